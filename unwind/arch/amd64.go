@@ -1,0 +1,58 @@
+package arch
+
+import (
+	"debug/elf"
+	"encoding/binary"
+)
+
+// Register numbers of x86-64: the DWARF columns of the psABI's figure 3.36.
+const (
+	amd64RAX = iota
+	amd64RDX
+	amd64RCX
+	amd64RBX
+	amd64RSI
+	amd64RDI
+	amd64RBP
+	amd64RSP
+	amd64R8
+	amd64R9
+	amd64R10
+	amd64R11
+	amd64R12
+	amd64R13
+	amd64R14
+	amd64R15
+	amd64RIP
+	amd64Count
+)
+
+// AMD64 is x86-64, System V ABI.
+var AMD64 = &Arch{
+	Name:         "x86_64",
+	Machine:      elf.EM_X86_64,
+	Order:        binary.LittleEndian,
+	AddrSize:     8,
+	PC:           amd64RIP,
+	SP:           amd64RSP,
+	FP:           amd64RBP,
+	ReturnColumn: amd64RIP,
+	NumRegisters: amd64Count,
+	RedZone:      128,
+	RegisterNames: []string{
+		"rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp",
+		"r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip",
+	},
+	columns: mapColumns(columnRange{0, amd64Count, 0}),
+	// struct user_regs_struct of <sys/user.h>: 27 words.
+	prstatus: []int8{
+		amd64R15, amd64R14, amd64R13, amd64R12, amd64RBP, amd64RBX, amd64R11, amd64R10,
+		amd64R9, amd64R8, amd64RAX, amd64RCX, amd64RDX, amd64RSI, amd64RDI,
+		none, // orig_rax
+		amd64RIP,
+		none, // cs
+		none, // eflags
+		amd64RSP,
+		none, none, none, none, none, none, none, // ss, fs_base, gs_base, ds, es, fs, gs
+	},
+}

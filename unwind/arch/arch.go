@@ -1,0 +1,189 @@
+// Package arch describes processor architectures as data: which registers the
+// unwinder keeps, what DWARF calls them, and how the kernel lays them out in
+// its register notes. It knows nothing of processes, of call frame information
+// or of ELF images; adding an architecture means adding a table here.
+package arch
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"runtime"
+)
+
+// Errors of this package; callers branch on them with errors.Is.
+var (
+	// ErrUnsupported says that there is no table for the machine.
+	ErrUnsupported = errors.New("arch: unsupported machine")
+	// ErrShortRegisters says that a register note is smaller than the architecture's layout.
+	ErrShortRegisters = errors.New("arch: register set too short")
+)
+
+// MaxColumns bounds the DWARF register numbers that Index can map: all that the
+// supported ABIs give to registers an unwinder may meet are below it.
+const MaxColumns = 128
+
+// none marks a word of a register note, or a DWARF column, without a register here.
+const none = -1
+
+// Arch is one architecture. A "register number" is an index into Registers;
+// it equals the DWARF column (the register number of the psABI) except where
+// the psABI numbers are sparse: Index translates.
+type Arch struct {
+	// Name is the architecture's name as Linux and Debian say it, for messages.
+	Name string
+	// Machine is the ELF e_machine.
+	Machine elf.Machine
+	// Order is the byte order of memory and of the register notes.
+	Order binary.ByteOrder
+	// AddrSize is the size of an address in bytes.
+	AddrSize int
+
+	// PC, SP and FP are register numbers. FP is the register that frame-pointer
+	// code chains frames with.
+	PC, SP, FP int
+	// ReturnColumn is the DWARF column that holds the return address unless a CIE says otherwise.
+	ReturnColumn int
+	// NumRegisters is one more than the highest register number in use.
+	NumRegisters int
+
+	// CFAToSP is added to the CFA to get the caller's SP when no rule gives it.
+	CFAToSP int64
+	// RedZone is the number of bytes below SP that a leaf function may use.
+	RedZone int
+	// CodeMask has the bits set that are no part of a code address in user space:
+	// the pointer authentication code of aarch64 (the kernel's NT_ARM_PAC_MASK
+	// tells those of one process).
+	CodeMask uint64
+
+	// RegisterNames are the psABI's names by register number.
+	RegisterNames []string
+
+	// columns maps DWARF columns to register numbers, none where there is none.
+	columns [MaxColumns]int8
+	// prstatus names the register of each word of NT_PRSTATUS's general registers.
+	prstatus []int8
+	// fpregs names the register of each word of NT_FPREGSET, where a psABI keeps
+	// general registers in floating point ones (s390x).
+	fpregs []int8
+}
+
+// Index returns the register number of a DWARF column, or -1 if the
+// architecture's table does not keep that register.
+func (a *Arch) Index(column uint64) int {
+	if column >= MaxColumns {
+		return none
+	}
+	return int(a.columns[column])
+}
+
+// StripCode removes from a code address the bits that authenticate it.
+func (a *Arch) StripCode(addr uint64) uint64 {
+	return addr &^ a.CodeMask
+}
+
+// RegisterName names a register number; the number itself where there is no name.
+func (a *Arch) RegisterName(reg int) string {
+	if reg >= 0 && reg < len(a.RegisterNames) && a.RegisterNames[reg] != "" {
+		return a.RegisterNames[reg]
+	}
+	return fmt.Sprintf("r%d", reg)
+}
+
+// DecodePRStatus reads the general registers of NT_PRSTATUS as PTRACE_GETREGSET
+// gives them (struct user_regs_struct) and as core files hold them (pr_reg).
+func (a *Arch) DecodePRStatus(raw []byte) (Registers, error) {
+	var regs Registers
+	err := a.decode(&regs, a.prstatus, raw, "NT_PRSTATUS")
+	return regs, err
+}
+
+// DecodeFPRegSet adds the registers of NT_FPREGSET that unwinding may need.
+// Only s390x has any; elsewhere nothing is read and nothing fails.
+func (a *Arch) DecodeFPRegSet(regs *Registers, raw []byte) error {
+	return a.decode(regs, a.fpregs, raw, "NT_FPREGSET")
+}
+
+func (a *Arch) decode(regs *Registers, layout []int8, raw []byte, note string) error {
+	if len(raw) < len(layout)*a.AddrSize {
+		return fmt.Errorf("%w: %s of %s has %d bytes, %d needed",
+			ErrShortRegisters, note, a.Name, len(raw), len(layout)*a.AddrSize)
+	}
+	for i, reg := range layout {
+		if reg == none {
+			continue
+		}
+		word := raw[i*a.AddrSize:]
+		if a.AddrSize == 4 {
+			regs.Set(int(reg), uint64(a.Order.Uint32(word)))
+		} else {
+			regs.Set(int(reg), a.Order.Uint64(word))
+		}
+	}
+	return nil
+}
+
+// supported lists every architecture with a table.
+func supported() []*Arch { return []*Arch{AMD64, ARM64, PPC64LE, S390X, RISCV64} }
+
+// ByMachine returns the architecture of an ELF machine and byte order, or ErrUnsupported.
+func ByMachine(m elf.Machine, order binary.ByteOrder) (*Arch, error) {
+	for _, a := range supported() {
+		if a.Machine == m && a.Order.String() == order.String() {
+			return a, nil
+		}
+	}
+	return nil, fmt.Errorf("%w: %s, %s", ErrUnsupported, m, order)
+}
+
+// Host returns the architecture this program was built for; nil if it has no table.
+func Host() *Arch {
+	switch runtime.GOARCH {
+	case "amd64":
+		return AMD64
+	case "arm64":
+		return ARM64
+	case "ppc64le":
+		return PPC64LE
+	case "s390x":
+		return S390X
+	case "riscv64":
+		return RISCV64
+	}
+	return nil
+}
+
+// columnRange maps count DWARF columns from first on to register numbers from reg on.
+type columnRange struct{ first, count, reg int }
+
+// mapColumns builds the column table of an architecture from ranges.
+func mapColumns(ranges ...columnRange) [MaxColumns]int8 {
+	var columns [MaxColumns]int8
+	for i := range columns {
+		columns[i] = none
+	}
+	for _, r := range ranges {
+		for i := range r.count {
+			columns[r.first+i] = int8(r.reg + i) //nolint:gosec // tables of this package, checked by its tests
+		}
+	}
+	return columns
+}
+
+// run appends count consecutive register numbers to a note's layout.
+func run(layout []int8, first, count int) []int8 {
+	for i := range count {
+		layout = append(layout, int8(first+i)) //nolint:gosec // register numbers are below MaxRegisters
+	}
+	return layout
+}
+
+// numbered makes the names prefix0, prefix1, ….
+func numbered(prefix string, count int) []string {
+	names := make([]string, count)
+	for i := range names {
+		names[i] = fmt.Sprintf("%s%d", prefix, i)
+	}
+	return names
+}

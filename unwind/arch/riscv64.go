@@ -1,0 +1,35 @@
+package arch
+
+import (
+	"debug/elf"
+	"encoding/binary"
+)
+
+// Register numbers of riscv64 beyond x0 to x31.
+const (
+	riscv64PC    = 32 // no DWARF number
+	riscv64AltRA = 33 // DWARF 64, the alternate frame return column of signal frames
+	riscv64Count = 34
+)
+
+// RISCV64 is RV64, little endian (RISC-V DWARF specification): x0 to x31.
+// Floating point registers are not kept.
+var RISCV64 = &Arch{
+	Name:         "riscv64",
+	Machine:      elf.EM_RISCV,
+	Order:        binary.LittleEndian,
+	AddrSize:     8,
+	PC:           riscv64PC,
+	SP:           2,
+	FP:           8,
+	ReturnColumn: 1,
+	NumRegisters: riscv64Count,
+	RegisterNames: append([]string{
+		"zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1",
+		"a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7",
+		"s2", "s3", "s4", "s5", "s6", "s7", "s8", "s9", "s10", "s11", "t3", "t4", "t5", "t6",
+	}, "pc", "altra"),
+	columns: mapColumns(columnRange{0, 32, 0}, columnRange{64, 1, riscv64AltRA}),
+	// struct user_regs_struct: pc, x1 to x31.
+	prstatus: append([]int8{riscv64PC}, run(nil, 1, 31)...),
+}

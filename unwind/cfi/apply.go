@@ -1,0 +1,128 @@
+package cfi
+
+import (
+	"fmt"
+
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// Memory is a process's memory, or what is known of it. Values are in the
+// target's byte order; false means that the address is not in the snapshot.
+type Memory interface {
+	// Word reads an address-sized number.
+	Word(addr uint64) (uint64, bool)
+	// Read reads an unsigned number of 1, 2, 4 or 8 bytes.
+	Read(addr uint64, size int) (uint64, bool)
+}
+
+func word(mem Memory, addr uint64) (uint64, error) {
+	if v, ok := mem.Word(addr); ok {
+		return v, nil
+	}
+	return 0, fmt.Errorf("%w: %#x", ErrMemory, addr)
+}
+
+// Apply finds the caller's registers from those of a frame, and the frame's
+// CFA. regs are the values at an address that the row covers; PC and SP of the
+// result are the caller's: the return address without authentication code, and
+// what SP is after the return.
+//
+// Registers without a rule keep their value. A register whose place is not
+// readable becomes unknown, which is an error only for the return address:
+// ErrMemory or ErrRegister, wrapped. ErrUndefinedRA says that there is no
+// caller; ErrBadCFI that an expression cannot be evaluated. The CFA is
+// returned with every error that arose behind it.
+func (r *Row) Apply(regs *arch.Registers, mem Memory) (cfa uint64, caller arch.Registers, err error) {
+	cfa, err = r.cfa(regs, mem)
+	if err != nil {
+		return 0, arch.Registers{}, err
+	}
+	if r.RAUndefined {
+		return cfa, arch.Registers{}, ErrUndefinedRA
+	}
+	caller = *regs
+	if err = r.step(regs, &caller, cfa, mem); err != nil {
+		return cfa, arch.Registers{}, err
+	}
+	return cfa, caller, nil
+}
+
+// cfa computes the canonical frame address.
+func (r *Row) cfa(regs *arch.Registers, mem Memory) (uint64, error) {
+	switch r.CFA.Kind {
+	case RuleRegister:
+		base, err := r.register(uint64(r.CFA.Register), regs)
+		return (base + uint64(r.CFA.Offset)) & r.table.addrMask, err //nolint:gosec // two's complement is meant
+	case RuleExpression:
+		return r.evaluate(r.CFA, false, 0, regs, mem)
+	default:
+		return 0, fmt.Errorf("%w: no rule for the CFA", ErrBadCFI)
+	}
+}
+
+// step turns the registers of a frame, of which caller is a copy, into those of its caller.
+func (r *Row) step(regs, caller *arch.Registers, cfa uint64, mem Memory) error {
+	a := r.table.arch
+	caller.Set(a.SP, cfa+uint64(a.CFAToSP)) //nolint:gosec // two's complement is meant
+	returns := a.Index(uint64(r.ra))
+	ruled := returns != a.PC // a return column that is no register needs a rule
+	for _, rule := range r.rules {
+		reg := a.Index(uint64(rule.Column))
+		if reg < 0 {
+			continue
+		}
+		v, err := r.value(rule, cfa, regs, mem)
+		if reg == returns {
+			ruled = ruled || rule.Kind != RuleSameValue
+			if err != nil {
+				return err
+			}
+		}
+		if err != nil {
+			caller.Clear(reg)
+		} else {
+			caller.Set(reg, v)
+		}
+	}
+	pc, ok := caller.Get(returns)
+	switch {
+	case !ruled:
+		return fmt.Errorf("%w: no rule for the return address", ErrBadCFI)
+	case !ok:
+		return fmt.Errorf("%w: return address", ErrRegister)
+	}
+	caller.Set(a.PC, a.StripCode(pc))
+	return nil
+}
+
+// register reads a register by its DWARF column.
+func (r *Row) register(column uint64, regs *arch.Registers) (uint64, error) {
+	if v, ok := regs.Get(r.table.arch.Index(column)); ok {
+		return v, nil
+	}
+	return 0, fmt.Errorf("%w: column %d", ErrRegister, column)
+}
+
+// value finds a rule's register in the caller.
+func (r *Row) value(rule Rule, cfa uint64, regs *arch.Registers, mem Memory) (uint64, error) {
+	switch rule.Kind {
+	case RuleOffset:
+		return word(mem, cfa+uint64(rule.Offset)) //nolint:gosec // two's complement is meant
+	case RuleValOffset:
+		return cfa + uint64(rule.Offset), nil //nolint:gosec // two's complement is meant
+	case RuleRegister:
+		return r.register(uint64(rule.Register), regs)
+	case RuleExpression:
+		at, err := r.evaluate(rule, true, cfa, regs, mem)
+		if err != nil {
+			return 0, err
+		}
+		return word(mem, at)
+	case RuleValExpression:
+		return r.evaluate(rule, true, cfa, regs, mem)
+	case RuleSameValue, RuleUnspecified:
+		return r.register(uint64(rule.Column), regs)
+	case RuleUndefined:
+	}
+	return 0, ErrRegister
+}

@@ -1,0 +1,93 @@
+package cfi
+
+import (
+	"fmt"
+	"math/bits"
+	"sync/atomic"
+)
+
+// smallRow is the number of rules for which a cached row needs no second allocation.
+const smallRow = 8
+
+// cachedRow is a row in the cache; immutable once it is there.
+type cachedRow struct {
+	row   Row
+	small [smallRow]Rule
+}
+
+// rowCache is a direct-mapped cache of rows by address. Slots are replaced as
+// others need them, so its size is bounded; readers and writers take no lock.
+type rowCache struct {
+	slots []atomic.Pointer[cachedRow]
+	shift uint
+}
+
+// Limits of a table's rowCache, in slots. A slot is a pointer; a row of it
+// takes 256 bytes when it is used.
+const (
+	minCachedRows = 64
+	maxCachedRows = 4096
+	rowsPerFDE    = 4 // that many FDEs share a slot
+)
+
+// size sets the number of slots from that of FDEs.
+func (c *rowCache) size(fdes uint64) {
+	n := min(max(fdes/rowsPerFDE, minCachedRows), maxCachedRows)
+	order := bits.Len64(n - 1)
+	c.slots = make([]atomic.Pointer[cachedRow], 1<<order)
+	c.shift = uint(64 - order) //nolint:gosec // order is at most 12
+}
+
+// slot returns the slot of an address (Fibonacci hashing).
+func (c *rowCache) slot(pc uint64) *atomic.Pointer[cachedRow] {
+	return &c.slots[pc*0x9e37_79b9_7f4a_7c15>>c.shift]
+}
+
+// Row returns the row for a link-time address. Errors are those of Find, and
+// ErrBadCFI where the instructions are malformed.
+func (t *Table) Row(pc uint64) (Row, error) {
+	slot := t.rows.slot(pc)
+	if c := slot.Load(); c != nil && pc-c.row.Start < c.row.End-c.row.Start {
+		return c.row, nil
+	}
+	c, err := t.makeRow(pc)
+	if err != nil {
+		return Row{}, err
+	}
+	slot.Store(c)
+	return c.row, nil
+}
+
+// makeRow computes the row for an address.
+func (t *Table) makeRow(pc uint64) (*cachedRow, error) {
+	f, c, err := t.find(pc)
+	if err != nil {
+		return nil, err
+	}
+	m, _ := machines.Get().(*machine)
+	defer m.release()
+	start, end, err := m.run(t, &f, c, pc)
+	if err == nil && m.now.cfa.rule().Kind == RuleUnspecified {
+		err = badAt(f.section, f.off, "no rule for the CFA")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("address %#x: %w", pc, err)
+	}
+	made := &cachedRow{row: Row{
+		Start: start, End: end, FDEStart: f.Start, FDEEnd: f.End, CFA: m.now.cfa.rule(),
+		table: t, section: f.section, ra: uint8(c.ra), //nolint:gosec // below maxColumns
+		Signal: f.Signal, RASigned: m.now.signed,
+	}}
+	made.pack(&m.now)
+	return made, nil
+}
+
+// pack stores a state's rules.
+func (c *cachedRow) pack(s *state) {
+	c.row.rules = c.small[:0]
+	for column := range s.columns {
+		c.row.rules = append(c.row.rules, s.rules[column])
+	}
+	ra := uint64(c.row.ra)
+	c.row.RAUndefined = s.set.has(ra) && s.rules[ra].Kind == RuleUndefined
+}

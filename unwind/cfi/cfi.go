@@ -1,0 +1,143 @@
+// Package cfi finds, parses and evaluates DWARF call frame information: given
+// an address in an ELF image, where the caller's registers are. It reads
+// .eh_frame, through the search table of .eh_frame_hdr if there is one, and
+// .debug_frame (DWARF 5 §6.4; Linux Standard Base 5.0, "Exception Frames").
+//
+// It must not know where an image comes from, where it is loaded, or what a
+// process is: addresses are the image's own (link-time) ones, and memory is an
+// interface. Every byte of the sections is treated as hostile: parsing and
+// evaluating are bounded in time and space and end in a value or an error.
+package cfi
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// Errors that callers branch on with errors.Is.
+var (
+	// ErrNoFDE says that no call frame information covers the address.
+	ErrNoFDE = errors.New("cfi: no call frame information")
+	// ErrBadCFI says that the call frame information is malformed, or uses
+	// what DWARF does not allow there.
+	ErrBadCFI = errors.New("cfi: malformed call frame information")
+	// ErrUndefinedRA says that the return address is undefined: this frame is
+	// the outermost one. It is returned bare, since every stack ends with it.
+	ErrUndefinedRA = errors.New("cfi: return address is undefined")
+	// ErrMemory says that a rule needs memory that is not in the snapshot.
+	ErrMemory = errors.New("cfi: memory not available")
+	// ErrRegister says that a rule needs a register whose value is not known.
+	ErrRegister = errors.New("cfi: register not known")
+)
+
+// Section is a section's contents and its link-time address. The contents are
+// kept, not copied, and must not change.
+type Section struct {
+	Addr uint64
+	Data []byte
+}
+
+// Sections is all that call frame information consists of in one image.
+// Absent sections have no data.
+type Sections struct {
+	EHFrameHdr, EHFrame, DebugFrame Section
+
+	// Order and AddrSize are the image's; the zero values mean those of Arch.
+	Order    binary.ByteOrder
+	AddrSize int
+
+	// TextAddr and DataAddr are the bases of DW_EH_PE_textrel and, outside of
+	// .eh_frame_hdr, of DW_EH_PE_datarel (the global offset table).
+	TextAddr, DataAddr uint64
+
+	// Arch is the image's architecture; nil means that of this program.
+	Arch *arch.Arch
+
+	// Deref reads a pointer of the image by its link-time address, for
+	// DW_EH_PE_indirect. Nil means that only the sections above can be read.
+	Deref func(addr uint64) (uint64, bool)
+}
+
+// sectionID tells the two sections that hold FDEs apart.
+type sectionID uint8
+
+const (
+	ehFrame sectionID = iota
+	debugFrame
+	sectionCount
+)
+
+// Table is the call frame information of one image. It is safe for concurrent
+// use; looking up an address takes no lock once an index that had to be built is there.
+type Table struct {
+	arch     *arch.Arch
+	big      bool
+	addrSize int
+	addrMask uint64
+	text     uint64
+	data     uint64
+	deref    func(uint64) (uint64, bool)
+
+	sections [sectionCount]Section
+	header   header
+	// distrust is set once the header has been caught contradicting .eh_frame.
+	distrust atomic.Bool
+	index    [sectionCount]index
+
+	cies cieCache
+	rows rowCache
+}
+
+// New makes a Table. It validates the header of .eh_frame_hdr and does nothing
+// more: without a usable header an index of .eh_frame is built by the first
+// look-up, and one of .debug_frame by the first that .eh_frame cannot answer.
+func New(s Sections) (*Table, error) {
+	t := &Table{arch: s.Arch, addrSize: s.AddrSize, text: s.TextAddr, data: s.DataAddr, deref: s.Deref}
+	if t.arch == nil {
+		t.arch = arch.Host()
+	}
+	if t.arch == nil {
+		return nil, fmt.Errorf("%w: architecture not given", ErrBadCFI)
+	}
+	if t.addrSize == 0 {
+		t.addrSize = t.arch.AddrSize
+	}
+	if t.addrSize != 4 && t.addrSize != 8 {
+		return nil, fmt.Errorf("%w: address size %d", ErrBadCFI, t.addrSize)
+	}
+	order := s.Order
+	if order == nil {
+		order = t.arch.Order
+	}
+	t.big = order.Uint16([]byte{1, 0}) != 1
+	t.addrMask = ^uint64(0) >> (64 - 8*t.addrSize)
+	t.sections = [sectionCount]Section{s.EHFrame, s.DebugFrame}
+	t.header = t.parseHeader(s.EHFrameHdr)
+	t.rows.size(max(t.header.count, uint64(len(s.EHFrame.Data)+len(s.DebugFrame.Data))/typicalFDE))
+	return t, nil
+}
+
+// typicalFDE is about what an FDE takes in bytes, to estimate their number.
+const typicalFDE = 64
+
+// Searchable tells whether .eh_frame_hdr has a search table that is used in
+// place. If not, the first look-up builds an index.
+func (t *Table) Searchable() bool { return t.header.count > 0 && !t.distrust.Load() }
+
+// Empty tells whether the image has no call frame information at all.
+func (t *Table) Empty() bool {
+	return len(t.sections[ehFrame].Data) == 0 && len(t.sections[debugFrame].Data) == 0
+}
+
+// badAt makes an ErrBadCFI about the entry at an offset of a section.
+func badAt(s sectionID, off uint64, what string) error {
+	name := ".eh_frame"
+	if s == debugFrame {
+		name = ".debug_frame"
+	}
+	return fmt.Errorf("%w: %s+%#x: %s", ErrBadCFI, name, off, what)
+}

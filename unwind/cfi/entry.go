@@ -1,0 +1,90 @@
+package cfi
+
+// entry is the common head of CIEs and FDEs: its place in the section.
+type entry struct {
+	off  uint64 // of the length field
+	body int    // offset behind the CIE id or CIE pointer
+	end  int    // offset behind the entry; body..end is the rest
+	cie  uint64 // offset of its CIE, for an FDE
+	kind entryKind
+	wide bool // 64-bit DWARF
+}
+
+type entryKind uint8
+
+const (
+	isFDE entryKind = iota
+	isCIE
+	isZero // a length of zero: .eh_frame's terminator, or padding
+)
+
+// Values of the length field (DWARF 5 §7.2.2) and of .debug_frame's CIE id (§7.24).
+const (
+	length64    = 0xffff_ffff
+	lengthLimit = 0xffff_fff0
+	cieID32     = 0xffff_ffff
+	cieID64     = 0xffff_ffff_ffff_ffff
+)
+
+// entryAt reads the head of the entry at an offset. Without an error, end is
+// behind off and inside of the section.
+//
+// In .eh_frame the CIE pointer has four bytes, also after a 64-bit length (Linux
+// Standard Base 5.0), and counts back from itself; in .debug_frame it has the
+// size of an offset and counts from the section's start (DWARF 5 §6.4.1).
+func (t *Table) entryAt(s sectionID, off uint64) (entry, error) {
+	data := t.sections[s].Data
+	if off >= uint64(len(data)) {
+		return entry{}, badAt(s, off, "entry outside of the section")
+	}
+	r := reader{data: data, pos: int(off), big: t.big} //nolint:gosec // below len
+	e := entry{off: off}
+	length := uint64(r.u32())
+	switch {
+	case length == length64:
+		e.wide = true
+		length = r.u64()
+	case length >= lengthLimit:
+		r.failed = true
+	}
+	if r.failed || length > uint64(len(data)-r.pos) {
+		return entry{}, badAt(s, off, "length reaches beyond the section")
+	}
+	e.end = r.pos + int(length) //nolint:gosec // checked against the section
+	if length == 0 {
+		e.kind, e.body = isZero, r.pos
+		return e, nil
+	}
+	r.data = data[:e.end]
+	if !e.classify(&r, s) {
+		return e, badAt(s, off, "bad CIE pointer")
+	}
+	return e, nil
+}
+
+// classify reads the CIE id or CIE pointer.
+func (e *entry) classify(r *reader, s sectionID) bool {
+	at := uint64(r.pos) //nolint:gosec // not negative
+	if s == ehFrame {
+		id := uint64(r.u32())
+		if id == 0 {
+			e.kind = isCIE
+		} else if e.cie = at - id; id > at {
+			r.failed = true
+		}
+	} else {
+		id, none := uint64(0), uint64(cieID32)
+		if e.wide {
+			id, none = r.u64(), cieID64
+		} else {
+			id = uint64(r.u32())
+		}
+		if id == none {
+			e.kind = isCIE
+		} else {
+			e.cie = id
+		}
+	}
+	e.body = r.pos
+	return !r.failed
+}

@@ -1,0 +1,84 @@
+package cfi
+
+// header is .eh_frame_hdr's search table: count pairs of encoded pointers, the
+// start of a function and the address of its FDE, sorted by the first (Linux
+// Standard Base 5.0, "The .eh_frame_hdr section"). It is searched in place.
+type header struct {
+	addr  uint64
+	data  []byte
+	table int    // offset of the first pair
+	count uint64 // 0: there is no table that can be searched
+	enc   byte
+	size  int // bytes of one pointer
+	// quick: pointers are DW_EH_PE_datarel|sdata4, little endian, as every linker makes them.
+	quick bool
+}
+
+// parseHeader validates .eh_frame_hdr. What cannot be searched in place has
+// count 0: absent, of another version, without a table, with pointers of
+// varying size, or cut short.
+func (t *Table) parseHeader(s Section) header {
+	r := reader{data: s.Data, big: t.big}
+	b := bases{section: s.Addr, data: s.Addr}
+	version, frameEnc, countEnc, enc := r.u8(), r.u8(), r.u8(), r.u8()
+	if version != 1 || r.failed || countEnc == peOmit || len(t.sections[ehFrame].Data) == 0 {
+		return header{}
+	}
+	if frameEnc != peOmit {
+		t.pointer(&r, frameEnc, b)
+	}
+	count := t.pointer(&r, countEnc, b)
+	size := t.fixedSize(enc)
+	if r.failed || size == 0 || enc&peIndir != 0 || count > uint64(len(s.Data)-r.pos)/uint64(2*size) {
+		return header{}
+	}
+	return header{
+		addr: s.Addr, data: s.Data, table: r.pos, count: count, enc: enc, size: size,
+		quick: enc == peDataRel|peSData4 && !t.big && t.addrSize == 8,
+	}
+}
+
+// searchHeader finds the last pair whose function starts at or before pc and
+// returns that start and the FDE's address; false if there is none.
+func (t *Table) searchHeader(pc uint64) (start, fde uint64, ok bool) {
+	h := &t.header
+	lo, hi := uint64(0), h.count
+	for lo < hi {
+		mid := (lo + hi) / 2
+		var at uint64
+		if h.quick {
+			at = h.quickStart(mid)
+		} else {
+			at, _ = t.headerPair(mid)
+		}
+		if at <= pc {
+			lo = mid + 1
+		} else {
+			hi = mid
+		}
+	}
+	if lo == 0 {
+		return 0, 0, false
+	}
+	start, fde = t.headerPair(lo - 1)
+	return start, fde, true
+}
+
+// quickStart is the first pointer of pair i when the header is quick.
+func (h *header) quickStart(i uint64) uint64 {
+	b := h.data[uint64(h.table)+8*i:] //nolint:gosec // parseHeader checked table and count
+	_ = b[3]
+	v := int32(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24) //nolint:gosec // signed
+	return h.addr + uint64(int64(v))                                                 //nolint:gosec // two's complement
+}
+
+// headerPair reads pair i.
+func (t *Table) headerPair(i uint64) (start, fde uint64) {
+	h := &t.header
+	pos := h.table + int(i)*2*h.size //nolint:gosec // parseHeader checked table and count
+	r := reader{data: h.data, pos: pos, big: t.big}
+	b := bases{section: h.addr, data: h.addr}
+	start = t.pointer(&r, h.enc, b)
+	fde = t.pointer(&r, h.enc, b)
+	return start, fde
+}

@@ -1,0 +1,214 @@
+package image_test
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/unwind/image"
+)
+
+// loaded is a file as the kernel would map it.
+type loaded struct {
+	base  uint64
+	bytes []byte
+}
+
+// load maps the segments of a file at base, which is where its first page comes to lie.
+func load(t testing.TB, path string, base uint64) loaded {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	l := loaded{base: base}
+	for _, p := range f.Progs {
+		if p.Type != elf.PT_LOAD {
+			continue
+		}
+		end := p.Vaddr + p.Memsz
+		l.bytes = append(l.bytes, make([]byte, max(end, uint64(len(l.bytes)))-uint64(len(l.bytes)))...)
+		if n, err := p.ReadAt(l.bytes[p.Vaddr:p.Vaddr+p.Filesz], 0); err != nil {
+			t.Fatal(n, err)
+		}
+	}
+	return l
+}
+
+func (l loaded) read(addr uint64, p []byte) (int, error) {
+	if addr < l.base || addr-l.base >= uint64(len(l.bytes)) {
+		return 0, fmt.Errorf("nothing at %#x", addr)
+	}
+	return copy(p, l.bytes[addr-l.base:]), nil
+}
+
+// relocate adds the base to the pointers of the dynamic segment, as ld.so does.
+func (l loaded) relocate(t testing.TB, m *image.Image, path string) {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	for _, p := range f.Progs {
+		if p.Type != elf.PT_DYNAMIC {
+			continue
+		}
+		d := l.bytes[p.Vaddr : p.Vaddr+p.Filesz]
+		for ; len(d) >= 16; d = d[16:] {
+			switch elf.DynTag(m.Order().Uint64(d)) { //nolint:gosec // small
+			case elf.DT_HASH, elf.DT_GNU_HASH, elf.DT_STRTAB, elf.DT_SYMTAB:
+				m.Order().PutUint64(d[8:], m.Order().Uint64(d[8:])+l.base)
+			}
+		}
+	}
+}
+
+// TestFromMemory reads shared objects as they are mapped and compares with the files.
+func TestFromMemory(t *testing.T) {
+	for _, path := range realFiles(t) {
+		file := open(t, path)
+		lo, hi := file.AddrRange()
+		if lo != 0 || file.AddrSize() != 8 || hi > 64<<20 || !mapped(file) {
+			t.Logf("%s: not a shared object that is mapped, or too large: left out", path)
+			continue
+		}
+		t.Run(path, func(t *testing.T) {
+			l := load(t, path, 0x7f1234560000)
+			compareMemory(t, file, l)
+			l.relocate(t, file, path)
+			compareMemory(t, file, l)
+		})
+	}
+}
+
+func compareMemory(t *testing.T, file *image.Image, l loaded) {
+	t.Helper()
+	m, err := image.FromMemory(l.read, l.base, "memory")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.BuildID() != file.BuildID() || m.Type() != file.Type() || m.Machine() != file.Machine() {
+		t.Errorf("header: %q %v %v", m.BuildID(), m.Type(), m.Machine())
+	}
+	want, err := file.CFISections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := m.CFISections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.EHFrameHdr.Addr != want.EHFrameHdr.Addr || !bytes.Equal(got.EHFrameHdr.Data, want.EHFrameHdr.Data) {
+		t.Error(".eh_frame_hdr differs")
+	}
+	if got.EHFrame.Addr != want.EHFrame.Addr || !bytes.HasPrefix(got.EHFrame.Data, want.EHFrame.Data) {
+		t.Error(".eh_frame differs")
+	}
+	if a, b := dynamicSymbols(t, m), dynamicSymbols(t, file); !maps.Equal(a, b) {
+		t.Errorf("%d dynamic symbols, not %d", len(a), len(b))
+	}
+	if bias, ok := m.Bias(l.base, 0); !ok || bias != l.base {
+		t.Errorf("bias %#x, %v", bias, ok)
+	}
+}
+
+// dynamicSymbols counts the defined symbols of .dynsym: DT_GNU_HASH says nothing of the others' number.
+func dynamicSymbols(t *testing.T, m *image.Image) map[image.Symbol]int {
+	t.Helper()
+	all := make(map[image.Symbol]int)
+	symbols, err := m.Symbols(".dynsym")
+	if err != nil {
+		if !errors.Is(err, image.ErrNoSection) {
+			t.Fatal(err)
+		}
+		return all
+	}
+	for s := range symbols {
+		if s.Section != elf.SHN_UNDEF {
+			s.Name = strings.Clone(s.Name)
+			all[s]++
+		}
+	}
+	return all
+}
+
+// TestNoSectionHeaders opens files whose section headers somebody cut off.
+func TestNoSectionHeaders(t *testing.T) {
+	for _, path := range realFiles(t) {
+		file := open(t, path)
+		p, err := os.ReadFile(path) //nolint:gosec // a test's own list
+		if err != nil {
+			t.Fatal(err)
+		}
+		if file.AddrSize() != 8 || !mapped(file) {
+			t.Logf("%s: not a 64-bit file that is mapped: left out", path)
+			continue
+		}
+		copy(p[40:48], make([]byte, 8)) // e_shoff
+		m, err := image.Open(bytes.NewReader(p), "sstripped")
+		if err != nil {
+			t.Fatal(err)
+		}
+		want, _ := file.CFISections()
+		got, err := m.CFISections()
+		// Go's linker leaves its .note.gnu.build-id outside of PT_NOTE.
+		sameID := m.BuildID() == file.BuildID() || m.BuildID() == "" && len(want.EHFrame.Data) == 0
+		if err != nil || !bytes.HasPrefix(got.EHFrame.Data, want.EHFrame.Data) || !sameID {
+			t.Errorf("%s: %v, .eh_frame of %d bytes, build-id %q", path, err, len(got.EHFrame.Data), m.BuildID())
+		}
+	}
+}
+
+// TestVDSO reads the vDSO of this process.
+func TestVDSO(t *testing.T) {
+	base := vdsoBase(t)
+	mem, err := os.Open("/proc/self/mem")
+	if err != nil {
+		t.Skipf("no view of the own memory: %v", err)
+	}
+	defer func() { _ = mem.Close() }()
+	read := func(addr uint64, p []byte) (int, error) { return mem.ReadAt(p, int64(addr)) } //nolint:gosec // below 1<<47
+	m, err := image.FromMemory(read, base, "[vdso]")
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfi, err := m.CFISections()
+	if err != nil || len(cfi.EHFrameHdr.Data) == 0 || len(cfi.EHFrame.Data) == 0 {
+		t.Errorf("call frame information: %v", err)
+	}
+	found := false
+	for s := range dynamicSymbols(t, m) {
+		found = found || strings.Contains(s.Name, "vdso_clock_gettime") || strings.Contains(s.Name, "kernel_clock_gettime")
+	}
+	if !found || m.BuildID() == "" {
+		t.Errorf("clock_gettime found: %v, build-id %q", found, m.BuildID())
+	}
+}
+
+func vdsoBase(t *testing.T) uint64 {
+	t.Helper()
+	p, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Skipf("no maps of the own memory: %v", err)
+	}
+	for line := range strings.Lines(string(p)) {
+		if strings.Contains(line, "[vdso]") {
+			start, _, _ := strings.Cut(line, "-")
+			base, err := strconv.ParseUint(start, 16, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return base
+		}
+	}
+	t.Skip("this process has no vDSO")
+	return 0
+}

@@ -1,0 +1,108 @@
+package image
+
+import (
+	"debug/elf"
+	"fmt"
+	"iter"
+	"strings"
+)
+
+// Symbol is an entry of a symbol table (gABI, chapter 4, "Symbol Table"), as it stands there.
+type Symbol struct {
+	// Name shares memory with the whole string table: clone it to keep it.
+	Name string
+	// Addr is the link-time address (st_value), Size the size in bytes.
+	Addr, Size uint64
+	Type       elf.SymType
+	Bind       elf.SymBind
+	// Section is st_shndx: an index of a section header, or one of the special values (SHN_ABS, SHN_XINDEX …).
+	Section elf.SectionIndex
+}
+
+// maxSymbols bounds the number of entries that are read of one table.
+const maxSymbols = 8 << 20
+
+// Symbols returns the entries of a symbol table, ".symtab" or ".dynsym", in its order and without the null entry. The
+// table is read now and held only as long as the iterator is. Entries whose name lies outside the string table
+// are left out.
+func (m *Image) Symbols(table string) (iter.Seq[Symbol], error) {
+	s := m.find(table)
+	if s == nil || s.typ != elf.SHT_SYMTAB && s.typ != elf.SHT_DYNSYM {
+		return nil, fmt.Errorf("%s: %s: %w", m.name, table, ErrNoSection)
+	}
+	entsize := m.layout.pick(24, 16)
+	if s.entsize != 0 && s.entsize != uint64(entsize) || s.size/uint64(entsize) > maxSymbols {
+		return nil, fmt.Errorf("%s: %s: %w: %d bytes in entries of %d", m.name, table, ErrMalformed, s.size, s.entsize)
+	}
+	if uint64(s.link) >= uint64(len(m.sections)) || m.sections[s.link].typ != elf.SHT_STRTAB {
+		return nil, fmt.Errorf("%s: %s: %w: no string table", m.name, table, ErrMalformed)
+	}
+	entries, err := m.content(s)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", m.name, table, err)
+	}
+	raw, err := m.content(&m.sections[s.link])
+	if err != nil {
+		return nil, fmt.Errorf("%s: strings of %s: %w", m.name, table, err)
+	}
+	names := stringTable(raw)
+	return func(yield func(Symbol) bool) {
+		for off := entsize; off+entsize <= len(entries); off += entsize {
+			sym, ok := m.layout.parseSymbol(entries[off:], names)
+			if ok && !yield(sym) {
+				return
+			}
+		}
+	}, nil
+}
+
+// parseSymbol reads one entry.
+func (l layout) parseSymbol(p []byte, names strtab) (Symbol, bool) {
+	var s Symbol
+	name, ok := names.at(uint64(l.order.Uint32(p)))
+	s.Name = name
+	info, shndx := byte(0), uint16(0)
+	if l.is64 {
+		info, shndx = p[4], l.order.Uint16(p[6:])
+		s.Addr, s.Size = l.order.Uint64(p[8:]), l.order.Uint64(p[16:])
+	} else {
+		s.Addr, s.Size = uint64(l.order.Uint32(p[4:])), uint64(l.order.Uint32(p[8:]))
+		info, shndx = p[12], l.order.Uint16(p[14:])
+	}
+	s.Type, s.Bind, s.Section = elf.ST_TYPE(info), elf.ST_BIND(info), elf.SectionIndex(shndx)
+	return s, ok
+}
+
+// InCode reports whether the symbol is defined in code: in an executable section, or, where the image has no header
+// for its section, in an executable segment. Absolute, common, undefined and thread-local symbols are not.
+func (m *Image) InCode(s Symbol) bool {
+	switch {
+	case s.Section == elf.SHN_UNDEF || s.Section == elf.SHN_ABS || s.Section == elf.SHN_COMMON || s.Type == elf.STT_TLS:
+		return false
+	case s.Section < elf.SHN_LORESERVE && int(s.Section) < len(m.sections) && m.header.shnum > 0:
+		sec := &m.sections[s.Section]
+		code := elf.SHF_ALLOC | elf.SHF_EXECINSTR
+		return sec.flags&code == code && s.Addr >= sec.addr && s.Addr-sec.addr < sec.size
+	case s.Section < elf.SHN_LORESERVE || s.Section == elf.SHN_XINDEX:
+		return m.Executable(s.Addr)
+	}
+	return false
+}
+
+// strtab is a string table: NUL-terminated strings one behind the other. It is a string, so that a name is a slice
+// of it and costs nothing.
+type strtab string
+
+func stringTable(p []byte) strtab { return strtab(p) }
+
+// at returns the string at off; false if off or the terminating NUL lies outside.
+func (t strtab) at(off uint64) (string, bool) {
+	if off >= uint64(len(t)) {
+		return "", false
+	}
+	n := strings.IndexByte(string(t[off:]), 0)
+	if n < 0 {
+		return "", false
+	}
+	return string(t[off : off+uint64(n)]), true
+}

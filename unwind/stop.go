@@ -1,0 +1,73 @@
+package unwind
+
+import "fmt"
+
+// A Reason says why a walk ended.
+type Reason uint8
+
+// The reasons for which a walk ends. Only EndOfStack means that the stack was
+// seen whole.
+const (
+	running Reason = iota
+	// EndOfStack: the call frame information says that the frame has no
+	// caller, as _start's and a thread's first function do.
+	EndOfStack
+	// MaxFrames: the bound was reached, there are more.
+	MaxFrames
+	// NoRegisters: the thread's registers hold no program counter.
+	NoRegisters
+	// NoMemory: an address that a rule needs is not in the snapshot.
+	NoMemory
+	// NoProgress: the caller's frame would not lie beyond this one's, so the
+	// stack is corrupt or the information wrong.
+	NoProgress
+	// BadCFI: the call frame information is damaged, or asks for what no
+	// compiler emits.
+	BadCFI
+	// NoCFI: no call frame information covers the address and the frame
+	// pointer leads nowhere.
+	NoCFI
+	// NoCode: the address lies in no executable mapping.
+	NoCode
+)
+
+var reasonTexts = [...]string{
+	running:     "still running",
+	EndOfStack:  "end of stack",
+	MaxFrames:   "more frames than max_frames",
+	NoRegisters: "no registers",
+	NoMemory:    "stack memory not in the snapshot",
+	NoProgress:  "stack does not grow outwards",
+	BadCFI:      "unusable call frame information",
+	NoCFI:       "no call frame information",
+	NoCode:      "return address outside any code",
+}
+
+// String returns a short English phrase.
+func (r Reason) String() string {
+	if int(r) < len(reasonTexts) {
+		return reasonTexts[r]
+	}
+	return fmt.Sprintf("reason %d", uint8(r))
+}
+
+// A Stop is the end of a walk.
+type Stop struct {
+	Reason Reason
+	// Address is the address the reason speaks of (of memory, or of code), 0
+	// if none.
+	Address uint64
+	// Err is the cause that package cfi gave, nil if none.
+	Err error
+}
+
+// Whole reports whether the stack was followed to its end.
+func (s Stop) Whole() bool { return s.Reason == EndOfStack }
+
+// String returns the reason with the address it speaks of.
+func (s Stop) String() string {
+	if s.Address == 0 {
+		return s.Reason.String()
+	}
+	return fmt.Sprintf("%s at 0x%x", s.Reason, s.Address)
+}

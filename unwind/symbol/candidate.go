@@ -1,0 +1,88 @@
+package symbol
+
+import (
+	"cmp"
+	"debug/elf"
+	"math"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"pg_stat_backtrace/unwind/image"
+)
+
+// maxName bounds the length of a name in bytes; the longest C++ names have some ten thousand.
+const maxName = 64 << 10
+
+// candidate is a symbol that may name code, while a table is built.
+type candidate struct {
+	addr uint64
+	size uint32
+	// bind orders aliases: 0 for global, 1 for weak, 2 for local.
+	bind        uint8
+	underscores uint8
+	name        string
+}
+
+// newCandidate decides from the symbol alone whether it may name code.
+func newCandidate(s image.Symbol) (candidate, bool) {
+	switch s.Type {
+	case elf.STT_FUNC, elf.STT_GNU_IFUNC, elf.STT_NOTYPE: // NOTYPE: assembler that forgot its .type
+	default:
+		return candidate{}, false
+	}
+	// No function has 4 GiB: whoever says so lies about everything behind it.
+	if s.Size == 0 || s.Size > math.MaxUint32 || s.Addr+s.Size < s.Addr {
+		return candidate{}, false
+	}
+	c := candidate{addr: s.Addr, size: uint32(s.Size), bind: bindRank(s.Bind), name: unversioned(s.Name)}
+	if !goodName(c.name) {
+		return candidate{}, false
+	}
+	n := len(c.name) - len(strings.TrimLeft(c.name, "_"))
+	c.underscores = uint8(min(n, math.MaxUint8))
+	return c, true
+}
+
+func bindRank(b elf.SymBind) uint8 {
+	const gnuUnique = elf.STB_LOOS
+	switch b {
+	case elf.STB_GLOBAL, gnuUnique:
+		return 0
+	case elf.STB_WEAK:
+		return 1
+	default:
+		return 2
+	}
+}
+
+// unversioned strips a symbol version: name@V or name@@V.
+func unversioned(name string) string {
+	if i := strings.IndexByte(name, '@'); i > 0 {
+		return name[:i]
+	}
+	return name
+}
+
+// goodName reports whether a name can stand in a line of output: not empty, no local label of the assembler, no mapping
+// symbol ($x, $d), valid UTF-8 without white space and control characters.
+func goodName(name string) bool {
+	if name == "" || len(name) > maxName || strings.HasPrefix(name, ".L") || name[0] == '$' {
+		return false
+	}
+	for _, r := range name {
+		if r == utf8.RuneError || unicode.IsSpace(r) || !unicode.IsPrint(r) {
+			return false
+		}
+	}
+	return true
+}
+
+// compareCandidates sorts by address, then the larger size first, then the better name first. That is a total order of
+// different names, so the choice among aliases depends neither on the table's order nor on what was stripped.
+func compareCandidates(a, b candidate) int {
+	return cmp.Or(
+		cmp.Compare(a.addr, b.addr), cmp.Compare(b.size, a.size), cmp.Compare(a.bind, b.bind),
+		cmp.Compare(a.underscores, b.underscores), cmp.Compare(len(a.name), len(b.name)), cmp.Compare(a.name, b.name),
+	)
+}

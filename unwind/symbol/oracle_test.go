@@ -1,0 +1,259 @@
+package symbol_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/symbol"
+)
+
+// The oracle is readelf. It shares no code with this package; what it lists is taken for true.
+
+// named is a symbol that readelf lists in an executable section.
+type named struct {
+	start, end uint64
+	name       string
+}
+
+// span is a range of the call frame information.
+type span struct{ start, end uint64 }
+
+// oracleFiles are the ELF files that PGSB_ORACLE_FILES lists (separated by colons), else those of this machine.
+func oracleFiles(t testing.TB) []string {
+	t.Helper()
+	if _, err := exec.LookPath("readelf"); err != nil {
+		t.Skip("readelf is not installed: nothing to compare with")
+	}
+	files := filepath.SplitList(os.Getenv("PGSB_ORACLE_FILES"))
+	for _, pattern := range []string{
+		"/usr/lib/postgresql/*/bin/postgres", "/usr/lib/postgresql/*/lib/plpgsql.so",
+		"/lib/*-linux-gnu/libc.so.6", "/lib/*-linux-gnu/libcrypto.so.3", "/lib/*-linux-gnu/ld-linux-*.so.*",
+	} {
+		found, _ := filepath.Glob(pattern)
+		files = append(files, found...)
+	}
+	if len(files) == 0 {
+		t.Skip("no file to look into: set PGSB_ORACLE_FILES")
+	}
+	return files
+}
+
+func openImage(t testing.TB, path string) *image.Image {
+	t.Helper()
+	f, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	m, err := image.Open(f, path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func openTable(t testing.TB, paths ...string) *symbol.Table {
+	t.Helper()
+	images := make([]*image.Image, 0, len(paths))
+	for _, p := range paths {
+		images = append(images, openImage(t, p))
+	}
+	table, err := symbol.NewTable(images...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
+func readelf(t testing.TB, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), "readelf", args...).Output() //nolint:gosec // a test's own list
+	if err != nil {
+		t.Fatalf("readelf %v: %v", args, err)
+	}
+	return string(out)
+}
+
+func hexNumber(t testing.TB, s string) uint64 {
+	t.Helper()
+	v, err := strconv.ParseUint(s, 16, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+// codeSections are the indexes of the executable sections.
+func codeSections(t testing.TB, path string) map[string]bool {
+	t.Helper()
+	code := make(map[string]bool)
+	for line := range strings.Lines(readelf(t, "-SW", path)) {
+		index, rest, ok := strings.Cut(strings.TrimPrefix(strings.TrimSpace(line), "["), "]")
+		fields := strings.Fields(rest)
+		if ok && len(fields) == 10 && strings.Contains(fields[6], "X") {
+			code[strings.TrimSpace(index)] = true
+		}
+	}
+	return code
+}
+
+// oracleSymbols are the symbols that name code, by address.
+func oracleSymbols(t testing.TB, path string) []named {
+	t.Helper()
+	code := codeSections(t, path)
+	var all []named
+	for line := range strings.Lines(readelf(t, "-sW", path)) {
+		f := strings.Fields(line)
+		if len(f) < 8 || !code[f[6]] || f[3] != "FUNC" && f[3] != "IFUNC" && f[3] != "NOTYPE" {
+			continue
+		}
+		size, err := strconv.ParseUint(f[2], 0, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, _, _ := strings.Cut(f[7], "@")
+		if addr := hexNumber(t, f[1]); size > 0 {
+			all = append(all, named{addr, addr + size, name})
+		}
+	}
+	slices.SortFunc(all, func(a, b named) int { return cmpUint(a.start, b.start) })
+	return all
+}
+
+func cmpUint(a, b uint64) int {
+	switch {
+	case a < b:
+		return -1
+	case a > b:
+		return 1
+	}
+	return 0
+}
+
+// oracleFDEs are the ranges of the call frame information. A debug file has none of its own.
+func oracleFDEs(t testing.TB, path string) []span {
+	t.Helper()
+	var all []span
+	for line := range strings.Lines(readelf(t, "--debug-dump=frames", path)) {
+		if !strings.Contains(line, " FDE ") {
+			continue
+		}
+		_, pc, ok := strings.Cut(line, " pc=")
+		start, end, ok2 := strings.Cut(strings.TrimSpace(pc), "..")
+		if ok && ok2 {
+			all = append(all, span{hexNumber(t, start), hexNumber(t, end)})
+		}
+	}
+	return all
+}
+
+// oracle answers for one file.
+type oracle struct {
+	symbols []named
+	longest uint64
+}
+
+func newOracle(symbols []named) *oracle {
+	o := &oracle{symbols: symbols}
+	for _, s := range symbols {
+		o.longest = max(o.longest, s.end-s.start)
+	}
+	return o
+}
+
+// covering returns the symbols whose range holds addr.
+func (o *oracle) covering(addr uint64) []named {
+	i, _ := slices.BinarySearchFunc(o.symbols, addr, func(s named, a uint64) int { return cmpUint(s.start, a+1) })
+	var all []named
+	for i--; i >= 0 && o.symbols[i].start+o.longest > addr; i-- {
+		if addr < o.symbols[i].end {
+			all = append(all, o.symbols[i])
+		}
+	}
+	return all
+}
+
+// innermost keeps those that begin last.
+func innermost(all []named) []named {
+	last := uint64(0)
+	for _, s := range all {
+		last = max(last, s.start)
+	}
+	return slices.DeleteFunc(all, func(s named) bool { return s.start < last })
+}
+
+func hasName(all []named, name string) bool {
+	return slices.ContainsFunc(all, func(s named) bool { return s.name == name })
+}
+
+// TestEverySymbol looks up the first, middle and last byte of every function, and the bytes beside it. The name has to
+// be one of the innermost functions that hold the address, and there is one exactly if there are such.
+func TestEverySymbol(t *testing.T) {
+	for _, path := range oracleFiles(t) {
+		t.Run(path, func(t *testing.T) {
+			symbols := oracleSymbols(t, path)
+			o, table, checked, none := newOracle(symbols), openTable(t, path), 0, 0
+			for _, s := range symbols {
+				for _, addr := range []uint64{s.start, s.start + (s.end-s.start)/2, s.end - 1, s.end, s.start - 1} {
+					want := innermost(o.covering(addr))
+					got, ok := table.Lookup(addr, 0, 0)
+					if ok != (len(want) > 0) || ok && !hasName(want, got.Name) {
+						t.Fatalf("%#x: %+v, %v, but %v", addr, got, ok, want)
+					}
+					checked++
+					if !ok {
+						none++
+					}
+				}
+			}
+			t.Logf("%d symbols, %d addresses right, %d of them without a name", len(symbols), checked, none)
+		})
+	}
+}
+
+// TestEveryFDE looks up the first, middle and last byte of everything that the call frame information knows.
+func TestEveryFDE(t *testing.T) {
+	for _, path := range oracleFiles(t) {
+		t.Run(path, func(t *testing.T) {
+			o, table, fdes := newOracle(oracleSymbols(t, path)), openTable(t, path), oracleFDEs(t, path)
+			cut := 0
+			for _, f := range fdes {
+				for _, addr := range f.points() {
+					want := innermost(o.covering(addr))
+					covered := len(want) > 0
+					want = slices.DeleteFunc(want, func(s named) bool { return s.start < f.start || s.start >= f.end })
+					got, ok := table.Lookup(addr, f.start, f.end)
+					if ok != (len(want) > 0) || ok && !hasName(want, got.Name) {
+						t.Fatalf("%#x in %v: %+v, %v, but %v", addr, f, got, ok, want)
+					}
+					if covered && !ok {
+						cut++
+					}
+				}
+			}
+			named, total := table.Coverage(func(yield func(start, end uint64) bool) {
+				for _, f := range fdes {
+					if !yield(f.start, f.end) {
+						return
+					}
+				}
+			})
+			t.Logf("%d of %d functions have a name (%.1f %%); %d addresses unnamed because their symbol begins elsewhere",
+				named, total, 100*float64(named)/float64(max(total, 1)), cut)
+		})
+	}
+}
+
+// points are the first, middle and last byte.
+func (s span) points() []uint64 {
+	if s.end <= s.start {
+		return nil
+	}
+	return []uint64{s.start, s.start + (s.end-s.start)/2, s.end - 1}
+}

@@ -1,0 +1,74 @@
+package symbol_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"pg_stat_backtrace/unwind/symbol"
+)
+
+// unstripped is the first of the oracle's files with a .symtab that names more than a distribution leaves in.
+func unstripped(t testing.TB) string {
+	t.Helper()
+	for _, path := range oracleFiles(t) {
+		if _, err := openImage(t, path).Symbols(".symtab"); err == nil && len(oracleFDEs(t, path)) > 0 {
+			return path
+		}
+	}
+	t.Skip("none of the files has a .symtab: set PGSB_ORACLE_FILES to a server that is not stripped")
+	return ""
+}
+
+// TestStrippedNamesAgree strips a copy as Debian does. No name that the copy's table gives may contradict the full file.
+func TestStrippedNamesAgree(t *testing.T) {
+	path := unstripped(t)
+	stripped := filepath.Join(t.TempDir(), "stripped")
+	//nolint:gosec // a test's own files
+	cmd := exec.CommandContext(t.Context(), "strip", "--strip-unneeded", "--remove-section=.comment",
+		"--remove-section=.note", "-o", stripped, path)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Skipf("strip cannot: %v: %s", err, out)
+	}
+	o, full, cut := newOracle(oracleSymbols(t, path)), openTable(t, path), openTable(t, stripped)
+	var count struct{ named, unnamed, other, wrong, nearest int }
+	for _, f := range oracleFDEs(t, path) {
+		for _, addr := range f.points() {
+			s, ok := cut.Lookup(addr, f.start, f.end)
+			whole, _ := full.Lookup(addr, f.start, f.end)
+			switch {
+			case !ok:
+				count.unnamed++
+				if nearest(cut, addr) != whole.Name {
+					count.nearest++
+				}
+			case !hasName(o.covering(addr), s.Name):
+				count.wrong++
+				t.Errorf("%#x: %s, but %v", addr, s.Name, o.covering(addr))
+			case s != whole:
+				count.other++
+				t.Logf("%#x: %+v, with all symbols %+v", addr, s, whole)
+			default:
+				count.named++
+			}
+		}
+	}
+	t.Logf("%s: named %d, named by another alias %d, unnamed %d (nearest-symbol look-up would name %d of these wrongly), wrong %d",
+		path, count.named, count.other, count.unnamed, count.nearest, count.wrong)
+	if info, err := os.Stat(stripped); err != nil || count.named == 0 || count.unnamed == 0 {
+		t.Errorf("the copy is not what this test needs: %v, %v", info, err)
+	}
+}
+
+// nearest names the last function that begins at or before addr, which is what this package refuses to do.
+func nearest(t *symbol.Table, addr uint64) string {
+	name := ""
+	for s := range t.All() {
+		if s.Addr > addr {
+			break
+		}
+		name = s.Name
+	}
+	return name
+}

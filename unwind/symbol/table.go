@@ -1,0 +1,175 @@
+// Package symbol turns code addresses into names that are true.
+//
+// A Table holds the functions of one image, from its own symbol tables and those of its separate debug file. A name is
+// given only for an address inside the symbol's size and inside the function that the call frame information knows
+// there; where no symbol covers the address there is no answer, never the nearest one.
+//
+// The package must not know of processes, load addresses or where files are found: addresses are link-time addresses.
+package symbol
+
+import (
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+
+	"pg_stat_backtrace/unwind/image"
+)
+
+// Symbol is a function.
+type Symbol struct {
+	// Name is the name as the linker knows it, without a symbol version; see Demangle.
+	Name string
+	// Addr is the link-time address of its first byte, Size its length in bytes.
+	Addr, Size uint64
+}
+
+// Table is a sorted set of functions, immutable and safe for concurrent use. It takes about 20 bytes a function besides
+// the names.
+type Table struct {
+	addrs []uint64 // ascending; among equal ones the larger size first
+	sizes []uint32
+	// enclosing is, for each function, one more than the index of the nearest one before it that ends later, 0 if
+	// there is none: where functions nest, the next candidate outwards.
+	enclosing []uint32
+	// nameEnds are offsets into names, where the names stand in the order of addrs.
+	nameEnds []uint32
+	names    string
+}
+
+// maxNesting bounds how many enclosing functions a look-up tries. Real code nests two deep.
+const maxNesting = 32
+
+// NewTable collects the functions of .symtab and .dynsym of the images, which must all be of one program: the file that
+// is mapped and its separate debug file. An image without a symbol table adds nothing; one that cannot be read is an
+// error, returned beside the table of what could be.
+func NewTable(images ...*image.Image) (*Table, error) {
+	var all []candidate
+	var errs error
+	for _, m := range images {
+		for _, name := range []string{".symtab", ".dynsym"} {
+			symbols, err := m.Symbols(name)
+			if err != nil {
+				if !errors.Is(err, image.ErrNoSection) {
+					errs = errors.Join(errs, fmt.Errorf("symbol table: %w", err))
+				}
+				continue
+			}
+			all = appendCandidates(all, m, symbols)
+		}
+	}
+	slices.SortFunc(all, compareCandidates)
+	all = slices.CompactFunc(all, func(a, b candidate) bool { return a.addr == b.addr && a.size == b.size })
+	return build(all), errs
+}
+
+// appendCandidates keeps the symbols that may name code.
+func appendCandidates(all []candidate, m *image.Image, symbols iter.Seq[image.Symbol]) []candidate {
+	for s := range symbols {
+		if c, ok := newCandidate(s); ok && m.InCode(s) {
+			all = append(all, c)
+		}
+	}
+	return all
+}
+
+// build makes the table of sorted candidates, one for each range.
+func build(all []candidate) *Table {
+	t := &Table{
+		addrs: make([]uint64, len(all)), sizes: make([]uint32, len(all)),
+		enclosing: make([]uint32, len(all)), nameEnds: make([]uint32, len(all)),
+	}
+	total := 0
+	for i := range all {
+		total += len(all[i].name)
+	}
+	var names strings.Builder
+	names.Grow(total)
+	for i := range all {
+		c := &all[i]
+		names.WriteString(c.name)
+		t.addrs[i], t.sizes[i] = c.addr, c.size
+		t.nameEnds[i] = uint32(names.Len()) //nolint:gosec // image bounds a string table to 256 MiB
+		t.enclosing[i] = t.enclosingOf(i)
+	}
+	t.names = names.String()
+	return t
+}
+
+// enclosingOf walks outwards from the entry before i to the first one that ends after i does.
+func (t *Table) enclosingOf(i int) uint32 {
+	end := t.end(i)
+	j := uint32(i) //nolint:gosec // the number of symbols is bounded far below
+	for j > 0 && t.end(int(j-1)) <= end {
+		j = t.enclosing[j-1]
+	}
+	return j
+}
+
+// end returns the address behind function i; newCandidate refused those whose end would overflow.
+func (t *Table) end(i int) uint64 { return t.addrs[i] + uint64(t.sizes[i]) }
+
+// Lookup names the function that holds addr, the innermost one where several do. fdeStart and fdeEnd are the range that
+// the call frame information has for addr: the function must begin inside it. fdeEnd 0 means that there is none.
+func (t *Table) Lookup(addr, fdeStart, fdeEnd uint64) (Symbol, bool) {
+	i, found := slices.BinarySearch(t.addrs, addr)
+	if found {
+		for i < len(t.addrs) && t.addrs[i] == addr {
+			i++
+		}
+	}
+	// i is one more than the index of the last function that begins at or before addr.
+	for range maxNesting {
+		if i == 0 {
+			return Symbol{}, false
+		}
+		if addr < t.end(i-1) {
+			break
+		}
+		i = int(t.enclosing[i-1])
+	}
+	if i == 0 || addr >= t.end(i-1) {
+		return Symbol{}, false
+	}
+	s := t.at(i - 1)
+	if fdeEnd != 0 && (s.Addr < fdeStart || s.Addr >= fdeEnd || addr < fdeStart || addr >= fdeEnd) {
+		return Symbol{}, false
+	}
+	return s, true
+}
+
+// at returns function i.
+func (t *Table) at(i int) Symbol {
+	start := uint32(0)
+	if i > 0 {
+		start = t.nameEnds[i-1]
+	}
+	return Symbol{Name: t.names[start:t.nameEnds[i]], Addr: t.addrs[i], Size: uint64(t.sizes[i])}
+}
+
+// Len returns the number of functions.
+func (t *Table) Len() int { return len(t.addrs) }
+
+// All returns the functions in the order of their addresses.
+func (t *Table) All() iter.Seq[Symbol] {
+	return func(yield func(Symbol) bool) {
+		for i := range t.addrs {
+			if !yield(t.at(i)) {
+				return
+			}
+		}
+	}
+}
+
+// Coverage counts the functions that the call frame information knows, given as ranges [start, end), and those of them
+// that have a name.
+func (t *Table) Coverage(fdes iter.Seq2[uint64, uint64]) (named, total int) {
+	for start, end := range fdes {
+		total++
+		if _, ok := t.Lookup(start, start, end); ok {
+			named++
+		}
+	}
+	return named, total
+}

@@ -1,0 +1,151 @@
+// Package unwind walks a call stack: registers and memory in, frames out.
+//
+// It is a pure function of its input. It knows no process, no clock, no file
+// and no log, so a snapshot of a live process and an ELF core file are
+// unwound by the same code, and every architecture is tested on any host.
+// What a frame is called is not its business either: that is package symbol.
+package unwind
+
+import (
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/cfi"
+)
+
+// DefaultMaxFrames bounds a walk when Unwinder.MaxFrames is zero.
+const DefaultMaxFrames = 256
+
+// maxStackSwitches bounds how often a walk may move to another stack, which
+// only a signal frame may do: a cycle through alternate stacks ends here.
+const maxStackSwitches = 16
+
+// A Method says how a frame was found.
+type Method uint8
+
+// The ways to find a frame, most trustworthy first.
+const (
+	// ByRegisters is the innermost frame: its PC is the thread's own.
+	ByRegisters Method = iota
+	// ByCFI frames follow from call frame information.
+	ByCFI
+	// ByFramePointer frames follow from a saved frame pointer, where no call
+	// frame information covers the callee. A callee that had not yet saved
+	// the frame pointer hides its caller from this method.
+	ByFramePointer
+	// ByReturnAddress is the caller of a jump to an address that holds no
+	// code: the call has pushed its return address and nothing else.
+	ByReturnAddress
+)
+
+// A Frame is one physical activation of a function.
+type Frame struct {
+	// PC is the address at which the frame will go on: the thread's program
+	// counter, the one a signal interrupted, or a return address.
+	PC uint64
+	// CFA is the canonical frame address, the value of the stack pointer in
+	// the caller before the call; 0 for the frame at which a walk stopped.
+	CFA uint64
+	// Exact is set when PC itself belongs to the function (the innermost
+	// frame, and one that a signal interrupted). A return address may
+	// already lie in the next function, when the call was the last
+	// instruction.
+	Exact bool
+	// Signal is set when the frame is a signal trampoline.
+	Signal bool
+	// Method says how the frame was found.
+	Method Method
+}
+
+// Lookup is the address by which the frame's function, line and call frame
+// information are looked up: PC, or PC-1 for a return address. A signal
+// trampoline was not called, its address is the trampoline's own first byte.
+func (f Frame) Lookup() uint64 {
+	if f.Exact || f.Signal {
+		return f.PC
+	}
+	return f.PC - 1
+}
+
+// A Module is what the unwinder must know of the image that holds an address.
+type Module struct {
+	// Bias is the load bias: address in memory minus address in the image.
+	Bias uint64
+	// CFI is the image's call frame information, nil if it has none.
+	CFI *cfi.Table
+}
+
+// Modules is the executable part of an address space.
+type Modules interface {
+	// Find returns the module whose executable mapping holds addr. A mapping
+	// of code that belongs to no readable image (JIT) is found with a nil CFI.
+	Find(addr uint64) (Module, bool)
+}
+
+// An Unwinder walks stacks of one architecture. It holds no state between
+// walks and may be used concurrently.
+type Unwinder struct {
+	// Arch describes the registers; nil is not allowed.
+	Arch *arch.Arch
+	// MaxFrames bounds a walk; 0 means DefaultMaxFrames.
+	MaxFrames int
+}
+
+// Unwind appends the frames of the thread that has these registers to dst,
+// innermost first, and says why it stopped. Frames already found are never
+// lost: there is at least one, if the registers have a PC.
+func (u *Unwinder) Unwind(dst []Frame, regs arch.Registers, mem cfi.Memory, modules Modules) ([]Frame, Stop) {
+	pc, ok := regs.Get(u.Arch.PC)
+	if !ok {
+		return dst, Stop{Reason: NoRegisters}
+	}
+	w := walk{arch: u.Arch, mem: recorder{Memory: mem}, modules: modules, regs: regs}
+	limit := u.MaxFrames
+	if limit <= 0 {
+		limit = DefaultMaxFrames
+	}
+	frame := Frame{PC: pc, Exact: true, Method: ByRegisters}
+	for n := 1; ; n++ {
+		dst = append(dst, frame)
+		next, stop := w.step(&dst[len(dst)-1])
+		if stop.Reason != running {
+			return dst, stop
+		}
+		if n >= limit {
+			return dst, Stop{Reason: MaxFrames, Address: next.PC}
+		}
+		frame = next
+	}
+}
+
+// walk is the state of one call of Unwind.
+type walk struct {
+	arch     *arch.Arch
+	mem      recorder
+	modules  Modules
+	regs     arch.Registers // of the frame that is being left
+	row      cfi.Row
+	switches int
+}
+
+// recorder remembers the address that a rule asked for in vain.
+type recorder struct {
+	cfi.Memory
+	missing uint64
+}
+
+// Word implements cfi.Memory.
+func (r *recorder) Word(addr uint64) (uint64, bool) {
+	v, ok := r.Memory.Word(addr)
+	if !ok {
+		r.missing = addr
+	}
+	return v, ok
+}
+
+// Read implements cfi.Memory.
+func (r *recorder) Read(addr uint64, size int) (uint64, bool) {
+	v, ok := r.Memory.Read(addr, size)
+	if !ok {
+		r.missing = addr
+	}
+	return v, ok
+}

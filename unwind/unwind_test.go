@@ -1,0 +1,196 @@
+package unwind_test
+
+import (
+	"encoding/binary"
+	"slices"
+	"testing"
+
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/cfi"
+)
+
+// fakeMemory is a stack that starts at base.
+type fakeMemory struct {
+	base  uint64
+	words []uint64
+}
+
+func (m fakeMemory) Word(addr uint64) (uint64, bool) {
+	i := (addr - m.base) / 8
+	if addr < m.base || addr%8 != 0 || i >= uint64(len(m.words)) {
+		return 0, false
+	}
+	return m.words[i], true
+}
+
+func (m fakeMemory) Read(addr uint64, size int) (uint64, bool) {
+	if size != 8 {
+		return 0, false
+	}
+	return m.Word(addr)
+}
+
+// fakeModules is code without call frame information from lo to hi, and, if
+// there is a table, with it from tableLo to tableHi, not relocated.
+type fakeModules struct {
+	lo, hi           uint64
+	tableLo, tableHi uint64
+	table            *cfi.Table
+}
+
+func (m fakeModules) Find(addr uint64) (unwind.Module, bool) {
+	switch {
+	case m.table != nil && addr >= m.tableLo && addr < m.tableHi:
+		return unwind.Module{CFI: m.table}, true
+	case addr >= m.lo && addr < m.hi:
+		return unwind.Module{}, true
+	}
+	return unwind.Module{}, false
+}
+
+const (
+	stackBase = 0x7ff000
+	code      = 0x400000
+	codeEnd   = 0x410000
+)
+
+func registers(pc, sp, fp uint64) arch.Registers {
+	var r arch.Registers
+	r.Set(arch.AMD64.PC, pc)
+	r.Set(arch.AMD64.SP, sp)
+	r.Set(arch.AMD64.FP, fp)
+	return r
+}
+
+func TestWithoutCFI(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name   string
+		pc     uint64
+		fp     uint64
+		words  []uint64
+		pcs    []uint64
+		reason unwind.Reason
+	}{
+		{
+			name: "frame pointers to the zero at the stack's base",
+			pc:   code + 1, fp: stackBase,
+			words: []uint64{stackBase + 16, code + 2, stackBase + 32, code + 3, 0, 0},
+			pcs:   []uint64{code + 1, code + 2, code + 3}, reason: unwind.NoCFI,
+		},
+		{
+			name: "frame pointer that leads back",
+			pc:   code + 1, fp: stackBase + 16,
+			words: []uint64{0, 0, stackBase, code + 2},
+			pcs:   []uint64{code + 1, code + 2}, reason: unwind.NoCFI,
+		},
+		{
+			name: "frame pointer below the stack pointer",
+			pc:   code + 1, fp: stackBase - 16, words: []uint64{0, 0},
+			pcs: []uint64{code + 1}, reason: unwind.NoCFI,
+		},
+		{
+			name: "misaligned frame pointer",
+			pc:   code + 1, fp: stackBase + 4, words: []uint64{0, 0, 0},
+			pcs: []uint64{code + 1}, reason: unwind.NoCFI,
+		},
+		{
+			name: "frame pointer at the end of the address space",
+			pc:   code + 1, fp: ^uint64(7), words: []uint64{0},
+			pcs: []uint64{code + 1}, reason: unwind.NoCFI,
+		},
+		{
+			name: "return address outside code is not believed",
+			pc:   code + 1, fp: stackBase, words: []uint64{stackBase + 16, 0x1234},
+			pcs: []uint64{code + 1}, reason: unwind.NoCFI,
+		},
+		{
+			name: "jump through NULL returns to its caller",
+			pc:   0, fp: stackBase + 8,
+			words: []uint64{code + 9, 0, 0},
+			pcs:   []uint64{0, code + 9}, reason: unwind.NoCFI,
+		},
+		{
+			name: "jump through NULL with garbage on the stack",
+			pc:   0, fp: 0, words: []uint64{0x99},
+			pcs: []uint64{0}, reason: unwind.NoCode,
+		},
+		{
+			name: "no memory at all",
+			pc:   code, fp: stackBase, words: nil,
+			pcs: []uint64{code}, reason: unwind.NoCFI,
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u := unwind.Unwinder{Arch: arch.AMD64}
+			frames, stop := u.Unwind(nil, registers(tt.pc, stackBase, tt.fp),
+				fakeMemory{stackBase, tt.words}, fakeModules{lo: code, hi: codeEnd})
+			if got := pcs(frames); !slices.Equal(got, tt.pcs) || stop.Reason != tt.reason {
+				t.Errorf("got %x, %s; want %x, %s", got, stop, tt.pcs, tt.reason)
+			}
+		})
+	}
+}
+
+func pcs(frames []unwind.Frame) []uint64 {
+	out := make([]uint64, len(frames))
+	for i := range frames {
+		out[i] = frames[i].PC
+	}
+	return out
+}
+
+func TestNoRegisters(t *testing.T) {
+	t.Parallel()
+	u := unwind.Unwinder{Arch: arch.AMD64}
+	frames, stop := u.Unwind(nil, arch.Registers{}, fakeMemory{}, fakeModules{})
+	if len(frames) != 0 || stop.Reason != unwind.NoRegisters {
+		t.Errorf("got %v, %s", frames, stop)
+	}
+}
+
+func TestMaxFrames(t *testing.T) {
+	t.Parallel()
+	const depth = 1000
+	words := make([]uint64, 0, 2*depth)
+	for i := range uint64(depth) {
+		words = append(words, stackBase+16*(i+1), code+1+i)
+	}
+	for _, limit := range []int{0, 1, 2, 300} {
+		u := unwind.Unwinder{Arch: arch.AMD64, MaxFrames: limit}
+		frames, stop := u.Unwind(nil, registers(code, stackBase, stackBase),
+			fakeMemory{stackBase, words}, fakeModules{lo: code, hi: codeEnd})
+		want := limit
+		if want == 0 {
+			want = unwind.DefaultMaxFrames
+		}
+		if len(frames) != want || stop.Reason != unwind.MaxFrames {
+			t.Errorf("limit %d: %d frames, %s", limit, len(frames), stop)
+		}
+	}
+}
+
+// FuzzUnwind walks stacks of every content that a fuzzer likes; any of
+// them ends, with as many frames as were found.
+func FuzzUnwind(f *testing.F) {
+	f.Add(uint64(code), uint64(stackBase), uint64(stackBase), []byte("\x10\xf0\x7f\x00\x00\x00\x00\x00\x02\x00\x40\x00\x00\x00\x00\x00"))
+	f.Add(uint64(0), uint64(stackBase), uint64(0), []byte("\x02\x00\x40\x00\x00\x00\x00\x00"))
+	f.Add(^uint64(0), ^uint64(0), ^uint64(0), []byte{})
+	f.Fuzz(func(t *testing.T, pc, sp, fp uint64, stack []byte) {
+		words := make([]uint64, len(stack)/8)
+		for i := range words {
+			words[i] = binary.LittleEndian.Uint64(stack[8*i:])
+		}
+		u := unwind.Unwinder{Arch: arch.AMD64}
+		frames, stop := u.Unwind(nil, registers(pc, sp, fp), fakeMemory{stackBase, words}, fakeModules{lo: code, hi: codeEnd})
+		if len(frames) == 0 || len(frames) > unwind.DefaultMaxFrames {
+			t.Fatalf("%d frames", len(frames))
+		}
+		if stop.String() == "" || stop.Reason == 0 {
+			t.Fatalf("no reason: %v", stop)
+		}
+	})
+}
