@@ -1,0 +1,89 @@
+package render
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	"pg_stat_backtrace/worker/trace"
+)
+
+// jsonTrace, jsonThread and jsonFrame are the published form of a trace.
+// Addresses are strings, since 64 bits do not fit a JSON number everywhere;
+// absent values are left out.
+type jsonTrace struct {
+	PID     int          `json:"pid"`
+	Engine  string       `json:"engine"`
+	PauseUS float64      `json:"pause_us"`
+	Threads []jsonThread `json:"threads"`
+}
+
+type jsonThread struct {
+	TID        int         `json:"tid"`
+	Name       string      `json:"name,omitempty"`
+	State      string      `json:"state,omitempty"`
+	StopReason string      `json:"stop_reason"`
+	Frames     []jsonFrame `json:"frames"`
+}
+
+type jsonFrame struct {
+	Level        int    `json:"level"`
+	Address      string `json:"address"`
+	Function     string `json:"function,omitempty"`
+	Offset       string `json:"offset,omitempty"`
+	Module       string `json:"module,omitempty"`
+	BuildID      string `json:"build_id,omitempty"`
+	ModuleOffset string `json:"module_offset,omitempty"`
+	File         string `json:"file,omitempty"`
+	Line         int    `json:"line,omitempty"`
+	Inlined      bool   `json:"inlined,omitempty"`
+	Note         string `json:"note,omitempty"`
+}
+
+// JSON writes the trace as one line of JSON.
+func JSON(w io.Writer, t *trace.Trace) error {
+	out := jsonTrace{
+		PID: t.PID, Engine: t.Engine,
+		PauseUS: float64(t.Pause.Nanoseconds()) / 1e3,
+		Threads: make([]jsonThread, len(t.Threads)),
+	}
+	for i := range t.Threads {
+		out.Threads[i] = newJSONThread(&t.Threads[i])
+	}
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(out)
+}
+
+func newJSONThread(th *trace.Thread) jsonThread {
+	out := jsonThread{
+		TID: th.TID, Name: valid(th.Name), StopReason: th.Stop,
+		Frames: make([]jsonFrame, len(th.Frames)),
+	}
+	if th.State != 0 {
+		out.State = string(rune(th.State))
+	}
+	for i := range th.Frames {
+		f := &th.Frames[i]
+		out.Frames[i] = jsonFrame{
+			Level: f.Level, Address: hex(f.Address), Function: valid(f.Function),
+			Module: valid(f.Module), BuildID: f.BuildID,
+			File: valid(f.File), Line: f.Line, Inlined: f.Inlined, Note: valid(f.Note),
+		}
+		if f.Function != "" {
+			out.Frames[i].Offset = hex(f.Offset)
+		}
+		if f.BuildID != "" || f.Function != "" || f.ModuleOffset != 0 {
+			out.Frames[i].ModuleOffset = hex(f.ModuleOffset)
+		}
+	}
+	return out
+}
+
+func hex(v uint64) string { return fmt.Sprintf("0x%x", v) }
+
+// valid escapes what JSON, which is UTF-8, cannot hold.
+func valid(s string) string {
+	return strings.ToValidUTF8(s, "\ufffd")
+}

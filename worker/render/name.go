@@ -1,0 +1,61 @@
+package render
+
+import (
+	"strconv"
+	"unicode/utf8"
+)
+
+// appendWord appends a name as one word, which is what a line's form promises:
+// the spaces of demangled C++ and Rust names go where a comma makes them
+// superfluous and are underscores elsewhere.
+func appendWord(buf []byte, name string, ascii bool) []byte {
+	start := len(buf)
+	buf = appendName(buf, name, ascii)
+	kept := start
+	for i := start; i < len(buf); i++ {
+		c := buf[i]
+		if c == ' ' {
+			if kept > start && buf[kept-1] == ',' {
+				continue
+			}
+			c = '_'
+		}
+		buf[kept] = c
+		kept++
+	}
+	return buf[:kept]
+}
+
+// appendName appends a text that came out of a foreign file or a process:
+// what could drive a terminal or is not UTF-8 is escaped.
+func appendName(buf []byte, name string, ascii bool) []byte {
+	for i := 0; i < len(name); {
+		r, size := utf8.DecodeRuneInString(name[i:])
+		switch {
+		case r == utf8.RuneError && size <= 1:
+			buf = append(buf, `\x`...)
+			buf = appendHex(buf, uint64(name[i]), 2)
+		case r < ' ' || r >= 0x7f && r < 0xa0:
+			buf = append(buf, `\x`...)
+			buf = appendHex(buf, uint64(r), 2)
+		case r < utf8.RuneSelf || !ascii && r != 0x2028 && r != 0x2029:
+			buf = append(buf, name[i:i+size]...)
+		case r > 0xffff:
+			buf = append(buf, `\U`...)
+			buf = appendHex(buf, uint64(r), 8)
+		default:
+			buf = append(buf, `\u`...)
+			buf = appendHex(buf, uint64(r), 4)
+		}
+		i += size
+	}
+	return buf
+}
+
+func appendHex(buf []byte, v uint64, width int) []byte {
+	s := strconv.FormatUint(v, 16)
+	for n := len(s); n < width; n++ {
+		buf = append(buf, '0')
+	}
+	return append(buf, s...)
+}

@@ -1,0 +1,150 @@
+package render_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// contract is the form that every line of a stack has.
+var contract = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+`)
+
+func sample() *trace.Trace {
+	return &trace.Trace{
+		PID: 4711, Engine: "stop", Pause: 9250 * time.Nanosecond,
+		Threads: []trace.Thread{{
+			TID: 4711, Name: "postgres", State: 'S', Stop: "end of stack", Whole: true,
+			Frames: []trace.Frame{
+				{Level: 0, Address: 0x7f0102030405, Function: "epoll_wait", Offset: 0x16, Module: "libc.so.6", BuildID: "ab"},
+				{Level: 1, Address: 0x55d0a03f1c05, Offset: 0x3f1c05, ModuleOffset: 0x3f1c05, Module: "postgres", BuildID: "cd"},
+				{
+					Level: 2, Address: 0xffffffffffffffff, Function: "std::map<int, unsigned long>::at", Offset: 1,
+					Module: "my lib.so", File: "a b.cc", Line: 7, Inlined: true, Note: "by frame pointer",
+				},
+			},
+		}},
+	}
+}
+
+func TestText(t *testing.T) {
+	t.Parallel()
+	want := strings.Join([]string{
+		"#0  0x00007f0102030405 in epoll_wait+0x16 (libc.so.6)",
+		"#1  0x000055d0a03f1c05 in postgres+0x3f1c05",
+		"#2  0xffffffffffffffff in std::map<int,unsigned_long>::at+0x1 (my lib.so) a b.cc:7 [inlined] [by frame pointer]",
+	}, "\n")
+	got := render.Text(sample(), render.Options{})
+	if got != want {
+		t.Errorf("got:\n%s\nwant:\n%s", got, want)
+	}
+	checkContract(t, got)
+}
+
+func checkContract(t *testing.T, text string) {
+	t.Helper()
+	for line := range strings.Lines(text) {
+		if !contract.MatchString(line) {
+			t.Errorf("line does not have the promised form: %q", line)
+		}
+	}
+}
+
+func TestTextSaysWhereItWasCut(t *testing.T) {
+	t.Parallel()
+	tr := sample()
+	tr.Threads[0].Whole, tr.Threads[0].Stop = false, "no call frame information at 0x5"
+	got := render.Text(tr, render.Options{})
+	if !strings.HasSuffix(got, " [stack cut: no call frame information at 0x5]") {
+		t.Errorf("got:\n%s", got)
+	}
+	checkContract(t, got)
+}
+
+func TestTextIsBounded(t *testing.T) {
+	t.Parallel()
+	tr := sample()
+	frame := tr.Threads[0].Frames[0]
+	for range 1000 {
+		frame.Level++
+		tr.Threads[0].Frames = append(tr.Threads[0].Frames, frame)
+	}
+	got := render.Text(tr, render.Options{MaxBytes: 1000})
+	if len(got) > 1200 || !strings.Contains(got, "[output cut: ") {
+		t.Errorf("%d bytes: …%s", len(got), got[len(got)-100:])
+	}
+	checkContract(t, got)
+}
+
+func TestThreadsHaveHeaders(t *testing.T) {
+	t.Parallel()
+	tr := sample()
+	tr.Threads = append(tr.Threads, trace.Thread{TID: 4712, Name: "io\x1b[2J", State: 'R', Stop: "end of stack", Whole: true})
+	got := render.Text(tr, render.Options{})
+	if !strings.Contains(got, "Thread 4711 (postgres) state S\n#0 ") || !strings.Contains(got, `Thread 4712 (io\x1b[2J) state R`) {
+		t.Errorf("got:\n%s", got)
+	}
+}
+
+// TestNames checks names that no compiler emits but a file may hold.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	tests := []struct{ name, utf8, ascii string }{
+		{"größe", "größe", `gr\u00f6\u00dfe`},
+		{"関数", "関数", `\u95a2\u6570`},
+		{"\U0001f600", "\U0001f600", `\U0001f600`},
+		{"a\nb\tc\x00d\x7f", `a\x0ab\x09c\x00d\x7f`, `a\x0ab\x09c\x00d\x7f`},
+		{"bad\xffutf", `bad\xffutf`, `bad\xffutf`},
+		{"nel\u0085sep\u2028", `nel\x85sep\u2028`, `nel\x85sep\u2028`},
+		{"operator new", "operator_new", "operator_new"},
+	}
+	for _, tt := range tests {
+		tr := &trace.Trace{Threads: []trace.Thread{{Whole: true, Frames: []trace.Frame{{Function: tt.name, Module: "m"}}}}}
+		prefix := "#0  0x0000000000000000 in "
+		if got := render.Text(tr, render.Options{}); got != prefix+tt.utf8+"+0x0 (m)" {
+			t.Errorf("UTF-8 %q: %q", tt.name, got)
+		}
+		if got := render.Text(tr, render.Options{ASCII: true}); got != prefix+tt.ascii+"+0x0 (m)" {
+			t.Errorf("ASCII %q: %q", tt.name, got)
+		}
+	}
+}
+
+func TestShort(t *testing.T) {
+	t.Parallel()
+	tr := sample()
+	want := "epoll_wait()+22<-postgres+4135941<-std::map<int,unsigned_long>::at()+1"
+	if got := render.Short(tr, render.Options{}); got != want {
+		t.Errorf("got  %s\nwant %s", got, want)
+	}
+	tr.Threads[0].Whole = false
+	if got := render.Short(tr, render.Options{}); got != want+"<-..." {
+		t.Errorf("cut: %s", got)
+	}
+}
+
+func TestJSON(t *testing.T) {
+	t.Parallel()
+	var buf bytes.Buffer
+	if err := render.JSON(&buf, sample()); err != nil {
+		t.Fatal(err)
+	}
+	want := `{"pid":4711,"engine":"stop","pause_us":9.25,"threads":[{"tid":4711,"name":"postgres","state":"S",` +
+		`"stop_reason":"end of stack","frames":[` +
+		`{"level":0,"address":"0x7f0102030405","function":"epoll_wait","offset":"0x16","module":"libc.so.6",` +
+		`"build_id":"ab","module_offset":"0x0"},` +
+		`{"level":1,"address":"0x55d0a03f1c05","module":"postgres","build_id":"cd","module_offset":"0x3f1c05"},` +
+		`{"level":2,"address":"0xffffffffffffffff","function":"std::map<int, unsigned long>::at","offset":"0x1",` +
+		`"module":"my lib.so","module_offset":"0x0","file":"a b.cc","line":7,"inlined":true,"note":"by frame pointer"}]}]}` + "\n"
+	if buf.String() != want {
+		t.Errorf("got  %s\nwant %s", buf.String(), want)
+	}
+	if !json.Valid(buf.Bytes()) {
+		t.Error("not JSON")
+	}
+}

@@ -1,0 +1,125 @@
+// Package render prints traces: as pstack-like lines, as the one-line short
+// stack, and as JSON. It knows nothing of how a trace came about.
+package render
+
+import (
+	"strconv"
+
+	"pg_stat_backtrace/worker/trace"
+)
+
+// Options says what a rendering may hold.
+type Options struct {
+	// ASCII escapes every character outside ASCII as \uXXXX, for a reader
+	// whose encoding is not UTF-8.
+	ASCII bool
+	// MaxBytes cuts a text between two lines, and says so; 0 means no bound.
+	MaxBytes int
+}
+
+// Text renders the frames as pstack-like lines, each of them
+//
+//	#LEVEL  0xADDRESS in NAME+0xOFFSET (MODULE) FILE:LINE [NOTE]
+//
+// A trace of several threads has a header line before each. There is no
+// trailing newline.
+func Text(t *trace.Trace, o Options) string {
+	buf := make([]byte, 0, 4096)
+	for i := range t.Threads {
+		th := &t.Threads[i]
+		if len(t.Threads) > 1 {
+			buf = appendHeader(buf, th)
+		}
+		buf = appendThread(buf, th, o)
+	}
+	if len(buf) > 0 {
+		buf = buf[:len(buf)-1]
+	}
+	return string(buf)
+}
+
+func appendHeader(buf []byte, th *trace.Thread) []byte {
+	buf = append(buf, "Thread "...)
+	buf = strconv.AppendInt(buf, int64(th.TID), 10)
+	buf = append(buf, " ("...)
+	buf = appendName(buf, th.Name, true)
+	buf = append(buf, ") state "...)
+	buf = append(buf, th.State, '\n')
+	return buf
+}
+
+// appendThread appends a line for each frame. The reason for which a walk
+// ended early stands on the last line: every line begins with a frame.
+func appendThread(buf []byte, th *trace.Thread, o Options) []byte {
+	for i := range th.Frames {
+		last := i == len(th.Frames)-1
+		if o.MaxBytes > 0 && len(buf) > o.MaxBytes && !last {
+			return appendCut(buf, len(th.Frames)-i)
+		}
+		buf = appendFrame(buf, &th.Frames[i], o.ASCII)
+		if last && !th.Whole {
+			buf = append(buf, " [stack cut: "...)
+			buf = append(buf, th.Stop...)
+			buf = append(buf, ']')
+		}
+		buf = append(buf, '\n')
+	}
+	return buf
+}
+
+func appendCut(buf []byte, frames int) []byte {
+	buf = append(buf[:len(buf)-1], " [output cut: "...)
+	buf = strconv.AppendInt(buf, int64(frames), 10)
+	return append(buf, " more frames]\n"...)
+}
+
+func appendFrame(buf []byte, f *trace.Frame, ascii bool) []byte {
+	start := len(buf)
+	buf = append(buf, '#')
+	buf = strconv.AppendInt(buf, int64(f.Level), 10)
+	for len(buf)-start < len("#00 ") {
+		buf = append(buf, ' ')
+	}
+	if buf[len(buf)-1] != ' ' {
+		buf = append(buf, ' ')
+	}
+	buf = appendAddress(buf, f.Address)
+	buf = append(buf, " in "...)
+	buf = appendWord(buf, f.Name(), ascii)
+	buf = append(buf, "+0x"...)
+	buf = strconv.AppendUint(buf, f.Offset, 16)
+	if f.Function != "" {
+		buf = append(buf, " ("...)
+		buf = appendName(buf, f.Module, ascii)
+		buf = append(buf, ')')
+	}
+	return appendRemarks(buf, f, ascii)
+}
+
+func appendRemarks(buf []byte, f *trace.Frame, ascii bool) []byte {
+	if f.File != "" {
+		buf = append(buf, ' ')
+		buf = appendName(buf, f.File, ascii)
+		buf = append(buf, ':')
+		buf = strconv.AppendInt(buf, int64(f.Line), 10)
+	}
+	if f.Inlined {
+		buf = append(buf, " [inlined]"...)
+	}
+	if f.Note != "" {
+		buf = append(buf, " ["...)
+		buf = appendName(buf, f.Note, ascii)
+		buf = append(buf, ']')
+	}
+	return buf
+}
+
+// appendAddress appends 0x and sixteen digits.
+func appendAddress(buf []byte, addr uint64) []byte {
+	const digits = "0123456789abcdef"
+	buf = append(buf, '0', 'x')
+	for shift := 60; shift >= 0; shift -= 4 {
+		buf = append(buf, digits[addr>>uint(shift)&15])
+	}
+	return buf
+}

@@ -1,0 +1,70 @@
+// Package trace holds what a capture gives: threads, frames and figures, as
+// plain data. It is what package capture makes and package render prints; it
+// knows neither.
+package trace
+
+import "time"
+
+// A Trace is the named stack of a process at one moment.
+type Trace struct {
+	PID int
+	// Engine is how the process was captured: "stop".
+	Engine string
+	// Pause is how long the process stood still.
+	Pause time.Duration
+	// Unwind and Symbolize are what the steps after the pause took.
+	Unwind    time.Duration
+	Symbolize time.Duration
+	// Total is the whole capture, reading /proc and waiting for the stop
+	// included.
+	Total   time.Duration
+	Threads []Thread
+}
+
+// A Thread is one thread of a trace.
+type Thread struct {
+	TID  int
+	Name string
+	// State is the letter of proc(5) that the thread had before the capture.
+	State byte
+	// Stop says why the walk ended; Whole is set if it saw the stack's end.
+	Stop  string
+	Whole bool
+	// Frames are innermost first.
+	Frames []Frame
+}
+
+// A Frame is one line of a stack.
+type Frame struct {
+	Level int
+	// Address is the frame's program counter: a return address, except in
+	// the innermost frame and in one that a signal interrupted.
+	Address uint64
+	// Function is empty where no symbol covers the address.
+	Function string
+	// Offset is Address less the function's start, or less the module's load
+	// bias where Function is empty.
+	Offset uint64
+	// Module is the base name of the image, or a bracketed description such
+	// as "[anon]" of what is mapped there instead.
+	Module  string
+	BuildID string
+	// ModuleOffset is the address in the image, what addr2line(1) takes.
+	ModuleOffset uint64
+	File         string
+	Line         int
+	// Inlined is set for a function that the one below it contains.
+	Inlined bool
+	// Note is a remark for a reader: how the frame was found when not by
+	// call frame information, or that it is a signal trampoline.
+	Note string
+}
+
+// Name is what stands for the frame in one word: the function, or the module
+// where no symbol covers the address.
+func (f *Frame) Name() string {
+	if f.Function != "" {
+		return f.Function
+	}
+	return f.Module
+}
