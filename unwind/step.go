@@ -46,9 +46,10 @@ func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 // advance accepts the caller's registers if they are progress.
 func (w *walk) advance(frame *Frame, cfa uint64, caller arch.Registers, method Method) (Frame, Stop) {
 	pc, ok := caller.Get(w.arch.PC)
-	if !ok || pc == 0 {
+	if !ok || pc == 0 && !frame.Signal {
 		// The x86-64 psABI (3.4.1) and the start-up code of others mark the
-		// outermost frame with a zero where a return address would be.
+		// outermost frame with a zero where a return address would be. What a
+		// signal interrupted may well be a jump through NULL.
 		return Frame{}, Stop{Reason: EndOfStack}
 	}
 	oldSP, _ := w.regs.Get(w.arch.SP)
@@ -80,6 +81,6 @@ func (w *walk) mayStay(frame *Frame, pc, oldSP, newSP uint64) bool {
 // linkRegister returns the register that a call leaves the return address in;
 // false where calls push it onto the stack.
 func linkRegister(a *arch.Arch) (int, bool) {
-	reg := a.Index(uint64(a.ReturnColumn)) //nolint:gosec // a column number
+	reg := a.Index(uint64(a.ReturnColumn))
 	return reg, reg >= 0 && reg != a.PC
 }

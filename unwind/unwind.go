@@ -129,6 +129,7 @@ type walk struct {
 // recorder remembers the address that a rule asked for in vain.
 type recorder struct {
 	cfi.Memory
+
 	missing uint64
 }
 

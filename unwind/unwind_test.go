@@ -63,16 +63,10 @@ func registers(pc, sp, fp uint64) arch.Registers {
 	return r
 }
 
-func TestWithoutCFI(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name   string
-		pc     uint64
-		fp     uint64
-		words  []uint64
-		pcs    []uint64
-		reason unwind.Reason
-	}{
+// withoutCFI are stacks in code that no call frame information covers. The
+// stack pointer is stackBase.
+func withoutCFI() []fallbackTest {
+	return []fallbackTest{
 		{
 			name: "frame pointers to the zero at the stack's base",
 			pc:   code + 1, fp: stackBase,
@@ -122,7 +116,20 @@ func TestWithoutCFI(t *testing.T) {
 			pcs: []uint64{code}, reason: unwind.NoCFI,
 		},
 	}
-	for _, tt := range tests {
+}
+
+type fallbackTest struct {
+	name   string
+	pc     uint64
+	fp     uint64
+	words  []uint64
+	pcs    []uint64
+	reason unwind.Reason
+}
+
+func TestWithoutCFI(t *testing.T) {
+	t.Parallel()
+	for _, tt := range withoutCFI() {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			u := unwind.Unwinder{Arch: arch.AMD64}
@@ -176,7 +183,8 @@ func TestMaxFrames(t *testing.T) {
 // FuzzUnwind walks stacks of every content that a fuzzer likes; any of
 // them ends, with as many frames as were found.
 func FuzzUnwind(f *testing.F) {
-	f.Add(uint64(code), uint64(stackBase), uint64(stackBase), []byte("\x10\xf0\x7f\x00\x00\x00\x00\x00\x02\x00\x40\x00\x00\x00\x00\x00"))
+	pair := []byte("\x10\xf0\x7f\x00\x00\x00\x00\x00\x02\x00\x40\x00\x00\x00\x00\x00")
+	f.Add(uint64(code), uint64(stackBase), uint64(stackBase), pair)
 	f.Add(uint64(0), uint64(stackBase), uint64(0), []byte("\x02\x00\x40\x00\x00\x00\x00\x00"))
 	f.Add(^uint64(0), ^uint64(0), ^uint64(0), []byte{})
 	f.Fuzz(func(t *testing.T, pc, sp, fp uint64, stack []byte) {
@@ -185,7 +193,8 @@ func FuzzUnwind(f *testing.F) {
 			words[i] = binary.LittleEndian.Uint64(stack[8*i:])
 		}
 		u := unwind.Unwinder{Arch: arch.AMD64}
-		frames, stop := u.Unwind(nil, registers(pc, sp, fp), fakeMemory{stackBase, words}, fakeModules{lo: code, hi: codeEnd})
+		frames, stop := u.Unwind(nil, registers(pc, sp, fp),
+			fakeMemory{stackBase, words}, fakeModules{lo: code, hi: codeEnd})
 		if len(frames) == 0 || len(frames) > unwind.DefaultMaxFrames {
 			t.Fatalf("%d frames", len(frames))
 		}

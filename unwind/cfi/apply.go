@@ -15,11 +15,13 @@ type Memory interface {
 	Read(addr uint64, size int) (uint64, bool)
 }
 
+// word reads an address-sized number. The error is bare: most often it is not
+// an error to the caller, who makes a register unknown by it.
 func word(mem Memory, addr uint64) (uint64, error) {
 	if v, ok := mem.Word(addr); ok {
 		return v, nil
 	}
-	return 0, fmt.Errorf("%w: %#x", ErrMemory, addr)
+	return 0, ErrMemory
 }
 
 // Apply finds the caller's registers from those of a frame, and the frame's
@@ -52,7 +54,10 @@ func (r *Row) cfa(regs *arch.Registers, mem Memory) (uint64, error) {
 	switch r.CFA.Kind {
 	case RuleRegister:
 		base, err := r.register(uint64(r.CFA.Register), regs)
-		return (base + uint64(r.CFA.Offset)) & r.table.addrMask, err //nolint:gosec // two's complement is meant
+		if err != nil {
+			return 0, fmt.Errorf("CFA by column %d: %w", r.CFA.Register, err)
+		}
+		return (base + uint64(r.CFA.Offset)) & r.table.addrMask, nil //nolint:gosec // two's complement is meant
 	case RuleExpression:
 		return r.evaluate(r.CFA, false, 0, regs, mem)
 	default:
@@ -75,7 +80,7 @@ func (r *Row) step(regs, caller *arch.Registers, cfa uint64, mem Memory) error {
 		if reg == returns {
 			ruled = ruled || rule.Kind != RuleSameValue
 			if err != nil {
-				return err
+				return fmt.Errorf("return address by CFA %#x: %w", cfa, err)
 			}
 		}
 		if err != nil {
@@ -95,12 +100,12 @@ func (r *Row) step(regs, caller *arch.Registers, cfa uint64, mem Memory) error {
 	return nil
 }
 
-// register reads a register by its DWARF column.
+// register reads a register by its DWARF column. The error is bare, as that of word.
 func (r *Row) register(column uint64, regs *arch.Registers) (uint64, error) {
 	if v, ok := regs.Get(r.table.arch.Index(column)); ok {
 		return v, nil
 	}
-	return 0, fmt.Errorf("%w: column %d", ErrRegister, column)
+	return 0, ErrRegister
 }
 
 // value finds a rule's register in the caller.

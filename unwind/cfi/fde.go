@@ -17,6 +17,9 @@ type FDE struct {
 	body, end int    // instructions
 }
 
+// errEmpty says that an FDE covers no address.
+var errEmpty = fmt.Errorf("%w: empty FDE", ErrBadCFI)
+
 // Offset is the FDE's offset in its section, for messages and comparisons.
 func (f *FDE) Offset() uint64 { return f.off }
 
@@ -104,7 +107,10 @@ func (t *Table) fdeOf(s sectionID, e *entry) (FDE, *cie, error) {
 		}
 	}
 	f.body = r.pos
-	if r.failed || f.End <= f.Start || f.End-1 > t.addrMask {
+	if f.End == f.Start && !r.failed {
+		return FDE{}, nil, errEmpty
+	}
+	if r.failed || f.End < f.Start || f.End-1 > t.addrMask {
 		return FDE{}, nil, badAt(s, e.off, "malformed FDE")
 	}
 	return f, c, nil

@@ -2,6 +2,7 @@ package cfi
 
 import (
 	"cmp"
+	"errors"
 	"slices"
 	"sort"
 	"sync"
@@ -89,10 +90,10 @@ func (t *Table) walk(s sectionID, yield func(FDE) bool) error {
 		}
 		f, _, err := t.fdeOf(s, &e)
 		switch {
+		case errors.Is(err, errEmpty) || s == debugFrame && f.Start == 0:
+			// What is left of a function that the linker dropped: no reason to doubt the rest.
 		case err != nil:
-			// Functions that the linker dropped leave empty FDEs behind: no reason to doubt the rest.
-		case s == debugFrame && f.Start == 0:
-			// In .debug_frame they start at zero.
+			bad = cmp.Or(bad, err)
 		case !yield(f):
 			return bad
 		}

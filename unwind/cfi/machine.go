@@ -8,8 +8,9 @@ import (
 const (
 	// maxRemembered bounds DW_CFA_remember_state; compilers nest one or two.
 	maxRemembered = 32
-	// maxOps bounds the operations that one row may take, in CIE and FDE together.
-	maxOps = 1 << 20
+	// maxOps bounds the operations that one row may take, in CIE and FDE
+	// together; libLLVM's longest FDE has about 2,000.
+	maxOps = 1 << 16
 )
 
 // machine executes call frame instructions (DWARF 5 §6.4.2) up to an address.

@@ -175,6 +175,8 @@ func (o *comparison) compareFDE(theirs *readelfFDE) {
 			continue // rows behind the function's end say nothing
 		}
 		end = min(end, theirs.end)
+		o.rows++
+		o.cells += 1 + len(theirs.columns)
 		for _, pc := range []uint64{want.addr, end - 1} {
 			row, err := o.table.Row(pc)
 			if err != nil {
@@ -187,7 +189,6 @@ func (o *comparison) compareFDE(theirs *readelfFDE) {
 			}
 			o.compareRow(theirs, &row, want)
 		}
-		o.rows++
 	}
 }
 
@@ -208,5 +209,4 @@ func (o *comparison) compareRow(theirs *readelfFDE, row *Row, want readelfRow) {
 			o.errorf("%#x: column %d: readelf has no rule", want.addr, rule.Column)
 		}
 	}
-	o.cells += 1 + len(theirs.columns)
 }

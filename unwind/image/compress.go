@@ -67,7 +67,7 @@ func expand(r io.Reader, size uint64, from int) ([]byte, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
 	}
-	if uint64(n) != size { //nolint:gosec // ReadFrom returns no negative count
+	if uint64(n) != size {
 		return nil, fmt.Errorf("%w: decompressed to %d bytes, not %d", ErrMalformed, n, size)
 	}
 	return out.Bytes(), nil

@@ -28,7 +28,7 @@ func (m *Image) findDynamic(bias uint64) {
 	}
 	m.synthesize(section{
 		name: ".dynsym", typ: elf.SHT_DYNSYM, addr: addr(elf.DT_SYMTAB), size: count * entsize, entsize: entsize,
-		link: uint32(before), //nolint:gosec // a handful
+		link: uint32(before),
 	})
 }
 
@@ -41,7 +41,7 @@ func (m *Image) dynamicTags(s Segment) map[elf.DynTag]uint64 {
 		return tags
 	}
 	for ; len(p) > 0; p = p[2*w:] {
-		switch tag := elf.DynTag(m.layout.word(p)); tag { //nolint:gosec // tags are small numbers
+		switch tag := elf.DynTag(m.layout.word(p)); tag {
 		case elf.DT_NULL:
 			return tags
 		case elf.DT_HASH, elf.DT_GNU_HASH, elf.DT_STRTAB, elf.DT_STRSZ, elf.DT_SYMTAB:

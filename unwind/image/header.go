@@ -179,7 +179,7 @@ func (m *Image) readSegments() error {
 	if err != nil {
 		return err
 	}
-	for i := uint64(0); i < h.phnum; i++ {
+	for i := range h.phnum {
 		typ, s := m.layout.parseSegment(p[i*h.phentsize:])
 		if typ == elf.PT_LOAD {
 			m.segments = append(m.segments, s)
@@ -264,7 +264,7 @@ func (m *Image) nameSections() error {
 func (l layout) parseSection(p []byte) section {
 	w := l.addrSize()
 	s := section{nameOff: l.order.Uint32(p), typ: elf.SectionType(l.order.Uint32(p[4:]))}
-	s.flags = elf.SectionFlag(l.word(p[8:])) //nolint:gosec // the upper half holds no flag that is used
+	s.flags = elf.SectionFlag(l.word(p[8:]))
 	s.addr = l.word(p[8+w:])
 	s.offset = l.word(p[8+2*w:])
 	s.size = l.word(p[8+3*w:])

@@ -104,7 +104,9 @@ func small(t testing.TB) []byte {
 	}
 	f.Sections = append(f.SymbolTable(".symtab", ".strtab",
 		imagetest.Symbol{Name: "main@@V1", Addr: 0x100, Size: 16, Type: elf.STT_FUNC, Bind: elf.STB_GLOBAL, Section: 3}),
-		imagetest.Section{Name: ".text", Type: elf.SHT_PROGBITS, Flags: elf.SHF_ALLOC | elf.SHF_EXECINSTR, Data: []byte("code")},
+		imagetest.Section{
+			Name: ".text", Type: elf.SHT_PROGBITS, Flags: elf.SHF_ALLOC | elf.SHF_EXECINSTR, Data: []byte("code"),
+		},
 		imagetest.Section{Name: ".eh_frame", Type: elf.SHT_PROGBITS, Addr: 0x300, Data: make([]byte, 16)},
 		imagetest.Section{
 			Name: ".debug_frame", Type: elf.SHT_PROGBITS, Flags: elf.SHF_COMPRESSED,
@@ -122,16 +124,20 @@ func TestRefused(t *testing.T) {
 		damage func(p []byte)
 		err    error
 	}{
-		"magic":              {func(p []byte) { p[1] = 'X' }, image.ErrNotELF},
-		"class":              {func(p []byte) { p[elf.EI_CLASS] = 9 }, image.ErrNotELF},
-		"byte order":         {func(p []byte) { p[elf.EI_DATA] = 0 }, image.ErrNotELF},
-		"version":            {func(p []byte) { p[elf.EI_VERSION] = 2 }, image.ErrNotELF},
-		"section offset":     {func(p []byte) { le.PutUint64(p[40:], 1<<63) }, image.ErrMalformed},
-		"program offset":     {func(p []byte) { le.PutUint64(p[32:], 1<<40) }, image.ErrMalformed},
-		"program size":       {func(p []byte) { le.PutUint16(p[54:], 8) }, image.ErrMalformed},
-		"section count":      {func(p []byte) { le.PutUint16(p[60:], 60000) }, image.ErrMalformed},
-		"extended count":     {func(p []byte) { le.PutUint16(p[60:], 0); le.PutUint64(p[shoff+32:], 1<<60) }, image.ErrMalformed},
-		"program count":      {func(p []byte) { le.PutUint16(p[56:], 0xffff); le.PutUint32(p[shoff+44:], 1<<31) }, image.ErrMalformed},
+		"magic":          {func(p []byte) { p[1] = 'X' }, image.ErrNotELF},
+		"class":          {func(p []byte) { p[elf.EI_CLASS] = 9 }, image.ErrNotELF},
+		"byte order":     {func(p []byte) { p[elf.EI_DATA] = 0 }, image.ErrNotELF},
+		"version":        {func(p []byte) { p[elf.EI_VERSION] = 2 }, image.ErrNotELF},
+		"section offset": {func(p []byte) { le.PutUint64(p[40:], 1<<63) }, image.ErrMalformed},
+		"program offset": {func(p []byte) { le.PutUint64(p[32:], 1<<40) }, image.ErrMalformed},
+		"program size":   {func(p []byte) { le.PutUint16(p[54:], 8) }, image.ErrMalformed},
+		"section count":  {func(p []byte) { le.PutUint16(p[60:], 60000) }, image.ErrMalformed},
+		"extended count": {
+			func(p []byte) { le.PutUint16(p[60:], 0); le.PutUint64(p[shoff+32:], 1<<60) }, image.ErrMalformed,
+		},
+		"program count": {
+			func(p []byte) { le.PutUint16(p[56:], 0xffff); le.PutUint32(p[shoff+44:], 1<<31) }, image.ErrMalformed,
+		},
 		"name table's type":  {func(p []byte) { le.PutUint16(p[62:], 1) }, image.ErrMalformed},
 		"name table's index": {func(p []byte) { le.PutUint16(p[62:], 500) }, nil},
 	} {
@@ -191,7 +197,7 @@ func FuzzOpen(f *testing.F) {
 		if m != nil {
 			exercise(t, m, len(p))
 		}
-		read := func(addr uint64, to []byte) (int, error) { return bytes.NewReader(p).ReadAt(to, int64(addr-0x7000)) } //nolint:gosec // wanted
+		read := func(addr uint64, to []byte) (int, error) { return bytes.NewReader(p).ReadAt(to, int64(addr-0x7000)) }
 		m, err = image.FromMemory(read, 0x7000, "fuzz")
 		if (m == nil) != (err != nil) {
 			t.Fatalf("image %v and error %v", m, err)

@@ -37,7 +37,7 @@ type memoryReader struct {
 
 // ReadAt implements io.ReaderAt.
 func (r memoryReader) ReadAt(p []byte, off int64) (int, error) {
-	n, err := r.read(r.base+uint64(off), p) //nolint:gosec // source hands on no negative offset
+	n, err := r.read(r.base+uint64(off), p)
 	n = min(max(n, 0), len(p))
 	if err == nil && n < len(p) {
 		err = io.ErrUnexpectedEOF
@@ -119,7 +119,7 @@ func (m *Image) findProgram(typ elf.ProgType) (Segment, bool) {
 	if err != nil {
 		return Segment{}, false
 	}
-	for i := uint64(0); i < m.header.phnum; i++ {
+	for i := range m.header.phnum {
 		if t, s := m.layout.parseSegment(table[i*m.header.phentsize:]); t == typ {
 			return s, true
 		}
@@ -158,7 +158,7 @@ func (l layout) ehFramePointer(p []byte, hdr uint64) (uint64, bool) {
 	at := hdr + 4
 	switch p[1] {
 	case pcrelSdata4:
-		return at + uint64(int64(int32(l.order.Uint32(p[4:])))), true //nolint:gosec // sign extension is meant
+		return at + uint64(int64(int32(l.order.Uint32(p[4:])))), true
 	case pcrelUdata4:
 		return at + uint64(l.order.Uint32(p[4:])), true
 	case pcrelUdata8, pcrelSdata8:

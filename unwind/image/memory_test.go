@@ -63,7 +63,7 @@ func (l loaded) relocate(t testing.TB, m *image.Image, path string) {
 		}
 		d := l.bytes[p.Vaddr : p.Vaddr+p.Filesz]
 		for ; len(d) >= 16; d = d[16:] {
-			switch elf.DynTag(m.Order().Uint64(d)) { //nolint:gosec // small
+			switch elf.DynTag(m.Order().Uint64(d)) {
 			case elf.DT_HASH, elf.DT_GNU_HASH, elf.DT_STRTAB, elf.DT_SYMTAB:
 				m.Order().PutUint64(d[8:], m.Order().Uint64(d[8:])+l.base)
 			}
@@ -144,7 +144,7 @@ func dynamicSymbols(t *testing.T, m *image.Image) map[image.Symbol]int {
 func TestNoSectionHeaders(t *testing.T) {
 	for _, path := range realFiles(t) {
 		file := open(t, path)
-		p, err := os.ReadFile(path) //nolint:gosec // a test's own list
+		p, err := os.ReadFile(path)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -175,7 +175,7 @@ func TestVDSO(t *testing.T) {
 		t.Skipf("no view of the own memory: %v", err)
 	}
 	defer func() { _ = mem.Close() }()
-	read := func(addr uint64, p []byte) (int, error) { return mem.ReadAt(p, int64(addr)) } //nolint:gosec // below 1<<47
+	read := func(addr uint64, p []byte) (int, error) { return mem.ReadAt(p, int64(addr)) }
 	m, err := image.FromMemory(read, base, "[vdso]")
 	if err != nil {
 		t.Fatal(err)

@@ -27,7 +27,7 @@ func (m *Image) findBuildID() string {
 	if err != nil {
 		return ""
 	}
-	for i := uint64(0); i < m.header.phnum; i++ {
+	for i := range m.header.phnum {
 		typ, s := m.layout.parseSegment(table[i*m.header.phentsize:])
 		if typ != elf.PT_NOTE {
 			continue

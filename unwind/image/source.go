@@ -70,7 +70,7 @@ func (s source) fill(p []byte, off uint64) error {
 	if len(p) == 0 {
 		return nil
 	}
-	n, err := s.r.ReadAt(p, int64(off)) //nolint:gosec // bytes refuses offsets beyond 1<<62
+	n, err := s.r.ReadAt(p, int64(off))
 	if n == len(p) {
 		return nil
 	}

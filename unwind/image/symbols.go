@@ -19,33 +19,27 @@ type Symbol struct {
 	Section elf.SectionIndex
 }
 
-// maxSymbols bounds the number of entries that are read of one table.
-const maxSymbols = 8 << 20
+const (
+	// maxSymbols bounds the number of entries of one table; a browser has about a million.
+	maxSymbols = 2 << 20
+	// maxName bounds the length of a name in bytes; the longest C++ names have some ten thousand. Without a bound,
+	// names that end late and overlap would take the square of the file's size to read.
+	maxName = 16 << 10
+)
 
 // Symbols returns the entries of a symbol table, ".symtab" or ".dynsym", in its order and without the null entry. The
-// table is read now and held only as long as the iterator is. Entries whose name lies outside the string table
-// are left out.
+// table is read now and held only as long as the iterator is. Entries whose name
+// lies outside the string table or is longer than 16 KiB are left out.
 func (m *Image) Symbols(table string) (iter.Seq[Symbol], error) {
 	s := m.find(table)
 	if s == nil || s.typ != elf.SHT_SYMTAB && s.typ != elf.SHT_DYNSYM {
 		return nil, fmt.Errorf("%s: %s: %w", m.name, table, ErrNoSection)
 	}
-	entsize := m.layout.pick(24, 16)
-	if s.entsize != 0 && s.entsize != uint64(entsize) || s.size/uint64(entsize) > maxSymbols {
-		return nil, fmt.Errorf("%s: %s: %w: %d bytes in entries of %d", m.name, table, ErrMalformed, s.size, s.entsize)
-	}
-	if uint64(s.link) >= uint64(len(m.sections)) || m.sections[s.link].typ != elf.SHT_STRTAB {
-		return nil, fmt.Errorf("%s: %s: %w: no string table", m.name, table, ErrMalformed)
-	}
-	entries, err := m.content(s)
+	entries, names, err := m.symbolTable(s)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s: %w", m.name, table, err)
 	}
-	raw, err := m.content(&m.sections[s.link])
-	if err != nil {
-		return nil, fmt.Errorf("%s: strings of %s: %w", m.name, table, err)
-	}
-	names := stringTable(raw)
+	entsize := m.layout.pick(24, 16)
 	return func(yield func(Symbol) bool) {
 		for off := entsize; off+entsize <= len(entries); off += entsize {
 			sym, ok := m.layout.parseSymbol(entries[off:], names)
@@ -56,12 +50,36 @@ func (m *Image) Symbols(table string) (iter.Seq[Symbol], error) {
 	}, nil
 }
 
+// symbolTable reads a symbol table and its string table.
+func (m *Image) symbolTable(s *section) ([]byte, strtab, error) {
+	entsize := uint64(m.layout.pick(24, 16))
+	if s.entsize != 0 && s.entsize != entsize {
+		return nil, "", fmt.Errorf("%w: entries of %d bytes", ErrMalformed, s.entsize)
+	}
+	if s.size/entsize > maxSymbols {
+		return nil, "", fmt.Errorf("%w: %d symbols", ErrTooLarge, s.size/entsize)
+	}
+	if uint64(s.link) >= uint64(len(m.sections)) || m.sections[s.link].typ != elf.SHT_STRTAB {
+		return nil, "", fmt.Errorf("%w: no string table", ErrMalformed)
+	}
+	entries, err := m.content(s)
+	if err != nil {
+		return nil, "", err
+	}
+	names, err := m.content(&m.sections[s.link])
+	if err != nil {
+		return nil, "", fmt.Errorf("strings: %w", err)
+	}
+	return entries, stringTable(names), nil
+}
+
 // parseSymbol reads one entry.
 func (l layout) parseSymbol(p []byte, names strtab) (Symbol, bool) {
 	var s Symbol
 	name, ok := names.at(uint64(l.order.Uint32(p)))
 	s.Name = name
-	info, shndx := byte(0), uint16(0)
+	var info byte
+	var shndx uint16
 	if l.is64 {
 		info, shndx = p[4], l.order.Uint16(p[6:])
 		s.Addr, s.Size = l.order.Uint64(p[8:]), l.order.Uint64(p[16:])
@@ -95,14 +113,15 @@ type strtab string
 
 func stringTable(p []byte) strtab { return strtab(p) }
 
-// at returns the string at off; false if off or the terminating NUL lies outside.
+// at returns the string at off; false if off or the terminating NUL lies outside, or too far behind.
 func (t strtab) at(off uint64) (string, bool) {
 	if off >= uint64(len(t)) {
 		return "", false
 	}
-	n := strings.IndexByte(string(t[off:]), 0)
+	s := string(t[off:min(off+maxName+1, uint64(len(t)))])
+	n := strings.IndexByte(s, 0)
 	if n < 0 {
 		return "", false
 	}
-	return string(t[off : off+uint64(n)]), true
+	return s[:n], true
 }

@@ -11,9 +11,6 @@ import (
 	"pg_stat_backtrace/unwind/image"
 )
 
-// maxName bounds the length of a name in bytes; the longest C++ names have some ten thousand.
-const maxName = 64 << 10
-
 // candidate is a symbol that may name code, while a table is built.
 type candidate struct {
 	addr uint64
@@ -67,10 +64,13 @@ func unversioned(name string) string {
 // goodName reports whether a name can stand in a line of output: not empty, no local label of the assembler, no mapping
 // symbol ($x, $d), valid UTF-8 without white space and control characters.
 func goodName(name string) bool {
-	if name == "" || len(name) > maxName || strings.HasPrefix(name, ".L") || name[0] == '$' {
+	if name == "" || strings.HasPrefix(name, ".L") || name[0] == '$' {
 		return false
 	}
 	for _, r := range name {
+		if r > ' ' && r < unicode.MaxASCII {
+			continue
+		}
 		if r == utf8.RuneError || unicode.IsSpace(r) || !unicode.IsPrint(r) {
 			return false
 		}
@@ -81,8 +81,17 @@ func goodName(name string) bool {
 // compareCandidates sorts by address, then the larger size first, then the better name first. That is a total order of
 // different names, so the choice among aliases depends neither on the table's order nor on what was stripped.
 func compareCandidates(a, b candidate) int {
-	return cmp.Or(
-		cmp.Compare(a.addr, b.addr), cmp.Compare(b.size, a.size), cmp.Compare(a.bind, b.bind),
-		cmp.Compare(a.underscores, b.underscores), cmp.Compare(len(a.name), len(b.name)), cmp.Compare(a.name, b.name),
-	)
+	switch {
+	case a.addr != b.addr:
+		return cmp.Compare(a.addr, b.addr)
+	case a.size != b.size:
+		return cmp.Compare(b.size, a.size)
+	case a.bind != b.bind:
+		return cmp.Compare(a.bind, b.bind)
+	case a.underscores != b.underscores:
+		return cmp.Compare(a.underscores, b.underscores)
+	case len(a.name) != len(b.name):
+		return cmp.Compare(len(a.name), len(b.name))
+	}
+	return cmp.Compare(a.name, b.name)
 }

@@ -1,6 +1,8 @@
 package symbol_test
 
 import (
+	"cmp"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -73,7 +75,7 @@ func openTable(t testing.TB, paths ...string) *symbol.Table {
 
 func readelf(t testing.TB, args ...string) string {
 	t.Helper()
-	out, err := exec.CommandContext(t.Context(), "readelf", args...).Output() //nolint:gosec // a test's own list
+	out, err := exec.CommandContext(t.Context(), "readelf", args...).Output()
 	if err != nil {
 		t.Fatalf("readelf %v: %v", args, err)
 	}
@@ -103,8 +105,32 @@ func codeSections(t testing.TB, path string) map[string]bool {
 	return code
 }
 
+// withDebugFile adds the separate debug file that a distribution's package has put beside the file's.
+func withDebugFile(t testing.TB, path string) []string {
+	t.Helper()
+	id := openImage(t, path).BuildID()
+	if len(id) > 2 {
+		debug := "/usr/lib/debug/.build-id/" + id[:2] + "/" + id[2:] + ".debug"
+		if _, err := os.Stat(debug); err == nil && debug != path {
+			return []string{path, debug}
+		}
+	}
+	return []string{path}
+}
+
 // oracleSymbols are the symbols that name code, by address.
-func oracleSymbols(t testing.TB, path string) []named {
+func oracleSymbols(t testing.TB, paths ...string) []named {
+	t.Helper()
+	var all []named
+	for _, path := range paths {
+		all = append(all, fileSymbols(t, path)...)
+	}
+	slices.SortFunc(all, func(a, b named) int { return cmp.Compare(a.start, b.start) })
+	return all
+}
+
+// fileSymbols are those of one file.
+func fileSymbols(t testing.TB, path string) []named {
 	t.Helper()
 	code := codeSections(t, path)
 	var all []named
@@ -122,25 +148,14 @@ func oracleSymbols(t testing.TB, path string) []named {
 			all = append(all, named{addr, addr + size, name})
 		}
 	}
-	slices.SortFunc(all, func(a, b named) int { return cmpUint(a.start, b.start) })
 	return all
-}
-
-func cmpUint(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }
 
 // oracleFDEs are the ranges of the call frame information. A debug file has none of its own.
 func oracleFDEs(t testing.TB, path string) []span {
 	t.Helper()
 	var all []span
-	for line := range strings.Lines(readelf(t, "--debug-dump=frames", path)) {
+	for line := range strings.Lines(readelf(t, "--debug-dump=no-follow-links", "--debug-dump=frames", path)) {
 		if !strings.Contains(line, " FDE ") {
 			continue
 		}
@@ -169,7 +184,7 @@ func newOracle(symbols []named) *oracle {
 
 // covering returns the symbols whose range holds addr.
 func (o *oracle) covering(addr uint64) []named {
-	i, _ := slices.BinarySearchFunc(o.symbols, addr, func(s named, a uint64) int { return cmpUint(s.start, a+1) })
+	i, _ := slices.BinarySearchFunc(o.symbols, addr, func(s named, a uint64) int { return cmp.Compare(s.start, a+1) })
 	var all []named
 	for i--; i >= 0 && o.symbols[i].start+o.longest > addr; i-- {
 		if addr < o.symbols[i].end {
@@ -192,61 +207,72 @@ func hasName(all []named, name string) bool {
 	return slices.ContainsFunc(all, func(s named) bool { return s.name == name })
 }
 
+// eachOracle runs a test on every file by itself and, if it has one, together with its debug file.
+func eachOracle(t *testing.T, test func(t *testing.T, paths ...string)) {
+	t.Helper()
+	for _, path := range oracleFiles(t) {
+		t.Run(path, func(t *testing.T) { test(t, path) })
+		if both := withDebugFile(t, path); len(both) > 1 {
+			t.Run(path+" with its debug file", func(t *testing.T) { test(t, both...) })
+		}
+	}
+}
+
 // TestEverySymbol looks up the first, middle and last byte of every function, and the bytes beside it. The name has to
 // be one of the innermost functions that hold the address, and there is one exactly if there are such.
 func TestEverySymbol(t *testing.T) {
-	for _, path := range oracleFiles(t) {
-		t.Run(path, func(t *testing.T) {
-			symbols := oracleSymbols(t, path)
-			o, table, checked, none := newOracle(symbols), openTable(t, path), 0, 0
-			for _, s := range symbols {
-				for _, addr := range []uint64{s.start, s.start + (s.end-s.start)/2, s.end - 1, s.end, s.start - 1} {
-					want := innermost(o.covering(addr))
-					got, ok := table.Lookup(addr, 0, 0)
-					if ok != (len(want) > 0) || ok && !hasName(want, got.Name) {
-						t.Fatalf("%#x: %+v, %v, but %v", addr, got, ok, want)
-					}
-					checked++
-					if !ok {
-						none++
-					}
+	eachOracle(t, func(t *testing.T, paths ...string) {
+		symbols := oracleSymbols(t, paths...)
+		o, table, checked, none := newOracle(symbols), openTable(t, paths...), 0, 0
+		for _, s := range symbols {
+			for _, addr := range []uint64{s.start, s.start + (s.end-s.start)/2, s.end - 1, s.end, s.start - 1} {
+				want := innermost(o.covering(addr))
+				got, ok := table.Lookup(addr, 0, 0)
+				if ok != (len(want) > 0) || ok && !hasName(want, got.Name) {
+					t.Fatalf("%#x: %+v, %v, but %v", addr, got, ok, want)
+				}
+				checked++
+				if !ok {
+					none++
 				}
 			}
-			t.Logf("%d symbols, %d addresses right, %d of them without a name", len(symbols), checked, none)
-		})
-	}
+		}
+		t.Logf("%d symbols, %d addresses right, %d of them without a name", len(symbols), checked, none)
+	})
 }
 
 // TestEveryFDE looks up the first, middle and last byte of everything that the call frame information knows.
 func TestEveryFDE(t *testing.T) {
-	for _, path := range oracleFiles(t) {
-		t.Run(path, func(t *testing.T) {
-			o, table, fdes := newOracle(oracleSymbols(t, path)), openTable(t, path), oracleFDEs(t, path)
-			cut := 0
-			for _, f := range fdes {
-				for _, addr := range f.points() {
-					want := innermost(o.covering(addr))
-					covered := len(want) > 0
-					want = slices.DeleteFunc(want, func(s named) bool { return s.start < f.start || s.start >= f.end })
-					got, ok := table.Lookup(addr, f.start, f.end)
-					if ok != (len(want) > 0) || ok && !hasName(want, got.Name) {
-						t.Fatalf("%#x in %v: %+v, %v, but %v", addr, f, got, ok, want)
-					}
-					if covered && !ok {
-						cut++
-					}
+	eachOracle(t, func(t *testing.T, paths ...string) {
+		o, table, fdes, cut := newOracle(oracleSymbols(t, paths...)), openTable(t, paths...), oracleFDEs(t, paths[0]), 0
+		for _, f := range fdes {
+			for _, addr := range f.points() {
+				want := innermost(o.covering(addr))
+				covered := len(want) > 0
+				want = slices.DeleteFunc(want, func(s named) bool { return s.start < f.start || s.start >= f.end })
+				got, ok := table.Lookup(addr, f.start, f.end)
+				if ok != (len(want) > 0) || ok && !hasName(want, got.Name) {
+					t.Fatalf("%#x in %v: %+v, %v, but %v", addr, f, got, ok, want)
+				}
+				if covered && !ok {
+					cut++
 				}
 			}
-			named, total := table.Coverage(func(yield func(start, end uint64) bool) {
-				for _, f := range fdes {
-					if !yield(f.start, f.end) {
-						return
-					}
-				}
-			})
-			t.Logf("%d of %d functions have a name (%.1f %%); %d addresses unnamed because their symbol begins elsewhere",
-				named, total, 100*float64(named)/float64(max(total, 1)), cut)
-		})
+		}
+		named, total := table.Coverage(sequence(fdes))
+		t.Logf("%d of %d functions have a name (%.1f %%); %d addresses unnamed because their symbol begins elsewhere",
+			named, total, 100*float64(named)/float64(max(total, 1)), cut)
+	})
+}
+
+// sequence makes an iterator of ranges.
+func sequence(all []span) iter.Seq2[uint64, uint64] {
+	return func(yield func(start, end uint64) bool) {
+		for _, s := range all {
+			if !yield(s.start, s.end) {
+				return
+			}
+		}
 	}
 }
 

@@ -21,11 +21,11 @@ func unstripped(t testing.TB) string {
 	return ""
 }
 
-// TestStrippedNamesAgree strips a copy as Debian does. No name that the copy's table gives may contradict the full file.
+// TestStrippedNamesAgree strips a copy as Debian does. No name that the copy gives may contradict the full file.
 func TestStrippedNamesAgree(t *testing.T) {
 	path := unstripped(t)
 	stripped := filepath.Join(t.TempDir(), "stripped")
-	//nolint:gosec // a test's own files
+
 	cmd := exec.CommandContext(t.Context(), "strip", "--strip-unneeded", "--remove-section=.comment",
 		"--remove-section=.note", "-o", stripped, path)
 	if out, err := cmd.CombinedOutput(); err != nil {
@@ -54,7 +54,7 @@ func TestStrippedNamesAgree(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%s: named %d, named by another alias %d, unnamed %d (nearest-symbol look-up would name %d of these wrongly), wrong %d",
+	t.Logf("%s: named %d, named by another alias %d, unnamed %d, of which the nearest symbol would be wrong %d, wrong %d",
 		path, count.named, count.other, count.unnamed, count.nearest, count.wrong)
 	if info, err := os.Stat(stripped); err != nil || count.named == 0 || count.unnamed == 0 {
 		t.Errorf("the copy is not what this test needs: %v, %v", info, err)

@@ -38,14 +38,21 @@ type Table struct {
 	names    string
 }
 
-// maxNesting bounds how many enclosing functions a look-up tries. Real code nests two deep.
-const maxNesting = 32
+const (
+	// maxNesting bounds how many enclosing functions a look-up tries. Real code nests two deep.
+	maxNesting = 32
+	// maxNames bounds the names of one table in bytes: a small file can hold very many that overlap.
+	maxNames = 128 << 20
+)
+
+// ErrTooLarge means that an image has more names than a table takes.
+var ErrTooLarge = errors.New("symbol table too large")
 
 // NewTable collects the functions of .symtab and .dynsym of the images, which must all be of one program: the file that
 // is mapped and its separate debug file. An image without a symbol table adds nothing; one that cannot be read is an
 // error, returned beside the table of what could be.
 func NewTable(images ...*image.Image) (*Table, error) {
-	var all []candidate
+	var b builder
 	var errs error
 	for _, m := range images {
 		for _, name := range []string{".symtab", ".dynsym"} {
@@ -56,26 +63,40 @@ func NewTable(images ...*image.Image) (*Table, error) {
 				}
 				continue
 			}
-			all = appendCandidates(all, m, symbols)
+			if !b.add(m, symbols) {
+				errs = errors.Join(errs, fmt.Errorf("%s: %s: %w", m.Name(), name, ErrTooLarge))
+			}
 		}
 	}
-	slices.SortFunc(all, compareCandidates)
-	all = slices.CompactFunc(all, func(a, b candidate) bool { return a.addr == b.addr && a.size == b.size })
-	return build(all), errs
+	return b.table(), errs
 }
 
-// appendCandidates keeps the symbols that may name code.
-func appendCandidates(all []candidate, m *image.Image, symbols iter.Seq[image.Symbol]) []candidate {
+// builder collects the candidates of all images.
+type builder struct {
+	all   []candidate
+	bytes int
+}
+
+// add keeps the symbols that may name code; false if that would be too many.
+func (b *builder) add(m *image.Image, symbols iter.Seq[image.Symbol]) bool {
 	for s := range symbols {
-		if c, ok := newCandidate(s); ok && m.InCode(s) {
-			all = append(all, c)
+		if !m.InCode(s) {
+			continue
+		}
+		if b.bytes += len(s.Name); b.bytes > maxNames {
+			return false
+		}
+		if c, ok := newCandidate(s); ok {
+			b.all = append(b.all, c)
 		}
 	}
-	return all
+	return true
 }
 
-// build makes the table of sorted candidates, one for each range.
-func build(all []candidate) *Table {
+// table sorts the candidates and makes the table of the best one for each range.
+func (b *builder) table() *Table {
+	slices.SortFunc(b.all, compareCandidates)
+	all := slices.CompactFunc(b.all, func(a, b candidate) bool { return a.addr == b.addr && a.size == b.size })
 	t := &Table{
 		addrs: make([]uint64, len(all)), sizes: make([]uint32, len(all)),
 		enclosing: make([]uint32, len(all)), nameEnds: make([]uint32, len(all)),
@@ -90,7 +111,7 @@ func build(all []candidate) *Table {
 		c := &all[i]
 		names.WriteString(c.name)
 		t.addrs[i], t.sizes[i] = c.addr, c.size
-		t.nameEnds[i] = uint32(names.Len()) //nolint:gosec // image bounds a string table to 256 MiB
+		t.nameEnds[i] = uint32(names.Len())
 		t.enclosing[i] = t.enclosingOf(i)
 	}
 	t.names = names.String()
@@ -100,7 +121,7 @@ func build(all []candidate) *Table {
 // enclosingOf walks outwards from the entry before i to the first one that ends after i does.
 func (t *Table) enclosingOf(i int) uint32 {
 	end := t.end(i)
-	j := uint32(i) //nolint:gosec // the number of symbols is bounded far below
+	j := uint32(i)
 	for j > 0 && t.end(int(j-1)) <= end {
 		j = t.enclosing[j-1]
 	}

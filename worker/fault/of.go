@@ -76,9 +76,11 @@ var permissionHints = map[ptrace.Reason]string{
 	ptrace.ReasonNamespace:    "Run the worker in the user namespace of the process.",
 	ptrace.ReasonDumpable:     "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.",
 	ptrace.ReasonKernelThread: "A kernel thread has no user stack; see /proc/PID/stack.",
-	ptrace.ReasonHidden:       "Mount /proc without hidepid for the worker, or run it as the server's operating system user.",
-	ptrace.ReasonSeccomp:      "Allow ptrace and process_vm_readv in the worker's seccomp profile (in a container, its runtime's).",
-	ptrace.ReasonUnknown:      "A security module such as SELinux or AppArmor may forbid it; see the kernel's audit log.",
+	ptrace.ReasonHidden: "Mount /proc without hidepid for the worker, " +
+		"or run it as the server's operating system user.",
+	ptrace.ReasonSeccomp: "Allow ptrace and process_vm_readv in the worker's seccomp profile " +
+		"(in a container, its runtime's).",
+	ptrace.ReasonUnknown: "A security module such as SELinux or AppArmor may forbid it; see the kernel's audit log.",
 }
 
 func notPermitted(pid int, err error) *Fault {
@@ -115,7 +117,8 @@ func deadline(pid int, err error) *Fault {
 		if e.Channel != "" {
 			f.Detail = fmt.Sprintf("It is in uninterruptible sleep in the kernel, in %s.", e.Channel)
 		}
-		f.Hint = "The kernel waits for a device or a file system there, and the process cannot be stopped, or ended, before that answers."
+		f.Hint = "The kernel waits for a device or a file system there, " +
+			"and the process cannot be stopped, or ended, before that answers."
 	}
 	return f
 }

@@ -50,6 +50,7 @@ type Symbol struct {
 // writer appends values in a file's format.
 type writer struct {
 	bytes.Buffer
+
 	f *File
 }
 
@@ -68,7 +69,7 @@ func (w *writer) u32(vs ...uint32) {
 func (w *writer) word(vs ...uint64) {
 	for _, v := range vs {
 		if w.f.Is32 {
-			w.u32(uint32(v)) //nolint:gosec // a 32-bit file
+			w.u32(uint32(v))
 		} else {
 			w.Write(w.f.order().AppendUint64(nil, v))
 		}
@@ -162,8 +163,8 @@ func (w *writer) header(shoff uint64, shnum int) {
 	}
 	w.word(0, phoff, shoff)
 	w.u32(0)
-	w.u16(uint16(f.pick(64, 52)), uint16(f.pick(56, 32)), uint16(len(f.Programs)), //nolint:gosec // small
-		uint16(f.pick(64, 40)), uint16(shnum), uint16(shstrndx)) //nolint:gosec // small
+	w.u16(uint16(f.pick(64, 52)), uint16(f.pick(56, 32)), uint16(len(f.Programs)),
+		uint16(f.pick(64, 40)), uint16(shnum), uint16(shstrndx))
 }
 
 // program writes Phdr.
@@ -182,12 +183,12 @@ func (w *writer) program(p Program) {
 // section writes Shdr.
 func (w *writer) section(s Section, offset uint64, all []Section, name string) {
 	names := all[len(all)-1].Data
-	w.u32(uint32(bytes.Index(names, []byte(name+"\x00"))), uint32(s.Type)) //nolint:gosec // small
+	w.u32(uint32(bytes.Index(names, []byte(name+"\x00"))), uint32(s.Type))
 	w.word(uint64(s.Flags), s.Addr, offset, s.Size)
 	link := uint32(0)
 	for i := range all {
 		if s.Link != "" && all[i].Name == s.Link {
-			link = uint32(i) //nolint:gosec // small
+			link = uint32(i)
 		}
 	}
 	w.u32(link, 0)
@@ -200,7 +201,7 @@ func (f *File) SymbolTable(table, strings string, symbols ...Symbol) []Section {
 	for _, s := range append([]Symbol{{}}, symbols...) {
 		name := uint32(0)
 		if s.Name != "" {
-			name = uint32(len(names)) //nolint:gosec // small
+			name = uint32(len(names))
 			names = append(names, s.Name+"\x00"...)
 		}
 		info := byte(s.Bind)<<4 | byte(s.Type)&0xf
@@ -209,7 +210,7 @@ func (f *File) SymbolTable(table, strings string, symbols ...Symbol) []Section {
 			w.word(s.Addr, s.Size)
 		}
 		w.Write([]byte{info, 0})
-		w.u16(uint16(s.Section)) //nolint:gosec // 16 bits in the file
+		w.u16(uint16(s.Section))
 		if !f.Is32 {
 			w.word(s.Addr, s.Size)
 		}

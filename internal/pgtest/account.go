@@ -1,0 +1,109 @@
+package pgtest
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+)
+
+const envUser = "PGSB_TEST_USER"
+
+// account is the operating system user that runs the server.
+type account struct {
+	uid, gid int
+	other    bool // not the user that runs the test
+}
+
+func serverAccount(t testing.TB) account {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		return account{uid: os.Geteuid(), gid: os.Getegid()}
+	}
+	name := os.Getenv(envUser)
+	if name == "" {
+		name = "postgres"
+	}
+	u, err := user.Lookup(name)
+	if err != nil {
+		t.Skipf("running as root, and PostgreSQL will not: %v; set %s", err, envUser)
+	}
+	uid, err1 := strconv.Atoi(u.Uid)
+	gid, err2 := strconv.Atoi(u.Gid)
+	if err1 != nil || err2 != nil {
+		t.Fatalf("user %s has the ids %s and %s", name, u.Uid, u.Gid)
+	}
+	return account{uid: uid, gid: gid, other: true}
+}
+
+// apply gives command the account, a session of its own (a ^C at the terminal is for the test alone), a directory that
+// the account can enter, and an environment in which nothing redirects PostgreSQL's programs.
+func (a account) apply(command *exec.Cmd) *exec.Cmd {
+	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	if a.other {
+		//nolint:gosec // ids come from the user database and are not negative
+		command.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
+	}
+	command.Dir = "/"
+	command.Env = []string{"PATH=/usr/bin:/bin", "LC_ALL=C", "TZ=UTC"}
+	return command
+}
+
+// makeRoot makes the directory that holds everything of one server.
+func (s *Server) makeRoot() string {
+	s.t.Helper()
+	// Not t.TempDir: its name holds the test's, and a socket's path must stay under 108 bytes.
+	root, err := os.MkdirTemp("", "pgtest")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	if root, err = filepath.EvalSymlinks(root); err != nil {
+		s.t.Fatal(err)
+	}
+	socket := filepath.Join(root, "socket")
+	if err := os.Mkdir(socket, 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	for _, dir := range []string{root, socket} {
+		if err := os.Chown(dir, s.account.uid, s.account.gid); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	return root
+}
+
+// write makes or replaces a file of the server, owned by its user.
+func (s *Server) write(file, content string) {
+	s.t.Helper()
+	if err := os.WriteFile(file, []byte(content), 0o600); err != nil {
+		s.t.Fatal(err)
+	}
+	if err := os.Chown(file, s.account.uid, s.account.gid); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// watchdogScript waits for a line; when its input ends without one, the test process has died, and it stops the server
+// and removes the files in its place.
+const watchdogScript = `read -r line && exit 0; "$1"/pg_ctl stop -s -w -m immediate -D "$2"; rm -rf -- "$3"`
+
+func watchdog(t testing.TB, a account, binDir, dataDir, root string) (stop func()) {
+	t.Helper()
+	//nolint:gosec,noctx // constant script; it must outlive the test
+	dog := a.apply(exec.Command("/bin/sh", "-c", watchdogScript, "sh", binDir, dataDir, root))
+	in, err := dog.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := dog.Start(); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		_, _ = io.WriteString(in, "done\n")
+		_ = dog.Wait()
+	}
+}

@@ -1,0 +1,94 @@
+package pgtest
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const (
+	envBinDirs    = "PGSB_TEST_BINDIRS"
+	defaultGlob   = "/usr/lib/postgresql/*/bin"
+	versionFields = `(\d+)(?:\.(\d+)|devel|beta\d+|rc\d+)`
+)
+
+var versionPattern = regexp.MustCompile(versionFields)
+
+// BinDirs returns the directories of the PostgreSQL programs to test with, in the order given by PGSB_TEST_BINDIRS or
+// sorted by name. A directory named in the environment that has no server in it fails the test; when the environment
+// names none and the machine has none, the test is skipped.
+func BinDirs(t testing.TB) []string {
+	t.Helper()
+	if env := os.Getenv(envBinDirs); env != "" {
+		dirs := slices.DeleteFunc(strings.Split(env, ":"), func(d string) bool { return d == "" })
+		for _, d := range dirs {
+			if !hasServer(d) {
+				t.Fatalf("%s names %s, which has no initdb and postgres", envBinDirs, d)
+			}
+		}
+		return dirs
+	}
+	found, err := filepath.Glob(defaultGlob)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dirs := slices.DeleteFunc(found, func(d string) bool { return !hasServer(d) })
+	if len(dirs) == 0 {
+		t.Skipf("no PostgreSQL server in %s; set %s", defaultGlob, envBinDirs)
+	}
+	return dirs
+}
+
+// BinDir returns one of BinDirs, the last: what a test takes that needs any one server.
+func BinDir(t testing.TB) string {
+	t.Helper()
+	dirs := BinDirs(t)
+	return dirs[len(dirs)-1]
+}
+
+// Each runs test once for every server of BinDirs, as a subtest named after the server's version.
+func Each(t *testing.T, test func(t *testing.T, binDir string)) {
+	t.Helper()
+	for _, dir := range BinDirs(t) {
+		t.Run(Version(t, dir), func(t *testing.T) { test(t, dir) })
+	}
+}
+
+// Version returns the version of the server in binDir as `postgres --version` prints it, like "15.18" or "19beta2".
+func Version(t testing.TB, binDir string) string {
+	t.Helper()
+	//nolint:gosec // the directory is the tester's own choice
+	out, err := exec.CommandContext(t.Context(), filepath.Join(binDir, "postgres"), "--version").Output()
+	if err != nil {
+		t.Fatalf("%s/postgres --version: %v", binDir, err)
+	}
+	version := versionPattern.FindString(string(out))
+	if version == "" {
+		t.Fatalf("%s/postgres --version printed %q", binDir, out)
+	}
+	return version
+}
+
+// Major returns the major version of the server in binDir, like 15.
+func Major(t testing.TB, binDir string) int {
+	t.Helper()
+	major, err := strconv.Atoi(versionPattern.FindStringSubmatch(Version(t, binDir))[1])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return major
+}
+
+func hasServer(dir string) bool {
+	for _, program := range []string{"initdb", "postgres", "pg_ctl"} {
+		if info, err := os.Stat(filepath.Join(dir, program)); err != nil || info.IsDir() {
+			return false
+		}
+	}
+	return true
+}

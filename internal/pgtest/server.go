@@ -1,0 +1,265 @@
+package pgtest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+const (
+	startTimeout = 60 * time.Second
+	stopTimeout  = 30 * time.Second
+	logTail      = 8 << 10 // bytes of the server log shown when a test failed
+)
+
+// Options says how a server differs from the default one: no TCP, trust authentication, a C locale with UTF8, no fsync,
+// a superuser named postgres. The zero value is the default.
+type Options struct {
+	// InitDB are further arguments of initdb; they win over the defaults (as "--encoding=LATIN1").
+	InitDB []string
+	// Conf are lines added to postgresql.conf; they win over the defaults.
+	Conf []string
+	// HBA are lines that replace pg_hba.conf. None: trust for everybody over every way in.
+	HBA []string
+	// TCP lets the server listen on 127.0.0.1 besides the socket.
+	TCP bool
+	// Standby makes the server a hot standby that waits for ever for more WAL: the data directory is initialised,
+	// started and stopped once, and then started in recovery.
+	Standby bool
+	// Prepare, when not nil, is called with a connection string of the primary before a Standby becomes one.
+	Prepare func(dsn string)
+	// Stopped leaves the server down after initdb; the test calls Start.
+	Stopped bool
+}
+
+// Server is a running (or, after Stop, stopped) throw-away server.
+type Server struct {
+	BinDir    string // where its programs are
+	DataDir   string // absolute, without symbolic links
+	SocketDir string // unix_socket_directories
+	Port      int    // names the socket, and is the TCP port when Options.TCP is set
+	Major     int    // 14, 15 ...
+	LogFile   string // everything the server logged since the first start
+	User      string // database superuser: postgres
+
+	t       testing.TB
+	account account
+	done    chan struct{} // closed when the current postmaster has been reaped; nil before the first start
+	stop    func()        // ends the watchdog
+}
+
+// Start makes a data directory with the programs in binDir and starts a server on it. Everything ends with the test:
+// the server is stopped at once and its files are removed; should the test process die first, a small watchdog does it.
+func Start(t testing.TB, binDir string, o Options) *Server {
+	t.Helper()
+	s := &Server{BinDir: binDir, Major: Major(t, binDir), User: "postgres", t: t, account: serverAccount(t)}
+	root := s.makeRoot()
+	s.DataDir, s.SocketDir = filepath.Join(root, "data"), filepath.Join(root, "socket")
+	s.LogFile = filepath.Join(root, "log")
+	s.Port = freePort(t)
+	t.Cleanup(func() { s.end(root) })
+	s.stop = watchdog(t, s.account, binDir, s.DataDir, root)
+	s.initDB(o)
+	switch {
+	case o.Stopped:
+	case o.Standby:
+		s.Start()
+		if o.Prepare != nil {
+			o.Prepare(s.DSN(s.User, "postgres"))
+		}
+		s.Stop("fast")
+		s.write(filepath.Join(s.DataDir, "standby.signal"), "")
+		s.Start()
+	default:
+		s.Start()
+	}
+	return s
+}
+
+// Start starts the stopped server and returns when it accepts connections.
+func (s *Server) Start() {
+	s.t.Helper()
+	s.launch()
+	deadline := time.Now().Add(startTimeout)
+	for !s.accepts() {
+		select {
+		case <-s.done:
+			s.t.Fatalf("the server in %s ended while starting:\n%s", s.DataDir, s.Log())
+		default:
+		}
+		if time.Now().After(deadline) {
+			s.t.Fatalf("the server in %s accepts no connection:\n%s", s.DataDir, s.Log())
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+}
+
+// Stop stops the server in the given mode of pg_ctl (smart, fast, immediate) and returns when it is gone.
+func (s *Server) Stop(mode string) {
+	s.t.Helper()
+	if out, err := s.pgCtl("stop", "-m", mode, "-t", strconv.Itoa(int(stopTimeout/time.Second))); err != nil {
+		s.t.Fatalf("pg_ctl stop: %v\n%s%s", err, out, s.Log())
+	}
+	<-s.done
+}
+
+// Restart stops the server in the given mode and starts it again.
+func (s *Server) Restart(mode string) {
+	s.t.Helper()
+	s.Stop(mode)
+	s.Start()
+}
+
+// PostmasterPID returns the process id in postmaster.pid, 0 when there is none.
+func (s *Server) PostmasterPID() int {
+	data, err := os.ReadFile(filepath.Join(s.DataDir, "postmaster.pid"))
+	if err != nil {
+		return 0
+	}
+	line, _, _ := strings.Cut(string(data), "\n")
+	pid, err := strconv.Atoi(strings.TrimSpace(line))
+	if err != nil || pid < 0 {
+		return 0
+	}
+	return pid
+}
+
+// Log returns what the server has logged so far.
+func (s *Server) Log() string {
+	data, err := os.ReadFile(s.LogFile)
+	if err != nil {
+		return err.Error()
+	}
+	return string(data)
+}
+
+// OSUser returns the numeric user and group id that the server runs with.
+func (s *Server) OSUser() (uid, gid int) { return s.account.uid, s.account.gid }
+
+// AsServerUser makes command run as the operating system user of the server, which matters when the test runs as root.
+func (s *Server) AsServerUser(command *exec.Cmd) *exec.Cmd { return s.account.apply(command) }
+
+func (s *Server) launch() {
+	s.t.Helper()
+	log, err := os.OpenFile(s.LogFile, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	//nolint:gosec,noctx // the tester's own server; it is stopped by pg_ctl, in order
+	postmaster := s.account.apply(exec.Command(filepath.Join(s.BinDir, "postgres"), "-D", s.DataDir))
+	postmaster.Stdout, postmaster.Stderr = log, log
+	if err := postmaster.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	_ = log.Close()
+	done := make(chan struct{})
+	s.done = done
+	go func() {
+		defer close(done)
+		_ = postmaster.Wait() // how it ended is in its log
+	}()
+}
+
+func (s *Server) end(root string) {
+	if s.done != nil {
+		select {
+		case <-s.done:
+		default:
+			if out, err := s.pgCtl("stop", "-m", "immediate"); err != nil {
+				s.t.Errorf("pg_ctl stop: %v\n%s", err, out)
+			}
+			<-s.done
+		}
+	}
+	if s.t.Failed() {
+		log := s.Log()
+		s.t.Logf("server log (%s):\n%s", s.BinDir, log[max(0, len(log)-logTail):])
+	}
+	if s.stop != nil {
+		s.stop()
+	}
+	if err := os.RemoveAll(root); err != nil {
+		s.t.Errorf("removing the server's files: %v", err)
+	}
+}
+
+func (s *Server) pgCtl(arguments ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	arguments = append(arguments, "-w", "-D", s.DataDir)
+	//nolint:gosec // the tester's own server
+	out, err := s.account.apply(exec.CommandContext(ctx, filepath.Join(s.BinDir, "pg_ctl"), arguments...)).CombinedOutput()
+	return string(out), err
+}
+
+func (s *Server) accepts() bool {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := connect(ctx, s.DSN(s.User, "postgres"))
+	if err != nil {
+		return false
+	}
+	_ = conn.Close(ctx)
+	return true
+}
+
+func (s *Server) initDB(o Options) {
+	s.t.Helper()
+	arguments := []string{
+		"-D", s.DataDir, "-U", s.User, "-A", "trust", "--no-sync", "--no-locale", "--encoding=UTF8",
+	}
+	var out bytes.Buffer
+	//nolint:gosec // the tester's own programs
+	initdb := s.account.apply(exec.CommandContext(s.t.Context(), filepath.Join(s.BinDir, "initdb"),
+		append(arguments, o.InitDB...)...))
+	initdb.Stdout, initdb.Stderr = &out, &out
+	if err := initdb.Run(); err != nil {
+		s.t.Fatalf("initdb: %v\n%s", err, out.String())
+	}
+	s.configure(o)
+}
+
+func (s *Server) configure(o Options) {
+	listen := "''"
+	if o.TCP {
+		listen = "'127.0.0.1'"
+	}
+	lines := append([]string{
+		"listen_addresses = " + listen,
+		fmt.Sprintf("port = %d", s.Port),
+		fmt.Sprintf("unix_socket_directories = '%s'", s.SocketDir),
+		"fsync = off", "shared_buffers = 16MB", "max_connections = 40",
+	}, o.Conf...)
+	file := filepath.Join(s.DataDir, "postgresql.conf")
+	data, err := os.ReadFile(file) //nolint:gosec // made by initdb just now
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.write(file, string(data)+"\n"+strings.Join(lines, "\n")+"\n")
+	if o.HBA != nil {
+		s.write(filepath.Join(s.DataDir, "pg_hba.conf"), strings.Join(o.HBA, "\n")+"\n")
+	}
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	var listen net.ListenConfig
+	l, err := listen.Listen(t.Context(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	address, ok := l.Addr().(*net.TCPAddr)
+	if !ok {
+		t.Fatalf("a TCP listener has the address %v", l.Addr())
+	}
+	return address.Port
+}

@@ -1,0 +1,70 @@
+package capture
+
+import (
+	"fmt"
+	"os"
+	"syscall"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// candidate is a path under which the file of a mapping may be found.
+type candidate string
+
+// candidates lists the paths, the one that needs least privilege first. All
+// are seen from the process's own root, so that one in a container or a
+// chroot has its own files named, not the host's.
+func candidates(pid int, base, m *procfs.Mapping) []candidate {
+	proc := fmt.Sprintf("/proc/%d", pid)
+	var list []candidate
+	if !base.Deleted {
+		list = append(list, candidate(proc+"/root"+base.Path))
+	}
+	if exe, err := os.Readlink(proc + "/exe"); err == nil &&
+		(exe == base.Path || exe == base.Path+" (deleted)") {
+		list = append(list, candidate(proc+"/exe"))
+	}
+	return append(list, candidate(fmt.Sprintf("%s/map_files/%x-%x", proc, m.Start, m.End)))
+}
+
+// fileID says which file was opened.
+type fileID struct {
+	dev, ino uint64
+	mtime    syscall.Timespec
+}
+
+// file opens the candidate. The path comes from another process's maps, so
+// what is there now may be anything: only a regular file is opened, and
+// without waiting.
+func (c candidate) file() (*os.File, fileID, error) {
+	f, err := os.OpenFile(string(c), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	if err != nil {
+		return nil, fileID{}, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", string(c))
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, fileID{}, err
+	}
+	var id fileID
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		id = fileID{dev: st.Dev, ino: st.Ino, mtime: st.Mtim}
+	}
+	return f, id, nil
+}
+
+// is reports whether the file is the one that is mapped.
+func (id fileID) is(m *procfs.Mapping) bool {
+	return id.ino == m.Inode && devMajor(id.dev) == m.Major && devMinor(id.dev) == m.Minor
+}
+
+func (id fileID) key() string {
+	return fmt.Sprintf("dev %d ino %d mtime %d.%09d", id.dev, id.ino, id.mtime.Sec, id.mtime.Nsec)
+}
+
+// devMajor and devMinor split a dev_t as makedev(3) of Linux packs it.
+func devMajor(dev uint64) uint32 { return uint32(dev>>8&0xfff | dev>>32&^0xfff) }
+func devMinor(dev uint64) uint32 { return uint32(dev&0xff | dev>>12&^0xff) }

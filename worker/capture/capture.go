@@ -1,0 +1,195 @@
+// Package capture turns a process into a named stack: it has the process
+// stopped and copied (package ptrace), walks the copy (package unwind) and
+// names what it finds (package symbol). It decides nothing about who may ask
+// and prints nothing.
+package capture
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"time"
+
+	"golang.org/x/sync/semaphore"
+	"golang.org/x/sync/singleflight"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// DefaultConcurrency bounds how many captures run side by side.
+const DefaultConcurrency = 16
+
+// maxRecaptures bounds how often a capture is repeated because the stack went
+// on in memory that the first copy did not hold (an alternate signal stack).
+const maxRecaptures = 2
+
+// Config configures a Capturer; the zero value is the default.
+type Config struct {
+	// Concurrency bounds how many captures run side by side; 0 means
+	// DefaultConcurrency.
+	Concurrency int
+}
+
+// Options says how one capture is done; the zero value is the default.
+type Options struct {
+	// MaxFrames bounds each thread's frames; 0 means unwind.DefaultMaxFrames.
+	MaxFrames int
+	// Deadline bounds the wait for the stop; 0 means ptrace's default.
+	Deadline time.Duration
+	// MaxStack bounds the bytes of stack copied; 0 means ptrace's default.
+	MaxStack int
+	// AllThreads captures every thread in one stop, not only the first.
+	AllThreads bool
+}
+
+// A Capturer captures processes and remembers the images they run. It is safe
+// for concurrent use.
+type Capturer struct {
+	arch   *arch.Arch
+	images *images
+	spaces *spaces
+	limit  *semaphore.Weighted
+	flight singleflight.Group
+}
+
+// New returns a Capturer for processes of this host.
+func New(cfg Config) (*Capturer, error) {
+	host := arch.Host()
+	if host == nil {
+		return nil, ErrArchitecture
+	}
+	n := cfg.Concurrency
+	if n <= 0 {
+		n = DefaultConcurrency
+	}
+	imgs := newImages(host)
+	return &Capturer{
+		arch: host, images: imgs, spaces: newSpaces(imgs),
+		limit: semaphore.NewWeighted(int64(n)),
+	}, nil
+}
+
+// Capture returns the named stack of the target. Errors are those of package
+// ptrace, or ctx's. Callers that ask for the same process in the same way at
+// the same time share one stop; one that gives up leaves it to the others.
+// The trace is shared: it must not be changed.
+func (c *Capturer) Capture(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	ch := c.flight.DoChan(flightKey(target, o), func() (any, error) {
+		// Not the first caller's context: the others wait for this capture
+		// too, and it is bounded by its own deadline.
+		return c.capture(context.WithoutCancel(ctx), target, o)
+	})
+	select {
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case res := <-ch:
+		if res.Err != nil {
+			return nil, res.Err
+		}
+		t, ok := res.Val.(*trace.Trace)
+		if !ok {
+			return nil, fmt.Errorf("capture of process %d: unexpected result %T", target.PID, res.Val)
+		}
+		return t, nil
+	}
+}
+
+func flightKey(t ptrace.Target, o Options) string {
+	buf := make([]byte, 0, 64)
+	for _, n := range [...]int64{
+		int64(t.PID), int64(t.StartTime), int64(t.PPID), int64(t.UID),
+		int64(o.MaxFrames), int64(o.Deadline), int64(o.MaxStack),
+	} {
+		buf = append(strconv.AppendInt(buf, n, 36), '/')
+	}
+	return string(strconv.AppendBool(buf, o.AllThreads))
+}
+
+func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
+	if err := c.limit.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	defer c.limit.Release(1)
+	start := time.Now()
+	if target.StartTime == 0 {
+		// The images are remembered by process, and a process is known by
+		// its start time.
+		st, err := procfs.ReadStat(target.PID)
+		if err == nil {
+			target.StartTime = st.StartTime
+		}
+	}
+	opts := ptrace.Options{
+		MaxStack: o.MaxStack, RedZone: c.arch.RedZone, Deadline: o.Deadline, AllThreads: o.AllThreads,
+	}
+	var t *trace.Trace
+	for attempt := 0; ; attempt++ {
+		snap, err := ptrace.Capture(ctx, target, opts)
+		if err != nil {
+			return nil, err
+		}
+		var missing []uint64
+		t, missing = c.build(snap, target.StartTime, o)
+		t.Total = time.Since(start)
+		if len(missing) == 0 || attempt >= 0 {
+			return t, nil
+		}
+		_ = missing
+	}
+}
+
+// build unwinds and names a snapshot. It also returns the addresses at which
+// walks left the copied memory though the process has memory there.
+func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options) (*trace.Trace, []uint64) {
+	t := &trace.Trace{
+		PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause,
+		Threads: make([]trace.Thread, len(snap.Threads)),
+	}
+	space := c.spaces.open(snap.PID, startTime, snap.Maps)
+	u := unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames}
+	var missing []uint64
+	frames := make([]unwind.Frame, 0, 64)
+	for i := range snap.Threads {
+		th := &snap.Threads[i]
+		out := &t.Threads[i]
+		*out = trace.Thread{TID: th.TID, Name: th.Name, State: th.State}
+		began := time.Now()
+		var stop unwind.Stop
+		frames, stop = c.unwindThread(frames[:0], &u, th, space)
+		walked := time.Now()
+		out.Stop, out.Whole = stop.String(), stop.Whole()
+		if th.Err != nil {
+			out.Stop = th.Err.Error()
+		}
+		out.Frames = space.name(frames)
+		t.Unwind += walked.Sub(began)
+		t.Symbolize += time.Since(walked)
+		if stop.Reason == unwind.NoMemory && space.mapped(stop.Address) {
+			missing = append(missing, stop.Address)
+		}
+		if stop.Reason == unwind.NoMemory && th.Stack.Cut {
+			out.Stop = fmt.Sprintf("only %d bytes of stack copied", len(th.Stack.Data))
+		}
+	}
+	return t, missing
+}
+
+func (c *Capturer) unwindThread(
+	dst []unwind.Frame, u *unwind.Unwinder, th *ptrace.Thread, space *space,
+) ([]unwind.Frame, unwind.Stop) {
+	if th.Registers == nil {
+		return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: th.Err}
+	}
+	regs, err := c.arch.DecodePRStatus(th.Registers)
+	if err != nil {
+		return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: err}
+	}
+	return u.Unwind(dst, regs, newMemory(th, c.arch), space)
+}

@@ -1,0 +1,202 @@
+package capture
+
+import (
+	"io"
+	"path"
+	"sync"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/symbol"
+)
+
+// maxImages bounds the images that are kept. A server has some dozens; the
+// bound is for a host where many trees are captured by one worker.
+const maxImages = 512
+
+// module is an image with what is derived from it, each part made when it is
+// first needed. An image without a part has a nil there: a damaged file gives
+// fewer names, never an error.
+type module struct {
+	image *image.Image
+	name  string
+	arch  *arch.Arch
+
+	cfiOnce sync.Once
+	cfi     *cfi.Table
+
+	symbolOnce sync.Once
+	symbols    *symbol.Table
+}
+
+func (m *module) table() *cfi.Table {
+	m.cfiOnce.Do(func() {
+		s, _ := m.image.CFISections() // an unreadable part is an absent one
+		if len(s.EHFrame.Data) == 0 && len(s.DebugFrame.Data) == 0 {
+			return
+		}
+		t, err := cfi.New(cfi.Sections{
+			EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), DebugFrame: cfi.Section(s.DebugFrame),
+			Order: m.image.Order(), AddrSize: m.image.AddrSize(), Arch: m.arch,
+			TextAddr: s.TextAddr, DataAddr: s.DataAddr,
+		})
+		if err == nil {
+			m.cfi = t
+		}
+	})
+	return m.cfi
+}
+
+func (m *module) symbolTable() *symbol.Table {
+	m.symbolOnce.Do(func() {
+		// What could be read of a damaged table comes beside the error.
+		m.symbols, _ = symbol.NewTable(m.image)
+	})
+	return m.symbols
+}
+
+// images keeps modules over captures, one for each build-id. A file without a
+// build-id is known by its device, inode and modification time.
+type images struct {
+	arch *arch.Arch
+	mu   sync.Mutex
+	byID map[string]*module
+}
+
+func newImages(a *arch.Arch) *images {
+	return &images{arch: a, byID: make(map[string]*module)}
+}
+
+// find returns the module that the process has mapped at maps[i], nil if it is
+// not an ELF image or cannot be read. What is mapped is asked of the process:
+// a file counts only if it has the build-id that the process's memory has.
+func (c *images) find(pid int, maps []procfs.Mapping, i int) *module {
+	base, ok := baseMapping(maps, i)
+	if !ok {
+		return nil
+	}
+	inMemory, err := image.FromMemory(processReader(pid), base.Start, path.Base(base.Path))
+	if err != nil {
+		return nil
+	}
+	id := inMemory.BuildID()
+	if m := c.known(id); m != nil {
+		return m
+	}
+	if base.Inode != 0 {
+		for _, open := range candidates(pid, &base, &maps[i]) {
+			if m := c.fromFile(open, &base, id); m != nil {
+				return m
+			}
+		}
+	}
+	return c.fromMemory(pid, base, id)
+}
+
+func (c *images) known(id string) *module {
+	if id == "" {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.byID[id]
+}
+
+// keep remembers a module, or returns the one that came first.
+func (c *images) keep(id string, m *module) *module {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if old := c.byID[id]; old != nil {
+		return old
+	}
+	if len(c.byID) >= maxImages {
+		for k := range c.byID {
+			delete(c.byID, k)
+			break
+		}
+	}
+	c.byID[id] = m
+	return m
+}
+
+// fromFile opens one candidate and keeps it if it is the mapped file: by
+// build-id, or, where there is none, by device and inode.
+func (c *images) fromFile(open candidate, base *procfs.Mapping, id string) *module {
+	f, st, err := open.file()
+	if err != nil {
+		return nil
+	}
+	img, err := image.Open(f, path.Base(base.Path))
+	if err != nil || img.BuildID() != id || id == "" && !st.is(base) {
+		_ = f.Close()
+		return nil
+	}
+	key := id
+	if key == "" {
+		key = st.key()
+	}
+	// The file stays open as long as the image is kept: its sections are read
+	// when they are needed, and a replaced file must not be read instead.
+	m := c.keep(key, &module{image: img, name: img.Name(), arch: c.arch})
+	if m.image != img {
+		_ = f.Close()
+	}
+	return m
+}
+
+// fromMemory copies what is needed of the image out of the process: the vDSO,
+// and files that can no longer be opened. It is done now, since the process
+// may be gone when a section is needed.
+func (c *images) fromMemory(pid int, base procfs.Mapping, id string) *module {
+	img, err := image.FromMemory(processReader(pid), base.Start, moduleName(base.Path))
+	if err != nil {
+		return nil
+	}
+	m := &module{image: img, name: img.Name(), arch: c.arch}
+	m.table()
+	m.symbolTable()
+	if id == "" {
+		return m
+	}
+	return c.keep(id, m)
+}
+
+// moduleName is what a frame says of where it lies: a file's base name, or
+// "[vdso]" and the like as they are.
+func moduleName(p string) string {
+	if p == "" {
+		return "[anon]"
+	}
+	return path.Base(p)
+}
+
+// baseMapping finds the mapping that holds the ELF header of the image that
+// maps[i] is part of: the nearest one before it of the same file at offset 0.
+func baseMapping(maps []procfs.Mapping, i int) (procfs.Mapping, bool) {
+	m := &maps[i]
+	if m.Inode == 0 {
+		return *m, m.Path == "[vdso]"
+	}
+	for j := i; j >= 0; j-- {
+		b := &maps[j]
+		if b.Inode == m.Inode && b.Major == m.Major && b.Minor == m.Minor && b.Offset == 0 {
+			return *b, true
+		}
+	}
+	return procfs.Mapping{}, false
+}
+
+// processReader reads a live process's memory without stopping it. What is
+// read this way is file content, which does not change under the process.
+func processReader(pid int) func(uint64, []byte) (int, error) {
+	return func(addr uint64, p []byte) (int, error) {
+		n, err := ptrace.ReadMemory(pid, addr, p)
+		if err == nil && n < len(p) {
+			err = io.ErrUnexpectedEOF
+		}
+		return n, err
+	}
+}

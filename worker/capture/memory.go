@@ -1,0 +1,49 @@
+package capture
+
+import (
+	"encoding/binary"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// memory is the copied part of a thread's memory. It implements cfi.Memory.
+type memory struct {
+	order  binary.ByteOrder
+	word   int
+	stacks [1 + maxRecaptures]ptrace.Stack
+	n      int
+}
+
+func newMemory(th *ptrace.Thread, a *arch.Arch) *memory {
+	m := &memory{order: a.Order, word: a.AddrSize}
+	m.stacks[0] = th.Stack
+	m.n = 1
+	return m
+}
+
+// Word returns the address-sized word at addr.
+func (m *memory) Word(addr uint64) (uint64, bool) { return m.Read(addr, m.word) }
+
+// Read returns the unsigned integer of size bytes (1, 2, 4, 8) at addr.
+func (m *memory) Read(addr uint64, size int) (uint64, bool) {
+	for i := range m.stacks[:m.n] {
+		s := &m.stacks[i]
+		off := addr - s.Start
+		if addr < s.Start || off > uint64(len(s.Data)) || uint64(len(s.Data))-off < uint64(size) {
+			continue
+		}
+		p := s.Data[off:]
+		switch size {
+		case 8:
+			return m.order.Uint64(p), true
+		case 4:
+			return uint64(m.order.Uint32(p)), true
+		case 2:
+			return uint64(m.order.Uint16(p)), true
+		case 1:
+			return uint64(p[0]), true
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,137 @@
+package capture
+
+import (
+	"sort"
+	"sync"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind"
+)
+
+// maxSpaces bounds the processes that are remembered.
+const maxSpaces = 2048
+
+// processKey knows a process for good: its pid may be used again, but not with
+// the same start time.
+type processKey struct {
+	pid       int
+	startTime uint64
+}
+
+// found is what an executable mapping turned out to hold.
+type found struct {
+	module *module
+	bias   uint64
+}
+
+// spaces remembers for each process which image each mapping holds, so that a
+// repeated capture asks the process nothing.
+type spaces struct {
+	images *images
+	mu     sync.Mutex
+	byKey  map[processKey]map[procfs.Mapping]found
+}
+
+func newSpaces(imgs *images) *spaces {
+	return &spaces{images: imgs, byKey: make(map[processKey]map[procfs.Mapping]found)}
+}
+
+// open returns the address space that a snapshot's maps describe. A start time
+// of 0 means that the process is not known for sure: nothing is remembered.
+func (s *spaces) open(pid int, startTime uint64, maps []procfs.Mapping) *space {
+	sp := &space{spaces: s, pid: pid, maps: maps}
+	if startTime == 0 {
+		sp.known = make(map[procfs.Mapping]found)
+		return sp
+	}
+	key := processKey{pid, startTime}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	known := s.byKey[key]
+	if known == nil {
+		if len(s.byKey) >= maxSpaces {
+			for k := range s.byKey {
+				delete(s.byKey, k)
+				break
+			}
+		}
+		known = make(map[procfs.Mapping]found)
+		s.byKey[key] = known
+	}
+	sp.known = known
+	return sp
+}
+
+// space is the executable part of one process's address space at the time of
+// a snapshot. It implements unwind.Modules, for one goroutine.
+type space struct {
+	spaces *spaces
+	pid    int
+	maps   []procfs.Mapping
+	known  map[procfs.Mapping]found // shared, under spaces.mu
+
+	last      *procfs.Mapping // the mapping found last, and what it holds
+	lastFound found
+}
+
+// Find returns the module whose executable mapping holds addr.
+func (sp *space) Find(addr uint64) (unwind.Module, bool) {
+	_, f, ok := sp.find(addr)
+	if !ok {
+		return unwind.Module{}, false
+	}
+	if f.module == nil {
+		return unwind.Module{}, true
+	}
+	return unwind.Module{Bias: f.bias, CFI: f.module.table()}, true
+}
+
+func (sp *space) find(addr uint64) (*procfs.Mapping, found, bool) {
+	if m := sp.last; m != nil && addr >= m.Start && addr < m.End {
+		return m, sp.lastFound, true
+	}
+	i := sp.mapping(addr)
+	if i < 0 || sp.maps[i].Perms&procfs.Exec == 0 {
+		return nil, found{}, false
+	}
+	sp.last, sp.lastFound = &sp.maps[i], sp.resolve(i)
+	return sp.last, sp.lastFound, true
+}
+
+// mapping returns the index of the mapping that holds addr, or -1.
+func (sp *space) mapping(addr uint64) int {
+	i := sort.Search(len(sp.maps), func(i int) bool { return sp.maps[i].End > addr })
+	if i == len(sp.maps) || addr < sp.maps[i].Start {
+		return -1
+	}
+	return i
+}
+
+// mapped reports whether the process has readable memory at addr.
+func (sp *space) mapped(addr uint64) bool {
+	i := sp.mapping(addr)
+	return i >= 0 && sp.maps[i].Perms&procfs.Read != 0
+}
+
+func (sp *space) resolve(i int) found {
+	m := sp.maps[i]
+	sp.spaces.mu.Lock()
+	f, ok := sp.known[m]
+	sp.spaces.mu.Unlock()
+	if ok {
+		return f
+	}
+	if mod := sp.spaces.images.find(sp.pid, sp.maps, i); mod != nil {
+		if bias, ok := mod.image.Bias(m.Start, m.Offset); ok {
+			f = found{module: mod, bias: bias}
+		}
+	}
+	if f.module == nil {
+		// Not remembered: it may be readable next time.
+		return f
+	}
+	sp.spaces.mu.Lock()
+	sp.known[m] = f
+	sp.spaces.mu.Unlock()
+	return f
+}

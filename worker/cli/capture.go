@@ -1,0 +1,176 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// captureFlags are the flags of the command capture.
+type captureFlags struct {
+	format    string
+	maxFrames int
+	repeat    int
+	interval  time.Duration
+	timeout   time.Duration
+	stats     bool
+	threads   bool
+}
+
+func newCapture() *cobra.Command {
+	var f captureFlags
+	cmd := &cobra.Command{
+		Use:   "capture PID...",
+		Short: "Print the call stack of processes",
+		Long: `Print the call stack of each process. It may be any process that you may trace
+(your own ones; with CAP_SYS_PTRACE, all), not only PostgreSQL's. The process
+stands still for some microseconds while its registers and its stack are
+copied; it is unwound and named afterwards.`,
+		Example: `  pg_stat_backtrace capture 4711
+  pg_stat_backtrace capture --format short --repeat 10 --interval 100ms 4711
+  pg_stat_backtrace capture --format json $(pgrep -f 'postgres:')
+  pg_stat_backtrace capture --repeat 1000 --stats 4711`,
+		Args: usageArgs(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pids, err := f.check(args)
+			if err != nil {
+				return usage(err)
+			}
+			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.format, "format", "f", "text", "`FORMAT` of a stack: text, json (a line each) or short (f()+12<-g()+8)")
+	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames a thread")
+	fs.IntVarP(&f.repeat, "repeat", "n", 1, "capture each process `N` times")
+	fs.DurationVarP(&f.interval, "interval", "i", 0, "`TIME` between two rounds of --repeat, such as 100ms")
+	fs.DurationVar(&f.timeout, "timeout", 3*time.Second, "give up if the process cannot be stopped within `TIME`")
+	fs.BoolVar(&f.stats, "stats", false, "print no stacks but what the captures took, in microseconds, as JSON")
+	fs.BoolVar(&f.threads, "threads", false, "all threads of each process, in one stop")
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{"text", "json", "short"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// check validates the flags and returns the processes.
+func (f *captureFlags) check(args []string) ([]int, error) {
+	switch {
+	case f.format != "text" && f.format != "json" && f.format != "short":
+		return nil, fmt.Errorf("--format must be text, json or short, not %q", f.format)
+	case f.maxFrames < 1 || f.maxFrames > maxFramesLimit:
+		return nil, fmt.Errorf("--max-frames must be from 1 to %d, not %d", maxFramesLimit, f.maxFrames)
+	case f.repeat < 1:
+		return nil, fmt.Errorf("--repeat must be at least 1, not %d", f.repeat)
+	case f.interval < 0:
+		return nil, fmt.Errorf("--interval must not be negative, but is %s", f.interval)
+	case f.timeout <= 0:
+		return nil, fmt.Errorf("--timeout must be more than 0, not %s", f.timeout)
+	}
+	pids := make([]int, len(args))
+	for i, arg := range args {
+		pid, err := strconv.ParseInt(arg, 10, 32)
+		if err != nil || pid <= 0 {
+			return nil, fmt.Errorf("%q is not a process id", arg)
+		}
+		pids[i] = int(pid)
+	}
+	return pids, nil
+}
+
+// maxFramesLimit is the largest max_frames; a deeper stack is a runaway
+// recursion whose innermost part says all.
+const maxFramesLimit = 65536
+
+// run captures round by round. A process that fails is told on stderr and
+// left out; the others go on.
+func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
+	capturer, err := capture.New(capture.Config{})
+	if err != nil {
+		return err
+	}
+	opts := capture.Options{MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads}
+	failed := make(map[int]bool)
+	var st stats
+	for round := range f.repeat {
+		if round > 0 && !wait(ctx, f.interval) {
+			return ctx.Err()
+		}
+		for _, pid := range pids {
+			if failed[pid] {
+				continue
+			}
+			t, err := capturer.Capture(ctx, ptrace.Target{PID: pid, UID: -1}, opts)
+			if err != nil {
+				if errors.Is(err, context.Canceled) {
+					return err
+				}
+				failed[pid] = true
+				fmt.Fprintf(stderr, "pg_stat_backtrace: %s\n", explain(pid, err))
+				continue
+			}
+			st.add(t)
+			if err := f.print(stdout, t, len(pids) > 1); err != nil {
+				return err
+			}
+		}
+		if len(failed) == len(pids) {
+			break
+		}
+	}
+	if f.stats && st.count() > 0 {
+		if err := st.print(stdout); err != nil {
+			return err
+		}
+	}
+	if len(failed) > 0 {
+		return errReported
+	}
+	return nil
+}
+
+// wait waits for d, or until ctx ends, which it reports as false.
+func wait(ctx context.Context, d time.Duration) bool {
+	if d <= 0 {
+		return ctx.Err() == nil
+	}
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timer.C:
+		return true
+	}
+}
+
+func (f *captureFlags) print(w io.Writer, t *trace.Trace, several bool) error {
+	if f.stats {
+		return nil
+	}
+	var err error
+	switch f.format {
+	case "json":
+		err = render.JSON(w, t)
+	case "short":
+		if several {
+			_, err = fmt.Fprintf(w, "%d ", t.PID)
+		}
+		if err == nil {
+			_, err = fmt.Fprintln(w, render.Short(t, render.Options{}))
+		}
+	default:
+		_, err = fmt.Fprintf(w, "process %d, stopped for %.1f us\n%s\n",
+			t.PID, float64(t.Pause.Nanoseconds())/1e3, render.Text(t, render.Options{}))
+	}
+	return err
+}

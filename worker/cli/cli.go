@@ -1,0 +1,93 @@
+// Package cli is the command line: it reads flags, runs one of the commands
+// and turns its error into an exit status. The commands' work is done
+// elsewhere.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+)
+
+// Exit statuses.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// errUsage marks an error of use: wrong flags or arguments.
+var errUsage = errors.New("bad use")
+
+// errReported marks a failure that has been told already.
+var errReported = errors.New("failed")
+
+// Main runs the command that args name and returns the process's exit status:
+// 0, 1 if the command failed, 2 if it was used wrongly.
+func Main(version string, args []string, stdout, stderr io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
+	defer stop()
+	root := newRoot(version)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	err := root.ExecuteContext(ctx)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, errReported):
+		return exitFailed
+	case errors.Is(err, errUsage):
+		fmt.Fprintf(stderr, "pg_stat_backtrace: %v\nTry \"pg_stat_backtrace --help\".\n", err)
+		return exitUsage
+	default:
+		fmt.Fprintf(stderr, "pg_stat_backtrace: %v\n", err)
+		return exitFailed
+	}
+}
+
+func newRoot(version string) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "pg_stat_backtrace",
+		Short: "Show the call stack of any PostgreSQL process, without gdb and without harm",
+		Long: `pg_stat_backtrace shows what a process is doing at this moment: its call stack.
+
+The worker runs beside a PostgreSQL server and answers the SQL functions
+pg_get_backtrace(pid) and pg_log_backtrace(pid) of the extension of the same
+name. The other commands serve the hour when the server takes no connection.`,
+		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
+  pg_stat_backtrace capture 4711
+  pg_stat_backtrace doctor`,
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		Args:          usageArgs(cobra.NoArgs),
+		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
+	root.AddCommand(newWorker(version), newCapture(), newDoctor(version))
+	return root
+}
+
+// usage marks err as an error of use.
+func usage(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageError{err}
+}
+
+type usageError struct{ error }
+
+func (e *usageError) Is(target error) bool { return target == errUsage }
+func (e *usageError) Unwrap() error        { return e.error }
+
+// usageArgs makes a wrong number of arguments an error of use.
+func usageArgs(check cobra.PositionalArgs) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error { return usage(check(cmd, args)) }
+}

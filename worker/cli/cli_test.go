@@ -1,0 +1,147 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/worker/trace"
+)
+
+// run runs the command line and returns its exit status and output.
+func run(t *testing.T, args ...string) (status int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	status = Main("1.2.3", args, &out, &errs)
+	return status, out.String(), errs.String()
+}
+
+// sleeper is a process to capture.
+func sleeper(t *testing.T) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sleep", "600")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return strconv.Itoa(cmd.Process.Pid)
+}
+
+func TestExitStatus(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		args   []string
+		status int
+		stderr string
+	}{
+		{[]string{"--help"}, 0, ""},
+		{[]string{"--version"}, 0, ""},
+		{[]string{"capture", "--help"}, 0, ""},
+		{[]string{"completion", "bash"}, 0, ""},
+		{[]string{"capture"}, 2, "requires at least 1 arg"},
+		{[]string{"capture", "x"}, 2, `"x" is not a process id`},
+		{[]string{"capture", "--", "-1"}, 2, `"-1" is not a process id`},
+		{[]string{"capture", "0"}, 2, `"0" is not a process id`},
+		{[]string{"capture", "99999999999"}, 2, "is not a process id"},
+		{[]string{"capture", "--format", "xml", "1"}, 2, `not "xml"`},
+		{[]string{"capture", "--repeat", "0", "1"}, 2, "--repeat"},
+		{[]string{"capture", "--max-frames", "0", "1"}, 2, "--max-frames"},
+		{[]string{"capture", "--nonsense", "1"}, 2, "unknown flag"},
+		{[]string{"nonsense"}, 2, "unknown command"},
+		{[]string{"worker", "a", "b"}, 2, "at most 1 arg"},
+		{[]string{"worker", "--log-level", "loud"}, 2, "--log-level"},
+		{[]string{"worker", "-D", "/nonexistent"}, 1, "not a PostgreSQL data directory"},
+		{[]string{"capture", "2147483647"}, 1, "process with PID 2147483647 has exited"},
+		{[]string{"capture", strconv.Itoa(os.Getpid())}, 1, "cannot capture its own stack"},
+	}
+	for _, tt := range tests {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			t.Parallel()
+			status, stdout, stderr := run(t, tt.args...)
+			if status != tt.status || !strings.Contains(stderr, tt.stderr) {
+				t.Errorf("status %d, want %d; stderr %q, want %q", status, tt.status, stderr, tt.stderr)
+			}
+			if status == 0 && stdout == "" {
+				t.Error("nothing on stdout")
+			}
+		})
+	}
+}
+
+func TestCaptureFormats(t *testing.T) {
+	t.Parallel()
+	pid := sleeper(t)
+	status, text, stderr := run(t, "capture", pid)
+	if status != 0 || !strings.Contains(text, "\n#0 ") || !strings.Contains(text, "nanosleep") {
+		t.Errorf("text: status %d, %q, %q", status, text, stderr)
+	}
+	status, short, _ := run(t, "capture", "--format", "short", pid)
+	if status != 0 || strings.Count(short, "\n") != 1 || !strings.Contains(short, "<-") {
+		t.Errorf("short: status %d, %q", status, short)
+	}
+	status, out, _ := run(t, "capture", "--format", "json", "--repeat", "3", pid)
+	if status != 0 || strings.Count(out, "\n") != 3 {
+		t.Errorf("json: status %d, %q", status, out)
+	}
+	for line := range strings.Lines(out) {
+		if !json.Valid([]byte(line)) {
+			t.Errorf("not JSON: %s", line)
+		}
+	}
+}
+
+// TestCaptureGoesOn checks that a process that cannot be captured does not
+// keep the others from being.
+func TestCaptureGoesOn(t *testing.T) {
+	t.Parallel()
+	pid := sleeper(t)
+	status, stdout, stderr := run(t, "capture", "2147483647", pid)
+	if status != 1 || !strings.Contains(stdout, "process "+pid) || !strings.Contains(stderr, "2147483647") {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+}
+
+func TestStats(t *testing.T) {
+	t.Parallel()
+	status, out, stderr := run(t, "capture", "--stats", "--repeat", "20", "--interval", "1ms", sleeper(t))
+	var got struct {
+		Count                           int
+		Pause, Unwind, Symbolize, Total map[string]float64
+	}
+	out = strings.NewReplacer("pause_us", "pause", "unwind_us", "unwind", "symbolize_us", "symbolize", "total_us", "total").Replace(out)
+	if err := json.Unmarshal([]byte(out), &got); err != nil || status != 0 {
+		t.Fatalf("status %d, %v: %q, %q", status, err, out, stderr)
+	}
+	if got.Count != 20 {
+		t.Errorf("count %d", got.Count)
+	}
+	for name, q := range map[string]map[string]float64{
+		"pause": got.Pause, "unwind": got.Unwind, "symbolize": got.Symbolize, "total": got.Total,
+	} {
+		if !(q["p50"] > 0 && q["p50"] <= q["p99"] && q["p99"] <= q["max"]) {
+			t.Errorf("%s: %v", name, q)
+		}
+	}
+}
+
+func TestQuantiles(t *testing.T) {
+	t.Parallel()
+	var s stats
+	for i := range 100 {
+		s.add(&trace.Trace{Pause: time.Duration(100-i) * time.Microsecond})
+	}
+	if got := newQuantiles(s.pause); got != (quantiles{P50: 50, P99: 99, Max: 100}) {
+		t.Errorf("got %+v", got)
+	}
+	if got := newQuantiles([]time.Duration{7000}); got != (quantiles{P50: 7, P99: 7, Max: 7}) {
+		t.Errorf("one value: %+v", got)
+	}
+}

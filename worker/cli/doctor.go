@@ -1,0 +1,36 @@
+package cli
+
+import (
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker/doctor"
+)
+
+func newDoctor(version string) *cobra.Command {
+	o := doctor.Options{Version: version}
+	cmd := &cobra.Command{
+		Use:   "doctor [CONNSTRING]",
+		Short: "Say whether captures will work here, and what to do if not",
+		Long: `Look at the kernel's settings, this user's rights, the server, the worker, the
+extension and the server's symbols; capture one process of the server; and say
+line by line what was found and what to do about it. Run it as the user that
+runs the worker. The exit status is 1 if something will keep captures from
+working.`,
+		Example: `  pg_stat_backtrace doctor -D /var/lib/postgresql/15/main
+  pg_stat_backtrace doctor "host=/run/postgresql dbname=app"`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				o.ConnString = args[0]
+			}
+			failed, err := doctor.Run(cmd.Context(), cmd.OutOrStdout(), o)
+			if err == nil && failed > 0 {
+				err = errReported
+			}
+			return err
+		},
+	}
+	cmd.Flags().StringVarP(&o.DataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
+	_ = cmd.MarkFlagDirname("pgdata")
+	return cmd
+}

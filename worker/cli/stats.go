@@ -1,0 +1,53 @@
+package cli
+
+import (
+	"encoding/json"
+	"io"
+	"math"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/worker/trace"
+)
+
+// stats collects what captures took.
+type stats struct {
+	pause, unwind, symbolize, total []time.Duration
+}
+
+func (s *stats) add(t *trace.Trace) {
+	s.pause = append(s.pause, t.Pause)
+	s.unwind = append(s.unwind, t.Unwind)
+	s.symbolize = append(s.symbolize, t.Symbolize)
+	s.total = append(s.total, t.Total)
+}
+
+func (s *stats) count() int { return len(s.total) }
+
+// quantiles are microseconds.
+type quantiles struct {
+	P50 float64 `json:"p50"`
+	P99 float64 `json:"p99"`
+	Max float64 `json:"max"`
+}
+
+// print writes one line of JSON.
+func (s *stats) print(w io.Writer) error {
+	return json.NewEncoder(w).Encode(struct {
+		Count     int       `json:"count"`
+		Pause     quantiles `json:"pause_us"`
+		Unwind    quantiles `json:"unwind_us"`
+		Symbolize quantiles `json:"symbolize_us"`
+		Total     quantiles `json:"total_us"`
+	}{s.count(), newQuantiles(s.pause), newQuantiles(s.unwind), newQuantiles(s.symbolize), newQuantiles(s.total)})
+}
+
+// newQuantiles sorts d in place.
+func newQuantiles(d []time.Duration) quantiles {
+	slices.Sort(d)
+	at := func(q float64) float64 {
+		i := max(int(math.Ceil(q*float64(len(d))))-1, 0)
+		return float64(d[i].Nanoseconds()) / 1e3
+	}
+	return quantiles{P50: at(0.5), P99: at(0.99), Max: at(1)}
+}

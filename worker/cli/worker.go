@@ -1,0 +1,94 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker"
+)
+
+func newWorker(version string) *cobra.Command {
+	var cfg worker.Config
+	var level, format string
+	cmd := &cobra.Command{
+		Use:   "worker [CONNSTRING]",
+		Short: "Serve the extension's functions, beside a server",
+		Long: `Serve pg_get_backtrace() and pg_log_backtrace() for all databases of one server,
+primary or standby. There is one worker a server. It runs as the operating
+system user that the server runs as; started as root, it becomes that user and
+keeps CAP_SYS_PTRACE only.
+
+CONNSTRING is a libpq connection string or URI; what it leaves open comes from
+a service file, the PG* environment variables and the defaults. The role needs
+no privilege but to log in: the connection serves to check what callers who are
+no superusers may see. With -D the worker starts, and answers superusers, also
+while the server takes no connections.`,
+		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
+  pg_stat_backtrace worker "host=/run/postgresql port=5433 dbname=postgres"
+  pg_stat_backtrace worker service=main`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				cfg.ConnString = args[0]
+			}
+			cfg.Version = version
+			log, err := logger(cmd.ErrOrStderr(), level, format)
+			if err != nil {
+				return usage(err)
+			}
+			cfg.Log = log
+			return worker.Run(cmd.Context(), cfg)
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&cfg.DataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
+	fs.StringVar(&level, "log-level", "info", "`LEVEL` of messages to write: debug, info, warn or error")
+	fs.StringVar(&format, "log-format", "auto", "`FORMAT` of messages: json, console, or auto (console on a terminal)")
+	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")
+	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
+	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
+	_ = cmd.MarkFlagDirname("pgdata")
+	_ = cmd.RegisterFlagCompletionFunc("log-level",
+		cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("log-format",
+		cobra.FixedCompletions([]string{"auto", "json", "console"}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// A query over all processes of a large server should pass.
+const (
+	defaultRate  = 100
+	defaultBurst = 1000
+)
+
+// logger writes to w as the flags say.
+func logger(w io.Writer, level, format string) (zerolog.Logger, error) {
+	lvl, err := zerolog.ParseLevel(level)
+	if err != nil || level == "" {
+		return zerolog.Nop(), fmt.Errorf("--log-level must be debug, info, warn or error, not %q", level)
+	}
+	switch {
+	case format == "console", format == "auto" && terminal(w):
+		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.DateTime}
+	case format != "json" && format != "auto":
+		return zerolog.Nop(), fmt.Errorf("--log-format must be json, console or auto, not %q", format)
+	}
+	zerolog.DurationFieldUnit = time.Millisecond
+	zerolog.TimeFieldFormat = time.RFC3339Nano
+	return zerolog.New(w).Level(lvl).With().Timestamp().Logger(), nil
+}
+
+// terminal reports whether w is a terminal (or another character device).
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

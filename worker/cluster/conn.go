@@ -1,0 +1,141 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
+)
+
+// ConnOptions configure a Conn. The zero value connects as libpq would without arguments.
+type ConnOptions struct {
+	// ConnString is a libpq connection string (keyword/value or URI); what it leaves open comes from a service file,
+	// from the PG* environment and from the defaults. The database is postgres unless one is named.
+	ConnString string
+	// Cluster, when not nil, gives host and port where nothing else does.
+	Cluster *Cluster
+	// Check, when not nil, is called in each new session before it is used; an error from it closes the session and is
+	// treated like a failure to connect. Cluster.Verify belongs here.
+	Check func(context.Context, *pgx.Conn) error
+	// OnChange, when not nil, is told when the state of the connection changes, and of every failed attempt. It is
+	// called by Run, one call at a time, and holds up the supervision as long as it runs.
+	OnChange func(ConnState)
+
+	ConnectTimeout   time.Duration // one attempt, Check included; default 5 s
+	StatementTimeout time.Duration // one statement on the server; default 1 s
+	PingInterval     time.Duration // how often an idle session is tried; default 15 s
+	MinBackoff       time.Duration // pause after the first failed attempt; default 100 ms
+	MaxBackoff       time.Duration // longest pause; default 10 s
+}
+
+// ConnState is what OnChange is told.
+type ConnState struct {
+	Connected bool
+	Version   int           // major version of the server; 0 when not connected
+	Err       error         // why there is no connection (any more)
+	Retry     time.Duration // when not connected: pause until the next attempt
+}
+
+func (o *ConnOptions) setDefaults() {
+	for _, d := range []struct {
+		value *time.Duration
+		def   time.Duration
+	}{
+		{&o.ConnectTimeout, 5 * time.Second}, {&o.StatementTimeout, time.Second}, {&o.PingInterval, 15 * time.Second},
+		{&o.MinBackoff, 100 * time.Millisecond}, {&o.MaxBackoff, 10 * time.Second},
+	} {
+		if *d.value <= 0 {
+			*d.value = d.def
+		}
+	}
+	if o.OnChange == nil {
+		o.OnChange = func(ConnState) {}
+	}
+}
+
+// Conn is the worker's own session in the server. Run keeps it: it connects, notices at once when the server hangs up
+// and within PingInterval when it falls silent, and connects again. Meanwhile Query fails without waiting.
+type Conn struct {
+	options ConnOptions
+	config  *pgx.ConnConfig
+	current atomic.Pointer[session]
+	reason  atomic.Pointer[error] // why there is no session
+	kick    chan struct{}
+}
+
+// NewConn parses the connection string and reads the files that it refers to (service, passwords, certificates), but
+// connects to nothing; Run does.
+func NewConn(options ConnOptions) (*Conn, error) {
+	options.setDefaults()
+	config, err := parseConnString(options.ConnString, options.Cluster)
+	if err != nil {
+		return nil, err
+	}
+	config.RuntimeParams["statement_timeout"] = strconv.FormatInt(options.StatementTimeout.Milliseconds(), 10)
+	// A context that ends cancels the statement. Closing the session instead, as pgx does by default, would let a
+	// caller who keeps cancelling keep everybody else waiting for a new one.
+	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: time.Second}
+	}
+	c := &Conn{options: options, config: config, kick: make(chan struct{}, 1)}
+	c.setReason(errors.New("not connected yet"))
+	return c, nil
+}
+
+// Query calls f with the session, which f has for itself. The context that f is given ends with ctx, and some time after
+// the statement timeout at the latest. Without a session Query fails at once, with ErrNoServer and the reason; so it does
+// when the session breaks in f.
+func (c *Conn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	s := c.current.Load()
+	if s == nil {
+		return fmt.Errorf("%w: %w", ErrNoServer, *c.reason.Load())
+	}
+	if err := s.acquire(ctx); err != nil {
+		return err
+	}
+	defer s.release()
+	ctx, cancel := context.WithTimeout(ctx, 2*c.options.StatementTimeout)
+	defer cancel()
+	err := f(ctx, s.conn)
+	if s.conn.IsClosed() {
+		if err == nil {
+			err = errors.New("the session was closed")
+		}
+		s.lose(err)
+		return fmt.Errorf("%w: %w", ErrNoServer, err)
+	}
+	return err
+}
+
+// Connected reports whether there is a session, and the major version of its server.
+func (c *Conn) Connected() (version int, ok bool) {
+	s := c.current.Load()
+	if s == nil {
+		return 0, false
+	}
+	return s.version, true
+}
+
+// Retry ends the pause before the next attempt to connect, if there is one: for a caller who knows that the server is
+// back.
+func (c *Conn) Retry() {
+	select {
+	case c.kick <- struct{}{}:
+	default:
+	}
+}
+
+func (c *Conn) setReason(err error) { c.reason.Store(&err) }
+
+// jitter spreads a pause over its upper half, so that the workers of many clusters do not connect in step.
+func jitter(pause time.Duration) time.Duration {
+	half := pause / 2
+	return half + rand.N(half+1) //nolint:gosec // nobody gains by guessing it
+}

@@ -1,0 +1,199 @@
+package cluster
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// ticksPerSecond is the unit of proc(5) starttime, USER_HZ: 100 on every architecture served here.
+const ticksPerSecond = 100
+
+// clockSlack is how far the start times of postmaster.pid and of the kernel may be apart: the file is written after the
+// configuration was read, and clocks are slewed.
+const clockSlack = 30 * time.Second
+
+// ByDataDir finds the server that runs on the data directory dir. The process that postmaster.pid names must prove that
+// it is the one: its working directory is dir, it runs as the owner of dir, and it maps the shared memory segment that
+// the file names (or, before the file names one, was started when the file says). So a file left over by a crash is
+// recognised even when its pid belongs to another process now.
+//
+// The errors are ErrNotDataDir, ErrNotRunning, ErrWrongUser and ErrNamespace.
+func ByDataDir(dir string) (Cluster, error) {
+	real, err := filepath.Abs(dir)
+	if err == nil {
+		real, err = filepath.EvalSymlinks(real)
+	}
+	if err != nil {
+		return Cluster{}, fmt.Errorf("%w: %w", ErrNotDataDir, err)
+	}
+	version, err := readVersion(real)
+	if err != nil {
+		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
+	}
+	file, err := readPIDFile(real)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Cluster{}, fmt.Errorf("%s: %w: there is no postmaster.pid", dir, ErrNotRunning)
+	}
+	if err != nil {
+		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
+	}
+	if file.pid < 0 {
+		return Cluster{}, fmt.Errorf("%s: %w: process %d runs in single-user mode", dir, ErrNotRunning, -file.pid)
+	}
+	c, err := verify(real, file)
+	if err != nil {
+		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
+	}
+	c.Version = version
+	return c, nil
+}
+
+// verify holds the process that postmaster.pid names against the file and the directory.
+func verify(dir string, file pidFile) (Cluster, error) {
+	stale := func(reason string, err error) error {
+		if err != nil {
+			reason = fmt.Sprintf("%s: %v", reason, err)
+		}
+		return fmt.Errorf("%w: postmaster.pid names process %d, %s", ErrNotRunning, file.pid, reason)
+	}
+	stat, err := procfs.ReadStat(file.pid)
+	if err != nil || exited(stat.State) {
+		return Cluster{}, stale("which does not run", err)
+	}
+	status, err := procfs.ReadStatus(file.pid)
+	if err != nil {
+		return Cluster{}, stale("which has gone", err)
+	}
+	info, err := os.Stat(dir)
+	if err != nil {
+		return Cluster{}, fmt.Errorf("%w: %w", ErrNotDataDir, err)
+	}
+	if uid, ok := owner(info); !ok || uid != status.UID[1] {
+		return Cluster{}, stale("which is not run by the directory's owner", nil)
+	}
+	cwd, err := os.Stat(procPath(file.pid, "cwd"))
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return Cluster{}, wrongUser(file.pid, status.UID[1])
+	case err != nil:
+		return Cluster{}, stale("which has gone", err)
+	case !os.SameFile(cwd, info):
+		return Cluster{}, stale("which works in another directory", nil)
+	}
+	if err := provePostmaster(file, stat); err != nil {
+		return Cluster{}, stale(err.Error(), nil)
+	}
+	again, err := procfs.ReadStat(file.pid)
+	if err != nil || again.StartTime != stat.StartTime {
+		return Cluster{}, stale("which has gone", err)
+	}
+	return Cluster{
+		DataDir: dir, PostmasterPID: file.pid, PostmasterStart: stat.StartTime, UID: status.UID[1], GID: status.GID[1],
+		Port: file.port, SocketDir: socketDir(dir, file.socketDir), Started: file.started,
+	}, nil
+}
+
+// provePostmaster tells the server's process from one that was given its id later, and that happens to work in the data
+// directory under the same user (an administrator's shell). Every server maps a small System V segment, made by it and
+// named in the file; that holds whatever happened to the clock. A server that has no segment yet is known by its start.
+func provePostmaster(file pidFile, stat procfs.Stat) error {
+	if file.shmID == 0 {
+		started, err := startTime(stat.StartTime)
+		if err != nil {
+			return err
+		}
+		if apart := started.Sub(file.started); apart.Abs() > clockSlack {
+			return fmt.Errorf("which was started at %s, not at %s",
+				started.Format(time.RFC3339), file.started.Format(time.RFC3339))
+		}
+		return nil
+	}
+	maps, err := procfs.Maps(file.pid)
+	if err != nil {
+		return fmt.Errorf("whose memory map cannot be read: %w", err)
+	}
+	for _, m := range maps {
+		if m.Inode == file.shmID && strings.HasPrefix(m.Path, "/SYSV") {
+			return nil
+		}
+	}
+	return fmt.Errorf("which does not use the server's shared memory segment %d", file.shmID)
+}
+
+// startTime turns a start time of proc(5) into one of the wall clock as it stands now.
+func startTime(ticks uint64) (time.Time, error) {
+	var boot unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
+		return time.Time{}, fmt.Errorf("reading CLOCK_BOOTTIME: %w", err)
+	}
+	//nolint:gosec // ticks since boot: a hundred million years fit
+	since := time.Duration(ticks) * (time.Second / ticksPerSecond)
+	return time.Now().Add(since - time.Duration(boot.Nano())), nil
+}
+
+func socketDir(dataDir, dir string) string {
+	if dir == "" || dir[0] == '@' || filepath.IsAbs(dir) {
+		return dir
+	}
+	return filepath.Join(dataDir, dir)
+}
+
+func wrongUser(pid, uid int) error {
+	return fmt.Errorf("%w: the postmaster, process %d, runs as user id %d, and this process as %d",
+		ErrWrongUser, pid, uid, os.Geteuid())
+}
+
+func readVersion(dir string) (int, error) {
+	data, err := readSmall(filepath.Join(dir, "PG_VERSION"), 64)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrNotDataDir, err)
+	}
+	version, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 16)
+	if err != nil {
+		return 0, fmt.Errorf("%w: PG_VERSION holds %.20q", ErrNotDataDir, data)
+	}
+	return int(version), nil
+}
+
+func readPIDFile(dir string) (pidFile, error) {
+	data, err := readSmall(filepath.Join(dir, "postmaster.pid"), maxPIDFile)
+	if err != nil {
+		return pidFile{}, err
+	}
+	return parsePIDFile(data)
+}
+
+// readSmall reads a file of at most limit bytes. It is opened without blocking and must be a regular file, so that a
+// pipe in its place holds nothing up.
+func readSmall(name string, limit int64) ([]byte, error) {
+	//nolint:gosec // names below a data directory
+	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	info, err := file.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > limit {
+		return nil, fmt.Errorf("%s: not a regular file of at most %d bytes", name, limit)
+	}
+	return io.ReadAll(io.LimitReader(file, limit))
+}
+
+func procPath(pid int, name string) string {
+	return fmt.Sprintf("/proc/%d/%s", pid, name)
+}

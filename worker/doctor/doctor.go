@@ -1,0 +1,69 @@
+// Package doctor says, line by line, whether captures will work on this
+// machine, and what to do if not. It changes nothing: it looks, and captures
+// one process of the server as the worker would.
+package doctor
+
+import (
+	"context"
+	"fmt"
+	"io"
+)
+
+// Options says what to look at; the zero value is the server that libpq's
+// defaults lead to.
+type Options struct {
+	ConnString string
+	DataDir    string
+	Version    string
+}
+
+// mark is how a finding turned out.
+type mark string
+
+const (
+	good mark = "ok"
+	warn mark = "warn"
+	bad  mark = "FAIL"
+)
+
+// finding is one line of the report, and what to do about it.
+type finding struct {
+	mark mark
+	what string // one or two words
+	text string
+	hint string
+}
+
+// report collects findings and prints each as soon as it is there.
+type report struct {
+	w      io.Writer
+	err    error
+	failed int
+}
+
+func (r *report) add(f finding) {
+	if f.mark == bad {
+		r.failed++
+	}
+	r.printf("%-5s %-14s %s\n", f.mark, f.what+":", f.text)
+	if f.hint != "" && f.mark != good {
+		r.printf("%20s -> %s\n", "", f.hint)
+	}
+}
+
+func (r *report) printf(format string, args ...any) {
+	if r.err == nil {
+		_, r.err = fmt.Fprintf(r.w, format, args...)
+	}
+}
+
+// Run prints the report to w and returns how many findings are failures. An
+// error means that the report could not be written.
+func Run(ctx context.Context, w io.Writer, o Options) (failed int, err error) {
+	r := &report{w: w}
+	r.add(platform())
+	r.add(yama())
+	r.add(capability())
+	server(ctx, r, o)
+	return r.failed, r.err
+}

@@ -1,0 +1,190 @@
+package doctor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/cluster"
+	"pg_stat_backtrace/worker/fault"
+)
+
+// timeout bounds each question to the server.
+const timeout = 5 * time.Second
+
+// server looks for the server and at everything that needs one.
+func server(ctx context.Context, r *report, o Options) {
+	find, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	c, err := cluster.Find(find, cluster.Options{DataDir: o.DataDir, ConnString: o.ConnString})
+	if err != nil {
+		r.add(finding{bad, "server", err.Error(), "Name its data directory (-D) or a connection string, and run as its user or as root."})
+		return
+	}
+	r.add(finding{good, "server", fmt.Sprintf("PostgreSQL %d in %s, postmaster %d, user id %d",
+		c.Version, c.DataDir, c.PostmasterPID, c.UID), ""})
+	r.add(user(c))
+	r.add(namespace(c))
+	r.add(symbols(c))
+	r.add(capturing(ctx, c))
+	r.add(worker(c, o))
+	r.add(connection(ctx, c, o))
+}
+
+// user goes on with the rights that the worker has: started as root, as the
+// server's user with CAP_SYS_PTRACE only.
+func user(c cluster.Cluster) finding {
+	rights, err := cluster.BecomeServerUser(c)
+	if err != nil {
+		return finding{bad, "user", err.Error(), "Run the worker as the server's operating system user, or as root."}
+	}
+	text := fmt.Sprintf("goes on as the worker does: user id %d", rights.UID)
+	if rights.Trace {
+		text += " with CAP_SYS_PTRACE"
+	}
+	return finding{good, "user", text, ""}
+}
+
+func namespace(c cluster.Cluster) finding {
+	own, err := procfs.Namespace(os.Getpid(), "pid")
+	if err != nil {
+		return finding{warn, "namespace", err.Error(), ""}
+	}
+	theirs, err := procfs.Namespace(c.PostmasterPID, "pid")
+	switch {
+	case err != nil:
+		return finding{warn, "namespace", err.Error(), ""}
+	case own != theirs:
+		return finding{
+			bad, "namespace", "the server is in another PID namespace, where its process IDs mean something else",
+			"Run the worker in the server's PID namespace, in the same container for example.",
+		}
+	}
+	return finding{good, "namespace", "the server is in this PID namespace", ""}
+}
+
+// symbols says how many of the server's functions will have a name.
+func symbols(c cluster.Cluster) finding {
+	cover, err := capture.Cover(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
+	if err != nil {
+		return finding{warn, "symbols", err.Error(), "Stacks of this server may lack names."}
+	}
+	share := 100 * float64(cover.Named) / float64(max(cover.Functions, 1))
+	text := fmt.Sprintf("%.1f %% of the %d functions of postgres have a name (build-id %s)", share, cover.Functions, cover.BuildID)
+	const enough = 90
+	if share < enough {
+		return finding{
+			warn, "symbols", text,
+			"The binary is stripped: static functions appear as postgres+0x…, which addr2line names where debug symbols are at hand.",
+		}
+	}
+	return finding{good, "symbols", text, ""}
+}
+
+// capturing captures a process of the server, the oldest one.
+func capturing(ctx context.Context, c cluster.Cluster) finding {
+	members, err := c.Members()
+	if err != nil || len(members) == 0 {
+		return finding{warn, "capture", fmt.Sprintf("no process of the server to try it on: %v", err), ""}
+	}
+	m := members[0]
+	target, err := c.Contains(m.PID)
+	if err != nil {
+		return finding{warn, "capture", fmt.Sprintf("the process it was tried on has gone: %v", err), ""}
+	}
+	cap, err := capture.New(capture.Config{})
+	if err != nil {
+		return finding{bad, "capture", err.Error(), ""}
+	}
+	t, err := cap.Capture(ctx, target, capture.Options{})
+	if err != nil {
+		f := fault.Of(m.PID, err)
+		return finding{bad, "capture", f.Message + ". " + f.Detail, f.Hint}
+	}
+	text := fmt.Sprintf("process %d (%s): %d frames, stopped for %.1f us",
+		m.PID, m.Title, len(t.Threads[0].Frames), float64(t.Pause.Nanoseconds())/1e3)
+	if !t.Threads[0].Whole {
+		return finding{warn, "capture", text + ", but the stack was cut: " + t.Threads[0].Stop, ""}
+	}
+	return finding{good, "capture", text, ""}
+}
+
+// connection looks at what SQL shows: the extension and its version.
+func connection(ctx context.Context, c cluster.Cluster, o Options) finding {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var found finding
+	err := query(ctx, c, o, func(ctx context.Context, conn *pgx.Conn) error {
+		var err error
+		found, err = extension(ctx, conn)
+		return err
+	})
+	if err != nil {
+		return finding{
+			warn, "connection", err.Error(),
+			"Without a connection the worker answers superusers only. Give it a connection string of a role that may log in.",
+		}
+	}
+	return found
+}
+
+// query runs f in one session of the server.
+func query(ctx context.Context, c cluster.Cluster, o Options, f func(context.Context, *pgx.Conn) error) error {
+	connected := make(chan cluster.ConnState, 1)
+	conn, err := cluster.NewConn(cluster.ConnOptions{
+		ConnString: o.ConnString, Cluster: &c, Check: c.Verify,
+		OnChange: func(s cluster.ConnState) {
+			select {
+			case connected <- s:
+			default:
+			}
+		},
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = conn.Run(ctx)
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+	select {
+	case <-ctx.Done():
+		return fmt.Errorf("the server did not answer: %w", ctx.Err())
+	case s := <-connected:
+		if !s.Connected {
+			return s.Err
+		}
+	}
+	return conn.Query(ctx, f)
+}
+
+func extension(ctx context.Context, conn *pgx.Conn) (finding, error) {
+	var database, role string
+	if err := conn.QueryRow(ctx, "SELECT current_database(), current_user").Scan(&database, &role); err != nil {
+		return finding{}, err
+	}
+	var version string
+	err := conn.QueryRow(ctx, "SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'pg_stat_backtrace'").Scan(&version)
+	switch {
+	case errors.Is(err, pgx.ErrNoRows):
+		return finding{
+			warn, "extension", fmt.Sprintf("not in database %q (role %q)", database, role),
+			"CREATE EXTENSION pg_stat_backtrace, in each database from which stacks are asked for.",
+		}, nil
+	case err != nil:
+		return finding{}, err
+	}
+	return finding{good, "extension", fmt.Sprintf("version %s in database %q (role %q)", version, database, role), ""}, nil
+}

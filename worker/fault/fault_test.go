@@ -1,0 +1,96 @@
+package fault_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/fault"
+)
+
+func TestOf(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		name  string
+		err   error
+		state string
+		want  []string // parts of message, detail or hint
+	}{
+		{"exited", fmt.Errorf("x: %w", ptrace.ErrExited), "55000", []string{"process with PID 4711 has exited"}},
+		{
+			"recycled", &ptrace.RecycledError{PID: 4711, Property: "start time", Want: 1, Got: 2}, "42501",
+			[]string{"PID 4711 now belongs to another process"},
+		},
+		{
+			"traced", &ptrace.TracedError{PID: 4711, Tracer: 99, Name: "gdb"}, "42501",
+			[]string{"already being traced", "Its tracer is process 99 (gdb)."},
+		},
+		{
+			"traced from another namespace", &ptrace.TracedError{PID: 4711}, "42501",
+			[]string{"already being traced"},
+		},
+		{
+			"yama",
+			&ptrace.PermissionError{PID: 4711, Reason: ptrace.ReasonYama, Detail: "kernel.yama.ptrace_scope is 1"}, "42501",
+			[]string{"the kernel refuses", "kernel.yama.ptrace_scope is 1.", "CAP_SYS_PTRACE"},
+		},
+		{
+			"seccomp", &ptrace.PermissionError{PID: 4711, Reason: ptrace.ReasonSeccomp, Detail: "a filter is set"}, "42501",
+			[]string{"A filter is set.", "seccomp profile"},
+		},
+		{
+			"security module", &ptrace.PermissionError{PID: 4711, Reason: ptrace.ReasonUnknown}, "42501",
+			[]string{"SELinux"},
+		},
+		{
+			"D state", &ptrace.DeadlineError{PID: 4711, After: 3 * time.Second, State: 'D', Channel: "nfs_wait"}, "55000",
+			[]string{"within 3s", "uninterruptible sleep in the kernel, in nfs_wait", "device or a file system"},
+		},
+		{"deadline", context.DeadlineExceeded, "55000", []string{"could not be stopped in time"}},
+		{"canceled", context.Canceled, "57014", []string{"canceled"}},
+		{
+			"thread", fmt.Errorf("process 4711: %w: a thread of process 4700", ptrace.ErrInvalidPID), "22023",
+			[]string{"thread of process 4700"},
+		},
+		{"unknown", errors.New("the moon is full"), "XX000", []string{"the moon is full"}},
+		{"already worded", fmt.Errorf("x: %w", &fault.Fault{SQLState: "53400", Message: "m"}), "53400", []string{"m"}},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			f := fault.Of(4711, tt.err)
+			if f.SQLState != tt.state {
+				t.Errorf("SQLSTATE %s, want %s", f.SQLState, tt.state)
+			}
+			all := f.Message + "\n" + f.Detail + "\n" + f.Hint
+			for _, part := range tt.want {
+				if !strings.Contains(all, part) {
+					t.Errorf("%q lacks %q", all, part)
+				}
+			}
+			checkStyle(t, f)
+		})
+	}
+}
+
+var sentences = regexp.MustCompile(`^([A-Z].*|[a-z]+[._].*)\.$`)
+
+// checkStyle holds a fault against the Error Message Style Guide: a message
+// is a phrase, detail and hint are sentences.
+func checkStyle(t *testing.T, f *fault.Fault) {
+	t.Helper()
+	if f.Message == "" || strings.HasSuffix(f.Message, ".") || strings.ContainsAny(f.Message, "\n\t") ||
+		f.Message[0] >= 'A' && f.Message[0] <= 'Z' && !strings.HasPrefix(f.Message, "PID ") {
+		t.Errorf("message is not in PostgreSQL's style: %q", f.Message)
+	}
+	for _, s := range []string{f.Detail, f.Hint} {
+		if s != "" && !sentences.MatchString(s) {
+			t.Errorf("not a sentence: %q", s)
+		}
+	}
+}

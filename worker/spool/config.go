@@ -1,0 +1,74 @@
+package spool
+
+import (
+	"errors"
+	"time"
+)
+
+// Sentinels; what is returned wraps one of them where a caller may want to branch.
+var (
+	// ErrLocked: another worker serves this data directory.
+	ErrLocked = errors.New("another worker serves this data directory")
+	// ErrUnsafe: a directory or file is not this user's alone.
+	ErrUnsafe = errors.New("not private to this user")
+	// ErrLost: the spool directory was removed, moved or cannot be written any more. A new Open makes a new one.
+	ErrLost = errors.New("spool directory lost")
+	// ErrBadRequest: a file in the spool is not a request of this protocol.
+	ErrBadRequest = errors.New("bad request")
+	// ErrFull: the file system of the spool is full.
+	ErrFull = errors.New("file system full")
+	// ErrNoWorker: no worker has left its pid file in the data directory.
+	ErrNoWorker = errors.New("no worker")
+)
+
+// Config configures a spool. The zero value of each field but DataDir is a default.
+type Config struct {
+	// DataDir is the data directory of the server, as this process reaches it.
+	DataDir string
+	// Base is the directory to make the spool directory in. Empty: /dev/shm if that is a tmpfs with room, else
+	// os.TempDir.
+	Base string
+	// Version is the worker's version, for those who read the pid file.
+	Version string
+	// Concurrency bounds the handlers that run at a time; 0 is 128.
+	Concurrency int
+	// Pending bounds the requests that run or wait; those beyond it are answered with an error. 0 is 4096.
+	Pending int
+	// OnError is told of what went wrong and has no caller to be returned to: rubbish in the directory, an answer
+	// that could not be written. It is called from several goroutines and must not block. Nil: nobody is told.
+	OnError func(error)
+}
+
+const (
+	defaultConcurrency = 128
+	defaultPending     = 4096
+
+	// unread is how long an answer waits for a reader. A call looks for it at most for its deadline and a second.
+	unread = 30 * time.Second
+	// housekeeping is the pause between two looks at everything that no event tells of.
+	housekeeping = 2 * time.Second
+	// settle is the age from which a request that is not complete will not become so.
+	settle = 5 * time.Second
+	// reserve is the room, in bytes, without which the spool takes no requests.
+	reserve = 64 << 10
+)
+
+func (c Config) concurrency() int {
+	if c.Concurrency > 0 {
+		return c.Concurrency
+	}
+	return defaultConcurrency
+}
+
+func (c Config) pending() int {
+	if c.Pending > 0 {
+		return c.Pending
+	}
+	return defaultPending
+}
+
+func (c Config) report(err error) {
+	if err != nil && c.OnError != nil {
+		c.OnError(err)
+	}
+}

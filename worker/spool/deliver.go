@@ -1,0 +1,106 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// spares is the number of files kept with room for a short answer.
+const spares = 8
+
+// spareSize is that room; on tmpfs, writing to a page that is there needs no other.
+const spareSize = 4096
+
+// deliver puts an answer where the call looks for it. When there is no room,
+// a short one that says so takes its place.
+func (s *Spool) deliver(req Request, a Answer) {
+	name := req.ID + repSuffix
+	s.mu.Lock()
+	s.answers[name] = time.Now()
+	s.mu.Unlock()
+	err := s.write(name, a.encode(req.Encoding))
+	if err == nil {
+		return
+	}
+	s.cfg.report(fmt.Errorf("answer to %s: %w", req.ID, err))
+	s.look()
+	s.cfg.report(s.substitute(name, failure("53100", "no space left for the answer of the pg_stat_backtrace worker",
+		"The file system of its spool directory is full.")))
+}
+
+// write writes a file in the work directory and renames it, so that nobody sees it before it is complete.
+func (s *Spool) write(name string, data []byte) error {
+	temporary := workName + "/" + name
+	if err := s.create(temporary, data); err != nil {
+		return err
+	}
+	if err := unix.Renameat(s.dir.fd(), temporary, s.dir.fd(), name); err != nil {
+		return errors.Join(err, s.dir.unlink(temporary))
+	}
+	return nil
+}
+
+// create makes a file with the given contents, or none.
+func (s *Spool) create(name string, data []byte) error {
+	fd, err := unix.Openat(s.dir.fd(), name, newFile, 0o600)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(writeAll(fd, data), unix.Close(fd)); err != nil {
+		return errors.Join(err, s.dir.unlink(name))
+	}
+	return nil
+}
+
+const newFile = unix.O_WRONLY | unix.O_CREAT | unix.O_EXCL | unix.O_NOFOLLOW | unix.O_CLOEXEC
+
+func writeAll(fd int, data []byte) error {
+	for len(data) > 0 {
+		n, err := unix.Write(fd, data)
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return err
+		default:
+			data = data[n:]
+		}
+	}
+	return nil
+}
+
+// substitute delivers a short answer in a file that is there already.
+func (s *Spool) substitute(name string, a Answer) error {
+	select {
+	case spare := <-s.spare:
+		if err := s.overwrite(spare, a.encode("")); err != nil {
+			return err
+		}
+		return unix.Renameat(s.dir.fd(), spare, s.dir.fd(), name)
+	default:
+		return fmt.Errorf("%w: %s gets no answer", ErrFull, name)
+	}
+}
+
+func (s *Spool) overwrite(spare string, data []byte) error {
+	fd, err := unix.Openat(s.dir.fd(), spare, unix.O_WRONLY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err
+	}
+	return errors.Join(writeAll(fd, data), unix.Ftruncate(fd, int64(len(data))), unix.Close(fd))
+}
+
+// refill makes the spares that are missing. Without room there are fewer, until there is.
+func (s *Spool) refill() {
+	for len(s.spare) < cap(s.spare) {
+		s.made++
+		name := workName + "/spare" + strconv.Itoa(s.made)
+		if s.create(name, make([]byte, spareSize)) != nil {
+			return
+		}
+		s.spare <- name
+	}
+}

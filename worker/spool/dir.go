@@ -1,0 +1,196 @@
+package spool
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Names in a spool directory. ready is there while requests are welcome: SQL
+// looks for it instead of running into a full or vanished file system. work
+// is where answers are written, so that only complete ones show.
+const (
+	dirPrefix = "pg_stat_backtrace."
+	readyName = "ready"
+	workName  = "work"
+	reqSuffix = ".req"
+	repSuffix = ".rep"
+)
+
+// dir is a private directory; all access goes through its descriptor, so that
+// a directory put in its place is never used.
+type dir struct {
+	path string
+	f    *os.File
+}
+
+func (d *dir) fd() int { return int(d.f.Fd()) }
+
+// bases returns where a spool directory may be made, best first.
+func bases(cfg Config) []string {
+	if cfg.Base != "" {
+		return []string{cfg.Base}
+	}
+	return []string{"/dev/shm", os.TempDir()}
+}
+
+// makeDir makes a spool directory in the first base that will do.
+func makeDir(cfg Config) (*dir, error) {
+	var errs []error
+	for i, base := range bases(cfg) {
+		err := checkBase(base, cfg.Base == "" && i == 0)
+		if err == nil {
+			var d *dir
+			if d, err = makeDirIn(base); err == nil {
+				return d, nil
+			}
+		}
+		errs = append(errs, err)
+	}
+	return nil, errors.Join(errs...)
+}
+
+// checkBase refuses a place where others could replace the directory, and one without room.
+func checkBase(base string, wantTmpfs bool) error {
+	if strings.IndexFunc(base, func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }) >= 0 || !filepath.IsAbs(base) {
+		return fmt.Errorf("spool base %q is no absolute path in plain ASCII", base)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(base, &st); err != nil {
+		return fmt.Errorf("spool base %s: %w", base, err)
+	}
+	switch {
+	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
+		return fmt.Errorf("spool base %s is no directory", base)
+	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("spool base %s belongs to UID %d: %w", base, st.Uid, ErrUnsafe)
+	case st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0:
+		return fmt.Errorf("spool base %s: others may rename what is in it: %w", base, ErrUnsafe)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(base, &fs); err != nil {
+		return fmt.Errorf("spool base %s: %w", base, err)
+	}
+	switch {
+	case wantTmpfs && fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.RAMFS_MAGIC:
+		return fmt.Errorf("spool base %s is no tmpfs", base)
+	case !room(&fs):
+		return fmt.Errorf("spool base %s: %w", base, ErrFull)
+	}
+	return nil
+}
+
+// room says whether requests and answers fit. A file system without a size (ramfs) has room.
+func room(fs *unix.Statfs_t) bool {
+	return fs.Blocks == 0 || fs.Bavail*uint64(fs.Bsize) >= reserve //nolint:unconvert // differs between architectures
+}
+
+func makeDirIn(base string) (*dir, error) {
+	path := filepath.Join(base, dirPrefix+strings.ToLower(rand.Text()))
+	if err := os.Mkdir(path, 0o700); err != nil { // fails when there is something, a symbolic link too
+		return nil, fmt.Errorf("spool directory: %w", err)
+	}
+	d, err := openDir(path)
+	if err != nil {
+		return nil, errors.Join(err, os.Remove(path))
+	}
+	if err := d.fill(); err != nil {
+		return nil, errors.Join(err, d.remove())
+	}
+	return d, nil
+}
+
+// fill makes the directory's fixed contents.
+func (d *dir) fill() error {
+	if err := unix.Fchmod(d.fd(), 0o700); err != nil { // whatever the umask
+		return fmt.Errorf("spool directory %s: %w", d.path, err)
+	}
+	if err := unix.Mkdirat(d.fd(), workName, 0o700); err != nil {
+		return fmt.Errorf("spool directory %s: %w", d.path, err)
+	}
+	return nil
+}
+
+// openDir opens a directory and refuses one that is not this user's alone.
+func openDir(path string) (*dir, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil, fmt.Errorf("spool directory: %w", err)
+	}
+	var st unix.Stat_t
+	err = unix.Fstat(int(f.Fd()), &st)
+	if err == nil && (int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0) {
+		err = fmt.Errorf("owner UID %d, mode %04o: %w", st.Uid, st.Mode&0o7777, ErrUnsafe)
+	}
+	if err != nil {
+		return nil, errors.Join(fmt.Errorf("spool directory %s: %w", path, err), f.Close())
+	}
+	return &dir{path: path, f: f}, nil
+}
+
+// welcome makes or removes the file that says that requests are welcome.
+func (d *dir) welcome(yes bool) error {
+	if !yes {
+		return d.unlink(readyName)
+	}
+	fd, err := unix.Openat(d.fd(), readyName, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return fmt.Errorf("spool directory %s: %w", d.path, err)
+	}
+	return unix.Close(fd)
+}
+
+// unlink removes a file of the directory; that there is none is no error.
+func (d *dir) unlink(name string) error {
+	err := unix.Unlinkat(d.fd(), name, 0)
+	if err == nil || errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	return fmt.Errorf("removing %s: %w", name, err)
+}
+
+// check says whether the directory is still where it was and can be written,
+// and whether there is room.
+func (d *dir) check() (full bool, err error) {
+	if !still(d.f, d.path) {
+		return false, fmt.Errorf("%w: %s is gone", ErrLost, d.path)
+	}
+	if err := unix.Faccessat(d.fd(), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
+		return false, fmt.Errorf("%w: %s: %w", ErrLost, d.path, err)
+	}
+	var fs unix.Statfs_t
+	if err := unix.Fstatfs(d.fd(), &fs); err != nil {
+		return false, fmt.Errorf("%w: %s: %w", ErrLost, d.path, err)
+	}
+	return !room(&fs), nil
+}
+
+// remove removes the directory and what is in it, unless another has its name now.
+func (d *dir) remove() error {
+	var err error
+	if still(d.f, d.path) {
+		err = os.RemoveAll(d.path)
+	}
+	return errors.Join(err, d.f.Close())
+}
+
+// removeStale removes the spool directory of a worker that did not end in
+// order. Only the data directory's own: a copied pid file names the directory
+// of a worker that may well be alive.
+func removeStale(dataDir string) error {
+	info, err := Find(dataDir)
+	if err != nil || info.DataDir != serverName(dataDir) || info.Alive() ||
+		!strings.HasPrefix(filepath.Base(info.Dir), dirPrefix) {
+		return nil //nolint:nilerr // nothing to be found, or not to be touched
+	}
+	d, err := openDir(info.Dir)
+	if err != nil {
+		return nil //nolint:nilerr // gone, or not ours
+	}
+	return d.remove()
+}

@@ -1,0 +1,140 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// keepHouse looks after what no event tells of. It returns an error when the
+// spool has to be made anew.
+func (s *Spool) keepHouse(now time.Time) error {
+	if !still(s.lock, filepath.Join(s.cfg.DataDir, lockName)) {
+		return fmt.Errorf("%w: the lock file of %s is gone", ErrLost, s.cfg.DataDir)
+	}
+	full, err := s.look()
+	if err != nil {
+		return err
+	}
+	if full && s.elsewhere() {
+		return fmt.Errorf("%w: %s: %w", ErrLost, s.dir.path, ErrFull)
+	}
+	s.complain(s.publish()) // it may have been removed, or replaced by a copy
+	s.refill()
+	s.expire(now)
+	return nil
+}
+
+// look finds out whether there is room, and tells the callers.
+func (s *Spool) look() (full bool, err error) {
+	full, err = s.dir.check()
+	if err != nil {
+		return false, err
+	}
+	s.mu.Lock()
+	changed := full != s.full
+	s.full = full
+	if changed {
+		err = s.dir.welcome(!full)
+	}
+	s.mu.Unlock()
+	if changed && full {
+		s.cfg.report(fmt.Errorf("spool directory %s: %w", s.dir.path, ErrFull))
+	}
+	return full, err
+}
+
+// elsewhere says whether a new spool directory would be made on another file system.
+func (s *Spool) elsewhere() bool {
+	for i, base := range bases(s.cfg) {
+		if checkBase(base, s.cfg.Base == "" && i == 0) == nil {
+			return base != filepath.Dir(s.dir.path)
+		}
+	}
+	return false
+}
+
+// complain reports an error once, until it changes.
+func (s *Spool) complain(err error) {
+	text := ""
+	if err != nil {
+		text = err.Error()
+	}
+	if text != s.told {
+		s.told = text
+		s.cfg.report(err)
+	}
+}
+
+// consumed removes an answer that has been read.
+func (s *Spool) consumed(name string) {
+	if !isUUID(strings.TrimSuffix(name, repSuffix)) {
+		return
+	}
+	s.mu.Lock()
+	delete(s.answers, name)
+	s.mu.Unlock()
+	s.cfg.report(s.dir.unlink(name))
+}
+
+// expire removes answers whose caller has gone: it was cancelled, or ended.
+func (s *Spool) expire(now time.Time) {
+	s.mu.Lock()
+	var old []string
+	for name, since := range s.answers {
+		if now.Sub(since) > unread {
+			old = append(old, name)
+			delete(s.answers, name)
+		}
+	}
+	s.mu.Unlock()
+	for _, name := range old {
+		s.cfg.report(s.dir.unlink(name))
+	}
+}
+
+// sweep goes through the whole directory for requests that no event told of,
+// and answers that nobody asked for.
+func (l *loop) sweep(ctx context.Context) {
+	d := l.s.dir
+	if _, err := d.f.Seek(0, 0); err != nil { // rewinds; opening it again would be an event
+		l.s.complain(err)
+		return
+	}
+	for {
+		names, err := d.f.Readdirnames(1024)
+		for _, name := range names {
+			switch filepath.Ext(name) {
+			case reqSuffix:
+				l.request(ctx, name, false)
+			case repSuffix:
+				l.s.stray(name)
+			}
+		}
+		if err != nil { // io.EOF at the end
+			return
+		}
+	}
+}
+
+// stray removes an answer that this spool has not delivered, once it is old.
+func (s *Spool) stray(name string) {
+	s.mu.Lock()
+	_, ours := s.answers[name]
+	s.mu.Unlock()
+	var st unix.Stat_t
+	if ours || unix.Fstatat(s.dir.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+		return
+	}
+	if time.Since(time.Unix(st.Ctim.Unix())) > unread {
+		if err := s.dir.unlink(name); err != nil && !errors.Is(err, os.ErrPermission) {
+			s.complain(err)
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package spool
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// lockName is the file whose lock makes one worker of a cluster the only one.
+// It is not the pid file, which is replaced by renaming.
+const lockName = "pg_stat_backtrace.lock"
+
+// lock takes the lock of a data directory or returns ErrLocked. The kernel
+// releases it when the process ends, however it ends.
+func lock(dataDir string) (*os.File, error) {
+	path := filepath.Join(dataDir, lockName)
+	for {
+		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+		if err != nil {
+			return nil, fmt.Errorf("lock file: %w", err)
+		}
+		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+			_ = f.Close()
+			if errors.Is(err, unix.EWOULDBLOCK) {
+				return nil, fmt.Errorf("%w: %s is locked%s", ErrLocked, path, holder(dataDir))
+			}
+			return nil, fmt.Errorf("locking %s: %w", path, err)
+		}
+		if still(f, path) {
+			return f, nil
+		}
+		_ = f.Close() // removed by its last owner after it was opened here
+	}
+}
+
+// unlock removes the file first: who opened it before that finds, having
+// locked it, that it is no longer there.
+func unlock(f *os.File) error {
+	var err error
+	if still(f, f.Name()) {
+		err = os.Remove(f.Name())
+	}
+	return errors.Join(err, f.Close())
+}
+
+// still says whether path is the open file.
+func still(f *os.File, path string) bool {
+	a, err1 := f.Stat()
+	b, err2 := os.Lstat(path)
+	return err1 == nil && err2 == nil && os.SameFile(a, b)
+}
+
+func holder(dataDir string) string {
+	info, err := Find(dataDir)
+	if err != nil {
+		return ""
+	}
+	return fmt.Sprintf(" by PID %d", info.PID)
+}

@@ -1,0 +1,170 @@
+package spool
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// pidName is the file in the data directory that tells the server about the
+// worker. Its lines:
+//
+//	1  protocol version
+//	2  PID of the worker
+//	3  its start time, clock ticks since boot (field 22 of /proc/PID/stat): PIDs are used again
+//	4  the data directory as the server names it: the file may come to a standby with a base backup
+//	5  version of the worker
+//	6  spool directory
+//	7  key XOR ipad, in hex
+//	8  key XOR opad, in hex
+//
+// Lines 1 to 5 are the same in every protocol version.
+const (
+	pidName  = "pg_stat_backtrace.pid"
+	pidLines = 8
+	maxPID   = 16384
+)
+
+// Info is what a worker says about itself in its data directory.
+type Info struct {
+	// Protocol is that of the worker, see Protocol.
+	Protocol int
+	// PID and StartTime (clock ticks since boot) identify its process.
+	PID       int
+	StartTime uint64
+	// DataDir is the data directory as the server names it; another one means that the file is a copy.
+	DataDir string
+	// Version is the worker's version, Dir its spool directory.
+	Version string
+	Dir     string
+}
+
+// Find reads the pid file of a data directory; ErrNoWorker if there is none or it is unreadable.
+func Find(dataDir string) (Info, error) {
+	path := filepath.Join(dataDir, pidName)
+	data, err := os.ReadFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Info{}, fmt.Errorf("%w: %s does not exist", ErrNoWorker, path)
+	} else if err != nil {
+		return Info{}, fmt.Errorf("%w: %w", ErrNoWorker, err)
+	}
+	info, err := parseInfo(data)
+	if err != nil {
+		return Info{}, fmt.Errorf("%w: %s: %w", ErrNoWorker, path, err)
+	}
+	return info, nil
+}
+
+func parseInfo(data []byte) (Info, error) {
+	if len(data) > maxPID {
+		return Info{}, errors.New("too long")
+	}
+	lines := strings.Split(string(data), "\n")
+	if len(lines) < 6 {
+		return Info{}, errors.New("too few lines")
+	}
+	protocol, err1 := strconv.ParseUint(lines[0], 10, 31)
+	pid, err2 := strconv.ParseUint(lines[1], 10, 31)
+	start, err3 := strconv.ParseUint(lines[2], 10, 64)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		return Info{}, err
+	}
+	info := Info{Protocol: int(protocol), PID: int(pid), StartTime: start, DataDir: lines[3], Version: lines[4]}
+	if protocol == Protocol {
+		info.Dir = lines[5]
+	}
+	return info, nil
+}
+
+// Alive says whether the process that wrote the file still runs; a process
+// that has its PID now but another start time does not count.
+func (i Info) Alive() bool {
+	stat, err := procfs.ReadStat(i.PID)
+	return err == nil && stat.StartTime == i.StartTime && stat.State != 'Z' && stat.State != 'X'
+}
+
+// contents makes the pid file of this process.
+func (s *Spool) contents() ([]byte, error) {
+	stat, err := procfs.ReadStat(os.Getpid())
+	if err != nil {
+		return nil, err
+	}
+	inner, outer := s.key.blocks()
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n", Protocol, os.Getpid(), stat.StartTime,
+		serverName(s.cfg.DataDir), oneLine(s.cfg.Version), s.dir.path, inner, outer)
+	return b.Bytes(), nil
+}
+
+// publish writes the pid file unless it is there already as it should be.
+// It is made under another name and renamed, so nobody reads half of it.
+func (s *Spool) publish() error {
+	contents, err := s.contents()
+	if err != nil {
+		return err
+	}
+	path := filepath.Join(s.cfg.DataDir, pidName)
+	if present, err := os.ReadFile(path); err == nil && bytes.Equal(present, contents) {
+		return nil
+	}
+	temporary := path + ".tmp"
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("pid file: %w", err)
+	}
+	f, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return fmt.Errorf("pid file: %w", err)
+	}
+	_, err = f.Write(contents)
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(temporary, path)
+	}
+	if err != nil {
+		return errors.Join(fmt.Errorf("pid file: %w", err), os.Remove(temporary))
+	}
+	return nil
+}
+
+// withdraw removes the pid file if it is this spool's.
+func (s *Spool) withdraw() error {
+	path := filepath.Join(s.cfg.DataDir, pidName)
+	info, err := Find(s.cfg.DataDir)
+	if err != nil || info.PID != os.Getpid() || info.Dir != s.dir.path {
+		return nil //nolint:nilerr // not there, or somebody else's: nothing to remove
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("pid file: %w", err)
+	}
+	return nil
+}
+
+// serverName returns a data directory as its server names it (GUC
+// data_directory): the second line of postmaster.pid, or, while no server
+// runs, the absolute path.
+func serverName(dataDir string) string {
+	if data, err := os.ReadFile(filepath.Join(dataDir, "postmaster.pid")); err == nil {
+		if lines := strings.SplitN(string(data), "\n", 3); len(lines) == 3 && filepath.IsAbs(lines[1]) {
+			return lines[1]
+		}
+	}
+	if path, err := filepath.Abs(dataDir); err == nil {
+		return path
+	}
+	return dataDir
+}
+
+func oneLine(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r > '~' {
+			return '?'
+		}
+		return r
+	}, s)
+}

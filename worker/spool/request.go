@@ -1,0 +1,188 @@
+package spool
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// Protocol is the version of what SQL and worker say to each other.
+const Protocol = 1
+
+// maxRequest bounds a request in bytes: two names of 63 bytes and a few settings make some 500.
+const maxRequest = 4096
+
+// Request is one waiting call.
+type Request struct {
+	// ID is the name of the request, a UUID.
+	ID string
+	// Caller is the oid of the role that asks, CallerName its name then, Superuser whether it was one.
+	Caller     uint32
+	CallerName string
+	Superuser  bool
+	// Backend is the process that waits for the answer.
+	Backend int
+	// Database is where the caller asks, Encoding that database's encoding as getdatabaseencoding() names it.
+	Database string
+	Encoding string
+	// Target is the process asked about, as the caller gave it.
+	Target int
+	// Verb is what is asked: "get", "log".
+	Verb string
+	// Deadline is when the caller wants to have been answered.
+	Deadline time.Time
+	// Settings are the caller's settings pg_stat_backtrace.*, without that prefix; unset ones are absent.
+	Settings map[string]string
+}
+
+// parse reads a request file. It consists of one line, words separated by one
+// space: protocol, id, verb, target, milliseconds to the deadline, caller's
+// oid, t or f for superuser, backend, encoding, caller's name and database in
+// hex, any number of setting=hex, and the code that signs all before it. The
+// deadline is set as if the request had been written at the given time.
+func parse(id string, data []byte, k key, written time.Time) (Request, error) {
+	line, complete := bytes.CutSuffix(data, []byte{'\n'})
+	if !complete {
+		return Request{}, fmt.Errorf("%w %s: not a line", ErrBadRequest, id)
+	}
+	at := bytes.LastIndexByte(line, ' ')
+	if at < 0 || !k.genuine(line[:at], string(line[at+1:])) {
+		return Request{}, fmt.Errorf("%w %s: not signed by this cluster's extension", ErrBadRequest, id)
+	}
+	req, budget, err := parseBody(string(line[:at]))
+	if err != nil {
+		return Request{}, fmt.Errorf("%w %s: %w", ErrBadRequest, id, err)
+	}
+	if req.ID != id {
+		return Request{}, fmt.Errorf("%w %s: it is that of %s", ErrBadRequest, id, req.ID)
+	}
+	req.Deadline = written.Add(budget)
+	return req, nil
+}
+
+const fixedFields = 11
+
+// parseBody reads what is signed. Every number and name is checked, though
+// only the extension can have signed it.
+func parseBody(body string) (Request, time.Duration, error) {
+	f := strings.Split(body, " ")
+	if len(f) < fixedFields || f[0] != strconv.Itoa(Protocol) {
+		return Request{}, 0, fmt.Errorf("not of protocol version %d", Protocol)
+	}
+	p := fields{f: f}
+	req := Request{
+		ID:         p.name(1, isUUID),
+		Verb:       p.name(2, isVerb),
+		Target:     int(p.number(3, 1, 1<<31-1)),
+		Caller:     uint32(p.number(5, 1, 1<<32-1)),
+		Superuser:  p.name(6, isFlag) == "t",
+		Backend:    int(p.number(7, 1, 1<<31-1)),
+		Encoding:   p.name(8, isEncoding),
+		CallerName: p.text(9),
+		Database:   p.text(10),
+		Settings:   make(map[string]string, len(f)-fixedFields),
+	}
+	budget := time.Duration(p.number(4, 1, 99999)) * time.Millisecond
+	for i, s := range f[fixedFields:] {
+		name, value, found := strings.Cut(s, "=")
+		if _, twice := req.Settings[name]; !found || twice || !isSetting(name) {
+			return Request{}, 0, fmt.Errorf("field %d is no setting", fixedFields+i)
+		}
+		req.Settings[name] = p.unhex(fixedFields+i, value)
+	}
+	if p.err != nil {
+		return Request{}, 0, p.err
+	}
+	return req, budget, nil
+}
+
+// fields converts fields and keeps the first error.
+type fields struct {
+	f   []string
+	err error
+}
+
+func (p *fields) fail(i int, what string) {
+	if p.err == nil {
+		p.err = fmt.Errorf("field %d is no %s", i, what)
+	}
+}
+
+func (p *fields) name(i int, valid func(string) bool) string {
+	if !valid(p.f[i]) {
+		p.fail(i, "name")
+	}
+	return p.f[i]
+}
+
+// number takes plain decimal digits only, as PostgreSQL prints them.
+func (p *fields) number(i int, low, high uint64) uint64 {
+	n, err := strconv.ParseUint(p.f[i], 10, 64)
+	if err != nil || n < low || n > high || p.f[i] != strconv.FormatUint(n, 10) {
+		p.fail(i, "number in its range")
+	}
+	return n
+}
+
+func (p *fields) text(i int) string { return p.unhex(i, p.f[i]) }
+
+// unhex decodes a name; bytes that are no UTF-8 (a database may have another
+// encoding, or none) become \xNN.
+func (p *fields) unhex(i int, s string) string {
+	b, err := hex.DecodeString(s)
+	if err != nil || bytes.IndexByte(b, 0) >= 0 {
+		p.fail(i, "text in hex")
+		return ""
+	}
+	if utf8.Valid(b) {
+		return string(b)
+	}
+	var out strings.Builder
+	for len(b) > 0 {
+		r, size := utf8.DecodeRune(b)
+		if r == utf8.RuneError && size == 1 {
+			fmt.Fprintf(&out, `\x%02x`, b[0])
+		} else {
+			out.Write(b[:size])
+		}
+		b = b[size:]
+	}
+	return out.String()
+}
+
+// isUUID accepts a UUID as PostgreSQL prints it, and nothing that could be a path.
+func isUUID(s string) bool {
+	if len(s) != 36 {
+		return false
+	}
+	for i := range len(s) {
+		dash := i == 8 || i == 13 || i == 18 || i == 23
+		hexadecimal := s[i] >= '0' && s[i] <= '9' || s[i] >= 'a' && s[i] <= 'f'
+		if dash != (s[i] == '-') || !dash && !hexadecimal {
+			return false
+		}
+	}
+	return true
+}
+
+func isFlag(s string) bool     { return s == "t" || s == "f" }
+func isVerb(s string) bool     { return word(s, 16, "_") }
+func isSetting(s string) bool  { return word(s, 32, "_0123456789") }
+func isEncoding(s string) bool { return word(strings.ToLower(s), 32, "_0123456789") }
+
+// word says whether s is made of 1 to limit small letters and the others given.
+func word(s string, limit int, others string) bool {
+	outside := func(r rune) bool { return (r < 'a' || r > 'z') && !strings.ContainsRune(others, r) }
+	return s != "" && len(s) <= limit && strings.IndexFunc(s, outside) < 0
+}
+
+// context gives a handler the request's deadline. A worker that is told to
+// end finishes what runs, so the end of ctx is not passed on.
+func (r Request) context(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithDeadline(context.WithoutCancel(ctx), r.Deadline)
+}

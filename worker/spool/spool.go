@@ -1,0 +1,129 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Spool is an open spool directory. Serve takes its requests; Close removes it.
+type Spool struct {
+	cfg   Config
+	key   key
+	lock  *os.File
+	dir   *dir
+	watch *watch
+	spare chan string // names of the files that stand in for an answer when there is no room
+	made  int         // how many of them there have been
+
+	slots   chan struct{} // one for each handler that may run
+	pending atomic.Int64
+	running sync.WaitGroup
+
+	mu      sync.Mutex
+	answers map[string]time.Time // delivered, not yet read
+	full    bool                 // found so by the last look
+	told    string               // the last complaint of housekeeping, which is not repeated
+}
+
+// Open locks the data directory, makes a private directory and announces it to
+// the server by the pid file, which is the last thing to appear. What a worker
+// that did not end in order has left is removed. Another worker: ErrLocked.
+func Open(cfg Config) (*Spool, error) {
+	dataDir, err := filepath.Abs(cfg.DataDir)
+	if err != nil || cfg.DataDir == "" {
+		return nil, fmt.Errorf("data directory %q: %w", cfg.DataDir, errors.Join(err, os.ErrInvalid))
+	}
+	cfg.DataDir = dataDir
+	s := &Spool{
+		cfg:     cfg,
+		spare:   make(chan string, spares),
+		slots:   make(chan struct{}, cfg.concurrency()),
+		answers: map[string]time.Time{},
+	}
+	if s.lock, err = lock(dataDir); err != nil {
+		return nil, err
+	}
+	if err := s.open(); err != nil {
+		return nil, errors.Join(err, s.Close())
+	}
+	return s, nil
+}
+
+func (s *Spool) open() (err error) {
+	s.cfg.report(removeStale(s.cfg.DataDir))
+	if s.key, err = newKey(); err != nil {
+		return err
+	}
+	if s.dir, err = makeDir(s.cfg); err != nil {
+		return err
+	}
+	if s.watch, err = newWatch(s.dir); err != nil {
+		return err
+	}
+	s.refill()
+	if err := s.dir.welcome(true); err != nil {
+		return err
+	}
+	return s.publish()
+}
+
+// Dir returns the spool directory.
+func (s *Spool) Dir() string { return s.dir.path }
+
+// Close removes the pid file, if it is this spool's, and the directory, and
+// gives the lock back. Serve must have returned, or not have been called.
+func (s *Spool) Close() error {
+	var errs []error
+	if s.dir != nil {
+		errs = append(errs, s.withdraw())
+	}
+	if s.watch != nil {
+		errs = append(errs, s.watch.close())
+	}
+	if s.dir != nil {
+		errs = append(errs, s.dir.remove())
+	}
+	return errors.Join(append(errs, unlock(s.lock))...)
+}
+
+// Serve calls handle for each request, each in a goroutine of its own, and
+// delivers what it returns. The context of a handler ends at the request's
+// deadline. When ctx ends, new calls are told that no worker runs, requests
+// that are there are answered, and Serve returns nil. It returns an error that
+// wraps ErrLost when the directory is not there or not usable any more.
+func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request) Answer) error {
+	stop := context.AfterFunc(ctx, s.watch.wake)
+	defer stop()
+	defer s.running.Wait()
+	l := loop{s: s, handle: handle}
+	l.sweep(ctx) // requests that were written before the watch began
+	due := time.Now().Add(housekeeping)
+	for ctx.Err() == nil {
+		if err := s.watch.next(ctx, due, func(e event) { l.event(ctx, e) }); err != nil {
+			return err
+		}
+		if l.lost {
+			return fmt.Errorf("%w: %s was removed or moved", ErrLost, s.dir.path)
+		}
+		if l.overflow {
+			l.overflow = false
+			l.sweep(ctx)
+		}
+		if now := time.Now(); !now.Before(due) {
+			if err := s.keepHouse(now); err != nil {
+				return err
+			}
+			l.sweep(ctx)
+			due = now.Add(housekeeping)
+		}
+	}
+	s.cfg.report(errors.Join(s.withdraw(), s.dir.welcome(false)))
+	l.sweep(ctx)
+	return nil
+}

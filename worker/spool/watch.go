@@ -1,0 +1,93 @@
+package spool
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// watch is an inotify(7) instance on one directory. Its descriptor is in Go's
+// poller: waiting costs no thread and no wake-up.
+type watch struct {
+	f   *os.File
+	buf [64 << 10]byte
+}
+
+// Closing after writing completes a request. Closing after reading consumes
+// an answer. Renaming an answer into place, and what happens to a file after
+// its removal, make no event.
+const watchMask = unix.IN_CLOSE_WRITE | unix.IN_CLOSE_NOWRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF |
+	unix.IN_EXCL_UNLINK | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
+
+func newWatch(d *dir) (*watch, error) {
+	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
+	if err != nil {
+		return nil, fmt.Errorf("inotify: %w (sysctl fs.inotify.max_user_instances)", err)
+	}
+	f := os.NewFile(uintptr(fd), "inotify")
+	if _, err := unix.InotifyAddWatch(fd, d.path, watchMask); err != nil {
+		return nil, errors.Join(fmt.Errorf("inotify: %s: %w (sysctl fs.inotify.max_user_watches)", d.path, err), f.Close())
+	}
+	return &watch{f: f}, nil
+}
+
+// event is what happened to one name of the directory, or to the directory itself.
+type event struct {
+	name     string
+	written  bool // closed after writing
+	read     bool // closed after reading
+	overflow bool // the kernel dropped events: look at the whole directory
+	lost     bool // the directory was removed or moved
+}
+
+// next waits for events until a time, and calls handle for each of them. It
+// returns nil also when there were none. The wait ends early when ctx has
+// ended and wake was called after that.
+func (w *watch) next(ctx context.Context, until time.Time, handle func(event)) error {
+	if err := w.f.SetReadDeadline(until); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return nil // wake may have come before the deadline was set
+	}
+	n, err := w.f.Read(w.buf[:])
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("inotify: %w", err)
+	}
+	eachEvent(w.buf[:n], handle)
+	return nil
+}
+
+// wake makes a running next return.
+func (w *watch) wake() { _ = w.f.SetReadDeadline(time.Unix(1, 0)) }
+
+func (w *watch) close() error { return w.f.Close() }
+
+// eachEvent reads struct inotify_event, see inotify(7).
+func eachEvent(b []byte, handle func(event)) {
+	for len(b) >= unix.SizeofInotifyEvent {
+		mask := binary.NativeEndian.Uint32(b[4:])
+		size := int(binary.NativeEndian.Uint32(b[12:]))
+		b = b[unix.SizeofInotifyEvent:]
+		if size < 0 || size > len(b) {
+			return
+		}
+		name, _, _ := bytes.Cut(b[:size], []byte{0})
+		b = b[size:]
+		handle(event{
+			name:     string(name),
+			written:  mask&unix.IN_CLOSE_WRITE != 0,
+			read:     mask&unix.IN_CLOSE_NOWRITE != 0,
+			overflow: mask&unix.IN_Q_OVERFLOW != 0,
+			lost:     mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED|unix.IN_UNMOUNT) != 0,
+		})
+	}
+}

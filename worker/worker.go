@@ -1,0 +1,290 @@
+// Package worker is the service beside a PostgreSQL server: it takes requests
+// from the spool, decides whether the caller may have what is asked, has the
+// process captured, and answers. It wires the packages below it and logs what
+// they report; what it does itself is to follow the server through restarts.
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/cluster"
+	"pg_stat_backtrace/worker/policy"
+	"pg_stat_backtrace/worker/spool"
+)
+
+// Config configures a worker; the zero value serves the server that libpq's
+// defaults lead to.
+type Config struct {
+	// ConnString is a libpq connection string; what it leaves open comes from
+	// a service file, the PG* environment and the defaults.
+	ConnString string
+	// DataDir is the server's data directory. With it the worker starts also
+	// while the server takes no connections. Empty: go by ConnString.
+	DataDir string
+	// Version is this program's version.
+	Version string
+	// Log receives what the worker has to say.
+	Log zerolog.Logger
+	// Limits bound how often one role may ask.
+	Limits policy.Limits
+	// Concurrency bounds the captures that run side by side; 0 is the default.
+	Concurrency int
+}
+
+// The pauses between attempts to find a server that is not there.
+const (
+	minRetry = 100 * time.Millisecond
+	maxRetry = 5 * time.Second
+)
+
+// aliveInterval is how often the worker looks whether the postmaster is still
+// the one that it knows. A request looks for itself, so this only bounds how
+// long an idle worker keeps a connection to nowhere.
+const aliveInterval = time.Second
+
+// Worker serves one cluster.
+type Worker struct {
+	cfg      Config
+	log      zerolog.Logger
+	capturer *capture.Capturer
+	limiter  *policy.Limiter
+
+	mu      sync.Mutex
+	cluster cluster.Cluster
+	conn    *cluster.Conn // nil between two runs of the server
+}
+
+// Run serves until ctx ends, and then finishes what runs. It returns nil for
+// an orderly end. Errors are those that waiting cannot mend: the server is
+// not this user's, another worker serves it already, a bad connection string.
+func Run(ctx context.Context, cfg Config) error {
+	capturer, err := capture.New(capture.Config{Concurrency: cfg.Concurrency})
+	if err != nil {
+		return err
+	}
+	w := &Worker{cfg: cfg, log: cfg.Log, capturer: capturer, limiter: policy.NewLimiter(cfg.Limits)}
+	if err := w.start(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // told to end while it waited for the server
+		}
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var wg sync.WaitGroup
+	wg.Go(func() { w.follow(ctx) })
+	err = w.serve(ctx)
+	cancel()
+	wg.Wait()
+	notify("STOPPING=1")
+	w.log.Info().Msg("stopped")
+	return err
+}
+
+// start finds the server, waiting for one that does not run yet, and gives up
+// the rights that serving it does not take.
+func (w *Worker) start(ctx context.Context) error {
+	c, err := w.find(ctx)
+	if err != nil {
+		return err
+	}
+	w.cluster = c
+	rights, err := cluster.BecomeServerUser(c)
+	if err != nil {
+		return err
+	}
+	w.log.Info().Str("data_directory", c.DataDir).Int("postmaster", c.PostmasterPID).Int("server_version", c.Version).
+		Int("uid", rights.UID).Bool("cap_sys_ptrace", rights.Trace).Msg("found the server")
+	return nil
+}
+
+// find looks for the server until it is there. Only what time can mend is
+// waited for.
+func (w *Worker) find(ctx context.Context) (cluster.Cluster, error) {
+	told := ""
+	for pause := minRetry; ; pause = min(2*pause, maxRetry) {
+		c, err := cluster.Find(ctx, cluster.Options{DataDir: w.cfg.DataDir, ConnString: w.cfg.ConnString})
+		if err == nil || fatal(err) {
+			return c, err
+		}
+		if told != err.Error() {
+			told = err.Error()
+			w.log.Warn().Err(err).Msg("waiting for the server")
+			notify("STATUS=waiting for the server")
+		}
+		select {
+		case <-ctx.Done():
+			return cluster.Cluster{}, ctx.Err()
+		case <-time.After(pause):
+		}
+	}
+}
+
+// fatal says that waiting does not help.
+func fatal(err error) bool {
+	for _, lasting := range []error{
+		cluster.ErrNotDataDir, cluster.ErrWrongUser, cluster.ErrNamespace, cluster.ErrNotPostmaster, cluster.ErrWrongCluster,
+	} {
+		if errors.Is(err, lasting) {
+			return true
+		}
+	}
+	var bad *pgconn.ParseConfigError
+	return errors.As(err, &bad)
+}
+
+// serve keeps a spool open and serves it. A spool that breaks (its directory
+// was removed, its file system is gone) is made anew.
+func (w *Worker) serve(ctx context.Context) error {
+	pause := minRetry
+	for first := true; ; first = false {
+		began := time.Now()
+		err := w.serveSpool(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, spool.ErrLocked), first && time.Since(began) < minRetry:
+			return err
+		}
+		w.log.Error().Err(err).Msg("the spool is lost, making a new one")
+		if time.Since(began) > maxRetry {
+			pause = minRetry
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, maxRetry)
+	}
+}
+
+func (w *Worker) serveSpool(ctx context.Context) error {
+	s, err := spool.Open(spool.Config{
+		DataDir: w.server().DataDir,
+		Version: w.cfg.Version,
+		OnError: func(err error) { w.log.Warn().Err(err).Msg("spool") },
+	})
+	if err != nil {
+		return err
+	}
+	w.log.Info().Str("version", w.cfg.Version).Msg("ready")
+	notify("READY=1\nSTATUS=serving " + w.server().DataDir)
+	err = s.Serve(ctx, w.answer)
+	if closeErr := s.Close(); closeErr != nil {
+		w.log.Warn().Err(closeErr).Msg("closing the spool")
+	}
+	return err
+}
+
+// server returns the cluster as it is known now.
+func (w *Worker) server() cluster.Cluster {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.cluster
+}
+
+// current returns the running cluster; after a restart of the server it finds
+// the new one by the data directory.
+func (w *Worker) current() (cluster.Cluster, error) {
+	c := w.server()
+	if c.Alive() {
+		return c, nil
+	}
+	found, err := cluster.ByDataDir(c.DataDir)
+	if err != nil {
+		return c, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.cluster.Same(found) {
+		w.cluster = found
+		w.log.Info().Int("postmaster", found.PostmasterPID).Msg("the server was restarted")
+	}
+	return found, nil
+}
+
+// follow keeps a connection to the server, a new one for each of its runs.
+func (w *Worker) follow(ctx context.Context) {
+	for ctx.Err() == nil {
+		c, err := w.current()
+		if err == nil {
+			err = w.connect(ctx, c)
+		}
+		if err != nil && ctx.Err() == nil {
+			w.log.Debug().Err(err).Msg("no server")
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(minRetry):
+		}
+	}
+}
+
+// connect keeps the worker's session until this run of the server ends.
+func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
+	conn, err := cluster.NewConn(cluster.ConnOptions{
+		ConnString: w.cfg.ConnString, Cluster: &c, Check: c.Verify, OnChange: w.report(),
+	})
+	if err != nil {
+		return fmt.Errorf("connection string: %w", err)
+	}
+	w.setConn(conn)
+	defer w.setConn(nil)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() {
+		defer cancel()
+		tick := time.NewTicker(aliveInterval)
+		defer tick.Stop()
+		for c.Alive() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	return conn.Run(ctx)
+}
+
+func (w *Worker) setConn(conn *cluster.Conn) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.conn = conn
+}
+
+// report logs changes of the connection, each failure once.
+func (w *Worker) report() func(cluster.ConnState) {
+	told := ""
+	return func(s cluster.ConnState) {
+		switch {
+		case s.Connected:
+			told = ""
+			w.log.Info().Int("server_version", s.Version).Msg("connected")
+		case s.Err != nil && told != s.Err.Error():
+			told = s.Err.Error()
+			w.log.Warn().Err(s.Err).Msg("not connected; superusers are answered all the same")
+		}
+	}
+}
+
+// Query implements policy.Querier with the session of the server's present run.
+func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	w.mu.Lock()
+	conn := w.conn
+	w.mu.Unlock()
+	if conn == nil {
+		return cluster.ErrNoServer
+	}
+	return conn.Query(ctx, f)
+}
