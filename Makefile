@@ -1,0 +1,98 @@
+# pg_stat_backtrace: build, install and test. `make` alone lists the targets.
+# The work of a target that is more than a few lines is in scripts/.
+
+GO       ?= go
+PG_CONFIG ?=
+DESTDIR  ?=
+BINDIR   ?= /usr/local/bin
+UNITDIR  ?= /usr/local/lib/systemd/system
+VERSION  := 1.0.0
+
+# -trimpath, and no version-control stamp, make the same bytes from the same source wherever it lies (the stamp also
+# fails in a checkout that belongs to somebody else). -s -w drop the symbol table: Go's own stack traces do without.
+GOFLAGS_BUILD := -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
+
+export GO PG_CONFIG
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+.PHONY: help
+help: ## List the targets (this text)
+	@echo "Usage: make TARGET [VARIABLE=value]"
+	@echo
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@echo
+	@echo "Variables:"
+	@awk -F '## var ' '/^## var /{print "  " $$2}' $(firstword $(MAKEFILE_LIST))
+
+## var PG_CONFIG=path       the PostgreSQL to build for and to test with (default: the machine's newest)
+## var PG_NPM_VERSION=17.10 test with this version of the npm binaries instead
+## var DESTDIR=dir          put `make install` below this directory (packaging)
+## var BINDIR=dir           where the program goes (default /usr/local/bin)
+## var PROVE_TESTS=t/x.pl   the TAP tests to run (default: all)
+## var FUZZTIME=30s         how long `make fuzz` spends on each fuzz test
+
+.PHONY: build
+build: ## Build bin/pg_stat_backtrace: one static program, no cgo
+	CGO_ENABLED=0 $(GO) build $(GOFLAGS_BUILD) -o bin/pg_stat_backtrace .
+
+.PHONY: install
+install: build ## Install the program and the extension (PG_CONFIG, DESTDIR, BINDIR)
+	install -d "$(DESTDIR)$(BINDIR)"
+	install -m 0755 bin/pg_stat_backtrace "$(DESTDIR)$(BINDIR)/pg_stat_backtrace"
+	scripts/pgxs.sh install DESTDIR="$(DESTDIR)"
+
+.PHONY: install-units
+install-units: ## Install the systemd unit pg_stat_backtrace@.service (UNITDIR, BINDIR)
+	install -d "$(DESTDIR)$(UNITDIR)"
+	sed 's|/usr/local/bin/|$(BINDIR)/|' systemd/pg_stat_backtrace@.service \
+		>"$(DESTDIR)$(UNITDIR)/pg_stat_backtrace@.service"
+	chmod 0644 "$(DESTDIR)$(UNITDIR)/pg_stat_backtrace@.service"
+
+.PHONY: uninstall
+uninstall: ## Remove what `make install` and `make install-units` put there
+	rm -f "$(DESTDIR)$(BINDIR)/pg_stat_backtrace" "$(DESTDIR)$(UNITDIR)/pg_stat_backtrace@.service"
+	scripts/pgxs.sh uninstall DESTDIR="$(DESTDIR)"
+
+.PHONY: quickstart
+quickstart: ## See it work: a throw-away server, a blocked backend, its stack from psql
+	scripts/quickstart.sh
+
+.PHONY: check
+check: ## Run every test: vet, lint, Go with the race detector, pg_regress, TAP
+	scripts/check.sh vet lint go regress tap
+
+.PHONY: check-fast
+check-fast: ## Run the quick tests: vet, Go without the race detector, pg_regress
+	scripts/check.sh vet go-short regress
+
+.PHONY: check-go check-regress check-tap
+check-go: ## Run the Go tests with the race detector
+	scripts/check.sh go
+
+check-regress: ## Run the pg_regress tests
+	scripts/check.sh regress
+
+check-tap: ## Run the TAP tests (PROVE_TESTS)
+	scripts/check.sh tap
+
+.PHONY: lint
+lint: ## Run gofmt, golangci-lint and shellcheck, at pinned versions
+	scripts/check.sh vet lint
+
+.PHONY: fmt
+fmt: ## Format the Go code
+	gofmt -w $$(git ls-files --cached --others --exclude-standard '*.go')
+
+.PHONY: fuzz
+fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each
+	scripts/fuzz.sh
+
+.PHONY: bench
+bench: ## Measure pause, capture and SQL round trip, beside libunwind over ptrace
+	scripts/bench.sh
+
+.PHONY: clean
+clean: ## Remove what was built here (bin/, bench/out/, tmp_check/); downloads stay in the cache
+	rm -rf bin bench/out tmp_check

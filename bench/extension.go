@@ -1,0 +1,66 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// installExtension puts the extension's files where the server looks for them, unless they are there already. The
+// returned function removes what was put there.
+func installExtension(ctx context.Context, conn *pgx.Conn) (remove func() error, err error) {
+	var share string
+	if err := conn.QueryRow(ctx, "SELECT setting FROM pg_config WHERE name = 'SHAREDIR'").Scan(&share); err != nil {
+		return nil, fmt.Errorf("where the server looks for extensions: %w", err)
+	}
+	scripts, _ := filepath.Glob("sql/pg_stat_backtrace--*.sql")
+	if len(scripts) == 0 {
+		return nil, errors.New("no sql/pg_stat_backtrace--*.sql here")
+	}
+	var made []string
+	remove = func() error {
+		var failed error
+		for _, file := range made {
+			failed = errors.Join(failed, os.Remove(file))
+		}
+		return failed
+	}
+	for _, source := range append(scripts, "pg_stat_backtrace.control") {
+		file := filepath.Join(share, "extension", filepath.Base(source))
+		fresh, err := place(source, file)
+		if fresh {
+			made = append(made, file)
+		}
+		if err != nil {
+			return nil, errors.Join(err, remove())
+		}
+	}
+	return remove, nil
+}
+
+// place copies source to file, and tells whether file is new. A different file that is there already is an error: it is
+// an installed extension, which is not ours to replace, and its figures would not be those of this source.
+func place(source, file string) (fresh bool, err error) {
+	want, err := os.ReadFile(source) //nolint:gosec // a file of the project
+	if err != nil {
+		return false, fmt.Errorf("the extension's source: %w", err)
+	}
+	switch have, err := os.ReadFile(file); { //nolint:gosec // as above
+	case err == nil && bytes.Equal(have, want):
+		return false, nil
+	case err == nil:
+		return false, fmt.Errorf("%s is of another version; make install, or make uninstall, first", file)
+	case !errors.Is(err, fs.ErrNotExist):
+		return false, fmt.Errorf("installed extension: %w", err)
+	}
+	if err := os.WriteFile(file, want, 0o644); err != nil { //nolint:gosec // read by the server's user
+		return false, fmt.Errorf("installing the extension: %w", err)
+	}
+	return true, nil
+}

@@ -1,0 +1,102 @@
+// Command bench measures what the README says about speed: how long a capture holds its target and how long a call takes,
+// beside the C floor, libunwind over ptrace, eu-stack and gdb, on the same targets, in one run, interleaved in rounds;
+// what a call from SQL takes; and what the worker needs to start and to live.
+//
+// It starts a throw-away PostgreSQL server and ends everything that it started. It prints a table and writes the same
+// figures as JSON (latest.json in the output directory). It must not know how anything is captured: it runs programs.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+	"time"
+)
+
+// options are the command line.
+type options struct {
+	Rounds   int           // how often every tool gets its turn
+	Captures int           // captures of the fast tools per round and target
+	Interval time.Duration // between two captures of the fast tools
+	Calls    int           // SQL calls per target
+	Binary   string        // our program
+	Source   string        // directory of the C programs
+	Out      string        // output directory
+	BinDir   string        // PostgreSQL's programs
+}
+
+func parse() options {
+	var o options
+	flag.IntVar(&o.Rounds, "rounds", 10, "rounds; every tool has one turn per target in each")
+	flag.IntVar(&o.Captures, "captures", 200, "captures per turn of a fast tool")
+	flag.DurationVar(&o.Interval, "interval", time.Millisecond, "time between two captures of a fast tool")
+	flag.IntVar(&o.Calls, "calls", 1000, "SQL calls per target")
+	flag.StringVar(&o.Binary, "binary", "bin/pg_stat_backtrace", "our program")
+	flag.StringVar(&o.Source, "source", "bench", "directory of the C programs")
+	flag.StringVar(&o.Out, "out", "bench/out", "directory for the results")
+	flag.StringVar(&o.BinDir, "bindir", "", "directory of initdb and postgres; default: PG_CONFIG's, then the newest in /usr/lib/postgresql")
+	flag.Parse()
+	return o
+}
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	o := parse()
+	if err := run(ctx, o); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		stop()
+		os.Exit(1) //nolint:gocritic // stop has been called
+	}
+}
+
+func run(ctx context.Context, o options) (err error) {
+	progress("compiling the C programs")
+	if err := os.MkdirAll(o.Out, 0o755); err != nil { //nolint:gosec // results are for everybody
+		return fmt.Errorf("output directory: %w", err)
+	}
+	programs, err := compile(ctx, o.Source, o.Out)
+	if err != nil {
+		return err
+	}
+	if o.Binary, err = filepath.Abs(o.Binary); err != nil {
+		return fmt.Errorf("our program: %w", err)
+	}
+	progress("starting a server")
+	server, err := startServer(ctx, o.BinDir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, server.stop()) }()
+	report := newReport(ctx, o, server)
+	if err := measure(ctx, o, programs, server, report); err != nil {
+		return err
+	}
+	report.print(os.Stdout)
+	return report.write(filepath.Join(o.Out, "latest.json"))
+}
+
+// measure takes all figures: first the captures, while no worker runs, then the worker and the calls from SQL.
+func measure(ctx context.Context, o options, programs programs, server *server, report *report) error {
+	targets, err := openTargets(ctx, programs, server, o.Out)
+	if err != nil {
+		return err
+	}
+	defer targets.close()
+	tools := tools(o, programs)
+	if err := report.rounds(ctx, o, tools, targets); err != nil {
+		return err
+	}
+	progress("worker and SQL")
+	return report.sql(ctx, o, server, targets)
+}
+
+// progress says on standard error what comes next: a run takes minutes.
+func progress(format string, arguments ...any) {
+	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", arguments...)
+}

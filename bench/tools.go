@@ -1,0 +1,167 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"time"
+)
+
+// turn is what a tool measured in its turn at a target.
+type turn struct {
+	Count  int      // captures
+	Pause  summary  // the target held, from the moment the tool knows of the stop
+	Window *summary // the same from the moment the stop was asked for; nil when the tool does not tell
+	Call   summary  // the whole capture, or of a program that makes but one: start to exit
+	Depth  int      // frames; 0 when the tool does not tell
+	Parts  map[string]summary
+}
+
+// tool is one of those compared. It is run count times on pid in a turn.
+type tool struct {
+	Name   string
+	Call   string // what the figure "call" spans
+	Absent string // why it cannot run here; then run is nil
+	run    func(ctx context.Context, pid int) (turn, error)
+}
+
+const (
+	ours          = "pg_stat_backtrace"
+	callOneOfMany = "one capture of a running program"
+	callProgram   = "the program, start to exit"
+)
+
+func tools(o options, p programs) []tool {
+	repeat := strconv.Itoa(o.Captures)
+	interval := strconv.FormatInt(o.Interval.Microseconds(), 10)
+	list := []tool{
+		{Name: "C floor", Call: callOneOfMany, run: func(ctx context.Context, pid int) (turn, error) {
+			return decode(command(ctx, p.path["floor"], repeat, interval, strconv.Itoa(pid)))
+		}},
+		{Name: ours, Call: callOneOfMany, run: func(ctx context.Context, pid int) (turn, error) {
+			return decode(command(ctx, o.Binary, "capture", "--repeat", repeat, "--interval", o.Interval.String(),
+				"--stats", strconv.Itoa(pid)))
+		}},
+		{Name: "libunwind", Call: callOneOfMany, Absent: p.absent["libunwind"],
+			run: func(ctx context.Context, pid int) (turn, error) {
+				fewer := strconv.Itoa(max(1, o.Captures/4))
+				return decode(command(ctx, p.path["libunwind"], fewer, interval, strconv.Itoa(pid)))
+			}},
+		{Name: ours + " capture", Call: callProgram, run: func(ctx context.Context, pid int) (turn, error) {
+			return timed(5, 0, func() *exec.Cmd { return command(ctx, o.Binary, "capture", strconv.Itoa(pid)) })
+		}},
+	}
+	preload := p.path["ptracetime"]
+	return append(list,
+		foreign{name: "eu-stack", calls: 5, arguments: []string{"-p"}, incomplete: 1}.tool(preload),
+		foreign{name: "gdb", calls: 1, arguments: []string{"-nx", "-batch", "-ex", "bt", "-p"}}.tool(preload))
+}
+
+// decode runs a program that prints its measurements as JSON.
+func decode(c *exec.Cmd) (turn, error) {
+	out, err := output(c)
+	if err != nil {
+		return turn{}, err
+	}
+	var printed struct {
+		Count int      `json:"count"`
+		Pause summary  `json:"pause_us"`
+		Wind  *summary `json:"window_us"`
+		Call  *summary `json:"call_us"`
+		Total *summary `json:"total_us"`
+		Unw   *summary `json:"unwind_us"`
+		Sym   *summary `json:"symbolize_us"`
+		Depth int      `json:"depth"`
+	}
+	if err := json.Unmarshal(out, &printed); err != nil {
+		return turn{}, fmt.Errorf("%s printed %q: %w", filepath.Base(c.Path), out, err)
+	}
+	t := turn{Count: printed.Count, Pause: printed.Pause, Window: printed.Wind, Depth: printed.Depth}
+	switch {
+	case printed.Call != nil:
+		t.Call = *printed.Call
+	case printed.Total != nil:
+		t.Call = *printed.Total
+	}
+	if printed.Unw != nil && printed.Sym != nil {
+		t.Parts = map[string]summary{"unwind": *printed.Unw, "symbolize": *printed.Sym}
+	}
+	return t, nil
+}
+
+// timed runs a program that makes one capture, several times. Exit status ok is a success like 0.
+func timed(calls, ok int, program func() *exec.Cmd) (turn, error) {
+	spans := make([]float64, 0, calls)
+	for range calls {
+		start := time.Now()
+		if _, err := output(program()); err != nil && !exited(err, ok) {
+			return turn{}, err
+		}
+		spans = append(spans, float64(time.Since(start).Nanoseconds())/1000)
+	}
+	return turn{Count: calls, Call: summarize(spans)}, nil
+}
+
+// foreign is a program that knows nothing of us: ptracetime.so in front of its ptrace() tells the pause.
+type foreign struct {
+	name       string
+	calls      int // per turn
+	arguments  []string
+	incomplete int // exit status that says that the stack may be incomplete, 0 when there is none
+}
+
+func (f foreign) tool(preload string) tool {
+	t := tool{Name: f.name, Call: callProgram}
+	path, err := exec.LookPath(f.name)
+	if err != nil {
+		t.Absent = "not installed"
+		return t
+	}
+	t.run = func(ctx context.Context, pid int) (turn, error) {
+		log := filepath.Join(filepath.Dir(preload), "ptrace.log")
+		if err := os.Remove(log); err != nil && !errors.Is(err, os.ErrNotExist) {
+			return turn{}, fmt.Errorf("old measurement: %w", err)
+		}
+		measured, err := timed(f.calls, f.incomplete, func() *exec.Cmd {
+			c := command(ctx, path, append(f.arguments, strconv.Itoa(pid))...)
+			c.Env = append(c.Env, "LD_PRELOAD="+preload, "BENCH_PTRACE_LOG="+log, "BENCH_PID="+strconv.Itoa(pid),
+				"DEBUGINFOD_URLS=")
+			return c
+		})
+		if err != nil {
+			return turn{}, err
+		}
+		err = readPauses(log, &measured)
+		return measured, err
+	}
+	return t
+}
+
+// readPauses reads the pauses that ptracetime.so wrote.
+func readPauses(log string, t *turn) error {
+	file, err := os.Open(log)
+	if err != nil {
+		return fmt.Errorf("no pause was measured: %w", err)
+	}
+	defer func() { _ = file.Close() }()
+	var pauses, windows []float64
+	for {
+		var pause, window int64
+		if n, err := fmt.Fscanln(file, &pause, &window); n != 2 || err != nil {
+			break
+		}
+		pauses = append(pauses, float64(pause)/1000)
+		windows = append(windows, float64(window)/1000)
+	}
+	if len(pauses) == 0 {
+		return errors.New("no pause was measured")
+	}
+	window := summarize(windows)
+	t.Pause, t.Window = summarize(pauses), &window
+	return nil
+}

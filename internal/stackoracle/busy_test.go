@@ -1,0 +1,26 @@
+package stackoracle
+
+import "testing"
+
+// TestBusy stops a program that never sleeps at arbitrary moments: in prologues and epilogues, in the vDSO, in the
+// procedure linkage table.
+func TestBusy(t *testing.T) {
+	for _, g := range []target{
+		{name: "busy", flags: "-O2 -fomit-frame-pointer", sources: "busy.c"},
+		{name: "busy, unoptimized", flags: "-O0", sources: "busy.c"},
+		{name: "busy, lazy binding", flags: "-O2 -Wl,-z,lazy -fno-plt", sources: "busy.c"},
+		{name: "busy, static", flags: "-O2 -static-pie", sources: "busy.c"},
+	} {
+		t.Run(g.name, func(t *testing.T) {
+			pid := launch(t, false, g.compile(t))
+			for i := range randomStops(t) {
+				thaw, ok := freeze(t, pid)
+				if !ok {
+					t.Fatal("the program has ended")
+				}
+				compare(t, subject{name: g.name, pid: pid, chain: []string{"main"}, quick: i%5 != 0})
+				runOn(t, pid, thaw)
+			}
+		})
+	}
+}

@@ -1,0 +1,117 @@
+package stackoracle
+
+import (
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// subject is a process that stands still.
+type subject struct {
+	name  string // the key into the table of differences
+	pid   int
+	chain []string // functions that follow one another in some thread's stack, innermost first; may be empty
+	quick bool     // leave gdb out, which takes half a second
+}
+
+// compare takes the stacks of a subject with all tools and fails the test for each difference that is not explained.
+func compare(t *testing.T, s subject) {
+	t.Helper()
+	before := states(s.pid)
+	ours := takeOurs(t, s.pid)
+	inChain := false
+	for tid, one := range ours {
+		inChain = inChain || one.has(s.chain)
+		if len(one.pcs) == 0 {
+			t.Errorf("%s: thread %d has no frame: %s", s.name, tid, one.end)
+		}
+	}
+	if !inChain {
+		t.Errorf("%s: no thread's stack has the calls %s\n%s", s.name, strings.Join(s.chain, " <- "), dump(ours))
+	}
+	for _, reference := range []struct {
+		name string
+		take func(*testing.T, int) stacks
+	}{{euStack, takeEuStack}, {gdb, takeGDB}} {
+		if _, err := exec.LookPath(reference.name); err != nil {
+			t.Logf("%s is not installed: not compared", reference.name)
+		} else if reference.name != gdb || !s.quick {
+			against(t, s.name, reference.name, ours, reference.take(t, s.pid))
+		}
+	}
+	unharmed(t, s, before, ours)
+}
+
+// against compares the stacks of all threads with one reference's.
+func against(t *testing.T, name, reference string, ours, other stacks) {
+	t.Helper()
+	differs := false
+	for tid, one := range ours {
+		theirs := other[tid]
+		if theirs == nil {
+			t.Errorf("%s: %s says nothing of thread %d", name, reference, tid)
+			continue
+		}
+		tally.add(reference, one)
+		level := differ(one, theirs)
+		if level < 0 {
+			continue
+		}
+		differs = true
+		shown := fmt.Sprintf("%s: thread %d differs from %s at frame %d\n%s", name, tid, reference, level,
+			beside(one, theirs, reference, level))
+		if d, known := explained(name, reference, one, theirs, level); known {
+			t.Logf("%s right is %s: %s", shown, d.right, d.reason)
+		} else {
+			t.Error(shown)
+		}
+	}
+	if !differs && expected(name, reference) {
+		t.Logf("%s: the table says that %s differs, but here it does not", name, reference)
+	}
+}
+
+// unharmed checks that the process is as it was, and that a second capture says the same.
+func unharmed(t *testing.T, s subject, before string, ours stacks) {
+	t.Helper()
+	wait(t, fmt.Sprintf("%s in state %s again", s.name, before), func() bool { return states(s.pid) == before })
+	if by := tracer(s.pid); by != "0" {
+		t.Errorf("%s is traced by process %s", s.name, by)
+	}
+	again := takeOurs(t, s.pid)
+	for tid, one := range ours {
+		if other := again[tid]; other == nil || differ(one, other) >= 0 {
+			t.Errorf("%s: a second capture of thread %d says something else; has it moved?\n%s%s", s.name, tid,
+				dump(ours), dump(again))
+		}
+	}
+}
+
+// tally counts what has been compared: a test that says nothing of that could have compared nothing.
+var tally = counts{}
+
+// counts are stacks and frames by reference.
+type counts map[string]*struct{ stacks, frames int }
+
+func (c counts) add(reference string, s *stack) {
+	if c[reference] == nil {
+		c[reference] = &struct{ stacks, frames int }{}
+	}
+	c[reference].stacks++
+	c[reference].frames += len(s.pcs)
+}
+
+// dump shows stacks in full, up to a bound.
+func dump(all stacks) string {
+	const most = 40
+	var text strings.Builder
+	for tid, s := range all {
+		fmt.Fprintf(&text, "thread %d\n", tid)
+		for i := range min(most, len(s.pcs)) {
+			fmt.Fprintf(&text, "#%-4d%#x %s\n", i, s.pcs[i], s.names[i])
+		}
+		fmt.Fprintf(&text, "%d frames, end: %s\n", len(s.pcs), s.end)
+	}
+	return text.String()
+}

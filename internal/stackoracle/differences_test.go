@@ -1,0 +1,78 @@
+package stackoracle
+
+import (
+	"slices"
+	"strings"
+)
+
+// shape is how two stacks differ after the frames that they have in common.
+type shape int
+
+const (
+	theyEnd    shape = iota // the reference's frames are all ours, and ours go on
+	weEnd                   // our frames are all the reference's, and the reference's go on
+	theyInvent              // both go on, with other frames
+)
+
+// difference says why our stack is another than a reference's, and who is right.
+type difference struct {
+	subject   string // exact name, or a prefix with a star
+	reference string
+	shape     shape
+	right     string // "ours" or the reference's name
+	reason    string
+	// sometimes is set when it depends on the moment of the stop whether there is a difference.
+	sometimes bool
+}
+
+// differences are all that are known, with elfutils 0.188 and gdb 13.1.
+var differences = []difference{
+	{"no CFI, frame pointer", gdb, theyInvent, "ours",
+		"gdb analyses the prologue, whose instructions the compiler has mixed with others, and misses the frame pointer; " +
+			"the chain of frame pointers, which eu-stack follows too, has every function of the source", false},
+	{"assembly without CFI, frameless", gdb, theyInvent, "ours",
+		"nothing describes the function, and it has no frame pointer; gdb takes a word of its locals for the return " +
+			"address; eu-stack ends where we do, and we say why", false},
+	{"jump through NULL", euStack, theyEnd, "ours",
+		"eu-stack finds no module at address 0 and ends; the return address lies where the call left it", false},
+	{"generated code", gdb, theyInvent, "ours",
+		"gdb takes a word of the generated function's locals for its return address; it has a frame pointer, which " +
+			"eu-stack follows too", false},
+	{"coroutine", gdb, theyInvent, "ours",
+		"the C library's __start_context has no CFI on purpose: it is where the stack ends; gdb invents callers", false},
+	{"huge frame", gdb, weEnd, gdb,
+		"a capture copies at most 1 MiB of a stack, and says so as the reason why the stack ends", false},
+	{"huge frame", euStack, weEnd, euStack, "as above", false},
+	{"backend", gdb, theyInvent, "ours",
+		"code that LLVM generated for a query has neither frame pointers nor, outside of the process, CFI: eu-stack and " +
+			"we end there and say so; gdb takes words of the frame for callers", true},
+	{"node", gdb, theyInvent, "ours",
+		"V8's built-in functions have no CFI, but frame pointers; gdb guesses callers that lie in no code; eu-stack " +
+			"follows the frame pointers as we do", false},
+}
+
+// explained is the entry for a difference that was found between our stack and a reference's.
+func explained(subject, reference string, ours, theirs *stack, level int) (difference, bool) {
+	found := theyInvent
+	switch level {
+	case len(theirs.pcs):
+		found = theyEnd
+	case len(ours.pcs):
+		found = weEnd
+	}
+	for _, d := range differences {
+		prefix, star := strings.CutSuffix(d.subject, "*")
+		named := d.subject == subject || star && strings.HasPrefix(subject, prefix)
+		if named && d.reference == reference && d.shape == found {
+			return d, true
+		}
+	}
+	return difference{}, false
+}
+
+// expected tells whether every comparison of a subject with a reference should find a difference.
+func expected(subject, reference string) bool {
+	return slices.ContainsFunc(differences, func(d difference) bool {
+		return d.subject == subject && d.reference == reference && !d.sometimes
+	})
+}

@@ -1,0 +1,31 @@
+package stackoracle
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestInterpreters compares big programs that know nothing of us, each asleep in a read of its standard input.
+func TestInterpreters(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: not with -short")
+	}
+	for _, i := range []struct{ name, arguments string }{
+		{"python3", "-c|import os,functools\nprint('here', flush=True)\nsorted([1], key=lambda x: os.read(0, 1))"},
+		{"perl", "-e|$|=1; print qq(here\\n); sub f { read(STDIN, my $x, 1) } my @l = sort { f() } (2, 1)"},
+		{"node", "-e|console.log('here'); require('fs').readSync(0, Buffer.alloc(1))"},
+		{"gdb", "-nx|-q|-batch|-ex|python import os; os.write(1, b'here\\n'); os.read(0, 1)"},
+		{"bash", "-c|echo here; f() { read -r x; }; f"},
+	} {
+		t.Run(i.name, func(t *testing.T) {
+			need(t, i.name)
+			arguments := strings.Split(i.arguments, "|")
+			if i.name == "perl" { // its program has bars of its own
+				arguments = strings.SplitN(i.arguments, "|", 2)
+			}
+			pid := launch(t, false, i.name, arguments...)
+			wait(t, i.name+" asleep", func() bool { return asleep(pid) })
+			compare(t, subject{name: i.name, pid: pid})
+		})
+	}
+}

@@ -1,0 +1,115 @@
+package stackoracle
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// threads are the thread ids of a process.
+func threads(pid int) []int {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return nil
+	}
+	tids := make([]int, 0, len(entries))
+	for _, e := range entries {
+		if tid, err := strconv.Atoi(e.Name()); err == nil {
+			tids = append(tids, tid)
+		}
+	}
+	return tids
+}
+
+// states is one letter of proc(5) for each thread.
+func states(pid int) string {
+	var letters strings.Builder
+	for _, tid := range threads(pid) {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/stat", pid, tid))
+		if err != nil {
+			continue
+		}
+		if _, rest, found := strings.Cut(string(data[strings.LastIndexByte(string(data), ')')+1:]), " "); found {
+			letters.WriteByte(rest[0])
+		}
+	}
+	return letters.String()
+}
+
+// tracer is the process that traces pid, "0" when there is none.
+func tracer(pid int) string {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return err.Error()
+	}
+	_, rest, _ := strings.Cut(string(data), "TracerPid:")
+	rest, _, _ = strings.Cut(rest, "\n")
+	return strings.TrimSpace(rest)
+}
+
+func allIn(states, letters string) bool {
+	return states != "" && strings.Trim(states, letters) == ""
+}
+
+// asleep tells whether no thread of the process runs.
+func asleep(pid int) bool { return allIn(states(pid), "SDI") }
+
+// freeze stops a process where it is, as anybody can, until thaw is called. It is not ok when the process has ended.
+func freeze(t *testing.T, pid int) (thaw func(), ok bool) {
+	t.Helper()
+	_ = syscall.Kill(pid, syscall.SIGSTOP) // that it is gone shows in its state
+	wait(t, fmt.Sprintf("process %d stopped", pid), func() bool {
+		now := states(pid)
+		return allIn(now, "T") || allIn(now, "ZX") || now == ""
+	})
+	return func() { _ = syscall.Kill(pid, syscall.SIGCONT) }, allIn(states(pid), "T")
+}
+
+// ran is for how long a process has been on a processor, in nanoseconds.
+func ran(pid int) (ns uint64) {
+	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+	if err != nil {
+		return 0
+	}
+	_, _ = fmt.Sscan(string(data), &ns)
+	return ns
+}
+
+// runOn lets a frozen process run for a moment, of a length that nobody can tell beforehand.
+func runOn(t *testing.T, pid int, thaw func()) {
+	t.Helper()
+	const least = 300_000 // ns
+	before := ran(pid)
+	thaw()
+	wait(t, fmt.Sprintf("process %d running", pid), func() bool { return ran(pid) > before+least })
+}
+
+// title is the command line of a process as it is now: PostgreSQL writes there what the process is.
+func title(pid int) string {
+	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(strings.ReplaceAll(string(data), "\x00", " "))
+}
+
+// children are the processes whose parent is pid.
+func children(pid int) []int {
+	var found []int
+	for _, tid := range threads(pid) {
+		data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, tid))
+		if err != nil {
+			continue
+		}
+		for field := range strings.FieldsSeq(string(data)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				found = append(found, child)
+			}
+		}
+	}
+	return found
+}

@@ -1,0 +1,140 @@
+package stackoracle
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// References are the tools to compare with; the names are those of the table of differences.
+const (
+	gdb     = "gdb"
+	euStack = "eu-stack"
+)
+
+const toolTimeout = 2 * time.Minute
+
+// output runs a tool; what it says on standard error is returned apart.
+func output(t *testing.T, name string, arguments ...string) (stdout, stderr string, err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), toolTimeout)
+	defer cancel()
+	var out, messages bytes.Buffer
+	command := exec.CommandContext(ctx, name, arguments...)
+	command.Env = append(os.Environ(), "LC_ALL=C", "DEBUGINFOD_URLS=")
+	command.Stdout, command.Stderr = &out, &messages
+	err = command.Run()
+	return out.String(), messages.String(), err
+}
+
+// takeOurs captures all threads.
+func takeOurs(t *testing.T, pid int) stacks {
+	t.Helper()
+	out, messages, err := output(t, program, "capture", "--format", "json", "--max-frames", "20000", "--threads",
+		strconv.Itoa(pid))
+	if err != nil {
+		t.Fatalf("capture of process %d: %v\n%s", pid, err, messages)
+	}
+	var capture struct {
+		Threads []struct {
+			TID    int    `json:"tid"`
+			Reason string `json:"stop_reason"`
+			Frames []struct {
+				Address  string `json:"address"`
+				Function string `json:"function"`
+				Module   string `json:"module"`
+				Inlined  bool   `json:"inlined"`
+			} `json:"frames"`
+		} `json:"threads"`
+	}
+	if err := json.Unmarshal([]byte(out), &capture); err != nil {
+		t.Fatalf("capture of process %d printed %q: %v", pid, out, err)
+	}
+	all := stacks{}
+	for _, thread := range capture.Threads {
+		s := &stack{end: thread.Reason}
+		for _, f := range thread.Frames {
+			if f.Inlined {
+				continue
+			}
+			name := f.Function
+			if name == "" {
+				name = f.Module
+			}
+			s.add(number(t, f.Address), name)
+		}
+		all[thread.TID] = s
+	}
+	return all
+}
+
+// takeGDB runs testdata/frames.py in gdb.
+func takeGDB(t *testing.T, pid int) stacks {
+	t.Helper()
+	out, messages, err := output(t, gdb, "-nx", "-batch", "-iex", "set auto-load off", "-p", strconv.Itoa(pid),
+		"-x", filepath.Join("testdata", "frames.py"))
+	if err != nil {
+		t.Fatalf("gdb of process %d: %v\n%s", pid, err, messages)
+	}
+	all := stacks{}
+	var s *stack
+	for line := range strings.Lines(out) {
+		first, rest, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch {
+		case first == "thread":
+			s = &stack{}
+			all[int(number(t, rest))] = s //nolint:gosec // a thread id
+		case s == nil:
+		case first == "end":
+			s.end = rest
+		case strings.HasPrefix(first, "0x"):
+			if pc, err := strconv.ParseUint(first, 0, 64); err == nil {
+				s.add(pc, rest)
+			}
+		}
+	}
+	return all
+}
+
+var euFrame = regexp.MustCompile(`^#\d+\s+0x([0-9a-f]+)\s*(.*)`)
+
+// takeEuStack runs eu-stack. Exit status 1 says that a stack may be incomplete; why is on standard error.
+func takeEuStack(t *testing.T, pid int) stacks {
+	t.Helper()
+	out, messages, err := output(t, euStack, "-n", "0", "-p", strconv.Itoa(pid))
+	var exit *exec.ExitError
+	if err != nil && (!errors.As(err, &exit) || exit.ExitCode() != 1) {
+		t.Fatalf("eu-stack of process %d: %v\n%s", pid, err, messages)
+	}
+	all := stacks{}
+	var s *stack
+	for line := range strings.Lines(out) {
+		var tid int
+		if n, _ := fmt.Sscanf(line, "TID %d:", &tid); n == 1 {
+			s = &stack{end: strings.TrimSpace(messages)}
+			all[tid] = s
+		} else if m := euFrame.FindStringSubmatch(line); m != nil && s != nil {
+			s.add(number(t, "0x"+m[1]), strings.TrimSpace(m[2]))
+		}
+	}
+	return all
+}
+
+func number(t *testing.T, text string) uint64 {
+	t.Helper()
+	n, err := strconv.ParseUint(strings.TrimSpace(text), 0, 64)
+	if err != nil {
+		t.Fatalf("not a number: %q", text)
+	}
+	return n
+}

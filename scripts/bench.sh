@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Runs the benchmark of bench/ on a throw-away server; options go to it (`go run ./bench -h` lists them).
+
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=scripts/packages.sh
+source "$TOP/scripts/packages.sh"
+# shellcheck source=scripts/postgresql.sh
+source "$TOP/scripts/postgresql.sh"
+
+make_workdir
+say "Building, and preparing a private copy of PostgreSQL in $WORK"
+build_program
+prepare_postgresql
+if ! have gcc || [[ ! -e /usr/include/libunwind.h ]]; then
+	if ! is_root || ! have apt-get; then die "the benchmark's C programs need gcc and libunwind's header files"; fi
+	apt_install "the benchmark compares with C programs on libunwind" gcc libc6-dev libunwind-dev
+fi
+say "Measuring: this takes some minutes, on a machine that has nothing else to do"
+cd "$TOP"
+"$GO" run ./bench -binary "$PROGRAM" -bindir "$PG_BIN" "$@"

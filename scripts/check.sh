@@ -1,0 +1,174 @@
+#!/usr/bin/env bash
+# check.sh STAGE...: run tests. Stages: vet, lint, go (with the race detector), go-short, regress (pg_regress), tap.
+# What is missing is fetched first. Ends with the number of tests of each stage; the exit status says whether all passed.
+
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=scripts/packages.sh
+source "$TOP/scripts/packages.sh"
+# shellcheck source=scripts/postgresql.sh
+source "$TOP/scripts/postgresql.sh"
+# shellcheck source=scripts/tools.sh
+source "$TOP/scripts/tools.sh"
+
+RESULTS=()
+FAILED=0
+
+# result STAGE STATUS TEXT: remember the outcome of a stage.
+result() {
+	local word=passed
+	if [[ $2 -ne 0 ]]; then
+		word=FAILED
+		FAILED=1
+	fi
+	RESULTS+=("$(printf '%-8s %-7s %s' "$1" "$word" "$3")")
+}
+
+stage_vet() {
+	local status=0
+	say "go vet"
+	(cd "$TOP" && "$GO" vet ./...) || status=1
+	result vet $status ""
+}
+
+stage_lint() {
+	local status=0 unformatted scripts
+	need_linters
+	cd "$TOP"
+	say "gofmt, go mod tidy, golangci-lint $GOLANGCI_VERSION, shellcheck"
+	unformatted=$(gofmt -l .)
+	[[ -z $unformatted ]] || { printf 'not formatted by gofmt: %s\n' "$unformatted"; status=1; }
+	"$GO" mod tidy -diff || status=1
+	"$GOLANGCI" run ./... || status=1
+	mapfile -t scripts < <(ls scripts/*.sh .ci/run)
+	"$SHELLCHECK" -x "${scripts[@]}" || status=1
+	result lint $status ""
+}
+
+# go_tests STAGE OPTION...: run go test, show one line a package and the failures, and count.
+go_tests() {
+	local stage=$1 status=0 log=$WORK/go-test.log passed failed skipped
+	shift
+	cd "$TOP"
+	say "go test $* ./..."
+	export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-$PG_BIN} PGSB_TEST_USER=$SERVER_USER
+	"$GO" test -v "$@" ./... >"$log" 2>&1 || status=1
+	grep -E '^(ok|FAIL|panic:)' "$log" || true
+	passed=$(grep -c '^ *--- PASS' "$log") || true
+	failed=$(grep -c '^ *--- FAIL' "$log") || true
+	skipped=$(grep -c '^ *--- SKIP' "$log") || true
+	if [[ $status -ne 0 ]]; then
+		say "What failed in go test"
+		grep -vE '^ *(=== |--- PASS|--- SKIP)|^(PASS|ok )|no test files' "$log" | tail -n 300
+	fi
+	show_skips "$log"
+	result "$stage" $status "$passed tests passed, $failed failed, $skipped skipped"
+}
+
+# show_skips LOG: a test that is skipped says why.
+show_skips() {
+	grep -qE '^ *--- SKIP' "$1" || return 0
+	note "skipped:"
+	grep -A 1 -E '^ *--- SKIP' "$1" | grep -v '^--$' | sed 's/^/    /'
+}
+
+stage_go() {
+	need_server
+	if need_race_detector; then
+		go_tests go -race
+	else
+		note "no C compiler here: the race detector needs one, so the tests run without it"
+		go_tests go
+	fi
+}
+
+stage_go-short() {
+	need_server
+	go_tests go -short
+}
+
+# stage_regress runs pg_regress against a throw-away server with a worker.
+stage_regress() {
+	local status=0 log=$WORK/regress.log names=() file
+	need_server
+	need_pg_regress
+	for file in "$TOP"/regress/sql/*.sql; do names+=("$(basename "$file" .sql)"); done
+	copy_tests
+	start_server regress
+	start_worker
+	say "pg_regress on PostgreSQL $PG_VERSION: ${names[*]}"
+	(cd "$WORK" && as_server "$PG_REGRESS" --inputdir="$WORK/src/regress" --outputdir="$WORK/src/regress" \
+		--bindir="$PG_BIN" --host="$PGHOST" --port="$PGPORT" --user="$PGUSER" --dbname=contrib_regression \
+		"${names[@]}") >"$log" 2>&1 || status=1
+	grep -E '^(test |ok |not ok )' "$log" || cat "$log"
+	[[ $status -eq 0 ]] || cat "$WORK/src/regress/regression.diffs" "$WORK/worker.log" || true
+	result regress $status "$(grep -cE '^(test .*\.\.\. ok|ok )' "$log") of ${#names[@]} files passed"
+}
+
+# stage_tap runs t/*.pl with PostgreSQL's own test modules.
+stage_tap() {
+	local status=0 log=$WORK/tap.log tests
+	need_server
+	need_pg_regress
+	need_perl_modules
+	copy_tests
+	mount_small_filesystem
+	read -ra tests <<<"${PROVE_TESTS:-t/*.pl}"
+	say "prove ${tests[*]} on PostgreSQL $PG_VERSION, as user $SERVER_USER"
+	# shellcheck disable=SC2068 # a pattern in PROVE_TESTS is to be expanded
+	(cd "$WORK/src" && as_server env -u PGDATA -u PGHOST -u PGPORT -u PGUSER -u PGDATABASE \
+		PATH="$PG_BIN:$PATH" HOME="$WORK" TESTDIR="$WORK/tap" TESTLOGDIR="$WORK/tap/tmp_check/log" \
+		TESTDATADIR="$WORK/tap/tmp_check" PERL5LIB="$PERL_PATH" PG_REGRESS="$PG_REGRESS" \
+		PGSB_PROGRAM="$PROGRAM" PGSB_SMALL_FS="${MOUNTED:-}" "${PROVE[@]}" -I t/lib ${tests[@]}) 2>&1 |
+		tee "$log" || status=1
+	if [[ $status -ne 0 ]]; then save_tap_logs; fi
+	result tap $status "$(grep '^Files=' "$log" | sed 's/,  *[0-9.]* wallclock.*//')"
+}
+
+# save_tap_logs keeps the logs of failed tests: in a folder that CI may collect, tmp_check.
+save_tap_logs() {
+	rm -rf "$TOP/tmp_check"
+	cp -r "$WORK/tap/tmp_check/log" "$TOP/tmp_check" 2>/dev/null || return 0
+	note "logs of the servers and tests: $TOP/tmp_check"
+}
+
+# need_server builds the program and prepares PostgreSQL, once.
+need_server() {
+	[[ -z ${PROGRAM:-} ]] || return 0
+	say "Building the program, and preparing a private copy of PostgreSQL in $WORK"
+	build_program
+	prepare_postgresql
+}
+
+# copy_tests puts the tests where the server's user can read them.
+copy_tests() {
+	[[ ! -e $WORK/src ]] || return 0
+	mkdir "$WORK/src" "$WORK/tap"
+	cp -r "$TOP/t" "$TOP/regress" "$TOP/sql" "$TOP/pg_stat_backtrace.control" "$WORK/src/"
+	! is_root || chown -R "$SERVER_USER:" "$WORK/src" "$WORK/tap"
+}
+
+# mount_small_filesystem makes a file system that a test can fill up; only root can. Sets MOUNTED.
+mount_small_filesystem() {
+	is_root || return 0
+	mkdir -p "$WORK/small"
+	if mount -t tmpfs -o "size=256k,mode=0700,uid=$(id -u "$SERVER_USER")" pg_stat_backtrace "$WORK/small" 2>/dev/null; then
+		MOUNTED=$WORK/small
+	fi
+}
+
+main() {
+	local stage
+	[[ $# -gt 0 ]] || die "no stage given" "see the comment in $0"
+	make_workdir
+	for stage; do
+		[[ $(type -t "stage_$stage") == function ]] || die "no such stage: $stage"
+		"stage_$stage"
+	done
+	say "Results ($SECONDS s)"
+	for stage in "${RESULTS[@]}"; do note "$stage"; done
+	[[ $FAILED -eq 0 ]] || die "some tests failed"
+	say "All passed"
+}
+
+main "$@"

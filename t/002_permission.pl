@@ -1,0 +1,130 @@
+# Who may look at whom: every caller of the permission table against every target of it.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Worker qw($FRAME call children backend_pid wait_until);
+
+my $node = PostgreSQL::Test::Cluster->new('permission');
+$node->init;
+# An autovacuum worker that takes its time, so that there is one to look at.
+$node->append_conf(
+	'postgresql.conf', q{
+autovacuum_naptime = 1s
+autovacuum_vacuum_cost_limit = 1
+autovacuum_vacuum_cost_delay = 100ms
+autovacuum_vacuum_threshold = 1
+log_autovacuum_min_duration = -1
+});
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION pg_stat_backtrace;
+CREATE ROLE owner LOGIN;                 -- whose backends are looked at
+CREATE ROLE stranger LOGIN;              -- granted EXECUTE, and no more
+CREATE ROLE heir LOGIN;                  -- has the privileges of owner
+CREATE ROLE settable LOGIN NOINHERIT;    -- may become owner, has not its privileges
+CREATE ROLE ungranted LOGIN;             -- no EXECUTE
+CREATE ROLE boss LOGIN SUPERUSER;
+GRANT owner TO heir, settable;
+GRANT EXECUTE ON FUNCTION pg_get_backtrace(int), pg_log_backtrace(int) TO owner, stranger, heir, settable;
+});
+my $worker = Worker->start($node);
+
+my %session = map { $_ => $node->background_psql('postgres', extra_params => [ '-U', $_ ]) } qw(owner stranger boss);
+my %target  = map { ("a backend of $_" => backend_pid($session{$_})) } keys %session;
+
+sub pid_of
+{
+	my ($type) = @_;
+	return $node->safe_psql('postgres', "SELECT min(pid) FROM pg_stat_activity WHERE backend_type = '$type'");
+}
+$target{"the $_"} = pid_of($_) for ('checkpointer', 'background writer', 'walwriter', 'autovacuum launcher',
+	'logical replication launcher');
+
+# A backend that has not authenticated: a connection that says nothing yet.
+my %known = map { $_ => 1 } children($node->{_pid});
+my $silent = $node->raw_connect;
+wait_until('an unauthenticated backend', sub { ($target{'an unauthenticated backend'}) = grep { !$known{$_} } children($node->{_pid}) });
+
+# An autovacuum worker.
+$node->safe_psql('postgres', 'CREATE TABLE t AS SELECT g FROM generate_series(1, 200000) g; DELETE FROM t;');
+wait_until('an autovacuum worker', sub { $target{'an autovacuum worker'} = pid_of('autovacuum worker') });
+
+# Expected answer by caller; what is not listed is refused.
+my %allowed = (
+	stranger => { 'a backend of stranger' => 1 },
+	owner    => { 'a backend of owner'    => 1 },
+	heir     => { 'a backend of owner'    => 1 },
+	settable => {},
+	ungranted => {},
+	boss     => { map { $_ => 1 } keys %target },
+);
+
+for my $caller (sort keys %allowed)
+{
+	for my $name (sort keys %target)
+	{
+		my $pid = $target{$name};
+		my ($out, $level, $state, $stderr) = call($node, "SELECT pg_get_backtrace($pid)", role => $caller);
+		if ($allowed{$caller}{$name})
+		{
+			like($out, $FRAME, "$caller may look at $name") or diag($stderr);
+		}
+		else
+		{
+			is("$out$level $state", 'ERROR 42501', "$caller may not look at $name") or diag($stderr);
+		}
+	}
+}
+
+# The same decision for the log.
+my ($out, $level, $state) = call($node, "SELECT pg_log_backtrace($target{'a backend of owner'})", role => 'heir');
+is($out, 't', 'pg_log_backtrace: heir may');
+(undef, $level, $state) = call($node, "SELECT pg_log_backtrace($target{'a backend of boss'})", role => 'heir');
+is("$level $state", 'ERROR 42501', 'pg_log_backtrace: heir may not log a superuser');
+
+# It is current_user at the call that counts.
+my $owners = $target{'a backend of owner'};
+($out) = call($node, "SET ROLE owner; SELECT pg_get_backtrace($owners)", role => 'settable');
+like($out, $FRAME, 'SET ROLE to the owner: yes');
+(undef, $level, $state) = call($node, "SET ROLE stranger; SELECT pg_get_backtrace($owners)", role => 'boss');
+is("$level $state", 'ERROR 42501', 'a superuser who has SET ROLE stranger: no');
+(undef, $level, $state) = call($node, "SET ROLE ungranted; SELECT pg_get_backtrace($owners)", role => 'boss');
+is("$level $state", 'ERROR 42501', 'a superuser who has SET ROLE to a role without EXECUTE: no');
+
+# A wrapper lends its owner's rights, and only its owner's.
+$node->safe_psql(
+	'postgres', q{
+CREATE FUNCTION wrapped(pid int) RETURNS text LANGUAGE sql SECURITY DEFINER AS 'SELECT pg_get_backtrace(pid)';
+CREATE FUNCTION wrapped_stranger(pid int) RETURNS text LANGUAGE sql SECURITY DEFINER AS 'SELECT pg_get_backtrace(pid)';
+ALTER FUNCTION wrapped(int) OWNER TO boss;
+ALTER FUNCTION wrapped_stranger(int) OWNER TO stranger;
+});
+($out) = call($node, "SELECT wrapped($owners)", role => 'ungranted');
+like($out, $FRAME, "a superuser's SECURITY DEFINER wrapper: yes");
+(undef, $level, $state) = call($node, "SELECT wrapped_stranger($owners)", role => 'boss');
+is("$level $state", 'ERROR 42501', "a stranger's SECURITY DEFINER wrapper, called by a superuser: no");
+
+# Rights are looked up afresh, not as of the caller's snapshot.
+(undef, $level, $state) = call(
+	$node,
+	"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_stat_activity;"
+	  . " SELECT pg_get_backtrace($owners); COMMIT",
+	role => 'heir');
+is($level, '', 'heir may, inside a repeatable-read transaction');
+$node->safe_psql('postgres', 'REVOKE owner FROM heir');
+(undef, $level, $state) = call($node, "SELECT pg_get_backtrace($owners)", role => 'heir');
+is("$level $state", 'ERROR 42501', 'after REVOKE heir may no more');
+
+close $silent;
+$_->quit for values %session;
+$worker->stop;
+$node->stop('immediate');
+done_testing();

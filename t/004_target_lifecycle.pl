@@ -1,0 +1,184 @@
+# What a capture leaves behind, and targets that end, are stopped, are traced by somebody else, or get signals while
+# they are captured.
+
+use strict;
+use warnings;
+
+use Config;
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use IPC::Run;
+use Test::More;
+use Time::HiRes qw(time);
+use Worker qw($FRAME call proc_status wait_until backend_pid);
+
+my $node = PostgreSQL::Test::Cluster->new('lifecycle');
+$node->init;
+$node->start;
+$node->safe_psql('postgres', 'CREATE EXTENSION pg_stat_backtrace');
+my $worker = Worker->start($node);
+
+# is_untouched($pid, $what): neither stopped nor traced.
+sub is_untouched
+{
+	my ($pid, $what) = @_;
+	my %status = proc_status($pid);
+	isnt($status{State}, 'T', "$what: not stopped");
+	isnt($status{State}, 't', "$what: not in a tracing stop");
+	is($status{TracerPid}, 0, "$what: not traced");
+	return;
+}
+
+# Twenty captures, one after the other, of a sleeping and of a computing backend.
+my $sleeper = $node->background_psql('postgres');
+my $asleep  = backend_pid($sleeper);
+my $computer = $node->background_psql('postgres');
+my $busy     = backend_pid($computer);
+$computer->query_until(qr/started/, "\\echo started\nSELECT count(*) FROM generate_series(1, 1000000000);\n");
+$node->poll_query_until('postgres', "SELECT state = 'active' FROM pg_stat_activity WHERE pid = $busy")
+  or die 'the backend is not busy';
+for my $target ([ 'a sleeping backend', $asleep ], [ 'a computing backend', $busy ])
+{
+	my ($what, $pid) = @$target;
+	for my $round (1 .. 20)
+	{
+		my ($out, undef, undef, $stderr) = call($node, "SELECT pg_get_backtrace($pid)");
+		like($out, $FRAME, "$what, round $round: a stack") or diag($stderr);
+		is_untouched($pid, "$what, round $round");
+	}
+}
+is($node->safe_psql('postgres', "SELECT state FROM pg_stat_activity WHERE pid = $busy"), 'active', 'it still computes');
+
+# A target that somebody has stopped: it has a stack, and stays stopped.
+kill 'STOP', $asleep;
+wait_until('the backend to be stopped', sub { my %s = proc_status($asleep); $s{State} eq 'T' });
+my ($out, $level, $state, $stderr) = call($node, "SELECT pg_get_backtrace($asleep)");
+like($out, $FRAME, 'a stopped process has a stack') or diag($stderr);
+my %status = proc_status($asleep);
+is("$status{State} $status{TracerPid}", 'T 0', 'and stays stopped, untraced');
+kill 'CONT', $asleep;
+wait_until('the backend to go on', sub { my %s = proc_status($asleep); $s{State} ne 'T' });
+is($sleeper->query('SELECT 1'), '1', 'it answers after SIGCONT');
+
+# Signals are not lost: notifications reach a listener that is captured all the while.
+$sleeper->query('LISTEN bell');
+my $captures = IPC::Run::start(
+	[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c',
+		"SELECT count(pg_get_backtrace($asleep)) FROM generate_series(1, 300)" ],
+	'>', \my $counted, '2>', \my $errors);
+$node->safe_psql('postgres', "NOTIFY bell, '$_'") for 1 .. 50;
+$captures->finish;
+is($counted, "300\n", '300 captures while signals arrive') or diag($errors);
+my $heard = $sleeper->query('SELECT 1');
+$heard .= $sleeper->query('SELECT 1');
+my %bells = map { $_ => 1 } $heard =~ /payload "(\d+)"/g;
+is(scalar keys %bells, 50, 'and all 50 notifications arrive');
+is_untouched($asleep, 'a signalled backend');
+
+# A target that another process traces: the answer names the tracer, or the stack is had without a stop.
+SKIP:
+{
+	my %seize = (x86_64 => 101, aarch64 => 117);
+	my ($machine) = $Config{archname} =~ /^(\w+?)-/;
+	skip "system call number of ptrace unknown on $machine", 3 unless $seize{$machine};
+	pipe my $ready, my $said or die $!;
+	my $tracer = fork // die $!;
+	if ($tracer == 0)
+	{
+		my $failed = syscall($seize{$machine}, 0x4206, $asleep + 0, 0, 0);    # PTRACE_SEIZE
+		syswrite $said, $failed == -1 ? "no: $!" : 'yes';
+		sleep 600;
+		require POSIX;
+		POSIX::_exit(0);
+	}
+	close $said;
+	sysread $ready, my $answer, 100;
+	is($answer, 'yes', 'a tracer is attached');
+	($out, $level, $state, $stderr) = call($node, "SELECT pg_get_backtrace($asleep)");
+	if ($level eq '')
+	{
+		like($out, $FRAME, 'a traced process: a stack without a stop');
+		pass('no error, no hint');
+	}
+	else
+	{
+		is("$level $state", 'ERROR 42501', 'a traced process: ERROR 42501');
+		like($stderr, qr/\b$tracer\b/, "which names the tracer's pid");
+	}
+	kill 'KILL', $tracer;
+	waitpid $tracer, 0;
+}
+wait_until('the backend to be free', sub { my %s = proc_status($asleep); $s{TracerPid} == 0 });
+($out) = call($node, "SELECT pg_get_backtrace($asleep)");
+like($out, $FRAME, 'when the tracer is gone there is a stack again');
+
+# A target that has ended is no process of the cluster.
+my $brief = $node->background_psql('postgres');
+my $gone  = backend_pid($brief);
+$brief->quit;
+wait_until('the backend to end', sub { !-e "/proc/$gone" });
+($out, $level) = call($node, "SELECT pg_get_backtrace($gone) IS NULL");
+is("$out $level", 't WARNING', 'a backend that has ended: WARNING and NULL');
+
+# Targets that end while they are captured: a stack, or a warning, or ERROR 55000; and never another error.
+my %seen;
+for my $round (1 .. 20)
+{
+	my $victim = $node->background_psql('postgres');
+	my $pid    = backend_pid($victim);
+	my ($stdout, $err) = ('', '');
+	my $run = IPC::Run::start(
+		[ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d', $node->connstr('postgres'), '-c',
+			"SELECT left(pg_get_backtrace($pid), 2) FROM generate_series(1, 400)" ],
+		'>', \$stdout, '2>', \$err);
+	$node->poll_query_until('postgres', "SELECT count(*) > 0 FROM pg_stat_activity WHERE query LIKE 'SELECT left%'")
+	  or die 'no captures';
+	$node->safe_psql('postgres', "SELECT pg_terminate_backend($pid)");
+	$run->finish;
+	my @answers = $err =~ /\b(ERROR:\s+\w{5}|WARNING)/g;
+	$seen{$_}++ for @answers;
+	eval { $victim->quit };
+}
+note explain \%seen;
+is_deeply([ grep { !/^(ERROR:\s+55000|WARNING)$/ } keys %seen ], [], 'a target that ends in a capture: 55000 or a warning only');
+
+# Cancelling the call: at once, and the target is as it was. The worker is stopped, so that the call has to wait.
+kill 'STOP', $worker->pid;
+my $start = time;
+(undef, $level, $state) = call($node, "SET statement_timeout = '300ms'; SELECT pg_get_backtrace($asleep)");
+is("$level $state", 'ERROR 57014', 'statement_timeout ends a call that waits');
+cmp_ok(time - $start, '<', 3, 'promptly');
+is_untouched($asleep, 'a cancelled call');
+
+# A worker that does not answer: an error, in the end, and not a call that hangs.
+(undef, $level, $state) = call($node, "SELECT pg_get_backtrace($asleep)");
+is("$level $state", 'ERROR 55000', 'a worker that does not answer: ERROR 55000');
+kill 'CONT', $worker->pid;
+wait_until('the worker to answer again', sub { (call($node, "SELECT pg_get_backtrace($asleep)"))[0] =~ $FRAME });
+
+# The worker is killed in the middle of captures: the target goes on, and the next worker takes over.
+$captures = IPC::Run::start(
+	[ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d', $node->connstr('postgres'), '-c',
+		"SELECT count(pg_get_backtrace($busy)) FROM generate_series(1, 100000)" ],
+	'>', \$counted, '2>', \$errors);
+wait_until('the captures to begin', sub { $node->safe_psql('postgres',
+	q{SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'SELECT count(pg_get%' AND state = 'active'}) > 0 });
+is($worker->stop('KILL'), -1, 'the worker is killed');
+$captures->finish;
+like($errors, qr/ERROR:\s+55000/, 'the call that was under way: ERROR 55000');
+is_untouched($busy, 'the worker was killed');
+($out, $level, $state) = call($node, "SELECT pg_get_backtrace($busy)");
+is("$level $state", 'ERROR 55000', 'its stale pid file does not deceive');
+$worker = Worker->start($node);
+($out) = call($node, "SELECT pg_get_backtrace($busy)");
+like($out, $FRAME, 'the next worker takes over');
+
+$node->safe_psql('postgres', "SELECT pg_terminate_backend($busy)");
+eval { $computer->quit };
+$sleeper->quit;
+$worker->stop;
+$node->stop;
+done_testing();

@@ -1,0 +1,139 @@
+# Things that are wrong: another cluster's processes, threads and strangers as pids, a second worker, a worker for the
+# wrong cluster, a copied pid file, rubbish in the spool, and a spool that is full. Always an answer that says what
+# and why; nothing hangs; the next call works.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use File::Copy qw(copy);
+use POSIX qw(mkfifo);
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time);
+use Worker qw($FRAME call wait_until backend_pid);
+
+my ($node, $other) = map {
+	my $new = PostgreSQL::Test::Cluster->new($_);
+	$new->init;
+	$new->start;
+	$new->safe_psql('postgres', 'CREATE EXTENSION pg_stat_backtrace');
+	$new;
+} qw(here elsewhere);
+my $worker  = Worker->start($node);
+my $session = $node->background_psql('postgres');
+my $pid     = backend_pid($session);
+
+sub still_works
+{
+	my ($what) = @_;
+	my ($out, undef, undef, $stderr) = call($node, "SELECT pg_get_backtrace($pid)");
+	return like($out, $FRAME, "$what: the next call works") || diag($stderr . $worker->log);
+}
+still_works('to begin with');
+
+# Processes that are none of this cluster.
+my $foreign = $other->background_psql('postgres');
+my %strange = (
+	"another cluster's backend"    => backend_pid($foreign),
+	"another cluster's postmaster" => $other->{_pid},
+	'the worker'                   => $worker->pid,
+	'a process of another user'    => 1,
+);
+my ($thread) = grep { $_ != $worker->pid } map { m{/(\d+)$} } glob '/proc/' . $worker->pid . '/task/*';
+$strange{"a thread's id"} = $thread if $thread;
+for my $name (sort keys %strange)
+{
+	my ($out, $level, undef, $stderr) = call($node, "SELECT pg_get_backtrace($strange{$name}) IS NULL");
+	is("$out $level", 't WARNING', "$name: WARNING and NULL") or diag($stderr);
+}
+
+# One worker for one cluster.
+my $second = Worker->start($node, ready => 0);
+isnt($second->finish, 0, 'a second worker of the same cluster does not start');
+like($second->log, qr/another worker|already/i, 'and says why');
+still_works('a second worker');
+
+# A cluster without a worker, though its neighbour has one, and though it has a copy of the neighbour's pid file.
+my $foreign_pid = backend_pid($foreign);
+my ($out, $level, $state, $stderr) = call($other, "SELECT pg_get_backtrace($foreign_pid)");
+is("$level $state", 'ERROR 55000', "a neighbour's worker does not count");
+copy($worker->pidfile, $other->data_dir . '/pg_stat_backtrace.pid') or die $!;
+($out, $level, $state, $stderr) = call($other, "SELECT pg_get_backtrace($foreign_pid)");
+is("$level $state", 'ERROR 55000', "a copy of a neighbour's pid file is recognised");
+unlink $other->data_dir . '/pg_stat_backtrace.pid' or die $!;
+
+# A worker that is told of two different clusters, of none, or of a server that is not there.
+my $connection = $node->connstr('postgres') . ' user=' . Worker::superuser();
+for my $case (
+	[ 'the data directory of another cluster', [ $connection, '-D', $other->data_dir ] ],
+	[ 'a data directory that is none',         [ '-D', '/nonexistent/data' ] ],
+	[ 'a directory without a cluster',         [ '-D', '/tmp' ] ],
+	[ 'a connection string that is none',      ['host=/tmp nonsense'] ])
+{
+	my ($what, $args) = @$case;
+	my $wrong = Worker->start($node, args => $args, ready => 0);
+	isnt($wrong->finish, 0, "$what: the worker ends with an error");
+	like($wrong->log, qr/\S/, "$what: and says what is wrong");
+}
+still_works('workers for the wrong cluster');
+
+# Rubbish in the spool: files that are no requests, and things that are no files.
+my $spool = $worker->spool;
+is((stat $spool)[2] & 07777, 0700, 'the spool directory is private');
+my $uuid = sub { sprintf '%08x-0000-4000-8000-%012x', $_[0], $_[0] };
+sub put { my ($name, $text) = @_; open my $fh, '>', "$spool/$name" or die "$name: $!"; print $fh $text; close $fh; return }
+my $n = 0;
+put($uuid->(++$n) . '.req', $_)
+  for '', "\0" x 4096, 'rubbish', "{}\n", '[' x 100_000, '{"pid":' . '9' x 400 . '}', "\xff\xfe" x 1000, "\n" x 70_000;
+put('not-a-uuid.req', 'x');
+put('.req', 'x');
+put('x' x 200 . '.req', 'x');
+put($uuid->(++$n) . '.rep', 'an answer that nobody asked for');
+mkdir "$spool/" . $uuid->(++$n) . '.req' or die $!;
+symlink '/etc/passwd', "$spool/" . $uuid->(++$n) . '.req' or die $!;
+symlink '/nonexistent', "$spool/" . $uuid->(++$n) . '.req' or die $!;
+mkfifo("$spool/" . $uuid->(++$n) . '.req', 0600) or die $!;
+still_works('rubbish in the spool');
+put($uuid->(++$n) . '.req', 'x' x 10_000_000);
+still_works('a request of 10 MB');
+ok($worker->running, 'the worker has outlived all of it');
+
+# Somebody removes the spool, and the worker stands without one: an error, and no hanging.
+my $start = time;
+rename $spool, "$spool.away" or die $!;
+($out, $level, $state, $stderr) = call($node, "SELECT pg_get_backtrace($pid)");
+is($level, 'ERROR', 'a spool that is gone: an error') or diag($out);
+unlike($state, qr/^XX/, "not an internal one ($state)");
+cmp_ok(time - $start, '<', 10, 'and soon');
+rename "$spool.away", $spool or die $!;
+still_works('the spool is back');
+
+# A full spool.
+SKIP:
+{
+	my $small = $ENV{PGSB_SMALL_FS};
+	skip 'no small file system to fill up: only root can mount one (PGSB_SMALL_FS)', 5 unless $small;
+	$worker->stop;
+	$worker = Worker->start($node, args => [ $connection, '--spool-dir', $small ]);
+	like($worker->spool, qr/^\Q$small\E/, 'a worker whose spool is on a small file system');
+	still_works('an empty small spool');
+	open my $fill, '>', "$small/fill" or die $!;
+	1 while (syswrite($fill, 'x' x 4096) // 0) == 4096;
+	close $fill;
+	$start = time;
+	($out, $level, $state, $stderr) = call($node, "SELECT pg_get_backtrace($pid)");
+	is($level, 'ERROR', 'a full spool: an error') or diag($out);
+	cmp_ok(time - $start, '<', 10, 'and soon');
+	diag($stderr) unless $stderr =~ /space|spool/i;
+	unlink "$small/fill" or die $!;
+	still_works('there is room again');
+}
+
+$_->quit for $session, $foreign;
+$worker->stop;
+$_->stop for $node, $other;
+done_testing();
