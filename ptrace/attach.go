@@ -1,0 +1,208 @@
+package ptrace
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+const (
+	maxThreads = 4096 // of one capture
+	maxRounds  = 16   // of looking for new threads
+	maxPID     = 1<<31 - 1
+)
+
+// checkPID refuses numbers that cannot be a process that this one may trace.
+func checkPID(pid int) error {
+	switch {
+	case pid <= 0 || pid > maxPID:
+		return fmt.Errorf("process %d: %w: must be between 1 and %d", pid, ErrInvalidPID, maxPID)
+	case pid == unix.Getpid():
+		return fmt.Errorf("process %d: %w", pid, ErrSelf)
+	}
+	// Signal 0 is no signal, only a question: is pid the main thread of a process?
+	if err := unix.Tgkill(pid, pid, 0); !errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	status, err := procfs.ReadStatus(pid)
+	if err != nil || status.TGID == pid {
+		return exitedError(pid)
+	}
+	if status.TGID == unix.Getpid() {
+		return fmt.Errorf("process %d: %w: it is one of its threads", pid, ErrSelf)
+	}
+	return fmt.Errorf("process %d: %w: it is a thread of process %d", pid, ErrInvalidPID, status.TGID)
+}
+
+// readTarget reads what the process is, and finds the cases in which there is nothing to stop.
+func readTarget(pid int) (procfs.Stat, error) {
+	stat, err := procfs.ReadStat(pid)
+	switch {
+	case errors.Is(err, procfs.ErrGone):
+		if unix.Kill(pid, 0) == nil || errors.Is(unix.Kill(pid, 0), unix.EPERM) {
+			return stat, &PermissionError{pid, ReasonHidden, "it is not visible in /proc (mount option hidepid)"}
+		}
+		return stat, exitedError(pid)
+	case err != nil:
+		return stat, err
+	case stat.Flags&procfs.KernelThread != 0:
+		return stat, &PermissionError{pid, ReasonKernelThread, "it is a thread of the kernel and has no user stack"}
+	case isDead(stat.State) && stat.Threads <= 1:
+		return stat, exitedError(pid)
+	}
+	return stat, nil
+}
+
+func isDead(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }
+
+func exitedError(pid int) error {
+	return fmt.Errorf("process %d: %w", pid, ErrExited)
+}
+
+func systemError(pid int, what string, err error) error {
+	return fmt.Errorf("process %d: %s: %w", pid, what, err)
+}
+
+func noStackError(t *tracee) error {
+	sp, ok := spOf(&t.registers, t.length)
+	if !ok {
+		return fmt.Errorf("thread %d: %w: unknown register layout of %d bytes", t.tid, ErrNoStack, t.length)
+	}
+	return fmt.Errorf("thread %d: %w 0x%x", t.tid, ErrNoStack, sp)
+}
+
+// attach seizes the main thread, or all threads. The process keeps running.
+func (s *session) attach() error {
+	pid := s.flight.target.PID
+	s.tracees = append(s.tracees, tracee{tid: pid, name: s.before.Comm, state: s.before.State})
+	main := &s.tracees[0]
+	main.err = seize(pid, pid)
+	if main.err == nil {
+		main.phase = seized
+	}
+	if !s.flight.options.AllThreads {
+		return main.err
+	}
+	if main.err != nil && !errors.Is(main.err, ErrExited) {
+		return main.err
+	}
+	return s.attachThreads()
+}
+
+// attachThreads seizes threads until there are no new ones. Their stacks may be newer than the maps.
+func (s *session) attachThreads() error {
+	pid := s.flight.target.PID
+	known := map[int]bool{pid: true}
+	for round := range maxRounds {
+		tids, err := procfs.Threads(pid)
+		if err != nil {
+			return exitedError(pid)
+		}
+		fresh := 0
+		s.leftOut = 0
+		for _, tid := range tids {
+			switch {
+			case known[tid]:
+			case len(s.tracees) >= maxThreads:
+				s.leftOut++
+			default:
+				known[tid] = true
+				s.attachThread(tid)
+				fresh++
+			}
+		}
+		if fresh == 0 {
+			break
+		}
+		if round > 0 || len(known) > s.before.Threads || len(s.maps) == 0 {
+			if err := s.readMaps(tids[len(tids)-1]); err != nil && !errors.Is(err, ErrExited) {
+				return err
+			}
+		}
+	}
+	s.reserve(min(len(s.tracees)*s.flight.options.MaxStack, largeArena))
+	return nil
+}
+
+func (s *session) attachThread(tid int) {
+	pid := s.flight.target.PID
+	t := tracee{tid: tid}
+	if stat, err := procfs.ReadTaskStat(pid, tid); err == nil {
+		t.name, t.state = stat.Comm, stat.State
+	}
+	if t.err = seize(pid, tid); t.err == nil {
+		t.phase = seized
+		// Between the listing and the seizing the id may have gone to a thread of another process.
+		t.foreign = errors.Is(unix.Tgkill(pid, tid, 0), unix.ESRCH)
+	}
+	s.tracees = append(s.tracees, t)
+}
+
+// seize attaches to a thread. It can block while the target executes a program.
+func seize(pid, tid int) error {
+	const tries = 2
+	var err error
+	for range tries {
+		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, 0, 0, 0)
+		switch errno {
+		case 0:
+			return nil
+		case unix.ESRCH:
+			return exitedError(tid)
+		case unix.EPERM, unix.EACCES:
+		default:
+			return systemError(tid, "PTRACE_SEIZE", errno)
+		}
+		// The reason may be gone already, as when another tracer was just as quick as we are.
+		err = explain(pid, tid)
+		var denied *PermissionError
+		if !errors.As(err, &denied) || denied.Reason != ReasonUnknown {
+			return err
+		}
+	}
+	return err
+}
+
+// identify compares the process with the one that is meant. A seized thread keeps its number, dead or alive, until
+// this thread takes notice of its end (which happens in release only), so it cannot become another process meanwhile;
+// at most it executes another program, which takes over number, parent and start time.
+func (s *session) identify() error {
+	target := s.flight.target
+	now, err := procfs.ReadStat(target.PID)
+	if errors.Is(err, procfs.ErrGone) {
+		return exitedError(target.PID)
+	}
+	if err != nil {
+		return err
+	}
+	s.own = now.PPID == unix.Getpid()
+	mismatch := func(property string, want, got uint64) error {
+		return &RecycledError{PID: target.PID, Property: property, Want: want, Got: got}
+	}
+	switch {
+	case target.StartTime != 0 && now.StartTime != target.StartTime:
+		return mismatch("start time", target.StartTime, now.StartTime)
+	case target.PPID != 0 && now.PPID != target.PPID:
+		return mismatch("parent", uint64(target.PPID), uint64(now.PPID))
+	case now.StartTime != s.before.StartTime, now.StartCode != s.before.StartCode, now.StackStart != s.before.StackStart:
+		if isDead(now.State) {
+			return nil // its end will be seen
+		}
+		return errAgain
+	case target.UID < 0:
+		return nil
+	}
+	status, err := procfs.ReadStatus(target.PID)
+	if err != nil {
+		return exitedError(target.PID)
+	}
+	for _, uid := range status.UID[:3] {
+		if uid != target.UID {
+			return mismatch("user", uint64(target.UID), uint64(uid))
+		}
+	}
+	return nil
+}

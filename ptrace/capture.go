@@ -1,0 +1,120 @@
+package ptrace
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// Engine is the value of Snapshot.Engine.
+const Engine = "stop"
+
+// Target is the process that may be captured. Everything but the number guards against another process having taken
+// the number over; it is checked while the process cannot vanish.
+type Target struct {
+	PID       int
+	StartTime uint64 // as procfs.Stat.StartTime; 0: any
+	PPID      int    // 0: any
+	UID       int    // real, effective and saved user; -1: any. Mind that the zero value is root.
+}
+
+// Options of a capture; the zero value is the default.
+type Options struct {
+	MaxStack int           // bytes of stack per thread at most; 0: 1 MiB; more than 64 MiB are not given
+	RedZone  int           // bytes below the stack pointer that belong to the stack; 0: 128; negative: none
+	Deadline time.Duration // from the call to the stop of the target; 0: 3 s
+	// AllThreads captures every thread of the process, all of them stopped at the same time, instead of the main
+	// thread alone.
+	AllThreads bool
+
+	hook func(step) // for tests: called outside of the pause
+}
+
+// Limits and defaults of Options.
+const (
+	defaultMaxStack = 1 << 20
+	largestMaxStack = 64 << 20
+	defaultRedZone  = 128
+	largestRedZone  = 64 << 10
+	defaultDeadline = 3 * time.Second
+)
+
+// Snapshot is a process at one moment.
+type Snapshot struct {
+	PID    int
+	Engine string // how it was made
+	// Pause is how long the process stood still at most, from the last moment before a thread was seen stopped to the
+	// detach of the last one; see the package's description for what that leaves out.
+	Pause   time.Duration
+	Maps    []procfs.Mapping // read just before the stop, in address order
+	Threads []Thread         // the main thread first, the others by id
+	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
+	ThreadsLeftOut int
+}
+
+// Thread is one thread of a Snapshot.
+type Thread struct {
+	TID       int
+	Name      string
+	State     byte   // as procfs.Stat.State, before the stop
+	Registers []byte // NT_PRSTATUS general registers in the kernel's layout and byte order; nil: none
+	Stack     Stack
+	// Err says what is missing and why: ErrExited (it ended meanwhile), ErrDeadline (it did not stop while the others
+	// stood still), ErrTraced; with registers but no stack, ErrNoStack. Nil for a complete thread.
+	Err error
+}
+
+// Stack is a copy of memory: from the red zone below the stack pointer to the end of its mapping.
+type Stack struct {
+	Start uint64 // address of Data[0]
+	Data  []byte
+	Cut   bool // Data ends before the mapping does (Options.MaxStack, or unreadable memory)
+}
+
+// Capture stops the process t, copies the registers and the stack of its main thread (or of all threads), and lets it
+// go. When Capture returns the target has been detached; only if the kernel itself does not answer (see
+// DeadlineError.During) does the cleaning up go on behind it. Safe for concurrent use; captures of the same process
+// wait for each other.
+//
+// Errors: ErrInvalidPID, ErrSelf, ErrExited, ErrNotPermitted, ErrTraced, ErrRecycled, ErrDeadline and, wrapped, the
+// error of ctx.
+func Capture(ctx context.Context, t Target, o Options) (*Snapshot, error) {
+	o = o.withDefaults()
+	if err := checkPID(t.PID); err != nil {
+		return nil, err
+	}
+	started := time.Now()
+	const attempts = 3
+	for range attempts {
+		f := &flight{ctx: ctx, target: t, options: o, started: started, done: make(chan struct{})}
+		if err := f.enter(); err != nil {
+			return nil, err
+		}
+		go f.fly()
+		snapshot, err := f.wait()
+		if !errors.Is(err, errAgain) {
+			return snapshot, err
+		}
+	}
+	return nil, &RecycledError{PID: t.PID, Property: "program"}
+}
+
+func (o Options) withDefaults() Options {
+	if o.MaxStack <= 0 {
+		o.MaxStack = defaultMaxStack
+	}
+	o.MaxStack = min(o.MaxStack, largestMaxStack)
+	switch {
+	case o.RedZone == 0:
+		o.RedZone = defaultRedZone
+	case o.RedZone < 0:
+		o.RedZone = 0
+	}
+	o.RedZone = min(o.RedZone, largestRedZone)
+	if o.Deadline <= 0 {
+		o.Deadline = defaultDeadline
+	}
+	return o
+}

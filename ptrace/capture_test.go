@@ -1,0 +1,451 @@
+package ptrace
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+func TestCapture(t *testing.T) {
+	for _, test := range []struct {
+		args  []string
+		state string // what Thread.State may be
+	}{
+		{[]string{"sleep"}, "S"},
+		{[]string{"busy"}, "RS"},
+		{[]string{"threads", "4"}, "SR"},
+		{[]string{"churn"}, "SRD"},
+	} {
+		t.Run(test.args[0], func(t *testing.T) {
+			c := startTarget(t, test.args...)
+			for range 20 {
+				s := mustCapture(t, c.pid, Options{})
+				thread := &s.Threads[0]
+				if thread.Err != nil || thread.TID != c.pid || thread.Name != "target" {
+					t.Fatalf("thread %d %q: %v", thread.TID, thread.Name, thread.Err)
+				}
+				if !contains(test.state, thread.State) {
+					t.Errorf("state %c", thread.State)
+				}
+			}
+		})
+	}
+}
+
+func contains(states string, state byte) bool {
+	for i := range len(states) {
+		if states[i] == state {
+			return true
+		}
+	}
+	return false
+}
+
+// TestCaptureStopped: a process that somebody has stopped stays stopped, is captured, and can be continued.
+func TestCaptureStopped(t *testing.T) {
+	for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU} {
+		t.Run(sig.String(), func(t *testing.T) {
+			c := startTarget(t, "threads", "3")
+			for range 5 {
+				kill(t, c.pid, sig)
+				untilState(t, c.pid, 'T')
+				for i := range 4 {
+					s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: i%2 == 1})
+					if err != nil {
+						t.Fatal(err)
+					}
+					checkSnapshot(t, s)
+					if s.Threads[0].State != 'T' {
+						t.Errorf("state before the stop: %c", s.Threads[0].State)
+					}
+					checkDetached(t, c.pid)
+					untilState(t, c.pid, 'T')
+				}
+				kill(t, c.pid, unix.SIGCONT)
+				until(t, "continue", func() bool { return stateOf(t, c.pid) == 'S' })
+				checkUnharmed(t, c.pid)
+			}
+		})
+	}
+}
+
+// TestStopDuringCapture: a SIGSTOP that comes while the process is captured all the time stops it, and a SIGCONT
+// continues it.
+func TestStopDuringCapture(t *testing.T) {
+	c := startTarget(t, "busy")
+	stop := captureContinuously(t, c.pid, 1)
+	for range 100 {
+		kill(t, c.pid, unix.SIGSTOP)
+		untilState(t, c.pid, 'T')
+		kill(t, c.pid, unix.SIGCONT)
+		untilState(t, c.pid, 'R')
+	}
+	stop()
+	checkUnharmed(t, c.pid)
+}
+
+// captureContinuously captures until the returned function is called, which returns how often it did.
+func captureContinuously(t testing.TB, pid, routines int) func() int {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	counts := make([]int, routines)
+	var group sync.WaitGroup
+	for i := range routines {
+		group.Go(func() {
+			for ctx.Err() == nil {
+				_, err := Capture(ctx, anyTarget(pid), Options{AllThreads: i%2 == 1})
+				switch {
+				case err == nil:
+					counts[i]++
+				case errors.Is(err, context.Canceled), errors.Is(err, ErrExited):
+				default:
+					t.Error(err)
+				}
+			}
+		})
+	}
+	return func() int {
+		cancel()
+		group.Wait()
+		total := 0
+		for _, n := range counts {
+			total += n
+		}
+		return total
+	}
+}
+
+func TestBadTargets(t *testing.T) {
+	c := startTarget(t, "threads", "1")
+	tids, err := procfs.Threads(c.pid)
+	if err != nil || len(tids) != 2 {
+		t.Fatal(tids, err)
+	}
+	own, err := procfs.Threads(unix.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := procfs.ReadStat(c.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	zombie := startTarget(t, "brief", "0")
+	untilState(t, zombie.pid, 'Z')
+	wrong := func(change func(*Target)) Target {
+		target := Target{PID: c.pid, StartTime: stat.StartTime, PPID: stat.PPID, UID: unix.Getuid()}
+		change(&target)
+		return target
+	}
+	for _, test := range []struct {
+		name   string
+		target Target
+		want   error
+	}{
+		{"zero", anyTarget(0), ErrInvalidPID},
+		{"negative", anyTarget(-1), ErrInvalidPID},
+		{"most negative", anyTarget(-1 << 63), ErrInvalidPID},
+		{"too large", anyTarget(1 << 40), ErrInvalidPID},
+		{"largest", anyTarget(1<<31 - 1), ErrExited},
+		{"thread", anyTarget(tids[1]), ErrInvalidPID},
+		{"self", anyTarget(unix.Getpid()), ErrSelf},
+		{"own thread", anyTarget(own[len(own)-1]), ErrSelf},
+		{"zombie", anyTarget(zombie.pid), ErrExited},
+		{"kernel thread", anyTarget(2), ErrNotPermitted},
+		{"right", wrong(func(*Target) {}), nil},
+		{"start time", wrong(func(t *Target) { t.StartTime++ }), ErrRecycled},
+		{"parent", wrong(func(t *Target) { t.PPID++ }), ErrRecycled},
+		{"user", wrong(func(t *Target) { t.UID++ }), ErrRecycled},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			s, err := Capture(context.Background(), test.target, Options{})
+			if !errors.Is(err, test.want) || (err == nil) != (s != nil) {
+				t.Errorf("%v, want %v", err, test.want)
+			}
+			t.Log(err)
+			checkUnharmed(t, c.pid)
+		})
+	}
+}
+
+// TestAllThreads: every thread, each with its own stack.
+func TestAllThreads(t *testing.T) {
+	for _, what := range []string{"threads", "busythreads"} {
+		t.Run(what, func(t *testing.T) {
+			c := startTarget(t, what, "30")
+			for range 10 {
+				s := mustCapture(t, c.pid, Options{AllThreads: true})
+				names := map[string]bool{}
+				for i := range s.Threads {
+					if s.Threads[i].Err != nil {
+						t.Error(s.Threads[i].Err)
+					}
+					names[s.Threads[i].Name] = true
+				}
+				if len(s.Threads) != 31 || len(names) != 31 || s.Threads[0].TID != c.pid {
+					t.Fatalf("%d threads, %d names, first %d", len(s.Threads), len(names), s.Threads[0].TID)
+				}
+			}
+		})
+	}
+}
+
+// TestLeaderless: the main thread has ended, the others live on.
+func TestLeaderless(t *testing.T) {
+	c := startTarget(t, "leaderless", "3")
+	untilState(t, c.pid, 'Z')
+	if _, err := Capture(context.Background(), anyTarget(c.pid), Options{}); !errors.Is(err, ErrExited) {
+		t.Error(err)
+	}
+	s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Threads) != 4 || !errors.Is(s.Threads[0].Err, ErrExited) {
+		t.Fatalf("%d threads, %v", len(s.Threads), s.Threads[0].Err)
+	}
+	for i := range s.Threads[1:] {
+		if thread := &s.Threads[i+1]; thread.Err != nil || len(thread.Stack.Data) == 0 {
+			t.Error(thread.TID, thread.Err)
+		}
+	}
+	checkDetached(t, c.pid)
+}
+
+// TestChurn: threads that come and go are either captured or reported.
+func TestChurn(t *testing.T) {
+	c := startTarget(t, "churn")
+	for range 100 {
+		s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range s.Threads {
+			thread := &s.Threads[i]
+			if (thread.Err == nil) != (len(thread.Stack.Data) > 0) {
+				t.Errorf("thread %d: %v and %d bytes of stack", thread.TID, thread.Err, len(thread.Stack.Data))
+			}
+			if thread.Err != nil && !errors.Is(thread.Err, ErrExited) && !errors.Is(thread.Err, ErrNoStack) {
+				t.Error(thread.Err)
+			}
+		}
+		checkUnharmed(t, c.pid)
+	}
+}
+
+// TestPhoenix: a process that executes itself from other threads is captured or reported, and always let go.
+func TestPhoenix(t *testing.T) {
+	c := startTarget(t, "phoenix", "0")
+	captured := 0
+	for i := range 400 {
+		s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: i%2 == 1})
+		switch {
+		case err == nil:
+			captured++
+			if s.Threads[0].TID != c.pid {
+				t.Error(s.Threads[0].TID)
+			}
+		case !errors.Is(err, ErrRecycled) && !errors.Is(err, ErrExited):
+			t.Error(err)
+		}
+		checkDetached(t, c.pid)
+	}
+	t.Logf("captured %d of 400", captured)
+	if captured == 0 {
+		t.Error("never captured")
+	}
+}
+
+// TestExitDuringCapture kills the target at every step.
+func TestExitDuringCapture(t *testing.T) {
+	for _, at := range []step{stepMapped, stepSeized, stepDone} {
+		t.Run(string(at), func(t *testing.T) {
+			for i := range 20 {
+				c := startTarget(t, "threads", "3")
+				kills := 0
+				_, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: i%2 == 1, hook: func(s step) {
+					if s == at {
+						kill(t, c.pid, unix.SIGKILL)
+						kills++
+					}
+				}})
+				if kills != 1 || (at != stepDone && !errors.Is(err, ErrExited)) || (at == stepDone && err != nil) {
+					t.Errorf("%d kills: %v", kills, err)
+				}
+				state, err := c.Process.Wait()
+				if err != nil || !isKilled(state) {
+					t.Errorf("the parent sees %v, %v", state, err)
+				}
+			}
+		})
+	}
+}
+
+func isKilled(state *os.ProcessState) bool {
+	status, ok := state.Sys().(syscall.WaitStatus)
+	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
+}
+
+// TestConcurrent: different processes side by side, the same process one after the other.
+func TestConcurrent(t *testing.T) {
+	const processes, perProcess, rounds = 6, 3, 20
+	var group sync.WaitGroup
+	children := make([]*child, processes)
+	for i := range children {
+		children[i] = startTarget(t, "threads", strconv.Itoa(i))
+		for range perProcess {
+			group.Go(func() {
+				for round := range rounds {
+					s, err := Capture(context.Background(), anyTarget(children[i].pid), Options{AllThreads: round%2 == 1})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					checkSnapshot(t, s)
+				}
+			})
+		}
+	}
+	group.Wait()
+	for _, c := range children {
+		checkUnharmed(t, c.pid)
+	}
+}
+
+func TestStackBounds(t *testing.T) {
+	c := startTarget(t, "deep", "600")
+	whole := mustCapture(t, c.pid, Options{}).Threads[0].Stack
+	if whole.Cut || len(whole.Data) < 600<<10 {
+		t.Errorf("cut %v, %d bytes", whole.Cut, len(whole.Data))
+	}
+	part := mustCapture(t, c.pid, Options{MaxStack: 5000}).Threads[0].Stack
+	if !part.Cut || len(part.Data) != 5000 || part.Start != whole.Start {
+		t.Errorf("cut %v, %d bytes", part.Cut, len(part.Data))
+	}
+	if none := mustCapture(t, c.pid, Options{RedZone: -1}).Threads[0].Stack; none.Start != whole.Start+defaultRedZone {
+		t.Errorf("stack starts at %x without a red zone and at %x with it", none.Start, whole.Start)
+	}
+}
+
+// TestGrownStack: the stack grew after the maps were read.
+func TestGrownStack(t *testing.T) {
+	c := startTarget(t, "grow")
+	s, err := Capture(context.Background(), anyTarget(c.pid), Options{MaxStack: 8 << 20, hook: func(s step) {
+		if s == stepMapped {
+			c.line(t) // says that it has come down
+			untilState(t, c.pid, 'S')
+		}
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	checkSnapshot(t, s)
+	if stack := s.Threads[0].Stack; stack.Cut || len(stack.Data) < 4000<<10 {
+		t.Errorf("cut %v, %d bytes", stack.Cut, len(stack.Data))
+	}
+}
+
+func TestUnusualStacks(t *testing.T) {
+	t.Run("sigaltstack in the heap", func(t *testing.T) {
+		if s := mustCapture(t, startTarget(t, "elsewhere").pid, Options{}); s.Threads[0].Err != nil {
+			t.Error(s.Threads[0].Err)
+		}
+	})
+	t.Run("at the start of a mapping", func(t *testing.T) {
+		c := startTarget(t, "ragged")
+		until(t, "stack pointer", func() bool {
+			s := mustCapture(t, c.pid, Options{})
+			return len(s.Threads[0].Stack.Data)%4096 == 0 && len(s.Threads[0].Stack.Data) > 0
+		})
+	})
+	t.Run("nowhere", func(t *testing.T) {
+		c := startTarget(t, "nowhere")
+		until(t, "stack pointer", func() bool {
+			s := mustCapture(t, c.pid, Options{})
+			thread := &s.Threads[0]
+			return errors.Is(thread.Err, ErrNoStack) && len(thread.Registers) > 0 && thread.Stack.Data == nil
+		})
+	})
+}
+
+func TestReadMemory(t *testing.T) {
+	c := startTarget(t, "sleep")
+	s := mustCapture(t, c.pid, Options{})
+	stack := s.Threads[0].Stack
+	p := make([]byte, len(stack.Data))
+	if n, err := ReadMemory(c.pid, stack.Start, p); n != len(p) || err != nil || string(p) != string(stack.Data) {
+		t.Errorf("%d of %d, %v", n, len(p), err)
+	}
+	beyond := make([]byte, len(p)+1<<16)
+	if n, err := ReadMemory(c.pid, stack.Start, beyond); n != len(p) || !errors.Is(err, unix.EFAULT) {
+		t.Errorf("beyond the stack: %d of %d, %v", n, len(p), err)
+	}
+	for _, addr := range []uint64{0, 1<<64 - 1, 1<<64 - 1<<12, 1 << 63} {
+		if n, err := ReadMemory(c.pid, addr, p); n != 0 || !errors.Is(err, unix.EFAULT) {
+			t.Errorf("at %x: %d, %v", addr, n, err)
+		}
+	}
+	if _, err := ReadMemory(1<<31-1, 0, p); !errors.Is(err, ErrExited) {
+		t.Error(err)
+	}
+	if _, err := ReadMemory(-1, 0, p); !errors.Is(err, ErrInvalidPID) {
+		t.Error(err)
+	}
+	if n, err := ReadMemory(c.pid, 0, nil); n != 0 || err != nil {
+		t.Error(n, err)
+	}
+}
+
+// TestCanceled: before the start, and at every step.
+func TestCanceled(t *testing.T) {
+	c := startTarget(t, "sleep")
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := Capture(ctx, anyTarget(c.pid), Options{}); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	for _, at := range []step{stepMapped, stepSeized} {
+		ctx, cancel := context.WithCancel(context.Background())
+		_, err := Capture(ctx, anyTarget(c.pid), Options{hook: func(s step) {
+			if s == at {
+				cancel()
+			}
+		}})
+		cancel()
+		if !errors.Is(err, context.Canceled) {
+			t.Error(at, err)
+		}
+		checkUnharmed(t, c.pid)
+	}
+	ctx, cancel = context.WithTimeout(context.Background(), time.Nanosecond)
+	defer cancel()
+	_, err := Capture(ctx, anyTarget(c.pid), Options{})
+	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrDeadline) {
+		t.Error(err)
+	}
+}
+
+// TestPanic: a panic ends as an error, with the target detached.
+func TestPanic(t *testing.T) {
+	c := startTarget(t, "sleep")
+	for _, at := range []step{stepMapped, stepSeized, stepDone} {
+		s, err := Capture(context.Background(), anyTarget(c.pid), Options{hook: func(s step) {
+			if s == at {
+				panic("test")
+			}
+		}})
+		if s != nil || err == nil {
+			t.Error(at, err)
+		}
+		checkUnharmed(t, c.pid)
+	}
+	mustCapture(t, c.pid, Options{})
+}

@@ -1,0 +1,121 @@
+package ptrace
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// What can become of a capture. All errors of this package wrap one of these, the context's error, or the error of a
+// system call that should not have failed.
+var (
+	// ErrExited: there is no such process, or it ended before or during the capture.
+	ErrExited = errors.New("process does not exist or has exited")
+	// ErrNotPermitted: the kernel refuses; see PermissionError.
+	ErrNotPermitted = errors.New("not permitted to trace")
+	// ErrTraced: somebody else traces the target; see TracedError.
+	ErrTraced = errors.New("already being traced")
+	// ErrDeadline: the target could not be stopped in time; see DeadlineError. It has been let go.
+	ErrDeadline = errors.New("could not be stopped in time")
+	// ErrRecycled: the process is not the one that Target describes; see RecycledError.
+	ErrRecycled = errors.New("not the expected process")
+	// ErrInvalidPID: the number cannot name a process: not positive, too large, or a thread of a process.
+	ErrInvalidPID = errors.New("not a process id")
+	// ErrSelf: a process cannot trace itself.
+	ErrSelf = errors.New("cannot trace the own process")
+	// ErrNoStack: Thread.Err where the registers were read and the stack was not: the stack pointer leads nowhere.
+	ErrNoStack = errors.New("no readable stack at the stack pointer")
+)
+
+// Reason says which of its many checks let the kernel refuse to trace a process.
+type Reason string
+
+// The reasons that can be told apart.
+const (
+	ReasonYama         Reason = "yama"          // kernel.yama.ptrace_scope
+	ReasonUID          Reason = "uid"           // other user, and no CAP_SYS_PTRACE
+	ReasonCapability   Reason = "capability"    // the target has capabilities that this process lacks
+	ReasonNamespace    Reason = "namespace"     // CAP_SYS_PTRACE does not reach into the target's user namespace
+	ReasonDumpable     Reason = "dumpable"      // the target has made itself untraceable (PR_SET_DUMPABLE)
+	ReasonKernelThread Reason = "kernel thread" // has no user stack
+	ReasonHidden       Reason = "hidepid"       // /proc is mounted with hidepid, the process is another user's
+	ReasonSeccomp      Reason = "seccomp"       // this process runs under a seccomp filter, as in containers
+	ReasonUnknown      Reason = "unknown"       // none of these: a security module such as SELinux or AppArmor
+)
+
+// PermissionError says why the kernel refuses to let a process be traced. It is an ErrNotPermitted.
+type PermissionError struct {
+	PID    int
+	Reason Reason
+	Detail string // for people: what was found, "kernel.yama.ptrace_scope is 2 and CAP_SYS_PTRACE is missing"
+}
+
+func (e *PermissionError) Error() string {
+	return fmt.Sprintf("process %d: %v: %s", e.PID, ErrNotPermitted, e.Detail)
+}
+
+// Unwrap makes errors.Is(err, ErrNotPermitted) hold.
+func (e *PermissionError) Unwrap() error { return ErrNotPermitted }
+
+// TracedError says who traces the target. It is an ErrTraced.
+type TracedError struct {
+	PID    int
+	Tracer int    // process id of the tracer; 0 when it is outside this PID namespace
+	Name   string // the tracer's name, "" if unknown
+}
+
+func (e *TracedError) Error() string {
+	if e.Name == "" {
+		return fmt.Sprintf("process %d: %v by process %d", e.PID, ErrTraced, e.Tracer)
+	}
+	return fmt.Sprintf("process %d: %v by process %d (%s)", e.PID, ErrTraced, e.Tracer, e.Name)
+}
+
+// Unwrap makes errors.Is(err, ErrTraced) hold.
+func (e *TracedError) Unwrap() error { return ErrTraced }
+
+// RecycledError says what differs from the Target. It is an ErrRecycled.
+type RecycledError struct {
+	PID       int
+	Property  string // "start time", "parent", "user", "program"
+	Want, Got uint64
+}
+
+func (e *RecycledError) Error() string {
+	if e.Want == e.Got {
+		return fmt.Sprintf("process %d: %v: its %s keeps changing", e.PID, ErrRecycled, e.Property)
+	}
+	return fmt.Sprintf("process %d: %v: its %s is %d instead of %d", e.PID, ErrRecycled, e.Property, e.Got, e.Want)
+}
+
+// Unwrap makes errors.Is(err, ErrRecycled) hold.
+func (e *RecycledError) Unwrap() error { return ErrRecycled }
+
+// DeadlineError says what the target did instead of stopping. It is an ErrDeadline.
+type DeadlineError struct {
+	PID     int
+	After   time.Duration
+	State   byte   // as procfs.Stat.State; 'D' is uninterruptible sleep; 0 if unknown
+	Channel string // the function of the kernel it sleeps in, "" if unknown
+	During  string // what did not end: "stop", or a step before it
+}
+
+func (e *DeadlineError) Error() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "process %d: %v (%v", e.PID, ErrDeadline, e.After.Round(time.Millisecond))
+	if e.State != 0 {
+		fmt.Fprintf(&b, ", state %c", e.State)
+	}
+	if e.Channel != "" {
+		fmt.Fprintf(&b, " in %s", e.Channel)
+	}
+	if e.During != "" {
+		fmt.Fprintf(&b, ", %s", e.During)
+	}
+	b.WriteByte(')')
+	return b.String()
+}
+
+// Unwrap makes errors.Is(err, ErrDeadline) hold.
+func (e *DeadlineError) Unwrap() error { return ErrDeadline }

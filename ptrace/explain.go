@@ -1,0 +1,112 @@
+package ptrace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+const capSysPtrace = 1 << unix.CAP_SYS_PTRACE
+
+// explain finds out why the kernel refused to let a thread be traced, going through the checks of ptrace_attach and
+// __ptrace_may_access (kernel/ptrace.c), yama and the user namespaces in their order. It can only look afterwards.
+func explain(pid, tid int) error {
+	status, err := procfs.ReadTaskStatus(pid, tid)
+	switch {
+	case errors.Is(err, procfs.ErrGone):
+		return exitedError(tid)
+	case err != nil:
+		return &PermissionError{tid, ReasonUnknown, err.Error()}
+	case isDead(status.State):
+		return exitedError(tid)
+	case status.TracerPID != 0:
+		return tracedError(tid, status.TracerPID)
+	}
+	self, err := procfs.ReadTaskStatus(unix.Getpid(), unix.Gettid())
+	if err != nil {
+		return &PermissionError{tid, ReasonUnknown, err.Error()}
+	}
+	reason, detail := explainAccess(&self, &status)
+	return &PermissionError{tid, reason, detail}
+}
+
+func tracedError(tid, tracer int) error {
+	e := &TracedError{PID: tid, Tracer: tracer}
+	if s, err := procfs.ReadStatus(tracer); err == nil {
+		e.Tracer, e.Name = s.TGID, s.Name
+	}
+	return e
+}
+
+// explainAccess compares who asks with who is asked for.
+func explainAccess(self, target *procfs.Status) (Reason, string) {
+	privileged := self.CapEff&capSysPtrace != 0
+	foreign := inOtherNamespace(target.PID)
+	yama := yamaScope()
+	switch {
+	case yama == 3:
+		return ReasonYama, "kernel.yama.ptrace_scope is 3: nothing can be traced until the next boot"
+	case privileged && foreign:
+		return ReasonNamespace, "it is in another user namespace, into which CAP_SYS_PTRACE does not reach"
+	case privileged && self.Seccomp != 0:
+		return ReasonSeccomp, "CAP_SYS_PTRACE is there, but this process runs under a seccomp filter"
+	case privileged:
+		return ReasonUnknown, "CAP_SYS_PTRACE is there; a security module (SELinux, AppArmor) may forbid it"
+	case !sameUser(self, target):
+		return ReasonUID, fmt.Sprintf("it runs as user %d, group %d, this process as user %d, group %d without CAP_SYS_PTRACE",
+			target.UID[0], target.GID[0], self.UID[0], self.GID[0])
+	case undumpable(target):
+		return ReasonDumpable, "it has made itself untraceable (PR_SET_DUMPABLE), and CAP_SYS_PTRACE is missing"
+	case foreign:
+		return ReasonNamespace, "it is in another user namespace, and CAP_SYS_PTRACE is missing there"
+	case target.CapPrm&^self.CapPrm != 0:
+		return ReasonCapability, fmt.Sprintf("it has capabilities that this process lacks (0x%x)", target.CapPrm&^self.CapPrm)
+	case yama > 0:
+		return ReasonYama, fmt.Sprintf("kernel.yama.ptrace_scope is %d and CAP_SYS_PTRACE is missing", yama)
+	case self.Seccomp != 0:
+		return ReasonSeccomp, "this process runs under a seccomp filter that may forbid ptrace"
+	}
+	return ReasonUnknown, "user and group are the same; a security module (SELinux, AppArmor) may forbid it"
+}
+
+// sameUser is the comparison of PTRACE_MODE_REALCREDS: our real ids with all three of the target.
+func sameUser(self, target *procfs.Status) bool {
+	for i := range 3 {
+		if target.UID[i] != self.UID[0] || target.GID[i] != self.GID[0] {
+			return false
+		}
+	}
+	return true
+}
+
+// undumpable: the kernel gives the files in /proc of such a process to root.
+func undumpable(target *procfs.Status) bool {
+	owner, err := procfs.Owner(target.PID)
+	return err == nil && owner != target.UID[1]
+}
+
+// inOtherNamespace tells whether the process is known to be in another user namespace than this one.
+func inOtherNamespace(pid int) bool {
+	theirs, err1 := procfs.Namespace(pid, "user")
+	ours, err2 := procfs.Namespace(unix.Getpid(), "user")
+	return err1 == nil && err2 == nil && theirs != ours
+}
+
+// yamaScope reads kernel.yama.ptrace_scope; 0 also where there is no yama.
+func yamaScope() int {
+	text, err := os.ReadFile("/proc/sys/kernel/yama/ptrace_scope")
+	if err != nil {
+		return 0
+	}
+	scope, err := strconv.Atoi(strings.TrimSpace(string(text)))
+	if err != nil {
+		return 0
+	}
+	return scope
+}

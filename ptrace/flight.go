@@ -1,0 +1,192 @@
+package ptrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// grace is how long a call waits, after its deadline or cancellation, for its thread to detach and clean up.
+const grace = 300 * time.Millisecond
+
+// flight is one call of Capture. All ptrace requests are made by one goroutine on one locked thread; the caller's
+// goroutine only waits, so that a kernel that does not come back cannot hold it.
+type flight struct {
+	ctx     context.Context //nolint:containedctx // it lives as long as the call
+	target  Target
+	options Options
+	started time.Time
+
+	abandoned atomic.Bool // the caller has left
+
+	done     chan struct{} // closed last; snapshot and err are valid then
+	snapshot *Snapshot
+	err      error
+}
+
+// flights are the captures under way by process id. A process can have one tracer only, so captures of the same
+// process wait for each other; and one whose thread hangs in the kernel keeps further ones from hanging there too.
+//
+//nolint:gochecknoglobals // the kernel's limit is per process, however many users this package has
+var flights = struct {
+	sync.Mutex
+
+	byPID map[int]*flight
+}{byPID: map[int]*flight{}}
+
+// enter waits until no other capture of the process is under way.
+func (f *flight) enter() error {
+	for {
+		if err := f.canceled(); err != nil {
+			return err
+		}
+		flights.Lock()
+		other := flights.byPID[f.target.PID]
+		if other == nil {
+			flights.byPID[f.target.PID] = f
+		}
+		flights.Unlock()
+		switch {
+		case other == nil:
+			return nil
+		case other.abandoned.Load():
+			return f.deadlineError("an earlier capture of it has not come back from the kernel")
+		}
+		timer := time.NewTimer(time.Until(f.started.Add(f.options.Deadline)))
+		select {
+		case <-other.done:
+			timer.Stop()
+		case <-f.ctx.Done():
+			timer.Stop()
+		case <-timer.C:
+			return f.deadlineError("other captures of it went first")
+		}
+	}
+}
+
+// canceled returns the context's error with the process named.
+func (f *flight) canceled() error {
+	err := f.ctx.Err()
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Errorf("%w: %w", f.deadlineError("the caller's deadline"), err)
+	}
+	return fmt.Errorf("process %d: capture canceled: %w", f.target.PID, context.Cause(f.ctx))
+}
+
+// expired says that the flight must end: it is canceled or its deadline has passed.
+func (f *flight) expired() error {
+	if err := f.canceled(); err != nil {
+		return err
+	}
+	if time.Since(f.started) >= f.options.Deadline {
+		return f.deadlineError("")
+	}
+	return nil
+}
+
+func (f *flight) deadlineError(during string) error {
+	e := &DeadlineError{PID: f.target.PID, After: time.Since(f.started), During: during}
+	if s, err := procfs.ReadStat(e.PID); err == nil {
+		e.State = s.State
+	}
+	if channel, err := procfs.WaitChannel(e.PID, e.PID); err == nil {
+		e.Channel = channel
+	}
+	return e
+}
+
+// wait is the caller's side.
+func (f *flight) wait() (*Snapshot, error) {
+	timer := time.NewTimer(time.Until(f.started.Add(f.options.Deadline)) + grace)
+	defer timer.Stop()
+	select {
+	case <-f.done:
+		return f.snapshot, f.err
+	case <-timer.C:
+	case <-f.ctx.Done():
+		timer.Reset(grace)
+		select {
+		case <-f.done:
+			return f.snapshot, f.err
+		case <-timer.C:
+		}
+	}
+	f.abandoned.Store(true)
+	if err := f.canceled(); err != nil {
+		return nil, err
+	}
+	return nil, f.deadlineError("the kernel did not come back")
+}
+
+// fly is the goroutine that captures. Where the session could not detach, it ends with its thread locked: the runtime
+// ends such a thread, and with its tracer's end the kernel detaches the target.
+func (f *flight) fly() {
+	runtime.LockOSThread()
+	if unix.Gettid() == unix.Getpid() {
+		// The runtime never ends the main thread. While this goroutine holds it, another one cannot get it.
+		go f.fly()
+		<-f.done
+		runtime.UnlockOSThread()
+		return
+	}
+	clean := false
+	defer func() {
+		if clean {
+			f.land()
+			runtime.UnlockOSThread()
+			return
+		}
+		go f.landAfter(unix.Gettid())
+	}()
+	clean = f.capture()
+}
+
+// land hands the result over and lets the next capture of the process begin.
+func (f *flight) land() {
+	flights.Lock()
+	delete(flights.byPID, f.target.PID)
+	flights.Unlock()
+	close(f.done)
+}
+
+// landAfter lands when a thread of this process has ended.
+func (f *flight) landAfter(tid int) {
+	const most = 10 * time.Second
+	for begin := time.Now(); time.Since(begin) < most; time.Sleep(50 * time.Microsecond) {
+		if errors.Is(unix.Tgkill(unix.Getpid(), tid, 0), unix.ESRCH) {
+			break
+		}
+	}
+	f.land()
+}
+
+// capture makes the snapshot; it reports whether nothing is attached to the thread any more. A panic becomes an error
+// after the target has been let go.
+func (f *flight) capture() (clean bool) {
+	s := newSession(f)
+	defer func() {
+		problem := recover()
+		clean = s.release() && problem == nil
+		if problem != nil {
+			f.snapshot, f.err = nil, fmt.Errorf("process %d: panic during capture: %v\n%s",
+				f.target.PID, problem, debug.Stack())
+		}
+		if clean {
+			s.recycle()
+		}
+	}()
+	f.snapshot, f.err = s.capture()
+	return true
+}

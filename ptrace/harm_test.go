@@ -1,0 +1,267 @@
+package ptrace
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+const stormSignals = 20000
+
+// storm queues 20,000 real-time signals to a process while do works on it, and checks that all arrived in order.
+func storm(t *testing.T, nap string, do func(pid int) (stop func() int)) {
+	t.Helper()
+	c := startTarget(t, "storm", strconv.Itoa(stormSignals))
+	stop := do(c.pid)
+	startTarget(t, "send", strconv.Itoa(c.pid), strconv.Itoa(stormSignals), nap)
+	line := c.line(t)
+	n := stop()
+	t.Logf("%s, in %d captures", line, n)
+	if line != "received "+strconv.Itoa(stormSignals)+" disorder 0" {
+		t.Error(line)
+	}
+	if n == 0 {
+		t.Error("no captures")
+	}
+}
+
+// TestSignalStorm: no signal is lost, doubled or overtaken by another.
+func TestSignalStorm(t *testing.T) {
+	storm(t, "0", func(pid int) func() int { return captureContinuously(t, pid, 2) })
+}
+
+func init() {
+	roles["capture"] = func(args []string) int {
+		pid, _ := strconv.Atoi(args[0])
+		os.Stdout.WriteString("ready\n")
+		for {
+			for i := range 10 {
+				_, err := Capture(context.Background(), anyTarget(pid), Options{AllThreads: i%2 == 1})
+				if err != nil && !errors.Is(err, ErrTraced) && !errors.Is(err, ErrExited) {
+					os.Stdout.WriteString(err.Error() + "\n")
+					return 1
+				}
+			}
+			os.Stdout.WriteString("10\n")
+		}
+	}
+	roles["once"] = func(args []string) int {
+		pid, _ := strconv.Atoi(args[0])
+		_, err := Capture(context.Background(), anyTarget(pid), Options{})
+		var denied *PermissionError
+		if errors.As(err, &denied) {
+			os.Stdout.WriteString(string(denied.Reason) + "\n")
+		}
+		os.Stdout.WriteString(strings.ReplaceAll(errorText(err), "\n", " ") + "\n")
+		return 0
+	}
+}
+
+func errorText(err error) string {
+	if err == nil {
+		return "captured"
+	}
+	return err.Error()
+}
+
+// actor is this test binary in another role.
+func actor(role string, args ...string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), roleVariable+"="+role, "GORACE=atexit_sleep_ms=0")
+	return cmd
+}
+
+// killCapturers starts capturing processes and kills them with SIGKILL, again and again, until stopped.
+func killCapturers(t *testing.T, pid int) func() int {
+	t.Helper()
+	quit, result := make(chan struct{}), make(chan int)
+	go func() {
+		n := 0
+		for ; ; n++ {
+			select {
+			case <-quit:
+				result <- n
+				return
+			default:
+			}
+			cmd := actor("capture", strconv.Itoa(pid))
+			stdout, err := cmd.StdoutPipe()
+			if err == nil {
+				err = cmd.Start()
+			}
+			if err != nil {
+				t.Error(err)
+				continue
+			}
+			var b [6]byte
+			_, _ = stdout.Read(b[:])
+			time.Sleep(time.Duration(n%20) * 100 * time.Microsecond) // any moment will do
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		}
+	}()
+	return func() int { close(quit); return <-result }
+}
+
+// TestKilledCapturer: the capturing process is killed at any moment; the target goes on.
+func TestKilledCapturer(t *testing.T) {
+	for _, what := range []string{"sleep", "busy", "busythreads"} {
+		t.Run(what, func(t *testing.T) {
+			c := startTarget(t, what, "3")
+			for range 20 {
+				tracer := startChild(t, actor("capture", strconv.Itoa(c.pid)))
+				if line := tracer.line(t); line != "10" {
+					t.Fatal(line)
+				}
+				_ = tracer.Process.Kill()
+				_ = tracer.Wait()
+				checkUnharmed(t, c.pid)
+			}
+			mustCapture(t, c.pid, Options{})
+		})
+	}
+}
+
+// TestStormAndKilledCapturer: not even a capturer that is killed loses a signal.
+func TestStormAndKilledCapturer(t *testing.T) {
+	storm(t, "2000", func(pid int) func() int { return killCapturers(t, pid) })
+}
+
+// frozen is a process in uninterruptible sleep.
+func frozen(t *testing.T) *child {
+	t.Helper()
+	c := startTarget(t, "frozen")
+	untilState(t, c.pid, 'D')
+	return c
+}
+
+func TestUninterruptible(t *testing.T) {
+	t.Run("deadline", func(t *testing.T) {
+		c := frozen(t)
+		begin := time.Now()
+		_, err := Capture(context.Background(), anyTarget(c.pid), Options{Deadline: 50 * time.Millisecond})
+		var late *DeadlineError
+		if !errors.As(err, &late) || late.State != 'D' {
+			t.Fatal(err)
+		}
+		t.Log(err, "after", time.Since(begin))
+		checkDetached(t, c.pid)
+		if stateOf(t, c.pid) != 'D' {
+			t.Errorf("state %c", stateOf(t, c.pid))
+		}
+		thaw(t, c)
+	})
+	t.Run("cancel", func(t *testing.T) {
+		c := frozen(t)
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		_, err := Capture(ctx, anyTarget(c.pid), Options{hook: func(s step) {
+			if s == stepWaiting {
+				cancel()
+			}
+		}})
+		if !errors.Is(err, context.Canceled) {
+			t.Fatal(err)
+		}
+		checkDetached(t, c.pid)
+		thaw(t, c)
+	})
+	t.Run("panic", func(t *testing.T) {
+		c := frozen(t)
+		_, err := Capture(context.Background(), anyTarget(c.pid), Options{hook: func(s step) {
+			if s == stepWaiting {
+				panic("test")
+			}
+		}})
+		if err == nil {
+			t.Fatal("no error")
+		}
+		checkDetached(t, c.pid)
+		thaw(t, c)
+	})
+	t.Run("wakes up", func(t *testing.T) {
+		c := frozen(t)
+		s, err := Capture(context.Background(), anyTarget(c.pid), Options{hook: func(s step) {
+			if s == stepWaiting {
+				_ = c.stdin.Close()
+			}
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		checkSnapshot(t, s)
+		checkUnharmed(t, c.pid)
+	})
+}
+
+// thaw lets a frozen process go on, and checks that it does.
+func thaw(t *testing.T, c *child) {
+	t.Helper()
+	_ = c.stdin.Close()
+	untilState(t, c.pid, 'S')
+	mustCapture(t, c.pid, Options{})
+}
+
+func TestTraced(t *testing.T) {
+	c := startTarget(t, "sleep")
+	tracer := startTarget(t, "tracer", strconv.Itoa(c.pid))
+	_, err := Capture(context.Background(), anyTarget(c.pid), Options{})
+	var traced *TracedError
+	if !errors.As(err, &traced) || traced.Tracer != tracer.pid || traced.Name != "target" {
+		t.Errorf("%v, tracer is %d", err, tracer.pid)
+	}
+	t.Log(err)
+	status, err := procfs.ReadStatus(c.pid)
+	if err != nil || status.TracerPID != tracer.pid {
+		t.Errorf("traced by %d, %v", status.TracerPID, err)
+	}
+	_ = tracer.Process.Kill()
+	_ = tracer.Wait()
+	mustCapture(t, c.pid, Options{})
+}
+
+// TestRefused: what the kernel refuses is explained.
+func TestRefused(t *testing.T) {
+	if unix.Getuid() != 0 {
+		t.Skip("needs root, to become another user")
+	}
+	const nobody = 65534
+	ordinary := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}
+	for _, test := range []struct {
+		what   string
+		as     *syscall.SysProcAttr // the target's user
+		reason Reason
+	}{
+		{"sleep", nil, ReasonUID},
+		{"undumpable", ordinary, ReasonDumpable},
+		{"sleep", ordinary, ""},
+	} {
+		t.Run(test.what+" "+string(test.reason), func(t *testing.T) {
+			if targetProgram == "" {
+				t.Skip("no gcc to compile testdata/target.c with")
+			}
+			cmd := exec.Command(targetProgram, test.what)
+			cmd.SysProcAttr = test.as
+			c := startChild(t, cmd)
+			tracer := actor("once", strconv.Itoa(c.pid))
+			tracer.SysProcAttr = ordinary
+			out, err := tracer.CombinedOutput()
+			if err != nil || (test.reason != "" && !strings.HasPrefix(string(out), string(test.reason)+"\n")) ||
+				(test.reason == "" && string(out) != "captured\n") {
+				t.Errorf("%v: %s", err, out)
+			}
+			t.Logf("%s", out)
+			checkUnharmed(t, c.pid)
+		})
+	}
+}

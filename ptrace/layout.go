@@ -1,0 +1,58 @@
+package ptrace
+
+import "pg_stat_backtrace/ptrace/procfs"
+
+// span is a readable mapping, as much of it as is needed to find a stack.
+type span struct {
+	start, end uint64
+	grows      bool // the main thread's stack, which the kernel extends downwards on access
+}
+
+// maxGrowth is how far below its known start a stack can have grown since the maps were read.
+const maxGrowth = 1 << 30
+
+// appendSpans takes the readable mappings in address order. Pieces of the main stack that touch each other (a part of
+// it had its rights changed) become one.
+func appendSpans(spans []span, maps []procfs.Mapping) []span {
+	for i := range maps {
+		m := &maps[i]
+		if m.Perms&procfs.Read == 0 {
+			continue
+		}
+		s := span{m.Start, m.End, m.Path == "[stack]"}
+		if last := len(spans) - 1; last >= 0 && s.grows && spans[last].grows && spans[last].end == s.start {
+			spans[last].end = s.end
+			continue
+		}
+		spans = append(spans, s)
+	}
+	return spans
+}
+
+// stackAround returns the part of memory that is the stack if sp is the stack pointer.
+//
+//go:nosplit
+//go:norace
+func (s *session) stackAround(sp uint64) (start, end uint64, ok bool) {
+	low, high := 0, len(s.spans)
+	for low < high {
+		if middle := int(uint(low+high) >> 1); s.spans[middle].end > sp {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	if low == len(s.spans) {
+		return 0, 0, false
+	}
+	found := &s.spans[low]
+	start = sp - min(s.redZone, sp)
+	switch {
+	case found.start <= sp && !found.grows:
+		start = max(start, found.start)
+	case found.start <= sp:
+	case !found.grows || found.start-sp > maxGrowth:
+		return 0, 0, false
+	}
+	return start, found.end, true
+}

@@ -1,0 +1,48 @@
+package ptrace
+
+import (
+	"fmt"
+	"math"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// ReadMemory copies memory of a process from addr into p, without stopping it (process_vm_readv(2)); it needs the same
+// rights as a capture. It returns how much could be read before the first unreadable page; an error says why that is
+// less than all: unix.EFAULT wrapped with the address, ErrExited, ErrNotPermitted.
+func ReadMemory(pid int, addr uint64, p []byte) (int, error) {
+	if pid <= 0 || pid > maxPID {
+		return 0, fmt.Errorf("process %d: %w", pid, ErrInvalidPID)
+	}
+	done := 0
+	for done < len(p) {
+		at := addr + uint64(done)
+		if at < addr || uint64(len(p)-done) > math.MaxUint64-at {
+			return done, fmt.Errorf("process %d: read memory at 0x%x: %w", pid, at, unix.EFAULT)
+		}
+		n, errno := readOnce(pid, at, p[done:])
+		switch {
+		case errno == 0 && n > 0:
+			done += n
+		case errno == unix.EINTR:
+		case errno == unix.ESRCH:
+			return done, exitedError(pid)
+		case errno == unix.EPERM:
+			return done, explain(pid, pid)
+		default:
+			return done, fmt.Errorf("process %d: read memory at 0x%x: %w", pid, at, errno)
+		}
+	}
+	return done, nil
+}
+
+// readOnce is one process_vm_readv. The system call itself takes no more than INT_MAX bytes rounded down to pages.
+func readOnce(pid int, addr uint64, p []byte) (int, unix.Errno) {
+	local := unix.Iovec{Base: &p[0]}
+	local.SetLen(len(p))
+	remote := iovec{uintptr(addr), uintptr(len(p))}
+	n, _, errno := unix.Syscall6(unix.SYS_PROCESS_VM_READV, uintptr(pid), uintptr(unsafe.Pointer(&local)), 1,
+		uintptr(unsafe.Pointer(&remote)), 1, 0)
+	return int(n), errno
+}

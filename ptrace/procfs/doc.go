@@ -1,0 +1,59 @@
+// Package procfs reads what Linux tells about processes under /proc: mappings, states, credentials, threads.
+//
+// It only reads and parses (proc(5)); it stops nothing, keeps nothing, and knows neither ptrace nor what the
+// processes are. Every byte it parses may have been chosen by the process it belongs to (names, paths), so the
+// parsers are bounded and return errors instead of guessing.
+package procfs
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrGone says that there is no such process or thread (any more). A process hidden by the hidepid mount option
+// looks the same.
+var ErrGone = errors.New("no such process")
+
+// ErrDenied says that the kernel refuses to show the file to this user.
+var ErrDenied = errors.New("permission denied")
+
+// ErrFormat says that a file does not look as proc(5) describes it.
+var ErrFormat = errors.New("unexpected format")
+
+// maxFile bounds what is read of one file: maps of 65,530 mappings (vm.max_map_count) with long paths stay below.
+const maxFile = 64 << 20
+
+// path names a file of a process.
+func path(pid int, file string) string {
+	return "/proc/" + strconv.Itoa(pid) + "/" + file
+}
+
+// taskPath names a file of a thread.
+func taskPath(pid, tid int, file string) string {
+	return "/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(tid) + "/" + file
+}
+
+// wrap turns a system error into this package's sentinels and names the file.
+func wrap(name string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.ENOENT), errors.Is(err, unix.ESRCH):
+		return fmt.Errorf("%s: %w", name, ErrGone)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%s: %w", name, ErrDenied)
+	}
+	return fmt.Errorf("%s: %w", name, err)
+}
+
+// formatError says what in a file is not as expected; the text of hostile files is quoted and shortened.
+func formatError(what string, text string) error {
+	const most = 60
+	if len(text) > most {
+		text = text[:most]
+	}
+	return fmt.Errorf("%w: %s %q", ErrFormat, what, text)
+}

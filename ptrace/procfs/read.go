@@ -1,0 +1,72 @@
+package procfs
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// bufferSize is large enough for every file but maps of large processes.
+const bufferSize = 64 << 10
+
+var buffers = sync.Pool{New: func() any {
+	b := make([]byte, bufferSize)
+	return &b
+}}
+
+// readFile returns the contents of a small /proc file as a string. It avoids package os: these files cannot be
+// polled, and the runtime's attempt to do so costs as much as reading them.
+func readFile(name string) (string, error) {
+	fd, err := open(name)
+	if err != nil {
+		return "", wrap(name, err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	b, ok := buffers.Get().(*[]byte)
+	if !ok {
+		return "", fmt.Errorf("%s: no buffer", name)
+	}
+	data, err := readAll(fd, (*b)[:0])
+	text := string(data)
+	if cap(data) > cap(*b) && cap(data) <= 1<<20 {
+		*b = data[:cap(data)]
+	}
+	buffers.Put(b)
+	if err != nil {
+		return "", wrap(name, err)
+	}
+	return text, nil
+}
+
+func open(name string) (int, error) {
+	for {
+		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return fd, err
+		}
+	}
+}
+
+// readAll appends the whole file to p, which grows as needed up to maxFile.
+func readAll(fd int, p []byte) ([]byte, error) {
+	for {
+		if len(p) == cap(p) {
+			if cap(p) >= maxFile {
+				return p, fmt.Errorf("%w: larger than %d bytes", ErrFormat, maxFile)
+			}
+			p = append(p, make([]byte, cap(p)+1)...)[:len(p)]
+		}
+		n, err := unix.Read(fd, p[len(p):cap(p)])
+		switch {
+		case errors.Is(err, unix.EINTR):
+		case err != nil:
+			return p, err
+		case n <= 0:
+			return p, nil
+		default:
+			p = p[:len(p)+n]
+		}
+	}
+}

@@ -1,0 +1,97 @@
+package procfs
+
+import (
+	"strconv"
+	"strings"
+)
+
+// KernelThread is the bit of Stat.Flags that marks a thread of the kernel (PF_KTHREAD in include/linux/sched.h).
+const KernelThread = 0x00200000
+
+// Stat is a part of /proc/PID/stat (proc_pid_stat(5)).
+type Stat struct {
+	PID     int
+	Comm    string // name of the executable or thread, at most 15 bytes (64 for kernel threads), of any bytes
+	State   byte   // R, S, D, T (stopped), t (traced), Z (zombie), X (dead), I (idle kernel thread)
+	PPID    int
+	Flags   uint32 // PF_ flags of the kernel
+	Threads int
+	// StartTime is in clock ticks (sysconf(_SC_CLK_TCK), 100 per second) since boot; it survives execve(2). PID and
+	// start time together name a process for the time the machine is up.
+	StartTime uint64
+	// StartCode and StackStart are addresses that change with execve(2) (under address space randomization); 0 or 1
+	// when the reader may not trace the process.
+	StartCode, StackStart uint64
+}
+
+// ReadStat reads the stat file of a process, or of its main thread as far as the values are per thread.
+func ReadStat(pid int) (Stat, error) {
+	return readStat(path(pid, "stat"))
+}
+
+// ReadTaskStat reads the stat file of one thread.
+func ReadTaskStat(pid, tid int) (Stat, error) {
+	return readStat(taskPath(pid, tid, "stat"))
+}
+
+func readStat(name string) (Stat, error) {
+	text, err := readFile(name)
+	if err != nil {
+		return Stat{}, err
+	}
+	s, err := ParseStat(text)
+	return s, wrap(name, err)
+}
+
+// ParseStat parses the contents of a stat file. The name in parentheses may hold anything, parentheses and blanks
+// included, so it ends at the last closing one.
+func ParseStat(text string) (Stat, error) {
+	first, last := strings.Index(text, " ("), strings.LastIndex(text, ") ")
+	if first < 0 || last < first+2 {
+		return Stat{}, formatError("stat", text)
+	}
+	s := Stat{Comm: text[first+2 : last]}
+	pid, err := strconv.ParseUint(text[:first], 10, 31)
+	if err != nil {
+		return Stat{}, formatError("pid in stat", text)
+	}
+	s.PID = int(pid)
+	const fields = 26 // state (field 3 of the manual page) to startstack (28)
+	var f [fields]string
+	if rest := split(text[last+2:], f[:]); rest < fields || len(f[0]) != 1 {
+		return Stat{}, formatError("stat", text[last:])
+	}
+	s.State = f[0][0]
+	if !s.numbers(&f) {
+		return Stat{}, formatError("number in stat", text[last:])
+	}
+	return s, nil
+}
+
+// numbers takes the numeric fields; index = field number of the manual page less 3.
+func (s *Stat) numbers(f *[26]string) bool {
+	ppid, err1 := strconv.ParseUint(f[1], 10, 31)
+	flags, err2 := strconv.ParseUint(f[6], 10, 32)
+	threads, err3 := strconv.ParseUint(f[17], 10, 31)
+	start, err4 := strconv.ParseUint(f[19], 10, 64)
+	code, err5 := strconv.ParseUint(f[23], 10, 64)
+	stack, err6 := strconv.ParseUint(f[25], 10, 64)
+	s.PPID, s.Flags, s.Threads = int(ppid), uint32(flags), int(threads)
+	s.StartTime, s.StartCode, s.StackStart = start, code, stack
+	return err1 == nil && err2 == nil && err3 == nil && err4 == nil && err5 == nil && err6 == nil
+}
+
+// split cuts blank-separated fields into f and returns how many there were, at most len(f).
+func split(text string, f []string) int {
+	for i := range f {
+		field, rest, found := strings.Cut(text, " ")
+		if field == "" {
+			return i
+		}
+		f[i], text = field, rest
+		if !found {
+			return i + 1
+		}
+	}
+	return len(f)
+}

@@ -1,0 +1,149 @@
+package procfs
+
+import (
+	"strconv"
+	"strings"
+)
+
+// Status is a part of /proc/PID/status (proc_pid_status(5)).
+type Status struct {
+	Name      string // as Stat.Comm, with line feeds and backslashes escaped
+	State     byte   // as Stat.State
+	TGID      int    // the process; differs from PID when PID is the id of another thread than the main one
+	PID       int
+	PPID      int
+	TracerPID int    // who traces it; 0: nobody, or somebody outside this PID namespace
+	UID, GID  [4]int // real, effective, saved, file system
+	NSPID     []int  // ids in nested PID namespaces, outermost (the reader's) first
+	CapEff    uint64 // effective capabilities
+	CapPrm    uint64 // permitted capabilities
+	Seccomp   int    // 0: off, 1: strict, 2: filter
+
+	// VoluntarySwitches and InvoluntarySwitches count how often the (main) thread left the CPU.
+	VoluntarySwitches, InvoluntarySwitches uint64
+}
+
+// ReadStatus reads the status file of a process. The id of any thread works as well; TGID then tells its process.
+func ReadStatus(pid int) (Status, error) {
+	return readStatus(path(pid, "status"))
+}
+
+// ReadTaskStatus reads the status file of one thread.
+func ReadTaskStatus(pid, tid int) (Status, error) {
+	return readStatus(taskPath(pid, tid, "status"))
+}
+
+func readStatus(name string) (Status, error) {
+	text, err := readFile(name)
+	if err != nil {
+		return Status{}, err
+	}
+	s, err := ParseStatus(text)
+	return s, wrap(name, err)
+}
+
+// ParseStatus parses the contents of a status file; lines that it does not know are skipped.
+func ParseStatus(text string) (Status, error) {
+	var s Status
+	seen := 0
+	for text != "" {
+		line, rest, _ := strings.Cut(text, "\n")
+		key, value, _ := strings.Cut(line, ":")
+		known, ok := s.set(key, strings.TrimLeft(value, "\t "))
+		if !ok {
+			return Status{}, formatError("status", line)
+		}
+		if known {
+			seen++
+		}
+		text = rest
+	}
+	const required = 8 // Name, State, Tgid, Pid, PPid, TracerPid, Uid, Gid: in every kernel
+	if seen < required {
+		return Status{}, formatError("status", "too few lines")
+	}
+	return s, nil
+}
+
+// set takes one line; known says that it is one of the lines every status file has.
+func (s *Status) set(key, value string) (known, ok bool) {
+	switch key {
+	case "Name":
+		s.Name = value
+		return true, true
+	case "State":
+		if value == "" {
+			return true, false
+		}
+		s.State = value[0]
+		return true, true
+	case "Tgid":
+		return true, setInt(&s.TGID, value)
+	case "Pid":
+		return true, setInt(&s.PID, value)
+	case "PPid":
+		return true, setInt(&s.PPID, value)
+	case "TracerPid":
+		return true, setInt(&s.TracerPID, value)
+	case "Uid":
+		return true, setIDs(&s.UID, value)
+	case "Gid":
+		return true, setIDs(&s.GID, value)
+	}
+	return false, s.setOptional(key, value)
+}
+
+func (s *Status) setOptional(key, value string) bool {
+	var err error
+	switch key {
+	case "NSpid":
+		return s.setNSPID(value)
+	case "Seccomp":
+		return setInt(&s.Seccomp, value)
+	case "CapEff":
+		s.CapEff, err = strconv.ParseUint(value, 16, 64)
+	case "CapPrm":
+		s.CapPrm, err = strconv.ParseUint(value, 16, 64)
+	case "voluntary_ctxt_switches":
+		s.VoluntarySwitches, err = strconv.ParseUint(value, 10, 64)
+	case "nonvoluntary_ctxt_switches":
+		s.InvoluntarySwitches, err = strconv.ParseUint(value, 10, 64)
+	}
+	return err == nil
+}
+
+func (s *Status) setNSPID(value string) bool {
+	const deepest = 33 // the kernel nests PID namespaces at most 32 deep
+	fields := strings.Fields(value)
+	if len(fields) > deepest {
+		return false
+	}
+	s.NSPID = make([]int, len(fields))
+	for i, field := range fields {
+		if !setInt(&s.NSPID[i], field) {
+			return false
+		}
+	}
+	return true
+}
+
+func setInt(p *int, value string) bool {
+	n, err := strconv.ParseUint(value, 10, 31)
+	*p = int(n)
+	return err == nil
+}
+
+func setIDs(ids *[4]int, value string) bool {
+	fields := strings.Fields(value)
+	if len(fields) != len(ids) {
+		return false
+	}
+	for i, field := range fields {
+		n, err := strconv.ParseUint(field, 10, 32)
+		if err != nil {
+			return false
+		}
+		ids[i] = int(n)
+	}
+	return true
+}

@@ -1,0 +1,172 @@
+package procfs
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Syscall is what /proc/PID/task/TID/syscall shows (proc_pid_syscall(5)).
+type Syscall struct {
+	Running bool   // on the CPU or waiting for it: nothing else is known
+	Number  int    // system call, -1 when blocked outside of one (a page fault)
+	SP, PC  uint64 // of the user mode, where it will go on
+}
+
+// ReadSyscall tells what a thread waits in. It needs the right to trace the process.
+func ReadSyscall(pid, tid int) (Syscall, error) {
+	name := taskPath(pid, tid, "syscall")
+	text, err := readFile(name)
+	if err != nil {
+		return Syscall{}, err
+	}
+	s, err := ParseSyscall(text)
+	return s, wrap(name, err)
+}
+
+// ParseSyscall parses the contents of a syscall file: "running", or the number, six arguments when it is not -1, the
+// stack pointer and the program counter.
+func ParseSyscall(text string) (Syscall, error) {
+	text = strings.TrimSuffix(text, "\n")
+	if text == "running" {
+		return Syscall{Running: true}, nil
+	}
+	fields := strings.Split(text, " ")
+	number, err := strconv.ParseInt(fields[0], 10, 32)
+	if err != nil || (len(fields) != 9 && (number != -1 || len(fields) != 3)) {
+		return Syscall{}, formatError("syscall", text)
+	}
+	sp, err1 := strconv.ParseUint(fields[len(fields)-2], 0, 64)
+	pc, err2 := strconv.ParseUint(fields[len(fields)-1], 0, 64)
+	if err1 != nil || err2 != nil {
+		return Syscall{}, formatError("syscall", text)
+	}
+	return Syscall{Number: int(number), SP: sp, PC: pc}, nil
+}
+
+// WaitChannel names the function of the kernel that a thread sleeps in; "" when it does not sleep or the kernel does
+// not tell.
+func WaitChannel(pid, tid int) (string, error) {
+	text, err := readFile(taskPath(pid, tid, "wchan"))
+	if err != nil || text == "0" {
+		return "", err
+	}
+	return text, nil
+}
+
+// Threads lists the thread ids of a process in ascending order. Threads may start and end meanwhile.
+func Threads(pid int) ([]int, error) {
+	return numbers(path(pid, "task"))
+}
+
+// Processes lists the ids of all visible processes in ascending order.
+func Processes() ([]int, error) {
+	return numbers("/proc")
+}
+
+// numbers lists the entries of a directory whose names are numbers.
+func numbers(directory string) ([]int, error) {
+	names, err := readNames(directory)
+	if err != nil {
+		return nil, wrap(directory, err)
+	}
+	ids := make([]int, 0, len(names))
+	for _, name := range names {
+		if id, err := strconv.ParseUint(name, 10, 31); err == nil {
+			ids = append(ids, int(id))
+		}
+	}
+	slices.Sort(ids)
+	return ids, nil
+}
+
+func readNames(directory string) ([]string, error) {
+	file, err := os.Open(directory) //nolint:gosec // a directory of /proc, made of numbers
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close() //nolint:errcheck // nothing was written
+	return file.Readdirnames(-1)
+}
+
+// Namespace returns the inode number that identifies a namespace of the process; kind is a name in /proc/PID/ns such
+// as "pid", "user" or "mnt". It needs the right to read the process (PTRACE_MODE_READ).
+func Namespace(pid int, kind string) (uint64, error) {
+	name := path(pid, "ns/"+kind)
+	link, err := os.Readlink(name)
+	if err != nil {
+		return 0, wrap(name, err)
+	}
+	text, ok1 := strings.CutPrefix(link, kind+":[")
+	text, ok2 := strings.CutSuffix(text, "]")
+	inode, err := strconv.ParseUint(text, 10, 64)
+	if !ok1 || !ok2 || err != nil {
+		return 0, wrap(name, formatError("link", link))
+	}
+	return inode, nil
+}
+
+// Children lists the child processes of all threads of a process in ascending order. The list of a running process
+// is a guess: a child that ends while the kernel walks the list can hide its successors. Who needs certainty about
+// one process reads that one's PPID.
+func Children(pid int) ([]int, error) {
+	threads, err := Threads(pid)
+	if err != nil {
+		return nil, err
+	}
+	var children []int
+	for _, tid := range threads {
+		text, err := readFile(taskPath(pid, tid, "children"))
+		if errors.Is(err, ErrGone) {
+			if len(threads) == 1 {
+				return childrenByScan(pid)
+			}
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, field := range strings.Fields(text) {
+			id, err := strconv.ParseUint(field, 10, 31)
+			if err != nil {
+				return nil, formatError("children", text)
+			}
+			children = append(children, int(id))
+		}
+	}
+	slices.Sort(children)
+	return children, nil
+}
+
+// childrenByScan stands in where the kernel has no children files (built without CONFIG_PROC_CHILDREN).
+func childrenByScan(parent int) ([]int, error) {
+	if _, err := ReadStat(parent); err != nil {
+		return nil, err
+	}
+	all, err := Processes()
+	if err != nil {
+		return nil, err
+	}
+	var children []int
+	for _, pid := range all {
+		if s, err := ReadStat(pid); err == nil && s.PPID == parent {
+			children = append(children, pid)
+		}
+	}
+	return children, nil
+}
+
+// Owner returns the user who owns the process's directory: the effective user, or root when the process may not be
+// dumped or traced by its own user (PR_SET_DUMPABLE in prctl(2)).
+func Owner(pid int) (int, error) {
+	var st unix.Stat_t
+	name := path(pid, "ns") // not the directory itself, which always belongs to the effective user
+	if err := unix.Stat(name, &st); err != nil {
+		return 0, wrap(name, err)
+	}
+	return int(st.Uid), nil
+}

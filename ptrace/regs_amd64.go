@@ -1,0 +1,7 @@
+package ptrace
+
+// stackPointers: struct user_regs_struct of arch/x86/include/asm/user_64.h, and user_32.h for 32-bit programs.
+var stackPointers = [...]stackPointer{
+	{length: 27 * 8, offset: 19 * 8, size: 8}, // rsp
+	{length: 17 * 4, offset: 15 * 4, size: 4}, // esp
+}

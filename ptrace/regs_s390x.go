@@ -1,0 +1,6 @@
+package ptrace
+
+// stackPointers: s390_regs of arch/s390/include/uapi/asm/ptrace.h: the PSW of 16 bytes, then the general registers.
+var stackPointers = [...]stackPointer{
+	{length: 27 * 8, offset: 16 + 15*8, size: 8}, // r15
+}

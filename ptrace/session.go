@@ -1,0 +1,220 @@
+package ptrace
+
+import (
+	"errors"
+	"os"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// errAgain says that the target executed another program in the middle: what was read before is void.
+var errAgain = errors.New("the process has executed another program")
+
+// ntPRStatus is the note type of the general registers (elf.h).
+const ntPRStatus = 1
+
+const (
+	prefault   = 256 << 10 // bytes of the arena that are touched beforehand: more than nearly every stack
+	largeArena = 64 << 20  // room for the stacks of all threads of a process
+	keepArena  = 2 << 20   // a larger arena is not kept for the next capture
+)
+
+// step names the moments at which tests can interfere.
+type step string
+
+const (
+	stepMapped  step = "mapped"  // maps have been read, nothing is attached
+	stepSeized  step = "seized"  // attached, not interrupted
+	stepWaiting step = "waiting" // interrupted, did not stop yet
+	stepDone    step = "done"    // detached
+)
+
+// session is the work of one thread for one capture: whom it has attached to, and the memory for the copies. It is
+// used again for other captures, because fresh memory would have to be touched first.
+type session struct {
+	flight  *flight
+	before  procfs.Stat
+	maps    []procfs.Mapping
+	spans   []span
+	tracees []tracee
+	leftOut int
+	own     bool // the target is a child of this process
+
+	maxStack, redZone, pageMask uint64
+
+	arena []byte
+	used  int
+
+	// Times in ns: when all threads were last known to run, the first stop, the last detach. 0: not yet.
+	lastRunning, firstStop, end int64
+	now                         struct{ sec, nsec int64 }
+
+	mask, oldMask uint64
+	blocking      bool // signals are blocked
+	exact         bool // the thread's timer slack was changed
+	doubtful      bool // something may be attached that is not among the tracees
+}
+
+// sessions are kept for further captures.
+//
+//nolint:gochecknoglobals // a cache
+var sessions = make(chan *session, 4)
+
+func newSession(f *flight) *session {
+	var s *session
+	select {
+	case s = <-sessions:
+	default:
+		s = &session{pageMask: uint64(os.Getpagesize()) - 1, mask: blocked}
+	}
+	s.flight = f
+	s.maxStack, s.redZone = uint64(f.options.MaxStack), uint64(f.options.RedZone)
+	return s
+}
+
+// recycle keeps the session for another capture.
+func (s *session) recycle() {
+	s.reset()
+	s.flight = nil
+	if len(s.arena) > keepArena {
+		s.arena = nil
+	}
+	if cap(s.tracees) > 8 {
+		s.tracees = nil
+	}
+	select {
+	case sessions <- s:
+	default:
+	}
+}
+
+// reset forgets the last capture.
+func (s *session) reset() {
+	clear(s.tracees)
+	s.tracees = s.tracees[:0]
+	s.before, s.maps, s.spans, s.leftOut, s.used = procfs.Stat{}, nil, s.spans[:0], 0, 0
+	s.lastRunning, s.firstStop, s.end = 0, 0, 0
+}
+
+func (s *session) hook(at step) {
+	if h := s.flight.options.hook; h != nil {
+		h(at)
+	}
+}
+
+// capture does the whole work; what is attached when it returns, release has to detach.
+func (s *session) capture() (*Snapshot, error) {
+	s.reset()
+	if err := s.prepare(); err != nil {
+		return nil, err
+	}
+	s.hook(stepMapped)
+	if err := s.attach(); err != nil {
+		return nil, err
+	}
+	if err := s.identify(); err != nil {
+		return nil, err
+	}
+	s.hook(stepSeized)
+	if err := s.flight.expired(); err != nil {
+		return nil, err
+	}
+	if err := s.stopAndCopy(); err != nil {
+		return nil, err
+	}
+	s.hook(stepDone)
+	return s.snapshot()
+}
+
+// prepare reads what can be read before anything is attached.
+func (s *session) prepare() (err error) {
+	if s.before, err = readTarget(s.flight.target.PID); err != nil {
+		return err
+	}
+	if err := s.readMaps(s.flight.target.PID); err != nil {
+		return err
+	}
+	size := s.flight.options.MaxStack
+	if s.flight.options.AllThreads {
+		size = max(size, min(size*max(s.before.Threads, 1), largeArena))
+	}
+	s.reserve(size)
+	return nil
+}
+
+// reserve provides memory for the stacks.
+func (s *session) reserve(size int) {
+	if len(s.arena) >= size {
+		return
+	}
+	s.arena = make([]byte, size)
+	for i := 0; i < min(size, prefault); i += int(s.pageMask) + 1 {
+		s.arena[i] = 1
+	}
+}
+
+// readMaps reads the mappings of the process, as one of its threads shows them.
+func (s *session) readMaps(tid int) error {
+	maps, err := procfs.TaskMaps(s.flight.target.PID, tid)
+	switch {
+	case errors.Is(err, procfs.ErrGone):
+		return exitedError(s.flight.target.PID)
+	case errors.Is(err, procfs.ErrDenied):
+		return explain(s.flight.target.PID, s.flight.target.PID)
+	case err != nil:
+		return err
+	}
+	s.maps = maps
+	s.spans = appendSpans(s.spans[:0], maps)
+	return nil
+}
+
+// snapshot makes the result of what was copied. The copies leave the arena, which the next capture will use.
+func (s *session) snapshot() (*Snapshot, error) {
+	snap := &Snapshot{PID: s.flight.target.PID, Engine: Engine, Maps: s.maps, ThreadsLeftOut: s.leftOut}
+	snap.Threads = make([]Thread, 0, len(s.tracees))
+	copied := false
+	for i := range s.tracees {
+		t := &s.tracees[i]
+		if t.phase == gone {
+			return nil, errAgain
+		}
+		if !t.foreign {
+			snap.Threads = append(snap.Threads, s.thread(t))
+			copied = copied || t.length > 0
+		}
+	}
+	if !copied {
+		return nil, snap.Threads[0].Err
+	}
+	slices.SortFunc(snap.Threads[1:], func(a, b Thread) int { return a.TID - b.TID })
+	snap.Pause = time.Duration(s.end - s.firstStop)
+	return snap, nil
+}
+
+// thread makes the result of one thread.
+func (s *session) thread(t *tracee) Thread {
+	result := Thread{TID: t.tid, Name: t.name, State: t.state, Err: t.err}
+	switch {
+	case t.err != nil:
+	case t.length > 0:
+		result.Registers = slices.Clone(t.registers[:t.length])
+		result.Stack = Stack{Start: t.stackStart, Data: slices.Clone(s.arena[t.stackAt : t.stackAt+t.stackLen]), Cut: t.cut}
+		if t.stackLen == 0 {
+			result.Stack = Stack{}
+			result.Err = noStackError(t)
+		}
+	case t.phase == seized && t.errno == 0:
+		result.Err = &DeadlineError{PID: t.tid, After: time.Since(s.flight.started), State: t.state,
+			During: "its process was not to stand still for longer"}
+	case t.errno != 0 && t.errno != unix.ESRCH:
+		result.Err = systemError(t.tid, "read registers", t.errno)
+	default:
+		result.Err = exitedError(t.tid)
+	}
+	return result
+}

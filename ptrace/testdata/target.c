@@ -1,0 +1,226 @@
+// target: the processes that the tests of package ptrace capture. First argument: what to be. Every one of them
+// writes a line to standard output when it is so.
+#define _GNU_SOURCE
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+static volatile unsigned long counter;
+
+static void ready(void) { puts("ready"); fflush(stdout); }
+
+static volatile int stay = 1;
+
+static void rest(void) { while (stay) pause(); }
+
+static void spin(void) { for (;;) counter++; }
+
+static void *thread(void *arg)
+{
+	char name[16];
+	snprintf(name, sizeof name, "t%ld", (long)arg);
+	prctl(PR_SET_NAME, name);
+	if ((long)arg % 2)
+		rest();
+	struct timespec nap = {0, 2000000};
+	for (;;) {
+		for (int i = 0; i < 100000; i++)
+			counter++;
+		nanosleep(&nap, NULL);
+	}
+	return NULL;
+}
+
+static void threads(int n)
+{
+	pthread_t t;
+	for (long i = 0; i < n; i++)
+		if (pthread_create(&t, NULL, thread, (void *)i))
+			exit(3);
+}
+
+static void *brief(void *arg) { return arg; }
+
+// churn starts and ends threads all the time.
+static void churn(void)
+{
+	for (;;) {
+		pthread_t t[4];
+		int n = 0;
+		while (n < 4 && !pthread_create(&t[n], NULL, brief, NULL))
+			n++;
+		while (n > 0)
+			pthread_join(t[--n], NULL);
+	}
+}
+
+// storm: real-time signals queued by "send" must arrive all of them, once, in order.
+static volatile sig_atomic_t received, disorder;
+
+static void on_signal(int sig, siginfo_t *info, void *context)
+{
+	(void)sig; (void)context;
+	if (info->si_code != SI_QUEUE || info->si_value.sival_int != received)
+		disorder++;
+	received++;
+}
+
+static void storm(int n)
+{
+	struct sigaction act = {.sa_sigaction = on_signal, .sa_flags = SA_SIGINFO};
+	struct timespec nap = {0, 100000};
+	sigaction(SIGRTMIN, &act, NULL);
+	ready();
+	for (int idle = 0; received < n && idle < 100000; idle++)
+		nanosleep(&nap, NULL);
+	printf("received %d disorder %d\n", (int)received, (int)disorder);
+}
+
+static void sender(pid_t pid, int n, int nap)
+{
+	for (int i = 0; i < n; i++) {
+		union sigval value = {.sival_int = i};
+		while (sigqueue(pid, SIGRTMIN, value)) {
+			if (errno != EAGAIN)
+				exit(4);
+			sched_yield();
+		}
+		if (nap && i % 20 == 0)
+			usleep(nap);
+	}
+	ready();
+}
+
+// frozen: the parent of a vfork child sleeps uninterruptibly until the child goes.
+static void frozen(void)
+{
+	printf("ready\n");
+	fflush(stdout);
+	if (vfork() == 0) {
+		char c;
+		if (read(0, &c, 1) >= 0) // until the test closes the pipe
+			_exit(0);
+		_exit(1);
+	}
+	rest();
+}
+
+static void tracer(pid_t pid)
+{
+	if (ptrace(PTRACE_SEIZE, pid, 0, 0))
+		exit(5);
+	ready();
+	rest();
+}
+
+static char **arguments;
+
+static void *again(void *arg)
+{
+	(void)arg;
+	execv("/proc/self/exe", arguments);
+	exit(6);
+}
+
+// phoenix executes itself for ever, from another thread than the main one.
+static void phoenix(char **argv, const char *rounds)
+{
+	pthread_t t;
+	char count[16];
+	int left = atoi(rounds);
+	if (left == 0)
+		ready();
+	snprintf(count, sizeof count, "%d", left + 1);
+	arguments = (char *[]){argv[0], "phoenix", count, NULL};
+	usleep(500);
+	if (pthread_create(&t, NULL, again, NULL))
+		exit(3);
+	rest();
+}
+
+static void on_stack(int sig) { (void)sig; ready(); rest(); }
+
+// elsewhere rests on a stack that is a piece of the heap.
+static void elsewhere(void)
+{
+	stack_t stack = {.ss_size = 256 << 10, .ss_sp = malloc(256 << 10)};
+	struct sigaction act = {.sa_handler = on_stack, .sa_flags = SA_ONSTACK};
+	sigaltstack(&stack, NULL);
+	sigaction(SIGUSR1, &act, NULL);
+	raise(SIGUSR1);
+}
+
+// nowhere has a stack pointer that points to nothing.
+static void nowhere(unsigned long sp)
+{
+	ready();
+#if defined __x86_64__
+	__asm__ volatile("mov %0, %%rsp\n1: pause\n jmp 1b" ::"r"(sp));
+#elif defined __aarch64__
+	__asm__ volatile("mov sp, %0\n1: b 1b" ::"r"(sp));
+#endif
+}
+
+// ragged has its stack pointer at the start of a mapping with nothing before it, or in front of a hole.
+static void ragged(void)
+{
+	long page = sysconf(_SC_PAGESIZE);
+	char *m = mmap(NULL, 4 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	munmap(m, page);
+	nowhere((unsigned long)(m + page));
+}
+
+static int deep(int kib)
+{
+	volatile char room[1024];
+	room[0] = (char)kib;
+	if (kib > 0)
+		return deep(kib - 1) + room[0];
+	ready();
+	rest();
+	return 0;
+}
+
+// grow goes down its stack and up again; each turn in a fresh process would be truer, one is enough.
+static void grow(void)
+{
+	struct timespec nap = {0, 300000000};
+	ready();
+	nanosleep(&nap, NULL);
+	deep(4000);
+}
+
+int main(int argc, char **argv)
+{
+	const char *what = argc > 1 ? argv[1] : "";
+	int n = argc > 2 ? atoi(argv[2]) : 0;
+	prctl(PR_SET_PTRACER, -1L);
+	if (!strcmp(what, "sleep")) ready(), rest();
+	if (!strcmp(what, "busy")) ready(), spin();
+	if (!strcmp(what, "threads")) threads(n), ready(), rest();
+	if (!strcmp(what, "busythreads")) threads(n), ready(), spin();
+	if (!strcmp(what, "leaderless")) threads(n), ready(), pthread_exit(NULL);
+	if (!strcmp(what, "churn")) ready(), churn();
+	if (!strcmp(what, "storm")) storm(n);
+	if (!strcmp(what, "send")) sender(n, atoi(argv[3]), atoi(argv[4]));
+	if (!strcmp(what, "frozen")) frozen();
+	if (!strcmp(what, "tracer")) tracer(n);
+	if (!strcmp(what, "phoenix")) phoenix(argv, argv[2]);
+	if (!strcmp(what, "elsewhere")) elsewhere();
+	if (!strcmp(what, "nowhere")) nowhere(16);
+	if (!strcmp(what, "ragged")) ragged();
+	if (!strcmp(what, "deep")) deep(n);
+	if (!strcmp(what, "grow")) grow();
+	if (!strcmp(what, "undumpable")) prctl(PR_SET_DUMPABLE, 0), ready(), rest();
+	if (!strcmp(what, "brief")) ready(), usleep(n);
+	return 0;
+}

@@ -1,0 +1,130 @@
+package ptrace
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// phase is how far a thread has come.
+type phase uint8
+
+const (
+	failed   phase = iota // was never seized
+	seized                // attached and running
+	stopped               // attached and standing still
+	detached              // let go
+	exited                // a zombie of which we have to take notice
+	buried                // a zombie of which we have
+	gone                  // not ours any more, though we did not let it go
+)
+
+// tracee is one thread on its way through a capture. Everything that is written while it stands still has its place
+// here beforehand.
+type tracee struct {
+	tid   int
+	name  string
+	state byte
+	err   error
+
+	phase   phase
+	foreign bool    // turned out to be a thread of another process: let go untouched
+	signal  uintptr // on its way to the thread, to be handed on with the detach
+
+	info   siginfo
+	errno  unix.Errno // of the copy, 0: none
+	cut    bool
+	length int // of registers
+	local  iovec
+	remote iovec
+	vector iovec
+
+	stackStart uint64
+	stackAt    int // in the session's arena
+	stackLen   int
+
+	registers [maxRegisters]byte
+}
+
+// iovec is struct iovec. Addresses are numbers here, lest storing them needs a write barrier: what they point to is
+// kept alive by the session, and the heap does not move.
+type iovec struct {
+	base, length uintptr
+}
+
+// siginfo is the part of siginfo_t that waitid(2) fills, on every 64-bit architecture of section "regs".
+type siginfo struct {
+	signo, errno, code, _ int32
+	pid                   int32
+	uid                   uint32
+	status                int32
+	_                     [100]byte
+}
+
+// cldDumped is the highest si_code that means the end of a process (CLD_EXITED, CLD_KILLED, CLD_DUMPED).
+const cldDumped = 3
+
+// looking reports stops and ends of our tracees only (not of this process's other children) and leaves them to be
+// reported again: a signal in a stop that was only looked at is not lost if this process dies.
+const looking = unix.WEXITED | unix.WSTOPPED | unix.WNOHANG | unix.WNOWAIT | unix.WALL | unix.WNOTHREAD
+
+// look updates the phase of an attached thread.
+//
+//go:nosplit
+//go:norace
+func (t *tracee) look() {
+	t.info.signo = 0
+	_, _, errno := unix.RawSyscall6(unix.SYS_WAITID, unix.P_PID, uintptr(t.tid),
+		uintptr(unsafe.Pointer(&t.info)), looking, 0, 0)
+	switch {
+	case errno == unix.ECHILD:
+		t.phase = gone
+	case errno != 0 || t.info.signo == 0:
+	case t.info.code <= cldDumped:
+		t.phase = exited
+	default:
+		t.phase = stopped
+		t.signal = signalOf(t.info.status)
+	}
+}
+
+// signalOf tells which signal a stop holds up: none in a PTRACE_EVENT_STOP, whatever its low byte says, for that is a
+// stop that we asked for or a group stop, which the kernel resumes by itself after the detach.
+//
+//go:nosplit
+func signalOf(status int32) uintptr {
+	if status>>8 != 0 {
+		return 0
+	}
+	return uintptr(status & 0x7f)
+}
+
+// interrupt asks a running tracee to stop. Asking again does no harm, and is needed where the first time went to a
+// thread whose number another one has taken over by executing a program.
+//
+//go:nosplit
+//go:norace
+func (t *tracee) interrupt() {
+	_, _, _ = unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_INTERRUPT, uintptr(t.tid), 0, 0, 0, 0)
+}
+
+// detach lets a stopped tracee go. If it was killed meanwhile it is not stopped any more: then it is ours until it has
+// ended.
+//
+//go:nosplit
+//go:norace
+func (t *tracee) detach() {
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(t.tid), 0, t.signal, 0, 0)
+	if errno == 0 {
+		t.phase = detached
+	} else {
+		t.phase = seized
+	}
+}
+
+// reap takes notice of the end of a tracee, so that its parent gets to know of it. It returns false if that is not
+// possible yet: a main thread, ended, waits for the others to end.
+func (t *tracee) reap() bool {
+	n, _, errno := unix.Syscall6(unix.SYS_WAIT4, uintptr(t.tid), 0, unix.WNOHANG|unix.WALL|unix.WNOTHREAD, 0, 0, 0)
+	return errno != 0 || int(n) == t.tid
+}
