@@ -28,6 +28,9 @@ type Options struct {
 	// AllThreads captures every thread of the process, all of them stopped at the same time, instead of the main
 	// thread alone.
 	AllThreads bool
+	// Also are up to four addresses at which further stacks begin: where a signal handler runs on an alternate stack,
+	// what it interrupted is on another one. From each, as from a stack pointer, memory is copied in the same stop.
+	Also []uint64
 
 	hook func(step) // for tests: called outside of the pause
 }
@@ -50,6 +53,7 @@ type Snapshot struct {
 	Pause   time.Duration
 	Maps    []procfs.Mapping // read just before the stop, in address order
 	Threads []Thread         // the main thread first, the others by id
+	Also    []Stack          // what Options.Also asked for, as far as it was readable
 	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
 	ThreadsLeftOut int
 }

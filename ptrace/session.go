@@ -49,6 +49,9 @@ type session struct {
 	arena []byte
 	used  int
 
+	also   [maxAlso]piece // further memory to copy
+	pieces int
+
 	// Times in ns: when all threads were last known to run, the first stop, the last detach. 0: not yet.
 	lastRunning, firstStop, end int64
 	now                         struct{ sec, nsec int64 }
@@ -139,11 +142,27 @@ func (s *session) prepare() (err error) {
 		return err
 	}
 	size := s.flight.options.MaxStack
+	also := s.flight.options.Also
+	s.pieces = min(len(also), maxAlso)
+	for i := range s.pieces {
+		s.also[i] = piece{address: also[i]}
+	}
 	if s.flight.options.AllThreads {
 		size = max(size, min(size*max(s.before.Threads, 1), largeArena))
 	}
-	s.reserve(size)
+	s.reserve(size + s.pieces*s.flight.options.MaxStack)
 	return nil
+}
+
+// maxAlso bounds Options.Also.
+const maxAlso = 4
+
+// piece is memory to copy besides the threads' stacks.
+type piece struct {
+	address    uint64
+	start      uint64
+	at, length int // in the arena
+	cut        bool
 }
 
 // reserve provides memory for the stacks.
@@ -190,6 +209,12 @@ func (s *session) snapshot() (*Snapshot, error) {
 	}
 	if !copied {
 		return nil, snap.Threads[0].Err
+	}
+	for _, p := range s.also[:s.pieces] {
+		if p.length > 0 {
+			snap.Also = append(snap.Also,
+				Stack{Start: p.start, Data: slices.Clone(s.arena[p.at : p.at+p.length]), Cut: p.cut})
+		}
 	}
 	slices.SortFunc(snap.Threads[1:], func(a, b Thread) int { return a.TID - b.TID })
 	snap.Pause = time.Duration(s.end - s.firstStop)

@@ -143,6 +143,26 @@ func (s *session) copyAll() {
 			s.copy(t)
 		}
 	}
+	for i := range s.pieces {
+		s.copyPiece(&s.also[i], &s.tracees[0])
+	}
+}
+
+// copyPiece reads further memory, by way of the main thread if that stands still.
+//
+//go:nosplit
+//go:norace
+func (s *session) copyPiece(p *piece, t *tracee) {
+	start, end, ok := s.stackAround(p.address)
+	if !ok || t.phase != stopped || t.foreign {
+		return
+	}
+	stackAt := t.stackAt
+	p.start, p.at = start, s.used
+	p.length = s.read(t, start, end)
+	p.cut = p.length < int(end-start)
+	s.used += p.length
+	t.stackAt = stackAt
 }
 
 // copy reads registers and stack of a thread that stands still.

@@ -51,7 +51,9 @@ func (w *walk) stepNoCode(frame *Frame) (Frame, Stop) {
 	if link, has := linkRegister(w.arch); has {
 		ra, ok = w.regs.Get(link)
 	} else {
-		ra, ok = w.mem.Word(sp)
+		if ra, ok = w.mem.Word(sp); !ok {
+			return Frame{}, Stop{Reason: NoMemory, Address: sp}
+		}
 		caller.Set(w.arch.SP, sp+uint64(w.arch.AddrSize))
 	}
 	if !ok || ra == 0 {

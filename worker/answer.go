@@ -27,18 +27,26 @@ const maxFrames = 65536
 func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
 	began := time.Now()
 	t, err := w.capture(ctx, req)
-	event := w.log.Info()
-	defer func() {
-		event.Str("verb", req.Verb).Int("pid", req.Target).Str("role", req.CallerName).Str("database", req.Database).
-			Int("backend", req.Backend).Dur("took_ms", time.Since(began)).Msg("request")
-	}()
+	var a spool.Answer
 	if err != nil {
-		a := failure(req.Target, err)
-		event = event.Str("sqlstate", a.SQLState).AnErr("error", err)
-		return a
+		a = failure(req.Target, err)
+	} else {
+		a.Text = render.Text(t, render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: maxText})
 	}
-	event = event.Str("engine", t.Engine).Dur("pause_ms", t.Pause).Int("frames", len(t.Threads[0].Frames))
-	return spool.Answer{Text: render.Text(t, render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: maxText})}
+	w.journal(req, t, a.SQLState, err, time.Since(began))
+	return a
+}
+
+// journal logs a request: who asked for which process, what came of it, and
+// how long the process stood still.
+func (w *Worker) journal(req spool.Request, t *trace.Trace, state string, err error, took time.Duration) {
+	event := w.log.Info().Str("verb", req.Verb).Int("pid", req.Target).Str("role", req.CallerName).
+		Str("database", req.Database).Int("backend", req.Backend).Dur("took_ms", took)
+	if err != nil {
+		event.Str("sqlstate", state).AnErr("error", err).Msg("request failed")
+		return
+	}
+	event.Str("engine", t.Engine).Dur("pause_ms", t.Pause).Int("frames", len(t.Threads[0].Frames)).Msg("request")
 }
 
 // errNoProcess is answered with a warning and NULL, so that a query over many

@@ -74,7 +74,7 @@ func Run(ctx context.Context, cfg Config) error {
 	w := &Worker{cfg: cfg, log: cfg.Log, capturer: capturer, limiter: policy.NewLimiter(cfg.Limits)}
 	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {
-			return nil //nolint:nilerr // told to end while it waited for the server
+			return nil // told to end while it waited for the server
 		}
 		return err
 	}
@@ -151,7 +151,7 @@ func (w *Worker) serve(ctx context.Context) error {
 		err := w.serveSpool(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // told to end
 		case errors.Is(err, spool.ErrLocked), first && time.Since(began) < minRetry:
 			return err
 		}

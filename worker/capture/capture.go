@@ -138,10 +138,10 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 		var missing []uint64
 		t, missing = c.build(snap, target.StartTime, o)
 		t.Total = time.Since(start)
-		if len(missing) == 0 || attempt >= 0 {
+		if len(missing) == 0 || attempt == maxRecaptures {
 			return t, nil
 		}
-		_ = missing
+		opts.Also = append(opts.Also, missing...)
 	}
 }
 
@@ -162,7 +162,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options) (*t
 		*out = trace.Thread{TID: th.TID, Name: th.Name, State: th.State}
 		began := time.Now()
 		var stop unwind.Stop
-		frames, stop = c.unwindThread(frames[:0], &u, th, space)
+		frames, stop = c.unwindThread(frames[:0], &u, th, snap.Also, space)
 		walked := time.Now()
 		out.Stop, out.Whole = stop.String(), stop.Whole()
 		if th.Err != nil {
@@ -182,7 +182,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options) (*t
 }
 
 func (c *Capturer) unwindThread(
-	dst []unwind.Frame, u *unwind.Unwinder, th *ptrace.Thread, space *space,
+	dst []unwind.Frame, u *unwind.Unwinder, th *ptrace.Thread, also []ptrace.Stack, space *space,
 ) ([]unwind.Frame, unwind.Stop) {
 	if th.Registers == nil {
 		return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: th.Err}
@@ -191,5 +191,5 @@ func (c *Capturer) unwindThread(
 	if err != nil {
 		return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: err}
 	}
-	return u.Unwind(dst, regs, newMemory(th, c.arch), space)
+	return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
 }

@@ -33,7 +33,7 @@ func build(t *testing.T, flags ...string) string {
 // start runs the program until it sits still, and ends it with the test.
 func start(t *testing.T, exe string, args ...string) int {
 	t.Helper()
-	cmd := exec.Command(exe, args...) //nolint:noctx // the test's own program, ended by Cleanup
+	cmd := exec.Command(exe, args...)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)

@@ -15,10 +15,10 @@ type memory struct {
 	n      int
 }
 
-func newMemory(th *ptrace.Thread, a *arch.Arch) *memory {
+func newMemory(th *ptrace.Thread, also []ptrace.Stack, a *arch.Arch) *memory {
 	m := &memory{order: a.Order, word: a.AddrSize}
 	m.stacks[0] = th.Stack
-	m.n = 1
+	m.n = 1 + copy(m.stacks[1:], also)
 	return m
 }
 

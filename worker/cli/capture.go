@@ -16,6 +16,13 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
+// The formats of a stack.
+const (
+	formatText  = "text"
+	formatJSON  = "json"
+	formatShort = "short"
+)
+
 // captureFlags are the flags of the command capture.
 type captureFlags struct {
 	format    string
@@ -50,7 +57,8 @@ copied; it is unwound and named afterwards.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.format, "format", "f", "text", "`FORMAT` of a stack: text, json (a line each) or short (f()+12<-g()+8)")
+	fs.StringVarP(&f.format, "format", "f", formatText,
+		"`FORMAT` of a stack: text, json (a line each) or short (f()+12<-g()+8)")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames a thread")
 	fs.IntVarP(&f.repeat, "repeat", "n", 1, "capture each process `N` times")
 	fs.DurationVarP(&f.interval, "interval", "i", 0, "`TIME` between two rounds of --repeat, such as 100ms")
@@ -58,14 +66,14 @@ copied; it is unwound and named afterwards.`,
 	fs.BoolVar(&f.stats, "stats", false, "print no stacks but what the captures took, in microseconds, as JSON")
 	fs.BoolVar(&f.threads, "threads", false, "all threads of each process, in one stop")
 	_ = cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions([]string{"text", "json", "short"}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions([]string{formatText, formatJSON, formatShort}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 // check validates the flags and returns the processes.
 func (f *captureFlags) check(args []string) ([]int, error) {
 	switch {
-	case f.format != "text" && f.format != "json" && f.format != "short":
+	case f.format != formatText && f.format != formatJSON && f.format != formatShort:
 		return nil, fmt.Errorf("--format must be text, json or short, not %q", f.format)
 	case f.maxFrames < 1 || f.maxFrames > maxFramesLimit:
 		return nil, fmt.Errorf("--max-frames must be from 1 to %d, not %d", maxFramesLimit, f.maxFrames)
@@ -115,7 +123,7 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 					return err
 				}
 				failed[pid] = true
-				fmt.Fprintf(stderr, "pg_stat_backtrace: %s\n", explain(pid, err))
+				tellf(stderr, "%s", explain(pid, err))
 				continue
 			}
 			st.add(t)
@@ -159,9 +167,9 @@ func (f *captureFlags) print(w io.Writer, t *trace.Trace, several bool) error {
 	}
 	var err error
 	switch f.format {
-	case "json":
+	case formatJSON:
 		err = render.JSON(w, t)
-	case "short":
+	case formatShort:
 		if several {
 			_, err = fmt.Fprintf(w, "%d ", t.PID)
 		}

@@ -43,12 +43,18 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 	case errors.Is(err, errReported):
 		return exitFailed
 	case errors.Is(err, errUsage):
-		fmt.Fprintf(stderr, "pg_stat_backtrace: %v\nTry \"pg_stat_backtrace --help\".\n", err)
+		tellf(stderr, "%v\nTry \"pg_stat_backtrace --help\".", err)
 		return exitUsage
 	default:
-		fmt.Fprintf(stderr, "pg_stat_backtrace: %v\n", err)
+		tellf(stderr, "%v", err)
 		return exitFailed
 	}
+}
+
+// tellf writes a message for the user. If even that fails, there is nobody left
+// to be told.
+func tellf(stderr io.Writer, format string, args ...any) {
+	_, _ = fmt.Fprintf(stderr, "pg_stat_backtrace: "+format+"\n", args...)
 }
 
 func newRoot(version string) *cobra.Command {

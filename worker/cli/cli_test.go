@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -21,7 +22,7 @@ func run(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
-// sleeper is a process to capture.
+// sleeper is a process to capture, asleep.
 func sleeper(t *testing.T) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sleep", "600")
@@ -32,7 +33,14 @@ func sleeper(t *testing.T) string {
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	return strconv.Itoa(cmd.Process.Pid)
+	pid := cmd.Process.Pid
+	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		if where, err := procfs.WaitChannel(pid, pid); err == nil && strings.Contains(where, "nanosleep") {
+			return strconv.Itoa(pid)
+		}
+	}
+	t.Fatalf("process %d does not get to sleep", pid)
+	return ""
 }
 
 func TestExitStatus(t *testing.T) {
@@ -113,10 +121,12 @@ func TestStats(t *testing.T) {
 	t.Parallel()
 	status, out, stderr := run(t, "capture", "--stats", "--repeat", "20", "--interval", "1ms", sleeper(t))
 	var got struct {
-		Count                           int
-		Pause, Unwind, Symbolize, Total map[string]float64
+		Count     int                `json:"count"`
+		Pause     map[string]float64 `json:"pause_us"`
+		Unwind    map[string]float64 `json:"unwind_us"`
+		Symbolize map[string]float64 `json:"symbolize_us"`
+		Total     map[string]float64 `json:"total_us"`
 	}
-	out = strings.NewReplacer("pause_us", "pause", "unwind_us", "unwind", "symbolize_us", "symbolize", "total_us", "total").Replace(out)
 	if err := json.Unmarshal([]byte(out), &got); err != nil || status != 0 {
 		t.Fatalf("status %d, %v: %q, %q", status, err, out, stderr)
 	}

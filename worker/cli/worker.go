@@ -56,7 +56,7 @@ while the server takes no connections.`,
 	_ = cmd.RegisterFlagCompletionFunc("log-level",
 		cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("log-format",
-		cobra.FixedCompletions([]string{"auto", "json", "console"}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions([]string{"auto", formatJSON, "console"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -75,7 +75,7 @@ func logger(w io.Writer, level, format string) (zerolog.Logger, error) {
 	switch {
 	case format == "console", format == "auto" && terminal(w):
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.DateTime}
-	case format != "json" && format != "auto":
+	case format != formatJSON && format != "auto":
 		return zerolog.Nop(), fmt.Errorf("--log-format must be json, console or auto, not %q", format)
 	}
 	zerolog.DurationFieldUnit = time.Millisecond

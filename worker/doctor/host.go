@@ -22,7 +22,10 @@ func platform() finding {
 	}
 	text := fmt.Sprintf("Linux %s on %s", release, runtime.GOARCH)
 	if arch.Host() == nil {
-		return finding{bad, "platform", text + ", for which there is no unwinder", "Run the worker on a supported architecture."}
+		return finding{
+			bad, "platform", text + ", for which there is no unwinder",
+			"Run the worker on a supported architecture.",
+		}
 	}
 	return finding{good, "platform", text, ""}
 }

@@ -24,7 +24,10 @@ func server(ctx context.Context, r *report, o Options) {
 	defer cancel()
 	c, err := cluster.Find(find, cluster.Options{DataDir: o.DataDir, ConnString: o.ConnString})
 	if err != nil {
-		r.add(finding{bad, "server", err.Error(), "Name its data directory (-D) or a connection string, and run as its user or as root."})
+		r.add(finding{
+			bad, "server", err.Error(),
+			"Name its data directory (-D) or a connection string, and run as its user or as root.",
+		})
 		return
 	}
 	r.add(finding{good, "server", fmt.Sprintf("PostgreSQL %d in %s, postmaster %d, user id %d",
@@ -76,12 +79,14 @@ func symbols(c cluster.Cluster) finding {
 		return finding{warn, "symbols", err.Error(), "Stacks of this server may lack names."}
 	}
 	share := 100 * float64(cover.Named) / float64(max(cover.Functions, 1))
-	text := fmt.Sprintf("%.1f %% of the %d functions of postgres have a name (build-id %s)", share, cover.Functions, cover.BuildID)
+	text := fmt.Sprintf("%.1f %% of the %d functions of postgres have a name (build-id %s)",
+		share, cover.Functions, cover.BuildID)
 	const enough = 90
 	if share < enough {
 		return finding{
 			warn, "symbols", text,
-			"The binary is stripped: static functions appear as postgres+0x…, which addr2line names where debug symbols are at hand.",
+			"The binary is stripped: static functions appear as postgres+0x…, " +
+				"which addr2line names where debug symbols are at hand.",
 		}
 	}
 	return finding{good, "symbols", text, ""}
@@ -98,11 +103,11 @@ func capturing(ctx context.Context, c cluster.Cluster) finding {
 	if err != nil {
 		return finding{warn, "capture", fmt.Sprintf("the process it was tried on has gone: %v", err), ""}
 	}
-	cap, err := capture.New(capture.Config{})
+	capturer, err := capture.New(capture.Config{})
 	if err != nil {
 		return finding{bad, "capture", err.Error(), ""}
 	}
-	t, err := cap.Capture(ctx, target, capture.Options{})
+	t, err := capturer.Capture(ctx, target, capture.Options{})
 	if err != nil {
 		f := fault.Of(m.PID, err)
 		return finding{bad, "capture", f.Message + ". " + f.Detail, f.Hint}
@@ -176,7 +181,8 @@ func extension(ctx context.Context, conn *pgx.Conn) (finding, error) {
 		return finding{}, err
 	}
 	var version string
-	err := conn.QueryRow(ctx, "SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'pg_stat_backtrace'").Scan(&version)
+	err := conn.QueryRow(ctx,
+		"SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'pg_stat_backtrace'").Scan(&version)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return finding{

@@ -10,13 +10,14 @@ import (
 
 // worker looks whether a worker serves the cluster, and where its spool is.
 func worker(c cluster.Cluster, o Options) finding {
-	start := fmt.Sprintf("Start it: pg_stat_backtrace worker -D %s", c.DataDir)
+	start := "Start it: pg_stat_backtrace worker -D " + c.DataDir
 	info, err := spool.Find(c.DataDir)
 	switch {
 	case err != nil:
 		return finding{warn, "worker", err.Error(), start}
 	case !info.Alive():
-		return finding{warn, "worker", fmt.Sprintf("process %d, which served this server, does not run any more", info.PID), start}
+		text := fmt.Sprintf("process %d, which served this server, does not run any more", info.PID)
+		return finding{warn, "worker", text, start}
 	}
 	text := fmt.Sprintf("process %d, version %s, spool %s", info.PID, info.Version, info.Dir)
 	if _, err := os.Stat(info.Dir); err != nil {
