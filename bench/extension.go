@@ -47,11 +47,11 @@ func installExtension(ctx context.Context, conn *pgx.Conn) (remove func() error,
 // place copies source to file, and tells whether file is new. A different file that is there already is an error: it is
 // an installed extension, which is not ours to replace, and its figures would not be those of this source.
 func place(source, file string) (fresh bool, err error) {
-	want, err := os.ReadFile(source) //nolint:gosec // a file of the project
+	want, err := os.ReadFile(source)
 	if err != nil {
 		return false, fmt.Errorf("the extension's source: %w", err)
 	}
-	switch have, err := os.ReadFile(file); { //nolint:gosec // as above
+	switch have, err := os.ReadFile(file); {
 	case err == nil && bytes.Equal(have, want):
 		return false, nil
 	case err == nil:
@@ -59,7 +59,7 @@ func place(source, file string) (fresh bool, err error) {
 	case !errors.Is(err, fs.ErrNotExist):
 		return false, fmt.Errorf("installed extension: %w", err)
 	}
-	if err := os.WriteFile(file, want, 0o644); err != nil { //nolint:gosec // read by the server's user
+	if err := os.WriteFile(file, want, 0o644); err != nil {
 		return false, fmt.Errorf("installing the extension: %w", err)
 	}
 	return true, nil

@@ -62,7 +62,7 @@ func (g *gaps) since(n uint64) ([]float64, error) {
 	}
 	var lengths []float64
 	for ; n < count; n++ {
-		at := gapsHeader + int(n%ring)*gapSize //nolint:gosec // below len(data)
+		at := gapsHeader + int(n%ring)*gapSize
 		lengths = append(lengths, float64(binary.NativeEndian.Uint64(data[at+8:]))/1000)
 	}
 	slices.Sort(lengths)

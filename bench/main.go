@@ -1,5 +1,6 @@
-// Command bench measures what the README says about speed: how long a capture holds its target and how long a call takes,
-// beside the C floor, libunwind over ptrace, eu-stack and gdb, on the same targets, in one run, interleaved in rounds;
+// Command bench measures what the README says about speed: how long a capture holds its target and how long a call
+// takes, beside the C floor, libunwind over ptrace, eu-stack and gdb, on the same targets, in one run, interleaved in
+// rounds;
 // what a call from SQL takes; and what the worker needs to start and to live.
 //
 // It starts a throw-away PostgreSQL server and ends everything that it started. It prints a table and writes the same
@@ -39,7 +40,8 @@ func parse() options {
 	flag.StringVar(&o.Binary, "binary", "bin/pg_stat_backtrace", "our program")
 	flag.StringVar(&o.Source, "source", "bench", "directory of the C programs")
 	flag.StringVar(&o.Out, "out", "bench/out", "directory for the results")
-	flag.StringVar(&o.BinDir, "bindir", "", "directory of initdb and postgres; default: PG_CONFIG's, then the newest in /usr/lib/postgresql")
+	flag.StringVar(&o.BinDir, "bindir", "",
+		"directory of initdb and postgres; default: PG_CONFIG's, then the newest in /usr/lib/postgresql")
 	flag.Parse()
 	return o
 }
@@ -56,8 +58,8 @@ func main() {
 }
 
 func run(ctx context.Context, o options) (err error) {
-	progress("compiling the C programs")
-	if err := os.MkdirAll(o.Out, 0o755); err != nil { //nolint:gosec // results are for everybody
+	progressf("compiling the C programs")
+	if err := os.MkdirAll(o.Out, 0o755); err != nil {
 		return fmt.Errorf("output directory: %w", err)
 	}
 	programs, err := compile(ctx, o.Source, o.Out)
@@ -67,13 +69,13 @@ func run(ctx context.Context, o options) (err error) {
 	if o.Binary, err = filepath.Abs(o.Binary); err != nil {
 		return fmt.Errorf("our program: %w", err)
 	}
-	progress("starting a server")
+	progressf("starting a server")
 	server, err := startServer(ctx, o.BinDir)
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, server.stop()) }()
-	report := newReport(ctx, o, server)
+	defer func() { err = errors.Join(err, server.stop(ctx)) }()
+	report := newReport(o, server)
 	if err := measure(ctx, o, programs, server, report); err != nil {
 		return err
 	}
@@ -92,11 +94,11 @@ func measure(ctx context.Context, o options, programs programs, server *server, 
 	if err := report.rounds(ctx, o, tools, targets); err != nil {
 		return err
 	}
-	progress("worker and SQL")
+	progressf("worker and SQL")
 	return report.sql(ctx, o, server, targets)
 }
 
-// progress says on standard error what comes next: a run takes minutes.
-func progress(format string, arguments ...any) {
+// progressf says on standard error what comes next: a run takes minutes.
+func progressf(format string, arguments ...any) {
 	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", arguments...)
 }

@@ -57,12 +57,13 @@ func compile(ctx context.Context, source, out string) (programs, error) {
 
 // command is a program that ends with ctx. It gets the locale C: its output is read by a program.
 func command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
-	c := exec.CommandContext(ctx, name, arguments...) //nolint:gosec // the user's own choice of programs
+	c := exec.CommandContext(ctx, name, arguments...)
 	c.Env = append(os.Environ(), "LC_ALL=C")
 	return c
 }
 
-// output runs c and returns what it wrote to standard output; an error holds the end of what it wrote to standard error.
+// output runs c and returns what it wrote to standard output; an error holds the end of what it wrote to standard
+// error.
 func output(c *exec.Cmd) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	c.Stdout, c.Stderr = &stdout, &stderr

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -46,19 +45,29 @@ type noise struct {
 	Longest   summary `json:"longest_in_a_second_us"`
 }
 
-func newReport(_ context.Context, o options, s *server) *report {
-	return &report{
+func newReport(o options, s *server) *report {
+	r := &report{
 		Date: time.Now().UTC().Truncate(time.Second), PostgreSQL: s.Version, Rounds: o.Rounds, Interval: o.Interval.String(),
 		Machine: machine{
 			Kernel: firstLine("/proc/sys/kernel/osrelease", ""), Processor: firstLine("/proc/cpuinfo", "model name"),
 			Processors: runtime.NumCPU(), Load: firstLine("/proc/loadavg", ""),
 		},
 	}
+	r.busy()
+	return r
+}
+
+// busy notes that the machine had other work when it had.
+func (r *report) busy() {
+	var load float64
+	if _, err := fmt.Sscan(r.Machine.Load, &load); err == nil && load > float64(r.Machine.Processors)/4 {
+		r.notef("the machine had other work before the run (load %.2f): repeat it on a quiet one", load)
+	}
 }
 
 // firstLine is the first line of a file that starts with key, without the key and its colon.
 func firstLine(file, key string) string {
-	data, err := os.ReadFile(file) //nolint:gosec // constants of this package
+	data, err := os.ReadFile(file)
 	if err != nil {
 		return ""
 	}
@@ -70,7 +79,7 @@ func firstLine(file, key string) string {
 	return ""
 }
 
-func (r *report) note(format string, arguments ...any) {
+func (r *report) notef(format string, arguments ...any) {
 	r.Notes = append(r.Notes, fmt.Sprintf(format, arguments...))
 }
 
@@ -100,7 +109,7 @@ func (r *report) write(file string) error {
 	if err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
-	if err := os.WriteFile(file, append(data, '\n'), 0o644); err != nil { //nolint:gosec // results are for everybody
+	if err := os.WriteFile(file, append(data, '\n'), 0o644); err != nil {
 		return fmt.Errorf("results: %w", err)
 	}
 	return nil
@@ -108,18 +117,18 @@ func (r *report) write(file string) error {
 
 func (r *report) print(w io.Writer) {
 	r.finish()
-	fmt.Fprintf(w, "PostgreSQL %s, Linux %s, %d x %s, load before %s\n", r.PostgreSQL, r.Machine.Kernel,
+	_, _ = fmt.Fprintf(w, "PostgreSQL %s, Linux %s, %d x %s, load before %s\n", r.PostgreSQL, r.Machine.Kernel,
 		r.Machine.Processors, r.Machine.Processor, r.Machine.Load)
-	fmt.Fprintf(w, "%d rounds, %s between captures; p50 and p99 are medians over the rounds, ± is half the rounds' range\n",
-		r.Rounds, r.Interval)
+	_, _ = fmt.Fprintf(w, "%d rounds, %s between captures; p50 and p99 are medians over the rounds, "+
+		"± is half the rounds' range\n", r.Rounds, r.Interval)
 	target := ""
 	table := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
 	for _, one := range r.Results {
 		if one.Target != target {
 			target = one.Target
 			_ = table.Flush()
-			fmt.Fprintf(w, "\n%s, %d frames\n", target, r.ours(target).Depth)
-			fmt.Fprintln(table, "tool\tpause\t±\tp99\tto ours\twindow\tp99\tseen by target\tp99\tcall\tp99\t")
+			_, _ = fmt.Fprintf(w, "\n%s, %d frames\n", target, r.ours(target).Depth)
+			_, _ = fmt.Fprintln(table, "tool\tpause\t±\tp99\tto ours\twindow\tp99\tseen by target\tp99\tcall\tp99\t")
 		}
 		row(table, one)
 	}
@@ -129,7 +138,7 @@ func (r *report) print(w io.Writer) {
 
 func row(w io.Writer, r *result) {
 	if r.Absent != "" {
-		fmt.Fprintf(w, "%s\t%s\t\t\t\t\t\t\t\t\t\t\n", r.Tool, r.Absent)
+		_, _ = fmt.Fprintf(w, "%s\t%s\t\t\t\t\t\t\t\t\t\t\n", r.Tool, r.Absent)
 		return
 	}
 	pair := func(f *figure) string {
@@ -138,32 +147,39 @@ func row(w io.Writer, r *result) {
 		}
 		return micros(f.P50) + "\t" + micros(f.P99)
 	}
-	spread := ""
 	pause := "\t\t\t"
 	if r.Pause.P50 != 0 {
-		spread = micros((r.Pause.High - r.Pause.Low) / 2)
+		spread := micros((r.Pause.High - r.Pause.Low) / 2)
 		pause = fmt.Sprintf("%s\t%s\t%s\t%s", micros(r.Pause.P50), spread, micros(r.Pause.P99), r.Against["p50"])
 	}
-	fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t\n", r.Tool, pause, pair(r.Window), pair(r.Seen), pair(&r.Call))
+	_, _ = fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t\n", r.Tool, pause, pair(r.Window), pair(r.Seen), pair(&r.Call))
 }
 
 func (r *report) printRest(w io.Writer) {
-	fmt.Fprintf(w, "\nNoise: the C loop alone is stopped %d times a second for more than %d µs; longest in a second %s (median)\n",
-		r.Noise.PerSecond, noiseFloor, micros(r.Noise.Longest.P50))
+	_, _ = fmt.Fprintf(w, "\nNoise: the C loop alone is stopped %d times a second for more than %d µs; "+
+		"longest in a second %s (median)\n", r.Noise.PerSecond, noiseFloor, micros(r.Noise.Longest.P50))
+	for _, one := range r.Results {
+		if mine := r.ours(one.Target); one.Tool == floor {
+			_, _ = fmt.Fprintf(w, "Our pause to the C floor's at the %s: %s, p99 %s\n", one.Target,
+				ratio(mine.Pause.P50, one.Pause.P50), ratio(mine.Pause.P99, one.Pause.P99))
+		}
+	}
 	for _, one := range r.Results {
 		if one.Tool == ours && len(one.Parts) > 0 {
-			fmt.Fprintf(w, "Of our call at the %s: unwinding %s, names %s\n", one.Target,
+			_, _ = fmt.Fprintf(w, "Of our call at the %s: unwinding %s, names %s\n", one.Target,
 				micros(one.Parts["unwind"].P50), micros(one.Parts["symbolize"].P50))
 		}
 	}
 	for _, s := range r.SQL {
-		fmt.Fprintf(w, "%s %s: %s, p99 %s (%d calls)\n", s.Statement, s.Target, micros(s.US.P50), micros(s.US.P99), s.Count)
+		_, _ = fmt.Fprintf(w, "%s %s: %s, p99 %s (%d calls)\n",
+			s.Statement, s.Target, micros(s.US.P50), micros(s.US.P99), s.Count)
 	}
 	if r.Worker != nil {
-		fmt.Fprintf(w, "Worker: ready after %.0f ms; %.0f MiB after its start, %.0f MiB after the calls, %.0f MiB at most\n",
+		_, _ = fmt.Fprintf(w, "Worker: ready after %.0f ms; "+
+			"%.0f MiB after its start, %.0f MiB after the calls, %.0f MiB at most\n",
 			r.Worker.ReadyMS.P50, r.Worker.StartRSS, r.Worker.LoadedRSS, r.Worker.PeakRSS)
 	}
 	for _, n := range r.Notes {
-		fmt.Fprintln(w, "Note:", n)
+		_, _ = fmt.Fprintln(w, "Note:", n)
 	}
 }

@@ -43,7 +43,7 @@ func (r *report) rounds(ctx context.Context, o options, tools []tool, targets *t
 		}
 	}
 	for round := range o.Rounds {
-		progress("round %d of %d", round+1, o.Rounds)
+		progressf("round %d of %d", round+1, o.Rounds)
 		for _, target := range targets.List {
 			target.wake()
 			for i := range tools {

@@ -26,7 +26,8 @@ type server struct {
 	as      *syscall.Credential // nil: the user who runs this
 }
 
-// findBinDir is where PostgreSQL's programs are: what was asked for, else what PG_CONFIG says, else the newest of Debian's.
+// findBinDir is where PostgreSQL's programs are: what was asked for, else what PG_CONFIG says, else the newest of
+// Debian's.
 func findBinDir(ctx context.Context, asked string) (string, error) {
 	if asked != "" {
 		return asked, nil
@@ -82,7 +83,7 @@ func startServer(ctx context.Context, binDir string) (*server, error) {
 	}
 	s := &server{root: root, binDir: binDir, as: as}
 	if err := s.start(ctx); err != nil {
-		return nil, errors.Join(err, s.stop())
+		return nil, errors.Join(err, s.stop(ctx))
 	}
 	return s, nil
 }
@@ -113,11 +114,11 @@ func (s *server) start(ctx context.Context) error {
 	return conn.QueryRow(ctx, "SHOW server_version").Scan(&s.Version)
 }
 
-// stop ends the server, which takes all its backends along, and removes its files.
-func (s *server) stop() error {
+// stop ends the server, which takes all its backends along, and removes its files; also after ctx has ended.
+func (s *server) stop(ctx context.Context) error {
 	var err error
 	if _, missing := os.Stat(filepath.Join(s.data(), "postmaster.pid")); missing == nil {
-		ctx, cancel := context.WithTimeout(context.Background(), serverTimeout)
+		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), serverTimeout)
 		defer cancel()
 		_, err = output(s.command(ctx, "pg_ctl", "stop", "-w", "-s", "-m", "immediate", "-D", s.data()))
 	}

@@ -33,7 +33,7 @@ func (r *report) sql(ctx context.Context, o options, s *server, t *targets) (err
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	remove, err := installExtension(ctx, conn)
 	if err != nil {
-		r.note("SQL calls were not measured: %v", err)
+		r.notef("SQL calls were not measured: %v", err)
 		return nil
 	}
 	defer func() { err = errors.Join(err, remove()) }()

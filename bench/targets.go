@@ -48,7 +48,8 @@ CREATE FUNCTION bench_sort() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE total bigint;
 BEGIN
 	SELECT sum(x * n) INTO total
-	FROM (SELECT x, row_number() OVER () AS n FROM generate_series(1, 50000) AS x ORDER BY (x * 7919) % 50021, x) AS sorted;
+	FROM (SELECT x, row_number() OVER () AS n
+		FROM generate_series(1, 50000) AS x ORDER BY (x * 7919) % 50021, x) AS sorted;
 	RETURN total;
 END $$;
 CREATE FUNCTION bench_nest(depth int) RETURNS bigint LANGUAGE plpgsql AS $$
@@ -104,10 +105,10 @@ func (t *targets) keepBusy(ctx context.Context, conn *pgx.Conn, work bool) {
 	defer close(t.done)
 	if work {
 		if _, err := conn.Exec(ctx, busy); err != nil && ctx.Err() == nil {
-			progress("the busy backend ended: %v", err)
+			progressf("the busy backend ended: %v", err)
 		}
 	}
-	_ = conn.Close(context.Background())
+	_ = conn.Close(context.WithoutCancel(ctx))
 }
 
 func (t *targets) startSpin(ctx context.Context, program, file string) (int, error) {

@@ -32,6 +32,7 @@ type tool struct {
 
 const (
 	ours          = "pg_stat_backtrace"
+	floor         = "C floor"
 	callOneOfMany = "one capture of a running program"
 	callProgram   = "the program, start to exit"
 )
@@ -40,7 +41,7 @@ func tools(o options, p programs) []tool {
 	repeat := strconv.Itoa(o.Captures)
 	interval := strconv.FormatInt(o.Interval.Microseconds(), 10)
 	list := []tool{
-		{Name: "C floor", Call: callOneOfMany, run: func(ctx context.Context, pid int) (turn, error) {
+		{Name: floor, Call: callOneOfMany, run: func(ctx context.Context, pid int) (turn, error) {
 			return decode(command(ctx, p.path["floor"], repeat, interval, strconv.Itoa(pid)))
 		}},
 		{Name: ours, Call: callOneOfMany, run: func(ctx context.Context, pid int) (turn, error) {

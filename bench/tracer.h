@@ -1,8 +1,8 @@
 //go:build ignore
 
 /*
- * tracer.h: what the C programs beside us share: the clock, the samples and their percentiles, and the stop of a process
- * by SEIZE + INTERRUPT. It must not know what is done to the stopped process.
+ * tracer.h: what the C programs beside us share: the clock, the samples and their percentiles, and the stop of a
+ * process by SEIZE + INTERRUPT. It must not know what is done to the stopped process.
  *
  * (The build line above keeps the Go tool from compiling C files of this directory.)
  *
@@ -26,7 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define POLL_NS 1000000
+#define POLL_NS 100000
 
 enum { SPAN_PAUSE, SPAN_WINDOW, SPAN_CALL, SPANS };
 
@@ -61,7 +61,8 @@ fail(const char *what, pid_t pid)
 /*
  * The target's next event. Asked for again and again without sleeping, for POLL_NS at most: a tracer that sleeps has to
  * be woken up while the target stands still, which makes the pause that the target sees twice as long (22 and 46 us on
- * the machine where this was written; see spin.c).
+ * the machine where this was written; see spin.c). Not for longer: on
+ * the target's own processor that would keep the target from stopping.
  */
 static int
 next_status(pid_t pid)

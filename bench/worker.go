@@ -42,7 +42,7 @@ func startWorker(ctx context.Context, binary string, s *server) (*worker, error)
 		return nil, fmt.Errorf("socket for the worker's word: %w", err)
 	}
 	defer func() { _ = socket.Close(); _ = os.Remove(address.Name) }()
-	if err := os.Chmod(address.Name, 0o777); err != nil { //nolint:gosec // the worker becomes another user
+	if err := os.Chmod(address.Name, 0o777); err != nil {
 		return nil, fmt.Errorf("socket for the worker's word: %w", err)
 	}
 	w := &worker{command: command(ctx, binary, "worker", s.dsn())}

@@ -30,6 +30,9 @@ type Config struct {
 	// DataDir is the server's data directory. With it the worker starts also
 	// while the server takes no connections. Empty: go by ConnString.
 	DataDir string
+	// SpoolDir is the directory, best on tmpfs, in which the worker makes the
+	// private directory of its spool; empty: /dev/shm, else the temporary one.
+	SpoolDir string
 	// Version is this program's version.
 	Version string
 	// Log receives what the worker has to say.
@@ -45,6 +48,9 @@ const (
 	minRetry = 100 * time.Millisecond
 	maxRetry = 5 * time.Second
 )
+
+// compareTimeout bounds the attempt to find out where a connection leads.
+const compareTimeout = 2 * time.Second
 
 // aliveInterval is how often the worker looks whether the postmaster is still
 // the one that it knows. A request looks for itself, so this only bounds how
@@ -98,12 +104,31 @@ func (w *Worker) start(ctx context.Context) error {
 		return err
 	}
 	w.cluster = c
+	if err := w.compare(ctx, c); err != nil {
+		return err
+	}
 	rights, err := cluster.BecomeServerUser(c)
 	if err != nil {
 		return err
 	}
 	w.log.Info().Str("data_directory", c.DataDir).Int("postmaster", c.PostmasterPID).Int("server_version", c.Version).
 		Int("uid", rights.UID).Bool("cap_sys_ptrace", rights.Trace).Msg("found the server")
+	return nil
+}
+
+// compare makes sure that data directory and connection string, if both are
+// given, mean the same server. A server that takes no connections now is
+// compared when it does (see connect).
+func (w *Worker) compare(ctx context.Context, c cluster.Cluster) error {
+	if w.cfg.DataDir == "" || w.cfg.ConnString == "" {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
+	defer cancel()
+	other, err := cluster.Find(ctx, cluster.Options{ConnString: w.cfg.ConnString})
+	if err == nil && !c.Same(other) {
+		return &cluster.WrongClusterError{Want: c, Got: other.String()}
+	}
 	return nil
 }
 
@@ -171,6 +196,7 @@ func (w *Worker) serve(ctx context.Context) error {
 func (w *Worker) serveSpool(ctx context.Context) error {
 	s, err := spool.Open(spool.Config{
 		DataDir: w.server().DataDir,
+		Base:    w.cfg.SpoolDir,
 		Version: w.cfg.Version,
 		OnError: func(err error) { w.log.Warn().Err(err).Msg("spool") },
 	})

@@ -45,7 +45,6 @@ func serverAccount(t testing.TB) account {
 func (a account) apply(command *exec.Cmd) *exec.Cmd {
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if a.other {
-		//nolint:gosec // ids come from the user database and are not negative
 		command.SysProcAttr.Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 	}
 	command.Dir = "/"
@@ -93,7 +92,6 @@ const watchdogScript = `read -r line && exit 0; "$1"/pg_ctl stop -s -w -m immedi
 
 func watchdog(t testing.TB, a account, binDir, dataDir, root string) (stop func()) {
 	t.Helper()
-	//nolint:gosec,noctx // constant script; it must outlive the test
 	dog := a.apply(exec.Command("/bin/sh", "-c", watchdogScript, "sh", binDir, dataDir, root))
 	in, err := dog.StdinPipe()
 	if err != nil {

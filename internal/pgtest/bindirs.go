@@ -62,7 +62,6 @@ func Each(t *testing.T, test func(t *testing.T, binDir string)) {
 // Version returns the version of the server in binDir as `postgres --version` prints it, like "15.18" or "19beta2".
 func Version(t testing.TB, binDir string) string {
 	t.Helper()
-	//nolint:gosec // the directory is the tester's own choice
 	out, err := exec.CommandContext(t.Context(), filepath.Join(binDir, "postgres"), "--version").Output()
 	if err != nil {
 		t.Fatalf("%s/postgres --version: %v", binDir, err)

@@ -153,7 +153,6 @@ func (s *Server) launch() {
 	if err != nil {
 		s.t.Fatal(err)
 	}
-	//nolint:gosec,noctx // the tester's own server; it is stopped by pg_ctl, in order
 	postmaster := s.account.apply(exec.Command(filepath.Join(s.BinDir, "postgres"), "-D", s.DataDir))
 	postmaster.Stdout, postmaster.Stderr = log, log
 	if err := postmaster.Start(); err != nil {
@@ -195,7 +194,6 @@ func (s *Server) pgCtl(arguments ...string) (string, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
 	defer cancel()
 	arguments = append(arguments, "-w", "-D", s.DataDir)
-	//nolint:gosec // the tester's own server
 	out, err := s.account.apply(exec.CommandContext(ctx, filepath.Join(s.BinDir, "pg_ctl"), arguments...)).CombinedOutput()
 	return string(out), err
 }
@@ -217,7 +215,6 @@ func (s *Server) initDB(o Options) {
 		"-D", s.DataDir, "-U", s.User, "-A", "trust", "--no-sync", "--no-locale", "--encoding=UTF8",
 	}
 	var out bytes.Buffer
-	//nolint:gosec // the tester's own programs
 	initdb := s.account.apply(exec.CommandContext(s.t.Context(), filepath.Join(s.BinDir, "initdb"),
 		append(arguments, o.InitDB...)...))
 	initdb.Stdout, initdb.Stderr = &out, &out
@@ -239,7 +236,7 @@ func (s *Server) configure(o Options) {
 		"fsync = off", "shared_buffers = 16MB", "max_connections = 40",
 	}, o.Conf...)
 	file := filepath.Join(s.DataDir, "postgresql.conf")
-	data, err := os.ReadFile(file) //nolint:gosec // made by initdb just now
+	data, err := os.ReadFile(file)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -30,6 +30,7 @@ func compare(t *testing.T, s subject) {
 	if !inChain {
 		t.Errorf("%s: no thread's stack has the calls %s\n%s", s.name, strings.Join(s.chain, " <- "), dump(ours))
 	}
+	callsFit(t, s, ours)
 	for _, reference := range []struct {
 		name string
 		take func(*testing.T, int) stacks

@@ -31,7 +31,8 @@ func run(m *testing.M) int {
 	program = filepath.Join(dir, "pg_stat_backtrace")
 	build := exec.CommandContext(context.Background(), "go", "build", "-o", program, "pg_stat_backtrace")
 	if out, err := build.CombinedOutput(); err != nil {
-		fmt.Fprintf(os.Stderr, "building the program: %v\n%s", err, out)
+		const most = 2000
+		fmt.Fprintf(os.Stderr, "building the program: %v\n%s\n", err, out[:min(most, len(out))])
 		return 1
 	}
 	return runAll(m)
@@ -40,7 +41,7 @@ func run(m *testing.M) int {
 func runAll(m *testing.M) int {
 	code := m.Run()
 	for reference, n := range tally {
-		fmt.Printf("compared with %s: %d stacks, our %d frames\n", reference, n.stacks, n.frames)
+		fmt.Fprintf(os.Stderr, "compared with %s: %d stacks, our %d frames\n", reference, n.stacks, n.frames)
 	}
 	return code
 }

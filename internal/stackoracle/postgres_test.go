@@ -8,15 +8,14 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"pg_stat_backtrace/internal/pgtest"
 )
 
 // conf makes a server start every kind of process that needs no second server.
 var conf = []string{
 	"logging_collector = on", "archive_mode = on", "archive_command = 'true'", "wal_level = logical",
-	"parallel_setup_cost = 0", "parallel_tuple_cost = 0", "autovacuum_naptime = 1s", "max_worker_processes = 8", "max_parallel_workers = 4",
+	"parallel_setup_cost = 0", "parallel_tuple_cost = 0", "autovacuum_naptime = 1s", "max_worker_processes = 8",
+	"max_parallel_workers = 4",
 }
 
 // sessions are statements that run when the server is looked at; with a slash before it, it is one of a replication
@@ -26,7 +25,9 @@ var sessions = []struct{ name, sql string }{
 	{"lock wait", "SELECT oracle_outer(2)"},
 	{"sleep", "SELECT pg_sleep(3600)"},
 	{"sort", "DO $$ BEGIN LOOP PERFORM oracle_sort(); END LOOP; END $$"},
-	{"error", "DO $$ BEGIN LOOP BEGIN PERFORM 1 / (random() * 0)::int; EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END $$"},
+	{"error", `DO $$ BEGIN LOOP
+		BEGIN PERFORM 1 / (random() * 0)::int; EXCEPTION WHEN OTHERS THEN NULL; END;
+	END LOOP; END $$`},
 	{"parallel", "DO $$ BEGIN LOOP PERFORM count(*) FROM oracle_big a JOIN oracle_big b USING (y); END LOOP; END $$"},
 	{"trigger", "DO $$ BEGIN LOOP UPDATE oracle_small SET x = x + 1; ROLLBACK; END LOOP; END $$"},
 	{"copy", "COPY (SELECT a.x, md5(b.x::text) FROM oracle_big a, oracle_big b, oracle_big c) TO '/dev/null'"},
@@ -59,7 +60,7 @@ func TestPostgres(t *testing.T) {
 			t.Skip("takes long: not with -short")
 		}
 		server := pgtest.Start(t, binDir, pgtest.Options{Conf: conf, HBA: []string{
-			"local all all trust", "local replication all trust",
+			"local all,replication all trust",
 		}})
 		server.Exec(t, schema)
 		busy := occupy(t, server)
@@ -142,7 +143,11 @@ func occupy(t *testing.T, server *pgtest.Server) (busy []int) {
 	started := map[uint32]bool{}
 	for _, s := range sessions {
 		statement, replication := strings.CutPrefix(s.sql, "/")
-		conn := open(t, server, replication)
+		database := "postgres"
+		if replication {
+			database += " replication=database" // it is the end of a connection string
+		}
+		conn := server.Connect(t, server.User, database)
 		pid := conn.PgConn().PID()
 		if statement == "" {
 			continue
@@ -177,21 +182,6 @@ func occupy(t *testing.T, server *pgtest.Server) (busy []int) {
 		})
 	})
 	return busy
-}
-
-// open connects; the connection ends with the test, after those that use it.
-func open(t *testing.T, server *pgtest.Server, replication bool) *pgx.Conn {
-	t.Helper()
-	dsn := server.DSN(server.User, "postgres")
-	if replication {
-		dsn += " replication=database"
-	}
-	conn, err := pgx.Connect(t.Context(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = conn.Close(context.WithoutCancel(t.Context())) })
-	return conn
 }
 
 // compareFrozen stops a process where it is and compares its stacks; false when the process has ended meanwhile, as

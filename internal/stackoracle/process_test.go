@@ -1,6 +1,7 @@
 package stackoracle
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -33,7 +34,7 @@ func states(pid int) string {
 		if err != nil {
 			continue
 		}
-		if _, rest, found := strings.Cut(string(data[strings.LastIndexByte(string(data), ')')+1:]), " "); found {
+		if _, rest, found := strings.Cut(string(data[bytes.LastIndexByte(data, ')')+1:]), " "); found {
 			letters.WriteByte(rest[0])
 		}
 	}

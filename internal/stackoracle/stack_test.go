@@ -10,7 +10,9 @@ import (
 type stack struct {
 	pcs   []uint64
 	names []string // as long as pcs
-	end   string   // why it ends, in the tool's words
+	// trampolines are the levels of frames into which the kernel made a signal handler return; our own capture only.
+	trampolines map[int]bool
+	end         string // why it ends, in the tool's words
 }
 
 // stacks are those of all threads of a process, by thread id.
@@ -19,6 +21,11 @@ type stacks map[int]*stack
 func (s *stack) add(pc uint64, name string) {
 	s.pcs = append(s.pcs, pc)
 	s.names = append(s.names, name)
+}
+
+// exact tells whether the address of a frame is the instruction that was interrupted, or one that nothing has called.
+func (s *stack) exact(level int) bool {
+	return level == 0 || s.trampolines[level] || s.trampolines[level-1] || s.pcs[level] == 0
 }
 
 // differ returns the level of the first frame in which two stacks differ, -1 when they are equal.

@@ -54,6 +54,7 @@ func takeOurs(t *testing.T, pid int) stacks {
 				Function string `json:"function"`
 				Module   string `json:"module"`
 				Inlined  bool   `json:"inlined"`
+				Note     string `json:"note"`
 			} `json:"frames"`
 		} `json:"threads"`
 	}
@@ -62,7 +63,7 @@ func takeOurs(t *testing.T, pid int) stacks {
 	}
 	all := stacks{}
 	for _, thread := range capture.Threads {
-		s := &stack{end: thread.Reason}
+		s := &stack{end: thread.Reason, trampolines: map[int]bool{}}
 		for _, f := range thread.Frames {
 			if f.Inlined {
 				continue
@@ -70,6 +71,9 @@ func takeOurs(t *testing.T, pid int) stacks {
 			name := f.Function
 			if name == "" {
 				name = f.Module
+			}
+			if strings.Contains(f.Note, "signal") {
+				s.trampolines[len(s.pcs)] = true
 			}
 			s.add(number(t, f.Address), name)
 		}
@@ -93,7 +97,7 @@ func takeGDB(t *testing.T, pid int) stacks {
 		switch {
 		case first == "thread":
 			s = &stack{}
-			all[int(number(t, rest))] = s //nolint:gosec // a thread id
+			all[int(number(t, rest))] = s
 		case s == nil:
 		case first == "end":
 			s.end = rest

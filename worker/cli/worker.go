@@ -47,12 +47,15 @@ while the server takes no connections.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&cfg.DataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
+	fs.StringVar(&cfg.SpoolDir, "spool-dir", "",
+		"make the spool, a private directory, in `DIRECTORY` (default /dev/shm, else the temporary directory)")
 	fs.StringVar(&level, "log-level", "info", "`LEVEL` of messages to write: debug, info, warn or error")
 	fs.StringVar(&format, "log-format", "auto", "`FORMAT` of messages: json, console, or auto (console on a terminal)")
 	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
 	_ = cmd.MarkFlagDirname("pgdata")
+	_ = cmd.MarkFlagDirname("spool-dir")
 	_ = cmd.RegisterFlagCompletionFunc("log-level",
 		cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("log-format",
