@@ -78,9 +78,18 @@ apt_install() {
 	fi
 }
 
+# apt_query ARGUMENT...: apt-cache on the machine's package lists or, if they do not know the answer, on our own.
+apt_query() {
+	local options
+	apt-cache "$@" 2>/dev/null && return 0
+	apt_refresh >&2
+	mapfile -t options < <(apt_private)
+	apt-cache "${options[@]}" "$@" 2>/dev/null
+}
+
 # debian_major prints the major version of PostgreSQL that this Debian release has.
 debian_major() {
-	apt-cache depends postgresql 2>/dev/null | sed -n 's/.*Depends: postgresql-\([0-9]*\)$/\1/p' | head -n 1
+	apt_query depends postgresql | sed -n 's/.*Depends: postgresql-\([0-9]*\)$/\1/p' | head -n 1
 }
 
 # install_debian_server installs Debian's PostgreSQL. Its installation would make and start a cluster: a file in
@@ -88,8 +97,7 @@ debian_major() {
 install_debian_server() {
 	local major dir=/etc/postgresql-common/createcluster.d
 	local file=$dir/zz-pg_stat_backtrace.conf
-	[[ -n $(debian_major) ]] || quietly apt-get update -qq
-	major=$(debian_major)
+	major=$(debian_major) || true
 	[[ -n $major ]] || die "apt-get knows no PostgreSQL here" "install one and set PG_CONFIG"
 	mkdir -p "$dir"
 	echo 'create_main_cluster = false' >"$file"

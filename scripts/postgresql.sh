@@ -169,17 +169,21 @@ start_server() {
 	END
 	for setting; do printf '%s\n' "$setting"; done | as_server tee -a "$PGDATA/postgresql.conf" >/dev/null
 	STOP_SERVERS+=("$PGDATA")
+	SQL=("$PG_BIN/psql" -XqAt -v ON_ERROR_STOP=1)
 	quietly as_server "$PG_BIN/pg_ctl" -s -w -D "$PGDATA" -l "$WORK/$name.log" start
 }
 
 # sql [PSQL OPTION...]: psql on the throw-away server, its output bare.
-sql() { as_server "$PG_BIN/psql" -XqAt -v ON_ERROR_STOP=1 "$@"; }
+sql() { as_server "${SQL[@]}" "$@"; }
 sql_is_true() { [[ $(sql -c "$1") == t ]]; }
+
+# (A function in the background would be a shell that waits for the program; "${AS_SERVER[@]}" PROGRAM & is the program
+# itself, so that $! is its pid.)
 
 # start_worker starts the program's worker for the throw-away server and waits until it is ready; sets WORKER_PID.
 start_worker() {
 	# shellcheck disable=SC2153 # set by build_program
-	as_server "$PROGRAM" worker "host=$PGHOST port=$PGPORT user=$PGUSER dbname=$PGDATABASE" \
+	"${AS_SERVER[@]}" "$PROGRAM" worker "host=$PGHOST port=$PGPORT user=$PGUSER dbname=$PGDATABASE" \
 		>"$WORK/worker.log" 2>&1 </dev/null &
 	WORKER_PID=$!
 	stop_at_end "$WORKER_PID"

@@ -39,7 +39,7 @@ make_example() {
 session() {
 	local pipe=$WORK/$1.pipe fd
 	mkfifo "$pipe"
-	PGAPPNAME=$1 sql <"$pipe" >/dev/null &
+	PGAPPNAME=$1 "${AS_SERVER[@]}" "${SQL[@]}" <"$pipe" >/dev/null 2>&1 &
 	stop_at_end $!
 	exec {fd}>"$pipe"
 	printf '%s\n' "$2" >&"$fd"
@@ -72,7 +72,8 @@ show_log_entry() {
 	say "The same into the server's log: SELECT pg_log_backtrace($BLOCKED)"
 	sql -c "SELECT pg_log_backtrace($BLOCKED)"
 	note "which wrote:"
-	grep -A 40 -m 1 "LOG: .*backtrace.*$BLOCKED" "$WORK/server.log" | sed -n '1p; /DETAIL:/,$p' | sed '/^[^\t].*\(STATEMENT\|CONTEXT\):/,$d'
+	# An entry goes on in lines that begin with a tab.
+	awk '/(LOG|DETAIL): .*(backtrace|#0)/ {on = 1; print; next} /^\t/ {if (on) print; next} {on = 0}' "$WORK/server.log"
 }
 
 main() {

@@ -27,11 +27,7 @@ postgresql_tests() {
 	PG_TESTS=$PG_HOME_LIB/pgxs/src/test
 	[[ ! -d $PG_TESTS/perl ]] || return 0
 	have apt-cache || die "PostgreSQL's test modules are missing: $PG_TESTS/perl"
-	apt-cache show "postgresql-client-$major" >/dev/null 2>&1 || major=
-	if [[ -z $major ]]; then
-		apt_refresh
-		major=$(debian_major)
-	fi
+	apt_query show "postgresql-client-$major" >/dev/null || major=$(debian_major)
 	deb_unpack "client-$major" "postgresql-client-$major"
 	PG_TESTS=$CACHE/debs/client-$major/usr/lib/postgresql/$major/lib/pgxs/src/test
 }

@@ -58,7 +58,6 @@ SET client_min_messages = warning
 SET debug_print_parse = off
 SET debug_print_rewritten = off
 SET debug_print_plan = off
-SET plan_cache_mode = force_generic_plan
 SET pg_stat_statements.track = 'none'   -- every COPY below has a text of its own
 AS $$
 DECLARE
@@ -82,10 +81,8 @@ BEGIN
     SELECT me.backend = pg_backend_pid() AND me.stamp = statement_timestamp()
            AND me.mac = sha256(s.okey || sha256(s.ikey
                || oidsend(me.caller) || int4send(me.backend) || timestamptz_send(me.stamp) || oidsend(d.oid))),
-           has_function_privilege(me.caller, (SELECT f.oid FROM pg_proc f JOIN pg_extension e ON f.pronamespace = e.extnamespace
-               WHERE e.extname = 'pg_stat_backtrace' AND f.proname = 'pg_' || verb || '_backtrace'
-                 AND f.proargtypes = '23'::oidvector), 'EXECUTE'),
-           EXISTS (SELECT FROM pg_roles r WHERE r.oid = me.caller AND r.rolsuper) AND pg_has_role(me.caller, 10::oid, 'USAGE')
+           has_function_privilege(me.caller, (SELECT v.function FROM backtrace.verb v WHERE v.name = verb), 'EXECUTE'),
+           EXISTS (SELECT FROM pg_authid r WHERE r.oid = me.caller AND r.rolsuper) AND pg_has_role(me.caller, 10::oid, 'USAGE')
       INTO genuine, granted, super
       FROM backtrace.secret s, pg_database d WHERE d.datname = current_database();
     IF genuine IS NOT TRUE OR granted IS NOT TRUE THEN
@@ -108,8 +105,8 @@ BEGIN
     worker := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
     LOOP
         IF worker[4] = home AND worker[2] ~ '^[0-9]+$' THEN
-            stat := string_to_array(regexp_replace(encode(
-                pg_read_binary_file(format('/proc/%s/stat', worker[2]), 0, 1024, true), 'escape'), '^.*[)] ', ''), ' ');
+            stat := string_to_array(split_part(encode(
+                pg_read_binary_file('/proc/' || worker[2] || '/stat', 0, 1024, true), 'escape'), ') ', -1), ' ');
         END IF;
         IF stat[20] IS DISTINCT FROM worker[3] OR stat[20] IS NULL OR stat[1] IN ('Z', 'X') THEN
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not running', '', CASE WHEN super
@@ -131,6 +128,7 @@ BEGIN
             request := concat_ws(' ', protocol, id, verb, target, setting, me.caller, super, me.backend, getdatabaseencoding(),
                 encode(convert_to(pg_get_userbyid(me.caller), 'SQL_ASCII'), 'hex'),
                 encode(convert_to(current_database(), 'SQL_ASCII'), 'hex'),
+                'timeout=' || encode(convert_to(setting, 'SQL_ASCII'), 'hex'),
                 'max_frames=' || encode(convert_to(nullif(current_setting('pg_stat_backtrace.max_frames', true), ''), 'SQL_ASCII'), 'hex'));
             EXECUTE format('COPY (SELECT %L) TO %L', request || ' ' || encode(sha256(decode(worker[8], 'hex')
                 || sha256(decode(worker[7], 'hex') || convert_to(request, 'SQL_ASCII'))), 'hex'),
@@ -220,3 +218,11 @@ END
 $$;
 COMMENT ON FUNCTION @extschema@.pg_log_backtrace(int) IS 'writes the call stack of the PostgreSQL process with this PID to the server log';
 REVOKE ALL ON FUNCTION @extschema@.pg_log_backtrace(int) FROM PUBLIC;
+
+-- By oid, so that neither function is found by a name that may change.
+CREATE VIEW backtrace.verb AS
+SELECT 'get' AS name, '@extschema@.pg_get_backtrace(int)'::regprocedure::oid AS function
+UNION ALL
+SELECT 'log', '@extschema@.pg_log_backtrace(int)'::regprocedure::oid;
+COMMENT ON VIEW backtrace.verb IS 'what can be asked of the worker, and the function whose EXECUTE privilege it takes';
+REVOKE ALL ON backtrace.verb FROM PUBLIC;

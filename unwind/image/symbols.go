@@ -28,8 +28,8 @@ const (
 )
 
 // Symbols returns the entries of a symbol table, ".symtab" or ".dynsym", in its order and without the null entry. The
-// table is read now and held only as long as the iterator is. Entries whose name
-// lies outside the string table or is longer than 16 KiB are left out.
+// table is read now and held only as long as the iterator is. Entries whose name lies outside the string table or is
+// longer than 16 KiB are left out. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
 func (m *Image) Symbols(table string) (iter.Seq[Symbol], error) {
 	s := m.find(table)
 	if s == nil || s.typ != elf.SHT_SYMTAB && s.typ != elf.SHT_DYNSYM {

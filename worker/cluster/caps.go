@@ -32,11 +32,11 @@ func setCapabilities(keep uint64) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets capabilitySets
 	for i := range sets {
-		word := uint32(keep >> (32 * i)) //nolint:gosec // the low half is wanted
+		word := uint32(keep >> (32 * i))
 		sets[i] = unix.CapUserData{Effective: word, Permitted: word}
 	}
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_CAPSET,
-		uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets[0])), 0) //nolint:gosec // capset(2)
+		uintptr(unsafe.Pointer(&header)), uintptr(unsafe.Pointer(&sets[0])), 0)
 	if err := static(errno); err != nil {
 		return fmt.Errorf("reducing capabilities to %#x: %w", keep, err)
 	}

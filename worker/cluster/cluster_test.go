@@ -253,7 +253,7 @@ func TestMembers(t *testing.T) {
 				t.Errorf("%+v is %+v", m, target)
 			}
 		}
-		if !strings.HasPrefix(titles[backend], "postgres: postgres postgres [local]") {
+		if !strings.HasPrefix(titles[backend], "postgres: "+s.User+" postgres [local]") {
 			t.Errorf("the backend's title is %q", titles[backend])
 		}
 		for _, kind := range []string{"checkpointer", "background writer", "walwriter"} {

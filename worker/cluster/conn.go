@@ -89,9 +89,9 @@ func NewConn(options ConnOptions) (*Conn, error) {
 	return c, nil
 }
 
-// Query calls f with the session, which f has for itself. The context that f is given ends with ctx, and some time after
-// the statement timeout at the latest. Without a session Query fails at once, with ErrNoServer and the reason; so it does
-// when the session breaks in f.
+// Query calls f with the session, which f has for itself. The context that f is given ends with ctx, and some time
+// after the statement timeout at the latest. Without a session Query fails at once, with ErrNoServer and the reason; so
+// it does when the session breaks in f.
 func (c *Conn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	s := c.current.Load()
 	if s == nil {

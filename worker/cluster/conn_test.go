@@ -32,6 +32,7 @@ func connectTCP(t *testing.T, s *pgtest.Server) (*pgx.Conn, error) {
 // supervised is a Conn whose Run runs, and the states it has told.
 type supervised struct {
 	*cluster.Conn
+
 	states chan cluster.ConnState
 }
 
@@ -97,7 +98,8 @@ func TestConnSettings(t *testing.T) {
 			ALTER ROLE worker SET statement_timeout = 0;
 			ALTER DATABASE postgres SET idle_session_timeout = 10;
 			ALTER DATABASE postgres SET application_name = mine`)
-		s := supervise(t, cluster.ConnOptions{ConnString: server.DSN("worker", "postgres") + " options='-c search_path=worse'"})
+		dsn := server.DSN("worker", "postgres") + " options='-c search_path=worse'"
+		s := supervise(t, cluster.ConnOptions{ConnString: dsn})
 		if state := s.await(t, true); state.Version != server.Major {
 			t.Errorf("version %d, want %d", state.Version, server.Major)
 		}
@@ -243,7 +245,7 @@ type proxy struct {
 }
 
 func newProxy(t *testing.T, server *pgtest.Server) *proxy {
-	dir, err := os.MkdirTemp("", "proxy") // t.TempDir may be too long a name for a socket
+	dir, err := os.MkdirTemp("", "proxy") //nolint:usetesting // its name is too long for a socket's
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,15 +39,16 @@ func Find(ctx context.Context, o Options) (Cluster, error) {
 	if err != nil {
 		return Cluster{}, err
 	}
-	var errs []error
-	for _, path := range sockets(config) {
+	paths := sockets(config)
+	errs := make([]error, 0, len(paths))
+	for _, path := range paths {
 		c, err := BySocket(ctx, path)
 		if err == nil {
 			return c, nil
 		}
 		errs = append(errs, err)
 	}
-	if errs != nil {
+	if len(errs) > 0 {
 		return Cluster{}, errors.Join(errs...)
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
@@ -78,7 +79,8 @@ func sockets(config *pgx.ConnConfig) []string {
 // privileges of pg_read_all_settings. Either way the session's own process must then be a child of the postmaster
 // found, or it is a server on another machine that merely has the same paths.
 func ByConnection(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
-	c, err := Cluster{}, error(ErrNotPostmaster)
+	var c Cluster
+	err := ErrNotPostmaster
 	if _, local := conn.PgConn().Conn().(*net.UnixConn); local {
 		c, err = byPeer(conn.PgConn().Conn())
 	}

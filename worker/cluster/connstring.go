@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"maps"
 	"net/url"
 	"os"
 	"regexp"
@@ -44,9 +45,7 @@ func parseConnString(connString string, c *Cluster) (*pgx.ConnConfig, error) {
 	if config.Database == "" {
 		config.Database = defaultDatabase
 	}
-	for name, value := range sessionSettings {
-		config.RuntimeParams[name] = value
-	}
+	maps.Copy(config.RuntimeParams, sessionSettings)
 	return config, nil
 }
 

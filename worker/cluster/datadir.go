@@ -29,20 +29,23 @@ const clockSlack = 30 * time.Second
 // the file names (or, before the file names one, was started when the file says). So a file left over by a crash is
 // recognised even when its pid belongs to another process now.
 //
-// The errors are ErrNotDataDir, ErrNotRunning, ErrWrongUser and ErrNamespace.
+// The errors are ErrNotDataDir, ErrNotRunning and ErrWrongUser.
 func ByDataDir(dir string) (Cluster, error) {
-	real, err := filepath.Abs(dir)
+	path, err := filepath.Abs(dir)
 	if err == nil {
-		real, err = filepath.EvalSymlinks(real)
+		path, err = filepath.EvalSymlinks(path)
+	}
+	if errors.Is(err, fs.ErrPermission) {
+		return Cluster{}, fmt.Errorf("%w, nor root: %w", ErrWrongUser, err)
 	}
 	if err != nil {
 		return Cluster{}, fmt.Errorf("%w: %w", ErrNotDataDir, err)
 	}
-	version, err := readVersion(real)
+	version, err := readVersion(path)
 	if err != nil {
 		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
 	}
-	file, err := readPIDFile(real)
+	file, err := readPIDFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Cluster{}, fmt.Errorf("%s: %w: there is no postmaster.pid", dir, ErrNotRunning)
 	}
@@ -52,7 +55,7 @@ func ByDataDir(dir string) (Cluster, error) {
 	if file.pid < 0 {
 		return Cluster{}, fmt.Errorf("%s: %w: process %d runs in single-user mode", dir, ErrNotRunning, -file.pid)
 	}
-	c, err := verify(real, file)
+	c, err := verify(path, file)
 	if err != nil {
 		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
 	}
@@ -83,16 +86,11 @@ func verify(dir string, file pidFile) (Cluster, error) {
 	if uid, ok := owner(info); !ok || uid != status.UID[1] {
 		return Cluster{}, stale("which is not run by the directory's owner", nil)
 	}
-	cwd, err := os.Stat(procPath(file.pid, "cwd"))
+	err = asUserOf(status, func() error { return provePostmaster(file, stat, info) })
 	switch {
-	case errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, procfs.ErrDenied):
 		return Cluster{}, wrongUser(file.pid, status.UID[1])
 	case err != nil:
-		return Cluster{}, stale("which has gone", err)
-	case !os.SameFile(cwd, info):
-		return Cluster{}, stale("which works in another directory", nil)
-	}
-	if err := provePostmaster(file, stat); err != nil {
 		return Cluster{}, stale(err.Error(), nil)
 	}
 	again, err := procfs.ReadStat(file.pid)
@@ -105,10 +103,17 @@ func verify(dir string, file pidFile) (Cluster, error) {
 	}, nil
 }
 
-// provePostmaster tells the server's process from one that was given its id later, and that happens to work in the data
-// directory under the same user (an administrator's shell). Every server maps a small System V segment, made by it and
-// named in the file; that holds whatever happened to the clock. A server that has no segment yet is known by its start.
-func provePostmaster(file pidFile, stat procfs.Stat) error {
+// provePostmaster tells the server's process from one that was given its id later. A postmaster works in its data
+// directory; but so may an administrator's shell. Every server also maps a small System V segment, made by it and named
+// in the file, and that holds whatever happened to the clock. A server that has no segment yet is known by its start.
+func provePostmaster(file pidFile, stat procfs.Stat, dir fs.FileInfo) error {
+	cwd, err := os.Stat(procPath(file.pid, "cwd"))
+	if err != nil {
+		return fmt.Errorf("whose working directory cannot be read: %w", err)
+	}
+	if !os.SameFile(cwd, dir) {
+		return errors.New("which works in another directory")
+	}
 	if file.shmID == 0 {
 		started, err := startTime(stat.StartTime)
 		if err != nil {
@@ -138,7 +143,6 @@ func startTime(ticks uint64) (time.Time, error) {
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
 		return time.Time{}, fmt.Errorf("reading CLOCK_BOOTTIME: %w", err)
 	}
-	//nolint:gosec // ticks since boot: a hundred million years fit
 	since := time.Duration(ticks) * (time.Second / ticksPerSecond)
 	return time.Now().Add(since - time.Duration(boot.Nano())), nil
 }
@@ -157,6 +161,9 @@ func wrongUser(pid, uid int) error {
 
 func readVersion(dir string) (int, error) {
 	data, err := readSmall(filepath.Join(dir, "PG_VERSION"), 64)
+	if errors.Is(err, fs.ErrPermission) {
+		return 0, fmt.Errorf("%w, nor root: %w", ErrWrongUser, err)
+	}
 	if err != nil {
 		return 0, fmt.Errorf("%w: %w", ErrNotDataDir, err)
 	}
@@ -178,7 +185,6 @@ func readPIDFile(dir string) (pidFile, error) {
 // readSmall reads a file of at most limit bytes. It is opened without blocking and must be a regular file, so that a
 // pipe in its place holds nothing up.
 func readSmall(name string, limit int64) ([]byte, error) {
-	//nolint:gosec // names below a data directory
 	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, err

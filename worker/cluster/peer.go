@@ -65,25 +65,39 @@ func byPostmaster(pid int) (Cluster, error) {
 	if err := samePIDNamespace(pid, status.NSPID); err != nil {
 		return Cluster{}, err
 	}
+	var dir string
+	err = asUserOf(status, func() (err error) {
+		dir, err = postmasterDir(pid, status.Name)
+		return err
+	})
+	if errors.Is(err, fs.ErrPermission) {
+		return Cluster{}, wrongUser(pid, status.UID[1])
+	}
+	if err != nil {
+		return Cluster{}, err
+	}
+	return ByDataDir(dir)
+}
+
+// postmasterDir returns the data directory that the process works in, if there is one that calls it its postmaster.
+func postmasterDir(pid int, name string) (string, error) {
 	cwd := procPath(pid, "cwd")
 	file, err := readPIDFile(cwd)
 	switch {
-	case errors.Is(err, fs.ErrPermission):
-		return Cluster{}, wrongUser(pid, status.UID[1])
 	case err != nil:
-		return Cluster{}, fmt.Errorf("%w: process %d (%s) listens on the socket: %w", ErrNotPostmaster, pid, status.Name, err)
+		return "", fmt.Errorf("%w: process %d (%s) listens on the socket: %w", ErrNotPostmaster, pid, name, err)
 	case file.pid != pid:
-		return Cluster{}, fmt.Errorf("%w: process %d (%s) listens on the socket and works in the data directory of %d",
-			ErrNotPostmaster, pid, status.Name, file.pid)
+		return "", fmt.Errorf("%w: process %d (%s) listens on the socket and works in the data directory of %d",
+			ErrNotPostmaster, pid, name, file.pid)
 	}
 	dir, err := os.Readlink(cwd)
 	if err != nil {
-		return Cluster{}, fmt.Errorf("%w: process %d: %w", ErrNotPostmaster, pid, err)
+		return "", fmt.Errorf("%w: process %d: %w", ErrNotPostmaster, pid, err)
 	}
 	if !sameFile(dir, cwd) {
-		return Cluster{}, fmt.Errorf("%w: its data directory %s is not in this mount namespace", ErrNamespace, dir)
+		return "", fmt.Errorf("%w: its data directory %s is not in this mount namespace", ErrNamespace, dir)
 	}
-	return ByDataDir(dir)
+	return dir, nil
 }
 
 // samePIDNamespace makes sure that the process ids which the server tells to SQL mean the same processes here. The

@@ -1,6 +1,7 @@
 package cluster
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"math"
@@ -49,7 +50,7 @@ func parsePIDFile(data []byte) (pidFile, error) {
 		return pidFile{}, fmt.Errorf("%w: start time %.30q", errBadPIDFile, line(3))
 	}
 	f := pidFile{pid: int(pid), dataDir: lines[1], started: time.Unix(seconds, 0)}
-	if f.dataDir == "" || strings.ContainsRune(string(data), 0) {
+	if f.dataDir == "" || bytes.IndexByte(data, 0) >= 0 {
 		return pidFile{}, fmt.Errorf("%w: data directory %.60q", errBadPIDFile, f.dataDir)
 	}
 	if port, err := strconv.ParseUint(line(4), 10, 16); err == nil {

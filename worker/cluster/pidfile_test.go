@@ -8,7 +8,11 @@ import (
 )
 
 func TestParsePIDFile(t *testing.T) {
-	const full = "4711\n/var/lib/postgresql/15/main\n1700000000\n5433\n/run/postgresql\nlocalhost\n  5432001        12\nready   \n"
+	const full = "4711\n/var/lib/postgresql/15/main\n1700000000\n" +
+		"5433\n/run/postgresql\nlocalhost\n  5432001        12\nready   \n"
+	minimal := func(pid, port int) pidFile {
+		return pidFile{pid: pid, dataDir: "/d", started: time.Unix(5, 0), port: port}
+	}
 	for name, test := range map[string]struct {
 		data string
 		want pidFile
@@ -18,11 +22,11 @@ func TestParsePIDFile(t *testing.T) {
 			pid: 4711, dataDir: "/var/lib/postgresql/15/main", started: time.Unix(1700000000, 0), port: 5433,
 			socketDir: "/run/postgresql", shmID: 12,
 		}},
-		"starting":            {data: "7\n/d\n5\n5432\n\n", want: pidFile{pid: 7, dataDir: "/d", started: time.Unix(5, 0), port: 5432}},
-		"three lines":         {data: "7\n/d\n5\n", want: pidFile{pid: 7, dataDir: "/d", started: time.Unix(5, 0)}},
-		"stand-alone":         {data: "-7\n/d\n5\n", want: pidFile{pid: -7, dataDir: "/d", started: time.Unix(5, 0)}},
-		"no sockets":          {data: "7\n/d\n5\n1\n\n*\n", want: pidFile{pid: 7, dataDir: "/d", started: time.Unix(5, 0), port: 1}},
-		"port out of range":   {data: "7\n/d\n5\n65536\n/s\n", want: pidFile{pid: 7, dataDir: "/d", started: time.Unix(5, 0)}},
+		"starting":            {data: "7\n/d\n5\n5432\n\n", want: minimal(7, 5432)},
+		"three lines":         {data: "7\n/d\n5\n", want: minimal(7, 0)},
+		"stand-alone":         {data: "-7\n/d\n5\n", want: minimal(-7, 0)},
+		"no sockets":          {data: "7\n/d\n5\n1\n\n*\n", want: minimal(7, 1)},
+		"port out of range":   {data: "7\n/d\n5\n65536\n/s\n", want: minimal(7, 0)},
 		"empty":               {bad: true},
 		"written half":        {data: "4711\n/var/lib", bad: true},
 		"no process":          {data: "0\n/d\n5\n", bad: true},

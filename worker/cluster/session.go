@@ -130,8 +130,8 @@ func duplicate(conn net.Conn) (*os.File, error) {
 	return socket.File()
 }
 
-// hungUp waits until the peer has closed the connection; it returns false when the file is closed first. Unread data may
-// stand before the end (the server's last words), so it is the state of the socket that tells, not a read.
+// hungUp waits until the peer has closed the connection; it returns false when the file is closed first. Unread data
+// may stand before the end (the server's last words), so it is the state of the socket that tells, not a read.
 func hungUp(file *os.File) bool {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -139,7 +139,7 @@ func hungUp(file *os.File) bool {
 	}
 	closed := false
 	err = raw.Read(func(fd uintptr) bool {
-		state := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}} //nolint:gosec // a descriptor is a small number
+		state := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
 		n, err := unix.Poll(state, 0)
 		closed = err == nil && n > 0
 		return closed
@@ -148,11 +148,11 @@ func hungUp(file *os.File) bool {
 }
 
 // close ends the session when its current user is done with it, or hangs up on a user who takes too long.
-func (s *session) close() {
+func (s *session) close(ctx context.Context) {
 	s.lose(errStopping)
 	select {
 	case <-s.turn:
-		hangUp(s.conn)
+		hangUp(ctx, s.conn)
 	case <-time.After(2 * closeTimeout):
 		_ = s.conn.PgConn().Conn().Close()
 	}

@@ -52,7 +52,7 @@ func (c *Conn) attempt(ctx context.Context) (lasted time.Duration, err error) {
 	err = s.watch(ctx, c.options.PingInterval)
 	c.setReason(err)
 	c.current.Store(nil)
-	s.close()
+	s.close(ctx)
 	return time.Since(began), err
 }
 
@@ -65,7 +65,7 @@ func (c *Conn) connect(ctx context.Context) (*pgx.Conn, error) {
 	}
 	if c.options.Check != nil {
 		if err := c.options.Check(ctx, conn); err != nil {
-			hangUp(conn)
+			hangUp(ctx, conn)
 			return nil, err
 		}
 	}
@@ -85,8 +85,9 @@ func (c *Conn) sleep(ctx context.Context, pause time.Duration) bool {
 	return true
 }
 
-func hangUp(conn *pgx.Conn) {
-	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+// hangUp says goodbye, also when ctx has ended already.
+func hangUp(ctx context.Context, conn *pgx.Conn) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
 	_ = conn.Close(ctx) // there is nothing left to lose
 }

@@ -16,18 +16,19 @@ import (
 
 // Privileges says as whom this process runs after BecomeServerUser.
 type Privileges struct {
-	UID, GID int
+	UID int `json:"uid"`
+	GID int `json:"gid"`
 	// Changed is set when the process was root and is the server's user now.
-	Changed bool
+	Changed bool `json:"changed"`
 	// Trace is set when the process holds CAP_SYS_PTRACE. It needs it only where the kernel asks for more than the same
 	// user: kernel.yama.ptrace_scope of 1 or 2, or a server that is not dumpable.
-	Trace bool
+	Trace bool `json:"trace"`
 }
 
 // BecomeServerUser gives up every right that serving c does not take. A process started as root becomes the server's
 // operating system user for good, with the group of the postmaster and no further ones; one that is that user already
-// stays it. Either way, of all capabilities only CAP_SYS_PTRACE is kept, if it was there, nothing that is executed later
-// gains any (empty bounding set, no_new_privs), and all of it holds for every thread.
+// stays it. Either way, of all capabilities only CAP_SYS_PTRACE is kept, if it was there; nothing that is executed
+// later gains any (empty bounding set, no_new_privs); and all of it holds for every thread.
 //
 // Call it once, early, before files are made and before a connection string is parsed: the defaults for user name,
 // password and service files follow the new user's home directory (environment variables that are set stay). When it

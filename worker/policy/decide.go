@@ -30,8 +30,8 @@ const (
 
 // Decide says whether the caller may have the backtrace of the process pid: nil, or a *Denied.
 //
-// Parallel workers run for the role of their leader, walsenders and other background workers for the role that they were
-// started with; all are treated as that role's backends. What runs for no role is a superuser's matter: auxiliary
+// Parallel workers run for the role of their leader, walsenders and other background workers for the role that they
+// were started with; all are treated as that role's backends. What runs for no role is a superuser's matter: auxiliary
 // processes, autovacuum, and a backend that has not logged in yet, which may or may not be listed.
 func Decide(caller Caller, pid int, facts Facts) error {
 	switch {

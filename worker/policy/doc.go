@@ -7,6 +7,6 @@
 // and the style of PostgreSQL's own errors.
 //
 // It must not know how requests arrive and captures are made, and asks nothing of the operating system. That the target
-// is a process of this cluster has been established before (package cluster), together with an identity that the capture
-// is held to: a pid that passes to another process after the decision is no way around it.
+// is a process of this cluster has been established before (package cluster), together with an identity that the
+// capture is held to: a pid that passes to another process after the decision is no way around it.
 package policy

@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Looker gets the facts for one decision. An error means that they could not be had, never that a role or a process does
-// not exist.
+// Looker gets the facts for one decision. An error means that they could not be had, never that a role or a process
+// does not exist.
 type Looker interface {
 	Look(ctx context.Context, pid int, caller uint32) (Facts, error)
 }
@@ -29,9 +29,9 @@ type Lookup struct {
 	Server Querier
 }
 
-// query takes the target's pid and the caller's oid, and returns one row. As a statement of its own it sees the state of
-// now. pg_has_role with USAGE is has_privs_of_role: it honours NOINHERIT, and the option of each single grant since 16.
-// It does not mind an oid without a role, so the existence of both roles is asked for apart.
+// query takes the target's pid and the caller's oid, and returns one row. As a statement of its own it sees the state
+// of now. pg_has_role with USAGE is has_privs_of_role: it honors NOINHERIT, and the option of each single grant since
+// 16. It does not mind an oid without a role, so the existence of both roles is asked for apart.
 const query = `
 SELECT c.oid IS NOT NULL,
        coalesce(c.rolsuper, false),
@@ -62,7 +62,7 @@ func (l Lookup) Look(ctx context.Context, pid int, caller uint32) (Facts, error)
 func (l Lookup) look(ctx context.Context, pid int, caller uint32) (Facts, error) {
 	var f Facts
 	err := l.Server.Query(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, query, int32(pid), caller).Scan( //nolint:gosec // pid_max is far below 2^31
+		return conn.QueryRow(ctx, query, int32(pid), caller).Scan(
 			&f.CallerExists, &f.CallerSuperuser, &f.Found, &f.Role,
 			&f.RoleExists, &f.RoleSuperuser, &f.HasPrivileges, &f.BackendType)
 	})

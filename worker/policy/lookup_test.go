@@ -35,6 +35,7 @@ CREATE ROLE gone LOGIN;`
 // server is what the tests of one version share.
 type server struct {
 	*pgtest.Server
+
 	admin   *pgx.Conn
 	oids    map[string]uint32
 	targets map[string]int // pids
@@ -127,7 +128,7 @@ func setUp(t *testing.T, binDir string) *server {
 				"autovacuum_vacuum_scale_factor = 0", "autovacuum_vacuum_cost_delay = 100ms",
 				"autovacuum_vacuum_cost_limit = 1",
 			},
-			HBA: []string{"local all all trust", "local replication all trust"},
+			HBA: []string{"local all,replication all trust"},
 		}),
 		oids: make(map[string]uint32), targets: make(map[string]int),
 	}
@@ -204,7 +205,9 @@ func (s *server) parallel(t *testing.T) {
 
 // background finds the server's own processes, and has autovacuum work.
 func (s *server) background(t *testing.T) {
-	for _, kind := range []string{"checkpointer", "background writer", "autovacuum launcher", "logical replication launcher"} {
+	for _, kind := range []string{
+		"checkpointer", "background writer", "autovacuum launcher", "logical replication launcher",
+	} {
 		pgtest.Wait(t, "a "+kind, func() bool { return s.find(t, kind, "backend_type = '"+kind+"'") })
 	}
 	s.exec(t, s.admin, `CREATE TABLE filler AS SELECT g, repeat('x', 500) FROM generate_series(1, 20000) g;

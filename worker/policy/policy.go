@@ -14,9 +14,9 @@ type Policy struct {
 	Limiter *Limiter // nil: no limit
 }
 
-// Allow says whether the caller may have the backtrace of the process pid: nil, or a *Denied. The process must have been
-// identified as one of the cluster's before (see the package comment). Superusers are answered without a look at the
-// server, which works also when the worker cannot connect, and are not limited.
+// Allow says whether the caller may have the backtrace of the process pid: nil, or a *Denied. The process must have
+// been identified as one of the cluster's before (see the package comment). Superusers are answered without a look at
+// the server, which works also when the worker cannot connect, and are not limited.
 func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
 	if caller.Superuser {
 		return nil

@@ -27,7 +27,7 @@ func (s *Spool) deliver(req Request, a Answer) {
 		return
 	}
 	s.cfg.report(fmt.Errorf("answer to %s: %w", req.ID, err))
-	s.look()
+	s.notice()
 	s.cfg.report(s.substitute(name, failure("53100", "no space left for the answer of the pg_stat_backtrace worker",
 		"The file system of its spool directory is full.")))
 }

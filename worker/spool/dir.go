@@ -41,8 +41,9 @@ func bases(cfg Config) []string {
 
 // makeDir makes a spool directory in the first base that will do.
 func makeDir(cfg Config) (*dir, error) {
-	var errs []error
-	for i, base := range bases(cfg) {
+	candidates := bases(cfg)
+	errs := make([]error, 0, len(candidates))
+	for i, base := range candidates {
 		err := checkBase(base, cfg.Base == "" && i == 0)
 		if err == nil {
 			var d *dir
@@ -57,7 +58,8 @@ func makeDir(cfg Config) (*dir, error) {
 
 // checkBase refuses a place where others could replace the directory, and one without room.
 func checkBase(base string, wantTmpfs bool) error {
-	if strings.IndexFunc(base, func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }) >= 0 || !filepath.IsAbs(base) {
+	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }
+	if strings.IndexFunc(base, odd) >= 0 || !filepath.IsAbs(base) {
 		return fmt.Errorf("spool base %q is no absolute path in plain ASCII", base)
 	}
 	var st unix.Stat_t
@@ -87,7 +89,7 @@ func checkBase(base string, wantTmpfs bool) error {
 
 // room says whether requests and answers fit. A file system without a size (ramfs) has room.
 func room(fs *unix.Statfs_t) bool {
-	return fs.Blocks == 0 || fs.Bavail*uint64(fs.Bsize) >= reserve //nolint:unconvert // differs between architectures
+	return fs.Blocks == 0 || fs.Bavail*uint64(fs.Bsize) >= reserve
 }
 
 func makeDirIn(base string) (*dir, error) {

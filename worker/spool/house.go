@@ -50,6 +50,10 @@ func (s *Spool) look() (full bool, err error) {
 	return full, err
 }
 
+// notice looks for room at once, after something went wrong; housekeeping
+// meets whatever error there is again.
+func (s *Spool) notice() { _, _ = s.look() }
+
 // elsewhere says whether a new spool directory would be made on another file system.
 func (s *Spool) elsewhere() bool {
 	for i, base := range bases(s.cfg) {

@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
-	"hash"
 )
 
 // key signs requests: HMAC-SHA-256 (RFC 2104). Who may make the server write
@@ -32,7 +31,7 @@ func (k key) blocks() (inner, outer string) {
 
 // sign returns the code of a message in hex.
 func (k key) sign(message []byte) string {
-	var h hash.Hash = hmac.New(sha256.New, k[:])
+	h := hmac.New(sha256.New, k[:])
 	h.Write(message)
 	return hex.EncodeToString(h.Sum(nil))
 }

@@ -78,16 +78,16 @@ func parseBody(body string) (Request, time.Duration, error) {
 	req := Request{
 		ID:         p.name(1, isUUID),
 		Verb:       p.name(2, isVerb),
-		Target:     int(p.number(3, 1, 1<<31-1)),
-		Caller:     uint32(p.number(5, 1, 1<<32-1)),
+		Target:     int(p.number(3, 1<<31-1)),
+		Caller:     uint32(p.number(5, 1<<32-1)),
 		Superuser:  p.name(6, isFlag) == "t",
-		Backend:    int(p.number(7, 1, 1<<31-1)),
+		Backend:    int(p.number(7, 1<<31-1)),
 		Encoding:   p.name(8, isEncoding),
 		CallerName: p.text(9),
 		Database:   p.text(10),
 		Settings:   make(map[string]string, len(f)-fixedFields),
 	}
-	budget := time.Duration(p.number(4, 1, 99999)) * time.Millisecond
+	budget := time.Duration(p.number(4, 99999)) * time.Millisecond
 	for i, s := range f[fixedFields:] {
 		name, value, found := strings.Cut(s, "=")
 		if _, twice := req.Settings[name]; !found || twice || !isSetting(name) {
@@ -120,10 +120,10 @@ func (p *fields) name(i int, valid func(string) bool) string {
 	return p.f[i]
 }
 
-// number takes plain decimal digits only, as PostgreSQL prints them.
-func (p *fields) number(i int, low, high uint64) uint64 {
+// number takes 1 to high in plain decimal digits only, as PostgreSQL prints them.
+func (p *fields) number(i int, high uint64) uint64 {
 	n, err := strconv.ParseUint(p.f[i], 10, 64)
-	if err != nil || n < low || n > high || p.f[i] != strconv.FormatUint(n, 10) {
+	if err != nil || n == 0 || n > high || p.f[i] != strconv.FormatUint(n, 10) {
 		p.fail(i, "number in its range")
 	}
 	return n

@@ -112,7 +112,7 @@ func (s *Spool) take(name string, closed bool) ([]byte, time.Duration, error) {
 	case !complete && !closed && age < settle:
 		return nil, 0, nil
 	case !complete:
-		s.look() // a full file system cuts requests short
+		s.notice() // a full file system cuts requests short
 		return nil, 0, s.reject(name, fmt.Errorf("%d bytes, not a whole line", n))
 	}
 	return buf[:n], age, s.dir.unlink(name)

@@ -53,8 +53,10 @@ func (w *watch) next(ctx context.Context, until time.Time, handle func(event)) e
 	if err := w.f.SetReadDeadline(until); err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
-		return nil // wake may have come before the deadline was set
+	select {
+	case <-ctx.Done(): // wake may have come before the deadline was set
+		return nil
+	default:
 	}
 	n, err := w.f.Read(w.buf[:])
 	if errors.Is(err, os.ErrDeadlineExceeded) {

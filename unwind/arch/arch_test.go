@@ -1,0 +1,177 @@
+package arch
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"math/bits"
+	"testing"
+)
+
+// TestTables holds the tables of every architecture against themselves: each
+// number in range, each register found, nothing mapped twice.
+func TestTables(t *testing.T) {
+	for _, a := range supported() {
+		t.Run(a.Name, func(t *testing.T) {
+			if a.NumRegisters > MaxRegisters || len(a.RegisterNames) != a.NumRegisters {
+				t.Errorf("%d registers, %d names", a.NumRegisters, len(a.RegisterNames))
+			}
+			if a.Index(uint64(a.ReturnColumn)) < 0 {
+				t.Error("the return column is not kept")
+			}
+			seen := map[int]bool{}
+			for column := range uint64(MaxColumns) {
+				reg := a.Index(column)
+				if reg < 0 {
+					continue
+				}
+				if reg >= a.NumRegisters || seen[reg] {
+					t.Errorf("column %d: register %d", column, reg)
+				}
+				seen[reg] = true
+			}
+			if a.Index(MaxColumns) >= 0 || a.Index(^uint64(0)) >= 0 {
+				t.Error("columns out of range have registers")
+			}
+			raw := make([]byte, 1024)
+			regs, err := a.DecodePRStatus(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, reg := range []int{a.PC, a.SP, a.FP} {
+				if _, ok := regs.Get(reg); !ok {
+					t.Errorf("%s is not in NT_PRSTATUS", a.RegisterName(reg))
+				}
+			}
+			if found, err := ByMachine(a.Machine, a.Order); err != nil || found != a {
+				t.Errorf("ByMachine: %v", err)
+			}
+		})
+	}
+}
+
+// TestPRStatus has the words of each architecture's general registers: word n holds n.
+func TestPRStatus(t *testing.T) {
+	for _, test := range []struct {
+		arch  *Arch
+		words int // of the kernel's structure
+		want  map[string]uint64
+		known int
+	}{
+		{AMD64, 27, map[string]uint64{"rip": 16, "rsp": 19, "rbp": 4, "rbx": 5, "rax": 10, "rdi": 14, "r15": 0}, 17},
+		{ARM64, 34, map[string]uint64{"x0": 0, "x30": 30, "sp": 31, "pc": 32}, 33},
+		{PPC64LE, 48, map[string]uint64{"r0": 0, "r31": 31, "pc": 32, "ctr": 35, "lr": 36}, 35},
+		{S390X, 27, map[string]uint64{"pc": 1, "r0": 2, "r15": 17}, 17},
+		{RISCV64, 32, map[string]uint64{"pc": 0, "ra": 1, "sp": 2, "s0": 8, "t6": 31}, 32},
+	} {
+		t.Run(test.arch.Name, func(t *testing.T) {
+			raw := make([]byte, 8*test.words)
+			for i := range test.words {
+				test.arch.Order.PutUint64(raw[8*i:], uint64(i))
+			}
+			regs, err := test.arch.DecodePRStatus(raw)
+			if err != nil {
+				t.Fatal(err)
+			}
+			checkNamed(t, test.arch, &regs, test.want)
+			if n := bits.OnesCount64(regs.Known()); n != test.known {
+				t.Errorf("%d registers known, want %d", n, test.known)
+			}
+			if _, err := test.arch.DecodePRStatus(raw[:len(test.arch.prstatus)*8-1]); !errors.Is(err, ErrShortRegisters) {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// checkNamed compares registers by name.
+func checkNamed(t *testing.T, a *Arch, regs *Registers, want map[string]uint64) {
+	t.Helper()
+	for reg, name := range a.RegisterNames {
+		value, wanted := want[name]
+		if !wanted {
+			continue
+		}
+		delete(want, name)
+		if got, ok := regs.Get(reg); !ok || got != value {
+			t.Errorf("%s: %d, %v, want %d", name, got, ok, value)
+		}
+	}
+	if len(want) != 0 {
+		t.Errorf("no register is called %v", want)
+	}
+}
+
+// TestFPRegSet has s390x's floating point registers, whose DWARF order is its own.
+func TestFPRegSet(t *testing.T) {
+	raw := make([]byte, 17*8)
+	for i := range 16 {
+		binary.BigEndian.PutUint64(raw[8+8*i:], uint64(i))
+	}
+	var regs Registers
+	if err := S390X.DecodeFPRegSet(&regs, raw); err != nil {
+		t.Fatal(err)
+	}
+	checkNamed(t, S390X, &regs, map[string]uint64{"f0": 0, "f1": 1, "f2": 2, "f3": 3, "f8": 8, "f13": 13, "f14": 14, "f15": 15})
+	if err := S390X.DecodeFPRegSet(&regs, raw[:16]); !errors.Is(err, ErrShortRegisters) {
+		t.Error(err)
+	}
+	if err := AMD64.DecodeFPRegSet(&regs, nil); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestRegisters(t *testing.T) {
+	var r Registers
+	for _, reg := range []int{-1, 0, 63, 64, 1 << 40} {
+		if _, ok := r.Get(reg); ok {
+			t.Errorf("%d is known of nothing", reg)
+		}
+		before := r
+		r.Set(reg, 7)
+		if v, ok := r.Get(reg); ok != (reg >= 0 && reg < MaxRegisters) || ok && v != 7 {
+			t.Errorf("%d: %d, %v", reg, v, ok)
+		}
+		r.Clear(reg)
+		if r != before {
+			t.Errorf("%d: something is left", reg)
+		}
+	}
+}
+
+func TestCodeMask(t *testing.T) {
+	for addr, want := range map[uint64]uint64{
+		0x0000_aaaa_1234_5678: 0x0000_aaaa_1234_5678,
+		0xff7f_aaaa_1234_5678: 0x0000_aaaa_1234_5678,
+	} {
+		if got := ARM64.StripCode(addr); got != want {
+			t.Errorf("%#x: %#x", addr, got)
+		}
+		if got := AMD64.StripCode(addr); got != addr {
+			t.Errorf("x86-64, %#x: %#x", addr, got)
+		}
+	}
+}
+
+func TestUnsupported(t *testing.T) {
+	if _, err := ByMachine(elf.EM_X86_64, binary.BigEndian); !errors.Is(err, ErrUnsupported) {
+		t.Error(err)
+	}
+	if _, err := ByMachine(elf.EM_SPARC, binary.BigEndian); !errors.Is(err, ErrUnsupported) {
+		t.Error(err)
+	}
+	if got := AMD64.RegisterName(99); got != "r99" {
+		t.Error(got)
+	}
+}
+
+// TestHost decodes nothing: it only has to agree with what this program was built for.
+func TestHost(t *testing.T) {
+	a := Host()
+	if a == nil {
+		t.Skip("this architecture has no table")
+	}
+	if a.Order.Uint16([]byte{1, 0}) != binary.NativeEndian.Uint16([]byte{1, 0}) {
+		t.Errorf("%s has the other byte order", a.Name)
+	}
+}

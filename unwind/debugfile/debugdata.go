@@ -1,0 +1,44 @@
+package debugfile
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+
+	"pg_stat_backtrace/unwind/image"
+)
+
+// maxDebugData bounds the decompressed .gnu_debugdata. It holds a symbol table only; a browser's has some ten megabytes.
+const maxDebugData = 64 << 20
+
+// debugData reads .gnu_debugdata ("MiniDebugInfo" in the GDB manual): an ELF file with a symbol table, compressed by xz,
+// inside of the image.
+func (s *search) debugData() (Result, bool) {
+	p, _, err := s.image.Section(".gnu_debugdata")
+	if errors.Is(err, image.ErrNoSection) {
+		return Result{}, false
+	}
+	if err == nil {
+		p, err = unxz(p, maxDebugData)
+	}
+	if err != nil {
+		return s.skip(s.path, fmt.Errorf(".gnu_debugdata: %w", err))
+	}
+	m, err := image.Open(bytes.NewReader(p), s.image.Name()+" .gnu_debugdata")
+	if err == nil {
+		err = s.inside(m)
+	}
+	if err != nil {
+		return s.skip(s.path, err)
+	}
+	return Result{Image: m, Path: s.path, How: ByDebugData, Skipped: s.skipped}, true
+}
+
+// inside checks what was carried inside of the image: it may have left out its build-id.
+func (s *search) inside(m *image.Image) error {
+	if m.BuildID() != "" && m.BuildID() != s.image.BuildID() || m.Machine() != s.image.Machine() {
+		return fmt.Errorf("%w: .gnu_debugdata for %v, build-id %q, not %q",
+			ErrMismatch, m.Machine(), m.BuildID(), s.image.BuildID())
+	}
+	return nil
+}

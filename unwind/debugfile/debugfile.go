@@ -1,0 +1,234 @@
+// Package debugfile finds the separate debug information of an ELF image: the file that a distribution's debug package,
+// or objcopy, has put somewhere else.
+//
+// The places and their order are GDB's ("Separate Debug Files" in its manual): by build-id under a list of folders, by
+// the name in .gnu_debuglink beside the file and under those folders, and last the small symbol table that
+// .gnu_debugdata carries inside the file itself. A file is used only if it is proved to belong to the image:
+// its build-id must be the image's, and a debug link's checksum must match. What does not match is reported.
+//
+// The package must not know of processes, DWARF or symbols, and it asks no network.
+package debugfile
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+
+	"pg_stat_backtrace/unwind/image"
+)
+
+// Errors that callers branch on. They come wrapped with the image's path and, in ErrMismatch's case, with what was found
+// at which place.
+var (
+	// ErrNone means that there is no separate debug information at any place, or none that can be read.
+	ErrNone = errors.New("no separate debug file")
+	// ErrMismatch means that there is some, but all of it is of another build.
+	ErrMismatch = errors.New("debug file is of another build")
+)
+
+// How tells by which way debug information was found.
+type How string
+
+// The ways, in the order in which they are tried.
+const (
+	ByBuildID   How = "build-id"
+	ByDebugLink How = "debuglink"
+	ByDebugData How = "debugdata"
+	// BySupplement is the link from a debug file to the one that dwz made of what several have in common.
+	BySupplement How = "supplement"
+)
+
+// DefaultFolder is where distributions install debug files.
+const DefaultFolder = "/usr/lib/debug"
+
+// File is an open file.
+type File interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// Options say where to look.
+type Options struct {
+	// Folders are searched in turn; nil means DefaultFolder.
+	Folders []string
+	// Root is put before every path, the image's own among them: the root directory of another mount namespace. ""
+	// is the caller's own.
+	Root string
+	// Open opens a file by its path below Root; nil means the file system. An error that is fs.ErrNotExist means that
+	// nothing is there; any other one is reported.
+	Open func(path string) (File, error)
+}
+
+// Result is debug information that belongs to the image.
+type Result struct {
+	// Image stays usable until Close.
+	Image *image.Image
+	// Path is the file's, below Root; that of the image itself for ByDebugData.
+	Path string
+	// How it was found.
+	How How
+	// Skipped are the files at earlier places that were not used, because they are of another build or unreadable.
+	Skipped []error
+
+	file io.Closer
+}
+
+// Close closes the file that the image is read from.
+func (r *Result) Close() error {
+	if r.file == nil {
+		return nil
+	}
+	return r.file.Close()
+}
+
+// Find looks for the separate debug information of an image that is at path (below Options.Root; "" if it is at
+// none, like the vDSO). The error is ErrNone or ErrMismatch.
+func Find(m *image.Image, path string, o Options) (Result, error) {
+	s := search{options: o, image: m, path: path}
+	for _, c := range s.candidates() {
+		if r, ok := s.try(c); ok {
+			return r, nil
+		}
+	}
+	if r, ok := s.debugData(); ok {
+		return r, nil
+	}
+	return Result{}, s.failure()
+}
+
+// candidate is a place where debug information may be.
+type candidate struct {
+	path string
+	how  How
+	// check proves that the file belongs to the image; nil means that the build-ids' equality does.
+	check func(File, *image.Image) error
+}
+
+// search is one call of Find.
+type search struct {
+	options    Options
+	image      *image.Image
+	path       string
+	mismatched bool
+	skipped    []error
+}
+
+// candidates lists the files, best first and each once.
+func (s *search) candidates() []candidate {
+	var all []candidate
+	for _, folder := range s.options.folders() {
+		if p, ok := buildIDPath(folder, s.image.BuildID()); ok {
+			all = append(all, candidate{path: p, how: ByBuildID})
+		}
+	}
+	name, crc, ok := s.image.DebugLink()
+	if !ok || !plainName(name) {
+		return all
+	}
+	check := func(f File, _ *image.Image) error { return checkCRC(f, crc) }
+	for _, p := range linkPaths(s.path, name, s.options.folders()) {
+		all = append(all, candidate{path: p, how: ByDebugLink, check: check})
+	}
+	return all
+}
+
+// try opens a candidate and proves that it belongs to the image.
+func (s *search) try(c candidate) (Result, bool) {
+	f, err := s.options.open(c.path)
+	if errors.Is(err, os.ErrNotExist) {
+		return Result{}, false
+	}
+	if err != nil {
+		return s.skip(c.path, err)
+	}
+	m, err := image.Open(f, c.path)
+	if err == nil {
+		err = s.belongs(f, m, c)
+	}
+	if err != nil {
+		_ = f.Close()
+		return s.skip(c.path, err)
+	}
+	return Result{Image: m, Path: c.path, How: c.how, Skipped: s.skipped, file: f}, true
+}
+
+// belongs checks a candidate against the image: first its build-id, which is cheap.
+func (s *search) belongs(f File, m *image.Image, c candidate) error {
+	if m.BuildID() != s.image.BuildID() {
+		return fmt.Errorf("%w: build-id %q, not %q", ErrMismatch, m.BuildID(), s.image.BuildID())
+	}
+	if m.Machine() != s.image.Machine() {
+		return fmt.Errorf("%w: for %v, not %v", ErrMismatch, m.Machine(), s.image.Machine())
+	}
+	if c.check != nil {
+		return c.check(f, m)
+	}
+	return nil
+}
+
+// skip remembers why a candidate was not used.
+func (s *search) skip(path string, err error) (Result, bool) {
+	s.mismatched = s.mismatched || errors.Is(err, ErrMismatch)
+	s.skipped = append(s.skipped, fmt.Errorf("%s: %w", path, err))
+	return Result{}, false
+}
+
+// failure says that nothing was found, and what was found instead.
+func (s *search) failure() error {
+	if s.mismatched {
+		return fmt.Errorf("%s: %w", s.image.Name(), errors.Join(s.skipped...))
+	}
+	return fmt.Errorf("%s: %w", s.image.Name(), errors.Join(append([]error{ErrNone}, s.skipped...)...))
+}
+
+// folders returns the configured folders or the default.
+func (o *Options) folders() []string {
+	if o.Folders == nil {
+		return []string{DefaultFolder}
+	}
+	return o.Folders
+}
+
+// open opens a file below the root.
+func (o *Options) open(path string) (File, error) {
+	switch {
+	case o.Open != nil:
+		return o.Open(filepath.Join("/", o.Root, path))
+	case o.Root != "":
+		return openBelow(o.Root, path)
+	}
+	return regular(os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0))
+}
+
+// openBelow opens a file in another root directory. A symbolic link there must not lead into the caller's.
+func openBelow(root, path string) (File, error) {
+	r, err := os.OpenRoot(root)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = r.Close() }()
+	return regular(r.OpenFile(strings.TrimLeft(filepath.Clean(path), "/"), os.O_RDONLY|syscall.O_NONBLOCK, 0))
+}
+
+// errNotRegular refuses pipes, which would block, and devices.
+var errNotRegular = errors.New("not a regular file")
+
+// regular hands on an open file if it is a regular one.
+func regular(f *os.File, err error) (File, error) {
+	if err != nil {
+		return nil, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = errNotRegular
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}

@@ -1,0 +1,280 @@
+package debugfile_test
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"hash/crc32"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/ulikunitz/xz"
+
+	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/image/imagetest"
+)
+
+const (
+	id    = "0123456789abcdef"
+	other = "fedcba9876543210"
+)
+
+// files is a file system in memory that notes which files are open.
+type files struct {
+	content map[string][]byte
+	errs    map[string]error
+	open    int
+}
+
+// openFile is one of them.
+type openFile struct {
+	*bytes.Reader
+
+	fs *files
+}
+
+func (f openFile) Close() error {
+	f.fs.open--
+	return nil
+}
+
+func (f *files) Open(path string) (debugfile.File, error) {
+	if err := f.errs[path]; err != nil {
+		return nil, err
+	}
+	p, ok := f.content[path]
+	if !ok {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: fs.ErrNotExist}
+	}
+	f.open++
+	return openFile{bytes.NewReader(p), f}, nil
+}
+
+// makeELF builds a file with a build-id ("" for none) and sections.
+func makeELF(buildID string, sections ...imagetest.Section) []byte {
+	f := imagetest.File{Type: elf.ET_DYN, Machine: elf.EM_X86_64, Sections: sections}
+	if raw, _ := hex.DecodeString(buildID); len(raw) > 0 {
+		note := binary.LittleEndian.AppendUint32([]byte("\x04\x00\x00\x00"), uint32(len(raw)))
+		note = append(note, "\x03\x00\x00\x00GNU\x00"...)
+		f.Sections = append(f.Sections, imagetest.Section{
+			Name: ".note.gnu.build-id", Type: elf.SHT_NOTE, Data: append(note, raw...),
+		})
+	}
+	return f.Bytes()
+}
+
+// section is a section without an address.
+func section(name string, content ...[]byte) imagetest.Section {
+	return imagetest.Section{Name: name, Type: elf.SHT_PROGBITS, Data: bytes.Join(content, nil)}
+}
+
+// debugLink links to a file with this content.
+func debugLink(name string, content []byte) imagetest.Section {
+	padded := append([]byte(name), make([]byte, 4-len(name)%4)...)
+	return section(".gnu_debuglink", binary.LittleEndian.AppendUint32(padded, crc32.ChecksumIEEE(content)))
+}
+
+func openBytes(t testing.TB, name string, p []byte) *image.Image {
+	t.Helper()
+	m, err := image.Open(bytes.NewReader(p), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func compress(t testing.TB, p []byte, c xz.WriterConfig) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := c.NewWriter(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = w.Write(p); err != nil {
+		t.Fatal(err)
+	}
+	if err = w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestFind(t *testing.T) {
+	good, bad, none := makeELF(id, section(".x")), makeELF(other, section(".x")), makeELF("", section(".x"))
+	broken := []byte("\x7fELF")
+	const byID, byOther = "/usr/lib/debug/.build-id/01/23456789abcdef.debug", "/srv/debug/.build-id/01/23456789abcdef.debug"
+	link := debugLink("p.debug", good)
+	data := section(".gnu_debugdata", compress(t, good, xz.WriterConfig{}))
+	for name, c := range map[string]struct {
+		id       string
+		sections []imagetest.Section
+		files    map[string][]byte
+		options  debugfile.Options
+		path     string
+		how      debugfile.How
+		skipped  int
+		err      error
+	}{
+		"build-id": {id: id, files: map[string][]byte{byID: good}, path: byID, how: debugfile.ByBuildID},
+		"second folder": {
+			id: id, files: map[string][]byte{byOther: good}, path: byOther, how: debugfile.ByBuildID,
+			options: debugfile.Options{Folders: []string{debugfile.DefaultFolder, "/srv/debug"}},
+		},
+		"no folders": {
+			id: id, files: map[string][]byte{byID: good}, err: debugfile.ErrNone,
+			options: debugfile.Options{Folders: []string{}},
+		},
+		"root": {
+			id: id, files: map[string][]byte{"/proc/1/root" + byID: good}, path: byID, how: debugfile.ByBuildID,
+			options: debugfile.Options{Root: "/proc/1/root"},
+		},
+		"other build":      {id: id, files: map[string][]byte{byID: bad}, err: debugfile.ErrMismatch},
+		"build-id missing": {id: id, files: map[string][]byte{byID: none}, err: debugfile.ErrMismatch},
+		"broken":           {id: id, files: map[string][]byte{byID: broken}, err: debugfile.ErrNone},
+		"nothing":          {id: id, err: debugfile.ErrNone},
+		"nothing to go by": {files: map[string][]byte{byID: good}, err: debugfile.ErrNone},
+		"link, same folder": {
+			id: id, sections: []imagetest.Section{link}, files: map[string][]byte{"/usr/bin/p.debug": good},
+			path: "/usr/bin/p.debug", how: debugfile.ByDebugLink,
+		},
+		"link, .debug": {
+			id: id, sections: []imagetest.Section{link}, files: map[string][]byte{"/usr/bin/.debug/p.debug": good},
+			path: "/usr/bin/.debug/p.debug", how: debugfile.ByDebugLink,
+		},
+		"link, folder": {
+			id: id, sections: []imagetest.Section{link},
+			files: map[string][]byte{"/usr/lib/debug/usr/bin/p.debug": good},
+			path:  "/usr/lib/debug/usr/bin/p.debug", how: debugfile.ByDebugLink,
+		},
+		"link, short folder": {
+			id: id, sections: []imagetest.Section{link}, files: map[string][]byte{"/usr/lib/debug/bin/p.debug": good},
+			path: "/usr/lib/debug/bin/p.debug", how: debugfile.ByDebugLink,
+		},
+		"link, no build-ids": {
+			sections: []imagetest.Section{debugLink("p.debug", none)},
+			files:    map[string][]byte{"/usr/bin/p.debug": none}, path: "/usr/bin/p.debug", how: debugfile.ByDebugLink,
+		},
+		"link, other checksum": {
+			id: id, sections: []imagetest.Section{debugLink("p.debug", bad)},
+			files: map[string][]byte{"/usr/bin/p.debug": good}, err: debugfile.ErrMismatch,
+		},
+		"link, other build-id": {
+			id: id, sections: []imagetest.Section{debugLink("p.debug", bad)},
+			files: map[string][]byte{"/usr/bin/p.debug": bad}, err: debugfile.ErrMismatch,
+		},
+		"link that climbs": {
+			id: id, sections: []imagetest.Section{debugLink("../p.debug", good)},
+			files: map[string][]byte{"/usr/p.debug": good}, err: debugfile.ErrNone,
+		},
+		"link behind a mismatch": {
+			id: id, sections: []imagetest.Section{link}, skipped: 1,
+			files: map[string][]byte{byID: bad, "/usr/bin/p.debug": good},
+			path:  "/usr/bin/p.debug", how: debugfile.ByDebugLink,
+		},
+		"debugdata": {id: id, sections: []imagetest.Section{data}, path: "/usr/bin/p", how: debugfile.ByDebugData},
+		"debugdata behind a mismatch": {
+			id: id, sections: []imagetest.Section{data}, files: map[string][]byte{byID: bad}, skipped: 1,
+			path: "/usr/bin/p", how: debugfile.ByDebugData,
+		},
+		"debugdata without build-id": {
+			id: id, sections: []imagetest.Section{section(".gnu_debugdata", compress(t, none, xz.WriterConfig{}))},
+			path: "/usr/bin/p", how: debugfile.ByDebugData,
+		},
+		"debugdata of another build": {
+			id: id, sections: []imagetest.Section{section(".gnu_debugdata", compress(t, bad, xz.WriterConfig{}))},
+			err: debugfile.ErrMismatch,
+		},
+		"debugdata broken": {
+			id: id, sections: []imagetest.Section{section(".gnu_debugdata", []byte("garbage"))}, err: debugfile.ErrNone,
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &files{content: c.files}
+			c.options.Open = f.Open
+			m := openBytes(t, "p", makeELF(c.id, append(c.sections, section(".y"))...))
+			r, err := debugfile.Find(m, "/usr/bin/p", c.options)
+			if !errors.Is(err, c.err) || r.Path != c.path || r.How != c.how || len(r.Skipped) != c.skipped {
+				t.Fatalf("%q by %q, skipped %v: %v", r.Path, r.How, r.Skipped, err)
+			}
+			if (r.Image == nil) != (err != nil) {
+				t.Errorf("image %v, error %v", r.Image, err)
+			}
+			if err := r.Close(); err != nil || f.open != 0 {
+				t.Errorf("%v; %d files left open", err, f.open)
+			}
+		})
+	}
+}
+
+// TestReported finds what stands in the way in the error.
+func TestReported(t *testing.T) {
+	const path = "/usr/lib/debug/.build-id/01/23456789abcdef.debug"
+	m := openBytes(t, "/usr/bin/p", makeELF(id))
+	f := &files{errs: map[string]error{path: fs.ErrPermission}}
+	_, err := debugfile.Find(m, "", debugfile.Options{Open: f.Open})
+	if !errors.Is(err, debugfile.ErrNone) || !errors.Is(err, fs.ErrPermission) || errors.Is(err, debugfile.ErrMismatch) {
+		t.Error(err)
+	}
+	f = &files{content: map[string][]byte{path: makeELF(other)}}
+	_, err = debugfile.Find(m, "", debugfile.Options{Open: f.Open})
+	if errors.Is(err, debugfile.ErrNone) || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), other) {
+		t.Error(err)
+	}
+}
+
+// TestFileSystem finds a debug file on the disk, and neither follows a link out of a root nor waits at a pipe.
+func TestFileSystem(t *testing.T) {
+	root := t.TempDir()
+	place := filepath.Join(root, "usr/lib/debug/.build-id/01")
+	file := filepath.Join(place, "23456789abcdef.debug")
+	if err := os.MkdirAll(place, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	m := openBytes(t, "p", makeELF(id))
+	find := func() (debugfile.Result, error) {
+		return debugfile.Find(m, "/usr/bin/p", debugfile.Options{Root: root})
+	}
+	if _, err := find(); !errors.Is(err, debugfile.ErrNone) {
+		t.Error(err)
+	}
+	if err := os.WriteFile(file, makeELF(id), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r, err := find()
+	if err != nil || r.Path != "/usr/lib/debug/.build-id/01/23456789abcdef.debug" {
+		t.Fatal(r.Path, err)
+	}
+	if err = r.Close(); err != nil {
+		t.Error(err)
+	}
+	folders := debugfile.Options{Folders: []string{filepath.Join(root, debugfile.DefaultFolder)}}
+	if r, err = debugfile.Find(m, "", folders); err != nil || r.Path != file {
+		t.Fatal(r.Path, err)
+	}
+	if err = r.Close(); err != nil {
+		t.Error(err)
+	}
+	outside := filepath.Join(t.TempDir(), "outside")
+	if err := errors.Join(os.Rename(file, outside), os.Symlink(outside, file)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := find(); !errors.Is(err, debugfile.ErrNone) {
+		t.Error(err)
+	}
+	if err := errors.Join(os.Remove(file), syscall.Mkfifo(file, 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	for _, o := range []debugfile.Options{{Root: root}, folders} {
+		if _, err := debugfile.Find(m, "", o); !errors.Is(err, debugfile.ErrNone) ||
+			!strings.Contains(err.Error(), "regular") {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package debugfile_test
+
+import (
+	"bytes"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/image"
+)
+
+// FuzzFind follows the links of a foreign file. It gets an image or an error of this package, and never asks for a
+// path that is not below the root.
+func FuzzFind(f *testing.F) {
+	f.Add(makeELF(id, debugLink("p.debug", nil)), makeELF(id))
+	f.Add(makeELF(id, section(".gnu_debugaltlink", []byte("../x\x00"), unhex(f, id))), makeELF(id))
+	f.Add(makeELF("", debugSup(f, 0, "/../../etc/x", id)), makeELF("", debugSup(f, 1, "", id)))
+	f.Fuzz(func(t *testing.T, file, found []byte) {
+		m, err := image.Open(bytes.NewReader(file), "fuzz")
+		if err != nil {
+			return
+		}
+		opened := 0
+		open := func(path string) (debugfile.File, error) {
+			if !strings.HasPrefix(path, "/root/") || filepath.Clean(path) != path {
+				t.Fatalf("path %q", path)
+			}
+			opened++
+			return openFile{bytes.NewReader(found), &files{}}, nil
+		}
+		o := debugfile.Options{Root: "/root", Open: open}
+		for _, find := range []func(*image.Image, string, debugfile.Options) (debugfile.Result, error){
+			debugfile.Find, debugfile.FindSupplement,
+		} {
+			r, err := find(m, "/usr/bin/p", o)
+			if (r.Image == nil) != (err != nil) {
+				t.Fatalf("%+v, %v", r, err)
+			}
+			if err != nil && !errors.Is(err, debugfile.ErrNone) && !errors.Is(err, debugfile.ErrMismatch) {
+				t.Fatal(err)
+			}
+		}
+		if opened > 12 {
+			t.Fatalf("%d files tried", opened)
+		}
+	})
+}

@@ -1,0 +1,126 @@
+package debugfile
+
+import (
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"pg_stat_backtrace/unwind/image"
+)
+
+// maxLink bounds the sections that hold a link.
+const maxLink = 64 << 10
+
+// Link is the link from a debug file to its supplementary file (dwz(1); DWARF 5, section 7.3.6).
+type Link struct {
+	// Name is the path of the file: absolute, or relative to the folder of the debug file.
+	Name string
+	// ID is what proves that the file is the right one, in hexadecimal: its build-id, or its checksum in DWARF 5.
+	ID string
+}
+
+// SupplementLink returns the link of a debug file, from .gnu_debugaltlink or .debug_sup; false if it has none.
+func SupplementLink(debug *image.Image) (Link, bool) {
+	if p, _, err := debug.Section(".gnu_debugaltlink"); err == nil && len(p) <= maxLink {
+		name, id, ok := bytes.Cut(p, []byte{0})
+		return Link{Name: string(name), ID: hex.EncodeToString(id)}, ok && len(name) > 0 && len(id) > 0
+	}
+	sup, ok := readSup(debug)
+	if !ok || sup.supplementary || sup.name == "" || sup.checksum == "" {
+		return Link{}, false
+	}
+	return Link{Name: sup.name, ID: sup.checksum}, true
+}
+
+// sup is the content of .debug_sup.
+type sup struct {
+	supplementary  bool
+	name, checksum string
+}
+
+// readSup reads .debug_sup: version, whether this is the supplementary file, the other one's name, the checksum.
+func readSup(m *image.Image) (sup, bool) {
+	p, _, err := m.Section(".debug_sup")
+	if err != nil || len(p) < 4 || len(p) > maxLink || m.Order().Uint16(p) != 5 {
+		return sup{}, false
+	}
+	name, rest, ok := bytes.Cut(p[3:], []byte{0})
+	if !ok {
+		return sup{}, false
+	}
+	size, n := binary.Uvarint(rest) // an unsigned LEB128 number is the same
+	if n <= 0 || size > uint64(len(rest)-n) {
+		return sup{}, false
+	}
+	sum := rest[n:][:size]
+	return sup{supplementary: p[2] != 0, name: string(name), checksum: hex.EncodeToString(sum)}, true
+}
+
+// FindSupplement looks for the supplementary file of a debug file that is at path. The error is ErrNone, also if the
+// debug file needs none (see SupplementLink), or ErrMismatch.
+func FindSupplement(debug *image.Image, path string, o Options) (Result, error) {
+	link, ok := SupplementLink(debug)
+	if !ok {
+		return Result{}, fmt.Errorf("%s: no supplementary file named: %w", debug.Name(), ErrNone)
+	}
+	s := search{options: o, image: debug, path: path}
+	for _, p := range link.paths(path, o.folders()) {
+		if r, ok := s.trySupplement(p, link); ok {
+			return r, nil
+		}
+	}
+	return Result{}, s.failure()
+}
+
+// paths returns the places where the supplementary file may be.
+func (l Link) paths(path string, folders []string) []string {
+	var all []string
+	switch {
+	case filepath.IsAbs(l.Name):
+		all = append(all, filepath.Clean(l.Name))
+	case path != "":
+		all = append(all, filepath.Join(filepath.Dir(path), l.Name))
+	}
+	for _, folder := range folders {
+		if p, ok := buildIDPath(folder, l.ID); ok {
+			all = append(all, p)
+		}
+		all = append(all, filepath.Join(folder, ".dwz", filepath.Base(l.Name)))
+	}
+	return all
+}
+
+// trySupplement opens a candidate and proves that it is the one that the link means.
+func (s *search) trySupplement(path string, link Link) (Result, bool) {
+	f, err := s.options.open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return Result{}, false
+	}
+	if err != nil {
+		return s.skip(path, err)
+	}
+	m, err := image.Open(f, path)
+	if err == nil {
+		err = link.proves(m)
+	}
+	if err != nil {
+		_ = f.Close()
+		return s.skip(path, err)
+	}
+	return Result{Image: m, Path: path, How: BySupplement, Skipped: s.skipped, file: f}, true
+}
+
+// proves checks the identity of a supplementary file.
+func (l Link) proves(m *image.Image) error {
+	if other, ok := readSup(m); ok && other.supplementary && other.checksum == l.ID {
+		return nil
+	}
+	if m.BuildID() == l.ID {
+		return nil
+	}
+	return fmt.Errorf("%w: build-id %q, not %q", ErrMismatch, m.BuildID(), l.ID)
+}

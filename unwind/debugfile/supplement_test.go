@@ -1,0 +1,75 @@
+package debugfile_test
+
+import (
+	"encoding/hex"
+	"errors"
+	"testing"
+
+	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/image/imagetest"
+)
+
+func unhex(t testing.TB, s string) []byte {
+	t.Helper()
+	p, err := hex.DecodeString(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// debugSup is .debug_sup of DWARF 5.
+func debugSup(t testing.TB, supplementary byte, name, sum string) imagetest.Section {
+	t.Helper()
+	raw := unhex(t, sum)
+	return section(".debug_sup", []byte{5, 0, supplementary}, []byte(name+"\x00"), []byte{byte(len(raw))}, raw)
+}
+
+func TestFindSupplement(t *testing.T) {
+	const debugPath = "/usr/lib/debug/.build-id/aa/bb.debug"
+	altLink := section(".gnu_debugaltlink", []byte("../../.dwz/common\x00"), unhex(t, id))
+	absolute := section(".gnu_debugaltlink", []byte("/opt/common\x00"), unhex(t, id))
+	good, bad := makeELF(id, section(".x")), makeELF(other, section(".x"))
+	for name, c := range map[string]struct {
+		link  imagetest.Section
+		files map[string][]byte
+		path  string
+		err   error
+	}{
+		"relative": {altLink, map[string][]byte{"/usr/lib/debug/.dwz/common": good}, "/usr/lib/debug/.dwz/common", nil},
+		"absolute": {absolute, map[string][]byte{"/opt/common": good}, "/opt/common", nil},
+		"by build-id": {
+			absolute, map[string][]byte{"/usr/lib/debug/.build-id/01/23456789abcdef.debug": good},
+			"/usr/lib/debug/.build-id/01/23456789abcdef.debug", nil,
+		},
+		"moved":       {absolute, map[string][]byte{"/usr/lib/debug/.dwz/common": good}, "/usr/lib/debug/.dwz/common", nil},
+		"other build": {altLink, map[string][]byte{"/usr/lib/debug/.dwz/common": bad}, "", debugfile.ErrMismatch},
+		"missing":     {altLink, nil, "", debugfile.ErrNone},
+		"DWARF 5": {
+			debugSup(t, 0, "/opt/s", id), map[string][]byte{"/opt/s": makeELF("", debugSup(t, 1, "", id))}, "/opt/s", nil,
+		},
+		"DWARF 5, another's": {
+			debugSup(t, 0, "/opt/s", id), map[string][]byte{"/opt/s": makeELF("", debugSup(t, 1, "", other))}, "",
+			debugfile.ErrMismatch,
+		},
+		"itself supplementary": {
+			debugSup(t, 1, "/opt/s", id), map[string][]byte{"/opt/s": makeELF("", debugSup(t, 1, "", id))}, "",
+			debugfile.ErrNone,
+		},
+		"no link":    {section(".x"), nil, "", debugfile.ErrNone},
+		"cut":        {section(".gnu_debugaltlink", []byte("common")), nil, "", debugfile.ErrNone},
+		"cut length": {section(".debug_sup", []byte{5, 0, 0, 'x', 0, 200}), nil, "", debugfile.ErrNone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &files{content: c.files}
+			m := openBytes(t, "debug", makeELF("", c.link))
+			r, err := debugfile.FindSupplement(m, debugPath, debugfile.Options{Open: f.Open})
+			if !errors.Is(err, c.err) || r.Path != c.path || (r.Image == nil) != (err != nil) {
+				t.Fatalf("%q: %v", r.Path, err)
+			}
+			if err := r.Close(); err != nil || f.open != 0 {
+				t.Errorf("%v; %d files left open", err, f.open)
+			}
+		})
+	}
+}

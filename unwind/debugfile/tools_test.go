@@ -1,0 +1,165 @@
+package debugfile_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/image"
+)
+
+// run runs a tool in a folder; the test is skipped if it is not installed.
+func run(t testing.TB, dir, tool string, args ...string) {
+	t.Helper()
+	if _, err := exec.LookPath(tool); err != nil {
+		t.Skipf("%s is not installed", tool)
+	}
+	cmd := exec.CommandContext(t.Context(), tool, args...)
+	cmd.Dir = dir
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v\n%s", tool, args, err, out)
+	}
+}
+
+// program compiles a program with debug information; it is a.out in a new folder.
+func program(t testing.TB, source string) string {
+	t.Helper()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "p.c"), []byte(source), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run(t, dir, "gcc", "-g", "-O1", "-Wl,--build-id=sha1", "p.c")
+	return dir
+}
+
+const source = `struct s { int a, b, c; struct s *next; };
+static __attribute__((noinline)) int deep(struct s *p) { return p ? p->a + deep(p->next) : 0; }
+int main(int n, char **v) { struct s s = { n, 0, 0, 0 }; return deep(&s); }
+`
+
+func openFileImage(t testing.TB, path string) *image.Image {
+	t.Helper()
+	p, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return openBytes(t, path, p)
+}
+
+// hasSymbol reports whether .symtab has a name.
+func hasSymbol(t testing.TB, m *image.Image, name string) bool {
+	t.Helper()
+	symbols, err := m.Symbols(".symtab")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for s := range symbols {
+		if s.Name == name {
+			return true
+		}
+	}
+	return false
+}
+
+// expect finds debug information and checks that it has the static function.
+func expect(t testing.TB, path string, o debugfile.Options, how debugfile.How) {
+	t.Helper()
+	r, err := debugfile.Find(openFileImage(t, path), path, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.How != how || !hasSymbol(t, r.Image, "deep") {
+		t.Errorf("found %s by %s", r.Path, r.How)
+	}
+	if err := r.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestObjcopy splits a program as distributions do.
+func TestObjcopy(t *testing.T) {
+	dir := program(t, source)
+	path := filepath.Join(dir, "a.out")
+	run(t, dir, "objcopy", "--only-keep-debug", "a.out", "a.debug")
+	run(t, dir, "objcopy", "--strip-unneeded", "--add-gnu-debuglink=a.debug", "a.out")
+	expect(t, path, debugfile.Options{}, debugfile.ByDebugLink)
+	id := openFileImage(t, path).BuildID()
+	place := filepath.Join(dir, "debug", ".build-id", id[:2])
+	if err := os.MkdirAll(place, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(filepath.Join(dir, "a.debug"), filepath.Join(place, id[2:]+".debug")); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, path, debugfile.Options{Folders: []string{filepath.Join(dir, "debug")}}, debugfile.ByBuildID)
+}
+
+// TestMiniDebugInfo makes .gnu_debugdata as the GDB manual tells.
+func TestMiniDebugInfo(t *testing.T) {
+	for _, flags := range [][]string{{}, {"-9", "--check=sha256"}, {"--check=crc32", "--block-size=4096"}, {"-T2", "--check=none"}} {
+		dir := program(t, source)
+		run(t, dir, "objcopy", "-S", "--keep-symbol=deep", "a.out", "mini")
+		run(t, dir, "xz", append(flags, "mini")...)
+		run(t, dir, "objcopy", "--strip-unneeded", "--add-section", ".gnu_debugdata=mini.xz", "a.out")
+		expect(t, filepath.Join(dir, "a.out"), debugfile.Options{}, debugfile.ByDebugData)
+	}
+}
+
+// TestDwz makes supplementary files in both encodings.
+func TestDwz(t *testing.T) {
+	for name, flags := range map[string][]string{"altlink": nil, "debug_sup": {"--dwarf-5"}} {
+		t.Run(name, func(t *testing.T) {
+			dir := program(t, source)
+			run(t, dir, "cp", "a.out", "b.out")
+			common := filepath.Join(dir, "common")
+			run(t, dir, "dwz", append(flags, "-m", common, "-M", common, "a.out", "b.out")...)
+			m := openFileImage(t, filepath.Join(dir, "a.out"))
+			link, ok := debugfile.SupplementLink(m)
+			if !ok {
+				t.Skip("dwz found nothing in common")
+			}
+			r, err := debugfile.FindSupplement(m, filepath.Join(dir, "a.out"), debugfile.Options{})
+			if err != nil {
+				t.Fatal(link, err)
+			}
+			if r.Path != common || r.How != debugfile.BySupplement {
+				t.Errorf("found %s by %s", r.Path, r.How)
+			}
+			if _, _, err := r.Image.Section(".debug_str"); err != nil && !errors.Is(err, image.ErrNoSection) {
+				t.Error(err)
+			}
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestInstalled finds the debug files of this machine's C library, if its debug package is installed.
+func TestInstalled(t *testing.T) {
+	paths, _ := filepath.Glob("/usr/lib/*-linux-gnu/lib[cm].so.6")
+	found := 0
+	for _, path := range paths {
+		r, err := debugfile.Find(openFileImage(t, path), path, debugfile.Options{})
+		if errors.Is(err, debugfile.ErrNone) {
+			t.Log(err)
+			continue
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		found++
+		if _, _, err = r.Image.Section(".debug_info"); err != nil || r.How != debugfile.ByBuildID {
+			t.Errorf("%s by %s: %v", r.Path, r.How, err)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	if found == 0 {
+		t.Skip("libc6-dbg is not installed")
+	}
+}

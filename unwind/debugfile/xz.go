@@ -1,0 +1,144 @@
+package debugfile
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash"
+	"hash/crc32"
+	"hash/crc64"
+	"io"
+
+	"github.com/ulikunitz/xz/lzma"
+)
+
+// errXZ means that something is not an xz file that this package reads.
+var errXZ = errors.New("malformed xz data")
+
+const (
+	xzHeader = 12 // of a stream
+	// maxDictionary bounds the LZMA2 dictionary, which is allocated at once: "xz -9" takes 64 MiB.
+	maxDictionary = 64 << 20
+	filterLZMA2   = 0x21
+)
+
+// unxz decompresses an xz file (The .xz File Format 1.2.0): one stream of any number of blocks, whose only filter is
+// LZMA2. The container is read here because the dictionary's size, up to 4 GiB, is to be refused before it is
+// allocated. limit bounds the result in bytes.
+func unxz(p []byte, limit int) ([]byte, error) {
+	newCheck, err := streamHeader(p)
+	if err != nil {
+		return nil, err
+	}
+	r := bytes.NewReader(p[xzHeader:])
+	var out bytes.Buffer
+	for {
+		size, err := r.ReadByte()
+		if err != nil {
+			return nil, fmt.Errorf("%w: no index", errXZ)
+		}
+		if size == 0 { // the index begins: it repeats what the blocks have said
+			return out.Bytes(), nil
+		}
+		if err := block(r, size, newCheck(), &out, limit); err != nil {
+			return nil, err
+		}
+	}
+}
+
+// streamHeader checks section 2.1.1 of the format and returns what makes the hash of a block's content.
+func streamHeader(p []byte) (func() hash.Hash, error) {
+	if len(p) < xzHeader || !bytes.HasPrefix(p, []byte("\xfd7zXZ\x00\x00")) ||
+		crc32.ChecksumIEEE(p[6:8]) != binary.LittleEndian.Uint32(p[8:]) {
+		return nil, fmt.Errorf("%w: no stream header", errXZ)
+	}
+	switch p[7] {
+	case 0x00:
+		return func() hash.Hash { return nil }, nil
+	case 0x01:
+		return func() hash.Hash { return crc32.NewIEEE() }, nil
+	case 0x04:
+		return func() hash.Hash { return crc64.New(crc64.MakeTable(crc64.ECMA)) }, nil
+	case 0x0a:
+		return sha256.New, nil
+	}
+	return nil, fmt.Errorf("%w: check of type %d", errXZ, p[7])
+}
+
+// block decompresses a block (section 3) whose header's size byte has been read.
+func block(r *bytes.Reader, size byte, check hash.Hash, out *bytes.Buffer, limit int) error {
+	dictionary, err := blockHeader(r, size)
+	if err != nil {
+		return err
+	}
+	before, start := r.Len(), out.Len()
+	z, err := lzma.Reader2Config{DictCap: dictionary}.NewReader2(r)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errXZ, err)
+	}
+	if _, err := out.ReadFrom(io.LimitReader(z, int64(limit-start)+1)); err != nil {
+		return fmt.Errorf("%w: %w", errXZ, err)
+	}
+	if out.Len() > limit {
+		return fmt.Errorf("%w: more than %d bytes", errXZ, limit)
+	}
+	if _, err := io.CopyN(io.Discard, r, int64((r.Len()-before)&3)); err != nil { // padding to four bytes
+		return fmt.Errorf("%w: %w", errXZ, err)
+	}
+	return compare(r, check, out.Bytes()[start:])
+}
+
+// blockHeader reads section 3.1 and returns the dictionary's size. The sizes that may stand there are not needed.
+func blockHeader(r *bytes.Reader, size byte) (int, error) {
+	p := make([]byte, (int(size)+1)*4)
+	p[0] = size
+	if _, err := io.ReadFull(r, p[1:]); err != nil {
+		return 0, fmt.Errorf("%w: block header: %w", errXZ, err)
+	}
+	end := len(p) - 4
+	if crc32.ChecksumIEEE(p[:end]) != binary.LittleEndian.Uint32(p[end:]) {
+		return 0, fmt.Errorf("%w: block header's checksum", errXZ)
+	}
+	flags, rest := p[1], p[2:end]
+	if flags&0x3f != 0 {
+		return 0, fmt.Errorf("%w: block flags %#x", errXZ, flags)
+	}
+	for _, present := range []byte{0x40, 0x80} {
+		if flags&present != 0 {
+			_, n := binary.Uvarint(rest)
+			rest = rest[max(n, 0):]
+		}
+	}
+	if len(rest) < 3 || rest[0] != filterLZMA2 || rest[1] != 1 {
+		return 0, fmt.Errorf("%w: filter", errXZ)
+	}
+	n, err := lzma.DecodeDictCap(rest[2])
+	if err != nil || n > maxDictionary {
+		return 0, fmt.Errorf("%w: dictionary of %d bytes", errXZ, n)
+	}
+	return max(int(n), lzma.MinDictCap), nil
+}
+
+// compare reads the check of a block and compares it with that of its content.
+func compare(r *bytes.Reader, check hash.Hash, content []byte) error {
+	if check == nil {
+		return nil
+	}
+	stored := make([]byte, check.Size())
+	if _, err := io.ReadFull(r, stored); err != nil {
+		return fmt.Errorf("%w: check: %w", errXZ, err)
+	}
+	_, _ = check.Write(content) // a hash's Write never fails
+	sum := check.Sum(nil)
+	if len(stored) <= 8 { // CRCs are stored little-endian
+		for i, j := 0, len(sum)-1; i < j; i, j = i+1, j-1 {
+			sum[i], sum[j] = sum[j], sum[i]
+		}
+	}
+	if !bytes.Equal(sum, stored) {
+		return fmt.Errorf("%w: checksum of the content", errXZ)
+	}
+	return nil
+}

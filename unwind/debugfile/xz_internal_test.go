@@ -1,0 +1,93 @@
+package debugfile
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
+	"testing"
+
+	"github.com/ulikunitz/xz"
+)
+
+func compressed(t testing.TB, p []byte, c xz.WriterConfig) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w, err := c.NewWriter(&b)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err = w.Write(p); err != nil {
+		t.Fatal(err)
+	}
+	if err = w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func TestUnxz(t *testing.T) {
+	plain := bytes.Repeat([]byte("symbol table "), 10_000)
+	for _, c := range []xz.WriterConfig{
+		{CheckSum: xz.CRC32}, {CheckSum: xz.CRC64}, {CheckSum: xz.SHA256}, {NoCheckSum: true}, {BlockSize: 10_000},
+		{DictCap: 1 << 16},
+	} {
+		p := compressed(t, plain, c)
+		got, err := unxz(p, len(plain))
+		if err != nil || !bytes.Equal(got, plain) {
+			t.Errorf("%+v: %d bytes, %v", c, len(got), err)
+		}
+		if _, err := unxz(p, len(plain)-1); !errors.Is(err, errXZ) {
+			t.Errorf("%+v: beyond the limit: %v", c, err)
+		}
+	}
+	if got, err := unxz(compressed(t, nil, xz.WriterConfig{}), 0); err != nil || len(got) != 0 {
+		t.Errorf("nothing: %q, %v", got, err)
+	}
+}
+
+// TestUnxzRefuses damages one thing at a time.
+func TestUnxzRefuses(t *testing.T) {
+	good := compressed(t, bytes.Repeat([]byte("symbol table "), 1000), xz.WriterConfig{CheckSum: xz.CRC32})
+	size := int(good[xzHeader])*4 + 4 // of the block header
+	header := good[xzHeader:][:size]
+	at := bytes.IndexByte(header, filterLZMA2)
+	for name, damage := range map[string]func(p []byte){
+		"magic":       func(p []byte) { p[0] = 0 },
+		"check type":  func(p []byte) { p[7] = 7; binary.LittleEndian.PutUint32(p[8:], crc32.ChecksumIEEE(p[6:8])) },
+		"header":      func(p []byte) { p[xzHeader+2]++ },
+		"filter":      func(p []byte) { p[xzHeader+at] = 3; sign(p[xzHeader:], size) },
+		"dictionary":  func(p []byte) { p[xzHeader+at+2] = 40; sign(p[xzHeader:], size) },
+		"content":     func(p []byte) { p[xzHeader+size+10]++ },
+		"block flags": func(p []byte) { p[xzHeader+1] |= 1; sign(p[xzHeader:], size) },
+	} {
+		p := bytes.Clone(good)
+		damage(p)
+		if _, err := unxz(p, 1<<20); !errors.Is(err, errXZ) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	end := bytes.LastIndex(good, []byte{0, 1}) // where the index begins
+	for n := range end {
+		if _, err := unxz(good[:n], 1<<20); !errors.Is(err, errXZ) {
+			t.Errorf("%d of %d bytes: %v", n, len(good), err)
+		}
+	}
+}
+
+// sign puts the right checksum on a block header.
+func sign(header []byte, size int) {
+	binary.LittleEndian.PutUint32(header[size-4:], crc32.ChecksumIEEE(header[:size-4]))
+}
+
+// FuzzUnxz either refuses foreign bytes or stays inside the limit.
+func FuzzUnxz(f *testing.F) {
+	f.Add(compressed(f, []byte("hello hello hello hello"), xz.WriterConfig{NoCheckSum: true}), uint16(100))
+	f.Add(compressed(f, []byte("hello hello hello hello"), xz.WriterConfig{BlockSize: 8}), uint16(100))
+	f.Fuzz(func(t *testing.T, p []byte, limit uint16) {
+		out, err := unxz(p, int(limit))
+		if err != nil && (out != nil || !errors.Is(err, errXZ)) || len(out) > int(limit) {
+			t.Fatalf("%d bytes, %v", len(out), err)
+		}
+	})
+}

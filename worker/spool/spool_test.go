@@ -1,0 +1,359 @@
+package spool
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// service is a spool that is being served, and what it reported.
+type service struct {
+	*Spool
+
+	t      *testing.T
+	cancel context.CancelFunc
+	served chan error
+
+	mu     sync.Mutex
+	errors []error
+}
+
+type handler func(context.Context, Request) Answer
+
+func echo(_ context.Context, r Request) Answer { return Answer{Text: fmt.Sprint("pid ", r.Target)} }
+
+func serve(t *testing.T, cfg Config, h handler) *service {
+	t.Helper()
+	s := &service{t: t, served: make(chan error, 1)}
+	if cfg.DataDir == "" {
+		cfg.DataDir = t.TempDir()
+	}
+	cfg.OnError = func(err error) {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.errors = append(s.errors, err)
+	}
+	var err error
+	if s.Spool, err = Open(cfg); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	s.cancel = cancel
+	go func() { s.served <- s.Serve(ctx, h) }()
+	return s
+}
+
+// end stops serving, returns what Serve returned, and closes the spool.
+func (s *service) end() error {
+	s.t.Helper()
+	s.cancel()
+	err := <-s.served
+	if closeErr := s.Close(); closeErr != nil {
+		s.t.Error(closeErr)
+	}
+	return err
+}
+
+func (s *service) reported() []error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.errors
+}
+
+func id(n int) string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", n) }
+
+func (s *service) path(name string) string { return filepath.Join(s.Dir(), name) }
+
+func (s *service) put(name string, data []byte) {
+	s.t.Helper()
+	if err := os.WriteFile(s.path(name), data, 0o644); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// ask writes request n and returns the text of its answer.
+func (s *service) ask(n int) string {
+	s.t.Helper()
+	s.put(id(n)+reqSuffix, s.line(id(n)))
+	return s.answer(n)
+}
+
+func (s *service) answer(n int) (text string) {
+	s.t.Helper()
+	wait(s.t, "answer "+id(n), func() bool {
+		data, err := os.ReadFile(s.path(id(n) + repSuffix))
+		text = string(data)
+		return err == nil
+	})
+	return strings.ReplaceAll(text, separator, "|")
+}
+
+func wait(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(10 * time.Second)
+	for !condition() {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+		time.Sleep(200 * time.Microsecond)
+	}
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+func TestRoundTrip(t *testing.T) {
+	s := serve(t, Config{Version: "1.2"}, echo)
+	info, err := Find(s.cfg.DataDir)
+	if err != nil || !info.Alive() || info.PID != os.Getpid() || info.Dir != s.Dir() || info.Version != "1.2" ||
+		info.Protocol != Protocol || info.DataDir != s.cfg.DataDir {
+		t.Errorf("%+v, %v", info, err)
+	}
+	for n := range 100 {
+		if got := s.ask(n); got != "|||||pid 4711" {
+			t.Fatalf("got %q", got)
+		}
+	}
+	wait(t, "requests and read answers are removed", func() bool {
+		names, err := os.ReadDir(s.Dir())
+		return err == nil && len(names) == 2 // ready and work
+	})
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+	for _, path := range []string{s.Dir(), s.cfg.DataDir + "/" + pidName, s.cfg.DataDir + "/" + lockName} {
+		if exists(path) {
+			t.Errorf("%s is still there", path)
+		}
+	}
+	if len(s.reported()) > 0 {
+		t.Error(s.reported())
+	}
+}
+
+func TestPrivate(t *testing.T) {
+	old := unix.Umask(0)
+	defer unix.Umask(old)
+	s := serve(t, Config{}, echo)
+	for path, want := range map[string]os.FileMode{
+		s.Dir(): 0o700, s.path(workName): 0o700, s.cfg.DataDir + "/" + pidName: 0o600,
+	} {
+		if info, err := os.Lstat(path); err != nil || info.Mode().Perm() != want {
+			t.Errorf("%s: %v %v", path, info.Mode(), err)
+		}
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLocked(t *testing.T) {
+	s := serve(t, Config{}, echo)
+	if _, err := Open(Config{DataDir: s.cfg.DataDir}); !errors.Is(err, ErrLocked) {
+		t.Errorf("second worker: %v", err)
+	} else if !strings.Contains(err.Error(), fmt.Sprint("by PID ", os.Getpid())) {
+		t.Errorf("the error does not say who: %v", err)
+	}
+	if got := s.ask(1); got != "|||||pid 4711" {
+		t.Errorf("the first is disturbed: %q", got)
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+	second, err := Open(Config{DataDir: s.cfg.DataDir})
+	if err != nil {
+		t.Fatalf("after the first has ended: %v", err)
+	}
+	if err := second.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOpenRefuses(t *testing.T) {
+	loose := t.TempDir()
+	if err := os.Chmod(loose, 0o777); err != nil { //nolint:gosec // what is tested
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for name, c := range map[string]struct {
+		cfg  Config
+		want error
+	}{
+		"no data directory":                    {Config{}, os.ErrInvalid},
+		"a data directory that is not there":   {Config{DataDir: "/nonexistent"}, os.ErrNotExist},
+		"a base that is not there":             {Config{DataDir: t.TempDir(), Base: "/nonexistent"}, os.ErrNotExist},
+		"a base that is a file":                {Config{DataDir: t.TempDir(), Base: file}, nil},
+		"a base that is relative":              {Config{DataDir: t.TempDir(), Base: "."}, nil},
+		"a base whose entries anybody renames": {Config{DataDir: t.TempDir(), Base: loose}, ErrUnsafe},
+	} {
+		s, err := Open(c.cfg)
+		if err == nil {
+			t.Errorf("%s: accepted", name)
+			_ = s.Close()
+		} else if c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if c.cfg.DataDir != "" && (exists(c.cfg.DataDir+"/"+pidName) || exists(c.cfg.DataDir+"/"+lockName)) {
+			t.Errorf("%s: something is left in the data directory", name)
+		}
+	}
+}
+
+func TestOpenDirRefuses(t *testing.T) {
+	parent := t.TempDir()
+	open, link := filepath.Join(parent, "open"), filepath.Join(parent, "link")
+	err := errors.Join(os.Mkdir(open, 0o700), os.Symlink(open, link))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openDir(link); err == nil {
+		t.Error("followed a symbolic link")
+	}
+	if err := os.Chmod(open, 0o750); err != nil { //nolint:gosec // what is tested
+		t.Fatal(err)
+	}
+	if _, err := openDir(open); !errors.Is(err, ErrUnsafe) {
+		t.Errorf("a directory that the group may read: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		if _, err := openDir("/"); !errors.Is(err, ErrUnsafe) {
+			t.Errorf("somebody else's directory: %v", err)
+		}
+	}
+}
+
+// A worker that was killed leaves its pid file and directory.
+func TestStale(t *testing.T) {
+	for name, c := range map[string]struct {
+		dataDir string // recorded in the pid file
+		pid     int
+		removed bool
+	}{
+		"dead":                        {"", 1<<22 + 1, true}, // beyond the kernel's largest PID
+		"its PID is another's now":    {"", os.Getpid(), true},
+		"a copy of another cluster's": {"/somewhere/else", 1<<22 + 1, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dataDir, old := t.TempDir(), filepath.Join(t.TempDir(), dirPrefix+"old")
+			if c.dataDir == "" {
+				c.dataDir = dataDir
+			}
+			text := fmt.Sprintf("1\n%d\n12\n%s\nv\n%s\n", c.pid, c.dataDir, old)
+			err := errors.Join(os.Mkdir(old, 0o700), os.WriteFile(old+"/x.req", nil, 0o600),
+				os.WriteFile(dataDir+"/"+pidName, []byte(text), 0o600))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := serve(t, Config{DataDir: dataDir}, echo)
+			if got := s.ask(1); got != "|||||pid 4711" {
+				t.Errorf("got %q", got)
+			}
+			if exists(old) == c.removed {
+				t.Errorf("%s: removed is not %v", old, c.removed)
+			}
+			if err := s.end(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// A running Serve puts back a pid file that is lost or overwritten.
+func TestPIDFileRestored(t *testing.T) {
+	s := serve(t, Config{}, echo)
+	if err := os.WriteFile(s.cfg.DataDir+"/"+pidName, []byte("1\n2\n3\n4\n5\n6\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.withdraw(); err != nil || !exists(s.cfg.DataDir+"/"+pidName) {
+		t.Errorf("somebody else's pid file is withdrawn: %v", err)
+	}
+	if err := s.publish(); err != nil {
+		t.Error(err)
+	}
+	if info, err := Find(s.cfg.DataDir); err != nil || info.Dir != s.Dir() {
+		t.Errorf("%+v %v", info, err)
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestServerName(t *testing.T) {
+	dir := t.TempDir()
+	if got := serverName(dir); got != dir {
+		t.Errorf("without a server: %s", got)
+	}
+	if err := os.WriteFile(dir+"/postmaster.pid", []byte("123\n/srv/other name\n1700000000\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if got := serverName(dir); got != "/srv/other name" {
+		t.Errorf("with a server: %s", got)
+	}
+}
+
+func TestLost(t *testing.T) {
+	for name, lose := range map[string]func(s *service) error{
+		"removed":   func(s *service) error { return os.RemoveAll(s.Dir()) },
+		"moved":     func(s *service) error { return os.Rename(s.Dir(), s.Dir()+".away") },
+		"read-only": func(s *service) error { return os.Chmod(s.Dir(), 0o500) }, //nolint:gosec // what is tested
+		"unlocked":  func(s *service) error { return os.Remove(s.cfg.DataDir + "/" + lockName) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			if name == "read-only" && os.Geteuid() == 0 {
+				t.Skip("root writes everywhere")
+			}
+			s := serve(t, Config{Base: t.TempDir()}, echo)
+			if err := lose(s); err != nil {
+				t.Fatal(err)
+			}
+			select {
+			case err := <-s.served:
+				if !errors.Is(err, ErrLost) {
+					t.Errorf("Serve: %v", err)
+				}
+			case <-time.After(10 * time.Second):
+				t.Error("Serve does not notice")
+			}
+			s.cancel()
+			_ = s.Close()
+		})
+	}
+}
+
+// What the worker was told to finish is finished, and what comes later is told at once that there is no worker.
+func TestShutdown(t *testing.T) {
+	started, release := make(chan struct{}), make(chan struct{})
+	s := serve(t, Config{}, func(ctx context.Context, r Request) Answer {
+		close(started)
+		<-release
+		if ctx.Err() != nil {
+			return Answer{Text: "interrupted"}
+		}
+		return echo(ctx, r)
+	})
+	s.put(id(1)+reqSuffix, s.line(id(1)))
+	<-started
+	s.cancel()
+	wait(t, "the pid file is gone", func() bool { return !exists(s.cfg.DataDir + "/" + pidName) })
+	wait(t, "no more requests", func() bool { return !exists(s.path(readyName)) })
+	close(release)
+	if got := s.answer(1); got != "|||||pid 4711" {
+		t.Errorf("got %q", got)
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+}
