@@ -1,0 +1,77 @@
+-- What the extension is, as far as it is the same on every machine, version
+-- and with or without a worker: signatures, privileges, and the calls that are
+-- answered before a worker is asked.
+\set SHOW_CONTEXT never
+CREATE EXTENSION pg_stat_backtrace;
+
+-- The two functions.
+SELECT p.oid::regprocedure AS function, p.prorettype::regtype AS returns, p.pronargs AS args,
+       p.provolatile AS volatile, p.proisstrict AS strict, p.proparallel AS parallel, p.prosecdef AS definer
+FROM pg_proc p
+WHERE p.proname IN ('pg_get_backtrace', 'pg_log_backtrace')
+ORDER BY 1;
+
+-- Nobody but superusers and the owner may call them.
+SELECT p.oid::regprocedure AS function, has_function_privilege('public', p.oid, 'EXECUTE') AS public
+FROM pg_proc p
+WHERE p.proname IN ('pg_get_backtrace', 'pg_log_backtrace')
+ORDER BY 1;
+
+-- Every function has a pinned search_path, every object a comment.
+SELECT count(*) AS unpinned
+FROM pg_proc p JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
+     JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'pg_stat_backtrace'
+WHERE NOT EXISTS (SELECT FROM unnest(p.proconfig) c WHERE c LIKE 'search\_path=pg\_catalog, pg\_temp');
+SELECT pg_describe_object(d.classid, d.objid, 0) AS uncommented
+FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'pg_stat_backtrace'
+WHERE d.deptype = 'e' AND d.classid IN ('pg_proc'::regclass, 'pg_class'::regclass, 'pg_namespace'::regclass)
+  AND obj_description(d.objid, d.classid::regclass::name) IS NULL
+ORDER BY 1;
+
+-- STRICT.
+SELECT pg_get_backtrace(NULL) IS NULL AS get, pg_log_backtrace(NULL) IS NULL AS log;
+
+-- A pid that cannot be one: a warning, and the query goes on.
+SELECT i, pg_get_backtrace(i), pg_log_backtrace(i) FROM (VALUES (0), (-1), (-2147483648)) v (i);
+
+-- The own backend.
+SELECT pg_get_backtrace(pg_backend_pid());
+\echo :LAST_ERROR_SQLSTATE
+SELECT pg_log_backtrace(pg_backend_pid());
+\echo :LAST_ERROR_SQLSTATE
+
+-- A role without the privilege, and what it may do with it.
+CREATE ROLE regress_backtrace;
+SET ROLE regress_backtrace;
+SELECT pg_get_backtrace(1);
+\echo :LAST_ERROR_SQLSTATE
+SELECT * FROM backtrace.secret;
+\echo :LAST_ERROR_SQLSTATE
+-- The inner function is not a way around it, with a true proof or a forged one.
+SELECT backtrace.call(w, 'get', 1) FROM backtrace.whoami w;
+\echo :LAST_ERROR_SQLSTATE
+SELECT backtrace.call(ROW(10, pg_backend_pid(), statement_timestamp(), '\x00')::backtrace.whoami, 'get', 1);
+\echo :LAST_ERROR_SQLSTATE
+RESET ROLE;
+GRANT EXECUTE ON FUNCTION pg_get_backtrace(int) TO regress_backtrace;
+SET ROLE regress_backtrace;
+SELECT pg_get_backtrace(0);
+SELECT pg_log_backtrace(0);
+\echo :LAST_ERROR_SQLSTATE
+RESET ROLE;
+REVOKE ALL ON FUNCTION pg_get_backtrace(int) FROM regress_backtrace;
+DROP ROLE regress_backtrace;
+
+-- Again and again, and nothing is left.
+DO $$
+BEGIN
+    FOR i IN 1..5 LOOP
+        DROP EXTENSION pg_stat_backtrace;
+        IF to_regnamespace('backtrace') IS NOT NULL OR to_regproc('pg_get_backtrace') IS NOT NULL THEN
+            RAISE EXCEPTION 'DROP EXTENSION has left something';
+        END IF;
+        CREATE EXTENSION pg_stat_backtrace;
+    END LOOP;
+END
+$$;
+DROP EXTENSION pg_stat_backtrace;
