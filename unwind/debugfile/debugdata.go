@@ -8,11 +8,11 @@ import (
 	"pg_stat_backtrace/unwind/image"
 )
 
-// maxDebugData bounds the decompressed .gnu_debugdata. It holds a symbol table only; a browser's has some ten megabytes.
+// maxDebugData bounds the decompressed .gnu_debugdata: a symbol table, of which a browser has some ten megabytes.
 const maxDebugData = 64 << 20
 
-// debugData reads .gnu_debugdata ("MiniDebugInfo" in the GDB manual): an ELF file with a symbol table, compressed by xz,
-// inside of the image.
+// debugData reads .gnu_debugdata ("MiniDebugInfo" in the GDB manual): an ELF file with a symbol table, compressed by
+// xz, inside of the image.
 func (s *search) debugData() (Result, bool) {
 	p, _, err := s.image.Section(".gnu_debugdata")
 	if errors.Is(err, image.ErrNoSection) {

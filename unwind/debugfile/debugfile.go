@@ -16,13 +16,12 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 
 	"pg_stat_backtrace/unwind/image"
 )
 
-// Errors that callers branch on. They come wrapped with the image's path and, in ErrMismatch's case, with what was found
-// at which place.
+// Errors that callers branch on. They come wrapped with the image's name and, in ErrMismatch's case, with what was
+// found at which place.
 var (
 	// ErrNone means that there is no separate debug information at any place, or none that can be read.
 	ErrNone = errors.New("no separate debug file")
@@ -58,8 +57,9 @@ type Options struct {
 	// Root is put before every path, the image's own among them: the root directory of another mount namespace. ""
 	// is the caller's own.
 	Root string
-	// Open opens a file by its path below Root; nil means the file system. An error that is fs.ErrNotExist means that
-	// nothing is there; any other one is reported.
+	// Open opens a file by its path, which Root has been put before; nil means the file system. An error that is
+	// fs.ErrNotExist means that nothing is there; any other one is reported. Who looks into a root that others write
+	// should give one that opens without waiting (O_NONBLOCK): this package can only ask first whether it is a pipe.
 	Open func(path string) (File, error)
 }
 
@@ -119,8 +119,9 @@ type search struct {
 
 // candidates lists the files, best first and each once.
 func (s *search) candidates() []candidate {
-	var all []candidate
-	for _, folder := range s.options.folders() {
+	folders := s.options.folders()
+	all := make([]candidate, 0, 3*len(folders)+2)
+	for _, folder := range folders {
 		if p, ok := buildIDPath(folder, s.image.BuildID()); ok {
 			all = append(all, candidate{path: p, how: ByBuildID})
 		}
@@ -130,7 +131,7 @@ func (s *search) candidates() []candidate {
 		return all
 	}
 	check := func(f File, _ *image.Image) error { return checkCRC(f, crc) }
-	for _, p := range linkPaths(s.path, name, s.options.folders()) {
+	for _, p := range linkPaths(s.path, name, folders) {
 		all = append(all, candidate{path: p, how: ByDebugLink, check: check})
 	}
 	return all
@@ -196,12 +197,14 @@ func (o *Options) folders() []string {
 // open opens a file below the root.
 func (o *Options) open(path string) (File, error) {
 	switch {
+	case o.Open != nil && o.Root != "":
+		return o.Open(filepath.Join(o.Root, filepath.Join("/", path)))
 	case o.Open != nil:
-		return o.Open(filepath.Join("/", o.Root, path))
+		return o.Open(path)
 	case o.Root != "":
 		return openBelow(o.Root, path)
 	}
-	return regular(os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0))
+	return openRegular(path, os.Stat, os.Open)
 }
 
 // openBelow opens a file in another root directory. A symbolic link there must not lead into the caller's.
@@ -211,24 +214,26 @@ func openBelow(root, path string) (File, error) {
 		return nil, err
 	}
 	defer func() { _ = r.Close() }()
-	return regular(r.OpenFile(strings.TrimLeft(filepath.Clean(path), "/"), os.O_RDONLY|syscall.O_NONBLOCK, 0))
+	return openRegular(strings.TrimLeft(filepath.Clean(path), "/"), r.Stat, r.Open)
 }
 
-// errNotRegular refuses pipes, which would block, and devices.
+// errNotRegular refuses directories, devices, and pipes, at which an open would wait.
 var errNotRegular = errors.New("not a regular file")
 
-// regular hands on an open file if it is a regular one.
-func regular(f *os.File, err error) (File, error) {
+// openRegular opens a file if it is a regular one.
+func openRegular(
+	path string, stat func(string) (os.FileInfo, error), open func(string) (*os.File, error),
+) (File, error) {
+	info, err := stat(path)
 	if err != nil {
 		return nil, err
 	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = errNotRegular
+	if !info.Mode().IsRegular() {
+		return nil, errNotRegular
 	}
+	f, err := open(path)
 	if err != nil {
-		_ = f.Close()
-		return nil, err
+		return nil, err // not f: a nil *os.File is no nil File
 	}
 	return f, nil
 }

@@ -106,22 +106,50 @@ func compress(t testing.TB, p []byte, c xz.WriterConfig) []byte {
 	return b.Bytes()
 }
 
-func TestFind(t *testing.T) {
-	good, bad, none := makeELF(id, section(".x")), makeELF(other, section(".x")), makeELF("", section(".x"))
-	broken := []byte("\x7fELF")
-	const byID, byOther = "/usr/lib/debug/.build-id/01/23456789abcdef.debug", "/srv/debug/.build-id/01/23456789abcdef.debug"
-	link := debugLink("p.debug", good)
-	data := section(".gnu_debugdata", compress(t, good, xz.WriterConfig{}))
-	for name, c := range map[string]struct {
-		id       string
-		sections []imagetest.Section
-		files    map[string][]byte
-		options  debugfile.Options
-		path     string
-		how      debugfile.How
-		skipped  int
-		err      error
-	}{
+// The places of the build-id, and files of the right build, of another one, of an unknown one, and none at all.
+const (
+	byID    = "/usr/lib/debug/.build-id/01/23456789abcdef.debug"
+	byOther = "/srv/debug/.build-id/01/23456789abcdef.debug"
+)
+
+var (
+	good   = makeELF(id, section(".x"))
+	bad    = makeELF(other, section(".x"))
+	none   = makeELF("", section(".x"))
+	broken = []byte("\x7fELF")
+)
+
+// findCase is an image, what there is beside it, and what Find makes of it.
+type findCase struct {
+	id       string
+	sections []imagetest.Section
+	files    map[string][]byte
+	options  debugfile.Options
+	path     string
+	how      debugfile.How
+	skipped  int
+	err      error
+}
+
+func (c *findCase) run(t *testing.T) {
+	t.Helper()
+	f := &files{content: c.files}
+	c.options.Open = f.Open
+	m := openBytes(t, "p", makeELF(c.id, append(c.sections, section(".y"))...))
+	r, err := debugfile.Find(m, "/usr/bin/p", c.options)
+	if !errors.Is(err, c.err) || r.Path != c.path || r.How != c.how || len(r.Skipped) != c.skipped {
+		t.Fatalf("%q by %q, skipped %v: %v", r.Path, r.How, r.Skipped, err)
+	}
+	if (r.Image == nil) != (err != nil) {
+		t.Errorf("image %v, error %v", r.Image, err)
+	}
+	if err := r.Close(); err != nil || f.open != 0 {
+		t.Errorf("%v; %d files left open", err, f.open)
+	}
+}
+
+func TestFindByBuildID(t *testing.T) {
+	for name, c := range map[string]findCase{
 		"build-id": {id: id, files: map[string][]byte{byID: good}, path: byID, how: debugfile.ByBuildID},
 		"second folder": {
 			id: id, files: map[string][]byte{byOther: good}, path: byOther, how: debugfile.ByBuildID,
@@ -140,6 +168,14 @@ func TestFind(t *testing.T) {
 		"broken":           {id: id, files: map[string][]byte{byID: broken}, err: debugfile.ErrNone},
 		"nothing":          {id: id, err: debugfile.ErrNone},
 		"nothing to go by": {files: map[string][]byte{byID: good}, err: debugfile.ErrNone},
+	} {
+		t.Run(name, c.run)
+	}
+}
+
+func TestFindByLink(t *testing.T) {
+	link := debugLink("p.debug", good)
+	for name, c := range map[string]findCase{
 		"link, same folder": {
 			id: id, sections: []imagetest.Section{link}, files: map[string][]byte{"/usr/bin/p.debug": good},
 			path: "/usr/bin/p.debug", how: debugfile.ByDebugLink,
@@ -178,6 +214,14 @@ func TestFind(t *testing.T) {
 			files: map[string][]byte{byID: bad, "/usr/bin/p.debug": good},
 			path:  "/usr/bin/p.debug", how: debugfile.ByDebugLink,
 		},
+	} {
+		t.Run(name, c.run)
+	}
+}
+
+func TestFindDebugData(t *testing.T) {
+	data := section(".gnu_debugdata", compress(t, good, xz.WriterConfig{}))
+	for name, c := range map[string]findCase{
 		"debugdata": {id: id, sections: []imagetest.Section{data}, path: "/usr/bin/p", how: debugfile.ByDebugData},
 		"debugdata behind a mismatch": {
 			id: id, sections: []imagetest.Section{data}, files: map[string][]byte{byID: bad}, skipped: 1,
@@ -195,21 +239,7 @@ func TestFind(t *testing.T) {
 			id: id, sections: []imagetest.Section{section(".gnu_debugdata", []byte("garbage"))}, err: debugfile.ErrNone,
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			f := &files{content: c.files}
-			c.options.Open = f.Open
-			m := openBytes(t, "p", makeELF(c.id, append(c.sections, section(".y"))...))
-			r, err := debugfile.Find(m, "/usr/bin/p", c.options)
-			if !errors.Is(err, c.err) || r.Path != c.path || r.How != c.how || len(r.Skipped) != c.skipped {
-				t.Fatalf("%q by %q, skipped %v: %v", r.Path, r.How, r.Skipped, err)
-			}
-			if (r.Image == nil) != (err != nil) {
-				t.Errorf("image %v, error %v", r.Image, err)
-			}
-			if err := r.Close(); err != nil || f.open != 0 {
-				t.Errorf("%v; %d files left open", err, f.open)
-			}
-		})
+		t.Run(name, c.run)
 	}
 }
 

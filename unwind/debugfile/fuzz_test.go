@@ -30,11 +30,15 @@ func FuzzFind(f *testing.F) {
 			opened++
 			return openFile{bytes.NewReader(found), &files{}}, nil
 		}
+		path := "/usr/bin/p"
+		if len(found)%2 == 1 {
+			path = "../p"
+		}
 		o := debugfile.Options{Root: "/root", Open: open}
 		for _, find := range []func(*image.Image, string, debugfile.Options) (debugfile.Result, error){
 			debugfile.Find, debugfile.FindSupplement,
 		} {
-			r, err := find(m, "/usr/bin/p", o)
+			r, err := find(m, path, o)
 			if (r.Image == nil) != (err != nil) {
 				t.Fatalf("%+v, %v", r, err)
 			}

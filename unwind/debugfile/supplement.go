@@ -78,7 +78,11 @@ func FindSupplement(debug *image.Image, path string, o Options) (Result, error) 
 
 // paths returns the places where the supplementary file may be.
 func (l Link) paths(path string, folders []string) []string {
-	var all []string
+	base := filepath.Base(l.Name)
+	if !plainName(base) {
+		return nil
+	}
+	all := make([]string, 0, 2*len(folders)+1)
 	switch {
 	case filepath.IsAbs(l.Name):
 		all = append(all, filepath.Clean(l.Name))
@@ -89,7 +93,7 @@ func (l Link) paths(path string, folders []string) []string {
 		if p, ok := buildIDPath(folder, l.ID); ok {
 			all = append(all, p)
 		}
-		all = append(all, filepath.Join(folder, ".dwz", filepath.Base(l.Name)))
+		all = append(all, filepath.Join(folder, ".dwz", base))
 	}
 	return all
 }

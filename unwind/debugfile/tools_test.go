@@ -35,9 +35,9 @@ func program(t testing.TB, source string) string {
 	return dir
 }
 
-const source = `struct s { int a, b, c; struct s *next; };
-static __attribute__((noinline)) int deep(struct s *p) { return p ? p->a + deep(p->next) : 0; }
-int main(int n, char **v) { struct s s = { n, 0, 0, 0 }; return deep(&s); }
+const source = `struct node { int a, b, c; struct node *next; };
+static __attribute__((noinline)) int deep(struct node *p) { return p ? p->a + deep(p->next) : 0; }
+int main(int n, char **v) { struct node first = { n, 0, 0, 0 }; return deep(&first); }
 `
 
 func openFileImage(t testing.TB, path string) *image.Image {
@@ -99,7 +99,9 @@ func TestObjcopy(t *testing.T) {
 
 // TestMiniDebugInfo makes .gnu_debugdata as the GDB manual tells.
 func TestMiniDebugInfo(t *testing.T) {
-	for _, flags := range [][]string{{}, {"-9", "--check=sha256"}, {"--check=crc32", "--block-size=4096"}, {"-T2", "--check=none"}} {
+	for _, flags := range [][]string{
+		{}, {"-9", "--check=sha256"}, {"--check=crc32", "--block-size=4096"}, {"-T2", "--check=none"},
+	} {
 		dir := program(t, source)
 		run(t, dir, "objcopy", "-S", "--keep-symbol=deep", "a.out", "mini")
 		run(t, dir, "xz", append(flags, "mini")...)

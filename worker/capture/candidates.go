@@ -6,6 +6,7 @@ import (
 	"syscall"
 
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/debugfile"
 )
 
 // candidate is a path under which the file of a mapping may be found.
@@ -25,6 +26,27 @@ func candidates(pid int, base, m *procfs.Mapping) []candidate {
 		list = append(list, candidate(proc+"/exe"))
 	}
 	return append(list, candidate(fmt.Sprintf("%s/map_files/%x-%x", proc, m.Start, m.End)))
+}
+
+// rootOf returns what to put before a path of the process: nothing if its root
+// directory is this process's too.
+func rootOf(pid int) string {
+	root := fmt.Sprintf("/proc/%d/root", pid)
+	own, err1 := os.Stat("/")
+	theirs, err2 := os.Stat(root + "/")
+	if err1 == nil && err2 == nil && os.SameFile(own, theirs) {
+		return ""
+	}
+	return root
+}
+
+// openDebugFile opens a separate debug file, as carefully as an image.
+func openDebugFile(path string) (debugfile.File, error) {
+	f, _, err := candidate(path).file()
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
 }
 
 // fileID says which file was opened.

@@ -264,6 +264,40 @@ func TestStrippedHasNoInventedNames(t *testing.T) {
 	}
 }
 
+// TestSeparateDebugFile strips the program as distributions do: the names come
+// back from the debug file beside it, unless that is another build's.
+func TestSeparateDebugFile(t *testing.T) {
+	t.Parallel()
+	for _, other := range []bool{false, true} {
+		exe := build(t, "-g")
+		debug := exe + ".debug"
+		source := exe
+		if other {
+			source = build(t, "-g", "-Dinner=wrong", "-Dmiddle=misnamed", "-Douter=invented", "-O0")
+		}
+		command(t, "objcopy", "--only-keep-debug", source, debug)
+		command(t, "strip", exe)
+		command(t, "objcopy", "--add-gnu-debuglink="+debug, exe)
+		th := take(t, capturer(t), start(t, exe), capture.Options{})
+		if !other {
+			checkOrder(t, &th, "ready", "inner", "middle", "outer", "main", "_start")
+			continue
+		}
+		for i := range th.Frames {
+			if f := &th.Frames[i]; f.Module == "nest" && f.Function != "" {
+				t.Errorf("%q from another build's debug file", f.Function)
+			}
+		}
+	}
+}
+
+func command(t *testing.T, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+}
+
 func TestConcurrentCallersShareAStop(t *testing.T) {
 	t.Parallel()
 	c := capturer(t)

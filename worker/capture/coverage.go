@@ -32,7 +32,10 @@ func Cover(file string) (Coverage, error) {
 	if err != nil {
 		return Coverage{}, err
 	}
-	m := &module{image: img, name: img.Name(), arch: a}
+	m := &module{image: img, name: img.Name(), arch: a, path: file}
+	if target, err := os.Readlink(file); err == nil {
+		m.path = target // of /proc/PID/exe
+	}
 	table, symbols := m.table(), m.symbolTable()
 	if table == nil || symbols == nil {
 		return Coverage{BuildID: img.BuildID()}, fmt.Errorf("%s: no call frame information or no symbols", file)

@@ -9,6 +9,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/image"
 	"pg_stat_backtrace/unwind/symbol"
 )
@@ -24,6 +25,10 @@ type module struct {
 	image *image.Image
 	name  string
 	arch  *arch.Arch
+	// path and root are where the file was found: its path as the process has
+	// it, and the process's root directory. Separate debug files are looked
+	// for there.
+	path, root string
 
 	cfiOnce sync.Once
 	cfi     *cfi.Table
@@ -52,8 +57,14 @@ func (m *module) table() *cfi.Table {
 
 func (m *module) symbolTable() *symbol.Table {
 	m.symbolOnce.Do(func() {
+		tables := []*image.Image{m.image}
+		debug, err := debugfile.Find(m.image, m.path, debugfile.Options{Root: m.root, Open: openDebugFile})
+		if err == nil {
+			defer func() { _ = debug.Close() }()
+			tables = append(tables, debug.Image)
+		}
 		// What could be read of a damaged table comes beside the error.
-		m.symbols, _ = symbol.NewTable(m.image)
+		m.symbols, _ = symbol.NewTable(tables...)
 	})
 	return m.symbols
 }
@@ -88,7 +99,7 @@ func (c *images) find(pid int, maps []procfs.Mapping, i int) *module {
 	}
 	if base.Inode != 0 {
 		for _, open := range candidates(pid, &base, &maps[i]) {
-			if m := c.fromFile(open, &base, id); m != nil {
+			if m := c.fromFile(pid, open, &base, id); m != nil {
 				return m
 			}
 		}
@@ -124,7 +135,7 @@ func (c *images) keep(id string, m *module) *module {
 
 // fromFile opens one candidate and keeps it if it is the mapped file: by
 // build-id, or, where there is none, by device and inode.
-func (c *images) fromFile(open candidate, base *procfs.Mapping, id string) *module {
+func (c *images) fromFile(pid int, open candidate, base *procfs.Mapping, id string) *module {
 	f, st, err := open.file()
 	if err != nil {
 		return nil
@@ -140,7 +151,7 @@ func (c *images) fromFile(open candidate, base *procfs.Mapping, id string) *modu
 	}
 	// The file stays open as long as the image is kept: its sections are read
 	// when they are needed, and a replaced file must not be read instead.
-	m := c.keep(key, &module{image: img, name: img.Name(), arch: c.arch})
+	m := c.keep(key, &module{image: img, name: img.Name(), arch: c.arch, path: base.Path, root: rootOf(pid)})
 	if m.image != img {
 		_ = f.Close()
 	}
