@@ -3,6 +3,7 @@ package ptrace
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -123,8 +124,7 @@ func (s *session) attachThreads() error {
 			}
 		}
 	}
-	s.reserve(min(len(s.tracees)*s.flight.options.MaxStack, largeArena))
-	return nil
+	return s.arena.reserve(s.flight.options.MaxStack, len(s.tracees)+s.pieces)
 }
 
 func (s *session) attachThread(tid int) {
@@ -143,7 +143,7 @@ func (s *session) attachThread(tid int) {
 
 // seize attaches to a thread. It can block while the target executes a program.
 func seize(pid, tid int) error {
-	const tries = 2
+	const tries = 5
 	var err error
 	for range tries {
 		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, 0, 0, 0)
@@ -156,12 +156,14 @@ func seize(pid, tid int) error {
 		default:
 			return systemError(tid, "PTRACE_SEIZE", errno)
 		}
-		// The reason may be gone already, as when another tracer was just as quick as we are.
+		// The reason may be gone already, as when another tracer was just as quick as we are, or when the thread was
+		// about to hand its number over to one that executed another program.
 		err = explain(pid, tid)
 		var denied *PermissionError
 		if !errors.As(err, &denied) || denied.Reason != ReasonUnknown {
 			return err
 		}
+		time.Sleep(200 * time.Microsecond)
 	}
 	return err
 }

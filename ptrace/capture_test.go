@@ -20,8 +20,8 @@ func TestCapture(t *testing.T) {
 		args  []string
 		state string // what Thread.State may be
 	}{
-		{[]string{"sleep"}, "S"},
-		{[]string{"busy"}, "RS"},
+		{[]string{"sleep"}, "SR"},
+		{[]string{"busy"}, "R"},
 		{[]string{"threads", "4"}, "SR"},
 		{[]string{"churn"}, "SRD"},
 	} {
@@ -185,8 +185,11 @@ func TestAllThreads(t *testing.T) {
 				s := mustCapture(t, c.pid, Options{AllThreads: true})
 				names := map[string]bool{}
 				for i := range s.Threads {
-					if s.Threads[i].Err != nil {
-						t.Error(s.Threads[i].Err)
+					// On a machine that is busy with other things a runnable thread may not get to stop in time.
+					if err := s.Threads[i].Err; errors.Is(err, ErrDeadline) {
+						t.Log(err)
+					} else if err != nil {
+						t.Error(err)
 					}
 					names[s.Threads[i].Name] = true
 				}
@@ -256,7 +259,9 @@ func TestPhoenix(t *testing.T) {
 		case !errors.Is(err, ErrRecycled) && !errors.Is(err, ErrExited):
 			t.Error(err)
 		}
-		checkDetached(t, c.pid)
+		// A thread that executes a program in just this moment takes over the process's id, and is let go by the end
+		// of the thread that traced it.
+		until(t, "every thread detached", func() bool { return !traced(t, c.pid) })
 	}
 	t.Logf("captured %d of 400", captured)
 	if captured == 0 {
@@ -322,6 +327,7 @@ func TestConcurrent(t *testing.T) {
 
 func TestStackBounds(t *testing.T) {
 	c := startTarget(t, "deep", "600")
+	untilState(t, c.pid, 'S')
 	whole := mustCapture(t, c.pid, Options{}).Threads[0].Stack
 	if whole.Cut || len(whole.Data) < 600<<10 {
 		t.Errorf("cut %v, %d bytes", whole.Cut, len(whole.Data))
@@ -378,6 +384,7 @@ func TestUnusualStacks(t *testing.T) {
 
 func TestReadMemory(t *testing.T) {
 	c := startTarget(t, "sleep")
+	untilState(t, c.pid, 'S')
 	s := mustCapture(t, c.pid, Options{})
 	stack := s.Threads[0].Stack
 	p := make([]byte, len(stack.Data))

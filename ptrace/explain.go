@@ -59,7 +59,8 @@ func explainAccess(self, target *procfs.Status) (Reason, string) {
 	case privileged:
 		return ReasonUnknown, "CAP_SYS_PTRACE is there; a security module (SELinux, AppArmor) may forbid it"
 	case !sameUser(self, target):
-		return ReasonUID, fmt.Sprintf("it runs as user %d, group %d, this process as user %d, group %d without CAP_SYS_PTRACE",
+		return ReasonUID, fmt.Sprintf(
+			"it runs as user %d, group %d, this process as user %d, group %d without CAP_SYS_PTRACE",
 			target.UID[0], target.GID[0], self.UID[0], self.GID[0])
 	case undumpable(target):
 		return ReasonDumpable, "it has made itself untraceable (PR_SET_DUMPABLE), and CAP_SYS_PTRACE is missing"

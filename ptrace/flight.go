@@ -185,6 +185,8 @@ func (f *flight) capture() (clean bool) {
 		}
 		if clean {
 			s.recycle()
+		} else {
+			s.arena.free()
 		}
 	}()
 	f.snapshot, f.err = s.capture()

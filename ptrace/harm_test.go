@@ -40,31 +40,32 @@ func TestSignalStorm(t *testing.T) {
 	storm(t, "0", func(pid int) func() int { return captureContinuously(t, pid, 2) })
 }
 
-func init() {
-	roles["capture"] = func(args []string) int {
-		pid, _ := strconv.Atoi(args[0])
-		os.Stdout.WriteString("ready\n")
-		for {
-			for i := range 10 {
-				_, err := Capture(context.Background(), anyTarget(pid), Options{AllThreads: i%2 == 1})
-				if err != nil && !errors.Is(err, ErrTraced) && !errors.Is(err, ErrExited) {
-					os.Stdout.WriteString(err.Error() + "\n")
-					return 1
-				}
+// captureRole captures a process for ever, and writes a line for every ten times.
+func captureRole(args []string) int {
+	pid, _ := strconv.Atoi(args[0])
+	os.Stdout.WriteString("ready\n")
+	for {
+		for i := range 10 {
+			_, err := Capture(context.Background(), anyTarget(pid), Options{AllThreads: i%2 == 1})
+			if err != nil && !errors.Is(err, ErrTraced) && !errors.Is(err, ErrExited) {
+				os.Stdout.WriteString(err.Error() + "\n")
+				return 1
 			}
-			os.Stdout.WriteString("10\n")
 		}
+		os.Stdout.WriteString("10\n")
 	}
-	roles["once"] = func(args []string) int {
-		pid, _ := strconv.Atoi(args[0])
-		_, err := Capture(context.Background(), anyTarget(pid), Options{})
-		var denied *PermissionError
-		if errors.As(err, &denied) {
-			os.Stdout.WriteString(string(denied.Reason) + "\n")
-		}
-		os.Stdout.WriteString(strings.ReplaceAll(errorText(err), "\n", " ") + "\n")
-		return 0
+}
+
+// onceRole captures a process once and writes what came of it.
+func onceRole(args []string) int {
+	pid, _ := strconv.Atoi(args[0])
+	_, err := Capture(context.Background(), anyTarget(pid), Options{})
+	var denied *PermissionError
+	if errors.As(err, &denied) {
+		os.Stdout.WriteString(string(denied.Reason) + "\n")
 	}
+	os.Stdout.WriteString(strings.ReplaceAll(errorText(err), "\n", " ") + "\n")
+	return 0
 }
 
 func errorText(err error) string {

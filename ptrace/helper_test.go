@@ -24,7 +24,7 @@ var targetProgram string
 // roleVariable makes the test binary play another part in a child process: it names a key of roles.
 const roleVariable = "PTRACE_TEST_ROLE"
 
-var roles = map[string]func(args []string) int{}
+var roles = map[string]func(args []string) int{"capture": captureRole, "once": onceRole}
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {
@@ -154,6 +154,21 @@ func checkUnharmed(t testing.TB, pid int) {
 	}
 }
 
+// traced reports whether any thread of the process has a tracer.
+func traced(t testing.TB, pid int) bool {
+	t.Helper()
+	tids, err := procfs.Threads(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tid := range tids {
+		if status, err := procfs.ReadTaskStatus(pid, tid); err == nil && status.TracerPID != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // checkDetached verifies that nobody traces a thread of the process.
 func checkDetached(t testing.TB, pid int) {
 	t.Helper()
@@ -191,7 +206,8 @@ func checkThread(t testing.TB, thread *Thread, maps []procfs.Mapping) {
 	}
 	end := thread.Stack.Start + uint64(len(thread.Stack.Data))
 	if sp < thread.Stack.Start || sp-thread.Stack.Start > defaultRedZone || end <= sp {
-		t.Errorf("thread %d: stack 0x%x to 0x%x does not hold the stack pointer 0x%x", thread.TID, thread.Stack.Start, end, sp)
+		t.Errorf("thread %d: stack 0x%x to 0x%x does not hold the stack pointer 0x%x",
+			thread.TID, thread.Stack.Start, end, sp)
 	}
 	top := false
 	for _, m := range maps {

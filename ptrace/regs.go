@@ -1,6 +1,6 @@
 package ptrace
 
-import "encoding/binary"
+import "unsafe"
 
 // maxRegisters is larger than the general registers of any architecture.
 const maxRegisters = 512
@@ -21,10 +21,13 @@ func spOf(registers *[maxRegisters]byte, length int) (uint64, bool) {
 		if layout.length != length {
 			continue
 		}
+		// The offsets are those of the tables, all of them aligned and inside; package binary would need stack for its
+		// checks, of which functions that may not grow it have little.
+		at := unsafe.Add(unsafe.Pointer(registers), layout.offset)
 		if layout.size == 4 {
-			return uint64(binary.NativeEndian.Uint32(registers[layout.offset:])), true
+			return uint64(*(*uint32)(at)), true
 		}
-		return binary.NativeEndian.Uint64(registers[layout.offset:]), true
+		return *(*uint64)(at), true
 	}
 	return 0, false
 }

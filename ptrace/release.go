@@ -45,6 +45,7 @@ func (s *session) drain() (left int) {
 			// A process that executed another program: the thread that did so has got the process's number, and may
 			// be one of ours.
 			s.doubtful = s.doubtful || len(s.tracees) > 1
+		default: // nothing to do
 		}
 		if t.phase == seized || t.phase == stopped || t.phase == exited {
 			left++

@@ -17,12 +17,6 @@ var errAgain = errors.New("the process has executed another program")
 // ntPRStatus is the note type of the general registers (elf.h).
 const ntPRStatus = 1
 
-const (
-	prefault   = 256 << 10 // bytes of the arena that are touched beforehand: more than nearly every stack
-	largeArena = 64 << 20  // room for the stacks of all threads of a process
-	keepArena  = 2 << 20   // a larger arena is not kept for the next capture
-)
-
 // step names the moments at which tests can interfere.
 type step string
 
@@ -46,8 +40,7 @@ type session struct {
 
 	maxStack, redZone, pageMask uint64
 
-	arena []byte
-	used  int
+	arena arena
 
 	also   [maxAlso]piece // further memory to copy
 	pieces int
@@ -79,19 +72,18 @@ func newSession(f *flight) *session {
 	return s
 }
 
-// recycle keeps the session for another capture.
+// recycle keeps the session for another capture, if there are not enough yet.
 func (s *session) recycle() {
 	s.reset()
 	s.flight = nil
-	if len(s.arena) > keepArena {
-		s.arena = nil
-	}
 	if cap(s.tracees) > 8 {
 		s.tracees = nil
 	}
+	s.arena.trim()
 	select {
 	case sessions <- s:
 	default:
+		s.arena.free()
 	}
 }
 
@@ -99,7 +91,8 @@ func (s *session) recycle() {
 func (s *session) reset() {
 	clear(s.tracees)
 	s.tracees = s.tracees[:0]
-	s.before, s.maps, s.spans, s.leftOut, s.used = procfs.Stat{}, nil, s.spans[:0], 0, 0
+	s.before, s.maps, s.spans, s.leftOut = procfs.Stat{}, nil, s.spans[:0], 0
+	s.arena.used = 0
 	s.lastRunning, s.firstStop, s.end = 0, 0, 0
 }
 
@@ -141,17 +134,12 @@ func (s *session) prepare() (err error) {
 	if err := s.readMaps(s.flight.target.PID); err != nil {
 		return err
 	}
-	size := s.flight.options.MaxStack
 	also := s.flight.options.Also
 	s.pieces = min(len(also), maxAlso)
 	for i := range s.pieces {
 		s.also[i] = piece{address: also[i]}
 	}
-	if s.flight.options.AllThreads {
-		size = max(size, min(size*max(s.before.Threads, 1), largeArena))
-	}
-	s.reserve(size + s.pieces*s.flight.options.MaxStack)
-	return nil
+	return s.arena.reserve(s.flight.options.MaxStack, 1+s.pieces)
 }
 
 // maxAlso bounds Options.Also.
@@ -163,17 +151,6 @@ type piece struct {
 	start      uint64
 	at, length int // in the arena
 	cut        bool
-}
-
-// reserve provides memory for the stacks.
-func (s *session) reserve(size int) {
-	if len(s.arena) >= size {
-		return
-	}
-	s.arena = make([]byte, size)
-	for i := 0; i < min(size, prefault); i += int(s.pageMask) + 1 {
-		s.arena[i] = 1
-	}
 }
 
 // readMaps reads the mappings of the process, as one of its threads shows them.
@@ -213,7 +190,7 @@ func (s *session) snapshot() (*Snapshot, error) {
 	for _, p := range s.also[:s.pieces] {
 		if p.length > 0 {
 			snap.Also = append(snap.Also,
-				Stack{Start: p.start, Data: slices.Clone(s.arena[p.at : p.at+p.length]), Cut: p.cut})
+				Stack{Start: p.start, Data: slices.Clone(s.arena.memory[p.at : p.at+p.length]), Cut: p.cut})
 		}
 	}
 	slices.SortFunc(snap.Threads[1:], func(a, b Thread) int { return a.TID - b.TID })
@@ -228,7 +205,8 @@ func (s *session) thread(t *tracee) Thread {
 	case t.err != nil:
 	case t.length > 0:
 		result.Registers = slices.Clone(t.registers[:t.length])
-		result.Stack = Stack{Start: t.stackStart, Data: slices.Clone(s.arena[t.stackAt : t.stackAt+t.stackLen]), Cut: t.cut}
+		copied := s.arena.memory[t.stackAt : t.stackAt+t.stackLen]
+		result.Stack = Stack{Start: t.stackStart, Data: slices.Clone(copied), Cut: t.cut}
 		if t.stackLen == 0 {
 			result.Stack = Stack{}
 			result.Err = noStackError(t)

@@ -17,7 +17,7 @@ const (
 	spinning  = int64(60 * time.Microsecond)  // how long to look for the stop without sleeping
 	firstNap  = int64(20 * time.Microsecond)  // then sleeps that double
 	lastNap   = int64(1 * time.Millisecond)   // until they are this long
-	maxStall  = int64(20 * time.Millisecond)  // how long stopped threads wait for others that do not stop
+	maxStall  = int64(50 * time.Millisecond)  // how long stopped threads wait for others that do not stop
 	drainTime = int64(100 * time.Millisecond) // how long to try to stop what must be detached
 )
 
@@ -55,8 +55,8 @@ func (s *session) stopAndCopy() error {
 // attempt looks for the stops for a short while. It returns false if there were none; the thread is back to normal
 // then, and may sleep. With force, those threads that have stopped are enough.
 //
-// Only this function and copyAll are not nosplit: the chain down to process_vm_readv would be longer than the linker
-// allows.
+// This function and copyAll must not be nosplit: in a build without the race detector the linker refuses the chain down
+// to process_vm_readv as too long (try: go build, for every architecture).
 //
 //go:norace
 func (s *session) attempt(force bool) bool {
@@ -101,6 +101,7 @@ func (s *session) spin() bool {
 				running++
 			case stopped:
 				standing++
+			default: // not waited for
 			}
 		}
 		switch {
@@ -158,10 +159,10 @@ func (s *session) copyPiece(p *piece, t *tracee) {
 		return
 	}
 	stackAt := t.stackAt
-	p.start, p.at = start, s.used
+	p.start, p.at = start, s.arena.used
 	p.length = s.read(t, start, end)
 	p.cut = p.length < int(end-start)
-	s.used += p.length
+	s.arena.used += p.length
 	t.stackAt = stackAt
 }
 
@@ -194,7 +195,7 @@ func (s *session) copy(t *tracee) {
 	}
 	t.stackStart, t.stackLen = start, n
 	t.cut = t.cut || n < int(end-start)
-	s.used += n
+	s.arena.used += n
 }
 
 // read copies memory of the target behind what the arena holds, as far as there is room and the memory is readable.
@@ -202,12 +203,12 @@ func (s *session) copy(t *tracee) {
 //go:nosplit
 //go:norace
 func (s *session) read(t *tracee, start, end uint64) int {
-	t.stackAt = s.used
-	size := min(end-start, s.maxStack, uint64(len(s.arena)-s.used))
+	t.stackAt = s.arena.used
+	size := min(end-start, s.maxStack, uint64(len(s.arena.memory)-s.arena.used))
 	if size == 0 {
 		return 0
 	}
-	t.local = iovec{uintptr(unsafe.Pointer(&s.arena[s.used])), uintptr(size)}
+	t.local = iovec{uintptr(unsafe.Pointer(&s.arena.memory[s.arena.used])), uintptr(size)}
 	t.remote = iovec{uintptr(start), uintptr(size)}
 	n, _, errno := unix.Syscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&t.local)), 1,
 		uintptr(unsafe.Pointer(&t.remote)), 1, 0)

@@ -45,31 +45,16 @@ stage_lint() {
 	result lint $status ""
 }
 
-# go_tests STAGE OPTION...: run go test, show one line a package and the failures, and count.
+# go_tests STAGE OPTION...: run go test, show a line for each package, failures and skipped tests, and count.
 go_tests() {
-	local stage=$1 status=0 log=$WORK/go-test.log passed failed skipped
+	local stage=$1 status=0 log=$WORK/go-test.log
 	shift
 	cd "$TOP"
 	say "go test $* ./..."
 	export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-$PG_BIN} PGSB_TEST_USER=$SERVER_USER
-	"$GO" test -v "$@" ./... >"$log" 2>&1 || status=1
-	grep -E '^(ok|FAIL|panic:)' "$log" || true
-	passed=$(grep -c '^ *--- PASS' "$log") || true
-	failed=$(grep -c '^ *--- FAIL' "$log") || true
-	skipped=$(grep -c '^ *--- SKIP' "$log") || true
-	if [[ $status -ne 0 ]]; then
-		say "What failed in go test"
-		grep -vE '^ *(=== |--- PASS|--- SKIP)|^(PASS|ok )|no test files' "$log" | tail -n 300
-	fi
-	show_skips "$log"
-	result "$stage" $status "$passed tests passed, $failed failed, $skipped skipped"
-}
-
-# show_skips LOG: a test that is skipped says why.
-show_skips() {
-	grep -qE '^ *--- SKIP' "$1" || return 0
-	note "skipped:"
-	grep -A 1 -E '^ *--- SKIP' "$1" | grep -v '^--$' | sed 's/^/    /'
+	"$GO" build -o "$WORK/testreport" ./internal/testreport
+	"$GO" test -json "$@" ./... 2>&1 | "$WORK/testreport" | tee "$log" || status=1
+	result "$stage" $status "$(tail -n 1 "$log")"
 }
 
 stage_go() {

@@ -18,4 +18,5 @@ if [[ ! -f $pgxs ]]; then
 		"to $("$pg_config" --sharedir)/extension by hand" >&2
 	exit 1
 fi
-exec make --no-print-directory -f scripts/pgxs.mk PG_CONFIG="$pg_config" "$@"
+# PGXS would look for the files beside the makefile.
+exec make --no-print-directory -f scripts/pgxs.mk srcdir=. VPATH= PG_CONFIG="$pg_config" "$@"

@@ -69,7 +69,7 @@ need_perl_modules() {
 		dirs+=("$CACHE/debs/ipc-run/usr/share/perl5")
 	fi
 	# shellcheck disable=SC2034 # for check.sh
-	PROVE=("$(command -v prove || echo "$CACHE/debs/perl/usr/bin/prove")")
+	PROVE=("$(command -v prove || echo "$CACHE/debs/perl/usr/bin/prove")" --directives)
 	PERL_PATH=
 	for dir in "${dirs[@]}"; do
 		readable dir

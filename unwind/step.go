@@ -25,6 +25,7 @@ func (w *walk) step(frame *Frame) (Frame, Stop) {
 		return Frame{}, Stop{Reason: BadCFI, Address: frame.PC, Err: err}
 	}
 	w.row = row
+	w.row.Bias = module.Bias
 	return w.stepRow(frame)
 }
 

@@ -23,7 +23,7 @@ func readFile(name string) (string, error) {
 	if err != nil {
 		return "", wrap(name, err)
 	}
-	defer unix.Close(fd) //nolint:errcheck // nothing was written
+	defer func() { _ = unix.Close(fd) }()
 	b, ok := buffers.Get().(*[]byte)
 	if !ok {
 		return "", fmt.Errorf("%s: no buffer", name)

@@ -85,11 +85,11 @@ func numbers(directory string) ([]int, error) {
 }
 
 func readNames(directory string) ([]string, error) {
-	file, err := os.Open(directory) //nolint:gosec // a directory of /proc, made of numbers
+	file, err := os.Open(directory)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close() //nolint:errcheck // nothing was written
+	defer func() { _ = file.Close() }()
 	return file.Readdirnames(-1)
 }
 
@@ -130,7 +130,7 @@ func Children(pid int) ([]int, error) {
 		if err != nil {
 			return nil, err
 		}
-		for _, field := range strings.Fields(text) {
+		for field := range strings.FieldsSeq(text) {
 			id, err := strconv.ParseUint(field, 10, 31)
 			if err != nil {
 				return nil, formatError("children", text)

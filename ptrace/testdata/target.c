@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -24,11 +25,14 @@ static void rest(void) { while (stay) pause(); }
 
 static void spin(void) { for (;;) counter++; }
 
+static int named;	// threads that have their name
+
 static void *thread(void *arg)
 {
 	char name[16];
 	snprintf(name, sizeof name, "t%ld", (long)arg);
 	prctl(PR_SET_NAME, name);
+	__atomic_add_fetch(&named, 1, __ATOMIC_RELEASE);
 	if ((long)arg % 2)
 		rest();
 	struct timespec nap = {0, 2000000};
@@ -46,6 +50,8 @@ static void threads(int n)
 	for (long i = 0; i < n; i++)
 		if (pthread_create(&t, NULL, thread, (void *)i))
 			exit(3);
+	while (__atomic_load_n(&named, __ATOMIC_ACQUIRE) < n)
+		sched_yield();
 }
 
 static void *brief(void *arg) { return arg; }

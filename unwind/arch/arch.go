@@ -164,17 +164,18 @@ func mapColumns(ranges ...columnRange) [MaxColumns]int8 {
 		columns[i] = none
 	}
 	for _, r := range ranges {
-		for i := range r.count {
-			columns[r.first+i] = int8(r.reg + i) //nolint:gosec // tables of this package, checked by its tests
+		for i := range columns[r.first:][:r.count] {
+			columns[r.first:][i] = int8(r.reg + i)
 		}
 	}
 	return columns
 }
 
-// run appends count consecutive register numbers to a note's layout.
-func run(layout []int8, first, count int) []int8 {
-	for i := range count {
-		layout = append(layout, int8(first+i)) //nolint:gosec // register numbers are below MaxRegisters
+// run is a layout of count consecutive register numbers.
+func run(first, count int) []int8 {
+	layout := make([]int8, count)
+	for i := range layout {
+		layout[i] = int8(first + i)
 	}
 	return layout
 }

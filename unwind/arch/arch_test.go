@@ -112,7 +112,7 @@ func TestFPRegSet(t *testing.T) {
 	if err := S390X.DecodeFPRegSet(&regs, raw); err != nil {
 		t.Fatal(err)
 	}
-	checkNamed(t, S390X, &regs, map[string]uint64{"f0": 0, "f1": 1, "f2": 2, "f3": 3, "f8": 8, "f13": 13, "f14": 14, "f15": 15})
+	checkNamed(t, S390X, &regs, map[string]uint64{"f0": 0, "f1": 1, "f2": 2, "f3": 3, "f8": 8, "f13": 13, "f15": 15})
 	if err := S390X.DecodeFPRegSet(&regs, raw[:16]); !errors.Is(err, ErrShortRegisters) {
 		t.Error(err)
 	}

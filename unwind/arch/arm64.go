@@ -22,5 +22,5 @@ var ARM64 = &Arch{
 	RegisterNames: append(numbered("x", 31), "sp", "pc"),
 	columns:       mapColumns(columnRange{0, 33, 0}),
 	// struct user_pt_regs: x0 to x30, sp, pc, pstate.
-	prstatus: append(run(nil, 0, 33), none),
+	prstatus: append(run(0, 33), none),
 }

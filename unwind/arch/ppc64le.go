@@ -29,5 +29,5 @@ var PPC64LE = &Arch{
 	RegisterNames: append(numbered("r", 32), "lr", "ctr", "pc"),
 	columns:       mapColumns(columnRange{0, 32, 0}, columnRange{65, 2, ppc64LR}),
 	// struct pt_regs: r0 to r31, nip, msr, orig_gpr3, ctr, link, and seven words more.
-	prstatus: append(run(nil, 0, 32), ppc64PC, none, none, ppc64CTR, ppc64LR),
+	prstatus: append(run(0, 32), ppc64PC, none, none, ppc64CTR, ppc64LR),
 }

@@ -31,5 +31,5 @@ var RISCV64 = &Arch{
 	}, "pc", "altra"),
 	columns: mapColumns(columnRange{0, 32, 0}, columnRange{64, 1, riscv64AltRA}),
 	// struct user_regs_struct: pc, x1 to x31.
-	prstatus: append([]int8{riscv64PC}, run(nil, 1, 31)...),
+	prstatus: append([]int8{riscv64PC}, run(1, 31)...),
 }

@@ -34,7 +34,7 @@ var S390X = &Arch{
 		"f8", "f10", "f12", "f14", "f9", "f11", "f13", "f15", "pc"),
 	columns: mapColumns(columnRange{0, 32, 0}, columnRange{65, 1, s390xPC}),
 	// s390_regs: PSW mask, PSW address, r0 to r15, and access registers.
-	prstatus: append([]int8{none, s390xPC}, run(nil, 0, 16)...),
+	prstatus: append([]int8{none, s390xPC}, run(0, 16)...),
 	// s390_fp_regs: control word, f0 to f15.
 	fpregs: append([]int8{none}, s390xFPOrder()...),
 }

@@ -57,7 +57,7 @@ func (r *Row) cfa(regs *arch.Registers, mem Memory) (uint64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("CFA by column %d: %w", r.CFA.Register, err)
 		}
-		return (base + uint64(r.CFA.Offset)) & r.table.addrMask, nil //nolint:gosec // two's complement is meant
+		return (base + uint64(r.CFA.Offset)) & r.table.addrMask, nil
 	case RuleExpression:
 		return r.evaluate(r.CFA, false, 0, regs, mem)
 	default:
@@ -68,7 +68,7 @@ func (r *Row) cfa(regs *arch.Registers, mem Memory) (uint64, error) {
 // step turns the registers of a frame, of which caller is a copy, into those of its caller.
 func (r *Row) step(regs, caller *arch.Registers, cfa uint64, mem Memory) error {
 	a := r.table.arch
-	caller.Set(a.SP, cfa+uint64(a.CFAToSP)) //nolint:gosec // two's complement is meant
+	caller.Set(a.SP, cfa+uint64(a.CFAToSP))
 	returns := a.Index(uint64(r.ra))
 	ruled := returns != a.PC // a return column that is no register needs a rule
 	for _, rule := range r.rules {
@@ -112,9 +112,9 @@ func (r *Row) register(column uint64, regs *arch.Registers) (uint64, error) {
 func (r *Row) value(rule Rule, cfa uint64, regs *arch.Registers, mem Memory) (uint64, error) {
 	switch rule.Kind {
 	case RuleOffset:
-		return word(mem, cfa+uint64(rule.Offset)) //nolint:gosec // two's complement is meant
+		return word(mem, cfa+uint64(rule.Offset))
 	case RuleValOffset:
-		return cfa + uint64(rule.Offset), nil //nolint:gosec // two's complement is meant
+		return cfa + uint64(rule.Offset), nil
 	case RuleRegister:
 		return r.register(uint64(rule.Register), regs)
 	case RuleExpression:

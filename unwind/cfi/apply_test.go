@@ -156,7 +156,8 @@ func TestApplyArchitectures(t *testing.T) {
 			map[int]uint64{1: testSlot - 48 + 32, 32: 1}, 0xbb2a_aaaa_0000_1234, testSlot + 16, false,
 		},
 		{
-			"riscv64: alternate return column", arch.RISCV64, 64, le(cfaDefCFA, uleb(2), uleb(0), cfaOffsetExtended, uleb(64), uleb(0)),
+			"riscv64: alternate return column", arch.RISCV64, 64,
+			le(cfaDefCFA, uleb(2), uleb(0), cfaOffsetExtended, uleb(64), uleb(0)),
 			map[int]uint64{1: 1, 2: testSlot}, 0xbb2a_aaaa_0000_1234, testSlot, false,
 		},
 	} {
@@ -177,7 +178,8 @@ func TestApplyArchitectures(t *testing.T) {
 			_, caller, err := row.Apply(&regs, sparseMemory{testSlot: 0xbb2a_aaaa_0000_1234})
 			pc, _ := caller.Get(test.arch.PC)
 			sp, _ := caller.Get(test.arch.SP)
-			if err != nil || pc != test.pc || sp != test.sp || row.RASigned != test.signature {
+			if err != nil || pc != test.pc || sp != test.sp || row.RASigned != test.signature ||
+				row.ReturnColumn() != test.ra {
 				t.Errorf("PC %#x, SP %#x, signed %v, %v", pc, sp, row.RASigned, err)
 			}
 		})

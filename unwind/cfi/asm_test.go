@@ -3,6 +3,7 @@ package cfi
 import (
 	"encoding/binary"
 	"fmt"
+	"strings"
 	"testing"
 
 	"pg_stat_backtrace/unwind/arch"
@@ -161,9 +162,10 @@ func mustNew(t testing.TB, s Sections) *Table {
 
 // rowText prints a row's rules: "cfa=rsp+8 rip=c-8".
 func rowText(row *Row) string {
-	text := "cfa=" + readelfRule(row, row.CFA, true)
+	var text strings.Builder
+	text.WriteString("cfa=" + readelfRule(row, row.CFA, true))
 	for _, rule := range row.Rules() {
-		text += fmt.Sprintf(" %s=%s", readelfName(int(rule.Column)), readelfRule(row, rule, false))
+		text.WriteString(" " + readelfName(int(rule.Column)) + "=" + readelfRule(row, rule, false))
 	}
-	return text
+	return text.String()
 }

@@ -35,7 +35,7 @@ func (c *rowCache) size(fdes uint64) {
 	n := min(max(fdes/rowsPerFDE, minCachedRows), maxCachedRows)
 	order := bits.Len64(n - 1)
 	c.slots = make([]atomic.Pointer[cachedRow], 1<<order)
-	c.shift = uint(64 - order) //nolint:gosec // order is at most 12
+	c.shift = uint(64 - order)
 }
 
 // slot returns the slot of an address (Fibonacci hashing).
@@ -75,7 +75,7 @@ func (t *Table) makeRow(pc uint64) (*cachedRow, error) {
 	}
 	made := &cachedRow{row: Row{
 		Start: start, End: end, FDEStart: f.Start, FDEEnd: f.End, CFA: m.now.cfa.rule(),
-		table: t, section: f.section, ra: uint8(c.ra), //nolint:gosec // below maxColumns
+		table: t, section: f.section, ra: uint8(c.ra),
 		Signal: f.Signal, RASigned: m.now.signed,
 	}}
 	made.pack(&m.now)

@@ -94,7 +94,7 @@ func (t *Table) augment(c *cie, r *reader, s sectionID, augmentation []byte) {
 		r.failed = true
 		return
 	}
-	end := r.pos + int(size) //nolint:gosec // checked against the entry
+	end := r.pos + int(size)
 	data := *r
 	data.data = r.data[:end]
 	for _, letter := range augmentation[1:] {

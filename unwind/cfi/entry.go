@@ -37,7 +37,7 @@ func (t *Table) entryAt(s sectionID, off uint64) (entry, error) {
 	if off >= uint64(len(data)) {
 		return entry{}, badAt(s, off, "entry outside of the section")
 	}
-	r := reader{data: data, pos: int(off), big: t.big} //nolint:gosec // below len
+	r := reader{data: data, pos: int(off), big: t.big}
 	e := entry{off: off}
 	length := uint64(r.u32())
 	switch {
@@ -50,7 +50,7 @@ func (t *Table) entryAt(s sectionID, off uint64) (entry, error) {
 	if r.failed || length > uint64(len(data)-r.pos) {
 		return entry{}, badAt(s, off, "length reaches beyond the section")
 	}
-	e.end = r.pos + int(length) //nolint:gosec // checked against the section
+	e.end = r.pos + int(length)
 	if length == 0 {
 		e.kind, e.body = isZero, r.pos
 		return e, nil
@@ -64,27 +64,25 @@ func (t *Table) entryAt(s sectionID, off uint64) (entry, error) {
 
 // classify reads the CIE id or CIE pointer.
 func (e *entry) classify(r *reader, s sectionID) bool {
-	at := uint64(r.pos) //nolint:gosec // not negative
-	if s == ehFrame {
-		id := uint64(r.u32())
-		if id == 0 {
-			e.kind = isCIE
-		} else if e.cie = at - id; id > at {
-			r.failed = true
-		}
-	} else {
-		id, none := uint64(0), uint64(cieID32)
-		if e.wide {
-			id, none = r.u64(), cieID64
-		} else {
-			id = uint64(r.u32())
-		}
-		if id == none {
-			e.kind = isCIE
-		} else {
-			e.cie = id
-		}
+	at := uint64(r.pos)
+	size, none := 4, uint64(cieID32)
+	switch {
+	case s == ehFrame:
+		none = 0
+	case e.wide:
+		size, none = 8, cieID64
 	}
+	id := r.uint(size)
 	e.body = r.pos
+	switch {
+	case id == none:
+		e.kind = isCIE
+	case s == debugFrame:
+		e.cie = id
+	case id > at:
+		return false
+	default:
+		e.cie = at - id
+	}
 	return !r.failed
 }

@@ -105,7 +105,7 @@ func (e *evaluator) register(column uint64, offset int64) {
 	if err != nil && e.err == nil {
 		e.err = err
 	}
-	e.push(v + uint64(offset)) //nolint:gosec // two's complement is meant
+	e.push(v + uint64(offset))
 }
 
 // deref replaces an address by what memory holds there.
@@ -138,7 +138,7 @@ func (e *evaluator) jump(distance int64) {
 // signed is a value of the generic type as a signed number.
 func (e *evaluator) signed(v uint64) int64 {
 	if e.mask>>32 == 0 {
-		return int64(int32(uint32(v))) //nolint:gosec // two's complement is meant
+		return int64(int32(uint32(v)))
 	}
-	return int64(v) //nolint:gosec // two's complement is meant
+	return int64(v)
 }

@@ -103,7 +103,7 @@ func (t *Table) fdeOf(s sectionID, e *entry) (FDE, *cie, error) {
 		if size > uint64(len(r.data)-r.pos) {
 			r.failed = true
 		} else {
-			r.take(int(size)) //nolint:gosec // checked against the entry
+			r.take(int(size))
 		}
 	}
 	f.body = r.pos

@@ -185,7 +185,7 @@ func TestFDEs(t *testing.T) {
 	if want := []uint64{0x400, 0x200, 0, 0x1_0000, 0x2_0000}; !slices.Equal(starts, want) {
 		t.Errorf("%#x, want %#x", starts, want)
 	}
-	for stop := range len(starts) {
+	for stop := range starts {
 		seen := 0
 		for range table.FDEs {
 			if seen++; seen > stop {

@@ -110,7 +110,8 @@ func checkApply(t *testing.T, row *Row, a *arch.Arch) {
 // FuzzExpression evaluates arbitrary expressions, in place of a register's
 // value, of its address and of the CFA. It terminates in a value or an error.
 func FuzzExpression(f *testing.F) {
-	f.Add(le(opBreg0+7, sleb(8), opBreg0+16, sleb(0), opLit0+15, opAnd, opLit0+11, opGe, opLit0+3, opShl, opPlus), uint64(1))
+	f.Add(le(opBreg0+7, sleb(8), opBreg0+16, sleb(0), opLit0+15, opAnd, opLit0+11, opGe, opLit0+3, opShl, opPlus),
+		uint64(1))
 	f.Add(le(opBreg0+7, sleb(160), opDeref), uint64(0x1000))
 	f.Add(le(opLit0+5, opLit0+1, opMinus, opDup, opBra, uint16(0xfff9)), uint64(0))
 	f.Add(le(opGNUEncodedAddr, peIndir|pePCRel|peSData4, uint32(5)), uint64(7))

@@ -66,16 +66,16 @@ func (t *Table) searchHeader(pc uint64) (start, fde uint64, ok bool) {
 
 // quickStart is the first pointer of pair i when the header is quick.
 func (h *header) quickStart(i uint64) uint64 {
-	b := h.data[uint64(h.table)+8*i:] //nolint:gosec // parseHeader checked table and count
+	b := h.data[uint64(h.table)+8*i:]
 	_ = b[3]
-	v := int32(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24) //nolint:gosec // signed
-	return h.addr + uint64(int64(v))                                                 //nolint:gosec // two's complement
+	v := int32(uint32(b[0]) | uint32(b[1])<<8 | uint32(b[2])<<16 | uint32(b[3])<<24)
+	return h.addr + uint64(int64(v))
 }
 
 // headerPair reads pair i.
 func (t *Table) headerPair(i uint64) (start, fde uint64) {
 	h := &t.header
-	pos := h.table + int(i)*2*h.size //nolint:gosec // parseHeader checked table and count
+	pos := h.table + int(i)*2*h.size
 	r := reader{data: h.data, pos: pos, big: t.big}
 	b := bases{section: h.addr, data: h.addr}
 	start = t.pointer(&r, h.enc, b)

@@ -84,7 +84,7 @@ func (t *Table) walk(s sectionID, yield func(FDE) bool) error {
 		if e.end == 0 {
 			return bad
 		}
-		off = uint64(e.end) //nolint:gosec // not negative, and behind off
+		off = uint64(e.end)
 		if err != nil || e.kind != isFDE {
 			continue
 		}

@@ -16,7 +16,7 @@ func load(tb testing.TB, path string) *Table {
 	if err != nil {
 		tb.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // read only
 	s := Sections{
 		EHFrameHdr: sectionOf(tb, f, ".eh_frame_hdr"),
 		EHFrame:    sectionOf(tb, f, ".eh_frame"),

@@ -9,7 +9,7 @@ const (
 	// maxRemembered bounds DW_CFA_remember_state; compilers nest one or two.
 	maxRemembered = 32
 	// maxOps bounds the operations that one row may take, in CIE and FDE
-	// together; libLLVM's longest FDE has about 2,000.
+	// together; the most that any FDE of node or libLLVM takes is 2,236.
 	maxOps = 1 << 16
 )
 

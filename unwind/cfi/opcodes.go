@@ -84,14 +84,14 @@ func (m *machine) stepCFA(op byte) bool {
 	switch op {
 	case cfaDefCFA:
 		cfa.register = m.r.uleb()
-		cfa.offset = int64(m.r.uleb()) //nolint:gosec // bytes; a wrapped one fails later
+		cfa.offset = int64(m.r.uleb())
 	case cfaDefCFASF:
 		cfa.register = m.r.uleb()
 		cfa.offset = m.factoredSigned()
 	case cfaDefCFARegister:
 		cfa.register = m.r.uleb()
 	case cfaDefCFAOffset:
-		cfa.offset = int64(m.r.uleb()) //nolint:gosec // bytes; a wrapped one fails later
+		cfa.offset = int64(m.r.uleb())
 		return true
 	case cfaDefCFAOffsetSF:
 		cfa.offset = m.factoredSigned()
@@ -144,7 +144,7 @@ func (m *machine) stepRegister(op byte) bool {
 
 // factored reads an unsigned offset in units of the data alignment.
 func (m *machine) factored() int64 {
-	return int64(m.r.uleb()) * m.cie.dataAlign //nolint:gosec // wraps on hostile input only
+	return int64(m.r.uleb()) * m.cie.dataAlign
 }
 
 func (m *machine) factoredSigned() int64 { return m.r.sleb() * m.cie.dataAlign }
@@ -175,7 +175,7 @@ func (m *machine) expression(kind RuleKind) Rule {
 		m.r.failed = true
 		return Rule{}
 	}
-	rule := Rule{Kind: kind, Offset: int64(m.r.pos), length: uint32(size)} //nolint:gosec // checked
-	m.r.take(int(size))                                                    //nolint:gosec // checked
+	rule := Rule{Kind: kind, Offset: int64(m.r.pos), length: uint32(size)}
+	m.r.take(int(size))
 	return rule
 }

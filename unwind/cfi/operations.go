@@ -86,21 +86,21 @@ func (e *evaluator) constant(op byte) {
 	case opConst1u:
 		e.push(uint64(e.r.u8()))
 	case opConst1s:
-		e.push(uint64(e.r.i8())) //nolint:gosec // two's complement is meant
+		e.push(uint64(e.r.i8()))
 	case opConst2u:
 		e.push(uint64(e.r.u16()))
 	case opConst2s:
-		e.push(uint64(e.r.i16())) //nolint:gosec // two's complement is meant
+		e.push(uint64(e.r.i16()))
 	case opConst4u:
 		e.push(uint64(e.r.u32()))
 	case opConst4s:
-		e.push(uint64(e.r.i32())) //nolint:gosec // two's complement is meant
+		e.push(uint64(e.r.i32()))
 	case opConst8u, opConst8s:
 		e.push(e.r.u64())
 	case opConstu:
 		e.push(e.r.uleb())
 	case opConsts:
-		e.push(uint64(e.r.sleb())) //nolint:gosec // two's complement is meant
+		e.push(uint64(e.r.sleb()))
 	default:
 		e.fail("unknown operation")
 	}
@@ -127,7 +127,7 @@ func (e *evaluator) other(op byte) {
 		e.deref(int(e.r.u8()))
 	case opAbs:
 		if v := e.signed(e.pop()); v < 0 {
-			e.push(uint64(-v)) //nolint:gosec // two's complement is meant
+			e.push(uint64(-v))
 		} else {
 			e.push(uint64(v))
 		}
@@ -193,7 +193,7 @@ func (e *evaluator) binary(op byte, a, b uint64) uint64 {
 	case opAnd:
 		return a & b
 	case opDiv:
-		return uint64(e.signed(a) / e.signed(b)) //nolint:gosec // two's complement is meant
+		return uint64(e.signed(a) / e.signed(b))
 	case opMinus:
 		return a - b
 	case opMod:
@@ -209,7 +209,7 @@ func (e *evaluator) binary(op byte, a, b uint64) uint64 {
 	case opShr:
 		return a >> b
 	case opShra:
-		return uint64(e.signed(a) >> b) //nolint:gosec // two's complement is meant
+		return uint64(e.signed(a) >> b)
 	case opXor:
 		return a ^ b
 	}

@@ -45,7 +45,7 @@ func (t *Table) pointer(r *reader, enc byte, b bases) uint64 {
 	switch enc & peBase {
 	case peAbsPtr:
 	case pePCRel:
-		base = b.section + uint64(r.pos) //nolint:gosec // pos is not negative
+		base = b.section + uint64(r.pos)
 	case peTextRel:
 		base = t.text
 	case peDataRel:
@@ -62,9 +62,9 @@ func (t *Table) pointer(r *reader, enc byte, b bases) uint64 {
 // alignedPointer reads an absolute address at the next multiple of the address
 // size; multiple of an address, not of an offset.
 func (t *Table) alignedPointer(r *reader, enc byte, b bases) uint64 {
-	size := uint64(t.addrSize) //nolint:gosec // 4 or 8
+	size := uint64(t.addrSize)
 	here := b.section + uint64(r.pos)
-	r.take(int(-here & (size - 1))) //nolint:gosec // below 8
+	r.take(int(-here & (size - 1)))
 	return t.indirect(r, enc, r.uint(t.addrSize))
 }
 
@@ -82,11 +82,11 @@ func (t *Table) pointerValue(r *reader, enc byte) uint64 {
 	case peUData8, peSData8:
 		return r.u64()
 	case peSLEB:
-		return uint64(r.sleb()) //nolint:gosec // two's complement is meant
+		return uint64(r.sleb())
 	case peSData2:
-		return uint64(r.i16()) //nolint:gosec // two's complement is meant
+		return uint64(r.i16())
 	case peSData4:
-		return uint64(r.i32()) //nolint:gosec // two's complement is meant
+		return uint64(r.i32())
 	}
 	r.failed = true
 	return 0
@@ -100,7 +100,7 @@ func (t *Table) indirect(r *reader, enc byte, value uint64) uint64 {
 	for i := range t.sections {
 		s := &t.sections[i]
 		if off := value - s.Addr; off < uint64(len(s.Data)) {
-			at := reader{data: s.Data, pos: int(off), big: r.big} //nolint:gosec // below len
+			at := reader{data: s.Data, pos: int(off), big: r.big}
 			target := at.uint(t.addrSize)
 			r.failed = at.failed
 			return target

@@ -45,7 +45,7 @@ func testEncoding(t *testing.T, order binary.AppendByteOrder, enc byte, write fu
 	if order == binary.AppendByteOrder(binary.BigEndian) {
 		b.order, a = binary.BigEndian, arch.S390X
 	}
-	cie := b.cie(1, "zR\x00", uleb(1), sleb(-8), int(a.ReturnColumn), uleb(1), int(enc), cfaDefCFA, uleb(7), uleb(8))
+	cie := b.cie(1, "zR\x00", uleb(1), sleb(-8), a.ReturnColumn, uleb(1), int(enc), cfaDefCFA, uleb(7), uleb(8))
 	at := testFrame + b.here() + 8 // of the pointer
 	base := map[byte]uint64{pePCRel: at, peTextRel: testText, peDataRel: testData}[enc&peBase]
 
@@ -72,7 +72,7 @@ func testEncoding(t *testing.T, order binary.AppendByteOrder, enc byte, write fu
 
 // TestPointer has what an FDE does not show: alignment, functions, indirection, errors.
 func TestPointer(t *testing.T) {
-	frame := Section{Addr: testFrame, Data: le(0, 0, 0, uint64(0x1234_5678), uint64(testFrame+3), 0xff)}
+	frame := Section{Addr: testFrame, Data: le(0, 0, 0, uint64(0x1234_5678), testFrame+3, 0xff)}
 	deref := func(addr uint64) (uint64, bool) { return addr + 1, addr == 0x99 }
 	table := mustNew(t, Sections{EHFrame: frame, Arch: arch.AMD64, Deref: deref})
 	narrow := mustNew(t, Sections{EHFrame: frame, Arch: arch.AMD64, AddrSize: 4})
@@ -94,7 +94,7 @@ func TestPointer(t *testing.T) {
 		{"aligned by address", table, peAligned, le(0, 0, uint64(77)), 0, bases{section: 6}, 77, true},
 		{"aligned, cut short", table, peAligned, le(1, 0, 0), 1, at, 0, false},
 		{"indirect in the section", table, peIndir | peUData4, le(uint32(testFrame + 3)), 0, at, 0x1234_5678, true},
-		{"indirect and aligned", table, peIndir | peAligned, le(uint64(testFrame + 3)), 0, at, 0x1234_5678, true},
+		{"indirect and aligned", table, peIndir | peAligned, le(testFrame + 3), 0, at, 0x1234_5678, true},
 		{"indirect elsewhere", table, peIndir | peUData2, le(uint16(0x99)), 0, at, 0x9a, true},
 		{"indirect to nowhere", table, peIndir | peUData2, le(uint16(0x98)), 0, at, 0, false},
 		{"indirect to the section's end", table, peIndir | peUData4, le(uint32(testFrame + 13)), 0, at, 0, false},

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"os/exec"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
+
+	"pg_stat_backtrace/unwind/arch"
 )
 
 // place is where an FDE is.
@@ -26,6 +29,7 @@ func (p place) String() string {
 // readelfFDE is an FDE as readelf --debug-dump=frames-interp prints it.
 type readelfFDE struct {
 	place
+
 	start, end uint64
 	columns    []int // DWARF columns of the cells
 	rows       []readelfRow
@@ -40,7 +44,6 @@ type readelfRow struct {
 var (
 	readelfSection = regexp.MustCompile(`^Contents of the (\S+) section`)
 	readelfCIE     = regexp.MustCompile(`^([0-9a-f]+) [0-9a-f]+ [0-9a-f]+ CIE .* ra=(\d+)`)
-	readelfHead    = regexp.MustCompile(`^([0-9a-f]+) [0-9a-f]+ [0-9a-f]+ FDE cie=([0-9a-f]+) pc=([0-9a-f]+)\.\.([0-9a-f]+)`)
 )
 
 // readelfParser reads readelf's output line by line.
@@ -88,7 +91,8 @@ func (p *readelfParser) line(s string) {
 	if s == "" {
 		return
 	}
-	if m := readelfSection.FindStringSubmatch(s); m != nil {
+	if strings.HasPrefix(s, "Contents of") {
+		m := readelfSection.FindStringSubmatch(s)
 		p.flush()
 		p.section = m[1] == ".debug_frame" || m[1] == ".zdebug_frame"
 		p.known = p.section || m[1] == ".eh_frame"
@@ -131,13 +135,14 @@ func (p *readelfParser) cie(s string) {
 
 func (p *readelfParser) fde(s string) {
 	p.flush()
-	m := readelfHead.FindStringSubmatch(s)
-	if m == nil {
+	f := strings.Fields(s) // offset, length, CIE pointer, FDE, cie=…, pc=start..end
+	start, end, ok := strings.Cut(strings.TrimPrefix(f[len(f)-1], "pc="), "..")
+	if len(f) != 6 || !ok {
 		p.t.Fatalf("readelf: unknown FDE line %q", s)
 	}
-	cie := place{p.section, p.hex(m[2])}
+	cie := place{p.section, p.hex(strings.TrimPrefix(f[4], "cie="))}
 	p.isFDE = true
-	p.now = readelfFDE{place: place{p.section, p.hex(m[1])}, start: p.hex(m[3]), end: p.hex(m[4])}
+	p.now = readelfFDE{place: place{p.section, p.hex(f[0])}, start: p.hex(start), end: p.hex(end)}
 	p.nowRA = p.ra[cie]
 	if initial := p.cies[cie]; len(initial.rows) > 0 { // for FDEs without instructions
 		row := initial.rows[len(initial.rows)-1]
@@ -198,42 +203,42 @@ func (p *readelfParser) flush() {
 	p.now, p.isFDE = readelfFDE{}, false
 }
 
-// readelfNames are readelf's names of the x86-64 columns.
-func readelfNames() []string {
-	return []string{
-		"rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp",
-		"r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip",
+// readelfNames are readelf's names of the x86-64 columns: those of the psABI's
+// figure 3.36 as far as they occur.
+var readelfNames = func() []string {
+	names := slices.Clone(arch.AMD64.RegisterNames)
+	for i := len(names); i < maxColumns; i++ {
+		names = append(names, fmt.Sprintf("xmm%d", i-len(arch.AMD64.RegisterNames)))
 	}
-}
+	return names
+}()
 
 func readelfName(column int) string {
-	if names := readelfNames(); column < len(names) {
-		return names[column]
-	}
-	return fmt.Sprintf("xmm%d", column-len(readelfNames()))
+	return readelfNames[column]
 }
 
 func readelfColumn(name string) int {
-	for column := range maxColumns {
-		if readelfName(column) == name {
-			return column
-		}
-	}
-	return -1
+	return slices.Index(readelfNames, name)
 }
 
 // readelfRule prints a rule as readelf does.
 func readelfRule(row *Row, rule Rule, cfa bool) string {
+	signed := func(prefix string, offset int64) string {
+		if offset < 0 {
+			return prefix + strconv.FormatInt(offset, 10)
+		}
+		return prefix + "+" + strconv.FormatInt(offset, 10)
+	}
 	switch rule.Kind {
 	case RuleSameValue:
 		return "s"
 	case RuleOffset:
-		return fmt.Sprintf("c%+d", rule.Offset)
+		return signed("c", rule.Offset)
 	case RuleValOffset:
-		return fmt.Sprintf("v%+d", rule.Offset)
+		return signed("v", rule.Offset)
 	case RuleRegister:
 		if cfa {
-			return fmt.Sprintf("%s%+d", readelfName(int(rule.Register)), rule.Offset)
+			return signed(readelfName(int(rule.Register)), rule.Offset)
 		}
 		return fmt.Sprintf("r%d (%s)", rule.Register, readelfName(int(rule.Register)))
 	case RuleExpression, RuleValExpression:

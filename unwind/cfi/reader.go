@@ -71,10 +71,9 @@ func (r *reader) u64() uint64 {
 	return binary.LittleEndian.Uint64(b)
 }
 
-func (r *reader) i8() int64  { return int64(int8(r.u8())) }   //nolint:gosec // two's complement is meant
-func (r *reader) i16() int64 { return int64(int16(r.u16())) } //nolint:gosec // two's complement is meant
-func (r *reader) i32() int64 { return int64(int32(r.u32())) } //nolint:gosec // two's complement is meant
-func (r *reader) i64() int64 { return int64(r.u64()) }        //nolint:gosec // two's complement is meant
+func (r *reader) i8() int64  { return int64(int8(r.u8())) }
+func (r *reader) i16() int64 { return int64(int16(r.u16())) }
+func (r *reader) i32() int64 { return int64(int32(r.u32())) }
 
 // uint reads an unsigned number of 1, 2, 4 or 8 bytes.
 func (r *reader) uint(size int) uint64 {

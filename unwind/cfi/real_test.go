@@ -6,7 +6,6 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -46,7 +45,7 @@ func headed(t *testing.T, path, section string) uint64 {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // read only
 	s := f.Section(section)
 	if s == nil {
 		t.Skipf("%s has no %s", path, section)
@@ -102,7 +101,7 @@ func TestOutermost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
+	defer func() { _ = f.Close() }() // read only
 	row, err := load(t, server).Row(f.Entry)
 	if err != nil || !row.RAUndefined {
 		t.Fatalf("RAUndefined %v, %v", row.RAUndefined, err)
@@ -134,7 +133,7 @@ func vdsoFile(t *testing.T) string {
 		if err := errors.Join(err1, err2, err3); err != nil {
 			t.Fatal(err)
 		}
-		defer mem.Close()
+		defer func() { _ = mem.Close() }() // read only
 		if _, err := mem.ReadAt(data, int64(start)); err != nil {
 			t.Log("no vDSO: ", err)
 			return ""
@@ -152,7 +151,7 @@ func vdsoFile(t *testing.T) string {
 // TestWholeFiles computes every row of a file three ways: by the header, by an
 // index, and for the last address of the row before; all are the same.
 func TestWholeFiles(t *testing.T) {
-	if runtime.GOARCH != "amd64" {
+	if arch.Host() != arch.AMD64 {
 		t.Skip("knows where x86-64 files are")
 	}
 	path := firstFile("/usr/lib/postgresql/15/bin/postgres", "/lib/x86_64-linux-gnu/libc.so.6")

@@ -69,7 +69,7 @@ func (c *cfaRule) rule() Rule {
 	case c.isExpr:
 		return c.expr
 	}
-	return Rule{Kind: RuleRegister, Register: uint16(c.register), Offset: c.offset} //nolint:gosec // below maxColumns
+	return Rule{Kind: RuleRegister, Register: uint16(c.register), Offset: c.offset}
 }
 
 // state is a row while it is computed. Rules count only where set says so,
@@ -97,7 +97,7 @@ func (s *state) copyFrom(o *state) {
 // put sets a column's rule.
 func (s *state) put(column uint64, r Rule) {
 	if column < maxColumns {
-		r.Column = uint8(column) //nolint:gosec // below maxColumns
+		r.Column = uint8(column)
 		s.rules[column] = r
 		s.set.add(column)
 	}

@@ -13,14 +13,15 @@ import (
 	"pg_stat_backtrace/worker/fault"
 )
 
-func TestOf(t *testing.T) {
-	t.Parallel()
-	tests := []struct {
-		name  string
-		err   error
-		state string
-		want  []string // parts of message, detail or hint
-	}{
+type faultTest struct {
+	name  string
+	err   error
+	state string
+	want  []string // parts of message, detail or hint
+}
+
+func faults() []faultTest {
+	return []faultTest{
 		{"exited", fmt.Errorf("x: %w", ptrace.ErrExited), "55000", []string{"process with PID 4711 has exited"}},
 		{
 			"recycled", &ptrace.RecycledError{PID: 4711, Property: "start time", Want: 1, Got: 2}, "42501",
@@ -60,7 +61,11 @@ func TestOf(t *testing.T) {
 		{"unknown", errors.New("the moon is full"), "XX000", []string{"the moon is full"}},
 		{"already worded", fmt.Errorf("x: %w", &fault.Fault{SQLState: "53400", Message: "m"}), "53400", []string{"m"}},
 	}
-	for _, tt := range tests {
+}
+
+func TestOf(t *testing.T) {
+	t.Parallel()
+	for _, tt := range faults() {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			f := fault.Of(4711, tt.err)

@@ -1,0 +1,137 @@
+// Command testreport makes the output of `go test -json`, read from standard input, fit for a person: a line for each
+// package as it ends, the output of tests that failed, the reason of tests that were skipped, and at the end the
+// number of tests. It exits with status 1 if a test failed, a package did not build, or no test ran.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+)
+
+// event is one line of the input; see `go doc test2json`.
+type event struct {
+	Action  string  `json:"Action"`
+	Package string  `json:"Package"`
+	Test    string  `json:"Test"`
+	Output  string  `json:"Output"`
+	Elapsed float64 `json:"Elapsed"` // seconds
+}
+
+// The actions that end a test or a package.
+const (
+	passed  = "pass"
+	failed  = "fail"
+	skipped = "skip"
+)
+
+// key names a test, or with an empty test a package.
+type key struct{ pkg, test string }
+
+// report collects what the events say.
+type report struct {
+	out                     io.Writer
+	output                  map[key][]string
+	passed, failed, skipped int
+	broken                  bool // a package failed
+}
+
+func main() {
+	r := &report{out: os.Stdout, output: make(map[key][]string)}
+	if err := r.read(os.Stdin); err != nil {
+		fmt.Fprintln(os.Stderr, "testreport:", err)
+		os.Exit(1)
+	}
+	fmt.Fprintf(r.out, "%d tests passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
+	if r.broken || r.failed > 0 || r.passed == 0 {
+		os.Exit(1)
+	}
+}
+
+func (r *report) read(in io.Reader) error {
+	lines := bufio.NewReader(in)
+	for {
+		line, err := lines.ReadBytes('\n')
+		if len(line) > 0 {
+			r.line(line)
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// line takes one line; what is no event (a message of the go command) is passed on.
+func (r *report) line(line []byte) {
+	var e event
+	if json.Unmarshal(line, &e) != nil || e.Action == "" {
+		_, _ = r.out.Write(line)
+		return
+	}
+	r.event(e)
+}
+
+func (r *report) event(e event) {
+	k := key{e.Package, e.Test}
+	switch e.Action {
+	case "output":
+		r.output[k] = append(r.output[k], e.Output)
+		return
+	case "build-output":
+		_, _ = io.WriteString(r.out, e.Output)
+		return
+	case passed, failed, skipped:
+		r.end(k, e)
+		delete(r.output, k)
+	}
+}
+
+// end reports the end of a test or a package.
+func (r *report) end(k key, e event) {
+	switch {
+	case k.test == "" && e.Action == failed:
+		r.broken = true
+		fmt.Fprintf(r.out, "FAIL  %-44s %6.1f s\n%s", k.pkg, e.Elapsed, r.text(k))
+	case k.test == "" && e.Action == passed:
+		fmt.Fprintf(r.out, "ok    %-44s %6.1f s\n", k.pkg, e.Elapsed)
+	case k.test == "": // no test files
+	case e.Action == passed:
+		r.passed++
+	case e.Action == failed:
+		r.failed++
+		_, _ = io.WriteString(r.out, r.text(k))
+	default:
+		r.skipped++
+		fmt.Fprintf(r.out, "skip  %s %s: %s\n", k.pkg, k.test, reason(r.output[k]))
+	}
+}
+
+// text is the output of a test without the lines that only say that it began.
+func (r *report) text(k key) string {
+	var b strings.Builder
+	for _, line := range r.output[k] {
+		if !strings.HasPrefix(line, "=== ") {
+			b.WriteString(line)
+		}
+	}
+	return b.String()
+}
+
+// reason is what a skipped test said: its output without the framework's lines.
+func reason(output []string) string {
+	var said []string
+	for _, line := range output {
+		line = strings.TrimSpace(line)
+		if line != "" && !strings.HasPrefix(line, "=== ") && !strings.HasPrefix(line, "--- ") {
+			said = append(said, line)
+		}
+	}
+	return strings.Join(said, " ")
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"strings"
+	"testing"
+)
+
+const stream = `# a message of the go command
+{"Action":"start","Package":"a"}
+{"Action":"run","Package":"a","Test":"TestGood"}
+{"Action":"output","Package":"a","Test":"TestGood","Output":"=== RUN   TestGood\n"}
+{"Action":"output","Package":"a","Test":"TestGood","Output":"    good_test.go:1: of no interest\n"}
+{"Action":"pass","Package":"a","Test":"TestGood","Elapsed":0.1}
+{"Action":"run","Package":"a","Test":"TestBad"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"=== RUN   TestBad\n"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"    bad_test.go:2: got 1\n"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"--- FAIL: TestBad (0.00s)\n"}
+{"Action":"fail","Package":"a","Test":"TestBad","Elapsed":0}
+{"Action":"run","Package":"a","Test":"TestLater"}
+{"Action":"output","Package":"a","Test":"TestLater","Output":"    later_test.go:3: no disk\n"}
+{"Action":"output","Package":"a","Test":"TestLater","Output":"--- SKIP: TestLater (0.00s)\n"}
+{"Action":"skip","Package":"a","Test":"TestLater","Elapsed":0}
+{"Action":"output","Package":"a","Output":"FAIL\n"}
+{"Action":"fail","Package":"a","Elapsed":1.25}
+{"Action":"pass","Package":"b","Elapsed":0.5}
+{"ImportPath":"c","Action":"build-output","Output":"c.go:1: does not build\n"}
+{"Action":"skip","Package":"d","Elapsed":0}
+`
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	r := &report{out: &out, output: make(map[key][]string)}
+	if err := r.read(strings.NewReader(stream)); err != nil {
+		t.Fatal(err)
+	}
+	if r.passed != 1 || r.failed != 1 || r.skipped != 1 || !r.broken {
+		t.Errorf("passed %d, failed %d, skipped %d, broken %t", r.passed, r.failed, r.skipped, r.broken)
+	}
+	for _, want := range []string{
+		"# a message of the go command\n",
+		"    bad_test.go:2: got 1\n--- FAIL: TestBad",
+		"skip  a TestLater: later_test.go:3: no disk\n",
+		"FAIL  a  ", "ok    b  ", "c.go:1: does not build\n",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing in:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "of no interest") {
+		t.Errorf("the output of a test that passed is there:\n%s", out.String())
+	}
+}
