@@ -1,22 +1,38 @@
 #!/usr/bin/env bash
-# pgxs.sh TARGET [VARIABLE=value...]: run a PGXS target (install, uninstall) for the extension's files.
+# pgxs.sh install|uninstall [DESTDIR=dir]: put the extension's files where PG_CONFIG's PostgreSQL looks for them, or
+# remove them. PGXS does it; where it is not installed (Debian has it in postgresql-server-dev-NN, with a compiler), the
+# two files are copied: there is nothing to build.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 pg_config=${PG_CONFIG:-pg_config}
 
-if ! command -v "$pg_config" >/dev/null; then
-	echo "error: $pg_config not found; set PG_CONFIG to the pg_config of the PostgreSQL to install for" >&2
+if ! command -v "$pg_config" >/dev/null || ! "$pg_config" --version >/dev/null 2>&1; then
+	echo "error: $pg_config does not work" >&2
+	echo "hint: set PG_CONFIG to the pg_config of the PostgreSQL to install for, such as" \
+		"/usr/lib/postgresql/15/bin/pg_config" >&2
 	exit 1
 fi
-pgxs=$("$pg_config" --pgxs)
-if [[ ! -f $pgxs ]]; then
-	major=$("$pg_config" --version | sed 's/[^0-9]*\([0-9]*\).*/\1/')
-	echo "error: $pg_config says that PGXS is $pgxs, which does not exist" >&2
-	echo "hint: install PostgreSQL's development files (Debian: postgresql-server-dev-$major)," >&2
-	echo "hint: or copy pg_stat_backtrace.control and sql/pg_stat_backtrace--*.sql" \
-		"to $("$pg_config" --sharedir)/extension by hand" >&2
-	exit 1
+if [[ -f $("$pg_config" --pgxs) ]]; then
+	# Without srcdir, PGXS would look for the files beside the makefile.
+	exec make --no-print-directory -f scripts/pgxs.mk srcdir=. VPATH= PG_CONFIG="$pg_config" "$@"
 fi
-# PGXS would look for the files beside the makefile.
-exec make --no-print-directory -f scripts/pgxs.mk srcdir=. VPATH= PG_CONFIG="$pg_config" "$@"
+
+action=$1
+destdir=
+for word in "${@:2}"; do
+	case $word in DESTDIR=*) destdir=${word#DESTDIR=} ;; esac
+done
+dir=$destdir$("$pg_config" --sharedir)/extension
+echo "no PGXS here: ${action}ing the extension's two files, in $dir"
+case $action in
+install)
+	install -d "$dir"
+	install -m 0644 pg_stat_backtrace.control sql/pg_stat_backtrace--*.sql "$dir/"
+	;;
+uninstall) rm -f "$dir"/pg_stat_backtrace.control "$dir"/pg_stat_backtrace--*.sql ;;
+*)
+	echo "error: $action: not without PGXS" >&2
+	exit 1
+	;;
+esac

@@ -49,8 +49,7 @@ GRANT SELECT ON backtrace.whoami TO PUBLIC;
 
 -- Returns {level, SQLSTATE, message, detail, hint, text}; level is '' (text is the result), WARNING or ERROR, which the
 -- public function raises, so that the error context is one line.  Anybody may call this, but only with a proof.
--- No EXCEPTION block: before version 17 there are no subtransactions in parallel mode.  No string with a backslash
--- outside E'': standard_conforming_strings may be off.
+-- No string with a backslash outside E'': standard_conforming_strings may be off.
 CREATE FUNCTION backtrace.call(me backtrace.whoami, verb text, target int) RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -58,7 +57,7 @@ SET client_min_messages = warning
 SET debug_print_parse = off
 SET debug_print_rewritten = off
 SET debug_print_plan = off
-SET pg_stat_statements.track = 'none'   -- every COPY below has a text of its own
+SET pg_stat_statements.track = 'none'   -- every COPY below has a text of its own, which nobody wants counted
 AS $$
 DECLARE
     protocol CONSTANT text := '1';
@@ -74,7 +73,8 @@ DECLARE
     worker   text[];                    -- lines of the worker's pid file, see worker/spool/pidfile.go
     stat     text[];                    -- its /proc/PID/stat from the third field on
     request  text;
-    answer   text;                      -- path of the answer
+    refused  boolean := false;          -- the request could not be written
+    answer   text;                      -- path of the answer; NULL before the request is written
 BEGIN
     -- In a query over the table, so that no key is ever a constant in a plan.  rolsuper comes from the statement's
     -- snapshot, which may be old: pg_has_role (10: the bootstrap superuser) knows whether it is still true.
@@ -82,7 +82,8 @@ BEGIN
            AND me.mac = sha256(s.okey || sha256(s.ikey
                || oidsend(me.caller) || int4send(me.backend) || timestamptz_send(me.stamp) || oidsend(d.oid))),
            has_function_privilege(me.caller, (SELECT v.function FROM backtrace.verb v WHERE v.name = verb), 'EXECUTE'),
-           EXISTS (SELECT FROM pg_authid r WHERE r.oid = me.caller AND r.rolsuper) AND pg_has_role(me.caller, 10::oid, 'USAGE')
+           EXISTS (SELECT FROM pg_authid r WHERE r.oid = me.caller AND r.rolsuper)
+               AND pg_has_role(me.caller, 10::oid, 'USAGE')
       INTO genuine, granted, super
       FROM backtrace.secret s, pg_database d WHERE d.datname = current_database();
     IF genuine IS NOT TRUE OR granted IS NOT TRUE THEN
@@ -96,14 +97,15 @@ BEGIN
         RETURN ARRAY['ERROR', '55000', 'cannot capture the backtrace of the current backend', '',
             'Ask from another session.', ''];
     ELSIF setting !~ '^[1-9][0-9]{0,4}$' THEN
-        RETURN ARRAY['ERROR', '22023', format('invalid value for parameter "pg_stat_backtrace.timeout": "%s"', setting), '',
-            'It is a number of milliseconds, from 1 to 99999.', ''];
+        RETURN ARRAY['ERROR', '22023', format('invalid value for parameter "pg_stat_backtrace.timeout": "%s"', setting),
+            '', 'It is a number of milliseconds, from 1 to 99999.', ''];
     END IF;
     setting := coalesce(setting, '3000');
 
-    -- A file that came with a copy of another data directory names that other directory.
     worker := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
     LOOP
+        -- Is there a worker?  A file that came with a copy of another data directory names that other directory, and
+        -- one that a killed worker left behind a PID that is nobody's, or has a process with another start time.
         IF worker[4] = home AND worker[2] ~ '^[0-9]+$' THEN
             stat := string_to_array(split_part(encode(
                 pg_read_binary_file('/proc/' || worker[2] || '/stat', 0, 1024, true), 'escape'), ') ', -1), ' ');
@@ -117,22 +119,37 @@ BEGIN
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not of the extension''s version',
                 format('The worker (version %s) speaks protocol version %s, the extension protocol version %s.',
                     worker[5], worker[1], protocol),
-                'Install worker and extension of the same release, restart the worker, and use ALTER EXTENSION UPDATE.', ''];
-        ELSIF (pg_stat_file(worker[6] || CASE WHEN request IS NULL THEN '/ready' ELSE '' END, true)).size IS NULL THEN
+                'Install worker and extension of the same release, restart the worker, and use ALTER EXTENSION UPDATE.',
+                ''];
+        ELSIF refused
+              OR (pg_stat_file(worker[6] || CASE WHEN answer IS NULL THEN '/ready' ELSE '' END, true)).size IS NULL THEN
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker takes no requests at the moment', '',
-                'Its spool directory is full, or being replaced, or the server cannot see it; the worker''s log says more.', ''];
+                'Its spool directory is full or being replaced, or the server cannot see it; its log may say more.', ''];
         END IF;
 
-        IF request IS NULL THEN     -- ask; signed with the key in the pid file, which only the server's OS user can read
-            answer := format('%s/%s.rep', worker[6], id);
-            request := concat_ws(' ', protocol, id, verb, target, setting, me.caller, super, me.backend, getdatabaseencoding(),
+        IF answer IS NULL THEN
+            -- Ask.  Signed with the key in the pid file, which only the server's operating system user can read.
+            request := concat_ws(' ', protocol, id, verb, target, setting, me.caller, super, me.backend,
+                getdatabaseencoding(),
                 encode(convert_to(pg_get_userbyid(me.caller), 'SQL_ASCII'), 'hex'),
                 encode(convert_to(current_database(), 'SQL_ASCII'), 'hex'),
                 'timeout=' || encode(convert_to(setting, 'SQL_ASCII'), 'hex'),
-                'max_frames=' || encode(convert_to(nullif(current_setting('pg_stat_backtrace.max_frames', true), ''), 'SQL_ASCII'), 'hex'));
-            EXECUTE format('COPY (SELECT %L) TO %L', request || ' ' || encode(sha256(decode(worker[8], 'hex')
+                'max_frames=' || encode(convert_to(
+                    nullif(current_setting('pg_stat_backtrace.max_frames', true), ''), 'SQL_ASCII'), 'hex'));
+            request := format('COPY (SELECT %L) TO %L', request || ' ' || encode(sha256(decode(worker[8], 'hex')
                 || sha256(decode(worker[7], 'hex') || convert_to(request, 'SQL_ASCII'))), 'hex'),
                 format('%s/%s.req', worker[6], id));
+            answer := format('%s/%s.rep', worker[6], id);
+            IF current_setting('server_version_num')::int < 170000 THEN
+                EXECUTE request;    -- no subtransactions in parallel mode yet
+            ELSE
+                BEGIN
+                    EXECUTE request;
+                EXCEPTION WHEN system_error OR insufficient_resources OR insufficient_privilege OR internal_error THEN
+                    refused := true;    -- its message would tell the path
+                    CONTINUE;
+                END;
+            END IF;
             begun := clock_timestamp();
             FOR i IN 1..2000 LOOP   -- most answers are there within 0.1 ms: look for some 2 ms before sleeping
                 EXIT WHEN (pg_stat_file(answer, true)).size IS NOT NULL
@@ -144,14 +161,15 @@ BEGIN
         END IF;
         EXIT WHEN (pg_stat_file(answer, true)).size IS NOT NULL;
         IF waited > setting::int / 1000.0 + 1 THEN
-            RETURN ARRAY['ERROR', '55000', format('the pg_stat_backtrace worker did not answer within %s ms', setting), '',
-                'It is stopped or overloaded; its log may say more.', ''];
+            RETURN ARRAY['ERROR', '55000', format('the pg_stat_backtrace worker did not answer within %s ms', setting),
+                '', 'It is stopped or overloaded; its log may say more.', ''];
         END IF;
     END LOOP;
     RETURN string_to_array(pg_read_file(answer), E'\x1f');
 END
 $$;
-COMMENT ON FUNCTION backtrace.call(backtrace.whoami, text, int) IS 'passes a request to the worker and waits for its answer';
+COMMENT ON FUNCTION backtrace.call(backtrace.whoami, text, int)
+    IS 'passes a request to the worker and waits for its answer';
 REVOKE ALL ON FUNCTION backtrace.call(backtrace.whoami, text, int) FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION backtrace.call(backtrace.whoami, text, int) TO PUBLIC;
 
@@ -172,7 +190,7 @@ BEGIN
         RETURN NULL;
     END IF;
     CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
-         WHEN a[4] = ''  THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
          WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
          ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
     END CASE;
@@ -216,7 +234,8 @@ BEGIN
     END CASE;
 END
 $$;
-COMMENT ON FUNCTION @extschema@.pg_log_backtrace(int) IS 'writes the call stack of the PostgreSQL process with this PID to the server log';
+COMMENT ON FUNCTION @extschema@.pg_log_backtrace(int)
+    IS 'writes the call stack of the PostgreSQL process with this PID to the server log';
 REVOKE ALL ON FUNCTION @extschema@.pg_log_backtrace(int) FROM PUBLIC;
 
 -- By oid, so that neither function is found by a name that may change.

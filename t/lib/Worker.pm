@@ -16,6 +16,10 @@ our @EXPORT_OK = qw($FRAME call proc_status wait_until backend_pid children);
 # One frame, as the functions' contract has it.
 our $FRAME = qr/^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+/m;
 
+# The workers that run, by pid: a test that dies ends them all the same.
+my %running;
+END { kill 'KILL', keys %running }
+
 my $deadline = $PostgreSQL::Test::Utils::timeout_default;
 
 # Worker->start($node, args => [...], ready => 0|1): starts the worker for a server, and by default waits until it is
@@ -31,6 +35,7 @@ sub start
 	$self->{log_start} = -s $log // 0;
 	$self->{run} = IPC::Run::start([ $program, 'worker', @args ], '<', \undef, '>>', $log, '2>>', $log);
 	$self->{pid} = $self->{run}->{KIDS}[0]{PID};
+	$running{ $self->{pid} } = 1;
 	$self->wait_ready unless defined $opts{ready} && !$opts{ready};
 	return $self;
 }
@@ -86,6 +91,7 @@ sub finish
 	wait_until('the worker to end', sub { !$self->running });
 	my $run = delete $self->{run};
 	eval { $run->finish };
+	delete $running{ $self->{pid} };
 	my $status = $run->full_result;
 	return $status & 127 ? -1 : $status >> 8;
 }
@@ -97,6 +103,7 @@ sub DESTROY
 	local ($?, $@);
 	kill 'KILL', $self->{pid};
 	eval { $self->{run}->finish };
+	delete $running{ $self->{pid} };
 	return;
 }
 

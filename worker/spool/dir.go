@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -107,8 +108,11 @@ func makeDirIn(base string) (*dir, error) {
 	return d, nil
 }
 
-// fill makes the directory's fixed contents.
+// fill locks the directory, by which others see that it is in use, and makes its fixed contents.
 func (d *dir) fill() error {
+	if err := unix.Flock(d.fd(), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		return fmt.Errorf("locking spool directory %s: %w", d.path, err)
+	}
 	if err := unix.Fchmod(d.fd(), 0o700); err != nil { // whatever the umask
 		return fmt.Errorf("spool directory %s: %w", d.path, err)
 	}
@@ -181,18 +185,28 @@ func (d *dir) remove() error {
 	return errors.Join(err, d.f.Close())
 }
 
-// removeStale removes the spool directory of a worker that did not end in
-// order. Only the data directory's own: a copied pid file names the directory
-// of a worker that may well be alive.
-func removeStale(dataDir string) error {
-	info, err := Find(dataDir)
-	if err != nil || info.DataDir != serverName(dataDir) || info.Alive() ||
-		!strings.HasPrefix(filepath.Base(info.Dir), dirPrefix) {
-		return nil //nolint:nilerr // nothing to be found, or not to be touched
+// removeStale removes the spool directory of this cluster's last worker if it
+// did not end in order, and those of other clusters' workers that did not and
+// were never followed by another. A directory whose lock is held is in use.
+func removeStale(base, own string) error {
+	paths, err := filepath.Glob(filepath.Join(base, dirPrefix+"*"))
+	for _, path := range paths {
+		err = errors.Join(err, removeUnused(path, path == own))
 	}
-	d, err := openDir(info.Dir)
+	return err
+}
+
+// young is the age at which a directory without a lock may be about to get it.
+const young = time.Minute
+
+func removeUnused(path string, own bool) error {
+	d, err := openDir(path)
 	if err != nil {
-		return nil //nolint:nilerr // gone, or not ours
+		return nil //nolint:nilerr // gone, or another user's
+	}
+	info, err := d.f.Stat()
+	if err != nil || !own && time.Since(info.ModTime()) < young || unix.Flock(d.fd(), unix.LOCK_EX|unix.LOCK_NB) != nil {
+		return d.f.Close()
 	}
 	return d.remove()
 }

@@ -116,19 +116,21 @@ func written(r Request, budget time.Duration) string {
 	if r.Superuser {
 		flag = "t"
 	}
-	s := fmt.Sprintf("1 %s %s %d %d %d %s %d %s %x %x", r.ID, r.Verb, r.Target, budget.Milliseconds(), r.Caller, flag,
+	var s strings.Builder
+	fmt.Fprintf(&s, "1 %s %s %d %d %d %s %d %s %x %x", r.ID, r.Verb, r.Target, budget.Milliseconds(), r.Caller, flag,
 		r.Backend, r.Encoding, r.CallerName, r.Database)
 	for _, name := range slices.Sorted(maps.Keys(r.Settings)) {
-		s += fmt.Sprintf(" %s=%x", name, r.Settings[name])
+		fmt.Fprintf(&s, " %s=%x", name, r.Settings[name])
 	}
-	return s
+	return s.String()
 }
 
 func TestIsUUID(t *testing.T) {
 	if !isUUID(testID) {
 		t.Error(testID)
 	}
-	for _, s := range []string{"", ".", "..", strings.ToUpper(testID), testID + "x", testID[1:], strings.ReplaceAll(testID, "-", "0"),
+	for _, s := range []string{"", ".", "..", strings.ToUpper(testID), testID + "x", testID[1:],
+		strings.ReplaceAll(testID, "-", "0"),
 		"../" + testID[3:], testID[:35] + "/"} {
 		if isUUID(s) {
 			t.Errorf("%q", s)

@@ -73,10 +73,15 @@ func TestAge(t *testing.T) {
 	if got := s.answer(1); got != "|||||pid 4711" { // found by a sweep: renaming is no event
 		t.Errorf("got %q", got)
 	}
-	if exists(s.path(id(0)+reqSuffix)) || exists(s.path(id(0)+repSuffix)) {
-		t.Error("an old request is not dropped")
+	wait(t, "an old request is dropped", func() bool { return !exists(s.path(id(0) + reqSuffix)) })
+	s.cancel()
+	if err := <-s.served; err != nil { // all answers are there when Serve returns
+		t.Error(err)
 	}
-	if err := s.end(); err != nil {
+	if exists(s.path(id(0) + repSuffix)) {
+		t.Error("an old request is answered")
+	}
+	if err := s.Close(); err != nil {
 		t.Error(err)
 	}
 }
@@ -137,16 +142,21 @@ func TestBusy(t *testing.T) {
 	for n := range 10 {
 		s.put(id(n)+reqSuffix, s.line(id(n)))
 	}
-	for n := 3; n < 10; n++ {
-		if got := s.answer(n); !strings.HasPrefix(got, "ERROR|53400|") {
+	wait(t, "seven are refused", func() bool { // which ones, the order in which a sweep meets them decides
+		answers, err := filepath.Glob(s.path("*" + repSuffix))
+		return err == nil && len(answers) == 7
+	})
+	close(release)
+	refused := 0
+	for n := range 10 {
+		if got := s.answer(n); strings.HasPrefix(got, "ERROR|53400|") {
+			refused++
+		} else if got != "|||||pid 4711" {
 			t.Errorf("request %d: %q", n, got)
 		}
 	}
-	close(release)
-	for n := range 3 {
-		if got := s.answer(n); got != "|||||pid 4711" {
-			t.Errorf("request %d: %q", n, got)
-		}
+	if refused != 7 {
+		t.Errorf("%d refused", refused)
 	}
 	if err := s.end(); err != nil {
 		t.Error(err)

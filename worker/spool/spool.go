@@ -56,7 +56,10 @@ func Open(cfg Config) (*Spool, error) {
 }
 
 func (s *Spool) open() (err error) {
-	s.cfg.report(removeStale(s.cfg.DataDir))
+	last, _ := Find(s.cfg.DataDir) // none is as good as one without a directory
+	for _, base := range bases(s.cfg) {
+		s.cfg.report(removeStale(base, last.Dir))
+	}
 	if s.key, err = newKey(); err != nil {
 		return err
 	}

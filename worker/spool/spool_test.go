@@ -181,7 +181,7 @@ func TestLocked(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	loose := t.TempDir()
-	if err := os.Chmod(loose, 0o777); err != nil { //nolint:gosec // what is tested
+	if err := os.Chmod(loose, 0o777); err != nil {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "file")
@@ -222,7 +222,7 @@ func TestOpenDirRefuses(t *testing.T) {
 	if _, err := openDir(link); err == nil {
 		t.Error("followed a symbolic link")
 	}
-	if err := os.Chmod(open, 0o750); err != nil { //nolint:gosec // what is tested
+	if err := os.Chmod(open, 0o750); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := openDir(open); !errors.Is(err, ErrUnsafe) {
@@ -237,38 +237,47 @@ func TestOpenDirRefuses(t *testing.T) {
 
 // A worker that was killed leaves its pid file and directory.
 func TestStale(t *testing.T) {
-	for name, c := range map[string]struct {
-		dataDir string // recorded in the pid file
-		pid     int
-		removed bool
-	}{
-		"dead":                        {"", 1<<22 + 1, true}, // beyond the kernel's largest PID
-		"its PID is another's now":    {"", os.Getpid(), true},
-		"a copy of another cluster's": {"/somewhere/else", 1<<22 + 1, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			dataDir, old := t.TempDir(), filepath.Join(t.TempDir(), dirPrefix+"old")
-			if c.dataDir == "" {
-				c.dataDir = dataDir
-			}
-			text := fmt.Sprintf("1\n%d\n12\n%s\nv\n%s\n", c.pid, c.dataDir, old)
-			err := errors.Join(os.Mkdir(old, 0o700), os.WriteFile(old+"/x.req", nil, 0o600),
-				os.WriteFile(dataDir+"/"+pidName, []byte(text), 0o600))
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := serve(t, Config{DataDir: dataDir}, echo)
-			if got := s.ask(1); got != "|||||pid 4711" {
-				t.Errorf("got %q", got)
-			}
-			if exists(old) == c.removed {
-				t.Errorf("%s: removed is not %v", old, c.removed)
-			}
-			if err := s.end(); err != nil {
-				t.Error(err)
-			}
-		})
+	base, dataDir := t.TempDir(), t.TempDir()
+	live := serve(t, Config{Base: base}, echo)
+	mkdir := func(name string, age time.Duration, mode os.FileMode) string {
+		path := filepath.Join(base, name)
+		when := time.Now().Add(-age)
+		err := errors.Join(os.Mkdir(path, 0o700), os.WriteFile(path+"/x.req", nil, 0o600), os.Chmod(path, mode),
+			os.Chtimes(path, when, when))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
 	}
+	own := mkdir(dirPrefix+"own", 0, 0o700)
+	for path, removed := range map[string]bool{
+		own:                                    true,
+		mkdir(dirPrefix+"old", 2*young, 0o700): true,
+		mkdir(dirPrefix+"new", 0, 0o700):       false, // its worker may be about to lock it
+		mkdir(dirPrefix+"odd", 2*young, 0o750): false,
+		mkdir("other", 2*young, 0o700):         false,
+		live.Dir():                             false,
+	} {
+		defer func() {
+			if exists(path) == removed {
+				t.Errorf("%s: removed is not %v", path, removed)
+			}
+		}()
+	}
+	old := time.Now().Add(-2 * young)
+	err := errors.Join(os.Chtimes(live.Dir(), old, old),
+		os.WriteFile(dataDir+"/"+pidName, fmt.Appendf(nil, "1\n%d\n12\n%s\nv\n%s\n", os.Getpid(), dataDir, own), 0o600))
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, Config{DataDir: dataDir, Base: base}, echo)
+	if got := s.ask(1) + live.ask(1); got != "|||||pid 4711|||||pid 4711" {
+		t.Errorf("got %q", got)
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+	t.Cleanup(func() { _ = live.end() })
 }
 
 // A running Serve puts back a pid file that is lost or overwritten.
@@ -308,7 +317,7 @@ func TestLost(t *testing.T) {
 	for name, lose := range map[string]func(s *service) error{
 		"removed":   func(s *service) error { return os.RemoveAll(s.Dir()) },
 		"moved":     func(s *service) error { return os.Rename(s.Dir(), s.Dir()+".away") },
-		"read-only": func(s *service) error { return os.Chmod(s.Dir(), 0o500) }, //nolint:gosec // what is tested
+		"read-only": func(s *service) error { return os.Chmod(s.Dir(), 0o500) },
 		"unlocked":  func(s *service) error { return os.Remove(s.cfg.DataDir + "/" + lockName) },
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -71,7 +71,7 @@ func fakeAnswer(ctx context.Context, r Request) Answer {
 	switch r.Target {
 	case askEcho:
 		r.Deadline = time.Time{}
-		text, err := json.Marshal(r)
+		text, err := json.Marshal(r) //nolint:musttag // for these tests alone
 		if err != nil {
 			e.Message = err.Error()
 			return e
@@ -108,9 +108,7 @@ func fakeAnswer(ctx context.Context, r Request) Answer {
 type site struct {
 	*pgtest.Server
 
-	program string
-	uid     uint32
-	gid     uint32
+	program string // this test program, where the server's user can execute it
 }
 
 // eachSite runs test with a fresh server of every version. As one test runs for each server anyway, each is one story
@@ -134,11 +132,6 @@ func newSite(t *testing.T, server *pgtest.Server) *site {
 		t.Skipf("the extension is not installed in this server: %v", err)
 	}
 	s := &site{Server: server, program: filepath.Join(filepath.Dir(server.DataDir), "fakeworker")}
-	var st syscall.Stat_t
-	if err := syscall.Stat(server.DataDir, &st); err != nil {
-		t.Fatal(err)
-	}
-	s.uid, s.gid = st.Uid, st.Gid
 	self, err := os.ReadFile("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
@@ -149,7 +142,8 @@ func newSite(t *testing.T, server *pgtest.Server) *site {
 	return s
 }
 
-// extensionFile is where a server looks for the control file: beside its programs (relocatable builds) or Debian's place.
+// extensionFile is where a server looks for the control file: beside its programs (relocatable builds), or Debian's
+// place.
 func extensionFile(binDir string) string {
 	const file = "extension/pg_stat_backtrace.control"
 	root := filepath.Dir(binDir)
@@ -168,7 +162,6 @@ func extensionFile(binDir string) string {
 type fake struct {
 	*exec.Cmd
 
-	t    *testing.T
 	once sync.Once
 	err  error
 }
@@ -186,17 +179,13 @@ func (s *site) work(t *testing.T) *fake {
 
 func (s *site) launch(t *testing.T) *fake {
 	t.Helper()
-	f := &fake{Cmd: exec.Command(s.program), t: t}
-	f.Env = append(os.Environ(), fakeEnv+"="+s.DataDir)
-	f.Dir = "/"
+	f := &fake{Cmd: s.AsServerUser(exec.Command(s.program))}
+	f.Env = append(f.Env, fakeEnv+"="+s.DataDir)
 	f.Stderr = os.Stderr
-	if os.Geteuid() == 0 {
-		f.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: s.uid, Gid: s.gid}}
-	}
 	if err := f.Start(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { f.end(syscall.SIGKILL) })
+	t.Cleanup(func() { _ = f.end(syscall.SIGTERM) }) // in order, so that it leaves nothing
 	return f
 }
 
@@ -249,9 +238,9 @@ func describe(err error) string {
 }
 
 // fails runs a query that must fail and returns the error as describe does.
-func fails(t *testing.T, c *pgx.Conn, sql string, args ...any) string {
+func fails(t *testing.T, c *pgx.Conn, sql string) string {
 	t.Helper()
-	got, err := query(t.Context(), c, sql, args...)
+	got, err := query(t.Context(), c, sql)
 	if err == nil {
 		t.Errorf("%s: succeeded with %q", sql, got)
 		return ""
@@ -283,7 +272,7 @@ func (s *site) notices(t *testing.T, user, database string) (*pgx.Conn, func() [
 func asked(t *testing.T, c *pgx.Conn, sql string, args ...any) Request {
 	t.Helper()
 	var r Request
-	if err := json.Unmarshal([]byte(text(t, c, sql, args...)), &r); err != nil {
+	if err := json.Unmarshal([]byte(text(t, c, sql, args...)), &r); err != nil { //nolint:musttag // see fakeAnswer
 		t.Fatal(err)
 	}
 	return r
