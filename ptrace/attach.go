@@ -143,7 +143,7 @@ func (s *session) attachThread(tid int) {
 
 // seize attaches to a thread. It can block while the target executes a program.
 func seize(pid, tid int) error {
-	const tries = 5
+	const tries = 20
 	var err error
 	for range tries {
 		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(tid), 0, 0, 0, 0)
@@ -163,7 +163,7 @@ func seize(pid, tid int) error {
 		if !errors.As(err, &denied) || denied.Reason != ReasonUnknown {
 			return err
 		}
-		time.Sleep(200 * time.Microsecond)
+		time.Sleep(500 * time.Microsecond)
 	}
 	return err
 }

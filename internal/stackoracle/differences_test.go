@@ -40,6 +40,9 @@ var differences = []difference{
 			"eu-stack follows too", false},
 	{"coroutine", gdb, weEnd, "ours",
 		"the C library's __start_context has no CFI on purpose: it is where the stack ends; gdb invents callers", false},
+	{"musl*", gdb, weEnd, gdb,
+		"the system's musl is built without CFI and without frame pointers: gdb reads a function's instructions to find " +
+			"its frame, which we do not; eu-stack ends where we do, and we say why", true},
 	{"huge frame", gdb, weEnd, gdb,
 		"a capture copies at most 1 MiB of a stack, and says so as the reason why the stack ends", false},
 	{"huge frame", euStack, weEnd, euStack, "as above", false},
