@@ -1,0 +1,73 @@
+# The program on a real server, without SQL: capture and doctor.
+
+use strict;
+use warnings;
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+use Worker qw($FRAME backend_pid proc_status);
+
+my $program = $ENV{PGSB_PROGRAM} or die 'PGSB_PROGRAM does not name the program to test';
+my $node    = PostgreSQL::Test::Cluster->new('node');
+$node->init;
+$node->start;
+my $session = $node->background_psql('postgres');
+my $pid     = backend_pid($session);
+my $data    = $node->data_dir;
+my $where   = $node->connstr('postgres') . ' user=' . Worker::superuser();
+
+# program runs it and returns its exit status, what it printed and what it complained of.
+sub program
+{
+	my ($out, $err) = ('', '');
+	IPC::Run::run([ $program, @_ ], '<', \undef, '>', \$out, '2>', \$err);
+	return ($? >> 8, $out, $err);
+}
+
+# Capture: a backend, every process of the server, each format.
+my ($status, $out, $err) = program('capture', $pid);
+is($status, 0, 'capture of a backend') or diag($err);
+like($out, $FRAME, 'its frames');
+like($out, qr/\bin\s+PostgresMain\+0x/, 'and what it is');
+($status, $out) = program('capture', '--format', 'short', $pid);
+like($out, qr/^\S+\(\)\+\d+<-.*PostgresMain\(\)\+\d+<-.*_start\(\)\+\d+\n$/, 'in one line');
+($status, $out) = program('capture', '--format', 'json', '--repeat', 3, $pid);
+is(() = $out =~ /^\{"pid":$pid,"engine":"stop","pause_us":[\d.]+,"threads":\[\{"tid":$pid,.*"stop_reason":"end of stack"/mg,
+	3, 'three times as JSON');
+($status, $out) = program('capture', '--stats', '--repeat', 50, $pid);
+like($out, qr/^\{"count":50,"pause_us":\{"p50":[\d.]+,"p99":[\d.]+,"max":[\d.]+\},"unwind_us"/, 'figures');
+my ($postmaster) = slurp_file("$data/postmaster.pid") =~ /^(\d+)/;
+($status, $out) = program('capture', $postmaster);
+is($status, 0, 'the postmaster, which SQL refuses');
+like($out, qr/\bin\s+PostmasterMain\+0x/, 'and its stack');
+my %after = proc_status($postmaster);
+is($after{TracerPid}, 0, 'it is not traced afterwards');
+unlike($after{State}, qr/t/i, 'nor stopped');
+($status, undef, $err) = program('capture', 2147483647);
+is($status, 1, 'a process that does not exist');
+like($err, qr/has exited/, 'which is said');
+
+# Doctor: before, with, and after the extension and the worker.
+($status, $out) = program('doctor', '-D', $data, $where);
+is($status, 0, 'doctor: nothing keeps captures from working') or diag($out);
+like($out, qr/^ok\s+server:\s+PostgreSQL \d+ in \Q$data\E/m, 'the server');
+like($out, qr/^\w+\s+symbols:\s+\d+\.\d % of the \d+ functions/m, 'the share of functions that have a name');
+like($out, qr/^ok\s+capture:\s+process \d+ .*: \d+ frames, stopped for [\d.]+ us$/m, 'a capture');
+like($out, qr/^warn\s+worker:.*\n\s+-> Start it: .*-D \Q$data\E$/m, 'no worker, and how to start it');
+like($out, qr/^warn\s+extension:.*\n\s+-> CREATE EXTENSION/m, 'no extension, and how to create it');
+$node->safe_psql('postgres', 'CREATE EXTENSION pg_stat_backtrace');
+my $worker = Worker->start($node);
+($status, $out) = program('doctor', '-D', $data, $where);
+is($status, 0, 'doctor: all is well') or diag($out);
+like($out, qr/^ok\s+worker:\s+process @{[$worker->pid]}, version \S+, spool \//m, 'the worker');
+like($out, qr/^ok\s+extension:\s+version 1\.0 in database "postgres"/m, 'the extension');
+$session->quit;
+$worker->stop;
+$node->stop;
+($status, $out) = program('doctor', '-D', $data);
+is($status, 1, 'doctor: no server');
+like($out, qr/^FAIL\s+server:.*no server is running/m, 'which is said');
+
+done_testing();

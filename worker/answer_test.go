@@ -1,0 +1,80 @@
+package worker
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/cluster"
+	"pg_stat_backtrace/worker/fault"
+	"pg_stat_backtrace/worker/policy"
+)
+
+func TestSettings(t *testing.T) {
+	t.Parallel()
+	o, err := settings(map[string]string{"max_frames": "7", "timeout": "1500"})
+	if err != nil || o.MaxFrames != 7 || o.Deadline != 1500*time.Millisecond {
+		t.Errorf("%+v, %v", o, err)
+	}
+	if o, err := settings(nil); err != nil || o.MaxFrames != 0 || o.Deadline != 0 {
+		t.Errorf("no settings: %+v, %v", o, err)
+	}
+	for name, values := range map[string][]string{
+		"max_frames": {"0", "-1", "65537", "x", "", "1e3", "99999999999999999999"},
+		"timeout":    {"0", "100000", "3s"},
+	} {
+		for _, value := range values {
+			_, err := settings(map[string]string{name: value})
+			var f *fault.Fault
+			if !errors.As(err, &f) || f.SQLState != fault.InvalidParameterValue ||
+				!strings.Contains(f.Message, "pg_stat_backtrace."+name) {
+				t.Errorf("%s = %q: %v", name, value, err)
+			}
+		}
+	}
+}
+
+func TestFailure(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		err            error
+		level, state   string
+		message, other string
+	}{
+		{
+			fmt.Errorf("%w: %w", errNoProcess, cluster.ErrNotMember), "WARNING", "01000",
+			"PID 4711 is not a PostgreSQL server process", "",
+		},
+		{postmaster(4711), "ERROR", "42501", "the postmaster, process 4711", "No connection is accepted"},
+		{
+			&policy.Denied{SQLState: "42501", Message: "permission denied", Detail: "D.", Hint: "H."}, "ERROR", "42501",
+			"permission denied", "D.",
+		},
+		{fmt.Errorf("x: %w", ptrace.ErrExited), "ERROR", "55000", "process with PID 4711 has exited", ""},
+		{errors.New("surprise"), "ERROR", "XX000", "surprise", ""},
+	}
+	for _, tt := range tests {
+		a := failure(4711, tt.err)
+		if a.Level != tt.level || a.SQLState != tt.state || !strings.Contains(a.Message, tt.message) ||
+			!strings.Contains(a.Detail, tt.other) {
+			t.Errorf("%v: %+v", tt.err, a)
+		}
+	}
+}
+
+func TestFatal(t *testing.T) {
+	t.Parallel()
+	for _, err := range []error{cluster.ErrNotDataDir, cluster.ErrWrongUser, &cluster.WrongClusterError{}} {
+		if !fatal(fmt.Errorf("x: %w", err)) {
+			t.Errorf("%v is waited for", err)
+		}
+	}
+	for _, err := range []error{cluster.ErrNotRunning, cluster.ErrNoServer, errors.New("connection refused")} {
+		if fatal(err) {
+			t.Errorf("%v is not waited for", err)
+		}
+	}
+}
