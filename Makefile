@@ -77,6 +77,11 @@ check-regress: ## Run the pg_regress tests
 check-tap: ## Run the TAP tests (PROVE_TESTS)
 	scripts/check.sh tap
 
+.PHONY: check-versions
+check-versions: ## Run pg_regress and TAP on every version of the npm binaries, 14 to 18
+	awk '!/^#/ {print $$2}' scripts/npm-postgresql.sha512 | \
+		while read -r version; do PG_NPM_VERSION=$$version scripts/check.sh regress tap </dev/null || exit 1; done
+
 .PHONY: lint
 lint: ## Run gofmt, golangci-lint and shellcheck, at pinned versions
 	scripts/check.sh vet lint
