@@ -48,10 +48,24 @@ sub pid_of
 $target{"the $_"} = pid_of($_) for ('checkpointer', 'background writer', 'walwriter', 'autovacuum launcher',
 	'logical replication launcher');
 
-# A backend that has not authenticated: a connection that says nothing yet.
-my %known = map { $_ => 1 } children($node->{_pid});
+# A backend that has not authenticated: a connection that says nothing yet. It is a new child of the postmaster, seen
+# twice, and not an autovacuum worker that happens to start.
+my %seen   = map { $_ => 2 } children($node->{_pid});
 my $silent = $node->raw_connect;
-wait_until('an unauthenticated backend', sub { ($target{'an unauthenticated backend'}) = grep { !$known{$_} } children($node->{_pid}) });
+wait_until(
+	'an unauthenticated backend',
+	sub {
+		my @new = grep { title($_) !~ /^$|autovacuum/ && ++$seen{$_} == 2 } children($node->{_pid});
+		return ($target{'an unauthenticated backend'}) = @new;
+	});
+
+# title($pid) is the process's title, empty when it has ended.
+sub title
+{
+	my ($pid) = @_;
+	open my $fh, '<', "/proc/$pid/cmdline" or return '';
+	return <$fh> // '';
+}
 
 # An autovacuum worker.
 $node->safe_psql('postgres', 'CREATE TABLE t AS SELECT g FROM generate_series(1, 200000) g; DELETE FROM t;');

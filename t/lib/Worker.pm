@@ -70,7 +70,6 @@ sub running
 {
 	my ($self) = @_;
 	return 0 unless $self->{run};
-	$self->{run}->pump_nb if $self->{run}->pumpable;
 	my %status = proc_status($self->{pid});
 	return defined $status{State} && $status{State} ne 'Z' ? 1 : 0;
 }
