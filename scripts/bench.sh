@@ -12,7 +12,7 @@ make_workdir
 say "Building, and preparing a private copy of PostgreSQL in $WORK"
 build_program
 prepare_postgresql
-if ! have gcc || [[ ! -e /usr/include/libunwind.h ]]; then
+if ! have gcc || ! gcc -E -include libunwind-ptrace.h -x c /dev/null >/dev/null 2>&1; then
 	if ! is_root || ! have apt-get; then die "the benchmark's C programs need gcc and libunwind's header files"; fi
 	apt_install "the benchmark compares with C programs on libunwind" gcc libc6-dev libunwind-dev
 fi
