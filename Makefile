@@ -6,7 +6,7 @@ PG_CONFIG ?=
 DESTDIR  ?=
 BINDIR   ?= /usr/local/bin
 UNITDIR  ?= /usr/local/lib/systemd/system
-VERSION  := 1.0.0
+VERSION  := 1.1.0
 
 # -trimpath, and no version-control stamp, make the same bytes from the same source wherever it lies (the stamp also
 # fails in a checkout that belongs to somebody else). -s -w drop the symbol table: Go's own stack traces do without.
