@@ -4,24 +4,27 @@
 
 SET LOCAL search_path = pg_catalog, pg_temp;
 
--- Proof ----------------------------------------------------------------------------------------------------------------
+-- What can be asked, and by whom ---------------------------------------------------------------------------------------
+
+-- Empty until the functions and the view that it names exist, at the end of this script.
+CREATE OR REPLACE VIEW backtrace.verb AS
+SELECT NULL::text AS name, NULL::oid AS function, NULL::oid AS relation WHERE false;
 
 -- The check that every function of the extension's owner makes first: the row of whoami was made in this statement of
--- this backend, and the role in it may do what it asks.
+-- this backend, and the role in it may do what it asks.  Only such functions call this one; they have pinned what
+-- could print a plan.
 CREATE FUNCTION backtrace.check_caller(me backtrace.whoami, verb text) RETURNS boolean
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY DEFINER
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED
 SET search_path = pg_catalog, pg_temp
-SET client_min_messages = warning
-SET debug_print_parse = off
-SET debug_print_rewritten = off
-SET debug_print_plan = off
 AS $$
 BEGIN
     -- In a query over the table, so that no key is ever a constant in a plan.
     RETURN (SELECT me.backend = pg_backend_pid() AND me.stamp = statement_timestamp()
                AND me.mac = sha256(s.okey || sha256(s.ikey
                    || oidsend(me.caller) || int4send(me.backend) || timestamptz_send(me.stamp) || oidsend(d.oid)))
-               AND has_function_privilege(me.caller, (SELECT v.function FROM backtrace.verb v WHERE v.name = verb), 'EXECUTE')
+               AND (SELECT CASE WHEN v.relation IS NULL THEN has_function_privilege(me.caller, v.function, 'EXECUTE')
+                           ELSE has_table_privilege(me.caller, v.relation, 'SELECT') END
+                    FROM backtrace.verb v WHERE v.name = verb)
         FROM backtrace.secret s, pg_database d WHERE d.datname = current_database());
 END
 $$;
@@ -29,7 +32,501 @@ COMMENT ON FUNCTION backtrace.check_caller(backtrace.whoami, text)
     IS 'whether this is who calls, in this statement, and may ask for this';
 REVOKE ALL ON FUNCTION backtrace.check_caller(backtrace.whoami, text) FROM PUBLIC;
 
+-- pg_upgrade carries the key over with the table.  The worker has it made anew in a cluster that it was not made for.
+ALTER TABLE backtrace.secret ADD COLUMN cluster bigint;
+COMMENT ON COLUMN backtrace.secret.cluster IS 'system identifier of the cluster that the key was made for';
+UPDATE backtrace.secret SET cluster = (SELECT system_identifier FROM pg_control_system());
+
+CREATE FUNCTION backtrace.renew_secret() RETURNS boolean
+LANGUAGE sql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    WITH k AS MATERIALIZED (SELECT sha256(uuid_send(gen_random_uuid()) || uuid_send(gen_random_uuid())) AS key),
+         blocks AS (
+            SELECT string_agg(set_byte('.'::bytea, 0, b # 54), ''::bytea ORDER BY i) AS ikey,
+                   string_agg(set_byte('.'::bytea, 0, b # 92), ''::bytea ORDER BY i) AS okey
+            FROM k, generate_series(0, 63) i, LATERAL (SELECT CASE WHEN i < 32 THEN get_byte(k.key, i) ELSE 0 END) x (b)),
+         changed AS (
+            UPDATE backtrace.secret s SET ikey = blocks.ikey, okey = blocks.okey, cluster = c.system_identifier
+            FROM blocks, pg_control_system() c WHERE s.cluster IS DISTINCT FROM c.system_identifier RETURNING true)
+    SELECT EXISTS (SELECT FROM changed)
+$$;
+COMMENT ON FUNCTION backtrace.renew_secret() IS 'makes a new key if the present one was made for another cluster';
+REVOKE ALL ON FUNCTION backtrace.renew_secret() FROM PUBLIC;
+
+-- Waiting calls --------------------------------------------------------------------------------------------------------
+
+DROP FUNCTION backtrace.call(backtrace.whoami, text, int);
+
+-- Returns {level, SQLSTATE, message, detail, hint, text}; level is '' (text is the result), WARNING or ERROR, which the
+-- public function raises, so that the error context is one line.  No targets mean all processes of the cluster.  Anybody
+-- may call this, but only with a proof.
+-- No string with a backslash outside E'': standard_conforming_strings may be off.
+CREATE FUNCTION backtrace.call(me backtrace.whoami, verb text, targets int[]) RETURNS text[]
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET client_min_messages = warning
+SET debug_print_parse = off
+SET debug_print_rewritten = off
+SET debug_print_plan = off
+SET pg_stat_statements.track = 'none'   -- every COPY below has a text of its own, which nobody wants counted
+AS $$
+DECLARE
+    protocol CONSTANT text := '1';
+    setting  text := nullif(current_setting('pg_stat_backtrace.timeout', true), '');
+    home     text := encode(convert_to(current_setting('data_directory'), 'SQL_ASCII'), 'escape');
+    id       uuid := gen_random_uuid();
+    begun    timestamptz;
+    waited   double precision := 0;     -- seconds slept: the clock may be set meanwhile
+    nap      double precision := 0.001;
+    super    boolean;
+    worker   text[];                    -- lines of the worker's pid file, see worker/spool/pidfile.go
+    stat     text[];                    -- its /proc/PID/stat from the third field on
+    request  text;
+    refused  boolean := false;          -- the request could not be written
+    answer   text;                      -- path of the answer; NULL before the request is written
+BEGIN
+    IF backtrace.check_caller(me, verb) IS NOT TRUE THEN
+        RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = (SELECT coalesce(
+                max('permission denied for function ' || (SELECT p.proname FROM pg_proc p WHERE p.oid = v.function)),
+                'permission denied for view pg_stat_backtrace')
+            FROM backtrace.verb v WHERE v.name = verb);
+    END IF;
+    -- rolsuper comes from the statement's snapshot, which may be old: pg_has_role (10: the bootstrap superuser) knows
+    -- whether it is still true.
+    SELECT r.rolsuper AND pg_has_role(me.caller, 10::oid, 'USAGE') INTO super FROM pg_authid r WHERE r.oid = me.caller;
+    super := coalesce(super, false);
+
+    IF verb IN ('get', 'log', 'frames') AND targets[1] <= 0 THEN
+        RETURN ARRAY['WARNING', '01000', format('PID %s is not a PostgreSQL server process', targets[1]), '', '', ''];
+    ELSIF verb IN ('get', 'log', 'frames') AND targets[1] = me.backend THEN
+        RETURN ARRAY['ERROR', '55000', 'cannot capture the backtrace of the current backend', '',
+            'Ask from another session.', ''];
+    ELSIF cardinality(targets) > 5000 THEN
+        RETURN ARRAY['ERROR', '54000', 'cannot ask for more than 5000 processes at once', '', '', ''];
+    ELSIF setting !~ '^[1-9][0-9]{0,4}$' THEN
+        RETURN ARRAY['ERROR', '22023', format('invalid value for parameter "pg_stat_backtrace.timeout": "%s"', setting),
+            '', 'It is a number of milliseconds, from 1 to 99999.', ''];
+    END IF;
+    setting := coalesce(setting, '3000');
+
+    worker := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
+    LOOP
+        -- Is there a worker?  A file that came with a copy of another data directory names that other directory, and
+        -- one that a killed worker left behind a PID that is nobody's, or has a process with another start time.
+        IF worker[4] = home AND worker[2] ~ '^[0-9]+$' THEN
+            stat := string_to_array(split_part(encode(
+                pg_read_binary_file('/proc/' || worker[2] || '/stat', 0, 1024, true), 'escape'), ') ', -1), ' ');
+        END IF;
+        IF stat[20] IS DISTINCT FROM worker[3] OR stat[20] IS NULL OR stat[1] IN ('Z', 'X') THEN
+            RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not running', '', CASE WHEN super
+                THEN format('Start it on the server''s host, as the server''s operating system user or as root: '
+                    'pg_stat_backtrace worker -D %s', current_setting('data_directory'))
+                ELSE 'An administrator can start it on the server''s host: pg_stat_backtrace worker.' END, ''];
+        ELSIF worker[1] <> protocol THEN
+            RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not of the extension''s version',
+                format('The worker (version %s) speaks protocol version %s, the extension protocol version %s.',
+                    worker[5], worker[1], protocol),
+                'Install worker and extension of the same release, restart the worker, and use ALTER EXTENSION UPDATE.',
+                ''];
+        ELSIF verb NOT IN ('get', 'log') AND verb <> ALL (string_to_array(coalesce(worker[9], ''), ' ')) THEN
+            RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is older than the extension',
+                format('The worker (version %s) cannot do what is asked; pg_get_backtrace works.', worker[5]),
+                'Install worker and extension of the same release, and restart the worker.', ''];
+        ELSIF refused
+              OR (pg_stat_file(worker[6] || CASE WHEN answer IS NULL THEN '/ready' ELSE '' END, true)).size IS NULL THEN
+            RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker takes no requests at the moment', '',
+                'Its spool directory is full or being replaced, or the server cannot see it; its log may say more.', ''];
+        END IF;
+
+        IF answer IS NULL THEN
+            -- Ask.  Signed with the key in the pid file, which only the server's operating system user can read.
+            request := concat_ws(' ', protocol, id, verb, coalesce(nullif(array_to_string(targets, ','), ''), '*'),
+                setting, me.caller, super, me.backend, getdatabaseencoding(),
+                encode(convert_to(pg_get_userbyid(me.caller), 'SQL_ASCII'), 'hex'),
+                encode(convert_to(current_database(), 'SQL_ASCII'), 'hex'),
+                (SELECT string_agg(s.name || '=' || encode(convert_to(s.value, 'SQL_ASCII'), 'hex'), ' ')
+                 FROM (SELECT n, nullif(current_setting('pg_stat_backtrace.' || n, true), '')
+                       FROM unnest('{timeout,max_frames,nonstop,threads,context}'::text[]) n) s (name, value)
+                 WHERE s.value IS NOT NULL));
+            request := format('COPY (SELECT %L) TO %L', request || ' ' || encode(sha256(decode(worker[8], 'hex')
+                || sha256(decode(worker[7], 'hex') || convert_to(request, 'SQL_ASCII'))), 'hex'),
+                format('%s/%s.req', worker[6], id));
+            answer := format('%s/%s.rep', worker[6], id);
+            IF current_setting('server_version_num')::int < 170000 THEN
+                EXECUTE request;    -- no subtransactions in parallel mode yet
+            ELSE
+                BEGIN
+                    EXECUTE request;
+                EXCEPTION WHEN system_error OR insufficient_resources OR insufficient_privilege OR internal_error THEN
+                    refused := true;    -- its message would tell the path
+                    CONTINUE;
+                END;
+            END IF;
+            begun := clock_timestamp();
+            FOR i IN 1..2000 LOOP   -- most answers are there within 0.1 ms: look for some 2 ms before sleeping
+                EXIT WHEN (pg_stat_file(answer, true)).size IS NOT NULL
+                       OR clock_timestamp() NOT BETWEEN begun AND begun + interval '2 ms';
+            END LOOP;
+        ELSIF pg_sleep(nap) IS NOT NULL THEN
+            waited := waited + nap;
+            nap := least(nap * 1.5, 0.05);
+        END IF;
+        EXIT WHEN (pg_stat_file(answer, true)).size IS NOT NULL;
+        IF waited > setting::int / 1000.0 + 1 THEN
+            RETURN ARRAY['ERROR', '55000', format('the pg_stat_backtrace worker did not answer within %s ms', setting),
+                '', 'It is stopped or overloaded; its log may say more.', ''];
+        END IF;
+    END LOOP;
+    RETURN string_to_array(pg_read_file(answer), E'\x1f');
+END
+$$;
+COMMENT ON FUNCTION backtrace.call(backtrace.whoami, text, int[])
+    IS 'passes a request to the worker and waits for its answer';
+REVOKE ALL ON FUNCTION backtrace.call(backtrace.whoami, text, int[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION backtrace.call(backtrace.whoami, text, int[]) TO PUBLIC;
+
+-- The public functions of 1.0 --------------------------------------------------------------------------------------------
+
+CREATE OR REPLACE FUNCTION @extschema@.pg_get_backtrace(pid int) RETURNS text
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    me backtrace.whoami;
+    a  text[];
+BEGIN
+    SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
+    a := backtrace.call(me, 'get', ARRAY[pid]);
+    IF a[1] = '' THEN
+        RETURN a[6];
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN NULL;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+
+-- The entry must not reach the client, whatever it has client_min_messages set to.  log_error_verbosity = terse would
+-- drop the DETAIL, so the frames then go into the message.
+CREATE OR REPLACE FUNCTION @extschema@.pg_log_backtrace(pid int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+SET client_min_messages = warning
+AS $$
+DECLARE
+    me backtrace.whoami;
+    a  text[];
+BEGIN
+    IF current_setting('log_min_messages') IN ('fatal', 'panic') THEN
+        RAISE WARNING USING MESSAGE = format('backtrace of PID %s cannot be logged', pid),
+            HINT = 'The server log takes no LOG messages: see log_min_messages.';
+        RETURN false;
+    END IF;
+    SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
+    a := backtrace.call(me, 'log', ARRAY[pid]);
+    IF a[1] = '' AND current_setting('log_error_verbosity') = 'terse' THEN
+        RAISE LOG USING MESSAGE = format(E'backtrace of PID %s\n%s', pid, a[6]);
+        RETURN true;
+    ELSIF a[1] = '' THEN
+        RAISE LOG USING MESSAGE = format('backtrace of PID %s', pid), DETAIL = a[6];
+        RETURN true;
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN false;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+
+-- Many processes, and frame by frame -------------------------------------------------------------------------------------
+
+-- What the worker answers about many processes: a record for each, separated by RS, of cells separated by GS.
+CREATE TYPE backtrace.answer AS (
+    pid int, backend_type text, engine text, pause_us double precision, depth int, backtrace text,
+    level text, sqlstate text, error text);
+COMMENT ON TYPE backtrace.answer IS 'what came of the capture of one of many processes';
+
+CREATE FUNCTION backtrace.answers(record_list text) RETURNS SETOF backtrace.answer
+LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT c[1]::int, c[2], c[3], c[4]::double precision, c[5]::int, c[6], c[7], c[8], c[9]
+    FROM unnest(string_to_array(record_list, E'\x1e')) WITH ORDINALITY u (record, n),
+         LATERAL (SELECT string_to_array(u.record, E'\x1d', '')) s (c)
+    ORDER BY u.n
+$$;
+COMMENT ON FUNCTION backtrace.answers(text) IS 'reads the worker''s answer about many processes';
+
+CREATE FUNCTION @extschema@.pg_get_backtrace_frames(pid int, OUT level int, OUT address text, OUT function text,
+    OUT "offset" text, OUT module text, OUT build_id text, OUT module_offset text, OUT source_file text,
+    OUT source_line int, OUT inlined boolean, OUT tid int, OUT note text)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 30
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    me backtrace.whoami;
+    a  text[];
+BEGIN
+    SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
+    a := backtrace.call(me, 'frames', ARRAY[pid]);
+    IF a[1] = '' THEN
+        RETURN QUERY
+            SELECT c[1]::int, c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9]::int, c[10]::boolean, c[11]::int, c[12]
+            FROM unnest(string_to_array(a[6], E'\x1e')) WITH ORDINALITY u (record, n),
+                 LATERAL (SELECT string_to_array(u.record, E'\x1d', '')) s (c)
+            ORDER BY u.n;
+        RETURN;
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_get_backtrace_frames(int)
+    IS 'call stack of the PostgreSQL process with this PID, a row for each frame, innermost first';
+REVOKE ALL ON FUNCTION @extschema@.pg_get_backtrace_frames(int) FROM PUBLIC;
+
+-- For the view pg_stat_backtrace, whose SELECT privilege it takes.  The activity is looked at after the capture, and
+-- anew: within a transaction it would otherwise be that of the first look.
+CREATE FUNCTION backtrace.stat(OUT pid int, OUT leader_pid int, OUT backend_type text, OUT wait_event_type text,
+    OUT wait_event text, OUT state text, OUT query_id bigint, OUT engine text, OUT pause_us double precision,
+    OUT depth int, OUT backtrace text, OUT error text)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 100
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    me backtrace.whoami;
+    a  text[];
+BEGIN
+    SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
+    a := backtrace.call(me, 'stat', '{}');
+    IF a[1] = '' THEN
+        PERFORM pg_stat_clear_snapshot();
+        RETURN QUERY
+            SELECT b.pid, s.leader_pid, coalesce(s.backend_type, b.backend_type), s.wait_event_type, s.wait_event,
+                   s.state, s.query_id, b.engine, b.pause_us, b.depth, b.backtrace, b.error
+            FROM backtrace.answers(a[6]) b LEFT JOIN pg_stat_activity s ON s.pid = b.pid;
+        RETURN;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION backtrace.stat() IS 'the rows of pg_stat_backtrace';
+
+CREATE VIEW @extschema@.pg_stat_backtrace AS
+SELECT pid, leader_pid, backend_type, wait_event_type, wait_event, state, query_id, engine, pause_us, depth, backtrace,
+       error
+FROM backtrace.stat();
+COMMENT ON VIEW @extschema@.pg_stat_backtrace IS 'one row for each process of the cluster, with its call stack';
+COMMENT ON COLUMN @extschema@.pg_stat_backtrace.engine IS 'how the process was captured';
+COMMENT ON COLUMN @extschema@.pg_stat_backtrace.pause_us IS 'how long the process stood still, in microseconds';
+COMMENT ON COLUMN @extschema@.pg_stat_backtrace.depth IS 'number of frames, of all captured threads';
+COMMENT ON COLUMN @extschema@.pg_stat_backtrace.error IS 'why there is no backtrace';
+REVOKE ALL ON @extschema@.pg_stat_backtrace FROM PUBLIC;
+
+-- Unlike the function for one process this one goes on when a process cannot be captured, and says why in a WARNING.
+CREATE FUNCTION @extschema@.pg_log_backtrace(VARIADIC pids int[]) RETURNS boolean
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+SET client_min_messages = warning
+AS $$
+DECLARE
+    me     backtrace.whoami;
+    a      text[];
+    b      backtrace.answer;
+    logged boolean := true;
+BEGIN
+    IF current_setting('log_min_messages') IN ('fatal', 'panic') THEN
+        RAISE WARNING USING MESSAGE = 'backtraces cannot be logged',
+            HINT = 'The server log takes no LOG messages: see log_min_messages.';
+        RETURN false;
+    END IF;
+    SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
+    a := backtrace.call(me, 'logs', pids);
+    IF a[1] = '' THEN
+        FOR b IN SELECT * FROM backtrace.answers(a[6]) LOOP
+            IF b.error IS NOT NULL THEN
+                RAISE WARNING USING ERRCODE = b.sqlstate, MESSAGE = b.error;
+                logged := false;
+            ELSIF current_setting('log_error_verbosity') = 'terse' THEN
+                RAISE LOG USING MESSAGE = format(E'backtrace of PID %s\n%s', b.pid, b.backtrace);
+            ELSE
+                RAISE LOG USING MESSAGE = format('backtrace of PID %s', b.pid), DETAIL = b.backtrace;
+            END IF;
+        END LOOP;
+        RETURN logged;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_log_backtrace(int[])
+    IS 'writes the call stacks of these processes to the server log; true if there was one of each';
+REVOKE ALL ON FUNCTION @extschema@.pg_log_backtrace(int[]) FROM PUBLIC;
+
+-- distance 0 is the process itself, 1 who blocks it, 2 who blocks those, and so on; each with its parallel group.
+-- pg_blocking_pids has 0 for a prepared transaction, which has no process.
+CREATE FUNCTION @extschema@.pg_get_blocking_backtraces(pid int, OUT distance int, OUT blocking_pid int, OUT leader_pid int,
+    OUT backend_type text, OUT wait_event_type text, OUT wait_event text, OUT state text, OUT query text,
+    OUT backtrace text, OUT error text)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 10
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    me        backtrace.whoami;
+    a         text[];
+    members   int[] := '{}';    -- all found so far
+    distances int[] := '{}';    -- and how far each is
+    present   int[] := ARRAY[pid];
+    step      int := 0;
+BEGIN
+    SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
+    PERFORM pg_stat_clear_snapshot();
+    WHILE cardinality(present) > 0 AND step <= 100 LOOP
+        -- The whole parallel group of each: its leader, and that leader's workers.
+        present := ARRAY(
+            SELECT g.pid FROM (SELECT unnest(present) AS pid
+                UNION
+                SELECT s.pid FROM pg_stat_activity s, pg_stat_activity p
+                WHERE p.pid = ANY (present)
+                  AND (s.leader_pid = coalesce(p.leader_pid, p.pid) OR s.pid = p.leader_pid)) g
+            WHERE g.pid <> ALL (members) ORDER BY g.pid <> ALL (present), g.pid);
+        members := members || present;
+        distances := distances || array_fill(step, ARRAY[cardinality(present)]);
+        present := ARRAY(SELECT DISTINCT b FROM unnest(present) p, unnest(pg_blocking_pids(p)) b WHERE b <> ALL (members));
+        step := step + 1;
+    END LOOP;
+    a := backtrace.call(me, 'blocking', array_remove(members, 0));
+    IF a[1] = '' THEN
+        RETURN QUERY
+            SELECT m.distance, m.pid, s.leader_pid, coalesce(s.backend_type, b.backend_type), s.wait_event_type,
+                   s.wait_event, s.state, s.query, b.backtrace,
+                   CASE WHEN m.pid = 0 THEN 'a prepared transaction' ELSE b.error END
+            FROM unnest(distances, members) WITH ORDINALITY m (distance, pid, n)
+                 LEFT JOIN backtrace.answers(a[6]) b ON b.pid = m.pid
+                 LEFT JOIN pg_stat_activity s ON s.pid = m.pid
+            ORDER BY m.n;
+        RETURN;
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_get_blocking_backtraces(int)
+    IS 'call stacks of this process, of those that block it, and of their parallel groups';
+REVOKE ALL ON FUNCTION @extschema@.pg_get_blocking_backtraces(int) FROM PUBLIC;
+
+-- The pauses between samples are between half and one and a half of the interval, so that no periodic activity of the
+-- server is always met in the same place.
+CREATE FUNCTION @extschema@.pg_backtrace_summary(samples int DEFAULT 10, "interval" interval DEFAULT '100 ms',
+    pids int[] DEFAULT NULL,
+    OUT count bigint, OUT share numeric, OUT processes int, OUT some_pids int[], OUT backtrace text)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER ROWS 20
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    me      backtrace.whoami;
+    a       text[];
+    seconds double precision := extract(epoch FROM "interval");
+    stacks  text[] := '{}';     -- one element for each process and sample
+    owners  int[] := '{}';
+    failed  text[] := '{}';
+    told    timestamptz := clock_timestamp();
+BEGIN
+    IF samples IS NULL OR samples NOT BETWEEN 1 AND 100000 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'number of samples must be between 1 and 100000';
+    ELSIF seconds IS NULL OR NOT seconds BETWEEN 0 AND 3600 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'interval between samples must be between 0 and 1 hour';
+    END IF;
+    SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
+    FOR i IN 1..samples LOOP
+        a := backtrace.call(me, 'summary', coalesce(pids, '{}'));
+        EXIT WHEN a[1] <> '';
+        stacks := stacks || ARRAY(SELECT b.backtrace FROM backtrace.answers(a[6]) b WHERE b.error IS NULL);
+        owners := owners || ARRAY(SELECT b.pid FROM backtrace.answers(a[6]) b WHERE b.error IS NULL);
+        failed := failed || ARRAY(SELECT b.error FROM backtrace.answers(a[6]) b WHERE b.error IS NOT NULL
+            AND (pids IS NOT NULL OR b.pid <> me.backend));
+        IF clock_timestamp() NOT BETWEEN told AND told + interval '1 second' THEN
+            told := clock_timestamp();
+            RAISE NOTICE USING MESSAGE = format('sample %s of %s', i, samples);
+        END IF;
+        IF i < samples THEN
+            PERFORM pg_sleep(seconds * (0.5 + random()));
+        END IF;
+    END LOOP;
+    IF a[1] = '' THEN
+        IF failed <> '{}' THEN
+            RAISE NOTICE USING MESSAGE = format('%s of %s stacks could not be taken', cardinality(failed),
+                    cardinality(failed) + cardinality(stacks)),
+                DETAIL = (SELECT string_agg(format('%s times: %s.', f.n, f.reason), E'\n')
+                    FROM (SELECT u.reason, count(*) AS n FROM unnest(failed) u (reason)
+                          GROUP BY u.reason ORDER BY count(*) DESC, u.reason LIMIT 10) f);
+        END IF;
+        RETURN QUERY
+            SELECT count(*), round(100.0 * count(*) / cardinality(stacks), 1),
+                   count(DISTINCT u.owner)::int, (array_agg(DISTINCT u.owner ORDER BY u.owner))[1:5], u.stack
+            FROM unnest(owners, stacks) u (owner, stack)
+            GROUP BY u.stack ORDER BY count(*) DESC, u.stack;
+        RETURN;
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_backtrace_summary(int, interval, int[])
+    IS 'samples processes repeatedly and counts equal stacks, most frequent first';
+REVOKE ALL ON FUNCTION @extschema@.pg_backtrace_summary(int, interval, int[]) FROM PUBLIC;
+
 -- Queue and journal ----------------------------------------------------------------------------------------------------
 
--- What can be asked, and by whom -----------------------------------------------------------------------------------------
+-- What can be asked: the names, now that they exist ----------------------------------------------------------------------
 
+-- By oid, so that nothing is found by a name that may change.
+CREATE OR REPLACE VIEW backtrace.verb AS
+SELECT 'get' AS name, '@extschema@.pg_get_backtrace(int)'::regprocedure::oid AS function, NULL::oid AS relation
+UNION ALL SELECT 'log', '@extschema@.pg_log_backtrace(int)'::regprocedure, NULL
+UNION ALL SELECT 'logs', '@extschema@.pg_log_backtrace(int[])'::regprocedure, NULL
+UNION ALL SELECT 'frames', '@extschema@.pg_get_backtrace_frames(int)'::regprocedure, NULL
+UNION ALL SELECT 'blocking', '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure, NULL
+UNION ALL SELECT 'summary', '@extschema@.pg_backtrace_summary(int, interval, int[])'::regprocedure, NULL
+UNION ALL SELECT 'stat', NULL, '@extschema@.pg_stat_backtrace'::regclass;
+COMMENT ON VIEW backtrace.verb
+    IS 'what can be asked of the worker, and the function or view whose privilege it takes';

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
+	"slices"
 	"time"
 
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/cluster"
 	"pg_stat_backtrace/worker/fault"
@@ -20,33 +23,70 @@ import (
 // the longest names, should not become a problem of the server's memory.
 const maxText = 1 << 20
 
-// maxFrames is the largest value of pg_stat_backtrace.max_frames.
-const maxFrames = 65536
+// verbs are what the worker can be asked; see backtrace.verb in sql/.
+func verbs() []string { return []string{"get", "log", "frames", "stat", "logs", "blocking", "summary"} }
 
 // answer carries out one request. It is called concurrently.
 func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
-	began := time.Now()
-	t, err := w.capture(ctx, req)
-	var a spool.Answer
-	if err != nil {
-		a = failure(req.Target, err)
-	} else {
-		a.Text = render.Text(t, render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: maxText})
+	options, err := settings(req.Settings)
+	switch {
+	case err != nil:
+		w.journal(req, outcome{err: err}, 0)
+		return failure(0, err)
+	case slices.Contains([]string{"get", "log", "frames"}, req.Verb) && len(req.Targets) == 1:
+		return w.answerOne(ctx, req, options)
+	case slices.Contains(verbs(), req.Verb):
+		return w.answerMany(ctx, req, options)
 	}
-	w.journal(req, t, a.SQLState, err, time.Since(began))
+	return failure(0, &fault.Fault{
+		SQLState: fault.NotInPrerequisiteState,
+		Message:  fmt.Sprintf("the pg_stat_backtrace worker cannot %q", req.Verb),
+		Hint:     "Install worker and extension of the same release.",
+	})
+}
+
+// An outcome is what came of the capture of one process.
+type outcome struct {
+	pid   int
+	trace *trace.Trace
+	err   error
+}
+
+func (w *Worker) answerOne(ctx context.Context, req spool.Request, options capture.Options) (a spool.Answer) {
+	began := time.Now()
+	o := outcome{pid: req.Targets[0]}
+	o.trace, o.err = w.capture(ctx, caller(req), o.pid, options)
+	text := render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: maxText}
+	switch {
+	case o.err != nil:
+		a = failure(o.pid, o.err)
+	case req.Verb == "frames":
+		a.Rows = render.Rows(o.trace, text)
+	default:
+		a.Text = render.Text(o.trace, text)
+	}
+	w.journal(req, o, time.Since(began))
 	return a
 }
 
-// journal logs a request: who asked for which process, what came of it, and
-// how long the process stood still.
-func (w *Worker) journal(req spool.Request, t *trace.Trace, state string, err error, took time.Duration) {
-	event := w.log.Info().Str("verb", req.Verb).Int("pid", req.Target).Str("role", req.CallerName).
-		Str("database", req.Database).Int("backend", req.Backend).Dur("took_ms", took)
-	if err != nil {
-		event.Str("sqlstate", state).AnErr("error", err).Msg("request failed")
+func caller(req spool.Request) policy.Caller {
+	return policy.Caller{OID: req.Caller, Superuser: req.Superuser}
+}
+
+// journal logs a request for one process: who asked for it, what came of it, and how long it stood still.
+func (w *Worker) journal(req spool.Request, o outcome, took time.Duration) {
+	event := w.event(req).Int("pid", o.pid).Dur("took_ms", took)
+	if o.err != nil {
+		event.Str("sqlstate", failure(o.pid, o.err).SQLState).AnErr("error", o.err).Msg("request failed")
 		return
 	}
-	event.Str("engine", t.Engine).Dur("pause_ms", t.Pause).Int("frames", len(t.Threads[0].Frames)).Msg("request")
+	event.Str("engine", o.trace.Engine).Dur("pause_ms", o.trace.Pause).Int("frames", o.trace.Depth()).Msg("request")
+}
+
+func (w *Worker) event(req spool.Request) *zerolog.Event {
+	//nolint:zerologlint // the caller sends it
+	return w.log.Info().Str("verb", req.Verb).Str("role", req.CallerName).Str("database", req.Database).
+		Int("backend", req.Backend)
 }
 
 // errNoProcess is answered with a warning and NULL, so that a query over many
@@ -55,66 +95,37 @@ var errNoProcess = errors.New("not a PostgreSQL server process")
 
 // capture checks the request and has the process captured. The identity that
 // the process has now is the one that the stopped process must have.
-func (w *Worker) capture(ctx context.Context, req spool.Request) (*trace.Trace, error) {
-	if req.Verb != "get" && req.Verb != "log" {
-		return nil, &fault.Fault{
-			SQLState: fault.NotInPrerequisiteState,
-			Message:  fmt.Sprintf("the pg_stat_backtrace worker cannot %q", req.Verb),
-			Hint:     "Install worker and extension of the same release.",
-		}
-	}
-	options, err := settings(req.Settings)
-	if err != nil {
-		return nil, err
-	}
+func (w *Worker) capture(
+	ctx context.Context, who policy.Caller, pid int, options capture.Options,
+) (*trace.Trace, error) {
 	c, err := w.current()
 	if err != nil {
 		return nil, err
 	}
-	target, err := c.Contains(req.Target)
-	switch {
-	case errors.Is(err, cluster.ErrPostmaster):
-		return nil, postmaster(req.Target)
-	case err != nil:
-		return nil, fmt.Errorf("%w: %w", errNoProcess, err)
+	target, err := member(c, pid)
+	if err != nil {
+		return nil, err
 	}
-	permit := policy.Policy{Looker: policy.Lookup{Server: w}, Limiter: w.limiter}
-	if err := permit.Allow(ctx, policy.Caller{OID: req.Caller, Superuser: req.Superuser}, req.Target); err != nil {
+	if err := w.permit().Allow(ctx, who, pid); err != nil {
 		return nil, err
 	}
 	return w.capturer.Capture(ctx, target, options)
 }
 
-// settings reads the session's settings that the request carries.
-func settings(s map[string]string) (capture.Options, error) {
-	var o capture.Options
-	for name, value := range s {
-		var err error
-		switch name {
-		case "max_frames":
-			o.MaxFrames, err = number(name, value, maxFrames, "")
-		case "timeout":
-			var ms int
-			ms, err = number(name, value, 99999, " milliseconds")
-			o.Deadline = time.Duration(ms) * time.Millisecond
-		}
-		if err != nil {
-			return o, err
-		}
-	}
-	return o, nil
+func (w *Worker) permit() *policy.Policy {
+	return &policy.Policy{Looker: policy.Lookup{Server: w}, Limiter: w.limiter}
 }
 
-func number(name, value string, limit int, unit string) (int, error) {
-	n, err := strconv.Atoi(value)
-	if err != nil || n < 1 || n > limit {
-		return 0, &fault.Fault{
-			SQLState: fault.InvalidParameterValue,
-			Message:  fmt.Sprintf("invalid value for parameter \"pg_stat_backtrace.%s\": %q", name, value),
-			Hint:     fmt.Sprintf("It is a number from 1 to %d%s.", limit, unit),
-		}
+// member identifies a process of the cluster that may be asked about.
+func member(c cluster.Cluster, pid int) (ptrace.Target, error) {
+	target, err := c.Contains(pid)
+	switch {
+	case errors.Is(err, cluster.ErrPostmaster):
+		return target, postmaster(pid)
+	case err != nil:
+		return target, fmt.Errorf("%w: %w", errNoProcess, err)
 	}
-	return n, nil
+	return target, nil
 }
 
 func postmaster(pid int) error {

@@ -197,7 +197,7 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 	s, err := spool.Open(spool.Config{
 		DataDir: w.server().DataDir,
 		Base:    w.cfg.SpoolDir,
-		Version: w.cfg.Version,
+		Version: w.cfg.Version, Verbs: verbs(),
 		OnError: func(err error) { w.log.Warn().Err(err).Msg("spool") },
 	})
 	if err != nil {

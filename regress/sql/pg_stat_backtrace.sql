@@ -4,17 +4,17 @@
 \set SHOW_CONTEXT never
 CREATE EXTENSION pg_stat_backtrace;
 
--- The two functions.
+-- What users call.
 SELECT p.oid::regprocedure AS function, p.prorettype::regtype AS returns, p.pronargs AS args,
        p.provolatile AS volatile, p.proisstrict AS strict, p.proparallel AS parallel, p.prosecdef AS definer
 FROM pg_proc p
-WHERE p.proname IN ('pg_get_backtrace', 'pg_log_backtrace')
+WHERE p.pronamespace = 'public'::regnamespace AND p.proname ~ 'backtrace'
 ORDER BY 1;
 
 -- Nobody but superusers and the owner may call them.
 SELECT p.oid::regprocedure AS function, has_function_privilege('public', p.oid, 'EXECUTE') AS public
 FROM pg_proc p
-WHERE p.proname IN ('pg_get_backtrace', 'pg_log_backtrace')
+WHERE p.pronamespace = 'public'::regnamespace AND p.proname ~ 'backtrace'
 ORDER BY 1;
 
 -- Every function has a pinned search_path, every object a comment.
@@ -27,6 +27,10 @@ FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid AND e.extname = 'pg_s
 WHERE d.deptype = 'e' AND d.classid IN ('pg_proc'::regclass, 'pg_class'::regclass, 'pg_namespace'::regclass)
   AND obj_description(d.objid, d.classid::regclass::name) IS NULL
 ORDER BY 1;
+
+SELECT has_table_privilege('public', 'pg_stat_backtrace', 'SELECT') AS view_public;
+SELECT a.attname AS column, format_type(a.atttypid, a.atttypmod) AS type
+FROM pg_attribute a WHERE a.attrelid = 'pg_stat_backtrace'::regclass ORDER BY a.attnum;
 
 -- STRICT.
 SELECT pg_get_backtrace(NULL) IS NULL AS get, pg_log_backtrace(NULL) IS NULL AS log;
@@ -48,9 +52,9 @@ SELECT pg_get_backtrace(1);
 SELECT * FROM backtrace.secret;
 \echo :LAST_ERROR_SQLSTATE
 -- The inner function is not a way around it, with a true proof or a forged one.
-SELECT backtrace.call(w, 'get', 1) FROM backtrace.whoami w;
+SELECT backtrace.call(w, 'get', '{1}') FROM backtrace.whoami w;
 \echo :LAST_ERROR_SQLSTATE
-SELECT backtrace.call(ROW(10, pg_backend_pid(), statement_timestamp(), '\x00')::backtrace.whoami, 'get', 1);
+SELECT backtrace.call(ROW(10, pg_backend_pid(), statement_timestamp(), '\x00')::backtrace.whoami, 'get', '{1}');
 \echo :LAST_ERROR_SQLSTATE
 RESET ROLE;
 GRANT EXECUTE ON FUNCTION pg_get_backtrace(int) TO regress_backtrace;
@@ -67,7 +71,8 @@ DO $$
 BEGIN
     FOR i IN 1..5 LOOP
         DROP EXTENSION pg_stat_backtrace;
-        IF to_regnamespace('backtrace') IS NOT NULL OR to_regproc('pg_get_backtrace') IS NOT NULL THEN
+        IF to_regnamespace('backtrace') IS NOT NULL OR to_regproc('pg_get_backtrace') IS NOT NULL
+           OR to_regclass('pg_stat_backtrace') IS NOT NULL THEN
             RAISE EXCEPTION 'DROP EXTENSION has left something';
         END IF;
         CREATE EXTENSION pg_stat_backtrace;

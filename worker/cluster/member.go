@@ -55,7 +55,7 @@ func (c Cluster) Members() ([]Member, error) {
 		if err != nil {
 			continue // gone meanwhile, or a helper program
 		}
-		members = append(members, Member{PID: pid, StartTime: stat.StartTime, Title: title(pid)})
+		members = append(members, Member{PID: pid, StartTime: stat.StartTime, Title: Title(pid)})
 	}
 	return members, nil
 }
@@ -104,7 +104,8 @@ func sameExecutable(a, b int) bool {
 	return errA != nil || errB != nil || os.SameFile(infoA, infoB)
 }
 
-func title(pid int) string {
+// Title returns what ps(1) shows of the process, see Member.Title; empty when it has exited.
+func Title(pid int) string {
 	data, err := os.ReadFile(procPath(pid, "cmdline"))
 	if err != nil {
 		return ""

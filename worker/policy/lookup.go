@@ -13,6 +13,8 @@ import (
 // does not exist.
 type Looker interface {
 	Look(ctx context.Context, pid int, caller uint32) (Facts, error)
+	// LookAll returns the facts for each of the processes, by pid.
+	LookAll(ctx context.Context, pids []int, caller uint32) (map[int]Facts, error)
 }
 
 // Querier runs a function in a session of the server; cluster.Conn is one.
@@ -29,11 +31,12 @@ type Lookup struct {
 	Server Querier
 }
 
-// query takes the target's pid and the caller's oid, and returns one row. As a statement of its own it sees the state
+// facts follows a FROM item asked (pid, caller) and one called a, the activity of that pid; it returns one row for each
+// pid. As a statement of its own it sees the state
 // of now. pg_has_role with USAGE is has_privs_of_role: it honors NOINHERIT, and the option of each single grant since
 // 16. It does not mind an oid without a role, so the existence of both roles is asked for apart.
-const query = `
-SELECT c.oid IS NOT NULL,
+const facts = `
+SELECT asked.pid, c.oid IS NOT NULL,
        coalesce(c.rolsuper, false),
        a.pid IS NOT NULL,
        coalesce(a.usesysid, 0::oid),
@@ -41,32 +44,65 @@ SELECT c.oid IS NOT NULL,
        coalesce(r.rolsuper, false),
        coalesce(pg_catalog.pg_has_role(c.oid, r.oid, 'USAGE'), false),
        coalesce(a.backend_type, '')
-FROM (VALUES ($1::pg_catalog.int4, $2::pg_catalog.oid)) AS asked (pid, caller)
+FROM %s AS asked (pid, caller)
 LEFT JOIN pg_catalog.pg_roles AS c ON c.oid = asked.caller
-LEFT JOIN pg_catalog.pg_stat_get_activity($1::pg_catalog.int4) AS a ON a.pid = asked.pid
+LEFT JOIN pg_catalog.pg_stat_get_activity(%s) AS a ON a.pid = asked.pid
 LEFT JOIN pg_catalog.pg_roles AS r ON r.oid = a.usesysid`
+
+// The parameters are the pid or pids, and the caller.
+var (
+	queryOne = fmt.Sprintf(facts,
+		"(VALUES ($1::pg_catalog.int4, $2::pg_catalog.oid))", "$1::pg_catalog.int4")
+	queryMany = fmt.Sprintf(facts,
+		"(SELECT p, $2::pg_catalog.oid FROM pg_catalog.unnest($1::pg_catalog.int4[]) AS p)", "NULL::pg_catalog.int4")
+)
 
 // Look asks the server about the process pid and the role caller.
 func (l Lookup) Look(ctx context.Context, pid int, caller uint32) (Facts, error) {
-	facts, err := l.look(ctx, pid, caller)
-	if canceled(err) && ctx.Err() == nil {
-		// A cancel request meant for the statement before can arrive late.
-		facts, err = l.look(ctx, pid, caller)
-	}
+	all, err := l.look(ctx, queryOne, int32(pid), caller)
 	if err != nil {
 		return Facts{}, fmt.Errorf("looking up process %d for role %d: %w", pid, caller, err)
 	}
-	return facts, nil
+	return all[pid], nil
 }
 
-func (l Lookup) look(ctx context.Context, pid int, caller uint32) (Facts, error) {
-	var f Facts
+// LookAll asks the server about several processes at once.
+func (l Lookup) LookAll(ctx context.Context, pids []int, caller uint32) (map[int]Facts, error) {
+	all, err := l.look(ctx, queryMany, pids, caller)
+	if err != nil {
+		return nil, fmt.Errorf("looking up %d processes for role %d: %w", len(pids), caller, err)
+	}
+	return all, nil
+}
+
+func (l Lookup) look(ctx context.Context, query string, args ...any) (map[int]Facts, error) {
+	all, err := l.lookOnce(ctx, query, args)
+	if canceled(err) && ctx.Err() == nil {
+		// A cancel request meant for the statement before can arrive late.
+		all, err = l.lookOnce(ctx, query, args)
+	}
+	return all, err
+}
+
+func (l Lookup) lookOnce(ctx context.Context, query string, args []any) (map[int]Facts, error) {
+	all := map[int]Facts{}
 	err := l.Server.Query(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return conn.QueryRow(ctx, query, int32(pid), caller).Scan(
-			&f.CallerExists, &f.CallerSuperuser, &f.Found, &f.Role,
-			&f.RoleExists, &f.RoleSuperuser, &f.HasPrivileges, &f.BackendType)
+		rows, err := conn.Query(ctx, query, args...)
+		if err != nil {
+			return err
+		}
+		var pid int
+		var f Facts
+		_, err = pgx.ForEachRow(rows, []any{
+			&pid, &f.CallerExists, &f.CallerSuperuser, &f.Found, &f.Role,
+			&f.RoleExists, &f.RoleSuperuser, &f.HasPrivileges, &f.BackendType,
+		}, func() error {
+			all[pid] = f
+			return nil
+		})
+		return err
 	})
-	return f, err
+	return all, err
 }
 
 func canceled(err error) bool {

@@ -3,6 +3,7 @@ package policy_test
 import (
 	"context"
 	"errors"
+	"maps"
 	"net"
 	"path/filepath"
 	"slices"
@@ -80,10 +81,17 @@ func (s *server) matrix(t *testing.T, look policy.Lookup, seesTypes bool) {
 		callers = append(callers, caller)
 	}
 	for _, caller := range callers {
+		together, err := look.LookAll(t.Context(), slices.Collect(maps.Values(s.targets)), s.oids[caller])
+		if err != nil {
+			t.Fatalf("%s looks at all: %v", caller, err)
+		}
 		for name, pid := range s.targets {
 			facts, err := look.Look(t.Context(), pid, s.oids[caller])
 			if err != nil {
 				t.Fatalf("%s looks at %s: %v", caller, name, err)
+			}
+			if together[pid] != facts {
+				t.Errorf("%s looks at all: %s has %+v, and %+v alone", caller, name, together[pid], facts)
 			}
 			all := caller == "postgres" || caller == "root2"
 			want := all || slices.Contains(may[caller], name)

@@ -21,16 +21,57 @@ func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
 	if caller.Superuser {
 		return nil
 	}
-	if p.Limiter != nil {
-		if err := p.Limiter.Take(caller.OID); err != nil {
-			return err
-		}
+	if err := p.take(caller.OID); err != nil {
+		return err
 	}
 	facts, err := p.Looker.Look(ctx, pid, caller.OID)
 	if err != nil {
 		return unchecked(pid, err)
 	}
 	return Decide(caller, pid, facts)
+}
+
+// AllowAll decides for several processes with one look at the server, and returns the refusals by pid: those that are
+// not in it may be captured. For the limit the request counts once, and each process beyond the first that is allowed
+// once more.
+func (p *Policy) AllowAll(ctx context.Context, caller Caller, pids []int) map[int]error {
+	refused := make(map[int]error)
+	if caller.Superuser {
+		return refused
+	}
+	refuseAll := func(why func(pid int) error) map[int]error {
+		for _, pid := range pids {
+			refused[pid] = why(pid)
+		}
+		return refused
+	}
+	if err := p.take(caller.OID); err != nil {
+		return refuseAll(func(int) error { return err })
+	}
+	facts, err := p.Looker.LookAll(ctx, pids, caller.OID)
+	if err != nil {
+		return refuseAll(func(pid int) error { return unchecked(pid, err) })
+	}
+	allowed := 0
+	for _, pid := range pids {
+		err := Decide(caller, pid, facts[pid])
+		if err == nil && allowed > 0 {
+			err = p.take(caller.OID)
+		}
+		if err != nil {
+			refused[pid] = err
+			continue
+		}
+		allowed++
+	}
+	return refused
+}
+
+func (p *Policy) take(role uint32) error {
+	if p.Limiter == nil {
+		return nil
+	}
+	return p.Limiter.Take(role)
 }
 
 // unchecked is the answer when the facts could not be had.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -20,6 +21,51 @@ type answer struct {
 func (a *answer) Look(context.Context, int, uint32) (Facts, error) {
 	a.asked++
 	return a.facts, a.err
+}
+
+func (a *answer) LookAll(_ context.Context, pids []int, _ uint32) (map[int]Facts, error) {
+	a.asked++
+	all := map[int]Facts{}
+	for _, pid := range pids {
+		if pid%2 == 0 { // the odd ones are another's
+			all[pid] = a.facts
+		}
+	}
+	return all, a.err
+}
+
+func TestAllowAll(t *testing.T) {
+	allowed := Facts{CallerExists: true, Found: true, Role: 20, RoleExists: true, HasPrivileges: true}
+	pids := []int{1, 2, 3, 4, 6, 8}
+	clock := &fakeClock{time.Unix(1e9, 0)}
+	p := Policy{Looker: &answer{facts: allowed}, Limiter: NewLimiter(Limits{PerSecond: 1, Burst: 3, Now: clock.read})}
+	states := func(refused map[int]error) (s []string) {
+		for _, pid := range pids {
+			var d *Denied
+			if errors.As(refused[pid], &d) {
+				s = append(s, d.SQLState)
+			} else {
+				s = append(s, "")
+			}
+		}
+		return s
+	}
+	steps := []struct {
+		caller Caller
+		err    error
+		want   []string
+	}{
+		{Caller{OID: 10, Superuser: true}, nil, []string{"", "", "", "", "", ""}},
+		{Caller{OID: 20}, nil, []string{"42501", "", "42501", "", "", "53400"}},
+		{Caller{OID: 20}, nil, []string{"53400", "53400", "53400", "53400", "53400", "53400"}},
+		{Caller{OID: 21}, errors.New("gone"), []string{"55000", "55000", "55000", "55000", "55000", "55000"}},
+	}
+	for i, step := range steps {
+		p.Looker = &answer{facts: allowed, err: step.err}
+		if got := states(p.AllowAll(t.Context(), step.caller, pids)); !slices.Equal(got, step.want) {
+			t.Errorf("step %d: %q, want %q", i, got, step.want)
+		}
+	}
 }
 
 func TestAllow(t *testing.T) {

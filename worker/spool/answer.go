@@ -18,10 +18,18 @@ type Answer struct {
 	Hint     string
 	// Text is the result.
 	Text string
+	// Rows, if not nil, is the result instead of Text: a table. An empty cell is a NULL.
+	Rows [][]string
 }
 
 // separator ends each field of an answer but the last: US, the unit separator of ASCII. No field holds one.
 const separator = "\x1f"
+
+// The separators of a table: RS after each row, GS after each cell but the last. No cell holds one.
+const (
+	rowSeparator  = '\x1e'
+	cellSeparator = '\x1d'
+)
 
 // maxAnswer bounds an answer in bytes. It is read into the server's memory, and tmpfs is memory too.
 const maxAnswer = 8 << 20
@@ -39,20 +47,40 @@ func (a Answer) encode(encoding string) []byte {
 		}
 		clean(&b, field, encoding != "UTF8")
 	}
+	for i, row := range a.Rows {
+		if i > 0 {
+			b.WriteByte(rowSeparator)
+		}
+		for j, cell := range row {
+			if j > 0 {
+				b.WriteByte(cellSeparator)
+			}
+			clean(&b, cell, encoding != "UTF8")
+		}
+	}
 	return []byte(b.String())
 }
 
 // checked replaces what SQL could not raise.
 func (a Answer) checked() Answer {
 	switch {
-	case len(a.Message)+len(a.Detail)+len(a.Hint)+len(a.Text) > maxAnswer:
+	case len(a.Message)+len(a.Detail)+len(a.Hint)+len(a.Text)+size(a.Rows) > maxAnswer:
 		return failure("54000", fmt.Sprintf("the answer is larger than %d bytes", maxAnswer), "Ask for fewer frames.")
 	case a.Level == "":
-		return Answer{Text: a.Text}
+		return Answer{Text: a.Text, Rows: a.Rows}
 	case a.Level != "WARNING" && a.Level != "ERROR" || !isSQLState(a.SQLState) || a.Message == "":
 		return failure("XX000", fmt.Sprintf("unexpected answer %q %q: %s", a.Level, a.SQLState, a.Message), a.Hint)
 	}
 	return a
+}
+
+func size(rows [][]string) (n int) {
+	for _, row := range rows {
+		for _, cell := range row {
+			n += len(cell) + 1
+		}
+	}
+	return n
 }
 
 func failure(state, message, hint string) Answer {

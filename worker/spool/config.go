@@ -30,6 +30,8 @@ type Config struct {
 	Base string
 	// Version is the worker's version, for those who read the pid file.
 	Version string
+	// Verbs are what the worker can be asked, beside what every version can. The extension refuses the others itself.
+	Verbs []string
 	// Concurrency bounds the handlers that run at a time; 0 is 128.
 	Concurrency int
 	// Pending bounds the requests that run or wait; those beyond it are answered with an error. 0 is 4096.

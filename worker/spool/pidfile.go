@@ -24,12 +24,12 @@ import (
 //	6  spool directory
 //	7  key XOR ipad, in hex
 //	8  key XOR opad, in hex
+//	9  what the worker can be asked, separated by spaces; absent in version 1.0, where it is "get log"
 //
 // Lines 1 to 5 are the same in every protocol version.
 const (
-	pidName  = "pg_stat_backtrace.pid"
-	pidLines = 8
-	maxPID   = 16384
+	pidName = "pg_stat_backtrace.pid"
+	maxPID  = 16384
 )
 
 // Info is what a worker says about itself in its data directory.
@@ -98,8 +98,9 @@ func (s *Spool) contents() ([]byte, error) {
 	}
 	inner, outer := s.key.blocks()
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n", Protocol, os.Getpid(), stat.StartTime,
-		serverName(s.cfg.DataDir), oneLine(s.cfg.Version), s.dir.path, inner, outer)
+	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n", Protocol, os.Getpid(), stat.StartTime,
+		serverName(s.cfg.DataDir), oneLine(s.cfg.Version), s.dir.path, inner, outer,
+		strings.Join(s.cfg.Verbs, " "))
 	return b.Bytes(), nil
 }
 

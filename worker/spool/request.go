@@ -14,8 +14,12 @@ import (
 // Protocol is the version of what SQL and worker say to each other.
 const Protocol = 1
 
-// maxRequest bounds a request in bytes: two names of 63 bytes and a few settings make some 500.
-const maxRequest = 4096
+// maxRequest bounds a request in bytes: two names of 63 bytes and a few settings make some 500, MaxTargets numbers of
+// up to 10 digits the rest.
+const maxRequest = 64 << 10
+
+// MaxTargets bounds the processes that one request asks for by number.
+const MaxTargets = 5000
 
 // Request is one waiting call.
 type Request struct {
@@ -30,9 +34,10 @@ type Request struct {
 	// Database is where the caller asks, Encoding that database's encoding as getdatabaseencoding() names it.
 	Database string
 	Encoding string
-	// Target is the process asked about, as the caller gave it.
-	Target int
-	// Verb is what is asked: "get", "log".
+	// Targets are the processes asked about, as the caller gave them, perhaps numbers of no process. None means all
+	// processes of the cluster.
+	Targets []int
+	// Verb is what is asked: "get", "log" and so on; see Config.Verbs.
 	Verb string
 	// Deadline is when the caller wants to have been answered.
 	Deadline time.Time
@@ -41,7 +46,8 @@ type Request struct {
 }
 
 // parse reads a request file. It consists of one line, words separated by one
-// space: protocol, id, verb, target, milliseconds to the deadline, caller's
+// space: protocol, id, verb, targets (numbers separated by commas, or a star for
+// all), milliseconds to the deadline, caller's
 // oid, t or f for superuser, backend, encoding, caller's name and database in
 // hex, any number of setting=hex, and the code that signs all before it. The
 // deadline is set as if the request had been written at the given time.
@@ -78,7 +84,7 @@ func parseBody(body string) (Request, time.Duration, error) {
 	req := Request{
 		ID:         p.name(1, isUUID),
 		Verb:       p.name(2, isVerb),
-		Target:     int(p.number(3, 1<<31-1)),
+		Targets:    p.targets(3),
 		Caller:     uint32(p.number(5, 1<<32-1)),
 		Superuser:  p.name(6, isFlag) == "t",
 		Backend:    int(p.number(7, 1<<31-1)),
@@ -127,6 +133,29 @@ func (p *fields) number(i int, high uint64) uint64 {
 		p.fail(i, "number in its range")
 	}
 	return n
+}
+
+// targets takes a star, or what PostgreSQL prints as an array of integers
+// without the braces.
+func (p *fields) targets(i int) []int {
+	if p.f[i] == "*" {
+		return nil
+	}
+	words := strings.Split(p.f[i], ",")
+	if len(words) > MaxTargets {
+		p.fail(i, "list of so many processes")
+		return nil
+	}
+	targets := make([]int, len(words))
+	for j, word := range words {
+		n, err := strconv.ParseInt(word, 10, 32)
+		if err != nil || word != strconv.FormatInt(n, 10) {
+			p.fail(i, "list of processes")
+			return nil
+		}
+		targets[j] = int(n)
+	}
+	return targets
 }
 
 func (p *fields) text(i int) string { return p.unhex(i, p.f[i]) }

@@ -35,11 +35,19 @@ func TestParse(t *testing.T) {
 	}
 	want := Request{
 		ID: testID, Caller: 16384, CallerName: "alice", Backend: 4712, Database: `b\xe9ta`, Encoding: "LATIN1",
-		Target: 4711, Verb: "get", Deadline: written.Add(3 * time.Second),
+		Targets: []int{4711}, Verb: "get", Deadline: written.Add(3 * time.Second),
 		Settings: map[string]string{"max_frames": "12", "timeout": ""},
 	}
 	if !reflect.DeepEqual(got, want) {
 		t.Errorf("got  %+v\nwant %+v", got, want)
+	}
+}
+
+func TestParseTargets(t *testing.T) {
+	for text, want := range map[string][]int{"*": nil, "1": {1}, "0,-1,2147483647": {0, -1, 2147483647}} {
+		if got, _, err := parseBody(body(map[int]string{3: text})); err != nil || !reflect.DeepEqual(got.Targets, want) {
+			t.Errorf("%s: %v, %v", text, got.Targets, err)
+		}
 	}
 }
 
@@ -61,8 +69,9 @@ func TestParseRefuses(t *testing.T) {
 		"id":                   signed(body(map[int]string{1: "../../etc/passwd"})),
 		"verb":                 signed(body(map[int]string{2: "GET"})),
 		"no verb":              signed(body(map[int]string{2: ""})),
-		"target 0":             signed(body(map[int]string{3: "0"})),
-		"target negative":      signed(body(map[int]string{3: "-1"})),
+		"no target":            signed(body(map[int]string{3: ""})),
+		"target missing":       signed(body(map[int]string{3: "1,,2"})),
+		"too many targets":     signed(body(map[int]string{3: strings.Repeat("1,", MaxTargets) + "1"})),
 		"target too large":     signed(body(map[int]string{3: "2147483648"})),
 		"target with a plus":   signed(body(map[int]string{3: "+1"})),
 		"target with a zero":   signed(body(map[int]string{3: "01"})),
@@ -91,6 +100,8 @@ func TestParseRefuses(t *testing.T) {
 func FuzzParseRequest(f *testing.F) {
 	f.Add(body(nil))
 	f.Add(body(map[int]string{9: "ff00"}, "max_frames=3132"))
+	f.Add(body(map[int]string{2: "stat", 3: "*"}))
+	f.Add(body(map[int]string{2: "logs", 3: "1,-2147483648,0"}))
 	f.Add(body(map[int]string{3: "2147483647", 5: "4294967295"}, "a=", "b="))
 	f.Fuzz(func(t *testing.T, b string) {
 		req, budget, err := parseBody(b)
@@ -100,7 +111,7 @@ func FuzzParseRequest(f *testing.F) {
 			}
 			return
 		}
-		if !isUUID(req.ID) || req.Target <= 0 || req.Backend <= 0 || req.Caller == 0 || budget <= 0 ||
+		if !isUUID(req.ID) || len(req.Targets) > MaxTargets || req.Backend <= 0 || req.Caller == 0 || budget <= 0 ||
 			!utf8.ValidString(req.CallerName) || !utf8.ValidString(req.Database) || strings.ContainsRune(req.Database, 0) {
 			t.Fatalf("%q: %+v", b, req)
 		}
@@ -117,7 +128,11 @@ func written(r Request, budget time.Duration) string {
 		flag = "t"
 	}
 	var s strings.Builder
-	fmt.Fprintf(&s, "1 %s %s %d %d %d %s %d %s %x %x", r.ID, r.Verb, r.Target, budget.Milliseconds(), r.Caller, flag,
+	targets := "*"
+	if r.Targets != nil {
+		targets = strings.Trim(strings.Join(strings.Fields(fmt.Sprint(r.Targets)), ","), "[]")
+	}
+	fmt.Fprintf(&s, "1 %s %s %s %d %d %s %d %s %x %x", r.ID, r.Verb, targets, budget.Milliseconds(), r.Caller, flag,
 		r.Backend, r.Encoding, r.CallerName, r.Database)
 	for _, name := range slices.Sorted(maps.Keys(r.Settings)) {
 		fmt.Fprintf(&s, " %s=%x", name, r.Settings[name])

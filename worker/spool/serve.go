@@ -104,8 +104,8 @@ func (s *Spool) take(name string, closed bool) ([]byte, time.Duration, error) {
 	}
 	// A clock that was set back makes an age negative, one set forward makes it large: then a call in flight is lost.
 	age := max(0, time.Since(time.Unix(st.Mtim.Unix())))
-	var buf [maxRequest]byte
-	n, err := unix.Read(fd, buf[:])
+	buf := make([]byte, st.Size+1) // it may have grown; what is not whole is rejected below
+	n, err := unix.Read(fd, buf)
 	switch complete := n > 0 && buf[n-1] == '\n'; {
 	case err != nil:
 		return nil, 0, s.reject(name, err)

@@ -28,7 +28,7 @@ type service struct {
 
 type handler func(context.Context, Request) Answer
 
-func echo(_ context.Context, r Request) Answer { return Answer{Text: fmt.Sprint("pid ", r.Target)} }
+func echo(_ context.Context, r Request) Answer { return Answer{Text: fmt.Sprint("pid ", r.Targets[0])} }
 
 func serve(t *testing.T, cfg Config, h handler) *service {
 	t.Helper()

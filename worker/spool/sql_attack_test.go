@@ -35,9 +35,9 @@ const forged = "42501|permission denied for function pg_get_backtrace||"
 func (s *site) testForgery(t *testing.T) {
 	eve, granted := s.Connect(t, "eve", "postgres"), s.Connect(t, "granted", "postgres")
 	for name, sql := range map[string]string{
-		"without the right":   "SELECT backtrace.call(w, 'get', 100) FROM backtrace.whoami w",
+		"without the right":   "SELECT backtrace.call(w, 'get', '{100}') FROM backtrace.whoami w",
 		"the public function": "SELECT pg_get_backtrace(100)",
-		"another verb":        "SELECT backtrace.call(w, 'log', 100) FROM backtrace.whoami w",
+		"another verb":        "SELECT backtrace.call(w, 'log', '{100}') FROM backtrace.whoami w",
 	} {
 		want := forged
 		if name == "another verb" {
@@ -47,7 +47,7 @@ func (s *site) testForgery(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-	const fields = "SELECT backtrace.call(ROW(%s)::backtrace.whoami, 'get', 100)::text FROM backtrace.whoami w"
+	const fields = "SELECT backtrace.call(ROW(%s)::backtrace.whoami, 'get', '{100}')::text FROM backtrace.whoami w"
 	honest := text(t, granted, fmt.Sprintf(fields, "w.caller, w.backend, w.stamp, w.mac"))
 	if !strings.Contains(honest, "#0 get 100") {
 		t.Fatalf("an honest proof is refused: %s", honest)
@@ -70,11 +70,11 @@ func (s *site) testForgery(t *testing.T) {
 		}
 	}
 	for name, call := range map[string]string{
-		"NULL verb":      "backtrace.call(w, NULL, 100)::text",
+		"NULL verb":      "backtrace.call(w, NULL, '{100}')::text",
 		"NULL target":    "backtrace.call(w, 'get', NULL)::text",
-		"NULL proof":     "backtrace.call(NULL, 'get', 100)::text",
-		"unknown verb":   "backtrace.call(w, 'stop', 100)::text",
-		"verb of a path": "backtrace.call(w, '../../x', 100)::text",
+		"NULL proof":     "backtrace.call(NULL, 'get', '{100}')::text",
+		"unknown verb":   "backtrace.call(w, 'stop', '{100}')::text",
+		"verb of a path": "backtrace.call(w, '../../x', '{100}')::text",
 	} {
 		got, err := query(t.Context(), granted, "SELECT "+call+" FROM backtrace.whoami w")
 		if got += describe(err); !strings.HasPrefix(got, "NULL") && !strings.HasPrefix(got, "42501") {
@@ -86,7 +86,7 @@ func (s *site) testForgery(t *testing.T) {
 func (s *site) testReplay(t *testing.T) {
 	granted, other := s.Connect(t, "granted", "postgres"), s.Connect(t, "granted", "postgres")
 	boss := s.Connect(t, s.User, "postgres")
-	call := "SELECT backtrace.call(ROW(%s)::backtrace.whoami, 'get', 100)::text"
+	call := "SELECT backtrace.call(ROW(%s)::backtrace.whoami, 'get', '{100}')::text"
 	for name, c := range map[string]*pgx.Conn{"a later statement": granted, "another session": other} {
 		if got := fails(t, c, fmt.Sprintf(call, whoami(t, granted))); got != forged {
 			t.Errorf("%s: %s", name, got)
@@ -181,7 +181,7 @@ func (s *site) testPrinting(t *testing.T) {
 		"SELECT count(*)::text FROM backtrace.whoami w JOIN generate_series(1, 2) g ON leak(g) AND leak(w.stamp)",
 		"EXPLAIN (ANALYZE, VERBOSE) SELECT * FROM backtrace.whoami WHERE leak(mac)",
 		"SELECT pg_get_backtrace(2)",
-		"SELECT backtrace.call(ROW(10, 1, now(), '')::backtrace.whoami, 'get', 100)",
+		"SELECT backtrace.call(ROW(10, 1, now(), '')::backtrace.whoami, 'get', '{100}')",
 		"SELECT 1 / (length(mac) - 32) FROM backtrace.whoami",
 	} {
 		_, _ = c.PgConn().Exec(t.Context(), strings.ReplaceAll(sql, "$1", "100")).ReadAll()

@@ -35,7 +35,7 @@ func (s *site) testRequest(t *testing.T) {
 	got := asked(t, c, "SELECT pg_get_backtrace($1::int)", askEcho)
 	want := Request{
 		ID: got.ID, Caller: got.Caller, CallerName: `Ünder "cover" 1`, Backend: int(c.PgConn().PID()), Database: "postgres",
-		Encoding: "UTF8", Target: askEcho, Verb: "get",
+		Encoding: "UTF8", Targets: []int{askEcho}, Verb: "get",
 		Settings: map[string]string{"max_frames": `1 \n'2`, "timeout": "99999"},
 	}
 	if !reflect.DeepEqual(got, want) {
@@ -46,7 +46,7 @@ func (s *site) testRequest(t *testing.T) {
 		t.Errorf("caller %d, but current_user is %s", got.Caller, oid)
 	}
 	run(t, c, "RESET ALL; RESET ROLE")
-	if got := asked(t, c, "SELECT pg_get_backtrace(1)"); !got.Superuser || got.Caller != 10 || len(got.Settings) != 1 {
+	if got := asked(t, c, "SELECT pg_get_backtrace(1)"); !got.Superuser || got.Caller != 10 || len(got.Settings) != 0 {
 		t.Errorf("superuser: %+v", got)
 	}
 	for _, bad := range []string{"0", "-1", "100000", "3s", "1e3", "x'; DROP"} {

@@ -68,7 +68,7 @@ const foreign = "#0 é_日本_😀 a\\b 'q' 100%"
 
 func fakeAnswer(ctx context.Context, r Request) Answer {
 	e := Answer{Level: "ERROR", SQLState: "42501", Message: "message 100% '", Detail: "Detail.", Hint: "Hint."}
-	switch r.Target {
+	switch r.Targets[0] {
 	case askEcho:
 		r.Deadline = time.Time{}
 		text, err := json.Marshal(r) //nolint:musttag // for these tests alone
@@ -101,7 +101,7 @@ func fakeAnswer(ctx context.Context, r Request) Answer {
 	case askBadState:
 		return Answer{Level: "ERROR", SQLState: "bad", Message: "m"}
 	}
-	return Answer{Text: fmt.Sprint("#0 ", r.Verb, " ", r.Target)}
+	return Answer{Text: fmt.Sprint("#0 ", r.Verb, " ", r.Targets[0])}
 }
 
 // site is a server with the extension in database postgres.

@@ -21,6 +21,14 @@ type Trace struct {
 	Threads []Thread
 }
 
+// Depth is the number of frames, of all threads.
+func (t *Trace) Depth() (n int) {
+	for i := range t.Threads {
+		n += len(t.Threads[i].Frames)
+	}
+	return n
+}
+
 // A Thread is one thread of a trace.
 type Thread struct {
 	TID  int

@@ -1,0 +1,76 @@
+package render
+
+import (
+	"strconv"
+
+	"pg_stat_backtrace/worker/trace"
+)
+
+// Rows renders the trace as a table, a row for each frame: level, address,
+// function, offset, module, build-id, address in the module, source file,
+// line, whether inlined, thread, note. What is absent is an empty cell. The
+// reason for which a walk ended early stands in its last row's note.
+func Rows(t *trace.Trace, o Options) [][]string {
+	rows := make([][]string, 0, t.Depth())
+	for i := range t.Threads {
+		th := &t.Threads[i]
+		for j := range th.Frames {
+			f := &th.Frames[j]
+			row := []string{
+				strconv.Itoa(f.Level), string(append([]byte("0x"), appendHex(nil, f.Address, 16)...)),
+				escape(f.Function, o), hex(f.Offset), escape(f.Module, o), f.BuildID, hex(f.ModuleOffset),
+				escape(f.File, o), "", strconv.FormatBool(f.Inlined), strconv.Itoa(th.TID), escape(f.Note, o),
+			}
+			if f.Line > 0 {
+				row[8] = strconv.Itoa(f.Line)
+			}
+			if f.BuildID == "" && f.Function == "" && f.ModuleOffset == 0 {
+				row[6] = ""
+			}
+			if j == len(th.Frames)-1 && !th.Whole {
+				row[11] = escape(joinNotes(f.Note, "stack cut: "+th.Stop), o)
+			}
+			rows = append(rows, row)
+		}
+	}
+	return rows
+}
+
+func escape(s string, o Options) string { return string(appendName(nil, s, o.ASCII)) }
+
+func joinNotes(a, b string) string {
+	if a == "" {
+		return b
+	}
+	return a + "; " + b
+}
+
+// Names renders the functions alone, a line for each frame, innermost first:
+// equal stacks of different processes, or of one at different moments, are
+// equal texts. Where no symbol covers an address it is the module and the
+// offset, which is the same in each process.
+func Names(t *trace.Trace, o Options) string {
+	buf := make([]byte, 0, 1024)
+	for i := range t.Threads {
+		th := &t.Threads[i]
+		for j := range th.Frames {
+			f := &th.Frames[j]
+			if o.MaxBytes > 0 && len(buf) > o.MaxBytes {
+				return string(append(buf, "..."...))
+			}
+			buf = appendWord(buf, f.Name(), o.ASCII)
+			if f.Function == "" {
+				buf = append(buf, "+0x"...)
+				buf = strconv.AppendUint(buf, f.Offset, 16)
+			}
+			buf = append(buf, '\n')
+		}
+		if !th.Whole {
+			buf = append(buf, "...\n"...)
+		}
+	}
+	if len(buf) > 0 {
+		buf = buf[:len(buf)-1]
+	}
+	return string(buf)
+}

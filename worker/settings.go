@@ -1,0 +1,69 @@
+package worker
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/fault"
+)
+
+// maxFrames is the largest value of pg_stat_backtrace.max_frames.
+const maxFrames = 65536
+
+// settings reads the session's settings that the request carries. Those it
+// does not know are a newer extension's, and have no effect.
+func settings(s map[string]string) (capture.Options, error) {
+	var o capture.Options
+	for name, value := range s {
+		var err error
+		switch name {
+		case "max_frames":
+			o.MaxFrames, err = number(name, value, maxFrames, "")
+		case "timeout":
+			var ms int
+			ms, err = number(name, value, 99999, " milliseconds")
+			o.Deadline = time.Duration(ms) * time.Millisecond
+		case "threads":
+			o.AllThreads, err = boolean(name, value)
+		case "nonstop", "context":
+			_, err = boolean(name, value)
+		}
+		if err != nil {
+			return o, err
+		}
+	}
+	return o, nil
+}
+
+func number(name, value string, limit int, unit string) (int, error) {
+	n, err := strconv.Atoi(value)
+	if err != nil || n < 1 || n > limit {
+		return 0, invalid(name, value, fmt.Sprintf("It is a number from 1 to %d%s.", limit, unit))
+	}
+	return n, nil
+}
+
+// boolean accepts what PostgreSQL's parse_bool does: on, off and the unique
+// beginnings of true, false, yes, no; 1 and 0.
+func boolean(name, value string) (bool, error) {
+	v := strings.ToLower(value)
+	begins := func(word string) bool { return v != "" && strings.HasPrefix(word, v) }
+	switch {
+	case v == "on", v == "1", begins("true"), begins("yes"):
+		return true, nil
+	case v == "off", v == "of", v == "0", begins("false"), begins("no"):
+		return false, nil
+	}
+	return false, invalid(name, value, "It is on or off.")
+}
+
+func invalid(name, value, hint string) error {
+	return &fault.Fault{
+		SQLState: fault.InvalidParameterValue,
+		Message:  fmt.Sprintf("invalid value for parameter \"pg_stat_backtrace.%s\": %q", name, value),
+		Hint:     hint,
+	}
+}
