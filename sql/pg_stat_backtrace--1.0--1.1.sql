@@ -33,7 +33,7 @@ COMMENT ON FUNCTION backtrace.check_caller(backtrace.whoami, text)
 REVOKE ALL ON FUNCTION backtrace.check_caller(backtrace.whoami, text) FROM PUBLIC;
 
 -- pg_upgrade carries the key over with the table.  The worker has it made anew in a cluster that it was not made for.
-ALTER TABLE backtrace.secret ADD COLUMN cluster bigint;
+ALTER TABLE backtrace.secret ADD COLUMN cluster bigint, ALTER COLUMN cluster SET STATISTICS 0;
 COMMENT ON COLUMN backtrace.secret.cluster IS 'system identifier of the cluster that the key was made for';
 UPDATE backtrace.secret SET cluster = (SELECT system_identifier FROM pg_control_system());
 

@@ -23,6 +23,11 @@ func TestEncode(t *testing.T) {
 		},
 		"controls": {Answer{Text: "\x00\x1f\x7f\r\u0085"}, "UTF8", "\x1f\x1f\x1f\x1f\x1f" + `\x00\x1f\x7f\x0d\u0085`},
 		"no UTF-8": {Answer{Text: "a\xff\xc3"}, "UTF8", "\x1f\x1f\x1f\x1f\x1f" + `a\xff\xc3`},
+		"a table": {
+			Answer{Rows: [][]string{{"1", "", "é"}, {"a\nb", "\x1d\x1e", ""}}}, "LATIN1",
+			"\x1f\x1f\x1f\x1f\x1f1\x1d\x1d" + `\u00e9` + "\x1ea\nb\x1d" + `\x1d\x1e` + "\x1d",
+		},
+		"a table of nothing": {Answer{Rows: [][]string{}}, "UTF8", "\x1f\x1f\x1f\x1f\x1f"},
 		"a level that SQL does not know": {
 			Answer{Level: "PANIC", SQLState: "42501", Message: "m"}, "UTF8",
 			"ERROR\x1fXX000\x1funexpected answer \"PANIC\" \"42501\": m\x1f\x1f\x1f",
@@ -39,9 +44,11 @@ func TestEncode(t *testing.T) {
 }
 
 func TestEncodeTooLarge(t *testing.T) {
-	got := string(Answer{Text: strings.Repeat("x", maxAnswer+1)}.encode("UTF8"))
-	if !strings.HasPrefix(got, "ERROR\x1f54000\x1f") {
-		t.Errorf("%.80q", got)
+	half := strings.Repeat("x", maxAnswer/2)
+	for _, a := range []Answer{{Text: half + half + "x"}, {Rows: [][]string{{half}, {half}}}} {
+		if got := string(a.encode("UTF8")); !strings.HasPrefix(got, "ERROR\x1f54000\x1f") {
+			t.Errorf("%.80q", got)
+		}
 	}
 }
 

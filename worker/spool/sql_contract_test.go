@@ -19,12 +19,30 @@ func TestSQLContract(t *testing.T) {
 		s.work(t)
 		t.Run("request", s.testRequest)
 		t.Run("answers", s.testAnswers)
+		t.Run("an older worker", s.testOlder)
 		t.Run("log", s.testLog)
 		t.Run("encodings", s.testEncodings)
 		t.Run("situations", s.testSituations)
 		t.Run("identity", s.testIdentity)
 		t.Run("attacks", s.testAttacks)
 	})
+}
+
+// testOlder asks this worker, which like one of version 1.0 does not say what it can do, for what 1.1 has.
+func (s *site) testOlder(t *testing.T) {
+	c := s.Connect(t, s.User, "postgres")
+	for _, call := range []string{
+		"pg_get_backtrace_frames(100)", "pg_stat_backtrace", "pg_log_backtrace(100, 101)",
+		"pg_get_blocking_backtraces(100)", "pg_backtrace_summary()",
+	} {
+		got := fails(t, c, "SELECT * FROM "+call)
+		if !strings.HasPrefix(got, "55000|the pg_stat_backtrace worker is older than the extension|The worker (version") {
+			t.Errorf("%s: %s", call, got)
+		}
+	}
+	if got := text(t, c, call100); got != "#0 get 100" {
+		t.Errorf("what 1.0 has: %s", got)
+	}
 }
 
 func (s *site) testRequest(t *testing.T) {
