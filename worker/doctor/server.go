@@ -180,9 +180,10 @@ func extension(ctx context.Context, conn *pgx.Conn) (finding, error) {
 	if err := conn.QueryRow(ctx, "SELECT current_database(), current_user").Scan(&database, &role); err != nil {
 		return finding{}, err
 	}
-	var version string
-	err := conn.QueryRow(ctx,
-		"SELECT extversion FROM pg_catalog.pg_extension WHERE extname = 'pg_stat_backtrace'").Scan(&version)
+	var version, available string
+	err := conn.QueryRow(ctx, `SELECT e.extversion, coalesce(a.default_version, e.extversion)
+		FROM pg_catalog.pg_extension e LEFT JOIN pg_catalog.pg_available_extensions a ON a.name = e.extname
+		WHERE e.extname = 'pg_stat_backtrace'`).Scan(&version, &available)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return finding{
@@ -191,6 +192,12 @@ func extension(ctx context.Context, conn *pgx.Conn) (finding, error) {
 		}, nil
 	case err != nil:
 		return finding{}, err
+	case version != available:
+		return finding{
+			warn, "extension", fmt.Sprintf("version %s in database %q (role %q)", version, database, role),
+			fmt.Sprintf("ALTER EXTENSION pg_stat_backtrace UPDATE, in each database that has it: version %s is installed.",
+				available),
+		}, nil
 	}
 	return finding{good, "extension", fmt.Sprintf("version %s in database %q (role %q)", version, database, role), ""}, nil
 }
