@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -29,6 +30,8 @@ type Options struct {
 	Conf []string
 	// HBA are lines that replace pg_hba.conf. None: trust for everybody over every way in.
 	HBA []string
+	// Env are further variables ("NAME=value") of the server's environment.
+	Env []string
 	// TCP lets the server listen on 127.0.0.1 besides the socket.
 	TCP bool
 	// Standby makes the server a hot standby that waits for ever for more WAL: the data directory is initialised,
@@ -52,6 +55,7 @@ type Server struct {
 
 	t       testing.TB
 	account account
+	env     []string
 	done    chan struct{} // closed when the current postmaster has been reaped; nil before the first start
 	stop    func()        // ends the watchdog
 }
@@ -60,7 +64,7 @@ type Server struct {
 // the server is stopped at once and its files are removed; should the test process die first, a small watchdog does it.
 func Start(t testing.TB, binDir string, o Options) *Server {
 	t.Helper()
-	s := &Server{BinDir: binDir, Major: Major(t, binDir), User: "postgres", t: t, account: serverAccount(t)}
+	s := &Server{BinDir: binDir, Major: Major(t, binDir), User: "postgres", t: t, account: serverAccount(t), env: o.Env}
 	root := s.makeRoot()
 	s.DataDir, s.SocketDir = filepath.Join(root, "data"), filepath.Join(root, "socket")
 	s.LogFile = filepath.Join(root, "log")
@@ -111,6 +115,32 @@ func (s *Server) Stop(mode string) {
 	<-s.done
 }
 
+// Kill ends the postmaster with SIGKILL, as a crash would, and returns when its processes have noticed.
+func (s *Server) Kill() {
+	s.t.Helper()
+	pid := s.PostmasterPID()
+	if pid == 0 {
+		s.t.Fatal("no postmaster to kill")
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		s.t.Fatal(err)
+	}
+	<-s.done
+	// A new postmaster does not start while a process of the old one holds its shared memory.
+	Wait(s.t, "the server's processes have ended", func() bool {
+		names, err := filepath.Glob("/proc/[0-9]*/cwd")
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		for _, name := range names {
+			if dir, err := os.Readlink(name); err == nil && dir == s.DataDir {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 // Restart stops the server in the given mode and starts it again.
 func (s *Server) Restart(mode string) {
 	s.t.Helper()
@@ -155,6 +185,7 @@ func (s *Server) launch() {
 	}
 	postmaster := s.account.apply(exec.Command(filepath.Join(s.BinDir, "postgres"), "-D", s.DataDir))
 	postmaster.Stdout, postmaster.Stderr = log, log
+	postmaster.Env = append(postmaster.Env, s.env...)
 	if err := postmaster.Start(); err != nil {
 		s.t.Fatal(err)
 	}
