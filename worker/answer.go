@@ -58,6 +58,8 @@ func (w *Worker) answerOne(ctx context.Context, req spool.Request, options captu
 	o.trace, o.err = w.capture(ctx, caller(req), o.pid, options)
 	text := render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: maxText}
 	switch {
+	case waited(ctx, o.err):
+		a = spool.Busy()
 	case o.err != nil:
 		a = failure(o.pid, o.err)
 	case req.Verb == "frames":
@@ -67,6 +69,12 @@ func (w *Worker) answerOne(ctx context.Context, req spool.Request, options captu
 	}
 	w.journal(req, o, time.Since(began))
 	return a
+}
+
+// waited says that a request spent its time waiting for its turn: neither the
+// server nor the process asked about kept it from being answered.
+func waited(ctx context.Context, err error) bool {
+	return ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ptrace.ErrDeadline)
 }
 
 func caller(req spool.Request) policy.Caller {

@@ -210,8 +210,13 @@ func word(s string, limit int, others string) bool {
 	return s != "" && len(s) <= limit && strings.IndexFunc(s, outside) < 0
 }
 
-// context gives a handler the request's deadline. A worker that is told to
-// end finishes what runs, so the end of ctx is not passed on.
+// patience is how much longer than its deadline a request may take. The call
+// waits a second longer for an answer; a handler that has waited for something
+// until the deadline gets to say what it was.
+const patience = 500 * time.Millisecond
+
+// context gives a handler the request's deadline, and some patience. A worker
+// that is told to end finishes what runs, so the end of ctx is not passed on.
 func (r Request) context(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithDeadline(context.WithoutCancel(ctx), r.Deadline)
+	return context.WithDeadline(context.WithoutCancel(ctx), r.Deadline.Add(patience))
 }

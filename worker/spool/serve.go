@@ -17,6 +17,7 @@ type loop struct {
 	handle   func(context.Context, Request) Answer
 	overflow bool
 	lost     bool
+	due      time.Time // of the next housekeeping
 }
 
 func (l *loop) event(ctx context.Context, e event) {
@@ -25,6 +26,8 @@ func (l *loop) event(ctx context.Context, e event) {
 		l.overflow = true
 	case e.lost:
 		l.lost = true
+	case e.changed:
+		l.due = time.Time{}
 	case e.written && strings.HasSuffix(e.name, reqSuffix):
 		l.request(ctx, e.name, true)
 	case e.read && strings.HasSuffix(e.name, repSuffix):
@@ -49,7 +52,7 @@ func (l *loop) request(ctx context.Context, name string, closed bool) {
 	case time.Until(req.Deadline) <= 0: // the caller has gone
 	case l.s.pending.Add(1) > int64(l.s.cfg.pending()):
 		l.s.pending.Add(-1)
-		l.s.deliver(req, busy())
+		l.s.deliver(req, Busy())
 	default:
 		l.s.running.Go(func() {
 			defer l.s.pending.Add(-1)
@@ -66,7 +69,7 @@ func (l *loop) answer(ctx context.Context, req Request) (a Answer) {
 	case l.s.slots <- struct{}{}:
 		defer func() { <-l.s.slots }()
 	case <-ctx.Done():
-		return busy()
+		return Busy()
 	}
 	defer func() {
 		if r := recover(); r != nil {
@@ -77,7 +80,8 @@ func (l *loop) answer(ctx context.Context, req Request) (a Answer) {
 	return l.handle(ctx, req)
 }
 
-func busy() Answer {
+// Busy is the answer to a request that waited for its turn in vain.
+func Busy() Answer {
 	return failure("53400", "too many requests are waiting for the pg_stat_backtrace worker", "Ask again later.")
 }
 

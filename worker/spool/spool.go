@@ -19,6 +19,7 @@ type Spool struct {
 	dir   *dir
 	watch *watch
 	spare chan string // names of the files that stand in for an answer when there is no room
+	lost  bool        // Serve has found the directory unusable
 	made  int         // how many of them there have been
 
 	slots   chan struct{} // one for each handler that may run
@@ -80,10 +81,12 @@ func (s *Spool) open() (err error) {
 func (s *Spool) Dir() string { return s.dir.path }
 
 // Close removes the pid file, if it is this spool's, and the directory, and
-// gives the lock back. Serve must have returned, or not have been called.
+// gives the lock back. Serve must have returned, or not have been called. When
+// the directory is lost, the pid file stays for the next spool to replace:
+// until then, calls are told to try again and not that no worker runs.
 func (s *Spool) Close() error {
 	var errs []error
-	if s.dir != nil {
+	if s.dir != nil && !s.lost {
 		errs = append(errs, s.withdraw())
 	}
 	if s.watch != nil {
@@ -104,26 +107,27 @@ func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request)
 	stop := context.AfterFunc(ctx, s.watch.wake)
 	defer stop()
 	defer s.running.Wait()
-	l := loop{s: s, handle: handle}
+	l := loop{s: s, handle: handle, due: time.Now().Add(housekeeping)}
 	l.sweep(ctx) // requests that were written before the watch began
-	due := time.Now().Add(housekeeping)
 	for ctx.Err() == nil {
-		if err := s.watch.next(ctx, due, func(e event) { l.event(ctx, e) }); err != nil {
+		if err := s.watch.next(ctx, l.due, func(e event) { l.event(ctx, e) }); err != nil {
 			return err
 		}
 		if l.lost {
+			s.lost = true
 			return fmt.Errorf("%w: %s was removed or moved", ErrLost, s.dir.path)
 		}
 		if l.overflow {
 			l.overflow = false
 			l.sweep(ctx)
 		}
-		if now := time.Now(); !now.Before(due) {
+		if now := time.Now(); !now.Before(l.due) {
 			if err := s.keepHouse(now); err != nil {
+				s.lost = errors.Is(err, ErrLost)
 				return err
 			}
 			l.sweep(ctx)
-			due = now.Add(housekeeping)
+			l.due = now.Add(housekeeping)
 		}
 	}
 	s.cfg.report(errors.Join(s.withdraw(), s.dir.welcome(false)))

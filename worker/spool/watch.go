@@ -20,10 +20,10 @@ type watch struct {
 }
 
 // Closing after writing completes a request. Closing after reading consumes
-// an answer. Renaming an answer into place, and what happens to a file after
-// its removal, make no event.
+// an answer. Attributes of the directory are who may write in it. Renaming an
+// answer into place, and what happens to a file after its removal, make no event.
 const watchMask = unix.IN_CLOSE_WRITE | unix.IN_CLOSE_NOWRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF |
-	unix.IN_EXCL_UNLINK | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
+	unix.IN_ATTRIB | unix.IN_EXCL_UNLINK | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
 
 func newWatch(d *dir) (*watch, error) {
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
@@ -42,6 +42,7 @@ type event struct {
 	name     string
 	written  bool // closed after writing
 	read     bool // closed after reading
+	changed  bool // the directory has another owner or mode
 	overflow bool // the kernel dropped events: look at the whole directory
 	lost     bool // the directory was removed or moved
 }
@@ -88,6 +89,7 @@ func eachEvent(b []byte, handle func(event)) {
 			name:     string(name),
 			written:  mask&unix.IN_CLOSE_WRITE != 0,
 			read:     mask&unix.IN_CLOSE_NOWRITE != 0,
+			changed:  mask&unix.IN_ATTRIB != 0 && len(name) == 0,
 			overflow: mask&unix.IN_Q_OVERFLOW != 0,
 			lost:     mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED|unix.IN_UNMOUNT) != 0,
 		})
