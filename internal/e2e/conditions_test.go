@@ -1,0 +1,285 @@
+package e2e
+
+import (
+	"regexp"
+	"strings"
+	"sync"
+)
+
+// frame is a line of an answer, as the contract has it.
+var frame = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+`)
+
+// condition is one thing that a call can end with, in the words that the code has: with the verbs of format() in SQL
+// and of package fmt in Go. TestWords holds the code against this table; TestContract produces each of the conditions
+// on each version, except where elsewhere says who does.
+type condition struct {
+	name, level, state    string
+	message, detail, hint string
+	elsewhere             string
+}
+
+const (
+	warning = "WARNING"
+	fault   = "ERROR"
+)
+
+// conditions are the words of the SQL script, then those of the worker.
+var conditions = []condition{
+	{name: "denied function", level: fault, state: "42501", message: "permission denied for function pg_%s_backtrace"},
+	{name: "no process", level: warning, state: "01000", message: "PID %s is not a PostgreSQL server process"},
+	{
+		name: "own backend", level: fault, state: "55000", message: "cannot capture the backtrace of the current backend",
+		hint: "Ask from another session.",
+	},
+	{
+		name: "bad timeout", level: fault, state: "22023",
+		message: `invalid value for parameter "pg_stat_backtrace.timeout": "%s"`,
+		hint:    "It is a number of milliseconds, from 1 to 99999.",
+	},
+	{
+		name: "no worker", level: fault, state: "55000", message: "the pg_stat_backtrace worker is not running",
+		hint: "An administrator can start it on the server's host: pg_stat_backtrace worker.",
+	},
+	{
+		name: "no worker, for superusers", level: fault, state: "55000",
+		message: "the pg_stat_backtrace worker is not running",
+		hint: "Start it on the server's host, as the server's operating system user or as root: " +
+			"pg_stat_backtrace worker -D %s",
+	},
+	{
+		name: "other version", level: fault, state: "55000",
+		message: "the pg_stat_backtrace worker is not of the extension's version",
+		detail:  "The worker (version %s) speaks protocol version %s, the extension protocol version %s.",
+		hint: "Install worker and extension of the same release, restart the worker, " +
+			"and use ALTER EXTENSION UPDATE.",
+	},
+	{
+		name: "not now", level: fault, state: "55000",
+		message: "the pg_stat_backtrace worker takes no requests at the moment",
+		hint: "Its spool directory is full or being replaced, or the server cannot see it; " +
+			"its log may say more.",
+	},
+	{
+		name: "no answer", level: fault, state: "55000", message: "the pg_stat_backtrace worker did not answer within %s ms",
+		hint: "It is stopped or overloaded; its log may say more.",
+	},
+	{
+		name: "not logged", level: warning, state: "01000", message: "backtrace of PID %s cannot be logged",
+		hint: "The server log takes no LOG messages: see log_min_messages.",
+	},
+
+	{
+		name: "postmaster", level: fault, state: "42501",
+		message: "cannot capture the backtrace of the postmaster, process %d",
+		detail:  "No connection is accepted, and no process started or restarted, while the postmaster stands still.",
+		hint:    `On the server's host, "pg_stat_backtrace capture" captures any process.`,
+	},
+	{
+		name: "bad setting", level: fault, state: "22023", message: `invalid value for parameter "pg_stat_backtrace.%s": %q`,
+		hint: "It is a number from 1 to %d%s.",
+	},
+	{
+		name: "other verb", level: fault, state: "55000", message: "the pg_stat_backtrace worker cannot %q",
+		hint:      "Install worker and extension of the same release.",
+		elsewhere: "worker: TestAnswer; the extension of this release asks nothing else",
+	},
+
+	denial("Only roles with privileges of the role whose process this is may see its backtrace.", "other role", ""),
+	denial(only+"processes of roles with the SUPERUSER attribute.", "superuser's process", ""),
+	denial(only+"autovacuum processes.", "autovacuum", ""),
+	denial(only+"auxiliary processes.", "auxiliary process", ""),
+	denial(only+"processes that are not authenticated yet.", "unauthenticated",
+		"policy: TestDecide; before 18 such a process is not listed"),
+	denial(only+"processes that do not run for a role.", "no role's process", ""),
+	denial("The role that asked does not exist any more.", "dropped role", ""),
+	{
+		name: "unchecked", level: fault, state: "55000",
+		message: "could not check permission to get backtrace of process %d",
+		detail:  "The backtrace worker cannot query the server at the moment.",
+		hint:    "Try again later, or ask a superuser: superusers are answered without this check.",
+	},
+	{
+		name: "failed check", level: fault, state: "XX000",
+		message:   "could not check permission to get backtrace of process %d",
+		detail:    "The backtrace worker's query failed with SQLSTATE %s.",
+		hint:      "See the log of the backtrace worker.",
+		elsewhere: "policy: TestAllow; the query fails on no server",
+	},
+	{
+		name: "too often", level: fault, state: "53400", message: "too many backtrace requests",
+		detail: "A role that is not a superuser may make %g requests per second, and %d at once.", hint: "Try again later.",
+	},
+	{
+		name: "too many", level: fault, state: "53400",
+		message:   "too many requests are waiting for the pg_stat_backtrace worker",
+		hint:      "Ask again later.",
+		elsewhere: "spool: TestBusy; it takes more callers than the machine can serve in time",
+	},
+
+	{
+		name: "exited", level: fault, state: "55000", message: "process with PID %d has exited",
+		detail:    "It ended before its stack was copied.",
+		elsewhere: "fault: TestOf, and t/004: between the look at the process and its capture there are some microseconds",
+	},
+	{
+		name: "recycled", level: fault, state: "42501", message: "PID %d now belongs to another process",
+		detail:    "The process that it belonged to has exited.",
+		elsewhere: "ptrace: TestCapture, with another start time than that of the process",
+	},
+	{
+		name: "traced", level: fault, state: "42501", message: "process with PID %d is already being traced",
+		detail: "Its tracer is process %d (%s).",
+		hint:   "A process can have one tracer only. Wait until the debugger has ended, or end it.",
+	},
+	{
+		name: "traced by a stranger", level: fault, state: "42501", message: "process with PID %d is already being traced",
+		detail:    "Its tracer is process %d.",
+		hint:      "A process can have one tracer only. Wait until the debugger has ended, or end it.",
+		elsewhere: "fault: TestOf; the tracer's name is unknown when it ends in that moment",
+	},
+	refusal("no such capability", "Give the worker CAP_SYS_PTRACE.",
+		"fault: TestOf; a worker that lacks a capability of the server's does not start"),
+	refusal("undumpable", "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.", ""),
+	refusal("seccomp", "Allow ptrace and process_vm_readv in the worker's seccomp profile (in a container, its runtime's).",
+		""),
+	refusal("yama", "Give the worker CAP_SYS_PTRACE (its systemd unit does), or set kernel.yama.ptrace_scope to 0. "+
+		"At 3, only a reboot permits tracing again.", "fault: TestOf, where the kernel has no Yama"),
+	refusal("other user", "Run the worker as the operating system user that the server runs as, or as root.",
+		"fault: TestOf; the worker becomes the server's user, or does not start"),
+	refusal("other namespace", "Run the worker in the user namespace of the process.",
+		"fault: TestOf; a worker that does not share the server's namespaces does not start"),
+	refusal("kernel thread", "A kernel thread has no user stack; see /proc/PID/stack.",
+		"fault: TestOf, for the command line: SQL asks for children of the postmaster only"),
+	refusal("hidden", "Mount /proc without hidepid for the worker, or run it as the server's operating system user.",
+		"fault: TestOf; nothing hides a user's own processes"),
+	refusal("security module", "A security module such as SELinux or AppArmor may forbid it; see the kernel's audit log.",
+		"fault: TestOf; the kernels of most test machines have none"),
+
+	{
+		name: "deadline", level: fault, state: "55000", message: "process with PID %d could not be stopped in time",
+		hint:      "Try again; it is left as it was.",
+		elsewhere: "fault: TestOf; a process that runs stops within microseconds",
+	},
+	{
+		name: "slow", level: fault, state: "55000", message: "process with PID %d could not be stopped within %s",
+		hint:      "Try again; it is left as it was.",
+		elsewhere: "fault: TestOf; a process that runs stops within microseconds",
+	},
+	{
+		name: "in the kernel", level: fault, state: "55000", message: "process with PID %d could not be stopped within %s",
+		detail: "It is in uninterruptible sleep in the kernel, in %s.", hint: inKernel,
+	},
+	{
+		name: "in the kernel, somewhere", level: fault, state: "55000",
+		message: "process with PID %d could not be stopped within %s",
+		detail:  "It is in uninterruptible sleep in the kernel.", hint: inKernel,
+		elsewhere: "fault: TestOf, where the kernel does not tell the place",
+	},
+	{
+		name: "canceled capture", level: fault, state: "57014", message: "capture of process with PID %d was canceled",
+		elsewhere: "fault: TestOf; a worker that ends finishes what it has begun",
+	},
+	{
+		name: "own stack", level: fault, state: "55000", message: "a process cannot capture its own stack",
+		elsewhere: "fault: TestOf, for the command line",
+	},
+	{
+		name: "no process ID", level: fault, state: "22023", message: "%d is not the ID of a process", detail: "%s.",
+		elsewhere: "fault: TestOf, for the command line: SQL asks for children of the postmaster only",
+	},
+	{
+		name: "unexpected", level: fault, state: "XX000", message: "could not capture process with PID %d: %v",
+		elsewhere: "fault: TestOf; known errors have words of their own",
+	},
+	{
+		name: "panic", level: fault, state: "XX000", message: "internal error of the pg_stat_backtrace worker",
+		hint: "Its log says more.", elsewhere: "spool: TestPanic",
+	},
+	{
+		name: "large answer", level: fault, state: "54000", message: "the answer is larger than %d bytes",
+		hint: "Ask for fewer frames.", elsewhere: "spool: TestEncode; the text of a stack is cut before",
+	},
+	{
+		name: "no room for the answer", level: fault, state: "53100",
+		message:   "no space left for the answer of the pg_stat_backtrace worker",
+		detail:    "",
+		hint:      "The file system of its spool directory is full.",
+		elsewhere: "spool: TestFull; the file system must fill up between request and answer",
+	},
+	{
+		name: "unexpected answer", level: fault, state: "XX000", message: "unexpected answer %q %q: %s",
+		elsewhere: "spool: TestSQLContract, with a worker that answers so",
+	},
+
+	{name: "canceled by user", level: fault, state: "57014", message: "canceling statement due to user request"},
+	{name: "canceled by timeout", level: fault, state: "57014", message: "canceling statement due to statement timeout"},
+}
+
+const (
+	only     = "Only roles with the SUPERUSER attribute may see backtraces of "
+	inKernel = "The kernel waits for a device or a file system there, " +
+		"and the process cannot be stopped, or ended, before that answers."
+)
+
+func denial(detail, name, elsewhere string) condition {
+	return condition{
+		name: name, level: fault, state: "42501", message: "permission denied to get backtrace of process %d",
+		detail: detail, elsewhere: elsewhere,
+	}
+}
+
+func refusal(name, hint, elsewhere string) condition {
+	return condition{
+		name: name, level: fault, state: "42501", message: "the kernel refuses to let process with PID %d be traced",
+		detail: "%s.", hint: hint, elsewhere: elsewhere,
+	}
+}
+
+var verbs = regexp.MustCompile(`%[dsqvg]`)
+
+// matches compares words with a template.
+func matches(template, words string) bool {
+	pattern := verbs.ReplaceAllStringFunc(regexp.QuoteMeta(template), func(verb string) string {
+		switch verb {
+		case "%d":
+			return `-?\d+`
+		case "%g":
+			return `[0-9.e+-]+`
+		}
+		return `.+`
+	})
+	return regexp.MustCompile("^" + pattern + "$").MatchString(words)
+}
+
+// record remembers which conditions a server's sessions have met.
+type record struct {
+	mu  sync.Mutex
+	met map[string]bool
+}
+
+// name returns the condition that a message is, "" for none; two that match would be a mistake in the table.
+func (*record) name(m said) string {
+	var found []string
+	for _, c := range conditions {
+		if c.level == m.level && c.state == m.state && matches(c.message, m.message) &&
+			matches(c.detail, m.detail) && matches(c.hint, m.hint) {
+			found = append(found, c.name)
+		}
+	}
+	return strings.Join(found, " or ")
+}
+
+func (r *record) note(m said) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.met == nil {
+		r.met = make(map[string]bool)
+	}
+	r.met[r.name(m)] = true
+}
+
+func (r *record) has(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.met[name]
+}

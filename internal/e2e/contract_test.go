@@ -1,0 +1,72 @@
+package e2e
+
+import (
+	"testing"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+// groups are the rows of README.md's table of supported versions.
+var groups = []struct {
+	name string
+	run  func(*testing.T, *site)
+}{
+	{"transactions, cursors, triggers, parallel plans", situations},
+	{"settings and search_path traps", traps},
+	{"encodings and names", encodings},
+	{"hot standby", standby},
+	{"no slot left, commits hanging, wal_level minimal", strained},
+	{"the server log", logging},
+	{"permissions", permissions},
+	{"identity: roles, wrappers, SET ROLE", identity},
+	{"attacks", attacks},
+	{"worker absent, killed, stopped, replaced", workers},
+	{"spool lost, full, read-only", spools},
+	{"server restarted, crashed, promoted, moved", servers},
+	{"the kernel refuses", refusals},
+	{"clock set back", clocks},
+	{"a thousand callers", crowd},
+	{"errors word by word", words},
+}
+
+// TestContract is the contract on each version. The groups share a server, and those that would break it start one of
+// their own.
+func TestContract(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers; left out by -short")
+	}
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		t.Parallel()
+		s := start(t, binDir, pgtest.Options{Conf: shared, Env: preloaded()})
+		s.work(t)
+		for _, g := range groups {
+			t.Run(g.name, func(t *testing.T) { g.run(t, s) })
+		}
+	})
+}
+
+// words checks that each condition of the table was met on this version.
+func words(t *testing.T, s *site) {
+	for _, c := range conditions {
+		if c.elsewhere == "" && !s.has(c.name) {
+			t.Errorf("no call has ended with: %s (%s)", c.name, c.message)
+		}
+	}
+	if s.has("") {
+		t.Error("a call has ended with words that the table of conditions has not")
+	}
+}
+
+// preloaded is the environment of a server with testdata/preload.c in it.
+func preloaded() []string {
+	if programs.preload == "" {
+		return nil
+	}
+	return []string{"LD_PRELOAD=" + programs.preload}
+}
+
+// shared are the settings of the server that the groups share: an autovacuum worker that takes its time, to be looked at.
+var shared = []string{
+	"autovacuum_naptime = 1s", "autovacuum_vacuum_threshold = 1", "autovacuum_vacuum_scale_factor = 0",
+	"autovacuum_vacuum_cost_delay = 100ms", "autovacuum_vacuum_cost_limit = 1", "max_connections = 100",
+}

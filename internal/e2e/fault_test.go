@@ -1,0 +1,372 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+// faulty starts a server for a group of faults, with a role that has EXECUTE and no more.
+func faulty(t *testing.T, shared *site, conf ...string) *site {
+	t.Helper()
+	s := start(t, shared.BinDir, pgtest.Options{Conf: conf})
+	s.record = shared.record
+	s.Exec(t, "CREATE ROLE plain LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace TO plain")
+	return s
+}
+
+// untouched checks that nothing was done to a process that could still be seen.
+func untouched(t *testing.T, pid int) {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Errorf("process %d: %v", pid, err)
+	}
+	if !strings.Contains(string(status), "TracerPid:\t0\n") || strings.ContainsAny(procState(pid), "tT") {
+		t.Errorf("process %d: state %s\n%.300s", pid, procState(pid), status)
+	}
+}
+
+// quick runs a call that must fail at once.
+func (c *session) quick(t *testing.T, want, sql string) {
+	t.Helper()
+	began := time.Now()
+	c.fails(t, want, sql)
+	if took := time.Since(began); took > 1500*time.Millisecond {
+		t.Errorf("%s: took %v", want, took)
+	}
+}
+
+// workers: absent, ended, restarted, killed, stopped, two of them, and one of another version.
+func workers(t *testing.T, shared *site) {
+	s := faulty(t, shared)
+	boss, plain := s.connect(t, s.User, "postgres"), s.connect(t, "plain", "postgres")
+	target := s.idle(t, "plain")
+	absent := func(t *testing.T) {
+		t.Helper()
+		boss.quick(t, "no worker, for superusers", ask1(target))
+		plain.quick(t, "no worker", ask1(target))
+		untouched(t, target)
+	}
+	serves := func(t *testing.T) {
+		t.Helper()
+		stack(t, "superuser", boss.text(t, ask1(target)))
+		stack(t, "plain", plain.text(t, ask1(target)))
+	}
+	t.Run("absent", absent)
+	t.Run("ended in order, and restarted", func(t *testing.T) {
+		for range 3 {
+			w := s.work(t)
+			serves(t)
+			if err := w.end(syscall.SIGTERM); err != nil || exists(s.pidPath()) {
+				t.Errorf("end: %v; pid file there: %v", err, exists(s.pidPath()))
+			}
+			absent(t)
+		}
+	})
+	t.Run("killed before", func(t *testing.T) {
+		w := s.work(t)
+		_ = w.end(syscall.SIGKILL)
+		if !exists(s.pidPath()) {
+			t.Error("a killed worker leaves its pid file")
+		}
+		absent(t)
+	})
+	t.Run("killed during", func(t *testing.T) {
+		w := s.work(t)
+		old := s.spool(t)
+		w.signal(t, syscall.SIGSTOP) // so that the call waits
+		call := plain.later(ask1(target))
+		s.waits(t, plain.pid(), "PgSleep")
+		_ = w.Process.Signal(syscall.SIGKILL)
+		if got := <-call; s.name(got.said) != "no worker" || got.took > 3*time.Second {
+			t.Errorf("%v after %v", got.said, got.took)
+		}
+		_ = w.end(syscall.SIGKILL)
+		absent(t)
+		w = s.work(t)
+		if exists(old) {
+			t.Error("the next worker leaves the old spool directory")
+		}
+		serves(t)
+		_ = w.end(syscall.SIGTERM)
+	})
+	t.Run("killed in the midst of captures", func(t *testing.T) {
+		for range 3 {
+			w := s.work(t)
+			loop := boss.later(fmt.Sprintf("SELECT count(pg_get_backtrace(%d))::text FROM generate_series(1, 1000000)", target))
+			pgtest.Wait(t, "captures", func() bool { return strings.Count(w.text(), `"verb":"get"`) > 20 })
+			_ = w.end(syscall.SIGKILL)
+			if got := <-loop; s.name(got.said) != "no worker, for superusers" {
+				t.Errorf("%v %s", got.said, got.text)
+			}
+			untouched(t, target)
+		}
+		absent(t)
+	})
+	t.Run("a recycled PID", func(t *testing.T) { s.recycled(t, absent) })
+	t.Run("stopped", func(t *testing.T) { s.stopped(t, target) })
+	t.Run("two", func(t *testing.T) {
+		s.work(t)
+		second := s.launch(t, s.AsServerUser(exec.Command(programs.worker, s.workerArguments(nil)...)))
+		pgtest.Wait(t, "the second worker ends", second.gone)
+		if err := second.end(syscall.SIGTERM); err == nil || !strings.Contains(second.text(), "another worker") {
+			t.Errorf("%v: %s", err, second.text())
+		}
+		serves(t)
+		_ = s.worker.end(syscall.SIGTERM)
+	})
+	t.Run("no session of its own", func(t *testing.T) { s.blind(t, target) })
+	t.Run("another version", func(t *testing.T) {
+		s.ready(t, s.launch(t, s.AsServerUser(exec.Command(programs.other, s.workerArguments(nil)...))))
+		boss.quick(t, "other version", ask1(target))
+		plain.quick(t, "other version", "SELECT pg_log_backtrace(1)::text")
+	})
+}
+
+// blind: a worker that cannot log in answers superusers, and tells others why it does not.
+func (s *site) blind(t *testing.T, target int) {
+	arguments := []string{"worker", "-D", s.DataDir, s.DSN("nobody", "postgres")}
+	w := s.launch(t, s.AsServerUser(exec.Command(programs.worker, arguments...)))
+	pgtest.Wait(t, "the worker serves", func() bool { return exists(s.pidPath()) && strings.Contains(w.text(), `"ready"`) })
+	boss, plain := s.connect(t, s.User, "postgres"), s.connect(t, "plain", "postgres")
+	stack(t, "superuser", boss.text(t, ask1(target)))
+	plain.fails(t, "unchecked", ask1(target))
+	_ = w.end(syscall.SIGTERM)
+}
+
+// recycled: the pid file of a killed worker names a process that is another one now.
+func (s *site) recycled(t *testing.T, absent func(*testing.T)) {
+	w := s.work(t)
+	_ = w.end(syscall.SIGKILL)
+	lines := s.pidFile()
+	other := s.AsServerUser(exec.Command("/bin/sleep", "600"))
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = other.Process.Kill(); _ = other.Wait() }()
+	lines[1] = strconv.Itoa(other.Process.Pid)
+	if err := os.WriteFile(s.pidPath(), []byte(strings.Join(lines, "\n")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	absent(t)
+	next := s.work(t)
+	stack(t, "the next worker takes over", s.connect(t, "plain", "postgres").text(t, ask1(s.idle(t, "plain"))))
+	_ = next.end(syscall.SIGTERM)
+}
+
+// stopped: a worker under SIGSTOP. The call returns at its deadline, and at once when it is cancelled.
+func (s *site) stopped(t *testing.T, target int) {
+	w := s.work(t)
+	w.signal(t, syscall.SIGSTOP)
+	c := s.connect(t, "plain", "postgres")
+	c.run(t, "SET pg_stat_backtrace.timeout = 300")
+	began := time.Now()
+	c.fails(t, "no answer", ask1(target))
+	if took := time.Since(began); took < 1300*time.Millisecond || took > 5*time.Second {
+		t.Errorf("a deadline of 0.3 s and 1 s for the worker: %v", took)
+	}
+	c.run(t, "RESET pg_stat_backtrace.timeout; SET statement_timeout = 200")
+	began = time.Now()
+	if _, e := c.try(t.Context(), ask1(target)); s.name(e) != "canceled by timeout" {
+		t.Error(e)
+	}
+	c.run(t, "RESET statement_timeout")
+	call := c.later(ask1(target))
+	s.waits(t, c.pid(), "PgSleep")
+	canceled := time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := c.PgConn().CancelRequest(ctx); err != nil {
+		t.Fatal(err)
+	}
+	got := <-call
+	if took := time.Since(canceled); s.name(got.said) != "canceled by user" || took > time.Second {
+		t.Errorf("%v, %v after the cancel", got.said, took)
+	}
+	if n := strings.Count(got.where, "\n") + 1; n > 2 { // the caller's, and the waiting function's
+		t.Errorf("%d lines of context: %s", n, got.where)
+	}
+	victim := s.connect(t, "plain", "postgres")
+	lost := victim.later(ask1(target))
+	s.waits(t, victim.pid(), "PgSleep")
+	s.Exec(t, fmt.Sprintf("SELECT pg_terminate_backend(%d)", victim.pid()))
+	if got := <-lost; got.state != "57P01" {
+		t.Errorf("terminated: %v", got.said)
+	}
+	w.signal(t, syscall.SIGCONT)
+	stack(t, "it goes on", c.text(t, ask1(target)))
+	pgtest.Wait(t, "no request is left in the spool", func() bool { // (answers that nobody fetches go after 30 s)
+		left, _ := filepath.Glob(s.spool(t) + "/*.req")
+		return len(left) == 0
+	})
+	untouched(t, target)
+	_ = w.end(syscall.SIGTERM)
+}
+
+// spools: the worker's directory is removed, moved, cannot be written, is full.
+func spools(t *testing.T, shared *site) {
+	s := faulty(t, shared)
+	boss, plain := s.connect(t, s.User, "postgres"), s.connect(t, "plain", "postgres")
+	target := s.idle(t, "plain")
+	s.work(t)
+	works := func(t *testing.T) {
+		t.Helper()
+		pgtest.Wait(t, "the worker serves again", func() bool {
+			got, e := plain.try(t.Context(), ask1(target))
+			if e.level != "" && s.name(e) != "not now" && s.name(e) != "no answer" {
+				t.Errorf("meanwhile: %v", e)
+			}
+			return e.level == "" && frame.MatchString(got)
+		})
+		stack(t, "again", boss.text(t, ask1(target)))
+	}
+	t.Run("removed", func(t *testing.T) {
+		if err := os.RemoveAll(s.spool(t)); err != nil {
+			t.Fatal(err)
+		}
+		works(t)
+	})
+	t.Run("moved", func(t *testing.T) {
+		path := s.spool(t)
+		if err := os.Rename(path, path+".away"); err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = os.RemoveAll(path + ".away") }()
+		works(t)
+	})
+	t.Run("gone while the worker is stopped", func(t *testing.T) {
+		path := s.spool(t)
+		s.worker.signal(t, syscall.SIGSTOP)
+		if err := os.Rename(path, path+".away"); err != nil {
+			t.Fatal(err)
+		}
+		plain.quick(t, "not now", ask1(target))
+		boss.quick(t, "not now", ask1(target))
+		_ = os.RemoveAll(path + ".away")
+		s.worker.signal(t, syscall.SIGCONT)
+		works(t)
+	})
+	t.Run("not writable", func(t *testing.T) { s.unwritable(t, plain, target); works(t) })
+	t.Run("pid file removed", func(t *testing.T) {
+		if err := os.Remove(s.pidPath()); err != nil {
+			t.Fatal(err)
+		}
+		plain.quick(t, "no worker", ask1(target))
+		pgtest.Wait(t, "the worker writes it again", func() bool { return exists(s.pidPath()) })
+		works(t)
+	})
+	_ = s.worker.end(syscall.SIGTERM)
+	t.Run("full", func(t *testing.T) { s.full(t, target) })
+	t.Run("read-only", func(t *testing.T) { s.readOnly(t, target) })
+}
+
+// unwritable: the directory's mode forbids writing. The worker, when it runs, notices at once. A request that finds out
+// first fails with PostgreSQL's error; from 17 on it says the same as later ones (before, PL/pgSQL cannot catch an error
+// in parallel mode).
+func (s *site) unwritable(t *testing.T, plain *session, target int) {
+	path := s.spool(t)
+	s.worker.signal(t, syscall.SIGSTOP)
+	if err := os.Chmod(path, 0o500); err != nil {
+		t.Fatal(err)
+	}
+	got, e := plain.try(t.Context(), ask1(target))
+	if s.Major >= 17 && s.name(e) != "not now" || e.level == "" {
+		t.Errorf("%v %s", e, got)
+	}
+	if s.Major >= 17 && strings.Contains(e.String()+e.where, path) {
+		t.Errorf("the error tells the path: %v", e)
+	}
+	s.worker.signal(t, syscall.SIGCONT)
+	pgtest.Wait(t, "the worker makes a new directory", func() bool { return exists(s.pidPath()) && s.spool(t) != path })
+	_ = os.RemoveAll(path)
+}
+
+// mount makes a small file system for the server's user; only root can. It is unmounted with the test.
+func (s *site) mount(t *testing.T, size string) string {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("not root, who alone may mount a file system to fill up")
+	}
+	dir, err := os.MkdirTemp(programs.dir, "fs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	uid, gid := s.OSUser()
+	options := fmt.Sprintf("size=%s,mode=0700,uid=%d,gid=%d", size, uid, gid)
+	if err := unix.Mount("pg_stat_backtrace", dir, "tmpfs", 0, options); err != nil {
+		t.Skipf("no right to mount a file system to fill up: %v", err)
+	}
+	t.Cleanup(func() { _ = unix.Unmount(dir, unix.MNT_DETACH) })
+	return dir
+}
+
+func (s *site) full(t *testing.T, target int) {
+	fs := s.mount(t, "512k")
+	w := s.work(t, "--spool-dir", fs)
+	c, plain := s.connect(t, s.User, "postgres"), s.connect(t, "plain", "postgres")
+	stack(t, "a small spool", c.text(t, ask1(target)))
+	w.signal(t, syscall.SIGSTOP) // fills up faster than anybody notices
+	fill, err := os.Create(fs + "/fill")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for err == nil {
+		_, err = fill.Write(make([]byte, 4096))
+	}
+	_ = fill.Close()
+	call := c.later(ask1(target)) // whatever becomes of it, it ends
+	w.signal(t, syscall.SIGCONT)
+	pgtest.Wait(t, "calls are told", func() bool {
+		_, e := plain.try(t.Context(), ask1(target))
+		return s.name(e) == "not now"
+	})
+	<-call
+	plain.quick(t, "not now", ask1(target))
+	if err := os.Remove(fs + "/fill"); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Wait(t, "there is room again", func() bool {
+		got, _ := plain.try(t.Context(), ask1(target))
+		return frame.MatchString(got)
+	})
+	_ = w.end(syscall.SIGTERM)
+}
+
+func (s *site) readOnly(t *testing.T, target int) {
+	fs := s.mount(t, "1m")
+	w := s.work(t, "--spool-dir", fs)
+	plain := s.connect(t, "plain", "postgres")
+	stack(t, "to begin with", plain.text(t, ask1(target)))
+	if err := unix.Mount("", fs, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Wait(t, "calls fail", func() bool {
+		_, e := plain.try(t.Context(), ask1(target))
+		return e.level != ""
+	})
+	began := time.Now()
+	_, e := plain.try(t.Context(), ask1(target))
+	if e.level == "" || time.Since(began) > 2*time.Second {
+		t.Errorf("after %v: %v", time.Since(began), e)
+	}
+	if err := unix.Mount("", fs, "", unix.MS_REMOUNT, ""); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Wait(t, "it can be written again", func() bool {
+		got, _ := plain.try(t.Context(), ask1(target))
+		return frame.MatchString(got)
+	})
+	_ = w.end(syscall.SIGTERM)
+}

@@ -1,0 +1,55 @@
+package e2e
+
+import (
+	"bufio"
+	"fmt"
+	"os"
+	"runtime"
+	"strconv"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// This test program is also what some tests run beside the worker, as the server's user: the variable says what for.
+const (
+	envHelper    = "PGSB_E2E_HELPER"
+	helperTracer = "tracer" // trace the process given as argument until standard input ends
+	helperFilter = "filter" // run the command given as arguments under a filter that forbids ptrace(2)
+)
+
+func tracer() int {
+	runtime.LockOSThread()
+	pid, err := strconv.Atoi(os.Args[1])
+	if err == nil {
+		err = unix.PtraceSeize(pid)
+	}
+	fmt.Println(err)
+	_, _ = bufio.NewReader(os.Stdin).ReadByte()
+	return 0 // the kernel detaches
+}
+
+func filter() int {
+	runtime.LockOSThread()
+	const number = 0 // offset of the number in struct seccomp_data
+	program := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: number},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_PTRACE, Jf: 1},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	f := unix.SockFprog{Len: uint16(len(program)), Filter: &program[0]}
+	err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
+	if err == nil {
+		err = unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&f)), 0, 0)
+	}
+	if err == nil {
+		err = os.Unsetenv(envHelper)
+	}
+	if err == nil {
+		err = syscall.Exec(os.Args[1], os.Args[1:], os.Environ())
+	}
+	fmt.Fprintln(os.Stderr, err)
+	return 1
+}

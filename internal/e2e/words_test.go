@@ -1,0 +1,214 @@
+package e2e
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// wordy are the packages that word answers for SQL users. They hold other texts too, which are errors for the worker's
+// log and made by fmt.Errorf and errors.New.
+var wordy = []string{
+	"../../worker/answer.go", "../../worker/fault/*.go", "../../worker/policy/*.go",
+	"../../worker/spool/answer.go", "../../worker/spool/deliver.go", "../../worker/spool/serve.go",
+}
+
+// scripts are where the functions below are made, and made again by upgrades.
+const scripts = "../../sql/pg_stat_backtrace--*.sql"
+
+var functions = regexp.MustCompile(
+	`CREATE (?:OR REPLACE )?FUNCTION (?:backtrace\.call|@extschema@\.pg_get_backtrace|@extschema@\.pg_log_backtrace)\(`)
+
+// TestWords holds the code against the table of conditions: no words in the code that the table has not, and none in
+// the table that the code has not.
+func TestWords(t *testing.T) {
+	t.Parallel()
+	words := append(goWords(t), sqlWords(t)...)
+	for _, w := range words {
+		if !inTable(w) {
+			t.Errorf("the code says %q, which conditions_test.go does not list", w)
+		}
+	}
+	for _, c := range conditions {
+		if strings.HasPrefix(c.name, "canceled by") { // PostgreSQL's own
+			continue
+		}
+		for _, template := range []string{c.message, c.detail, c.hint} {
+			if !madeOf(blank(template), words) {
+				t.Errorf("%s: the code does not say %q", c.name, template)
+			}
+		}
+	}
+}
+
+func inTable(words string) bool {
+	for _, c := range conditions {
+		for _, template := range []string{c.message, c.detail, c.hint} {
+			if strings.Contains(blank(template), blank(words)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// blank makes all verbs alike: what is an integer in one language is a text in the other.
+func blank(template string) string { return verbs.ReplaceAllString(template, "%") }
+
+// madeOf says whether the template consists of words, with anything in the place of its verbs.
+func madeOf(template string, words []string) bool {
+	if template == "" || template == "." {
+		return true
+	}
+	if rest, found := strings.CutPrefix(template, "%"); found && madeOf(rest, words) {
+		return true
+	}
+	for _, w := range words {
+		if rest, found := strings.CutPrefix(template, blank(w)); found && madeOf(rest, words) {
+			return true
+		}
+	}
+	return false
+}
+
+// goWords returns the texts of several words in the wordy packages.
+func goWords(t *testing.T) []string {
+	t.Helper()
+	var words []string
+	for _, pattern := range wordy {
+		files, err := filepath.Glob(pattern)
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: %v, %v", pattern, files, err)
+		}
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ast.Inspect(parsed, func(n ast.Node) bool { return visit(n, &words) })
+		}
+	}
+	return words
+}
+
+// visit collects texts and says whether to look below the node.
+func visit(n ast.Node, words *[]string) bool {
+	switch n := n.(type) {
+	case *ast.ImportSpec:
+		return false
+	case *ast.GenDecl:
+		return n.Tok != token.CONST // names that the server gives to things
+	case *ast.CallExpr:
+		switch called(n) {
+		case "fmt.Errorf", "errors.New", "Msg", "Dur", "AnErr":
+			return false // for the log
+		}
+	case *ast.BinaryExpr:
+		if text, ok := constant(n); ok {
+			collect(text, words)
+			return false
+		}
+	case *ast.BasicLit:
+		if text, ok := constant(n); ok {
+			collect(text, words)
+		}
+	}
+	return true
+}
+
+func collect(text string, words *[]string) {
+	if strings.Contains(text, " ") && !strings.HasPrefix(text, "\n") && strings.Trim(text, " ") != "milliseconds" {
+		*words = append(*words, text)
+	}
+}
+
+// called names the function that a call is of: fmt.Errorf, or a method's name.
+func called(call *ast.CallExpr) string {
+	selector, ok := call.Fun.(*ast.SelectorExpr)
+	if !ok {
+		return ""
+	}
+	if pkg, ok := selector.X.(*ast.Ident); ok && (pkg.Name == "fmt" || pkg.Name == "errors") {
+		return pkg.Name + "." + selector.Sel.Name
+	}
+	return selector.Sel.Name
+}
+
+// constant returns the value of string literals and sums of them.
+func constant(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if e.Kind != token.STRING {
+			return "", false
+		}
+		text, err := strconv.Unquote(e.Value)
+		return text, err == nil
+	case *ast.BinaryExpr:
+		left, ok1 := constant(e.X)
+		right, ok2 := constant(e.Y)
+		return left + right, ok1 && ok2 && e.Op == token.ADD
+	}
+	return "", false
+}
+
+var (
+	sqlComment = regexp.MustCompile(`(?s)--[^\n]*|/\*.*?\*/`)
+	sqlText    = regexp.MustCompile(`'((?:[^']|'')*)'(?:\s*\n\s*'((?:[^']|'')*)')?`)
+)
+
+// sqlWords returns the texts of several words in the bodies of the functions.
+func sqlWords(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob(scripts)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var words []string
+	for _, file := range files {
+		data, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		between := ""
+		for i, part := range strings.Split(sqlComment.ReplaceAllString(string(data), ""), "$$") {
+			if i%2 == 1 && functions.MatchString(between[strings.LastIndex(between, "CREATE "):]) {
+				words = append(words, bodyWords(part)...)
+			}
+			between = part
+		}
+	}
+	if len(words) < 15 {
+		t.Fatalf("only %q in %s", words, files)
+	}
+	return words
+}
+
+// bodyWords returns the texts of several words in a body; PostgreSQL joins literals on consecutive lines.
+func bodyWords(body string) []string {
+	var words []string
+	for _, match := range sqlText.FindAllStringSubmatch(body, -1) {
+		w := strings.ReplaceAll(match[1]+match[2], "''", "'")
+		if strings.Contains(w, " ") && strings.IndexFunc(w, letter) >= 0 && !internal(w) {
+			words = append(words, w)
+		}
+	}
+	return words
+}
+
+func letter(r rune) bool { return r >= 'a' && r <= 'z' }
+
+// internal are texts in the script that no user sees: the statement that writes a request, and the entry in the log,
+// which is no condition.
+func internal(w string) bool {
+	return strings.HasPrefix(w, "COPY (SELECT ") || w == "2 ms" || w == "backtrace of PID %s" ||
+		w == `%s\n%s`
+}
