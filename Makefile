@@ -82,6 +82,10 @@ check-versions: ## Run pg_regress and TAP on every version of the npm binaries, 
 	awk '!/^#/ {print $$2}' scripts/npm-postgresql.sha512 | \
 		while read -r version; do PG_NPM_VERSION=$$version scripts/check.sh regress tap </dev/null || exit 1; done
 
+.PHONY: support-table
+support-table: ## Run the end-to-end tests on every version and write README.md's table of supported versions
+	scripts/check.sh support-table
+
 .PHONY: lint
 lint: ## Run gofmt, golangci-lint and shellcheck, at pinned versions
 	scripts/check.sh vet lint

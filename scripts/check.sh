@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# check.sh STAGE...: run tests. Stages: vet, lint, go (with the race detector), go-short, regress (pg_regress), tap.
+# check.sh STAGE...: run tests. Stages: vet, lint, go (with the race detector), go-short, regress (pg_regress), tap,
+# support-table (writes README.md's table of supported versions from the end-to-end tests).
 # What is missing is fetched first. Ends with the number of tests of each stage; the exit status says whether all passed.
 
 # shellcheck source=scripts/lib.sh
@@ -13,6 +14,7 @@ source "$TOP/scripts/tools.sh"
 
 RESULTS=()
 FAILED=0
+PACKAGES=(./...)
 
 # result STAGE STATUS TEXT: remember the outcome of a stage.
 result() {
@@ -50,21 +52,40 @@ go_tests() {
 	local stage=$1 status=0 log=$WORK/go-test.log
 	shift
 	cd "$TOP"
-	say "go test $* ./..."
-	export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-$PG_BIN} PGSB_TEST_USER=$SERVER_USER
+	say "go test $* ${PACKAGES[*]}"
+	export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -o "$WORK/testreport" ./internal/testreport
-	"$GO" test -json "$@" ./... 2>&1 | "$WORK/testreport" | tee "$log" || status=1
+	"$GO" test -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/go-test.json" | "$WORK/testreport" | tee "$log" || status=1
 	result "$stage" $status "$(tail -n 1 "$log")"
 }
 
 stage_go() {
 	need_server
+	make_version_trees
 	if need_race_detector; then
 		go_tests go -race
 	else
 		note "no C compiler here: the race detector needs one, so the tests run without it"
 		go_tests go
 	fi
+	[[ -z $VERSION_BINS ]] || support_table -check
+}
+
+# stage_support-table runs the end-to-end tests on every version and writes README.md's table of supported versions.
+stage_support-table() {
+	PACKAGES=(./internal/e2e)
+	need_server
+	make_version_trees
+	need_race_detector || true # testdata/preload.c needs the compiler
+	go_tests support
+	support_table
+}
+
+# support_table [-check] makes README.md's table of supported versions from the results, or checks it.
+support_table() {
+	local status=0
+	(cd "$TOP" && "$GO" run ./internal/supporttable "$@" README.md) <"$WORK/go-test.json" || status=1
+	result table $status "README.md, supported versions"
 }
 
 stage_go-short() {

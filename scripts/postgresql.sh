@@ -86,12 +86,12 @@ need_psql() {
 	PSQL_LIBS=$(find "$CACHE/debs/psql" -type d -path '*/lib/*-linux-gnu*' | tr '\n' ':')
 }
 
-# make_private_tree copies the PostgreSQL into WORK. A server finds its shared files relative to its own program, so
+# make_private_tree [DIR] copies the PostgreSQL into a folder below WORK. A server finds its shared files relative to its own program, so
 # the extension's files can go into a copy of them, and the real installation stays as it is (and need not be
 # writable). Programs that look for their place are copied; the modules are a link, or a copy where the server's user
 # could not follow it.
 make_private_tree() {
-	local tree=$WORK/pg program
+	local tree=${1:-$WORK/pg} program
 	PG_BIN=$tree$PG_HOME_BIN
 	PG_SHARE=$tree$PG_HOME_SHARE
 	PG_LIB=$tree$PG_HOME_LIB
@@ -115,6 +115,33 @@ make_private_tree() {
 	install -m 0644 "$TOP/pg_stat_backtrace.control" "$TOP"/sql/pg_stat_backtrace--*.sql "$PG_SHARE/extension/"
 	! is_root || chown -hR "$SERVER_USER:" "$tree"
 }
+
+# make_version_trees makes a private copy of every version of the npm binaries that scripts/npm-postgresql.sha512 lists,
+# and sets VERSION_BINS to their folders of programs, colon-separated. To be called after prepare_postgresql.
+make_version_trees() {
+	local version
+	VERSION_BINS=
+	if [[ $(uname -m) != x86_64 ]]; then
+		note "the npm binaries are used on x86_64 only: the tests run on PostgreSQL $PG_VERSION alone"
+		return 0
+	fi
+	while read -r version; do
+		VERSION_BINS+=$(version_tree "$version"):
+	done < <(npm_versions)
+	note "also PostgreSQL $(npm_versions | tr '\n' ' ')from npm"
+}
+
+# npm_versions prints the versions that are tested, oldest first.
+npm_versions() { awk '!/^#/ && NF {print $2}' "$TOP/scripts/npm-postgresql.sha512"; }
+
+# version_tree VERSION makes one such copy and prints its folder of programs.
+version_tree() (
+	PG_NPM_VERSION=$1
+	PG_VERSION=$1
+	use_npm_server >&2
+	make_private_tree "$WORK/npm-$1" >&2
+	echo "$PG_BIN"
+)
 
 link_or_copy() {
 	mkdir -p "$(dirname "$2")"
