@@ -212,16 +212,36 @@ BEGIN
 END
 $$;
 
--- The entry must not reach the client, whatever it has client_min_messages set to.  log_error_verbosity = terse would
--- drop the DETAIL, so the frames then go into the message.
-CREATE OR REPLACE FUNCTION @extschema@.pg_log_backtrace(pid int) RETURNS boolean
-LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
+-- The entry must not reach the client. RAISE sends LOG to a client whose client_min_messages is log or less, so for such
+-- a client another function, which runs with another setting, writes the entry. That costs it a second line of context,
+-- which is why it is not so for everybody; and the setting is not one of pg_log_backtrace itself, because a client that
+-- wants errors only would get its warnings.
+CREATE FUNCTION backtrace.write_log(message text, detail text) RETURNS void
+LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 SET client_min_messages = warning
 AS $$
+BEGIN
+    IF detail IS NULL THEN
+        RAISE LOG USING MESSAGE = message;
+    ELSE
+        RAISE LOG USING MESSAGE = message, DETAIL = detail;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION backtrace.write_log(text, text) IS 'writes to the server log and not to the client';
+REVOKE ALL ON FUNCTION backtrace.write_log(text, text) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION backtrace.write_log(text, text) TO PUBLIC;  -- as anybody may RAISE LOG
+
+-- log_error_verbosity = terse would drop the DETAIL, so the frames then go into the message.
+CREATE OR REPLACE FUNCTION @extschema@.pg_log_backtrace(pid int) RETURNS boolean
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+AS $$
 DECLARE
-    me backtrace.whoami;
-    a  text[];
+    me      backtrace.whoami;
+    a       text[];
+    message text := format('backtrace of PID %s', pid);
 BEGIN
     IF current_setting('log_min_messages') IN ('fatal', 'panic') THEN
         RAISE WARNING USING MESSAGE = format('backtrace of PID %s cannot be logged', pid),
@@ -230,11 +250,18 @@ BEGIN
     END IF;
     SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
     a := backtrace.call(me, 'log', ARRAY[pid]);
-    IF a[1] = '' AND current_setting('log_error_verbosity') = 'terse' THEN
-        RAISE LOG USING MESSAGE = format(E'backtrace of PID %s\n%s', pid, a[6]);
-        RETURN true;
-    ELSIF a[1] = '' THEN
-        RAISE LOG USING MESSAGE = format('backtrace of PID %s', pid), DETAIL = a[6];
+    IF a[1] = '' THEN
+        IF current_setting('log_error_verbosity') = 'terse' THEN
+            message := format(E'%s\n%s', message, a[6]);
+            a[6] := NULL;
+        END IF;
+        IF current_setting('client_min_messages') NOT IN ('notice', 'warning', 'error') THEN
+            PERFORM backtrace.write_log(message, a[6]);
+        ELSIF a[6] IS NULL THEN
+            RAISE LOG USING MESSAGE = message;
+        ELSE
+            RAISE LOG USING MESSAGE = message, DETAIL = a[6];
+        END IF;
         RETURN true;
     ELSIF a[1] = 'WARNING' THEN
         RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
@@ -349,13 +376,13 @@ REVOKE ALL ON @extschema@.pg_stat_backtrace FROM PUBLIC;
 CREATE FUNCTION @extschema@.pg_log_backtrace(VARIADIC pids int[]) RETURNS boolean
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
-SET client_min_messages = warning
 AS $$
 DECLARE
-    me     backtrace.whoami;
-    a      text[];
-    b      backtrace.answer;
-    logged boolean := true;
+    me      backtrace.whoami;
+    a       text[];
+    b       backtrace.answer;
+    message text;
+    logged  boolean := true;
 BEGIN
     IF current_setting('log_min_messages') IN ('fatal', 'panic') THEN
         RAISE WARNING USING MESSAGE = 'backtraces cannot be logged',
@@ -369,10 +396,19 @@ BEGIN
             IF b.error IS NOT NULL THEN
                 RAISE WARNING USING ERRCODE = b.sqlstate, MESSAGE = b.error;
                 logged := false;
-            ELSIF current_setting('log_error_verbosity') = 'terse' THEN
-                RAISE LOG USING MESSAGE = format(E'backtrace of PID %s\n%s', b.pid, b.backtrace);
+                CONTINUE;
+            END IF;
+            message := format('backtrace of PID %s', b.pid);
+            IF current_setting('log_error_verbosity') = 'terse' THEN
+                message := format(E'%s\n%s', message, b.backtrace);
+                b.backtrace := NULL;
+            END IF;
+            IF current_setting('client_min_messages') NOT IN ('notice', 'warning', 'error') THEN
+                PERFORM backtrace.write_log(message, b.backtrace);
+            ELSIF b.backtrace IS NULL THEN
+                RAISE LOG USING MESSAGE = message;
             ELSE
-                RAISE LOG USING MESSAGE = format('backtrace of PID %s', b.pid), DETAIL = b.backtrace;
+                RAISE LOG USING MESSAGE = message, DETAIL = b.backtrace;
             END IF;
         END LOOP;
         RETURN logged;

@@ -29,7 +29,7 @@ for my $expected ([ 'pg_get_backtrace', 'text' ], [ 'pg_log_backtrace', 'boolean
 		FROM pg_proc p
 		JOIN pg_depend d ON d.classid = 'pg_proc'::regclass AND d.objid = p.oid AND d.deptype = 'e'
 		JOIN pg_extension e ON e.oid = d.refobjid
-		WHERE p.proname = '$name'}),
+		WHERE p.oid = '$name(int)'::regprocedure}),
 		"pid integer|$type|v|t|r|f|pg_stat_backtrace",
 		"$name: signature, VOLATILE STRICT PARALLEL RESTRICTED");
 	is( $node->safe_psql(
@@ -87,7 +87,7 @@ for my $mode ('ISOLATION LEVEL READ COMMITTED', 'ISOLATION LEVEL SERIALIZABLE', 
 }
 
 # It needs nothing but CREATE EXTENSION (PL/pgSQL is in every database unless somebody dropped it), and leaves nothing after DROP EXTENSION.
-is( $node->safe_psql('postgres', "SELECT requires FROM pg_available_extension_versions WHERE name = 'pg_stat_backtrace'"),
+is( $node->safe_psql('postgres', "SELECT DISTINCT requires FROM pg_available_extension_versions WHERE name = 'pg_stat_backtrace'"),
 	'{plpgsql}', 'no other extension is required but PL/pgSQL');
 my $objects = q{SELECT (SELECT count(*) FROM pg_proc), (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_namespace)};
 $node->safe_psql('postgres', 'DROP EXTENSION pg_stat_backtrace');
