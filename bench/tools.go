@@ -72,6 +72,7 @@ func decode(c *exec.Cmd) (turn, error) {
 	var printed struct {
 		Count int      `json:"count"`
 		Pause summary  `json:"pause_us"`
+		Held  *summary `json:"held_us"`
 		Wind  *summary `json:"window_us"`
 		Call  *summary `json:"call_us"`
 		Total *summary `json:"total_us"`
@@ -83,6 +84,11 @@ func decode(c *exec.Cmd) (turn, error) {
 		return turn{}, fmt.Errorf("%s printed %q: %w", filepath.Base(c.Path), out, err)
 	}
 	t := turn{Count: printed.Count, Pause: printed.Pause, Window: printed.Wind, Depth: printed.Depth}
+	if printed.Held != nil {
+		// What we call the pause is an upper bound, from the last moment before the stop was known; others begin when they
+		// know of it.
+		t.Pause, t.Window = *printed.Held, &printed.Pause
+	}
 	switch {
 	case printed.Call != nil:
 		t.Call = *printed.Call
