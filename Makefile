@@ -77,6 +77,10 @@ check-regress: ## Run the pg_regress tests
 check-tap: ## Run the TAP tests (PROVE_TESTS)
 	scripts/check.sh tap
 
+.PHONY: check-soak
+check-soak: ## Run the tests against other unwinders and of random stacks for as long as they can say something new
+	scripts/check.sh soak
+
 .PHONY: check-versions
 check-versions: ## Run pg_regress and TAP on every version of the npm binaries, 14 to 18
 	awk '!/^#/ {print $$2}' scripts/npm-postgresql.sha512 | \
