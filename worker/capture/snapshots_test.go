@@ -170,7 +170,8 @@ func (n *tally) add(t *testing.T, pid int, tr *trace.Trace) {
 // uncovered tells of a stack with frames that are not found by call frame information whether that is because the
 // innermost one, or the one above the first guess, runs in code of a library that has none: the C run-time's start
 // and end of each library (.init, .fini, deregister_tm_clones), which runs when a parallel worker exits, and a few
-// functions of OpenSSL 1.1 in assembly. Where those have a frame pointer it leads on, and is marked; else the stack ends there.
+// functions of OpenSSL 1.1 in assembly. Where those have a frame pointer it leads on, and is marked; else the stack
+// ends there.
 func uncovered(th *trace.Thread) (bare bool, guesses int, guessed string) {
 	at := len(th.Frames) - 1
 	for i := range th.Frames {
