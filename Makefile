@@ -31,6 +31,7 @@ help: ## List the targets (this text)
 ## var DESTDIR=dir          put `make install` below this directory (packaging)
 ## var BINDIR=dir           where the program goes (default /usr/local/bin)
 ## var PROVE_TESTS=t/x.pl   the TAP tests to run (default: all)
+## var BENCHFLAGS=-publish  options of `make bench`; -publish puts table and chart into README.md and bench/
 ## var FUZZTIME=30s         how long `make fuzz` spends on each fuzz test
 
 .PHONY: build
@@ -77,6 +78,10 @@ check-regress: ## Run the pg_regress tests
 check-tap: ## Run the TAP tests (PROVE_TESTS)
 	scripts/check.sh tap
 
+.PHONY: check-soak
+check-soak: ## Run the tests against other unwinders and of random stacks for as long as they can say something new
+	scripts/check.sh soak
+
 .PHONY: check-versions
 check-versions: ## Run pg_regress and TAP on every version of the npm binaries, 14 to 18
 	awk '!/^#/ {print $$2}' scripts/npm-postgresql.sha512 | \
@@ -100,7 +105,7 @@ fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each
 
 .PHONY: bench
 bench: ## Measure pause, capture and SQL round trip, beside libunwind over ptrace
-	scripts/bench.sh
+	scripts/bench.sh $(BENCHFLAGS)
 
 .PHONY: clean
 clean: ## Remove what was built here (bin/, bench/out/, tmp_check/); downloads stay in the cache

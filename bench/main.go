@@ -1,7 +1,7 @@
 // Command bench measures what the README says about speed: how long a capture holds its target and how long a call
-// takes, beside the C floor, libunwind over ptrace, eu-stack and gdb, on the same targets, in one run, interleaved in
-// rounds;
-// what a call from SQL takes; and what the worker needs to start and to live.
+// takes, beside the C floor, libunwind over ptrace, tbstack, eu-stack and gdb, on the same targets, in one run,
+// interleaved in rounds; what a call from SQL takes; what the worker needs to start and to live; and what a server's
+// throughput loses while it is captured.
 //
 // It starts a throw-away PostgreSQL server and ends everything that it started. It prints a table and writes the same
 // figures as JSON (latest.json in the output directory). It must not know how anything is captured: it runs programs.
@@ -15,6 +15,8 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -29,6 +31,9 @@ type options struct {
 	Source   string        // directory of the C programs
 	Out      string        // output directory
 	BinDir   string        // PostgreSQL's programs
+	Parts    string        // what to measure
+	Slice    time.Duration // of pgbench
+	Publish  bool          // into the README
 }
 
 func parse() options {
@@ -42,6 +47,9 @@ func parse() options {
 	flag.StringVar(&o.Out, "out", "bench/out", "directory for the results")
 	flag.StringVar(&o.BinDir, "bindir", "",
 		"directory of initdb and postgres; default: PG_CONFIG's, then the newest in /usr/lib/postgresql")
+	flag.StringVar(&o.Parts, "parts", "captures,sql,load", "what to measure")
+	flag.DurationVar(&o.Slice, "slice", 5*time.Second, "how long pgbench runs beside each tool, in each round")
+	flag.BoolVar(&o.Publish, "publish", false, "put the table and the chart into README.md and bench/")
 	flag.Parse()
 	return o
 }
@@ -80,6 +88,9 @@ func run(ctx context.Context, o options) (err error) {
 		return err
 	}
 	report.print(os.Stdout)
+	if err := report.publish(o); err != nil {
+		return err
+	}
 	return report.write(filepath.Join(o.Out, "latest.json"))
 }
 
@@ -90,12 +101,26 @@ func measure(ctx context.Context, o options, programs programs, server *server, 
 		return err
 	}
 	defer targets.close()
-	tools := tools(o, programs)
-	if err := report.rounds(ctx, o, tools, targets); err != nil {
-		return err
+	if o.wants("captures") {
+		if err := report.rounds(ctx, o, tools(o, programs), targets); err != nil {
+			return err
+		}
 	}
-	progressf("worker and SQL")
-	return report.sql(ctx, o, server, targets)
+	if o.wants("sql") {
+		progressf("worker and SQL")
+		if err := report.sql(ctx, o, server, targets); err != nil {
+			return err
+		}
+	}
+	if o.wants("load") {
+		return report.load(ctx, o, programs, server)
+	}
+	return nil
+}
+
+// wants tells whether a part is to be measured.
+func (o options) wants(part string) bool {
+	return slices.Contains(strings.Split(o.Parts, ","), part)
 }
 
 // progressf says on standard error what comes next: a run takes minutes.

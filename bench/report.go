@@ -25,6 +25,7 @@ type report struct {
 	Noise      noise          `json:"noise"`
 	SQL        []sqlFigure    `json:"sql,omitempty"`
 	Worker     *workerFigures `json:"worker,omitempty"`
+	Load       []*loadFigure  `json:"load,omitempty"`
 	Notes      []string       `json:"notes,omitempty"`
 
 	noisePerSecond []int
@@ -178,6 +179,14 @@ func (r *report) printRest(w io.Writer) {
 		_, _ = fmt.Fprintf(w, "Worker: ready after %.0f ms; "+
 			"%.0f MiB after its start, %.0f MiB after the calls, %.0f MiB at most\n",
 			r.Worker.ReadyMS.P50, r.Worker.StartRSS, r.Worker.LoadedRSS, r.Worker.PeakRSS)
+	}
+	for _, l := range r.Load {
+		if l.Absent != "" {
+			_, _ = fmt.Fprintf(w, "pgbench beside %s: %s\n", l.Tool, l.Absent)
+			continue
+		}
+		_, _ = fmt.Fprintf(w, "pgbench select-only beside %s, %.0f captures/s of each backend: %.0f tps, "+
+			"%.2f %% lost (%.2f to %.2f)\n", l.Tool, l.Rate, l.TPS, l.Loss, l.Low, l.High)
 	}
 	for _, n := range r.Notes {
 		_, _ = fmt.Fprintln(w, "Note:", n)

@@ -127,7 +127,12 @@ func (s *server) stop(ctx context.Context) error {
 
 // command is one of the server's programs, run by the server's user.
 func (s *server) command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
-	c := command(ctx, filepath.Join(s.binDir, name), arguments...)
+	return s.commandAt(ctx, filepath.Join(s.binDir, name), arguments...)
+}
+
+// commandAt is any program, run by the server's user.
+func (s *server) commandAt(ctx context.Context, path string, arguments ...string) *exec.Cmd {
+	c := command(ctx, path, arguments...)
 	c.Dir = "/"
 	// a session of its own: an interrupt at the terminal is for us, and we end it
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: s.as}

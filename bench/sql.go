@@ -19,6 +19,8 @@ type sqlFigure struct {
 }
 
 const (
+	ourStatement = "SELECT pg_get_backtrace($1)"
+
 	tooMany     = "53400" // configuration_limit_exceeded: the worker's limit per role
 	tooManyWait = time.Second
 	warmUp      = 20 // calls before the clock counts
@@ -46,14 +48,20 @@ func (r *report) sql(ctx context.Context, o options, s *server, t *targets) (err
 	}
 	defer func() { err = errors.Join(err, w.stop()) }()
 	r.Worker = &workerFigures{ReadyMS: ready, StartRSS: w.memory("VmRSS")}
-	if err := r.calls(ctx, o, conn, t); err != nil {
+	statements := []string{ourStatement}
+	if err := inProcess(ctx, o, s, conn); err != nil {
+		r.notef("no in-process function to compare with: %v", err)
+	} else {
+		statements = append(statements, inProcessStatement)
+	}
+	if err := r.calls(ctx, o, conn, t, statements); err != nil {
 		return err
 	}
 	r.Worker.LoadedRSS, r.Worker.PeakRSS = w.memory("VmRSS"), w.memory("VmHWM")
 	return nil
 }
 
-func (r *report) calls(ctx context.Context, o options, conn *pgx.Conn, t *targets) error {
+func (r *report) calls(ctx context.Context, o options, conn *pgx.Conn, t *targets, statements []string) error {
 	figure, err := roundTrips(ctx, conn, o.Calls, "SELECT $1::int::text", 1)
 	if err != nil {
 		return err
@@ -63,14 +71,16 @@ func (r *report) calls(ctx context.Context, o options, conn *pgx.Conn, t *target
 		if !target.SQL {
 			continue
 		}
-		target.wake()
-		figure, err := roundTrips(ctx, conn, o.Calls, "SELECT pg_get_backtrace($1)", target.PID)
-		target.rest()
-		if err != nil {
-			return err
+		for _, statement := range statements {
+			target.wake()
+			figure, err := roundTrips(ctx, conn, o.Calls, statement, target.PID)
+			target.rest()
+			if err != nil {
+				return err
+			}
+			figure.Target = target.Name
+			r.SQL = append(r.SQL, figure)
 		}
-		figure.Target = target.Name
-		r.SQL = append(r.SQL, figure)
 	}
 	return nil
 }

@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -59,6 +61,7 @@ func tools(o options, p programs) []tool {
 	}
 	preload := p.path["ptracetime"]
 	return append(list,
+		foreign{name: "tbstack", calls: 5}.tool(preload),
 		foreign{name: "eu-stack", calls: 5, arguments: []string{"-p"}, incomplete: 1}.tool(preload),
 		foreign{name: "gdb", calls: 1, arguments: []string{"-nx", "-batch", "-ex", "bt", "-p"}}.tool(preload))
 }
@@ -69,9 +72,22 @@ func decode(c *exec.Cmd) (turn, error) {
 	if err != nil {
 		return turn{}, err
 	}
+	return measurements(c, out)
+}
+
+// decodeAnyway is decode of a program that may fail after it has printed.
+func decodeAnyway(c *exec.Cmd) (turn, error) {
+	out, failed := output(c)
+	t, err := measurements(c, out)
+	return t, errors.Join(failed, err)
+}
+
+// measurements reads them from JSON.
+func measurements(c *exec.Cmd, out []byte) (turn, error) {
 	var printed struct {
 		Count int      `json:"count"`
 		Pause summary  `json:"pause_us"`
+		Held  *summary `json:"held_us"`
 		Wind  *summary `json:"window_us"`
 		Call  *summary `json:"call_us"`
 		Total *summary `json:"total_us"`
@@ -83,6 +99,11 @@ func decode(c *exec.Cmd) (turn, error) {
 		return turn{}, fmt.Errorf("%s printed %q: %w", filepath.Base(c.Path), out, err)
 	}
 	t := turn{Count: printed.Count, Pause: printed.Pause, Window: printed.Wind, Depth: printed.Depth}
+	if printed.Held != nil {
+		// What we call the pause is an upper bound, from the last moment before the stop was known; others begin when they
+		// know of it.
+		t.Pause, t.Window = *printed.Held, &printed.Pause
+	}
 	switch {
 	case printed.Call != nil:
 		t.Call = *printed.Call
@@ -118,7 +139,11 @@ type foreign struct {
 
 func (f foreign) tool(preload string) tool {
 	t := tool{Name: f.name, Call: callProgram}
-	path, err := exec.LookPath(f.name)
+	path := os.Getenv(strings.ToUpper(f.name)) // TBSTACK and the like: where it is if not in the path
+	var err error
+	if path == "" {
+		path, err = exec.LookPath(f.name)
+	}
 	if err != nil {
 		t.Absent = "not installed"
 		return t
@@ -129,7 +154,7 @@ func (f foreign) tool(preload string) tool {
 			return turn{}, fmt.Errorf("old measurement: %w", err)
 		}
 		measured, err := timed(f.calls, f.incomplete, func() *exec.Cmd {
-			c := command(ctx, path, append(f.arguments, strconv.Itoa(pid))...)
+			c := command(ctx, path, append(slices.Clone(f.arguments), strconv.Itoa(pid))...)
 			c.Env = append(c.Env, "LD_PRELOAD="+preload, "BENCH_PTRACE_LOG="+log, "BENCH_PID="+strconv.Itoa(pid),
 				"DEBUGINFOD_URLS=")
 			return c

@@ -141,6 +141,16 @@ func (s *session) attachThread(tid int) {
 	s.tracees = append(s.tracees, t)
 }
 
+// refresh takes over what the layout is too old to know: name and state of the main thread. A thread that somebody had
+// stopped is in a tracing stop by now.
+func (s *session) refresh(now *procfs.Stat) {
+	main := &s.tracees[0]
+	main.name, main.state = now.Comm, now.State
+	if now.State == 't' {
+		main.state = 'T'
+	}
+}
+
 // seize attaches to a thread. It can block while the target executes a program.
 func seize(pid, tid int) error {
 	const tries = 20
@@ -181,6 +191,9 @@ func (s *session) identify() error {
 		return err
 	}
 	s.own = now.PPID == unix.Getpid()
+	if s.layout != nil {
+		s.refresh(&now)
+	}
 	mismatch := func(property string, want, got uint64) error {
 		return &RecycledError{PID: target.PID, Property: property, Want: want, Got: got}
 	}

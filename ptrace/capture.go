@@ -31,6 +31,10 @@ type Options struct {
 	// Also are up to four addresses at which further stacks begin: where a signal handler runs on an alternate stack,
 	// what it interrupted is on another one. From each, as from a stack pointer, memory is copied in the same stop.
 	Also []uint64
+	// Layout is that of an earlier snapshot of the process, if the caller knows that what it uses of it still holds: it
+	// is taken instead of reading the mappings once more, which is most of the cost of a capture. It is left aside when
+	// the process runs another program now, and with AllThreads, because stacks of threads come and go.
+	Layout *Layout
 
 	hook func(step) // for tests: called outside of the pause
 }
@@ -50,10 +54,15 @@ type Snapshot struct {
 	Engine string // how it was made
 	// Pause is how long the process stood still at most, from the last moment before a thread was seen stopped to the
 	// detach of the last one; see the package's description for what that leaves out.
-	Pause   time.Duration
-	Maps    []procfs.Mapping // read just before the stop, in address order
-	Threads []Thread         // the main thread first, the others by id
-	Also    []Stack          // what Options.Also asked for, as far as it was readable
+	Pause time.Duration
+	// Held is the part of Pause that was ours: from the moment the stop was known to the detach of the last thread.
+	// Other tools call that their pause.
+	Held time.Duration
+	// Maps are in address order: read just before the stop, or those of Options.Layout. They must not be changed.
+	Maps    []procfs.Mapping
+	Layout  *Layout  // for Options.Layout of a later capture
+	Threads []Thread // the main thread first, the others by id
+	Also    []Stack  // what Options.Also asked for, as far as it was readable
 	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
 	ThreadsLeftOut int
 }
@@ -101,6 +110,7 @@ func Capture(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 		if !errors.Is(err, errAgain) {
 			return snapshot, err
 		}
+		o.Layout = nil
 	}
 	return nil, &RecycledError{PID: t.PID, Property: "program"}
 }

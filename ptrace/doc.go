@@ -21,7 +21,11 @@
 // Between stop and detach run three system calls per thread (PTRACE_GETREGSET, process_vm_readv, PTRACE_DETACH) and
 // some clock reads, in functions that do not allocate, do not check their stack and run with all signals blocked, so
 // the Go scheduler and garbage collector cannot step in between. The memory that receives the copy exists and has been
-// touched before. Maps and everything else from /proc are read before the interruption.
+// touched before. Maps and everything else from /proc are read before the interruption, or were read for an earlier
+// capture (Options.Layout).
+//
+// So that no other thread of this process runs for the stop's sake, the first capture sets SA_NOCLDSTOP for SIGCHLD:
+// this process gets that signal only for children that have ended, which is what everybody wants of it.
 //
 // Snapshot.Pause is an upper bound: from the last look that found a thread still running (at most half a microsecond
 // before the first stop was seen, unless the target took longer than the spinning phase to stop) to the return of the

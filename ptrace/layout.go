@@ -2,6 +2,20 @@ package ptrace
 
 import "pg_stat_backtrace/ptrace/procfs"
 
+// Layout is what does not change with every capture of a process: its mappings, and by what it is recognised. It is
+// immutable.
+type Layout struct {
+	maps  []procfs.Mapping
+	spans []span
+	stat  procfs.Stat
+}
+
+// WithMaps returns the layout with another copy of the same mappings: where many layouts are kept, their mappings may
+// share memory.
+func (l *Layout) WithMaps(maps []procfs.Mapping) *Layout {
+	return &Layout{maps: maps, spans: l.spans, stat: l.stat}
+}
+
 // span is a readable mapping, as much of it as is needed to find a stack.
 type span struct {
 	start, end uint64

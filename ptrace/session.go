@@ -33,7 +33,8 @@ type session struct {
 	flight  *flight
 	before  procfs.Stat
 	maps    []procfs.Mapping
-	spans   []span
+	spans   []span  // of maps; shared with layouts
+	layout  *Layout // what the caller gave; nil: maps are read
 	tracees []tracee
 	leftOut int
 	own     bool // the target is a child of this process
@@ -45,9 +46,10 @@ type session struct {
 	also   [maxAlso]piece // further memory to copy
 	pieces int
 
-	// Times in ns: when all threads were last known to run, the first stop, the last detach. 0: not yet.
-	lastRunning, firstStop, end int64
-	now                         struct{ sec, nsec int64 }
+	// Times in ns: when all threads were last known to run, the first stop at the earliest, when it was seen, the last
+	// detach. 0: not yet.
+	lastRunning, firstStop, seen, end int64
+	now                               struct{ sec, nsec int64 }
 
 	mask, oldMask uint64
 	blocking      bool // signals are blocked
@@ -91,9 +93,9 @@ func (s *session) recycle() {
 func (s *session) reset() {
 	clear(s.tracees)
 	s.tracees = s.tracees[:0]
-	s.before, s.maps, s.spans, s.leftOut = procfs.Stat{}, nil, s.spans[:0], 0
+	s.before, s.maps, s.spans, s.layout, s.leftOut = procfs.Stat{}, nil, nil, nil, 0
 	s.arena.used = 0
-	s.lastRunning, s.firstStop, s.end = 0, 0, 0
+	s.lastRunning, s.firstStop, s.seen, s.end = 0, 0, 0, 0
 }
 
 func (s *session) hook(at step) {
@@ -109,6 +111,7 @@ func (s *session) capture() (*Snapshot, error) {
 		return nil, err
 	}
 	s.hook(stepMapped)
+	muteStops()
 	if err := s.attach(); err != nil {
 		return nil, err
 	}
@@ -128,11 +131,16 @@ func (s *session) capture() (*Snapshot, error) {
 
 // prepare reads what can be read before anything is attached.
 func (s *session) prepare() (err error) {
-	if s.before, err = readTarget(s.flight.target.PID); err != nil {
-		return err
-	}
-	if err := s.readMaps(s.flight.target.PID); err != nil {
-		return err
+	pid := s.flight.target.PID
+	if l := s.flight.options.Layout; l != nil && l.stat.PID == pid && !s.flight.options.AllThreads {
+		s.layout, s.before, s.maps, s.spans = l, l.stat, l.maps, l.spans
+	} else {
+		if s.before, err = readTarget(pid); err != nil {
+			return err
+		}
+		if err := s.readMaps(pid); err != nil {
+			return err
+		}
 	}
 	also := s.flight.options.Also
 	s.pieces = min(len(also), maxAlso)
@@ -165,13 +173,16 @@ func (s *session) readMaps(tid int) error {
 		return err
 	}
 	s.maps = maps
-	s.spans = appendSpans(s.spans[:0], maps)
+	s.spans = appendSpans(nil, maps)
 	return nil
 }
 
 // snapshot makes the result of what was copied. The copies leave the arena, which the next capture will use.
 func (s *session) snapshot() (*Snapshot, error) {
-	snap := &Snapshot{PID: s.flight.target.PID, Engine: Engine, Maps: s.maps, ThreadsLeftOut: s.leftOut}
+	snap := &Snapshot{PID: s.flight.target.PID, Engine: Engine, Maps: s.maps, ThreadsLeftOut: s.leftOut, Layout: s.layout}
+	if snap.Layout == nil {
+		snap.Layout = &Layout{maps: s.maps, spans: s.spans, stat: s.before}
+	}
 	snap.Threads = make([]Thread, 0, len(s.tracees))
 	copied := false
 	for i := range s.tracees {
@@ -195,6 +206,7 @@ func (s *session) snapshot() (*Snapshot, error) {
 	}
 	slices.SortFunc(snap.Threads[1:], func(a, b Thread) int { return a.TID - b.TID })
 	snap.Pause = time.Duration(s.end - s.firstStop)
+	snap.Held = time.Duration(s.end - s.seen)
 	return snap, nil
 }
 

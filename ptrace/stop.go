@@ -108,7 +108,7 @@ func (s *session) spin() bool {
 		case standing == 0:
 			s.lastRunning = now
 		case s.firstStop == 0:
-			s.firstStop = s.lastRunning
+			s.firstStop, s.seen = s.lastRunning, now
 		}
 		if running == 0 {
 			return true

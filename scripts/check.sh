@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check.sh STAGE...: run tests. Stages: vet, lint, go (with the race detector), go-short, regress (pg_regress), tap,
-# support-table (writes README.md's table of supported versions from the end-to-end tests).
+# check.sh STAGE...: run tests. Stages: vet, lint, go (with the race detector), go-short, soak (hours), regress
+# (pg_regress), tap, support-table (writes README.md's table of supported versions from the end-to-end tests).
 # What is missing is fetched first. Ends with the number of tests of each stage; the exit status says whether all passed.
 
 # shellcheck source=scripts/lib.sh
@@ -91,6 +91,14 @@ support_table() {
 stage_go-short() {
 	need_server
 	go_tests go -short
+}
+
+# stage_soak runs the tests that grow with the time they are given: 10,000 captures of servers at work, every frame rule
+# of LLVM's library too, a hundred stops of each busy program.
+stage_soak() {
+	need_server
+	export PGSB_SNAPSHOTS=${PGSB_SNAPSHOTS:-10000} PGSB_ORACLE_SLOW=1 STACKORACLE_RANDOM=${STACKORACLE_RANDOM:-100}
+	go_tests soak -count=1 -timeout 3h -v -run 'RandomSnapshots|Oracle|TestBusy|TestPostgres'
 }
 
 # stage_regress runs pg_regress against a throw-away server with a worker.

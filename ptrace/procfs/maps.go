@@ -1,7 +1,7 @@
 package procfs
 
 import (
-	"strconv"
+	"math"
 	"strings"
 )
 
@@ -76,75 +76,107 @@ func ParseMaps(data []byte) ([]Mapping, error) {
 func parseMaps(text string) ([]Mapping, error) {
 	maps := make([]Mapping, 0, strings.Count(text, "\n")+1)
 	last := uint64(0)
-	for text != "" {
-		line, rest, _ := strings.Cut(text, "\n")
-		m, ok := parseMapping(line)
-		if !ok || m.Start < last || m.End <= m.Start {
+	for p := (mapsParser{text: text}); p.at < len(text); {
+		begin := p.at
+		maps = append(maps, Mapping{})
+		m := &maps[len(maps)-1]
+		p.mapping(m)
+		if p.failed || m.Start < last || m.End <= m.Start {
+			line, _, _ := strings.Cut(text[begin:], "\n")
 			return nil, formatError("mapping", line)
 		}
 		last = m.End
-		maps = append(maps, m)
-		text = rest
 	}
 	return maps, nil
 }
 
-func parseMapping(line string) (m Mapping, ok bool) {
-	start, line, ok1 := hexField(line, '-')
-	end, line, ok2 := hexField(line, ' ')
-	perms, line, ok3 := parsePerms(line)
-	offset, line, ok4 := hexField(line, ' ')
-	major, line, ok5 := hexField(line, ':')
-	minor, line, ok6 := hexField(line, ' ')
-	inode, name, _ := strings.Cut(line, " ")
-	number, err := strconv.ParseUint(inode, 10, 64)
-	if !ok1 || !ok2 || !ok3 || !ok4 || !ok5 || !ok6 || err != nil || major > 1<<32-1 || minor > 1<<32-1 {
-		return Mapping{}, false
+// mapsParser goes through the text of a maps file once, byte by byte, and copies nothing: servers have hundreds of
+// lines, and the first capture of each process waits for them.
+type mapsParser struct {
+	text   string
+	at     int
+	failed bool
+}
+
+// mapping takes a line.
+func (p *mapsParser) mapping(m *Mapping) {
+	m.Start = p.hex('-')
+	m.End = p.hex(' ')
+	m.Perms = p.perms()
+	m.Offset = p.hex(' ')
+	major, minor := p.hex(':'), p.hex(' ')
+	p.failed = p.failed || major > 1<<32-1 || minor > 1<<32-1
+	m.Major, m.Minor = uint32(major), uint32(minor)
+	m.Inode = p.decimal()
+	rest := p.text[p.at:]
+	if end := strings.IndexByte(rest, '\n'); end >= 0 {
+		rest = rest[:end]
+		p.at++
 	}
-	m = Mapping{Start: start, End: end, Perms: perms, Offset: offset,
-		Major: uint32(major), Minor: uint32(minor), Inode: number}
+	p.at += len(rest)
 	// The name is padded with blanks on its left; nothing follows it. Only files can be deleted.
-	m.Path = strings.TrimLeft(name, " ")
-	if path, found := strings.CutSuffix(m.Path, " (deleted)"); found && number != 0 {
+	m.Path = strings.TrimLeft(rest, " ")
+	if path, found := strings.CutSuffix(m.Path, " (deleted)"); found && m.Inode != 0 {
 		m.Path, m.Deleted = path, true
 	}
-	return m, true
 }
 
-func parsePerms(line string) (p Perms, rest string, ok bool) {
+// perms takes the rights and the blank behind them.
+func (p *mapsParser) perms() (perms Perms) {
 	const flags = "rwxs"
-	if len(line) < 5 || line[4] != ' ' {
-		return 0, "", false
+	if len(p.text)-p.at < 5 || p.text[p.at+4] != ' ' {
+		p.failed = true
+		return 0
 	}
-	for i := range flags {
-		switch line[i] {
+	for i := range len(flags) {
+		switch p.text[p.at+i] {
 		case flags[i]:
-			p |= 1 << i
+			perms |= 1 << i
 		case '-', 'p':
 		default:
-			return 0, "", false
+			p.failed = true
 		}
 	}
-	return p, line[5:], true
+	p.at += 5
+	return perms
 }
 
-// hexField takes a hexadecimal number that ends at the separator; written out because strconv is most of the cost of
-// a long maps file otherwise.
-func hexField(line string, separator byte) (value uint64, rest string, ok bool) {
-	for i := range len(line) {
-		c := line[i]
+// hex takes a hexadecimal number of at most 16 digits and the separator behind it.
+func (p *mapsParser) hex(separator byte) (value uint64) {
+	for i := p.at; i < len(p.text); i++ {
+		c := p.text[i]
 		switch {
-		case c == separator:
-			return value, line[i+1:], i > 0
-		case i >= 16:
-			return 0, "", false
+		case c == separator && i > p.at:
+			p.at = i + 1
+			return value
+		case i-p.at >= 16:
+			p.failed = true
+			return 0
 		case '0' <= c && c <= '9':
 			value = value<<4 | uint64(c-'0')
 		case 'a' <= c && c <= 'f':
 			value = value<<4 | uint64(c-'a'+10)
 		default:
-			return 0, "", false
+			p.failed = true
+			return 0
 		}
 	}
-	return 0, "", false
+	p.failed = true
+	return 0
+}
+
+// decimal takes a decimal number that ends before a blank, a line feed or the end.
+func (p *mapsParser) decimal() (value uint64) {
+	i := p.at
+	for ; i < len(p.text) && p.text[i] != ' ' && p.text[i] != '\n'; i++ {
+		digit := uint64(p.text[i] - '0')
+		if digit > 9 || value > (math.MaxUint64-digit)/10 {
+			p.failed = true
+			return 0
+		}
+		value = value*10 + digit
+	}
+	p.failed = p.failed || i == p.at
+	p.at = i
+	return value
 }

@@ -45,6 +45,7 @@ func oracleFiles(t *testing.T) []string {
 	if testing.Short() {
 		return existing(t, smallFiles())
 	}
+	patterns = append(patterns, npmFiles()...)
 	slow := []string{"/usr/lib/x86_64-linux-gnu/libLLVM-*.so.1"}
 	if os.Getenv("PGSB_ORACLE_SLOW") != "" {
 		patterns = append(patterns, slow...)
@@ -52,6 +53,25 @@ func oracleFiles(t *testing.T) []string {
 		t.Logf("left out without PGSB_ORACLE_SLOW=1: %s", strings.Join(slow, " "))
 	}
 	return existing(t, append(patterns, filepath.SplitList(os.Getenv("PGSB_ORACLE_FILES"))...))
+}
+
+// npmFiles are the servers that the other tests run, and their PL/pgSQL.
+func npmFiles() []string {
+	var files []string
+	for _, dir := range filepath.SplitList(os.Getenv("PGSB_TEST_BINDIRS")) {
+		files = append(files, filepath.Join(dir, "postgres"))
+		for _, lib := range []string{"lib", "lib/postgresql"} {
+			if plpgsql := filepath.Join(dir, "..", lib, "plpgsql.so"); isFile(plpgsql) {
+				files = append(files, plpgsql)
+			}
+		}
+	}
+	return files
+}
+
+func isFile(path string) bool {
+	info, err := os.Stat(path)
+	return err == nil && info.Mode().IsRegular()
 }
 
 // smallFiles have each kind of rule that is about.

@@ -71,11 +71,21 @@ func (c candidate) file() (*os.File, fileID, error) {
 		_ = f.Close()
 		return nil, fileID{}, err
 	}
-	var id fileID
-	if st, ok := info.Sys().(*syscall.Stat_t); ok {
-		id = fileID{dev: st.Dev, ino: st.Ino, mtime: st.Mtim}
+	id, err := identify(f)
+	if err != nil {
+		_ = f.Close()
+		return nil, fileID{}, err
 	}
 	return f, id, nil
+}
+
+// identify says which file is open.
+func identify(f *os.File) (fileID, error) {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
+		return fileID{}, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return fileID{dev: st.Dev, ino: st.Ino, mtime: st.Mtim}, nil
 }
 
 // is reports whether the file is the one that is mapped.

@@ -52,6 +52,7 @@ type Capturer struct {
 	arch   *arch.Arch
 	images *images
 	spaces *spaces
+	known  *layouts
 	limit  *semaphore.Weighted
 	flight singleflight.Group
 }
@@ -68,7 +69,7 @@ func New(cfg Config) (*Capturer, error) {
 	}
 	imgs := newImages(host)
 	return &Capturer{
-		arch: host, images: imgs, spaces: newSpaces(imgs),
+		arch: host, images: imgs, spaces: newSpaces(imgs), known: newLayouts(),
 		limit: semaphore.NewWeighted(int64(n)),
 	}, nil
 }
@@ -129,32 +130,95 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 	opts := ptrace.Options{
 		MaxStack: o.MaxStack, RedZone: c.arch.RedZone, Deadline: o.Deadline, AllThreads: o.AllThreads,
 	}
-	var t *trace.Trace
+	r := run{capturer: c, target: target, options: o, key: processKey{target.PID, target.StartTime},
+		check: newCheck(target.PID)}
+	defer r.check.close()
+	if l := c.known.find(r.key); l != nil && !o.AllThreads && r.check.holds(l) {
+		opts.Layout = l.layout
+	}
 	for attempt := 0; ; attempt++ {
-		snap, err := ptrace.Capture(ctx, target, opts)
+		b, err := r.once(ctx, opts)
 		if err != nil {
 			return nil, err
 		}
-		var missing []uint64
-		t, missing = c.build(snap, target.StartTime, o)
-		t.Total = time.Since(start)
-		if len(missing) == 0 || attempt == maxRecaptures {
-			return t, nil
+		if b.stale { // as only a capture by a layout can be
+			opts.Layout = nil
+			attempt--
+			continue
 		}
-		opts.Also = append(opts.Also, missing...)
+		b.trace.Total = time.Since(start)
+		if len(b.missing) == 0 || attempt >= maxRecaptures {
+			return b.trace, nil
+		}
+		opts.Also = append(opts.Also, b.missing...)
 	}
 }
 
-// build unwinds and names a snapshot. It also returns the addresses at which
-// walks left the copied memory though the process has memory there.
-func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options) (*trace.Trace, []uint64) {
+// run is one call of Capturer.Capture, which may take several captures.
+type run struct {
+	capturer *Capturer
+	target   ptrace.Target
+	options  Options
+	key      processKey
+	check    check
+}
+
+// once captures and unwinds once. What it went by is compared with the process
+// afterwards, as far as it was not before.
+func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
+	c := r.capturer
+	snap, err := ptrace.Capture(ctx, r.target, opts)
+	if err != nil {
+		return built{}, err
+	}
+	b := c.build(snap, r.target.StartTime, r.options)
+	byLayout := opts.Layout != nil && snap.Layout == opts.Layout
+	sound := true
+	switch {
+	case byLayout:
+		if sound, err = r.check.sound(snap.Maps, &b); err != nil {
+			return built{}, fmt.Errorf("process %d: %w", r.target.PID, ptrace.ErrExited)
+		}
+	case r.check.file != nil:
+		// The mappings were read just before the stop. If the process has ended since, or cannot be asked, they are
+		// what counts.
+		same, err := r.check.unchanged(snap.Maps, b.used)
+		sound = same || err != nil
+	}
+	switch {
+	case !sound:
+		c.known.forget(r.key)
+		c.spaces.forget(r.key)
+		if b.stale = byLayout; !byLayout {
+			// Some image may have been taken for one that was at its place before: they are all looked at afresh.
+			b = c.build(snap, r.target.StartTime, r.options)
+		}
+	case r.key.startTime != 0 && !r.options.AllThreads:
+		c.known.keep(r.key, snap, b.used)
+	}
+	return b, nil
+}
+
+// built is what becomes of a snapshot.
+type built struct {
+	trace *trace.Trace
+	// missing are the addresses at which walks left the copied memory though
+	// the process has memory there.
+	missing []uint64
+	used    []usage // the mappings in which frames lie, in order
+	whole   bool    // all walks came to the ends of their stacks
+	stale   bool    // the process has other mappings than the layout said
+}
+
+// build unwinds and names a snapshot.
+func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options) built {
 	t := &trace.Trace{
-		PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause,
+		PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held,
 		Threads: make([]trace.Thread, len(snap.Threads)),
 	}
 	space := c.spaces.open(snap.PID, startTime, snap.Maps)
 	u := unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames}
-	var missing []uint64
+	b := built{trace: t, whole: true}
 	frames := make([]unwind.Frame, 0, 64)
 	for i := range snap.Threads {
 		th := &snap.Threads[i]
@@ -169,16 +233,18 @@ func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options) (*t
 			out.Stop = th.Err.Error()
 		}
 		out.Frames = space.name(frames)
+		b.used = space.usedBy(frames, b.used)
+		b.whole = b.whole && stop.Whole()
 		t.Unwind += walked.Sub(began)
 		t.Symbolize += time.Since(walked)
 		if stop.Reason == unwind.NoMemory && space.mapped(stop.Address) {
-			missing = append(missing, stop.Address)
+			b.missing = append(b.missing, stop.Address)
 		}
 		if stop.Reason == unwind.NoMemory && th.Stack.Cut {
 			out.Stop = fmt.Sprintf("only %d bytes of stack copied", len(th.Stack.Data))
 		}
 	}
-	return t, missing
+	return b
 }
 
 func (c *Capturer) unwindThread(

@@ -75,6 +75,7 @@ type images struct {
 	arch *arch.Arch
 	mu   sync.Mutex
 	byID map[string]*module
+	held heldFiles
 }
 
 func newImages(a *arch.Arch) *images {
@@ -89,6 +90,15 @@ func (c *images) find(pid int, maps []procfs.Mapping, i int) *module {
 	if !ok {
 		return nil
 	}
+	m := c.ask(pid, maps, i, base)
+	if held := c.held.mapped(pid, &base); held != nil {
+		return held // it has ended: what it answered may be half of it
+	}
+	return m
+}
+
+// ask is find for a live process.
+func (c *images) ask(pid int, maps []procfs.Mapping, i int, base procfs.Mapping) *module {
 	inMemory, err := image.FromMemory(processReader(pid), base.Start, path.Base(base.Path))
 	if err != nil {
 		return nil
@@ -154,6 +164,8 @@ func (c *images) fromFile(pid int, open candidate, base *procfs.Mapping, id stri
 	m := c.keep(key, &module{image: img, name: img.Name(), arch: c.arch, path: base.Path, root: rootOf(pid)})
 	if m.image != img {
 		_ = f.Close()
+	} else {
+		c.held.add(f, st, m)
 	}
 	return m
 }

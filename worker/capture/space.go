@@ -62,6 +62,13 @@ func (s *spaces) open(pid int, startTime uint64, maps []procfs.Mapping) *space {
 	return sp
 }
 
+// forget drops what is remembered of a process.
+func (s *spaces) forget(key processKey) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.byKey, key)
+}
+
 // space is the executable part of one process's address space at the time of
 // a snapshot. It implements unwind.Modules, for one goroutine.
 type space struct {

@@ -12,11 +12,12 @@ import (
 
 // stats collects what captures took.
 type stats struct {
-	pause, unwind, symbolize, total []time.Duration
+	pause, held, unwind, symbolize, total []time.Duration
 }
 
 func (s *stats) add(t *trace.Trace) {
 	s.pause = append(s.pause, t.Pause)
+	s.held = append(s.held, t.Held)
 	s.unwind = append(s.unwind, t.Unwind)
 	s.symbolize = append(s.symbolize, t.Symbolize)
 	s.total = append(s.total, t.Total)
@@ -36,10 +37,12 @@ func (s *stats) print(w io.Writer) error {
 	return json.NewEncoder(w).Encode(struct {
 		Count     int       `json:"count"`
 		Pause     quantiles `json:"pause_us"`
+		Held      quantiles `json:"held_us"`
 		Unwind    quantiles `json:"unwind_us"`
 		Symbolize quantiles `json:"symbolize_us"`
 		Total     quantiles `json:"total_us"`
-	}{s.count(), newQuantiles(s.pause), newQuantiles(s.unwind), newQuantiles(s.symbolize), newQuantiles(s.total)})
+	}{s.count(), newQuantiles(s.pause), newQuantiles(s.held), newQuantiles(s.unwind), newQuantiles(s.symbolize),
+		newQuantiles(s.total)})
 }
 
 // newQuantiles sorts d in place.

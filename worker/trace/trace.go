@@ -10,8 +10,9 @@ type Trace struct {
 	PID int
 	// Engine is how the process was captured: "stop".
 	Engine string
-	// Pause is how long the process stood still.
-	Pause time.Duration
+	// Pause is how long the process stood still at most, Held the part of it
+	// from the moment the stop was known.
+	Pause, Held time.Duration
 	// Unwind and Symbolize are what the steps after the pause took.
 	Unwind    time.Duration
 	Symbolize time.Duration

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+)
+
+// The README's figures stand between these lines; what is there is replaced.
+const (
+	publishBegin = "<!-- figures: make bench -->"
+	publishEnd   = "<!-- end of figures -->"
+	chartName    = "pause.svg"
+)
+
+// publish writes the table and the chart into the output directory and, if asked to, the table into README.md and the
+// chart beside the sources.
+func (r *report) publish(o options) error {
+	if !o.wants("captures") {
+		return nil
+	}
+	r.finish()
+	table, chart := r.markdown(), r.chart()
+	if err := os.WriteFile(filepath.Join(o.Out, "table.md"), table, 0o644); err != nil {
+		return fmt.Errorf("table: %w", err)
+	}
+	if err := os.WriteFile(filepath.Join(o.Out, chartName), chart, 0o644); err != nil {
+		return fmt.Errorf("chart: %w", err)
+	}
+	if !o.Publish {
+		return nil
+	}
+	if err := os.WriteFile(filepath.Join(o.Source, chartName), chart, 0o644); err != nil {
+		return fmt.Errorf("chart: %w", err)
+	}
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		return fmt.Errorf("README: %w", err)
+	}
+	before, rest, ok1 := bytes.Cut(readme, []byte(publishBegin+"\n"))
+	_, after, ok2 := bytes.Cut(rest, []byte(publishEnd))
+	if !ok1 || !ok2 {
+		return fmt.Errorf("README.md has no %s … %s to put the table in", publishBegin, publishEnd)
+	}
+	text := fmt.Sprintf("%s%s\n%s%s%s", before, publishBegin, table, publishEnd, after)
+	if err := os.WriteFile("README.md", []byte(text), 0o644); err != nil {
+		return fmt.Errorf("README: %w", err)
+	}
+	return nil
+}
+
+// markdown is the README's table.
+func (r *report) markdown() []byte {
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "![Pause of the target, by tool](bench/%s)\n\n", chartName)
+	fmt.Fprintf(&b, "PostgreSQL %s, Linux %s, %d × %s.\nMedians of %d rounds in which the tools took turns. The pause is "+
+		"from the moment the tool knows of the stop\nto the end of the detach; the last column compares it with ours.\n\n",
+		r.PostgreSQL, r.Machine.Kernel, r.Machine.Processors, r.Machine.Processor, r.Rounds)
+	b.WriteString("| target | tool | pause | 99 % | whole call | to ours |\n| --- | --- | --- | --- | --- | --- |\n")
+	for _, one := range r.Results {
+		if one.Absent != "" || one.Pause.P50 == 0 {
+			continue
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s |\n", one.Target, one.Tool, micros(one.Pause.P50),
+			micros(one.Pause.P99), micros(one.Call.P50), one.Against["p50"])
+	}
+	b.WriteByte('\n')
+	for _, s := range r.SQL {
+		target := ""
+		if s.Target != "" {
+			target = ", " + s.Target
+		}
+		fmt.Fprintf(&b, "- `%s`%s: %s (99 %%: %s)\n", s.Statement, target, micros(s.US.P50), micros(s.US.P99))
+	}
+	for _, l := range r.Load {
+		if l.Absent == "" && l.Tool != loadControl {
+			fmt.Fprintf(&b, "- pgbench select-only with all backends captured %.0f times a second each by %s: %.1f %% slower\n",
+				l.Rate, l.Tool, l.Loss)
+		}
+	}
+	return b.Bytes()
+}

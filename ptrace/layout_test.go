@@ -1,0 +1,76 @@
+package ptrace
+
+import (
+	"os"
+	"os/exec"
+	"os/signal"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestLayout: a capture by the layout of an earlier one says the same, of whatever state the process is in.
+func TestLayout(t *testing.T) {
+	target := startTarget(t, "sleep")
+	first := mustCapture(t, target.pid, Options{})
+	second := mustCapture(t, target.pid, Options{Layout: first.Layout})
+	if second.Layout != first.Layout || &second.Maps[0] != &first.Maps[0] {
+		t.Error("the mappings were read again")
+	}
+	a, b := &first.Threads[0], &second.Threads[0]
+	if string(a.Registers) != string(b.Registers) || a.Stack.Start != b.Stack.Start || a.Name != b.Name ||
+		a.State != b.State {
+		t.Errorf("%s in %c, stack 0x%x; by the layout %s in %c, stack 0x%x",
+			a.Name, a.State, a.Stack.Start, b.Name, b.State, b.Stack.Start)
+	}
+	if s := mustCapture(t, target.pid, Options{Layout: first.Layout, AllThreads: true}); s.Layout == first.Layout {
+		t.Error("the layout was taken for all threads")
+	}
+	kill(t, target.pid, unix.SIGSTOP)
+	untilState(t, target.pid, 'T')
+	if s := mustCapture(t, target.pid, Options{Layout: first.Layout}); s.Threads[0].State != 'T' {
+		t.Errorf("a stopped process has state %c", s.Threads[0].State)
+	}
+	kill(t, target.pid, unix.SIGCONT)
+}
+
+// TestLayoutOfAnother: a layout of another process, or of another program in the same one, is left aside.
+func TestLayoutOfAnother(t *testing.T) {
+	one, other := startTarget(t, "sleep"), startTarget(t, "sleep")
+	layout := mustCapture(t, one.pid, Options{}).Layout
+	if s := mustCapture(t, other.pid, Options{Layout: layout}); s.Layout == layout {
+		t.Error("the layout of another process was taken")
+	}
+	stale := layout.WithMaps(layout.maps)
+	stale.stat.StackStart++ // as execve(2) changes it
+	if s := mustCapture(t, one.pid, Options{Layout: stale}); s.Layout == stale || s.Maps[0] != layout.maps[0] {
+		t.Error("the layout of another program was taken")
+	}
+}
+
+// TestStopsAreMuted: SIGCHLD comes for a child that has ended and not for one that stops, whoever listens to it.
+func TestStopsAreMuted(t *testing.T) {
+	signals := make(chan os.Signal, 1)
+	signal.Notify(signals, unix.SIGCHLD)
+	defer signal.Stop(signals)
+	target := startTarget(t, "sleep")
+	mustCapture(t, target.pid, Options{})
+	var action sigaction
+	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), 0,
+		uintptr(unsafe.Pointer(&action)), maskSize, 0, 0); errno != 0 {
+		t.Fatal(errno)
+	}
+	if action.flags&saNoCldStop == 0 || action.handler <= 1 {
+		t.Errorf("handler 0x%x, flags 0x%x", action.handler, action.flags)
+	}
+	if err := exec.CommandContext(t.Context(), "true").Run(); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-signals:
+	case <-time.After(10 * time.Second):
+		t.Error("no signal for a child that has ended")
+	}
+}

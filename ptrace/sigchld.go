@@ -1,0 +1,33 @@
+package ptrace
+
+import (
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// sigaction is the kernel's struct sigaction: the handler, the flags and, depending on the architecture, what follows.
+type sigaction struct {
+	handler, flags uint64
+	rest           [4]uint64
+}
+
+const (
+	saNoCldStop = 1
+	maskSize    = 8 // of sigset_t in the kernel
+)
+
+// muteStops tells the kernel not to send this process SIGCHLD when a tracee or a child stops, only when a child ends:
+// the Go runtime's handler would run on some other thread and take the processor away from ours or the target's just
+// while that stands still. The handler itself stays. It is asked for again with each capture, because os/signal sets
+// the handler anew without the flag.
+func muteStops() {
+	var action sigaction
+	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), 0,
+		uintptr(unsafe.Pointer(&action)), maskSize, 0, 0); errno != 0 || action.flags&saNoCldStop != 0 {
+		return
+	}
+	action.flags |= saNoCldStop
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), uintptr(unsafe.Pointer(&action)), 0,
+		maskSize, 0, 0)
+}

@@ -1,0 +1,201 @@
+package capture
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+	"sync"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind"
+)
+
+// maxLayouts bounds the processes whose mappings are remembered: about 10 kB each.
+const maxLayouts = 1024
+
+// layouts remembers the mappings of processes, which take longer to read than everything else of a capture together.
+// What a capture uses of them is compared with the process every time: the mappings that its last walk went through
+// before the process is stopped, those that are new to a walk after it.
+type layouts struct {
+	mu    sync.Mutex
+	byKey map[processKey]*layout
+	paths map[string]string // one copy of each
+}
+
+// layout is what is remembered of one process; immutable once it is among the layouts.
+type layout struct {
+	layout *ptrace.Layout
+	maps   []procfs.Mapping
+	used   []usage // the mappings that the last walk went through, in order
+}
+
+func newLayouts() *layouts {
+	return &layouts{byKey: make(map[processKey]*layout), paths: make(map[string]string)}
+}
+
+func (l *layouts) find(key processKey) *layout {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.byKey[key]
+}
+
+func (l *layouts) forget(key processKey) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.byKey, key)
+}
+
+// keep remembers what a capture has read, and which mappings its walks went through.
+func (l *layouts) keep(key processKey, snap *ptrace.Snapshot, used []usage) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	old := l.byKey[key]
+	if old != nil && len(old.maps) > 0 && &old.maps[0] == &snap.Maps[0] {
+		if !slices.Equal(old.used, used) {
+			l.byKey[key] = &layout{layout: old.layout, maps: old.maps, used: used}
+		}
+		return
+	}
+	if old == nil && len(l.byKey) >= maxLayouts {
+		for k := range l.byKey {
+			delete(l.byKey, k)
+			break
+		}
+	}
+	maps := l.share(snap.Maps)
+	l.byKey[key] = &layout{layout: snap.Layout.WithMaps(maps), maps: maps, used: used}
+}
+
+// share copies mappings so that equal paths are the same string: those of a snapshot hold the whole text of its maps.
+func (l *layouts) share(maps []procfs.Mapping) []procfs.Mapping {
+	const most = 8192 // paths; servers have some dozens
+	if len(l.paths) > most {
+		clear(l.paths)
+	}
+	shared := slices.Clone(maps)
+	for i := range shared {
+		p, known := l.paths[shared[i].Path]
+		if !known {
+			p = strings.Clone(shared[i].Path)
+			l.paths[p] = p
+		}
+		shared[i].Path = p
+	}
+	return shared
+}
+
+// usage is a mapping that frames of a walk lie in.
+type usage struct {
+	mapping int    // its index
+	id      string // build-id of the image that it was taken for, "" if there is none
+}
+
+func byMapping(a, b usage) int { return cmp.Compare(a.mapping, b.mapping) }
+
+// check compares what a capture goes by with the live process.
+type check struct {
+	pid  int
+	file *procfs.MapsFile // nil: the kernel cannot be asked
+	// before are the mappings that were compared before the stop.
+	before []usage
+}
+
+func newCheck(pid int) check {
+	file, err := procfs.OpenMaps(pid)
+	if err != nil {
+		return check{pid: pid} // why it cannot be opened is what the capture will say
+	}
+	return check{pid: pid, file: file}
+}
+
+func (c *check) close() {
+	if c.file != nil {
+		c.file.Close()
+	}
+}
+
+// holds tells, before the stop, whether a layout still says what it did of the mappings that were used last.
+func (c *check) holds(l *layout) bool {
+	if c.file == nil {
+		return false
+	}
+	for _, u := range l.used {
+		if ok, err := c.same(&l.maps[u.mapping], u.id); !ok || err != nil {
+			return false
+		}
+	}
+	c.before = l.used
+	return true
+}
+
+// sound tells, after the stop, whether walks that went by remembered mappings went right. All that a walk to the end
+// of a stack believes are the mappings that its frames lie in; one that ended elsewhere may have ended because of what
+// is not among the mappings.
+func (c *check) sound(maps []procfs.Mapping, b *built) (bool, error) {
+	if ok, err := c.unchanged(maps, b.used); !ok || err != nil || b.whole {
+		return ok, err
+	}
+	now, err := procfs.Maps(c.pid)
+	if err != nil {
+		return false, err
+	}
+	return slices.EqualFunc(maps, now, func(a, b procfs.Mapping) bool { return a.SameMemory(&b) }), nil
+}
+
+// unchanged compares the mappings that were not compared before the stop.
+func (c *check) unchanged(maps []procfs.Mapping, used []usage) (bool, error) {
+	for _, u := range used {
+		if slices.Contains(c.before, u) {
+			continue
+		}
+		if ok, err := c.same(&maps[u.mapping], u.id); !ok || err != nil {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// same asks the process for one mapping. That it is of the same file is not enough: a file that was written over keeps
+// its inode, but gets another build-id.
+func (c *check) same(m *procfs.Mapping, id string) (bool, error) {
+	if m.Path == "[vsyscall]" {
+		return true, nil // is at its place in every process, and no mapping that could be asked for
+	}
+	var now procfs.Mapping
+	var idNow string
+	var err error
+	if id == "" || m.Inode == 0 {
+		now, err = c.file.At(m.Start)
+	} else {
+		now, idNow, err = c.file.ImageAt(m.Start)
+	}
+	switch {
+	case errors.Is(err, procfs.ErrUnmapped):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	return now.SameMemory(m) && (idNow == "" || idNow == id), nil
+}
+
+// usedBy adds the mappings that frames lie in to a sorted set of them.
+func (sp *space) usedBy(frames []unwind.Frame, used []usage) []usage {
+	for i := range frames {
+		m := sp.mapping(frames[i].Lookup())
+		if m < 0 {
+			continue
+		}
+		at, known := slices.BinarySearchFunc(used, usage{mapping: m}, byMapping)
+		if known {
+			continue
+		}
+		u := usage{mapping: m}
+		if _, found, ok := sp.find(frames[i].Lookup()); ok && found.module != nil {
+			u.id = found.module.image.BuildID()
+		}
+		used = slices.Insert(used, at, u)
+	}
+	return used
+}

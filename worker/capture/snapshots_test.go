@@ -1,0 +1,223 @@
+package capture_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// snapshotsVariable is how many captures TestRandomSnapshots makes in all; snapshotsDefault without it.
+const (
+	snapshotsVariable = "PGSB_SNAPSHOTS"
+	snapshotsDefault  = 500
+)
+
+// loads are what the backends are at while they are captured. The first two are pgbench's scripts, select-only and
+// TPC-B-like. With a %d, it is a number from 1 to 20,000 that changes with each execution.
+var loads = []struct{ name, sql string }{
+	{"select-only", "SELECT abalance FROM accounts WHERE aid = %d"},
+	{"tpcb-like", `BEGIN;
+		UPDATE accounts SET abalance = abalance + 1 WHERE aid = %[1]d;
+		SELECT abalance FROM accounts WHERE aid = %[1]d;
+		UPDATE tellers SET tbalance = tbalance + 1 WHERE tid = %[1]d %% 10;
+		UPDATE branches SET bbalance = bbalance + 1 WHERE bid = 1;
+		INSERT INTO history (aid, delta, mtime) VALUES (%[1]d, 1, CURRENT_TIMESTAMP);
+		END`},
+	{"parallel query", "SELECT count(*) FROM accounts a JOIN accounts b USING (filler) WHERE a.aid <> b.aid"},
+	{"PL/pgSQL", "SELECT nested(3)"},
+}
+
+const snapshotsSchema = `
+CREATE TABLE branches (bid int PRIMARY KEY, bbalance int);
+INSERT INTO branches VALUES (1, 0);
+CREATE TABLE tellers (tid int PRIMARY KEY, tbalance int);
+INSERT INTO tellers SELECT t, 0 FROM generate_series(0, 9) t;
+CREATE TABLE accounts (aid int PRIMARY KEY, abalance int, filler text);
+INSERT INTO accounts SELECT a, 0, md5((a % 5000)::text) FROM generate_series(1, 20000) a;
+ALTER TABLE accounts SET (parallel_workers = 2);
+CREATE TABLE history (aid int, delta int, mtime timestamp);
+ANALYZE;
+CREATE FUNCTION work(n int) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE r record; total bigint := 0; BEGIN
+	FOR r IN SELECT aid, md5(filler) AS m FROM accounts WHERE aid <= n ORDER BY 2 LOOP
+		total := total + length(r.m || r.aid);
+		BEGIN
+			IF r.aid % 50 = 0 THEN RAISE EXCEPTION 'no'; END IF;
+		EXCEPTION WHEN raise_exception THEN total := total - 1;
+		END;
+	END LOOP;
+	RETURN total;
+END $$;
+CREATE FUNCTION nested(depth int) RETURNS bigint LANGUAGE plpgsql AS $$
+BEGIN
+	IF depth > 0 THEN RETURN nested(depth - 1) + 1; END IF;
+	EXECUTE 'SELECT work(300)';
+	RETURN work(300);
+END $$`
+
+// tally counts captures by their outcome.
+type tally struct {
+	captures, whole, uncovered, ended, frames, deepest int
+	failures                                           map[string]int
+}
+
+// TestRandomSnapshots captures every process of servers at work at moments that nobody chose: each stack has to end
+// where the program starts. The share that does is printed; each that does not is shown.
+func TestRandomSnapshots(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: not with -short")
+	}
+	captures := snapshotsDefault
+	if text := os.Getenv(snapshotsVariable); text != "" {
+		var err error
+		if captures, err = strconv.Atoi(text); err != nil || captures < 1 {
+			t.Fatalf("%s is %q", snapshotsVariable, text)
+		}
+	}
+	var all tally
+	servers := pgtest.BinDirs(t)
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		one := snapshots(t, binDir, (captures+len(servers)-1)/len(servers))
+		all.captures += one.captures
+		all.whole += one.whole
+	})
+	if all.captures > 0 {
+		t.Logf("%d of %d stacks (%.3f %%) ended where the program starts", all.whole, all.captures,
+			100*float64(all.whole)/float64(all.captures))
+	}
+}
+
+func snapshots(t *testing.T, binDir string, captures int) tally {
+	t.Helper()
+	server := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{
+		"parallel_setup_cost = 0", "parallel_tuple_cost = 0", "max_parallel_workers = 4", "autovacuum_naptime = 1s",
+		"jit = off", // code that LLVM makes is the stack oracle's matter
+		"wal_level = logical", "shared_buffers = 16MB",
+	}})
+	server.Exec(t, snapshotsSchema)
+	keepBusy(t, server)
+	c := capturer(t)
+	n := tally{failures: map[string]int{}}
+	for n.captures < captures {
+		processes, err := procfs.Children(server.PostmasterPID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		rand.Shuffle(len(processes), func(i, j int) { processes[i], processes[j] = processes[j], processes[i] })
+		for _, pid := range processes {
+			tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, PPID: server.PostmasterPID(), UID: -1},
+				capture.Options{})
+			switch {
+			case errors.Is(err, ptrace.ErrExited), errors.Is(err, ptrace.ErrRecycled):
+				n.ended++
+			case err != nil:
+				t.Fatalf("process %d: %v", pid, err)
+			default:
+				n.add(t, pid, tr)
+			}
+		}
+	}
+	t.Logf("%d of %d stacks (%.3f %%) whole, %d in code without call frame information; %d frames, %d at most; "+
+		"%d processes ended before", n.whole, n.captures, 100*float64(n.whole)/float64(n.captures), n.uncovered,
+		n.frames, n.deepest, n.ended)
+	if n.uncovered > 2+captures/100 {
+		t.Errorf("%d stacks in code without call frame information are more than there is such code", n.uncovered)
+	}
+	return n
+}
+
+// add judges one stack.
+func (n *tally) add(t *testing.T, pid int, tr *trace.Trace) {
+	t.Helper()
+	th := &tr.Threads[0]
+	n.captures++
+	n.frames += len(th.Frames)
+	n.deepest = max(n.deepest, len(th.Frames))
+	last := th.Frames[len(th.Frames)-1]
+	started := last.Function == "_start" || last.Function == "" && strings.HasPrefix(last.Module, "postgres")
+	bare, guesses, guessed := uncovered(th)
+	switch {
+	case th.Whole && started && guesses == 0 && len(th.Frames) > 3:
+		n.whole++
+		return
+	case bare:
+		n.uncovered++
+		return
+	}
+	const most = 10
+	if n.failures[th.Stop]++; n.failures[th.Stop] <= most {
+		var text strings.Builder
+		for i := range th.Frames {
+			f := &th.Frames[i]
+			fmt.Fprintf(&text, "#%-3d 0x%x %s %s %s\n", i, f.Address, f.Name(), f.Module, f.Note)
+		}
+		t.Errorf("process %d: %s %s\n%s", pid, th.Stop, guessed, text.String())
+	}
+}
+
+// uncovered tells of a stack with frames that are not found by call frame information whether that is because the
+// innermost one, or the one above the first guess, runs in code of a library that has none: the C run-time's start
+// and end of each library (.init, .fini, deregister_tm_clones), which runs when a parallel worker exits, and a few
+// functions of OpenSSL 1.1 in assembly. Where those have a frame pointer it leads on, and is marked; else the stack
+// ends there.
+func uncovered(th *trace.Thread) (bare bool, guesses int, guessed string) {
+	at := len(th.Frames) - 1
+	for i := range th.Frames {
+		if note := th.Frames[i].Note; note != "" && note != "signal handler called" {
+			guessed, at = note, min(at, i-1)
+			guesses++
+		}
+	}
+	f := &th.Frames[max(0, at)]
+	library := strings.Contains(f.Module, ".so") && !strings.HasPrefix(f.Module, "libc.so")
+	return library && (guesses <= 1 && th.Whole || len(th.Frames) == 1), guesses, guessed
+}
+
+// keepBusy runs every load in a connection of its own, select-only in two, until the test ends.
+func keepBusy(t *testing.T, server *pgtest.Server) {
+	t.Helper()
+	for i := range len(loads) + 1 {
+		load := loads[i%len(loads)]
+		conn := server.Connect(t, server.User, "postgres")
+		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		done := make(chan struct{})
+		t.Cleanup(func() { cancel(); <-done })
+		started := make(chan error, 1)
+		go func() {
+			defer close(done)
+			for first := true; ctx.Err() == nil; first = false {
+				sql := load.sql
+				if strings.Contains(sql, "%") {
+					sql = fmt.Sprintf(sql, 1+rand.IntN(20000)) //nolint:gosec // a key of pgbench's
+				}
+				err := conn.PgConn().Exec(ctx, sql).Close()
+				if first {
+					started <- err
+				}
+				if err != nil {
+					return // by cancel only: the first one was in order
+				}
+			}
+		}()
+		select {
+		case err := <-started:
+			if err != nil {
+				t.Fatalf("%s: %v", load.name, err)
+			}
+		case <-time.After(time.Minute):
+			t.Fatalf("%s takes too long", load.name)
+		}
+	}
+}

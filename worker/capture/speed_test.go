@@ -1,0 +1,193 @@
+package capture
+
+import (
+	"errors"
+	"io"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind"
+)
+
+// deepProcesses starts testdata/nest.c that many times, each process the given number of calls deep.
+func deepProcesses(tb testing.TB, count int, depth string) []int {
+	tb.Helper()
+	exe := filepath.Join(tb.TempDir(), "nest")
+	compile := exec.CommandContext(tb.Context(), "gcc", "-O1", "-o", exe, "testdata/nest.c")
+	if out, err := compile.CombinedOutput(); err != nil {
+		tb.Fatalf("gcc: %v\n%s", err, out)
+	}
+	pids := make([]int, count)
+	for i := range pids {
+		cmd := exec.Command(exe, "deep", depth)
+		out, err := cmd.StdoutPipe()
+		if err != nil {
+			tb.Fatal(err)
+		}
+		if err := cmd.Start(); err != nil {
+			tb.Fatal(err)
+		}
+		tb.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+		if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
+			tb.Fatal(err)
+		}
+		pids[i] = cmd.Process.Pid
+	}
+	return pids
+}
+
+// snapshotOf is what unwinding starts from: a stack of about that many frames, and where its code lies.
+func snapshotOf(tb testing.TB, depth string) (c *Capturer, snap *ptrace.Snapshot, sp *space) {
+	tb.Helper()
+	pid := deepProcesses(tb, 1, depth)[0]
+	c, err := New(Config{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	stat, err := procfs.ReadStat(pid)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	snap, err = ptrace.Capture(tb.Context(), ptrace.Target{PID: pid, UID: -1}, ptrace.Options{})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return c, snap, c.spaces.open(pid, stat.StartTime, snap.Maps)
+}
+
+// TestUnwindingAllocates what the number of frames does not change.
+func TestUnwindingAllocates(t *testing.T) {
+	allocations := map[string]float64{}
+	for _, depth := range []string{"5", "100"} {
+		c, snap, sp := snapshotOf(t, depth)
+		u := unwind.Unwinder{Arch: c.arch}
+		frames := make([]unwind.Frame, 0, 256)
+		allocations[depth] = testing.AllocsPerRun(50, func() {
+			var stop unwind.Stop
+			if frames, stop = c.unwindThread(frames[:0], &u, &snap.Threads[0], nil, sp); !stop.Whole() {
+				t.Fatalf("%v after %d frames", stop, len(frames))
+			}
+		})
+	}
+	if allocations["5"] != allocations["100"] {
+		t.Errorf("unwinding allocates %v times in the shallow stack, %v in the deep one", allocations["5"],
+			allocations["100"])
+	}
+}
+
+// BenchmarkUnwind walks a warm stack, BenchmarkName names its frames; both of 30.
+func BenchmarkUnwind(b *testing.B) {
+	c, snap, sp := snapshotOf(b, "21")
+	u := unwind.Unwinder{Arch: c.arch}
+	frames := make([]unwind.Frame, 0, 256)
+	b.ReportAllocs()
+	for b.Loop() {
+		frames, _ = c.unwindThread(frames[:0], &u, &snap.Threads[0], nil, sp)
+	}
+	b.ReportMetric(float64(len(frames)), "frames")
+}
+
+func BenchmarkName(b *testing.B) {
+	c, snap, sp := snapshotOf(b, "21")
+	u := unwind.Unwinder{Arch: c.arch}
+	frames, _ := c.unwindThread(nil, &u, &snap.Threads[0], nil, sp)
+	_ = sp.name(frames) // loads the symbols
+	b.ReportAllocs()
+	for b.Loop() {
+		_ = sp.name(frames)
+	}
+	b.ReportMetric(float64(len(frames)), "frames")
+}
+
+// BenchmarkThousand captures, unwinds and names a thousand known processes, as many side by side as there are CPUs.
+func BenchmarkThousand(b *testing.B) {
+	pids := deepProcesses(b, 1000, "20")
+	c, err := New(Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	all := func() {
+		var next, failed atomic.Int64
+		var group sync.WaitGroup
+		for range runtime.GOMAXPROCS(0) {
+			group.Go(func() {
+				for i := next.Add(1) - 1; i < int64(len(pids)); i = next.Add(1) - 1 {
+					t, err := c.Capture(b.Context(), ptrace.Target{PID: pids[i], UID: -1}, Options{})
+					if err != nil || !t.Threads[0].Whole {
+						failed.Add(1)
+					}
+				}
+			})
+		}
+		group.Wait()
+		if n := failed.Load(); n > 0 {
+			b.Fatalf("%d captures failed", n)
+		}
+	}
+	all()
+	b.ReportAllocs()
+	for b.Loop() {
+		all()
+	}
+	b.ReportMetric(heapMB(), "MB-heap")
+}
+
+// BenchmarkCold is the first capture of a server by a program that knows nothing yet. After all servers at hand it
+// says how much memory what is remembered of them takes.
+func BenchmarkCold(b *testing.B) {
+	together, err := New(Config{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	servers := pgtest.BinDirs(b)
+	for _, binDir := range servers {
+		server := pgtest.Start(b, binDir, pgtest.Options{})
+		processes, err := procfs.Children(server.PostmasterPID())
+		if err != nil || len(processes) == 0 {
+			b.Fatalf("no processes: %v", err)
+		}
+		stays := 0
+		for _, pid := range processes {
+			_, err := together.Capture(b.Context(), ptrace.Target{PID: pid, UID: -1}, Options{})
+			switch {
+			case err == nil && stays == 0:
+				stays = pid // the oldest lives as long as the server
+			case err == nil:
+			case !errors.Is(err, ptrace.ErrExited):
+				b.Fatal(err)
+			}
+		}
+		b.Run(pgtest.Version(b, binDir), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				c, err := New(Config{})
+				if err != nil {
+					b.Fatal(err)
+				}
+				if _, err := c.Capture(b.Context(), ptrace.Target{PID: stays, UID: -1}, Options{}); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+	b.Logf("%d servers: %.1f MB of heap", len(servers), heapMB())
+	runtime.KeepAlive(together)
+}
+
+// heapMB is what the collector cannot free.
+func heapMB() float64 {
+	var m runtime.MemStats
+	runtime.GC()
+	time.Sleep(time.Millisecond) // finalizers
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return float64(m.HeapAlloc) / (1 << 20)
+}
