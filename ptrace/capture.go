@@ -35,6 +35,8 @@ type Options struct {
 	// is taken instead of reading the mappings once more, which is most of the cost of a capture. It is left aside when
 	// the process runs another program now, and with AllThreads, because stacks of threads come and go.
 	Layout *Layout
+	// Trail is further memory to copy in the same stop; nil: none.
+	Trail *Trail
 
 	hook func(step) // for tests: called outside of the pause
 }
@@ -63,6 +65,7 @@ type Snapshot struct {
 	Layout  *Layout  // for Options.Layout of a later capture
 	Threads []Thread // the main thread first, the others by id
 	Also    []Stack  // what Options.Also asked for, as far as it was readable
+	Found   []Stack  // what Options.Trail led to, as far as it was readable
 	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
 	ThreadsLeftOut int
 }

@@ -64,6 +64,7 @@ type child struct {
 	*exec.Cmd
 
 	pid    int
+	first  string // the line that said it is ready
 	stdin  io.WriteCloser
 	stdout *bufio.Reader
 }
@@ -97,8 +98,8 @@ func startChild(t testing.TB, cmd *exec.Cmd) *child {
 		_ = stdin.Close()
 		_ = cmd.Wait()
 	})
-	if line := c.line(t); line != "ready" {
-		t.Fatalf("%v said %q", cmd.Args, line)
+	if c.first = c.line(t); c.first != "ready" && !strings.HasPrefix(c.first, "ready ") {
+		t.Fatalf("%v said %q", cmd.Args, c.first)
 	}
 	return c
 }

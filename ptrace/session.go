@@ -45,6 +45,7 @@ type session struct {
 
 	also   [maxAlso]piece // further memory to copy
 	pieces int
+	trail  trail
 
 	// Times in ns: when all threads were last known to run, the first stop at the earliest, when it was seen, the last
 	// detach. 0: not yet.
@@ -147,6 +148,7 @@ func (s *session) prepare() (err error) {
 	for i := range s.pieces {
 		s.also[i] = piece{address: also[i]}
 	}
+	s.trail.prepare(s.flight.options.Trail)
 	return s.arena.reserve(s.flight.options.MaxStack, 1+s.pieces)
 }
 
@@ -204,6 +206,7 @@ func (s *session) snapshot() (*Snapshot, error) {
 				Stack{Start: p.start, Data: slices.Clone(s.arena.memory[p.at : p.at+p.length]), Cut: p.cut})
 		}
 	}
+	snap.Found = s.found()
 	slices.SortFunc(snap.Threads[1:], func(a, b Thread) int { return a.TID - b.TID })
 	snap.Pause = time.Duration(s.end - s.firstStop)
 	snap.Held = time.Duration(s.end - s.seen)

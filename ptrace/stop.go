@@ -147,6 +147,9 @@ func (s *session) copyAll() {
 	for i := range s.pieces {
 		s.copyPiece(&s.also[i], &s.tracees[0])
 	}
+	if s.trail.wanted {
+		s.copyTrail(&s.tracees[0])
+	}
 }
 
 // copyPiece reads further memory, by way of the main thread if that stands still.

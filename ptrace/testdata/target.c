@@ -205,6 +205,47 @@ static void grow(void)
 	deep(4000);
 }
 
+// listed has a list on its stack, as TestTrail describes it, and a variable that points to a text. While it is busy, it
+// changes the texts: a node's number and its text go up together.
+struct node { struct node *next; void *unused, *argument; };
+struct pointers { const char *unused, *text; };
+
+static struct node *volatile head;
+static const char *volatile variable;
+static char over[8192];
+
+static void listed(int n, int spinning)
+{
+	volatile struct pointers pointers = {NULL, NULL};
+	volatile struct node node = {head, NULL, (void *)&pointers};
+	char *text = malloc(64);
+	snprintf(text, 64, "node %d", n);
+	pointers.text = text;
+	if (n == 3) // its argument lies elsewhere
+		node.argument = text;
+	if (n == 4) // points to nothing
+		pointers.text = (char *)16;
+	head = (struct node *)&node;
+	if (n > 0) {
+		listed(n - 1, spinning);
+	} else {
+		char *page = (char *)(((unsigned long)over + 4096) & ~4095UL);
+		strcpy(page - 4, "across");
+		variable = page - 4;
+		printf("ready %p %p\n", (void *)&head, (void *)&variable);
+		fflush(stdout);
+		if (!spinning)
+			rest();
+		for (unsigned long i = 0;; i++) {
+			text = i % 2 ? "odd" : "even";
+			node.unused = (void *)i;
+			variable = text;
+			pointers.text = text;
+		}
+	}
+	node.unused = NULL;
+}
+
 int main(int argc, char **argv)
 {
 	const char *what = argc > 1 ? argv[1] : "";
@@ -227,6 +268,7 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "deep")) deep(n);
 	if (!strcmp(what, "grow")) grow();
 	if (!strcmp(what, "undumpable")) prctl(PR_SET_DUMPABLE, 0), ready(), rest();
+	if (!strcmp(what, "listed")) listed(n, argc > 3);
 	if (!strcmp(what, "brief")) ready(), usleep(n);
 	return 0;
 }

@@ -1,0 +1,105 @@
+package ptrace
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// trailOf reads the addresses that the target "listed" printed.
+func trailOf(t *testing.T, c *child) *Trail {
+	t.Helper()
+	var head, variable uint64
+	if _, err := fmt.Sscanf(c.first, "ready 0x%x 0x%x", &head, &variable); err != nil {
+		t.Fatalf("%q: %v", c.first, err)
+	}
+	return &Trail{
+		Variables: []Variable{{Address: variable, Follow: 64}, {Address: 8, Follow: 64}},
+		Head:      head, OnStack: []Deref{{Offset: 8, Length: 16}, {Offset: 0, Length: 16}}, Elsewhere: 16,
+	}
+}
+
+// TestTrail follows a variable to a text that crosses a page, and a list whose nodes lead to texts, one of them
+// directly and another one nowhere.
+func TestTrail(t *testing.T) {
+	t.Parallel()
+	c := startTarget(t, "listed", "6")
+	s := mustCapture(t, c.pid, Options{Trail: trailOf(t, c)})
+	var all []string
+	for _, found := range s.Found {
+		if i := bytes.IndexByte(found.Data, 0); i > 0 {
+			all = append(all, string(found.Data[:i]))
+		}
+	}
+	text := strings.Join(all, ", ")
+	for _, want := range []string{"across", "node 0", "node 1", "node 2", "node 3", "node 5", "node 6"} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in %q", want, text)
+		}
+	}
+	if strings.Contains(text, "node 4") {
+		t.Errorf("a pointer to nowhere was followed to %q", text)
+	}
+	if s := mustCapture(t, c.pid, Options{}); s.Found != nil {
+		t.Errorf("without a trail: %d pieces", len(s.Found))
+	}
+}
+
+// TestTrailOfABusyProcess captures a process that lets its variable, and then a node, point at another text all the
+// time: each text is the one that the pointer beside it, of the same moment, leads to.
+func TestTrailOfABusyProcess(t *testing.T) {
+	t.Parallel()
+	c := startTarget(t, "listed", "0", "busy")
+	trail := trailOf(t, c)
+	texts := make(map[string]int)
+	for range 200 {
+		s := mustCapture(t, c.pid, Options{Trail: trail})
+		pointer, ok := wordAt(s.Found, trail.Variables[0].Address)
+		if !ok {
+			t.Fatal("the variable was not copied")
+		}
+		for _, found := range s.Found {
+			if pointer >= found.Start && pointer < found.Start+uint64(len(found.Data)) {
+				text, _, _ := strings.Cut(string(found.Data[pointer-found.Start:]), "\x00")
+				texts[text]++
+			}
+		}
+	}
+	if texts["odd"]+texts["even"] < 199 || texts["odd"] == 0 || texts["even"] == 0 { // at first it is "across"
+		t.Errorf("texts %v", texts)
+	}
+}
+
+// TestTrailsOfNonsense asks for what is not there: nothing comes of it, and the target is unharmed.
+func TestTrailsOfNonsense(t *testing.T) {
+	t.Parallel()
+	c := startTarget(t, "sleep")
+	own := mustCapture(t, c.pid, Options{})
+	inStack := own.Threads[0].Stack.Start
+	many := make([]Variable, 100)
+	for i := range many {
+		many[i] = Variable{Address: inStack + uint64(8*i), Follow: 1 << 30}
+	}
+	for _, trail := range []Trail{
+		{Head: 8}, {Head: ^uint64(0)}, {Head: inStack, OnStack: []Deref{{Offset: -1 << 40, Length: -5}}, Elsewhere: 1 << 30},
+		{Variables: many}, {Variables: []Variable{{Address: ^uint64(3), Follow: -1}}}, {Elsewhere: 5},
+	} {
+		s := mustCapture(t, c.pid, Options{Trail: &trail})
+		checkSnapshot(t, s)
+		if total := len(s.Found); total > maxBlocks {
+			t.Errorf("%+v: %d pieces", trail, total)
+		}
+	}
+	checkUnharmed(t, c.pid)
+}
+
+func wordAt(pieces []Stack, addr uint64) (uint64, bool) {
+	for _, p := range pieces {
+		if off := addr - p.Start; addr >= p.Start && off+8 <= uint64(len(p.Data)) {
+			return binary.NativeEndian.Uint64(p.Data[off:]), true
+		}
+	}
+	return 0, false
+}
