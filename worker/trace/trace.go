@@ -20,6 +20,13 @@ type Trace struct {
 	// included.
 	Total   time.Duration
 	Threads []Thread
+	// Query is the text of the statement that a PostgreSQL process was sent, as far as it was read; QueryCut is set if
+	// there is more of it. QueryFrame is the number of the frame of the first thread that it stands at.
+	Query      string
+	QueryCut   bool
+	QueryFrame int
+	// Wait is what a PostgreSQL process waits for.
+	Wait Wait
 }
 
 // Depth is the number of frames, of all threads.
@@ -64,6 +71,8 @@ type Frame struct {
 	Line         int
 	// Inlined is set for a function that the one below it contains.
 	Inlined bool
+	// Levels are those of PostgreSQL that belong to the frame, innermost first.
+	Levels []Level
 	// Note is a remark for a reader: how the frame was found when not by
 	// call frame information, or that it is a signal trampoline.
 	Note string

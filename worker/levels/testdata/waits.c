@@ -1,0 +1,32 @@
+/*
+ * Loaded into a server's program with LD_PRELOAD: prints the type and the name of every wait event number, and ends it.
+ * Extension and InjectionPoint events other than number 0 need shared memory.
+ */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <unistd.h>
+
+typedef const char *(*name_of)(unsigned event);
+
+__attribute__((constructor)) static void print_all(void)
+{
+	name_of event = (name_of) dlsym(RTLD_DEFAULT, "pgstat_get_wait_event");
+	name_of type = (name_of) dlsym(RTLD_DEFAULT, "pgstat_get_wait_event_type");
+
+	if (event == NULL || type == NULL)
+		return;
+	for (unsigned class = 0x01; class <= 0x0a; class++)
+	{
+		unsigned last = class == 0x04 || class == 0x07 ? 0 : 299;
+
+		for (unsigned id = 0; class != 0x02 && id <= last; id++)
+		{
+			const char *name = event(class << 24 | id);
+
+			printf("%u\t%u\t%s\t%s\n", class, id, type(class << 24 | id), name != NULL ? name : "-");
+		}
+	}
+	fflush(stdout);
+	_exit(0);
+}
