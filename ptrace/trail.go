@@ -41,7 +41,7 @@ const (
 	maxNodes     = 128
 	maxBlocks    = 768  // below IOV_MAX
 	maxFollow    = 4096 // bytes from one pointer
-	maxRetries   = 8    // after a block that turned out not to be readable
+	maxRetries   = 16   // after a block that turned out not to be readable
 )
 
 // block is memory to copy, at most a page long and not crossing a page.
@@ -170,12 +170,19 @@ func (s *session) wantBlock(address uint64, length int) {
 	}
 }
 
-// readable reports whether the maps, read before the stop, have the address in a readable mapping.
+// readable reports whether the address is in a readable mapping. The maps may be remembered ones (Options.Layout), and
+// the heap have grown since: then any address between the first mapping and the last will do.
 //
 //go:nosplit
 //go:norace
 func (s *session) readable(address uint64) bool {
 	low, high := 0, len(s.spans)
+	if high == 0 || address < s.spans[0].start || address >= s.spans[high-1].end {
+		return false
+	}
+	if s.flight.options.Layout != nil {
+		return true
+	}
 	for low < high {
 		if middle := int(uint(low+high) >> 1); s.spans[middle].end > address {
 			high = middle

@@ -28,7 +28,11 @@ func settings(s map[string]string) (capture.Options, error) {
 			o.Deadline = time.Duration(ms) * time.Millisecond
 		case "threads":
 			o.AllThreads, err = boolean(name, value)
-		case "nonstop", "context":
+		case "context":
+			var on bool
+			on, err = boolean(name, value)
+			o.NoContext = !on
+		case "nonstop":
 			_, err = boolean(name, value)
 		}
 		if err != nil {

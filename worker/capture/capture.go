@@ -44,17 +44,21 @@ type Options struct {
 	MaxStack int
 	// AllThreads captures every thread in one stop, not only the first.
 	AllThreads bool
+	// NoContext leaves out what a PostgreSQL process says of itself: the levels of its functions, the text of its
+	// query and its wait event. A caller to whom pg_stat_activity would not show the query must set it.
+	NoContext bool
 }
 
 // A Capturer captures processes and remembers the images they run. It is safe
 // for concurrent use.
 type Capturer struct {
-	arch   *arch.Arch
-	images *images
-	spaces *spaces
-	known  *layouts
-	limit  *semaphore.Weighted
-	flight singleflight.Group
+	arch    *arch.Arch
+	images  *images
+	spaces  *spaces
+	known   *layouts
+	servers *servers
+	limit   *semaphore.Weighted
+	flight  singleflight.Group
 }
 
 // New returns a Capturer for processes of this host.
@@ -70,7 +74,8 @@ func New(cfg Config) (*Capturer, error) {
 	imgs := newImages(host)
 	return &Capturer{
 		arch: host, images: imgs, spaces: newSpaces(imgs), known: newLayouts(),
-		limit: semaphore.NewWeighted(int64(n)),
+		servers: newServers(),
+		limit:   semaphore.NewWeighted(int64(n)),
 	}, nil
 }
 
@@ -110,7 +115,8 @@ func flightKey(t ptrace.Target, o Options) string {
 	} {
 		buf = append(strconv.AppendInt(buf, n, 36), '/')
 	}
-	return string(strconv.AppendBool(buf, o.AllThreads))
+	buf = append(strconv.AppendBool(buf, o.AllThreads), '/')
+	return string(strconv.AppendBool(buf, o.NoContext))
 }
 
 func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
@@ -135,6 +141,10 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 	defer r.check.close()
 	if l := c.known.find(r.key); l != nil && !o.AllThreads && r.check.holds(l) {
 		opts.Layout = l.layout
+	}
+	if !o.NoContext {
+		r.server = c.serverProcess(target.PID, target.StartTime)
+		opts.Trail = r.server.trail()
 	}
 	for attempt := 0; ; attempt++ {
 		b, err := r.once(ctx, opts)
@@ -161,6 +171,7 @@ type run struct {
 	options  Options
 	key      processKey
 	check    check
+	server   serverProcess
 }
 
 // once captures and unwinds once. What it went by is compared with the process
@@ -171,7 +182,7 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	if err != nil {
 		return built{}, err
 	}
-	b := c.build(snap, r.target.StartTime, r.options)
+	b := c.build(snap, r.target.StartTime, r.options, &r.server)
 	byLayout := opts.Layout != nil && snap.Layout == opts.Layout
 	sound := true
 	switch {
@@ -191,7 +202,7 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 		c.spaces.forget(r.key)
 		if b.stale = byLayout; !byLayout {
 			// Some image may have been taken for one that was at its place before: they are all looked at afresh.
-			b = c.build(snap, r.target.StartTime, r.options)
+			b = c.build(snap, r.target.StartTime, r.options, &r.server)
 		}
 	case r.key.startTime != 0 && !r.options.AllThreads:
 		c.known.keep(r.key, snap, b.used)
@@ -211,7 +222,7 @@ type built struct {
 }
 
 // build unwinds and names a snapshot.
-func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options) built {
+func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options, server *serverProcess) built {
 	t := &trace.Trace{
 		PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held,
 		Threads: make([]trace.Thread, len(snap.Threads)),
@@ -234,6 +245,9 @@ func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options) bui
 		}
 		out.Frames = space.name(frames)
 		b.used = space.usedBy(frames, b.used)
+		if i == 0 {
+			server.read(t, snap, frames, space)
+		}
 		b.whole = b.whole && stop.Whole()
 		t.Unwind += walked.Sub(began)
 		t.Symbolize += time.Since(walked)

@@ -32,6 +32,7 @@ type captureFlags struct {
 	timeout   time.Duration
 	stats     bool
 	threads   bool
+	noContext bool
 }
 
 func newCapture() *cobra.Command {
@@ -65,6 +66,8 @@ copied; it is unwound and named afterwards.`,
 	fs.DurationVar(&f.timeout, "timeout", 3*time.Second, "give up if the process cannot be stopped within `TIME`")
 	fs.BoolVar(&f.stats, "stats", false, "print no stacks but what the captures took, in microseconds, as JSON")
 	fs.BoolVar(&f.threads, "threads", false, "all threads of each process, in one stop")
+	fs.BoolVar(&f.noContext, "no-context", false,
+		"of a PostgreSQL process, leave out its functions, its query and its wait event")
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{formatText, formatJSON, formatShort}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -106,7 +109,9 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	if err != nil {
 		return err
 	}
-	opts := capture.Options{MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads}
+	opts := capture.Options{
+		MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext,
+	}
 	failed := make(map[int]bool)
 	var st stats
 	for round := range f.repeat {

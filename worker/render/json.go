@@ -13,10 +13,15 @@ import (
 // Addresses are strings, since 64 bits do not fit a JSON number everywhere;
 // absent values are left out.
 type jsonTrace struct {
-	PID     int          `json:"pid"`
-	Engine  string       `json:"engine"`
-	PauseUS float64      `json:"pause_us"`
-	Threads []jsonThread `json:"threads"`
+	PID     int     `json:"pid"`
+	Engine  string  `json:"engine"`
+	PauseUS float64 `json:"pause_us"`
+	// What a PostgreSQL process says of itself.
+	WaitEventType  string       `json:"wait_event_type,omitempty"`
+	WaitEvent      string       `json:"wait_event,omitempty"`
+	Query          string       `json:"query,omitempty"`
+	QueryTruncated bool         `json:"query_truncated,omitempty"`
+	Threads        []jsonThread `json:"threads"`
 }
 
 type jsonThread struct {
@@ -28,24 +33,40 @@ type jsonThread struct {
 }
 
 type jsonFrame struct {
-	Level        int    `json:"level"`
-	Address      string `json:"address"`
-	Function     string `json:"function,omitempty"`
-	Offset       string `json:"offset,omitempty"`
-	Module       string `json:"module,omitempty"`
-	BuildID      string `json:"build_id,omitempty"`
-	ModuleOffset string `json:"module_offset,omitempty"`
-	File         string `json:"file,omitempty"`
-	Line         int    `json:"line,omitempty"`
-	Inlined      bool   `json:"inlined,omitempty"`
-	Note         string `json:"note,omitempty"`
+	Level        int         `json:"level"`
+	Address      string      `json:"address"`
+	Function     string      `json:"function,omitempty"`
+	Offset       string      `json:"offset,omitempty"`
+	Module       string      `json:"module,omitempty"`
+	BuildID      string      `json:"build_id,omitempty"`
+	ModuleOffset string      `json:"module_offset,omitempty"`
+	File         string      `json:"file,omitempty"`
+	Line         int         `json:"line,omitempty"`
+	Inlined      bool        `json:"inlined,omitempty"`
+	Context      []jsonLevel `json:"context,omitempty"`
+	Note         string      `json:"note,omitempty"`
+}
+
+// jsonLevel is a level of PostgreSQL's: what it is (plpgsql, sql, statement, copy, vacuum), in PostgreSQL's words, and
+// the parts of that.
+type jsonLevel struct {
+	Kind      string `json:"kind"`
+	Text      string `json:"text"`
+	Function  string `json:"function,omitempty"`
+	Line      int    `json:"line,omitempty"`
+	Statement string `json:"statement,omitempty"`
+	Relation  string `json:"relation,omitempty"`
+	Query     string `json:"query,omitempty"`
+	Truncated bool   `json:"query_truncated,omitempty"`
 }
 
 // JSON writes the trace as one line of JSON.
 func JSON(w io.Writer, t *trace.Trace) error {
 	out := jsonTrace{
 		PID: t.PID, Engine: t.Engine,
-		PauseUS: float64(t.Pause.Nanoseconds()) / 1e3,
+		PauseUS:       float64(t.Pause.Nanoseconds()) / 1e3,
+		WaitEventType: t.Wait.Class, WaitEvent: t.Wait.Event,
+		Query: valid(t.Query), QueryTruncated: t.QueryCut,
 		Threads: make([]jsonThread, len(t.Threads)),
 	}
 	for i := range t.Threads {
@@ -70,6 +91,7 @@ func newJSONThread(th *trace.Thread) jsonThread {
 			Level: f.Level, Address: hex(f.Address), Function: valid(f.Function),
 			Module: valid(f.Module), BuildID: f.BuildID,
 			File: valid(f.File), Line: f.Line, Inlined: f.Inlined, Note: valid(f.Note),
+			Context: newJSONLevels(f.Levels),
 		}
 		if f.Function != "" {
 			out.Frames[i].Offset = hex(f.Offset)
@@ -77,6 +99,18 @@ func newJSONThread(th *trace.Thread) jsonThread {
 		if f.BuildID != "" || f.Function != "" || f.ModuleOffset != 0 {
 			out.Frames[i].ModuleOffset = hex(f.ModuleOffset)
 		}
+	}
+	return out
+}
+
+func newJSONLevels(levels []trace.Level) []jsonLevel {
+	out := make([]jsonLevel, 0, len(levels))
+	for i := range levels {
+		l := &levels[i]
+		out = append(out, jsonLevel{
+			Kind: string(l.Kind), Text: valid(l.Text), Function: valid(l.Function), Line: l.Line,
+			Statement: l.Statement, Relation: valid(l.Relation), Query: valid(l.Query), Truncated: l.Cut,
+		})
 	}
 	return out
 }

@@ -151,3 +151,58 @@ func TestJSON(t *testing.T) {
 		t.Error("not JSON")
 	}
 }
+
+// ofServer is the sample as a process of PostgreSQL's.
+func ofServer() *trace.Trace {
+	tr := sample()
+	tr.Wait = trace.Wait{Class: "Lock", Event: "transactionid"}
+	tr.Query, tr.QueryFrame = "SELECT 'ä',\n"+strings.Repeat("x", 300), 1
+	tr.Threads[0].Frames[1].Levels = []trace.Level{
+		{Kind: trace.SPI, Text: `SQL statement "SELECT 1"`, Query: "SELECT 1", Cut: true},
+		{
+			Kind: trace.PLpgSQL, Text: "PL/pgSQL function f(integer) line 3 at IF", Function: "f(integer)", Line: 3,
+			Statement: "IF",
+		},
+	}
+	return tr
+}
+
+func TestTextOfServer(t *testing.T) {
+	t.Parallel()
+	tr := ofServer()
+	second := []trace.Frame{{Module: "m"}, {Level: 1, Module: "m"}}
+	tr.Threads = append(tr.Threads, trace.Thread{Whole: true, Frames: second})
+	got := render.Text(tr, render.Options{ASCII: true})
+	want := []string{
+		"#0  0x00007f0102030405 in epoll_wait+0x16 (libc.so.6) [waiting for Lock: transactionid]\n",
+		`#1  0x000055d0a03f1c05 in postgres+0x3f1c05 [SQL statement "SELECT 1"] ` +
+			`[PL/pgSQL function f(integer) line 3 at IF] [query: SELECT '\u00e4',\x0a` + strings.Repeat("x", 187) + "...]\n",
+		"#0  0x0000000000000000 in m+0x0\n#1  0x0000000000000000 in m+0x0",
+	}
+	for _, w := range want {
+		if !strings.Contains(got, w) {
+			t.Errorf("%q is not in:\n%s", w, got)
+		}
+	}
+	if n := strings.Count(got, "waiting for") + strings.Count(got, "[query"); n != 2 {
+		t.Errorf("%d notes of the process in:\n%s", n, got)
+	}
+}
+
+func TestJSONOfServer(t *testing.T) {
+	t.Parallel()
+	var buf bytes.Buffer
+	if err := render.JSON(&buf, ofServer()); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`"wait_event_type":"Lock","wait_event":"transactionid","query":"SELECT 'ä',\nx`,
+		`"context":[{"kind":"statement","text":"SQL statement \"SELECT 1\"","query":"SELECT 1","query_truncated":true},` +
+			`{"kind":"plpgsql","text":"PL/pgSQL function f(integer) line 3 at IF","function":"f(integer)","line":3,` +
+			`"statement":"IF"}]`,
+	} {
+		if !strings.Contains(buf.String(), want) {
+			t.Errorf("%s is not in:\n%s", want, buf.String())
+		}
+	}
+}

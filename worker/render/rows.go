@@ -19,7 +19,7 @@ func Rows(t *trace.Trace, o Options) [][]string {
 			row := []string{
 				strconv.Itoa(f.Level), string(append([]byte("0x"), appendHex(nil, f.Address, 16)...)),
 				escape(f.Function, o), hex(f.Offset), escape(f.Module, o), f.BuildID, hex(f.ModuleOffset),
-				escape(f.File, o), "", strconv.FormatBool(f.Inlined), strconv.Itoa(th.TID), escape(f.Note, o),
+				escape(f.File, o), "", strconv.FormatBool(f.Inlined), strconv.Itoa(th.TID), "",
 			}
 			if f.Line > 0 {
 				row[8] = strconv.Itoa(f.Line)
@@ -28,8 +28,9 @@ func Rows(t *trace.Trace, o Options) [][]string {
 				row[6] = ""
 			}
 			if j == len(th.Frames)-1 && !th.Whole {
-				row[11] = escape(joinNotes(f.Note, "stack cut: "+th.Stop), o)
+				row[11] = "stack cut: " + th.Stop
 			}
+			row[11] = escape(joinNotes(joinNotes(contextNote(t, i, j), f.Note), row[11]), o)
 			rows = append(rows, row)
 		}
 	}
@@ -39,8 +40,8 @@ func Rows(t *trace.Trace, o Options) [][]string {
 func escape(s string, o Options) string { return string(appendName(nil, s, o.ASCII)) }
 
 func joinNotes(a, b string) string {
-	if a == "" {
-		return b
+	if a == "" || b == "" {
+		return a + b
 	}
 	return a + "; " + b
 }

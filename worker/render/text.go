@@ -21,6 +21,9 @@ type Options struct {
 //
 //	#LEVEL  0xADDRESS in NAME+0xOFFSET (MODULE) FILE:LINE [NOTE]
 //
+// What a PostgreSQL process says of itself stands in further notes: its functions at the frames that they belong to,
+// what it waits for at the innermost, its query at the frame that received it.
+//
 // A trace of several threads has a header line before each. There is no
 // trailing newline.
 func Text(t *trace.Trace, o Options) string {
@@ -30,7 +33,7 @@ func Text(t *trace.Trace, o Options) string {
 		if len(t.Threads) > 1 {
 			buf = appendHeader(buf, th)
 		}
-		buf = appendThread(buf, th, o)
+		buf = appendThread(buf, t, i, o)
 	}
 	if len(buf) > 0 {
 		buf = buf[:len(buf)-1]
@@ -50,13 +53,17 @@ func appendHeader(buf []byte, th *trace.Thread) []byte {
 
 // appendThread appends a line for each frame. The reason for which a walk
 // ended early stands on the last line: every line begins with a frame.
-func appendThread(buf []byte, th *trace.Thread, o Options) []byte {
+func appendThread(buf []byte, t *trace.Trace, number int, o Options) []byte {
+	th, first := &t.Threads[number], number == 0
 	for i := range th.Frames {
 		last := i == len(th.Frames)-1
 		if o.MaxBytes > 0 && len(buf) > o.MaxBytes && !last {
 			return appendCut(buf, len(th.Frames)-i)
 		}
 		buf = appendFrame(buf, &th.Frames[i], o.ASCII)
+		if first {
+			buf = appendSession(buf, t, i, o.ASCII)
+		}
 		if last && !th.Whole {
 			buf = append(buf, " [stack cut: "...)
 			buf = append(buf, th.Stop...)
@@ -105,6 +112,9 @@ func appendRemarks(buf []byte, f *trace.Frame, ascii bool) []byte {
 	}
 	if f.Inlined {
 		buf = append(buf, " [inlined]"...)
+	}
+	for i := range f.Levels {
+		buf = appendLevel(buf, &f.Levels[i], ascii)
 	}
 	if f.Note != "" {
 		buf = append(buf, " ["...)

@@ -1,0 +1,258 @@
+package capture
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/levels"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// servers remembers which processes are PostgreSQL's, and what is known of their programs.
+type servers struct {
+	mu      sync.Mutex
+	byKey   map[processKey]serverProcess
+	program map[*module]*levels.Server // nil: not a server
+}
+
+// serverProcess is a process whose program was looked at; process is nil if that is no PostgreSQL server.
+type serverProcess struct {
+	exe     string
+	process *levels.Process
+	module  *module
+	code    procfs.Mapping // of the program, to see that it still is there
+}
+
+func newServers() *servers {
+	return &servers{byKey: make(map[processKey]serverProcess), program: make(map[*module]*levels.Server)}
+}
+
+// serverProcess returns what is known of the process; its maps are read the first time.
+func (c *Capturer) serverProcess(pid int, startTime uint64) serverProcess {
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
+	if err != nil || startTime == 0 {
+		return serverProcess{}
+	}
+	key := processKey{pid, startTime}
+	c.servers.mu.Lock()
+	known, ok := c.servers.byKey[key]
+	c.servers.mu.Unlock()
+	if ok && known.exe == exe {
+		return known
+	}
+	maps, err := procfs.Maps(pid)
+	if err != nil {
+		return serverProcess{}
+	}
+	known = c.lookAtProgram(c.spaces.open(pid, startTime, maps), exe)
+	c.servers.mu.Lock()
+	defer c.servers.mu.Unlock()
+	if len(c.servers.byKey) >= maxSpaces {
+		clear(c.servers.byKey)
+	}
+	c.servers.byKey[key] = known
+	return known
+}
+
+// lookAtProgram finds the program among the mappings and asks package levels about it.
+func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
+	out := serverProcess{exe: exe}
+	file := strings.TrimSuffix(exe, " (deleted)")
+	for i := range space.maps {
+		m := &space.maps[i]
+		if m.Perms&procfs.Exec == 0 || m.Path != file {
+			continue
+		}
+		if f := space.resolve(i); f.module != nil {
+			if server := c.servers.of(f.module); server != nil {
+				out.process, out.module, out.code = server.Process(f.bias), f.module, *m
+			}
+		}
+		break
+	}
+	return out
+}
+
+// of returns what is known of a program, nil if it is not a server's.
+func (s *servers) of(m *module) *levels.Server {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if server, ok := s.program[m]; ok {
+		return server
+	}
+	if len(s.program) >= maxImages {
+		clear(s.program)
+	}
+	server := newServer(m)
+	s.program[m] = server
+	return server
+}
+
+func newServer(m *module) *levels.Server {
+	wanted := make(map[string]uint64)
+	for _, name := range levels.Variables() {
+		wanted[name] = 0
+	}
+	symbols, err := m.image.Symbols(".dynsym")
+	if err != nil {
+		return nil
+	}
+	missing := len(wanted)
+	for s := range symbols {
+		if at, ok := wanted[s.Name]; ok && at == 0 && s.Addr != 0 {
+			wanted[strings.Clone(s.Name)] = s.Addr
+			missing--
+		}
+	}
+	if missing == len(wanted) {
+		return nil
+	}
+	rodata, _, err := m.image.Section(".rodata")
+	if err != nil {
+		return nil
+	}
+	server, err := levels.NewServer(func(name string) uint64 { return wanted[name] }, rodata)
+	if err != nil {
+		return nil
+	}
+	return server
+}
+
+// trail is what to copy of the process in the stop.
+func (p *serverProcess) trail() *ptrace.Trail {
+	if p.process == nil {
+		return nil
+	}
+	wanted := p.process.Trail()
+	t := &ptrace.Trail{Head: wanted.Head, Elsewhere: wanted.Elsewhere}
+	for _, v := range wanted.Variables {
+		t.Variables = append(t.Variables, ptrace.Variable(v))
+	}
+	for _, d := range wanted.OnStack {
+		t.OnStack = append(t.OnStack, ptrace.Deref(d))
+	}
+	return t
+}
+
+// read adds to a trace what PostgreSQL says of the process. Its first thread has just been walked and named.
+func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unwind.Frame, space *space) {
+	i := -1
+	if p.process != nil {
+		i = space.mapping(p.code.Start)
+	}
+	if i < 0 || space.maps[i] != p.code || len(snap.Found) == 0 {
+		return
+	}
+	th := &t.Threads[0]
+	place := physical(walked, th.Frames)
+	in := levels.Input{
+		Frozen: frozen(&snap.Threads[0].Stack, snap.Found),
+		Live: func(addr uint64, b []byte) int {
+			n, _ := ptrace.ReadMemory(snap.PID, addr, b)
+			return n
+		},
+		Code:   func(addr uint64) levels.Code { return p.describe(space, addr) },
+		Frames: spans(snap.Threads[0].Stack.Start, walked, place, th.Frames),
+	}
+	result := p.process.Read(&in)
+	for _, l := range result.Levels {
+		f := &th.Frames[l.Frame]
+		f.Levels = append(f.Levels, l.Level)
+	}
+	t.Wait, t.Query, t.QueryCut = result.Wait, result.Query, result.QueryCut
+	t.QueryFrame = queryFrame(th.Frames)
+}
+
+// describe says what lies at an address: of code, or of a file's constants.
+func (p *serverProcess) describe(space *space, addr uint64) levels.Code {
+	m, f, ok := space.find(addr)
+	if !ok {
+		if i := space.mapping(addr); i >= 0 {
+			return levels.Code{Module: moduleName(space.maps[i].Path)}
+		}
+		return levels.Code{}
+	}
+	code := levels.Code{Module: moduleName(m.Path), Server: f.module == p.module}
+	if f.module == nil {
+		return code
+	}
+	at := addr - f.bias
+	if name, start, ok := f.module.function(at); ok && start == at {
+		code.Function = name
+	}
+	if t := f.module.table(); t != nil {
+		if fde, err := t.Find(at); err == nil && fde.Start == at {
+			code.Size = int(fde.End - fde.Start)
+		}
+	}
+	return code
+}
+
+// frozen reads what was copied in the stop.
+func frozen(stack *ptrace.Stack, blocks []ptrace.Stack) levels.Memory {
+	return func(addr uint64, b []byte) int {
+		best := 0
+		look := func(s *ptrace.Stack) {
+			if off := addr - s.Start; addr >= s.Start && off < uint64(len(s.Data)) {
+				best = max(best, copy(b, s.Data[off:]))
+			}
+		}
+		look(stack)
+		for i := range blocks {
+			if best == len(b) {
+				break
+			}
+			look(&blocks[i])
+		}
+		return best
+	}
+}
+
+// physical returns, for each frame of a walk, the number of the line that stands for it: behind those of the
+// functions inlined in it.
+func physical(walked []unwind.Frame, lines []trace.Frame) []int {
+	place := make([]int, len(walked))
+	at := 0
+	for i := range walked {
+		for at < len(lines)-1 && lines[at].Inlined {
+			at++
+		}
+		place[i] = min(at, len(lines)-1)
+		at++
+	}
+	return place
+}
+
+// spans gives the part of the stack that each frame takes up. Where the walk left the stack for another one, or
+// stopped, there is none.
+func spans(low uint64, walked []unwind.Frame, place []int, lines []trace.Frame) []levels.Frame {
+	out := make([]levels.Frame, 0, len(walked))
+	for i := range walked {
+		if end := walked[i].CFA; end > low {
+			out = append(out, levels.Frame{Index: place[i], Start: low, End: end, Module: lines[place[i]].Module})
+			low = end
+		}
+	}
+	return out
+}
+
+// queryFrame finds the frame that a query's text stands at: that of the function that handles the client's message,
+// else the main loop that calls it, else the outermost one.
+func queryFrame(frames []trace.Frame) int {
+	found := len(frames) - 1
+	for i := len(frames) - 1; i >= 0; i-- {
+		switch frames[i].Function {
+		case "PostgresMain", "ParallelWorkerMain":
+			found = i
+		case "exec_simple_query", "exec_parse_message", "exec_bind_message", "exec_execute_message",
+			"exec_describe_statement_message", "exec_replication_command", "ParallelQueryMain":
+			return i
+		}
+	}
+	return found
+}

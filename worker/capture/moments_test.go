@@ -1,0 +1,320 @@
+package capture_test
+
+import (
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+//go:embed testdata/load.sql
+var loadSQL string
+
+// commands are what the observed backend is sent: each runs for longer than a moment is waited for.
+func commands() []string {
+	return []string{
+		`SELECT loops(g) FROM generate_series(0, 1000) g`,
+		`SELECT catches(g), sql_two(g) FROM generate_series(0, 1000) g`,
+		`SELECT descend(8, g) FROM generate_series(0, 2000) g`,
+		`SELECT * FROM "Other Schema"."Löwe ""x""(,"(1.5, 'a', 'b'), generate_series(1, 100)
+		 UNION ALL SELECT sql_two(g), g FROM generate_series(0, 1000) g`,
+		`UPDATE watched SET n = n + busy(0) * 0 + catches(n) * 0`,
+		`INSERT INTO watched SELECT g, 'x' FROM generate_series(0, 1000) g`,
+		`DO $$ BEGIN FOR i IN 0..1000 LOOP PERFORM busy(i); EXECUTE 'DO ''BEGIN PERFORM loops(1); END'''; END LOOP; END $$`,
+		`DO $$ BEGIN FOR i IN 0..1000 LOOP CALL steps(i); END LOOP; END $$`,
+		`DO $$ BEGIN PERFORM pg_advisory_xact_lock(4711); END $$`,
+		`DO $$ DECLARE v text := pg_sleep(30)::text; BEGIN NULL; END $$`,
+		`COPY watched FROM STDIN`,
+		`VACUUM (DISABLE_PAGE_SKIPPING) vacuumed`,
+	}
+}
+
+// TestMoments compares, at random moments, the levels, the wait event and the query of a snapshot with what PostgreSQL
+// says: the CONTEXT of the error when the backend is cancelled there, and pg_stat_activity. The backend is stopped with
+// SIGSTOP meanwhile. PGSB_TEST_MOMENTS sets how many moments there are on each server.
+func TestMoments(t *testing.T) {
+	moments := 50
+	if s := os.Getenv("PGSB_TEST_MOMENTS"); s != "" {
+		var err error
+		if moments, err = strconv.Atoi(s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		o := newObservation(t, binDir)
+		for i := range moments {
+			o.moment(t, commands()[i%len(commands())])
+			if t.Failed() {
+				break
+			}
+		}
+		o.report(t, moments)
+	})
+}
+
+// observation is a server with a backend that is observed.
+type observation struct {
+	server   *pgtest.Server
+	backend  *pgx.Conn
+	pid      int
+	watch    *pgx.Conn
+	capturer *capture.Capturer
+	symbols  bool // the server's static functions have names
+
+	equal, waiting, moved, empty, levels int
+
+	kinds map[string]bool // of statements in levels that were equal
+}
+
+func newObservation(t *testing.T, binDir string) *observation {
+	t.Helper()
+	server := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{"autovacuum = off", "jit = off"}})
+	server.Exec(t, loadSQL)
+	o := &observation{server: server, backend: server.Connect(t, server.User, "postgres")}
+	o.pid = int(o.backend.PgConn().PID())
+	o.kinds = make(map[string]bool)
+	o.watch = server.Connect(t, server.User, "postgres")
+	holder := server.Connect(t, server.User, "postgres")
+	if _, err := holder.Exec(t.Context(), "SELECT pg_advisory_lock(4711)"); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	if o.capturer, err = capture.New(capture.Config{}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.backend.Exec(t.Context(), "SET vacuum_cost_delay = 1; SET vacuum_cost_limit = 1"); err != nil {
+		t.Fatal(err)
+	}
+	o.symbols = !strings.HasPrefix(binDir, "/usr/lib/postgresql")
+	return o
+}
+
+// moment sends a command, stops the backend after a random time, captures it, cancels it where it stands, and compares.
+func (o *observation) moment(t *testing.T, command string) {
+	t.Helper()
+	if strings.HasPrefix(command, "VACUUM") {
+		if _, err := o.watch.Exec(t.Context(), "UPDATE vacuumed SET n = n + 1"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	result := o.start(command)
+	o.awaitActive(t)
+	//nolint:gosec // any moment will do
+	time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond)
+	o.signal(t, syscall.SIGSTOP)
+	pgtest.Wait(t, "the backend to stop", func() bool {
+		st, err := procfs.ReadStat(o.pid)
+		return err == nil && st.State == 'T'
+	})
+	tr, err := o.capturer.Capture(t.Context(), ptrace.Target{PID: o.pid, UID: -1}, capture.Options{})
+	var difference string
+	if err == nil {
+		difference = o.compareActivity(t, tr, command)
+	}
+	o.signal(t, syscall.SIGINT)
+	o.signal(t, syscall.SIGCONT)
+	cancelled := <-result
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pgErr *pgconn.PgError
+	if !errors.As(cancelled, &pgErr) || pgErr.Code != "57014" {
+		if cancelled == nil {
+			o.empty++ // it had just come to its end
+			return
+		}
+		t.Fatalf("the command ended with %v", cancelled)
+	}
+	if difference != "" {
+		t.Error(difference)
+	}
+	o.compare(t, tr, pgErr.Where)
+}
+
+// start sends a command and returns what it ends with.
+func (o *observation) start(command string) <-chan error {
+	result := make(chan error, 1)
+	go func() {
+		var err error
+		if strings.HasPrefix(command, "COPY ") {
+			_, err = o.backend.PgConn().CopyFrom(context.Background(), &rows{}, command)
+		} else {
+			_, err = o.backend.PgConn().Exec(context.Background(), command).ReadAll()
+		}
+		result <- err
+	}()
+	return result
+}
+
+// rows is endless input for COPY.
+type rows struct{ n int }
+
+func (r *rows) Read(p []byte) (int, error) {
+	r.n++
+	return copy(p, fmt.Sprintf("%d\trow %d\n", r.n, r.n)), nil
+}
+
+// awaitActive waits until the server has received the command.
+func (o *observation) awaitActive(t *testing.T) {
+	t.Helper()
+	pgtest.Wait(t, "the command to be received", func() bool {
+		var state string
+		err := o.watch.QueryRow(t.Context(),
+			"SELECT coalesce(state, '') FROM pg_stat_activity WHERE pid = $1", o.pid).Scan(&state)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return state == "active"
+	})
+}
+
+func (o *observation) signal(t *testing.T, sig syscall.Signal) {
+	t.Helper()
+	if err := syscall.Kill(o.pid, sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// compareActivity compares with pg_stat_activity, which reads the same shared memory.
+func (o *observation) compareActivity(t *testing.T, tr *trace.Trace, command string) string {
+	t.Helper()
+	var class, event, query string
+	err := o.watch.QueryRow(t.Context(), `SELECT coalesce(wait_event_type, ''), coalesce(wait_event, ''), query
+		FROM pg_stat_activity WHERE pid = $1`, o.pid).Scan(&class, &event, &query)
+	switch {
+	case err != nil:
+		t.Fatal(err)
+	case tr.Wait.Class != class || tr.Wait.Event != event:
+		return fmt.Sprintf("waits for %q, but pg_stat_activity says %q %q", tr.Wait, class, event)
+	case tr.Query != query || query != command || tr.QueryCut:
+		return fmt.Sprintf("query %q, but pg_stat_activity says %q", tr.Query, query)
+	}
+	return ""
+}
+
+// compare compares the levels with the lines of a CONTEXT. They may differ only if the backend was not waiting: it goes
+// on then to the next point at which it looks for a cancel request. A backend that waits looks for one at once.
+func (o *observation) compare(t *testing.T, tr *trace.Trace, where string) {
+	t.Helper()
+	got, want := o.texts(t, tr), o.known(where)
+	o.levels += len(got)
+	same := slices.EqualFunc(got, want, sameLevel)
+	// What the client had sent meanwhile, as the next rows of a COPY, is read first.
+	waiting := tr.Wait.Class != "" && tr.Wait.Class != "Client"
+	switch {
+	case same:
+		o.equal++
+		if waiting {
+			o.waiting++
+		}
+		o.note(tr)
+	case waiting || !movedOn(got, want):
+		t.Errorf("waiting for %q, levels:\n%s\nbut CONTEXT:\n%s", tr.Wait, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	default:
+		o.moved++
+		if testing.Verbose() && os.Getenv("PGSB_TEST_MOVED") != "" {
+			t.Logf("moved:\n%s\nCONTEXT:\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+}
+
+// note remembers which kinds of statements have been compared.
+func (o *observation) note(tr *trace.Trace) {
+	for i := range tr.Threads[0].Frames {
+		for _, l := range tr.Threads[0].Frames[i].Levels {
+			if l.Kind == trace.PLpgSQL {
+				o.kinds[l.Statement] = true
+			}
+		}
+	}
+}
+
+// texts returns the levels of a trace, and checks that each stands at a frame of the code that made it.
+func (o *observation) texts(t *testing.T, tr *trace.Trace) []string {
+	t.Helper()
+	var out []string
+	for i := range tr.Threads[0].Frames {
+		f := &tr.Threads[0].Frames[i]
+		for _, l := range f.Levels {
+			out = append(out, l.Text)
+			if l.Kind == trace.PLpgSQL && (f.Module != "plpgsql.so" ||
+				f.Function != "" && !strings.HasPrefix(f.Function, "plpgsql_exec_")) {
+				t.Errorf("%q stands at %s of %s", l.Text, f.Function, f.Module)
+			}
+		}
+	}
+	return out
+}
+
+// known returns the lines of a CONTEXT that can be known: on a stripped server those of PL/pgSQL.
+func (o *observation) known(where string) []string {
+	prefixes := []string{"PL/pgSQL function ", "COPY "}
+	if o.symbols {
+		prefixes = append(prefixes, "SQL statement ", "SQL expression ", "PL/pgSQL expression ", "PL/pgSQL assignment ",
+			"SQL function ", "while scanning ", "while vacuuming ", "while cleaning up ", "while truncating ")
+	}
+	var out []string
+	for line := range strings.SplitSeq(where, "\n") {
+		if slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(line, p) }) {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// sameLevel compares a level with a line of CONTEXT; an SQL function's statement number is not known before 18, and a
+// COPY's data are left out.
+func sameLevel(level, line string) bool {
+	return level == line || strings.HasPrefix(level, `SQL function "`) && strings.HasPrefix(line, level+" ") ||
+		strings.HasPrefix(level, "COPY ") && strings.HasPrefix(line, level+": ")
+}
+
+// movedOn reports whether the difference can be one of time. Without the outer levels that are the same, what is left
+// must begin, seen from outside, in the same function, at another statement; or with a statement that one of the two
+// has not begun yet.
+func movedOn(got, want []string) bool {
+	for len(got) > 0 && len(want) > 0 && sameLevel(got[len(got)-1], want[len(want)-1]) {
+		got, want = got[:len(got)-1], want[:len(want)-1]
+	}
+	if len(got) == 0 || len(want) == 0 {
+		return true
+	}
+	function := func(levels []string) string {
+		name := levels[len(levels)-1]
+		for _, end := range []string{" line ", " during ", " while ", ", line "} {
+			name, _, _ = strings.Cut(name, end)
+		}
+		return name
+	}
+	a, b := function(got), function(want)
+	return a == b || !strings.HasPrefix(a, "PL/pgSQL function ") || !strings.HasPrefix(b, "PL/pgSQL function ")
+}
+
+func (o *observation) report(t *testing.T, moments int) {
+	t.Helper()
+	t.Logf("%d: %d moments, %d levels: equal to CONTEXT %d (%.1f %%; %d of them waiting), moved on before the cancel %d, "+
+		"ended before %d", o.server.Major, moments, o.levels, o.equal,
+		100*float64(o.equal)/float64(moments), o.waiting, o.moved, o.empty)
+	t.Logf("statements in them: %s", strings.Join(slices.Sorted(maps.Keys(o.kinds)), ", "))
+	if o.equal < moments/2 || o.waiting < moments/10 {
+		t.Error("too few moments could be compared")
+	}
+}

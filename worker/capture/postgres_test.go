@@ -1,0 +1,154 @@
+package capture_test
+
+import (
+	"context"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+func observe(t *testing.T, pid int, o capture.Options) *trace.Trace {
+	t.Helper()
+	c, err := capture.New(capture.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr
+}
+
+// TestQueries checks the text of a query: long ones are cut, and those of databases in other encodings escaped.
+func TestQueries(t *testing.T) {
+	long := "SELECT pg_sleep(60) /* " + strings.Repeat("ä", 1500) + " */"
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server.Exec(t, "CREATE DATABASE latin ENCODING LATIN1 TEMPLATE template0")
+		for _, tt := range []struct {
+			database, query, want string
+			cut                   bool
+		}{
+			{"postgres", "SELECT 'ö', pg_sleep(60)", "SELECT 'ö', pg_sleep(60)", false},
+			{"postgres", long, long[:maxQuery-1], true}, // the last byte would be half a character
+			{"latin", "SELECT 'ö', pg_sleep(60)", `SELECT '\xc3\xb6', pg_sleep(60)`, false},
+		} {
+			conn := server.Connect(t, server.User, tt.database)
+			pid := int(conn.PgConn().PID())
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, _ = conn.Exec(ctx, tt.query) // until it is cancelled
+			}()
+			pgtest.Wait(t, "the query to sleep", func() bool {
+				return observe(t, pid, capture.Options{}).Wait.Event == "PgSleep"
+			})
+			tr := observe(t, pid, capture.Options{})
+			if tr.Query != tt.want || tr.QueryCut != tt.cut {
+				t.Errorf("query %q, cut %t; want %q", tr.Query, tr.QueryCut, tt.want)
+			}
+			if f := tr.Threads[0].Frames[tr.QueryFrame].Function; f != "exec_execute_message" && f != "PostgresMain" &&
+				f != "exec_simple_query" {
+				t.Errorf("the query stands at %q", f)
+			}
+			tr = observe(t, pid, capture.Options{NoContext: true})
+			if tr.Query != "" || tr.Wait != (trace.Wait{}) {
+				t.Errorf("asked not to: query %q, %v", tr.Query, tr.Wait)
+			}
+			cancel()
+			<-done
+		}
+	})
+}
+
+// maxQuery is how much of a query's text is read.
+const maxQuery = 1024
+
+// TestEveryProcess compares the wait events of a server's processes that are at rest with pg_stat_activity.
+func TestEveryProcess(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		server := pgtest.Start(t, binDir, pgtest.Options{})
+		conn := server.Connect(t, server.User, "postgres")
+		idle := server.Connect(t, server.User, "postgres")
+		read := func() map[int]trace.Wait {
+			rows, err := conn.Query(t.Context(), `SELECT pid, coalesce(wait_event_type, ''), coalesce(wait_event, '')
+				FROM pg_stat_activity WHERE pid <> pg_backend_pid()`)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer rows.Close()
+			out := make(map[int]trace.Wait)
+			for rows.Next() {
+				var pid int
+				var w trace.Wait
+				if err := rows.Scan(&pid, &w.Class, &w.Event); err != nil {
+					t.Fatal(err)
+				}
+				out[pid] = w
+			}
+			return out
+		}
+		capturer, err := capture.New(capture.Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		compared := 0
+		pgtest.Wait(t, "the processes to rest", func() bool {
+			compared = 0
+			before := read()
+			got := make(map[int]trace.Wait)
+			for pid := range before {
+				tr, err := capturer.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+				if errors.Is(err, ptrace.ErrExited) {
+					continue // autovacuum looks round
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				got[pid] = tr.Wait
+				if tr.Query != "" {
+					t.Errorf("process %d at rest has the query %q", pid, tr.Query)
+				}
+			}
+			after := read()
+			for pid, w := range got {
+				if before[pid] == after[pid] {
+					if w != after[pid] {
+						return false // a stop wakes a process, which then goes back to rest
+					}
+					compared++
+				}
+			}
+			return compared >= 4
+		})
+		want := trace.Wait{Class: "Client", Event: "ClientRead"}
+		if got := observe(t, int(idle.PgConn().PID()), capture.Options{}).Wait; got != want {
+			t.Errorf("an idle backend waits for %v", got)
+		}
+		t.Logf("%d processes compared", compared)
+	})
+}
+
+// TestOtherProgram checks that another program has none of it.
+func TestOtherProgram(t *testing.T) {
+	sleep := exec.CommandContext(t.Context(), "sleep", "60")
+	if err := sleep.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = sleep.Process.Kill()
+		_ = sleep.Wait()
+	}()
+	tr := observe(t, sleep.Process.Pid, capture.Options{})
+	if tr.Query != "" || tr.Wait != (trace.Wait{}) || len(tr.Threads[0].Frames) == 0 {
+		t.Errorf("trace %+v", tr)
+	}
+}

@@ -1,0 +1,108 @@
+package capture_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// statementBodies has, for each kind of PL/pgSQL statement that can take long, the body of a function in which it does:
+// slow() sleeps for a minute. The declarations are those of statementFunction.
+func statementBodies() map[string]string {
+	return map[string]string{
+		"assignment":                     "x := slow();",
+		"IF":                             "IF slow() > 0 THEN NULL; END IF;",
+		"CASE":                           "CASE slow() WHEN 1 THEN NULL; END CASE;",
+		"WHILE":                          "WHILE slow() > 1 LOOP NULL; END LOOP;",
+		"FOR with integer loop variable": "FOR i IN slow()..2 LOOP NULL; END LOOP;",
+		"FOR over SELECT rows":           "FOR r IN SELECT slow() LOOP NULL; END LOOP;",
+		"FOR over cursor":                "FOR r IN bound LOOP NULL; END LOOP;",
+		"FOREACH over array":             "FOREACH x IN ARRAY ARRAY[slow()] LOOP NULL; END LOOP;",
+		"EXIT":                           "LOOP EXIT WHEN slow() > 0; END LOOP;",
+		"CONTINUE":                       "FOR i IN 1..1 LOOP CONTINUE WHEN slow() > 0; END LOOP;",
+		"RETURN NEXT":                    "RETURN NEXT slow();",
+		"RETURN QUERY":                   "RETURN QUERY SELECT slow();",
+		"RAISE":                          "RAISE NOTICE '%', slow();",
+		"ASSERT":                         "ASSERT slow() > 0;",
+		"SQL statement":                  "SELECT slow() INTO x;",
+		"EXECUTE":                        "EXECUTE 'SELECT slow()' INTO x;",
+		"FOR over EXECUTE statement":     "FOR r IN EXECUTE 'SELECT slow()' LOOP NULL; END LOOP;",
+		"OPEN":                           "OPEN bound_with(slow());",
+		"FETCH":                          "OPEN c FOR SELECT slow(); FETCH c INTO x;",
+		"MOVE":                           "OPEN c FOR SELECT slow(); MOVE c;",
+		"PERFORM":                        "PERFORM slow();",
+		"CALL":                           "CALL nothing(slow());",
+		"DO":                             "DO 'BEGIN PERFORM slow(); END';",
+		"during statement block local variable initialization": "DECLARE y int := slow(); BEGIN NULL; END;",
+	}
+}
+
+// statementFunction is a function whose source has the statement in the fourth line.
+const statementFunction = `CREATE OR REPLACE FUNCTION tested() RETURNS SETOF int LANGUAGE plpgsql AS $$
+DECLARE x int; r record; c refcursor; bound CURSOR FOR SELECT slow(); bound_with CURSOR (k int) FOR SELECT k;
+BEGIN
+%s
+END $$`
+
+const statementHelpers = `
+CREATE FUNCTION slow() RETURNS int LANGUAGE plpgsql VOLATILE AS $$ BEGIN PERFORM pg_sleep(60); RETURN 1; END $$;
+CREATE PROCEDURE nothing(n int) LANGUAGE plpgsql AS $$ BEGIN NULL; END $$;
+CREATE TABLE deferred (n int);
+CREATE FUNCTION later() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM slow(); RETURN NULL; END $$;
+CREATE CONSTRAINT TRIGGER later AFTER INSERT ON deferred DEFERRABLE INITIALLY DEFERRED
+	FOR EACH ROW EXECUTE FUNCTION later();
+CREATE PROCEDURE commits() LANGUAGE plpgsql AS $$
+BEGIN
+	INSERT INTO deferred VALUES (1);
+	COMMIT;
+END $$;`
+
+// TestStatements captures a backend in a statement of each kind, cancels it there, and compares with the CONTEXT.
+func TestStatements(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		o := newObservation(t, binDir)
+		o.server.Exec(t, statementHelpers)
+		for kind, body := range statementBodies() {
+			o.server.Exec(t, fmt.Sprintf(statementFunction, body))
+			o.statement(t, kind, "SELECT tested()")
+		}
+		o.server.Exec(t, "CREATE OR REPLACE FUNCTION tested2() RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN slow(); END'")
+		o.statement(t, "RETURN", "SELECT tested2()")
+		o.statement(t, "COMMIT", "CALL commits()")
+	})
+}
+
+// statement runs the command until it sleeps, and compares; a level of that kind must be there.
+func (o *observation) statement(t *testing.T, kind, command string) {
+	t.Helper()
+	result := o.start(command)
+	var tr *trace.Trace
+	pgtest.Wait(t, command+" with "+kind+" to sleep", func() bool {
+		tr = observe(t, o.pid, capture.Options{})
+		return tr.Wait.Event == "PgSleep"
+	})
+	if _, err := o.watch.Exec(t.Context(), "SELECT pg_cancel_backend($1)", o.pid); err != nil {
+		t.Fatal(err)
+	}
+	var pgErr *pgconn.PgError
+	if err := <-result; !errors.As(err, &pgErr) || pgErr.Code != "57014" {
+		t.Fatalf("%s: %s ended with %v", kind, command, err)
+	}
+	got, want := o.texts(t, tr), o.known(pgErr.Where)
+	if !slices.EqualFunc(got, want, sameLevel) {
+		t.Errorf("%s: levels:\n%s\nbut CONTEXT:\n%s", kind, strings.Join(got, "\n"), strings.Join(want, "\n"))
+	}
+	o.kinds = make(map[string]bool)
+	o.note(tr)
+	if !o.kinds[kind] {
+		t.Errorf("%s: no level of that kind in:\n%s", kind, strings.Join(got, "\n"))
+	}
+}
