@@ -120,13 +120,8 @@ func callsFit(t *testing.T, s subject, ours stacks) {
 			if callee == above || !strings.HasPrefix(above, "anonymous") {
 				continue
 			}
-			message := fmt.Sprintf("%s: thread %d: frame %d calls %#x in %s, but the frame above it runs in %s", s.name, tid,
-				i, to, callee, above)
-			if reason, known := knownLoss(s.name, above); known {
-				t.Logf("%s: %s", message, reason)
-			} else {
-				t.Errorf("%s\n%s", message, dump(stacks{tid: one}))
-			}
+			t.Errorf("%s: thread %d: frame %d calls %#x in %s, but the frame above it runs in %s\n%s", s.name, tid,
+				i, to, callee, above, dump(stacks{tid: one}))
 		}
 	}
 }

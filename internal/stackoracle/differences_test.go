@@ -43,18 +43,17 @@ var differences = []difference{
 	{"musl*", gdb, weEnd, gdb,
 		"the system's musl is built without CFI and without frame pointers: gdb reads a function's instructions to find " +
 			"its frame, which we do not; eu-stack ends where we do, and we say why", true},
-	{"huge frame", gdb, weEnd, gdb,
-		"a capture copies at most 1 MiB of a stack, and says so as the reason why the stack ends", false},
-	{"huge frame", euStack, weEnd, euStack, "as above", false},
 	{"node", gdb, theyInvent, "ours",
 		"V8's built-in functions have no CFI, but frame pointers; gdb guesses callers that lie in no code; eu-stack " +
 			"follows the frame pointers as we do", false},
-	{"backend", gdb, weEnd, "ours",
-		"code that LLVM generated for a query has no frame pointer and, outside of the process, no CFI: eu-stack and we " +
-			"end there, and we say so; gdb takes words of the frame for callers", true},
-	{"backend", gdb, theyInvent, "neither",
-		"as above, where the caller's frame pointer is still in its register: eu-stack and we follow it and miss the " +
-			"caller itself; gdb takes words of the frame for callers, which is right at the first instruction only", true},
+	{"backend", gdb, theyInvent, "ours",
+		"gdb does not know the code that LLVM generated for a query and takes words of the frame for callers; we read " +
+			"LLVM's call frame information from the process's memory", true},
+	{"backend", gdb, theyEnd, "ours", "as above, where gdb finds no such word", true},
+	{"backend", euStack, theyInvent, "ours",
+		"eu-stack follows the frame pointer out of the code that LLVM generated, which leaves that register alone: it " +
+			"misses the caller", true},
+	{"backend", euStack, theyEnd, "ours", "as above, where the register holds no frame pointer: eu-stack ends", true},
 }
 
 // explained is the entry for a difference that was found between our stack and a reference's.
@@ -81,13 +80,4 @@ func expected(subject, reference string) bool {
 	return slices.ContainsFunc(differences, func(d difference) bool {
 		return d.subject == subject && d.reference == reference && !d.sometimes
 	})
-}
-
-// knownLoss says why a frame is missing below one that runs in the given region.
-func knownLoss(subject, region string) (reason string, known bool) {
-	if subject == "backend" && strings.HasPrefix(region, "anonymous") {
-		return "code that LLVM generated leaves the frame pointer alone, so following it skips the caller; eu-stack too",
-			true
-	}
-	return "", false
 }

@@ -77,18 +77,19 @@ type space struct {
 	maps   []procfs.Mapping
 	known  map[procfs.Mapping]found // shared, under spaces.mu
 
+	generated generated
 	last      *procfs.Mapping // the mapping found last, and what it holds
 	lastFound found
 }
 
 // Find returns the module whose executable mapping holds addr.
 func (sp *space) Find(addr uint64) (unwind.Module, bool) {
-	_, f, ok := sp.find(addr)
+	m, f, ok := sp.find(addr)
 	if !ok {
 		return unwind.Module{}, false
 	}
 	if f.module == nil {
-		return unwind.Module{}, true
+		return unwind.Module{CFI: sp.generatedTable(m, addr)}, true
 	}
 	return unwind.Module{Bias: f.bias, CFI: f.module.table()}, true
 }
