@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -41,7 +42,7 @@ func Start(t testing.TB, folder string, ids ...string) *Server {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command(exe, "-p", fmt.Sprint(port), "-d", ":memory:", "-t", "1", "-F", folder, "-v")
+	cmd := exec.Command(exe, "-p", strconv.Itoa(port), "-d", ":memory:", "-t", "1", "-F", folder, "-v")
 	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir, "DEBUGINFOD_URLS=")
 	cmd.Stdout, cmd.Stderr = log, log
 	if err := cmd.Start(); err != nil {

@@ -1,7 +1,6 @@
 package capture_test
 
 import (
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,6 +12,7 @@ import (
 	"pg_stat_backtrace/internal/debuginfodtest"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/debuginfod"
 	"pg_stat_backtrace/worker/trace"
@@ -116,8 +116,8 @@ func announceAt(t *testing.T, dir string) *announcer {
 	return a
 }
 
-// TestDebuginfodOfDeletedProgram: the file of a running program is gone, and what is left in its memory is named by what
-// the server has.
+// TestDebuginfodOfDeletedProgram: the file of a running program is gone, and what is left in its memory is named by
+// what the server has.
 func TestDebuginfodOfDeletedProgram(t *testing.T) {
 	program := debuginfodtest.Build(t, "testdata/nest.c")
 	server := debuginfodtest.Start(t, filepath.Dir(program.Debug), program.BuildID)
@@ -145,8 +145,8 @@ func (s slow) RequestDebugFile(id string, _ func(bool, time.Time)) {
 	}
 }
 
-// TestDebuginfodNeverWaits: with a server that never answers, each stack comes as soon as without one, and each image is
-// asked for once.
+// TestDebuginfodNeverWaits: with a server that never answers, each stack comes as soon as without one, and each image
+// is asked for once.
 func TestDebuginfodNeverWaits(t *testing.T) {
 	program := debuginfodtest.Build(t, "testdata/nest.c")
 	pid := start(t, program.Exe)
@@ -227,7 +227,8 @@ func TestDebuginfodOtherBuild(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	th := take(t, remoteCapturer(t, &flaky{path: place, again: time.Now().Add(time.Hour)}), start(t, program.Exe), capture.Options{})
+	c := remoteCapturer(t, &flaky{path: place, again: time.Now().Add(time.Hour)})
+	th := take(t, c, start(t, program.Exe), capture.Options{})
 	for _, name := range names(&th) {
 		if name == "inner" || name == "middle" || name == "outer" {
 			t.Errorf("named by another build: %s", name)
@@ -251,7 +252,8 @@ func TestDebuginfodPostgres(t *testing.T) {
 		if err := os.Chmod(filepath.Dir(tree), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		if out, err := exec.CommandContext(t.Context(), "cp", "-rL", filepath.Dir(binDir), tree+"/pg").CombinedOutput(); err != nil {
+		cp := exec.CommandContext(t.Context(), "cp", "-rL", filepath.Dir(binDir), tree+"/pg")
+		if out, err := cp.CombinedOutput(); err != nil {
 			t.Fatalf("cp: %v\n%s", err, out)
 		}
 		program := debuginfodtest.Split(t, full)
@@ -290,15 +292,11 @@ func TestDebuginfodPostgres(t *testing.T) {
 // child returns a child of a process.
 func child(t *testing.T, pid int) int {
 	t.Helper()
-	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/children", pid, pid))
-	if err != nil {
-		t.Fatal(err)
+	pids, err := procfs.Children(pid)
+	if err != nil || len(pids) == 0 {
+		t.Fatalf("children of %d: %v, %v", pid, pids, err)
 	}
-	var first int
-	if _, err := fmt.Sscan(string(data), &first); err != nil {
-		t.Fatal(err)
-	}
-	return first
+	return pids[0]
 }
 
 // postgresFrames captures a process and returns its frames in postgres.

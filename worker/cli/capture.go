@@ -32,6 +32,7 @@ type captureFlags struct {
 	timeout   time.Duration
 	stats     bool
 	threads   bool
+	remote    debuginfodFlags
 }
 
 func newCapture() *cobra.Command {
@@ -42,7 +43,10 @@ func newCapture() *cobra.Command {
 		Long: `Print the call stack of each process. It may be any process that you may trace
 (your own ones; with CAP_SYS_PTRACE, all), not only PostgreSQL's. The process
 stands still for some microseconds while its registers and its stack are
-copied; it is unwound and named afterwards.`,
+copied; it is unwound and named afterwards.
+
+No stack waits for a debuginfod server: what it sends names the stacks of later
+rounds (--repeat), and of later calls. "symbols --fetch" waits for it.`,
 		Example: `  pg_stat_backtrace capture 4711
   pg_stat_backtrace capture --format short --repeat 10 --interval 100ms 4711
   pg_stat_backtrace capture --format json $(pgrep -f 'postgres:')
@@ -65,6 +69,7 @@ copied; it is unwound and named afterwards.`,
 	fs.DurationVar(&f.timeout, "timeout", 3*time.Second, "give up if the process cannot be stopped within `TIME`")
 	fs.BoolVar(&f.stats, "stats", false, "print no stacks but what the captures took, in microseconds, as JSON")
 	fs.BoolVar(&f.threads, "threads", false, "all threads of each process, in one stop")
+	f.remote.add(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{formatText, formatJSON, formatShort}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -102,10 +107,11 @@ const maxFramesLimit = 65536
 // run captures round by round. A process that fails is told on stderr and
 // left out; the others go on.
 func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
-	capturer, err := capture.New(capture.Config{})
+	capturer, closeRemote, err := f.remote.capturer(stderr)
 	if err != nil {
 		return err
 	}
+	defer closeRemote()
 	opts := capture.Options{MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads}
 	failed := make(map[int]bool)
 	var st stats

@@ -106,7 +106,8 @@ func TestSizeLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got, want := listing(t, c.Dir()), []string{"aaaa/debuginfo", "dddd/debuginfo", "eeee/debuginfo"}; !slices.Equal(got, want) {
+	want := []string{"aaaa/debuginfo", "dddd/debuginfo", "eeee/debuginfo"}
+	if got := listing(t, c.Dir()); !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
 	c, _ = newClient(t, Config{URLs: []string{server.URL}, CacheSize: 1})
@@ -120,9 +121,16 @@ func TestSizeLimit(t *testing.T) {
 	}
 }
 
+// fixedServer sends one and the same file.
+func fixedServer() *httptest.Server {
+	return httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		write(w, elfFile(buildID))
+	}))
+}
+
 // TestDamaged: a file in the cache that is not what its place says is replaced, and given out by nobody before.
 func TestDamaged(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { write(w, elfFile(buildID)) }))
+	server := fixedServer()
 	defer server.Close()
 	c, _ := newClient(t, Config{URLs: []string{server.URL}})
 	put(t, filepath.Join(c.Dir(), buildID, "debuginfo"), 4096, time.Now())
@@ -134,7 +142,7 @@ func TestDamaged(t *testing.T) {
 
 // TestFull: a download that would leave too little space free is not begun, nor held against the server.
 func TestFull(t *testing.T) {
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { write(w, elfFile(buildID)) }))
+	server := fixedServer()
 	defer server.Close()
 	c, events := newClient(t, Config{URLs: []string{server.URL}, MinFree: 1 << 60})
 	for n := range 5 {
@@ -174,7 +182,9 @@ func TestUnusable(t *testing.T) {
 			t.Errorf("%q is no folder", dir)
 		}
 	}
-	for _, url := range []string{"", "localhost", "ftp://host", "file:///tmp", "http://", "http://host/?a", "http://[", "-"} {
+	for _, url := range []string{
+		"", "localhost", "ftp://host", "file:///tmp", "http://", "http://host/?a", "http://[", "-",
+	} {
 		if _, err := New(Config{URLs: []string{url}, CacheDir: t.TempDir()}); err == nil {
 			t.Errorf("%q is no server", url)
 		}

@@ -61,7 +61,7 @@ const (
 	DefaultParallel       = 2
 )
 
-// None, as a limit in Config, means that there is no such limit.
+// None is a limit in Config that means that there is no such limit.
 const None = -1
 
 // Config configures a Client. In each limit, 0 means the default and None no limit.
@@ -89,8 +89,14 @@ type Config struct {
 // Off reports whether no server is configured.
 func (c *Config) Off() bool { return len(c.URLs) == 0 }
 
-// withDefaults fills in what is 0, and turns None into 0, which means "no limit" inside of this package.
-func (c Config) withDefaults() Config {
+// Check reports whether the servers are URLs that can be asked.
+func (c *Config) Check() error {
+	_, err := newServers(c.URLs)
+	return err
+}
+
+// setDefaults fills in what is 0, and turns None into 0, which means "no limit" inside of this package.
+func (c *Config) setDefaults() {
 	def(&c.MaxSize, DefaultMaxSize)
 	def(&c.CacheSize, DefaultCacheSize)
 	def(&c.MinFree, DefaultMinFree)
@@ -100,7 +106,6 @@ func (c Config) withDefaults() Config {
 	if c.Parallel <= 0 {
 		c.Parallel = DefaultParallel
 	}
-	return c
 }
 
 func def[T ~int64](v *T, value T) {
@@ -136,7 +141,7 @@ type Client struct {
 // New makes a client and its cache folder, and removes from the cache what is over its limit. The error is that of the
 // configuration or of the folder.
 func New(cfg Config) (*Client, error) {
-	cfg = cfg.withDefaults()
+	cfg.setDefaults()
 	servers, err := newServers(cfg.URLs)
 	if err != nil {
 		return nil, err

@@ -181,8 +181,11 @@ func (d *transfer) copy(to *os.File, body io.Reader) error {
 func (d *transfer) space(f *os.File, n int64) error {
 	least := d.client.cfg.MinFree
 	var st unix.Statfs_t
-	if least == 0 || unix.Fstatfs(int(f.Fd()), &st) != nil {
+	if least == 0 {
 		return nil
+	}
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return localError{err}
 	}
 	if free := int64(st.Bavail) * st.Bsize; free-n < least {
 		return localError{fmt.Errorf("%w: %d MiB free in %s, to stay free: %d MiB", ErrNoSpace, free>>20,

@@ -58,7 +58,7 @@ func seconds(n int64) time.Duration {
 // ("ima:enforcing") are no URLs and are left out.
 func SplitURLs(list string) []string {
 	var urls []string
-	for _, word := range strings.Fields(list) {
+	for word := range strings.FieldsSeq(list) {
 		if !strings.HasPrefix(word, "ima:") {
 			urls = append(urls, word)
 		}

@@ -36,7 +36,8 @@ func TestFromEnv(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if cfg = cfg.withDefaults(); cfg.Timeout != 0 || cfg.MaxTime != 0 || cfg.MaxSize != 0 || cfg.CacheSize != DefaultCacheSize {
+	cfg.setDefaults()
+	if cfg.Timeout != 0 || cfg.MaxTime != 0 || cfg.MaxSize != 0 || cfg.CacheSize != DefaultCacheSize {
 		t.Errorf("%+v", cfg)
 	}
 	cfg, err = FromEnv(env(EnvTimeout, "9223372036854775807"))

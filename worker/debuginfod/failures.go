@@ -24,16 +24,16 @@ func (c *Client) remember(key string, err error, pause time.Duration) {
 	c.failures[key] = failure{err, c.now().Add(pause)}
 }
 
-// remembered returns a failure that is not over yet.
-func (c *Client) remembered(key string) (error, bool) { //nolint:revive,staticcheck // the error is what is looked up
+// remembered returns a failure that is not over yet, or nil.
+func (c *Client) remembered(key string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	f, ok := c.failures[key]
 	if ok && !c.now().Before(f.until) {
 		delete(c.failures, key)
-		ok = false
+		return nil
 	}
-	return f.err, ok
+	return f.err
 }
 
 // until is when a failure is over; the zero time if there is none.

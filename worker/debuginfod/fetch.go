@@ -51,6 +51,13 @@ func (c *Client) RequestDebugFile(id string, done func(arrived bool, again time.
 	}()
 }
 
+// Waiting returns how many requests have not ended yet.
+func (c *Client) Waiting() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.waiting
+}
+
 // enter counts a request in, unless the client is closed or has too many.
 func (c *Client) enter() bool {
 	c.mu.Lock()
@@ -126,8 +133,8 @@ func (c *Client) fetch(ctx context.Context, kind Kind, id string) (string, error
 // ask asks one server after the other.
 func (c *Client) ask(ctx context.Context, kind Kind, id string) (string, error) {
 	key := string(kind) + " " + id
-	if f, ok := c.remembered(key); ok {
-		return "", fmt.Errorf("%w (asked before): %w", ErrServers, f)
+	if err := c.remembered(key); err != nil {
+		return "", fmt.Errorf("%w (asked before): %w", ErrServers, err)
 	}
 	var errs error
 	pause := retryPause

@@ -34,7 +34,9 @@ func FuzzAnswer(f *testing.F) {
 	f.Add(302, "", "", []byte{})
 	f.Add(200, "", "", elfFile(otherID))
 	f.Fuzz(func(t *testing.T, status int, size, encoding string, body []byte) {
-		c, err := New(Config{URLs: []string{noServer}, CacheDir: t.TempDir(), MaxSize: 1 << 20, MinFree: None, Timeout: None, MaxTime: None})
+		c, err := New(Config{
+			URLs: []string{noServer}, CacheDir: t.TempDir(), MaxSize: 1 << 20, MinFree: None, Timeout: None, MaxTime: None,
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

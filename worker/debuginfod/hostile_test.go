@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -34,124 +35,148 @@ func zip(p []byte) []byte {
 	return b.Bytes()
 }
 
+// status answers with a status and nothing else.
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+}
+
+// What the servers of the table send.
+var (
+	good         = elfFile(buildID, 1, 2, 3)
+	big          = elfFile(buildID, make([]byte, 2<<20)...)
+	zipped, bomb = zip(good), zip(append(big, make([]byte, 30<<20)...))
+)
+
+// hostile are servers, and the error that each one's file ends with; "right" is the one that ends with none.
+var hostile = map[string]struct {
+	handler http.HandlerFunc
+	err     error
+	text    string
+}{
+	"right": {handler: func(w http.ResponseWriter, _ *http.Request) { write(w, good) }},
+	"another build": {
+		handler: func(w http.ResponseWriter, _ *http.Request) { write(w, elfFile(otherID)) }, err: ErrRefused, text: otherID,
+	},
+	"no build-id": {handler: func(w http.ResponseWriter, _ *http.Request) { write(w, elfFile("")) }, err: ErrRefused},
+	"a page": {
+		handler: func(w http.ResponseWriter, _ *http.Request) { write(w, []byte("<html>Log in first")) }, err: ErrRefused,
+	},
+	"nothing": {handler: func(http.ResponseWriter, *http.Request) {}, err: ErrRefused},
+	"cut, and it does not say so": {
+		handler: func(w http.ResponseWriter, _ *http.Request) { write(w, good[:len(good)-100]) }, err: ErrRefused,
+	},
+	"cut": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", strconv.Itoa(len(good)))
+			write(w, good[:100])
+			panic(http.ErrAbortHandler)
+		}, text: "unexpected EOF",
+	},
+	"endless": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			for write(w, big) {
+			}
+		}, err: ErrTooLarge,
+	},
+	"huge, it says": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "9223372036854775807")
+			write(w, good)
+		}, err: ErrTooLarge,
+	},
+	"huge, debuginfod says": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Debuginfod-Size", "999999999999")
+			write(w, good)
+		}, err: ErrTooLarge,
+	},
+	"too large, the server finds": {
+		handler: func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Debuginfod-Maxsize") == strconv.Itoa(4<<20) {
+				w.WriteHeader(http.StatusNotAcceptable)
+			}
+		}, err: ErrTooLarge,
+	},
+	"drip": {
+		handler: func(w http.ResponseWriter, r *http.Request) {
+			for _, b := range good {
+				if !write(w, []byte{b}) {
+					return
+				}
+				select {
+				case <-r.Context().Done():
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+		}, err: ErrStalled,
+	},
+	"head and no body": {
+		handler: func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			write(w, good[:64])
+			<-r.Context().Done()
+		}, err: ErrStalled,
+	},
+	"silence": {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, err: ErrStalled},
+	"redirect loop": {
+		handler: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) },
+		err:     errRedirect,
+	},
+	"redirect to a file": {
+		handler: func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "file:///etc/passwd", http.StatusFound)
+		},
+		err: errRedirect,
+	},
+	"gzip nobody asked for": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			write(w, zipped)
+		}, err: ErrRefused, text: "gzip",
+	},
+	"gzip bomb, and it does not say so": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/octet-stream")
+			write(w, bomb)
+		}, err: ErrRefused,
+	},
+	"500": {handler: status(500), err: errStatus, text: "500"},
+	"403": {handler: status(403), err: errStatus, text: "403"},
+	"204": {handler: status(204), err: errStatus, text: "204"},
+	"partial": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusPartialContent)
+			write(w, good)
+		}, err: errStatus,
+	},
+	"a huge head": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Much", strings.Repeat("x", 1<<20))
+			write(w, good)
+		}, text: "header",
+	},
+	"a name with a path": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Disposition", `attachment; filename="../../../evil"`)
+			w.Header().Set("X-Debuginfod-File", "../../../evil")
+			write(w, elfFile(otherID))
+		}, err: ErrRefused,
+	},
+}
+
 // TestHostile: whatever a server sends, the client takes the right file or nothing, and comes to an end soon.
 func TestHostile(t *testing.T) {
-	good := elfFile(buildID, 1, 2, 3)
-	big := elfFile(buildID, make([]byte, 2<<20)...)
-	zipped, bomb := zip(good), zip(append(big, make([]byte, 30<<20)...))
-	tests := map[string]struct {
-		handler http.HandlerFunc
-		err     error
-		text    string
-	}{
-		"right": {handler: func(w http.ResponseWriter, _ *http.Request) { write(w, good) }},
-		"another build": {
-			handler: func(w http.ResponseWriter, _ *http.Request) { write(w, elfFile(otherID)) }, err: ErrRefused, text: otherID,
-		},
-		"no build-id": {handler: func(w http.ResponseWriter, _ *http.Request) { write(w, elfFile("")) }, err: ErrRefused},
-		"a page": {
-			handler: func(w http.ResponseWriter, _ *http.Request) { write(w, []byte("<html>Log in first")) }, err: ErrRefused,
-		},
-		"nothing": {handler: func(http.ResponseWriter, *http.Request) {}, err: ErrRefused},
-		"cut, and it does not say so": {
-			handler: func(w http.ResponseWriter, _ *http.Request) { write(w, good[:len(good)-100]) }, err: ErrRefused,
-		},
-		"cut": {
-			handler: func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Length", fmt.Sprint(len(good)))
-				write(w, good[:100])
-				panic(http.ErrAbortHandler)
-			}, text: "unexpected EOF",
-		},
-		"endless": {
-			handler: func(w http.ResponseWriter, _ *http.Request) {
-				for write(w, big) {
-				}
-			}, err: ErrTooLarge,
-		},
-		"huge, it says": {
-			handler: func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Length", "9223372036854775807")
-				write(w, good)
-			}, err: ErrTooLarge,
-		},
-		"huge, debuginfod says": {
-			handler: func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("X-Debuginfod-Size", "999999999999")
-				write(w, good)
-			}, err: ErrTooLarge,
-		},
-		"too large, the server finds": {
-			handler: func(w http.ResponseWriter, r *http.Request) {
-				if r.Header.Get("X-Debuginfod-Maxsize") == fmt.Sprint(4<<20) {
-					w.WriteHeader(http.StatusNotAcceptable)
-				}
-			}, err: ErrTooLarge,
-		},
-		"drip": {
-			handler: func(w http.ResponseWriter, r *http.Request) {
-				for _, b := range good {
-					if !write(w, []byte{b}) {
-						return
-					}
-					select {
-					case <-r.Context().Done():
-						return
-					case <-time.After(20 * time.Millisecond):
-					}
-				}
-			}, err: ErrStalled,
-		},
-		"head and no body": {
-			handler: func(w http.ResponseWriter, r *http.Request) {
-				w.WriteHeader(http.StatusOK)
-				write(w, good[:64])
-				<-r.Context().Done()
-			}, err: ErrStalled,
-		},
-		"silence":       {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, err: ErrStalled},
-		"redirect loop": {handler: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, 302) }, err: errRedirect},
-		"redirect to a file": {
-			handler: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "file:///etc/passwd", 302) }, err: errRedirect,
-		},
-		"gzip nobody asked for": {
-			handler: func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Encoding", "gzip")
-				write(w, zipped)
-			}, err: ErrRefused, text: "gzip",
-		},
-		"gzip bomb, and it does not say so": {
-			handler: func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Type", "application/octet-stream")
-				write(w, bomb)
-			}, err: ErrRefused,
-		},
-		"500":     {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(500) }, err: errStatus, text: "500"},
-		"403":     {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(403) }, err: errStatus, text: "403"},
-		"204":     {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, err: errStatus, text: "204"},
-		"partial": {handler: func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(206); write(w, good) }, err: errStatus},
-		"a huge head": {
-			handler: func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("X-Much", strings.Repeat("x", 1<<20))
-				write(w, good)
-			}, text: "header",
-		},
-		"a name with a path": {
-			handler: func(w http.ResponseWriter, _ *http.Request) {
-				w.Header().Set("Content-Disposition", `attachment; filename="../../../evil"`)
-				w.Header().Set("X-Debuginfod-File", "../../../evil")
-				write(w, elfFile(otherID))
-			}, err: ErrRefused,
-		},
-	}
-	for name, tt := range tests {
+	for name, tt := range hostile {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			server := httptest.NewServer(tt.handler)
 			defer server.Close()
-			c, events := newClient(t, Config{
-				URLs: []string{server.URL}, MaxSize: 4 << 20, Timeout: 300 * time.Millisecond, MaxTime: 10 * time.Second,
-			})
+			timeout := time.Minute
+			if errors.Is(tt.err, ErrStalled) {
+				timeout = 300 * time.Millisecond
+			}
+			c, events := newClient(t, Config{URLs: []string{server.URL}, MaxSize: 4 << 20, Timeout: timeout})
 			path, err := c.Fetch(t.Context(), DebugInfo, buildID)
 			if tt.err == nil && tt.text == "" {
 				if got, readErr := os.ReadFile(path); err != nil || readErr != nil || !bytes.Equal(got, good) {
@@ -206,7 +231,7 @@ func TestDeadServers(t *testing.T) {
 	for name, dead := range map[string]string{"closed": noServer, "silent": "http://" + silent.Addr().String()} {
 		t.Run(name, func(t *testing.T) {
 			at := &clock{at: time.Now()}
-			c, events := newClient(t, Config{URLs: []string{dead, good.URL}, Timeout: 200 * time.Millisecond})
+			c, events := newClient(t, Config{URLs: []string{dead, good.URL}, Timeout: time.Second})
 			c.now = at.now
 			fetch := func(n int) {
 				t.Helper()
@@ -217,7 +242,8 @@ func TestDeadServers(t *testing.T) {
 			for i := range 10 {
 				fetch(i)
 			}
-			if f, p, a := events.count(Failed), events.count(Paused), events.count(Arrived); f != maxFailures || p != 1 || a != 10 {
+			f, p, a := events.count(Failed), events.count(Paused), events.count(Arrived)
+			if f != maxFailures || p != 1 || a != 10 {
 				t.Errorf("%d failures, %d pauses, %d arrivals", f, p, a)
 			}
 			at.advance(minPause + time.Second)

@@ -7,6 +7,12 @@ import (
 	"time"
 )
 
+// The schemes of URLs.
+const (
+	plain  = "http"
+	secure = "https"
+)
+
 const (
 	// maxFailures is how many failures in a row make a server be left alone.
 	maxFailures = 3
@@ -33,7 +39,7 @@ func newServers(urls []string) ([]*server, error) {
 		switch {
 		case err != nil:
 			return nil, fmt.Errorf("debuginfod server: %w", err)
-		case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
+		case u.Scheme != plain && u.Scheme != secure || u.Host == "":
 			return nil, fmt.Errorf("debuginfod server: %q is not an http or https URL", u.Redacted())
 		case u.RawQuery != "" || u.Fragment != "":
 			return nil, fmt.Errorf("debuginfod server: %q has more than scheme, host and path", u.Redacted())

@@ -36,9 +36,9 @@ func checkRedirect(next *http.Request, via []*http.Request) error {
 	switch scheme := next.URL.Scheme; {
 	case len(via) > maxRedirects:
 		return fmt.Errorf("%w: more than %d", errRedirect, maxRedirects)
-	case scheme != "http" && scheme != "https":
+	case scheme != plain && scheme != secure:
 		return fmt.Errorf("%w: to %s", errRedirect, scheme)
-	case scheme == "http" && via[len(via)-1].URL.Scheme == "https":
+	case scheme == plain && via[len(via)-1].URL.Scheme == secure:
 		return fmt.Errorf("%w: from https to http", errRedirect)
 	}
 	return nil
