@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/cluster"
+	"pg_stat_backtrace/worker/debuginfod"
 	"pg_stat_backtrace/worker/policy"
 	"pg_stat_backtrace/worker/spool"
 )
@@ -41,6 +43,9 @@ type Config struct {
 	Limits policy.Limits
 	// Concurrency bounds the captures that run side by side; 0 is the default.
 	Concurrency int
+	// Debuginfod says where debug files come from that this host does not
+	// have; without a server, from nowhere. See debuginfodClient for its cache.
+	Debuginfod debuginfod.Config
 }
 
 // The pauses between attempts to find a server that is not there.
@@ -73,17 +78,20 @@ type Worker struct {
 // an orderly end. Errors are those that waiting cannot mend: the server is
 // not this user's, another worker serves it already, a bad connection string.
 func Run(ctx context.Context, cfg Config) error {
-	capturer, err := capture.New(capture.Config{Concurrency: cfg.Concurrency})
-	if err != nil {
-		return err
-	}
-	w := &Worker{cfg: cfg, log: cfg.Log, capturer: capturer, limiter: policy.NewLimiter(cfg.Limits)}
+	w := &Worker{cfg: cfg, log: cfg.Log, limiter: policy.NewLimiter(cfg.Limits)}
+	uid := os.Geteuid()
 	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {
 			return nil // told to end while it waited for the server
 		}
 		return err
 	}
+	// Now, since from here on the worker is the user whose cache it uses.
+	closeRemote, err := w.newCapturer(os.Geteuid() == uid)
+	if err != nil {
+		return err
+	}
+	defer closeRemote()
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var wg sync.WaitGroup

@@ -35,6 +35,12 @@ func (m *Image) Section(name string) (data []byte, addr uint64, err error) {
 	return data, s.addr, nil
 }
 
+// HasSection reports whether the image has a section of that name with content (not SHT_NOBITS). Nothing is read.
+func (m *Image) HasSection(name string) bool {
+	s := m.find(name)
+	return s != nil && s.size > 0
+}
+
 // CFISections returns .eh_frame_hdr, .eh_frame and .debug_frame. They are read once and kept; the bytes must not be
 // changed. A section that is absent is left empty; one that cannot be read is an error, beside which the others
 // are returned.

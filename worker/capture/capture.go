@@ -32,6 +32,9 @@ type Config struct {
 	// Concurrency bounds how many captures run side by side; 0 means
 	// DefaultConcurrency.
 	Concurrency int
+	// Remote is where debug files come from that this host does not have; nil
+	// means nowhere.
+	Remote Remote
 }
 
 // Options says how one capture is done; the zero value is the default.
@@ -71,7 +74,7 @@ func New(cfg Config) (*Capturer, error) {
 	if n <= 0 {
 		n = DefaultConcurrency
 	}
-	imgs := newImages(host)
+	imgs := newImages(host, cfg.Remote)
 	return &Capturer{
 		arch: host, images: imgs, spaces: newSpaces(imgs), known: newLayouts(),
 		servers: newServers(),

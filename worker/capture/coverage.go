@@ -2,10 +2,8 @@ package capture
 
 import (
 	"fmt"
-	"os"
-	"path"
 
-	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/image"
 )
 
@@ -19,34 +17,19 @@ type Coverage struct {
 
 // Cover counts the named functions of an ELF file.
 func Cover(file string) (Coverage, error) {
-	f, err := os.Open(file)
+	m, done, err := OpenImage(file)
 	if err != nil {
 		return Coverage{}, err
 	}
-	defer func() { _ = f.Close() }()
-	img, err := image.Open(f, path.Base(file))
-	if err != nil {
-		return Coverage{}, err
+	defer func() { _ = done() }()
+	var tables []*image.Image
+	if debug, err := debugfile.Find(m.Image, m.Path, m.DebugOptions()); err == nil {
+		defer func() { _ = debug.Close() }()
+		tables = append(tables, debug.Image)
 	}
-	a, err := arch.ByMachine(img.Machine(), img.Order())
-	if err != nil {
-		return Coverage{}, err
+	c := Coverage{BuildID: m.BuildID()}
+	if c.Named, c.Functions, err = m.Coverage(tables...); err != nil {
+		return c, fmt.Errorf("%s: no call frame information or no symbols", file)
 	}
-	m := &module{image: img, name: img.Name(), arch: a, path: file}
-	if target, err := os.Readlink(file); err == nil {
-		m.path = target // of /proc/PID/exe
-	}
-	table, symbols := m.table(), m.symbolTable()
-	if table == nil || symbols == nil {
-		return Coverage{BuildID: img.BuildID()}, fmt.Errorf("%s: no call frame information or no symbols", file)
-	}
-	c := Coverage{BuildID: img.BuildID()}
-	c.Named, c.Functions = symbols.Coverage(func(yield func(start, end uint64) bool) {
-		for fde := range table.FDEs {
-			if !yield(fde.Start, fde.End) {
-				return
-			}
-		}
-	})
 	return c, nil
 }

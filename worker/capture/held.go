@@ -60,5 +60,5 @@ func (h *heldFiles) mapped(pid int, m *procfs.Mapping) *module {
 	if now, err := identify(held.file); err != nil || now != held.opened {
 		return nil
 	}
-	return held.module
+	return held.module.latest()
 }

@@ -35,6 +35,8 @@ type module struct {
 
 	symbolOnce sync.Once
 	symbols    *symbol.Table
+
+	remote remote
 }
 
 func (m *module) table() *cfi.Table {
@@ -63,6 +65,12 @@ func (m *module) symbolTable() *symbol.Table {
 			defer func() { _ = debug.Close() }()
 			tables = append(tables, debug.Image)
 		}
+		if err != nil || debug.How == debugfile.ByDebugData {
+			if fetched, ok := m.fetched(); ok {
+				defer func() { _ = fetched.Close() }()
+				tables = append(tables, fetched.Image)
+			}
+		}
 		// What could be read of a damaged table comes beside the error.
 		m.symbols, _ = symbol.NewTable(tables...)
 	})
@@ -72,14 +80,15 @@ func (m *module) symbolTable() *symbol.Table {
 // images keeps modules over captures, one for each build-id. A file without a
 // build-id is known by its device, inode and modification time.
 type images struct {
-	arch *arch.Arch
-	mu   sync.Mutex
-	byID map[string]*module
-	held heldFiles
+	arch   *arch.Arch
+	remote Remote // nil: none
+	mu     sync.Mutex
+	byID   map[string]*module
+	held   heldFiles
 }
 
-func newImages(a *arch.Arch) *images {
-	return &images{arch: a, byID: make(map[string]*module)}
+func newImages(a *arch.Arch, r Remote) *images {
+	return &images{arch: a, remote: r, byID: make(map[string]*module)}
 }
 
 // find returns the module that the process has mapped at maps[i], nil if it is
@@ -123,7 +132,12 @@ func (c *images) known(id string) *module {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.byID[id]
+	m := c.byID[id]
+	if m != nil {
+		m = m.latest()
+		c.byID[id] = m
+	}
+	return m
 }
 
 // keep remembers a module, or returns the one that came first.
@@ -161,7 +175,9 @@ func (c *images) fromFile(pid int, open candidate, base *procfs.Mapping, id stri
 	}
 	// The file stays open as long as the image is kept: its sections are read
 	// when they are needed, and a replaced file must not be read instead.
-	m := c.keep(key, &module{image: img, name: img.Name(), arch: c.arch, path: base.Path, root: rootOf(pid)})
+	m := c.keep(key, &module{
+		image: img, name: img.Name(), arch: c.arch, path: base.Path, root: rootOf(pid), remote: remote{source: c.remote},
+	})
 	if m.image != img {
 		_ = f.Close()
 	} else {
@@ -178,7 +194,7 @@ func (c *images) fromMemory(pid int, base procfs.Mapping, id string) *module {
 	if err != nil {
 		return nil
 	}
-	m := &module{image: img, name: img.Name(), arch: c.arch}
+	m := &module{image: img, name: img.Name(), arch: c.arch, remote: remote{source: c.remote}}
 	m.table()
 	m.symbolTable()
 	if id == "" {

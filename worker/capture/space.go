@@ -125,6 +125,10 @@ func (sp *space) resolve(i int) found {
 	m := sp.maps[i]
 	sp.spaces.mu.Lock()
 	f, ok := sp.known[m]
+	if ok {
+		f.module = f.module.latest()
+		sp.known[m] = f
+	}
 	sp.spaces.mu.Unlock()
 	if ok {
 		return f

@@ -33,6 +33,7 @@ type captureFlags struct {
 	stats     bool
 	threads   bool
 	noContext bool
+	remote    debuginfodFlags
 }
 
 func newCapture() *cobra.Command {
@@ -43,7 +44,10 @@ func newCapture() *cobra.Command {
 		Long: `Print the call stack of each process. It may be any process that you may trace
 (your own ones; with CAP_SYS_PTRACE, all), not only PostgreSQL's. The process
 stands still for some microseconds while its registers and its stack are
-copied; it is unwound and named afterwards.`,
+copied; it is unwound and named afterwards.
+
+No stack waits for a debuginfod server: what it sends names the stacks of later
+rounds (--repeat), and of later calls. "symbols --fetch" waits for it.`,
 		Example: `  pg_stat_backtrace capture 4711
   pg_stat_backtrace capture --format short --repeat 10 --interval 100ms 4711
   pg_stat_backtrace capture --format json $(pgrep -f 'postgres:')
@@ -68,6 +72,7 @@ copied; it is unwound and named afterwards.`,
 	fs.BoolVar(&f.threads, "threads", false, "all threads of each process, in one stop")
 	fs.BoolVar(&f.noContext, "no-context", false,
 		"of a PostgreSQL process, leave out its functions, its query and its wait event")
+	f.remote.add(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{formatText, formatJSON, formatShort}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -105,10 +110,11 @@ const maxFramesLimit = 65536
 // run captures round by round. A process that fails is told on stderr and
 // left out; the others go on.
 func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
-	capturer, err := capture.New(capture.Config{})
+	capturer, closeRemote, err := f.remote.capturer(stderr)
 	if err != nil {
 		return err
 	}
+	defer closeRemote()
 	opts := capture.Options{
 		MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext,
 	}

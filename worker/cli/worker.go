@@ -15,6 +15,7 @@ import (
 func newWorker(version string) *cobra.Command {
 	var cfg worker.Config
 	var level, format string
+	var remote debuginfodFlags
 	cmd := &cobra.Command{
 		Use:   "worker [CONNSTRING]",
 		Short: "Serve the extension's functions, beside a server",
@@ -27,10 +28,15 @@ CONNSTRING is a libpq connection string or URI; what it leaves open comes from
 a service file, the PG* environment variables and the defaults. The role needs
 no privilege but to log in: the connection serves to check what callers who are
 no superusers may see. With -D the worker starts, and answers superusers, also
-while the server takes no connections.`,
+while the server takes no connections.
+
+With a debuginfod server, names that this host has no debug files for come with
+the second answer: the first one goes out as it is, and the file is fetched
+meanwhile. The server learns which builds run here, and nothing else.`,
 		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
   pg_stat_backtrace worker "host=/run/postgresql port=5433 dbname=postgres"
-  pg_stat_backtrace worker service=main`,
+  pg_stat_backtrace worker service=main
+  pg_stat_backtrace worker -D /srv/pgdata --debuginfod https://debuginfod.debian.net`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -42,6 +48,9 @@ while the server takes no connections.`,
 				return usage(err)
 			}
 			cfg.Log = log
+			if cfg.Debuginfod, err = remote.config(); err != nil {
+				return usage(err)
+			}
 			return worker.Run(cmd.Context(), cfg)
 		},
 	}
@@ -54,6 +63,7 @@ while the server takes no connections.`,
 	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
+	remote.add(cmd)
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.MarkFlagDirname("spool-dir")
 	_ = cmd.RegisterFlagCompletionFunc("log-level",

@@ -85,8 +85,8 @@ func symbols(c cluster.Cluster) finding {
 	if share < enough {
 		return finding{
 			warn, "symbols", text,
-			"The binary is stripped: static functions appear as postgres+0x…, " +
-				"which addr2line names where debug symbols are at hand.",
+			"The binary is stripped: static functions appear as postgres+0x…. " +
+				"What to install or configure to name them: pg_stat_backtrace symbols -D " + c.DataDir,
 		}
 	}
 	return finding{good, "symbols", text, ""}

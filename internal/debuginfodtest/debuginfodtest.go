@@ -1,0 +1,118 @@
+// Package debuginfodtest is what tests of debuginfod need: elfutils' real server on loopback, and a program whose debug
+// information was taken out of it.
+package debuginfodtest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// timeout bounds each wait.
+const timeout = 30 * time.Second
+
+// Server is a running debuginfod.
+type Server struct {
+	// URL is what to put into DEBUGINFOD_URLS.
+	URL string
+	log string
+}
+
+// Start starts a server of the ELF files below folder, which ends with the test, and returns when it serves the debug
+// files of the builds in ids.
+func Start(t testing.TB, folder string, ids ...string) *Server {
+	t.Helper()
+	exe, err := exec.LookPath("debuginfod")
+	if err != nil {
+		t.Skipf("no debuginfod: %v (Debian: apt-get install debuginfod)", err)
+	}
+	dir := t.TempDir()
+	port := freePort(t)
+	s := &Server{URL: fmt.Sprintf("http://127.0.0.1:%d", port), log: filepath.Join(dir, "log")}
+	log, err := os.Create(s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "-p", strconv.Itoa(port), "-d", ":memory:", "-t", "1", "-F", folder, "-v")
+	cmd.Env = append(os.Environ(), "HOME="+dir, "TMPDIR="+dir, "DEBUGINFOD_URLS=")
+	cmd.Stdout, cmd.Stderr = log, log
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	_ = log.Close()
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		if t.Failed() {
+			log := s.Log(t)
+			t.Logf("debuginfod:\n%s", log[max(0, len(log)-4096):])
+		}
+	})
+	for _, id := range ids {
+		s.await(t, id)
+	}
+	return s
+}
+
+// await waits until the server has found the debug file of a build.
+func (s *Server) await(t testing.TB, id string) {
+	t.Helper()
+	for deadline := time.Now().Add(timeout); ; time.Sleep(20 * time.Millisecond) {
+		if s.has(t.Context(), id) {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("debuginfod does not find build %s:\n%s", id, s.Log(t))
+		}
+	}
+}
+
+func (s *Server) has(ctx context.Context, id string) bool {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/buildid/"+id+"/debuginfo", nil)
+	if err != nil {
+		return false
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return false
+	}
+	_, _ = io.Copy(io.Discard, resp.Body)
+	_ = resp.Body.Close()
+	return resp.StatusCode == http.StatusOK
+}
+
+// Log returns what the server has written so far.
+func (s *Server) Log(t testing.TB) string {
+	t.Helper()
+	data, err := os.ReadFile(s.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(data)
+}
+
+// Requests counts the requests for a path in the server's log, from now on those of the test's own waiting too.
+func (s *Server) Requests(t testing.TB, path string) int {
+	t.Helper()
+	return strings.Count(s.Log(t), "GET "+path+" ")
+}
+
+func freePort(t testing.TB) int {
+	t.Helper()
+	var listen net.ListenConfig
+	l, err := listen.Listen(t.Context(), "tcp4", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().(*net.TCPAddr).Port
+}

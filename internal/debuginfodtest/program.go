@@ -1,0 +1,66 @@
+package debuginfodtest
+
+import (
+	"debug/elf"
+	"encoding/hex"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// Program is a program and its debug file, apart.
+type Program struct {
+	// Exe is stripped, Debug is what was taken out of it, in a folder of its own; BuildID is that of both.
+	Exe, Debug, BuildID string
+}
+
+// Build compiles a C file with debug information, and splits it as distributions do, but without a debug link.
+func Build(t testing.TB, source string, flags ...string) Program {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), "program")
+	run(t, "gcc", append([]string{"-g", "-O1", "-Wl,--build-id=sha1", "-o", exe, source}, flags...)...)
+	return Split(t, exe)
+}
+
+// Split takes the debug information and the symbols out of a copy of a program.
+func Split(t testing.TB, exe string) Program {
+	t.Helper()
+	p := Program{
+		Exe:   filepath.Join(t.TempDir(), filepath.Base(exe)),
+		Debug: filepath.Join(t.TempDir(), filepath.Base(exe)+".debug"),
+	}
+	run(t, "objcopy", "--only-keep-debug", exe, p.Debug)
+	run(t, "objcopy", "--strip-all", exe, p.Exe)
+	if err := os.Chmod(p.Exe, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	p.BuildID = BuildID(t, p.Exe)
+	return p
+}
+
+// BuildID returns the build-id of a file, as the standard library reads it.
+func BuildID(t testing.TB, file string) string {
+	t.Helper()
+	f, err := elf.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	s := f.Section(".note.gnu.build-id")
+	if s == nil {
+		t.Fatalf("%s has no build-id", file)
+	}
+	data, err := s.Data()
+	if err != nil || len(data) <= 16 {
+		t.Fatalf("build-id of %s: %v", file, err)
+	}
+	return hex.EncodeToString(data[16:])
+}
+
+func run(t testing.TB, name string, args ...string) {
+	t.Helper()
+	if out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s %v: %v\n%s", name, args, err, out)
+	}
+}

@@ -1,0 +1,117 @@
+package capture
+
+import (
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/symbol"
+)
+
+// Image is an ELF image as captures read it.
+type Image struct {
+	*image.Image
+
+	// Path is where it is, as its process sees it ("[vdso]" is at no path).
+	Path string
+	// Deleted means that the file at Path is not this one any more: it was
+	// removed or replaced since.
+	Deleted bool
+	// InMemory means that the file cannot be read, only what the process has
+	// mapped of it.
+	InMemory bool
+
+	module *module
+}
+
+// Images returns the images that a process has mapped to run, each once, in
+// the order of their addresses. What can neither be opened nor read from the
+// process's memory is left out. The error is that of reading its maps.
+func Images(pid int) ([]Image, error) {
+	host := arch.Host()
+	if host == nil {
+		return nil, ErrArchitecture
+	}
+	maps, err := procfs.Maps(pid)
+	if err != nil {
+		return nil, err
+	}
+	imgs := newImages(host, nil)
+	all := make([]Image, 0, 32)
+	seen := make(map[*module]bool)
+	for i := range maps {
+		if maps[i].Perms&procfs.Exec == 0 {
+			continue
+		}
+		m := imgs.find(pid, maps, i)
+		if m == nil || seen[m] {
+			continue
+		}
+		seen[m] = true
+		all = append(all, Image{
+			Image: m.image, Path: maps[i].Path, Deleted: maps[i].Deleted, InMemory: m.path == "" && maps[i].Inode != 0,
+			module: m,
+		})
+	}
+	return all, nil
+}
+
+// OpenImage opens an ELF file. The caller closes it with the function that is
+// returned.
+func OpenImage(file string) (Image, func() error, error) {
+	f, _, err := candidate(file).file()
+	if err != nil {
+		return Image{}, nil, err
+	}
+	img, err := image.Open(f, path.Base(file))
+	var a *arch.Arch
+	if err == nil {
+		a, err = arch.ByMachine(img.Machine(), img.Order())
+	}
+	if err != nil {
+		_ = f.Close()
+		return Image{}, nil, err
+	}
+	at := file
+	if target, err := os.Readlink(file); err == nil && filepath.IsAbs(target) {
+		at = target // of /proc/PID/exe
+	}
+	if abs, err := filepath.Abs(at); err == nil {
+		at = abs
+	}
+	m := &module{image: img, name: img.Name(), arch: a, path: at}
+	return Image{Image: img, Path: at, module: m}, f.Close, nil
+}
+
+// Root is what to put before a path of the process to reach it from here.
+func (m *Image) Root() string { return m.module.root }
+
+// DebugOptions says where and how captures look for the debug file.
+func (m *Image) DebugOptions() debugfile.Options {
+	return debugfile.Options{Root: m.module.root, Open: openDebugFile}
+}
+
+// Coverage counts the functions that the call frame information lists, and
+// those of them that the symbols of the image itself and of its debug files
+// name.
+func (m *Image) Coverage(debug ...*image.Image) (named, total int, err error) {
+	table := m.module.table()
+	if table == nil {
+		return 0, 0, fmt.Errorf("%s: no call frame information", m.Name())
+	}
+	// What could be read of a damaged table comes beside the error.
+	symbols, _ := symbol.NewTable(append([]*image.Image{m.Image}, debug...)...)
+	named, total = symbols.Coverage(func(yield func(start, end uint64) bool) {
+		for fde := range table.FDEs {
+			if !yield(fde.Start, fde.End) {
+				return
+			}
+		}
+	})
+	return named, total, nil
+}

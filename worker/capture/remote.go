@@ -1,0 +1,115 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"path"
+	"sync/atomic"
+	"time"
+
+	"pg_stat_backtrace/unwind/image"
+)
+
+// Remote is where debug files come from that are not installed on this host (package debuginfod). Neither method waits:
+// an answer goes out with the names that are known now.
+type Remote interface {
+	// DebugFile returns the path of the debug file of a build if it has been fetched, else "".
+	DebugFile(buildID string) string
+	// RequestDebugFile has it fetched, beside, and calls done when that has ended: with true if it is there, else
+	// with the time before which asking again is of no use.
+	RequestDebugFile(buildID string, done func(arrived bool, again time.Time))
+}
+
+// remote is what a module has to do with a Remote.
+type remote struct {
+	source Remote
+	// next is the module that takes this one's place since the debug file has arrived.
+	next atomic.Pointer[module]
+	// again is when to ask for the file next, in Unix nanoseconds; 0: not at all, or a request is on its way.
+	again atomic.Int64
+	// renewed says that the file has arrived once already: should it be gone, it is not asked for at once.
+	renewed bool
+}
+
+// renewPause is after what time a file that was fetched and is gone is asked for once more.
+const renewPause = time.Minute
+
+// fetched opens the module's debug file if it has been fetched, and has it fetched if not. The caller closes it.
+func (m *module) fetched() (Fetched, bool) {
+	r, id := &m.remote, m.image.BuildID()
+	if r.source == nil || id == "" || m.image.HasSection(".debug_info") {
+		return Fetched{}, false
+	}
+	if f, err := OpenFetched(r.source.DebugFile(id), m.image); err == nil {
+		return f, true
+	}
+	if r.renewed {
+		r.again.Store(time.Now().Add(renewPause).UnixNano())
+	} else {
+		m.request()
+	}
+	return Fetched{}, false
+}
+
+// request has the debug file fetched. When it has arrived, the module's successor is made, by the goroutine that
+// brings the news: no answer waits for its symbols to be read.
+func (m *module) request() {
+	m.remote.source.RequestDebugFile(m.image.BuildID(), func(arrived bool, again time.Time) {
+		if !arrived {
+			m.remote.again.Store(again.UnixNano())
+			return
+		}
+		next := &module{
+			image: m.image, name: m.name, arch: m.arch, path: m.path, root: m.root,
+			remote: remote{source: m.remote.source, renewed: true},
+		}
+		next.cfiOnce.Do(func() { next.cfi = m.table() })
+		next.symbolTable()
+		m.remote.next.Store(next)
+	})
+}
+
+// latest returns the module, or what has taken its place since its debug file arrived. It also asks once more for a
+// file that could not be had before, when the time for that has come.
+func (m *module) latest() *module {
+	for next := m.remote.next.Load(); next != nil; next = m.remote.next.Load() {
+		m = next
+	}
+	if at := m.remote.again.Load(); at != 0 && time.Now().UnixNano() >= at && m.remote.again.CompareAndSwap(at, 0) {
+		m.request()
+	}
+	return m
+}
+
+// Fetched is a debug file that a Remote has fetched.
+type Fetched struct {
+	// Image stays usable until Close.
+	Image *image.Image
+	Path  string
+	file  io.Closer
+}
+
+// Close closes the file.
+func (f *Fetched) Close() error { return f.file.Close() }
+
+// errOtherBuild means that a fetched file does not belong to the image.
+var errOtherBuild = errors.New("file is of another build")
+
+// OpenFetched opens a debug file that was fetched for an image, and makes sure that it is of the same build: whoever
+// shares the cache may have put it there.
+func OpenFetched(file string, m *image.Image) (Fetched, error) {
+	f, _, err := candidate(file).file()
+	if err != nil {
+		return Fetched{}, err
+	}
+	debug, err := image.Open(f, path.Base(file))
+	if err == nil && (debug.BuildID() != m.BuildID() || debug.Machine() != m.Machine()) {
+		err = fmt.Errorf("%s: %w: build-id %q, not %q", file, errOtherBuild, debug.BuildID(), m.BuildID())
+	}
+	if err != nil {
+		_ = f.Close()
+		return Fetched{}, err
+	}
+	return Fetched{Image: debug, Path: file, file: f}, nil
+}

@@ -1,0 +1,316 @@
+package capture_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/debuginfodtest"
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// announcer is a Remote that tells the test when a request has ended, after the capturer was told.
+type announcer struct {
+	*debuginfod.Client
+
+	ended chan bool
+	mu    sync.Mutex
+	asked map[string]int
+}
+
+func (a *announcer) RequestDebugFile(id string, done func(arrived bool, again time.Time)) {
+	a.mu.Lock()
+	a.asked[id]++
+	a.mu.Unlock()
+	a.Client.RequestDebugFile(id, func(arrived bool, again time.Time) {
+		done(arrived, again)
+		if arrived {
+			a.ended <- true
+		}
+	})
+}
+
+// announce makes a debuginfod client.
+func announce(t *testing.T, url string) *announcer {
+	t.Helper()
+	client, err := debuginfod.New(debuginfod.Config{
+		URLs: []string{url}, CacheDir: filepath.Join(t.TempDir(), "cache"), MinFree: debuginfod.None,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	return &announcer{Client: client, ended: make(chan bool, 8), asked: make(map[string]int)}
+}
+
+func remoteCapturer(t *testing.T, r capture.Remote) *capture.Capturer {
+	t.Helper()
+	c, err := capture.New(capture.Config{Remote: r})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// arrival waits for a debug file.
+func (a *announcer) arrival(t *testing.T) {
+	t.Helper()
+	select {
+	case <-a.ended:
+	case <-time.After(30 * time.Second):
+		t.Fatal("no debug file has arrived")
+	}
+}
+
+// TestDebuginfod: the first stack of a stripped program comes at once, without the names of its static functions; when
+// the server has sent the debug file, the next one has them. A capturer that starts with the file in the cache has them
+// at first, whether a server is there or not.
+func TestDebuginfod(t *testing.T) {
+	program := debuginfodtest.Build(t, "testdata/nest.c")
+	server := debuginfodtest.Start(t, filepath.Dir(program.Debug), program.BuildID)
+	remote := announce(t, server.URL)
+	pid := start(t, program.Exe)
+	c := remoteCapturer(t, remote)
+	want := []string{"ready", "inner", "middle", "outer", "main"}
+	before := take(t, c, pid, capture.Options{})
+	for _, name := range names(&before) {
+		for _, w := range want {
+			if strings.HasPrefix(name, w) {
+				t.Errorf("a stripped program has %s", name)
+			}
+		}
+	}
+	remote.arrival(t)
+	after := take(t, c, pid, capture.Options{})
+	checkOrder(t, &after, want...)
+	if len(before.Frames) != len(after.Frames) {
+		t.Errorf("%d frames, then %d", len(before.Frames), len(after.Frames))
+	}
+	other := remoteCapturer(t, announceAt(t, remote.Dir()))
+	cached := take(t, other, pid, capture.Options{})
+	checkOrder(t, &cached, want...)
+	if n := remote.asked[program.BuildID]; n != 1 {
+		t.Errorf("asked %d times", n)
+	}
+}
+
+// announceAt makes a client of a server that is not there, with the cache of another one.
+func announceAt(t *testing.T, dir string) *announcer {
+	t.Helper()
+	a := announce(t, "http://127.0.0.1:1")
+	client, err := debuginfod.New(debuginfod.Config{URLs: []string{"http://127.0.0.1:1"}, CacheDir: dir})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(client.Close)
+	a.Client = client
+	return a
+}
+
+// TestDebuginfodOfDeletedProgram: the file of a running program is gone, and what is left in its memory is named by
+// what the server has.
+func TestDebuginfodOfDeletedProgram(t *testing.T) {
+	program := debuginfodtest.Build(t, "testdata/nest.c")
+	server := debuginfodtest.Start(t, filepath.Dir(program.Debug), program.BuildID)
+	remote := announce(t, server.URL)
+	pid := start(t, program.Exe)
+	if err := os.Remove(program.Exe); err != nil {
+		t.Fatal(err)
+	}
+	c := remoteCapturer(t, remote)
+	_ = take(t, c, pid, capture.Options{})
+	remote.arrival(t)
+	after := take(t, c, pid, capture.Options{})
+	checkOrder(t, &after, "ready", "inner", "middle", "outer", "main")
+}
+
+// slow is a Remote whose file never comes.
+type slow struct{ asked chan string }
+
+func (slow) DebugFile(string) string { return "" }
+
+func (s slow) RequestDebugFile(id string, _ func(bool, time.Time)) {
+	select {
+	case s.asked <- id:
+	default:
+	}
+}
+
+// TestDebuginfodNeverWaits: with a server that never answers, each stack comes as soon as without one, and each image
+// is asked for once.
+func TestDebuginfodNeverWaits(t *testing.T) {
+	program := debuginfodtest.Build(t, "testdata/nest.c")
+	pid := start(t, program.Exe)
+	remote := slow{asked: make(chan string, 100)}
+	c := remoteCapturer(t, remote)
+	for range 5 {
+		if th := take(t, c, pid, capture.Options{}); len(th.Frames) < 5 {
+			t.Errorf("frames: %q", names(&th))
+		}
+	}
+	close(remote.asked)
+	seen := make(map[string]int)
+	for id := range remote.asked {
+		if seen[id]++; seen[id] > 1 {
+			t.Errorf("asked %d times for %s", seen[id], id)
+		}
+	}
+	if seen[program.BuildID] != 1 {
+		t.Errorf("asked for %v, not for %s", seen, program.BuildID)
+	}
+}
+
+// flaky is a Remote whose requests fail until the test has the file come.
+type flaky struct {
+	mu    sync.Mutex
+	path  string
+	again time.Time
+	asked int
+}
+
+func (f *flaky) DebugFile(id string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if filepath.Base(filepath.Dir(f.path)) != id {
+		return ""
+	}
+	return f.path
+}
+
+func (f *flaky) RequestDebugFile(_ string, done func(bool, time.Time)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.asked++
+	done(false, f.again)
+}
+
+// TestDebuginfodAsksAgain: not before the time that the client has said, and then once more.
+func TestDebuginfodAsksAgain(t *testing.T) {
+	program := debuginfodtest.Build(t, "testdata/nest.c", "-static")
+	pid := start(t, program.Exe)
+	for _, tt := range []struct {
+		again time.Time
+		more  bool
+	}{{time.Now().Add(time.Hour), false}, {time.Now(), true}} {
+		remote := &flaky{again: tt.again}
+		c := remoteCapturer(t, remote)
+		_ = take(t, c, pid, capture.Options{})
+		first := remote.asked
+		_ = take(t, c, pid, capture.Options{})
+		if more := remote.asked > first; first == 0 || more != tt.more {
+			t.Errorf("asked %d times, then %d", first, remote.asked)
+		}
+	}
+}
+
+// TestDebuginfodOtherBuild: what lies in the cache under a build-id and is another build is not used.
+func TestDebuginfodOtherBuild(t *testing.T) {
+	program := debuginfodtest.Build(t, "testdata/nest.c")
+	other := debuginfodtest.Build(t, "testdata/nest.c", "-O2")
+	place := filepath.Join(t.TempDir(), program.BuildID, "debuginfo")
+	data, err := os.ReadFile(other.Debug)
+	if err == nil {
+		err = os.Mkdir(filepath.Dir(place), 0o700)
+	}
+	if err == nil {
+		err = os.WriteFile(place, data, 0o600)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := remoteCapturer(t, &flaky{path: place, again: time.Now().Add(time.Hour)})
+	th := take(t, c, start(t, program.Exe), capture.Options{})
+	for _, name := range names(&th) {
+		if name == "inner" || name == "middle" || name == "outer" {
+			t.Errorf("named by another build: %s", name)
+		}
+	}
+}
+
+// TestDebuginfodPostgres: a server whose symbols are stripped, as distributions strip it, gets all its names back.
+func TestDebuginfodPostgres(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		if testing.Short() && pgtest.Major(t, binDir) < 17 {
+			t.Skip("one server is enough for a short run")
+		}
+		full := filepath.Join(binDir, "postgres")
+		if out, err := exec.CommandContext(t.Context(), "readelf", "-SW", full).Output(); err != nil ||
+			!strings.Contains(string(out), " .symtab ") {
+			t.Skipf("%s has no symbols that could be taken out of it: %v", full, err)
+		}
+		// The tree is copied, since a server finds its files from its program's place.
+		tree := t.TempDir()
+		if err := os.Chmod(filepath.Dir(tree), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		cp := exec.CommandContext(t.Context(), "cp", "-rL", filepath.Dir(binDir), tree+"/pg")
+		if out, err := cp.CombinedOutput(); err != nil {
+			t.Fatalf("cp: %v\n%s", err, out)
+		}
+		program := debuginfodtest.Split(t, full)
+		stripped := filepath.Join(tree, "pg", "bin", "postgres")
+		if err := os.Rename(program.Exe, stripped); err != nil {
+			t.Fatal(err)
+		}
+		debuginfod := debuginfodtest.Start(t, filepath.Dir(program.Debug), program.BuildID)
+		server := pgtest.Start(t, filepath.Join(tree, "pg", "bin"), pgtest.Options{})
+		remote := announce(t, debuginfod.URL)
+		c := remoteCapturer(t, remote)
+		// Not the postmaster: it is a child of this process, where Wait would take its stops.
+		pid := child(t, server.PostmasterPID())
+		before := postgresFrames(t, c, pid)
+		remote.arrival(t)
+		after := postgresFrames(t, c, pid)
+		if len(before) != len(after) || len(after) < 3 {
+			t.Fatalf("%d frames, then %d", len(before), len(after))
+		}
+		gained := 0
+		for i := range after {
+			if after[i].Function == "" {
+				t.Errorf("no name for %s", after[i].Name())
+			}
+			if before[i].Function == "" {
+				gained++
+			}
+		}
+		t.Logf("%d of %d frames got a name", gained, len(after))
+		if gained == 0 {
+			t.Error("nothing was gained: ServerLoop at least is static")
+		}
+	})
+}
+
+// child returns a child of a process.
+func child(t *testing.T, pid int) int {
+	t.Helper()
+	pids, err := procfs.Children(pid)
+	if err != nil || len(pids) == 0 {
+		t.Fatalf("children of %d: %v, %v", pid, pids, err)
+	}
+	return pids[0]
+}
+
+// postgresFrames captures a process and returns its frames in postgres.
+func postgresFrames(t *testing.T, c *capture.Capturer, pid int) []trace.Frame {
+	t.Helper()
+	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out []trace.Frame
+	for _, f := range tr.Threads[0].Frames {
+		if f.Module == "postgres" && f.Function != "_start" {
+			out = append(out, f)
+		}
+	}
+	return out
+}

@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker/debuginfod"
+)
+
+// debuginfodOff, as a server, turns debuginfod off in spite of the environment.
+const debuginfodOff = "off"
+
+// debuginfodFlags are the flags of the commands that may ask debuginfod.
+type debuginfodFlags struct {
+	urls                         []string
+	cache                        string
+	maxSize, cacheSize, minSpace string
+}
+
+func (f *debuginfodFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringArrayVar(&f.urls, "debuginfod", nil,
+		"get missing debug files from the debuginfod server at `URL`; may be given several times; "+
+			"\"off\" for none (default $"+debuginfod.EnvURLs+")")
+	fs.StringVar(&f.cache, "debuginfod-cache", "",
+		"keep them in `DIRECTORY` (default $"+debuginfod.EnvCache+", else debuginfod_client in the user's cache)")
+	fs.StringVar(&f.maxSize, "debuginfod-max-size", "",
+		"take none larger than `SIZE`, such as 500MB; 0 for no limit (default $"+debuginfod.EnvMaxSize+", else 1GB)")
+	fs.StringVar(&f.cacheSize, "debuginfod-cache-size", "",
+		"remove the least recently used ones beyond `SIZE`; 0 for no limit (default 4GB)")
+	fs.StringVar(&f.minSpace, "debuginfod-min-free", "",
+		"get none that would leave less than `SIZE` free on that file system (default 1GB)")
+	_ = cmd.MarkFlagDirname("debuginfod-cache")
+}
+
+// config returns what environment and flags say; flags win. The cache folder may be left open.
+func (f *debuginfodFlags) config() (debuginfod.Config, error) {
+	cfg, err := debuginfod.FromEnv(os.Getenv)
+	if err != nil {
+		return cfg, err
+	}
+	if f.urls != nil {
+		cfg.URLs = nil
+		for _, list := range f.urls {
+			cfg.URLs = append(cfg.URLs, debuginfod.SplitURLs(list)...)
+		}
+	}
+	if len(cfg.URLs) == 1 && cfg.URLs[0] == debuginfodOff {
+		cfg.URLs = nil
+	}
+	if f.cache != "" {
+		cfg.CacheDir = f.cache
+	}
+	for _, size := range []struct {
+		flag, text string
+		to         *int64
+	}{
+		{"--debuginfod-max-size", f.maxSize, &cfg.MaxSize},
+		{"--debuginfod-cache-size", f.cacheSize, &cfg.CacheSize},
+		{"--debuginfod-min-free", f.minSpace, &cfg.MinFree},
+	} {
+		if size.text == "" {
+			continue
+		}
+		n, err := parseSize(size.text)
+		if err != nil {
+			return cfg, fmt.Errorf("%s: %w", size.flag, err)
+		}
+		if *size.to = n; n == 0 {
+			*size.to = debuginfod.None
+		}
+	}
+	return cfg, cfg.Check()
+}
+
+// client makes a client that uses this user's cache.
+func (f *debuginfodFlags) client(onEvent func(debuginfod.Event)) (*debuginfod.Client, error) {
+	cfg, err := f.config()
+	if err != nil {
+		return nil, usage(err)
+	}
+	if cfg.Off() {
+		return nil, nil //nolint:nilnil // off is not an error
+	}
+	if cfg.CacheDir == "" {
+		if cfg.CacheDir, err = debuginfod.DefaultCacheDir(os.Getenv); err != nil {
+			return nil, err
+		}
+	}
+	cfg.OnEvent = onEvent
+	return debuginfod.New(cfg)
+}
+
+// parseSize reads a number of bytes with a unit as PostgreSQL's settings have it: B, kB, MB, GB or TB, each 1024 times
+// the one before. No unit means bytes.
+func parseSize(s string) (int64, error) {
+	digits := strings.TrimRight(s, "BkKMGT ")
+	unit := strings.TrimSpace(s[len(digits):])
+	shift, ok := map[string]int{"": 0, "B": 0, "kB": 10, "KB": 10, "MB": 20, "GB": 30, "TB": 40}[unit]
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || !ok || n < 0 || n > 1<<62>>shift {
+		return 0, fmt.Errorf("%q is not a size such as 500MB", s)
+	}
+	return n << shift, nil
+}

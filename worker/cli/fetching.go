@@ -1,0 +1,75 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/debuginfod"
+)
+
+// capturer makes a capturer that takes debug files from debuginfod where that is configured, and returns what is to be
+// called at the end: it says on stderr what has not come in time.
+func (f *debuginfodFlags) capturer(stderr io.Writer) (*capture.Capturer, func(), error) {
+	verbose := os.Getenv(debuginfod.EnvProgress) != ""
+	var mu sync.Mutex
+	client, err := f.client(func(e debuginfod.Event) {
+		// Failures are always told, the rest when the environment asks for it.
+		if verbose || e.Kind == debuginfod.Failed {
+			mu.Lock()
+			defer mu.Unlock()
+			tellf(stderr, "%s", describe(e))
+		}
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	cfg := capture.Config{}
+	if client != nil {
+		cfg.Remote = client // a nil *Client would be no nil Remote
+	}
+	c, err := capture.New(cfg)
+	return c, func() {
+		if client == nil {
+			return
+		}
+		n := client.Waiting()
+		client.Close()
+		if n > 0 {
+			tellf(stderr, "%d debug files were still being fetched; \"pg_stat_backtrace symbols --fetch\" waits for them", n)
+		}
+	}, err
+}
+
+// describe says in a line what has happened.
+func describe(e debuginfod.Event) string {
+	what := fmt.Sprintf("%s of build-id %s", e.File, e.ID)
+	switch e.Kind {
+	case debuginfod.Started:
+		return fmt.Sprintf("fetching %s from %s (%s)", what, e.Server, size(e.Total))
+	case debuginfod.Progress:
+		return fmt.Sprintf("fetching %s: %s of %s", what, size(e.Bytes), size(e.Total))
+	case debuginfod.Arrived:
+		return fmt.Sprintf("fetched %s: %s in %.1f s", what, size(e.Bytes), e.Took.Seconds())
+	case debuginfod.Missing:
+		return fmt.Sprintf("%s does not have %s", e.Server, what)
+	case debuginfod.Paused:
+		return fmt.Sprintf("%s has failed too often and will not be asked for %s", e.Server, e.Took)
+	case debuginfod.Failed:
+		return fmt.Sprintf("%s: %s: %v", e.Server, what, e.Err)
+	}
+	return what
+}
+
+// size prints a number of bytes; 0 is a size that is not known.
+func size(n int64) string {
+	switch {
+	case n <= 0:
+		return "? MB"
+	case n < 100<<10:
+		return fmt.Sprintf("%.1f kB", float64(n)/(1<<10))
+	}
+	return fmt.Sprintf("%.1f MB", float64(n)/(1<<20))
+}

@@ -1,0 +1,232 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/cluster"
+	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/symbols"
+)
+
+// symbolsFlags are the flags of the command symbols.
+type symbolsFlags struct {
+	dataDir string
+	fetch   bool
+	json    bool
+	remote  debuginfodFlags
+}
+
+func newSymbols() *cobra.Command {
+	var f symbolsFlags
+	cmd := &cobra.Command{
+		Use:   "symbols [PID|FILE]...",
+		Short: "Say where the names of a stack come from, and how to get the rest",
+		Long: `List the images of each process (or each ELF file): the share of its functions
+that has a name, whether source lines are known, its build-id, and what that is
+taken from; and say what to install or to configure to get the rest. Without
+arguments it looks at the postmaster of the server that -D or libpq's defaults
+lead to. Nothing is stopped.
+
+FROM is .symtab (the image has all its symbols), "debug file" (an installed one),
+debuginfod (one that was fetched), .gnu_debugdata, .dynsym (exported functions
+only) or nothing. The functions counted are those that the image's call frame
+information lists. With --fetch, the debug files that are missing are fetched from
+the debuginfod servers first; captures of this user, and a worker with the same
+cache, then find them.`,
+		Example: `  pg_stat_backtrace symbols -D /var/lib/postgresql/15/main
+  pg_stat_backtrace symbols 4711
+  pg_stat_backtrace symbols /usr/lib/postgresql/15/bin/postgres
+  pg_stat_backtrace symbols --fetch --debuginfod https://debuginfod.debian.net 4711
+  pg_stat_backtrace symbols --json 4711`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return f.run(cmd.Context(), args, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, for its postmaster")
+	fs.BoolVar(&f.fetch, "fetch", false, "fetch the debug files that are missing, and wait for them")
+	fs.BoolVar(&f.json, "json", false, "print JSON, a line for each process or file")
+	f.remote.add(cmd)
+	_ = cmd.MarkFlagDirname("pgdata")
+	return cmd
+}
+
+// subject is a process or a file to look at.
+type subject struct {
+	pid  int // 0: a file
+	file string
+}
+
+func (s subject) String() string {
+	if s.pid != 0 {
+		return fmt.Sprintf("process %d", s.pid)
+	}
+	return s.file
+}
+
+// subjects reads the arguments: digits are a process, all else a file.
+func subjects(args []string) ([]subject, error) {
+	all := make([]subject, 0, len(args))
+	for _, arg := range args {
+		switch {
+		case arg == "":
+			return nil, errors.New("an argument is empty")
+		case strings.Trim(arg, "0123456789") != "":
+			all = append(all, subject{file: arg})
+		default:
+			pid, err := strconv.ParseInt(arg, 10, 32)
+			if err != nil || pid == 0 {
+				return nil, fmt.Errorf("%q is not a process id (a file of that name is ./%s)", arg, arg)
+			}
+			all = append(all, subject{pid: int(pid)})
+		}
+	}
+	return all, nil
+}
+
+// postmaster is what is looked at without arguments.
+func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
+	c, err := cluster.Find(ctx, cluster.Options{DataDir: f.dataDir})
+	if err != nil {
+		return subject{}, fmt.Errorf("no server found: %w\n  Name its data directory (-D), a process or a file", err)
+	}
+	return subject{pid: c.PostmasterPID}, nil
+}
+
+// run looks at one subject after the other. One that fails is told on stderr; the others go on.
+func (f *symbolsFlags) run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
+	all, err := subjects(args)
+	if err == nil && len(args) > 0 && f.dataDir != "" {
+		err = errors.New("-D and arguments exclude each other")
+	}
+	if err != nil {
+		return usage(err)
+	}
+	bar := newProgress(stderr)
+	client, err := f.remote.client(bar.event)
+	if err != nil {
+		return err
+	}
+	if client != nil {
+		defer client.Close()
+	} else if f.fetch {
+		return usage(fmt.Errorf("--fetch needs a debuginfod server: give --debuginfod URL, or set %s", debuginfod.EnvURLs))
+	}
+	if len(all) == 0 {
+		one, err := f.postmaster(ctx)
+		if err != nil {
+			return err
+		}
+		all = append(all, one)
+	}
+	failed := false
+	for i, s := range all {
+		if err := f.one(ctx, s, client, bar, stdout, i > 0); err != nil {
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			failed = true
+			tellf(stderr, "%v", err)
+		}
+	}
+	if failed || bar.failed() {
+		return errReported
+	}
+	return nil
+}
+
+// one looks at one subject and prints what it finds.
+func (f *symbolsFlags) one(
+	ctx context.Context, s subject, client *debuginfod.Client, bar *progress, stdout io.Writer, further bool,
+) error {
+	images, err := look(s, client)
+	if err != nil {
+		return describeError(s, err)
+	}
+	if f.fetch && fetchMissing(ctx, client, images, bar) {
+		if images, err = look(s, client); err != nil {
+			return describeError(s, err)
+		}
+	}
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	symbols.FindPackages(ctx, images)
+	if f.json {
+		return json.NewEncoder(stdout).Encode(symbolsReport{PID: s.pid, File: s.file, Images: images})
+	}
+	if further {
+		if _, err := fmt.Fprintln(stdout); err != nil {
+			return err
+		}
+	}
+	if _, err := fmt.Fprintf(stdout, "%s\n", s); err != nil {
+		return err
+	}
+	if err := symbols.Table(stdout, images); err != nil {
+		return err
+	}
+	advice := symbols.Advice(images, client != nil && !f.fetch)
+	if len(advice) == 0 {
+		return nil
+	}
+	_, err = fmt.Fprintf(stdout, "To get the missing names and lines:\n    %s\n", strings.Join(advice, "\n    "))
+	return err
+}
+
+// symbolsReport is a line of JSON.
+type symbolsReport struct {
+	PID    int             `json:"pid,omitempty"`
+	File   string          `json:"file,omitempty"`
+	Images []symbols.Image `json:"images"`
+}
+
+func look(s subject, client *debuginfod.Client) ([]symbols.Image, error) {
+	var fetched symbols.Fetched
+	if client != nil {
+		fetched = client // a nil *Client would be no nil Fetched
+	}
+	if s.pid != 0 {
+		return symbols.OfProcess(s.pid, fetched)
+	}
+	m, err := symbols.OfFile(s.file, fetched)
+	return []symbols.Image{m}, err
+}
+
+// describeError says what is wrong with a subject, and what can be done about it.
+func describeError(s subject, err error) error {
+	switch {
+	case errors.Is(err, procfs.ErrGone):
+		return fmt.Errorf("%s: no such process", s)
+	case errors.Is(err, procfs.ErrDenied):
+		return fmt.Errorf("%s: %w\n  Run this as the process's operating system user or as root", s, err)
+	case s.pid != 0:
+		return fmt.Errorf("%s: %w", s, err)
+	}
+	return err
+}
+
+// fetchMissing fetches what the images lack, one after the other, and reports whether something has come.
+func fetchMissing(ctx context.Context, client *debuginfod.Client, images []symbols.Image, bar *progress) bool {
+	come := false
+	for i := range images {
+		m := &images[i]
+		if m.Complete() || m.BuildID == "" || m.FetchedFile != "" || ctx.Err() != nil {
+			continue
+		}
+		bar.begin(m.Name)
+		_, err := client.Fetch(ctx, debuginfod.DebugInfo, m.BuildID)
+		bar.end(err)
+		come = come || err == nil
+	}
+	return come
+}

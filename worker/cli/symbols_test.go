@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/debuginfodtest"
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/debuginfod"
+)
+
+// noServer is an URL at which nobody answers.
+const noServer = "http://127.0.0.1:1"
+
+func TestSymbolsExitStatus(t *testing.T) {
+	t.Setenv(debuginfod.EnvURLs, "")
+	text := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(text, []byte("no ELF file"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cache := t.TempDir()
+	tests := []struct {
+		args           []string
+		status         int
+		stdout, stderr string
+	}{
+		{[]string{"--help"}, 0, "--fetch", ""},
+		{[]string{"/bin/sh"}, 0, "IMAGE", ""},
+		{[]string{"--json", "/bin/sh"}, 0, `"build_id":`, ""},
+		{[]string{"/nonexistent"}, 1, "", "/nonexistent: no such file"},
+		{[]string{"/nonexistent", "/bin/sh"}, 1, "IMAGE", "/nonexistent"},
+		{[]string{text}, 1, "", "not an ELF image"},
+		{[]string{"/"}, 1, "", "not a regular file"},
+		{[]string{"2147483647"}, 1, "", "process 2147483647: no such process"},
+		{[]string{"0"}, 2, "", "./0"},
+		{[]string{"99999999999"}, 2, "", "not a process id"},
+		{[]string{""}, 2, "", "empty"},
+		{[]string{"--nonsense"}, 2, "", "unknown flag"},
+		{[]string{"-D", "/nonexistent"}, 1, "", "no server found"},
+		{[]string{"-D", "/nonexistent", "1"}, 2, "", "exclude"},
+		{[]string{"--fetch", "/bin/sh"}, 2, "", "--fetch needs a debuginfod server"},
+		{[]string{"--fetch", "--debuginfod", "off", "/bin/sh"}, 2, "", "--fetch needs"},
+		{[]string{"--debuginfod", "ftp://host", "/bin/sh"}, 2, "", "not an http or https URL"},
+		{[]string{"--debuginfod", noServer, "--debuginfod-max-size", "1XB", "/bin/sh"}, 2, "", "--debuginfod-max-size"},
+		{[]string{"--debuginfod", noServer, "--debuginfod-cache", "relative", "/bin/sh"}, 1, "", "not an absolute path"},
+		{
+			[]string{"--fetch", "--debuginfod", noServer, "--debuginfod-cache", cache, "/bin/sh"}, 1,
+			"IMAGE", "connection refused",
+		},
+	}
+	for _, tt := range tests {
+		status, stdout, stderr := run(t, append([]string{"symbols"}, tt.args...)...)
+		if status != tt.status || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) ||
+			tt.stderr == "" && stderr != "" {
+			t.Errorf("%q: status %d, want %d\n%s%s", tt.args, status, tt.status, stdout, stderr)
+		}
+	}
+}
+
+// TestFetch gets a debug file from a real server, as lines, and not again; what no server has is no failure.
+func TestFetch(t *testing.T) {
+	p := debuginfodtest.Build(t, "../debuginfod/testdata/program.c")
+	server := debuginfodtest.Start(t, filepath.Dir(p.Debug), p.BuildID)
+	t.Setenv(debuginfod.EnvURLs, server.URL)
+	t.Setenv(debuginfod.EnvCache, filepath.Join(t.TempDir(), "cache"))
+	status, before, stderr := run(t, "symbols", p.Exe)
+	if status != 0 || !strings.Contains(before, "of no package") || stderr != "" {
+		t.Fatalf("status %d\n%s%s", status, before, stderr)
+	}
+	status, after, stderr := run(t, "symbols", "--fetch", p.Exe)
+	if status != 0 || !strings.Contains(after, "yes  "+p.BuildID+"  debuginfod") || strings.Contains(after, "To get") ||
+		!strings.Contains(stderr, "program                  fetched ") || strings.ContainsAny(stderr, "\r\x1b") {
+		t.Errorf("status %d\n%s%s", status, after, stderr)
+	}
+	requests := server.Requests(t, "/buildid/"+p.BuildID+"/debuginfo")
+	status, again, stderr := run(t, "symbols", "--fetch", "--json", p.Exe)
+	var report symbolsReport
+	err := json.Unmarshal([]byte(again), &report)
+	if err != nil || status != 0 || stderr != "" || len(report.Images) != 1 ||
+		report.Images[0].FetchedFile != filepath.Join(os.Getenv(debuginfod.EnvCache), p.BuildID, "debuginfo") {
+		t.Errorf("status %d, %v\n%s%s", status, err, again, stderr)
+	}
+	if n := server.Requests(t, "/buildid/"+p.BuildID+"/debuginfo"); n != requests {
+		t.Errorf("asked again for a file that is there")
+	}
+	other := debuginfodtest.Build(t, "../debuginfod/testdata/program.c", "-O2")
+	status, _, stderr = run(t, "symbols", "--fetch", other.Exe)
+	if status != 0 || !strings.Contains(stderr, "no server has") {
+		t.Errorf("status %d, %s", status, stderr)
+	}
+}
+
+// TestSymbolsOfServer looks at a postmaster by its data directory.
+func TestSymbolsOfServer(t *testing.T) {
+	t.Setenv(debuginfod.EnvURLs, "")
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	status, out, stderr := run(t, "symbols", "-D", server.DataDir)
+	if status != 0 || !strings.HasPrefix(out, fmt.Sprintf("process %d\n", server.PostmasterPID())) ||
+		!strings.Contains(out, "\npostgres ") || !strings.Contains(out, "\nlibc.so.6 ") {
+		t.Errorf("status %d\n%s%s", status, out, stderr)
+	}
+}
+
+// TestCaptureWithDebuginfod: a capture does not wait for a server that is silent, and says what it has not waited for.
+func TestCaptureWithDebuginfod(t *testing.T) {
+	release := make(chan struct{})
+	silent := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	defer silent.Close()
+	defer close(release)
+	status, out, stderr := run(t, "capture", "--debuginfod", silent.URL, "--debuginfod-cache", t.TempDir(), sleeper(t))
+	if status != 0 || !strings.Contains(out, "#0 ") || !strings.Contains(stderr, "still being fetched") {
+		t.Errorf("status %d\n%s%s", status, out, stderr)
+	}
+}
+
+func TestDebuginfodFlags(t *testing.T) {
+	t.Setenv(debuginfod.EnvURLs, "http://env")
+	t.Setenv(debuginfod.EnvMaxSize, "5")
+	t.Setenv(debuginfod.EnvCache, "/env")
+	cfg, err := (&debuginfodFlags{}).config()
+	if err != nil || len(cfg.URLs) != 1 || cfg.MaxSize != 5 || cfg.CacheDir != "/env" {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	f := debuginfodFlags{
+		urls: []string{"http://a http://b", "http://c"}, cache: "/flag", maxSize: "10MB", cacheSize: "0", minSpace: "1GB",
+	}
+	cfg, err = f.config()
+	if err != nil || len(cfg.URLs) != 3 || cfg.MaxSize != 10<<20 || cfg.CacheSize != debuginfod.None ||
+		cfg.MinFree != 1<<30 || cfg.CacheDir != "/flag" {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	if cfg, err = (&debuginfodFlags{urls: []string{debuginfodOff}}).config(); err != nil || !cfg.Off() {
+		t.Errorf("%+v, %v", cfg, err)
+	}
+	for s, want := range map[string]int64{
+		"0": 0, "7": 7, "7B": 7, "1kB": 1024, "2 MB": 2 << 20, "3GB": 3 << 30, "1TB": 1 << 40,
+	} {
+		if got, err := parseSize(s); err != nil || got != want {
+			t.Errorf("%q: %d, %v", s, got, err)
+		}
+	}
+	for _, s := range []string{"", "x", "-1", "1.5GB", "9223372036854775807kB", "1EB", "MB"} {
+		if got, err := parseSize(s); err == nil {
+			t.Errorf("%q: %d", s, got)
+		}
+	}
+}
+
+// TestProgress: a bar on a terminal, lines elsewhere.
+func TestProgress(t *testing.T) {
+	events := []debuginfod.Event{
+		{Kind: debuginfod.Started, Total: 10 << 20, Server: "http://a"},
+		{Kind: debuginfod.Progress, Total: 10 << 20, Bytes: 5 << 20, Took: time.Second},
+		{Kind: debuginfod.Arrived, Total: 10 << 20, Bytes: 10 << 20, Took: 2 * time.Second},
+	}
+	show := func(terminal bool, err error, events ...debuginfod.Event) (*progress, string) {
+		var b bytes.Buffer
+		p := &progress{w: &b, terminal: terminal}
+		p.begin("postgres")
+		for _, e := range events {
+			p.event(e)
+		}
+		p.end(err)
+		return p, b.String()
+	}
+	_, lines := show(false, nil, events...)
+	want := "postgres                 fetching 10.0 MB from http://a\n" +
+		"postgres                  50 %  5.0 MB of 10.0 MB  5.0 MB/s\n" +
+		"postgres                 fetched 10.0 MB in 2.0 s\n"
+	if lines != want {
+		t.Errorf("got\n%swant\n%s", lines, want)
+	}
+	_, bars := show(true, nil, events...)
+	for _, want := range []string{
+		"\r\x1b[Kpostgres                 [----------", "[##########----------]  50 %  5.0 MB of 10.0 MB  5.0 MB/s",
+		"[####################] 100 %", "\r\x1b[Kpostgres                 fetched 10.0 MB in 2.0 s\n",
+	} {
+		if !strings.Contains(bars, want) {
+			t.Errorf("%q is not in %q", want, bars)
+		}
+	}
+	if p, out := show(false, debuginfod.ErrNotFound); p.failed() || !strings.Contains(out, "no server has") {
+		t.Error(out)
+	}
+	if p, out := show(false, errors.New("broken")); !p.failed() || !strings.Contains(out, "broken") {
+		t.Error(out)
+	}
+	unknown := debuginfod.Event{Kind: debuginfod.Progress, Bytes: 3 << 20}
+	if _, out := show(true, nil, unknown); !strings.Contains(out, " 3.0 MB") {
+		t.Errorf("a size that is not known: %q", out)
+	}
+}

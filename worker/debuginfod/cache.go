@@ -1,0 +1,125 @@
+package debuginfod
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+)
+
+const (
+	// defaultMiss is how long a miss is remembered where the cache has no file cache_miss_s that says otherwise.
+	defaultMiss = 10 * time.Minute
+	missFile    = "cache_miss_s"
+	// tempPrefix begins the names of files that this client is downloading.
+	tempPrefix = ".pg_stat_backtrace-"
+)
+
+// cache is the folder of files: DIR/BUILDID/KIND. An empty file there is a remembered miss, as old as its modification
+// time; that is how elfutils' client has it.
+type cache struct {
+	dir   string
+	limit int64 // in bytes, 0: none
+	mu    sync.Mutex
+}
+
+// prepare makes the folder and finds out whether it can be written to.
+func (c *cache) prepare() error {
+	if !filepath.IsAbs(c.dir) {
+		return fmt.Errorf("%q is not an absolute path", c.dir)
+	}
+	if err := os.MkdirAll(c.dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(c.dir, tempPrefix+"*")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+func (c *cache) path(kind Kind, id string) string { return filepath.Join(c.dir, id, string(kind)) }
+
+// find returns the path of a file that is there, or the time until which its absence is remembered, or neither.
+func (c *cache) find(kind Kind, id string, now time.Time) (path string, missedUntil time.Time) {
+	path = c.path(kind, id)
+	info, err := os.Stat(path)
+	switch {
+	case err != nil || !info.Mode().IsRegular():
+		return "", time.Time{}
+	case info.Size() > 0:
+		// Access times decide what goes first; many file systems do not keep them by themselves.
+		_ = os.Chtimes(path, now, time.Time{})
+		return path, time.Time{}
+	}
+	if until := info.ModTime().Add(c.missTime()); now.Before(until) {
+		return "", until
+	}
+	return "", time.Time{}
+}
+
+// missTime is how long a miss is remembered: what the file cache_miss_s says, in seconds.
+func (c *cache) missTime() time.Duration {
+	const longest = 365 * 24 * time.Hour
+	data, err := os.ReadFile(filepath.Join(c.dir, missFile))
+	if err != nil {
+		return defaultMiss
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(data)), 10, 64)
+	if err != nil || n < 0 {
+		return defaultMiss
+	}
+	return min(seconds(n), longest)
+}
+
+// miss remembers that no server has the file. A file that is there stays.
+func (c *cache) miss(kind Kind, id string, now time.Time) error {
+	path := c.path(kind, id)
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
+	if err == nil {
+		return f.Close()
+	}
+	if info, statErr := os.Stat(path); statErr == nil && info.Mode().IsRegular() && info.Size() == 0 {
+		return os.Chtimes(path, now, now)
+	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// temp makes the file that a download goes to, in the folder where it will be, so that it can be renamed.
+func (c *cache) temp(kind Kind, id string) (*os.File, error) {
+	dir := filepath.Join(c.dir, id)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, err
+	}
+	return os.CreateTemp(dir, tempPrefix+string(kind)+"-*")
+}
+
+// deposit puts a verified file in its place, and makes room for it.
+func (c *cache) deposit(temp *os.File, kind Kind, id string, now time.Time) (string, error) {
+	path := c.path(kind, id)
+	if err := temp.Chmod(0o400); err != nil {
+		return "", err
+	}
+	if err := os.Rename(temp.Name(), path); err != nil {
+		return "", err
+	}
+	c.evict(path, now)
+	return path, nil
+}
+
+// discard removes a file that was not taken, and its folder if that held nothing else.
+func (c *cache) discard(temp *os.File) {
+	_ = os.Remove(temp.Name())
+	_ = os.Remove(filepath.Dir(temp.Name()))
+}

@@ -1,0 +1,44 @@
+package debuginfod
+
+import "time"
+
+// maxFailed bounds how many failures are remembered.
+const maxFailed = 4096
+
+// failures are the files that could not be got, for another reason than that no server has them.
+type failures map[string]failure
+
+// failure is why, and until when the file is not asked for again.
+type failure struct {
+	err   error
+	until time.Time
+}
+
+// remember keeps a failure.
+func (c *Client) remember(key string, err error, pause time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.failures == nil || len(c.failures) >= maxFailed {
+		c.failures = make(failures)
+	}
+	c.failures[key] = failure{err, c.now().Add(pause)}
+}
+
+// remembered returns a failure that is not over yet, or nil.
+func (c *Client) remembered(key string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f, ok := c.failures[key]
+	if ok && !c.now().Before(f.until) {
+		delete(c.failures, key)
+		return nil
+	}
+	return f.err
+}
+
+// until is when a failure is over; the zero time if there is none.
+func (c *Client) until(key string) time.Time {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.failures[key].until
+}

@@ -1,0 +1,317 @@
+package debuginfod
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// write writes an answer; what becomes of it is the client's affair.
+func write(w http.ResponseWriter, p []byte) bool {
+	_, err := w.Write(p)
+	if f, ok := w.(http.Flusher); ok {
+		f.Flush()
+	}
+	return err == nil
+}
+
+// zip compresses like a server that nobody asked to.
+func zip(p []byte) []byte {
+	var b bytes.Buffer
+	w := gzip.NewWriter(&b)
+	_, _ = w.Write(p)
+	_ = w.Close()
+	return b.Bytes()
+}
+
+// status answers with a status and nothing else.
+func status(code int) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
+}
+
+// What the servers of the table send.
+var (
+	good         = elfFile(buildID, 1, 2, 3)
+	big          = elfFile(buildID, make([]byte, 2<<20)...)
+	zipped, bomb = zip(good), zip(append(big, make([]byte, 30<<20)...))
+)
+
+// hostile are servers, and the error that each one's file ends with; "right" is the one that ends with none.
+var hostile = map[string]struct {
+	handler http.HandlerFunc
+	err     error
+	text    string
+}{
+	"right": {handler: func(w http.ResponseWriter, _ *http.Request) { write(w, good) }},
+	"another build": {
+		handler: func(w http.ResponseWriter, _ *http.Request) { write(w, elfFile(otherID)) }, err: ErrRefused, text: otherID,
+	},
+	"no build-id": {handler: func(w http.ResponseWriter, _ *http.Request) { write(w, elfFile("")) }, err: ErrRefused},
+	"a page": {
+		handler: func(w http.ResponseWriter, _ *http.Request) { write(w, []byte("<html>Log in first")) }, err: ErrRefused,
+	},
+	"nothing": {handler: func(http.ResponseWriter, *http.Request) {}, err: ErrRefused},
+	"cut, and it does not say so": {
+		handler: func(w http.ResponseWriter, _ *http.Request) { write(w, good[:len(good)-100]) }, err: ErrRefused,
+	},
+	"cut": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", strconv.Itoa(len(good)))
+			write(w, good[:100])
+			panic(http.ErrAbortHandler)
+		}, text: "unexpected EOF",
+	},
+	"endless": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			for write(w, big) {
+			}
+		}, err: ErrTooLarge,
+	},
+	"huge, it says": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Length", "9223372036854775807")
+			write(w, good)
+		}, err: ErrTooLarge,
+	},
+	"huge, debuginfod says": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Debuginfod-Size", "999999999999")
+			write(w, good)
+		}, err: ErrTooLarge,
+	},
+	"too large, the server finds": {
+		handler: func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get("X-Debuginfod-Maxsize") == strconv.Itoa(4<<20) {
+				w.WriteHeader(http.StatusNotAcceptable)
+			}
+		}, err: ErrTooLarge,
+	},
+	"drip": {
+		handler: func(w http.ResponseWriter, r *http.Request) {
+			for _, b := range good {
+				if !write(w, []byte{b}) {
+					return
+				}
+				select {
+				case <-r.Context().Done():
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+		}, err: ErrStalled,
+	},
+	"head and no body": {
+		handler: func(w http.ResponseWriter, r *http.Request) {
+			w.WriteHeader(http.StatusOK)
+			write(w, good[:64])
+			<-r.Context().Done()
+		}, err: ErrStalled,
+	},
+	"silence": {handler: func(_ http.ResponseWriter, r *http.Request) { <-r.Context().Done() }, err: ErrStalled},
+	"redirect loop": {
+		handler: func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, r.URL.Path, http.StatusFound) },
+		err:     errRedirect,
+	},
+	"redirect to a file": {
+		handler: func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "file:///etc/passwd", http.StatusFound)
+		},
+		err: errRedirect,
+	},
+	"gzip nobody asked for": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Encoding", "gzip")
+			write(w, zipped)
+		}, err: ErrRefused, text: "gzip",
+	},
+	"gzip bomb, and it does not say so": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/octet-stream")
+			write(w, bomb)
+		}, err: ErrRefused,
+	},
+	"500": {handler: status(500), err: errStatus, text: "500"},
+	"403": {handler: status(403), err: errStatus, text: "403"},
+	"204": {handler: status(204), err: errStatus, text: "204"},
+	"partial": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.WriteHeader(http.StatusPartialContent)
+			write(w, good)
+		}, err: errStatus,
+	},
+	"a huge head": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("X-Much", strings.Repeat("x", 1<<20))
+			write(w, good)
+		}, text: "header",
+	},
+	"a name with a path": {
+		handler: func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Disposition", `attachment; filename="../../../evil"`)
+			w.Header().Set("X-Debuginfod-File", "../../../evil")
+			write(w, elfFile(otherID))
+		}, err: ErrRefused,
+	},
+}
+
+// TestHostile: whatever a server sends, the client takes the right file or nothing, and comes to an end soon.
+func TestHostile(t *testing.T) {
+	for name, tt := range hostile {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			server := httptest.NewServer(tt.handler)
+			defer server.Close()
+			timeout := time.Minute
+			if errors.Is(tt.err, ErrStalled) {
+				timeout = 300 * time.Millisecond
+			}
+			c, events := newClient(t, Config{URLs: []string{server.URL}, MaxSize: 4 << 20, Timeout: timeout})
+			path, err := c.Fetch(t.Context(), DebugInfo, buildID)
+			if tt.err == nil && tt.text == "" {
+				if got, readErr := os.ReadFile(path); err != nil || readErr != nil || !bytes.Equal(got, good) {
+					t.Fatal(err, readErr)
+				}
+				return
+			}
+			if err == nil || !errors.Is(err, ErrServers) || tt.err != nil && !errors.Is(err, tt.err) ||
+				!strings.Contains(err.Error(), tt.text) {
+				t.Errorf("%q, %v; want %v, %q", path, err, tt.err, tt.text)
+			}
+			if left := listing(t, c.Dir()); len(left) > 0 {
+				t.Errorf("left behind: %q", left)
+			}
+			if events.count(Failed) != 1 || events.count(Arrived) != 0 {
+				t.Errorf("events %+v", events.events)
+			}
+			if _, again := c.Fetch(t.Context(), DebugInfo, buildID); !errors.Is(again, ErrServers) || events.count(Failed) != 1 {
+				t.Errorf("asked again at once: %v", again)
+			}
+		})
+	}
+}
+
+// TestMaxTime: a server that is just fast enough for each part comes to an end all the same.
+func TestMaxTime(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		for write(w, make([]byte, minChunk)) {
+		}
+	}))
+	defer server.Close()
+	c, _ := newClient(t, Config{URLs: []string{server.URL}, MaxSize: None, Timeout: None, MaxTime: 300 * time.Millisecond})
+	if _, err := c.Fetch(t.Context(), DebugInfo, buildID); !errors.Is(err, ErrStalled) {
+		t.Error(err)
+	}
+}
+
+// TestDeadServers: a port that nobody listens at, and one that is accepted from and never answered. The next server is
+// asked, and the dead one is left alone after some failures, until it is tried again.
+func TestDeadServers(t *testing.T) {
+	var listen net.ListenConfig
+	silent, err := listen.Listen(t.Context(), "tcp4", "127.0.0.1:0") // the kernel accepts, nobody answers
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = silent.Close() }()
+	good := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		write(w, elfFile(strings.Split(r.URL.Path, "/")[2]))
+	}))
+	defer good.Close()
+	for name, dead := range map[string]string{"closed": noServer, "silent": "http://" + silent.Addr().String()} {
+		t.Run(name, func(t *testing.T) {
+			at := &clock{at: time.Now()}
+			c, events := newClient(t, Config{URLs: []string{dead, good.URL}, Timeout: time.Second})
+			c.now = at.now
+			fetch := func(n int) {
+				t.Helper()
+				if _, err := c.Fetch(t.Context(), DebugInfo, fmt.Sprintf("%040x", n)); err != nil {
+					t.Error(err)
+				}
+			}
+			for i := range 10 {
+				fetch(i)
+			}
+			f, p, a := events.count(Failed), events.count(Paused), events.count(Arrived)
+			if f != maxFailures || p != 1 || a != 10 {
+				t.Errorf("%d failures, %d pauses, %d arrivals", f, p, a)
+			}
+			at.advance(minPause + time.Second)
+			fetch(10)
+			fetch(11)
+			if f, p := events.count(Failed), events.count(Paused); f != maxFailures+1 || p != 2 {
+				t.Errorf("after the pause: %d failures, %d pauses", f, p)
+			}
+		})
+	}
+}
+
+// TestAlone: without any other server, a request to a dead one fails, nothing is remembered on disk, and it is asked
+// again after a minute.
+func TestAlone(t *testing.T) {
+	at := &clock{at: time.Now()}
+	c, events := newClient(t, Config{URLs: []string{noServer}})
+	c.now = at.now
+	for range 3 {
+		if _, err := c.Fetch(t.Context(), DebugInfo, buildID); !errors.Is(err, ErrServers) {
+			t.Error(err)
+		}
+	}
+	if left := listing(t, c.Dir()); len(left) > 0 || events.count(Failed) != 1 {
+		t.Error(left, events.events)
+	}
+	at.advance(retryPause)
+	if _, err := c.Fetch(t.Context(), DebugInfo, buildID); !errors.Is(err, ErrServers) || events.count(Failed) != 2 {
+		t.Error(err, events.events)
+	}
+}
+
+// TestCancel: who gives up does not end the download for the others; Close does, and leaves nothing behind.
+func TestCancel(t *testing.T) {
+	begun, release := make(chan struct{}, 8), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		write(w, elfFile(buildID)[:10])
+		begun <- struct{}{}
+		select {
+		case <-release:
+			write(w, elfFile(buildID)[10:])
+		case <-r.Context().Done():
+		}
+	}))
+	defer server.Close()
+	c, _ := newClient(t, Config{URLs: []string{server.URL}})
+	ctx, cancel := context.WithCancel(t.Context())
+	got := make(chan error, 2)
+	go func() { _, err := c.Fetch(ctx, DebugInfo, buildID); got <- err }()
+	<-begun
+	cancel()
+	if err := <-got; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	go func() { _, err := c.Fetch(t.Context(), DebugInfo, buildID); got <- err }()
+	close(release)
+	if err := <-got; err != nil {
+		t.Error(err)
+	}
+	release = make(chan struct{})
+	c, _ = newClient(t, Config{URLs: []string{server.URL}, CacheDir: filepath.Join(t.TempDir(), "c")})
+	go func() { _, err := c.Fetch(t.Context(), DebugInfo, buildID); got <- err }()
+	<-begun
+	c.Close()
+	if err := <-got; !errors.Is(err, ErrClosed) {
+		t.Error(err)
+	}
+	if left := listing(t, c.Dir()); len(left) > 0 {
+		t.Errorf("left behind: %q", left)
+	}
+}

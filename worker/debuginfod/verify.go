@@ -1,0 +1,30 @@
+package debuginfod
+
+import (
+	"fmt"
+	"os"
+
+	"pg_stat_backtrace/unwind/image"
+)
+
+// verify makes sure that a file is an ELF file of the build that was asked for.
+func verify(f *os.File, id string) error {
+	m, err := image.Open(f, "the file")
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	if m.BuildID() != id {
+		return fmt.Errorf("%w: the file has build-id %q", ErrRefused, m.BuildID())
+	}
+	return nil
+}
+
+// intact reports whether a file of the cache is what its place says: others write there too.
+func intact(path, id string) bool {
+	f, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = f.Close() }()
+	return verify(f, id) == nil
+}

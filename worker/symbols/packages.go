@@ -1,0 +1,162 @@
+package symbols
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"strings"
+	"time"
+)
+
+// FindPackages fills in which package each image was installed from, and which one its debug file is in: from dpkg's
+// file lists, by asking rpm, or, on a relative of RHEL without rpm, by the usual place of PostgreSQL's programs.
+func FindPackages(ctx context.Context, images []Image) {
+	byRoot := make(map[string][]*Image)
+	for i := range images {
+		if m := &images[i]; !m.virtual() {
+			byRoot[m.root] = append(byRoot[m.root], m)
+		}
+	}
+	for root, list := range byRoot {
+		s := systemAt(root)
+		s.dpkg(list)
+		s.rpm(ctx, list)
+	}
+}
+
+const (
+	dpkgInfo = "var/lib/dpkg/info"
+	// maxListLine bounds a line of a file list; longer ones end the reading of that list.
+	maxListLine = 64 << 10
+)
+
+// dpkg looks the images up in the file lists of the installed packages, as dpkg -S does.
+func (s *system) dpkg(images []*Image) {
+	wanted := make(map[string][]*Image)
+	for _, m := range images {
+		for _, p := range aliases(m.Path) {
+			wanted[p] = append(wanted[p], m)
+		}
+	}
+	r, err := os.OpenRoot(orSlash(s.root))
+	if err != nil {
+		return
+	}
+	defer func() { _ = r.Close() }()
+	dir, err := r.Open(dpkgInfo)
+	if err != nil {
+		return
+	}
+	names, err := dir.Readdirnames(-1)
+	_ = dir.Close()
+	if err != nil {
+		return
+	}
+	for _, name := range names {
+		pkg, ok := strings.CutSuffix(name, ".list")
+		if !ok {
+			continue
+		}
+		pkg, _, _ = strings.Cut(pkg, ":") // of the architecture
+		f, err := r.Open(path.Join(dpkgInfo, name))
+		if err != nil {
+			continue
+		}
+		eachLine(f, func(file string) {
+			for _, m := range wanted[file] {
+				m.Package, m.DebugPackage = pkg, dpkgDebug(pkg)
+			}
+		})
+		_ = f.Close()
+	}
+}
+
+func eachLine(f io.Reader, use func(string)) {
+	lines := bufio.NewScanner(f)
+	lines.Buffer(nil, maxListLine)
+	for lines.Scan() {
+		use(lines.Text())
+	}
+}
+
+// aliases returns the paths under which a package may have a file. Where /lib is a link to /usr/lib, packages may still
+// have the short path.
+func aliases(p string) []string {
+	if short, ok := strings.CutPrefix(p, "/usr"); ok && strings.HasPrefix(short, "/") {
+		return []string{p, short}
+	}
+	return []string{p}
+}
+
+// dpkgDebug names the debug package of a Debian package. Most are made by debhelper and end in -dbgsym; some have one
+// for all packages of their source.
+func dpkgDebug(pkg string) string {
+	switch {
+	case pkg == "libc6", pkg == "libc-bin":
+		return "libc6-dbg"
+	case strings.HasPrefix(pkg, "libkrb5"), strings.HasPrefix(pkg, "libgssapi-krb5"),
+		strings.HasPrefix(pkg, "libk5crypto"):
+		return "libkrb5-dbg"
+	}
+	return pkg + "-dbgsym"
+}
+
+// rpmTimeout bounds one question to rpm, which waits where its database is locked.
+const rpmTimeout = 10 * time.Second
+
+// rpm asks rpm for the owners; only of this root directory, since another one's rpm is another program. Without rpm
+// the package of a PostgreSQL program follows from its place.
+func (s *system) rpm(ctx context.Context, images []*Image) {
+	if !s.is("rhel", "fedora", "centos") {
+		return
+	}
+	program, err := exec.LookPath("rpm")
+	for _, m := range images {
+		if m.Package != "" {
+			continue
+		}
+		if err == nil && s.root == "" {
+			m.Package = askRPM(ctx, program, m.Path)
+		} else {
+			m.Package = usualRPM(m.Path)
+		}
+		m.DebugPackage = m.Package // dnf debuginfo-install takes the package's own name
+	}
+}
+
+// askRPM returns the package of a file, "" if rpm knows none.
+func askRPM(ctx context.Context, program, file string) string {
+	ctx, cancel := context.WithTimeout(ctx, rpmTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, "-qf", "--qf", "%{NAME}\n", "--", file)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	out, err := cmd.Output()
+	if err != nil {
+		return ""
+	}
+	name, _, _ := strings.Cut(string(out), "\n")
+	if strings.ContainsAny(name, " \t/") {
+		return ""
+	}
+	return name
+}
+
+// usualRPM names the package of a file of PostgreSQL at its usual place, in the distribution's packages (/usr/bin,
+// /usr/lib64/pgsql) and in those of postgresql.org (/usr/pgsql-15).
+func usualRPM(file string) string {
+	const server = "-server"
+	if rest, ok := strings.CutPrefix(file, "/usr/pgsql-"); ok {
+		version, inside, _ := strings.Cut(rest, "/")
+		if inside == "bin/postgres" && version != "" && strings.Trim(version, "0123456789") == "" {
+			return "postgresql" + version + server
+		}
+		return ""
+	}
+	if file == "/usr/bin/postgres" || file == "/usr/lib64/pgsql/plpgsql.so" {
+		return "postgresql" + server
+	}
+	return ""
+}

@@ -1,0 +1,172 @@
+// Package symbols says where the names of a stack come from: for each image of a process, or a file, what symbols and
+// debug information there are, how many of its functions have a name with them, and what to install or to configure to
+// get the rest.
+//
+// It looks as captures look (package capture), so that what it says is what a stack will show. It stops nothing, and
+// asks no network: debug files that were fetched are found through an interface.
+package symbols
+
+import (
+	"errors"
+	"path"
+	"strings"
+
+	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/worker/capture"
+)
+
+// ErrNoImages means that a process runs nothing that could have names.
+var ErrNoImages = errors.New("no image: a kernel thread, or a process that is ending")
+
+// Fetched is where debug files are that were fetched from a debuginfod server.
+type Fetched interface {
+	// DebugFile returns the path of the debug file of a build, "" if it has not been fetched.
+	DebugFile(buildID string) string
+}
+
+// Image is what is known of one image.
+type Image struct {
+	Name    string `json:"name"`
+	Path    string `json:"path"`
+	BuildID string `json:"build_id,omitempty"`
+	// Functions is the number of functions that the call frame information lists (0: the image has none), Named that of
+	// those with a name.
+	Functions int `json:"functions"`
+	Named     int `json:"named"`
+	// Lines says whether there are source files and line numbers.
+	Lines bool `json:"lines"`
+	// Symtab, DynSym and DebugData say which symbol tables the image itself has: the full one, that of exported
+	// functions, and the compressed .gnu_debugdata.
+	Symtab    bool `json:"symtab"`
+	DynSym    bool `json:"dynsym"`
+	DebugData bool `json:"debugdata"`
+	// DebugFile is the installed debug file, HowFound the way to it (build-id or debuglink), Supplement the file that dwz
+	// moved parts of it to, FetchedFile the one in the debuginfod cache; "" if there is none.
+	DebugFile   string `json:"debug_file,omitempty"`
+	HowFound    string `json:"how_found,omitempty"`
+	Supplement  string `json:"supplement,omitempty"`
+	FetchedFile string `json:"fetched_file,omitempty"`
+	// Deleted: the file was removed or replaced since the process mapped it. InMemory: it cannot be read, only what is
+	// mapped of it.
+	Deleted  bool `json:"deleted,omitempty"`
+	InMemory bool `json:"in_memory,omitempty"`
+	// Problems say why something that was found is not used.
+	Problems []string `json:"problems,omitempty"`
+	// Package is what the image was installed from, DebugPackage what its debug file is in; "" if that is not known.
+	Package      string `json:"package,omitempty"`
+	DebugPackage string `json:"debug_package,omitempty"`
+
+	root string
+}
+
+// Complete reports whether there is nothing more to get: there is full debug information, which has lines too.
+// Functions that have no name even so, as some written in assembler, never get one.
+func (m *Image) Complete() bool {
+	return m.Lines && (m.Symtab || m.DebugFile != "" || m.FetchedFile != "" || m.Named == m.Functions)
+}
+
+// Share is the part of the functions that has a name, in percent, and never 100 unless all have one.
+func (m *Image) Share() float64 {
+	const almost = 99.9
+	if m.Functions == 0 {
+		return 0
+	}
+	share := 100 * float64(m.Named) / float64(m.Functions)
+	if m.Named < m.Functions {
+		share = min(share, almost)
+	}
+	return share
+}
+
+// virtual reports whether the image is at no path: the vDSO.
+func (m *Image) virtual() bool { return !strings.HasPrefix(m.Path, "/") }
+
+// OfProcess returns the images of a process, in the order of their addresses. fetched may be nil. The error is
+// ErrNoImages, or that of looking at the process: it is gone, or another user's (procfs.ErrGone, procfs.ErrDenied).
+func OfProcess(pid int, fetched Fetched) ([]Image, error) {
+	found, err := capture.Images(pid)
+	if err != nil {
+		return nil, err
+	}
+	if len(found) == 0 {
+		return nil, ErrNoImages
+	}
+	all := make([]Image, 0, len(found))
+	for i := range found {
+		all = append(all, inspect(&found[i], fetched))
+	}
+	return all, nil
+}
+
+// OfFile looks at an ELF file.
+func OfFile(file string, fetched Fetched) (Image, error) {
+	m, done, err := capture.OpenImage(file)
+	if err != nil {
+		return Image{}, err
+	}
+	defer func() { _ = done() }()
+	return inspect(&m, fetched), nil
+}
+
+// inspect looks at one image.
+func inspect(m *capture.Image, fetched Fetched) Image {
+	out := Image{
+		Name: path.Base(m.Path), Path: m.Path, BuildID: m.BuildID(), Deleted: m.Deleted, InMemory: m.InMemory,
+		Symtab: m.HasSection(".symtab"), DynSym: m.HasSection(".dynsym"), DebugData: m.HasSection(".gnu_debugdata"),
+		Lines: m.HasSection(".debug_line"), root: m.Root(),
+	}
+	var debug []*image.Image
+	if d, ok := out.installed(m); ok {
+		defer func() { _ = d.Close() }()
+		debug = append(debug, d.Image)
+	}
+	if fetched != nil && out.BuildID != "" {
+		if file := fetched.DebugFile(out.BuildID); file != "" {
+			if d, err := capture.OpenFetched(file, m.Image); err != nil {
+				out.Problems = append(out.Problems, err.Error())
+			} else {
+				defer func() { _ = d.Close() }()
+				debug = append(debug, d.Image)
+				out.FetchedFile = file
+			}
+		}
+	}
+	for _, d := range debug {
+		out.Lines = out.Lines || d.HasSection(".debug_line")
+	}
+	var err error
+	if out.Named, out.Functions, err = m.Coverage(debug...); err != nil {
+		out.Problems = append(out.Problems, err.Error())
+	}
+	return out
+}
+
+// installed finds the debug file on this host.
+func (m *Image) installed(img *capture.Image) (debugfile.Result, bool) {
+	o := img.DebugOptions()
+	d, err := debugfile.Find(img.Image, img.Path, o)
+	if err != nil {
+		if !errors.Is(err, debugfile.ErrNone) || strings.Contains(err.Error(), "\n") {
+			m.Problems = append(m.Problems, err.Error()) // there is something, and it is not used
+		}
+		return d, false
+	}
+	for _, skipped := range d.Skipped {
+		m.Problems = append(m.Problems, skipped.Error())
+	}
+	if d.How == debugfile.ByDebugData {
+		return d, true
+	}
+	m.DebugFile, m.HowFound = d.Path, string(d.How)
+	if _, ok := debugfile.SupplementLink(d.Image); !ok {
+		return d, true
+	}
+	if s, err := debugfile.FindSupplement(d.Image, d.Path, o); err == nil {
+		m.Supplement = s.Path
+		_ = s.Close()
+	} else {
+		m.Problems = append(m.Problems, err.Error())
+	}
+	return d, true
+}

@@ -1,0 +1,94 @@
+package symbols
+
+import (
+	"bufio"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// system is the distribution that a process's root directory holds.
+type system struct {
+	root string
+	// family is how it is called in os-release: ID, then the words of ID_LIKE.
+	family   []string
+	codename string
+}
+
+// maxRelease bounds what is read of os-release.
+const maxRelease = 64 << 10
+
+// systemAt reads os-release(5).
+func systemAt(root string) system {
+	s := system{root: root}
+	for _, name := range []string{"etc/os-release", "usr/lib/os-release"} {
+		data, err := readBelow(root, name, maxRelease)
+		if err != nil {
+			continue
+		}
+		values := parseRelease(data)
+		s.family = append(strings.Fields(values["ID"]), strings.Fields(values["ID_LIKE"])...)
+		s.codename = values["VERSION_CODENAME"]
+		break
+	}
+	return s
+}
+
+// is reports whether the distribution is one of these, or made from one.
+func (s *system) is(names ...string) bool {
+	for _, f := range s.family {
+		if slices.Contains(names, f) {
+			return true
+		}
+	}
+	return false
+}
+
+// parseRelease reads NAME=value lines; of quotes only those around a value are understood, which is all that is used.
+func parseRelease(data string) map[string]string {
+	values := make(map[string]string)
+	for line := range strings.Lines(data) {
+		name, value, ok := strings.Cut(strings.TrimSpace(line), "=")
+		if !ok || strings.HasPrefix(name, "#") {
+			continue
+		}
+		value = strings.Trim(value, `"'`)
+		if strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r == 0x7f }) {
+			continue
+		}
+		values[name] = value
+	}
+	return values
+}
+
+// readBelow reads a file of another root directory, where a link must not lead out of.
+func readBelow(root, name string, limit int) (string, error) {
+	r, err := os.OpenRoot(orSlash(root))
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = r.Close() }()
+	info, err := r.Stat(name)
+	if err != nil {
+		return "", err
+	}
+	if !info.Mode().IsRegular() {
+		return "", os.ErrInvalid
+	}
+	f, err := r.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = f.Close() }()
+	data := make([]byte, min(int64(limit), max(info.Size(), 0)))
+	n, _ := bufio.NewReader(f).Read(data) // a short file is a short file
+	return string(data[:n]), nil
+}
+
+func orSlash(root string) string {
+	if root == "" {
+		return "/"
+	}
+	return filepath.Clean(root)
+}
