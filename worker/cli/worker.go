@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -18,16 +19,21 @@ func newWorker(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "worker [CONNSTRING]",
 		Short: "Serve the extension's functions, beside a server",
-		Long: `Serve pg_get_backtrace() and pg_log_backtrace() for all databases of one server,
-primary or standby. There is one worker a server. It runs as the operating
-system user that the server runs as; started as root, it becomes that user and
-keeps CAP_SYS_PTRACE only.
+		Long: `Serve pg_get_backtrace() and pg_log_backtrace(), and on a primary the queue of
+pg_request_backtrace(), for all databases of one server, primary or standby.
+There is one worker a server. It runs as the operating system user that the
+server runs as; started as root, it becomes that user and keeps CAP_SYS_PTRACE
+only.
 
 CONNSTRING is a libpq connection string or URI; what it leaves open comes from
 a service file, the PG* environment variables and the defaults. The role needs
 no privilege but to log in: the connection serves to check what callers who are
 no superusers may see. With -D the worker starts, and answers superusers, also
-while the server takes no connections.`,
+while the server takes no connections.
+
+For the queue the worker keeps an idle session in each database that has the
+extension. A role that is no superuser needs EXECUTE on backtrace.claim, finish,
+journal, prune and renew_secret there; without it the queue waits, and all else works.`,
 		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
   pg_stat_backtrace worker "host=/run/postgresql port=5433 dbname=postgres"
   pg_stat_backtrace worker service=main`,
@@ -35,6 +41,9 @@ while the server takes no connections.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				cfg.ConnString = args[0]
+			}
+			if cfg.Keep <= 0 || cfg.KeepRows <= 0 {
+				return usage(errors.New("--keep and --keep-rows must be positive"))
 			}
 			cfg.Version = version
 			log, err := logger(cmd.ErrOrStderr(), level, format)
@@ -54,6 +63,8 @@ while the server takes no connections.`,
 	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
+	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
+	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.MarkFlagDirname("spool-dir")
 	_ = cmd.RegisterFlagCompletionFunc("log-level",
@@ -67,6 +78,12 @@ while the server takes no connections.`,
 const (
 	defaultRate  = 100
 	defaultBurst = 1000
+)
+
+// A week of occasional requests; some minutes of a flood, in some 30 MB.
+const (
+	defaultKeep     = 7 * 24 * time.Hour
+	defaultKeepRows = 10_000
 )
 
 // logger writes to w as the flags say.
