@@ -107,6 +107,10 @@ fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each
 bench: ## Measure pause, capture and SQL round trip, beside libunwind over ptrace
 	scripts/bench.sh $(BENCHFLAGS)
 
+.PHONY: soak-queue
+soak-queue: ## 100,000 queued requests while the worker is killed every second (SOAK=-duration 1h: watch the table)
+	scripts/soak-queue.sh $(SOAK)
+
 .PHONY: clean
 clean: ## Remove what was built here (bin/, bench/out/, tmp_check/); downloads stay in the cache
 	rm -rf bin bench/out tmp_check

@@ -553,6 +553,380 @@ REVOKE ALL ON FUNCTION @extschema@.pg_backtrace_summary(int, interval, int[]) FR
 
 -- Queue and journal ----------------------------------------------------------------------------------------------------
 
+-- Requests that nobody waits for, and the journal of all requests.  pg_request_backtrace inserts a row and notifies; the
+-- worker, which listens in every database that has the extension, claims the row, captures, and writes the result in the
+-- transaction that holds the claim: a worker that dies, or a transaction that breaks, leaves the row as it was.  Rows of
+-- waiting calls the worker writes afterwards.  Not a table of configuration, so pg_dump leaves the rows out: they tell
+-- of processes that are gone.
+CREATE TABLE backtrace.request (
+    id           bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    kind         text NOT NULL DEFAULT 'queued' CHECK (kind IN ('queued', 'waiting')),
+    verb         text NOT NULL,
+    state        text NOT NULL DEFAULT 'queued' CHECK (state IN ('queued', 'done', 'failed')),
+    caller       oid NOT NULL,
+    caller_name  name NOT NULL,
+    backend      int,
+    pid          int,
+    started      bigint,
+    settings     jsonb,
+    requested_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    finished_at  timestamptz,
+    engine       text,
+    pause_us     double precision,
+    depth        int,
+    backtrace    text,
+    sqlstate     text,
+    message      text,
+    detail       text,
+    hint         text,
+    CHECK ((state = 'queued') = (finished_at IS NULL)),
+    CHECK ((state = 'failed') = (sqlstate IS NOT NULL))
+) WITH (
+    -- Every request becomes a dead row when its result is written, and another one at its end.  The table is small (see
+    -- the worker's --keep-rows), so a vacuum is quick: often, and without pauses.
+    autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_threshold = 500, autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.2, autovacuum_analyze_threshold = 500,
+    toast.autovacuum_vacuum_scale_factor = 0.05, toast.autovacuum_vacuum_threshold = 500,
+    toast.autovacuum_vacuum_cost_delay = 0
+);
+COMMENT ON TABLE backtrace.request IS 'requests for backtraces: a queue and a journal; a role sees its own';
+COMMENT ON COLUMN backtrace.request.id IS 'what pg_request_backtrace returned';
+COMMENT ON COLUMN backtrace.request.kind IS 'queued: by pg_request_backtrace; waiting: by a call that returned the answer';
+COMMENT ON COLUMN backtrace.request.verb IS 'what was asked: get, log (for the server log), and others of waiting calls';
+COMMENT ON COLUMN backtrace.request.state IS 'queued, done, or failed';
+COMMENT ON COLUMN backtrace.request.caller IS 'oid of the role that asked; it may have been dropped since';
+COMMENT ON COLUMN backtrace.request.caller_name IS 'name that this role had';
+COMMENT ON COLUMN backtrace.request.backend IS 'PID of the process that asked';
+COMMENT ON COLUMN backtrace.request.pid IS 'PID of the process asked about; NULL: many';
+COMMENT ON COLUMN backtrace.request.started IS 'when that process was started, clock ticks since boot; NULL: there was none';
+COMMENT ON COLUMN backtrace.request.settings IS 'the settings pg_stat_backtrace.* that the request was made with';
+COMMENT ON COLUMN backtrace.request.requested_at IS 'when it was asked';
+COMMENT ON COLUMN backtrace.request.finished_at IS 'when the result was there; NULL while queued';
+COMMENT ON COLUMN backtrace.request.engine IS 'how the stack was captured';
+COMMENT ON COLUMN backtrace.request.pause_us IS 'how long the process stood still, microseconds';
+COMMENT ON COLUMN backtrace.request.depth IS 'number of frames';
+COMMENT ON COLUMN backtrace.request.backtrace IS 'the stack; NULL for waiting calls, which returned it, and for the log';
+COMMENT ON COLUMN backtrace.request.sqlstate IS 'error code of a failure; 01000: what a waiting call answers with a warning';
+COMMENT ON COLUMN backtrace.request.message IS 'what went wrong';
+COMMENT ON COLUMN backtrace.request.detail IS 'more about what went wrong';
+COMMENT ON COLUMN backtrace.request.hint IS 'what to do about it';
+COMMENT ON SEQUENCE backtrace.request_id_seq IS 'ids of requests';
+
+-- The texts are large and never searched: no statistics.
+ALTER TABLE backtrace.request
+    ALTER COLUMN backtrace SET STATISTICS 0, ALTER COLUMN message SET STATISTICS 0, ALTER COLUMN detail SET STATISTICS 0,
+    ALTER COLUMN hint SET STATISTICS 0, ALTER COLUMN settings SET STATISTICS 0;
+
+CREATE INDEX request_queued ON backtrace.request (id) WHERE state = 'queued';
+COMMENT ON INDEX backtrace.request_queued IS 'what is to be done';
+COMMENT ON INDEX backtrace.request_pkey IS 'results by their ids, and the oldest rows';
+
+-- A role sees what it asked itself; members of pg_read_all_stats see all, others who may read every table do not.
+-- Without a policy for writing nobody writes but the owner's functions below, whoever may write to all tables.
+ALTER TABLE backtrace.request ENABLE ROW LEVEL SECURITY;
+CREATE POLICY own ON backtrace.request FOR SELECT
+    USING (caller = (SELECT to_regrole(quote_ident(current_user::text))::oid)
+           OR (SELECT pg_has_role('pg_read_all_stats', 'USAGE')));
+COMMENT ON POLICY own ON backtrace.request IS 'one''s own requests; all for pg_read_all_stats';
+REVOKE ALL ON backtrace.request FROM PUBLIC;
+GRANT SELECT ON backtrace.request TO PUBLIC;
+
+-- When the process was started: with the PID it names a process, the PID alone may be another's when the request is
+-- carried out.  The file may vanish between its opening and its reading, hence the handler.
+CREATE FUNCTION backtrace.start_of(pid int) RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+AS $$
+BEGIN
+    RETURN (string_to_array(split_part(encode(pg_read_binary_file('/proc/' || pid || '/stat', 0, 1024, true), 'escape'),
+        ') ', -1), ' '))[20]::bigint;
+EXCEPTION WHEN system_error OR internal_error OR undefined_file THEN
+    RETURN NULL;
+END
+$$;
+COMMENT ON FUNCTION backtrace.start_of(int) IS 'start time of the process with this PID; NULL when there is none';
+REVOKE ALL ON FUNCTION backtrace.start_of(int) FROM PUBLIC;
+
+-- Whether a worker runs.  Anybody may know: a waiting call says it too.
+CREATE FUNCTION backtrace.served() RETURNS boolean
+LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    worker text[] := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
+BEGIN
+    RETURN coalesce(worker[4] = encode(convert_to(current_setting('data_directory'), 'SQL_ASCII'), 'escape')
+        AND worker[2] ~ '^[0-9]{1,9}$' AND backtrace.start_of(worker[2]::int)::text = worker[3], false);
+END
+$$;
+COMMENT ON FUNCTION backtrace.served() IS 'whether a worker serves this cluster';
+REVOKE ALL ON FUNCTION backtrace.served() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION backtrace.served() TO PUBLIC;
+
+-- The ids of the new requests, in the order of pids; NULL for a number that is no PID.  Anybody may call this, but only
+-- with a proof.
+CREATE FUNCTION backtrace.enqueue(me backtrace.whoami, asked text, pids int[], log boolean) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET client_min_messages = warning
+SET debug_print_parse = off
+SET debug_print_rewritten = off
+SET debug_print_plan = off
+SET enable_seqscan = off                -- of the queue; catalogs without an index then look dear,
+SET jit = off                           -- which would be answered by compiling
+AS $$
+DECLARE
+    most  CONSTANT int := 10000;    -- at once
+    queue CONSTANT int := 1000;     -- waiting, of a role that is not a superuser
+    asker name := pg_get_userbyid(me.caller);
+    chosen jsonb;
+    ids   bigint[];
+    id    bigint;
+    pid   int;
+BEGIN
+    IF asked NOT IN ('request', 'requests') OR backtrace.check_caller(me, asked) IS NOT TRUE THEN
+        RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
+            MESSAGE = 'permission denied for function pg_request_backtrace';
+    ELSIF current_setting('transaction_read_only')::boolean THEN
+        RAISE EXCEPTION USING ERRCODE = 'read_only_sql_transaction',
+            MESSAGE = 'cannot queue a request for a backtrace in a read-only transaction',
+            HINT = 'pg_get_backtrace and pg_log_backtrace work here, and on a standby.';
+    ELSIF cardinality(pids) > most THEN
+        RAISE EXCEPTION USING ERRCODE = 'program_limit_exceeded',
+            MESSAGE = format('cannot request more than %s backtraces at once', most);
+    ELSIF NOT EXISTS (SELECT FROM pg_authid r WHERE r.oid = me.caller AND r.rolsuper)
+          AND cardinality(pids) + (SELECT count(*) FROM (SELECT FROM backtrace.request q
+              WHERE q.state = 'queued' AND q.caller = me.caller LIMIT queue) x) > queue THEN
+        RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded',
+            MESSAGE = 'too many backtrace requests are waiting',
+            DETAIL = format('A role that is not a superuser may have %s requests waiting.', queue),
+            HINT = CASE WHEN backtrace.served() THEN 'Try again later.' ELSE 'No pg_stat_backtrace worker is running.' END;
+    END IF;
+    chosen := (SELECT jsonb_object_agg(s.name, s.value)
+        FROM unnest(ARRAY['max_frames', 'timeout', 'nonstop', 'threads', 'context']) n,
+             LATERAL (SELECT n AS name, nullif(current_setting('pg_stat_backtrace.' || n, true), '') AS value) s
+        WHERE s.value IS NOT NULL);
+    IF length(chosen::text) > 1000 THEN
+        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
+            MESSAGE = 'the settings pg_stat_backtrace.* are too long';
+    END IF;
+    FOREACH pid IN ARRAY pids LOOP
+        id := NULL;
+        IF pid > 0 THEN
+            INSERT INTO backtrace.request AS q (verb, caller, caller_name, backend, pid, started, settings)
+            VALUES (CASE WHEN log THEN 'log' ELSE 'get' END, me.caller, asker, me.backend, pid, backtrace.start_of(pid),
+                chosen)
+            RETURNING q.id INTO id;
+        END IF;
+        ids := ids || id;
+    END LOOP;
+    PERFORM pg_notify('pg_stat_backtrace', '');
+    RETURN coalesce(ids, '{}');
+END
+$$;
+COMMENT ON FUNCTION backtrace.enqueue(backtrace.whoami, text, int[], boolean)
+    IS 'inserts requests and tells the worker, at commit';
+REVOKE ALL ON FUNCTION backtrace.enqueue(backtrace.whoami, text, int[], boolean) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION backtrace.enqueue(backtrace.whoami, text, int[], boolean) TO PUBLIC;
+
+CREATE FUNCTION @extschema@.pg_request_backtrace(pid int, log boolean DEFAULT false) RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    me  backtrace.whoami;
+    ids bigint[];
+BEGIN
+    SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
+    ids := backtrace.enqueue(me, 'request', ARRAY[pid], log);
+    IF ids[1] IS NULL THEN
+        RAISE WARNING USING MESSAGE = format('PID %s is not a PostgreSQL server process', pid);
+    ELSIF NOT backtrace.served() THEN
+        RAISE NOTICE USING MESSAGE = 'the pg_stat_backtrace worker is not running; the request waits for it';
+    END IF;
+    RETURN ids[1];
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_request_backtrace(int, boolean)
+    IS 'asks for the call stack of the PostgreSQL process with this PID without waiting; returns the request''s id';
+REVOKE ALL ON FUNCTION @extschema@.pg_request_backtrace(int, boolean) FROM PUBLIC;
+
+CREATE FUNCTION @extschema@.pg_request_backtrace(pids int[], log boolean DEFAULT false) RETURNS bigint[]
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    me   backtrace.whoami;
+    ids  bigint[];
+    pid  int;
+BEGIN
+    SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
+    ids := backtrace.enqueue(me, 'requests', pids, log);
+    FOREACH pid IN ARRAY pids LOOP
+        IF pid <= 0 THEN
+            RAISE WARNING USING MESSAGE = format('PID %s is not a PostgreSQL server process', pid);
+        END IF;
+    END LOOP;
+    IF cardinality(array_remove(ids, NULL)) > 0 AND NOT backtrace.served() THEN
+        RAISE NOTICE USING MESSAGE = 'the pg_stat_backtrace worker is not running; the requests wait for it';
+    END IF;
+    RETURN ids;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_request_backtrace(int[], boolean)
+    IS 'asks for the call stacks of these PostgreSQL processes without waiting; returns the requests'' ids, in this order';
+REVOKE ALL ON FUNCTION @extschema@.pg_request_backtrace(int[], boolean) FROM PUBLIC;
+
+-- Anybody may call it: row security says whose results there are.
+CREATE FUNCTION @extschema@.pg_backtrace_result(id bigint, OUT state text, OUT pid int, OUT requested_at timestamptz,
+    OUT finished_at timestamptz, OUT engine text, OUT pause_us double precision, OUT depth int, OUT backtrace text,
+    OUT sqlstate text, OUT message text, OUT detail text, OUT hint text) RETURNS SETOF record
+LANGUAGE sql STABLE STRICT PARALLEL SAFE SECURITY INVOKER ROWS 1
+SET search_path = pg_catalog, pg_temp
+AS $$
+    SELECT q.state, q.pid, q.requested_at, q.finished_at, q.engine, q.pause_us, q.depth, q.backtrace,
+           q.sqlstate, q.message, q.detail, q.hint
+    FROM backtrace.request q WHERE q.id = $1
+$$;
+COMMENT ON FUNCTION @extschema@.pg_backtrace_result(bigint)
+    IS 'what came of the request with this id: one row, or none when there is no such request of the current user';
+
+-- What the worker does to the table.  Its role is the owner, a superuser, or one that was granted EXECUTE on these.
+
+-- Claims at most so many requests until the end of the transaction.  Claims of others are passed over, and so are the
+-- requests and the roles named.  Everything that decides is looked up now, nothing is remembered from the asking.
+CREATE FUNCTION backtrace.claim(most int, but bigint[], but_callers oid[])
+RETURNS TABLE (id bigint, verb text, caller oid, caller_name name, superuser boolean, granted boolean, backend int, pid int,
+    started bigint, settings jsonb, waited double precision)
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+    WITH mine AS MATERIALIZED (
+        SELECT q.* FROM backtrace.request q
+        WHERE q.state = 'queued' AND q.id <> ALL (but) AND q.caller <> ALL (but_callers)
+        ORDER BY q.id LIMIT most FOR UPDATE SKIP LOCKED)
+    SELECT m.id, m.verb, m.caller, m.caller_name, coalesce(r.rolsuper, false),
+           r.oid IS NULL   -- refused for that reason
+               OR EXISTS (SELECT FROM backtrace.verb v WHERE v.name IN ('request', 'requests')
+                   AND has_function_privilege(m.caller, v.function, 'EXECUTE')),
+           m.backend, m.pid, m.started, m.settings,
+           extract(epoch FROM clock_timestamp() - m.requested_at)::double precision
+    FROM mine m LEFT JOIN pg_authid r ON r.oid = m.caller
+    ORDER BY m.id
+$$;
+COMMENT ON FUNCTION backtrace.claim(int, bigint[], oid[]) IS 'for the worker: locks the next requests and returns them';
+REVOKE ALL ON FUNCTION backtrace.claim(int, bigint[], oid[]) FROM PUBLIC;
+
+-- One entry of the server log, as pg_log_backtrace writes it.
+CREATE FUNCTION backtrace.log_entry(pid int, frames text) RETURNS void
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET client_min_messages = warning       -- not to the worker
+SET log_min_error_statement = panic     -- the statement is the worker's
+AS $$
+BEGIN
+    IF current_setting('log_error_verbosity') = 'terse' THEN
+        RAISE LOG USING MESSAGE = format(E'backtrace of PID %s\n%s', pid, frames);
+    ELSE
+        RAISE LOG USING MESSAGE = format('backtrace of PID %s', pid), DETAIL = frames;
+    END IF;
+END
+$$;
+COMMENT ON FUNCTION backtrace.log_entry(int, text) IS 'for the worker: writes a call stack to the server log';
+REVOKE ALL ON FUNCTION backtrace.log_entry(int, text) FROM PUBLIC;
+
+-- Writes results of claimed requests.  The log entry is the last thing before the commit: what can still go wrong then
+-- makes a second entry, never a second result.
+CREATE FUNCTION backtrace.finish(ids bigint[], engines text[], pauses double precision[], depths int[], stacks text[],
+    sqlstates text[], messages text[], details text[], hints text[]) RETURNS int
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_mergejoin = off
+SET enable_hashjoin = off
+AS $$
+DECLARE
+    logs CONSTANT boolean := current_setting('log_min_messages') NOT IN ('fatal', 'panic');
+    done int := 0;
+    r    record;
+BEGIN
+    FOR r IN
+        UPDATE backtrace.request q
+        SET state = CASE WHEN u.sqlstate IS NULL THEN 'done' ELSE 'failed' END, finished_at = clock_timestamp(),
+            engine = u.engine, pause_us = u.pause_us, depth = u.depth,
+            backtrace = CASE WHEN q.verb <> 'log' AND u.sqlstate IS NULL THEN u.stack END,
+            sqlstate = u.sqlstate, message = u.message, detail = u.detail, hint = u.hint
+        FROM (SELECT x.id, x.engine, x.pause_us, x.depth, x.stack,
+                     CASE WHEN x.mute THEN '01000' ELSE x.sqlstate END AS sqlstate,
+                     CASE WHEN x.mute THEN 'the backtrace cannot be logged' ELSE x.message END AS message,
+                     x.detail,
+                     CASE WHEN x.mute THEN 'The server log takes no LOG messages: see log_min_messages.'
+                          ELSE x.hint END AS hint
+              FROM (SELECT a.*, NOT logs AND a.sqlstate IS NULL AND t.verb = 'log' AS mute
+                    FROM unnest(ids, engines, pauses, depths, stacks, sqlstates, messages, details, hints)
+                         AS a (id, engine, pause_us, depth, stack, sqlstate, message, detail, hint)
+                         JOIN backtrace.request t ON t.id = a.id) x) u
+        WHERE q.id = u.id AND q.state = 'queued'
+        RETURNING q.id, q.pid, CASE WHEN q.verb = 'log' AND q.state = 'done' THEN u.stack END AS frames
+    LOOP
+        done := done + 1;
+        PERFORM backtrace.log_entry(r.pid, r.frames), pg_notify('backtrace_done', r.id::text);
+    END LOOP;
+    RETURN done;
+END
+$$;
+COMMENT ON FUNCTION backtrace.finish(bigint[], text[], double precision[], int[], text[], text[], text[], text[], text[])
+    IS 'for the worker: writes results and tells that they are there, at commit';
+REVOKE ALL ON FUNCTION
+    backtrace.finish(bigint[], text[], double precision[], int[], text[], text[], text[], text[], text[]) FROM PUBLIC;
+
+-- Rows of waiting calls, which are over.
+CREATE FUNCTION backtrace.journal(verbs text[], callers oid[], names text[], backends int[], pids int[],
+    requested timestamptz[], finished timestamptz[], engines text[], pauses double precision[], depths int[],
+    sqlstates text[], messages text[], details text[], hints text[]) RETURNS void
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+AS $$
+    INSERT INTO backtrace.request (kind, verb, state, caller, caller_name, backend, pid, requested_at, finished_at,
+        engine, pause_us, depth, sqlstate, message, detail, hint)
+    SELECT 'waiting', a.verb, CASE WHEN a.sqlstate IS NULL THEN 'done' ELSE 'failed' END, a.caller, a.caller_name::name,
+           a.backend, a.pid, a.requested, a.finished, a.engine, a.pause_us, a.depth, a.sqlstate, a.message, a.detail, a.hint
+    FROM unnest(verbs, callers, names, backends, pids, requested, finished, engines, pauses, depths, sqlstates, messages,
+                details, hints)
+         AS a (verb, caller, caller_name, backend, pid, requested, finished, engine, pause_us, depth, sqlstate, message,
+               detail, hint)
+$$;
+COMMENT ON FUNCTION backtrace.journal(text[], oid[], text[], int[], int[], timestamptz[], timestamptz[], text[],
+    double precision[], int[], text[], text[], text[], text[]) IS 'for the worker: writes rows of waiting calls';
+REVOKE ALL ON FUNCTION backtrace.journal(text[], oid[], text[], int[], int[], timestamptz[], timestamptz[], text[],
+    double precision[], int[], text[], text[], text[], text[]) FROM PUBLIC;
+
+-- Removes the oldest rows that are over: those beyond a number, and those of a certain age.  At most so many at a time,
+-- and only so many are looked at: ids go with time.
+CREATE FUNCTION backtrace.prune(keep interval, keep_rows bigint, most int) RETURNS int
+LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp
+SET enable_seqscan = off
+SET enable_bitmapscan = off
+AS $$
+    WITH edge AS (
+        SELECT q.id FROM backtrace.request q WHERE q.state <> 'queued' ORDER BY q.id DESC OFFSET keep_rows LIMIT 1
+    ), old AS (
+        SELECT q.id FROM backtrace.request q
+        WHERE q.state <> 'queued' ORDER BY q.id LIMIT most
+    ), gone AS (
+        DELETE FROM backtrace.request q
+        WHERE q.id = ANY (ARRAY(SELECT o.id FROM old o))
+          AND (q.id <= (SELECT e.id FROM edge e) OR q.requested_at < clock_timestamp() - keep)
+        RETURNING 1
+    )
+    SELECT count(*)::int FROM gone
+$$;
+COMMENT ON FUNCTION backtrace.prune(interval, bigint, int) IS 'for the worker: removes old rows, and says how many';
+REVOKE ALL ON FUNCTION backtrace.prune(interval, bigint, int) FROM PUBLIC;
+
 -- What can be asked: the names, now that they exist ----------------------------------------------------------------------
 
 -- By oid, so that nothing is found by a name that may change.
@@ -563,6 +937,8 @@ UNION ALL SELECT 'logs', '@extschema@.pg_log_backtrace(int[])'::regprocedure, NU
 UNION ALL SELECT 'frames', '@extschema@.pg_get_backtrace_frames(int)'::regprocedure, NULL
 UNION ALL SELECT 'blocking', '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure, NULL
 UNION ALL SELECT 'summary', '@extschema@.pg_backtrace_summary(int, interval, int[])'::regprocedure, NULL
+UNION ALL SELECT 'request', '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure, NULL
+UNION ALL SELECT 'requests', '@extschema@.pg_request_backtrace(int[], boolean)'::regprocedure, NULL
 UNION ALL SELECT 'stat', NULL, '@extschema@.pg_stat_backtrace'::regclass;
 COMMENT ON VIEW backtrace.verb
     IS 'what can be asked of the worker, and the function or view whose privilege it takes';

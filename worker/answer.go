@@ -32,6 +32,7 @@ func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
 	switch {
 	case err != nil:
 		w.journal(req, outcome{err: err}, 0)
+		w.ledger.Add(req.Database, journalRow(req, time.Now(), nil, failure(0, err)))
 		return failure(0, err)
 	case slices.Contains([]string{"get", "log", "frames"}, req.Verb) && len(req.Targets) == 1:
 		return w.answerOne(ctx, req, options)
@@ -68,6 +69,7 @@ func (w *Worker) answerOne(ctx context.Context, req spool.Request, options captu
 		a.Text = render.Text(o.trace, text)
 	}
 	w.journal(req, o, time.Since(began))
+	w.ledger.Add(req.Database, journalRow(req, began, o.trace, a))
 	return a
 }
 

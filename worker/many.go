@@ -18,6 +18,7 @@ import (
 	"pg_stat_backtrace/worker/fault"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/trace"
 )
 
 // sideBySide is how many captures of one request run at a time. They keep a processor busy each: more of them than
@@ -34,6 +35,7 @@ func (w *Worker) answerMany(ctx context.Context, req spool.Request, options capt
 	outcomes, err := w.captureMany(ctx, req, options)
 	if err != nil {
 		w.event(req).AnErr("error", err).Msg("request failed")
+		w.ledger.Add(req.Database, journalRow(req, began, nil, failure(0, err)))
 		return failure(0, err)
 	}
 	a := spool.Answer{Rows: make([][]string, len(outcomes))}
@@ -41,15 +43,19 @@ func (w *Worker) answerMany(ctx context.Context, req spool.Request, options capt
 		ASCII: req.Encoding != "UTF8", MaxBytes: min(maxText, maxTogether/max(1, len(outcomes))),
 	}
 	captured, pause := 0, time.Duration(0)
+	var longest *trace.Trace
 	for i, o := range outcomes {
 		a.Rows[i] = row(o, req.Verb, text)
 		if o.err == nil {
 			captured++
-			pause = max(pause, o.trace.Pause)
+			if o.trace.Pause >= pause {
+				pause, longest = o.trace.Pause, o.trace
+			}
 		}
 	}
 	w.event(req).Int("processes", len(outcomes)).Int("captured", captured).Dur("longest_pause_ms", pause).
 		Dur("took_ms", time.Since(began)).Msg("request")
+	w.ledger.Add(req.Database, journalRow(req, began, longest, spool.Answer{}))
 	return a
 }
 

@@ -20,6 +20,7 @@ import (
 	"pg_stat_backtrace/worker/cluster"
 	"pg_stat_backtrace/worker/debuginfod"
 	"pg_stat_backtrace/worker/policy"
+	"pg_stat_backtrace/worker/queue"
 	"pg_stat_backtrace/worker/spool"
 )
 
@@ -46,6 +47,10 @@ type Config struct {
 	// Debuginfod says where debug files come from that this host does not
 	// have; without a server, from nowhere. See debuginfodClient for its cache.
 	Debuginfod debuginfod.Config
+	// Keep and KeepRows bound backtrace.request in each database; 0 is the
+	// default (see package queue).
+	Keep     time.Duration
+	KeepRows int
 }
 
 // The pauses between attempts to find a server that is not there.
@@ -68,6 +73,7 @@ type Worker struct {
 	log      zerolog.Logger
 	capturer *capture.Capturer
 	limiter  *policy.Limiter
+	ledger   queue.Journal
 
 	mu      sync.Mutex
 	cluster cluster.Cluster
@@ -92,10 +98,11 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer closeRemote()
-	ctx, cancel := context.WithCancel(ctx)
+	// The session lasts until the last request is answered, and journaled.
+	following, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	var wg sync.WaitGroup
-	wg.Go(func() { w.follow(ctx) })
+	wg.Go(func() { w.follow(following) })
 	err = w.serve(ctx)
 	cancel()
 	wg.Wait()
@@ -276,6 +283,9 @@ func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
 	defer w.setConn(nil)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	var queues sync.WaitGroup
+	defer queues.Wait()
+	queues.Go(func() { w.queue(c, conn).Run(ctx) })
 	go func() {
 		defer cancel()
 		tick := time.NewTicker(aliveInterval)

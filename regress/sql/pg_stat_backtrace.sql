@@ -11,7 +11,7 @@ FROM pg_proc p
 WHERE p.pronamespace = 'public'::regnamespace AND p.proname ~ 'backtrace'
 ORDER BY 1;
 
--- Nobody but superusers and the owner may call them.
+-- Nobody but superusers and the owner may call them; results are seen by those who asked.
 SELECT p.oid::regprocedure AS function, has_function_privilege('public', p.oid, 'EXECUTE') AS public
 FROM pg_proc p
 WHERE p.pronamespace = 'public'::regnamespace AND p.proname ~ 'backtrace'

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,10 +20,11 @@ func newWorker(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "worker [CONNSTRING]",
 		Short: "Serve the extension's functions, beside a server",
-		Long: `Serve pg_get_backtrace() and pg_log_backtrace() for all databases of one server,
-primary or standby. There is one worker a server. It runs as the operating
-system user that the server runs as; started as root, it becomes that user and
-keeps CAP_SYS_PTRACE only.
+		Long: `Serve pg_get_backtrace() and pg_log_backtrace(), and on a primary the queue of
+pg_request_backtrace(), for all databases of one server, primary or standby.
+There is one worker a server. It runs as the operating system user that the
+server runs as; started as root, it becomes that user and keeps CAP_SYS_PTRACE
+only.
 
 CONNSTRING is a libpq connection string or URI; what it leaves open comes from
 a service file, the PG* environment variables and the defaults. The role needs
@@ -32,7 +34,11 @@ while the server takes no connections.
 
 With a debuginfod server, names that this host has no debug files for come with
 the second answer: the first one goes out as it is, and the file is fetched
-meanwhile. The server learns which builds run here, and nothing else.`,
+meanwhile. The server learns which builds run here, and nothing else.
+
+For the queue the worker keeps an idle session in each database that has the
+extension. A role that is no superuser needs EXECUTE on backtrace.claim, finish,
+journal, prune and renew_secret there; without it the queue waits, and all else works.`,
 		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
   pg_stat_backtrace worker "host=/run/postgresql port=5433 dbname=postgres"
   pg_stat_backtrace worker service=main
@@ -41,6 +47,9 @@ meanwhile. The server learns which builds run here, and nothing else.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				cfg.ConnString = args[0]
+			}
+			if cfg.Keep <= 0 || cfg.KeepRows <= 0 {
+				return usage(errors.New("--keep and --keep-rows must be positive"))
 			}
 			cfg.Version = version
 			log, err := logger(cmd.ErrOrStderr(), level, format)
@@ -64,6 +73,8 @@ meanwhile. The server learns which builds run here, and nothing else.`,
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
 	remote.add(cmd)
+	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
+	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.MarkFlagDirname("spool-dir")
 	_ = cmd.RegisterFlagCompletionFunc("log-level",
@@ -77,6 +88,12 @@ meanwhile. The server learns which builds run here, and nothing else.`,
 const (
 	defaultRate  = 100
 	defaultBurst = 1000
+)
+
+// A week of occasional requests; some minutes of a flood, in some 30 MB.
+const (
+	defaultKeep     = 7 * 24 * time.Hour
+	defaultKeepRows = 10_000
 )
 
 // logger writes to w as the flags say.

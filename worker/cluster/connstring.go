@@ -49,6 +49,25 @@ func parseConnString(connString string, c *Cluster) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
+// SessionConfig is the configuration of a session in the given database, for a job of its own beside the worker's main
+// session: it may write, and ends when it has not answered. Connection string and cluster are those of ConnOptions.
+func SessionConfig(connString string, c *Cluster, database string) (*pgx.ConnConfig, error) {
+	config, err := parseConnString(connString, c)
+	if err != nil {
+		return nil, err
+	}
+	config.Database = database
+	maps.Copy(config.RuntimeParams, map[string]string{
+		"application_name":                    applicationName + " worker",
+		"default_transaction_read_only":       "off",
+		"statement_timeout":                   "30s",
+		"idle_in_transaction_session_timeout": "30s",
+		"synchronous_commit":                  "local", // a standby that is gone holds up nobody
+		"client_min_messages":                 "warning",
+	})
+	return config, nil
+}
+
 var (
 	serviceWord = regexp.MustCompile(`(^|\s)service\s*=`)
 	hostWord    = regexp.MustCompile(`(^|\s)host(addr)?\s*=`)

@@ -1,0 +1,141 @@
+# The queue and the journal with the real worker: requests that nobody waits for, on a primary and its standby.
+
+use strict;
+use warnings;
+
+use FindBin;
+use lib "$FindBin::RealBin/lib";
+
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Worker qw($FRAME call backend_pid wait_until);
+
+my $node = PostgreSQL::Test::Cluster->new('primary');
+$node->init(allows_streaming => 1);
+$node->append_conf('postgresql.conf', 'max_connections = 50');
+$node->start;
+$node->safe_psql(
+	'postgres', q{
+CREATE EXTENSION pg_stat_backtrace;
+CREATE ROLE alice LOGIN;
+CREATE ROLE bob LOGIN;
+GRANT EXECUTE ON FUNCTION pg_request_backtrace(int, boolean), pg_get_backtrace(int) TO alice, bob;
+CREATE DATABASE second;
+});
+my $where  = $node->connstr('postgres') . ' user=' . Worker::superuser();
+my $target = $node->background_psql('postgres', extra_params => [ '-U', 'alice' ]);
+my $pid    = backend_pid($target);
+
+# ask($sql, role, db): the id of a request.
+sub ask
+{
+	my ($sql, %opts) = @_;
+	my ($out, $level, $state, $stderr) = call($opts{node} // $node, $sql, %opts);
+	die "$sql: $stderr" unless $out =~ /^\d+$/;
+	return $out;
+}
+
+# result($id): state, SQLSTATE and text of a request when it is over.
+sub result
+{
+	my ($id, %opts) = @_;
+	my ($state, $out);
+	wait_until(
+		"request $id",
+		sub {
+			($out) = call($opts{node} // $node,
+				"SELECT state, sqlstate, coalesce(backtrace, message) FROM pg_backtrace_result($id)", %opts);
+			($state) = $out =~ /^(\w+)/;
+			return ($state // 'queued') ne 'queued';
+		});
+	return ($state, $out);
+}
+
+# Before there is a worker.
+my ($out, $level, undef, $stderr) = call($node, "SELECT pg_request_backtrace($pid)", role => 'alice');
+like($stderr, qr/NOTICE:.*worker is not running; the request waits for it/, 'a request without a worker waits');
+my $early = $out;
+my $worker = Worker->start($node, args => [ $where, '--keep-rows', 200 ]);
+my ($state, $text) = result($early, role => 'alice');
+is($state, 'done', 'and is served when there is one');
+like($text, $FRAME, 'with a stack');
+
+# The other role does not see it; who may read every table does not either; a superuser does.
+$node->safe_psql('postgres', 'CREATE ROLE reader LOGIN; GRANT pg_read_all_data TO reader;');
+is((call($node, "SELECT count(*) FROM backtrace.request WHERE id = $early", role => $_->[0]))[0], $_->[1], "$_->[0] sees it: $_->[1]")
+  for [ bob => 0 ], [ reader => 0 ], [ alice => 1 ], [ Worker::superuser() => 1 ];
+
+# Rolled back; of a process that the caller may not see; to the log.
+my ($lost) = call($node, "BEGIN; SELECT pg_request_backtrace($pid); ROLLBACK;");
+($state) = result(ask("SELECT pg_request_backtrace($pid)"));
+is($state, 'done', 'a superuser asks for anybody');
+is((call($node, "SELECT count(*) FROM backtrace.request WHERE id = $lost"))[0], 0, 'a request that was rolled back is not');
+($state, $text) = result(ask("SELECT pg_request_backtrace($pid)", role => 'bob'), role => 'bob');
+like($text, qr/^failed\|42501\|permission denied to get backtrace of process $pid/, 'bob may not look at alice');
+my $offset = -s $node->logfile;
+($state) = result(ask("SELECT pg_request_backtrace($pid, log => true)"));
+is($state, 'done', 'to the server log');
+like(slurp_file($node->logfile, $offset), qr/LOG:\s+backtrace of PID $pid\n.*DETAIL:\s+#0 /, 'it is there');
+
+# Many at once; the worker is killed meanwhile: one result each.
+$node->safe_psql('postgres', q{
+CREATE TABLE results (id bigint);
+CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN INSERT INTO public.results VALUES (NEW.id); RETURN NEW; END$$;
+CREATE TRIGGER note AFTER UPDATE ON backtrace.request FOR EACH ROW EXECUTE FUNCTION note();
+});
+for my $round (1 .. 3)
+{
+	$node->safe_psql('postgres', "TRUNCATE results; SELECT pg_request_backtrace(array_fill($pid, ARRAY[300]))");
+	$worker->stop('KILL');
+	$worker = Worker->start($node, args => [ $where, '--keep-rows', 200 ]);
+	wait_until('an empty queue',
+		sub { (call($node, q{SELECT count(*) FROM backtrace.request WHERE state = 'queued'}))[0] eq '0' });
+	is($node->safe_psql('postgres', 'SELECT count(*), count(DISTINCT id) FROM results'),
+		'300|300', "worker killed, round $round: one result for each of 300 requests");
+}
+$node->safe_psql('postgres', 'DROP TRIGGER note ON backtrace.request');
+
+# Waiting calls leave a row, and old rows go.
+call($node, "SELECT count(pg_get_backtrace($pid)) FROM generate_series(1, 1500)");
+wait_until('the journal',
+	sub { (call($node, q{SELECT count(*) > 100 FROM backtrace.request WHERE kind = 'waiting' AND state = 'done'}))[0] eq 't' });
+wait_until('the oldest rows to go', sub { (call($node, 'SELECT count(*) < 900 FROM backtrace.request'))[0] eq 't' });
+pass('rows of waiting calls are written, and old ones removed');
+
+# The extension comes to another database while the worker runs, and goes.
+$node->safe_psql('second', 'CREATE EXTENSION pg_stat_backtrace');
+($state) = result(ask("SELECT pg_request_backtrace($pid)", db => 'second'), db => 'second');
+is($state, 'done', 'a database that got the extension later');
+is((call($node, 'DROP DATABASE second'))[1], '', 'a database can be dropped: the worker leaves it');
+
+# A standby has no queue, says so, and is served when it is promoted.
+$node->backup('backup');
+my $standby = PostgreSQL::Test::Cluster->new('standby');
+$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->start;
+my $other = Worker->start($standby);
+(undef, $level, $state, $stderr) = call($standby, "SELECT pg_request_backtrace($pid)");
+is("$level $state", 'ERROR 25006', 'no request on a standby');
+like($stderr, qr/HINT:.*pg_get_backtrace/, 'and what to use instead');
+$standby->promote;
+my $session = $standby->background_psql('postgres');
+my $its_pid = backend_pid($session);
+($state) = result(ask("SELECT pg_request_backtrace($its_pid)", node => $standby), node => $standby);
+is($state, 'done', 'after the promotion the worker serves the queue');
+unlike($other->log, qr/"level":"(warn|error)"/, 'and has complained of nothing');
+$session->quit;
+$other->stop;
+$standby->stop;
+
+# A restart of the server, and the end.
+$target->quit;
+$node->restart;
+$session = $node->background_psql('postgres');
+$its_pid = backend_pid($session);
+($state) = result(ask("SELECT pg_request_backtrace($its_pid)"));
+is($state, 'done', 'after a restart of the server');
+$session->quit;
+is($worker->stop, 0, 'the worker ends in order');
+$node->stop;
+done_testing();

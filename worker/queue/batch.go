@@ -1,0 +1,272 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// job is a request that is being carried out, or has been and waits to be written.
+type job struct {
+	request Request
+	done    chan struct{} // closed when result is there
+	result  Result
+}
+
+func (j *job) finished() bool {
+	select {
+	case <-j.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// maxJobs bounds, in batches, what may be under way in one database.
+const maxJobs = 4
+
+// later is how long the requests of a role beyond its rate stay in the queue.
+const later = 100 * time.Millisecond
+
+// batch claims requests, has them carried out and writes what is done within the grace time. Slow ones go on meanwhile,
+// unclaimed, and are claimed again when they are done: so a transaction is short however long a capture takes. More is
+// set when there is reason to call it again at once. The context of captures outlives the batch.
+func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
+	slow := s.unfinished()
+	most := min(s.cfg.Batch, maxJobs*s.cfg.Batch-len(slow))
+	if most <= 0 {
+		return false, nil
+	}
+	requests, err := s.claim(ctx, most, slow, s.deferred())
+	if err != nil {
+		return false, err
+	}
+	if len(requests) < most {
+		s.forget(requests, slow)
+	}
+	jobs := s.start(captures, requests)
+	s.await(ctx, jobs)
+	done := make([]*job, 0, len(jobs))
+	for _, j := range jobs {
+		if j.finished() {
+			done = append(done, j)
+		}
+	}
+	if err := s.finish(ctx, done); err != nil {
+		return false, err
+	}
+	for _, j := range done {
+		delete(s.jobs, j.request.ID)
+		s.report(j)
+	}
+	s.written += len(done)
+	return len(requests) == most, nil
+}
+
+// claim begins a transaction and locks requests in it.
+func (s *session) claim(ctx context.Context, most int, but []int64, callers []uint32) ([]Request, error) {
+	b := guarded()
+	b.Queue(claimSQL, most, but, callers)
+	results := s.conn.SendBatch(ctx, b)
+	defer func() { _ = results.Close() }()
+	if err := skip(results); err != nil {
+		return nil, err
+	}
+	rows, err := results.Query()
+	if err != nil {
+		return nil, absent(err)
+	}
+	requests, err := pgx.CollectRows(rows, s.scan)
+	if err != nil {
+		return nil, absent(err)
+	}
+	return requests, results.Close()
+}
+
+func (s *session) scan(row pgx.CollectableRow) (Request, error) {
+	r := Request{Database: s.database, ASCII: s.ascii}
+	var backend, pid *int32
+	var started *int64
+	var waited float64
+	err := row.Scan(&r.ID, &r.Verb, &r.Caller, &r.CallerName, &r.Superuser, &r.Granted, &backend, &pid, &started,
+		&r.Settings, &waited)
+	if err != nil {
+		return r, fmt.Errorf("reading a request: %w", err)
+	}
+	if backend != nil {
+		r.Backend = int(*backend)
+	}
+	if pid != nil {
+		r.PID = int(*pid)
+	}
+	if started != nil {
+		r.Started = uint64(*started)
+	}
+	r.Waited = time.Duration(waited * float64(time.Second))
+	return r, nil
+}
+
+// start returns the jobs of the requests claimed: those begun before, and new ones. A role that is over its rate has to
+// wait, and its requests stay where they are.
+func (s *session) start(ctx context.Context, requests []Request) []*job {
+	jobs := make([]*job, 0, len(requests))
+	for _, r := range requests {
+		j := s.jobs[r.ID]
+		if j == nil {
+			if !s.within(r) {
+				continue
+			}
+			j = &job{request: r, done: make(chan struct{})}
+			s.jobs[r.ID] = j
+			go s.carryOut(ctx, j)
+		}
+		jobs = append(jobs, j)
+	}
+	return jobs
+}
+
+// within counts the request against its caller's rate.
+func (s *session) within(r Request) bool {
+	if s.cfg.Limiter == nil || r.Superuser {
+		return true
+	}
+	if _, over := s.over[r.Caller]; over {
+		return false
+	}
+	if s.cfg.Limiter.Take(r.Caller) == nil {
+		return true
+	}
+	s.over[r.Caller] = time.Now().Add(later)
+	time.AfterFunc(later, s.wake)
+	return false
+}
+
+func (s *session) carryOut(ctx context.Context, j *job) {
+	j.result = s.cfg.Handle(ctx, j.request)
+	close(j.done)
+	s.wake()
+}
+
+// await waits for the jobs, within the grace time.
+func (s *session) await(ctx context.Context, jobs []*job) {
+	grace := time.NewTimer(s.cfg.Grace)
+	defer grace.Stop()
+	for _, j := range jobs {
+		select {
+		case <-j.done:
+		case <-grace.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// finish writes results and ends the transaction of the claim.
+func (s *session) finish(ctx context.Context, jobs []*job) error {
+	if len(jobs) == 0 {
+		_, err := s.conn.Exec(ctx, commit)
+		return err
+	}
+	c := newColumns(len(jobs))
+	ids := make([]int64, 0, len(jobs))
+	texts := make([]*string, 0, len(jobs))
+	for _, j := range jobs {
+		ids = append(ids, j.request.ID)
+		texts = append(texts, optional(j.result.Text))
+		c.add(j.result)
+	}
+	b := &pgx.Batch{}
+	b.Queue(finishSQL, ids, c.engines, c.pauses, c.depths, texts, c.states, c.messages, c.details, c.hints)
+	b.Queue(commit)
+	return s.conn.SendBatch(ctx, b).Close()
+}
+
+// unfinished lists the requests that are under way: they are not to be claimed.
+func (s *session) unfinished() []int64 {
+	ids := make([]int64, 0, len(s.jobs))
+	for id, j := range s.jobs {
+		if !j.finished() {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// deferred lists the roles that are over their rate.
+func (s *session) deferred() []uint32 {
+	roles := make([]uint32, 0, len(s.over))
+	now := time.Now()
+	for role, until := range s.over {
+		if now.Before(until) {
+			roles = append(roles, role)
+		} else {
+			delete(s.over, role)
+		}
+	}
+	return roles
+}
+
+// forget drops finished jobs whose request is gone: neither claimed, when all there is was claimed, nor passed over.
+func (s *session) forget(requests []Request, passed []int64) {
+	if len(s.jobs) == 0 {
+		return
+	}
+	there := make(map[int64]bool, len(requests)+len(passed))
+	for _, r := range requests {
+		there[r.ID] = true
+	}
+	for _, id := range passed {
+		there[id] = true
+	}
+	for id, j := range s.jobs {
+		if !there[id] && j.finished() {
+			delete(s.jobs, id)
+		}
+	}
+}
+
+// columns are the fields of many results, as arrays.
+type columns struct {
+	engines, states, messages, details, hints []*string
+	pauses                                    []*float64
+	depths                                    []*int32
+}
+
+func newColumns(n int) *columns {
+	return &columns{
+		engines: make([]*string, 0, n), states: make([]*string, 0, n), messages: make([]*string, 0, n),
+		details: make([]*string, 0, n), hints: make([]*string, 0, n),
+		pauses: make([]*float64, 0, n), depths: make([]*int32, 0, n),
+	}
+}
+
+func (c *columns) add(r Result) {
+	var pause *float64
+	var depth *int32
+	if r.Engine != "" {
+		us := float64(r.Pause.Nanoseconds()) / 1000
+		pause = &us
+	}
+	if r.Depth > 0 {
+		n := int32(r.Depth)
+		depth = &n
+	}
+	c.engines = append(c.engines, optional(r.Engine))
+	c.pauses = append(c.pauses, pause)
+	c.depths = append(c.depths, depth)
+	c.states = append(c.states, optional(r.SQLState))
+	c.messages = append(c.messages, optional(r.Message))
+	c.details = append(c.details, optional(r.Detail))
+	c.hints = append(c.hints, optional(r.Hint))
+}
+
+// optional is NULL for what is not there.
+func optional(s string) *string {
+	if s == "" {
+		return nil
+	}
+	return &s
+}

@@ -1,0 +1,128 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// channel is what SQL notifies when there is a request.
+const channel = "pg_stat_backtrace"
+
+// needed lists what must be the extension's. A worker may be newer or older than the extension, so it goes by what is
+// there, not by a version.
+//
+//nolint:dupword // signatures
+const needed = `
+WITH needed (class, object) AS (
+    SELECT 'pg_class'::regclass, to_regclass('backtrace.request')::oid
+    UNION ALL
+    SELECT 'pg_proc'::regclass, to_regprocedure('backtrace.' || signature)::oid
+    FROM unnest(ARRAY[
+        'claim(int, bigint[], oid[])',
+        'finish(bigint[], text[], float8[], int[], text[], text[], text[], text[], text[])',
+        'journal(text[], oid[], text[], int[], int[], timestamptz[], timestamptz[], text[], float8[], int[], text[],
+            text[], text[], text[])',
+        'prune(interval, bigint, int)',
+        'renew_secret()']) signature
+), owned AS (
+    SELECT n.class, n.object
+    FROM needed n, pg_depend d, pg_extension e
+    WHERE e.extname = 'pg_stat_backtrace' AND d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid
+      AND d.deptype = 'e' AND d.classid = n.class AND d.objid = n.object
+)`
+
+// probe says whether a database has what it takes, and whether this role may use it.
+const probe = needed + `
+SELECT (SELECT extversion FROM pg_extension WHERE extname = 'pg_stat_backtrace'),
+       (SELECT count(*) FROM owned) = (SELECT count(*) FROM needed),
+       NOT EXISTS (SELECT FROM owned
+                   WHERE class = 'pg_proc'::regclass AND NOT has_function_privilege(object, 'EXECUTE'))
+`
+
+// hold keeps the extension from being dropped until the transaction ends; guard then fails unless the table that it
+// holds and the functions are the extension's. Without it the owner of a database could make functions of these names,
+// after somebody has dropped the extension, and have the worker run them with its rights, often a superuser's.
+const (
+	begin = `BEGIN READ WRITE`
+	hold  = `LOCK TABLE backtrace.request IN ACCESS SHARE MODE`
+	guard = needed + `
+SELECT 1 / ((SELECT count(*) FROM owned) = (SELECT count(*) FROM needed))::int`
+	commit = `COMMIT`
+)
+
+const (
+	claimSQL  = `SELECT * FROM backtrace.claim($1::int, $2::bigint[], $3::oid[])`
+	finishSQL = `SELECT backtrace.finish($1::bigint[], $2::text[], $3::float8[], $4::int[], $5::text[], $6::text[],
+	$7::text[], $8::text[], $9::text[])`
+	journalSQL = `SELECT backtrace.journal($1::text[], $2::oid[], $3::text[], $4::int[], $5::int[], $6::timestamptz[],
+	$7::timestamptz[], $8::text[], $9::float8[], $10::int[], $11::text[], $12::text[], $13::text[], $14::text[])`
+	renewSQL = `SELECT backtrace.renew_secret()` // the database may have come here by pg_upgrade
+	pruneSQL = `SELECT backtrace.prune($1::interval, $2::bigint, $3::int)`
+	relaxed  = `SET LOCAL synchronous_commit = off` // the loss of the last such rows in a crash harms nobody
+)
+
+// errAbsent: the database has not (or no more) the extension in a version with a queue, or this role may not use it.
+var errAbsent = errors.New("no queue here")
+
+// errNone is the plain case of that.
+var errNone = fmt.Errorf("%w: no extension", errAbsent)
+
+// guarded queues the start of a transaction that is sure to meet the extension's objects.
+func guarded() *pgx.Batch {
+	b := &pgx.Batch{}
+	b.Queue(begin)
+	b.Queue(hold)
+	b.Queue(guard)
+	return b
+}
+
+// skip reads the results of what guarded has queued.
+func skip(results pgx.BatchResults) error {
+	for range 3 {
+		if _, err := results.Exec(); err != nil {
+			return absent(err)
+		}
+	}
+	return nil
+}
+
+// absent makes errAbsent of the errors that say so: undefined schema or table, a privilege, guard's division by zero.
+func absent(err error) error {
+	var e *pgconn.PgError
+	if errors.As(err, &e) {
+		switch e.Code {
+		case "3F000", "42P01", "42883", "42501", "22012":
+			return fmt.Errorf("%w: %w", errAbsent, err)
+		}
+	}
+	return err
+}
+
+// once runs one guarded statement in a transaction of its own and scans its result, if there is somewhere to.
+func once(ctx context.Context, conn *pgx.Conn, into any, sql string, args ...any) error {
+	b := guarded()
+	b.Queue(relaxed)
+	b.Queue(sql, args...)
+	b.Queue(commit)
+	results := conn.SendBatch(ctx, b)
+	defer func() { _ = results.Close() }()
+	if err := skip(results); err != nil {
+		return err
+	}
+	if _, err := results.Exec(); err != nil {
+		return err
+	}
+	if into != nil {
+		if err := results.QueryRow().Scan(into); err != nil {
+			return err
+		}
+	} else if _, err := results.Exec(); err != nil {
+		return err
+	}
+	_, err := results.Exec()
+	return err
+}

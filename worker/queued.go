@@ -1,0 +1,156 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/cluster"
+	"pg_stat_backtrace/worker/fault"
+	"pg_stat_backtrace/worker/policy"
+	"pg_stat_backtrace/worker/queue"
+	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// queue makes the queue of one run of the server; main is the worker's session there.
+func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
+	connect := func(
+		ctx context.Context, database string, notified pgconn.NotificationHandler,
+	) (*pgx.Conn, error) {
+		config, err := cluster.SessionConfig(w.cfg.ConnString, &c, database)
+		if err != nil {
+			return nil, err
+		}
+		config.OnNotification = notified
+		ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+		defer cancel()
+		conn, err := pgx.ConnectConfig(ctx, config)
+		if err != nil {
+			return nil, err
+		}
+		if err := c.Verify(ctx, conn); err != nil {
+			_ = conn.Close(ctx)
+			return nil, err
+		}
+		return conn, nil
+	}
+	return queue.New(queue.Config{
+		Server: main, Connect: connect, Handle: w.carryOut, Journal: &w.ledger,
+		Limiter: policy.NewLimiter(w.cfg.Limits), Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
+	})
+}
+
+// connectTimeout bounds an attempt to open a session for a queue.
+const connectTimeout = 5 * time.Second
+
+// carryOut has a queued request's process captured.
+func (w *Worker) carryOut(ctx context.Context, req queue.Request) queue.Result {
+	t, err := w.captureQueued(ctx, req)
+	if err != nil {
+		return result(nil, failure(req.PID, err), req.ASCII)
+	}
+	text := render.Text(t, render.Options{ASCII: req.ASCII, MaxBytes: maxText})
+	return result(t, spool.Answer{Text: text}, req.ASCII)
+}
+
+// captureQueued decides as capture does, by what holds now: the caller may have lost a privilege, and the number of the
+// process may be another's, since the request was made. There is no limit here: the queue has one of its own.
+func (w *Worker) captureQueued(ctx context.Context, req queue.Request) (*trace.Trace, error) {
+	if !req.Granted {
+		return nil, &fault.Fault{
+			SQLState: fault.InsufficientPrivilege, Message: "permission denied for function pg_request_backtrace",
+		}
+	}
+	options, err := settings(req.Settings)
+	if err != nil {
+		return nil, err
+	}
+	c, err := w.current()
+	if err != nil {
+		return nil, err
+	}
+	target, err := identify(c, req)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.allow(ctx, req); err != nil {
+		return nil, err
+	}
+	return w.capturer.Capture(ctx, target, options)
+}
+
+// identify makes sure that the process is the server's, and the one that was asked about.
+func identify(c cluster.Cluster, req queue.Request) (ptrace.Target, error) {
+	target, err := c.Contains(req.PID)
+	if errors.Is(err, cluster.ErrPostmaster) {
+		return target, postmaster(req.PID)
+	}
+	if req.Started == 0 {
+		return target, errNoProcess // there was none
+	}
+	stat, statErr := procfs.ReadStat(req.PID)
+	switch {
+	case errors.Is(statErr, procfs.ErrGone), statErr == nil && stat.State == 'Z':
+		return target, ptrace.ErrExited
+	case statErr == nil && stat.StartTime != req.Started, err == nil && target.StartTime != req.Started:
+		return target, ptrace.ErrRecycled
+	case err != nil:
+		return target, fmt.Errorf("%w: %w", errNoProcess, err)
+	}
+	return target, nil
+}
+
+// allow decides by the permission table. Other than a waiting call, a request has time until the server can be asked.
+func (w *Worker) allow(ctx context.Context, req queue.Request) error {
+	permit := policy.Policy{Looker: policy.Lookup{Server: w}}
+	caller := policy.Caller{OID: req.Caller, Superuser: req.Superuser}
+	for began := time.Now(); ; {
+		err := permit.Allow(ctx, caller, req.PID)
+		if !errors.Is(err, cluster.ErrNoServer) || time.Since(began) > patience {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(minRetry):
+		}
+	}
+}
+
+// patience is how long a queued request waits for a server that does not answer the worker.
+const patience = 10 * time.Second
+
+// result is what the table holds of an answer.
+func result(t *trace.Trace, a spool.Answer, ascii bool) queue.Result {
+	r := queue.Result{
+		Text: queue.Printable(a.Text, ascii), SQLState: a.SQLState, Message: queue.Printable(a.Message, ascii),
+		Detail: queue.Printable(a.Detail, ascii), Hint: queue.Printable(a.Hint, ascii),
+	}
+	if t != nil {
+		r.Engine, r.Pause, r.Depth = t.Engine, t.Pause, t.Depth()
+	}
+	return r
+}
+
+// journalRow is what the journal keeps of a waiting call: of one for many processes one row, with the longest pause.
+func journalRow(req spool.Request, began time.Time, t *trace.Trace, a spool.Answer) queue.Row {
+	a.Text = ""
+	row := queue.Row{
+		Verb: req.Verb, Caller: req.Caller, CallerName: req.CallerName, Backend: req.Backend,
+		Requested: began, Finished: time.Now(), Result: result(t, a, false),
+	}
+	if len(req.Targets) == 1 {
+		row.PID = req.Targets[0]
+	} else {
+		row.Result.Depth = 0
+	}
+	return row
+}
