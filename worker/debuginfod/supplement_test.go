@@ -22,7 +22,8 @@ func TestSupplement(t *testing.T) {
 		ids, files = append(ids, p.BuildID), append(files, file)
 	}
 	sup := filepath.Join(dir, "sup.debug")
-	dwz := exec.CommandContext(t.Context(), "dwz", append([]string{"-m", sup, "-M", "/nonexistent/sup.debug"}, files...)...)
+	args := append([]string{"-m", sup, "-M", "/nonexistent/sup.debug"}, files...)
+	dwz := exec.CommandContext(t.Context(), "dwz", args...)
 	if out, err := dwz.CombinedOutput(); err != nil {
 		t.Fatalf("dwz: %v\n%s", err, out)
 	}
