@@ -167,7 +167,7 @@ func (s *session) await(ctx context.Context, jobs []*job) {
 // finish writes results and ends the transaction of the claim.
 func (s *session) finish(ctx context.Context, jobs []*job) error {
 	if len(jobs) == 0 {
-		_, err := s.conn.Exec(ctx, commit)
+		_, err := s.conn.Exec(ctx, commit) // nothing is written: no NOTIFY
 		return err
 	}
 	c := newColumns(len(jobs))
@@ -180,6 +180,7 @@ func (s *session) finish(ctx context.Context, jobs []*job) error {
 	}
 	b := &pgx.Batch{}
 	b.Queue(finishSQL, ids, c.engines, c.pauses, c.depths, texts, c.states, c.messages, c.details, c.hints)
+	b.Queue(patient)
 	b.Queue(commit)
 	return s.conn.SendBatch(ctx, b).Close()
 }

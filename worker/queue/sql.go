@@ -52,6 +52,10 @@ const (
 	guard = needed + `
 SELECT 1 / ((SELECT count(*) FROM owned) = (SELECT count(*) FROM needed))::int`
 	commit = `COMMIT`
+	// DROP EXTENSION takes the locks of its objects one after the other, and so do we. Who waits gives way before the
+	// server looks for a deadlock, and might end the other one. The commit, which waits for NOTIFY's turn, has time.
+	hasty   = `SET LOCAL lock_timeout = '300ms'`
+	patient = `SET LOCAL lock_timeout = 0`
 )
 
 const (
@@ -75,6 +79,7 @@ var errNone = fmt.Errorf("%w: no extension", errAbsent)
 func guarded() *pgx.Batch {
 	b := &pgx.Batch{}
 	b.Queue(begin)
+	b.Queue(hasty)
 	b.Queue(hold)
 	b.Queue(guard)
 	return b
@@ -82,7 +87,7 @@ func guarded() *pgx.Batch {
 
 // skip reads the results of what guarded has queued.
 func skip(results pgx.BatchResults) error {
-	for range 3 {
+	for range 4 {
 		if _, err := results.Exec(); err != nil {
 			return absent(err)
 		}
@@ -107,6 +112,7 @@ func once(ctx context.Context, conn *pgx.Conn, into any, sql string, args ...any
 	b := guarded()
 	b.Queue(relaxed)
 	b.Queue(sql, args...)
+	b.Queue(patient)
 	b.Queue(commit)
 	results := conn.SendBatch(ctx, b)
 	defer func() { _ = results.Close() }()
@@ -123,6 +129,5 @@ func once(ctx context.Context, conn *pgx.Conn, into any, sql string, args ...any
 	} else if _, err := results.Exec(); err != nil {
 		return err
 	}
-	_, err := results.Exec()
-	return err
+	return results.Close() // the last two
 }
