@@ -18,6 +18,7 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker"
 )
 
@@ -153,6 +154,18 @@ func (p *process) end(sig syscall.Signal) error {
 		p.err = p.Wait()
 	})
 	return p.err
+}
+
+// suspend stops the worker, and returns when it stands still.
+func (p *process) suspend(t *testing.T) {
+	t.Helper()
+	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Wait(t, "the worker stands still", func() bool {
+		stat, err := procfs.ReadStat(p.Process.Pid)
+		return err == nil && stat.State == 'T'
+	})
 }
 
 // run executes SQL, several statements too.

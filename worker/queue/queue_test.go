@@ -253,9 +253,7 @@ func (s *site) testSettings(t *testing.T, _ *pgx.Conn, target int) {
 // second result.
 func (s *site) testTwoSessions(t *testing.T, worker *process, admin *pgx.Conn, target int) {
 	other := s.Connect(t, s.User, "postgres")
-	if err := worker.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	worker.suspend(t)
 	ids := value[[]int64](t, admin, "SELECT pg_request_backtrace(array_fill($1::int, ARRAY[20]))", target)
 	run(t, other, "BEGIN")
 	claimed := value[[]int64](t, other, "SELECT array_agg(id) FROM backtrace.claim(10, '{}', '{}')")

@@ -79,8 +79,8 @@ func (s *site) testWriting(t *testing.T, id int64) {
 // Who may ask, and for whom, is decided when the request is carried out.
 func (s *site) testPrivileges(t *testing.T, admin *pgx.Conn, target int) {
 	run(t, admin, `CREATE ROLE carol LOGIN; CREATE ROLE dave LOGIN; CREATE ROLE erin LOGIN;
-		CREATE ROLE boss LOGIN SUPERUSER; CREATE ROLE frank LOGIN; GRANT alice TO frank;
-		GRANT EXECUTE ON FUNCTION pg_request_backtrace(int, boolean) TO carol, dave, erin, frank`)
+		CREATE ROLE boss LOGIN SUPERUSER; CREATE ROLE frank LOGIN; CREATE ROLE grace LOGIN; GRANT alice TO frank, grace;
+		GRANT EXECUTE ON FUNCTION pg_request_backtrace(int, boolean) TO carol, dave, erin, frank, grace`)
 	alice := s.Connect(t, "alice", "postgres")
 	const revoke = "REVOKE EXECUTE ON FUNCTION pg_request_backtrace(int, boolean) FROM carol"
 	for name, c := range map[string]struct {
@@ -93,7 +93,7 @@ func (s *site) testPrivileges(t *testing.T, admin *pgx.Conn, target int) {
 		"one's own":              {"alice", pid(alice), "", "", ""},
 		"a superuser's":          {"alice", target, "", "42501", "SUPERUSER"},
 		"a member's":             {"frank", pid(alice), "", "", ""},
-		"a membership revoked":   {"frank", pid(alice), "REVOKE alice FROM frank", "42501", "privileges of the role"},
+		"a membership revoked":   {"grace", pid(alice), "REVOKE alice FROM grace", "42501", "privileges of the role"},
 		"EXECUTE revoked":        {"carol", pid(alice), revoke, "42501", "permission denied for"},
 		"the role dropped":       {"dave", pid(alice), "DROP OWNED BY dave; DROP ROLE dave", "42501", "not exist any more"},
 		"no superuser any more":  {"boss", target, "ALTER ROLE boss NOSUPERUSER", "42501", ""},

@@ -112,9 +112,7 @@ func TestLoss(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				run(t, s.again(t), "ALTER TABLE backtrace.request DISABLE TRIGGER ALL") // any statement: the server is up
 				c := s.again(t)
-				if err := worker.Process.Signal(syscall.SIGSTOP); err != nil {
-					t.Fatal(err)
-				}
+				worker.suspend(t)
 				ids := value[[]int64](t, c, "SELECT pg_request_backtrace(array_fill($1::int, ARRAY[50]))", pid(c))
 				_ = worker.Process.Signal(syscall.SIGCONT)
 				lose(t)
