@@ -14,7 +14,9 @@ import (
 // TestLayout: a capture by the layout of an earlier one says the same, of whatever state the process is in.
 func TestLayout(t *testing.T) {
 	target := startTarget(t, "sleep")
+	untilState(t, target.pid, 'S')
 	first := mustCapture(t, target.pid, Options{})
+	untilState(t, target.pid, 'S') // after a stop it goes back to sleep by itself
 	second := mustCapture(t, target.pid, Options{Layout: first.Layout})
 	if second.Layout != first.Layout || &second.Maps[0] != &first.Maps[0] {
 		t.Error("the mappings were read again")
@@ -30,10 +32,17 @@ func TestLayout(t *testing.T) {
 	}
 	kill(t, target.pid, unix.SIGSTOP)
 	untilState(t, target.pid, 'T')
-	if s := mustCapture(t, target.pid, Options{Layout: first.Layout}); s.Threads[0].State != 'T' {
-		t.Errorf("a stopped process has state %c", s.Threads[0].State)
+	stopped, err := Capture(t.Context(), anyTarget(target.pid), Options{Layout: first.Layout})
+	if err != nil {
+		t.Fatal(err)
 	}
+	if state := stopped.Threads[0].State; state != 'T' {
+		t.Errorf("a stopped process has state %c", state)
+	}
+	untilState(t, target.pid, 'T')
 	kill(t, target.pid, unix.SIGCONT)
+	untilState(t, target.pid, 'S')
+	checkUnharmed(t, target.pid)
 }
 
 // TestLayoutOfAnother: a layout of another process, or of another program in the same one, is left aside.
