@@ -51,7 +51,7 @@ func commands() []string {
 // says: the CONTEXT of the error when the backend is cancelled there, and pg_stat_activity. The backend is stopped with
 // SIGSTOP meanwhile. PGSB_TEST_MOMENTS sets how many moments there are on each server.
 func TestMoments(t *testing.T) {
-	moments := 50
+	moments := 36
 	if s := os.Getenv("PGSB_TEST_MOMENTS"); s != "" {
 		var err error
 		if moments, err = strconv.Atoi(s); err != nil {
