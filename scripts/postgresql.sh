@@ -7,9 +7,13 @@
 
 is_server_bin() { [[ -x $1/postgres && -x $1/initdb && -x $1/pg_ctl ]]; }
 
-# locate_postgresql looks for one: PG_NPM_VERSION, PG_CONFIG, Debian's and Red Hat's folders, pg_config in the PATH.
+# locate_postgresql looks for one: PG_EXPERIMENTAL, PG_NPM_VERSION, PG_CONFIG, Debian's and Red Hat's folders, pg_config in the PATH.
 locate_postgresql() {
 	local candidate
+	if [[ -n ${PG_EXPERIMENTAL:-} ]]; then
+		use_experimental_server
+		return 0
+	fi
 	if [[ -n ${PG_NPM_VERSION:-} ]]; then
 		use_npm_server
 		return 0

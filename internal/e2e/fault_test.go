@@ -22,7 +22,7 @@ func faulty(t *testing.T, shared *site, conf ...string) *site {
 	t.Helper()
 	s := start(t, shared.BinDir, pgtest.Options{Conf: conf})
 	s.record = shared.record
-	s.Exec(t, "CREATE ROLE plain LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace TO plain")
+	s.Exec(t, "CREATE ROLE plain LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace(int) TO plain")
 	return s
 }
 
@@ -273,8 +273,8 @@ func spools(t *testing.T, shared *site) {
 }
 
 // unwritable: the directory's mode forbids writing. The worker, when it runs, notices at once. A request that finds out
-// first fails with PostgreSQL's error; from 17 on it says the same as later ones (before, PL/pgSQL cannot catch an error
-// in parallel mode).
+// first fails with PostgreSQL's own error, which names the file; from 17 on it says the same as later ones (before,
+// PL/pgSQL cannot catch an error in parallel mode).
 func (s *site) unwritable(t *testing.T, plain *session, target int) {
 	path := s.spool(t)
 	s.worker.signal(t, syscall.SIGSTOP)

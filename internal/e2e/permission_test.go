@@ -32,13 +32,13 @@ const callers = `
 	CREATE ROLE superheir LOGIN;         GRANT boss TO superheir;
 	CREATE ROLE creator LOGIN CREATEROLE CREATEDB REPLICATION BYPASSRLS;
 	CREATE ROLE ungranted LOGIN;
-	GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace TO alice, heir, grandheir, outsider, stranger, monitor,
+	GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace(int) TO alice, heir, grandheir, outsider, stranger, monitor,
 		signaler, superheir, creator`
 
 const callers16 = `
 	CREATE ROLE heir16 LOGIN;            GRANT alice TO heir16 WITH INHERIT FALSE;
 	CREATE ROLE heir16i LOGIN NOINHERIT; GRANT alice TO heir16i WITH INHERIT TRUE;
-	GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace TO heir16, heir16i`
+	GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace(int) TO heir16, heir16i`
 
 // alices are the targets that run for alice, and who may see them beside superusers.
 var (

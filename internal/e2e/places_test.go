@@ -244,6 +244,7 @@ func logging(t *testing.T, s *site) {
 	}
 	c.run(t, "RESET ALL; SET log_min_messages = panic")
 	c.warns(t, "not logged", "false", fmt.Sprintf("SELECT pg_log_backtrace(%d)::text", target))
+	c.warns(t, "none logged", "false", fmt.Sprintf("SELECT pg_log_backtrace(%d, %d)::text", target, target))
 	c.run(t, "RESET ALL; SET client_min_messages = error")
 	for _, sql := range []string{"SELECT pg_log_backtrace(0)", "SELECT pg_get_backtrace(0)", "SELECT pg_log_backtrace(1)"} {
 		c.told()

@@ -124,7 +124,7 @@ func (c *session) fails(t *testing.T, want, sql string, arguments ...any) said {
 // oneLine checks the context of an error: nothing, or one short line.
 func oneLine(t *testing.T, e said) {
 	t.Helper()
-	if strings.Contains(e.where, "\n") || len(e.where) > 80 {
+	if strings.Contains(e.where, "\n") || len(e.where) > 100 {
 		t.Errorf("%v: context %q", e, e.where)
 	}
 }

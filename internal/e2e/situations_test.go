@@ -192,6 +192,10 @@ func traps(t *testing.T, s *site) {
 	for _, q := range settings {
 		t.Run(q.name, func(t *testing.T) { s.askIn(t, q, target) })
 	}
+	t.Run("too many targets", func(t *testing.T) {
+		c := s.connect(t, s.User, "postgres")
+		c.fails(t, "too many at once", "SELECT pg_log_backtrace(VARIADIC array_agg(i))::text FROM generate_series(1, 5001) i")
+	})
 	t.Run("values that are none", func(t *testing.T) {
 		c := s.connect(t, s.User, "postgres")
 		for _, bad := range []string{"0", "-1", "100000", "3s", "1e3", "x''; DROP"} {
@@ -203,7 +207,9 @@ func traps(t *testing.T, s *site) {
 			c.run(t, "SET pg_stat_backtrace.max_frames = '"+bad+"'")
 			c.fails(t, "bad setting", ask1(target))
 		}
-		c.run(t, "SET pg_stat_backtrace.max_frames = 3")
+		c.run(t, "RESET pg_stat_backtrace.max_frames; SET pg_stat_backtrace.threads = 'maybe'")
+		c.fails(t, "bad switch", ask1(target))
+		c.run(t, "RESET pg_stat_backtrace.threads; SET pg_stat_backtrace.max_frames = 3")
 		if got := c.text(t, ask1(target)); strings.Count(got, "\n#") != 2 {
 			t.Errorf("three frames: %s", got)
 		}
