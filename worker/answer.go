@@ -104,7 +104,9 @@ func (w *Worker) event(req spool.Request) *zerolog.Event {
 var errNoProcess = errors.New("not a PostgreSQL server process")
 
 // errNoServer: the postmaster has ended, and the caller's backend has not yet.
-var errNoServer = &fault.Fault{SQLState: fault.NotInPrerequisiteState, Message: "the server is shutting down or starting"}
+var errNoServer = &fault.Fault{
+	SQLState: fault.NotInPrerequisiteState, Message: "the server is shutting down or starting",
+}
 
 // capture checks the request and has the process captured. The identity that
 // the process has now is the one that the stopped process must have.

@@ -31,7 +31,8 @@ var conditions = []condition{
 		name: "too many at once", level: fault, state: "54000", message: "cannot ask for more than 5000 processes at once",
 	},
 	{
-		name: "older worker", level: fault, state: "55000", message: "the pg_stat_backtrace worker is older than the extension",
+		name: "older worker", level: fault, state: "55000",
+		message:   "the pg_stat_backtrace worker is older than the extension",
 		detail:    "The worker (version %s) cannot do what is asked; pg_get_backtrace works.",
 		hint:      "Install worker and extension of the same release, and restart the worker.",
 		elsewhere: "spool: TestSQLFaults, with a worker that tells of fewer verbs",
@@ -158,8 +159,8 @@ var conditions = []condition{
 	refusal("no such capability", "Give the worker CAP_SYS_PTRACE.",
 		"fault: TestOf; a worker that lacks a capability of the server's does not start"),
 	refusal("undumpable", "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.", ""),
-	refusal("seccomp", "Allow ptrace and process_vm_readv in the worker's seccomp profile (in a container, its runtime's).",
-		""),
+	refusal("seccomp",
+		"Allow ptrace and process_vm_readv in the worker's seccomp profile (in a container, its runtime's).", ""),
 	refusal("yama", "Give the worker CAP_SYS_PTRACE (its systemd unit does), or set kernel.yama.ptrace_scope to 0. "+
 		"At 3, only a reboot permits tracing again.", "fault: TestOf, where the kernel has no Yama"),
 	refusal("other user", "Run the worker as the operating system user that the server runs as, or as root.",

@@ -65,7 +65,7 @@ func preloaded() []string {
 	return []string{"LD_PRELOAD=" + programs.preload}
 }
 
-// shared are the settings of the server that the groups share: an autovacuum worker that takes its time, to be looked at.
+// shared are the settings of the server that the groups share. Its autovacuum workers take their time.
 var shared = []string{
 	"autovacuum_naptime = 1s", "autovacuum_vacuum_threshold = 1", "autovacuum_vacuum_scale_factor = 0",
 	"autovacuum_vacuum_cost_delay = 100ms", "autovacuum_vacuum_cost_limit = 1", "max_connections = 100",

@@ -14,6 +14,8 @@ import (
 )
 
 // servers: what happens to the server while the worker goes on. (Promotion is in the group of hot standby.)
+//
+//nolint:funlen // one story
 func servers(t *testing.T, shared *site) {
 	s := faulty(t, shared, "restart_after_crash = on")
 	w := s.work(t)

@@ -108,9 +108,9 @@ func (c *session) text(t *testing.T, sql string, arguments ...any) string {
 }
 
 // fails runs a query that must fail with one of the contract's errors.
-func (c *session) fails(t *testing.T, want, sql string, arguments ...any) said {
+func (c *session) fails(t *testing.T, want, sql string) said {
 	t.Helper()
-	got, e := c.try(t.Context(), sql, arguments...)
+	got, e := c.try(t.Context(), sql)
 	switch {
 	case e.level == "":
 		t.Errorf("%s: succeeded with %.200q, want %s", sql, got, want)
@@ -130,10 +130,10 @@ func oneLine(t *testing.T, e said) {
 }
 
 // warns runs a query that must return want and warn as the contract says.
-func (c *session) warns(t *testing.T, condition, want, sql string, arguments ...any) {
+func (c *session) warns(t *testing.T, condition, want, sql string) {
 	t.Helper()
 	c.told()
-	got := c.text(t, sql, arguments...)
+	got := c.text(t, sql)
 	notices := c.told()
 	if len(notices) != 1 || c.site.name(notices[0]) != condition || got != want {
 		t.Errorf("%s: %q with notices %v; want %q and %s", sql, got, notices, want, condition)
@@ -145,11 +145,11 @@ func (c *session) warns(t *testing.T, condition, want, sql string, arguments ...
 }
 
 // later runs a query in the background. The channel gets the answer or the error.
-func (c *session) later(sql string, arguments ...any) <-chan outcome {
+func (c *session) later(sql string) <-chan outcome {
 	done := make(chan outcome, 1)
 	go func() {
 		began := time.Now()
-		text, e := c.try(context.Background(), sql, arguments...)
+		text, e := c.try(context.Background(), sql)
 		done <- outcome{text: text, said: e, took: time.Since(began)}
 	}()
 	return done

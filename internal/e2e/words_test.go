@@ -24,7 +24,8 @@ var wordy = []string{
 const scripts = "../../sql/pg_stat_backtrace--*.sql"
 
 var functions = regexp.MustCompile(
-	`CREATE (?:OR REPLACE )?FUNCTION (backtrace\.call|@extschema@\.pg_get_backtrace|@extschema@\.pg_log_backtrace\((?:pid|VARIADIC))`)
+	`CREATE (?:OR REPLACE )?FUNCTION (backtrace\.call|@extschema@\.pg_get_backtrace|` +
+		`@extschema@\.pg_log_backtrace\((?:pid|VARIADIC))`)
 
 // TestWords holds the code against the table of conditions: no words in the code that the table has not, and none in
 // the table that the code has not.
