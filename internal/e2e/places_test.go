@@ -34,11 +34,7 @@ func needPreload(t *testing.T) {
 func encodings(t *testing.T, s *site) {
 	needPreload(t)
 	target := s.idle(t, s.User)
-	signal(t, target, signalNamed)
 	boss := s.connect(t, s.User, "postgres")
-	pgtest.Wait(t, "the process runs the function", func() bool {
-		return strings.Contains(boss.text(t, ask1(target)), odd)
-	})
 	for encoding, want := range map[string]string{
 		"UTF8": odd, "LATIN1": oddASCII, "SQL_ASCII": oddASCII, "EUC_JP": oddASCII,
 	} {
@@ -47,6 +43,10 @@ func encodings(t *testing.T, s *site) {
 			boss.run(t, "CREATE DATABASE "+name+` TEMPLATE template0 LC_COLLATE "C" LC_CTYPE "C" ENCODING `+encoding)
 			c := s.connect(t, s.User, name)
 			c.run(t, "CREATE EXTENSION pg_stat_backtrace")
+			signal(t, target, signalNamed) // again each time: CREATE DATABASE signals every process
+			pgtest.Wait(t, "the process runs the function", func() bool {
+				return strings.Contains(boss.text(t, ask1(target)), odd)
+			})
 			got := c.text(t, ask1(target))
 			stack(t, encoding, got)
 			if !strings.Contains(got, " in "+want+"+0x") {
