@@ -87,6 +87,10 @@ check-versions: ## Run pg_regress and TAP on every version of the npm binaries, 
 	awk '!/^#/ {print $$2}' scripts/npm-postgresql.sha512 | \
 		while read -r version; do PG_NPM_VERSION=$$version scripts/check.sh regress tap </dev/null || exit 1; done
 
+.PHONY: check-19
+check-19: ## Run the tests of the SQL contract on the release candidate of PostgreSQL 19 (slow: from Debian experimental)
+	PG_EXPERIMENTAL=1 scripts/check.sh contract regress
+
 .PHONY: support-table
 support-table: ## Run the end-to-end tests on every version and write README.md's table of supported versions
 	scripts/check.sh support-table

@@ -1,12 +1,15 @@
 #!/usr/bin/env bash
 # check.sh STAGE...: run tests. Stages: vet, lint, go (with the race detector), go-short, soak (hours), regress
-# (pg_regress), tap, support-table (writes README.md's table of supported versions from the end-to-end tests).
+# (pg_regress), tap, contract (the Go tests of the SQL contract, on one server), support-table (writes README.md's table
+# of supported versions from the end-to-end tests).
 # What is missing is fetched first. Ends with the number of tests of each stage; the exit status says whether all passed.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck source=scripts/packages.sh
 source "$TOP/scripts/packages.sh"
+# shellcheck source=scripts/experimental.sh
+source "$TOP/scripts/experimental.sh"
 # shellcheck source=scripts/postgresql.sh
 source "$TOP/scripts/postgresql.sh"
 # shellcheck source=scripts/tools.sh
@@ -86,6 +89,14 @@ support_table() {
 	local status=0
 	(cd "$TOP" && "$GO" run ./internal/supporttable "$@" README.md) <"$WORK/go-test.json" || status=1
 	result table $status "README.md, supported versions"
+}
+
+# stage_contract runs the tests of the SQL contract on the one server.
+stage_contract() {
+	need_server
+	PACKAGES=(./internal/e2e ./worker/spool ./worker/policy)
+	need_race_detector || true # testdata/preload.c needs the compiler
+	go_tests contract
 }
 
 stage_go-short() {

@@ -7,9 +7,13 @@
 
 is_server_bin() { [[ -x $1/postgres && -x $1/initdb && -x $1/pg_ctl ]]; }
 
-# locate_postgresql looks for one: PG_NPM_VERSION, PG_CONFIG, Debian's and Red Hat's folders, pg_config in the PATH.
+# locate_postgresql looks for one: PG_EXPERIMENTAL, PG_NPM_VERSION, PG_CONFIG, Debian's and Red Hat's folders, pg_config in the PATH.
 locate_postgresql() {
 	local candidate
+	if [[ -n ${PG_EXPERIMENTAL:-} ]]; then
+		use_experimental_server
+		return 0
+	fi
 	if [[ -n ${PG_NPM_VERSION:-} ]]; then
 		use_npm_server
 		return 0
@@ -135,13 +139,12 @@ make_version_trees() {
 npm_versions() { awk '!/^#/ && NF {print $2}' "$TOP/scripts/npm-postgresql.sha512"; }
 
 # version_tree VERSION makes one such copy and prints its folder of programs.
-version_tree() (
-	PG_NPM_VERSION=$1
-	PG_VERSION=$1
+version_tree() {
+	local PG_NPM_VERSION=$1 PG_VERSION=$1 PG_BIN PG_SHARE PG_LIB
 	use_npm_server >&2
 	make_private_tree "$WORK/npm-$1" >&2
 	echo "$PG_BIN"
-)
+}
 
 link_or_copy() {
 	mkdir -p "$(dirname "$2")"

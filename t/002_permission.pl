@@ -21,6 +21,7 @@ autovacuum_vacuum_cost_limit = 1
 autovacuum_vacuum_cost_delay = 100ms
 autovacuum_vacuum_threshold = 1
 log_autovacuum_min_duration = -1
+authentication_timeout = 600   # one backend does not authenticate, and is to be looked at
 });
 $node->start;
 $node->safe_psql(

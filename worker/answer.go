@@ -103,6 +103,11 @@ func (w *Worker) event(req spool.Request) *zerolog.Event {
 // processes goes on when one of them has ended.
 var errNoProcess = errors.New("not a PostgreSQL server process")
 
+// errNoServer: the postmaster has ended, and the caller's backend has not yet.
+var errNoServer = &fault.Fault{
+	SQLState: fault.NotInPrerequisiteState, Message: "the server is shutting down or starting",
+}
+
 // capture checks the request and has the process captured. The identity that
 // the process has now is the one that the stopped process must have.
 func (w *Worker) capture(
@@ -110,7 +115,7 @@ func (w *Worker) capture(
 ) (*trace.Trace, error) {
 	c, err := w.current()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errNoServer, err)
 	}
 	target, err := member(c, pid)
 	if err != nil {
@@ -163,5 +168,13 @@ func failure(pid int, err error) spool.Answer {
 		}
 	}
 	f := fault.Of(pid, err)
+	if f.SQLState == fault.InternalError {
+		// What went wrong is in the worker's log. It may name files, which are not for every caller.
+		f = &fault.Fault{
+			SQLState: fault.InternalError,
+			Message:  fmt.Sprintf("could not capture process with PID %d", pid),
+			Hint:     "The log of the pg_stat_backtrace worker says more.",
+		}
+	}
 	return spool.Answer{Level: "ERROR", SQLState: f.SQLState, Message: f.Message, Detail: f.Detail, Hint: f.Hint}
 }

@@ -54,13 +54,17 @@ func TestFailure(t *testing.T) {
 			"permission denied", "D.",
 		},
 		{fmt.Errorf("x: %w", ptrace.ErrExited), "ERROR", "55000", "process with PID 4711 has exited", ""},
-		{errors.New("surprise"), "ERROR", "XX000", "surprise", ""},
+		{errors.New("surprise in /a/file"), "ERROR", "XX000", "could not capture process with PID 4711", ""},
+		{fmt.Errorf("%w: %w", errNoServer, cluster.ErrNotRunning), "ERROR", "55000", "the server is shutting down", ""},
 	}
 	for _, tt := range tests {
 		a := failure(4711, tt.err)
 		if a.Level != tt.level || a.SQLState != tt.state || !strings.Contains(a.Message, tt.message) ||
 			!strings.Contains(a.Detail, tt.other) {
 			t.Errorf("%v: %+v", tt.err, a)
+		}
+		if strings.Contains(a.Message+a.Detail+a.Hint, "/a/file") {
+			t.Errorf("the answer tells of files: %+v", a)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"strconv"
@@ -87,7 +88,7 @@ func kind(pid int) string {
 func (w *Worker) captureMany(ctx context.Context, req spool.Request, options capture.Options) ([]outcome, error) {
 	c, err := w.current()
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: %w", errNoServer, err)
 	}
 	pids := slices.Clone(req.Targets)
 	if len(pids) == 0 {

@@ -37,19 +37,20 @@ func proof(t *testing.T, c *session) string {
 	return c.text(t, "SELECT format('%s, %s, %L, %L', caller, backend, stamp, mac) FROM backtrace.whoami")
 }
 
-const inner = "SELECT backtrace.call(ROW(%s)::backtrace.whoami, 'get', %d)::text"
+const inner = "SELECT backtrace.call(ROW(%s)::backtrace.whoami, 'get', ARRAY[%d])::text"
 
 func (s *site) forgery(t *testing.T) {
 	super, own := s.idle(t, "boss"), s.idle(t, "stranger")
 	eve, granted := s.connect(t, "ungranted", "postgres"), s.connect(t, "stranger", "postgres")
 	for _, sql := range []string{
-		"SELECT backtrace.call(w, 'get', %d)::text FROM backtrace.whoami w",
-		"SELECT backtrace.call(w, 'log', %d)::text FROM backtrace.whoami w",
+		"SELECT backtrace.call(w, 'get', ARRAY[%d])::text FROM backtrace.whoami w",
+		"SELECT backtrace.call(w, 'log', ARRAY[%d])::text FROM backtrace.whoami w",
 		"SELECT pg_get_backtrace(%d)", "SELECT pg_log_backtrace(%d)::text",
 	} {
 		eve.fails(t, "denied function", fmt.Sprintf(sql, super))
 	}
-	const call = "SELECT backtrace.call(ROW(%s)::backtrace.whoami, 'get', %d)::text FROM backtrace.whoami w"
+	granted.fails(t, "denied view", "SELECT backtrace.call(w, 'stat', '{}')::text FROM backtrace.whoami w")
+	const call = "SELECT backtrace.call(ROW(%s)::backtrace.whoami, 'get', ARRAY[%d])::text FROM backtrace.whoami w"
 	honest := granted.text(t, fmt.Sprintf(call, "w.caller, w.backend, w.stamp, w.mac", own))
 	if !strings.Contains(honest, "PostgresMain") {
 		t.Fatalf("an honest proof is refused: %s", honest)
@@ -69,12 +70,17 @@ func (s *site) forgery(t *testing.T) {
 		"no caller":          "NULL, w.backend, w.stamp, w.mac",
 		"nothing":            "NULL, NULL, NULL, NULL",
 		"caller 0":           "0, w.backend, w.stamp, w.mac",
-		"a hash without key": "10, w.backend, w.stamp, sha256(oidsend(10) || int4send(w.backend) || timestamptz_send(w.stamp))",
+		"a hash without key": "10, w.backend, w.stamp, sha256(oidsend(10) || int4send(w.backend))",
 	} {
 		t.Run(name, func(t *testing.T) { granted.fails(t, "denied function", fmt.Sprintf(call, row, super)) })
 	}
-	for _, arguments := range []string{"w, NULL, %d", "w, 'get', NULL::int + %d", "NULL, 'get', %d", "w, 'stop', %d", "w, '../../x', %d"} {
-		got, e := granted.try(t.Context(), fmt.Sprintf("SELECT backtrace.call("+arguments+")::text FROM backtrace.whoami w", super))
+	for _, arguments := range []string{
+		"w, NULL, ARRAY[%d]", "w, 'get', CASE WHEN %d < 0 THEN ARRAY[1] END", "NULL, 'get', ARRAY[%d]",
+		"w, 'stop', ARRAY[%d]",
+		"w, '../../x', ARRAY[%d]",
+	} {
+		sql := fmt.Sprintf("SELECT backtrace.call("+arguments+")::text FROM backtrace.whoami w", super)
+		got, e := granted.try(t.Context(), sql)
 		if e.level == "" && got != "NULL" || e.level != "" && e.state != "42501" {
 			t.Errorf("%s: %s %v", arguments, got, e)
 		}
@@ -142,10 +148,10 @@ func (s *site) secret(t *testing.T) {
 			"ALTER TABLE backtrace.secret DISABLE ROW LEVEL SECURITY",
 			"CREATE POLICY p ON backtrace.secret USING (true)",
 			"CREATE OR REPLACE VIEW backtrace.whoami AS SELECT 1",
-			"ALTER FUNCTION backtrace.call(backtrace.whoami, text, int) OWNER TO CURRENT_USER",
-			"ALTER FUNCTION backtrace.call(backtrace.whoami, text, int) SET search_path = public",
+			"ALTER FUNCTION backtrace.call(backtrace.whoami, text, int[]) OWNER TO CURRENT_USER",
+			"ALTER FUNCTION backtrace.call(backtrace.whoami, text, int[]) SET search_path = public",
 			"CREATE FUNCTION backtrace.x() RETURNS int LANGUAGE sql AS 'SELECT 1'",
-			"GRANT EXECUTE ON FUNCTION pg_log_backtrace TO PUBLIC",
+			"GRANT EXECUTE ON FUNCTION pg_log_backtrace(int) TO PUBLIC",
 			"SET row_security = off; SELECT count(*)::text FROM backtrace.secret",
 			"SELECT max(v.function)::text FROM backtrace.verb v",
 			"LOCK TABLE backtrace.secret IN ACCESS EXCLUSIVE MODE",
@@ -167,7 +173,8 @@ func (s *site) secret(t *testing.T) {
 	if after := boss.text(t, fingerprint); after != before {
 		t.Error("the secret has changed")
 	}
-	if got := boss.text(t, "SELECT count(*)::text FROM pg_statistic WHERE starelid = 'backtrace.secret'::regclass"); got != "0" {
+	const statistics = "SELECT count(*)::text FROM pg_statistic WHERE starelid = 'backtrace.secret'::regclass"
+	if got := boss.text(t, statistics); got != "0" {
 		t.Errorf("%s rows of statistics", got)
 	}
 	if boss.text(t, "SELECT has_function_privilege('ungranted', 'pg_log_backtrace(int)', 'EXECUTE')::text") != "false" {
@@ -194,7 +201,7 @@ func (s *site) printing(t *testing.T) {
 		"SELECT count(*) FROM backtrace.whoami w JOIN generate_series(1, 2) g ON leak(g) AND leak(w.stamp)",
 		"EXPLAIN (ANALYZE, VERBOSE, SETTINGS) SELECT * FROM backtrace.whoami WHERE leak(mac)",
 		"EXPLAIN (ANALYZE, VERBOSE) SELECT * FROM backtrace.secret",
-		"SELECT backtrace.call(ROW(10, 1, now(), '')::backtrace.whoami, 'get', 100)",
+		"SELECT backtrace.call(ROW(10, 1, now(), '')::backtrace.whoami, 'get', ARRAY[100])",
 		"SELECT 1 / (length(mac) - 32) FROM backtrace.whoami",
 		"SELECT mac::text::int FROM backtrace.whoami",
 		"SELECT query FROM pg_stat_activity", "SELECT statement FROM pg_prepared_statements",
@@ -259,7 +266,8 @@ func (s *site) tricks(t *testing.T) {
 	for _, command := range []string{
 		"SET ROLE boss", "SET LOCAL ROLE boss", "SET SESSION AUTHORIZATION boss", "SELECT set_config('role', 'boss', true)",
 		"SELECT set_config('session_authorization', 'boss', false)", "RESET ROLE", "RESET SESSION AUTHORIZATION",
-		"SET LOCAL search_path = public; CREATE FUNCTION public.current_user() RETURNS name LANGUAGE sql AS $$ SELECT 'boss'::name $$",
+		"SET LOCAL search_path = public; CREATE FUNCTION public.current_user() RETURNS name LANGUAGE sql " +
+			"AS $$ SELECT 'boss'::name $$",
 	} {
 		got, e := c.try(t.Context(), fmt.Sprintf("SELECT any_role($1, %d)", super), command)
 		if e.level == "" || frame.MatchString(got) {
@@ -290,8 +298,7 @@ func (s *site) shadows(t *testing.T) {
 		SET search_path = public, pg_temp, backtrace, pg_catalog`)
 	c.fails(t, "superuser's process", ask1(super))
 	stack(t, "its own", c.text(t, ask1(own)))
-	c.fails(t, "denied function", fmt.Sprintf(
-		"SELECT backtrace.call(ROW(10, pg_backend_pid(), statement_timestamp(), '')::backtrace.whoami, 'get', %d)::text", super))
+	c.fails(t, "denied function", fmt.Sprintf(inner, "10, pg_backend_pid(), statement_timestamp(), ''", super))
 	c.run(t, `RESET search_path; DROP OPERATOR public.= (bytea, bytea); DROP FUNCTION public.bytea_any,
 		public.has_function_privilege, public.pg_has_role, public.to_regrole(text), public.quote_ident`)
 

@@ -25,7 +25,18 @@ const (
 
 // conditions are the words of the SQL script, then those of the worker.
 var conditions = []condition{
-	{name: "denied function", level: fault, state: "42501", message: "permission denied for function pg_%s_backtrace"},
+	{name: "denied function", level: fault, state: "42501", message: "permission denied for function %s"},
+	{name: "denied view", level: fault, state: "42501", message: "permission denied for view pg_stat_backtrace"},
+	{
+		name: "too many at once", level: fault, state: "54000", message: "cannot ask for more than 5000 processes at once",
+	},
+	{
+		name: "older worker", level: fault, state: "55000",
+		message:   "the pg_stat_backtrace worker is older than the extension",
+		detail:    "The worker (version %s) cannot do what is asked; pg_get_backtrace works.",
+		hint:      "Install worker and extension of the same release, and restart the worker.",
+		elsewhere: "spool: TestSQLFaults, with a worker that tells of fewer verbs",
+	},
 	{name: "no process", level: warning, state: "01000", message: "PID %s is not a PostgreSQL server process"},
 	{
 		name: "own backend", level: fault, state: "55000", message: "cannot capture the backtrace of the current backend",
@@ -67,6 +78,10 @@ var conditions = []condition{
 		name: "not logged", level: warning, state: "01000", message: "backtrace of PID %s cannot be logged",
 		hint: "The server log takes no LOG messages: see log_min_messages.",
 	},
+	{
+		name: "none logged", level: warning, state: "01000", message: "backtraces cannot be logged",
+		hint: "The server log takes no LOG messages: see log_min_messages.",
+	},
 
 	{
 		name: "postmaster", level: fault, state: "42501",
@@ -77,6 +92,10 @@ var conditions = []condition{
 	{
 		name: "bad setting", level: fault, state: "22023", message: `invalid value for parameter "pg_stat_backtrace.%s": %q`,
 		hint: "It is a number from 1 to %d%s.",
+	},
+	{
+		name: "bad switch", level: fault, state: "22023", message: `invalid value for parameter "pg_stat_backtrace.%s": %q`,
+		hint: "It is on or off.",
 	},
 	{
 		name: "other verb", level: fault, state: "55000", message: "the pg_stat_backtrace worker cannot %q",
@@ -140,8 +159,8 @@ var conditions = []condition{
 	refusal("no such capability", "Give the worker CAP_SYS_PTRACE.",
 		"fault: TestOf; a worker that lacks a capability of the server's does not start"),
 	refusal("undumpable", "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.", ""),
-	refusal("seccomp", "Allow ptrace and process_vm_readv in the worker's seccomp profile (in a container, its runtime's).",
-		""),
+	refusal("seccomp",
+		"Allow ptrace and process_vm_readv in the worker's seccomp profile (in a container, its runtime's).", ""),
 	refusal("yama", "Give the worker CAP_SYS_PTRACE (its systemd unit does), or set kernel.yama.ptrace_scope to 0. "+
 		"At 3, only a reboot permits tracing again.", "fault: TestOf, where the kernel has no Yama"),
 	refusal("other user", "Run the worker as the operating system user that the server runs as, or as root.",
@@ -188,8 +207,17 @@ var conditions = []condition{
 		elsewhere: "fault: TestOf, for the command line: SQL asks for children of the postmaster only",
 	},
 	{
-		name: "unexpected", level: fault, state: "XX000", message: "could not capture process with PID %d: %v",
-		elsewhere: "fault: TestOf; known errors have words of their own",
+		name: "unexpected", level: fault, state: "XX000", message: "could not capture process with PID %d",
+		hint:      "The log of the pg_stat_backtrace worker says more.",
+		elsewhere: "worker: TestFailure; known errors have words of their own",
+	},
+	{
+		name: "unexpected, on the command line", level: fault, state: "XX000",
+		message: "could not capture process with PID %d: %v", elsewhere: "fault: TestOf",
+	},
+	{
+		name: "no server", level: fault, state: "55000", message: "the server is shutting down or starting",
+		elsewhere: "worker: TestFailure; a backend outlives its postmaster for an instant only",
 	},
 	{
 		name: "panic", level: fault, state: "XX000", message: "internal error of the pg_stat_backtrace worker",
@@ -255,6 +283,8 @@ func matches(template, words string) bool {
 type record struct {
 	mu  sync.Mutex
 	met map[string]bool
+	// unknown are messages about backtraces that no condition matches.
+	unknown []said
 }
 
 // name returns the condition that a message is, "" for none; two that match would be a mistake in the table.
@@ -275,7 +305,12 @@ func (r *record) note(m said) {
 	if r.met == nil {
 		r.met = make(map[string]bool)
 	}
-	r.met[r.name(m)] = true
+	name := r.name(m)
+	r.met[name] = true
+	own := strings.Contains(m.message, " file \"") // PostgreSQL's, about a file; see unwritable
+	if name == "" && !own && strings.Contains(m.message+m.detail+m.hint, "backtrace") {
+		r.unknown = append(r.unknown, m)
+	}
 }
 
 func (r *record) has(name string) bool {

@@ -52,8 +52,8 @@ func words(t *testing.T, s *site) {
 			t.Errorf("no call has ended with: %s (%s)", c.name, c.message)
 		}
 	}
-	if s.has("") {
-		t.Error("a call has ended with words that the table of conditions has not")
+	for _, m := range s.unknown {
+		t.Errorf("words that the table of conditions has not: %v", m)
 	}
 }
 
@@ -65,8 +65,9 @@ func preloaded() []string {
 	return []string{"LD_PRELOAD=" + programs.preload}
 }
 
-// shared are the settings of the server that the groups share: an autovacuum worker that takes its time, to be looked at.
+// shared are the settings of the server that the groups share. Its autovacuum workers take their time.
 var shared = []string{
 	"autovacuum_naptime = 1s", "autovacuum_vacuum_threshold = 1", "autovacuum_vacuum_scale_factor = 0",
 	"autovacuum_vacuum_cost_delay = 100ms", "autovacuum_vacuum_cost_limit = 1", "max_connections = 100",
+	"authentication_timeout = 600", // one backend does not authenticate, and is to be looked at
 }

@@ -22,7 +22,7 @@ func faulty(t *testing.T, shared *site, conf ...string) *site {
 	t.Helper()
 	s := start(t, shared.BinDir, pgtest.Options{Conf: conf})
 	s.record = shared.record
-	s.Exec(t, "CREATE ROLE plain LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace TO plain")
+	s.Exec(t, "CREATE ROLE plain LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace(int) TO plain")
 	return s
 }
 
@@ -49,6 +49,8 @@ func (c *session) quick(t *testing.T, want, sql string) {
 }
 
 // workers: absent, ended, restarted, killed, stopped, two of them, and one of another version.
+//
+//nolint:funlen // one story
 func workers(t *testing.T, shared *site) {
 	s := faulty(t, shared)
 	boss, plain := s.connect(t, s.User, "postgres"), s.connect(t, "plain", "postgres")
@@ -139,7 +141,9 @@ func workers(t *testing.T, shared *site) {
 func (s *site) blind(t *testing.T, target int) {
 	arguments := []string{"worker", "-D", s.DataDir, s.DSN("nobody", "postgres")}
 	w := s.launch(t, s.AsServerUser(exec.Command(programs.worker, arguments...)))
-	pgtest.Wait(t, "the worker serves", func() bool { return exists(s.pidPath()) && strings.Contains(w.text(), `"ready"`) })
+	pgtest.Wait(t, "the worker serves", func() bool {
+		return exists(s.pidPath()) && strings.Contains(w.text(), `"ready"`)
+	})
 	boss, plain := s.connect(t, s.User, "postgres"), s.connect(t, "plain", "postgres")
 	stack(t, "superuser", boss.text(t, ask1(target)))
 	plain.fails(t, "unchecked", ask1(target))
@@ -178,7 +182,6 @@ func (s *site) stopped(t *testing.T, target int) {
 		t.Errorf("a deadline of 0.3 s and 1 s for the worker: %v", took)
 	}
 	c.run(t, "RESET pg_stat_backtrace.timeout; SET statement_timeout = 200")
-	began = time.Now()
 	if _, e := c.try(t.Context(), ask1(target)); s.name(e) != "canceled by timeout" {
 		t.Error(e)
 	}
@@ -273,8 +276,8 @@ func spools(t *testing.T, shared *site) {
 }
 
 // unwritable: the directory's mode forbids writing. The worker, when it runs, notices at once. A request that finds out
-// first fails with PostgreSQL's error; from 17 on it says the same as later ones (before, PL/pgSQL cannot catch an error
-// in parallel mode).
+// first fails with PostgreSQL's own error, which names the file; from 17 on it says the same as later ones (before,
+// PL/pgSQL cannot catch an error in parallel mode).
 func (s *site) unwritable(t *testing.T, plain *session, target int) {
 	path := s.spool(t)
 	s.worker.signal(t, syscall.SIGSTOP)
@@ -299,7 +302,7 @@ func (s *site) mount(t *testing.T, size string) string {
 	if os.Geteuid() != 0 {
 		t.Skip("not root, who alone may mount a file system to fill up")
 	}
-	dir, err := os.MkdirTemp(programs.dir, "fs")
+	dir, err := os.MkdirTemp(programs.dir, "fs") //nolint:usetesting // the server's user cannot enter t.TempDir
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,7 +25,7 @@ func tracer() int {
 	if err == nil {
 		err = unix.PtraceSeize(pid)
 	}
-	fmt.Println(err)
+	fmt.Fprintln(os.Stdout, err)
 	_, _ = bufio.NewReader(os.Stdin).ReadByte()
 	return 0 // the kernel detaches
 }

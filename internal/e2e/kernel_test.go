@@ -2,8 +2,8 @@ package e2e
 
 import (
 	"bufio"
-	"fmt"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -13,6 +13,8 @@ import (
 )
 
 // refusals: the kernel does not let the process be traced, or stopped; the answer says which of its rules it is.
+//
+//nolint:funlen // one story
 func refusals(t *testing.T, shared *site) {
 	s := start(t, shared.BinDir, pgtest.Options{Env: preloaded()})
 	s.record = shared.record
@@ -86,7 +88,7 @@ func refusals(t *testing.T, shared *site) {
 // trace has another process trace one until end is called.
 func (s *site) trace(t *testing.T, pid int) (end func()) {
 	t.Helper()
-	command := s.AsServerUser(exec.Command(programs.self, fmt.Sprint(pid)))
+	command := s.AsServerUser(exec.Command(programs.self, strconv.Itoa(pid)))
 	command.Env = append(command.Env, envHelper+"="+helperTracer)
 	in, err := command.StdinPipe()
 	if err != nil {

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -166,6 +167,7 @@ func (s *site) workerArguments(more []string) []string {
 // launch starts a worker's command.
 func (s *site) launch(t *testing.T, command *exec.Cmd) *worker {
 	t.Helper()
+	command.SysProcAttr.Pdeathsig = syscall.SIGKILL // it ends also when this process is killed
 	w := &worker{Cmd: command, log: filepath.Join(t.TempDir(), "worker.log")}
 	log, err := os.Create(w.log)
 	if err != nil {
@@ -195,7 +197,7 @@ func (s *site) ready(t *testing.T, w *worker) {
 			t.Fatalf("the worker ended:\n%s", w.text())
 		}
 		lines := s.pidFile()
-		return len(lines) > 1 && lines[1] == fmt.Sprint(w.Process.Pid) && strings.Contains(w.text(), `"connected"`)
+		return len(lines) > 1 && lines[1] == strconv.Itoa(w.Process.Pid) && strings.Contains(w.text(), `"connected"`)
 	})
 }
 
@@ -263,8 +265,8 @@ func procStat(pid int) []string {
 	if err != nil {
 		return nil
 	}
-	at := strings.LastIndexByte(string(data), ')')
-	return strings.Fields(string(data[at+1:]))
+	text := string(data)
+	return strings.Fields(text[strings.LastIndexByte(text, ')')+1:])
 }
 
 // procState is the letter of a process's state, "" when it is gone.
@@ -282,7 +284,7 @@ func children(pid int) []int {
 	for _, entry := range entries {
 		var child int
 		_, _ = fmt.Sscan(filepath.Base(entry), &child)
-		if stat := procStat(child); len(stat) > 1 && stat[1] == fmt.Sprint(pid) {
+		if stat := procStat(child); len(stat) > 1 && stat[1] == strconv.Itoa(pid) {
 			found = append(found, child)
 		}
 	}

@@ -32,13 +32,13 @@ const callers = `
 	CREATE ROLE superheir LOGIN;         GRANT boss TO superheir;
 	CREATE ROLE creator LOGIN CREATEROLE CREATEDB REPLICATION BYPASSRLS;
 	CREATE ROLE ungranted LOGIN;
-	GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace TO alice, heir, grandheir, outsider, stranger, monitor,
-		signaler, superheir, creator`
+	GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace(int) TO alice, heir, grandheir, outsider, stranger,
+		monitor, signaler, superheir, creator`
 
 const callers16 = `
 	CREATE ROLE heir16 LOGIN;            GRANT alice TO heir16 WITH INHERIT FALSE;
 	CREATE ROLE heir16i LOGIN NOINHERIT; GRANT alice TO heir16i WITH INHERIT TRUE;
-	GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace TO heir16, heir16i`
+	GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace(int) TO heir16, heir16i`
 
 // alices are the targets that run for alice, and who may see them beside superusers.
 var (
@@ -59,7 +59,8 @@ func permissions(t *testing.T, s *site) {
 	boss := s.connect(t, s.User, "postgres")
 	boss.run(t, callers)
 	all := []string{
-		"boss", "alice", "heir", "grandheir", "outsider", "stranger", "monitor", "signaler", "superheir", "creator", "ungranted",
+		"boss", "alice", "heir", "grandheir", "outsider", "stranger", "monitor", "signaler", "superheir", "creator",
+		"ungranted",
 	}
 	if s.Major >= 16 {
 		boss.run(t, callers16)
@@ -173,7 +174,8 @@ func (s *site) parallel(t *testing.T, boss *session) int {
 	})
 	var pid int
 	pgtest.Wait(t, "a parallel worker", func() bool {
-		_, err := fmt.Sscan(boss.text(t, "SELECT min(pid)::text FROM pg_stat_activity WHERE leader_pid = $1", leader.pid()), &pid)
+		const sql = "SELECT min(pid)::text FROM pg_stat_activity WHERE leader_pid = $1"
+		_, err := fmt.Sscan(boss.text(t, sql, leader.pid()), &pid)
 		return err == nil
 	})
 	return pid
@@ -273,7 +275,8 @@ func identity(t *testing.T, s *site) {
 const wrappers = `
 	CREATE FUNCTION as_alice(int) RETURNS text LANGUAGE sql SECURITY DEFINER AS 'SELECT pg_get_backtrace($1)';
 	ALTER FUNCTION as_alice OWNER TO alice;
-	CREATE FUNCTION as_boss(int) RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN RETURN pg_get_backtrace($1); END';
+	CREATE FUNCTION as_boss(int) RETURNS text LANGUAGE plpgsql SECURITY DEFINER
+		AS 'BEGIN RETURN pg_get_backtrace($1); END';
 	ALTER FUNCTION as_boss OWNER TO boss;
 	CREATE FUNCTION boss_alice(int) RETURNS text LANGUAGE plpgsql SECURITY DEFINER AS 'BEGIN RETURN as_alice($1); END';
 	ALTER FUNCTION boss_alice OWNER TO boss;

@@ -14,6 +14,8 @@ import (
 )
 
 // servers: what happens to the server while the worker goes on. (Promotion is in the group of hot standby.)
+//
+//nolint:funlen // one story
 func servers(t *testing.T, shared *site) {
 	s := faulty(t, shared, "restart_after_crash = on")
 	w := s.work(t)
@@ -39,9 +41,12 @@ func servers(t *testing.T, shared *site) {
 		})
 	}
 	t.Run("crashed, and restarted by its postmaster", func(t *testing.T) {
-		postmaster := s.PostmasterPID()
-		signal(t, s.idle(t, "plain"), syscall.SIGKILL)
+		postmaster, victim, before := s.PostmasterPID(), s.idle(t, "plain"), len(s.Log())
+		signal(t, victim, syscall.SIGKILL)
 		pgtest.Wait(t, "the server is there again", func() bool {
+			if !strings.Contains(s.Log()[before:], "database system is ready to accept connections") {
+				return false
+			}
 			c, err := pgxConnect(t, s.DSN(s.User, "postgres"))
 			if err != nil {
 				return false
@@ -176,6 +181,7 @@ func crowd(t *testing.T, shared *site) {
 				return
 			}
 			sessions[i] = &session{Conn: c, site: s}
+			_, _ = c.Exec(t.Context(), "SET pg_stat_backtrace.timeout = 60000") // for a machine that has other things to do
 		})
 	}
 	wait.Wait()

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"testing"
 )
@@ -73,7 +74,8 @@ var transactions = []situation{
 	{name: "column default", call: "INSERT INTO df DEFAULT VALUES RETURNING a",
 		before: "CREATE TEMP TABLE df (a text DEFAULT pg_get_backtrace(PID))"},
 	{name: "materialized", call: "SELECT a FROM mv", before: "CREATE TEMP TABLE mv AS SELECT pg_get_backtrace(PID) AS a"},
-	{name: "parallel plan", before: parallel, call: `SELECT max(pg_get_backtrace(i)) FROM (SELECT i FROM par WHERE i = PID) x`},
+	{name: "parallel plan", before: parallel,
+		call: `SELECT max(pg_get_backtrace(i)) FROM (SELECT i FROM par WHERE i = PID) x`},
 	{name: "parallel leader", before: parallel, call: "SELECT pg_get_backtrace(i) FROM par WHERE i = PID"},
 	{name: "parallel mode forced", before: "SET FORCE_PARALLEL = on"},
 }
@@ -130,7 +132,7 @@ func fill(s *site, sql string, target int) string {
 	if s.Major >= 16 {
 		force = "debug_parallel_query"
 	}
-	return strings.NewReplacer("PID", fmt.Sprint(target), "FORCE_PARALLEL", force).Replace(sql)
+	return strings.NewReplacer("PID", strconv.Itoa(target), "FORCE_PARALLEL", force).Replace(sql)
 }
 
 // trapped is a schema whose every name is one that the extension uses; what is found there raises an error or lies.
@@ -166,25 +168,31 @@ const trapped = `
 var settings = []situation{
 	{name: "search_path of traps", before: trapped},
 	{name: "empty search_path", before: "SET search_path = ''", call: "SELECT public.pg_get_backtrace(PID)"},
-	{name: "standard_conforming_strings off", before: "SET standard_conforming_strings = off; SET escape_string_warning = on"},
+	{name: "standard_conforming_strings off",
+		before: "SET standard_conforming_strings = off; SET escape_string_warning = on"},
 	{name: "backslash_quote off", before: "SET standard_conforming_strings = off; SET backslash_quote = off"},
-	{name: "PL/pgSQL's extra checks", before: "LOAD 'plpgsql'; SET plpgsql.extra_errors = 'all'; SET plpgsql.check_asserts = off"},
+	{name: "PL/pgSQL's extra checks",
+		before: "LOAD 'plpgsql'; SET plpgsql.extra_errors = 'all'; SET plpgsql.check_asserts = off"},
 	{name: "variable_conflict", before: "LOAD 'plpgsql'; SET plpgsql.variable_conflict = use_variable"},
 	{name: "custom plans", before: "SET plan_cache_mode = force_custom_plan"},
 	{name: "row_security off", before: "SET row_security = off"},
-	{name: "formats", before: "SET bytea_output = escape; SET datestyle = german; SET timezone = 'Asia/Tokyo'; SET extra_float_digits = -15"},
+	{name: "formats",
+		before: "SET bytea_output = escape; SET datestyle = german; SET timezone = 'Asia/Tokyo'"},
 	{name: "quote_all_identifiers", before: "SET quote_all_identifiers = on"},
 	{name: "transform_null_equals", before: "SET transform_null_equals = on; SET array_nulls = off"},
 	{name: "client_min_messages log", before: "SET client_min_messages = log"},
 	{name: "client_min_messages debug5", before: "SET client_min_messages = debug5"},
 	{name: "log_error_verbosity terse", before: "SET log_error_verbosity = terse"},
 	{name: "log_error_verbosity verbose", before: "SET log_error_verbosity = verbose"},
-	{name: "timeouts", before: "SET statement_timeout = '20s'; SET lock_timeout = 1; SET idle_in_transaction_session_timeout = 100000"},
+	{name: "timeouts",
+		before: "SET statement_timeout = '20s'; SET lock_timeout = 1; SET idle_in_transaction_session_timeout = 100000"},
 	{name: "no scans", before: "SET enable_seqscan = off; SET enable_nestloop = off; SET enable_hashjoin = off"},
 	{name: "JIT", before: "SET jit = on; SET jit_above_cost = 0; SET jit_optimize_above_cost = 0"},
 	{name: "little memory", before: "SET work_mem = 64; SET temp_file_limit = 0"},
-	{name: "everything logged", before: "SET log_statement = 'all'; SET log_duration = on; SET debug_print_plan = on; SET log_parser_stats = on"},
-	{name: "synchronous_commit off", before: "SET synchronous_commit = off; SET default_transaction_isolation = serializable"},
+	{name: "everything logged",
+		before: "SET log_statement = 'all'; SET debug_print_plan = on; SET log_parser_stats = on"},
+	{name: "synchronous_commit off",
+		before: "SET synchronous_commit = off; SET default_transaction_isolation = serializable"},
 }
 
 func traps(t *testing.T, s *site) {
@@ -192,6 +200,10 @@ func traps(t *testing.T, s *site) {
 	for _, q := range settings {
 		t.Run(q.name, func(t *testing.T) { s.askIn(t, q, target) })
 	}
+	t.Run("too many targets", func(t *testing.T) {
+		c := s.connect(t, s.User, "postgres")
+		c.fails(t, "too many at once", "SELECT pg_log_backtrace(VARIADIC array_agg(i))::text FROM generate_series(1, 5001) i")
+	})
 	t.Run("values that are none", func(t *testing.T) {
 		c := s.connect(t, s.User, "postgres")
 		for _, bad := range []string{"0", "-1", "100000", "3s", "1e3", "x''; DROP"} {
@@ -203,8 +215,10 @@ func traps(t *testing.T, s *site) {
 			c.run(t, "SET pg_stat_backtrace.max_frames = '"+bad+"'")
 			c.fails(t, "bad setting", ask1(target))
 		}
-		c.run(t, "SET pg_stat_backtrace.max_frames = 3")
-		if got := c.text(t, ask1(target)); strings.Count(got, "\n#") != 2 {
+		c.run(t, "RESET pg_stat_backtrace.max_frames; SET pg_stat_backtrace.threads = 'maybe'")
+		c.fails(t, "bad switch", ask1(target))
+		c.run(t, "RESET pg_stat_backtrace.threads; SET pg_stat_backtrace.max_frames = 3")
+		if got := c.text(t, ask1(target)); strings.Count("\n"+got, "\n#") != 3 {
 			t.Errorf("three frames: %s", got)
 		}
 	})

@@ -1,5 +1,5 @@
-// Command supporttable makes README.md's table of supported PostgreSQL versions from the output of `go test -json`, read
-// from standard input: what the end-to-end tests have proven on which version.
+// Command supporttable makes README.md's table of supported PostgreSQL versions from the output of `go test -json`,
+// read from standard input: what the end-to-end tests have proven on which version.
 //
 //	supporttable README.md         replace the table between the markers
 //	supporttable -check README.md  exit with status 1 when the table says something else
@@ -75,7 +75,10 @@ func read(results io.Reader) (table, error) {
 	lines := bufio.NewScanner(results)
 	lines.Buffer(nil, 16<<20)
 	for lines.Scan() {
-		var e struct{ Action, Test string }
+		var e struct {
+			Action string `json:"Action"`
+			Test   string `json:"Test"`
+		}
 		if json.Unmarshal(lines.Bytes(), &e) != nil {
 			continue // a message of the go command
 		}
