@@ -107,6 +107,10 @@ fmt: ## Format the Go code
 fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each
 	scripts/fuzz.sh
 
+.PHONY: cores
+cores: ## Make the core files of the tests anew (cross compilers, qemu-user-static, gdb-multiarch)
+	scripts/cores.sh
+
 .PHONY: bench
 bench: ## Measure pause, capture and SQL round trip, beside libunwind over ptrace
 	scripts/bench.sh $(BENCHFLAGS)

@@ -1,36 +1,176 @@
 package unwind
 
-// stepFramePointer follows the frame pointer where no call frame information
-// covers the frame. It believes only a pair that looks like what a prologue
-// pushed: the pair lies on the stack beyond the stack pointer and its return
-// address lies in code.
-func (w *walk) stepFramePointer(frame *Frame) (Frame, Stop) {
-	lost := Stop{Reason: NoCFI, Address: frame.PC}
-	sp, ok := w.regs.Get(w.arch.SP)
+import "pg_stat_backtrace/unwind/arch"
+
+// stepChain finds the caller where no call frame information covers the frame: by the chain of frame pointers, or the
+// back chain of the architecture's ABI. It believes only a record that looks like what a prologue wrote: it lies on the
+// stack beyond the stack pointer and its return address lies in code.
+func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
+	saved, ra, ok := w.record()
+	if frame.Exact {
+		if next, stop, done := w.stepInner(frame, ra, ok); done {
+			return next, stop
+		}
+	}
+	if !ok && w.chainEnds() {
+		return Frame{}, Stop{Reason: EndOfStack}
+	}
 	if !ok {
-		return Frame{}, lost
+		return Frame{}, Stop{Reason: NoCFI, Address: frame.PC}
 	}
-	fp, ok := w.regs.Get(w.arch.FP)
-	word := uint64(w.arch.AddrSize)
-	if !ok || fp < sp || fp%word != 0 || fp > ^uint64(0)-2*word {
-		return Frame{}, lost
+	c := &w.arch.Chain
+	base, _ := w.regs.Get(c.Base)
+	if c.InCaller {
+		base = saved
 	}
-	saved, ok := w.mem.Word(fp)
-	if !ok {
-		return Frame{}, lost
-	}
-	ra, ok := w.mem.Word(fp + word)
-	if !ok {
-		return Frame{}, lost
-	}
-	if _, ok := w.modules.Find(ra - 1); !ok {
-		return Frame{}, lost
-	}
-	caller := w.regs
+	// What else the function has saved nobody knows, so no other register is the caller's.
+	var caller arch.Registers
+	cfa := base + uint64(c.SP)
 	caller.Set(w.arch.PC, ra)
-	caller.Set(w.arch.SP, fp+2*word)
-	caller.Set(w.arch.FP, saved)
-	return w.advance(frame, fp+2*word, caller, ByFramePointer)
+	caller.Set(c.Base, saved)
+	if c.Loose {
+		return w.advanceBeyond(frame, cfa, caller)
+	}
+	caller.Set(w.arch.SP, cfa)
+	return w.advance(frame, cfa, caller, ByFramePointer)
+}
+
+// chainEnds reports whether a zero marks the outermost frame.
+func (w *walk) chainEnds() bool {
+	c := &w.arch.Chain
+	base, ok := w.regs.Get(c.Base)
+	if ok && c.InCaller {
+		base, ok = w.mem.Word(base + uint64(c.Saved))
+	}
+	return ok && base == 0 && c.ZeroEnds
+}
+
+// record reads the record that the frame's base points at; false if it cannot be one.
+func (w *walk) record() (saved, ra uint64, ok bool) {
+	c := &w.arch.Chain
+	base, ok := w.regs.Get(c.Base)
+	// The lowest byte of the record has to lie on the stack.
+	if !ok || base%uint64(w.arch.AddrSize) != 0 || base+uint64(min(c.Saved, c.Return, 0)) < w.floor() {
+		return 0, 0, false
+	}
+	if base > ^uint64(0)-uint64(max(c.Saved, c.Return, 0))-uint64(w.arch.AddrSize) {
+		return 0, 0, false
+	}
+	if saved, ok = w.mem.Word(base + uint64(c.Saved)); !ok {
+		return 0, 0, false
+	}
+	at := base
+	if c.InCaller {
+		if saved <= base || saved%uint64(w.arch.AddrSize) != 0 {
+			return 0, 0, false
+		}
+		at = saved
+	}
+	if ra, ok = w.mem.Word(at + uint64(c.Return)); !ok {
+		return 0, 0, false
+	}
+	ra = w.arch.StripCode(ra)
+	return saved, ra, w.isReturnAddress(ra)
+}
+
+// isReturnAddress reports whether an address may be one: the byte before it lies in code.
+func (w *walk) isReturnAddress(ra uint64) bool {
+	if ra == 0 {
+		return false
+	}
+	if _, ok := w.modules.Find(ra - 1); ok {
+		return true
+	}
+	_, ok := w.modules.Find(ra) // a trampoline at the beginning of its mapping
+	return ok
+}
+
+// maxLeaf bounds the code that is looked at for changes of the stack pointer.
+const maxLeaf = 256
+
+// stepInner finds the caller of the innermost function, or of one that a signal interrupted, where that function has
+// not saved its return address: from the top of the stack where calls push it and nothing has moved the stack pointer
+// since; else from the link register, which after a call holds an address in the function itself. Where the frame's
+// record has the address that the link register has, the function has saved it, and the record serves. False if nothing
+// is to be learnt.
+func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, Stop, bool) {
+	code, ok := w.modules.(Code)
+	if !ok {
+		return Frame{}, Stop{}, false
+	}
+	start, end, ok := code.Function(frame.PC)
+	if !ok || !w.knowsSP() {
+		return Frame{}, Stop{}, false
+	}
+	var buf [maxLeaf]byte
+	n := min(frame.PC-start, maxLeaf)
+	still := n == frame.PC-start && code.Code(start, buf[:n]) && !w.arch.MovesSP(buf[:n])
+	caller := w.stackRegisters()
+	reg, has := linkRegister(w.arch)
+	if !has {
+		return w.stepPushed(frame, caller, still)
+	}
+	link, known := w.regs.Get(reg)
+	link = w.arch.StripCode(link)
+	inside := link-1 >= start && link-1 < end
+	if !known || link == 0 || inside || hasRecord && recorded == link && !still || !w.isReturnAddress(link) {
+		return Frame{}, Stop{}, false
+	}
+	caller.Set(w.arch.PC, link)
+	if !still && !w.leaveLeaf(&caller) {
+		return Frame{}, Stop{}, false
+	}
+	next, stop := w.advanceBeyond(frame, w.floor(), caller)
+	next.Method = ByReturnRegister
+	return next, stop, true
+}
+
+// stackRegisters are those that a function without a frame leaves alone. It may have saved and changed any other.
+func (w *walk) stackRegisters() arch.Registers {
+	var r arch.Registers
+	for _, reg := range [...]int{w.arch.SP, w.arch.FP} {
+		if v, ok := w.regs.Get(reg); ok && (reg == w.arch.SP || w.arch.Chain.Base == reg) {
+			r.Set(reg, v)
+		}
+	}
+	return r
+}
+
+// stepPushed takes the return address from the top of the stack.
+func (w *walk) stepPushed(frame *Frame, caller arch.Registers, still bool) (Frame, Stop, bool) {
+	sp := w.floor()
+	ra, ok := w.mem.Word(sp)
+	if !still || !ok || !w.isReturnAddress(ra) {
+		return Frame{}, Stop{}, false
+	}
+	caller.Set(w.arch.PC, ra)
+	caller.Set(w.arch.SP, sp+uint64(w.arch.AddrSize))
+	next, stop := w.advance(frame, sp+uint64(w.arch.AddrSize), caller, ByReturnRegister)
+	return next, stop, true
+}
+
+// leaveLeaf sets the stack registers of a function's caller when only the link register is known and the function has
+// moved SP. Where the ABI chains frames by SP, the caller's is the first word of the frame; else it is lost, except
+// where such functions have a record of their own. False if there is no such word.
+func (w *walk) leaveLeaf(caller *arch.Registers) bool {
+	c := &w.arch.Chain
+	base, ok := w.regs.Get(c.Base)
+	if c.Base == w.arch.SP {
+		saved, found := w.mem.Word(base + uint64(c.Saved))
+		caller.Set(w.arch.SP, saved)
+		return ok && found && saved > base && saved%uint64(w.arch.AddrSize) == 0
+	}
+	caller.Clear(w.arch.SP)
+	if !ok || c.LeafSaved == 0 || base+uint64(c.LeafSaved) < w.floor() {
+		return true
+	}
+	// Where the frame pointer is still the caller's, its return address stands there.
+	saved, ok := w.mem.Word(base + uint64(c.LeafSaved))
+	if ok && saved > base && saved%uint64(w.arch.AddrSize) == 0 && !w.isReturnAddress(saved) {
+		caller.Set(c.Base, saved)
+		caller.Set(w.arch.SP, base+uint64(c.SP))
+	}
+	return true
 }
 
 // stepNoCode handles an address that holds no code. In an exact frame that is
@@ -50,6 +190,7 @@ func (w *walk) stepNoCode(frame *Frame) (Frame, Stop) {
 	var ra uint64
 	if link, has := linkRegister(w.arch); has {
 		ra, ok = w.regs.Get(link)
+		ra = w.arch.StripCode(ra)
 	} else {
 		if ra, ok = w.mem.Word(sp); !ok {
 			return Frame{}, Stop{Reason: NoMemory, Address: sp}

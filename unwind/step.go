@@ -11,31 +11,54 @@ import (
 // Signal) and moves the registers outwards.
 func (w *walk) step(frame *Frame) (Frame, Stop) {
 	module, ok := w.modules.Find(frame.Lookup())
-	if !ok {
-		return w.stepNoCode(frame)
-	}
-	if module.CFI == nil {
-		return w.stepFramePointer(frame)
+	if !ok || module.CFI == nil {
+		return w.stepBare(frame, ok)
 	}
 	row, err := module.CFI.Row(frame.Lookup() - module.Bias)
 	switch {
 	case errors.Is(err, cfi.ErrNoFDE):
-		return w.stepFramePointer(frame)
+		return w.stepBare(frame, ok)
 	case err != nil:
 		return Frame{}, Stop{Reason: BadCFI, Address: frame.PC, Err: err}
+	}
+	if row.Signal {
+		// The instructions say more than the rules: see arch.Trampoline.
+		if next, stop, done := w.stepTrampoline(frame); done {
+			return next, stop
+		}
 	}
 	w.row = row
 	w.row.Bias = module.Bias
 	return w.stepRow(frame)
 }
 
+// stepBare handles an address without call frame information, in code or not.
+func (w *walk) stepBare(frame *Frame, code bool) (Frame, Stop) {
+	if next, stop, done := w.stepTrampoline(frame); done {
+		return next, stop
+	}
+	if !code {
+		return w.stepNoCode(frame)
+	}
+	return w.stepChain(frame)
+}
+
 // stepRow applies a row of call frame information.
 func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 	frame.Signal = w.row.Signal
+	if w.row.RAUndefined {
+		return Frame{}, Stop{Reason: EndOfStack} // also where the CFA cannot be computed
+	}
 	cfa, caller, err := w.row.Apply(&w.regs, &w.mem)
 	switch {
 	case errors.Is(err, cfi.ErrUndefinedRA):
 		return Frame{}, Stop{Reason: EndOfStack}
+	case errors.Is(err, cfi.ErrRegister):
+		// A chain has led here, and does not tell the registers that the rules need.
+		if next, stop := w.stepChain(frame); stop.Reason == running {
+			return next, stop
+		}
+		return Frame{}, Stop{Reason: BadCFI, Address: frame.PC, Err: err}
 	case errors.Is(err, cfi.ErrMemory):
 		return Frame{}, Stop{Reason: NoMemory, Address: w.mem.missing, Err: err}
 	case err != nil:
@@ -44,8 +67,25 @@ func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByCFI)
 }
 
-// advance accepts the caller's registers if they are progress.
+// advance accepts the caller's registers if they are progress. They have to have the stack pointer.
 func (w *walk) advance(frame *Frame, cfa uint64, caller arch.Registers, method Method) (Frame, Stop) {
+	sp, ok := caller.Get(w.arch.SP)
+	if _, hasPC := caller.Get(w.arch.PC); hasPC && !ok {
+		return Frame{}, Stop{Reason: BadCFI, Address: frame.PC}
+	}
+	return w.accept(frame, cfa, sp, caller, method)
+}
+
+// advanceBeyond accepts a caller found by a chain, whose stack pointer may be unknown and is at least bound.
+func (w *walk) advanceBeyond(frame *Frame, bound uint64, caller arch.Registers) (Frame, Stop) {
+	if sp, ok := caller.Get(w.arch.SP); ok {
+		bound = sp
+	}
+	return w.accept(frame, bound, bound, caller, ByFramePointer)
+}
+
+// accept moves to the caller, whose stack pointer is newSP, or lies beyond it.
+func (w *walk) accept(frame *Frame, cfa, newSP uint64, caller arch.Registers, method Method) (Frame, Stop) {
 	pc, ok := caller.Get(w.arch.PC)
 	if !ok || pc == 0 && !frame.Signal {
 		// The x86-64 psABI (3.4.1) and the start-up code of others mark the
@@ -53,17 +93,25 @@ func (w *walk) advance(frame *Frame, cfa uint64, caller arch.Registers, method M
 		// signal interrupted may well be a jump through NULL.
 		return Frame{}, Stop{Reason: EndOfStack}
 	}
-	oldSP, _ := w.regs.Get(w.arch.SP)
-	newSP, ok := caller.Get(w.arch.SP)
-	if !ok {
-		return Frame{}, Stop{Reason: BadCFI, Address: frame.PC}
-	}
-	if newSP <= oldSP && !w.mayStay(frame, pc, oldSP, newSP) {
+	if oldSP := w.floor(); newSP <= oldSP && !w.mayStay(frame, pc, oldSP, newSP) {
 		return Frame{}, Stop{Reason: NoProgress, Address: newSP}
 	}
 	frame.CFA = cfa
-	w.regs = caller
+	w.regs, w.low = caller, newSP
 	return Frame{PC: pc, Exact: frame.Signal, Method: method}, Stop{}
+}
+
+// floor is the frame's stack pointer, or, where a chain did not tell it, a lower bound.
+func (w *walk) floor() uint64 {
+	if sp, ok := w.regs.Get(w.arch.SP); ok {
+		return sp
+	}
+	return w.low
+}
+
+func (w *walk) knowsSP() bool {
+	_, ok := w.regs.Get(w.arch.SP)
+	return ok
 }
 
 // mayStay says whether a caller whose stack pointer is not beyond its callee's

@@ -27,13 +27,19 @@ const (
 	ByRegisters Method = iota
 	// ByCFI frames follow from call frame information.
 	ByCFI
-	// ByFramePointer frames follow from a saved frame pointer, where no call
-	// frame information covers the callee. A callee that had not yet saved
-	// the frame pointer hides its caller from this method.
+	// ByFramePointer frames follow from a saved frame pointer, or an ABI's
+	// back chain, where no call frame information covers the callee. A callee
+	// that had not yet saved the frame pointer hides its caller from this
+	// method.
 	ByFramePointer
 	// ByReturnAddress is the caller of a jump to an address that holds no
 	// code: the call has pushed its return address and nothing else.
 	ByReturnAddress
+	// ByReturnRegister is the caller of a function without call frame
+	// information that the link register still knows.
+	ByReturnRegister
+	// BySignalFrame is what a signal interrupted, as the kernel saved it.
+	BySignalFrame
 )
 
 // A Frame is one physical activation of a function.
@@ -122,6 +128,7 @@ type walk struct {
 	mem      recorder
 	modules  Modules
 	regs     arch.Registers // of the frame that is being left
+	low      uint64         // of its stack pointer, if that is not known
 	row      cfi.Row
 	switches int
 }

@@ -39,6 +39,28 @@ var AMD64 = &Arch{
 	ReturnColumn: amd64RIP,
 	NumRegisters: amd64Count,
 	RedZone:      128,
+	Chain:        Chain{Base: amd64RBP, Saved: 0, Return: 8, SP: 16},
+	Trampolines: []Trampoline{{
+		// mov $15, %rax; syscall. The frame begins with a ucontext: flags, link, stack, and then struct sigcontext.
+		Code:      []byte{0x48, 0xc7, 0xc0, 0x0f, 0, 0, 0, 0x0f, 0x05},
+		Registers: 40,
+		Layout: []int8{
+			amd64R8, amd64R9, amd64R10, amd64R11, amd64R12, amd64R13, amd64R14, amd64R15, amd64RDI, amd64RSI,
+			amd64RBP, amd64RBX, amd64RDX, amd64RAX, amd64RCX, amd64RSP, amd64RIP,
+		},
+	}},
+	CodeAlign: 1,
+	SPWrites: []Pattern{
+		{[]byte{0xf0}, []byte{0x50}},                               // push, pop
+		{[]byte{0xfd}, []byte{0x68}},                               // push immediate
+		{[]byte{0xfe}, []byte{0xc8}}, {[]byte{0xff}, []byte{0xe8}}, // enter, leave, call
+		{[]byte{0xff, 0x38}, []byte{0xff, 0x30}}, // push memory
+		{[]byte{0xff, 0x38}, []byte{0xff, 0x10}}, // call through memory
+		{[]byte{0xfd, 0xc7}, []byte{0x81, 0xc4}}, // add, sub …
+		{[]byte{0xff, 0x38}, []byte{0x8d, 0x20}}, // lea
+		{[]byte{0xff, 0xc7}, []byte{0x89, 0xc4}}, // mov
+		{[]byte{0xff, 0x38}, []byte{0x8b, 0x20}},
+	},
 	RegisterNames: []string{
 		"rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp",
 		"r8", "r9", "r10", "r11", "r12", "r13", "r14", "r15", "rip",

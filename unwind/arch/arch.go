@@ -57,6 +57,15 @@ type Arch struct {
 	// tells those of one process).
 	CodeMask uint64
 
+	// Chain is how frames without call frame information are chained.
+	Chain Chain
+	// Trampolines are what signal handlers return to.
+	Trampolines []Trampoline
+
+	// SPWrites are the instructions that change SP, CodeAlign the alignment of instructions in bytes.
+	SPWrites  []Pattern
+	CodeAlign int
+
 	// RegisterNames are the psABI's names by register number.
 	RegisterNames []string
 
@@ -81,6 +90,16 @@ func (a *Arch) Index(column uint64) int {
 // StripCode removes from a code address the bits that authenticate it.
 func (a *Arch) StripCode(addr uint64) uint64 {
 	return addr &^ a.CodeMask
+}
+
+// WithCodeMask returns the same architecture with another CodeMask: that of one process.
+func (a *Arch) WithCodeMask(mask uint64) *Arch {
+	if mask == a.CodeMask {
+		return a
+	}
+	b := *a
+	b.CodeMask = mask
+	return &b
 }
 
 // RegisterName names a register number; the number itself where there is no name.

@@ -18,7 +18,23 @@ var ARM64 = &Arch{
 	ReturnColumn: 30,
 	NumRegisters: 33,
 	// Processes have 48-bit addresses unless they ask for more; bit 55 tells user space from the kernel.
-	CodeMask:      0xff7f_0000_0000_0000,
+	CodeMask: 0xff7f_0000_0000_0000,
+	// A record may lie anywhere in its frame (AAPCS64, 6.4.6).
+	Chain: Chain{Base: 29, Saved: 0, Return: 8, SP: 16, Loose: true, ZeroEnds: true},
+	Trampolines: []Trampoline{{
+		// mov x8, #139; svc #0. siginfo (128), ucontext: 176 up to struct sigcontext, fault address, struct user_pt_regs.
+		Code:      []byte{0x68, 0x11, 0x80, 0xd2, 0x01, 0x00, 0x00, 0xd4},
+		Registers: 128 + 176 + 8,
+		// struct rt_sigframe, 4096 bytes of other registers included.
+		BelowRecord: 4688,
+	}},
+	CodeAlign: 4,
+	SPWrites: []Pattern{
+		pattern32(0xff00001f, 0x9100001f), pattern32(0xff00001f, 0xd100001f), // add, sub of an immediate; mov
+		pattern32(0xffe0001f, 0xcb20001f), pattern32(0xffe0001f, 0x8b20001f), // sub, add of a register
+		pattern32(0x3a8003e0, 0x288003e0), // stp, ldp with write-back
+		pattern32(0x3b2007e0, 0x380007e0), // str, ldr with write-back
+	},
 	RegisterNames: append(numbered("x", 31), "sp", "pc"),
 	columns:       mapColumns(columnRange{0, 33, 0}),
 	// struct user_pt_regs: x0 to x30, sp, pc, pstate.

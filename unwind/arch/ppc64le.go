@@ -16,16 +16,38 @@ const (
 // PPC64LE is 64-bit PowerPC, little endian, ELFv2 ABI: r0 to r31, LR, CTR.
 // Floating point, condition and vector registers are not kept.
 var PPC64LE = &Arch{
-	Name:          "ppc64le",
-	Machine:       elf.EM_PPC64,
-	Order:         binary.LittleEndian,
-	AddrSize:      8,
-	PC:            ppc64PC,
-	SP:            1,
-	FP:            31,
-	ReturnColumn:  65,
-	NumRegisters:  ppc64Count,
-	RedZone:       512,
+	Name:         "ppc64le",
+	Machine:      elf.EM_PPC64,
+	Order:        binary.LittleEndian,
+	AddrSize:     8,
+	PC:           ppc64PC,
+	SP:           1,
+	FP:           31,
+	ReturnColumn: 65,
+	NumRegisters: ppc64Count,
+	RedZone:      512,
+	// ELFv2 ABI, 2.2.2.1: the back chain is mandatory, and a function saves LR in its caller's frame.
+	Chain:     Chain{Base: 1, Saved: 0, Return: 16, InCaller: true, ZeroEnds: true},
+	CodeAlign: 4,
+	SPWrites: []Pattern{
+		pattern32(0xffff0003, 0xf8210001), pattern32(0xffff07ff, 0x7c21016a), // stdu, stdux
+		pattern32(0xffff0000, 0x38210000), pattern32(0xffe00000, 0x38200000), // addi
+		pattern32(0xffe00003, 0xe8200000), // ld
+		pattern32(0xfc1f07ff, 0x7c010378), // mr
+	},
+	Trampolines: []Trampoline{
+		{
+			// The vDSO's: addi r1, 128; li r0, 172; sc. The caller of the handler has 128 bytes of its own, then a
+			// ucontext: 168 up to struct sigcontext, whose registers lie 64 behind.
+			Code:      []byte{0x80, 0x00, 0x21, 0x38, 0xac, 0x00, 0x00, 0x38, 0x02, 0x00, 0x00, 0x44},
+			Registers: 128 + 168 + 64,
+		},
+		{
+			// qemu's user mode: li r0, 172; sc, and 16 bytes more.
+			Code:      []byte{0xac, 0x00, 0x00, 0x38, 0x02, 0x00, 0x00, 0x44},
+			Registers: 144 + 168 + 64,
+		},
+	},
 	RegisterNames: append(numbered("r", 32), "lr", "ctr", "pc"),
 	columns:       mapColumns(columnRange{0, 32, 0}, columnRange{65, 2, ppc64LR}),
 	// struct pt_regs: r0 to r31, nip, msr, orig_gpr3, ctr, link, and seven words more.

@@ -24,6 +24,18 @@ var RISCV64 = &Arch{
 	FP:           8,
 	ReturnColumn: 1,
 	NumRegisters: riscv64Count,
+	// psABI, "Frame Pointer Convention": the frame pointer is the CFA; a function that calls nothing saves only that.
+	Chain:     Chain{Base: 8, Saved: -16, Return: -8, LeafSaved: -8},
+	CodeAlign: 2,
+	SPWrites: []Pattern{
+		pattern16(0xef83, 0x6101), pattern16(0xef83, 0x0101), pattern16(0xef83, 0x8102), // c.addi16sp, c.addi, c.mv
+		pattern32(0x00000fff, 0x00000113), pattern32(0x00000fff, 0x00000133), // addi, add
+	},
+	Trampolines: []Trampoline{{
+		// li a7, 139; ecall. siginfo (128), ucontext: 176 up to struct sigcontext, which begins with the registers.
+		Code:      []byte{0x93, 0x08, 0xb0, 0x08, 0x73, 0x00, 0x00, 0x00},
+		Registers: 128 + 176,
+	}},
 	RegisterNames: append([]string{
 		"zero", "ra", "sp", "gp", "tp", "t0", "t1", "t2", "s0", "s1",
 		"a0", "a1", "a2", "a3", "a4", "a5", "a6", "a7",

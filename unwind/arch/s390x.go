@@ -30,6 +30,30 @@ var S390X = &Arch{
 	ReturnColumn: 14,
 	NumRegisters: s390xCount,
 	CFAToSP:      -160,
+	// zSeries ELF ABI: the back chain, where a program keeps one (-mbackchain), and r14's slot in the register save area.
+	Chain:     Chain{Base: 15, Saved: 0, Return: 112, InCaller: true, ZeroEnds: true},
+	CodeAlign: 2,
+	SPWrites: []Pattern{
+		{[]byte{0xff, 0xf0}, []byte{0xe3, 0xf0}}, {[]byte{0xff, 0xf0}, []byte{0xa7, 0xf0}}, // lay, lg; aghi
+		{[]byte{0xff, 0xf0}, []byte{0x41, 0xf0}}, {[]byte{0xff, 0xf0}, []byte{0xc2, 0xf0}}, // la; agfi, slgfi
+		{[]byte{0xff, 0x0f, 0, 0, 0, 0xff}, []byte{0xeb, 0x0f, 0, 0, 0, 0x04}}, // lmg
+		{[]byte{0xff, 0xff, 0, 0xf0}, []byte{0xb9, 0x04, 0, 0xf0}},             // lgr
+	},
+	Trampolines: []Trampoline{
+		{
+			// svc 119, of handlers without siginfo: 160 bytes of save area, struct sigcontext, _sigregs: PSW, general,
+			// access and floating point registers.
+			Code:        []byte{0x0a, 0x77},
+			Registers:   160 + 16,
+			FPRegisters: 160 + 16 + 16 + 128 + 64,
+		},
+		{
+			// svc 173: save area, the instruction (8 with padding), siginfo (128), 40 of ucontext, _sigregs.
+			Code:        []byte{0x0a, 0xad},
+			Registers:   160 + 8 + 128 + 40,
+			FPRegisters: 160 + 8 + 128 + 40 + 16 + 128 + 64,
+		},
+	},
 	RegisterNames: append(numbered("r", 16), "f0", "f2", "f4", "f6", "f1", "f3", "f5", "f7",
 		"f8", "f10", "f12", "f14", "f9", "f11", "f13", "f15", "pc"),
 	columns: mapColumns(columnRange{0, 32, 0}, columnRange{65, 1, s390xPC}),

@@ -24,6 +24,7 @@ type layout struct {
 type header struct {
 	typ                elf.Type
 	machine            elf.Machine
+	entry              uint64
 	phoff, shoff       uint64
 	phentsize, phnum   uint64
 	shentsize, shnum   uint64
@@ -128,6 +129,7 @@ func parseIdent(ident []byte) (layout, error) {
 func (l layout) parseHeader(p []byte) header {
 	h := header{typ: elf.Type(l.order.Uint16(p[16:])), machine: elf.Machine(l.order.Uint16(p[18:]))}
 	w := l.addrSize()
+	h.entry = l.word(p[24:])
 	h.phoff = l.word(p[24+w:])
 	h.shoff = l.word(p[24+2*w:])
 	tail := p[24+3*w+6:] // past e_flags and e_ehsize

@@ -56,7 +56,7 @@ func (sp *space) generatedTable(code *procfs.Mapping, addr uint64) *cfi.Table {
 // address.
 func (sp *space) searchFrames(m, code *procfs.Mapping, addr uint64) *cfi.Table {
 	data := make([]byte, m.End-m.Start)
-	if n, err := processReader(sp.pid)(m.Start, data); err != nil {
+	if n, err := sp.read(m.Start, data); err != nil {
 		data = data[:n]
 	}
 	a := sp.spaces.images.arch
@@ -74,6 +74,14 @@ func (sp *space) searchFrames(m, code *procfs.Mapping, addr uint64) *cfi.Table {
 		}
 	}
 	return nil
+}
+
+// read reads the process's memory.
+func (sp *space) read(addr uint64, p []byte) (int, error) {
+	if sp.memory != nil {
+		return sp.memory(addr, p)
+	}
+	return processReader(sp.pid)(addr, p)
 }
 
 // covers tells whether a table has an FDE for the address that lies in the code.

@@ -73,6 +73,8 @@ func note(f *unwind.Frame) string {
 		return "by frame pointer"
 	case f.Method == unwind.ByReturnAddress:
 		return "caller of a bad address"
+	case f.Method == unwind.ByReturnRegister:
+		return "by return register"
 	default:
 		return ""
 	}

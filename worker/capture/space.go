@@ -77,6 +77,9 @@ type space struct {
 	maps   []procfs.Mapping
 	known  map[procfs.Mapping]found // shared, under spaces.mu
 
+	// memory reads the process's memory; nil for a live process.
+	memory func(addr uint64, p []byte) (int, error)
+
 	generated generated
 	last      *procfs.Mapping // the mapping found last, and what it holds
 	lastFound found
@@ -125,7 +128,7 @@ func (sp *space) resolve(i int) found {
 	m := sp.maps[i]
 	sp.spaces.mu.Lock()
 	f, ok := sp.known[m]
-	if ok {
+	if ok && f.module != nil {
 		f.module = f.module.latest()
 		sp.known[m] = f
 	}

@@ -34,29 +34,47 @@ type captureFlags struct {
 	threads   bool
 	noContext bool
 	remote    debuginfodFlags
+	core      coreFlags
 }
 
 func newCapture() *cobra.Command {
 	var f captureFlags
 	cmd := &cobra.Command{
-		Use:   "capture PID...",
-		Short: "Print the call stack of processes",
+		Use:   "capture PID... | capture --core FILE",
+		Short: "Print the call stack of processes, or of a core file",
 		Long: `Print the call stack of each process. It may be any process that you may trace
 (your own ones; with CAP_SYS_PTRACE, all), not only PostgreSQL's. The process
 stands still for some microseconds while its registers and its stack are
 copied; it is unwound and named afterwards.
 
 No stack waits for a debuginfod server: what it sends names the stacks of later
-rounds (--repeat), and of later calls. "symbols --fetch" waits for it.`,
+rounds (--repeat), and of later calls. "symbols --fetch" waits for it.
+
+With --core, all threads of a core file are printed instead: of this host or of
+another, of x86_64, aarch64, ppc64le, s390x or riscv64. The program and its
+libraries are taken from where the core says that they were, below --sysroot;
+one that is not the file that the process had is told and not used.`,
 		Example: `  pg_stat_backtrace capture 4711
   pg_stat_backtrace capture --format short --repeat 10 --interval 100ms 4711
   pg_stat_backtrace capture --format json $(pgrep -f 'postgres:')
-  pg_stat_backtrace capture --repeat 1000 --stats 4711`,
-		Args: usageArgs(cobra.MinimumNArgs(1)),
+  pg_stat_backtrace capture --repeat 1000 --stats 4711
+  pg_stat_backtrace capture --core core.4711 --sysroot /srv/images/arm64`,
+		Args: usageArgs(func(cmd *cobra.Command, args []string) error {
+			if f.core.file != "" {
+				return nil
+			}
+			return cobra.MinimumNArgs(1)(cmd, args)
+		}),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.core.check(cmd, args); err != nil {
+				return usage(err)
+			}
 			pids, err := f.check(args)
 			if err != nil {
 				return usage(err)
+			}
+			if f.core.file != "" {
+				return f.runCore(cmd.OutOrStdout(), cmd.ErrOrStderr())
 			}
 			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -73,6 +91,7 @@ rounds (--repeat), and of later calls. "symbols --fetch" waits for it.`,
 	fs.BoolVar(&f.noContext, "no-context", false,
 		"of a PostgreSQL process, leave out its functions, its query and its wait event")
 	f.remote.add(cmd)
+	f.core.add(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{formatText, formatJSON, formatShort}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd

@@ -59,3 +59,6 @@ func appendHex(buf []byte, v uint64, width int) []byte {
 	}
 	return append(buf, s...)
 }
+
+// Word returns a name that came out of a foreign file as one word that drives no terminal.
+func Word(name string) string { return string(appendWord(nil, name, false)) }

@@ -46,9 +46,12 @@ func appendHeader(buf []byte, th *trace.Thread) []byte {
 	buf = strconv.AppendInt(buf, int64(th.TID), 10)
 	buf = append(buf, " ("...)
 	buf = appendName(buf, th.Name, true)
-	buf = append(buf, ") state "...)
-	buf = append(buf, th.State, '\n')
-	return buf
+	buf = append(buf, ')')
+	if th.State != 0 {
+		buf = append(buf, " state "...)
+		buf = append(buf, th.State)
+	}
+	return append(buf, '\n')
 }
 
 // appendThread appends a line for each frame. The reason for which a walk

@@ -1,0 +1,104 @@
+package arch
+
+import "encoding/binary"
+
+// Chain says how frames are chained where no call frame information describes them: a frame pointer's pairs, or the
+// back chain of an ABI.
+type Chain struct {
+	// Base is the register that points at a frame's record: the frame pointer, or SP for a back chain; none if there is
+	// no chain.
+	Base int
+	// Saved is the offset from the base of the caller's base, Return that of the return address.
+	Saved, Return int64
+	// InCaller: the return address lies at Return from the caller's base, not from this frame's.
+	InCaller bool
+	// SP is the offset of the caller's SP from the base (from the caller's, with InCaller). Where a record may lie
+	// anywhere in its frame, Loose is set, and it is a lower bound only.
+	SP    int64
+	Loose bool
+	// LeafSaved is the offset from the base of the caller's base in a function that calls nothing and so saves no return
+	// address; 0 if such functions have no record of their own.
+	LeafSaved int64
+	// ZeroEnds: the ABI says that a base, or a back chain, of zero marks the outermost frame.
+	ZeroEnds bool
+}
+
+// Trampoline is code that a signal handler returns to, and where it finds the registers that the signal interrupted.
+// CFI describes few of them, and some wrongly: aarch64's vDSO gives the interrupted function's caller instead of it.
+type Trampoline struct {
+	// Code are the instructions at the address that the handler returns to.
+	Code []byte
+	// Registers is the offset from SP of the interrupted registers; Layout names them, nil if it is that of NT_PRSTATUS.
+	Registers int64
+	Layout    []int8
+	// FPRegisters is the offset from SP of the floating point set, laid out as NT_FPREGSET; 0 if none is needed.
+	FPRegisters int64
+	// BelowRecord is how far the trampoline's SP lies below the frame record that the kernel makes for a walk along the
+	// frame pointers, where the frame has no part of varying size; 0 if it makes none.
+	BelowRecord uint64
+}
+
+// InterruptedRegisters yields the place of each register that a trampoline's frame holds: its number and its address.
+func (a *Arch) InterruptedRegisters(t *Trampoline, sp uint64) func(yield func(reg int, addr uint64) bool) {
+	return func(yield func(int, uint64) bool) {
+		layout := t.Layout
+		if layout == nil {
+			layout = a.prstatus
+		}
+		if !a.places(layout, sp+uint64(t.Registers), yield) || t.FPRegisters == 0 {
+			return
+		}
+		a.places(a.fpregs, sp+uint64(t.FPRegisters), yield)
+	}
+}
+
+// places yields the registers of a layout; false if the caller has had enough.
+func (a *Arch) places(layout []int8, addr uint64, yield func(int, uint64) bool) bool {
+	for i, reg := range layout {
+		if reg != none && !yield(int(reg), addr+uint64(i*a.AddrSize)) {
+			return false
+		}
+	}
+	return true
+}
+
+// Pattern is an instruction, or the beginning of one, in memory order: the bits of Mask have those of Value.
+type Pattern struct{ Mask, Value []byte }
+
+// at reports whether the code begins like that.
+func (p *Pattern) at(code []byte) bool {
+	if len(code) < len(p.Mask) {
+		return false
+	}
+	for i, mask := range p.Mask {
+		if code[i]&mask != p.Value[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// pattern32 is an instruction of four bytes, little endian.
+func pattern32(mask, value uint32) Pattern {
+	le := binary.LittleEndian
+	return Pattern{Mask: le.AppendUint32(nil, mask), Value: le.AppendUint32(nil, value)}
+}
+
+// pattern16 is an instruction of two bytes, little endian.
+func pattern16(mask, value uint16) Pattern {
+	le := binary.LittleEndian
+	return Pattern{Mask: le.AppendUint16(nil, mask), Value: le.AppendUint16(nil, value)}
+}
+
+// MovesSP reports whether code may change the stack pointer. It looks at every place where an instruction may begin, so
+// it may say so wrongly, but it denies it only where no instruction does.
+func (a *Arch) MovesSP(code []byte) bool {
+	for at := 0; at < len(code); at += max(a.CodeAlign, 1) {
+		for i := range a.SPWrites {
+			if a.SPWrites[i].at(code[at:]) {
+				return true
+			}
+		}
+	}
+	return false
+}

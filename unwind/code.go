@@ -1,0 +1,10 @@
+package unwind
+
+// Code is what some Modules know of code beside its call frame information. A walk over Modules that lack it recognises
+// no signal trampoline by its instructions, and sees no caller that only the link register knows.
+type Code interface {
+	// Code fills p with the code at addr; false if not all of it can be read.
+	Code(addr uint64, p []byte) bool
+	// Function returns the limits of the function that holds addr; false if they are not known.
+	Function(addr uint64) (start, end uint64, ok bool)
+}

@@ -1,0 +1,202 @@
+package corefile
+
+import (
+	"bytes"
+	"debug/elf"
+	"path"
+	"slices"
+	"sort"
+	"strings"
+
+	"pg_stat_backtrace/unwind/image"
+)
+
+// Entries of the auxiliary vector (<elf.h>).
+const (
+	atPHDR        = 3
+	atPHNUM       = 5
+	atBASE        = 7
+	atENTRY       = 9
+	atEXECFN      = 31
+	atSYSINFOEHDR = 33
+)
+
+// maxLinks bounds the dynamic linker's list, maxPath the paths in it.
+const (
+	maxLinks = 4096
+	maxPath  = 4096
+)
+
+// Mapped is an image that the process had mapped.
+type Mapped struct {
+	// Path is the file as the process knew it; "" if the core does not say (the executable, without NT_FILE) and
+	// "[vdso]" for what the kernel maps.
+	Path string
+	// Exe marks the program itself.
+	Exe bool
+	// Files are the file's mappings, if the core lists them; else Bias is what the dynamic linker says.
+	Files []File
+	// Bias is the load bias, run-time less link-time address, if HasBias.
+	Bias    uint64
+	HasBias bool
+	// Header is the address of the ELF header, 0 if unknown.
+	Header uint64
+}
+
+// BuildID returns the build-id that the image has in the core's memory; "" if it is not there, as in cores that leave
+// out the first page of a file.
+func (c *Core) BuildID(m *Mapped) string {
+	if img := c.Image(m); img != nil {
+		return img.BuildID()
+	}
+	return ""
+}
+
+// Image reads the image out of the core's memory; nil if its header is not there.
+func (c *Core) Image(m *Mapped) *image.Image {
+	if m.Header == 0 {
+		return nil
+	}
+	img, err := image.FromMemory(c.ReadAt, m.Header, path.Base(m.Path))
+	if err != nil {
+		return nil
+	}
+	return img
+}
+
+// Mapped lists the images that the core names by itself, by address: those of NT_FILE and the vDSO. The program is
+// among them if NT_FILE is there; else it comes first, without a bias, and Linked finds the libraries.
+func (c *Core) Mapped() []Mapped {
+	list := c.mappedFiles()
+	if !slices.ContainsFunc(list, func(m Mapped) bool { return m.Exe }) {
+		list = append([]Mapped{{Exe: true, Path: c.execPath()}}, list...)
+	}
+	if base, ok := c.auxv[atSYSINFOEHDR]; ok && base != 0 {
+		list = append(list, Mapped{Path: "[vdso]", Header: base})
+	}
+	return list
+}
+
+// mappedFiles groups NT_FILE's mappings: an image begins where offset 0 of its file is mapped.
+func (c *Core) mappedFiles() []Mapped {
+	var list []Mapped
+	for _, f := range c.Files {
+		if f.Offset == 0 {
+			list = append(list, Mapped{Path: f.Path, Header: f.Start, Files: []File{f}})
+			continue
+		}
+		for i := len(list) - 1; i >= 0; i-- {
+			if list[i].Path == f.Path {
+				list[i].Files = append(list[i].Files, f)
+				break
+			}
+		}
+	}
+	phdr, ok := c.auxv[atPHDR]
+	for i := range list {
+		for _, f := range list[i].Files {
+			list[i].Exe = list[i].Exe || ok && phdr >= f.Start && phdr < f.End
+		}
+	}
+	return slices.DeleteFunc(list, func(m Mapped) bool { return !c.executable(&m) })
+}
+
+// executable reports whether any mapping of an image may have code: gcore does not list the ranges that it leaves out.
+func (c *Core) executable(m *Mapped) bool {
+	return slices.ContainsFunc(m.Files, func(f File) bool {
+		i := c.segmentAt(f.Start)
+		return i < 0 || c.Segments[i].Flags&elf.PF_X != 0
+	})
+}
+
+// Flags returns the access rights (PF_R, PF_W, PF_X) of the memory range that holds an address; false if the core lists
+// none there.
+func (c *Core) Flags(addr uint64) (elf.ProgFlag, bool) {
+	i := c.segmentAt(addr)
+	if i < 0 {
+		return 0, false
+	}
+	return c.Segments[i].Flags, true
+}
+
+// mapped reports whether the process had a mapping at an address that may be executable, or not, as code says.
+func (c *Core) mapped(addr uint64, code bool) bool {
+	if i := c.segmentAt(addr); i >= 0 {
+		return (c.Segments[i].Flags&elf.PF_X != 0) == code
+	}
+	i := sort.Search(len(c.Files), func(i int) bool { return c.Files[i].Start > addr }) - 1
+	return i >= 0 && addr < c.Files[i].End
+}
+
+// execPath is the path that the program was started by (AT_EXECFN).
+func (c *Core) execPath() string {
+	addr, ok := c.auxv[atEXECFN]
+	if !ok {
+		return ""
+	}
+	return c.cstring(addr)
+}
+
+// cstring reads a path; "" if there is none.
+func (c *Core) cstring(addr uint64) string {
+	var buf [maxPath]byte
+	n, _ := c.ReadAt(addr, buf[:])
+	i := bytes.IndexByte(buf[:n], 0)
+	if i < 0 {
+		return ""
+	}
+	return string(buf[:i])
+}
+
+// Linked lists the libraries of the dynamic linker's list (struct r_debug, struct link_map of <link.h>), which it
+// leaves in the program's dynamic segment. exe is the program's image and bias its load bias. A core of a static
+// program, or one without the memory that is needed, has none.
+func (c *Core) Linked(exe *image.Image, bias uint64) []Mapped {
+	dynamic, ok := exe.Program(elf.PT_DYNAMIC)
+	if !ok {
+		return nil
+	}
+	w := uint64(c.Arch.AddrSize)
+	debug, ok := c.dynamicEntry(dynamic.Vaddr+bias, elf.DT_DEBUG)
+	if !ok || debug == 0 {
+		return nil
+	}
+	link, ok := c.wordAt(debug + w) // after r_version
+	var list []Mapped
+	for n := 0; ok && link != 0 && n < maxLinks; n++ {
+		base, _ := c.wordAt(link)
+		name, _ := c.wordAt(link + w)
+		file := c.cstring(name)
+		// The first is the program; a name without a directory is the vDSO's.
+		if n > 0 && strings.Contains(file, "/") {
+			list = append(list, Mapped{Path: file, Bias: base, HasBias: true})
+		}
+		link, ok = c.wordAt(link + 3*w)
+	}
+	return list
+}
+
+// dynamicEntry finds a tag of the dynamic segment in memory.
+func (c *Core) dynamicEntry(addr uint64, tag elf.DynTag) (uint64, bool) {
+	w := uint64(c.Arch.AddrSize)
+	for range maxLinks {
+		t, ok := c.wordAt(addr)
+		if !ok || elf.DynTag(t) == elf.DT_NULL {
+			return 0, false
+		}
+		if elf.DynTag(t) == tag {
+			return c.wordAt(addr + w)
+		}
+		addr += 2 * w
+	}
+	return 0, false
+}
+
+// wordAt reads an address-sized number of the core's own memory.
+func (c *Core) wordAt(addr uint64) (uint64, bool) {
+	var p [8]byte
+	if _, err := c.ReadAt(addr, p[:c.Arch.AddrSize]); err != nil {
+		return 0, false
+	}
+	return c.word(p[:]), true
+}

@@ -1,0 +1,13 @@
+#0  0x000000000001018e in leaf ()
+#1  0x00000000000101a4 in crash ()
+#2  0x00000000000101f6 in deeper ()
+#3  0x00000000000101d8 in deeper ()
+#4  0x00000000000101d8 in deeper ()
+#5  0x00000000000101d8 in deeper ()
+#6  0x0000000000010206 in on_signal ()
+#7  <signal handler called>
+#8  0x000000000001018e in leaf ()
+#9  0x0000000000010242 in middle ()
+#10 0x000000000001026e in outer ()
+#11 0x00000000000102d0 in start_c ()
+#12 0x000000000001018c in _start ()

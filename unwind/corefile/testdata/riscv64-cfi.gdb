@@ -1,0 +1,13 @@
+#0  0x000000000001018e in leaf ()
+#1  0x00000000000101a4 in crash ()
+#2  0x00000000000101ee in deeper ()
+#3  0x00000000000101d4 in deeper ()
+#4  0x00000000000101d4 in deeper ()
+#5  0x00000000000101d4 in deeper ()
+#6  0x00000000000101fe in on_signal ()
+#7  <signal handler called>
+#8  0x000000000001018e in leaf ()
+#9  0x0000000000010232 in middle ()
+#10 0x000000000001025e in outer ()
+#11 0x000000000001029a in start_c ()
+#12 0x000000000001018c in _start ()

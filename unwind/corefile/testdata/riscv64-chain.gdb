@@ -1,0 +1,13 @@
+#0  0x0000000000010194 in leaf ()
+#1  0x00000000000101b2 in crash ()
+#2  0x0000000000010204 in deeper ()
+#3  0x00000000000101e8 in deeper ()
+#4  0x00000000000101e8 in deeper ()
+#5  0x00000000000101e8 in deeper ()
+#6  0x0000000000010218 in on_signal ()
+#7  <signal handler called>
+#8  0x0000000000010194 in leaf ()
+#9  0x0000000000010252 in middle ()
+#10 0x0000000000010284 in outer ()
+#11 0x00000000000102ce in start_c ()
+#12 0x000000000001018c in _start ()

@@ -1,0 +1,13 @@
+#0  0x0000000000010194 in leaf ()
+#1  0x00000000000101b2 in crash ()
+#2  0x000000000001020c in deeper ()
+#3  0x00000000000101e8 in deeper ()
+#4  0x00000000000101e8 in deeper ()
+#5  0x00000000000101e8 in deeper ()
+#6  0x0000000000010220 in on_signal ()
+#7  <signal handler called>
+#8  0x0000000000010194 in leaf ()
+#9  0x0000000000010256 in middle ()
+#10 0x000000000001028c in outer ()
+#11 0x00000000000102d6 in start_c ()
+#12 0x000000000001018c in _start ()

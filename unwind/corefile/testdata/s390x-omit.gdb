@@ -1,0 +1,13 @@
+#0  0x0000000001000160 in leaf ()
+#1  0x0000000001000188 in crash ()
+#2  0x00000000010001f4 in deeper ()
+#3  0x00000000010001d0 in deeper ()
+#4  0x00000000010001d0 in deeper ()
+#5  0x00000000010001d0 in deeper ()
+#6  0x0000000001000232 in on_signal ()
+#7  <signal handler called>
+#8  0x0000000001000160 in leaf ()
+#9  0x0000000001000284 in middle ()
+#10 0x00000000010002ba in outer ()
+#11 0x000000000100032a in start_c ()
+#12 0x0000000001000158 in _start ()

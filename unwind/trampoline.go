@@ -1,0 +1,74 @@
+package unwind
+
+import (
+	"bytes"
+
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// maxTrampoline is the longest code of an arch.Trampoline.
+const maxTrampoline = 16
+
+// stepTrampoline recognises a signal trampoline by its instructions and takes the interrupted registers from its frame.
+// False if the frame is none.
+func (w *walk) stepTrampoline(frame *Frame) (Frame, Stop, bool) {
+	code, ok := w.modules.(Code)
+	if !ok || frame.Exact {
+		return Frame{}, Stop{}, false
+	}
+	for i := range w.arch.Trampolines {
+		t := &w.arch.Trampolines[i]
+		var buf [maxTrampoline]byte
+		p := buf[:min(len(t.Code), maxTrampoline)]
+		if code.Code(frame.PC, p) && bytes.Equal(p, t.Code) {
+			next, stop := w.interrupted(frame, t)
+			return next, stop, true
+		}
+	}
+	return Frame{}, Stop{}, false
+}
+
+// interrupted reads the registers that a signal interrupted.
+func (w *walk) interrupted(frame *Frame, t *arch.Trampoline) (Frame, Stop) {
+	frame.Signal = true
+	sp, ok := w.trampolineSP(t)
+	if !ok {
+		return Frame{}, Stop{Reason: NoRegisters, Address: frame.PC}
+	}
+	var caller arch.Registers
+	for reg, addr := range w.arch.InterruptedRegisters(t, sp) {
+		if v, ok := w.mem.Word(addr); ok {
+			caller.Set(reg, v)
+		}
+	}
+	pc, ok := caller.Get(w.arch.PC)
+	if !ok {
+		return Frame{}, Stop{Reason: NoMemory, Address: w.mem.missing}
+	}
+	caller.Set(w.arch.PC, w.arch.StripCode(pc))
+	return w.advance(frame, sp, caller, BySignalFrame)
+}
+
+// trampolineSP is the trampoline's stack pointer. A walk along frame pointers does not know it, but the kernel has made
+// a frame record of the interrupted registers, and where these are found at a fixed distance from it that is the place.
+func (w *walk) trampolineSP(t *arch.Trampoline) (uint64, bool) {
+	if sp, ok := w.regs.Get(w.arch.SP); ok {
+		return sp, true
+	}
+	record, ok := w.regs.Get(w.arch.Chain.Base)
+	if !ok || t.BelowRecord == 0 || record < t.BelowRecord {
+		return 0, false
+	}
+	sp := record - t.BelowRecord
+	saved, ok := w.mem.Word(record + uint64(w.arch.Chain.Saved))
+	if !ok || sp < w.floor() {
+		return 0, false
+	}
+	for reg, addr := range w.arch.InterruptedRegisters(t, sp) {
+		if reg == w.arch.Chain.Base {
+			v, ok := w.mem.Word(addr)
+			return sp, ok && v == saved
+		}
+	}
+	return 0, false
+}

@@ -1,0 +1,26 @@
+package capture
+
+// Code implements unwind.Code: instructions come from the image's file, or from the process's memory where the image
+// was read from there.
+func (sp *space) Code(addr uint64, p []byte) bool {
+	_, f, ok := sp.find(addr)
+	if !ok || f.module == nil {
+		return false
+	}
+	b, err := f.module.image.Bytes(addr-f.bias, uint64(len(p)))
+	return err == nil && copy(p, b) == len(p)
+}
+
+// Function implements unwind.Code by the symbol that covers the address.
+func (sp *space) Function(addr uint64) (start, end uint64, ok bool) {
+	_, f, ok := sp.find(addr)
+	if !ok || f.module == nil {
+		return 0, 0, false
+	}
+	symbols := f.module.symbolTable()
+	if symbols == nil {
+		return 0, 0, false
+	}
+	s, ok := symbols.Lookup(addr-f.bias, 0, 0)
+	return s.Addr + f.bias, s.Addr + s.Size + f.bias, ok
+}

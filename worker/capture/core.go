@@ -1,0 +1,223 @@
+package capture
+
+import (
+	"errors"
+	"io"
+	"path"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/corefile"
+	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// EngineCore is a trace's engine when it was read from a core file.
+const EngineCore = "core"
+
+// CoreOptions says how a core file is read; the zero value is the default.
+type CoreOptions struct {
+	// Exe is the program's file, "" to look for it where the core says that it was.
+	Exe string
+	// Sysroot is put before every path that the core names: the root directory of the host that it comes from.
+	Sysroot string
+	// MaxFrames bounds each thread's frames; 0 means unwind.DefaultMaxFrames.
+	MaxFrames int
+}
+
+// A CoreTrace is what a core file gives.
+type CoreTrace struct {
+	Trace *trace.Trace
+	// Name is the program's name as the core has it, Arch its architecture, Signal what ended it, 0 if nothing did.
+	Name, Arch string
+	Signal     int
+	// Unproved names the files that fit the core's addresses, of which it holds nothing to compare: neither a build-id
+	// nor any of what is read-only.
+	Unproved []string
+	// Refused says why files were not used: Exe is not the program of this core, a library was replaced, is not
+	// there, or the core is damaged. WrongExe is set if it is Exe that was refused.
+	Refused  []error
+	WrongExe bool
+}
+
+// Core returns the named stacks of all threads of a core file, of any architecture. The files of the images are kept
+// open until the trace is made.
+func Core(file string, o CoreOptions) (*CoreTrace, error) {
+	start := time.Now()
+	f, _, err := candidate(file).file()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	core, err := corefile.Open(f, path.Base(file))
+	if err != nil {
+		return nil, err
+	}
+	r := &coreReader{core: core, options: o, images: newImages(core.Arch, nil)}
+	defer r.close()
+	if core.Damage != nil {
+		r.refused = append(r.refused, core.Damage)
+	}
+	r.findImages()
+	t := r.trace()
+	t.Total = time.Since(start)
+	return &CoreTrace{
+		Trace: t, Name: core.Process.Name, Arch: core.Arch.Name, Signal: core.Threads[0].Signal,
+		Unproved: r.unproved, Refused: r.refused, WrongExe: r.wrongExe,
+	}, nil
+}
+
+// coreReader reads one core file.
+type coreReader struct {
+	core     *corefile.Core
+	options  CoreOptions
+	images   *images
+	loaded   []coreImage
+	opened   []io.Closer
+	unproved []string
+	refused  []error
+	wrongExe bool
+}
+
+// coreImage is an image at its place.
+type coreImage struct {
+	path   string
+	module *module
+	bias   uint64
+	file   io.ReaderAt // nil: in the core itself
+}
+
+func (r *coreReader) close() {
+	for _, c := range r.opened {
+		_ = c.Close()
+	}
+}
+
+// findImages opens what the core names, and, where it has no list of files, what the dynamic linker's list names.
+func (r *coreReader) findImages() {
+	mapped := r.core.Mapped()
+	for i := range mapped {
+		r.load(&mapped[i])
+	}
+	exe := slices.IndexFunc(r.loaded, func(c coreImage) bool { return c.path == exePath })
+	if len(r.core.Files) > 0 || exe < 0 {
+		return
+	}
+	linked := r.core.Linked(r.loaded[exe].module.image, r.loaded[exe].bias)
+	for i := range linked {
+		r.load(&linked[i])
+	}
+}
+
+// exePath marks the program among the images.
+const exePath = "\x00exe"
+
+// load finds an image's file, or reads it from the core's own memory.
+func (r *coreReader) load(m *corefile.Mapped) {
+	var wrong error
+	for _, file := range r.files(m) {
+		img, closer, err := openImage(file)
+		if errors.Is(err, image.ErrNotELF) && !m.Exe {
+			return // a file of data
+		}
+		if err != nil {
+			wrong = errors.Join(wrong, err)
+			continue
+		}
+		bias, how, err := r.core.Check(m, img)
+		if err != nil {
+			_ = closer.Close()
+			wrong = errors.Join(wrong, err)
+			r.wrongExe = r.wrongExe || m.Exe && r.options.Exe != ""
+			continue
+		}
+		if how == corefile.ByLayout {
+			r.unproved = append(r.unproved, file)
+		}
+		r.opened = append(r.opened, closer)
+		r.add(m, &module{
+			image: img, name: img.Name(), arch: r.core.Arch, path: m.Path, root: r.options.Sysroot,
+		}, bias, closer)
+		return
+	}
+	if wrong != nil {
+		r.refused = append(r.refused, wrong)
+	}
+	if img := r.core.Image(m); img != nil {
+		if bias, _, err := r.core.Check(m, img); err == nil {
+			r.add(m, &module{image: img, name: moduleName(m.Path), arch: r.core.Arch}, bias, nil)
+		}
+	}
+}
+
+// add remembers an image.
+func (r *coreReader) add(m *corefile.Mapped, mod *module, bias uint64, file io.ReaderAt) {
+	c := coreImage{path: m.Path, module: mod, bias: bias, file: file}
+	if m.Exe {
+		c.path = exePath
+	}
+	r.loaded = append(r.loaded, c)
+}
+
+// files lists the paths to try for an image.
+func (r *coreReader) files(m *corefile.Mapped) []string {
+	switch {
+	case m.Exe && r.options.Exe != "":
+		return []string{r.options.Exe}
+	case m.Path == "" || !path.IsAbs(m.Path):
+		return nil
+	}
+	return []string{filepath.Join(r.options.Sysroot, filepath.FromSlash(m.Path))}
+}
+
+// openFile is an image's file.
+type openFile interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// openImage opens an ELF file.
+func openImage(file string) (*image.Image, openFile, error) {
+	f, _, err := candidate(file).file()
+	if err != nil {
+		return nil, nil, err
+	}
+	img, err := image.Open(f, path.Base(file))
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, err
+	}
+	return img, f, nil
+}
+
+// trace walks and names all threads.
+func (r *coreReader) trace() *trace.Trace {
+	t := &trace.Trace{
+		PID: r.core.Process.PID, Engine: EngineCore, Threads: make([]trace.Thread, len(r.core.Threads)),
+	}
+	sp, backing := r.space()
+	mem := corefile.NewMemory(r.core, backing)
+	u := unwind.Unwinder{Arch: r.core.Arch, MaxFrames: r.options.MaxFrames}
+	var frames []unwind.Frame
+	for i := range r.core.Threads {
+		th := &r.core.Threads[i]
+		began := time.Now()
+		var stop unwind.Stop
+		frames, stop = u.Unwind(frames[:0], th.Registers, mem, coreSpace{space: sp, mem: mem})
+		walked := time.Now()
+		t.Threads[i] = trace.Thread{
+			TID: th.TID, Stop: stop.String(), Whole: stop.Whole(), Frames: sp.name(frames),
+		}
+		t.Unwind += walked.Sub(began)
+		t.Symbolize += time.Since(walked)
+	}
+	if len(t.Threads) > 0 {
+		t.Threads[0].Name, t.Threads[0].State = r.core.Process.Name, r.core.Process.State
+	}
+	return t
+}
+
+var _ cfi.Memory = (*corefile.Memory)(nil)

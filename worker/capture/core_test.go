@@ -1,0 +1,204 @@
+package capture_test
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ulikunitz/xz"
+
+	"pg_stat_backtrace/unwind/corefile"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// coresDir holds what scripts/cores.sh has made: for each architecture and each way of keeping a stack a program, its
+// core and gdb's backtrace of it.
+const coresDir = "../../unwind/corefile/testdata"
+
+// coreStack is the stack of testdata/src/stack.c when it ends, whatever it was built for; "" is the trampoline.
+var coreStack = []string{
+	"leaf", "crash", "deeper", "deeper", "deeper", "deeper", "on_signal", "",
+	"leaf", "middle", "outer", "start_c", "_start",
+}
+
+// unpack decompresses a file of coresDir into dir.
+func unpack(t *testing.T, dir, name string) string {
+	t.Helper()
+	packed, err := os.ReadFile(filepath.Join(coresDir, name+".xz"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := xz.NewReader(bytes.NewReader(packed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f, err := os.Create(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	if _, err := io.Copy(f, r); err != nil {
+		t.Fatal(err)
+	}
+	return f.Name()
+}
+
+// TestCores has every core of the five architectures: the whole stack is as the program's source has it, and each frame
+// that gdb-multiarch found has the same address and name. gdb gives up, or goes round in circles, at some trampolines
+// and signed addresses; how many of the frames it confirms is printed.
+func TestCores(t *testing.T) {
+	cores, err := filepath.Glob(filepath.Join(coresDir, "*.core.xz"))
+	if err != nil || len(cores) < 30 {
+		t.Fatalf("%d cores, %v", len(cores), err)
+	}
+	frames, confirmed := 0, 0
+	seen := make(map[string]int)
+	for _, path := range cores {
+		name := strings.TrimSuffix(filepath.Base(path), ".core.xz")
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			c, err := capture.Core(unpack(t, dir, name+".core"), capture.CoreOptions{Exe: unpack(t, dir, name)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(c.Refused) > 0 || c.Signal != 11 || !strings.HasPrefix(name, c.Arch+"-") {
+				t.Errorf("refused %v, signal %d, %s", c.Refused, c.Signal, c.Arch)
+			}
+			th := &c.Trace.Threads[0]
+			checkCoreStack(t, th)
+			n := compareWithGDB(t, name, th.Frames)
+			frames, confirmed = frames+len(th.Frames), confirmed+n
+			seen[c.Arch]++
+		})
+	}
+	t.Logf("%d frames of %v cores, %d of them found by gdb too", frames, seen, confirmed)
+	if len(seen) != 5 || confirmed < frames/2 {
+		t.Errorf("%d architectures, %d of %d frames confirmed", len(seen), confirmed, frames)
+	}
+}
+
+// checkCoreStack compares the names with coreStack.
+func checkCoreStack(t *testing.T, th *trace.Thread) {
+	t.Helper()
+	names := make([]string, len(th.Frames))
+	for i := range th.Frames {
+		f := &th.Frames[i]
+		names[i] = f.Function
+		if f.Note == "signal handler called" {
+			names[i] = ""
+		}
+	}
+	if !slices.Equal(names, coreStack) || !th.Whole {
+		t.Errorf("stack %q, %s", names, th.Stop)
+	}
+}
+
+var gdbFrame = regexp.MustCompile(`^#(\d+)\s+0x([0-9a-f]+) in (\S+) \(`)
+
+// compareWithGDB compares the frames that gdb named and returns their number.
+func compareWithGDB(t *testing.T, name string, frames []trace.Frame) int {
+	t.Helper()
+	f, err := os.Open(filepath.Join(coresDir, name+".gdb"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	n := 0
+	for lines := bufio.NewScanner(f); lines.Scan(); {
+		m := gdbFrame.FindStringSubmatch(lines.Text())
+		if m == nil || m[3] == "??" { // beyond what gdb can tell, it invents
+			continue
+		}
+		var level int
+		var pc uint64
+		if _, err := fmt.Sscanf(m[1]+" "+m[2], "%d %x", &level, &pc); err != nil {
+			t.Fatal(err)
+		}
+		if level >= len(frames) || frames[level].Address != pc || frames[level].Function != m[3] {
+			t.Errorf("gdb has %s", lines.Text())
+			continue
+		}
+		n++
+	}
+	return n
+}
+
+// TestCoreWrongExe offers programs that are not the core's: each is refused, told, and no name of it appears.
+func TestCoreWrongExe(t *testing.T) {
+	dir := t.TempDir()
+	core := unpack(t, dir, "aarch64-cfi.core")
+	for _, test := range []struct{ exe, why string }{
+		{"s390x-cfi", "it is for EM_S390"},
+		{"aarch64-pie", ""},
+		{"aarch64-fp", ""},
+	} {
+		t.Run(test.exe, func(t *testing.T) {
+			c, err := capture.Core(core, capture.CoreOptions{Exe: unpack(t, t.TempDir(), test.exe)})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !c.WrongExe || len(c.Refused) != 1 || !strings.Contains(c.Refused[0].Error(), corefile.ErrMismatch.Error()) ||
+				!strings.Contains(c.Refused[0].Error(), test.why) {
+				t.Errorf("wrong %v, refused %v", c.WrongExe, c.Refused)
+			}
+			for _, f := range c.Trace.Threads[0].Frames {
+				if f.Function != "" {
+					t.Errorf("named %s", f.Function)
+				}
+			}
+		})
+	}
+}
+
+// TestCoreUnproved has a program of the same shape as the core's: qemu leaves out the program's only read-only segment.
+// Nothing refutes it, and the user is told that nothing confirms it.
+func TestCoreUnproved(t *testing.T) {
+	dir := t.TempDir()
+	for core, unproved := range map[string]int{"aarch64-cfi": 1, "x86_64-cfi": 0} {
+		c, err := capture.Core(unpack(t, dir, core+".core"), capture.CoreOptions{Exe: unpack(t, dir, core)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(c.Unproved) != unproved || len(c.Refused) != 0 {
+			t.Errorf("%s: unproved %v, refused %v", core, c.Unproved, c.Refused)
+		}
+	}
+}
+
+// TestCoreCut cuts a core at many places: what is left gives frames or an error, and is called truncated.
+func TestCoreCut(t *testing.T) {
+	dir := t.TempDir()
+	exe := unpack(t, dir, "riscv64-cfi")
+	whole, err := os.ReadFile(unpack(t, dir, "riscv64-cfi.core"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cut := filepath.Join(dir, "cut")
+	stacks, errs := 0, 0
+	for n := 0; n < len(whole); n += 97 {
+		if err := os.WriteFile(cut, whole[:n], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c, err := capture.Core(cut, capture.CoreOptions{Exe: exe})
+		if err != nil {
+			errs++
+			continue
+		}
+		stacks++
+		if len(c.Refused) == 0 || len(c.Trace.Threads[0].Frames) == 0 {
+			t.Fatalf("%d of %d bytes: refused %v, %d frames", n, len(whole), c.Refused, len(c.Trace.Threads[0].Frames))
+		}
+	}
+	t.Logf("%d stacks, %d errors", stacks, errs)
+	if stacks < 50 || errs == 0 {
+		t.Errorf("%d stacks, %d errors", stacks, errs)
+	}
+}

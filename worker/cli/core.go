@@ -1,0 +1,89 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/render"
+)
+
+// coreFlags are the flags of capture that are about core files.
+type coreFlags struct {
+	file, exe, sysroot string
+}
+
+func (c *coreFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&c.file, "core", "", "print the stacks of the core `FILE` instead of a process's")
+	fs.StringVar(&c.exe, "exe", "", "with --core: the program's `FILE`, if it is not where the core says")
+	fs.StringVar(&c.sysroot, "sysroot", "", "with --core: look for the program and its libraries below `DIR`")
+}
+
+// check refuses what does not go together.
+func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
+	if c.file == "" {
+		if c.exe != "" || c.sysroot != "" {
+			return errors.New("--exe and --sysroot are for --core")
+		}
+		return nil
+	}
+	if len(args) > 0 {
+		return errors.New("--core and process ids exclude each other")
+	}
+	for _, name := range []string{"repeat", "interval", "timeout", "stats", "threads", "no-context"} {
+		if cmd.Flags().Changed(name) {
+			return fmt.Errorf("--%s is for processes, not for --core", name)
+		}
+	}
+	return nil
+}
+
+// runCore prints the stacks of a core file. Files that were refused are told on stderr; a wrong --exe is a failure.
+func (f *captureFlags) runCore(stdout, stderr io.Writer) error {
+	c, err := capture.Core(f.core.file, capture.CoreOptions{
+		Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames,
+	})
+	if err != nil {
+		return err
+	}
+	for _, err := range c.Refused {
+		for line := range strings.SplitSeq(err.Error(), "\n") {
+			tellf(stderr, "%s", line)
+		}
+	}
+	for _, file := range c.Unproved {
+		tellf(stderr, "%s is taken on trust: the core holds nothing of it to compare", file)
+	}
+	switch f.format {
+	case formatJSON:
+		err = render.JSON(stdout, c.Trace)
+	case formatShort:
+		_, err = fmt.Fprintln(stdout, render.Short(c.Trace, render.Options{}))
+	default:
+		_, err = fmt.Fprintf(stdout, "%s\n%s\n", coreTitle(c), render.Text(c.Trace, render.Options{}))
+	}
+	if err == nil && c.WrongExe {
+		err = errReported
+	}
+	return err
+}
+
+// coreTitle is the line above a core's stacks.
+func coreTitle(c *capture.CoreTrace) string {
+	s := fmt.Sprintf("core of process %d (%s), %s", c.Trace.PID, render.Word(c.Name), c.Arch)
+	if c.Signal == 0 {
+		return s
+	}
+	s += fmt.Sprintf(", signal %d", c.Signal)
+	if name := unix.SignalName(syscall.Signal(c.Signal)); name != "" {
+		s += " (" + name + ")"
+	}
+	return s
+}

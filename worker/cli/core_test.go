@@ -1,0 +1,58 @@
+package cli
+
+import (
+	"encoding/json"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestCaptureCore compares what gcore has of a sleeping process with what a capture of the process itself has: the same
+// frames, and in the core's title its name.
+func TestCaptureCore(t *testing.T) {
+	gcore, err := exec.LookPath("gcore")
+	if err != nil {
+		t.Skip("no gcore (package gdb)")
+	}
+	pid := sleeper(t)
+	prefix := filepath.Join(t.TempDir(), "core")
+	if out, err := exec.CommandContext(t.Context(), gcore, "-o", prefix, pid).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	core := prefix + "." + pid
+
+	_, live, _ := run(t, "capture", pid)
+	status, out, stderr := run(t, "capture", "--core", core)
+	_, wantFrames, _ := strings.Cut(live, "\n")
+	title, frames, _ := strings.Cut(out, "\n")
+	if status != 0 || stderr != "" || frames != wantFrames {
+		t.Errorf("status %d, %q\nlive\n%s\ncore\n%s", status, stderr, wantFrames, frames)
+	}
+	if ok, _ := regexp.MatchString(`^core of process `+pid+` \(sleep\), \w+`, title); !ok {
+		t.Errorf("title %q", title)
+	}
+
+	status, out, _ = run(t, "capture", "--core", core, "--format", "json")
+	var doc struct {
+		Engine  string `json:"engine"`
+		Threads []struct {
+			Frames []struct {
+				Address string `json:"address"`
+			} `json:"frames"`
+		} `json:"threads"`
+	}
+	if err := json.Unmarshal([]byte(out), &doc); err != nil || status != 0 || doc.Engine != "core" ||
+		len(doc.Threads) != 1 || len(doc.Threads[0].Frames) != strings.Count(frames, "\n") {
+		t.Errorf("status %d, %v, %s", status, err, out)
+	}
+
+	status, out, stderr = run(t, "capture", "--core", core, "--exe", "/bin/ls")
+	if status != 1 || !strings.Contains(stderr, "not the file of this core") || strings.Contains(out, "ls+0x") {
+		t.Errorf("wrong program: status %d, %q\n%s", status, stderr, out)
+	}
+	if !strings.Contains(out, "libc.so") {
+		t.Errorf("the libraries are lost with the program:\n%s", out)
+	}
+}
