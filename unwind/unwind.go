@@ -31,6 +31,9 @@ const (
 	// frame information covers the callee. A callee that had not yet saved
 	// the frame pointer hides its caller from this method.
 	ByFramePointer
+	// ByRecovery frames follow from call frame information that needed the
+	// frame pointer, which was not known and was recovered by proof.
+	ByRecovery
 	// ByReturnAddress is the caller of a jump to an address that holds no
 	// code: the call has pushed its return address and nothing else.
 	ByReturnAddress
@@ -71,6 +74,16 @@ type Module struct {
 	Bias uint64
 	// CFI is the image's call frame information, nil if it has none.
 	CFI *cfi.Table
+	// Code reads the image's instructions, nil if it cannot. They are asked
+	// for only where a register that is needed is not known.
+	Code Code
+}
+
+// Code is the instructions of an image.
+type Code interface {
+	// Code returns n bytes of code at a link-time address, or an error if not
+	// all of them are code.
+	Code(addr, n uint64) ([]byte, error)
 }
 
 // Modules is the executable part of an address space.
@@ -124,6 +137,7 @@ type walk struct {
 	regs     arch.Registers // of the frame that is being left
 	row      cfi.Row
 	switches int
+	trial    bool // the walk tries a value: what it finds is not believed yet
 }
 
 // recorder remembers the address that a rule asked for in vain.
