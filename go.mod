@@ -10,6 +10,7 @@ require (
 	github.com/spf13/cobra v1.10.2
 	github.com/ulikunitz/xz v0.5.17
 	go.uber.org/goleak v1.3.0
+	golang.org/x/arch v0.24.0
 	golang.org/x/sync v0.24.0
 	golang.org/x/sys v0.49.0
 )

@@ -8,8 +8,13 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// Engine is the value of Snapshot.Engine.
-const Engine = "stop"
+// The values of Snapshot.Engine.
+const (
+	Engine        = "stop"    // Capture: the process was stopped
+	EngineBlocked = "blocked" // Observe: it slept, before and after its stack was copied
+	EngineRunning = "running" // Observe: it was on the CPU, and the kernel took a sample
+	EngineMixed   = "blocked+running"
+)
 
 // Target is the process that may be captured. Everything but the number guards against another process having taken
 // the number over; it is checked while the process cannot vanish.
@@ -24,7 +29,7 @@ type Target struct {
 type Options struct {
 	MaxStack int           // bytes of stack per thread at most; 0: 1 MiB; more than 64 MiB are not given
 	RedZone  int           // bytes below the stack pointer that belong to the stack; 0: 128; negative: none
-	Deadline time.Duration // from the call to the stop of the target; 0: 3 s
+	Deadline time.Duration // from the call to the stop of the target, or to its observation; 0: 3 s
 	// AllThreads captures every thread of the process, all of them stopped at the same time, instead of the main
 	// thread alone.
 	AllThreads bool
@@ -76,7 +81,13 @@ type Thread struct {
 	Name      string
 	State     byte   // as procfs.Stat.State, before the stop
 	Registers []byte // NT_PRSTATUS general registers in the kernel's layout and byte order; nil: none
-	Stack     Stack
+	// Syscall is all that is known of the registers of a thread that was seen asleep (EngineBlocked); else nil.
+	Syscall *procfs.Syscall
+	// WaitChannel and KernelStack say where in the kernel a thread in uninterruptible sleep (state D) was seen, as far as
+	// the kernel tells; see procfs.WaitChannel and procfs.KernelStack. EngineBlocked only.
+	WaitChannel string
+	KernelStack []string
+	Stack       Stack
 	// Err says what is missing and why: ErrExited (it ended meanwhile), ErrDeadline (it did not stop while the others
 	// stood still), ErrTraced; with registers but no stack, ErrNoStack. Nil for a complete thread.
 	Err error

@@ -1,6 +1,7 @@
-// Package ptrace stops a process for some microseconds, copies its registers and its stack, and lets it go. It
-// interprets nothing: what the registers mean, whose functions the addresses are and whether somebody may look are
-// matters of other packages. The position of the stack pointer in the registers is all it knows of an architecture.
+// Package ptrace stops a process for some microseconds, copies its registers and its stack, and lets it go; or, where
+// a stop is not wanted or not possible, observes it without one (Observe). It interprets nothing: what the registers
+// mean, whose functions the addresses are and whether somebody may look are matters of other packages. The positions
+// of the registers in the kernel's structures are all it knows of an architecture.
 //
 // # What it promises to the target
 //

@@ -24,6 +24,8 @@ var (
 	ErrInvalidPID = errors.New("not a process id")
 	// ErrSelf: a process cannot trace itself.
 	ErrSelf = errors.New("cannot trace the own process")
+	// ErrNotObserved: no consistent view of the target was to be had without stopping it; see ObserveError.
+	ErrNotObserved = errors.New("could not be seen consistently without a stop")
 	// ErrNoStack: Thread.Err where the registers were read and the stack was not: the stack pointer leads nowhere.
 	ErrNoStack = errors.New("no readable stack at the stack pointer")
 )
@@ -41,6 +43,7 @@ const (
 	ReasonKernelThread Reason = "kernel thread" // has no user stack
 	ReasonHidden       Reason = "hidepid"       // /proc is mounted with hidepid, the process is another user's
 	ReasonSeccomp      Reason = "seccomp"       // this process runs under a seccomp filter, as in containers
+	ReasonPerf         Reason = "perf"          // kernel.perf_event_paranoid forbids to sample it
 	ReasonUnknown      Reason = "unknown"       // none of these: a security module such as SELinux or AppArmor
 )
 

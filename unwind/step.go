@@ -54,11 +54,13 @@ func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 	case errors.Is(err, cfi.ErrUndefinedRA):
 		return Frame{}, Stop{Reason: EndOfStack}
 	case errors.Is(err, cfi.ErrRegister):
-		// A chain has led here, and does not tell the registers that the rules need.
-		if next, stop := w.stepChain(frame); stop.Reason == running {
-			return next, stop
+		// A chain has led here, and does not tell the registers that the rules need; or nothing has told the frame pointer.
+		if _, known := w.regs.Get(w.arch.FP); known || w.arch.Chain.Base != w.arch.FP {
+			if next, stop := w.stepChain(frame); stop.Reason == running {
+				return next, stop
+			}
 		}
-		return Frame{}, Stop{Reason: BadCFI, Address: frame.PC, Err: err}
+		return w.recoverFramePointer(frame, err)
 	case errors.Is(err, cfi.ErrMemory):
 		return Frame{}, Stop{Reason: NoMemory, Address: w.mem.missing, Err: err}
 	case err != nil:
@@ -117,13 +119,14 @@ func (w *walk) knowsSP() bool {
 // mayStay says whether a caller whose stack pointer is not beyond its callee's
 // may be believed: a signal handler on an alternate stack returns to another
 // stack, and a leaf that keeps its return address in a register has no stack
-// of its own.
+// of its own: also on x86-64, where vfork of the GNU C library does so.
 func (w *walk) mayStay(frame *Frame, pc, oldSP, newSP uint64) bool {
 	if frame.Signal {
 		w.switches++
 		return w.switches <= maxStackSwitches
 	}
 	_, leaf := linkRegister(w.arch)
+	leaf = leaf || w.row.Rule(w.row.ReturnColumn()).Kind == cfi.RuleRegister
 	return leaf && frame.Exact && newSP == oldSP && pc != frame.PC
 }
 

@@ -29,6 +29,9 @@ const (
 	NoCFI
 	// NoCode: the address lies in no executable mapping.
 	NoCode
+	// UnknownRegister: a rule needs a register whose value is not known. The
+	// Stop's Err says why the value could not be recovered.
+	UnknownRegister
 )
 
 var reasonTexts = [...]string{
@@ -41,6 +44,8 @@ var reasonTexts = [...]string{
 	BadCFI:      "unusable call frame information",
 	NoCFI:       "no call frame information",
 	NoCode:      "return address outside any code",
+
+	UnknownRegister: "a register that is needed is not known",
 }
 
 // String returns a short English phrase.
@@ -66,6 +71,9 @@ func (s Stop) Whole() bool { return s.Reason == EndOfStack }
 
 // String returns the reason with the address it speaks of.
 func (s Stop) String() string {
+	if s.Reason == UnknownRegister && s.Err != nil {
+		return fmt.Sprintf("%s: %v", s.Reason, s.Err)
+	}
 	if s.Address == 0 {
 		return s.Reason.String()
 	}

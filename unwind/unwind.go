@@ -32,6 +32,9 @@ const (
 	// that had not yet saved the frame pointer hides its caller from this
 	// method.
 	ByFramePointer
+	// ByRecovery frames follow from call frame information that needed the
+	// frame pointer, which was not known and was recovered by proof.
+	ByRecovery
 	// ByReturnAddress is the caller of a jump to an address that holds no
 	// code: the call has pushed its return address and nothing else.
 	ByReturnAddress
@@ -77,6 +80,17 @@ type Module struct {
 	Bias uint64
 	// CFI is the image's call frame information, nil if it has none.
 	CFI *cfi.Table
+	// Code reads the image's instructions, nil if it cannot. They are asked
+	// for only where a register that is needed is not known.
+	Code ImageCode
+}
+
+// ImageCode is the instructions of an image, by link-time address; Code is
+// those of an address space.
+type ImageCode interface {
+	// Code returns n bytes of code at a link-time address, or an error if not
+	// all of them are code.
+	Code(addr, n uint64) ([]byte, error)
 }
 
 // Modules is the executable part of an address space.
@@ -131,6 +145,7 @@ type walk struct {
 	low      uint64         // of its stack pointer, if that is not known
 	row      cfi.Row
 	switches int
+	trial    bool // the walk tries a value: what it finds is not believed yet
 }
 
 // recorder remembers the address that a rule asked for in vain.

@@ -33,7 +33,7 @@ func settings(s map[string]string) (capture.Options, error) {
 			on, err = boolean(name, value)
 			o.NoContext = !on
 		case "nonstop":
-			_, err = boolean(name, value)
+			o.NonStop, err = boolean(name, value)
 		}
 		if err != nil {
 			return o, err

@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -78,19 +79,29 @@ func TestParseSyscall(t *testing.T) {
 	for text, want := range map[string]Syscall{
 		"running\n": {Running: true},
 		"232 0x4 0x1 0x2 0x3 0x4 0x5 0x7ffe12345678 0x7f0011223344\n": {
-			Number: 232, SP: 0x7ffe12345678, PC: 0x7f0011223344,
+			Number: 232, Args: [6]uint64{4, 1, 2, 3, 4, 5}, SP: 0x7ffe12345678, PC: 0x7f0011223344,
 		},
 		"-1 0x7ffe12345678 0x7f0011223344\n": {Number: -1, SP: 0x7ffe12345678, PC: 0x7f0011223344},
 	} {
-		if got, err := ParseSyscall(text); err != nil || got.Running != want.Running || got.Number != want.Number ||
-			got.SP != want.SP || got.PC != want.PC {
+		if got, err := ParseSyscall(text); err != nil || got != want {
 			t.Errorf("%q: %+v, %v", text, got, err)
 		}
 	}
-	for _, text := range []string{"", "\n", "7", "7 0x1", "x 0x1 0x2", "0 0x1 0x2 0x3 0x4 0x5 0x6 0x7"} {
+	for _, text := range []string{"", "\n", "7", "7 0x1", "x 0x1 0x2", "0 0x1 0x2 0x3 0x4 0x5 0x6 0x7",
+		"0 0x1 0x2 x 0x4 0x5 0x6 0x7 0x8"} {
 		if got, err := ParseSyscall(text); err == nil {
 			t.Errorf("%q: %+v", text, got)
 		}
+	}
+}
+
+func TestParseKernelStack(t *testing.T) {
+	text := "[<0>] ep_poll+0x2f0/0x3d0\n[<0>] do_syscall_64+0x71/0x280\nwhat is this\n[<0>] \n"
+	if got := ParseKernelStack(text); !slices.Equal(got, []string{"ep_poll+0x2f0/0x3d0", "do_syscall_64+0x71/0x280"}) {
+		t.Errorf("%q", got)
+	}
+	if got := ParseKernelStack(strings.Repeat(text, 1000)); len(got) != 64 {
+		t.Errorf("%d frames", len(got))
 	}
 }
 

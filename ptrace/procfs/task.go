@@ -12,9 +12,11 @@ import (
 
 // Syscall is what /proc/PID/task/TID/syscall shows (proc_pid_syscall(5)).
 type Syscall struct {
-	Running bool   // on the CPU or waiting for it: nothing else is known
-	Number  int    // system call, -1 when blocked outside of one (a page fault)
-	SP, PC  uint64 // of the user mode, where it will go on
+	Running bool // on the CPU or waiting for it: nothing else is known
+	Number  int  // system call, -1 when blocked outside of one (a page fault)
+	// Args are the call's arguments as the registers held them; all zero when Number is -1.
+	Args   [6]uint64
+	SP, PC uint64 // of the user mode, where it will go on
 }
 
 // ReadSyscall tells what a thread waits in. It needs the right to trace the process.
@@ -45,7 +47,36 @@ func ParseSyscall(text string) (Syscall, error) {
 	if err1 != nil || err2 != nil {
 		return Syscall{}, formatError("syscall", text)
 	}
-	return Syscall{Number: int(number), SP: sp, PC: pc}, nil
+	s := Syscall{Number: int(number), SP: sp, PC: pc}
+	for i, field := range fields[1 : len(fields)-2] {
+		if s.Args[i], err = strconv.ParseUint(field, 0, 64); err != nil {
+			return Syscall{}, formatError("syscall", text)
+		}
+	}
+	return s, nil
+}
+
+// KernelStack tells where in the kernel a thread sleeps, innermost first, as symbol+offset/size. Only a process with
+// CAP_SYS_ADMIN is shown it.
+func KernelStack(pid, tid int) ([]string, error) {
+	text, err := readFile(taskPath(pid, tid, "stack"))
+	if err != nil {
+		return nil, err
+	}
+	return ParseKernelStack(text), nil
+}
+
+// ParseKernelStack parses the contents of a stack file (proc_pid_stack(5)); lines that it does not know are skipped.
+func ParseKernelStack(text string) []string {
+	const most = 64 // the kernel shows no more (MAX_STACK_TRACE_DEPTH in fs/proc/base.c)
+	var frames []string
+	for line := range strings.Lines(text) {
+		_, frame, ok := strings.Cut(strings.TrimSpace(line), ">] ")
+		if ok && frame != "" && len(frames) < most {
+			frames = append(frames, frame)
+		}
+	}
+	return frames
 }
 
 // WaitChannel names the function of the kernel that a thread sleeps in; "" when it does not sleep or the kernel does

@@ -2,6 +2,7 @@
 // writes a line to standard output when it is so.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -185,6 +186,31 @@ static void ragged(void)
 	nowhere((unsigned long)(m + page));
 }
 
+// zero spends its time in the kernel.
+static void zero(void)
+{
+	size_t size = 64 << 20;
+	char *m = malloc(size);
+	int fd = open("/dev/zero", O_RDONLY);
+	ready();
+	while (read(fd, m, size) > 0)
+		;
+}
+
+// restless runs and sleeps for about as long.
+static void restless(void)
+{
+	struct timespec nap = {0, 50000}; // and the timer's slack of as much
+	ready();
+	for (;;) {
+		for (int i = 0; i < 50000; i++)
+			counter++;
+		nanosleep(&nap, NULL);
+	}
+}
+
+static int busy; // at the bottom of deep
+
 static int deep(int kib)
 {
 	volatile char room[1024];
@@ -192,6 +218,8 @@ static int deep(int kib)
 	if (kib > 0)
 		return deep(kib - 1) + room[0];
 	ready();
+	if (busy)
+		spin();
 	rest();
 	return 0;
 }
@@ -266,6 +294,9 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "nowhere")) nowhere(16);
 	if (!strcmp(what, "ragged")) ragged();
 	if (!strcmp(what, "deep")) deep(n);
+	if (!strcmp(what, "deepbusy")) busy = 1, deep(n);
+	if (!strcmp(what, "zero")) zero();
+	if (!strcmp(what, "restless")) restless();
 	if (!strcmp(what, "grow")) grow();
 	if (!strcmp(what, "undumpable")) prctl(PR_SET_DUMPABLE, 0), ready(), rest();
 	if (!strcmp(what, "listed")) listed(n, argc > 3);

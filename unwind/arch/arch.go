@@ -76,6 +76,9 @@ type Arch struct {
 	// fpregs names the register of each word of NT_FPREGSET, where a psABI keeps
 	// general registers in floating point ones (s390x).
 	fpregs []int8
+	// syscallArgs names the registers that hold a system call's arguments, in
+	// their order; none where they may have changed or that was not looked into.
+	syscallArgs []int8
 }
 
 // Index returns the register number of a DWARF column, or -1 if the

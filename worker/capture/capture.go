@@ -6,6 +6,7 @@ package capture
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strconv"
 	"time"
@@ -50,6 +51,9 @@ type Options struct {
 	// NoContext leaves out what a PostgreSQL process says of itself: the levels of its functions, the text of its
 	// query and its wait event. A caller to whom pg_stat_activity would not show the query must set it.
 	NoContext bool
+	// NonStop captures without stopping the process. Its threads are then
+	// seen one after another.
+	NonStop bool
 }
 
 // A Capturer captures processes and remembers the images they run. It is safe
@@ -118,8 +122,10 @@ func flightKey(t ptrace.Target, o Options) string {
 	} {
 		buf = append(strconv.AppendInt(buf, n, 36), '/')
 	}
-	buf = append(strconv.AppendBool(buf, o.AllThreads), '/')
-	return string(strconv.AppendBool(buf, o.NoContext))
+	for _, flag := range [...]bool{o.AllThreads, o.NoContext, o.NonStop} {
+		buf = append(strconv.AppendBool(buf, flag), '/')
+	}
+	return string(buf)
 }
 
 func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
@@ -181,7 +187,7 @@ type run struct {
 // afterwards, as far as it was not before.
 func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	c := r.capturer
-	snap, err := ptrace.Capture(ctx, r.target, opts)
+	snap, notStopped, err := snapshot(ctx, r.target, opts, r.options.NonStop)
 	if err != nil {
 		return built{}, err
 	}
@@ -207,9 +213,10 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 			// Some image may have been taken for one that was at its place before: they are all looked at afresh.
 			b = c.build(snap, r.target.StartTime, r.options, &r.server)
 		}
-	case r.key.startTime != 0 && !r.options.AllThreads:
+	case r.key.startTime != 0 && !r.options.AllThreads && snap.Layout != nil:
 		c.known.keep(r.key, snap, b.used)
 	}
+	b.trace.NotStopped = notStopped
 	return b, nil
 }
 
@@ -237,18 +244,21 @@ func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options, ser
 	for i := range snap.Threads {
 		th := &snap.Threads[i]
 		out := &t.Threads[i]
-		*out = trace.Thread{TID: th.TID, Name: th.Name, State: th.State}
+		*out = trace.Thread{TID: th.TID, Name: th.Name, State: th.State, Kernel: kernel(th)}
 		began := time.Now()
 		var stop unwind.Stop
 		frames, stop = c.unwindThread(frames[:0], &u, th, snap.Also, space)
 		walked := time.Now()
 		out.Stop, out.Whole = stop.String(), stop.Whole()
-		if th.Err != nil {
+		switch {
+		case errors.Is(th.Err, ptrace.ErrExited):
+			out.Stop = "exited meanwhile"
+		case th.Err != nil:
 			out.Stop = th.Err.Error()
 		}
 		out.Frames = space.name(frames)
 		b.used = space.usedBy(frames, b.used)
-		if i == 0 {
+		if i == 0 && snap.Engine == ptrace.Engine {
 			server.read(t, snap, frames, space)
 		}
 		b.whole = b.whole && stop.Whole()
@@ -267,6 +277,10 @@ func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options, ser
 func (c *Capturer) unwindThread(
 	dst []unwind.Frame, u *unwind.Unwinder, th *ptrace.Thread, also []ptrace.Stack, space *space,
 ) ([]unwind.Frame, unwind.Stop) {
+	if call := th.Syscall; call != nil {
+		regs := c.arch.Blocked(call.PC, call.SP, call.Number >= 0, call.Args)
+		return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
+	}
 	if th.Registers == nil {
 		return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: th.Err}
 	}

@@ -22,8 +22,14 @@ import (
 // build compiles testdata/nest.c and returns the program.
 func build(t *testing.T, flags ...string) string {
 	t.Helper()
-	exe := filepath.Join(t.TempDir(), "nest")
-	args := append([]string{"-O1", "-Wall", "-Wextra", "-o", exe, "testdata/nest.c"}, flags...)
+	return compile(t, "testdata/nest.c", flags...)
+}
+
+// compile makes a program of one C file.
+func compile(t *testing.T, source string, flags ...string) string {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), strings.TrimSuffix(filepath.Base(source), ".c"))
+	args := append([]string{"-O1", "-pthread", "-Wall", "-Wextra", "-o", exe, source}, flags...)
 	if out, err := exec.CommandContext(t.Context(), "gcc", args...).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v\n%s", err, out)
 	}
@@ -32,6 +38,14 @@ func build(t *testing.T, flags ...string) string {
 
 // start runs the program until it sits still, and ends it with the test.
 func start(t *testing.T, exe string, args ...string) int {
+	t.Helper()
+	pid := run(t, exe, args...)
+	awaitState(t, pid, 'S')
+	return pid
+}
+
+// run runs the program until it is ready, and ends it with the test.
+func run(t *testing.T, exe string, args ...string) int {
 	t.Helper()
 	cmd := exec.Command(exe, args...)
 	out, err := cmd.StdoutPipe()
@@ -48,7 +62,6 @@ func start(t *testing.T, exe string, args ...string) int {
 	if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
 		t.Fatalf("%s %v did not get ready: %v", exe, args, err)
 	}
-	awaitState(t, cmd.Process.Pid, 'S')
 	return cmd.Process.Pid
 }
 

@@ -71,6 +71,8 @@ func note(f *unwind.Frame) string {
 		return "signal handler called"
 	case f.Method == unwind.ByFramePointer:
 		return "by frame pointer"
+	case f.Method == unwind.ByRecovery:
+		return "by recovered frame pointer"
 	case f.Method == unwind.ByReturnAddress:
 		return "caller of a bad address"
 	case f.Method == unwind.ByReturnRegister:

@@ -35,6 +35,7 @@ type captureFlags struct {
 	noContext bool
 	remote    debuginfodFlags
 	core      coreFlags
+	nonStop   bool
 }
 
 func newCapture() *cobra.Command {
@@ -46,6 +47,14 @@ func newCapture() *cobra.Command {
 (your own ones; with CAP_SYS_PTRACE, all), not only PostgreSQL's. The process
 stands still for some microseconds while its registers and its stack are
 copied; it is unwound and named afterwards.
+
+With --nonstop it does not stand still at all: a thread that sleeps is read as
+it sleeps, and it is proven that it did not wake up meanwhile; one on the CPU is
+sampled by the kernel, which needs CAP_PERFMON or kernel.perf_event_paranoid at
+2 or less. A process that cannot be stopped, because another program traces it
+or because it is in uninterruptible sleep, is captured in this way without being
+asked to. The output says how a process was captured if not by a stop, and
+where in the kernel it is in uninterruptible sleep.
 
 No stack waits for a debuginfod server: what it sends names the stacks of later
 rounds (--repeat), and of later calls. "symbols --fetch" waits for it.
@@ -87,7 +96,9 @@ one that is not the file that the process had is told and not used.`,
 	fs.DurationVarP(&f.interval, "interval", "i", 0, "`TIME` between two rounds of --repeat, such as 100ms")
 	fs.DurationVar(&f.timeout, "timeout", 3*time.Second, "give up if the process cannot be stopped within `TIME`")
 	fs.BoolVar(&f.stats, "stats", false, "print no stacks but what the captures took, in microseconds, as JSON")
-	fs.BoolVar(&f.threads, "threads", false, "all threads of each process, in one stop")
+	fs.BoolVar(&f.threads, "threads", false,
+		"all threads of each process, in one stop; with --nonstop, one after another")
+	fs.BoolVar(&f.nonStop, "nonstop", false, "do not stop the process")
 	fs.BoolVar(&f.noContext, "no-context", false,
 		"of a PostgreSQL process, leave out its functions, its query and its wait event")
 	f.remote.add(cmd)
@@ -135,7 +146,7 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	}
 	defer closeRemote()
 	opts := capture.Options{
-		MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext,
+		MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext, NonStop: f.nonStop,
 	}
 	failed := make(map[int]bool)
 	var st stats
@@ -207,8 +218,11 @@ func (f *captureFlags) print(w io.Writer, t *trace.Trace, several bool) error {
 			_, err = fmt.Fprintln(w, render.Short(t, render.Options{}))
 		}
 	default:
-		_, err = fmt.Fprintf(w, "process %d, stopped for %.1f us\n%s\n",
-			t.PID, float64(t.Pause.Nanoseconds())/1e3, render.Text(t, render.Options{}))
+		how := "not stopped" // the stack says why
+		if t.Pause > 0 {
+			how = fmt.Sprintf("stopped for %.1f us", float64(t.Pause.Nanoseconds())/1e3)
+		}
+		_, err = fmt.Fprintf(w, "process %d, %s\n%s\n", t.PID, how, render.Text(t, render.Options{}))
 	}
 	return err
 }

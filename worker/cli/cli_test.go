@@ -43,6 +43,20 @@ func sleeper(t *testing.T) string {
 	return ""
 }
 
+func TestCaptureNonStop(t *testing.T) {
+	t.Parallel()
+	pid := sleeper(t)
+	status, stdout, stderr := run(t, "capture", "--nonstop", pid)
+	if status != 0 || !strings.HasPrefix(stdout, "process "+pid+", not stopped\n#0 ") ||
+		!strings.Contains(stdout, "[not stopped, engine blocked]") {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+	status, stdout, stderr = run(t, "capture", "--nonstop", "--threads", "--format", "json", pid)
+	if status != 0 || !strings.Contains(stdout, `"engine":"blocked"`) || !strings.Contains(stdout, `"pause_us":0,`) {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+}
+
 func TestExitStatus(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

@@ -52,6 +52,22 @@ func faults() []faultTest {
 			"D state", &ptrace.DeadlineError{PID: 4711, After: 3 * time.Second, State: 'D', Channel: "nfs_wait"}, "55000",
 			[]string{"within 3s", "uninterruptible sleep in the kernel, in nfs_wait", "device or a file system"},
 		},
+		{
+			"neither stopped nor seen", errors.Join(&ptrace.TracedError{PID: 4711, Tracer: 99, Name: "gdb"},
+				&ptrace.ObserveError{PID: 4711, Blocked: errors.New("it moved"), Running: errors.New("it did not run")}),
+			"42501",
+			[]string{"Its tracer is process 99 (gdb). It could not be captured without a stop either: it moved; it did"},
+		},
+		{
+			"not seen", &ptrace.ObserveError{PID: 4711, After: time.Second, Attempts: 7, Blocked: errors.New("it moved")},
+			"55000", []string{"without stopping it", "After 7 attempts in 1s: it moved.", "turn nonstop off"},
+		},
+		{
+			"no sampling", &ptrace.ObserveError{PID: 4711, Blocked: errors.New("it was awake"), Running: &ptrace.PermissionError{
+				PID: 4711, Reason: ptrace.ReasonPerf, Detail: "kernel.perf_event_paranoid is 3 and CAP_PERFMON is missing",
+			}},
+			"42501", []string{"without stopping it", "kernel.perf_event_paranoid is 3", "Give the worker CAP_PERFMON"},
+		},
 		{"deadline", context.DeadlineExceeded, "55000", []string{"could not be stopped in time"}},
 		{"canceled", context.Canceled, "57014", []string{"canceled"}},
 		{

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"pg_stat_backtrace/ptrace"
@@ -29,10 +30,14 @@ func Of(pid int, err error) *Fault {
 			Detail:   "The process that it belonged to has exited.",
 		}
 	case errors.Is(err, ptrace.ErrTraced):
-		return traced(pid, err)
+		return withLook(traced(pid, err), err)
+	case errors.Is(err, ptrace.ErrDeadline):
+		return withLook(deadline(pid, err), err)
+	case errors.Is(err, ptrace.ErrNotObserved):
+		return notObserved(pid, err)
 	case errors.Is(err, ptrace.ErrNotPermitted):
 		return notPermitted(pid, err)
-	case errors.Is(err, ptrace.ErrDeadline), errors.Is(err, context.DeadlineExceeded):
+	case errors.Is(err, context.DeadlineExceeded):
 		return deadline(pid, err)
 	case errors.Is(err, context.Canceled):
 		return &Fault{SQLState: QueryCanceled, Message: fmt.Sprintf("capture of process with PID %d was canceled", pid)}
@@ -80,6 +85,8 @@ var permissionHints = map[ptrace.Reason]string{
 		"or run it as the server's operating system user.",
 	ptrace.ReasonSeccomp: "Allow ptrace and process_vm_readv in the worker's seccomp profile " +
 		"(in a container, its runtime's).",
+	ptrace.ReasonPerf: "Give the worker CAP_PERFMON, set kernel.perf_event_paranoid to 2 or less, " +
+		"or let the process be stopped.",
 	ptrace.ReasonUnknown: "A security module such as SELinux or AppArmor may forbid it; see the kernel's audit log.",
 }
 
@@ -119,6 +126,48 @@ func deadline(pid int, err error) *Fault {
 		}
 		f.Hint = "The kernel waits for a device or a file system there, " +
 			"and the process cannot be stopped, or ended, before that answers."
+	}
+	return f
+}
+
+// withLook adds why a process that could not be stopped could not be seen
+// otherwise either.
+func withLook(f *Fault, err error) *Fault {
+	var e *ptrace.ObserveError
+	if errors.As(err, &e) {
+		f.Detail = strings.TrimSpace(f.Detail + " It could not be captured without a stop either: " + looks(e) + ".")
+	}
+	return f
+}
+
+func looks(e *ptrace.ObserveError) string {
+	var parts []string
+	for _, err := range []error{e.Blocked, e.Running} {
+		var denied *ptrace.PermissionError
+		switch {
+		case err == nil:
+		case errors.As(err, &denied):
+			parts = append(parts, denied.Detail)
+		default:
+			parts = append(parts, err.Error())
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+func notObserved(pid int, err error) *Fault {
+	f := &Fault{
+		SQLState: NotInPrerequisiteState,
+		Message:  fmt.Sprintf("process with PID %d could not be captured without stopping it", pid),
+		Hint:     "Try again, or let it be stopped: turn nonstop off.",
+	}
+	var e *ptrace.ObserveError
+	if errors.As(err, &e) {
+		f.Detail = fmt.Sprintf("After %d attempts in %s: %s.", e.Attempts, e.After.Round(time.Millisecond), looks(e))
+	}
+	var denied *ptrace.PermissionError
+	if errors.As(err, &denied) {
+		f.SQLState, f.Hint = InsufficientPrivilege, permissionHints[denied.Reason]
 	}
 	return f
 }

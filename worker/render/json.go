@@ -15,6 +15,7 @@ import (
 type jsonTrace struct {
 	PID     int     `json:"pid"`
 	Engine  string  `json:"engine"`
+	NotStop string  `json:"not_stopped,omitempty"`
 	PauseUS float64 `json:"pause_us"`
 	// What a PostgreSQL process says of itself.
 	WaitEventType  string       `json:"wait_event_type,omitempty"`
@@ -29,6 +30,7 @@ type jsonThread struct {
 	Name       string      `json:"name,omitempty"`
 	State      string      `json:"state,omitempty"`
 	StopReason string      `json:"stop_reason"`
+	Kernel     []string    `json:"kernel_stack,omitempty"`
 	Frames     []jsonFrame `json:"frames"`
 }
 
@@ -63,7 +65,7 @@ type jsonLevel struct {
 // JSON writes the trace as one line of JSON.
 func JSON(w io.Writer, t *trace.Trace) error {
 	out := jsonTrace{
-		PID: t.PID, Engine: t.Engine,
+		PID: t.PID, Engine: t.Engine, NotStop: valid(t.NotStopped),
 		PauseUS:       float64(t.Pause.Nanoseconds()) / 1e3,
 		WaitEventType: t.Wait.Class, WaitEvent: t.Wait.Event,
 		Query: valid(t.Query), QueryTruncated: t.QueryCut,
@@ -79,7 +81,7 @@ func JSON(w io.Writer, t *trace.Trace) error {
 
 func newJSONThread(th *trace.Thread) jsonThread {
 	out := jsonThread{
-		TID: th.TID, Name: valid(th.Name), StopReason: th.Stop,
+		TID: th.TID, Name: valid(th.Name), StopReason: th.Stop, Kernel: th.Kernel,
 		Frames: make([]jsonFrame, len(th.Frames)),
 	}
 	if th.State != 0 {

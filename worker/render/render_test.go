@@ -66,6 +66,50 @@ func TestTextSaysWhereItWasCut(t *testing.T) {
 	checkContract(t, got)
 }
 
+func TestTextSaysHowItWasSeen(t *testing.T) {
+	t.Parallel()
+	tr := sample()
+	tr.Engine, tr.Pause, tr.NotStopped = "blocked", 0, "traced by process 7 (gdb)"
+	tr.Threads[0].Kernel = []string{"ep_poll+0x2f0/0x3d0", "do_syscall_64+0x71/0x280"}
+	got := render.Text(tr, render.Options{})
+	want := "#0  0x00007f0102030405 in epoll_wait+0x16 (libc.so.6) " +
+		"[not stopped: traced by process 7 (gdb), engine blocked] [in kernel: ep_poll <- do_syscall_64]\n"
+	if !strings.HasPrefix(got, want) {
+		t.Errorf("got:\n%s", got)
+	}
+	checkContract(t, got)
+	var b bytes.Buffer
+	if err := render.JSON(&b, tr); err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range []string{
+		`"engine":"blocked"`, `"not_stopped":"traced by process 7 (gdb)"`, `"pause_us":0`,
+		`"kernel_stack":["ep_poll+0x2f0/0x3d0","do_syscall_64+0x71/0x280"]`,
+	} {
+		if !strings.Contains(b.String(), part) {
+			t.Errorf("no %s in %s", part, b.String())
+		}
+	}
+	rows := render.Rows(tr, render.Options{})
+	note := "not stopped: traced by process 7 (gdb), engine blocked; in kernel: ep_poll <- do_syscall_64"
+	if rows[0][11] != note || rows[1][11] != "" {
+		t.Errorf("notes %q, %q", rows[0][11], rows[1][11])
+	}
+	tr.NotStopped = ""
+	if got := render.Text(tr, render.Options{}); !strings.Contains(got, " [not stopped, engine blocked] ") {
+		t.Errorf("got:\n%s", got)
+	}
+}
+
+func TestTextOfThreadsThatEnded(t *testing.T) {
+	t.Parallel()
+	tr := sample()
+	tr.Threads = append(tr.Threads, trace.Thread{TID: 4712, Name: "io", Stop: "exited meanwhile"})
+	if got := render.Text(tr, render.Options{}); !strings.HasSuffix(got, "\nThread 4712 (io) [exited meanwhile]") {
+		t.Errorf("got:\n%s", got)
+	}
+}
+
 func TestTextIsBounded(t *testing.T) {
 	t.Parallel()
 	tr := sample()

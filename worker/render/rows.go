@@ -9,13 +9,18 @@ import (
 // Rows renders the trace as a table, a row for each frame: level, address,
 // function, offset, module, build-id, address in the module, source file,
 // line, whether inlined, thread, note. What is absent is an empty cell. The
-// reason for which a walk ended early stands in its last row's note.
+// reason for which a walk ended early stands in its last row's note; how a
+// process was seen that was not stopped, and where in the kernel, in the first's.
 func Rows(t *trace.Trace, o Options) [][]string {
 	rows := make([][]string, 0, t.Depth())
 	for i := range t.Threads {
 		th := &t.Threads[i]
 		for j := range th.Frames {
 			f := &th.Frames[j]
+			note := f.Note
+			for k, list := 0, remarks(t, i); j == 0 && k < len(list); k++ {
+				note = joinNotes(note, list[k])
+			}
 			row := []string{
 				strconv.Itoa(f.Level), string(append([]byte("0x"), appendHex(nil, f.Address, 16)...)),
 				escape(f.Function, o), hex(f.Offset), escape(f.Module, o), f.BuildID, hex(f.ModuleOffset),
@@ -30,7 +35,7 @@ func Rows(t *trace.Trace, o Options) [][]string {
 			if j == len(th.Frames)-1 && !th.Whole {
 				row[11] = "stack cut: " + th.Stop
 			}
-			row[11] = escape(joinNotes(joinNotes(contextNote(t, i, j), f.Note), row[11]), o)
+			row[11] = escape(joinNotes(joinNotes(contextNote(t, i, j), note), row[11]), o)
 			rows = append(rows, row)
 		}
 	}

@@ -4,6 +4,7 @@ package render
 
 import (
 	"strconv"
+	"strings"
 
 	"pg_stat_backtrace/worker/trace"
 )
@@ -24,8 +25,10 @@ type Options struct {
 // What a PostgreSQL process says of itself stands in further notes: its functions at the frames that they belong to,
 // what it waits for at the innermost, its query at the frame that received it.
 //
-// A trace of several threads has a header line before each. There is no
-// trailing newline.
+// A trace of several threads has a header line before each; one without frames
+// says why there. How a process was seen that was not stopped, and where in the
+// kernel a thread sleeps, are notes on the first frame. There is no trailing
+// newline.
 func Text(t *trace.Trace, o Options) string {
 	buf := make([]byte, 0, 4096)
 	for i := range t.Threads {
@@ -51,7 +54,35 @@ func appendHeader(buf []byte, th *trace.Thread) []byte {
 		buf = append(buf, " state "...)
 		buf = append(buf, th.State)
 	}
+	if len(th.Frames) == 0 {
+		buf = append(buf, " ["...)
+		buf = appendName(buf, th.Stop, true)
+		buf = append(buf, ']')
+	}
 	return append(buf, '\n')
+}
+
+// remarks are what is to be said with a thread's first frame: with that of the
+// first thread, how a process was captured that was not stopped; and where in
+// the kernel the thread sleeps, innermost function first, without the offsets,
+// which tell little there.
+func remarks(t *trace.Trace, thread int) []string {
+	var list []string
+	switch {
+	case thread > 0 || t.Engine == "" || t.Engine == "stop" || t.Engine == "core":
+	case t.NotStopped == "":
+		list = append(list, "not stopped, engine "+t.Engine)
+	default:
+		list = append(list, "not stopped: "+t.NotStopped+", engine "+t.Engine)
+	}
+	if frames := t.Threads[thread].Kernel; len(frames) > 0 {
+		names := make([]string, len(frames))
+		for i, frame := range frames {
+			names[i], _, _ = strings.Cut(frame, "+")
+		}
+		list = append(list, "in kernel: "+strings.Join(names, " <- "))
+	}
+	return list
 }
 
 // appendThread appends a line for each frame. The reason for which a walk
@@ -66,6 +97,9 @@ func appendThread(buf []byte, t *trace.Trace, number int, o Options) []byte {
 		buf = appendFrame(buf, &th.Frames[i], o.ASCII)
 		if first {
 			buf = appendSession(buf, t, i, o.ASCII)
+		}
+		for j, list := 0, remarks(t, number); i == 0 && j < len(list); j++ {
+			buf = appendNote(buf, list[j], o.ASCII)
 		}
 		if last && !th.Whole {
 			buf = append(buf, " [stack cut: "...)
@@ -119,12 +153,16 @@ func appendRemarks(buf []byte, f *trace.Frame, ascii bool) []byte {
 	for i := range f.Levels {
 		buf = appendLevel(buf, &f.Levels[i], ascii)
 	}
-	if f.Note != "" {
-		buf = append(buf, " ["...)
-		buf = appendName(buf, f.Note, ascii)
-		buf = append(buf, ']')
+	return appendNote(buf, f.Note, ascii)
+}
+
+func appendNote(buf []byte, note string, ascii bool) []byte {
+	if note == "" {
+		return buf
 	}
-	return buf
+	buf = append(buf, " ["...)
+	buf = appendName(buf, note, ascii)
+	return append(buf, ']')
 }
 
 // appendAddress appends 0x and sixteen digits.

@@ -8,10 +8,15 @@ import "time"
 // A Trace is the named stack of a process at one moment.
 type Trace struct {
 	PID int
-	// Engine is how the process was captured: "stop".
+	// Engine is how the process was captured: "stop"; or, without a stop,
+	// "blocked" (it slept), "running" (sampled on the CPU), "blocked+running"
+	// (some threads so, some so).
 	Engine string
+	// NotStopped says why a process that was to be stopped was captured by
+	// another engine; else it is empty.
+	NotStopped string
 	// Pause is how long the process stood still at most, Held the part of it
-	// from the moment the stop was known.
+	// from the moment the stop was known; both are 0 without a stop.
 	Pause, Held time.Duration
 	// Unwind and Symbolize are what the steps after the pause took.
 	Unwind    time.Duration
@@ -46,6 +51,10 @@ type Thread struct {
 	// Stop says why the walk ended; Whole is set if it saw the stack's end.
 	Stop  string
 	Whole bool
+	// Kernel is where in the kernel a thread in uninterruptible sleep was seen,
+	// innermost first; only the innermost function where the kernel shows no
+	// more.
+	Kernel []string
 	// Frames are innermost first.
 	Frames []Frame
 }

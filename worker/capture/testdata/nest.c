@@ -5,6 +5,8 @@
  *	nest altstack		in pause() in a signal handler on an alternate stack
  *	nest null		in the handler of the SIGSEGV of a call through NULL
  *	nest deep N		N recursive calls deep
+ *	nest vfork		in vfork(), in uninterruptible sleep, until its child ends
+ *	nest busy		does not sit still, but spins in spin()
  *
  * It writes a byte to standard output when it is there, or nearly: the reader
  * then waits until the process sleeps.
@@ -15,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static const char *mode = "";
@@ -48,6 +51,28 @@ recurse(int n)
 	return recurse(n - 1) + depth;
 }
 
+__attribute__((noinline)) static void
+spin(void)
+{
+	if (write(1, "r", 1) != 1)
+		_exit(3);
+	while (nowhere == NULL)
+		depth++;
+}
+
+__attribute__((noinline)) static void
+fork_and_wait(void)
+{
+	if (vfork() == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (write(1, "r", 1) != 1)
+			_exit(3);
+		for (;;)
+			pause();
+	}
+	__asm__ volatile("");
+}
+
 __attribute__((noinline)) void
 inner(void)
 {
@@ -55,6 +80,10 @@ inner(void)
 		raise(SIGUSR1);
 	else if (strcmp(mode, "null") == 0)
 		nowhere();
+	else if (strcmp(mode, "vfork") == 0)
+		fork_and_wait();
+	else if (strcmp(mode, "busy") == 0)
+		spin();
 	else if (strcmp(mode, "deep") == 0)
 		depth += recurse(depth);
 	else

@@ -1,0 +1,160 @@
+package ptrace
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// Why a sleeping thread can be read without a stop: the kernel answers /proc/PID/syscall only for a thread that is off
+// the CPU (task_current_syscall in lib/syscall.c waits for that), and counts every time a thread leaves the CPU. The
+// counts are read first and last. A thread that ran between the two looks at its system call was off the CPU at both of
+// them, so it left the CPU in between, so it was counted in between. Equal counts therefore mean that it did not run at
+// all, and what it alone writes, its registers and its stack, was the same all the time. That nobody else wrote to the
+// stack (a child that vfork lets run on it, a tracer) shows in copying it twice.
+
+// look is what is known of a thread's state without stopping it.
+type look struct {
+	call                   procfs.Syscall
+	voluntary, involuntary uint64
+}
+
+// blocked reads a thread that sleeps. errAwake: it does not; errMoved: it woke up, or its stack was written to.
+func (w *observer) blocked(tid int) (Thread, error) {
+	pid := w.target.PID
+	thread := Thread{TID: tid}
+	status, err := procfs.ReadTaskStatus(pid, tid)
+	if err != nil {
+		return thread, w.procError(tid, err)
+	}
+	thread.Name, thread.State = status.Name, status.State
+	if isDead(status.State) {
+		return thread, exitedError(tid)
+	}
+	first := look{voluntary: status.VoluntarySwitches, involuntary: status.InvoluntarySwitches}
+	if first.call, err = procfs.ReadSyscall(pid, tid); err != nil {
+		return thread, w.procError(tid, err)
+	}
+	if first.call.Running {
+		return thread, errAwake
+	}
+	var also []Stack
+	for range 2 {
+		stack, pieces, err := w.copyStack(tid, first.call.SP)
+		if err != nil {
+			return thread, err
+		}
+		if thread.Stack.Data != nil && (!same(stack, thread.Stack) || !slices.EqualFunc(pieces, also, same)) {
+			return thread, errMoved
+		}
+		thread.Stack, also = stack, pieces
+	}
+	if thread.State == 'D' {
+		// What is not shown is left out.
+		thread.WaitChannel, _ = procfs.WaitChannel(pid, tid)
+		thread.KernelStack, _ = procfs.KernelStack(pid, tid)
+	}
+	if err := w.lookAgain(tid, &first); err != nil {
+		return thread, err
+	}
+	thread.Syscall = &first.call
+	if len(thread.Stack.Data) == 0 {
+		thread.Stack = Stack{}
+		thread.Err = ErrNoStack
+	}
+	if tid == pid {
+		w.also = also
+	}
+	return thread, nil
+}
+
+func same(a, b Stack) bool { return a.Start == b.Start && bytes.Equal(a.Data, b.Data) }
+
+// lookAgain returns errMoved if the thread may have run since the first look.
+func (w *observer) lookAgain(tid int, first *look) error {
+	call, err := procfs.ReadSyscall(w.target.PID, tid)
+	if err != nil {
+		return w.procError(tid, err)
+	}
+	status, err := procfs.ReadTaskStatus(w.target.PID, tid)
+	switch {
+	case err != nil:
+		return w.procError(tid, err)
+	case isDead(status.State):
+		return exitedError(tid)
+	case call != first.call, status.VoluntarySwitches != first.voluntary,
+		status.InvoluntarySwitches != first.involuntary:
+		return errMoved
+	}
+	return nil
+}
+
+// copyStack copies the stack at sp and what Options.Also asks for.
+func (w *observer) copyStack(tid int, sp uint64) (stack Stack, also []Stack, err error) {
+	if stack, err = w.copyAround(tid, sp); err != nil {
+		return Stack{}, nil, err
+	}
+	for _, address := range w.options.Also[:min(len(w.options.Also), maxAlso)] {
+		piece, err := w.copyAround(tid, address)
+		if err != nil {
+			return Stack{}, nil, err
+		}
+		if len(piece.Data) > 0 {
+			also = append(also, piece)
+		}
+	}
+	return stack, also, nil
+}
+
+// copyAround copies the memory that is the stack if sp is the stack pointer; nothing if there is none.
+func (w *observer) copyAround(tid int, sp uint64) (Stack, error) {
+	start, end, ok := stackIn(w.maps, sp, uint64(w.options.RedZone))
+	if !ok {
+		return Stack{}, nil
+	}
+	size := min(end-start, uint64(w.options.MaxStack))
+	data := make([]byte, size)
+	n, err := ReadMemory(tid, start, data)
+	switch {
+	case err == nil, errors.Is(err, unix.EFAULT):
+	case errors.Is(err, ErrNotPermitted), errors.Is(err, ErrTraced):
+		return Stack{}, w.denied(tid)
+	default:
+		return Stack{}, err
+	}
+	return Stack{Start: start, Data: data[:n], Cut: uint64(n) < end-start}, nil
+}
+
+// stackIn finds the part of memory that is the stack if sp is the stack pointer.
+func stackIn(maps []procfs.Mapping, sp, redZone uint64) (start, end uint64, ok bool) {
+	i, _ := slices.BinarySearchFunc(maps, sp, func(m procfs.Mapping, sp uint64) int {
+		if m.End <= sp {
+			return -1
+		}
+		return 1
+	})
+	if i == len(maps) || maps[i].Perms&procfs.Read == 0 {
+		return 0, 0, false
+	}
+	m := &maps[i]
+	grows := m.Path == "[stack]"
+	if sp < m.Start && (!grows || m.Start-sp > maxGrowth) {
+		return 0, 0, false
+	}
+	start, end = sp-min(redZone, sp), m.End
+	if !grows {
+		start = max(start, m.Start)
+	}
+	// A part of the main stack that had its rights changed is a mapping of its own.
+	for _, next := range maps[i+1:] {
+		if !grows || next.Start != end || next.Path != m.Path || next.Perms&procfs.Read == 0 {
+			break
+		}
+		end = next.End
+	}
+	return start, end, true
+}

@@ -1,0 +1,94 @@
+package ptrace
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// noticed are system calls that block, and what becomes of one during which its process is stopped: those that
+// signal(7) lists as returning EINTR although no handler ran do so, all others go on for what is left of their time.
+var noticed = []struct {
+	call      string
+	interrupt bool       // a stop ends it with EINTR
+	end       unix.Errno // how it ends by itself
+	helped    bool       // ended by another process, which does not wait for it to begin
+}{
+	{"epoll_wait", true, 0, false},
+	{"semop", true, 0, true},
+	{"semtimedop", true, unix.EAGAIN, false},
+	{"sigtimedwait", true, unix.EAGAIN, false},
+	{"recv-timeout", true, unix.EAGAIN, false},
+	{"io_getevents", true, 0, false},
+	{"poll", false, 0, false},
+	{"select", false, 0, false},
+	{"nanosleep", false, 0, false},
+	{"clock_nanosleep", false, 0, false},
+	{"msgrcv", false, 0, true},
+	{"futex", false, unix.ETIMEDOUT, false},
+	{"read", false, 0, true},
+	{"recv", false, 0, true},
+	{"waitpid", false, 0, true},
+	{"fcntl-lock", false, 0, true},
+	{"timerfd", false, 0, false},
+}
+
+// TestWhatTheTargetNotices captures processes in the middle of system calls, with every engine, and asks them what they
+// saw.
+func TestWhatTheTargetNotices(t *testing.T) {
+	program := filepath.Join(t.TempDir(), "notice")
+	if out, err := exec.Command("gcc", "-O1", "-o", program, "testdata/notice.c").CombinedOutput(); err != nil {
+		t.Skipf("no C compiler, or not for this program: %v\n%s", err, out)
+	}
+	if err := os.Chmod(filepath.Dir(program), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	const lasting = 500 * time.Millisecond
+	for _, tt := range noticed {
+		for _, engine := range []string{"none", Engine, EngineBlocked} {
+			t.Run(tt.call+" "+engine, func(t *testing.T) {
+				t.Parallel()
+				c := startChild(t, exec.Command(program, tt.call))
+				untilState(t, c.pid, 'S')
+				begin := time.Now()
+				for i := 0; i < 3 && time.Since(begin) < lasting/3; i++ {
+					switch engine {
+					case Engine:
+						_, _ = Capture(t.Context(), anyTarget(c.pid), Options{}) // it may have ended
+					case EngineBlocked:
+						_, _ = Observe(t.Context(), anyTarget(c.pid), Options{Deadline: lasting / 5})
+					}
+				}
+				var result, errno, ms int
+				line := c.line(t)
+				if _, err := fmt.Sscan(line, &result, &errno, &ms); err != nil {
+					t.Fatalf("%q: %v", line, err)
+				}
+				want := tt.end
+				if engine == Engine && tt.interrupt {
+					want = unix.EINTR
+				}
+				if unix.Errno(errno) != want {
+					t.Errorf("ended with %d, %v instead of %v, after %d ms", result, unix.Errno(errno), want, ms)
+				}
+				if want != unix.EINTR && !tt.helped && ms < int(lasting.Milliseconds())-10 {
+					t.Errorf("ended after %d ms instead of %v", ms, lasting)
+				}
+			})
+		}
+	}
+	var interrupted []string
+	for _, tt := range noticed {
+		if tt.interrupt {
+			interrupted = append(interrupted, tt.call)
+		}
+	}
+	t.Logf("a stop interrupts %s, and none of %d others; without a stop nothing is interrupted",
+		strings.Join(interrupted, ", "), len(noticed)-len(interrupted))
+}

@@ -1,0 +1,308 @@
+package ptrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// Observe makes a snapshot of the process t without stopping it. A thread that sleeps, in whatever state and under
+// whatever tracer, is read with engine "blocked"; one on the CPU is sampled by the kernel, engine "running". Which of
+// them is found out anew at every attempt, until one of them is sure of what it saw. Options.AllThreads looks at the
+// threads one after another: each is consistent in itself, all together are not of one moment.
+//
+// Errors are those of Capture but ErrTraced and ErrDeadline, and ErrNotObserved.
+func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
+	if err := checkPID(t.PID); err != nil {
+		return nil, err
+	}
+	w := &observer{ctx: ctx, target: t, options: o.withDefaults(), started: time.Now()}
+	const tries = 3
+	for range tries {
+		snapshot, err := w.observe()
+		if !errors.Is(err, errAgain) {
+			return snapshot, err
+		}
+	}
+	return nil, &RecycledError{PID: t.PID, Property: "program"}
+}
+
+// ObserveError says why a thread was not seen consistently. It is an ErrNotObserved.
+type ObserveError struct {
+	PID      int
+	After    time.Duration
+	Attempts int
+	Blocked  error // why not asleep
+	Running  error // why not on the CPU; nil: not tried
+}
+
+func (e *ObserveError) Error() string {
+	text := fmt.Sprintf("process %d: %v (%d attempts in %v", e.PID, ErrNotObserved, e.Attempts,
+		e.After.Round(time.Millisecond))
+	if e.Blocked != nil {
+		text += fmt.Sprintf("; asleep: %v", e.Blocked)
+	}
+	if e.Running != nil {
+		text += fmt.Sprintf("; on the CPU: %v", e.Running)
+	}
+	return text + ")"
+}
+
+// Unwrap makes errors.Is(err, ErrNotObserved) hold, and finds what kept the engines from working.
+func (e *ObserveError) Unwrap() []error {
+	return slices.DeleteFunc([]error{ErrNotObserved, e.Blocked, e.Running}, func(err error) bool { return err == nil })
+}
+
+// What an attempt can come to, besides the errors that end an observation.
+var (
+	errAwake    = errors.New("it was awake")
+	errMoved    = errors.New("it moved while its stack was copied")
+	errNoSample = errors.New("it did not run for long enough")
+)
+
+// observer is one observation.
+type observer struct {
+	ctx     context.Context //nolint:containedctx // it lives as long as the call
+	target  Target
+	options Options
+	started time.Time
+	before  procfs.Stat
+	maps    []procfs.Mapping
+	also    []Stack
+}
+
+// observe looks once; errAgain says that the process executed another program meanwhile.
+func (w *observer) observe() (*Snapshot, error) {
+	pid := w.target.PID
+	// While this descriptor says that the process lives, nobody else has its number.
+	fd, err := unix.PidfdOpen(pid, 0)
+	switch {
+	case err == nil:
+		defer func() { _ = unix.Close(fd) }()
+	case errors.Is(err, unix.ESRCH):
+		return nil, exitedError(pid)
+	default:
+		fd = -1 // an old kernel, or a fence: its start time has to do
+	}
+	if w.before, err = readTarget(pid); err != nil {
+		return nil, err
+	}
+	if err := w.identify(w.before); err != nil {
+		return nil, err
+	}
+	if w.maps, err = procfs.Maps(pid); err != nil {
+		return nil, w.procError(pid, err)
+	}
+	if narrow(w.maps) {
+		return nil, fmt.Errorf("process %d: %w: a 32-bit program", pid, ErrNotObserved)
+	}
+	snapshot, err := w.threads()
+	if err != nil {
+		return nil, err
+	}
+	later, err := procfs.Maps(pid)
+	if err != nil {
+		return nil, w.procError(pid, err)
+	}
+	snapshot.Maps = mapsBetween(w.maps, later)
+	after, err := readTarget(pid)
+	if err != nil {
+		return nil, err
+	}
+	if hasEnded(fd) {
+		return nil, exitedError(pid)
+	}
+	if err := w.identify(after); err != nil {
+		return nil, err
+	}
+	if after.StartCode != w.before.StartCode || after.StackStart != w.before.StackStart {
+		return nil, errAgain
+	}
+	return snapshot, nil
+}
+
+// identify compares the process with the one that is meant, and with the one that it was before.
+func (w *observer) identify(now procfs.Stat) error {
+	t := w.target
+	mismatch := func(property string, want, got uint64) error {
+		return &RecycledError{PID: t.PID, Property: property, Want: want, Got: got}
+	}
+	switch {
+	case now.StartTime != w.before.StartTime:
+		return mismatch("start time", w.before.StartTime, now.StartTime)
+	case t.StartTime != 0 && now.StartTime != t.StartTime:
+		return mismatch("start time", t.StartTime, now.StartTime)
+	case t.PPID != 0 && now.PPID != t.PPID:
+		return mismatch("parent", uint64(t.PPID), uint64(now.PPID))
+	case t.UID < 0:
+		return nil
+	}
+	status, err := procfs.ReadStatus(t.PID)
+	if err != nil {
+		return exitedError(t.PID)
+	}
+	for _, uid := range status.UID[:3] {
+		if uid != t.UID {
+			return mismatch("user", uint64(t.UID), uint64(uid))
+		}
+	}
+	return nil
+}
+
+// hasEnded asks a process's descriptor; -1 knows nothing.
+func hasEnded(fd int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return fd >= 0 && err == nil && n > 0
+}
+
+// threads observes the main thread, or all.
+func (w *observer) threads() (*Snapshot, error) {
+	pid := w.target.PID
+	tids := []int{pid}
+	snapshot := &Snapshot{PID: pid}
+	if w.options.AllThreads {
+		all, err := procfs.Threads(pid)
+		if err != nil {
+			return nil, w.procError(pid, err)
+		}
+		all = slices.DeleteFunc(all, func(tid int) bool { return tid == pid })
+		if len(all) >= maxThreads {
+			snapshot.ThreadsLeftOut = len(all) - (maxThreads - 1)
+			all = all[:maxThreads-1]
+		}
+		tids = append(tids, all...)
+	}
+	seen := false
+	for _, tid := range tids {
+		thread, engine := w.thread(tid)
+		if err := w.ctx.Err(); err != nil {
+			return nil, fmt.Errorf("process %d: observation canceled: %w", pid, context.Cause(w.ctx))
+		}
+		if thread.Err == nil || errors.Is(thread.Err, ErrNoStack) {
+			seen = true
+			switch snapshot.Engine {
+			case "", engine:
+				snapshot.Engine = engine
+			default:
+				snapshot.Engine = EngineMixed
+			}
+		}
+		snapshot.Threads = append(snapshot.Threads, thread)
+	}
+	if !seen {
+		return nil, snapshot.Threads[0].Err
+	}
+	snapshot.Also = w.also
+	return snapshot, nil
+}
+
+const (
+	maxAttempts = 2000
+	firstPause  = 20 * time.Microsecond // between two attempts to find a thread asleep; doubles
+	lastPause   = 5 * time.Millisecond
+	sampleSlice = 50 * time.Millisecond // how long to wait for a sample before looking again whether it sleeps
+)
+
+// thread observes one thread, attempt by attempt. What became of it is in the result's Err.
+func (w *observer) thread(tid int) (thread Thread, engine string) {
+	thread.TID = tid // also without an attempt
+	failure := &ObserveError{PID: tid}
+	canSample := true
+	pause := firstPause
+	for failure.Attempts < maxAttempts && w.left() > 0 {
+		failure.Attempts++
+		thread, failure.Blocked = w.blocked(tid)
+		switch {
+		case failure.Blocked == nil:
+			return thread, EngineBlocked
+		case errors.Is(failure.Blocked, ErrExited), errors.Is(failure.Blocked, ErrNotPermitted):
+			thread.Err = failure.Blocked
+			return thread, ""
+		case errors.Is(failure.Blocked, errAwake) && canSample:
+			var err error
+			thread, err = w.running(tid, min(sampleSlice, w.left()))
+			if err == nil {
+				return thread, EngineRunning
+			}
+			failure.Running = err
+			canSample = errors.Is(err, errNoSample)
+		default:
+			time.Sleep(min(pause, w.left()))
+			pause = min(2*pause, lastPause)
+		}
+	}
+	failure.After = time.Since(w.started)
+	thread.Err = failure
+	return thread, ""
+}
+
+// left is the time until the deadline; not positive when the caller has gone.
+func (w *observer) left() time.Duration {
+	if w.ctx.Err() != nil {
+		return 0
+	}
+	return w.options.Deadline - time.Since(w.started)
+}
+
+// procError turns an error of reading a thread's files into this package's.
+func (w *observer) procError(tid int, err error) error {
+	switch {
+	case errors.Is(err, procfs.ErrGone):
+		return exitedError(tid)
+	case errors.Is(err, procfs.ErrDenied):
+		return w.denied(tid)
+	}
+	return err
+}
+
+// denied says why the kernel refuses to show a thread. Unlike for explain, a tracer is no reason.
+func (w *observer) denied(tid int) error {
+	status, err1 := procfs.ReadTaskStatus(w.target.PID, tid)
+	self, err2 := procfs.ReadTaskStatus(unix.Getpid(), unix.Gettid())
+	switch {
+	case errors.Is(err1, procfs.ErrGone):
+		return exitedError(tid)
+	case err1 != nil || err2 != nil:
+		return &PermissionError{tid, ReasonUnknown, "its status cannot be read"}
+	case isDead(status.State):
+		return exitedError(tid)
+	}
+	reason, detail := explainAccess(&self, &status)
+	return &PermissionError{tid, reason, detail}
+}
+
+// mapsBetween returns what was mapped at a moment between two readings of the maps, as far as that is certain: all of
+// the second reading, since what was loaded meanwhile may have been running, but for code that has taken the place of
+// other code.
+func mapsBetween(before, after []procfs.Mapping) []procfs.Mapping {
+	i := 0
+	return slices.DeleteFunc(after, func(m procfs.Mapping) bool {
+		for i < len(before) && before[i].End <= m.Start {
+			i++
+		}
+		for j := i; m.Perms&procfs.Exec != 0 && j < len(before) && before[j].Start < m.End; j++ {
+			if before[j].Perms&procfs.Exec != 0 && before[j] != m {
+				return true
+			}
+		}
+		return false
+	})
+}
+
+// narrow tells whether all of the process lies in the first 4 GiB, as 32-bit programs do, whose registers are others.
+// The kernel's own page at the end of the address space does not count.
+func narrow(maps []procfs.Mapping) bool {
+	for i := range maps {
+		if maps[i].End > 1<<32 && maps[i].Path != "[vsyscall]" {
+			return false
+		}
+	}
+	return true
+}

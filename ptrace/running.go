@@ -1,0 +1,163 @@
+package ptrace
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+const (
+	samplePeriod = 100 * time.Microsecond // of CPU time until the sample is taken
+	// maxUserStack is the most that one sample holds (sample_stack_user is a 16-bit number, a multiple of 8); the kernel
+	// shortens it by what the rest of the record takes.
+	maxUserStack = 65528
+	ringPages    = 32 // a power of two; twice what one sample takes with pages of 4 KiB
+)
+
+// samplers bounds how many samples are awaited at a time: an unprivileged user may have little memory for them
+// (kernel.perf_event_mlock_kb, 516 by default).
+//
+//nolint:gochecknoglobals // the kernel's limit is per user, however many users this package has
+var samplers = make(chan struct{}, 3)
+
+// running waits until the kernel has taken one sample of a thread on the CPU: its registers and the top of its stack,
+// copied at one moment in an interrupt on its CPU. errNoSample: it did not run for long enough.
+func (w *observer) running(tid int, limit time.Duration) (Thread, error) {
+	thread := Thread{TID: tid}
+	if perfRegisters == nil {
+		return thread, errors.New("no sampling on this architecture")
+	}
+	stat, err := procfs.ReadTaskStat(w.target.PID, tid)
+	if err != nil {
+		return thread, w.procError(tid, err)
+	}
+	thread.Name, thread.State = stat.Comm, stat.State
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case samplers <- struct{}{}:
+		defer func() { <-samplers }()
+	case <-timer.C:
+		return thread, errNoSample
+	}
+	s, err := openSampler(tid)
+	if err != nil {
+		return thread, w.sampleError(tid, err)
+	}
+	defer s.close()
+	taken, err := s.await(limit)
+	if err != nil {
+		return thread, err
+	}
+	thread.Registers = taken.registers
+	_, end, ok := stackIn(w.maps, taken.sp, 0)
+	if len(taken.stack) == 0 {
+		thread.Err = ErrNoStack
+		return thread, nil
+	}
+	cut := !ok || taken.sp+uint64(len(taken.stack)) < end
+	thread.Stack = Stack{Start: taken.sp, Data: taken.stack, Cut: cut}
+	return thread, nil
+}
+
+// sampler is one perf event with its ring of memory.
+type sampler struct {
+	fd   int
+	ring []byte
+}
+
+// openSampler makes the event. It is asked for with the kernel's time included first, so that a thread that spends all
+// its time in system calls is sampled too: then the sample has the registers with which it entered the kernel. Without
+// CAP_PERFMON that needs kernel.perf_event_paranoid <= 1; the time in user mode alone, <= 2.
+func openSampler(tid int) (*sampler, error) {
+	attr := unix.PerfEventAttr{
+		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK,
+		Sample:      uint64(samplePeriod.Nanoseconds()),
+		Sample_type: unix.PERF_SAMPLE_TID | unix.PERF_SAMPLE_REGS_USER | unix.PERF_SAMPLE_STACK_USER,
+		Bits:        unix.PerfBitDisabled | unix.PerfBitExcludeHv, Wakeup: 1,
+		Sample_regs_user: perfMask(), Sample_stack_user: maxUserStack,
+	}
+	attr.Size = uint32(unsafe.Sizeof(attr))
+	fd, err := unix.PerfEventOpen(&attr, tid, -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+		attr.Bits |= unix.PerfBitExcludeKernel
+		fd, err = unix.PerfEventOpen(&attr, tid, -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	}
+	if err != nil {
+		return nil, err
+	}
+	ring, err := unix.Mmap(fd, 0, (1+ringPages)*os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		_ = unix.Close(fd)
+		return nil, fmt.Errorf("map the memory for a sample: %w", err)
+	}
+	return &sampler{fd, ring}, nil
+}
+
+func (s *sampler) close() {
+	_ = unix.Munmap(s.ring)
+	_ = unix.Close(s.fd)
+}
+
+// await lets one sample be taken, no more, and returns it.
+func (s *sampler) await(limit time.Duration) (*sample, error) {
+	if err := unix.IoctlSetInt(s.fd, unix.PERF_EVENT_IOC_REFRESH, 1); err != nil {
+		return nil, fmt.Errorf("start sampling: %w", err)
+	}
+	deadline := time.Now().Add(limit)
+	for {
+		// Poll reports POLLHUP for good once the event has switched itself off after its sample, or its thread has ended.
+		fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(fds, max(0, int(time.Until(deadline).Milliseconds())))
+		if err != nil && !errors.Is(err, unix.EINTR) {
+			return nil, fmt.Errorf("wait for a sample: %w", err)
+		}
+		taken, err := s.take()
+		if !errors.Is(err, errNoSample) {
+			return taken, err
+		}
+		if n > 0 || time.Until(deadline) < time.Millisecond {
+			return nil, errNoSample
+		}
+	}
+}
+
+// take returns the sample in the ring; errNoSample if there is none yet.
+func (s *sampler) take() (*sample, error) {
+	meta := (*unix.PerfEventMmapPage)(unsafe.Pointer(&s.ring[0]))
+	head := atomic.LoadUint64(&meta.Data_head)
+	data := s.ring[os.Getpagesize():]
+	// From its beginning: of one sample, and what little else there is, nothing has been overwritten.
+	return parseRing(data[:min(head, uint64(len(data)))])
+}
+
+// sampleError says why the kernel refuses to sample a thread.
+func (w *observer) sampleError(tid int, err error) error {
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		return exitedError(tid)
+	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM), errors.Is(err, unix.ENOSYS):
+	default:
+		return systemError(tid, "perf_event_open", err)
+	}
+	var denied *PermissionError
+	if why := w.denied(tid); errors.As(why, &denied) && denied.Reason != ReasonUnknown && denied.Reason != ReasonYama {
+		return why
+	}
+	text, readErr := os.ReadFile("/proc/sys/kernel/perf_event_paranoid")
+	level, numberErr := strconv.Atoi(strings.TrimSpace(string(text)))
+	if readErr != nil || numberErr != nil || level <= 2 {
+		return &PermissionError{tid, ReasonPerf, fmt.Sprintf("perf_event_open: %v", err)}
+	}
+	return &PermissionError{tid, ReasonPerf,
+		fmt.Sprintf("kernel.perf_event_paranoid is %d and CAP_PERFMON is missing", level)}
+}

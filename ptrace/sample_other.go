@@ -1,0 +1,10 @@
+//go:build !amd64 && !arm64
+
+package ptrace
+
+const prStatusSize = 0
+
+// perfRegisters knows nothing of this architecture: a running thread is not sampled.
+//
+//nolint:gochecknoglobals // a table
+var perfRegisters []perfRegister

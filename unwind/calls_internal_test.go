@@ -1,0 +1,88 @@
+package unwind
+
+import (
+	"errors"
+	"testing"
+
+	"pg_stat_backtrace/unwind/arch"
+)
+
+func TestEndsIndirectCall(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		end  []byte
+		want bool
+	}{
+		{"call *%rax", []byte{0xff, 0xd0}, true},
+		{"call *%r12", []byte{0x41, 0xff, 0xd4}, true},
+		{"call *(%rbx)", []byte{0xff, 0x13}, true},
+		{"call *8(%rbx)", []byte{0xff, 0x53, 8}, true},
+		{"call *8(%rsp)", []byte{0xff, 0x54, 0x24, 8}, true},
+		{"call *(%rsp)", []byte{0xff, 0x14, 0x24}, true},
+		{"call *0x100(%rax)", []byte{0xff, 0x90, 0, 1, 0, 0}, true},
+		{"call *0x100(%r12)", []byte{0x41, 0xff, 0x94, 0x24, 0, 1, 0, 0}, true},
+		{"call *0x100(%rip)", []byte{0xff, 0x15, 0, 1, 0, 0}, true},
+		{"call *0x100(,%rax,8)", []byte{0xff, 0x14, 0xc5, 0, 1, 0, 0}, true},
+		{"jmp *%rax", []byte{0xff, 0xe0}, false},
+		{"push (%rax)", []byte{0xff, 0x30}, false},
+		{"call, and more", []byte{0xff, 0xd0, 0x90}, false},
+		{"nothing", []byte{0x90}, false},
+	} {
+		p := make([]byte, longestCall)
+		copy(p[max(0, longestCall-len(tt.end)):], tt.end[max(0, len(tt.end)-longestCall):])
+		if got := endsIndirectCall(p); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}
+
+// code is bytes from an address on; its modules are those bytes, without call frame information.
+type code struct {
+	start uint64
+	bytes []byte
+}
+
+func (c code) Code(addr, n uint64) ([]byte, error) {
+	at := addr - c.start
+	if addr < c.start || at+n > uint64(len(c.bytes)) {
+		return nil, errors.New("no code")
+	}
+	return c.bytes[at : at+n], nil
+}
+
+func (c code) Find(addr uint64) (Module, bool) {
+	if addr < c.start || addr-c.start >= uint64(len(c.bytes)) {
+		return Module{}, false
+	}
+	return Module{Code: c}, true
+}
+
+func TestCalls(t *testing.T) {
+	t.Parallel()
+	c := code{0x1000, []byte{
+		0x90, 0x90, 0x90, 0x90,
+		0xe8, 0x07, 0, 0, 0, // 4 call 0x1010
+		0x90, 0x90, 0x90, 0x90,
+		0xff, 0xd0, // 0xd call *%rax
+		0x90, 0xc3, // 0xf nop, 0x10 ret
+	}}
+	w := walk{arch: arch.AMD64, modules: c}
+	for _, tt := range []struct {
+		ra, entry uint64
+		want      verdict
+	}{
+		{0x1009, 0, proven},
+		{0x1009, 0x1010, proven},
+		{0x1009, 0x1001, proven}, // nothing is known of the function that is called: it may go on there
+		{0x100f, 0x1001, proven},
+		{0x1010, 0, refuted},
+		{0x100d, 0, refuted},
+		{0x1003, 0, undecided}, // its beginning cannot be read
+		{0x2000, 0, refuted},
+	} {
+		if got := w.calls(tt.ra, tt.entry); got != tt.want {
+			t.Errorf("%#x, %#x: %d instead of %d", tt.ra, tt.entry, got, tt.want)
+		}
+	}
+}

@@ -1,0 +1,145 @@
+package depth_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"pg_stat_backtrace/unwind/depth"
+)
+
+const start = 0x1000
+
+// anchors are what call frame information says from an offset on.
+type anchors []struct {
+	from uint64
+	a    depth.Anchor
+}
+
+func (list anchors) at(addr uint64) depth.Anchor {
+	var found depth.Anchor
+	for _, entry := range list {
+		if addr-start >= entry.from {
+			found = entry.a
+		}
+	}
+	return found
+}
+
+func bySP(offset int64) depth.Anchor { return depth.Anchor{Base: depth.StackPointer, Offset: offset} }
+
+func byFP() depth.Anchor { return depth.Anchor{Base: depth.FramePointer, Offset: 16} }
+
+// framed is a function's usual beginning, and what call frame information says of it.
+var (
+	prologue = []byte{
+		0x55,             // 0 push rbp
+		0x48, 0x89, 0xe5, // 1 mov rbp, rsp
+		0x41, 0x57, // 4 push r15
+		0x48, 0x83, 0xec, 0x28, // 6 sub rsp, 0x28
+	}
+	framed = anchors{{0, bySP(8)}, {1, bySP(16)}, {4, byFP()}}
+)
+
+const framedDepth = 16 + 8 + 0x28
+
+// follow is a function that goes on after the prologue, looked at at an offset.
+type follow struct {
+	name string
+	code []byte
+	at   uint64 // offset behind the prologue
+	want []int64
+	err  error
+}
+
+func follows() []follow {
+	call := []byte{0xe8, 0, 0, 0, 0}
+	return []follow{
+		{"behind the prologue", call, 0, []int64{framedDepth}, nil},
+		{"in the middle of a call", call, 4, []int64{framedDepth}, nil},
+		{"an argument pushed", slices.Concat([]byte{0x6a, 1}, call, call), 2, []int64{framedDepth + 8}, nil},
+		{"popped again", slices.Concat([]byte{0x6a, 1, 0x58}, call), 3, []int64{framedDepth}, nil},
+		{"add", slices.Concat([]byte{0x48, 0x83, 0xc4, 0x80}, call), 4, []int64{framedDepth + 128}, nil},
+		{"lea", slices.Concat([]byte{0x48, 0x8d, 0x64, 0x24, 0xf8}, call), 5, []int64{framedDepth + 8}, nil},
+		{"alloca", slices.Concat([]byte{0x48, 0x29, 0xc4}, call), 3, nil, depth.ErrUnknown},
+		{"aligned", slices.Concat([]byte{0x48, 0x83, 0xe4, 0xc0}, call), 4, nil, depth.ErrUnknown},
+		{"mov esp", slices.Concat([]byte{0x89, 0xc4}, call), 2, nil, depth.ErrUnknown},
+		{"alloca undone", slices.Concat([]byte{0x48, 0x29, 0xc4, 0x48, 0x8d, 0x65, 0xf0}, call), 7, []int64{32}, nil},
+		{"set to the frame pointer", slices.Concat([]byte{0x48, 0x89, 0xec}, call), 3, []int64{16}, nil},
+		{"jumped over a push", slices.Concat([]byte{0xeb, 1, 0x50}, call), 3, []int64{framedDepth}, nil},
+		{"branched over a push", slices.Concat([]byte{0x74, 1, 0x50}, call), 3, []int64{framedDepth, framedDepth + 8}, nil},
+		{"behind a trap", slices.Concat([]byte{0x0f, 0x0b}, call), 2, nil, depth.ErrUnreached},
+		{"behind int3", slices.Concat([]byte{0xcc}, call), 1, nil, depth.ErrUnreached},
+		{"behind a return", slices.Concat([]byte{0xc3}, call), 1, nil, depth.ErrUnreached},
+		{"through a table", slices.Concat([]byte{0x3e, 0xff, 0xe0}, call), 3, []int64{framedDepth}, nil},
+		{"too small", []byte{0x48, 0x83, 0xc4, 0x60, 0x90}, 4, nil, depth.ErrUnreached},
+		{"a loop of pushes", slices.Concat([]byte{0x50, 0x75, 0xfd}, call), 3, nil, depth.ErrUnknown},
+		{"endbr64", slices.Concat([]byte{0xf3, 0x0f, 0x1e, 0xfa}, call), 4, []int64{framedDepth}, nil},
+		{"vzeroupper", slices.Concat([]byte{0xc5, 0xf8, 0x77}, call), 3, nil, depth.ErrCode},
+		{"cut instruction", []byte{0xe8, 0}, 0, nil, depth.ErrCode},
+		{"out of the function", call, 5, nil, depth.ErrUnreached},
+	}
+}
+
+func TestAt(t *testing.T) {
+	t.Parallel()
+	for _, tt := range follows() {
+		f := depth.Function{Start: start, Code: slices.Concat(prologue, tt.code), Anchor: framed.at}
+		got, err := f.At(start + uint64(len(prologue)) + tt.at)
+		if !slices.Equal(got, tt.want) || !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v, %v", tt.name, got, err)
+		}
+	}
+}
+
+func TestAtNeedsAnEntry(t *testing.T) {
+	t.Parallel()
+	f := depth.Function{Start: start, Code: []byte{0x90}, Anchor: func(uint64) depth.Anchor { return byFP() }}
+	if _, err := f.At(start); !errors.Is(err, depth.ErrUnreached) {
+		t.Errorf("a part of a function: %v", err)
+	}
+	f.Code = nil
+	if _, err := f.At(start); !errors.Is(err, depth.ErrCode) {
+		t.Errorf("no code: %v", err)
+	}
+	f.Code = make([]byte, depth.MaxCode+1)
+	if _, err := f.At(start); !errors.Is(err, depth.ErrCode) {
+		t.Errorf("too much code: %v", err)
+	}
+}
+
+func TestLeaves(t *testing.T) {
+	t.Parallel()
+	for name, tt := range map[string]struct {
+		code []byte
+		want bool
+	}{
+		"returns":                  {[]byte{0xc3}, false},
+		"loops":                    {[]byte{0x90, 0xeb, 0xfd}, false},
+		"tail call":                {[]byte{0xe9, 0, 1, 0, 0}, true},
+		"branch away":              {[]byte{0x74, 0x70, 0xc3}, true},
+		"jump backwards":           {[]byte{0xeb, 0x80}, true},
+		"through register":         {[]byte{0xff, 0xe0}, true},
+		"falls out":                {[]byte{0x90}, true},
+		"calls that do not return": {[]byte{0xe8, 0, 0, 0, 0}, true},
+	} {
+		f := depth.Function{Start: start, Code: tt.code}
+		if got, err := f.Leaves(); got != tt.want || err != nil {
+			t.Errorf("%s: %v, %v", name, got, err)
+		}
+	}
+}
+
+// FuzzAt: whatever the code is, there is an end, and exactly one of value and error.
+func FuzzAt(f *testing.F) {
+	for _, tt := range follows() {
+		f.Add(slices.Concat(prologue, tt.code), uint64(len(prologue))+tt.at)
+	}
+	f.Fuzz(func(t *testing.T, code []byte, at uint64) {
+		fn := depth.Function{Start: start, Code: code, Anchor: framed.at}
+		if got, err := fn.At(start + at); (err == nil) != (len(got) > 0) {
+			t.Errorf("%v and %v", got, err)
+		}
+		_, _ = fn.Leaves()
+	})
+}

@@ -1,0 +1,56 @@
+// Package depth follows a function's instructions to find how far the stack
+// pointer is from the canonical frame address at one of them.
+//
+// Call frame information does not say so where it gives the canonical frame
+// address by the frame pointer. Where the stack pointer is known and the frame
+// pointer is not, the distance gives the frame pointer. The package knows
+// neither memory nor processes; code is bytes with an address. Only x86-64 is
+// followed; its instructions are decoded by golang.org/x/arch.
+package depth
+
+import "errors"
+
+// Errors that callers branch on with errors.Is.
+var (
+	// ErrUnknown says that the distance is not fixed at the address: the
+	// function moves its stack pointer by amounts that its code does not tell.
+	ErrUnknown = errors.New("depth: the frame's size is not fixed")
+	// ErrUnreached says that no path to the address was found.
+	ErrUnreached = errors.New("depth: no path to the address")
+	// ErrCode says that an instruction could not be decoded.
+	ErrCode = errors.New("depth: code not understood")
+)
+
+// Anchor is what call frame information says of the canonical frame address
+// (CFA) at an instruction.
+type Anchor struct {
+	// Base says what the CFA is given by.
+	Base Base
+	// Offset is the CFA less the base register.
+	Offset int64
+}
+
+// Base is the register by which the CFA is given.
+type Base uint8
+
+// The bases that matter here.
+const (
+	Other        Base = iota // another register, an expression, or unknown
+	StackPointer             // the distance is known
+	FramePointer             // the frame pointer is the CFA less Offset
+)
+
+// Function is the code to follow.
+type Function struct {
+	// Start is the address of Code[0], which must be where calls enter.
+	Start uint64
+	Code  []byte
+	// Anchor is asked at each instruction once, in ascending order.
+	Anchor func(addr uint64) Anchor
+}
+
+// Bounds of what is followed.
+const (
+	MaxCode   = 256 << 10 // bytes of a function
+	maxValues = 4         // distances at one instruction; more are as good as none
+)

@@ -1,0 +1,83 @@
+package depth
+
+import "golang.org/x/arch/x86/x86asm"
+
+const slot = 8 // bytes that a push takes
+
+// effectOf says what an instruction does. Jumps are relative to its end.
+func effectOf(x *x86asm.Inst) (effect, int64) {
+	switch x.Op {
+	case x86asm.PUSH, x86asm.PUSHF, x86asm.PUSHFQ:
+		if x.DataSize == 16 {
+			return lost, 0
+		}
+		return grows, slot
+	case x86asm.POP, x86asm.POPF, x86asm.POPFQ:
+		if x.DataSize == 16 || isStackPointer(x.Args[0]) {
+			return lost, 0
+		}
+		return grows, -slot
+	case x86asm.LEAVE:
+		return byFrame, slot
+	case x86asm.ENTER:
+		return lost, 0
+	case x86asm.RET, x86asm.LRET, x86asm.IRET, x86asm.IRETD, x86asm.IRETQ, x86asm.HLT, x86asm.UD1, x86asm.UD2,
+		x86asm.SYSRET, x86asm.SYSEXIT:
+		return ends, 0
+	case x86asm.INT:
+		if x.Args[0] == x86asm.Imm(3) {
+			return ends, 0
+		}
+		return nothing, 0
+	case x86asm.JMP, x86asm.LJMP:
+		if target, ok := x.Args[0].(x86asm.Rel); ok {
+			return jump, int64(target)
+		}
+		return anywhere, 0
+	case x86asm.CALL, x86asm.LCALL:
+		return calls, 0
+	case x86asm.CMP, x86asm.TEST:
+		return nothing, 0
+	default:
+	}
+	if target, ok := x.Args[0].(x86asm.Rel); ok {
+		return branch, int64(target)
+	}
+	if isStackPointer(x.Args[0]) {
+		return setting(x)
+	}
+	if isStackPointer(x.Args[1]) && (x.Op == x86asm.XCHG || x.Op == x86asm.XADD) {
+		return lost, 0
+	}
+	return nothing, 0
+}
+
+// setting is the effect of an instruction whose first operand is the stack
+// pointer: it writes to it.
+func setting(x *x86asm.Inst) (effect, int64) {
+	amount, immediate := x.Args[1].(x86asm.Imm)
+	switch {
+	case x.Args[0] != x86asm.RSP:
+		return lost, 0
+	case x.Op == x86asm.SUB && immediate:
+		return grows, int64(amount)
+	case x.Op == x86asm.ADD && immediate:
+		return grows, -int64(amount)
+	case x.Op == x86asm.MOV && x.Args[1] == x86asm.RBP:
+		return byFrame, 0
+	case x.Op == x86asm.LEA:
+		m, ok := x.Args[1].(x86asm.Mem)
+		switch {
+		case !ok || m.Index != 0:
+		case m.Base == x86asm.RSP:
+			return grows, -m.Disp
+		case m.Base == x86asm.RBP:
+			return byFrame, m.Disp
+		}
+	}
+	return lost, 0
+}
+
+func isStackPointer(a x86asm.Arg) bool {
+	return a == x86asm.RSP || a == x86asm.ESP || a == x86asm.SP || a == x86asm.SPB
+}

@@ -1,0 +1,264 @@
+package depth
+
+import (
+	"errors"
+	"fmt"
+
+	"golang.org/x/arch/x86/x86asm"
+)
+
+// follower is the state of following one function.
+type follower struct {
+	f      *Function
+	insts  []inst  // ascending
+	index  []int32 // by offset in the code: which instruction starts there, plus 1; 0: none
+	todo   []int   // instructions to go on from
+	tables set     // the distances at jumps through tables
+}
+
+// inst is what matters of an instruction.
+type inst struct {
+	offset int // in the code
+	length uint8
+	effect effect
+	// operand is an amount, or the offset of a jump's target.
+	operand int64
+	anchor  Anchor
+	depth   set
+}
+
+// effect is what an instruction does to the stack pointer, or to the flow.
+type effect uint8
+
+const (
+	nothing  effect = iota
+	calls           // and comes back with the same stack pointer, or not at all
+	grows           // the distance grows by the operand
+	byFrame         // the stack pointer becomes frame pointer + operand
+	lost            // the stack pointer becomes what is not known here
+	jump            // to operand, always
+	branch          // to operand, or on
+	anywhere        // through a register or a table
+	ends            // return, trap
+)
+
+// At returns the distances CFA - SP, in ascending order, that are possible
+// right before the instruction that holds addr: those of all paths through the
+// code that its bytes allow. More than one means that some path is an illusion,
+// for example one that goes on behind a call that never returns.
+//
+// Instructions that are reached through a jump table only are taken to have
+// the distances of the function's indirect jumps.
+func (f *Function) At(addr uint64) ([]int64, error) {
+	w, err := f.follow()
+	if err != nil {
+		return nil, err
+	}
+	for i := range w.insts {
+		at := &w.insts[i]
+		if offset := addr - f.Start - uint64(at.offset); offset < uint64(at.length) {
+			d := at.anchored()
+			switch {
+			case d.unknown:
+				return nil, ErrUnknown
+			case d.n == 0:
+				return nil, ErrUnreached
+			}
+			return d.list(), nil
+		}
+	}
+	return nil, ErrUnreached
+}
+
+// Leaves reports whether the function may go on as another one without a
+// call: it jumps to where its code does not reach, or through a register. A
+// caller's call then need not name the function that runs.
+func (f *Function) Leaves() (bool, error) {
+	w := &follower{f: f}
+	if err := w.decode(); err != nil {
+		return false, err
+	}
+	for n := range w.insts {
+		switch i := &w.insts[n]; i.effect {
+		case anywhere:
+			return true, nil
+		case jump, branch:
+			if i.operand < 0 || i.operand >= int64(len(f.Code)) {
+				return true, nil
+			}
+		default: // goes on
+		}
+	}
+	// Falling out at the end is a way, too.
+	last := w.insts[len(w.insts)-1].effect
+	return last != ends && last != jump, nil
+}
+
+func (f *Function) follow() (*follower, error) {
+	w := &follower{f: f}
+	if err := w.decode(); err != nil {
+		return nil, err
+	}
+	for i := range w.insts {
+		w.insts[i].anchor = f.Anchor(f.Start + uint64(w.insts[i].offset))
+	}
+	entry := w.insts[0].anchor
+	if entry.Base != StackPointer {
+		return nil, fmt.Errorf("%w: 0x%x is not where calls enter", ErrUnreached, f.Start)
+	}
+	w.reach(0, just(entry.Offset))
+	w.run()
+	for before := (set{}); w.tables != before; {
+		before = w.tables
+		w.enterTables()
+	}
+	return w, nil
+}
+
+// enterTables goes on where a jump through a table may lead: wherever nothing
+// else does, and behind calls, since the path that leads on from there is an
+// illusion if the call does not return. It comes last, when it is known what is
+// not reached otherwise, and may reach further such jumps.
+func (w *follower) enterTables() {
+	if !w.tables.reached() {
+		return
+	}
+	behindCall := false
+	for i := range w.insts {
+		at := &w.insts[i]
+		if behindCall || !at.depth.reached() {
+			w.reach(at.offset, w.tables)
+			w.run()
+		}
+		behindCall = at.effect == calls
+	}
+}
+
+// decode finds the instructions, one after another from the start.
+func (w *follower) decode() error {
+	code := w.f.Code
+	if len(code) == 0 || len(code) > MaxCode {
+		return fmt.Errorf("%w: a function of %d bytes", ErrCode, len(code))
+	}
+	const typical = 4 // bytes of an instruction
+	w.insts = make([]inst, 0, len(code)/typical+1)
+	w.index = make([]int32, len(code))
+	for at := 0; at < len(code); {
+		i, err := decode(code, at)
+		if err != nil {
+			return fmt.Errorf("%w: at 0x%x: %w", ErrCode, w.f.Start+uint64(at), err)
+		}
+		w.insts = append(w.insts, i)
+		w.index[at] = int32(len(w.insts))
+		at += int(i.length)
+	}
+	return nil
+}
+
+// reach makes distances possible at an offset.
+func (w *follower) reach(at int, d set) {
+	if at < 0 || at >= len(w.index) || w.index[at] == 0 {
+		return // out of the function, or into the middle of an instruction
+	}
+	i := int(w.index[at]) - 1
+	if w.insts[i].depth.add(d) {
+		w.todo = append(w.todo, i)
+	}
+}
+
+// run follows until nothing new is reached. It ends: a set grows at most
+// maxValues+1 times.
+func (w *follower) run() {
+	for len(w.todo) > 0 {
+		i := w.todo[len(w.todo)-1]
+		w.todo = w.todo[:len(w.todo)-1]
+		w.step(&w.insts[i])
+	}
+}
+
+// anchored is the set of an instruction, or the one value that call frame
+// information gives. Where it gives the CFA by the frame pointer, the stack
+// reaches at least to where that points: smaller distances are of paths that
+// are not taken, such as behind calls that do not return.
+func (i *inst) anchored() set {
+	switch {
+	case i.anchor.Base == StackPointer:
+		return just(i.anchor.Offset)
+	case i.anchor.Base == FramePointer && !i.depth.unknown:
+		return i.depth.atLeast(i.anchor.Offset)
+	}
+	return i.depth
+}
+
+func (w *follower) step(i *inst) {
+	d := i.anchored()
+	next := i.offset + int(i.length)
+	switch i.effect {
+	case nothing, calls:
+		w.reach(next, d)
+	case grows:
+		w.reach(next, d.shifted(i.operand))
+	case byFrame:
+		after := set{unknown: true}
+		if i.anchor.Base == FramePointer {
+			after = just(i.anchor.Offset - i.operand)
+		}
+		w.reach(next, after)
+	case lost:
+		w.reach(next, set{unknown: true})
+	case jump:
+		w.reach(int(i.operand), d)
+	case branch:
+		w.reach(int(i.operand), d)
+		w.reach(next, d)
+	case anywhere:
+		w.tables.add(d)
+	case ends:
+	}
+}
+
+var (
+	errVector = errors.New("a vector instruction")
+	errCut    = errors.New("the code ends within an instruction")
+)
+
+// vector recognizes the VEX, EVEX and XOP encodings, of which the decoder
+// takes some for other instructions (Intel SDM, volume 2, 2.3 and 2.7).
+func vector(p []byte) bool {
+	for i, b := range p {
+		switch b {
+		case 0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf0, 0xf2, 0xf3:
+		case 0xc4, 0xc5, 0x62:
+			return true
+		case 0x8f:
+			return i+1 < len(p) && p[i+1]>>3&7 != 0
+		default:
+			return false
+		}
+	}
+	return false
+}
+
+// decode reads the instruction at an offset.
+func decode(code []byte, at int) (inst, error) {
+	p := code[at:]
+	if len(p) >= 4 && p[0] == 0xf3 && p[1] == 0x0f && p[2] == 0x1e && (p[3] == 0xfa || p[3] == 0xfb) {
+		return inst{offset: at, length: 4}, nil // endbr64, endbr32: unknown to the decoder
+	}
+	if vector(p) {
+		return inst{}, errVector
+	}
+	x, err := x86asm.Decode(p, 64)
+	switch {
+	case err != nil:
+		return inst{}, err
+	case x.Op == 0:
+		return inst{}, errCut // the decoder takes what is left for a prefix
+	}
+	i := inst{offset: at, length: uint8(x.Len)}
+	i.effect, i.operand = effectOf(&x)
+	if i.effect == jump || i.effect == branch {
+		i.operand += int64(at + x.Len)
+	}
+	return i, nil
+}

@@ -1,0 +1,128 @@
+package depth
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/arch/x86/x86asm"
+
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/image"
+)
+
+// TestAgainstCFI follows the functions of real files from their entry on, and holds the distances against those that
+// call frame information gives: they must be among those found. Only the entry is an anchor here.
+func TestAgainstCFI(t *testing.T) {
+	files, err := filepath.Glob("/lib/x86_64-linux-gnu/libc.so.6")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir := range strings.SplitSeq(os.Getenv("PGSB_TEST_BINDIRS"), ":") {
+		if dir != "" {
+			files = append(files, filepath.Join(dir, "postgres"))
+		}
+	}
+	if len(files) == 0 {
+		t.Skip("no x86-64 GNU C library, and PGSB_TEST_BINDIRS names no server")
+	}
+	for _, file := range files {
+		t.Run(file, func(t *testing.T) { holdAgainstCFI(t, file) })
+	}
+}
+
+func isNop(code []byte) bool {
+	x, err := x86asm.Decode(code, 64)
+	return err == nil && (x.Op == x86asm.NOP || x.Op == x86asm.XCHG && x.Args[0] == x.Args[1])
+}
+
+// figures count functions, and instructions where call frame information goes by the stack pointer.
+type figures struct{ functions, undecodable, exact, ambiguous, unknown, unreached, wrong int }
+
+func holdAgainstCFI(t *testing.T, file string) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	img, err := image.Open(f, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := img.CFISections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := cfi.New(cfi.Sections{
+		EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), Arch: arch.AMD64,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum figures
+	for fde := range table.FDEs {
+		holdFunction(t, &sum, img, table, fde)
+	}
+	t.Logf("%+v", sum)
+	if sum.wrong > 0 || sum.exact < 8*(sum.ambiguous+sum.unknown+sum.unreached) {
+		t.Errorf("%+v", sum)
+	}
+}
+
+func holdFunction(t *testing.T, sum *figures, img *image.Image, table *cfi.Table, fde cfi.FDE) {
+	t.Helper()
+	code, err := img.Code(fde.Start, fde.End-fde.Start)
+	if err != nil {
+		return
+	}
+	fn := Function{Start: fde.Start, Code: code, Anchor: func(addr uint64) Anchor {
+		if addr == fde.Start {
+			return Anchor{Base: StackPointer, Offset: 8}
+		}
+		if row, err := table.Row(addr); err == nil && row.CFA.Kind == cfi.RuleRegister && row.CFA.Register == 6 {
+			return Anchor{Base: FramePointer, Offset: row.CFA.Offset}
+		}
+		return Anchor{}
+	}}
+	if row, err := table.Row(fde.Start); err != nil || row.CFA.Offset != 8 || row.CFA.Register != 7 || fde.Signal ||
+		row.Start == fde.Start && row.End == fde.End {
+		// Not where calls enter; or one row for all, as in the GNU C library's mpn assembler, where it is wrong.
+		return
+	}
+	sum.functions++
+	w, err := fn.follow()
+	if err != nil {
+		sum.undecodable++
+		return
+	}
+	padding := false
+	for i := range w.insts {
+		at := w.insts[i].offset
+		pc := fde.Start + uint64(at)
+		before := padding
+		last := w.insts[i].effect
+		padding = last == ends || last == jump || last == anywhere || before && isNop(code[at:])
+		row, err := table.Row(pc)
+		bySP := err == nil && row.CFA.Kind == cfi.RuleRegister && row.CFA.Register == 7
+		if !bySP || row.RAUndefined || before && isNop(code[at:]) {
+			continue
+		}
+		switch d := w.insts[i].anchored(); {
+		case d.unknown:
+			sum.unknown++
+		case d.n == 0:
+			sum.unreached++
+		case !slices.Contains(d.list(), row.CFA.Offset):
+			sum.wrong++
+			t.Errorf("%#x: %v instead of %d", pc, d.list(), row.CFA.Offset)
+		case d.n == 1:
+			sum.exact++
+		default:
+			sum.ambiguous++
+		}
+	}
+}

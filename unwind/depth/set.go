@@ -1,0 +1,72 @@
+package depth
+
+import "slices"
+
+// set is the distances that are possible at an instruction. The zero value is
+// that of an instruction not reached.
+type set struct {
+	values  [maxValues]int64
+	n       int
+	unknown bool // any distance
+}
+
+func just(v int64) set {
+	s := set{n: 1}
+	s.values[0] = v
+	return s
+}
+
+func (s *set) reached() bool { return s.n > 0 || s.unknown }
+
+// list returns the distances in ascending order.
+func (s *set) list() []int64 {
+	values := slices.Clone(s.values[:s.n])
+	slices.Sort(values)
+	return values
+}
+
+// add makes the distances of o possible too; it reports whether that is new.
+func (s *set) add(o set) bool {
+	if s.unknown {
+		return false
+	}
+	if o.unknown {
+		*s = set{unknown: true}
+		return true
+	}
+	grown := false
+	for _, v := range o.values[:o.n] {
+		if slices.Contains(s.values[:s.n], v) {
+			continue
+		}
+		if s.n == maxValues {
+			*s = set{unknown: true}
+			return true
+		}
+		s.values[s.n] = v
+		s.n++
+		grown = true
+	}
+	return grown
+}
+
+// shifted returns the set with every distance changed by the same amount.
+func (s *set) shifted(by int64) set {
+	moved := *s
+	for i := range moved.values[:moved.n] {
+		moved.values[i] += by
+	}
+	return moved
+}
+
+// atLeast returns the set without distances that are smaller.
+func (s *set) atLeast(least int64) set {
+	var kept set
+	for _, v := range s.values[:s.n] {
+		if v >= least {
+			kept.values[kept.n] = v
+			kept.n++
+		}
+	}
+	return kept
+}

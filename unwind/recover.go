@@ -1,0 +1,225 @@
+package unwind
+
+import (
+	"errors"
+
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/depth"
+)
+
+// Why a frame pointer was not recovered; the Err of an UnknownRegister stop.
+var (
+	errNoReader  = errors.New("frame pointer: the code cannot be read")
+	errNone      = errors.New("frame pointer: no value leads to the stack's base")
+	errAmbiguous = errors.New("frame pointer: more than one value leads to the stack's base")
+	errUndecided = errors.New("frame pointer: it cannot be told whether a value is right")
+)
+
+// Bounds of a recovery.
+const (
+	maxTrialSteps = 1 << 18 // frames looked at in all trials together
+	maxSearch     = 1 << 17 // words of the stack searched
+)
+
+// verdict is what a trial finds of a value.
+type verdict uint8
+
+const (
+	refuted   verdict = iota // it cannot be the value
+	undecided                // neither is certain
+	proven                   // it leads to the stack's base, and nothing contradicts it
+)
+
+// recoverFramePointer finds the caller of a frame whose CFA is given by the
+// frame pointer while only the stack pointer is known, as where a thread was
+// seen asleep. The value is not guessed:
+//
+//   - The function's own instructions tell how far the stack pointer is from
+//     the CFA at the frame's address, and so where the frame pointer points. If
+//     they do not, because the frame's size is not fixed, every word of the
+//     stack is tried.
+//   - A value counts only if it leads to the base of the stack by call frame
+//     information alone, every return address on the way following a call, and
+//     if the first of those calls can have called this function.
+//   - It is taken if it is the only one, and no other is in doubt.
+func (w *walk) recoverFramePointer(frame *Frame, cause error) (Frame, Stop) {
+	lost := Stop{Reason: UnknownRegister, Err: cause}
+	sp, ok := w.regs.Get(w.arch.SP)
+	_, known := w.regs.Get(w.arch.FP)
+	byFP := w.row.CFA.Kind == cfi.RuleRegister && w.arch.Index(uint64(w.row.CFA.Register)) == w.arch.FP
+	if w.trial || !ok || known || !byFP || w.arch != arch.AMD64 {
+		return Frame{}, lost
+	}
+	module, _ := w.modules.Find(frame.Lookup())
+	if module.Code == nil || module.CFI == nil {
+		lost.Err = errNoReader
+		return Frame{}, lost
+	}
+	c := contest{w: w, frame: frame, budget: maxTrialSteps}
+	distances, err := w.distances(frame, module)
+	if err == nil {
+		for _, d := range distances {
+			c.enter(sp + uint64(d) - uint64(w.row.CFA.Offset))
+		}
+	} else {
+		c.search(sp)
+	}
+	if lost.Err = c.decide(); lost.Err != nil {
+		if c.missing.Reason == NoMemory && c.proven == 0 {
+			return Frame{}, c.missing // with more memory, perhaps
+		}
+		return Frame{}, lost
+	}
+	w.regs.Set(w.arch.FP, c.winner)
+	next, stop := w.stepRow(frame)
+	if stop.Reason == running {
+		next.Method = ByRecovery
+	}
+	return next, stop
+}
+
+// distances returns the possible distances of the stack pointer from the CFA.
+func (w *walk) distances(frame *Frame, module Module) ([]int64, error) {
+	f, err := function(w.arch, module, w.row.FDEStart, w.row.FDEEnd)
+	if err != nil {
+		return nil, err
+	}
+	return f.At(frame.Lookup() - module.Bias)
+}
+
+// function describes the code of a function to package depth.
+func function(a *arch.Arch, module Module, start, end uint64) (*depth.Function, error) {
+	if end <= start || end-start > depth.MaxCode {
+		return nil, depth.ErrCode
+	}
+	code, err := module.Code.Code(start, end-start)
+	if err != nil {
+		return nil, err
+	}
+	var row cfi.Row
+	anchor := func(addr uint64) depth.Anchor {
+		if addr-row.Start >= row.End-row.Start {
+			if row, err = module.CFI.Row(addr); err != nil {
+				row = cfi.Row{}
+			}
+		}
+		if row.CFA.Kind != cfi.RuleRegister {
+			return depth.Anchor{}
+		}
+		switch a.Index(uint64(row.CFA.Register)) {
+		case a.SP:
+			return depth.Anchor{Base: depth.StackPointer, Offset: row.CFA.Offset}
+		case a.FP:
+			return depth.Anchor{Base: depth.FramePointer, Offset: row.CFA.Offset}
+		}
+		return depth.Anchor{}
+	}
+	return &depth.Function{Start: start, Code: code, Anchor: anchor}, nil
+}
+
+// contest compares values for one frame's frame pointer.
+type contest struct {
+	w      *walk
+	frame  *Frame
+	budget int
+
+	proven, undecided int
+	winner            uint64
+	missing           Stop // of a value in doubt for want of memory
+}
+
+// enter tries a value.
+func (c *contest) enter(fp uint64) {
+	switch c.try(fp) {
+	case proven:
+		c.proven++
+		c.winner = fp
+	case undecided:
+		c.undecided++
+	case refuted:
+	}
+}
+
+// search tries every word of the stack from sp on that may be where the frame
+// pointer points: a return address lies where the caller's would.
+func (c *contest) search(sp uint64) {
+	word := uint64(c.w.arch.AddrSize)
+	ra := uint64(c.w.row.CFA.Offset) - word
+	for fp, n := (sp+word-1)&^(word-1), 0; n < maxSearch && c.proven < 2; fp, n = fp+word, n+1 {
+		value, ok := c.w.mem.Word(fp + ra)
+		if !ok {
+			return
+		}
+		if _, ok := c.w.modules.Find(value - 1); ok {
+			c.enter(fp)
+		}
+	}
+}
+
+// decide returns nil if there is a winner.
+func (c *contest) decide() error {
+	switch {
+	case c.proven > 1:
+		return errAmbiguous
+	case c.undecided > 0:
+		return errUndecided
+	case c.proven == 0:
+		return errNone
+	}
+	return nil
+}
+
+// try follows a value to the stack's base.
+func (c *contest) try(fp uint64) verdict {
+	t := *c.w
+	t.trial = true
+	t.regs.Set(t.arch.FP, fp)
+	frame := *c.frame
+	next, stop := t.stepRow(&frame)
+	worst := proven
+	for first := true; ; first = false {
+		if v := c.judge(&t, next, stop); v != proven || stop.Reason == EndOfStack {
+			return min(v, worst)
+		}
+		entry := uint64(0)
+		if first {
+			module, _ := t.modules.Find(frame.Lookup())
+			entry = t.row.FDEStart + module.Bias
+		}
+		exact := frame.Signal
+		frame = next
+		next, stop = t.step(&frame)
+		if !exact && !frame.Signal {
+			v := t.calls(frame.PC, entry)
+			if v == refuted {
+				return refuted
+			}
+			worst = min(worst, v)
+		}
+	}
+}
+
+// judge says what a step of a trial means for its value.
+func (c *contest) judge(t *walk, next Frame, stop Stop) verdict {
+	c.budget--
+	switch stop.Reason {
+	case running:
+		if next.Method == ByCFI && c.budget > 0 {
+			return proven
+		}
+		return undecided
+	case EndOfStack:
+		if t.row.RAUndefined {
+			return proven
+		}
+		return undecided
+	case NoCode, NoProgress:
+		return refuted
+	case NoMemory:
+		c.missing = stop
+		return undecided
+	default:
+		return undecided
+	}
+}

@@ -1,0 +1,256 @@
+package capture_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/trace"
+)
+
+var frameLine = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+`)
+
+// seen captures a process, which is not to be stopped; engine is the one expected.
+func seen(t *testing.T, pid int, o capture.Options, engine string) *trace.Trace {
+	t.Helper()
+	tr, err := capturer(t).Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if tr.Engine != engine || tr.Pause != 0 {
+		t.Errorf("engine %s, pause %v", tr.Engine, tr.Pause)
+	}
+	text := render.Text(tr, render.Options{})
+	for line := range strings.Lines(text) {
+		if len(tr.Threads) == 1 && !frameLine.MatchString(line) {
+			t.Errorf("line %q", line)
+		}
+	}
+	if !strings.Contains(text, "engine "+engine) {
+		t.Errorf("engine %s is not named:\n%s", engine, text)
+	}
+	return tr
+}
+
+// TestNonStopKnownStacks: the frames of programs with and without frame pointers, asleep and awake.
+func TestNonStopKnownStacks(t *testing.T) {
+	t.Parallel()
+	for _, flags := range [][]string{
+		{"-O2"},
+		{"-O2", "-fno-omit-frame-pointer"},
+		{"-O0"},
+		{"-O0", "-static"},
+		{"-O2", "-fno-omit-frame-pointer", "-fno-plt"},
+	} {
+		t.Run(strings.Join(flags, " "), func(t *testing.T) {
+			t.Parallel()
+			exe := build(t, flags...)
+			o := capture.Options{NonStop: true}
+			tr := seen(t, start(t, exe), o, "blocked")
+			checkOrder(t, &tr.Threads[0], "ready", "inner", "middle", "outer", "main", "_start")
+			tr = seen(t, start(t, exe, "altstack"), o, "blocked")
+			checkOrder(t, &tr.Threads[0], "ready", "handler", "inner", "middle", "outer", "main", "_start")
+			tr = seen(t, start(t, exe, "deep", "1000"), o, "blocked")
+			if n := len(tr.Threads[0].Frames); n != 256 {
+				t.Errorf("%d frames, %s", n, tr.Threads[0].Stop)
+			}
+			tr = seen(t, run(t, exe, "busy"), o, "running")
+			checkOrder(t, &tr.Threads[0], "spin", "inner", "middle", "outer", "main", "_start")
+			// Two copies of 64 KiB: the stack is deeper than a sample can hold.
+			tr = seen(t, run(t, exe, "busy"), capture.Options{NonStop: true, MaxFrames: 2}, "running")
+			if th := &tr.Threads[0]; len(th.Frames) != 2 || th.Whole {
+				t.Errorf("%d frames, %s", len(th.Frames), th.Stop)
+			}
+		})
+	}
+}
+
+// TestNoFramePointerNoGuess: without the program's code information a frame pointer is not to be had, and the stack
+// ends where it is needed.
+func TestNoFramePointerNoGuess(t *testing.T) {
+	t.Parallel()
+	exe := build(t, "-O2", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables")
+	tr := seen(t, start(t, exe), capture.Options{NonStop: true}, "blocked")
+	th := &tr.Threads[0]
+	if th.Whole || len(th.Frames) < 2 || slices.Contains(names(th), "outer") {
+		t.Errorf("%q, %s", names(th), th.Stop)
+	}
+}
+
+// TestUninterruptible captures a process that cannot be stopped, without being asked not to stop it.
+func TestUninterruptible(t *testing.T) {
+	t.Parallel()
+	for _, flags := range [][]string{{"-O2"}, {"-O2", "-fno-omit-frame-pointer"}} {
+		pid := run(t, build(t, flags...), "vfork")
+		awaitState(t, pid, 'D')
+		began := time.Now()
+		tr := seen(t, pid, capture.Options{}, "blocked")
+		if took := time.Since(began); took > 2*time.Second {
+			t.Errorf("took %v", took)
+		}
+		checkOrder(t, &tr.Threads[0], "__vfork", "fork_and_wait", "inner", "middle", "outer", "main", "_start")
+		if tr.NotStopped != "in uninterruptible sleep" || len(tr.Threads[0].Kernel) == 0 {
+			t.Errorf("not stopped because %q, in kernel %q", tr.NotStopped, tr.Threads[0].Kernel)
+		}
+		first, _, _ := strings.Cut(render.Text(tr, render.Options{}), "\n")
+		if !strings.Contains(first, "[not stopped: in uninterruptible sleep, engine blocked] [in kernel: ") {
+			t.Errorf("first line %q", first)
+		}
+		t.Log(first)
+		if os.Geteuid() == 0 && !strings.Contains(strings.Join(tr.Threads[0].Kernel, " "), "vfork") {
+			t.Errorf("kernel stack %q", tr.Threads[0].Kernel)
+		}
+	}
+}
+
+// TestOtherTracers captures processes that strace and gdb have.
+func TestOtherTracers(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{"strace": {"-o", "/dev/null"}, "gdb": {"-nx", "-q"}} {
+		program, err := exec.LookPath(name)
+		if err != nil {
+			t.Logf("no %s: not tested with it", name)
+			continue
+		}
+		pid := start(t, build(t))
+		tracer := exec.Command(program, append(args, "-p", strconv.Itoa(pid))...)
+		stdin, err := tracer.StdinPipe()
+		if err := errors.Join(err, tracer.Start()); err != nil {
+			t.Fatal(err)
+		}
+		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
+			st, err := procfs.ReadStatus(pid)
+			if err != nil || time.Now().After(deadline) {
+				t.Fatalf("%s does not trace: %v", name, err)
+			}
+			if st.TracerPID != 0 && st.State != 'R' {
+				break
+			}
+		}
+		tr := seen(t, pid, capture.Options{}, "blocked")
+		checkOrder(t, &tr.Threads[0], "ready", "inner", "middle", "outer", "main", "_start")
+		if want := fmt.Sprintf("traced by process %d (%s)", tracer.Process.Pid, name); tr.NotStopped != want {
+			t.Errorf("%q instead of %q", tr.NotStopped, want)
+		}
+		_ = stdin.Close()
+		if name == "strace" {
+			_ = tracer.Process.Signal(syscall.SIGTERM)
+		}
+		_ = tracer.Wait()
+		checkUntouched(t, pid)
+	}
+}
+
+// TestTracedAndBusy: a process on the CPU that has another tracer is sampled.
+func TestTracedAndBusy(t *testing.T) {
+	t.Parallel()
+	program, err := exec.LookPath("strace")
+	if err != nil {
+		t.Skip("no strace")
+	}
+	pid := run(t, build(t), "busy")
+	tracer := exec.Command(program, "-o", "/dev/null", "-p", strconv.Itoa(pid))
+	if err := tracer.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = tracer.Process.Signal(syscall.SIGTERM); _ = tracer.Wait() })
+	for {
+		st, err := procfs.ReadStatus(pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if st.TracerPID != 0 && st.State == 'R' {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	tr := seen(t, pid, capture.Options{}, "running")
+	checkOrder(t, &tr.Threads[0], "spin", "inner", "middle", "outer", "main", "_start")
+}
+
+// TestManyThreads stops 500 threads that come and go, again and again.
+func TestManyThreads(t *testing.T) {
+	const n, rounds = 500, 20
+	pid := run(t, compile(t, "testdata/threads.c"), strconv.Itoa(n))
+	c := capturer(t)
+	var longest, sum time.Duration
+	ended, walked, stops, late := 0, 0, 0, 0
+	for range rounds {
+		tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{AllThreads: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if tr.NotStopped != "" {
+			t.Logf("the machine is too busy for a stop of all threads: %s", tr.NotStopped)
+			continue
+		}
+		stops++
+		longest, sum = max(longest, tr.Pause), sum+tr.Pause
+		resting := 0
+		for i := range tr.Threads {
+			th := &tr.Threads[i]
+			switch {
+			case len(th.Frames) == 0 && th.Stop == "exited meanwhile":
+				ended++
+			case len(th.Frames) == 0 && strings.Contains(th.Stop, "was not to stand still for longer"):
+				late++ // on a busy machine: the pause is bounded
+			case len(th.Frames) == 1 && strings.Contains(th.Stop, "no call frame information"):
+				walked++ // in clone3, on its way to its first function
+			case len(th.Frames) == 0 || !th.Whole:
+				t.Errorf("thread %d: %d frames: %s", th.TID, len(th.Frames), th.Stop)
+			default:
+				walked++
+				if slices.Contains(names(th), "resting") {
+					resting++
+				}
+			}
+		}
+		if late == 0 && resting != n/2 || tr.Threads[0].TID != pid {
+			t.Errorf("%d threads rest instead of %d; the first is %d of %d", resting, n/2, tr.Threads[0].TID, pid)
+		}
+		checkThreadText(t, tr)
+	}
+	checkUntouched(t, pid)
+	if stops == 0 {
+		t.Fatal("no stop of all threads")
+	}
+	t.Logf("%d captures: %d threads, %d had ended meanwhile, %d did not stop in time; pause %v on average, %v at most",
+		stops, walked, ended, late, sum/time.Duration(stops), longest)
+	if longest > time.Second {
+		t.Errorf("a pause of %v", longest)
+	}
+	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{AllThreads: true, NonStop: true})
+	if err != nil || len(tr.Threads) < n/2 || tr.Pause != 0 || tr.Engine == ptrace.Engine {
+		t.Errorf("without a stop: %v", err)
+	}
+}
+
+// checkThreadText: a header for each thread, and frames, or why there are none.
+func checkThreadText(t *testing.T, tr *trace.Trace) {
+	t.Helper()
+	header := regexp.MustCompile(`^Thread \d+ \((threads|)\) state .( \[.*\])?$`)
+	headers := 0
+	for line := range strings.Lines(render.Text(tr, render.Options{})) {
+		switch line = strings.TrimSuffix(line, "\n"); {
+		case header.MatchString(line):
+			headers++
+		case !frameLine.MatchString(line):
+			t.Errorf("line %q", line)
+		}
+	}
+	if headers != len(tr.Threads) {
+		t.Errorf("%d headers of %d threads", headers, len(tr.Threads))
+	}
+}

@@ -1,0 +1,187 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// blindCode shows calls, but no functions: what a recovery then does without is how large frames are.
+type blindCode struct{ code unwind.ImageCode }
+
+func (c blindCode) Code(addr, n uint64) ([]byte, error) {
+	if n > 7 {
+		return nil, errors.New("not shown")
+	}
+	return c.code.Code(addr, n)
+}
+
+type blindModules struct{ unwind.Modules }
+
+func (m blindModules) Find(addr uint64) (unwind.Module, bool) {
+	module, ok := m.Modules.Find(addr)
+	if module.Code != nil {
+		module.Code = blindCode{module.Code}
+	}
+	return module, ok
+}
+
+// busy are statements that keep a backend on the CPU in many places of the server.
+var busy = []string{
+	`DO $$ BEGIN LOOP PERFORM sum(length(t)) FROM (SELECT x::text t FROM generate_series(1, 3000) x
+		ORDER BY md5(x::text)) s; END LOOP; END $$`,
+	"DO $$ BEGIN LOOP BEGIN PERFORM 1 / (random() * 0)::int; EXCEPTION WHEN OTHERS THEN NULL; END; END LOOP; END $$",
+	`DO $$ BEGIN LOOP PERFORM regexp_replace(repeat('ab1', 30), '(a)(b)', '\2\1', 'g'),
+		to_char(now(), 'YYYY MON'); END LOOP; END $$`,
+	"DO $$ BEGIN LOOP CREATE TEMP TABLE b AS SELECT 1 x; ANALYZE b; DROP TABLE b; END LOOP; END $$",
+	`DO $$ BEGIN LOOP PERFORM count(*) FROM pg_class a JOIN pg_attribute b ON a.oid = b.attrelid GROUP BY relkind;
+		PERFORM jsonb_agg(to_jsonb(a)) FROM pg_type a; END LOOP; END $$`,
+}
+
+// TestRecoveryIsNeverWrong stops busy backends at arbitrary moments, and unwinds each stack once with all registers and
+// once with program counter and stack pointer alone. The second may be shorter, but not another one.
+func TestRecoveryIsNeverWrong(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		if testing.Short() {
+			t.Skip("takes long: not with -short")
+		}
+		server := pgtest.Start(t, binDir, pgtest.Options{})
+		c, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, sql := range busy {
+			conn := server.Connect(t, server.User, "postgres")
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = conn.PgConn().Exec(ctx, sql).Close()
+			}()
+			var sum, blind tally
+			for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(200 * time.Microsecond) {
+				s, err := ptrace.Capture(ctx, ptrace.Target{PID: int(conn.PgConn().PID()), UID: -1}, ptrace.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				space := c.spaces.open(s.PID, 1, s.Maps)
+				sum.compare(t, c.arch, s, space)
+				blind.compare(t, c.arch, s, blindModules{space})
+			}
+			cancel()
+			<-done
+			t.Logf("%.40s…: %d stacks; with two registers alone %d whole, %d of them by a recovery %v; "+
+				"when functions are not readable %d whole, %d by a recovery %v",
+				sql, sum.all, sum.whole, sum.recovered, sum.reasons, blind.whole, blind.recovered, blind.reasons)
+			if sum.all == 0 || sum.whole*4 < sum.all*3 { // a walk that ends is no fault; that few do is a figure
+				t.Errorf("%d of %d stacks whole", sum.whole, sum.all)
+			}
+		}
+	})
+}
+
+// tally counts comparisons.
+type tally struct {
+	all, whole, recovered int
+	reasons               map[string]int // of those not whole
+}
+
+func (c *tally) compare(t *testing.T, a *arch.Arch, s *ptrace.Snapshot, modules unwind.Modules) {
+	t.Helper()
+	th := &s.Threads[0]
+	full, err := a.DecodePRStatus(th.Registers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var few arch.Registers
+	for _, reg := range []int{a.PC, a.SP} {
+		v, _ := full.Get(reg)
+		few.Set(reg, v)
+	}
+	u := unwind.Unwinder{Arch: a}
+	mem := newMemory(th, nil, a)
+	want, wantStop := u.Unwind(nil, full, mem, modules)
+	got, stop := u.Unwind(nil, few, mem, modules)
+	if !wantStop.Whole() {
+		return
+	}
+	c.all++
+	recovered := slices.ContainsFunc(got, func(f unwind.Frame) bool { return f.Method == unwind.ByRecovery })
+	if stop.Whole() {
+		c.whole++
+		if recovered {
+			c.recovered++
+		}
+	}
+	if !stop.Whole() {
+		if c.reasons == nil {
+			c.reasons = map[string]int{}
+		}
+		c.reasons[stop.String()]++
+	}
+	for i := range got {
+		if i >= len(want) || got[i].PC != want[i].PC || got[i].CFA != want[i].CFA && i < len(got)-1 {
+			t.Errorf("frame %d of %d differs: %#x, CFA %#x\n%+v\n%+v (%v)", i, len(got), got[i].PC, got[i].CFA, want, got, stop)
+			return
+		}
+	}
+	if stop.Whole() && len(got) != len(want) {
+		t.Errorf("whole with %d frames instead of %d", len(got), len(want))
+	}
+}
+
+// TestNonStopBusy captures backends that are busy, without a stop: every capture must come to something, asleep or
+// awake.
+func TestNonStopBusy(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		if testing.Short() {
+			t.Skip("takes long: not with -short")
+		}
+		server := pgtest.Start(t, binDir, pgtest.Options{})
+		c, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		engines, whole, all := map[string]int{}, 0, 0
+		var took []time.Duration
+		for _, sql := range busy {
+			conn := server.Connect(t, server.User, "postgres")
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = conn.PgConn().Exec(ctx, sql).Close()
+			}()
+			for range 100 {
+				tr, err := c.Capture(ctx, ptrace.Target{PID: int(conn.PgConn().PID()), UID: -1}, Options{NonStop: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				all++
+				engines[tr.Engine]++
+				took = append(took, tr.Total)
+				th := &tr.Threads[0]
+				if th.Whole && th.Frames[len(th.Frames)-1].Function == "_start" {
+					whole++
+				} else {
+					t.Logf("%d frames, %s", len(th.Frames), th.Stop)
+				}
+			}
+			cancel()
+			<-done
+		}
+		slices.Sort(took)
+		t.Logf("%d captures: engines %v, %d whole; median %v, 99 of 100 within %v",
+			all, engines, whole, took[len(took)/2], took[len(took)*99/100])
+		if whole*100 < all*99 {
+			t.Errorf("%d of %d whole", whole, all)
+		}
+	})
+}
