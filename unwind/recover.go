@@ -205,7 +205,7 @@ func (c *contest) judge(t *walk, next Frame, stop Stop) verdict {
 	c.budget--
 	switch stop.Reason {
 	case running:
-		if next.Method == ByCFI && c.budget > 0 {
+		if (next.Method == ByCFI || next.Method == BySignalFrame) && c.budget > 0 {
 			return proven
 		}
 		return undecided

@@ -54,8 +54,8 @@ func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 	case errors.Is(err, cfi.ErrUndefinedRA):
 		return Frame{}, Stop{Reason: EndOfStack}
 	case errors.Is(err, cfi.ErrRegister):
-		// A chain has led here, and does not tell the registers that the rules need; or nothing has told the frame pointer.
-		if _, known := w.regs.Get(w.arch.FP); known || w.arch.Chain.Base != w.arch.FP {
+		if frame.Method == ByFramePointer && !w.trial {
+			// A chain has led here, and does not tell the registers that the rules need.
 			if next, stop := w.stepChain(frame); stop.Reason == running {
 				return next, stop
 			}
