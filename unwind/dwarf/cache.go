@@ -57,12 +57,12 @@ type cached struct {
 // overhead is what an entry takes besides its value.
 const overhead = 256
 
-// get returns what make made for the key: a value and its size in bytes.
-func (c *Cache) get(key cacheKey, make func() (any, int, error)) (any, error) {
+// get returns what decode makes for the key: a value and its size in bytes.
+func (c *Cache) get(key cacheKey, decode func() (any, int, error)) (any, error) {
 	e := c.entry(key)
 	e.once.Do(func() {
 		var size int
-		e.value, size, e.err = make()
+		e.value, size, e.err = decode()
 		c.account(e, size+overhead)
 	})
 	return e.value, e.err
@@ -109,8 +109,8 @@ func (c *Cache) Used() int {
 }
 
 // cachedAs is get for a known type.
-func cachedAs[T any](c *Cache, key cacheKey, make func() (T, int, error)) (T, error) {
-	v, err := c.get(key, func() (any, int, error) { return make() })
+func cachedAs[T any](c *Cache, key cacheKey, decode func() (T, int, error)) (T, error) {
+	v, err := c.get(key, func() (any, int, error) { return decode() })
 	t, _ := v.(T)
 	return t, err
 }

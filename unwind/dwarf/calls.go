@@ -126,8 +126,7 @@ func (s *callSearch) enter(e *entry) bool {
 
 // entryPC returns where a function or an inlined call begins: DW_AT_entry_pc, DW_AT_low_pc, or the first range (§2.18).
 func (d *Data) entryPC(u *unit, e *entry, spans []span) uint64 {
-	switch e.entryPC.form {
-	case formAddr, formAddrx, formAddrx1, formAddrx2, formAddrx3, formAddrx4, formGNUAddrIndex:
+	if e.entryPC.isAddress() {
 		if addr, err := d.address(u, e.entryPC); err == nil {
 			return addr
 		}

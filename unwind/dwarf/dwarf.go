@@ -145,8 +145,8 @@ func (d *Data) expand(m *image.Image, i uint64, name string) ([]byte, error) {
 }
 
 // spill writes the content of a compressed section to a file. The file is closed when nobody has it any more.
-func spill(m *image.Image, name string, make func() (SpillFile, error)) (io.ReaderAt, error) {
-	f, err := make()
+func spill(m *image.Image, name string, create func() (SpillFile, error)) (io.ReaderAt, error) {
+	f, err := create()
 	if err != nil {
 		return nil, err
 	}

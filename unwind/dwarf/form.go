@@ -121,6 +121,16 @@ func (v *value) block() bool {
 	}
 }
 
+// isAddress reports whether the value stands for an address.
+func (v *value) isAddress() bool {
+	switch v.form {
+	case formAddr, formAddrx, formAddrx1, formAddrx2, formAddrx3, formAddrx4, formGNUAddrIndex:
+		return true
+	default:
+		return false
+	}
+}
+
 // text returns the string that a value stands for.
 func (d *Data) text(u *unit, v value) (string, error) {
 	switch v.form {

@@ -159,6 +159,7 @@ func (d *Data) readNameTable(c *cursor, u *unit) ([]file, error) {
 				f.name, _ = d.text(u, v) // a missing name makes one place unknown
 			case lnctDirectoryIndex:
 				f.dir = v.u
+			default: // time, size, checksum
 			}
 		}
 		if total += len(f.name); total > maxNameBytes {

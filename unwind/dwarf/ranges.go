@@ -41,8 +41,7 @@ func (d *Data) spans(dst []span, u *unit, low, high, ranges value, budget *int) 
 		return dst, err
 	}
 	end := start + high.u // a constant is the length
-	switch high.form {
-	case formAddr, formAddrx, formAddrx1, formAddrx2, formAddrx3, formAddrx4, formGNUAddrIndex:
+	if high.isAddress() {
 		if end, err = d.address(u, high); err != nil {
 			return dst, err
 		}

@@ -17,8 +17,8 @@ const (
 	stringStep = 256
 )
 
-// section is one section of a file. What is not compressed is read piece by piece where it is needed; what is compressed
-// is expanded as a whole.
+// section is one section of a file. What is not compressed is read piece by piece, where it is needed; what is
+// compressed is expanded as a whole.
 type section struct {
 	name string
 	big  bool

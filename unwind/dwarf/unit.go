@@ -280,6 +280,7 @@ func (d *Data) source(u *unit) (name, dir string, err error) {
 			name, e = d.text(u, v)
 		case attrCompDir:
 			dir, e = d.text(u, v)
+		default:
 		}
 		err = errors.Join(err, e)
 	}
