@@ -120,8 +120,8 @@ func (m *Image) content(s *section) ([]byte, error) {
 	return data, nil
 }
 
-// SectionReader returns the size of a section's content, and a reader of it; for a compressed section the reader is nil:
-// ask Section for the whole. The error is ErrNoSection, ErrMalformed or the reader's.
+// SectionReader returns the size of a section's content, and a reader of it. For a compressed section the reader is
+// nil: ask Section or Expand for the whole. The error is ErrNoSection, ErrMalformed or the reader's.
 func (m *Image) SectionReader(name string) (size uint64, r io.ReaderAt, err error) {
 	s := m.find(name)
 	if s == nil {

@@ -20,7 +20,7 @@ import (
 // buildInlined compiles testdata/inlined.c and returns the program.
 func buildInlined(t *testing.T, flags ...string) string {
 	t.Helper()
-	exe := filepath.Join(t.TempDir(), "inlined")
+	exe := filepath.Join(t.TempDir())
 	command(t, "gcc", append([]string{"-O2", "-g", "-o", exe, "testdata/inlined.c"}, flags...)...)
 	return exe
 }
@@ -36,12 +36,12 @@ func patient(t *testing.T, cfg capture.Config) *capture.Capturer {
 	return c
 }
 
-// places are the frames of a module, as "name file:line [inlined]".
-func places(th *trace.Thread, module string) []string {
+// places are the frames of the program, as "name file:line [inlined]".
+func places(th *trace.Thread) []string {
 	var out []string
 	for i := range th.Frames {
 		f := &th.Frames[i]
-		if f.Module != module {
+		if f.Module != "inlined" {
 			continue
 		}
 		s := f.Function
@@ -105,7 +105,7 @@ func TestInlinedCalls(t *testing.T) {
 				tt.after(t, exe)
 			}
 			th := take(t, patient(t, capture.Config{}), start(t, exe), capture.Options{})
-			if got := places(&th, "inlined"); !slices.Equal(got, inlinedStack) {
+			if got := places(&th); !slices.Equal(got, inlinedStack) {
 				t.Errorf("got  %q\nwant %q", got, inlinedStack)
 			}
 			checkLevels(t, &th)
@@ -136,7 +136,7 @@ func TestInlinedCallsWithoutSymbols(t *testing.T) {
 	command(t, "strip", exe)
 	command(t, "objcopy", "--add-gnu-debuglink="+exe+".debug", exe)
 	th := take(t, patient(t, capture.Config{}), start(t, exe), capture.Options{})
-	if got := places(&th, "inlined"); len(got) != 5 || !slices.Equal(got[:4], inlinedStack[:4]) {
+	if got := places(&th); len(got) != 5 || !slices.Equal(got[:4], inlinedStack[:4]) {
 		t.Errorf("got  %q\nwant %q", got, inlinedStack[:4])
 	}
 }
@@ -180,7 +180,7 @@ func TestDebugDirs(t *testing.T) {
 		}})
 		take(t, c, pid, capture.Options{})
 		th := take(t, c, pid, capture.Options{})
-		got := places(&th, "inlined")
+		got := places(&th)
 		if len(dirs) == 2 && !slices.Equal(got, inlinedStack) || len(dirs) == 1 && strings.Join(got, "") != "" {
 			t.Errorf("with %d folders: %q", len(dirs), got)
 		}
@@ -217,11 +217,11 @@ func TestLinesComeLater(t *testing.T) {
 	checkOrder(t, &th, "outer", "main", "_start")
 	for deadline := time.Now().Add(time.Minute); ; {
 		th = take(t, c, pid, capture.Options{})
-		if slices.Equal(places(&th, "inlined"), inlinedStack) {
+		if slices.Equal(places(&th), inlinedStack) {
 			return
 		}
 		if time.Now().After(deadline) {
-			t.Fatalf("still %q", places(&th, "inlined"))
+			t.Fatalf("still %q", places(&th))
 		}
 		time.Sleep(10 * time.Millisecond)
 	}
@@ -240,7 +240,7 @@ func TestConcurrentLines(t *testing.T) {
 				tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
 				if err != nil {
 					t.Errorf("capture: %v", err)
-				} else if got := places(&tr.Threads[0], "inlined"); !slices.Equal(got, inlinedStack) {
+				} else if got := places(&tr.Threads[0]); !slices.Equal(got, inlinedStack) {
 					t.Errorf("got %q", got)
 				}
 			}
