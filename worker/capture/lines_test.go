@@ -20,7 +20,7 @@ import (
 // buildInlined compiles testdata/inlined.c and returns the program.
 func buildInlined(t *testing.T, flags ...string) string {
 	t.Helper()
-	exe := filepath.Join(t.TempDir())
+	exe := filepath.Join(t.TempDir(), "inlined")
 	command(t, "gcc", append([]string{"-O2", "-g", "-o", exe, "testdata/inlined.c"}, flags...)...)
 	return exe
 }
