@@ -11,7 +11,10 @@ import (
 // configured, and returns what closes that. sameUser says whether the worker
 // has been its user from its start on.
 func (w *Worker) newCapturer(sameUser bool) (func(), error) {
-	cfg := capture.Config{Concurrency: w.cfg.Concurrency}
+	cfg := capture.Config{
+		Concurrency: w.cfg.Concurrency, DebugDirs: w.cfg.DebugDirs,
+		Report: func(err error) { w.log.Warn().Err(err).Msg("names or source lines are missing") },
+	}
 	done := func() {}
 	// A nil *Client would be no nil Remote.
 	if client := w.debuginfodClient(sameUser); client != nil {

@@ -51,6 +51,9 @@ type Config struct {
 	// default (see package queue).
 	Keep     time.Duration
 	KeepRows int
+	// DebugDirs are the folders below which separate debug files are looked
+	// for; nil means /usr/lib/debug.
+	DebugDirs []string
 }
 
 // The pauses between attempts to find a server that is not there.

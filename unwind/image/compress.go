@@ -1,13 +1,14 @@
 package image
 
 import (
+	"bufio"
 	"bytes"
-	"compress/zlib"
 	"debug/elf"
 	"encoding/binary"
 	"fmt"
 	"io"
 
+	"github.com/klauspost/compress/zlib"
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -35,6 +36,69 @@ func decompressOld(data []byte) ([]byte, error) {
 		return data, nil
 	}
 	return inflate(data[12:], binary.BigEndian.Uint64(data[4:]))
+}
+
+// Expand writes the content of a compressed section to w, in pieces: neither the section nor its content is held in
+// memory. The error is ErrNoSection, ErrTooLarge, ErrMalformed, the reader's or w's.
+func (m *Image) Expand(w io.Writer, name string) error {
+	s := m.find(name)
+	if s == nil {
+		return fmt.Errorf("%s: %s: %w", m.name, name, ErrNoSection)
+	}
+	if err := m.expandTo(w, s); err != nil {
+		return fmt.Errorf("%s: %s: %w", m.name, name, err)
+	}
+	return nil
+}
+
+func (m *Image) expandTo(w io.Writer, s *section) error {
+	size, err := m.expandedSize(s)
+	if err != nil {
+		return err
+	}
+	if size > maxSection || s.size > maxSection || s.offset > 1<<62 {
+		return fmt.Errorf("%w: %d bytes, %d decompressed", ErrTooLarge, s.size, size)
+	}
+	in := io.NewSectionReader(m.src.r, int64(s.offset), int64(s.size))
+	head, kind := int64(m.layout.pick(24, 12)), elf.COMPRESS_ZLIB
+	if s.flags&elf.SHF_COMPRESSED == 0 {
+		head = 12
+	} else if p, err := m.src.bytes(s.offset, 4); err == nil {
+		kind = elf.CompressionType(m.layout.order.Uint32(p))
+	}
+	if _, err := in.Seek(head, io.SeekStart); err != nil {
+		return err
+	}
+	r, err := expander(bufio.NewReaderSize(in, 1<<16), kind)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	defer func() { _ = r.Close() }()
+	n, err := io.Copy(w, io.LimitReader(r, int64(size)+1))
+	if err != nil {
+		return fmt.Errorf("decompress: %w", err)
+	}
+	if uint64(n) != size {
+		return fmt.Errorf("%w: decompressed to %d bytes, not %d", ErrMalformed, n, size)
+	}
+	return nil
+}
+
+// expander reads what a stream expands to.
+func expander(in io.Reader, kind elf.CompressionType) (io.ReadCloser, error) {
+	switch kind {
+	case elf.COMPRESS_ZLIB:
+		return zlib.NewReader(in)
+	case elf.COMPRESS_ZSTD:
+		r, err := zstd.NewReader(in, zstd.WithDecoderConcurrency(1),
+			zstd.WithDecoderMaxMemory(maxSection), zstd.WithDecoderLowmem(true))
+		if err != nil {
+			return nil, err
+		}
+		return r.IOReadCloser(), nil
+	default:
+		return nil, fmt.Errorf("compression type %d", uint32(kind))
+	}
 }
 
 func inflate(data []byte, size uint64) ([]byte, error) {

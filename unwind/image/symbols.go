@@ -107,6 +107,18 @@ func (m *Image) InCode(s Symbol) bool {
 	return false
 }
 
+// SameSection reports whether two link-time addresses lie in the same section of code.
+func (m *Image) SameSection(a, b uint64) bool {
+	const code = elf.SHF_ALLOC | elf.SHF_EXECINSTR
+	for i := range m.sections {
+		s := &m.sections[i]
+		if s.flags&code == code && a >= s.addr && a-s.addr < s.size {
+			return b >= s.addr && b-s.addr < s.size
+		}
+	}
+	return false
+}
+
 // strtab is a string table: NUL-terminated strings one behind the other. It is a string, so that a name is a slice
 // of it and costs nothing.
 type strtab string

@@ -160,6 +160,20 @@ func (t *Table) Lookup(addr, fdeStart, fdeEnd uint64) (Symbol, bool) {
 	return s, true
 }
 
+// Neighbours returns the last function that ends before a range of addresses and the first one that begins behind it;
+// false if one of them does not exist.
+func (t *Table) Neighbours(start, end uint64) (before, after Symbol, ok bool) {
+	i, _ := slices.BinarySearch(t.addrs, start)
+	j, _ := slices.BinarySearch(t.addrs, end)
+	for i > 0 && t.end(i-1) > start {
+		i--
+	}
+	if i == 0 || j == len(t.addrs) {
+		return Symbol{}, Symbol{}, false
+	}
+	return t.at(i - 1), t.at(j), true
+}
+
 // at returns function i.
 func (t *Table) at(i int) Symbol {
 	start := uint32(0)

@@ -5,6 +5,7 @@
 package capture
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -18,6 +19,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -36,11 +38,23 @@ type Config struct {
 	// Remote is where debug files come from that this host does not have; nil
 	// means nowhere.
 	Remote Remote
+	// DebugDirs are the folders below which separate debug files are looked
+	// for; nil means debugfile.DefaultFolder.
+	DebugDirs []string
+	// LinesWait bounds how long a capture waits for source lines and inlined
+	// calls that are not known yet; 0 means DefaultLinesWait. An answer that
+	// comes before has names from symbol tables only.
+	LinesWait time.Duration
+	// Report is told, once for each image, what keeps names or lines from being
+	// found: debug files of another build, damaged ones. It must not wait. Nil
+	// means that nobody is told.
+	Report func(error)
 }
 
 // Options says how one capture is done; the zero value is the default.
 type Options struct {
-	// MaxFrames bounds each thread's frames; 0 means unwind.DefaultMaxFrames.
+	// MaxFrames bounds each thread's frames, inlined calls included; 0 means
+	// unwind.DefaultMaxFrames.
 	MaxFrames int
 	// Deadline bounds the wait for the stop; 0 means ptrace's default.
 	Deadline time.Duration
@@ -65,7 +79,9 @@ type Capturer struct {
 	known   *layouts
 	servers *servers
 	limit   *semaphore.Weighted
-	flight  singleflight.Group
+
+	linesWait time.Duration
+	flight    singleflight.Group
 }
 
 // New returns a Capturer for processes of this host.
@@ -78,11 +94,13 @@ func New(cfg Config) (*Capturer, error) {
 	if n <= 0 {
 		n = DefaultConcurrency
 	}
-	imgs := newImages(host, cfg.Remote)
+	imgs := newImages(host, &shared{
+		cache: dwarf.NewCache(0), folders: cfg.DebugDirs, report: cfg.Report, remote: cfg.Remote,
+	})
 	return &Capturer{
 		arch: host, images: imgs, spaces: newSpaces(imgs), known: newLayouts(),
-		servers: newServers(),
-		limit:   semaphore.NewWeighted(int64(n)),
+		servers: newServers(), linesWait: cmp.Or(cfg.LinesWait, DefaultLinesWait),
+		limit: semaphore.NewWeighted(int64(n)),
 	}, nil
 }
 
@@ -239,6 +257,8 @@ func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options, ser
 	}
 	space := c.spaces.open(snap.PID, startTime, snap.Maps)
 	u := unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames}
+	late, cancel := context.WithTimeout(context.Background(), c.linesWait)
+	defer cancel()
 	b := built{trace: t, whole: true}
 	frames := make([]unwind.Frame, 0, 64)
 	for i := range snap.Threads {
@@ -256,7 +276,8 @@ func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options, ser
 		case th.Err != nil:
 			out.Stop = th.Err.Error()
 		}
-		out.Frames = space.name(frames)
+		var cut bool
+		out.Frames, cut = space.name(frames, maxLines(o), late.Done())
 		b.used = space.usedBy(frames, b.used)
 		if i == 0 && snap.Engine == ptrace.Engine {
 			server.read(t, snap, frames, space)
@@ -269,6 +290,9 @@ func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options, ser
 		}
 		if stop.Reason == unwind.NoMemory && th.Stack.Cut {
 			out.Stop = fmt.Sprintf("only %d bytes of stack copied", len(th.Stack.Data))
+		}
+		if cut {
+			out.Stop, out.Whole = unwind.MaxFrames.String(), false
 		}
 	}
 	return b

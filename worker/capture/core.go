@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/corefile"
+	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/image"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -56,7 +57,7 @@ func Core(file string, o CoreOptions) (*CoreTrace, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &coreReader{core: core, options: o, images: newImages(core.Arch, nil)}
+	r := &coreReader{core: core, options: o, images: newImages(core.Arch, &shared{cache: dwarf.NewCache(0)})}
 	defer r.close()
 	if core.Damage != nil {
 		r.refused = append(r.refused, core.Damage)
@@ -139,7 +140,8 @@ func (r *coreReader) load(m *corefile.Mapped) {
 		}
 		r.opened = append(r.opened, closer)
 		r.add(m, &module{
-			image: img, name: img.Name(), arch: r.core.Arch, path: m.Path, root: r.options.Sysroot,
+			shared: r.images.shared,
+			image:  img, name: img.Name(), arch: r.core.Arch, path: m.Path, root: r.options.Sysroot,
 		}, bias, closer)
 		return
 	}
@@ -148,7 +150,7 @@ func (r *coreReader) load(m *corefile.Mapped) {
 	}
 	if img := r.core.Image(m); img != nil {
 		if bias, _, err := r.core.Check(m, img); err == nil {
-			r.add(m, &module{image: img, name: moduleName(m.Path), arch: r.core.Arch}, bias, nil)
+			r.add(m, &module{image: img, name: moduleName(m.Path), arch: r.core.Arch, shared: r.images.shared}, bias, nil)
 		}
 	}
 }
@@ -208,9 +210,12 @@ func (r *coreReader) trace() *trace.Trace {
 		var stop unwind.Stop
 		frames, stop = u.Unwind(frames[:0], th.Registers, mem, coreSpace{space: sp, mem: mem})
 		walked := time.Now()
-		t.Threads[i] = trace.Thread{
-			TID: th.TID, Stop: stop.String(), Whole: stop.Whole(), Frames: sp.name(frames),
+		out := trace.Thread{TID: th.TID, Stop: stop.String(), Whole: stop.Whole()}
+		var cut bool
+		if out.Frames, cut = sp.name(frames, maxLines(Options{MaxFrames: r.options.MaxFrames}), nil); cut { // nobody waits behind a core file
+			out.Stop, out.Whole = unwind.MaxFrames.String(), false
 		}
+		t.Threads[i] = out
 		t.Unwind += walked.Sub(began)
 		t.Symbolize += time.Since(walked)
 	}

@@ -50,7 +50,7 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 	if code < 0 {
 		t.Fatalf("%s is not mapped: %+v", file, maps)
 	}
-	known, fresh := newImages(host, nil), newImages(host, nil)
+	known, fresh := newImages(host, &shared{}), newImages(host, &shared{})
 	alive := known.find(pid, maps, code)
 	if alive == nil {
 		t.Fatal("no image of a live process")

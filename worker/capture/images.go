@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/image"
 	"pg_stat_backtrace/unwind/symbol"
 )
@@ -35,15 +35,35 @@ type module struct {
 
 	symbolOnce sync.Once
 	symbols    *symbol.Table
+	remote     remote
+	// stripped is set if no symbol table has the functions that the image does
+	// not export.
+	stripped bool
+	lines    lines
 
-	remote remote
+	shared *shared
+}
+
+// shared is what all modules share.
+type shared struct {
+	// cache holds decoded debugging information.
+	cache *dwarf.Cache
+	// folders are searched for debug files; nil means the default.
+	folders []string
+	// report is told what keeps names from being found; nil: nobody is.
+	report func(error)
+	// remote is where debug files come from that this host does not have; nil:
+	// nowhere.
+	remote Remote
 }
 
 func (m *module) table() *cfi.Table {
 	m.cfiOnce.Do(func() {
 		s, _ := m.image.CFISections() // an unreadable part is an absent one
 		if len(s.EHFrame.Data) == 0 && len(s.DebugFrame.Data) == 0 {
-			return
+			if s.DebugFrame = image.SectionData(m.debugFrame()); len(s.DebugFrame.Data) == 0 {
+				return
+			}
 		}
 		t, err := cfi.New(cfi.Sections{
 			EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), DebugFrame: cfi.Section(s.DebugFrame),
@@ -57,38 +77,18 @@ func (m *module) table() *cfi.Table {
 	return m.cfi
 }
 
-func (m *module) symbolTable() *symbol.Table {
-	m.symbolOnce.Do(func() {
-		tables := []*image.Image{m.image}
-		debug, err := debugfile.Find(m.image, m.path, debugfile.Options{Root: m.root, Open: openDebugFile})
-		if err == nil {
-			defer func() { _ = debug.Close() }()
-			tables = append(tables, debug.Image)
-		}
-		if err != nil || debug.How == debugfile.ByDebugData {
-			if fetched, ok := m.fetched(); ok {
-				defer func() { _ = fetched.Close() }()
-				tables = append(tables, fetched.Image)
-			}
-		}
-		// What could be read of a damaged table comes beside the error.
-		m.symbols, _ = symbol.NewTable(tables...)
-	})
-	return m.symbols
-}
-
 // images keeps modules over captures, one for each build-id. A file without a
 // build-id is known by its device, inode and modification time.
 type images struct {
 	arch   *arch.Arch
-	remote Remote // nil: none
+	shared *shared
 	mu     sync.Mutex
 	byID   map[string]*module
 	held   heldFiles
 }
 
-func newImages(a *arch.Arch, r Remote) *images {
-	return &images{arch: a, remote: r, byID: make(map[string]*module)}
+func newImages(a *arch.Arch, s *shared) *images {
+	return &images{arch: a, shared: s, byID: make(map[string]*module)}
 }
 
 // find returns the module that the process has mapped at maps[i], nil if it is
@@ -176,7 +176,8 @@ func (c *images) fromFile(pid int, open candidate, base *procfs.Mapping, id stri
 	// The file stays open as long as the image is kept: its sections are read
 	// when they are needed, and a replaced file must not be read instead.
 	m := c.keep(key, &module{
-		image: img, name: img.Name(), arch: c.arch, path: base.Path, root: rootOf(pid), remote: remote{source: c.remote},
+		image: img, name: img.Name(), arch: c.arch, path: base.Path, root: rootOf(pid), shared: c.shared,
+		remote: remote{source: c.shared.remote},
 	})
 	if m.image != img {
 		_ = f.Close()
@@ -194,7 +195,9 @@ func (c *images) fromMemory(pid int, base procfs.Mapping, id string) *module {
 	if err != nil {
 		return nil
 	}
-	m := &module{image: img, name: img.Name(), arch: c.arch, remote: remote{source: c.remote}}
+	m := &module{
+		image: img, name: img.Name(), arch: c.arch, shared: c.shared, remote: remote{source: c.shared.remote},
+	}
 	m.table()
 	m.symbolTable()
 	if id == "" {

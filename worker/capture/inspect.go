@@ -41,7 +41,7 @@ func Images(pid int) ([]Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	imgs := newImages(host, nil)
+	imgs := newImages(host, &shared{})
 	all := make([]Image, 0, 32)
 	seen := make(map[*module]bool)
 	for i := range maps {
@@ -84,7 +84,7 @@ func OpenImage(file string) (Image, func() error, error) {
 	if abs, err := filepath.Abs(at); err == nil {
 		at = abs
 	}
-	m := &module{image: img, name: img.Name(), arch: a, path: at}
+	m := &module{image: img, name: img.Name(), arch: a, path: at, shared: &shared{}}
 	return Image{Image: img, Path: at, module: m}, f.Close, nil
 }
 

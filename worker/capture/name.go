@@ -2,28 +2,45 @@ package capture
 
 import (
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/trace"
 )
 
-// name turns the walk's frames into a trace's.
-func (sp *space) name(frames []unwind.Frame) []trace.Frame {
-	out := make([]trace.Frame, len(frames))
-	for i := range frames {
-		out[i] = sp.nameFrame(&frames[i])
-		out[i].Level = i
+// maxLines is the bound on the frames of a thread, inlined calls included.
+func maxLines(o Options) int {
+	if o.MaxFrames > 0 {
+		return o.MaxFrames
 	}
-	return out
+	return unwind.DefaultMaxFrames
 }
 
-func (sp *space) nameFrame(f *unwind.Frame) trace.Frame {
+// name turns the walk's frames into a trace's, at most limit: inlined calls
+// are frames too, as they are in gdb. It reports whether some were left out.
+// Source lines that are not there when late is closed are missing.
+func (sp *space) name(frames []unwind.Frame, limit int, late <-chan struct{}) (out []trace.Frame, cut bool) {
+	out = make([]trace.Frame, 0, len(frames))
+	for i := range frames {
+		out = sp.nameFrame(out, &frames[i], late)
+	}
+	if cut = len(out) > limit; cut {
+		out = out[:limit]
+	}
+	for i := range out {
+		out[i].Level = i
+	}
+	return out, cut
+}
+
+// nameFrame appends a frame, behind the calls that are inlined there.
+func (sp *space) nameFrame(dst []trace.Frame, f *unwind.Frame, late <-chan struct{}) []trace.Frame {
 	out := trace.Frame{Address: f.PC, Offset: f.PC, Module: "[unmapped]", Note: note(f)}
 	m, where, ok := sp.find(f.Lookup())
 	if !ok {
 		if i := sp.mapping(f.PC); i >= 0 {
 			out.Module, out.Offset = moduleName(sp.maps[i].Path), f.PC-sp.maps[i].Start
 		}
-		return out
+		return append(dst, out)
 	}
 	out.Module, out.Offset = moduleName(m.Path), f.PC-m.Start
 	mod := where.module
@@ -32,37 +49,102 @@ func (sp *space) nameFrame(f *unwind.Frame) trace.Frame {
 			// The file's own offset says more than the distance in a mapping.
 			out.Offset += m.Offset
 		}
-		return out
+		return append(dst, out)
 	}
 	out.BuildID = mod.image.BuildID()
 	out.ModuleOffset = f.PC - where.bias
 	out.Offset = out.ModuleOffset
-	if fn, start, ok := mod.function(f.Lookup() - where.bias); ok {
-		out.Function, out.Offset = fn, out.ModuleOffset-start
-	}
-	return out
+	return mod.appendFrames(dst, &out, f.Lookup()-where.bias, late)
 }
 
-// function returns the demangled name and start of the function at an image
-// address. A symbol counts only inside its own size and inside the FDE that
-// covers the address: anything else would be the nearest symbol's name, which
-// is a wrong one.
-func (m *module) function(addr uint64) (string, uint64, bool) {
-	symbols := m.symbolTable()
-	if symbols == nil {
-		return "", 0, false
+// place is an image address with what the image itself says of it.
+type place struct {
+	addr uint64
+	// start and end are those of the call frame information; end 0: none.
+	start, end uint64
+	symbol     symbol.Symbol
+	named      bool
+}
+
+// appendFrames appends the frame out, whose module and offset are set, behind
+// the calls inlined at addr. All have the address of the frame.
+func (m *module) appendFrames(dst []trace.Frame, out *trace.Frame, addr uint64, late <-chan struct{}) []trace.Frame {
+	p := m.locate(addr)
+	calls := m.lines.at(addr, late)
+	for i := range calls {
+		c := &calls[i]
+		if !c.Inlined {
+			out.File, out.Line = c.File, c.Line
+			m.nameByLines(out, &p, c)
+			break
+		}
+		in := *out
+		in.Function, in.Offset = symbol.Demangle(c.Function), out.ModuleOffset-c.Start
+		in.File, in.Line, in.Inlined, in.Note = c.File, c.Line, true, ""
+		if in.Function == "" {
+			in.Offset = out.ModuleOffset // the compiler made it, as a part of another
+		}
+		dst = append(dst, in)
 	}
-	var start, end uint64
+	switch {
+	case p.named:
+		// The linker's name says more than the source's: it tells a function
+		// from its clones and parts.
+		out.Function, out.Offset = symbol.Demangle(p.symbol.Name), out.ModuleOffset-p.symbol.Addr
+	case out.Function == "" && out.Note == "":
+		out.Note = m.neighbourhood(&p)
+	}
+	return append(dst, *out)
+}
+
+// locate finds the symbol of an image address. It counts only inside its own
+// size and inside the FDE that covers the address: anything else would be the
+// nearest symbol's name, which is a wrong one.
+func (m *module) locate(addr uint64) place {
+	p := place{addr: addr}
 	if t := m.table(); t != nil {
 		if fde, err := t.Find(addr); err == nil {
-			start, end = fde.Start, fde.End
+			p.start, p.end = fde.Start, fde.End
 		}
 	}
-	sym, ok := symbols.Lookup(addr, start, end)
-	if !ok {
-		return "", 0, false
+	if symbols := m.symbolTable(); symbols != nil {
+		p.symbol, p.named = symbols.Lookup(addr, p.start, p.end)
 	}
-	return symbol.Demangle(sym.Name), sym.Addr, true
+	return p
+}
+
+// function returns the demangled name and the start of the function at an
+// image address, as its symbol has them.
+func (m *module) function(addr uint64) (string, uint64, bool) {
+	p := m.locate(addr)
+	return symbol.Demangle(p.symbol.Name), p.symbol.Addr, p.named
+}
+
+// nameByLines gives a frame that no symbol names the name that the debugging
+// information has for it. Of a function in several parts, only the one that
+// begins with its entry has an offset from there; another part is a note.
+func (m *module) nameByLines(out *trace.Frame, p *place, c *dwarf.Frame) {
+	switch {
+	case p.named || c.Function == "":
+	case c.Entry == c.Start && (p.end == 0 || c.Entry >= p.start && c.Entry < p.end):
+		out.Function, out.Offset = symbol.Demangle(c.Function), out.ModuleOffset-c.Entry
+	case out.Note == "":
+		out.Note = "part of " + symbol.Demangle(c.Function)
+	}
+}
+
+// neighbourhood is a note on a function without a name: which functions that
+// have one are before and behind it. It must be known to be a function, and one
+// that no symbol table could name.
+func (m *module) neighbourhood(p *place) string {
+	if p.end == 0 || !m.stripped || m.symbols == nil {
+		return ""
+	}
+	before, after, ok := m.symbols.Neighbours(p.start, p.end)
+	if !ok || !m.image.SameSection(before.Addr, p.start) || !m.image.SameSection(p.start, after.Addr) {
+		return ""
+	}
+	return "static, between " + symbol.Demangle(before.Name) + " and " + symbol.Demangle(after.Name)
 }
 
 func note(f *unwind.Frame) string {

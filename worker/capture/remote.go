@@ -61,7 +61,7 @@ func (m *module) request() {
 			return
 		}
 		next := &module{
-			image: m.image, name: m.name, arch: m.arch, path: m.path, root: m.root,
+			image: m.image, name: m.name, arch: m.arch, path: m.path, root: m.root, shared: m.shared,
 			remote: remote{source: m.remote.source, renewed: true},
 		}
 		next.cfiOnce.Do(func() { next.cfi = m.table() })

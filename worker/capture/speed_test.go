@@ -99,10 +99,10 @@ func BenchmarkName(b *testing.B) {
 	c, snap, sp := snapshotOf(b, "21")
 	u := unwind.Unwinder{Arch: c.arch}
 	frames, _ := c.unwindThread(nil, &u, &snap.Threads[0], nil, sp)
-	_ = sp.name(frames) // loads the symbols
+	_, _ = sp.name(frames, unwind.DefaultMaxFrames, nil) // loads the symbols
 	b.ReportAllocs()
 	for b.Loop() {
-		_ = sp.name(frames)
+		_, _ = sp.name(frames, unwind.DefaultMaxFrames, nil)
 	}
 	b.ReportMetric(float64(len(frames)), "frames")
 }

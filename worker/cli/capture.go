@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
@@ -30,6 +31,7 @@ type captureFlags struct {
 	repeat    int
 	interval  time.Duration
 	timeout   time.Duration
+	debugDirs []string
 	stats     bool
 	threads   bool
 	noContext bool
@@ -91,10 +93,11 @@ one that is not the file that the process had is told and not used.`,
 	fs := cmd.Flags()
 	fs.StringVarP(&f.format, "format", "f", formatText,
 		"`FORMAT` of a stack: text, json (a line each) or short (f()+12<-g()+8)")
-	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames a thread")
+	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames a thread, inlined calls included")
 	fs.IntVarP(&f.repeat, "repeat", "n", 1, "capture each process `N` times")
 	fs.DurationVarP(&f.interval, "interval", "i", 0, "`TIME` between two rounds of --repeat, such as 100ms")
 	fs.DurationVar(&f.timeout, "timeout", 3*time.Second, "give up if the process cannot be stopped within `TIME`")
+	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
 	fs.BoolVar(&f.stats, "stats", false, "print no stacks but what the captures took, in microseconds, as JSON")
 	fs.BoolVar(&f.threads, "threads", false,
 		"all threads of each process, in one stop; with --nonstop, one after another")
@@ -133,6 +136,14 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 	return pids, nil
 }
 
+// debugDirUsage is the help of --debug-dir.
+const debugDirUsage = "look for separate debug files below `DIRECTORY` (may be given several times; default " +
+	debugfile.DefaultFolder + ")"
+
+// linesWait is how long the command line waits for source lines of a process
+// that is seen for the first time: nobody waits behind it.
+const linesWait = 10 * time.Second
+
 // maxFramesLimit is the largest max_frames; a deeper stack is a runaway
 // recursion whose innermost part says all.
 const maxFramesLimit = 65536
@@ -140,7 +151,7 @@ const maxFramesLimit = 65536
 // run captures round by round. A process that fails is told on stderr and
 // left out; the others go on.
 func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
-	capturer, closeRemote, err := f.remote.capturer(stderr)
+	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
 	if err != nil {
 		return err
 	}

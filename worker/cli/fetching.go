@@ -12,7 +12,7 @@ import (
 
 // capturer makes a capturer that takes debug files from debuginfod where that is configured, and returns what is to be
 // called at the end: it says on stderr what has not come in time.
-func (f *debuginfodFlags) capturer(stderr io.Writer) (*capture.Capturer, func(), error) {
+func (f *debuginfodFlags) capturer(stderr io.Writer, debugDirs []string) (*capture.Capturer, func(), error) {
 	verbose := os.Getenv(debuginfod.EnvProgress) != ""
 	var mu sync.Mutex
 	client, err := f.client(func(e debuginfod.Event) {
@@ -26,7 +26,10 @@ func (f *debuginfodFlags) capturer(stderr io.Writer) (*capture.Capturer, func(),
 	if err != nil {
 		return nil, nil, err
 	}
-	cfg := capture.Config{}
+	cfg := capture.Config{
+		DebugDirs: debugDirs, LinesWait: linesWait,
+		Report: func(err error) { tellf(stderr, "note: %v", err) },
+	}
 	if client != nil {
 		cfg.Remote = client // a nil *Client would be no nil Remote
 	}

@@ -67,6 +67,7 @@ journal, prune and renew_secret there; without it the queue waits, and all else 
 	fs.StringVarP(&cfg.DataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
 	fs.StringVar(&cfg.SpoolDir, "spool-dir", "",
 		"make the spool, a private directory, in `DIRECTORY` (default /dev/shm, else the temporary directory)")
+	fs.StringSliceVar(&cfg.DebugDirs, "debug-dir", nil, debugDirUsage)
 	fs.StringVar(&level, "log-level", "info", "`LEVEL` of messages to write: debug, info, warn or error")
 	fs.StringVar(&format, "log-format", "auto", "`FORMAT` of messages: json, console, or auto (console on a terminal)")
 	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")

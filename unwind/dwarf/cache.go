@@ -1,0 +1,116 @@
+package dwarf
+
+import (
+	"container/list"
+	"sync"
+)
+
+// DefaultCacheSize is the budget of a Cache in bytes, unless told otherwise: about two hundred compilation units.
+const DefaultCacheSize = 12 << 20
+
+// Cache keeps what was decoded of compilation units, of any number of files, and forgets what was not used for longest
+// when that takes more than its budget. It is safe for concurrent use; each thing is decoded once.
+type Cache struct {
+	mu     sync.Mutex
+	budget int
+	used   int
+	byKey  map[cacheKey]*cached
+	order  *list.List // of *cached, the last used one first
+}
+
+// NewCache makes a cache with a budget in bytes; 0 means DefaultCacheSize.
+func NewCache(budget int) *Cache {
+	if budget <= 0 {
+		budget = DefaultCacheSize
+	}
+	return &Cache{budget: budget, byKey: make(map[cacheKey]*cached), order: list.New()}
+}
+
+// cacheKind tells apart what may begin at one offset.
+type cacheKind uint8
+
+const (
+	cachedAbbrevs cacheKind = iota
+	cachedFunctions
+	cachedLines
+	cachedSection
+)
+
+// cacheKey says what of which file was decoded.
+type cacheKey struct {
+	owner *Data
+	kind  cacheKind
+	off   uint64
+}
+
+// cached is one thing: also the error that came instead, lest a damaged unit be decoded again and again.
+type cached struct {
+	key  cacheKey
+	once sync.Once
+	at   *list.Element
+	// size is 0 until the thing is there; guarded by Cache.mu.
+	size  int
+	value any
+	err   error
+}
+
+// overhead is what an entry takes besides its value.
+const overhead = 256
+
+// get returns what decode makes for the key: a value and its size in bytes.
+func (c *Cache) get(key cacheKey, decode func() (any, int, error)) (any, error) {
+	e := c.entry(key)
+	e.once.Do(func() {
+		var size int
+		e.value, size, e.err = decode()
+		c.account(e, size+overhead)
+	})
+	return e.value, e.err
+}
+
+// entry finds or makes an entry, and notes that it was used.
+func (c *Cache) entry(key cacheKey) *cached {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if e := c.byKey[key]; e != nil {
+		c.order.MoveToFront(e.at)
+		return e
+	}
+	e := &cached{key: key}
+	e.at = c.order.PushFront(e)
+	c.byKey[key] = e
+	return e
+}
+
+// account adds the size of an entry that has just been made and drops others until the budget holds. The entry itself
+// stays, however large it is, and so do those that are being made.
+func (c *Cache) account(made *cached, size int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	made.size = size
+	c.used += size
+	for at := c.order.Back(); at != nil && c.used > c.budget; {
+		e, _ := at.Value.(*cached)
+		at = at.Prev()
+		if e == made || e.size == 0 {
+			continue
+		}
+		c.used -= e.size
+		c.order.Remove(e.at)
+		delete(c.byKey, e.key)
+	}
+}
+
+// Used returns the bytes that the cache holds, as far as they were counted.
+func (c *Cache) Used() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.used
+}
+
+// cachedAs is get for a known type.
+func cachedAs[T any](c *Cache, key cacheKey, decode func() (T, int, error)) (T, error) {
+	v, err := c.get(key, func() (any, int, error) { return decode() })
+	t, _ := v.(T)
+	return t, err
+}

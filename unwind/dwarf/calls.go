@@ -1,0 +1,135 @@
+package dwarf
+
+import (
+	"errors"
+	"fmt"
+)
+
+// call is a function, or a call that was put inline in it, at an address.
+type call struct {
+	// offset is that of its entry.
+	offset       uint64
+	entry, start uint64
+	// file and line are the place of the call; of the function itself they are 0.
+	file, line uint64
+}
+
+// maxCalls bounds how deep inlined calls nest.
+const maxCalls = 256
+
+// calls returns the function at an address and the calls inlined there, outermost first.
+func (d *Data) calls(u *unit, addr uint64) ([]call, error) {
+	if u.tag == tagSkeletonUnit {
+		return nil, nil // its functions are in another file
+	}
+	functions, err := d.functions(u)
+	if err != nil {
+		return nil, err
+	}
+	f, ok := functions.find(addr)
+	if !ok {
+		return nil, nil
+	}
+	w, err := d.walk(u, u.off+uint64(f.off), u.off+uint64(f.end))
+	if err != nil {
+		return nil, err
+	}
+	s := callSearch{d: d, w: &w, addr: addr, budget: maxRangeBytes}
+	s.run()
+	return s.calls, s.err
+}
+
+// callSearch goes through a function's entry for the blocks and inlined calls that hold an address.
+type callSearch struct {
+	d     *Data
+	w     *walker
+	addr  uint64
+	calls []call
+	spans []span
+	// depth is that of the entry that comes next, open the depth at which all that encloses it holds the address.
+	depth, open int
+	budget      int
+	err         error
+}
+
+func (s *callSearch) run() {
+	for s.w.next() && s.depth <= maxDepth && len(s.calls) < maxCalls {
+		e := &s.w.e
+		if e.null {
+			s.depth--
+			if s.depth < s.open && len(s.calls) > 1 || s.depth <= 0 {
+				return // the innermost call is known, or the function has ended
+			}
+			s.open = min(s.open, s.depth)
+			continue
+		}
+		if s.depth == s.open && s.enter(e) {
+			if !e.children {
+				return
+			}
+			s.depth++
+			s.open = s.depth
+			continue
+		}
+		if s.depth == 0 {
+			return
+		}
+		s.pass(e)
+	}
+}
+
+// pass skips the children of an entry.
+func (s *callSearch) pass(e *entry) {
+	if !e.children {
+		return
+	}
+	if e.sibling.ok() {
+		if _, off, err := s.d.reference(s.w.unit, e.sibling); err == nil && off > s.w.c.offset() {
+			s.w.c.seek(off)
+			return
+		}
+	}
+	s.depth++
+}
+
+// enter notes an entry that holds the address, and reports whether it does.
+func (s *callSearch) enter(e *entry) bool {
+	switch {
+	case s.depth == 0:
+	case e.tag == tagInlinedSubroutine:
+	case e.tag == tagLexicalBlock && e.children:
+		if !e.ranges.ok() && !e.low.ok() {
+			return true
+		}
+	default:
+		return false
+	}
+	spans, err := s.d.spans(s.spans[:0], s.w.unit, e.low, e.high, e.ranges, &s.budget)
+	s.spans = spans
+	if err != nil {
+		s.err = errors.Join(s.err, fmt.Errorf("entry at %#x: %w", e.off, err))
+	}
+	for _, p := range spans {
+		if !p.holds(s.addr) {
+			continue
+		}
+		if e.tag != tagLexicalBlock {
+			s.calls = append(s.calls, call{
+				offset: e.off, start: p.low, entry: s.d.entryPC(s.w.unit, e, spans),
+				file: e.callFile.u, line: e.callLine.u,
+			})
+		}
+		return true
+	}
+	return false
+}
+
+// entryPC returns where a function or an inlined call begins: DW_AT_entry_pc, DW_AT_low_pc, or the first range (§2.18).
+func (d *Data) entryPC(u *unit, e *entry, spans []span) uint64 {
+	if e.entryPC.isAddress() {
+		if addr, err := d.address(u, e.entryPC); err == nil {
+			return addr
+		}
+	}
+	return spans[0].low
+}

@@ -1,0 +1,210 @@
+// Package dwarf reads what DWARF debugging information, version 2 to 5, says of a code address: the function, the
+// calls that the compiler put inline there, and the source lines.
+//
+// It reads lazily. The first look-up lists the units and the addresses that they cover; a look-up then decodes the one
+// unit that covers its address, and a Cache of bounded size keeps what was decoded. Sections that are not compressed
+// are read piece by piece from the file. What dwz moved to a supplementary file is found there, by the GNU forms and
+// those of DWARF 5. Split DWARF (.dwo) is not followed: such units have lines, but no functions.
+//
+// Files are foreign input: reading is bounded in time and space, and damaged data gives fewer answers, never a panic.
+// The package must not know of processes, load addresses or where files are found; addresses are link-time addresses.
+// Section numbers in comments are those of the DWARF 5 standard.
+package dwarf
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+
+	"pg_stat_backtrace/unwind/image"
+)
+
+// Errors that callers branch on with errors.Is.
+var (
+	// ErrNone means that the image has no debugging information.
+	ErrNone = errors.New("dwarf: no debugging information")
+	// ErrMalformed means that the information contradicts itself or the size of a section.
+	ErrMalformed = errors.New("dwarf: malformed debugging information")
+	// ErrTooLarge means that a part exceeds what this package is willing to decode.
+	ErrTooLarge = errors.New("dwarf: debugging information too large")
+	// ErrNoSupplement means that what was asked for is in a supplementary file that is not there.
+	ErrNoSupplement = errors.New("dwarf: supplementary file missing")
+)
+
+// Frame is a call at an address: of the function itself, or of one that the compiler put inline.
+type Frame struct {
+	// Function is the name that the linker knows if the information has it (mangled in C++ and Rust), else the name
+	// in the source; "" where only the line is known.
+	Function string
+	// Entry is the function's first address, or 0 if that is not known. Start is that of the piece of code that
+	// holds the address: a function, and the more so an inlined call, may consist of several.
+	Entry, Start uint64
+	// File and Line are the place in the source that the frame has come to: for the innermost frame by the line
+	// table, for the others that of the call. "" and 0 where they are not known.
+	File string
+	Line int
+	// Inlined is set for a call that has no stack frame of its own, but is part of the next one.
+	Inlined bool
+}
+
+// Data is the debugging information of one file. It is safe for concurrent use.
+type Data struct {
+	name     string
+	sections sections
+	sup      *Data
+	cache    *Cache
+
+	once  sync.Once
+	units []unit
+	index index
+	err   error
+}
+
+// sections are the parts of the information. An absent one has the size 0.
+type sections struct {
+	info, abbrev, str, lineStr, strOffsets, addr, line, ranges, rnglists, aranges section
+}
+
+// each calls f for every section, with its number and its name.
+func (s *sections) each(f func(i uint64, s *section, name string)) {
+	for i, p := range []struct {
+		to   *section
+		name string
+	}{
+		{&s.info, ".debug_info"}, {&s.abbrev, ".debug_abbrev"}, {&s.str, ".debug_str"}, {&s.lineStr, ".debug_line_str"},
+		{&s.strOffsets, ".debug_str_offsets"}, {&s.addr, ".debug_addr"}, {&s.line, ".debug_line"},
+		{&s.ranges, ".debug_ranges"}, {&s.rnglists, ".debug_rnglists"}, {&s.aranges, ".debug_aranges"},
+	} {
+		f(uint64(i), p.to, p.name)
+	}
+}
+
+// Options complete an image; the zero value is the default.
+type Options struct {
+	// Supplement is the file that dwz made of what several have in common; nil if there is none.
+	Supplement *Data
+	// Cache keeps decoded units; nil means one of its own with the default budget.
+	Cache *Cache
+	// Spill makes a file for the content of a large compressed section; nil means that such content is held in
+	// memory, by the cache.
+	Spill func() (SpillFile, error)
+}
+
+// SpillFile is written once, from its start to its end, and then read.
+type SpillFile interface {
+	io.Writer
+	io.ReaderAt
+	io.Closer
+}
+
+// minSpill is the size from which on a compressed section is large.
+const minSpill = 1 << 20
+
+// New makes the debugging information of an image, which must stay readable. Nothing is read yet but section headers.
+// The error is ErrNone or the image's.
+func New(m *image.Image, o Options) (*Data, error) {
+	d := &Data{name: m.Name(), sup: o.Supplement, cache: o.Cache}
+	if d.cache == nil {
+		d.cache = NewCache(0)
+	}
+	var err error
+	d.sections.each(func(i uint64, s *section, name string) {
+		s.name, s.big = name, m.Order().Uint16([]byte{1, 0}) != 1
+		size, r, e := m.SectionReader(name)
+		switch {
+		case errors.Is(e, image.ErrNoSection):
+			return
+		case e != nil:
+			err = errors.Join(err, e)
+			return
+		}
+		s.size, s.r = size, r
+		if r == nil {
+			s.expand = func() ([]byte, error) { return d.expand(m, i, name) }
+			if o.Spill != nil && size >= minSpill {
+				s.spill = func() (io.ReaderAt, error) { return spill(m, name, o.Spill) }
+			}
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("dwarf: %w", err)
+	}
+	if d.sections.info.size == 0 || d.sections.abbrev.size == 0 {
+		return nil, fmt.Errorf("%s: %w", m.Name(), ErrNone)
+	}
+	return d, nil
+}
+
+// expand returns the content of a compressed section, kept by the cache.
+func (d *Data) expand(m *image.Image, i uint64, name string) ([]byte, error) {
+	return cachedAs(d.cache, cacheKey{d, cachedSection, i}, func() ([]byte, int, error) {
+		data, _, err := m.Section(name)
+		return data, cap(data), err
+	})
+}
+
+// spill writes the content of a compressed section to a file. The file is closed when nobody has it any more.
+func spill(m *image.Image, name string, create func() (SpillFile, error)) (io.ReaderAt, error) {
+	f, err := create()
+	if err != nil {
+		return nil, err
+	}
+	if err := m.Expand(f, name); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// Load lists the units and the addresses that they cover, which the first look-up does otherwise. The error is about
+// what could not be read; the rest is usable.
+func (d *Data) Load() error {
+	d.once.Do(func() { d.err = d.load() })
+	return d.err
+}
+
+// Frames returns the calls at an address, innermost first; the last one is the function's own, unless only the line is
+// known. It returns none where the information does not cover the address. An error says what could not be read, and
+// may come beside frames that lack it.
+func (d *Data) Frames(addr uint64) ([]Frame, error) {
+	err := d.Load()
+	for _, i := range d.index.find(addr) {
+		frames, e := d.unitFrames(&d.units[i], addr)
+		if len(frames) > 0 {
+			return frames, e
+		}
+		err = errors.Join(err, e)
+	}
+	return nil, err
+}
+
+// unitFrames asks one unit.
+func (d *Data) unitFrames(u *unit, addr uint64) ([]Frame, error) {
+	calls, err := d.calls(u, addr)
+	file, line, e := d.line(u, addr)
+	err = errors.Join(err, e)
+	if len(calls) == 0 {
+		if line == 0 {
+			return nil, err
+		}
+		return []Frame{{File: file, Line: line}}, err
+	}
+	frames := make([]Frame, len(calls))
+	for i := range calls {
+		c := &calls[len(calls)-1-i] // they come outermost first
+		f := &frames[i]
+		*f = Frame{Entry: c.entry, Start: c.start, File: file, Line: line, Inlined: i < len(calls)-1}
+		f.Function, e = d.functionName(u, c.offset)
+		err = errors.Join(err, e)
+		if f.Inlined {
+			file, e = d.callFile(u, c)
+			err = errors.Join(err, e)
+			line = int(c.line)
+		}
+		if f.File == "" || f.Line == 0 {
+			f.File, f.Line = "", 0
+		}
+	}
+	return frames, err
+}

@@ -1,0 +1,121 @@
+package dwarf
+
+// entry is what is read of a debugging information entry (§2.1): the attributes that look-ups need.
+type entry struct {
+	off      uint64
+	tag      tag
+	children bool
+	// null is set for the entry that ends a list of children.
+	null bool
+
+	low, high, ranges  value
+	name, linkage      value
+	origin, spec       value
+	callFile, callLine value
+	entryPC            value
+	sibling            value
+}
+
+// maxDepth bounds how deep entries nest.
+const maxDepth = 512
+
+// walker goes through the entries of a unit.
+type walker struct {
+	unit    *unit
+	abbrevs *abbrevs
+	c       cursor
+	e       entry
+}
+
+// wanted reports whether an entry's attributes are read when walking: those of code.
+func (t tag) wanted() bool {
+	return t == tagSubprogram || t == tagInlinedSubroutine || t == tagLexicalBlock
+}
+
+// next reads one entry into w.e; false at the end, or where the data makes no sense.
+func (w *walker) next() bool {
+	if w.c.left() == 0 || w.c.bad {
+		return false
+	}
+	w.e = entry{off: w.c.offset()}
+	code := w.c.uleb()
+	if code == 0 {
+		w.e.null = true
+		return !w.c.bad
+	}
+	decl := w.abbrevs.find(code)
+	if decl == nil {
+		w.c.fail()
+		return false
+	}
+	w.e.tag, w.e.children = decl.tag, decl.children
+	if !decl.tag.wanted() {
+		w.skip(decl)
+		return !w.c.bad
+	}
+	w.read(decl)
+	return !w.c.bad
+}
+
+// skip passes over all attributes.
+func (w *walker) skip(decl *declaration) {
+	if decl.skip >= 0 {
+		w.c.take(uint64(decl.skip))
+		return
+	}
+	for i := range decl.attrs {
+		w.unit.skipForm(&w.c, decl.attrs[i].form)
+	}
+}
+
+// read reads the attributes that are of use.
+func (w *walker) read(decl *declaration) {
+	for i := range decl.attrs {
+		a := &decl.attrs[i]
+		if to := w.e.field(a.name); to != nil {
+			*to = w.unit.readForm(&w.c, a)
+		} else {
+			w.unit.skipForm(&w.c, a.form)
+		}
+	}
+}
+
+// field returns where an attribute is kept, nil if it is not.
+func (e *entry) field(name attr) *value {
+	switch name {
+	case attrLowPC:
+		return &e.low
+	case attrHighPC:
+		return &e.high
+	case attrRanges:
+		return &e.ranges
+	case attrName:
+		return &e.name
+	case attrLinkageName, attrMIPSLinkageName:
+		return &e.linkage
+	case attrAbstractOrigin:
+		return &e.origin
+	case attrSpecification:
+		return &e.spec
+	case attrCallFile:
+		return &e.callFile
+	case attrCallLine:
+		return &e.callLine
+	case attrEntryPC:
+		return &e.entryPC
+	case attrSibling:
+		return &e.sibling
+	default:
+		return nil
+	}
+}
+
+// walk makes a walker over [from, to) of a unit's entries.
+func (d *Data) walk(u *unit, from, to uint64) (walker, error) {
+	a, err := d.abbrevs(u)
+	if err != nil {
+		return walker{}, err
+	}
+	c, err := d.sections.info.cursor(from, to-from)
+	return walker{unit: u, abbrevs: a, c: c}, err
+}

@@ -1,0 +1,136 @@
+package dwarf
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"sort"
+)
+
+// index tells which units cover an address.
+type index struct {
+	spans []indexed // by low address
+	// reach is the highest end of the spans up to each.
+	reach []uint64
+}
+
+// indexed is a range of addresses of a unit.
+type indexed struct {
+	span
+	unit uint32
+}
+
+const (
+	// maxIndexed bounds the ranges of a file.
+	maxIndexed = 4 << 20
+	// maxOverlap bounds how many units are asked for one address. They overlap only where a file is damaged.
+	maxOverlap = 8
+	// maxBack bounds how far the index is searched for them.
+	maxBack = 4096
+)
+
+func (x *index) add(unit uint32, spans []span) error {
+	if len(x.spans)+len(spans) > maxIndexed {
+		return fmt.Errorf("%w: more than %d ranges", ErrTooLarge, maxIndexed)
+	}
+	for _, s := range spans {
+		if n := len(x.spans); n > 0 && x.spans[n-1].unit == unit && x.spans[n-1].high == s.low {
+			x.spans[n-1].high = s.high
+			continue
+		}
+		x.spans = append(x.spans, indexed{s, unit})
+	}
+	return nil
+}
+
+func (x *index) sort() {
+	x.spans = slices.Clip(x.spans)
+	slices.SortFunc(x.spans, func(a, b indexed) int {
+		return cmp.Or(cmp.Compare(a.low, b.low), cmp.Compare(a.unit, b.unit))
+	})
+	x.reach = make([]uint64, len(x.spans))
+	reach := uint64(0)
+	for i := range x.spans {
+		reach = max(reach, x.spans[i].high)
+		x.reach[i] = reach
+	}
+}
+
+// find returns the units that cover an address, the one whose range begins last first.
+func (x *index) find(addr uint64) []uint32 {
+	i := sort.Search(len(x.spans), func(i int) bool { return x.spans[i].low > addr }) - 1
+	var units []uint32
+	for n := 0; i >= 0 && n < maxBack && x.reach[i] > addr; i, n = i-1, n+1 {
+		s := &x.spans[i]
+		if s.holds(addr) && !slices.Contains(units, s.unit) {
+			if units = append(units, s.unit); len(units) == maxOverlap {
+				break
+			}
+		}
+	}
+	return units
+}
+
+// indexUnit adds the addresses of a unit. One that does not tell them is noted as pending, by its offset.
+func (d *Data) indexUnit(i uint32, r *root, pending map[uint64]uint32, budget *int) error {
+	u := &d.units[i]
+	if u.tag != tagCompileUnit && u.tag != tagSkeletonUnit {
+		return nil // types and partial units have no code
+	}
+	if !r.ranges.ok() && !r.high.ok() {
+		pending[u.off] = i
+		return nil
+	}
+	spans, err := d.spans(nil, u, r.low, r.high, r.ranges, budget)
+	if err != nil {
+		return err
+	}
+	return d.index.add(i, spans)
+}
+
+// readAranges takes the addresses of units from .debug_aranges (§6.1.2), which may have those of units that do not tell
+// them.
+func (d *Data) readAranges(pending map[uint64]uint32) error {
+	all, err := d.sections.aranges.bytes(0, d.sections.aranges.size)
+	if err != nil {
+		return err
+	}
+	for len(all) > 0 {
+		c := cursor{data: all, big: d.sections.aranges.big}
+		length, is64 := c.initialLength()
+		if c.bad || length > uint64(c.left()) {
+			return fmt.Errorf("%w: .debug_aranges", ErrMalformed)
+		}
+		set := cursor{data: all[:c.pos+int(length)], pos: c.pos, big: c.big}
+		all = all[c.pos+int(length):]
+		version := set.u16()
+		i, ok := pending[set.sized(is64)]
+		size, segment := int(set.u8()), set.u8()
+		if !ok || version != 2 || segment != 0 || size != int(d.units[i].addrSize) {
+			continue
+		}
+		if err := d.index.add(i, parseAranges(&set, &d.units[i])); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// parseAranges reads the pairs of one set, which are aligned to their size.
+func parseAranges(c *cursor, u *unit) []span {
+	var spans []span
+	size := 2 * int(u.addrSize)
+	if over := c.pos % size; over != 0 {
+		c.take(uint64(size - over))
+	}
+	for c.left() >= size {
+		low, length := c.sized(u.addrSize == 8), c.sized(u.addrSize == 8)
+		if low == 0 && length == 0 {
+			break
+		}
+		if s := (span{low, low + length}); s.alive(u) {
+			spans = append(spans, s)
+		}
+	}
+	return spans
+}

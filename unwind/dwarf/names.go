@@ -1,0 +1,67 @@
+package dwarf
+
+import "fmt"
+
+const (
+	// maxChain bounds how many entries are followed for a name.
+	maxChain = 16
+	// entryStep is how much is read for one entry at first, maxEntry how much at most.
+	entryStep = 256
+	maxEntry  = 64 << 10
+)
+
+// functionName returns the name of the function whose entry is at off: the linkage name if it or an entry that it
+// refers to has one, else the first name.
+func (d *Data) functionName(u *unit, off uint64) (string, error) {
+	name := ""
+	for range maxChain {
+		e, err := d.entryAt(u, off)
+		if err != nil {
+			return name, err
+		}
+		if e.linkage.ok() {
+			if s, err := d.text(u, e.linkage); err == nil && s != "" {
+				return s, nil
+			}
+		}
+		if name == "" && e.name.ok() {
+			if name, err = d.text(u, e.name); err != nil {
+				return "", err
+			}
+		}
+		ref := e.origin
+		if !ref.ok() {
+			ref = e.spec
+		}
+		if !ref.ok() {
+			return name, nil
+		}
+		next, at, err := d.reference(u, ref)
+		if err != nil {
+			return name, err
+		}
+		if next != d {
+			_ = next.Load() // what cannot be read is missed below
+		}
+		if d, off, u = next, at, next.unitAt(at); u == nil {
+			return name, fmt.Errorf("%s: %w: no unit has an entry at %#x", d.name, ErrMalformed, at)
+		}
+	}
+	return name, fmt.Errorf("%s: %w: entry at %#x refers to itself", d.name, ErrMalformed, off)
+}
+
+// entryAt reads one entry of a unit.
+func (d *Data) entryAt(u *unit, off uint64) (entry, error) {
+	for n := uint64(entryStep); ; n *= 8 {
+		w, err := d.walk(u, off, min(off+n, u.end))
+		if err != nil {
+			return entry{}, err
+		}
+		if w.next() {
+			return w.e, nil
+		}
+		if off+n >= u.end || n >= maxEntry {
+			return entry{}, fmt.Errorf("%s: %w: entry at %#x", d.name, ErrMalformed, off)
+		}
+	}
+}

@@ -1,0 +1,117 @@
+package dwarf
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+)
+
+const (
+	// maxPiece bounds what is read of a section at a time: a compilation unit, a line program.
+	maxPiece = 256 << 20
+	// maxString bounds a string in bytes.
+	maxString = 16 << 10
+	// stringStep is how much is read at first to find a string's end.
+	stringStep = 256
+)
+
+// section is one section of a file. What is not compressed is read piece by piece, where it is needed; what is
+// compressed is expanded as a whole.
+type section struct {
+	name string
+	big  bool
+	size uint64
+	// r reads a section that is not compressed, or that was expanded into a file; nil for one in memory.
+	r io.ReaderAt
+	// spill, if not nil, expands a compressed section into a file; done once.
+	spill     func() (io.ReaderAt, error)
+	spillOnce sync.Once
+	spilled   io.ReaderAt
+	// expand returns the content of a compressed section. It may be called again after the cache dropped it.
+	expand func() ([]byte, error)
+}
+
+// reader returns what reads pieces of the section; nil if it is to be expanded in memory.
+func (s *section) reader() io.ReaderAt {
+	if s.spill == nil {
+		return s.r
+	}
+	// Where there is no file to be had, memory does.
+	s.spillOnce.Do(func() { s.spilled, _ = s.spill() })
+	return s.spilled
+}
+
+// bytes returns n bytes at off.
+func (s *section) bytes(off, n uint64) ([]byte, error) {
+	if off > s.size || n > s.size-off {
+		return nil, fmt.Errorf("%w: %s has %#x bytes, not %#x at %#x", ErrMalformed, s.name, s.size, n, off)
+	}
+	if n > maxPiece {
+		return nil, fmt.Errorf("%w: %#x bytes at %s+%#x", ErrTooLarge, n, s.name, off)
+	}
+	if n == 0 {
+		return nil, nil
+	}
+	r := s.reader()
+	if r == nil {
+		all, err := s.expand()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.name, err)
+		}
+		if uint64(len(all)) < off+n {
+			return nil, fmt.Errorf("%w: %s ends at %#x", ErrMalformed, s.name, len(all))
+		}
+		return all[off:][:n:n], nil
+	}
+	p := make([]byte, n)
+	if got, err := r.ReadAt(p, int64(off)); got < len(p) {
+		if err == nil || errors.Is(err, io.EOF) {
+			err = io.ErrUnexpectedEOF
+		}
+		return nil, fmt.Errorf("%s+%#x: %w", s.name, off, err)
+	}
+	return p, nil
+}
+
+// cursor returns a cursor over n bytes at off, or over less where the section ends before.
+func (s *section) cursor(off, n uint64) (cursor, error) {
+	if off >= s.size {
+		return cursor{}, fmt.Errorf("%w: %s has %#x bytes, offset %#x", ErrMalformed, s.name, s.size, off)
+	}
+	p, err := s.bytes(off, min(n, s.size-off))
+	return cursor{data: p, base: off, big: s.big}, err
+}
+
+// str returns the string at off.
+func (s *section) str(off uint64) (string, error) {
+	for n := uint64(stringStep); ; n *= 8 {
+		c, err := s.cursor(off, n)
+		if err != nil {
+			return "", err
+		}
+		if i := bytes.IndexByte(c.data, 0); i >= 0 {
+			return string(c.data[:i]), nil
+		}
+		if uint64(len(c.data)) < n || n >= maxString {
+			return "", fmt.Errorf("%w: string at %s+%#x has no end", ErrMalformed, s.name, off)
+		}
+	}
+}
+
+// uint reads the number of size bytes at index i of an array at base.
+func (s *section) uint(base, i uint64, size int) (uint64, error) {
+	if i > s.size/uint64(size) {
+		return 0, fmt.Errorf("%w: %s has no entry %d", ErrMalformed, s.name, i)
+	}
+	c, err := s.cursor(base+i*uint64(size), uint64(size))
+	if err != nil {
+		return 0, err
+	}
+	v := c.uint(size)
+	if c.bad {
+		return 0, fmt.Errorf("%w: %s has no entry %d", ErrMalformed, s.name, i)
+	}
+	return v, nil
+}

@@ -1,0 +1,288 @@
+package dwarf
+
+import (
+	"errors"
+	"fmt"
+	"sort"
+)
+
+// unit is a unit's header (§7.5.1) and what its first entry says for all the others.
+type unit struct {
+	// off and end are the unit's place in .debug_info, first that of its first entry.
+	off, end, first uint64
+	abbrev          uint64
+	stmt            uint64
+	low             uint64
+	strBase         uint64
+	addrBase        uint64
+	rngBase         uint64
+	tag             tag
+	version         uint8
+	addrSize        uint8
+	is64            bool
+	hasStmt         bool
+}
+
+func (u *unit) offsetSize() int {
+	if u.is64 {
+		return 8
+	}
+	return 4
+}
+
+// layout is what the sizes of forms depend on, as a number below 16.
+func (u *unit) layout() uint64 {
+	n := uint64(0)
+	if u.is64 {
+		n |= 1
+	}
+	if u.addrSize == 8 {
+		n |= 2
+	}
+	if u.version > 2 {
+		n |= 4
+	}
+	return n
+}
+
+const (
+	// maxUnits bounds the units of a file.
+	maxUnits = 1 << 18
+	// headerStep is how much is read of a unit at first, for its header and first entry.
+	headerStep = 512
+	// maxHeader bounds the first entry.
+	maxHeader = 64 << 10
+)
+
+// load lists the units and their addresses.
+func (d *Data) load() error {
+	var errs error
+	info := &d.sections.info
+	for off := uint64(0); off < info.size; {
+		if len(d.units) == maxUnits {
+			errs = errors.Join(errs, fmt.Errorf("%s: %w: more than %d units", d.name, ErrTooLarge, maxUnits))
+			break
+		}
+		u, err := d.unitHeader(off)
+		if err != nil {
+			errs = errors.Join(errs, fmt.Errorf("%s: unit at %#x: %w", d.name, off, err))
+			break // where the next one begins is not known
+		}
+		off = u.end
+		if u.version == 0 {
+			continue
+		}
+		d.units = append(d.units, u)
+	}
+	errs = errors.Join(errs, d.readRoots())
+	d.index.sort()
+	return errs
+}
+
+// unitHeader reads the header of the unit at off; one of an unknown kind has version 0.
+func (d *Data) unitHeader(off uint64) (unit, error) {
+	const largest = 40
+	c, err := d.sections.info.cursor(off, largest)
+	if err != nil {
+		return unit{}, err
+	}
+	u := unit{off: off}
+	length, is64 := c.initialLength()
+	u.is64 = is64
+	u.end = c.offset() + length
+	if c.bad || length > d.sections.info.size || u.end > d.sections.info.size {
+		return u, fmt.Errorf("%w: length %#x", ErrMalformed, length)
+	}
+	version := c.u16()
+	if version < 2 || version > 5 {
+		return u, nil
+	}
+	kind := uint8(0)
+	if version == 5 {
+		kind = c.u8()
+		u.addrSize = c.u8()
+		u.abbrev = c.sized(is64)
+	} else {
+		u.abbrev = c.sized(is64)
+		u.addrSize = c.u8()
+	}
+	switch kind {
+	case unitSkeleton, unitSplitCompile:
+		c.uint(8)
+	case unitType, unitSplitType:
+		c.uint(8)
+		c.sized(is64)
+	}
+	u.first = c.offset()
+	if c.bad || u.first > u.end || u.addrSize != 4 && u.addrSize != 8 || u.abbrev > 1<<59 {
+		return u, nil
+	}
+	u.version = uint8(version)
+	return u, nil
+}
+
+// unitAt returns the unit that holds an offset of .debug_info, nil if none does.
+func (d *Data) unitAt(off uint64) *unit {
+	i := sort.Search(len(d.units), func(i int) bool { return d.units[i].end > off })
+	if i == len(d.units) || off < d.units[i].first {
+		return nil
+	}
+	return &d.units[i]
+}
+
+// readRoots reads the first entry of each unit. Most units have a table of abbreviations of their own, which is not
+// needed yet: only the one declaration is looked for.
+func (d *Data) readRoots() error {
+	abbrev, err := d.sections.abbrev.bytes(0, d.sections.abbrev.size)
+	if err != nil {
+		return err
+	}
+	var errs error
+	var known rootDeclaration
+	pending := make(map[uint64]uint32)
+	budget := maxRangeBytes
+	for i := range d.units {
+		u := &d.units[i]
+		r, err := d.readRoot(u, abbrev, &known)
+		if err == nil {
+			err = d.indexUnit(uint32(i), &r, pending, &budget)
+		}
+		if err != nil && len(d.units) < 1000 { // more are not read by anybody
+			errs = errors.Join(errs, fmt.Errorf("%s: unit at %#x: %w", d.name, u.off, err))
+		}
+	}
+	if len(pending) > 0 {
+		errs = errors.Join(errs, d.readAranges(pending))
+	}
+	return errs
+}
+
+// root are the attributes of a unit's first entry that tell its addresses.
+type root struct {
+	low, high, ranges value
+}
+
+// rootDeclaration remembers the declaration that was found last: some compilers use one table for all units.
+type rootDeclaration struct {
+	table, code, layout uint64
+	decl                *declaration
+	// read counts the declarations that were read in search.
+	read int
+}
+
+// maxRootSearch bounds how many declarations are read in search of those of first entries, over all units.
+const maxRootSearch = 32 << 20
+
+// find looks for the declaration of a code in the table that u uses.
+func (k *rootDeclaration) find(abbrev []byte, u *unit, code uint64, big bool) *declaration {
+	if k.decl != nil && k.table == u.abbrev && k.code == code && k.layout == u.layout() {
+		return k.decl
+	}
+	if u.abbrev >= uint64(len(abbrev)) {
+		return nil
+	}
+	c := cursor{data: abbrev, pos: int(u.abbrev), big: big}
+	for ; k.read < maxRootSearch; k.read++ {
+		got := c.uleb()
+		if got == 0 || c.bad {
+			return nil
+		}
+		decl := parseDeclaration(&c, u)
+		if got == code {
+			k.table, k.code, k.layout, k.decl = u.abbrev, code, u.layout(), &decl
+			return &decl
+		}
+	}
+	return nil
+}
+
+// readRoot reads the first entry of a unit, and fills in what it says of the unit.
+func (d *Data) readRoot(u *unit, abbrev []byte, known *rootDeclaration) (root, error) {
+	for n := uint64(headerStep); ; n *= 8 {
+		c, err := d.sections.info.cursor(u.first, min(n, u.end-u.first))
+		if err != nil {
+			return root{}, err
+		}
+		code := c.uleb()
+		if code == 0 && !c.bad {
+			return root{}, nil // an empty unit
+		}
+		decl := known.find(abbrev, u, code, c.big)
+		if decl == nil {
+			return root{}, fmt.Errorf("%w: no abbreviation %d", ErrMalformed, code)
+		}
+		r, low := u.readRootAttributes(&c, decl)
+		if !c.bad {
+			if low.ok() {
+				u.low, err = d.address(u, low)
+			}
+			r.low = low
+			return r, err
+		}
+		if n >= u.end-u.first || n >= maxHeader {
+			return root{}, fmt.Errorf("%w: first entry ends early", ErrMalformed)
+		}
+	}
+}
+
+// readRootAttributes reads the attributes of the first entry.
+func (u *unit) readRootAttributes(c *cursor, decl *declaration) (root, value) {
+	var r root
+	var low value
+	u.tag = decl.tag
+	for i := range decl.attrs {
+		a := &decl.attrs[i]
+		switch a.name {
+		case attrLowPC:
+			low = u.readForm(c, a)
+		case attrHighPC:
+			r.high = u.readForm(c, a)
+		case attrRanges:
+			r.ranges = u.readForm(c, a)
+		case attrStmtList:
+			u.stmt, u.hasStmt = u.readForm(c, a).u, true
+		case attrStrOffsetsBase:
+			u.strBase = u.readForm(c, a).u
+		case attrAddrBase:
+			u.addrBase = u.readForm(c, a).u
+		case attrRnglistsBase:
+			u.rngBase = u.readForm(c, a).u
+		default:
+			u.skipForm(c, a.form)
+		}
+	}
+	return r, low
+}
+
+// source returns the name and the folder of the unit's main source file.
+func (d *Data) source(u *unit) (name, dir string, err error) {
+	abbrevs, err := d.abbrevs(u)
+	if err != nil {
+		return "", "", err
+	}
+	c, err := d.sections.info.cursor(u.first, min(maxHeader, u.end-u.first))
+	if err != nil {
+		return "", "", err
+	}
+	decl := abbrevs.find(c.uleb())
+	if decl == nil {
+		return "", "", fmt.Errorf("%w: unit at %#x", ErrMalformed, u.off)
+	}
+	for i := range decl.attrs {
+		a := &decl.attrs[i]
+		v := u.readForm(&c, a)
+		if c.bad {
+			break
+		}
+		var e error
+		switch a.name {
+		case attrName:
+			name, e = d.text(u, v)
+		case attrCompDir:
+			dir, e = d.text(u, v)
+		default:
+		}
+		err = errors.Join(err, e)
+	}
+	return name, dir, err
+}

@@ -1,0 +1,134 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"os"
+
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/symbol"
+)
+
+// debugOptions say where separate debug files are looked for: below the root
+// directory of the process and, where that is another one, below this
+// process's too. A file is proved by its build-id, wherever it lies.
+func (m *module) debugOptions() []debugfile.Options {
+	own := debugfile.Options{Folders: m.shared.folders, Open: openDebugFile}
+	if m.root == "" {
+		return []debugfile.Options{own}
+	}
+	theirs := own
+	theirs.Root = m.root
+	return []debugfile.Options{theirs, own}
+}
+
+// findDebugFile finds the separate debug file, and what is to be told about
+// those that were found and not used.
+func (m *module) findDebugFile() (debugfile.Result, debugfile.Options, bool) {
+	for _, o := range m.debugOptions() {
+		r, err := debugfile.Find(m.image, m.path, o)
+		if err == nil {
+			m.tell(r.Skipped...)
+			return r, o, true
+		}
+		if errors.Is(err, debugfile.ErrMismatch) {
+			m.tell(err)
+		}
+	}
+	return debugfile.Result{}, debugfile.Options{}, false
+}
+
+// tell reports what keeps names or lines of this module from being found.
+func (m *module) tell(errs ...error) {
+	if m.shared.report == nil {
+		return
+	}
+	for _, err := range errs {
+		m.shared.report(fmt.Errorf("%s: %w", m.name, err))
+	}
+}
+
+// symbolTable reads the symbols of the image and of its separate debug file,
+// once, and finds out where its debugging information is.
+func (m *module) symbolTable() *symbol.Table {
+	m.symbolOnce.Do(func() {
+		tables := []*image.Image{m.image}
+		debug, options, ok := m.findDebugFile()
+		if ok {
+			tables = append(tables, debug.Image)
+		}
+		// What could be read of a damaged table comes beside the error.
+		m.symbols, _ = symbol.NewTable(tables...)
+		_, symtab := m.image.Symbols(".symtab")
+		m.stripped = symtab != nil && !ok
+		if !ok || debug.How == debugfile.ByDebugData {
+			if m.useFetched(tables) {
+				if ok {
+					_ = debug.Close()
+				}
+				return
+			}
+		}
+		switch {
+		case ok && hasLines(debug.Image):
+			m.lines.open(m, debug.Image, debug.Path, options)
+			return // the file stays open
+		case hasLines(m.image):
+			m.lines.open(m, m.image, m.path, m.debugOptions()[0])
+		}
+		if ok {
+			_ = debug.Close()
+		}
+	})
+	return m.symbols
+}
+
+// useFetched takes symbols and lines from a debug file that was fetched, if
+// there is one, beside the symbols of the images given.
+func (m *module) useFetched(tables []*image.Image) bool {
+	fetched, ok := m.fetched()
+	if !ok {
+		return false
+	}
+	m.symbols, _ = symbol.NewTable(append(tables, fetched.Image)...)
+	m.stripped = false
+	if hasLines(fetched.Image) {
+		m.lines.open(m, fetched.Image, fetched.Path, debugfile.Options{Folders: m.shared.folders, Open: openDebugFile})
+	} else {
+		_ = fetched.Close()
+	}
+	return true
+}
+
+// hasLines reports whether an image has debugging information.
+func hasLines(m *image.Image) bool {
+	return m.HasSection(".debug_info")
+}
+
+// debugFrame returns .debug_frame of the separate debug file, for an image
+// that has no call frame information of its own.
+func (m *module) debugFrame() cfi.Section {
+	debug, _, ok := m.findDebugFile()
+	if !ok {
+		return cfi.Section{}
+	}
+	defer func() { _ = debug.Close() }()
+	s, _ := debug.Image.CFISections() // an unreadable part is an absent one
+	return cfi.Section(s.DebugFrame)
+}
+
+// spill makes a file for what a compressed section expands to. It has no name
+// any more, and goes when it is closed.
+func spill() (*os.File, error) {
+	f, err := os.CreateTemp("", "pg_stat_backtrace-*")
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Remove(f.Name()); err != nil {
+		_ = f.Close()
+		return nil, err
+	}
+	return f, nil
+}

@@ -1,0 +1,131 @@
+package capture
+
+import (
+	"sync"
+	"time"
+
+	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/unwind/dwarf"
+	"pg_stat_backtrace/unwind/image"
+)
+
+// maxAnswers bounds the addresses of one module whose lines are remembered. A
+// server's stacks have some thousands of different ones.
+const maxAnswers = 2048
+
+// DefaultLinesWait bounds how long an answer waits for source lines, all its
+// frames together. What takes longer is looked up all the same, for the next
+// answer.
+const DefaultLinesWait = 200 * time.Millisecond
+
+// lines are the functions, inlined calls and source lines of a module. One
+// goroutine looks them up, as long as there is something to look up: an answer
+// waits for it only so long.
+type lines struct {
+	make func() *dwarf.Data // nil: the module has none
+
+	mu      sync.Mutex
+	answers map[uint64]*answer
+	pending []uint64
+	busy    bool
+	data    *dwarf.Data // of that goroutine
+}
+
+// answer is what is known of an address, as soon as done is closed.
+type answer struct {
+	done   chan struct{}
+	frames []dwarf.Frame
+}
+
+// open says where the debugging information is: in an image, which must stay
+// open. Nothing is read yet.
+func (l *lines) open(m *module, from *image.Image, path string, options debugfile.Options) {
+	l.answers = make(map[uint64]*answer)
+	l.make = func() *dwarf.Data {
+		o := dwarf.Options{Cache: m.shared.cache, Spill: func() (dwarf.SpillFile, error) { return spill() }}
+		if _, linked := debugfile.SupplementLink(from); linked {
+			sup, err := debugfile.FindSupplement(from, path, options)
+			if err == nil {
+				o.Supplement, err = dwarf.New(sup.Image, o)
+			}
+			if err != nil {
+				m.tell(err)
+			}
+		}
+		data, err := dwarf.New(from, o)
+		if err == nil {
+			err = data.Load()
+		}
+		if err != nil {
+			m.tell(err)
+		}
+		return data
+	}
+}
+
+// at returns the calls at an image address, innermost first; none if nothing
+// is known, or not before the deadline.
+func (l *lines) at(addr uint64, late <-chan struct{}) []dwarf.Frame {
+	if l.make == nil {
+		return nil
+	}
+	a := l.ask(addr)
+	select {
+	case <-a.done:
+		return a.frames
+	default:
+	}
+	select {
+	case <-a.done:
+		return a.frames
+	case <-late:
+		return nil
+	}
+}
+
+// ask returns the answer for an address, which may not be there yet.
+func (l *lines) ask(addr uint64) *answer {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if a := l.answers[addr]; a != nil {
+		return a
+	}
+	if len(l.answers) >= maxAnswers && len(l.pending) == 0 {
+		clear(l.answers)
+	}
+	a := &answer{done: make(chan struct{})}
+	if len(l.answers) >= maxAnswers {
+		close(a.done) // too many at once: this one goes without
+		return a
+	}
+	l.answers[addr] = a
+	l.pending = append(l.pending, addr)
+	if !l.busy {
+		l.busy = true
+		go l.work()
+	}
+	return a
+}
+
+// work looks up what is pending.
+func (l *lines) work() {
+	if l.data == nil {
+		l.data = l.make()
+	}
+	for {
+		l.mu.Lock()
+		if len(l.pending) == 0 {
+			l.busy = false
+			l.mu.Unlock()
+			return
+		}
+		addr := l.pending[0]
+		l.pending = l.pending[1:]
+		a := l.answers[addr]
+		l.mu.Unlock()
+		if l.data != nil {
+			a.frames, _ = l.data.Frames(addr) // what is missing is not known
+		}
+		close(a.done)
+	}
+}
