@@ -106,6 +106,8 @@ my $made = $node->safe_psql(
 		CASE WHEN function IS NOT NULL THEN format(' (%s)', module) END), E'\\n' ORDER BY level)
 		FROM pg_get_backtrace_frames($owners)});
 $text =~ s/^(#\d+) +/$1 /mg;
+$text =~ s/ \[.*\]$//mg;
+$text =~ s/ \S+:\d+$//mg;    # notes and lines have columns of their own
 is($made, $text, 'rows and text say the same');
 is($node->safe_psql('postgres', "SELECT count(*) FROM pg_get_backtrace_frames($owners) WHERE tid <> $owners OR
 	build_id !~ '^[0-9a-f]{16,}' OR module_offset !~ '^0x' OR inlined"), 0, 'thread, build-id and offsets are there');
@@ -174,7 +176,7 @@ is( $node->safe_psql('postgres', "SELECT count, share, processes, some_pids, bac
 	"4|100.0|1|{$owners}|t", 'four equal stacks of an idle backend');
 ($out, undef, undef, $stderr) = call($node, "SELECT count(*) FROM pg_backtrace_summary(2, '0', ARRAY[$owners, 1])");
 like($stderr, qr/NOTICE:.*2 of 4 stacks could not be taken.*DETAIL:\s+2 times: PID 1 is not/s, 'what could not be taken');
-($out, undef, undef, $stderr) = call($node, "SELECT sum(count) >= 3 * 8 FROM pg_backtrace_summary(3, '600 ms')");
+($out, undef, undef, $stderr) = call($node, "SELECT sum(count) >= 3 * 8 FROM pg_backtrace_summary(3, '1500 ms')");
 is($out, 't', 'all processes');
 like($stderr, qr/NOTICE:.*sample \d of 3/, 'progress is told');
 for my $bad ("0", "NULL", "1, '-1 s'", "1, NULL", "1, '1 day'", "100001")

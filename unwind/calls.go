@@ -37,14 +37,15 @@ func (w *walk) calls(ra, entry uint64) verdict {
 // endsIndirectCall tells whether the bytes can end with a call through a
 // register or memory: FF /2 (Intel SDM, CALL).
 func endsIndirectCall(p []byte) bool {
-	for at := 0; at+1 < len(p); at++ {
-		if p[at] != 0xff || p[at+1]>>3&7 != 2 {
+	for at := 1; at < len(p); at++ {
+		opcode, modRM := p[at-1], p[at]
+		if opcode != 0xff || modRM>>3&7 != 2 {
 			continue
 		}
-		mod, rm, length := p[at+1]>>6, p[at+1]&7, 2
+		mod, rm, length := modRM>>6, modRM&7, 2
 		if mod != 3 && rm == 4 {
 			length++
-			if at+2 < len(p) && mod == 0 && p[at+2]&7 == 5 {
+			if at+1 < len(p) && mod == 0 && p[at+1]&7 == 5 {
 				length += 4
 			}
 		}
@@ -54,7 +55,7 @@ func endsIndirectCall(p []byte) bool {
 		case mod == 2, mod == 0 && rm == 5:
 			length += 4
 		}
-		if at+length == len(p) {
+		if at-1+length == len(p) {
 			return true
 		}
 	}

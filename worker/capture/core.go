@@ -212,7 +212,8 @@ func (r *coreReader) trace() *trace.Trace {
 		walked := time.Now()
 		out := trace.Thread{TID: th.TID, Stop: stop.String(), Whole: stop.Whole()}
 		var cut bool
-		if out.Frames, cut = sp.name(frames, maxLines(Options{MaxFrames: r.options.MaxFrames}), nil); cut { // nobody waits behind a core file
+		limit := maxLines(Options{MaxFrames: r.options.MaxFrames})
+		if out.Frames, cut = sp.name(frames, limit, nil); cut { // nil: nobody waits behind a core file
 			out.Stop, out.Whole = unwind.MaxFrames.String(), false
 		}
 		t.Threads[i] = out

@@ -240,7 +240,7 @@ func TestManyThreads(t *testing.T) {
 // checkThreadText: a header for each thread, and frames, or why there are none.
 func checkThreadText(t *testing.T, tr *trace.Trace) {
 	t.Helper()
-	header := regexp.MustCompile(`^Thread \d+ \((threads|)\) state .( \[.*\])?$`)
+	header := regexp.MustCompile(`^Thread \d+ \((threads|)\)( state .)?( \[.*\])?$`)
 	headers := 0
 	for line := range strings.Lines(render.Text(tr, render.Options{})) {
 		switch line = strings.TrimSuffix(line, "\n"); {

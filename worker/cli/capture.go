@@ -40,12 +40,7 @@ type captureFlags struct {
 	nonStop   bool
 }
 
-func newCapture() *cobra.Command {
-	var f captureFlags
-	cmd := &cobra.Command{
-		Use:   "capture PID... | capture --core FILE",
-		Short: "Print the call stack of processes, or of a core file",
-		Long: `Print the call stack of each process. It may be any process that you may trace
+const captureLong = `Print the call stack of each process. It may be any process that you may trace
 (your own ones; with CAP_SYS_PTRACE, all), not only PostgreSQL's. The process
 stands still for some microseconds while its registers and its stack are
 copied; it is unwound and named afterwards.
@@ -64,7 +59,14 @@ rounds (--repeat), and of later calls. "symbols --fetch" waits for it.
 With --core, all threads of a core file are printed instead: of this host or of
 another, of x86_64, aarch64, ppc64le, s390x or riscv64. The program and its
 libraries are taken from where the core says that they were, below --sysroot;
-one that is not the file that the process had is told and not used.`,
+one that is not the file that the process had is told and not used.`
+
+func newCapture() *cobra.Command {
+	var f captureFlags
+	cmd := &cobra.Command{
+		Use:   "capture PID... | capture --core FILE",
+		Short: "Print the call stack of processes, or of a core file",
+		Long:  captureLong,
 		Example: `  pg_stat_backtrace capture 4711
   pg_stat_backtrace capture --format short --repeat 10 --interval 100ms 4711
   pg_stat_backtrace capture --format json $(pgrep -f 'postgres:')

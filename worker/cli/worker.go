@@ -13,14 +13,7 @@ import (
 	"pg_stat_backtrace/worker"
 )
 
-func newWorker(version string) *cobra.Command {
-	var cfg worker.Config
-	var level, format string
-	var remote debuginfodFlags
-	cmd := &cobra.Command{
-		Use:   "worker [CONNSTRING]",
-		Short: "Serve the extension's functions, beside a server",
-		Long: `Serve pg_get_backtrace() and pg_log_backtrace(), and on a primary the queue of
+const workerLong = `Serve pg_get_backtrace() and pg_log_backtrace(), and on a primary the queue of
 pg_request_backtrace(), for all databases of one server, primary or standby.
 There is one worker a server. It runs as the operating system user that the
 server runs as; started as root, it becomes that user and keeps CAP_SYS_PTRACE
@@ -38,7 +31,16 @@ meanwhile. The server learns which builds run here, and nothing else.
 
 For the queue the worker keeps an idle session in each database that has the
 extension. A role that is no superuser needs EXECUTE on backtrace.claim, finish,
-journal, prune and renew_secret there; without it the queue waits, and all else works.`,
+journal, prune and renew_secret there; without it the queue waits, and all else works.`
+
+func newWorker(version string) *cobra.Command {
+	var cfg worker.Config
+	var level, format string
+	var remote debuginfodFlags
+	cmd := &cobra.Command{
+		Use:   "worker [CONNSTRING]",
+		Short: "Serve the extension's functions, beside a server",
+		Long:  workerLong,
 		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
   pg_stat_backtrace worker "host=/run/postgresql port=5433 dbname=postgres"
   pg_stat_backtrace worker service=main
