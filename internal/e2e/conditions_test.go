@@ -147,8 +147,15 @@ var conditions = []condition{
 	},
 	{
 		name: "traced", level: fault, state: "42501", message: "process with PID %d is already being traced",
-		detail: "Its tracer is process %d (%s).",
+		detail: "Its tracer is process %d (%s). It could not be captured without a stop either: %s.",
 		hint:   "A process can have one tracer only. Wait until the debugger has ended, or end it.",
+	},
+	{
+		name: "traced, on the command line", level: fault, state: "42501",
+		message:   "process with PID %d is already being traced",
+		detail:    "Its tracer is process %d (%s).",
+		hint:      "A process can have one tracer only. Wait until the debugger has ended, or end it.",
+		elsewhere: "fault: TestOf; SQL tries without a stop",
 	},
 	{
 		name: "traced by a stranger", level: fault, state: "42501", message: "process with PID %d is already being traced",
@@ -159,8 +166,7 @@ var conditions = []condition{
 	refusal("no such capability", "Give the worker CAP_SYS_PTRACE.",
 		"fault: TestOf; a worker that lacks a capability of the server's does not start"),
 	refusal("undumpable", "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.", ""),
-	refusal("seccomp",
-		"Allow ptrace and process_vm_readv in the worker's seccomp profile (in a container, its runtime's).", ""),
+	refusal("seccomp", inProfile, ""),
 	refusal("yama", "Give the worker CAP_SYS_PTRACE (its systemd unit does), or set kernel.yama.ptrace_scope to 0. "+
 		"At 3, only a reboot permits tracing again.", "fault: TestOf, where the kernel has no Yama"),
 	refusal("other user", "Run the worker as the operating system user that the server runs as, or as root.",
@@ -175,6 +181,27 @@ var conditions = []condition{
 		"fault: TestOf; the kernels of most test machines have none"),
 
 	{
+		name: "not seen", level: fault, state: "55000",
+		message:   "process with PID %d could not be captured without stopping it",
+		detail:    "After %d attempts in %s: %s.",
+		hint:      "Try again, or let it be stopped: turn nonstop off.",
+		elsewhere: "fault: TestOf; a process that neither sleeps nor runs for long enough comes by chance",
+	},
+	{
+		name: "no sampling", level: fault, state: "42501",
+		message: "process with PID %d could not be captured without stopping it",
+		detail:  "After %d attempts in %s: %s.", hint: inProfile,
+	},
+	{
+		name: "no sampling for anybody", level: fault, state: "42501",
+		message: "process with PID %d could not be captured without stopping it",
+		detail:  "After %d attempts in %s: %s.",
+		hint: "Give the worker CAP_PERFMON, set kernel.perf_event_paranoid to 2 or less, " +
+			"or let the process be stopped.",
+		elsewhere: "fault: TestOf, where kernel.perf_event_paranoid is 2 or less",
+	},
+
+	{
 		name: "deadline", level: fault, state: "55000", message: "process with PID %d could not be stopped in time",
 		hint:      "Try again; it is left as it was.",
 		elsewhere: "fault: TestOf; a process that runs stops within microseconds",
@@ -187,6 +214,7 @@ var conditions = []condition{
 	{
 		name: "in the kernel", level: fault, state: "55000", message: "process with PID %d could not be stopped within %s",
 		detail: "It is in uninterruptible sleep in the kernel, in %s.", hint: inKernel,
+		elsewhere: "fault: TestOf; what sleeps there is seen without a stop",
 	},
 	{
 		name: "in the kernel, somewhere", level: fault, state: "55000",
@@ -244,7 +272,9 @@ var conditions = []condition{
 }
 
 const (
-	only     = "Only roles with the SUPERUSER attribute may see backtraces of "
+	only      = "Only roles with the SUPERUSER attribute may see backtraces of "
+	inProfile = "Allow ptrace, process_vm_readv and perf_event_open in the worker's seccomp profile " +
+		"(in a container, its runtime's)."
 	inKernel = "The kernel waits for a device or a file system there, " +
 		"and the process cannot be stopped, or ended, before that answers."
 )

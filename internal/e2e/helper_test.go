@@ -16,7 +16,7 @@ import (
 const (
 	envHelper    = "PGSB_E2E_HELPER"
 	helperTracer = "tracer" // trace the process given as argument until standard input ends
-	helperFilter = "filter" // run the command given as arguments under a filter that forbids ptrace(2)
+	helperFilter = "filter" // run the command given as arguments under a filter: no ptrace(2), no perf_event_open(2)
 )
 
 func tracer() int {
@@ -35,7 +35,8 @@ func filter() int {
 	const number = 0 // offset of the number in struct seccomp_data
 	program := []unix.SockFilter{
 		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS, K: number},
-		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_PTRACE, Jf: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_PTRACE, Jt: 1},
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, K: unix.SYS_PERF_EVENT_OPEN, Jf: 1},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
 		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
 	}

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"bufio"
+	"context"
 	"os/exec"
 	"strconv"
 	"strings"
@@ -32,10 +33,7 @@ func refusals(t *testing.T, shared *site) {
 	t.Run("another tracer", func(t *testing.T) {
 		target := s.connect(t, "plain", "postgres")
 		end := s.trace(t, target.pid())
-		e := c.fails(t, "traced", ask1(target.pid()))
-		if !strings.Contains(e.detail, "(self)") {
-			t.Errorf("the tracer has another name: %v", e)
-		}
+		unstopped(t, "traced by process", "(self)", c.text(t, ask1(target.pid())))
 		end()
 		works(t, target)
 	})
@@ -46,7 +44,7 @@ func refusals(t *testing.T, shared *site) {
 		pgtest.Wait(t, "state D", func() bool { return procState(target.pid()) == "D" })
 		c.run(t, "SET pg_stat_backtrace.timeout = 300")
 		began := time.Now()
-		c.fails(t, "in the kernel", ask1(target.pid()))
+		unstopped(t, "in uninterruptible sleep", "[in kernel: ", c.text(t, ask1(target.pid())))
 		if took := time.Since(began); took < 250*time.Millisecond || took > 3*time.Second {
 			t.Errorf("a timeout of 300 ms: %v", took)
 		}
@@ -70,19 +68,63 @@ func refusals(t *testing.T, shared *site) {
 		}
 	})
 	_ = s.worker.end(syscall.SIGTERM)
-	t.Run("a filter of the worker's system calls", func(t *testing.T) {
-		arguments := append([]string{programs.worker}, s.workerArguments(nil)...)
-		command := s.AsServerUser(exec.Command(programs.self, arguments...))
-		command.Env = append(command.Env, envHelper+"="+helperFilter)
-		w := s.launch(t, command)
-		s.ready(t, w)
-		target := s.connect(t, "plain", "postgres")
-		c.fails(t, "seccomp", ask1(target.pid()))
-		if got := target.text(t, "SELECT 'works'"); got != "works" {
-			t.Error(got)
-		}
-		_ = w.end(syscall.SIGTERM)
+	t.Run("a filter of the worker's system calls", func(t *testing.T) { s.filtered(t, c) })
+}
+
+// unstopped checks an answer about a process that could not be stopped: its stack all the same, and why.
+func unstopped(t *testing.T, reason, more, got string) {
+	t.Helper()
+	stack(t, reason, got)
+	first, _, _ := strings.Cut(got, "\n")
+	if !strings.Contains(first, "[not stopped: "+reason) || !strings.Contains(first, more) {
+		t.Errorf("the first line tells neither %q nor %q: %s", reason, more, first)
+	}
+}
+
+// filtered: a worker that may neither trace nor sample. What sleeps, it sees without a stop; what runs, in no way.
+func (s *site) filtered(t *testing.T, c *session) {
+	arguments := append([]string{programs.worker}, s.workerArguments(nil)...)
+	command := s.AsServerUser(exec.Command(programs.self, arguments...))
+	command.Env = append(command.Env, envHelper+"="+helperFilter)
+	w := s.launch(t, command)
+	s.ready(t, w)
+	target := s.connect(t, "plain", "postgres")
+	c.fails(t, "seccomp", ask1(target.pid()))
+
+	c.run(t, "SET pg_stat_backtrace.nonstop = on")
+	got := c.text(t, ask1(target.pid()))
+	stack(t, "asleep", got)
+	if !strings.Contains(got, "[not stopped, engine blocked]") {
+		t.Errorf("asked for no stop:\n%s", got)
+	}
+	c.run(t, "SET pg_stat_backtrace.timeout = 500")
+	busy := target.later("SELECT count(*)::text FROM generate_series(1, 1000000000000)")
+	pgtest.Wait(t, "state R", func() bool { return procState(target.pid()) == "R" })
+	pgtest.Wait(t, "a moment when it does not sleep", func() bool { // it may write to its temporary file
+		_, e := c.try(t.Context(), ask1(target.pid()))
+		return s.name(e) == "no sampling"
 	})
+	c.run(t, "RESET pg_stat_backtrace.nonstop")
+	end := s.trace(t, target.pid())
+	pgtest.Wait(t, "the same of a traced process", func() bool {
+		_, e := c.try(t.Context(), ask1(target.pid()))
+		return s.name(e) == "traced"
+	})
+	end()
+	c.run(t, "RESET pg_stat_backtrace.timeout")
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if err := target.PgConn().CancelRequest(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-busy; s.name(got.said) != "canceled by user" {
+		t.Error(got.said)
+	}
+	if got := target.text(t, "SELECT 'works'"); got != "works" {
+		t.Error(got)
+	}
+	_ = w.end(syscall.SIGTERM)
 }
 
 // trace has another process trace one until end is called.

@@ -83,7 +83,7 @@ var permissionHints = map[ptrace.Reason]string{
 	ptrace.ReasonKernelThread: "A kernel thread has no user stack; see /proc/PID/stack.",
 	ptrace.ReasonHidden: "Mount /proc without hidepid for the worker, " +
 		"or run it as the server's operating system user.",
-	ptrace.ReasonSeccomp: "Allow ptrace and process_vm_readv in the worker's seccomp profile " +
+	ptrace.ReasonSeccomp: "Allow ptrace, process_vm_readv and perf_event_open in the worker's seccomp profile " +
 		"(in a container, its runtime's).",
 	ptrace.ReasonPerf: "Give the worker CAP_PERFMON, set kernel.perf_event_paranoid to 2 or less, " +
 		"or let the process be stopped.",
