@@ -175,7 +175,8 @@ func (w *Worker) find(ctx context.Context) (cluster.Cluster, error) {
 // fatal says that waiting does not help.
 func fatal(err error) bool {
 	for _, lasting := range []error{
-		cluster.ErrNotDataDir, cluster.ErrWrongUser, cluster.ErrNamespace, cluster.ErrNotPostmaster, cluster.ErrWrongCluster,
+		cluster.ErrNotDataDir, cluster.ErrWrongUser, cluster.ErrNoAccess, cluster.ErrNamespace, cluster.ErrNotPostmaster,
+		cluster.ErrWrongCluster,
 	} {
 		if errors.Is(err, lasting) {
 			return true

@@ -29,7 +29,7 @@ const clockSlack = 30 * time.Second
 // the file names (or, before the file names one, was started when the file says). So a file left over by a crash is
 // recognised even when its pid belongs to another process now.
 //
-// The errors are ErrNotDataDir, ErrNotRunning and ErrWrongUser.
+// The errors are ErrNotDataDir, ErrNotRunning, ErrWrongUser and ErrNoAccess.
 func ByDataDir(dir string) (Cluster, error) {
 	path, err := filepath.Abs(dir)
 	if err == nil {
@@ -89,7 +89,7 @@ func verify(dir string, file pidFile) (Cluster, error) {
 	err = asUserOf(status, func() error { return provePostmaster(file, stat, info) })
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, procfs.ErrDenied):
-		return Cluster{}, wrongUser(file.pid, status.UID[1])
+		return Cluster{}, noAccess(file.pid, status)
 	case err != nil:
 		return Cluster{}, stale(err.Error(), nil)
 	}
@@ -157,6 +157,22 @@ func socketDir(dataDir, dir string) string {
 func wrongUser(pid, uid int) error {
 	return fmt.Errorf("%w: the postmaster, process %d, runs as user id %d, and this process as %d",
 		ErrWrongUser, pid, uid, os.Geteuid())
+}
+
+// noAccess says why the kernel keeps a postmaster from this process: by far most often it is another user's.
+func noAccess(pid int, postmaster procfs.Status) error {
+	self, err := procfs.ReadStatus(os.Getpid())
+	more := postmaster.CapPrm &^ self.CapPrm
+	switch {
+	case postmaster.UID[1] != os.Geteuid() || err != nil:
+		return wrongUser(pid, postmaster.UID[1])
+	case more != 0:
+		return fmt.Errorf("%w, process %d: it has capabilities that this process lacks (0x%x)", ErrNoAccess, pid, more)
+	case postmaster.GID != self.GID:
+		return fmt.Errorf("%w, process %d: it runs as group id %d, and this process as %d",
+			ErrNoAccess, pid, postmaster.GID[1], self.GID[1])
+	}
+	return fmt.Errorf("%w, process %d: it has made itself untraceable, or is in another user namespace", ErrNoAccess, pid)
 }
 
 func readVersion(dir string) (int, error) {

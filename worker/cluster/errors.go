@@ -18,6 +18,9 @@ var (
 	ErrNamespace = errors.New("the server is in another namespace")
 	// ErrWrongUser: this process is neither the server's operating system user nor root.
 	ErrWrongUser = errors.New("not the server's operating system user")
+	// ErrNoAccess: the user is the right one, but the kernel keeps the postmaster from this process, see proc(5) and
+	// "Ptrace access mode checking" in ptrace(2).
+	ErrNoAccess = errors.New("the kernel does not let this process look at the postmaster")
 	// ErrWrongCluster: a connection leads to another server than the one to be served. See WrongClusterError.
 	ErrWrongCluster = errors.New("the connection leads to another server")
 	// ErrNotMember: the process is none of this server's, or does not exist.

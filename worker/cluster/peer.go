@@ -20,7 +20,7 @@ const dialTimeout = 5 * time.Second
 // BySocket finds the server that listens on the unix socket with the given path. It opens a connection and closes it
 // without a word, so it needs no database user: root can use it before it becomes the server's user.
 //
-// The errors are those of connecting, ErrNotPostmaster, ErrWrongUser and ErrNamespace.
+// The errors are those of connecting, ErrNotPostmaster, ErrWrongUser, ErrNoAccess and ErrNamespace.
 func BySocket(ctx context.Context, path string) (Cluster, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
 	conn, err := dialer.DialContext(ctx, "unix", path)
@@ -71,7 +71,7 @@ func byPostmaster(pid int) (Cluster, error) {
 		return err
 	})
 	if errors.Is(err, fs.ErrPermission) {
-		return Cluster{}, wrongUser(pid, status.UID[1])
+		return Cluster{}, noAccess(pid, status)
 	}
 	if err != nil {
 		return Cluster{}, err

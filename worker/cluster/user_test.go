@@ -89,6 +89,38 @@ func TestSomebodyElse(t *testing.T) {
 	}
 }
 
+// The same user may still be kept from a postmaster that was given a capability. The process that stands for one sleeps.
+func TestCapablePostmaster(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can give a process a capability")
+	}
+	program := buildBecome(t)
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	capable := s.AsServerUser(exec.Command("sleep", "600"))
+	capable.SysProcAttr.AmbientCaps = []uintptr{unix.CAP_CHOWN}
+	if err := capable.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = capable.Process.Kill(); _ = capable.Wait() }()
+
+	file := filepath.Join(s.DataDir, "postmaster.pid")
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(text), "\n")
+	changed := fmt.Sprintf("%d\n%s", capable.Process.Pid, rest)
+	if err := os.WriteFile(file, []byte(changed), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = os.WriteFile(file, text, 0o600) }()
+	out, err := s.AsServerUser(exec.Command(program, s.DataDir, "1")).CombinedOutput()
+	if err == nil || !strings.Contains(string(out), cluster.ErrNoAccess.Error()) ||
+		!strings.Contains(string(out), "capabilities that this process lacks (0x1)") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // buildBecome builds the program as the worker is built, where the server's user can execute it.
 func buildBecome(t *testing.T) string {
 	if _, err := exec.LookPath("go"); err != nil {
