@@ -130,7 +130,7 @@ stage_regress() {
 	result regress $status "$(grep -cE '^(test .*\.\.\. ok|ok )' "$log") of ${#names[@]} files passed"
 }
 
-# stage_tap runs t/*.pl with PostgreSQL's own test modules.
+# stage_tap runs t/*.pl with PostgreSQL's own test modules, one for each processor at a time: they wait most of the time.
 stage_tap() {
 	local status=0 log=$WORK/tap.log tests
 	need_server
@@ -144,7 +144,7 @@ stage_tap() {
 	(cd "$WORK/src" && as_server env -u PGDATA -u PGHOST -u PGPORT -u PGUSER -u PGDATABASE \
 		PATH="$PG_BIN:$PATH" HOME="$WORK" TESTDIR="$WORK/tap" TESTLOGDIR="$WORK/tap/tmp_check/log" \
 		TESTDATADIR="$WORK/tap/tmp_check" PERL5LIB="$PERL_PATH" PG_REGRESS="$PG_REGRESS" \
-		PGSB_PROGRAM="$PROGRAM" PGSB_SMALL_FS="${MOUNTED:-}" "${PROVE[@]}" -I t/lib ${tests[@]}) 2>&1 |
+		PGSB_PROGRAM="$PROGRAM" PGSB_SMALL_FS="${MOUNTED:-}" "${PROVE[@]}" --jobs "$(nproc)" -I t/lib ${tests[@]}) 2>&1 |
 		tee "$log" || status=1
 	if [[ $status -ne 0 ]]; then save_tap_logs; fi
 	result tap $status "$(grep '^Files=' "$log" | sed 's/,  *[0-9.]* wallclock.*//')"
