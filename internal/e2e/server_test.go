@@ -88,9 +88,9 @@ func servers(t *testing.T, shared *site) {
 		s.DataDir = old
 		s.Start()
 		// The first worker has waited for its directory to come back.
-		c := s.connect(t, s.User, "postgres")
+		c, other := s.connect(t, s.User, "postgres"), s.idle(t, "plain")
 		pgtest.Wait(t, "the first worker serves again", func() bool {
-			got, _ := c.try(t.Context(), ask1(s.idle(t, "plain")))
+			got, _ := c.try(t.Context(), ask1(other))
 			return frame.MatchString(got)
 		})
 		answers(t)
