@@ -198,7 +198,12 @@ var settings = []situation{
 func traps(t *testing.T, s *site) {
 	target := s.idle(t, s.User)
 	for _, q := range settings {
-		t.Run(q.name, func(t *testing.T) { s.askIn(t, q, target) })
+		t.Run(q.name, func(t *testing.T) {
+			if s.Major >= 19 && strings.Contains(q.before, "standard_conforming_strings = off") {
+				t.Skip("from 19 on all strings are as the standard has them")
+			}
+			s.askIn(t, q, target)
+		})
 	}
 	t.Run("too many targets", func(t *testing.T) {
 		c := s.connect(t, s.User, "postgres")

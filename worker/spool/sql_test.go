@@ -148,7 +148,8 @@ func extensionFile(binDir string) string {
 	const file = "extension/pg_stat_backtrace.control"
 	root := filepath.Dir(binDir)
 	for _, share := range []string{
-		root + "/share/postgresql", root + "/share",
+		root + "/share/postgresql", root + "/share", // as built; below: Debian, also in a copy
+		filepath.Join(root, "../../../share/postgresql", filepath.Base(root)),
 		"/usr/share/postgresql/" + filepath.Base(root),
 	} {
 		if _, err := os.Stat(filepath.Join(share, file)); err == nil {
