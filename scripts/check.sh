@@ -58,7 +58,7 @@ go_tests() {
 	say "go test $* ${PACKAGES[*]}"
 	export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -o "$WORK/testreport" ./internal/testreport
-	"$GO" test -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/go-test.json" | "$WORK/testreport" | tee "$log" || status=1
+	"$GO" test -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/go-test.json" | "$WORK/testreport" | tee "$log" || status=1
 	result "$stage" $status "$(tail -n 1 "$log")"
 }
 
