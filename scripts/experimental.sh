@@ -59,7 +59,7 @@ use_experimental_server() {
 	libraries=$root/usr/lib/$(uname -m)-linux-gnu
 	loader=$(find "$libraries" -maxdepth 1 -name 'ld-linux*' | head -n 1)
 	[[ -n $loader ]] || die "no loader in $libraries"
-	for program in "$root/usr/lib/postgresql/$EXPERIMENTAL_MAJOR"/bin/*; do
+	for program in "$root/usr/lib/postgresql/$EXPERIMENTAL_MAJOR"/{bin/*,lib/pgxs/src/test/regress/pg_regress}; do
 		[[ $(head -c 4 "$program") == $'\x7fELF' ]] || continue
 		quietly "$patchelf" --set-interpreter "$loader" --force-rpath --set-rpath "$libraries" "$program"
 	done
