@@ -109,10 +109,14 @@ $node->safe_psql('second', 'CREATE EXTENSION pg_stat_backtrace');
 is($state, 'done', 'a database that got the extension later');
 is((call($node, 'DROP DATABASE second'))[1], '', 'a database can be dropped: the worker leaves it');
 
-# A standby has no queue, says so, and is served when it is promoted.
-$node->backup('backup');
+# A standby has no queue, says so, and is served when it is promoted. It is made from the files of the stopped server:
+# that needs no pg_basebackup of the server's own version.
+$target->quit;
+$node->stop;
+$node->backup_fs_cold('cold');
+$node->start;
 my $standby = PostgreSQL::Test::Cluster->new('standby');
-$standby->init_from_backup($node, 'backup', has_streaming => 1);
+$standby->init_from_backup($node, 'cold', has_streaming => 1);
 $standby->start;
 my $other = Worker->start($standby);
 (undef, $level, $state, $stderr) = call($standby, "SELECT pg_request_backtrace($pid)");
@@ -129,7 +133,6 @@ $other->stop;
 $standby->stop;
 
 # A restart of the server, and the end.
-$target->quit;
 $node->restart;
 $session = $node->background_psql('postgres');
 $its_pid = backend_pid($session);

@@ -71,7 +71,9 @@ func TestFailure(t *testing.T) {
 
 func TestFatal(t *testing.T) {
 	t.Parallel()
-	for _, err := range []error{cluster.ErrNotDataDir, cluster.ErrWrongUser, cluster.ErrNoAccess, &cluster.WrongClusterError{}} {
+	for _, err := range []error{
+		cluster.ErrNotDataDir, cluster.ErrWrongUser, cluster.ErrNoAccess, &cluster.WrongClusterError{},
+	} {
 		if !fatal(fmt.Errorf("x: %w", err)) {
 			t.Errorf("%v is waited for", err)
 		}

@@ -14,8 +14,6 @@ import (
 )
 
 // refusals: the kernel does not let the process be traced, or stopped; the answer says which of its rules it is.
-//
-//nolint:funlen // one story
 func refusals(t *testing.T, shared *site) {
 	s := start(t, shared.BinDir, pgtest.Options{Env: preloaded()})
 	s.record = shared.record

@@ -108,7 +108,7 @@ func (c *session) text(t *testing.T, sql string, arguments ...any) string {
 }
 
 // fails runs a query that must fail with one of the contract's errors.
-func (c *session) fails(t *testing.T, want, sql string) said {
+func (c *session) fails(t *testing.T, want, sql string) {
 	t.Helper()
 	got, e := c.try(t.Context(), sql)
 	switch {
@@ -118,7 +118,6 @@ func (c *session) fails(t *testing.T, want, sql string) said {
 		t.Errorf("%s: %v, which is %q; want %s", sql, e, c.site.name(e), want)
 	}
 	oneLine(t, e)
-	return e
 }
 
 // oneLine checks the context of an error: nothing, or one short line.

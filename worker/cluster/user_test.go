@@ -89,7 +89,7 @@ func TestSomebodyElse(t *testing.T) {
 	}
 }
 
-// The same user may still be kept from a postmaster that was given a capability. The process that stands for one sleeps.
+// The same user may be kept from a postmaster that was given a capability. The process that stands for one sleeps.
 func TestCapablePostmaster(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give a process a capability")
