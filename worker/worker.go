@@ -213,16 +213,24 @@ func (w *Worker) serve(ctx context.Context) error {
 }
 
 func (w *Worker) serveSpool(ctx context.Context) error {
-	s, err := spool.Open(spool.Config{
-		DataDir: w.server().DataDir,
-		Base:    w.cfg.SpoolDir,
+	c := w.server()
+	cfg := spool.Config{
+		DataDir: c.DataDir,
+		Base:    w.cfg.SpoolDir, Root: c.Root,
 		Version: w.cfg.Version, Verbs: verbs(),
 		OnError: func(err error) { w.log.Warn().Err(err).Msg("spool") },
-	})
+	}
+	if c.Outside() {
+		cfg.Witness = func() (int, uint64) {
+			c := w.server()
+			return c.ServerPID, c.PostmasterStart
+		}
+	}
+	s, err := spool.Open(cfg)
 	if err != nil {
 		return err
 	}
-	w.log.Info().Str("version", w.cfg.Version).Msg("ready")
+	w.log.Info().Str("version", w.cfg.Version).Str("spool", s.Dir()).Bool("outside", c.Outside()).Msg("ready")
 	notify("READY=1\nSTATUS=serving " + w.server().DataDir)
 	err = s.Serve(ctx, w.answer)
 	if closeErr := s.Close(); closeErr != nil {
