@@ -103,7 +103,9 @@ func run(t *testing.T, name string, arguments ...string) string {
 // frame is what the command line tells of a frame.
 type frame struct{ Address, Function, Offset, Module string }
 
-func (f frame) String() string { return f.Address + " " + f.Function + "+" + f.Offset + " (" + f.Module + ")" }
+func (f frame) String() string {
+	return f.Address + " " + f.Function + "+" + f.Offset + " (" + f.Module + ")"
+}
 
 func text(frames []frame) string {
 	var b strings.Builder
@@ -189,4 +191,3 @@ func sleeper(t *testing.T, s *pgtest.Server) int {
 	})
 	return pid
 }
-

@@ -47,7 +47,10 @@ func user(c cluster.Cluster) finding {
 	}
 	text := fmt.Sprintf("goes on as the worker does: user id %d", rights.UID)
 	if rights.Trace {
-		text += " with CAP_SYS_PTRACE"
+		text += ", CAP_SYS_PTRACE"
+	}
+	if rights.Sample {
+		text += ", CAP_PERFMON"
 	}
 	return finding{good, "user", text, ""}
 }
