@@ -20,6 +20,6 @@ if [ ! -x "$root/usr/lib/postgresql/$version/bin/postgres" ]; then
 	echo 'create_main_cluster = false' >"$root/etc/postgresql-common/createcluster.conf"
 	DEBIAN_FRONTEND=noninteractive chroot "$root" apt-get install -y -qq --no-install-recommends "postgresql-$version" </dev/null
 fi
-echo "==> $(. "$root/etc/os-release" && echo "$PRETTY_NAME"), $(chroot "$root" "/usr/lib/postgresql/$version/bin/postgres" --version)"
+echo "==> $(sed -n 's/^PRETTY_NAME=//p' "$root/etc/os-release"), $(chroot "$root" "/usr/lib/postgresql/$version/bin/postgres" --version)"
 PGSB_FOREIGN_ROOT=$root PGSB_FOREIGN_BINDIR=/usr/lib/postgresql/$version/bin \
 	go test -count=1 -v -run '^TestForeign$' ./internal/places

@@ -69,16 +69,21 @@ func ask(t *testing.T, c *pgx.Conn, pid int) string {
 	return answer
 }
 
+const (
+	ownProc = "mount -t proc none /proc; "
+	plainly = `$RUN "$TREE/bin/postgres" -D "$FILES/data"`
+)
+
 // containers are how a server can be set apart from the worker.
 var containers = map[string]struct {
 	script     string
 	namespaces []string
 	outside    bool
 }{
-	"PID namespace":                    {`mount -t proc none /proc; exec $RUN "$TREE/bin/postgres" -D "$FILES/data"`, []string{"--pid", "--fork"}, true},
+	"PID namespace":                    {ownProc + "exec " + plainly, []string{"--pid", "--fork"}, true},
+	"PID namespace, not its first one": {ownProc + plainly, []string{"--pid", "--fork"}, true},
 	"PID namespace and root directory": {pivot, []string{"--pid", "--fork", "--ipc", "--net", "--uts"}, true},
 	"shared PID namespace, other root": {pivot, nil, false},
-	"PID namespace, not its first one": {`mount -t proc none /proc; $RUN "$TREE/bin/postgres" -D "$FILES/data"`, []string{"--pid", "--fork"}, true},
 }
 
 // A worker outside of the server's namespaces serves it by the process ids of SQL.

@@ -59,7 +59,8 @@ func startElsewhere(t *testing.T, binDir, script string, namespaces ...string) *
 	arguments := append([]string{"-m", "--propagation", "private"}, namespaces...)
 	launch := exec.Command("unshare", append(arguments, "sh", "-euc", script)...)
 	launch.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TREE=" + tree, "FILES=" + filepath.Dir(s.DataDir), "ROOM=" + openDir(t, "room"),
+		"PATH=" + os.Getenv("PATH"), "LC_ALL=C", "TREE=" + tree, "FILES=" + filepath.Dir(s.DataDir),
+		"ROOM=" + openDir(t, "room"),
 		fmt.Sprintf("RUN=setpriv --reuid=%d --regid=%d --clear-groups --", uid, gid),
 	}
 	launch.Dir = "/"

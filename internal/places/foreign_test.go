@@ -16,7 +16,8 @@ import (
 )
 
 // foreign starts the server of the folder $TREE, in a chroot, with its files in $ROOM, which the folder has as /srv.
-const foreign = `cd "$TREE"; mount -t proc none proc; mount --rbind /dev dev; mount -t tmpfs none dev/shm; chmod 1777 dev/shm
+const foreign = `cd "$TREE"; mount -t proc none proc; mount --rbind /dev dev
+mount -t tmpfs none dev/shm; chmod 1777 dev/shm
 mount --bind "$ROOM" srv
 $ENTER "$BIN/initdb" -D /srv/data -U postgres -A trust --no-sync --no-locale --encoding=UTF8
 exec $ENTER "$BIN/postgres" -D /srv/data -k /srv -c listen_addresses= -c port=5432`

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -56,8 +57,8 @@ func needRoot(t *testing.T, tools ...string) {
 	}
 }
 
-// copyTree copies the server's installation, with the extension in it, and returns its new root. Only a tree that can be
-// moved as a whole will do: Debian's is spread over the file system.
+// copyTree copies the server's installation, with the extension in it, and returns its new root. Only a tree that can
+// be moved as a whole will do: Debian's is spread over the file system.
 func copyTree(t *testing.T, binDir string) string {
 	t.Helper()
 	from := filepath.Dir(binDir)
@@ -101,7 +102,12 @@ func run(t *testing.T, name string, arguments ...string) string {
 }
 
 // frame is what the command line tells of a frame.
-type frame struct{ Address, Function, Offset, Module string }
+type frame struct {
+	Address  string `json:"address"`
+	Function string `json:"function"`
+	Offset   string `json:"offset"`
+	Module   string `json:"module"`
+}
 
 func (f frame) String() string {
 	return f.Address + " " + f.Function + "+" + f.Offset + " (" + f.Module + ")"
@@ -118,7 +124,7 @@ func text(frames []frame) string {
 // stack captures a process by the command line, run as the server's user, or by the command in front.
 func stack(t *testing.T, s *pgtest.Server, pid int, front ...string) []frame {
 	t.Helper()
-	arguments := append(front, program, "capture", "--format", "json", "--no-context", strconv.Itoa(pid))
+	arguments := append(slices.Clone(front), program, "capture", "--format", "json", "--no-context", strconv.Itoa(pid))
 	command := exec.Command(arguments[0], arguments[1:]...)
 	if len(front) == 0 {
 		command = s.AsServerUser(command)
@@ -131,9 +137,9 @@ func stack(t *testing.T, s *pgtest.Server, pid int, front ...string) []frame {
 	}
 	var answer struct {
 		Threads []struct {
-			StopReason string `json:"stop_reason"`
-			Frames     []frame
-		}
+			StopReason string  `json:"stop_reason"`
+			Frames     []frame `json:"frames"`
+		} `json:"threads"`
 	}
 	if err := json.Unmarshal(out, &answer); err != nil || len(answer.Threads) != 1 {
 		t.Fatalf("%v: %s", err, out)
@@ -175,7 +181,8 @@ func complete(t *testing.T, what string, frames []frame) {
 	}
 }
 
-// sleeper starts a backend that sleeps in a PL/pgSQL function until the server ends, and returns its pid as SQL knows it.
+// sleeper starts a backend that sleeps in a PL/pgSQL function until the server ends, and returns its pid as SQL knows
+// it.
 func sleeper(t *testing.T, s *pgtest.Server) int {
 	t.Helper()
 	s.Exec(t, `CREATE OR REPLACE FUNCTION sleeps() RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(600); END'`)

@@ -17,8 +17,8 @@ import (
 
 const maxCapability = 63 // of the two words that capget(2) and capset(2) exchange
 
-// useful is what a worker can make use of: CAP_SYS_PTRACE, and, where the kernel lets nobody else sample a process of his
-// own (perf_event_paranoid above 2), CAP_PERFMON. A level that cannot be read counts as a high one.
+// useful is what a worker can make use of: CAP_SYS_PTRACE, and, where the kernel lets nobody else sample a process of
+// his own (perf_event_paranoid above 2), CAP_PERFMON. A level that cannot be read counts as a high one.
 func useful(perfEventParanoid string) uint64 {
 	var set uint64 = 1 << unix.CAP_SYS_PTRACE
 	const everybody = 2

@@ -61,16 +61,16 @@ func ByDataDir(dir string) (Cluster, error) {
 	return c, nil
 }
 
-// resolve makes a path absolute and free of symbolic links, except for those of /proc that lead to where their text does
-// not: to the root directory of another process.
+// resolve makes a path absolute and free of symbolic links, except for those of /proc that lead to where their text
+// does not: to the root directory of another process.
 func resolve(dir string) (string, error) {
 	path, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
 	}
 	resolved, err := filepath.EvalSymlinks(path)
-	if _, there := os.Stat(path); there == nil && (err != nil || !sameFile(path, resolved)) {
-		return path, nil
+	if _, there := os.Stat(path); there == nil && !sameFile(path, resolved) { // also if resolved is nothing at all
+		err, resolved = nil, path
 	}
 	return resolved, err
 }

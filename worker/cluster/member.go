@@ -23,9 +23,10 @@ type Member struct {
 	Title string
 }
 
-// Contains returns the identity of the process pid, as the server knows it, if it is one of the server's: a child of the postmaster that runs
-// the same executable as the same user. A capture is given this identity, so that neither permission nor capture ever
-// applies to another process that inherits the pid; to that end, ask Contains before asking for permission.
+// Contains returns the identity of the process that the server knows as pid if it is one of the server's: a child of the
+// postmaster that runs the same executable as the same user. A capture is given this identity, so that neither
+// permission nor capture ever applies to another process that inherits the pid; to that end, ask Contains before asking
+// for permission.
 //
 // The errors are ErrPostmaster, and ErrNotMember for everything else: no such process, a thread, somebody else's child,
 // a number that can be no process id.

@@ -23,8 +23,8 @@ type Privileges struct {
 	// Trace is set when the process holds CAP_SYS_PTRACE. It needs it only where the kernel asks for more than the same
 	// user: kernel.yama.ptrace_scope of 1 or 2, or a server that is not dumpable.
 	Trace bool `json:"trace"`
-	// Sample is set when the process holds CAP_PERFMON, which is kept only where kernel.perf_event_paranoid is above 2: the
-	// engine "running" needs it there.
+	// Sample is set when the process holds CAP_PERFMON, which is kept only where kernel.perf_event_paranoid is above 2:
+	// the engine "running" needs it there.
 	Sample bool `json:"sample"`
 }
 

@@ -70,7 +70,8 @@ func TestBecomeServerUser(t *testing.T) {
 	}{
 		"with CAP_SYS_PTRACE": {[]string{program}, withSample(t, onlyPtrace), true},
 		"without, as in most containers": {
-			[]string{"setpriv", "--bounding-set=-sys_ptrace,-perfmon", "--inh-caps=-sys_ptrace,-perfmon", program}, "0000000000000000", false,
+			[]string{"setpriv", "--bounding-set=-sys_ptrace,-perfmon", "--inh-caps=-sys_ptrace,-perfmon", program},
+			"0000000000000000", false,
 		},
 	} {
 		for _, where := range []string{s.DataDir, s.DSN("nobody", "nowhere")} {
@@ -185,9 +186,14 @@ func become(t *testing.T, command []string) (r report, pid int) {
 	return r, program.Process.Pid
 }
 
+// privileges are what a process with these capabilities reports; CAP_PERFMON is bit 38.
+func privileges(uid, gid int, caps string, trace bool) cluster.Privileges {
+	return cluster.Privileges{UID: uid, GID: gid, Changed: true, Trace: trace, Sample: caps[6] == '4'}
+}
+
 func checkReport(t *testing.T, s *pgtest.Server, r report, caps string, trace bool) {
 	uid, gid := s.OSUser()
-	if want := (cluster.Privileges{UID: uid, GID: gid, Changed: true, Trace: trace, Sample: len(caps) > 6 && caps[6] == '4'}); r.Privileges != want {
+	if want := privileges(uid, gid, caps, trace); r.Privileges != want {
 		t.Errorf("%+v, want %+v", r.Privileges, want)
 	}
 	const none = "0000000000000000"
