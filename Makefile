@@ -82,6 +82,10 @@ check-tap: ## Run the TAP tests (PROVE_TESTS)
 check-soak: ## Run the tests against other unwinders and of random stacks for as long as they can say something new
 	scripts/check.sh soak
 
+.PHONY: check-foreign
+check-foreign: ## As root: stacks of another distribution's PostgreSQL in a folder made by debootstrap (FOREIGN_SUITE, FOREIGN_VERSION)
+	scripts/check-foreign.sh
+
 .PHONY: check-versions
 check-versions: ## Run pg_regress and TAP on every version of the npm binaries, 14 to 18
 	awk '!/^#/ {print $$2}' scripts/npm-postgresql.sha512 | \

@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/cluster"
 	"pg_stat_backtrace/worker/fault"
@@ -46,7 +45,7 @@ func (w *Worker) answerMany(ctx context.Context, req spool.Request, options capt
 	captured, pause := 0, time.Duration(0)
 	var longest *trace.Trace
 	for i, o := range outcomes {
-		a.Rows[i] = row(o, req.Verb, text)
+		a.Rows[i] = row(o, kind(w.server().Local(o.pid)), req.Verb, text)
 		if o.err == nil {
 			captured++
 			if o.trace.Pause >= pause {
@@ -60,18 +59,18 @@ func (w *Worker) answerMany(ctx context.Context, req spool.Request, options capt
 	return a
 }
 
-func row(o outcome, verb string, text render.Options) []string {
+func row(o outcome, kind, verb string, text render.Options) []string {
 	pid := strconv.Itoa(o.pid)
 	if o.err != nil {
 		f := failure(o.pid, o.err)
-		return []string{pid, kind(o.pid), "", "", "", "", f.Level, f.SQLState, f.Message}
+		return []string{pid, kind, "", "", "", "", f.Level, f.SQLState, f.Message}
 	}
 	stack := render.Text(o.trace, text)
 	if verb == "summary" {
 		stack = render.Names(o.trace, text)
 	}
 	return []string{
-		pid, kind(o.pid), o.trace.Engine, strconv.FormatFloat(float64(o.trace.Pause.Nanoseconds())/1e3, 'f', 1, 64),
+		pid, kind, o.trace.Engine, strconv.FormatFloat(float64(o.trace.Pause.Nanoseconds())/1e3, 'f', 1, 64),
 		strconv.Itoa(o.trace.Depth()), stack, "", "", "",
 	}
 }
@@ -92,7 +91,7 @@ func (w *Worker) captureMany(ctx context.Context, req spool.Request, options cap
 	}
 	pids := slices.Clone(req.Targets)
 	if len(pids) == 0 {
-		if pids, err = procfs.Children(c.PostmasterPID); err != nil {
+		if pids, err = c.Children(); err != nil {
 			return nil, err
 		}
 	}

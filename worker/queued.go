@@ -96,7 +96,7 @@ func identify(c cluster.Cluster, req queue.Request) (ptrace.Target, error) {
 	if req.Started == 0 {
 		return target, errNoProcess // there was none
 	}
-	stat, statErr := procfs.ReadStat(req.PID)
+	stat, statErr := procfs.ReadStat(c.Local(req.PID))
 	switch {
 	case errors.Is(statErr, procfs.ErrGone), statErr == nil && stat.State == 'Z':
 		return target, ptrace.ErrExited

@@ -87,6 +87,9 @@ type Worker struct {
 // an orderly end. Errors are those that waiting cannot mend: the server is
 // not this user's, another worker serves it already, a bad connection string.
 func Run(ctx context.Context, cfg Config) error {
+	if err := cluster.NoNewPrivileges(); err != nil && !errors.Is(err, cluster.ErrNotStatic) {
+		return err
+	}
 	w := &Worker{cfg: cfg, log: cfg.Log, limiter: policy.NewLimiter(cfg.Limits)}
 	uid := os.Geteuid()
 	if err := w.start(ctx); err != nil {
@@ -130,7 +133,7 @@ func (w *Worker) start(ctx context.Context) error {
 		return err
 	}
 	w.log.Info().Str("data_directory", c.DataDir).Int("postmaster", c.PostmasterPID).Int("server_version", c.Version).
-		Int("uid", rights.UID).Bool("cap_sys_ptrace", rights.Trace).Msg("found the server")
+		Int("uid", rights.UID).Bool("cap_sys_ptrace", rights.Trace).Bool("cap_perfmon", rights.Sample).Msg("found the server")
 	return nil
 }
 
@@ -213,16 +216,24 @@ func (w *Worker) serve(ctx context.Context) error {
 }
 
 func (w *Worker) serveSpool(ctx context.Context) error {
-	s, err := spool.Open(spool.Config{
-		DataDir: w.server().DataDir,
-		Base:    w.cfg.SpoolDir,
+	c := w.server()
+	cfg := spool.Config{
+		DataDir: c.DataDir,
+		Base:    w.cfg.SpoolDir, Root: c.Root,
 		Version: w.cfg.Version, Verbs: verbs(),
 		OnError: func(err error) { w.log.Warn().Err(err).Msg("spool") },
-	})
+	}
+	if c.Outside() {
+		cfg.Witness = func() (int, uint64) {
+			c := w.server()
+			return c.ServerPID, c.PostmasterStart
+		}
+	}
+	s, err := spool.Open(cfg)
 	if err != nil {
 		return err
 	}
-	w.log.Info().Str("version", w.cfg.Version).Msg("ready")
+	w.log.Info().Str("version", w.cfg.Version).Str("spool", s.Dir()).Bool("outside", c.Outside()).Msg("ready")
 	notify("READY=1\nSTATUS=serving " + w.server().DataDir)
 	err = s.Serve(ctx, w.answer)
 	if closeErr := s.Close(); closeErr != nil {

@@ -3,6 +3,7 @@ package capture
 import (
 	"fmt"
 	"os"
+	"strings"
 	"syscall"
 
 	"pg_stat_backtrace/ptrace/procfs"
@@ -19,13 +20,26 @@ func candidates(pid int, base, m *procfs.Mapping) []candidate {
 	proc := fmt.Sprintf("/proc/%d", pid)
 	var list []candidate
 	if !base.Deleted {
-		list = append(list, candidate(proc+"/root"+base.Path))
+		list = append(list, candidate(proc+"/root"+insideRoot(pid, base.Path)))
 	}
 	if exe, err := os.Readlink(proc + "/exe"); err == nil &&
 		(exe == base.Path || exe == base.Path+" (deleted)") {
 		list = append(list, candidate(proc+"/exe"))
 	}
 	return append(list, candidate(fmt.Sprintf("%s/map_files/%x-%x", proc, m.Start, m.End)))
+}
+
+// insideRoot returns the path that the process itself has for what its memory
+// map calls by the given one. The map has paths as they are outside a chroot.
+func insideRoot(pid int, path string) string {
+	root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", pid))
+	if err != nil || root == "/" {
+		return path
+	}
+	if inside, ok := strings.CutPrefix(path, root+"/"); ok {
+		return "/" + inside
+	}
+	return path
 }
 
 // rootOf returns what to put before a path of the process: nothing if its root

@@ -176,7 +176,7 @@ func (c *images) fromFile(pid int, open candidate, base *procfs.Mapping, id stri
 	// The file stays open as long as the image is kept: its sections are read
 	// when they are needed, and a replaced file must not be read instead.
 	m := c.keep(key, &module{
-		image: img, name: img.Name(), arch: c.arch, path: base.Path, root: rootOf(pid), shared: c.shared,
+		image: img, name: img.Name(), arch: c.arch, path: insideRoot(pid, base.Path), root: rootOf(pid), shared: c.shared,
 		remote: remote{source: c.shared.remote},
 	})
 	if m.image != img {

@@ -17,7 +17,7 @@ const workerLong = `Serve pg_get_backtrace() and pg_log_backtrace(), and on a pr
 pg_request_backtrace(), for all databases of one server, primary or standby.
 There is one worker a server. It runs as the operating system user that the
 server runs as; started as root, it becomes that user and keeps CAP_SYS_PTRACE
-only.
+only, and CAP_PERFMON where kernel.perf_event_paranoid is above 2.
 
 CONNSTRING is a libpq connection string or URI; what it leaves open comes from
 a service file, the PG* environment variables and the defaults. The role needs

@@ -3,6 +3,8 @@ package cluster
 import (
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"syscall"
 	"unsafe"
 
@@ -14,6 +16,26 @@ import (
 // binaries without cgo.
 
 const maxCapability = 63 // of the two words that capget(2) and capset(2) exchange
+
+// useful is what a worker can make use of: CAP_SYS_PTRACE, and, where the kernel lets nobody else sample a process of
+// his own (perf_event_paranoid above 2), CAP_PERFMON. A level that cannot be read counts as a high one.
+func useful(perfEventParanoid string) uint64 {
+	var set uint64 = 1 << unix.CAP_SYS_PTRACE
+	const everybody = 2
+	if level, err := strconv.Atoi(strings.TrimSpace(perfEventParanoid)); err != nil || level > everybody {
+		set |= 1 << unix.CAP_PERFMON
+	}
+	return set
+}
+
+// NoNewPrivileges makes sure that nothing which this process executes gains rights (prctl(2), PR_SET_NO_NEW_PRIVS). It
+// holds for every thread, and for good. ErrNotStatic in a binary linked with cgo.
+func NoNewPrivileges() error {
+	if err := prctlAll(unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
+		return fmt.Errorf("setting no_new_privs: %w", err)
+	}
+	return nil
+}
 
 type capabilitySets [2]unix.CapUserData // low and high word
 

@@ -16,16 +16,24 @@ type Cluster struct {
 	// pid alone may be given to another process one day.
 	PostmasterPID   int
 	PostmasterStart uint64
+	// ServerPID is the postmaster's id in its own PID namespace: PostmasterPID, unless the server is in a container and
+	// this process outside.
+	ServerPID int
+	// Root stands before a path of the server's in this process's view: "" unless the server has another root directory.
+	Root string
 	// UID and GID are the effective ids of the postmaster.
 	UID, GID int
 	// Version is the major version: 14, 15 ...
 	Version int
 	// Port is the port the server listens on; it is part of the socket's name also when the server has no TCP.
 	Port int
-	// SocketDir is the first of the server's unix_socket_directories, absolute; empty when it has none.
+	// SocketDir is the first of the server's unix_socket_directories, absolute, as this process reaches it; empty when
+	// it has none.
 	SocketDir string
 	// Started is when the server was started, by the wall clock of that moment, in whole seconds.
 	Started time.Time
+
+	ids *translation // nil: the server's process ids are the same here
 }
 
 // String names the cluster in messages.

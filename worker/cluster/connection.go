@@ -114,7 +114,7 @@ func bySetting(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
 // was started when this one was. The error is a WrongClusterError, or what went wrong in asking.
 func (c Cluster) Verify(ctx context.Context, conn *pgx.Conn) error {
 	pid := int(conn.PgConn().PID())
-	stat, err := procfs.ReadStat(pid)
+	stat, err := procfs.ReadStat(c.Local(pid))
 	if err != nil || stat.PPID != c.PostmasterPID || !c.Alive() {
 		return &WrongClusterError{Want: c, Got: describe(ctx, conn)}
 	}

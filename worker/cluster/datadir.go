@@ -27,14 +27,12 @@ const clockSlack = 30 * time.Second
 // ByDataDir finds the server that runs on the data directory dir. The process that postmaster.pid names must prove that
 // it is the one: its working directory is dir, it runs as the owner of dir, and it maps the shared memory segment that
 // the file names (or, before the file names one, was started when the file says). So a file left over by a crash is
-// recognised even when its pid belongs to another process now.
+// recognised even when its pid belongs to another process now. The pid may be one of a PID namespace below this one.
+// dir may lead through /proc/PID/root.
 //
-// The errors are ErrNotDataDir, ErrNotRunning, ErrWrongUser and ErrNoAccess.
+// The errors are ErrNotDataDir, ErrNotRunning, ErrWrongUser, ErrNoAccess and ErrNamespace.
 func ByDataDir(dir string) (Cluster, error) {
-	path, err := filepath.Abs(dir)
-	if err == nil {
-		path, err = filepath.EvalSymlinks(path)
-	}
+	path, err := resolve(dir)
 	if errors.Is(err, fs.ErrPermission) {
 		return Cluster{}, fmt.Errorf("%w, nor root: %w", ErrWrongUser, err)
 	}
@@ -55,7 +53,7 @@ func ByDataDir(dir string) (Cluster, error) {
 	if file.pid < 0 {
 		return Cluster{}, fmt.Errorf("%s: %w: process %d runs in single-user mode", dir, ErrNotRunning, -file.pid)
 	}
-	c, err := verify(path, file)
+	c, err := verifyAny(path, file)
 	if err != nil {
 		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
 	}
@@ -63,21 +61,57 @@ func ByDataDir(dir string) (Cluster, error) {
 	return c, nil
 }
 
-// verify holds the process that postmaster.pid names against the file and the directory.
-func verify(dir string, file pidFile) (Cluster, error) {
+// resolve makes a path absolute and free of symbolic links, except for those of /proc that lead to where their text
+// does not: to the root directory of another process.
+func resolve(dir string) (string, error) {
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	resolved, err := filepath.EvalSymlinks(path)
+	if _, there := os.Stat(path); there == nil && !sameFile(path, resolved) { // also if resolved is nothing at all
+		err, resolved = nil, path
+	}
+	return resolved, err
+}
+
+// verifyAny finds the process that postmaster.pid means: the one with this id, or one that has it in a PID namespace
+// below.
+func verifyAny(dir string, file pidFile) (Cluster, error) {
+	c, err := verify(dir, file, file.pid)
+	if err == nil || errors.Is(err, ErrNotDataDir) {
+		return c, err
+	}
+	for _, pid := range namesakes(file.pid) {
+		c, nested := verify(dir, file, pid)
+		if nested == nil || (errors.Is(nested, ErrWrongUser) || errors.Is(nested, ErrNoAccess)) && sameOwner(dir, pid) {
+			return c, nested
+		}
+	}
+	if away := hidden(dir, file); away != nil {
+		return Cluster{}, away
+	}
+	return Cluster{}, err
+}
+
+// verify holds a process that postmaster.pid may mean against the file and the directory.
+func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	stale := func(reason string, err error) error {
 		if err != nil {
 			reason = fmt.Sprintf("%s: %v", reason, err)
 		}
 		return fmt.Errorf("%w: postmaster.pid names process %d, %s", ErrNotRunning, file.pid, reason)
 	}
-	stat, err := procfs.ReadStat(file.pid)
+	stat, err := procfs.ReadStat(pid)
 	if err != nil || exited(stat.State) {
 		return Cluster{}, stale("which does not run", err)
 	}
-	status, err := procfs.ReadStatus(file.pid)
-	if err != nil {
+	status, err := procfs.ReadStatus(pid)
+	switch {
+	case err != nil:
 		return Cluster{}, stale("which has gone", err)
+	case innermost(status) != file.pid:
+		return Cluster{}, stale("which is another one in its own PID namespace", nil)
 	}
 	info, err := os.Stat(dir)
 	if err != nil {
@@ -86,20 +120,29 @@ func verify(dir string, file pidFile) (Cluster, error) {
 	if uid, ok := owner(info); !ok || uid != status.UID[1] {
 		return Cluster{}, stale("which is not run by the directory's owner", nil)
 	}
-	err = asUserOf(status, func() error { return provePostmaster(file, stat, info) })
+	var root string
+	err = asUserOf(status, func() error {
+		root = rootOf(pid)
+		return provePostmaster(file, stat, info)
+	})
 	switch {
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, procfs.ErrDenied):
-		return Cluster{}, noAccess(file.pid, status)
+		return Cluster{}, noAccess(pid, status)
 	case err != nil:
 		return Cluster{}, stale(err.Error(), nil)
 	}
-	again, err := procfs.ReadStat(file.pid)
+	again, err := procfs.ReadStat(pid)
 	if err != nil || again.StartTime != stat.StartTime {
 		return Cluster{}, stale("which has gone", err)
 	}
+	socket := socketDir(dir, file.socketDir)
+	if filepath.IsAbs(file.socketDir) {
+		socket = root + socket
+	}
 	return Cluster{
-		DataDir: dir, PostmasterPID: file.pid, PostmasterStart: stat.StartTime, UID: status.UID[1], GID: status.GID[1],
-		Port: file.port, SocketDir: socketDir(dir, file.socketDir), Started: file.started,
+		DataDir: dir, PostmasterPID: pid, PostmasterStart: stat.StartTime, UID: status.UID[1], GID: status.GID[1],
+		Port: file.port, SocketDir: socket, Started: file.started,
+		ServerPID: file.pid, Root: root, ids: translate(status.NSPID),
 	}, nil
 }
 
@@ -107,7 +150,7 @@ func verify(dir string, file pidFile) (Cluster, error) {
 // directory; but so may an administrator's shell. Every server also maps a small System V segment, made by it and named
 // in the file, and that holds whatever happened to the clock. A server that has no segment yet is known by its start.
 func provePostmaster(file pidFile, stat procfs.Stat, dir fs.FileInfo) error {
-	cwd, err := os.Stat(procPath(file.pid, "cwd"))
+	cwd, err := os.Stat(procPath(stat.PID, "cwd"))
 	if err != nil {
 		return fmt.Errorf("whose working directory cannot be read: %w", err)
 	}
@@ -125,7 +168,7 @@ func provePostmaster(file pidFile, stat procfs.Stat, dir fs.FileInfo) error {
 		}
 		return nil
 	}
-	maps, err := procfs.Maps(file.pid)
+	maps, err := procfs.Maps(stat.PID)
 	if err != nil {
 		return fmt.Errorf("whose memory map cannot be read: %w", err)
 	}
@@ -145,6 +188,17 @@ func startTime(ticks uint64) (time.Time, error) {
 	}
 	since := time.Duration(ticks) * (time.Second / ticksPerSecond)
 	return time.Now().Add(since - time.Duration(boot.Nano())), nil
+}
+
+// sameOwner reports whether a process runs as the owner of the directory.
+func sameOwner(dir string, pid int) bool {
+	info, err1 := os.Stat(dir)
+	status, err2 := procfs.ReadStatus(pid)
+	if err1 != nil || err2 != nil {
+		return false
+	}
+	uid, ok := owner(info)
+	return ok && uid == status.UID[1]
 }
 
 func socketDir(dataDir, dir string) string {

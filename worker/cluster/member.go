@@ -15,28 +15,31 @@ const maxTitle = 4096
 
 // Member is a process of the server: a child of the postmaster.
 type Member struct {
-	PID       int
+	PID       int    // as the server knows it
+	Local     int    // as this process knows it
 	StartTime uint64 // clock ticks since boot, proc(5)
 	// Title is what ps(1) shows, like "postgres: main: checkpointer". It is written by the process itself and may hold
 	// a user's or a database's name: show it, decide nothing by it.
 	Title string
 }
 
-// Contains returns the identity of the process pid if it is one of the server's: a child of the postmaster that runs
-// the same executable as the same user. A capture is given this identity, so that neither permission nor capture ever
-// applies to another process that inherits the pid; to that end, ask Contains before asking for permission.
+// Contains returns the identity of the process that the server knows as pid if it is one of the server's: a child of the
+// postmaster that runs the same executable as the same user. A capture is given this identity, so that neither
+// permission nor capture ever applies to another process that inherits the pid; to that end, ask Contains before asking
+// for permission.
 //
 // The errors are ErrPostmaster, and ErrNotMember for everything else: no such process, a thread, somebody else's child,
 // a number that can be no process id.
 func (c Cluster) Contains(pid int) (ptrace.Target, error) {
-	if pid == c.PostmasterPID {
+	local := c.Local(pid)
+	if local == c.PostmasterPID {
 		return ptrace.Target{}, fmt.Errorf("process %d: %w", pid, ErrPostmaster)
 	}
-	stat, err := c.child(pid)
+	stat, err := c.child(local)
 	if err != nil {
 		return ptrace.Target{}, fmt.Errorf("process %d: %w: %w", pid, ErrNotMember, err)
 	}
-	return ptrace.Target{PID: pid, StartTime: stat.StartTime, PPID: c.PostmasterPID, UID: c.UID}, nil
+	return ptrace.Target{PID: local, StartTime: stat.StartTime, PPID: c.PostmasterPID, UID: c.UID}, nil
 }
 
 // Members lists the server's processes, the postmaster not among them, in ascending order of process id. Processes
@@ -45,17 +48,18 @@ func (c Cluster) Members() ([]Member, error) {
 	if !c.Alive() {
 		return nil, fmt.Errorf("%s: %w", c.DataDir, ErrNotRunning)
 	}
-	pids, err := procfs.Children(c.PostmasterPID)
+	pids, err := c.Children()
 	if err != nil {
-		return nil, fmt.Errorf("the children of postmaster %d: %w", c.PostmasterPID, err)
+		return nil, err
 	}
 	members := make([]Member, 0, len(pids))
 	for _, pid := range pids {
-		stat, err := c.child(pid)
+		local := c.Local(pid)
+		stat, err := c.child(local)
 		if err != nil {
 			continue // gone meanwhile, or a helper program
 		}
-		members = append(members, Member{PID: pid, StartTime: stat.StartTime, Title: Title(pid)})
+		members = append(members, Member{PID: pid, Local: local, StartTime: stat.StartTime, Title: Title(local)})
 	}
 	return members, nil
 }

@@ -34,13 +34,34 @@ func BySocket(ctx context.Context, path string) (Cluster, error) {
 // byPeer finds the server by the peer credentials of a connection to its unix socket. The kernel notes them when a
 // process calls listen(), so they name the postmaster whichever of its children serves the connection (unix(7)).
 func byPeer(conn net.Conn) (Cluster, error) {
+	pid, err := peerOf(conn)
+	if err != nil {
+		return Cluster{}, err
+	}
+	return byPostmaster(pid)
+}
+
+// peerless returns ErrNamespace if the server of a socket has no id in this PID namespace.
+func peerless(path string) error {
+	dialer := net.Dialer{Timeout: time.Second}
+	conn, err := dialer.Dial("unix", path)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = peerOf(conn)
+	return err
+}
+
+// peerOf returns the process that listens on the other end, as this process knows it.
+func peerOf(conn net.Conn) (int, error) {
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {
-		return Cluster{}, fmt.Errorf("%w: not a unix socket", ErrNotPostmaster)
+		return 0, fmt.Errorf("%w: not a unix socket", ErrNotPostmaster)
 	}
 	raw, err := socket.SyscallConn()
 	if err != nil {
-		return Cluster{}, err
+		return 0, err
 	}
 	var peer *unix.Ucred
 	var peerErr error
@@ -48,12 +69,13 @@ func byPeer(conn net.Conn) (Cluster, error) {
 		peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err = errors.Join(err, peerErr); err != nil {
-		return Cluster{}, fmt.Errorf("reading the socket's peer credentials: %w", err)
+		return 0, fmt.Errorf("reading the socket's peer credentials: %w", err)
 	}
 	if peer.Pid <= 0 {
-		return Cluster{}, fmt.Errorf("%w: its process id does not exist in this PID namespace", ErrNamespace)
+		return 0, fmt.Errorf("%w: its processes do not exist in this PID namespace; run the worker in the server's (in "+
+			"Kubernetes: shareProcessNamespace) or outside of both, on the host", ErrNamespace)
 	}
-	return byPostmaster(int(peer.Pid))
+	return int(peer.Pid), nil
 }
 
 // byPostmaster makes sure that the process is a postmaster, through the directory it works in.
@@ -62,12 +84,9 @@ func byPostmaster(pid int) (Cluster, error) {
 	if err != nil {
 		return Cluster{}, fmt.Errorf("%w: the socket's owner: %w", ErrNotPostmaster, err)
 	}
-	if err := samePIDNamespace(pid, status.NSPID); err != nil {
-		return Cluster{}, err
-	}
 	var dir string
 	err = asUserOf(status, func() (err error) {
-		dir, err = postmasterDir(pid, status.Name)
+		dir, err = postmasterDir(pid, status)
 		return err
 	})
 	if errors.Is(err, fs.ErrPermission) {
@@ -80,13 +99,14 @@ func byPostmaster(pid int) (Cluster, error) {
 }
 
 // postmasterDir returns the data directory that the process works in, if there is one that calls it its postmaster.
-func postmasterDir(pid int, name string) (string, error) {
+func postmasterDir(pid int, status procfs.Status) (string, error) {
+	name := status.Name
 	cwd := procPath(pid, "cwd")
 	file, err := readPIDFile(cwd)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("%w: process %d (%s) listens on the socket: %w", ErrNotPostmaster, pid, name, err)
-	case file.pid != pid:
+	case file.pid != innermost(status):
 		return "", fmt.Errorf("%w: process %d (%s) listens on the socket and works in the data directory of %d",
 			ErrNotPostmaster, pid, name, file.pid)
 	}
@@ -94,26 +114,12 @@ func postmasterDir(pid int, name string) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("%w: process %d: %w", ErrNotPostmaster, pid, err)
 	}
-	if !sameFile(dir, cwd) {
-		return "", fmt.Errorf("%w: its data directory %s is not in this mount namespace", ErrNamespace, dir)
+	for _, path := range []string{dir, procPath(pid, "root") + dir} {
+		if sameFile(path, cwd) {
+			return path, nil
+		}
 	}
-	return dir, nil
-}
-
-// samePIDNamespace makes sure that the process ids which the server tells to SQL mean the same processes here. The
-// nested ids are public; the namespace itself can only be compared by who may read the process, and is not needed when
-// there is just one id.
-func samePIDNamespace(pid int, ids []int) error {
-	if len(ids) <= 1 {
-		return nil
-	}
-	own, err1 := procfs.Namespace(os.Getpid(), "pid")
-	other, err2 := procfs.Namespace(pid, "pid")
-	if err1 == nil && err2 == nil && own == other {
-		return nil
-	}
-	return fmt.Errorf("%w: process %d is process %d in its own PID namespace; start the worker there",
-		ErrNamespace, pid, ids[len(ids)-1])
+	return "", fmt.Errorf("%w: its data directory %s is not in this mount namespace", ErrNamespace, dir)
 }
 
 func sameFile(a, b string) bool {

@@ -23,11 +23,15 @@ type Privileges struct {
 	// Trace is set when the process holds CAP_SYS_PTRACE. It needs it only where the kernel asks for more than the same
 	// user: kernel.yama.ptrace_scope of 1 or 2, or a server that is not dumpable.
 	Trace bool `json:"trace"`
+	// Sample is set when the process holds CAP_PERFMON, which is kept only where kernel.perf_event_paranoid is above 2:
+	// the engine "running" needs it there.
+	Sample bool `json:"sample"`
 }
 
 // BecomeServerUser gives up every right that serving c does not take. A process started as root becomes the server's
 // operating system user for good, with the group of the postmaster and no further ones; one that is that user already
-// stays it. Either way, of all capabilities only CAP_SYS_PTRACE is kept, if it was there; nothing that is executed
+// stays it. Either way, of all capabilities only CAP_SYS_PTRACE is kept, and CAP_PERFMON where
+// kernel.perf_event_paranoid is above 2, if they were there; nothing that is executed
 // later gains any (empty bounding set, no_new_privs); and all of it holds for every thread.
 //
 // Call it once, early, before files are made and before a connection string is parsed: the defaults for user name,
@@ -47,8 +51,12 @@ func BecomeServerUser(c Cluster) (Privileges, error) {
 	if err != nil {
 		return Privileges{}, err
 	}
-	keep &= 1 << unix.CAP_SYS_PTRACE
-	p := Privileges{UID: c.UID, GID: c.GID, Changed: euid == 0, Trace: keep != 0}
+	level, _ := os.ReadFile("/proc/sys/kernel/perf_event_paranoid") // useful knows what to make of none
+	keep &= useful(string(level))
+	p := Privileges{
+		UID: c.UID, GID: c.GID, Changed: euid == 0,
+		Trace: keep&(1<<unix.CAP_SYS_PTRACE) != 0, Sample: keep&(1<<unix.CAP_PERFMON) != 0,
+	}
 	if !p.Changed {
 		p.GID = os.Getegid()
 		return p, reduce(keep)
@@ -81,8 +89,8 @@ func changeUser(uid, gid int, keep uint64) error {
 	if err := setCapabilities(keep); err != nil {
 		return err
 	}
-	if err := prctlAll(unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
-		return fmt.Errorf("setting no_new_privs: %w", err)
+	if err := NoNewPrivileges(); err != nil {
+		return err
 	}
 	return setDumpable(keep != 0)
 }
@@ -99,9 +107,8 @@ func reduce(keep uint64) error {
 			return err
 		}
 	}
-	err = prctlAll(unix.PR_SET_NO_NEW_PRIVS, 1)
-	if err != nil && !errors.Is(err, ErrNotStatic) {
-		return fmt.Errorf("setting no_new_privs: %w", err)
+	if err := NoNewPrivileges(); err != nil && !errors.Is(err, ErrNotStatic) {
+		return err
 	}
 	return nil
 }

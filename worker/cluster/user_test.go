@@ -35,6 +35,24 @@ type report struct {
 
 const onlyPtrace = "0000000000080000" // 1 << CAP_SYS_PTRACE
 
+// withSample adds CAP_PERFMON to a set where it is kept.
+func withSample(t *testing.T, caps string) string {
+	t.Helper()
+	level, err := os.ReadFile("/proc/sys/kernel/perf_event_paranoid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(level)))
+	set, err2 := strconv.ParseUint(caps, 16, 64)
+	if err := errors.Join(err, err2); err != nil {
+		t.Fatal(err)
+	}
+	if n > 2 {
+		set |= 1 << unix.CAP_PERFMON
+	}
+	return fmt.Sprintf("%016x", set)
+}
+
 // The whole way from root to the server's user, in a program of its own: rights cannot be had back.
 func TestBecomeServerUser(t *testing.T) {
 	if os.Geteuid() != 0 {
@@ -50,9 +68,10 @@ func TestBecomeServerUser(t *testing.T) {
 		caps    string
 		trace   bool
 	}{
-		"with CAP_SYS_PTRACE": {[]string{program}, onlyPtrace, true},
+		"with CAP_SYS_PTRACE": {[]string{program}, withSample(t, onlyPtrace), true},
 		"without, as in most containers": {
-			[]string{"setpriv", "--bounding-set=-sys_ptrace", "--inh-caps=-sys_ptrace", program}, "0000000000000000", false,
+			[]string{"setpriv", "--bounding-set=-sys_ptrace,-perfmon", "--inh-caps=-sys_ptrace,-perfmon", program},
+			"0000000000000000", false,
 		},
 	} {
 		for _, where := range []string{s.DataDir, s.DSN("nobody", "nowhere")} {
@@ -167,9 +186,14 @@ func become(t *testing.T, command []string) (r report, pid int) {
 	return r, program.Process.Pid
 }
 
+// privileges are what a process with these capabilities reports; CAP_PERFMON is bit 38.
+func privileges(uid, gid int, caps string, trace bool) cluster.Privileges {
+	return cluster.Privileges{UID: uid, GID: gid, Changed: true, Trace: trace, Sample: caps[6] == '4'}
+}
+
 func checkReport(t *testing.T, s *pgtest.Server, r report, caps string, trace bool) {
 	uid, gid := s.OSUser()
-	if want := (cluster.Privileges{UID: uid, GID: gid, Changed: true, Trace: trace}); r.Privileges != want {
+	if want := privileges(uid, gid, caps, trace); r.Privileges != want {
 		t.Errorf("%+v, want %+v", r.Privileges, want)
 	}
 	const none = "0000000000000000"

@@ -64,6 +64,9 @@ func Run(ctx context.Context, w io.Writer, o Options) (failed int, err error) {
 	r.add(platform())
 	r.add(yama())
 	r.add(capability())
+	for _, f := range rights() {
+		r.add(f)
+	}
 	server(ctx, r, o)
 	return r.failed, r.err
 }

@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/cluster"
 	"pg_stat_backtrace/worker/fault"
@@ -49,27 +47,24 @@ func user(c cluster.Cluster) finding {
 	}
 	text := fmt.Sprintf("goes on as the worker does: user id %d", rights.UID)
 	if rights.Trace {
-		text += " with CAP_SYS_PTRACE"
+		text += ", CAP_SYS_PTRACE"
+	}
+	if rights.Sample {
+		text += ", CAP_PERFMON"
 	}
 	return finding{good, "user", text, ""}
 }
 
 func namespace(c cluster.Cluster) finding {
-	own, err := procfs.Namespace(os.Getpid(), "pid")
-	if err != nil {
-		return finding{warn, "namespace", err.Error(), ""}
+	text := "the server is in this PID namespace"
+	if c.Outside() {
+		text = fmt.Sprintf("the server is in a PID namespace below this one, its postmaster is process %d there; "+
+			"process ids are translated", c.ServerPID)
 	}
-	theirs, err := procfs.Namespace(c.PostmasterPID, "pid")
-	switch {
-	case err != nil:
-		return finding{warn, "namespace", err.Error(), ""}
-	case own != theirs:
-		return finding{
-			bad, "namespace", "the server is in another PID namespace, where its process IDs mean something else",
-			"Run the worker in the server's PID namespace, in the same container for example.",
-		}
+	if c.Root != "" {
+		text += "; its root directory is " + c.Root
 	}
-	return finding{good, "namespace", "the server is in this PID namespace", ""}
+	return finding{good, "namespace", text, ""}
 }
 
 // symbols says how many of the server's functions will have a name.

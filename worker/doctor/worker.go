@@ -20,7 +20,7 @@ func worker(c cluster.Cluster, o Options) finding {
 		return finding{warn, "worker", text, start}
 	}
 	text := fmt.Sprintf("process %d, version %s, spool %s", info.PID, info.Version, info.Dir)
-	if _, err := os.Stat(info.Dir); err != nil {
+	if _, err := os.Stat(c.Root + info.Dir); err != nil {
 		return finding{bad, "worker", fmt.Sprintf("%s: %v", text, err), "It makes a new spool by itself; else restart it."}
 	}
 	if info.Protocol != spool.Protocol {

@@ -28,6 +28,13 @@ type Config struct {
 	// Base is the directory to make the spool directory in. Empty: /dev/shm if that is a tmpfs with room, else
 	// os.TempDir.
 	Base string
+	// Root stands before a path of the server's in this process's view: /proc/PID/root if the server has another root
+	// directory. The spool directory is then made in there, so that the server sees it.
+	Root string
+	// Witness is set if the server cannot see this process, being in another PID namespace. It names, as the server
+	// knows it, a process that runs as long as the server does, and its start time in clock ticks since boot: the
+	// pid file names that one as the worker.
+	Witness func() (pid int, start uint64)
 	// Version is the worker's version, for those who read the pid file.
 	Version string
 	// Verbs are what the worker can be asked, beside what every version can. The extension refuses the others itself.

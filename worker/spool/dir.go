@@ -34,8 +34,11 @@ func (d *dir) fd() int { return int(d.f.Fd()) }
 
 // bases returns where a spool directory may be made, best first.
 func bases(cfg Config) []string {
-	if cfg.Base != "" {
-		return []string{cfg.Base}
+	switch {
+	case cfg.Base != "":
+		return []string{cfg.Root + cfg.Base}
+	case cfg.Root != "":
+		return []string{cfg.Root + "/dev/shm", cfg.Root + "/tmp"}
 	}
 	return []string{"/dev/shm", os.TempDir()}
 }
@@ -137,6 +140,16 @@ func openDir(path string) (*dir, error) {
 		return nil, errors.Join(fmt.Errorf("spool directory %s: %w", path, err), f.Close())
 	}
 	return &dir{path: path, f: f}, nil
+}
+
+// touch shows those who cannot see this process that it still runs: see line 10 of the pid file.
+func (d *dir) touch() error {
+	now := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
+	err := unix.UtimesNanoAt(d.fd(), readyName, now, unix.AT_SYMLINK_NOFOLLOW)
+	if err != nil && !errors.Is(err, unix.ENOENT) { // no requests are welcome now
+		return fmt.Errorf("spool directory %s: %w", d.path, err)
+	}
+	return nil
 }
 
 // welcome makes or removes the file that says that requests are welcome.

@@ -25,6 +25,9 @@ func (s *Spool) keepHouse(now time.Time) error {
 	if full && s.elsewhere() {
 		return fmt.Errorf("%w: %s: %w", ErrLost, s.dir.path, ErrFull)
 	}
+	if s.cfg.Witness != nil {
+		s.complain(s.dir.touch())
+	}
 	s.complain(s.publish()) // it may have been removed, or replaced by a copy
 	s.refill()
 	s.expire(now)

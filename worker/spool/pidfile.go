@@ -25,6 +25,10 @@ import (
 //	7  key XOR ipad, in hex
 //	8  key XOR opad, in hex
 //	9  what the worker can be asked, separated by spaces; absent in version 1.0, where it is "get log"
+//	10 "outside", PID and start time of the worker as it knows them itself; only if the server cannot see it. Lines 2
+//	   and 3 then name the postmaster, and the file "ready" in the spool directory is touched every two seconds: a worker
+//	   that has not done so for much longer does not run. (Version 1.0 of the extension does not look; there the call
+//	   of a worker that was killed runs into its timeout.)
 //
 // Lines 1 to 5 are the same in every protocol version.
 const (
@@ -80,6 +84,11 @@ func parseInfo(data []byte) (Info, error) {
 	if protocol == Protocol {
 		info.Dir = lines[5]
 	}
+	if len(lines) > 9 && strings.HasPrefix(lines[9], "outside ") {
+		if _, err := fmt.Sscanf(lines[9], "outside %d %d", &info.PID, &info.StartTime); err != nil || info.PID <= 0 {
+			return Info{}, errors.New("line 10 is no process")
+		}
+	}
 	return info, nil
 }
 
@@ -97,10 +106,15 @@ func (s *Spool) contents() ([]byte, error) {
 		return nil, err
 	}
 	inner, outer := s.key.blocks()
+	pid, start, outside := os.Getpid(), stat.StartTime, ""
+	if s.cfg.Witness != nil {
+		outside = fmt.Sprintf("outside %d %d\n", pid, start)
+		pid, start = s.cfg.Witness()
+	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n", Protocol, os.Getpid(), stat.StartTime,
-		serverName(s.cfg.DataDir), oneLine(s.cfg.Version), s.dir.path, inner, outer,
-		strings.Join(s.cfg.Verbs, " "))
+	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s", Protocol, pid, start,
+		serverName(s.cfg.DataDir), oneLine(s.cfg.Version), strings.TrimPrefix(s.dir.path, s.cfg.Root), inner, outer,
+		strings.Join(s.cfg.Verbs, " "), outside)
 	return b.Bytes(), nil
 }
 
@@ -137,7 +151,7 @@ func (s *Spool) publish() error {
 func (s *Spool) withdraw() error {
 	path := filepath.Join(s.cfg.DataDir, pidName)
 	info, err := Find(s.cfg.DataDir)
-	if err != nil || info.PID != os.Getpid() || info.Dir != s.dir.path {
+	if err != nil || info.PID != os.Getpid() || s.cfg.Root+info.Dir != s.dir.path {
 		return nil //nolint:nilerr // not there, or somebody else's: nothing to remove
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -59,7 +59,7 @@ func Open(cfg Config) (*Spool, error) {
 func (s *Spool) open() (err error) {
 	last, _ := Find(s.cfg.DataDir) // none is as good as one without a directory
 	for _, base := range bases(s.cfg) {
-		s.cfg.report(removeStale(base, last.Dir))
+		s.cfg.report(removeStale(base, s.cfg.Root+last.Dir))
 	}
 	if s.key, err = newKey(); err != nil {
 		return err

@@ -1,0 +1,156 @@
+package places
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+// capabilities are those that are of any use, "" for none.
+var capabilities = []string{"", "sys_ptrace", "perfmon", "checkpoint_restore", "sys_admin"}
+
+// with is the command that runs another as a user with one capability, and no way to gain more.
+func with(uid, gid int, capability string) []string {
+	set := "-all"
+	if capability != "" {
+		set += ",+" + capability
+	}
+	return []string{
+		"setpriv", fmt.Sprintf("--reuid=%d", uid), fmt.Sprintf("--regid=%d", gid), "--clear-groups",
+		"--inh-caps=" + set, "--ambient-caps=" + set, "--bounding-set=" + set, "--no-new-privs",
+	}
+}
+
+// feature is a line of the table in the README.
+type feature struct {
+	name   string
+	uid    int      // who asks; the group is the server's
+	enough []string // each of these capabilities alone is enough; "": none is needed
+	// command is what is run, and works if it succeeds and prints the text.
+	command []string
+	prints  string
+}
+
+// Which capability each feature needs: every feature with every capability alone.
+func TestCapabilities(t *testing.T) {
+	needRoot(t, "setpriv")
+	tree := copyTree(t, npm(t))
+	s := pgtest.Start(t, filepath.Join(tree, "bin"), pgtest.Options{})
+	uid, gid := s.OSUser()
+	const stranger = 65534
+	pid := strconv.Itoa(sleeper(t, s))
+	busy := target(t, s, "sh", "-c", "while :; do :; done")
+	locked := unreadable(t, s)
+	// plpgsql.so is gone: its own functions have names in the file alone.
+	if err := os.RemoveAll(filepath.Join(tree, "lib", "postgresql")); err != nil {
+		t.Fatal(err)
+	}
+	all := capabilities
+	features := []feature{
+		{"stop, same user", uid, all, []string{program, "capture", pid}, "PostmasterMain+0x"},
+		{"blocked, same user", uid, all, []string{program, "capture", "--nonstop", pid}, "PostmasterMain+0x"},
+		{"another user's process", stranger, []string{"sys_ptrace"}, []string{program, "capture", pid}, "PostmasterMain+0x"},
+		{"a process that is not dumpable", uid, []string{"sys_ptrace"}, []string{program, "capture", locked}, "nanosleep"},
+		{
+			"all names of a deleted library", uid, []string{"checkpoint_restore", "sys_admin"},
+			[]string{program, "capture", pid}, "exec_stmt_block+0x",
+		},
+		{"the kernel's stack", uid, []string{"sys_admin"}, []string{"cat", "/proc/self/stack"}, "proc_pid_stack+0x"},
+	}
+	if level := paranoid(t); level <= 2 {
+		features = append(features, feature{
+			"running, same user, paranoid <= 2", uid, all, []string{program, "capture", "--nonstop", "--format", "json", busy},
+			`"engine":"running"`,
+		})
+	} else {
+		t.Logf("kernel.perf_event_paranoid is %d: the engine running is tried with CAP_PERFMON only", level)
+		features = append(features, feature{
+			"running, same user, paranoid > 2", uid, []string{"perfmon", "sys_admin"},
+			[]string{program, "capture", "--nonstop", "--format", "json", busy}, `"engine":"running"`,
+		})
+	}
+	for _, f := range features {
+		for _, capability := range capabilities {
+			f.try(t, gid, capability)
+		}
+	}
+}
+
+func (f feature) try(t *testing.T, gid int, capability string) {
+	t.Helper()
+	want := false
+	for _, enough := range f.enough {
+		want = want || enough == capability
+	}
+	command := append(with(f.uid, gid, capability), f.command...)
+	out, err := exec.Command(command[0], command[1:]...).CombinedOutput()
+	if works := err == nil && strings.Contains(string(out), f.prints); works != want {
+		t.Errorf("%s with %q: works %v, want %v: %v\n%s", f.name, capability, works, want, err, out)
+	} else {
+		t.Logf("%-36s %-20q %v", f.name, capability, works)
+	}
+}
+
+// npm returns the programs of a server that is in one tree.
+func npm(t *testing.T) string {
+	t.Helper()
+	for _, dir := range pgtest.BinDirs(t) {
+		if _, err := os.Stat(filepath.Join(dir, "../share/postgresql/extension")); err == nil {
+			return dir
+		}
+	}
+	t.Skip("no server in one tree")
+	return ""
+}
+
+// target starts a process as the server's user.
+func target(t *testing.T, s *pgtest.Server, command ...string) (pid string) {
+	t.Helper()
+	c := s.AsServerUser(exec.Command(command[0], command[1:]...))
+	c.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = c.Process.Kill()
+		_ = c.Wait()
+	})
+	return strconv.Itoa(c.Process.Pid)
+}
+
+// unreadable starts a process whose program its user may execute and not read: the kernel makes it undumpable.
+func unreadable(t *testing.T, s *pgtest.Server) (pid string) {
+	t.Helper()
+	sleep, err := exec.LookPath("sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	copied := filepath.Join(openDir(t, "unreadable"), "sleep")
+	run(t, "install", "-m", "711", sleep, copied)
+	pid = target(t, s, copied, "600")
+	pgtest.Wait(t, "it sleeps", func() bool {
+		data, err := os.ReadFile("/proc/" + pid + "/wchan")
+		return err == nil && strings.Contains(string(data), "nanosleep")
+	})
+	return pid
+}
+
+func paranoid(t *testing.T) int {
+	t.Helper()
+	data, err := os.ReadFile("/proc/sys/kernel/perf_event_paranoid")
+	if err != nil {
+		t.Skip(err)
+	}
+	level, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return level
+}

@@ -1,0 +1,164 @@
+package places
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+// service is a worker's process.
+type service struct {
+	*exec.Cmd
+
+	log string // path
+}
+
+func (w *service) text() string {
+	data, err := os.ReadFile(w.log)
+	if err != nil {
+		return err.Error()
+	}
+	return string(data)
+}
+
+// serve starts a worker as root with the arguments given, and waits until it is ready and connected.
+func (s *elsewhere) serve(t *testing.T, arguments ...string) *service {
+	t.Helper()
+	command := exec.Command(program, append([]string{"worker"}, arguments...)...)
+	command.Dir = "/"
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	w := &service{Cmd: command, log: filepath.Join(t.TempDir(), "log")}
+	log, err := os.Create(w.log)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.Stdout, w.Stderr = log, log
+	err = w.Start()
+	_ = log.Close()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = w.Process.Signal(syscall.SIGTERM)
+		_ = w.Wait()
+		if t.Failed() {
+			t.Log(w.text())
+		}
+	})
+	pgtest.Wait(t, "the worker is ready", func() bool {
+		return strings.Contains(w.text(), `"ready"`) && strings.Contains(w.text(), `"connected"`)
+	})
+	return w
+}
+
+func ask(t *testing.T, c *pgx.Conn, pid int) string {
+	t.Helper()
+	var answer string
+	if err := c.QueryRow(t.Context(), "SELECT coalesce(pg_get_backtrace($1), 'NULL')", pid).Scan(&answer); err != nil {
+		return err.Error()
+	}
+	return answer
+}
+
+const (
+	ownProc = "mount -t proc none /proc; "
+	plainly = `$RUN "$TREE/bin/postgres" -D "$FILES/data"`
+)
+
+// containers are how a server can be set apart from the worker.
+var containers = map[string]struct {
+	script     string
+	namespaces []string
+	outside    bool
+}{
+	"PID namespace":                    {ownProc + "exec " + plainly, []string{"--pid", "--fork"}, true},
+	"PID namespace, not its first one": {ownProc + plainly, []string{"--pid", "--fork"}, true},
+	"PID namespace and root directory": {pivot, []string{"--pid", "--fork", "--ipc", "--net", "--uts"}, true},
+	"shared PID namespace, other root": {pivot, nil, false},
+}
+
+// A worker outside of the server's namespaces serves it by the process ids of SQL.
+func TestContainer(t *testing.T) {
+	for name, container := range containers {
+		t.Run(name, func(t *testing.T) {
+			pgtest.Each(t, func(t *testing.T, binDir string) {
+				s := startElsewhere(t, binDir, container.script, container.namespaces...)
+				s.Exec(t, "CREATE EXTENSION pg_stat_backtrace; CREATE ROLE plain LOGIN; "+
+					"GRANT EXECUTE ON FUNCTION pg_get_backtrace TO plain")
+				dir := fmt.Sprintf("/proc/%d/root%s", s.postmaster, s.dataDir)
+				w := s.serve(t, "-D", dir, fmt.Sprintf("user=%s dbname=postgres sslmode=disable", s.User))
+				s.answers(t)
+				if container.outside {
+					s.killed(t, w)
+				}
+			})
+		})
+	}
+}
+
+// answers asks for processes one by one, as the server counts them, and for all.
+func (s *elsewhere) answers(t *testing.T) {
+	boss := s.Connect(t, s.User, "postgres")
+	plain, other := s.Connect(t, "plain", "postgres"), s.Connect(t, "plain", "postgres")
+	target := sleeper(t, s.Server)
+	for _, c := range []*pgx.Conn{boss, plain} {
+		own := int(other.PgConn().PID())
+		if got := ask(t, c, own); !strings.Contains(got, " in PostgresMain+0x") {
+			t.Errorf("process %d: %s", own, got)
+		}
+	}
+	got := ask(t, boss, target)
+	for _, name := range []string{" in exec_stmt_block+0x", "PL/pgSQL function sleeps()", "waiting for Timeout: PgSleep"} {
+		if !strings.Contains(got, name) {
+			t.Errorf("no %q in %s", name, got)
+		}
+	}
+	if got := ask(t, plain, target); !strings.Contains(got, "42501") {
+		t.Errorf("a superuser's process: %s", got)
+	}
+	postmaster := statusNumber(s.postmaster, "NSpid")
+	if got := ask(t, boss, postmaster); !strings.Contains(got, "42501") {
+		t.Errorf("the postmaster, %d: %s", postmaster, got)
+	}
+	// Numbers that are processes here, and none there.
+	if strangers := []int{s.postmaster, os.Getpid(), s.here(t, target)}; postmaster != s.postmaster {
+		for _, pid := range strangers {
+			if got := ask(t, boss, pid); got != "NULL" {
+				t.Errorf("process %d: %s", pid, got)
+			}
+		}
+	}
+	var processes, stacks int
+	err := boss.QueryRow(t.Context(), `SELECT count(*), count(b.backtrace) FROM pg_stat_activity a
+		LEFT JOIN pg_stat_backtrace b USING (pid) WHERE a.pid <> pg_backend_pid()`).Scan(&processes, &stacks)
+	if err != nil || processes < 6 || stacks != processes {
+		t.Errorf("%d processes, %d stacks, %v", processes, stacks, err)
+	}
+}
+
+// killed makes sure that a worker which the server cannot see is missed when it has gone.
+func (s *elsewhere) killed(t *testing.T, w *service) {
+	boss := s.Connect(t, s.User, "postgres")
+	if err := w.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	for deadline := time.Now().Add(30 * time.Second); ; {
+		began := time.Now()
+		got := ask(t, boss, 1<<30)
+		if strings.Contains(got, "is not running") && time.Since(began) < time.Second {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("after %s: %s", time.Since(began), got)
+		}
+	}
+}

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Another distribution's PostgreSQL in a folder made by debootstrap(8): the worker stays outside of the chroot, and the
+# stacks that SQL gets have the names of that distribution's build. As root, on Debian or a relative, with a network; some
+# minutes for the folder, which is kept for the next run in the cache directory.
+# FOREIGN_SUITE: the distribution's name (trixie). FOREIGN_VERSION: its PostgreSQL (17). FOREIGN_ROOT: a folder that exists.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+source scripts/lib.sh
+
+suite=${FOREIGN_SUITE:-trixie} version=${FOREIGN_VERSION:-17}
+root=${FOREIGN_ROOT:-${XDG_CACHE_HOME:-$HOME/.cache}/pg_stat_backtrace/$suite}
+[ "$(id -u)" = 0 ] || { echo "check-foreign: only root can make a folder to chroot into" >&2; exit 1; }
+
+if [ ! -x "$root/usr/lib/postgresql/$version/bin/postgres" ]; then
+	mkdir -p "$root"
+	[ -x "$root/usr/bin/apt-get" ] || debootstrap --variant=minbase "$suite" "$root"
+	printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # start no services
+	chmod 755 "$root/usr/sbin/policy-rc.d"
+	mkdir -p "$root/etc/postgresql-common"
+	echo 'create_main_cluster = false' >"$root/etc/postgresql-common/createcluster.conf"
+	DEBIAN_FRONTEND=noninteractive chroot "$root" apt-get install -y -qq --no-install-recommends "postgresql-$version" </dev/null
+fi
+echo "==> $(sed -n 's/^PRETTY_NAME=//p' "$root/etc/os-release"), $(chroot "$root" "/usr/lib/postgresql/$version/bin/postgres" --version)"
+PGSB_FOREIGN_ROOT=$root PGSB_FOREIGN_BINDIR=/usr/lib/postgresql/$version/bin \
+	go test -count=1 -v -run '^TestForeign$' ./internal/places

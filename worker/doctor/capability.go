@@ -1,0 +1,81 @@
+package doctor
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// need is a feature of captures, and which capabilities give it here; without any listed, everybody has it.
+type need struct {
+	feature string
+	anyOf   []int
+}
+
+// names of the capabilities that are of any use.
+var names = map[int]string{
+	unix.CAP_SYS_PTRACE: "CAP_SYS_PTRACE", unix.CAP_PERFMON: "CAP_PERFMON",
+	unix.CAP_CHECKPOINT_RESTORE: "CAP_CHECKPOINT_RESTORE", unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN",
+}
+
+// needs is the README's table "Capabilities" for a machine with these settings of kernel.yama.ptrace_scope (0 also
+// where there is no yama) and kernel.perf_event_paranoid. At a scope of 3 no capability helps; see yama.
+func needs(scope, paranoid int) []need {
+	list := []need{
+		{"stop a process of the own user, or read it asleep", nil},
+		{"sample one on the CPU (engine running)", nil},
+		{"the same of another user's, or one that is not dumpable", []int{unix.CAP_SYS_PTRACE}},
+		{"all names of a library that is deleted or replaced", []int{unix.CAP_CHECKPOINT_RESTORE, unix.CAP_SYS_ADMIN}},
+		{"the kernel's stack of a process in state D", []int{unix.CAP_SYS_ADMIN}},
+	}
+	if scope > 0 {
+		list[0].anyOf = []int{unix.CAP_SYS_PTRACE}
+	}
+	const everybody = 2
+	if paranoid > everybody {
+		list[1].anyOf = []int{unix.CAP_PERFMON, unix.CAP_SYS_ADMIN}
+	}
+	return list
+}
+
+// rights says for each feature which capability it takes on this machine, and whether this process has it.
+func rights() []finding {
+	own, err := procfs.ReadStatus(os.Getpid())
+	if err != nil {
+		return []finding{{warn, "capability", err.Error(), ""}}
+	}
+	list := needs(setting("/proc/sys/kernel/yama/ptrace_scope"), setting("/proc/sys/kernel/perf_event_paranoid"))
+	found := make([]finding, 0, len(list))
+	for _, n := range list {
+		text, have := n.feature+": no capability needed", len(n.anyOf) == 0
+		words := make([]string, 0, len(n.anyOf))
+		for _, c := range n.anyOf {
+			words = append(words, names[c])
+			have = have || own.CapEff&(1<<c) != 0
+		}
+		if len(words) > 0 {
+			text = fmt.Sprintf("%s: %s (this process: %s)", n.feature, strings.Join(words, " or "),
+				map[bool]string{true: "yes", false: "no"}[have])
+		}
+		found = append(found, finding{good, "capability", text, ""})
+	}
+	return found
+}
+
+// setting reads a number of /proc/sys; 0 where there is none.
+func setting(path string) int {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return 0
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(data)))
+	if err != nil {
+		return 0
+	}
+	return n
+}
