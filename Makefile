@@ -6,6 +6,7 @@ PG_CONFIG ?=
 DESTDIR  ?=
 BINDIR   ?= /usr/local/bin
 UNITDIR  ?= /usr/local/lib/systemd/system
+OUT      := bin/pg_stat_backtrace
 VERSION  := 1.1.0
 
 # -trimpath, and no version-control stamp, make the same bytes from the same source wherever it lies (the stamp also
@@ -30,13 +31,21 @@ help: ## List the targets (this text)
 ## var PG_NPM_VERSION=17.10 test with this version of the npm binaries instead
 ## var DESTDIR=dir          put `make install` below this directory (packaging)
 ## var BINDIR=dir           where the program goes (default /usr/local/bin)
+## var RELEASE_ARCHS=list   the architectures of `make release` (default: all five)
 ## var PROVE_TESTS=t/x.pl   the TAP tests to run (default: all)
 ## var BENCHFLAGS=-publish  options of `make bench`; -publish puts table and chart into README.md and bench/
 ## var FUZZTIME=30s         how long `make fuzz` spends on each fuzz test
 
 .PHONY: build
 build: ## Build bin/pg_stat_backtrace: one static program, no cgo
-	CGO_ENABLED=0 $(GO) build $(GOFLAGS_BUILD) -o bin/pg_stat_backtrace .
+	CGO_ENABLED=0 $(GO) build $(GOFLAGS_BUILD) -o "$(OUT)" .
+
+.PHONY: release check-release
+release: ## Build dist/: an archive for each architecture, reproducible, and SHA256SUMS
+	scripts/release.sh
+
+check-release: ## Build the archives twice, the second time from scratch, and compare (RELEASE_ARCHS)
+	scripts/release.sh --check
 
 .PHONY: install
 install: build ## Install the program and the extension (PG_CONFIG, DESTDIR, BINDIR)
@@ -124,5 +133,5 @@ soak-queue: ## 100,000 queued requests while the worker is killed every second (
 	scripts/soak-queue.sh $(SOAK)
 
 .PHONY: clean
-clean: ## Remove what was built here (bin/, bench/out/, tmp_check/); downloads stay in the cache
-	rm -rf bin bench/out tmp_check
+clean: ## Remove what was built here (bin/, dist/, bench/out/, tmp_check/); downloads stay in the cache
+	rm -rf bin dist bench/out tmp_check

@@ -11,16 +11,12 @@ func (sp *space) Code(addr uint64, p []byte) bool {
 	return err == nil && copy(p, b) == len(p)
 }
 
-// Function implements unwind.Code by the symbol that covers the address.
+// Function implements unwind.Code by the symbol that covers the address, or the table of a Go program.
 func (sp *space) Function(addr uint64) (start, end uint64, ok bool) {
 	_, f, ok := sp.find(addr)
 	if !ok || f.module == nil {
 		return 0, 0, false
 	}
-	symbols := f.module.symbolTable()
-	if symbols == nil {
-		return 0, 0, false
-	}
-	s, ok := symbols.Lookup(addr-f.bias, 0, 0)
-	return s.Addr + f.bias, s.Addr + s.Size + f.bias, ok
+	start, end, ok = f.module.limits(addr - f.bias)
+	return start + f.bias, end + f.bias, ok
 }

@@ -10,6 +10,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/dwarf"
+	"pg_stat_backtrace/unwind/gopclntab"
 	"pg_stat_backtrace/unwind/image"
 	"pg_stat_backtrace/unwind/symbol"
 )
@@ -40,6 +41,9 @@ type module struct {
 	// not export.
 	stripped bool
 	lines    lines
+
+	goOnce sync.Once
+	golang *gopclntab.Table
 
 	shared *shared
 }
@@ -165,7 +169,8 @@ func (c *images) fromFile(pid int, open candidate, base *procfs.Mapping, id stri
 		return nil
 	}
 	img, err := image.Open(f, path.Base(base.Path))
-	if err != nil || img.BuildID() != id || id == "" && !st.is(base) {
+	// A build-id that no segment has, as in what Go's own linker makes, is not in memory, and says nothing then.
+	if err != nil || id != "" && img.BuildID() != id || id == "" && !st.is(base) {
 		_ = f.Close()
 		return nil
 	}

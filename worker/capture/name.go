@@ -70,7 +70,7 @@ type place struct {
 // the calls inlined at addr. All have the address of the frame.
 func (m *module) appendFrames(dst []trace.Frame, out *trace.Frame, addr uint64, late <-chan struct{}) []trace.Frame {
 	p := m.locate(addr)
-	calls := m.lines.at(addr, late)
+	calls := m.calls(addr, late)
 	for i := range calls {
 		c := &calls[i]
 		if !c.Inlined {

@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# release.sh [FOLDER]: one archive for each architecture below FOLDER (default dist), and SHA256SUMS of them. The same
+# source and the same Go make the same bytes, whoever builds, where and when: `release.sh --check` builds everything
+# twice, the second time from a copy in another folder and with an empty build cache, compares, and looks at each program.
+# RELEASE_ARCHS="amd64 arm64" restricts both to some. SOURCE_DATE_EPOCH is the time of the files in the archives; it is
+# that of the last commit if it is not set.
+
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+read -ra ARCHS <<<"${RELEASE_ARCHS:-amd64 arm64 ppc64le s390x riscv64}"
+VERSION=$(sed -n 's/^VERSION *:= *//p' "$TOP/Makefile")
+
+# What the environment may say to Go changes what it makes.
+unset GOFLAGS GOEXPERIMENT GOAMD64 GOARM64 GOPPC64 GORISCV64
+export LC_ALL=C GOOS=linux CGO_ENABLED=0
+
+if [[ -z ${SOURCE_DATE_EPOCH:-} ]]; then
+	SOURCE_DATE_EPOCH=$(git -c safe.directory="$TOP" -C "$TOP" log -1 --format=%ct 2>/dev/null) ||
+		die "no commit to take the archives' time from" "set SOURCE_DATE_EPOCH to seconds since 1970"
+fi
+
+name() { echo "pg_stat_backtrace-$VERSION-linux-$1"; }
+
+# release SOURCE FOLDER: build the archives of SOURCE.
+release() {
+	local source=$1 folder=$2 arch name tree
+	mkdir -p "$folder"
+	for arch in "${ARCHS[@]}"; do
+		name=$(name "$arch")
+		tree=$WORK/tree/$name
+		rm -rf "$WORK/tree"
+		mkdir -p "$tree/sql" "$tree/systemd"
+		GOARCH=$arch make -s -C "$source" build OUT="$WORK/program"
+		install -m 0755 "$WORK/program" "$tree/pg_stat_backtrace"
+		install -m 0644 "$source"/sql/*.sql "$tree/sql/"
+		install -m 0644 "$source"/systemd/*.service "$tree/systemd/"
+		install -m 0644 "$source"/{pg_stat_backtrace.control,LICENSE,README.md,CHANGELOG.md} "$tree/"
+		chmod 0755 "$tree" "$tree/sql" "$tree/systemd"
+		tar --create --directory="$WORK/tree" --format=ustar --sort=name --mtime="@$SOURCE_DATE_EPOCH" \
+			--owner=0 --group=0 --numeric-owner "$name" | gzip -9 --no-name >"$folder/$name.tar.gz"
+		note "$name.tar.gz"
+	done
+	(cd "$folder" && for arch in "${ARCHS[@]}"; do sha256sum "$(name "$arch").tar.gz"; done >SHA256SUMS)
+}
+
+# machine ARCH: what readelf calls it, and the name of qemu's emulator.
+machine() {
+	case $1 in
+	amd64) echo "X86-64 x86_64" ;;
+	arm64) echo "AArch64 aarch64" ;;
+	ppc64le) echo "PowerPC64 ppc64le" ;;
+	s390x) echo "S/390 s390x" ;;
+	riscv64) echo "RISC-V riscv64" ;;
+	*) die "unknown architecture: $1" ;;
+	esac
+}
+
+# examine ARCH ARCHIVE: the program in it is of its architecture, static, and runs, where it can be run here.
+examine() {
+	local arch=$1 program elf cpu runner=() settings dynamic
+	rm -rf "$WORK/unpacked"
+	mkdir "$WORK/unpacked"
+	tar -xzf "$2" -C "$WORK/unpacked"
+	program=$WORK/unpacked/$(name "$arch")/pg_stat_backtrace
+	read -r elf cpu <<<"$(machine "$arch")"
+	[[ $(readelf -hW "$program") == *Machine:*"$elf"* ]] || die "$program is not of $elf"
+	dynamic=$(readelf -lW "$program" | grep -E 'INTERP|DYNAMIC') || true
+	[[ -z $dynamic ]] || die "the program of $arch is not static: $dynamic"
+	settings=$("$GO" version -m "$program")
+	grep -q "GOARCH=$arch\$" <<<"$settings" || die "the program of $arch was built for another architecture"
+	grep -q 'CGO_ENABLED=0$' <<<"$settings" || die "the program of $arch was built with cgo"
+	if [[ $(uname -m) != "$cpu" ]]; then
+		if ! have "qemu-$cpu-static"; then
+			note "$arch: $elf, static; not run: no qemu-$cpu-static (package qemu-user-static)"
+			return 0
+		fi
+		runner=("qemu-$cpu-static")
+	fi
+	[[ $("${runner[@]}" "$program" --version) == *"$VERSION"* ]] || die "the program of $arch does not say its version"
+	if [[ ${#runner[@]} -eq 0 ]]; then
+		# Some checks may fail on this host; the report has to be there.
+		"$program" doctor >"$WORK/doctor" 2>&1 || true
+		grep -q 'platform: *Linux' "$WORK/doctor" || die "doctor has no report: $(cat "$WORK/doctor")"
+	fi
+	note "$arch: $elf, static, says its version"
+}
+
+# check builds twice and compares.
+check() {
+	local arch archive
+	have readelf || die "readelf is not installed" "package binutils"
+	say "Building ${ARCHS[*]}"
+	release "$TOP" "$WORK/a"
+	say "Building again, from a copy in another folder, with an empty build cache"
+	mkdir "$WORK/source"
+	(cd "$TOP" && git -c safe.directory="$TOP" ls-files -z --cached --others --exclude-standard |
+		tar --create --null --files-from=- | tar -x -C "$WORK/source")
+	GOCACHE=$WORK/cache release "$WORK/source" "$WORK/b"
+	say "Comparing"
+	diff "$WORK/a/SHA256SUMS" "$WORK/b/SHA256SUMS" || die "two builds differ"
+	for arch in "${ARCHS[@]}"; do
+		archive=$(name "$arch").tar.gz
+		cmp "$WORK/a/$archive" "$WORK/b/$archive" || die "two builds of $archive differ"
+		examine "$arch" "$WORK/a/$archive"
+	done
+	say "${#ARCHS[@]} archives, each built twice, byte for byte the same"
+}
+
+make_workdir
+if [[ ${1:-} == --check ]]; then
+	check
+else
+	FOLDER=${1:-$TOP/dist}
+	say "Building ${ARCHS[*]} into $FOLDER"
+	release "$TOP" "$FOLDER"
+	cat "$FOLDER/SHA256SUMS"
+fi

@@ -1,0 +1,144 @@
+package gopclntab
+
+import (
+	"fmt"
+	"sort"
+)
+
+// Function is a function of the table.
+type Function struct {
+	// Name is the name as Go's stack traces have it.
+	Name string
+	// Entry is its first address, End the first behind it or behind what fills the gap to the next function.
+	Entry, End uint64
+
+	table                        *Table
+	pcsp, pcfile, pcline, inline uint32 // offsets of tables; 0: none
+	unit                         uint32
+	tree                         uint64 // address of the inline tree; 0: none, or not known where
+}
+
+// Indices of tables: internal/abi/symtab.go.
+const (
+	pcdataInlined = 2
+	funcdataTree  = 3
+)
+
+// Function returns a function by its number, which counts them by address.
+func (t *Table) Function(i int) (*Function, error) {
+	if i < 0 || uint64(i) >= t.functions {
+		return nil, fmt.Errorf("%w: function %d of %d", ErrMalformed, i, t.functions)
+	}
+	size := t.field()
+	p, err := t.bytes(t.funcs+uint64(i)*2*size, 3*size)
+	if err != nil {
+		return nil, err
+	}
+	if size == 8 {
+		return t.function(t.order.Uint64(p), t.order.Uint64(p[8:]), t.order.Uint64(p[16:]))
+	}
+	entry, off, end := t.order.Uint32(p), t.order.Uint32(p[4:]), t.order.Uint32(p[8:])
+	return t.function(t.text+uint64(entry), uint64(off), t.text+uint64(end))
+}
+
+// function reads what the table has of a function, at an offset from the list of functions.
+func (t *Table) function(entry, off, end uint64) (*Function, error) {
+	if t.format >= go118 && t.ptr == 4 {
+		entry, end = uint64(uint32(entry)), uint64(uint32(end))
+	}
+	if off > t.size || end < entry {
+		return nil, fmt.Errorf("%w: function at %#x, to %#x", ErrMalformed, entry, end)
+	}
+	f := &Function{table: t, Entry: entry, End: end}
+	at := t.funcs + off + t.field() // behind the entry, which is known
+	size := uint64(36)
+	if t.format == go120 {
+		size = 40
+	}
+	p, err := t.bytes(at, size)
+	if err != nil {
+		return nil, err
+	}
+	u32 := func(i uint64) uint32 { return t.order.Uint32(p[i:]) }
+	f.pcsp, f.pcfile, f.pcline, f.unit = u32(12), u32(16), u32(20), u32(28)
+	tables, data := uint64(u32(24)), uint64(p[size-1])
+	if f.Name, err = t.str(t.names + uint64(u32(0))); err != nil {
+		return nil, err
+	}
+	if tables > pcdataInlined {
+		if p, err = t.bytes(at+size+4*pcdataInlined, 4); err != nil {
+			return nil, err
+		}
+		f.inline = t.order.Uint32(p)
+	}
+	if f.inline != 0 && data > funcdataTree {
+		f.tree, err = t.treeOf(at + size + 4*tables)
+	}
+	return f, err
+}
+
+// treeOf returns the address of a function's inline tree, 0 if it is not known. The list of the function's data is at
+// an offset from the header.
+func (t *Table) treeOf(off uint64) (uint64, error) {
+	if t.format == go116 || t.base == 0 {
+		return 0, nil // Go 1.16 and 1.17 have addresses there; which of them is the tree's is not certain
+	}
+	p, err := t.bytes(off+funcdataTree*4, 4)
+	if err != nil {
+		return 0, err
+	}
+	if v := t.order.Uint32(p); v != ^uint32(0) {
+		return t.base + uint64(v), nil
+	}
+	return 0, nil
+}
+
+// entry returns the address of a function by its number, or where the last one ends.
+func (t *Table) entry(i uint64) (uint64, error) {
+	size := t.field()
+	p, err := t.bytes(t.funcs+i*2*size, size)
+	if err != nil {
+		return 0, err
+	}
+	switch {
+	case t.format == go116:
+		return t.word(p), nil
+	case t.ptr == 4:
+		return uint64(uint32(t.text + uint64(t.order.Uint32(p)))), nil
+	}
+	return t.text + uint64(t.order.Uint32(p)), nil
+}
+
+// Find returns the function that holds an address, which must be one of its own code: what fills a gap behind it, or C
+// code there, is not. The error is ErrNotCovered or ErrMalformed.
+func (t *Table) Find(addr uint64) (*Function, error) {
+	var failed error
+	n := sort.Search(int(t.functions)+1, func(i int) bool {
+		entry, err := t.entry(uint64(i))
+		if err != nil {
+			failed = err
+		}
+		return entry > addr
+	})
+	if failed != nil {
+		return nil, failed
+	}
+	if n == 0 || uint64(n) > t.functions {
+		return nil, fmt.Errorf("%w: %#x", ErrNotCovered, addr)
+	}
+	f, err := t.Function(n - 1)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := f.value(f.pcline, addr); err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// SPDelta returns how many bytes the stack pointer is below where it was when the function's first instruction had not
+// run, at an address of the function.
+func (f *Function) SPDelta(addr uint64) (int, error) {
+	v, err := f.value(f.pcsp, addr)
+	return int(v.value), err
+}

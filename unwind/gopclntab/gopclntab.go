@@ -1,0 +1,180 @@
+// Package gopclntab reads the table that Go's linker puts into every program for its own stack traces: the function at a
+// code address, its source line, the calls inlined there, and how far the stack pointer is from the caller's. It is
+// there in stripped programs too.
+//
+// It reads the format of Go 1.16, that of 1.18 and that of 1.20, which is today's, of either byte order and address
+// size, as package runtime (symtab.go, symtabinl.go) and cmd/link (ld/pcln.go) of those versions describe it. Nothing
+// is read before it is needed but the header; a look-up reads a few pieces of some hundred bytes.
+//
+// Files are foreign input: reading is bounded, and damaged tables give fewer answers, never a panic. The package must
+// not know of processes, load addresses or where files are found; addresses are link-time addresses.
+package gopclntab
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Errors that callers branch on with errors.Is.
+var (
+	// ErrNone means that the image has no such table: it is no Go program.
+	ErrNone = errors.New("gopclntab: no Go function table")
+	// ErrMalformed means that the table contradicts itself.
+	ErrMalformed = errors.New("gopclntab: malformed Go function table")
+	// ErrVersion means that the table has a format that is not read: one before Go 1.16, or addresses that follow from
+	// several sections of code.
+	ErrVersion = errors.New("gopclntab: unknown format of the Go function table")
+	// ErrNotCovered means that an address is in no Go function.
+	ErrNotCovered = errors.New("gopclntab: address in no Go function")
+)
+
+// Source reads an image's content by link-time address. What it returns is not written to.
+type Source interface {
+	Bytes(addr, n uint64) ([]byte, error)
+}
+
+// Frame is a call at an address: of the function itself, or of one that the compiler put inline.
+type Frame struct {
+	// Function is the name as Go's stack traces have it: with [...] for type arguments.
+	Function string
+	// Entry is the function's first address, 0 for an inlined call. Start is where the piece of code begins that holds
+	// the address.
+	Entry, Start uint64
+	// File and Line are the place in the source that the frame has come to. "" and 0 where they are not known.
+	File string
+	Line int
+	// Inlined is set for a call that has no stack frame of its own, but is part of the next one.
+	Inlined bool
+}
+
+// Table is the function table of an image. It is safe for concurrent use if its source is.
+type Table struct {
+	src    Source
+	order  binary.ByteOrder
+	addr   uint64 // of the header
+	size   uint64 // of what may belong to it
+	format format
+	// quantum is the unit of code distances, ptr the size of addresses, both in bytes.
+	quantum, ptr uint64
+	// functions is the number of functions.
+	functions uint64
+	// Offsets of the parts from the header.
+	names, units, files, values, funcs uint64
+	// text is the address that functions count from, base that of their data; 0: not known.
+	text, base uint64
+}
+
+// format is what differs between the versions.
+type format uint8
+
+const (
+	go116 format = iota
+	go118
+	go120
+)
+
+// magics are the first words of the header.
+var magics = map[uint32]format{0xfffffffa: go116, 0xfffffff0: go118, 0xfffffff1: go120}
+
+// Bounds.
+const (
+	maxFunctions = 1 << 24
+	maxName      = 16 << 10 // bytes of a name
+	maxInlined   = 256      // calls inlined into each other
+	maxTable     = 16 << 20 // bytes of one function's table
+)
+
+// Functions returns how many functions the table has.
+func (t *Table) Functions() int { return int(t.functions) }
+
+// open reads the header at an address, which may have size bytes behind it.
+func open(src Source, order binary.ByteOrder, addr, size uint64) (*Table, error) {
+	t := &Table{src: src, order: order, addr: addr, size: size}
+	head, err := t.bytes(0, 8)
+	if err != nil {
+		return nil, err
+	}
+	f, ok := magics[order.Uint32(head)]
+	if !ok {
+		return nil, fmt.Errorf("%w: magic %#x", ErrVersion, order.Uint32(head))
+	}
+	t.format, t.quantum, t.ptr = f, uint64(head[6]), uint64(head[7])
+	if head[4]|head[5] != 0 || t.quantum != 1 && t.quantum != 2 && t.quantum != 4 || t.ptr != 4 && t.ptr != 8 {
+		return nil, fmt.Errorf("%w: header % x", ErrMalformed, head)
+	}
+	words, err := t.bytes(8, 8*t.ptr)
+	if err != nil {
+		return nil, err
+	}
+	word := func(i uint64) uint64 { return t.word(words[i*t.ptr:]) }
+	parts := uint64(2)
+	if t.format >= go118 {
+		t.text = word(2) // Go 1.26 leaves it 0, and a position-independent program has it relocated
+		parts = 3
+	}
+	t.functions = word(0)
+	t.names, t.units, t.files, t.values, t.funcs = word(parts), word(parts+1), word(parts+2), word(parts+3), word(parts+4)
+	for _, off := range [...]uint64{t.names, t.units, t.files, t.values, t.funcs} {
+		if off > size {
+			return nil, fmt.Errorf("%w: a part at %#x of %#x bytes", ErrMalformed, off, size)
+		}
+	}
+	if t.functions == 0 || t.functions > maxFunctions || t.functions > (size-t.funcs)/(2*t.field()) {
+		return nil, fmt.Errorf("%w: %d functions", ErrMalformed, t.functions)
+	}
+	return t, nil
+}
+
+// field is the size of each of the two numbers that the list of functions has for one.
+func (t *Table) field() uint64 {
+	if t.format == go116 {
+		return t.ptr
+	}
+	return 4
+}
+
+// word reads an address-sized value.
+func (t *Table) word(p []byte) uint64 {
+	if t.ptr == 8 {
+		return t.order.Uint64(p)
+	}
+	return uint64(t.order.Uint32(p))
+}
+
+// bytes returns n bytes at an offset from the header.
+func (t *Table) bytes(off, n uint64) ([]byte, error) {
+	if off > t.size || n > t.size-off {
+		return nil, fmt.Errorf("%w: no %d bytes at %#x", ErrMalformed, n, off)
+	}
+	p, err := t.src.Bytes(t.addr+off, n)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	if uint64(len(p)) < n {
+		return nil, fmt.Errorf("%w: %d bytes at %#x, not %d", ErrMalformed, len(p), off, n)
+	}
+	return p, nil
+}
+
+// str reads the string that ends with a zero at an offset from the header.
+func (t *Table) str(off uint64) (string, error) {
+	for n := uint64(64); ; n *= 4 {
+		if off > t.size {
+			return "", fmt.Errorf("%w: no string at %#x", ErrMalformed, off)
+		}
+		n = min(n, t.size-off, maxName)
+		p, err := t.bytes(off, n)
+		if err != nil {
+			return "", err
+		}
+		for i, c := range p {
+			if c == 0 {
+				return string(p[:i]), nil
+			}
+		}
+		if n == maxName || n == t.size-off {
+			return "", fmt.Errorf("%w: string without end at %#x", ErrMalformed, off)
+		}
+	}
+}

@@ -1,0 +1,91 @@
+package gopclntab
+
+import "fmt"
+
+// run is a piece of code for which a table has one value.
+type run struct {
+	start, end uint64
+	value      int32
+}
+
+// runs reads a function's table from its start.
+type runs struct {
+	f    *Function
+	at   uint64 // offset of what is read next
+	stop uint64
+	buf  []byte
+	run  run
+	err  error
+	more bool
+}
+
+// runs returns a reader of the table at an offset among the tables.
+func (f *Function) runs(off uint32) runs {
+	at := f.table.values + uint64(off)
+	return runs{f: f, at: at, stop: at + maxTable, run: run{end: f.Entry, value: -1}, more: off != 0}
+}
+
+// next moves to the next piece; false behind the last one.
+func (r *runs) next() bool {
+	if !r.more {
+		return false
+	}
+	first := r.run.end == r.f.Entry
+	delta, ok := r.varint()
+	if !ok || delta == 0 && !first {
+		r.more = false
+		return false
+	}
+	distance, ok := r.varint()
+	if !ok {
+		r.more = false
+		return false
+	}
+	r.run.start = r.run.end
+	r.run.value += int32(-(delta & 1) ^ delta>>1)
+	r.run.end += uint64(distance) * r.f.table.quantum
+	if distance == 0 && !first || r.run.end < r.run.start {
+		r.more, r.err = false, fmt.Errorf("%w: table of %s", ErrMalformed, r.f.Name)
+	}
+	return r.more
+}
+
+// varint reads a number of at most five bytes.
+func (r *runs) varint() (uint32, bool) {
+	var v uint32
+	for shift := 0; shift < 35; shift += 7 {
+		if len(r.buf) == 0 {
+			t := r.f.table
+			if r.at >= min(t.size, r.stop) {
+				break
+			}
+			n := min(t.size-r.at, 256)
+			if r.buf, r.err = t.bytes(r.at, n); r.err != nil {
+				return 0, false
+			}
+			r.at += n
+		}
+		b := r.buf[0]
+		r.buf = r.buf[1:]
+		v |= uint32(b&0x7f) << shift
+		if b&0x80 == 0 {
+			return v, true
+		}
+	}
+	r.err = fmt.Errorf("%w: table of %s", ErrMalformed, r.f.Name)
+	return 0, false
+}
+
+// value looks an address up in a table. The error is ErrNotCovered, also where there is no table, or ErrMalformed.
+func (f *Function) value(off uint32, addr uint64) (run, error) {
+	r := f.runs(off)
+	for r.next() {
+		if addr >= r.run.start && addr < r.run.end {
+			return r.run, nil
+		}
+	}
+	if r.err != nil {
+		return run{}, r.err
+	}
+	return run{}, fmt.Errorf("%w: %#x", ErrNotCovered, addr)
+}
