@@ -23,8 +23,8 @@ type Member struct {
 	Title string
 }
 
-// Contains returns the identity of the process that the server knows as pid if it is one of the server's: a child of the
-// postmaster that runs the same executable as the same user. A capture is given this identity, so that neither
+// Contains returns the identity of the process that the server knows as pid if it is one of the server's: a child of
+// the postmaster that runs the same executable as the same user. A capture is given this identity, so that neither
 // permission nor capture ever applies to another process that inherits the pid; to that end, ask Contains before asking
 // for permission.
 //
