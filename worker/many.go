@@ -75,8 +75,8 @@ func row(o outcome, kind, verb string, text render.Options) []string {
 	}
 }
 
-// kind names the kinds of process that the server's own statistics do not know (the collector exists in 14 only), by the
-// name that they give themselves.
+// kind names the kinds of process that the server's own statistics do not know (the collector exists in 14 only), by
+// the name that they give themselves.
 func kind(pid int) string {
 	title := strings.TrimRight(cluster.Title(pid), " ")
 	for _, name := range []string{"logger", "stats collector"} {
