@@ -75,10 +75,14 @@ func row(o outcome, kind, verb string, text render.Options) []string {
 	}
 }
 
-// kind names the one kind of process that the server's own statistics do not know, by the name that it gives itself.
+// kind names the kinds of process that the server's own statistics do not know (the collector exists in 14 only), by
+// the name that they give themselves.
 func kind(pid int) string {
-	if strings.HasSuffix(cluster.Title(pid), ": logger") {
-		return "logger"
+	title := strings.TrimRight(cluster.Title(pid), " ")
+	for _, name := range []string{"logger", "stats collector"} {
+		if strings.HasSuffix(title, ": "+name) {
+			return name
+		}
 	}
 	return ""
 }

@@ -175,8 +175,8 @@ func crowdSize(s *site) int {
 	return some
 }
 
-// crowd: a thousand callers at once. Each is answered, or told that there are too many, or that the server is too busy to
-// say who may: that query of the worker's ends after a second.
+// crowd: a thousand callers at once. Each is answered, or told that there are too many, or that the server is too busy
+// to say who may: that query of the worker's ends after a second.
 func crowd(t *testing.T, shared *site) {
 	crowds.Lock()
 	defer crowds.Unlock()
