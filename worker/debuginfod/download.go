@@ -187,6 +187,7 @@ func (d *transfer) space(f *os.File, n int64) error {
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
 		return localError{err}
 	}
+	//nolint:unconvert // Bsize is a uint32 on s390x
 	if free := int64(st.Bavail) * int64(st.Bsize); free-n < least {
 		return localError{fmt.Errorf("%w: %d MiB free in %s, to stay free: %d MiB", ErrNoSpace, free>>20,
 			d.client.cache.dir, least>>20)}
