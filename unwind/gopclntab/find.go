@@ -184,7 +184,7 @@ var relativeTypes = map[elf.Machine]uint32{
 
 // relocations are what a position-independent image has instead of addresses.
 type relocations struct {
-	data  []byte // Elf64_Rela
+	data  []byte // of .rela.dyn
 	order binary.ByteOrder
 	typ   uint32
 }
@@ -201,7 +201,7 @@ func relative(m *image.Image) relocations {
 
 // each calls f with every place and the address meant there.
 func (r relocations) each(f func(at, value uint64)) {
-	const size = 24 // of Elf64_Rela
+	const size = 24 // of an entry
 	for data := r.data; len(data) >= size; data = data[size:] {
 		if uint32(r.order.Uint64(data[8:])) == r.typ {
 			f(r.order.Uint64(data), r.order.Uint64(data[16:]))

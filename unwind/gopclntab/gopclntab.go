@@ -1,5 +1,5 @@
-// Package gopclntab reads the table that Go's linker puts into every program for its own stack traces: the function at a
-// code address, its source line, the calls inlined there, and how far the stack pointer is from the caller's. It is
+// Package gopclntab reads the table that Go's linker puts into every program for its own stack traces: the function at
+// a code address, its source line, the calls inlined there, and how far the stack pointer is from the caller's. It is
 // there in stripped programs too.
 //
 // It reads the format of Go 1.16, that of 1.18 and that of 1.20, which is today's, of either byte order and address

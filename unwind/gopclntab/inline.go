@@ -14,7 +14,7 @@ func (t *Table) Frames(addr uint64) ([]Frame, error) {
 		return nil, err
 	}
 	own := Frame{Function: f.Name, Entry: f.Entry, Start: f.Entry}
-	var frames []Frame
+	frames := make([]Frame, 0, 4)
 	at := addr
 	for range maxInlined {
 		index, err := f.inlinedAt(at)

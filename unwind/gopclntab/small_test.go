@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -13,8 +14,8 @@ type smallOrder interface {
 	binary.AppendByteOrder
 }
 
-// small is a made-up table: at 0x1000 main.outer, 16 units long, into which main.inner is inlined from 4 to 8; then a gap
-// of 8; at 24 units main.last, 8 long.
+// small is a made-up table: at 0x1000 main.outer, 16 units long, into which main.inner is inlined from 4 to 8; then
+// a gap of 8; at 24 units main.last, 8 long.
 type small struct {
 	name    string
 	order   smallOrder
@@ -121,7 +122,7 @@ func (s small) build() (data []byte, base uint64) {
 		off += len(part)
 	}
 	header = append(header, make([]byte, 8+8*s.ptr-len(header))...)
-	data = append(header, slices.Concat(parts...)...)
+	data = slices.Concat(header, slices.Concat(parts...))
 	tree := s.u32(nil, 0, 12, 2*s.quantum, 1)
 	if s.format < go120 {
 		tree = s.u32(nil, 0, 0, 0, 12, 2*s.quantum)
@@ -174,15 +175,13 @@ func TestFormats(t *testing.T) {
 }
 
 func (s small) text(frames []Frame) string {
-	out := ""
-	for i, f := range frames {
-		if i > 0 {
-			out += ", "
-		}
-		out += fmt.Sprintf("%s %s:%d from %d", f.Function, f.File, f.Line, int(f.Start-0x1000)/s.quantum)
+	var out []string
+	for _, f := range frames {
+		text := fmt.Sprintf("%s %s:%d from %d", f.Function, f.File, f.Line, int(f.Start-0x1000)/s.quantum)
 		if f.Inlined {
-			out += " [inlined]"
+			text += " [inlined]"
 		}
+		out = append(out, text)
 	}
-	return out
+	return strings.Join(out, ", ")
 }
