@@ -215,6 +215,10 @@ func (s *site) testUnwritable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// It would notice at once, if it ran.
+	if err := f.Process.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.Chmod(info.Dir, 0o500); err != nil {
 		t.Fatal(err)
 	}
