@@ -2,12 +2,14 @@ package capture_test
 
 import (
 	"context"
+	"debug/elf"
 	_ "embed"
 	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -103,7 +105,14 @@ func newObservation(t *testing.T, binDir string) *observation {
 	if _, err := o.backend.Exec(t.Context(), "SET vacuum_cost_delay = 1; SET vacuum_cost_limit = 1"); err != nil {
 		t.Fatal(err)
 	}
-	o.symbols = !strings.HasPrefix(binDir, "/usr/lib/postgresql")
+	program, err := elf.Open(filepath.Join(binDir, "postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.symbols = program.Section(".symtab") != nil
+	if err := program.Close(); err != nil {
+		t.Error(err)
+	}
 	return o
 }
 
