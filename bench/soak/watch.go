@@ -33,6 +33,10 @@ func watch(ctx context.Context, o options) error {
 	}
 	defer waiting.close(ctx)
 	k := startKiller(context.WithoutCancel(ctx), func() *exec.Cmd { return o.Worker(o.KeepRows) }, 0)
+	if err := served(ctx, waiting.sessions[0]); err != nil {
+		_, endErr := k.end()
+		return errors.Join(err, endErr)
+	}
 	var wg sync.WaitGroup
 	wg.Go(func() { queued.steady(ctx, queued.request) })
 	wg.Go(func() { waiting.steady(ctx, waiting.call) })
@@ -45,6 +49,22 @@ func watch(ctx context.Context, o options) error {
 		}
 	}
 	return errors.Join(err, endErr)
+}
+
+// served waits until the worker is ready: what is asked before that is no fault.
+func served(ctx context.Context, c *pgx.Conn) error {
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	for ready := false; ; {
+		if err := c.QueryRow(ctx, "SELECT backtrace.served()").Scan(&ready); err != nil || ready {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
 }
 
 // steady asks at the rate of the options, the sessions in turn.

@@ -175,8 +175,7 @@ func crowdSize(s *site) int {
 	return some
 }
 
-// crowd: a thousand callers at once. Each is answered, or told that there are too many, or that the server is too busy
-// to say who may: that query of the worker's ends after a second.
+// crowd: a thousand callers at once. Each is answered, or told that there are too many.
 func crowd(t *testing.T, shared *site) {
 	crowds.Lock()
 	defer crowds.Unlock()
@@ -217,19 +216,17 @@ func crowd(t *testing.T, shared *site) {
 				}
 				calls[i] = c.later(ask1(pid))
 			}
-			answered, wrong, unchecked, worst := 0, 0, 0, outcome{}
+			answered, wrong, worst := 0, 0, outcome{}
 			for _, call := range calls {
 				switch o := <-call; {
 				case frame.MatchString(o.text):
 					answered++
-				case s.name(o.said) == "unchecked": // the worker's own query has a time limit too
-					unchecked++
 				case o.state != "53400":
 					wrong, worst = wrong+1, o
 				}
 			}
-			t.Logf("%d of %d answered, %d not because the server was too busy", answered, callers, unchecked)
-			if answered == 0 || wrong > 0 || unchecked > callers/2 {
+			t.Logf("%d of %d answered, the others told that there are too many", answered, callers)
+			if answered == 0 || wrong > 0 {
 				t.Errorf("%d were told something else, like %v after %v", wrong, worst.said, worst.took)
 			}
 		})

@@ -75,13 +75,18 @@ func (l Lookup) LookAll(ctx context.Context, pids []int, caller uint32) (map[int
 	return all, nil
 }
 
+// look asks until there is an answer or ctx ends: the server may be too busy to answer one statement in its time, and a
+// cancel request meant for the statement before can arrive late.
 func (l Lookup) look(ctx context.Context, query string, args ...any) (map[int]Facts, error) {
-	all, err := l.lookOnce(ctx, query, args)
-	if canceled(err) && ctx.Err() == nil {
-		// A cancel request meant for the statement before can arrive late.
-		all, err = l.lookOnce(ctx, query, args)
+	for {
+		all, err := l.lookOnce(ctx, query, args)
+		switch {
+		case !canceled(err) && !errors.Is(err, context.DeadlineExceeded):
+			return all, err
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("%w: %w", ctx.Err(), err)
+		}
 	}
-	return all, err
 }
 
 func (l Lookup) lookOnce(ctx context.Context, query string, args []any) (map[int]Facts, error) {
