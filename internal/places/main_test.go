@@ -188,7 +188,12 @@ func sleeper(t *testing.T, s *pgtest.Server) int {
 	s.Exec(t, `CREATE OR REPLACE FUNCTION sleeps() RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(600); END'`)
 	c := s.Connect(t, s.User, "postgres")
 	pid := int(c.PgConn().PID())
-	go func() { _, _ = c.PgConn().Exec(t.Context(), "SELECT sleeps()").ReadAll() }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_, _ = c.PgConn().Exec(t.Context(), "SELECT sleeps()").ReadAll()
+	}()
+	t.Cleanup(func() { <-ended }) // before the session is closed
 	asks := s.Connect(t, s.User, "postgres")
 	pgtest.Wait(t, "the backend sleeps", func() bool {
 		var event string
