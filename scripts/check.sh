@@ -62,16 +62,25 @@ go_tests() {
 	result "$stage" $status "$(tail -n 1 "$log")"
 }
 
+# The packages whose tests are about SQL, and run on every version; those of the others run on the native server and the
+# newest version (`make check-soak` has all).
+CONTRACT=(./internal/e2e ./worker/policy ./worker/queue ./worker/spool)
+
 stage_go() {
+	local race=(-race) newest given=${PGSB_TEST_BINDIRS:-}
 	need_server
 	make_version_trees
-	if need_race_detector; then
-		go_tests go -race
-	else
+	if ! need_race_detector; then
 		note "no C compiler here: the race detector needs one, so the tests run without it"
-		go_tests go
+		race=()
 	fi
-	[[ -z $VERSION_BINS ]] || support_table -check
+	PACKAGES=("${CONTRACT[@]}")
+	go_tests sql "${race[@]}"
+	[[ -z ${VERSION_BINS:-} ]] || support_table -check
+	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./... | grep -vE '/(internal/e2e|worker/(policy|queue|spool))$')
+	newest=${VERSION_BINS%:}
+	export PGSB_TEST_BINDIRS=${given:-${newest:+${newest##*:}:}$PG_BIN}
+	go_tests go "${race[@]}"
 }
 
 # stage_support-table runs the end-to-end tests on every version and writes README.md's table of supported versions.

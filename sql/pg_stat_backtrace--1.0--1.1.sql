@@ -133,9 +133,9 @@ BEGIN
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is older than the extension',
                 format('The worker (version %s) cannot do what is asked; pg_get_backtrace works.', worker[5]),
                 'Install worker and extension of the same release, and restart the worker.', ''];
-        ELSIF worker[10] LIKE 'outside %'
+        ELSIF split_part(worker[10], ' ', 1) = 'outside'
               AND (pg_stat_file(regexp_replace(answer, 'rep$', 'req'), true)).modification
-                  - (pg_stat_file(worker[6] || '/ready', true)).modification > interval '10 s' THEN
+                  - (pg_stat_file(worker[6] || '/ready', true)).modification > interval '10s' THEN
             -- A worker in another PID namespace cannot be seen from here; it touches this file every two seconds.
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not running', '', CASE WHEN super
                 THEN 'It ran outside of the server''s PID namespace, and has given no sign of life for 10 seconds; '

@@ -58,6 +58,13 @@ var conditions = []condition{
 			"pg_stat_backtrace worker -D %s",
 	},
 	{
+		name: "no worker outside, for superusers", level: fault, state: "55000",
+		message: "the pg_stat_backtrace worker is not running",
+		hint: "It ran outside of the server's PID namespace, and has given no sign of life for 10 seconds; " +
+			"its log may say more.",
+		elsewhere: "TestContainer of internal/places",
+	},
+	{
 		name: "other version", level: fault, state: "55000",
 		message: "the pg_stat_backtrace worker is not of the extension's version",
 		detail:  "The worker (version %s) speaks protocol version %s, the extension protocol version %s.",

@@ -90,7 +90,7 @@ var containers = map[string]struct {
 func TestContainer(t *testing.T) {
 	for name, container := range containers {
 		t.Run(name, func(t *testing.T) {
-			pgtest.Each(t, func(t *testing.T, binDir string) {
+			each(t, func(t *testing.T, binDir string) {
 				s := startElsewhere(t, binDir, container.script, container.namespaces...)
 				s.Exec(t, "CREATE EXTENSION pg_stat_backtrace; CREATE ROLE plain LOGIN; "+
 					"GRANT EXECUTE ON FUNCTION pg_get_backtrace TO plain")

@@ -158,7 +158,7 @@ func (s *elsewhere) here(t *testing.T, pid int) int {
 func TestFilesElsewhere(t *testing.T) {
 	for name, script := range map[string]string{"overlay": overlay, "pivot_root": pivot, "chroot": jail} {
 		t.Run(name, func(t *testing.T) {
-			pgtest.Each(t, func(t *testing.T, binDir string) {
+			each(t, func(t *testing.T, binDir string) {
 				s := startElsewhere(t, binDir, script)
 				pid := s.here(t, sleeper(t, s.Server))
 				root := stack(t, s.Server, pid, "nice", "-n0")

@@ -203,3 +203,15 @@ func sleeper(t *testing.T, s *pgtest.Server) int {
 	})
 	return pid
 }
+
+// each runs test for the newest server, or for all of them if PGSB_TEST_PLACES is "all": what it is about is the same
+// for every version, and takes a while.
+func each(t *testing.T, test func(t *testing.T, binDir string)) {
+	t.Helper()
+	if os.Getenv("PGSB_TEST_PLACES") == "all" {
+		pgtest.Each(t, test)
+		return
+	}
+	binDir := pgtest.BinDir(t)
+	t.Run(pgtest.Version(t, binDir), func(t *testing.T) { test(t, binDir) })
+}

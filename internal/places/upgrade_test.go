@@ -12,7 +12,7 @@ import (
 // A package upgrade replaces the files of a server that runs, by renaming new ones over them, and a removal unlinks
 // them. The stack and its names stay those of the build that runs.
 func TestUpgraded(t *testing.T) {
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	each(t, func(t *testing.T, binDir string) {
 		tree := copyTree(t, binDir)
 		s := pgtest.Start(t, filepath.Join(tree, "bin"), pgtest.Options{})
 		pid := sleeper(t, s)

@@ -275,7 +275,7 @@ func (n *tally) log(t *testing.T, name, tool string) {
 	}
 }
 
-// addresses is how many are asked about in each file: PGSB_ORACLE_ADDRESSES, else some.
+// addresses is how many are asked about in each file: PGSB_ORACLE_ADDRESSES, else 300.
 func addresses(t testing.TB) int {
 	t.Helper()
 	if s := os.Getenv("PGSB_ORACLE_ADDRESSES"); s != "" {
@@ -285,10 +285,7 @@ func addresses(t testing.TB) int {
 		}
 		return n
 	}
-	if testing.Short() {
-		return 300
-	}
-	return 1000
+	return 300
 }
 
 // TestOracle compares with addr2line on files of this machine and on programs that it builds.
