@@ -1,6 +1,7 @@
 package places
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -212,6 +213,8 @@ func each(t *testing.T, test func(t *testing.T, binDir string)) {
 		pgtest.Each(t, test)
 		return
 	}
-	binDir := pgtest.BinDir(t)
+	binDir := slices.MaxFunc(pgtest.BinDirs(t), func(a, b string) int {
+		return cmp.Compare(pgtest.Major(t, a), pgtest.Major(t, b))
+	})
 	t.Run(pgtest.Version(t, binDir), func(t *testing.T) { test(t, binDir) })
 }
