@@ -168,21 +168,24 @@ func (n *tally) add(t *testing.T, pid int, tr *trace.Trace) {
 }
 
 // uncovered tells of a stack with frames that are not found by call frame information whether that is because the
-// innermost one, or the one above the first guess, runs in code of a library that has none: the C run-time's start
-// and end of each library (.init, .fini, deregister_tm_clones), which runs when a parallel worker exits, and a few
+// innermost one, or the one above the first guess, runs in code that has none: the C run-time's start and end of each
+// library and of the program (.init, .fini, deregister_tm_clones), which runs when a parallel worker exits, and a few
 // functions of OpenSSL 1.1 in assembly. Where those have a frame pointer it leads on, and is marked; else the stack
 // ends there.
 func uncovered(th *trace.Thread) (bare bool, guesses int, guessed string) {
 	at := len(th.Frames) - 1
 	for i := range th.Frames {
-		if note := th.Frames[i].Note; note != "" && note != "signal handler called" {
+		note := th.Frames[i].Note
+		aboutName := strings.HasPrefix(note, "static, between ") || strings.HasPrefix(note, "part of ")
+		if note != "" && note != "signal handler called" && !aboutName {
 			guessed, at = note, min(at, i-1)
 			guesses++
 		}
 	}
 	f := &th.Frames[max(0, at)]
 	library := strings.Contains(f.Module, ".so") && !strings.HasPrefix(f.Module, "libc.so")
-	return library && (guesses <= 1 && th.Whole || len(th.Frames) == 1), guesses, guessed
+	program := f.Module == "postgres" && f.Function == ""
+	return (library || program) && (guesses <= 1 && th.Whole || len(th.Frames) == 1), guesses, guessed
 }
 
 // keepBusy runs every load in a connection of its own, select-only in two, until the test ends.
