@@ -119,8 +119,11 @@ func (w *Worker) captureMany(ctx context.Context, req spool.Request, options cap
 		}
 	})
 	if len(req.Targets) == 0 {
-		// What the postmaster has started that is no server process, such as a shell for archive_command.
-		outcomes = slices.DeleteFunc(outcomes, func(o outcome) bool { return errors.Is(o.err, errNoProcess) })
+		// Processes that have ended meanwhile, and what the postmaster has started that is no server process, such as a
+		// shell for archive_command.
+		outcomes = slices.DeleteFunc(outcomes, func(o outcome) bool {
+			return errors.Is(o.err, errNoProcess) || errors.Is(o.err, ptrace.ErrExited)
+		})
 	}
 	return outcomes, nil
 }
