@@ -4,9 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"strconv"
 	"sync"
@@ -23,6 +23,8 @@ type loadFigure struct {
 	Loss   float64 `json:"loss_percent"`     // median over the rounds, against the slice without a tool of the same round
 	Low    float64 `json:"loss_percent_low"` // over the rounds
 	High   float64 `json:"loss_percent_high"`
+	Mean   float64 `json:"loss_percent_mean"`
+	Error  float64 `json:"loss_percent_error"`  // the standard error of the mean
 	Rate   float64 `json:"captures_per_second"` // of each backend, as reached
 
 	tps, loss, rate []float64
@@ -31,21 +33,22 @@ type loadFigure struct {
 const (
 	loadRate    = 100 // captures of each backend in a second that are tried
 	loadScale   = 10  // of pgbench's tables: 1,000,000 accounts, all in memory
-	loadSettle  = 500 * time.Millisecond
 	loadControl = "(none)"
 )
 
 // capturing captures the processes at loadRate until ctx ends, and returns how often it did that.
 type capturing func(ctx context.Context, pids []int) (captures int, err error)
 
-// load measures pgbench's select-only throughput without a tool and beside each of them, in slices that take turns.
+// load measures pgbench's select-only throughput without a tool and beside each of them. In a round one pgbench runs all
+// the time, and they take turns: what changes between two of its runs (where its tables and processes lie) cannot be
+// taken for what a tool costs.
 func (r *report) load(ctx context.Context, o options, p programs, s *server) error {
-	pgbench, err := findPgbench(s.binDir)
+	path, err := findPgbench(s.binDir)
 	if err != nil {
 		r.notef("no throughput was measured: %v", err)
 		return nil
 	}
-	_, err = output(s.commandAt(ctx, pgbench, "-h", s.root, "-p", "5432", "-U", "postgres", "-i", "-q", "-n", "-s",
+	_, err = output(s.commandAt(ctx, path, "-h", s.root, "-p", "5432", "-U", "postgres", "-i", "-q", "-n", "-s",
 		strconv.Itoa(loadScale), "postgres"))
 	if err != nil {
 		return fmt.Errorf("filling pgbench's tables: %w", err)
@@ -61,20 +64,36 @@ func (r *report) load(ctx context.Context, o options, p programs, s *server) err
 	}
 	for round := range o.Rounds {
 		progressf("throughput, round %d of %d", round+1, o.Rounds)
-		for i := range tools {
-			tool := &tools[(i+round)%len(tools)]
-			if tool.Absent != "" {
-				continue
-			}
-			if err := tool.slice(ctx, o, s, conn, pgbench); err != nil {
-				return fmt.Errorf("throughput beside %s: %w", tool.Tool, err)
-			}
+		if err := loadRound(ctx, o, s, conn, path, tools, round); err != nil {
+			return err
 		}
 	}
 	for i := range tools {
 		tools[i].finish(&tools[0])
 	}
 	return nil
+}
+
+func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path string, tools []loadTool, round int) error {
+	seconds := int(o.Slice.Seconds()) + 1
+	bench, err := startPgbench(ctx, s, path, seconds*(len(tools)+1))
+	if err != nil {
+		return err
+	}
+	pids, err := pgbenchBackends(ctx, conn, runtime.NumCPU())
+	if err == nil {
+		_, err = bench.second() // its first is not like the others
+	}
+	for i := range tools {
+		tool := &tools[(i+round)%len(tools)]
+		if err != nil || tool.Absent != "" {
+			continue
+		}
+		if err = tool.slice(ctx, bench, pids, seconds); err != nil {
+			err = fmt.Errorf("throughput beside %s: %w", tool.Tool, err)
+		}
+	}
+	return errors.Join(err, bench.end())
 }
 
 func findPgbench(binDir string) (string, error) {
@@ -99,17 +118,22 @@ func loadTools(o options, p programs) []loadTool {
 	tools := []loadTool{
 		{loadFigure: loadFigure{Tool: loadControl}},
 		{loadFigure: loadFigure{Tool: ours}, run: func(ctx context.Context, pids []int) (int, error) {
-			repeat := int((o.Slice - loadSettle) / (time.Second / loadRate))
-			arguments := []string{"capture", "--repeat", strconv.Itoa(repeat), "--interval", "10ms", "--stats"}
+			arguments := []string{"capture", "--repeat", "1000000", "--interval", (time.Second / loadRate).String(), "--stats"}
 			for _, pid := range pids {
 				arguments = append(arguments, strconv.Itoa(pid))
 			}
-			return oursUntil(ctx, o.Binary, arguments)
+			c := command(ctx, o.Binary, arguments...)
+			c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // it tells its figures then
+			t, err := decodeAnyway(c)
+			if t.Count == 0 {
+				return 0, err
+			}
+			return t.Count, nil
 		}},
 		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]},
 			run: func(ctx context.Context, pids []int) (int, error) {
 				return again(ctx, pids, func(ctx context.Context, pid int) (int, error) {
-					// a second's worth at a time, for its count
+					// a quarter of a second's worth at a time, for its count
 					t, err := decode(command(ctx, p.path["libunwind"], strconv.Itoa(loadRate/4),
 						strconv.Itoa(1_000_000/loadRate), strconv.Itoa(pid)))
 					return t.Count, err
@@ -133,17 +157,8 @@ func loadTools(o options, p programs) []loadTool {
 	return append(tools, tool)
 }
 
-// oursUntil runs our program on all backends. It ends by itself, at the latest when they do, which it says as a
-// failure.
-func oursUntil(ctx context.Context, binary string, arguments []string) (int, error) {
-	t, err := decodeAnyway(command(context.WithoutCancel(ctx), binary, arguments...))
-	if t.Count == 0 {
-		return 0, err
-	}
-	return t.Count, nil
-}
-
-// again captures each process by a goroutine of its own, once in an interval if the tool is as fast as that.
+// again captures each process by a goroutine of its own, once in an interval if the tool is as fast as that. A capture
+// that has begun is let end: a tool that is killed then can leave its target stopped.
 func again(ctx context.Context, pids []int, capture func(context.Context, int) (int, error), interval time.Duration,
 ) (int, error) {
 	var mu sync.Mutex
@@ -154,7 +169,7 @@ func again(ctx context.Context, pids []int, capture func(context.Context, int) (
 		group.Go(func() {
 			for ctx.Err() == nil {
 				next := time.Now().Add(interval)
-				n, err := capture(ctx, pid)
+				n, err := capture(context.WithoutCancel(ctx), pid)
 				mu.Lock()
 				total += n
 				if err != nil && total == 0 {
@@ -175,48 +190,33 @@ func again(ctx context.Context, pids []int, capture func(context.Context, int) (
 	return total, nil
 }
 
-var tpsPattern = regexp.MustCompile(`(?m)^tps = ([0-9.]+)`)
-
-// slice runs pgbench once, with the tool beside it.
-func (t *loadTool) slice(ctx context.Context, o options, s *server, conn *pgx.Conn, pgbench string) error {
-	clients := strconv.Itoa(runtime.NumCPU())
-	seconds := strconv.Itoa(int(o.Slice.Seconds()))
-	bench := s.commandAt(ctx, pgbench, "-h", s.root, "-p", "5432", "-U", "postgres", "-n", "-S", "-M", "prepared",
-		"-c", clients, "-j", clients, "-T", seconds, "postgres")
-	type result struct {
-		out []byte
-		err error
-	}
-	done := make(chan result, 1)
-	go func() {
-		out, err := output(bench)
-		done <- result{out, err}
-	}()
-	captured := 0
-	capturingFor := o.Slice - loadSettle
+// slice lets the tool capture for so many of pgbench's seconds; the first, in which the tool starts, does not count.
+func (t *loadTool) slice(ctx context.Context, bench *pgbench, pids []int, seconds int) error {
+	during, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var group sync.WaitGroup
+	var captured int
+	var failed error
 	if t.run != nil {
-		pids, err := pgbenchBackends(ctx, conn, runtime.NumCPU())
-		if err == nil {
-			during, cancel := context.WithTimeout(ctx, capturingFor)
-			captured, err = t.run(during, pids)
-			cancel()
-		}
+		group.Go(func() { captured, failed = t.run(during, pids) })
+	}
+	total, began := 0.0, time.Now()
+	for second := range seconds {
+		tps, err := bench.second()
 		if err != nil {
-			return errors.Join(err, (<-done).err)
+			cancel()
+			group.Wait()
+			return errors.Join(err, failed)
+		}
+		if second > 0 {
+			total += tps
 		}
 	}
-	r := <-done
-	if r.err != nil {
-		return r.err
-	}
-	found := tpsPattern.FindSubmatch(r.out)
-	if found == nil {
-		return fmt.Errorf("pgbench printed %q", r.out)
-	}
-	tps, err := strconv.ParseFloat(string(found[1]), 64)
-	t.tps = append(t.tps, tps)
-	t.rate = append(t.rate, float64(captured)/float64(runtime.NumCPU())/capturingFor.Seconds())
-	return err
+	cancel()
+	group.Wait()
+	t.tps = append(t.tps, total/float64(seconds-1))
+	t.rate = append(t.rate, float64(captured)/float64(len(pids))/time.Since(began).Seconds())
+	return failed
 }
 
 // pgbenchBackends waits until all of pgbench's backends are at work.
@@ -240,5 +240,6 @@ func (t *loadTool) finish(control *loadTool) {
 		t.loss = append(t.loss, 100*(1-tps/control.tps[i]))
 	}
 	t.TPS, t.Rate = percentile(append([]float64(nil), t.tps...), 50), percentile(t.rate, 50)
+	t.Mean, t.Error = mean(t.loss)
 	t.Loss, t.Low, t.High = percentile(t.loss, 50), percentile(t.loss, 0), percentile(t.loss, 100)
 }

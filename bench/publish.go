@@ -75,8 +75,8 @@ func (r *report) markdown() []byte {
 	}
 	for _, l := range r.Load {
 		if l.Absent == "" && l.Tool != loadControl {
-			fmt.Fprintf(&b, "- pgbench select-only with all backends captured %.0f times a second each by %s: %.1f %% slower\n",
-				l.Rate, l.Tool, l.Loss)
+			fmt.Fprintf(&b, "- pgbench select-only with all backends captured %.0f times a second each by %s: %.1f %% slower "+
+				"(mean %.1f ± %.1f)\n", l.Rate, l.Tool, l.Loss, l.Mean, l.Error)
 		}
 	}
 	return b.Bytes()

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 )
 
@@ -30,6 +31,22 @@ func percentile[T cmp.Ordered](samples []T, p int) T {
 	}
 	slices.Sort(samples)
 	return samples[max(0, (len(samples)*p+99)/100-1)]
+}
+
+// mean is the arithmetic mean and its standard error.
+func mean(samples []float64) (mean, standardError float64) {
+	n := float64(len(samples))
+	if n == 0 {
+		return 0, 0
+	}
+	for _, x := range samples {
+		mean += x / n
+	}
+	squares := 0.0
+	for _, x := range samples {
+		squares += (x - mean) * (x - mean)
+	}
+	return mean, math.Sqrt(squares / max(1, n-1) / n)
 }
 
 func summarize(samples []float64) summary {

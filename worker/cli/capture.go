@@ -97,7 +97,7 @@ func newCapture() *cobra.Command {
 		"`FORMAT` of a stack: text, json (a line each) or short (f()+12<-g()+8)")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames a thread, inlined calls included")
 	fs.IntVarP(&f.repeat, "repeat", "n", 1, "capture each process `N` times")
-	fs.DurationVarP(&f.interval, "interval", "i", 0, "`TIME` between two rounds of --repeat, such as 100ms")
+	fs.DurationVarP(&f.interval, "interval", "i", 0, "begin a round of --repeat every `TIME`, such as 100ms; 0: at once")
 	fs.DurationVar(&f.timeout, "timeout", 3*time.Second, "give up if the process cannot be stopped within `TIME`")
 	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
 	fs.BoolVar(&f.stats, "stats", false, "print no stacks but what the captures took, in microseconds, as JSON")
@@ -163,10 +163,12 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	}
 	failed := make(map[int]bool)
 	var st stats
+	next := time.Now()
 	for round := range f.repeat {
-		if round > 0 && !wait(ctx, f.interval) {
-			return ctx.Err()
+		if round > 0 && !wait(ctx, time.Until(next)) {
+			break // what was captured until now is told
 		}
+		next = later(next.Add(f.interval), time.Now())
 		for _, pid := range pids {
 			if failed[pid] {
 				continue
@@ -174,7 +176,7 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 			t, err := capturer.Capture(ctx, ptrace.Target{PID: pid, UID: -1}, opts)
 			if err != nil {
 				if errors.Is(err, context.Canceled) {
-					return err
+					break
 				}
 				failed[pid] = true
 				tellf(stderr, "%s", explain(pid, err))
@@ -197,7 +199,15 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	if len(failed) > 0 {
 		return errReported
 	}
-	return nil
+	return ctx.Err()
+}
+
+// later is the later of two times: who is late does not hurry to make up for it.
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
 }
 
 // wait waits for d, or until ctx ends, which it reports as false.
