@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -263,7 +264,7 @@ func TestPhoenix(t *testing.T) {
 		// of the thread that traced it.
 		until(t, "every thread detached", func() bool { return !traced(t, c.pid) })
 	}
-	t.Logf("captured %d of 400", captured)
+	figure.Printf(t, "captured %d of 400", captured)
 	if captured == 0 {
 		t.Error("never captured")
 	}

@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -26,7 +27,7 @@ func storm(t *testing.T, nap string, do func(pid int) (stop func() int)) {
 	startTarget(t, "send", strconv.Itoa(c.pid), strconv.Itoa(stormSignals), nap)
 	line := c.line(t)
 	n := stop()
-	t.Logf("%s, in %d captures", line, n)
+	figure.Printf(t, "%s, in %d captures", line, n)
 	if line != "received "+strconv.Itoa(stormSignals)+" disorder 0" {
 		t.Error(line)
 	}

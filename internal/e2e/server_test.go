@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 )
 
@@ -225,7 +226,7 @@ func crowd(t *testing.T, shared *site) {
 					wrong, worst = wrong+1, o
 				}
 			}
-			t.Logf("%d of %d answered, the others told that there are too many", answered, callers)
+			figure.Printf(t, "%d of %d answered, the others told that there are too many", answered, callers)
 			if answered == 0 || wrong > 0 {
 				t.Errorf("%d were told something else, like %v after %v", wrong, worst.said, worst.took)
 			}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 )
 
@@ -77,7 +78,7 @@ func (s *elsewhere) agree(t *testing.T, root, stack string) {
 			t.Errorf("%s does not export %s", program[0], m[1])
 		}
 	}
-	t.Logf("%d names of postgres, all of them exported by %s", names, program[0])
+	figure.Printf(t, "%d names of postgres, all of them exported by %s", names, program[0])
 }
 
 func startForeign(t *testing.T, root, binDir string) *elsewhere {

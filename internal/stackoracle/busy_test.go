@@ -5,6 +5,7 @@ import "testing"
 // TestBusy stops a program that never sleeps at arbitrary moments: in prologues and epilogues, in the vDSO, in the
 // procedure linkage table.
 func TestBusy(t *testing.T) {
+	tellTally(t)
 	for _, g := range []target{
 		{name: "busy", flags: "-O2 -fomit-frame-pointer", sources: "busy.c"},
 		{name: "busy, unoptimized", flags: "-O0", sources: "busy.c"},

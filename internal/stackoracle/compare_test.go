@@ -5,6 +5,8 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+
+	"pg_stat_backtrace/internal/figure"
 )
 
 // subject is a process that stands still.
@@ -54,7 +56,9 @@ func against(t *testing.T, name, reference string, ours, other stacks) {
 			t.Errorf("%s: %s says nothing of thread %d", name, reference, tid)
 			continue
 		}
-		tally.add(reference, one)
+		n := tally.of(reference)
+		n.stacks++
+		n.frames += len(one.pcs)
 		level := differ(one, theirs)
 		if level < 0 {
 			continue
@@ -63,6 +67,7 @@ func against(t *testing.T, name, reference string, ours, other stacks) {
 		shown := fmt.Sprintf("%s: thread %d differs from %s at frame %d\n%s", name, tid, reference, level,
 			beside(one, theirs, reference, level))
 		if d, known := explained(name, reference, one, theirs, level); known {
+			n.differing++
 			t.Logf("%s right is %s: %s", shown, d.right, d.reason)
 		} else {
 			t.Error(shown)
@@ -89,18 +94,32 @@ func unharmed(t *testing.T, s subject, before string, ours stacks) {
 	}
 }
 
-// tally counts what has been compared: a test that says nothing of that could have compared nothing.
+// tally counts what has been compared in a test: one that says nothing of that could have compared nothing.
 var tally = counts{}
 
 // counts are stacks and frames by reference.
-type counts map[string]*struct{ stacks, frames int }
+type counts map[string]*count
 
-func (c counts) add(reference string, s *stack) {
+type count struct{ stacks, frames, differing int }
+
+func (c counts) of(reference string) *count {
 	if c[reference] == nil {
-		c[reference] = &struct{ stacks, frames int }{}
+		c[reference] = new(count)
 	}
-	c[reference].stacks++
-	c[reference].frames += len(s.pcs)
+	return c[reference]
+}
+
+// tellTally counts anew, and tells the figures when the test ends.
+func tellTally(t *testing.T) {
+	t.Helper()
+	clear(tally)
+	t.Cleanup(func() {
+		for _, reference := range sortedKeys(tally) {
+			n := tally[reference]
+			figure.Printf(t, "compared with %s: %d stacks, %d frames of ours; %d stacks differ, as the table explains",
+				reference, n.stacks, n.frames, n.differing)
+		}
+	})
 }
 
 // dump shows stacks in full, up to a bound.

@@ -7,6 +7,7 @@ import (
 
 // TestInterpreters compares big programs that know nothing of us, each asleep in a read of its standard input.
 func TestInterpreters(t *testing.T) {
+	tellTally(t)
 	if testing.Short() {
 		t.Skip("takes long: not with -short")
 	}

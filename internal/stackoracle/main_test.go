@@ -26,7 +26,7 @@ func run(m *testing.M) int {
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
 	if program = os.Getenv("STACKORACLE_PROGRAM"); program != "" {
-		return runAll(m)
+		return m.Run()
 	}
 	program = filepath.Join(dir, "pg_stat_backtrace")
 	build := exec.CommandContext(context.Background(), "go", "build", "-o", program, "pg_stat_backtrace")
@@ -35,15 +35,7 @@ func run(m *testing.M) int {
 		fmt.Fprintf(os.Stderr, "building the program: %v\n%s\n", err, out[:min(most, len(out))])
 		return 1
 	}
-	return runAll(m)
-}
-
-func runAll(m *testing.M) int {
-	code := m.Run()
-	for reference, n := range tally {
-		fmt.Fprintf(os.Stderr, "compared with %s: %d stacks, our %d frames\n", reference, n.stacks, n.frames)
-	}
-	return code
+	return m.Run()
 }
 
 // randomStops is how often a busy process is stopped.

@@ -3,6 +3,7 @@ package stackoracle
 import (
 	"context"
 	"fmt"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -55,6 +56,7 @@ CREATE TRIGGER t BEFORE UPDATE ON oracle_small FOR EACH ROW EXECUTE FUNCTION ora
 
 // TestPostgres stops every process of servers of all versions at hand, several times, and compares their stacks.
 func TestPostgres(t *testing.T) {
+	tellTally(t)
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
@@ -115,6 +117,7 @@ func transientFirst(pids []int) []int {
 
 // TestPostgresStandby compares the processes of a server in recovery.
 func TestPostgresStandby(t *testing.T) {
+	tellTally(t)
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
@@ -219,11 +222,4 @@ func kindOf(pid int) string {
 	return "backend"
 }
 
-func sortedKeys(set map[string]bool) []string {
-	keys := make([]string, 0, len(set))
-	for k := range set {
-		keys = append(keys, k)
-	}
-	slices.Sort(keys)
-	return keys
-}
+func sortedKeys[V any](set map[string]V) []string { return slices.Sorted(maps.Keys(set)) }

@@ -1,6 +1,7 @@
 // Command testreport makes the output of `go test -json`, read from standard input, fit for a person: a line for each
-// package as it ends, the output of tests that failed, the reason of tests that were skipped, and at the end the
-// number of tests. It exits with status 1 if a test failed, a package did not build, or no test ran.
+// package as it ends, the figures that tests tell (internal/figure), the output of tests that failed, the reason of tests
+// that were skipped, and at the end the number of tests. It exits with status 1 if a test failed, a package did not
+// build, or no test ran.
 package main
 
 import (
@@ -11,6 +12,8 @@ import (
 	"io"
 	"os"
 	"strings"
+
+	"pg_stat_backtrace/internal/figure"
 )
 
 // event is one line of the input; see `go doc test2json`.
@@ -20,6 +23,8 @@ type event struct {
 	Test    string  `json:"Test"`
 	Output  string  `json:"Output"`
 	Elapsed float64 `json:"Elapsed"` // seconds
+	Key     string  `json:"Key"`     // of an attribute of a test
+	Value   string  `json:"Value"`
 }
 
 // The actions that end a test or a package.
@@ -83,6 +88,11 @@ func (r *report) event(e event) {
 	switch e.Action {
 	case "output":
 		r.output[k] = append(r.output[k], e.Output)
+		return
+	case "attr":
+		if e.Key == figure.Key {
+			fmt.Fprintf(r.out, "      %s: %s\n", e.Test, e.Value)
+		}
 		return
 	case "build-output":
 		_, _ = io.WriteString(r.out, e.Output)

@@ -10,6 +10,8 @@ const stream = `# a message of the go command
 {"Action":"run","Package":"a","Test":"TestGood"}
 {"Action":"output","Package":"a","Test":"TestGood","Output":"=== RUN   TestGood\n"}
 {"Action":"output","Package":"a","Test":"TestGood","Output":"    good_test.go:1: of no interest\n"}
+{"Action":"attr","Package":"a","Test":"TestGood","Key":"figure","Value":"7 of 7 rows equal"}
+{"Action":"attr","Package":"a","Test":"TestGood","Key":"other","Value":"of no interest"}
 {"Action":"pass","Package":"a","Test":"TestGood","Elapsed":0.1}
 {"Action":"run","Package":"a","Test":"TestBad"}
 {"Action":"output","Package":"a","Test":"TestBad","Output":"=== RUN   TestBad\n"}
@@ -39,6 +41,7 @@ func TestReport(t *testing.T) {
 	}
 	for _, want := range []string{
 		"# a message of the go command\n",
+		"      TestGood: 7 of 7 rows equal\n",
 		"    bad_test.go:2: got 1\n--- FAIL: TestBad",
 		"skip  a TestLater: later_test.go:3: no disk\n",
 		"FAIL  a  ", "ok    b  ", "c.go:1: does not build\n",

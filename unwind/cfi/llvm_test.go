@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/arch"
 )
 
@@ -47,7 +48,7 @@ func TestOracleLLVM(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("equal to llvm-dwarfdump: %d rows, %d of them with CFA", rows.Load(), cfas.Load())
+	figure.Printf(t, "equal to llvm-dwarfdump: %d rows, %d of them with CFA", rows.Load(), cfas.Load())
 }
 
 type llvmComparison struct {

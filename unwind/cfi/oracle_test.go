@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/arch"
 )
 
@@ -132,7 +133,7 @@ func TestOracleReadelf(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("equal to readelf: %d FDEs, %d rows, %d rules of %d files",
+	figure.Printf(t, "equal to readelf: %d FDEs, %d rows, %d rules of %d files",
 		fdes.Load(), rows.Load(), cells.Load(), len(files))
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/arch/x86/x86asm"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/image"
@@ -67,7 +68,7 @@ func holdAgainstCFI(t *testing.T, file string) {
 	for fde := range table.FDEs {
 		holdFunction(t, &sum, img, table, fde)
 	}
-	t.Logf("%+v", sum)
+	figure.Printf(t, "%+v", sum)
 	if sum.wrong > 0 || sum.exact < 8*(sum.ambiguous+sum.unknown+sum.unreached) {
 		t.Errorf("%+v", sum)
 	}

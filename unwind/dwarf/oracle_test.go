@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"pg_stat_backtrace/internal/figure"
 )
 
 // The oracles are addr2line of binutils and of elfutils. They share no code with this package, nor with each other.
@@ -266,7 +268,7 @@ func (n *tally) add(c *comparison) bool {
 
 func (n *tally) log(t *testing.T, name, tool string) {
 	t.Helper()
-	t.Logf("%-24s %-13s %6d of %6d equal (%.2f %%), unexplained %d",
+	figure.Printf(t, "%-24s %-13s %6d of %6d equal (%.2f %%), unexplained %d",
 		name, tool, n.equal, n.total, 100*float64(n.equal)/float64(max(n.total, 1)), n.unexplained)
 	for i, count := range n.classes {
 		if count > 0 {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/image"
@@ -303,7 +304,7 @@ func TestGo(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d equal, %d unknown to either, %d other", equal, len(addrs), unknown, other)
+	figure.Printf(t, "%d of %d equal, %d unknown to either, %d other", equal, len(addrs), unknown, other)
 	if other*50 > len(addrs) || equal*2 < len(addrs) {
 		t.Errorf("%d differ", other)
 	}

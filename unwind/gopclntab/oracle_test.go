@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/gopclntab"
 	"pg_stat_backtrace/unwind/image"
@@ -125,7 +126,7 @@ func compareFunctions(t *testing.T, exe string) {
 	if inlined == 0 {
 		t.Error("no inlined calls")
 	}
-	t.Logf("%d functions, %d addresses, %d inlined calls", table.Functions(), lines, inlined)
+	figure.Printf(t, "%d functions, %d addresses, %d inlined calls", table.Functions(), lines, inlined)
 }
 
 // plain is a function's name without type arguments.
@@ -179,7 +180,7 @@ func TestDWARF(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("of %d addresses %.2f %% have the same calls, %.2f %% with the same lines",
+	figure.Printf(t, "of %d addresses %.2f %% have the same calls, %.2f %% with the same lines",
 		all, 100*float64(names)/float64(all), 100*float64(same)/float64(all))
 	if names*1000 < all*999 || same*1000 < all*999 {
 		t.Error("they differ too often")

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/image"
 	"pg_stat_backtrace/unwind/symbol"
 )
@@ -237,7 +238,7 @@ func TestEverySymbol(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("%d symbols, %d addresses right, %d of them without a name", len(symbols), checked, none)
+		figure.Printf(t, "%d symbols, %d addresses right, %d of them without a name", len(symbols), checked, none)
 	})
 }
 
@@ -260,7 +261,7 @@ func TestEveryFDE(t *testing.T) {
 			}
 		}
 		named, total := table.Coverage(sequence(fdes))
-		t.Logf("%d of %d functions have a name (%.1f %%); %d addresses unnamed because their symbol begins elsewhere",
+		figure.Printf(t, "%d of %d functions have a name (%.1f %%); %d addresses unnamed because their symbol begins elsewhere",
 			named, total, 100*float64(named)/float64(max(total, 1)), cut)
 	})
 }

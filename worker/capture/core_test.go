@@ -14,6 +14,7 @@ import (
 
 	"github.com/ulikunitz/xz"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/corefile"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
@@ -79,7 +80,7 @@ func TestCores(t *testing.T) {
 			seen[c.Arch]++
 		})
 	}
-	t.Logf("%d frames of %v cores, %d of them found by gdb too", frames, seen, confirmed)
+	figure.Printf(t, "%d frames of %v cores, %d of them found by gdb too", frames, seen, confirmed)
 	if len(seen) != 5 || confirmed < frames/2 {
 		t.Errorf("%d architectures, %d of %d frames confirmed", len(seen), confirmed, frames)
 	}
@@ -197,7 +198,7 @@ func TestCoreCut(t *testing.T) {
 			t.Fatalf("%d of %d bytes: refused %v, %d frames", n, len(whole), c.Refused, len(c.Trace.Threads[0].Frames))
 		}
 	}
-	t.Logf("%d stacks, %d errors", stacks, errs)
+	figure.Printf(t, "%d stacks, %d errors", stacks, errs)
 	if stacks < 50 || errs == 0 {
 		t.Errorf("%d stacks, %d errors", stacks, errs)
 	}

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
 )
@@ -62,6 +63,6 @@ func TestGeneratedCode(t *testing.T) {
 		if through < enough || exact < through*8/10 {
 			t.Errorf("of %d stacks through generated code %d are whole and without guesses", through, exact)
 		}
-		t.Logf("of %d stacks through generated code %d are whole and without guesses", through, exact)
+		figure.Printf(t, "of %d stacks through generated code %d are whole and without guesses", through, exact)
 	})
 }

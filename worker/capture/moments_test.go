@@ -20,6 +20,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
@@ -319,7 +320,7 @@ func movedOn(got, want []string) bool {
 
 func (o *observation) report(t *testing.T, moments int) {
 	t.Helper()
-	t.Logf("%d: %d moments, %d levels: equal to CONTEXT %d (%.1f %%; %d of them waiting), moved on before the cancel %d, "+
+	figure.Printf(t, "%d: %d moments, %d levels: equal to CONTEXT %d (%.1f %%; %d of them waiting), moved on before the cancel %d, "+
 		"ended before %d", o.server.Major, moments, o.levels, o.equal,
 		100*float64(o.equal)/float64(moments), o.waiting, o.moved, o.empty)
 	t.Logf("statements in them: %s", strings.Join(slices.Sorted(maps.Keys(o.kinds)), ", "))

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
@@ -79,7 +80,7 @@ func TestNonStopPostgres(t *testing.T) {
 		}
 		slices.Sort(without)
 		slices.Sort(with)
-		t.Logf("%s: %d sleeping processes: %d whole without a stop (%d by a recovered frame pointer), %d as by a stop; "+
+		figure.Printf(t, "%s: %d sleeping processes: %d whole without a stop (%d by a recovered frame pointer), %d as by a stop; "+
 			"median %v without, %v by a stop",
 			filepath.Dir(binDir), total, whole, recovered, equal, without[total/2], with[total/2])
 		if equal != total {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
@@ -226,7 +227,7 @@ func TestManyThreads(t *testing.T) {
 	if stops == 0 {
 		t.Fatal("no stop of all threads")
 	}
-	t.Logf("%d captures: %d threads, %d had ended meanwhile, %d did not stop in time; pause %v on average, %v at most",
+	figure.Printf(t, "%d captures: %d threads, %d had ended meanwhile, %d did not stop in time; pause %v on average, %v at most",
 		stops, walked, ended, late, sum/time.Duration(stops), longest)
 	if longest > time.Second {
 		t.Errorf("a pause of %v", longest)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/capture"
@@ -133,7 +134,7 @@ func TestEveryProcess(t *testing.T) {
 		if got := observe(t, int(idle.PgConn().PID()), capture.Options{}).Wait; got != want {
 			t.Errorf("an idle backend waits for %v", got)
 		}
-		t.Logf("%d processes compared", compared)
+		figure.Printf(t, "%d processes compared", compared)
 	})
 }
 

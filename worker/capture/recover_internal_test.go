@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/unwind"
@@ -77,7 +78,7 @@ func TestRecoveryIsNeverWrong(t *testing.T) {
 			}
 			cancel()
 			<-done
-			t.Logf("%.40s…: %d stacks; with two registers alone %d whole, %d of them by a recovery %v; "+
+			figure.Printf(t, "%.40s…: %d stacks; with two registers alone %d whole, %d of them by a recovery %v; "+
 				"when functions are not readable %d whole, %d by a recovery %v",
 				sql, sum.all, sum.whole, sum.recovered, sum.reasons, blind.whole, blind.recovered, blind.reasons)
 			if sum.all == 0 || sum.whole*4 < sum.all*3 { // a walk that ends is no fault; that few do is a figure
@@ -178,7 +179,7 @@ func TestNonStopBusy(t *testing.T) {
 			<-done
 		}
 		slices.Sort(took)
-		t.Logf("%d captures: engines %v, %d whole; median %v, 99 of 100 within %v",
+		figure.Printf(t, "%d captures: engines %v, %d whole; median %v, 99 of 100 within %v",
 			all, engines, whole, took[len(took)/2], took[len(took)*99/100])
 		if whole*100 < all*99 {
 			t.Errorf("%d of %d whole", whole, all)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/debuginfodtest"
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
@@ -282,7 +283,7 @@ func TestDebuginfodPostgres(t *testing.T) {
 				gained++
 			}
 		}
-		t.Logf("%d of %d frames got a name", gained, len(after))
+		figure.Printf(t, "%d of %d frames got a name", gained, len(after))
 		if gained == 0 {
 			t.Error("nothing was gained: ServerLoop at least is static")
 		}

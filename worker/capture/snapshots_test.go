@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
@@ -94,7 +95,7 @@ func TestRandomSnapshots(t *testing.T) {
 		all.whole += one.whole
 	})
 	if all.captures > 0 {
-		t.Logf("%d of %d stacks (%.3f %%) ended where the program starts", all.whole, all.captures,
+		figure.Printf(t, "%d of %d stacks (%.3f %%) ended where the program starts", all.whole, all.captures,
 			100*float64(all.whole)/float64(all.captures))
 	}
 }
@@ -129,7 +130,7 @@ func snapshots(t *testing.T, binDir string, captures int) tally {
 			}
 		}
 	}
-	t.Logf("%d of %d stacks (%.3f %%) whole, %d in code without call frame information; %d frames, %d at most; "+
+	figure.Printf(t, "%d of %d stacks (%.3f %%) whole, %d in code without call frame information; %d frames, %d at most; "+
 		"%d processes ended before", n.whole, n.captures, 100*float64(n.whole)/float64(n.captures), n.uncovered,
 		n.frames, n.deepest, n.ended)
 	if n.uncovered > 2+captures/100 {

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/unwind/image"
@@ -120,7 +121,7 @@ func TestStrippedServerHasNoWrongName(t *testing.T) {
 				}
 			}
 		}
-		t.Logf("frames in postgres: ours %+v; nearest exported symbol %+v; eu-stack %+v", ours, nearest, elfutils)
+		figure.Printf(t, "frames in postgres: ours %+v; nearest exported symbol %+v; eu-stack %+v", ours, nearest, elfutils)
 		if ours.named == 0 || ours.unnamed == 0 {
 			t.Errorf("the stacks are not what this test needs: %+v", ours)
 		}

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -343,5 +344,5 @@ func TestRandomPointers(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d levels", found)
+	figure.Printf(t, "%d levels", found)
 }
