@@ -46,14 +46,22 @@ var differences = []difference{
 	{"node", gdb, theyInvent, "ours",
 		"V8's built-in functions have no CFI, but frame pointers; gdb guesses callers that lie in no code; eu-stack " +
 			"follows the frame pointers as we do", false},
-	{"backend", gdb, theyInvent, "ours",
-		"gdb does not know the code that LLVM generated for a query and takes words of the frame for callers; we read " +
-			"LLVM's call frame information from the process's memory", true},
-	{"backend", gdb, theyEnd, "ours", "as above, where gdb finds no such word", true},
-	{"backend", euStack, theyInvent, "ours",
-		"eu-stack follows the frame pointer out of the code that LLVM generated, which leaves that register alone: it " +
-			"misses the caller", true},
-	{"backend", euStack, theyEnd, "ours", "as above, where the register holds no frame pointer: eu-stack ends", true},
+}
+
+// Code that LLVM generates for a query runs in backends and in parallel workers.
+func init() {
+	for _, subject := range []string{"backend", "parallel worker"} {
+		differences = append(differences, []difference{
+			{subject, gdb, theyInvent, "ours",
+				"gdb does not know the code that LLVM generated for a query and takes words of the frame for callers; we " +
+					"read LLVM's call frame information from the process's memory", true},
+			{subject, gdb, theyEnd, "ours", "as above, where gdb finds no such word", true},
+			{subject, euStack, theyInvent, "ours",
+				"eu-stack follows the frame pointer out of the code that LLVM generated, which leaves that register alone: " +
+					"it misses the caller", true},
+			{subject, euStack, theyEnd, "ours", "as above, where the register holds no frame pointer: eu-stack ends", true},
+		}...)
+	}
 }
 
 // explained is the entry for a difference that was found between our stack and a reference's.
