@@ -28,7 +28,8 @@ import (
 //	10 "outside", PID and start time of the worker as it knows them itself; only if the server cannot see it. Lines 2
 //	   and 3 then name the postmaster, and the file "ready" in the spool directory is touched every two seconds: a worker
 //	   that has not done so for much longer does not run. (Version 1.0 of the extension does not look; there the call
-//	   of a worker that was killed runs into its timeout.)
+//	   of a worker that was killed runs into its timeout.) Else empty.
+//	11 path by which requests are to be written, which leads to the spool directory, see alias.go; empty if there is none
 //
 // Lines 1 to 5 are the same in every protocol version.
 const (
@@ -108,13 +109,13 @@ func (s *Spool) contents() ([]byte, error) {
 	inner, outer := s.key.blocks()
 	pid, start, outside := os.Getpid(), stat.StartTime, ""
 	if s.cfg.Witness != nil {
-		outside = fmt.Sprintf("outside %d %d\n", pid, start)
+		outside = fmt.Sprintf("outside %d %d", pid, start)
 		pid, start = s.cfg.Witness()
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s", Protocol, pid, start,
+	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n", Protocol, pid, start,
 		serverName(s.cfg.DataDir), oneLine(s.cfg.Version), strings.TrimPrefix(s.dir.path, s.cfg.Root), inner, outer,
-		strings.Join(s.cfg.Verbs, " "), outside)
+		strings.Join(s.cfg.Verbs, " "), outside, s.alias())
 	return b.Bytes(), nil
 }
 
@@ -157,7 +158,7 @@ func (s *Spool) withdraw() error {
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("pid file: %w", err)
 	}
-	return nil
+	return s.dropAlias()
 }
 
 // serverName returns a data directory as its server names it (GUC

@@ -1,0 +1,48 @@
+package spool
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// TestAlias: requests come through the link in the data directory, which leads to no spool but the worker's, and ends
+// with it.
+func TestAlias(t *testing.T) {
+	dataDir := t.TempDir()
+	link := filepath.Join(dataDir, aliasName)
+	if err := os.Mkdir(filepath.Dir(link), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	// What came with a copy of another data directory.
+	if err := os.Symlink("/nonexistent", link); err != nil {
+		t.Fatal(err)
+	}
+	s := serve(t, Config{DataDir: dataDir}, echo)
+	if leads, err := os.Readlink(link); err != nil || leads != s.Dir() {
+		t.Errorf("the link leads to %q, %v", leads, err)
+	}
+	file, err := os.ReadFile(filepath.Join(dataDir, pidName))
+	if lines := strings.Split(string(file), "\n"); err != nil || len(lines) != 12 || lines[10] != aliasPath {
+		t.Errorf("pid file %q, %v", file, err)
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+	if _, err := os.Lstat(link); !os.IsNotExist(err) {
+		t.Errorf("the link is left: %v", err)
+	}
+}
+
+// TestNoAlias: where the link cannot be made, requests go the direct way.
+func TestNoAlias(t *testing.T) {
+	s := serve(t, Config{}, echo)
+	file, err := os.ReadFile(filepath.Join(s.cfg.DataDir, pidName))
+	if lines := strings.Split(string(file), "\n"); err != nil || len(lines) != 12 || lines[5] != s.Dir() || lines[10] != "" {
+		t.Errorf("pid file %q, %v", file, err)
+	}
+	if len(s.reported()) > 0 {
+		t.Error(s.reported())
+	}
+}
