@@ -1,6 +1,8 @@
 package procfs
 
 import (
+	"errors"
+	"fmt"
 	"math"
 	"strings"
 )
@@ -58,12 +60,23 @@ func TaskMaps(pid, tid int) ([]Mapping, error) {
 	return readMaps(taskPath(pid, tid, "maps"))
 }
 
-func readMaps(name string) ([]Mapping, error) {
-	text, err := readFile(name)
-	if err != nil {
-		return nil, err
+// errOrder says that mappings overlap or go backwards. From Linux 6.17 on the kernel does not hold a lock over them all
+// while it writes them: a mapping that grows meanwhile, as a heap does, can appear as it was and as it is.
+var errOrder = fmt.Errorf("%w: not in order", ErrFormat)
+
+// mapsAttempts is how often mappings that do not fit together are read; it takes one of some thousand a second time.
+const mapsAttempts = 10
+
+func readMaps(name string) (maps []Mapping, err error) {
+	for range mapsAttempts {
+		var text string
+		if text, err = readFile(name); err != nil {
+			return nil, err
+		}
+		if maps, err = parseMaps(text); !errors.Is(err, errOrder) {
+			break
+		}
 	}
-	maps, err := parseMaps(text)
 	return maps, wrap(name, err)
 }
 
@@ -83,6 +96,9 @@ func parseMaps(text string) ([]Mapping, error) {
 		p.mapping(m)
 		if p.failed || m.Start < last || m.End <= m.Start {
 			line, _, _ := strings.Cut(text[begin:], "\n")
+			if !p.failed {
+				return nil, fmt.Errorf("%w: mapping %q", errOrder, line)
+			}
 			return nil, formatError("mapping", line)
 		}
 		last = m.End

@@ -60,6 +60,7 @@ func TestRecoveryIsNeverWrong(t *testing.T) {
 		}
 		for _, sql := range busy {
 			conn := server.Connect(t, server.User, "postgres")
+			pid := int(conn.PgConn().PID())
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() {
@@ -68,7 +69,7 @@ func TestRecoveryIsNeverWrong(t *testing.T) {
 			}()
 			var sum, blind tally
 			for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(200 * time.Microsecond) {
-				s, err := ptrace.Capture(ctx, ptrace.Target{PID: int(conn.PgConn().PID()), UID: -1}, ptrace.Options{})
+				s, err := ptrace.Capture(ctx, ptrace.Target{PID: pid, UID: -1}, ptrace.Options{})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -154,6 +155,7 @@ func TestNonStopBusy(t *testing.T) {
 		var took []time.Duration
 		for _, sql := range busy {
 			conn := server.Connect(t, server.User, "postgres")
+			pid := int(conn.PgConn().PID())
 			ctx, cancel := context.WithCancel(t.Context())
 			done := make(chan struct{})
 			go func() {
@@ -161,7 +163,7 @@ func TestNonStopBusy(t *testing.T) {
 				_ = conn.PgConn().Exec(ctx, sql).Close()
 			}()
 			for range 100 {
-				tr, err := c.Capture(ctx, ptrace.Target{PID: int(conn.PgConn().PID()), UID: -1}, Options{NonStop: true})
+				tr, err := c.Capture(ctx, ptrace.Target{PID: pid, UID: -1}, Options{NonStop: true})
 				if err != nil {
 					t.Fatal(err)
 				}

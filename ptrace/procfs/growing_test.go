@@ -1,0 +1,43 @@
+package procfs
+
+import (
+	"errors"
+	"os"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMapsWhileTheHeapGrows reads the mappings of a process whose heap grows and shrinks all the time: what the kernel
+// writes then does not always fit together.
+func TestMapsWhileTheHeapGrows(t *testing.T) {
+	var done atomic.Bool
+	var group sync.WaitGroup
+	group.Go(func() {
+		const step, steps = 32 << 10, 200
+		heap, _, _ := unix.RawSyscall(unix.SYS_BRK, 0, 0, 0) // Go's runtime does not use it
+		for !done.Load() {
+			for i := uintptr(1); i <= steps; i++ {
+				_, _, _ = unix.Syscall(unix.SYS_BRK, heap+i*step, 0, 0)
+			}
+			_, _, _ = unix.Syscall(unix.SYS_BRK, heap, 0, 0)
+		}
+	})
+	torn := 0
+	for range 3000 {
+		if text, err := readFile(path(os.Getpid(), "maps")); err != nil {
+			t.Error(err)
+		} else if _, err := parseMaps(text); errors.Is(err, errOrder) {
+			torn++
+		}
+		if _, err := Maps(os.Getpid()); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	done.Store(true)
+	group.Wait()
+	t.Logf("%d of 3000 readings did not fit together", torn)
+}
