@@ -5,7 +5,8 @@
  * LD_PRELOAD that stands in front of ptrace() and waitpid(). It changes nothing of what the tool does.
  *
  * With the spans of tracer.h: window from the call of ATTACH or SEIZE to the return of DETACH, pause from the moment
- * the tool knows of the stop. Each detach of process BENCH_PID appends a line "PAUSE_NS WINDOW_NS" to the file
+ * the tool knows of the stop: waitpid() has told it, or, where it finds out by other means (tbstack reads the state in
+ * /proc), its first request or signal afterwards. Each detach of process BENCH_PID appends a line "PAUSE_NS WINDOW_NS" to the file
  * BENCH_PTRACE_LOG.
  *
  *     cc -O2 -Wall -Wextra -shared -fPIC -o ptracetime.so ptracetime.c -ldl
@@ -13,6 +14,7 @@
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -22,6 +24,7 @@
 #include <time.h>
 
 typedef long (*ptrace_function) (enum __ptrace_request, ...);
+typedef int (*kill_function) (pid_t, int);
 typedef pid_t (*waitpid_function) (pid_t, int *, int);
 
 static int64_t attached;
@@ -59,6 +62,14 @@ report(int64_t end)
 	fclose(log);
 }
 
+/* The tool acts on a stopped target. */
+static void
+acts(void)
+{
+	if (attached != 0 && stopped == 0)
+		stopped = now_ns();
+}
+
 long
 ptrace(enum __ptrace_request request, ...)
 {
@@ -79,6 +90,8 @@ ptrace(enum __ptrace_request request, ...)
 		*(void **) &next = dlsym(RTLD_NEXT, "ptrace");
 	if (request == PTRACE_ATTACH || request == PTRACE_SEIZE)
 		start = now_ns();
+	else if (pid == target())
+		acts();
 	result = next(request, pid, addr, data);
 	if (result < 0 || pid != target())
 		return result;
@@ -93,8 +106,21 @@ ptrace(enum __ptrace_request request, ...)
 
 		report(now_ns());
 		errno = saved;
+		attached = 0;
 	}
 	return result;
+}
+
+int
+kill(pid_t pid, int signal)
+{
+	static kill_function next;
+
+	if (next == NULL)
+		*(void **) &next = dlsym(RTLD_NEXT, "kill");
+	if (pid == target())
+		acts();
+	return next(pid, signal);
 }
 
 pid_t
@@ -106,7 +132,7 @@ waitpid(pid_t pid, int *status, int options)
 	if (next == NULL)
 		*(void **) &next = dlsym(RTLD_NEXT, "waitpid");
 	result = next(pid, status, options);
-	if (result > 0 && result == target() && attached != 0 && stopped == 0)
-		stopped = now_ns();
+	if (result > 0 && result == target())
+		acts();
 	return result;
 }
