@@ -1,7 +1,7 @@
 // Command supporttable makes README.md's table of supported PostgreSQL versions from the output of `go test -json`,
 // read from standard input: what the end-to-end tests have proven on which version.
 //
-//	supporttable README.md         replace the table between the markers
+//	supporttable README.md         replace the table between the markers; not when a test has failed
 //	supporttable -check README.md  exit with status 1 when the table says something else
 //
 // A row is a group of TestContract, a column a version. It knows nothing of the tests but their names, which are
@@ -52,6 +52,9 @@ func run(results io.Reader, file string, check bool) error {
 	t, err := read(results)
 	if err != nil {
 		return err
+	}
+	if failed := t.failed(); len(failed) > 0 && !check {
+		return fmt.Errorf("%s is as it was: %s failed", file, strings.Join(failed, ", "))
 	}
 	text, err := os.ReadFile(file)
 	if err != nil {
@@ -115,6 +118,19 @@ func (t *table) note(group string, major int, action string) {
 	case "fail":
 		t.passed[group][major] = false
 	}
+}
+
+// failed names what failed, by group and version.
+func (t *table) failed() []string {
+	var names []string
+	for _, g := range t.groups {
+		for _, v := range t.versions {
+			if passed, tested := t.passed[g][v]; tested && !passed {
+				names = append(names, fmt.Sprintf("%q on %d", g, v))
+			}
+		}
+	}
+	return names
 }
 
 // replace puts the table between the markers.

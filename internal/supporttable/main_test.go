@@ -14,16 +14,19 @@ const results = `a message of the go command
 {"Action":"pass","Test":"TestContract/15.18/the_log"}
 {"Action":"pass","Test":"TestContract/14.23/the_log"}
 {"Action":"skip","Test":"TestContract/14.23/a,_b"}
-{"Action":"fail","Test":"TestContract/15.18/a,_b"}
+{"Action":"pass","Test":"TestContract/15.18/a,_b"}
 {"Action":"pass","Test":"TestContract/15.18#01/a,_b"}
-{"Action":"fail","Test":"TestContract/15.18"}
+{"Action":"pass","Test":"TestContract/15.18"}
 {"Action":"pass","Test":"TestOther/15.18/other"}
 `
+
+// One of two servers of a version failed.
+var failing = strings.Replace(results, `"pass","Test":"TestContract/15.18/a,_b"`, `"fail","Test":"TestContract/15.18/a,_b"`, 1)
 
 const want = `| proven end to end on PostgreSQL | 14 | 15 |
 | --- | --- | --- |
 | the log | yes | yes |
-| a, b | – | **no** |
+| a, b | – | yes |
 `
 
 func TestTable(t *testing.T) {
@@ -52,6 +55,15 @@ func TestTable(t *testing.T) {
 	}
 	if err := run(strings.NewReader(results), file, true); err != nil {
 		t.Errorf("the table that was just made: %v", err)
+	}
+	if err := run(strings.NewReader(failing), file, true); !errors.Is(err, errStale) {
+		t.Errorf("the table does not show what has failed: %v", err)
+	}
+	if err := run(strings.NewReader(failing), file, false); err == nil || !strings.Contains(err.Error(), `"a, b" on 15 failed`) {
+		t.Errorf("a run that failed: %v", err)
+	}
+	if got, _ := os.ReadFile(file); string(got) != before+want+after {
+		t.Errorf("it is written:\n%s", got)
 	}
 	if err := run(strings.NewReader("{}\n"), file, true); err == nil {
 		t.Error("results without the test are accepted")
