@@ -113,7 +113,7 @@ is((call($node, 'DROP DATABASE second'))[1], '', 'a database can be dropped: the
 # that needs no pg_basebackup of the server's own version.
 $target->quit;
 $node->stop;
-$node->backup_fs_cold('cold');
+$worker->cold_backup($node, 'cold');
 $node->start;
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($node, 'cold', has_streaming => 1);

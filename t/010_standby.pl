@@ -26,7 +26,7 @@ GRANT EXECUTE ON FUNCTION pg_get_backtrace(int), pg_log_backtrace(int) TO plain}
 # so the worker's pid file is among them.
 my $worker = Worker->start($primary);
 $primary->stop;
-$primary->backup_fs_cold('cold');
+$worker->cold_backup($primary, 'cold');
 $primary->start;
 my $standby = PostgreSQL::Test::Cluster->new('standby');
 $standby->init_from_backup($primary, 'cold', has_streaming => 1);

@@ -106,6 +106,18 @@ sub DESTROY
 	return;
 }
 
+# $worker->cold_backup($node, $name): copies the files of the server, which is stopped, while the worker runs.
+# PostgreSQL::Test copies no symbolic link, and the worker has one there.
+sub cold_backup
+{
+	my ($self, $node, $name) = @_;
+	kill 'STOP', $self->{pid};
+	unlink $node->data_dir . '/pg_stat_tmp/pg_stat_backtrace';
+	$node->backup_fs_cold($name);
+	kill 'CONT', $self->{pid};
+	return;
+}
+
 # spool returns the directory through which calls reach this worker: the one absolute path in the pid file that is
 # not the data directory.
 sub spool
