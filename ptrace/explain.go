@@ -3,6 +3,7 @@ package ptrace
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strconv"
 	"strings"
@@ -44,6 +45,13 @@ func tracedError(tid, tracer int) error {
 	return e
 }
 
+// filtered tells whether a seccomp filter forbids to seize: the kernel itself finds nothing to seize at a PID that is
+// beyond all limits.
+func filtered() bool {
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, math.MaxInt32, 0, 0, 0, 0)
+	return errno != unix.ESRCH
+}
+
 // explainAccess compares who asks with who is asked for.
 func explainAccess(self, target *procfs.Status) (Reason, string) {
 	privileged := self.CapEff&capSysPtrace != 0
@@ -52,10 +60,10 @@ func explainAccess(self, target *procfs.Status) (Reason, string) {
 	switch {
 	case yama == 3:
 		return ReasonYama, "kernel.yama.ptrace_scope is 3: nothing can be traced until the next boot"
+	case self.Seccomp != 0 && filtered():
+		return ReasonSeccomp, "this process runs under a seccomp filter that forbids ptrace"
 	case privileged && foreign:
 		return ReasonNamespace, "it is in another user namespace, into which CAP_SYS_PTRACE does not reach"
-	case privileged && self.Seccomp != 0:
-		return ReasonSeccomp, "CAP_SYS_PTRACE is there, but this process runs under a seccomp filter"
 	case privileged:
 		return ReasonUnknown, "CAP_SYS_PTRACE is there; a security module (SELinux, AppArmor) may forbid it"
 	case !sameUser(self, target):
@@ -70,8 +78,6 @@ func explainAccess(self, target *procfs.Status) (Reason, string) {
 		return ReasonCapability, fmt.Sprintf("it has capabilities that this process lacks (0x%x)", target.CapPrm&^self.CapPrm)
 	case yama > 0:
 		return ReasonYama, fmt.Sprintf("kernel.yama.ptrace_scope is %d and CAP_SYS_PTRACE is missing", yama)
-	case self.Seccomp != 0:
-		return ReasonSeccomp, "this process runs under a seccomp filter that may forbid ptrace"
 	}
 	return ReasonUnknown, "user and group are the same; a security module (SELinux, AppArmor) may forbid it"
 }

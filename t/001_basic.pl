@@ -11,7 +11,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 use Time::HiRes qw(time);
-use Worker qw($FRAME call);
+use Worker qw($FRAME call proc_status);
 
 my $node = PostgreSQL::Test::Cluster->new('basic');
 $node->init;
@@ -56,6 +56,8 @@ like($stderr, qr/HINT:.*pg_stat_backtrace worker/s, 'no worker: the hint says ho
 cmp_ok(time - $start, '<', 3, 'no worker: said at once');
 
 my $worker = Worker->start($node);
+my %status = proc_status($worker->pid);
+is("$status{NoNewPrivs} $status{Seccomp}", '1 2', 'the worker has given up what it does not need');
 
 # Arguments that name no process of the cluster: a warning, and the query goes on.
 for my $bad (-1, 0, -2147483648, 2147483647, 1, $$)

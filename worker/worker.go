@@ -18,6 +18,7 @@ import (
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/cluster"
+	"pg_stat_backtrace/worker/fence"
 	"pg_stat_backtrace/worker/debuginfod"
 	"pg_stat_backtrace/worker/policy"
 	"pg_stat_backtrace/worker/queue"
@@ -132,9 +133,21 @@ func (w *Worker) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	fenced := w.fence()
 	w.log.Info().Str("data_directory", c.DataDir).Int("postmaster", c.PostmasterPID).Int("server_version", c.Version).
-		Int("uid", rights.UID).Bool("cap_sys_ptrace", rights.Trace).Bool("cap_perfmon", rights.Sample).Msg("found the server")
+		Int("uid", rights.UID).Bool("cap_sys_ptrace", rights.Trace).Bool("cap_perfmon", rights.Sample).
+		Bool("seccomp", fenced).Msg("found the server")
 	return nil
+}
+
+// fence gives up the system calls that a worker never makes. It does without where that cannot be: the fence is there
+// for the day on which something else has failed.
+func (w *Worker) fence() bool {
+	err := fence.Raise()
+	if err != nil {
+		w.log.Warn().Err(err).Msg("system calls that are not needed stay allowed")
+	}
+	return err == nil
 }
 
 // compare makes sure that data directory and connection string, if both are
