@@ -42,7 +42,10 @@ func run(m *testing.M) int {
 func randomStops(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("STACKORACLE_RANDOM")
-	if text == "" {
+	switch {
+	case text == "" && testing.Short():
+		return 3
+	case text == "":
 		return 10
 	}
 	n, err := strconv.Atoi(text)

@@ -75,7 +75,9 @@ func TestPrograms(t *testing.T) {
 	tellTally(t)
 	for _, target := range targets {
 		t.Run(target.name, func(t *testing.T) {
-			compare(t, subject{name: target.name, pid: target.start(t), chain: strings.Fields(target.chain)})
+			compare(t, subject{
+				name: target.name, pid: target.start(t), chain: strings.Fields(target.chain), quick: testing.Short(),
+			})
 		})
 	}
 }
