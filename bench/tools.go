@@ -58,6 +58,12 @@ func tools(o options, p programs) []tool {
 		{Name: ours + " capture", Call: callProgram, run: func(ctx context.Context, pid int) (turn, error) {
 			return timed(5, 0, func() *exec.Cmd { return command(ctx, o.Binary, "capture", strconv.Itoa(pid)) })
 		}},
+		// What the others do: they tell no lines.
+		{Name: "… no lines", Call: callProgram, run: func(ctx context.Context, pid int) (turn, error) {
+			return timed(5, 0, func() *exec.Cmd {
+				return command(ctx, o.Binary, "capture", "--debug-dir", os.DevNull, strconv.Itoa(pid))
+			})
+		}},
 	}
 	preload := p.path["ptracetime"]
 	return append(list,
