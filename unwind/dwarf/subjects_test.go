@@ -1,7 +1,7 @@
 package dwarf_test
 
 import (
-	"cmp"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -15,7 +15,6 @@ import (
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/image"
-	"pg_stat_backtrace/unwind/symbol"
 )
 
 func openImage(t testing.TB, name string) *image.Image {
@@ -120,166 +119,167 @@ func codeSections(t testing.TB, name string) []image.Segment {
 	return all
 }
 
-// elfSymbols are the symbols of code, by address.
-type elfSymbols []symbol.Symbol
-
-func symbolsOf(t testing.TB, name string) elfSymbols {
-	t.Helper()
-	files := []string{name}
-	if debug := debugFileOf(t, name); debug != "" {
-		files = append(files, debug)
-	}
-	var all elfSymbols
-	for _, file := range files {
-		symbols, err := openImage(t, file).Symbols(".symtab")
-		if err != nil {
-			continue
-		}
-		for s := range symbols {
-			all = append(all, symbol.Symbol{Name: strings.Clone(s.Name), Addr: s.Addr, Size: s.Size})
-		}
-	}
-	slices.SortFunc(all, func(a, b symbol.Symbol) int { return cmp.Compare(a.Addr, b.Addr) })
-	return all
-}
-
-// at is the symbol that covers an address.
-func (s elfSymbols) at(addr uint64) string {
-	i, _ := slices.BinarySearchFunc(s, addr+1, func(s symbol.Symbol, a uint64) int { return cmp.Compare(s.Addr, a) })
-	for i--; i >= 0 && addr-s[i].Addr < 1<<20; i-- {
-		if addr-s[i].Addr < s[i].Size {
-			return s[i].Name
-		}
-	}
-	return ""
-}
-
 // subjects are the files to compare: those of this machine, and programs in every form of DWARF that can be made here.
 func subjects(t *testing.T) []subject {
 	t.Helper()
 	var all []subject
+	add := func(name, exe, debug string) {
+		all = append(all, subject{name, true, func() (files, error) { return files{exe: exe, debug: debug}, nil }})
+	}
 	for _, name := range filepath.SplitList(os.Getenv("PGSB_ORACLE_FILES")) {
-		all = append(all, subject{name: filepath.Base(name), exe: name, debug: name})
+		add(filepath.Base(name), name, name)
 	}
 	for _, pattern := range []string{"/lib/*-linux-gnu/libc.so.6", "/lib/*-linux-gnu/ld-linux-*.so.*"} {
 		found, _ := filepath.Glob(pattern)
 		for _, exe := range found {
 			if debug := debugFileOf(t, exe); debug != "" {
-				all = append(all, subject{name: filepath.Base(exe), exe: exe, debug: debug})
+				add(filepath.Base(exe), exe, debug)
 			} else {
 				t.Logf("%s has no debug file here: not compared (package libc6-dbg)", exe)
 			}
 		}
 	}
 	if bin := os.Getenv("PGSB_DEBUG_BINDIR"); bin != "" {
-		exe := filepath.Join(bin, "postgres")
-		all = append(all, subject{name: "postgres -g -O2", exe: exe, debug: exe})
+		for _, name := range []string{"bin/postgres", "lib/plpgsql.so"} {
+			exe := filepath.Join(filepath.Dir(bin), name)
+			add(filepath.Base(name)+" -g -O2", exe, exe)
+		}
 	} else {
 		t.Log("PGSB_DEBUG_BINDIR is not set (scripts/debug-postgresql.sh makes one): PostgreSQL is not compared")
 	}
-	b := builder{t: t, dir: t.TempDir()}
-	return append(all, b.all()...)
+	return append(all, newBuilder(t).subjects()...)
 }
 
-// builder makes programs.
+// builder makes programs, each when it is first asked for.
 type builder struct {
-	t   *testing.T
-	dir string
+	t    *testing.T
+	dir  string
+	made map[string]error
+}
+
+func newBuilder(t *testing.T) *builder {
+	t.Helper()
+	b := &builder{t: t, dir: t.TempDir(), made: make(map[string]error)}
+	for name, file := range map[string]string{"p.cc": "shapes.cc", "r.rs": "shapes.rs", "g.go": "shapes.go.txt"} {
+		text, err := os.ReadFile(filepath.Join("testdata", file))
+		if err == nil {
+			err = os.WriteFile(b.path(name), text, 0o600)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	return b
 }
 
 func (b *builder) path(name string) string { return filepath.Join(b.dir, name) }
 
-// run runs a tool in the folder; false, with the reason printed, if it is not there or fails.
-func (b *builder) run(env []string, tool string, args ...string) bool {
-	b.t.Helper()
+// run runs a tool in the folder.
+func (b *builder) run(env []string, tool string, args ...string) error {
 	cmd := exec.CommandContext(b.t.Context(), tool, args...)
 	cmd.Dir, cmd.Env = b.dir, append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
-		b.t.Logf("left out: %s %v: %v %s", tool, args, err, out)
-		return false
+		return fmt.Errorf("%s %v: %w %s", tool, args, err, out)
 	}
-	return true
+	return nil
 }
 
-// sources puts the programs into the folder.
-func (b *builder) sources() {
-	for name, file := range map[string]string{"p.cc": "shapes.cc", "r.rs": "shapes.rs", "g.go": "shapes.go.txt"} {
-		text, err := os.ReadFile(filepath.Join("testdata", file))
-		if err != nil {
-			b.t.Fatal(err)
+// recipes say how programs are made: by which tool, with what, behind "-o NAME" if that is what it wants.
+var recipes = map[string][]string{
+	"cc2":        {"g++", "-gdwarf-2", "-O2", "p.cc"},
+	"cc3":        {"g++", "-gdwarf-3", "-O2", "p.cc"},
+	"cc4":        {"g++", "-gdwarf-4", "-O2", "p.cc"},
+	"cc5":        {"g++", "-gdwarf-5", "-O2", "p.cc"},
+	"cc64":       {"g++", "-gdwarf-5", "-gdwarf64", "-O2", "p.cc"},
+	"cclto":      {"g++", "-g", "-O2", "-flto", "-ffunction-sections", "-Wl,--gc-sections", "p.cc"},
+	"other":      {"g++", "-g", "-O2", "-no-pie", "p.cc"},
+	"cczlib":     {"objcopy", "--compress-debug-sections=zlib", "cc5"},
+	"cczlib-gnu": {"objcopy", "--compress-debug-sections=zlib-gnu", "cc5"},
+	"cczstd":     {"objcopy", "--compress-debug-sections=zstd", "cc5"},
+	"ccdwz":      {"dwz", "cc5", "other"},
+	"ccdwz5":     {"dwz", "cc5", "other", "--dwarf-5"},
+	"rs":         {"rustc", "-g", "-O", "r.rs"},
+	"go4":        {"go", "build", "-trimpath", "g.go"},
+}
+
+// program makes a program, once.
+func (b *builder) program(name string) (string, error) {
+	err, ok := b.made[name]
+	if !ok {
+		err = b.build(name)
+		b.made[name] = err
+	}
+	return b.path(name), err
+}
+
+func (b *builder) build(name string) error {
+	tool, args := recipes[name][0], recipes[name][1:]
+	switch tool {
+	case "objcopy":
+		if _, err := b.program(args[1]); err != nil {
+			return err
 		}
-		if err := os.WriteFile(b.path(name), text, 0o600); err != nil {
-			b.t.Fatal(err)
-		}
+		return b.run(nil, tool, append(args, name)...)
+	case "dwz":
+		return b.dwz(name, args[0], args[1], args[2:]...)
+	case "go": // neither tool can read the line tables of Go's DWARF 5: see TestGo
+		return b.run([]string{"GOEXPERIMENT=nodwarf5"}, tool, append([]string{args[0], "-o", name}, args[1:]...)...)
+	default:
+		return b.run(nil, tool, append([]string{"-o", name}, args...)...)
 	}
 }
 
-// all makes what the tools here can make.
-func (b *builder) all() []subject {
-	b.sources()
+// dwz moves what two programs have in common to a supplementary file.
+func (b *builder) dwz(name, one, two string, options ...string) error {
+	for from, to := range map[string]string{one: name, two: name + "2"} {
+		if _, err := b.program(from); err != nil {
+			return err
+		}
+		if err := b.run(nil, "cp", from, to); err != nil {
+			return err
+		}
+	}
+	sup := b.path(name + "sup")
+	return b.run(nil, "dwz", append(options, "-m", sup, "-M", sup, name, name+"2")...)
+}
+
+// subjects are the programs.
+func (b *builder) subjects() []subject {
 	var all []subject
 	add := func(name, file, twin string) {
-		s := subject{name: name, exe: b.path(file), debug: b.path(file)}
-		if twin != "" {
-			s.twin = b.path(twin)
-		}
-		all = append(all, s)
+		all = append(all, subject{name, false, func() (files, error) {
+			exe, err := b.program(file)
+			f := files{exe: exe, debug: exe}
+			if err == nil && twin != "" {
+				f.twin, err = b.program(twin)
+			}
+			return f, err
+		}})
 	}
 	for _, version := range []string{"2", "3", "4", "5"} {
-		if b.run(nil, "g++", "-gdwarf-"+version, "-O2", "-o", "cc"+version, "p.cc") {
-			add("C++, DWARF "+version, "cc"+version, "")
-		}
+		add("C++, DWARF "+version, "cc"+version, "")
 	}
-	if b.run(nil, "g++", "-gdwarf-5", "-gdwarf64", "-O2", "-o", "cc64", "p.cc") {
-		add("C++, 64-bit DWARF", "cc64", "cc5") // binutils cannot read it
-	}
-	if b.run(nil, "g++", "-g", "-O2", "-flto", "-ffunction-sections", "-Wl,--gc-sections", "-o", "cclto", "p.cc") {
-		add("C++, LTO, collected", "cclto", "")
-	}
+	add("C++, 64-bit DWARF", "cc64", "cc5") // binutils cannot read it
+	add("C++, LTO, collected", "cclto", "")
 	for _, kind := range []string{"zlib", "zlib-gnu", "zstd"} {
-		if b.run(nil, "objcopy", "--compress-debug-sections="+kind, "cc5", "cc5"+kind) {
-			add("C++, "+kind, "cc5"+kind, "cc5")
-		}
+		add("C++, "+kind, "cc"+kind, "cc5")
 	}
-	all = append(all, b.dwz()...)
-	if b.run(nil, "rustc", "-g", "-O", "-o", "rs", "r.rs") {
-		add("Rust", "rs", "")
-	}
-	// Neither tool can read the line tables of Go's DWARF 5: see TestGo.
-	if b.run([]string{"GOEXPERIMENT=nodwarf5"}, "go", "build", "-trimpath", "-o", "go4", "g.go") {
-		add("Go, DWARF 4", "go4", "")
-	}
-	return all
-}
-
-// dwz moves what two programs have in common to a supplementary file, in both encodings.
-func (b *builder) dwz() []subject {
-	var all []subject
-	for _, option := range []string{"", "--dwarf-5"} {
-		one, two, sup := "one"+option, "two"+option, b.path("sup"+option)
-		if !b.run(nil, "cp", "cc5", one) || !b.run(nil, "g++", "-g", "-O2", "-no-pie", "-o", two, "p.cc") {
-			continue
-		}
-		args := []string{"-m", sup, "-M", sup, one, two}
-		if option != "" {
-			args = append([]string{option}, args...)
-		}
-		if b.run(nil, "dwz", args...) {
-			all = append(all, subject{name: "C++, dwz " + option, exe: b.path(one), debug: b.path(one), twin: b.path("cc5")})
-		}
-	}
+	add("C++, dwz", "ccdwz", "cc5")
+	add("C++, dwz --dwarf-5", "ccdwz5", "cc5")
+	add("Rust", "rs", "")
+	add("Go, DWARF 4", "go4", "")
 	return all
 }
 
 // TestGo compares a Go program of this toolchain's default, DWARF 5 in compressed sections, with what the Go tools read
 // from the table that the runtime uses: the function that has the frame, and the line of the innermost call.
 func TestGo(t *testing.T) {
-	b := builder{t: t, dir: t.TempDir()}
-	b.sources()
-	if !b.run(nil, "go", "build", "-o", "go5", "g.go") {
-		t.Skip("the Go tools cannot build here")
+	b := newBuilder(t)
+	if err := b.run(nil, "go", "build", "-o", "go5", "g.go"); err != nil {
+		t.Skip(err)
 	}
-	addrs := randomAddresses(t, b.path("go5"), addresses(t))
+	_, n := addresses(t)
+	addrs := randomAddresses(t, b.path("go5"), n)
 	var in, want strings.Builder
 	for _, addr := range addrs {
 		in.WriteString("0x" + strconv.FormatUint(addr, 16) + "\n")

@@ -1,0 +1,174 @@
+package dwarf_test
+
+import (
+	"path"
+	"regexp"
+	"slices"
+	"strings"
+
+	"pg_stat_backtrace/unwind/symbol"
+)
+
+// A class of differences, with who is right. All differences must be of a known class, and TestClasses makes sure that
+// none of them excuses a mistake.
+type class struct {
+	name, why string
+	is        func(c *comparison) bool
+}
+
+// comparison is one address at which the answers differ.
+type comparison struct {
+	tool              string
+	ours, want, other chain
+	// judge is what LLVM's addr2line says, nil if it is not installed. It decides where the one reference has a known
+	// fault and the other one is blind.
+	judge chain
+	// symbols are the ELF symbols that cover the address, nearest those that begin last before it.
+	symbols, nearest []string
+	// arange is the unit's main source file if .debug_aranges has the address; ranged says whether it does.
+	arange string
+	ranged bool
+}
+
+var classes = []class{
+	{
+		"no information, symbol only",
+		"neither reference has a line of that address; the nearest ELF symbol is given, which may cover nothing",
+		func(c *comparison) bool {
+			return len(c.ours) == 0 && unknown(c.want) && !c.ranged && (c.tool == binutils || unknown(c.other)) &&
+				(len(c.want) == 0 || c.isNearest(c.want[0].function))
+		},
+	},
+	{
+		"line of the code before",
+		"no unit covers the address; elfutils gives the last line of the unit before, though its line table has ended",
+		func(c *comparison) bool {
+			return c.tool == elfutils && len(c.ours) == 0 && !c.ranged && len(c.want) == 1 && unknown(c.other)
+		},
+	},
+	{
+		"clone without a name",
+		"DWARF has no name for a part that the compiler split off; binutils gives the ELF symbol. Here the ELF symbol " +
+			"is put in by the user of this package",
+		func(c *comparison) bool {
+			return len(c.symbols) > 0 && c.ours.samePlaces(c.want) && c.same(c.want, func(a, b string) bool {
+				return a == "" && clone(b) && slices.Contains(c.symbols, b)
+			})
+		},
+	},
+	{
+		"name without linkage name",
+		"binutils gives the ELF symbol for the innermost or outermost name where a function has no linkage name, also " +
+			"for an inlined one, where that is wrong; elfutils, or LLVM where elfutils knows one name only, agrees with us",
+		func(c *comparison) bool {
+			return c.tool == binutils && c.ours.samePlaces(c.want) && c.ends(c.want) &&
+				(slices.Equal(c.ours, c.other) || c.otherHasOne() && c.ours[0].function == c.other[0].function ||
+					c.judged() || c.same(c.want, c.renamed))
+		},
+	},
+	{
+		"primary file of DWARF 5",
+		"binutils 2.40 confuses the first two files of a DWARF 5 line table, and gives the unit's main file; elfutils " +
+			"agrees with us",
+		func(c *comparison) bool {
+			return c.tool == binutils && c.ranged && len(c.other) > 0 && len(c.ours) > 0 &&
+				c.ours[0].file == c.other[0].file && c.primary() && c.same(c.want, c.renamed)
+		},
+	},
+	{
+		"padding between functions",
+		"the line table goes on in the padding behind a function, which belongs to no function; the references " +
+			"name the function before, or what they found for the address asked before",
+		func(c *comparison) bool {
+			switch {
+			case len(c.symbols) > 0 || len(c.want) == 0:
+				return false
+			case len(c.ours) == 0: // outside of the unit's ranges, too
+				return len(c.want) == 1 && !c.ranged
+			}
+			return len(c.ours) == 1 && c.ours[0].function == "" &&
+				c.want[0].file == c.ours[0].file && c.want[0].line == c.ours[0].line
+		},
+	},
+	{
+		"elfutils: the line only",
+		"elfutils 0.188 finds units by .debug_aranges alone, and follows no reference from one unit to another (LTO): it " +
+			"has the line, the ELF symbol and no inlined calls; binutils or LLVM agrees with us",
+		func(c *comparison) bool {
+			return c.tool == elfutils && len(c.want) == 1 && len(c.ours) > 0 &&
+				(c.want[0].function == "" || slices.Contains(c.symbols, c.want[0].function)) &&
+				(c.want[0].file == "" || c.want[0].file == c.ours[0].file && c.want[0].line == c.ours[0].line) &&
+				(c.judged() || c.ours.samePlaces(c.other) && c.same(c.other, c.renamed))
+		},
+	},
+	{
+		"references differ",
+		"inlined calls overlap, or elfutils goes on in another function: the references contradict each other, and the " +
+			"other one agrees with us",
+		func(c *comparison) bool {
+			return len(c.other) > 0 && !unknown(c.other) && c.ours.samePlaces(c.other) && c.same(c.other, c.renamed)
+		},
+	},
+}
+
+// unknown reports whether a reference knows no line, or was not asked.
+func unknown(c chain) bool { return len(c) == 0 || len(c) == 1 && c[0].file == "" }
+
+// isNearest reports whether a name is of one of the symbols before the address, or none.
+func (c *comparison) isNearest(name string) bool {
+	return name == "" || slices.Contains(c.nearest, name) || slices.Contains(c.symbols, name)
+}
+
+// same compares names: where they are not equal, excused must agree.
+func (c *comparison) same(with chain, excused func(a, b string) bool) bool {
+	return slices.EqualFunc(c.ours, with, func(a, b place) bool {
+		return a.function == b.function || excused(a.function, b.function)
+	})
+}
+
+// ends reports whether the chains have the same names but for the first and the last one, which may be the ELF symbol.
+func (c *comparison) ends(want chain) bool {
+	for i := range c.ours {
+		a, b := c.ours[i].function, want[i].function
+		if a != b && (i > 0 && i < len(c.ours)-1 || !slices.Contains(c.symbols, b)) {
+			return false
+		}
+	}
+	return len(c.ours) == len(want)
+}
+
+// otherHasOne reports whether the other reference has the innermost place only, and agrees in that.
+func (c *comparison) otherHasOne() bool {
+	return len(c.ours) > 0 && len(c.other) == 1 && c.other[0].file == c.ours[0].file && c.other[0].line == c.ours[0].line
+}
+
+// judged reports whether LLVM agrees with us.
+func (c *comparison) judged() bool {
+	return len(c.judge) > 0 && c.ours.samePlaces(c.judge) && c.same(c.judge, c.renamed)
+}
+
+// renamed reports whether b is the ELF symbol of what the source calls a: an alias, a mangled name, or a clone.
+func (c *comparison) renamed(a, b string) bool {
+	if a == "" || !slices.Contains(c.symbols, b) {
+		return false
+	}
+	if slices.Contains(c.symbols, a) {
+		return true
+	}
+	return strings.HasPrefix(b, a+".") || slices.ContainsFunc(strings.FieldsFunc(symbol.Demangle(b), func(r rune) bool {
+		return strings.ContainsRune(" :<>(),&*", r)
+	}), func(word string) bool { return word == a })
+}
+
+// clones are the suffixes that compilers give to parts and copies of functions.
+var clones = regexp.MustCompile(`\.(cold|part|isra|constprop|lto_priv)\b`)
+
+// clone reports whether a symbol is that of a part or a copy of a function: "f.cold", "f.part.0".
+func clone(name string) bool { return clones.MatchString(name) }
+
+// primary reports whether the reference has the same lines, and where the file is another one it is the unit's own.
+func (c *comparison) primary() bool {
+	return slices.EqualFunc(c.ours, c.want, func(a, b place) bool {
+		return a.line == b.line && (a.file == b.file || path.Base(b.file) == path.Base(c.arange))
+	})
+}

@@ -1,0 +1,90 @@
+package dwarf_test
+
+import (
+	"os/exec"
+	"slices"
+	"testing"
+)
+
+// mistakes are wrong answers made from right ones; each gives nil where it cannot be made.
+var mistakes = []struct {
+	name string
+	make func(c chain) chain
+}{
+	{"nothing known", func(chain) chain { return nil }},
+	{"wrong line of the innermost call", func(c chain) chain { c[0].line++; return c }},
+	{"wrong file of the innermost call", func(c chain) chain { c[0].file = "/wrong.c"; return c }},
+	{"wrong name of the innermost call", func(c chain) chain { c[0].function = "wrong"; return c }},
+	{"wrong name of the function", func(c chain) chain { c[len(c)-1].function = "wrong"; return c }},
+	{"wrong line of the outermost call", func(c chain) chain { c[len(c)-1].line++; return c }},
+	{"wrong file of the outermost call", func(c chain) chain { c[len(c)-1].file = "/wrong.c"; return c }},
+	{"inlined call left out", func(c chain) chain { return c[1:] }},
+	{"function left out", func(c chain) chain { return c[:len(c)-1] }},
+	{"inlined call invented", func(c chain) chain { return append(chain{c[0]}, c...) }},
+	{"only the line", func(c chain) chain { return chain{{"", c[0].file, c[0].line}} }},
+}
+
+// TestClasses makes mistakes in answers that the references confirm: at least one of them must then contradict, and no
+// class of differences may excuse it. Where the references contradict each other, a mistake may be what one of them says.
+func TestClasses(t *testing.T) {
+	for _, tool := range []string{binutils, elfutils} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skipf("%s is not installed: %v", tool, err)
+		}
+	}
+	_, n := addresses(t)
+	for _, s := range subjects(t) {
+		t.Run(s.name, func(t *testing.T) {
+			f, err := s.open()
+			if err != nil {
+				t.Skip(err)
+			}
+			a := askAll(t, &f, min(n, 1000))
+			for _, m := range mistakes {
+				made, missed, undecided := 0, 0, 0
+				for i := range a.addrs {
+					right := a.ours[i]
+					if len(right) == 0 || right[0].file == "" || !a.confirmed(i) {
+						continue // what is known by its symbol alone cannot be told from what is not known
+					}
+					a.ours[i] = m.make(slices.Clone(right))
+					if !slices.Equal(a.ours[i], right) {
+						made++
+						switch {
+						case a.confirmed(i): // by the other reference
+							undecided++
+						case !a.contradicted(i):
+							if missed++; missed <= 3 {
+								c := a.comparison(binutils, i)
+								t.Errorf("%s: %#x (%v): %v passes as %v", m.name, a.addrs[i], c.symbols, a.ours[i], right)
+							}
+						}
+					}
+					a.ours[i] = right
+				}
+				t.Logf("%-34s %5d of %5d noticed, %d confirmed by the other reference", m.name, made-missed, made, undecided)
+			}
+		})
+	}
+}
+
+// confirmed reports whether a reference says the same of the address i, word for word.
+func (a *answers) confirmed(i int) bool {
+	for _, said := range a.theirs {
+		if slices.Equal(said[i], a.ours[i]) {
+			return true
+		}
+	}
+	return false
+}
+
+// contradicted reports whether there is no explanation for what a reference says of the address i.
+func (a *answers) contradicted(i int) bool {
+	for tool := range a.theirs {
+		c := a.comparison(tool, i)
+		if _, ok := c.explained(); !ok {
+			return true
+		}
+	}
+	return false
+}
