@@ -2,9 +2,12 @@ package dwarf_test
 
 import (
 	"cmp"
+	"debug/dwarf"
+	"debug/elf"
 	"os/exec"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"pg_stat_backtrace/unwind/symbol"
@@ -111,4 +114,67 @@ func (a *aranges) at(addr uint64) (name string, ok bool) {
 		return "", false
 	}
 	return a.names[a.ranges[i-1].unit], true
+}
+
+// entries are the entries of functions as the standard library reads them.
+type entries struct {
+	t    testing.TB
+	data func() *dwarf.Data
+	// units are the ranges of the functions of each unit that was asked for.
+	units map[dwarf.Offset][][2]uint64
+}
+
+func entriesOf(t testing.TB, s *files) entries {
+	t.Helper()
+	file := s.debug
+	if s.twin != "" {
+		file = s.twin
+	}
+	return entries{t, sync.OnceValue(func() *dwarf.Data {
+		f, err := elf.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = f.Close() })
+		d, err := f.DWARF()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}), make(map[dwarf.Offset][][2]uint64)}
+}
+
+// at reports whether the entry of a function covers an address, also where that cannot be found out.
+func (e *entries) at(addr uint64) bool {
+	r := e.data().Reader()
+	unit, err := r.SeekPC(addr)
+	if err != nil {
+		return true
+	}
+	ranges, ok := e.units[unit.Offset]
+	if !ok {
+		ranges = e.functions(r)
+		e.units[unit.Offset] = ranges
+	}
+	return slices.ContainsFunc(ranges, func(r [2]uint64) bool { return addr >= r[0] && addr < r[1] })
+}
+
+// functions are the ranges of the functions of the unit that r stands in.
+func (e *entries) functions(r *dwarf.Reader) [][2]uint64 {
+	var all [][2]uint64
+	for {
+		entry, err := r.Next()
+		switch {
+		case err != nil:
+			e.t.Fatal(err)
+		case entry == nil || entry.Tag == dwarf.TagCompileUnit || entry.Tag == dwarf.TagPartialUnit:
+			return all
+		case entry.Tag == dwarf.TagSubprogram:
+			ranges, err := e.data().Ranges(entry)
+			if err != nil {
+				e.t.Fatal(err)
+			}
+			all = append(all, ranges...)
+		}
+	}
 }
