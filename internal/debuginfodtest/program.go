@@ -39,6 +39,21 @@ func Split(t testing.TB, exe string) Program {
 	return p
 }
 
+// Share moves what the debug files of two programs have in common to a third file, in a folder of its own, as dwz does
+// for a distribution. Both refer to a place where it is not. It returns the third file and its build-id.
+func Share(t testing.TB, a, b Program) (file, id string) {
+	t.Helper()
+	if _, err := exec.LookPath("dwz"); err != nil {
+		t.Skipf("no dwz: %v", err)
+	}
+	file = filepath.Join(t.TempDir(), "shared.debug")
+	run(t, "dwz", "-m", file, "-M", "/nonexistent/shared.debug", a.Debug, b.Debug)
+	if _, err := os.Stat(file); err != nil {
+		t.Fatalf("dwz found nothing in common: %v", err)
+	}
+	return file, BuildID(t, file)
+}
+
 // BuildID returns the build-id of a file, as the standard library reads it.
 func BuildID(t testing.TB, file string) string {
 	t.Helper()

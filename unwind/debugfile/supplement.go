@@ -76,6 +76,20 @@ func FindSupplement(debug *image.Image, path string, o Options) (Result, error) 
 	return Result{}, s.failure()
 }
 
+// OpenSupplement opens what may be the supplementary file of a debug file, wherever that is, and makes sure that it is
+// the one. The error is ErrNone, ErrMismatch or that of the file.
+func OpenSupplement(debug *image.Image, path string, o Options) (Result, error) {
+	link, ok := SupplementLink(debug)
+	if !ok {
+		return Result{}, fmt.Errorf("%s: no supplementary file named: %w", debug.Name(), ErrNone)
+	}
+	s := search{options: o, image: debug}
+	if r, ok := s.trySupplement(path, link); ok {
+		return r, nil
+	}
+	return Result{}, s.failure()
+}
+
 // paths returns the places where the supplementary file may be.
 func (l Link) paths(path string, folders []string) []string {
 	base := filepath.Base(l.Name)

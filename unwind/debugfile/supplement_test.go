@@ -73,3 +73,31 @@ func TestFindSupplement(t *testing.T) {
 		})
 	}
 }
+
+// TestOpenSupplement: a file whose place somebody else has told must be the right one, too.
+func TestOpenSupplement(t *testing.T) {
+	link := section(".gnu_debugaltlink", []byte("/opt/common\x00"), unhex(t, id))
+	for name, c := range map[string]struct {
+		debug, file []byte
+		err         error
+	}{
+		"good":        {makeELF("", link), makeELF(id, section(".x")), nil},
+		"other build": {makeELF("", link), makeELF(other, section(".x")), debugfile.ErrMismatch},
+		"absent":      {makeELF("", link), nil, debugfile.ErrNone},
+		"no link":     {makeELF("", section(".x")), makeELF(id, section(".x")), debugfile.ErrNone},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := &files{content: map[string][]byte{}}
+			if c.file != nil {
+				f.content["/cache/s"] = c.file
+			}
+			r, err := debugfile.OpenSupplement(openBytes(t, "debug", c.debug), "/cache/s", debugfile.Options{Open: f.Open})
+			if !errors.Is(err, c.err) || (r.Image == nil) != (err != nil) {
+				t.Fatalf("%q: %v", r.Path, err)
+			}
+			if err := r.Close(); err != nil || f.open != 0 {
+				t.Errorf("%v; %d files left open", err, f.open)
+			}
+		})
+	}
+}

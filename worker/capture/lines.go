@@ -44,7 +44,7 @@ func (l *lines) open(m *module, from *image.Image, path string, options debugfil
 	l.make = func() *dwarf.Data {
 		o := dwarf.Options{Cache: m.shared.cache, Spill: func() (dwarf.SpillFile, error) { return spill() }}
 		if _, linked := debugfile.SupplementLink(from); linked {
-			sup, err := debugfile.FindSupplement(from, path, options)
+			sup, err := m.supplement(from, path, options)
 			if err == nil {
 				o.Supplement, err = dwarf.New(sup.Image, o)
 			}

@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"io"
 	"path"
+	"slices"
 	"sync/atomic"
 	"time"
 
+	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/image"
 )
 
@@ -28,8 +30,10 @@ type remote struct {
 	next atomic.Pointer[module]
 	// again is when to ask for the file next, in Unix nanoseconds; 0: not at all, or a request is on its way.
 	again atomic.Int64
-	// renewed says that the file has arrived once already: should it be gone, it is not asked for at once.
-	renewed bool
+	// wanted is the build-id of the file that was asked for last: the module's own, or that of its supplementary file.
+	wanted atomic.Pointer[string]
+	// arrived are the builds whose files have arrived once already: should one be gone, it is not asked for at once.
+	arrived []string
 }
 
 // renewPause is after what time a file that was fetched and is gone is asked for once more.
@@ -44,25 +48,50 @@ func (m *module) fetched() (Fetched, bool) {
 	if f, err := OpenFetched(r.source.DebugFile(id), m.image); err == nil {
 		return f, true
 	}
-	if r.renewed {
-		r.again.Store(time.Now().Add(renewPause).UnixNano())
-	} else {
-		m.request()
-	}
+	m.want(id)
 	return Fetched{}, false
 }
 
-// request has the debug file fetched. When it has arrived, the module's successor is made, by the goroutine that
-// brings the news: no answer waits for its symbols to be read.
-func (m *module) request() {
-	m.remote.source.RequestDebugFile(m.image.BuildID(), func(arrived bool, again time.Time) {
+// want has a file fetched: now, or later if it had arrived before and is gone.
+func (m *module) want(id string) {
+	m.remote.wanted.Store(&id)
+	if slices.Contains(m.remote.arrived, id) {
+		m.remote.again.Store(time.Now().Add(renewPause).UnixNano())
+	} else {
+		m.request(id)
+	}
+}
+
+// supplement opens the file that dwz has moved parts of a debug file to: as it is installed, else as it was fetched. It
+// is asked for if it is neither, and a later answer may have it.
+func (m *module) supplement(debug *image.Image, path string, o debugfile.Options) (debugfile.Result, error) {
+	r, err := debugfile.FindSupplement(debug, path, o)
+	link, _ := debugfile.SupplementLink(debug)
+	if err == nil || m.remote.source == nil {
+		return r, err
+	}
+	if file := m.remote.source.DebugFile(link.ID); file != "" {
+		fetched, e := debugfile.OpenSupplement(debug, file, debugfile.Options{Open: openDebugFile})
+		if e == nil {
+			return fetched, nil
+		}
+		err = e
+	}
+	m.want(link.ID)
+	return r, err
+}
+
+// request has a file fetched. When it has arrived, the module's successor is made, by the goroutine that brings the
+// news: no answer waits for its symbols to be read.
+func (m *module) request(id string) {
+	m.remote.source.RequestDebugFile(id, func(arrived bool, again time.Time) {
 		if !arrived {
 			m.remote.again.Store(again.UnixNano())
 			return
 		}
 		next := &module{
 			image: m.image, name: m.name, arch: m.arch, path: m.path, root: m.root, shared: m.shared,
-			remote: remote{source: m.remote.source, renewed: true},
+			remote: remote{source: m.remote.source, arrived: append(slices.Clone(m.remote.arrived), id)},
 		}
 		next.cfiOnce.Do(func() { next.cfi = m.table() })
 		next.symbolTable()
@@ -77,7 +106,7 @@ func (m *module) latest() *module {
 		m = next
 	}
 	if at := m.remote.again.Load(); at != 0 && time.Now().UnixNano() >= at && m.remote.again.CompareAndSwap(at, 0) {
-		m.request()
+		m.request(*m.remote.wanted.Load())
 	}
 	return m
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -101,6 +102,60 @@ func TestDebuginfod(t *testing.T) {
 	checkOrder(t, &cached, want...)
 	if n := remote.asked[program.BuildID]; n != 1 {
 		t.Errorf("asked %d times", n)
+	}
+}
+
+// TestDebuginfodSupplement: dwz has moved parts of the debug file to another one. Either comes from the server, or the
+// debug file is installed and only what it refers to comes from there; the next answer has all names.
+func TestDebuginfodSupplement(t *testing.T) {
+	a := debuginfodtest.Build(t, "testdata/inlined.c", "-O2", "-gdwarf-4")
+	b := debuginfodtest.Build(t, "testdata/inlined.c", "-O3", "-gdwarf-4", "-DOTHER")
+	sup, supID := debuginfodtest.Share(t, a, b)
+	folder := t.TempDir()
+	installed := filepath.Join(folder, ".build-id", a.BuildID[:2], a.BuildID[2:]+".debug")
+	command(t, "mkdir", "-p", filepath.Dir(installed))
+	command(t, "cp", a.Debug, installed)
+	exe := filepath.Join(t.TempDir(), "inlined")
+	command(t, "cp", a.Exe, exe)
+	pid := start(t, exe)
+	bare := take(t, patient(t, capture.Config{DebugDirs: []string{folder}}), pid, capture.Options{})
+	if slices.Equal(places(&bare), inlinedStack) {
+		t.Fatal("nothing of what is looked for is in the supplementary file")
+	}
+	for name, cfg := range map[string]capture.Config{
+		"both from the server": {DebugDirs: []string{t.TempDir()}},
+		"debug file installed": {DebugDirs: []string{folder}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			served := t.TempDir()
+			ids := []string{supID}
+			command(t, "cp", sup, served)
+			if cfg.DebugDirs[0] != folder {
+				command(t, "cp", a.Debug, served)
+				ids = append(ids, a.BuildID)
+			}
+			server := debuginfodtest.Start(t, served, ids...)
+			remote := announce(t, server.URL)
+			cfg.Remote = remote
+			c := patient(t, cfg)
+			first := take(t, c, pid, capture.Options{})
+			if slices.Equal(places(&first), inlinedStack) {
+				t.Error("an answer has waited for the server")
+			}
+			remote.arrival(t)
+			second := take(t, c, pid, capture.Options{})
+			if got := places(&second); !slices.Equal(got, inlinedStack) {
+				t.Errorf("got  %q\nwant %q", got, inlinedStack)
+			}
+			if n := remote.asked[a.BuildID] + remote.asked[supID]; n != 1 {
+				t.Errorf("asked %d times", n)
+			}
+			other := patient(t, capture.Config{DebugDirs: cfg.DebugDirs, Remote: announceAt(t, remote.Dir())})
+			cached := take(t, other, pid, capture.Options{})
+			if got := places(&cached); !slices.Equal(got, inlinedStack) {
+				t.Errorf("with the files in the cache: %q", got)
+			}
+		})
 	}
 }
 

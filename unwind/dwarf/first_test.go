@@ -1,0 +1,120 @@
+package dwarf_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+)
+
+// What the first use of a debug file may cost, and a later one.
+const (
+	firstTime   = 200 * time.Millisecond
+	firstMemory = 100 << 20
+	laterTime   = 50 * time.Microsecond
+)
+
+// envFirst makes the test program look up addresses in a file and tell what that has cost.
+const envFirst = "DWARF_TEST_FIRST"
+
+// cost is what a process of its own has measured.
+type cost struct {
+	first, later time.Duration
+	memory       int // bytes that the process has had at most, more than before
+}
+
+// TestFirstUse measures the first look-up in a debug file, in a process of its own, whose memory is nobody else's: of
+// PostgreSQL, if there is one with debugging information, and of the files in PGSB_FIRST_FILES.
+func TestFirstUse(t *testing.T) {
+	if file := os.Getenv(envFirst); file != "" {
+		measureFirst(t, file)
+		return
+	}
+	all := filepath.SplitList(os.Getenv("PGSB_FIRST_FILES"))
+	if bin := os.Getenv("PGSB_DEBUG_BINDIR"); bin != "" {
+		all = append(all, filepath.Join(bin, "postgres"))
+	}
+	if len(all) == 0 {
+		t.Skip("neither PGSB_DEBUG_BINDIR (scripts/debug-postgresql.sh) nor PGSB_FIRST_FILES is set: nothing to measure")
+	}
+	for _, file := range all {
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			info, err := os.Stat(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			best := cost{first: time.Hour}
+			for range 3 { // the first time the file may have to come from the disk
+				if c := askFirst(t, file); c.first < best.first {
+					best = c
+				}
+			}
+			t.Logf("%d MB: first look-up %v, %d MB; then %v each",
+				info.Size()>>20, best.first.Round(time.Millisecond), best.memory>>20, best.later)
+			if best.first > firstTime || best.memory > firstMemory || best.later > laterTime {
+				t.Errorf("more than %v, %d MB, %v", firstTime, firstMemory>>20, laterTime)
+			}
+		})
+	}
+}
+
+// askFirst runs the measurement in a process of its own.
+func askFirst(t *testing.T, file string) cost {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestFirstUse$", "-test.v")
+	cmd.Env = append(os.Environ(), envFirst+"="+file)
+	out, err := cmd.CombinedOutput()
+	_, said, ok := strings.Cut(string(out), "cost ")
+	f := strings.Fields(said)
+	if err != nil || !ok || len(f) < 3 {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	return cost{
+		first: time.Duration(number(t, f[0])), later: time.Duration(number(t, f[1])), memory: number(t, f[2]),
+	}
+}
+
+func number(t *testing.T, s string) int {
+	t.Helper()
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// measureFirst looks up addresses: one, all, and all once more.
+func measureFirst(t *testing.T, file string) {
+	addrs := randomAddresses(t, file, 2000)
+	before := peak(t)
+	began := time.Now()
+	d := openData(t, file)
+	if _, err := d.Frames(addrs[len(addrs)/2]); err != nil {
+		t.Fatal(err)
+	}
+	first, after := time.Since(began), peak(t)
+	addrs = addrs[:20] // as a stack has them
+	for range 2 {
+		began = time.Now()
+		for _, addr := range addrs {
+			if _, err := d.Frames(addr); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	t.Logf("cost %d %d %d", first.Nanoseconds(), time.Since(began).Nanoseconds()/int64(len(addrs)), after-before)
+}
+
+// peak is the most memory that this process has had, in bytes (VmHWM).
+func peak(t *testing.T) int {
+	t.Helper()
+	data, err := os.ReadFile("/proc/self/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(data), "VmHWM:")
+	return number(t, strings.Fields(rest)[0]) << 10
+}
