@@ -198,11 +198,11 @@ func (t *Table) All() iter.Seq[Symbol] {
 }
 
 // Coverage counts the functions that the call frame information knows, given as ranges [start, end), and those of them
-// that have a name.
-func (t *Table) Coverage(fdes iter.Seq2[uint64, uint64]) (named, total int) {
+// that have a name. other tells whether somebody else names what begins at an address and has no symbol.
+func (t *Table) Coverage(fdes iter.Seq2[uint64, uint64], other func(addr uint64) bool) (named, total int) {
 	for start, end := range fdes {
 		total++
-		if _, ok := t.Lookup(start, start, end); ok {
+		if _, ok := t.Lookup(start, start, end); ok || other(start) {
 			named++
 		}
 	}

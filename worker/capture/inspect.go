@@ -96,11 +96,24 @@ func (m *Image) DebugOptions() debugfile.Options {
 	return debugfile.Options{Root: m.module.root, Open: openDebugFile}
 }
 
+// GoFunctions is the number of functions in the table that Go's linker puts into every program, 0 if there is none. It
+// has their names and lines.
+func (m *Image) GoFunctions() int {
+	if t := m.module.goTable(); t != nil {
+		return t.Functions()
+	}
+	return 0
+}
+
 // Coverage counts the functions that the call frame information lists, and
 // those of them that the symbols of the image itself and of its debug files
-// name.
+// name, or Go's table. A Go program without call frame information has the
+// functions of that table.
 func (m *Image) Coverage(debug ...*image.Image) (named, total int, err error) {
-	table := m.module.table()
+	table, golang := m.module.table(), m.module.goTable()
+	if table == nil && golang != nil {
+		return golang.Functions(), golang.Functions(), nil
+	}
 	if table == nil {
 		return 0, 0, fmt.Errorf("%s: no call frame information", m.Name())
 	}
@@ -112,6 +125,12 @@ func (m *Image) Coverage(debug ...*image.Image) (named, total int, err error) {
 				return
 			}
 		}
+	}, func(addr uint64) bool {
+		if golang == nil {
+			return false
+		}
+		_, err := golang.Find(addr)
+		return err == nil
 	})
 	return named, total, nil
 }

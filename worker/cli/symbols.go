@@ -37,11 +37,11 @@ arguments it looks at the postmaster of the server that -D or libpq's defaults
 lead to. Nothing is stopped.
 
 FROM is .symtab (the image has all its symbols), "debug file" (an installed one),
-debuginfod (one that was fetched), .gnu_debugdata, .dynsym (exported functions
-only) or nothing. The functions counted are those that the image's call frame
-information lists. With --fetch, the debug files that are missing are fetched from
-the debuginfod servers first; captures of this user, and a worker with the same
-cache, then find them.`,
+debuginfod (one that was fetched), "Go's table" (which every Go program has),
+.gnu_debugdata, .dynsym (exported functions only) or nothing. The functions
+counted are those that the image's call frame information lists. With --fetch,
+the debug files that are missing are fetched from the debuginfod servers first;
+captures of this user, and a worker with the same cache, then find them.`,
 		Example: `  pg_stat_backtrace symbols -D /var/lib/postgresql/15/main
   pg_stat_backtrace symbols 4711
   pg_stat_backtrace symbols /usr/lib/postgresql/15/bin/postgres
@@ -220,11 +220,15 @@ func fetchMissing(ctx context.Context, client *debuginfod.Client, images []symbo
 	come := false
 	for i := range images {
 		m := &images[i]
-		if m.Complete() || m.BuildID == "" || m.FetchedFile != "" || ctx.Err() != nil {
+		id := m.BuildID
+		if m.FetchedFile != "" || m.MissingSupplement != "" {
+			id = m.MissingSupplement
+		}
+		if m.Complete() || id == "" || ctx.Err() != nil {
 			continue
 		}
 		bar.begin(m.Name)
-		_, err := client.Fetch(ctx, debuginfod.DebugInfo, m.BuildID)
+		_, err := client.Fetch(ctx, debuginfod.DebugInfo, id)
 		bar.end(err)
 		come = come || err == nil
 	}

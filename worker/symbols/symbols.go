@@ -8,6 +8,7 @@ package symbols
 
 import (
 	"errors"
+	"fmt"
 	"path"
 	"strings"
 
@@ -41,12 +42,17 @@ type Image struct {
 	Symtab    bool `json:"symtab"`
 	DynSym    bool `json:"dynsym"`
 	DebugData bool `json:"debugdata"`
+	// GoTable says that there is the table of names and lines that Go's linker puts into every program.
+	GoTable bool `json:"gopclntab,omitempty"`
 	// DebugFile is the installed debug file, HowFound the way to it (build-id or debuglink), Supplement the file that dwz
-	// moved parts of it to, FetchedFile the one in the debuginfod cache; "" if there is none.
+	// moved parts of it to, FetchedFile the one in the debuginfod cache; "" if there is none. MissingSupplement is the
+	// build-id of the supplementary file that one of them needs and that is nowhere.
 	DebugFile   string `json:"debug_file,omitempty"`
 	HowFound    string `json:"how_found,omitempty"`
 	Supplement  string `json:"supplement,omitempty"`
 	FetchedFile string `json:"fetched_file,omitempty"`
+
+	MissingSupplement string `json:"missing_supplement,omitempty"`
 	// Deleted: the file was removed or replaced since the process mapped it. InMemory: it cannot be read, only what is
 	// mapped of it.
 	Deleted  bool `json:"deleted,omitempty"`
@@ -63,7 +69,7 @@ type Image struct {
 // Complete reports whether there is nothing more to get: there is full debug information, which has lines too.
 // Functions that have no name even so, as some written in assembler, never get one.
 func (m *Image) Complete() bool {
-	return m.Lines && (m.Symtab || m.DebugFile != "" || m.FetchedFile != "" || m.Named == m.Functions)
+	return m.Lines && m.MissingSupplement == "" && (m.Symtab || m.DebugFile != "" || m.FetchedFile != "" || m.Named == m.Functions)
 }
 
 // Share is the part of the functions that has a name, in percent, and never 100 unless all have one.
@@ -114,23 +120,24 @@ func inspect(m *capture.Image, fetched Fetched) Image {
 	out := Image{
 		Name: path.Base(m.Path), Path: m.Path, BuildID: m.BuildID(), Deleted: m.Deleted, InMemory: m.InMemory,
 		Symtab: m.HasSection(".symtab"), DynSym: m.HasSection(".dynsym"), DebugData: m.HasSection(".gnu_debugdata"),
-		Lines: m.HasSection(".debug_line"), root: m.Root(),
+		GoTable: m.GoFunctions() > 0, root: m.Root(),
 	}
+	out.Lines = out.GoTable || m.HasSection(".debug_line")
 	var debug []*image.Image
 	if d, ok := out.installed(m); ok {
 		defer func() { _ = d.Close() }()
 		debug = append(debug, d.Image)
-	}
-	if fetched != nil && out.BuildID != "" {
-		if file := fetched.DebugFile(out.BuildID); file != "" {
-			if d, err := capture.OpenFetched(file, m.Image); err != nil {
-				out.Problems = append(out.Problems, err.Error())
-			} else {
-				defer func() { _ = d.Close() }()
-				debug = append(debug, d.Image)
-				out.FetchedFile = file
-			}
+		if d.How != debugfile.ByDebugData {
+			out.findSupplement(d.Image, d.Path, m.DebugOptions(), fetched)
 		}
+	}
+	if d, ok := out.fetched(m, fetched); ok {
+		defer func() { _ = d.Close() }()
+		debug = append(debug, d.Image)
+		out.findSupplement(d.Image, d.Path, debugfile.Options{Open: m.DebugOptions().Open}, fetched)
+	}
+	if len(debug) == 0 {
+		out.findSupplement(m.Image, m.Path, m.DebugOptions(), fetched)
 	}
 	for _, d := range debug {
 		out.Lines = out.Lines || d.HasSection(".debug_line")
@@ -144,8 +151,7 @@ func inspect(m *capture.Image, fetched Fetched) Image {
 
 // installed finds the debug file on this host.
 func (m *Image) installed(img *capture.Image) (debugfile.Result, bool) {
-	o := img.DebugOptions()
-	d, err := debugfile.Find(img.Image, img.Path, o)
+	d, err := debugfile.Find(img.Image, img.Path, img.DebugOptions())
 	if err != nil {
 		if !errors.Is(err, debugfile.ErrNone) || strings.Contains(err.Error(), "\n") {
 			m.Problems = append(m.Problems, err.Error()) // there is something, and it is not used
@@ -155,18 +161,47 @@ func (m *Image) installed(img *capture.Image) (debugfile.Result, bool) {
 	for _, skipped := range d.Skipped {
 		m.Problems = append(m.Problems, skipped.Error())
 	}
-	if d.How == debugfile.ByDebugData {
-		return d, true
-	}
-	m.DebugFile, m.HowFound = d.Path, string(d.How)
-	if _, ok := debugfile.SupplementLink(d.Image); !ok {
-		return d, true
-	}
-	if s, err := debugfile.FindSupplement(d.Image, d.Path, o); err == nil {
-		m.Supplement = s.Path
-		_ = s.Close()
-	} else {
-		m.Problems = append(m.Problems, err.Error())
+	if d.How != debugfile.ByDebugData {
+		m.DebugFile, m.HowFound = d.Path, string(d.How)
 	}
 	return d, true
+}
+
+// fetched opens the debug file that was fetched.
+func (m *Image) fetched(img *capture.Image, from Fetched) (capture.Fetched, bool) {
+	if from == nil || m.BuildID == "" {
+		return capture.Fetched{}, false
+	}
+	file := from.DebugFile(m.BuildID)
+	if file == "" {
+		return capture.Fetched{}, false
+	}
+	d, err := capture.OpenFetched(file, img.Image)
+	if err != nil {
+		m.Problems = append(m.Problems, err.Error())
+		return d, false
+	}
+	m.FetchedFile = file
+	return d, true
+}
+
+// findSupplement finds the supplementary file of a debug file, on this host or among those that were fetched.
+func (m *Image) findSupplement(debug *image.Image, at string, o debugfile.Options, from Fetched) {
+	link, ok := debugfile.SupplementLink(debug)
+	if !ok {
+		return
+	}
+	s, err := debugfile.FindSupplement(debug, at, o)
+	if err != nil && from != nil {
+		if file := from.DebugFile(link.ID); file != "" {
+			s, err = debugfile.OpenSupplement(debug, file, debugfile.Options{Open: o.Open})
+		}
+	}
+	if err != nil {
+		m.MissingSupplement = link.ID
+		m.Problems = append(m.Problems, fmt.Sprintf("without the supplementary file %s names are missing: %v", link.Name, err))
+		return
+	}
+	m.Supplement, m.MissingSupplement = s.Path, ""
+	_ = s.Close()
 }

@@ -29,6 +29,11 @@ func (c cached) DebugFile(id string) string {
 	return ""
 }
 
+// files are fetched files by build-id.
+type files map[string]string
+
+func (f files) DebugFile(id string) string { return f[id] }
+
 const source = "../debuginfod/testdata/program.c"
 
 // start runs a program until it has written a byte.
@@ -144,6 +149,45 @@ func TestSources(t *testing.T) {
 		t.Errorf("a debug file of another build: %+v, %v", wrong, err)
 	}
 	checkTable(t, []symbols.Image{bare, fetched, whole, wrong})
+}
+
+// TestGoProgram: this program itself has Go's table, which names all of its functions.
+func TestGoProgram(t *testing.T) {
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stripped := filepath.Join(t.TempDir(), "stripped")
+	if out, err := exec.CommandContext(t.Context(), "strip", "-o", stripped, exe).CombinedOutput(); err != nil {
+		t.Fatalf("strip: %v\n%s", err, out)
+	}
+	m, err := symbols.OfFile(stripped, nil)
+	if err != nil || !m.GoTable || m.Symtab || !m.Lines || m.Functions < 1000 || m.Named != m.Functions || !m.Complete() {
+		t.Errorf("%+v, %v", m, err)
+	}
+	checkTable(t, []symbols.Image{m})
+}
+
+// TestSupplement: what dwz has moved parts to is found where it was fetched to, and missed where it is nowhere.
+func TestSupplement(t *testing.T) {
+	a := debuginfodtest.Build(t, source, "-O1", "-gdwarf-4")
+	b := debuginfodtest.Build(t, source, "-O2", "-gdwarf-4")
+	file, id := debuginfodtest.Share(t, a, b)
+	for name, c := range map[string]struct {
+		from    files
+		missing string
+	}{
+		"nowhere": {files{a.BuildID: a.Debug}, id},
+		"fetched": {files{a.BuildID: a.Debug, id: file}, ""},
+		"another": {files{a.BuildID: a.Debug, id: b.Debug}, id},
+	} {
+		m, err := symbols.OfFile(a.Exe, c.from)
+		if err != nil || m.FetchedFile != a.Debug || m.MissingSupplement != c.missing || m.Complete() != (c.missing == "") ||
+			(m.Supplement == file) != (c.missing == "") || len(m.Problems) > 0 != (c.missing != "") {
+			t.Errorf("%s: %+v, %v", name, m, err)
+		}
+		checkTable(t, []symbols.Image{m})
+	}
 }
 
 // TestInstalled: a debug file beside the program, found by its debug link, and one that does not fit any more.

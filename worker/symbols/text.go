@@ -50,6 +50,7 @@ func (m *Image) sources() string {
 	add(m.Symtab, ".symtab")
 	add(m.DebugFile != "", "debug file")
 	add(m.FetchedFile != "", "debuginfod")
+	add(m.GoTable, "Go's table")
 	add(m.DebugData, ".gnu_debugdata")
 	add(m.DynSym && !m.Symtab, ".dynsym")
 	if len(s) == 0 {
