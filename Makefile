@@ -91,6 +91,10 @@ check-tap: ## Run the TAP tests (PROVE_TESTS)
 check-soak: ## Run the tests against other unwinders and of random stacks for as long as they can say something new
 	scripts/check.sh soak
 
+.PHONY: check-names
+check-names: ## Compare names, lines and inlined calls with addr2line, libunwind and eu-stack, at length (builds a PostgreSQL with -g)
+	scripts/check.sh names
+
 .PHONY: check-foreign
 check-foreign: ## As root: stacks of another distribution's PostgreSQL in a folder made by debootstrap (FOREIGN_SUITE, FOREIGN_VERSION)
 	scripts/check-foreign.sh

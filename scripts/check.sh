@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check.sh STAGE...: run tests. Stages: vet, lint, go (with the race detector), go-short, soak (hours), regress
 # (pg_regress), tap, contract (the Go tests of the SQL contract, on one server), support-table (writes README.md's table
-# of supported versions from the end-to-end tests).
+# of supported versions from the end-to-end tests), names (every name and line compared with other tools, at length).
 # What is missing is fetched first. Ends with the number of tests of each stage; the exit status says whether all passed.
 
 # shellcheck source=scripts/lib.sh
@@ -62,6 +62,16 @@ go_tests() {
 	result "$stage" $status "$(tail -n 1 "$log")"
 }
 
+# built_debug_postgresql lets the tests use the PostgreSQL with debugging information, if it has been built: that takes
+# minutes, which only those stages spend that cannot do without.
+built_debug_postgresql() {
+	if [[ -e $CACHE/debug-postgresql/.complete ]]; then
+		export PGSB_DEBUG_BINDIR=$CACHE/debug-postgresql/install/bin
+	else
+		note "no PostgreSQL with debugging information: make check-names builds one, and compares its lines"
+	fi
+}
+
 # The packages whose tests are about SQL, and run on every version; those of the others run on the native server and the
 # newest version (`make check-soak` has all).
 CONTRACT=(./internal/e2e ./worker/policy ./worker/queue ./worker/spool)
@@ -80,6 +90,7 @@ stage_go() {
 	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./... | grep -vE '/(internal/e2e|worker/(policy|queue|spool))$')
 	newest=${VERSION_BINS%:}
 	export PGSB_TEST_BINDIRS=${given:-${newest:+${newest##*:}:}$PG_BIN}
+	built_debug_postgresql
 	go_tests go "${race[@]}"
 }
 
@@ -121,6 +132,17 @@ stage_soak() {
 	need_server
 	export PGSB_SNAPSHOTS=${PGSB_SNAPSHOTS:-10000} PGSB_ORACLE_SLOW=1 STACKORACLE_RANDOM=${STACKORACLE_RANDOM:-100}
 	go_tests soak -count=1 -timeout 3h -v -run 'RandomSnapshots|Oracle|TestBusy|TestPostgres'
+}
+
+# stage_names compares lines and inlined calls at some 300,000 addresses, among them those of a PostgreSQL with debugging
+# information, and the names of stripped servers of every version.
+stage_names() {
+	need_server
+	make_version_trees
+	PGSB_DEBUG_BINDIR=$("$TOP/scripts/debug-postgresql.sh")
+	export PGSB_DEBUG_BINDIR PGSB_ORACLE_ADDRESSES=${PGSB_ORACLE_ADDRESSES:-50000} PGSB_TEST_NAMES=${PGSB_TEST_NAMES:-100}
+	PACKAGES=(./unwind/dwarf ./unwind/symbol ./worker/capture)
+	go_tests names -count=1 -timeout 1h -v -run 'TestOracle|TestGo$|TestFirstUse|TestStrippedNamesAgree|TestNoWrongName'
 }
 
 # stage_regress runs pg_regress against a throw-away server with a worker.

@@ -1,0 +1,266 @@
+package capture_test
+
+import (
+	"context"
+	"fmt"
+	"io/fs"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// strippedTree copies a server and strips programs and libraries of the copy as Debian's dh_strip does; it returns the
+// folder of the programs.
+func strippedTree(t *testing.T, binDir string) string {
+	t.Helper()
+	tree := t.TempDir()
+	command(t, "chmod", "-R", "a+rX", filepath.Dir(tree))
+	command(t, "cp", "-rL", filepath.Dir(binDir)+"/.", tree)
+	bin := filepath.Join(tree, filepath.Base(binDir))
+	files := []string{filepath.Join(bin, "postgres")}
+	err := filepath.WalkDir(tree, func(path string, e fs.DirEntry, err error) error {
+		if err == nil && !e.IsDir() && strings.Contains(e.Name(), ".so") {
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		kind := []string{"--strip-unneeded"}
+		if filepath.Dir(file) == bin {
+			kind = nil
+		}
+		command(t, "strip", append(kind, "--remove-section=.comment", "--remove-section=.note", file)...)
+	}
+	return bin
+}
+
+// sleepers are what sessions of the server sleep in.
+var sleepers = []string{
+	`SELECT sleeps(3)`,
+	`SELECT count(*) FROM (SELECT g, pg_sleep(1000) FROM generate_series(1, 3) g ORDER BY g DESC) s`,
+	`UPDATE held SET n = 2`, // waits for a lock
+	`INSERT INTO fires VALUES (1)`,
+	`DO $$ DECLARE v text := pg_sleep(1000)::text; BEGIN NULL; END $$`,
+	`SELECT pg_advisory_lock(1)`,
+	`WITH RECURSIVE r AS (SELECT 1 AS n UNION ALL SELECT n + 1 FROM r WHERE pg_sleep(1000) IS NOT NULL) SELECT * FROM r`,
+}
+
+// runners are what busy sessions do, again and again.
+var runners = []string{
+	`DO $$ BEGIN LOOP PERFORM count(*) FROM generate_series(1, 2000) a JOIN generate_series(1, 2000) b ON a = b;
+	PERFORM regexp_replace(md5(random()::text), '(\w)(\d)+', '\2\1', 'g') FROM generate_series(1, 100); END LOOP; END $$`,
+	`DO $$ BEGIN LOOP PERFORM jsonb_agg(jsonb_build_object('k', g, 'v', g::numeric / 7)) FROM generate_series(1, 500) g;
+	PERFORM string_agg(g::text, ',' ORDER BY g::text) FROM generate_series(1, 500) g; END LOOP; END $$`,
+	`DO $$ BEGIN LOOP BEGIN DELETE FROM work; INSERT INTO work SELECT g, g::text FROM generate_series(1, 300) g;
+	UPDATE work SET v = v || 'x'; PERFORM * FROM work WHERE k = 7; PERFORM 1 / (SELECT 0); EXCEPTION WHEN others THEN NULL;
+	END; END LOOP; END $$`,
+}
+
+const wrongNameSQL = `
+CREATE TABLE held (n int); INSERT INTO held VALUES (1);
+CREATE TABLE fires (n int);
+CREATE TABLE work (k int PRIMARY KEY, v text);
+CREATE FUNCTION sleeps(n int) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN IF n > 0 THEN RETURN sleeps(n - 1); END IF; PERFORM pg_sleep(1000); RETURN 0; END $$;
+CREATE FUNCTION fired() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1000); RETURN NEW; END $$;
+CREATE TRIGGER t BEFORE INSERT ON fires FOR EACH ROW EXECUTE FUNCTION fired();`
+
+// sessions starts what sleeps and what runs, and returns the processes of either: with those that sleep also all of the
+// server's own.
+func sessions(t *testing.T, server *pgtest.Server) (asleep, busy []int) {
+	t.Helper()
+	control := server.Connect(t, server.User, "postgres")
+	if _, err := control.Exec(t.Context(), wrongNameSQL+`BEGIN; UPDATE held SET n = 3; SELECT pg_advisory_lock(1)`); err != nil {
+		t.Fatal(err)
+	}
+	running := make(map[int]bool)
+	for i, sql := range append(sleepers, runners...) {
+		conn := server.Connect(t, server.User, "postgres")
+		pid := int(conn.PgConn().PID())
+		if running[pid] = i >= len(sleepers); running[pid] {
+			busy = append(busy, pid)
+		}
+		go func() { _, _ = conn.Exec(context.Background(), sql) }() // ends with the server
+	}
+	pgtest.Wait(t, "the sessions that sleep", func() bool {
+		n := 0
+		err := server.Connect(t, server.User, "postgres").QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE wait_event IN ('PgSleep', 'transactionid', 'advisory') AND state = 'active'`).Scan(&n)
+		return err == nil && n == len(sleepers)
+	})
+	pids, err := procfs.Children(server.PostmasterPID())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, pid := range pids {
+		if !running[pid] {
+			asleep = append(asleep, pid)
+		}
+	}
+	return asleep, busy
+}
+
+// moments is how many random moments of each busy session are looked at: PGSB_TEST_NAMES, else 5.
+func namedMoments(t *testing.T) int {
+	t.Helper()
+	s := os.Getenv("PGSB_TEST_NAMES")
+	if s == "" {
+		return 5
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// TestNoWrongName captures the processes of a stripped server, asleep and at random moments. The same files before they
+// were stripped say what each frame is called. The same stacks, of the process that stands still meanwhile, are named by
+// libunwind and by eu-stack.
+func TestNoWrongName(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts servers: not with -short")
+	}
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		n := newNaming(t, binDir)
+		server := pgtest.Start(t, strippedTree(t, binDir), pgtest.Options{})
+		asleep, busy := sessions(t, server)
+		for _, pid := range append(asleep, server.PostmasterPID()) {
+			n.look(t, pid)
+		}
+		for range namedMoments(t) {
+			for _, pid := range busy {
+				time.Sleep(time.Duration(rand.IntN(20_000)) * time.Microsecond) //nolint:gosec // moments, no secrets
+				n.stopped(t, pid)
+			}
+		}
+		n.report(t)
+	})
+}
+
+// naming compares names of frames.
+type naming struct {
+	c         *capture.Capturer
+	truth     map[string]elfTruth // by module
+	libunwind string
+	stacks    int
+	ours      outcome
+	others    map[string]*outcome
+}
+
+func newNaming(t *testing.T, binDir string) *naming {
+	t.Helper()
+	n := &naming{
+		c: patient(t, capture.Config{}), truth: truthOf(t, binDir), libunwind: buildLibunwind(t),
+		others: map[string]*outcome{"libunwind": {}, "eu-stack": {}},
+	}
+	if len(n.truth["postgres"].symbols) == 0 {
+		t.Skipf("%s/postgres has no .symtab: set PGSB_TEST_BINDIRS to a server that is not stripped", binDir)
+	}
+	return n
+}
+
+// stopped looks at a process that runs, while SIGSTOP holds it.
+func (n *naming) stopped(t *testing.T, pid int) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(pid, syscall.SIGCONT) }()
+	pgtest.Wait(t, "a stopped process", func() bool {
+		stat, err := procfs.ReadStat(pid)
+		return err == nil && stat.State == 'T'
+	})
+	n.look(t, pid)
+}
+
+// look has all name the frames of a process.
+func (n *naming) look(t *testing.T, pid int) {
+	t.Helper()
+	tr, err := n.c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+	if err != nil {
+		t.Fatalf("process %d: %v", pid, err)
+	}
+	n.stacks++
+	theirs := map[string]map[uint64]string{
+		"libunwind": libunwindNames(t, n.libunwind, pid), "eu-stack": euStackNames(t, pid),
+	}
+	frames := tr.Threads[0].Frames
+	for i := range frames {
+		f := &frames[i]
+		truth, ok := n.truth[f.Module]
+		if !ok || f.Inlined {
+			continue
+		}
+		names := truth.at(lookupAddress(frames, i))
+		if !n.ours.add(f.Function, names) {
+			t.Errorf("process %d, frame %d: %s+%#x is called %s, but is in %v", pid, i, f.Module, f.ModuleOffset, f.Function, names)
+		}
+		for tool, o := range n.others {
+			if name, ok := theirs[tool][f.Address]; ok {
+				o.add(name, names)
+			} else {
+				o.absent++
+			}
+		}
+	}
+}
+
+func (n *naming) report(t *testing.T) {
+	t.Helper()
+	t.Logf("%d stacks, %d frames in stripped files:", n.stacks, n.ours.total())
+	t.Logf("    %-10s %s", "ours", n.ours)
+	for tool, o := range n.others {
+		t.Logf("    %-10s %s", tool, o)
+	}
+	if n.ours.named == 0 || n.ours.unnamed == 0 {
+		t.Errorf("the stacks are not what this test needs: %s", n.ours)
+	}
+}
+
+// outcome counts names of frames.
+type outcome struct{ named, unnamed, wrong, absent int }
+
+// add counts a name, given those that the address really has; false if it is wrong.
+func (o *outcome) add(name string, truth []string) bool {
+	switch {
+	case name == "":
+		o.unnamed++
+	case containsName(truth, name):
+		o.named++
+	default:
+		o.wrong++
+		return false
+	}
+	return true
+}
+
+func (o *outcome) total() int { return o.named + o.unnamed + o.wrong + o.absent }
+
+func (o outcome) String() string {
+	share := func(n int) string { return fmt.Sprintf("%d (%.1f %%)", n, 100*float64(n)/float64(max(o.total(), 1))) }
+	return fmt.Sprintf("named %s, unnamed %s, wrong %s, not reached %s",
+		share(o.named), share(o.unnamed), share(o.wrong), share(o.absent))
+}
+
+// lookupAddress is the address in the module that decides on a frame's name: return addresses lie behind the call.
+func lookupAddress(frames []trace.Frame, i int) uint64 {
+	if i == 0 || strings.Contains(frames[i].Note, "signal") || strings.Contains(frames[i-1].Note, "signal") {
+		return frames[i].ModuleOffset
+	}
+	return frames[i].ModuleOffset - 1
+}
