@@ -25,12 +25,12 @@ var mistakes = []struct {
 
 // makeMistakes makes mistakes in the answers that a reference confirms, but for at most n of them: at least one of the
 // references must then contradict, and no class of differences may excuse it. Where the references contradict each
-// other, a mistake may be what one of them says.
-func (a *answers) makeMistakes(t *testing.T, n int) {
+// other, a mistake may be what one of them says. It returns how many were made and noticed, unless the test has failed.
+func (a *answers) makeMistakes(t *testing.T, n int) (total int) {
 	t.Helper()
 	if len(a.theirs) < len(tools) || a.judge == nil {
 		t.Log("one of the tools is not installed: not tried with mistakes")
-		return
+		return 0
 	}
 	step := max(len(a.addrs)/n, 1)
 	for _, m := range mistakes {
@@ -54,7 +54,9 @@ func (a *answers) makeMistakes(t *testing.T, n int) {
 			a.ours[i] = right
 		}
 		t.Logf("    %6d times %s: noticed, but for %d that the other reference confirms", made, m.name, undecided)
+		total += made - undecided
 	}
+	return total
 }
 
 // confirmed reports whether a reference says the same of the address i, word for word.

@@ -179,11 +179,17 @@ func (a *answers) comparison(tool string, i int) comparison {
 	return c
 }
 
+// sum is what is told of several files.
+type sum struct {
+	addresses, equal, answers, mistakes int
+}
+
 // compare asks all about the addresses. A difference that belongs to no class is an error, and so is a class that
 // excuses a mistake.
-func compare(t *testing.T, name string, s *files, n int) (equal, total int) {
+func compare(t *testing.T, name string, s *files, n int) sum {
 	t.Helper()
 	a := askAll(t, s, n)
+	total := sum{addresses: n}
 	for tool := range a.theirs {
 		count := tally{total: len(a.addrs), classes: make([]int, len(classes))}
 		for i, addr := range a.addrs {
@@ -194,10 +200,10 @@ func compare(t *testing.T, name string, s *files, n int) (equal, total int) {
 			}
 		}
 		count.log(t, name, tool)
-		equal, total = equal+count.equal, total+count.total
+		total.equal, total.answers = total.equal+count.equal, total.answers+count.total
 	}
-	a.makeMistakes(t, 300)
-	return equal, total
+	total.mistakes = a.makeMistakes(t, 300)
+	return total
 }
 
 // explained returns the class of a difference: -1 for none, false if there is no class for it.
@@ -225,7 +231,7 @@ func (n *tally) add(c *comparison) bool {
 
 func (n *tally) log(t *testing.T, name, tool string) {
 	t.Helper()
-	figure.Printf(t, "%-24s %-13s %6d of %6d equal (%.2f %%), unexplained %d",
+	t.Logf("%-24s %-13s %6d of %6d equal (%.2f %%), unexplained %d",
 		name, tool, n.equal, n.total, 100*float64(n.equal)/float64(max(n.total, 1)), n.unexplained)
 	for i, count := range n.classes {
 		if count > 0 {
@@ -256,7 +262,7 @@ func TestOracle(t *testing.T) {
 		t.Skip("addr2line is not installed: nothing to compare with")
 	}
 	machine, made := addresses(t)
-	equal, total, asked := 0, 0, 0
+	var total sum
 	for _, s := range subjects(t) {
 		t.Run(s.name, func(t *testing.T) {
 			f, err := s.open()
@@ -267,12 +273,16 @@ func TestOracle(t *testing.T) {
 			if s.machine {
 				n = machine
 			}
-			e, all := compare(t, s.name, &f, n)
-			equal, total, asked = equal+e, total+all, asked+n
+			one := compare(t, s.name, &f, n)
+			total.addresses += one.addresses
+			total.equal += one.equal
+			total.answers += one.answers
+			total.mistakes += one.mistakes
 		})
 	}
-	t.Logf("%d addresses; %d of %d answers equal to those of the references (%.2f %%), the others explained",
-		asked, equal, total, 100*float64(equal)/float64(max(total, 1)))
+	figure.Printf(t, "%d addresses: %d of %d answers of addr2line and eu-addr2line equal (%.2f %%), the others explained; "+
+		"%d mistakes made on purpose, all noticed", total.addresses, total.equal, total.answers,
+		100*float64(total.equal)/float64(max(total.answers, 1)), total.mistakes)
 }
 
 // debugFileOf is where a distribution's package puts the debug file of an image, "" if there is none.

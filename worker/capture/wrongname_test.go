@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
@@ -222,11 +223,8 @@ func (n *naming) look(t *testing.T, pid int) {
 
 func (n *naming) report(t *testing.T) {
 	t.Helper()
-	t.Logf("%d stacks, %d frames in stripped files:", n.stacks, n.ours.total())
-	t.Logf("    %-10s %s", "ours", n.ours)
-	for tool, o := range n.others {
-		t.Logf("    %-10s %s", tool, o)
-	}
+	figure.Printf(t, "%d stacks, %d frames in stripped files: %s; libunwind: %s; eu-stack: %s",
+		n.stacks, n.ours.total(), n.ours, n.others["libunwind"], n.others["eu-stack"])
 	if n.ours.named == 0 || n.ours.unnamed == 0 {
 		t.Errorf("the stacks are not what this test needs: %s", n.ours)
 	}
