@@ -41,8 +41,8 @@ func Advice(images []Image, configured bool) []string {
 		lines = append(lines, s.debuginfod(configured)...)
 	}
 	if len(unknown) > 0 {
-		lines = append(lines, wrap("of no package: "+strings.Join(uniq(unknown), ", ")+". Whoever built them has the "+
-			"symbols: build with -g, or put the debug files at /usr/lib/debug/.build-id/XX/YYYY.debug (XX and YYYY are "+
+		lines = append(lines, wrap("of no package: "+strings.Join(uniq(unknown), ", ")+". Only who built that has the "+
+			"rest: build with -g, or put its debug files at /usr/lib/debug/.build-id/XX/YYYY.debug (XX and YYYY are "+
 			"the build-id)")...)
 	}
 	if len(replaced) > 0 {
@@ -62,7 +62,11 @@ func uniq(names []string) []string {
 func (s *system) install(packages []string) []string {
 	switch {
 	case s.is("rhel", "fedora", "centos"):
-		lines := command("dnf debuginfo-install", packages)
+		names := make([]string, len(packages)) // the command takes the names of the packages that are debugged
+		for i, p := range packages {
+			names[i] = strings.TrimSuffix(p, debuginfoSuffix)
+		}
+		lines := command("dnf debuginfo-install", names)
 		if slices.ContainsFunc(packages, func(p string) bool {
 			return strings.HasPrefix(p, "postgresql1") // postgresql.org's: postgresql15-server
 		}) {

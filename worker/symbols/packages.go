@@ -104,6 +104,9 @@ func dpkgDebug(pkg string) string {
 	return pkg + "-dbgsym"
 }
 
+// debuginfoSuffix ends the names of debug packages on relatives of RHEL.
+const debuginfoSuffix = "-debuginfo"
+
 // rpmTimeout bounds one question to rpm, which waits where its database is locked.
 const rpmTimeout = 10 * time.Second
 
@@ -123,7 +126,9 @@ func (s *system) rpm(ctx context.Context, images []*Image) {
 		} else {
 			m.Package = usualRPM(m.Path)
 		}
-		m.DebugPackage = m.Package // dnf debuginfo-install takes the package's own name
+		if m.Package != "" {
+			m.DebugPackage = m.Package + debuginfoSuffix
+		}
 	}
 }
 

@@ -164,8 +164,8 @@ esac`})
 			pointers = append(pointers, &list[i])
 		}
 		s.rpm(t.Context(), pointers)
-		got := []string{list[0].Package, list[1].Package, list[2].DebugPackage}
-		if want := []string{"postgresql-server", "", "libx"}; !slices.Equal(got, want) {
+		got := []string{list[0].Package, list[1].Package, list[2].DebugPackage, list[1].DebugPackage}
+		if want := []string{"postgresql-server", "", "libx-debuginfo", ""}; !slices.Equal(got, want) {
 			t.Errorf("got %q, want %q", got, want)
 		}
 	})

@@ -136,7 +136,7 @@ func inspect(m *capture.Image, fetched Fetched) Image {
 		debug = append(debug, d.Image)
 		out.findSupplement(d.Image, d.Path, debugfile.Options{Open: m.DebugOptions().Open}, fetched)
 	}
-	if len(debug) == 0 {
+	if len(debug) == 0 && m.HasSection(".debug_info") {
 		out.findSupplement(m.Image, m.Path, m.DebugOptions(), fetched)
 	}
 	for _, d := range debug {
@@ -199,7 +199,11 @@ func (m *Image) findSupplement(debug *image.Image, at string, o debugfile.Option
 	}
 	if err != nil {
 		m.MissingSupplement = link.ID
-		m.Problems = append(m.Problems, fmt.Sprintf("without the supplementary file %s names are missing: %v", link.Name, err))
+		what := "is not on this host: names are missing"
+		if !errors.Is(err, debugfile.ErrNone) {
+			what = err.Error()
+		}
+		m.Problems = append(m.Problems, fmt.Sprintf("the supplementary file %s (build-id %s) %s", link.Name, link.ID, what))
 		return
 	}
 	m.Supplement, m.MissingSupplement = s.Path, ""
