@@ -1,6 +1,12 @@
 package symbol
 
-import "github.com/ianlancetaylor/demangle"
+import (
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/ianlancetaylor/demangle"
+)
 
 const (
 	// maxMangled bounds the names that are demangled, maxDemangledShift the results: back references let a short name
@@ -21,5 +27,61 @@ func Demangle(name string) (out string) {
 			out = name
 		}
 	}()
-	return demangle.Filter(name, demangle.MaxLength(maxDemangledShift))
+	base, suffix, ok := cutRust(name)
+	if !ok {
+		return demangle.Filter(name, demangle.MaxLength(maxDemangledShift))
+	}
+	out = demangle.Filter(keepUnderscores(base), demangle.MaxLength(maxDemangledShift))
+	switch {
+	case strings.HasPrefix(out, "_ZN") || out == base:
+		return name
+	case suffix == "" || strings.HasPrefix(suffix, ".llvm."): // which module it was compiled in
+		return out
+	}
+	return out + " [clone " + suffix + "]"
+}
+
+// legacyRust matches Rust's legacy form: identifiers with their lengths, then a hash.
+var legacyRust = regexp.MustCompile(`^_ZN.*17h[0-9a-f]{16}E`)
+
+// cutRust cuts a Rust name into what the library knows and the suffix, which it would drop; false for other names.
+func cutRust(name string) (base, suffix string, ok bool) {
+	at := strings.IndexByte(name, '.')
+	switch {
+	case strings.HasPrefix(name, "_R"):
+	case legacyRust.MatchString(name):
+		at = len(legacyRust.FindString(name)) // there may be dots before
+	default:
+		return "", "", false
+	}
+	if at < 0 || at == len(name) {
+		return name, "", true
+	}
+	return name[:at], name[at:], name[at] == '.'
+}
+
+// keepUnderscores gives each identifier of the legacy form that begins with an underscore another one: the library takes
+// one away, which is right only before an escape ("_$LT$", which begins with a letter so).
+func keepUnderscores(name string) string {
+	rest, ok := strings.CutPrefix(name, "_ZN")
+	if !ok {
+		return name
+	}
+	out := strings.Builder{}
+	out.WriteString("_ZN")
+	for rest != "E" {
+		digits := len(rest) - len(strings.TrimLeft(rest, "0123456789"))
+		n, err := strconv.Atoi(rest[:digits])
+		if err != nil || n > len(rest)-digits {
+			return name
+		}
+		id := rest[digits:][:n]
+		rest = rest[digits+n:]
+		if strings.HasPrefix(id, "_") && !strings.HasPrefix(id, "_$") {
+			id = "_" + id
+		}
+		out.WriteString(strconv.Itoa(len(id)) + id)
+	}
+	out.WriteByte('E')
+	return out.String()
 }

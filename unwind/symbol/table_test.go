@@ -233,9 +233,15 @@ func TestDemangle(t *testing.T) {
 		"_RNvC6_123foo3bar":                      "123foo::bar",
 		"_ZN4core3fmt5write17h0123456789abcdefE": "core::fmt::write",
 		"exec_stmt.part.0":                       "exec_stmt.part.0",
-		"_Zbroken":                               "_Zbroken",
-		"":                                       "",
-		strings.Repeat("_Z", 5_000):              strings.Repeat("_Z", 5_000),
+		"_ZN3std3sys9backtrace28__rust_begin_short_backtrace17hb8e0473d96dacc95E": "std::sys::backtrace::__rust_begin_short_backtrace",
+		"_ZN4core3fmt5write17h0123456789abcdefE.cold":                             "core::fmt::write [clone .cold]",
+		"_ZN4core3fmt5write17h0123456789abcdefE.llvm.4711":                        "core::fmt::write",
+		"_RNvC6_123foo3bar.cold":                                                  "123foo::bar [clone .cold]",
+		"_ZN4core3fmt5write17h0123456789abcdefEx":                                 "core::fmt::write::h0123456789abcdef(long long)",
+		"_Rust_is_no_mangling":                                                    "_Rust_is_no_mangling",
+		"_Zbroken":                                                                "_Zbroken",
+		"":                                                                        "",
+		strings.Repeat("_Z", 5_000):                                               strings.Repeat("_Z", 5_000),
 	} {
 		if got := symbol.Demangle(name); got != want {
 			t.Errorf("%q: %q, not %q", name, got, want)
