@@ -39,6 +39,8 @@ const (
 	ByDebugData How = "debugdata"
 	// BySupplement is the link from a debug file to the one that dwz made of what several have in common.
 	BySupplement How = "supplement"
+	// BySplit is the name of a split file (.dwo).
+	BySplit How = "split"
 )
 
 // DefaultFolder is where distributions install debug files.

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"pg_stat_backtrace/unwind/image"
 )
@@ -88,6 +89,50 @@ func OpenSupplement(debug *image.Image, path string, o Options) (Result, error) 
 		return r, nil
 	}
 	return Result{}, s.failure()
+}
+
+// FindSplit looks for a split file (.dwo) of an image or its debug file, which is at path: where the compiler put it, by
+// its name and the folder in which the compiler ran, then beside path. Whether it belongs to the image, the ids of its
+// units must tell. The error is ErrNone or ErrMismatch.
+func FindSplit(debug *image.Image, path, dir, name string, o Options) (Result, error) {
+	s := search{options: o, image: debug, path: path}
+	at := name
+	if !filepath.IsAbs(name) {
+		at = filepath.Join(dir, name)
+	}
+	all := []string{at}
+	if base := filepath.Base(name); path != "" && plainName(base) {
+		all = append(all, filepath.Join(filepath.Dir(path), base))
+	}
+	for _, p := range all {
+		if !filepath.IsAbs(p) || !strings.HasSuffix(p, ".dwo") {
+			continue
+		}
+		if r, ok := s.trySplit(p); ok {
+			return r, nil
+		}
+	}
+	return Result{}, s.failure()
+}
+
+// trySplit opens a candidate.
+func (s *search) trySplit(path string) (Result, bool) {
+	f, err := s.options.open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return Result{}, false
+	}
+	if err != nil {
+		return s.skip(path, err)
+	}
+	m, err := image.Open(f, path)
+	if err == nil && m.Machine() != s.image.Machine() {
+		err = fmt.Errorf("%w: for %v, not %v", ErrMismatch, m.Machine(), s.image.Machine())
+	}
+	if err != nil {
+		_ = f.Close()
+		return s.skip(path, err)
+	}
+	return Result{Image: m, Path: path, How: BySplit, Skipped: s.skipped, file: f}, true
 }
 
 // paths returns the places where the supplementary file may be.

@@ -101,3 +101,24 @@ func TestOpenSupplement(t *testing.T) {
 		})
 	}
 }
+
+// TestFindSplit: where the compiler put the file, or beside the debug file; never a file of another kind.
+func TestFindSplit(t *testing.T) {
+	m := openBytes(t, "debug", makeELF(id))
+	dwo := makeELF("", section(".debug_info.dwo"))
+	for _, c := range []struct{ at, dir, name, want string }{
+		{"/build/x.dwo", "/build", "x.dwo", "/build/x.dwo"},
+		{"/build/x.dwo", "/elsewhere", "/build/x.dwo", "/build/x.dwo"},
+		{"/usr/lib/debug/x.dwo", "/build", "sub/x.dwo", "/usr/lib/debug/x.dwo"},
+		{"/usr/lib/debug/x.dwo", "", "x.dwo", "/usr/lib/debug/x.dwo"},
+		{"/etc/secret", "/etc", "secret", ""},
+		{"/build/x.dwo", "/build", "", ""},
+		{"/build/y.dwo", "/build", "x.dwo", ""},
+	} {
+		f := &files{content: map[string][]byte{c.at: dwo}}
+		r, err := debugfile.FindSplit(m, "/usr/lib/debug/p.debug", c.dir, c.name, debugfile.Options{Open: f.Open})
+		if r.Path != c.want || (err == nil) != (c.want != "") || err != nil && !errors.Is(err, debugfile.ErrNone) {
+			t.Errorf("%+v: %q, %v", c, r.Path, err)
+		}
+	}
+}

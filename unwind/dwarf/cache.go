@@ -34,6 +34,7 @@ const (
 	cachedFunctions
 	cachedLines
 	cachedSection
+	cachedSplit
 )
 
 // cacheKey says what of which file was decoded.

@@ -31,7 +31,12 @@ const (
 	attrStrOffsetsBase  attr = 0x72
 	attrAddrBase        attr = 0x73
 	attrRnglistsBase    attr = 0x74
+	attrDwoName         attr = 0x76
 	attrMIPSLinkageName attr = 0x2007
+	attrGNUDwoName      attr = 0x2130
+	attrGNUDwoID        attr = 0x2131
+	attrGNURangesBase   attr = 0x2132
+	attrGNUAddrBase     attr = 0x2133
 )
 
 // form is DW_FORM_… (DWARF 5 §7.5.6; the GNU ones are dwz's and those of split DWARF before version 5).

@@ -4,7 +4,8 @@
 // It reads lazily. The first look-up lists the units and the addresses that they cover; a look-up then decodes the one
 // unit that covers its address, and a Cache of bounded size keeps what was decoded. Sections that are not compressed
 // are read piece by piece from the file. What dwz moved to a supplementary file is found there, by the GNU forms and
-// those of DWARF 5. Split DWARF (.dwo) is not followed: such units have lines, but no functions.
+// those of DWARF 5. What split DWARF has left in .dwo files is found there; packages of them (.dwp) are not read: their
+// units have lines, but no functions.
 //
 // Files are foreign input: reading is bounded in time and space, and damaged data gives fewer answers, never a panic.
 // The package must not know of processes, load addresses or where files are found; addresses are link-time addresses.
@@ -54,6 +55,12 @@ type Data struct {
 	sections sections
 	sup      *Data
 	cache    *Cache
+	options  Options
+	// skeleton is the image that a split file belongs to; nil for an image itself.
+	skeleton *Data
+
+	splitMu    sync.Mutex
+	splitFiles map[SplitFile]splitFile
 
 	once  sync.Once
 	units []unit
@@ -89,6 +96,9 @@ type Options struct {
 	// Spill makes a file for the content of a large compressed section; nil means that such content is held in
 	// memory, by the cache.
 	Spill func() (SpillFile, error)
+	// Split opens the file that has the entries of a unit, when they are first needed; the image must stay readable. The
+	// unit that belongs to the image is recognised by its id. nil means that there are no such files.
+	Split func(SplitFile) (*image.Image, error)
 }
 
 // SpillFile is written once, from its start to its end, and then read.
@@ -104,12 +114,21 @@ const minSpill = 1 << 20
 // New makes the debugging information of an image, which must stay readable. Nothing is read yet but section headers.
 // The error is ErrNone or the image's.
 func New(m *image.Image, o Options) (*Data, error) {
-	d := &Data{name: m.Name(), sup: o.Supplement, cache: o.Cache}
+	d := &Data{name: m.Name(), sup: o.Supplement, cache: o.Cache, options: o}
 	if d.cache == nil {
 		d.cache = NewCache(0)
 	}
+	if err := d.findSections(m, ""); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// findSections looks the sections up, whose names end in suffix.
+func (d *Data) findSections(m *image.Image, suffix string) error {
 	var err error
 	d.sections.each(func(i uint64, s *section, name string) {
+		name += suffix
 		s.name, s.big = name, m.Order().Uint16([]byte{1, 0}) != 1
 		size, r, e := m.SectionReader(name)
 		switch {
@@ -122,18 +141,18 @@ func New(m *image.Image, o Options) (*Data, error) {
 		s.size, s.r = size, r
 		if r == nil {
 			s.expand = func() ([]byte, error) { return d.expand(m, i, name) }
-			if o.Spill != nil && size >= minSpill {
-				s.spill = func() (io.ReaderAt, error) { return spill(m, name, o.Spill) }
+			if d.options.Spill != nil && size >= minSpill {
+				s.spill = func() (io.ReaderAt, error) { return spill(m, name, d.options.Spill) }
 			}
 		}
 	})
 	if err != nil {
-		return nil, fmt.Errorf("dwarf: %w", err)
+		return fmt.Errorf("dwarf: %w", err)
 	}
 	if d.sections.info.size == 0 || d.sections.abbrev.size == 0 {
-		return nil, fmt.Errorf("%s: %w", m.Name(), ErrNone)
+		return fmt.Errorf("%s: %w", m.Name(), ErrNone)
 	}
-	return d, nil
+	return nil
 }
 
 // expand returns the content of a compressed section, kept by the cache.
@@ -181,7 +200,11 @@ func (d *Data) Frames(addr uint64) ([]Frame, error) {
 
 // unitFrames asks one unit.
 func (d *Data) unitFrames(u *unit, addr uint64) ([]Frame, error) {
-	calls, err := d.calls(u, addr)
+	owner, entries, err := d.entries(u)
+	var calls []call
+	if err == nil {
+		calls, err = owner.calls(entries, addr)
+	}
 	file, line, e := d.line(u, addr)
 	err = errors.Join(err, e)
 	if len(calls) == 0 {
@@ -195,7 +218,7 @@ func (d *Data) unitFrames(u *unit, addr uint64) ([]Frame, error) {
 		c := &calls[len(calls)-1-i] // they come outermost first
 		f := &frames[i]
 		*f = Frame{Entry: c.entry, Start: c.start, File: file, Line: line, Inlined: i < len(calls)-1}
-		f.Function, e = d.functionName(u, c.offset)
+		f.Function, e = owner.functionName(entries, c.offset)
 		err = errors.Join(err, e)
 		if f.Inlined {
 			file, e = d.callFile(u, c)

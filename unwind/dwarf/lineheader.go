@@ -29,10 +29,11 @@ const (
 // readLines reads a line table: header, names, program.
 func (d *Data) readLines(u *unit) (*lines, error) {
 	t := &lines{}
-	var err error
-	if _, t.dir, err = d.source(u); err != nil && !errors.Is(err, ErrNoSupplement) {
+	from, err := d.source(u)
+	if err != nil && !errors.Is(err, ErrNoSupplement) {
 		return nil, err
 	}
+	t.dir = from.dir
 	c, err := d.sections.line.cursor(u.stmt, 12)
 	if err != nil {
 		return nil, err

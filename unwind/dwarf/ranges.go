@@ -54,7 +54,10 @@ func (d *Data) spans(dst []span, u *unit, low, high, ranges value, budget *int) 
 
 // rangeList appends the ranges of a list.
 func (d *Data) rangeList(dst []span, u *unit, at value, budget *int) ([]span, error) {
-	s, off := &d.sections.ranges, at.u
+	s, off := d.oldRanges(), at.u
+	if d.skeleton != nil && u.version < 5 {
+		off += u.rngBase
+	}
 	if u.version >= 5 {
 		s = &d.sections.rnglists
 		if at.form == formRnglistx {
@@ -132,7 +135,7 @@ const (
 // parseRnglist reads a list of .debug_rnglists (§2.17.3).
 func (d *Data) parseRnglist(dst []span, u *unit, c *cursor) ([]span, error) {
 	base, eight := u.low, u.addrSize == 8
-	index := func() (uint64, error) { return d.sections.addr.uint(u.addrBase, c.uleb(), int(u.addrSize)) }
+	index := func() (uint64, error) { return d.addrs().uint(u.addrBase, c.uleb(), int(u.addrSize)) }
 	for limit := len(dst) + maxRanges; !c.bad && len(dst) <= limit; {
 		var s span
 		var err error

@@ -37,6 +37,8 @@ func openData(t testing.TB, name string) *dwarf.Data {
 	m := openImage(t, name)
 	o := dwarf.Options{Cache: dwarf.NewCache(0), Spill: func() (dwarf.SpillFile, error) {
 		return os.CreateTemp(t.TempDir(), "spill")
+	}, Split: func(f dwarf.SplitFile) (*image.Image, error) {
+		return openImage(t, filepath.Join(f.Dir, f.Name)), nil
 	}}
 	if _, ok := debugfile.SupplementLink(m); ok {
 		sup, err := debugfile.FindSupplement(m, name, debugfile.Options{})
@@ -191,6 +193,8 @@ var recipes = map[string][]string{
 	"cc4":        {"g++", "-gdwarf-4", "-O2", "p.cc"},
 	"cc5":        {"g++", "-gdwarf-5", "-O2", "p.cc"},
 	"cc64":       {"g++", "-gdwarf-5", "-gdwarf64", "-O2", "p.cc"},
+	"ccsplit4":   {"g++", "-gdwarf-4", "-gsplit-dwarf", "-O2", "p.cc"},
+	"ccsplit5":   {"g++", "-gdwarf-5", "-gsplit-dwarf", "-O2", "p.cc"},
 	"cclto":      {"g++", "-g", "-O2", "-flto", "-ffunction-sections", "-Wl,--gc-sections", "p.cc"},
 	"other":      {"g++", "-g", "-O2", "-no-pie", "p.cc"},
 	"cczlib":     {"objcopy", "--compress-debug-sections=zlib", "cc5"},
@@ -260,6 +264,8 @@ func (b *builder) subjects() []subject {
 		add("C++, DWARF "+version, "cc"+version, "")
 	}
 	add("C++, 64-bit DWARF", "cc64", "cc5") // binutils cannot read it
+	add("C++, split DWARF 4", "ccsplit4", "cc4")
+	add("C++, split DWARF 5", "ccsplit5", "cc5")
 	add("C++, LTO, collected", "cclto", "")
 	for _, kind := range []string{"zlib", "zlib-gnu", "zstd"} {
 		add("C++, "+kind, "cc"+kind, "cc5")

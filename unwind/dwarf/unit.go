@@ -16,11 +16,15 @@ type unit struct {
 	strBase         uint64
 	addrBase        uint64
 	rngBase         uint64
-	tag             tag
-	version         uint8
-	addrSize        uint8
-	is64            bool
-	hasStmt         bool
+	// dwoID is what a skeleton and its split unit have in common, gnuRanges where a split unit's range lists begin.
+	dwoID, gnuRanges uint64
+	tag              tag
+	version          uint8
+	addrSize         uint8
+	is64             bool
+	hasStmt          bool
+	// split is set for a skeleton: the entries are in another file.
+	split bool
 }
 
 func (u *unit) offsetSize() int {
@@ -108,7 +112,7 @@ func (d *Data) unitHeader(off uint64) (unit, error) {
 	}
 	switch kind {
 	case unitSkeleton, unitSplitCompile:
-		c.uint(8)
+		u.dwoID = c.uint(8)
 	case unitType, unitSplitType:
 		c.uint(8)
 		c.sized(is64)
@@ -118,6 +122,9 @@ func (d *Data) unitHeader(off uint64) (unit, error) {
 		return u, nil
 	}
 	u.version = uint8(version)
+	if kind == unitSplitCompile || kind == unitSplitType {
+		u.setSplitBases()
+	}
 	return u, nil
 }
 
@@ -243,8 +250,15 @@ func (u *unit) readRootAttributes(c *cursor, decl *declaration) (root, value) {
 			u.stmt, u.hasStmt = u.readForm(c, a).u, true
 		case attrStrOffsetsBase:
 			u.strBase = u.readForm(c, a).u
-		case attrAddrBase:
+		case attrAddrBase, attrGNUAddrBase:
 			u.addrBase = u.readForm(c, a).u
+		case attrGNURangesBase:
+			u.gnuRanges = u.readForm(c, a).u
+		case attrGNUDwoID:
+			u.dwoID = u.readForm(c, a).u
+		case attrDwoName, attrGNUDwoName:
+			u.split = true
+			u.skipForm(c, a.form)
 		case attrRnglistsBase:
 			u.rngBase = u.readForm(c, a).u
 		default:
@@ -254,19 +268,26 @@ func (u *unit) readRootAttributes(c *cursor, decl *declaration) (root, value) {
 	return r, low
 }
 
-// source returns the name and the folder of the unit's main source file.
-func (d *Data) source(u *unit) (name, dir string, err error) {
+// source is where a unit comes from.
+type source struct {
+	// dir is the folder in which the compiler ran, dwo the name of the file that has the entries of a skeleton.
+	dir, dwo string
+}
+
+// source reads where the unit comes from. What could be read comes beside the error.
+func (d *Data) source(u *unit) (source, error) {
+	var s source
 	abbrevs, err := d.abbrevs(u)
 	if err != nil {
-		return "", "", err
+		return s, err
 	}
 	c, err := d.sections.info.cursor(u.first, min(maxHeader, u.end-u.first))
 	if err != nil {
-		return "", "", err
+		return s, err
 	}
 	decl := abbrevs.find(c.uleb())
 	if decl == nil {
-		return "", "", fmt.Errorf("%w: unit at %#x", ErrMalformed, u.off)
+		return s, fmt.Errorf("%w: unit at %#x", ErrMalformed, u.off)
 	}
 	for i := range decl.attrs {
 		a := &decl.attrs[i]
@@ -276,13 +297,13 @@ func (d *Data) source(u *unit) (name, dir string, err error) {
 		}
 		var e error
 		switch a.name {
-		case attrName:
-			name, e = d.text(u, v)
 		case attrCompDir:
-			dir, e = d.text(u, v)
+			s.dir, e = d.text(u, v)
+		case attrDwoName, attrGNUDwoName:
+			s.dwo, e = d.text(u, v)
 		default:
 		}
 		err = errors.Join(err, e)
 	}
-	return name, dir, err
+	return s, err
 }

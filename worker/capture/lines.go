@@ -52,6 +52,10 @@ func (l *lines) open(m *module, from *image.Image, path string, options debugfil
 				m.tell(err)
 			}
 		}
+		o.Split = func(f dwarf.SplitFile) (*image.Image, error) {
+			r, err := debugfile.FindSplit(from, path, f.Dir, f.Name, options)
+			return r.Image, err
+		}
 		data, err := dwarf.New(from, o)
 		if err == nil {
 			err = data.Load()

@@ -79,6 +79,8 @@ func TestInlinedCalls(t *testing.T) {
 		{"zlib", nil, func(t *testing.T, exe string) { command(t, "objcopy", "--compress-debug-sections=zlib", exe) }},
 		{"zstd", nil, func(t *testing.T, exe string) { command(t, "objcopy", "--compress-debug-sections=zstd", exe) }},
 		{"separate", nil, split},
+		{"split, DWARF 4", []string{"-gdwarf-4", "-gsplit-dwarf"}, nil},
+		{"split, DWARF 5", []string{"-gdwarf-5", "-gsplit-dwarf"}, split},
 		{"dwz", nil, func(t *testing.T, exe string) {
 			if _, err := exec.LookPath("dwz"); err != nil {
 				t.Skip("dwz is not installed")
