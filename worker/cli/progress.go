@@ -97,7 +97,7 @@ func bar(e debuginfod.Event) string {
 
 // amount says how much is there, and how fast it comes.
 func amount(e debuginfod.Event) string {
-	s := size(e.Bytes)
+	s := size(max(e.Bytes, 1))
 	if e.Total > 0 {
 		s = fmt.Sprintf("%3d %%  %s of %s", 100*min(e.Bytes, e.Total)/e.Total, s, size(e.Total))
 	}
