@@ -35,6 +35,7 @@ const (
 	cachedLines
 	cachedSection
 	cachedSplit
+	cachedUnit
 )
 
 // cacheKey says what of which file was decoded.

@@ -15,8 +15,8 @@ package dwarf
 import (
 	"errors"
 	"fmt"
-	"io"
 	"sync"
+	"sync/atomic"
 
 	"pg_stat_backtrace/unwind/image"
 )
@@ -62,10 +62,14 @@ type Data struct {
 	splitMu    sync.Mutex
 	splitFiles map[SplitFile]splitFile
 
-	once  sync.Once
-	units []unit
-	index index
-	err   error
+	startOnce sync.Once
+	early     early
+
+	once   sync.Once
+	loaded atomic.Bool
+	units  []unit
+	index  index
+	err    error
 }
 
 // sections are the parts of the information. An absent one has the size 0.
@@ -101,16 +105,6 @@ type Options struct {
 	Split func(SplitFile) (*image.Image, error)
 }
 
-// SpillFile is written once, from its start to its end, and then read.
-type SpillFile interface {
-	io.Writer
-	io.ReaderAt
-	io.Closer
-}
-
-// minSpill is the size from which on a compressed section is large.
-const minSpill = 1 << 20
-
 // New makes the debugging information of an image, which must stay readable. Nothing is read yet but section headers.
 // The error is ErrNone or the image's.
 func New(m *image.Image, o Options) (*Data, error) {
@@ -142,7 +136,7 @@ func (d *Data) findSections(m *image.Image, suffix string) error {
 		if r == nil {
 			s.expand = func() ([]byte, error) { return d.expand(m, i, name) }
 			if d.options.Spill != nil && size >= minSpill {
-				s.spill = func() (io.ReaderAt, error) { return spill(m, name, d.options.Spill) }
+				s.spill = func() (*spilled, error) { return spill(m, name, d.options.Spill) }
 			}
 		}
 	})
@@ -163,23 +157,14 @@ func (d *Data) expand(m *image.Image, i uint64, name string) ([]byte, error) {
 	})
 }
 
-// spill writes the content of a compressed section to a file. The file is closed when nobody has it any more.
-func spill(m *image.Image, name string, create func() (SpillFile, error)) (io.ReaderAt, error) {
-	f, err := create()
-	if err != nil {
-		return nil, err
-	}
-	if err := m.Expand(f, name); err != nil {
-		_ = f.Close()
-		return nil, err
-	}
-	return f, nil
-}
-
 // Load lists the units and the addresses that they cover, which the first look-up does otherwise. The error is about
 // what could not be read; the rest is usable.
 func (d *Data) Load() error {
-	d.once.Do(func() { d.err = d.load() })
+	d.once.Do(func() {
+		d.start()
+		d.err = d.load()
+		d.loaded.Store(true)
+	})
 	return d.err
 }
 
@@ -187,6 +172,12 @@ func (d *Data) Load() error {
 // known. It returns none where the information does not cover the address. An error says what could not be read, and
 // may come beside frames that lack it.
 func (d *Data) Frames(addr uint64) ([]Frame, error) {
+	if d.sections.info.spill != nil && !d.loaded.Load() {
+		d.start()
+		if frames, err := d.earlyFrames(addr); len(frames) > 0 {
+			return frames, err
+		}
+	}
 	err := d.Load()
 	for _, i := range d.index.find(addr) {
 		frames, e := d.unitFrames(&d.units[i], addr)

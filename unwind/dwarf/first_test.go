@@ -86,17 +86,20 @@ func number(t *testing.T, s string) int {
 	return n
 }
 
-// measureFirst looks up addresses: one, all, and all once more.
+// measureFirst looks up an address, then as many as a stack has, and those once more when the units are listed.
 func measureFirst(t *testing.T, file string) {
-	addrs := randomAddresses(t, file, 2000)
-	before := peak(t)
-	began := time.Now()
-	d := openData(t, file)
-	if _, err := d.Frames(addrs[len(addrs)/2]); err != nil {
+	const depth = 20
+	all := randomAddresses(t, file, 100*depth)
+	var addrs []uint64
+	for i := range depth {
+		addrs = append(addrs, all[i*100+50])
+	}
+	before, began := peak(t), time.Now()
+	d := newData(t, file)
+	if _, err := d.Frames(addrs[depth/2]); err != nil {
 		t.Fatal(err)
 	}
-	first, after := time.Since(began), peak(t)
-	addrs = addrs[:20] // as a stack has them
+	first := time.Since(began)
 	for range 2 {
 		began = time.Now()
 		for _, addr := range addrs {
@@ -104,8 +107,11 @@ func measureFirst(t *testing.T, file string) {
 				t.Fatal(err)
 			}
 		}
+		if err := d.Load(); err != nil {
+			t.Fatal(err)
+		}
 	}
-	t.Logf("cost %d %d %d", first.Nanoseconds(), time.Since(began).Nanoseconds()/int64(len(addrs)), after-before)
+	t.Logf("cost %d %d %d", first.Nanoseconds(), time.Since(began).Nanoseconds()/depth, peak(t)-before)
 }
 
 // peak is the most memory that this process has had, in bytes (VmHWM).

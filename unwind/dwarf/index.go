@@ -88,9 +88,20 @@ func (d *Data) indexUnit(i uint32, r *root, pending map[uint64]uint32, budget *i
 	return d.index.add(i, spans)
 }
 
-// readAranges takes the addresses of units from .debug_aranges (§6.1.2), which may have those of units that do not tell
-// them.
+// readAranges takes the addresses of units from .debug_aranges, which may have those of units that do not tell them.
 func (d *Data) readAranges(pending map[uint64]uint32) error {
+	return d.eachArange(func(off uint64, size uint8, set *cursor) error {
+		i, ok := pending[off]
+		if !ok || size != d.units[i].addrSize {
+			return nil
+		}
+		return d.index.add(i, parseAranges(set, &d.units[i]))
+	})
+}
+
+// eachArange calls use for each set of .debug_aranges (§6.1.2): with the offset of its unit, the size of addresses, and
+// the rest of the set.
+func (d *Data) eachArange(use func(off uint64, size uint8, set *cursor) error) error {
 	all, err := d.sections.aranges.bytes(0, d.sections.aranges.size)
 	if err != nil {
 		return err
@@ -103,13 +114,12 @@ func (d *Data) readAranges(pending map[uint64]uint32) error {
 		}
 		set := cursor{data: all[:c.pos+int(length)], pos: c.pos, big: c.big}
 		all = all[c.pos+int(length):]
-		version := set.u16()
-		i, ok := pending[set.sized(is64)]
-		size, segment := int(set.u8()), set.u8()
-		if !ok || version != 2 || segment != 0 || size != int(d.units[i].addrSize) {
+		version, off := set.u16(), set.sized(is64)
+		size, segment := set.u8(), set.u8()
+		if version != 2 || segment != 0 || size != 4 && size != 8 || set.bad {
 			continue
 		}
-		if err := d.index.add(i, parseAranges(&set, &d.units[i])); err != nil {
+		if err := use(off, size, &set); err != nil {
 			return err
 		}
 	}

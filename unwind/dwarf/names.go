@@ -40,9 +40,11 @@ func (d *Data) functionName(u *unit, off uint64) (string, error) {
 		if err != nil {
 			return name, err
 		}
-		if next != d {
-			_ = next.Load() // what cannot be read is missed below
+		if next == d && at >= u.first && at < u.end {
+			off = at
+			continue
 		}
+		_ = next.Load() // what cannot be read is missed below
 		if d, off, u = next, at, next.unitAt(at); u == nil {
 			return name, fmt.Errorf("%s: %w: no unit has an entry at %#x", d.name, ErrMalformed, at)
 		}

@@ -26,7 +26,7 @@ type section struct {
 	// r reads a section that is not compressed, or that was expanded into a file; nil for one in memory.
 	r io.ReaderAt
 	// spill, if not nil, expands a compressed section into a file; done once.
-	spill     func() (io.ReaderAt, error)
+	spill     func() (*spilled, error)
 	spillOnce sync.Once
 	spilled   io.ReaderAt
 	// expand returns the content of a compressed section. It may be called again after the cache dropped it.
@@ -39,7 +39,11 @@ func (s *section) reader() io.ReaderAt {
 		return s.r
 	}
 	// Where there is no file to be had, memory does.
-	s.spillOnce.Do(func() { s.spilled, _ = s.spill() })
+	s.spillOnce.Do(func() {
+		if r, err := s.spill(); err == nil {
+			s.spilled = r
+		}
+	})
 	return s.spilled
 }
 
@@ -56,23 +60,31 @@ func (s *section) bytes(off, n uint64) ([]byte, error) {
 	}
 	r := s.reader()
 	if r == nil {
-		all, err := s.expand()
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", s.name, err)
-		}
-		if uint64(len(all)) < off+n {
-			return nil, fmt.Errorf("%w: %s ends at %#x", ErrMalformed, s.name, len(all))
-		}
-		return all[off:][:n:n], nil
+		return s.expanded(off, n)
 	}
 	p := make([]byte, n)
 	if got, err := r.ReadAt(p, int64(off)); got < len(p) {
+		if errors.Is(err, errSpill) {
+			return s.expanded(off, n) // the disk may be full, or the section damaged
+		}
 		if err == nil || errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 		return nil, fmt.Errorf("%s+%#x: %w", s.name, off, err)
 	}
 	return p, nil
+}
+
+// expanded returns n bytes at off of a compressed section, from memory.
+func (s *section) expanded(off, n uint64) ([]byte, error) {
+	all, err := s.expand()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", s.name, err)
+	}
+	if uint64(len(all)) < off+n {
+		return nil, fmt.Errorf("%w: %s ends at %#x", ErrMalformed, s.name, len(all))
+	}
+	return all[off:][:n:n], nil
 }
 
 // cursor returns a cursor over n bytes at off, or over less where the section ends before.

@@ -31,8 +31,18 @@ func openImage(t testing.TB, name string) *image.Image {
 	return m
 }
 
-// openData opens a file's debugging information together with its supplementary file.
+// openData opens a file's debugging information together with its supplementary file, and lists its units.
 func openData(t testing.TB, name string) *dwarf.Data {
+	t.Helper()
+	d := newData(t, name)
+	if err := d.Load(); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// newData opens a file's debugging information, of which nothing is read yet.
+func newData(t testing.TB, name string) *dwarf.Data {
 	t.Helper()
 	m := openImage(t, name)
 	o := dwarf.Options{Cache: dwarf.NewCache(0), Spill: func() (dwarf.SpillFile, error) {
@@ -52,9 +62,6 @@ func openData(t testing.TB, name string) *dwarf.Data {
 	}
 	d, err := dwarf.New(m, o)
 	if err != nil {
-		t.Fatal(err)
-	}
-	if err := d.Load(); err != nil {
 		t.Fatal(err)
 	}
 	return d

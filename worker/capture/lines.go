@@ -57,12 +57,16 @@ func (l *lines) open(m *module, from *image.Image, path string, options debugfil
 			return r.Image, err
 		}
 		data, err := dwarf.New(from, o)
-		if err == nil {
-			err = data.Load()
-		}
 		if err != nil {
 			m.tell(err)
+			return nil
 		}
+		// The first answers need not wait for all units.
+		go func() {
+			if err := data.Load(); err != nil {
+				m.tell(err)
+			}
+		}()
 		return data
 	}
 }

@@ -1,0 +1,63 @@
+package dwarf
+
+import "sync"
+
+// To list the units of a large compressed file takes as long as to expand all its entries. Where .debug_aranges has an
+// address, it tells the unit, and what is before that is enough to answer.
+
+// early finds units by .debug_aranges.
+type early struct {
+	once sync.Once
+	// index has the numbers of units in offsets, which are those of .debug_info.
+	index   index
+	offsets []uint64
+}
+
+// load reads .debug_aranges. What is damaged is missing: the list of units, when it is there, does without.
+func (e *early) load(d *Data) {
+	_ = d.eachArange(func(off uint64, size uint8, set *cursor) error {
+		e.offsets = append(e.offsets, off)
+		return e.index.add(uint32(len(e.offsets)-1), parseAranges(set, &unit{addrSize: size}))
+	})
+	e.index.sort()
+}
+
+// earlyFrames is Frames while the units are still being listed. It returns none if it cannot be known yet.
+func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
+	d.early.once.Do(func() { d.early.load(d) })
+	for _, i := range d.early.index.find(addr) {
+		u, err := d.unitByOffset(d.early.offsets[i])
+		if err != nil {
+			continue
+		}
+		if frames, err := d.unitFrames(u, addr); len(frames) > 0 {
+			return frames, err
+		}
+	}
+	return nil, nil
+}
+
+// unitByOffset reads the header and the first entry of the unit at an offset.
+func (d *Data) unitByOffset(off uint64) (*unit, error) {
+	return cachedAs(d.cache, cacheKey{d, cachedUnit, off}, func() (*unit, int, error) {
+		const size = 128
+		u, err := d.unitHeader(off)
+		if err != nil || u.version == 0 {
+			return nil, 0, ErrMalformed
+		}
+		abbrevs, err := d.abbrevs(&u)
+		if err != nil {
+			return nil, 0, err
+		}
+		c, err := d.sections.info.cursor(u.first, min(headerStep, u.end-u.first))
+		if err != nil {
+			return nil, 0, err
+		}
+		code := c.uleb()
+		known := rootDeclaration{table: u.abbrev, code: code, layout: u.layout(), decl: abbrevs.find(code)}
+		if _, err := d.readRoot(&u, nil, &known); err != nil {
+			return nil, 0, err
+		}
+		return &u, size, nil
+	})
+}

@@ -1,0 +1,70 @@
+package dwarf
+
+import (
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/unwind/image"
+)
+
+// TestEarly compares what is known while the units of a large compressed file are being listed with what is known then.
+func TestEarly(t *testing.T) {
+	found, _ := filepath.Glob("/usr/lib/debug/.build-id/*/*.debug")
+	tried := 0
+	for _, name := range found {
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		m, err := image.Open(f, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		open := func() *Data {
+			d, err := New(m, Options{Spill: func() (SpillFile, error) { return os.CreateTemp(t.TempDir(), "spill") }})
+			if err != nil || d.sections.info.spill == nil {
+				return nil
+			}
+			return d
+		}
+		one, other := open(), open()
+		if one == nil || other == nil {
+			continue
+		}
+		tried++
+		if err := other.Load(); err != nil {
+			t.Fatal(err)
+		}
+		compareEarly(t, name, one, other)
+	}
+	if tried == 0 {
+		t.Skip("no large compressed debug file is installed (Debian: libc6-dbg)")
+	}
+}
+
+// compareEarly looks up the ends and the middle of each range of every unit.
+func compareEarly(t *testing.T, name string, one, other *Data) {
+	t.Helper()
+	known, total := 0, 0
+	for _, s := range other.index.spans {
+		for _, addr := range []uint64{s.low, (s.low + s.high) / 2, s.high - 1} {
+			want, _ := other.Frames(addr)
+			got, err := one.earlyFrames(addr)
+			total++
+			if len(got) > 0 {
+				known++
+			}
+			if len(got) > 0 && !reflect.DeepEqual(got, want) {
+				t.Fatalf("%s: %#x: %+v, %v, later %+v", name, addr, got, err, want)
+			}
+		}
+	}
+	figure.Printf(t, "%s: %d of %d addresses known early, all alike", filepath.Base(name), known, total)
+	if known*10 < total*9 {
+		t.Errorf("%d of %d", known, total)
+	}
+}
