@@ -134,13 +134,24 @@ stage_soak() {
 	go_tests soak -count=1 -timeout 3h -v -run 'RandomSnapshots|Oracle|TestBusy|TestPostgres'
 }
 
+# large_debug_file prints the names of a debug file of 150 MB, and of the same in 52 MB, compressed: the largest that a
+# Debian package of moderate size has.
+large_debug_file() {
+	local compressed
+	deb_unpack large-debug ceph-mgr-dbg >&2
+	compressed=$(find "$CACHE/debs/large-debug" -name '*.debug' -size +20M | head -n 1)
+	objcopy --decompress-debug-sections "$compressed" "$WORK/large.debug"
+	echo "$WORK/large.debug:$compressed"
+}
+
 # stage_names compares lines and inlined calls at some 300,000 addresses, among them those of a PostgreSQL with debugging
 # information, and the names of stripped servers of every version.
 stage_names() {
 	need_server
 	make_version_trees
 	PGSB_DEBUG_BINDIR=$("$TOP/scripts/debug-postgresql.sh")
-	export PGSB_DEBUG_BINDIR PGSB_ORACLE_ADDRESSES=${PGSB_ORACLE_ADDRESSES:-50000} PGSB_TEST_NAMES=${PGSB_TEST_NAMES:-100}
+	PGSB_FIRST_FILES=$(large_debug_file)
+	export PGSB_DEBUG_BINDIR PGSB_FIRST_FILES PGSB_ORACLE_ADDRESSES=${PGSB_ORACLE_ADDRESSES:-50000} PGSB_TEST_NAMES=${PGSB_TEST_NAMES:-100}
 	PACKAGES=(./unwind/dwarf ./unwind/symbol ./worker/capture)
 	go_tests names -count=1 -timeout 1h -v -run 'TestOracle|TestGo$|TestFirstUse|TestStrippedNamesAgree|TestNoWrongName'
 }
