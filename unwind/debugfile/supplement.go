@@ -104,8 +104,25 @@ func FindSplit(debug *image.Image, path, dir, name string, o Options) (Result, e
 	if base := filepath.Base(name); path != "" && plainName(base) {
 		all = append(all, filepath.Join(filepath.Dir(path), base))
 	}
-	for _, p := range all {
-		if !filepath.IsAbs(p) || !strings.HasSuffix(p, ".dwo") {
+	return s.firstOf(all, ".dwo")
+}
+
+// FindPackage looks for the package of split files (.dwp) of an image or its debug file: beside one of the paths, which
+// are the image's and its debug file's. Whether it belongs to the image, the ids of its units must tell. The error is
+// ErrNone or ErrMismatch.
+func FindPackage(debug *image.Image, paths []string, o Options) (Result, error) {
+	s := search{options: o, image: debug}
+	var all []string
+	for _, p := range paths {
+		all = append(all, p+".dwp", strings.TrimSuffix(p, ".debug")+".dwp")
+	}
+	return s.firstOf(all, ".dwp")
+}
+
+// firstOf opens the first of the files that is there, if its name has the suffix.
+func (s *search) firstOf(paths []string, suffix string) (Result, error) {
+	for _, p := range paths {
+		if !filepath.IsAbs(p) || !strings.HasSuffix(p, suffix) {
 			continue
 		}
 		if r, ok := s.trySplit(p); ok {

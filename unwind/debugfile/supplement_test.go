@@ -122,3 +122,17 @@ func TestFindSplit(t *testing.T) {
 		}
 	}
 }
+
+// TestFindPackage: beside the image or its debug file, by the name with ".dwp" behind it or instead of ".debug".
+func TestFindPackage(t *testing.T) {
+	m := openBytes(t, "debug", makeELF(id))
+	for at, want := range map[string]string{
+		"/bin/p.dwp": "/bin/p.dwp", "/dbg/p.debug.dwp": "/dbg/p.debug.dwp", "/dbg/p.dwp": "/dbg/p.dwp", "/dbg/q.dwp": "",
+	} {
+		f := &files{content: map[string][]byte{at: makeELF("", section(".debug_info.dwo"))}}
+		r, err := debugfile.FindPackage(m, []string{"/bin/p", "/dbg/p.debug", "", "relative"}, debugfile.Options{Open: f.Open})
+		if r.Path != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, debugfile.ErrNone) {
+			t.Errorf("%s: %q, %v", at, r.Path, err)
+		}
+	}
+}

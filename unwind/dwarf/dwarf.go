@@ -4,8 +4,7 @@
 // It reads lazily. The first look-up lists the units and the addresses that they cover; a look-up then decodes the one
 // unit that covers its address, and a Cache of bounded size keeps what was decoded. Sections that are not compressed
 // are read piece by piece from the file. What dwz moved to a supplementary file is found there, by the GNU forms and
-// those of DWARF 5. What split DWARF has left in .dwo files is found there; packages of them (.dwp) are not read: their
-// units have lines, but no functions.
+// those of DWARF 5. What split DWARF has left in .dwo files, or in a package of them (.dwp), is found there.
 //
 // Files are foreign input: reading is bounded in time and space, and damaged data gives fewer answers, never a panic.
 // The package must not know of processes, load addresses or where files are found; addresses are link-time addresses.
@@ -59,6 +58,10 @@ type Data struct {
 	// skeleton is the image that a split file belongs to; nil for an image itself.
 	skeleton *Data
 
+	packageOnce sync.Once
+	dwp         *dwp
+	packageErr  error
+
 	splitMu    sync.Mutex
 	splitFiles map[SplitFile]splitFile
 
@@ -103,6 +106,8 @@ type Options struct {
 	// Split opens the file that has the entries of a unit, when they are first needed; the image must stay readable. The
 	// unit that belongs to the image is recognised by its id. nil means that there are no such files.
 	Split func(SplitFile) (*image.Image, error)
+	// Package opens the package of all such files (.dwp), which is asked first; nil means that there is none.
+	Package func() (*image.Image, error)
 }
 
 // New makes the debugging information of an image, which must stay readable. Nothing is read yet but section headers.

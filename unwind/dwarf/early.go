@@ -45,19 +45,25 @@ func (d *Data) unitByOffset(off uint64) (*unit, error) {
 		if err != nil || u.version == 0 {
 			return nil, 0, ErrMalformed
 		}
-		abbrevs, err := d.abbrevs(&u)
-		if err != nil {
-			return nil, 0, err
-		}
-		c, err := d.sections.info.cursor(u.first, min(headerStep, u.end-u.first))
-		if err != nil {
-			return nil, 0, err
-		}
-		code := c.uleb()
-		known := rootDeclaration{table: u.abbrev, code: code, layout: u.layout(), decl: abbrevs.find(code)}
-		if _, err := d.readRoot(&u, nil, &known); err != nil {
+		if err := d.readRootOf(&u); err != nil {
 			return nil, 0, err
 		}
 		return &u, size, nil
 	})
+}
+
+// readRootOf reads the first entry of one unit alone.
+func (d *Data) readRootOf(u *unit) error {
+	abbrevs, err := d.abbrevs(u)
+	if err != nil {
+		return err
+	}
+	c, err := d.sections.info.cursor(u.first, min(headerStep, u.end-u.first))
+	if err != nil {
+		return err
+	}
+	code := c.uleb()
+	known := rootDeclaration{table: u.abbrev, code: code, layout: u.layout(), decl: abbrevs.find(code)}
+	_, err = d.readRoot(u, nil, &known)
+	return err
 }

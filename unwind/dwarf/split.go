@@ -6,7 +6,7 @@ import (
 )
 
 // Split DWARF (§7.3.2; before version 5 a GNU extension): the image has a skeleton of each unit, with its addresses and
-// lines; the entries are in a file of their own.
+// lines; the entries are in a file of their own, or of all units together (see dwp.go).
 
 // ErrNoSplit means that the entries of a unit are in a file that is not there.
 var ErrNoSplit = errors.New("dwarf: split file missing")
@@ -20,7 +20,7 @@ type SplitFile struct {
 // maxSplitFiles bounds the files that are kept open.
 const maxSplitFiles = 256
 
-// splitUnit is a unit of a .dwo file.
+// splitUnit is a unit of a .dwo file or a package.
 type splitUnit struct {
 	data *Data
 	unit *unit
@@ -46,8 +46,12 @@ func (d *Data) entries(u *unit) (*Data, *unit, error) {
 
 // findSplit looks for the unit that a skeleton stands for.
 func (d *Data) findSplit(u *unit) (splitUnit, error) {
+	s, notPackaged := d.packaged(u)
+	if notPackaged == nil {
+		return s, nil
+	}
 	if d.options.Split == nil {
-		return splitUnit{}, fmt.Errorf("%s: unit at %#x: %w", d.name, u.off, ErrNoSplit)
+		return splitUnit{}, fmt.Errorf("%s: unit at %#x: %w", d.name, u.off, notPackaged)
 	}
 	a, err := d.source(u)
 	if err != nil {

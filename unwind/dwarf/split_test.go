@@ -3,10 +3,12 @@ package dwarf
 import (
 	"bytes"
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"reflect"
 	"testing"
 
 	"pg_stat_backtrace/unwind/image"
@@ -87,6 +89,98 @@ func TestSplitFiles(t *testing.T) {
 			}
 		}
 	}
+}
+
+// packageFrom makes debugging information of which the package has the sections dwo, each behind some bytes that belong to
+// another unit.
+func packageFrom(parts, dwo map[string][]byte, version uint16, id uint64) *Data {
+	const before = 64
+	numbers := map[string]uint32{
+		".debug_info.dwo": sectInfo, ".debug_abbrev.dwo": sectAbbrev, ".debug_str_offsets.dwo": sectStrOffsets,
+		".debug_rnglists.dwo": sectRnglists,
+	}
+	f := imagetest.File{Type: elf.ET_REL, Machine: elf.EM_X86_64}
+	var columns, offsets, sizes []byte
+	count := uint32(0)
+	for name, data := range dwo {
+		if number, ok := numbers[name]; ok {
+			columns = binary.LittleEndian.AppendUint32(columns, number)
+			offsets = binary.LittleEndian.AppendUint32(offsets, before)
+			sizes = binary.LittleEndian.AppendUint32(sizes, uint32(len(data)))
+			data = append(bytes.Repeat([]byte{0xff}, before), data...)
+			count++
+		}
+		f.Sections = append(f.Sections, imagetest.Section{Name: name, Type: elf.SHT_PROGBITS, Data: data})
+	}
+	const slots = 4
+	index := binary.LittleEndian.AppendUint32(nil, uint32(version))
+	index = binary.LittleEndian.AppendUint32(index, count)
+	index = binary.LittleEndian.AppendUint32(index, 1)
+	index = binary.LittleEndian.AppendUint32(index, slots)
+	hashes, rows := make([]byte, 8*slots), make([]byte, 4*slots)
+	at := id % slots
+	binary.LittleEndian.PutUint64(hashes[8*at:], ^id) // in the way: the unit is in the next slot of its sequence
+	binary.LittleEndian.PutUint32(rows[4*at:], 9)
+	at = (at + (id>>32%slots | 1)) % slots
+	binary.LittleEndian.PutUint64(hashes[8*at:], id)
+	binary.LittleEndian.PutUint32(rows[4*at:], 1)
+	f.Sections = append(f.Sections, imagetest.Section{
+		Name: ".debug_cu_index", Type: elf.SHT_PROGBITS,
+		Data: bytes.Join([][]byte{index, hashes, rows, columns, offsets, sizes}, nil),
+	})
+	d := fromBytes(parts, nil)
+	d.options.Package = func() (*image.Image, error) { return image.Open(bytes.NewReader(f.Bytes()), "package") }
+	return d
+}
+
+// TestPackage compares a package with the split file that it was made of.
+func TestPackage(t *testing.T) {
+	for version, number := range map[string]uint16{"4": 2, "5": 5} {
+		parts, dwo := splitParts(t, version)
+		file := splitFrom(parts, dwo)
+		if err := file.Load(); err != nil {
+			t.Fatal(err)
+		}
+		id := uint64(0)
+		for i := range file.units {
+			if file.units[i].split {
+				id = file.units[i].dwoID
+			}
+		}
+		if id == 0 {
+			t.Fatalf("DWARF %s: no skeleton in %+v", version, file.units)
+		}
+		whole, other := packageFrom(parts, dwo, number, id), packageFrom(parts, dwo, number, id+1)
+		for _, s := range file.index.spans {
+			for addr := s.low; addr < s.high; addr++ {
+				want, err := file.Frames(addr)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got, err := whole.Frames(addr); err != nil || !reflect.DeepEqual(got, want) {
+					t.Fatalf("DWARF %s, %#x: %+v, %v, not %+v", version, addr, got, err, want)
+				}
+				if got, err := other.Frames(addr); !errors.Is(err, ErrNoSplit) || len(got) > 1 {
+					t.Fatalf("DWARF %s, %#x: another unit's %+v, %v", version, addr, got, err)
+				}
+			}
+		}
+	}
+}
+
+// FuzzPackageIndex damages the index of a package.
+func FuzzPackageIndex(f *testing.F) {
+	f.Add([]byte("\x02\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00"+
+		"\x07\x00\x00\x00\x00\x00\x00\x00\x01\x00\x00\x00\x01\x00\x00\x00\x20\x00\x00\x00\x30\x00\x00\x00"), uint64(7), false)
+	f.Fuzz(func(t *testing.T, raw []byte, id uint64, big bool) {
+		x, err := parsePackageIndex(raw, big)
+		if err != nil {
+			return
+		}
+		if parts := x.find(id); len(parts) > len(x.columns) {
+			t.Errorf("%d parts of %d", len(parts), len(x.columns))
+		}
+	})
 }
 
 // FuzzSplit damages a skeleton and its split file.

@@ -1,6 +1,7 @@
 package dwarf_test
 
 import (
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/debugfile"
@@ -50,6 +52,10 @@ func newData(t testing.TB, name string) *dwarf.Data {
 	}, Split: func(f dwarf.SplitFile) (*image.Image, error) {
 		return openImage(t, filepath.Join(f.Dir, f.Name)), nil
 	}}
+	if _, err := os.Stat(name + ".dwp"); err == nil {
+		o.Split = nil
+		o.Package = func() (*image.Image, error) { return openImage(t, name+".dwp"), nil }
+	}
 	if _, ok := debugfile.SupplementLink(m); ok {
 		sup, err := debugfile.FindSupplement(m, name, debugfile.Options{})
 		if err != nil {
@@ -185,7 +191,9 @@ func (b *builder) path(name string) string { return filepath.Join(b.dir, name) }
 
 // run runs a tool in the folder.
 func (b *builder) run(env []string, tool string, args ...string) error {
-	cmd := exec.CommandContext(b.t.Context(), tool, args...)
+	ctx, cancel := context.WithTimeout(b.t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, tool, args...)
 	cmd.Dir, cmd.Env = b.dir, append(os.Environ(), env...)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s %v: %w %s", tool, args, err, out)
@@ -202,6 +210,7 @@ var recipes = map[string][]string{
 	"cc64":       {"g++", "-gdwarf-5", "-gdwarf64", "-O2", "p.cc"},
 	"ccsplit4":   {"g++", "-gdwarf-4", "-gsplit-dwarf", "-O2", "p.cc"},
 	"ccsplit5":   {"g++", "-gdwarf-5", "-gsplit-dwarf", "-O2", "p.cc"},
+	"ccdwp4":     {"dwp", "-gdwarf-4", "p.cc"},
 	"cclto":      {"g++", "-g", "-O2", "-flto", "-ffunction-sections", "-Wl,--gc-sections", "p.cc"},
 	"other":      {"g++", "-g", "-O2", "-no-pie", "p.cc"},
 	"cczlib":     {"objcopy", "--compress-debug-sections=zlib", "cc5"},
@@ -233,6 +242,11 @@ func (b *builder) build(name string) error {
 		return b.run(nil, tool, append(args, name)...)
 	case "dwz":
 		return b.dwz(name, args[0], args[1], args[2:]...)
+	case "dwp": // those of binutils 2.40 and LLVM 14 fail on what gcc makes of DWARF 5: see TestPackage
+		if err := b.run(nil, "g++", args[0], "-gsplit-dwarf", "-O2", "-o", name, args[1]); err != nil {
+			return err
+		}
+		return b.run(nil, tool, "-e", name, "-o", name+".dwp")
 	case "go": // neither tool can read the line tables of Go's DWARF 5: see TestGo
 		return b.run([]string{"GOEXPERIMENT=nodwarf5"}, tool, append([]string{args[0], "-o", name}, args[1:]...)...)
 	default:
@@ -273,6 +287,7 @@ func (b *builder) subjects() []subject {
 	add("C++, 64-bit DWARF", "cc64", "cc5") // binutils cannot read it
 	add("C++, split DWARF 4", "ccsplit4", "cc4")
 	add("C++, split DWARF 5", "ccsplit5", "cc5")
+	add("C++, package of DWARF 4", "ccdwp4", "cc4")
 	add("C++, LTO, collected", "cclto", "")
 	for _, kind := range []string{"zlib", "zlib-gnu", "zstd"} {
 		add("C++, "+kind, "cc"+kind, "cc5")

@@ -56,6 +56,10 @@ func (l *lines) open(m *module, from *image.Image, path string, options debugfil
 			r, err := debugfile.FindSplit(from, path, f.Dir, f.Name, options)
 			return r.Image, err
 		}
+		o.Package = func() (*image.Image, error) {
+			r, err := debugfile.FindPackage(from, []string{m.path, path}, options)
+			return r.Image, err
+		}
 		data, err := dwarf.New(from, o)
 		if err != nil {
 			m.tell(err)

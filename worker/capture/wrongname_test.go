@@ -85,8 +85,10 @@ CREATE TRIGGER t BEFORE INSERT ON fires FOR EACH ROW EXECUTE FUNCTION fired();`
 func sessions(t *testing.T, server *pgtest.Server) (asleep, busy []int) {
 	t.Helper()
 	control := server.Connect(t, server.User, "postgres")
-	if _, err := control.Exec(t.Context(), wrongNameSQL+`BEGIN; UPDATE held SET n = 3; SELECT pg_advisory_lock(1)`); err != nil {
-		t.Fatal(err)
+	for _, sql := range []string{wrongNameSQL, `BEGIN; UPDATE held SET n = 3; SELECT pg_advisory_lock(1)`} {
+		if _, err := control.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
 	}
 	running := make(map[int]bool)
 	for i, sql := range append(sleepers, runners...) {
@@ -97,9 +99,10 @@ func sessions(t *testing.T, server *pgtest.Server) (asleep, busy []int) {
 		}
 		go func() { _, _ = conn.Exec(context.Background(), sql) }() // ends with the server
 	}
+	watch := server.Connect(t, server.User, "postgres")
 	pgtest.Wait(t, "the sessions that sleep", func() bool {
 		n := 0
-		err := server.Connect(t, server.User, "postgres").QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+		err := watch.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
 			WHERE wait_event IN ('PgSleep', 'transactionid', 'advisory') AND state = 'active'`).Scan(&n)
 		return err == nil && n == len(sleepers)
 	})
