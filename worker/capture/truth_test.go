@@ -79,6 +79,18 @@ func (e elfTruth) at(addr uint64) []string {
 	return names
 }
 
+// between reports whether what a note on the neighbourhood says of an address is true; there may be no such note.
+func (e elfTruth) between(note string, addr uint64) bool {
+	names, ok := strings.CutPrefix(note, "static, between ")
+	if !ok {
+		return true
+	}
+	first, second, _ := strings.Cut(names, " and ")
+	before := slices.IndexFunc(e.symbols, func(s symbol.Symbol) bool { return s.Name == first && s.Addr+s.Size <= addr })
+	after := slices.IndexFunc(e.symbols, func(s symbol.Symbol) bool { return s.Name == second && s.Addr > addr })
+	return before >= 0 && after >= 0 && !slices.Contains(e.at(addr), first) && !slices.Contains(e.at(addr), second)
+}
+
 // containsName compares with names as they are, and as they are demangled.
 func containsName(names []string, name string) bool {
 	return slices.ContainsFunc(names, func(n string) bool { return n == name || symbol.Demangle(n) == name })

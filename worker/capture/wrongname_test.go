@@ -214,6 +214,9 @@ func (n *naming) look(t *testing.T, pid int) {
 		if !n.ours.add(f.Function, names) {
 			t.Errorf("process %d, frame %d: %s+%#x is called %s, but is in %v", pid, i, f.Module, f.ModuleOffset, f.Function, names)
 		}
+		if !truth.between(f.Note, lookupAddress(frames, i)) {
+			t.Errorf("process %d, frame %d: %s+%#x, in %v, is %s", pid, i, f.Module, f.ModuleOffset, names, f.Note)
+		}
 		for tool, o := range n.others {
 			if name, ok := theirs[tool][f.Address]; ok {
 				o.add(name, names)
