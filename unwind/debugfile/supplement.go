@@ -91,8 +91,8 @@ func OpenSupplement(debug *image.Image, path string, o Options) (Result, error) 
 	return Result{}, s.failure()
 }
 
-// FindSplit looks for a split file (.dwo) of an image or its debug file, which is at path: where the compiler put it, by
-// its name and the folder in which the compiler ran, then beside path. Whether it belongs to the image, the ids of its
+// FindSplit looks for a split file (.dwo) of an image or its debug file, which is at path: where the compiler put it,
+// by its name and the folder in which the compiler ran, then beside path. Whether it belongs to the image, the ids of its
 // units must tell. The error is ErrNone or ErrMismatch.
 func FindSplit(debug *image.Image, path, dir, name string, o Options) (Result, error) {
 	s := search{options: o, image: debug, path: path}

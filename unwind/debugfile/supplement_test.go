@@ -130,7 +130,8 @@ func TestFindPackage(t *testing.T) {
 		"/bin/p.dwp": "/bin/p.dwp", "/dbg/p.debug.dwp": "/dbg/p.debug.dwp", "/dbg/p.dwp": "/dbg/p.dwp", "/dbg/q.dwp": "",
 	} {
 		f := &files{content: map[string][]byte{at: makeELF("", section(".debug_info.dwo"))}}
-		r, err := debugfile.FindPackage(m, []string{"/bin/p", "/dbg/p.debug", "", "relative"}, debugfile.Options{Open: f.Open})
+		o := debugfile.Options{Open: f.Open}
+		r, err := debugfile.FindPackage(m, []string{"/bin/p", "/dbg/p.debug", "", "relative"}, o)
 		if r.Path != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, debugfile.ErrNone) {
 			t.Errorf("%s: %q, %v", at, r.Path, err)
 		}

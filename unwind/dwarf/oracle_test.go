@@ -280,8 +280,8 @@ func TestOracle(t *testing.T) {
 			total.mistakes += one.mistakes
 		})
 	}
-	figure.Printf(t, "%d addresses: %d of %d answers of addr2line and eu-addr2line equal (%.2f %%), the others explained; "+
-		"%d mistakes made on purpose, all noticed", total.addresses, total.equal, total.answers,
+	figure.Printf(t, "%d addresses: %d of %d answers of addr2line and eu-addr2line equal (%.2f %%), "+
+		"the others explained; %d mistakes made on purpose, all noticed", total.addresses, total.equal, total.answers,
 		100*float64(total.equal)/float64(max(total.answers, 1)), total.mistakes)
 }
 

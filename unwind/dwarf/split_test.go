@@ -91,8 +91,8 @@ func TestSplitFiles(t *testing.T) {
 	}
 }
 
-// packageFrom makes debugging information of which the package has the sections dwo, each behind some bytes that belong to
-// another unit.
+// packageFrom makes debugging information of which the package has the sections dwo, each behind some bytes that belong
+// to another unit.
 func packageFrom(parts, dwo map[string][]byte, version uint16, id uint64) *Data {
 	const before = 64
 	numbers := map[string]uint32{
@@ -192,7 +192,8 @@ func FuzzSplit(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, info, abbrev, addrs, ranges, dwoInfo, dwoAbbrev, lists, offsets []byte) {
 		everything(t, splitFrom(map[string][]byte{
-			".debug_info": info, ".debug_abbrev": abbrev, ".debug_addr": addrs, ".debug_ranges": ranges, ".debug_rnglists": ranges,
+			".debug_info": info, ".debug_abbrev": abbrev, ".debug_addr": addrs, ".debug_ranges": ranges,
+			".debug_rnglists": ranges,
 		}, map[string][]byte{
 			".debug_info.dwo": dwoInfo, ".debug_abbrev.dwo": dwoAbbrev, ".debug_rnglists.dwo": lists,
 			".debug_str_offsets.dwo": offsets, ".debug_str.dwo": info,

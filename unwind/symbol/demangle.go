@@ -60,8 +60,8 @@ func cutRust(name string) (base, suffix string, ok bool) {
 	return name[:at], name[at:], name[at] == '.'
 }
 
-// keepUnderscores gives each identifier of the legacy form that begins with an underscore another one: the library takes
-// one away, which is right only before an escape ("_$LT$", which begins with a letter so).
+// keepUnderscores gives each identifier of the legacy form that begins with an underscore another one: the library
+// takes one away, which is right only before an escape ("_$LT$", which begins with a letter so).
 func keepUnderscores(name string) string {
 	rest, ok := strings.CutPrefix(name, "_ZN")
 	if !ok {

@@ -261,7 +261,7 @@ func TestEveryFDE(t *testing.T) {
 			}
 		}
 		named, total := table.Coverage(sequence(fdes), nobody)
-		figure.Printf(t, "%d of %d functions have a name (%.1f %%); %d addresses unnamed because their symbol begins elsewhere",
+		figure.Printf(t, "%d of %d functions have a name (%.1f %%); of %d addresses the symbol begins elsewhere",
 			named, total, 100*float64(named)/float64(max(total, 1)), cut)
 	})
 }

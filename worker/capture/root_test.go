@@ -37,8 +37,8 @@ func jailed(t *testing.T, root, exe string) int {
 	return cmd.Process.Pid
 }
 
-// TestDebugFilesInTheTargetsRoot: a process has another root directory, and its debug file and what dwz has moved out of
-// that are only there. A file at the same path outside, of another build, is not used.
+// TestDebugFilesInTheTargetsRoot: a process has another root directory, and its debug file and what dwz has moved out
+// of that are only there. A file at the same path outside, of another build, is not used.
 func TestDebugFilesInTheTargetsRoot(t *testing.T) {
 	a := debuginfodtest.Build(t, "testdata/inlined.c", "-O2", "-gdwarf-4", "-static")
 	b := debuginfodtest.Build(t, "testdata/inlined.c", "-O3", "-gdwarf-4", "-static", "-DOTHER")

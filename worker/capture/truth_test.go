@@ -69,7 +69,9 @@ func symbolsOf(t *testing.T, file string) elfTruth {
 
 // at are the names of the functions that hold an address.
 func (e elfTruth) at(addr uint64) []string {
-	i, _ := slices.BinarySearchFunc(e.symbols, addr+1, func(s symbol.Symbol, a uint64) int { return cmp.Compare(s.Addr, a) })
+	i, _ := slices.BinarySearchFunc(e.symbols, addr+1, func(s symbol.Symbol, a uint64) int {
+		return cmp.Compare(s.Addr, a)
+	})
 	var names []string
 	for i--; i >= 0 && addr-e.symbols[i].Addr < e.longest; i-- {
 		if addr-e.symbols[i].Addr < e.symbols[i].Size {

@@ -133,8 +133,8 @@ func namedMoments(t *testing.T) int {
 }
 
 // TestNoWrongName captures the processes of a stripped server, asleep and at random moments. The same files before they
-// were stripped say what each frame is called. The same stacks, of the process that stands still meanwhile, are named by
-// libunwind and by eu-stack.
+// were stripped say what each frame is called. The same stacks, of the process that stands still meanwhile, are named
+// by libunwind and by eu-stack.
 func TestNoWrongName(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers: not with -short")
@@ -212,7 +212,8 @@ func (n *naming) look(t *testing.T, pid int) {
 		}
 		names := truth.at(lookupAddress(frames, i))
 		if !n.ours.add(f.Function, names) {
-			t.Errorf("process %d, frame %d: %s+%#x is called %s, but is in %v", pid, i, f.Module, f.ModuleOffset, f.Function, names)
+			t.Errorf("process %d, frame %d: %s+%#x is called %s, but is in %v",
+				pid, i, f.Module, f.ModuleOffset, f.Function, names)
 		}
 		if !truth.between(f.Note, lookupAddress(frames, i)) {
 			t.Errorf("process %d, frame %d: %s+%#x, in %v, is %s", pid, i, f.Module, f.ModuleOffset, names, f.Note)

@@ -69,7 +69,8 @@ type Image struct {
 // Complete reports whether there is nothing more to get: there is full debug information, which has lines too.
 // Functions that have no name even so, as some written in assembler, never get one.
 func (m *Image) Complete() bool {
-	return m.Lines && m.MissingSupplement == "" && (m.Symtab || m.DebugFile != "" || m.FetchedFile != "" || m.Named == m.Functions)
+	return m.Lines && m.MissingSupplement == "" &&
+		(m.Symtab || m.DebugFile != "" || m.FetchedFile != "" || m.Named == m.Functions)
 }
 
 // Share is the part of the functions that has a name, in percent, and never 100 unless all have one.
