@@ -92,8 +92,8 @@ func OpenSupplement(debug *image.Image, path string, o Options) (Result, error) 
 }
 
 // FindSplit looks for a split file (.dwo) of an image or its debug file, which is at path: where the compiler put it,
-// by its name and the folder in which the compiler ran, then beside path. Whether it belongs to the image, the ids of its
-// units must tell. The error is ErrNone or ErrMismatch.
+// by its name and the folder in which the compiler ran, then beside path. Whether it belongs to the image, the ids
+// of its units must tell. The error is ErrNone or ErrMismatch.
 func FindSplit(debug *image.Image, path, dir, name string, o Options) (Result, error) {
 	s := search{options: o, image: debug, path: path}
 	at := name
@@ -112,7 +112,7 @@ func FindSplit(debug *image.Image, path, dir, name string, o Options) (Result, e
 // ErrNone or ErrMismatch.
 func FindPackage(debug *image.Image, paths []string, o Options) (Result, error) {
 	s := search{options: o, image: debug}
-	var all []string
+	all := make([]string, 0, 2*len(paths))
 	for _, p := range paths {
 		all = append(all, p+".dwp", strings.TrimSuffix(p, ".debug")+".dwp")
 	}

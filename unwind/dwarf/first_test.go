@@ -12,7 +12,8 @@ import (
 	"pg_stat_backtrace/internal/figure"
 )
 
-// What the first use of a debug file may cost, and a later one. To expand a compressed one takes its time; an answer that cannot wait for that goes out without lines.
+// What the first use of a debug file may cost, and a later one. To expand a compressed one takes its time; an answer
+// that cannot wait for that goes out without lines.
 const (
 	firstTime       = 200 * time.Millisecond
 	firstCompressed = 2 * time.Second

@@ -231,9 +231,9 @@ func (n *naming) look(t *testing.T, pid int) {
 func (n *naming) report(t *testing.T) {
 	t.Helper()
 	figure.Printf(t, "%d stacks, %d frames in stripped files: %s; libunwind: %s; eu-stack: %s",
-		n.stacks, n.ours.total(), n.ours, n.others["libunwind"], n.others["eu-stack"])
+		n.stacks, n.ours.total(), &n.ours, n.others["libunwind"], n.others["eu-stack"])
 	if n.ours.named == 0 || n.ours.unnamed == 0 {
-		t.Errorf("the stacks are not what this test needs: %s", n.ours)
+		t.Errorf("the stacks are not what this test needs: %s", &n.ours)
 	}
 }
 
@@ -256,7 +256,7 @@ func (o *outcome) add(name string, truth []string) bool {
 
 func (o *outcome) total() int { return o.named + o.unnamed + o.wrong + o.absent }
 
-func (o outcome) String() string {
+func (o *outcome) String() string {
 	share := func(n int) string { return fmt.Sprintf("%d (%.1f %%)", n, 100*float64(n)/float64(max(o.total(), 1))) }
 	return fmt.Sprintf("named %s, unnamed %s, wrong %s, not reached %s",
 		share(o.named), share(o.unnamed), share(o.wrong), share(o.absent))
