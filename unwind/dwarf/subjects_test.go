@@ -1,6 +1,7 @@
 package dwarf_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math/rand/v2"
@@ -142,7 +143,7 @@ func subjects(t *testing.T) []subject {
 		all = append(all, subject{name, true, func() (files, error) { return files{exe: exe, debug: debug}, nil }})
 	}
 	for _, name := range filepath.SplitList(os.Getenv("PGSB_ORACLE_FILES")) {
-		add(filepath.Base(name), name, name)
+		add(filepath.Base(name), name, cmp.Or(debugFileOf(t, name), name))
 	}
 	for _, pattern := range []string{"/lib/*-linux-gnu/libc.so.6", "/lib/*-linux-gnu/ld-linux-*.so.*"} {
 		found, _ := filepath.Glob(pattern)
