@@ -4,6 +4,7 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"sync"
 	"testing"
 
 	"pg_stat_backtrace/internal/figure"
@@ -40,10 +41,30 @@ func TestEarly(t *testing.T) {
 			t.Fatal(err)
 		}
 		compareEarly(t, name, one, other)
+		compareBusy(t, name, open(), other)
 	}
 	if tried == 0 {
 		t.Skip("no large compressed debug file is installed (Debian: libc6-dbg)")
 	}
+}
+
+// compareBusy looks addresses up while the units are being listed, several at a time.
+func compareBusy(t *testing.T, name string, busy, other *Data) {
+	t.Helper()
+	var all sync.WaitGroup
+	all.Go(func() { _ = busy.Load() })
+	spans := other.index.spans
+	for k := range 4 {
+		all.Go(func() {
+			for i := k; i < len(spans); i += 40 {
+				want, _ := other.Frames(spans[i].low)
+				if got, err := busy.Frames(spans[i].low); !reflect.DeepEqual(got, want) {
+					t.Errorf("%s: %#x: %+v, %v, not %+v", name, spans[i].low, got, err, want)
+				}
+			}
+		})
+	}
+	all.Wait()
 }
 
 // compareEarly looks up the ends and the middle of each range of every unit.
