@@ -55,7 +55,7 @@ func TestStrippedNamesAgree(t *testing.T) {
 			}
 		}
 	}
-	figure.Printf(t, "%s: named %d, named by another alias %d, unnamed %d, of which the nearest symbol would be wrong %d, wrong %d",
+	figure.Printf(t, "%s: named %d, by another alias %d, unnamed %d, of which the nearest symbol is wrong %d, wrong %d",
 		path, count.named, count.other, count.unnamed, count.nearest, count.wrong)
 	if info, err := os.Stat(stripped); err != nil || count.named == 0 || count.unnamed == 0 {
 		t.Errorf("the copy is not what this test needs: %v, %v", info, err)
