@@ -87,8 +87,8 @@ var classes = []class{
 			case len(c.ours) == 0: // outside of the unit's ranges, too
 				return len(c.want) == 1 && !c.ranged
 			}
-			return len(c.ours) == 1 && c.ours[0].function == "" &&
-				c.want[0].file == c.ours[0].file && c.want[0].line == c.ours[0].line
+			return len(c.ours) == 1 && c.ours[0].function == "" && c.want[0].line == c.ours[0].line &&
+				(c.want[0].file == c.ours[0].file || c.tool == binutils && c.isPrimary(c.want[0].file))
 		},
 	},
 	{
@@ -164,6 +164,11 @@ func (c *comparison) renamed(a, b string) bool {
 // primary reports whether the reference has the same lines, and where the file is another one it is the unit's own.
 func (c *comparison) primary() bool {
 	return slices.EqualFunc(c.ours, c.want, func(a, b place) bool {
-		return a.line == b.line && (a.file == b.file || path.Base(b.file) == path.Base(c.arange))
+		return a.line == b.line && (a.file == b.file || c.isPrimary(b.file))
 	})
+}
+
+// isPrimary reports whether a file is the main one of the unit.
+func (c *comparison) isPrimary(file string) bool {
+	return c.ranged && path.Base(file) == path.Base(c.arange)
 }
