@@ -67,11 +67,12 @@ func compareBusy(t *testing.T, name string, busy, other *Data) {
 	all.Wait()
 }
 
-// compareEarly looks up the ends and the middle of each range of every unit.
+// compareEarly looks up the ends and the middle of every fourth range of the units.
 func compareEarly(t *testing.T, name string, one, other *Data) {
 	t.Helper()
 	known, total := 0, 0
-	for _, s := range other.index.spans {
+	for i := 0; i < len(other.index.spans); i += 4 {
+		s := other.index.spans[i]
 		for _, addr := range []uint64{s.low, (s.low + s.high) / 2, s.high - 1} {
 			want, _ := other.Frames(addr)
 			got, err := one.earlyFrames(addr)

@@ -31,7 +31,8 @@ type cost struct {
 }
 
 // TestFirstUse measures the first look-up in a debug file, in a process of its own, whose memory is nobody else's: of
-// PostgreSQL, if there is one with debugging information, and of the files in PGSB_FIRST_FILES.
+// PostgreSQL, if there is one with debugging information, and of the files in PGSB_FIRST_FILES (make check-names). The
+// limits hold where those are given: not with the race detector, or beside other tests.
 func TestFirstUse(t *testing.T) {
 	if file := os.Getenv(envFirst); file != "" {
 		measureFirst(t, file)
@@ -62,6 +63,9 @@ func TestFirstUse(t *testing.T) {
 			}
 			figure.Printf(t, "%d MB%s: first look-up %v, %d MB of memory; then %v each",
 				info.Size()>>20, what, best.first.Round(time.Millisecond), best.memory>>20, best.later)
+			if os.Getenv("PGSB_FIRST_FILES") == "" {
+				return
+			}
 			if best.first > limit || best.memory > firstMemory || best.later > laterTime {
 				t.Errorf("more than %v, %d MB, %v", limit, firstMemory>>20, laterTime)
 			}
@@ -108,18 +112,20 @@ func measureFirst(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	first := time.Since(began)
-	for range 2 {
+	later := time.Hour
+	for range 5 { // the first time all of their units are decoded, and after that other sections may still be expanded
 		began = time.Now()
 		for _, addr := range addrs {
 			if _, err := d.Frames(addr); err != nil {
 				t.Fatal(err)
 			}
 		}
+		later = min(later, time.Since(began)/depth)
 		if err := d.Load(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("cost %d %d %d", first.Nanoseconds(), time.Since(began).Nanoseconds()/depth, peak(t)-before)
+	t.Logf("cost %d %d %d", first.Nanoseconds(), later.Nanoseconds(), peak(t)-before)
 }
 
 // peak is the most memory that this process has had, in bytes (VmHWM).
