@@ -61,7 +61,7 @@ func (w *observer) blocked(tid int) (Thread, error) {
 	if err := w.lookAgain(tid, &first); err != nil {
 		return thread, err
 	}
-	thread.Syscall = &first.call
+	thread.Syscall, thread.Switches = &first.call, first.voluntary+first.involuntary
 	if len(thread.Stack.Data) == 0 {
 		thread.Stack = Stack{}
 		thread.Err = ErrNoStack

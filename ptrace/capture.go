@@ -83,6 +83,9 @@ type Thread struct {
 	Registers []byte // NT_PRSTATUS general registers in the kernel's layout and byte order; nil: none
 	// Syscall is all that is known of the registers of a thread that was seen asleep (EngineBlocked); else nil.
 	Syscall *procfs.Syscall
+	// Switches is how often such a thread had left the CPU: a thread that is seen asleep again, in the same call and with
+	// the same number (of both kinds in procfs.Status), has not run since.
+	Switches uint64
 	// WaitChannel and KernelStack say where in the kernel a thread in uninterruptible sleep (state D) was seen, as far as
 	// the kernel tells; see procfs.WaitChannel and procfs.KernelStack. EngineBlocked only.
 	WaitChannel string

@@ -21,6 +21,14 @@ type Trail struct {
 	OnStack []Deref
 	// Elsewhere is how many bytes to copy from where the argument of any other node points.
 	Elsewhere int
+	// Ranges are up to 256 pieces of memory at known addresses, 512 KiB in all. They are copied last.
+	Ranges []Range
+}
+
+// Range is Length bytes of the target's memory at an address.
+type Range struct {
+	Address uint64
+	Length  int
 }
 
 // Variable is a pointer in the target at a known address.
@@ -37,11 +45,13 @@ type Deref struct {
 // Bounds of a trail.
 const (
 	maxVariables = 8
-	maxDerefs    = 4
+	maxDerefs    = 8
 	maxNodes     = 128
-	maxBlocks    = 768  // below IOV_MAX
-	maxFollow    = 4096 // bytes from one pointer
-	maxRetries   = 16   // after a block that turned out not to be readable
+	maxRanges    = 256
+	maxRanged    = 512 << 10 // bytes of all ranges
+	maxBlocks    = 768       // below IOV_MAX
+	maxFollow    = 4096      // bytes from one pointer
+	maxRetries   = 16        // after a block that turned out not to be readable
 )
 
 // block is memory to copy, at most a page long and not crossing a page.
@@ -61,6 +71,8 @@ type trail struct {
 	derefs     [maxDerefs]Deref
 	nDerefs    int
 	elsewhere  int
+	ranges     [maxRanges]Range
+	nRanges    int
 
 	blocks  [maxBlocks]block
 	n       int
@@ -74,7 +86,7 @@ func (r *trail) prepare(t *Trail) {
 	if t == nil {
 		return
 	}
-	r.wanted = len(t.Variables) > 0 || t.Head != 0
+	r.wanted = len(t.Variables) > 0 || t.Head != 0 || len(t.Ranges) > 0
 	r.nVariables = copy(r.variables[:], t.Variables)
 	r.nDerefs = copy(r.derefs[:], t.OnStack)
 	r.head, r.elsewhere = t.Head, min(max(t.Elsewhere, 0), maxFollow)
@@ -83,6 +95,16 @@ func (r *trail) prepare(t *Trail) {
 	}
 	for i := range r.derefs[:r.nDerefs] {
 		r.derefs[i].Length = min(max(r.derefs[i].Length, 0), maxFollow)
+	}
+	r.nRanges = 0
+	left := maxRanged
+	for _, piece := range t.Ranges[:min(len(t.Ranges), maxRanges)] {
+		if piece.Length <= 0 || piece.Length > left {
+			continue
+		}
+		left -= piece.Length
+		r.ranges[r.nRanges] = piece
+		r.nRanges++
 	}
 }
 
@@ -110,6 +132,9 @@ func (s *session) copyTrail(t *tracee) {
 	}
 	if r.head != 0 && first > r.nVariables {
 		s.followList(t, s.loadBlock(r.nVariables))
+	}
+	for i := range r.nRanges {
+		s.wantBytes(r.ranges[i].Address, r.ranges[i].Length)
 	}
 	s.fetchBlocks(t, first)
 }

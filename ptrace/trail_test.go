@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -91,6 +92,48 @@ func TestTrailsOfNonsense(t *testing.T) {
 		if total := len(s.Found); total > maxBlocks {
 			t.Errorf("%+v: %d pieces", trail, total)
 		}
+	}
+	checkUnharmed(t, c.pid)
+}
+
+// TestRanges copies pieces of memory at known addresses, some of which are not there: the others are whole.
+func TestRanges(t *testing.T) {
+	t.Parallel()
+	c := startTarget(t, "listed", "6")
+	own := mustCapture(t, c.pid, Options{})
+	stack := own.Threads[0].Stack
+	if len(stack.Data) < 3000 {
+		t.Fatalf("a stack of %d bytes", len(stack.Data))
+	}
+	end := stack.Start + uint64(len(stack.Data))
+	wanted := []Range{
+		{Address: end - 2900, Length: 400}, {Address: 8, Length: 100}, {Address: end - 2000, Length: 2000},
+		{Address: end - 500, Length: -1}, {Address: end - 1000, Length: maxRanged}, {Address: ^uint64(0) - 10, Length: 100},
+	}
+	s := mustCapture(t, c.pid, Options{Trail: &Trail{Ranges: wanted}})
+	stack = s.Threads[0].Stack // of the same moment
+	for _, i := range []int{0, 2} {
+		at := wanted[i].Address
+		if !slices.ContainsFunc(s.Found, func(f Stack) bool {
+			return f.Start == at && bytes.Equal(f.Data, stack.Data[at-stack.Start:][:wanted[i].Length])
+		}) {
+			t.Errorf("%+v was not copied", wanted[i])
+		}
+	}
+	if len(s.Found) != 2 {
+		t.Errorf("%d pieces", len(s.Found))
+	}
+	many := make([]Range, 2*maxRanges)
+	for i := range many {
+		many[i] = Range{Address: end - 2900 + uint64(8*i%1000), Length: 8}
+	}
+	s = mustCapture(t, c.pid, Options{Trail: &Trail{Ranges: many}})
+	total := 0
+	for _, f := range s.Found {
+		total += len(f.Data)
+	}
+	if total != 8*maxRanges {
+		t.Errorf("%d bytes of %d ranges", total, len(many))
 	}
 	checkUnharmed(t, c.pid)
 }

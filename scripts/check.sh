@@ -127,11 +127,16 @@ stage_go-short() {
 }
 
 # stage_soak runs the tests that grow with the time they are given: 10,000 captures of servers at work, every frame rule
-# of LLVM's library too, a hundred stops of each busy program.
+# of LLVM's library too, a hundred stops of each busy program, a thousand moments of a nested load on every version.
 stage_soak() {
+	local given=${PGSB_TEST_BINDIRS:-}
 	need_server
 	export PGSB_SNAPSHOTS=${PGSB_SNAPSHOTS:-10000} PGSB_ORACLE_SLOW=1 STACKORACLE_RANDOM=${STACKORACLE_RANDOM:-100}
-	go_tests soak -count=1 -timeout 3h -v -run 'RandomSnapshots|Oracle|TestBusy|TestPostgres'
+	go_tests soak -count=1 -timeout 3h -v -run 'RandomSnapshots|Oracle|TestBusy|TestPostgres|TestGenerated'
+	make_version_trees
+	export PGSB_TEST_BINDIRS=${given:-$VERSION_BINS$PG_BIN} PGSB_TEST_MOMENTS=${PGSB_TEST_MOMENTS:-1000}
+	PACKAGES=(./worker/capture)
+	go_tests moments -count=1 -timeout 1h -v -run TestMoments
 }
 
 # large_debug_file prints the names of a debug file of 150 MB, and of the same in 52 MB, compressed: the largest that a

@@ -92,8 +92,9 @@ debian_major() {
 	apt_query depends postgresql | sed -n 's/.*Depends: postgresql-\([0-9]*\)$/\1/p' | head -n 1
 }
 
-# install_debian_server installs Debian's PostgreSQL. Its installation would make and start a cluster: a file in
-# createcluster.d, removed afterwards, says not to. No configuration that exists is changed.
+# install_debian_server installs Debian's PostgreSQL, with the languages that tests compare the levels of. Its
+# installation would make and start a cluster: a file in createcluster.d, removed afterwards, says not to. No
+# configuration that exists is changed.
 install_debian_server() {
 	local major dir=/etc/postgresql-common/createcluster.d
 	local file=$dir/zz-pg_stat_backtrace.conf
@@ -101,7 +102,8 @@ install_debian_server() {
 	[[ -n $major ]] || die "apt-get knows no PostgreSQL here" "install one and set PG_CONFIG"
 	mkdir -p "$dir"
 	echo 'create_main_cluster = false' >"$file"
-	apt_install "there is no PostgreSQL on this machine (no cluster will be made)" "postgresql-$major"
+	apt_install "there is no PostgreSQL on this machine (no cluster will be made)" "postgresql-$major" \
+		"postgresql-plperl-$major" "postgresql-plpython3-$major"
 	rm -f "$file"
 	rmdir --ignore-fail-on-non-empty "$dir"
 }

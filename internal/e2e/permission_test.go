@@ -82,6 +82,7 @@ func permissions(t *testing.T, s *site) {
 				ask1(s.PostmasterPID()))
 		})
 	}
+	t.Run("queries", func(t *testing.T) { queries(t, s) })
 	t.Run("no such process", func(t *testing.T) {
 		c := s.connect(t, "stranger", "postgres")
 		for _, pid := range []int{0, -1, -2147483648, 2147483647, 1, s.worker.Process.Pid} {

@@ -46,22 +46,19 @@ var differences = []difference{
 	{"node", gdb, theyInvent, "ours",
 		"V8's built-in functions have no CFI, but frame pointers; gdb guesses callers that lie in no code; eu-stack " +
 			"follows the frame pointers as we do", false},
-}
-
-// Code that LLVM generates for a query runs in backends and in parallel workers.
-func init() {
-	for _, subject := range []string{"backend", "parallel worker"} {
-		differences = append(differences, []difference{
-			{subject, gdb, theyInvent, "ours",
-				"gdb does not know the code that LLVM generated for a query and takes words of the frame for callers; we " +
-					"read LLVM's call frame information from the process's memory", true},
-			{subject, gdb, theyEnd, "ours", "as above, where gdb finds no such word", true},
-			{subject, euStack, theyInvent, "ours",
-				"eu-stack follows the frame pointer out of the code that LLVM generated, which leaves that register alone: " +
-					"it misses the caller", true},
-			{subject, euStack, theyEnd, "ours", "as above, where the register holds no frame pointer: eu-stack ends", true},
-		}...)
-	}
+	{"compiled query, unknown to gdb", gdb, theyInvent, "ours",
+		"gdb does not know the code that LLVM generated for a query and takes words of the frame for callers; we read " +
+			"LLVM's call frame information from the process's memory", true},
+	{"compiled query, unknown to gdb", gdb, theyEnd, "ours", "as above, where gdb finds no such word", true},
+	{"compiled query*", euStack, theyInvent, "ours",
+		"eu-stack knows no JIT interface and follows the frame pointer out of the code that LLVM generated, which leaves " +
+			"that register alone: it misses the caller", true},
+	{"compiled query*", euStack, theyEnd, "ours",
+		"as above, where the register holds no frame pointer: eu-stack ends", true},
+	{"backend", euStack, theyInvent, "ours", "as above: its queries are compiled too", true},
+	{"backend", euStack, theyEnd, "ours", "as above", true},
+	{"parallel worker", euStack, theyInvent, "ours", "as above: its queries are compiled too", true},
+	{"parallel worker", euStack, theyEnd, "ours", "as above", true},
 }
 
 // explained is the entry for a difference that was found between our stack and a reference's.

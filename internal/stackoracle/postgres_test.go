@@ -16,7 +16,7 @@ import (
 var conf = []string{
 	"logging_collector = on", "archive_mode = on", "archive_command = 'true'", "wal_level = logical",
 	"parallel_setup_cost = 0", "parallel_tuple_cost = 0", "autovacuum_naptime = 1s", "max_worker_processes = 8",
-	"max_parallel_workers = 4",
+	"max_parallel_workers = 4", "jit_debugging_support = on",
 }
 
 // sessions are statements that run when the server is looked at; with a slash before it, it is one of a replication

@@ -10,6 +10,8 @@ import (
 type stack struct {
 	pcs   []uint64
 	names []string // as long as pcs
+	// modules are the files that the frames lie in, as long as pcs; our own capture only.
+	modules []string
 	// trampolines are the levels of frames into which the kernel made a signal handler return; our own capture only.
 	trampolines map[int]bool
 	end         string // why it ends, in the tool's words

@@ -76,6 +76,7 @@ func takeOurs(t *testing.T, pid int) stacks {
 				s.trampolines[len(s.pcs)] = true
 			}
 			s.add(number(t, f.Address), name)
+			s.modules = append(s.modules, f.Module)
 		}
 		all[thread.TID] = s
 	}

@@ -171,8 +171,8 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 	}
 	if !o.NoContext {
 		r.server = c.serverProcess(target.PID, target.StartTime)
-		opts.Trail = r.server.trail()
 	}
+	opts.Trail = r.trail()
 	for attempt := 0; ; attempt++ {
 		b, err := r.once(ctx, opts)
 		if err != nil {
@@ -184,10 +184,12 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 			continue
 		}
 		b.trace.Total = time.Since(start)
-		if len(b.missing) == 0 || attempt >= maxRecaptures {
+		more := attempt < maxRecaptures && r.locate(&b)
+		if len(b.missing) == 0 && !more || attempt >= maxRecaptures {
 			return b.trace, nil
 		}
 		opts.Also = append(opts.Also, b.missing...)
+		opts.Trail = r.trail()
 	}
 }
 
@@ -199,6 +201,8 @@ type run struct {
 	key      processKey
 	check    check
 	server   serverProcess
+	// generated says where code that the process has made is described, as far as that was found.
+	generated whereabouts
 }
 
 // once captures and unwinds once. What it went by is compared with the process
@@ -209,7 +213,7 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	if err != nil {
 		return built{}, err
 	}
-	b := c.build(snap, r.target.StartTime, r.options, &r.server)
+	b := r.build(snap)
 	byLayout := opts.Layout != nil && snap.Layout == opts.Layout
 	sound := true
 	switch {
@@ -229,7 +233,7 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 		c.spaces.forget(r.key)
 		if b.stale = byLayout; !byLayout {
 			// Some image may have been taken for one that was at its place before: they are all looked at afresh.
-			b = c.build(snap, r.target.StartTime, r.options, &r.server)
+			b = r.build(snap)
 		}
 	case r.key.startTime != 0 && !r.options.AllThreads && snap.Layout != nil:
 		c.known.keep(r.key, snap, b.used)
@@ -247,19 +251,19 @@ type built struct {
 	used    []usage // the mappings in which frames lie, in order
 	whole   bool    // all walks came to the ends of their stacks
 	stale   bool    // the process has other mappings than the layout said
+	space   *space
 }
 
 // build unwinds and names a snapshot.
-func (c *Capturer) build(snap *ptrace.Snapshot, startTime uint64, o Options, server *serverProcess) built {
+func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server *serverProcess) built {
 	t := &trace.Trace{
 		PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held,
 		Threads: make([]trace.Thread, len(snap.Threads)),
 	}
-	space := c.spaces.open(snap.PID, startTime, snap.Maps)
 	u := unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames}
 	late, cancel := context.WithTimeout(context.Background(), c.linesWait)
 	defer cancel()
-	b := built{trace: t, whole: true}
+	b := built{trace: t, whole: true, space: space}
 	frames := make([]unwind.Frame, 0, 64)
 	for i := range snap.Threads {
 		th := &snap.Threads[i]

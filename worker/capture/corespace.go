@@ -31,7 +31,7 @@ func (r *coreReader) space() (*space, []corefile.Backing) {
 		}
 	}
 	sp := newSpaces(r.images).open(r.core.Process.PID, 0, maps)
-	sp.known, sp.memory = known, r.core.ReadAt
+	sp.known, sp.generated.steady = known, r.core.ReadAt
 	return sp, backing
 }
 

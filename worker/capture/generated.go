@@ -1,91 +1,312 @@
 package capture
 
 import (
+	"cmp"
+	"debug/elf"
+	"slices"
+
+	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/unwind/symbol"
+	"pg_stat_backtrace/worker/trace"
 )
 
-// Bounds of the search for the call frame information of generated code.
+// Code that the process has made at run time comes and goes with its queries, so what describes it counts only if it is
+// of the same moment as the stack. The live process is asked, after the stop, no more than where that is; the process
+// is then captured again, and the pieces are copied in the same stop. A core file, and a process that sleeps, are of
+// one moment anyway.
+
 const (
-	maxGenerated  = 4 << 20 // bytes of one mapping that are searched
-	nearGenerated = 8       // mappings on either side of the code that are searched
-	maxSearches   = 32      // of one capture
-	maxCIE        = 64      // bytes of a CIE; those of compilers have some 20
+	generatedModule = "[jit]"
+	maxUnknown      = 32        // addresses of one walk that are looked for
+	maxDescribing   = 384 << 10 // bytes that are copied in a stop
+	maxPieces       = 200       // ptrace takes 256
+	maxObjects      = 128       // of a process, the newest
 )
 
-// generated is the call frame information of code that the process has made at
-// run time, as far as one capture has looked for it.
+// generated is what is known of generated code at the moment of a stack.
 type generated struct {
-	tables   []*cfi.Table
-	searches int
+	images []generatedImage
+	// unknown are addresses in memory without a file that no image covers.
+	unknown []uint64
+	// steady reads memory that is of the same moment as the stack; nil: there is none but what was copied.
+	steady byteReader
+	// off is set where it cannot be told what is of that moment: nothing is known then.
+	off bool
 }
 
-// generatedTable returns the call frame information that covers an address in a
-// mapping without a file, nil if there is none. LLVM, with which PostgreSQL
-// compiles queries, puts an .eh_frame section into read-only memory near the
-// code. It is read from the live process, after the stop: that it is of this
-// code shows by an FDE that covers the address.
+// generatedImage is the code of one object that was registered with debuggers, or of one .eh_frame section.
+type generatedImage struct {
+	object *jit.Object // nil: it was not registered
+	table  *cfi.Table  // nil: no call frame information
+}
+
+// byteReader copies memory of the process from addr into p and returns how many bytes it got.
+type byteReader func(addr uint64, p []byte) (int, error)
+
+// exactly makes it a reader of all or nothing.
+func (r byteReader) exactly(addr uint64, p []byte) bool {
+	n, err := r(addr, p)
+	return err == nil && n == len(p)
+}
+
+// whereabouts say where a process keeps what describes its generated code.
+type whereabouts struct {
+	descriptors []uint64   // of GDB's JIT interface
+	frames      []jit.Span // .eh_frame sections
+	pieces      []ptrace.Range
+}
+
+// add takes over what another look has found; false if that is nothing new.
+func (w *whereabouts) add(o *whereabouts) bool {
+	before := len(w.pieces)
+	for _, d := range o.descriptors {
+		if !slices.Contains(w.descriptors, d) {
+			w.descriptors = append(w.descriptors, d)
+		}
+	}
+	for _, f := range o.frames {
+		if !slices.Contains(w.frames, f) {
+			w.frames = append(w.frames, f)
+		}
+	}
+	for _, p := range o.pieces {
+		if !slices.Contains(w.pieces, p) {
+			w.pieces = append(w.pieces, p)
+		}
+	}
+	return len(w.pieces) > before
+}
+
+// generatedTable returns the call frame information that covers an address in a mapping without a file, nil if there is
+// none.
 func (sp *space) generatedTable(code *procfs.Mapping, addr uint64) *cfi.Table {
-	if code.Inode != 0 || code.Path != "" {
+	if code.Inode != 0 || code.Path != "" || sp.generated.off {
 		return nil
 	}
 	g := &sp.generated
-	for _, t := range g.tables {
-		if covers(t, code, addr) {
-			return t
-		}
+	if i := g.find(addr); i != nil {
+		return i.table
 	}
-	if g.searches++; g.searches > maxSearches {
+	if slices.Contains(g.unknown, addr) || len(g.unknown) >= maxUnknown {
 		return nil
 	}
-	at := sp.mapping(code.Start)
-	for i := max(at-nearGenerated, 0); i <= min(at+nearGenerated, len(sp.maps)-1); i++ {
+	g.unknown = append(g.unknown, addr)
+	if g.steady == nil {
+		return nil
+	}
+	g.learn(sp.whereabouts(g.steady, g.unknown[len(g.unknown)-1:]), g.steady, sp.spaces.images)
+	if i := g.find(addr); i != nil {
+		return i.table
+	}
+	return nil
+}
+
+// find returns the image that has an address.
+func (g *generated) find(addr uint64) *generatedImage {
+	for i := range g.images {
+		m := &g.images[i]
+		if m.object != nil && m.object.Holds(addr) {
+			return m
+		}
+		if m.object == nil {
+			if _, err := m.table.Find(addr); err == nil {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// name names a frame by the image that has the address.
+func (g *generated) name(out *trace.Frame, addr uint64) {
+	m := g.find(addr)
+	if m == nil {
+		return
+	}
+	out.Module = generatedModule
+	if f, ok := m.function(addr); ok {
+		out.Function, out.Offset = symbol.Demangle(f.Name), out.Address-f.Start
+	}
+}
+
+// function returns the function of a generated image that has an address; it must begin in what the call frame
+// information says of the address.
+func (m *generatedImage) function(addr uint64) (jit.Function, bool) {
+	if m.object == nil {
+		return jit.Function{}, false
+	}
+	f, ok := m.object.Function(addr)
+	if !ok || m.table == nil {
+		return f, ok
+	}
+	fde, err := m.table.Find(addr)
+	return f, err != nil || fde.Start <= f.Start && f.Start < fde.End
+}
+
+// learn reads what describes generated code. The memory must be of the same moment as the stack.
+func (g *generated) learn(w *whereabouts, memory byteReader, images *images) {
+	a := images.arch
+	for _, d := range w.descriptors {
+		entries, _ := jit.Entries(memory.exactly, a.Order, d) // as far as they were copied
+		for _, e := range entries[:min(len(entries), maxObjects)] {
+			o, err := jit.Open(memory.exactly, e, a.Machine)
+			if err == nil && len(o.Code) > 0 {
+				g.images = append(g.images, generatedImage{object: o, table: images.framesAt(memory, o.Frames)})
+			}
+		}
+	}
+	for _, f := range w.frames {
+		if t := images.framesAt(memory, f); t != nil {
+			g.images = append(g.images, generatedImage{table: t})
+		}
+	}
+}
+
+// framesAt reads an .eh_frame section, nil if it cannot.
+func (c *images) framesAt(memory byteReader, at jit.Span) *cfi.Table {
+	if at.Start >= at.End || at.End-at.Start > maxSearched {
+		return nil
+	}
+	data := make([]byte, at.End-at.Start)
+	if !memory.exactly(at.Start, data) {
+		return nil
+	}
+	return c.frames(at.Start, data)
+}
+
+func (c *images) frames(addr uint64, data []byte) *cfi.Table {
+	t, err := cfi.New(cfi.Sections{
+		EHFrame: cfi.Section{Addr: addr, Data: data}, Order: c.arch.Order, AddrSize: c.arch.AddrSize, Arch: c.arch,
+	})
+	if err != nil {
+		return nil
+	}
+	return t
+}
+
+// whereabouts looks for what describes the code at addresses: in what is registered with debuggers, else near it.
+func (sp *space) whereabouts(memory byteReader, addrs []uint64) *whereabouts {
+	w := &whereabouts{}
+	left := slices.Clone(addrs)
+	for _, d := range sp.descriptors() {
+		r := recorder{read: memory}
+		entries, _ := jit.Entries(r.memory, sp.spaces.images.arch.Order, d)
+		if len(entries) == 0 {
+			continue
+		}
+		w.descriptors = append(w.descriptors, d)
+		w.pieces = append(w.pieces, r.pieces...)
+		for _, e := range entries[:min(len(entries), maxObjects)] {
+			left = slices.DeleteFunc(left, sp.registered(w, memory, e))
+		}
+	}
+	for _, addr := range left {
+		i := sp.mapping(addr)
+		if i < 0 || slices.ContainsFunc(w.frames, func(f jit.Span) bool { return sp.describes(memory, f, addr) }) {
+			continue
+		}
+		if f, ok := sp.searchFrames(memory, i, addr); ok {
+			w.frames = append(w.frames, f)
+			w.pieces = append(w.pieces, ptrace.Range{Address: f.Start, Length: int(f.End - f.Start)})
+		}
+	}
+	w.pieces = merge(w.pieces)
+	return w
+}
+
+// registered adds the pieces of an entry's object, and tells which addresses are its.
+func (sp *space) registered(w *whereabouts, memory byteReader, e jit.Entry) func(uint64) bool {
+	r := recorder{read: memory}
+	o, err := jit.Open(r.memory, e, sp.spaces.images.arch.Machine)
+	if err != nil || len(o.Code) == 0 {
+		return func(uint64) bool { return false }
+	}
+	if n := o.Frames.End - o.Frames.Start; n > 0 {
+		r.pieces = append(r.pieces, ptrace.Range{Address: o.Frames.Start, Length: int(n)})
+	}
+	if all := merge(append(r.pieces, w.pieces...)); size(all) <= maxDescribing && len(all) <= maxPieces {
+		w.pieces = all
+	}
+	return o.Holds
+}
+
+// descriptors returns the addresses of the variables at which lists of registered objects begin.
+func (sp *space) descriptors() []uint64 {
+	var found []uint64
+	for i := range sp.maps {
 		m := &sp.maps[i]
-		if m.Inode != 0 || m.Path != "" || m.Perms != procfs.Read || m.End-m.Start > maxGenerated {
+		if m.Perms&procfs.Exec == 0 || m.Inode == 0 {
 			continue
 		}
-		if t := sp.searchFrames(m, code, addr); t != nil {
-			g.tables = append(g.tables, t)
-			return t
+		if f := sp.resolve(i); f.module != nil {
+			if d := f.module.jitDescriptor(); d != 0 && !slices.Contains(found, d+f.bias) {
+				found = append(found, d+f.bias)
+			}
 		}
 	}
-	return nil
+	return found
 }
 
-// searchFrames looks for the start of an .eh_frame section with an FDE for the
-// address.
-func (sp *space) searchFrames(m, code *procfs.Mapping, addr uint64) *cfi.Table {
-	data := make([]byte, m.End-m.Start)
-	if n, err := sp.read(m.Start, data); err != nil {
-		data = data[:n]
+// jitDescriptor is the link-time address of the variable that GDB's JIT interface begins with, 0 if there is none.
+func (m *module) jitDescriptor() uint64 {
+	m.jitOnce.Do(func() {
+		for _, table := range [...]string{".dynsym", ".symtab"} {
+			symbols, err := m.image.Symbols(table)
+			if err != nil {
+				continue
+			}
+			for s := range symbols {
+				if s.Name == jit.Descriptor && isDescriptor(&s) {
+					m.jit = s.Addr
+					return
+				}
+			}
+		}
+	})
+	return m.jit
+}
+
+func isDescriptor(s *image.Symbol) bool {
+	return s.Addr != 0 && s.Type == elf.STT_OBJECT && s.Size == jit.DescriptorSize
+}
+
+// recorder remembers what was read.
+type recorder struct {
+	read   byteReader
+	pieces []ptrace.Range
+}
+
+func (r *recorder) memory(addr uint64, p []byte) bool {
+	if !r.read.exactly(addr, p) {
+		return false
 	}
-	a := sp.spaces.images.arch
-	for off := 0; off+maxCIE <= len(data); off += 8 {
-		p := data[off:]
-		// Length, the id of a CIE, version 1, augmentation "z...".
-		if size := a.Order.Uint32(p); size < 8 || size > maxCIE || a.Order.Uint32(p[4:]) != 0 || p[8] != 1 || p[9] != 'z' {
+	r.pieces = append(r.pieces, ptrace.Range{Address: addr, Length: len(p)})
+	return true
+}
+
+// merge sorts pieces and joins those that touch, or nearly so.
+func merge(pieces []ptrace.Range) []ptrace.Range {
+	const near = 256
+	slices.SortFunc(pieces, func(a, b ptrace.Range) int { return cmp.Compare(a.Address, b.Address) })
+	out := make([]ptrace.Range, 0, len(pieces))
+	for _, p := range pieces {
+		if last := len(out) - 1; last >= 0 && p.Address <= out[last].Address+uint64(out[last].Length)+near {
+			end := max(p.Address+uint64(p.Length), out[last].Address+uint64(out[last].Length))
+			out[last].Length = int(end - out[last].Address)
 			continue
 		}
-		t, err := cfi.New(cfi.Sections{
-			EHFrame: cfi.Section{Addr: m.Start + uint64(off), Data: p}, Order: a.Order, AddrSize: a.AddrSize, Arch: a,
-		})
-		if err == nil && covers(t, code, addr) {
-			return t
-		}
+		out = append(out, p)
 	}
-	return nil
+	return out
 }
 
-// read reads the process's memory.
-func (sp *space) read(addr uint64, p []byte) (int, error) {
-	if sp.memory != nil {
-		return sp.memory(addr, p)
+func size(pieces []ptrace.Range) (n int) {
+	for _, p := range pieces {
+		n += p.Length
 	}
-	return processReader(sp.pid)(addr, p)
-}
-
-// covers tells whether a table has an FDE for the address that lies in the code.
-func covers(t *cfi.Table, code *procfs.Mapping, addr uint64) bool {
-	f, err := t.Find(addr)
-	return err == nil && f.Start >= code.Start && f.End <= code.End
+	return n
 }

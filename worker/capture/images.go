@@ -45,6 +45,9 @@ type module struct {
 	goOnce sync.Once
 	golang *gopclntab.Table
 
+	jitOnce sync.Once
+	jit     uint64 // see jitDescriptor
+
 	shared *shared
 }
 

@@ -123,20 +123,19 @@ func newServer(m *module) *levels.Server {
 	return server
 }
 
-// trail is what to copy of the process in the stop.
-func (p *serverProcess) trail() *ptrace.Trail {
+// addTo adds what to copy of the process in the stop.
+func (p *serverProcess) addTo(t *ptrace.Trail) {
 	if p.process == nil {
-		return nil
+		return
 	}
 	wanted := p.process.Trail()
-	t := &ptrace.Trail{Head: wanted.Head, Elsewhere: wanted.Elsewhere}
+	t.Head, t.Elsewhere = wanted.Head, wanted.Elsewhere
 	for _, v := range wanted.Variables {
 		t.Variables = append(t.Variables, ptrace.Variable(v))
 	}
 	for _, d := range wanted.OnStack {
 		t.OnStack = append(t.OnStack, ptrace.Deref(d))
 	}
-	return t
 }
 
 // read adds to a trace what PostgreSQL says of the process. Its first thread has just been walked and named.

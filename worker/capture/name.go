@@ -49,6 +49,7 @@ func (sp *space) nameFrame(dst []trace.Frame, f *unwind.Frame, late <-chan struc
 			// The file's own offset says more than the distance in a mapping.
 			out.Offset += m.Offset
 		}
+		sp.generated.name(&out, f.Lookup())
 		return append(dst, out)
 	}
 	out.BuildID = mod.image.BuildID()

@@ -77,9 +77,6 @@ type space struct {
 	maps   []procfs.Mapping
 	known  map[procfs.Mapping]found // shared, under spaces.mu
 
-	// memory reads the process's memory; nil for a live process.
-	memory func(addr uint64, p []byte) (int, error)
-
 	generated generated
 	last      *procfs.Mapping // the mapping found last, and what it holds
 	lastFound found

@@ -80,23 +80,80 @@ func TestStatements(t *testing.T) {
 	})
 }
 
+// languages are functions in Perl and Python that wait, and call what waits.
+const languages = `
+CREATE EXTENSION plperl; CREATE EXTENSION plpython3u;
+CREATE FUNCTION perl_f() RETURNS int LANGUAGE plperl AS $$ spi_exec_query('SELECT slow()'); return 1; $$;
+CREATE FUNCTION "Perl ""g"""(n int) RETURNS int LANGUAGE plperl AS $$ spi_exec_query('SELECT perl_f()'); return 1; $$;
+CREATE FUNCTION python_f() RETURNS int LANGUAGE plpython3u AS $$
+plpy.execute("SELECT slow()")
+return 1
+$$;
+CREATE FUNCTION "Löwe"(n int) RETURNS int LANGUAGE plpython3u AS $$
+plpy.execute("SELECT perl_f()")
+return 1
+$$;
+CREATE PROCEDURE python_p() LANGUAGE plpython3u AS $$
+plpy.execute("SELECT slow()")
+$$;
+CREATE FUNCTION perl_trigger() RETURNS trigger LANGUAGE plperl AS $$ spi_exec_query('SELECT slow()'); return; $$;
+CREATE FUNCTION python_trigger() RETURNS trigger LANGUAGE plpython3u AS $$
+plpy.execute("SELECT slow()")
+$$;
+CREATE TABLE perl_table (n int); CREATE TABLE python_table (n int);
+CREATE TRIGGER t BEFORE INSERT ON perl_table FOR EACH ROW EXECUTE FUNCTION perl_trigger();
+CREATE TRIGGER t BEFORE INSERT ON python_table FOR EACH ROW EXECUTE FUNCTION python_trigger();
+CREATE FUNCTION calls_others(f text) RETURNS int LANGUAGE plpgsql AS $$
+BEGIN
+	EXECUTE 'SELECT ' || f;
+	RETURN 1;
+END $$`
+
+// TestLanguages compares the levels of functions in Perl and Python. When such a function is cancelled in a query of
+// its own, it throws the error anew: the CONTEXT begins with its own level.
+func TestLanguages(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		o := newObservation(t, binDir)
+		if _, err := o.watch.Exec(t.Context(), "LOAD 'plperl'; LOAD 'plpython3'"); err != nil {
+			t.Skipf("no PL/Perl and PL/Python here: %v", err)
+		}
+		o.server.Exec(t, statementHelpers)
+		o.server.Exec(t, languages)
+		for _, c := range []struct {
+			command string
+			want    string // one of the levels
+		}{
+			{"SELECT perl_f()", `PL/Perl function "perl_f"`},
+			{`SELECT "Perl ""g"""(1)`, `PL/Perl function "Perl "g""`},
+			{"SELECT calls_others('perl_f()')", `PL/Perl function "perl_f"`},
+			{"INSERT INTO perl_table VALUES (1)", `PL/Perl function "perl_trigger"`},
+			{"DO LANGUAGE plperl $$ spi_exec_query('SELECT slow()') $$", "PL/Perl anonymous code block"},
+			{"SELECT python_f()", `PL/Python function "python_f"`},
+			{`SELECT "Löwe"(1)`, `PL/Python function "Löwe"`},
+			{"SELECT calls_others('python_f()')", `PL/Python function "python_f"`},
+			{"INSERT INTO python_table VALUES (1)", `PL/Python function "python_trigger"`},
+			{"CALL python_p()", `PL/Python procedure "python_p"`},
+			{`DO LANGUAGE plpython3u $$plpy.execute("SELECT slow()")$$`, "PL/Python anonymous code block"},
+		} {
+			tr, where := o.whereItSleeps(t, c.command)
+			got, want := o.texts(t, tr), known(where)
+			if len(want) == 0 || !slices.Contains(got, c.want) || len(got) < len(want) ||
+				!slices.EqualFunc(got[len(got)-len(want):], want, sameLevel) {
+				t.Errorf("%s: levels:\n%s\nbut CONTEXT:\n%s", c.command, strings.Join(got, "\n"), where)
+			}
+			// What the error does not say any more: slow() and what called it.
+			if inner := got[:max(0, len(got)-len(want))]; len(inner) < 2 || !strings.Contains(inner[0], "pg_sleep") {
+				t.Errorf("%s: levels within it:\n%s", c.command, strings.Join(inner, "\n"))
+			}
+		}
+	})
+}
+
 // statement runs the command until it sleeps, and compares; a level of that kind must be there.
 func (o *observation) statement(t *testing.T, kind, command string) {
 	t.Helper()
-	result := o.start(command)
-	var tr *trace.Trace
-	pgtest.Wait(t, command+" with "+kind+" to sleep", func() bool {
-		tr = observe(t, o.pid, capture.Options{})
-		return tr.Wait.Event == "PgSleep"
-	})
-	if _, err := o.watch.Exec(t.Context(), "SELECT pg_cancel_backend($1)", o.pid); err != nil {
-		t.Fatal(err)
-	}
-	var pgErr *pgconn.PgError
-	if err := <-result; !errors.As(err, &pgErr) || pgErr.Code != "57014" {
-		t.Fatalf("%s: %s ended with %v", kind, command, err)
-	}
-	got, want := o.texts(t, tr), o.known(pgErr.Where)
+	tr, where := o.whereItSleeps(t, command)
+	got, want := o.texts(t, tr), known(where)
 	if !slices.EqualFunc(got, want, sameLevel) {
 		t.Errorf("%s: levels:\n%s\nbut CONTEXT:\n%s", kind, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
@@ -105,4 +162,23 @@ func (o *observation) statement(t *testing.T, kind, command string) {
 	if !o.kinds[kind] {
 		t.Errorf("%s: no level of that kind in:\n%s", kind, strings.Join(got, "\n"))
 	}
+}
+
+// whereItSleeps runs the command until it sleeps, captures and cancels it, and returns the CONTEXT of its error.
+func (o *observation) whereItSleeps(t *testing.T, command string) (tr *trace.Trace, where string) {
+	t.Helper()
+	result := o.start(command)
+	pgtest.Wait(t, command+" to sleep", func() bool {
+		tr = observe(t, o.pid, capture.Options{})
+		return tr.Wait.Event == "PgSleep"
+	})
+	if _, err := o.watch.Exec(t.Context(), "SELECT pg_cancel_backend($1)", o.pid); err != nil {
+		t.Fatal(err)
+	}
+	var pgErr *pgconn.PgError
+	thrown := []string{"57014", "38000", "XX000"} // anew by Python and Perl
+	if err := <-result; !errors.As(err, &pgErr) || !slices.Contains(thrown, pgErr.Code) {
+		t.Fatalf("%s ended with %v", command, err)
+	}
+	return tr, pgErr.Where
 }

@@ -10,6 +10,12 @@ import (
 // maxName bounds an identifier, which is at most 63 bytes (NAMEDATALEN).
 const maxName = 64
 
+// vacuuming is what most phases of a VACUUM are called.
+const vacuuming = "vacuuming"
+
+// lastLinePointer is MaxOffsetNumber (off.h) with pages of 8 KiB.
+const lastLinePointer = 2048
+
 // maxStatement bounds the text of an SQL statement or expression that a level shows.
 const maxStatement = reach
 
@@ -148,7 +154,7 @@ func (r *reader) vacuum(state uint64) (trace.Level, bool) {
 	switch phase {
 	case vacuumIndex, cleanUpIndex:
 		index, ok := r.name(state+uint64(l.indname), state+uint64(l.indname))
-		verb = "vacuuming"
+		verb = vacuuming
 		if phase == cleanUpIndex {
 			verb = "cleaning up"
 		}
@@ -158,15 +164,38 @@ func (r *reader) vacuum(state uint64) (trace.Level, bool) {
 		level.Text = fmt.Sprintf(`while truncating relation "%s" to %d blocks`, level.Relation, uint32(block))
 		return level, block != -1
 	case vacuumHeap:
-		verb = "vacuuming"
+		verb = vacuuming
 	}
 	level.Text = "while " + verb + r.position(state, uint32(block)) + fmt.Sprintf(`relation "%s"`, level.Relation)
 	return level, true
 }
 
+// parallelVacuum words the position of one of the processes of a VACUUM as parallel_vacuum_error_callback
+// (vacuumparallel.c) does.
+func (r *reader) parallelVacuum(state uint64) (trace.Level, bool) {
+	const ( // PVIndVacStatus
+		needBulkDelete = 1 + iota
+		needCleanUp
+	)
+	l := &r.layout.parallel
+	status, ok := r.number(state + uint64(l.status))
+	if l.status == 0 || !ok || status != needBulkDelete && status != needCleanUp {
+		return trace.Level{}, false
+	}
+	schema, ok1 := r.name(state+uint64(l.namespace), state+uint64(l.namespace))
+	relation, ok2 := r.name(state+uint64(l.relname), state+uint64(l.relname))
+	index, ok3 := r.name(state+uint64(l.indname), state+uint64(l.indname))
+	verb := vacuuming
+	if status == needCleanUp {
+		verb = "cleaning up"
+	}
+	level := trace.Level{Kind: trace.Vacuum, Relation: schema + "." + relation}
+	level.Text = fmt.Sprintf(`while %s index "%s" of relation "%s"`, verb, index, level.Relation)
+	return level, ok1 && ok2 && ok3
+}
+
 // position words the block, and the line pointer in it, that a VACUUM is at.
 func (r *reader) position(state uint64, block uint32) string {
-	const lastLinePointer = 2048 // MaxOffsetNumber with pages of 8 KiB
 	var b [2]byte
 	if block == ^uint32(0) {
 		return " "

@@ -2,6 +2,7 @@ package levels
 
 import (
 	"encoding/binary"
+	"slices"
 	"sort"
 )
 
@@ -22,6 +23,13 @@ const (
 	inlineAt  = bias + 0x2200
 	copyAt    = bias + 0x2300
 	vacuumAt  = bias + 0x2400
+	workerAt  = bias + 0x2700 // parallel_vacuum_error_callback
+	lockAt    = bias + 0x2800
+	formatsAt = bias + 0x8000
+	perlAt    = 0x78_0000_0000 // its code, with plperl_exec_callback at the beginning
+	perlDoAt  = perlAt + 0x100
+	pythonAt  = 0x79_0000_0000
+	pyDoAt    = pythonAt + 0x100
 	encodeAt  = bias + 0x2500
 )
 
@@ -34,6 +42,7 @@ type fake struct {
 	last   uint64 // address of the pointer to the next node
 
 	stripped bool
+	module   string // of the frames, if not PL/pgSQL's
 }
 
 func newFake(major int) *fake {
@@ -44,6 +53,16 @@ func newFake(major int) *fake {
 	f.pieces[heapAt] = make([]byte, 64<<10)
 	f.pieces[bias] = make([]byte, 0x10000)
 	f.pieces[plpgsqlAt] = make([]byte, 0x20000)
+	f.pieces[perlAt] = make([]byte, 0x1000)
+	f.pieces[pythonAt] = make([]byte, 0x1000)
+	f.assemble(formatsAt, map[uint64]string{
+		spiAt: "_SPI_error_callback", sqlAt: "sql_exec_error_callback", inlineAt: "sql_inline_error_callback",
+		vacuumAt: "vacuum_error_callback", workerAt: "parallel_vacuum_error_callback", lockAt: "XactLockTableWaitErrorCb",
+	})
+	f.assemble(perlAt+0x800, map[uint64]string{perlAt: "plperl_exec_callback", perlDoAt: "plperl_inline_callback"})
+	f.assemble(pythonAt+0x800, map[uint64]string{
+		pythonAt: "plpython_error_callback", pyDoAt: "plpython_inline_error_callback",
+	})
 	f.put32(plpgsqlAt+0x10, uint32(f.layout.errStmt))
 	f.put32(plpgsqlAt+0x20, uint32(f.layout.errText))
 	// mov DatabaseEncoding(%rip),%rax; mov 8(%rax),%eax; ret
@@ -52,6 +71,30 @@ func newFake(major int) *fake {
 	f.put64(encodeAt+0x100, entry)
 	f.put32(entry+8, encodingUTF8)
 	return f
+}
+
+// assemble makes code for callbacks: lea of each constant that they are known by, and constants behind formats. Of the
+// work of parallel_vacuum_error_callback, vacuum_error_callback does some too.
+func (f *fake) assemble(formats uint64, names map[uint64]string) {
+	for at, name := range names {
+		for _, c := range callbacks {
+			used := c.formats
+			if c.name == "vacuum_error_callback" {
+				used = append(slices.Clone(used), `while vacuuming index "%s" of relation "%s.%s"`,
+					`while cleaning up index "%s" of relation "%s.%s"`)
+			}
+			if c.name != name {
+				continue
+			}
+			for _, format := range used {
+				f.put(at, []byte{0x48, 0x8d, 0x3d})
+				f.put32(at+3, uint32(formats-(at+7)))
+				at += 7
+				f.put(formats, append([]byte(format), 0))
+				formats += uint64(len(format) + 1)
+			}
+		}
+	}
 }
 
 func (f *fake) server() *Server {
@@ -132,9 +175,13 @@ func (f *fake) plpgsql(signature string, oid uint32, kind, line int) (estate, st
 
 func (f *fake) input() *Input {
 	in := &Input{Frozen: f.read, Live: f.read, Code: f.code}
+	module := plpgsqlModule
+	if f.module != "" {
+		module = f.module
+	}
 	for at := uint64(stackLow); at < stackHigh; at += frameSize {
 		in.Frames = append(in.Frames, Frame{
-			Index: int(at-stackLow) / frameSize, Start: at, End: at + frameSize, Module: plpgsqlModule,
+			Index: int(at-stackLow) / frameSize, Start: at, End: at + frameSize, Module: module,
 		})
 	}
 	return in
@@ -143,9 +190,19 @@ func (f *fake) input() *Input {
 func (f *fake) code(addr uint64) Code {
 	names := map[uint64]string{
 		spiAt: "_SPI_error_callback", sqlAt: "sql_exec_error_callback", inlineAt: "sql_inline_error_callback",
-		copyAt: "CopyFromErrorCallback", vacuumAt: "vacuum_error_callback",
+		copyAt: "CopyFromErrorCallback", vacuumAt: "vacuum_error_callback", workerAt: "parallel_vacuum_error_callback",
+		lockAt: "XactLockTableWaitErrorCb", perlAt: "plperl_exec_callback", perlDoAt: "plperl_inline_callback",
+		pythonAt: "plpython_error_callback", pyDoAt: "plpython_inline_error_callback",
+	}
+	name := names[addr]
+	if f.stripped && addr != copyAt {
+		name = ""
 	}
 	switch {
+	case addr >= perlAt && addr < perlAt+0x1000:
+		return Code{Module: plperlModule, Function: name, Size: 64}
+	case addr >= pythonAt && addr < pythonAt+0x1000:
+		return Code{Module: pythonModule, Function: name, Size: 64}
 	case addr == plpgsqlAt && !f.stripped:
 		return Code{Module: plpgsqlModule, Function: "plpgsql_exec_error_callback", Size: 64}
 	case addr == plpgsqlAt:
@@ -153,7 +210,7 @@ func (f *fake) code(addr uint64) Code {
 	case addr > plpgsqlAt && addr < plpgsqlAt+0x20000:
 		return Code{Module: plpgsqlModule}
 	}
-	return Code{Module: "postgres", Server: true, Function: names[addr]}
+	return Code{Module: "postgres", Server: true, Function: name, Size: 64}
 }
 
 // lines reads the process and returns the texts of its levels.

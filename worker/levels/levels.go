@@ -1,6 +1,6 @@
-// Package levels reads what a PostgreSQL server process says of itself: the list error_context_stack (the PL/pgSQL
-// and SQL functions it is in, at which line and statement, a COPY's line, a VACUUM's block), the text of the statement
-// it was sent and the event it waits for.
+// Package levels reads what a PostgreSQL server process says of itself: the list error_context_stack (the functions in
+// PL/pgSQL, SQL, PL/Perl and PL/Python it is in, at which line and statement, a COPY's line, a VACUUM's block, the row
+// that it waits for), the text of the statement it was sent and the event it waits for.
 //
 // Everything that may change while the process runs comes from a copy made in one stop together with the stack (see
 // Process.Trail); only what lives as long as a function or a relation that is in use, its name, is read afterwards,
@@ -21,7 +21,7 @@ type Memory func(addr uint64, p []byte) int
 
 // Code says what lies at a code address.
 type Code struct {
-	// Module is the base name of the file, Server set if that is the server's own program.
+	// Module is the base name of the file, Server set if the address lies in code of the server's own program.
 	Module string
 	Server bool
 	// Function is the name of the function that begins at the address, empty where no symbol says.
@@ -118,8 +118,11 @@ func (p *Process) Trail() Trail {
 			{Address: p.bias + p.server.query, Follow: MaxQuery},
 			{Address: p.bias + p.server.wait, Follow: 4},
 		},
-		Head:      p.bias + p.server.list,
-		OnStack:   []Deref{{Offset: 0, Length: reach}, {Offset: l.errStmt, Length: 56}},
+		Head: p.bias + p.server.list,
+		OnStack: []Deref{
+			{Offset: 0, Length: reach}, {Offset: l.errStmt, Length: 56}, {Offset: lockRelation, Length: relationReach},
+			{Offset: lockTuple, Length: tupleReach},
+		},
 		Elsewhere: reach,
 	}
 	if l.errVar != 0 {
@@ -145,6 +148,7 @@ type reader struct {
 
 	in       *Input
 	encoding int
+	known    map[uint64]*callback // what identify has found
 }
 
 // word reads a pointer of the copy.
@@ -243,23 +247,11 @@ func (r *reader) frameOf(addr uint64) (*Frame, bool) {
 // level reads one node by the function that is to print it.
 func (r *reader) level(frame *Frame, callback, arg uint64) (trace.Level, bool) {
 	code := r.in.Code(callback)
-	switch {
-	case code.Module == plpgsqlModule && frame.Module == plpgsqlModule:
+	if code.Module == plpgsqlModule && frame.Module == plpgsqlModule {
 		return r.plpgsql(callback, &code, arg)
-	case !code.Server:
-		return trace.Level{}, false
 	}
-	switch code.Function {
-	case "_SPI_error_callback":
-		return r.spi(arg)
-	case "sql_exec_error_callback":
-		return r.sqlFunction(arg)
-	case "sql_inline_error_callback":
-		return r.sqlInline(arg)
-	case "CopyFromErrorCallback":
-		return r.copyFrom(arg)
-	case "vacuum_error_callback":
-		return r.vacuum(arg)
+	if c := r.identify(callback, &code); c != nil && (c.module == server || c.module == frame.Module) {
+		return c.read(r, arg)
 	}
 	return trace.Level{}, false
 }

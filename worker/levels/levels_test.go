@@ -104,15 +104,19 @@ func TestOtherLevels(t *testing.T) {
 			f.put(state+uint64(v.offset), []byte{byte(phase), 0})
 			f.put32(state+uint64(v.phase), phase)
 		}
-		check(t, f.lines(),
-			`SQL statement "SELECT 1"`, `SQL statement "SELECT 1"`, f.layout.expression+` "SELECT 1"`,
+		want := []string{
+			`SQL statement "SELECT 1"`, `SQL statement "SELECT 1"`, f.layout.expression + ` "SELECT 1"`,
 			`PL/pgSQL assignment "SELECT 1"`, `PL/pgSQL assignment "SELECT 1"`, `PL/pgSQL assignment "SELECT 1"`,
 			`SQL function "g" during inlining`, "COPY orders, line 4711, column price",
 			`while scanning block 12 offset 1 of relation "public.orders"`,
 			`while vacuuming index "orders_pkey" of relation "public.orders"`,
 			`while vacuuming block 12 offset 3 of relation "public.orders"`,
 			`while cleaning up index "orders_pkey" of relation "public.orders"`,
-			`while truncating relation "public.orders" to 12 blocks`)
+			`while truncating relation "public.orders" to 12 blocks`,
+		}
+		check(t, f.lines(), want...)
+		f.stripped = true
+		check(t, f.lines(), want...)
 	})
 }
 
@@ -295,6 +299,8 @@ func FuzzRead(f *testing.F) {
 		p.node(copyAt, heapAt)
 		p.node(vacuumAt, heapAt+64)
 		p.node(sqlAt, heapAt+128)
+		p.node(workerAt, heapAt+192)
+		p.node(lockAt, 0)
 		f.Add(uint8(major), p.pieces[stackLow][:0x1800], p.pieces[heapAt][:1024], p.pieces[bias][0x1000:0x1018])
 	}
 	f.Fuzz(func(t *testing.T, major uint8, stack, heap, variables []byte) {
@@ -332,7 +338,8 @@ func TestRandomPointers(t *testing.T) {
 		for range 4 {
 			f.plpgsql("f()", 1, random.IntN(30), random.IntN(100))
 			f.put64(f.node(spiAt, 0), f.text("SELECT 1"))
-			f.node([]uint64{copyAt, vacuumAt, sqlAt, inlineAt}[random.IntN(4)], heapAt+uint64(random.IntN(0x400)))
+			callback := []uint64{copyAt, vacuumAt, sqlAt, inlineAt, workerAt, lockAt}[random.IntN(6)]
+			f.node(callback, heapAt+uint64(random.IntN(0x400)))
 		}
 		for range random.IntN(40) {
 			f.put64([]uint64{stackLow, heapAt}[random.IntN(2)]+uint64(random.IntN(0x1000))&^7, anywhere())

@@ -11,13 +11,13 @@ type Level struct {
 	Kind Kind
 	// Text is what PostgreSQL's CONTEXT would say, without the data of a COPY.
 	Text string
-	// Function is a PL/pgSQL function's signature or an SQL function's name.
+	// Function is a PL/pgSQL function's signature, or the name of one in another language.
 	Function string
 	// Line is a line of the function's body or of a COPY's input, 0 if there is none.
 	Line int
 	// Statement is the kind of a PL/pgSQL statement, or a phrase in its place.
 	Statement string
-	// Relation is a table that is copied or vacuumed.
+	// Relation is what is copied or vacuumed, or has the row that is waited for.
 	Relation string
 	// Query is an SQL statement or expression in a function; Cut is set if there is more of it.
 	Query string
@@ -34,4 +34,8 @@ const (
 	SPI     Kind = "statement"
 	Copy    Kind = "copy"
 	Vacuum  Kind = "vacuum"
+	// Tuple is a row whose last writer's end is waited for.
+	Tuple    Kind = "tuple"
+	PLPerl   Kind = "plperl"
+	PLPython Kind = "plpython"
 )

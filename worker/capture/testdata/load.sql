@@ -5,6 +5,12 @@ CREATE TABLE watched (n int, txt text);
 INSERT INTO watched SELECT g, 'row ' || g FROM generate_series(1, 3000) g;
 CREATE TABLE vacuumed (n int PRIMARY KEY, txt text) WITH (fillfactor = 50);
 INSERT INTO vacuumed SELECT g * 1000, repeat('x', 300) FROM generate_series(1, 150) g;
+CREATE TABLE indexed (n int PRIMARY KEY, a text, b text);
+INSERT INTO indexed SELECT g * 1000, g, g % 7 FROM generate_series(1, 500) g;
+CREATE INDEX ON indexed (a);
+CREATE INDEX ON indexed (b, n);
+CREATE TABLE held (n int PRIMARY KEY, txt text);
+INSERT INTO held VALUES (1, 'one');
 CREATE SCHEMA "Other Schema";
 
 -- busy waits, or works, for a few milliseconds, by its argument.

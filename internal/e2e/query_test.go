@@ -1,0 +1,55 @@
+package e2e
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+)
+
+// readers are roles that may ask, and what they look at: a query, in a function, of a role.
+const readers = `
+	CREATE ROLE asked LOGIN;
+	CREATE ROLE asked_heir LOGIN;        GRANT asked TO asked_heir;
+	CREATE ROLE asked_stranger LOGIN;
+	CREATE ROLE asked_monitor LOGIN;     GRANT pg_read_all_stats TO asked_monitor;
+	GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_get_backtrace_frames
+		TO asked, asked_heir, asked_stranger, asked_monitor;
+	CREATE FUNCTION asked_sleeps() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(600); RETURN 1; END $$`
+
+// queries: the text of a query is shown to nobody to whom pg_stat_activity would not show it; the setting leaves it
+// out, and the levels too.
+func queries(t *testing.T, s *site) {
+	boss := s.connect(t, s.User, "postgres")
+	boss.run(t, readers)
+	const secret = "the number is 4711"
+	target := s.connect(t, "asked", "postgres")
+	_ = target.later("SELECT asked_sleeps() /* " + secret + " */")
+	s.waits(t, target.pid(), "PgSleep")
+	const level = "PL/pgSQL function asked_sleeps() line 1 at PERFORM"
+	for _, reader := range []string{s.User, "asked", "asked_heir", "asked_stranger", "asked_monitor"} {
+		c := s.connect(t, reader, "postgres")
+		activity := c.text(t, "SELECT query FROM pg_stat_activity WHERE pid = $1", target.pid())
+		visible := strings.Contains(activity, secret)
+		for _, ask := range []string{
+			ask1(target.pid()),
+			fmt.Sprintf("SELECT string_agg(f::text, ' ') FROM pg_get_backtrace_frames(%d) f", target.pid()),
+		} {
+			got, e := c.try(t.Context(), ask)
+			if strings.Contains(got+e.String(), secret) && !visible {
+				t.Errorf("%s sees the query in a stack, but pg_stat_activity says %q", reader, activity)
+			}
+			may := reader != "asked_stranger" && reader != "asked_monitor"
+			if may != (e.level == "") || may != strings.Contains(got, secret) || may != strings.Contains(got, level) {
+				t.Errorf("%s: %s: %v %s", reader, ask, e, got)
+			}
+		}
+	}
+	c := s.connect(t, "asked", "postgres")
+	c.run(t, "SET pg_stat_backtrace.context = off")
+	got := c.text(t, ask1(target.pid()))
+	stack(t, "without context", got)
+	if strings.Contains(got, secret) || strings.Contains(got, level) || strings.Contains(got, "waiting for") {
+		t.Errorf("although context is off:\n%s", got)
+	}
+	boss.run(t, fmt.Sprintf("SELECT pg_cancel_backend(%d)", target.pid()))
+}

@@ -1,0 +1,173 @@
+package capture
+
+import (
+	"context"
+	"slices"
+	"syscall"
+	"testing"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// TestSearchedFrames: what is found near generated code gives the stack that the registered object gives, in a stopped
+// process, and without a stop too.
+func TestSearchedFrames(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: not with -short")
+	}
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		server := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{
+			"jit = on", "jit_above_cost = 0", "jit_debugging_support = on", "max_parallel_workers_per_gather = 0",
+		}})
+		conn := server.Connect(t, server.User, "postgres")
+		var available bool
+		if err := conn.QueryRow(t.Context(), "SELECT pg_jit_available()").Scan(&available); err != nil {
+			t.Fatal(err)
+		}
+		if !available {
+			t.Skip("this server was built without LLVM, or its library is not installed")
+		}
+		done := make(chan struct{})
+		ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+		t.Cleanup(func() { cancel(); <-done })
+		pid := int(conn.PgConn().PID())
+		go func() {
+			defer close(done)
+			_ = conn.PgConn().Exec(ctx,
+				"SELECT sum(length(md5((a * b)::text))) FROM generate_series(1, 1000000) a, generate_series(1, 10000) b").Close()
+		}()
+		by, searched := newCapturer(t), newCapturer(t)
+		through := 0
+		for range 200 {
+			if through == 5 {
+				break
+			}
+			stopped(t, pid, func() {
+				registered := frames(t, by, pid, Options{})
+				forgetDescriptors(t, searched, pid)
+				plain := frames(t, searched, pid, Options{})
+				if !slices.ContainsFunc(registered, func(f trace.Frame) bool { return f.Module == generatedModule }) {
+					return
+				}
+				through++
+				samePCs(t, registered, plain)
+				for _, c := range []*Capturer{by, searched} {
+					// Without a stop the frame pointer is not known, and the stack may end where it is needed.
+					seen := frames(t, c, pid, Options{NonStop: true})
+					whole := registered[:min(len(seen), len(registered))]
+					if !slices.EqualFunc(whole, seen, func(a, b trace.Frame) bool { return a.Address == b.Address }) {
+						t.Errorf("without a stop the stack differs:\n%v\n%v", registered, seen)
+					}
+				}
+				if slices.ContainsFunc(plain, func(f trace.Frame) bool { return f.Module == generatedModule && f.Function != "" }) {
+					t.Error("without the registered object a function has a name")
+				}
+			})
+		}
+		if through < 5 {
+			t.Errorf("only %d stacks went through generated code", through)
+		}
+	})
+}
+
+// stopped runs a function while a process, of nobody's concern otherwise, stands still; it runs on for a moment after.
+func stopped(t *testing.T, pid int, f func()) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Wait(t, "the backend to stop", func() bool {
+		st, err := procfs.ReadStat(pid)
+		return err == nil && st.State == 'T'
+	})
+	f()
+	before := switches(t, pid)
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Wait(t, "the backend to run", func() bool { return switches(t, pid) != before })
+}
+
+func switches(t *testing.T, pid int) uint64 {
+	t.Helper()
+	st, err := procfs.ReadTaskStatus(pid, pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.InvoluntarySwitches + st.VoluntarySwitches
+}
+
+func newCapturer(t *testing.T) *Capturer {
+	t.Helper()
+	c, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// forgetDescriptors makes a capturer blind for GDB's JIT interface.
+func forgetDescriptors(t *testing.T, c *Capturer, pid int) {
+	t.Helper()
+	maps, err := procfs.Maps(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sp := c.spaces.open(pid, 0, maps)
+	_ = sp.descriptors()
+	for i := range maps {
+		if maps[i].Perms&procfs.Exec != 0 && maps[i].Inode != 0 {
+			if f := sp.resolve(i); f.module != nil {
+				f.module.jit = 0
+			}
+		}
+	}
+}
+
+func frames(t *testing.T, c *Capturer, pid int, o Options) []trace.Frame {
+	t.Helper()
+	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tr.Threads[0].Frames
+}
+
+func samePCs(t *testing.T, a, b []trace.Frame) {
+	t.Helper()
+	if !slices.EqualFunc(a, b, func(a, b trace.Frame) bool {
+		return a.Address == b.Address && a.Module == b.Module && a.Note == b.Note
+	}) {
+		t.Errorf("stacks differ:\n%v\n%v", a, b)
+	}
+}
+
+// TestMergedPieces: pieces to copy are joined where they touch, and no byte is lost.
+func TestMergedPieces(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		in, want []ptrace.Range
+	}{
+		{"none", nil, nil},
+		{"one", []ptrace.Range{{Address: 10, Length: 5}}, []ptrace.Range{{Address: 10, Length: 5}}},
+		{"touching, not in order", []ptrace.Range{{Address: 4000, Length: 96}, {Address: 3000, Length: 1000}},
+			[]ptrace.Range{{Address: 3000, Length: 1096}}},
+		{"one in another", []ptrace.Range{{Address: 0, Length: 900}, {Address: 10, Length: 5}},
+			[]ptrace.Range{{Address: 0, Length: 900}}},
+		{"far apart", []ptrace.Range{{Address: 9000, Length: 1}, {Address: 10, Length: 5}},
+			[]ptrace.Range{{Address: 10, Length: 5}, {Address: 9000, Length: 1}}},
+	} {
+		if got := merge(c.in); !slices.Equal(got, c.want) {
+			t.Errorf("%s: %v", c.name, got)
+		}
+	}
+	w := whereabouts{}
+	o := whereabouts{frames: []jit.Span{{Start: 1, End: 2}}, pieces: []ptrace.Range{{Address: 1, Length: 1}}}
+	if !w.add(&o) || w.add(&o) {
+		t.Error("what is new is not told from what is known")
+	}
+}

@@ -1,0 +1,69 @@
+package capture
+
+import (
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// trail is what to copy of the process in the stop.
+func (r *run) trail() *ptrace.Trail {
+	t := &ptrace.Trail{}
+	if !r.options.NoContext {
+		r.server.addTo(t)
+	}
+	t.Ranges = r.generated.pieces
+	if len(t.Variables) == 0 && len(t.Ranges) == 0 {
+		return nil
+	}
+	return t
+}
+
+// build unwinds and names a snapshot, with what is known of generated code at its moment.
+func (r *run) build(snap *ptrace.Snapshot) built {
+	c := r.capturer
+	open := func() *space { return c.spaces.open(snap.PID, r.target.StartTime, snap.Maps) }
+	space := open()
+	if snap.Engine == ptrace.Engine {
+		copied := frozen(&ptrace.Stack{}, snap.Found)
+		memory := func(addr uint64, p []byte) (int, error) { return copied(addr, p), nil }
+		space.generated.learn(&r.generated, memory, c.images)
+		return c.build(snap, space, r.options, &r.server)
+	}
+	if snap.Engine == ptrace.EngineBlocked && len(snap.Threads) == 1 {
+		space.generated.steady = processReader(snap.PID)
+	} else {
+		space.generated.off = true
+	}
+	b := c.build(snap, space, r.options, &r.server)
+	if len(space.generated.unknown) > 0 && !asleep(snap) {
+		space = open()
+		space.generated.off = true
+		b = c.build(snap, space, r.options, &r.server)
+	}
+	return b
+}
+
+// locate looks for where the code that was not known in a capture is described; false if another capture would not
+// learn more.
+func (r *run) locate(b *built) bool {
+	g := &b.space.generated
+	if b.trace.Engine != ptrace.Engine || len(g.unknown) == 0 {
+		return false
+	}
+	return r.generated.add(b.space.whereabouts(processReader(r.target.PID), g.unknown))
+}
+
+// asleep tells that the only thread of a process that was seen asleep has slept all the time since: it is off the CPU,
+// and has not left it in between.
+func asleep(snap *ptrace.Snapshot) bool {
+	if len(snap.Threads) != 1 || snap.Threads[0].Syscall == nil {
+		return false
+	}
+	th := &snap.Threads[0]
+	call, err := procfs.ReadSyscall(snap.PID, th.TID)
+	if err != nil || call != *th.Syscall {
+		return false
+	}
+	now, err := procfs.ReadTaskStatus(snap.PID, th.TID)
+	return err == nil && now.VoluntarySwitches+now.InvoluntarySwitches == th.Switches
+}

@@ -1,0 +1,78 @@
+package capture
+
+import (
+	"encoding/binary"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/jit"
+)
+
+// Bounds of the search for the call frame information of generated code that is registered nowhere.
+const (
+	maxSearched   = 4 << 20 // bytes of one mapping that are searched
+	nearGenerated = 8       // mappings on either side of the code that are searched
+	maxCIE        = 64      // bytes of a CIE; those of compilers have some 20
+)
+
+// searchFrames looks for the .eh_frame section of an address in the mapping with that index, which has no file. LLVM,
+// with which PostgreSQL compiles queries, puts it into read-only memory near the code. That it is of this code shows by
+// an entry that covers the address and lies in the same mapping.
+func (sp *space) searchFrames(memory byteReader, code int, addr uint64) (jit.Span, bool) {
+	for i := max(code-nearGenerated, 0); i <= min(code+nearGenerated, len(sp.maps)-1); i++ {
+		m := &sp.maps[i]
+		if m.Inode != 0 || m.Path != "" || m.Perms != procfs.Read || m.End-m.Start > maxSearched {
+			continue
+		}
+		data := make([]byte, m.End-m.Start)
+		n, _ := memory(m.Start, data)
+		if at, ok := sp.searchMapping(m.Start, data[:max(n, 0)], &sp.maps[code], addr); ok {
+			return at, true
+		}
+	}
+	return jit.Span{}, false
+}
+
+// searchMapping looks for the start of a section with an entry for the address.
+func (sp *space) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (jit.Span, bool) {
+	order := sp.spaces.images.arch.Order
+	for off := 0; off+maxCIE <= len(data); off += 8 {
+		p := data[off:]
+		// Length, the id of a CIE, version 1, augmentation "z...".
+		if size := order.Uint32(p); size < 8 || size > maxCIE || order.Uint32(p[4:]) != 0 || p[8] != 1 || p[9] != 'z' {
+			continue
+		}
+		p = p[:sectionLength(order, p)]
+		if t := sp.spaces.images.frames(start+uint64(off), p); t != nil && covers(t, code, addr) {
+			return jit.Span{Start: start + uint64(off), End: start + uint64(off+len(p))}, true
+		}
+	}
+	return jit.Span{}, false
+}
+
+// sectionLength is the length of the entries at the beginning of data, up to what cannot be one.
+func sectionLength(order binary.ByteOrder, data []byte) int {
+	const field, extended = 4, 0xfffffff0
+	at := 0
+	for at+field <= len(data) {
+		n := order.Uint32(data[at:])
+		if n == 0 || n >= extended || uint64(n) > uint64(len(data)-at-field) {
+			break
+		}
+		at += field + int(n)
+	}
+	return at
+}
+
+// describes tells whether the section has an entry for the address.
+func (sp *space) describes(memory byteReader, section jit.Span, addr uint64) bool {
+	i := sp.mapping(addr)
+	t := sp.spaces.images.framesAt(memory, section)
+	return i >= 0 && t != nil && covers(t, &sp.maps[i], addr)
+}
+
+// covers tells whether a table has an entry for the address that lies in the code.
+func covers(t *cfi.Table, code *procfs.Mapping, addr uint64) bool {
+	f, err := t.Find(addr)
+	return err == nil && f.Start >= code.Start && f.End <= code.End
+}
