@@ -1,6 +1,8 @@
 package unwind
 
 import (
+	"strings"
+
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/gopclntab"
 )
@@ -36,9 +38,21 @@ func (w *walk) stepGo(frame *Frame, module *Module) (Frame, Stop, bool) {
 		return Frame{}, Stop{}, false
 	}
 	g := goFrame{w: w, frame: frame, module: module, f: f, at: at, delta: uint64(delta)}
+	if strings.HasPrefix(f.Name, "runtime.sigreturn") {
+		if next, stop, done := w.stepTrampolineAt(frame, f.Entry+module.Bias); done {
+			return next, stop, true
+		}
+	}
+	w.scheduling = w.scheduling || schedules[f.Name]
 	g.prologue = g.findPrologue()
 	next, stop := g.step()
 	return next, stop, true
+}
+
+// schedules are functions that go on with another goroutine: what was on this thread before is not called by them.
+var schedules = map[string]bool{
+	"runtime.schedule": true, "runtime.goschedImpl": true, "runtime.gopreempt_m": true, "runtime.preemptPark": true,
+	"runtime.execute": true, "runtime.goexit0": true,
 }
 
 // endsStack are functions that nothing has called, also where the table has no flags. What runtime.mcall calls does not
@@ -64,6 +78,9 @@ func (g *goFrame) step() (Frame, Stop) {
 	switch {
 	case g.frame.Exact && g.switches():
 		return g.stepExact()
+	case g.w.scheduling && name == "runtime.morestack":
+		// It has asked for no more stack, but for the end of its time.
+		return Frame{}, Stop{Reason: EndOfStack}
 	case endsStack[name], g.f.Flags&gopclntab.TopFrame != 0 && !entered[name]:
 		return Frame{}, Stop{Reason: EndOfStack}
 	case g.switches():
@@ -144,7 +161,7 @@ func (g *goFrame) accept(cfa uint64, caller arch.Registers, switched bool) (Fram
 		}
 		sp, _ := caller.Get(w.arch.SP)
 		g.frame.CFA = cfa
-		w.regs, w.low = caller, sp
+		w.regs, w.low, w.scheduling = caller, sp, false
 	} else if next, stop = w.advance(g.frame, cfa, caller, ByGoTable); stop.Reason != running {
 		return next, stop
 	}

@@ -116,6 +116,9 @@ type Unwinder struct {
 	Arch *arch.Arch
 	// MaxFrames bounds a walk; 0 means DefaultMaxFrames.
 	MaxFrames int
+	// Resumes is set for the registers of a coroutine at rest: its program
+	// counter is where a call returns to, as in every other frame.
+	Resumes bool
 }
 
 // Unwind appends the frames of the thread that has these registers to dst,
@@ -131,7 +134,7 @@ func (u *Unwinder) Unwind(dst []Frame, regs arch.Registers, mem cfi.Memory, modu
 	if limit <= 0 {
 		limit = DefaultMaxFrames
 	}
-	frame := Frame{PC: pc, Exact: true, Method: ByRegisters}
+	frame := Frame{PC: pc, Exact: !u.Resumes, Method: ByRegisters}
 	for n := 1; ; n++ {
 		dst = append(dst, frame)
 		next, stop := w.step(&dst[len(dst)-1])
@@ -154,7 +157,10 @@ type walk struct {
 	low      uint64         // of its stack pointer, if that is not known
 	row      cfi.Row
 	switches int
-	trial    bool // the walk tries a value: what it finds is not believed yet
+	// scheduling is set on a stack where Go's scheduler runs.
+	scheduling bool
+
+	trial bool // the walk tries a value: what it finds is not believed yet
 }
 
 // recorder remembers the address that a rule asked for in vain.
