@@ -11,15 +11,18 @@ import (
 // theirs on either stack since Go 1.21; before, what they keep for their own return tells. On other architectures than
 // x86-64 a walk ends there, and says so.
 
+// asmCgoCall is the function by which Go calls C. When C has called Go again, that may have moved the goroutine's stack,
+// and the frame pointer that C has preserved leads to where it was before.
+const asmCgoCall = "runtime.asmcgocall"
+
 // byRecord are functions that leave the frame pointer alone from their prologue on, though not the stack pointer.
 var byRecord = map[string]bool{
-	"runtime.systemstack": true, "runtime.asmcgocall": true, "runtime.asmcgocall_no_g": true,
-	"runtime.cgocallback": true,
+	"runtime.systemstack": true, asmCgoCall: true, "runtime.asmcgocall_no_g": true, "runtime.cgocallback": true,
 }
 
 // unflagged are functions that switch stacks, where the table has no flags to say so.
 var unflagged = map[string]bool{
-	"runtime.systemstack": true, "runtime.asmcgocall": true, "runtime.cgocallback": true, "runtime.mcall": true,
+	"runtime.systemstack": true, asmCgoCall: true, "runtime.cgocallback": true, "runtime.mcall": true,
 	"runtime.gogo": true, "runtime.morestack": true, "runtime.nanotime1": true, "runtime.walltime1": true,
 	"runtime.walltime": true, "runtime.sigfwd": true, "runtime.callCgoSigaction": true, "runtime.racecall": true,
 	"runtime.callCgoMmap": true, "runtime.callCgoMunmap": true, "runtime.asmcgocall_no_g": true,
@@ -59,15 +62,16 @@ func (g *goFrame) stepSwitch() (Frame, Stop) {
 	if g.w.arch != arch.AMD64 || g.module.Code == nil {
 		return g.lost()
 	}
-	if g.prologue.record != 0 && byRecord[g.f.Name] {
+	if g.prologue.record != 0 && byRecord[g.f.Name] && !(g.w.calledBack && g.f.Name == asmCgoCall) {
 		return g.stepRecord()
 	}
 	after := g.after()
 	switch g.f.Name {
-	case "runtime.asmcgocall":
+	case asmCgoCall:
 		if sp, stop, ok := g.afterCgo(after); ok {
 			return g.leaveTo(sp, stop)
 		}
+		return g.lost()
 	case "runtime.systemstack":
 		if sp, stop, ok := g.afterSystemStack(after); ok {
 			return g.leaveTo(sp, stop)
@@ -114,6 +118,7 @@ func (g *goFrame) stepRecord() (Frame, Stop) {
 	if !g.w.isReturnAddress(ra) {
 		return g.lost()
 	}
+	g.w.calledBack = g.w.calledBack || g.f.Name == "runtime.cgocallback"
 	return g.leave(fp+16, true)
 }
 

@@ -159,6 +159,8 @@ type walk struct {
 	switches int
 	// scheduling is set on a stack where Go's scheduler runs.
 	scheduling bool
+	// calledBack is set when C has called Go further inwards.
+	calledBack bool
 
 	trial bool // the walk tries a value: what it finds is not believed yet
 }

@@ -36,10 +36,10 @@ type captureFlags struct {
 	threads   bool
 	// goroutines is set for those of Go programs instead of threads.
 	goroutines bool
-	noContext bool
-	remote    debuginfodFlags
-	core      coreFlags
-	nonStop   bool
+	noContext  bool
+	remote     debuginfodFlags
+	core       coreFlags
+	nonStop    bool
 }
 
 const captureLong = `Print the call stack of each process. It may be any process that you may trace
