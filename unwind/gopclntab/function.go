@@ -96,8 +96,11 @@ func (t *Table) function(entry, off, end uint64) (*Function, error) {
 // treeOf returns the address of a function's inline tree, 0 if it is not known. The list of the function's data is at
 // an offset from the header.
 func (t *Table) treeOf(off uint64) (uint64, error) {
-	if t.format == go116 || t.base == 0 {
-		return 0, nil // Go 1.16 and 1.17 have addresses there; which of them is the tree's is not certain
+	if t.format == go116 {
+		return t.oldTree(off)
+	}
+	if t.base == 0 {
+		return 0, nil
 	}
 	p, err := t.bytes(off+funcdataTree*4, 4)
 	if err != nil {
@@ -107,6 +110,19 @@ func (t *Table) treeOf(off uint64) (uint64, error) {
 		return t.base + uint64(v), nil
 	}
 	return 0, nil
+}
+
+// oldTree is treeOf for Go 1.16 and 1.17, which have addresses there, aligned. In position-independent programs they are
+// relocated and not known here.
+func (t *Table) oldTree(off uint64) (uint64, error) {
+	if at := (t.addr + off) % t.ptr; at != 0 {
+		off += t.ptr - at
+	}
+	p, err := t.bytes(off+funcdataTree*t.ptr, t.ptr)
+	if err != nil {
+		return 0, err
+	}
+	return t.word(p), nil
 }
 
 // entry returns the address of a function by its number, or where the last one ends.

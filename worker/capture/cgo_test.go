@@ -43,39 +43,45 @@ func TestCgo(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			cmd, dump := startGo(t, buildGoProgram(t, "cgo", "1", tt.flags...))
-			tr, err := patient(t, capture.Config{}).Capture(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1},
-				capture.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			all, err := patient(t, capture.Config{}).Goroutines(t.Context(),
-				ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := cmd.Process.Signal(syscall.SIGQUIT); err != nil {
-				t.Fatal(err)
-			}
-			_ = cmd.Wait()
-			th := &tr.Threads[0]
-			got, want := goOnly(goNames(th)), goOnly(parseDump(t, dump.String())[1].frames)
-			if !th.Whole || !slices.Equal(got, want) || len(want) < 10 {
-				t.Errorf("%s\n got %q\nwant %q\n%s", th.Stop, got, want, dump)
-			}
-			if n := count(th, "crosscall2"); n != 3 {
-				t.Errorf("C calls Go %d times, not 3: %q", n, goNames(th))
-			}
-			if n := count(th, "runtime.asmcgocall"); n != 4 {
-				t.Errorf("Go calls C %d times, not 4: %q", n, goNames(th))
-			}
-			i := slices.IndexFunc(all.Goroutines, func(g trace.Goroutine) bool { return g.ID == 1 })
-			if i < 0 || !slices.Equal(goNames(&all.Goroutines[i].Thread), goNames(th)) {
-				t.Errorf("goroutine 1 is not the first thread: %+v", all.Goroutines)
-			}
-			t.Logf("%d frames, %d of Go", len(th.Frames), len(want))
+			compareCgo(t, buildGoProgram(t, "cgo", "1", tt.flags...))
 		})
 	}
+}
+
+// compareCgo compares the stack of testdata/cgo with what it prints.
+func compareCgo(t *testing.T, exe string) {
+	t.Helper()
+	cmd, dump := startGo(t, exe)
+	tr, err := patient(t, capture.Config{}).Capture(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1},
+		capture.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, err := patient(t, capture.Config{}).Goroutines(t.Context(),
+		ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	th := &tr.Threads[0]
+	got, want := goOnly(goNames(th)), goOnly(parseDump(t, dump.String())[1].frames)
+	if !th.Whole || !slices.Equal(got, want) || len(want) < 10 {
+		t.Errorf("%s\n got %q\nwant %q\n%s", th.Stop, got, want, dump)
+	}
+	if n := count(th, "crosscall2"); n != 3 {
+		t.Errorf("C calls Go %d times, not 3: %q", n, goNames(th))
+	}
+	if n := count(th, "runtime.asmcgocall"); n != 4 {
+		t.Errorf("Go calls C %d times, not 4: %q", n, goNames(th))
+	}
+	i := slices.IndexFunc(all.Goroutines, func(g trace.Goroutine) bool { return g.ID == 1 })
+	if i < 0 || !slices.Equal(goNames(&all.Goroutines[i].Thread), goNames(th)) {
+		t.Errorf("goroutine 1 is not the first thread: %+v", all.Goroutines)
+	}
+	t.Logf("%d frames, %d of Go", len(th.Frames), len(want))
 }
 
 // goOnly leaves out what is between Go and C, and C.

@@ -52,7 +52,7 @@ func main() {
 	var stop bool
 	silent := make(chan int)
 	w := &waiter{cond: sync.NewCond(new(sync.Mutex))}
-	for range 3 {
+	for i := 0; i < 3; i++ { // Go 1.18 builds it too
 		go func() { receive(silent) }()
 	}
 	go inlined(silent2)
