@@ -58,7 +58,7 @@ var schedules = map[string]bool{
 // endsStack are functions that nothing has called, also where the table has no flags. What runtime.mcall calls does not
 // return: the goroutine that called it goes on elsewhere.
 var endsStack = map[string]bool{
-	"runtime.goexit": true, "runtime.rt0_go": true, "runtime.mstart": true, "runtime.mcall": true,
+	"runtime.goexit": true, "runtime.mstart": true, "runtime.mcall": true,
 }
 
 // entered are functions that the kernel calls for a signal: the outermost of Go's, not of the stack.
@@ -76,11 +76,15 @@ var injected = map[string]bool{
 func (g *goFrame) step() (Frame, Stop) {
 	name := g.f.Name
 	switch {
+	case name == "runtime.rt0_go", strings.HasPrefix(name, "_rt0_") && !strings.Contains(name, "_lib"):
+		return Frame{}, Stop{Reason: EndOfStack} // the kernel has put no return address there
 	case g.frame.Exact && g.switches():
 		return g.stepExact()
-	case g.w.scheduling && name == "runtime.morestack":
+	case g.w.scheduling && name == moreStack:
 		// It has asked for no more stack, but for the end of its time.
 		return Frame{}, Stop{Reason: EndOfStack}
+	case name == moreStack:
+		return g.stepMoreStack()
 	case endsStack[name], g.f.Flags&gopclntab.TopFrame != 0 && !entered[name]:
 		return Frame{}, Stop{Reason: EndOfStack}
 	case g.switches():
@@ -106,6 +110,9 @@ func (g *goFrame) leave(cfa uint64, switched bool) (Frame, Stop) {
 	ra, ok := w.mem.Word(cfa - word)
 	if !ok {
 		return Frame{}, Stop{Reason: NoMemory, Address: cfa - word}
+	}
+	if switched && !w.isReturnAddress(ra) {
+		return g.lost()
 	}
 	caller, stop := g.callerRegisters(cfa)
 	if stop.Reason != running {

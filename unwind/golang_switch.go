@@ -15,6 +15,9 @@ import (
 // and the frame pointer that C has preserved leads to where it was before.
 const asmCgoCall = "runtime.asmcgocall"
 
+// moreStack is the function that gets a goroutine more stack; what it calls runs on the thread's system stack.
+const moreStack = "runtime.morestack"
+
 // byRecord are functions that leave the frame pointer alone from their prologue on, though not the stack pointer.
 var byRecord = map[string]bool{
 	"runtime.systemstack": true, asmCgoCall: true, "runtime.asmcgocall_no_g": true, "runtime.cgocallback": true,
@@ -23,7 +26,7 @@ var byRecord = map[string]bool{
 // unflagged are functions that switch stacks, where the table has no flags to say so.
 var unflagged = map[string]bool{
 	"runtime.systemstack": true, asmCgoCall: true, "runtime.cgocallback": true, "runtime.mcall": true,
-	"runtime.gogo": true, "runtime.morestack": true, "runtime.nanotime1": true, "runtime.walltime1": true,
+	"runtime.gogo": true, moreStack: true, "runtime.nanotime1": true, "runtime.walltime1": true,
 	"runtime.walltime": true, "runtime.sigfwd": true, "runtime.callCgoSigaction": true, "runtime.racecall": true,
 	"runtime.callCgoMmap": true, "runtime.callCgoMunmap": true, "runtime.asmcgocall_no_g": true,
 }
@@ -136,12 +139,61 @@ func (g *goFrame) restored(after []byte) (uint64, bool) {
 	return 0, false
 }
 
-// Offsets that all versions from Go 1.16 on have: of g.stack.hi, g.m, g.sched.sp.
+// Offsets that all versions from Go 1.16 on have: of g.stack.hi, g.m, g.sched.sp, g.sched.pc and g.sched.g.
 const (
-	offStackHigh = 8
-	offM         = 48
-	offSchedSP   = 56
+	offStackHigh  = 8
+	offM          = 48
+	offSchedSP    = 56
+	offSchedPC    = 64
+	offSchedG     = 72
+	threadPointer = 32 // words of a thread's structure in which its current goroutine is looked for
 )
+
+// stepMoreStack goes on with the function that needed more stack, as Go itself will: by what its goroutine has saved.
+// That goroutine is the one in the thread's structure that says that it is a goroutine, of that thread, and has saved a
+// stack pointer of its own stack.
+func (g *goFrame) stepMoreStack() (Frame, Stop) {
+	system, known := g.w.regs.Get(goRegister)
+	if !known || g.w.arch != arch.AMD64 || g.load(system+offSchedSP) != g.w.floor() {
+		return g.lost()
+	}
+	m := g.load(system + offM)
+	if m == 0 {
+		return g.lost()
+	}
+	found := uint64(0)
+	for i := range uint64(threadPointer) {
+		one := g.load(m + 8*i)
+		if one == 0 || one%8 != 0 || one == system || one == found || g.load(one+offSchedG) != one ||
+			g.load(one+offM) != m {
+			continue
+		}
+		sp := g.load(one + offSchedSP)
+		if sp <= g.load(one) || sp > g.load(one+offStackHigh) {
+			continue
+		}
+		if found != 0 {
+			return g.lost()
+		}
+		found = one
+	}
+	pc := g.load(found + offSchedPC)
+	if found == 0 || !g.w.isReturnAddress(pc) {
+		return g.lost()
+	}
+	var caller arch.Registers
+	sp := g.load(found + offSchedSP)
+	caller.Set(g.w.arch.PC, pc)
+	caller.Set(g.w.arch.SP, sp)
+	caller.Set(goRegister, found)
+	return g.accept(sp, caller, true)
+}
+
+// load reads a word; 0 if it is missing.
+func (g *goFrame) load(addr uint64) uint64 {
+	v, _ := g.w.mem.Word(addr)
+	return v
+}
 
 // word reads a word, or says that it is missing.
 func (g *goFrame) word(addr uint64) (uint64, Stop) {

@@ -155,6 +155,57 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
+// TestGoroutinesBusy takes the goroutines of a busy program at moments that nobody chose. Every stack has to end with
+// the function that a goroutine returns to, but for those whose thread is at a switch of stacks, or which have got
+// another stack between being looked for and being copied; the shares are printed.
+func TestGoroutinesBusy(t *testing.T) {
+	cmd := exec.Command(buildGoProgram(t, "gobusy", "0", "-ldflags=-s -w"))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	c := patient(t, capture.Config{})
+	rounds := 40
+	if testing.Short() {
+		rounds = 10
+	}
+	ends := make(map[string]int)
+	var all, whole int
+	var longest time.Duration
+	for range rounds {
+		tr, err := c.Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		longest = max(longest, tr.Pause)
+		for i := range tr.Goroutines {
+			g := &tr.Goroutines[i]
+			all++
+			names := goNames(&g.Thread)
+			stop, _, _ := strings.Cut(g.Stop, " at 0x")
+			switch {
+			case g.Whole && names[len(names)-1] == "runtime.goexit":
+				whole++
+				continue
+			case stop == "switch of stacks that cannot be followed", stop == "stack memory not in the snapshot":
+			case g.Status == "running" || g.Status == "runnable":
+				// Its thread is the scheduler's already, or still.
+			default:
+				t.Errorf("goroutine %d [%s] ends with %s: %q", g.ID, g.Status, g.Stop, names)
+			}
+			ends[stop]++
+			if slices.Contains(names, "") {
+				t.Errorf("goroutine %d has a frame without a name: %q", g.ID, names)
+			}
+		}
+	}
+	t.Logf("%d of %d stacks (%.2f %%) whole, others: %v; %d stops, the longest of %s", whole, all,
+		100*float64(whole)/float64(all), ends, rounds, longest)
+	if whole*10 < all*9 {
+		t.Error("too few are whole")
+	}
+}
+
 // compareLayout compares the offsets that are known of a version with those in a program's debugging information.
 func compareLayout(t *testing.T, exe, version string) {
 	t.Helper()

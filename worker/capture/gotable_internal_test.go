@@ -92,7 +92,7 @@ func (n *goTally) compare(t *testing.T, c *Capturer, th *ptrace.Thread, space *s
 	n.ends[end]++
 	switch {
 	case stop.Whole() && (last == "runtime.goexit" || last == "runtime.mstart" || last == "runtime.mcall" ||
-		last == "runtime.morestack" || last == "runtime.rt0_go"):
+		last == "runtime.morestack" || last == "runtime.rt0_go" || strings.HasPrefix(last, "_rt0_")):
 	case stop.Reason == unwind.NoMemory, stop.Reason == unwind.StackSwitch:
 	default:
 		t.Errorf("%s: %+v", stop, named)
