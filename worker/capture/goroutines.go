@@ -26,6 +26,7 @@ const (
 	belowStack     = 256      // bytes below the stack pointer that was read before the stop
 	maxVariables   = 64 << 20 // bytes of a program's variables that are searched
 	maxTries       = 4        // stops, if goroutines were on their way in the first
+	maxGoroutines  = 16384    // more are counted
 )
 
 // Goroutines returns the goroutines of a Go program with their stacks, all of one moment. Where they are is read before
@@ -103,6 +104,8 @@ type goProgram struct {
 	// its stack; threads are behind. The stack's block may have no length.
 	first int
 	all   []uint64
+	// total is the length of the list, left how many goroutines are too many for one stop.
+	total, left int
 }
 
 // goPrograms finds Go's run time in the images of a process. There may be several, of libraries.
@@ -196,18 +199,26 @@ func (p *plan) add(sp *space, g *goProgram) error {
 	if p.threads == nil {
 		p.threads = make(map[uint64]int)
 	}
-	g.all, g.first = all, len(p.blocks)
+	g.total, g.first = len(all), len(p.blocks)
 	p.blocks = append(p.blocks, ptrace.Block{Address: r.List(), Length: goroutine.ListSize})
 	threads := make([]uint64, 0, 64)
 	buf := make([]byte, r.Size())
 	for _, addr := range all {
 		stack := ptrace.Block{Address: addr, Length: 8} // nothing to copy
+		exists := false
 		if sp.readAll(addr, buf) {
 			if one, err := r.Decode(addr, buf); err == nil && one.Status.Exists() {
-				stack = stackOf(&one)
+				stack, exists = stackOf(&one), true
 				threads = append(threads, one.Thread)
 			}
 		}
+		if len(p.blocks) >= 2*maxGoroutines {
+			if exists {
+				g.left++
+			}
+			continue
+		}
+		g.all = append(g.all, addr)
 		p.blocks = append(p.blocks, ptrace.Block{Address: addr, Length: r.Size()}, stack)
 	}
 	for _, addr := range threads {
@@ -244,17 +255,16 @@ type goWalk struct {
 
 // list appends the goroutines of one program, and returns how many are missing or have no stack.
 func (w *goWalk) list(t *trace.Trace, p *goProgram, plan *plan) (missed int) {
-	if len(w.snap.Blocks) < len(plan.blocks) {
-		missed++ // more than one stop may copy
-	}
+	t.GoroutinesLeftOut += p.left
 	if head := w.block(p.first).Data; head != nil {
 		// Those made since the list was read.
-		missed += int(w.capturer.arch.Order.Uint64(head[8:])) - len(p.all)
+		missed += int(w.capturer.arch.Order.Uint64(head[8:])) - p.total
 	}
 	for i, addr := range p.all {
 		g, err := p.runtime.Decode(addr, w.block(p.first+1+2*i).Data)
 		if err != nil {
 			missed++
+			t.GoroutinesLeftOut++
 			continue
 		}
 		if !g.Status.Exists() {

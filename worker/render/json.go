@@ -26,6 +26,7 @@ type jsonTrace struct {
 	// Of a Go program whose goroutines were asked for.
 	GoVersion  string          `json:"go_version,omitempty"`
 	Goroutines []jsonGoroutine `json:"goroutines,omitempty"`
+	LeftOut    int             `json:"goroutines_left_out,omitempty"`
 }
 
 // jsonGoroutine is a goroutine; its tid is the thread that it runs on.
@@ -89,7 +90,7 @@ func JSON(w io.Writer, t *trace.Trace) error {
 	for i := range t.Threads {
 		out.Threads[i] = newJSONThread(&t.Threads[i])
 	}
-	out.GoVersion = valid(t.Go)
+	out.GoVersion, out.LeftOut = valid(t.Go), t.GoroutinesLeftOut
 	for i := range t.Goroutines {
 		g := &t.Goroutines[i]
 		th := newJSONThread(&g.Thread)

@@ -41,6 +41,11 @@ func Text(t *trace.Trace, o Options) string {
 	for i := range t.Goroutines {
 		buf = appendGoroutine(buf, t, i, o)
 	}
+	if t.GoroutinesLeftOut > 0 {
+		buf = append(buf, "and "...)
+		buf = strconv.AppendInt(buf, int64(t.GoroutinesLeftOut), 10)
+		buf = append(buf, " more goroutines\n"...)
+	}
 	if len(buf) > 0 {
 		buf = buf[:len(buf)-1]
 	}

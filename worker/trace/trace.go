@@ -29,6 +29,9 @@ type Trace struct {
 	// are there where they were asked for, and threads are not then.
 	Goroutines []Goroutine
 	Go         string
+	// GoroutinesLeftOut counts those that are too many for one stop, or could
+	// not be read.
+	GoroutinesLeftOut int
 	// Query is the text of the statement that a PostgreSQL process was sent, as far as it was read; QueryCut is set if
 	// there is more of it. QueryFrame is the number of the frame of the first thread that it stands at.
 	Query      string
