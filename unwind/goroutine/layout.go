@@ -43,6 +43,12 @@ var layouts = map[int]Layout{
 		ThreadID: 72, Current: 192},
 	17: {BP: 104, LR: 96, SyscallSP: 112, SyscallPC: 120, Status: 144, ID: 152, Reason: 176, Locked: 232, MadeAt: 296,
 		ThreadID: 72, Current: 192},
+	21: {BP: 104, LR: 96, SyscallSP: 112, SyscallPC: 120, Status: 144, ID: 152, Reason: 176, Locked: 208,
+		Parent: 272, MadeAt: 280, ThreadID: 72, Current: 192},
+	23: {BP: 104, LR: 96, SyscallSP: 112, SyscallPC: 120, SyscallBP: 128, Status: 152, ID: 160, Reason: 184, Locked: 216,
+		Parent: 280, MadeAt: 288, ThreadID: 72, Current: 192},
+	25: {BP: 96, LR: 88, SyscallSP: 104, SyscallPC: 112, SyscallBP: 120, Status: 144, ID: 152, Reason: 176, Locked: 208,
+		Parent: 272, MadeAt: 280, ThreadID: 64, Current: 184},
 	26: {BP: 96, LR: 88, SyscallSP: 104, SyscallPC: 112, SyscallBP: 120, Status: 144, ID: 152, Reason: 176, Locked: 208,
 		Parent: 280, MadeAt: 288, ThreadID: 64, Current: 184},
 }

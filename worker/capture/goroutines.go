@@ -339,13 +339,9 @@ func (w *goWalk) stack(out *trace.Goroutine, g *goroutine.Goroutine, mem *goMemo
 	return stop.Reason != unwind.NoMemory && stop.Reason != unwind.NoRegisters
 }
 
-// on reports whether the outermost frames of a walk are on the goroutine's own stack.
+// on reports whether a walk has been on the goroutine's own stack.
 func (w *goWalk) on(frames []unwind.Frame, g *goroutine.Goroutine) bool {
-	if len(frames) < 2 {
-		return false
-	}
-	cfa := frames[len(frames)-2].CFA
-	return cfa > g.StackLow && cfa <= g.StackHigh
+	return slices.ContainsFunc(frames, func(f unwind.Frame) bool { return f.CFA > g.StackLow && f.CFA <= g.StackHigh })
 }
 
 // begins reports whether a function begins at an address.

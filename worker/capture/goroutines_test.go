@@ -97,6 +97,14 @@ func goNames(th *trace.Thread) []string {
 func startGo(t *testing.T, exe string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	cmd := exec.Command(exe, args...)
+	dump := startDumping(t, cmd)
+	awaitAny(t, cmd.Process.Pid, fmt.Sprintf("%d 0x0 ", syscall.SYS_READ))
+	return cmd, dump
+}
+
+// startDumping starts a Go program that is to print all when SIGQUIT ends it, into the buffer.
+func startDumping(t *testing.T, cmd *exec.Cmd) *bytes.Buffer {
+	t.Helper()
 	cmd.Env = append(os.Environ(), "GOTRACEBACK=system")
 	dump := new(bytes.Buffer)
 	cmd.Stderr = dump
@@ -112,14 +120,12 @@ func startGo(t *testing.T, exe string, args ...string) (*exec.Cmd, *bytes.Buffer
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
 	})
-	awaitRead(t, cmd.Process.Pid)
-	return cmd, dump
+	return dump
 }
 
-// awaitRead waits until a thread of the process reads its standard input.
-func awaitRead(t *testing.T, pid int) {
+// awaitAny waits until a thread of the process is in a system call, as /proc shows it.
+func awaitAny(t *testing.T, pid int, want string) {
 	t.Helper()
-	want := fmt.Sprintf("%d 0x0 ", syscall.SYS_READ)
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
 		for _, task := range tasks {
@@ -128,7 +134,7 @@ func awaitRead(t *testing.T, pid int) {
 			}
 		}
 	}
-	t.Fatalf("process %d does not read", pid)
+	t.Fatalf("process %d does not get to system call %s", pid, want)
 }
 
 // TestGoroutines: the goroutines of a program are those that it prints itself, with the same stacks.
@@ -232,6 +238,12 @@ func compareLayout(t *testing.T, exe, version string) {
 func compareGoroutines(t *testing.T, exe string, args ...string) {
 	t.Helper()
 	cmd, dump := startGo(t, exe, args...)
+	compareRunning(t, cmd, dump)
+}
+
+// compareRunning compares the goroutines of a program that does not do anything with what it prints.
+func compareRunning(t *testing.T, cmd *exec.Cmd, dump *bytes.Buffer) {
+	t.Helper()
 	tr, err := patient(t, capture.Config{}).Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1},
 		capture.Options{MaxFrames: 5000})
 	if err != nil {

@@ -1,15 +1,17 @@
 package capture_test
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
-// The tool chains of Go to test with, such as go1.21.13, and Go programs that read their standard input when started
-// with --minify; scripts/check-go.sh sets them. Words.
+// The tool chains of Go to test with, such as go1.21.13, and Go programs: of esbuild, or of lefthook, as their names end.
+// scripts/check-go.sh sets them. Words.
 const (
 	toolchainsVariable = "PGSB_GO_TOOLCHAINS"
 	programsVariable   = "PGSB_GO_PROGRAMS"
@@ -34,8 +36,31 @@ func TestGoVersions(t *testing.T) {
 		})
 	}
 	for _, exe := range programs {
-		t.Run(filepath.Base(exe), func(t *testing.T) { compareGoroutines(t, exe, "--minify") })
+		t.Run(filepath.Base(exe), func(t *testing.T) {
+			if strings.HasSuffix(exe, "esbuild") {
+				compareGoroutines(t, exe, "--minify")
+			} else {
+				compareConfigured(t, exe)
+			}
+		})
 	}
+}
+
+// compareConfigured compares the goroutines of lefthook while it waits for its configuration, which is a pipe.
+func compareConfigured(t *testing.T, exe string) {
+	t.Helper()
+	dir := t.TempDir()
+	if out, err := exec.Command("git", "init", "-q", dir).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if err := syscall.Mkfifo(filepath.Join(dir, "lefthook.yml"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.Command(exe, "dump")
+	cmd.Dir = dir
+	dump := startDumping(t, cmd)
+	awaitAny(t, cmd.Process.Pid, fmt.Sprintf("%d ", syscall.SYS_OPENAT))
+	compareRunning(t, cmd, dump)
 }
 
 // buildWith compiles a program of testdata by another tool chain. The module is one of its own: this one's needs a newer

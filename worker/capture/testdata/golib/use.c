@@ -2,7 +2,7 @@
 #include <dlfcn.h>
 #include <stdio.h>
 
-static int enter(int (*wait)(int)) { volatile int r = wait(3); return r; }
+__attribute__((noinline)) static int enter(int (*wait)(int)) { volatile int r = wait(3); return r; }
 
 int main(int argc, char **argv)
 {
