@@ -12,6 +12,8 @@ import (
 	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/capture"
@@ -104,8 +106,12 @@ func count(th *trace.Thread, name string) (n int) {
 func buildLibrary(t *testing.T, version int) string {
 	t.Helper()
 	needC(t)
-	dir := t.TempDir()
-	if err := os.Chmod(dir, 0o755); err != nil {
+	dir, err := os.MkdirTemp("", "golib") // the one of the test is not for the server's user
+	if err == nil {
+		t.Cleanup(func() { _ = os.RemoveAll(dir) })
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
 		t.Fatal(err)
 	}
 	library := filepath.Join(dir, "golib.so")
@@ -206,7 +212,8 @@ func TestGoInPostgres(t *testing.T) {
 		return slices.Contains(goNames(&th), "main._Cfunc_cSleep")
 	})
 	checkLibrary(t, &th, "PostgresMain")
-	if err := syscall.Kill(pid, syscall.SIGTERM); err != nil { // the sleep ends, and then the backend
+	// The sleep ends, and then the backend, if it is this thread that gets the signal.
+	if err := unix.Tgkill(pid, pid, syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
 	<-done

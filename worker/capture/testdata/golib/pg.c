@@ -18,7 +18,7 @@ const void *Pg_magic_func(void)
 {
 #if PGVERSION < 18
 	static const struct values magic = {
-		sizeof magic, PGVERSION, 100, 32, 64, 1,
+		sizeof magic, 100 * PGVERSION, 100, 32, 64, 1,
 #if PGVERSION > 14
 		"PostgreSQL"
 #endif
@@ -28,7 +28,7 @@ const void *Pg_magic_func(void)
 		int len;
 		struct values values;
 		const char *name, *version;
-	} magic = {sizeof magic, {PGVERSION, 100, 32, 64, 1, "PostgreSQL"}, 0, 0};
+	} magic = {sizeof magic, {100 * PGVERSION, 100, 32, 64, 1, "PostgreSQL"}, 0, 0};
 #endif
 	return &magic;
 }
