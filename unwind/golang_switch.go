@@ -7,25 +7,31 @@ import (
 	"pg_stat_backtrace/unwind/gopclntab"
 )
 
-// This file follows the functions of Go's run time that move to another stack (runtime/asm_*.s). The frame pointer is
-// theirs on either stack since Go 1.21; before, what they keep for their own return tells. On other architectures than
-// x86-64 a walk ends there, and says so.
+// This file follows the functions of Go's run time that move to another stack (runtime/asm_*.s). The frame pointer
+// is theirs on either stack since Go 1.21; before, what they keep for their own return tells. On other architectures
+// than x86-64 a walk ends there, and says so.
 
 // asmCgoCall is the function by which Go calls C. When C has called Go again, that may have moved the goroutine's stack,
 // and the frame pointer that C has preserved leads to where it was before.
 const asmCgoCall = "runtime.asmcgocall"
+
+// systemStack calls a function on the thread's system stack, cgoCallback is how C calls Go.
+const (
+	systemStack = "runtime.systemstack"
+	cgoCallback = "runtime.cgocallback"
+)
 
 // moreStack is the function that gets a goroutine more stack; what it calls runs on the thread's system stack.
 const moreStack = "runtime.morestack"
 
 // byRecord are functions that leave the frame pointer alone from their prologue on, though not the stack pointer.
 var byRecord = map[string]bool{
-	"runtime.systemstack": true, asmCgoCall: true, "runtime.asmcgocall_no_g": true, "runtime.cgocallback": true,
+	systemStack: true, asmCgoCall: true, "runtime.asmcgocall_no_g": true, cgoCallback: true,
 }
 
 // unflagged are functions that switch stacks, where the table has no flags to say so.
 var unflagged = map[string]bool{
-	"runtime.systemstack": true, asmCgoCall: true, "runtime.cgocallback": true, "runtime.mcall": true,
+	systemStack: true, asmCgoCall: true, cgoCallback: true, "runtime.mcall": true,
 	"runtime.gogo": true, moreStack: true, "runtime.nanotime1": true, "runtime.walltime1": true,
 	"runtime.walltime": true, "runtime.sigfwd": true, "runtime.callCgoSigaction": true, "runtime.racecall": true,
 	"runtime.callCgoMmap": true, "runtime.callCgoMunmap": true, "runtime.asmcgocall_no_g": true,
@@ -75,7 +81,7 @@ func (g *goFrame) stepSwitch() (Frame, Stop) {
 			return g.leaveTo(sp, stop)
 		}
 		return g.lost()
-	case "runtime.systemstack":
+	case systemStack:
 		if sp, stop, ok := g.afterSystemStack(after); ok {
 			return g.leaveTo(sp, stop)
 		}
@@ -121,7 +127,7 @@ func (g *goFrame) stepRecord() (Frame, Stop) {
 	if !g.w.isReturnAddress(ra) {
 		return g.lost()
 	}
-	g.w.calledBack = g.w.calledBack || g.f.Name == "runtime.cgocallback"
+	g.w.calledBack = g.w.calledBack || g.f.Name == cgoCallback
 	return g.leave(fp+16, true)
 }
 
@@ -204,8 +210,8 @@ func (g *goFrame) word(addr uint64) (uint64, Stop) {
 	return v, Stop{}
 }
 
-// afterCgo undoes the switch of asmcgocall as its own code does: it has put the goroutine, and how far its stack pointer
-// was from the end of its stack, on the system stack; or the stack pointer, where there is no goroutine.
+// afterCgo undoes the switch of asmcgocall as its own code does: it has put the goroutine, and how far its stack
+// pointer was from the end of its stack, on the system stack; or the stack pointer, where there is no goroutine.
 func (g *goFrame) afterCgo(after []byte) (sp uint64, stop Stop, ok bool) {
 	here := g.w.floor()
 	goroutine, _, found := loadFromStack(after, 0x8b, 7)  // mov …(%rsp),%rdi
@@ -253,8 +259,8 @@ func loadFromStack(code []byte, opcode, register byte) (disp uint64, at int, ok 
 	return 0, 0, false
 }
 
-// afterSystemStack finds the goroutine that called systemstack as its own code does when it returns: by the thread, whose
-// system goroutine is in a register. That it is one shows by the stack pointer that it has saved.
+// afterSystemStack finds the goroutine that called systemstack as its own code does when it returns: by the thread,
+// whose system goroutine is in a register. That it is one shows by the stack pointer that it has saved.
 func (g *goFrame) afterSystemStack(after []byte) (sp uint64, stop Stop, ok bool) {
 	system, known := g.w.regs.Get(goRegister)
 	i := bytes.Index(after, []byte{0x48, 0x8b, 0x58, offM}) // mov g.m(%rax),%rbx

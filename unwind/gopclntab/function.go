@@ -112,8 +112,8 @@ func (t *Table) treeOf(off uint64) (uint64, error) {
 	return 0, nil
 }
 
-// oldTree is treeOf for Go 1.16 and 1.17, which have addresses there, aligned. In position-independent programs they are
-// relocated and not known here.
+// oldTree is treeOf for Go 1.16 and 1.17, which have addresses there, aligned. In position-independent programs they
+// are relocated and not known here.
 func (t *Table) oldTree(off uint64) (uint64, error) {
 	if at := (t.addr + off) % t.ptr; at != 0 {
 		off += t.ptr - at

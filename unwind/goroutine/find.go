@@ -37,10 +37,10 @@ func New(p *Program, read Read) (*Runtime, error) {
 	return r, nil
 }
 
-// find looks for runtime.allgs where there are no symbols: a slice of pointers all of which lead to a goroutine, that is,
-// to a structure that holds its own address where goroutines do. Its address stands in another variable too,
-// runtime.allgptr. The garbage collector has a copy of the slice at times, which is no longer than the slice itself and
-// has no room at its end.
+// find looks for runtime.allgs where there are no symbols: a slice of pointers all of which lead to a goroutine, that
+// is, to a structure that holds its own address where goroutines do. Its address stands in another variable too,
+// runtime.allgptr. The garbage collector has a copy of the slice at times, which is no longer than the slice itself
+// and has no room at its end.
 func (p *Program) find(read Read) uint64 {
 	var best, length, room uint64
 	for _, s := range p.Writable {

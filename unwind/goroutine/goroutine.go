@@ -1,5 +1,5 @@
-// Package goroutine finds the goroutines of a Go program in its memory: which there are, what each one does or waits for,
-// and where its stack is to be walked from.
+// Package goroutine finds the goroutines of a Go program in its memory: which there are, what each one does or waits
+// for, and where its stack is to be walked from.
 //
 // Go's run time keeps all of them in one list, runtime.allgs (runtime/proc.go); what is in the structures that it lists
 // differs between versions of Go (runtime/runtime2.go), and the package knows that of Go 1.16 to 1.26 for 64-bit Linux.

@@ -29,7 +29,8 @@ func needC(t *testing.T) {
 }
 
 // between are frames of the ways between Go and C; what cgo makes has a random name, and no name where it is stripped.
-var between = regexp.MustCompile(`^(runtime\.(asmcgocall|cgocallback|systemstack_switch|cgocallbackg1?)|crosscall2|_cgo.*|)$`)
+var between = regexp.MustCompile(
+	`^(runtime\.(asmcgocall|cgocallback|systemstack_switch|cgocallbackg1?)|crosscall2|_cgo.*|)$`)
 
 // TestCgo: a stack that goes from Go to C and back three times is followed to its end, and its Go frames are those that
 // the program prints itself.

@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// The tool chains of Go to test with, such as go1.21.13, and Go programs: of esbuild, or of lefthook, as their names end.
-// scripts/check-go.sh sets them. Words.
+// The tool chains of Go to test with, such as go1.21.13, and Go programs: of esbuild, or of lefthook, as their names
+// end. scripts/check-go.sh sets them. Words.
 const (
 	toolchainsVariable = "PGSB_GO_TOOLCHAINS"
 	programsVariable   = "PGSB_GO_PROGRAMS"
@@ -20,7 +20,8 @@ const (
 // TestGoVersions: goroutines, their stacks and the ways between Go and C, of programs that other versions of Go have
 // made.
 func TestGoVersions(t *testing.T) {
-	toolchains, programs := strings.Fields(os.Getenv(toolchainsVariable)), strings.Fields(os.Getenv(programsVariable))
+	toolchains := strings.Fields(os.Getenv(toolchainsVariable))
+	programs := strings.Fields(os.Getenv(programsVariable))
 	if len(toolchains)+len(programs) == 0 {
 		t.Skip("without " + toolchainsVariable + " and " + programsVariable + ": they are downloaded by make check-go-versions")
 	}
@@ -63,8 +64,8 @@ func compareConfigured(t *testing.T, exe string) {
 	compareRunning(t, cmd, dump)
 }
 
-// buildWith compiles a program of testdata by another tool chain. The module is one of its own: this one's needs a newer
-// Go.
+// buildWith compiles a program of testdata by another tool chain. The module is one of its own: this one's needs a
+// newer Go.
 func buildWith(t *testing.T, version, name, cgo string, flags ...string) string {
 	t.Helper()
 	dir := t.TempDir()

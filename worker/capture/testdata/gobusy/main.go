@@ -1,5 +1,5 @@
-// Command gobusy keeps two processors busy with all that Go's run time does: garbage collection, signals, growing stacks, faults,
-// the time, locks, and goroutines that come and go.
+// Command gobusy keeps two processors busy with all that Go's run time does: garbage collection, signals, growing
+// stacks, faults, the time, locks, and goroutines that come and go.
 package main
 
 import (

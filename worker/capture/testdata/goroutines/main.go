@@ -1,5 +1,5 @@
-// Command goroutines has goroutines that wait for everything that they can wait for, or run, and then reads its standard
-// input.
+// Command goroutines has goroutines that wait for everything that they can wait for, or run, and then reads its
+// standard input.
 package main
 
 import (
