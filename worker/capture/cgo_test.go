@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/capture"
@@ -84,7 +85,7 @@ func compareCgo(t *testing.T, exe string) {
 	if i < 0 || !slices.Equal(goNames(&all.Goroutines[i].Thread), goNames(th)) {
 		t.Errorf("goroutine 1 is not the first thread: %+v", all.Goroutines)
 	}
-	t.Logf("%d frames, %d of Go", len(th.Frames), len(want))
+	figure.Printf(t, "%d frames, %d of Go", len(th.Frames), len(want))
 }
 
 // goOnly leaves out what is between Go and C, and C.
@@ -218,5 +219,5 @@ func TestGoInPostgres(t *testing.T) {
 		t.Fatal(err)
 	}
 	<-done
-	t.Logf("PostgreSQL %d: %d frames", number, len(th.Frames))
+	figure.Printf(t, "PostgreSQL %d: %d frames", number, len(th.Frames))
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/unwind/goroutine"
 	"pg_stat_backtrace/unwind/image"
@@ -205,7 +206,7 @@ func TestGoroutinesBusy(t *testing.T) {
 			}
 		}
 	}
-	t.Logf("%d of %d stacks (%.2f %%) whole, others: %v; %d stops, the longest of %s", whole, all,
+	figure.Printf(t, "%d of %d stacks (%.2f %%) whole, others: %v; %d stops, the longest of %s", whole, all,
 		100*float64(whole)/float64(all), ends, rounds, longest)
 	if whole*10 < all*9 {
 		t.Error("too few are whole")
@@ -275,7 +276,7 @@ func compareRunning(t *testing.T, cmd *exec.Cmd, dump *bytes.Buffer) {
 	if len(got) < 4 || waits < 3 {
 		t.Errorf("only %d goroutines, %d waiting\n%s", len(got), waits, dump)
 	}
-	t.Logf("%s: %d goroutines of %d in the dump, %d of them waiting, with %d frames, in a stop of %s",
+	figure.Printf(t, "%s: %d goroutines of %d in the dump, %d of them waiting, with %d frames, in a stop of %s",
 		tr.Go, len(got), len(want), waits, frames, tr.Pause)
 }
 

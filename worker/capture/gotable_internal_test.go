@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/gopclntab"
@@ -61,7 +62,7 @@ func TestGoTableAgainstCFI(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond) // for the program to get on
 	}
-	t.Logf("%d stacks, %d frames of the same address and CFA; ends: %v", n.stacks, n.same, n.ends)
+	figure.Printf(t, "%d stacks, %d frames of the same address and CFA; ends: %v", n.stacks, n.same, n.ends)
 	if n.same < n.stacks || n.stacks == 0 {
 		t.Error("too few frames were compared")
 	}
