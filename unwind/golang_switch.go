@@ -11,8 +11,8 @@ import (
 // is theirs on either stack since Go 1.21; before, what they keep for their own return tells. On other architectures
 // than x86-64 a walk ends there, and says so.
 
-// asmCgoCall is the function by which Go calls C. When C has called Go again, that may have moved the goroutine's stack,
-// and the frame pointer that C has preserved leads to where it was before.
+// asmCgoCall is the function by which Go calls C. When C has called Go again, that may have moved the goroutine's
+// stack, and the frame pointer that C has preserved leads to where it was before.
 const asmCgoCall = "runtime.asmcgocall"
 
 // systemStack calls a function on the thread's system stack, cgoCallback is how C calls Go.
@@ -71,7 +71,8 @@ func (g *goFrame) stepSwitch() (Frame, Stop) {
 	if g.w.arch != arch.AMD64 || g.module.Code == nil {
 		return g.lost()
 	}
-	if g.prologue.record != 0 && byRecord[g.f.Name] && !(g.w.calledBack && g.f.Name == asmCgoCall) {
+	moved := g.w.calledBack && g.f.Name == asmCgoCall
+	if g.prologue.record != 0 && byRecord[g.f.Name] && !moved {
 		return g.stepRecord()
 	}
 	after := g.after()

@@ -26,7 +26,8 @@ const (
 	belowStack     = 256      // bytes below the stack pointer that was read before the stop
 	maxVariables   = 64 << 20 // bytes of a program's variables that are searched
 	maxTries       = 4        // stops, if goroutines were on their way in the first
-	maxGoroutines  = 16384    // more are counted
+	tryAgain       = 10 * time.Millisecond
+	maxGoroutines  = 16384 // more are counted
 )
 
 // Goroutines returns the goroutines of a Go program with their stacks, all of one moment. Where they are is read before
@@ -40,9 +41,16 @@ func (c *Capturer) Goroutines(ctx context.Context, target ptrace.Target, o Optio
 	start := time.Now()
 	var best *trace.Trace
 	missed := -1
-	for range maxTries {
+	for try := 1; try <= maxTries; try++ {
 		t, n, err := c.goroutines(ctx, target, o)
-		if err != nil {
+		switch {
+		case errors.Is(err, goroutine.ErrNotFound) && (best != nil || try < maxTries):
+			// The list was being made longer, or the program begins.
+			if err := pauseFor(ctx, tryAgain); err != nil {
+				return nil, err
+			}
+			continue
+		case err != nil:
 			return nil, err
 		}
 		if missed < 0 || n < missed {
@@ -54,6 +62,16 @@ func (c *Capturer) Goroutines(ctx context.Context, target ptrace.Target, o Optio
 	}
 	best.Total = time.Since(start)
 	return best, nil
+}
+
+// pauseFor waits.
+func pauseFor(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
+	}
 }
 
 // goroutines is one try. It returns also how many goroutines it could not see.
@@ -110,7 +128,7 @@ type goProgram struct {
 
 // goPrograms finds Go's run time in the images of a process. There may be several, of libraries.
 func (c *Capturer) goPrograms(sp *space) ([]goProgram, error) {
-	var out []goProgram
+	out := make([]goProgram, 0, 1)
 	var failed error
 	seen := make(map[*module]bool)
 	for i := range sp.maps {
@@ -323,7 +341,8 @@ func (w *goWalk) stack(out *trace.Goroutine, g *goroutine.Goroutine, mem *goMemo
 			}
 		}
 	}
-	if g.Status != goroutine.Running && !(stop.Whole() && w.on(frames, g)) {
+	byThread := stop.Whole() && w.on(frames, g)
+	if g.Status != goroutine.Running && !byThread {
 		regs := c.goRegisters(g)
 		u.Resumes = !w.begins(g.PC)
 		frames, stop = u.Unwind(nil, regs, mem, w.space)

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/unwind/goroutine"
 	"pg_stat_backtrace/unwind/image"
@@ -36,7 +37,7 @@ var goroutineHeader = regexp.MustCompile(`(?m)^goroutine ([0-9]+)(?: gp=\S+ m=\S
 func parseDump(t *testing.T, dump string) map[uint64]dumped {
 	t.Helper()
 	out := make(map[uint64]dumped)
-	for _, part := range strings.Split(dump, "\n\n") {
+	for part := range strings.SplitSeq(dump, "\n\n") {
 		m := goroutineHeader.FindStringSubmatchIndex(part)
 		if m == nil {
 			continue
@@ -179,6 +180,10 @@ func TestGoroutinesBusy(t *testing.T) {
 	ends := make(map[string]int)
 	var all, whole int
 	var longest time.Duration
+	pgtest.Wait(t, "the program to begin", func() bool {
+		tr, err := c.Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+		return err == nil && len(tr.Goroutines) > 10
+	})
 	for range rounds {
 		tr, err := c.Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
 		if err != nil {

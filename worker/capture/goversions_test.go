@@ -23,7 +23,7 @@ func TestGoVersions(t *testing.T) {
 	toolchains := strings.Fields(os.Getenv(toolchainsVariable))
 	programs := strings.Fields(os.Getenv(programsVariable))
 	if len(toolchains)+len(programs) == 0 {
-		t.Skip("without " + toolchainsVariable + " and " + programsVariable + ": they are downloaded by make check-go-versions")
+		t.Skip("without " + toolchainsVariable + " and " + programsVariable + ": make check-go-versions downloads them")
 	}
 	for _, version := range toolchains {
 		t.Run(version, func(t *testing.T) {
