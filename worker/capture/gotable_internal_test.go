@@ -24,10 +24,10 @@ func (w withoutTable) Find(addr uint64) (unwind.Module, bool) {
 	return m, ok
 }
 
-// TestGoTableAgainstCFI captures a busy Go program at moments that nobody chose. Its frames by Go's function table are
+// TestOracleGoTable captures a busy Go program at moments that nobody chose. Its frames by Go's function table are
 // those by the call frame information that its debugging information has, up to where the run time switches stacks,
 // which only the former follows; and every stack ends where a stack of Go's does.
-func TestGoTableAgainstCFI(t *testing.T) {
+func TestOracleGoTable(t *testing.T) {
 	exe := filepath.Join(t.TempDir(), "busy")
 	cmd := exec.Command("go", "build", "-o", exe, "./testdata/gobusy")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
@@ -44,9 +44,9 @@ func TestGoTableAgainstCFI(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := goTally{ends: map[string]int{}}
-	rounds := 150
-	if testing.Short() {
-		rounds = 30
+	rounds := 50
+	if os.Getenv("PGSB_ORACLE_SLOW") != "" {
+		rounds = 5000
 	}
 	for range rounds {
 		snap, err := ptrace.Capture(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1},
