@@ -62,15 +62,17 @@ func TestOracleGoTable(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond) // for the program to get on
 	}
-	figure.Printf(t, "%d stacks, %d frames of the same address and CFA; ends: %v", n.stacks, n.same, n.ends)
+	figure.Printf(t, "%d stacks, %d frames of the same address and CFA, %d past a signal handler, %d past a switch of "+
+		"stacks; ends: %v", n.stacks, n.same, n.signals, n.switches, n.ends)
 	if n.same < n.stacks || n.stacks == 0 {
 		t.Error("too few frames were compared")
 	}
 }
 
 type goTally struct {
-	stacks, same int
-	ends         map[string]int
+	stacks, same      int
+	signals, switches int // of those that go on behind
+	ends              map[string]int
 }
 
 func (n *goTally) compare(t *testing.T, c *Capturer, th *ptrace.Thread, space *space) {
@@ -86,6 +88,14 @@ func (n *goTally) compare(t *testing.T, c *Capturer, th *ptrace.Thread, space *s
 	n.stacks++
 	named, _ := space.name(got, 1000, context.Background().Done())
 	last := strings.TrimSuffix(named[len(named)-1].Function, ".abi0")
+	for i := range got[:len(got)-1] {
+		if got[i].Signal {
+			n.signals++
+		}
+		if f := goFunctionOf(space, &got[i]); f != nil && i > 0 && f.Flags&gopclntab.SPWrite != 0 {
+			n.switches++
+		}
+	}
 	end := stop.Reason.String() + " " + last
 	if stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch {
 		end = stop.Reason.String()
