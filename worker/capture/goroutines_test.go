@@ -178,6 +178,9 @@ func TestBusyGoroutines(t *testing.T) {
 		rounds = 1000
 	}
 	ends := make(map[string]int)
+	crossed := map[string]int{
+		"runtime.systemstack": 0, "runtime.morestack": 0, "runtime.sigtramp": 0, "runtime.asyncPreempt": 0,
+	}
 	var all, whole int
 	var longest time.Duration
 	pgtest.Wait(t, "the program to begin", func() bool {
@@ -198,6 +201,11 @@ func TestBusyGoroutines(t *testing.T) {
 			switch {
 			case g.Whole && names[len(names)-1] == "runtime.goexit":
 				whole++
+				for name := range crossed {
+					if slices.Contains(names, name) {
+						crossed[name]++
+					}
+				}
 				continue
 			case stop == "switch of stacks that cannot be followed", stop == "stack memory not in the snapshot":
 			case g.Status == "running" || g.Status == "runnable":
@@ -211,8 +219,8 @@ func TestBusyGoroutines(t *testing.T) {
 			}
 		}
 	}
-	figure.Printf(t, "%d of %d stacks (%.2f %%) whole, others: %v; %d stops, the longest of %s", whole, all,
-		100*float64(whole)/float64(all), ends, rounds, longest)
+	figure.Printf(t, "%d of %d stacks (%.2f %%) whole, through %v, others: %v; %d stops, the longest of %s", whole, all,
+		100*float64(whole)/float64(all), crossed, ends, rounds, longest)
 	if whole*10 < all*9 {
 		t.Error("too few are whole")
 	}
