@@ -99,6 +99,10 @@ check-names: ## Compare names, lines and inlined calls with addr2line, libunwind
 check-foreign: ## As root: stacks of another distribution's PostgreSQL in a folder made by debootstrap (FOREIGN_SUITE, FOREIGN_VERSION)
 	scripts/check-foreign.sh
 
+.PHONY: check-go-versions
+check-go-versions: ## Compare the goroutines and stacks of programs of Go 1.16 to today with what they print (slow: downloads tool chains)
+	scripts/check-go.sh
+
 .PHONY: check-versions
 check-versions: ## Run pg_regress and TAP on every version of the npm binaries, 14 to 18
 	awk '!/^#/ {print $$2}' scripts/npm-postgresql.sha512 | \

@@ -42,6 +42,9 @@ type Options struct {
 	Layout *Layout
 	// Trail is further memory to copy in the same stop; nil: none.
 	Trail *Trail
+	// Blocks are further memory to copy in the same stop: 32 MiB and 262,144 blocks at most. It must not be changed
+	// before Capture returns.
+	Blocks []Block
 
 	hook func(step) // for tests: called outside of the pause
 }
@@ -71,6 +74,7 @@ type Snapshot struct {
 	Threads []Thread // the main thread first, the others by id
 	Also    []Stack  // what Options.Also asked for, as far as it was readable
 	Found   []Stack  // what Options.Trail led to, as far as it was readable
+	Blocks  []Stack  // Options.Blocks, in that order; those that were not readable have no Data
 	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
 	ThreadsLeftOut int
 }

@@ -46,6 +46,7 @@ type session struct {
 	also   [maxAlso]piece // further memory to copy
 	pieces int
 	trail  trail
+	blocks blocks
 
 	// Times in ns: when all threads were last known to run, the first stop at the earliest, when it was seen, the last
 	// detach. 0: not yet.
@@ -95,7 +96,7 @@ func (s *session) reset() {
 	clear(s.tracees)
 	s.tracees = s.tracees[:0]
 	s.before, s.maps, s.spans, s.layout, s.leftOut = procfs.Stat{}, nil, nil, nil, 0
-	s.arena.used = 0
+	s.arena.used, s.blocks = 0, blocks{}
 	s.lastRunning, s.firstStop, s.seen, s.end = 0, 0, 0, 0
 }
 
@@ -149,6 +150,7 @@ func (s *session) prepare() (err error) {
 		s.also[i] = piece{address: also[i]}
 	}
 	s.trail.prepare(s.flight.options.Trail)
+	s.blocks.prepare(s.flight.options.Blocks)
 	return s.arena.reserve(s.flight.options.MaxStack, 1+s.pieces)
 }
 
@@ -207,6 +209,7 @@ func (s *session) snapshot() (*Snapshot, error) {
 		}
 	}
 	snap.Found = s.found()
+	snap.Blocks = s.blocks.found()
 	slices.SortFunc(snap.Threads[1:], func(a, b Thread) int { return a.TID - b.TID })
 	snap.Pause = time.Duration(s.end - s.firstStop)
 	snap.Held = time.Duration(s.end - s.seen)

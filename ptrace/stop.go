@@ -150,6 +150,12 @@ func (s *session) copyAll() {
 	if s.trail.wanted {
 		s.copyTrail(&s.tracees[0])
 	}
+	for i := range s.tracees {
+		if t := &s.tracees[i]; t.phase == stopped && !t.foreign && len(s.blocks.wanted) > 0 {
+			s.copyBlocks(t)
+			break
+		}
+	}
 }
 
 // copyPiece reads further memory, by way of the main thread if that stands still.

@@ -11,6 +11,11 @@ import (
 // Signal) and moves the registers outwards.
 func (w *walk) step(frame *Frame) (Frame, Stop) {
 	module, ok := w.modules.Find(frame.Lookup())
+	if ok && module.Go != nil {
+		if next, stop, done := w.stepGo(frame, &module); done {
+			return next, stop
+		}
+	}
 	if !ok || module.CFI == nil {
 		return w.stepBare(frame, ok)
 	}

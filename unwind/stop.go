@@ -32,6 +32,9 @@ const (
 	// UnknownRegister: a rule needs a register whose value is not known. The
 	// Stop's Err says why the value could not be recovered.
 	UnknownRegister
+	// StackSwitch: a function of Go's run time has moved to another stack, and
+	// it cannot be told from where.
+	StackSwitch
 )
 
 var reasonTexts = [...]string{
@@ -46,6 +49,7 @@ var reasonTexts = [...]string{
 	NoCode:      "return address outside any code",
 
 	UnknownRegister: "a register that is needed is not known",
+	StackSwitch:     "switch of stacks that cannot be followed",
 }
 
 // String returns a short English phrase.

@@ -12,15 +12,23 @@ const maxTrampoline = 16
 // stepTrampoline recognises a signal trampoline by its instructions and takes the interrupted registers from its frame.
 // False if the frame is none.
 func (w *walk) stepTrampoline(frame *Frame) (Frame, Stop, bool) {
+	if frame.Exact {
+		return Frame{}, Stop{}, false
+	}
+	return w.stepTrampolineAt(frame, frame.PC)
+}
+
+// stepTrampolineAt is stepTrampoline for a frame in a trampoline that begins at an address.
+func (w *walk) stepTrampolineAt(frame *Frame, start uint64) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
-	if !ok || frame.Exact {
+	if !ok {
 		return Frame{}, Stop{}, false
 	}
 	for i := range w.arch.Trampolines {
 		t := &w.arch.Trampolines[i]
 		var buf [maxTrampoline]byte
 		p := buf[:min(len(t.Code), maxTrampoline)]
-		if code.Code(frame.PC, p) && bytes.Equal(p, t.Code) {
+		if code.Code(start, p) && bytes.Equal(p, t.Code) {
 			next, stop := w.interrupted(frame, t)
 			return next, stop, true
 		}

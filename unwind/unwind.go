@@ -9,14 +9,16 @@ package unwind
 import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/gopclntab"
 )
 
 // DefaultMaxFrames bounds a walk when Unwinder.MaxFrames is zero.
 const DefaultMaxFrames = 256
 
 // maxStackSwitches bounds how often a walk may move to another stack, which
-// only a signal frame may do: a cycle through alternate stacks ends here.
-const maxStackSwitches = 16
+// only a signal frame may do, and Go's run time between C and Go: a cycle
+// through alternate stacks ends here.
+const maxStackSwitches = 64
 
 // A Method says how a frame was found.
 type Method uint8
@@ -41,6 +43,9 @@ const (
 	// ByReturnRegister is the caller of a function without call frame
 	// information that the link register still knows.
 	ByReturnRegister
+	// ByGoTable frames follow from the table that Go's linker makes for its own
+	// stack traces; they are as certain as those by call frame information.
+	ByGoTable
 	// BySignalFrame is what a signal interrupted, as the kernel saved it.
 	BySignalFrame
 )
@@ -80,6 +85,10 @@ type Module struct {
 	Bias uint64
 	// CFI is the image's call frame information, nil if it has none.
 	CFI *cfi.Table
+	// Go is the function table of a Go program or library, nil if it is none.
+	// Where it covers an address it is preferred: it tells where stacks are
+	// switched, which Go's call frame information does not.
+	Go *gopclntab.Table
 	// Code reads the image's instructions, nil if it cannot. They are asked
 	// for only where a register that is needed is not known.
 	Code ImageCode
@@ -107,6 +116,9 @@ type Unwinder struct {
 	Arch *arch.Arch
 	// MaxFrames bounds a walk; 0 means DefaultMaxFrames.
 	MaxFrames int
+	// Resumes is set for the registers of a coroutine at rest: its program
+	// counter is where a call returns to, as in every other frame.
+	Resumes bool
 }
 
 // Unwind appends the frames of the thread that has these registers to dst,
@@ -122,7 +134,7 @@ func (u *Unwinder) Unwind(dst []Frame, regs arch.Registers, mem cfi.Memory, modu
 	if limit <= 0 {
 		limit = DefaultMaxFrames
 	}
-	frame := Frame{PC: pc, Exact: true, Method: ByRegisters}
+	frame := Frame{PC: pc, Exact: !u.Resumes, Method: ByRegisters}
 	for n := 1; ; n++ {
 		dst = append(dst, frame)
 		next, stop := w.step(&dst[len(dst)-1])
@@ -145,7 +157,12 @@ type walk struct {
 	low      uint64         // of its stack pointer, if that is not known
 	row      cfi.Row
 	switches int
-	trial    bool // the walk tries a value: what it finds is not believed yet
+	// scheduling is set on a stack where Go's scheduler runs.
+	scheduling bool
+	// calledBack is set when C has called Go further inwards.
+	calledBack bool
+
+	trial bool // the walk tries a value: what it finds is not believed yet
 }
 
 // recorder remembers the address that a rule asked for in vain.

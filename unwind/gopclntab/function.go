@@ -11,12 +11,27 @@ type Function struct {
 	Name string
 	// Entry is its first address, End the first behind it or behind what fills the gap to the next function.
 	Entry, End uint64
+	// Flags say what the table's distances cannot.
+	Flags Flags
 
 	table                        *Table
 	pcsp, pcfile, pcline, inline uint32 // offsets of tables; 0: none
 	unit                         uint32
 	tree                         uint64 // address of the inline tree; 0: none, or not known where
 }
+
+// Flags are a function's abi.FuncFlag (internal/abi/symtab.go). Go 1.16 has none, Go 1.17 not the last one.
+type Flags uint8
+
+// The flags.
+const (
+	// TopFrame: the outermost function of a stack.
+	TopFrame Flags = 1 << iota
+	// SPWrite: it writes the stack pointer in a way that SPDelta does not know.
+	SPWrite
+	// Assembly: it is written in assembly language.
+	Assembly
+)
 
 // Indices of tables: internal/abi/symtab.go.
 const (
@@ -62,6 +77,7 @@ func (t *Table) function(entry, off, end uint64) (*Function, error) {
 	u32 := func(i uint64) uint32 { return t.order.Uint32(p[i:]) }
 	f.pcsp, f.pcfile, f.pcline, f.unit = u32(12), u32(16), u32(20), u32(28)
 	tables, data := uint64(u32(24)), uint64(p[size-1])
+	f.Flags = Flags(p[size-3])
 	if f.Name, err = t.str(t.names + uint64(u32(0))); err != nil {
 		return nil, err
 	}
@@ -80,8 +96,11 @@ func (t *Table) function(entry, off, end uint64) (*Function, error) {
 // treeOf returns the address of a function's inline tree, 0 if it is not known. The list of the function's data is at
 // an offset from the header.
 func (t *Table) treeOf(off uint64) (uint64, error) {
-	if t.format == go116 || t.base == 0 {
-		return 0, nil // Go 1.16 and 1.17 have addresses there; which of them is the tree's is not certain
+	if t.format == go116 {
+		return t.oldTree(off)
+	}
+	if t.base == 0 {
+		return 0, nil
 	}
 	p, err := t.bytes(off+funcdataTree*4, 4)
 	if err != nil {
@@ -91,6 +110,19 @@ func (t *Table) treeOf(off uint64) (uint64, error) {
 		return t.base + uint64(v), nil
 	}
 	return 0, nil
+}
+
+// oldTree is treeOf for Go 1.16 and 1.17, which have addresses there, aligned. In position-independent programs they
+// are relocated and not known here.
+func (t *Table) oldTree(off uint64) (uint64, error) {
+	if at := (t.addr + off) % t.ptr; at != 0 {
+		off += t.ptr - at
+	}
+	p, err := t.bytes(off+funcdataTree*t.ptr, t.ptr)
+	if err != nil {
+		return 0, err
+	}
+	return t.word(p), nil
 }
 
 // entry returns the address of a function by its number, or where the last one ends.

@@ -20,9 +20,15 @@ import (
 // buildGo compiles testdata/golang and returns the program.
 func buildGo(t *testing.T, flags ...string) string {
 	t.Helper()
-	exe := filepath.Join(t.TempDir(), "golang")
-	cmd := exec.Command("go", append(append([]string{"build", "-o", exe}, flags...), "./testdata/golang")...)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
+	return buildGoProgram(t, "golang", "0", flags...)
+}
+
+// buildGoProgram compiles a program of testdata, with or without cgo.
+func buildGoProgram(t *testing.T, name, cgo string, flags ...string) string {
+	t.Helper()
+	exe := filepath.Join(t.TempDir(), name)
+	cmd := exec.Command("go", append(append([]string{"build", "-o", exe}, flags...), "./testdata/"+name)...)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED="+cgo, "GOFLAGS=")
 	if out, err := cmd.CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}

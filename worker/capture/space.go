@@ -91,7 +91,7 @@ func (sp *space) Find(addr uint64) (unwind.Module, bool) {
 	if f.module == nil {
 		return unwind.Module{CFI: sp.generatedTable(m, addr)}, true
 	}
-	return unwind.Module{Bias: f.bias, CFI: f.module.table(), Code: f.module.image}, true
+	return unwind.Module{Bias: f.bias, CFI: f.module.table(), Go: f.module.goTable(), Code: f.module.image}, true
 }
 
 func (sp *space) find(addr uint64) (*procfs.Mapping, found, bool) {

@@ -1,10 +1,24 @@
 package cli
 
-import "pg_stat_backtrace/worker/fault"
+import (
+	"errors"
+	"fmt"
+
+	"pg_stat_backtrace/unwind/goroutine"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/fault"
+)
 
 // explain turns the error of a capture of process pid into sentences: what,
 // why, and what to do about it.
 func explain(pid int, err error) string {
+	switch {
+	case errors.Is(err, capture.ErrNotGo):
+		return fmt.Sprintf("process with PID %d has no goroutines: it runs no Go program or library", pid)
+	case errors.Is(err, goroutine.ErrVersion), errors.Is(err, goroutine.ErrNotFound):
+		return fmt.Sprintf("the goroutines of process with PID %d were not found: %v\n"+
+			"  Without --goroutines, its threads are captured.", pid, err)
+	}
 	f := fault.Of(pid, err)
 	s := f.Message
 	if f.Detail != "" {

@@ -23,6 +23,22 @@ type jsonTrace struct {
 	Query          string       `json:"query,omitempty"`
 	QueryTruncated bool         `json:"query_truncated,omitempty"`
 	Threads        []jsonThread `json:"threads"`
+	// Of a Go program whose goroutines were asked for.
+	GoVersion  string          `json:"go_version,omitempty"`
+	Goroutines []jsonGoroutine `json:"goroutines,omitempty"`
+	LeftOut    int             `json:"goroutines_left_out,omitempty"`
+}
+
+// jsonGoroutine is a goroutine; its tid is the thread that it runs on.
+type jsonGoroutine struct {
+	ID         uint64      `json:"id"`
+	State      string      `json:"state"`
+	TID        int         `json:"tid,omitempty"`
+	Locked     bool        `json:"locked_to_thread,omitempty"`
+	Creator    string      `json:"created_by,omitempty"`
+	Parent     uint64      `json:"parent,omitempty"`
+	StopReason string      `json:"stop_reason"`
+	Frames     []jsonFrame `json:"frames"`
 }
 
 type jsonThread struct {
@@ -73,6 +89,15 @@ func JSON(w io.Writer, t *trace.Trace) error {
 	}
 	for i := range t.Threads {
 		out.Threads[i] = newJSONThread(&t.Threads[i])
+	}
+	out.GoVersion, out.LeftOut = valid(t.Go), t.GoroutinesLeftOut
+	for i := range t.Goroutines {
+		g := &t.Goroutines[i]
+		th := newJSONThread(&g.Thread)
+		out.Goroutines = append(out.Goroutines, jsonGoroutine{
+			ID: g.ID, State: valid(g.Status), TID: g.TID, Locked: g.Locked, Creator: valid(g.Creator), Parent: g.Parent,
+			StopReason: th.StopReason, Frames: th.Frames,
+		})
 	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

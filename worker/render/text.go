@@ -38,10 +38,50 @@ func Text(t *trace.Trace, o Options) string {
 		}
 		buf = appendThread(buf, t, i, o)
 	}
+	for i := range t.Goroutines {
+		buf = appendGoroutine(buf, t, i, o)
+	}
+	if t.GoroutinesLeftOut > 0 {
+		buf = append(buf, "and "...)
+		buf = strconv.AppendInt(buf, int64(t.GoroutinesLeftOut), 10)
+		buf = append(buf, " more goroutines\n"...)
+	}
 	if len(buf) > 0 {
 		buf = buf[:len(buf)-1]
 	}
 	return string(buf)
+}
+
+// appendGoroutine appends a goroutine below a line of its own, much as Go's own stack traces have it.
+func appendGoroutine(buf []byte, t *trace.Trace, number int, o Options) []byte {
+	g := &t.Goroutines[number]
+	buf = append(buf, "Goroutine "...)
+	buf = strconv.AppendUint(buf, g.ID, 10)
+	buf = append(buf, " ["...)
+	buf = appendName(buf, g.Status, o.ASCII)
+	if g.Locked {
+		buf = append(buf, ", locked to thread"...)
+	}
+	buf = append(buf, ']')
+	if g.TID != 0 {
+		buf = append(buf, " on thread "...)
+		buf = strconv.AppendInt(buf, int64(g.TID), 10)
+	}
+	if g.Creator != "" {
+		buf = append(buf, " created by "...)
+		buf = appendName(buf, g.Creator, o.ASCII)
+	}
+	if g.Parent != 0 {
+		buf = append(buf, " in goroutine "...)
+		buf = strconv.AppendUint(buf, g.Parent, 10)
+	}
+	if len(g.Frames) == 0 {
+		buf = append(buf, " ["...)
+		buf = appendName(buf, g.Stop, o.ASCII)
+		buf = append(buf, ']')
+	}
+	buf = append(buf, '\n')
+	return appendFrames(buf, t, &g.Thread, false, nil, o)
 }
 
 func appendHeader(buf []byte, th *trace.Thread) []byte {
@@ -88,7 +128,11 @@ func remarks(t *trace.Trace, thread int) []string {
 // appendThread appends a line for each frame. The reason for which a walk
 // ended early stands on the last line: every line begins with a frame.
 func appendThread(buf []byte, t *trace.Trace, number int, o Options) []byte {
-	th, first := &t.Threads[number], number == 0
+	return appendFrames(buf, t, &t.Threads[number], number == 0, remarks(t, number), o)
+}
+
+// appendFrames appends the frames of a thread, with remarks at the innermost one.
+func appendFrames(buf []byte, t *trace.Trace, th *trace.Thread, first bool, remarks []string, o Options) []byte {
 	for i := range th.Frames {
 		last := i == len(th.Frames)-1
 		if o.MaxBytes > 0 && len(buf) > o.MaxBytes && !last {
@@ -98,8 +142,8 @@ func appendThread(buf []byte, t *trace.Trace, number int, o Options) []byte {
 		if first {
 			buf = appendSession(buf, t, i, o.ASCII)
 		}
-		for j, list := 0, remarks(t, number); i == 0 && j < len(list); j++ {
-			buf = appendNote(buf, list[j], o.ASCII)
+		for j := 0; i == 0 && j < len(remarks); j++ {
+			buf = appendNote(buf, remarks[j], o.ASCII)
 		}
 		if last && !th.Whole {
 			buf = append(buf, " [stack cut: "...)

@@ -25,6 +25,13 @@ type Trace struct {
 	// included.
 	Total   time.Duration
 	Threads []Thread
+	// Goroutines are those of a Go program, by number; Go is its version. They
+	// are there where they were asked for, and threads are not then.
+	Goroutines []Goroutine
+	Go         string
+	// GoroutinesLeftOut counts those that are too many for one stop, or could
+	// not be read.
+	GoroutinesLeftOut int
 	// Query is the text of the statement that a PostgreSQL process was sent, as far as it was read; QueryCut is set if
 	// there is more of it. QueryFrame is the number of the frame of the first thread that it stands at.
 	Query      string
@@ -57,6 +64,22 @@ type Thread struct {
 	Kernel []string
 	// Frames are innermost first.
 	Frames []Frame
+}
+
+// A Goroutine is one goroutine of a Go program.
+type Goroutine struct {
+	// Thread has its stack, and the thread that it runs on, if any.
+	Thread
+
+	ID uint64
+	// Status is what it does or waits for, in Go's words.
+	Status string
+	// Locked is set if it is bound to one thread.
+	Locked bool
+	// Creator is the function that made it, Parent the number of the goroutine
+	// that did; empty and 0 where that is not known.
+	Creator string
+	Parent  uint64
 }
 
 // A Frame is one line of a stack.

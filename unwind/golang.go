@@ -1,0 +1,231 @@
+package unwind
+
+import (
+	"strings"
+
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/gopclntab"
+)
+
+// goFrame is a frame of a Go function: what stepGo finds its caller by.
+//
+// The table says how far the stack pointer is from where it was at the function's entry, and that is all that compiled
+// functions need (runtime/traceback.go, unwinder.resolveInternal). A few functions of Go's run time that are written in
+// assembly move to another stack; golang_switch.go follows those.
+type goFrame struct {
+	w      *walk
+	frame  *Frame
+	module *Module
+	f      *gopclntab.Function
+	// at is the frame's address in the image, delta the distance of its stack pointer from that at the entry.
+	at, delta uint64
+	prologue  prologue
+}
+
+// stepGo finds the caller by a Go program's function table. False: the address is in no Go function, or its table does
+// not say.
+func (w *walk) stepGo(frame *Frame, module *Module) (Frame, Stop, bool) {
+	if next, stop, done := w.stepTrampoline(frame); done {
+		return next, stop, true // Go programs have their own; the byte before it is in another function
+	}
+	at := frame.Lookup() - module.Bias
+	f, err := module.Go.Find(at)
+	if err != nil {
+		return Frame{}, Stop{}, false
+	}
+	delta, err := f.SPDelta(at)
+	if err != nil || delta < 0 || delta%w.arch.AddrSize != 0 || !w.knowsSP() {
+		return Frame{}, Stop{}, false
+	}
+	g := goFrame{w: w, frame: frame, module: module, f: f, at: at, delta: uint64(delta)}
+	if strings.HasPrefix(f.Name, "runtime.sigreturn") {
+		if next, stop, done := w.stepTrampolineAt(frame, f.Entry+module.Bias); done {
+			return next, stop, true
+		}
+	}
+	w.scheduling = w.scheduling || schedules[f.Name]
+	g.prologue = g.findPrologue()
+	next, stop := g.step()
+	return next, stop, true
+}
+
+// schedules are functions that go on with another goroutine: what was on this thread before is not called by them.
+var schedules = map[string]bool{
+	"runtime.schedule": true, "runtime.goschedImpl": true, "runtime.gopreempt_m": true, "runtime.preemptPark": true,
+	"runtime.execute": true, "runtime.goexit0": true,
+}
+
+// endsStack are functions that nothing has called, also where the table has no flags. What runtime.mcall calls does not
+// return: the goroutine that called it goes on elsewhere.
+var endsStack = map[string]bool{
+	"runtime.goexit": true, "runtime.mstart": true, "runtime.mcall": true,
+}
+
+// entered are functions that the kernel calls for a signal: the outermost of Go's, not of the stack.
+var entered = map[string]bool{
+	"runtime.sigtramp": true, "runtime.cgoSigtramp": true, "runtime.sigprofNonGoWrapper": true,
+}
+
+// injected are functions whose call a signal handler has put where there is none: they return to the very instruction
+// that was interrupted.
+var injected = map[string]bool{
+	"runtime.sigpanic": true, "runtime.asyncPreempt": true,
+	"runtime.debugCallV1": true, "runtime.debugCallV2": true,
+}
+
+func (g *goFrame) step() (Frame, Stop) {
+	name := g.f.Name
+	switch {
+	case name == "runtime.rt0_go", strings.HasPrefix(name, "_rt0_") && !strings.Contains(name, "_lib"):
+		return Frame{}, Stop{Reason: EndOfStack} // the kernel has put no return address there
+	case g.frame.Exact && g.switches():
+		return g.stepExact()
+	case g.w.scheduling && name == moreStack:
+		// It has asked for no more stack, but for the end of its time.
+		return Frame{}, Stop{Reason: EndOfStack}
+	case name == moreStack:
+		return g.stepMoreStack()
+	case endsStack[name], g.f.Flags&gopclntab.TopFrame != 0 && !entered[name]:
+		return Frame{}, Stop{Reason: EndOfStack}
+	case g.switches():
+		return g.stepSwitch()
+	}
+	return g.stepPlain()
+}
+
+// stepPlain follows the table alone.
+func (g *goFrame) stepPlain() (Frame, Stop) {
+	sp := g.w.floor()
+	if _, has := linkRegister(g.w.arch); has {
+		return g.stepLinked(sp)
+	}
+	return g.leave(sp+g.delta+uint64(g.w.arch.AddrSize), false)
+}
+
+// leave moves to the caller of a function whose CFA is known, where calls push their return address. With switched, the
+// caller is on another stack.
+func (g *goFrame) leave(cfa uint64, switched bool) (Frame, Stop) {
+	w := g.w
+	word := uint64(w.arch.AddrSize)
+	ra, ok := w.mem.Word(cfa - word)
+	if !ok {
+		return Frame{}, Stop{Reason: NoMemory, Address: cfa - word}
+	}
+	if switched && !w.isReturnAddress(ra) {
+		return g.lost()
+	}
+	caller, stop := g.callerRegisters(cfa)
+	if stop.Reason != running {
+		return Frame{}, stop
+	}
+	caller.Set(w.arch.PC, ra)
+	caller.Set(w.arch.SP, cfa)
+	return g.accept(cfa, caller, switched)
+}
+
+// callerRegisters returns the registers that the function has left alone or saved, but for PC and SP.
+func (g *goFrame) callerRegisters(cfa uint64) (arch.Registers, Stop) {
+	w := g.w
+	var caller arch.Registers
+	if w.arch == arch.AMD64 {
+		if v, ok := w.regs.Get(goRegister); ok && !entered[g.f.Name] {
+			caller.Set(goRegister, v)
+		}
+	}
+	if g.prologue.saves == nil {
+		if v, ok := w.regs.Get(w.arch.FP); ok && g.delta == 0 {
+			caller.Set(w.arch.FP, v)
+		}
+		return caller, Stop{}
+	}
+	for _, s := range g.prologue.saves {
+		if g.delta == 0 || g.at < s.from {
+			if v, ok := w.regs.Get(s.register); ok {
+				caller.Set(s.register, v) // not yet saved, or restored
+			}
+			continue
+		}
+		v, ok := w.mem.Word(cfa - s.below)
+		if !ok {
+			return caller, Stop{Reason: NoMemory, Address: cfa - s.below}
+		}
+		caller.Set(s.register, v)
+	}
+	return caller, Stop{}
+}
+
+// accept moves to the caller.
+func (g *goFrame) accept(cfa uint64, caller arch.Registers, switched bool) (Frame, Stop) {
+	w := g.w
+	pc, _ := caller.Get(w.arch.PC)
+	if pc == 0 {
+		return Frame{}, Stop{Reason: EndOfStack}
+	}
+	next, stop := Frame{PC: pc, Method: ByGoTable}, Stop{}
+	if switched {
+		if w.switches++; w.switches > maxStackSwitches {
+			return Frame{}, Stop{Reason: NoProgress, Address: cfa}
+		}
+		sp, _ := caller.Get(w.arch.SP)
+		g.frame.CFA = cfa
+		w.regs, w.low, w.scheduling = caller, sp, false
+	} else if next, stop = w.advance(g.frame, cfa, caller, ByGoTable); stop.Reason != running {
+		return next, stop
+	}
+	next.Exact = injected[g.f.Name]
+	return next, stop
+}
+
+// stepLinked finds the caller where calls leave the return address in a register: a function that has moved the stack
+// pointer has saved it at the top of its stack.
+func (g *goFrame) stepLinked(sp uint64) (Frame, Stop) {
+	w := g.w
+	link, _ := linkRegister(w.arch)
+	ra, ok := w.regs.Get(link)
+	if g.delta > 0 {
+		// What assembly language does with its stack is its own matter: see crosscall2.
+		if g.f.Flags&gopclntab.Assembly != 0 && g.f.Name == callsGo {
+			return Frame{}, Stop{Reason: StackSwitch, Address: g.frame.PC}
+		}
+		if ra, ok = w.mem.Word(sp); !ok {
+			return Frame{}, Stop{Reason: NoMemory, Address: sp}
+		}
+	} else if !g.frame.Exact || !ok {
+		return Frame{}, Stop{Reason: StackSwitch, Address: g.frame.PC}
+	}
+	var caller arch.Registers
+	cfa := sp + g.delta
+	caller.Set(w.arch.PC, w.arch.StripCode(ra))
+	caller.Set(w.arch.SP, cfa)
+	if w.arch == arch.ARM64 && g.delta > 0 {
+		if v, ok := w.mem.Word(sp - 8); ok { // below the return address: cmd/internal/obj/arm64
+			caller.Set(w.arch.FP, v)
+		}
+	}
+	if injected[g.f.Name] {
+		// The handler has saved the register before it put its own return address there.
+		if v, ok := w.mem.Word(cfa); ok {
+			caller.Set(link, v)
+		}
+		caller.Set(w.arch.SP, cfa+injectedFrame(w.arch))
+	}
+	if g.delta == 0 {
+		next, stop := w.advanceBeyond(g.frame, sp, caller)
+		next.Method = ByGoTable
+		return next, stop
+	}
+	return g.accept(cfa, caller, false)
+}
+
+// injectedFrame is the size of the frame that a signal handler makes for the link register: the smallest frame, aligned
+// (runtime/signal_*.go, preparePanic and pushCall).
+func injectedFrame(a *arch.Arch) uint64 {
+	switch a {
+	case arch.ARM64:
+		return 16
+	case arch.PPC64LE:
+		return 32
+	default:
+		return 8
+	}
+}

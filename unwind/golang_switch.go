@@ -1,0 +1,294 @@
+package unwind
+
+import (
+	"bytes"
+
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/gopclntab"
+)
+
+// This file follows the functions of Go's run time that move to another stack (runtime/asm_*.s). The frame pointer
+// is theirs on either stack since Go 1.21; before, what they keep for their own return tells. On other architectures
+// than x86-64 a walk ends there, and says so.
+
+// asmCgoCall is the function by which Go calls C. When C has called Go again, that may have moved the goroutine's
+// stack, and the frame pointer that C has preserved leads to where it was before.
+const asmCgoCall = "runtime.asmcgocall"
+
+// systemStack calls a function on the thread's system stack, cgoCallback is how C calls Go.
+const (
+	systemStack = "runtime.systemstack"
+	cgoCallback = "runtime.cgocallback"
+)
+
+// moreStack is the function that gets a goroutine more stack; what it calls runs on the thread's system stack.
+const moreStack = "runtime.morestack"
+
+// byRecord are functions that leave the frame pointer alone from their prologue on, though not the stack pointer.
+var byRecord = map[string]bool{
+	systemStack: true, asmCgoCall: true, "runtime.asmcgocall_no_g": true, cgoCallback: true,
+}
+
+// unflagged are functions that switch stacks, where the table has no flags to say so.
+var unflagged = map[string]bool{
+	systemStack: true, asmCgoCall: true, cgoCallback: true, "runtime.mcall": true,
+	"runtime.gogo": true, moreStack: true, "runtime.nanotime1": true, "runtime.walltime1": true,
+	"runtime.walltime": true, "runtime.sigfwd": true, "runtime.callCgoSigaction": true, "runtime.racecall": true,
+	"runtime.callCgoMmap": true, "runtime.callCgoMunmap": true, "runtime.asmcgocall_no_g": true,
+}
+
+// switches reports whether the stack pointer may not be what the table says.
+func (g *goFrame) switches() bool {
+	return (g.f.Flags&gopclntab.SPWrite != 0 || unflagged[g.f.Name]) && !entered[g.f.Name]
+}
+
+// lost ends a walk.
+func (g *goFrame) lost() (Frame, Stop) {
+	return Frame{}, Stop{Reason: StackSwitch, Address: g.frame.PC}
+}
+
+// stepExact finds the caller of such a function where it was interrupted: as long as it has not switched.
+func (g *goFrame) stepExact() (Frame, Stop) {
+	n := g.at - g.f.Entry
+	if g.prologue.record != 0 && byRecord[g.f.Name] && g.delta > 0 && g.at >= g.prologue.record {
+		return g.stepRecord()
+	}
+	if g.module.Code == nil || n > maxLeaf {
+		return g.lost()
+	}
+	if g.prologue.record != 0 && g.at < g.prologue.record || n == 0 {
+		return g.stepPlain()
+	}
+	code, err := g.module.Code.Code(g.f.Entry, n)
+	if err != nil || g.w.arch.MovesSP(code) {
+		return g.lost()
+	}
+	return g.stepPlain()
+}
+
+// stepSwitch finds the caller of such a function that has called another.
+func (g *goFrame) stepSwitch() (Frame, Stop) {
+	if g.w.arch != arch.AMD64 || g.module.Code == nil {
+		return g.lost()
+	}
+	moved := g.w.calledBack && g.f.Name == asmCgoCall
+	if g.prologue.record != 0 && byRecord[g.f.Name] && !moved {
+		return g.stepRecord()
+	}
+	after := g.after()
+	switch g.f.Name {
+	case asmCgoCall:
+		if sp, stop, ok := g.afterCgo(after); ok {
+			return g.leaveTo(sp, stop)
+		}
+		return g.lost()
+	case systemStack:
+		if sp, stop, ok := g.afterSystemStack(after); ok {
+			return g.leaveTo(sp, stop)
+		}
+		return g.lost()
+	}
+	if sp, ok := g.restored(after); ok {
+		return g.leaveTo(sp, Stop{})
+	}
+	return g.lost()
+}
+
+// maxAfter bounds the code behind a call that is looked at for how the stack pointer is restored.
+const maxAfter = 64
+
+// after returns the code that runs when the called function returns, nil if it cannot be read.
+func (g *goFrame) after() []byte {
+	for n := uint64(maxAfter); n >= 8; n /= 2 {
+		if code, err := g.module.Code.Code(g.frame.PC-g.module.Bias, n); err == nil {
+			return code
+		}
+	}
+	return nil
+}
+
+// leaveTo moves to the caller, sp being what the stack pointer was before the switch.
+func (g *goFrame) leaveTo(sp uint64, stop Stop) (Frame, Stop) {
+	if stop.Reason != running {
+		return Frame{}, stop
+	}
+	return g.leave(sp+g.delta+8, true)
+}
+
+// stepRecord finds the caller by the frame pointer.
+func (g *goFrame) stepRecord() (Frame, Stop) {
+	fp, ok := g.w.regs.Get(g.w.arch.FP)
+	if !ok || fp == 0 || fp%8 != 0 || g.delta == 0 {
+		return g.lost()
+	}
+	ra, ok := g.w.mem.Word(fp + 8)
+	if !ok {
+		return Frame{}, Stop{Reason: NoMemory, Address: fp}
+	}
+	if !g.w.isReturnAddress(ra) {
+		return g.lost()
+	}
+	g.w.calledBack = g.w.calledBack || g.f.Name == cgoCallback
+	return g.leave(fp+16, true)
+}
+
+// restored finds the first instruction behind the call that copies a register to the stack pointer, and returns that
+// register: it is one that C preserves.
+func (g *goFrame) restored(after []byte) (uint64, bool) {
+	for i := range after {
+		p := after[i:]
+		if len(p) < 3 || p[0]&0xfb != 0x48 || p[1] != 0x89 || p[2]&0xc7 != 0xc4 {
+			continue
+		}
+		sp, ok := g.w.regs.Get(amd64Encoded[p[2]>>3&7|p[0]&4<<1])
+		return sp, ok && sp%8 == 0
+	}
+	return 0, false
+}
+
+// Offsets that all versions from Go 1.16 on have: of g.stack.hi, g.m, g.sched.sp, g.sched.pc and g.sched.g.
+const (
+	offStackHigh  = 8
+	offM          = 48
+	offSchedSP    = 56
+	offSchedPC    = 64
+	offSchedG     = 72
+	threadPointer = 32 // words of a thread's structure in which its current goroutine is looked for
+)
+
+// stepMoreStack goes on with the function that needed more stack, as Go itself will: by what its goroutine has saved.
+// That goroutine is the one in the thread's structure that says that it is a goroutine, of that thread, and has saved a
+// stack pointer of its own stack.
+func (g *goFrame) stepMoreStack() (Frame, Stop) {
+	system, known := g.w.regs.Get(goRegister)
+	if !known || g.w.arch != arch.AMD64 || g.load(system+offSchedSP) != g.w.floor() {
+		return g.lost()
+	}
+	m := g.load(system + offM)
+	if m == 0 {
+		return g.lost()
+	}
+	found := uint64(0)
+	for i := range uint64(threadPointer) {
+		one := g.load(m + 8*i)
+		if one == 0 || one%8 != 0 || one == system || one == found || g.load(one+offSchedG) != one ||
+			g.load(one+offM) != m {
+			continue
+		}
+		sp := g.load(one + offSchedSP)
+		if sp <= g.load(one) || sp > g.load(one+offStackHigh) {
+			continue
+		}
+		if found != 0 {
+			return g.lost()
+		}
+		found = one
+	}
+	pc := g.load(found + offSchedPC)
+	if found == 0 || !g.w.isReturnAddress(pc) {
+		return g.lost()
+	}
+	var caller arch.Registers
+	sp := g.load(found + offSchedSP)
+	caller.Set(g.w.arch.PC, pc)
+	caller.Set(g.w.arch.SP, sp)
+	caller.Set(goRegister, found)
+	return g.accept(sp, caller, true)
+}
+
+// load reads a word; 0 if it is missing.
+func (g *goFrame) load(addr uint64) uint64 {
+	v, _ := g.w.mem.Word(addr)
+	return v
+}
+
+// word reads a word, or says that it is missing.
+func (g *goFrame) word(addr uint64) (uint64, Stop) {
+	v, ok := g.w.mem.Word(addr)
+	if !ok {
+		return 0, Stop{Reason: NoMemory, Address: addr}
+	}
+	return v, Stop{}
+}
+
+// afterCgo undoes the switch of asmcgocall as its own code does: it has put the goroutine, and how far its stack
+// pointer was from the end of its stack, on the system stack; or the stack pointer, where there is no goroutine.
+func (g *goFrame) afterCgo(after []byte) (sp uint64, stop Stop, ok bool) {
+	here := g.w.floor()
+	goroutine, _, found := loadFromStack(after, 0x8b, 7)  // mov …(%rsp),%rdi
+	depth, at, subtracts := loadFromStack(after, 0x2b, 6) // sub …(%rsp),%rsi
+	saved, before, loads := loadFromStack(after, 0x8b, 6) // mov …(%rsp),%rsi
+	if loads && (!subtracts || before < at) {
+		sp, stop = g.word(here + saved)
+		return sp, stop, true
+	}
+	if !found || !subtracts {
+		return 0, Stop{}, false
+	}
+	ptr, stop := g.word(here + goroutine)
+	if stop.Reason != running {
+		return 0, stop, true
+	}
+	low, stop := g.word(ptr)
+	if stop.Reason != running {
+		return 0, stop, true
+	}
+	high, stop := g.word(ptr + offStackHigh)
+	if stop.Reason != running {
+		return 0, stop, true
+	}
+	used, stop := g.word(here + depth)
+	sp = high - used
+	return sp, stop, sp >= low && sp < high
+}
+
+// loadFromStack finds an instruction with a register and a place relative to the stack pointer, and returns that place
+// and where the instruction is.
+func loadFromStack(code []byte, opcode, register byte) (disp uint64, at int, ok bool) {
+	for i := range code {
+		p := code[i:]
+		if len(p) < 5 || p[0] != 0x48 || p[1] != opcode || p[3] != 0x24 {
+			continue
+		}
+		switch p[2] {
+		case register<<3 | 0x04:
+			return 0, i, true
+		case register<<3 | 0x44:
+			return uint64(p[4]), i, p[4] < 0x80
+		}
+	}
+	return 0, 0, false
+}
+
+// afterSystemStack finds the goroutine that called systemstack as its own code does when it returns: by the thread,
+// whose system goroutine is in a register. That it is one shows by the stack pointer that it has saved.
+func (g *goFrame) afterSystemStack(after []byte) (sp uint64, stop Stop, ok bool) {
+	system, known := g.w.regs.Get(goRegister)
+	i := bytes.Index(after, []byte{0x48, 0x8b, 0x58, offM}) // mov g.m(%rax),%rbx
+	if !known || i < 0 || system%8 != 0 || len(after) < i+11 {
+		return 0, Stop{}, false
+	}
+	p := after[i+4:]
+	var current int64
+	switch {
+	case p[0] == 0x48 && p[1] == 0x8b && p[2] == 0x83: // mov m.curg(%rbx),%rax
+		current = displacement(p[3:7])
+	case p[0] == 0x48 && p[1] == 0x8b && p[2] == 0x43:
+		current = displacement(p[3:4])
+	default:
+		return 0, Stop{}, false
+	}
+	if saved, stop := g.word(system + offSchedSP); stop.Reason != running || saved != g.w.floor() {
+		return 0, stop, stop.Reason != running
+	}
+	m, stop := g.word(system + offM)
+	if stop.Reason != running {
+		return 0, stop, true
+	}
+	user, stop := g.word(m + uint64(current))
+	if stop.Reason != running {
+		return 0, stop, true
+	}
+	sp, stop = g.word(user + offSchedSP)
+	return sp, stop, true
+}

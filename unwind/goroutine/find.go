@@ -1,0 +1,166 @@
+package goroutine
+
+import (
+	"encoding/binary"
+	"fmt"
+)
+
+// Segment is a part of the program's writable memory.
+type Segment struct {
+	Addr uint64
+	Data []byte
+}
+
+// Program is what is known of a program.
+type Program struct {
+	Order  binary.ByteOrder
+	Layout Layout
+	// Writable is the memory of its variables.
+	Writable []Segment
+	// List is the address of runtime.allgs if a symbol table has it, else 0.
+	List uint64
+}
+
+// New finds Go's run time in a program. The error is ErrNotFound.
+func New(p *Program, read Read) (*Runtime, error) {
+	r := &Runtime{order: p.Order, layout: p.Layout, list: p.List}
+	if r.list == 0 {
+		r.list = p.find(read)
+	}
+	if r.list == 0 {
+		return nil, fmt.Errorf("%w: nothing in the program's variables looks like it", ErrNotFound)
+	}
+	if _, err := r.All(read); err != nil {
+		return nil, err
+	}
+	r.reasons = p.reasons(read)
+	return r, nil
+}
+
+// find looks for runtime.allgs where there are no symbols: a slice of pointers all of which lead to a goroutine, that
+// is, to a structure that holds its own address where goroutines do. Its address stands in another variable too,
+// runtime.allgptr. The garbage collector has a copy of the slice at times, which is no longer than the slice itself
+// and has no room at its end.
+func (p *Program) find(read Read) uint64 {
+	var best, length, room uint64
+	for _, s := range p.Writable {
+		for off := 0; off+ListSize <= len(s.Data); off += 8 {
+			head := s.Data[off:][:ListSize]
+			addr, n, c := p.Order.Uint64(head), p.Order.Uint64(head[8:]), p.Order.Uint64(head[16:])
+			if addr == 0 || addr%8 != 0 || n == 0 || n > c || c > maxGoroutines {
+				continue
+			}
+			if n < length || n == length && c <= room || !p.goroutines(head, read) || p.count(addr) < 2 {
+				continue
+			}
+			best, length, room = s.Addr+uint64(off), n, c
+		}
+	}
+	return best
+}
+
+// count returns how many variables have a value, 2 at most.
+func (p *Program) count(value uint64) (n int) {
+	for _, s := range p.Writable {
+		for off := 0; off+8 <= len(s.Data) && n < 2; off += 8 {
+			if p.Order.Uint64(s.Data[off:]) == value {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// goroutines reports whether a slice's elements are goroutines.
+func (p *Program) goroutines(head []byte, read Read) bool {
+	var first [8]byte
+	if !read(p.Order.Uint64(head), first[:]) {
+		return false
+	}
+	if ok, _ := p.isGoroutine(p.Order.Uint64(first[:]), read); !ok {
+		return false
+	}
+	all, err := elements(p.Order, head, read)
+	if err != nil {
+		return false
+	}
+	seen, exists := make(map[uint64]bool, len(all)), false
+	for _, addr := range all {
+		ok, one := p.isGoroutine(addr, read)
+		if seen[addr] || !ok {
+			return false
+		}
+		seen[addr], exists = true, exists || one
+	}
+	return exists
+}
+
+// isGoroutine reports whether there is a goroutine's structure at an address, and whether there is a goroutine in it.
+func (p *Program) isGoroutine(addr uint64, read Read) (is, exists bool) {
+	if addr == 0 || addr%8 != 0 {
+		return false, false
+	}
+	b := make([]byte, p.Layout.size())
+	if !read(addr, b) {
+		return false, false
+	}
+	self, status := p.Order.Uint64(b[offSelf:]), Status(p.Order.Uint32(b[p.Layout.Status:])&^scanned)
+	exists = status.Exists()
+	return status <= DeadExtra && (self == addr || self == 0 && !exists), exists
+}
+
+// Go has a table of the reasons for which goroutines wait, runtime.waitReasonStrings. In all versions it begins with an
+// empty one and these.
+const (
+	firstReason  = "GC assist marking"
+	secondReason = "IO wait"
+	maxReasons   = 128
+	maxReason    = 64 // bytes
+)
+
+// reasons reads that table; nil if it is not found.
+func (p *Program) reasons(read Read) []string {
+	for _, s := range p.Writable {
+		for off := 8; off+40 <= len(s.Data); off += 8 {
+			word := func(i int) uint64 { return p.Order.Uint64(s.Data[off+8*i:]) }
+			// The length of the empty one, and the next two.
+			if word(0) != 0 || word(2) != uint64(len(firstReason)) || word(4) != uint64(len(secondReason)) {
+				continue
+			}
+			if p.text(word(1), word(2), read) == firstReason && p.text(word(3), word(4), read) == secondReason {
+				return p.readReasons(s.Data[off-8:], read)
+			}
+		}
+	}
+	return nil
+}
+
+// readReasons reads the table from its start, up to what is no such text.
+func (p *Program) readReasons(data []byte, read Read) []string {
+	reasons := []string{""}
+	for i := 1; i < maxReasons && 16*i+16 <= len(data); i++ {
+		text := p.text(p.Order.Uint64(data[16*i:]), p.Order.Uint64(data[16*i+8:]), read)
+		if text == "" {
+			break
+		}
+		reasons = append(reasons, text)
+	}
+	return reasons
+}
+
+// text reads a short string of printable characters; "" if there is none.
+func (p *Program) text(addr, n uint64, read Read) string {
+	if addr == 0 || n == 0 || n > maxReason {
+		return ""
+	}
+	b := make([]byte, n)
+	if !read(addr, b) {
+		return ""
+	}
+	for _, c := range b {
+		if c < ' ' || c > '~' {
+			return ""
+		}
+	}
+	return string(b)
+}

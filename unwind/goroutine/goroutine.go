@@ -1,0 +1,215 @@
+// Package goroutine finds the goroutines of a Go program in its memory: which there are, what each one does or waits
+// for, and where its stack is to be walked from.
+//
+// Go's run time keeps all of them in one list, runtime.allgs (runtime/proc.go); what is in the structures that it lists
+// differs between versions of Go (runtime/runtime2.go), and the package knows that of Go 1.16 to 1.26 for 64-bit Linux.
+// Of another version it says nothing, unless the program's debugging information describes the structures.
+//
+// The memory is foreign input: reading is bounded, and a goroutine counts only if it looks like one. The package must
+// not know of processes, of how memory is read or of how stacks are walked.
+package goroutine
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// Errors that callers branch on with errors.Is.
+var (
+	// ErrVersion means that the structures of this version of Go are not known.
+	ErrVersion = errors.New("goroutine: unknown version of Go")
+	// ErrNotFound means that the list of goroutines was not found.
+	ErrNotFound = errors.New("goroutine: no list of goroutines")
+	// ErrDamaged means that memory does not hold what it should.
+	ErrDamaged = errors.New("goroutine: not a goroutine")
+)
+
+// maxGoroutines bounds the list.
+const maxGoroutines = 1 << 20
+
+// Read fills p with memory at an address; false if not all of it can be read.
+type Read func(addr uint64, p []byte) bool
+
+// Runtime is Go's run time in one program. It is immutable.
+type Runtime struct {
+	order   binary.ByteOrder
+	layout  Layout
+	list    uint64
+	reasons []string
+}
+
+// List returns the address of the variable runtime.allgs.
+func (r *Runtime) List() uint64 { return r.list }
+
+// ListSize is the number of bytes of that variable: a slice's pointer, length and capacity.
+const ListSize = 24
+
+// ThreadSize is how many bytes of a thread's structure Thread needs.
+const ThreadSize = 256
+
+// Size returns how many bytes of a goroutine's structure Decode needs.
+func (r *Runtime) Size() int { return r.layout.size() }
+
+// All returns the addresses of all goroutines' structures. They never move, and none is ever taken away.
+func (r *Runtime) All(read Read) ([]uint64, error) {
+	var head [ListSize]byte
+	if !read(r.list, head[:]) {
+		return nil, fmt.Errorf("%w: the list at 0x%x cannot be read", ErrNotFound, r.list)
+	}
+	return elements(r.order, head[:], read)
+}
+
+// elements reads a slice of pointers.
+func elements(order binary.ByteOrder, head []byte, read Read) ([]uint64, error) {
+	addr, n, room := order.Uint64(head), order.Uint64(head[8:]), order.Uint64(head[16:])
+	if addr == 0 || addr%8 != 0 || n == 0 || n > room || n > maxGoroutines {
+		return nil, fmt.Errorf("%w: 0x%x with %d of %d", ErrNotFound, addr, n, room)
+	}
+	p := make([]byte, 8*n)
+	if !read(addr, p) {
+		return nil, fmt.Errorf("%w: %d elements at 0x%x cannot be read", ErrNotFound, n, addr)
+	}
+	all := make([]uint64, n)
+	for i := range all {
+		all[i] = order.Uint64(p[8*i:])
+	}
+	return all, nil
+}
+
+// Goroutine is one goroutine.
+type Goroutine struct {
+	// Addr is where its structure is, ID its number.
+	Addr, ID uint64
+	// StackLow and StackHigh are the limits of its stack.
+	StackLow, StackHigh uint64
+	// Thread is the address of the structure of the thread that it runs on, 0 if on none.
+	Thread uint64
+	Status Status
+	// Reason is why it waits, in Go's words; empty if it does not, or that is not known.
+	Reason string
+	// Locked is set if it is bound to one thread.
+	Locked bool
+	// PC, SP, BP and LR are the registers that it goes on with; those of a goroutine that runs are out of date. BP is the
+	// frame pointer and LR the link register; 0: not known.
+	PC, SP, BP, LR uint64
+	// Parent is the number of the goroutine that made it, 0 if not known; MadeAt an address in the function that did.
+	Parent, MadeAt uint64
+}
+
+// Status is what a goroutine is at: _Gidle and so on in runtime/runtime2.go.
+type Status uint32
+
+// The statuses.
+const (
+	Idle        Status = 0
+	Runnable    Status = 1
+	Running     Status = 2
+	InSyscall   Status = 3
+	Waiting     Status = 4
+	Dead        Status = 6
+	CopiesStack Status = 8
+	Preempted   Status = 9
+	Leaked      Status = 10
+	DeadExtra   Status = 11
+)
+
+// scanned is set while the garbage collector reads the stack.
+const scanned = 0x1000
+
+// Exists reports whether there is a goroutine: structures are kept for later ones.
+func (s Status) Exists() bool { return s != Idle && s != Dead && s != DeadExtra }
+
+// String returns what Go's own stack traces say.
+func (s Status) String() string {
+	switch s {
+	case Idle:
+		return "idle"
+	case Runnable:
+		return "runnable"
+	case Running:
+		return "running"
+	case InSyscall:
+		return "syscall"
+	case Waiting:
+		return "waiting"
+	case Dead:
+		return "dead"
+	case CopiesStack:
+		return "copystack"
+	case Preempted:
+		return "preempted"
+	case Leaked:
+		return "leaked"
+	case DeadExtra:
+		return "waiting for cgo callback"
+	}
+	return fmt.Sprintf("status %d", uint32(s))
+}
+
+// State is what a goroutine does, or waits for, as Go's own stack traces say it.
+func (g *Goroutine) State() string {
+	if g.Reason != "" {
+		return g.Reason
+	}
+	return g.Status.String()
+}
+
+// Decode reads the structure of the goroutine at an address, of which p has Size bytes. The error is ErrDamaged.
+func (r *Runtime) Decode(addr uint64, p []byte) (Goroutine, error) {
+	l := &r.layout
+	if len(p) < l.size() {
+		return Goroutine{}, fmt.Errorf("%w: %d bytes of it", ErrDamaged, len(p))
+	}
+	word := func(off int) uint64 { return r.order.Uint64(p[off:]) }
+	status := r.order.Uint32(p[l.Status:])
+	g := Goroutine{
+		Addr: addr, ID: word(l.ID), StackLow: word(offStackLow), StackHigh: word(offStackHigh), Thread: word(offThread),
+		Status: Status(status &^ scanned), Locked: word(l.Locked) != 0,
+		PC: word(offPC), SP: word(offSP), BP: word(l.BP),
+	}
+	if l.LR != 0 {
+		g.LR = word(l.LR)
+	}
+	if g.Status > DeadExtra {
+		return g, fmt.Errorf("%w: 0x%x has status %d", ErrDamaged, addr, status)
+	}
+	if !g.Status.Exists() {
+		return g, nil
+	}
+	if self := word(offSelf); self != addr || g.StackLow >= g.StackHigh || g.ID == 0 {
+		return g, fmt.Errorf("%w: 0x%x, with number %d, says that it is 0x%x", ErrDamaged, addr, g.ID, self)
+	}
+	if sp := word(l.SyscallSP); sp != 0 { // as unwinder.initAt of runtime/traceback.go
+		g.PC, g.SP, g.BP, g.LR = word(l.SyscallPC), sp, 0, 0
+		if l.SyscallBP != 0 {
+			g.BP = word(l.SyscallBP)
+		}
+	}
+	if g.Status != Running && (g.SP < g.StackLow || g.SP > g.StackHigh) {
+		return g, fmt.Errorf("%w: goroutine %d has its stack pointer at 0x%x, outside its stack", ErrDamaged, g.ID, g.SP)
+	}
+	if reason := int(p[l.Reason]); (g.Status == Waiting || g.Status == Leaked) && reason < len(r.reasons) {
+		g.Reason = r.reasons[reason]
+	}
+	if l.Parent != 0 {
+		g.Parent = word(l.Parent)
+	}
+	if l.MadeAt != 0 {
+		g.MadeAt = word(l.MadeAt)
+	}
+	return g, nil
+}
+
+// Thread reads the structure of a thread, of which p has ThreadSize bytes: its number, as the kernel knows it, and the
+// goroutine that it runs or has handed to a system call.
+func (r *Runtime) Thread(p []byte) (tid int, current uint64) {
+	if len(p) < ThreadSize {
+		return 0, 0
+	}
+	id := r.order.Uint64(p[r.layout.ThreadID:])
+	if id > 1<<31 {
+		return 0, 0
+	}
+	return int(id), r.order.Uint64(p[r.layout.Current:])
+}

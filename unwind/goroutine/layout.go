@@ -1,0 +1,92 @@
+package goroutine
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Offsets in runtime.g that all known versions have: stack.lo, stack.hi, m, sched.sp, sched.pc, sched.g.
+const (
+	offStackLow  = 0
+	offStackHigh = 8
+	offThread    = 48
+	offSP        = 56
+	offPC        = 64
+	offSelf      = 72
+)
+
+// Layout has the offsets that differ between versions. 0 means that there is no such field, or that it is not known.
+type Layout struct {
+	// In runtime.g: sched.bp, sched.lr, syscallsp, syscallpc, syscallbp, atomicstatus, goid, waitreason, lockedm,
+	// parentGoid and gopc.
+	BP, LR, SyscallSP, SyscallPC, SyscallBP, Status, ID, Reason, Locked, Parent, MadeAt int
+	// In runtime.m: procid and curg.
+	ThreadID, Current int
+}
+
+// size is how much of runtime.g is needed.
+func (l *Layout) size() int {
+	n := 0
+	for _, off := range [...]int{l.BP, l.LR, l.SyscallSP, l.SyscallPC, l.SyscallBP, l.Status, l.ID, l.Reason, l.Locked,
+		l.Parent, l.MadeAt} {
+		n = max(n, off+8)
+	}
+	return n
+}
+
+// layouts are those of 64-bit Linux, by the number behind the 1 of the first version that has them; the versions were
+// compared with the debugging information that the Go tool chain of each makes, or with what programs of that version
+// print of themselves.
+var layouts = map[int]Layout{
+	16: {BP: 104, LR: 96, SyscallSP: 112, SyscallPC: 120, Status: 144, ID: 152, Reason: 176, Locked: 216, MadeAt: 280,
+		ThreadID: 72, Current: 192},
+	17: {BP: 104, LR: 96, SyscallSP: 112, SyscallPC: 120, Status: 144, ID: 152, Reason: 176, Locked: 232, MadeAt: 296,
+		ThreadID: 72, Current: 192},
+	21: {BP: 104, LR: 96, SyscallSP: 112, SyscallPC: 120, Status: 144, ID: 152, Reason: 176, Locked: 208,
+		Parent: 272, MadeAt: 280, ThreadID: 72, Current: 192},
+	23: {BP: 104, LR: 96, SyscallSP: 112, SyscallPC: 120, SyscallBP: 128, Status: 152, ID: 160, Reason: 184, Locked: 216,
+		Parent: 280, MadeAt: 288, ThreadID: 72, Current: 192},
+	25: {BP: 96, LR: 88, SyscallSP: 104, SyscallPC: 112, SyscallBP: 120, Status: 144, ID: 152, Reason: 176, Locked: 208,
+		Parent: 272, MadeAt: 280, ThreadID: 64, Current: 184},
+	26: {BP: 96, LR: 88, SyscallSP: 104, SyscallPC: 112, SyscallBP: 120, Status: 144, ID: 152, Reason: 176, Locked: 208,
+		Parent: 280, MadeAt: 288, ThreadID: 64, Current: 184},
+}
+
+// Bounds of the versions that are known.
+const (
+	oldest = 16
+	newest = 26
+)
+
+// LayoutOf returns the offsets of a version as runtime.Version gives it. The error is ErrVersion.
+func LayoutOf(version string) (Layout, error) {
+	minor, ok := Minor(version)
+	if !ok || minor < oldest || minor > newest {
+		return Layout{}, fmt.Errorf("%w: %q", ErrVersion, version)
+	}
+	for ; minor > oldest; minor-- {
+		if l, ok := layouts[minor]; ok {
+			return l, nil
+		}
+	}
+	return layouts[oldest], nil
+}
+
+// Minor returns the number behind the 1 of a released version such as go1.26.8; false for any other.
+func Minor(version string) (int, bool) {
+	rest, ok := strings.CutPrefix(version, "go1.")
+	if !ok {
+		return 0, false
+	}
+	end := 0
+	for end < len(rest) && rest[end] >= '0' && rest[end] <= '9' {
+		end++
+	}
+	// Behind it: another number, a release candidate, a vendor's addition. A commit between two releases is not known.
+	if end < len(rest) && !strings.ContainsRune(".rb -+ ", rune(rest[end])) || strings.HasPrefix(rest[end:], "-devel") {
+		return 0, false
+	}
+	n, err := strconv.Atoi(rest[:end])
+	return n, err == nil
+}

@@ -1,0 +1,80 @@
+package capture
+
+import (
+	"encoding/binary"
+	"sort"
+
+	"pg_stat_backtrace/ptrace"
+)
+
+// goMemory is what a stop has copied, as the walk of one goroutine sees it: its stack first. It implements cfi.Memory.
+type goMemory struct {
+	*goCopies
+
+	stack ptrace.Stack
+}
+
+// goCopies is all that a stop has copied.
+type goCopies struct {
+	order binary.ByteOrder
+	snap  *ptrace.Snapshot
+	// sorted are the snapshot's blocks, made when they are first needed.
+	sorted []ptrace.Stack
+}
+
+// Word returns the word at addr.
+func (m *goMemory) Word(addr uint64) (uint64, bool) { return m.Read(addr, 8) }
+
+// Read returns the unsigned integer of size bytes (1, 2, 4, 8) at addr.
+func (m *goMemory) Read(addr uint64, size int) (uint64, bool) {
+	p := part(&m.stack, addr, size)
+	for i := 0; p == nil && i < len(m.snap.Threads); i++ {
+		p = part(&m.snap.Threads[i].Stack, addr, size)
+	}
+	if p == nil {
+		p = m.block(addr, size)
+	}
+	if p == nil {
+		return 0, false
+	}
+	switch size {
+	case 8:
+		return m.order.Uint64(p), true
+	case 4:
+		return uint64(m.order.Uint32(p)), true
+	case 2:
+		return uint64(m.order.Uint16(p)), true
+	case 1:
+		return uint64(p[0]), true
+	}
+	return 0, false
+}
+
+// part returns size bytes at an address of a copy, nil if it does not have them.
+func part(s *ptrace.Stack, addr uint64, size int) []byte {
+	off := addr - s.Start
+	if addr < s.Start || off > uint64(len(s.Data)) || uint64(len(s.Data))-off < uint64(size) {
+		return nil
+	}
+	return s.Data[off:]
+}
+
+// block looks in the structures and stacks of the other goroutines.
+func (m *goCopies) block(addr uint64, size int) []byte {
+	if m.sorted == nil {
+		m.sorted = make([]ptrace.Stack, 0, len(m.snap.Blocks))
+		for _, b := range m.snap.Blocks {
+			if b.Data != nil {
+				m.sorted = append(m.sorted, b)
+			}
+		}
+		sort.Slice(m.sorted, func(i, j int) bool { return m.sorted[i].Start < m.sorted[j].Start })
+	}
+	i := sort.Search(len(m.sorted), func(i int) bool { return m.sorted[i].Start > addr })
+	for j := i - 1; j >= 0 && j >= i-2; j-- { // a structure without a stack has a second block of 8 bytes
+		if p := part(&m.sorted[j], addr, size); p != nil {
+			return p
+		}
+	}
+	return nil
+}

@@ -1,0 +1,332 @@
+package capture_test
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind/goroutine"
+	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// dumped is a goroutine in what Go prints at SIGQUIT.
+type dumped struct {
+	state   string
+	frames  []string
+	creator string
+}
+
+var goroutineHeader = regexp.MustCompile(`(?m)^goroutine ([0-9]+)(?: gp=\S+ m=\S+(?: mp=\S+)?)? \[([^\]]*)\]:\n`)
+
+// parseDump reads the goroutines of a dump. The one of the system stack has no number, 0.
+func parseDump(t *testing.T, dump string) map[uint64]dumped {
+	t.Helper()
+	out := make(map[uint64]dumped)
+	for part := range strings.SplitSeq(dump, "\n\n") {
+		m := goroutineHeader.FindStringSubmatchIndex(part)
+		if m == nil {
+			continue
+		}
+		id, err := strconv.ParseUint(part[m[2]:m[3]], 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := dumped{state: part[m[4]:m[5]]}
+		for line := range strings.SplitSeq(part[m[1]:], "\n") {
+			switch creator, made := strings.CutPrefix(line, "created by "); {
+			case strings.HasPrefix(line, "\t") || line == "":
+			case made:
+				d.creator, _, _ = strings.Cut(creator, " in goroutine ")
+			case strings.Contains(line, "("):
+				name := line[:callEnd(line)]
+				if name == "panic" {
+					name = "runtime.gopanic"
+				}
+				d.frames = append(d.frames, name)
+			}
+		}
+		if id != 0 {
+			out[id] = d
+		}
+	}
+	return out
+}
+
+// callEnd is where the function's name ends in a line such as main.(*waiter).wait(0x1, {0x2}).
+func callEnd(line string) int {
+	depth := 0
+	for i := len(line) - 1; i > 0; i-- {
+		switch line[i] {
+		case ')':
+			depth++
+		case '(':
+			if depth--; depth == 0 {
+				return i
+			}
+		}
+	}
+	return len(line)
+}
+
+var typeArguments = regexp.MustCompile(`\[[^\]]*\]`)
+
+// goNames are the names of a stack's functions, as Go has them.
+func goNames(th *trace.Thread) []string {
+	var out []string
+	for i := range th.Frames {
+		name := strings.TrimSuffix(th.Frames[i].Function, ".abi0")
+		out = append(out, typeArguments.ReplaceAllString(name, "[...]"))
+	}
+	return out
+}
+
+// startGo starts a Go program that is to print all when SIGQUIT ends it, and waits until it reads its standard input.
+func startGo(t *testing.T, exe string, args ...string) (*exec.Cmd, *bytes.Buffer) {
+	t.Helper()
+	cmd := exec.Command(exe, args...)
+	dump := startDumping(t, cmd)
+	awaitAny(t, cmd.Process.Pid, fmt.Sprintf("%d 0x0 ", syscall.SYS_READ))
+	return cmd, dump
+}
+
+// startDumping starts a Go program that is to print all when SIGQUIT ends it, into the buffer.
+func startDumping(t *testing.T, cmd *exec.Cmd) *bytes.Buffer {
+	t.Helper()
+	cmd.Env = append(os.Environ(), "GOTRACEBACK=system")
+	dump := new(bytes.Buffer)
+	cmd.Stderr = dump
+	input, err := cmd.StdinPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = input.Close()
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	return dump
+}
+
+// awaitAny waits until a thread of the process is in a system call, as /proc shows it.
+func awaitAny(t *testing.T, pid int, want string) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
+		tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/syscall", pid))
+		for _, task := range tasks {
+			if got, _ := os.ReadFile(task); strings.HasPrefix(string(got), want) {
+				return
+			}
+		}
+	}
+	t.Fatalf("process %d does not get to system call %s", pid, want)
+}
+
+// TestGoroutines: the goroutines of a program are those that it prints itself, with the same stacks.
+func TestGoroutines(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name  string
+		flags []string
+	}{
+		{"debugging information", nil},
+		{"stripped", []string{"-ldflags=-s -w"}},
+		{"stripped, position-independent", []string{"-ldflags=-s -w", "-buildmode=pie"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if strings.Contains(tt.name, "position") && testing.Short() {
+				t.Skip("-short: it takes a build of Go's own library")
+			}
+			exe := buildGoProgram(t, "goroutines", "0", tt.flags...)
+			compareGoroutines(t, exe, "spin")
+			if tt.flags == nil {
+				compareLayout(t, exe, runtime.Version())
+			}
+		})
+	}
+}
+
+// TestBusyGoroutines takes the goroutines of a busy program at moments that nobody chose. Every stack has to end with
+// the function that a goroutine returns to, but for those whose thread is at a switch of stacks, or which have got
+// another stack between being looked for and being copied; the shares are printed.
+func TestBusyGoroutines(t *testing.T) {
+	cmd := exec.Command(buildGoProgram(t, "gobusy", "0", "-ldflags=-s -w"))
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	c := patient(t, capture.Config{})
+	rounds := 15
+	if os.Getenv("PGSB_ORACLE_SLOW") != "" {
+		rounds = 1000
+	}
+	ends := make(map[string]int)
+	crossed := map[string]int{
+		"runtime.systemstack": 0, "runtime.morestack": 0, "runtime.sigtramp": 0, "runtime.asyncPreempt": 0,
+	}
+	var all, whole int
+	var longest time.Duration
+	pgtest.Wait(t, "the program to begin", func() bool {
+		tr, err := c.Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+		return err == nil && len(tr.Goroutines) > 10
+	})
+	for range rounds {
+		tr, err := c.Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		longest = max(longest, tr.Pause)
+		for i := range tr.Goroutines {
+			g := &tr.Goroutines[i]
+			all++
+			names := goNames(&g.Thread)
+			stop, _, _ := strings.Cut(g.Stop, " at 0x")
+			switch {
+			case g.Whole && names[len(names)-1] == "runtime.goexit":
+				whole++
+				for name := range crossed {
+					if slices.Contains(names, name) {
+						crossed[name]++
+					}
+				}
+				continue
+			case stop == "switch of stacks that cannot be followed", stop == "stack memory not in the snapshot":
+			case g.Status == "running" || g.Status == "runnable":
+				// Its thread is the scheduler's already, or still.
+			default:
+				t.Errorf("goroutine %d [%s] ends with %s: %q", g.ID, g.Status, g.Stop, names)
+			}
+			ends[stop]++
+			if slices.Contains(names, "") {
+				t.Errorf("goroutine %d has a frame without a name: %q", g.ID, names)
+			}
+		}
+	}
+	figure.Printf(t, "%d of %d stacks (%.2f %%) whole, through %v, others: %v; %d stops, the longest of %s", whole, all,
+		100*float64(whole)/float64(all), crossed, ends, rounds, longest)
+	if whole*10 < all*9 {
+		t.Error("too few are whole")
+	}
+}
+
+// compareLayout compares the offsets that are known of a version with those in a program's debugging information.
+func compareLayout(t *testing.T, exe, version string) {
+	t.Helper()
+	f, err := os.Open(exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	img, err := image.Open(f, exe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := goroutine.LayoutOf(version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := goroutine.LayoutFrom(img)
+	if err != nil || got != want {
+		t.Errorf("%s: %+v, its debugging information has %+v, %v", version, got, want, err)
+	}
+}
+
+// compareGoroutines compares a program's goroutines with what it prints.
+func compareGoroutines(t *testing.T, exe string, args ...string) {
+	t.Helper()
+	cmd, dump := startGo(t, exe, args...)
+	compareRunning(t, cmd, dump)
+}
+
+// compareRunning compares the goroutines of a program that does not do anything with what it prints.
+func compareRunning(t *testing.T, cmd *exec.Cmd, dump *bytes.Buffer) {
+	t.Helper()
+	tr, err := patient(t, capture.Config{}).Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1},
+		capture.Options{MaxFrames: 5000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGQUIT); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait()
+	want := parseDump(t, dump.String())
+	got := make(map[uint64]bool)
+	frames, waits := 0, 0
+	for i := range tr.Goroutines {
+		g := &tr.Goroutines[i]
+		d, ok := want[g.ID]
+		got[g.ID] = true
+		if !ok {
+			t.Errorf("goroutine %d [%s] is not in the dump", g.ID, g.Status)
+			continue
+		}
+		frames += len(g.Frames)
+		waits += compareGoroutine(t, g, &d)
+	}
+	for id, d := range want {
+		if !got[id] {
+			t.Errorf("goroutine %d [%s] %q was not found", id, d.state, d.frames)
+		}
+	}
+	if len(got) < 4 || waits < 3 {
+		t.Errorf("only %d goroutines, %d waiting\n%s", len(got), waits, dump)
+	}
+	figure.Printf(t, "%s: %d goroutines of %d in the dump, %d of them waiting, with %d frames, in a stop of %s",
+		tr.Go, len(got), len(want), waits, frames, tr.Pause)
+}
+
+// compareGoroutine compares one goroutine; it returns 1 if it waits.
+func compareGoroutine(t *testing.T, g *trace.Goroutine, d *dumped) int {
+	t.Helper()
+	state, _, locked := strings.Cut(d.state, ", locked to thread")
+	state, _, _ = strings.Cut(state, ",")
+	if g.Status != state && g.Status != "running" && g.Status != "runnable" {
+		t.Errorf("goroutine %d is [%s], not [%s]", g.ID, g.Status, state)
+	}
+	if g.Locked != locked {
+		t.Errorf("goroutine %d is locked: %t, not %t", g.ID, g.Locked, locked)
+	}
+	if creator := typeArguments.ReplaceAllString(g.Creator, "[...]"); d.creator != "" && creator != d.creator {
+		t.Errorf("goroutine %d was created by %s, not %s", g.ID, creator, d.creator)
+	}
+	names := goNames(&g.Thread)
+	ends := g.Whole && len(names) > 0 && names[len(names)-1] == "runtime.goexit"
+	if !ends && g.Status != "running" { // whose thread may be at the scheduler
+		t.Errorf("goroutine %d [%s] ends with %s: %q", g.ID, g.Status, g.Stop, names)
+	}
+	if g.Status != state || state == "running" || state == "runnable" {
+		return 0
+	}
+	// Go leaves out what called the function that the system call is in, and in the middle of more than a hundred frames.
+	if over := len(names) - len(d.frames); over > 0 && state == "syscall" {
+		names = names[over:]
+	}
+	if len(names) > 100 {
+		if len(d.frames) == 100 && slices.Equal(names[:100], d.frames) {
+			return 1 // as older versions do
+		}
+		names = slices.Concat(names[:50], names[len(names)-50:])
+	}
+	if !slices.Equal(names, d.frames) {
+		t.Errorf("goroutine %d [%s]\n got %q\nwant %q", g.ID, g.Status, names, d.frames)
+	}
+	return 1
+}
