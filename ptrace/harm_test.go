@@ -17,18 +17,17 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-const stormSignals = 20000
-
-// storm queues 20,000 real-time signals to a process while do works on it, and checks that all arrived in order.
+// storm queues real-time signals to a process while do works on it, and checks that all arrived in order.
 func storm(t *testing.T, nap string, do func(pid int) (stop func() int)) {
 	t.Helper()
-	c := startTarget(t, "storm", strconv.Itoa(stormSignals))
+	signals := strconv.Itoa(full(20_000, 100_000))
+	c := startTarget(t, "storm", signals)
 	stop := do(c.pid)
-	startTarget(t, "send", strconv.Itoa(c.pid), strconv.Itoa(stormSignals), nap)
+	startTarget(t, "send", strconv.Itoa(c.pid), signals, nap)
 	line := c.line(t)
 	n := stop()
 	figure.Printf(t, "%s, in %d captures", line, n)
-	if line != "received "+strconv.Itoa(stormSignals)+" disorder 0" {
+	if line != "received "+signals+" disorder 0" {
 		t.Error(line)
 	}
 	if n == 0 {

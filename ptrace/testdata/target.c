@@ -87,8 +87,10 @@ static void storm(int n)
 	struct timespec nap = {0, 100000};
 	sigaction(SIGRTMIN, &act, NULL);
 	ready();
-	for (int idle = 0; received < n && idle < 100000; idle++)
+	for (int idle = 0, seen = 0; received < n && idle < 100000; seen = received) {
 		nanosleep(&nap, NULL);
+		idle = seen == received ? idle + 1 : 0;
+	}
 	printf("received %d disorder %d\n", (int)received, (int)disorder);
 }
 
