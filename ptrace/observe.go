@@ -15,7 +15,8 @@ import (
 // Observe makes a snapshot of the process t without stopping it. A thread that sleeps, in whatever state and under
 // whatever tracer, is read with engine "blocked"; one on the CPU is sampled by the kernel, engine "running". Which of
 // them is found out anew at every attempt, until one of them is sure of what it saw. Options.AllThreads looks at the
-// threads one after another: each is consistent in itself, all together are not of one moment.
+// threads one after another: each is consistent in itself, all together are not of one moment. Options.Trail is
+// followed for a main thread that sleeps; a sample has nothing but the stack.
 //
 // Errors are those of Capture but ErrTraced and ErrDeadline, and ErrNotObserved.
 func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
@@ -75,6 +76,7 @@ type observer struct {
 	before  procfs.Stat
 	maps    []procfs.Mapping
 	also    []Stack
+	found   []Stack
 }
 
 // observe looks once; errAgain says that the process executed another program meanwhile.
@@ -199,7 +201,7 @@ func (w *observer) threads() (*Snapshot, error) {
 	if !seen {
 		return nil, snapshot.Threads[0].Err
 	}
-	snapshot.Also = w.also
+	snapshot.Also, snapshot.Found = w.also, w.found
 	return snapshot, nil
 }
 
