@@ -283,6 +283,7 @@ int main(int argc, char **argv)
 	prctl(PR_SET_PTRACER, -1L);
 	if (!strcmp(what, "sleep")) ready(), rest();
 	if (!strcmp(what, "busy")) ready(), spin();
+	if (!strcmp(what, "counting")) printf("ready %p\n", (void *)&counter), fflush(stdout), spin();
 	if (!strcmp(what, "threads")) threads(n), ready(), rest();
 	if (!strcmp(what, "busythreads")) threads(n), ready(), spin();
 	if (!strcmp(what, "leaderless")) threads(n), ready(), pthread_exit(NULL);
