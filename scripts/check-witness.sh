@@ -4,14 +4,16 @@
 #   tests        src/test/regress (its parallel schedule) and src/test/isolation, first without, then under the watch
 #   replication  streaming and logical replication, pg_basebackup, crashes and VACUUM under the watch; the data must be
 #                equal at the end
+#   kills        a worker killed with -9 a thousand times while it is asked for stacks of busy backends: none of the
+#                server's processes may be left stopped or traced
 # The server and the tests are those of scripts/debug-postgresql.sh: of one source, Debian's. Figures in the output; the
 # exit status says whether all went well. WITNESS_RATE: captures a second (200). WITNESS_ENGINE: stop or nonstop (stop).
-# WITNESS_ROUNDS: crashes of the replicated primary, two for each round (3).
+# WITNESS_ROUNDS: crashes of the replicated primary, two for each round (3). WITNESS_KILLS: of the worker (1000).
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 
-RATE=${WITNESS_RATE:-200} ENGINE=${WITNESS_ENGINE:-stop} ROUNDS=${WITNESS_ROUNDS:-3}
+RATE=${WITNESS_RATE:-200} ENGINE=${WITNESS_ENGINE:-stop} ROUNDS=${WITNESS_ROUNDS:-3} KILLS=${WITNESS_KILLS:-1000}
 FAILED=0
 
 # problem says what is not as it should be; the script goes on.
@@ -30,8 +32,8 @@ prepare() {
 	make_workdir
 	choose_server_user
 	cp -a "$(dirname "$bin")" "$WORK/pg"
-	mkdir "$WORK/tests"
-	cp -a "$source/src/test/regress" "$source/src/test/isolation" "$WORK/tests/"
+	mkdir "$WORK/suites"
+	cp -a "$source/src/test/regress" "$source/src/test/isolation" "$WORK/suites/"
 	(cd "$TOP" && CGO_ENABLED=0 "$GO" build -o "$WORK/witness" ./bench/witness)
 	! is_root || chown -R "$SERVER_USER:" "$WORK"
 	PG_BIN=$WORK/pg/bin
@@ -50,6 +52,8 @@ start_server() {
 	STOP_SERVERS+=("$data")
 	start_again "$data"
 }
+
+stop_server() { quietly as_server "$PG_BIN/pg_ctl" -s -w -m "${2:-fast}" -D "$WORK/$1" stop; }
 
 start_again() { quietly as_server "$PG_BIN/pg_ctl" -s -w -t 300 -D "$1" -l "$1.log" start; }
 
@@ -79,7 +83,7 @@ suite() {
 	local label=$1 kind=${1%%.*} program=$2 began=$SECONDS status=0
 	shift 2
 	as_server mkdir "$WORK/out.$label"
-	(cd "$WORK/tests/$kind" && as_server "$program" --inputdir=. --outputdir="$WORK/out.$label" --bindir="$PG_BIN" \
+	(cd "$WORK/suites/$kind" && as_server "$program" --inputdir=. --outputdir="$WORK/out.$label" --bindir="$PG_BIN" \
 		--port=5432 --user=postgres "$@") >"$WORK/$label.log" 2>&1 || status=$?
 	sed -nE 's/^(test|    ) +([^ ]+) +\.\.\. FAILED.*/\2/p' "$WORK/$label.log" | sort >"$WORK/failed.$label"
 	note "$label: $(grep -cE '\.\.\. ok' "$WORK/$label.log") tests passed, $(wc -l <"$WORK/failed.$label") failed, $((SECONDS - began)) s"
@@ -90,7 +94,7 @@ suite() {
 }
 
 suites() {
-	suite "regress.$1" ./pg_regress --dlpath="$WORK/tests/regress" --max-concurrent-tests=20 \
+	suite "regress.$1" ./pg_regress --dlpath="$WORK/suites/regress" --max-concurrent-tests=20 \
 		--schedule=parallel_schedule --dbname=regression
 	suite "isolation.$1" ./pg_isolation_regress --schedule=isolation_schedule --dbname=isolation_regression
 }
@@ -119,7 +123,7 @@ part_tests() {
 	stop_watch
 	compare regress
 	compare isolation
-	quietly as_server "$PG_BIN/pg_ctl" -s -w -m fast -D "$WORK/tests" stop
+	stop_server tests
 	! grep -aE 'PANIC|terminated by signal' "$WORK/tests.log" || problem "the server's log has the lines above"
 }
 
@@ -180,7 +184,7 @@ crash_round() {
 	until_true 120 "the end of crash recovery" sql_is 5432 'SELECT 1' 1
 	load 60
 	until_true 20 "load" sql_is 5432 "SELECT count(*) > 3 FROM pg_stat_activity WHERE application_name = 'pgbench'" t
-	quietly as_server "$PG_BIN/pg_ctl" -s -w -m immediate -D "$WORK/primary" stop
+	stop_server primary immediate
 	wait "$LOAD" || true
 	start_again "$WORK/primary"
 }
@@ -207,13 +211,72 @@ part_replication() {
 	for replica in 5433 5434; do
 		cmp "$WORK/sums.5432" "$WORK/sums.$replica" || problem "the data on port $replica are others than the primary's"
 	done
+	stop_server subscriber
+	stop_server standby
+	stop_server primary
 	sed 's/^/    primary, standby and subscriber: /' "$WORK/sums.5432"
 	note "$((2 * ROUNDS)) crashes, $((ROUNDS + 1)) base backups, $((SECONDS - began)) s"
 }
 
+# left_behind PID...: prints the processes that are stopped or traced.
+left_behind() {
+	local pid
+	for pid; do
+		awk -v pid="$pid" '/^State:/ {state = $2} /^TracerPid:/ {tracer = $2}
+			END {if (state == "T" || state == "t" || tracer) print pid, state, tracer}' "/proc/$pid/status" 2>/dev/null || true
+	done
+}
+
+# start_killed starts a worker that is going to be killed.
+start_killed() {
+	"${AS_SERVER[@]}" "$PROGRAM" worker -D "$WORK/kills" "host=$WORK user=postgres dbname=postgres" \
+		>"$WORK/worker.log" 2>&1 </dev/null &
+	WORKER=$!
+	until_true 20 "the worker" grep -q '"ready"' "$WORK/worker.log"
+}
+
+part_kills() {
+	local i pids began=$SECONDS answered asked=$WORK/asked.sql
+	say "A worker killed $KILLS times while it is asked for stacks"
+	build_program
+	install -m 0644 "$TOP/pg_stat_backtrace.control" "$TOP"/sql/*.sql "$("$PG_BIN/pg_config" --sharedir)/extension/"
+	# A worker that has just started would spend its short life on reading debug information.
+	quietly strip --strip-debug "$PG_BIN/postgres" "$WORK"/pg/lib/*.so
+	start_server kills 5432 'max_connections = 60'
+	sql 5432 'CREATE EXTENSION pg_stat_backtrace; CREATE SEQUENCE answered'
+	quietly as_server "$PG_BIN/pgbench" -q -p 5432 -i -s 2
+	cat >"$asked" <<-'SQL'
+		DO $$ DECLARE stack text; BEGIN
+			SELECT pg_get_backtrace(pid) INTO stack FROM pg_stat_activity WHERE query LIKE 'UPDATE%' ORDER BY random() LIMIT 1;
+			IF stack LIKE '#0 %' THEN PERFORM nextval('answered'); END IF;
+		EXCEPTION WHEN OTHERS THEN PERFORM pg_sleep(0.001);
+		END $$
+	SQL
+	chmod 0644 "$asked"
+	load 3600
+	as_server "$PG_BIN/pgbench" -n -p 5432 -c 4 -f "$asked" -T 3600 >"$WORK/asking.log" 2>&1 &
+	stop_at_end $!
+	ASKING=$!
+	for ((i = 1; i <= KILLS; i++)); do
+		start_killed
+		sleep "0.$(printf '%03d' $((RANDOM % 200 + 10)))"
+		kill -9 "$WORKER"
+		wait "$WORKER" 2>/dev/null || true
+		mapfile -t pids < <(pgrep -P "$(head -n 1 "$WORK/kills/postmaster.pid")")
+		left_behind "${pids[@]}" | sed "s/^/kill $i: /" >>"$WORK/left"
+	done
+	kill "$ASKING" "$LOAD"
+	wait "$ASKING" "$LOAD" 2>/dev/null || true
+	answered=$(sql 5432 'SELECT last_value FROM answered')
+	stop_server kills
+	note "$KILLS workers killed, $answered stacks answered meanwhile, $((SECONDS - began)) s; ${#pids[@]} processes looked at each time"
+	[[ ! -s $WORK/left ]] || problem "left stopped or traced: $(head -n 20 "$WORK/left")"
+	[[ $answered -gt $KILLS ]] || problem "hardly a stack was answered: $(tail -n 3 "$WORK/asking.log")"
+}
+
 main() {
 	local part
-	[[ $# -gt 0 ]] || set -- tests replication
+	[[ $# -gt 0 ]] || set -- tests replication kills
 	prepare
 	for part; do
 		[[ $(type -t "part_$part") == function ]] || die "no such part: $part"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# check.sh STAGE...: run tests. Stages: vet, lint, go (with the race detector), go-short, soak (hours), regress
+# check.sh STAGE...: run tests. Stages: vet, lint, go (with the race detector), go-short, soak (hours), faults and
+# nonstop (minutes; they print figures), regress
 # (pg_regress), tap, contract (the Go tests of the SQL contract, on one server), support-table (writes README.md's table
 # of supported versions from the end-to-end tests).
 # What is missing is fetched first. Ends with the number of tests of each stage; the exit status says whether all passed.
@@ -56,7 +57,7 @@ go_tests() {
 	shift
 	cd "$TOP"
 	say "go test $* ${PACKAGES[*]}"
-	export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
+	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -o "$WORK/testreport" ./internal/testreport
 	"$GO" test -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/go-test.json" | "$WORK/testreport" | tee "$log" || status=1
 	result "$stage" $status "$(tail -n 1 "$log")"
@@ -121,6 +122,28 @@ stage_soak() {
 	need_server
 	export PGSB_SNAPSHOTS=${PGSB_SNAPSHOTS:-10000} PGSB_ORACLE_SLOW=1 STACKORACLE_RANDOM=${STACKORACLE_RANDOM:-100}
 	go_tests soak -count=1 -timeout 3h -v -run 'RandomSnapshots|Oracle|TestBusy|TestPostgres'
+}
+
+# stage_faults does what harms a process or its captures as often as the documentation says: signals, stops, kills, ids
+# used again, a million captures.
+stage_faults() {
+	export PGSB_FAULTS=full
+	PACKAGES=(./ptrace)
+	go_tests faults -count=1 -timeout 1h -v -run 'Storm|Fault|Notice'
+	figures
+}
+
+# figures prints what the tests logged.
+figures() { sed -nE 's/.*"Test":"([^"]*)","Output":" *[a-z_]+_test\.go:[0-9]+: (.*)\\n"\}$/    \1: \2/p' "$WORK/go-test.json"; }
+
+# stage_nonstop holds captures without a stop against those by a stop, on every server.
+stage_nonstop() {
+	need_server
+	make_version_trees
+	PACKAGES=(./worker/capture)
+	export PGSB_TEST_BINDIRS=$VERSION_BINS$PG_BIN
+	go_tests nonstop -count=1 -timeout 1h -v -run 'NonStop'
+	figures
 }
 
 # stage_regress runs pg_regress against a throw-away server with a worker.

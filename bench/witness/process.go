@@ -29,7 +29,8 @@ type process struct {
 }
 
 // run captures the process as often as it should be, at moments that are random within half of the interval so that
-// they do not keep step with anything. What could not be done in time is counted, and not made up for.
+// they do not keep step with anything. What could not be done in time is made up for if that takes less than a second;
+// beyond that it is left out, and counted.
 func (p *process) run(ctx context.Context) {
 	began := time.Now()
 	interval := time.Second / time.Duration(p.watch.options.Rate)
@@ -47,7 +48,7 @@ func (p *process) run(ctx context.Context) {
 			p.end(began)
 			return
 		}
-		for next = next.Add(interval); time.Since(next) > interval; next = next.Add(interval) {
+		for next = next.Add(interval); time.Since(next) > time.Second; next = next.Add(interval) {
 			p.tally.late++
 		}
 		timer.Reset(time.Until(next) + time.Duration(float64(interval)*(rand.Float64()-0.5))) //nolint:gosec // no secret
