@@ -40,11 +40,13 @@ func (c counts) String() string {
 }
 
 // randomTime is a time of at most limit.
-func randomTime(limit time.Duration) time.Duration { return time.Duration(rand.Int64N(int64(limit))) }
+func randomTime(limit time.Duration) time.Duration {
+	return time.Duration(rand.Int64N(int64(limit))) //nolint:gosec // no secret
+}
 
-// TestFaultKilledCapturer kills what captures a process at random moments. Just before, it is stopped, so that it can be
-// seen what the kill comes upon: the target standing still, attached, or neither. Afterwards no thread of the target is
-// stopped, and none has a tracer.
+// TestFaultKilledCapturer kills what captures a process at random moments. Just before, it is stopped, so that it can
+// be seen what the kill comes upon: the target standing still, attached, or neither. Afterwards no thread of the target
+// is stopped, and none has a tracer.
 func TestFaultKilledCapturer(t *testing.T) {
 	targets := map[string]*child{}
 	for _, what := range []string{"sleep", "busy", "threads", "busythreads"} {

@@ -37,7 +37,9 @@ func storm(t *testing.T, nap string, do func(pid int) (stop func() int)) {
 
 // TestSignalStorm: no signal is lost, doubled or overtaken by another.
 func TestSignalStorm(t *testing.T) {
-	storm(t, "0", func(pid int) func() int { return captureContinuously(t, pid, 2) })
+	for _, nap := range []string{"0", "200"} { // after every 20 signals
+		storm(t, nap, func(pid int) func() int { return captureContinuously(t, pid, 2) })
+	}
 }
 
 // captureRole captures a process for ever, and writes a line for every ten times.

@@ -108,7 +108,8 @@ func TestNoticedAsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, ok := strings.Cut(string(text), "| system call | engine `stop` | `blocked`, `running` |\n| --- | --- | --- |\n")
+	const head = "| system call | engine `stop` | `blocked`, `running` |\n| --- | --- | --- |\n"
+	_, table, ok := strings.Cut(string(text), head)
 	rows := strings.SplitN(table, "\n", 3)
 	if !ok || len(rows) < 3 {
 		t.Fatal("there is no such table")

@@ -49,7 +49,7 @@ func reuseRole(args []string) int {
 		err = unix.Mount("proc", "/proc", "proc", 0, "")
 	}
 	if err != nil {
-		fmt.Println("no such namespace: ", err)
+		fmt.Fprintln(os.Stdout, "no such namespace: ", err)
 		return 1
 	}
 	n, _ := strconv.Atoi(args[1])
@@ -57,12 +57,12 @@ func reuseRole(args []string) int {
 	for i := range n {
 		what, err := reuse(args[0], i)
 		if err != nil {
-			fmt.Println(err)
+			fmt.Fprintln(os.Stdout, err)
 			return 1
 		}
 		outcomes[what]++
 	}
-	fmt.Printf("%d ids reused: %v\n", n, outcomes)
+	fmt.Fprintf(os.Stdout, "%d ids reused: %v\n", n, outcomes)
 	return 0
 }
 

@@ -99,7 +99,8 @@ func (f *figures) print(out io.Writer, o options) (ok bool) {
 	}
 	all.line(out, "all")
 	load, _ := os.ReadFile("/proc/loadavg")
-	fmt.Fprintf(out, "in %.0f s, %.0f captures/s, asked for %d/s of each process, %d left out for want of time; load %.14s\n",
+	fmt.Fprintf(out,
+		"in %.0f s, %.0f captures/s, asked for %d/s of each process, %d left out for want of time; load %.14s\n",
 		f.took.Seconds(), float64(all.captures())/f.took.Seconds(), o.Rate, all.late, load)
 	for _, engine := range slices.Sorted(maps.Keys(all.engines)) {
 		fmt.Fprintf(out, "engine %s: %d\n", engine, all.engines[engine])

@@ -1,8 +1,8 @@
 // Command witness captures every process of PostgreSQL servers, a fixed number of times a second each, while somebody
-// else makes the servers work: PostgreSQL's own tests, replication, a crash. When it is told to end (SIGTERM, SIGINT) it
-// prints how many captures there were, how long the processes stood still, and what failed and why, and looks whether
-// a process was left stopped or traced. Its exit status is 1 if one was, or if a capture failed for another reason than
-// that the process had ended.
+// else makes the servers work: PostgreSQL's own tests, replication, a crash. When it is told to end (SIGTERM, SIGINT)
+// it prints how many captures there were, how long the processes stood still, and what failed and why, and looks
+// whether a process was left stopped or traced. Its exit status is 1 if one was, or if a capture failed for another
+// reason than that the process had ended.
 //
 // It captures by package ptrace itself, and has each of some captures walked and named by worker/capture. It must not
 // know what the servers are used for, and asks them nothing.

@@ -44,7 +44,7 @@ func (p *process) run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		if !p.capture(n) {
+		if !p.capture(context.WithoutCancel(ctx), n) { // one that is under way is ended in order
 			p.end(began)
 			return
 		}
@@ -56,7 +56,7 @@ func (p *process) run(ctx context.Context) {
 }
 
 // capture captures once; false: the process has ended.
-func (p *process) capture(n int) bool {
+func (p *process) capture(ctx context.Context, n int) bool {
 	if n%freshEvery == 0 {
 		p.layout = nil
 		p.kind = kindOf(p.id.pid, p.parent, p.kind)
@@ -64,9 +64,9 @@ func (p *process) capture(n int) bool {
 	target := ptrace.Target{PID: p.id.pid, StartTime: p.id.start, PPID: p.parent, UID: p.user}
 	var err error
 	if walk := p.watch.options.Walk; walk > 0 && n%walk == walk-1 {
-		err = p.walk(target)
+		err = p.walk(ctx, target)
 	} else {
-		err = p.copy(target)
+		err = p.copy(ctx, target)
 	}
 	switch {
 	case err == nil:
@@ -81,13 +81,13 @@ func (p *process) capture(n int) bool {
 }
 
 // copy captures without looking at what there is.
-func (p *process) copy(target ptrace.Target) error {
+func (p *process) copy(ctx context.Context, target ptrace.Target) error {
 	o := ptrace.Options{Layout: p.layout}
 	engine := ptrace.Capture
 	if p.watch.options.Engine != ptrace.Engine {
 		engine = ptrace.Observe
 	}
-	snapshot, err := engine(context.Background(), target, o) // a capture under way is ended in order
+	snapshot, err := engine(ctx, target, o)
 	if err != nil {
 		return err
 	}
@@ -97,9 +97,9 @@ func (p *process) copy(target ptrace.Target) error {
 }
 
 // walk captures, unwinds and names.
-func (p *process) walk(target ptrace.Target) error {
+func (p *process) walk(ctx context.Context, target ptrace.Target) error {
 	o := capture.Options{NonStop: p.watch.options.Engine != ptrace.Engine}
-	t, err := p.watch.capturer.Capture(context.Background(), target, o)
+	t, err := p.watch.capturer.Capture(ctx, target, o)
 	if err != nil {
 		return err
 	}

@@ -60,7 +60,8 @@ func (c candidate) split() (root, inside string, ok bool) {
 	return "/proc/" + pid + "/root", inside, ok && inside != ""
 }
 
-// openOld is for kernels before 5.6, which have no such call: what leaves the root directory is refused once it is open.
+// openOld is for kernels before 5.6, which have no such call: what leaves the root directory is refused once it is
+// open.
 func (c candidate) openOld() (*os.File, error) {
 	root, _, _ := c.split()
 	f, err := os.OpenFile(string(c), openFlags, 0)
