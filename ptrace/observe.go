@@ -209,7 +209,10 @@ const (
 	maxAttempts = 2000
 	firstPause  = 20 * time.Microsecond // between two attempts to find a thread asleep; doubles
 	lastPause   = 5 * time.Millisecond
-	sampleSlice = 50 * time.Millisecond // how long to wait for a sample before looking again whether it sleeps
+	// How long to wait for a sample before looking again whether the thread sleeps: one that runs gives it in a tenth of
+	// a millisecond, one that was only about to go to sleep never does. Doubles.
+	firstSlice = 2 * time.Millisecond
+	lastSlice  = 50 * time.Millisecond
 )
 
 // thread observes one thread, attempt by attempt. What became of it is in the result's Err.
@@ -217,7 +220,7 @@ func (w *observer) thread(tid int) (thread Thread, engine string) {
 	thread.TID = tid // also without an attempt
 	failure := &ObserveError{PID: tid}
 	canSample := true
-	pause := firstPause
+	pause, slice := firstPause, firstSlice
 	for failure.Attempts < maxAttempts && w.left() > 0 {
 		failure.Attempts++
 		thread, failure.Blocked = w.blocked(tid)
@@ -229,12 +232,13 @@ func (w *observer) thread(tid int) (thread Thread, engine string) {
 			return thread, ""
 		case errors.Is(failure.Blocked, errAwake) && canSample:
 			var err error
-			thread, err = w.running(tid, min(sampleSlice, w.left()))
+			thread, err = w.running(tid, min(slice, w.left()))
 			if err == nil {
 				return thread, EngineRunning
 			}
 			failure.Running = err
 			canSample = errors.Is(err, errNoSample)
+			slice = min(2*slice, lastSlice)
 		default:
 			time.Sleep(min(pause, w.left()))
 			pause = min(2*pause, lastPause)
