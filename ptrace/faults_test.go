@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -65,7 +66,7 @@ func TestFaultKilledCapturer(t *testing.T) {
 		_ = tracer.Wait()
 		checkUnharmed(t, pid)
 	}
-	t.Logf("%d capturers killed: %v", full(40, 1000), found)
+	figure.Printf(t, "%d capturers killed: %v", full(40, 1000), found)
 	for _, c := range targets {
 		mustCapture(t, c.pid, Options{AllThreads: true})
 	}
@@ -124,7 +125,7 @@ func TestFaultKilledTarget(t *testing.T) {
 		outcomes["targets killed"]++
 		outcomes["captures before"] += captured
 	}
-	t.Log(outcomes)
+	figure.Printf(t, "%v", outcomes)
 }
 
 // TestFaultGroupStop: a process that counts is stopped and continued at random moments of captures. A stop stays one,
@@ -156,7 +157,7 @@ func TestFaultGroupStop(t *testing.T) {
 		kill(t, c.pid, unix.SIGCONT)
 		until(t, "it counts again", func() bool { return count() != before })
 	}
-	t.Logf("%d group-stops, each ended by SIGCONT, in %d captures", n, stop())
+	figure.Printf(t, "%d group-stops, each ended by SIGCONT, in %d captures", n, stop())
 	checkUnharmed(t, c.pid)
 }
 
@@ -229,7 +230,7 @@ func TestFaultLeak(t *testing.T) {
 		}
 	}
 	after := holding(t)
-	t.Logf("%d captures in %v: %v; descriptors %d, then %d; threads %d, then %d; resident %d KiB, then %d", n,
+	figure.Printf(t, "%d captures in %v: %v; descriptors %d, then %d; threads %d, then %d; resident %d KiB, then %d", n,
 		time.Since(began).Round(time.Second), outcomes, before.descriptors, after.descriptors, before.threads, after.threads,
 		before.resident, after.resident)
 	if after.descriptors > before.descriptors || after.threads > before.threads+4 ||

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/figure"
 )
 
 // noticed are system calls that block, and what becomes of one during which its process is stopped: those that
@@ -97,7 +99,7 @@ func TestWhatTheTargetNotices(t *testing.T) {
 			interrupted = append(interrupted, tt.call)
 		}
 	}
-	t.Logf("a stop interrupts %s, and none of %d others; without a stop nothing is interrupted",
+	figure.Printf(t, "a stop interrupts %s, and none of %d others; without a stop nothing is interrupted",
 		strings.Join(interrupted, ", "), len(noticed)-len(interrupted))
 }
 

@@ -16,6 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -39,7 +40,7 @@ func TestFaultReusedPID(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "reused") {
 		t.Errorf("%v: %s", err, out)
 	}
-	t.Logf("%s", out)
+	figure.Printf(t, "%s", out)
 }
 
 // reuseRole is the first process of the namespace.

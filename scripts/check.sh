@@ -130,11 +130,7 @@ stage_faults() {
 	export PGSB_FAULTS=full
 	PACKAGES=(./ptrace)
 	go_tests faults -count=1 -timeout 1h -v -run 'Storm|Fault|Notice'
-	figures
 }
-
-# figures prints what the tests logged.
-figures() { sed -nE 's/.*"Test":"([^"]*)","Output":" *[a-z_]+_test\.go:[0-9]+: (.*)\\n"\}$/    \1: \2/p' "$WORK/go-test.json"; }
 
 # stage_nonstop holds captures without a stop against those by a stop, on every server.
 stage_nonstop() {
@@ -143,7 +139,6 @@ stage_nonstop() {
 	PACKAGES=(./worker/capture)
 	export PGSB_TEST_BINDIRS=$VERSION_BINS$PG_BIN
 	go_tests nonstop -count=1 -timeout 1h -v -run 'NonStop'
-	figures
 }
 
 # stage_regress runs pg_regress against a throw-away server with a worker.
