@@ -271,7 +271,7 @@ part_kills() {
 	stop_server kills
 	note "$KILLS workers killed, $answered stacks answered meanwhile, $((SECONDS - began)) s; ${#pids[@]} processes looked at each time"
 	[[ ! -s $WORK/left ]] || problem "left stopped or traced: $(head -n 20 "$WORK/left")"
-	[[ $answered -gt $KILLS ]] || problem "hardly a stack was answered: $(tail -n 3 "$WORK/asking.log")"
+	[[ $answered -gt $((KILLS / 10)) ]] || problem "hardly a stack was answered: $(tail -n 3 "$WORK/asking.log")"
 }
 
 main() {
