@@ -88,8 +88,9 @@ check-tap: ## Run the TAP tests (PROVE_TESTS)
 	scripts/check.sh tap
 
 .PHONY: check-soak
-check-soak: ## Run the tests against other unwinders and of random stacks for as long as they can say something new
-	scripts/check.sh soak
+check-soak: ## The long tests: other unwinders, random stacks, faults by the thousand, PostgreSQL's own tests under constant capture
+	scripts/check.sh soak faults nonstop
+	scripts/check-witness.sh
 
 .PHONY: check-names
 check-names: ## Compare names, lines and inlined calls with addr2line, libunwind and eu-stack, at length (builds a PostgreSQL with -g)

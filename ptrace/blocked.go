@@ -58,6 +58,10 @@ func (w *observer) blocked(tid int) (Thread, error) {
 		thread.WaitChannel, _ = procfs.WaitChannel(pid, tid)
 		thread.KernelStack, _ = procfs.KernelStack(pid, tid)
 	}
+	var found []Stack
+	if tid == pid {
+		found = w.follow(tid, &thread.Stack)
+	}
 	if err := w.lookAgain(tid, &first); err != nil {
 		return thread, err
 	}
@@ -67,7 +71,7 @@ func (w *observer) blocked(tid int) (Thread, error) {
 		thread.Err = ErrNoStack
 	}
 	if tid == pid {
-		w.also = also
+		w.also, w.found = also, found
 	}
 	return thread, nil
 }

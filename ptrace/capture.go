@@ -40,7 +40,7 @@ type Options struct {
 	// is taken instead of reading the mappings once more, which is most of the cost of a capture. It is left aside when
 	// the process runs another program now, and with AllThreads, because stacks of threads come and go.
 	Layout *Layout
-	// Trail is further memory to copy in the same stop; nil: none.
+	// Trail is further memory to copy in the same stop, or while the main thread sleeps; nil: none.
 	Trail *Trail
 	// Blocks are further memory to copy in the same stop: 32 MiB and 262,144 blocks at most. It must not be changed
 	// before Capture returns.

@@ -3,16 +3,12 @@ package ptrace
 import (
 	"context"
 	"errors"
-	"os"
 	"strconv"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -41,7 +37,6 @@ func TestCapture(t *testing.T) {
 		})
 	}
 }
-
 func contains(states string, state byte) bool {
 	for i := range len(states) {
 		if states[i] == state {
@@ -124,7 +119,6 @@ func captureContinuously(t testing.TB, pid, routines int) func() int {
 		return total
 	}
 }
-
 func TestBadTargets(t *testing.T) {
 	c := startTarget(t, "threads", "1")
 	tids, err := procfs.Threads(c.pid)
@@ -202,104 +196,6 @@ func TestAllThreads(t *testing.T) {
 	}
 }
 
-// TestLeaderless: the main thread has ended, the others live on.
-func TestLeaderless(t *testing.T) {
-	c := startTarget(t, "leaderless", "3")
-	untilState(t, c.pid, 'Z')
-	if _, err := Capture(context.Background(), anyTarget(c.pid), Options{}); !errors.Is(err, ErrExited) {
-		t.Error(err)
-	}
-	s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: true})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(s.Threads) != 4 || !errors.Is(s.Threads[0].Err, ErrExited) {
-		t.Fatalf("%d threads, %v", len(s.Threads), s.Threads[0].Err)
-	}
-	for i := range s.Threads[1:] {
-		if thread := &s.Threads[i+1]; thread.Err != nil || len(thread.Stack.Data) == 0 {
-			t.Error(thread.TID, thread.Err)
-		}
-	}
-	checkDetached(t, c.pid)
-}
-
-// TestChurn: threads that come and go are either captured or reported.
-func TestChurn(t *testing.T) {
-	c := startTarget(t, "churn")
-	for range 100 {
-		s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for i := range s.Threads {
-			thread := &s.Threads[i]
-			if (thread.Err == nil) != (len(thread.Stack.Data) > 0) {
-				t.Errorf("thread %d: %v and %d bytes of stack", thread.TID, thread.Err, len(thread.Stack.Data))
-			}
-			if thread.Err != nil && !errors.Is(thread.Err, ErrExited) && !errors.Is(thread.Err, ErrNoStack) {
-				t.Error(thread.Err)
-			}
-		}
-		checkUnharmed(t, c.pid)
-	}
-}
-
-// TestPhoenix: a process that executes itself from other threads is captured or reported, and always let go.
-func TestPhoenix(t *testing.T) {
-	c := startTarget(t, "phoenix", "0")
-	captured := 0
-	for i := range 400 {
-		s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: i%2 == 1})
-		switch {
-		case err == nil:
-			captured++
-			if s.Threads[0].TID != c.pid {
-				t.Error(s.Threads[0].TID)
-			}
-		case !errors.Is(err, ErrRecycled) && !errors.Is(err, ErrExited):
-			t.Error(err)
-		}
-		// A thread that executes a program in just this moment takes over the process's id, and is let go by the end
-		// of the thread that traced it.
-		until(t, "every thread detached", func() bool { return !traced(t, c.pid) })
-	}
-	figure.Printf(t, "captured %d of 400", captured)
-	if captured == 0 {
-		t.Error("never captured")
-	}
-}
-
-// TestExitDuringCapture kills the target at every step.
-func TestExitDuringCapture(t *testing.T) {
-	for _, at := range []step{stepMapped, stepSeized, stepDone} {
-		t.Run(string(at), func(t *testing.T) {
-			for i := range 20 {
-				c := startTarget(t, "threads", "3")
-				kills := 0
-				_, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: i%2 == 1, hook: func(s step) {
-					if s == at {
-						kill(t, c.pid, unix.SIGKILL)
-						kills++
-					}
-				}})
-				if kills != 1 || (at != stepDone && !errors.Is(err, ErrExited)) || (at == stepDone && err != nil) {
-					t.Errorf("%d kills: %v", kills, err)
-				}
-				state, err := c.Process.Wait()
-				if err != nil || !isKilled(state) {
-					t.Errorf("the parent sees %v, %v", state, err)
-				}
-			}
-		})
-	}
-}
-
-func isKilled(state *os.ProcessState) bool {
-	status, ok := state.Sys().(syscall.WaitStatus)
-	return ok && status.Signaled() && status.Signal() == syscall.SIGKILL
-}
-
 // TestConcurrent: different processes side by side, the same process one after the other.
 func TestConcurrent(t *testing.T) {
 	const processes, perProcess, rounds = 6, 3, 20
@@ -325,7 +221,6 @@ func TestConcurrent(t *testing.T) {
 		checkUnharmed(t, c.pid)
 	}
 }
-
 func TestStackBounds(t *testing.T) {
 	c := startTarget(t, "deep", "600")
 	untilState(t, c.pid, 'S')
@@ -359,7 +254,6 @@ func TestGrownStack(t *testing.T) {
 		t.Errorf("cut %v, %d bytes", stack.Cut, len(stack.Data))
 	}
 }
-
 func TestUnusualStacks(t *testing.T) {
 	t.Run("sigaltstack in the heap", func(t *testing.T) {
 		if s := mustCapture(t, startTarget(t, "elsewhere").pid, Options{}); s.Threads[0].Err != nil {
@@ -382,7 +276,6 @@ func TestUnusualStacks(t *testing.T) {
 		})
 	})
 }
-
 func TestReadMemory(t *testing.T) {
 	c := startTarget(t, "sleep")
 	untilState(t, c.pid, 'S')
@@ -410,50 +303,4 @@ func TestReadMemory(t *testing.T) {
 	if n, err := ReadMemory(c.pid, 0, nil); n != 0 || err != nil {
 		t.Error(n, err)
 	}
-}
-
-// TestCanceled: before the start, and at every step.
-func TestCanceled(t *testing.T) {
-	c := startTarget(t, "sleep")
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	if _, err := Capture(ctx, anyTarget(c.pid), Options{}); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	for _, at := range []step{stepMapped, stepSeized} {
-		ctx, cancel := context.WithCancel(context.Background())
-		_, err := Capture(ctx, anyTarget(c.pid), Options{hook: func(s step) {
-			if s == at {
-				cancel()
-			}
-		}})
-		cancel()
-		if !errors.Is(err, context.Canceled) {
-			t.Error(at, err)
-		}
-		checkUnharmed(t, c.pid)
-	}
-	ctx, cancel = context.WithTimeout(context.Background(), time.Nanosecond)
-	defer cancel()
-	_, err := Capture(ctx, anyTarget(c.pid), Options{})
-	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrDeadline) {
-		t.Error(err)
-	}
-}
-
-// TestPanic: a panic ends as an error, with the target detached.
-func TestPanic(t *testing.T) {
-	c := startTarget(t, "sleep")
-	for _, at := range []step{stepMapped, stepSeized, stepDone} {
-		s, err := Capture(context.Background(), anyTarget(c.pid), Options{hook: func(s step) {
-			if s == at {
-				panic("test")
-			}
-		}})
-		if s != nil || err == nil {
-			t.Error(at, err)
-		}
-		checkUnharmed(t, c.pid)
-	}
-	mustCapture(t, c.pid, Options{})
 }

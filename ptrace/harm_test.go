@@ -17,18 +17,17 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-const stormSignals = 20000
-
-// storm queues 20,000 real-time signals to a process while do works on it, and checks that all arrived in order.
+// storm queues real-time signals to a process while do works on it, and checks that all arrived in order.
 func storm(t *testing.T, nap string, do func(pid int) (stop func() int)) {
 	t.Helper()
-	c := startTarget(t, "storm", strconv.Itoa(stormSignals))
+	signals := strconv.Itoa(full(20_000, 100_000))
+	c := startTarget(t, "storm", signals)
 	stop := do(c.pid)
-	startTarget(t, "send", strconv.Itoa(c.pid), strconv.Itoa(stormSignals), nap)
+	startTarget(t, "send", strconv.Itoa(c.pid), signals, nap)
 	line := c.line(t)
 	n := stop()
 	figure.Printf(t, "%s, in %d captures", line, n)
-	if line != "received "+strconv.Itoa(stormSignals)+" disorder 0" {
+	if line != "received "+signals+" disorder 0" {
 		t.Error(line)
 	}
 	if n == 0 {
@@ -38,7 +37,9 @@ func storm(t *testing.T, nap string, do func(pid int) (stop func() int)) {
 
 // TestSignalStorm: no signal is lost, doubled or overtaken by another.
 func TestSignalStorm(t *testing.T) {
-	storm(t, "0", func(pid int) func() int { return captureContinuously(t, pid, 2) })
+	for _, nap := range []string{"0", "200"} { // after every 20 signals
+		storm(t, nap, func(pid int) func() int { return captureContinuously(t, pid, 2) })
+	}
 }
 
 // captureRole captures a process for ever, and writes a line for every ten times.

@@ -25,7 +25,9 @@ var targetProgram string
 // roleVariable makes the test binary play another part in a child process: it names a key of roles.
 const roleVariable = "PTRACE_TEST_ROLE"
 
-var roles = map[string]func(args []string) int{"capture": captureRole, "once": onceRole, "observe": observeRole}
+var roles = map[string]func(args []string) int{
+	"capture": captureRole, "once": onceRole, "observe": observeRole, "reuse": reuseRole,
+}
 
 func TestMain(m *testing.M) {
 	if role := os.Getenv(roleVariable); role != "" {

@@ -1,6 +1,7 @@
 package ptrace
 
 import (
+	"cmp"
 	"fmt"
 	"os"
 	"os/exec"
@@ -10,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/figure"
 )
 
 // noticed are system calls that block, and what becomes of one during which its process is stopped: those that
@@ -21,19 +24,23 @@ var noticed = []struct {
 	helped    bool       // ended by another process, which does not wait for it to begin
 }{
 	{"epoll_wait", true, 0, false},
+	{"epoll_pwait", true, 0, false},
 	{"semop", true, 0, true},
 	{"semtimedop", true, unix.EAGAIN, false},
 	{"sigtimedwait", true, unix.EAGAIN, false},
 	{"recv-timeout", true, unix.EAGAIN, false},
 	{"io_getevents", true, 0, false},
 	{"poll", false, 0, false},
+	{"ppoll", false, 0, false},
 	{"select", false, 0, false},
+	{"pselect", false, 0, false},
 	{"nanosleep", false, 0, false},
 	{"clock_nanosleep", false, 0, false},
 	{"msgrcv", false, 0, true},
 	{"futex", false, unix.ETIMEDOUT, false},
 	{"read", false, 0, true},
 	{"recv", false, 0, true},
+	{"inotify", false, 0, true},
 	{"waitpid", false, 0, true},
 	{"fcntl-lock", false, 0, true},
 	{"timerfd", false, 0, false},
@@ -49,9 +56,9 @@ func TestWhatTheTargetNotices(t *testing.T) {
 	if err := os.Chmod(filepath.Dir(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	const lasting = 500 * time.Millisecond
+	const lasting = 300 * time.Millisecond
 	for _, tt := range noticed {
-		for _, engine := range []string{"none", Engine, EngineBlocked} {
+		for _, engine := range []string{"none", Engine, EngineBlocked, EngineRunning} {
 			t.Run(tt.call+" "+engine, func(t *testing.T) {
 				t.Parallel()
 				c := startChild(t, exec.Command(program, tt.call))
@@ -63,6 +70,9 @@ func TestWhatTheTargetNotices(t *testing.T) {
 						_, _ = Capture(t.Context(), anyTarget(c.pid), Options{}) // it may have ended
 					case EngineBlocked:
 						_, _ = Observe(t.Context(), anyTarget(c.pid), Options{Deadline: lasting / 5})
+					case EngineRunning:
+						w := &observer{ctx: t.Context(), target: anyTarget(c.pid), options: Options{}.withDefaults(), started: begin}
+						_, _ = w.running(c.pid, lasting/20) // it does not run
 					}
 				}
 				var result, errno, ms int
@@ -89,6 +99,42 @@ func TestWhatTheTargetNotices(t *testing.T) {
 			interrupted = append(interrupted, tt.call)
 		}
 	}
-	t.Logf("a stop interrupts %s, and none of %d others; without a stop nothing is interrupted",
+	figure.Printf(t, "a stop interrupts %s, and none of %d others; without a stop nothing is interrupted",
 		strings.Join(interrupted, ", "), len(noticed)-len(interrupted))
+}
+
+// TestNoticedAsDocumented: the README's table has each of these system calls, in the row that it belongs to, and no
+// others.
+func TestNoticedAsDocumented(t *testing.T) {
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const head = "| system call | engine `stop` | `blocked`, `running` |\n| --- | --- | --- |\n"
+	_, table, ok := strings.Cut(string(text), head)
+	rows := strings.SplitN(table, "\n", 3)
+	if !ok || len(rows) < 3 {
+		t.Fatal("there is no such table")
+	}
+	documented := map[string]bool{} // whether it is interrupted
+	for i, row := range rows[:2] {
+		cells := strings.Split(row, " | ")
+		if len(cells) != 3 || strings.HasPrefix(cells[1], "`EINTR`") != (i == 0) || cells[2] != "nothing |" {
+			t.Errorf("row %d: %q", i, cells)
+		}
+		for call := range strings.SplitSeq(strings.TrimPrefix(cells[0], "| "), ", ") {
+			documented[strings.Trim(call, "`")] = i == 0
+		}
+	}
+	other := map[string]string{"recv-timeout": "sockets with `SO_RCVTIMEO", "fcntl-lock": "fcntl` locks"}
+	for _, n := range noticed {
+		call := cmp.Or(other[n.call], n.call)
+		if interrupted, ok := documented[call]; !ok || interrupted != n.interrupt {
+			t.Errorf("%s: documented %v, interrupted %v", n.call, ok, interrupted)
+		}
+		delete(documented, call)
+	}
+	if len(documented) > 0 {
+		t.Errorf("documented, and not tried: %v", documented)
+	}
 }

@@ -15,7 +15,8 @@ import (
 // Observe makes a snapshot of the process t without stopping it. A thread that sleeps, in whatever state and under
 // whatever tracer, is read with engine "blocked"; one on the CPU is sampled by the kernel, engine "running". Which of
 // them is found out anew at every attempt, until one of them is sure of what it saw. Options.AllThreads looks at the
-// threads one after another: each is consistent in itself, all together are not of one moment.
+// threads one after another: each is consistent in itself, all together are not of one moment. Options.Trail is
+// followed for a main thread that sleeps; a sample has nothing but the stack.
 //
 // Errors are those of Capture but ErrTraced and ErrDeadline, and ErrNotObserved.
 func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
@@ -75,6 +76,7 @@ type observer struct {
 	before  procfs.Stat
 	maps    []procfs.Mapping
 	also    []Stack
+	found   []Stack
 }
 
 // observe looks once; errAgain says that the process executed another program meanwhile.
@@ -199,7 +201,7 @@ func (w *observer) threads() (*Snapshot, error) {
 	if !seen {
 		return nil, snapshot.Threads[0].Err
 	}
-	snapshot.Also = w.also
+	snapshot.Also, snapshot.Found = w.also, w.found
 	return snapshot, nil
 }
 
@@ -207,7 +209,10 @@ const (
 	maxAttempts = 2000
 	firstPause  = 20 * time.Microsecond // between two attempts to find a thread asleep; doubles
 	lastPause   = 5 * time.Millisecond
-	sampleSlice = 50 * time.Millisecond // how long to wait for a sample before looking again whether it sleeps
+	// How long to wait for a sample before looking again whether the thread sleeps: one that runs gives it in a tenth of
+	// a millisecond, one that was only about to go to sleep never does. Doubles.
+	firstSlice = 2 * time.Millisecond
+	lastSlice  = 50 * time.Millisecond
 )
 
 // thread observes one thread, attempt by attempt. What became of it is in the result's Err.
@@ -215,7 +220,7 @@ func (w *observer) thread(tid int) (thread Thread, engine string) {
 	thread.TID = tid // also without an attempt
 	failure := &ObserveError{PID: tid}
 	canSample := true
-	pause := firstPause
+	pause, slice := firstPause, firstSlice
 	for failure.Attempts < maxAttempts && w.left() > 0 {
 		failure.Attempts++
 		thread, failure.Blocked = w.blocked(tid)
@@ -227,12 +232,13 @@ func (w *observer) thread(tid int) (thread Thread, engine string) {
 			return thread, ""
 		case errors.Is(failure.Blocked, errAwake) && canSample:
 			var err error
-			thread, err = w.running(tid, min(sampleSlice, w.left()))
+			thread, err = w.running(tid, min(slice, w.left()))
 			if err == nil {
 				return thread, EngineRunning
 			}
 			failure.Running = err
 			canSample = errors.Is(err, errNoSample)
+			slice = min(2*slice, lastSlice)
 		default:
 			time.Sleep(min(pause, w.left()))
 			pause = min(2*pause, lastPause)

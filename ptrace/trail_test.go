@@ -28,6 +28,27 @@ func TestTrail(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
 	s := mustCapture(t, c.pid, Options{Trail: trailOf(t, c)})
+	checkTexts(t, s)
+	if s := mustCapture(t, c.pid, Options{}); s.Found != nil {
+		t.Errorf("without a trail: %d pieces", len(s.Found))
+	}
+	untilState(t, c.pid, 'S')
+	for _, trail := range []*Trail{trailOf(t, c), nil} {
+		s, err := Observe(t.Context(), anyTarget(c.pid), Options{Trail: trail})
+		switch {
+		case err != nil || s.Engine != EngineBlocked:
+			t.Fatal(s, err)
+		case trail != nil:
+			checkTexts(t, s)
+		case s.Found != nil:
+			t.Errorf("without a trail: %d pieces", len(s.Found))
+		}
+	}
+}
+
+// checkTexts looks for the texts of the target "listed" with six nodes.
+func checkTexts(t *testing.T, s *Snapshot) {
+	t.Helper()
 	var all []string
 	for _, found := range s.Found {
 		if i := bytes.IndexByte(found.Data, 0); i > 0 {
@@ -42,9 +63,6 @@ func TestTrail(t *testing.T) {
 	}
 	if strings.Contains(text, "node 4") {
 		t.Errorf("a pointer to nowhere was followed to %q", text)
-	}
-	if s := mustCapture(t, c.pid, Options{}); s.Found != nil {
-		t.Errorf("without a trail: %d pieces", len(s.Found))
 	}
 }
 

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# check.sh STAGE...: run tests. Stages: vet, lint, go (with the race detector), go-short, soak (hours), regress
+# check.sh STAGE...: run tests. Stages: vet, lint, go (with the race detector), go-short, soak (hours), faults and
+# nonstop (minutes; they print figures), regress
 # (pg_regress), tap, contract (the Go tests of the SQL contract, on one server), support-table (writes README.md's table
 # of supported versions from the end-to-end tests), names (every name and line compared with other tools, at length).
 # What is missing is fetched first. Ends with the number of tests of each stage; the exit status says whether all passed.
@@ -56,7 +57,7 @@ go_tests() {
 	shift
 	cd "$TOP"
 	say "go test $* ${PACKAGES[*]}"
-	export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
+	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -o "$WORK/testreport" ./internal/testreport
 	"$GO" test -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/go-test.json" | "$WORK/testreport" | tee "$log" || status=1
 	result "$stage" $status "$(tail -n 1 "$log")"
@@ -159,6 +160,23 @@ stage_names() {
 	export PGSB_DEBUG_BINDIR PGSB_FIRST_FILES PGSB_ORACLE_ADDRESSES=${PGSB_ORACLE_ADDRESSES:-50000} PGSB_TEST_NAMES=${PGSB_TEST_NAMES:-100}
 	PACKAGES=(./unwind/dwarf ./unwind/symbol ./worker/capture)
 	go_tests names -count=1 -timeout 1h -v -run 'TestOracle|TestGo$|TestFirstUse|TestStrippedNamesAgree|TestNoWrongName'
+}
+
+# stage_faults does what harms a process or its captures as often as the documentation says: signals, stops, kills, ids
+# used again, a million captures.
+stage_faults() {
+	export PGSB_FAULTS=full
+	PACKAGES=(./ptrace)
+	go_tests faults -count=1 -timeout 1h -v -run 'Storm|Fault|Notice'
+}
+
+# stage_nonstop holds captures without a stop against those by a stop, on every server.
+stage_nonstop() {
+	need_server
+	make_version_trees
+	PACKAGES=(./worker/capture)
+	export PGSB_TEST_BINDIRS=$VERSION_BINS$PG_BIN
+	go_tests nonstop -count=1 -timeout 1h -v -run 'NonStop'
 }
 
 # stage_regress runs pg_regress against a throw-away server with a worker.

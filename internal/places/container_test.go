@@ -33,7 +33,12 @@ func (w *service) text() string {
 // serve starts a worker as root with the arguments given, and waits until it is ready and connected.
 func (s *elsewhere) serve(t *testing.T, arguments ...string) *service {
 	t.Helper()
-	command := exec.Command(program, append([]string{"worker"}, arguments...)...)
+	return serveBy(t, exec.Command(program, append([]string{"worker"}, arguments...)...))
+}
+
+// serveBy starts a worker by a command, and waits likewise.
+func serveBy(t *testing.T, command *exec.Cmd) *service {
+	t.Helper()
 	command.Dir = "/"
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	w := &service{Cmd: command, log: filepath.Join(t.TempDir(), "log")}

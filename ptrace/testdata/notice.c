@@ -1,4 +1,4 @@
-// notice: makes one system call that blocks for about half a second, and says how that ended: result, errno, and for
+// notice: makes one system call that blocks for about a third of a second, and says how that ended: result, errno, and for
 // how many milliseconds it lasted. First argument: which call. Those without a time-out of their own are ended by a
 // child process.
 #define _GNU_SOURCE
@@ -19,16 +19,18 @@
 #include <sys/select.h>
 #include <sys/sem.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-enum { lasting = 500 };	// ms
+enum { lasting = 300 };	// ms
 
-static struct timespec half = {0, lasting * 1000000L};
+static struct timespec third = {0, lasting * 1000000L};
 static int ends[2];	// a pipe or pair of sockets
+static char watched[] = "/tmp/notice.XXXXXX";	// a file
 static int sem = -1, queue = -1, file = -1;
 
 static double now(void)
@@ -63,6 +65,15 @@ static void prepare(const char *what)
 		socketpair(AF_UNIX, SOCK_STREAM, 0, ends);
 	} else if (pipe(ends)) {
 		exit(2);
+	}
+	if (!strcmp(what, "inotify")) {
+		file = mkstemp(watched);
+		if (later()) {
+			fchmod(file, 0640);
+			unlink(watched);
+			_exit(0);
+		}
+		return;
 	}
 	if (!strcmp(what, "fcntl-lock")) {
 		struct flock l = {.l_type = F_WRLCK};
@@ -101,13 +112,25 @@ static void prepare(const char *what)
 static long call(const char *what)
 {
 	char buf[64];
-	struct timespec until, *t = &half;
+	struct timespec until, *t = &third;
 	struct epoll_event event;
 	struct sembuf down = {0, -1, 0};
 	struct pollfd p = {ends[0], POLLIN, 0};
 	static int word;
 	if (!strcmp(what, "epoll_wait"))
 		return epoll_wait(epoll_create1(0), &event, 1, lasting);
+	if (!strcmp(what, "epoll_pwait"))
+		return epoll_pwait(epoll_create1(0), &event, 1, lasting, NULL);
+	if (!strcmp(what, "ppoll"))
+		return ppoll(&p, 1, t, NULL);
+	if (!strcmp(what, "pselect"))
+		return pselect(0, NULL, NULL, NULL, t, NULL);
+	if (!strcmp(what, "inotify")) { // nothing happens to be told: a child ends it
+		int fd = inotify_init1(0);
+		inotify_add_watch(fd, watched, IN_ATTRIB);
+		char events[4096];
+		return read(fd, events, sizeof events) > 0 ? 0 : -1;
+	}
 	if (!strcmp(what, "poll"))
 		return poll(&p, 1, lasting);
 	if (!strcmp(what, "select"))

@@ -87,8 +87,10 @@ static void storm(int n)
 	struct timespec nap = {0, 100000};
 	sigaction(SIGRTMIN, &act, NULL);
 	ready();
-	for (int idle = 0; received < n && idle < 100000; idle++)
+	for (int idle = 0, seen = 0; received < n && idle < 100000; seen = received) {
 		nanosleep(&nap, NULL);
+		idle = seen == received ? idle + 1 : 0;
+	}
 	printf("received %d disorder %d\n", (int)received, (int)disorder);
 }
 
@@ -281,6 +283,7 @@ int main(int argc, char **argv)
 	prctl(PR_SET_PTRACER, -1L);
 	if (!strcmp(what, "sleep")) ready(), rest();
 	if (!strcmp(what, "busy")) ready(), spin();
+	if (!strcmp(what, "counting")) printf("ready %p\n", (void *)&counter), fflush(stdout), spin();
 	if (!strcmp(what, "threads")) threads(n), ready(), rest();
 	if (!strcmp(what, "busythreads")) threads(n), ready(), spin();
 	if (!strcmp(what, "leaderless")) threads(n), ready(), pthread_exit(NULL);

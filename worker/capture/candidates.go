@@ -73,7 +73,7 @@ type fileID struct {
 // what is there now may be anything: only a regular file is opened, and
 // without waiting.
 func (c candidate) file() (*os.File, fileID, error) {
-	f, err := os.OpenFile(string(c), os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOCTTY, 0)
+	f, err := c.open()
 	if err != nil {
 		return nil, fileID{}, err
 	}

@@ -283,7 +283,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 		var cut bool
 		out.Frames, cut = space.name(frames, maxLines(o), late.Done())
 		b.used = space.usedBy(frames, b.used)
-		if i == 0 && snap.Engine == ptrace.Engine {
+		if i == 0 && (snap.Engine == ptrace.Engine || th.Syscall != nil) {
 			server.read(t, snap, frames, space)
 		}
 		b.whole = b.whole && stop.Whole()

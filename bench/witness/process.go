@@ -1,0 +1,195 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/capture"
+)
+
+// freshEvery is how many captures go by one reading of the mappings.
+const freshEvery = 50
+
+// process is one process that is captured until it ends.
+type process struct {
+	watch  *watch
+	id     identity
+	parent int // 0: any
+	user   int
+	layout *ptrace.Layout
+	kind   string
+	tally  tally
+}
+
+// run captures the process as often as it should be, at moments that are random within half of the interval so that
+// they do not keep step with anything. What could not be done in time is made up for if that takes less than a second;
+// beyond that it is left out, and counted.
+func (p *process) run(ctx context.Context) {
+	began := time.Now()
+	interval := time.Second / time.Duration(p.watch.options.Rate)
+	next := began
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for n := 0; ; n++ {
+		select {
+		case <-ctx.Done():
+			p.end(began)
+			return
+		case <-timer.C:
+		}
+		if !p.capture(context.WithoutCancel(ctx), n) { // one that is under way is ended in order
+			p.end(began)
+			return
+		}
+		for next = next.Add(interval); time.Since(next) > time.Second; next = next.Add(interval) {
+			p.tally.late++
+		}
+		timer.Reset(time.Until(next) + time.Duration(float64(interval)*(rand.Float64()-0.5))) //nolint:gosec // no secret
+	}
+}
+
+// capture captures once; false: the process has ended.
+func (p *process) capture(ctx context.Context, n int) bool {
+	if n%freshEvery == 0 {
+		p.layout = nil
+		p.kind = kindOf(p.id.pid, p.parent, p.kind)
+	}
+	target := ptrace.Target{PID: p.id.pid, StartTime: p.id.start, PPID: p.parent, UID: p.user}
+	var err error
+	if walk := p.watch.options.Walk; walk > 0 && n%walk == walk-1 {
+		err = p.walk(ctx, target)
+	} else {
+		err = p.copy(ctx, target)
+	}
+	switch {
+	case err == nil:
+		return true
+	case errors.Is(err, ptrace.ErrExited):
+		return false
+	case errors.Is(err, ptrace.ErrRecycled) && !lives(p.id):
+		return false // its number belongs to another process already
+	}
+	p.tally.failed(reason(err))
+	return true
+}
+
+// copy captures without looking at what there is.
+func (p *process) copy(ctx context.Context, target ptrace.Target) error {
+	o := ptrace.Options{Layout: p.layout}
+	engine := ptrace.Capture
+	if p.watch.options.Engine != ptrace.Engine {
+		engine = ptrace.Observe
+	}
+	snapshot, err := engine(ctx, target, o)
+	if err != nil {
+		return err
+	}
+	p.layout = snapshot.Layout
+	p.tally.captured(snapshot.Engine, snapshot.Pause)
+	return nil
+}
+
+// walk captures, unwinds and names.
+func (p *process) walk(ctx context.Context, target ptrace.Target) error {
+	o := capture.Options{NonStop: p.watch.options.Engine != ptrace.Engine}
+	t, err := p.watch.capturer.Capture(ctx, target, o)
+	if err != nil {
+		return err
+	}
+	p.tally.captured(t.Engine, t.Pause)
+	p.tally.walked++
+	if thread := &t.Threads[0]; thread.Whole {
+		p.tally.whole++
+	} else {
+		p.tally.cut(t.Engine + ", " + generic(thread.Stop))
+	}
+	return nil
+}
+
+// generic leaves the numbers out of a text, so that equal reasons are counted as such.
+func generic(text string) string {
+	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r >= '0' && r <= '9' }), "N")
+}
+
+// reason words a failure so that equal ones are counted together.
+func reason(err error) string {
+	var denied *ptrace.PermissionError
+	var traced *ptrace.TracedError
+	var late *ptrace.DeadlineError
+	switch {
+	case errors.As(err, &denied):
+		return "refused: " + string(denied.Reason)
+	case errors.As(err, &traced):
+		return "traced by " + traced.Name
+	case errors.Is(err, ptrace.ErrNotObserved):
+		return "not seen consistently"
+	case errors.As(err, &late):
+		return fmt.Sprintf("deadline, state %c", late.State)
+	case errors.Is(err, ptrace.ErrRecycled):
+		return "taken for another process"
+	}
+	return generic(err.Error())
+}
+
+// end hands the figures over and looks at what the process was left as.
+func (p *process) end(began time.Time) {
+	p.tally.lived = time.Since(began)
+	var left []string
+	if lives(p.id) {
+		left = leftBehind(p.id.pid)
+	}
+	p.watch.figures.add(p.kind, &p.tally, left)
+}
+
+// leftBehind tells which threads of a process are stopped or traced. A stop of somebody else's is none of ours, but
+// there should be none.
+func leftBehind(pid int) (left []string) {
+	tids, err := procfs.Threads(pid)
+	if err != nil {
+		return nil
+	}
+	for _, tid := range tids {
+		status, err := procfs.ReadTaskStatus(pid, tid)
+		if err == nil && (status.TracerPID != 0 || status.State == 'T' || status.State == 't') {
+			left = append(left, fmt.Sprintf("thread %d (%s): state %c, tracer %d",
+				tid, status.Name, status.State, status.TracerPID))
+		}
+	}
+	return left
+}
+
+// kinds are the processes that a server has beside its backends, by what their titles begin with.
+var kinds = []string{
+	"archiver", "autovacuum launcher", "autovacuum worker", "background writer", "checkpointer",
+	"logger", "logical replication launcher", "logical replication worker", "parallel worker", "startup", "walreceiver",
+	"walsender", "walwriter",
+}
+
+// kindOf says what a process is, as its title does; what it was before if that has no answer.
+func kindOf(pid, parent int, before string) string {
+	if parent == 0 {
+		return "postmaster"
+	}
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	if err != nil || len(text) == 0 {
+		return before
+	}
+	title := strings.TrimRight(string(text), "\x00 ")
+	_, role, ok := strings.Cut(title, "postgres: ")
+	if !ok {
+		return "starting" // its title is still the postmaster's
+	}
+	for _, kind := range kinds {
+		if strings.HasPrefix(role, kind) {
+			return kind
+		}
+	}
+	return "backend"
+}

@@ -1,0 +1,130 @@
+package places
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// slowFile is a file system in user space (FUSE) with one file, whose contents do not come until they are told to: who
+// reads it sleeps uninterruptibly, as on a disk or a network file system that does not answer.
+type slowFile struct {
+	path   string
+	device int
+	answer chan struct{} // closed: reads are answered
+}
+
+const slowText = "at last\n"
+
+// The operations that it takes, and the sizes of messages (include/uapi/linux/fuse.h).
+const (
+	fuseLookup, fuseForget, fuseGetattr, fuseOpen, fuseRead, fuseInit = 1, 2, 3, 14, 15, 26
+	fuseRelease, fuseFlush, fuseInterrupt, fuseBatchForget            = 18, 25, 36, 42
+
+	fuseInHeader, fuseOutHeader, fuseAttr = 40, 16, 88
+	fuseAsyncRead                         = 1 << 0
+	fuseRootNode, fuseFileNode            = 1, 2
+)
+
+// mountSlowFile mounts one; it is gone with the test.
+func mountSlowFile(t *testing.T) *slowFile {
+	t.Helper()
+	dir := openDir(t, "slow")
+	device, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Skipf("no FUSE: %v", err)
+	}
+	options := fmt.Sprintf("fd=%d,rootmode=40000,user_id=0,group_id=0,allow_other", device)
+	if err := unix.Mount("slow", dir, "fuse", unix.MS_NOSUID|unix.MS_NODEV, options); err != nil {
+		_ = unix.Close(device)
+		t.Skipf("this root may not mount a file system in user space: %v", err)
+	}
+	s := &slowFile{path: filepath.Join(dir, "file"), device: device, answer: make(chan struct{})}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		s.serve()
+	}()
+	t.Cleanup(func() {
+		_ = unix.Unmount(dir, unix.MNT_FORCE) // ends requests that wait
+		_ = unix.Unmount(dir, unix.MNT_DETACH)
+		<-served
+		_ = unix.Close(device)
+	})
+	return s
+}
+
+// serve answers the kernel until the file system is unmounted.
+func (s *slowFile) serve() {
+	for {
+		request := make([]byte, 1<<18)
+		n, err := unix.Read(s.device, request)
+		switch {
+		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN), errors.Is(err, unix.ENOENT):
+			continue
+		case err != nil || n < fuseInHeader:
+			return
+		}
+		s.handle(request[:n])
+	}
+}
+
+func (s *slowFile) handle(request []byte) {
+	operation, unique := binary.NativeEndian.Uint32(request[4:]), binary.NativeEndian.Uint64(request[8:])
+	node := binary.NativeEndian.Uint64(request[16:])
+	switch operation {
+	case fuseForget, fuseBatchForget, fuseInterrupt:
+	case fuseInit:
+		out := make([]byte, 64)
+		copy(out, request[fuseInHeader:fuseInHeader+8]) // the kernel's own version
+		binary.NativeEndian.PutUint32(out[12:], fuseAsyncRead)
+		binary.NativeEndian.PutUint32(out[20:], 1<<16)
+		s.reply(unique, 0, out)
+	case fuseLookup:
+		entry := make([]byte, 40, 40+fuseAttr)
+		entry[0] = fuseFileNode
+		s.reply(unique, 0, append(entry, attributes(fuseFileNode)...))
+	case fuseGetattr:
+		s.reply(unique, 0, append(make([]byte, 16), attributes(node)...))
+	case fuseOpen:
+		s.reply(unique, 0, make([]byte, 16))
+	case fuseRead:
+		go func() {
+			<-s.answer
+			s.reply(unique, 0, []byte(slowText))
+		}()
+	case fuseRelease, fuseFlush:
+		s.reply(unique, 0, nil)
+	default:
+		s.reply(unique, unix.ENOSYS, nil)
+	}
+}
+
+// attributes are those of the root directory or of the file.
+func attributes(node uint64) []byte {
+	out := make([]byte, fuseAttr)
+	binary.NativeEndian.PutUint64(out, node)
+	mode, links := uint32(unix.S_IFDIR|0o755), uint32(2)
+	if node != fuseRootNode {
+		mode, links = unix.S_IFREG|0o644, 1
+		binary.NativeEndian.PutUint64(out[8:], uint64(len(slowText)))
+	}
+	binary.NativeEndian.PutUint32(out[60:], mode)
+	binary.NativeEndian.PutUint32(out[64:], links)
+	binary.NativeEndian.PutUint32(out[80:], uint32(os.Getpagesize()))
+	return out
+}
+
+// reply answers one request; after the end nobody takes the answer.
+func (s *slowFile) reply(unique uint64, errno unix.Errno, data []byte) {
+	out := make([]byte, fuseOutHeader, fuseOutHeader+len(data))
+	binary.NativeEndian.PutUint32(out, uint32(fuseOutHeader+len(data)))
+	binary.NativeEndian.PutUint32(out[4:], uint32(-int32(errno)))
+	binary.NativeEndian.PutUint64(out[8:], unique)
+	_, _ = unix.Write(s.device, append(out, data...))
+}

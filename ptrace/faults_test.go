@@ -1,0 +1,241 @@
+package ptrace
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// full is the number of times that something is done: few, or with PGSB_FAULTS=full (make check-soak) as many as the
+// documentation says.
+func full(few, many int) int {
+	if os.Getenv("PGSB_FAULTS") == "full" {
+		return many
+	}
+	return few
+}
+
+// counts is how often what happened.
+type counts map[string]int
+
+func (c counts) String() string {
+	text := make([]string, 0, len(c))
+	for _, what := range slices.Sorted(maps.Keys(c)) {
+		text = append(text, fmt.Sprintf("%d %s", c[what], what))
+	}
+	return strings.Join(text, ", ")
+}
+
+// randomTime is a time of at most limit.
+func randomTime(limit time.Duration) time.Duration {
+	return time.Duration(rand.Int64N(int64(limit))) //nolint:gosec // no secret
+}
+
+// TestFaultKilledCapturer kills what captures a process at random moments. Just before, it is stopped, so that it can
+// be seen what the kill comes upon: the target standing still, attached, or neither. Afterwards no thread of the target
+// is stopped, and none has a tracer.
+func TestFaultKilledCapturer(t *testing.T) {
+	targets := map[string]*child{}
+	for _, what := range []string{"sleep", "busy", "threads", "busythreads"} {
+		targets[what] = startTarget(t, what, "3")
+	}
+	found := counts{}
+	for i := range full(40, 1000) {
+		what := slices.Sorted(maps.Keys(targets))[i%len(targets)]
+		pid := targets[what].pid
+		tracer := startChild(t, actor("capture", strconv.Itoa(pid)))
+		time.Sleep(randomTime(2 * time.Millisecond))
+		kill(t, tracer.pid, unix.SIGSTOP)
+		until(t, "the capturer stands still", func() bool { return stateOf(t, tracer.pid) == 'T' })
+		found[momentOf(t, pid)]++
+		kill(t, tracer.pid, unix.SIGKILL)
+		_ = tracer.Wait()
+		checkUnharmed(t, pid)
+	}
+	figure.Printf(t, "%d capturers killed: %v", full(40, 1000), found)
+	for _, c := range targets {
+		mustCapture(t, c.pid, Options{AllThreads: true})
+	}
+}
+
+// momentOf says how far the capture of a process is, while nothing of it goes on.
+func momentOf(t *testing.T, pid int) string {
+	t.Helper()
+	tids, err := procfs.Threads(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moment := "between two captures"
+	for _, tid := range tids {
+		status, err := procfs.ReadTaskStatus(pid, tid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch {
+		case status.TracerPID != 0 && status.State == 't':
+			return "while the target stood still"
+		case status.TracerPID != 0:
+			moment = "while the target was attached and ran"
+		}
+	}
+	return moment
+}
+
+// TestFaultKilledTarget kills processes at random moments while they are captured all the time: each capture succeeds,
+// or says that the process has exited; and its parent sees its end.
+func TestFaultKilledTarget(t *testing.T) {
+	outcomes := counts{}
+	for i := range full(60, 2000) {
+		c := startTarget(t, []string{"sleep", "busy", "threads", "churn"}[i%4], "3")
+		ended := make(chan error)
+		captured := 0
+		go func() {
+			for {
+				_, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: i%8 >= 4})
+				if err != nil {
+					ended <- err
+					return
+				}
+				captured++
+			}
+		}()
+		time.Sleep(randomTime(2 * time.Millisecond))
+		kill(t, c.pid, unix.SIGKILL)
+		if err := <-ended; !errors.Is(err, ErrExited) {
+			t.Errorf("after %d captures: %v", captured, err)
+		}
+		state, err := c.Process.Wait()
+		if err != nil || !isKilled(state) {
+			t.Errorf("the parent sees %v, %v", state, err)
+		}
+		outcomes["targets killed"]++
+		outcomes["captures before"] += captured
+	}
+	figure.Printf(t, "%v", outcomes)
+}
+
+// TestFaultGroupStop: a process that counts is stopped and continued at random moments of captures. A stop stays one,
+// however often the process is captured: it does not count until SIGCONT comes, and then it does.
+func TestFaultGroupStop(t *testing.T) {
+	c := startTarget(t, "counting")
+	var address uint64
+	if _, err := fmt.Sscanf(c.first, "ready 0x%x", &address); err != nil {
+		t.Fatal(c.first, err)
+	}
+	count := func() uint64 {
+		var word [8]byte
+		if _, err := ReadMemory(c.pid, address, word[:]); err != nil {
+			t.Fatal(err)
+		}
+		return binary.NativeEndian.Uint64(word[:])
+	}
+	stop := captureContinuously(t, c.pid, 2)
+	n := full(200, 10_000)
+	for range n {
+		time.Sleep(randomTime(200 * time.Microsecond))
+		kill(t, c.pid, unix.SIGSTOP)
+		untilState(t, c.pid, 'T')
+		before := count()
+		time.Sleep(randomTime(300 * time.Microsecond))
+		if after := count(); after != before {
+			t.Fatalf("a stopped process has counted from %d to %d", before, after)
+		}
+		kill(t, c.pid, unix.SIGCONT)
+		until(t, "it counts again", func() bool { return count() != before })
+	}
+	figure.Printf(t, "%d group-stops, each ended by SIGCONT, in %d captures", n, stop())
+	checkUnharmed(t, c.pid)
+}
+
+// held is what this process has that can leak.
+type held struct {
+	descriptors, threads int
+	resident             int // KiB
+}
+
+func holding(t *testing.T) (h held) {
+	t.Helper()
+	descriptors, err1 := os.ReadDir("/proc/self/fd")
+	threads, err2 := os.ReadDir("/proc/self/task")
+	status, err3 := os.ReadFile("/proc/self/status")
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), "VmRSS:")
+	if _, err := fmt.Sscan(after, &h.resident); err != nil {
+		t.Fatal(err)
+	}
+	h.descriptors, h.threads = len(descriptors), len(threads)
+	return h
+}
+
+// TestFaultLeak captures a million times, in every way and with every outcome, and counts what is left of it.
+func TestFaultLeak(t *testing.T) {
+	sleeper, threads := startTarget(t, "sleep"), startTarget(t, "threads", "3")
+	traced, gone := startTarget(t, "sleep"), startTarget(t, "brief", "0")
+	startTarget(t, "tracer", strconv.Itoa(traced.pid))
+	untilState(t, gone.pid, 'Z')
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	n, outcomes := full(3000, 1_000_000), counts{}
+	var before held
+	var layout *Layout
+	began := time.Now()
+	for i := range n {
+		if i == n/10 { // by then every cache is full
+			before = holding(t)
+		}
+		engine, ctx, pid, o := Capture, context.Background(), sleeper.pid, Options{Layout: layout}
+		switch i % 50 {
+		case 0:
+			o.Layout = nil
+		case 10, 30:
+			pid, o = threads.pid, Options{AllThreads: true}
+		case 20:
+			pid = traced.pid
+		case 25:
+			engine, pid = Observe, traced.pid
+		case 40:
+			pid = gone.pid
+		case 45:
+			ctx = canceled
+		}
+		s, err := engine(ctx, anyTarget(pid), o)
+		switch {
+		case err == nil && pid == sleeper.pid:
+			layout = s.Layout
+			outcomes["captured"]++
+		case err == nil && pid == threads.pid:
+			outcomes["captured with all threads"]++
+		case err == nil:
+			outcomes["observed"]++
+		case errors.Is(err, ErrTraced), errors.Is(err, ErrExited), errors.Is(err, context.Canceled):
+			outcomes["refused as they had to be"]++
+		default:
+			t.Fatal(err)
+		}
+	}
+	after := holding(t)
+	figure.Printf(t, "%d captures in %v: %v; descriptors %d, then %d; threads %d, then %d; resident %d KiB, then %d", n,
+		time.Since(began).Round(time.Second), outcomes, before.descriptors, after.descriptors, before.threads, after.threads,
+		before.resident, after.resident)
+	if after.descriptors > before.descriptors || after.threads > before.threads+4 ||
+		after.resident > before.resident+32<<10 {
+		t.Errorf("held %+v, then %+v", before, after)
+	}
+	checkUnharmed(t, sleeper.pid)
+}

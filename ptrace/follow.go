@@ -1,0 +1,88 @@
+package ptrace
+
+import "encoding/binary"
+
+// follow copies a trail of a thread that sleeps, stack being a copy of its stack. It takes what session.copyTrail takes
+// in a stop; since there is no hurry here, block by block. What it copies is of one moment with the stack only if the
+// thread turns out to have slept all the time, and as far as nobody else writes to it.
+func (w *observer) follow(tid int, stack *Stack) []Stack {
+	t := w.options.Trail
+	if t == nil {
+		return nil
+	}
+	f := &follower{tid: tid, stack: stack}
+	for _, v := range t.Variables[:min(len(t.Variables), maxVariables)] {
+		if p := f.pointer(v.Address); p != 0 {
+			f.take(p, v.Follow)
+		}
+	}
+	if t.Head != 0 {
+		f.list(t, f.pointer(t.Head))
+	}
+	return f.found
+}
+
+// follower is one trail on its way.
+type follower struct {
+	tid    int
+	stack  *Stack
+	blocks int
+	found  []Stack
+}
+
+// pointer copies the word at an address and returns it; 0 if it is not readable.
+func (f *follower) pointer(address uint64) uint64 {
+	data := f.take(address, 8)
+	if len(data) < 8 {
+		return 0
+	}
+	return binary.NativeEndian.Uint64(data)
+}
+
+// list takes what the nodes of a list lead to; see Trail.Head.
+func (f *follower) list(t *Trail, node uint64) {
+	const argument = 16
+	for range maxNodes {
+		arg, ok := f.onStack(node + argument)
+		if !ok {
+			return
+		}
+		if _, ok := f.onStack(arg); ok {
+			for _, d := range t.OnStack[:min(len(t.OnStack), maxDerefs)] {
+				if p, ok := f.onStack(arg + uint64(d.Offset)); ok && p != 0 {
+					f.take(p, d.Length)
+				}
+			}
+		} else if arg != 0 {
+			f.take(arg, t.Elsewhere)
+		}
+		next, ok := f.onStack(node)
+		if !ok || next <= node {
+			return
+		}
+		node = next
+	}
+}
+
+// onStack returns the aligned word at an address of the stack's copy.
+func (f *follower) onStack(address uint64) (uint64, bool) {
+	off := address - f.stack.Start
+	if size := uint64(len(f.stack.Data)); address < f.stack.Start || address%8 != 0 || size < 8 || off > size-8 {
+		return 0, false
+	}
+	return binary.NativeEndian.Uint64(f.stack.Data[off:]), true
+}
+
+// take copies as much of the memory as is readable.
+func (f *follower) take(address uint64, length int) []byte {
+	length = min(max(length, 0), maxFollow)
+	if f.blocks++; f.blocks > maxBlocks || length == 0 {
+		return nil
+	}
+	data := make([]byte, length)
+	n, _ := ReadMemory(f.tid, address, data) // what is not readable is left out
+	if data = data[:n]; n > 0 {
+		f.found = append(f.found, Stack{Start: address, Data: data})
+	}
+	return data
+}

@@ -1,0 +1,166 @@
+package ptrace
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// TestFaultReusedPID: in a PID namespace of its own, in which the next process id can be chosen, the id of the process
+// that is meant passes to another process of the same program, user and parent, before or in the middle of a capture.
+// The other one is never taken for it, and is left alone.
+func TestFaultReusedPID(t *testing.T) {
+	if unix.Geteuid() != 0 {
+		t.Skip("only root can make a PID namespace")
+	}
+	if targetProgram == "" {
+		t.Skip("no gcc to compile testdata/target.c with")
+	}
+	n := full(30, 1000)
+	cmd := actor("reuse", targetProgram, strconv.Itoa(n))
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWPID | syscall.CLONE_NEWNS}
+	out, err := cmd.CombinedOutput()
+	if err != nil && strings.Contains(string(out), "no such namespace: ") {
+		t.Skip(string(out))
+	}
+	if err != nil || !strings.Contains(string(out), "reused") {
+		t.Errorf("%v: %s", err, out)
+	}
+	figure.Printf(t, "%s", out)
+}
+
+// reuseRole is the first process of the namespace.
+func reuseRole(args []string) int {
+	err := unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, "")
+	if err == nil {
+		err = unix.Mount("proc", "/proc", "proc", 0, "")
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stdout, "no such namespace: ", err)
+		return 1
+	}
+	n, _ := strconv.Atoi(args[1])
+	outcomes := counts{}
+	for i := range n {
+		what, err := reuse(args[0], i)
+		if err != nil {
+			fmt.Fprintln(os.Stdout, err)
+			return 1
+		}
+		outcomes[what]++
+	}
+	fmt.Fprintf(os.Stdout, "%d ids reused: %v\n", n, outcomes)
+	return 0
+}
+
+// reuse makes one id pass from a process to another one and returns what the capture of the first one said.
+func reuse(program string, i int) (string, error) {
+	first, err := rest(program)
+	if err != nil {
+		return "", err
+	}
+	stat, err := procfs.ReadStat(first.Process.Pid)
+	if err != nil {
+		return "", fmt.Errorf("reading what is meant: %w", err)
+	}
+	target := Target{PID: stat.PID, StartTime: stat.StartTime, PPID: stat.PPID, UID: unix.Getuid()}
+	var second *exec.Cmd
+	replace := func() {
+		if second, err = replaced(first, program, stat.StartTime); err != nil {
+			second = nil
+		}
+	}
+	engine, o, when := Capture, Options{}, "before"
+	switch i % 3 {
+	case 0:
+		replace()
+	case 1:
+		when = "in the middle"
+		o.hook = func(s step) {
+			if s == stepMapped {
+				replace()
+			}
+		}
+	case 2:
+		replace()
+		engine = Observe
+	}
+	_, captureErr := engine(context.Background(), target, o)
+	if err != nil {
+		return "", err
+	}
+	if !errors.Is(captureErr, ErrRecycled) && !errors.Is(captureErr, ErrExited) {
+		return "", fmt.Errorf("the id was reused %s: %w", when, captureErr)
+	}
+	status, err := procfs.ReadStatus(target.PID)
+	if err != nil || status.TracerPID != 0 || status.State == 'T' || status.State == 't' {
+		return "", fmt.Errorf("the second process is in state %c, traced by %d: %w", status.State, status.TracerPID, err)
+	}
+	_ = second.Process.Kill()
+	_ = second.Wait()
+	return "refused, " + when + fmt.Sprintf(" (%T)", captureErr), nil
+}
+
+// rest starts a process that does nothing.
+func rest(program string) (*exec.Cmd, error) {
+	cmd := exec.Command(program, "sleep")
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("starting a process: %w", err)
+	}
+	if line, err := bufio.NewReader(stdout).ReadString('\n'); err != nil || line != "ready\n" {
+		return nil, fmt.Errorf("it said %q: %w", line, err)
+	}
+	go func() { _, _ = io.Copy(io.Discard, stdout) }()
+	return cmd, nil
+}
+
+// replaced ends a process and starts others until one has its id. The kernel tells processes of one id apart by when
+// they were started, in hundredths of a second: the second one comes in a later one.
+func replaced(first *exec.Cmd, program string, started uint64) (*exec.Cmd, error) {
+	_ = first.Process.Kill()
+	_ = first.Wait()
+	for begin := time.Now(); time.Since(begin) < 10*time.Second; {
+		if ticks() <= started {
+			continue
+		}
+		last := strconv.Itoa(first.Process.Pid - 1)
+		if err := os.WriteFile("/proc/sys/kernel/ns_last_pid", []byte(last), 0); err != nil {
+			return nil, fmt.Errorf("choosing the next id: %w", err)
+		}
+		cmd, err := rest(program)
+		if err != nil {
+			return nil, err
+		}
+		if cmd.Process.Pid == first.Process.Pid {
+			return cmd, nil
+		}
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}
+	return nil, fmt.Errorf("process id %d does not come again", first.Process.Pid)
+}
+
+// ticks is the time since the system's start as /proc/PID/stat counts it.
+func ticks() uint64 {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_BOOTTIME, &now)
+	return uint64(now.Sec)*100 + uint64(now.Nsec)/10_000_000
+}
