@@ -1,6 +1,9 @@
 package unwind
 
-import "pg_stat_backtrace/unwind/arch"
+import (
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/depth"
+)
 
 // stepChain finds the caller where no call frame information covers the frame: by the chain of frame pointers, or the
 // back chain of the architecture's ABI. It believes only a record that looks like what a prologue wrote: it lies on the
@@ -104,7 +107,7 @@ func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, 
 	}
 	var buf [maxLeaf]byte
 	n := min(frame.PC-start, maxLeaf)
-	still := n == frame.PC-start && code.Code(start, buf[:n]) && !w.arch.MovesSP(buf[:n])
+	still := n == frame.PC-start && code.Code(start, buf[:n]) && w.still(buf[:n])
 	caller := w.stackRegisters()
 	reg, has := linkRegister(w.arch)
 	if !has {
@@ -123,6 +126,12 @@ func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, 
 	next, stop := w.advanceBeyond(frame, w.floor(), caller)
 	next.Method = ByReturnRegister
 	return next, stop, true
+}
+
+// still reports whether code leaves the stack pointer where it is. Either proof will do: bytes that cannot be an
+// instruction that moves it, or instructions that do not.
+func (w *walk) still(code []byte) bool {
+	return !w.arch.MovesSP(code) || w.arch.Decoded && depth.Still(code)
 }
 
 // stackRegisters are those that a function without a frame leaves alone. It may have saved and changed any other.

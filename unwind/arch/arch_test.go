@@ -153,6 +153,27 @@ func TestCodeMask(t *testing.T) {
 	}
 }
 
+// TestForAddresses has the masks of the address sizes that kernels for aarch64 are built with.
+func TestForAddresses(t *testing.T) {
+	for _, test := range []struct{ top, want uint64 }{
+		{0x0000_ffff_e000_0000, 0xff7f_0000_0000_0000}, // 48 bits
+		{0x0000_7fff_e000_0000, 0xff7f_8000_0000_0000}, // 47: 16 KiB pages, three levels
+		{0x0000_03ff_e000_0000, 0xff7f_fc00_0000_0000}, // 42: 64 KiB pages, two levels
+		{0x0000_007f_e000_0000, 0xff7f_ff80_0000_0000}, // 39: 4 KiB pages, three levels
+		{0x0000_0080_0000_0000, 0xff7f_ff80_0000_0000},
+		{0x000f_ffff_e000_0000, 0xff7f_0000_0000_0000}, // 52 bits, of which processes get 48 unless they ask
+		{0x0000_0000_ffff_f000, 0xff7f_0000_0000_0000}, // no address size of 64-bit processes
+		{0, 0xff7f_0000_0000_0000},
+	} {
+		if got := ARM64.ForAddresses(test.top).CodeMask; got != test.want {
+			t.Errorf("%#x: %#x, want %#x", test.top, got, test.want)
+		}
+	}
+	if a := AMD64.ForAddresses(0x7f_e000_0000); a != AMD64 {
+		t.Error("x86-64 signs no addresses")
+	}
+}
+
 func TestUnsupported(t *testing.T) {
 	if _, err := ByMachine(elf.EM_X86_64, binary.BigEndian); !errors.Is(err, ErrUnsupported) {
 		t.Error(err)
