@@ -28,14 +28,16 @@ for machine in "${!GOARCH_OF[@]}"; do MACHINE[${GOARCH_OF[$machine]}]=$machine; 
 # not differ between architectures: it is tried on one.
 run_script() {
 	cat <<SCRIPT
+status=0
 busybox --install -s /usr/bin 2>/dev/null
 echo 0 >/proc/sys/kernel/yama/ptrace_scope
 export PGSB_ARCH_PROGRAM=/check/pg_stat_backtrace PGSB_ARCH_PROGRAMS=/check/programs PGSB_TEST_BINDIRS=$1
-/check/archcheck.test -test.v -test.timeout 10m -test.run '^TestPrograms$' || exit 1
-/check/archcheck.test -test.v -test.timeout 20m -test.run '^TestStacks$' || exit 1
+/check/archcheck.test -test.v -test.timeout 10m -test.run '^TestPrograms$' || status=1
+/check/archcheck.test -test.v -test.timeout 20m -test.run '^TestStacks$' || status=1
 SCRIPT
 	[[ $2 != "$YAMA_ON" ]] ||
-		echo "PGSB_ARCH_YAMA=1 /check/archcheck.test -test.v -test.timeout 10m -test.run '^TestYama\$'"
+		echo "PGSB_ARCH_YAMA=1 /check/archcheck.test -test.v -test.timeout 10m -test.run '^TestYama\$' || status=1"
+	echo 'exit $status'
 }
 
 # check ARCH: build, boot, collect.

@@ -174,6 +174,30 @@ func TestForAddresses(t *testing.T) {
 	}
 }
 
+// TestMovesSP has instructions that move the stack pointer, and others whose first bytes are alike.
+func TestMovesSP(t *testing.T) {
+	for _, test := range []struct {
+		a    *Arch
+		code []byte
+		want bool
+	}{
+		{S390X, []byte{0xa7, 0xfb, 0xff, 0x60}, true},             // aghi %r15, -160
+		{S390X, []byte{0xa7, 0xf4, 0x00, 0x11}, false},            // j: mask 15, no register
+		{S390X, []byte{0xe3, 0xf0, 0xff, 0x60, 0xff, 0x71}, true}, // lay %r15, -160(%r15)
+		{S390X, []byte{0xb3, 0xc1, 0x00, 0x0b}, false},            // ldgr %f0, %r11
+		{ARM64, []byte{0xfd, 0x7b, 0xbe, 0xa9}, true},             // stp x29, x30, [sp, #-32]!
+		{ARM64, []byte{0xfd, 0x7b, 0x01, 0xa9}, false},            // stp x29, x30, [sp, #16]
+		{RISCV64, []byte{0x41, 0x11}, true},                       // addi sp, sp, -16
+		{RISCV64, []byte{0x01, 0x45}, false},                      // li a0, 0
+		{PPC64LE, []byte{0xa1, 0xff, 0x21, 0xf8}, true},           // stdu r1, -96(r1)
+		{PPC64LE, []byte{0x10, 0x00, 0x01, 0xf8}, false},          // std r0, 16(r1)
+	} {
+		if got := test.a.MovesSP(test.code); got != test.want {
+			t.Errorf("%s, %x: %v", test.a.Name, test.code, got)
+		}
+	}
+}
+
 func TestUnsupported(t *testing.T) {
 	if _, err := ByMachine(elf.EM_X86_64, binary.BigEndian); !errors.Is(err, ErrUnsupported) {
 		t.Error(err)
