@@ -65,6 +65,7 @@ check() {
 		bins=/opt/npm/bin:$bins
 	fi
 	mkdir "$overlay/check/programs"
+	STACK_PAGE=65536
 	for scenario in $(stack_scenarios "${MACHINE[$goarch]}"); do
 		build_stack "${MACHINE[$goarch]}" "$scenario" "$overlay/check/programs/$scenario" -DSPIN
 	done

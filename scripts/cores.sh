@@ -63,7 +63,7 @@ user_cores() {
 
 # kernel_cores MACHINE PREFIX SCENARIO...: cores of a kernel in a virtual machine.
 kernel_cores() {
-	local machine=$1 prefix=$2 scenario dir=$WORK/kernel-$1
+	local machine=$1 prefix=$2 scenario dir=$WORK/kernel-$1 STACK_PAGE=65536
 	shift 2
 	mkdir "$dir"
 	for scenario in "$@"; do

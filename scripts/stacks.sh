@@ -38,6 +38,9 @@ need_cross() {
 	apt_install "no $triple-gcc here" "gcc-${triple//_/-}"
 }
 
+# Pages of the kernel that the program is for: 4096 for qemu's user mode, 65536 for Debian's kernel of ppc64le.
+STACK_PAGE=4096
+
 # build_stack MACHINE SCENARIO FILE FLAG...: build one program.
 build_stack() {
 	local machine=$1 scenario=$2 file=$3 flags
@@ -45,5 +48,5 @@ build_stack() {
 	read -ra flags <<<"${SCENARIO[$scenario]:-${ONLY_AARCH64[$scenario]:-}}"
 	[[ $machine != s390x || $scenario != chain ]] || flags+=(-mbackchain)
 	"${TRIPLE[$machine]}-gcc" -nostdlib -static -ffreestanding -fno-stack-protector -Wl,--build-id -Wl,-z,noexecstack \
-		-Wl,-z,max-page-size=4096 "${flags[@]}" "$@" -o "$file" "$STACK_SOURCE"
+		-Wl,-z,"max-page-size=$STACK_PAGE" "${flags[@]}" "$@" -o "$file" "$STACK_SOURCE"
 }
