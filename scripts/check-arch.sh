@@ -37,7 +37,7 @@ export PGSB_ARCH_PROGRAM=/check/pg_stat_backtrace PGSB_ARCH_PROGRAMS=/check/prog
 SCRIPT
 	[[ $2 != "$YAMA_ON" ]] ||
 		echo "PGSB_ARCH_YAMA=1 /check/archcheck.test -test.v -test.timeout 10m -test.run '^TestYama\$' || status=1"
-	echo 'exit $status'
+	echo "exit \$status"
 }
 
 # check ARCH: build, boot, collect.
