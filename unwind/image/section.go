@@ -44,7 +44,8 @@ func (m *Image) HasSection(name string) bool {
 	return s != nil && s.size > 0
 }
 
-// SectionOffset reports whether an address lies in a section of that name that holds code, and how far behind its beginning.
+// SectionOffset reports whether an address lies in a section of that name that holds code, and how far behind its
+// beginning.
 func (m *Image) SectionOffset(name string, addr uint64) (offset uint64, ok bool) {
 	s := m.named(name)
 	if s == nil || s.flags&elf.SHF_EXECINSTR == 0 || addr-s.addr >= s.size {
