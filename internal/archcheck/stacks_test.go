@@ -177,7 +177,7 @@ var (
 	line = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+`)
 	// outermost is where a process begins; on some servers _start has no size, and so no name is used.
 	outermost = regexp.MustCompile(` in (_start|postgres)\+0x[0-9a-f]+ `)
-	inVDSO    = regexp.MustCompile(`\(\[?(linux-)?vdso`)
+	inVDSO    = regexp.MustCompile(`\[vdso\]`)
 )
 
 // judge looks at one stack.
