@@ -13,7 +13,7 @@ VERSION  := 1.1.0
 # fails in a checkout that belongs to somebody else). -s -w drop the symbol table: Go's own stack traces do without.
 GOFLAGS_BUILD := -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
 
-export GO PG_CONFIG
+export GO PG_CONFIG ARCHS
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -32,6 +32,7 @@ help: ## List the targets (this text)
 ## var DESTDIR=dir          put `make install` below this directory (packaging)
 ## var BINDIR=dir           where the program goes (default /usr/local/bin)
 ## var RELEASE_ARCHS=list   the architectures of `make release` (default: all five)
+## var ARCHS=list           the architectures of `make check-arch` (default: all five, and README.md gets the result)
 ## var PROVE_TESTS=t/x.pl   the TAP tests to run (default: all)
 ## var BENCHFLAGS=-publish  options of `make bench`; -publish puts table and chart into README.md and bench/
 ## var FUZZTIME=30s         how long `make fuzz` spends on each fuzz test
@@ -103,6 +104,9 @@ check-foreign: ## As root: stacks of another distribution's PostgreSQL in a fold
 .PHONY: check-go-versions
 check-go-versions: ## Compare the goroutines and stacks of programs of Go 1.16 to today with what they print (slow: downloads tool chains)
 	scripts/check-go.sh
+.PHONY: check-arch
+check-arch: ## Boot arm64, ppc64le, s390x, riscv64 and amd64 under qemu, test there, write README.md's table (ARCHS)
+	scripts/check-arch.sh
 
 .PHONY: check-versions
 check-versions: ## Run pg_regress and TAP on every version of the npm binaries, 14 to 18
@@ -129,9 +133,12 @@ fmt: ## Format the Go code
 fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each
 	scripts/fuzz.sh
 
-.PHONY: cores
-cores: ## Make the core files of the tests anew (cross compilers, qemu-user-static, gdb-multiarch)
+.PHONY: cores check-cores
+cores: ## Make the core files of the tests anew (cross compilers, qemu, gdb-multiarch)
 	scripts/cores.sh
+
+check-cores: ## Compare cores of C, C++ and Go programs of the other architectures with gdb-multiarch (MACHINES)
+	scripts/check-cores.sh
 
 .PHONY: bench
 bench: ## Measure pause, capture and SQL round trip, beside libunwind over ptrace

@@ -85,6 +85,7 @@ type Thread struct {
 	Name      string
 	State     byte   // as procfs.Stat.State, before the stop
 	Registers []byte // NT_PRSTATUS general registers in the kernel's layout and byte order; nil: none
+	Floating  []byte // NT_FPREGSET, on s390x only, where general registers are kept in them
 	// Syscall is all that is known of the registers of a thread that was seen asleep (EngineBlocked); else nil.
 	Syscall *procfs.Syscall
 	// Switches is how often such a thread had left the CPU: a thread that is seen asleep again, in the same call and with

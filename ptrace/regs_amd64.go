@@ -5,3 +5,6 @@ var stackPointers = [...]stackPointer{
 	{length: 27 * 8, offset: 19 * 8, size: 8}, // rsp
 	{length: 17 * 4, offset: 15 * 4, size: 4}, // esp
 }
+
+// floatingSize: no ABI keeps general registers in floating point ones.
+const floatingSize = 0

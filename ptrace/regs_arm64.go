@@ -5,3 +5,6 @@ var stackPointers = [...]stackPointer{
 	{length: 34 * 8, offset: 31 * 8, size: 8}, // sp
 	{length: 18 * 4, offset: 13 * 4, size: 4}, // r13
 }
+
+// floatingSize: no ABI keeps general registers in floating point ones.
+const floatingSize = 0

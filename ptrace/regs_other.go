@@ -4,3 +4,6 @@ package ptrace
 
 // stackPointers knows nothing of this architecture: captures hold registers and no stack.
 var stackPointers [0]stackPointer
+
+// floatingSize: no ABI keeps general registers in floating point ones.
+const floatingSize = 0

@@ -5,3 +5,6 @@ var stackPointers = [...]stackPointer{
 	{length: 48 * 8, offset: 1 * 8, size: 8}, // r1
 	{length: 44 * 8, offset: 1 * 8, size: 8}, // r1, without the padding
 }
+
+// floatingSize: no ABI keeps general registers in floating point ones.
+const floatingSize = 0

@@ -4,3 +4,6 @@ package ptrace
 var stackPointers = [...]stackPointer{
 	{length: 32 * 8, offset: 2 * 8, size: 8}, // sp
 }
+
+// floatingSize: no ABI keeps general registers in floating point ones.
+const floatingSize = 0

@@ -14,8 +14,11 @@ import (
 // errAgain says that the target executed another program in the middle: what was read before is void.
 var errAgain = errors.New("the process has executed another program")
 
-// ntPRStatus is the note type of the general registers (elf.h).
-const ntPRStatus = 1
+// The note types of the general and of the floating point registers (elf.h).
+const (
+	ntPRStatus = 1
+	ntFPRegSet = 2
+)
 
 // step names the moments at which tests can interfere.
 type step string
@@ -223,6 +226,9 @@ func (s *session) thread(t *tracee) Thread {
 	case t.err != nil:
 	case t.length > 0:
 		result.Registers = slices.Clone(t.registers[:t.length])
+		if t.hasFloat {
+			result.Floating = slices.Clone(t.floating[:])
+		}
 		copied := s.arena.memory[t.stackAt : t.stackAt+t.stackLen]
 		result.Stack = Stack{Start: t.stackStart, Data: slices.Clone(copied), Cut: t.cut}
 		if t.stackLen == 0 {

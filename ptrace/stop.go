@@ -188,6 +188,9 @@ func (s *session) copy(t *tracee) {
 		return
 	}
 	t.length = int(t.vector.length)
+	if floatingSize > 0 {
+		t.copyFloating()
+	}
 	sp, ok := spOf(&t.registers, t.length)
 	if !ok {
 		return
@@ -205,6 +208,17 @@ func (s *session) copy(t *tracee) {
 	t.stackStart, t.stackLen = start, n
 	t.cut = t.cut || n < int(end-start)
 	s.arena.used += n
+}
+
+// copyFloating reads the floating point registers, where they are needed.
+//
+//go:nosplit
+//go:norace
+func (t *tracee) copyFloating() {
+	t.vector = iovec{uintptr(unsafe.Pointer(&t.floating)), floatingSize}
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_GETREGSET, uintptr(t.tid), ntFPRegSet,
+		uintptr(unsafe.Pointer(&t.vector)), 0, 0)
+	t.hasFloat = errno == 0 && t.vector.length == floatingSize
 }
 
 // read copies memory of the target behind what the arena holds, as far as there is room and the memory is readable.

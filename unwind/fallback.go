@@ -1,6 +1,9 @@
 package unwind
 
-import "pg_stat_backtrace/unwind/arch"
+import (
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/depth"
+)
 
 // stepChain finds the caller where no call frame information covers the frame: by the chain of frame pointers, or the
 // back chain of the architecture's ABI. It believes only a record that looks like what a prologue wrote: it lies on the
@@ -85,6 +88,22 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 	return ok
 }
 
+// stepStub finds the caller in the link register where a call is in a stub of the procedure linkage table: some linkers
+// make no call frame information for these. False if the frame is no such stub.
+func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
+	code, ok := w.modules.(Code)
+	reg, has := linkRegister(w.arch)
+	link, known := w.regs.Get(reg)
+	link = w.arch.StripCode(link)
+	if !ok || !has || !known || !frame.Exact || !w.isReturnAddress(link) || !code.Stub(frame.PC) {
+		return Frame{}, Stop{}, false
+	}
+	caller := w.regs
+	caller.Set(w.arch.PC, link)
+	next, stop := w.advance(frame, w.floor(), caller, ByReturnRegister)
+	return next, stop, true
+}
+
 // maxLeaf bounds the code that is looked at for changes of the stack pointer.
 const maxLeaf = 256
 
@@ -104,7 +123,7 @@ func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, 
 	}
 	var buf [maxLeaf]byte
 	n := min(frame.PC-start, maxLeaf)
-	still := n == frame.PC-start && code.Code(start, buf[:n]) && !w.arch.MovesSP(buf[:n])
+	still := n == frame.PC-start && code.Code(start, buf[:n]) && w.still(buf[:n])
 	caller := w.stackRegisters()
 	reg, has := linkRegister(w.arch)
 	if !has {
@@ -123,6 +142,12 @@ func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, 
 	next, stop := w.advanceBeyond(frame, w.floor(), caller)
 	next.Method = ByReturnRegister
 	return next, stop, true
+}
+
+// still reports whether code leaves the stack pointer where it is. Either proof will do: bytes that cannot be an
+// instruction that moves it, or instructions that do not.
+func (w *walk) still(code []byte) bool {
+	return !w.arch.MovesSP(code) || w.arch.Decoded && depth.Still(code)
 }
 
 // stackRegisters are those that a function without a frame leaves alone. It may have saved and changed any other.

@@ -48,7 +48,7 @@ func (w *walk) recoverFramePointer(frame *Frame, cause error) (Frame, Stop) {
 	sp, ok := w.regs.Get(w.arch.SP)
 	_, known := w.regs.Get(w.arch.FP)
 	byFP := w.row.CFA.Kind == cfi.RuleRegister && w.arch.Index(uint64(w.row.CFA.Register)) == w.arch.FP
-	if w.trial || !ok || known || !byFP || w.arch != arch.AMD64 {
+	if w.trial || !ok || known || !byFP || !w.arch.Decoded {
 		return Frame{}, lost
 	}
 	module, _ := w.modules.Find(frame.Lookup())

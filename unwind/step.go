@@ -45,6 +45,9 @@ func (w *walk) stepBare(frame *Frame, code bool) (Frame, Stop) {
 	if !code {
 		return w.stepNoCode(frame)
 	}
+	if next, stop, done := w.stepStub(frame); done {
+		return next, stop
+	}
 	return w.stepChain(frame)
 }
 

@@ -203,3 +203,48 @@ func FuzzUnwind(f *testing.F) {
 		}
 	})
 }
+
+// linkage are modules all of whose code is a linkage table's stub up to an address.
+type linkage struct {
+	fakeModules
+
+	end uint64
+}
+
+func (m linkage) Code(uint64, []byte) bool                     { return false }
+func (m linkage) Function(uint64) (start, end uint64, ok bool) { return 0, 0, false }
+func (m linkage) Stub(addr uint64) bool                        { return addr < m.end }
+
+// TestStub has a call in a stub without call frame information: its caller is in the link register, with all other
+// registers as they are.
+func TestStub(t *testing.T) {
+	t.Parallel()
+	const stub, outside = code + 0x10, code + 0x200
+	modules := linkage{fakeModules{lo: code, hi: codeEnd}, code + 0x100}
+	for _, test := range []struct {
+		name     string
+		a        *arch.Arch
+		pc, link uint64
+		want     []uint64
+	}{
+		{"riscv64", arch.RISCV64, stub, code + 0x300, []uint64{stub, code + 0x300}},
+		{"aarch64, signed", arch.ARM64, stub, 0x0012_0000_0000_0000 | code + 0x300, []uint64{stub, code + 0x300}},
+		{"s390x", arch.S390X, stub, code + 0x300, []uint64{stub, code + 0x300}},
+		{"no stub", arch.RISCV64, outside, code + 0x300, []uint64{outside}},
+		{"no return address", arch.RISCV64, stub, 0x1234, []uint64{stub}},
+		{"calls push", arch.AMD64, stub, code + 0x300, []uint64{stub}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			t.Parallel()
+			var r arch.Registers
+			r.Set(test.a.SP, stackBase)
+			r.Set(test.a.Index(uint64(test.a.ReturnColumn)), test.link)
+			r.Set(test.a.PC, test.pc)
+			u := unwind.Unwinder{Arch: test.a}
+			frames, _ := u.Unwind(nil, r, fakeMemory{stackBase, nil}, modules)
+			if got := pcs(frames); !slices.Equal(got, test.want) {
+				t.Errorf("%x, want %x", got, test.want)
+			}
+		})
+	}
+}

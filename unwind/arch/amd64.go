@@ -50,6 +50,7 @@ var AMD64 = &Arch{
 		},
 	}},
 	CodeAlign: 1,
+	Decoded:   true,
 	SPWrites: []Pattern{
 		{[]byte{0xf0}, []byte{0x50}},                               // push, pop
 		{[]byte{0xfd}, []byte{0x68}},                               // push immediate

@@ -9,6 +9,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math/bits"
 	"runtime"
 )
 
@@ -66,6 +67,9 @@ type Arch struct {
 	SPWrites  []Pattern
 	CodeAlign int
 
+	// Decoded: package depth understands the instructions, so that a frame pointer can be recovered from them.
+	Decoded bool
+
 	// RegisterNames are the psABI's names by register number.
 	RegisterNames []string
 
@@ -103,6 +107,20 @@ func (a *Arch) WithCodeMask(mask uint64) *Arch {
 	b := *a
 	b.CodeMask = mask
 	return &b
+}
+
+// minAddressBits is the smallest address size that a kernel gives processes where return addresses are signed.
+const minAddressBits = 36
+
+// ForAddresses returns the same architecture with the CodeMask of processes whose highest mapping ends at top: what
+// authenticates a return address begins where the addresses end (Documentation/arch/arm64/pointer-authentication.rst of
+// the kernel), and kernels differ in how long these are.
+func (a *Arch) ForAddresses(top uint64) *Arch {
+	n := bits.Len64(top - 1)
+	if a.CodeMask == 0 || n < minAddressBits || n > bits.TrailingZeros64(a.CodeMask) {
+		return a
+	}
+	return a.WithCodeMask(a.CodeMask | (1<<bits.TrailingZeros64(a.CodeMask) - 1<<n))
 }
 
 // RegisterName names a register number; the number itself where there is no name.

@@ -153,6 +153,51 @@ func TestCodeMask(t *testing.T) {
 	}
 }
 
+// TestForAddresses has the masks of the address sizes that kernels for aarch64 are built with.
+func TestForAddresses(t *testing.T) {
+	for _, test := range []struct{ top, want uint64 }{
+		{0x0000_ffff_e000_0000, 0xff7f_0000_0000_0000}, // 48 bits
+		{0x0000_7fff_e000_0000, 0xff7f_8000_0000_0000}, // 47: 16 KiB pages, three levels
+		{0x0000_03ff_e000_0000, 0xff7f_fc00_0000_0000}, // 42: 64 KiB pages, two levels
+		{0x0000_007f_e000_0000, 0xff7f_ff80_0000_0000}, // 39: 4 KiB pages, three levels
+		{0x0000_0080_0000_0000, 0xff7f_ff80_0000_0000},
+		{0x000f_ffff_e000_0000, 0xff7f_0000_0000_0000}, // 52 bits, of which processes get 48 unless they ask
+		{0x0000_0000_ffff_f000, 0xff7f_0000_0000_0000}, // no address size of 64-bit processes
+		{0, 0xff7f_0000_0000_0000},
+	} {
+		if got := ARM64.ForAddresses(test.top).CodeMask; got != test.want {
+			t.Errorf("%#x: %#x, want %#x", test.top, got, test.want)
+		}
+	}
+	if a := AMD64.ForAddresses(0x7f_e000_0000); a != AMD64 {
+		t.Error("x86-64 signs no addresses")
+	}
+}
+
+// TestMovesSP has instructions that move the stack pointer, and others whose first bytes are alike.
+func TestMovesSP(t *testing.T) {
+	for _, test := range []struct {
+		a    *Arch
+		code []byte
+		want bool
+	}{
+		{S390X, []byte{0xa7, 0xfb, 0xff, 0x60}, true},             // aghi %r15, -160
+		{S390X, []byte{0xa7, 0xf4, 0x00, 0x11}, false},            // j: mask 15, no register
+		{S390X, []byte{0xe3, 0xf0, 0xff, 0x60, 0xff, 0x71}, true}, // lay %r15, -160(%r15)
+		{S390X, []byte{0xb3, 0xc1, 0x00, 0x0b}, false},            // ldgr %f0, %r11
+		{ARM64, []byte{0xfd, 0x7b, 0xbe, 0xa9}, true},             // stp x29, x30, [sp, #-32]!
+		{ARM64, []byte{0xfd, 0x7b, 0x01, 0xa9}, false},            // stp x29, x30, [sp, #16]
+		{RISCV64, []byte{0x41, 0x11}, true},                       // addi sp, sp, -16
+		{RISCV64, []byte{0x01, 0x45}, false},                      // li a0, 0
+		{PPC64LE, []byte{0xa1, 0xff, 0x21, 0xf8}, true},           // stdu r1, -96(r1)
+		{PPC64LE, []byte{0x10, 0x00, 0x01, 0xf8}, false},          // std r0, 16(r1)
+	} {
+		if got := test.a.MovesSP(test.code); got != test.want {
+			t.Errorf("%s, %x: %v", test.a.Name, test.code, got)
+		}
+	}
+}
+
 func TestUnsupported(t *testing.T) {
 	if _, err := ByMachine(elf.EM_X86_64, binary.BigEndian); !errors.Is(err, ErrUnsupported) {
 		t.Error(err)

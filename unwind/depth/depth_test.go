@@ -143,3 +143,27 @@ func FuzzAt(f *testing.F) {
 		_, _ = fn.Leaves()
 	})
 }
+
+// TestStill has code whose bytes look as if they moved the stack pointer, and code that does.
+func TestStill(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		code []byte
+		want bool
+	}{
+		{"nothing", nil, true},
+		{"test rdi, rdi; je, whose bytes hold those of a push", []byte{0x48, 0x85, 0xff, 0x74, 0x1d}, true},
+		{"mov of 0x55", []byte{0xb8, 0x55, 0, 0, 0}, true},
+		{"behind a return", []byte{0xc3, 0x90}, true},
+		{"push", []byte{0x90, 0x55}, false},
+		{"sub rsp", []byte{0x48, 0x83, 0xec, 0x08}, false},
+		{"leave", []byte{0xc9}, false},
+		{"call", []byte{0xe8, 0, 0, 0, 0}, false},
+		{"cut", []byte{0x90, 0xb8, 0x55}, false},
+		{"vector", []byte{0xc5, 0xf8, 0x77}, false},
+	} {
+		if got := depth.Still(tt.code); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+}

@@ -70,6 +70,24 @@ func (f *Function) At(addr uint64) ([]int64, error) {
 	return nil, ErrUnreached
 }
 
+// Still reports whether code, taken from its first instruction to its last, neither moves the stack pointer nor calls;
+// false also if it cannot be decoded, or does not end with an instruction.
+func Still(code []byte) bool {
+	for at := 0; at < len(code); {
+		i, err := decode(code, at)
+		if err != nil {
+			return false
+		}
+		switch i.effect {
+		case calls, grows, byFrame, lost:
+			return false
+		default: // goes on, or elsewhere
+		}
+		at += int(i.length)
+	}
+	return true
+}
+
 // Leaves reports whether the function may go on as another one without a
 // call: it jumps to where its code does not reach, or through a register. A
 // caller's call then need not name the function that runs.

@@ -44,6 +44,16 @@ func (m *Image) HasSection(name string) bool {
 	return s != nil && s.size > 0
 }
 
+// SectionOffset reports whether an address lies in a section of that name that holds code, and how far behind its
+// beginning.
+func (m *Image) SectionOffset(name string, addr uint64) (offset uint64, ok bool) {
+	s := m.named(name)
+	if s == nil || s.flags&elf.SHF_EXECINSTR == 0 || addr-s.addr >= s.size {
+		return 0, false
+	}
+	return addr - s.addr, true
+}
+
 // CFISections returns .eh_frame_hdr, .eh_frame and .debug_frame. They are read once and kept; the bytes must not be
 // changed. A section that is absent is left empty; one that cannot be read is an error, beside which the others
 // are returned.

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strconv"
 	"time"
 
@@ -89,6 +90,10 @@ func New(cfg Config) (*Capturer, error) {
 	host := arch.Host()
 	if host == nil {
 		return nil, ErrArchitecture
+	}
+	// What is no part of an address is the kernel's choice, the same for this process as for others.
+	if maps, err := procfs.Maps(os.Getpid()); err == nil && len(maps) > 0 {
+		host = host.ForAddresses(maps[len(maps)-1].End)
 	}
 	n := cfg.Concurrency
 	if n <= 0 {
@@ -315,6 +320,11 @@ func (c *Capturer) unwindThread(
 	regs, err := c.arch.DecodePRStatus(th.Registers)
 	if err != nil {
 		return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: err}
+	}
+	if th.Floating != nil {
+		if err := c.arch.DecodeFPRegSet(&regs, th.Floating); err != nil {
+			return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: err}
+		}
 	}
 	return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
 }

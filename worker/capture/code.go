@@ -11,6 +11,18 @@ func (sp *space) Code(addr uint64, p []byte) bool {
 	return err == nil && copy(p, b) == len(p)
 }
 
+// Stub implements unwind.Code. The table's first entry is another thing, it leads to the dynamic linker; its size, on
+// aarch64, riscv64 and s390x, is 32 bytes.
+func (sp *space) Stub(addr uint64) bool {
+	const first = 32
+	_, f, ok := sp.find(addr)
+	if !ok || f.module == nil {
+		return false
+	}
+	offset, ok := f.module.image.SectionOffset(".plt", addr-f.bias)
+	return ok && offset >= first
+}
+
 // Function implements unwind.Code by the symbol that covers the address, or the table of a Go program.
 func (sp *space) Function(addr uint64) (start, end uint64, ok bool) {
 	_, f, ok := sp.find(addr)

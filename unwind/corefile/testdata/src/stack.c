@@ -87,10 +87,22 @@ static long syscall4(long n, long a, long b, long c, long d)
 volatile long *nowhere = (long *)8;
 volatile long depth, sink;
 
-/* A leaf that faults, with its return address in the link register where there is one. */
+/* A leaf that faults, with its return address in the link register where there is one. With SPIN, the second time it
+ * does not end in a core, but stays there. */
+#ifdef SPIN
+NOINLINE long leaf(volatile long *where)
+{
+	while (!where && depth >= 0)
+		sink++;
+	return *where + 1;
+}
+#define CRASH ((volatile long *)0)
+#else
 NOINLINE long leaf(volatile long *where) { return *where + 1; }
+#define CRASH nowhere
+#endif
 
-NOINLINE void crash(void) { sink = leaf(nowhere) + sink; }
+NOINLINE void crash(void) { sink = leaf(CRASH) + sink; }
 
 NOINLINE void deeper(int n)
 {

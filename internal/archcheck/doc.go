@@ -1,0 +1,29 @@
+// Package archcheck holds the tests of other architectures that need a whole machine: a kernel, a PostgreSQL server, a
+// worker and sessions. They are built for the architecture and run in a virtual machine by scripts/check-arch.sh, whose
+// process 1 is the command init below; a test that needs no other kernel runs on this machine as well. It must not know
+// how the worker finds what it finds: it runs the program, and asks through SQL.
+package archcheck
+
+// Result is what the test of one server on one kernel has found: a line of README.md's table of architectures.
+type Result struct {
+	Machine    string  `json:"machine"`    // as uname -m says it
+	Kernel     string  `json:"kernel"`     // release
+	PostgreSQL string  `json:"postgresql"` // version and, if it is not Debian's, whose build
+	Processes  int     `json:"processes"`  // captured through SQL, of all kinds
+	Kinds      int     `json:"kinds"`      // backend_type of pg_stat_activity
+	Captures   int     `json:"captures"`   // of them, stopped and run on
+	Frames     int     `json:"frames"`     // in all captures
+	Asleep     int     `json:"asleep"`     // processes whose second capture had the same addresses
+	Unstopped  int     `json:"unstopped"`  // and whose capture without a stop was as long
+	Chained    int     `json:"chained"`    // frames found by a frame pointer or back chain
+	Signals    int     `json:"signals"`    // frames of signal handlers
+	VDSO       int     `json:"vdso"`       // frames in the vDSO
+	PauseP50   float64 `json:"pause_p50"`  // microseconds
+	PauseMax   float64 `json:"pause_max"`  // microseconds
+}
+
+// Marker begins the line of a test's output that holds a Result as JSON.
+const Marker = "@@result "
+
+// YamaMarker begins the line that says which values of kernel.yama.ptrace_scope were tried.
+const YamaMarker = "@@yama "

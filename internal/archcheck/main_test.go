@@ -1,0 +1,110 @@
+package archcheck
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+// envProgram names the program to test where there is no Go to build it: in a virtual machine.
+const envProgram = "PGSB_ARCH_PROGRAM"
+
+// program is the worker's program, in a directory that the servers' user can enter.
+var program string
+
+func TestMain(m *testing.M) { os.Exit(runAll(m)) }
+
+func runAll(m *testing.M) int {
+	if program = os.Getenv(envProgram); program != "" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "archcheck")
+	if err == nil {
+		defer func() { _ = os.RemoveAll(dir) }()
+		err = os.Chmod(dir, 0o755)
+	}
+	program = filepath.Join(dir, "pg_stat_backtrace")
+	if err == nil {
+		build := exec.Command("go", "build", "-o", program, "pg_stat_backtrace")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		var out []byte
+		if out, err = build.CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w\n%s", err, out)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "building what the tests run:", err)
+		return 1
+	}
+	return m.Run()
+}
+
+// work starts a worker for the server, by the command if it is not nil, and waits until it serves.
+func work(t *testing.T, s *pgtest.Server, command *exec.Cmd) {
+	t.Helper()
+	arguments := []string{"worker", "-D", s.DataDir, "--log-format", "json", s.DSN(s.User, "postgres")}
+	if command == nil {
+		command = s.AsServerUser(exec.Command(program))
+	}
+	command.Args = append(command.Args, arguments...)
+	command.SysProcAttr.Pdeathsig = syscall.SIGKILL
+	var log output
+	command.Stdout, command.Stderr = &log, &log
+	if err := command.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = command.Process.Signal(syscall.SIGTERM)
+		_ = command.Wait()
+		if t.Failed() {
+			t.Log(log.String())
+		}
+	})
+	wait(t, "the worker is connected", func() bool { return strings.Contains(log.String(), `"connected"`) })
+}
+
+// report prints a result where scripts/check-arch.sh looks for it.
+func report(t *testing.T, r Result) {
+	t.Helper()
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		t.Fatal(err)
+	}
+	r.Machine, r.Kernel = unix.ByteSliceToString(name.Machine[:]), unix.ByteSliceToString(name.Release[:])
+	line, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fmt.Printf("\n%s%s\n", Marker, line)
+}
+
+// text returns what is in a small file, "" if there is none.
+func text(t *testing.T, file string) string {
+	t.Helper()
+	data, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(string(data))
+}
+
+// wait is pgtest.Wait for an emulated machine, which may take its time.
+func wait(t *testing.T, what string, condition func() bool) {
+	t.Helper()
+	for end := time.Now().Add(3 * time.Minute); !condition(); time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("waited in vain: %s", what)
+		}
+	}
+}

@@ -1,0 +1,97 @@
+#!/usr/bin/env bash
+# check-arch.sh: boots Debian's kernel of each architecture under qemu's emulation and runs a real PostgreSQL, the worker
+# and internal/archcheck there: all processes captured through SQL, and what Yama (the kernel's restriction of ptrace)
+# makes of it. After a success on all of them, README.md's table of architectures is written.
+#
+# Some minutes for each architecture; the first time 60 to 150 MB of packages each, kept in the cache. Needs apt-get, Go
+# and qemu-system (which root gets installed).
+#   ARCHS="arm64 s390x"  only these, and README.md stays as it is (default: all five)
+#   ARCH_CPUS=1          processors of a machine (default 2)
+
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+# shellcheck source=scripts/packages.sh
+source "$TOP/scripts/packages.sh"
+# shellcheck source=scripts/arch.sh
+source "$TOP/scripts/arch.sh"
+# shellcheck source=scripts/stacks.sh
+source "$TOP/scripts/stacks.sh"
+
+YAMA_ON=amd64
+ALL="amd64 arm64 ppc64le s390x riscv64"
+read -ra CHOSEN <<<"${ARCHS:-$ALL}"
+
+declare -A MACHINE
+for machine in "${!GOARCH_OF[@]}"; do MACHINE[${GOARCH_OF[$machine]}]=$machine; done
+
+# The machine's script: the tests that stop processes first, then Yama, which cannot be set back. What Yama permits does
+# not differ between architectures: it is tried on one.
+run_script() {
+	cat <<SCRIPT
+status=0
+busybox --install -s /usr/bin 2>/dev/null
+echo 0 >/proc/sys/kernel/yama/ptrace_scope
+export PGSB_ARCH_PROGRAM=/check/pg_stat_backtrace PGSB_ARCH_PROGRAMS=/check/programs PGSB_TEST_BINDIRS=$1
+/check/archcheck.test -test.v -test.timeout 10m -test.run '^TestPrograms$' || status=1
+/check/archcheck.test -test.v -test.timeout 20m -test.run '^TestStacks$' || status=1
+SCRIPT
+	[[ $2 != "$YAMA_ON" ]] ||
+		echo "PGSB_ARCH_YAMA=1 /check/archcheck.test -test.v -test.timeout 10m -test.run '^TestYama\$' || status=1"
+	echo "exit \$status"
+}
+
+# check ARCH: build, boot, collect.
+check() {
+	local goarch=$1 overlay=$WORK/overlay-$1 log=$WORK/$1.log bins start=$SECONDS
+	local share scenario
+	arch_facts "$goarch"
+	need_qemu
+	need_cross "${MACHINE[$goarch]}"
+	arch_fetch
+	say "$goarch: Debian's $KERNEL and PostgreSQL $PG_MAJOR under ${QEMU[0]}"
+	arch_overlay "$goarch" "$overlay"
+	share=usr/share/postgresql/$PG_MAJOR/extension
+	bins=/usr/lib/postgresql/$PG_MAJOR/bin
+	mkdir -p "$overlay/$share"
+	cp "$TOP/pg_stat_backtrace.control" "$TOP"/sql/pg_stat_backtrace--*.sql "$overlay/$share/"
+	GOARCH=$goarch make -s -C "$TOP" build OUT="$overlay/check/pg_stat_backtrace"
+	(cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" test -c -trimpath -o "$overlay/check/archcheck.test" ./internal/archcheck)
+	if [[ $goarch == arm64 ]]; then
+		# Frame pointers and no call frame information.
+		fetch_npm_arm64
+		mkdir -p "$overlay/opt/npm"
+		cp -r "$NPM_SERVER/." "$overlay/opt/npm/"
+		cp "$overlay/$share"/* "$overlay/opt/npm/share/postgresql/extension/"
+		bins=/opt/npm/bin:$bins
+	fi
+	mkdir "$overlay/check/programs"
+	STACK_PAGE=65536
+	for scenario in $(stack_scenarios "${MACHINE[$goarch]}"); do
+		build_stack "${MACHINE[$goarch]}" "$scenario" "$overlay/check/programs/$scenario" -DSPIN
+	done
+	run_script "$bins" "$goarch" >"$overlay/check/run"
+	if ! arch_boot "$log" "$ARCH_DIR/root" "$overlay"; then
+		tail -n 60 "$log" >&2
+		[[ -z ${KEEP_ON_FAILURE:-} ]] || cp "$log" "$KEEP_ON_FAILURE/"
+		die "$goarch failed"
+	fi
+	[[ -z ${ARCH_LOGS:-} ]] || cp "$log" "$ARCH_LOGS/"
+	rm -rf "$overlay"
+	note "$(grep -c '^@@result' "$log") servers, $((SECONDS - start)) s"
+	{
+		echo "@@qemu $("${QEMU[0]}" --version | sed -n '1s/.*version \([0-9.]*\).*/\1/p')"
+		grep '^@@' "$log"
+	} >>"$WORK/results"
+}
+
+make_workdir
+for goarch in "${CHOSEN[@]}"; do
+	check "$goarch"
+done
+cd "$TOP"
+if [[ "${CHOSEN[*]}" == "$ALL" ]]; then
+	"$GO" run ./internal/archcheck/table README.md <"$WORK/results"
+	say "README.md has the result"
+else
+	"$GO" run ./internal/archcheck/table <"$WORK/results"
+fi
