@@ -127,9 +127,9 @@ func (g *goFrame) leave(cfa uint64, switched bool) (Frame, Stop) {
 func (g *goFrame) callerRegisters(cfa uint64) (arch.Registers, Stop) {
 	w := g.w
 	var caller arch.Registers
-	if w.arch == arch.AMD64 {
-		if v, ok := w.regs.Get(goRegister); ok && !entered[g.f.Name] {
-			caller.Set(goRegister, v)
+	if conventions := &w.arch.Go; conventions.Followed {
+		if v, ok := w.regs.Get(conventions.Goroutine); ok && !entered[g.f.Name] {
+			caller.Set(conventions.Goroutine, v)
 		}
 	}
 	if g.prologue.saves == nil {
@@ -197,8 +197,8 @@ func (g *goFrame) stepLinked(sp uint64) (Frame, Stop) {
 	cfa := sp + g.delta
 	caller.Set(w.arch.PC, w.arch.StripCode(ra))
 	caller.Set(w.arch.SP, cfa)
-	if w.arch == arch.ARM64 && g.delta > 0 {
-		if v, ok := w.mem.Word(sp - 8); ok { // below the return address: cmd/internal/obj/arm64
+	if below := w.arch.Go.SavedFP; below > 0 && g.delta > 0 {
+		if v, ok := w.mem.Word(sp - below); ok {
 			caller.Set(w.arch.FP, v)
 		}
 	}
@@ -207,7 +207,7 @@ func (g *goFrame) stepLinked(sp uint64) (Frame, Stop) {
 		if v, ok := w.mem.Word(cfa); ok {
 			caller.Set(link, v)
 		}
-		caller.Set(w.arch.SP, cfa+injectedFrame(w.arch))
+		caller.Set(w.arch.SP, cfa+w.arch.Go.Injected)
 	}
 	if g.delta == 0 {
 		next, stop := w.advanceBeyond(g.frame, sp, caller)
@@ -215,17 +215,4 @@ func (g *goFrame) stepLinked(sp uint64) (Frame, Stop) {
 		return next, stop
 	}
 	return g.accept(cfa, caller, false)
-}
-
-// injectedFrame is the size of the frame that a signal handler makes for the link register: the smallest frame, aligned
-// (runtime/signal_*.go, preparePanic and pushCall).
-func injectedFrame(a *arch.Arch) uint64 {
-	switch a {
-	case arch.ARM64:
-		return 16
-	case arch.PPC64LE:
-		return 32
-	default:
-		return 8
-	}
 }

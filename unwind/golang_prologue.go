@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 
-	"pg_stat_backtrace/unwind/arch"
 )
 
 // prologue is what the beginning of a Go function's code says of the registers that it saves. Go's table does not say.
@@ -25,9 +24,6 @@ type save struct {
 // Registers of x86-64 by their number in instructions, as DWARF numbers them.
 var amd64Encoded = [16]int{0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15}
 
-// goRegister is R14, in which compiled code has the current goroutine since Go 1.17.
-const goRegister = 14
-
 // callsGo is the function by which C calls Go: it saves what C expects to be preserved.
 const callsGo = "crosscall2"
 
@@ -37,7 +33,7 @@ const maxPrologue = 128
 // findPrologue looks for how x86-64 code saves the frame pointer: by a push, or, before Go 1.21, by a store at the top
 // of the frame. What looks like it counts only if the place is that of a saved frame pointer by the table.
 func (g *goFrame) findPrologue() prologue {
-	if g.w.arch != arch.AMD64 || g.module.Code == nil {
+	if !g.w.arch.Go.Followed || g.module.Code == nil {
 		return prologue{}
 	}
 	code, err := g.module.Code.Code(g.f.Entry, min(g.f.End-g.f.Entry, maxPrologue))
@@ -57,7 +53,7 @@ func (g *goFrame) findPrologue() prologue {
 		at := g.f.Entry + uint64(off)
 		if bytes.HasPrefix(p, push) {
 			if d, err := g.f.SPDelta(at); err == nil && d == 0 {
-				return frameRecord(at+1, at+4)
+				return g.frameRecord(at+1, at+4)
 			}
 		}
 		for i, size := range [2]int{1, 4} {
@@ -67,7 +63,7 @@ func (g *goFrame) findPrologue() prologue {
 				continue
 			}
 			if d, err := g.f.SPDelta(at); err == nil && d > 0 && displacement(p[4:n]) == int64(d)-8 {
-				return frameRecord(at+uint64(n), at+uint64(2*n))
+				return g.frameRecord(at+uint64(n), at+uint64(2*n))
 			}
 		}
 	}
@@ -75,8 +71,8 @@ func (g *goFrame) findPrologue() prologue {
 }
 
 // frameRecord is a prologue that saves the frame pointer at its usual place.
-func frameRecord(saved, record uint64) prologue {
-	return prologue{saves: []save{{register: arch.AMD64.FP, from: saved, below: 16}}, record: record}
+func (g *goFrame) frameRecord(saved, record uint64) prologue {
+	return prologue{saves: []save{{register: g.w.arch.FP, from: saved, below: 16}}, record: record}
 }
 
 // displacement reads a signed displacement of one or four bytes.

@@ -68,7 +68,7 @@ func (g *goFrame) stepExact() (Frame, Stop) {
 
 // stepSwitch finds the caller of such a function that has called another.
 func (g *goFrame) stepSwitch() (Frame, Stop) {
-	if g.w.arch != arch.AMD64 || g.module.Code == nil {
+	if !g.w.arch.Go.Followed || g.module.Code == nil {
 		return g.lost()
 	}
 	moved := g.w.calledBack && g.f.Name == asmCgoCall
@@ -160,8 +160,8 @@ const (
 // That goroutine is the one in the thread's structure that says that it is a goroutine, of that thread, and has saved a
 // stack pointer of its own stack.
 func (g *goFrame) stepMoreStack() (Frame, Stop) {
-	system, known := g.w.regs.Get(goRegister)
-	if !known || g.w.arch != arch.AMD64 || g.load(system+offSchedSP) != g.w.floor() {
+	system, known := g.w.regs.Get(g.w.arch.Go.Goroutine)
+	if !known || !g.w.arch.Go.Followed || g.load(system+offSchedSP) != g.w.floor() {
 		return g.lost()
 	}
 	m := g.load(system + offM)
@@ -192,7 +192,7 @@ func (g *goFrame) stepMoreStack() (Frame, Stop) {
 	sp := g.load(found + offSchedSP)
 	caller.Set(g.w.arch.PC, pc)
 	caller.Set(g.w.arch.SP, sp)
-	caller.Set(goRegister, found)
+	caller.Set(g.w.arch.Go.Goroutine, found)
 	return g.accept(sp, caller, true)
 }
 
@@ -263,7 +263,7 @@ func loadFromStack(code []byte, opcode, register byte) (disp uint64, at int, ok 
 // afterSystemStack finds the goroutine that called systemstack as its own code does when it returns: by the thread,
 // whose system goroutine is in a register. That it is one shows by the stack pointer that it has saved.
 func (g *goFrame) afterSystemStack(after []byte) (sp uint64, stop Stop, ok bool) {
-	system, known := g.w.regs.Get(goRegister)
+	system, known := g.w.regs.Get(g.w.arch.Go.Goroutine)
 	i := bytes.Index(after, []byte{0x48, 0x8b, 0x58, offM}) // mov g.m(%rax),%rbx
 	if !known || i < 0 || system%8 != 0 || len(after) < i+11 {
 		return 0, Stop{}, false

@@ -28,6 +28,20 @@ const MaxColumns = 128
 // none marks a word of a register note, or a DWARF column, without a register here.
 const none = -1
 
+// Go is what programs of Go do on an architecture, beyond what its psABI says.
+type Go struct {
+	// Followed: the assembler of the run-time system is known well enough to follow its switches of stacks.
+	Followed bool
+	// Goroutine is the number of the register that has the current goroutine in compiled code since Go 1.17, if Followed.
+	Goroutine int
+	// SavedFP is how many bytes below SP a function with a frame saves its caller's frame pointer; 0: it does not, or
+	// elsewhere (cmd/internal/obj).
+	SavedFP uint64
+	// Injected is the size in bytes of the frame that a signal handler makes for a call of the run-time system: the
+	// smallest frame, aligned (runtime/signal_*.go, preparePanic and pushCall).
+	Injected uint64
+}
+
 // Arch is one architecture. A "register number" is an index into Registers;
 // it equals the DWARF column (the register number of the psABI) except where
 // the psABI numbers are sparse: Index translates.
@@ -69,6 +83,9 @@ type Arch struct {
 
 	// Decoded: package depth understands the instructions, so that a frame pointer can be recovered from them.
 	Decoded bool
+
+	// Go is what Go's compiler and run-time system do.
+	Go Go
 
 	// RegisterNames are the psABI's names by register number.
 	RegisterNames []string

@@ -16,6 +16,7 @@ var ARM64 = &Arch{
 	SP:           31,
 	FP:           29,
 	ReturnColumn: 30,
+	Go:           Go{SavedFP: 8, Injected: 16},
 	NumRegisters: 33,
 	// Processes have 48-bit addresses unless they ask for more; bit 55 tells user space from the kernel.
 	CodeMask: 0xff7f_0000_0000_0000,

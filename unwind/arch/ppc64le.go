@@ -24,6 +24,7 @@ var PPC64LE = &Arch{
 	SP:           1,
 	FP:           31,
 	ReturnColumn: 65,
+	Go:           Go{Injected: 32},
 	NumRegisters: ppc64Count,
 	RedZone:      512,
 	// ELFv2 ABI, 2.2.2.1: the back chain is mandatory, and a function saves LR in its caller's frame.

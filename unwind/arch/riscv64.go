@@ -23,6 +23,7 @@ var RISCV64 = &Arch{
 	SP:           2,
 	FP:           8,
 	ReturnColumn: 1,
+	Go:           Go{Injected: 8},
 	NumRegisters: riscv64Count,
 	// psABI, "Frame Pointer Convention": the frame pointer is the CFA; a function that calls nothing saves only that.
 	Chain:     Chain{Base: 8, Saved: -16, Return: -8, LeafSaved: -8},

@@ -28,6 +28,7 @@ var S390X = &Arch{
 	SP:           15,
 	FP:           11,
 	ReturnColumn: 14,
+	Go:           Go{Injected: 8},
 	NumRegisters: s390xCount,
 	CFAToSP:      -160,
 	// zSeries ELF ABI: the back chain, where a program keeps one (-mbackchain), and r14's slot in the register save area.
