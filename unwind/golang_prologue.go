@@ -3,7 +3,6 @@ package unwind
 import (
 	"bytes"
 	"encoding/binary"
-
 )
 
 // prologue is what the beginning of a Go function's code says of the registers that it saves. Go's table does not say.
