@@ -188,7 +188,7 @@ func newGoProgram(sp *space, f found) (goProgram, error) {
 			continue
 		}
 		data := make([]byte, s.Memsz)
-		n, _ := sp.read(s.Vaddr+f.bias, data)
+		n, _ := processReader(sp.pid)(s.Vaddr+f.bias, data)
 		p.Writable = append(p.Writable, goroutine.Segment{Addr: s.Vaddr + f.bias, Data: data[:n]})
 	}
 	out.runtime, err = goroutine.New(&p, read)
@@ -197,7 +197,7 @@ func newGoProgram(sp *space, f found) (goProgram, error) {
 
 // readAll fills b with the process's memory.
 func (sp *space) readAll(addr uint64, b []byte) bool {
-	n, err := sp.read(addr, b)
+	n, err := processReader(sp.pid)(addr, b)
 	return err == nil && n == len(b)
 }
 
