@@ -104,6 +104,7 @@ check-foreign: ## As root: stacks of another distribution's PostgreSQL in a fold
 .PHONY: check-go-versions
 check-go-versions: ## Compare the goroutines and stacks of programs of Go 1.16 to today with what they print (slow: downloads tool chains)
 	scripts/check-go.sh
+
 .PHONY: check-arch
 check-arch: ## Boot arm64, ppc64le, s390x, riscv64 and amd64 under qemu, test there, write README.md's table (ARCHS)
 	scripts/check-arch.sh

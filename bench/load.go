@@ -39,9 +39,9 @@ const (
 // capturing captures the processes at loadRate until ctx ends, and returns how often it did that.
 type capturing func(ctx context.Context, pids []int) (captures int, err error)
 
-// load measures pgbench's select-only throughput without a tool and beside each of them. In a round one pgbench runs all
-// the time, and they take turns: what changes between two of its runs (where its tables and processes lie) cannot be
-// taken for what a tool costs.
+// load measures pgbench's select-only throughput without a tool and beside each of them. In a round one pgbench runs
+// all the time, and they take turns: what changes between two of its runs (where its tables and processes lie) cannot
+// be taken for what a tool costs.
 func (r *report) load(ctx context.Context, o options, p programs, s *server) error {
 	path, err := findPgbench(s.binDir)
 	if err != nil {
@@ -74,7 +74,8 @@ func (r *report) load(ctx context.Context, o options, p programs, s *server) err
 	return nil
 }
 
-func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path string, tools []loadTool, round int) error {
+func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path string, tools []loadTool, round int,
+) error {
 	seconds := int(o.Slice.Seconds()) + 1
 	bench, err := startPgbench(ctx, s, path, seconds*(len(tools)+1))
 	if err != nil {

@@ -55,8 +55,9 @@ func (r *report) markdown() []byte {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "![Pause of the target, by tool](bench/%s)\n\n", chartName)
 	fmt.Fprintf(&b, "PostgreSQL %s, Linux %s, %d × %s.\nMedians of %d rounds in which the tools took turns. The pause is "+
-		"from the moment the tool knows of the stop\nto the end of the detach; the last column compares it with ours. The whole call is one of many captures by a "+
-		"running program\n(C floor, pg_stat_backtrace, libunwind), or a program from its start to its exit (the others).\n\n",
+		"from the moment the tool knows of the stop\nto the end of the detach; the last column compares it with ours. "+
+		"The whole call is one of many captures by a running program\n(C floor, pg_stat_backtrace, libunwind), "+
+		"or a program from its start to its exit (the others).\n\n",
 		r.PostgreSQL, r.Machine.Kernel, r.Machine.Processors, r.Machine.Processor, r.Rounds)
 	b.WriteString("| target | tool | pause | 99 % | whole call | to ours |\n| --- | --- | --- | --- | --- | --- |\n")
 	for _, one := range r.Results {

@@ -18,8 +18,8 @@ import (
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/cluster"
-	"pg_stat_backtrace/worker/fence"
 	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/fence"
 	"pg_stat_backtrace/worker/policy"
 	"pg_stat_backtrace/worker/queue"
 	"pg_stat_backtrace/worker/spool"

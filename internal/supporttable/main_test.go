@@ -21,7 +21,8 @@ const results = `a message of the go command
 `
 
 // One of two servers of a version failed.
-var failing = strings.Replace(results, `"pass","Test":"TestContract/15.18/a,_b"`, `"fail","Test":"TestContract/15.18/a,_b"`, 1)
+var failing = strings.Replace(results,
+	`"pass","Test":"TestContract/15.18/a,_b"`, `"fail","Test":"TestContract/15.18/a,_b"`, 1)
 
 const want = `| proven end to end on PostgreSQL | 14 | 15 |
 | --- | --- | --- |
@@ -59,7 +60,8 @@ func TestTable(t *testing.T) {
 	if err := run(strings.NewReader(failing), file, true); !errors.Is(err, errStale) {
 		t.Errorf("the table does not show what has failed: %v", err)
 	}
-	if err := run(strings.NewReader(failing), file, false); err == nil || !strings.Contains(err.Error(), `"a, b" on 15 failed`) {
+	err := run(strings.NewReader(failing), file, false)
+	if err == nil || !strings.Contains(err.Error(), `"a, b" on 15 failed`) {
 		t.Errorf("a run that failed: %v", err)
 	}
 	if got, _ := os.ReadFile(file); string(got) != before+want+after {

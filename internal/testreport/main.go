@@ -1,7 +1,7 @@
 // Command testreport makes the output of `go test -json`, read from standard input, fit for a person: a line for each
-// package as it ends, the figures that tests tell (internal/figure), the output of tests that failed, the reason of tests
-// that were skipped, and at the end the number of tests. It exits with status 1 if a test failed, a package did not
-// build, or no test ran.
+// package as it ends, the figures that tests tell (internal/figure), the output of tests that failed, the reason of
+// tests that were skipped, and at the end the number of tests. It exits with status 1 if a test failed, a package did
+// not build, or no test ran.
 package main
 
 import (

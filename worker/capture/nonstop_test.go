@@ -227,7 +227,8 @@ func TestManyThreads(t *testing.T) {
 	if stops == 0 {
 		t.Fatal("no stop of all threads")
 	}
-	figure.Printf(t, "%d captures: %d threads, %d had ended meanwhile, %d did not stop in time; pause %v on average, %v at most",
+	figure.Printf(t, "%d captures: %d threads, %d had ended meanwhile, %d did not stop in time; pause %v on average, "+
+		"%v at most",
 		stops, walked, ended, late, sum/time.Duration(stops), longest)
 	if longest > time.Second {
 		t.Errorf("a pause of %v", longest)

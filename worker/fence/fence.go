@@ -34,7 +34,7 @@ var forbidden = []uint32{
 // tracing are the requests of ptrace(2) that are left.
 var tracing = []uint32{unix.PTRACE_SEIZE, unix.PTRACE_INTERRUPT, unix.PTRACE_GETREGSET, unix.PTRACE_DETACH}
 
-// Raise sets the fence. It needs no_new_privs (prctl(2)), or CAP_SYS_ADMIN. A second one changes nothing for the better.
+// Raise sets the fence. It needs no_new_privs (prctl(2)), or CAP_SYS_ADMIN. A second one changes nothing.
 func Raise() error {
 	machine, ok := machines[runtime.GOARCH]
 	if !ok {

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// The alias is a symbolic link in the data directory that leads to the spool directory. Requests are written through it:
-// when one cannot be, PostgreSQL's own error names the file, and before version 17 nothing can catch that error in a
-// parallel query; so it names no place of the host. It lies where base backups leave out what they find.
+// The alias is a symbolic link in the data directory that leads to the spool directory. Requests are written through
+// it: when one cannot be, PostgreSQL's own error names the file, and before version 17 nothing can catch that error in
+// a parallel query; so it names no place of the host. It lies where base backups leave out what they find.
 const (
 	aliasName = "pg_stat_tmp/pg_stat_backtrace"
 	aliasPath = "/proc/self/cwd/" + aliasName // every server process works in the data directory

@@ -39,7 +39,8 @@ func TestAlias(t *testing.T) {
 func TestNoAlias(t *testing.T) {
 	s := serve(t, Config{}, echo)
 	file, err := os.ReadFile(filepath.Join(s.cfg.DataDir, pidName))
-	if lines := strings.Split(string(file), "\n"); err != nil || len(lines) != 12 || lines[5] != s.Dir() || lines[10] != "" {
+	lines := strings.Split(string(file), "\n")
+	if err != nil || len(lines) != 12 || lines[5] != s.Dir() || lines[10] != "" {
 		t.Errorf("pid file %q, %v", file, err)
 	}
 	if len(s.reported()) > 0 {

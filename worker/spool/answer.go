@@ -34,6 +34,9 @@ const (
 // maxAnswer bounds an answer in bytes. It is read into the server's memory, and tmpfs is memory too.
 const maxAnswer = 8 << 20
 
+// unicodeEncoding is the name of the encoding that has every character.
+const unicodeEncoding = "UTF8"
+
 // encode makes the contents of an answer file, for a database of the given
 // encoding: UTF-8 where the database has that, else ASCII, which every server
 // encoding includes; other characters are then written as \u00e9 or \U0001f600.
@@ -45,7 +48,7 @@ func (a Answer) encode(encoding string) []byte {
 		if i > 0 {
 			b.WriteString(separator)
 		}
-		clean(&b, field, encoding != "UTF8")
+		clean(&b, field, encoding != unicodeEncoding)
 	}
 	for i, row := range a.Rows {
 		if i > 0 {
@@ -55,7 +58,7 @@ func (a Answer) encode(encoding string) []byte {
 			if j > 0 {
 				b.WriteByte(cellSeparator)
 			}
-			clean(&b, cell, encoding != "UTF8")
+			clean(&b, cell, encoding != unicodeEncoding)
 		}
 	}
 	return []byte(b.String())
