@@ -125,6 +125,9 @@ func (p *Process) Trail() Trail {
 		},
 		Elsewhere: reach,
 	}
+	if p.server.activities != 0 {
+		t.Variables = append(t.Variables, Variable{Address: p.bias + p.server.activities})
+	}
 	if l.errVar != 0 {
 		t.OnStack = append(t.OnStack, Deref{Offset: l.errVar, Length: 24})
 	}
@@ -194,8 +197,13 @@ func (r *reader) same(addr uint64) bool {
 	return ok1 && ok2 && a == b
 }
 
-// query reads debug_query_string.
+// query reads debug_query_string, unless the session has track_activities off: then pg_stat_activity has none either.
 func (r *reader) query() (string, bool) {
+	if at := r.server.activities; at != 0 {
+		if on, ok := r.flag(r.bias + at); !on || !ok {
+			return "", false
+		}
+	}
 	p, ok := r.word(r.bias + r.server.query)
 	if !ok || p == 0 {
 		return "", false

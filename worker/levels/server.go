@@ -14,8 +14,9 @@ type Server struct {
 
 	layout *layout
 	waits  map[uint32]string
-	// error_context_stack, debug_query_string and my_wait_event_info; the function GetDatabaseEncoding, 0 if unknown.
-	list, query, wait, getEncoding uint64
+	// error_context_stack, debug_query_string and my_wait_event_info; the function GetDatabaseEncoding, 0 if unknown; the
+	// setting track_activities, 0 if unknown.
+	list, query, wait, getEncoding, activities uint64
 }
 
 // ErrNotServer means that a program is not a PostgreSQL server of a version that this package knows.
@@ -23,7 +24,8 @@ var ErrNotServer = errors.New("not a known PostgreSQL server")
 
 // Variables are the symbols that NewServer asks for: exported by every server, stripped or not.
 func Variables() []string {
-	return []string{"error_context_stack", "debug_query_string", "my_wait_event_info", "GetDatabaseEncoding"}
+	return []string{"error_context_stack", "debug_query_string", "my_wait_event_info", "GetDatabaseEncoding",
+		"pgstat_track_activities"}
 }
 
 // NewServer knows a program by its symbols and by what its read-only data says of its version.
@@ -31,6 +33,7 @@ func NewServer(symbol func(name string) uint64, rodata []byte) (*Server, error) 
 	s := &Server{
 		list: symbol("error_context_stack"), query: symbol("debug_query_string"),
 		wait: symbol("my_wait_event_info"), getEncoding: symbol("GetDatabaseEncoding"),
+		activities: symbol("pgstat_track_activities"),
 	}
 	if s.list == 0 || s.query == 0 || s.wait == 0 {
 		return nil, ErrNotServer
