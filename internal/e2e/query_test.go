@@ -23,7 +23,7 @@ func queries(t *testing.T, s *site) {
 	boss.run(t, readers)
 	const secret = "the number is 4711"
 	target := s.connect(t, "asked", "postgres")
-	_ = target.later("SELECT asked_sleeps() /* " + secret + " */")
+	done := target.later("SELECT asked_sleeps() /* " + secret + " */")
 	s.waits(t, target.pid(), "PgSleep")
 	const level = "PL/pgSQL function asked_sleeps() line 1 at PERFORM"
 	for _, reader := range []string{s.User, "asked", "asked_heir", "asked_stranger", "asked_monitor"} {
@@ -52,4 +52,5 @@ func queries(t *testing.T, s *site) {
 		t.Errorf("although context is off:\n%s", got)
 	}
 	boss.run(t, fmt.Sprintf("SELECT pg_cancel_backend(%d)", target.pid()))
+	<-done
 }

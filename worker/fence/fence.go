@@ -34,11 +34,17 @@ var forbidden = []uint32{
 // tracing are the requests of ptrace(2) that are left.
 var tracing = []uint32{unix.PTRACE_SEIZE, unix.PTRACE_INTERRUPT, unix.PTRACE_GETREGSET, unix.PTRACE_DETACH}
 
-// Raise sets the fence. It needs no_new_privs (prctl(2)), or CAP_SYS_ADMIN. A second one changes nothing.
+// Raise sets the fence, and with it no_new_privs (prctl(2)), which it needs. A second one changes nothing.
 func Raise() error {
 	machine, ok := machines[runtime.GOARCH]
 	if !ok {
 		return fmt.Errorf("%w: architecture %s", ErrUnsupported, runtime.GOARCH)
+	}
+	// The kernel gives both to all threads: what this one has, the others get.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return fmt.Errorf("setting no_new_privs: %w", err)
 	}
 	filter := machine.filter()
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
