@@ -42,7 +42,10 @@ var differences = []difference{
 		"the C library's __start_context has no CFI on purpose: it is where the stack ends; gdb invents callers", false},
 	{"musl*", gdb, weEnd, gdb,
 		"the system's musl is built without CFI and without frame pointers: gdb reads a function's instructions to find " +
-			"its frame, which we do not; eu-stack ends where we do, and we say why", true},
+			"its frame, which we do not, and say why", true},
+	{"musl*", euStack, theyEnd, "ours",
+		"where a function has left the stack pointer alone so far, as its code shows, we find its caller without CFI, and " +
+			"gdb the same one; eu-stack ends", true},
 	{"node", gdb, theyInvent, "ours",
 		"V8's built-in functions have no CFI, but frame pointers; gdb guesses callers that lie in no code; eu-stack " +
 			"follows the frame pointers as we do", false},
