@@ -172,7 +172,7 @@ func (n *tally) add(t *testing.T, pid int, tr *trace.Trace) {
 // innermost one, or the one above the first guess, runs in code that has none: the C run-time's start and end of each
 // library and of the program (.init, .fini, deregister_tm_clones), which runs when a parallel worker exits, and a few
 // functions of OpenSSL 1.1 in assembly. Where those have a frame pointer it leads on, and is marked; else the stack
-// ends there.
+// ends there, or after a guess, marked too, by what else the register held.
 func uncovered(th *trace.Thread) (bare bool, guesses int, guessed string) {
 	at := len(th.Frames) - 1
 	for i := range th.Frames {
@@ -186,7 +186,7 @@ func uncovered(th *trace.Thread) (bare bool, guesses int, guessed string) {
 	f := &th.Frames[max(0, at)]
 	library := strings.Contains(f.Module, ".so") && !strings.HasPrefix(f.Module, "libc.so")
 	program := f.Module == "postgres" && f.Function == ""
-	return (library || program) && (guesses <= 1 && th.Whole || len(th.Frames) == 1), guesses, guessed
+	return (library || program) && (guesses <= 1 && th.Whole || len(th.Frames) <= 1+min(guesses, 1)), guesses, guessed
 }
 
 // keepBusy runs every load in a connection of its own, select-only in two, until the test ends.
