@@ -159,7 +159,8 @@ BEGIN
                  WHERE s.value IS NOT NULL));
             request := format('COPY (SELECT %L) TO %L', request || ' ' || encode(sha256(decode(worker[8], 'hex')
                 || sha256(decode(worker[7], 'hex') || convert_to(request, 'SQL_ASCII'))), 'hex'),
-                format('%s/%s.req', coalesce(nullif(worker[11], ''), worker[6]), id));
+                format('%s/%s.req', CASE WHEN (pg_stat_file(worker[11] || '/ready', true)).size IS NULL
+                    THEN worker[6] ELSE worker[11] END, id));
             answer := format('%s/%s.rep', worker[6], id);
             IF current_setting('server_version_num')::int < 170000 THEN
                 EXECUTE request;    -- no subtransactions in parallel mode yet; its error names no place of the host
