@@ -265,6 +265,9 @@ func TestOracle(t *testing.T) {
 	var total sum
 	for _, s := range subjects(t) {
 		t.Run(s.name, func(t *testing.T) {
+			if testing.Short() && !s.machine {
+				t.Skip("takes compilers: not with -short")
+			}
 			f, err := s.open()
 			if err != nil {
 				t.Skip(err)

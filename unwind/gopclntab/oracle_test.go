@@ -77,6 +77,9 @@ func symbolTable(t *testing.T, file string) *gosym.Table {
 
 // TestOracleFunctions compares every function, and the line of every fourth address of its code, with debug/gosym.
 func TestOracleFunctions(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a build of Go's own library: not with -short")
+	}
 	for _, c := range []struct {
 		name, arch string
 		flags      []string
@@ -144,6 +147,9 @@ func plain(name string) string {
 // TestOracleDWARF compares the calls at every seventh address, inlined ones included, with those that the debugging
 // information has.
 func TestOracleDWARF(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a build of Go's own library: not with -short")
+	}
 	for _, c := range []struct {
 		name, arch, pkg string
 		flags           []string

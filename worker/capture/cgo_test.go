@@ -36,6 +36,9 @@ var between = regexp.MustCompile(
 // TestCgo: a stack that goes from Go to C and back three times is followed to its end, and its Go frames are those that
 // the program prints itself.
 func TestCgo(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a build of Go's own library: not with -short")
+	}
 	t.Parallel()
 	needC(t)
 	for _, tt := range []struct {

@@ -167,6 +167,9 @@ func TestGoroutines(t *testing.T) {
 // the function that a goroutine returns to, but for those whose thread is at a switch of stacks, or which have got
 // another stack between being looked for and being copied; the shares are printed.
 func TestBusyGoroutines(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a build of Go's own library: not with -short")
+	}
 	cmd := exec.Command(buildGoProgram(t, "gobusy", "0", "-ldflags=-s -w"))
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

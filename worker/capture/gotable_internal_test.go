@@ -28,6 +28,9 @@ func (w withoutTable) Find(addr uint64) (unwind.Module, bool) {
 // those by the call frame information that its debugging information has, up to where the run time switches stacks,
 // which only the former follows; and every stack ends where a stack of Go's does.
 func TestOracleGoTable(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a build of Go's own library: not with -short")
+	}
 	exe := filepath.Join(t.TempDir(), "busy")
 	cmd := exec.Command("go", "build", "-o", exe, "./testdata/gobusy")
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOFLAGS=")
