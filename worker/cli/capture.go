@@ -29,6 +29,7 @@ type captureFlags struct {
 	format    string
 	maxFrames int
 	repeat    int
+	warmUp    int
 	interval  time.Duration
 	timeout   time.Duration
 	debugDirs []string
@@ -104,6 +105,7 @@ func newCapture() *cobra.Command {
 		"`FORMAT` of a stack: text, json (a line each) or short (f()+12<-g()+8)")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames a thread, inlined calls included")
 	fs.IntVarP(&f.repeat, "repeat", "n", 1, "capture each process `N` times")
+	fs.IntVar(&f.warmUp, "warm-up", 0, "with --stats: capture each process `N` times before those that count")
 	fs.DurationVarP(&f.interval, "interval", "i", 0, "begin a round of --repeat every `TIME`, such as 100ms; 0: at once")
 	fs.DurationVar(&f.timeout, "timeout", 3*time.Second, "give up if the process cannot be stopped within `TIME`")
 	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
@@ -130,6 +132,8 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 		return nil, fmt.Errorf("--max-frames must be from 1 to %d, not %d", maxFramesLimit, f.maxFrames)
 	case f.repeat < 1:
 		return nil, fmt.Errorf("--repeat must be at least 1, not %d", f.repeat)
+	case f.warmUp < 0 || f.warmUp > 0 && !f.stats:
+		return nil, fmt.Errorf("--warm-up must not be negative, and goes with --stats, but is %d", f.warmUp)
 	case f.interval < 0:
 		return nil, fmt.Errorf("--interval must not be negative, but is %s", f.interval)
 	case f.goroutines && (f.threads || f.nonStop):
@@ -174,7 +178,7 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	failed := make(map[int]bool)
 	var st stats
 	next := time.Now()
-	for round := range f.repeat {
+	for round := range f.warmUp + f.repeat {
 		if round > 0 && !wait(ctx, time.Until(next)) {
 			break // what was captured until now is told
 		}
@@ -192,7 +196,9 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 				tellf(stderr, "%s", explain(pid, err))
 				continue
 			}
-			st.add(t)
+			if round >= f.warmUp {
+				st.add(t)
+			}
 			if err := f.print(stdout, t, len(pids) > 1); err != nil {
 				return err
 			}
