@@ -126,13 +126,13 @@ func (s *session) round(ctx, jobs context.Context) error {
 		}); err != nil {
 			return err
 		}
-		more = more || s.notified
 		if err := s.bounded(ctx, s.flush); err != nil {
 			return err
 		}
 		if err := s.prune(ctx); err != nil {
 			return err
 		}
+		more = more || s.notified // last: it may have come during any of these, and comes but once
 	}
 	return nil
 }
