@@ -32,8 +32,8 @@ type tool struct {
 	run    func(ctx context.Context, pid int) (turn, error)
 }
 
-// firstCaptures is how many captures of ours do not count: the worker runs for months, and what a program's start costs is a
-// line of its own.
+// firstCaptures is how many captures of ours do not count: the worker runs for months, and what a program's start costs
+// is a line of its own.
 const firstCaptures = 50
 
 const (

@@ -37,7 +37,9 @@ func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return errors.New("--core and process ids exclude each other")
 	}
-	for _, name := range []string{"repeat", "warm-up", "interval", "timeout", "stats", "threads", "goroutines", "no-context"} {
+	for _, name := range []string{
+		"repeat", "warm-up", "interval", "timeout", "stats", "threads", "goroutines", "no-context",
+	} {
 		if cmd.Flags().Changed(name) {
 			return fmt.Errorf("--%s is for processes, not for --core", name)
 		}
