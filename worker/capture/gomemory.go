@@ -37,26 +37,7 @@ func (m *goMemory) Read(addr uint64, size int) (uint64, bool) {
 	if p == nil {
 		return 0, false
 	}
-	switch size {
-	case 8:
-		return m.order.Uint64(p), true
-	case 4:
-		return uint64(m.order.Uint32(p)), true
-	case 2:
-		return uint64(m.order.Uint16(p)), true
-	case 1:
-		return uint64(p[0]), true
-	}
-	return 0, false
-}
-
-// part returns size bytes at an address of a copy, nil if it does not have them.
-func part(s *ptrace.Stack, addr uint64, size int) []byte {
-	off := addr - s.Start
-	if addr < s.Start || off > uint64(len(s.Data)) || uint64(len(s.Data))-off < uint64(size) {
-		return nil
-	}
-	return s.Data[off:]
+	return integer(m.order, p, size)
 }
 
 // block looks in the structures and stacks of the other goroutines.
