@@ -248,3 +248,27 @@ func waitLonger(t *testing.T, what string, condition func() bool) {
 		}
 	}
 }
+
+// TestNotifiedMeanwhile: a request that is committed while the worker waits to write its journal is served at once, and
+// not at the next poll: its notification comes with the answer to the journal's INSERT.
+func TestNotifiedMeanwhile(t *testing.T) {
+	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		s.work(t)
+		admin, caller := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
+		run(t, admin, "BEGIN")
+		id := request(t, admin, pid(caller))
+		run(t, admin, "LOCK TABLE backtrace.request IN SHARE ROW EXCLUSIVE MODE")
+		_ = value[string](t, caller, "SELECT pg_get_backtrace($1::int)", pid(admin)) // leaves a row
+		pgtest.Wait(t, "the worker waits for the lock", func() bool {
+			return value[bool](t, caller, `SELECT EXISTS (SELECT FROM pg_locks
+				WHERE NOT granted AND relation = 'backtrace.request'::regclass)`)
+		})
+		began := time.Now()
+		run(t, admin, "COMMIT")
+		o := result(t, admin, id)
+		const poll = 5 * time.Second
+		if took := time.Since(began); o.State != "done" || took > poll*4/5 {
+			t.Errorf("%s after %v, which is the next poll's time", o.State, took)
+		}
+	})
+}
