@@ -79,6 +79,7 @@ DECLARE
     begun    timestamptz;
     waited   double precision := 0;     -- seconds slept: the clock may be set meanwhile
     nap      double precision := 0.001;
+    look     double precision;          -- waited so long, it is time to look whether the worker lives
     super    boolean;
     worker   text[];                    -- lines of the worker's pid file, see worker/spool/pidfile.go
     stat     text[];                    -- its /proc/PID/stat from the third field on
@@ -177,9 +178,14 @@ BEGIN
                 EXIT WHEN (pg_stat_file(answer, true)).size IS NOT NULL
                        OR clock_timestamp() NOT BETWEEN begun AND begun + interval '2 ms';
             END LOOP;
-        ELSIF pg_sleep(nap) IS NOT NULL THEN
-            waited := waited + nap;
-            nap := least(nap * 1.5, 0.05);
+        ELSE
+            -- Looking for the answer is cheap, looking after the worker is not, and both become ever more seldom: a
+            -- thousand callers that wait must leave the worker a processor.
+            look := waited + least(0.05 + waited / 4, 2);
+            WHILE waited < look AND (pg_stat_file(answer, true)).size IS NULL AND pg_sleep(nap) IS NOT NULL LOOP
+                waited := waited + nap;
+                nap := least(0.001 + waited / 4, 2, greatest(setting::int / 1000.0 + 1.001 - waited, 0.001));
+            END LOOP;
         END IF;
         EXIT WHEN (pg_stat_file(answer, true)).size IS NOT NULL;
         IF waited > setting::int / 1000.0 + 1 THEN

@@ -128,7 +128,7 @@ func (w *Worker) capture(
 }
 
 func (w *Worker) permit() *policy.Policy {
-	return &policy.Policy{Looker: policy.Lookup{Server: w}, Limiter: w.limiter}
+	return &policy.Policy{Looker: w.looker, Limiter: w.limiter}
 }
 
 // member identifies a process of the cluster that may be asked about.

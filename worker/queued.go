@@ -110,7 +110,7 @@ func identify(c cluster.Cluster, req queue.Request) (ptrace.Target, error) {
 
 // allow decides by the permission table. Other than a waiting call, a request has time until the server can be asked.
 func (w *Worker) allow(ctx context.Context, req queue.Request) error {
-	permit := policy.Policy{Looker: policy.Lookup{Server: w}}
+	permit := policy.Policy{Looker: w.looker}
 	caller := policy.Caller{OID: req.Caller, Superuser: req.Superuser}
 	for began := time.Now(); ; {
 		err := permit.Allow(ctx, caller, req.PID)

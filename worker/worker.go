@@ -77,6 +77,7 @@ type Worker struct {
 	log      zerolog.Logger
 	capturer *capture.Capturer
 	limiter  *policy.Limiter
+	looker   *policy.Lookup
 	ledger   queue.Journal
 
 	mu      sync.Mutex
@@ -92,6 +93,7 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	w := &Worker{cfg: cfg, log: cfg.Log, limiter: policy.NewLimiter(cfg.Limits)}
+	w.looker = &policy.Lookup{Server: w}
 	uid := os.Geteuid()
 	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {

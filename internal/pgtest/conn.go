@@ -9,7 +9,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-const connectTimeout = 10 * time.Second
+// What a test waits for. Both are longer than it takes on a slow machine that does much else.
+const (
+	// Patience is how long something that must happen is waited for.
+	Patience = time.Minute
+	// Soon is the bound of what happens at once, or right after a deadline.
+	Soon = 15 * time.Second
+)
+
+const connectTimeout = Patience
 
 // DSN returns a libpq connection string (keyword/value) for the server's socket.
 func (s *Server) DSN(user, database string) string {
@@ -60,10 +68,10 @@ func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 }
 
 // Wait calls condition until it holds, with a pause that grows to 20 ms, and fails the test when it does not come true
-// within ten seconds. What names the condition in that message.
+// in time. What names the condition in that message.
 func Wait(t testing.TB, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(Patience)
 	for pause := time.Millisecond; !condition(); pause = min(2*pause, 20*time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)

@@ -16,8 +16,8 @@ import (
 )
 
 const (
-	startTimeout = 60 * time.Second
-	stopTimeout  = 30 * time.Second
+	startTimeout = 3 * time.Minute
+	stopTimeout  = 2 * time.Minute
 	logTail      = 8 << 10 // bytes of the server log shown when a test failed
 )
 
@@ -230,7 +230,7 @@ func (s *Server) pgCtl(arguments ...string) (string, error) {
 }
 
 func (s *Server) accepts() bool {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), Soon)
 	defer cancel()
 	conn, err := connect(ctx, s.DSN(s.User, "postgres"))
 	if err != nil {

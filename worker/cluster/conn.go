@@ -28,8 +28,10 @@ type ConnOptions struct {
 	// called by Run, one call at a time, and holds up the supervision as long as it runs.
 	OnChange func(ConnState)
 
-	ConnectTimeout   time.Duration // one attempt, Check included; default 5 s
-	StatementTimeout time.Duration // one statement on the server; default 1 s
+	// The timeouts are for a server that has died without a word. One that has a thousand sessions at work answers
+	// late, and a session given up for that would be hard to get again.
+	ConnectTimeout   time.Duration // an attempt, Check included; a ping; the answer to a cancel request; default 30 s
+	StatementTimeout time.Duration // one statement on the server; default 30 s
 	PingInterval     time.Duration // how often an idle session is tried; default 15 s
 	MinBackoff       time.Duration // pause after the first failed attempt; default 100 ms
 	MaxBackoff       time.Duration // longest pause; default 10 s
@@ -48,7 +50,7 @@ func (o *ConnOptions) setDefaults() {
 		value *time.Duration
 		def   time.Duration
 	}{
-		{&o.ConnectTimeout, 5 * time.Second}, {&o.StatementTimeout, time.Second}, {&o.PingInterval, 15 * time.Second},
+		{&o.ConnectTimeout, 30 * time.Second}, {&o.StatementTimeout, 30 * time.Second}, {&o.PingInterval, 15 * time.Second},
 		{&o.MinBackoff, 100 * time.Millisecond}, {&o.MaxBackoff, 10 * time.Second},
 	} {
 		if *d.value <= 0 {
@@ -82,7 +84,7 @@ func NewConn(options ConnOptions) (*Conn, error) {
 	// A context that ends cancels the statement. Closing the session instead, as pgx does by default, would let a
 	// caller who keeps cancelling keep everybody else waiting for a new one.
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
-		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: time.Second}
+		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: options.ConnectTimeout}
 	}
 	c := &Conn{options: options, config: config, kick: make(chan struct{}, 1)}
 	c.setReason(errors.New("not connected yet"))

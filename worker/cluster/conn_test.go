@@ -67,7 +67,7 @@ func supervise(t *testing.T, o cluster.ConnOptions) *supervised {
 // await takes states until one is as wanted.
 func (s *supervised) await(t *testing.T, connected bool) cluster.ConnState {
 	t.Helper()
-	deadline := time.After(20 * time.Second)
+	deadline := time.After(time.Minute)
 	for {
 		select {
 		case state := <-s.states:
@@ -104,7 +104,7 @@ func TestConnSettings(t *testing.T) {
 			t.Errorf("version %d, want %d", state.Version, server.Major)
 		}
 		for name, want := range map[string]string{
-			"search_path": "pg_catalog", "default_transaction_read_only": "on", "statement_timeout": "1s",
+			"search_path": "pg_catalog", "default_transaction_read_only": "on", "statement_timeout": "30s",
 			"idle_session_timeout": "0", "application_name": "pg_stat_backtrace", "client_encoding": "UTF8",
 		} {
 			got, err := s.query(t.Context(), "SELECT current_setting('"+name+"')")
@@ -129,7 +129,7 @@ func TestConnRestart(t *testing.T) {
 			if _, err := s.query(t.Context(), "SELECT ''"); !errors.Is(err, cluster.ErrNoServer) {
 				t.Errorf("without a server: %v", err)
 			}
-			if took := time.Since(began); took > 100*time.Millisecond {
+			if took := time.Since(began); took > pgtest.Soon {
 				t.Errorf("being told so took %v", took)
 			}
 			if version, ok := s.Connected(); ok {
@@ -225,7 +225,8 @@ func TestConnSilence(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	p := newProxy(t, server)
 	s := supervise(t, cluster.ConnOptions{
-		ConnString: p.dsn, PingInterval: 20 * time.Millisecond, StatementTimeout: 200 * time.Millisecond,
+		ConnString: p.dsn, PingInterval: 20 * time.Millisecond, ConnectTimeout: time.Second,
+		StatementTimeout: 200 * time.Millisecond,
 	})
 	s.await(t, true)
 	p.silence()

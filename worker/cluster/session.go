@@ -14,9 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// pingTimeout is how long a server may take to answer nothing at all.
-const pingTimeout = 5 * time.Second
-
 var errHungUp = errors.New("the server closed the connection")
 
 // session is one pgx connection from its start to its end.
@@ -64,8 +61,9 @@ func (s *session) lose(err error) {
 	})
 }
 
-// watch returns when the session is lost or ctx ends, with the reason.
-func (s *session) watch(ctx context.Context, interval time.Duration) error {
+// watch returns when the session is lost or ctx ends, with the reason. The server has patience to answer a ping, sent
+// at intervals.
+func (s *session) watch(ctx context.Context, interval, patience time.Duration) error {
 	stop := s.watchHangUp()
 	defer stop()
 	ticker := time.NewTicker(interval)
@@ -78,20 +76,20 @@ func (s *session) watch(ctx context.Context, interval time.Duration) error {
 		case <-s.lost:
 			return s.err
 		case <-ticker.C:
-			s.ping(ctx)
+			s.ping(ctx, patience)
 		}
 	}
 }
 
 // ping tries whether the server still answers; a session in use shows it by itself.
-func (s *session) ping(ctx context.Context) {
+func (s *session) ping(ctx context.Context, patience time.Duration) {
 	select {
 	case <-s.turn:
 		defer s.release()
 	default:
 		return
 	}
-	ctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	if err := s.conn.Ping(ctx); err != nil {
 		s.lose(fmt.Errorf("the server does not answer: %w", err))

@@ -49,7 +49,7 @@ func (c *Conn) attempt(ctx context.Context) (lasted time.Duration, err error) {
 	s := newSession(conn)
 	c.current.Store(s)
 	c.options.OnChange(ConnState{Connected: true, Version: s.version})
-	err = s.watch(ctx, c.options.PingInterval)
+	err = s.watch(ctx, c.options.PingInterval, c.options.ConnectTimeout)
 	c.setReason(err)
 	c.current.Store(nil)
 	s.close(ctx)

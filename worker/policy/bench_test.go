@@ -11,7 +11,7 @@ import (
 func BenchmarkLook(b *testing.B) {
 	s := pgtest.Start(b, pgtest.BinDir(b), pgtest.Options{})
 	conn := s.Connect(b, "postgres", "postgres")
-	look := policy.Lookup{Server: single{conn}}
+	look := &policy.Lookup{Server: single{conn}}
 	pid := int(conn.PgConn().PID())
 	b.ReportAllocs()
 	for b.Loop() {

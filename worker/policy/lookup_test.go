@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -55,7 +54,7 @@ func TestLookup(t *testing.T) {
 		s := setUp(t, binDir)
 		for _, role := range []string{"postgres", "monitor", "plain"} {
 			t.Run("worker as "+role, func(t *testing.T) {
-				look := policy.Lookup{Server: single{s.Connect(t, role, "postgres")}}
+				look := &policy.Lookup{Server: single{s.Connect(t, role, "postgres")}}
 				s.matrix(t, look, role != "plain")
 			})
 		}
@@ -75,7 +74,7 @@ var may = map[string][]string{
 	"gone":      nil,
 }
 
-func (s *server) matrix(t *testing.T, look policy.Lookup, seesTypes bool) {
+func (s *server) matrix(t *testing.T, look *policy.Lookup, seesTypes bool) {
 	callers := []string{"postgres", "root2"}
 	for caller := range may {
 		callers = append(callers, caller)
@@ -232,7 +231,7 @@ func (s *server) unauthenticated(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := pids(t, c)
-	dialer := net.Dialer{Timeout: 5 * time.Second}
+	dialer := net.Dialer{Timeout: pgtest.Patience}
 	conn, err := dialer.DialContext(t.Context(), "unix", filepath.Join(s.SocketDir, ".s.PGSQL."+strconv.Itoa(s.Port)))
 	if err != nil {
 		t.Fatal(err)
@@ -295,7 +294,7 @@ func TestLookupGrantOptions(t *testing.T) {
 		}
 		t.Parallel()
 		s := setUp(t, binDir)
-		look := policy.Lookup{Server: single{s.admin}}
+		look := &policy.Lookup{Server: single{s.admin}}
 		for caller, want := range map[string]bool{"heir16": false, "heir16i": true} {
 			facts, err := look.Look(t.Context(), s.targets["alice"], s.oids[caller])
 			if err != nil || facts.HasPrivileges != want {
@@ -310,7 +309,8 @@ func TestLookupOnStandby(t *testing.T) {
 		t.Parallel()
 		s := pgtest.Start(t, binDir, pgtest.Options{Standby: true})
 		conn := s.Connect(t, "postgres", "postgres")
-		facts, err := policy.Lookup{Server: single{conn}}.Look(t.Context(), int(conn.PgConn().PID()), 10)
+		look := &policy.Lookup{Server: single{conn}}
+		facts, err := look.Look(t.Context(), int(conn.PgConn().PID()), 10)
 		if err != nil || !facts.Found || !facts.CallerSuperuser || facts.Role != 10 || !facts.HasPrivileges {
 			t.Errorf("%+v, %v", facts, err)
 		}
