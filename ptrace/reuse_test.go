@@ -137,7 +137,7 @@ func rest(program string) (*exec.Cmd, error) {
 func replaced(first *exec.Cmd, program string, started uint64) (*exec.Cmd, error) {
 	_ = first.Process.Kill()
 	_ = first.Wait()
-	for begin := time.Now(); time.Since(begin) < 10*time.Second; {
+	for begin := time.Now(); time.Since(begin) < time.Minute; {
 		if ticks() <= started {
 			continue
 		}

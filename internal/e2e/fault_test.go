@@ -43,7 +43,7 @@ func (c *session) quick(t *testing.T, want, sql string) {
 	t.Helper()
 	began := time.Now()
 	c.fails(t, want, sql)
-	if took := time.Since(began); took > 1500*time.Millisecond {
+	if took := time.Since(began); took > pgtest.Soon {
 		t.Errorf("%s: took %v", want, took)
 	}
 }
@@ -92,7 +92,7 @@ func workers(t *testing.T, shared *site) {
 		call := plain.later(ask1(target))
 		s.waits(t, plain.pid(), "PgSleep")
 		_ = w.Process.Signal(syscall.SIGKILL)
-		if got := <-call; s.name(got.said) != "no worker" || got.took > 3*time.Second {
+		if got := <-call; s.name(got.said) != "no worker" || got.took > pgtest.Soon {
 			t.Errorf("%v after %v", got.said, got.took)
 		}
 		_ = w.end(syscall.SIGKILL)
@@ -178,7 +178,7 @@ func (s *site) stopped(t *testing.T, target int) {
 	c.run(t, "SET pg_stat_backtrace.timeout = 300")
 	began := time.Now()
 	c.fails(t, "no answer", ask1(target))
-	if took := time.Since(began); took < 1300*time.Millisecond || took > 5*time.Second {
+	if took := time.Since(began); took < 1300*time.Millisecond || took > pgtest.Soon {
 		t.Errorf("a deadline of 0.3 s and 1 s for the worker: %v", took)
 	}
 	c.run(t, "RESET pg_stat_backtrace.timeout; SET statement_timeout = 200")
@@ -189,13 +189,13 @@ func (s *site) stopped(t *testing.T, target int) {
 	call := c.later(ask1(target))
 	s.waits(t, c.pid(), "PgSleep")
 	canceled := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	if err := c.PgConn().CancelRequest(ctx); err != nil {
 		t.Fatal(err)
 	}
 	got := <-call
-	if took := time.Since(canceled); s.name(got.said) != "canceled by user" || took > time.Second {
+	if took := time.Since(canceled); s.name(got.said) != "canceled by user" || took > pgtest.Soon {
 		t.Errorf("%v, %v after the cancel", got.said, took)
 	}
 	if n := strings.Count(got.where, "\n") + 1; n > 2 { // the caller's, and the waiting function's
@@ -361,7 +361,7 @@ func (s *site) readOnly(t *testing.T, target int) {
 	})
 	began := time.Now()
 	_, e := plain.try(t.Context(), ask1(target))
-	if e.level == "" || time.Since(began) > 2*time.Second {
+	if e.level == "" || time.Since(began) > pgtest.Soon {
 		t.Errorf("after %v: %v", time.Since(began), e)
 	}
 	if err := unix.Mount("", fs, "", unix.MS_REMOUNT, ""); err != nil {

@@ -220,7 +220,7 @@ func (w *worker) end(signal syscall.Signal) error {
 	w.once.Do(func() {
 		_ = w.Process.Signal(signal)
 		_ = w.Process.Signal(syscall.SIGCONT)
-		watchdog := time.AfterFunc(10*time.Second, func() { _ = w.Process.Kill() })
+		watchdog := time.AfterFunc(pgtest.Patience, func() { _ = w.Process.Kill() })
 		w.err = w.Wait()
 		watchdog.Stop()
 	})

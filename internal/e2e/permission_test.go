@@ -10,7 +10,6 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -168,7 +167,7 @@ func (s *site) parallel(t *testing.T, boss *session) int {
 	leader.run(t, fill(s, "SET FORCE_PARALLEL = on; SET parallel_leader_participation = off", 0))
 	done := leader.later("SELECT pg_sleep(600)::text")
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), pgtest.Soon)
 		defer cancel()
 		_ = leader.PgConn().CancelRequest(ctx)
 		<-done
@@ -186,7 +185,7 @@ func (s *site) parallel(t *testing.T, boss *session) int {
 func (s *site) unauthenticated(t *testing.T) int {
 	t.Helper()
 	before := children(s.PostmasterPID())
-	dialer := net.Dialer{Timeout: 5 * time.Second}
+	dialer := net.Dialer{Timeout: pgtest.Patience}
 	conn, err := dialer.DialContext(t.Context(), "unix", filepath.Join(s.SocketDir, ".s.PGSQL."+strconv.Itoa(s.Port)))
 	if err != nil {
 		t.Fatal(err)

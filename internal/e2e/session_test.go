@@ -52,7 +52,7 @@ func (s *site) connect(t *testing.T, user, database string) *session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), pgtest.Soon)
 		defer cancel()
 		_ = c.Close(ctx)
 	})
@@ -204,7 +204,7 @@ func (s *site) reconnect(t *testing.T, config *pgx.ConnConfig) *session {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), pgtest.Soon)
 		defer cancel()
 		_ = c.Close(ctx)
 	})
@@ -213,7 +213,7 @@ func (s *site) reconnect(t *testing.T, config *pgx.ConnConfig) *session {
 
 func pgxConnect(t *testing.T, dsn string) (*pgx.Conn, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), pgtest.Patience)
 	defer cancel()
 	return pgx.Connect(ctx, dsn)
 }

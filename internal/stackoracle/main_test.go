@@ -68,7 +68,7 @@ func need(t *testing.T, programs ...string) {
 // wait calls condition until it holds.
 func wait(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for pause := time.Millisecond; !condition(); pause = min(2*pause, 20*time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)

@@ -37,7 +37,7 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 	pid := cmd.Process.Pid
 	var maps []procfs.Mapping
 	code := -1
-	for deadline := time.Now().Add(10 * time.Second); code < 0 && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(time.Minute); code < 0 && time.Now().Before(deadline); {
 		if maps, err = procfs.Maps(pid); err != nil {
 			t.Fatal(err)
 		}

@@ -68,7 +68,7 @@ func (a *announcer) arrival(t *testing.T) {
 	t.Helper()
 	select {
 	case <-a.ended:
-	case <-time.After(30 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("no debug file has arrived")
 	}
 }

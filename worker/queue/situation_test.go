@@ -242,7 +242,7 @@ func slowResult(t *testing.T, c *pgx.Conn, id int64) outcome {
 // waitLonger waits for what may take one of the worker's longer pauses.
 func waitLonger(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(50 * time.Second); !condition(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(2 * pgtest.Patience); !condition(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain: %s", what)
 		}

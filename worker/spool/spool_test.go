@@ -98,7 +98,7 @@ func (s *service) answer(n int) (text string) {
 
 func wait(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(10 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for !condition() {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited in vain: %s", what)
@@ -333,7 +333,7 @@ func TestLost(t *testing.T) {
 				if !errors.Is(err, ErrLost) {
 					t.Errorf("Serve: %v", err)
 				}
-			case <-time.After(10 * time.Second):
+			case <-time.After(time.Minute):
 				t.Error("Serve does not notice")
 			}
 			s.cancel()
