@@ -119,7 +119,7 @@ func (s *session) attachThreads() error {
 			break
 		}
 		if round > 0 || len(known) > s.before.Threads || len(s.maps) == 0 {
-			if err := s.readMaps(tids[len(tids)-1]); err != nil && !errors.Is(err, ErrExited) {
+			if err := s.readMapsBy(tids); err != nil {
 				return err
 			}
 		}

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // TestLeaderless: the main thread has ended, the others live on.
@@ -33,6 +34,27 @@ func TestLeaderless(t *testing.T) {
 		}
 	}
 	checkDetached(t, c.pid)
+}
+
+// TestMapsByThreads: a thread that has ended shows no mappings, which does not make those of the process go away.
+func TestMapsByThreads(t *testing.T) {
+	c := startTarget(t, "leaderless", "3")
+	untilState(t, c.pid, 'Z')
+	tids, err := procfs.Threads(c.pid)
+	if err != nil || len(tids) != 4 || tids[0] != c.pid {
+		t.Fatalf("threads %d of %d: %v", tids, c.pid, err)
+	}
+	s := &session{flight: &flight{target: anyTarget(c.pid)}}
+	if err := s.readMapsBy(tids[:1]); err != nil || len(s.maps) != 0 {
+		t.Fatalf("the mappings of a thread that has ended: %d, %v", len(s.maps), err)
+	}
+	if err := s.readMapsBy(tids); err != nil || len(s.maps) == 0 || len(s.spans) == 0 {
+		t.Errorf("those of the others: %d, %v", len(s.maps), err)
+	}
+	kept := len(s.maps)
+	if err := s.readMapsBy(tids[:1]); err != nil || len(s.maps) != kept || len(s.spans) == 0 {
+		t.Errorf("%d of %d mappings are left, %d spans, %v", len(s.maps), kept, len(s.spans), err)
+	}
 }
 
 // TestChurn: threads that come and go are either captured or reported.

@@ -184,6 +184,20 @@ func (s *session) readMaps(tid int) error {
 	return nil
 }
 
+// readMapsBy reads the mappings as the first of the threads shows them that has not ended: one that has shows none.
+func (s *session) readMapsBy(tids []int) error {
+	before, spans := s.maps, s.spans
+	for _, tid := range tids {
+		if err := s.readMaps(tid); err != nil && !errors.Is(err, ErrExited) {
+			return err
+		} else if err == nil && len(s.maps) > 0 {
+			return nil
+		}
+	}
+	s.maps, s.spans = before, spans
+	return nil
+}
+
 // snapshot makes the result of what was copied. The copies leave the arena, which the next capture will use.
 func (s *session) snapshot() (*Snapshot, error) {
 	snap := &Snapshot{PID: s.flight.target.PID, Engine: Engine, Maps: s.maps, ThreadsLeftOut: s.leftOut, Layout: s.layout}
