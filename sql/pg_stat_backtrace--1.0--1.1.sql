@@ -533,9 +533,8 @@ BEGIN
             told := clock_timestamp();
             RAISE NOTICE USING MESSAGE = format('sample %s of %s', i, samples);
         END IF;
-        IF i < samples THEN
-            PERFORM pg_sleep(seconds * (0.5 + random()));
-        END IF;
+        EXIT WHEN i < samples AND pg_sleep(seconds * (0.5 + random())) IS NULL;    -- never; unlike PERFORM, canceled
+                                                                                   -- with a single line of context
     END LOOP;
     IF a[1] = '' THEN
         IF failed <> '{}' THEN
@@ -678,9 +677,11 @@ COMMENT ON FUNCTION backtrace.served() IS 'whether a worker serves this cluster'
 REVOKE ALL ON FUNCTION backtrace.served() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION backtrace.served() TO PUBLIC;
 
--- The ids of the new requests, in the order of pids; NULL for a number that is no PID.  Anybody may call this, but only
+-- The ids of the new requests, in the order of pids; NULL for a number that is no PID.  Or the error that the public
+-- function raises, so that its context is one line: {SQLSTATE, message, detail, hint}.  Anybody may call this, but only
 -- with a proof.
-CREATE FUNCTION backtrace.enqueue(me backtrace.whoami, asked text, pids int[], log boolean) RETURNS bigint[]
+CREATE FUNCTION backtrace.enqueue(me backtrace.whoami, asked text, pids int[], log boolean,
+    OUT ids bigint[], OUT error text[]) RETURNS record
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET client_min_messages = warning
@@ -695,36 +696,37 @@ DECLARE
     queue CONSTANT int := 1000;     -- waiting, of a role that is not a superuser
     asker name := pg_get_userbyid(me.caller);
     chosen jsonb;
-    ids   bigint[];
     id    bigint;
     pid   int;
 BEGIN
     IF asked NOT IN ('request', 'requests') OR backtrace.check_caller(me, asked) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
-            MESSAGE = 'permission denied for function pg_request_backtrace';
+            MESSAGE = 'permission denied for function ' || 'pg_request_backtrace';
     ELSIF current_setting('transaction_read_only')::boolean THEN
-        RAISE EXCEPTION USING ERRCODE = 'read_only_sql_transaction',
-            MESSAGE = 'cannot queue a request for a backtrace in a read-only transaction',
-            HINT = 'pg_get_backtrace and pg_log_backtrace work here, and on a standby.';
+        error := ARRAY['25006', 'cannot queue a request for a backtrace in a read-only transaction', '',
+            'pg_get_backtrace and pg_log_backtrace work here, and on a standby.'];
     ELSIF cardinality(pids) > most THEN
-        RAISE EXCEPTION USING ERRCODE = 'program_limit_exceeded',
-            MESSAGE = format('cannot request more than %s backtraces at once', most);
+        error := ARRAY['54000', format('cannot request more than %s backtraces at once', most), '',
+            'Ask for the others in another call.'];
     ELSIF NOT EXISTS (SELECT FROM pg_authid r WHERE r.oid = me.caller AND r.rolsuper)
           AND cardinality(pids) + (SELECT count(*) FROM (SELECT FROM backtrace.request q
               WHERE q.state = 'queued' AND q.caller = me.caller LIMIT queue) x) > queue THEN
-        RAISE EXCEPTION USING ERRCODE = 'configuration_limit_exceeded',
-            MESSAGE = 'too many backtrace requests are waiting',
-            DETAIL = format('A role that is not a superuser may have %s requests waiting.', queue),
-            HINT = CASE WHEN backtrace.served() THEN 'Try again later.' ELSE 'No pg_stat_backtrace worker is running.' END;
+        error := ARRAY['53400', 'too many backtrace requests are waiting',
+            format('A role that is not a superuser may have %s requests waiting.', queue),
+            CASE WHEN backtrace.served() THEN 'Try again later.' ELSE 'No pg_stat_backtrace worker is running.' END];
     END IF;
     chosen := (SELECT jsonb_object_agg(s.name, s.value)
         FROM unnest(ARRAY['max_frames', 'timeout', 'nonstop', 'threads', 'context']) n,
              LATERAL (SELECT n AS name, nullif(current_setting('pg_stat_backtrace.' || n, true), '') AS value) s
         WHERE s.value IS NOT NULL);
     IF length(chosen::text) > 1000 THEN
-        RAISE EXCEPTION USING ERRCODE = 'invalid_parameter_value',
-            MESSAGE = 'the settings pg_stat_backtrace.* are too long';
+        error := ARRAY['22023', 'the settings pg_stat_backtrace.* are too long', '',
+            'They may have 1000 characters together.'];
     END IF;
+    IF error IS NOT NULL THEN
+        RETURN;
+    END IF;
+    ids := '{}';
     FOREACH pid IN ARRAY pids LOOP
         id := NULL;
         IF pid > 0 THEN
@@ -736,7 +738,6 @@ BEGIN
         ids := ids || id;
     END LOOP;
     PERFORM pg_notify('pg_stat_backtrace', '');
-    RETURN coalesce(ids, '{}');
 END
 $$;
 COMMENT ON FUNCTION backtrace.enqueue(backtrace.whoami, text, int[], boolean)
@@ -749,11 +750,17 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    me  backtrace.whoami;
-    ids bigint[];
+    me    backtrace.whoami;
+    ids   bigint[];
+    error text[];
 BEGIN
     SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
-    ids := backtrace.enqueue(me, 'request', ARRAY[pid], log);
+    SELECT e.ids, e.error INTO ids, error FROM backtrace.enqueue(me, 'request', ARRAY[pid], log) e;
+    IF error[3] = '' THEN
+        RAISE EXCEPTION USING ERRCODE = error[1], MESSAGE = error[2], HINT = error[4];
+    ELSIF error IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = error[1], MESSAGE = error[2], DETAIL = error[3], HINT = error[4];
+    END IF;
     IF ids[1] IS NULL THEN
         RAISE WARNING USING MESSAGE = format('PID %s is not a PostgreSQL server process', pid);
     ELSIF NOT backtrace.served() THEN
@@ -771,12 +778,18 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    me   backtrace.whoami;
-    ids  bigint[];
-    pid  int;
+    me    backtrace.whoami;
+    ids   bigint[];
+    error text[];
+    pid   int;
 BEGIN
     SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
-    ids := backtrace.enqueue(me, 'requests', pids, log);
+    SELECT e.ids, e.error INTO ids, error FROM backtrace.enqueue(me, 'requests', pids, log) e;
+    IF error[3] = '' THEN
+        RAISE EXCEPTION USING ERRCODE = error[1], MESSAGE = error[2], HINT = error[4];
+    ELSIF error IS NOT NULL THEN
+        RAISE EXCEPTION USING ERRCODE = error[1], MESSAGE = error[2], DETAIL = error[3], HINT = error[4];
+    END IF;
     FOREACH pid IN ARRAY pids LOOP
         IF pid <= 0 THEN
             RAISE WARNING USING MESSAGE = format('PID %s is not a PostgreSQL server process', pid);

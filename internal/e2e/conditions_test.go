@@ -19,6 +19,7 @@ type condition struct {
 }
 
 const (
+	notice  = "NOTICE"
 	warning = "WARNING"
 	fault   = "ERROR"
 )
@@ -88,6 +89,48 @@ var conditions = []condition{
 	{
 		name: "none logged", level: warning, state: "01000", message: "backtraces cannot be logged",
 		hint: "The server log takes no LOG messages: see log_min_messages.",
+	},
+	{
+		name: "no such samples", level: fault, state: "22023", message: "number of samples must be between 1 and 100000",
+	},
+	{
+		name: "no such interval", level: fault, state: "22023",
+		message: "interval between samples must be between 0 and 1 hour",
+	},
+	{name: "progress", level: notice, state: "00000", message: "sample %s of %s"},
+	{
+		name: "some not taken", level: notice, state: "00000", message: "%s of %s stacks could not be taken",
+		detail: "%s times: %s.",
+	},
+	{
+		name: "read-only", level: fault, state: "25006",
+		message: "cannot queue a request for a backtrace in a read-only transaction",
+		hint:    "pg_get_backtrace and pg_log_backtrace work here, and on a standby.",
+	},
+	{
+		name: "too many in one request", level: fault, state: "54000",
+		message: "cannot request more than %s backtraces at once", hint: "Ask for the others in another call.",
+	},
+	{
+		name: "queue full", level: fault, state: "53400", message: "too many backtrace requests are waiting",
+		detail: "A role that is not a superuser may have %s requests waiting.", hint: "Try again later.",
+	},
+	{
+		name: "queue full without a worker", level: fault, state: "53400", message: "too many backtrace requests are waiting",
+		detail: "A role that is not a superuser may have %s requests waiting.",
+		hint:   "No pg_stat_backtrace worker is running.",
+	},
+	{
+		name: "long settings", level: fault, state: "22023", message: "the settings pg_stat_backtrace.* are too long",
+		hint: "They may have 1000 characters together.",
+	},
+	{
+		name: "request without a worker", level: notice, state: "00000",
+		message: "the pg_stat_backtrace worker is not running; the request waits for it",
+	},
+	{
+		name: "requests without a worker", level: notice, state: "00000",
+		message: "the pg_stat_backtrace worker is not running; the requests wait for it",
 	},
 
 	{

@@ -66,7 +66,13 @@ func workers(t *testing.T, shared *site) {
 		stack(t, "superuser", boss.text(t, ask1(target)))
 		stack(t, "plain", plain.text(t, ask1(target)))
 	}
-	t.Run("absent", absent)
+	t.Run("absent", func(t *testing.T) {
+		absent(t)
+		boss.hears(t, fmt.Sprintf("SELECT pg_request_backtrace(%d)::text", target), "request without a worker")
+		boss.hears(t, fmt.Sprintf("SELECT pg_request_backtrace(ARRAY[%d])::text", target), "requests without a worker")
+		boss.run(t, "GRANT EXECUTE ON FUNCTION pg_request_backtrace(int[], boolean) TO plain")
+		plain.fails(t, "queue full without a worker", "SELECT pg_request_backtrace(array_fill(1, ARRAY[1001]))::text")
+	})
 	t.Run("ended in order, and restarted", func(t *testing.T) {
 		for range 3 {
 			w := s.work(t)

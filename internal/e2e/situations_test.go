@@ -209,6 +209,7 @@ func traps(t *testing.T, s *site) {
 		c := s.connect(t, s.User, "postgres")
 		c.fails(t, "too many at once", "SELECT pg_log_backtrace(VARIADIC array_agg(i))::text FROM generate_series(1, 5001) i")
 	})
+	t.Run("words of requests and summaries", func(t *testing.T) { requests(t, s) })
 	t.Run("values that are none", func(t *testing.T) {
 		c := s.connect(t, s.User, "postgres")
 		for _, bad := range []string{"0", "-1", "100000", "3s", "1e3", "x''; DROP"} {

@@ -24,8 +24,9 @@ var wordy = []string{
 const scripts = "../../sql/pg_stat_backtrace--*.sql"
 
 var functions = regexp.MustCompile(
-	`CREATE (?:OR REPLACE )?FUNCTION (backtrace\.call|@extschema@\.pg_get_backtrace|` +
-		`@extschema@\.pg_log_backtrace\((?:pid|VARIADIC))`)
+	`CREATE (?:OR REPLACE )?FUNCTION (backtrace\.call|backtrace\.enqueue|@extschema@\.pg_get_backtrace|` +
+		`@extschema@\.pg_log_backtrace\((?:pid|VARIADIC)|@extschema@\.pg_request_backtrace\(pids?|` +
+		`@extschema@\.pg_backtrace_summary)`)
 
 // TestWords holds the code against the table of conditions: no words in the code that the table has not, and none in
 // the table that the code has not.
@@ -218,6 +219,6 @@ func letter(r rune) bool { return r >= 'a' && r <= 'z' }
 // internal are texts in the script that no user sees: the statement that writes a request, and the entry in the log,
 // which is no condition.
 func internal(w string) bool {
-	return strings.HasPrefix(w, "COPY (SELECT ") || w == "2 ms" || w == "backtrace of PID %s" ||
+	return strings.HasPrefix(w, "COPY (SELECT ") || w == "2 ms" || w == "1 second" || w == "backtrace of PID %s" ||
 		w == `%s\n%s`
 }

@@ -240,10 +240,17 @@ func TestMembers(t *testing.T) {
 		c := byDataDir(t, s)
 		conn := s.Connect(t, "postgres", "postgres")
 		backend := int(conn.PgConn().PID())
-		members, err := c.Members()
-		if err != nil {
-			t.Fatal(err)
-		}
+		kinds := []string{"checkpointer", "background writer", "walwriter"}
+		var members []cluster.Member
+		pgtest.Wait(t, "all processes with their titles", func() (all bool) {
+			var err error
+			if members, err = c.Members(); err != nil {
+				t.Fatal(err)
+			}
+			return !slices.ContainsFunc(kinds, func(kind string) bool {
+				return !slices.ContainsFunc(members, func(m cluster.Member) bool { return strings.Contains(m.Title, kind) })
+			})
+		})
 		titles := make(map[int]string)
 		for _, m := range members {
 			titles[m.PID] = m.Title
@@ -255,11 +262,6 @@ func TestMembers(t *testing.T) {
 		}
 		if !strings.HasPrefix(titles[backend], "postgres: "+s.User+" postgres [local]") {
 			t.Errorf("the backend's title is %q", titles[backend])
-		}
-		for _, kind := range []string{"checkpointer", "background writer", "walwriter"} {
-			if !slices.ContainsFunc(members, func(m cluster.Member) bool { return strings.Contains(m.Title, kind) }) {
-				t.Errorf("no %s among %v", kind, titles)
-			}
 		}
 		strangers(t, s, c)
 		_ = conn.Close(t.Context())
