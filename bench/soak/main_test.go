@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -23,16 +21,7 @@ import (
 // The worker of the test is this test program, run as the server's user.
 const workerEnv = "PGSB_SOAK_WORKER"
 
-func TestMain(m *testing.M) {
-	if dsn := os.Getenv(workerEnv); dsn != "" {
-		if err := serve(dsn); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, workerEnv, serve)) }
 
 // serve is the worker.
 func serve(dsn string) error {
@@ -56,14 +45,7 @@ func newOptions(t *testing.T) options {
 	if _, err := c.Exec(t.Context(), "CREATE EXTENSION pg_stat_backtrace"); err != nil {
 		t.Skipf("the extension is not installed in this server: %v", err)
 	}
-	program := filepath.Join(filepath.Dir(s.DataDir), "worker")
-	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(program, self, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	program := s.Self(t)
 	return options{
 		DSN: s.DSN(s.User, "postgres"), Sessions: 10,
 		Worker: func(keepRows int) *exec.Cmd {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -23,31 +22,9 @@ const envProgram = "PGSB_ARCH_PROGRAM"
 // program is the worker's program, in a directory that the servers' user can enter.
 var program string
 
-func TestMain(m *testing.M) { os.Exit(runAll(m)) }
-
-func runAll(m *testing.M) int {
-	if program = os.Getenv(envProgram); program != "" {
-		return m.Run()
-	}
-	dir, err := os.MkdirTemp("", "archcheck")
-	if err == nil {
-		defer func() { _ = os.RemoveAll(dir) }()
-		err = os.Chmod(dir, 0o755)
-	}
-	program = filepath.Join(dir, "pg_stat_backtrace")
-	if err == nil {
-		build := exec.Command("go", "build", "-o", program, "pg_stat_backtrace")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		var out []byte
-		if out, err = build.CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w\n%s", err, out)
-		}
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "building what the tests run:", err)
-		return 1
-	}
-	return m.Run()
+func TestMain(m *testing.M) {
+	program = os.Getenv(envProgram)
+	os.Exit(pgtest.RunWithProgram(m, &program))
 }
 
 // work starts a worker for the server, by the command if it is not nil, and waits until it serves.

@@ -66,7 +66,7 @@ func build(dir string) error {
 	if err := os.WriteFile(programs.self, self, 0o755); err != nil {
 		return err
 	}
-	if err := compile("go", "build", "-o", programs.worker, "pg_stat_backtrace"); err != nil {
+	if err := pgtest.BuildProgram(programs.worker); err != nil {
 		return err
 	}
 	overlay, err := otherProtocol(dir)

@@ -18,29 +18,7 @@ import (
 // program is the worker's program, built once, in a directory that the servers' user can enter.
 var program string
 
-func TestMain(m *testing.M) { os.Exit(runAll(m)) }
-
-func runAll(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "places")
-	if err == nil {
-		defer func() { _ = os.RemoveAll(dir) }()
-		err = os.Chmod(dir, 0o755)
-	}
-	program = filepath.Join(dir, "pg_stat_backtrace")
-	if err == nil {
-		build := exec.Command("go", "build", "-o", program, "pg_stat_backtrace")
-		build.Env = append(os.Environ(), "CGO_ENABLED=0")
-		var out []byte
-		if out, err = build.CombinedOutput(); err != nil {
-			err = fmt.Errorf("%w\n%s", err, out)
-		}
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "building what the tests run:", err)
-		return 1
-	}
-	return m.Run()
-}
+func TestMain(m *testing.M) { os.Exit(pgtest.RunWithProgram(m, &program)) }
 
 // needRoot skips a test that mounts file systems or drops capabilities.
 func needRoot(t *testing.T, tools ...string) {

@@ -1,41 +1,21 @@
 package stackoracle
 
 import (
-	"context"
-	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"testing"
 	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
 )
 
 // program is our own program, built from the source that is tested.
 var program string
 
 func TestMain(m *testing.M) {
-	os.Exit(run(m))
-}
-
-func run(m *testing.M) int {
-	dir, err := os.MkdirTemp("", "stackoracle")
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	defer func() { _ = os.RemoveAll(dir) }()
-	if program = os.Getenv("STACKORACLE_PROGRAM"); program != "" {
-		return m.Run()
-	}
-	program = filepath.Join(dir, "pg_stat_backtrace")
-	build := exec.CommandContext(context.Background(), "go", "build", "-o", program, "pg_stat_backtrace")
-	if out, err := build.CombinedOutput(); err != nil {
-		const most = 2000
-		fmt.Fprintf(os.Stderr, "building the program: %v\n%s\n", err, out[:min(most, len(out))])
-		return 1
-	}
-	return m.Run()
+	program = os.Getenv("STACKORACLE_PROGRAM")
+	os.Exit(pgtest.RunWithProgram(m, &program))
 }
 
 // randomStops is how often a busy process is stopped.

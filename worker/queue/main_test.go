@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -26,16 +25,7 @@ import (
 // this test program, copied to where that user can execute it.
 const workerEnv = "PGSB_QUEUE_WORKER"
 
-func TestMain(m *testing.M) {
-	if dsn := os.Getenv(workerEnv); dsn != "" {
-		if err := serve(dsn); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, workerEnv, serve)) }
 
 // serve is the worker.
 func serve(dsn string) error {
@@ -67,14 +57,7 @@ func eachSite(t *testing.T, o pgtest.Options, test func(t *testing.T, s *site)) 
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		t.Parallel() // they mostly wait
 		s := &site{Server: pgtest.Start(t, binDir, o)}
-		s.program = filepath.Join(filepath.Dir(s.DataDir), "worker")
-		self, err := os.ReadFile("/proc/self/exe")
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(s.program, self, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		s.program = s.Self(t)
 		if !o.Standby {
 			s.extend(t, "postgres")
 		}

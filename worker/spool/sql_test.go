@@ -26,16 +26,7 @@ import (
 // own: this test program, copied to where that user can execute it.
 const fakeEnv = "PGSB_FAKE_WORKER"
 
-func TestMain(m *testing.M) {
-	if dataDir := os.Getenv(fakeEnv); dataDir != "" {
-		if err := fakeWorker(dataDir); err != nil {
-			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1)
-		}
-		os.Exit(0)
-	}
-	os.Exit(m.Run())
-}
+func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, fakeEnv, fakeWorker)) }
 
 func fakeWorker(dataDir string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
@@ -131,15 +122,7 @@ func newSite(t *testing.T, server *pgtest.Server) *site {
 	if _, err := os.Stat(extensionFile(server.BinDir)); err != nil {
 		t.Skipf("the extension is not installed in this server: %v", err)
 	}
-	s := &site{Server: server, program: filepath.Join(filepath.Dir(server.DataDir), "fakeworker")}
-	self, err := os.ReadFile("/proc/self/exe")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(s.program, self, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	return s
+	return &site{Server: server, program: server.Self(t)}
 }
 
 // extensionFile is where a server looks for the control file: beside its programs (relocatable builds), or Debian's

@@ -1,0 +1,70 @@
+package pgtest
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+)
+
+// BuildProgram builds the worker's program, as `make build` does, at path.
+func BuildProgram(path string) error {
+	build := exec.Command("go", "build", "-o", path, "pg_stat_backtrace")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("building the program: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// RunWithProgram is what TestMain exits with: it runs the tests after having built the program, in a directory that the
+// servers' user can enter and that is removed afterwards. Program gets its path; where that is not empty, for lack of Go
+// in a virtual machine, say, that one is taken.
+func RunWithProgram(m *testing.M, program *string) int {
+	if *program != "" {
+		return m.Run()
+	}
+	dir, err := os.MkdirTemp("", "pgtest")
+	if err == nil {
+		defer func() { _ = os.RemoveAll(dir) }()
+		err = os.Chmod(dir, 0o755)
+	}
+	if err == nil {
+		*program = filepath.Join(dir, "pg_stat_backtrace")
+		err = BuildProgram(*program)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return m.Run()
+}
+
+// RunOr is what TestMain exits with in a test program that is its own worker, a process that runs as the server's user
+// and may be killed: where the environment has a value for name, other runs with that value instead of the tests.
+func RunOr(m *testing.M, name string, other func(value string) error) int {
+	value := os.Getenv(name)
+	if value == "" {
+		return m.Run()
+	}
+	if err := other(value); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return 0
+}
+
+// Self copies the test program to where the server's user can execute it, and returns that path.
+func (s *Server) Self(t testing.TB) string {
+	t.Helper()
+	path := filepath.Join(filepath.Dir(s.DataDir), "self")
+	self, err := os.ReadFile("/proc/self/exe")
+	if err == nil {
+		err = os.WriteFile(path, self, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
