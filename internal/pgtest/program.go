@@ -19,8 +19,8 @@ func BuildProgram(path string) error {
 }
 
 // RunWithProgram is what TestMain exits with: it runs the tests after having built the program, in a directory that the
-// servers' user can enter and that is removed afterwards. Program gets its path; where that is not empty, for lack of Go
-// in a virtual machine, say, that one is taken.
+// servers' user can enter and that is removed afterwards. Program gets its path; if it has one already, as in a virtual
+// machine without Go, that one is taken.
 func RunWithProgram(m *testing.M, program *string) int {
 	if *program != "" {
 		return m.Run()

@@ -76,9 +76,9 @@ func TestTogether(t *testing.T) {
 		g.opened <- &pgconn.PgError{Code: "57014"} // the first 128 of them
 		waiting(many - 64)                         // they wait again
 		statements := 2
-		for answered := 0; answered < many; statements++ {
+		for left, size := many, 64; left > 0; size = 128 {
 			g.opened <- nil
-			answered += []int{64, 128}[min(statements-2, 1)]
+			statements, left = statements+1, left-size
 		}
 		all.Wait()
 		if n := int(g.asked.Load()); n != statements {
