@@ -66,6 +66,7 @@ func TestTogether(t *testing.T) {
 		pgtest.Wait(t, "the first question is asked", func() bool { return g.asked.Load() == 1 })
 		gone, leave := context.WithCancel(t.Context())
 		ask(gone, []int{pid}, 10, context.Canceled)
+		waiting(1) // before the others
 		const many = 500
 		for i := range many {
 			ask(t.Context(), []int{pid, 1}, uint32(10+i%2), nil)
