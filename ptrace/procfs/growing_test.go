@@ -41,3 +41,25 @@ func TestMapsWhileTheHeapGrows(t *testing.T) {
 	group.Wait()
 	t.Logf("%d of 3000 readings did not fit together", torn)
 }
+
+// TestParseAgain: mappings that do not fit together are read again, and reported if they never do.
+func TestParseAgain(t *testing.T) {
+	const torn = "1000-3000 rw-p 00000000 00:00 0 [heap]\n1000-2000 rw-p 00000000 00:00 0 [heap]\n"
+	const whole = "1000-3000 rw-p 00000000 00:00 0 [heap]\n"
+	const most = 10
+	for _, good := range []int{1, 2, most, most + 1} {
+		reads := 0
+		maps, err := parseAgain("maps", func() (string, error) {
+			if reads++; reads < good {
+				return torn, nil
+			}
+			return whole, nil
+		})
+		if want := min(good, most); reads != want {
+			t.Errorf("whole at reading %d: %d readings instead of %d", good, reads, want)
+		}
+		if found := len(maps) == 1 && err == nil; found != (good <= most) || !found && !errors.Is(err, ErrFormat) {
+			t.Errorf("whole at reading %d: %d mappings, %v", good, len(maps), err)
+		}
+	}
+}

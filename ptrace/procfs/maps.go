@@ -67,10 +67,15 @@ var errOrder = fmt.Errorf("%w: not in order", ErrFormat)
 // mapsAttempts is how often mappings that do not fit together are read; it takes one of some thousand a second time.
 const mapsAttempts = 10
 
-func readMaps(name string) (maps []Mapping, err error) {
+func readMaps(name string) ([]Mapping, error) {
+	return parseAgain(name, func() (string, error) { return readFile(name) })
+}
+
+// parseAgain parses what read returns, and reads again where it does not fit together.
+func parseAgain(name string, read func() (string, error)) (maps []Mapping, err error) {
 	for range mapsAttempts {
 		var text string
-		if text, err = readFile(name); err != nil {
+		if text, err = read(); err != nil {
 			return nil, err
 		}
 		if maps, err = parseMaps(text); !errors.Is(err, errOrder) {
