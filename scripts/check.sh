@@ -98,7 +98,6 @@ stage_go() {
 # stage_support-table runs the end-to-end tests on every version and writes README.md's table of supported versions.
 stage_support-table() {
 	PACKAGES=(./internal/e2e)
-	export PGSB_CROWD=1000 # on every version
 	need_server
 	make_version_trees
 	need_race_detector || true # testdata/preload.c needs the compiler
@@ -117,7 +116,6 @@ support_table() {
 stage_contract() {
 	need_server
 	PACKAGES=(./internal/e2e ./worker/spool ./worker/policy)
-	export PGSB_CROWD=1000
 	need_race_detector || true # testdata/preload.c needs the compiler
 	go_tests contract
 }

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -163,24 +162,11 @@ func clocks(t *testing.T, shared *site) {
 // crowds keeps two versions from having a thousand sessions at the same time.
 var crowds sync.Mutex
 
-// crowdSize is how many callers come at once: PGSB_CROWD, else a thousand to the newest version, on which it takes half
-// of the time of all tests, and fewer to the others.
-func crowdSize(s *site) int {
-	const thousand, some, newest = 1000, 250, 18
-	if n, err := strconv.Atoi(os.Getenv("PGSB_CROWD")); err == nil && n > 1 {
-		return n
-	}
-	if s.Major >= newest {
-		return thousand
-	}
-	return some
-}
-
 // crowd: a thousand callers at once. Each is answered, or told that there are too many.
 func crowd(t *testing.T, shared *site) {
 	crowds.Lock()
 	defer crowds.Unlock()
-	callers := crowdSize(shared)
+	const callers = 1000
 	s := faulty(t, shared, fmt.Sprint("max_connections = ", callers+20), "autovacuum = off")
 	s.work(t)
 	sessions := make([]*session, callers)
