@@ -57,7 +57,9 @@ wait_until(
 			  FROM pg_stat_backtrace ORDER BY pid});
 		my ($own) = map { /^(\d+)\|t\|/ } @rows;
 		%children = map { $_ => 1 } grep { $_ != $own } children($node->{_pid});
-		return "@{[ sort keys %before ]}" eq "@{[ sort keys %children ]}";
+		# One that begins and ends in between is in neither list of children, and may have been seen.
+		my @seen = sort grep { $_ != $own } map { /^(\d+)/ } @rows;
+		return "@{[ sort keys %before ]}" eq "@{[ sort keys %children ]}" && "@seen" eq "@{[ sort keys %children ]}";
 	});
 my %listed;
 for my $row (@rows)

@@ -17,7 +17,7 @@ const readers = `
 	CREATE FUNCTION asked_sleeps() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(600); RETURN 1; END $$`
 
 // queries: the text of a query is shown to nobody to whom pg_stat_activity would not show it; the setting leaves it
-// out, and the levels too.
+// out, and the levels too. Of a server newer than all that are known nothing is told.
 func queries(t *testing.T, s *site) {
 	boss := s.connect(t, s.User, "postgres")
 	boss.run(t, readers)
@@ -25,6 +25,7 @@ func queries(t *testing.T, s *site) {
 	target := s.connect(t, "asked", "postgres")
 	done := target.later("SELECT asked_sleeps() /* " + secret + " */")
 	s.waits(t, target.pid(), "PgSleep")
+	const newestKnown = 18
 	const level = "PL/pgSQL function asked_sleeps() line 1 at PERFORM"
 	for _, reader := range []string{s.User, "asked", "asked_heir", "asked_stranger", "asked_monitor"} {
 		c := s.connect(t, reader, "postgres")
@@ -39,7 +40,8 @@ func queries(t *testing.T, s *site) {
 				t.Errorf("%s sees the query in a stack, but pg_stat_activity says %q", reader, activity)
 			}
 			may := reader != "asked_stranger" && reader != "asked_monitor"
-			if may != (e.level == "") || may != strings.Contains(got, secret) || may != strings.Contains(got, level) {
+			told := may && s.Major <= newestKnown
+			if may != (e.level == "") || told != strings.Contains(got, secret) || told != strings.Contains(got, level) {
 				t.Errorf("%s: %s: %v %s", reader, ask, e, got)
 			}
 		}

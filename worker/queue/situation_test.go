@@ -255,6 +255,7 @@ func TestNotifiedMeanwhile(t *testing.T) {
 	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.work(t)
 		admin, caller := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
+		run(t, caller, "SET pg_stat_backtrace.timeout = 60000") // for a busy machine
 		run(t, admin, "BEGIN")
 		id := request(t, admin, pid(caller))
 		run(t, admin, "LOCK TABLE backtrace.request IN SHARE ROW EXCLUSIVE MODE")
