@@ -148,14 +148,32 @@ large_debug_file() {
 	echo "$WORK/large.debug:$compressed"
 }
 
+# supplemented_file prints the name of a library with debugging information of which dwz has moved a part to a supplementary
+# file: the one that Debian has made so.
+supplemented_file() {
+	local root=$CACHE/debs/supplement library debug link=$WORK/altlink
+	deb_unpack supplement libkrb5-3 libkrb5-dbg >&2
+	library=$(find "$root" -name spake.so)
+	debug=$(find "$root" -path "*/$(readelf -n "$library" | sed -n 's/.*Build ID: ..//p').debug")
+	eu-unstrip -o "$WORK/spake.so" "$library" "$debug"
+	# The link is an absolute path, to where the package would be installed.
+	objcopy --dump-section ".gnu_debugaltlink=$link" "$debug" /dev/null
+	printf '%s%s\0' "$root" "$(tr '\0' '\n' <"$link" | head -n 1)" >"$link.new"
+	tail -c 20 "$link" >>"$link.new"
+	objcopy --update-section ".gnu_debugaltlink=$link.new" "$WORK/spake.so"
+	echo "$WORK/spake.so"
+}
+
 # stage_names compares lines and inlined calls at some 300,000 addresses, among them those of a PostgreSQL with debugging
-# information, and the names of stripped servers of every version.
+# information and of a library that Debian gave a supplementary file, and the names of stripped servers of every version.
 stage_names() {
 	need_server
 	make_version_trees
 	PGSB_DEBUG_BINDIR=$("$TOP/scripts/debug-postgresql.sh")
 	PGSB_FIRST_FILES=$(large_debug_file)
-	export PGSB_DEBUG_BINDIR PGSB_FIRST_FILES PGSB_ORACLE_ADDRESSES=${PGSB_ORACLE_ADDRESSES:-50000} PGSB_TEST_NAMES=${PGSB_TEST_NAMES:-100}
+	PGSB_ORACLE_FILES=$(supplemented_file)
+	export PGSB_DEBUG_BINDIR PGSB_FIRST_FILES PGSB_ORACLE_FILES
+	export PGSB_ORACLE_ADDRESSES=${PGSB_ORACLE_ADDRESSES:-50000} PGSB_TEST_NAMES=${PGSB_TEST_NAMES:-100}
 	PACKAGES=(./unwind/dwarf ./unwind/symbol ./worker/capture)
 	go_tests names -count=1 -timeout 1h -v -run 'TestOracle|TestGo$|TestFirstUse|TestStrippedNamesAgree|TestNoWrongName'
 }

@@ -87,7 +87,13 @@ var classes = []class{
 			case len(c.ours) == 0: // outside of the unit's ranges, too
 				return len(c.want) == 1 && !c.ranged
 			}
-			return len(c.ours) == 1 && c.ours[0].function == "" && c.want[0].line == c.ours[0].line &&
+			if len(c.ours) != 1 || c.ours[0].function != "" {
+				return false
+			}
+			if c.tool == binutils && unknown(c.want) {
+				return c.isNearest(c.want[0].function) && c.judged() // it has the name, and no line
+			}
+			return c.want[0].line == c.ours[0].line &&
 				(c.want[0].file == c.ours[0].file || c.tool == binutils && c.isPrimary(c.want[0].file))
 		},
 	},
@@ -108,6 +114,22 @@ var classes = []class{
 			"other one agrees with us",
 		func(c *comparison) bool {
 			return len(c.other) > 0 && !unknown(c.other) && c.ours.samePlaces(c.other) && c.same(c.other, c.renamed)
+		},
+	},
+	{
+		"elfutils: another instance",
+		"where a function is inlined several times in one, elfutils 0.188 may give the calls around another of its " +
+			"instances, and binutils does not follow into a supplementary file and has the line only; LLVM, which goes by " +
+			"the ranges of the entries, agrees with us",
+		func(c *comparison) bool {
+			e, b := c.want, c.other
+			if c.tool == binutils {
+				e, b = b, e
+			}
+			return len(c.ours) > 1 && len(e) > 1 && len(b) == 1 && slices.Contains(c.symbols, b[0].function) &&
+				b[0].file == c.ours[0].file && b[0].line == c.ours[0].line &&
+				e[0] == c.ours[0] && e[len(e)-1].function == c.ours[len(c.ours)-1].function &&
+				c.ours.samePlaces(c.judge) && c.same(c.judge, func(a, b string) bool { return b == "" && a == e[0].function })
 		},
 	},
 }
@@ -148,12 +170,13 @@ func (c *comparison) judged() bool {
 	return len(c.judge) > 0 && c.ours.samePlaces(c.judge) && c.same(c.judge, c.renamed)
 }
 
-// renamed reports whether b is the ELF symbol of what the source calls a: an alias, a mangled name, or a clone.
+// renamed reports whether b is the ELF symbol of what the source calls a: an alias, a mangled name, or a clone. Go's linker
+// writes a dot for its middle dot.
 func (c *comparison) renamed(a, b string) bool {
 	if a == "" || !slices.Contains(c.symbols, b) {
 		return false
 	}
-	if slices.Contains(c.symbols, a) {
+	if slices.Contains(c.symbols, a) || b == strings.ReplaceAll(a, "·", ".") {
 		return true
 	}
 	return strings.HasPrefix(b, a+".") || slices.ContainsFunc(strings.FieldsFunc(symbol.Demangle(b), func(r rune) bool {

@@ -10,15 +10,22 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// unstripped is the first of the oracle's files with a .symtab that names more than a distribution leaves in.
+// unstripped is the first of the files with a .symtab that names more than a distribution leaves in: of the oracle's, the
+// PostgreSQL with debugging information, and the servers that the tests run.
 func unstripped(t testing.TB) string {
 	t.Helper()
-	for _, path := range oracleFiles(t) {
-		if _, err := openImage(t, path).Symbols(".symtab"); err == nil && len(oracleFDEs(t, path)) > 0 {
+	files := oracleFiles(t)
+	for _, list := range []string{"PGSB_DEBUG_BINDIR", "PGSB_TEST_BINDIRS"} {
+		for _, bin := range filepath.SplitList(os.Getenv(list)) {
+			files = append(files, filepath.Join(bin, "postgres"))
+		}
+	}
+	for _, path := range files {
+		if _, err := openImage(t, path).Symbols(".symtab"); err == nil && len(oracleFDEs(t, path)) > 1000 {
 			return path
 		}
 	}
-	t.Skip("none of the files has a .symtab: set PGSB_ORACLE_FILES to a server that is not stripped")
+	t.Skip("none of the files has a .symtab: set PGSB_TEST_BINDIRS to servers of which one is not stripped")
 	return ""
 }
 
