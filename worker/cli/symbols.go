@@ -8,6 +8,7 @@ import (
 	"io"
 	"strconv"
 	"strings"
+	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -34,7 +35,8 @@ func newSymbols() *cobra.Command {
 that has a name, whether source lines are known, its build-id, and what that is
 taken from; and say what to install or to configure to get the rest. Without
 arguments it looks at the postmaster of the server that -D or libpq's defaults
-lead to. Nothing is stopped.
+lead to; a module that only backends load (plpgsql.so) is listed for such a
+backend's PID. Nothing is stopped.
 
 FROM is .symtab (the image has all its symbols), "debug file" (an installed one),
 debuginfod (one that was fetched), "Go's table" (which every Go program has),
@@ -175,12 +177,41 @@ func (f *symbolsFlags) one(
 	if err := symbols.Table(stdout, images); err != nil {
 		return err
 	}
-	advice := symbols.Advice(images, client != nil && !f.fetch)
+	advice := symbols.Advice(images, f.again(s), client != nil && !f.fetch)
 	if len(advice) == 0 {
 		return nil
 	}
 	_, err = fmt.Fprintf(stdout, "To get the missing names and lines:\n    %s\n", strings.Join(advice, "\n    "))
 	return err
+}
+
+// again is the command that looks at this subject alone, as a shell takes it.
+func (f *symbolsFlags) again(s subject) string {
+	command := "pg_stat_backtrace symbols"
+	switch {
+	case s.file != "":
+		command += " " + shellWord(s.file)
+	case f.dataDir != "":
+		command += " -D " + shellWord(f.dataDir)
+	default:
+		command += fmt.Sprintf(" %d", s.pid)
+	}
+	return command
+}
+
+// shellWord quotes a word for a shell, if that is needed. What is not printable is shown as ?.
+func shellWord(s string) string {
+	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:@%"
+	if strings.Trim(s, plain) == "" {
+		return s
+	}
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsPrint(r) {
+			return r
+		}
+		return '?'
+	}, s)
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // symbolsReport is a line of JSON.
@@ -209,7 +240,7 @@ func describeError(s subject, err error) error {
 		return fmt.Errorf("%s: no such process", s)
 	case errors.Is(err, procfs.ErrDenied):
 		return fmt.Errorf("%s: %w\n  Run this as the process's operating system user or as root", s, err)
-	case s.pid != 0:
+	case s.pid != 0 || !strings.Contains(err.Error(), s.file):
 		return fmt.Errorf("%s: %w", s, err)
 	}
 	return err

@@ -38,7 +38,7 @@ func TestSymbolsExitStatus(t *testing.T) {
 		{[]string{"--json", "/bin/sh"}, 0, `"build_id":`, ""},
 		{[]string{"/nonexistent"}, 1, "", "/nonexistent: no such file"},
 		{[]string{"/nonexistent", "/bin/sh"}, 1, "IMAGE", "/nonexistent"},
-		{[]string{text}, 1, "", "not an ELF image"},
+		{[]string{text}, 1, "", text + ": text: not an ELF image"},
 		{[]string{"/"}, 1, "", "not a regular file"},
 		{[]string{"2147483647"}, 1, "", "process 2147483647: no such process"},
 		{[]string{"0"}, 2, "", "./0"},
@@ -62,6 +62,26 @@ func TestSymbolsExitStatus(t *testing.T) {
 		if status != tt.status || !strings.Contains(stdout, tt.stdout) || !strings.Contains(stderr, tt.stderr) ||
 			tt.stderr == "" && stderr != "" {
 			t.Errorf("%q: status %d, want %d\n%s%s", tt.args, status, tt.status, stdout, stderr)
+		}
+	}
+}
+
+// TestSymbolsAgain: the command that is to be run again looks at the same, and a shell takes it as it is meant.
+func TestSymbolsAgain(t *testing.T) {
+	for _, tt := range []struct {
+		dataDir string
+		s       subject
+		want    string
+	}{
+		{"", subject{pid: 4711}, "4711"},
+		{"/var/lib/postgresql/15/main", subject{pid: 4711}, "-D /var/lib/postgresql/15/main"},
+		{"/my data", subject{pid: 4711}, "-D '/my data'"},
+		{"", subject{file: "./lib$x.so"}, "'./lib$x.so'"},
+		{"", subject{file: "it's\x1b"}, `'it'\''s?'`},
+	} {
+		f := symbolsFlags{dataDir: tt.dataDir}
+		if got := f.again(tt.s); got != "pg_stat_backtrace symbols "+tt.want {
+			t.Errorf("got %s, want %s", got, tt.want)
 		}
 	}
 }

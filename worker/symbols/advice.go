@@ -7,78 +7,120 @@ import (
 )
 
 // Advice says what to do to get the names and lines that are missing, in lines to print; none if nothing is missing.
-// configured says whether a debuginfod server is.
-func Advice(images []Image, configured bool) []string {
-	var packages, unknown, replaced []string
-	var s *system
-	byBuildID := false
+// again is the command that has looked at these images, to be run once more; configured says whether a debuginfod server
+// is.
+func Advice(images []Image, again string, configured bool) []string {
+	var g gaps
 	for i := range images {
-		m := &images[i]
-		if m.Complete() || m.virtual() {
-			continue
-		}
-		byBuildID = byBuildID || m.BuildID != "" && (m.Package != "" || m.Deleted)
-		if s == nil {
-			at := systemAt(m.root)
-			s = &at
-		}
-		switch {
-		case m.Deleted:
-			replaced = append(replaced, m.Name)
-		case m.DebugPackage != "":
-			packages = append(packages, m.DebugPackage)
-		default:
-			unknown = append(unknown, m.Name)
-		}
+		g.add(&images[i])
 	}
 	var lines []string
-	if len(packages) > 0 {
-		program := packages[0] // the images' order has the program first: what is needed most
-		packages = slices.DeleteFunc(uniq(packages), func(p string) bool { return p == program })
-		lines = append(lines, s.install(append([]string{program}, packages...))...)
+	if len(g.server) > 0 {
+		lines = append(lines, g.system.install(uniq(g.server))...)
 	}
-	if byBuildID {
-		lines = append(lines, s.debuginfod(configured)...)
+	if len(g.libraries) > 0 {
+		if len(g.server) > 0 {
+			lines = append(lines, "and of the libraries, which few stacks are in:")
+		}
+		slices.Sort(g.libraries)
+		lines = append(lines, g.system.install(uniq(g.libraries))...)
 	}
-	if len(unknown) > 0 {
-		lines = append(lines, wrap("of no package: "+strings.Join(uniq(unknown), ", ")+". Only who built that has the "+
+	if len(g.server)+len(g.libraries) > 0 {
+		lines = append(lines, g.system.archive(append(g.server, g.libraries...))...)
+	}
+	if g.byBuildID {
+		lines = append(lines, g.system.debuginfod(again, configured)...)
+	}
+	if len(g.unknown) > 0 {
+		lines = append(lines, wrap("of no package: "+strings.Join(uniq(g.unknown), ", ")+". Only who built that has the "+
 			"rest: build with -g, or put its debug files at /usr/lib/debug/.build-id/XX/YYYY.debug (XX and YYYY are "+
 			"the build-id)")...)
 	}
-	if len(replaced) > 0 {
-		lines = append(lines, wrap("replaced or removed since the process began: "+strings.Join(uniq(replaced), ", ")+
+	if len(g.replaced) > 0 {
+		lines = append(lines, wrap("replaced or removed since the process began: "+strings.Join(uniq(g.replaced), ", ")+
 			". Debug packages of what is installed now do not fit; debuginfod may have the right ones, or restart the "+
 			"process")...)
 	}
 	return lines
 }
 
-func uniq(names []string) []string {
-	slices.Sort(names)
-	return slices.Compact(names)
+// gaps are the images that lack something, by what can be done about it.
+type gaps struct {
+	// server are the debug packages of the program, of PostgreSQL's modules and of the C library: nearly every frame is in
+	// those; libraries are those of the rest.
+	server, libraries []string
+	// unknown are images of no package, replaced those whose file is gone.
+	unknown, replaced []string
+	// byBuildID says that a debuginfod server may have something.
+	byBuildID bool
+	system    *system
 }
 
-// install says how to install debug packages.
-func (s *system) install(packages []string) []string {
-	switch {
-	case s.is("rhel", "fedora", "centos"):
-		names := make([]string, len(packages)) // the command takes the names of the packages that are debugged
-		for i, p := range packages {
-			names[i] = strings.TrimSuffix(p, debuginfoSuffix)
-		}
-		lines := command("dnf debuginfo-install", names)
-		if slices.ContainsFunc(packages, func(p string) bool {
-			return strings.HasPrefix(p, "postgresql1") // postgresql.org's: postgresql15-server
-		}) {
-			lines = append(lines, "    (for those of postgresql.org: with its repository pgdg…-debuginfo enabled)")
-		}
-		return lines
-	case s.is("ubuntu"):
-		return append(command("apt install", packages),
-			fmt.Sprintf("    (-dbgsym: from Ubuntu's archive of debug symbols, suite %s, component main)", s.suite("")))
+// add looks at one image. The images' order has the program first.
+func (g *gaps) add(m *Image) {
+	if m.Complete() || m.virtual() {
+		return
 	}
-	return append(command("apt install", packages),
-		fmt.Sprintf("    (-dbgsym: from Debian's archive debian-debug, suite %s, component main)", s.suite("-debug")))
+	g.byBuildID = g.byBuildID || m.BuildID != "" && (m.Package != "" || m.Deleted)
+	first := g.system == nil
+	if first {
+		at := systemAt(m.root)
+		g.system = &at
+	}
+	switch {
+	case m.Deleted:
+		g.replaced = append(g.replaced, m.Name)
+	case m.DebugPackage == "":
+		g.unknown = append(g.unknown, m.Name)
+	case first, strings.HasPrefix(m.Package, "postgresql"), m.Package == "libc6", m.Package == "glibc":
+		g.server = append(g.server, m.DebugPackage)
+	default:
+		g.libraries = append(g.libraries, m.DebugPackage)
+	}
+}
+
+// uniq returns each name once, in the order of their first ones.
+func uniq(names []string) []string {
+	var all []string
+	for _, n := range names {
+		if !slices.Contains(all, n) {
+			all = append(all, n)
+		}
+	}
+	return all
+}
+
+// install is the command that installs debug packages.
+func (s *system) install(packages []string) []string {
+	if !s.redHat() {
+		return command("apt install", packages)
+	}
+	names := make([]string, len(packages)) // the command takes the names of the packages that are debugged
+	for i, p := range packages {
+		names[i] = strings.TrimSuffix(p, debuginfoSuffix)
+	}
+	return command("dnf debuginfo-install", names)
+}
+
+func (s *system) redHat() bool { return s.is("rhel", "fedora", "centos") }
+
+// archive says where the debug packages are, if that is not where all packages are.
+func (s *system) archive(packages []string) []string {
+	has := func(is func(string) bool) bool { return slices.ContainsFunc(packages, is) }
+	switch {
+	case s.redHat():
+		if has(func(p string) bool { return strings.HasPrefix(p, "postgresql1") }) { // postgresql.org's: postgresql15-server
+			return []string{"    (for those of postgresql.org: with its repository pgdg…-debuginfo enabled)"}
+		}
+		return nil
+	case !has(func(p string) bool { return strings.HasSuffix(p, dbgsymSuffix) }):
+		return nil
+	case s.is("ubuntu"):
+		return []string{fmt.Sprintf("    (-dbgsym: from Ubuntu's archive of debug symbols, suite %s, component main)",
+			s.suite(""))}
+	}
+	return []string{fmt.Sprintf("    (-dbgsym: from Debian's archive debian-debug, suite %s, component main)",
+		s.suite("-debug"))}
 }
 
 func (s *system) suite(suffix string) string {
@@ -97,9 +139,9 @@ var publicServers = []struct{ id, url string }{
 }
 
 // debuginfod says how to get debug files without installing anything.
-func (s *system) debuginfod(configured bool) []string {
+func (s *system) debuginfod(again string, configured bool) []string {
 	if configured {
-		return []string{"pg_stat_backtrace symbols --fetch (a debuginfod server is configured)"}
+		return []string{again + " --fetch", "    (a debuginfod server is configured)"}
 	}
 	url := "URL"
 	if len(s.family) > 0 {
@@ -111,7 +153,9 @@ func (s *system) debuginfod(configured bool) []string {
 	}
 	return []string{
 		"without installing anything, from a debuginfod server:",
-		"    DEBUGINFOD_URLS=" + url + " pg_stat_backtrace symbols --fetch",
+		"    " + again + " --fetch --debuginfod " + url,
+		"or let the worker get what its stacks need:",
+		"    pg_stat_backtrace worker --debuginfod " + url,
 	}
 }
 

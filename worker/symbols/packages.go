@@ -101,11 +101,15 @@ func dpkgDebug(pkg string) string {
 		strings.HasPrefix(pkg, "libk5crypto"):
 		return "libkrb5-dbg"
 	}
-	return pkg + "-dbgsym"
+	return pkg + dbgsymSuffix
 }
 
-// debuginfoSuffix ends the names of debug packages on relatives of RHEL.
-const debuginfoSuffix = "-debuginfo"
+// dbgsymSuffix ends the names of debug packages on Debian and Ubuntu, debuginfoSuffix those on relatives of
+// RHEL.
+const (
+	dbgsymSuffix    = "-dbgsym"
+	debuginfoSuffix = "-debuginfo"
+)
 
 // rpmTimeout bounds one question to rpm, which waits where its database is locked.
 const rpmTimeout = 10 * time.Second
@@ -113,7 +117,7 @@ const rpmTimeout = 10 * time.Second
 // rpm asks rpm for the owners; only of this root directory, since another one's rpm is another program. Without rpm
 // the package of a PostgreSQL program follows from its place.
 func (s *system) rpm(ctx context.Context, images []*Image) {
-	if !s.is("rhel", "fedora", "centos") {
+	if !s.redHat() {
 		return
 	}
 	program, err := exec.LookPath("rpm")

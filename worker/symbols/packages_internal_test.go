@@ -86,7 +86,8 @@ func TestForeignRoot(t *testing.T) {
 		"var/lib/dpkg/info/postgresql-16.list": "/.\n/usr\n/usr/lib/postgresql/16/bin/postgres\n",
 		"var/lib/dpkg/info/libc6:amd64.list":   "/lib/x86_64-linux-gnu/libc.so.6\n",
 		"var/lib/dpkg/info/libfoo1.list":       strings.Repeat("x", 2*maxListLine) + "\n/usr/lib/libfoo.so.1\n",
-		"var/lib/dpkg/info/nothing.md5sums":    "/usr/lib/libbar.so.1\n",
+		"var/lib/dpkg/info/libbar.list":        "/usr/lib/libbar.so.1\n",
+		"var/lib/dpkg/info/nothing.md5sums":    "/usr/lib/libbar.so.2\n",
 	})
 	if err := os.Symlink("/etc/passwd", filepath.Join(root, dpkgInfo, "evil.list")); err != nil {
 		t.Fatal(err)
@@ -95,25 +96,28 @@ func TestForeignRoot(t *testing.T) {
 		{Name: "postgres", Path: "/usr/lib/postgresql/16/bin/postgres", BuildID: "abcd", Functions: 10, root: root},
 		{Name: "libc.so.6", Path: "/usr/lib/x86_64-linux-gnu/libc.so.6", BuildID: "abcd", Functions: 10, root: root},
 		{Name: "libfoo.so.1", Path: "/usr/lib/libfoo.so.1", BuildID: "abcd", Functions: 10, root: root},
+		{Name: "libbar.so.1", Path: "/usr/lib/libbar.so.1", BuildID: "abcd", Functions: 10, root: root},
 		{Name: "[vdso]", Path: "[vdso]", Functions: 10, Named: 5},
 	}
 	FindPackages(t.Context(), images)
-	got := []string{images[0].DebugPackage, images[1].DebugPackage, images[2].DebugPackage, images[3].DebugPackage}
+	got := []string{images[0].DebugPackage, images[1].DebugPackage, images[2].DebugPackage, images[4].DebugPackage}
 	if want := []string{"postgresql-16-dbgsym", "libc6-dbg", "", ""}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	advice := strings.Join(Advice(images, false), "\n")
+	advice := strings.Join(Advice(images, "again", false), "\n")
 	for _, want := range []string{
-		"apt install postgresql-16-dbgsym libc6-dbg", "suite noble", "debuginfod.ubuntu.com", "of no package: libfoo.so.1",
+		"apt install postgresql-16-dbgsym libc6-dbg\nand of the libraries, which few stacks are in:\n" +
+			"apt install libbar-dbgsym\n",
+		"suite noble", "again --fetch --debuginfod https://debuginfod.ubuntu.com", "of no package: libfoo.so.1",
 	} {
 		if !strings.Contains(advice, want) {
 			t.Errorf("%q is not in\n%s", want, advice)
 		}
 	}
-	if advice := strings.Join(Advice(images, true), "\n"); !strings.Contains(advice, "is configured") {
+	if advice := strings.Join(Advice(images, "again", true), "\n"); !strings.Contains(advice, "is configured") {
 		t.Error(advice)
 	}
-	if advice := Advice([]Image{{Path: "/x", Lines: true, Symtab: true}}, false); len(advice) > 0 {
+	if advice := Advice([]Image{{Path: "/x", Lines: true, Symtab: true}}, "again", false); len(advice) > 0 {
 		t.Errorf("nothing is missing, and yet: %q", advice)
 	}
 }
@@ -137,7 +141,7 @@ func TestRHEL(t *testing.T) {
 	if want := []string{"postgresql-server", "postgresql15-server", "", ""}; !slices.Equal(got, want) {
 		t.Errorf("got %q, want %q", got, want)
 	}
-	advice := strings.Join(Advice(list, false), "\n")
+	advice := strings.Join(Advice(list, "again", false), "\n")
 	for _, want := range []string{
 		"dnf debuginfo-install postgresql-server postgresql15-server", "pgdg", "of no package: libx.so",
 	} {

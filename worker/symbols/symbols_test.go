@@ -104,8 +104,8 @@ func checkTable(t *testing.T, images []symbols.Image) {
 	if err := symbols.Table(&b, images); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("\n%s%s", b.String(), strings.Join(symbols.Advice(images, false), "\n"))
-	for _, line := range append(strings.Split(b.String(), "\n"), symbols.Advice(images, false)...) {
+	t.Logf("\n%s%s", b.String(), strings.Join(symbols.Advice(images, "again", false), "\n"))
+	for _, line := range append(strings.Split(b.String(), "\n"), symbols.Advice(images, "again", false)...) {
 		if len(line) > 100 && !strings.Contains(line, "/") && !strings.Contains(line, "! ") {
 			t.Errorf("%d columns: %s", len(line), line)
 		}
@@ -236,7 +236,7 @@ func TestDeleted(t *testing.T) {
 	if !m.Deleted || m.BuildID != p.BuildID || m.Functions != before.Functions {
 		t.Errorf("%+v, before %+v", m, before)
 	}
-	advice := strings.Join(symbols.Advice(images, true), "\n")
+	advice := strings.Join(symbols.Advice(images, "again", true), "\n")
 	if !strings.Contains(advice, "replaced or removed since the process began: program") {
 		t.Error(advice)
 	}
