@@ -19,8 +19,9 @@ type lineHeader struct {
 const (
 	// maxLineFiles bounds the files and folders of one table.
 	maxLineFiles = 1 << 17
-	// maxNameBytes bounds their names, which may be one and the same string.
-	maxNameBytes = 16 << 20
+	// maxNameBytes bounds their names, which may be one and the same string; each counts as nameCost more.
+	maxNameBytes = 32 << 20
+	nameCost     = 32
 	// maxLineProgram bounds one table in bytes, maxRows what it may become.
 	maxLineProgram = 64 << 20
 	maxRows        = 8 << 20
@@ -64,7 +65,7 @@ func (d *Data) readLines(u *unit) (*lines, error) {
 	if err := d.readNames(&c, t, &lu); err != nil {
 		return nil, err
 	}
-	if c.bad || h.lineRange == 0 && h.opcodeBase < 255 || lu.addrSize != 4 && lu.addrSize != 8 {
+	if c.bad || h.lineRange == 0 || lu.addrSize != 4 && lu.addrSize != 8 {
 		return nil, fmt.Errorf("%w: header", ErrMalformed)
 	}
 	c.seek(program)
@@ -158,12 +159,13 @@ func (d *Data) readNameTable(c *cursor, u *unit) ([]file, error) {
 			switch formats[i].name {
 			case lnctPath:
 				f.name, _ = d.text(u, v) // a missing name makes one place unknown
+				total += len(f.name) + nameCost
 			case lnctDirectoryIndex:
 				f.dir = v.u
 			default: // time, size, checksum
 			}
 		}
-		if total += len(f.name); total > maxNameBytes {
+		if total > maxNameBytes {
 			return nil, fmt.Errorf("%w: names", ErrTooLarge)
 		}
 		names = append(names, f)

@@ -75,9 +75,7 @@ func (m *machine) standard(op uint8) {
 	case lnsSetFile:
 		m.file = m.c.uleb()
 	case lnsConstAddPC:
-		if m.h.lineRange > 0 {
-			m.advance(uint64(255-m.h.opcodeBase) / m.h.lineRange)
-		}
+		m.advance(uint64(255-m.h.opcodeBase) / m.h.lineRange)
 	case lnsFixedAdvancePC:
 		m.addr += uint64(m.c.u16())
 		m.op = 0

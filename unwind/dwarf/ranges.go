@@ -12,6 +12,8 @@ const (
 	maxRanges = 1 << 18
 	// maxRangeBytes bounds what is read of range lists for one unit, or for all units' own.
 	maxRangeBytes = 64 << 20
+	// indexCost is what an address that is read by its index counts of that.
+	indexCost = 16
 	// rangeStep is how much is read of a list at first.
 	rangeStep = 1 << 10
 )
@@ -78,7 +80,7 @@ func (d *Data) rangeList(dst []span, u *unit, at value, budget *int) ([]span, er
 			return dst[:before], fmt.Errorf("%w: range lists", ErrTooLarge)
 		}
 		if u.version >= 5 {
-			dst, err = d.parseRnglist(dst[:before], u, &c)
+			dst, err = d.parseRnglist(dst[:before], u, &c, budget)
 		} else {
 			dst = parseRanges(dst[:before], u, &c)
 		}
@@ -133,9 +135,14 @@ const (
 )
 
 // parseRnglist reads a list of .debug_rnglists (§2.17.3).
-func (d *Data) parseRnglist(dst []span, u *unit, c *cursor) ([]span, error) {
+func (d *Data) parseRnglist(dst []span, u *unit, c *cursor, budget *int) ([]span, error) {
 	base, eight := u.low, u.addrSize == 8
-	index := func() (uint64, error) { return d.addrs().uint(u.addrBase, c.uleb(), int(u.addrSize)) }
+	index := func() (uint64, error) {
+		if *budget -= indexCost; *budget < 0 {
+			return 0, fmt.Errorf("%w: range lists", ErrTooLarge)
+		}
+		return d.addrs().uint(u.addrBase, c.uleb(), int(u.addrSize))
+	}
 	for limit := len(dst) + maxRanges; !c.bad && len(dst) <= limit; {
 		var s span
 		var err error

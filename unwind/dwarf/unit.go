@@ -62,8 +62,9 @@ const (
 func (d *Data) load() error {
 	var errs error
 	info := &d.sections.info
-	for off := uint64(0); off < info.size; {
-		if len(d.units) == maxUnits {
+	headers := 0 // also those of unknown kinds, lest a section of zeros be read to its end
+	for off := uint64(0); off < info.size; headers++ {
+		if headers == maxUnits {
 			errs = errors.Join(errs, fmt.Errorf("%s: %w: more than %d units", d.name, ErrTooLarge, maxUnits))
 			break
 		}

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ const DefaultLinesWait = 200 * time.Millisecond
 // waits for it only so long.
 type lines struct {
 	make func() *dwarf.Data // nil: the module has none
+	tell func(...error)
 
 	mu      sync.Mutex
 	answers map[uint64]*answer
@@ -40,7 +42,7 @@ type answer struct {
 // open says where the debugging information is: in an image, which must stay
 // open. Nothing is read yet.
 func (l *lines) open(m *module, from *image.Image, path string, options debugfile.Options) {
-	l.answers = make(map[uint64]*answer)
+	l.answers, l.tell = make(map[uint64]*answer), m.tell
 	l.make = func() *dwarf.Data {
 		o := dwarf.Options{Cache: m.shared.cache, Spill: func() (dwarf.SpillFile, error) { return spill() }}
 		if _, linked := debugfile.SupplementLink(from); linked {
@@ -67,6 +69,7 @@ func (l *lines) open(m *module, from *image.Image, path string, options debugfil
 		}
 		// The first answers need not wait for all units.
 		go func() {
+			defer l.survive()
 			if err := data.Load(); err != nil {
 				m.tell(err)
 			}
@@ -135,9 +138,28 @@ func (l *lines) work() {
 		l.pending = l.pending[1:]
 		a := l.answers[addr]
 		l.mu.Unlock()
-		if l.data != nil {
-			a.frames, _ = l.data.Frames(addr) // what is missing is not known
-		}
+		a.frames = l.frames(addr)
 		close(a.done)
+	}
+}
+
+// frames looks up an address. After a panic there are no more answers.
+func (l *lines) frames(addr uint64) []dwarf.Frame {
+	data := l.data
+	if data == nil {
+		return nil
+	}
+	l.data = nil
+	defer l.survive()
+	frames, _ := data.Frames(addr) // what is missing is not known
+	l.data = data
+	return frames
+}
+
+// survive is the net below a parser of foreign files, which should never panic: what is wrong with one debug file must
+// not end the worker.
+func (l *lines) survive() {
+	if p := recover(); p != nil {
+		l.tell(fmt.Errorf("debugging information is not used: %v", p))
 	}
 }
