@@ -170,7 +170,8 @@ stage_names() {
 	need_server
 	make_version_trees
 	PGSB_DEBUG_BINDIR=$("$TOP/scripts/debug-postgresql.sh")
-	PGSB_FIRST_FILES=$(large_debug_file)
+	PGSB_FIRST_FILES=$(large_debug_file):$WORK/postgres-zlib
+	objcopy --compress-debug-sections=zlib "$PGSB_DEBUG_BINDIR/postgres" "$WORK/postgres-zlib"
 	PGSB_ORACLE_FILES=$(supplemented_file)
 	export PGSB_DEBUG_BINDIR PGSB_FIRST_FILES PGSB_ORACLE_FILES
 	export PGSB_ORACLE_ADDRESSES=${PGSB_ORACLE_ADDRESSES:-50000} PGSB_TEST_NAMES=${PGSB_TEST_NAMES:-100}

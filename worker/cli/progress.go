@@ -18,6 +18,7 @@ type progress struct {
 	mu       sync.Mutex
 	name     string // of the image whose debug file is fetched
 	last     debuginfod.Event
+	arrived  debuginfod.Event // with the bytes and the time of all that came since begin
 	failures int
 }
 
@@ -27,7 +28,7 @@ func newProgress(w io.Writer) *progress { return &progress{w: w, terminal: termi
 func (p *progress) begin(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	p.name, p.last = name, debuginfod.Event{}
+	p.name, p.last, p.arrived = name, debuginfod.Event{}, debuginfod.Event{}
 	if p.terminal {
 		p.print("\r\x1b[K" + p.label() + " asking ...")
 	}
@@ -38,6 +39,10 @@ func (p *progress) event(e debuginfod.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.last = e
+	if e.Kind == debuginfod.Arrived {
+		p.arrived.Bytes += e.Bytes
+		p.arrived.Took += e.Took
+	}
 	switch {
 	case e.Kind == debuginfod.Failed, e.Kind == debuginfod.Paused, e.Kind == debuginfod.Missing:
 		return // end says it, with what every server said
@@ -61,7 +66,7 @@ func (p *progress) end(err error) {
 	}
 	switch {
 	case err == nil && p.last.Kind == debuginfod.Arrived:
-		p.print(fmt.Sprintf("%s fetched %s in %.1f s\n", p.label(), size(p.last.Bytes), p.last.Took.Seconds()))
+		p.print(fmt.Sprintf("%s fetched %s in %.1f s\n", p.label(), size(p.arrived.Bytes), p.arrived.Took.Seconds()))
 	case err == nil:
 		p.print(p.label() + " fetched\n")
 	case errors.Is(err, debuginfod.ErrNotFound):

@@ -10,7 +10,7 @@ import (
 // again is the command that has looked at these images, to be run once more; configured says whether a debuginfod server
 // is.
 func Advice(images []Image, again string, configured bool) []string {
-	var g gaps
+	g := gaps{configured: configured}
 	for i := range images {
 		g.add(&images[i])
 	}
@@ -51,9 +51,10 @@ type gaps struct {
 	server, libraries []string
 	// unknown are images of no package, replaced those whose file is gone.
 	unknown, replaced []string
-	// byBuildID says that a debuginfod server may have something.
-	byBuildID bool
-	system    *system
+	// byBuildID says that a debuginfod server may have something: one that is configured also what is of no package.
+	byBuildID  bool
+	configured bool
+	system     *system
 }
 
 // add looks at one image. The images' order has the program first.
@@ -61,7 +62,7 @@ func (g *gaps) add(m *Image) {
 	if m.Complete() || m.virtual() {
 		return
 	}
-	g.byBuildID = g.byBuildID || m.BuildID != "" && (m.Package != "" || m.Deleted)
+	g.byBuildID = g.byBuildID || m.BuildID != "" && (m.Package != "" || m.Deleted || g.configured)
 	first := g.system == nil
 	if first {
 		at := systemAt(m.root)

@@ -117,6 +117,10 @@ func TestForeignRoot(t *testing.T) {
 	if advice := strings.Join(Advice(images, "again", true), "\n"); !strings.Contains(advice, "is configured") {
 		t.Error(advice)
 	}
+	own := []Image{{Name: "x", Path: "/x", BuildID: "abcd", Functions: 1}} // somebody's own server may have it
+	if advice := strings.Join(Advice(own, "again", true), "\n"); !strings.Contains(advice, "again --fetch") {
+		t.Error(advice)
+	}
 	if advice := Advice([]Image{{Path: "/x", Lines: true, Symtab: true}}, "again", false); len(advice) > 0 {
 		t.Errorf("nothing is missing, and yet: %q", advice)
 	}
