@@ -170,8 +170,8 @@ func (c *comparison) judged() bool {
 	return len(c.judge) > 0 && c.ours.samePlaces(c.judge) && c.same(c.judge, c.renamed)
 }
 
-// renamed reports whether b is the ELF symbol of what the source calls a: an alias, a mangled name, or a clone. Go's linker
-// writes a dot for its middle dot.
+// renamed reports whether b is the ELF symbol of what the source calls a: an alias, a mangled name, or a clone. Go's
+// linker writes a dot for its middle dot.
 func (c *comparison) renamed(a, b string) bool {
 	if a == "" || !slices.Contains(c.symbols, b) {
 		return false

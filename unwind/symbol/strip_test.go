@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// unstripped is the first of the files with a .symtab that names more than a distribution leaves in: of the oracle's, the
-// PostgreSQL with debugging information, and the servers that the tests run.
+// unstripped is the first of the files with a .symtab that names more than a distribution leaves in: of the oracle's,
+// the PostgreSQL with debugging information, and the servers that the tests run.
 func unstripped(t testing.TB) string {
 	t.Helper()
 	files := oracleFiles(t)

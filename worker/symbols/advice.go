@@ -7,8 +7,8 @@ import (
 )
 
 // Advice says what to do to get the names and lines that are missing, in lines to print; none if nothing is missing.
-// again is the command that has looked at these images, to be run once more; configured says whether a debuginfod server
-// is.
+// again is the command that has looked at these images, to be run once more; configured says whether a debuginfod
+// server is.
 func Advice(images []Image, again string, configured bool) []string {
 	g := gaps{configured: configured}
 	for i := range images {
