@@ -17,13 +17,13 @@ type Coverage struct {
 
 // Cover counts the named functions of an ELF file.
 func Cover(file string) (Coverage, error) {
-	m, done, err := OpenImage(file)
+	m, done, err := OpenImage(file, nil)
 	if err != nil {
 		return Coverage{}, err
 	}
 	defer func() { _ = done() }()
 	var tables []*image.Image
-	if debug, err := debugfile.Find(m.Image, m.Path, m.DebugOptions()); err == nil {
+	if debug, err := debugfile.Find(m.Image, m.Path, m.DebugOptions()[0]); err == nil {
 		defer func() { _ = debug.Close() }()
 		tables = append(tables, debug.Image)
 	}

@@ -31,8 +31,9 @@ type Image struct {
 
 // Images returns the images that a process has mapped to run, each once, in
 // the order of their addresses. What can neither be opened nor read from the
-// process's memory is left out. The error is that of reading its maps.
-func Images(pid int) ([]Image, error) {
+// process's memory is left out. debugDirs are those of Config.DebugDirs. The
+// error is that of reading its maps.
+func Images(pid int, debugDirs []string) ([]Image, error) {
 	host := arch.Host()
 	if host == nil {
 		return nil, ErrArchitecture
@@ -41,7 +42,7 @@ func Images(pid int) ([]Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	imgs := newImages(host, &shared{})
+	imgs := newImages(host, &shared{folders: debugDirs})
 	all := make([]Image, 0, 32)
 	seen := make(map[*module]bool)
 	for i := range maps {
@@ -61,9 +62,9 @@ func Images(pid int) ([]Image, error) {
 	return all, nil
 }
 
-// OpenImage opens an ELF file. The caller closes it with the function that is
-// returned.
-func OpenImage(file string) (Image, func() error, error) {
+// OpenImage opens an ELF file. debugDirs are those of Config.DebugDirs. The
+// caller closes it with the function that is returned.
+func OpenImage(file string, debugDirs []string) (Image, func() error, error) {
 	f, _, err := candidate(file).file()
 	if err != nil {
 		return Image{}, nil, err
@@ -84,17 +85,16 @@ func OpenImage(file string) (Image, func() error, error) {
 	if abs, err := filepath.Abs(at); err == nil {
 		at = abs
 	}
-	m := &module{image: img, name: img.Name(), arch: a, path: at, shared: &shared{}}
+	m := &module{image: img, name: img.Name(), arch: a, path: at, shared: &shared{folders: debugDirs}}
 	return Image{Image: img, Path: at, module: m}, f.Close, nil
 }
 
 // Root is what to put before a path of the process to reach it from here.
 func (m *Image) Root() string { return m.module.root }
 
-// DebugOptions says where and how captures look for the debug file.
-func (m *Image) DebugOptions() debugfile.Options {
-	return debugfile.Options{Root: m.module.root, Open: openDebugFile}
-}
+// DebugOptions say where separate debug files are looked for, one place after
+// the other: below the root directory of the process, and below this one's.
+func (m *Image) DebugOptions() []debugfile.Options { return m.module.debugOptions() }
 
 // GoFunctions is the number of functions in the table that Go's linker puts into every program, 0 if there is none. It
 // has their names and lines.

@@ -23,6 +23,7 @@ type symbolsFlags struct {
 	dataDir string
 	fetch   bool
 	json    bool
+	dirs    []string
 	remote  debuginfodFlags
 }
 
@@ -57,8 +58,10 @@ captures of this user, and a worker with the same cache, then find them.`,
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`, for its postmaster")
 	fs.BoolVar(&f.fetch, "fetch", false, "fetch the debug files that are missing, and wait for them")
 	fs.BoolVar(&f.json, "json", false, "print JSON, a line for each process or file")
+	fs.StringSliceVar(&f.dirs, "debug-dir", nil, debugDirUsage)
 	f.remote.add(cmd)
 	_ = cmd.MarkFlagDirname("pgdata")
+	_ = cmd.MarkFlagDirname("debug-dir")
 	return cmd
 }
 
@@ -150,12 +153,12 @@ func (f *symbolsFlags) run(ctx context.Context, args []string, stdout, stderr io
 func (f *symbolsFlags) one(
 	ctx context.Context, s subject, client *debuginfod.Client, bar *progress, stdout io.Writer, further bool,
 ) error {
-	images, err := look(s, client)
+	images, err := f.look(s, client)
 	if err != nil {
 		return describeError(s, err)
 	}
 	if f.fetch && fetchMissing(ctx, client, images, bar) {
-		if images, err = look(s, client); err != nil {
+		if images, err = f.look(s, client); err != nil {
 			return describeError(s, err)
 		}
 	}
@@ -196,6 +199,9 @@ func (f *symbolsFlags) again(s subject) string {
 	default:
 		command += fmt.Sprintf(" %d", s.pid)
 	}
+	for _, dir := range f.dirs {
+		command += " --debug-dir " + shellWord(dir)
+	}
 	return command
 }
 
@@ -221,15 +227,15 @@ type symbolsReport struct {
 	Images []symbols.Image `json:"images"`
 }
 
-func look(s subject, client *debuginfod.Client) ([]symbols.Image, error) {
-	var fetched symbols.Fetched
+func (f *symbolsFlags) look(s subject, client *debuginfod.Client) ([]symbols.Image, error) {
+	o := symbols.Options{DebugDirs: f.dirs}
 	if client != nil {
-		fetched = client // a nil *Client would be no nil Fetched
+		o.Fetched = client // a nil *Client would be no nil Fetched
 	}
 	if s.pid != 0 {
-		return symbols.OfProcess(s.pid, fetched)
+		return symbols.OfProcess(s.pid, o)
 	}
-	m, err := symbols.OfFile(s.file, fetched)
+	m, err := symbols.OfFile(s.file, o)
 	return []symbols.Image{m}, err
 }
 

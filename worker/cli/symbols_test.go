@@ -70,16 +70,17 @@ func TestSymbolsExitStatus(t *testing.T) {
 func TestSymbolsAgain(t *testing.T) {
 	for _, tt := range []struct {
 		dataDir string
+		dirs    []string
 		s       subject
 		want    string
 	}{
-		{"", subject{pid: 4711}, "4711"},
-		{"/var/lib/postgresql/15/main", subject{pid: 4711}, "-D /var/lib/postgresql/15/main"},
-		{"/my data", subject{pid: 4711}, "-D '/my data'"},
-		{"", subject{file: "./lib$x.so"}, "'./lib$x.so'"},
-		{"", subject{file: "it's\x1b"}, `'it'\''s?'`},
+		{"", nil, subject{pid: 4711}, "4711"},
+		{"/var/lib/postgresql/15/main", nil, subject{pid: 4711}, "-D /var/lib/postgresql/15/main"},
+		{"/my data", []string{"/debug", "/my debug"}, subject{pid: 4711}, "-D '/my data' --debug-dir /debug --debug-dir '/my debug'"},
+		{"", nil, subject{file: "./lib$x.so"}, "'./lib$x.so'"},
+		{"", nil, subject{file: "it's\x1b"}, `'it'\''s?'`},
 	} {
-		f := symbolsFlags{dataDir: tt.dataDir}
+		f := symbolsFlags{dataDir: tt.dataDir, dirs: tt.dirs}
 		if got := f.again(tt.s); got != "pg_stat_backtrace symbols "+tt.want {
 			t.Errorf("got %s, want %s", got, tt.want)
 		}

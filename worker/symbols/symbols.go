@@ -89,10 +89,18 @@ func (m *Image) Share() float64 {
 // virtual reports whether the image is at no path: the vDSO.
 func (m *Image) virtual() bool { return !strings.HasPrefix(m.Path, "/") }
 
-// OfProcess returns the images of a process, in the order of their addresses. fetched may be nil. The error is
+// Options say where to look for debug files; the zero value is the default.
+type Options struct {
+	// Fetched has the files that were fetched; nil if there is no such place.
+	Fetched Fetched
+	// DebugDirs are the folders below which separate debug files are looked for; none means /usr/lib/debug.
+	DebugDirs []string
+}
+
+// OfProcess returns the images of a process, in the order of their addresses. The error is
 // ErrNoImages, or that of looking at the process: it is gone, or another user's (procfs.ErrGone, procfs.ErrDenied).
-func OfProcess(pid int, fetched Fetched) ([]Image, error) {
-	found, err := capture.Images(pid)
+func OfProcess(pid int, o Options) ([]Image, error) {
+	found, err := capture.Images(pid, o.DebugDirs)
 	if err != nil {
 		return nil, err
 	}
@@ -101,19 +109,19 @@ func OfProcess(pid int, fetched Fetched) ([]Image, error) {
 	}
 	all := make([]Image, 0, len(found))
 	for i := range found {
-		all = append(all, inspect(&found[i], fetched))
+		all = append(all, inspect(&found[i], o.Fetched))
 	}
 	return all, nil
 }
 
 // OfFile looks at an ELF file.
-func OfFile(file string, fetched Fetched) (Image, error) {
-	m, done, err := capture.OpenImage(file)
+func OfFile(file string, o Options) (Image, error) {
+	m, done, err := capture.OpenImage(file, o.DebugDirs)
 	if err != nil {
 		return Image{}, err
 	}
 	defer func() { _ = done() }()
-	return inspect(&m, fetched), nil
+	return inspect(&m, o.Fetched), nil
 }
 
 // inspect looks at one image.
@@ -125,20 +133,21 @@ func inspect(m *capture.Image, fetched Fetched) Image {
 	}
 	out.Lines = out.GoTable || m.HasSection(".debug_line")
 	var debug []*image.Image
-	if d, ok := out.installed(m); ok {
+	own := m.DebugOptions()[len(m.DebugOptions())-1]
+	if d, where, ok := out.installed(m); ok {
 		defer func() { _ = d.Close() }()
 		debug = append(debug, d.Image)
 		if d.How != debugfile.ByDebugData {
-			out.findSupplement(d.Image, d.Path, m.DebugOptions(), fetched)
+			out.findSupplement(d.Image, d.Path, where, fetched)
 		}
 	}
 	if d, ok := out.fetched(m, fetched); ok {
 		defer func() { _ = d.Close() }()
 		debug = append(debug, d.Image)
-		out.findSupplement(d.Image, d.Path, debugfile.Options{Open: m.DebugOptions().Open}, fetched)
+		out.findSupplement(d.Image, d.Path, own, fetched)
 	}
 	if len(debug) == 0 && m.HasSection(".debug_info") {
-		out.findSupplement(m.Image, m.Path, m.DebugOptions(), fetched)
+		out.findSupplement(m.Image, m.Path, m.DebugOptions()[0], fetched)
 	}
 	for _, d := range debug {
 		out.Lines = out.Lines || d.HasSection(".debug_line")
@@ -150,22 +159,25 @@ func inspect(m *capture.Image, fetched Fetched) Image {
 	return out
 }
 
-// installed finds the debug file on this host.
-func (m *Image) installed(img *capture.Image) (debugfile.Result, bool) {
-	d, err := debugfile.Find(img.Image, img.Path, img.DebugOptions())
-	if err != nil {
-		if !errors.Is(err, debugfile.ErrNone) || strings.Contains(err.Error(), "\n") {
-			m.Problems = append(m.Problems, err.Error()) // there is something, and it is not used
+// installed finds the debug file on this host, and where it was looked for.
+func (m *Image) installed(img *capture.Image) (debugfile.Result, debugfile.Options, bool) {
+	for _, o := range img.DebugOptions() {
+		d, err := debugfile.Find(img.Image, img.Path, o)
+		if err != nil {
+			if !errors.Is(err, debugfile.ErrNone) || strings.Contains(err.Error(), "\n") {
+				m.Problems = append(m.Problems, err.Error()) // there is something, and it is not used
+			}
+			continue
 		}
-		return d, false
+		for _, skipped := range d.Skipped {
+			m.Problems = append(m.Problems, skipped.Error())
+		}
+		if d.How != debugfile.ByDebugData {
+			m.DebugFile, m.HowFound = d.Path, string(d.How)
+		}
+		return d, o, true
 	}
-	for _, skipped := range d.Skipped {
-		m.Problems = append(m.Problems, skipped.Error())
-	}
-	if d.How != debugfile.ByDebugData {
-		m.DebugFile, m.HowFound = d.Path, string(d.How)
-	}
-	return d, true
+	return debugfile.Result{}, debugfile.Options{}, false
 }
 
 // fetched opens the debug file that was fetched.

@@ -74,7 +74,7 @@ func named(t *testing.T, images []symbols.Image, name string) symbols.Image {
 func TestPostgres(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		server := pgtest.Start(t, binDir, pgtest.Options{})
-		images, err := symbols.OfProcess(server.PostmasterPID(), nil)
+		images, err := symbols.OfProcess(server.PostmasterPID(), symbols.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,15 +120,15 @@ func TestSources(t *testing.T) {
 	if out, err := unstrip.CombinedOutput(); err != nil {
 		t.Fatalf("eu-unstrip: %v\n%s", err, out)
 	}
-	bare, err := symbols.OfFile(p.Exe, nil)
+	bare, err := symbols.OfFile(p.Exe, symbols.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	fetched, err := symbols.OfFile(p.Exe, cached{p.BuildID, p.Debug})
+	fetched, err := symbols.OfFile(p.Exe, symbols.Options{Fetched: cached{p.BuildID, p.Debug}})
 	if err != nil {
 		t.Fatal(err)
 	}
-	whole, err := symbols.OfFile(full, nil)
+	whole, err := symbols.OfFile(full, symbols.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,7 +143,7 @@ func TestSources(t *testing.T) {
 		t.Errorf("whole: %+v", whole)
 	}
 	other := debuginfodtest.Build(t, source, "-O2")
-	wrong, err := symbols.OfFile(p.Exe, cached{p.BuildID, other.Debug})
+	wrong, err := symbols.OfFile(p.Exe, symbols.Options{Fetched: cached{p.BuildID, other.Debug}})
 	if err != nil || wrong.FetchedFile != "" || wrong.Named != bare.Named || len(wrong.Problems) == 0 ||
 		!strings.Contains(wrong.Problems[len(wrong.Problems)-1], other.BuildID) {
 		t.Errorf("a debug file of another build: %+v, %v", wrong, err)
@@ -161,7 +161,7 @@ func TestGoProgram(t *testing.T) {
 	if out, err := exec.CommandContext(t.Context(), "strip", "-o", stripped, exe).CombinedOutput(); err != nil {
 		t.Fatalf("strip: %v\n%s", err, out)
 	}
-	m, err := symbols.OfFile(stripped, nil)
+	m, err := symbols.OfFile(stripped, symbols.Options{})
 	if err != nil || !m.GoTable || m.Symtab || !m.Lines || m.Functions < 1000 || m.Named != m.Functions || !m.Complete() {
 		t.Errorf("%+v, %v", m, err)
 	}
@@ -181,7 +181,7 @@ func TestSupplement(t *testing.T) {
 		"fetched": {files{a.BuildID: a.Debug, id: file}, ""},
 		"another": {files{a.BuildID: a.Debug, id: b.Debug}, id},
 	} {
-		m, err := symbols.OfFile(a.Exe, c.from)
+		m, err := symbols.OfFile(a.Exe, symbols.Options{Fetched: c.from})
 		if err != nil || m.FetchedFile != a.Debug || m.MissingSupplement != c.missing || m.Complete() != (c.missing == "") ||
 			(m.Supplement == file) != (c.missing == "") || len(m.Problems) > 0 != (c.missing != "") {
 			t.Errorf("%s: %+v, %v", name, m, err)
@@ -202,15 +202,29 @@ func TestInstalled(t *testing.T) {
 	if err := os.Rename(p.Debug, beside); err != nil {
 		t.Fatal(err)
 	}
-	m, err := symbols.OfFile(p.Exe, nil)
+	m, err := symbols.OfFile(p.Exe, symbols.Options{})
 	if err != nil || m.DebugFile != beside || m.HowFound != "debuglink" || !m.Complete() || len(m.Problems) > 0 {
 		t.Errorf("%+v, %v", m, err)
+	}
+	elsewhere := t.TempDir()
+	folder := filepath.Join(elsewhere, ".build-id", p.BuildID[:2])
+	if err := os.MkdirAll(folder, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(beside, filepath.Join(folder, p.BuildID[2:]+".debug")); err != nil {
+		t.Fatal(err)
+	}
+	for _, dirs := range [][]string{nil, {"/nonexistent", elsewhere}} {
+		m, err := symbols.OfFile(p.Exe, symbols.Options{DebugDirs: dirs})
+		if err != nil || m.Complete() != (dirs != nil) || strings.HasPrefix(m.DebugFile, elsewhere) != (dirs != nil) {
+			t.Errorf("debug files below %q: %+v, %v", dirs, m, err)
+		}
 	}
 	other := debuginfodtest.Build(t, source, "-O2")
 	if err := os.Rename(other.Debug, beside); err != nil {
 		t.Fatal(err)
 	}
-	m, err = symbols.OfFile(p.Exe, nil)
+	m, err = symbols.OfFile(p.Exe, symbols.Options{})
 	if err != nil || m.DebugFile != "" || m.Complete() || len(m.Problems) != 1 ||
 		!strings.Contains(m.Problems[0], other.BuildID) {
 		t.Errorf("%+v, %v", m, err)
@@ -220,7 +234,7 @@ func TestInstalled(t *testing.T) {
 // TestDeleted: a process whose program is gone still has its functions listed, and is said to be so.
 func TestDeleted(t *testing.T) {
 	p := debuginfodtest.Build(t, source)
-	before, err := symbols.OfFile(p.Exe, nil)
+	before, err := symbols.OfFile(p.Exe, symbols.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -228,7 +242,7 @@ func TestDeleted(t *testing.T) {
 	if err := os.Remove(p.Exe); err != nil {
 		t.Fatal(err)
 	}
-	images, err := symbols.OfProcess(pid, nil)
+	images, err := symbols.OfProcess(pid, symbols.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -249,11 +263,11 @@ func TestErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	for file, want := range map[string]error{"/nonexistent": os.ErrNotExist, "/": nil, text: nil, "/dev/null": nil} {
-		if _, err := symbols.OfFile(file, nil); err == nil || want != nil && !errors.Is(err, want) {
+		if _, err := symbols.OfFile(file, symbols.Options{}); err == nil || want != nil && !errors.Is(err, want) {
 			t.Errorf("%s: %v", file, err)
 		}
 	}
-	if _, err := symbols.OfProcess(1<<30, nil); !errors.Is(err, procfs.ErrGone) {
+	if _, err := symbols.OfProcess(1<<30, symbols.Options{}); !errors.Is(err, procfs.ErrGone) {
 		t.Error(err)
 	}
 }
@@ -264,7 +278,7 @@ const envRefused = "SYMBOLS_TEST_PID"
 // TestRefused: another user's process is refused, and the error says so.
 func TestRefused(t *testing.T) {
 	if pid, err := strconv.Atoi(os.Getenv(envRefused)); err == nil {
-		if _, err := symbols.OfProcess(pid, nil); !errors.Is(err, procfs.ErrDenied) {
+		if _, err := symbols.OfProcess(pid, symbols.Options{}); !errors.Is(err, procfs.ErrDenied) {
 			t.Fatal(err)
 		}
 		return
