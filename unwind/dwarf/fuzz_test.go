@@ -142,6 +142,8 @@ func FuzzLines(f *testing.F) {
 	for _, p := range seeds(f) {
 		f.Add(p[".debug_line"], p[".debug_line_str"])
 	}
+	plain := []byte{1, 1, 1, 251, 14, 10, 0, 1, 1, 1, 1, 0, 0, 0, 1, 'd', 0, 0, 'f', 0, 1, 0, 0, 0}
+	f.Add(lineTable(plain, []byte{0, 9, 2, 0, 16, 0, 0, 0, 0, 0, 0, 20, 255, 2, 1, 0, 1, 1}), []byte{})
 	f.Fuzz(func(t *testing.T, line, str []byte) {
 		// A unit that says nothing but where its line table is.
 		info := []byte{12, 0, 0, 0, 4, 0, 0, 0, 0, 0, 8, 1, 0, 0, 0, 0}

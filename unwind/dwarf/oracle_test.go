@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path"
@@ -182,6 +183,8 @@ func (a *answers) comparison(tool string, i int) comparison {
 // sum is what is told of several files.
 type sum struct {
 	addresses, equal, answers, mistakes int
+	// shares is how much each of the references says the same.
+	shares string
 }
 
 // compare asks all about the addresses. A difference that belongs to no class is an error, and so is a class that
@@ -189,8 +192,8 @@ type sum struct {
 func compare(t *testing.T, name string, s *files, n int) sum {
 	t.Helper()
 	a := askAll(t, s, n)
-	total := sum{addresses: n}
-	for tool := range a.theirs {
+	total := sum{addresses: n, shares: fmt.Sprintf("%d addresses", n)}
+	for _, tool := range slices.Sorted(maps.Keys(a.theirs)) {
 		count := tally{total: len(a.addrs), classes: make([]int, len(classes))}
 		for i, addr := range a.addrs {
 			c := a.comparison(tool, i)
@@ -200,6 +203,9 @@ func compare(t *testing.T, name string, s *files, n int) sum {
 			}
 		}
 		count.log(t, name, tool)
+		total.shares += fmt.Sprintf(", %.2f %% of %s's answers equal, %d explained, %d not",
+			100*float64(count.equal)/float64(max(count.total, 1)), tool,
+			count.total-count.equal-count.unexplained, count.unexplained)
 		total.equal, total.answers = total.equal+count.equal, total.answers+count.total
 	}
 	total.mistakes = a.makeMistakes(t, 300)
@@ -277,6 +283,9 @@ func TestOracle(t *testing.T) {
 				n = machine
 			}
 			one := compare(t, s.name, &f, n)
+			if s.machine {
+				figure.Printf(t, "%s", one.shares)
+			}
 			total.addresses += one.addresses
 			total.equal += one.equal
 			total.answers += one.answers
