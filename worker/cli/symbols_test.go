@@ -76,7 +76,10 @@ func TestSymbolsAgain(t *testing.T) {
 	}{
 		{"", nil, subject{pid: 4711}, "4711"},
 		{"/var/lib/postgresql/15/main", nil, subject{pid: 4711}, "-D /var/lib/postgresql/15/main"},
-		{"/my data", []string{"/debug", "/my debug"}, subject{pid: 4711}, "-D '/my data' --debug-dir /debug --debug-dir '/my debug'"},
+		{
+			"/my data", []string{"/debug", "/my debug"}, subject{pid: 4711},
+			"-D '/my data' --debug-dir /debug --debug-dir '/my debug'",
+		},
 		{"", nil, subject{file: "./lib$x.so"}, "'./lib$x.so'"},
 		{"", nil, subject{file: "it's\x1b"}, `'it'\''s?'`},
 	} {
