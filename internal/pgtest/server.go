@@ -3,6 +3,7 @@ package pgtest
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -216,7 +217,13 @@ func (s *Server) end(root string) {
 	if s.stop != nil {
 		s.stop()
 	}
-	if err := os.RemoveAll(root); err != nil {
+	// On a busy machine a process that was killed may still end what it is writing, beside the removal.
+	err := os.RemoveAll(root)
+	for late := time.Now().Add(Soon); errors.Is(err, syscall.ENOTEMPTY) && time.Now().Before(late); {
+		time.Sleep(10 * time.Millisecond)
+		err = os.RemoveAll(root)
+	}
+	if err != nil {
 		s.t.Errorf("removing the server's files: %v", err)
 	}
 }
