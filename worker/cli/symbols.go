@@ -190,19 +190,19 @@ func (f *symbolsFlags) one(
 
 // again is the command that looks at this subject alone, as a shell takes it.
 func (f *symbolsFlags) again(s subject) string {
-	command := "pg_stat_backtrace symbols"
+	words := []string{"pg_stat_backtrace", "symbols"}
 	switch {
 	case s.file != "":
-		command += " " + shellWord(s.file)
+		words = append(words, shellWord(s.file))
 	case f.dataDir != "":
-		command += " -D " + shellWord(f.dataDir)
+		words = append(words, "-D", shellWord(f.dataDir))
 	default:
-		command += fmt.Sprintf(" %d", s.pid)
+		words = append(words, strconv.Itoa(s.pid))
 	}
 	for _, dir := range f.dirs {
-		command += " --debug-dir " + shellWord(dir)
+		words = append(words, "--debug-dir", shellWord(dir))
 	}
-	return command
+	return strings.Join(words, " ")
 }
 
 // shellWord quotes a word for a shell, if that is needed. What is not printable is shown as ?.
