@@ -150,10 +150,12 @@ $owner->query_safe('BEGIN; UPDATE t SET a = 2');
 $watched = $node->background_psql('postgres');
 $watched_pid = backend_pid($watched);
 $watched->query_until(qr/started/, "\\echo started\nBEGIN; UPDATE t SET a = 3;\n");
+my $blocked = sub { $node->safe_psql('postgres', "SELECT pg_blocking_pids($_[0])") ne '{}' };
+wait_until('the second waits', sub { $blocked->($watched_pid) });
 my $third = $node->background_psql('postgres');
 my $third_pid = backend_pid($third);
 $third->query_until(qr/started/, "\\echo started\nUPDATE t SET a = 4;\n");
-wait_until('the chain of locks', sub { $node->safe_psql('postgres', "SELECT pg_blocking_pids($third_pid)") ne '{}' });
+wait_until('the third waits, behind the second', sub { $blocked->($third_pid) });
 my $chain = sub {
 	return $node->safe_psql('postgres',
 		"SELECT distance, blocking_pid, wait_event_type, backtrace ~ '^#0 ', error FROM pg_get_blocking_backtraces($third_pid)");
