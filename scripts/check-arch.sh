@@ -32,11 +32,11 @@ status=0
 busybox --install -s /usr/bin 2>/dev/null
 echo 0 >/proc/sys/kernel/yama/ptrace_scope
 export PGSB_ARCH_PROGRAM=/check/pg_stat_backtrace PGSB_ARCH_PROGRAMS=/check/programs PGSB_TEST_BINDIRS=$1
-/check/archcheck.test -test.v -test.timeout 10m -test.run '^TestPrograms$' || status=1
-/check/archcheck.test -test.v -test.timeout 20m -test.run '^TestStacks$' || status=1
+/check/archcheck.test -test.v -test.timeout 25m -test.run '^TestPrograms$' || status=1
+/check/archcheck.test -test.v -test.timeout 40m -test.run '^TestStacks$' || status=1
 SCRIPT
 	[[ $2 != "$YAMA_ON" ]] ||
-		echo "PGSB_ARCH_YAMA=1 /check/archcheck.test -test.v -test.timeout 10m -test.run '^TestYama\$' || status=1"
+		echo "PGSB_ARCH_YAMA=1 /check/archcheck.test -test.v -test.timeout 30m -test.run '^TestYama\$' || status=1"
 	echo "exit \$status"
 }
 
