@@ -1,0 +1,29 @@
+package image
+
+import "debug/elf"
+
+// maxWholeHeaders bounds where the section headers of an image may be that is mapped whole: vDSOs have one to four pages.
+const maxWholeHeaders = 1 << 20
+
+// findWholeEHFrame takes .eh_frame from the section headers of an image in memory whose program headers name no such
+// section. The kernel maps a vDSO whole, section headers included, and that of s390x needs them: up to Linux 6.1 at least
+// it is linked with a PT_GNU_EH_FRAME that is empty. shoff is e_shoff. Other memory may lie where the headers would be:
+// they count when they begin with the null section and .eh_frame lies where its only segment has it.
+func (m *Image) findWholeEHFrame(shoff, shnum, shentsize, shstrtab uint64) {
+	if m.named(".eh_frame") != nil || len(m.segments) != 1 || shoff == 0 || shoff > maxWholeHeaders ||
+		shentsize != uint64(m.layout.pick(64, 40)) || shnum == 0 {
+		return
+	}
+	whole := Image{name: m.name, src: m.src, layout: m.layout, segments: m.segments, memory: true}
+	whole.header.shoff, whole.header.shnum, whole.header.shentsize, whole.header.shstrtab = shoff, shnum, shentsize, shstrtab
+	if whole.readSections() != nil || whole.sections[0] != (section{}) {
+		return
+	}
+	s := whole.named(".eh_frame")
+	if s == nil || s.flags&elf.SHF_ALLOC == 0 || s.flags&elf.SHF_COMPRESSED != 0 || s.typ == elf.SHT_NOBITS {
+		return
+	}
+	if off, ok := m.position(s.addr); ok && off == s.offset {
+		m.synthesize(section{name: s.name, typ: elf.SHT_PROGBITS, addr: s.addr, size: s.size})
+	}
+}
