@@ -1,6 +1,9 @@
 package arch
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Chain says how frames are chained where no call frame information describes them: a frame pointer's pairs, or the
 // back chain of an ABI.
@@ -94,11 +97,14 @@ func pattern16(mask, value uint16) Pattern {
 // it may say so wrongly, but it denies it only where no instruction does.
 func (a *Arch) MovesSP(code []byte) bool {
 	for at := 0; at < len(code); at += max(a.CodeAlign, 1) {
-		for i := range a.SPWrites {
-			if a.SPWrites[i].at(code[at:]) {
-				return true
-			}
+		if movesSP(a.SPWrites, code[at:]) {
+			return true
 		}
 	}
 	return false
+}
+
+// movesSP reports whether code begins with one of the instructions.
+func movesSP(writes []Pattern, code []byte) bool {
+	return slices.ContainsFunc(writes, func(p Pattern) bool { return p.at(code) })
 }
