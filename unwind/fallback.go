@@ -88,14 +88,15 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 	return ok
 }
 
-// stepStub finds the caller in the link register where a call is in a stub of the procedure linkage table: some linkers
-// make no call frame information for these. False if the frame is no such stub.
+// stepStub finds the caller in the link register where a call is in a stub of the procedure linkage table, or in one
+// that stands among functions: some linkers make no call frame information for these. False if the frame is no such stub.
 func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	reg, has := linkRegister(w.arch)
 	link, known := w.regs.Get(reg)
 	link = w.arch.StripCode(link)
-	if !ok || !has || !known || !frame.Exact || !w.isReturnAddress(link) || !code.Stub(frame.PC) {
+	if !ok || !has || !known || !frame.Exact || !w.isReturnAddress(link) ||
+		!code.Stub(frame.PC) && !w.arch.InCallStub(frame.PC, code.Code) {
 		return Frame{}, Stop{}, false
 	}
 	caller := w.regs

@@ -25,8 +25,10 @@ func (m function) Code(addr uint64, p []byte) bool {
 	return addr == m.lo && copy(p, all) == len(p)
 }
 
-func (m function) Function(addr uint64) (start, end uint64, ok bool) { return m.lo, m.end, addr < m.end }
-func (m function) Stub(uint64) bool                                  { return false }
+func (m function) Function(addr uint64) (start, end uint64, ok bool) {
+	return m.lo, m.end, addr < m.end
+}
+func (m function) Stub(uint64) bool { return false }
 
 // TestRestored has functions of 64-bit PowerPC without call frame information, interrupted before and after they gave
 // back their frame. Where they have, the back chain begins with their caller's frame, which must not be left out.
@@ -80,5 +82,40 @@ func TestRestored(t *testing.T) {
 				t.Errorf("%x, want %x: %s", got, want, stop)
 			}
 		})
+	}
+}
+
+// TestCallStub has calls in stubs that ppc64le's linkers put among the functions of a file: the back chain begins with the
+// frame of the function that calls, which must not be left out.
+func TestCallStub(t *testing.T) {
+	t.Parallel()
+	const middle, outer = code + 0x200, code + 0x300
+	far := []uint32{0xf8410018, 0x3d82ffff, 0xe98c7558, 0x7d8903a6, 0x4e800420}
+	near := []uint32{0xf8410018, 0xe9827558, 0x7d8903a6, 0x4e800420}
+	stack := make([]uint64, 18)
+	stack[0], stack[6], stack[6+2], stack[12+2] = stackBase+48, stackBase+96, outer, 0x1234
+	for _, test := range []struct {
+		name  string
+		insns []uint32
+		want  []uint64
+	}{
+		{"far", far, []uint64{middle, outer}},
+		{"near", near, []uint64{middle, outer}},
+		// By the back chain alone.
+		{"no stub: that of a function pointer", []uint32{0xf8410018, 0xe9830000, 0x7d8903a6, 0x4e800420}, []uint64{outer}},
+	} {
+		for i := range test.insns {
+			a, pc := arch.PPC64LE, code+4*uint64(i)
+			var r arch.Registers
+			r.Set(a.SP, stackBase)
+			r.Set(a.Index(uint64(a.ReturnColumn)), middle)
+			r.Set(a.PC, pc)
+			u := unwind.Unwinder{Arch: a}
+			frames, stop := u.Unwind(nil, r, fakeMemory{stackBase, stack},
+				function{fakeModules{lo: code, hi: codeEnd}, code, test.insns})
+			if got, want := pcs(frames), append([]uint64{pc}, test.want...); !slices.Equal(got, want) {
+				t.Errorf("%s, instruction %d: %x, want %x: %s", test.name, i, got, want, stop)
+			}
+		}
 	}
 }

@@ -84,6 +84,10 @@ type Arch struct {
 	// the frame back is among them, and nothing but the next instruction follows each of those behind it. nil: not known.
 	Restored func(code []byte) bool
 
+	// CallStubs are the stubs that linkers put among a file's functions for calls to other files, without call frame
+	// information: they leave the stack pointer and the link register alone. None where they have a section of their own.
+	CallStubs [][]Pattern
+
 	// Decoded: package depth understands the instructions, so that a frame pointer can be recovered from them.
 	Decoded bool
 

@@ -108,3 +108,32 @@ func (a *Arch) MovesSP(code []byte) bool {
 func movesSP(writes []Pattern, code []byte) bool {
 	return slices.ContainsFunc(writes, func(p Pattern) bool { return p.at(code) })
 }
+
+// InCallStub reports whether the instruction at pc is one of a stub of CallStubs. The function reads code at an address.
+func (a *Arch) InCallStub(pc uint64, read func(addr uint64, p []byte) bool) bool {
+	return slices.ContainsFunc(a.CallStubs, func(stub []Pattern) bool {
+		before, all := uint64(0), 0
+		for i := range stub {
+			all += len(stub[i].Mask)
+		}
+		for i := range stub {
+			code := make([]byte, all)
+			if read(pc-before, code) && matches(stub, code) {
+				return true
+			}
+			before += uint64(len(stub[i].Mask))
+		}
+		return false
+	})
+}
+
+// matches reports whether code begins with these instructions.
+func matches(list []Pattern, code []byte) bool {
+	for i := range list {
+		if !list[i].at(code) {
+			return false
+		}
+		code = code[len(list[i].Mask):]
+	}
+	return true
+}
