@@ -40,7 +40,8 @@ var PPC64LE = &Arch{
 	CodeAlign: 4,
 	SPWrites:  ppc64SPWrites,
 	Restored:  ppc64Restored,
-	// ELFv2 ABI, "Procedure Linkage Table": std r2, 24(r1); addis r12, r2, n; ld r12, n(r12); mtctr r12; bctr. A near one has no addis.
+	// ELFv2 ABI, "Procedure Linkage Table": std r2, 24(r1); addis r12, r2, n; ld r12, n(r12); mtctr r12; bctr. A near one
+	// has no addis.
 	CallStubs: [][]Pattern{
 		{
 			pattern32(0xffffffff, 0xf8410018), pattern32(0xffff0000, 0x3d820000), pattern32(0xffff0003, 0xe98c0000),
