@@ -206,13 +206,8 @@ func TestVDSOWithoutTable(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	order := file.ByteOrder
-	for i := range file.Progs {
-		if p := l.bytes[64+56*i:]; elf.ProgType(order.Uint32(p)) == elf.PT_GNU_EH_FRAME {
-			clear(p[8:48])
-		}
-	}
-	headers := l.bytes[order.Uint64(l.bytes[40:]):]
+	withoutTable(l.bytes)
+	headers := l.bytes[file.ByteOrder.Uint64(l.bytes[40:]):]
 	for _, c := range []struct {
 		name   string
 		change func()
@@ -235,8 +230,18 @@ func TestVDSOWithoutTable(t *testing.T) {
 	}
 }
 
+// withoutTable empties PT_GNU_EH_FRAME of a 64-bit image of this machine's byte order.
+func withoutTable(p []byte) {
+	order := binary.NativeEndian
+	for i := range int(order.Uint16(p[56:])) {
+		if header := p[64+56*i:]; elf.ProgType(order.Uint32(header)) == elf.PT_GNU_EH_FRAME {
+			clear(header[8:48])
+		}
+	}
+}
+
 // ownVDSO copies the vDSO of this process, section headers included.
-func ownVDSO(t *testing.T) loaded {
+func ownVDSO(t testing.TB) loaded {
 	t.Helper()
 	base := vdsoBase(t)
 	mem, err := os.Open("/proc/self/mem")
@@ -257,7 +262,7 @@ func ownVDSO(t *testing.T) loaded {
 	return l
 }
 
-func vdsoBase(t *testing.T) uint64 {
+func vdsoBase(t testing.TB) uint64 {
 	t.Helper()
 	p, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
