@@ -89,7 +89,8 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 }
 
 // stepStub finds the caller in the link register where a call is in a stub of the procedure linkage table, or in one
-// that stands among functions: some linkers make no call frame information for these. False if the frame is no such stub.
+// that stands among functions: some linkers make no call frame information for these. False if the frame is no such
+// stub.
 func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	reg, has := linkRegister(w.arch)
@@ -149,9 +150,9 @@ func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, 
 	return next, stop, true
 }
 
-// stepRestored leaves a function that has given back its frame, of an architecture with a back chain: SP is the caller's.
-// The return address is in the link register; or, if that is a call's of the function itself, still where the function
-// saved it in its caller's frame.
+// stepRestored leaves a function that has given back its frame, of an architecture with a back chain: SP is the
+// caller's. The return address is in the link register; or, if that is a call's of the function itself, still where the
+// function saved it in its caller's frame.
 func (w *walk) stepRestored(frame *Frame, caller arch.Registers, link uint64, linked bool) (Frame, Stop, bool) {
 	method := ByReturnRegister
 	if !linked {

@@ -198,7 +198,8 @@ func TestMovesSP(t *testing.T) {
 	}
 }
 
-// TestRestored has the instructions of functions of 64-bit PowerPC up to some place, and whether the frame is given back.
+// TestRestored has the instructions of functions of 64-bit PowerPC up to some place, and whether the frame is given
+// back.
 func TestRestored(t *testing.T) {
 	const (
 		stdu48, addi48, addi32, addiR31 = 0xf821ffd1, 0x38210030, 0x38210020, 0x383f0030

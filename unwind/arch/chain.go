@@ -109,7 +109,7 @@ func movesSP(writes []Pattern, code []byte) bool {
 	return slices.ContainsFunc(writes, func(p Pattern) bool { return p.at(code) })
 }
 
-// InCallStub reports whether the instruction at pc is one of a stub of CallStubs. The function reads code at an address.
+// InCallStub reports whether the instruction at pc is one of a stub of CallStubs. read reads code at an address.
 func (a *Arch) InCallStub(pc uint64, read func(addr uint64, p []byte) bool) bool {
 	return slices.ContainsFunc(a.CallStubs, func(stub []Pattern) bool {
 		before, all := uint64(0), 0

@@ -71,17 +71,17 @@ var PPC64LE = &Arch{
 	prstatus: append(run(0, 32), ppc64PC, none, none, ppc64CTR, ppc64LR),
 }
 
-// ppc64Restored is Restored of 64-bit PowerPC: the size that stdu took has to be what addi gives back; ld through the back
-// chain gives back all. Behind a jump or a return stands code that is reached from elsewhere.
+// ppc64Restored is Restored of 64-bit PowerPC: the size that stdu took has to be what addi gives back; ld through the
+// back chain gives back all. Behind a jump or a return stands code that is reached from elsewhere.
 func ppc64Restored(code []byte) bool {
 	const stdu, addi, ldBack, b, blr, bctr = 0xf8210001, 0x38200000, 0xe8210000, 0x48000000, 0x4e800020, 0x4e800420
 	size, restored := int64(0), false
 	for ; len(code) >= 4; code = code[4:] {
 		switch insn := binary.LittleEndian.Uint32(code); {
 		case insn&0xffff0003 == stdu:
-			size, restored = -int64(int16(insn&0xfffc)), false //nolint:gosec // a signed field
+			size, restored = -int64(int16(insn&0xfffc)), false
 		case insn&0xffe00000 == addi:
-			restored = size > 0 && int64(int16(insn&0xffff)) == size //nolint:gosec // a signed field
+			restored = size > 0 && int64(int16(insn&0xffff)) == size
 		case insn == ldBack:
 			restored = true
 		case insn&0xfc000001 == b || insn == blr || insn == bctr || movesSP(ppc64SPWrites, code):

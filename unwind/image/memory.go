@@ -10,8 +10,9 @@ import (
 type ReadMemory func(addr uint64, p []byte) (int, error)
 
 // FromMemory reads an ELF image as it is mapped in a process, with its ELF header at base: the vDSO, or a file that is
-// no longer there. Section headers are not mapped, a vDSO's excepted, so the sections are those that the program headers
-// and the dynamic segment name: .eh_frame_hdr, .eh_frame, .dynsym and .dynstr. The read function is kept and asked lazily.
+// no longer there. Section headers are not mapped, a vDSO's excepted, so the sections are those that the program
+// headers and the dynamic segment name: .eh_frame_hdr, .eh_frame, .dynsym and .dynstr. The read function is kept and
+// asked lazily.
 func FromMemory(read ReadMemory, base uint64, name string) (*Image, error) {
 	m := &Image{name: name, memory: true, src: source{r: memoryReader{read: read, base: base}}}
 	h, err := m.readMemoryHeaders()
@@ -20,7 +21,7 @@ func FromMemory(read ReadMemory, base uint64, name string) (*Image, error) {
 	}
 	m.setRange()
 	m.synthesizeSections(base - m.origin())
-	m.findWholeEHFrame(h.shoff, h.shnum, h.shentsize, h.shstrndx)
+	m.findWholeEHFrame(h)
 	m.buildID = m.findBuildID()
 	return m, nil
 }

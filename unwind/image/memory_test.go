@@ -195,7 +195,8 @@ func TestVDSO(t *testing.T) {
 }
 
 // TestVDSOWithoutTable reads a vDSO as that of s390x is: its PT_GNU_EH_FRAME is empty, and only its section headers,
-// which are in its last page, say where .eh_frame lies. Without them, and with others' bytes in their place, there is none.
+// which are in its last page, say where .eh_frame lies. Without them, and with others' bytes in their place, there is
+// none.
 func TestVDSOWithoutTable(t *testing.T) {
 	l := ownVDSO(t)
 	file, err := elf.NewFile(bytes.NewReader(l.bytes))

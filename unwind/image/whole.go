@@ -2,20 +2,21 @@ package image
 
 import "debug/elf"
 
-// maxWholeHeaders bounds where the section headers of an image may be that is mapped whole: vDSOs have one to four pages.
+// maxWholeHeaders bounds where the section headers may be of an image that is mapped whole: vDSOs have one to four
+// pages.
 const maxWholeHeaders = 1 << 20
 
 // findWholeEHFrame takes .eh_frame from the section headers of an image in memory whose program headers name no such
-// section. The kernel maps a vDSO whole, section headers included, and that of s390x needs them: up to Linux 6.1 at least
-// it is linked with a PT_GNU_EH_FRAME that is empty. shoff is e_shoff. Other memory may lie where the headers would be:
-// they count when they begin with the null section and .eh_frame lies where its only segment has it.
-func (m *Image) findWholeEHFrame(shoff, shnum, shentsize, shstrtab uint64) {
-	if m.named(".eh_frame") != nil || len(m.segments) != 1 || shoff == 0 || shoff > maxWholeHeaders ||
-		shentsize != uint64(m.layout.pick(64, 40)) || shnum == 0 {
+// section. The kernel maps a vDSO whole, section headers included, and that of s390x needs them: in Linux 6.1 at least
+// it is linked with a PT_GNU_EH_FRAME that is empty. h is the ELF header as it stands there. Other memory may lie where
+// the section headers would be: they count when they begin with the null section and .eh_frame lies where the only
+// segment has it.
+func (m *Image) findWholeEHFrame(h header) {
+	if m.named(".eh_frame") != nil || len(m.segments) != 1 || h.shoff == 0 || h.shoff > maxWholeHeaders ||
+		h.shentsize != uint64(m.layout.pick(64, 40)) || h.shnum == 0 {
 		return
 	}
-	whole := Image{name: m.name, src: m.src, layout: m.layout, segments: m.segments, memory: true}
-	whole.header.shoff, whole.header.shnum, whole.header.shentsize, whole.header.shstrtab = shoff, shnum, shentsize, shstrtab
+	whole := Image{name: m.name, src: m.src, layout: m.layout, header: h, segments: m.segments, memory: true}
 	if whole.readSections() != nil || whole.sections[0] != (section{}) {
 		return
 	}

@@ -1,7 +1,7 @@
-// Command table prints what virtual machines of scripts/check-arch.sh have shown, as a table in Markdown, from what they
-// printed, on standard input; with a file's name it puts the rows into the table between the markers there, in the place
-// of the rows that the same machines had: each row says of which day it is. It knows nothing of the tests but the lines
-// that they mark.
+// Command table prints what virtual machines of scripts/check-arch.sh have shown, as a table in Markdown, from what
+// they printed, on standard input; with a file's name it puts the rows into the table between the markers there, in
+// the place of the rows that the same machines had: each row says of which day it is. It knows nothing of the tests
+// but the lines that they mark.
 //
 //	table [README.md]
 package main

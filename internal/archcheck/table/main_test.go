@@ -63,7 +63,8 @@ func TestNoTable(t *testing.T) {
 // put runs the command on a day of November 2026.
 func put(t *testing.T, file, results string, day int) {
 	t.Helper()
-	if err := run(strings.NewReader(results), []string{file}, time.Date(2026, 11, day, 23, 0, 0, 0, time.UTC)); err != nil {
+	now := time.Date(2026, 11, day, 23, 0, 0, 0, time.UTC)
+	if err := run(strings.NewReader(results), []string{file}, now); err != nil {
 		t.Fatal(err)
 	}
 }
