@@ -64,10 +64,18 @@ user_core() {
 	find . -maxdepth 1 -name 'qemu_*.core' -exec mv {} "$2.core" \;
 }
 
+# merge SYSROOT: what packages of Debian 13 unpack to lacks /lib, by which gdb looks for libraries.
+merge() {
+	rm -rf "$WORK/merged"
+	mkdir "$WORK/merged"
+	find "$1" -mindepth 1 -maxdepth 1 -exec ln -s -t "$WORK/merged" {} +
+	[[ -e $WORK/merged/lib ]] || ln -s usr/lib "$WORK/merged/lib"
+}
+
 # judge MACHINE SYSROOT PROGRAM: ours and gdb's.
 judge() {
 	"$PROGRAM" capture --core "$3.core" --exe "$3" --sysroot "$2" >ours 2>errors || cat errors
-	timeout 60 gdb-multiarch -q -nx -batch -ex 'set print frame-arguments none' -ex "set sysroot $2" \
+	timeout 60 gdb-multiarch -q -nx -batch -ex 'set print frame-arguments none' -ex "set sysroot $WORK/merged" \
 		-ex 'set backtrace past-main on' -ex 'thread apply all bt 64' "$3" "$3.core" </dev/null >gdb 2>/dev/null || true
 	printf '    %s %s: ' "$1" "$3"
 	compare ours gdb || failed=1
@@ -93,6 +101,7 @@ for machine in "${machines[@]}"; do
 		done
 		sysroot=/usr/${TRIPLE[$machine]}
 	fi
+	merge "$sysroot"
 	for program in "${programs[@]}"; do
 		judge "$machine" "$sysroot" "$program"
 	done
