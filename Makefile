@@ -32,7 +32,7 @@ help: ## List the targets (this text)
 ## var DESTDIR=dir          put `make install` below this directory (packaging)
 ## var BINDIR=dir           where the program goes (default /usr/local/bin)
 ## var RELEASE_ARCHS=list   the architectures of `make release` (default: all five)
-## var ARCHS=list           the architectures of `make check-arch` (default: all five, and README.md gets the result)
+## var ARCHS=list           the architectures of `make check-arch` (default: all five)
 ## var PROVE_TESTS=t/x.pl   the TAP tests to run (default: all)
 ## var BENCHFLAGS=-publish  options of `make bench`; -publish puts table and chart into README.md and bench/
 ## var FUZZTIME=30s         how long `make fuzz` spends on each fuzz test

@@ -116,7 +116,7 @@ arch_boot() {
 	kernel=$(compgen -G "$ARCH_DIR/root/boot/$KERNEL_FILE" | head -n 1)
 	[[ -n $kernel ]] || die "no kernel in $ARCH_DIR/root/boot"
 	(cd "$TOP" && GOARCH='' "$GO" run ./internal/archcheck/initramfs "$@") >"$WORK/initramfs"
-	timeout "${ARCH_TIMEOUT:-900}" "${QEMU[@]}" -smp "${ARCH_CPUS:-2}" -m 3G -nographic -no-reboot -nic none \
+	timeout "${ARCH_TIMEOUT:-3600}" "${QEMU[@]}" -smp "${ARCH_CPUS:-2}" -m 3G -nographic -no-reboot -nic none \
 		-kernel "$kernel" -initrd "$WORK/initramfs" -append "console=$CONSOLE rdinit=/init panic=-1 quiet loglevel=1" \
 		</dev/null >"$log" 2>&1 || true
 	sed -i 's/\r//g' "$log"

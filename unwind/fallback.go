@@ -88,14 +88,16 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 	return ok
 }
 
-// stepStub finds the caller in the link register where a call is in a stub of the procedure linkage table: some linkers
-// make no call frame information for these. False if the frame is no such stub.
+// stepStub finds the caller in the link register where a call is in a stub of the procedure linkage table, or in one
+// that stands among functions: some linkers make no call frame information for these. False if the frame is no such
+// stub.
 func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	reg, has := linkRegister(w.arch)
 	link, known := w.regs.Get(reg)
 	link = w.arch.StripCode(link)
-	if !ok || !has || !known || !frame.Exact || !w.isReturnAddress(link) || !code.Stub(frame.PC) {
+	if !ok || !has || !known || !frame.Exact || !w.isReturnAddress(link) ||
+		!code.Stub(frame.PC) && !w.arch.InCallStub(frame.PC, code.Code) {
 		return Frame{}, Stop{}, false
 	}
 	caller := w.regs
@@ -123,7 +125,8 @@ func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, 
 	}
 	var buf [maxLeaf]byte
 	n := min(frame.PC-start, maxLeaf)
-	still := n == frame.PC-start && code.Code(start, buf[:n]) && w.still(buf[:n])
+	read := n == frame.PC-start && code.Code(start, buf[:n])
+	still := read && w.still(buf[:n])
 	caller := w.stackRegisters()
 	reg, has := linkRegister(w.arch)
 	if !has {
@@ -132,6 +135,9 @@ func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, 
 	link, known := w.regs.Get(reg)
 	link = w.arch.StripCode(link)
 	inside := link-1 >= start && link-1 < end
+	if restored := w.arch.Restored; read && restored != nil && restored(buf[:n]) {
+		return w.stepRestored(frame, caller, link, known && !inside)
+	}
 	if !known || link == 0 || inside || hasRecord && recorded == link && !still || !w.isReturnAddress(link) {
 		return Frame{}, Stop{}, false
 	}
@@ -141,6 +147,27 @@ func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, 
 	}
 	next, stop := w.advanceBeyond(frame, w.floor(), caller)
 	next.Method = ByReturnRegister
+	return next, stop, true
+}
+
+// stepRestored leaves a function that has given back its frame, of an architecture with a back chain: SP is the
+// caller's. The return address is in the link register; or, if that is a call's of the function itself, still where the
+// function saved it in its caller's frame.
+func (w *walk) stepRestored(frame *Frame, caller arch.Registers, link uint64, linked bool) (Frame, Stop, bool) {
+	method := ByReturnRegister
+	if !linked {
+		method = ByFramePointer
+		var ok bool
+		if link, ok = w.mem.Word(w.floor() + uint64(w.arch.Chain.Return)); !ok {
+			return Frame{}, Stop{}, false
+		}
+	}
+	if !w.isReturnAddress(link) {
+		return Frame{}, Stop{}, false
+	}
+	caller.Set(w.arch.PC, link)
+	next, stop := w.advanceBeyond(frame, w.floor(), caller)
+	next.Method = method
 	return next, stop, true
 }
 

@@ -79,7 +79,7 @@ func text(t *testing.T, file string) string {
 // wait is pgtest.Wait for an emulated machine, which may take its time.
 func wait(t *testing.T, what string, condition func() bool) {
 	t.Helper()
-	for end := time.Now().Add(3 * time.Minute); !condition(); time.Sleep(20 * time.Millisecond) {
+	for end := time.Now().Add(10 * time.Minute); !condition(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("waited in vain: %s", what)
 		}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"os"
 	"regexp"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -175,9 +176,13 @@ func (f *field) backtrace(t *testing.T, pid int) (stack string) {
 
 var (
 	line = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+`)
-	// outermost is where a process begins; on some servers _start has no size, and so no name is used.
-	outermost = regexp.MustCompile(` in (_start|postgres)\+0x[0-9a-f]+ `)
-	inVDSO    = regexp.MustCompile(`\[vdso\]`)
+	// outermost is where a process begins; on some servers _start has no size, and so no name is used. On ppc64le it
+	// jumps to the C library, without leaving a frame.
+	outermost = map[bool]*regexp.Regexp{
+		false: regexp.MustCompile(` in (_start|postgres)\+0x[0-9a-f]+ `),
+		true:  regexp.MustCompile(` in __libc_start_main\+0x[0-9a-f]+ `),
+	}[runtime.GOARCH == "ppc64le"]
+	inVDSO = regexp.MustCompile(`\[vdso\]`)
 )
 
 // judge looks at one stack.

@@ -80,6 +80,13 @@ type Arch struct {
 	// SPWrites are the instructions that change SP, CodeAlign the alignment of instructions in bytes.
 	SPWrites  []Pattern
 	CodeAlign int
+	// Restored reports whether SP is the caller's again after the instructions from a function's beginning on: what gave
+	// the frame back is among them, and nothing but the next instruction follows each of those behind it. nil: not known.
+	Restored func(code []byte) bool
+
+	// CallStubs are the stubs that linkers put among a file's functions for calls to other files, without call frame
+	// information: they leave the stack pointer and the link register alone. None where they have a section of their own.
+	CallStubs [][]Pattern
 
 	// Decoded: package depth understands the instructions, so that a frame pointer can be recovered from them.
 	Decoded bool

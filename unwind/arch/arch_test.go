@@ -198,6 +198,42 @@ func TestMovesSP(t *testing.T) {
 	}
 }
 
+// TestRestored has the instructions of functions of 64-bit PowerPC up to some place, and whether the frame is given
+// back.
+func TestRestored(t *testing.T) {
+	const (
+		stdu48, addi48, addi32, addiR31 = 0xf821ffd1, 0x38210030, 0x38210020, 0x383f0030
+		ldBack, mr, nop, b, bl, bne     = 0xe8210000, 0x7fe1fb78, 0x60000000, 0x48000010, 0x48000011, 0x40820010
+		blr, mtlr                       = 0x4e800020, 0x7c0803a6
+	)
+	for _, test := range []struct {
+		code []uint32
+		want bool
+	}{
+		{nil, false},
+		{[]uint32{nop, stdu48, nop}, false},
+		{[]uint32{stdu48, bl, bne, addiR31}, true},
+		{[]uint32{stdu48, addi48, nop, mtlr}, true},
+		{[]uint32{stdu48, ldBack}, true},
+		{[]uint32{stdu48, addi32}, false},             // part of it
+		{[]uint32{addi48}, false},                     // of what frame?
+		{[]uint32{stdu48, addi48, blr, nop}, false},   // reached from elsewhere
+		{[]uint32{stdu48, addi48, b, nop}, false},     // likewise
+		{[]uint32{stdu48, addi48, bl, nop}, true},     // that comes back
+		{[]uint32{stdu48, addi48, stdu48}, false},     // and taken again
+		{[]uint32{stdu48, addi48, mr, nop}, false},    // to an unknown place
+		{[]uint32{stdu48, addi48, bne, addi48}, true}, // and where it goes on
+	} {
+		var code []byte
+		for _, insn := range test.code {
+			code = binary.LittleEndian.AppendUint32(code, insn)
+		}
+		if got := PPC64LE.Restored(code); got != test.want {
+			t.Errorf("%#x: %v", test.code, got)
+		}
+	}
+}
+
 func TestUnsupported(t *testing.T) {
 	if _, err := ByMachine(elf.EM_X86_64, binary.BigEndian); !errors.Is(err, ErrUnsupported) {
 		t.Error(err)

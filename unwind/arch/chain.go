@@ -1,6 +1,9 @@
 package arch
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"slices"
+)
 
 // Chain says how frames are chained where no call frame information describes them: a frame pointer's pairs, or the
 // back chain of an ABI.
@@ -94,11 +97,43 @@ func pattern16(mask, value uint16) Pattern {
 // it may say so wrongly, but it denies it only where no instruction does.
 func (a *Arch) MovesSP(code []byte) bool {
 	for at := 0; at < len(code); at += max(a.CodeAlign, 1) {
-		for i := range a.SPWrites {
-			if a.SPWrites[i].at(code[at:]) {
-				return true
-			}
+		if movesSP(a.SPWrites, code[at:]) {
+			return true
 		}
 	}
 	return false
+}
+
+// movesSP reports whether code begins with one of the instructions.
+func movesSP(writes []Pattern, code []byte) bool {
+	return slices.ContainsFunc(writes, func(p Pattern) bool { return p.at(code) })
+}
+
+// InCallStub reports whether the instruction at pc is one of a stub of CallStubs. read reads code at an address.
+func (a *Arch) InCallStub(pc uint64, read func(addr uint64, p []byte) bool) bool {
+	return slices.ContainsFunc(a.CallStubs, func(stub []Pattern) bool {
+		before, all := uint64(0), 0
+		for i := range stub {
+			all += len(stub[i].Mask)
+		}
+		for i := range stub {
+			code := make([]byte, all)
+			if read(pc-before, code) && matches(stub, code) {
+				return true
+			}
+			before += uint64(len(stub[i].Mask))
+		}
+		return false
+	})
+}
+
+// matches reports whether code begins with these instructions.
+func matches(list []Pattern, code []byte) bool {
+	for i := range list {
+		if !list[i].at(code) {
+			return false
+		}
+		code = code[len(list[i].Mask):]
+	}
+	return true
 }

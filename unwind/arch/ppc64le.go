@@ -13,6 +13,14 @@ const (
 	ppc64Count = 35
 )
 
+// ppc64SPWrites are the SPWrites of 64-bit PowerPC.
+var ppc64SPWrites = []Pattern{
+	pattern32(0xffff0003, 0xf8210001), pattern32(0xffff07ff, 0x7c21016a), // stdu, stdux
+	pattern32(0xffff0000, 0x38210000), pattern32(0xffe00000, 0x38200000), // addi
+	pattern32(0xffe00003, 0xe8200000), // ld
+	pattern32(0xfc1f07ff, 0x7c010378), // mr
+}
+
 // PPC64LE is 64-bit PowerPC, little endian, ELFv2 ABI: r0 to r31, LR, CTR.
 // Floating point, condition and vector registers are not kept.
 var PPC64LE = &Arch{
@@ -30,11 +38,19 @@ var PPC64LE = &Arch{
 	// ELFv2 ABI, 2.2.2.1: the back chain is mandatory, and a function saves LR in its caller's frame.
 	Chain:     Chain{Base: 1, Saved: 0, Return: 16, InCaller: true, ZeroEnds: true},
 	CodeAlign: 4,
-	SPWrites: []Pattern{
-		pattern32(0xffff0003, 0xf8210001), pattern32(0xffff07ff, 0x7c21016a), // stdu, stdux
-		pattern32(0xffff0000, 0x38210000), pattern32(0xffe00000, 0x38200000), // addi
-		pattern32(0xffe00003, 0xe8200000), // ld
-		pattern32(0xfc1f07ff, 0x7c010378), // mr
+	SPWrites:  ppc64SPWrites,
+	Restored:  ppc64Restored,
+	// ELFv2 ABI, "Procedure Linkage Table": std r2, 24(r1); addis r12, r2, n; ld r12, n(r12); mtctr r12; bctr. A near one
+	// has no addis.
+	CallStubs: [][]Pattern{
+		{
+			pattern32(0xffffffff, 0xf8410018), pattern32(0xffff0000, 0x3d820000), pattern32(0xffff0003, 0xe98c0000),
+			pattern32(0xffffffff, 0x7d8903a6), pattern32(0xffffffff, 0x4e800420),
+		},
+		{
+			pattern32(0xffffffff, 0xf8410018), pattern32(0xffff0003, 0xe9820000),
+			pattern32(0xffffffff, 0x7d8903a6), pattern32(0xffffffff, 0x4e800420),
+		},
 	},
 	Trampolines: []Trampoline{
 		{
@@ -53,4 +69,24 @@ var PPC64LE = &Arch{
 	columns:       mapColumns(columnRange{0, 32, 0}, columnRange{65, 2, ppc64LR}),
 	// struct pt_regs: r0 to r31, nip, msr, orig_gpr3, ctr, link, and seven words more.
 	prstatus: append(run(0, 32), ppc64PC, none, none, ppc64CTR, ppc64LR),
+}
+
+// ppc64Restored is Restored of 64-bit PowerPC: the size that stdu took has to be what addi gives back; ld through the
+// back chain gives back all. Behind a jump or a return stands code that is reached from elsewhere.
+func ppc64Restored(code []byte) bool {
+	const stdu, addi, ldBack, b, blr, bctr = 0xf8210001, 0x38200000, 0xe8210000, 0x48000000, 0x4e800020, 0x4e800420
+	size, restored := int64(0), false
+	for ; len(code) >= 4; code = code[4:] {
+		switch insn := binary.LittleEndian.Uint32(code); {
+		case insn&0xffff0003 == stdu:
+			size, restored = -int64(int16(insn&0xfffc)), false
+		case insn&0xffe00000 == addi:
+			restored = size > 0 && int64(int16(insn&0xffff)) == size
+		case insn == ldBack:
+			restored = true
+		case insn&0xfc000001 == b || insn == blr || insn == bctr || movesSP(ppc64SPWrites, code):
+			restored = false
+		}
+	}
+	return restored
 }

@@ -189,6 +189,9 @@ func FuzzOpen(f *testing.F) {
 	f.Add(small(f))
 	f.Add(small(f)[:64])
 	f.Add((&imagetest.File{Is32: true, Order: binary.BigEndian}).Bytes())
+	vdso := ownVDSO(f).bytes
+	withoutTable(vdso)
+	f.Add(vdso)
 	f.Fuzz(func(t *testing.T, p []byte) {
 		m, err := image.Open(bytes.NewReader(p), "fuzz")
 		if (m == nil) != (err != nil) {

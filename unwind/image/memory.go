@@ -10,15 +10,18 @@ import (
 type ReadMemory func(addr uint64, p []byte) (int, error)
 
 // FromMemory reads an ELF image as it is mapped in a process, with its ELF header at base: the vDSO, or a file that is
-// no longer there. Section headers are not mapped, so the sections are those that the program headers and the
-// dynamic segment name: .eh_frame_hdr, .eh_frame, .dynsym and .dynstr. The read function is kept and asked lazily.
+// no longer there. Section headers are not mapped, a vDSO's excepted, so the sections are those that the program
+// headers and the dynamic segment name: .eh_frame_hdr, .eh_frame, .dynsym and .dynstr. The read function is kept and
+// asked lazily.
 func FromMemory(read ReadMemory, base uint64, name string) (*Image, error) {
 	m := &Image{name: name, memory: true, src: source{r: memoryReader{read: read, base: base}}}
-	if err := m.readMemoryHeaders(); err != nil {
+	h, err := m.readMemoryHeaders()
+	if err != nil {
 		return nil, fmt.Errorf("%s at %#x: %w", name, base, err)
 	}
 	m.setRange()
 	m.synthesizeSections(base - m.origin())
+	m.findWholeEHFrame(h)
 	m.buildID = m.findBuildID()
 	return m, nil
 }
@@ -45,23 +48,24 @@ func (r memoryReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, err //nolint:wrapcheck // source wraps it
 }
 
-// readMemoryHeaders reads the ELF header and the program headers.
-func (m *Image) readMemoryHeaders() error {
+// readMemoryHeaders reads the ELF header and the program headers. It returns the ELF header as it stands there.
+func (m *Image) readMemoryHeaders() (header, error) {
 	if err := m.readELFHeader(); err != nil {
-		return err
+		return header{}, err
 	}
+	h := m.header
 	m.header.shoff, m.header.shnum, m.header.shstrtab = 0, 0, 0
 	const pnXNum = 0xffff // the count is in a section header, and those are not mapped
 	if m.header.phnum == pnXNum {
-		return fmt.Errorf("%w: extended program header count", ErrMalformed)
+		return header{}, fmt.Errorf("%w: extended program header count", ErrMalformed)
 	}
 	if err := m.readSegments(); err != nil {
-		return err
+		return header{}, err
 	}
 	if len(m.segments) == 0 {
-		return fmt.Errorf("%w: no loadable segment", ErrMalformed)
+		return header{}, fmt.Errorf("%w: no loadable segment", ErrMalformed)
 	}
-	return nil
+	return h, nil
 }
 
 // origin is the link-time address of the ELF header.

@@ -3,6 +3,7 @@ package image_test
 import (
 	"bytes"
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
@@ -193,7 +194,76 @@ func TestVDSO(t *testing.T) {
 	}
 }
 
-func vdsoBase(t *testing.T) uint64 {
+// TestVDSOWithoutTable reads a vDSO as that of s390x is: its PT_GNU_EH_FRAME is empty, and only its section headers,
+// which are in its last page, say where .eh_frame lies. Without them, and with others' bytes in their place, there is
+// none.
+func TestVDSOWithoutTable(t *testing.T) {
+	l := ownVDSO(t)
+	file, err := elf.NewFile(bytes.NewReader(l.bytes))
+	if err != nil {
+		t.Fatal(err)
+	}
+	wanted, err := file.Section(".eh_frame").Data()
+	if err != nil {
+		t.Fatal(err)
+	}
+	withoutTable(l.bytes)
+	headers := l.bytes[file.ByteOrder.Uint64(l.bytes[40:]):]
+	for _, c := range []struct {
+		name   string
+		change func()
+		want   []byte
+	}{
+		{"whole", func() {}, wanted},
+		{"no null section", func() { headers[4] = 1 }, nil},
+		{"others' bytes", func() { copy(headers, bytes.Repeat([]byte{0x5a}, len(headers))) }, nil},
+		{"zeros", func() { clear(headers) }, nil},
+		{"not mapped", func() { l.bytes = l.bytes[:len(l.bytes)-len(headers)] }, nil},
+	} {
+		c.change()
+		m, err := image.FromMemory(l.read, l.base, "[vdso]")
+		if err != nil {
+			t.Fatalf("%s: %v", c.name, err)
+		}
+		if cfi, err := m.CFISections(); err != nil || !bytes.Equal(cfi.EHFrame.Data, c.want) {
+			t.Errorf("%s: .eh_frame of %d bytes, not %d: %v", c.name, len(cfi.EHFrame.Data), len(c.want), err)
+		}
+	}
+}
+
+// withoutTable empties PT_GNU_EH_FRAME of a 64-bit image of this machine's byte order.
+func withoutTable(p []byte) {
+	order := binary.NativeEndian
+	for i := range int(order.Uint16(p[56:])) {
+		if header := p[64+56*i:]; elf.ProgType(order.Uint32(header)) == elf.PT_GNU_EH_FRAME {
+			clear(header[8:48])
+		}
+	}
+}
+
+// ownVDSO copies the vDSO of this process, section headers included.
+func ownVDSO(t testing.TB) loaded {
+	t.Helper()
+	base := vdsoBase(t)
+	mem, err := os.Open("/proc/self/mem")
+	if err != nil {
+		t.Skipf("no view of the own memory: %v", err)
+	}
+	defer func() { _ = mem.Close() }()
+	head := make([]byte, 64)
+	if _, err := mem.ReadAt(head, int64(base)); err != nil {
+		t.Fatal(err)
+	}
+	order := binary.NativeEndian
+	end := order.Uint64(head[40:]) + uint64(order.Uint16(head[58:]))*uint64(order.Uint16(head[60:]))
+	l := loaded{base: base, bytes: make([]byte, end)}
+	if _, err := mem.ReadAt(l.bytes, int64(base)); err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func vdsoBase(t testing.TB) uint64 {
 	t.Helper()
 	p, err := os.ReadFile("/proc/self/maps")
 	if err != nil {

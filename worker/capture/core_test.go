@@ -3,6 +3,7 @@ package capture_test
 import (
 	"bufio"
 	"bytes"
+	"debug/elf"
 	"fmt"
 	"io"
 	"os"
@@ -100,6 +101,64 @@ func checkCoreStack(t *testing.T, th *trace.Thread) {
 	if !slices.Equal(names, coreStack) || !th.Whole {
 		t.Errorf("stack %q, %s", names, th.Stop)
 	}
+}
+
+// TestGlobalPointer has riscv64's gp, which the programs' _start sets to __global_pointer$: in each core it is
+// that symbol's address.
+func TestGlobalPointer(t *testing.T) {
+	programs, err := filepath.Glob(filepath.Join(coresDir, "riscv64-*.core.xz"))
+	if err != nil || len(programs) < 6 {
+		t.Fatalf("%v: %v", programs, err)
+	}
+	for _, path := range programs {
+		name := strings.TrimSuffix(filepath.Base(path), ".core.xz")
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			core, exe := unpack(t, dir, name+".core"), unpack(t, dir, name)
+			want := symbolValue(t, exe, "__global_pointer$") - symbolValue(t, exe, "leaf")
+			whole, err := capture.Core(core, capture.CoreOptions{Exe: exe})
+			if err != nil {
+				t.Fatal(err)
+			}
+			innermost := whole.Trace.Threads[0].Frames[0] // leaf
+			f, err := os.Open(core)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = f.Close() }()
+			c, err := corefile.Open(f, name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			gp := slices.Index(c.Arch.RegisterNames, "gp")
+			if gp != c.Arch.Index(3) {
+				t.Fatalf("gp is DWARF's 3, not register %d", gp)
+			}
+			got, ok := c.Threads[0].Registers.Get(gp)
+			if got -= innermost.Address - innermost.Offset; !ok || got != want {
+				t.Errorf("gp is at leaf+%#x, %v, want %#x", got, ok, want)
+			}
+		})
+	}
+}
+
+// symbolValue looks into a file's symbol table.
+func symbolValue(t *testing.T, file, name string) uint64 {
+	t.Helper()
+	f, err := elf.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	symbols, err := f.Symbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(symbols, func(s elf.Symbol) bool { return s.Name == name })
+	if i < 0 {
+		t.Fatalf("%s: no symbol %s", file, name)
+	}
+	return symbols[i].Value
 }
 
 var gdbFrame = regexp.MustCompile(`^#(\d+)\s+0x([0-9a-f]+) in (\S+) \(`)

@@ -1,6 +1,7 @@
-// Command table prints what the virtual machines of scripts/check-arch.sh have shown, as a table in Markdown, from what
-// they printed, on standard input; with a file's name it puts the table between the markers there. It knows nothing of
-// the tests but the lines that they mark.
+// Command table prints what virtual machines of scripts/check-arch.sh have shown, as a table in Markdown, from what
+// they printed, on standard input; with a file's name it puts the rows into the table between the markers there, in
+// the place of the rows that the same machines had: each row says of which day it is. It knows nothing of the tests
+// but the lines that they mark.
 //
 //	table [README.md]
 package main
@@ -11,7 +12,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +26,9 @@ const (
 	begin = "<!-- architectures: begin (made by `make check-arch`) -->"
 	end   = "<!-- architectures: end -->"
 )
+
+// machines in the order of the rows, as uname -m says them.
+var machines = []string{"x86_64", "aarch64", "ppc64le", "s390x", "riscv64"}
 
 const qemuMarker = "@@qemu "
 
@@ -45,24 +51,42 @@ func run(results io.Reader, files []string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	table := format(rows, now)
-	fmt.Print(table)
+	lines := make(map[string][]string)
+	for _, r := range rows {
+		lines[r.Machine] = append(lines[r.Machine], r.format(now))
+	}
+	if len(files) == 0 {
+		fmt.Print(table(lines))
+	}
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
-		before, rest, found1 := strings.Cut(string(text), begin+"\n")
-		_, after, found2 := strings.Cut(rest, end+"\n")
-		if !found1 || !found2 {
-			return fmt.Errorf("%s: the markers of the table are missing: %s", file, begin)
-		}
-		text = []byte(before + begin + "\n" + table + end + "\n" + after)
-		if err := os.WriteFile(file, text, 0o644); err != nil { //nolint:gosec // a README
+		if err := replace(file, lines); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// replace puts the rows of machines into a file's table; other machines keep theirs.
+func replace(file string, lines map[string][]string) error {
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	before, rest, found1 := strings.Cut(string(text), begin+"\n")
+	old, after, found2 := strings.Cut(rest, end+"\n")
+	if !found1 || !found2 {
+		return fmt.Errorf("%s: the markers of the table are missing: %s", file, begin)
+	}
+	all := maps.Clone(lines)
+	for line := range strings.Lines(old) {
+		cells := strings.Split(strings.TrimSuffix(line, "\n"), " | ")
+		machine := strings.TrimPrefix(cells[0], "| ")
+		if _, ran := lines[machine]; slices.Contains(machines, machine) && !ran && len(cells) == len(columns) {
+			all[machine] = append(all[machine], line)
+		}
+	}
+	text = []byte(before + begin + "\n" + table(all) + end + "\n" + after)
+	return os.WriteFile(file, text, 0o644) //nolint:gosec // a README
 }
 
 // read collects the marked lines: qemu's version begins a machine, Yama's line counts for all of its servers.
@@ -84,6 +108,9 @@ func read(results io.Reader) ([]row, error) {
 			if err := json.Unmarshal([]byte(result), &r.Result); err != nil {
 				return nil, fmt.Errorf("%s: %w", result, err)
 			}
+			if !slices.Contains(machines, r.Machine) {
+				return nil, fmt.Errorf("%s: an unknown machine", result)
+			}
 			rows = append(rows, r)
 		}
 	}
@@ -93,21 +120,26 @@ func read(results io.Reader) ([]row, error) {
 	return rows, lines.Err()
 }
 
-// format is the table.
-func format(rows []row, now time.Time) string {
+// columns are those of the table.
+var columns = []string{
+	"machine", "kernel", "PostgreSQL", "processes, kinds", "captures through SQL", "frames",
+	"by frame pointer or back chain", "of signal handlers", "in the vDSO", "asleep, the same twice, and without a stop",
+	"pause, emulated: median, largest (µs)", "`ptrace_scope` tried", "run, under",
+}
+
+// table is the whole of it, of the rows of each machine.
+func table(lines map[string][]string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Of %s, qemu %s:\n\n", now.UTC().Format("2 January 2006"), rows[0].qemu)
-	columns := []string{
-		"machine", "kernel", "PostgreSQL", "processes, kinds", "captures through SQL", "frames",
-		"by frame pointer or back chain", "of signal handlers", "in the vDSO", "asleep, the same twice, and without a stop",
-		"pause, emulated: median, largest (µs)",
-		"`ptrace_scope` tried",
-	}
 	b.WriteString("| " + strings.Join(columns, " | ") + " |\n|" + strings.Repeat(" --- |", len(columns)) + "\n")
-	for _, r := range rows {
-		fmt.Fprintf(&b, "| %s | %s | %s | %d, %d | %d | %d | %d | %d | %d | %d, %d | %.0f, %.0f | %s |\n",
-			r.Machine, r.Kernel, r.PostgreSQL, r.Processes, r.Kinds, r.Captures, r.Frames, r.Chained, r.Signals, r.VDSO,
-			r.Asleep, r.Unstopped, r.PauseP50, r.PauseMax, r.yama)
+	for _, machine := range machines {
+		b.WriteString(strings.Join(lines[machine], ""))
 	}
 	return b.String()
+}
+
+// format is a row of the table.
+func (r *row) format(now time.Time) string {
+	return fmt.Sprintf("| %s | %s | %s | %d, %d | %d | %d | %d | %d | %d | %d, %d | %.0f, %.0f | %s | %s, qemu %s |\n",
+		r.Machine, r.Kernel, r.PostgreSQL, r.Processes, r.Kinds, r.Captures, r.Frames, r.Chained, r.Signals, r.VDSO,
+		r.Asleep, r.Unstopped, r.PauseP50, r.PauseMax, r.yama, now.UTC().Format("2 January 2006"), r.qemu)
 }

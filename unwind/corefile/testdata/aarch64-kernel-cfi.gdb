@@ -1,0 +1,13 @@
+#0  0x0000000000400190 in leaf ()
+#1  0x00000000004001b8 in crash ()
+#2  0x0000000000400224 in deeper ()
+#3  0x00000000004001fc in deeper ()
+#4  0x00000000004001fc in deeper ()
+#5  0x00000000004001fc in deeper ()
+#6  0x0000000000400244 in on_signal ()
+#7  <signal handler called>
+#8  0x0000000000400190 in leaf ()
+#9  0x0000000000400278 in middle ()
+#10 0x00000000004002ac in outer ()
+#11 0x0000000000400304 in start_c ()
+#12 0x000000000040018c in _start ()

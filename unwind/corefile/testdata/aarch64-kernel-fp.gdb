@@ -1,0 +1,13 @@
+#0  0x000000000040018c in leaf ()
+#1  0x00000000004001ac in crash ()
+#2  0x000000000040021c in deeper ()
+#3  0x00000000004001f0 in deeper ()
+#4  0x00000000004001f0 in deeper ()
+#5  0x00000000004001f0 in deeper ()
+#6  0x0000000000400238 in on_signal ()
+#7  <signal handler called>
+#8  0x000000000040018c in leaf ()
+#9  0x0000000000400288 in middle ()
+#10 0x00000000004002c4 in outer ()
+#11 0x0000000000400324 in start_c ()
+#12 0x0000000000400188 in _start ()

@@ -1,0 +1,13 @@
+#0  0x0000000000400224 in leaf ()
+#1  0x000000000040024c in crash ()
+#2  0x00000000004002c0 [PAC] in deeper ()
+#3  0x0000000000400294 [PAC] in deeper ()
+#4  0x0000000000400294 [PAC] in deeper ()
+#5  0x0000000000400294 [PAC] in deeper ()
+#6  0x00000000004002dc [PAC] in on_signal ()
+#7  <signal handler called>
+#8  0x0000000000400224 in leaf ()
+#9  0x0000000000400318 in middle ()
+#10 0x0000000000400350 [PAC] in outer ()
+#11 0x00000000004003b8 [PAC] in start_c ()
+#12 0x000000000040021c [PAC] in _start ()

@@ -1,0 +1,13 @@
+#0  0x0000000010000188 in leaf ()
+#1  0x00000000100001d8 in crash ()
+#2  0x0000000010000284 in deeper ()
+#3  0x000000001000024c in deeper ()
+#4  0x000000001000024c in deeper ()
+#5  0x000000001000024c in deeper ()
+#6  0x00000000100002ec in on_signal ()
+#7  <signal handler called>
+#8  0x0000000010000188 in leaf ()
+#9  0x000000001000037c in middle ()
+#10 0x00000000100003f0 in outer ()
+#11 0x0000000010000484 in start_c ()
+#12 0x0000000010000170 in _start ()

@@ -1,0 +1,13 @@
+#0  0x000000001000017c in leaf ()
+#1  0x00000000100001c4 in crash ()
+#2  0x000000001000026c in deeper ()
+#3  0x0000000010000234 in deeper ()
+#4  0x0000000010000234 in deeper ()
+#5  0x0000000010000234 in deeper ()
+#6  0x00000000100002a8 in on_signal ()
+#7  <signal handler called>
+#8  0x000000001000017c in leaf ()
+#9  0x0000000010000328 in middle ()
+#10 0x00000000100003a0 in outer ()
+#11 0x0000000010000430 in start_c ()
+#12 0x0000000010000168 in _start ()

@@ -1,0 +1,13 @@
+#0  0x00000000000101c6 in leaf ()
+#1  0x00000000000101dc in crash ()
+#2  0x0000000000010226 in deeper ()
+#3  0x000000000001020c in deeper ()
+#4  0x000000000001020c in deeper ()
+#5  0x000000000001020c in deeper ()
+#6  0x0000000000010236 in on_signal ()
+#7  <signal handler called>
+#8  0x00000000000101c6 in leaf ()
+#9  0x000000000001026a in middle ()
+#10 0x0000000000010296 in outer ()
+#11 0x00000000000102d2 in start_c ()
+#12 0x00000000000101c4 in _start ()
