@@ -135,7 +135,7 @@ stage_soak() {
 	make_version_trees
 	export PGSB_TEST_BINDIRS=${given:-$VERSION_BINS$PG_BIN} PGSB_TEST_MOMENTS=${PGSB_TEST_MOMENTS:-1000}
 	PACKAGES=(./worker/capture)
-	go_tests moments -count=1 -timeout 1h -v -run TestMoments
+	go_tests moments -count=1 -timeout 1h -v -run 'TestMoments|TestPositions'
 }
 
 # large_debug_file prints the names of a debug file of 150 MB, and of the same in 52 MB, compressed: the largest that a
