@@ -2,6 +2,7 @@ package capture_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -10,7 +11,9 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
 )
 
 // generatedLoad makes LLVM compile each of its queries, with calls back into the server.
@@ -42,11 +45,14 @@ func TestGeneratedCode(t *testing.T) {
 			generatedStacks(t, server.Connect(t, server.User, "postgres options='-c jit_debugging_support=on'"), true)
 		})
 		t.Run("not registered", func(t *testing.T) { generatedStacks(t, conn, false) })
+		t.Run("not stopped", func(t *testing.T) {
+			generatedNonStop(t, server.Connect(t, server.User, "postgres options='-c jit_debugging_support=on'"))
+		})
 	})
 }
 
-// generatedStacks captures a backend at work until enough stacks have gone through generated code.
-func generatedStacks(t *testing.T, conn *pgx.Conn, registered bool) {
+// work runs generatedLoad until the test ends.
+func work(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan struct{})
@@ -55,6 +61,86 @@ func generatedStacks(t *testing.T, conn *pgx.Conn, registered bool) {
 		defer close(done)
 		_ = conn.PgConn().Exec(ctx, generatedLoad).Close() // ends by cancel only
 	}()
+}
+
+// generatedNonStop captures a backend at work without a stop: its generated code has no name then, and what is said of
+// the frames behind it, by the frame pointer and marked, are return addresses that the backend has in this order, some
+// perhaps left out. These are learnt by stopping it.
+func generatedNonStop(t *testing.T, conn *pgx.Conn) {
+	t.Helper()
+	work(t, conn)
+	c := capturer(t)
+	pid := int(conn.PgConn().PID())
+	seen := make(behind)
+	const enough = 30
+	through, marked, whole := 0, 0, 0
+	for deadline := time.Now().Add(2 * time.Minute); through < enough && time.Now().Before(deadline); {
+		tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{NonStop: true})
+		if err != nil || tr.Engine != ptrace.EngineRunning {
+			continue // on a busy machine it may be neither asleep nor on the CPU for long enough
+		}
+		frames := tr.Threads[0].Frames
+		i := slices.IndexFunc(frames, func(f trace.Frame) bool { return f.Module == "[anon]" || f.Module == "[jit]" })
+		if i < 0 {
+			continue
+		}
+		through++
+		if frames[i].Function != "" || frames[i].Module == "[jit]" {
+			t.Errorf("generated code is %+v, which nobody can know", frames[i])
+		}
+		if i+1 == len(frames) {
+			continue
+		}
+		marked++
+		if tr.Threads[0].Whole {
+			whole++
+		}
+		if frames[i+1].Note != "by frame pointer" {
+			t.Errorf("the frame behind generated code is not marked: %+v", frames[i+1])
+		}
+		for tries := 0; seen.wrong(frames[i+1:]) > 0 && tries < 2000; tries++ {
+			seen.learn(take(t, c, pid, capture.Options{}).Frames)
+		}
+		if j := seen.wrong(frames[i+1:]); j > 0 {
+			t.Errorf("frame %d has never been seen behind the one before: %+v", i+1+j, frames)
+		}
+	}
+	if through < enough {
+		t.Errorf("only %d stacks went through generated code", through)
+	}
+	figure.Printf(t, "not stopped: of %d stacks through generated code %d go on by the frame pointer, %d of them to the end",
+		through, marked, whole)
+}
+
+// behind are the return addresses that have been seen further out than one.
+type behind map[uint64]map[uint64]bool
+
+func (b behind) learn(frames []trace.Frame) {
+	for i := range frames {
+		at := frames[i].Address
+		if b[at] == nil {
+			b[at] = make(map[uint64]bool)
+		}
+		for j := i + 1; j < len(frames); j++ {
+			b[at][frames[j].Address] = true
+		}
+	}
+}
+
+// wrong returns the number of the first frame that has never been seen behind the one before, 0 if each has.
+func (b behind) wrong(frames []trace.Frame) int {
+	for i := 1; i < len(frames); i++ {
+		if !b[frames[i-1].Address][frames[i].Address] {
+			return i
+		}
+	}
+	return 0
+}
+
+// generatedStacks captures a backend at work until enough stacks have gone through generated code.
+func generatedStacks(t *testing.T, conn *pgx.Conn, registered bool) {
+	t.Helper()
+	work(t, conn)
 	c := capturer(t)
 	const enough = 30
 	through, exact := 0, 0
