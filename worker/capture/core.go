@@ -2,6 +2,7 @@ package capture
 
 import (
 	"errors"
+	"fmt"
 	"io"
 	"path"
 	"path/filepath"
@@ -27,6 +28,8 @@ type CoreOptions struct {
 	Sysroot string
 	// MaxFrames bounds each thread's frames; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
+	// Goroutines takes those of Go programs instead of threads.
+	Goroutines bool
 }
 
 // A CoreTrace is what a core file gives.
@@ -45,7 +48,8 @@ type CoreTrace struct {
 }
 
 // Core returns the named stacks of all threads of a core file, of any architecture. The files of the images are kept
-// open until the trace is made.
+// open until the trace is made. Errors are those of package corefile; of goroutines also ErrNotGo and package
+// goroutine's.
 func Core(file string, o CoreOptions) (*CoreTrace, error) {
 	start := time.Now()
 	f, _, err := candidate(file).file()
@@ -63,7 +67,10 @@ func Core(file string, o CoreOptions) (*CoreTrace, error) {
 		r.refused = append(r.refused, core.Damage)
 	}
 	r.findImages()
-	t := r.trace()
+	t, err := r.trace()
+	if err != nil {
+		return nil, errors.Join(append([]error{fmt.Errorf("%s: %w", core.Name(), err)}, r.refused...)...)
+	}
 	t.Total = time.Since(start)
 	return &CoreTrace{
 		Trace: t, Name: core.Process.Name, Arch: core.Arch.Name, Signal: core.Threads[0].Signal,
@@ -195,13 +202,15 @@ func openImage(file string) (*image.Image, openFile, error) {
 	return img, f, nil
 }
 
-// trace walks and names all threads.
-func (r *coreReader) trace() *trace.Trace {
-	t := &trace.Trace{
-		PID: r.core.Process.PID, Engine: EngineCore, Threads: make([]trace.Thread, len(r.core.Threads)),
-	}
+// trace walks and names all threads, or goroutines.
+func (r *coreReader) trace() (*trace.Trace, error) {
+	t := &trace.Trace{PID: r.core.Process.PID, Engine: EngineCore, Threads: []trace.Thread{}}
 	sp, backing := r.space()
 	mem := corefile.NewMemory(r.core, backing)
+	if r.options.Goroutines {
+		return t, r.goroutines(t, sp, mem)
+	}
+	t.Threads = make([]trace.Thread, len(r.core.Threads))
 	u := unwind.Unwinder{Arch: r.core.Arch, MaxFrames: r.options.MaxFrames}
 	var frames []unwind.Frame
 	for i := range r.core.Threads {
@@ -223,7 +232,7 @@ func (r *coreReader) trace() *trace.Trace {
 	if len(t.Threads) > 0 {
 		t.Threads[0].Name, t.Threads[0].State = r.core.Process.Name, r.core.Process.State
 	}
-	return t
+	return t, nil
 }
 
 var _ cfi.Memory = (*corefile.Memory)(nil)

@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind/cfi"
 )
 
 // goMemory is what a stop has copied, as the walk of one goroutine sees it: its stack first. It implements cfi.Memory.
@@ -14,10 +15,11 @@ type goMemory struct {
 	stack ptrace.Stack
 }
 
-// goCopies is all that a stop has copied.
+// goCopies is all that a stop has copied, or a core file that has all.
 type goCopies struct {
 	order binary.ByteOrder
 	snap  *ptrace.Snapshot
+	core  cfi.Memory // nil: there is the snapshot
 	// sorted are the snapshot's blocks, made when they are first needed.
 	sorted []ptrace.Stack
 }
@@ -27,6 +29,9 @@ func (m *goMemory) Word(addr uint64) (uint64, bool) { return m.Read(addr, 8) }
 
 // Read returns the unsigned integer of size bytes (1, 2, 4, 8) at addr.
 func (m *goMemory) Read(addr uint64, size int) (uint64, bool) {
+	if m.core != nil {
+		return m.core.Read(addr, size)
+	}
 	p := part(&m.stack, addr, size)
 	for i := 0; p == nil && i < len(m.snap.Threads); i++ {
 		p = part(&m.snap.Threads[i].Stack, addr, size)

@@ -84,7 +84,7 @@ func (c *Capturer) goroutines(ctx context.Context, target ptrace.Target, o Optio
 		return nil, 0, err
 	}
 	space := c.spaces.open(target.PID, 0, maps)
-	programs, err := c.goPrograms(space)
+	programs, err := goPrograms(space)
 	if err != nil {
 		return nil, 0, fmt.Errorf("process %d: %w", target.PID, err)
 	}
@@ -101,104 +101,26 @@ func (c *Capturer) goroutines(ctx context.Context, target ptrace.Target, o Optio
 		return nil, 0, err
 	}
 	w := goWalk{
-		capturer: c, space: space, snap: snap, options: o, copies: &goCopies{order: c.arch.Order, snap: snap},
+		arch: c.arch, space: space, modules: space, options: o, blocks: snap.Blocks,
+		copies: &goCopies{order: c.arch.Order, snap: snap}, threads: c.goThreads(snap),
 	}
 	t := &trace.Trace{PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held, Threads: []trace.Thread{}}
-	missed := 0
-	for i := range programs {
-		t.Go = programs[i].version
-		missed += w.list(t, &programs[i], &p)
-	}
-	slices.SortStableFunc(t.Goroutines, func(a, b trace.Goroutine) int { return cmp.Compare(a.ID, b.ID) })
-	t.Unwind, t.Symbolize = w.unwinding, w.naming
-	return t, missed, nil
+	return t, w.all(t, programs, &p), nil
 }
 
-// goProgram is a Go program or library of a process.
-type goProgram struct {
-	version string
-	runtime *goroutine.Runtime
-	// first is the number of the first of its blocks: the list's head, the list, and for each goroutine its structure and
-	// its stack; threads are behind. The stack's block may have no length.
-	first int
-	all   []uint64
-	// total is the length of the list, left how many goroutines are too many for one stop.
-	total, left int
-}
-
-// goPrograms finds Go's run time in the images of a process. There may be several, of libraries.
-func (c *Capturer) goPrograms(sp *space) ([]goProgram, error) {
-	out := make([]goProgram, 0, 1)
-	var failed error
-	seen := make(map[*module]bool)
-	for i := range sp.maps {
-		if sp.maps[i].Perms&procfs.Exec == 0 {
+// goThreads are the threads of a snapshot that have registers.
+func (c *Capturer) goThreads(snap *ptrace.Snapshot) map[int]goThread {
+	out := make(map[int]goThread, len(snap.Threads))
+	for i := range snap.Threads {
+		th := &snap.Threads[i]
+		if th.Registers == nil {
 			continue
 		}
-		f := sp.resolve(i)
-		if f.module == nil || seen[f.module] || f.module.goTable() == nil {
-			continue
-		}
-		seen[f.module] = true
-		p, err := newGoProgram(sp, f)
-		if err != nil {
-			failed = errors.Join(failed, fmt.Errorf("%s: %w", f.module.name, err))
-			continue
-		}
-		out = append(out, p)
-	}
-	switch {
-	case len(out) > 0:
-		return out, nil
-	case failed != nil:
-		return nil, failed
-	}
-	return nil, ErrNotGo
-}
-
-// newGoProgram finds the run time of one image.
-func newGoProgram(sp *space, f found) (goProgram, error) {
-	img := f.module.image
-	if img.AddrSize() != 8 {
-		return goProgram{}, fmt.Errorf("%w: not one of 64 bits", goroutine.ErrVersion)
-	}
-	read := sp.readAll
-	out := goProgram{}
-	if data, addr, err := img.Section(".go.buildinfo"); err == nil {
-		_ = read(addr+f.bias, data) // relocated; if it cannot be read, as it is in the file
-		out.version = goroutine.Version(data, img.Order(), read)
-	}
-	layout, err := goroutine.LayoutOf(out.version)
-	if err != nil {
-		if layout, err = goroutine.LayoutFrom(img); err != nil {
-			return out, fmt.Errorf("%w: %q", goroutine.ErrVersion, out.version)
+		if regs, err := c.arch.DecodePRStatus(th.Registers); err == nil {
+			out[th.TID] = goThread{name: th.Name, state: th.State, registers: regs}
 		}
 	}
-	p := goroutine.Program{Order: img.Order(), Layout: layout}
-	if symbols, err := img.Symbols(".symtab"); err == nil {
-		for s := range symbols {
-			if s.Name == "runtime.allgs" && s.Size == goroutine.ListSize {
-				p.List = s.Addr + f.bias
-				break
-			}
-		}
-	}
-	for _, s := range img.Segments() {
-		if permsOf(s.Flags)&procfs.Write == 0 || s.Memsz > maxVariables {
-			continue
-		}
-		data := make([]byte, s.Memsz)
-		n, _ := processReader(sp.pid)(s.Vaddr+f.bias, data)
-		p.Writable = append(p.Writable, goroutine.Segment{Addr: s.Vaddr + f.bias, Data: data[:n]})
-	}
-	out.runtime, err = goroutine.New(&p, read)
-	return out, err
-}
-
-// readAll fills b with the process's memory.
-func (sp *space) readAll(addr uint64, b []byte) bool {
-	n, err := processReader(sp.pid)(addr, b)
-	return err == nil && n == len(b)
+	return out
 }
 
 // plan is what a stop is to copy.
@@ -261,14 +183,35 @@ func stackOf(g *goroutine.Goroutine) ptrace.Block {
 	return ptrace.Block{Address: low, Length: int(high - low)}
 }
 
-// goWalk walks the stacks of goroutines in a snapshot.
+// goWalk walks the stacks of goroutines in a snapshot, or in a core file.
 type goWalk struct {
-	capturer          *Capturer
-	space             *space
-	snap              *ptrace.Snapshot
-	options           Options
-	copies            *goCopies
+	arch    *arch.Arch
+	space   *space
+	modules unwind.Modules // the space, as a walk sees it
+	options Options
+	blocks  []ptrace.Stack // what the plan says
+	copies  *goCopies
+	threads map[int]goThread
+
 	unwinding, naming time.Duration
+}
+
+// goThread is a thread whose registers are known.
+type goThread struct {
+	name      string
+	state     byte
+	registers arch.Registers
+}
+
+// all adds the goroutines of all programs, and returns how many are missing or have no stack.
+func (w *goWalk) all(t *trace.Trace, programs []goProgram, p *plan) (missed int) {
+	for i := range programs {
+		t.Go = programs[i].version
+		missed += w.list(t, &programs[i], p)
+	}
+	slices.SortStableFunc(t.Goroutines, func(a, b trace.Goroutine) int { return cmp.Compare(a.ID, b.ID) })
+	t.Unwind, t.Symbolize = w.unwinding, w.naming
+	return missed
 }
 
 // list appends the goroutines of one program, and returns how many are missing or have no stack.
@@ -276,7 +219,7 @@ func (w *goWalk) list(t *trace.Trace, p *goProgram, plan *plan) (missed int) {
 	t.GoroutinesLeftOut += p.left
 	if head := w.block(p.first).Data; head != nil {
 		// Those made since the list was read.
-		missed += int(w.capturer.arch.Order.Uint64(head[8:])) - p.total
+		missed += int(w.arch.Order.Uint64(head[8:])) - p.total
 	}
 	for i, addr := range p.all {
 		g, err := p.runtime.Decode(addr, w.block(p.first+1+2*i).Data)
@@ -309,10 +252,10 @@ func (w *goWalk) list(t *trace.Trace, p *goProgram, plan *plan) (missed int) {
 
 // block returns a block of the snapshot.
 func (w *goWalk) block(i int) ptrace.Stack {
-	if i >= len(w.snap.Blocks) {
+	if i >= len(w.blocks) {
 		return ptrace.Stack{}
 	}
-	return w.snap.Blocks[i]
+	return w.blocks[i]
 }
 
 // function names the function at a return address.
@@ -328,24 +271,18 @@ func (w *goWalk) function(addr uint64) string {
 // stack walks a goroutine's stack: from its thread's registers where it has one and that leads to its end, else from
 // where it was left. False if memory is missing that another stop may have.
 func (w *goWalk) stack(out *trace.Goroutine, g *goroutine.Goroutine, mem *goMemory) bool {
-	c := w.capturer
-	u := unwind.Unwinder{Arch: c.arch, MaxFrames: w.options.MaxFrames}
+	u := unwind.Unwinder{Arch: w.arch, MaxFrames: w.options.MaxFrames}
 	began := time.Now()
 	var frames []unwind.Frame
 	stop := unwind.Stop{Reason: unwind.NoRegisters}
-	for i := range w.snap.Threads {
-		if th := &w.snap.Threads[i]; out.TID != 0 && th.TID == out.TID && th.Registers != nil {
-			out.Name, out.State = th.Name, th.State
-			if regs, err := c.arch.DecodePRStatus(th.Registers); err == nil {
-				frames, stop = u.Unwind(nil, regs, mem, w.space)
-			}
-		}
+	if th, ok := w.threads[out.TID]; ok && out.TID != 0 {
+		out.Name, out.State = th.name, th.state
+		frames, stop = u.Unwind(nil, th.registers, mem, w.modules)
 	}
 	byThread := stop.Whole() && w.on(frames, g)
 	if g.Status != goroutine.Running && !byThread {
-		regs := c.goRegisters(g)
 		u.Resumes = !w.begins(g.PC)
-		frames, stop = u.Unwind(nil, regs, mem, w.space)
+		frames, stop = u.Unwind(nil, goRegisters(w.arch, g), mem, w.modules)
 	}
 	walked := time.Now()
 	out.Stop, out.Whole = stop.String(), stop.Whole()
@@ -374,14 +311,14 @@ func (w *goWalk) begins(pc uint64) bool {
 }
 
 // goRegisters are the registers that a goroutine goes on with.
-func (c *Capturer) goRegisters(g *goroutine.Goroutine) arch.Registers {
+func goRegisters(a *arch.Arch, g *goroutine.Goroutine) arch.Registers {
 	var regs arch.Registers
-	regs.Set(c.arch.PC, g.PC)
-	regs.Set(c.arch.SP, g.SP)
+	regs.Set(a.PC, g.PC)
+	regs.Set(a.SP, g.SP)
 	if g.BP != 0 {
-		regs.Set(c.arch.FP, g.BP)
+		regs.Set(a.FP, g.BP)
 	}
-	if link := c.arch.Index(uint64(c.arch.ReturnColumn)); link >= 0 && link != c.arch.PC && g.LR != 0 {
+	if link := a.Index(uint64(a.ReturnColumn)); link >= 0 && link != a.PC && g.LR != 0 {
 		regs.Set(link, g.LR)
 	}
 	return regs

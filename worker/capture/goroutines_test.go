@@ -99,15 +99,21 @@ func goNames(th *trace.Thread) []string {
 func startGo(t *testing.T, exe string, args ...string) (*exec.Cmd, *bytes.Buffer) {
 	t.Helper()
 	cmd := exec.Command(exe, args...)
+	return cmd, startReading(t, cmd)
+}
+
+// startReading does that with a command.
+func startReading(t *testing.T, cmd *exec.Cmd) *bytes.Buffer {
+	t.Helper()
 	dump := startDumping(t, cmd)
 	awaitAny(t, cmd.Process.Pid, fmt.Sprintf("%d 0x0 ", syscall.SYS_READ))
-	return cmd, dump
+	return dump
 }
 
 // startDumping starts a Go program that is to print all when SIGQUIT ends it, into the buffer.
 func startDumping(t *testing.T, cmd *exec.Cmd) *bytes.Buffer {
 	t.Helper()
-	cmd.Env = append(os.Environ(), "GOTRACEBACK=system")
+	cmd.Env = append(append(os.Environ(), "GOTRACEBACK=system"), cmd.Env...)
 	dump := new(bytes.Buffer)
 	cmd.Stderr = dump
 	input, err := cmd.StdinPipe()
@@ -270,6 +276,12 @@ func compareRunning(t *testing.T, cmd *exec.Cmd, dump *bytes.Buffer) {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
+	compareWithDump(t, tr, dump)
+}
+
+// compareWithDump compares goroutines with what their program, which did not do anything, has printed at its end.
+func compareWithDump(t *testing.T, tr *trace.Trace, dump *bytes.Buffer) {
+	t.Helper()
 	want := parseDump(t, dump.String())
 	got := make(map[uint64]bool)
 	frames, waits := 0, 0

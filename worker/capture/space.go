@@ -76,6 +76,7 @@ type space struct {
 	pid    int
 	maps   []procfs.Mapping
 	known  map[procfs.Mapping]found // shared, under spaces.mu
+	memory byteReader               // of a core file; nil: of the process as it is now
 
 	generated generated
 	last      *procfs.Mapping // the mapping found last, and what it holds

@@ -60,8 +60,9 @@ No stack waits for a debuginfod server: what it sends names the stacks of later
 rounds (--repeat), and of later calls. "symbols --fetch" waits for it.
 
 With --goroutines, the goroutines of a Go program, or of a Go library in another
-program, are printed with their stacks instead of its threads, all of one stop.
-They are found with and without symbols, for Go 1.16 to 1.26.
+program, are printed with their stacks instead of its threads, all of one stop
+or of one core file. They are found with and without symbols, for Go 1.16 to
+1.26.
 
 With --core, all threads of a core file are printed instead: of this host or of
 another, of x86_64, aarch64, ppc64le, s390x or riscv64. The program and its
@@ -112,7 +113,7 @@ func newCapture() *cobra.Command {
 	fs.BoolVar(&f.stats, "stats", false, "print no stacks but what the captures took, in microseconds, as JSON")
 	fs.BoolVar(&f.threads, "threads", false,
 		"all threads of each process, in one stop; with --nonstop, one after another")
-	fs.BoolVar(&f.goroutines, "goroutines", false, "of a Go program, all goroutines instead of threads, in one stop")
+	fs.BoolVar(&f.goroutines, "goroutines", false, "of a Go program, all goroutines instead of threads, in one stop or one core file")
 	fs.BoolVar(&f.nonStop, "nonstop", false, "do not stop the process")
 	fs.BoolVar(&f.noContext, "no-context", false,
 		"of a PostgreSQL process, leave out its functions, its query and its wait event")

@@ -37,9 +37,7 @@ func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return errors.New("--core and process ids exclude each other")
 	}
-	for _, name := range []string{
-		"repeat", "warm-up", "interval", "timeout", "stats", "threads", "goroutines", "no-context",
-	} {
+	for _, name := range []string{"repeat", "warm-up", "interval", "timeout", "stats", "threads", "no-context"} {
 		if cmd.Flags().Changed(name) {
 			return fmt.Errorf("--%s is for processes, not for --core", name)
 		}
@@ -50,7 +48,7 @@ func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 // runCore prints the stacks of a core file. Files that were refused are told on stderr; a wrong --exe is a failure.
 func (f *captureFlags) runCore(stdout, stderr io.Writer) error {
 	c, err := capture.Core(f.core.file, capture.CoreOptions{
-		Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames,
+		Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines,
 	})
 	if err != nil {
 		return err

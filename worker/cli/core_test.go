@@ -48,6 +48,11 @@ func TestCaptureCore(t *testing.T) {
 		t.Errorf("status %d, %v, %s", status, err, out)
 	}
 
+	status, out, stderr = run(t, "capture", "--core", core, "--goroutines")
+	if status != 1 || out != "" || !strings.Contains(stderr, "no Go program or library") {
+		t.Errorf("goroutines of a program in C: status %d, %q, %q", status, out, stderr)
+	}
+
 	status, out, stderr = run(t, "capture", "--core", core, "--exe", "/bin/ls")
 	if status != 1 || !strings.Contains(stderr, "not the file of this core") || strings.Contains(out, "ls+0x") {
 		t.Errorf("wrong program: status %d, %q\n%s", status, stderr, out)

@@ -1,0 +1,58 @@
+package capture
+
+import (
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind/corefile"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// maxGoStructure bounds the structures of Go's that are copied from a core file; stacks stay in it.
+const maxGoStructure = 1 << 10
+
+// goroutines adds those of the core's Go programs. All of a core is of one moment, so none is looked for again.
+func (r *coreReader) goroutines(t *trace.Trace, sp *space, mem *corefile.Memory) error {
+	sp.memory = coreBytes(mem)
+	programs, err := goPrograms(sp)
+	if err != nil {
+		return err
+	}
+	var p plan
+	for i := range programs {
+		if err := p.add(sp, &programs[i]); err != nil {
+			return err
+		}
+	}
+	blocks := make([]ptrace.Stack, len(p.blocks))
+	for i, b := range p.blocks {
+		blocks[i].Start = b.Address
+		if data := make([]byte, min(max(b.Length, 0), maxGoStructure)); len(data) == b.Length && mem.Bytes(b.Address, data) {
+			blocks[i].Data = data
+		}
+	}
+	threads := make(map[int]goThread, len(r.core.Threads))
+	for i := range r.core.Threads {
+		threads[r.core.Threads[i].TID] = goThread{registers: r.core.Threads[i].Registers}
+	}
+	w := goWalk{
+		arch: r.core.Arch, space: sp, modules: coreSpace{space: sp, mem: mem}, blocks: blocks, threads: threads,
+		options: Options{MaxFrames: r.options.MaxFrames}, copies: &goCopies{core: mem},
+	}
+	w.all(t, programs, &p)
+	return nil
+}
+
+// coreBytes reads a core's memory, and what files hold of it, as far as it is there.
+func coreBytes(mem *corefile.Memory) byteReader {
+	const page = 4096
+	return func(addr uint64, p []byte) (int, error) {
+		for n := 0; n < len(p); {
+			at := addr + uint64(n)
+			part := p[n:min(len(p), n+int(page-at%page))]
+			if !mem.Bytes(at, part) {
+				return n, corefile.ErrNoMemory
+			}
+			n += len(part)
+		}
+		return len(p), nil
+	}
+}
