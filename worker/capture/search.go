@@ -10,28 +10,36 @@ import (
 
 // Bounds of the search for the call frame information of generated code that is registered nowhere.
 const (
-	maxSearched   = 4 << 20 // bytes of one mapping that are searched
-	nearGenerated = 8       // mappings on either side of the code that are searched
-	maxCIE        = 64      // bytes of a CIE; those of compilers have some 20
+	maxSearched = 4 << 20 // bytes that are searched
+	maxMappings = 64      // mappings that are searched: few other than LLVM's are of that kind
+	maxCIE      = 64      // bytes of a CIE; those of compilers have some 20
 )
 
 // searchFrames looks for the .eh_frame section of an address in the mapping with that index, which has no file. LLVM,
-// with which PostgreSQL compiles queries, puts it into read-only memory near the code. That it is of this code shows by
-// an entry that covers the address and lies in the same mapping.
+// with which PostgreSQL compiles queries, puts it into read-only memory, as near to the code as there is room, so the
+// nearest is searched first. That it is of this code shows by an entry that covers the address and lies in the same
+// mapping.
 func (sp *space) searchFrames(memory byteReader, code int, addr uint64) (jit.Span, bool) {
-	for i := max(code-nearGenerated, 0); i <= min(code+nearGenerated, len(sp.maps)-1); i++ {
-		m := &sp.maps[i]
-		if m.Inode != 0 || m.Path != "" || m.Perms != procfs.Read || m.End-m.Start > maxSearched {
-			continue
-		}
-		data := make([]byte, m.End-m.Start)
-		n, _ := memory(m.Start, data)
-		if at, ok := sp.searchMapping(m.Start, data[:max(n, 0)], &sp.maps[code], addr); ok {
-			return at, true
+	left, mappings := uint64(maxSearched), maxMappings
+	for d := 1; d < len(sp.maps) && mappings > 0; d++ {
+		for _, i := range [...]int{code - d, code + d} {
+			if i < 0 || i >= len(sp.maps) || !readOnly(&sp.maps[i]) || sp.maps[i].End-sp.maps[i].Start > left {
+				continue
+			}
+			m := &sp.maps[i]
+			data := make([]byte, m.End-m.Start)
+			left, mappings = left-uint64(len(data)), mappings-1
+			n, _ := memory(m.Start, data)
+			if at, ok := sp.searchMapping(m.Start, data[:max(n, 0)], &sp.maps[code], addr); ok {
+				return at, true
+			}
 		}
 	}
 	return jit.Span{}, false
 }
+
+// readOnly reports whether a mapping is memory without a file that can only be read.
+func readOnly(m *procfs.Mapping) bool { return m.Inode == 0 && m.Path == "" && m.Perms == procfs.Read }
 
 // searchMapping looks for the start of a section with an entry for the address.
 func (sp *space) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (jit.Span, bool) {
