@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Runs the tests of Go programs with programs that other versions of Go have made: those of npm packages, of Go 1.16 to
-# 1.25, stripped; and what tool chains from 1.21 on make, which the go command downloads through the module proxy.
+# 1.25, stripped; and what tool chains from 1.21 on make, which the go command downloads through the module proxy. First
+# their function tables, beside debug/gosym and debugging information; then goroutines and stacks, beside what they print.
 #
 #   GO_TOOLCHAINS="go1.21.13 …" scripts/check-go.sh     (GO_TOOLCHAINS= for none)
 
@@ -37,5 +38,6 @@ for version in $GO_TOOLCHAINS; do
 	say "$version"
 	GOTOOLCHAIN=$version "$GO" version # downloads it
 done
-PGSB_GO_TOOLCHAINS=$GO_TOOLCHAINS PGSB_GO_PROGRAMS="${programs[*]}" \
-	"$GO" test -count=1 -v -timeout 30m -run 'TestGoVersions|TestCgo|TestGoroutines|TestGoLibrary' ./worker/capture
+export PGSB_GO_TOOLCHAINS=$GO_TOOLCHAINS PGSB_GO_PROGRAMS="${programs[*]}"
+PGSB_ORACLE_SLOW=1 "$GO" test -count=1 -v -timeout 30m -run 'TestVersions|TestOracle' ./unwind/gopclntab
+"$GO" test -count=1 -v -timeout 30m -run 'TestGoVersions|TestCgo|TestGoroutines|TestGoLibrary' ./worker/capture
