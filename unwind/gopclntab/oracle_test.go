@@ -99,8 +99,8 @@ func TestOracleFunctions(t *testing.T) {
 	}
 }
 
-// manyFunctions is how many a program may have for the lines of all to be compared; of more, those of every second, third
-// and so on are.
+// manyFunctions is how many a program may have for the lines of all to be compared; of more, those of every second,
+// third and so on are.
 const manyFunctions = 2000
 
 func compareFunctions(t *testing.T, exe string) {
@@ -198,8 +198,8 @@ func compareDWARF(t *testing.T, exe string) {
 			}
 		}
 	}
-	figure.Printf(t, "%d addresses, %d with inlined calls: all have the same calls, %d (%.3f %%) the same lines; %d times Go's "+
-		"table does not know the line of a call in a function that the compiler has made, %d times the debugging "+
+	figure.Printf(t, "%d addresses, %d with inlined calls: all have the same calls, %d (%.3f %%) the same lines; %d times "+
+		"Go's table does not know the line of a call in a function that the compiler has made, %d times the debugging "+
 		"information not the line of an instruction that does nothing, or is a function's first",
 		n.all, n.inlined, n.same, 100*float64(n.same)/float64(n.all), n.made, n.idles)
 	if n.inlined == 0 || n.same*1000 < n.all*999 {
@@ -255,8 +255,6 @@ func (n *shares) compare(t *testing.T, addr uint64, got []gopclntab.Frame, want 
 }
 
 // padding are instructions of x86-64 that do nothing, as the assembler puts them in; an operand may be behind.
-//
-//nolint:gochecknoglobals // a table
 var padding = []struct {
 	code   string
 	length uint64

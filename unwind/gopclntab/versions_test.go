@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// The tool chains of Go to test with, such as go1.21.13, and stripped programs of older ones. Words; scripts/check-go.sh
-// sets them.
+// The tool chains of Go to test with, such as go1.21.13, and stripped programs of older ones. Words;
+// scripts/check-go.sh sets them.
 const (
 	toolchainsVariable = "PGSB_GO_TOOLCHAINS"
 	programsVariable   = "PGSB_GO_PROGRAMS"

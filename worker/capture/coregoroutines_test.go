@@ -12,8 +12,8 @@ import (
 	"pg_stat_backtrace/worker/capture"
 )
 
-// TestCoreGoroutines: the goroutines in the core file that the kernel writes of a program are those that the program has
-// printed just before.
+// TestCoreGoroutines: the goroutines in the core file that the kernel writes of a program are those that the program
+// has printed just before.
 func TestCoreGoroutines(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(buildGoProgram(t, "goroutines", "0", "-ldflags=-s -w"), "spin")

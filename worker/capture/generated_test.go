@@ -114,8 +114,8 @@ func generatedNonStop(t *testing.T, conn *pgx.Conn) {
 	if through < enough {
 		t.Errorf("only %d stacks went through generated code", through)
 	}
-	figure.Printf(t, "not stopped: of %d stacks through generated code %d go on by the frame pointer, %d of them to the end",
-		through, marked, whole)
+	figure.Printf(t, "not stopped: of %d stacks through generated code %d go on by the frame pointer, %d of them to the "+
+		"end", through, marked, whole)
 }
 
 // behind are the return addresses that have been seen further out than one.
@@ -179,5 +179,6 @@ func generatedStacks(t *testing.T, conn *pgx.Conn, registered bool) {
 	if !all() || exact < through*8/10 {
 		t.Errorf("of %d stacks through generated code %d are whole and without guesses: %v", through, exact, kinds)
 	}
-	figure.Printf(t, "of %d stacks through generated code %d are whole and without guesses; in them %v", through, exact, kinds)
+	figure.Printf(t, "of %d stacks through generated code %d are whole and without guesses; in them %v", through, exact,
+		kinds)
 }

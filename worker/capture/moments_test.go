@@ -238,10 +238,8 @@ func (o *observation) activityDiffers(ctx context.Context, tr *trace.Trace, comm
 	return ""
 }
 
-// interruptible are the classes of waits that end at a cancel request. A backend that waits for a file, for a lock of the
-// server's own or for its client (what that had sent meanwhile, as the next rows of a COPY, is read first) goes on.
-//
-//nolint:gochecknoglobals // a table
+// interruptible are the classes of waits that end at a cancel request. A backend that waits for a file, for a lock of
+// the server's own or for its client (what that had sent meanwhile, as the next rows of a COPY, is read first) goes on.
 var interruptible = []string{"Timeout", "Lock", "IPC", "BufferPin"}
 
 // compare compares the levels with the lines of a CONTEXT. They may differ only if the backend was not waiting: it goes

@@ -113,7 +113,8 @@ func newCapture() *cobra.Command {
 	fs.BoolVar(&f.stats, "stats", false, "print no stacks but what the captures took, in microseconds, as JSON")
 	fs.BoolVar(&f.threads, "threads", false,
 		"all threads of each process, in one stop; with --nonstop, one after another")
-	fs.BoolVar(&f.goroutines, "goroutines", false, "of a Go program, all goroutines instead of threads, in one stop or one core file")
+	fs.BoolVar(&f.goroutines, "goroutines", false,
+		"of a Go program, all goroutines instead of threads, in one stop or one core file")
 	fs.BoolVar(&f.nonStop, "nonstop", false, "do not stop the process")
 	fs.BoolVar(&f.noContext, "no-context", false,
 		"of a PostgreSQL process, leave out its functions, its query and its wait event")
