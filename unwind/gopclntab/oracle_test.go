@@ -199,8 +199,8 @@ func compareDWARF(t *testing.T, exe string) {
 		}
 	}
 	figure.Printf(t, "%d addresses, %d with inlined calls: all have the same calls, %d (%.3f %%) the same lines; "+
-		"%d times Go's table does not know the line of a call in a function that the compiler has made, %d times the debugging "+
-		"information not the line of an instruction that does nothing, or is a function's first",
+		"%d times Go's table does not know the line of a call in a function that the compiler has made, %d times the "+
+		"debugging information not the line of an instruction that does nothing, or is a function's first",
 		n.all, n.inlined, n.same, 100*float64(n.same)/float64(n.all), n.made, n.idles)
 	if n.inlined == 0 || n.same*1000 < n.all*999 {
 		t.Error("too little was compared")
