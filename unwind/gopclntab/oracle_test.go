@@ -120,7 +120,8 @@ func compareFunctions(t *testing.T, exe string) {
 		if f.Name != want.Name || f.Entry != want.Entry || f.End != want.End {
 			t.Fatalf("%s [%#x, %#x), not %s [%#x, %#x)", f.Name, f.Entry, f.End, want.Name, want.Entry, want.End)
 		}
-		for addr := f.Entry; addr < f.End && i%(1+table.Functions()/manyFunctions) == 0; addr += 4 {
+		every := 4 * (1 + (f.End-f.Entry)/maxEvery)
+		for addr := f.Entry; addr < f.End && i%(1+table.Functions()/manyFunctions) == 0; addr += every {
 			frames, err := table.Frames(addr)
 			if errors.Is(err, gopclntab.ErrNotCovered) {
 				break // what fills the gap to the next function
@@ -207,7 +208,8 @@ func compareDWARF(t *testing.T, exe string) {
 	}
 }
 
-// maxEvery is the length up to which every seventh address of a function is compared; of longer ones, fewer.
+// maxEvery is the length up to which every seventh, or fourth, address of a function is compared; of longer ones,
+// fewer: each takes as long as the function is.
 const maxEvery = 16 << 10
 
 // shares counts addresses: with inlined calls, with the same lines, and those whose difference is explained.
