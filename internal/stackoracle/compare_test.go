@@ -20,7 +20,11 @@ type subject struct {
 // compare takes the stacks of a subject with all tools and fails the test for each difference that is not explained.
 func compare(t *testing.T, s subject) {
 	t.Helper()
-	before := states(s.pid)
+	before := ""
+	wait(t, s.name+" not running", func() bool { // which it does for an instant after a capture, to stop again
+		before = states(s.pid)
+		return !strings.ContainsAny(before, "Rt")
+	})
 	ours := takeOurs(t, s.pid)
 	inChain := false
 	for tid, one := range ours {
