@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// BuildProgram builds the worker's program, as `make build` does, at path.
+// BuildProgram builds the worker's program, static, at path.
 func BuildProgram(path string) error {
 	build := exec.Command("go", "build", "-o", path, "pg_stat_backtrace")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
