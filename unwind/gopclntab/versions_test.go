@@ -4,25 +4,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
-)
 
-// The tool chains of Go to test with, such as go1.21.13, and stripped programs of older ones. Words;
-// scripts/check-go.sh sets them.
-const (
-	toolchainsVariable = "PGSB_GO_TOOLCHAINS"
-	programsVariable   = "PGSB_GO_PROGRAMS"
+	"pg_stat_backtrace/internal/goversions"
 )
 
 // TestVersions compares what other versions of Go have made: every function with debug/gosym, and inlined calls with
 // debugging information.
 func TestVersions(t *testing.T) {
-	toolchains := strings.Fields(os.Getenv(toolchainsVariable))
-	programs := strings.Fields(os.Getenv(programsVariable))
-	if len(toolchains)+len(programs) == 0 {
-		t.Skip("without " + toolchainsVariable + " and " + programsVariable + ": make check-go-versions downloads them")
-	}
+	toolchains, programs := goversions.Wanted(t)
 	for _, version := range toolchains {
 		t.Run(version, func(t *testing.T) {
 			exe := buildWith(t, version)

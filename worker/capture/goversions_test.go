@@ -8,23 +8,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-)
 
-// The tool chains of Go to test with, such as go1.21.13, and Go programs: of esbuild, or of lefthook, as their names
-// end. scripts/check-go.sh sets them. Words.
-const (
-	toolchainsVariable = "PGSB_GO_TOOLCHAINS"
-	programsVariable   = "PGSB_GO_PROGRAMS"
+	"pg_stat_backtrace/internal/goversions"
 )
 
 // TestGoVersions: goroutines, their stacks and the ways between Go and C, of programs that other versions of Go have
 // made.
 func TestGoVersions(t *testing.T) {
-	toolchains := strings.Fields(os.Getenv(toolchainsVariable))
-	programs := strings.Fields(os.Getenv(programsVariable))
-	if len(toolchains)+len(programs) == 0 {
-		t.Skip("without " + toolchainsVariable + " and " + programsVariable + ": make check-go-versions downloads them")
-	}
+	toolchains, programs := goversions.Wanted(t)
 	for _, version := range toolchains {
 		t.Run(version, func(t *testing.T) {
 			plain := buildWith(t, version, "goroutines", "0")

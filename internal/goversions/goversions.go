@@ -1,0 +1,26 @@
+// Package goversions says with which versions of Go tests are to be run: scripts/check-go.sh tells it by the
+// environment. It knows nothing of what is tested.
+package goversions
+
+import (
+	"os"
+	"strings"
+	"testing"
+)
+
+const (
+	toolchainsVariable = "PGSB_GO_TOOLCHAINS"
+	programsVariable   = "PGSB_GO_PROGRAMS"
+)
+
+// Wanted returns tool chains, such as go1.21.13, and files of programs, of esbuild or lefthook, as their names end.
+// Where there are neither, it skips the test.
+func Wanted(t *testing.T) (toolchains, programs []string) {
+	t.Helper()
+	toolchains = strings.Fields(os.Getenv(toolchainsVariable))
+	programs = strings.Fields(os.Getenv(programsVariable))
+	if len(toolchains)+len(programs) == 0 {
+		t.Skip("without " + toolchainsVariable + " and " + programsVariable + ": make check-go-versions downloads them")
+	}
+	return toolchains, programs
+}
