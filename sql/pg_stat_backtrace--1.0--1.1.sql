@@ -11,9 +11,9 @@ CREATE OR REPLACE VIEW backtrace.verb AS
 SELECT NULL::text AS name, NULL::oid AS function, NULL::oid AS relation WHERE false;
 
 -- The check that every function of the extension's owner makes first: the row of whoami was made in this statement of
--- this backend, and the role in it may do what it asks.  Only such functions call this one; they have pinned what
--- could print a plan.
-CREATE FUNCTION backtrace.check_caller(me backtrace.whoami, verb text) RETURNS boolean
+-- this backend, and the role in it may do what it asks, or has been allowed to in this statement.  Only such functions
+-- call this one; they have pinned what could print a plan.
+CREATE FUNCTION backtrace.check_caller(me backtrace.whoami, verb text, allowed boolean DEFAULT false) RETURNS boolean
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED
 SET search_path = pg_catalog, pg_temp
 AS $$
@@ -22,15 +22,16 @@ BEGIN
     RETURN (SELECT me.backend = pg_backend_pid() AND me.stamp = statement_timestamp()
                AND me.mac = sha256(s.okey || sha256(s.ikey
                    || oidsend(me.caller) || int4send(me.backend) || timestamptz_send(me.stamp) || oidsend(d.oid)))
-               AND (SELECT CASE WHEN v.relation IS NULL THEN has_function_privilege(me.caller, v.function, 'EXECUTE')
+               AND (allowed OR (SELECT CASE WHEN v.relation IS NULL
+                           THEN has_function_privilege(me.caller, v.function, 'EXECUTE')
                            ELSE has_table_privilege(me.caller, v.relation, 'SELECT') END
-                    FROM backtrace.verb v WHERE v.name = verb)
+                    FROM backtrace.verb v WHERE v.name = verb))
         FROM backtrace.secret s, pg_database d WHERE d.datname = current_database());
 END
 $$;
-COMMENT ON FUNCTION backtrace.check_caller(backtrace.whoami, text)
+COMMENT ON FUNCTION backtrace.check_caller(backtrace.whoami, text, boolean)
     IS 'whether this is who calls, in this statement, and may ask for this';
-REVOKE ALL ON FUNCTION backtrace.check_caller(backtrace.whoami, text) FROM PUBLIC;
+REVOKE ALL ON FUNCTION backtrace.check_caller(backtrace.whoami, text, boolean) FROM PUBLIC;
 
 -- pg_upgrade carries the key over with the table.  The worker has it made anew in a cluster that it was not made for.
 ALTER TABLE backtrace.secret ADD COLUMN cluster bigint, ALTER COLUMN cluster SET STATISTICS 0;
@@ -59,10 +60,12 @@ REVOKE ALL ON FUNCTION backtrace.renew_secret() FROM PUBLIC;
 DROP FUNCTION backtrace.call(backtrace.whoami, text, int);
 
 -- Returns {level, SQLSTATE, message, detail, hint, text}; level is '' (text is the result), WARNING or ERROR, which the
--- public function raises, so that the error context is one line.  No targets mean all processes of the cluster.  Anybody
--- may call this, but only with a proof.
+-- public function raises; or {wait, seconds, ...}: the public function sleeps so long and calls again with that.  Both
+-- are left to it so that the context of an error, and of a cancel, is one line.  No targets mean all processes of the
+-- cluster.  Anybody may call this, but only with a proof; what a call waits for is of no use without the same proof.
 -- No string with a backslash outside E'': standard_conforming_strings may be off.
-CREATE FUNCTION backtrace.call(me backtrace.whoami, verb text, targets int[]) RETURNS text[]
+CREATE FUNCTION backtrace.call(me backtrace.whoami, verb text, targets int[], waiting text[] DEFAULT '{}')
+RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 SET client_min_messages = warning
@@ -75,19 +78,30 @@ DECLARE
     protocol CONSTANT text := '1';
     setting  text := nullif(current_setting('pg_stat_backtrace.timeout', true), '');
     home     text := encode(convert_to(current_setting('data_directory'), 'SQL_ASCII'), 'escape');
-    id       uuid := gen_random_uuid();
+    -- waiting is {'wait', nap, waited, look, salt, mark}; times are in seconds, and slept: the clock may be set meanwhile.
+    nap      double precision := coalesce(waiting[2]::double precision, 0);
+    waited   double precision := greatest(coalesce(waiting[3]::double precision, 0) + nap, 0);
+    look     double precision := coalesce(waiting[4]::double precision, 0);     -- when to look after the worker
+    salt     uuid := coalesce(waiting[5]::uuid, gen_random_uuid());
+    mark     text;                      -- of the answer's path, which is not the caller's to know
+    id       uuid;
     begun    timestamptz;
-    waited   double precision := 0;     -- seconds slept: the clock may be set meanwhile
-    nap      double precision := 0.001;
-    look     double precision;          -- waited so long, it is time to look whether the worker lives
     super    boolean;
     worker   text[];                    -- lines of the worker's pid file, see worker/spool/pidfile.go
     stat     text[];                    -- its /proc/PID/stat from the third field on
     request  text;
     refused  boolean := false;          -- the request could not be written
-    answer   text;                      -- path of the answer; NULL before the request is written
+    asked    boolean;                   -- the request has been written
+    answer   text;                      -- path of the answer; NULL without a worker
 BEGIN
-    IF backtrace.check_caller(me, verb) IS NOT TRUE THEN
+    worker := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
+    -- The name of the request's files. Nobody can guess it, and only who asked, in the same statement, has it looked for.
+    id := left(encode(sha256(convert_to(worker[8], 'SQL_ASCII') || me.mac || uuid_send(salt)), 'hex'), 32)::uuid;
+    answer := worker[6] || '/' || id || '.rep';
+    -- A worker that was started, or has replaced its spool, since then knows nothing of the request.
+    mark := encode(sha256(convert_to(answer, 'SQL_ASCII')), 'hex');
+    asked := coalesce(mark = waiting[6], false);
+    IF backtrace.check_caller(me, verb, asked) IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege', MESSAGE = (SELECT coalesce(
                 max('permission denied for function ' || (SELECT p.proname FROM pg_proc p WHERE p.oid = v.function)),
                 'permission denied for view pg_stat_backtrace')
@@ -110,9 +124,14 @@ BEGIN
             '', 'It is a number of milliseconds, from 1 to 99999.', ''];
     END IF;
     setting := coalesce(setting, '3000');
-
-    worker := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
     LOOP
+        -- Looking for the answer is cheap, looking after the worker is not, and both become ever more seldom: a
+        -- thousand callers that wait must leave the worker a processor.
+        EXIT WHEN asked AND (pg_stat_file(answer, true)).size IS NOT NULL;
+        IF asked AND waited < look THEN
+            nap := least(0.001 + waited / 4, 2, greatest(setting::int / 1000.0 + 1.001 - waited, 0.001));
+            RETURN ARRAY['wait', nap::text, waited::text, look::text, salt::text, mark];
+        END IF;
         -- Is there a worker?  A file that came with a copy of another data directory names that other directory, and
         -- one that a killed worker left behind a PID that is nobody's, or has a process with another start time.
         IF worker[4] = home AND worker[2] ~ '^[0-9]+$' THEN
@@ -143,12 +162,16 @@ BEGIN
                     'its log may say more.'
                 ELSE 'An administrator can start it on the server''s host: pg_stat_backtrace worker.' END, ''];
         ELSIF refused
-              OR (pg_stat_file(worker[6] || CASE WHEN answer IS NULL THEN '/ready' ELSE '' END, true)).size IS NULL THEN
+              OR (pg_stat_file(worker[6] || CASE WHEN asked THEN '' ELSE '/ready' END, true)).size IS NULL THEN
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker takes no requests at the moment', '',
                 'Its spool directory is full or being replaced, or the server cannot see it; its log may say more.', ''];
         END IF;
 
-        IF answer IS NULL THEN
+        IF waited > setting::int / 1000.0 + 1 THEN
+            EXIT WHEN asked AND (pg_stat_file(answer, true)).size IS NOT NULL;
+            RETURN ARRAY['ERROR', '55000', format('the pg_stat_backtrace worker did not answer within %s ms', setting),
+                '', 'It is stopped or overloaded; its log may say more.', ''];
+        ELSIF NOT asked THEN
             -- Ask.  Signed with the key in the pid file, which only the server's operating system user can read.
             request := concat_ws(' ', protocol, id, verb, coalesce(nullif(array_to_string(targets, ','), ''), '*'),
                 setting, me.caller, super, me.backend, getdatabaseencoding(),
@@ -162,7 +185,6 @@ BEGIN
                 || sha256(decode(worker[7], 'hex') || convert_to(request, 'SQL_ASCII'))), 'hex'),
                 format('%s/%s.req', CASE WHEN (pg_stat_file(worker[11] || '/ready', true)).size IS NULL
                     THEN worker[6] ELSE worker[11] END, id));
-            answer := format('%s/%s.rep', worker[6], id);
             IF current_setting('server_version_num')::int < 170000 THEN
                 EXECUTE request;    -- no subtransactions in parallel mode yet; its error names no place of the host
             ELSE
@@ -173,33 +195,22 @@ BEGIN
                     CONTINUE;
                 END;
             END IF;
+            asked := true;
             begun := clock_timestamp();
             FOR i IN 1..2000 LOOP   -- most answers are there within 0.1 ms: look for some 2 ms before sleeping
                 EXIT WHEN (pg_stat_file(answer, true)).size IS NOT NULL
                        OR clock_timestamp() NOT BETWEEN begun AND begun + interval '2 ms';
             END LOOP;
-        ELSE
-            -- Looking for the answer is cheap, looking after the worker is not, and both become ever more seldom: a
-            -- thousand callers that wait must leave the worker a processor.
-            look := waited + least(0.05 + waited / 4, 2);
-            WHILE waited < look AND (pg_stat_file(answer, true)).size IS NULL AND pg_sleep(nap) IS NOT NULL LOOP
-                waited := waited + nap;
-                nap := least(0.001 + waited / 4, 2, greatest(setting::int / 1000.0 + 1.001 - waited, 0.001));
-            END LOOP;
         END IF;
-        EXIT WHEN (pg_stat_file(answer, true)).size IS NOT NULL;
-        IF waited > setting::int / 1000.0 + 1 THEN
-            RETURN ARRAY['ERROR', '55000', format('the pg_stat_backtrace worker did not answer within %s ms', setting),
-                '', 'It is stopped or overloaded; its log may say more.', ''];
-        END IF;
+        look := waited + least(0.05 + waited / 4, 2);
     END LOOP;
     RETURN string_to_array(pg_read_file(answer), E'\x1f');
 END
 $$;
-COMMENT ON FUNCTION backtrace.call(backtrace.whoami, text, int[])
-    IS 'passes a request to the worker and waits for its answer';
-REVOKE ALL ON FUNCTION backtrace.call(backtrace.whoami, text, int[]) FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION backtrace.call(backtrace.whoami, text, int[]) TO PUBLIC;
+COMMENT ON FUNCTION backtrace.call(backtrace.whoami, text, int[], text[])
+    IS 'passes a request to the worker and looks for its answer';
+REVOKE ALL ON FUNCTION backtrace.call(backtrace.whoami, text, int[], text[]) FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION backtrace.call(backtrace.whoami, text, int[], text[]) TO PUBLIC;
 
 -- The public functions of 1.0 --------------------------------------------------------------------------------------------
 
@@ -213,6 +224,9 @@ DECLARE
 BEGIN
     SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
     a := backtrace.call(me, 'get', ARRAY[pid]);
+    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
+        a := backtrace.call(me, 'get', ARRAY[pid], a);
+    END LOOP;
     IF a[1] = '' THEN
         RETURN a[6];
     ELSIF a[1] = 'WARNING' THEN
@@ -265,6 +279,9 @@ BEGIN
     END IF;
     SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
     a := backtrace.call(me, 'log', ARRAY[pid]);
+    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
+        a := backtrace.call(me, 'log', ARRAY[pid], a);
+    END LOOP;
     IF a[1] = '' THEN
         IF current_setting('log_error_verbosity') = 'terse' THEN
             message := format(E'%s\n%s', message, a[6]);
@@ -322,6 +339,9 @@ DECLARE
 BEGIN
     SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
     a := backtrace.call(me, 'frames', ARRAY[pid]);
+    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
+        a := backtrace.call(me, 'frames', ARRAY[pid], a);
+    END LOOP;
     IF a[1] = '' THEN
         RETURN QUERY
             SELECT c[1]::int, c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9]::int, c[10]::boolean, c[11]::int, c[12]
@@ -359,6 +379,9 @@ DECLARE
 BEGIN
     SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
     a := backtrace.call(me, 'stat', '{}');
+    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
+        a := backtrace.call(me, 'stat', '{}', a);
+    END LOOP;
     IF a[1] = '' THEN
         PERFORM pg_stat_clear_snapshot();
         RETURN QUERY
@@ -406,6 +429,9 @@ BEGIN
     END IF;
     SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
     a := backtrace.call(me, 'logs', pids);
+    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
+        a := backtrace.call(me, 'logs', pids, a);
+    END LOOP;
     IF a[1] = '' THEN
         FOR b IN SELECT * FROM backtrace.answers(a[6]) LOOP
             IF b.error IS NOT NULL THEN
@@ -473,6 +499,9 @@ BEGIN
         step := step + 1;
     END LOOP;
     a := backtrace.call(me, 'blocking', array_remove(members, 0));
+    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
+        a := backtrace.call(me, 'blocking', array_remove(members, 0), a);
+    END LOOP;
     IF a[1] = '' THEN
         RETURN QUERY
             SELECT m.distance, m.pid, s.leader_pid, coalesce(s.backend_type, b.backend_type), s.wait_event_type,
@@ -524,6 +553,9 @@ BEGIN
     SELECT w.caller, w.backend, w.stamp, w.mac INTO me FROM backtrace.whoami w;
     FOR i IN 1..samples LOOP
         a := backtrace.call(me, 'summary', coalesce(pids, '{}'));
+        WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
+            a := backtrace.call(me, 'summary', coalesce(pids, '{}'), a);
+        END LOOP;
         EXIT WHEN a[1] <> '';
         stacks := stacks || ARRAY(SELECT b.backtrace FROM backtrace.answers(a[6]) b WHERE b.error IS NULL);
         owners := owners || ARRAY(SELECT b.pid FROM backtrace.answers(a[6]) b WHERE b.error IS NULL);

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -204,9 +205,7 @@ func (s *site) stopped(t *testing.T, target int) {
 	if took := time.Since(canceled); s.name(got.said) != "canceled by user" || took > pgtest.Soon {
 		t.Errorf("%v, %v after the cancel", got.said, took)
 	}
-	if n := strings.Count(got.where, "\n") + 1; n > 2 { // the caller's, and the waiting function's
-		t.Errorf("%d lines of context: %s", n, got.where)
-	}
+	oneLine(t, got.said)
 	victim := s.connect(t, "plain", "postgres")
 	lost := victim.later(ask1(target))
 	s.waits(t, victim.pid(), "PgSleep")
@@ -214,14 +213,56 @@ func (s *site) stopped(t *testing.T, target int) {
 	if got := <-lost; got.state != "57P01" {
 		t.Errorf("terminated: %v", got.said)
 	}
+	handle := c.text(t, fmt.Sprintf("SELECT backtrace.call(w, 'get', ARRAY[%d])::text FROM backtrace.whoami w", target))
 	w.signal(t, syscall.SIGCONT)
 	stack(t, "it goes on", c.text(t, ask1(target)))
+	s.useless(t, handle, c)
 	pgtest.Wait(t, "no request is left in the spool", func() bool { // (answers that nobody fetches go after 30 s)
 		left, _ := filepath.Glob(s.spool(t) + "/*.req")
 		return len(left) == 0
 	})
 	untouched(t, target)
 	_ = w.end(syscall.SIGTERM)
+}
+
+// useless: what a call of the inner function waits for gets its answer in that statement of that session alone. Anywhere
+// else it is a request like any other, here about a process that is not the server's.
+func (s *site) useless(t *testing.T, handle string, c *session) {
+	t.Helper()
+	if !strings.HasPrefix(handle, "{wait,") {
+		t.Fatalf("nobody has answered, and the call says %s", handle)
+	}
+	pgtest.Wait(t, "its answer is there", func() bool {
+		answers, _ := filepath.Glob(s.spool(t) + "/*.rep")
+		return slices.ContainsFunc(answers, func(path string) bool {
+			answer, err := os.ReadFile(path)
+			return err == nil && strings.Contains(string(answer), "PostgresMain")
+		})
+	})
+	for name, c := range map[string]*session{
+		"a later statement": c, "another session": s.connect(t, "plain", "postgres"),
+		"a superuser": s.connect(t, s.User, "postgres"),
+	} {
+		got := c.text(t, "SELECT backtrace.call(w, 'get', '{1}', $1::text[])::text FROM backtrace.whoami w", handle)
+		if strings.Contains(got, "PostgresMain") || !strings.HasPrefix(got, "{wait,") && !strings.HasPrefix(got, "{WARNING,") {
+			t.Errorf("in %s: %s", name, got)
+		}
+		for _, forged := range []string{
+			`{wait,-Infinity,-Infinity,0,00000000-0000-0000-0000-000000000000,x}`, `{wait,NaN,NaN,NaN}`, `{wait,1e300}`,
+			`{wait,NULL,NULL,NULL,NULL,NULL}`, `{NULL}`, `{wait,0,0,Infinity}`,
+		} {
+			got := c.text(t, "SELECT backtrace.call(w, 'get', '{1}', $1::text[])::text FROM backtrace.whoami w", forged)
+			if !strings.HasPrefix(got, "{wait,") && !strings.HasPrefix(got, "{WARNING,") && !strings.HasPrefix(got, "{ERROR,55000,") {
+				t.Errorf("in %s, with %s: %s", name, forged, got)
+			}
+		}
+		for _, forged := range []string{`{wait,0,0,0,../../../etc/passwd,x}`, `{wait,x}`} {
+			if got, e := c.try(t.Context(), "SELECT backtrace.call(w, 'get', '{1}', $1::text[])::text FROM backtrace.whoami w",
+				forged); e.state != "22P02" {
+				t.Errorf("in %s, with %s: %s %v", name, forged, got, e)
+			}
+		}
+	}
 }
 
 // spools: the worker's directory is removed, moved, cannot be written, is full.
