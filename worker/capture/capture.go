@@ -10,11 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"strconv"
 	"time"
 
 	"golang.org/x/sync/semaphore"
-	"golang.org/x/sync/singleflight"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
@@ -82,7 +80,7 @@ type Capturer struct {
 	limit   *semaphore.Weighted
 
 	linesWait time.Duration
-	flight    singleflight.Group
+	sharing   sharing
 }
 
 // New returns a Capturer for processes of this host.
@@ -117,38 +115,9 @@ func (c *Capturer) Capture(ctx context.Context, target ptrace.Target, o Options)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	ch := c.flight.DoChan(flightKey(target, o), func() (any, error) {
-		// Not the first caller's context: the others wait for this capture
-		// too, and it is bounded by its own deadline.
-		return c.capture(context.WithoutCancel(ctx), target, o)
+	return c.sharing.do(ctx, question{target, o}, func(ctx context.Context) (*trace.Trace, error) {
+		return c.capture(ctx, target, o)
 	})
-	select {
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case res := <-ch:
-		if res.Err != nil {
-			return nil, res.Err
-		}
-		t, ok := res.Val.(*trace.Trace)
-		if !ok {
-			return nil, fmt.Errorf("capture of process %d: unexpected result %T", target.PID, res.Val)
-		}
-		return t, nil
-	}
-}
-
-func flightKey(t ptrace.Target, o Options) string {
-	buf := make([]byte, 0, 64)
-	for _, n := range [...]int64{
-		int64(t.PID), int64(t.StartTime), int64(t.PPID), int64(t.UID),
-		int64(o.MaxFrames), int64(o.Deadline), int64(o.MaxStack),
-	} {
-		buf = append(strconv.AppendInt(buf, n, 36), '/')
-	}
-	for _, flag := range [...]bool{o.AllThreads, o.NoContext, o.NonStop} {
-		buf = append(strconv.AppendBool(buf, flag), '/')
-	}
-	return string(buf)
 }
 
 func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {

@@ -1,0 +1,117 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// TestSharing: callers with the same question share one capture, others do not; and whoever gives up leaves it to the
+// others, the maker included.
+func TestSharing(t *testing.T) {
+	var s sharing
+	q := question{target: ptrace.Target{PID: 1}}
+	release, made := make(chan struct{}), make(chan context.Context, 10)
+	work := func(ctx context.Context) (*trace.Trace, error) {
+		made <- ctx
+		select {
+		case <-release:
+			return &trace.Trace{PID: 1}, nil
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+	waiting := func() int {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if c := s.under[q]; c != nil {
+			return c.callers
+		}
+		return 0
+	}
+	maker, makerLeaves := context.WithCancel(t.Context())
+	follower, followerLeaves := context.WithCancel(t.Context())
+	var group sync.WaitGroup
+	results := make(chan error, 10)
+	call := func(ctx context.Context) {
+		got, err := s.do(ctx, q, work)
+		if err == nil && got.PID != 1 {
+			err = errors.New("another answer")
+		}
+		results <- err
+	}
+	group.Go(func() { call(maker) })
+	during := <-made
+	group.Go(func() { call(follower) })
+	group.Go(func() { call(t.Context()) })
+	pgtest.Wait(t, "three share it", func() bool { return waiting() == 3 })
+	makerLeaves()
+	followerLeaves()
+	if err := <-results; !errors.Is(err, context.Canceled) {
+		t.Errorf("who gives up gets %v", err)
+	}
+	pgtest.Wait(t, "two have left", func() bool { return waiting() == 1 })
+	if during.Err() != nil {
+		t.Error("the capture ended though somebody waits for it")
+	}
+	close(release)
+	group.Wait()
+	for range 2 {
+		if err := <-results; err != nil {
+			t.Errorf("it was made, and a caller got %v", err)
+		}
+	}
+	if n := len(made); n != 0 {
+		t.Errorf("%d captures too many", n)
+	}
+	if waiting() != 0 || len(s.under) != 0 {
+		t.Errorf("%d captures are left behind", len(s.under))
+	}
+	t.Run("alone", func(t *testing.T) { sharingAlone(t, &s, q) })
+}
+
+// sharingAlone: what nobody waits for any more is ended, and a panic is not an answer.
+func sharingAlone(t *testing.T, s *sharing, q question) {
+	ctx, leave := context.WithCancel(t.Context())
+	_, err := s.do(ctx, q, func(during context.Context) (*trace.Trace, error) {
+		leave()
+		<-during.Done()
+		return nil, during.Err()
+	})
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("given up: %v", err)
+	}
+	begun, shared := make(chan struct{}), make(chan error, 1)
+	go func() {
+		<-begun
+		_, err := s.do(t.Context(), q, func(context.Context) (*trace.Trace, error) { return &trace.Trace{}, nil })
+		shared <- err
+	}()
+	func() {
+		defer func() {
+			if recover() == nil {
+				t.Error("the panic was swallowed")
+			}
+		}()
+		_, _ = s.do(t.Context(), q, func(context.Context) (*trace.Trace, error) {
+			close(begun)
+			pgtest.Wait(t, "somebody shares it", func() bool {
+				s.mu.Lock()
+				defer s.mu.Unlock()
+				return s.under[q].callers == 2
+			})
+			panic("on purpose")
+		})
+	}()
+	if err := <-shared; !errors.Is(err, errUnfinished) {
+		t.Errorf("what was shared with a panic: %v", err)
+	}
+	if len(s.under) != 0 {
+		t.Errorf("%d captures are left behind", len(s.under))
+	}
+}
