@@ -131,15 +131,8 @@ func loadTools(o options, p programs) []loadTool {
 			}
 			return t.Count, nil
 		}},
-		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]},
-			run: func(ctx context.Context, pids []int) (int, error) {
-				return again(ctx, pids, func(ctx context.Context, pid int) (int, error) {
-					// a quarter of a second's worth at a time, for its count
-					t, err := decode(command(ctx, p.path["libunwind"], strconv.Itoa(loadRate/4),
-						strconv.Itoa(1_000_000/loadRate), strconv.Itoa(pid)))
-					return t.Count, err
-				}, 0)
-			}},
+		{loadFigure: loadFigure{Tool: floor}, run: onAndOn(p, "floor")},
+		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]}, run: onAndOn(p, "libunwind")},
 	}
 	stack, err := exec.LookPath("eu-stack")
 	tool := loadTool{loadFigure: loadFigure{Tool: "eu-stack"}}
@@ -156,6 +149,17 @@ func loadTools(o options, p programs) []loadTool {
 		}
 	}
 	return append(tools, tool)
+}
+
+// onAndOn captures with one of the C programs, a quarter of a second's worth at a time, for its count.
+func onAndOn(p programs, name string) capturing {
+	return func(ctx context.Context, pids []int) (int, error) {
+		return again(ctx, pids, func(ctx context.Context, pid int) (int, error) {
+			t, err := decode(command(ctx, p.path[name], strconv.Itoa(loadRate/4), strconv.Itoa(1_000_000/loadRate),
+				strconv.Itoa(pid)))
+			return t.Count, err
+		}, 0)
+	}
 }
 
 // again captures each process by a goroutine of its own, once in an interval if the tool is as fast as that. A capture

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/cluster"
 	"pg_stat_backtrace/worker/fault"
+	"pg_stat_backtrace/worker/processors"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/spool"
 	"pg_stat_backtrace/worker/trace"
@@ -23,7 +23,7 @@ import (
 
 // sideBySide is how many captures of one request run at a time. They keep a processor busy each: more of them than
 // there are processors would only make the pauses longer. Some may have to wait for their target to stop.
-func sideBySide() int { return 2 * runtime.GOMAXPROCS(0) }
+func sideBySide() int { return 2 * processors.All() }
 
 // maxTogether bounds the text of an answer about many processes, in bytes; each gets its share of it.
 const maxTogether = 6 << 20

@@ -8,6 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/worker/processors"
 )
 
 // maxAnswers bounds the addresses of one module whose lines are remembered. A
@@ -70,6 +71,8 @@ func (l *lines) open(m *module, from *image.Image, path string, options debugfil
 		// The first answers need not wait for all units.
 		go func() {
 			defer l.survive()
+			processors.Begin()
+			defer processors.End()
 			if err := data.Load(); err != nil {
 				m.tell(err)
 			}
