@@ -693,7 +693,7 @@ $$;
 COMMENT ON FUNCTION backtrace.start_of(int) IS 'start time of the process with this PID; NULL when there is none';
 REVOKE ALL ON FUNCTION backtrace.start_of(int) FROM PUBLIC;
 
--- Whether a worker runs.  Anybody may know: a waiting call says it too.
+-- Whether a worker runs.  Anybody may know: a waiting call says it too, and finds out in the same way.
 CREATE FUNCTION backtrace.served() RETURNS boolean
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -702,7 +702,9 @@ DECLARE
     worker text[] := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
 BEGIN
     RETURN coalesce(worker[4] = encode(convert_to(current_setting('data_directory'), 'SQL_ASCII'), 'escape')
-        AND worker[2] ~ '^[0-9]{1,9}$' AND backtrace.start_of(worker[2]::int)::text = worker[3], false);
+        AND worker[2] ~ '^[0-9]{1,9}$' AND backtrace.start_of(worker[2]::int)::text = worker[3]
+        AND (coalesce(split_part(worker[10], ' ', 1), '') <> 'outside'
+             OR clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification < interval '10s'), false);
 END
 $$;
 COMMENT ON FUNCTION backtrace.served() IS 'whether a worker serves this cluster';

@@ -153,6 +153,14 @@ func (s *elsewhere) answers(t *testing.T) {
 // killed makes sure that a worker which the server cannot see is missed when it has gone.
 func (s *elsewhere) killed(t *testing.T, w *service) {
 	boss := s.Connect(t, s.User, "postgres")
+	served := func(want bool) {
+		t.Helper()
+		var got bool
+		if err := boss.QueryRow(t.Context(), "SELECT backtrace.served()").Scan(&got); err != nil || got != want {
+			t.Errorf("a worker serves: %v, %v; want %v", got, err, want)
+		}
+	}
+	served(true)
 	if err := w.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -160,6 +168,7 @@ func (s *elsewhere) killed(t *testing.T, w *service) {
 		began := time.Now()
 		got := ask(t, boss, 1<<30)
 		if strings.Contains(got, "is not running") && time.Since(began) < time.Second {
+			served(false)
 			return
 		}
 		if time.Now().After(deadline) {
