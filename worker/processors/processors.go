@@ -26,7 +26,7 @@ var use struct {
 	frugal bool
 	all    int // how many there are, for a frugal program
 	work   int
-	wide   bool // all processors are used
+	wide   bool // all processors are wanted
 	since  *time.Timer
 }
 
@@ -59,7 +59,7 @@ func Begin() {
 	use.work++
 	if use.frugal && use.work > 1 && !use.wide {
 		use.wide = true
-		runtime.SetDefaultGOMAXPROCS()
+		go apply()
 	}
 }
 
@@ -76,9 +76,35 @@ func End() {
 // narrow goes back to one processor, if there was not more to do meanwhile.
 func narrow() {
 	use.Lock()
-	defer use.Unlock()
-	if use.wide && use.work <= 1 {
+	if use.work <= 1 {
 		use.wide = false
-		runtime.GOMAXPROCS(1)
 	}
+	use.Unlock()
+	apply()
+}
+
+// change orders the changes.
+//
+//nolint:gochecknoglobals // as above
+var change struct {
+	sync.Mutex
+
+	narrow bool // one processor, as it is
+}
+
+// apply does what is wanted now. It may take as long as a garbage collection, for which nobody must wait.
+func apply() {
+	change.Lock()
+	defer change.Unlock()
+	use.Lock()
+	narrow := use.frugal && !use.wide
+	use.Unlock()
+	switch {
+	case narrow == change.narrow:
+	case narrow:
+		runtime.GOMAXPROCS(1)
+	default:
+		runtime.SetDefaultGOMAXPROCS()
+	}
+	change.narrow = narrow
 }
