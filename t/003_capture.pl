@@ -10,7 +10,7 @@ use lib "$FindBin::RealBin/lib";
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Worker qw($FRAME call proc_status wait_until backend_pid children);
+use Worker qw($FRAME call proc_status wait_until backend_pid children cmdline);
 
 # backend_type => a function that must be in its stack. Where the process's main function is static in some of the
 # versions, its exported caller or callee stands in.
@@ -177,7 +177,7 @@ $logging->append_conf('postgresql.conf', 'logging_collector = on');
 $logging->start;
 $logging->safe_psql('postgres', 'CREATE EXTENSION pg_stat_backtrace');
 my $logging_worker = Worker->start($logging);
-my ($logger) = grep { slurp_file("/proc/$_/cmdline") =~ /logger/ } children($logging->{_pid});
+my ($logger) = grep { cmdline($_) =~ /logger/ } children($logging->{_pid});
 ok($logger, 'there is a logger') and check_stack($logging, $logger, 'logger', $function{logger});
 
 $_->quit for $waiter, $digger;

@@ -146,7 +146,7 @@ note explain \%seen;
 is_deeply([ grep { !/^(ERROR:\s+55000|WARNING)$/ } keys %seen ], [], 'a target that ends in a capture: 55000 or a warning only');
 
 # Cancelling the call: at once, and the target is as it was. The worker is stopped, so that the call has to wait.
-kill 'STOP', $worker->pid;
+$worker->suspend;
 my $start = time;
 (undef, $level, $state) = call($node, "SET statement_timeout = '300ms'; SELECT pg_get_backtrace($asleep)");
 is("$level $state", 'ERROR 57014', 'statement_timeout ends a call that waits');

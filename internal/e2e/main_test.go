@@ -230,11 +230,10 @@ func (w *worker) end(signal syscall.Signal) error {
 // signal sends a signal to the worker, and for SIGSTOP waits until it has stopped.
 func (w *worker) signal(t *testing.T, signal syscall.Signal) {
 	t.Helper()
-	if err := w.Process.Signal(signal); err != nil {
-		t.Fatal(err)
-	}
 	if signal == syscall.SIGSTOP {
-		pgtest.Wait(t, "the worker has stopped", func() bool { return procState(w.Process.Pid) == "T" })
+		pgtest.Suspend(t, w.Process)
+	} else if err := w.Process.Signal(signal); err != nil {
+		t.Fatal(err)
 	}
 }
 

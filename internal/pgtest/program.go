@@ -1,10 +1,13 @@
 package pgtest
 
 import (
+	"bytes"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"syscall"
 	"testing"
 )
 
@@ -67,4 +70,22 @@ func (s *Server) Self(t testing.TB) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// Suspend stops a process by SIGSTOP and returns when it stands still. Until the thread that the kernel chose has had
+// the processor, the others go on: on a busy machine long enough to answer.
+func Suspend(t testing.TB, p *os.Process) {
+	t.Helper()
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	Wait(t, "the process stands still", func() bool {
+		stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid))
+		running := slices.ContainsFunc(stats, func(path string) bool {
+			stat, err := os.ReadFile(path)
+			_, rest, ok := bytes.Cut(stat, []byte(") "))
+			return err == nil && (!ok || rest[0] != 'T')
+		})
+		return len(stats) > 0 && !running
+	})
 }

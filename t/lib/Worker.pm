@@ -11,7 +11,7 @@ use IPC::Run;
 use PostgreSQL::Test::Utils;
 use Time::HiRes qw(time usleep);
 
-our @EXPORT_OK = qw($FRAME call proc_status wait_until backend_pid children);
+our @EXPORT_OK = qw($FRAME call proc_status wait_until backend_pid children cmdline);
 
 # One frame, as the functions' contract has it.
 our $FRAME = qr/^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+/m;
@@ -106,12 +106,21 @@ sub DESTROY
 	return;
 }
 
+# $worker->suspend stops it, and returns when it stands still: until then it could answer.
+sub suspend
+{
+	my ($self) = @_;
+	kill 'STOP', $self->{pid};
+	wait_until('the worker to stand still', sub { my %s = proc_status($self->{pid}); ($s{State} // '') eq 'T' });
+	return;
+}
+
 # $worker->cold_backup($node, $name): copies the files of the server, which is stopped, while the worker runs.
 # PostgreSQL::Test copies no symbolic link, and the worker has one there.
 sub cold_backup
 {
 	my ($self, $node, $name) = @_;
-	kill 'STOP', $self->{pid};
+	$self->suspend;
 	unlink $node->data_dir . '/pg_stat_tmp/pg_stat_backtrace';
 	$node->backup_fs_cold($name);
 	kill 'CONT', $self->{pid};
@@ -176,6 +185,17 @@ sub backend_pid
 	my ($session) = @_;
 	my ($pid) = $session->query('SELECT pg_backend_pid()') =~ /(\d+)/;
 	return $pid;
+}
+
+# cmdline($pid) returns /proc/PID/cmdline; '' when there is no such process.
+sub cmdline
+{
+	my ($pid) = @_;
+	open my $fh, '<', "/proc/$pid/cmdline" or return '';
+	local $/ = undef;
+	my $text = <$fh>;
+	close $fh;
+	return $text // '';
 }
 
 # children($pid) returns the process ids whose parent is $pid.

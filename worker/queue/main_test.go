@@ -17,7 +17,6 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker"
 )
 
@@ -142,13 +141,7 @@ func (p *process) end(sig syscall.Signal) error {
 // suspend stops the worker, and returns when it stands still.
 func (p *process) suspend(t *testing.T) {
 	t.Helper()
-	if err := p.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
-	pgtest.Wait(t, "the worker stands still", func() bool {
-		stat, err := procfs.ReadStat(p.Process.Pid)
-		return err == nil && stat.State == 'T'
-	})
+	pgtest.Suspend(t, p.Process)
 }
 
 // run executes SQL, several statements too.

@@ -171,9 +171,7 @@ func (s *site) asleep(t *testing.T, c *pgx.Conn) {
 func (s *site) testStopped(t *testing.T) {
 	c, canceller := s.Connect(t, "plain", "postgres"), s.Connect(t, s.User, "postgres")
 	f := s.work(t)
-	if err := f.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Suspend(t, f.Process)
 	run(t, c, "SET pg_stat_backtrace.timeout = 200")
 	began := time.Now()
 	got := fails(t, c, call100)
@@ -216,9 +214,7 @@ func (s *site) testUnwritable(t *testing.T) {
 		t.Fatal(err)
 	}
 	// It would notice at once, if it ran.
-	if err := f.Process.Signal(syscall.SIGSTOP); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Suspend(t, f.Process)
 	if err := os.Chmod(info.Dir, 0o500); err != nil {
 		t.Fatal(err)
 	}
