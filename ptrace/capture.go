@@ -40,6 +40,8 @@ type Options struct {
 	// is taken instead of reading the mappings once more, which is most of the cost of a capture. It is left aside when
 	// the process runs another program now, and with AllThreads, because stacks of threads come and go.
 	Layout *Layout
+	// Coroutines says how other stacks of the threads are found, to be copied in the same stop; nil: not at all.
+	Coroutines *Coroutines
 	// Trail is further memory to copy in the same stop, or while the main thread sleeps; nil: none.
 	Trail *Trail
 	// Blocks are further memory to copy in the same stop: 32 MiB and 262,144 blocks at most. It must not be changed
@@ -96,6 +98,8 @@ type Thread struct {
 	WaitChannel string
 	KernelStack []string
 	Stack       Stack
+	// Others are structures and stacks that Options.Coroutines led to (Engine only).
+	Others []Stack
 	// Err says what is missing and why: ErrExited (it ended meanwhile), ErrDeadline (it did not stop while the others
 	// stood still), ErrTraced; with registers but no stack, ErrNoStack. Nil for a complete thread.
 	Err error
@@ -105,7 +109,7 @@ type Thread struct {
 type Stack struct {
 	Start uint64 // address of Data[0]
 	Data  []byte
-	Cut   bool // Data ends before the mapping does (Options.MaxStack, or unreadable memory)
+	Cut   bool // Data ends before the mapping does, or a coroutine's stack (Options.MaxStack, or unreadable memory)
 }
 
 // Capture stops the process t, copies the registers and the stack of its main thread (or of all threads), and lets it

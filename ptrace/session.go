@@ -51,6 +51,8 @@ type session struct {
 	trail  trail
 	blocks blocks
 
+	coroutines coroutines
+
 	// Times in ns: when all threads were last known to run, the first stop at the earliest, when it was seen, the last
 	// detach. 0: not yet.
 	lastRunning, firstStop, seen, end int64
@@ -154,7 +156,11 @@ func (s *session) prepare() (err error) {
 	}
 	s.trail.prepare(s.flight.options.Trail)
 	s.blocks.prepare(s.flight.options.Blocks)
-	return s.arena.reserve(s.flight.options.MaxStack, 1+s.pieces)
+	stacks := 1 + s.pieces
+	if s.coroutines.prepare(s.flight.options.Coroutines); s.coroutines.wanted {
+		stacks++
+	}
+	return s.arena.reserve(s.flight.options.MaxStack, stacks)
 }
 
 // maxAlso bounds Options.Also.
@@ -245,6 +251,7 @@ func (s *session) thread(t *tracee) Thread {
 		}
 		copied := s.arena.memory[t.stackAt : t.stackAt+t.stackLen]
 		result.Stack = Stack{Start: t.stackStart, Data: slices.Clone(copied), Cut: t.cut}
+		result.Others = s.others(t)
 		if t.stackLen == 0 {
 			result.Stack = Stack{}
 			result.Err = noStackError(t)

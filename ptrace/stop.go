@@ -195,7 +195,10 @@ func (s *session) copy(t *tracee) {
 	if !ok {
 		return
 	}
-	start, end, ok := s.stackAround(sp)
+	if s.coroutines.wanted {
+		s.findCoroutines(t)
+	}
+	start, end, ok := s.stackOf(sp)
 	if !ok {
 		return
 	}
@@ -208,6 +211,9 @@ func (s *session) copy(t *tracee) {
 	t.stackStart, t.stackLen = start, n
 	t.cut = t.cut || n < int(end-start)
 	s.arena.used += n
+	if s.coroutines.wanted {
+		s.copyCoroutines(t, sp)
+	}
 }
 
 // copyFloating reads the floating point registers, where they are needed.

@@ -46,6 +46,9 @@ type tracee struct {
 	registers [maxRegisters]byte
 	floating  [floatingSize]byte
 	hasFloat  bool
+
+	parts  [maxParts]part // of its coroutines
+	nParts int
 }
 
 // iovec is struct iovec. Addresses are numbers here, lest storing them needs a write barrier: what they point to is

@@ -156,6 +156,20 @@ const (
 	threadPointer = 32 // words of a thread's structure in which its current goroutine is looked for
 )
 
+// GoLayout has the offsets by which a walk goes from one stack of a Go thread to another: in runtime.g stack.lo,
+// stack.hi, sched.sp and m. Size and ThreadSize are how many bytes it reads of runtime.g and of runtime.m, any word of
+// which may point at a goroutine of the thread; the first one points at the one of the thread's system stack.
+type GoLayout struct {
+	StackLow, StackHigh, SavedSP, Thread, Size, ThreadSize int
+}
+
+// GoStructures returns these offsets, for whoever copies memory for a walk.
+func GoStructures() GoLayout {
+	return GoLayout{
+		StackHigh: offStackHigh, SavedSP: offSchedSP, Thread: offM, Size: offSchedG + 8, ThreadSize: 8 * threadPointer,
+	}
+}
+
 // stepMoreStack goes on with the function that needed more stack, as Go itself will: by what its goroutine has saved.
 // That goroutine is the one in the thread's structure that says that it is a goroutine, of that thread, and has saved a
 // stack pointer of its own stack.

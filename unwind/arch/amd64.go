@@ -37,7 +37,7 @@ var AMD64 = &Arch{
 	SP:           amd64RSP,
 	FP:           amd64RBP,
 	ReturnColumn: amd64RIP,
-	Go:           Go{Followed: true, Goroutine: 14, Injected: 8},
+	Go:           Go{Followed: true, Goroutine: 14, ThreadPointer: 21 * 8, Injected: 8},
 	NumRegisters: amd64Count,
 	RedZone:      128,
 	Chain:        Chain{Base: amd64RBP, Saved: 0, Return: 8, SP: 16},

@@ -34,6 +34,9 @@ type Go struct {
 	Followed bool
 	// Goroutine is the number of the register that has the current goroutine in compiled code since Go 1.17, if Followed.
 	Goroutine int
+	// ThreadPointer is where the general registers of NT_PRSTATUS have the address that thread-local variables lie
+	// beside, in bytes, if Followed: the thread-local variable runtime.tlsg is the current goroutine.
+	ThreadPointer int
 	// SavedFP is how many bytes below SP a function with a frame saves its caller's frame pointer; 0: it does not, or
 	// elsewhere (cmd/internal/obj).
 	SavedFP uint64

@@ -78,7 +78,9 @@ type Capturer struct {
 	spaces  *spaces
 	known   *layouts
 	servers *servers
-	limit   *semaphore.Weighted
+
+	goStacks *goStacks
+	limit    *semaphore.Weighted
 
 	linesWait time.Duration
 	sharing   sharing
@@ -103,7 +105,7 @@ func New(cfg Config) (*Capturer, error) {
 	})
 	return &Capturer{
 		arch: host, images: imgs, spaces: newSpaces(imgs), known: newLayouts(),
-		servers: newServers(), linesWait: cmp.Or(cfg.LinesWait, DefaultLinesWait),
+		servers: newServers(), goStacks: newGoStacks(), linesWait: cmp.Or(cfg.LinesWait, DefaultLinesWait),
 		limit: semaphore.NewWeighted(int64(n)),
 	}, nil
 }
@@ -142,6 +144,7 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 	}
 	r := run{capturer: c, target: target, options: o, key: processKey{target.PID, target.StartTime},
 		check: newCheck(target.PID)}
+	r.golang = c.goStacks.find(r.key)
 	defer r.check.close()
 	if l := c.known.find(r.key); l != nil && !o.AllThreads && r.check.holds(l) {
 		opts.Layout = l.layout
@@ -149,7 +152,7 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 	if !o.NoContext {
 		r.server = c.serverProcess(target.PID, target.StartTime)
 	}
-	opts.Trail = r.trail()
+	opts.Trail, opts.Coroutines = r.trail(), r.golang.trail()
 	for attempt := 0; ; attempt++ {
 		b, err := r.once(ctx, opts)
 		if err != nil {
@@ -161,12 +164,13 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 			continue
 		}
 		b.trace.Total = time.Since(start)
-		more := attempt < maxRecaptures && r.locate(&b)
+		more := r.learnGo(&b)
+		more = attempt < maxRecaptures && (r.locate(&b) || more)
 		if len(b.missing) == 0 && !more || attempt >= maxRecaptures {
 			return b.trace, nil
 		}
 		opts.Also = append(opts.Also, b.missing...)
-		opts.Trail = r.trail()
+		opts.Trail, opts.Coroutines = r.trail(), r.golang.trail()
 	}
 }
 
@@ -178,6 +182,7 @@ type run struct {
 	key      processKey
 	check    check
 	server   serverProcess
+	golang   *goProcess // nil: no Go code was met
 	// generated says where code that the process has made is described, as far as that was found.
 	generated whereabouts
 }
@@ -227,6 +232,7 @@ type built struct {
 	missing []uint64
 	used    []usage // the mappings in which frames lie, in order
 	whole   bool    // all walks came to the ends of their stacks
+	severed bool    // a walk ended where a stack is left for another one, or where memory is missing
 	stale   bool    // the process has other mappings than the layout said
 	space   *space
 }
@@ -264,6 +270,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 			server.read(t, snap, frames, space)
 		}
 		b.whole = b.whole && stop.Whole()
+		b.severed = b.severed || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
 		t.Unwind += walked.Sub(began)
 		t.Symbolize += time.Since(walked)
 		if stop.Reason == unwind.NoMemory && space.mapped(stop.Address) {

@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/figure"
@@ -184,6 +185,31 @@ func TestGoLibrary(t *testing.T) {
 	if !found {
 		t.Errorf("no goroutine is on the first thread: %+v", tr.Goroutines)
 	}
+	busy := exec.Command(exe, library, "spin")
+	got := captureBusy(t, busy, spinning("enter"), capture.Options{})
+	got.check(t, "a library of a C program")
+}
+
+// spinOf captures a backend that is in goSpin of testdata/golib all the time.
+func spinOf(t *testing.T, conn *pgx.Conn, c *capture.Capturer) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = conn.Exec(t.Context(), "SELECT go_spin()") // until it is cancelled, if it has not returned just before
+	}()
+	pid := int(conn.PgConn().PID())
+	got := captureRunning(t, c, pid, spinning("PostgresMain"), capture.Options{})
+	got.check(t, "a library in a backend")
+	if err := unix.Tgkill(pid, pid, syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	<-done
+}
+
+// spinning matches the Go functions of a C program in testdata/golib, and the one that has called them.
+func spinning(below string) *regexp.Regexp {
+	return regexp.MustCompile(`^((main\._Cfunc_cWork )?(main\.spin ){0,4}(main\.goSpin )?_cgoexp_\w+ )?` + below + " $")
 }
 
 // TestGoInPostgres: a Go library in a backend.
@@ -204,13 +230,15 @@ func TestGoInPostgres(t *testing.T) {
 	}
 	library := buildLibrary(t, number/10000)
 	server.Exec(t, "CREATE FUNCTION go_wait() RETURNS int LANGUAGE c AS '"+library+"', 'go_wait'")
+	server.Exec(t, "CREATE FUNCTION go_spin() RETURNS int LANGUAGE c AS '"+library+"', 'go_spin'")
 	pid := int(conn.PgConn().PID())
+	c := patient(t, capture.Config{})
+	spinOf(t, conn, c)
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
 		_, _ = conn.Exec(t.Context(), "SELECT go_wait()") // until the server is stopped
 	}()
-	c := patient(t, capture.Config{})
 	var th trace.Thread
 	pgtest.Wait(t, "the function to sleep", func() bool {
 		th = take(t, c, pid, capture.Options{})

@@ -13,10 +13,11 @@ type memory struct {
 	word   int
 	stacks [1 + maxRecaptures]ptrace.Stack
 	n      int
+	others []ptrace.Stack // of the thread's goroutines
 }
 
 func newMemory(th *ptrace.Thread, also []ptrace.Stack, a *arch.Arch) *memory {
-	m := &memory{order: a.Order, word: a.AddrSize}
+	m := &memory{order: a.Order, word: a.AddrSize, others: th.Others}
 	m.stacks[0] = th.Stack
 	m.n = 1 + copy(m.stacks[1:], also)
 	return m
@@ -29,6 +30,11 @@ func (m *memory) Word(addr uint64) (uint64, bool) { return m.Read(addr, m.word) 
 func (m *memory) Read(addr uint64, size int) (uint64, bool) {
 	for i := range m.stacks[:m.n] {
 		if p := part(&m.stacks[i], addr, size); p != nil {
+			return integer(m.order, p, size)
+		}
+	}
+	for i := range m.others {
+		if p := part(&m.others[i], addr, size); p != nil {
 			return integer(m.order, p, size)
 		}
 	}

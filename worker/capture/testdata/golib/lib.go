@@ -1,10 +1,12 @@
-// Library golib is Go code for C programs: goWait goes down some calls and sleeps in C. pg.c makes a function of
-// PostgreSQL of it.
+// Library golib is Go code for C programs: goWait goes down some calls and sleeps in C, goSpin is busy in Go and in C.
+// pg.c makes functions of PostgreSQL of them.
 package main
 
 /*
 #include <unistd.h>
 
+static volatile int counted;
+static int cWork(int n) { for (int i = 0; i < 1000; i++) counted += n; return n; }
 static int cSleep(int n) { volatile int r = sleep(n); return r; }
 */
 import "C"
@@ -18,6 +20,20 @@ func descend(n int) int {
 		return int(C.cSleep(60))
 	}
 	return descend(n-1) + 1
+}
+
+//export goSpin
+func goSpin(n C.int) C.int { return C.int(spin(int(n))) }
+
+var kept []byte
+
+//go:noinline
+func spin(n int) int {
+	kept = make([]byte, 40<<10+n)
+	if n == 0 {
+		return int(C.cWork(1))
+	}
+	return spin(n-1) + 1
 }
 
 func main() {}

@@ -1,8 +1,9 @@
-// The function go_wait() of PostgreSQL, where PGVERSION is set.
+// The functions go_wait() and go_spin() of PostgreSQL, where PGVERSION is set.
 #ifdef PGVERSION
 #include <stdint.h>
 
-extern int goWait(int);
+extern int goWait(int), goSpin(int);
+extern volatile int InterruptPending;
 
 struct values {
 #if PGVERSION < 18
@@ -37,6 +38,17 @@ const void *pg_finfo_go_wait(void)
 {
 	static const struct { int api; } info = {1};
 	return &info;
+}
+
+const void *pg_finfo_go_spin(void) { return pg_finfo_go_wait(); }
+
+uintptr_t go_spin(void *call)
+{
+	uintptr_t n = 0;
+	(void) call;
+	while (!InterruptPending)
+		n += (uintptr_t) goSpin(3);
+	return n;
 }
 
 uintptr_t go_wait(void *call)

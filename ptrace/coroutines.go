@@ -1,0 +1,319 @@
+package ptrace
+
+import (
+	"slices"
+	"unsafe"
+)
+
+// Coroutines says how the other stacks of a thread are found whose program runs coroutines on stacks of their own: from
+// the structure of the coroutine that the thread runs to the thread's own structure, and from there to all coroutines
+// that belong to the thread. What does not look like such structures is left out: a coroutine's has to point at its
+// thread's, and the thread's at it.
+type Coroutines struct {
+	// Roots are up to eight places of a pointer to the structure of the coroutine that a thread runs. The first one that
+	// leads to such a structure counts.
+	Roots []Root
+	// Low, High, Saved and Owner are offsets in a coroutine's structure: of the limits of its stack, of its stack pointer
+	// when it was left, and of the pointer to its thread's structure.
+	Low, High, Saved, Owner int
+	// Size is how much to copy of a coroutine's structure, OwnerSize how much of a thread's, 256 bytes at most. Any word
+	// of the latter may point at a coroutine; the first one points at that of the thread's own stack, which goes on beyond
+	// High unless it was allocated beside the structure.
+	Size, OwnerSize int
+}
+
+// Root is a word in memory, Offset bytes behind the address in a register, which stands Register bytes behind the
+// beginning of Thread.Registers.
+type Root struct {
+	Register int
+	Offset   int64
+}
+
+// Bounds of Options.Coroutines.
+const (
+	maxRoots     = 8
+	maxStructure = 256 // bytes
+	maxStacks    = 4   // of one thread
+	maxStackSize = 1 << 30
+	nearWords    = 64 // words of a stack that are searched for where another one is in use
+	farWords     = 4096
+)
+
+// coroutines is the state of Options.Coroutines in a session: all that the stop needs exists before.
+type coroutines struct {
+	wanted bool
+	given  Coroutines
+	roots  [maxRoots]Root
+	nRoots int
+
+	// Those of the thread that is being copied.
+	found  [maxStacks]coroutine
+	nFound int
+}
+
+// coroutine is what the stop needs of one: the limits of its stack, open if that goes on beyond high, and the stack
+// pointer that it was left with.
+type coroutine struct {
+	low, high, saved uint64
+	open             bool
+}
+
+// part is memory that was copied besides a thread's stack.
+type part struct {
+	address    uint64
+	at, length int // in the arena
+}
+
+// maxParts: a thread's structure, and structure and stack of each coroutine.
+const maxParts = 1 + 2*maxStacks
+
+// prepare takes over what is asked for.
+func (c *coroutines) prepare(wanted *Coroutines) {
+	*c = coroutines{}
+	if wanted == nil {
+		return
+	}
+	c.given, c.given.Roots = *wanted, nil
+	c.nRoots = copy(c.roots[:], wanted.Roots)
+	ok := wanted.Size <= maxStructure && wanted.OwnerSize >= 8 && wanted.OwnerSize <= maxStructure
+	for _, off := range [...]int{wanted.Low, wanted.High, wanted.Saved, wanted.Owner} {
+		ok = ok && off >= 0 && off%8 == 0 && off+8 <= wanted.Size
+	}
+	c.wanted = ok && c.nRoots > 0
+}
+
+// findCoroutines finds those of a thread that stands still, and copies their structures. The trail is not begun yet:
+// its blocks are what is read with. Like copyAll it must not be nosplit.
+//
+//go:norace
+func (s *session) findCoroutines(t *tracee) {
+	c, r := &s.coroutines, &s.trail
+	c.nFound, r.n = 0, 0
+	for i := range c.nRoots {
+		if base, ok := t.register(c.roots[i].Register); ok {
+			s.wantBlock(base+uint64(c.roots[i].Offset), 8)
+		}
+	}
+	n := r.n
+	s.fetchBlocks(t, 0)
+	for i := range n {
+		s.wantStructure(s.loadBlock(i), n)
+	}
+	first := r.n
+	s.fetchBlocks(t, n)
+	for i := n; i < first; i++ {
+		if s.takeOwner(t, i) {
+			break
+		}
+	}
+	r.n = 0
+}
+
+// takeOwner copies the structure of the thread that a coroutine's structure, block i, belongs to, and all its
+// coroutines. False if the two do not belong together.
+//
+//go:norace
+func (s *session) takeOwner(t *tracee, i int) bool {
+	c, r := &s.coroutines, &s.trail
+	address := s.loadWord(i, c.given.Owner)
+	if address == 0 || address%8 != 0 || !s.readable(address) {
+		return false
+	}
+	owner := r.n
+	s.wantBlock(address, c.given.OwnerSize)
+	s.fetchBlocks(t, owner)
+	belongs := false
+	for off := 0; off < c.given.OwnerSize; off += 8 {
+		belongs = belongs || s.loadWord(owner, off) == r.blocks[i].address
+	}
+	if !belongs {
+		return false
+	}
+	t.keep(&r.blocks[owner])
+	first := r.n
+	for off := 0; off < c.given.OwnerSize; off += 8 {
+		s.wantStructure(s.loadWord(owner, off), first)
+	}
+	s.fetchBlocks(t, first)
+	for k := first; k < r.n && c.nFound < maxStacks; k++ {
+		low, high := s.loadWord(k, c.given.Low), s.loadWord(k, c.given.High)
+		if s.loadWord(k, c.given.Owner) != address || low >= high || high-low > maxStackSize {
+			continue // another structure of the thread's
+		}
+		t.keep(&r.blocks[k])
+		own := r.blocks[k].address == s.loadWord(owner, 0)
+		c.found[c.nFound] = coroutine{low, high, s.loadWord(k, c.given.Saved), own && !s.together(address, low)}
+		c.nFound++
+	}
+	return true
+}
+
+// wantStructure wants what may be a coroutine's structure, unless it is among the blocks from number first on.
+//
+//go:nosplit
+//go:norace
+func (s *session) wantStructure(address uint64, first int) {
+	if address == 0 || address%8 != 0 || !s.readable(address) {
+		return
+	}
+	for i := first; i < s.trail.n; i++ {
+		if s.trail.blocks[i].address == address {
+			return
+		}
+	}
+	s.wantBlock(address, s.coroutines.given.Size)
+}
+
+// loadWord returns a word of a block, 0 if it was not read.
+//
+//go:nosplit
+//go:norace
+func (s *session) loadWord(i, off int) uint64 {
+	if b := &s.trail.blocks[i]; off+8 <= b.length {
+		return *(*uint64)(unsafe.Pointer(&s.arena.memory[b.at+off]))
+	}
+	return 0
+}
+
+// together reports whether two addresses lie in one mapping, as far as the mappings are known.
+//
+//go:nosplit
+//go:norace
+func (s *session) together(a, b uint64) bool {
+	_, end, ok := s.stackAround(a)
+	_, other, both := s.stackAround(b)
+	return ok && both && end == other
+}
+
+// register returns a word of the thread's registers.
+//
+//go:nosplit
+//go:norace
+func (t *tracee) register(at int) (uint64, bool) {
+	if at < 0 || at%8 != 0 || at+8 > t.length || at+8 > maxRegisters {
+		return 0, false
+	}
+	return *(*uint64)(unsafe.Pointer(&t.registers[at])), true
+}
+
+// keep notes that a block is the thread's.
+//
+//go:nosplit
+//go:norace
+func (t *tracee) keep(b *block) {
+	if t.nParts < maxParts && b.length > 0 {
+		t.parts[t.nParts] = part{b.address, b.at, b.length}
+		t.nParts++
+	}
+}
+
+// current returns the number of the coroutine on whose stack an address is, or -1.
+//
+//go:nosplit
+//go:norace
+func (c *coroutines) current(sp uint64) int {
+	for i := range c.nFound {
+		if f := &c.found[i]; sp >= f.low && sp < f.high {
+			return i
+		}
+	}
+	return -1
+}
+
+// stackOf is stackAround for a thread whose coroutines are known: a coroutine's stack is no longer than itself.
+//
+//go:nosplit
+//go:norace
+func (s *session) stackOf(sp uint64) (start, end uint64, ok bool) {
+	start, end, ok = s.stackAround(sp)
+	if i := s.coroutines.current(sp); i >= 0 && !s.coroutines.found[i].open {
+		if !ok {
+			start = sp - min(s.redZone, sp) // in memory that is newer than what is known of the mappings
+		}
+		return start, s.coroutines.found[i].high, true
+	}
+	return start, end, ok
+}
+
+// copyCoroutines copies the stacks of the thread's coroutines but for the one that it is on, which has been copied:
+// from the saved stack pointer on, or, where that is not up to date, from the lowest address that the registers or the
+// beginning of the copied stack hold. What a signal interrupted the kernel has saved there, far from its beginning.
+// Like copyAll it must not be nosplit.
+//
+//go:norace
+func (s *session) copyCoroutines(t *tracee, sp uint64) {
+	c := &s.coroutines
+	current := c.current(sp)
+	words := farWords
+	if current >= 0 && c.found[current].saved != 0 {
+		words = nearWords
+	}
+	stackAt := t.stackAt
+	for i := range c.nFound {
+		f := &c.found[i]
+		if i == current {
+			continue
+		}
+		start, saved := s.lowest(t, f, words), f.high
+		if f.saved >= f.low && f.saved < f.high {
+			saved = f.saved
+		}
+		if !s.copyFrom(t, f, min(start, saved)) {
+			s.copyFrom(t, f, saved)
+		}
+	}
+	t.stackAt = stackAt
+}
+
+// copyFrom copies the stack of a coroutine from an address on; false if that is beyond it, or not readable.
+//
+//go:norace
+func (s *session) copyFrom(t *tracee, f *coroutine, start uint64) bool {
+	if start >= f.high {
+		return false // not in use
+	}
+	end := f.high
+	if _, mapped, ok := s.stackAround(start); ok && f.open {
+		end = mapped
+	}
+	b := block{address: start}
+	b.length = s.read(t, start, end)
+	b.at = t.stackAt
+	s.arena.used += b.length
+	t.keep(&b)
+	return b.length > 0
+}
+
+// lowest returns the lowest aligned address of a coroutine's stack that is among the registers and the first words of
+// the copied stack; its end if there is none. Addresses from which a copy would not come to the end do not count.
+//
+//go:nosplit
+//go:norace
+func (s *session) lowest(t *tracee, f *coroutine, words int) uint64 {
+	least, low := f.high, max(f.low, f.high-min(f.high, s.maxStack))
+	for at := 0; at+8 <= t.length && at+8 <= maxRegisters; at += 8 {
+		if v := *(*uint64)(unsafe.Pointer(&t.registers[at])); v >= low && v < least && v%8 == 0 {
+			least = v
+		}
+	}
+	at, end := t.stackAt+int(-t.stackStart&7), t.stackAt+t.stackLen
+	for ; words > 0 && at+8 <= end; at += 8 {
+		if v := *(*uint64)(unsafe.Pointer(&s.arena.memory[at])); v >= low && v < least && v%8 == 0 {
+			least = v
+		}
+		words--
+	}
+	return least
+}
+
+// others makes the result of what was copied of a thread's coroutines.
+func (s *session) others(t *tracee) []Stack {
+	if t.nParts == 0 {
+		return nil
+	}
+	out := make([]Stack, 0, t.nParts)
+	for _, p := range t.parts[:t.nParts] {
+		out = append(out, Stack{Start: p.address, Data: slices.Clone(s.arena.memory[p.at : p.at+p.length])})
+	}
+	return out
+}

@@ -1,0 +1,155 @@
+package capture
+
+import (
+	"debug/elf"
+	"slices"
+	"sync"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// Go's run time keeps the goroutine that a thread runs in a thread-local variable, also while it is in C code. What
+// else a walk needs at a switch of stacks follows from there, and is copied in the stop (ptrace.Coroutines). Which
+// programs and libraries of a process are Go's shows when a walk meets them; captures after that one know.
+
+// goStacks remembers that of processes.
+type goStacks struct {
+	mu    sync.Mutex
+	byKey map[processKey]*goProcess
+}
+
+// goProcess is what is known of one process; immutable.
+type goProcess struct {
+	images     []found // of Go, in which frames were found
+	coroutines *ptrace.Coroutines
+}
+
+func newGoStacks() *goStacks { return &goStacks{byKey: make(map[processKey]*goProcess)} }
+
+// find returns what is known of a process, nil if nothing is.
+func (g *goStacks) find(key processKey) *goProcess {
+	if key.startTime == 0 {
+		return nil
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.byKey[key]
+}
+
+func (g *goStacks) keep(key processKey, p *goProcess) {
+	if key.startTime == 0 {
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.byKey) >= maxSpaces {
+		clear(g.byKey)
+	}
+	g.byKey[key] = p
+}
+
+// trail is what to copy in the stop for it; nil: nothing.
+func (p *goProcess) trail() *ptrace.Coroutines {
+	if p == nil {
+		return nil
+	}
+	return p.coroutines
+}
+
+// learnGo looks whether frames lie in Go code that was not known, and returns true if another capture would have more
+// of a stack that was not followed to its end.
+func (r *run) learnGo(b *built) bool {
+	if !r.capturer.arch.Go.Followed || b.trace.Engine != ptrace.Engine {
+		return false
+	}
+	var known []found
+	if r.golang != nil {
+		known = r.golang.images
+	}
+	before := len(known)
+	for _, u := range b.used {
+		if f := b.space.resolve(u.mapping); f.module != nil && f.module.goTable() != nil && !slices.Contains(known, f) {
+			known = append(slices.Clip(known), f)
+		}
+	}
+	if len(known) == before {
+		return false
+	}
+	r.golang = &goProcess{images: known, coroutines: goCoroutines(r.capturer.arch, b.space, known)}
+	r.capturer.goStacks.keep(r.key, r.golang)
+	return b.severed && r.golang.coroutines != nil
+}
+
+// goCoroutines says where the goroutines of a process's threads are.
+func goCoroutines(a *arch.Arch, sp *space, images []found) *ptrace.Coroutines {
+	g := unwind.GoStructures()
+	out := &ptrace.Coroutines{
+		Low: g.StackLow, High: g.StackHigh, Saved: g.SavedSP, Owner: g.Thread, Size: g.Size, OwnerSize: g.ThreadSize,
+	}
+	for _, f := range images {
+		if f.module.image.AddrSize() != 8 {
+			continue
+		}
+		for _, off := range goVariable(sp, f) {
+			root := ptrace.Root{Register: a.Go.ThreadPointer, Offset: off}
+			if !slices.Contains(out.Roots, root) {
+				out.Roots = append(out.Roots, root)
+			}
+		}
+	}
+	if len(out.Roots) == 0 {
+		return nil
+	}
+	return out
+}
+
+// goVariable returns the places, from the thread pointer, of which one is the goroutine's. A library asks the dynamic
+// linker for it; a program's thread-local variables are next to the thread pointer, and Go's is the only one unless C
+// code has others (ELF Handling For Thread-Local Storage, 3.4.6, variant II).
+func goVariable(sp *space, f found) []int64 {
+	if places := fromLinker(sp, f); len(places) > 0 {
+		return places
+	}
+	const most = 4
+	places := []int64{-8}
+	if s, ok := f.module.image.Program(elf.PT_TLS); ok {
+		for off := uint64(8); off < s.Memsz && len(places) < most; off += 8 {
+			places = append(places, -8-int64(off))
+		}
+	}
+	return places
+}
+
+// fromLinker returns what the dynamic linker has filled in for thread-local variables of a library.
+func fromLinker(sp *space, f found) []int64 {
+	const (
+		entry      = 24 // bytes: address, type, addend
+		most       = 4
+		maxEntries = 1 << 20
+	)
+	size, _, err := f.module.image.SectionReader(relocations)
+	if err != nil || size > maxEntries*entry {
+		return nil
+	}
+	data, _, err := f.module.image.Section(relocations)
+	if err != nil {
+		return nil
+	}
+	order := f.module.image.Order()
+	var places []int64
+	for ; len(data) >= entry && len(places) < most; data = data[entry:] {
+		if elf.R_X86_64(uint32(order.Uint64(data[8:]))) != elf.R_X86_64_TPOFF64 {
+			continue
+		}
+		var word [8]byte
+		if sp.readAll(order.Uint64(data)+f.bias, word[:]) {
+			places = append(places, int64(order.Uint64(word[:])))
+		}
+	}
+	return places
+}
+
+// relocations is the section of what the dynamic linker has to fill in.
+const relocations = ".rela.dyn"
