@@ -8,6 +8,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/worker/inroot"
 )
 
 // candidate is a path under which the file of a mapping may be found.
@@ -73,7 +74,7 @@ type fileID struct {
 // what is there now may be anything: only a regular file is opened, and
 // without waiting.
 func (c candidate) file() (*os.File, fileID, error) {
-	f, err := c.open()
+	f, err := inroot.Open(string(c))
 	if err != nil {
 		return nil, fileID{}, err
 	}

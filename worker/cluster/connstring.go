@@ -1,7 +1,9 @@
 package cluster
 
 import (
+	"context"
 	"maps"
+	"net"
 	"net/url"
 	"os"
 	"regexp"
@@ -10,6 +12,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+
+	"pg_stat_backtrace/worker/inroot"
 )
 
 const (
@@ -46,6 +50,10 @@ func parseConnString(connString string, c *Cluster) (*pgx.ConnConfig, error) {
 		config.Database = defaultDatabase
 	}
 	maps.Copy(config.RuntimeParams, sessionSettings)
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		return inroot.Dial(ctx, network, addr, dial)
+	}
 	return config, nil
 }
 

@@ -3,18 +3,17 @@ package cluster
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/inroot"
 )
 
 // ticksPerSecond is the unit of proc(5) starttime, USER_HZ: 100 on every architecture served here.
@@ -62,11 +61,18 @@ func ByDataDir(dir string) (Cluster, error) {
 }
 
 // resolve makes a path absolute and free of symbolic links, except for those of /proc that lead to where their text
-// does not: to the root directory of another process.
+// does not. What lies below the root directory of another process is left as it is: package inroot follows it.
 func resolve(dir string) (string, error) {
 	path, err := filepath.Abs(dir)
 	if err != nil {
 		return "", err
+	}
+	if root, inside, ok := inroot.Split(path); ok {
+		if !sameFile("/", root+"/") {
+			_, err := inroot.Stat(path)
+			return path, err
+		}
+		path = "/" + inside
 	}
 	resolved, err := filepath.EvalSymlinks(path)
 	if _, there := os.Stat(path); there == nil && !sameFile(path, resolved) { // also if resolved is nothing at all
@@ -113,7 +119,7 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	case innermost(status) != file.pid:
 		return Cluster{}, stale("which is another one in its own PID namespace", nil)
 	}
-	info, err := os.Stat(dir)
+	info, err := inroot.Stat(dir)
 	if err != nil {
 		return Cluster{}, fmt.Errorf("%w: %w", ErrNotDataDir, err)
 	}
@@ -192,7 +198,7 @@ func startTime(ticks uint64) (time.Time, error) {
 
 // sameOwner reports whether a process runs as the owner of the directory.
 func sameOwner(dir string, pid int) bool {
-	info, err1 := os.Stat(dir)
+	info, err1 := inroot.Stat(dir)
 	status, err2 := procfs.ReadStatus(pid)
 	if err1 != nil || err2 != nil {
 		return false
@@ -230,7 +236,7 @@ func noAccess(pid int, postmaster procfs.Status) error {
 }
 
 func readVersion(dir string) (int, error) {
-	data, err := readSmall(filepath.Join(dir, "PG_VERSION"), 64)
+	data, err := inroot.ReadFile(filepath.Join(dir, "PG_VERSION"), 64)
 	if errors.Is(err, fs.ErrPermission) {
 		return 0, fmt.Errorf("%w, nor root: %w", ErrWrongUser, err)
 	}
@@ -245,29 +251,11 @@ func readVersion(dir string) (int, error) {
 }
 
 func readPIDFile(dir string) (pidFile, error) {
-	data, err := readSmall(filepath.Join(dir, "postmaster.pid"), maxPIDFile)
+	data, err := inroot.ReadFile(filepath.Join(dir, "postmaster.pid"), maxPIDFile)
 	if err != nil {
 		return pidFile{}, err
 	}
 	return parsePIDFile(data)
-}
-
-// readSmall reads a file of at most limit bytes. It is opened without blocking and must be a regular file, so that a
-// pipe in its place holds nothing up.
-func readSmall(name string, limit int64) ([]byte, error) {
-	file, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = file.Close() }()
-	info, err := file.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !info.Mode().IsRegular() || info.Size() > limit {
-		return nil, fmt.Errorf("%s: not a regular file of at most %d bytes", name, limit)
-	}
-	return io.ReadAll(io.LimitReader(file, limit))
 }
 
 func procPath(pid int, name string) string {

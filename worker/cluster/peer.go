@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/inroot"
 )
 
 const dialTimeout = 5 * time.Second
@@ -23,7 +24,7 @@ const dialTimeout = 5 * time.Second
 // The errors are those of connecting, ErrNotPostmaster, ErrWrongUser, ErrNoAccess and ErrNamespace.
 func BySocket(ctx context.Context, path string) (Cluster, error) {
 	dialer := net.Dialer{Timeout: dialTimeout}
-	conn, err := dialer.DialContext(ctx, "unix", path)
+	conn, err := inroot.Dial(ctx, "unix", path, dialer.DialContext)
 	if err != nil {
 		return Cluster{}, err
 	}
@@ -44,7 +45,12 @@ func byPeer(conn net.Conn) (Cluster, error) {
 // peerless returns ErrNamespace if the server of a socket has no id in this PID namespace.
 func peerless(path string) error {
 	dialer := net.Dialer{Timeout: time.Second}
-	conn, err := dialer.Dial("unix", path)
+	reach, done, err := inroot.Socket(path)
+	if err != nil {
+		return err
+	}
+	defer done()
+	conn, err := dialer.Dial("unix", reach)
 	if err != nil {
 		return err
 	}
@@ -123,8 +129,8 @@ func postmasterDir(pid int, status procfs.Status) (string, error) {
 }
 
 func sameFile(a, b string) bool {
-	infoA, errA := os.Stat(a)
-	infoB, errB := os.Stat(b)
+	infoA, errA := inroot.Stat(a)
+	infoB, errB := inroot.Stat(b)
 	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
 }
 

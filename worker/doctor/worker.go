@@ -2,9 +2,9 @@ package doctor
 
 import (
 	"fmt"
-	"os"
 
 	"pg_stat_backtrace/worker/cluster"
+	"pg_stat_backtrace/worker/inroot"
 	"pg_stat_backtrace/worker/spool"
 )
 
@@ -20,7 +20,7 @@ func worker(c cluster.Cluster, o Options) finding {
 		return finding{warn, "worker", text, start}
 	}
 	text := fmt.Sprintf("process %d, version %s, spool %s", info.PID, info.Version, info.Dir)
-	if _, err := os.Stat(c.Root + info.Dir); err != nil {
+	if _, err := inroot.Stat(c.Root + info.Dir); err != nil {
 		return finding{bad, "worker", fmt.Sprintf("%s: %v", text, err), "It makes a new spool by itself; else restart it."}
 	}
 	if info.Protocol != spool.Protocol {

@@ -11,7 +11,7 @@ import (
 // with it.
 func TestAlias(t *testing.T) {
 	dataDir := t.TempDir()
-	link := filepath.Join(dataDir, aliasName)
+	link := filepath.Join(dataDir, aliasDir, aliasLeaf)
 	if err := os.Mkdir(filepath.Dir(link), 0o700); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/inroot"
 )
 
 // Names in a spool directory. ready is there while requests are welcome: SQL
@@ -26,48 +28,63 @@ const (
 // dir is a private directory; all access goes through its descriptor, so that
 // a directory put in its place is never used.
 type dir struct {
-	path string
+	name string // as the server calls it
+	path string // by which it is reached here
 	f    *os.File
+	base *inroot.Dir // in which it was made; nil: it was not made here
 }
 
 func (d *dir) fd() int { return int(d.f.Fd()) }
 
-// bases returns where a spool directory may be made, best first.
+// bases returns where a spool directory may be made, as the server calls it, best first.
 func bases(cfg Config) []string {
 	switch {
 	case cfg.Base != "":
-		return []string{cfg.Root + cfg.Base}
+		return []string{cfg.Base}
 	case cfg.Root != "":
-		return []string{cfg.Root + "/dev/shm", cfg.Root + "/tmp"}
+		return []string{"/dev/shm", "/tmp"}
 	}
 	return []string{"/dev/shm", os.TempDir()}
 }
 
 // makeDir makes a spool directory in the first base that will do.
 func makeDir(cfg Config) (*dir, error) {
-	candidates := bases(cfg)
-	errs := make([]error, 0, len(candidates))
-	for i, base := range candidates {
-		err := checkBase(base, cfg.Base == "" && i == 0)
+	names := bases(cfg)
+	errs := make([]error, 0, len(names))
+	for i, name := range names {
+		base, err := openBase(cfg, name, cfg.Base == "" && i == 0)
 		if err == nil {
 			var d *dir
-			if d, err = makeDirIn(base); err == nil {
+			if d, err = makeDirIn(base, name); err == nil {
 				return d, nil
 			}
+			err = errors.Join(err, base.Close())
 		}
 		errs = append(errs, err)
 	}
 	return nil, errors.Join(errs...)
 }
 
-// checkBase refuses a place where others could replace the directory, and one without room.
-func checkBase(base string, wantTmpfs bool) error {
+// openBase opens a place for spool directories if it will do.
+func openBase(cfg Config, name string, wantTmpfs bool) (*inroot.Dir, error) {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }
-	if strings.IndexFunc(base, odd) >= 0 || !filepath.IsAbs(base) {
-		return fmt.Errorf("spool base %q is no absolute path in plain ASCII", base)
+	if strings.IndexFunc(name, odd) >= 0 || !filepath.IsAbs(name) {
+		return nil, fmt.Errorf("spool base %q is no absolute path in plain ASCII", name)
 	}
+	base, err := inroot.OpenDir(cfg.Root + name)
+	if err != nil {
+		return nil, fmt.Errorf("spool base: %w", err)
+	}
+	if err := checkBase(base.Path(), base.Name(), wantTmpfs); err != nil {
+		return nil, errors.Join(err, base.Close())
+	}
+	return base, nil
+}
+
+// checkBase refuses a place where others could replace the directory, and one without room.
+func checkBase(path, base string, wantTmpfs bool) error {
 	var st unix.Stat_t
-	if err := unix.Stat(base, &st); err != nil {
+	if err := unix.Stat(path, &st); err != nil {
 		return fmt.Errorf("spool base %s: %w", base, err)
 	}
 	switch {
@@ -79,7 +96,7 @@ func checkBase(base string, wantTmpfs bool) error {
 		return fmt.Errorf("spool base %s: others may rename what is in it: %w", base, ErrUnsafe)
 	}
 	var fs unix.Statfs_t
-	if err := unix.Statfs(base, &fs); err != nil {
+	if err := unix.Statfs(path, &fs); err != nil {
 		return fmt.Errorf("spool base %s: %w", base, err)
 	}
 	switch {
@@ -96,31 +113,35 @@ func room(fs *unix.Statfs_t) bool {
 	return fs.Blocks == 0 || fs.Bavail*uint64(fs.Bsize) >= reserve
 }
 
-func makeDirIn(base string) (*dir, error) {
-	path := filepath.Join(base, dirPrefix+strings.ToLower(rand.Text()))
+// makeDirIn makes a spool directory in a base, which belongs to it then.
+func makeDirIn(base *inroot.Dir, name string) (*dir, error) {
+	leaf := dirPrefix + strings.ToLower(rand.Text())
+	path := base.Join(leaf)
 	if err := os.Mkdir(path, 0o700); err != nil { // fails when there is something, a symbolic link too
-		return nil, fmt.Errorf("spool directory: %w", err)
+		return nil, fmt.Errorf("spool directory in %s: %w", base.Name(), err)
 	}
 	d, err := openDir(path)
 	if err != nil {
 		return nil, errors.Join(err, os.Remove(path))
 	}
+	d.name = filepath.Join(name, leaf)
 	if err := d.fill(); err != nil {
 		return nil, errors.Join(err, d.remove())
 	}
+	d.base = base
 	return d, nil
 }
 
 // fill locks the directory, by which others see that it is in use, and makes its fixed contents.
 func (d *dir) fill() error {
 	if err := unix.Flock(d.fd(), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return fmt.Errorf("locking spool directory %s: %w", d.path, err)
+		return fmt.Errorf("locking spool directory %s: %w", d.name, err)
 	}
 	if err := unix.Fchmod(d.fd(), 0o700); err != nil { // whatever the umask
-		return fmt.Errorf("spool directory %s: %w", d.path, err)
+		return fmt.Errorf("spool directory %s: %w", d.name, err)
 	}
 	if err := unix.Mkdirat(d.fd(), workName, 0o700); err != nil {
-		return fmt.Errorf("spool directory %s: %w", d.path, err)
+		return fmt.Errorf("spool directory %s: %w", d.name, err)
 	}
 	return nil
 }
@@ -139,7 +160,7 @@ func openDir(path string) (*dir, error) {
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("spool directory %s: %w", path, err), f.Close())
 	}
-	return &dir{path: path, f: f}, nil
+	return &dir{name: path, path: path, f: f}, nil
 }
 
 // touch shows those who cannot see this process that it still runs: see line 10 of the pid file.
@@ -147,7 +168,7 @@ func (d *dir) touch() error {
 	now := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
 	err := unix.UtimesNanoAt(d.fd(), readyName, now, unix.AT_SYMLINK_NOFOLLOW)
 	if err != nil && !errors.Is(err, unix.ENOENT) { // no requests are welcome now
-		return fmt.Errorf("spool directory %s: %w", d.path, err)
+		return fmt.Errorf("spool directory %s: %w", d.name, err)
 	}
 	return nil
 }
@@ -159,7 +180,7 @@ func (d *dir) welcome(yes bool) error {
 	}
 	fd, err := unix.Openat(d.fd(), readyName, unix.O_WRONLY|unix.O_CREAT|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
 	if err != nil {
-		return fmt.Errorf("spool directory %s: %w", d.path, err)
+		return fmt.Errorf("spool directory %s: %w", d.name, err)
 	}
 	return unix.Close(fd)
 }
@@ -177,14 +198,14 @@ func (d *dir) unlink(name string) error {
 // and whether there is room.
 func (d *dir) check() (full bool, err error) {
 	if !still(d.f, d.path) {
-		return false, fmt.Errorf("%w: %s is gone", ErrLost, d.path)
+		return false, fmt.Errorf("%w: %s is gone", ErrLost, d.name)
 	}
 	if err := unix.Faccessat(d.fd(), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
-		return false, fmt.Errorf("%w: %s: %w", ErrLost, d.path, err)
+		return false, fmt.Errorf("%w: %s: %w", ErrLost, d.name, err)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(d.fd(), &fs); err != nil {
-		return false, fmt.Errorf("%w: %s: %w", ErrLost, d.path, err)
+		return false, fmt.Errorf("%w: %s: %w", ErrLost, d.name, err)
 	}
 	return !room(&fs), nil
 }
@@ -195,18 +216,27 @@ func (d *dir) remove() error {
 	if still(d.f, d.path) {
 		err = os.RemoveAll(d.path)
 	}
-	return errors.Join(err, d.f.Close())
+	err = errors.Join(err, d.f.Close())
+	if d.base != nil {
+		err = errors.Join(err, d.base.Close())
+	}
+	return err
 }
 
 // removeStale removes the spool directory of this cluster's last worker if it
 // did not end in order, and those of other clusters' workers that did not and
 // were never followed by another. A directory whose lock is held is in use.
-func removeStale(base, own string) error {
-	paths, err := filepath.Glob(filepath.Join(base, dirPrefix+"*"))
-	for _, path := range paths {
-		err = errors.Join(err, removeUnused(path, path == own))
+// Both names are the server's.
+func removeStale(name, root, own string) error {
+	base, err := inroot.OpenDir(root + name)
+	if err != nil {
+		return nil //nolint:nilerr // then there is nothing in it either
 	}
-	return err
+	paths, err := filepath.Glob(base.Join(dirPrefix + "*"))
+	for _, path := range paths {
+		err = errors.Join(err, removeUnused(path, filepath.Join(name, filepath.Base(path)) == own))
+	}
+	return errors.Join(err, base.Close())
 }
 
 // young is the age at which a directory without a lock may be about to get it.

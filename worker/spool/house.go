@@ -15,7 +15,7 @@ import (
 // keepHouse looks after what no event tells of. It returns an error when the
 // spool has to be made anew.
 func (s *Spool) keepHouse(now time.Time) error {
-	if !still(s.lock, filepath.Join(s.cfg.DataDir, lockName)) {
+	if !still(s.lock, s.data.Join(lockName)) {
 		return fmt.Errorf("%w: the lock file of %s is gone", ErrLost, s.cfg.DataDir)
 	}
 	full, err := s.look()
@@ -23,7 +23,7 @@ func (s *Spool) keepHouse(now time.Time) error {
 		return err
 	}
 	if full && s.elsewhere() {
-		return fmt.Errorf("%w: %s: %w", ErrLost, s.dir.path, ErrFull)
+		return fmt.Errorf("%w: %s: %w", ErrLost, s.Dir(), ErrFull)
 	}
 	if s.cfg.Witness != nil {
 		s.complain(s.dir.touch())
@@ -48,7 +48,7 @@ func (s *Spool) look() (full bool, err error) {
 	}
 	s.mu.Unlock()
 	if changed && full {
-		s.cfg.report(fmt.Errorf("spool directory %s: %w", s.dir.path, ErrFull))
+		s.cfg.report(fmt.Errorf("spool directory %s: %w", s.Dir(), ErrFull))
 	}
 	return full, err
 }
@@ -59,9 +59,11 @@ func (s *Spool) notice() { _, _ = s.look() }
 
 // elsewhere says whether a new spool directory would be made on another file system.
 func (s *Spool) elsewhere() bool {
-	for i, base := range bases(s.cfg) {
-		if checkBase(base, s.cfg.Base == "" && i == 0) == nil {
-			return base != filepath.Dir(s.dir.path)
+	for i, name := range bases(s.cfg) {
+		base, err := openBase(s.cfg, name, s.cfg.Base == "" && i == 0)
+		if err == nil {
+			_ = base.Close()
+			return name != filepath.Dir(s.dir.name)
 		}
 	}
 	return false

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/inroot"
 )
 
 // lockName is the file whose lock makes one worker of a cluster the only one.
@@ -15,8 +17,8 @@ const lockName = "pg_stat_backtrace.lock"
 
 // lock takes the lock of a data directory or returns ErrLocked. The kernel
 // releases it when the process ends, however it ends.
-func lock(dataDir string) (*os.File, error) {
-	path := filepath.Join(dataDir, lockName)
+func lock(data *inroot.Dir) (*os.File, error) {
+	path := data.Join(lockName)
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
 		if err != nil {
@@ -25,9 +27,10 @@ func lock(dataDir string) (*os.File, error) {
 		if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 			_ = f.Close()
 			if errors.Is(err, unix.EWOULDBLOCK) {
-				return nil, fmt.Errorf("%w: %s is locked%s", ErrLocked, path, holder(dataDir))
+				return nil, fmt.Errorf("%w: %s is locked%s", ErrLocked, filepath.Join(data.Name(), lockName),
+					holder(data.Path()))
 			}
-			return nil, fmt.Errorf("locking %s: %w", path, err)
+			return nil, fmt.Errorf("locking %s: %w", filepath.Join(data.Name(), lockName), err)
 		}
 		if still(f, path) {
 			return f, nil

@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/inroot"
 )
 
 // pidName is the file in the data directory that tells the server about the
@@ -54,7 +55,7 @@ type Info struct {
 // Find reads the pid file of a data directory; ErrNoWorker if there is none or it is unreadable.
 func Find(dataDir string) (Info, error) {
 	path := filepath.Join(dataDir, pidName)
-	data, err := os.ReadFile(path)
+	data, err := inroot.ReadFile(path, maxPID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Info{}, fmt.Errorf("%w: %s does not exist", ErrNoWorker, path)
 	} else if err != nil {
@@ -114,7 +115,7 @@ func (s *Spool) contents() ([]byte, error) {
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n", Protocol, pid, start,
-		serverName(s.cfg.DataDir), oneLine(s.cfg.Version), strings.TrimPrefix(s.dir.path, s.cfg.Root), inner, outer,
+		serverName(s.data), oneLine(s.cfg.Version), s.dir.name, inner, outer,
 		strings.Join(s.cfg.Verbs, " "), outside, s.alias())
 	return b.Bytes(), nil
 }
@@ -126,8 +127,8 @@ func (s *Spool) publish() error {
 	if err != nil {
 		return err
 	}
-	path := filepath.Join(s.cfg.DataDir, pidName)
-	if present, err := os.ReadFile(path); err == nil && bytes.Equal(present, contents) {
+	path := s.data.Join(pidName)
+	if present, err := inroot.ReadFile(path, maxPID); err == nil && bytes.Equal(present, contents) {
 		return nil
 	}
 	temporary := path + ".tmp"
@@ -150,9 +151,9 @@ func (s *Spool) publish() error {
 
 // withdraw removes the pid file if it is this spool's.
 func (s *Spool) withdraw() error {
-	path := filepath.Join(s.cfg.DataDir, pidName)
-	info, err := Find(s.cfg.DataDir)
-	if err != nil || info.PID != os.Getpid() || s.cfg.Root+info.Dir != s.dir.path {
+	path := s.data.Join(pidName)
+	info, err := Find(s.data.Path())
+	if err != nil || info.PID != os.Getpid() || info.Dir != s.dir.name {
 		return nil //nolint:nilerr // not there, or somebody else's: nothing to remove
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -164,16 +165,16 @@ func (s *Spool) withdraw() error {
 // serverName returns a data directory as its server names it (GUC
 // data_directory): the second line of postmaster.pid, or, while no server
 // runs, the absolute path.
-func serverName(dataDir string) string {
-	if data, err := os.ReadFile(filepath.Join(dataDir, "postmaster.pid")); err == nil {
-		if lines := strings.SplitN(string(data), "\n", 3); len(lines) == 3 && filepath.IsAbs(lines[1]) {
+func serverName(data *inroot.Dir) string {
+	if text, err := inroot.ReadFile(data.Join("postmaster.pid"), maxPID); err == nil {
+		if lines := strings.SplitN(string(text), "\n", 3); len(lines) == 3 && filepath.IsAbs(lines[1]) {
 			return lines[1]
 		}
 	}
-	if path, err := filepath.Abs(dataDir); err == nil {
+	if path, err := filepath.Abs(data.Name()); err == nil {
 		return path
 	}
-	return dataDir
+	return data.Name()
 }
 
 func oneLine(s string) string {

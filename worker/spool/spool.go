@@ -9,12 +9,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"pg_stat_backtrace/worker/inroot"
 )
 
 // Spool is an open spool directory. Serve takes its requests; Close removes it.
 type Spool struct {
 	cfg   Config
 	key   key
+	data  *inroot.Dir // the data directory
 	lock  *os.File
 	dir   *dir
 	watch *watch
@@ -47,8 +50,11 @@ func Open(cfg Config) (*Spool, error) {
 		slots:   make(chan struct{}, cfg.concurrency()),
 		answers: map[string]time.Time{},
 	}
-	if s.lock, err = lock(dataDir); err != nil {
-		return nil, err
+	if s.data, err = inroot.OpenDir(dataDir); err != nil {
+		return nil, fmt.Errorf("data directory: %w", err)
+	}
+	if s.lock, err = lock(s.data); err != nil {
+		return nil, errors.Join(err, s.data.Close())
 	}
 	if err := s.open(); err != nil {
 		return nil, errors.Join(err, s.Close())
@@ -57,9 +63,9 @@ func Open(cfg Config) (*Spool, error) {
 }
 
 func (s *Spool) open() (err error) {
-	last, _ := Find(s.cfg.DataDir) // none is as good as one without a directory
-	for _, base := range bases(s.cfg) {
-		s.cfg.report(removeStale(base, s.cfg.Root+last.Dir))
+	last, _ := Find(s.data.Path()) // none is as good as one without a directory
+	for _, name := range bases(s.cfg) {
+		s.cfg.report(removeStale(name, s.cfg.Root, last.Dir))
 	}
 	if s.key, err = newKey(); err != nil {
 		return err
@@ -78,7 +84,7 @@ func (s *Spool) open() (err error) {
 }
 
 // Dir returns the spool directory.
-func (s *Spool) Dir() string { return s.dir.path }
+func (s *Spool) Dir() string { return s.cfg.Root + s.dir.name }
 
 // Close removes the pid file, if it is this spool's, and the directory, and
 // gives the lock back. Serve must have returned, or not have been called. When
@@ -95,7 +101,7 @@ func (s *Spool) Close() error {
 	if s.dir != nil {
 		errs = append(errs, s.dir.remove())
 	}
-	return errors.Join(append(errs, unlock(s.lock))...)
+	return errors.Join(append(errs, unlock(s.lock), s.data.Close())...)
 }
 
 // Serve calls handle for each request, each in a goroutine of its own, and
@@ -115,7 +121,7 @@ func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request)
 		}
 		if l.lost {
 			s.lost = true
-			return fmt.Errorf("%w: %s was removed or moved", ErrLost, s.dir.path)
+			return fmt.Errorf("%w: %s was removed or moved", ErrLost, s.Dir())
 		}
 		if l.overflow {
 			l.overflow = false

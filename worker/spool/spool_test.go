@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/inroot"
 )
 
 // service is a spool that is being served, and what it reported.
@@ -302,13 +304,17 @@ func TestPIDFileRestored(t *testing.T) {
 
 func TestServerName(t *testing.T) {
 	dir := t.TempDir()
-	if got := serverName(dir); got != dir {
+	data, err := inroot.OpenDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := serverName(data); got != dir {
 		t.Errorf("without a server: %s", got)
 	}
 	if err := os.WriteFile(dir+"/postmaster.pid", []byte("123\n/srv/other name\n1700000000\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if got := serverName(dir); got != "/srv/other name" {
+	if got := serverName(data); got != "/srv/other name" {
 		t.Errorf("with a server: %s", got)
 	}
 }

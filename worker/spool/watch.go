@@ -32,7 +32,7 @@ func newWatch(d *dir) (*watch, error) {
 	}
 	f := os.NewFile(uintptr(fd), "inotify")
 	if _, err := unix.InotifyAddWatch(fd, d.path, watchMask); err != nil {
-		return nil, errors.Join(fmt.Errorf("inotify: %s: %w (sysctl fs.inotify.max_user_watches)", d.path, err), f.Close())
+		return nil, errors.Join(fmt.Errorf("inotify: %s: %w (sysctl fs.inotify.max_user_watches)", d.name, err), f.Close())
 	}
 	return &watch{f: f}, nil
 }
