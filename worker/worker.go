@@ -238,17 +238,19 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 		Version: w.cfg.Version, Verbs: verbs(),
 		OnError: func(err error) { w.log.Warn().Err(err).Msg("spool") },
 	}
-	if c.Outside() {
+	// In another time namespace the server sees this process, but with another start time than it has here.
+	outside := c.Outside() || c.ServerStart() != c.PostmasterStart
+	if outside {
 		cfg.Witness = func() (int, uint64) {
 			c := w.server()
-			return c.ServerPID, c.PostmasterStart
+			return c.ServerPID, c.ServerStart()
 		}
 	}
 	s, err := spool.Open(cfg)
 	if err != nil {
 		return err
 	}
-	w.log.Info().Str("version", w.cfg.Version).Str("spool", s.Dir()).Bool("outside", c.Outside()).Msg("ready")
+	w.log.Info().Str("version", w.cfg.Version).Str("spool", s.Dir()).Bool("outside", outside).Msg("ready")
 	notify("READY=1\nSTATUS=serving " + w.server().DataDir)
 	err = s.Serve(ctx, w.answer)
 	if closeErr := s.Close(); closeErr != nil {

@@ -86,9 +86,17 @@ var containers = map[string]struct {
 	outside    bool
 }{
 	"PID namespace":                    {ownProc + "exec " + plainly, []string{"--pid", "--fork"}, true},
-	"PID namespace, not its first one": {ownProc + plainly, []string{"--pid", "--fork"}, true},
+	"PID namespace, not its first one": {ownProc + plainly, withTime("--pid", "--fork"), true},
 	"PID namespace and root directory": {pivot, []string{"--pid", "--fork", "--ipc", "--net", "--uts"}, true},
-	"shared PID namespace, other root": {pivot, nil, false},
+	"shared PID namespace, other root": {pivot, withTime(), false},
+}
+
+// withTime adds a time namespace, where the kernel has them: processes were started a day later there, as they see it.
+func withTime(namespaces ...string) []string {
+	if _, err := os.Stat("/proc/self/ns/time"); err != nil {
+		return namespaces
+	}
+	return append(namespaces, "--time", "--boottime", "86400", "--monotonic", "86400")
 }
 
 // A worker outside of the server's namespaces serves it by the process ids of SQL.

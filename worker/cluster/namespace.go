@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"time"
 
 	"pg_stat_backtrace/ptrace/procfs"
 )
@@ -82,6 +83,17 @@ func (c Cluster) Children() ([]int, error) {
 		}
 	}
 	return pids, nil
+}
+
+// ServerStart is the postmaster's start time as the server's own processes read it: another one than PostmasterStart if
+// they are in another time namespace. An offset that is not whole ticks may make it one too low or too high.
+func (c Cluster) ServerStart() uint64 {
+	theirs, err1 := procfs.BootOffset(c.PostmasterPID)
+	ours, err2 := procfs.BootOffset(os.Getpid())
+	if errors.Join(err1, err2) != nil {
+		return c.PostmasterStart
+	}
+	return c.PostmasterStart + uint64((theirs-ours)/(time.Second/ticksPerSecond))
 }
 
 // Outside reports whether the server is in a PID namespace in which this process does not exist.

@@ -26,7 +26,7 @@ import (
 //	7  key XOR ipad, in hex
 //	8  key XOR opad, in hex
 //	9  what the worker can be asked, separated by spaces; absent in version 1.0, where it is "get log"
-//	10 "outside", PID and start time of the worker as it knows them itself; only if the server cannot see it. Lines 2
+//	10 "outside", PID and start time of the worker as it knows them itself; only if the server cannot see it so. Lines 2
 //	   and 3 then name the postmaster, and the file "ready" in the spool directory is touched every two seconds: a worker
 //	   that has not done so for much longer does not run. (Version 1.0 of the extension does not look; there the call
 //	   of a worker that was killed runs into its timeout.) Else empty.

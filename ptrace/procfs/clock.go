@@ -1,0 +1,45 @@
+package procfs
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// BootOffset returns by how much the clock since boot is ahead, for the children of a process, of that of the host:
+// not zero in a time namespace (time_namespaces(7)). Start times in /proc are of the clock of whoever reads them. On
+// kernels without time namespaces it is zero. The errors are ErrGone, ErrDenied and ErrFormat.
+func BootOffset(pid int) (time.Duration, error) {
+	text, err := readFile(path(pid, "timens_offsets"))
+	if errors.Is(err, ErrGone) {
+		if _, err := ReadStat(pid); err == nil {
+			return 0, nil // the file is missing, not the process
+		}
+	}
+	if err != nil {
+		return 0, err
+	}
+	return ParseBootOffset(text)
+}
+
+// ParseBootOffset parses timens_offsets: lines of a clock, by name or number, seconds and nanoseconds.
+func ParseBootOffset(text string) (time.Duration, error) {
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) != 3 || f[0] != "boottime" && f[0] != "7" {
+			continue
+		}
+		seconds, err1 := strconv.ParseInt(f[1], 10, 64)
+		nanoseconds, err2 := strconv.ParseInt(f[2], 10, 64)
+		const most = math.MaxInt64/int64(time.Second) - 1
+		if errors.Join(err1, err2) != nil || seconds > most || seconds < -most ||
+			nanoseconds < 0 || nanoseconds >= int64(time.Second) {
+			return 0, formatError("time offset", line)
+		}
+		return time.Duration(seconds)*time.Second + time.Duration(nanoseconds), nil
+	}
+	return 0, fmt.Errorf("%w: no offset of the clock since boot", ErrFormat)
+}
