@@ -3,8 +3,10 @@
 //
 // It reads lazily. The first look-up lists the units and the addresses that they cover; a look-up then decodes the one
 // unit that covers its address, and a Cache of bounded size keeps what was decoded. Sections that are not compressed
-// are read piece by piece from the file. What dwz moved to a supplementary file is found there, by the GNU forms and
-// those of DWARF 5. What split DWARF has left in .dwo files, or in a package of them (.dwp), is found there.
+// are read piece by piece from the file. Large compressed ones are expanded as far as they are needed, and for an
+// address that .debug_aranges has the units are not listed. What dwz moved to a supplementary file is found there, by
+// the GNU forms and those of DWARF 5. What split DWARF has left in .dwo files, or in a package of them (.dwp), is
+// found there.
 //
 // Files are foreign input: reading is bounded in time and space, and damaged data gives fewer answers, never a panic.
 // The package must not know of processes, load addresses or where files are found; addresses are link-time addresses.
@@ -65,8 +67,7 @@ type Data struct {
 	splitMu    sync.Mutex
 	splitFiles map[SplitFile]splitFile
 
-	startOnce sync.Once
-	early     early
+	early early
 
 	once   sync.Once
 	loaded atomic.Bool
@@ -103,6 +104,8 @@ type Options struct {
 	// Spill makes a file for the content of a large compressed section; nil means that such content is held in
 	// memory, by the cache.
 	Spill func() (SpillFile, error)
+	// Report is told, once, what could not be read when the units were listed; nil: nobody is.
+	Report func(error)
 	// Split opens the file that has the entries of a unit, when they are first needed; the image must stay readable. The
 	// unit that belongs to the image is recognised by its id. nil means that there are no such files.
 	Split func(SplitFile) (*image.Image, error)
@@ -166,9 +169,11 @@ func (d *Data) expand(m *image.Image, i uint64, name string) ([]byte, error) {
 // what could not be read; the rest is usable.
 func (d *Data) Load() error {
 	d.once.Do(func() {
-		d.start()
 		d.err = d.load()
 		d.loaded.Store(true)
+		if d.err != nil && d.options.Report != nil {
+			d.options.Report(d.err)
+		}
 	})
 	return d.err
 }
@@ -178,7 +183,6 @@ func (d *Data) Load() error {
 // may come beside frames that lack it.
 func (d *Data) Frames(addr uint64) ([]Frame, error) {
 	if d.sections.info.spill != nil && !d.loaded.Load() {
-		d.start()
 		if frames, err := d.earlyFrames(addr); len(frames) > 0 {
 			return frames, err
 		}

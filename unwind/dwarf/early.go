@@ -3,7 +3,7 @@ package dwarf
 import "sync"
 
 // To list the units of a large compressed file takes as long as to expand all its entries. Where .debug_aranges has an
-// address, it tells the unit, and what is before that is enough to answer.
+// address, it tells the unit, and to expand what is before that and the unit itself is enough to answer.
 
 // early finds units by .debug_aranges.
 type early struct {
@@ -22,7 +22,7 @@ func (e *early) load(d *Data) {
 	e.index.sort()
 }
 
-// earlyFrames is Frames while the units are still being listed. It returns none if it cannot be known yet.
+// earlyFrames is Frames while the units are not listed. It returns none if it cannot be known without that.
 func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 	d.early.once.Do(func() { d.early.load(d) })
 	for _, i := range d.early.index.find(addr) {

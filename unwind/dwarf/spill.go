@@ -5,11 +5,12 @@ import (
 	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 
 	"pg_stat_backtrace/unwind/image"
 )
 
-// SpillFile is written once, from its start to its end, and read meanwhile and then.
+// SpillFile is written from its start to its end, and read meanwhile and then.
 type SpillFile interface {
 	io.Writer
 	io.ReaderAt
@@ -19,85 +20,69 @@ type SpillFile interface {
 // minSpill is the size from which on a compressed section is large.
 const minSpill = 1 << 20
 
-// spilled is what a compressed section expands to, on its way into a file: what has been written can be read already.
-// The file is closed when nobody has it any more.
+// spilled is what a large compressed section expands to, in a file: as far as somebody has asked for it. The file is
+// closed when nobody has it any more.
 type spilled struct {
 	file SpillFile
+	// have is how much is there.
+	have atomic.Uint64
 
-	mu   sync.Mutex
-	more sync.Cond
-	have uint64
-	done bool
-	err  error
+	mu     sync.Mutex // held for one piece at a time: many may wait for different places
+	pieces image.Pieces
+	err    error
 }
 
-// spill begins to write the content of a compressed section to a file.
+// spill makes the file of a compressed section. Nothing is expanded yet.
 func spill(m *image.Image, name string, create func() (SpillFile, error)) (*spilled, error) {
+	pieces, err := m.Expand(name)
+	if err != nil {
+		return nil, err
+	}
 	f, err := create()
 	if err != nil {
 		return nil, err
 	}
-	s := &spilled{file: f}
-	s.more.L = &s.mu
-	go func() {
-		err := m.Expand(s, name)
-		s.mu.Lock()
-		s.done, s.err = true, err
-		s.mu.Unlock()
-		s.more.Broadcast()
-	}()
-	return s, nil
-}
-
-// Write is for the expansion.
-func (s *spilled) Write(p []byte) (int, error) {
-	n, err := s.file.Write(p)
-	s.mu.Lock()
-	s.have += uint64(n)
-	s.mu.Unlock()
-	s.more.Broadcast()
-	return n, err
+	return &spilled{file: f, pieces: pieces}, nil
 }
 
 // errSpill means that a section could not be written to its file as far as it was asked for.
 var errSpill = errors.New("not expanded into a file")
 
-// wait waits until so many bytes are there.
-func (s *spilled) wait(n uint64) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for s.have < n && !s.done {
-		s.more.Wait()
-	}
-	if s.have < n {
-		return fmt.Errorf("%w: %w", errSpill, errors.Join(s.err, io.ErrUnexpectedEOF))
+// reach expands the section until n bytes are there.
+func (s *spilled) reach(n uint64) error {
+	for s.have.Load() < n {
+		if err := s.more(n); err != nil {
+			return fmt.Errorf("%w: %w", errSpill, err)
+		}
 	}
 	return nil
 }
 
-// ReadAt waits for what it is to read.
+// more expands one piece, unless n bytes are there already.
+func (s *spilled) more(n uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.err != nil || s.have.Load() >= n {
+		return s.err
+	}
+	p, err := s.pieces.Next()
+	if err == nil {
+		_, err = s.file.Write(p)
+	}
+	if err != nil {
+		s.err, s.pieces = err, nil
+		// The disk is full, or the section is damaged: what came before is not to be trusted then.
+		s.have.Store(0)
+		return err
+	}
+	s.have.Add(uint64(len(p)))
+	return nil
+}
+
+// ReadAt expands what is to be read.
 func (s *spilled) ReadAt(p []byte, off int64) (int, error) {
-	if err := s.wait(uint64(off) + uint64(len(p))); err != nil {
+	if err := s.reach(uint64(off) + uint64(len(p))); err != nil {
 		return 0, err
 	}
 	return s.file.ReadAt(p, off)
-}
-
-// start begins to expand large sections before they are needed: the entries, and beside them one after the other those
-// that a look-up asks for next.
-func (d *Data) start() {
-	d.startOnce.Do(func() {
-		s := &d.sections
-		if s.info.spill == nil {
-			return
-		}
-		s.info.reader()
-		go func() {
-			for _, next := range []*section{&s.abbrev, &s.str, &s.lineStr, &s.line, &s.rnglists, &s.ranges, &s.strOffsets} {
-				if r, ok := next.reader().(*spilled); ok {
-					_ = r.wait(next.size) // who reads is told of errors
-				}
-			}
-		}()
-	})
 }

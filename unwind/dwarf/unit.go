@@ -80,6 +80,13 @@ func (d *Data) load() error {
 		d.units = append(d.units, u)
 	}
 	errs = errors.Join(errs, d.readRoots())
+	if info.spill != nil {
+		// Behind the end stands the checksum: what does not have it is not believed.
+		if _, err := info.bytes(info.size-1, 1); err != nil {
+			d.units, d.index = nil, index{}
+			errs = errors.Join(errs, err)
+		}
+	}
 	d.index.sort()
 	return errs
 }

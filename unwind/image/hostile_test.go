@@ -6,6 +6,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"errors"
+	"io"
 	"runtime"
 	"testing"
 
@@ -90,7 +91,42 @@ func TestCompressed(t *testing.T) {
 			if err == nil && !bytes.Equal(data, plain) {
 				t.Errorf("content differs: %d bytes", len(data))
 			}
+			size, r, err := m.SectionReader(".debug_frame")
+			if name == "old plain" {
+				if r == nil || size != uint64(len(plain)) || err != nil {
+					t.Errorf("%d bytes, %v, %v", size, r, err)
+				}
+				return
+			}
+			if data, err = pieces(m, ".debug_frame"); !errors.Is(err, c.err) {
+				t.Fatalf("in pieces: error %v", err)
+			}
+			if err == nil && (!bytes.Equal(data, plain) || size != uint64(len(plain)) || r != nil) {
+				t.Errorf("content in pieces differs: %d bytes, %d promised", len(data), size)
+			}
 		})
+	}
+}
+
+// pieces expands a section piece by piece.
+func pieces(m *image.Image, name string) ([]byte, error) {
+	p, err := m.Expand(name)
+	if err != nil {
+		return nil, err
+	}
+	var all []byte
+	for {
+		next, err := p.Next()
+		all = append(all, next...)
+		if err != nil {
+			if _, again := p.Next(); !errors.Is(again, err) {
+				return nil, again
+			}
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return all, err
+		}
 	}
 }
 
@@ -221,8 +257,12 @@ func exercise(t *testing.T, m *image.Image, size int) {
 		t.Fatalf("%d bytes of a file of %d", len(cfi.EHFrameHdr.Data), size)
 	}
 	for _, name := range []string{".text", ".debug_frame", ".note", ".dynamic"} {
-		if data, _, err := m.Section(name); err != nil && data != nil {
+		data, _, err := m.Section(name)
+		if err != nil && data != nil {
 			t.Fatalf("%s: data and error %v", name, err)
+		}
+		if other, e := pieces(m, name); e == nil && !bytes.Equal(data, other) {
+			t.Fatalf("%s: %d bytes, in pieces %d", name, len(data), len(other))
 		}
 	}
 	if name, _, ok := m.DebugLink(); ok && (name == "" || len(name) > size) {

@@ -2,11 +2,9 @@ package image
 
 import (
 	"debug/elf"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"strings"
 )
 
@@ -117,53 +115,33 @@ func (m *Image) find(name string) *section {
 
 // content reads a section and decompresses it where it is compressed.
 func (m *Image) content(s *section) ([]byte, error) {
-	data, err := m.src.bytes(s.offset, s.size)
-	if err != nil {
-		return nil, err
-	}
+	c, err := m.compression(s)
 	switch {
-	case s.flags&elf.SHF_COMPRESSED != 0:
-		return m.layout.decompress(data)
-	case strings.HasPrefix(s.name, ".zdebug_"):
-		return decompressOld(data)
+	case err != nil:
+		return nil, err
+	case c.kind == stored && s.flags&elf.SHF_COMPRESSED == 0:
+		return m.src.bytes(s.offset, s.size)
 	}
-	return data, nil
+	return c.all()
 }
 
 // SectionReader returns the size of a section's content, and a reader of it. For a compressed section the reader is
-// nil: ask Section or Expand for the whole. The error is ErrNoSection, ErrMalformed or the reader's.
+// nil: ask Section or Expand. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
 func (m *Image) SectionReader(name string) (size uint64, r io.ReaderAt, err error) {
 	s := m.find(name)
 	if s == nil {
 		return 0, nil, fmt.Errorf("%s: %s: %w", m.name, name, ErrNoSection)
 	}
-	if s.flags&elf.SHF_COMPRESSED == 0 && !strings.HasPrefix(s.name, ".zdebug_") {
-		if s.offset > math.MaxInt64 || s.size > math.MaxInt64-s.offset ||
-			m.src.size > 0 && s.offset+s.size > uint64(m.src.size) {
-			return 0, nil, fmt.Errorf("%s: %s: %w", m.name, name, ErrMalformed)
-		}
-		return s.size, io.NewSectionReader(m.src.r, int64(s.offset), int64(s.size)), nil
+	c, err := m.compression(s)
+	stored := c.kind == stored && s.flags&elf.SHF_COMPRESSED == 0
+	if err == nil && stored {
+		err = m.src.check(s.offset, s.size)
 	}
-	size, err = m.expandedSize(s)
 	if err != nil {
 		return 0, nil, fmt.Errorf("%s: %s: %w", m.name, name, err)
 	}
-	return size, nil, nil
-}
-
-// expandedSize reads the size that a compressed section says to have.
-func (m *Image) expandedSize(s *section) (uint64, error) {
-	head, err := m.src.bytes(s.offset, min(s.size, uint64(m.layout.pick(24, 12))))
-	switch {
-	case err != nil:
-		return 0, err
-	case s.flags&elf.SHF_COMPRESSED != 0:
-		if len(head) < m.layout.pick(24, 12) {
-			return 0, fmt.Errorf("%w: compression header of %d bytes", ErrMalformed, len(head))
-		}
-		return m.layout.word(head[m.layout.pick(8, 4):]), nil
-	case len(head) < 12 || !strings.HasPrefix(string(head), "ZLIB"):
-		return s.size, nil
+	if stored {
+		return s.size, io.NewSectionReader(m.src.r, int64(s.offset), int64(s.size)), nil
 	}
-	return binary.BigEndian.Uint64(head[4:]), nil
+	return c.size, nil, nil
 }

@@ -38,17 +38,25 @@ func (s source) bytes(off, n uint64) ([]byte, error) {
 	if n > maxSection {
 		return nil, fmt.Errorf("%w: %d bytes at offset %#x", ErrTooLarge, n, off)
 	}
-	if off > 1<<62 {
-		return nil, fmt.Errorf("%w: offset %#x", ErrMalformed, off)
-	}
-	if s.size > 0 && off+n > uint64(s.size) {
-		return nil, fmt.Errorf("%w: %d bytes at offset %#x, but the file has %d", ErrMalformed, n, off, s.size)
+	if err := s.check(off, n); err != nil {
+		return nil, err
 	}
 	if n <= readChunk || s.size > 0 {
 		p := make([]byte, n)
 		return p, s.fill(p, off)
 	}
 	return s.large(off, n)
+}
+
+// check tells whether the file can have n bytes at off.
+func (s source) check(off, n uint64) error {
+	if off > 1<<62 || n > 1<<62 {
+		return fmt.Errorf("%w: %#x bytes at offset %#x", ErrMalformed, n, off)
+	}
+	if s.size > 0 && off+n > uint64(s.size) {
+		return fmt.Errorf("%w: %d bytes at offset %#x, but the file has %d", ErrMalformed, n, off, s.size)
+	}
+	return nil
 }
 
 // large reads a range that only a header promises: memory grows as the bytes arrive.

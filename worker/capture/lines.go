@@ -45,7 +45,10 @@ type answer struct {
 func (l *lines) open(m *module, from *image.Image, path string, options debugfile.Options) {
 	l.answers, l.tell = make(map[uint64]*answer), m.tell
 	l.make = func() *dwarf.Data {
-		o := dwarf.Options{Cache: m.shared.cache, Spill: func() (dwarf.SpillFile, error) { return spill() }}
+		o := dwarf.Options{
+			Cache: m.shared.cache, Spill: func() (dwarf.SpillFile, error) { return spill() },
+			Report: func(err error) { m.tell(err) },
+		}
 		if _, linked := debugfile.SupplementLink(from); linked {
 			sup, err := m.supplement(from, path, options)
 			if err == nil {
@@ -68,15 +71,6 @@ func (l *lines) open(m *module, from *image.Image, path string, options debugfil
 			m.tell(err)
 			return nil
 		}
-		// The first answers need not wait for all units.
-		go func() {
-			defer l.survive()
-			processors.Begin()
-			defer processors.End()
-			if err := data.Load(); err != nil {
-				m.tell(err)
-			}
-		}()
 		return data
 	}
 }
@@ -128,6 +122,9 @@ func (l *lines) ask(addr uint64) *answer {
 // work looks up what is pending.
 func (l *lines) work() {
 	if l.data == nil {
+		// To expand a debug file is work beside the capture that asks for it.
+		processors.Begin()
+		defer processors.End()
 		l.data = l.make()
 	}
 	for {

@@ -1,0 +1,147 @@
+package dwarf
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"os"
+	"path/filepath"
+	"reflect"
+	"testing"
+
+	"pg_stat_backtrace/unwind/image"
+)
+
+// largeCompressed returns an installed debug file with a large compressed .debug_info.
+func largeCompressed(t *testing.T) []byte {
+	t.Helper()
+	found, _ := filepath.Glob("/usr/lib/debug/.build-id/*/*.debug")
+	for _, name := range found {
+		info, err := os.Stat(name)
+		if err != nil || info.Size() < minSpill {
+			continue
+		}
+		file, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := openBytes(t, file, Options{Spill: tempFile(t)}); d.sections.info.spill != nil {
+			return file
+		}
+	}
+	t.Skip("no large compressed debug file is installed (Debian: libc6-dbg)")
+	return nil
+}
+
+func openBytes(t *testing.T, file []byte, o Options) *Data {
+	t.Helper()
+	m, err := image.Open(bytes.NewReader(file), t.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d, err := New(m, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func tempFile(t *testing.T) func() (SpillFile, error) {
+	return func() (SpillFile, error) { return os.CreateTemp(t.TempDir(), "spill") }
+}
+
+// fewFrames looks up the beginnings of some units.
+func fewFrames(d *Data, spans []indexed) [][]Frame {
+	var all [][]Frame
+	for i := 0; i < len(spans); i += 1 + len(spans)/50 {
+		frames, _ := d.Frames(spans[i].low)
+		all = append(all, frames)
+	}
+	return all
+}
+
+// TestSpillAsNeeded: an address in a unit near the start of the file costs no more than to expand that.
+func TestSpillAsNeeded(t *testing.T) {
+	d := openBytes(t, largeCompressed(t), Options{Spill: tempFile(t)})
+	d.early.once.Do(func() { d.early.load(d) })
+	first := d.early.index.spans[0]
+	for _, s := range d.early.index.spans {
+		if d.early.offsets[s.unit] < d.early.offsets[first.unit] {
+			first = s
+		}
+	}
+	if frames, err := d.Frames(first.low); len(frames) == 0 || err != nil {
+		t.Fatalf("%+v, %v", frames, err)
+	}
+	s, ok := d.sections.info.spilled.(*spilled)
+	if have := s.have.Load(); !ok || have == 0 || have > d.sections.info.size/4 {
+		t.Errorf("%d of %d bytes are expanded", have, d.sections.info.size)
+	}
+}
+
+// fullFile is a file on a disk that has no more room.
+type fullFile struct {
+	SpillFile
+	room int
+}
+
+var errFull = errors.New("disk full")
+
+func (f *fullFile) Write(p []byte) (int, error) {
+	if f.room -= len(p); f.room < 0 {
+		return 0, errFull
+	}
+	return f.SpillFile.Write(p)
+}
+
+// TestSpillDiskFull: where the disk is full, or there is no file to be had, the answers are the same.
+func TestSpillDiskFull(t *testing.T) {
+	file := largeCompressed(t)
+	reference := openBytes(t, file, Options{Spill: tempFile(t)})
+	if err := reference.Load(); err != nil {
+		t.Fatal(err)
+	}
+	spans := reference.index.spans
+	want := fewFrames(reference, spans)
+	for name, create := range map[string]func() (SpillFile, error){
+		"no file": func() (SpillFile, error) { return nil, errFull },
+		"full": func() (SpillFile, error) {
+			f, err := tempFile(t)()
+			return &fullFile{f, minSpill}, err
+		},
+	} {
+		if got := fewFrames(openBytes(t, file, Options{Spill: create}), spans); !reflect.DeepEqual(got, want) {
+			t.Errorf("%s: %d answers, not the same", name, len(got))
+		}
+	}
+}
+
+// TestSpillDamaged: once damage has been seen nothing of the section is believed, and somebody is told.
+func TestSpillDamaged(t *testing.T) {
+	file := largeCompressed(t)
+	reference := openBytes(t, file, Options{Spill: tempFile(t)})
+	if err := reference.Load(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := elf.NewFile(bytes.NewReader(file))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var told []error
+	damaged := bytes.Clone(file)
+	damaged[f.Section(".debug_info").Offset+minSpill] ^= 0x10
+	d := openBytes(t, damaged, Options{Spill: tempFile(t), Report: func(err error) { told = append(told, err) }})
+	for range 2 {
+		if err := d.Load(); !errors.Is(err, image.ErrMalformed) {
+			t.Fatal(err)
+		}
+	}
+	for _, frames := range fewFrames(d, reference.index.spans) {
+		if len(frames) > 0 {
+			t.Fatalf("%+v", frames)
+		}
+	}
+	if len(told) != 1 || !errors.Is(told[0], image.ErrMalformed) {
+		t.Errorf("told %v", told)
+	}
+}
