@@ -80,7 +80,7 @@ func goodName(name string) bool {
 
 // compareCandidates sorts by address, then the larger size first, then the better name first. That is a total order of
 // different names, so the choice among aliases depends neither on the table's order nor on what was stripped.
-func compareCandidates(a, b candidate) int {
+func compareCandidates(a, b *candidate) int {
 	switch {
 	case a.addr != b.addr:
 		return cmp.Compare(a.addr, b.addr)

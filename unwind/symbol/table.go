@@ -95,20 +95,18 @@ func (b *builder) add(m *image.Image, symbols iter.Seq[image.Symbol]) bool {
 
 // table sorts the candidates and makes the table of the best one for each range.
 func (b *builder) table() *Table {
-	slices.SortFunc(b.all, compareCandidates)
-	all := slices.CompactFunc(b.all, func(a, b candidate) bool { return a.addr == b.addr && a.size == b.size })
+	all := b.sorted()
 	t := &Table{
 		addrs: make([]uint64, len(all)), sizes: make([]uint32, len(all)),
 		enclosing: make([]uint32, len(all)), nameEnds: make([]uint32, len(all)),
 	}
 	total := 0
-	for i := range all {
-		total += len(all[i].name)
+	for _, c := range all {
+		total += len(c.name)
 	}
 	var names strings.Builder
 	names.Grow(total)
-	for i := range all {
-		c := &all[i]
+	for i, c := range all {
 		names.WriteString(c.name)
 		t.addrs[i], t.sizes[i] = c.addr, c.size
 		t.nameEnds[i] = uint32(names.Len())
@@ -116,6 +114,52 @@ func (b *builder) table() *Table {
 	}
 	t.names = names.String()
 	return t
+}
+
+// sorted returns the best candidate for each range, in the order of a table.
+func (b *builder) sorted() []*candidate {
+	order := b.byAddress()
+	all := make([]*candidate, len(order))
+	first := 0 // of those that have the same address
+	for i := range order {
+		all[i] = &b.all[order[i]]
+		if i+1 < len(order) && b.all[order[i+1]].addr == all[i].addr {
+			continue
+		}
+		if same := all[first : i+1]; len(same) > 1 {
+			slices.SortFunc(same, compareCandidates)
+		}
+		first = i + 1
+	}
+	return slices.CompactFunc(all, func(a, b *candidate) bool { return a.addr == b.addr && a.size == b.size })
+}
+
+// byAddress returns the indexes of the candidates in the order of their addresses, sorted by one digit after the other,
+// from the lowest: a symbol table stands in no order, and is the first thing that a name waits for.
+func (b *builder) byAddress() []uint32 {
+	const digit = 11 // bits
+	order, other := make([]uint32, len(b.all)), make([]uint32, len(b.all))
+	low, high := ^uint64(0), uint64(0)
+	for i := range b.all {
+		order[i] = uint32(i)
+		low, high = min(low, b.all[i].addr), max(high, b.all[i].addr)
+	}
+	for shift := 0; len(order) > 1 && (high-low)>>shift > 0; shift += digit {
+		of := func(i uint32) uint64 { return (b.all[i].addr - low) >> shift & (1<<digit - 1) }
+		var next [1<<digit + 1]uint32
+		for _, i := range order {
+			next[of(i)+1]++
+		}
+		for d := range 1 << digit {
+			next[d+1] += next[d]
+		}
+		for _, i := range order {
+			other[next[of(i)]] = i
+			next[of(i)]++
+		}
+		order, other = other, order
+	}
+	return order
 }
 
 // enclosingOf walks outwards from the entry before i to the first one that ends after i does.
