@@ -50,6 +50,15 @@ func (m *Image) Symbols(table string) (iter.Seq[Symbol], error) {
 	}, nil
 }
 
+// SymbolCount returns how many entries a symbol table says to have, without those of an unreadable one.
+func (m *Image) SymbolCount(table string) int {
+	s := m.find(table)
+	if s == nil || m.src.check(s.offset, s.size) != nil {
+		return 0
+	}
+	return int(min(s.size/uint64(m.layout.pick(24, 16)), maxSymbols))
+}
+
 // symbolTable reads a symbol table and its string table.
 func (m *Image) symbolTable(s *section) ([]byte, strtab, error) {
 	entsize := uint64(m.layout.pick(24, 16))

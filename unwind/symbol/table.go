@@ -43,6 +43,8 @@ const (
 	maxNesting = 32
 	// maxNames bounds the names of one table in bytes: a small file can hold very many that overlap.
 	maxNames = 128 << 20
+	// maxReserved bounds for how many symbols memory is reserved at once.
+	maxReserved = 1 << 16
 )
 
 // ErrTooLarge means that an image has more names than a table takes.
@@ -63,6 +65,7 @@ func NewTable(images ...*image.Image) (*Table, error) {
 				}
 				continue
 			}
+			b.all = slices.Grow(b.all, min(m.SymbolCount(name), maxReserved))
 			if !b.add(m, symbols) {
 				errs = errors.Join(errs, fmt.Errorf("%s: %s: %w", m.Name(), name, ErrTooLarge))
 			}

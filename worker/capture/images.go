@@ -4,6 +4,7 @@ import (
 	"io"
 	"path"
 	"sync"
+	"sync/atomic"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
@@ -41,6 +42,7 @@ type module struct {
 	// not export.
 	stripped bool
 	lines    lines
+	met      atomic.Bool // see space.first
 
 	goOnce sync.Once
 	golang *gopclntab.Table

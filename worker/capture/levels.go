@@ -108,6 +108,9 @@ func newServer(m *module) *levels.Server {
 			wanted[strings.Clone(s.Name)] = s.Addr
 			missing--
 		}
+		if missing == 0 {
+			break
+		}
 	}
 	if missing == len(wanted) {
 		return nil

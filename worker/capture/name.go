@@ -20,6 +20,9 @@ func maxLines(o Options) int {
 // Source lines that are not there when late is closed are missing.
 func (sp *space) name(frames []unwind.Frame, limit int, late <-chan struct{}) (out []trace.Frame, cut bool) {
 	out = make([]trace.Frame, 0, len(frames))
+	if len(frames) > 0 && sp.first(&frames[0]) {
+		sp.expect(frames)
+	}
 	for i := range frames {
 		out = sp.nameFrame(out, &frames[i], late)
 	}
@@ -30,6 +33,27 @@ func (sp *space) name(frames []unwind.Frame, limit int, late <-chan struct{}) (o
 		out[i].Level = i
 	}
 	return out, cut
+}
+
+// first reports whether a frame is in an image of which none has been the innermost one yet.
+func (sp *space) first(f *unwind.Frame) bool {
+	_, where, ok := sp.find(f.Lookup())
+	return ok && where.module != nil && !where.module.met.Load() && !where.module.met.Swap(true)
+}
+
+// expect reads the symbols of all images that frames are in, while the lines of the first are looked up: both may take
+// their time when they are needed for the first time.
+func (sp *space) expect(frames []unwind.Frame) {
+	for i := range frames {
+		_, where, ok := sp.find(frames[i].Lookup())
+		if !ok || where.module == nil {
+			continue
+		}
+		where.module.symbolTable()
+		if l := &where.module.lines; l.make != nil {
+			l.ask(frames[i].Lookup() - where.bias)
+		}
+	}
 }
 
 // nameFrame appends a frame, behind the calls that are inlined there.
