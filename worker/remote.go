@@ -2,6 +2,8 @@ package worker
 
 import (
 	"os"
+	"sync"
+	"time"
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/debuginfod"
@@ -14,6 +16,7 @@ func (w *Worker) newCapturer(sameUser bool) (func(), error) {
 	cfg := capture.Config{
 		Concurrency: w.cfg.Concurrency, DebugDirs: w.cfg.DebugDirs,
 		Report: func(err error) { w.log.Warn().Err(err).Msg("names or source lines are missing") },
+		Wanted: w.downloads.wanted,
 	}
 	done := func() {}
 	// A nil *Client would be no nil Remote.
@@ -55,19 +58,84 @@ func (w *Worker) debuginfodClient(sameUser bool) *debuginfod.Client {
 
 // tellDebuginfod logs what a debuginfod client does.
 func (w *Worker) tellDebuginfod(e debuginfod.Event) {
-	log := w.log.With().Str("server", e.Server).Str("build_id", e.ID).Str("kind", string(e.File)).Logger()
+	due := w.downloads.due(&e)
+	about := w.log.With().Str("server", e.Server).Str("build_id", e.ID).Str("kind", string(e.File))
+	if image := w.downloads.image(e.ID); image != "" {
+		about = about.Str("image", image)
+	}
+	log := about.Logger()
 	switch e.Kind {
 	case debuginfod.Started:
 		log.Info().Int64("bytes", e.Total).Msg("fetching a debug file")
 	case debuginfod.Progress:
-		log.Info().Int64("bytes", e.Bytes).Int64("of", e.Total).Dur("took", e.Took).Msg("fetching a debug file")
+		if !due {
+			return
+		}
+		event := log.Info().Int64("bytes", e.Bytes)
+		if e.Total > 0 && e.Bytes > 0 {
+			left := time.Duration(float64(e.Took) * float64(e.Total-e.Bytes) / float64(e.Bytes))
+			event.Int64("of", e.Total).Int64("percent", 100*e.Bytes/e.Total).Dur("left_ms", left.Round(time.Second))
+		}
+		event.Dur("took_ms", e.Took).Msg("still fetching a debug file")
 	case debuginfod.Arrived:
-		log.Info().Int64("bytes", e.Bytes).Dur("took", e.Took).Msg("a debug file has arrived")
+		log.Info().Int64("bytes", e.Bytes).Dur("took_ms", e.Took).Msg("a debug file has arrived")
 	case debuginfod.Missing:
-		log.Debug().Dur("took", e.Took).Msg("the server does not have a debug file")
+		log.Debug().Dur("took_ms", e.Took).Msg("the server does not have a debug file")
 	case debuginfod.Failed:
-		log.Warn().Err(e.Err).Dur("took", e.Took).Msg("a debug file cannot be fetched")
+		log.Warn().Err(e.Err).Dur("took_ms", e.Took).Msg("a debug file cannot be fetched")
 	case debuginfod.Paused:
-		log.Warn().Dur("pause", e.Took).Msg("the debuginfod server fails again and again, and is left alone")
+		log.Warn().Dur("pause_ms", e.Took).
+			Msg("the debuginfod server fails again and again, and is left alone")
 	}
+}
+
+// downloads is what the log's lines about downloads need. Its zero value is ready.
+type downloads struct {
+	mu sync.Mutex
+	// images are the names of the images whose debug files were asked for, by build-id.
+	images map[string]string
+	// next is how long a download will have taken when it is told of again, by build-id.
+	next map[string]time.Duration
+}
+
+const (
+	// maxDownloads bounds the builds that are remembered.
+	maxDownloads = 1024
+	// A download is told of after the least interval, then whenever it has taken half as long again, and at least once
+	// in the longest.
+	leastProgress, mostProgress = 5 * time.Second, time.Minute
+)
+
+// wanted is told which image a build is.
+func (d *downloads) wanted(image, id string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.images == nil || len(d.images) >= maxDownloads {
+		d.images = make(map[string]string)
+	}
+	d.images[id] = image
+}
+
+// image returns the name of the image of a build, "" if that is not known.
+func (d *downloads) image(id string) string {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.images[id]
+}
+
+// due reports whether it is time to tell of a download's progress.
+func (d *downloads) due(e *debuginfod.Event) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case e.Kind != debuginfod.Progress:
+		delete(d.next, e.ID)
+		return true
+	case e.Took < max(d.next[e.ID], leastProgress):
+		return false
+	case d.next == nil || len(d.next) >= maxDownloads:
+		d.next = make(map[string]time.Duration)
+	}
+	d.next[e.ID] = e.Took + min(max(e.Took/2, leastProgress), mostProgress)
+	return true
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -51,18 +52,52 @@ func TestDebuginfodClient(t *testing.T) {
 // TestTellDebuginfod: everything that takes long or goes wrong is in the log.
 func TestTellDebuginfod(t *testing.T) {
 	for kind, want := range map[debuginfod.EventKind]string{
-		debuginfod.Started: `"bytes":70`, debuginfod.Progress: `"of":70`, debuginfod.Arrived: "has arrived",
-		debuginfod.Missing: `"level":"debug"`, debuginfod.Failed: `"error":"broken"`, debuginfod.Paused: `"pause":60000`,
+		debuginfod.Started: `"bytes":70`, debuginfod.Arrived: "has arrived",
+		debuginfod.Progress: `"bytes":20,"of":70,"percent":28,"left_ms":150000,"took_ms":60000`,
+		debuginfod.Missing:  `"level":"debug"`, debuginfod.Failed: `"error":"broken"`,
+		debuginfod.Paused: `"pause_ms":60000`,
 	} {
 		var log bytes.Buffer
 		w := &Worker{log: zerolog.New(&log)}
+		w.downloads.wanted("postgres", "abcd")
 		w.tellDebuginfod(debuginfod.Event{
-			Kind: kind, ID: "abcd", Server: "http://a", Total: 70, Took: time.Minute, Err: errors.New("broken"),
+			Kind: kind, ID: "abcd", Server: "http://a", Bytes: 20, Total: 70, Took: time.Minute,
+			Err: errors.New("broken"),
 		})
-		for _, want := range []string{want, `"server":"http://a"`, `"build_id":"abcd"`} {
+		for _, want := range []string{want, `"server":"http://a"`, `"build_id":"abcd"`, `"image":"postgres"`} {
 			if !strings.Contains(log.String(), want) {
 				t.Errorf("event %d: %s, want %s", kind, log.String(), want)
 			}
+		}
+	}
+}
+
+// TestProgressLines: the log tells of a download's progress soon at first, and of a long one not every second. Another
+// download is another matter.
+func TestProgressLines(t *testing.T) {
+	var log bytes.Buffer
+	w := &Worker{log: zerolog.New(&log)}
+	tell := func(id string, kind debuginfod.EventKind, took time.Duration) int {
+		log.Reset()
+		w.tellDebuginfod(debuginfod.Event{Kind: kind, ID: id, Bytes: 1, Took: took})
+		return strings.Count(log.String(), "\n")
+	}
+	for round := range 2 {
+		var at []int
+		tell("a", debuginfod.Started, 0)
+		for second := range 200 {
+			if tell("a", debuginfod.Progress, time.Duration(second)*time.Second) > 0 {
+				at = append(at, second)
+			}
+		}
+		if want := []int{5, 10, 15, 23, 35, 53, 80, 120, 180}; !slices.Equal(at, want) {
+			t.Errorf("round %d: told after %v s, not %v", round, at, want)
+		}
+		if tell("b", debuginfod.Progress, 6*time.Second) != 1 || tell("b", debuginfod.Failed, 7*time.Second) != 1 {
+			t.Errorf("round %d: another download is not told of", round)
+		}
+		if tell("a", debuginfod.Arrived, 200*time.Second) != 1 {
+			t.Errorf("round %d: the end is not told", round)
 		}
 	}
 }

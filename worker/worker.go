@@ -79,6 +79,8 @@ type Worker struct {
 	limiter  *policy.Limiter
 	looker   *policy.Lookup
 	ledger   queue.Journal
+	// downloads is what is known of debug files that are being fetched.
+	downloads downloads
 
 	mu      sync.Mutex
 	cluster cluster.Cluster

@@ -49,6 +49,10 @@ type Config struct {
 	// found: debug files of another build, damaged ones. It must not wait. Nil
 	// means that nobody is told.
 	Report func(error)
+	// Wanted is told of which image, by its file's base name, a debug file is
+	// about to be asked for, and by which build-id. It must not wait. Nil means
+	// that nobody is told.
+	Wanted func(image, buildID string)
 }
 
 // Options says how one capture is done; the zero value is the default.
@@ -102,6 +106,7 @@ func New(cfg Config) (*Capturer, error) {
 	}
 	imgs := newImages(host, &shared{
 		cache: dwarf.NewCache(0), folders: cfg.DebugDirs, report: cfg.Report, remote: cfg.Remote,
+		wanted: cfg.Wanted,
 	})
 	return &Capturer{
 		arch: host, images: imgs, spaces: newSpaces(imgs), known: newLayouts(),

@@ -61,6 +61,8 @@ type shared struct {
 	folders []string
 	// report is told what keeps names from being found; nil: nobody is.
 	report func(error)
+	// wanted is told which debug files are asked for; nil: nobody is.
+	wanted func(image, buildID string)
 	// remote is where debug files come from that this host does not have; nil:
 	// nowhere.
 	remote Remote

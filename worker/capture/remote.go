@@ -84,6 +84,9 @@ func (m *module) supplement(debug *image.Image, path string, o debugfile.Options
 // request has a file fetched. When it has arrived, the module's successor is made, by the goroutine that brings the
 // news: no answer waits for its symbols to be read.
 func (m *module) request(id string) {
+	if m.shared.wanted != nil {
+		m.shared.wanted(m.name, id)
+	}
 	m.remote.source.RequestDebugFile(id, func(arrived bool, again time.Time) {
 		if !arrived {
 			m.remote.again.Store(again.UnixNano())

@@ -1,6 +1,7 @@
 package capture_test
 
 import (
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,10 +21,13 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// announcer is a Remote that tells the test when a request has ended, after the capturer was told.
+// announcer is a Remote that waits with requests until the test waits for a file, lest it comes before the first answer,
+// and tells the test when one has ended, after the capturer was told.
 type announcer struct {
 	*debuginfod.Client
 
+	begin func()
+	begun context.Context
 	ended chan bool
 	mu    sync.Mutex
 	asked map[string]int
@@ -33,11 +37,13 @@ func (a *announcer) RequestDebugFile(id string, done func(arrived bool, again ti
 	a.mu.Lock()
 	a.asked[id]++
 	a.mu.Unlock()
-	a.Client.RequestDebugFile(id, func(arrived bool, again time.Time) {
-		done(arrived, again)
-		if arrived {
-			a.ended <- true
-		}
+	context.AfterFunc(a.begun, func() {
+		a.Client.RequestDebugFile(id, func(arrived bool, again time.Time) {
+			done(arrived, again)
+			if arrived {
+				a.ended <- true
+			}
+		})
 	})
 }
 
@@ -51,7 +57,11 @@ func announce(t *testing.T, url string) *announcer {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	return &announcer{Client: client, ended: make(chan bool, 8), asked: make(map[string]int)}
+	begun, begin := context.WithCancel(t.Context())
+	t.Cleanup(begin)
+	return &announcer{
+		Client: client, begin: begin, begun: begun, ended: make(chan bool, 8), asked: make(map[string]int),
+	}
 }
 
 func remoteCapturer(t *testing.T, r capture.Remote) *capture.Capturer {
@@ -66,6 +76,7 @@ func remoteCapturer(t *testing.T, r capture.Remote) *capture.Capturer {
 // arrival waits for a debug file.
 func (a *announcer) arrival(t *testing.T) {
 	t.Helper()
+	a.begin()
 	select {
 	case <-a.ended:
 	case <-time.After(time.Minute):
@@ -81,7 +92,11 @@ func TestDebuginfod(t *testing.T) {
 	server := debuginfodtest.Start(t, filepath.Dir(program.Debug), program.BuildID)
 	remote := announce(t, server.URL)
 	pid := start(t, program.Exe)
-	c := remoteCapturer(t, remote)
+	var asked sync.Map // the image's name by its build-id
+	c, err := capture.New(capture.Config{Remote: remote, Wanted: func(image, id string) { asked.Store(id, image) }})
+	if err != nil {
+		t.Fatal(err)
+	}
 	want := []string{"ready", "inner", "middle", "outer", "main"}
 	before := take(t, c, pid, capture.Options{})
 	for _, name := range names(&before) {
@@ -90,6 +105,9 @@ func TestDebuginfod(t *testing.T) {
 				t.Errorf("a stripped program has %s", name)
 			}
 		}
+	}
+	if name, _ := asked.Load(program.BuildID); name != filepath.Base(program.Exe) {
+		t.Errorf("the debug file is asked for as that of %v", name)
 	}
 	remote.arrival(t)
 	after := take(t, c, pid, capture.Options{})
