@@ -66,6 +66,33 @@ func (w *writer) dynamic(last bool, lits, dists []uint8) {
 	}
 }
 
+// stored writes a stored block of n times 'x'.
+func (w *writer) stored(last bool, n int) {
+	final := uint64(0)
+	if last {
+		final = 1
+	}
+	w.put(final, 3)
+	w.put(0, (8-w.n%8)%8)
+	w.put(uint64(n), 16)
+	w.put(uint64(^uint16(n)), 16)
+	w.out = append(w.out, bytes.Repeat([]byte("x"), n)...)
+	w.n += 8 * n
+}
+
+// fixed writes a fixed block of n times 'y'.
+func (w *writer) fixed(last bool, n int) {
+	final := uint64(0)
+	if last {
+		final = 1
+	}
+	w.put(final|1<<1, 3)
+	for range n {
+		w.put(bits.Reverse64(uint64('y'+0b110000)<<56), 8)
+	}
+	w.put(0, 7)
+}
+
 // randomLengths makes a complete code for some of count symbols, by splitting leaves of a tree at random; the symbol
 // must is among them. deep prefers to split deep ones.
 func randomLengths(r *rand.Rand, count, must int, deep bool) []uint8 {
@@ -159,7 +186,10 @@ func TestRandomCodes(t *testing.T) {
 	}
 	for i := range tries {
 		w := &writer{}
-		written := 0
+		written := i % 2 * history
+		if written > 0 { // then matches of the largest distances can be written
+			w.stored(false, written)
+		}
 		for blocks := 1 + r.IntN(3); blocks > 0; blocks-- {
 			lits := randomLengths(r, 257+r.IntN(maxLit-256), 256, r.IntN(2) > 0)
 			dists := []uint8{uint8(r.IntN(2))} // one code of one bit, or none
@@ -182,6 +212,90 @@ func TestRandomCodes(t *testing.T) {
 	t.Logf("%d good streams, %d bad ones", good, bad)
 	if good < tries/3 || bad < tries/6 {
 		t.Error("too few")
+	}
+}
+
+// TestBlocks mixes blocks of all kinds, whose ends fall on all places of the buffers.
+func TestBlocks(t *testing.T) {
+	r := random(9)
+	tries := 200
+	if !thorough() {
+		tries = 10
+	}
+	good := 0
+	for range tries {
+		w := &writer{}
+		written := 0
+		for written < 3*outSize {
+			switch n := r.IntN(1 << 16); r.IntN(4) {
+			case 0:
+				w.fixed(false, n>>4)
+				written += n >> 4
+			case 1:
+				lits, dists := randomLengths(r, maxLit, 256, true), randomLengths(r, maxDist, 0, false)
+				w.dynamic(false, lits, dists)
+				written = w.symbols(r, lits, dists, written)
+			default:
+				w.stored(false, n)
+				written += n
+			}
+		}
+		w.fixed(true, 1)
+		if agreeDeflated(t, "blocks", w.out) {
+			good++
+		}
+	}
+	if good < tries/2 {
+		t.Errorf("%d of %d are good", good, tries)
+	}
+	w := &writer{} // fixed codes after others
+	w.fixed(false, 3)
+	lits, dists := randomLengths(r, maxLit, 256, true), randomLengths(r, maxDist, 0, false)
+	w.dynamic(false, lits, dists)
+	w.put(codesOf(lits)[256], int(lits[256]))
+	w.fixed(true, 3)
+	if !agreeDeflated(t, "fixed, dynamic, fixed", w.out) {
+		t.Error("not good")
+	}
+}
+
+// TestBeforeStart: a match that reaches before the start is an error, even if what is there could be guessed.
+func TestBeforeStart(t *testing.T) {
+	lens := make([]uint8, maxLit)
+	lens['a'], lens['b'], lens[256], lens[257] = 2, 2, 2, 2
+	w := &writer{}
+	w.dynamic(true, lens, []uint8{1})
+	w.put(0b01_0_11, 5)
+	if agree(t, "zeros", framed(w.out, make([]byte, 3)), 3) {
+		t.Error("good")
+	}
+}
+
+// TestLongCodes: two literals and a match may take more bits than there are at a time.
+func TestLongCodes(t *testing.T) {
+	lits, dists := make([]uint8, maxLit), make([]uint8, maxDist)
+	for n := range 10 {
+		lits['A'+n] = uint8(n + 1)
+	}
+	lits['a'], lits[256], lits[257] = litBits, litBits+1, litBits+1
+	for n := range 14 {
+		dists[n] = uint8(n + 1)
+	}
+	dists[28], dists[29] = maxCode, maxCode
+	litCodes, distCodes := codesOf(lits), codesOf(dists)
+	w := &writer{}
+	w.stored(false, history)
+	w.dynamic(true, lits, dists)
+	for range 100 {
+		w.put(litCodes['a'], int(lits['a']))
+		w.put(litCodes['a'], int(lits['a']))
+		w.put(litCodes[257], int(lits[257]))
+		w.put(distCodes[29], maxCode)
+		w.put(1234, 13)
+	}
+	w.put(litCodes[256], int(lits[256]))
+	if !agreeDeflated(t, "long codes", w.out) {
+		t.Error("not good")
 	}
 }
 
@@ -210,6 +324,18 @@ func TestCodes(t *testing.T) {
 		"too many": {
 			lits(map[int]uint8{'a': 1, 'b': 1, 256: 1}), []uint8{0}, func(w *writer) { w.put(0, 8) }, false,
 		},
+		"288 codes": {
+			append(lits(map[int]uint8{'a': 1, 256: 1}), 0, 0), []uint8{0}, func(w *writer) { w.put(1, 1) }, false,
+		},
+		"32 distances": {
+			lits(map[int]uint8{'a': 1, 256: 1}), make([]uint8, 32), func(w *writer) { w.put(1, 1) }, false,
+		},
+		"288 codes, 32 distances": {
+			append(lits(map[int]uint8{'a': 1, 256: 1}), 0, 0), make([]uint8, 32), func(w *writer) { w.put(1, 1) }, false,
+		},
+		"30 distances, none used": {
+			lits(map[int]uint8{'a': 1, 256: 1}), make([]uint8, 30), func(w *writer) { w.put(1, 1) }, true,
+		},
 		"a match without distances": {
 			lits(map[int]uint8{'a': 2, 'b': 2, 256: 2, 257: 2}), []uint8{0}, func(w *writer) { w.put(0b01_11_00, 7) }, false,
 		},
@@ -230,12 +356,18 @@ func TestCodes(t *testing.T) {
 			t.Errorf("%s: good %t", name, good)
 		}
 	}
+}
+
+// TestBits tries what begins a block.
+func TestBits(t *testing.T) {
 	for name, c := range map[string][]uint64{ // value and bits
 		"fixed, only the end": {0b011, 3, 0, 7},
 		"fixed, distance 30":  {0b011, 3, 0b00001100, 8, 0b1000000, 7, 0b01111, 5, 0, 12},
 		"fixed, length 286":   {0b011, 3, 0b01100011, 8, 0, 12}, "type 3": {0b111, 3, 0, 12},
 		"stored, empty": {1, 8, 0, 16, 0xffff, 16}, "stored, lengths that differ": {1, 8, 1, 16, 0xffff, 16, 0, 8},
-		"286 codes and more": {0b101, 3, 30, 5, 0, 5, 0, 4, 0, 64}, "31 distances": {0b101, 3, 0, 5, 30, 5, 0, 4, 0, 64},
+		"a repeated length before the first": {0b101, 3, 0, 5, 0, 5, 0, 4, 0b001_001, 6, 0, 6, 0, 64},
+		"286 codes and more":                 {0b101, 3, 30, 5, 0, 5, 0, 4, 0, 64},
+		"31 distances":                       {0b101, 3, 0, 5, 30, 5, 0, 4, 0, 64},
 	} {
 		w := &writer{}
 		for i := 0; i < len(c); i += 2 {

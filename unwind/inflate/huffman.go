@@ -101,10 +101,7 @@ func (c *code) set(lens []uint8) bool {
 	var next [maxCode + 2]int
 	left := 1
 	for n := 1; n <= maxCode; n++ {
-		left = left<<1 - c.count[n]
-		if left < 0 {
-			return false
-		}
+		left = left<<1 - c.count[n] // once negative, it stays so
 		next[n+1] = next[n] + c.count[n]
 		if c.count[n] > 0 {
 			c.longest = n

@@ -153,8 +153,8 @@ func (b *builder) byAddress() []uint32 {
 		for _, i := range order {
 			next[of(i)+1]++
 		}
-		for d := range 1 << digit {
-			next[d+1] += next[d]
+		for d := 1; d < len(next); d++ {
+			next[d] += next[d-1]
 		}
 		for _, i := range order {
 			other[next[of(i)]] = i

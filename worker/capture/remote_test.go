@@ -1,7 +1,6 @@
 package capture_test
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,13 +20,13 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// announcer is a Remote that waits with requests until the test waits for a file, lest it comes before the first answer,
-// and tells the test when one has ended, after the capturer was told.
+// announcer is a Remote that waits with requests until the test waits for a file, lest it comes before the first
+// answer, and tells the test when one has ended, after the capturer was told.
 type announcer struct {
 	*debuginfod.Client
 
 	begin func()
-	begun context.Context
+	begun chan struct{}
 	ended chan bool
 	mu    sync.Mutex
 	asked map[string]int
@@ -37,14 +36,15 @@ func (a *announcer) RequestDebugFile(id string, done func(arrived bool, again ti
 	a.mu.Lock()
 	a.asked[id]++
 	a.mu.Unlock()
-	context.AfterFunc(a.begun, func() {
+	go func() {
+		<-a.begun
 		a.Client.RequestDebugFile(id, func(arrived bool, again time.Time) {
 			done(arrived, again)
 			if arrived {
 				a.ended <- true
 			}
 		})
-	})
+	}()
 }
 
 // announce makes a debuginfod client.
@@ -57,7 +57,8 @@ func announce(t *testing.T, url string) *announcer {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	begun, begin := context.WithCancel(t.Context())
+	begun := make(chan struct{})
+	begin := sync.OnceFunc(func() { close(begun) })
 	t.Cleanup(begin)
 	return &announcer{
 		Client: client, begin: begin, begun: begun, ended: make(chan bool, 8), asked: make(map[string]int),
