@@ -1,6 +1,10 @@
 package dwarf
 
-import "sync"
+import (
+	"slices"
+	"sort"
+	"sync"
+)
 
 // To list the units of a large compressed file takes as long as to expand all its entries. Where .debug_aranges has an
 // address, it tells the unit, and to expand what is before that and the unit itself is enough to answer.
@@ -11,6 +15,8 @@ type early struct {
 	// index has the numbers of units in offsets, which are those of .debug_info.
 	index   index
 	offsets []uint64
+	// starts are the same in ascending order.
+	starts []uint64
 }
 
 // load reads .debug_aranges. What is damaged is missing: the list of units, when it is there, does without.
@@ -20,6 +26,37 @@ func (e *early) load(d *Data) {
 		return e.index.add(uint32(len(e.offsets)-1), parseAranges(set, &unit{addrSize: size}))
 	})
 	e.index.sort()
+	e.starts = slices.Sorted(slices.Values(e.offsets))
+}
+
+// unitWith returns the unit that holds an offset of .debug_info, nil if none does. While the units of a large
+// compressed section are not listed, only those before it are looked at that have no addresses: after the last one
+// that has.
+func (d *Data) unitWith(off uint64) *unit {
+	if d.sections.info.spill == nil || d.loaded.Load() {
+		_ = d.Load() // what cannot be read is missed
+		return d.unitAt(off)
+	}
+	d.early.once.Do(func() { d.early.load(d) })
+	start := uint64(0)
+	if i := sort.Search(len(d.early.starts), func(i int) bool { return d.early.starts[i] > off }); i > 0 {
+		start = d.early.starts[i-1]
+	}
+	for range maxUnits {
+		u, err := d.unitHeader(start)
+		if err != nil {
+			return nil
+		}
+		if u.end > off {
+			break
+		}
+		start = u.end
+	}
+	u, err := d.unitByOffset(start)
+	if err != nil || off < u.first || off >= u.end {
+		return nil
+	}
+	return u
 }
 
 // earlyFrames is Frames while the units are not listed. It returns none if it cannot be known without that.

@@ -44,8 +44,7 @@ func (d *Data) functionName(u *unit, off uint64) (string, error) {
 			off = at
 			continue
 		}
-		_ = next.Load() // what cannot be read is missed below
-		if d, off, u = next, at, next.unitAt(at); u == nil {
+		if d, off, u = next, at, next.unitWith(at); u == nil {
 			return name, fmt.Errorf("%s: %w: no unit has an entry at %#x", d.name, ErrMalformed, at)
 		}
 	}

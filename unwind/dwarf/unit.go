@@ -136,7 +136,7 @@ func (d *Data) unitHeader(off uint64) (unit, error) {
 	return u, nil
 }
 
-// unitAt returns the unit that holds an offset of .debug_info, nil if none does.
+// unitAt returns the unit that holds an offset of .debug_info, nil if none does; the units must be listed.
 func (d *Data) unitAt(off uint64) *unit {
 	i := sort.Search(len(d.units), func(i int) bool { return d.units[i].end > off })
 	if i == len(d.units) || off < d.units[i].first {
