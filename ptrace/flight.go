@@ -179,6 +179,8 @@ func (f *flight) capture() (clean bool) {
 	defer func() {
 		problem := recover()
 		clean = s.release() && problem == nil
+		s.relax()
+		clean = clean && !s.urgent
 		if problem != nil {
 			f.snapshot, f.err = nil, fmt.Errorf("process %d: panic during capture: %v\n%s",
 				f.target.PID, problem, debug.Stack())

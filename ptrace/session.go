@@ -59,9 +59,11 @@ type session struct {
 	now                               struct{ sec, nsec int64 }
 
 	mask, oldMask uint64
-	blocking      bool // signals are blocked
-	exact         bool // the thread's timer slack was changed
-	doubtful      bool // something may be attached that is not among the tracees
+	blocking      bool    // signals are blocked
+	exact         bool    // the thread's timer slack was changed
+	urgent        bool    // the thread has real-time priority
+	policy        uintptr // that it had before
+	doubtful      bool    // something may be attached that is not among the tracees
 }
 
 // sessions are kept for further captures.

@@ -14,9 +14,11 @@ import (
 // process_vm_readv, which may wait for the disk, or for ever (userfaultfd): the scheduler must be able to go on then.
 
 const (
-	spinning  = int64(60 * time.Microsecond)  // how long to look for the stop without sleeping
+	spinning  = int64(60 * time.Microsecond)  // how long to look for the stop without sleeping, the first time
+	glancing  = int64(5 * time.Microsecond)   // and after a sleep, lest the target's processor be kept from it
 	firstNap  = int64(20 * time.Microsecond)  // then sleeps that double
 	lastNap   = int64(1 * time.Millisecond)   // until they are this long
+	shortNap  = int64(500 * time.Microsecond) // what no other goroutine would have a use for
 	maxStall  = int64(50 * time.Millisecond)  // how long stopped threads wait for others that do not stop
 	drainTime = int64(100 * time.Millisecond) // how long to try to stop what must be detached
 )
@@ -37,17 +39,19 @@ func (s *session) clock() int64 {
 // stopAndCopy interrupts all threads, waits until they stand still, copies what is wanted and detaches them. It returns
 // with an error if they did not stop in time; release detaches what is left.
 func (s *session) stopAndCopy() error {
-	nap := firstNap
-	for force := false; !s.attempt(force); {
+	s.hurry()
+	nap, patience := firstNap, spinning
+	for force := false; !s.attempt(force, patience); {
 		if err := s.flight.expired(); err != nil {
 			return err
 		}
 		s.hook(stepWaiting)
 		s.buryTheDead()
 		s.sleep(nap)
-		nap = min(2*nap, lastNap)
+		nap, patience = min(2*nap, lastNap), glancing
 		force = s.firstStop != 0 && s.clock()-s.firstStop > maxStall
 	}
+	s.relax()
 	runtime.KeepAlive(s)
 	return nil
 }
@@ -59,7 +63,7 @@ func (s *session) stopAndCopy() error {
 // to process_vm_readv as too long (try: go build, for every architecture).
 //
 //go:norace
-func (s *session) attempt(force bool) bool {
+func (s *session) attempt(force bool, patience int64) bool {
 	s.block()
 	if s.lastRunning == 0 {
 		s.lastRunning = s.clock()
@@ -69,7 +73,7 @@ func (s *session) attempt(force bool) bool {
 			t.interrupt()
 		}
 	}
-	finished := s.spin() || force
+	finished := s.spin(patience) || force
 	if finished {
 		s.copyAll()
 		for i := range s.tracees {
@@ -87,7 +91,7 @@ func (s *session) attempt(force bool) bool {
 //
 //go:nosplit
 //go:norace
-func (s *session) spin() bool {
+func (s *session) spin(patience int64) bool {
 	begin := s.clock()
 	for now := begin; ; now = s.clock() {
 		running, standing := 0, 0
@@ -113,7 +117,7 @@ func (s *session) spin() bool {
 		if running == 0 {
 			return true
 		}
-		if now-begin > spinning {
+		if now-begin > patience {
 			return false
 		}
 	}
@@ -255,5 +259,10 @@ func (s *session) sleep(nap int64) {
 		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	}
 	t := unix.NsecToTimespec(nap)
+	if s.urgent && nap < shortNap {
+		// Unknown to the scheduler, which might give what this thread needs to go on to an ordinary one meanwhile.
+		_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
+		return
+	}
 	_ = unix.Nanosleep(&t, nil)
 }

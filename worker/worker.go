@@ -140,7 +140,7 @@ func (w *Worker) start(ctx context.Context) error {
 	fenced := w.fence()
 	w.log.Info().Str("data_directory", c.DataDir).Int("postmaster", c.PostmasterPID).Int("server_version", c.Version).
 		Int("uid", rights.UID).Bool("cap_sys_ptrace", rights.Trace).Bool("cap_perfmon", rights.Sample).
-		Bool("seccomp", fenced).Msg("found the server")
+		Bool("realtime", rights.Urgent).Bool("seccomp", fenced).Msg("found the server")
 	return nil
 }
 

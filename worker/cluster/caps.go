@@ -37,6 +37,24 @@ func NoNewPrivileges() error {
 	return nil
 }
 
+// allowUrgency makes the lowest real-time priority available to whoever this process becomes, if it may: for that the
+// resource limit is enough, and no capability has to be kept.
+func allowUrgency() {
+	const lowest = 1
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_RTPRIO, &limit); err != nil || limit.Cur >= lowest {
+		return
+	}
+	limit.Cur, limit.Max = lowest, max(limit.Max, lowest)
+	_ = unix.Setrlimit(unix.RLIMIT_RTPRIO, &limit) // it works without
+}
+
+// mayHurry reports whether that was possible.
+func mayHurry() bool {
+	var limit unix.Rlimit
+	return unix.Getrlimit(unix.RLIMIT_RTPRIO, &limit) == nil && limit.Cur > 0
+}
+
 type capabilitySets [2]unix.CapUserData // low and high word
 
 func permitted() (uint64, error) {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -64,7 +65,9 @@ func rights() []finding {
 		}
 		found = append(found, finding{good, "capability", text, ""})
 	}
-	return found
+	text := fmt.Sprintf("short pauses on a busy machine: CAP_SYS_NICE or RLIMIT_RTPRIO of 1 (this process: %s)",
+		map[bool]string{true: "yes", false: "no"}[ptrace.MayHurry()])
+	return append(found, finding{good, "capability", text, ""})
 }
 
 // setting reads a number of /proc/sys; 0 where there is none.

@@ -1,0 +1,117 @@
+package ptrace
+
+import (
+	"bytes"
+	"os"
+	"runtime"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// On a machine with more to do than processors, whoever holds a process is taken off the processor like everybody else,
+// for some ten milliseconds, while the process stands still. So the thread runs with the lowest real-time priority from
+// the interrupt to the detach, where it may: with CAP_SYS_NICE, or RLIMIT_RTPRIO at 1 or more (sched(7)). It works for
+// some ten microseconds then, or sleeps.
+//
+// Only when there is more to run than there are processors: a target that sleeps and may not take this thread's place to
+// stop has to be woken on another, idle processor, which takes longer than all the rest.
+
+// Of linux/sched.h and linux/sched/types.h.
+const (
+	schedFIFO        = 1
+	schedRR          = 2
+	schedDeadline    = 6
+	schedResetOnFork = 0x40000000 // threads that the runtime starts meanwhile are ordinary ones
+	urgentPriority   = 1
+)
+
+// refusedUrgency is set when the kernel has said that it must not be. Who may does not change later on.
+//
+//nolint:gochecknoglobals // the right is the process's
+var refusedUrgency atomic.Bool
+
+// schedParam is struct sched_param.
+type schedParam struct{ priority int32 }
+
+// hurry puts the thread before all ordinary ones, if that is of use and allowed, and it is an ordinary one.
+func (s *session) hurry() {
+	if s.urgent || refusedUrgency.Load() || !crowded() {
+		return
+	}
+	policy, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
+	policy &^= schedResetOnFork
+	if errno != 0 || policy == schedFIFO || policy == schedRR || policy == schedDeadline {
+		return
+	}
+	s.policy = policy
+	if s.urgent = setScheduler(schedFIFO, urgentPriority); !s.urgent {
+		refusedUrgency.Store(true)
+	}
+}
+
+// loadFile is /proc/loadavg, open for good; nil if it cannot be read.
+//
+//nolint:gochecknoglobals // it is always the same
+var loadFile = sync.OnceValue(func() *os.File {
+	f, err := os.Open("/proc/loadavg")
+	if err != nil {
+		return nil
+	}
+	return f
+})
+
+// crowded reports whether more threads can run now than there are processors, this one included; true also if that
+// cannot be found out.
+func crowded() bool {
+	f := loadFile()
+	if f == nil {
+		return true
+	}
+	var text [64]byte
+	n, err := unix.Pread(int(f.Fd()), text[:], 0)
+	if err != nil {
+		return true
+	}
+	runnable, ok := parseRunnable(text[:n])
+	return !ok || runnable > runtime.NumCPU()
+}
+
+// parseRunnable reads the number before the slash of /proc/loadavg, proc(5).
+func parseRunnable(text []byte) (n int, ok bool) {
+	before, _, ok := bytes.Cut(text, []byte("/"))
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.Atoi(string(before[bytes.LastIndexByte(before, ' ')+1:]))
+	return n, err == nil
+}
+
+// relax makes it an ordinary thread again. The flag stays: who may not raise priorities may not take it off either.
+func (s *session) relax() {
+	if s.urgent {
+		s.urgent = !setScheduler(s.policy, 0)
+	}
+}
+
+func setScheduler(policy uintptr, priority int32) bool {
+	param := schedParam{priority}
+	_, _, errno := unix.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, policy|schedResetOnFork,
+		uintptr(unsafe.Pointer(&param)))
+	return errno == 0
+}
+
+// MayHurry reports whether this process may run with real-time priority while a target stands still.
+func MayHurry() bool {
+	soft := unix.Rlimit{}
+	if err := unix.Getrlimit(unix.RLIMIT_RTPRIO, &soft); err == nil && soft.Cur >= urgentPriority {
+		return true
+	}
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var sets [2]unix.CapUserData
+	err := unix.Capget(&header, &sets[0])
+	return err == nil && sets[0].Effective&(1<<unix.CAP_SYS_NICE) != 0
+}

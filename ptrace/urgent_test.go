@@ -1,0 +1,109 @@
+package ptrace
+
+import (
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// crowd keeps more threads busy than there are processors.
+func crowd(t *testing.T) {
+	t.Helper()
+	for range runtime.NumCPU() + 2 {
+		startTarget(t, "busy")
+	}
+	until(t, "the machine is crowded", crowded)
+}
+
+// TestRunnable: what /proc/loadavg says, and what it does not.
+func TestRunnable(t *testing.T) {
+	for text, want := range map[string]int{"0.83 7.63 13.78 2/162 9393\n": 2, "0 0 0 4100/5000 1": 4100, "7/1": 7} {
+		if got, ok := parseRunnable([]byte(text)); got != want || !ok {
+			t.Errorf("%q: %d, %v", text, got, ok)
+		}
+	}
+	for _, text := range []string{"", "/", "1 2 3 x/5 1", "1 2 3 4"} {
+		if got, ok := parseRunnable([]byte(text)); ok {
+			t.Errorf("%q: %d", text, got)
+		}
+	}
+	text, err := os.ReadFile("/proc/loadavg")
+	if n, ok := parseRunnable(text); err != nil || !ok || n < 1 {
+		t.Errorf("%q: %d, %v, %v", text, n, ok, err)
+	}
+}
+
+// TestUrgency: from the interrupt on the thread has real-time priority, where it may, and afterwards it is an ordinary
+// one again, whether the target stopped or not. The parent of a vfork child is one that does not.
+func TestUrgency(t *testing.T) {
+	may := MayHurry()
+	crowd(t)
+	policy := func() int {
+		policy, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
+		if errno != 0 {
+			t.Error(errno)
+		}
+		return int(policy &^ schedResetOnFork)
+	}
+	want := 0
+	if may {
+		want = schedFIFO
+	}
+	waited := 0
+	hook := func(at step) {
+		switch at {
+		case stepWaiting:
+			waited++
+			if got := policy(); got != want {
+				t.Errorf("waiting for the stop, with policy %d, not %d", got, want)
+			}
+		default:
+			if got := policy(); got != 0 {
+				t.Errorf("%s with policy %d", at, got)
+			}
+		}
+	}
+	quick := startTarget(t, "sleep")
+	for range 50 {
+		if _, err := Capture(t.Context(), anyTarget(quick.pid), Options{hook: hook}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	never := startTarget(t, "frozen")
+	untilState(t, never.pid, 'D')
+	_, err := Capture(t.Context(), anyTarget(never.pid), Options{hook: hook, Deadline: 50 * time.Millisecond})
+	if err == nil || waited == 0 {
+		t.Errorf("a process that cannot stop: %v, waited %d times", err, waited)
+	}
+	for range 50 { // by the same threads
+		if _, err := Capture(t.Context(), anyTarget(quick.pid), Options{hook: hook}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Logf("may have real-time priority: %v", may)
+	if os.Getenv("PGSB_TEST_ORDINARY") != "" || !may || os.Geteuid() != 0 {
+		return
+	}
+	t.Run("where it may not", func(t *testing.T) {
+		setpriv, err := exec.LookPath("setpriv")
+		if err != nil {
+			t.Skip("no setpriv here")
+		}
+		self, err := os.Executable()
+		if err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.CommandContext(t.Context(), setpriv, "--bounding-set=-sys_nice", "--inh-caps=-sys_nice", self,
+			"-test.run=^TestUrgency$", "-test.v")
+		cmd.Env = append(os.Environ(), "PGSB_TEST_ORDINARY=1")
+		out, err := cmd.CombinedOutput()
+		if err != nil || !strings.Contains(string(out), "may have real-time priority: false") {
+			t.Errorf("%v\n%s", err, out)
+		}
+	})
+}
