@@ -17,8 +17,8 @@ import (
 // the interrupt to the detach, where it may: with CAP_SYS_NICE, or RLIMIT_RTPRIO at 1 or more (sched(7)). It works for
 // some ten microseconds then, or sleeps.
 //
-// Only when there is more to run than there are processors: a target that sleeps and may not take this thread's place to
-// stop has to be woken on another, idle processor, which takes longer than all the rest.
+// Only when there is more to run than there are processors: a target that sleeps and may not take this thread's place
+// to stop has to be woken on another, idle processor, which takes longer than all the rest.
 
 // Of linux/sched.h and linux/sched/types.h.
 const (
