@@ -27,6 +27,8 @@ const (
 	schedDeadline    = 6
 	schedResetOnFork = 0x40000000 // threads that the runtime starts meanwhile are ordinary ones
 	urgentPriority   = 1
+
+	maxSideBySide = 16 // captures of one program that are taken into account
 )
 
 // refusedUrgency is set when the kernel has said that it must not be. Who may does not change later on.
@@ -65,7 +67,8 @@ var loadFile = sync.OnceValue(func() *os.File {
 })
 
 // crowded reports whether more threads can run now than there are processors, this one included; true also if that
-// cannot be found out.
+// cannot be found out. A program that uses several processors captures several targets side by side: its other threads,
+// and what they have just woken, do not count.
 func crowded() bool {
 	f := loadFile()
 	if f == nil {
@@ -77,7 +80,8 @@ func crowded() bool {
 		return true
 	}
 	runnable, ok := parseRunnable(text[:n])
-	return !ok || runnable > runtime.NumCPU()
+	own := 2 * min(runtime.GOMAXPROCS(0)-1, maxSideBySide)
+	return !ok || runnable-own > runtime.NumCPU()
 }
 
 // parseRunnable reads the number before the slash of /proc/loadavg, proc(5).

@@ -14,7 +14,7 @@ import (
 // crowd keeps more threads busy than there are processors.
 func crowd(t *testing.T) {
 	t.Helper()
-	for range runtime.NumCPU() + 2 {
+	for range 3*runtime.NumCPU() + 2 { // more than are taken for this program's own
 		startTarget(t, "busy")
 	}
 	until(t, "the machine is crowded", crowded)
