@@ -1,6 +1,7 @@
 package ptrace
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"runtime"
@@ -89,24 +90,33 @@ func TestUrgency(t *testing.T) {
 	if os.Getenv("PGSB_TEST_ORDINARY") != "" || !may || os.Geteuid() != 0 {
 		return
 	}
-	t.Run("where it may not", urgencyRefused)
+	t.Run("where it may not", func(t *testing.T) { urgencyElsewhere(t, 0) })
+	t.Run("by the resource limit alone", func(t *testing.T) { urgencyElsewhere(t, urgentPriority) })
 }
 
-// urgencyRefused is the same test in a process that may not.
-func urgencyRefused(t *testing.T) {
-	setpriv, err := exec.LookPath("setpriv")
-	if err != nil {
-		t.Skip("no setpriv here")
+// urgencyElsewhere is the same test in a process that has the limit only.
+func urgencyElsewhere(t *testing.T, limit uint64) {
+	version, err := exec.CommandContext(t.Context(), "setpriv", "--version").Output()
+	if err != nil || !strings.Contains(string(version), "util-linux") {
+		t.Skip("no setpriv of util-linux here") // busybox has one that knows no bounding set
 	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.CommandContext(t.Context(), setpriv, "--bounding-set=-sys_nice", "--inh-caps=-sys_nice", self,
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_RTPRIO, &before); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_RTPRIO, &unix.Rlimit{Cur: limit, Max: max(limit, before.Max)}); err != nil {
+		t.Skipf("root may not raise RLIMIT_RTPRIO here, for want of CAP_SYS_RESOURCE: %v", err)
+	}
+	defer func() { _ = unix.Setrlimit(unix.RLIMIT_RTPRIO, &before) }()
+	cmd := exec.CommandContext(t.Context(), "setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice", self,
 		"-test.run=^TestUrgency$", "-test.v")
 	cmd.Env = append(os.Environ(), "PGSB_TEST_ORDINARY=1")
 	out, err := cmd.CombinedOutput()
-	if err != nil || !strings.Contains(string(out), "may have real-time priority: false") {
+	if err != nil || !strings.Contains(string(out), fmt.Sprintf("may have real-time priority: %v", limit > 0)) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
