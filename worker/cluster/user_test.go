@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/cluster"
 )
 
@@ -188,7 +189,19 @@ func become(t *testing.T, command []string) (r report, pid int) {
 
 // privileges are what a process with these capabilities reports; CAP_PERFMON is bit 38.
 func privileges(uid, gid int, caps string, trace bool) cluster.Privileges {
-	return cluster.Privileges{UID: uid, GID: gid, Changed: true, Trace: trace, Sample: caps[6] == '4'}
+	return cluster.Privileges{
+		UID: uid, GID: gid, Changed: true, Trace: trace, Sample: caps[6] == '4', Urgent: mayRaise(),
+	}
+}
+
+// mayRaise reports whether root may have real-time priority given to others: containers' roots often may not.
+func mayRaise() bool {
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_RTPRIO, &limit); err == nil && limit.Max > 0 {
+		return true
+	}
+	own, err := procfs.ReadStatus(os.Getpid())
+	return err == nil && own.CapEff&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
 func checkReport(t *testing.T, s *pgtest.Server, r report, caps string, trace bool) {
