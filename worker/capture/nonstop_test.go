@@ -98,8 +98,8 @@ func TestUninterruptible(t *testing.T) {
 		pid := run(t, build(t, flags...), "vfork")
 		awaitState(t, pid, 'D')
 		began := time.Now()
-		tr := seen(t, pid, capture.Options{}, "blocked")
-		if took := time.Since(began); took > 2*time.Second {
+		tr := seen(t, pid, capture.Options{Deadline: pgtest.Patience}, "blocked")
+		if took := time.Since(began); took > pgtest.Soon {
 			t.Errorf("took %v", took)
 		}
 		checkOrder(t, &tr.Threads[0], "__vfork", "fork_and_wait", "inner", "middle", "outer", "main", "_start")
