@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -91,14 +92,20 @@ func sessions(t *testing.T, server *pgtest.Server) (asleep, busy []int) {
 		}
 	}
 	running := make(map[int]bool)
+	var group sync.WaitGroup
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	for i, sql := range append(sleepers, runners...) {
 		conn := server.Connect(t, server.User, "postgres")
 		pid := int(conn.PgConn().PID())
 		if running[pid] = i >= len(sleepers); running[pid] {
 			busy = append(busy, pid)
 		}
-		go func() { _, _ = conn.Exec(context.Background(), sql) }() // ends with the server
+		group.Go(func() { _, _ = conn.Exec(ctx, sql) })
 	}
+	t.Cleanup(func() { // before the connections are closed
+		cancel()
+		group.Wait()
+	})
 	watch := server.Connect(t, server.User, "postgres")
 	pgtest.Wait(t, "the sessions that sleep", func() bool {
 		n := 0
