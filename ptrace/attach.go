@@ -59,6 +59,13 @@ func readTarget(pid int) (procfs.Stat, error) {
 
 func isDead(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }
 
+// isEnding tells whether a thread that does not look dead yet is on its way there: the kernel gives the files of a
+// process without memory to root, and refuses what it would have allowed a moment before.
+func isEnding(pid, tid int) bool {
+	stat, err := procfs.ReadTaskStat(pid, tid)
+	return errors.Is(err, procfs.ErrGone) || err == nil && stat.Flags&procfs.Exiting != 0
+}
+
 func exitedError(pid int) error {
 	return fmt.Errorf("process %d: %w", pid, ErrExited)
 }

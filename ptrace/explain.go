@@ -24,7 +24,7 @@ func explain(pid, tid int) error {
 		return exitedError(tid)
 	case err != nil:
 		return &PermissionError{tid, ReasonUnknown, err.Error()}
-	case isDead(status.State):
+	case isDead(status.State), isEnding(pid, tid):
 		return exitedError(tid)
 	case status.TracerPID != 0:
 		return tracedError(tid, status.TracerPID)

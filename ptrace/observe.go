@@ -98,8 +98,8 @@ func (w *observer) observe() (*Snapshot, error) {
 	if err := w.identify(w.before); err != nil {
 		return nil, err
 	}
-	if w.maps, err = procfs.Maps(pid); err != nil {
-		return nil, w.procError(pid, err)
+	if w.maps, err = w.readMaps(); err != nil {
+		return nil, err
 	}
 	if narrow(w.maps) {
 		return nil, fmt.Errorf("process %d: %w: a 32-bit program", pid, ErrNotObserved)
@@ -108,9 +108,9 @@ func (w *observer) observe() (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	later, err := procfs.Maps(pid)
+	later, err := w.readMaps()
 	if err != nil {
-		return nil, w.procError(pid, err)
+		return nil, err
 	}
 	snapshot.Maps = mapsBetween(w.maps, later)
 	after, err := readTarget(pid)
@@ -127,6 +127,27 @@ func (w *observer) observe() (*Snapshot, error) {
 		return nil, errAgain
 	}
 	return snapshot, nil
+}
+
+// readMaps reads the mappings. A thread that has begun to end shows none; its process's others do, if they are wanted.
+func (w *observer) readMaps() ([]procfs.Mapping, error) {
+	pid := w.target.PID
+	tids := []int{pid}
+	if w.options.AllThreads {
+		if all, err := procfs.Threads(pid); err == nil {
+			tids = append(tids, all...)
+		}
+	}
+	for _, tid := range tids {
+		maps, err := procfs.TaskMaps(pid, tid)
+		switch {
+		case err == nil && len(maps) > 0:
+			return maps, nil
+		case err != nil && !errors.Is(err, procfs.ErrGone):
+			return nil, w.procError(tid, err)
+		}
+	}
+	return nil, exitedError(pid)
 }
 
 // identify compares the process with the one that is meant, and with the one that it was before.
@@ -236,9 +257,15 @@ func (w *observer) thread(tid int) (thread Thread, engine string) {
 			if err == nil {
 				return thread, EngineRunning
 			}
+			if errors.Is(err, ErrExited) {
+				return Thread{TID: tid, Err: err}, ""
+			}
 			failure.Running = err
 			canSample = errors.Is(err, errNoSample)
 			slice = min(2*slice, lastSlice)
+		case isEnding(w.target.PID, tid):
+			thread.Err = exitedError(tid)
+			return thread, ""
 		default:
 			time.Sleep(min(pause, w.left()))
 			pause = min(2*pause, lastPause)
@@ -277,7 +304,7 @@ func (w *observer) denied(tid int) error {
 		return exitedError(tid)
 	case err1 != nil || err2 != nil:
 		return &PermissionError{tid, ReasonUnknown, "its status cannot be read"}
-	case isDead(status.State):
+	case isDead(status.State), isEnding(w.target.PID, tid):
 		return exitedError(tid)
 	}
 	reason, detail := explainAccess(&self, &status)

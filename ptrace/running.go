@@ -40,6 +40,9 @@ func (w *observer) running(tid int, limit time.Duration) (Thread, error) {
 	if err != nil {
 		return thread, w.procError(tid, err)
 	}
+	if stat.Flags&procfs.Exiting != 0 {
+		return thread, exitedError(tid)
+	}
 	thread.Name, thread.State = stat.Comm, stat.State
 	timer := time.NewTimer(limit)
 	defer timer.Stop()

@@ -31,6 +31,13 @@ prepare() {
 		die "$source has not been built with its tests"
 	make_workdir
 	choose_server_user
+	AS_TRACER=("${AS_SERVER[@]}")
+	# What systemd/ gives the worker: it may hurry while a process stands still.
+	if is_root && setpriv --inh-caps=+sys_nice --ambient-caps=+sys_nice true 2>/dev/null; then
+		AS_TRACER=(setpriv --inh-caps=+sys_nice,+sys_ptrace --ambient-caps=+sys_nice,+sys_ptrace "${AS_SERVER[@]:1:3}" --)
+	else
+		note "the witness may not have a real-time priority: it is taken off its processor like everybody else"
+	fi
 	cp -a "$(dirname "$bin")" "$WORK/pg"
 	mkdir "$WORK/suites"
 	cp -a "$source/src/test/regress" "$source/src/test/isolation" "$WORK/suites/"
@@ -64,7 +71,7 @@ sql_is() { [[ $(sql "$1" "$2" 2>/dev/null) == "$3" ]]; }
 # watch DIRECTORY... and stop_watch: the witness, and its figures.
 watch() {
 	# shellcheck disable=SC2086 # a list of options
-	"${AS_SERVER[@]}" "$WORK/witness" -rate "$RATE" -engine "$ENGINE" ${WITNESS_OPTIONS:-} "$@" >"$WORK/figures" 2>&1 &
+	"${AS_TRACER[@]}" "$WORK/witness" -rate "$RATE" -engine "$ENGINE" ${WITNESS_OPTIONS:-} "$@" >"$WORK/figures" 2>&1 &
 	WITNESS=$!
 	stop_at_end "$WITNESS"
 	until_true 10 "the witness" grep -q watching "$WORK/figures"

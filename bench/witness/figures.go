@@ -19,6 +19,7 @@ type tally struct {
 	whole     int            // of them
 	cuts      map[string]int // the others, by reason
 	failures  map[string]int
+	missed    map[string]int // what was not seen consistently without a stop, by what is said of it
 	late      int // captures left out because there was no time
 	lived     time.Duration
 }
@@ -32,6 +33,7 @@ func (t *tally) captured(engine string, pause time.Duration) {
 
 func (t *tally) failed(reason string) { count(&t.failures, reason, 1) }
 func (t *tally) cut(reason string)    { count(&t.cuts, reason, 1) }
+func (t *tally) unseen(reason string) { count(&t.missed, reason, 1) }
 
 func count(in *map[string]int, key string, n int) {
 	if *in == nil {
@@ -52,6 +54,7 @@ func (t *tally) add(o *tally) {
 	t.pauses = append(t.pauses, o.pauses...)
 	for _, m := range []struct{ to, from *map[string]int }{
 		{&t.engines, &o.engines}, {&t.cuts, &o.cuts}, {&t.failures, &o.failures},
+		{&t.missed, &o.missed},
 	} {
 		for key, n := range *m.from {
 			count(m.to, key, n)
@@ -107,6 +110,7 @@ func (f *figures) print(out io.Writer, o options) (ok bool) {
 	}
 	fmt.Fprintf(out, "walked and named: %d, to the stack's end: %d\n", all.walked, all.whole)
 	list(out, "not to its end", all.cuts)
+	list(out, "not seen", all.missed)
 	list(out, "failure", all.failures)
 	fmt.Fprintf(out, "left stopped or traced: %d\n", len(f.left))
 	for _, thread := range f.left {

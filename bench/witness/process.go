@@ -75,6 +75,9 @@ func (p *process) capture(ctx context.Context, n int) bool {
 		return false
 	case errors.Is(err, ptrace.ErrRecycled) && !lives(p.id):
 		return false // its number belongs to another process already
+	case errors.Is(err, ptrace.ErrNotObserved):
+		p.tally.unseen(generic(err.Error())) // what the caller would be told, and may happen without a stop
+		return true
 	}
 	p.tally.failed(reason(err))
 	return true
@@ -128,8 +131,6 @@ func reason(err error) string {
 		return "refused: " + string(denied.Reason)
 	case errors.As(err, &traced):
 		return "traced by " + traced.Name
-	case errors.Is(err, ptrace.ErrNotObserved):
-		return "not seen consistently"
 	case errors.As(err, &late):
 		return fmt.Sprintf("deadline, state %c", late.State)
 	case errors.Is(err, ptrace.ErrRecycled):

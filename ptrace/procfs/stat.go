@@ -5,8 +5,14 @@ import (
 	"strings"
 )
 
-// KernelThread is the bit of Stat.Flags that marks a thread of the kernel (PF_KTHREAD in include/linux/sched.h).
-const KernelThread = 0x00200000
+// Bits of Stat.Flags (include/linux/sched.h).
+const (
+	// Exiting (PF_EXITING): the thread has begun to end, for good. It has no memory and no stack any more, or is about to
+	// lose them, and looks alive until that is done.
+	Exiting = 0x00000004
+	// KernelThread (PF_KTHREAD): a thread of the kernel.
+	KernelThread = 0x00200000
+)
 
 // Stat is a part of /proc/PID/stat (proc_pid_stat(5)).
 type Stat struct {

@@ -199,6 +199,14 @@ static void zero(void)
 		;
 }
 
+// heavy has much memory, which takes the kernel some time to take back when it ends.
+static void heavy(size_t megabytes)
+{
+	memset(malloc(megabytes << 20), 1, megabytes << 20);
+	ready();
+	rest();
+}
+
 // restless runs and sleeps for about as long.
 static void restless(void)
 {
@@ -299,6 +307,7 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "deep")) deep(n);
 	if (!strcmp(what, "deepbusy")) busy = 1, deep(n);
 	if (!strcmp(what, "zero")) zero();
+	if (!strcmp(what, "heavy")) heavy(n);
 	if (!strcmp(what, "restless")) restless();
 	if (!strcmp(what, "grow")) grow();
 	if (!strcmp(what, "undumpable")) prctl(PR_SET_DUMPABLE, 0), ready(), rest();

@@ -1,0 +1,64 @@
+package ptrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestEnding: a process that has been killed and whose memory the kernel is taking back looks alive, but nobody may see
+// anything of it any more. It has exited, whoever asks, and is not said to be refused.
+func TestEnding(t *testing.T) {
+	var as *syscall.SysProcAttr
+	if unix.Getuid() == 0 {
+		// With all capabilities nothing is refused.
+		as = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	}
+	for _, engine := range []string{"stop", "nonstop"} {
+		for range full(20, 200) {
+			if targetProgram == "" {
+				t.Skip("no gcc to compile testdata/target.c with")
+			}
+			cmd := exec.Command(targetProgram, "heavy", "32")
+			cmd.SysProcAttr = as
+			c := startChild(t, cmd)
+			killer := actor("ending", engine, strconv.Itoa(c.pid))
+			if as != nil {
+				killer.SysProcAttr = &syscall.SysProcAttr{Credential: as.Credential}
+			}
+			if out, err := killer.CombinedOutput(); err != nil {
+				t.Fatalf("%s: %v: %s", engine, err, out)
+			}
+			_ = c.Wait()
+		}
+	}
+}
+
+// endingRole captures a process again and again, kills it at some moment of that, and goes on until it has exited.
+func endingRole(args []string) int {
+	pid, _ := strconv.Atoi(args[1])
+	capture := Capture
+	if args[0] == "nonstop" {
+		capture = Observe
+	}
+	after := time.Duration(rand.IntN(2_000_000)) //nolint:gosec // no secret
+	time.AfterFunc(after, func() { _ = unix.Kill(pid, unix.SIGKILL) })
+	for {
+		switch _, err := capture(context.Background(), anyTarget(pid), Options{}); {
+		case errors.Is(err, ErrExited):
+			return 0
+		case err != nil:
+			fmt.Fprintln(os.Stdout, err)
+			return 1
+		}
+	}
+}
