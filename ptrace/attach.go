@@ -201,6 +201,10 @@ func (s *session) identify() error {
 	if s.layout != nil {
 		s.refresh(&now)
 	}
+	s.processor = now.Processor
+	if patience := s.flight.options.Patience; now.State == 'D' && patience > 0 {
+		s.flight.limit = min(s.flight.limit, time.Since(s.flight.started)+patience)
+	}
 	mismatch := func(property string, want, got uint64) error {
 		return &RecycledError{PID: target.PID, Property: property, Want: want, Got: got}
 	}

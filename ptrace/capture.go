@@ -30,6 +30,9 @@ type Options struct {
 	MaxStack int           // bytes of stack per thread at most; 0: 1 MiB; more than 64 MiB are not given
 	RedZone  int           // bytes below the stack pointer that belong to the stack; 0: 128; negative: none
 	Deadline time.Duration // from the call to the stop of the target, or to its observation; 0: 3 s
+	// Patience is taken instead of Deadline, if shorter, for a target that is in uninterruptible sleep when it is
+	// attached to: it does not stop before that has ended. 0: Deadline. Capture only.
+	Patience time.Duration
 	// AllThreads captures every thread of the process, all of them stopped at the same time, instead of the main
 	// thread alone.
 	AllThreads bool
@@ -79,6 +82,8 @@ type Snapshot struct {
 	Blocks  []Stack  // Options.Blocks, in that order; those that were not readable have no Data
 	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
 	ThreadsLeftOut int
+
+	lent *stackCopy // what Release gives back; nil: nothing
 }
 
 // Thread is one thread of a Snapshot.
@@ -127,11 +132,11 @@ func Capture(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 	started := time.Now()
 	const attempts = 3
 	for range attempts {
-		f := &flight{ctx: ctx, target: t, options: o, started: started, done: make(chan struct{})}
+		f := &flight{ctx: ctx, target: t, options: o, started: started, limit: o.Deadline, done: make(chan struct{})}
 		if err := f.enter(); err != nil {
 			return nil, err
 		}
-		go f.fly()
+		f.start()
 		snapshot, err := f.wait()
 		if !errors.Is(err, errAgain) {
 			return snapshot, err

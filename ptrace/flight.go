@@ -26,7 +26,8 @@ type flight struct {
 	options Options
 	started time.Time
 
-	abandoned atomic.Bool // the caller has left
+	limit     time.Duration // how long the stop may take, from started; the flight's own
+	abandoned atomic.Bool   // the caller has left
 
 	done     chan struct{} // closed last; snapshot and err are valid then
 	snapshot *Snapshot
@@ -90,7 +91,7 @@ func (f *flight) expired() error {
 	if err := f.canceled(); err != nil {
 		return err
 	}
-	if time.Since(f.started) >= f.options.Deadline {
+	if time.Since(f.started) >= f.limit {
 		return f.deadlineError("")
 	}
 	return nil
@@ -130,27 +131,57 @@ func (f *flight) wait() (*Snapshot, error) {
 	return nil, f.deadlineError("the kernel did not come back")
 }
 
-// fly is the goroutine that captures. Where the session could not detach, it ends with its thread locked: the runtime
+// hangar is where goroutines that have captured wait for further flights, up to maxIdle of them: their stacks have
+// grown to what is needed.
+//
+//nolint:gochecknoglobals // it belongs to no caller
+var hangar = make(chan *flight)
+
+const maxIdle = 4
+
+var idle atomic.Int32 //nolint:gochecknoglobals // those in the hangar
+
+// start has a goroutine capture.
+func (f *flight) start() {
+	select {
+	case hangar <- f:
+	default:
+		go pilot(f)
+	}
+}
+
+// pilot is the goroutine that captures. Where a session could not detach, it ends with its thread locked: the runtime
 // ends such a thread, and with its tracer's end the kernel detaches the target.
-func (f *flight) fly() {
+func pilot(f *flight) {
+	for f.fly() {
+		if idle.Add(1) > maxIdle {
+			idle.Add(-1)
+			return
+		}
+		f = <-hangar
+		idle.Add(-1)
+	}
+}
+
+// fly captures, on a thread of its own; false: the goroutine must end as it is.
+func (f *flight) fly() (clean bool) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
 		// The runtime never ends the main thread. While this goroutine holds it, another one cannot get it.
-		go f.fly()
+		go pilot(f)
 		<-f.done
 		runtime.UnlockOSThread()
-		return
+		return true
 	}
-	clean := false
 	defer func() {
 		if clean {
+			runtime.UnlockOSThread() // first: who is waiting may be given this thread
 			f.land()
-			runtime.UnlockOSThread()
 			return
 		}
 		go f.landAfter(unix.Gettid())
 	}()
-	clean = f.capture()
+	return f.capture()
 }
 
 // land hands the result over and lets the next capture of the process begin.

@@ -41,6 +41,8 @@ type session struct {
 	tracees []tracee
 	leftOut int
 	own     bool // the target is a child of this process
+	// processor is that on which the main thread ran last.
+	processor int
 
 	maxStack, redZone, pageMask uint64
 
@@ -220,7 +222,7 @@ func (s *session) snapshot() (*Snapshot, error) {
 			return nil, errAgain
 		}
 		if !t.foreign {
-			snap.Threads = append(snap.Threads, s.thread(t))
+			snap.Threads = append(snap.Threads, s.thread(t, snap))
 			copied = copied || t.length > 0
 		}
 	}
@@ -241,8 +243,8 @@ func (s *session) snapshot() (*Snapshot, error) {
 	return snap, nil
 }
 
-// thread makes the result of one thread.
-func (s *session) thread(t *tracee) Thread {
+// thread makes the result of one thread, for a snapshot.
+func (s *session) thread(t *tracee, snap *Snapshot) Thread {
 	result := Thread{TID: t.tid, Name: t.name, State: t.state, Err: t.err}
 	switch {
 	case t.err != nil:
@@ -252,7 +254,7 @@ func (s *session) thread(t *tracee) Thread {
 			result.Floating = slices.Clone(t.floating[:])
 		}
 		copied := s.arena.memory[t.stackAt : t.stackAt+t.stackLen]
-		result.Stack = Stack{Start: t.stackStart, Data: slices.Clone(copied), Cut: t.cut}
+		result.Stack = Stack{Start: t.stackStart, Data: snap.copyOf(copied), Cut: t.cut}
 		result.Others = s.others(t)
 		if t.stackLen == 0 {
 			result.Stack = Stack{}

@@ -41,6 +41,9 @@ func (s *session) clock() int64 {
 func (s *session) stopAndCopy() error {
 	s.hurry()
 	nap, patience := firstNap, spinning
+	if s.urgent && s.processor == currentProcessor() {
+		patience = glancing // it cannot stop while this thread is where it has to go on
+	}
 	for force := false; !s.attempt(force, patience); {
 		if err := s.flight.expired(); err != nil {
 			return err

@@ -2,7 +2,6 @@ package ptrace
 
 import (
 	"bytes"
-	"os"
 	"runtime"
 	"strconv"
 	"sync"
@@ -55,27 +54,27 @@ func (s *session) hurry() {
 	}
 }
 
-// loadFile is /proc/loadavg, open for good; nil if it cannot be read.
+// loadFile is /proc/loadavg, open for good; -1 if it cannot be read.
 //
 //nolint:gochecknoglobals // it is always the same
-var loadFile = sync.OnceValue(func() *os.File {
-	f, err := os.Open("/proc/loadavg")
+var loadFile = sync.OnceValue(func() int {
+	fd, err := unix.Open("/proc/loadavg", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return nil
+		return -1
 	}
-	return f
+	return fd
 })
 
 // crowded reports whether more threads can run now than there are processors, this one included; true also if that
 // cannot be found out. A program that uses several processors captures several targets side by side: its other threads,
 // and what they have just woken, do not count.
 func crowded() bool {
-	f := loadFile()
-	if f == nil {
+	fd := loadFile()
+	if fd < 0 {
 		return true
 	}
 	var text [64]byte
-	n, err := unix.Pread(int(f.Fd()), text[:], 0)
+	n, err := unix.Pread(fd, text[:], 0)
 	if err != nil {
 		return true
 	}
@@ -99,6 +98,15 @@ func (s *session) relax() {
 	if s.urgent {
 		s.urgent = !setScheduler(s.policy, 0)
 	}
+}
+
+// currentProcessor is the one on which this thread runs; -1 if the kernel does not say.
+func currentProcessor() int {
+	var cpu uint32
+	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); errno != 0 {
+		return -1
+	}
+	return int(cpu)
 }
 
 func setScheduler(policy uintptr, priority int32) bool {

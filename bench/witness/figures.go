@@ -20,7 +20,7 @@ type tally struct {
 	cuts      map[string]int // the others, by reason
 	failures  map[string]int
 	missed    map[string]int // what was not seen consistently without a stop, by what is said of it
-	late      int // captures left out because there was no time
+	late      int            // captures left out because there was no time
 	lived     time.Duration
 }
 

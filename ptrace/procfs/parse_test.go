@@ -60,11 +60,12 @@ func TestParseMapsRefuses(t *testing.T) {
 
 // TestParseStatNames: the name may hold what ends it elsewhere.
 func TestParseStatNames(t *testing.T) {
-	const rest = " S 17 4711 4711 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 987654 1 2 3 4 5 6"
+	const rest = " S 17 4711 4711 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 987654 " +
+		"1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 17 5 0 0 0"
 	for _, name := range []string{"postgres", "a b", "a) b", ") S 1 (", "(", "", "\n", "\xff"} {
 		s, err := ParseStat("4711 (" + name + ")" + rest)
 		if err != nil || s.Comm != name || s.PID != 4711 || s.State != 'S' || s.PPID != 17 ||
-			s.Threads != 3 || s.StartTime != 987654 {
+			s.Threads != 3 || s.StartTime != 987654 || s.Processor != 5 {
 			t.Errorf("%q: %+v, %v", name, s, err)
 		}
 	}
@@ -200,7 +201,8 @@ func FuzzParseMaps(f *testing.F) {
 }
 
 func FuzzParseStat(f *testing.F) {
-	f.Add("4711 (a) b) S 17 4711 4711 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 987654 1 2 3 4 5 6")
+	f.Add("4711 (a) b) S 17 4711 4711 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 987654 " +
+		"1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 17 5 0 0 0")
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := ParseStat(text)
 		if err != nil && s != (Stat{}) {

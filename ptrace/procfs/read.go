@@ -40,6 +40,32 @@ func readFile(name string) (string, error) {
 	return text, nil
 }
 
+// readOnce is readFile for a file that the kernel writes as a whole.
+func readOnce(name string) (string, error) {
+	fd, err := open(name)
+	if err != nil {
+		return "", wrap(name, err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	b, ok := buffers.Get().(*[]byte)
+	if !ok {
+		return "", fmt.Errorf("%s: no buffer", name)
+	}
+	defer buffers.Put(b)
+	for {
+		n, err := unix.Read(fd, *b)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return "", wrap(name, err)
+		case n >= len(*b):
+			return "", fmt.Errorf("%s: %w: longer than %d bytes", name, ErrFormat, n-1)
+		}
+		return string((*b)[:max(n, 0)]), nil
+	}
+}
+
 func open(name string) (int, error) {
 	for {
 		fd, err := unix.Open(name, unix.O_RDONLY|unix.O_CLOEXEC, 0)

@@ -28,6 +28,7 @@ type Stat struct {
 	// StartCode and StackStart are addresses that change with execve(2) (under address space randomization); 0 or 1
 	// when the reader may not trace the process.
 	StartCode, StackStart uint64
+	Processor             int // on which the thread ran last
 }
 
 // ReadStat reads the stat file of a process, or of its main thread as far as the values are per thread.
@@ -41,7 +42,7 @@ func ReadTaskStat(pid, tid int) (Stat, error) {
 }
 
 func readStat(name string) (Stat, error) {
-	text, err := readFile(name)
+	text, err := readOnce(name)
 	if err != nil {
 		return Stat{}, err
 	}
@@ -62,7 +63,7 @@ func ParseStat(text string) (Stat, error) {
 		return Stat{}, formatError("pid in stat", text)
 	}
 	s.PID = int(pid)
-	const fields = 26 // state (field 3 of the manual page) to startstack (28)
+	const fields = 37 // state (field 3 of the manual page) to processor (39)
 	var f [fields]string
 	if rest := split(text[last+2:], f[:]); rest < fields || len(f[0]) != 1 {
 		return Stat{}, formatError("stat", text[last:])
@@ -75,16 +76,17 @@ func ParseStat(text string) (Stat, error) {
 }
 
 // numbers takes the numeric fields; index = field number of the manual page less 3.
-func (s *Stat) numbers(f *[26]string) bool {
+func (s *Stat) numbers(f *[37]string) bool {
 	ppid, err1 := strconv.ParseUint(f[1], 10, 31)
 	flags, err2 := strconv.ParseUint(f[6], 10, 32)
 	threads, err3 := strconv.ParseUint(f[17], 10, 31)
 	start, err4 := strconv.ParseUint(f[19], 10, 64)
 	code, err5 := strconv.ParseUint(f[23], 10, 64)
 	stack, err6 := strconv.ParseUint(f[25], 10, 64)
+	processor, err7 := strconv.ParseInt(f[36], 10, 32)
 	s.PPID, s.Flags, s.Threads = int(ppid), uint32(flags), int(threads)
-	s.StartTime, s.StartCode, s.StackStart = start, code, stack
-	return err1 == nil && err2 == nil && err3 == nil && err4 == nil && err5 == nil && err6 == nil
+	s.StartTime, s.StartCode, s.StackStart, s.Processor = start, code, stack, int(processor)
+	return err1 == nil && err2 == nil && err3 == nil && err4 == nil && err5 == nil && err6 == nil && err7 == nil
 }
 
 // split cuts blank-separated fields into f and returns how many there were, at most len(f).

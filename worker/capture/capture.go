@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -88,6 +89,7 @@ type Capturer struct {
 
 	linesWait time.Duration
 	sharing   sharing
+	walks     sync.Pool // *[]unwind.Frame, to be used again
 }
 
 // New returns a Capturer for processes of this host.
@@ -112,6 +114,7 @@ func New(cfg Config) (*Capturer, error) {
 		arch: host, images: imgs, spaces: newSpaces(imgs), known: newLayouts(),
 		servers: newServers(), goStacks: newGoStacks(), linesWait: cmp.Or(cfg.LinesWait, DefaultLinesWait),
 		limit: semaphore.NewWeighted(int64(n)),
+		walks: sync.Pool{New: func() any { f := make([]unwind.Frame, 0, 64); return &f }},
 	}, nil
 }
 
@@ -155,7 +158,7 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 		opts.Layout = l.layout
 	}
 	if !o.NoContext {
-		r.server = c.serverProcess(target.PID, target.StartTime)
+		r.server = c.serverProcess(r.key, opts.Layout != nil)
 	}
 	opts.Trail, opts.Coroutines = r.trail(), r.golang.trail()
 	for attempt := 0; ; attempt++ {
@@ -200,6 +203,7 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	if err != nil {
 		return built{}, err
 	}
+	defer snap.Release()
 	b := r.build(snap)
 	byLayout := opts.Layout != nil && snap.Layout == opts.Layout
 	sound := true
@@ -249,10 +253,12 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 		Threads: make([]trace.Thread, len(snap.Threads)),
 	}
 	u := unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames}
-	late, cancel := context.WithTimeout(context.Background(), c.linesWait)
-	defer cancel()
+	late := deadline{after: c.linesWait}
+	defer late.stop()
 	b := built{trace: t, whole: true, space: space}
-	frames := make([]unwind.Frame, 0, 64)
+	walked := c.walks.Get().(*[]unwind.Frame) //nolint:forcetypeassert // there is nothing else
+	frames := *walked
+	defer func() { *walked = frames; c.walks.Put(walked) }()
 	for i := range snap.Threads {
 		th := &snap.Threads[i]
 		out := &t.Threads[i]
@@ -260,7 +266,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 		began := time.Now()
 		var stop unwind.Stop
 		frames, stop = c.unwindThread(frames[:0], &u, th, snap.Also, space)
-		walked := time.Now()
+		ended := time.Now()
 		out.Stop, out.Whole = stop.String(), stop.Whole()
 		switch {
 		case errors.Is(th.Err, ptrace.ErrExited):
@@ -269,15 +275,15 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 			out.Stop = th.Err.Error()
 		}
 		var cut bool
-		out.Frames, cut = space.name(frames, maxLines(o), late.Done())
+		out.Frames, cut = space.name(frames, maxLines(o), &late)
 		b.used = space.usedBy(frames, b.used)
 		if i == 0 && (snap.Engine == ptrace.Engine || th.Syscall != nil) {
 			server.read(t, snap, frames, space)
 		}
 		b.whole = b.whole && stop.Whole()
 		b.severed = b.severed || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
-		t.Unwind += walked.Sub(began)
-		t.Symbolize += time.Since(walked)
+		t.Unwind += ended.Sub(began)
+		t.Symbolize += time.Since(ended)
 		if stop.Reason == unwind.NoMemory && space.mapped(stop.Address) {
 			b.missing = append(b.missing, stop.Address)
 		}

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/ptrace/procfs"
 )
 
 const (
@@ -46,10 +45,7 @@ func snapshot(
 	if deadline <= 0 {
 		deadline = defaultDeadline
 	}
-	stuck := false
-	if stat, err := procfs.ReadStat(target.PID); err == nil && stat.State == 'D' && deadline > patience {
-		stuck, o.Deadline = true, patience
-	}
+	o.Patience = patience
 	for {
 		snap, err = ptrace.Capture(ctx, target, o)
 		if err == nil || !impossible(ctx, err) {
@@ -64,10 +60,11 @@ func snapshot(
 		if observeErr == nil {
 			return seen, reason(err), nil
 		}
-		if o.Deadline = deadline - time.Since(started); !stuck || o.Deadline <= 0 {
+		o.Deadline = deadline - time.Since(started)
+		if o.Deadline <= 0 || o.Patience == 0 || !errors.Is(err, ptrace.ErrDeadline) {
 			return nil, "", &NotStoppedError{Stop: err, Observe: observeErr}
 		}
-		stuck = false
+		o.Patience = 0
 	}
 }
 

@@ -27,24 +27,24 @@ func (m *module) goTable() *gopclntab.Table {
 }
 
 // calls returns the calls at an image address, innermost first: those that the debugging information has, or Go's own
-// table where there is none.
-func (m *module) calls(addr uint64, late <-chan struct{}) []dwarf.Frame {
-	if calls := m.lines.at(addr, late); len(calls) > 0 {
-		return calls
+// table where there is none. They are final unless there may be more another time.
+func (m *module) calls(addr uint64, late *deadline) (calls []dwarf.Frame, final bool) {
+	if calls, final = m.lines.at(addr, late); len(calls) > 0 {
+		return calls, final
 	}
 	t := m.goTable()
 	if t == nil {
-		return nil
+		return nil, final
 	}
 	frames, _ := t.Frames(addr) // what is missing is not known
-	calls := make([]dwarf.Frame, len(frames))
+	calls = make([]dwarf.Frame, len(frames))
 	for i := range frames {
 		calls[i] = dwarf.Frame(frames[i])
 		if calls[i].File == generatedFile {
 			calls[i].File, calls[i].Line = "", 0
 		}
 	}
-	return calls
+	return calls, final
 }
 
 // limits returns where the function begins and ends that holds an image address, as its symbol or Go's table has it.

@@ -1,7 +1,6 @@
 package capture
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -89,7 +88,7 @@ func (n *goTally) compare(t *testing.T, c *Capturer, th *ptrace.Thread, space *s
 	got, stop := u.Unwind(nil, regs, mem, space)
 	want, _ := u.Unwind(nil, regs, mem, withoutTable{space})
 	n.stacks++
-	named, _ := space.name(got, 1000, context.Background().Done())
+	named, _ := space.name(got, 1000, nil)
 	last := strings.TrimSuffix(named[len(named)-1].Function, ".abi0")
 	for i := range got[:len(got)-1] {
 		if got[i].Signal {

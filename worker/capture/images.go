@@ -43,6 +43,7 @@ type module struct {
 	stripped bool
 	lines    lines
 	met      atomic.Bool // see space.first
+	known    annotations
 
 	goOnce sync.Once
 	golang *gopclntab.Table

@@ -32,24 +32,30 @@ func newServers() *servers {
 	return &servers{byKey: make(map[processKey]serverProcess), program: make(map[*module]*levels.Server)}
 }
 
-// serverProcess returns what is known of the process; its maps are read the first time.
-func (c *Capturer) serverProcess(pid int, startTime uint64) serverProcess {
-	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", pid))
-	if err != nil || startTime == 0 {
+// serverProcess returns what is known of the process; its maps are read the first time. With same, its mappings have
+// just been compared: it runs the program that it ran before.
+func (c *Capturer) serverProcess(key processKey, same bool) serverProcess {
+	if key.startTime == 0 {
 		return serverProcess{}
 	}
-	key := processKey{pid, startTime}
 	c.servers.mu.Lock()
 	known, ok := c.servers.byKey[key]
 	c.servers.mu.Unlock()
-	if ok && known.exe == exe {
+	if ok && same {
 		return known
 	}
-	maps, err := procfs.Maps(pid)
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.pid))
 	if err != nil {
 		return serverProcess{}
 	}
-	known = c.lookAtProgram(c.spaces.open(pid, startTime, maps), exe)
+	if ok && known.exe == exe {
+		return known
+	}
+	maps, err := procfs.Maps(key.pid)
+	if err != nil {
+		return serverProcess{}
+	}
+	known = c.lookAtProgram(c.spaces.open(key.pid, key.startTime, maps), exe)
 	c.servers.mu.Lock()
 	defer c.servers.mu.Unlock()
 	if len(c.servers.byKey) >= maxSpaces {

@@ -38,6 +38,7 @@ type lines struct {
 type answer struct {
 	done   chan struct{}
 	frames []dwarf.Frame
+	left   bool // nobody has looked
 }
 
 // open says where the debugging information is: in an image, which must stay
@@ -76,22 +77,22 @@ func (l *lines) open(m *module, from *image.Image, path string, options debugfil
 }
 
 // at returns the calls at an image address, innermost first; none if nothing
-// is known, or not before the deadline.
-func (l *lines) at(addr uint64, late <-chan struct{}) []dwarf.Frame {
+// is known. It is not final if it was not known before the deadline.
+func (l *lines) at(addr uint64, late *deadline) (calls []dwarf.Frame, final bool) {
 	if l.make == nil {
-		return nil
+		return nil, true
 	}
 	a := l.ask(addr)
 	select {
 	case <-a.done:
-		return a.frames
+		return a.frames, !a.left
 	default:
 	}
 	select {
 	case <-a.done:
-		return a.frames
-	case <-late:
-		return nil
+		return a.frames, !a.left
+	case <-late.passed():
+		return nil, false
 	}
 }
 
@@ -107,6 +108,7 @@ func (l *lines) ask(addr uint64) *answer {
 	}
 	a := &answer{done: make(chan struct{})}
 	if len(l.answers) >= maxAnswers {
+		a.left = true
 		close(a.done) // too many at once: this one goes without
 		return a
 	}

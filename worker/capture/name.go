@@ -1,6 +1,8 @@
 package capture
 
 import (
+	"sync"
+
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/symbol"
@@ -17,8 +19,8 @@ func maxLines(o Options) int {
 
 // name turns the walk's frames into a trace's, at most limit: inlined calls
 // are frames too, as they are in gdb. It reports whether some were left out.
-// Source lines that are not there when late is closed are missing.
-func (sp *space) name(frames []unwind.Frame, limit int, late <-chan struct{}) (out []trace.Frame, cut bool) {
+// Source lines that are not there by the deadline are missing.
+func (sp *space) name(frames []unwind.Frame, limit int, late *deadline) (out []trace.Frame, cut bool) {
 	out = make([]trace.Frame, 0, len(frames))
 	if len(frames) > 0 && sp.first(&frames[0]) {
 		sp.expect(frames)
@@ -57,7 +59,7 @@ func (sp *space) expect(frames []unwind.Frame) {
 }
 
 // nameFrame appends a frame, behind the calls that are inlined there.
-func (sp *space) nameFrame(dst []trace.Frame, f *unwind.Frame, late <-chan struct{}) []trace.Frame {
+func (sp *space) nameFrame(dst []trace.Frame, f *unwind.Frame, late *deadline) []trace.Frame {
 	out := trace.Frame{Address: f.PC, Offset: f.PC, Module: "[unmapped]", Note: note(f)}
 	m, where, ok := sp.find(f.Lookup())
 	if !ok {
@@ -91,35 +93,93 @@ type place struct {
 	named      bool
 }
 
+// maxAnnotations bounds the addresses of one module whose names are kept; servers' stacks have some hundreds of
+// different ones.
+const maxAnnotations = 2048
+
+// annotation is what an image address is called: all of a frame that is the same in every process.
+type annotation struct {
+	function, file, note string
+	base                 uint64 // from which the frame's offset counts, an image address
+	line                 int
+	inlined              bool
+}
+
+// annotations keeps them: of a stack that is captured again, every address is known.
+type annotations struct {
+	mu     sync.Mutex
+	byAddr map[uint64][]annotation
+}
+
+func (a *annotations) find(addr uint64) []annotation {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.byAddr[addr]
+}
+
+func (a *annotations) keep(addr uint64, known []annotation) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.byAddr == nil || len(a.byAddr) >= maxAnnotations {
+		a.byAddr = make(map[uint64][]annotation)
+	}
+	a.byAddr[addr] = known
+}
+
 // appendFrames appends the frame out, whose module and offset are set, behind
 // the calls inlined at addr. All have the address of the frame.
-func (m *module) appendFrames(dst []trace.Frame, out *trace.Frame, addr uint64, late <-chan struct{}) []trace.Frame {
+func (m *module) appendFrames(dst []trace.Frame, out *trace.Frame, addr uint64, late *deadline) []trace.Frame {
+	known := m.known.find(addr)
+	if known == nil {
+		var final bool
+		if known, final = m.annotate(addr, late); final {
+			m.known.keep(addr, known)
+		}
+	}
+	for i := range known {
+		a := &known[i]
+		f := *out
+		f.Function, f.File, f.Line, f.Inlined = a.function, a.file, a.line, a.inlined
+		f.Offset = out.ModuleOffset - a.base
+		switch {
+		case a.inlined:
+			f.Note = ""
+		case f.Note == "":
+			f.Note = a.note
+		}
+		dst = append(dst, f)
+	}
+	return dst
+}
+
+// annotate finds what an image address is called: the calls inlined there, and last the function that they are in. It
+// is not final if not all could be found before the deadline.
+func (m *module) annotate(addr uint64, late *deadline) (known []annotation, final bool) {
 	p := m.locate(addr)
-	calls := m.calls(addr, late)
+	calls, final := m.calls(addr, late)
+	var own annotation
 	for i := range calls {
 		c := &calls[i]
 		if !c.Inlined {
-			out.File, out.Line = c.File, c.Line
-			m.nameByLines(out, &p, c)
+			own.file, own.line = c.File, c.Line
+			m.nameByLines(&own, &p, c)
 			break
 		}
-		in := *out
-		in.Function, in.Offset = symbol.Demangle(c.Function), out.ModuleOffset-c.Start
-		in.File, in.Line, in.Inlined, in.Note = c.File, c.Line, true, ""
-		if in.Function == "" {
-			in.Offset = out.ModuleOffset // the compiler made it, as a part of another
+		in := annotation{function: symbol.Demangle(c.Function), base: c.Start, file: c.File, line: c.Line, inlined: true}
+		if in.function == "" {
+			in.base = 0 // the compiler made it, as a part of another
 		}
-		dst = append(dst, in)
+		known = append(known, in)
 	}
 	switch {
 	case p.named:
 		// The linker's name says more than the source's: it tells a function
 		// from its clones and parts.
-		out.Function, out.Offset = symbol.Demangle(p.symbol.Name), out.ModuleOffset-p.symbol.Addr
-	case out.Function == "" && out.Note == "":
-		out.Note = m.neighbourhood(&p)
+		own.function, own.base = symbol.Demangle(p.symbol.Name), p.symbol.Addr
+	case own.function == "" && own.note == "":
+		own.note = m.neighbourhood(&p)
 	}
-	return append(dst, *out)
+	return append(known, own), final
 }
 
 // locate finds the symbol of an image address. It counts only inside its own
@@ -148,13 +208,13 @@ func (m *module) function(addr uint64) (string, uint64, bool) {
 // nameByLines gives a frame that no symbol names the name that the debugging
 // information has for it. Of a function in several parts, only the one that
 // begins with its entry has an offset from there; another part is a note.
-func (m *module) nameByLines(out *trace.Frame, p *place, c *dwarf.Frame) {
+func (m *module) nameByLines(own *annotation, p *place, c *dwarf.Frame) {
 	switch {
 	case p.named || c.Function == "":
 	case c.Entry == c.Start && (p.end == 0 || c.Entry >= p.start && c.Entry < p.end):
-		out.Function, out.Offset = symbol.Demangle(c.Function), out.ModuleOffset-c.Entry
-	case out.Note == "":
-		out.Note = "part of " + symbol.Demangle(c.Function)
+		own.function, own.base = symbol.Demangle(c.Function), c.Entry
+	default:
+		own.note = "part of " + symbol.Demangle(c.Function)
 	}
 }
 

@@ -128,6 +128,9 @@ func (p *Process) Trail() Trail {
 	if p.server.activities != 0 {
 		t.Variables = append(t.Variables, Variable{Address: p.bias + p.server.activities})
 	}
+	if at := p.server.encoding.Load(); at != 0 {
+		t.Variables = append(t.Variables, Variable{Address: p.bias + at, Follow: encodingEntry})
+	}
 	if l.errVar != 0 {
 		t.OnStack = append(t.OnStack, Deref{Offset: l.errVar, Length: 24})
 	}

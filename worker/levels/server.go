@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"sync/atomic"
 )
 
 // Server is what is known of a server's program: its version and where its variables lie, as link-time addresses.
@@ -17,6 +18,8 @@ type Server struct {
 	// error_context_stack, debug_query_string and my_wait_event_info; the function GetDatabaseEncoding, 0 if unknown; the
 	// setting track_activities, 0 if unknown.
 	list, query, wait, getEncoding, activities uint64
+	// encoding is the variable DatabaseEncoding, 0 until a process was looked at.
+	encoding atomic.Uint64
 }
 
 // ErrNotServer means that a program is not a PostgreSQL server of a version that this package knows.

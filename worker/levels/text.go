@@ -84,34 +84,46 @@ func escape(raw []byte) string {
 	return b.String()
 }
 
-// databaseEncoding reads what the function GetDatabaseEncoding (mbutils.c) returns, by its code: it loads the pointer
-// DatabaseEncoding, a variable that no symbol table of a stripped server names, and from there the number. Code of
-// another shape, as on other machines than x86-64, leaves it unknown.
+// encodingEntry is how much of an entry of pg_enc2name_tbl (encnames.c) is looked at: a name and the number.
+const encodingEntry = 12
+
+// databaseEncoding reads the number that the variable DatabaseEncoding (mbutils.c) leads to: from the copy, once a
+// process of the server's program has told where the variable is.
 func (r *reader) databaseEncoding() int {
-	var code [11]byte
-	if r.server.getEncoding == 0 {
+	variable := r.server.encoding.Load()
+	memory := r.in.Frozen
+	if variable == 0 {
+		if variable = r.encodingVariable(); variable == 0 {
+			return encodingUnknown
+		}
+		r.server.encoding.Store(variable)
+		memory = r.in.Live
+	}
+	var pointer [8]byte
+	var entry [encodingEntry]byte
+	if memory(r.bias+variable, pointer[:]) < len(pointer) ||
+		memory(binary.NativeEndian.Uint64(pointer[:]), entry[:]) < len(entry) {
 		return encodingUnknown
 	}
-	at := r.bias + r.server.getEncoding
-	if r.in.Live(at, code[:]) < len(code) {
-		return encodingUnknown
-	}
-	const load = 7 // bytes of mov disp(%rip),%rax
-	if string(code[:3]) != "\x48\x8b\x05" || string(code[load:]) != "\x8b\x40\x08\xc3" {
-		return encodingUnknown
-	}
-	variable := at + load + uint64(int64(int32(binary.LittleEndian.Uint32(code[3:]))))
-	entry, ok := r.liveWord(variable)
-	if !ok || entry == 0 {
-		return encodingUnknown
-	}
-	var number [4]byte
-	if r.in.Live(entry+8, number[:]) < len(number) {
-		return encodingUnknown
-	}
-	n := int32(binary.NativeEndian.Uint32(number[:]))
+	n := int32(binary.NativeEndian.Uint32(entry[8:]))
 	if n < 0 || n > lastEncoding {
 		return encodingUnknown
 	}
 	return int(n)
+}
+
+// encodingVariable finds the variable DatabaseEncoding, which no symbol table of a stripped server names, in the code
+// of the function GetDatabaseEncoding: it loads that pointer and returns the number behind it. 0 if the code is of
+// another shape, as on other machines than x86-64.
+func (r *reader) encodingVariable() uint64 {
+	var code [11]byte
+	at := r.server.getEncoding
+	if at == 0 || r.in.Live(r.bias+at, code[:]) < len(code) {
+		return 0
+	}
+	const load = 7 // bytes of mov disp(%rip),%rax
+	if string(code[:3]) != "\x48\x8b\x05" || string(code[load:]) != "\x8b\x40\x08\xc3" {
+		return 0
+	}
+	return at + load + uint64(int64(int32(binary.LittleEndian.Uint32(code[3:]))))
 }

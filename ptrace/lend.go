@@ -1,0 +1,40 @@
+package ptrace
+
+import (
+	"slices"
+	"sync"
+)
+
+// stackCopy is memory for a copy of a stack of common size. To allocate it anew costs more than to fill it.
+type stackCopy [32 << 10]byte
+
+//nolint:gochecknoglobals // a cache
+var stackCopies = sync.Pool{New: func() any { return new(stackCopy) }}
+
+// Release gives memory of the stacks back, for further captures to use: they must not be used any more. It need not be
+// called.
+func (s *Snapshot) Release() {
+	if s.lent == nil {
+		return
+	}
+	for i := range s.Threads {
+		if stack := &s.Threads[i].Stack; len(stack.Data) > 0 && &stack.Data[0] == &s.lent[0] {
+			stack.Data = nil
+		}
+	}
+	stackCopies.Put(s.lent)
+	s.lent = nil
+}
+
+// copyOf returns a copy of a stack; that of the first one is lent.
+func (s *Snapshot) copyOf(stack []byte) []byte {
+	if s.lent != nil || len(stack) == 0 || len(stack) > len(stackCopy{}) {
+		return slices.Clone(stack)
+	}
+	lent, ok := stackCopies.Get().(*stackCopy)
+	if !ok {
+		return slices.Clone(stack)
+	}
+	s.lent = lent
+	return lent[:copy(lent[:], stack)]
+}

@@ -1,0 +1,30 @@
+package capture
+
+import "time"
+
+// deadline is a time until which an answer waits for what is not known yet. It begins when it is first waited for,
+// since nearly every answer waits for nothing; a nil one never comes.
+type deadline struct {
+	after time.Duration
+	done  chan struct{}
+	timer *time.Timer
+}
+
+// passed returns a channel that is closed at the deadline.
+func (d *deadline) passed() <-chan struct{} {
+	if d == nil {
+		return nil
+	}
+	if d.done == nil {
+		d.done = make(chan struct{})
+		d.timer = time.AfterFunc(d.after, func() { close(d.done) })
+	}
+	return d.done
+}
+
+// stop is for when nobody waits any more.
+func (d *deadline) stop() {
+	if d.timer != nil {
+		d.timer.Stop()
+	}
+}
