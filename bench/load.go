@@ -20,8 +20,8 @@ type loadFigure struct {
 	Tool   string  `json:"tool"`
 	Absent string  `json:"absent,omitempty"`
 	TPS    float64 `json:"tps"`              // median of the slices
-	Loss   float64 `json:"loss_percent"`     // median over the rounds, against the slice without a tool of the same round
-	Low    float64 `json:"loss_percent_low"` // over the rounds
+	Loss   float64 `json:"loss_percent"`     // median of the slices, each against those without a tool around it
+	Low    float64 `json:"loss_percent_low"` // of a slice
 	High   float64 `json:"loss_percent_high"`
 	Mean   float64 `json:"loss_percent_mean"`
 	Error  float64 `json:"loss_percent_error"`  // the standard error of the mean
@@ -33,15 +33,16 @@ type loadFigure struct {
 const (
 	loadRate    = 100 // captures of each backend in a second that are tried
 	loadScale   = 10  // of pgbench's tables: 1,000,000 accounts, all in memory
+	loadTurns   = 3   // of each tool in a round
 	loadControl = "(none)"
 )
 
 // capturing captures the processes at loadRate until ctx ends, and returns how often it did that.
 type capturing func(ctx context.Context, pids []int) (captures int, err error)
 
-// load measures pgbench's select-only throughput without a tool and beside each of them. In a round one pgbench runs
-// all the time, and they take turns: what changes between two of its runs (where its tables and processes lie) cannot
-// be taken for what a tool costs.
+// load measures pgbench's select-only throughput beside each tool, and without one before and after it: what changes in
+// some seconds is not taken for what a tool costs. In a round one pgbench runs all the time, and the tools take turns:
+// neither is what changes between two of its runs (where its tables and processes lie).
 func (r *report) load(ctx context.Context, o options, p programs, s *server) error {
 	path, err := findPgbench(s.binDir)
 	if err != nil {
@@ -69,15 +70,16 @@ func (r *report) load(ctx context.Context, o options, p programs, s *server) err
 		}
 	}
 	for i := range tools {
-		tools[i].finish(&tools[0])
+		tools[i].finish()
 	}
 	return nil
 }
 
 func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path string, tools []loadTool, round int,
 ) error {
+	control, others := &tools[0], tools[1:]
 	seconds := int(o.Slice.Seconds()) + 1
-	bench, err := startPgbench(ctx, s, path, seconds*(len(tools)+1))
+	bench, err := startPgbench(ctx, s, path, seconds*(2*loadTurns*len(others)+1)+1)
 	if err != nil {
 		return err
 	}
@@ -85,13 +87,20 @@ func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path s
 	if err == nil {
 		_, err = bench.second() // its first is not like the others
 	}
-	for i := range tools {
-		tool := &tools[(i+round)%len(tools)]
+	var before, beside, after float64
+	if err == nil {
+		before, err = control.slice(ctx, bench, pids, seconds)
+	}
+	for i := range loadTurns * len(others) {
+		tool := &others[(i+round)%len(others)]
 		if err != nil || tool.Absent != "" {
 			continue
 		}
-		if err = tool.slice(ctx, bench, pids, seconds); err != nil {
+		if beside, err = tool.slice(ctx, bench, pids, seconds); err != nil {
 			err = fmt.Errorf("throughput beside %s: %w", tool.Tool, err)
+		} else if after, err = control.slice(ctx, bench, pids, seconds); err == nil {
+			tool.loss = append(tool.loss, 100*(1-beside/((before+after)/2)))
+			before = after
 		}
 	}
 	return errors.Join(err, bench.end())
@@ -195,8 +204,9 @@ func again(ctx context.Context, pids []int, capture func(context.Context, int) (
 	return total, nil
 }
 
-// slice lets the tool capture for so many of pgbench's seconds; the first, in which the tool starts, does not count.
-func (t *loadTool) slice(ctx context.Context, bench *pgbench, pids []int, seconds int) error {
+// slice lets the tool capture for so many of pgbench's seconds, and returns the throughput of all but the first, in which
+// the tool starts.
+func (t *loadTool) slice(ctx context.Context, bench *pgbench, pids []int, seconds int) (float64, error) {
 	during, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var group sync.WaitGroup
@@ -211,7 +221,7 @@ func (t *loadTool) slice(ctx context.Context, bench *pgbench, pids []int, second
 		if err != nil {
 			cancel()
 			group.Wait()
-			return errors.Join(err, failed)
+			return 0, errors.Join(err, failed)
 		}
 		if second > 0 {
 			total += tps
@@ -219,9 +229,10 @@ func (t *loadTool) slice(ctx context.Context, bench *pgbench, pids []int, second
 	}
 	cancel()
 	group.Wait()
-	t.tps = append(t.tps, total/float64(seconds-1))
+	tps := total / float64(seconds-1)
+	t.tps = append(t.tps, tps)
 	t.rate = append(t.rate, float64(captured)/float64(len(pids))/time.Since(began).Seconds())
-	return failed
+	return tps, failed
 }
 
 // pgbenchBackends waits until all of pgbench's backends are at work.
@@ -239,12 +250,9 @@ func pgbenchBackends(ctx context.Context, conn *pgx.Conn, wanted int) ([]int, er
 	return nil, errors.New("pgbench has not the backends that were asked for")
 }
 
-// finish makes the figures: each slice against the one without a tool of the same round.
-func (t *loadTool) finish(control *loadTool) {
-	for i, tps := range t.tps {
-		t.loss = append(t.loss, 100*(1-tps/control.tps[i]))
-	}
-	t.TPS, t.Rate = percentile(append([]float64(nil), t.tps...), 50), percentile(t.rate, 50)
+// finish makes the figures.
+func (t *loadTool) finish() {
+	t.TPS, t.Rate = percentile(t.tps, 50), percentile(t.rate, 50)
 	t.Mean, t.Error = mean(t.loss)
 	t.Loss, t.Low, t.High = percentile(t.loss, 50), percentile(t.loss, 0), percentile(t.loss, 100)
 }
