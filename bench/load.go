@@ -204,8 +204,8 @@ func again(ctx context.Context, pids []int, capture func(context.Context, int) (
 	return total, nil
 }
 
-// slice lets the tool capture for so many of pgbench's seconds, and returns the throughput of all but the first, in which
-// the tool starts.
+// slice lets the tool capture for so many of pgbench's seconds, and returns the throughput of all but the first, in
+// which the tool starts.
 func (t *loadTool) slice(ctx context.Context, bench *pgbench, pids []int, seconds int) (float64, error) {
 	during, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -209,6 +209,8 @@ func (s *session) identify() error {
 		return &RecycledError{PID: target.PID, Property: property, Want: want, Got: got}
 	}
 	switch {
+	case target.Held != nil && !target.Held.Lives():
+		return exitedError(target.PID) // whoever this one is
 	case target.StartTime != 0 && now.StartTime != target.StartTime:
 		return mismatch("start time", target.StartTime, now.StartTime)
 	case target.PPID != 0 && now.PPID != target.PPID:

@@ -23,6 +23,7 @@ type Target struct {
 	StartTime uint64 // as procfs.Stat.StartTime; 0: any
 	PPID      int    // 0: any
 	UID       int    // real, effective and saved user; -1: any. Mind that the zero value is root.
+	Held      *Held  // this process and no other; nil: any. It must be held until the call has returned.
 }
 
 // Options of a capture; the zero value is the default.

@@ -82,15 +82,13 @@ type observer struct {
 // observe looks once; errAgain says that the process executed another program meanwhile.
 func (w *observer) observe() (*Snapshot, error) {
 	pid := w.target.PID
-	// While this descriptor says that the process lives, nobody else has its number.
-	fd, err := unix.PidfdOpen(pid, 0)
-	switch {
-	case err == nil:
-		defer func() { _ = unix.Close(fd) }()
-	case errors.Is(err, unix.ESRCH):
-		return nil, exitedError(pid)
-	default:
-		fd = -1 // an old kernel, or a fence: its start time has to do
+	var err error
+	held := w.target.Held
+	if held == nil {
+		if held, err = Hold(pid); errors.Is(err, ErrExited) {
+			return nil, err
+		}
+		defer held.Release() // nil on an old kernel, or behind a fence: its start time has to do
 	}
 	if w.before, err = readTarget(pid); err != nil {
 		return nil, err
@@ -117,7 +115,7 @@ func (w *observer) observe() (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	if hasEnded(fd) {
+	if held != nil && !held.Lives() {
 		return nil, exitedError(pid)
 	}
 	if err := w.identify(after); err != nil {
@@ -176,13 +174,6 @@ func (w *observer) identify(now procfs.Stat) error {
 		}
 	}
 	return nil
-}
-
-// hasEnded asks a process's descriptor; -1 knows nothing.
-func hasEnded(fd int) bool {
-	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-	n, err := unix.Poll(fds, 0)
-	return fd >= 0 && err == nil && n > 0
 }
 
 // threads observes the main thread, or all.

@@ -55,6 +55,12 @@ func reuseRole(args []string) int {
 	}
 	n, _ := strconv.Atoi(args[1])
 	outcomes := counts{}
+	for _, engine := range []func(context.Context, Target, Options) (*Snapshot, error){Capture, Observe} {
+		if err := reuseAtOnce(args[0], engine, outcomes); err != nil {
+			fmt.Fprintln(os.Stdout, err)
+			return 1
+		}
+	}
 	for i := range n {
 		what, err := reuse(args[0], i)
 		if err != nil {
@@ -80,7 +86,7 @@ func reuse(program string, i int) (string, error) {
 	target := Target{PID: stat.PID, StartTime: stat.StartTime, PPID: stat.PPID, UID: unix.Getuid()}
 	var second *exec.Cmd
 	replace := func() {
-		if second, err = replaced(first, program, stat.StartTime); err != nil {
+		if second, err = replaced(first, program, stat.StartTime+1); err != nil {
 			second = nil
 		}
 	}
@@ -115,6 +121,49 @@ func reuse(program string, i int) (string, error) {
 	return "refused, " + when + fmt.Sprintf(" (%T)", captureErr), nil
 }
 
+// reuseAtOnce makes ids pass on until one does within a hundredth of a second: /proc shows the same of the second
+// process as of the first one. Only who holds the first one can tell.
+func reuseAtOnce(
+	program string, engine func(context.Context, Target, Options) (*Snapshot, error), outcomes counts,
+) error {
+	for begin := time.Now(); time.Since(begin) < 20*time.Second; {
+		for now := ticks(); ticks() == now; { // to begin at its beginning
+		}
+		first, err := rest(program)
+		if err != nil {
+			return err
+		}
+		pid := first.Process.Pid
+		held, err := Hold(pid)
+		if err != nil {
+			return err
+		}
+		before, err1 := procfs.ReadStat(pid)
+		second, err2 := replaced(first, program, 0)
+		after, err3 := procfs.ReadStat(pid)
+		if err := errors.Join(err1, err2, err3); err != nil {
+			return fmt.Errorf("an id that passes on: %w", err)
+		}
+		same := before.StartTime == after.StartTime
+		target := Target{PID: pid, StartTime: after.StartTime, PPID: after.PPID, UID: unix.Getuid()}
+		_, mistaken := engine(context.Background(), target, Options{})
+		target.Held = held
+		_, refused := engine(context.Background(), target, Options{})
+		held.Release()
+		_ = second.Process.Kill()
+		_ = second.Wait()
+		switch {
+		case mistaken != nil || !errors.Is(refused, ErrExited):
+			return fmt.Errorf("by its number: %w; held: %w", mistaken, refused)
+		case same:
+			outcomes["refused, within a hundredth of a second"]++
+			return nil
+		}
+		outcomes["refused, some time later"]++ // this machine may be too slow for more
+	}
+	return nil
+}
+
 // rest starts a process that does nothing.
 func rest(program string) (*exec.Cmd, error) {
 	cmd := exec.Command(program, "sleep")
@@ -132,13 +181,13 @@ func rest(program string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// replaced ends a process and starts others until one has its id. The kernel tells processes of one id apart by when
-// they were started, in hundredths of a second: the second one comes in a later one.
-func replaced(first *exec.Cmd, program string, started uint64) (*exec.Cmd, error) {
+// replaced ends a process and starts others until one has its id. /proc tells processes of one id apart by when they
+// were started, in hundredths of a second: the second one comes at a given time or later.
+func replaced(first *exec.Cmd, program string, from uint64) (*exec.Cmd, error) {
 	_ = first.Process.Kill()
 	_ = first.Wait()
 	for begin := time.Now(); time.Since(begin) < time.Minute; {
-		if ticks() <= started {
+		if ticks() < from {
 			continue
 		}
 		last := strconv.Itoa(first.Process.Pid - 1)

@@ -121,6 +121,7 @@ func (w *Worker) capture(
 	if err != nil {
 		return nil, err
 	}
+	defer target.Held.Release()
 	if err := w.permit().Allow(ctx, who, pid); err != nil {
 		return nil, err
 	}

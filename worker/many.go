@@ -107,6 +107,11 @@ func (w *Worker) captureMany(ctx context.Context, req spool.Request, options cap
 	// First who each of them is, then whether the caller may, then the capture, which is held to that identity.
 	targets := make([]ptrace.Target, len(outcomes))
 	each(outcomes, func(i int, o *outcome) { targets[i], o.err = target(c, o.pid, req.Backend) })
+	defer func() {
+		for i := range targets {
+			targets[i].Held.Release()
+		}
+	}()
 	refused := w.permit().AllowAll(ctx, caller(req), identified(outcomes))
 	// Processes that cannot be stopped must not use up the time that there is for all.
 	if options.Deadline == 0 {

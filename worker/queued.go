@@ -78,6 +78,7 @@ func (w *Worker) captureQueued(ctx context.Context, req queue.Request) (*trace.T
 		return nil, err
 	}
 	target, err := identify(c, req)
+	defer func() { target.Held.Release() }() // a refused one may be held too
 	if err != nil {
 		return nil, err
 	}

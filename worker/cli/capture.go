@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/processors"
@@ -180,6 +181,7 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 		MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext, NonStop: f.nonStop,
 	}
 	failed := make(map[int]bool)
+	targets := identities(pids)
 	var st stats
 	next := time.Now()
 	for round := range f.warmUp + f.repeat {
@@ -187,11 +189,11 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 			break // what was captured until now is told
 		}
 		next = later(next.Add(f.interval), time.Now())
-		for _, pid := range pids {
+		for i, pid := range pids {
 			if failed[pid] {
 				continue
 			}
-			t, err := f.capture(ctx, capturer, pid, opts)
+			t, err := f.capture(ctx, capturer, targets[i], opts)
 			if err != nil {
 				if errors.Is(err, context.Canceled) {
 					break
@@ -230,11 +232,26 @@ func later(a, b time.Time) time.Time {
 	return a
 }
 
+// identities are the processes as they are now: in a later round another one that has got the same number is not taken
+// for the one that was meant.
+func identities(pids []int) []ptrace.Target {
+	targets := make([]ptrace.Target, len(pids))
+	for i, pid := range pids {
+		targets[i] = ptrace.Target{PID: pid, UID: -1}
+		if held, err := ptrace.Hold(pid); err == nil {
+			targets[i].Held = held // as long as this program runs
+		}
+		if stat, err := procfs.ReadStat(pid); err == nil { // if not, the capture says why
+			targets[i].StartTime = stat.StartTime
+		}
+	}
+	return targets
+}
+
 // capture captures one process.
 func (f *captureFlags) capture(
-	ctx context.Context, capturer *capture.Capturer, pid int, opts capture.Options,
+	ctx context.Context, capturer *capture.Capturer, target ptrace.Target, opts capture.Options,
 ) (*trace.Trace, error) {
-	target := ptrace.Target{PID: pid, UID: -1}
 	if f.goroutines {
 		return capturer.Goroutines(ctx, target, opts)
 	}

@@ -26,9 +26,11 @@ func BenchmarkContains(b *testing.B) {
 	b.Run("Contains", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			if _, err := c.Contains(pid); err != nil {
+			target, err := c.Contains(pid)
+			if err != nil {
 				b.Fatal(err)
 			}
+			target.Held.Release()
 		}
 	})
 }

@@ -255,6 +255,7 @@ func TestMembers(t *testing.T) {
 		for _, m := range members {
 			titles[m.PID] = m.Title
 			target, err := c.Contains(m.PID)
+			defer target.Held.Release()
 			if err == nil && (target.PID != m.PID || target.StartTime != m.StartTime || target.PPID != c.PostmasterPID ||
 				target.UID != c.UID) {
 				t.Errorf("%+v is %+v", m, target)
@@ -266,7 +267,8 @@ func TestMembers(t *testing.T) {
 		strangers(t, s, c)
 		_ = conn.Close(t.Context())
 		pgtest.Wait(t, "the end of a closed session", func() bool {
-			_, err := c.Contains(backend)
+			target, err := c.Contains(backend)
+			target.Held.Release()
 			return errors.Is(err, cluster.ErrNotMember)
 		})
 	})

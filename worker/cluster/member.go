@@ -26,7 +26,7 @@ type Member struct {
 // Contains returns the identity of the process that the server knows as pid if it is one of the server's: a child of
 // the postmaster that runs the same executable as the same user. A capture is given this identity, so that neither
 // permission nor capture ever applies to another process that inherits the pid; to that end, ask Contains before asking
-// for permission.
+// for permission. What the identity holds must be released.
 //
 // The errors are ErrPostmaster, and ErrNotMember for everything else: no such process, a thread, somebody else's child,
 // a number that can be no process id.
@@ -35,11 +35,22 @@ func (c Cluster) Contains(pid int) (ptrace.Target, error) {
 	if local == c.PostmasterPID {
 		return ptrace.Target{}, fmt.Errorf("process %d: %w", pid, ErrPostmaster)
 	}
-	stat, err := c.child(local)
-	if err != nil {
+	held, err := ptrace.Hold(local)
+	if errors.Is(err, ptrace.ErrExited) {
 		return ptrace.Target{}, fmt.Errorf("process %d: %w: %w", pid, ErrNotMember, err)
 	}
-	return ptrace.Target{PID: local, StartTime: stat.StartTime, PPID: c.PostmasterPID, UID: c.UID}, nil
+	// Without a descriptor the start time has to do.
+	stat, err := c.child(local)
+	if err == nil && held != nil && !held.Lives() {
+		err = errExited
+	}
+	if err != nil {
+		held.Release()
+		return ptrace.Target{}, fmt.Errorf("process %d: %w: %w", pid, ErrNotMember, err)
+	}
+	return ptrace.Target{
+		PID: local, StartTime: stat.StartTime, PPID: c.PostmasterPID, UID: c.UID, Held: held,
+	}, nil
 }
 
 // Members lists the server's processes, the postmaster not among them, in ascending order of process id. Processes

@@ -98,6 +98,7 @@ func capturing(ctx context.Context, c cluster.Cluster) finding {
 	if err != nil {
 		return finding{warn, "capture", fmt.Sprintf("the process it was tried on has gone: %v", err), ""}
 	}
+	defer target.Held.Release()
 	capturer, err := capture.New(capture.Config{})
 	if err != nil {
 		return finding{bad, "capture", err.Error(), ""}

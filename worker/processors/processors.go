@@ -30,9 +30,10 @@ var use struct {
 	since  *time.Timer
 }
 
-// Frugal makes the program use one processor while there is one piece of work at most. It respects a GOMAXPROCS of
-// the environment.
+// Frugal makes the program use one processor while there is one piece of work at most, and look at its clocks less
+// often. It respects a GOMAXPROCS of the environment.
 func Frugal() {
+	loosen()
 	if os.Getenv("GOMAXPROCS") != "" {
 		return
 	}

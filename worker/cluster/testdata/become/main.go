@@ -122,6 +122,7 @@ func (r *Report) fill(c cluster.Cluster, pid int) error {
 	if err != nil {
 		return err
 	}
+	defer target.Held.Release()
 	snapshot, err := ptrace.Capture(context.Background(), target, ptrace.Options{})
 	if err != nil {
 		return err

@@ -1,0 +1,71 @@
+package ptrace
+
+import (
+	"errors"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// Held is a process by a descriptor (pidfd_open(2)). Its number may become another process's once it has ended, and
+// that of one started in the same hundredth of a second, which is all that /proc tells; a Held is that one process for
+// good. Whoever holds the same process at the same time has the same Held.
+type Held struct {
+	pid, fd int
+	holders int // guarded by holds
+}
+
+//nolint:gochecknoglobals // a process is the same for all users of this package
+var holds = struct {
+	sync.Mutex
+
+	byPID map[int]*Held
+}{byPID: map[int]*Held{}}
+
+// Hold holds the process that has the number now. The error is ErrExited if there is none, or the kernel's: the number
+// is a thread's, it has no such descriptors (before Linux 5.3), or none is left.
+func Hold(pid int) (*Held, error) {
+	holds.Lock()
+	defer holds.Unlock()
+	if h := holds.byPID[pid]; h != nil && h.Lives() {
+		h.holders++
+		return h, nil
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		return nil, exitedError(pid)
+	case err != nil:
+		return nil, systemError(pid, "pidfd_open", err)
+	}
+	h := &Held{pid: pid, fd: fd, holders: 1}
+	holds.byPID[pid] = h
+	return h, nil
+}
+
+// Lives reports whether the process has not ended yet. As long as it has not, its number is its own.
+func (h *Held) Lives() bool {
+	fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, 0)
+		if !errors.Is(err, unix.EINTR) {
+			return err != nil || n == 0 // a kernel before 5.3 cannot be asked; it has no such descriptors either
+		}
+	}
+}
+
+// Release must be called once by each holder. A nil Held holds nothing.
+func (h *Held) Release() {
+	if h == nil {
+		return
+	}
+	holds.Lock()
+	defer holds.Unlock()
+	if h.holders--; h.holders > 0 {
+		return
+	}
+	_ = unix.Close(h.fd)
+	if holds.byPID[h.pid] == h {
+		delete(holds.byPID, h.pid)
+	}
+}

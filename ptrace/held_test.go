@@ -1,0 +1,44 @@
+package ptrace
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestHold: whoever holds a process has the same of it, which knows when the process has ended, and leaves no
+// descriptor.
+func TestHold(t *testing.T) {
+	c := startTarget(t, "sleep")
+	first, err := Hold(c.pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := Hold(c.pid)
+	if err != nil || second != first {
+		t.Fatalf("%p and %p, %v", first, second, err)
+	}
+	first.Release()
+	if !second.Lives() {
+		t.Error("it has not ended")
+	}
+	_ = c.Process.Kill()
+	_ = c.Wait()
+	if second.Lives() {
+		t.Error("it has ended")
+	}
+	if _, err := Hold(c.pid); !errors.Is(err, ErrExited) {
+		t.Errorf("of one that has ended: %v", err)
+	}
+	second.Release()
+	(*Held)(nil).Release()
+	if _, err := unix.FcntlInt(uintptr(first.fd), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
+		t.Errorf("its descriptor is open: %v", err)
+	}
+	for _, pid := range []int{-1, 0} {
+		if h, err := Hold(pid); err == nil {
+			t.Errorf("%d is held: %+v", pid, h)
+		}
+	}
+}
