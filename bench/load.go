@@ -79,7 +79,7 @@ func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path s
 ) error {
 	control, others := &tools[0], tools[1:]
 	seconds := int(o.Slice.Seconds()) + 1
-	bench, err := startPgbench(ctx, s, path, seconds*(2*loadTurns*len(others)+1)+1)
+	bench, err := startPgbench(ctx, s, path, seconds*(2*loadTurns*len(others)+1)+3) // it does not tell of its last one
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
+	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/cluster"
 	"pg_stat_backtrace/worker/debuginfod"
@@ -140,7 +141,7 @@ func (w *Worker) start(ctx context.Context) error {
 	fenced := w.fence()
 	w.log.Info().Str("data_directory", c.DataDir).Int("postmaster", c.PostmasterPID).Int("server_version", c.Version).
 		Int("uid", rights.UID).Bool("cap_sys_ptrace", rights.Trace).Bool("cap_perfmon", rights.Sample).
-		Bool("realtime", rights.Urgent).Bool("seccomp", fenced).Msg("found the server")
+		Bool("realtime", ptrace.MayHurry()).Bool("seccomp", fenced).Msg("found the server")
 	return nil
 }
 

@@ -49,12 +49,6 @@ func allowUrgency() {
 	_ = unix.Setrlimit(unix.RLIMIT_RTPRIO, &limit) // it works without
 }
 
-// mayHurry reports whether that was possible.
-func mayHurry() bool {
-	var limit unix.Rlimit
-	return unix.Getrlimit(unix.RLIMIT_RTPRIO, &limit) == nil && limit.Cur > 0
-}
-
 type capabilitySets [2]unix.CapUserData // low and high word
 
 func permitted() (uint64, error) {

@@ -26,8 +26,6 @@ type Privileges struct {
 	// Sample is set when the process holds CAP_PERFMON, which is kept only where kernel.perf_event_paranoid is above 2:
 	// the engine "running" needs it there.
 	Sample bool `json:"sample"`
-	// Urgent is set when the process may run with real-time priority while a target stands still; see package ptrace.
-	Urgent bool `json:"urgent"`
 }
 
 // BecomeServerUser gives up every right that serving c does not take. A process started as root becomes the server's
@@ -59,7 +57,6 @@ func BecomeServerUser(c Cluster) (Privileges, error) {
 	p := Privileges{
 		UID: c.UID, GID: c.GID, Changed: euid == 0,
 		Trace: keep&(1<<unix.CAP_SYS_PTRACE) != 0, Sample: keep&(1<<unix.CAP_PERFMON) != 0,
-		Urgent: mayHurry(),
 	}
 	if !p.Changed {
 		p.GID = os.Getegid()

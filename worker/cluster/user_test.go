@@ -28,6 +28,7 @@ type report struct {
 	Threads    []map[string]string `json:"threads"` // lines of /proc/self/task/*/status
 	Owner      uint32              `json:"owner"`   // of /proc/self/status
 	Stack      int                 `json:"stack"`   // bytes captured
+	Urgent     bool                `json:"urgent"`  // may have real-time priority
 	Role       string              `json:"role"`    // who the server's peer authentication says this is
 	Home       string              `json:"home"`
 	User       string              `json:"user"`
@@ -190,7 +191,7 @@ func become(t *testing.T, command []string) (r report, pid int) {
 // privileges are what a process with these capabilities reports; CAP_PERFMON is bit 38.
 func privileges(uid, gid int, caps string, trace bool) cluster.Privileges {
 	return cluster.Privileges{
-		UID: uid, GID: gid, Changed: true, Trace: trace, Sample: caps[6] == '4', Urgent: mayRaise(),
+		UID: uid, GID: gid, Changed: true, Trace: trace, Sample: caps[6] == '4',
 	}
 }
 
@@ -208,6 +209,9 @@ func checkReport(t *testing.T, s *pgtest.Server, r report, caps string, trace bo
 	uid, gid := s.OSUser()
 	if want := privileges(uid, gid, caps, trace); r.Privileges != want {
 		t.Errorf("%+v, want %+v", r.Privileges, want)
+	}
+	if want := mayRaise(); r.Urgent != want {
+		t.Errorf("it may have real-time priority: %t, want %t", r.Urgent, want)
 	}
 	const none = "0000000000000000"
 	want := map[string]string{

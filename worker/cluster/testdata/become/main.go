@@ -30,6 +30,7 @@ type Report struct {
 	Threads    []map[string]string `json:"threads"`
 	Owner      uint32              `json:"owner"`
 	Stack      int                 `json:"stack"`
+	Urgent     bool                `json:"urgent"`
 	Role       string              `json:"role"`
 	Home       string              `json:"home"`
 	User       string              `json:"user"`
@@ -127,7 +128,7 @@ func (r *Report) fill(c cluster.Cluster, pid int) error {
 	if err != nil {
 		return err
 	}
-	r.Stack = len(snapshot.Threads[0].Stack.Data)
+	r.Stack, r.Urgent = len(snapshot.Threads[0].Stack.Data), ptrace.MayHurry()
 	return r.login(c)
 }
 
