@@ -22,14 +22,23 @@ var holds = struct {
 	byPID map[int]*Held
 }{byPID: map[int]*Held{}}
 
-// Hold holds the process that has the number now. The error is ErrExited if there is none, or the kernel's: the number
-// is a thread's, it has no such descriptors (before Linux 5.3), or none is left.
+// maxHolds bounds the processes that are held at a time: the program needs its descriptors for other things too.
+const maxHolds = 512
+
+var errTooMany = errors.New("too many processes are held already")
+
+// Hold holds the process that has the number now. The error is ErrExited if there is none; what else may be wrong (the
+// number is a thread's, the kernel is older than Linux 5.3, 512 processes are held, no descriptor is left) keeps nobody
+// from capturing it.
 func Hold(pid int) (*Held, error) {
 	holds.Lock()
 	defer holds.Unlock()
 	if h := holds.byPID[pid]; h != nil && h.Lives() {
 		h.holders++
 		return h, nil
+	}
+	if len(holds.byPID) >= maxHolds {
+		return nil, systemError(pid, "hold", errTooMany)
 	}
 	fd, err := unix.PidfdOpen(pid, 0)
 	switch {
