@@ -92,6 +92,7 @@ check-tap: ## Run the TAP tests (PROVE_TESTS)
 check-soak: ## The long tests: other unwinders, random stacks, faults by the thousand, PostgreSQL's own tests under constant capture
 	scripts/check.sh soak faults nonstop
 	scripts/check-witness.sh
+	WITNESS_ENGINE=nonstop scripts/check-witness.sh tests replication
 
 .PHONY: check-names
 check-names: ## Compare names, lines and inlined calls with addr2line, libunwind and eu-stack, at length (builds a PostgreSQL with -g)
