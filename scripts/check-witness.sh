@@ -34,7 +34,7 @@ prepare() {
 	AS_TRACER=("${AS_SERVER[@]}")
 	# What systemd/ gives the worker: it may hurry while a process stands still.
 	if is_root && setpriv --inh-caps=+sys_nice --ambient-caps=+sys_nice true 2>/dev/null; then
-		AS_TRACER=(setpriv --inh-caps=+sys_nice,+sys_ptrace --ambient-caps=+sys_nice,+sys_ptrace "${AS_SERVER[@]:1:3}" --)
+		AS_TRACER=(setpriv "--inh-caps=+sys_nice,+sys_ptrace" "--ambient-caps=+sys_nice,+sys_ptrace" "${AS_SERVER[@]:1:3}" --)
 	else
 		note "the witness may not have a real-time priority: it is taken off its processor like everybody else"
 	fi
