@@ -79,7 +79,7 @@ func crowded() bool {
 		return true
 	}
 	runnable, ok := parseRunnable(text[:n])
-	own := 2 * min(runtime.GOMAXPROCS(0)-1, maxSideBySide)
+	own := 2 * min(runtime.GOMAXPROCS(0)-1, runtime.NumCPU()-1, maxSideBySide)
 	return !ok || runnable-own > runtime.NumCPU()
 }
 
