@@ -94,7 +94,7 @@ func compareBusy(t *testing.T, busy []int) {
 	}
 	for i := range randomStops(t) {
 		for _, pid := range busy {
-			runOn(t, pid, thaws[pid])
+			runOn(t, pid, thaws[pid], busy...)
 			compareFrozen(t, "backend", pid, i%10 != 0)
 			_, _ = freeze(t, pid)
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // threads are the thread ids of a process.
@@ -80,13 +81,28 @@ func ran(pid int) (ns uint64) {
 	return ns
 }
 
-// runOn lets a frozen process run for a moment, of a length that nobody can tell beforehand.
-func runOn(t *testing.T, pid int, thaw func()) {
+// runOn lets a frozen process run for a moment, of a length that nobody can tell beforehand. It may wait for one of the
+// others, which are frozen too: then those run on as well, until it has run.
+func runOn(t *testing.T, pid int, thaw func(), others ...int) {
 	t.Helper()
 	const least = 300_000 // ns
-	before := ran(pid)
+	const patience = 2 * time.Second
+	before, began, thawed := ran(pid), time.Now(), false
 	thaw()
-	wait(t, fmt.Sprintf("process %d running", pid), func() bool { return ran(pid) > before+least })
+	wait(t, fmt.Sprintf("process %d running", pid), func() bool {
+		if !thawed && time.Since(began) > patience {
+			thawed = true
+			for _, other := range others {
+				_ = syscall.Kill(other, syscall.SIGCONT)
+			}
+		}
+		return ran(pid) > before+least
+	})
+	for _, other := range others {
+		if thawed && other != pid {
+			_, _ = freeze(t, other)
+		}
+	}
 }
 
 // title is the command line of a process as it is now: PostgreSQL writes there what the process is.

@@ -259,6 +259,16 @@ func (s *site) testSettings(t *testing.T, _ *pgx.Conn, target int) {
 func (s *site) testTwoSessions(t *testing.T, worker *process, admin *pgx.Conn, target int) {
 	other := s.Connect(t, s.User, "postgres")
 	worker.suspend(t)
+	// What it had asked for just before must not claim what is requested now.
+	const asking = `SELECT count(*) FROM pg_stat_activity
+		WHERE application_name ~ '^pg_stat_backtrace' AND state = 'active'`
+	quiet := 0
+	pgtest.Wait(t, "the end of what the worker had asked for", func() bool {
+		if quiet++; value[int](t, other, asking) > 0 {
+			quiet = 0
+		}
+		return quiet > 5
+	})
 	ids := value[[]int64](t, admin, "SELECT pg_request_backtrace(array_fill($1::int, ARRAY[20]))", target)
 	run(t, other, "BEGIN")
 	claimed := value[[]int64](t, other, "SELECT array_agg(id) FROM backtrace.claim(10, '{}', '{}')")
