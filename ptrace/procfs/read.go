@@ -18,7 +18,13 @@ var buffers = sync.Pool{New: func() any {
 
 // readFile returns the contents of a small /proc file as a string. It avoids package os: these files cannot be
 // polled, and the runtime's attempt to do so costs as much as reading them.
-func readFile(name string) (string, error) {
+func readFile(name string) (string, error) { return read(name, readAll) }
+
+// readOnce is readFile for a file that the kernel writes as a whole.
+func readOnce(name string) (string, error) { return read(name, readWhole) }
+
+// read opens a file and has it read into memory that is kept.
+func read(name string, from func(fd int, p []byte) ([]byte, error)) (string, error) {
 	fd, err := open(name)
 	if err != nil {
 		return "", wrap(name, err)
@@ -28,7 +34,7 @@ func readFile(name string) (string, error) {
 	if !ok {
 		return "", fmt.Errorf("%s: no buffer", name)
 	}
-	data, err := readAll(fd, (*b)[:0])
+	data, err := from(fd, (*b)[:0])
 	text := string(data)
 	if cap(data) > cap(*b) && cap(data) <= 1<<20 {
 		*b = data[:cap(data)]
@@ -40,29 +46,19 @@ func readFile(name string) (string, error) {
 	return text, nil
 }
 
-// readOnce is readFile for a file that the kernel writes as a whole.
-func readOnce(name string) (string, error) {
-	fd, err := open(name)
-	if err != nil {
-		return "", wrap(name, err)
-	}
-	defer func() { _ = unix.Close(fd) }()
-	b, ok := buffers.Get().(*[]byte)
-	if !ok {
-		return "", fmt.Errorf("%s: no buffer", name)
-	}
-	defer buffers.Put(b)
+// readWhole reads a file by one call.
+func readWhole(fd int, p []byte) ([]byte, error) {
 	for {
-		n, err := unix.Read(fd, *b)
+		n, err := unix.Read(fd, p[:cap(p)])
 		switch {
 		case errors.Is(err, unix.EINTR):
-			continue
 		case err != nil:
-			return "", wrap(name, err)
-		case n >= len(*b):
-			return "", fmt.Errorf("%s: %w: longer than %d bytes", name, ErrFormat, n-1)
+			return p, err
+		case n >= cap(p):
+			return p, fmt.Errorf("%w: longer than %d bytes", ErrFormat, n-1)
+		default:
+			return p[:max(n, 0)], nil
 		}
-		return string((*b)[:max(n, 0)]), nil
 	}
 }
 

@@ -9,8 +9,7 @@ import (
 //
 //nolint:gocognit // it is one loop whose variables stay in registers: this is where the time goes
 func (r *Reader) symbols() error {
-	safe := r.safe()
-	in, out, lit, dist := r.in, r.out, &r.lit, &r.dist
+	safe, in, out, lit, dist := r.safe(), r.in, r.out, &r.lit, &r.dist
 	bits, ip, n, op := r.bits, r.ip, r.n, r.op
 	var stop uint32 // the entry at which it ended
 	for op < outLimit && ip < safe {
