@@ -88,7 +88,10 @@ DECLARE
     begun    timestamptz;
     super    boolean;
     worker   text[];                    -- lines of the worker's pid file, see worker/spool/pidfile.go
+    beacon   text[];                    -- TID of one of its threads, and the time of that thread's directory in /proc
+    since    text;                      -- that time as it is
     stat     text[];                    -- its /proc/PID/stat from the third field on
+    runs     boolean;
     request  text;
     refused  boolean := false;          -- the request could not be written
     asked    boolean;                   -- the request has been written
@@ -133,12 +136,23 @@ BEGIN
             RETURN ARRAY['wait', nap::text, waited::text, look::text, salt::text, mark];
         END IF;
         -- Is there a worker?  A file that came with a copy of another data directory names that other directory, and
-        -- one that a killed worker left behind a PID that is nobody's, or has a process with another start time.
+        -- one that a killed worker left behind a PID that is nobody's, or has a process with another start time.  One of
+        -- the worker's threads, known by the time of its directory, tells that at one look that cannot fail.  Where that
+        -- time is another one (the server has a /proc of its own) the start time is read.
+        runs := false;
         IF worker[4] = home AND worker[2] ~ '^[0-9]+$' THEN
-            stat := string_to_array(split_part(encode(
-                pg_read_binary_file('/proc/' || worker[2] || '/stat', 0, 1024, true), 'escape'), ') ', -1), ' ');
+            beacon := string_to_array(worker[12], ' ');
+            since := extract(epoch FROM (pg_stat_file(
+                '/proc/' || worker[2] || '/task/' || beacon[1], true)).modification)::bigint::text;
+            IF beacon[2] = since THEN
+                runs := true;
+            ELSIF beacon[2] IS NULL OR since IS NOT NULL THEN
+                stat := string_to_array(split_part(encode(
+                    pg_read_binary_file('/proc/' || worker[2] || '/stat', 0, 1024, true), 'escape'), ') ', -1), ' ');
+                runs := stat[20] = worker[3] AND stat[1] NOT IN ('Z', 'X');
+            END IF;
         END IF;
-        IF stat[20] IS DISTINCT FROM worker[3] OR stat[20] IS NULL OR stat[1] IN ('Z', 'X') THEN
+        IF runs IS NOT TRUE THEN
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not running', '', CASE WHEN super
                 THEN format('Start it on the server''s host, as the server''s operating system user or as root: '
                     'pg_stat_backtrace worker -D %s', current_setting('data_directory'))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -163,21 +164,26 @@ func TestTracedAndBusy(t *testing.T) {
 		t.Skip("no strace")
 	}
 	pid := run(t, build(t), "busy")
-	tracer := exec.Command(program, "-o", "/dev/null", "-p", strconv.Itoa(pid))
+	log := filepath.Join(t.TempDir(), "strace.log")
+	tracer := exec.Command(program, "-o", log, "-p", strconv.Itoa(pid))
 	if err := tracer.Start(); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = tracer.Process.Signal(syscall.SIGTERM); _ = tracer.Wait() })
-	for {
+	pgtest.Wait(t, "strace traces", func() bool {
 		st, err := procfs.ReadStatus(pid)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if st.TracerPID != 0 && st.State == 'R' {
-			break
-		}
-		time.Sleep(time.Millisecond)
+		return err == nil && st.TracerPID != 0
+	})
+	if err := syscall.Kill(pid, syscall.SIGWINCH); err != nil { // ignored, but strace is told, after its own first stop
+		t.Fatal(err)
 	}
+	pgtest.Wait(t, "strace has told of the signal and waits; the process runs", func() bool {
+		told, err1 := os.ReadFile(log)
+		st, err2 := procfs.ReadStat(tracer.Process.Pid)
+		spins, err3 := procfs.ReadStat(pid)
+		return errors.Join(err1, err2, err3) == nil && strings.Contains(string(told), "SIGWINCH") &&
+			st.State == 'S' && spins.State == 'R'
+	})
 	tr := seen(t, pid, capture.Options{}, "running")
 	checkOrder(t, &tr.Threads[0], "spin", "inner", "middle", "outer", "main", "_start")
 }

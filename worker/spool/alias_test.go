@@ -24,7 +24,7 @@ func TestAlias(t *testing.T) {
 		t.Errorf("the link leads to %q, %v", leads, err)
 	}
 	file, err := os.ReadFile(filepath.Join(dataDir, pidName))
-	if lines := strings.Split(string(file), "\n"); err != nil || len(lines) != 12 || lines[10] != aliasPath {
+	if lines := strings.Split(string(file), "\n"); err != nil || len(lines) != 13 || lines[10] != aliasPath {
 		t.Errorf("pid file %q, %v", file, err)
 	}
 	if err := s.end(); err != nil {
@@ -40,7 +40,7 @@ func TestNoAlias(t *testing.T) {
 	s := serve(t, Config{}, echo)
 	file, err := os.ReadFile(filepath.Join(s.cfg.DataDir, pidName))
 	lines := strings.Split(string(file), "\n")
-	if err != nil || len(lines) != 12 || lines[5] != s.Dir() || lines[10] != "" {
+	if err != nil || len(lines) != 13 || lines[5] != s.Dir() || lines[10] != "" {
 		t.Errorf("pid file %q, %v", file, err)
 	}
 	if len(s.reported()) > 0 {

@@ -31,6 +31,8 @@ import (
 //	   that has not done so for much longer does not run. (Version 1.0 of the extension does not look; there the call
 //	   of a worker that was killed runs into its timeout.) Else empty.
 //	11 path by which requests are to be written, which leads to the spool directory, see alias.go; empty if there is none
+//	12 TID of a thread of the worker, and the time of its directory in /proc, see beacon.go: where the server finds another
+//	   time, its /proc is another mount, and line 3 tells; absent in version 1.0. Empty where line 10 is not.
 //
 // Lines 1 to 5 are the same in every protocol version.
 const (
@@ -108,15 +110,19 @@ func (s *Spool) contents() ([]byte, error) {
 		return nil, err
 	}
 	inner, outer := s.key.blocks()
+	light, err := beacon()
+	if err != nil {
+		return nil, err
+	}
 	pid, start, outside := os.Getpid(), stat.StartTime, ""
 	if s.cfg.Witness != nil {
-		outside = fmt.Sprintf("outside %d %d", pid, start)
+		outside, light = fmt.Sprintf("outside %d %d", pid, start), ""
 		pid, start = s.cfg.Witness()
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n", Protocol, pid, start,
+	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n", Protocol, pid, start,
 		serverName(s.data), oneLine(s.cfg.Version), s.dir.name, inner, outer,
-		strings.Join(s.cfg.Verbs, " "), outside, s.alias())
+		strings.Join(s.cfg.Verbs, " "), outside, s.alias(), light)
 	return b.Bytes(), nil
 }
 
