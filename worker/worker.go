@@ -23,6 +23,7 @@ import (
 	"pg_stat_backtrace/worker/fence"
 	"pg_stat_backtrace/worker/policy"
 	"pg_stat_backtrace/worker/queue"
+	"pg_stat_backtrace/worker/resident"
 	"pg_stat_backtrace/worker/spool"
 )
 
@@ -134,14 +135,19 @@ func (w *Worker) start(ctx context.Context) error {
 	if err := w.compare(ctx, c); err != nil {
 		return err
 	}
+	_ = resident.Allow() // as root; else the limit is what the unit or the user's shell gives
 	rights, err := cluster.BecomeServerUser(c)
 	if err != nil {
 		return err
 	}
+	locked, err := resident.Lock()
+	if err != nil {
+		w.log.Debug().Err(err).Int("locked_bytes", locked).Msg("pages of this program may have to be read from disk again")
+	}
 	fenced := w.fence()
 	w.log.Info().Str("data_directory", c.DataDir).Int("postmaster", c.PostmasterPID).Int("server_version", c.Version).
 		Int("uid", rights.UID).Bool("cap_sys_ptrace", rights.Trace).Bool("cap_perfmon", rights.Sample).
-		Bool("realtime", ptrace.MayHurry()).Bool("seccomp", fenced).Msg("found the server")
+		Bool("realtime", ptrace.MayHurry()).Bool("seccomp", fenced).Int("locked_bytes", locked).Msg("found the server")
 	return nil
 }
 
@@ -291,8 +297,15 @@ func (w *Worker) current() (cluster.Cluster, error) {
 
 // follow keeps a connection to the server, a new one for each of its runs.
 func (w *Worker) follow(ctx context.Context) {
+	var learning sync.WaitGroup
+	defer learning.Wait()
+	var learned cluster.Cluster
 	for ctx.Err() == nil {
 		c, err := w.current()
+		if err == nil && !c.Same(learned) {
+			learned = c
+			learning.Go(func() { w.learn(ctx, c) })
+		}
 		if err == nil {
 			err = w.connect(ctx, c)
 		}

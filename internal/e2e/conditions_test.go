@@ -273,6 +273,12 @@ var conditions = []condition{
 		elsewhere: "fault: TestOf, where the kernel does not tell the place",
 	},
 	{
+		name: "unread", level: fault, state: "55000", message: "the stack of process with PID %d could not be read within %s",
+		detail:    `It was copied, but file "%s", which tells how to read it, is still being read.`,
+		hint:      "Its file system answers slowly, or not at all. Ask again: what has been read is kept.",
+		elsewhere: "fault: TestOf, and capture: TestSlowUnwinding, on a disk that does not answer",
+	},
+	{
 		name: "canceled capture", level: fault, state: "57014", message: "capture of process with PID %d was canceled",
 		elsewhere: "fault: TestOf; a worker that ends finishes what it has begun",
 	},

@@ -126,6 +126,7 @@ func workers(t *testing.T, shared *site) {
 		absent(t)
 	})
 	t.Run("a recycled PID", func(t *testing.T) { s.recycled(t, absent) })
+	t.Run("has read the server's program before it is asked", func(t *testing.T) { s.learned(t) })
 	t.Run("stopped", func(t *testing.T) { s.stopped(t, target) })
 	t.Run("two", func(t *testing.T) {
 		s.work(t)
@@ -155,6 +156,24 @@ func (s *site) blind(t *testing.T, target int) {
 	boss, plain := s.connect(t, s.User, "postgres"), s.connect(t, "plain", "postgres")
 	stack(t, "superuser", boss.text(t, ask1(target)))
 	plain.fails(t, "unchecked", ask1(target))
+	_ = w.end(syscall.SIGTERM)
+}
+
+// learned: a worker holds open what stacks are read by, though nobody has asked for one yet.
+func (s *site) learned(t *testing.T) {
+	w := s.work(t)
+	program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", s.PostmasterPID()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	pgtest.Wait(t, "the worker has the server's program", func() bool {
+		files, _ := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", w.Process.Pid))
+		return slices.ContainsFunc(files, func(file string) bool {
+			to, _ := os.Readlink(file)
+			return to == program
+		})
+	})
+	untouched(t, s.PostmasterPID())
 	_ = w.end(syscall.SIGTERM)
 }
 
@@ -206,8 +225,9 @@ func (s *site) stopped(t *testing.T, target int) {
 	if took := time.Since(canceled); s.name(got.said) != "canceled by user" || took > pgtest.Soon {
 		t.Errorf("%v, %v after the cancel", got.said, took)
 	}
-	if inner, outer, found := strings.Cut(got.said.where, "\n"); found && strings.Contains(inner, "backtrace.call(") {
-		got.said.where = outer // it came while the call did not sleep but look for its answer
+	if i := strings.LastIndex(got.where, "\nPL/pgSQL function public."); i >= 0 &&
+		strings.Contains(got.where[:i], "backtrace.call(") {
+		got.where = got.where[i+1:] // it came while the call did not sleep but look for its answer
 	}
 	oneLine(t, got.said)
 	victim := s.connect(t, "plain", "postgres")

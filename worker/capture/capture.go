@@ -151,7 +151,9 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 		MaxStack: o.MaxStack, RedZone: c.arch.RedZone, Deadline: o.Deadline, AllThreads: o.AllThreads,
 	}
 	r := run{capturer: c, target: target, options: o, key: processKey{target.PID, target.StartTime},
-		check: newCheck(target.PID)}
+		check: newCheck(target.PID), began: start,
+		files: deadline{at: start.Add(cmp.Or(o.Deadline, defaultDeadline)), after: c.linesWait}}
+	defer r.files.stop()
 	r.golang = c.goStacks.find(r.key)
 	defer r.check.close()
 	if l := c.known.find(r.key); l != nil && !o.AllThreads && r.check.holds(l) {
@@ -190,6 +192,8 @@ type run struct {
 	key      processKey
 	check    check
 	server   serverProcess
+	began    time.Time
+	files    deadline   // for what must be read from files
 	golang   *goProcess // nil: no Go code was met
 	// generated says where code that the process has made is described, as far as that was found.
 	generated whereabouts
@@ -205,6 +209,9 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	}
 	defer snap.Release()
 	b := r.build(snap)
+	if b.space.unread != "" {
+		return built{}, &trace.ReadingError{File: b.space.unread, After: time.Since(r.began)}
+	}
 	byLayout := opts.Layout != nil && snap.Layout == opts.Layout
 	sound := true
 	switch {

@@ -29,6 +29,6 @@ func (sp *space) Function(addr uint64) (start, end uint64, ok bool) {
 	if !ok || f.module == nil {
 		return 0, 0, false
 	}
-	start, end, ok = f.module.limits(addr - f.bias)
+	start, end, ok = f.module.limits(addr-f.bias, sp.files)
 	return start + f.bias, end + f.bias, ok
 }

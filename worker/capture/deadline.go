@@ -5,7 +5,8 @@ import "time"
 // deadline is a time until which an answer waits for what is not known yet. It begins when it is first waited for,
 // since nearly every answer waits for nothing; a nil one never comes.
 type deadline struct {
-	after time.Duration
+	at    time.Time     // not before
+	after time.Duration // nor so soon after the waiting has begun
 	done  chan struct{}
 	timer *time.Timer
 }
@@ -17,7 +18,7 @@ func (d *deadline) passed() <-chan struct{} {
 	}
 	if d.done == nil {
 		d.done = make(chan struct{})
-		d.timer = time.AfterFunc(d.after, func() { close(d.done) })
+		d.timer = time.AfterFunc(max(d.after, time.Until(d.at)), func() { close(d.done) })
 	}
 	return d.done
 }

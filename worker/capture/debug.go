@@ -42,64 +42,67 @@ func (m *module) findDebugFile() (debugfile.Result, debugfile.Options, bool) {
 
 // tell reports what keeps names or lines of this module from being found.
 func (m *module) tell(errs ...error) {
-	if m.shared.report == nil {
-		return
-	}
 	for _, err := range errs {
-		m.shared.report(fmt.Errorf("%s: %w", m.name, err))
+		m.shared.tell(fmt.Errorf("%s: %w", m.name, err))
 	}
 }
 
-// symbolTable reads the symbols of the image and of its separate debug file,
-// once, and finds out where its debugging information is.
-func (m *module) symbolTable() *symbol.Table {
-	m.symbolOnce.Do(func() {
-		tables := []*image.Image{m.image}
-		debug, options, ok := m.findDebugFile()
-		if ok {
-			tables = append(tables, debug.Image)
-		}
-		// What could be read of a damaged table comes beside the error.
-		m.symbols, _ = symbol.NewTable(tables...)
-		_, symtab := m.image.Symbols(".symtab")
-		m.stripped = symtab != nil && !ok
-		if !ok || debug.How == debugfile.ByDebugData {
-			if m.useFetched(tables) {
-				if ok {
-					_ = debug.Close()
-				}
-				return
+// symbolTable returns the symbols of the image and of its separate debug file;
+// false if they have not been read by the deadline. Only when they are there
+// is it known where the debugging information is.
+func (m *module) symbolTable(late *deadline) (*symbol.Table, bool) {
+	if t, ok := m.symbols.now(); ok {
+		return t, true
+	}
+	return m.symbols.get(late, m.tell, m.readSymbols)
+}
+
+func (m *module) readSymbols() *symbol.Table {
+	tables := []*image.Image{m.image}
+	debug, options, ok := m.findDebugFile()
+	if ok {
+		tables = append(tables, debug.Image)
+	}
+	_, symtab := m.image.Symbols(".symtab")
+	m.stripped = symtab != nil && !ok
+	if !ok || debug.How == debugfile.ByDebugData {
+		if fetched := m.useFetched(tables); fetched != nil {
+			if ok {
+				_ = debug.Close()
 			}
+			return fetched
 		}
-		switch {
-		case ok && hasLines(debug.Image):
-			m.lines.open(m, debug.Image, debug.Path, options)
-			return // the file stays open
-		case hasLines(m.image):
-			m.lines.open(m, m.image, m.path, m.debugOptions()[0])
-		}
-		if ok {
-			_ = debug.Close()
-		}
-	})
-	return m.symbols
+	}
+	// What could be read of a damaged table comes beside the error.
+	symbols, _ := symbol.NewTable(tables...)
+	switch {
+	case ok && hasLines(debug.Image):
+		m.lines.open(m, debug.Image, debug.Path, options)
+		return symbols // the file stays open
+	case hasLines(m.image):
+		m.lines.open(m, m.image, m.path, m.debugOptions()[0])
+	}
+	if ok {
+		_ = debug.Close()
+	}
+	return symbols
 }
 
 // useFetched takes symbols and lines from a debug file that was fetched, if
-// there is one, beside the symbols of the images given.
-func (m *module) useFetched(tables []*image.Image) bool {
+// there is one, beside the symbols of the images given; nil if there is none.
+func (m *module) useFetched(tables []*image.Image) *symbol.Table {
 	fetched, ok := m.fetched()
 	if !ok {
-		return false
+		return nil
 	}
-	m.symbols, _ = symbol.NewTable(append(tables, fetched.Image)...)
+	symbols, _ := symbol.NewTable(append(tables, fetched.Image)...)
 	m.stripped = false
 	if hasLines(fetched.Image) {
 		m.lines.open(m, fetched.Image, fetched.Path, debugfile.Options{Folders: m.shared.folders, Open: openDebugFile})
 	} else {
 		_ = fetched.Close()
 	}
-	return true
+	return symbols
 }
 
 // hasLines reports whether an image has debugging information.

@@ -30,7 +30,7 @@ func goPrograms(sp *space) ([]goProgram, error) {
 			continue
 		}
 		f := sp.resolve(i)
-		if f.module == nil || seen[f.module] || f.module.goTable() == nil {
+		if f.module == nil || seen[f.module] || !sp.isGo(f.module) {
 			continue
 		}
 		seen[f.module] = true

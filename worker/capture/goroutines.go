@@ -303,10 +303,14 @@ func (w *goWalk) on(frames []unwind.Frame, g *goroutine.Goroutine) bool {
 // begins reports whether a function begins at an address.
 func (w *goWalk) begins(pc uint64) bool {
 	_, f, ok := w.space.find(pc)
-	if !ok || f.module == nil || f.module.goTable() == nil {
+	if !ok || f.module == nil {
 		return false
 	}
-	fn, err := f.module.goTable().Find(pc - f.bias)
+	t, _ := f.module.goTable(w.space.files)
+	if t == nil {
+		return false
+	}
+	fn, err := t.Find(pc - f.bias)
 	return err == nil && fn.Entry == pc-f.bias
 }
 

@@ -70,7 +70,7 @@ func (r *run) learnGo(b *built) bool {
 	}
 	before := len(known)
 	for _, u := range b.used {
-		if f := b.space.resolve(u.mapping); f.module != nil && f.module.goTable() != nil && !slices.Contains(known, f) {
+		if f := b.space.resolve(u.mapping); f.module != nil && b.space.isGo(f.module) && !slices.Contains(known, f) {
 			known = append(slices.Clip(known), f)
 		}
 	}

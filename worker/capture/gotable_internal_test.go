@@ -130,10 +130,11 @@ func (n *goTally) compare(t *testing.T, c *Capturer, th *ptrace.Thread, space *s
 // goFunctionOf returns the Go function of a frame.
 func goFunctionOf(space *space, f *unwind.Frame) *gopclntab.Function {
 	_, where, ok := space.find(f.Lookup())
-	if !ok || where.module == nil || where.module.goTable() == nil {
+	if !ok || where.module == nil || !space.isGo(where.module) {
 		return nil
 	}
-	fn, err := where.module.goTable().Find(f.Lookup() - where.bias)
+	table, _ := where.module.goTable(nil)
+	fn, err := table.Find(f.Lookup() - where.bias)
 	if err != nil {
 		return nil
 	}

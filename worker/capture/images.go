@@ -32,21 +32,16 @@ type module struct {
 	// for there.
 	path, root string
 
-	cfiOnce sync.Once
-	cfi     *cfi.Table
-
-	symbolOnce sync.Once
-	symbols    *symbol.Table
-	remote     remote
-	// stripped is set if no symbol table has the functions that the image does
-	// not export.
+	cfi     lazy[*cfi.Table]
+	symbols lazy[*symbol.Table]
+	golang  lazy[*gopclntab.Table]
+	remote  remote
+	// stripped and lines are set by who makes symbols. stripped means that no
+	// symbol table has the functions that the image does not export.
 	stripped bool
 	lines    lines
 	met      atomic.Bool // see space.first
 	known    annotations
-
-	goOnce sync.Once
-	golang *gopclntab.Table
 
 	jitOnce sync.Once
 	jit     uint64 // see jitDescriptor
@@ -69,24 +64,41 @@ type shared struct {
 	remote Remote
 }
 
-func (m *module) table() *cfi.Table {
-	m.cfiOnce.Do(func() {
-		s, _ := m.image.CFISections() // an unreadable part is an absent one
-		if len(s.EHFrame.Data) == 0 && len(s.DebugFrame.Data) == 0 {
-			if s.DebugFrame = image.SectionData(m.debugFrame()); len(s.DebugFrame.Data) == 0 {
-				return
-			}
+// tell reports what keeps names from being found.
+func (s *shared) tell(errs ...error) {
+	if s.report == nil {
+		return
+	}
+	for _, err := range errs {
+		s.report(err)
+	}
+}
+
+// table returns the call frame information, nil if there is none; false if it
+// has not been read by the deadline.
+func (m *module) table(late *deadline) (*cfi.Table, bool) {
+	if t, ok := m.cfi.now(); ok {
+		return t, true
+	}
+	return m.cfi.get(late, m.tell, m.readTable)
+}
+
+func (m *module) readTable() *cfi.Table {
+	s, _ := m.image.CFISections() // an unreadable part is an absent one
+	if len(s.EHFrame.Data) == 0 && len(s.DebugFrame.Data) == 0 {
+		if s.DebugFrame = image.SectionData(m.debugFrame()); len(s.DebugFrame.Data) == 0 {
+			return nil
 		}
-		t, err := cfi.New(cfi.Sections{
-			EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), DebugFrame: cfi.Section(s.DebugFrame),
-			Order: m.image.Order(), AddrSize: m.image.AddrSize(), Arch: m.arch,
-			TextAddr: s.TextAddr, DataAddr: s.DataAddr,
-		})
-		if err == nil {
-			m.cfi = t
-		}
+	}
+	t, err := cfi.New(cfi.Sections{
+		EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), DebugFrame: cfi.Section(s.DebugFrame),
+		Order: m.image.Order(), AddrSize: m.image.AddrSize(), Arch: m.arch,
+		TextAddr: s.TextAddr, DataAddr: s.DataAddr,
 	})
-	return m.cfi
+	if err != nil {
+		return nil
+	}
+	return t
 }
 
 // images keeps modules over captures, one for each build-id. A file without a
@@ -211,8 +223,8 @@ func (c *images) fromMemory(pid int, base procfs.Mapping, id string) *module {
 	m := &module{
 		image: img, name: img.Name(), arch: c.arch, shared: c.shared, remote: remote{source: c.shared.remote},
 	}
-	m.table()
-	m.symbolTable()
+	_, _ = m.table(nil)
+	_, _ = m.symbolTable(nil)
 	if id == "" {
 		return m
 	}

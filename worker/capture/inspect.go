@@ -99,7 +99,7 @@ func (m *Image) DebugOptions() []debugfile.Options { return m.module.debugOption
 // GoFunctions is the number of functions in the table that Go's linker puts into every program, 0 if there is none. It
 // has their names and lines.
 func (m *Image) GoFunctions() int {
-	if t := m.module.goTable(); t != nil {
+	if t, _ := m.module.goTable(nil); t != nil {
 		return t.Functions()
 	}
 	return 0
@@ -110,7 +110,8 @@ func (m *Image) GoFunctions() int {
 // name, or Go's table. A Go program without call frame information has the
 // functions of that table.
 func (m *Image) Coverage(debug ...*image.Image) (named, total int, err error) {
-	table, golang := m.module.table(), m.module.goTable()
+	table, _ := m.module.table(nil)
+	golang, _ := m.module.goTable(nil)
 	if table == nil && golang != nil {
 		return golang.Functions(), golang.Functions(), nil
 	}

@@ -17,7 +17,7 @@ import (
 type servers struct {
 	mu      sync.Mutex
 	byKey   map[processKey]serverProcess
-	program map[*module]*levels.Server // nil: not a server
+	program map[*module]*lazy[*levels.Server] // nil: not a server
 }
 
 // serverProcess is a process whose program was looked at; process is nil if that is no PostgreSQL server.
@@ -29,7 +29,7 @@ type serverProcess struct {
 }
 
 func newServers() *servers {
-	return &servers{byKey: make(map[processKey]serverProcess), program: make(map[*module]*levels.Server)}
+	return &servers{byKey: make(map[processKey]serverProcess), program: make(map[*module]*lazy[*levels.Server])}
 }
 
 // serverProcess returns what is known of the process; its maps are read the first time. With same, its mappings have
@@ -55,7 +55,12 @@ func (c *Capturer) serverProcess(key processKey, same bool) serverProcess {
 	if err != nil {
 		return serverProcess{}
 	}
-	known = c.lookAtProgram(c.spaces.open(key.pid, key.startTime, maps), exe)
+	space := c.spaces.open(key.pid, key.startTime, maps)
+	space.files = &deadline{after: c.linesWait} // the stack does not wait for what only adds to it
+	defer space.files.stop()
+	if known = c.lookAtProgram(space, exe); space.unread != "" {
+		return serverProcess{}
+	}
 	c.servers.mu.Lock()
 	defer c.servers.mu.Unlock()
 	if len(c.servers.byKey) >= maxSpaces {
@@ -75,7 +80,7 @@ func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
 			continue
 		}
 		if f := space.resolve(i); f.module != nil {
-			if server := c.servers.of(f.module); server != nil {
+			if server := c.servers.of(f.module, space); server != nil {
 				out.process, out.module, out.code = server.Process(f.bias), f.module, *m
 			}
 		}
@@ -84,18 +89,22 @@ func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
 	return out
 }
 
-// of returns what is known of a program, nil if it is not a server's.
-func (s *servers) of(m *module) *levels.Server {
+// of returns what is known of a program, nil if it is not a server's or was not read in time.
+func (s *servers) of(m *module, space *space) *levels.Server {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if server, ok := s.program[m]; ok {
-		return server
+	p := s.program[m]
+	if p == nil {
+		if len(s.program) >= maxImages {
+			clear(s.program)
+		}
+		p = &lazy[*levels.Server]{}
+		s.program[m] = p
 	}
-	if len(s.program) >= maxImages {
-		clear(s.program)
+	s.mu.Unlock()
+	server, ok := p.get(space.files, m.tell, func() *levels.Server { return newServer(m) })
+	if !ok {
+		space.unread = m.name
 	}
-	server := newServer(m)
-	s.program[m] = server
 	return server
 }
 
@@ -190,10 +199,10 @@ func (p *serverProcess) describe(space *space, addr uint64) levels.Code {
 		return code
 	}
 	at := addr - f.bias
-	if name, start, ok := f.module.function(at); ok && start == at {
+	if name, start, ok := f.module.function(at, space.files); ok && start == at {
 		code.Function = name
 	}
-	if t := f.module.table(); t != nil {
+	if t, _ := f.module.table(space.files); t != nil {
 		if fde, err := t.Find(at); err == nil && fde.Start == at {
 			code.Size = int(fde.End - fde.Start)
 		}

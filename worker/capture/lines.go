@@ -1,7 +1,6 @@
 package capture
 
 import (
-	"fmt"
 	"sync"
 	"time"
 
@@ -152,16 +151,8 @@ func (l *lines) frames(addr uint64) []dwarf.Frame {
 		return nil
 	}
 	l.data = nil
-	defer l.survive()
+	defer survive(l.tell)
 	frames, _ := data.Frames(addr) // what is missing is not known
 	l.data = data
 	return frames
-}
-
-// survive is the net below a parser of foreign files, which should never panic: what is wrong with one debug file must
-// not end the worker.
-func (l *lines) survive() {
-	if p := recover(); p != nil {
-		l.tell(fmt.Errorf("debugging information is not used: %v", p))
-	}
 }

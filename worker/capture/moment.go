@@ -21,7 +21,11 @@ func (r *run) trail() *ptrace.Trail {
 // build unwinds and names a snapshot, with what is known of generated code at its moment.
 func (r *run) build(snap *ptrace.Snapshot) built {
 	c := r.capturer
-	open := func() *space { return c.spaces.open(snap.PID, r.target.StartTime, snap.Maps) }
+	open := func() *space {
+		sp := c.spaces.open(snap.PID, r.target.StartTime, snap.Maps)
+		sp.files = &r.files
+		return sp
+	}
 	space := open()
 	if snap.Engine == ptrace.Engine {
 		copied := frozen(&ptrace.Stack{}, snap.Found)

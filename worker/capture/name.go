@@ -51,7 +51,9 @@ func (sp *space) expect(frames []unwind.Frame) {
 		if !ok || where.module == nil {
 			continue
 		}
-		where.module.symbolTable()
+		if _, ok := where.module.symbolTable(sp.files); !ok {
+			continue
+		}
 		if l := &where.module.lines; l.make != nil {
 			l.ask(frames[i].Lookup() - where.bias)
 		}
@@ -81,7 +83,7 @@ func (sp *space) nameFrame(dst []trace.Frame, f *unwind.Frame, late *deadline) [
 	out.BuildID = mod.image.BuildID()
 	out.ModuleOffset = f.PC - where.bias
 	out.Offset = out.ModuleOffset
-	return mod.appendFrames(dst, &out, f.Lookup()-where.bias, late)
+	return mod.appendFrames(dst, &out, f.Lookup()-where.bias, sp.files, late)
 }
 
 // place is an image address with what the image itself says of it.
@@ -89,6 +91,7 @@ type place struct {
 	addr uint64
 	// start and end are those of the call frame information; end 0: none.
 	start, end uint64
+	symbols    *symbol.Table // nil: there are none
 	symbol     symbol.Symbol
 	named      bool
 }
@@ -128,11 +131,13 @@ func (a *annotations) keep(addr uint64, known []annotation) {
 
 // appendFrames appends the frame out, whose module and offset are set, behind
 // the calls inlined at addr. All have the address of the frame.
-func (m *module) appendFrames(dst []trace.Frame, out *trace.Frame, addr uint64, late *deadline) []trace.Frame {
+func (m *module) appendFrames(
+	dst []trace.Frame, out *trace.Frame, addr uint64, files, late *deadline,
+) []trace.Frame {
 	known := m.known.find(addr)
 	if known == nil {
 		var final bool
-		if known, final = m.annotate(addr, late); final {
+		if known, final = m.annotate(addr, files, late); final {
 			m.known.keep(addr, known)
 		}
 	}
@@ -153,9 +158,12 @@ func (m *module) appendFrames(dst []trace.Frame, out *trace.Frame, addr uint64, 
 }
 
 // annotate finds what an image address is called: the calls inlined there, and last the function that they are in. It
-// is not final if not all could be found before the deadline.
-func (m *module) annotate(addr uint64, late *deadline) (known []annotation, final bool) {
-	p := m.locate(addr)
+// is not final if not all could be found before the deadlines, that for symbols and that for lines.
+func (m *module) annotate(addr uint64, files, late *deadline) (known []annotation, final bool) {
+	p, ok := m.locate(addr, files)
+	if !ok {
+		return []annotation{{note: symbolsUnread}}, false
+	}
 	calls, final := m.calls(addr, late)
 	var own annotation
 	for i := range calls {
@@ -182,26 +190,36 @@ func (m *module) annotate(addr uint64, late *deadline) (known []annotation, fina
 	return append(known, own), final
 }
 
-// locate finds the symbol of an image address. It counts only inside its own
-// size and inside the FDE that covers the address: anything else would be the
-// nearest symbol's name, which is a wrong one.
-func (m *module) locate(addr uint64) place {
-	p := place{addr: addr}
-	if t := m.table(); t != nil {
-		if fde, err := t.Find(addr); err == nil {
+// symbolsUnread is the note on a frame whose name is not known for a reason that time mends.
+const symbolsUnread = "its symbols are being read"
+
+// locate finds the symbol of an image address; false if what that takes has
+// not been read by the deadline. It counts only inside its own size and inside
+// the FDE that covers the address: anything else would be the nearest symbol's
+// name, which is a wrong one.
+func (m *module) locate(addr uint64, files *deadline) (p place, ok bool) {
+	p.addr = addr
+	table, ok1 := m.table(files)
+	symbols, ok2 := m.symbolTable(files)
+	if !ok1 || !ok2 {
+		return p, false
+	}
+	if table != nil {
+		if fde, err := table.Find(addr); err == nil {
 			p.start, p.end = fde.Start, fde.End
 		}
 	}
-	if symbols := m.symbolTable(); symbols != nil {
+	if symbols != nil {
 		p.symbol, p.named = symbols.Lookup(addr, p.start, p.end)
+		p.symbols = symbols
 	}
-	return p
+	return p, true
 }
 
 // function returns the demangled name and the start of the function at an
 // image address, as its symbol has them.
-func (m *module) function(addr uint64) (string, uint64, bool) {
-	p := m.locate(addr)
+func (m *module) function(addr uint64, files *deadline) (string, uint64, bool) {
+	p, _ := m.locate(addr, files)
 	return symbol.Demangle(p.symbol.Name), p.symbol.Addr, p.named
 }
 
@@ -222,10 +240,10 @@ func (m *module) nameByLines(own *annotation, p *place, c *dwarf.Frame) {
 // have one are before and behind it. It must be known to be a function, and one
 // that no symbol table could name.
 func (m *module) neighbourhood(p *place) string {
-	if p.end == 0 || !m.stripped || m.symbols == nil {
+	if p.end == 0 || !m.stripped || p.symbols == nil {
 		return ""
 	}
-	before, after, ok := m.symbols.Neighbours(p.start, p.end)
+	before, after, ok := p.symbols.Neighbours(p.start, p.end)
 	if !ok || !m.image.SameSection(before.Addr, p.start) || !m.image.SameSection(p.start, after.Addr) {
 		return ""
 	}

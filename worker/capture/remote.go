@@ -96,8 +96,9 @@ func (m *module) request(id string) {
 			image: m.image, name: m.name, arch: m.arch, path: m.path, root: m.root, shared: m.shared,
 			remote: remote{source: m.remote.source, arrived: append(slices.Clone(m.remote.arrived), id)},
 		}
-		next.cfiOnce.Do(func() { next.cfi = m.table() })
-		next.symbolTable()
+		table, _ := m.table(nil)
+		next.cfi.set(table)
+		_, _ = next.symbolTable(nil)
 		m.remote.next.Store(next)
 	})
 }

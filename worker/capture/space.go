@@ -30,16 +30,26 @@ type spaces struct {
 	images *images
 	mu     sync.Mutex
 	byKey  map[processKey]map[procfs.Mapping]found
+	// sought are the mappings whose images are being looked for.
+	sought map[whose]*lazy[*module]
+}
+
+// whose is a mapping of a process.
+type whose struct {
+	process processKey
+	mapping procfs.Mapping
 }
 
 func newSpaces(imgs *images) *spaces {
-	return &spaces{images: imgs, byKey: make(map[processKey]map[procfs.Mapping]found)}
+	return &spaces{
+		images: imgs, byKey: make(map[processKey]map[procfs.Mapping]found), sought: make(map[whose]*lazy[*module]),
+	}
 }
 
 // open returns the address space that a snapshot's maps describe. A start time
 // of 0 means that the process is not known for sure: nothing is remembered.
 func (s *spaces) open(pid int, startTime uint64, maps []procfs.Mapping) *space {
-	sp := &space{spaces: s, pid: pid, maps: maps}
+	sp := &space{spaces: s, key: processKey{pid, startTime}, pid: pid, maps: maps}
 	if startTime == 0 {
 		sp.known = make(map[procfs.Mapping]found)
 		return sp
@@ -73,10 +83,14 @@ func (s *spaces) forget(key processKey) {
 // a snapshot. It implements unwind.Modules, for one goroutine.
 type space struct {
 	spaces *spaces
+	key    processKey
 	pid    int
 	maps   []procfs.Mapping
 	known  map[procfs.Mapping]found // shared, under spaces.mu
 	memory byteReader               // of a core file; nil: of the process as it is now
+
+	files  *deadline // for what must be read from files; nil: never
+	unread string    // an image that was not read by then, so that there is less of the stack than there could be
 
 	generated generated
 	last      *procfs.Mapping // the mapping found last, and what it holds
@@ -92,7 +106,13 @@ func (sp *space) Find(addr uint64) (unwind.Module, bool) {
 	if f.module == nil {
 		return unwind.Module{CFI: sp.generatedTable(m, addr)}, true
 	}
-	return unwind.Module{Bias: f.bias, CFI: f.module.table(), Go: f.module.goTable(), Code: f.module.image}, true
+	table, ok := f.module.table(sp.files)
+	golang, also := f.module.goTable(sp.files)
+	if !ok || !also {
+		sp.unread = f.module.name
+		return unwind.Module{}, false
+	}
+	return unwind.Module{Bias: f.bias, CFI: table, Go: golang, Code: f.module.image}, true
 }
 
 func (sp *space) find(addr uint64) (*procfs.Mapping, found, bool) {
@@ -134,7 +154,7 @@ func (sp *space) resolve(i int) found {
 	if ok {
 		return f
 	}
-	if mod := sp.spaces.images.find(sp.pid, sp.maps, i); mod != nil {
+	if mod := sp.seek(i); mod != nil {
 		if bias, ok := mod.image.Bias(m.Start, m.Offset); ok {
 			f = found{module: mod, bias: bias}
 		}
@@ -147,4 +167,28 @@ func (sp *space) resolve(i int) found {
 	sp.known[m] = f
 	sp.spaces.mu.Unlock()
 	return f
+}
+
+// seek looks for the image of a mapping; nil if there is none or it was not found by the deadline.
+func (sp *space) seek(i int) *module {
+	s, q := sp.spaces, whose{sp.key, sp.maps[i]}
+	s.mu.Lock()
+	p := s.sought[q]
+	if p == nil {
+		p = &lazy[*module]{}
+		s.sought[q] = p
+	}
+	s.mu.Unlock()
+	mod, ok := p.get(sp.files, s.images.shared.tell, func() *module {
+		defer func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.sought, q)
+		}()
+		return s.images.find(sp.pid, sp.maps, i)
+	})
+	if !ok {
+		sp.unread = moduleName(sp.maps[i].Path)
+	}
+	return mod
 }

@@ -55,7 +55,9 @@ func newWorker(version string) *cobra.Command {
 				return usage(errors.New("--keep and --keep-rows must be positive"))
 			}
 			cfg.Version = version
-			log, err := logger(cmd.ErrOrStderr(), level, format)
+			out := newBacklog(cmd.ErrOrStderr())
+			defer func() { _ = out.Close() }()
+			log, err := logger(out, terminal(cmd.ErrOrStderr()), level, format)
 			if err != nil {
 				return usage(err)
 			}
@@ -101,14 +103,14 @@ const (
 	defaultKeepRows = 10_000
 )
 
-// logger writes to w as the flags say.
-func logger(w io.Writer, level, format string) (zerolog.Logger, error) {
+// logger writes to w, at the end of which there may be a terminal, as the flags say.
+func logger(w io.Writer, terminal bool, level, format string) (zerolog.Logger, error) {
 	lvl, err := zerolog.ParseLevel(level)
 	if err != nil || level == "" {
 		return zerolog.Nop(), fmt.Errorf("--log-level must be debug, info, warn or error, not %q", level)
 	}
 	switch {
-	case format == "console", format == "auto" && terminal(w):
+	case format == "console", format == "auto" && terminal:
 		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.DateTime}
 	case format != formatJSON && format != "auto":
 		return zerolog.Nop(), fmt.Errorf("--log-format must be json, console or auto, not %q", format)

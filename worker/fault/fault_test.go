@@ -11,6 +11,7 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/fault"
+	"pg_stat_backtrace/worker/trace"
 )
 
 type faultTest struct {
@@ -79,9 +80,18 @@ func faults() []faultTest {
 	}
 }
 
+func unread() []faultTest {
+	return []faultTest{{
+		"a disk that does not answer", fmt.Errorf("x: %w", &trace.ReadingError{File: "postgres", After: 3 * time.Second}),
+		"55000", []string{
+			"stack of process with PID 4711 could not be read within 3s", `file "postgres", which`, "Ask again",
+		},
+	}}
+}
+
 func TestOf(t *testing.T) {
 	t.Parallel()
-	for _, tt := range faults() {
+	for _, tt := range append(faults(), unread()...) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			f := fault.Of(4711, tt.err)

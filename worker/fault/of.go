@@ -8,12 +8,14 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/trace"
 )
 
 // Of turns the error of a capture of process pid into a fault. It never
 // returns nil: an error it does not know is an internal error, with its text.
 func Of(pid int, err error) *Fault {
 	var own *Fault
+	var unread *trace.ReadingError
 	switch {
 	case errors.As(err, &own):
 		return own
@@ -37,6 +39,14 @@ func Of(pid int, err error) *Fault {
 		return notObserved(pid, err)
 	case errors.Is(err, ptrace.ErrNotPermitted):
 		return notPermitted(pid, err)
+	case errors.As(err, &unread):
+		return &Fault{
+			SQLState: NotInPrerequisiteState,
+			Message: fmt.Sprintf("the stack of process with PID %d could not be read within %s", pid,
+				unread.After.Round(time.Millisecond)),
+			Detail: fmt.Sprintf("It was copied, but file %q, which tells how to read it, is still being read.", unread.File),
+			Hint:   "Its file system answers slowly, or not at all. Ask again: what has been read is kept.",
+		}
 	case errors.Is(err, context.DeadlineExceeded):
 		return deadline(pid, err)
 	case errors.Is(err, context.Canceled):

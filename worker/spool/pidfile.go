@@ -31,8 +31,8 @@ import (
 //	   that has not done so for much longer does not run. (Version 1.0 of the extension does not look; there the call
 //	   of a worker that was killed runs into its timeout.) Else empty.
 //	11 path by which requests are to be written, which leads to the spool directory, see alias.go; empty if there is none
-//	12 TID of a thread of the worker, and the time of its directory in /proc, see beacon.go: where the server finds another
-//	   time, its /proc is another mount, and line 3 tells; absent in version 1.0. Empty where line 10 is not.
+//	12 TID of a thread of the worker, and the time of its directory in /proc, see beacon.go: where the server finds
+//	   another time, its /proc is another mount, and line 3 tells. Empty where line 10 is not; absent in version 1.0.
 //
 // Lines 1 to 5 are the same in every protocol version.
 const (

@@ -1,0 +1,133 @@
+// Package slowfs mounts a file system, for tests, whose files can be found but not read until it is let: a disk, or a
+// server of files, that does not answer.
+package slowfs
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"os"
+	"os/exec"
+	"path"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+)
+
+// Environment is the variable by which a test program is told to be the file system's server, and to call Serve: a
+// program that served what it reads itself could wait for itself.
+const Environment = "PGSB_TEST_SLOWFS"
+
+// FS is a mounted file system.
+type FS struct {
+	// Dir is where it is mounted.
+	Dir string
+
+	server *exec.Cmd
+	input  io.Closer
+	once   sync.Once
+}
+
+// Mount mounts a file system that has the files of source, until the end of the test. It takes root and /dev/fuse.
+func Mount(t testing.TB, source string) *FS {
+	t.Helper()
+	f := &FS{Dir: t.TempDir()}
+	f.server = exec.Command("/proc/self/exe", f.Dir) //nolint:gosec,noctx // a directory of this test, whose end ends it
+	f.server.Env = append(os.Environ(), Environment+"="+source)
+	f.server.Stderr = os.Stderr
+	f.server.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	input, err := f.server.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.input = input
+	output, err := f.server.StdoutPipe()
+	if err == nil {
+		err = f.server.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		f.Answer()
+		if err := syscall.Unmount(f.Dir, syscall.MNT_DETACH); err != nil {
+			t.Error(err)
+		}
+		_ = f.server.Process.Kill() // files may still be open
+		_ = f.server.Wait()
+	})
+	if line, err := bufio.NewReader(output).ReadString('\n'); err != nil {
+		t.Fatalf("no file system in user space: %q, %v", line, err)
+	}
+	return f
+}
+
+// Answer lets all reads be answered from now on, also those that wait.
+func (f *FS) Answer() { f.once.Do(func() { _ = f.input.Close() }) }
+
+// Serve is the server of the files of source. Its first argument is where they are to be; when its input ends, it
+// answers.
+func Serve(source string) error {
+	answers := make(chan struct{})
+	go func() {
+		defer close(answers)
+		_, _ = io.Copy(io.Discard, os.Stdin)
+	}()
+	options := &fs.Options{MountOptions: fuse.MountOptions{DirectMountStrict: true, FsName: "slowfs"}}
+	server, err := fs.Mount(os.Args[len(os.Args)-1], &node{answers: answers, source: source}, options)
+	if err != nil {
+		return err
+	}
+	_, _ = os.Stdout.WriteString("mounted\n")
+	server.Wait()
+	return nil
+}
+
+// node is a directory or a file of the source.
+type node struct {
+	fs.Inode
+
+	answers <-chan struct{}
+	source  string
+}
+
+func (n *node) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fs.Inode, syscall.Errno) {
+	child := &node{answers: n.answers, source: path.Join(n.source, name)}
+	var st syscall.Stat_t
+	if err := syscall.Lstat(child.source, &st); err != nil {
+		return nil, fs.ToErrno(err)
+	}
+	out.FromStat(&st)
+	return n.NewInode(ctx, child, fs.StableAttr{Mode: st.Mode & syscall.S_IFMT, Ino: st.Ino}), 0
+}
+
+func (n *node) Getattr(_ context.Context, _ fs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	var st syscall.Stat_t
+	if err := syscall.Lstat(n.source, &st); err != nil {
+		return fs.ToErrno(err)
+	}
+	out.FromStat(&st)
+	return 0
+}
+
+func (n *node) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	return nil, fuse.FOPEN_DIRECT_IO, 0 // nothing is read ahead
+}
+
+func (n *node) Read(ctx context.Context, _ fs.FileHandle, p []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	select {
+	case <-n.answers:
+	case <-ctx.Done(): // who waits was killed
+		return nil, syscall.EINTR
+	}
+	f, err := os.Open(n.source)
+	if err != nil {
+		return nil, fs.ToErrno(err)
+	}
+	defer func() { _ = f.Close() }()
+	k, _ := f.ReadAt(p, off)
+	return fuse.ReadResultData(p[:k]), 0
+}

@@ -1,0 +1,112 @@
+package capture_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/internal/slowfs"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, slowfs.Environment, slowfs.Serve)) }
+
+// split moves the symbols, and call frame information that is not needed at run time, of a program into a debug file,
+// which is found below a folder that is returned.
+func split(t *testing.T, exe string) string {
+	t.Helper()
+	folder := t.TempDir()
+	id := buildID(t, exe)
+	debug := filepath.Join(folder, ".build-id", id[:2], id[2:]+".debug")
+	if err := os.MkdirAll(filepath.Dir(debug), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	command(t, "objcopy", "--only-keep-debug", exe, debug)
+	command(t, "strip", "--strip-all", exe)
+	return folder
+}
+
+// inTime captures a process whose debug files are on a disk that does not answer: there is an answer in time all the
+// same.
+func inTime(t *testing.T, c *capture.Capturer, pid int) (*trace.Trace, error) {
+	t.Helper()
+	const patience = 300 * time.Millisecond
+	began := time.Now()
+	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{Deadline: patience})
+	if took := time.Since(began); took < patience || took > pgtest.Soon {
+		t.Errorf("answered after %v", took)
+	}
+	checkUntouched(t, pid)
+	return tr, err
+}
+
+// TestSlowSymbols: frames whose names cannot be read in time have none, and say so; later they have.
+func TestSlowSymbols(t *testing.T) {
+	t.Parallel()
+	exe := build(t, "-Wl,--build-id")
+	disk := slowfs.Mount(t, split(t, exe))
+	pid := start(t, exe)
+	c, err := capture.New(capture.Config{DebugDirs: []string{disk.Dir}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	tr, err := inTime(t, c, pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	unnamed := 0
+	for _, f := range tr.Threads[0].Frames {
+		if f.Note == "its symbols are being read" {
+			unnamed++
+		}
+		if f.Module == "nest" && f.Function != "" {
+			t.Errorf("%s has come from nowhere", f.Function)
+		}
+	}
+	if want := 6; unnamed != want { // ready, inner, middle, outer, main, _start
+		t.Errorf("%d frames say that their names are to come, of %d", unnamed, want)
+	}
+	checkOrder(t, &tr.Threads[0], "__libc_start_main") // of libc, which has its symbols elsewhere
+	disk.Answer()
+	pgtest.Wait(t, "names", func() bool {
+		tr, err = c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+		return err == nil && slices.Contains(names(&tr.Threads[0]), "ready")
+	})
+	checkOrder(t, &tr.Threads[0], "ready", "inner", "middle", "outer", "main", "_start")
+}
+
+// TestSlowUnwinding: a stack that cannot be read in time is an error that names the file; later it can.
+func TestSlowUnwinding(t *testing.T) {
+	t.Parallel()
+	exe := build(t, "-Wl,--build-id", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")
+	command(t, "objcopy", "--remove-section=.eh_frame", "--remove-section=.eh_frame_hdr", exe)
+	disk := slowfs.Mount(t, split(t, exe))
+	pid := start(t, exe)
+	c, err := capture.New(capture.Config{DebugDirs: []string{disk.Dir}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var unread *trace.ReadingError
+	for range 3 { // one that comes later has no more to wait with
+		if _, err := inTime(t, c, pid); !errors.As(err, &unread) || unread.File != "nest" {
+			t.Fatal(err)
+		}
+	}
+	disk.Answer()
+	var tr *trace.Trace
+	pgtest.Wait(t, "the stack", func() bool {
+		var err error
+		tr, err = c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+		return err == nil
+	})
+	want := []string{"ready", "inner", "middle", "outer", "main"} // _start has no call frame information left
+	if got := names(&tr.Threads[0]); len(got) < 6 || !slices.Equal(got[1:6], want) {
+		t.Errorf("%q instead of %q", got, want)
+	}
+}
