@@ -274,7 +274,7 @@ var conditions = []condition{
 	},
 	{
 		name: "unread", level: fault, state: "55000", message: "the stack of process with PID %d could not be read within %s",
-		detail:    `It was copied, but file "%s", which tells how to read it, is still being read.`,
+		detail:    `It was copied, but file %q, which tells how to read it, is still being read.`,
 		hint:      "Its file system answers slowly, or not at all. Ask again: what has been read is kept.",
 		elsewhere: "fault: TestOf, and capture: TestSlowUnwinding, on a disk that does not answer",
 	},
