@@ -1,0 +1,43 @@
+package ptrace
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+)
+
+// TestRelease: what one capture has copied is not changed by others, and gone when it is given back.
+func TestRelease(t *testing.T) {
+	c := startTarget(t, "threads", "4")
+	var kept []*Snapshot
+	var copies [][]byte
+	for range 10 {
+		s := mustCapture(t, c.pid, Options{AllThreads: true})
+		kept = append(kept, s)
+		for i := range s.Threads {
+			copies = append(copies, slices.Clone(s.Threads[i].Stack.Data))
+		}
+	}
+	for _, s := range kept {
+		for i := range s.Threads {
+			if !bytes.Equal(s.Threads[i].Stack.Data, copies[0]) {
+				t.Errorf("the stack of thread %d was changed", s.Threads[i].TID)
+			}
+			copies = copies[1:]
+		}
+	}
+	for _, s := range kept {
+		s.Release()
+		s.Release() // it has nothing to give any more
+		for i := range s.Threads {
+			if data := s.Threads[i].Stack.Data; (data == nil) != (i == 0) {
+				t.Errorf("thread %d of %d has %d bytes", i, len(s.Threads), len(data))
+			}
+		}
+	}
+	// Memory that was given back serves again, for one capture at a time.
+	first, second := mustCapture(t, c.pid, Options{}), mustCapture(t, c.pid, Options{})
+	if &first.Threads[0].Stack.Data[0] == &second.Threads[0].Stack.Data[0] {
+		t.Error("two captures have the same memory")
+	}
+}
