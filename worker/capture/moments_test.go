@@ -242,6 +242,10 @@ func (o *observation) activityDiffers(ctx context.Context, tr *trace.Trace, comm
 // the server's own or for its client (what that had sent meanwhile, as the next rows of a COPY, is read first) goes on.
 var interruptible = []string{"Timeout", "Lock", "IPC", "BufferPin"}
 
+// workersEnd is a wait of one of these classes in which interrupts are held (DestroyParallelContext in
+// access/transam/parallel.c).
+const workersEnd = "BgWorkerShutdown"
+
 // compare compares the levels with the lines of a CONTEXT. They may differ only if the backend was not waiting: it goes
 // on then to the next point at which it looks for a cancel request. A backend that waits looks for one at once.
 func (o *observation) compare(t *testing.T, tr *trace.Trace, where string) {
@@ -249,7 +253,7 @@ func (o *observation) compare(t *testing.T, tr *trace.Trace, where string) {
 	got, want := o.texts(t, tr), known(where)
 	o.levels += len(got)
 	same := slices.EqualFunc(got, want, sameLevel)
-	waiting := slices.Contains(interruptible, tr.Wait.Class)
+	waiting := slices.Contains(interruptible, tr.Wait.Class) && tr.Wait.Event != workersEnd
 	switch {
 	case same:
 		o.equal++
