@@ -342,6 +342,11 @@ func TestDebuginfodPostgres(t *testing.T) {
 		c := remoteCapturer(t, remote)
 		// Not the postmaster: it is a child of this process, where Wait would take its stops.
 		pid := child(t, server.PostmasterPID())
+		watch := capturer(t) // which asks nobody for a file
+		pgtest.Wait(t, "it to have nothing to do", func() bool {
+			tr, err := watch.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+			return err == nil && tr.Wait.Class == "Activity"
+		})
 		before := postgresFrames(t, c, pid)
 		remote.arrival(t)
 		after := postgresFrames(t, c, pid)
