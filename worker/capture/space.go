@@ -11,6 +11,10 @@ import (
 // maxSpaces bounds the processes that are remembered.
 const maxSpaces = 2048
 
+// maxSought bounds the images that are looked for at a time. Each takes a thread as long as its disk does not answer:
+// there are many processes that have the same file, and a program that may have no more threads ends.
+const maxSought = 64
+
 // processKey knows a process for good: its pid may be used again, but not with
 // the same start time.
 type processKey struct {
@@ -169,11 +173,17 @@ func (sp *space) resolve(i int) found {
 	return f
 }
 
-// seek looks for the image of a mapping; nil if there is none or it was not found by the deadline.
+// seek looks for the image of a mapping; nil if there is none, or it was not found by the deadline, or too many are
+// being looked for.
 func (sp *space) seek(i int) *module {
 	s, q := sp.spaces, whose{sp.key, sp.maps[i]}
 	s.mu.Lock()
 	p := s.sought[q]
+	if p == nil && len(s.sought) >= maxSought {
+		s.mu.Unlock()
+		sp.unread = moduleName(sp.maps[i].Path)
+		return nil
+	}
 	if p == nil {
 		p = &lazy[*module]{}
 		s.sought[q] = p

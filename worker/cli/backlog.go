@@ -72,10 +72,19 @@ func (b *backlog) work() {
 func (b *backlog) Close() error {
 	late := time.NewTimer(lastWords)
 	defer late.Stop()
-	select {
-	case b.lines <- nil:
-	case <-late.C:
-		return nil
+	b.mu.Lock()
+	last := [][]byte{nil}
+	if b.lost > 0 {
+		last = [][]byte{b.gap(), nil}
+	}
+	b.lost = 0
+	b.mu.Unlock()
+	for _, line := range last {
+		select {
+		case b.lines <- line:
+		case <-late.C:
+			return nil
+		}
 	}
 	select {
 	case <-b.done:
