@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -423,9 +424,13 @@ func (s *site) readOnly(t *testing.T, target int) {
 	w := s.work(t, "--spool-dir", fs)
 	plain := s.connect(t, "plain", "postgres")
 	stack(t, "to begin with", plain.text(t, ask1(target)))
-	if err := unix.Mount("", fs, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
-		t.Fatal(err)
-	}
+	pgtest.Wait(t, "nobody is writing", func() bool {
+		err := unix.Mount("", fs, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
+		if err != nil && !errors.Is(err, unix.EBUSY) { // busy: somebody has a file open for writing
+			t.Fatal(err)
+		}
+		return err == nil
+	})
 	pgtest.Wait(t, "calls fail", func() bool {
 		_, e := plain.try(t.Context(), ask1(target))
 		return e.level != ""
