@@ -63,6 +63,7 @@ func (d *Data) unitWith(off uint64) *unit {
 func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 	d.early.once.Do(func() { d.early.load(d) })
 	for _, i := range d.early.index.find(addr) {
+		d.readAhead(d.early.offsets[i])
 		u, err := d.unitByOffset(d.early.offsets[i])
 		if err != nil {
 			continue
@@ -72,6 +73,25 @@ func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 		}
 	}
 	return nil, nil
+}
+
+// readAhead has the other sections that a look-up needs expanded beside .debug_info, as far as they will be needed for
+// the unit at an offset: what belongs to a unit stands about as far from the start in each of them.
+func (d *Data) readAhead(off uint64) {
+	info := &d.sections.info
+	if s := info.expanding(); s == nil || s.have.Load() > off {
+		return
+	}
+	for _, s := range []*section{&d.sections.abbrev, &d.sections.line} {
+		if s.expand == nil || s.size == 0 {
+			continue
+		}
+		go func() {
+			// What is wrong with it is found, and told, when it is needed.
+			defer func() { _ = recover() }()
+			_, _ = s.bytes(uint64(float64(s.size-1)*float64(off)/float64(info.size)), 1)
+		}()
+	}
 }
 
 // unitByOffset reads the header and the first entry of the unit at an offset.

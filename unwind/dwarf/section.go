@@ -28,7 +28,7 @@ type section struct {
 	// spill, if not nil, expands a compressed section into a file; done once.
 	spill     func() (*spilled, error)
 	spillOnce sync.Once
-	spilled   io.ReaderAt
+	spilled   *spilled
 	// expand returns the content of a compressed section. It may be called again after the cache dropped it.
 	expand func() ([]byte, error)
 }
@@ -38,7 +38,19 @@ func (s *section) reader() io.ReaderAt {
 	if s.spill == nil {
 		return s.r
 	}
-	// Where there is no file to be had, memory does.
+	file := s.expanding()
+	if file == nil {
+		return nil
+	}
+	return file
+}
+
+// expanding returns the file that the section is expanded into; nil if it is not, or if there is none to be had: memory
+// does then.
+func (s *section) expanding() *spilled {
+	if s.spill == nil {
+		return nil
+	}
 	s.spillOnce.Do(func() {
 		if r, err := s.spill(); err == nil {
 			s.spilled = r

@@ -73,8 +73,7 @@ func TestSpillAsNeeded(t *testing.T) {
 	if frames, err := d.Frames(first.low); len(frames) == 0 || err != nil {
 		t.Fatalf("%+v, %v", frames, err)
 	}
-	s, ok := d.sections.info.spilled.(*spilled)
-	if have := s.have.Load(); !ok || have == 0 || have > d.sections.info.size/4 {
+	if have := d.sections.info.spilled.have.Load(); have == 0 || have > d.sections.info.size/4 {
 		t.Errorf("%d of %d bytes are expanded", have, d.sections.info.size)
 	}
 }

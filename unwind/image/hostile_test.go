@@ -253,6 +253,9 @@ func exercise(t *testing.T, m *image.Image, size int) {
 	if lo, hi := m.AddrRange(); lo > hi {
 		t.Fatalf("range %#x to %#x", lo, hi)
 	}
+	if found, err := m.Defined("main", "__vdso_time", ""); err == nil && len(found) > 3 {
+		t.Fatalf("found %v", found)
+	}
 	if cfi, err := m.CFISections(); err == nil && len(cfi.EHFrameHdr.Data) > size {
 		t.Fatalf("%d bytes of a file of %d", len(cfi.EHFrameHdr.Data), size)
 	}

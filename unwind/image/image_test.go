@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -64,6 +65,7 @@ func TestRealFiles(t *testing.T) {
 			compareSegments(t, m, want)
 			compareSections(t, m, want)
 			compareSymbols(t, m, want)
+			compareDefined(t, m, want)
 		})
 	}
 }
@@ -117,6 +119,54 @@ func compareSections(t *testing.T, m *image.Image, want *elf.File) {
 			t.Errorf("%s differs", s.Name)
 		}
 	}
+}
+
+// compareDefined looks up every name of the dynamic symbols, with a definition and without, and some that are none.
+func compareDefined(t *testing.T, m *image.Image, want *elf.File) {
+	t.Helper()
+	symbols, err := want.DynamicSymbols()
+	if err != nil {
+		return // a program without
+	}
+	names := []string{"", "no such symbol"}
+	addrs := map[string][]uint64{}
+	for _, s := range symbols {
+		names = append(names, s.Name, s.Name+"x")
+		if s.Section != elf.SHN_UNDEF && s.Value != 0 {
+			addrs[s.Name] = append(addrs[s.Name], s.Value) // of several versions
+		}
+	}
+	for kind, m := range map[string]*image.Image{"by its hash table": m, "without one": unhashed(t, m.Name())} {
+		found, err := m.Defined(names...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range names {
+			if addr, ok := found[name]; ok != (addrs[name] != nil) || ok && !slices.Contains(addrs[name], addr) {
+				t.Errorf("%s, %q is at %#x, %v, not at one of %#x", kind, name, addr, ok, addrs[name])
+			}
+		}
+	}
+}
+
+// unhashed opens a file whose GNU hash table is not known as one.
+func unhashed(t *testing.T, path string) *image.Image {
+	t.Helper()
+	p, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shoff, entries := binary.LittleEndian.Uint64(p[40:]), binary.LittleEndian.Uint16(p[60:])
+	for i := range uint64(entries) {
+		if typ := p[shoff+i*64+4:]; elf.SectionType(binary.LittleEndian.Uint32(typ)) == elf.SHT_GNU_HASH {
+			binary.LittleEndian.PutUint32(typ, uint32(elf.SHT_PROGBITS))
+		}
+	}
+	m, err := image.Open(bytes.NewReader(p), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
 }
 
 func compareSymbols(t *testing.T, m *image.Image, want *elf.File) {

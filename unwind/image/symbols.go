@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"strings"
+	"unsafe"
 )
 
 // Symbol is an entry of a symbol table (gABI, chapter 4, "Symbol Table"), as it stands there.
@@ -132,7 +133,8 @@ func (m *Image) SameSection(a, b uint64) bool {
 // of it and costs nothing.
 type strtab string
 
-func stringTable(p []byte) strtab { return strtab(p) }
+// The bytes must not be changed any more.
+func stringTable(p []byte) strtab { return strtab(unsafe.String(unsafe.SliceData(p), len(p))) }
 
 // at returns the string at off; false if off or the terminating NUL lies outside, or too far behind.
 func (t strtab) at(off uint64) (string, bool) {

@@ -63,8 +63,7 @@ func (m *module) readSymbols() *symbol.Table {
 	if ok {
 		tables = append(tables, debug.Image)
 	}
-	_, symtab := m.image.Symbols(".symtab")
-	m.stripped = symtab != nil && !ok
+	m.stripped = m.image.SymbolCount(".symtab") == 0 && !ok
 	if !ok || debug.How == debugfile.ByDebugData {
 		if fetched := m.useFetched(tables); fetched != nil {
 			if ok {
@@ -73,16 +72,17 @@ func (m *module) readSymbols() *symbol.Table {
 			return fetched
 		}
 	}
-	// What could be read of a damaged table comes beside the error.
-	symbols, _ := symbol.NewTable(tables...)
-	switch {
+	kept := false
+	switch { // first, for lines take longer
 	case ok && hasLines(debug.Image):
 		m.lines.open(m, debug.Image, debug.Path, options)
-		return symbols // the file stays open
+		kept = true // the file stays open
 	case hasLines(m.image):
 		m.lines.open(m, m.image, m.path, m.debugOptions()[0])
 	}
-	if ok {
+	// What could be read of a damaged table comes beside the error.
+	symbols, _ := symbol.NewTable(tables...)
+	if ok && !kept {
 		_ = debug.Close()
 	}
 	return symbols
@@ -95,11 +95,13 @@ func (m *module) useFetched(tables []*image.Image) *symbol.Table {
 	if !ok {
 		return nil
 	}
-	symbols, _ := symbol.NewTable(append(tables, fetched.Image)...)
 	m.stripped = false
-	if hasLines(fetched.Image) {
+	kept := hasLines(fetched.Image)
+	if kept {
 		m.lines.open(m, fetched.Image, fetched.Path, debugfile.Options{Folders: m.shared.folders, Open: openDebugFile})
-	} else {
+	}
+	symbols, _ := symbol.NewTable(append(tables, fetched.Image)...)
+	if !kept {
 		_ = fetched.Close()
 	}
 	return symbols

@@ -2,6 +2,7 @@ package capture
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -108,33 +109,18 @@ func (s *servers) of(m *module, space *space) *levels.Server {
 	return server
 }
 
+// newServer looks at a program; nil if it is not a server's.
 func newServer(m *module) *levels.Server {
-	wanted := make(map[string]uint64)
-	for _, name := range levels.Variables() {
-		wanted[name] = 0
-	}
-	symbols, err := m.image.Symbols(".dynsym")
-	if err != nil {
+	variables, err := m.image.Defined(levels.Variables()...)
+	if err != nil || len(variables) == 0 {
 		return nil
 	}
-	missing := len(wanted)
-	for s := range symbols {
-		if at, ok := wanted[s.Name]; ok && at == 0 && s.Addr != 0 {
-			wanted[strings.Clone(s.Name)] = s.Addr
-			missing--
-		}
-		if missing == 0 {
-			break
-		}
-	}
-	if missing == len(wanted) {
+	size, rodata, err := m.image.SectionReader(".rodata")
+	if err != nil || rodata == nil {
 		return nil
 	}
-	rodata, _, err := m.image.Section(".rodata")
-	if err != nil {
-		return nil
-	}
-	server, err := levels.NewServer(func(name string) uint64 { return wanted[name] }, rodata)
+	server, err := levels.NewServer(func(name string) uint64 { return variables[name] },
+		io.NewSectionReader(rodata, 0, int64(size)))
 	if err != nil {
 		return nil
 	}

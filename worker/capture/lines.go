@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"runtime"
 	"sync"
 	"time"
 
@@ -27,6 +28,7 @@ type lines struct {
 	tell func(...error)
 
 	mu      sync.Mutex
+	wished  []uint64 // asked for before it is known whether there is anything
 	answers map[uint64]*answer
 	pending []uint64
 	busy    bool
@@ -40,10 +42,35 @@ type answer struct {
 	left   bool // nobody has looked
 }
 
+// wish has an address looked up as soon as it is known where to look.
+func (l *lines) wish(addr uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.wished) < maxAnswers {
+		l.wished = append(l.wished, addr)
+	}
+}
+
+// grant looks up what was wished for; nothing if there is nowhere to look.
+func (l *lines) grant() {
+	l.mu.Lock()
+	wished := l.wished
+	l.wished = nil
+	l.mu.Unlock()
+	if l.make == nil || len(wished) == 0 {
+		return
+	}
+	for _, addr := range wished {
+		l.ask(addr)
+	}
+	runtime.Gosched() // let it begin: what the caller goes on with may take long, and there may be one processor
+}
+
 // open says where the debugging information is: in an image, which must stay
-// open. Nothing is read yet.
+// open. Nothing is read yet but what was wished for.
 func (l *lines) open(m *module, from *image.Image, path string, options debugfile.Options) {
 	l.answers, l.tell = make(map[uint64]*answer), m.tell
+	defer l.grant()
 	l.make = func() *dwarf.Data {
 		o := dwarf.Options{
 			Cache: m.shared.cache, Spill: func() (dwarf.SpillFile, error) { return spill() },

@@ -43,19 +43,23 @@ func (sp *space) first(f *unwind.Frame) bool {
 	return ok && where.module != nil && !where.module.met.Load() && !where.module.met.Swap(true)
 }
 
-// expect reads the symbols of all images that frames are in, while the lines of the first are looked up: both may take
-// their time when they are needed for the first time.
+// expect reads the symbols of all images that frames are in, while their lines are looked up: both may take their time
+// when they are needed for the first time.
 func (sp *space) expect(frames []unwind.Frame) {
+	modules := make([]*module, len(frames))
 	for i := range frames {
 		_, where, ok := sp.find(frames[i].Lookup())
-		if !ok || where.module == nil {
+		if ok && where.module != nil {
+			modules[i] = where.module
+			modules[i].lines.wish(frames[i].Lookup() - where.bias)
+		}
+	}
+	for _, m := range modules {
+		if m == nil {
 			continue
 		}
-		if _, ok := where.module.symbolTable(sp.files); !ok {
-			continue
-		}
-		if l := &where.module.lines; l.make != nil {
-			l.ask(frames[i].Lookup() - where.bias)
+		if _, ok := m.symbolTable(sp.files); ok {
+			m.lines.grant()
 		}
 	}
 }

@@ -2,10 +2,12 @@ package levels
 
 import (
 	"errors"
+	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
+	"testing/iotest"
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/worker/trace"
@@ -274,12 +276,26 @@ func TestNewServer(t *testing.T) {
 		"postgres (PostgreSQL) 13.1\n": 0, "postgres (PostgreSQL) 19devel": 0, "": 0, "postgres (PostgreSQL) ": 0,
 		"postgres (PostgreSQL) 15.1\npostgres (PostgreSQL) 16.1\n": 0, "postgres (PostgreSQL) 99999999999999999999": 0,
 	} {
-		s, err := NewServer(all, []byte(rodata))
+		s, err := NewServer(all, strings.NewReader(rodata))
 		if want == 0 && !errors.Is(err, ErrNotServer) || want != 0 && (err != nil || s.Major != want) {
 			t.Errorf("%q: %+v, %v", rodata, s, err)
 		}
 	}
-	if _, err := NewServer(func(string) uint64 { return 0 }, []byte("postgres (PostgreSQL) 15.1")); err == nil {
+	// The data are read in pieces: wherever one ends.
+	const text = "postgres (PostgreSQL) 15.18 (Debian)\n"
+	for at := 1<<16 - len(text); at <= 1<<16; at++ {
+		before := strings.Repeat("p", at)
+		if s, err := NewServer(all, strings.NewReader(before+text+strings.Repeat("p", 1<<17))); err != nil || s.Major != 15 {
+			t.Errorf("at %d: %+v, %v", at, s, err)
+		}
+		if s, err := NewServer(all, strings.NewReader(before+text+before+"postgres (PostgreSQL) 16.1\n")); err == nil {
+			t.Errorf("two versions, at %d: %+v", at, s)
+		}
+	}
+	if _, err := NewServer(all, iotest.ErrReader(io.ErrClosedPipe)); !errors.Is(err, io.ErrClosedPipe) {
+		t.Errorf("data that cannot be read: %v", err)
+	}
+	if _, err := NewServer(func(string) uint64 { return 0 }, strings.NewReader("postgres (PostgreSQL) 15.1")); err == nil {
 		t.Error("a server without variables")
 	}
 }

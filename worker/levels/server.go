@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"strconv"
 	"sync/atomic"
 )
@@ -31,8 +32,9 @@ func Variables() []string {
 		"pgstat_track_activities"}
 }
 
-// NewServer knows a program by its symbols and by what its read-only data says of its version.
-func NewServer(symbol func(name string) uint64, rodata []byte) (*Server, error) {
+// NewServer knows a program by its symbols and by what its read-only data says of its version. The error is
+// ErrNotServer or the reader's.
+func NewServer(symbol func(name string) uint64, rodata io.Reader) (*Server, error) {
 	s := &Server{
 		list: symbol("error_context_stack"), query: symbol("debug_query_string"),
 		wait: symbol("my_wait_event_info"), getEncoding: symbol("GetDatabaseEncoding"),
@@ -41,37 +43,67 @@ func NewServer(symbol func(name string) uint64, rodata []byte) (*Server, error) 
 	if s.list == 0 || s.query == 0 || s.wait == 0 {
 		return nil, ErrNotServer
 	}
-	var ok bool
-	if s.Major, ok = major(rodata); !ok {
-		return nil, fmt.Errorf("%w: its version is not in its data", ErrNotServer)
+	var err error
+	if s.Major, err = major(rodata); err != nil {
+		return nil, err
 	}
 	if s.layout = layouts[s.Major]; s.layout == nil {
 		return nil, fmt.Errorf("%w: version %d", ErrNotServer, s.Major)
 	}
-	var err error
 	s.waits, err = waitEvents(s.Major)
 	return s, err
 }
 
 // major finds the version in what "postgres --version" prints (PG_BACKEND_VERSIONSTR). A program that has it twice
-// and differently is not believed.
-func major(rodata []byte) (int, bool) {
-	mark := []byte("postgres (PostgreSQL) ")
-	found := 0
+// and differently is not believed. The data are some MB, read piece by piece.
+func major(rodata io.Reader) (int, error) {
+	buf := make([]byte, 64<<10)
+	found, kept := 0, 0
 	for {
-		_, rest, ok := bytes.Cut(rodata, mark)
-		if !ok {
-			return found, found != 0
+		n, err := io.ReadFull(rodata, buf[kept:])
+		last := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !last {
+			return 0, fmt.Errorf("read-only data: %w", err)
 		}
-		rodata = rest
-		end := bytes.IndexFunc(rest[:min(len(rest), 4)], func(r rune) bool { return r < '0' || r > '9' })
-		if end <= 0 {
-			continue
+		piece := buf[:kept+n]
+		if found, piece, err = majorIn(piece, found, last); err != nil {
+			return 0, err
 		}
-		n, err := strconv.Atoi(string(rest[:end]))
-		if err != nil || found != 0 && found != n {
-			return 0, false
+		switch {
+		case last && found == 0:
+			return 0, fmt.Errorf("%w: its version is not in its data", ErrNotServer)
+		case last:
+			return found, nil
 		}
-		found = n
+		kept = copy(buf, piece)
 	}
+}
+
+// majorIn looks through one piece; found is what was found before. It returns the end that the next piece begins with.
+func majorIn(piece []byte, found int, last bool) (int, []byte, error) {
+	const mark, digits = "postgres (PostgreSQL) ", 4
+	for {
+		at := bytes.Index(piece, []byte(mark))
+		if at < 0 || !last && at > len(piece)-len(mark)-digits {
+			return found, piece[max(0, len(piece)-len(mark)-digits+1):], nil
+		}
+		piece = piece[at+len(mark):]
+		v := number(piece[:min(len(piece), digits)])
+		if v != 0 && found != 0 && v != found {
+			return 0, nil, fmt.Errorf("%w: its data have versions %d and %d", ErrNotServer, found, v)
+		}
+		if v != 0 {
+			found = v
+		}
+	}
+}
+
+// number reads the decimal number that text begins with; 0 if it does not begin with one or does not end in text.
+func number(text []byte) int {
+	end := bytes.IndexFunc(text, func(r rune) bool { return r < '0' || r > '9' })
+	n, err := strconv.Atoi(string(text[:max(end, 0)]))
+	if err != nil {
+		return 0
+	}
+	return n
 }

@@ -56,11 +56,13 @@ func All() int {
 // Begin says that a piece of work begins, End that it has ended.
 func Begin() {
 	use.Lock()
-	defer use.Unlock()
 	use.work++
-	if use.frugal && use.work > 1 && !use.wide {
-		use.wide = true
+	widen := use.frugal && use.work > 1 && !use.wide
+	use.wide = use.wide || widen
+	use.Unlock()
+	if widen {
 		go apply()
+		runtime.Gosched() // else it would have its turn when one of the two pieces is done, or waits
 	}
 }
 
