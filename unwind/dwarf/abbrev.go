@@ -124,3 +124,21 @@ func parseDeclaration(c *cursor, u *unit) declaration {
 	}
 	return decl
 }
+
+// skipDeclaration passes over what parseDeclaration reads.
+func skipDeclaration(c *cursor) {
+	c.uleb()
+	c.u8()
+	for n := 0; !c.bad; n++ {
+		name, form := c.uleb(), form(c.uleb())
+		if name == 0 && form == 0 {
+			break
+		}
+		if form == formImplicitConst {
+			c.sleb()
+		}
+		if n == maxAttributes {
+			c.fail()
+		}
+	}
+}

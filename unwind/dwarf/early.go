@@ -76,22 +76,25 @@ func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 }
 
 // readAhead has the other sections that a look-up needs expanded beside .debug_info, as far as they will be needed for
-// the unit at an offset: what belongs to a unit stands about as far from the start in each of them.
+// the unit at an offset.
 func (d *Data) readAhead(off uint64) {
 	info := &d.sections.info
 	if s := info.expanding(); s == nil || s.have.Load() > off {
 		return
 	}
-	for _, s := range []*section{&d.sections.abbrev, &d.sections.line} {
-		if s.expand == nil || s.size == 0 {
-			continue
+	go func() {
+		// What is wrong with one is found, and told, when it is needed.
+		defer func() { _ = recover() }()
+		part := float64(off) / float64(info.size)
+		for _, s := range []*section{
+			&d.sections.abbrev, &d.sections.line, &d.sections.rnglists, &d.sections.ranges, &d.sections.str, &d.sections.lineStr,
+		} {
+			if s.expand != nil && s.size > 0 {
+				// What belongs to a unit stands about as far from the start in each of them.
+				_, _ = s.bytes(uint64(part*float64(s.size-1)), 1)
+			}
 		}
-		go func() {
-			// What is wrong with it is found, and told, when it is needed.
-			defer func() { _ = recover() }()
-			_, _ = s.bytes(uint64(float64(s.size-1)*float64(off)/float64(info.size)), 1)
-		}()
-	}
+	}()
 }
 
 // unitByOffset reads the header and the first entry of the unit at an offset.

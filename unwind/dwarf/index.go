@@ -46,7 +46,10 @@ func (x *index) add(unit uint32, spans []span) error {
 func (x *index) sort() {
 	x.spans = slices.Clip(x.spans)
 	slices.SortFunc(x.spans, func(a, b indexed) int {
-		return cmp.Or(cmp.Compare(a.low, b.low), cmp.Compare(a.unit, b.unit))
+		if a.low == b.low {
+			return cmp.Compare(a.unit, b.unit)
+		}
+		return cmp.Compare(a.low, b.low)
 	})
 	x.reach = make([]uint64, len(x.spans))
 	reach := uint64(0)

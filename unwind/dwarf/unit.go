@@ -202,11 +202,12 @@ func (k *rootDeclaration) find(abbrev []byte, u *unit, code uint64, big bool) *d
 		if got == 0 || c.bad {
 			return nil
 		}
-		decl := parseDeclaration(&c, u)
 		if got == code {
+			decl := parseDeclaration(&c, u)
 			k.table, k.code, k.layout, k.decl = u.abbrev, code, u.layout(), &decl
 			return &decl
 		}
+		skipDeclaration(&c)
 	}
 	return nil
 }

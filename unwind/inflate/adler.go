@@ -11,8 +11,8 @@ type adler struct {
 const (
 	adlerBase = 65521
 	// adlerWords is how many words of 8 bytes are summed up at a time: the largest number for which a lane of 16
-	// bits can hold the sum of the sums, 255 * n * (n-1) / 2.
-	adlerWords = 23
+	// bits can hold the sum of the sums, 255 * n * (n-1) / 2, that is even.
+	adlerWords = 22
 )
 
 func (a *adler) value() uint32 {
@@ -25,16 +25,17 @@ func (a *adler) add(p []byte) {
 	const lanes = 0x00ff00ff00ff00ff
 	low, high := uint64(a.low)+1, uint64(a.high)
 	for len(p) >= 8*adlerWords {
-		block := p[:8*adlerWords]
+		block := (*[8 * adlerWords]byte)(p)
 		p = p[8*adlerWords:]
 		// even and odd are sums of the bytes, evens and odds those of the values that they had before each word.
 		var even, odd, evens, odds uint64
-		for ; len(block) >= 8; block = block[8:] {
-			evens += even
-			odds += odd
-			w := binary.LittleEndian.Uint64(block)
-			even += w & lanes
-			odd += w >> 8 & lanes
+		for i := 0; i < len(block); i += 16 {
+			v, w := binary.LittleEndian.Uint64(block[i:]), binary.LittleEndian.Uint64(block[i+8:])
+			a, b := v&lanes, v>>8&lanes
+			evens += 2*even + a
+			odds += 2*odd + b
+			even += a + w&lanes
+			odd += b + w>>8&lanes
 		}
 		// A byte counts once for itself and each byte behind it: 8 times for each word behind, and for its own word
 		// 8 for the first byte down to 1 for the last.
