@@ -57,6 +57,8 @@ func readTarget(pid int) (procfs.Stat, error) {
 	return stat, nil
 }
 
+//go:nosplit
+//go:norace
 func isDead(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }
 
 // isEnding tells whether a thread that does not look dead yet is on its way there: the kernel gives the files of a

@@ -56,8 +56,9 @@ func (b *blocks) prepare(wanted []Block) {
 }
 
 // copyBlocks copies the blocks by way of a thread that stands still: a thousand in a system call, which ends at the
-// first one that cannot be read; another one goes on behind it. Like copyAll it must not be nosplit.
+// first one that cannot be read; another one goes on behind it.
 //
+//go:nosplit
 //go:norace
 func (s *session) copyBlocks(t *tracee) {
 	b := &s.blocks
@@ -65,7 +66,7 @@ func (s *session) copyBlocks(t *tracee) {
 	for first := 0; first < len(b.vectors) && unreadable < maxUnreadable; {
 		last := min(first+maxVectors, len(b.vectors))
 		b.local = iovec{uintptr(unsafe.Pointer(&b.memory[at])), uintptr(len(b.memory) - at)}
-		n, _, errno := unix.Syscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&b.local)), 1,
+		n, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&b.local)), 1,
 			uintptr(unsafe.Pointer(&b.vectors[first])), uintptr(last-first), 0)
 		if errno != 0 {
 			n = 0

@@ -82,11 +82,12 @@ func (c *coroutines) prepare(wanted *Coroutines) {
 	c.wanted = ok && c.nRoots > 0
 }
 
-// findCoroutines finds those of a thread that stands still, and copies their structures. The trail is not begun yet:
-// its blocks are what is read with. Like copyAll it must not be nosplit.
+// findCoroutines copies what may be the structures of those that a thread runs that stands still, and returns which
+// blocks these are. The trail is not begun yet: its blocks are what is read with.
 //
+//go:nosplit
 //go:norace
-func (s *session) findCoroutines(t *tracee) {
+func (s *session) findCoroutines(t *tracee) (first, last int) {
 	c, r := &s.coroutines, &s.trail
 	c.nFound, r.n = 0, 0
 	for i := range c.nRoots {
@@ -94,24 +95,20 @@ func (s *session) findCoroutines(t *tracee) {
 			s.wantBlock(base+uint64(c.roots[i].Offset), 8)
 		}
 	}
-	n := r.n
+	first = r.n
 	s.fetchBlocks(t, 0)
-	for i := range n {
-		s.wantStructure(s.loadBlock(i), n)
+	for i := range first {
+		s.wantStructure(s.loadBlock(i), first)
 	}
-	first := r.n
-	s.fetchBlocks(t, n)
-	for i := n; i < first; i++ {
-		if s.takeOwner(t, i) {
-			break
-		}
-	}
-	r.n = 0
+	last = r.n
+	s.fetchBlocks(t, first)
+	return first, last
 }
 
 // takeOwner copies the structure of the thread that a coroutine's structure, block i, belongs to, and all its
 // coroutines. False if the two do not belong together.
 //
+//go:nosplit
 //go:norace
 func (s *session) takeOwner(t *tracee, i int) bool {
 	c, r := &s.coroutines, &s.trail
@@ -168,6 +165,7 @@ func (s *session) wantStructure(address uint64, first int) {
 //
 //go:nosplit
 //go:norace
+//go:nocheckptr
 func (s *session) loadWord(i, off int) uint64 {
 	if b := &s.trail.blocks[i]; off+8 <= b.length {
 		return *(*uint64)(unsafe.Pointer(&s.arena.memory[b.at+off]))
@@ -189,6 +187,7 @@ func (s *session) together(a, b uint64) bool {
 //
 //go:nosplit
 //go:norace
+//go:nocheckptr
 func (t *tracee) register(at int) (uint64, bool) {
 	if at < 0 || at%8 != 0 || at+8 > t.length || at+8 > maxRegisters {
 		return 0, false
@@ -238,8 +237,8 @@ func (s *session) stackOf(sp uint64) (start, end uint64, ok bool) {
 // copyCoroutines copies the stacks of the thread's coroutines but for the one that it is on, which has been copied:
 // from the saved stack pointer on, or, where that is not up to date, from the lowest address that the registers or the
 // beginning of the copied stack hold. What a signal interrupted the kernel has saved there, far from its beginning.
-// Like copyAll it must not be nosplit.
 //
+//go:nosplit
 //go:norace
 func (s *session) copyCoroutines(t *tracee, sp uint64) {
 	c := &s.coroutines
@@ -267,6 +266,7 @@ func (s *session) copyCoroutines(t *tracee, sp uint64) {
 
 // copyFrom copies the stack of a coroutine from an address on; false if that is beyond it, or not readable.
 //
+//go:nosplit
 //go:norace
 func (s *session) copyFrom(t *tracee, f *coroutine, start uint64) bool {
 	if start >= f.high {
@@ -289,6 +289,7 @@ func (s *session) copyFrom(t *tracee, f *coroutine, start uint64) bool {
 //
 //go:nosplit
 //go:norace
+//go:nocheckptr
 func (s *session) lowest(t *tracee, f *coroutine, words int) uint64 {
 	least, low := f.high, max(f.low, f.high-min(f.high, s.maxStack))
 	for at := 0; at+8 <= t.length && at+8 <= maxRegisters; at += 8 {

@@ -28,6 +28,7 @@ type flight struct {
 
 	limit     time.Duration // how long the stop may take, from started; the flight's own
 	abandoned atomic.Bool   // the caller has left
+	quit      uint32        // 1: the caller does not want it any more; read without the means of package atomic
 
 	done     chan struct{} // closed last; snapshot and err are valid then
 	snapshot *Snapshot
@@ -117,6 +118,7 @@ func (f *flight) wait() (*Snapshot, error) {
 		return f.snapshot, f.err
 	case <-timer.C:
 	case <-f.ctx.Done():
+		atomic.StoreUint32(&f.quit, 1)
 		timer.Reset(grace)
 		select {
 		case <-f.done:

@@ -1,9 +1,9 @@
 package ptrace
 
 import (
-	"golang.org/x/sys/unix"
+	"unsafe"
 
-	"pg_stat_backtrace/ptrace/procfs"
+	"golang.org/x/sys/unix"
 )
 
 // release detaches whatever is still attached, and puts the thread back to normal. It returns false if something
@@ -26,6 +26,12 @@ func (s *session) release() bool {
 		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 0, 0, 0, 0) // 0: the default
 	}
 	return !s.doubtful
+}
+
+// sleep is doze for when the scheduler may know of it.
+func (s *session) sleep(nap int64) {
+	t := unix.NsecToTimespec(nap)
+	_ = unix.Nanosleep(&t, nil)
 }
 
 // drain stops, detaches and reaps what it can, and returns how many threads are left.
@@ -56,6 +62,9 @@ func (s *session) drain() (left int) {
 
 // bury takes notice of the end of a thread, except a child of this very process: that one belongs to whoever started
 // it.
+//
+//go:nosplit
+//go:norace
 func (s *session) bury(t *tracee) {
 	if (s.own && t.tid == s.flight.target.PID) || t.reap() {
 		t.phase = buried
@@ -64,16 +73,80 @@ func (s *session) bury(t *tracee) {
 
 // buryTheDead looks after the threads that do not stop because they have ended. The end of a main thread is not
 // reported before that of all others, and the ends of the others block it until they are taken notice of.
+//
+//go:nosplit
+//go:norace
 func (s *session) buryTheDead() {
 	for i := range s.tracees {
 		t := &s.tracees[i]
-		if t.phase == seized {
-			if stat, err := procfs.ReadTaskStat(s.flight.target.PID, t.tid); err == nil && isDead(stat.State) {
-				t.phase = exited
-			}
+		if t.phase == seized && isDead(s.file.state(s.flight.target.PID, t.tid)) {
+			t.phase = exited
 		}
 		if t.phase == exited {
 			s.bury(t)
 		}
 	}
+}
+
+// fileText has room for the path of a thread's stat, and for as much of that as is needed.
+type fileText struct {
+	path [64]byte
+	text [256]byte
+}
+
+// state returns the state of a thread as procfs.ReadTaskStat does, which may not be called here; 0 if it cannot be
+// read.
+//
+//go:nosplit
+//go:norace
+func (f *fileText) state(pid, tid int) byte {
+	n := f.add(0, "/proc/")
+	n = f.number(n, pid)
+	n = f.add(n, "/task/")
+	n = f.number(n, tid)
+	f.add(n, "/stat\x00")
+	fd, _, errno := unix.RawSyscall6(unix.SYS_OPENAT, ^uintptr(0), uintptr(unsafe.Pointer(&f.path)),
+		unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	got, _, errno := unix.RawSyscall(unix.SYS_READ, fd, uintptr(unsafe.Pointer(&f.text)), uintptr(len(f.text)))
+	_, _, _ = unix.RawSyscall(unix.SYS_CLOSE, fd, 0, 0)
+	if errno != 0 {
+		return 0
+	}
+	for i := min(int(got), len(f.text)) - 3; i >= 0; i-- {
+		if f.text[i] == ')' { // the last one: a name may have others
+			return f.text[i+2]
+		}
+	}
+	return 0
+}
+
+// add writes a text behind the first n bytes of the path, and returns how many there are now.
+//
+//go:nosplit
+//go:norace
+func (f *fileText) add(n int, text string) int {
+	for i := range len(text) {
+		f.path[n] = text[i] // the race detector has its own way of copy
+		n++
+	}
+	return n
+}
+
+// number writes a number behind the first n bytes of the path, and returns how many there are now.
+//
+//go:nosplit
+//go:norace
+func (f *fileText) number(n, v int) int {
+	end := n + 1
+	for rest := v / 10; rest > 0; rest /= 10 {
+		end++
+	}
+	for i := end - 1; i >= n; i-- {
+		f.path[i] = byte('0' + v%10)
+		v /= 10
+	}
+	return end
 }

@@ -58,7 +58,16 @@ type session struct {
 	// Times in ns: when all threads were last known to run, the first stop at the earliest, when it was seen, the last
 	// detach. 0: not yet.
 	lastRunning, firstStop, seen, end int64
-	now                               struct{ sec, nsec int64 }
+	now                               timespec
+
+	// How long to look for the stop before the next nap, and how long that is; how often it was looked for; and until
+	// when, on the clock.
+	patience, nap int64
+	tries         int
+	until         int64
+	pause         timespec
+
+	file fileText // of buryTheDead
 
 	mask, oldMask uint64
 	blocking      bool    // signals are blocked
@@ -67,6 +76,9 @@ type session struct {
 	policy        uintptr // that it had before
 	doubtful      bool    // something may be attached that is not among the tracees
 }
+
+// timespec is struct timespec.
+type timespec struct{ sec, nsec int64 }
 
 // sessions are kept for further captures.
 //

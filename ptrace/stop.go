@@ -8,17 +8,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file is what runs while the target stands still. Its functions are marked nosplit, so that they have no point
-// at which the Go scheduler may take over, and signals, with which it could do so anywhere, are blocked. They use
-// memory that exists, and system calls that the scheduler does not get to know of (RawSyscall). The exception is
-// process_vm_readv, which may wait for the disk, or for ever (userfaultfd): the scheduler must be able to go on then.
+// This file is what runs while the target stands still. To the Go scheduler all of it is one system call: no other
+// goroutine waits for it, however long the target takes to stop, and it waits for none. Else a target that has stopped
+// would stand still until the goroutine gets one of the scheduler's processors again, behind everybody else; and what
+// may wait for the disk, or for ever (process_vm_readv of a page that userfaultfd provides), would keep one.
+//
+// What is done in such a call must be nosplit, all of it: it has the stack that there is, and stores no pointers, which
+// the garbage collector would have to know of. It uses memory that exists, and system calls that the scheduler does not
+// get to know of. Signals are blocked meanwhile, except in naps.
+
+//go:linkname entersyscall runtime.entersyscall
+func entersyscall()
+
+//go:linkname exitsyscall runtime.exitsyscall
+func exitsyscall()
 
 const (
 	spinning  = int64(60 * time.Microsecond)  // how long to look for the stop without sleeping, the first time
 	glancing  = int64(5 * time.Microsecond)   // and after a sleep, lest the target's processor be kept from it
 	firstNap  = int64(20 * time.Microsecond)  // then sleeps that double
 	lastNap   = int64(1 * time.Millisecond)   // until they are this long
-	shortNap  = int64(500 * time.Microsecond) // what no other goroutine would have a use for
 	maxStall  = int64(50 * time.Millisecond)  // how long stopped threads wait for others that do not stop
 	drainTime = int64(100 * time.Millisecond) // how long to try to stop what must be detached
 )
@@ -40,34 +49,57 @@ func (s *session) clock() int64 {
 // with an error if they did not stop in time; release detaches what is left.
 func (s *session) stopAndCopy() error {
 	s.hurry()
-	nap, patience := firstNap, spinning
+	s.patience, s.nap, s.tries = spinning, firstNap, 0
 	if s.urgent && s.processor == currentProcessor() {
-		patience = glancing // it cannot stop while this thread is where it has to go on
+		s.patience = glancing // it cannot stop while this thread is where it has to go on
 	}
-	for force := false; !s.attempt(force, patience); {
+	s.until = s.clock() + int64(s.flight.limit-time.Since(s.flight.started))
+	for !s.stand() {
 		if err := s.flight.expired(); err != nil {
 			return err
 		}
 		s.hook(stepWaiting)
-		s.buryTheDead()
-		s.sleep(nap)
-		nap, patience = min(2*nap, lastNap), glancing
-		force = s.firstStop != 0 && s.clock()-s.firstStop > maxStall
 	}
-	s.relax()
 	runtime.KeepAlive(s)
 	return nil
 }
 
-// attempt looks for the stops for a short while. It returns false if there were none; the thread is back to normal
-// then, and may sleep. With force, those threads that have stopped are enough.
+// stand does what stopAndCopy says. It returns false if it is time to think about going on.
 //
-// This function and copyAll must not be nosplit: in a build without the race detector the linker refuses the chain down
-// to process_vm_readv as too long (try: go build, for every architecture).
-//
+//go:nosplit
 //go:norace
-func (s *session) attempt(force bool, patience int64) bool {
-	s.block()
+func (s *session) stand() bool {
+	entersyscall()
+	finished := false
+	for over := false; !finished && !over; s.tries++ {
+		if s.tries > 0 {
+			if s.nap == lastNap {
+				s.buryTheDead()
+			}
+			s.doze(s.nap)
+			s.nap, s.patience = min(2*s.nap, lastNap), glancing
+		}
+		s.block()
+		if finished = s.awaitStops(); finished {
+			s.copyAll()
+			s.letGo()
+		}
+		s.unblock()
+		over = s.flight.quit != 0 || s.flight.options.hook != nil || s.clock() >= s.until
+	}
+	if finished {
+		s.relax()
+	}
+	exitsyscall()
+	return finished
+}
+
+// awaitStops interrupts the threads and looks for their stops for a short while. It returns false if some still run.
+// Once others have stood still for long, those are enough.
+//
+//go:nosplit
+//go:norace
+func (s *session) awaitStops() bool {
 	if s.lastRunning == 0 {
 		s.lastRunning = s.clock()
 	}
@@ -76,18 +108,20 @@ func (s *session) attempt(force bool, patience int64) bool {
 			t.interrupt()
 		}
 	}
-	finished := s.spin(patience) || force
-	if finished {
-		s.copyAll()
-		for i := range s.tracees {
-			if t := &s.tracees[i]; t.phase == stopped {
-				t.detach()
-			}
+	return s.spin(s.patience) || s.firstStop != 0 && s.clock()-s.firstStop > maxStall
+}
+
+// letGo detaches what stands still.
+//
+//go:nosplit
+//go:norace
+func (s *session) letGo() {
+	for i := range s.tracees {
+		if t := &s.tracees[i]; t.phase == stopped {
+			t.detach()
 		}
-		s.end = s.clock()
 	}
-	s.unblock()
-	return finished
+	s.end = s.clock()
 }
 
 // spin looks until no thread runs any more.
@@ -144,11 +178,24 @@ func (s *session) unblock() {
 	s.blocking = false
 }
 
+//go:nosplit
 //go:norace
 func (s *session) copyAll() {
 	for i := range s.tracees {
-		if t := &s.tracees[i]; t.phase == stopped && !t.foreign {
-			s.copy(t)
+		t := &s.tracees[i]
+		if t.phase != stopped || t.foreign {
+			continue
+		}
+		sp, ok := s.copyRegisters(t)
+		if ok && s.coroutines.wanted {
+			i, last := s.findCoroutines(t)
+			for i < last && !s.takeOwner(t, i) {
+				i++
+			}
+			s.trail.n = 0
+		}
+		if ok && s.copyOwnStack(t, sp) && s.coroutines.wanted {
+			s.copyCoroutines(t, sp)
 		}
 	}
 	for i := range s.pieces {
@@ -182,32 +229,33 @@ func (s *session) copyPiece(p *piece, t *tracee) {
 	t.stackAt = stackAt
 }
 
-// copy reads registers and stack of a thread that stands still.
+// copyRegisters reads the registers of a thread that stands still, and returns its stack pointer.
 //
 //go:nosplit
 //go:norace
-func (s *session) copy(t *tracee) {
+func (s *session) copyRegisters(t *tracee) (sp uint64, ok bool) {
 	t.vector = iovec{uintptr(unsafe.Pointer(&t.registers)), maxRegisters}
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_GETREGSET, uintptr(t.tid), ntPRStatus,
 		uintptr(unsafe.Pointer(&t.vector)), 0, 0)
 	if errno != 0 {
 		t.errno = errno
-		return
+		return 0, false
 	}
 	t.length = int(t.vector.length)
 	if floatingSize > 0 {
 		t.copyFloating()
 	}
-	sp, ok := spOf(&t.registers, t.length)
-	if !ok {
-		return
-	}
-	if s.coroutines.wanted {
-		s.findCoroutines(t)
-	}
+	return spOf(&t.registers, t.length)
+}
+
+// copyOwnStack reads the stack of a thread that stands still; false if there is none at its stack pointer.
+//
+//go:nosplit
+//go:norace
+func (s *session) copyOwnStack(t *tracee, sp uint64) bool {
 	start, end, ok := s.stackOf(sp)
 	if !ok {
-		return
+		return false
 	}
 	n := s.read(t, start, end)
 	if page := sp &^ s.pageMask; n == 0 && start < page {
@@ -218,9 +266,7 @@ func (s *session) copy(t *tracee) {
 	t.stackStart, t.stackLen = start, n
 	t.cut = t.cut || n < int(end-start)
 	s.arena.used += n
-	if s.coroutines.wanted {
-		s.copyCoroutines(t, sp)
-	}
+	return true
 }
 
 // copyFloating reads the floating point registers, where they are needed.
@@ -246,7 +292,7 @@ func (s *session) read(t *tracee, start, end uint64) int {
 	}
 	t.local = iovec{uintptr(unsafe.Pointer(&s.arena.memory[s.arena.used])), uintptr(size)}
 	t.remote = iovec{uintptr(start), uintptr(size)}
-	n, _, errno := unix.Syscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&t.local)), 1,
+	n, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&t.local)), 1,
 		uintptr(unsafe.Pointer(&t.remote)), 1, 0)
 	if errno != 0 {
 		return 0
@@ -254,18 +300,16 @@ func (s *session) read(t *tracee, start, end uint64) int {
 	return int(n)
 }
 
-// sleep lets others have the CPU, the target among them. The thread's timer slack, 50 µs by default, would come on
-// top of every nap.
-func (s *session) sleep(nap int64) {
+// doze lets others have the CPU, the target among them. The thread's timer slack, 50 µs by default, would come on top
+// of every nap.
+//
+//go:nosplit
+//go:norace
+func (s *session) doze(nap int64) {
 	if !s.exact {
 		s.exact = true
-		_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
+		_, _, _ = unix.RawSyscall6(unix.SYS_PRCTL, unix.PR_SET_TIMERSLACK, 1, 0, 0, 0, 0)
 	}
-	t := unix.NsecToTimespec(nap)
-	if s.urgent && nap < shortNap {
-		// Unknown to the scheduler, which might give what this thread needs to go on to an ordinary one meanwhile.
-		_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&t)), 0, 0)
-		return
-	}
-	_ = unix.Nanosleep(&t, nil)
+	s.pause.sec, s.pause.nsec = 0, nap
+	_, _, _ = unix.RawSyscall(unix.SYS_NANOSLEEP, uintptr(unsafe.Pointer(&s.pause)), 0, 0)
 }

@@ -109,8 +109,9 @@ func (r *trail) prepare(t *Trail) {
 }
 
 // copyTrail copies the trail by way of the main thread, if that stands still: first the variables, then all that they
-// and the list lead to. Like copyAll it must not be nosplit.
+// and the list lead to.
 //
+//go:nosplit
 //go:norace
 func (s *session) copyTrail(t *tracee) {
 	r := &s.trail
@@ -237,7 +238,7 @@ func (s *session) fetchBlocks(t *tracee, first int) {
 			return
 		}
 		r.local = iovec{uintptr(unsafe.Pointer(&s.arena.memory[s.arena.used])), uintptr(total)}
-		n, _, errno := unix.Syscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&r.local)), 1,
+		n, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&r.local)), 1,
 			uintptr(unsafe.Pointer(&r.vectors[first])), uintptr(last-first), 0)
 		if errno != 0 {
 			n = 0
@@ -268,6 +269,7 @@ func (s *session) takeBlocks(first, last, n int) int {
 //
 //go:nosplit
 //go:norace
+//go:nocheckptr
 func (s *session) loadBlock(i int) uint64 {
 	if b := &s.trail.blocks[i]; b.length >= 8 {
 		return *(*uint64)(unsafe.Pointer(&s.arena.memory[b.at]))
@@ -279,6 +281,7 @@ func (s *session) loadBlock(i int) uint64 {
 //
 //go:nosplit
 //go:norace
+//go:nocheckptr
 func (s *session) loadStack(t *tracee, address uint64) (uint64, bool) {
 	off := address - t.stackStart
 	if address < t.stackStart || address%8 != 0 || off > uint64(t.stackLen) || uint64(t.stackLen)-off < 8 {

@@ -94,6 +94,9 @@ func parseRunnable(text []byte) (n int, ok bool) {
 }
 
 // relax makes it an ordinary thread again. The flag stays: who may not raise priorities may not take it off either.
+//
+//go:nosplit
+//go:norace
 func (s *session) relax() {
 	if s.urgent {
 		s.urgent = !setScheduler(s.policy, 0)
@@ -109,6 +112,8 @@ func currentProcessor() int {
 	return int(cpu)
 }
 
+//go:nosplit
+//go:norace
 func setScheduler(policy uintptr, priority int32) bool {
 	param := schedParam{priority}
 	_, _, errno := unix.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, policy|schedResetOnFork,

@@ -97,6 +97,7 @@ func (t *tracee) look() {
 // stop that we asked for or a group stop, which the kernel resumes by itself after the detach.
 //
 //go:nosplit
+//go:norace
 func signalOf(status int32) uintptr {
 	if status>>8 != 0 {
 		return 0
@@ -129,7 +130,10 @@ func (t *tracee) detach() {
 
 // reap takes notice of the end of a tracee, so that its parent gets to know of it. It returns false if that is not
 // possible yet: a main thread, ended, waits for the others to end.
+//
+//go:nosplit
+//go:norace
 func (t *tracee) reap() bool {
-	n, _, errno := unix.Syscall6(unix.SYS_WAIT4, uintptr(t.tid), 0, unix.WNOHANG|unix.WALL|unix.WNOTHREAD, 0, 0, 0)
+	n, _, errno := unix.RawSyscall6(unix.SYS_WAIT4, uintptr(t.tid), 0, unix.WNOHANG|unix.WALL|unix.WNOTHREAD, 0, 0, 0)
 	return errno != 0 || int(n) == t.tid
 }

@@ -1,0 +1,136 @@
+package ptrace
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestStand looks through all functions that stand leads to, on each architecture: they must be nosplit and kept from
+// the race detector, store no pointers, and call nothing else but system calls that the scheduler does not get to know
+// of. Nothing else would notice a violation but a crash in the middle of a capture.
+func TestStand(t *testing.T) {
+	w := &window{
+		T: t, fset: token.NewFileSet(), functions: map[string][]*ast.FuncDecl{}, seen: map[string]bool{},
+		barriers: writeBarriers(t),
+	}
+	names, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(w.fset, name, nil, parser.ParseComments)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, d := range f.Decls {
+			if f, ok := d.(*ast.FuncDecl); ok {
+				w.functions[f.Name.Name] = append(w.functions[f.Name.Name], f)
+			}
+		}
+	}
+	w.look("stand")
+	if len(w.seen) < 30 || !w.seen["detach"] || !w.seen["fetchBlocks"] || !w.seen["spOf"] {
+		t.Errorf("only %v were looked through", w.seen)
+	}
+}
+
+// window is what TestStand knows.
+type window struct {
+	*testing.T
+
+	fset      *token.FileSet
+	functions map[string][]*ast.FuncDecl // by name: of each architecture one, or of different types
+	seen      map[string]bool
+	barriers  map[string][]int
+}
+
+// look looks through a function, and through those that it calls.
+func (w *window) look(name string) {
+	allowed := []string{"uintptr", "int", "int64", "uint64", "uint", "byte", "min", "max", "len", "a pointer type",
+		"unsafe.Pointer", "unsafe.Sizeof", "unsafe.Add", "unix.RawSyscall", "unix.RawSyscall6", "entersyscall", "exitsyscall"}
+	if w.seen[name] || slices.Contains(allowed, name) {
+		return
+	}
+	w.seen[name] = true
+	if len(w.functions[name]) == 0 {
+		w.Errorf("%s is called, and is not one of this package's", name)
+	}
+	for _, f := range w.functions[name] {
+		begin, end := w.fset.Position(f.Pos()), w.fset.Position(f.End())
+		if !marked(f, "//go:nosplit") || !marked(f, "//go:norace") {
+			w.Errorf("%s: %s is not nosplit, or not kept from the race detector", begin, name)
+		}
+		for _, line := range w.barriers[begin.Filename] {
+			if line >= begin.Line && line <= end.Line {
+				w.Errorf("%s:%d: %s stores a pointer", begin.Filename, line, name)
+			}
+		}
+		ast.Inspect(f.Body, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.CallExpr:
+				w.look(called(n.Fun))
+			case *ast.FuncLit, *ast.GoStmt, *ast.DeferStmt, *ast.SendStmt, *ast.SelectStmt, *ast.TypeSwitchStmt:
+				w.Errorf("%s: %T", w.fset.Position(n.Pos()), n)
+			}
+			return true
+		})
+	}
+}
+
+// marked reports whether a function has a directive.
+func marked(f *ast.FuncDecl, directive string) bool {
+	return f.Doc != nil && slices.ContainsFunc(f.Doc.List, func(c *ast.Comment) bool { return c.Text == directive })
+}
+
+// called is the name of what is called: that of a method without its type, that of another package's function with the
+// package.
+func called(fun ast.Expr) string {
+	switch f := fun.(type) {
+	case *ast.Ident:
+		return f.Name
+	case *ast.SelectorExpr:
+		if x, ok := f.X.(*ast.Ident); ok && (x.Name == "unix" || x.Name == "unsafe" || x.Name == "binary") {
+			return x.Name + "." + f.Sel.Name
+		}
+		return f.Sel.Name
+	case *ast.StarExpr:
+		return "a pointer type"
+	case *ast.ParenExpr:
+		return called(f.X)
+	}
+	return "a function value"
+}
+
+// writeBarriers are the lines of each file at which the compiler stores a pointer that the collector gets to know of.
+func writeBarriers(t *testing.T) map[string][]int {
+	t.Helper()
+	out, err := exec.Command("go", "build", "-gcflags=-d=wb", ".").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	lines := map[string][]int{}
+	for line := range strings.Lines(string(out)) {
+		parts := strings.Split(line, ":")
+		if len(parts) != 4 || !strings.Contains(parts[3], "write barrier") {
+			continue
+		}
+		if n, err := strconv.Atoi(parts[1]); err == nil {
+			name := filepath.Base(parts[0])
+			lines[name] = append(lines[name], n)
+		}
+	}
+	if len(lines) == 0 {
+		t.Fatalf("the compiler tells of no write barriers:\n%s", out)
+	}
+	return lines
+}
