@@ -74,7 +74,8 @@ type Snapshot struct {
 	// Held is the part of Pause that was ours: from the moment the stop was known to the detach of the last thread.
 	// Other tools call that their pause.
 	Held time.Duration
-	// Maps are in address order: read just before the stop, or those of Options.Layout. They must not be changed.
+	// Maps are in address order: read just before the stop, or before and after an observation, or those of
+	// Options.Layout. They must not be changed.
 	Maps    []procfs.Mapping
 	Layout  *Layout  // for Options.Layout of a later capture
 	Threads []Thread // the main thread first, the others by id

@@ -16,6 +16,12 @@ func (l *Layout) WithMaps(maps []procfs.Mapping) *Layout {
 	return &Layout{maps: maps, spans: l.spans, stat: l.stat}
 }
 
+// of reports whether the layout is that of a process, as it is now: of the program that it executes.
+func (l *Layout) of(now *procfs.Stat) bool {
+	return l != nil && l.stat.PID == now.PID && l.stat.StartTime == now.StartTime && l.stat.StartCode == now.StartCode &&
+		l.stat.StackStart == now.StackStart
+}
+
 // span is a readable mapping, as much of it as is needed to find a stack.
 type span struct {
 	start, end uint64

@@ -59,6 +59,33 @@ func TestLayoutOfAnother(t *testing.T) {
 	}
 }
 
+// TestObserveByLayout: the same without a stop, of a thread asleep and one on the CPU; each engine takes the other's.
+func TestObserveByLayout(t *testing.T) {
+	target := startTarget(t, "sleep")
+	untilState(t, target.pid, 'S')
+	first := mustObserve(t, target.pid, Options{})
+	second := mustObserve(t, target.pid, Options{Layout: first.Layout})
+	stopped := mustCapture(t, target.pid, Options{Layout: second.Layout})
+	if second.Layout != first.Layout || stopped.Layout != first.Layout || &second.Maps[0] != &first.Maps[0] {
+		t.Error("the mappings were read again")
+	}
+	untilState(t, target.pid, 'S')
+	checkAsleep(t, &mustObserve(t, target.pid, Options{Layout: stopped.Layout}).Threads[0], &stopped.Threads[0])
+	if s := mustObserve(t, target.pid, Options{Layout: first.Layout, AllThreads: true}); s.Layout == first.Layout {
+		t.Error("the layout was taken for all threads")
+	}
+	other := startTarget(t, "sleep")
+	untilState(t, other.pid, 'S')
+	if s := mustObserve(t, other.pid, Options{Layout: first.Layout}); s.Layout == first.Layout {
+		t.Error("the layout of another process was taken")
+	}
+	stale := first.Layout.WithMaps(first.Layout.maps)
+	stale.stat.StackStart++
+	if s := mustObserve(t, target.pid, Options{Layout: stale}); s.Layout == stale {
+		t.Error("the layout of another program was taken")
+	}
+}
+
 // TestStopsAreMuted: SIGCHLD comes for a child that has ended and not for one that stops, whoever listens to it.
 func TestStopsAreMuted(t *testing.T) {
 	signals := make(chan os.Signal, 1)

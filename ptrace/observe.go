@@ -16,7 +16,8 @@ import (
 // whatever tracer, is read with engine "blocked"; one on the CPU is sampled by the kernel, engine "running". Which of
 // them is found out anew at every attempt, until one of them is sure of what it saw. Options.AllThreads looks at the
 // threads one after another: each is consistent in itself, all together are not of one moment. Options.Trail is
-// followed for a main thread that sleeps; a sample has nothing but the stack.
+// followed for a main thread that sleeps; a sample has nothing but the stack. By Options.Layout the mappings are not
+// read, which takes longer than all the rest, and may wait for the process where it changes them.
 //
 // Errors are those of Capture but ErrTraced and ErrDeadline, and ErrNotObserved.
 func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
@@ -74,6 +75,7 @@ type observer struct {
 	options Options
 	started time.Time
 	before  procfs.Stat
+	layout  *Layout // what the caller gave, if it can be taken; nil: maps are read
 	maps    []procfs.Mapping
 	also    []Stack
 	found   []Stack
@@ -96,7 +98,9 @@ func (w *observer) observe() (*Snapshot, error) {
 	if err := w.identify(w.before); err != nil {
 		return nil, err
 	}
-	if w.maps, err = w.readMaps(); err != nil {
+	if l := w.options.Layout; l.of(&w.before) && !w.options.AllThreads {
+		w.layout, w.maps = l, l.maps
+	} else if w.maps, err = w.readMaps(); err != nil {
 		return nil, err
 	}
 	if narrow(w.maps) {
@@ -106,11 +110,9 @@ func (w *observer) observe() (*Snapshot, error) {
 	if err != nil {
 		return nil, err
 	}
-	later, err := w.readMaps()
-	if err != nil {
+	if err := w.lay(snapshot); err != nil {
 		return nil, err
 	}
-	snapshot.Maps = mapsBetween(w.maps, later)
 	after, err := readTarget(pid)
 	if err != nil {
 		return nil, err
@@ -125,6 +127,21 @@ func (w *observer) observe() (*Snapshot, error) {
 		return nil, errAgain
 	}
 	return snapshot, nil
+}
+
+// lay adds the mappings to a snapshot.
+func (w *observer) lay(snapshot *Snapshot) error {
+	if w.layout != nil {
+		snapshot.Maps, snapshot.Layout = w.maps, w.layout
+		return nil
+	}
+	later, err := w.readMaps()
+	if err != nil {
+		return err
+	}
+	snapshot.Maps = mapsBetween(w.maps, later)
+	snapshot.Layout = &Layout{maps: snapshot.Maps, spans: appendSpans(nil, snapshot.Maps), stat: w.before}
+	return nil
 }
 
 // readMaps reads the mappings. A thread that has begun to end shows none; its process's others do, if they are wanted.

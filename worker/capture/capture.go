@@ -213,6 +213,9 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 		return built{}, &trace.ReadingError{File: b.space.unread, After: time.Since(r.began)}
 	}
 	byLayout := opts.Layout != nil && snap.Layout == opts.Layout
+	if snap.Engine != ptrace.Engine {
+		r.check.before = nil // to observe it may have taken a while
+	}
 	sound := true
 	switch {
 	case byLayout:

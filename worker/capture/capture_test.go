@@ -96,7 +96,7 @@ func take(t *testing.T, c *capture.Capturer, pid int, o capture.Options) trace.T
 		t.Fatal(err)
 	}
 	checkUntouched(t, pid)
-	if tr.PID != pid || len(tr.Threads) == 0 || tr.Pause <= 0 {
+	if tr.PID != pid || len(tr.Threads) == 0 || (tr.Pause > 0) == o.NonStop {
 		t.Fatalf("trace %+v", tr)
 	}
 	return tr.Threads[0]

@@ -88,20 +88,22 @@ func TestAnotherLibraryAtTheSamePlace(t *testing.T) {
 	files := []string{filepath.Join(dir, "one.so"), filepath.Join(dir, "two.so")}
 	library(t, files[0], "first")
 	library(t, files[1], "other")
-	r := startReloader(t, files[0], files[1], files[0])
-	c := capturer(t)
-	at := make([]uint64, 3)
-	for i, name := range []string{"first_inner", "other_inner", "first_inner"} {
-		if i > 0 {
-			r.next(t)
+	for _, nonStop := range []bool{false, true} {
+		r := startReloader(t, files[0], files[1], files[0])
+		c := capturer(t)
+		at := make([]uint64, 3)
+		for i, name := range []string{"first_inner", "other_inner", "first_inner"} {
+			if i > 0 {
+				r.next(t)
+			}
+			for range 3 { // the later ones by what the first one remembers
+				th := take(t, c, r.pid, capture.Options{NonStop: nonStop})
+				at[i] = frameOf(t, &th, name)
+			}
 		}
-		for range 3 { // the later ones by what the first one remembers
-			th := take(t, c, r.pid, capture.Options{})
-			at[i] = frameOf(t, &th, name)
+		if at[0] != at[1] || at[1] != at[2] {
+			t.Logf("the libraries were mapped at different places (%#x): nothing was proved", at)
 		}
-	}
-	if at[0] != at[1] || at[1] != at[2] {
-		t.Logf("the libraries were mapped at different places (%#x): nothing was proved", at)
 	}
 }
 
@@ -133,7 +135,7 @@ func TestLibraryWrittenOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.next(t)
-	for _, o := range []capture.Options{{}, {AllThreads: true}, {}} {
+	for _, o := range []capture.Options{{}, {AllThreads: true}, {NonStop: true}, {}} {
 		th := take(t, c, r.pid, o)
 		if hasFrame(&th, "first_inner") {
 			t.Errorf("the old library's name: %q", names(&th))
@@ -169,8 +171,8 @@ func TestLayoutOfAnotherProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitState(t, cmd.Process.Pid, 'S')
-	for range 2 {
-		th := take(t, c, cmd.Process.Pid, capture.Options{})
+	for _, nonStop := range []bool{false, true, false} {
+		th := take(t, c, cmd.Process.Pid, capture.Options{NonStop: nonStop})
 		checkOrder(t, &th, "main")
 	}
 }
