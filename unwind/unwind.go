@@ -92,6 +92,9 @@ type Module struct {
 	// Code reads the image's instructions, nil if it cannot. They are asked
 	// for only where a register that is needed is not known.
 	Code ImageCode
+	// Distances remembers what the image's instructions have told; nil: they
+	// are decoded each time.
+	Distances *Distances
 }
 
 // ImageCode is the instructions of an image, by link-time address; Code is

@@ -8,6 +8,7 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/dwarf"
@@ -42,6 +43,8 @@ type module struct {
 	lines    lines
 	met      atomic.Bool // see space.first
 	known    annotations
+	// distances are what walks have found out about the image's instructions.
+	distances unwind.Distances
 
 	jitOnce sync.Once
 	jit     uint64 // see jitDescriptor

@@ -116,7 +116,8 @@ func (sp *space) Find(addr uint64) (unwind.Module, bool) {
 		sp.unread = f.module.name
 		return unwind.Module{}, false
 	}
-	return unwind.Module{Bias: f.bias, CFI: table, Go: golang, Code: f.module.image}, true
+	return unwind.Module{Bias: f.bias, CFI: table, Go: golang, Code: f.module.image,
+		Distances: &f.module.distances}, true
 }
 
 func (sp *space) find(addr uint64) (*procfs.Mapping, found, bool) {
