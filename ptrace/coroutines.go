@@ -126,7 +126,8 @@ func (s *session) takeOwner(t *tracee, i int) bool {
 	if !belongs {
 		return false
 	}
-	t.keep(&r.blocks[owner])
+	b := &r.blocks[owner]
+	t.keep(b.address, b.at, b.length)
 	first := r.n
 	for off := 0; off < c.given.OwnerSize; off += 8 {
 		s.wantStructure(s.loadWord(owner, off), first)
@@ -137,8 +138,9 @@ func (s *session) takeOwner(t *tracee, i int) bool {
 		if s.loadWord(k, c.given.Owner) != address || low >= high || high-low > maxStackSize {
 			continue // another structure of the thread's
 		}
-		t.keep(&r.blocks[k])
-		own := r.blocks[k].address == s.loadWord(owner, 0)
+		b = &r.blocks[k]
+		t.keep(b.address, b.at, b.length)
+		own := b.address == s.loadWord(owner, 0)
 		c.found[c.nFound] = coroutine{low, high, s.loadWord(k, c.given.Saved), own && !s.together(address, low)}
 		c.nFound++
 	}
@@ -195,13 +197,13 @@ func (t *tracee) register(at int) (uint64, bool) {
 	return *(*uint64)(unsafe.Pointer(&t.registers[at])), true
 }
 
-// keep notes that a block is the thread's.
+// keep notes that memory that was copied is the thread's.
 //
 //go:nosplit
 //go:norace
-func (t *tracee) keep(b *block) {
-	if t.nParts < maxParts && b.length > 0 {
-		t.parts[t.nParts] = part{b.address, b.at, b.length}
+func (t *tracee) keep(address uint64, at, length int) {
+	if t.nParts < maxParts && length > 0 {
+		t.parts[t.nParts] = part{address, at, length}
 		t.nParts++
 	}
 }
@@ -276,12 +278,10 @@ func (s *session) copyFrom(t *tracee, f *coroutine, start uint64) bool {
 	if _, mapped, ok := s.stackAround(start); ok && f.open {
 		end = mapped
 	}
-	b := block{address: start}
-	b.length = s.read(t, start, end)
-	b.at = t.stackAt
-	s.arena.used += b.length
-	t.keep(&b)
-	return b.length > 0
+	n := s.read(t, start, end)
+	s.arena.used += n
+	t.keep(start, t.stackAt, n)
+	return n > 0
 }
 
 // lowest returns the lowest aligned address of a coroutine's stack that is among the registers and the first words of

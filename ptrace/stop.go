@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file is what runs while the target stands still. To the Go scheduler all of it is one system call: no other
-// goroutine waits for it, however long the target takes to stop, and it waits for none. Else a target that has stopped
+// This file is what runs while the target stands still. To the Go scheduler it is one system call: no other goroutine
+// waits for it, however long the target takes to stop, and it waits for none. Else a target that has stopped
 // would stand still until the goroutine gets one of the scheduler's processors again, behind everybody else; and what
 // may wait for the disk, or for ever (process_vm_readv of a page that userfaultfd provides), would keep one.
 //
@@ -64,34 +64,44 @@ func (s *session) stopAndCopy() error {
 	return nil
 }
 
-// stand does what stopAndCopy says. It returns false if it is time to think about going on.
+// stand does what stopAndCopy says. It returns false if it is time to think about going on. The first look is taken
+// before the call that the scheduler knows of: most targets stop at once, and who is in a system call for longer than
+// 20 µs loses his processor, and has to get another one afterwards.
 //
 //go:nosplit
 //go:norace
 func (s *session) stand() bool {
+	stopped, first := false, s.tries == 0
+	if first {
+		s.block()
+		stopped = s.awaitStops()
+	}
 	entersyscall()
-	finished := false
-	for over := false; !finished && !over; s.tries++ {
-		if s.tries > 0 {
+	for ; ; first = false {
+		if !first {
 			if s.nap == lastNap {
 				s.buryTheDead()
 			}
 			s.doze(s.nap)
 			s.nap, s.patience = min(2*s.nap, lastNap), glancing
+			s.block()
+			stopped = s.awaitStops()
 		}
-		s.block()
-		if finished = s.awaitStops(); finished {
+		if stopped {
 			s.copyAll()
 			s.letGo()
 		}
 		s.unblock()
-		over = s.flight.quit != 0 || s.flight.options.hook != nil || s.clock() >= s.until
+		s.tries++
+		if stopped || s.flight.quit != 0 || s.flight.options.hook != nil || s.clock() >= s.until {
+			break
+		}
 	}
-	if finished {
+	if stopped {
 		s.relax()
 	}
 	exitsyscall()
-	return finished
+	return stopped
 }
 
 // awaitStops interrupts the threads and looks for their stops for a short while. It returns false if some still run.
