@@ -60,6 +60,7 @@ func (s *session) stopAndCopy() error {
 		}
 		s.hook(stepWaiting)
 	}
+	s.relax()
 	runtime.KeepAlive(s)
 	return nil
 }
@@ -96,9 +97,6 @@ func (s *session) stand() bool {
 		if stopped || s.flight.quit != 0 || s.flight.options.hook != nil || s.clock() >= s.until {
 			break
 		}
-	}
-	if stopped {
-		s.relax()
 	}
 	exitsyscall()
 	return stopped
