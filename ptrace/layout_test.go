@@ -84,6 +84,14 @@ func TestObserveByLayout(t *testing.T) {
 	if s := mustObserve(t, target.pid, Options{Layout: stale}); s.Layout == stale {
 		t.Error("the layout of another program was taken")
 	}
+	// It executes another program in the middle: what the first look went by is void for the next.
+	w := &observer{
+		ctx: t.Context(), target: anyTarget(target.pid), options: Options{Layout: stale}.withDefaults(), started: time.Now(),
+		layout: stale, maps: stale.maps,
+	}
+	if s, err := w.observe(); err != nil || s.Layout == stale {
+		t.Errorf("the layout of the program before was taken, or %v", err)
+	}
 }
 
 // TestStopsAreMuted: SIGCHLD comes for a child that has ended and not for one that stops, whoever listens to it.

@@ -98,6 +98,7 @@ func (w *observer) observe() (*Snapshot, error) {
 	if err := w.identify(w.before); err != nil {
 		return nil, err
 	}
+	w.layout = nil
 	if l := w.options.Layout; l.of(&w.before) && !w.options.AllThreads {
 		w.layout, w.maps = l, l.maps
 	} else if w.maps, err = w.readMaps(); err != nil {
