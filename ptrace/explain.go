@@ -65,7 +65,7 @@ func explainAccess(self, target *procfs.Status) (Reason, string) {
 	case privileged && foreign:
 		return ReasonNamespace, "it is in another user namespace, into which CAP_SYS_PTRACE does not reach"
 	case privileged:
-		return ReasonUnknown, "CAP_SYS_PTRACE is there; a security module (SELinux, AppArmor) may forbid it"
+		return ReasonUnknown, "it does so although CAP_SYS_PTRACE is there"
 	case !sameUser(self, target):
 		return ReasonUID, fmt.Sprintf(
 			"it runs as user %d, group %d, this process as user %d, group %d without CAP_SYS_PTRACE",
@@ -79,7 +79,7 @@ func explainAccess(self, target *procfs.Status) (Reason, string) {
 	case yama > 0:
 		return ReasonYama, fmt.Sprintf("kernel.yama.ptrace_scope is %d and CAP_SYS_PTRACE is missing", yama)
 	}
-	return ReasonUnknown, "user and group are the same; a security module (SELinux, AppArmor) may forbid it"
+	return ReasonUnknown, "it does so although user and group are the same"
 }
 
 // sameUser is the comparison of PTRACE_MODE_REALCREDS: our real ids with all three of the target.

@@ -110,11 +110,12 @@ func reuse(program string, i int) (string, error) {
 		return "", err
 	}
 	if !errors.Is(captureErr, ErrRecycled) && !errors.Is(captureErr, ErrExited) {
-		return "", fmt.Errorf("the id was reused %s: %w", when, captureErr)
+		return "", fmt.Errorf("the id was reused %s: %v", when, captureErr) //nolint:errorlint // it may be nil
 	}
 	status, err := procfs.ReadStatus(target.PID)
 	if err != nil || status.TracerPID != 0 || status.State == 'T' || status.State == 't' {
-		return "", fmt.Errorf("the second process is in state %c, traced by %d: %w", status.State, status.TracerPID, err)
+		return "", fmt.Errorf("the second process is in state %c, traced by %d: %v",
+			status.State, status.TracerPID, err) //nolint:errorlint // it may be nil
 	}
 	_ = second.Process.Kill()
 	_ = second.Wait()
@@ -154,7 +155,7 @@ func reuseAtOnce(
 		_ = second.Wait()
 		switch {
 		case mistaken != nil || !errors.Is(refused, ErrExited):
-			return fmt.Errorf("by its number: %w; held: %w", mistaken, refused)
+			return fmt.Errorf("by its number: %v; held: %v", mistaken, refused) //nolint:errorlint // they may be nil
 		case same:
 			outcomes["refused, within a hundredth of a second"]++
 			return nil
