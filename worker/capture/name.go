@@ -49,8 +49,11 @@ func (sp *space) expect(frames []unwind.Frame) {
 	modules := make([]*module, len(frames))
 	for i := range frames {
 		_, where, ok := sp.find(frames[i].Lookup())
-		if ok && where.module != nil {
-			modules[i] = where.module
+		if !ok || where.module == nil {
+			continue
+		}
+		modules[i] = where.module
+		if !frames[i].Signal {
 			modules[i].lines.wish(frames[i].Lookup() - where.bias)
 		}
 	}
@@ -95,6 +98,7 @@ type place struct {
 	addr uint64
 	// start and end are those of the call frame information; end 0: none.
 	start, end uint64
+	trampoline bool          // it says that this is a signal trampoline
 	symbols    *symbol.Table // nil: there are none
 	symbol     symbol.Symbol
 	named      bool
@@ -168,7 +172,12 @@ func (m *module) annotate(addr uint64, files, late *deadline) (known []annotatio
 	if !ok {
 		return []annotation{{note: symbolsUnread}}, false
 	}
-	calls, final := m.calls(addr, late)
+	// A C library's trampoline is assembly that no unit of the debugging information describes: to learn that, all of
+	// them would have to be read.
+	var calls []dwarf.Frame
+	if final = true; !p.trampoline {
+		calls, final = m.calls(addr, late)
+	}
 	var own annotation
 	for i := range calls {
 		c := &calls[i]
@@ -210,7 +219,7 @@ func (m *module) locate(addr uint64, files *deadline) (p place, ok bool) {
 	}
 	if table != nil {
 		if fde, err := table.Find(addr); err == nil {
-			p.start, p.end = fde.Start, fde.End
+			p.start, p.end, p.trampoline = fde.Start, fde.End, fde.Signal
 		}
 	}
 	if symbols != nil {
