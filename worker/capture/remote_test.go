@@ -318,9 +318,10 @@ func TestDebuginfodPostgres(t *testing.T) {
 			t.Skip("one server is enough for a short run")
 		}
 		full := filepath.Join(binDir, "postgres")
-		if out, err := exec.CommandContext(t.Context(), "readelf", "-SW", full).Output(); err != nil ||
-			!strings.Contains(string(out), " .symtab ") {
-			t.Skipf("%s has no symbols that could be taken out of it: %v", full, err)
+		if out, err := exec.CommandContext(t.Context(), "readelf", "-SW", full).Output(); err != nil {
+			t.Fatal(err)
+		} else if !strings.Contains(string(out), " .symtab ") {
+			t.Skipf("%s has no symbols that could be taken out of it", full)
 		}
 		// The tree is copied, since a server finds its files from its program's place.
 		tree := t.TempDir()
