@@ -76,13 +76,14 @@ type trail struct {
 
 	blocks  [maxBlocks]block
 	n       int
+	fetched bool // the variables were read with the stack
 	vectors [maxBlocks]iovec
 	local   iovec
 }
 
 // prepare takes over what is asked for.
 func (r *trail) prepare(t *Trail) {
-	r.wanted, r.n = false, 0
+	r.wanted, r.n, r.fetched = false, 0, false
 	if t == nil {
 		return
 	}
@@ -118,26 +119,72 @@ func (s *session) copyTrail(t *tracee) {
 	if t.phase != stopped || t.foreign || t.length == 0 {
 		return
 	}
-	for i := range r.nVariables {
-		s.wantBlock(r.variables[i].Address, 8)
+	if !r.fetched {
+		s.wantVariables()
+		s.fetchBlocks(t, 0)
 	}
+	first := r.nVariables
 	if r.head != 0 {
-		s.wantBlock(r.head, 8)
+		first++
 	}
-	first := r.n
-	s.fetchBlocks(t, 0)
 	for i := range r.nVariables {
 		if p := s.loadBlock(i); p != 0 {
 			s.wantBytes(p, r.variables[i].Follow)
 		}
 	}
-	if r.head != 0 && first > r.nVariables {
+	if r.head != 0 {
 		s.followList(t, s.loadBlock(r.nVariables))
 	}
 	for i := range r.nRanges {
 		s.wantBytes(r.ranges[i].Address, r.ranges[i].Length)
 	}
 	s.fetchBlocks(t, first)
+}
+
+// wantVariables wants what copyTrail begins with.
+//
+//go:nosplit
+//go:norace
+func (s *session) wantVariables() {
+	r := &s.trail
+	r.n = 0
+	for i := range r.nVariables {
+		s.wantBlock(r.variables[i].Address, 8)
+	}
+	if r.head != 0 {
+		s.wantBlock(r.head, 8)
+	}
+}
+
+// readBehindVariables is read for a stack. If that is the main thread's, the variables that are wanted are read in the
+// same system call, provided that all of them are readable.
+//
+//go:nosplit
+//go:norace
+func (s *session) readBehindVariables(t *tracee, start, end uint64) int {
+	r := &s.trail
+	if !r.wanted || r.fetched || s.coroutines.wanted || t != &s.tracees[0] {
+		return s.read(t, start, end)
+	}
+	s.wantVariables()
+	variables, stack := 8*r.n, int(min(end-start, s.maxStack))
+	if r.n == 0 || variables+stack > len(s.arena.memory)-s.arena.used {
+		return s.read(t, start, end)
+	}
+	for i := range r.n {
+		r.vectors[i] = iovec{uintptr(r.blocks[i].address), uintptr(r.blocks[i].wanted)}
+	}
+	r.vectors[r.n] = iovec{uintptr(start), uintptr(stack)}
+	r.local = iovec{uintptr(unsafe.Pointer(&s.arena.memory[s.arena.used])), uintptr(variables + stack)}
+	n, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&r.local)), 1,
+		uintptr(unsafe.Pointer(&r.vectors)), uintptr(r.n+1), 0)
+	if errno != 0 || int(n) < variables {
+		return s.read(t, start, end)
+	}
+	s.takeBlocks(0, r.n, variables)
+	r.fetched = true
+	t.stackAt = s.arena.used
+	return int(n) - variables
 }
 
 // followList wants what the nodes of the list lead to.

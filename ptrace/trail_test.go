@@ -27,8 +27,19 @@ func trailOf(t *testing.T, c *child) *Trail {
 func TestTrail(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
-	s := mustCapture(t, c.pid, Options{Trail: trailOf(t, c)})
-	checkTexts(t, s)
+	readable := trailOf(t, c)
+	readable.Variables = readable.Variables[:1] // the other one has to be left out, in further system calls
+	untilState(t, c.pid, 'S')
+	plain := mustCapture(t, c.pid, Options{})
+	for _, trail := range []*Trail{trailOf(t, c), readable} {
+		for _, all := range []bool{false, true} {
+			s := mustCapture(t, c.pid, Options{Trail: trail, AllThreads: all})
+			checkTexts(t, s)
+			if !bytes.Equal(s.Threads[0].Stack.Data, plain.Threads[0].Stack.Data) {
+				t.Errorf("with the trail %+v the stack is another one", trail)
+			}
+		}
+	}
 	if s := mustCapture(t, c.pid, Options{}); s.Found != nil {
 		t.Errorf("without a trail: %d pieces", len(s.Found))
 	}
