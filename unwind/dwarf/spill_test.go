@@ -7,7 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"reflect"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"pg_stat_backtrace/unwind/image"
 )
@@ -142,5 +144,40 @@ func TestSpillDamaged(t *testing.T) {
 	}
 	if len(told) != 1 || !errors.Is(told[0], image.ErrMalformed) {
 		t.Errorf("told %v", told)
+	}
+}
+
+// TestReadAhead: what a look-up needs beside .debug_info is expanded while that is.
+func TestReadAhead(t *testing.T) {
+	d := openBytes(t, largeCompressed(t), Options{Spill: tempFile(t)})
+	d.early.once.Do(func() { d.early.load(d) })
+	var inMemory atomic.Int32
+	small := int32(0)
+	for _, s := range []*section{&d.sections.abbrev, &d.sections.line, &d.sections.str} {
+		if expand := s.expand; s.spill == nil {
+			small++
+			s.expand = func() ([]byte, error) {
+				inMemory.Add(1)
+				return expand()
+			}
+		}
+	}
+	begun := func() bool {
+		for _, s := range []*section{&d.sections.abbrev, &d.sections.line, &d.sections.str} {
+			if s.spill != nil && s.expanding().have.Load() == 0 {
+				return false
+			}
+		}
+		return inMemory.Load() == small
+	}
+	last := d.early.offsets[len(d.early.offsets)-1]
+	d.readAhead(last)
+	for deadline := time.Now().Add(time.Minute); !begun(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("%d of %d small sections, or a large one was not expanded", inMemory.Load(), small)
+		}
+	}
+	if have := d.sections.info.spilled.have.Load(); have > 0 {
+		t.Errorf("%d bytes of .debug_info were expanded as well", have)
 	}
 }

@@ -22,23 +22,11 @@ func TestTrampolineIsNotLookedUp(t *testing.T) {
 	if out, err := exec.Command("gcc", "-static", "-g", "-o", exe, "testdata/nest.c").CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
-	cmd := exec.Command(exe, "altstack")
-	ready, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	if _, err := io.ReadFull(ready, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
 	c, err := New(Config{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	trace, err := c.Capture(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1}, Options{})
+	trace, err := c.Capture(t.Context(), ptrace.Target{PID: startReady(t, exe, "altstack"), UID: -1}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,4 +61,22 @@ func TestTrampolineIsNotLookedUp(t *testing.T) {
 	if trampolines != 1 || others < 4 {
 		t.Errorf("%d trampolines and %d others: %+v", trampolines, others, trace.Threads[0].Frames)
 	}
+}
+
+// startReady starts a program that writes a byte when it is ready, and ends it with the test.
+func startReady(t *testing.T, exe string, args ...string) int {
+	t.Helper()
+	cmd := exec.Command(exe, args...)
+	ready, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if _, err := io.ReadFull(ready, make([]byte, 1)); err != nil {
+		t.Fatal(err)
+	}
+	return cmd.Process.Pid
 }
