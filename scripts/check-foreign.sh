@@ -5,15 +5,29 @@
 # FOREIGN_SUITE: the distribution's name (trixie). FOREIGN_VERSION: its PostgreSQL (17). FOREIGN_ROOT: a folder that exists.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+# shellcheck source=scripts/lib.sh
 source scripts/lib.sh
+# shellcheck source=scripts/packages.sh
+source scripts/packages.sh
+
+# bootstrap SUITE FOLDER: debootstrap, which is unpacked into the cache if the machine has none.
+bootstrap() {
+	local unpacked=$CACHE/debs/debootstrap
+	if ! have debootstrap; then
+		deb_unpack debootstrap debootstrap
+		export DEBOOTSTRAP_DIR=$unpacked/usr/share/debootstrap PATH=$unpacked/usr/sbin:$PATH
+	fi
+	say "Making $2 with debootstrap (some minutes): kept for the next run"
+	debootstrap --variant=minbase "$1" "$2"
+}
 
 suite=${FOREIGN_SUITE:-trixie} version=${FOREIGN_VERSION:-17}
-root=${FOREIGN_ROOT:-${XDG_CACHE_HOME:-$HOME/.cache}/pg_stat_backtrace/$suite}
+root=${FOREIGN_ROOT:-$CACHE/$suite}
 [ "$(id -u)" = 0 ] || { echo "check-foreign: only root can make a folder to chroot into" >&2; exit 1; }
 
 if [ ! -x "$root/usr/lib/postgresql/$version/bin/postgres" ]; then
 	mkdir -p "$root"
-	[ -x "$root/usr/bin/apt-get" ] || debootstrap --variant=minbase "$suite" "$root"
+	[ -x "$root/usr/bin/apt-get" ] || bootstrap "$suite" "$root"
 	printf '#!/bin/sh\nexit 101\n' >"$root/usr/sbin/policy-rc.d" # start no services
 	chmod 755 "$root/usr/sbin/policy-rc.d"
 	mkdir -p "$root/etc/postgresql-common"
