@@ -3,9 +3,11 @@ package ptrace
 import (
 	"context"
 	"errors"
+	"runtime"
 	"strconv"
 	"sync"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -106,6 +108,9 @@ func captureContinuously(t testing.TB, pid, routines int) func() int {
 				default:
 					t.Error(err)
 				}
+				if runtime.NumCPU() == 1 {
+					time.Sleep(100 * time.Microsecond) // else the target would hardly ever run
+				}
 			}
 		})
 	}
@@ -119,6 +124,7 @@ func captureContinuously(t testing.TB, pid, routines int) func() int {
 		return total
 	}
 }
+
 func TestBadTargets(t *testing.T) {
 	c := startTarget(t, "threads", "1")
 	tids, err := procfs.Threads(c.pid)

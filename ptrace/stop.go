@@ -25,6 +25,7 @@ func exitsyscall()
 
 const (
 	spinning  = int64(60 * time.Microsecond)  // how long to look for the stop without sleeping, the first time
+	lingering = int64(200 * time.Microsecond) // the same if a processor sleeps: to wake it takes long
 	glancing  = int64(5 * time.Microsecond)   // and after a sleep, lest the target's processor be kept from it
 	firstNap  = int64(20 * time.Microsecond)  // then sleeps that double
 	lastNap   = int64(1 * time.Millisecond)   // until they are this long
@@ -48,9 +49,11 @@ func (s *session) clock() int64 {
 // stopAndCopy interrupts all threads, waits until they stand still, copies what is wanted and detaches them. It returns
 // with an error if they did not stop in time; release detaches what is left.
 func (s *session) stopAndCopy() error {
-	s.hurry()
 	s.patience, s.nap, s.tries = spinning, firstNap, 0
-	if s.urgent && s.processor == currentProcessor() {
+	if s.hurry() {
+		s.patience = lingering
+	}
+	if (s.urgent || runtime.NumCPU() == 1) && s.processor == currentProcessor() {
 		s.patience = glancing // it cannot stop while this thread is where it has to go on
 	}
 	s.until = s.clock() + int64(s.flight.limit-time.Since(s.flight.started))

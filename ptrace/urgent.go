@@ -38,20 +38,23 @@ var refusedUrgency atomic.Bool
 // schedParam is struct sched_param.
 type schedParam struct{ priority int32 }
 
-// hurry puts the thread before all ordinary ones, if that is of use and allowed, and it is an ordinary one.
-func (s *session) hurry() {
-	if s.urgent || refusedUrgency.Load() || !crowded() {
-		return
+// hurry puts the thread before all ordinary ones, if that is of use and allowed, and it is an ordinary one. It reports
+// whether there is a processor for the target.
+func (s *session) hurry() (room bool) {
+	crowd, room := throng()
+	if !crowd || s.urgent || refusedUrgency.Load() {
+		return room
 	}
 	policy, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
 	policy &^= schedResetOnFork
 	if errno != 0 || policy == schedFIFO || policy == schedRR || policy == schedDeadline {
-		return
+		return room
 	}
 	s.policy = policy
 	if s.urgent = setScheduler(schedFIFO, urgentPriority); !s.urgent {
 		refusedUrgency.Store(true)
 	}
+	return room
 }
 
 // loadFile is /proc/loadavg, open for good; -1 if it cannot be read.
@@ -65,22 +68,27 @@ var loadFile = sync.OnceValue(func() int {
 	return fd
 })
 
-// crowded reports whether more threads can run now than there are processors, this one included; true also if that
-// cannot be found out. A program that uses several processors captures several targets side by side: its other threads,
-// and what they have just woken, do not count.
-func crowded() bool {
+// throng reports whether more threads can run now than there are processors, this one included, and whether there is
+// room for another. If that cannot be found out there is a crowd. A program that uses several processors captures
+// several targets side by side: its other threads, and what they have just woken, do not make a crowd.
+func throng() (crowd, room bool) {
 	fd := loadFile()
 	if fd < 0 {
-		return true
+		return true, false
 	}
 	var text [64]byte
 	n, err := unix.Pread(fd, text[:], 0)
 	if err != nil {
-		return true
+		return true, false
 	}
 	runnable, ok := parseRunnable(text[:n])
+	if !ok {
+		return true, false
+	}
 	own := 2 * min(runtime.GOMAXPROCS(0)-1, runtime.NumCPU()-1, maxSideBySide)
-	return !ok || runnable-own > runtime.NumCPU()
+	crowd = runnable-own > runtime.NumCPU()
+	// Without others of this program's own, one more may be its runtime's monitor, which is about to sleep.
+	return crowd, !crowd && (own == 0 || runnable < runtime.NumCPU())
 }
 
 // parseRunnable reads the number before the slash of /proc/loadavg, proc(5).
