@@ -50,8 +50,8 @@ func (s *session) clock() int64 {
 // with an error if they did not stop in time; release detaches what is left.
 func (s *session) stopAndCopy() error {
 	s.patience, s.nap, s.tries = spinning, firstNap, 0
-	if s.hurry() {
-		s.patience = lingering
+	if s.hurry() && len(s.tracees) == 1 {
+		s.patience = lingering // several threads may need this processor too
 	}
 	if (s.urgent || runtime.NumCPU() == 1) && s.processor == currentProcessor() {
 		s.patience = glancing // it cannot stop while this thread is where it has to go on
