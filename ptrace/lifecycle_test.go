@@ -1,9 +1,13 @@
 package ptrace
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"runtime"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -95,12 +99,36 @@ func TestPhoenix(t *testing.T) {
 		}
 		// A thread that executes a program in just this moment takes over the process's id, and is let go by the end
 		// of the thread that traced it.
-		until(t, "every thread detached", func() bool { return !traced(t, c.pid) })
+		for deadline := time.Now().Add(20 * time.Second); traced(t, c.pid); time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("capture %d (%v) left a thread traced:\n%s", i, err, whoTraces(c.pid))
+			}
+		}
 	}
 	figure.Printf(t, "captured %d of 400", captured)
 	if captured == 0 {
 		t.Error("never captured")
 	}
+}
+
+// whoTraces shows the threads of a process, and what those of this one are at.
+func whoTraces(pid int) string {
+	var b strings.Builder
+	for _, of := range []int{pid, os.Getpid()} {
+		tids, _ := procfs.Threads(of)
+		for _, tid := range tids {
+			fmt.Fprintf(&b, "process %d thread %d:", of, tid)
+			for _, name := range []string{"stat", "syscall", "wchan", "stack"} {
+				text, _ := os.ReadFile(fmt.Sprintf("/proc/%d/task/%d/%s", of, tid, name))
+				fmt.Fprintf(&b, "\n  %s: %s", name, bytes.TrimSpace(text))
+			}
+			status, _ := procfs.ReadTaskStatus(of, tid)
+			fmt.Fprintf(&b, "\n  traced by %d\n", status.TracerPID)
+		}
+	}
+	stacks := make([]byte, 1<<20)
+	b.Write(stacks[:runtime.Stack(stacks, true)])
+	return b.String()
 }
 
 // TestExitDuringCapture kills the target at every step.
