@@ -85,10 +85,15 @@ func throng() (crowd, room bool) {
 	if !ok {
 		return true, false
 	}
-	own := 2 * min(runtime.GOMAXPROCS(0)-1, runtime.NumCPU()-1, maxSideBySide)
-	crowd = runnable-own > runtime.NumCPU()
+	return judge(runnable, runtime.NumCPU(), runtime.GOMAXPROCS(0))
+}
+
+// judge is throng for so many threads that can run, on so many processors, of which this program uses so many.
+func judge(runnable, processors, used int) (crowd, room bool) {
+	own := 2 * min(used-1, processors-1, maxSideBySide)
+	crowd = runnable-own > processors
 	// Without others of this program's own, one more may be its runtime's monitor, which is about to sleep.
-	return crowd, !crowd && (own == 0 || runnable < runtime.NumCPU())
+	return crowd, !crowd && (own == 0 || runnable < processors)
 }
 
 // parseRunnable reads the number before the slash of /proc/loadavg, proc(5).

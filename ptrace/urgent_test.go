@@ -40,6 +40,29 @@ func TestRunnable(t *testing.T) {
 	}
 }
 
+// TestThrong: who makes a crowd, and when a processor is left for the target.
+func TestThrong(t *testing.T) {
+	for _, tt := range []struct {
+		runnable, processors, used int
+		crowd, room                bool
+	}{
+		{1, 2, 1, false, true},   // nobody but this thread
+		{2, 2, 1, false, true},   // and the runtime's monitor, or the target
+		{3, 2, 1, true, false},   // somebody must wait
+		{2, 2, 2, false, false},  // two captures side by side
+		{4, 2, 2, false, false},  // and what they have woken
+		{5, 2, 2, true, false},   // and somebody else
+		{4, 64, 16, false, true}, // few on a large machine
+		{64, 64, 16, false, false},
+		{1, 1, 1, false, true},
+		{2, 1, 1, true, false},
+	} {
+		if crowd, room := judge(tt.runnable, tt.processors, tt.used); crowd != tt.crowd || room != tt.room {
+			t.Errorf("%+v: %v, %v", tt, crowd, room)
+		}
+	}
+}
+
 // TestUrgency: from the interrupt on the thread has real-time priority, where it may, and afterwards it is an ordinary
 // one again, whether the target stopped or not. The parent of a vfork child is one that does not.
 func TestUrgency(t *testing.T) {

@@ -27,21 +27,27 @@ func deepProcesses(tb testing.TB, count int, depth string) []int {
 	}
 	pids := make([]int, count)
 	for i := range pids {
-		cmd := exec.Command(exe, "deep", depth)
-		out, err := cmd.StdoutPipe()
-		if err != nil {
-			tb.Fatal(err)
-		}
-		if err := cmd.Start(); err != nil {
-			tb.Fatal(err)
-		}
-		tb.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-		if _, err := io.ReadFull(out, make([]byte, 1)); err != nil {
-			tb.Fatal(err)
-		}
-		pids[i] = cmd.Process.Pid
+		pids[i] = startReady(tb, exe, "deep", depth)
 	}
 	return pids
+}
+
+// startReady starts a program that writes a byte when it is ready, and ends it with the test.
+func startReady(tb testing.TB, exe string, args ...string) int {
+	tb.Helper()
+	cmd := exec.Command(exe, args...)
+	ready, err := cmd.StdoutPipe()
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	if _, err := io.ReadFull(ready, make([]byte, 1)); err != nil {
+		tb.Fatal(err)
+	}
+	return cmd.Process.Pid
 }
 
 // snapshotOf is what unwinding starts from: a stack of about that many frames, and where its code lies.

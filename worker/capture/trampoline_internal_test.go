@@ -1,7 +1,6 @@
 package capture
 
 import (
-	"io"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -61,22 +60,4 @@ func TestTrampolineIsNotLookedUp(t *testing.T) {
 	if trampolines != 1 || others < 4 {
 		t.Errorf("%d trampolines and %d others: %+v", trampolines, others, trace.Threads[0].Frames)
 	}
-}
-
-// startReady starts a program that writes a byte when it is ready, and ends it with the test.
-func startReady(t *testing.T, exe string, args ...string) int {
-	t.Helper()
-	cmd := exec.Command(exe, args...)
-	ready, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	if _, err := io.ReadFull(ready, make([]byte, 1)); err != nil {
-		t.Fatal(err)
-	}
-	return cmd.Process.Pid
 }
