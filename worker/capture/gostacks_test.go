@@ -161,7 +161,7 @@ func (g *goTally) add(t *testing.T, th *trace.Thread, calls *regexp.Regexp) {
 		}
 	}
 	own := text.String()
-	if th.Whole && !calls.MatchString(own) {
+	if th.Whole && !calls.MatchString(own) && names[0] != "main" { // of C, between two calls of Go
 		t.Errorf("%q in %q", own, names)
 	}
 	if slices.Contains(names, "runtime.newstack") {
