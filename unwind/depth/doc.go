@@ -5,10 +5,14 @@
 // address by the frame pointer. Where the stack pointer is known and the frame
 // pointer is not, the distance gives the frame pointer. The package knows
 // neither memory nor processes; code is bytes with an address. Only x86-64 is
-// followed; its instructions are decoded by golang.org/x/arch.
+// followed; package x86 decodes its instructions.
 package depth
 
-import "errors"
+import (
+	"errors"
+
+	"pg_stat_backtrace/unwind/x86"
+)
 
 // Errors that callers branch on with errors.Is.
 var (
@@ -17,8 +21,8 @@ var (
 	ErrUnknown = errors.New("depth: the frame's size is not fixed")
 	// ErrUnreached says that no path to the address was found.
 	ErrUnreached = errors.New("depth: no path to the address")
-	// ErrCode says that an instruction could not be decoded.
-	ErrCode = errors.New("depth: code not understood")
+	// ErrCode says that an instruction could not be decoded, or that there is no code, or too much.
+	ErrCode = x86.ErrCode
 )
 
 // Anchor is what call frame information says of the canonical frame address

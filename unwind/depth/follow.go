@@ -1,10 +1,9 @@
 package depth
 
 import (
-	"errors"
 	"fmt"
 
-	"golang.org/x/arch/x86/x86asm"
+	"pg_stat_backtrace/unwind/x86"
 )
 
 // follower is the state of following one function.
@@ -164,7 +163,7 @@ func (w *follower) decode() error {
 	for at := 0; at < len(code); {
 		i, err := decode(code, at)
 		if err != nil {
-			return fmt.Errorf("%w: at 0x%x: %w", ErrCode, w.f.Start+uint64(at), err)
+			return fmt.Errorf("at 0x%x: %w", w.f.Start+uint64(at), err)
 		}
 		w.insts = append(w.insts, i)
 		w.index[at] = int32(len(w.insts))
@@ -235,43 +234,11 @@ func (w *follower) step(i *inst) {
 	}
 }
 
-var (
-	errVector = errors.New("a vector instruction")
-	errCut    = errors.New("the code ends within an instruction")
-)
-
-// vector recognizes the VEX, EVEX and XOP encodings, of which the decoder
-// takes some for other instructions (Intel SDM, volume 2, 2.3 and 2.7).
-func vector(p []byte) bool {
-	for i, b := range p {
-		switch b {
-		case 0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf0, 0xf2, 0xf3:
-		case 0xc4, 0xc5, 0x62:
-			return true
-		case 0x8f:
-			return i+1 < len(p) && p[i+1]>>3&7 != 0
-		default:
-			return false
-		}
-	}
-	return false
-}
-
 // decode reads the instruction at an offset.
 func decode(code []byte, at int) (inst, error) {
-	p := code[at:]
-	if len(p) >= 4 && p[0] == 0xf3 && p[1] == 0x0f && p[2] == 0x1e && (p[3] == 0xfa || p[3] == 0xfb) {
-		return inst{offset: at, length: 4}, nil // endbr64, endbr32: unknown to the decoder
-	}
-	if vector(p) {
-		return inst{}, errVector
-	}
-	x, err := x86asm.Decode(p, 64)
-	switch {
-	case err != nil:
+	x, err := x86.Decode(code[at:])
+	if err != nil {
 		return inst{}, err
-	case x.Op == 0:
-		return inst{}, errCut // the decoder takes what is left for a prefix
 	}
 	i := inst{offset: at, length: uint8(x.Len)}
 	i.effect, i.operand = effectOf(&x)

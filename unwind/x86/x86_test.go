@@ -1,0 +1,36 @@
+package x86_test
+
+import (
+	"errors"
+	"testing"
+
+	"golang.org/x/arch/x86/x86asm"
+
+	"pg_stat_backtrace/unwind/x86"
+)
+
+func TestDecode(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		code   []byte
+		op     x86asm.Op
+		length int // 0: an error
+	}{
+		{"push rbp, and more", []byte{0x55, 0x48}, x86asm.PUSH, 1},
+		{"endbr64", []byte{0xf3, 0x0f, 0x1e, 0xfa}, x86asm.NOP, 4},
+		{"endbr32", []byte{0xf3, 0x0f, 0x1e, 0xfb}, x86asm.NOP, 4},
+		{"rdsspq is no marker", []byte{0xf3, 0x48, 0x0f, 0x1e, 0xc8}, 0, 0},
+		{"pop rax by 8f", []byte{0x8f, 0xc0}, x86asm.POP, 2},
+		{"XOP", []byte{0x8f, 0xe8, 0x78, 0xc0, 0xc0, 0x00}, 0, 0},
+		{"vzeroupper", []byte{0xc5, 0xf8, 0x77}, 0, 0},
+		{"EVEX behind a prefix", []byte{0x66, 0x62, 0xf1, 0x7c, 0x48, 0x10, 0x00}, 0, 0},
+		{"cut", []byte{0xe8, 0}, 0, 0},
+		{"a prefix alone", []byte{0x66}, 0, 0},
+		{"nothing", nil, 0, 0},
+	} {
+		x, err := x86.Decode(tt.code)
+		if x.Op != tt.op || x.Len != tt.length || errors.Is(err, x86.ErrCode) != (tt.length == 0) {
+			t.Errorf("%s: %v of %d bytes, %v", tt.name, x.Op, x.Len, err)
+		}
+	}
+}
