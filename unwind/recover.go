@@ -225,15 +225,17 @@ func (c *contest) try(fp uint64) verdict {
 	t.regs.Set(t.arch.FP, fp)
 	frame := *c.frame
 	next, stop := t.stepRow(&frame)
+	module, _ := t.modules.Find(frame.Lookup())
+	return c.follow(&t, frame, next, stop, t.row.FDEStart+module.Bias)
+}
+
+// follow follows a trial to the stack's base from the step that has led from frame to next. entry is where the
+// function of frame begins, 0 if that is not known.
+func (c *contest) follow(t *walk, frame, next Frame, stop Stop, entry uint64) verdict {
 	worst := proven
-	for first := true; ; first = false {
-		if v := c.judge(&t, next, stop); v != proven || stop.Reason == EndOfStack {
+	for {
+		if v := c.judge(t, next, stop); v != proven || stop.Reason == EndOfStack || t.settled {
 			return min(v, worst)
-		}
-		entry := uint64(0)
-		if first {
-			module, _ := t.modules.Find(frame.Lookup())
-			entry = t.row.FDEStart + module.Bias
 		}
 		exact := frame.Signal
 		frame = next
@@ -245,18 +247,27 @@ func (c *contest) try(fp uint64) verdict {
 			}
 			worst = min(worst, v)
 		}
+		entry = 0
 	}
 }
 
 // judge says what a step of a trial means for its value.
 func (c *contest) judge(t *walk, next Frame, stop Stop) verdict {
 	c.budget--
+	if t.settled {
+		return proven
+	}
 	switch stop.Reason {
 	case running:
-		if (next.Method == ByCFI || next.Method == BySignalFrame) && c.budget > 0 {
-			return proven
+		if c.budget <= 0 {
+			return undecided
 		}
-		return undecided
+		switch next.Method {
+		case ByCFI, BySignalFrame, ByInstructions:
+			return proven
+		default:
+			return undecided
+		}
 	case EndOfStack:
 		if t.row.RAUndefined {
 			return proven

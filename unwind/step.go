@@ -48,7 +48,14 @@ func (w *walk) stepBare(frame *Frame, code bool) (Frame, Stop) {
 	if next, stop, done := w.stepStub(frame); done {
 		return next, stop
 	}
-	return w.stepChain(frame)
+	if next, stop, done := w.stepInstructions(frame); done {
+		return next, stop
+	}
+	next, stop := w.stepChain(frame)
+	if stop.Reason == NoCFI && w.settled {
+		stop.Reason = NeverReturns
+	}
+	return next, stop
 }
 
 // stepRow applies a row of call frame information.

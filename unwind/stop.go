@@ -27,6 +27,9 @@ const (
 	// NoCFI: no call frame information covers the address and the frame
 	// pointer leads nowhere.
 	NoCFI
+	// NeverReturns: as NoCFI, in code that never returns: nothing in it tells
+	// of its caller.
+	NeverReturns
 	// NoCode: the address lies in no executable mapping.
 	NoCode
 	// UnknownRegister: a rule needs a register whose value is not known. The
@@ -38,15 +41,16 @@ const (
 )
 
 var reasonTexts = [...]string{
-	running:     "still running",
-	EndOfStack:  "end of stack",
-	MaxFrames:   "more frames than max_frames",
-	NoRegisters: "no registers",
-	NoMemory:    "stack memory not in the snapshot",
-	NoProgress:  "stack does not grow outwards",
-	BadCFI:      "unusable call frame information",
-	NoCFI:       "no call frame information",
-	NoCode:      "return address outside any code",
+	running:      "still running",
+	EndOfStack:   "end of stack",
+	MaxFrames:    "more frames than max_frames",
+	NoRegisters:  "no registers",
+	NoMemory:     "stack memory not in the snapshot",
+	NoProgress:   "stack does not grow outwards",
+	BadCFI:       "unusable call frame information",
+	NoCFI:        "no call frame information",
+	NeverReturns: "no call frame information, and no way to a return,",
+	NoCode:       "return address outside any code",
 
 	UnknownRegister: "a register that is needed is not known",
 	StackSwitch:     "switch of stacks that cannot be followed",

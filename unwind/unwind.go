@@ -48,6 +48,10 @@ const (
 	ByGoTable
 	// BySignalFrame is what a signal interrupted, as the kernel saved it.
 	BySignalFrame
+	// ByInstructions frames follow from what the callee's instructions do until
+	// it returns, where no call frame information covers it; and the walk from
+	// there leads to the stack's base.
+	ByInstructions
 )
 
 // A Frame is one physical activation of a function.
@@ -166,6 +170,13 @@ type walk struct {
 	calledBack bool
 
 	trial bool // the walk tries a value: what it finds is not believed yet
+	// outlook is what a trial of a frame found by instructions has come to.
+	// The walk goes the same way then, so it holds for the frames behind, too.
+	outlook outlook
+	// settled is set in a function without call frame information whose
+	// instructions never return: what called it does not matter to them, nor
+	// to a trial.
+	settled bool
 }
 
 // recorder remembers the address that a rule asked for in vain.

@@ -30,9 +30,10 @@ var differences = []difference{
 	{"no CFI, frame pointer", gdb, theyInvent, "ours",
 		"gdb analyses the prologue, whose instructions the compiler has mixed with others, and misses the frame pointer; " +
 			"the chain of frame pointers, which eu-stack follows too, has every function of the source", false},
-	{"assembly without CFI, frameless", gdb, weEnd, "ours",
+	{"assembly without CFI, frameless", gdb, theyInvent, "ours",
 		"nothing describes the function, and it has no frame pointer; gdb takes a word of its locals for the return " +
-			"address; eu-stack ends where we do, and we say why", false},
+			"address; we follow its instructions to its return, and have every function of the source", false},
+	{"assembly without CFI, frameless", euStack, theyEnd, "ours", "as above; eu-stack ends", false},
 	{"jump through NULL", euStack, theyEnd, "ours",
 		"eu-stack finds no module at address 0 and ends; the return address lies where the call left it", false},
 	{"generated code", gdb, theyInvent, "ours",
@@ -40,12 +41,10 @@ var differences = []difference{
 			"eu-stack follows too", false},
 	{"coroutine", gdb, weEnd, "ours",
 		"the C library's __start_context has no CFI on purpose: it is where the stack ends; gdb invents callers", false},
-	{"musl*", gdb, weEnd, gdb,
-		"the system's musl is built without CFI and without frame pointers: gdb reads a function's instructions to find " +
-			"its frame, which we do not, and say why", true},
-	{"musl*", euStack, theyEnd, "ours",
-		"where a function has left the stack pointer alone so far, as its code shows, we find its caller without CFI, and " +
-			"gdb the same one; eu-stack ends", true},
+	{"musl*", gdb, theyInvent, "ours",
+		"the system's musl is built without CFI and without frame pointers: gdb takes words of the stack for callers; we " +
+			"follow the instructions of its functions to their returns, and have every function of the source", false},
+	{"musl*", euStack, theyEnd, "ours", "as above; eu-stack ends", true},
 	{"node", gdb, theyInvent, "ours",
 		"V8's built-in functions have no CFI, but frame pointers; gdb guesses callers that lie in no code; eu-stack " +
 			"follows the frame pointers as we do", false},

@@ -46,7 +46,8 @@ var targets = []target{
 		chain: "spot third"},
 	{name: "assembly without CFI, framed", flags: "-O2 -DCALLEE=framed_nocfi", sources: "nocfi.c nocfi.S",
 		chain: "spot callback framed_nocfi caller main"},
-	{name: "assembly without CFI, frameless", flags: "-O2 -DCALLEE=frameless_nocfi", sources: "nocfi.c nocfi.S"},
+	{name: "assembly without CFI, frameless", flags: "-O2 -DCALLEE=frameless_nocfi", sources: "nocfi.c nocfi.S",
+		chain: "spot callback frameless_nocfi caller main"},
 	{name: "noreturn", flags: "-O2", sources: "noreturn.c", chain: "spot never ends_with_call main"},
 	{name: "longjmp", flags: "-O2", sources: "longjmp.c", chain: "spot other jumped main"},
 	{name: "vfork child", flags: "-O2", sources: "vfork.c", chain: "spot child parent main", child: true},
@@ -67,8 +68,9 @@ var targets = []target{
 	{name: "C++ terminate", compiler: "g++", flags: "-O2", sources: "throw.cc", arguments: "terminate"},
 	{name: "C++ catch", compiler: "g++", flags: "-O2", sources: "throw.cc", arguments: "catch"},
 	{name: "C++ static", compiler: "g++", flags: "-O2 -static", sources: "throw.cc", arguments: "cleanup"},
-	{name: "musl", compiler: "musl-gcc", flags: "-O2", sources: "plain.c"},
-	{name: "musl, static", compiler: "musl-gcc", flags: "-O2 -static", sources: "plain.c"},
+	{name: "musl", compiler: "musl-gcc", flags: "-O2", sources: "plain.c", chain: plainChain},
+	{name: "musl, static", compiler: "musl-gcc", flags: "-O2 -static", sources: "plain.c", chain: plainChain},
+	{name: "musl, threads", compiler: "musl-gcc", flags: "-O2 -pthread", sources: "threads.c", chain: "spot sleeping"},
 }
 
 func TestPrograms(t *testing.T) {

@@ -275,6 +275,8 @@ func note(f *unwind.Frame) string {
 		return "caller of a bad address"
 	case f.Method == unwind.ByReturnRegister:
 		return "by return register"
+	case f.Method == unwind.ByInstructions:
+		return "by instructions"
 	default:
 		return ""
 	}

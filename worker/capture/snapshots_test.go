@@ -190,7 +190,8 @@ func uncovered(th *trace.Thread) (bare bool, guesses int, guessed string) {
 	for i := range th.Frames {
 		note := th.Frames[i].Note
 		aboutName := strings.HasPrefix(note, "static, between ") || strings.HasPrefix(note, "part of ")
-		if note != "" && note != "signal handler called" && !aboutName {
+		proven := note == "" || note == "signal handler called" || note == "by instructions"
+		if !proven && !aboutName {
 			guessed, at = note, min(at, i-1)
 			guesses++
 		}

@@ -13,7 +13,7 @@ framed_nocfi:
 	ret
 	.size	framed_nocfi, .-framed_nocfi
 
-/* No frame pointer: only reading the code could tell where the return address is. */
+/* No frame pointer: only reading the code tells where the return address is. */
 	.globl	frameless_nocfi
 	.type	frameless_nocfi, @function
 frameless_nocfi:

@@ -1,0 +1,240 @@
+package epilogue_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/epilogue"
+	"pg_stat_backtrace/unwind/x86"
+)
+
+// Register numbers of arch.AMD64.
+const (
+	rbx = 3
+	rbp = 6
+	rsp = 7
+	r12 = 12
+	rip = 16
+)
+
+const (
+	start = 0x1000   // of the code
+	sp    = 0x7f0000 // of the frame
+)
+
+// stack is memory where each word from sp on is its own address with a mark.
+type stack struct{ end uint64 }
+
+const mark = 1 << 60
+
+func (s stack) Word(addr uint64) (uint64, bool) {
+	return addr | mark, addr >= sp-64 && addr < s.end && addr%8 == 0
+}
+
+// code is instructions from start on; what is behind them is covered by call frame information.
+type code struct {
+	bytes []byte
+	entry bool // the return address is on top of the stack there
+}
+
+func (c code) Bytes(addr uint64) []byte {
+	if addr < start || addr-start >= uint64(len(c.bytes)) {
+		return nil
+	}
+	return c.bytes[addr-start:]
+}
+
+func (c code) Covered(addr uint64) (covered, entry bool) {
+	behind := addr >= start+uint64(len(c.bytes))
+	return behind, behind && c.entry
+}
+
+// Instructions.
+var (
+	push, pop   = []byte{0x53}, []byte{0x5b} // rbx
+	popFP       = []byte{0x5d}
+	sub40       = []byte{0x48, 0x83, 0xec, 0x28}
+	add40       = []byte{0x48, 0x83, 0xc4, 0x28}
+	ret         = []byte{0xc3}
+	leave       = []byte{0xc9}
+	trap        = []byte{0x0f, 0x0b}
+	halt        = []byte{0xf4}
+	callRAX     = []byte{0xff, 0xd0}
+	jumpRAX     = []byte{0xff, 0xe0}
+	loadRBX     = []byte{0x48, 0x8b, 0x5c, 0x24, 0x08} // mov rbx, [rsp+8]
+	storeRBX    = []byte{0x48, 0x89, 0x5c, 0x24, 0x08}
+	storeEAX    = []byte{0x89, 0x44, 0x24, 0x08}
+	changeRBX   = []byte{0x89, 0xc3} // mov ebx, eax
+	swap        = []byte{0x48, 0x93} // xchg rax, rbx
+	cpuid       = []byte{0x0f, 0xa2}
+	vzeroupper  = []byte{0xc5, 0xf8, 0x77}
+	alignSP     = []byte{0x48, 0x83, 0xe4, 0xf0}
+	spFromR12   = []byte{0x4c, 0x89, 0xe4}
+	spFromRAX   = []byte{0x48, 0x89, 0xc4}
+	spBelowFP   = []byte{0x48, 0x8d, 0x65, 0xf8} // lea rsp, [rbp-8]
+	endbr       = []byte{0xf3, 0x0f, 0x1e, 0xfa}
+	storeGlobal = []byte{0xc6, 0x05, 0, 0, 0, 0, 1}
+)
+
+func jump(by int8) []byte   { return []byte{0xeb, byte(by)} }
+func branch(by int8) []byte { return []byte{0x74, byte(by)} }
+func call(by int32) []byte {
+	return []byte{0xe8, byte(by), byte(by >> 8), byte(by >> 16), byte(by >> 24)}
+}
+
+// Where a register of the caller's comes from, beside the place in the stack, relative to sp.
+const (
+	same = -1
+	lost = -2
+)
+
+// follow is code that is followed from its beginning: cfa is where the caller's stack pointer is, relative to sp; fp
+// and bx are where RBP and RBX come from.
+type follow struct {
+	name        string
+	code        []byte
+	cfa, fp, bx int
+	err         error
+}
+
+func follows() []follow {
+	cat := slices.Concat[[]byte]
+	return []follow{
+		{"at its end", ret, 8, same, same, nil},
+		{"at its beginning", cat(endbr, push, sub40, callRAX, add40, pop, ret), 8, same, same, nil},
+		{"before the call", cat(callRAX, add40, ret), 48, same, same, nil},
+		{"saved registers", cat(pop, popFP, ret), 24, 8, 0, nil},
+		{"frame pointer", cat(callRAX, leave, ret), 0x110, 0x100, same, nil},
+		{"by the frame pointer", cat(spBelowFP, pop, popFP, ret), 0x110, 0x100, 0xf8, nil},
+		{"a return that takes arguments", []byte{0xc2, 16, 0}, 24, same, same, nil},
+		{"stored and loaded again", cat(storeRBX, changeRBX, loadRBX, ret), 8, same, same, nil},
+		{"what was loaded was overwritten", cat(storeEAX, loadRBX, ret), 8, same, lost, nil},
+		{"changed", cat(changeRBX, ret), 8, same, lost, nil},
+		{"changed by exchange", cat(swap, ret), 8, same, lost, nil},
+		{"changed unnamed", cat(cpuid, ret), 8, same, lost, nil},
+		{"another stack pointer kept in a register", cat(alignSP, callRAX, spFromR12, ret), 0x208, same, same, nil},
+		{"a store to a variable", cat(storeGlobal, ret), 8, same, same, nil},
+		{"two ways", cat(branch(2), pop, ret, pop, ret), 16, same, 0, nil},
+		{"two ways, one with a register lost", cat(branch(3), changeRBX, ret, ret), 8, same, lost, nil},
+		{"two ways that do not agree", cat(branch(1), pop, ret), 0, 0, 0, epilogue.ErrAmbiguous},
+		{"two ways to one return that do not agree", cat(branch(5), add40, ret, pop, jump(-4)), 0, 0, 0,
+			epilogue.ErrAmbiguous},
+		{"a loop", cat(branch(-2), ret), 8, same, same, nil},
+		{"a loop that changes a register", cat(branch(2), ret, []byte{0x90}, changeRBX, jump(-8)), 8, same, lost, nil},
+		{"a loop of pushes", cat(push, branch(-3), ret), 0, 0, 0, epilogue.ErrAmbiguous},
+		{"one way ends in a trap", cat(branch(2), trap, add40, ret), 48, same, same, nil},
+		{"one way is not known", cat(branch(2), jumpRAX, add40, ret), 48, same, same, nil},
+		{"one way is not decoded", cat(branch(3), vzeroupper, ret), 8, same, same, nil},
+		{"a vector instruction", cat(vzeroupper, ret), 0, 0, 0, x86.ErrCode},
+		{"the stack pointer is lost", cat(spFromRAX, ret), 0, 0, 0, epilogue.ErrNoReturn},
+		{"through a register", jumpRAX, 0, 0, 0, epilogue.ErrNoReturn},
+		{"nothing but a trap", trap, 0, 0, 0, epilogue.ErrNeverReturns},
+		{"an endless loop", jump(-2), 0, 0, 0, epilogue.ErrNeverReturns},
+		{"into covered code", push, 0, 0, 0, epilogue.ErrNoReturn},
+		{"behind a call of what never returns", cat(call(1), ret, halt), 0, 0, 0, epilogue.ErrNeverReturns},
+		{"behind a call of what calls such", cat(call(1), ret, call(1), ret, halt), 0, 0, 0, epilogue.ErrNeverReturns},
+		{"behind a call of what may return", cat(call(1), ret, branch(1), halt, ret), 8, same, same, nil},
+		{"behind a call of itself", cat(call(-5), ret), 8, same, same, nil},
+		{"the return address is not known", cat(bytesOf(add40, 20), ret), 0, 0, 0, epilogue.ErrMemory},
+	}
+}
+
+func TestFollow(t *testing.T) {
+	for _, tt := range follows() {
+		t.Run(tt.name, func(t *testing.T) {
+			var regs arch.Registers
+			for reg, v := range map[int]uint64{rip: start, rsp: sp, rbp: sp + 0x100, rbx: 0xb, r12: sp + 0x200} {
+				regs.Set(reg, v)
+			}
+			got, err := epilogue.Follow(code{bytes: tt.code}, regs, stack{sp + 0x300})
+			if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
+				t.Fatalf("%v", err)
+			}
+			if err != nil {
+				return
+			}
+			want := func(reg, from int, before uint64) {
+				v, known := got.Get(reg)
+				switch {
+				case from == lost && known, from == same && v != before, from >= 0 && v != uint64(sp+from)|mark:
+					t.Errorf("register %d: %#x, known: %t", reg, v, known)
+				}
+			}
+			want(rip, tt.cfa-8-len16(tt.code), 0)
+			want(rbp, tt.fp, sp+0x100)
+			want(rbx, tt.bx, 0xb)
+			if v, _ := got.Get(rsp); v != uint64(sp+tt.cfa) {
+				t.Errorf("stack pointer %#x", v)
+			}
+			if got.Known()&^(1<<rip|1<<rsp|1<<rbp|1<<rbx|1<<r12) != 0 {
+				t.Errorf("more registers than a call keeps: %#x", got.Known())
+			}
+		})
+	}
+}
+
+// len16 is what a return takes beside the return address.
+func len16(code []byte) int {
+	if code[0] == 0xc2 {
+		return int(code[1])
+	}
+	return 0
+}
+
+func bytesOf(p []byte, times int) []byte { return slices.Repeat(p, times) }
+
+// TestGoesOn: a jump to where a function begins whose call frame information says so is a return.
+func TestGoesOn(t *testing.T) {
+	var regs arch.Registers
+	regs.Set(rip, start)
+	regs.Set(rsp, sp)
+	for _, entry := range []bool{true, false} {
+		got, err := epilogue.Follow(code{slices.Concat(pop, jump(0)), entry}, regs, stack{sp + 64})
+		want, wrong := uint64(sp+16), error(nil)
+		if !entry {
+			want, wrong = 0, epilogue.ErrNoReturn
+		}
+		if v, _ := got.Get(rsp); v != want || !errors.Is(err, wrong) {
+			t.Errorf("entry %t: %#x, %v", entry, v, err)
+		}
+	}
+}
+
+// TestBounds: code that leads on and on has an end.
+func TestBounds(t *testing.T) {
+	var regs arch.Registers
+	regs.Set(rip, start)
+	regs.Set(rsp, sp)
+	long := append(bytesOf([]byte{0x90}, 1<<15), ret...)
+	if _, err := epilogue.Follow(code{bytes: long}, regs, stack{sp + 64}); !errors.Is(err, epilogue.ErrTooLong) {
+		t.Errorf("%v", err)
+	}
+	// pushes of what memory has: more than are remembered
+	if _, err := epilogue.Follow(code{bytes: append(bytesOf(push, 200), ret...)}, regs, stack{sp + 64}); err == nil {
+		t.Error("200 pushes were remembered")
+	}
+	regs.Clear(rsp)
+	if _, err := epilogue.Follow(code{bytes: ret}, regs, stack{sp + 64}); !errors.Is(err, epilogue.ErrNoReturn) {
+		t.Errorf("without a stack pointer: %v", err)
+	}
+}
+
+// FuzzFollow: whatever the code is, there is an end, and a result has a program counter and a stack pointer.
+func FuzzFollow(f *testing.F) {
+	for _, p := range [][]byte{ret, slices.Concat(pop, popFP, ret), slices.Concat(branch(1), pop, ret), jump(-2)} {
+		f.Add(p, uint64(sp), uint64(0x7f0100))
+	}
+	f.Fuzz(func(t *testing.T, p []byte, at, fp uint64) {
+		var regs arch.Registers
+		regs.Set(rip, start)
+		regs.Set(rsp, at)
+		regs.Set(rbp, fp)
+		got, err := epilogue.Follow(code{p, true}, regs, stack{sp + 0x300})
+		const both = 1<<rip | 1<<rsp
+		if err == nil && got.Known()&both != both {
+			t.Errorf("%#x", got.Known())
+		}
+	})
+}

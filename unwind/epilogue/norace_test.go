@@ -1,0 +1,5 @@
+//go:build !race
+
+package epilogue_test
+
+const raceEnabled = false

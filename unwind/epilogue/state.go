@@ -1,0 +1,102 @@
+package epilogue
+
+import (
+	"slices"
+
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// state is what is known right before an instruction.
+type state struct {
+	regs   arch.Registers
+	stores []store // what the way to here has written
+	// lost: what lies below it a call may have written to.
+	lost uint64
+}
+
+// store is a write to memory at a known address.
+type store struct {
+	addr, size, value uint64
+	known             bool
+}
+
+func (s store) overlaps(addr, size uint64) bool { return s.addr-addr < size || addr-s.addr < s.size }
+
+// word is the value of eight bytes of memory.
+func (s *state) word(mem Memory, addr uint64) (uint64, bool) {
+	const size = 8
+	for _, w := range s.stores {
+		if w.addr == addr && w.size == size {
+			return w.value, w.known
+		}
+		if w.overlaps(addr, size) {
+			return 0, false
+		}
+	}
+	if addr < s.lost {
+		return 0, false
+	}
+	return mem.Word(addr)
+}
+
+// write notes a write; false if there are too many.
+func (s *state) write(w store) bool {
+	// A new slice: other states have the old one.
+	kept := make([]store, 0, len(s.stores)+1)
+	for _, old := range s.stores {
+		switch {
+		case old.addr >= w.addr && old.addr+old.size <= w.addr+w.size: // nothing is left of it
+		case old.overlaps(w.addr, w.size):
+			old.known = false
+			w.known = false // of neither is it clear what is left
+			kept = append(kept, old)
+		default:
+			kept = append(kept, old)
+		}
+	}
+	kept = append(kept, w)
+	s.stores = kept
+	return len(s.stores) <= maxStores
+}
+
+// called forgets what a call may have changed.
+func (s *state) called() {
+	for _, reg := range scratch {
+		s.regs.Clear(reg)
+	}
+	sp, _ := s.regs.Get(rsp)
+	s.lost = max(s.lost, sp)
+	s.stores = slices.DeleteFunc(slices.Clone(s.stores), func(w store) bool { return w.addr < sp })
+}
+
+// join leaves of s what holds in o, too, which has come another way; it reports whether that is less than before.
+func (s *state) join(mem Memory, o *state) (less bool) {
+	less = keepEqual(&s.regs, &o.regs)
+	if o.lost > s.lost {
+		s.lost, less = o.lost, true
+	}
+	for _, list := range [...][]store{s.stores, o.stores} {
+		for _, w := range list {
+			a, known := s.word(mem, w.addr)
+			b, same := o.word(mem, w.addr)
+			if known && (!same || a != b || w.size != 8) {
+				s.write(store{addr: w.addr, size: w.size})
+				less = true
+			}
+		}
+	}
+	return less
+}
+
+// keepEqual leaves those registers of r that o has with the same values; it reports whether some had to go.
+func keepEqual(r, o *arch.Registers) (less bool) {
+	for reg := rax; reg <= rip; reg++ {
+		a, known := r.Get(reg)
+		b, also := o.Get(reg)
+		if known && (!also || a != b) {
+			r.Clear(reg)
+			less = true
+		}
+	}
+	return less
+}

@@ -1,0 +1,105 @@
+package unwind
+
+import (
+	"errors"
+
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/epilogue"
+	"pg_stat_backtrace/unwind/x86"
+)
+
+// outlook is whether the way by instructions is to be gone.
+type outlook uint8
+
+const (
+	untried outlook = iota
+	good            // it leads to the stack's base
+	bad             // it does not, or it cannot be told
+)
+
+// stepInstructions finds the caller of a frame in code without call frame information by what the code does until it
+// returns. What that finds counts only if it leads to the base of the stack, or to a function that never returns, by
+// call frame information and in this way alone, every return address behind a call: behind a call that never returns
+// the instructions may be another function's. False if nothing is to be learnt.
+func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
+	w.settled = false
+	module, ok := w.modules.Find(frame.Lookup())
+	if !ok || module.Code == nil || !w.arch.Decoded || !w.knowsSP() || w.outlook == bad && !w.trial {
+		return Frame{}, Stop{}, false
+	}
+	regs := w.regs
+	regs.Set(w.arch.PC, frame.PC)
+	caller, err := epilogue.Follow(&bareCode{module: module, sp: w.arch.SP, index: w.arch.Index}, regs, &w.mem)
+	w.settled = errors.Is(err, epilogue.ErrNeverReturns)
+	if err != nil {
+		return Frame{}, Stop{}, false
+	}
+	if !w.trial && w.outlook == untried {
+		w.outlook = w.lookOut(*frame, caller)
+	}
+	if !w.trial && w.outlook == bad {
+		return Frame{}, Stop{}, false
+	}
+	next, stop := w.leaveFor(frame, caller)
+	return next, stop, true
+}
+
+// leaveFor moves to a caller that instructions have led to.
+func (w *walk) leaveFor(frame *Frame, caller arch.Registers) (Frame, Stop) {
+	cfa, _ := caller.Get(w.arch.SP)
+	return w.advance(frame, cfa, caller, ByInstructions)
+}
+
+// lookOut follows a trial from a caller of a frame.
+func (w *walk) lookOut(frame Frame, caller arch.Registers) outlook {
+	t := *w
+	t.trial = true
+	c := contest{w: w, frame: &frame, budget: maxTrialSteps}
+	next, stop := t.leaveFor(&frame, caller)
+	if stop.Reason == running && c.follow(&t, frame, next, stop, 0) == proven {
+		return good
+	}
+	return bad
+}
+
+// bareCode is a module's code for package epilogue, which knows addresses in memory only.
+type bareCode struct {
+	module Module
+	sp     int
+	index  func(column uint64) int
+
+	window []byte // of the code, from start on
+	start  uint64
+}
+
+const windowSize = 256
+
+// Bytes implements epilogue.Code.
+func (c *bareCode) Bytes(addr uint64) []byte {
+	if addr-c.start < uint64(len(c.window)) && uint64(len(c.window))-(addr-c.start) >= x86.Longest {
+		return c.window[addr-c.start:]
+	}
+	for size := uint64(windowSize); size > 0; size /= 2 { // less at the end of the code
+		if p, err := c.module.Code.Code(addr-c.module.Bias, size); err == nil {
+			c.window, c.start = p, addr
+			return p
+		}
+	}
+	return nil
+}
+
+// Covered implements epilogue.Code.
+func (c *bareCode) Covered(addr uint64) (covered, entry bool) {
+	if c.module.CFI == nil {
+		return false, false
+	}
+	row, err := c.module.CFI.Row(addr - c.module.Bias)
+	if errors.Is(err, cfi.ErrNoFDE) {
+		return false, false
+	}
+	const pushed = 8 // the return address, and nothing else
+	entry = err == nil && row.CFA.Kind == cfi.RuleRegister && c.index(uint64(row.CFA.Register)) == c.sp &&
+		row.CFA.Offset == pushed && !row.Signal && !row.RAUndefined
+	return true, entry
+}

@@ -1,0 +1,76 @@
+package unwind_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// bareImage is code from an address on that has nothing but its instructions.
+type bareImage []byte
+
+func (m bareImage) Find(addr uint64) (unwind.Module, bool) {
+	return unwind.Module{Code: m}, addr >= code && addr < code+uint64(len(m))
+}
+
+func (m bareImage) Code(addr, n uint64) ([]byte, error) {
+	if addr < code || addr+n > code+uint64(len(m)) {
+		return nil, errors.New("no code")
+	}
+	return m[addr-code : addr-code+n], nil
+}
+
+// TestInstructions: frames in code without call frame information are found by its instructions, and believed if that
+// leads to a function that never returns.
+func TestInstructions(t *testing.T) {
+	t.Parallel()
+	const (
+		leaf   = code      // sub rsp, 16; call *rax; add rsp, 16; ret
+		within = leaf + 6  // behind its call
+		outer  = code + 16 // push rbx; call leaf; pop rbx; ret
+		behind = outer + 6
+		last   = code + 32 // call outer; hlt
+		never  = last + 5
+		lost   = code + 48 // call outer; jmp *rax
+		astray = lost + 5
+	)
+	image := bareImage(slices.Concat(
+		[]byte{0x48, 0x83, 0xec, 0x10, 0xff, 0xd0, 0x48, 0x83, 0xc4, 0x10, 0xc3, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc},
+		[]byte{0x53, 0xe8, 0xea, 0xff, 0xff, 0xff, 0x5b, 0xc3}, slices.Repeat([]byte{0xcc}, 8),
+		[]byte{0xe8, 0xeb, 0xff, 0xff, 0xff, 0xf4}, slices.Repeat([]byte{0xcc}, 10),
+		[]byte{0xe8, 0xdb, 0xff, 0xff, 0xff, 0xff, 0xe0},
+	))
+	for _, tt := range []struct {
+		name   string
+		pc     uint64
+		words  []uint64
+		want   []uint64
+		reason unwind.Reason
+	}{
+		{"before a frame is made", leaf, []uint64{behind, 0xb, never, 0}, []uint64{leaf, behind, never}, unwind.NeverReturns},
+		{"with a frame", within, []uint64{0, 0, behind, 0xb, never, 0}, []uint64{within, behind, never}, unwind.NeverReturns},
+		{"the return address follows no call", leaf, []uint64{behind + 1, 0xb, never, 0}, []uint64{leaf}, unwind.NoCFI},
+		{"the return address is in no code", leaf, []uint64{0x99, 0xb, never, 0}, []uint64{leaf}, unwind.NoCFI},
+		{"it leads to an address behind no call", leaf, []uint64{behind, 0xb, within + 1, 0}, []uint64{leaf}, unwind.NoCFI},
+		{"it leads to code that cannot be followed", leaf, []uint64{behind, 0xb, astray, 0}, []uint64{leaf}, unwind.NoCFI},
+		{"the stack is cut", leaf, []uint64{behind, 0xb}, []uint64{leaf}, unwind.NoCFI},
+		{"in what never returns", never, []uint64{0}, []uint64{never}, unwind.NeverReturns},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			u := unwind.Unwinder{Arch: arch.AMD64}
+			frames, stop := u.Unwind(nil, registers(tt.pc, stackBase, 0), fakeMemory{stackBase, tt.words}, image)
+			if got := pcs(frames); !slices.Equal(got, tt.want) || stop.Reason != tt.reason {
+				t.Errorf("got %x, %s; want %x", got, stop, tt.want)
+			}
+			for _, f := range frames[1:] {
+				if f.Method != unwind.ByInstructions {
+					t.Errorf("%#x by method %d", f.PC, f.Method)
+				}
+			}
+		})
+	}
+}

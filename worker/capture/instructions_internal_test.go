@@ -1,0 +1,108 @@
+package capture
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// bareModules hides the call frame information of the images with a name.
+type bareModules struct {
+	*space
+
+	name string
+}
+
+func (m bareModules) Find(addr uint64) (unwind.Module, bool) {
+	module, ok := m.space.Find(addr)
+	if _, f, found := m.find(addr); found && f.module != nil && strings.HasPrefix(f.module.name, m.name) {
+		module.CFI = nil
+	}
+	return module, ok
+}
+
+// TestInstructionsAreNeverWrong stops busy backends at arbitrary moments, and unwinds each stack once as it is and once
+// as if the C library had no call frame information, as that of Alpine has none. What is found by instructions may be
+// less, but not something else.
+func TestInstructionsAreNeverWrong(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		if testing.Short() {
+			t.Skip("takes long: not with -short")
+		}
+		server := pgtest.Start(t, binDir, pgtest.Options{})
+		c, err := New(Config{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var sum bareTally
+		for _, sql := range busy {
+			conn := server.Connect(t, server.User, "postgres")
+			pid := int(conn.PgConn().PID())
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_ = conn.PgConn().Exec(ctx, sql).Close()
+			}()
+			for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(200 * time.Microsecond) {
+				s, err := ptrace.Capture(ctx, ptrace.Target{PID: pid, UID: -1}, ptrace.Options{})
+				if err != nil {
+					t.Fatal(err)
+				}
+				space := c.spaces.open(s.PID, 1, s.Maps)
+				sum.compare(t, c.arch, s, space, bareModules{space, "libc.so"})
+			}
+			cancel()
+			<-done
+		}
+		figure.Printf(t, "%d stacks without call frame information of the C library: %d followed to where nothing "+
+			"returns any more, %d with a guess; %d frames by instructions", sum.all, sum.whole, sum.guessed, sum.frames)
+		if sum.frames == 0 || sum.whole*3 < sum.all*2 {
+			t.Errorf("%d of %d stacks whole, %d frames by instructions", sum.whole, sum.all, sum.frames)
+		}
+	})
+}
+
+// bareTally counts stacks, and frames by instructions.
+type bareTally struct{ all, whole, guessed, frames int }
+
+func (n *bareTally) compare(t *testing.T, a *arch.Arch, s *ptrace.Snapshot, space *space, bare unwind.Modules) {
+	t.Helper()
+	th := &s.Threads[0]
+	regs, err := a.DecodePRStatus(th.Registers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u := unwind.Unwinder{Arch: a}
+	mem := newMemory(th, nil, a)
+	want, stop := u.Unwind(nil, regs, mem, space)
+	if !stop.Whole() {
+		return
+	}
+	got, stop := u.Unwind(nil, regs, mem, bare)
+	n.all++
+	for i, f := range got {
+		switch f.Method {
+		case unwind.ByInstructions:
+			n.frames++
+		case unwind.ByRegisters, unwind.ByCFI, unwind.BySignalFrame:
+		default:
+			n.guessed++
+			return // it is marked
+		}
+		if i >= len(want) || f.PC != want[i].PC {
+			t.Errorf("frame %d of %d differs: %#x\n%+v\n%+v (%v)", i, len(got), f.PC, want, got, stop)
+			return
+		}
+	}
+	if stop.Reason == unwind.NeverReturns {
+		n.whole++
+	}
+}
