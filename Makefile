@@ -102,6 +102,10 @@ check-names: ## Compare names, lines and inlined calls with addr2line, libunwind
 check-foreign: ## As root: stacks of another distribution's PostgreSQL in a folder made by debootstrap (FOREIGN_SUITE, FOREIGN_VERSION)
 	scripts/check-foreign.sh
 
+.PHONY: check-musl
+check-musl: ## Stacks of a PostgreSQL that runs with musl, Alpine's C library (builds one; needs the package musl-tools)
+	scripts/check-musl.sh
+
 .PHONY: check-go-versions
 check-go-versions: ## Compare the goroutines and stacks of programs of Go 1.16 to today with what they print (slow: downloads tool chains)
 	scripts/check-go.sh

@@ -6,7 +6,7 @@
 #                equal at the end
 #   kills        a worker killed with -9 a thousand times while it is asked for stacks of busy backends: none of the
 #                server's processes may be left stopped or traced
-# The server and the tests are those of scripts/debug-postgresql.sh: of one source, Debian's. Figures in the output; the
+# The server and the tests are those of scripts/build-postgresql.sh: of one source, Debian's. Figures in the output; the
 # exit status says whether all went well. WITNESS_RATE: captures a second (200). WITNESS_ENGINE: stop or nonstop (stop).
 # WITNESS_ROUNDS: crashes of the replicated primary, two for each round (3). WITNESS_KILLS: of the worker (1000).
 
@@ -25,7 +25,7 @@ problem() {
 # prepare copies server and tests to where the server's user can read them, and builds the witness.
 prepare() {
 	local bin source
-	bin=$("$TOP/scripts/debug-postgresql.sh")
+	bin=$("$TOP/scripts/build-postgresql.sh")
 	source=$(dirname "$(dirname "$bin")")/source
 	[[ -e $source/src/test/regress/regress.so && -e $source/src/test/isolation/isolationtester ]] ||
 		die "$source has not been built with its tests"

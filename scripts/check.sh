@@ -169,7 +169,7 @@ supplemented_file() {
 stage_names() {
 	need_server
 	make_version_trees
-	PGSB_DEBUG_BINDIR=$("$TOP/scripts/debug-postgresql.sh")
+	PGSB_DEBUG_BINDIR=$("$TOP/scripts/build-postgresql.sh")
 	PGSB_FIRST_FILES=$(large_debug_file):$WORK/postgres-zlib
 	objcopy --compress-debug-sections=zlib "$PGSB_DEBUG_BINDIR/postgres" "$WORK/postgres-zlib"
 	PGSB_ORACLE_FILES=$(supplemented_file)

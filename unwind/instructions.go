@@ -28,9 +28,7 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	if !ok || module.Code == nil || !w.arch.Decoded || !w.knowsSP() || w.outlook == bad && !w.trial {
 		return Frame{}, Stop{}, false
 	}
-	regs := w.regs
-	regs.Set(w.arch.PC, frame.PC)
-	caller, err := epilogue.Follow(&bareCode{module: module, sp: w.arch.SP, index: w.arch.Index}, regs, &w.mem)
+	caller, err := w.follow(frame, module)
 	w.settled = errors.Is(err, epilogue.ErrNeverReturns)
 	if err != nil {
 		return Frame{}, Stop{}, false
@@ -44,6 +42,36 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	next, stop := w.leaveFor(frame, caller)
 	return next, stop, true
 }
+
+// followed is where the instructions of a frame's function have led.
+type followed struct {
+	pc, sp uint64
+	caller arch.Registers
+	err    error
+}
+
+// follow finds the registers of a frame's caller by its function's instructions.
+func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
+	f := followed{pc: frame.PC, sp: w.floor()}
+	if w.followed == nil {
+		w.followed = new([]followed)
+	}
+	for _, before := range *w.followed {
+		if before.pc == f.pc && before.sp == f.sp {
+			return before.caller, before.err
+		}
+	}
+	regs := w.regs
+	regs.Set(w.arch.PC, frame.PC)
+	f.caller, f.err = epilogue.Follow(&bareCode{module: module, sp: w.arch.SP, index: w.arch.Index}, regs, &w.mem)
+	if len(*w.followed) < maxFollowed {
+		*w.followed = append(*w.followed, f)
+	}
+	return f.caller, f.err
+}
+
+// maxFollowed bounds what is remembered of a trial.
+const maxFollowed = 32
 
 // leaveFor moves to a caller that instructions have led to.
 func (w *walk) leaveFor(frame *Frame, caller arch.Registers) (Frame, Stop) {
@@ -87,6 +115,16 @@ func (c *bareCode) Bytes(addr uint64) []byte {
 		}
 	}
 	return nil
+}
+
+// Returns implements epilogue.Code.
+func (c *bareCode) Returns(entry uint64) (returns, known bool) {
+	return c.module.Told.returns(entry - c.module.Bias)
+}
+
+// Remember implements epilogue.Code.
+func (c *bareCode) Remember(entry uint64, returns bool) {
+	c.module.Told.keepReturns(entry-c.module.Bias, returns)
 }
 
 // Covered implements epilogue.Code.

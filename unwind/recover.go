@@ -2,7 +2,6 @@ package unwind
 
 import (
 	"errors"
-	"sync"
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
@@ -83,7 +82,7 @@ func (w *walk) recoverFramePointer(frame *Frame, cause error) (Frame, Stop) {
 // distances returns the possible distances of the stack pointer from the CFA.
 func (w *walk) distances(frame *Frame, module Module) ([]int64, error) {
 	addr := frame.Lookup() - module.Bias
-	if d, known := module.Distances.find(addr); known {
+	if d, known := module.Told.find(addr); known {
 		return d.possible, d.err
 	}
 	f, err := function(w.arch, module, w.row.FDEStart, w.row.FDEEnd)
@@ -92,48 +91,8 @@ func (w *walk) distances(frame *Frame, module Module) ([]int64, error) {
 	}
 	var d distances
 	d.possible, d.err = f.At(addr)
-	module.Distances.keep(addr, d)
+	module.Told.keep(addr, d)
 	return d.possible, d.err
-}
-
-// Distances remembers, for addresses of one image, how far the stack pointer
-// is from the CFA there by the function's instructions. The zero value is
-// empty, and it is safe for concurrent use.
-type Distances struct {
-	mu     sync.Mutex
-	byAddr map[uint64]distances
-}
-
-// distances are those that are possible at an address, or why none is known.
-type distances struct {
-	possible []int64
-	err      error
-}
-
-// maxDistances bounds the addresses that are remembered of an image; the calls
-// in which a server sleeps lead through some hundreds.
-const maxDistances = 1024
-
-func (d *Distances) find(addr uint64) (found distances, known bool) {
-	if d == nil {
-		return found, false
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	found, known = d.byAddr[addr]
-	return found, known
-}
-
-func (d *Distances) keep(addr uint64, found distances) {
-	if d == nil {
-		return
-	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.byAddr == nil || len(d.byAddr) >= maxDistances {
-		d.byAddr = make(map[uint64]distances)
-	}
-	d.byAddr[addr] = found
 }
 
 // function describes the code of a function to package depth.
@@ -221,7 +180,7 @@ func (c *contest) decide() error {
 // try follows a value to the stack's base.
 func (c *contest) try(fp uint64) verdict {
 	t := *c.w
-	t.trial = true
+	t.trial, t.followed = true, nil // with another value instructions lead elsewhere
 	t.regs.Set(t.arch.FP, fp)
 	frame := *c.frame
 	next, stop := t.stepRow(&frame)

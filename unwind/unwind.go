@@ -96,9 +96,9 @@ type Module struct {
 	// Code reads the image's instructions, nil if it cannot. They are asked
 	// for only where a register that is needed is not known.
 	Code ImageCode
-	// Distances remembers what the image's instructions have told; nil: they
+	// Told remembers what the image's instructions have told; nil: they
 	// are decoded each time.
-	Distances *Distances
+	Told *Told
 }
 
 // ImageCode is the instructions of an image, by link-time address; Code is
@@ -173,6 +173,9 @@ type walk struct {
 	// outlook is what a trial of a frame found by instructions has come to.
 	// The walk goes the same way then, so it holds for the frames behind, too.
 	outlook outlook
+	// followed is what instructions have led to, for the walk to go the way of
+	// its trial without following them again; nil until the first.
+	followed *[]followed
 	// settled is set in a function without call frame information whose
 	// instructions never return: what called it does not matter to them, nor
 	// to a trial.

@@ -11,7 +11,7 @@ import (
 func BenchmarkFrames(b *testing.B) {
 	bin := os.Getenv("PGSB_DEBUG_BINDIR")
 	if bin == "" {
-		b.Skip("PGSB_DEBUG_BINDIR is not set (scripts/debug-postgresql.sh makes one)")
+		b.Skip("PGSB_DEBUG_BINDIR is not set (scripts/build-postgresql.sh makes one)")
 	}
 	file := filepath.Join(bin, "postgres")
 	d, addrs := openData(b, file), randomAddresses(b, file, 50)

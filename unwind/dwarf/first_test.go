@@ -47,7 +47,7 @@ func TestFirstUse(t *testing.T) {
 		all = append(all, filepath.Join(bin, "postgres"))
 	}
 	if len(all) == 0 {
-		t.Skip("neither PGSB_DEBUG_BINDIR (scripts/debug-postgresql.sh) nor PGSB_FIRST_FILES is set: nothing to measure")
+		t.Skip("neither PGSB_DEBUG_BINDIR (scripts/build-postgresql.sh) nor PGSB_FIRST_FILES is set: nothing to measure")
 	}
 	for _, file := range all {
 		t.Run(filepath.Base(file), func(t *testing.T) {

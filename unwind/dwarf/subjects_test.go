@@ -161,7 +161,7 @@ func subjects(t *testing.T) []subject {
 			add(filepath.Base(name)+" -g -O2", exe, exe)
 		}
 	} else {
-		t.Log("PGSB_DEBUG_BINDIR is not set (scripts/debug-postgresql.sh makes one): PostgreSQL is not compared")
+		t.Log("PGSB_DEBUG_BINDIR is not set (scripts/build-postgresql.sh makes one): PostgreSQL is not compared")
 	}
 	return append(all, newBuilder(t).subjects()...)
 }

@@ -41,6 +41,10 @@ type Code interface {
 	// Covered reports whether there is better knowledge of the code at an address than its instructions, and if so,
 	// whether by that the return address is on top of the stack there, as where a function begins.
 	Covered(addr uint64) (covered, entry bool)
+	// Returns is what Remember was told of the function that begins at an address: whether it may return.
+	Returns(entry uint64) (returns, known bool)
+	// Remember is told whether a function may return: that takes the longest to find out, and stays as it is.
+	Remember(entry uint64, returns bool)
 }
 
 // Memory is what is known of the process's memory.
@@ -56,4 +60,5 @@ const (
 	maxStores = 64      // places of the stack that the code has written to
 	maxNested = 4       // calls within calls that are followed to see whether they return
 	maxCalled = 2048    // instructions of one function that is called
+	maxLooked = 1 << 15 // of all of them
 )

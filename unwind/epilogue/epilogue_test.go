@@ -51,6 +51,9 @@ func (c code) Covered(addr uint64) (covered, entry bool) {
 	return behind, behind && c.entry
 }
 
+func (c code) Returns(uint64) (returns, known bool) { return false, false }
+func (c code) Remember(uint64, bool)                {}
+
 // Instructions.
 var (
 	push, pop   = []byte{0x53}, []byte{0x5b} // rbx

@@ -55,8 +55,12 @@ type follower struct {
 
 	returned bool
 	caller   arch.Registers
-	failed   error           // why a way was left before its end
-	back     map[uint64]bool // of functions: whether they return
+	failed   error // why a way was left before its end
+
+	back    map[uint64]bool // of functions: whether they return
+	looking map[uint64]bool // those of them that are being looked at
+	looked  int             // instructions that were looked at for it
+	cut     bool            // a function was taken to return because enough had been looked at
 }
 
 // reach goes on at an address with a state.

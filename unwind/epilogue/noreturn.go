@@ -3,21 +3,35 @@ package epilogue
 // comesBack reports whether a function that begins at an address may return to its caller; nested is how many calls it
 // lies within those that are being looked at. What cannot be seen not to return does.
 func (w *follower) comesBack(entry uint64, nested int) bool {
-	if known, ok := w.back[entry]; ok {
-		return known
+	if back, ok := w.back[entry]; ok {
+		w.cut = w.cut || w.looking[entry]
+		return back
 	}
-	if nested >= maxNested {
-		return true // not remembered: with fewer calls around it more can be seen
+	if back, ok := w.code.Returns(entry); ok {
+		return back
+	}
+	if nested >= maxNested || w.looked >= maxLooked {
+		w.cut = true
+		return true
 	}
 	if w.back == nil {
-		w.back = make(map[uint64]bool)
+		w.back, w.looking = make(map[uint64]bool), make(map[uint64]bool)
 	}
-	w.back[entry] = true // for those who ask meanwhile
+	before := w.cut
+	w.cut = false
+	w.back[entry], w.looking[entry] = true, true // for those who ask meanwhile
 	back := w.hasReturn(entry, nested)
 	w.back[entry] = back
+	delete(w.looking, entry)
+	// With fewer calls around it more might have been seen.
+	if !back || !w.cut || nested == 0 {
+		w.code.Remember(entry, back)
+	}
+	w.cut = w.cut || before
 	return back
 }
 
+// hasReturn looks for a return in a function.
 func (w *follower) hasReturn(entry uint64, nested int) bool {
 	met := map[uint64]bool{entry: true}
 	todo := []uint64{entry}
@@ -31,7 +45,7 @@ func (w *follower) hasReturn(entry uint64, nested int) bool {
 		addr := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		x, err := w.decode(addr)
-		if err != nil || len(met) > maxCalled {
+		if w.looked++; err != nil || len(met) > maxCalled || w.looked > maxLooked {
 			return true
 		}
 		f, to := x.flow()

@@ -64,6 +64,7 @@ type oracle struct {
 	table *cfi.Table
 	sum   figures
 	code  map[uint64][]byte // by page
+	back  map[uint64]bool
 }
 
 func holdAgainstCFI(t *testing.T, file string) {
@@ -87,7 +88,7 @@ func holdAgainstCFI(t *testing.T, file string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := oracle{t: t, img: img, table: table, code: make(map[uint64][]byte)}
+	o := oracle{t: t, img: img, table: table, code: make(map[uint64][]byte), back: make(map[uint64]bool)}
 	var all []cfi.FDE
 	for fde := range table.FDEs {
 		all = append(all, fde)
@@ -144,6 +145,15 @@ func (b bare) Covered(addr uint64) (covered, entry bool) {
 	}
 	return true, row.CFA.Kind == cfi.RuleRegister && row.CFA.Register == rsp && row.CFA.Offset == 8
 }
+
+// Returns implements epilogue.Code.
+func (b bare) Returns(entry uint64) (returns, known bool) {
+	returns, known = b.back[entry]
+	return returns, known
+}
+
+// Remember implements epilogue.Code.
+func (b bare) Remember(entry uint64, returns bool) { b.back[entry] = returns }
 
 const (
 	cfa     = 0x7f1000

@@ -43,8 +43,8 @@ type module struct {
 	lines    lines
 	met      atomic.Bool // see space.first
 	known    annotations
-	// distances are what walks have found out about the image's instructions.
-	distances unwind.Distances
+	// told is what walks have found out about the image's instructions.
+	told unwind.Told
 
 	jitOnce sync.Once
 	jit     uint64 // see jitDescriptor

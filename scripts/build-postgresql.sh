@@ -1,14 +1,32 @@
 #!/usr/bin/env bash
-# debug-postgresql.sh: builds PostgreSQL with debug information (-g -O2) from Debian's source package, once, and prints the
-# folder of its programs. No server that a package manager installs has debug information in it, and tests of lines and
-# inlined calls need one. Takes some minutes; the result is kept in the cache. Needs gcc, make and apt-get, and no root.
+# build-postgresql.sh [debug|musl]: builds PostgreSQL from Debian's source package, once, and prints the folder of its
+# programs. debug: with debug information (-g -O2); no server that a package manager installs has it in it, and tests of
+# lines and inlined calls need one. musl: with musl, Alpine's C library, which nothing on Debian is built with.
+# Takes some minutes; the result is kept in the cache. Needs gcc (musl-gcc), make and apt-get, and no root.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck source=scripts/packages.sh
 source "$TOP/scripts/packages.sh"
 
-DEST=$CACHE/debug-postgresql
+VARIANT=${1:-debug}
+case $VARIANT in
+	debug) COMPILER=(CFLAGS='-g -O2') TOOLS=(gcc make apt-get) ;;
+	musl) COMPILER=(CC=musl-gcc CFLAGS=-O2) TOOLS=(gcc musl-gcc make apt-get) ;;
+	*) die "usage: $0 [debug|musl]" ;;
+esac
+DEST=$CACHE/$VARIANT-postgresql
+
+# compile: what make(1) builds and installs below the folder $1. Without the kernel's headers, which musl-gcc does not
+# have, pg_upgrade is not built, and is not needed.
+compile() {
+	if [[ $VARIANT = musl ]]; then
+		sed -i 's/^\tpg_upgrade \\$/\t\\/' src/bin/Makefile
+	fi
+	# Called by another make(1), PostgreSQL's takes itself for a part of a build that goes on, and leaves files out.
+	quietly nice env -u MAKELEVEL -u MAKEFLAGS make -s -j2
+	quietly nice env -u MAKELEVEL -u MAKEFLAGS make -s install DESTDIR="$1"
+}
 
 # source_options prints the options that let apt-get download source packages: a private list of the places that the
 # machine's own list names, as sources.
@@ -49,10 +67,9 @@ build() {
 	mkdir "$dir/source"
 	tar -C "$dir/source" --strip-components=1 -xf "$dir"/postgresql-*.orig.tar.*
 	cd "$dir/source"
-	say "Building it with -g -O2 (some minutes): $DEST" >&2
-	quietly nice ./configure --prefix="$DEST/install" --without-readline --without-zlib --without-icu CFLAGS='-g -O2'
-	quietly nice make -s -j2
-	quietly nice make -s install DESTDIR="$dir/root"
+	say "Building it with ${COMPILER[*]} (some minutes): $DEST" >&2
+	quietly nice ./configure --prefix="$DEST/install" --without-readline --without-zlib --without-icu "${COMPILER[@]}"
+	compile "$dir/root"
 	mv "$dir/root$DEST/install" "$dir/install"
 	rm -rf "$dir/root" "$dir"/*.tar.*
 	find "$dir/source" -name '*.o' -delete
@@ -68,6 +85,6 @@ build_locked() {
 	build "$DEST"
 }
 
-for tool in gcc make apt-get; do have "$tool" || die "$tool is missing, and PostgreSQL cannot be built without it"; done
-[[ -e $DEST/.complete ]] || locked debug-postgresql build_locked
+for tool in "${TOOLS[@]}"; do have "$tool" || die "$tool is missing, and PostgreSQL cannot be built without it"; done
+[[ -e $DEST/.complete ]] || locked "$VARIANT-postgresql" build_locked
 echo "$DEST/install/bin"

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# PostgreSQL with musl, Alpine's C library, which has neither call frame information nor frame pointers: every process of
+# a busy server is captured at random moments, with and without a stop, and each stack has to lead to main. Builds that
+# server once (some minutes). Needs gcc, make and musl-gcc, Debian's package musl-tools.
+
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+bin=$("$TOP/scripts/build-postgresql.sh" musl)
+make_workdir
+choose_server_user
+cp -a "$(dirname "$bin")" "$WORK/pg" # to where the server's user can read it
+! is_root || chown -R "$SERVER_USER:" "$WORK/pg"
+cd "$TOP"
+LD_LIBRARY_PATH=$WORK/pg/lib PGSB_TEST_USER=$SERVER_USER PGSB_MUSL_BINDIR=$WORK/pg/bin \
+	"$GO" test -count=1 -timeout 10m -v -run '^TestMusl$' ./worker/capture
