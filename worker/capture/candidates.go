@@ -5,6 +5,7 @@ import (
 	"os"
 	"strings"
 	"syscall"
+	"time"
 
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/debugfile"
@@ -68,6 +69,7 @@ func openDebugFile(path string) (debugfile.File, error) {
 type fileID struct {
 	dev, ino uint64
 	mtime    syscall.Timespec
+	changed  time.Time // when something of it was changed last, at the latest when it was made
 }
 
 // file opens the candidate. The path comes from another process's maps, so
@@ -100,7 +102,7 @@ func identify(f *os.File) (fileID, error) {
 	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
 		return fileID{}, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	return fileID{dev: st.Dev, ino: st.Ino, mtime: st.Mtim}, nil
+	return fileID{dev: st.Dev, ino: st.Ino, mtime: st.Mtim, changed: time.Unix(st.Ctim.Unix())}, nil
 }
 
 // is reports whether the file is the one that is mapped.

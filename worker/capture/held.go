@@ -3,10 +3,13 @@ package capture
 import (
 	"errors"
 	"os"
+	"path"
 	"sync"
+	"time"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/image"
 )
 
 // heldFiles are the files of the images that are kept, by what maps says of a
@@ -41,16 +44,16 @@ func (h *heldFiles) add(f *os.File, opened fileID, m *module) {
 	h.byFile[key] = heldFile{f, opened, m}
 }
 
+// hasEnded reports whether the process that had this mapping has ended.
+func hasEnded(pid int, m *procfs.Mapping) bool {
+	_, err := ptrace.ReadMemory(pid, m.Start, make([]byte, 1))
+	return errors.Is(err, ptrace.ErrExited)
+}
+
 // mapped returns the module of the file that a process which has ended had
-// mapped; nil if the process has not ended, the file is not among those held,
-// or was written to since it was opened.
-func (h *heldFiles) mapped(pid int, m *procfs.Mapping) *module {
-	if m.Inode == 0 {
-		return nil
-	}
-	if _, err := ptrace.ReadMemory(pid, m.Start, make([]byte, 1)); !errors.Is(err, ptrace.ErrExited) {
-		return nil
-	}
+// mapped; nil if the file is not among those held, or was written to since it
+// was opened.
+func (h *heldFiles) mapped(m *procfs.Mapping) *module {
 	h.mu.Lock()
 	held, ok := h.byFile[fileNumber{m.Major, m.Minor, m.Inode}]
 	h.mu.Unlock()
@@ -61,4 +64,28 @@ func (h *heldFiles) mapped(pid int, m *procfs.Mapping) *module {
 		return nil
 	}
 	return held.module.latest()
+}
+
+// old opens the file that a process which has ended had mapped, if it is not
+// held: the file of the mapping's path that has its device and inode, and has
+// been like that for so long that it was so when the process was captured. An
+// inode that was free since, and is another file's now, has changed later. Nil
+// if there is none.
+func (c *images) old(m *procfs.Mapping) *module {
+	if m.Deleted {
+		return nil
+	}
+	f, st, err := candidate(m.Path).file()
+	if err != nil {
+		return nil
+	}
+	img, err := image.Open(f, path.Base(m.Path))
+	if err != nil || !st.is(m) || time.Since(st.changed) < c.settled {
+		_ = f.Close()
+		return nil
+	}
+	return c.adopt(f, st, &module{
+		image: img, name: img.Name(), arch: c.arch, path: m.Path, shared: c.shared,
+		remote: remote{source: c.shared.remote},
+	}, img.BuildID())
 }

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // TestImagesOfAnEndedProcess: what was read for one process serves for another one that has ended, and for none whose
-// file has changed since.
+// file has changed since. What was not read is, if its file has not changed for long.
 func TestImagesOfAnEndedProcess(t *testing.T) {
 	host := arch.Host()
 	if host == nil {
@@ -35,21 +36,7 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := cmd.Process.Pid
-	var maps []procfs.Mapping
-	code := -1
-	for deadline := time.Now().Add(time.Minute); code < 0 && time.Now().Before(deadline); {
-		if maps, err = procfs.Maps(pid); err != nil {
-			t.Fatal(err)
-		}
-		for i := range maps {
-			if maps[i].Path == file && maps[i].Perms&procfs.Exec != 0 {
-				code = i
-			}
-		}
-	}
-	if code < 0 {
-		t.Fatalf("%s is not mapped: %+v", file, maps)
-	}
+	maps, code := mapped(t, pid, file)
 	known, fresh := newImages(host, &shared{}), newImages(host, &shared{})
 	alive := known.find(pid, maps, code)
 	if alive == nil {
@@ -61,12 +48,23 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 		t.Errorf("of the ended process: %v", dead)
 	}
 	if dead := fresh.find(pid, maps, code); dead != nil {
-		t.Errorf("of a process that nothing is known of: %v", dead)
+		t.Errorf("of a process of whose file, which is new, nothing is known: %v", dead)
 	}
-	other := maps[code]
-	other.Inode++
-	if dead := known.held.mapped(pid, &other); dead != nil {
+	other := slices.Clone(maps)
+	for i := range other {
+		other[i].Inode++
+	}
+	if dead := known.find(pid, other, code); dead != nil {
 		t.Errorf("of another file: %v", dead)
+	}
+	settled := newImages(host, &shared{})
+	settled.settled = 0
+	if dead := settled.find(pid, other, code); dead != nil {
+		t.Errorf("of another file, however old: %v", dead)
+	}
+	dead := settled.find(pid, maps, code)
+	if dead == nil || dead.image.BuildID() != alive.image.BuildID() {
+		t.Errorf("of a file that has not changed for long: %v", dead)
 	}
 	if err := os.Chtimes(file, time.Time{}, time.Now().Add(time.Hour)); err != nil {
 		t.Fatal(err)
@@ -74,4 +72,22 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 	if dead := known.find(pid, maps, code); dead != nil {
 		t.Errorf("of a file that was written to: %v", dead)
 	}
+}
+
+// mapped waits until a process has a file's code mapped, and returns its mappings and which of them that is.
+func mapped(t *testing.T, pid int, file string) (maps []procfs.Mapping, code int) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
+		var err error
+		if maps, err = procfs.Maps(pid); err != nil {
+			t.Fatal(err)
+		}
+		for i := range maps {
+			if maps[i].Path == file && maps[i].Perms&procfs.Exec != 0 {
+				return maps, i
+			}
+		}
+	}
+	t.Fatalf("%s is not mapped: %+v", file, maps)
+	return nil, 0
 }

@@ -1,10 +1,13 @@
 package capture
 
 import (
+	"cmp"
 	"io"
+	"os"
 	"path"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
@@ -112,10 +115,14 @@ type images struct {
 	mu     sync.Mutex
 	byID   map[string]*module
 	held   heldFiles
+	// settled is how long a file must not have changed to be taken for the one
+	// that an ended process had mapped.
+	settled time.Duration
 }
 
 func newImages(a *arch.Arch, s *shared) *images {
-	return &images{arch: a, shared: s, byID: make(map[string]*module)}
+	const settled = 10 * time.Minute // a capture looks for what it needs within seconds
+	return &images{arch: a, shared: s, byID: make(map[string]*module), settled: settled}
 }
 
 // find returns the module that the process has mapped at maps[i], nil if it is
@@ -127,8 +134,15 @@ func (c *images) find(pid int, maps []procfs.Mapping, i int) *module {
 		return nil
 	}
 	m := c.ask(pid, maps, i, base)
-	if held := c.held.mapped(pid, &base); held != nil {
-		return held // it has ended: what it answered may be half of it
+	if base.Inode == 0 || !hasEnded(pid, &base) {
+		return m
+	}
+	// What it answered may be half of it.
+	if held := c.held.mapped(&base); held != nil {
+		return held
+	}
+	if old := c.old(&base); old != nil {
+		return old
 	}
 	return m
 }
@@ -197,17 +211,18 @@ func (c *images) fromFile(pid int, open candidate, base *procfs.Mapping, id stri
 		_ = f.Close()
 		return nil
 	}
-	key := id
-	if key == "" {
-		key = st.key()
-	}
-	// The file stays open as long as the image is kept: its sections are read
-	// when they are needed, and a replaced file must not be read instead.
-	m := c.keep(key, &module{
+	return c.adopt(f, st, &module{
 		image: img, name: img.Name(), arch: c.arch, path: insideRoot(pid, base.Path), root: rootOf(pid), shared: c.shared,
 		remote: remote{source: c.shared.remote},
-	})
-	if m.image != img {
+	}, id)
+}
+
+// adopt keeps a module that was read from a file.
+func (c *images) adopt(f *os.File, st fileID, read *module, id string) *module {
+	// The file stays open as long as the image is kept: its sections are read
+	// when they are needed, and a replaced file must not be read instead.
+	m := c.keep(cmp.Or(id, st.key()), read)
+	if m.image != read.image {
 		_ = f.Close()
 	} else {
 		c.held.add(f, st, m)
