@@ -1,36 +1,21 @@
 package depth
 
 import (
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"testing"
 
 	"golang.org/x/arch/x86/x86asm"
 
 	"pg_stat_backtrace/internal/figure"
-	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/cfi/cfitest"
 	"pg_stat_backtrace/unwind/image"
 )
 
 // TestAgainstCFI follows the functions of real files from their entry on, and holds the distances against those that
 // call frame information gives: they must be among those found. Only the entry is an anchor here.
 func TestAgainstCFI(t *testing.T) {
-	files, err := filepath.Glob("/lib/x86_64-linux-gnu/libc.so.6")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for dir := range strings.SplitSeq(os.Getenv("PGSB_TEST_BINDIRS"), ":") {
-		if dir != "" {
-			files = append(files, filepath.Join(dir, "postgres"))
-		}
-	}
-	if len(files) == 0 {
-		t.Skip("no x86-64 GNU C library, and PGSB_TEST_BINDIRS names no server")
-	}
-	for _, file := range files {
+	for _, file := range cfitest.Files(t) {
 		t.Run(file, func(t *testing.T) { holdAgainstCFI(t, file) })
 	}
 }
@@ -45,25 +30,7 @@ type figures struct{ functions, undecodable, exact, ambiguous, unknown, unreache
 
 func holdAgainstCFI(t *testing.T, file string) {
 	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	img, err := image.Open(f, file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := img.CFISections()
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, err := cfi.New(cfi.Sections{
-		EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), Arch: arch.AMD64,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	img, table := cfitest.Open(t, file)
 	var sum figures
 	for fde := range table.FDEs {
 		holdFunction(t, &sum, img, table, fde)

@@ -5,8 +5,6 @@ import (
 	"maps"
 	"math/rand/v2"
 	"os"
-	"path/filepath"
-	"strings"
 	"testing"
 
 	"golang.org/x/arch/x86/x86asm"
@@ -14,6 +12,7 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/cfi/cfitest"
 	"pg_stat_backtrace/unwind/depth"
 	"pg_stat_backtrace/unwind/epilogue"
 	"pg_stat_backtrace/unwind/image"
@@ -33,19 +32,7 @@ const (
 // that is known. Where a return is reached without a call on the way, all has to be right. Behind a call that never
 // returns the instructions are those of something else: that is counted.
 func TestAgainstCFI(t *testing.T) {
-	files, err := filepath.Glob("/lib/x86_64-linux-gnu/libc.so.6")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for dir := range strings.SplitSeq(os.Getenv("PGSB_TEST_BINDIRS"), ":") {
-		if dir != "" {
-			files = append(files, filepath.Join(dir, "postgres"))
-		}
-	}
-	if len(files) == 0 {
-		t.Skip("no x86-64 GNU C library, and PGSB_TEST_BINDIRS names no server")
-	}
-	for _, file := range files {
+	for _, file := range cfitest.Files(t) {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
 			holdAgainstCFI(t, file)
@@ -69,25 +56,7 @@ type oracle struct {
 
 func holdAgainstCFI(t *testing.T, file string) {
 	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	img, err := image.Open(f, file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	s, err := img.CFISections()
-	if err != nil {
-		t.Fatal(err)
-	}
-	table, err := cfi.New(cfi.Sections{
-		EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), Arch: arch.AMD64,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	img, table := cfitest.Open(t, file)
 	o := oracle{t: t, img: img, table: table, code: make(map[uint64][]byte), back: make(map[uint64]bool)}
 	var all []cfi.FDE
 	for fde := range table.FDEs {

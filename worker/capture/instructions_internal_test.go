@@ -1,10 +1,8 @@
 package capture
 
 import (
-	"context"
 	"strings"
 	"testing"
-	"time"
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
@@ -43,24 +41,10 @@ func TestInstructionsAreNeverWrong(t *testing.T) {
 		}
 		var sum bareTally
 		for _, sql := range busy {
-			conn := server.Connect(t, server.User, "postgres")
-			pid := int(conn.PgConn().PID())
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				_ = conn.PgConn().Exec(ctx, sql).Close()
-			}()
-			for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(200 * time.Microsecond) {
-				s, err := ptrace.Capture(ctx, ptrace.Target{PID: pid, UID: -1}, ptrace.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
+			whileBusy(t, server, sql, func(s *ptrace.Snapshot) {
 				space := c.spaces.open(s.PID, 1, s.Maps)
 				sum.compare(t, c.arch, s, space, bareModules{space, "libc.so"})
-			}
-			cancel()
-			<-done
+			})
 		}
 		figure.Printf(t, "%d stacks without call frame information of the C library: %d followed to where nothing "+
 			"returns any more, %d with a guess; %d frames by instructions", sum.all, sum.whole, sum.guessed, sum.frames)

@@ -80,8 +80,8 @@ func TestNonStopKnownStacks(t *testing.T) {
 	}
 }
 
-// TestNoCallFrameInformation: a program without it, of which no frame pointer is to be had while it sleeps, has its stack
-// by its instructions, and nothing is guessed.
+// TestNoCallFrameInformation: a program without it, of which no frame pointer is to be had while it sleeps, has its
+// stack by its instructions, and nothing is guessed.
 func TestNoCallFrameInformation(t *testing.T) {
 	t.Parallel()
 	exe := build(t, "-O2", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables")

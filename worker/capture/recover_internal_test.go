@@ -59,26 +59,12 @@ func TestRecoveryIsNeverWrong(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, sql := range busy {
-			conn := server.Connect(t, server.User, "postgres")
-			pid := int(conn.PgConn().PID())
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan struct{})
-			go func() {
-				defer close(done)
-				_ = conn.PgConn().Exec(ctx, sql).Close()
-			}()
 			var sum, blind tally
-			for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(200 * time.Microsecond) {
-				s, err := ptrace.Capture(ctx, ptrace.Target{PID: pid, UID: -1}, ptrace.Options{})
-				if err != nil {
-					t.Fatal(err)
-				}
+			whileBusy(t, server, sql, func(s *ptrace.Snapshot) {
 				space := c.spaces.open(s.PID, 1, s.Maps)
 				sum.compare(t, c.arch, s, space)
 				blind.compare(t, c.arch, s, blindModules{space})
-			}
-			cancel()
-			<-done
+			})
 			figure.Printf(t, "%.40s…: %d stacks; with two registers alone %d whole, %d of them by a recovery %v; "+
 				"when functions are not readable %d whole, %d by a recovery %v",
 				sql, sum.all, sum.whole, sum.recovered, sum.reasons, blind.whole, blind.recovered, blind.reasons)
@@ -87,6 +73,28 @@ func TestRecoveryIsNeverWrong(t *testing.T) {
 			}
 		}
 	})
+}
+
+// whileBusy stops a backend that executes a statement again and again, for a second.
+func whileBusy(t *testing.T, server *pgtest.Server, sql string, judge func(*ptrace.Snapshot)) {
+	t.Helper()
+	conn := server.Connect(t, server.User, "postgres")
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = conn.PgConn().Exec(ctx, sql).Close()
+	}()
+	target := ptrace.Target{PID: int(conn.PgConn().PID()), UID: -1}
+	for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(200 * time.Microsecond) {
+		s, err := ptrace.Capture(ctx, target, ptrace.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		judge(s)
+	}
+	cancel()
+	<-done
 }
 
 // tally counts comparisons.

@@ -1,0 +1,57 @@
+// Package cfitest has the files that tests hold instructions against: the machine's C library and the servers that
+// PGSB_TEST_BINDIRS names.
+package cfitest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/image"
+)
+
+// Files returns the paths of x86-64 files with call frame information; the test is skipped if there are none.
+func Files(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("/lib/x86_64-linux-gnu/libc.so.6")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for dir := range strings.SplitSeq(os.Getenv("PGSB_TEST_BINDIRS"), ":") {
+		if dir != "" {
+			files = append(files, filepath.Join(dir, "postgres"))
+		}
+	}
+	if len(files) == 0 {
+		t.Skip("no x86-64 GNU C library, and PGSB_TEST_BINDIRS names no server")
+	}
+	return files
+}
+
+// Open opens a file until the test ends.
+func Open(t *testing.T, file string) (*image.Image, *cfi.Table) {
+	t.Helper()
+	f, err := os.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = f.Close() })
+	img, err := image.Open(f, file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := img.CFISections()
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := cfi.New(cfi.Sections{
+		EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), Arch: arch.AMD64,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return img, table
+}
