@@ -23,9 +23,11 @@ compile() {
 	if [[ $VARIANT = musl ]]; then
 		sed -i 's/^\tpg_upgrade \\$/\t\\/' src/bin/Makefile
 	fi
+	# The programs find their libraries wherever the folder is copied to: no list of folders has musl's.
+	local options=(-s "LDFLAGS_EX=-Wl,-rpath,'\$\$ORIGIN/../lib'")
 	# Called by another make(1), PostgreSQL's takes itself for a part of a build that goes on, and leaves files out.
-	quietly nice env -u MAKELEVEL -u MAKEFLAGS make -s -j2
-	quietly nice env -u MAKELEVEL -u MAKEFLAGS make -s install DESTDIR="$1"
+	quietly nice env -u MAKELEVEL -u MAKEFLAGS make "${options[@]}" -j2
+	quietly nice env -u MAKELEVEL -u MAKEFLAGS make "${options[@]}" install DESTDIR="$1"
 }
 
 # source_options prints the options that let apt-get download source packages: a private list of the places that the

@@ -12,5 +12,5 @@ choose_server_user
 cp -a "$(dirname "$bin")" "$WORK/pg" # to where the server's user can read it
 ! is_root || chown -R "$SERVER_USER:" "$WORK/pg"
 cd "$TOP"
-LD_LIBRARY_PATH=$WORK/pg/lib PGSB_TEST_USER=$SERVER_USER PGSB_MUSL_BINDIR=$WORK/pg/bin \
+PGSB_TEST_USER=$SERVER_USER PGSB_MUSL_BINDIR=$WORK/pg/bin \
 	"$GO" test -count=1 -timeout 10m -v -run '^TestMusl$' ./worker/capture

@@ -63,7 +63,8 @@ func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 	}
 	regs := w.regs
 	regs.Set(w.arch.PC, frame.PC)
-	f.caller, f.err = epilogue.Follow(&bareCode{module: module, sp: w.arch.SP, index: w.arch.Index}, regs, &w.mem)
+	bare := bareCode{module: module, sp: w.arch.SP, index: w.arch.Index}
+	f.caller, f.err = epilogue.Follow(&bare, regs, &w.mem, &w.instructions)
 	if len(*w.followed) < maxFollowed {
 		*w.followed = append(*w.followed, f)
 	}
@@ -85,10 +86,12 @@ func (w *walk) lookOut(frame Frame, caller arch.Registers) outlook {
 	t.trial = true
 	c := contest{w: w, frame: &frame, budget: maxTrialSteps}
 	next, stop := t.leaveFor(&frame, caller)
+	found := bad
 	if stop.Reason == running && c.follow(&t, frame, next, stop, 0) == proven {
-		return good
+		found = good
 	}
-	return bad
+	w.instructions = t.instructions
+	return found
 }
 
 // bareCode is a module's code for package epilogue, which knows addresses in memory only.

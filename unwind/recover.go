@@ -185,7 +185,9 @@ func (c *contest) try(fp uint64) verdict {
 	frame := *c.frame
 	next, stop := t.stepRow(&frame)
 	module, _ := t.modules.Find(frame.Lookup())
-	return c.follow(&t, frame, next, stop, t.row.FDEStart+module.Bias)
+	found := c.follow(&t, frame, next, stop, t.row.FDEStart+module.Bias)
+	c.w.instructions = t.instructions
+	return found
 }
 
 // follow follows a trial to the stack's base from the step that has led from frame to next. entry is where the

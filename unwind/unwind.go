@@ -20,6 +20,10 @@ const DefaultMaxFrames = 256
 // through alternate stacks ends here.
 const maxStackSwitches = 64
 
+// maxInstructions bounds how many instructions a walk follows where no call frame information covers a frame: half a
+// second's worth, while a frame takes some hundreds.
+const maxInstructions = 1 << 19
+
 // A Method says how a frame was found.
 type Method uint8
 
@@ -136,7 +140,7 @@ func (u *Unwinder) Unwind(dst []Frame, regs arch.Registers, mem cfi.Memory, modu
 	if !ok {
 		return dst, Stop{Reason: NoRegisters}
 	}
-	w := walk{arch: u.Arch, mem: recorder{Memory: mem}, modules: modules, regs: regs}
+	w := walk{arch: u.Arch, mem: recorder{Memory: mem}, modules: modules, regs: regs, instructions: maxInstructions}
 	limit := u.MaxFrames
 	if limit <= 0 {
 		limit = DefaultMaxFrames
@@ -176,6 +180,8 @@ type walk struct {
 	// followed is what instructions have led to, for the walk to go the way of
 	// its trial without following them again; nil until the first.
 	followed *[]followed
+	// instructions is how many of them may still be followed.
+	instructions int
 	// settled is set in a function without call frame information whose
 	// instructions never return: what called it does not matter to them, nor
 	// to a trial.

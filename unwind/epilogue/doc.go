@@ -57,8 +57,8 @@ type Memory interface {
 const (
 	maxSteps  = 1 << 14 // instructions, each time that one is met counted
 	maxBehind = 1024    // of them after the first way that returns
-	maxStores = 64      // places of the stack that the code has written to
+	maxStores = 32      // places of the stack that the code has written to
 	maxNested = 4       // calls within calls that are followed to see whether they return
 	maxCalled = 2048    // instructions of one function that is called
-	maxLooked = 1 << 15 // of all of them
+	maxLooked = 1 << 15 // of all of them, for one frame
 )

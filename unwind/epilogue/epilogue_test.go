@@ -54,6 +54,12 @@ func (c code) Covered(addr uint64) (covered, entry bool) {
 func (c code) Returns(uint64) (returns, known bool) { return false, false }
 func (c code) Remember(uint64, bool)                {}
 
+// plenty is a budget that is not used up.
+func plenty() *int {
+	n := 1 << 20
+	return &n
+}
+
 // Instructions.
 var (
 	push, pop   = []byte{0x53}, []byte{0x5b} // rbx
@@ -151,7 +157,7 @@ func TestFollow(t *testing.T) {
 			for reg, v := range map[int]uint64{rip: start, rsp: sp, rbp: sp + 0x100, rbx: 0xb, r12: sp + 0x200} {
 				regs.Set(reg, v)
 			}
-			got, err := epilogue.Follow(code{bytes: tt.code}, regs, stack{sp + 0x300})
+			got, err := epilogue.Follow(code{bytes: tt.code}, regs, stack{sp + 0x300}, plenty())
 			if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 				t.Fatalf("%v", err)
 			}
@@ -194,7 +200,7 @@ func TestGoesOn(t *testing.T) {
 	regs.Set(rip, start)
 	regs.Set(rsp, sp)
 	for _, entry := range []bool{true, false} {
-		got, err := epilogue.Follow(code{slices.Concat(pop, jump(0)), entry}, regs, stack{sp + 64})
+		got, err := epilogue.Follow(code{slices.Concat(pop, jump(0)), entry}, regs, stack{sp + 64}, plenty())
 		want, wrong := uint64(sp+16), error(nil)
 		if !entry {
 			want, wrong = 0, epilogue.ErrNoReturn
@@ -207,20 +213,28 @@ func TestGoesOn(t *testing.T) {
 
 // TestBounds: code that leads on and on has an end.
 func TestBounds(t *testing.T) {
-	var regs arch.Registers
+	var regs, without arch.Registers
 	regs.Set(rip, start)
 	regs.Set(rsp, sp)
-	long := append(bytesOf([]byte{0x90}, 1<<15), ret...)
-	if _, err := epilogue.Follow(code{bytes: long}, regs, stack{sp + 64}); !errors.Is(err, epilogue.ErrTooLong) {
-		t.Errorf("%v", err)
-	}
-	// pushes of what memory has: more than are remembered
-	if _, err := epilogue.Follow(code{bytes: append(bytesOf(push, 200), ret...)}, regs, stack{sp + 64}); err == nil {
-		t.Error("200 pushes were remembered")
-	}
-	regs.Clear(rsp)
-	if _, err := epilogue.Follow(code{bytes: ret}, regs, stack{sp + 64}); !errors.Is(err, epilogue.ErrNoReturn) {
-		t.Errorf("without a stack pointer: %v", err)
+	without.Set(rip, start)
+	nops := func(n int) []byte { return append(slices.Repeat([]byte{0x90}, n), ret...) }
+	for _, tt := range []struct {
+		name   string
+		regs   arch.Registers
+		code   []byte
+		budget int
+		err    error
+	}{
+		{"a way that is too long", regs, nops(1 << 15), 1 << 20, epilogue.ErrTooLong},
+		{"a budget that is used up", regs, nops(10), 2, epilogue.ErrTooLong},
+		{"more pushes than are remembered", regs, append(bytesOf(push, 200), ret...), 1 << 20, epilogue.ErrNoReturn},
+		{"no stack pointer", without, ret, 1 << 20, epilogue.ErrNoReturn},
+	} {
+		left := tt.budget
+		if _, err := epilogue.Follow(code{bytes: tt.code}, tt.regs, stack{sp + 64}, &left); !errors.Is(err, tt.err) ||
+			left < 0 || errors.Is(tt.err, epilogue.ErrTooLong) && left == tt.budget {
+			t.Errorf("%s: %v, %d of %d left", tt.name, err, left, tt.budget)
+		}
 	}
 }
 
@@ -234,7 +248,7 @@ func FuzzFollow(f *testing.F) {
 		regs.Set(rip, start)
 		regs.Set(rsp, at)
 		regs.Set(rbp, fp)
-		got, err := epilogue.Follow(code{p, true}, regs, stack{sp + 0x300})
+		got, err := epilogue.Follow(code{p, true}, regs, stack{sp + 0x300}, plenty())
 		const both = 1<<rip | 1<<rsp
 		if err == nil && got.Known()&both != both {
 			t.Errorf("%#x", got.Known())

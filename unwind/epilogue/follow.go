@@ -15,17 +15,20 @@ import (
 // one has returned; those that return have to agree on the return address and the stack pointer. A jump to code that is
 // covered, where the return address is on top of the stack, is a return, too; any other way into covered code is none.
 // Errors are those of this package, and x86.ErrCode if not even one way could be decoded to its end.
-func Follow(code Code, regs arch.Registers, mem Memory) (arch.Registers, error) {
+//
+// budget is how many instructions may be looked at, for all frames that the caller has to follow; it is what is left of
+// that afterwards.
+func Follow(code Code, regs arch.Registers, mem Memory, budget *int) (arch.Registers, error) {
 	pc, ok := regs.Get(rip)
 	if _, known := regs.Get(rsp); !ok || !known {
 		return arch.Registers{}, ErrNoReturn
 	}
 	regs.Clear(rip)
-	w := follower{code: code, mem: mem, met: make(map[uint64]*state)}
+	w := follower{code: code, mem: mem, met: make(map[uint64]*state), budget: budget}
 	if err := w.reach(pc, state{regs: regs}); err != nil {
 		return arch.Registers{}, err
 	}
-	for n, enough := 0, maxSteps; len(w.todo) > 0 && n < enough; n++ {
+	for n, enough := 0, maxSteps; len(w.todo) > 0 && n < enough && *budget > 0; n++ {
 		addr := w.todo[0] // the nearest first: farther away it is more often another function
 		w.todo = w.todo[1:]
 		if err := w.step(addr); err != nil {
@@ -53,6 +56,7 @@ type follower struct {
 	met  map[uint64]*state // by address of an instruction
 	todo []uint64          // addresses to go on from
 
+	budget   *int
 	returned bool
 	caller   arch.Registers
 	failed   error // why a way was left before its end
@@ -124,6 +128,7 @@ func (w *follower) step(addr uint64) error {
 }
 
 func (w *follower) decode(addr uint64) (instruction, error) {
+	*w.budget--
 	x, err := x86.Decode(w.code.Bytes(addr))
 	return instruction{Inst: x, next: addr + uint64(x.Len)}, err
 }

@@ -10,7 +10,7 @@ func (w *follower) comesBack(entry uint64, nested int) bool {
 	if back, ok := w.code.Returns(entry); ok {
 		return back
 	}
-	if nested >= maxNested || w.looked >= maxLooked {
+	if nested >= maxNested || w.looked >= maxLooked || *w.budget <= 0 {
 		w.cut = true
 		return true
 	}
@@ -23,8 +23,8 @@ func (w *follower) comesBack(entry uint64, nested int) bool {
 	back := w.hasReturn(entry, nested)
 	w.back[entry] = back
 	delete(w.looking, entry)
-	// With fewer calls around it more might have been seen.
-	if !back || !w.cut || nested == 0 {
+	// With fewer calls around it, or more left of the budget, more might have been seen.
+	if !back || !w.cut || nested == 0 && *w.budget > 0 {
 		w.code.Remember(entry, back)
 	}
 	w.cut = w.cut || before
@@ -45,7 +45,8 @@ func (w *follower) hasReturn(entry uint64, nested int) bool {
 		addr := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
 		x, err := w.decode(addr)
-		if w.looked++; err != nil || len(met) > maxCalled || w.looked > maxLooked {
+		if w.looked++; err != nil || len(met) > maxCalled || w.looked > maxLooked || *w.budget < 0 {
+			w.cut = w.cut || err == nil
 			return true
 		}
 		f, to := x.flow()

@@ -261,7 +261,7 @@ func (o *oracle) instruction(code bare, row *cfi.Row, pc uint64, distances *dept
 	}
 	regs.Set(rip, pc)
 	o.sum.instructions++
-	if got, err := epilogue.Follow(code, regs, stack); err == nil && !code.behind[pc] {
+	if got, err := epilogue.Follow(code, regs, stack, plenty()); err == nil && !code.behind[pc] {
 		o.sum.withoutCall++
 		if reg := differs(&got); reg >= 0 {
 			o.sum.wrong++
@@ -270,7 +270,7 @@ func (o *oracle) instruction(code bare, row *cfi.Row, pc uint64, distances *dept
 		}
 	}
 	code.behind = nil
-	got, err := epilogue.Follow(code, regs, stack)
+	got, err := epilogue.Follow(code, regs, stack, plenty())
 	switch {
 	case errors.Is(err, epilogue.ErrAmbiguous):
 		o.sum.ambiguous++
