@@ -28,6 +28,11 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	if !ok || module.Code == nil || !w.arch.Decoded || !w.knowsSP() || w.outlook == bad && !w.trial {
 		return Frame{}, Stop{}, false
 	}
+	if module.Go != nil {
+		if _, err := module.Go.Find(frame.Lookup() - module.Bias); err == nil {
+			return Frame{}, Stop{}, false // Go's functions keep other registers than the ABI says
+		}
+	}
 	caller, err := w.follow(frame, module)
 	w.settled = errors.Is(err, epilogue.ErrNeverReturns)
 	if err != nil {
