@@ -174,10 +174,10 @@ func (n *tally) add(t *testing.T, pid int, tr *trace.Trace) {
 	}
 }
 
-// hasEnded says whether a process is gone, or waits to be reaped.
+// hasEnded says whether a process is gone, waits to be reaped, or is ending: it has no memory then.
 func hasEnded(pid int) bool {
 	stat, err := procfs.ReadStat(pid)
-	return err != nil || stat.State == 'Z' || stat.State == 'X'
+	return err != nil || stat.State == 'Z' || stat.State == 'X' || stat.Flags&procfs.Exiting != 0
 }
 
 // uncovered tells of a stack with frames that are not found by call frame information whether that is because the
