@@ -85,10 +85,10 @@ func (w *walk) leaveFor(frame *Frame, caller arch.Registers) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByInstructions)
 }
 
-// lookOut follows a trial from a caller of a frame.
+// lookOut goes the way from a caller of a frame before the walk does.
 func (w *walk) lookOut(frame Frame, caller arch.Registers) outlook {
 	t := *w
-	t.trial = true
+	t.outlook = good // not to look out again
 	c := contest{w: w, frame: &frame, budget: maxTrialSteps}
 	next, stop := t.leaveFor(&frame, caller)
 	found := bad

@@ -224,7 +224,7 @@ func (c *contest) judge(t *walk, next Frame, stop Stop) verdict {
 			return undecided
 		}
 		switch next.Method {
-		case ByCFI, BySignalFrame, ByInstructions:
+		case ByCFI, BySignalFrame, ByInstructions, ByRecovery:
 			return proven
 		default:
 			return undecided
