@@ -76,7 +76,8 @@ func holdAgainstCFI(t *testing.T, file string) {
 		}
 	}
 	figure.Printf(t, "%+v", o.sum)
-	if o.sum.wrong > 0 || o.sum.illusions*20 > o.sum.instructions || o.sum.right*10 < o.sum.instructions*6 {
+	few := o.sum.illusions*20 > o.sum.instructions || o.sum.right*10 < o.sum.instructions*6
+	if o.sum.wrong > 0 || few && limit >= instructionsDefault { // one function that ends the program is no share
 		t.Errorf("%+v", o.sum)
 	}
 }
