@@ -3,7 +3,8 @@ package unwind
 import "sync"
 
 // Told remembers what the instructions of one image have told, by address in
-// it. The zero value is empty, and it is safe for concurrent use.
+// it. The zero value is empty, and it is safe for concurrent use; nil remembers
+// nothing.
 type Told struct {
 	mu     sync.Mutex
 	byAddr map[uint64]distances
@@ -25,22 +26,13 @@ func (d *Told) find(addr uint64) (found distances, known bool) {
 	if d == nil {
 		return found, false
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	found, known = d.byAddr[addr]
-	return found, known
+	return recall(&d.mu, &d.byAddr, addr)
 }
 
 func (d *Told) keep(addr uint64, found distances) {
-	if d == nil {
-		return
+	if d != nil {
+		remember(&d.mu, &d.byAddr, addr, found)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.byAddr == nil || len(d.byAddr) >= maxTold {
-		d.byAddr = make(map[uint64]distances)
-	}
-	d.byAddr[addr] = found
 }
 
 // returns is whether the function that begins at an address may return.
@@ -48,20 +40,28 @@ func (d *Told) returns(entry uint64) (returns, known bool) {
 	if d == nil {
 		return false, false
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	returns, known = d.back[entry]
-	return returns, known
+	return recall(&d.mu, &d.back, entry)
 }
 
 func (d *Told) keepReturns(entry uint64, returns bool) {
-	if d == nil {
-		return
+	if d != nil {
+		remember(&d.mu, &d.back, entry, returns)
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.back == nil || len(d.back) >= maxTold {
-		d.back = make(map[uint64]bool)
+}
+
+func recall[V any](mu *sync.Mutex, m *map[uint64]V, addr uint64) (V, bool) {
+	mu.Lock()
+	defer mu.Unlock()
+	v, known := (*m)[addr]
+	return v, known
+}
+
+// remember forgets all others where there are too many.
+func remember[V any](mu *sync.Mutex, m *map[uint64]V, addr uint64, v V) {
+	mu.Lock()
+	defer mu.Unlock()
+	if *m == nil || len(*m) >= maxTold {
+		*m = make(map[uint64]V)
 	}
-	d.back[entry] = returns
+	(*m)[addr] = v
 }

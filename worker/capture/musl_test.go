@@ -18,7 +18,7 @@ import (
 
 // TestMusl captures every process of a server that runs with musl, Alpine's C library, at moments that nobody chose,
 // with and without a stop. That library has neither call frame information nor frame pointers; each stack that waits
-// begins in it, and all of them end there, in the function that calls main and never returns.
+// begins in it, and ends there, in the function that calls main and never returns, or in exit, which does not either.
 func TestMusl(t *testing.T) {
 	binDir := os.Getenv("PGSB_MUSL_BINDIR")
 	if binDir == "" {
