@@ -215,12 +215,28 @@ func (d *dir) remove() error {
 	var err error
 	if still(d.f, d.path) {
 		err = os.RemoveAll(d.path)
+		if errors.Is(err, os.ErrPermission) { // somebody took the right to write from it, or from what is in it
+			err = errors.Join(d.restoreModes(), os.RemoveAll(d.path))
+		}
 	}
 	err = errors.Join(err, d.f.Close())
 	if d.base != nil {
 		err = errors.Join(err, d.base.Close())
 	}
 	return err
+}
+
+// restoreModes gives the directories the modes that they were made with.
+func (d *dir) restoreModes() error {
+	err := unix.Fchmod(d.fd(), 0o700)
+	work, openErr := unix.Openat(d.fd(), workName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
+	if openErr == nil {
+		err = errors.Join(err, unix.Chmod(fmt.Sprintf("/proc/self/fd/%d", work), 0o700), unix.Close(work))
+	}
+	if err != nil {
+		return fmt.Errorf("spool directory %s: %w", d.name, err)
+	}
+	return nil
 }
 
 // removeStale removes the spool directory of this cluster's last worker if it
