@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file is what runs while the target stands still. To the Go scheduler it is one system call: no other goroutine
-// waits for it, however long the target takes to stop, and it waits for none. Else a target that has stopped
-// would stand still until the goroutine gets one of the scheduler's processors again, behind everybody else; and what
-// may wait for the disk, or for ever (process_vm_readv of a page that userfaultfd provides), would keep one.
+// This file is what runs while the target stands still. To the Go scheduler it is one system call, once the target has
+// stopped or has been given a third of a millisecond for that: no other goroutine waits for it, however long the target
+// takes, and it waits for none. Else a target that has stopped would stand still until the goroutine gets one of the
+// scheduler's processors again, behind everybody else; and what may wait for the disk, or for ever (process_vm_readv of
+// a page that userfaultfd provides), would keep one.
 //
 // What is done in such a call must be nosplit, all of it: it has the stack that there is, and stores no pointers, which
 // the garbage collector would have to know of. It uses memory that exists, and system calls that the scheduler does not
-// get to know of. Signals are blocked meanwhile, except in naps.
+// get to know of. Signals are blocked meanwhile, except in naps in that system call.
 
 //go:linkname entersyscall runtime.entersyscall
 func entersyscall()
@@ -31,6 +32,9 @@ const (
 	lastNap   = int64(1 * time.Millisecond)   // until they are this long
 	maxStall  = int64(50 * time.Millisecond)  // how long stopped threads wait for others that do not stop
 	drainTime = int64(100 * time.Millisecond) // how long to try to stop what must be detached
+
+	// The longest nap that the scheduler does not get to know of: 0.3 ms with those before it.
+	lastHeldNap = int64(160 * time.Microsecond)
 )
 
 // blocked are the signals to block: all but those that the thread could raise itself.
@@ -63,14 +67,13 @@ func (s *session) stopAndCopy() error {
 		}
 		s.hook(stepWaiting)
 	}
-	s.relax()
 	runtime.KeepAlive(s)
 	return nil
 }
 
-// stand does what stopAndCopy says. It returns false if it is time to think about going on. The first look is taken
-// before the call that the scheduler knows of: most targets stop at once, and who is in a system call for longer than
-// 20 µs loses his processor, and has to get another one afterwards.
+// stand does what stopAndCopy says. It returns false if it is time to think about going on. The first looks are taken
+// before the call that the scheduler knows of: most targets stop soon, and who is in a system call for longer than
+// 20 µs loses his processor; somebody else is woken up to have it, and he has to get one again afterwards.
 //
 //go:nosplit
 //go:norace
@@ -79,6 +82,9 @@ func (s *session) stand() bool {
 	if first {
 		s.block()
 		stopped = s.awaitStops()
+		for !stopped && s.nap <= lastHeldNap {
+			stopped = s.lookLater()
+		}
 	}
 	entersyscall()
 	for ; ; first = false {
@@ -86,10 +92,7 @@ func (s *session) stand() bool {
 			if s.nap == lastNap {
 				s.buryTheDead()
 			}
-			s.doze(s.nap)
-			s.nap, s.patience = min(2*s.nap, lastNap), glancing
-			s.block()
-			stopped = s.awaitStops()
+			stopped = s.lookLater()
 		}
 		if stopped {
 			s.copyAll()
@@ -101,8 +104,20 @@ func (s *session) stand() bool {
 			break
 		}
 	}
+	s.relax() // the scheduler may have to wait for a thread of its own, which an urgent one keeps off the processor
 	exitsyscall()
 	return stopped
+}
+
+// lookLater takes a nap and looks for the stops again, with signals blocked.
+//
+//go:nosplit
+//go:norace
+func (s *session) lookLater() bool {
+	s.doze(s.nap)
+	s.nap, s.patience = min(2*s.nap, lastNap), glancing
+	s.block()
+	return s.awaitStops()
 }
 
 // awaitStops interrupts the threads and looks for their stops for a short while. It returns false if some still run.
@@ -176,6 +191,9 @@ func (s *session) spin(patience int64) bool {
 //go:nosplit
 //go:norace
 func (s *session) block() {
+	if s.blocking {
+		return
+	}
 	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGPROCMASK, unix.SIG_SETMASK, uintptr(unsafe.Pointer(&s.mask)),
 		uintptr(unsafe.Pointer(&s.oldMask)), unsafe.Sizeof(s.mask), 0, 0)
 	s.blocking = true

@@ -180,51 +180,78 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 		return err
 	}
 	defer closeRemote()
-	opts := capture.Options{
-		MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext, NonStop: f.nonStop,
+	clock, err := newAlarm()
+	if err != nil {
+		return err
 	}
-	failed := make(map[int]bool)
-	targets := identities(pids)
-	var st stats
+	defer clock.close()
+	r := rounds{
+		captureFlags: f, capturer: capturer, targets: identities(pids), failed: make(map[int]bool),
+		stdout: stdout, stderr: stderr,
+		options: capture.Options{
+			MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext, NonStop: f.nonStop,
+		},
+	}
 	next := time.Now()
 	for round := range f.warmUp + f.repeat {
-		if round > 0 && !wait(ctx, time.Until(next)) {
+		if round > 0 && !clock.wait(ctx, time.Until(next)) {
 			break // what was captured until now is told
 		}
 		next = later(next.Add(f.interval), time.Now())
-		for i, pid := range pids {
-			if failed[pid] {
-				continue
-			}
-			t, err := f.capture(ctx, capturer, targets[i], opts)
-			if err != nil {
-				if errors.Is(err, context.Canceled) {
-					break
-				}
-				failed[pid] = true
-				tellf(stderr, "%s", explain(pid, err))
-				continue
-			}
-			if round >= f.warmUp {
-				st.add(t)
-			}
-			if err := f.print(stdout, t, len(pids) > 1); err != nil {
-				return err
-			}
+		if err := r.round(ctx, round >= f.warmUp); err != nil {
+			return err
 		}
-		if len(failed) == len(pids) {
+		if len(r.failed) == len(pids) {
 			break
 		}
 	}
-	if f.stats && st.count() > 0 {
+	if st := &r.taken; f.stats && st.count() > 0 {
 		if err := st.print(stdout); err != nil {
 			return err
 		}
 	}
-	if len(failed) > 0 {
+	if len(r.failed) > 0 {
 		return errReported
 	}
 	return ctx.Err()
+}
+
+// rounds are what one call captures.
+type rounds struct {
+	*captureFlags
+
+	capturer       *capture.Capturer
+	options        capture.Options
+	targets        []ptrace.Target
+	failed         map[int]bool // by process id
+	taken          stats
+	stdout, stderr io.Writer
+}
+
+// round captures each process once, for the statistics if it counts. Its error
+// is one of writing.
+func (r *rounds) round(ctx context.Context, counts bool) error {
+	for _, target := range r.targets {
+		if r.failed[target.PID] {
+			continue
+		}
+		t, err := r.capture(ctx, r.capturer, target, r.options)
+		if err != nil {
+			if errors.Is(err, context.Canceled) {
+				return nil
+			}
+			r.failed[target.PID] = true
+			tellf(r.stderr, "%s", explain(target.PID, err))
+			continue
+		}
+		if counts {
+			r.taken.add(t)
+		}
+		if err := r.print(r.stdout, t, len(r.targets) > 1); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // collectLate lets the heap grow before its garbage is collected, if there is only one round: nearly all that a first
@@ -269,21 +296,6 @@ func (f *captureFlags) capture(
 		return capturer.Goroutines(ctx, target, opts)
 	}
 	return capturer.Capture(ctx, target, opts)
-}
-
-// wait waits for d, or until ctx ends, which it reports as false.
-func wait(ctx context.Context, d time.Duration) bool {
-	if d <= 0 {
-		return ctx.Err() == nil
-	}
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }
 
 func (f *captureFlags) print(w io.Writer, t *trace.Trace, several bool) error {
