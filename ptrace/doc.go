@@ -21,7 +21,7 @@
 //
 // Between stop and detach run three system calls per thread (PTRACE_GETREGSET, process_vm_readv, PTRACE_DETACH) and
 // some clock reads, in functions that do not allocate, do not check their stack and run with all signals blocked. From
-// the stop on, or from when the target has not stopped at once, all of it is one system call to the Go scheduler: the
+// the stop on, or from a third of a millisecond without one, all of it is one system call to the Go scheduler: the
 // thread needs none of its processors, so no target stands still while its capture waits for its turn among the
 // goroutines, and neither the scheduler nor the garbage collector can step in between. The memory that receives the
 // copy exists and has been touched before. Maps and everything else from /proc are read before the interruption, or
