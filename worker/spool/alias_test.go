@@ -46,4 +46,7 @@ func TestNoAlias(t *testing.T) {
 	if len(s.reported()) > 0 {
 		t.Error(s.reported())
 	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
 }
