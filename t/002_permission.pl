@@ -153,8 +153,36 @@ $node->safe_psql('postgres', 'REVOKE owner FROM heir');
 (undef, $level, $state) = call($node, "SELECT pg_get_backtrace($owners)", role => 'heir');
 is("$level $state", 'ERROR 42501', 'after REVOKE heir may no more');
 
+# A role that needs the check is answered as soon as a worker is there, whose own session in the server is not yet; and
+# so it is when somebody has ended that session, or the server was started again.
+sub checked
+{
+	my ($what) = @_;
+	my $own = $node->background_psql('postgres', extra_params => [ '-U', 'owner' ]);
+	my $pid = backend_pid($own);
+	my ($got, undef, undef, $stderr) = call($node, "SELECT pg_get_backtrace($pid)", role => 'owner');
+	like($got, $FRAME, "$what: the owner is answered") or diag($stderr . $worker->log);
+	$own->quit;
+	return;
+}
+for my $round (1 .. 3)
+{
+	$worker->stop;
+	$worker = Worker->start($node);
+	checked("a new worker, round $round");
+}
+for my $round (1 .. 3)
+{
+	my $ended = $node->safe_psql('postgres',
+		"SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity WHERE application_name = 'pg_stat_backtrace'");
+	cmp_ok($ended, '>', 0, "the worker's sessions are ended, round $round");
+	checked("the worker's session was ended, round $round");
+}
+
 close $silent;
 $_->quit for values %session;
+$node->restart;
+checked('the server was restarted');
 $worker->stop;
 $node->stop('immediate');
 done_testing();

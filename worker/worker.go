@@ -7,12 +7,11 @@ package worker
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
@@ -86,7 +85,8 @@ type Worker struct {
 
 	mu      sync.Mutex
 	cluster cluster.Cluster
-	conn    *cluster.Conn // nil between two runs of the server
+	// link leads to the worker's session in the server, which connect keeps.
+	link atomic.Pointer[link]
 }
 
 // Run serves until ctx ends, and then finishes what runs. It returns nil for
@@ -98,6 +98,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	w := &Worker{cfg: cfg, log: cfg.Log, limiter: policy.NewLimiter(cfg.Limits)}
 	w.looker = &policy.Lookup{Server: w}
+	w.attach(&link{})
 	uid := os.Geteuid()
 	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -310,6 +311,7 @@ func (w *Worker) follow(ctx context.Context) {
 			err = w.connect(ctx, c)
 		}
 		if err != nil && ctx.Err() == nil {
+			w.attach(&link{failure: err})
 			w.log.Debug().Err(err).Msg("no server")
 		}
 		select {
@@ -317,66 +319,4 @@ func (w *Worker) follow(ctx context.Context) {
 		case <-time.After(minRetry):
 		}
 	}
-}
-
-// connect keeps the worker's session until this run of the server ends.
-func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
-	conn, err := cluster.NewConn(cluster.ConnOptions{
-		ConnString: w.cfg.ConnString, Cluster: &c, Check: c.Verify, OnChange: w.report(),
-	})
-	if err != nil {
-		return fmt.Errorf("connection string: %w", err)
-	}
-	w.setConn(conn)
-	defer w.setConn(nil)
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var queues sync.WaitGroup
-	defer queues.Wait()
-	queues.Go(func() { w.queue(c, conn).Run(ctx) })
-	go func() {
-		defer cancel()
-		tick := time.NewTicker(aliveInterval)
-		defer tick.Stop()
-		for c.Alive() {
-			select {
-			case <-ctx.Done():
-				return
-			case <-tick.C:
-			}
-		}
-	}()
-	return conn.Run(ctx)
-}
-
-func (w *Worker) setConn(conn *cluster.Conn) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.conn = conn
-}
-
-// report logs changes of the connection, each failure once.
-func (w *Worker) report() func(cluster.ConnState) {
-	told := ""
-	return func(s cluster.ConnState) {
-		switch {
-		case s.Connected:
-			told = ""
-			w.log.Info().Int("server_version", s.Version).Msg("connected")
-		case s.Err != nil && told != s.Err.Error():
-			told = s.Err.Error()
-			w.log.Warn().Err(s.Err).Msg("not connected; superusers are answered all the same")
-		}
-	}
-}
-
-// Query implements policy.Querier with the session of the server's present run.
-func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
-	w.mu.Lock()
-	conn := w.conn
-	w.mu.Unlock()
-	if conn == nil {
-		return cluster.ErrNoServer
-	}
-	return conn.Query(ctx, f)
 }

@@ -63,13 +63,12 @@ func (o *ConnOptions) setDefaults() {
 }
 
 // Conn is the worker's own session in the server. Run keeps it: it connects, notices at once when the server hangs up
-// and within PingInterval when it falls silent, and connects again. Meanwhile Query fails without waiting.
+// and within PingInterval when it falls silent, and connects again.
 type Conn struct {
-	options ConnOptions
-	config  *pgx.ConnConfig
-	current atomic.Pointer[session]
-	reason  atomic.Pointer[error] // why there is no session
-	kick    chan struct{}
+	options  ConnOptions
+	config   *pgx.ConnConfig
+	standing atomic.Pointer[standing]
+	kick     chan struct{}
 }
 
 // NewConn parses the connection string and reads the files that it refers to (service, passwords, certificates), but
@@ -87,25 +86,23 @@ func NewConn(options ConnOptions) (*Conn, error) {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: options.ConnectTimeout}
 	}
 	c := &Conn{options: options, config: config, kick: make(chan struct{}, 1)}
-	c.setReason(errors.New("not connected yet"))
+	c.stand(awaiting(errNotYet))
 	return c, nil
 }
 
 // Query calls f with the session, which f has for itself. The context that f is given ends with ctx, and some time
-// after the statement timeout at the latest. Without a session Query fails at once, with ErrNoServer and the reason; so
-// it does when the session breaks in f.
+// after the statement timeout at the latest. Query waits up to two seconds for the first session, and for the next one
+// when somebody has ended it; once an attempt to connect has failed, Query fails at once until one succeeds, with
+// ErrNoServer and the reason. So it does when the session breaks in f.
 func (c *Conn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
-	s := c.current.Load()
-	if s == nil {
-		return fmt.Errorf("%w: %w", ErrNoServer, *c.reason.Load())
-	}
-	if err := s.acquire(ctx); err != nil {
+	s, err := c.acquire(ctx)
+	if err != nil {
 		return err
 	}
 	defer s.release()
 	ctx, cancel := context.WithTimeout(ctx, 2*c.options.StatementTimeout)
 	defer cancel()
-	err := f(ctx, s.conn)
+	err = f(ctx, s.conn)
 	if s.conn.IsClosed() {
 		if err == nil {
 			err = errors.New("the session was closed")
@@ -118,7 +115,7 @@ func (c *Conn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) err
 
 // Connected reports whether there is a session, and the major version of its server.
 func (c *Conn) Connected() (version int, ok bool) {
-	s := c.current.Load()
+	s := c.standing.Load().session
 	if s == nil {
 		return 0, false
 	}
@@ -133,8 +130,6 @@ func (c *Conn) Retry() {
 	default:
 	}
 }
-
-func (c *Conn) setReason(err error) { c.reason.Store(&err) }
 
 // jitter spreads a pause over its upper half, so that the workers of many clusters do not connect in step.
 func jitter(pause time.Duration) time.Duration {

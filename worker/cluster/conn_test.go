@@ -144,6 +144,51 @@ func TestConnRestart(t *testing.T) {
 	}
 }
 
+// A caller who comes before the first session, or right after somebody has ended one, is answered by the next.
+func TestConnAwaited(t *testing.T) {
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	s := supervise(t, cluster.ConnOptions{ConnString: server.DSN("postgres", "postgres")})
+	other := server.Connect(t, "postgres", "postgres")
+	sessions := map[string]bool{}
+	for range 20 {
+		pid, err := s.query(t.Context(), "SELECT pg_backend_pid()::text")
+		if err != nil || sessions[pid] {
+			t.Fatalf("after %d sessions: session %s, %v", len(sessions), pid, err)
+		}
+		sessions[pid] = true
+		// It waits until that session is ended.
+		if _, err := other.Exec(t.Context(), "SELECT pg_terminate_backend($1::int, 60000)", pid); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A caller does not wait for long where no session comes, nor at all once an attempt has failed.
+func TestConnUnavailable(t *testing.T) {
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	p := newProxy(t, server)
+	p.silence()
+	s := supervise(t, cluster.ConnOptions{ConnString: p.dsn, ConnectTimeout: time.Hour})
+	began := time.Now()
+	if got, err := s.query(t.Context(), "SELECT ''"); !errors.Is(err, cluster.ErrNoServer) {
+		t.Errorf("from a server that is silent: %q, %v", got, err)
+	}
+	if took := time.Since(began); took > pgtest.Soon {
+		t.Errorf("being told so took %v", took)
+	}
+	dead := supervise(t, cluster.ConnOptions{
+		ConnString: "host=/nonexistent user=nobody", MinBackoff: time.Hour, MaxBackoff: time.Hour,
+	})
+	dead.await(t, false)
+	began = time.Now()
+	if got, err := dead.query(t.Context(), "SELECT ''"); !errors.Is(err, cluster.ErrNoServer) {
+		t.Errorf("after a failed attempt: %q, %v", got, err)
+	}
+	if took := time.Since(began); took > 2*time.Second { // what a caller waits for an attempt that has not failed
+		t.Errorf("being told so took %v", took)
+	}
+}
+
 func TestConnRetry(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{Stopped: true})
 	s := supervise(t, cluster.ConnOptions{

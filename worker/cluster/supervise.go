@@ -19,7 +19,7 @@ var errStopping = errors.New("the worker is stopping")
 
 // Run keeps the connection until ctx ends, and returns the context's error then. It must be called once.
 func (c *Conn) Run(ctx context.Context) error {
-	defer c.setReason(errStopping)
+	defer func() { c.stand(apart(errStopping)) }()
 	pause := c.options.MinBackoff
 	for {
 		lasted, err := c.attempt(ctx)
@@ -30,7 +30,6 @@ func (c *Conn) Run(ctx context.Context) error {
 			pause = c.options.MinBackoff
 		}
 		wait := jitter(pause)
-		c.setReason(err)
 		c.options.OnChange(ConnState{Err: err, Retry: wait})
 		if !c.sleep(ctx, wait) {
 			return ctx.Err()
@@ -43,15 +42,15 @@ func (c *Conn) Run(ctx context.Context) error {
 func (c *Conn) attempt(ctx context.Context) (lasted time.Duration, err error) {
 	conn, err := c.connect(ctx)
 	if err != nil {
+		c.stand(apart(err))
 		return 0, err
 	}
 	began := time.Now()
 	s := newSession(conn)
-	c.current.Store(s)
+	c.stand(connected(s))
 	c.options.OnChange(ConnState{Connected: true, Version: s.version})
 	err = s.watch(ctx, c.options.PingInterval, c.options.ConnectTimeout)
-	c.setReason(err)
-	c.current.Store(nil)
+	c.stand(awaiting(err))
 	s.close(ctx)
 	return time.Since(began), err
 }

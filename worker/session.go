@@ -1,0 +1,104 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/worker/cluster"
+)
+
+// lookPatience is how long a call waits for follow to notice a new run of the server, which takes it a second.
+const lookPatience = 2 * aliveInterval
+
+// A link is what leads to the worker's session in one run of the server.
+type link struct {
+	conn *cluster.Conn   // nil: follow has not come to it yet
+	run  cluster.Cluster // the run of the server that conn is for
+	// failure is why there is no conn, and will not be soon.
+	failure error
+	over    chan struct{} // closed when another link has taken this one's place
+}
+
+// attach makes l what queries go by.
+func (w *Worker) attach(l *link) {
+	l.over = make(chan struct{})
+	if old := w.link.Swap(l); old != nil {
+		close(old.over)
+	}
+}
+
+// connect keeps the worker's session until this run of the server ends. An error is one of the connection string.
+func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
+	conn, err := cluster.NewConn(cluster.ConnOptions{
+		ConnString: w.cfg.ConnString, Cluster: &c, Check: c.Verify, OnChange: w.report(),
+	})
+	if err != nil {
+		return fmt.Errorf("connection string: %w", err)
+	}
+	w.attach(&link{conn: conn, run: c})
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var queues sync.WaitGroup
+	defer queues.Wait()
+	queues.Go(func() { w.queue(c, conn).Run(ctx) })
+	go func() {
+		defer cancel()
+		tick := time.NewTicker(aliveInterval)
+		defer tick.Stop()
+		for c.Alive() {
+			select {
+			case <-ctx.Done():
+				return
+			case <-tick.C:
+			}
+		}
+	}()
+	_ = conn.Run(ctx) // until ctx ends
+	w.attach(&link{})
+	return nil
+}
+
+// report logs changes of the connection, each failure once.
+func (w *Worker) report() func(cluster.ConnState) {
+	told := ""
+	return func(s cluster.ConnState) {
+		switch {
+		case s.Connected:
+			told = ""
+			w.log.Info().Int("server_version", s.Version).Msg("connected")
+		case s.Err != nil && told != s.Err.Error():
+			told = s.Err.Error()
+			w.log.Warn().Err(s.Err).Msg("not connected; superusers are answered all the same")
+		}
+	}
+}
+
+// Query implements policy.Querier with the session of the server's present run: that which the caller is in, too. It
+// waits as cluster.Conn does for a session that is about to be there.
+func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	late := time.NewTimer(lookPatience)
+	defer late.Stop()
+	for {
+		l := w.link.Load()
+		switch {
+		case l.conn != nil && l.run.Same(w.server()):
+			return l.conn.Query(ctx, f)
+		case l.failure != nil:
+			return fmt.Errorf("%w: %w", cluster.ErrNoServer, l.failure)
+		}
+		select {
+		case <-l.over:
+		case <-late.C:
+			return fmt.Errorf("%w: %w", cluster.ErrNoServer, errUnnoticed)
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", cluster.ErrNoServer, ctx.Err())
+		}
+	}
+}
+
+var errUnnoticed = errors.New("the server was started, and its worker has not noticed it yet")
