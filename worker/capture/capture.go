@@ -250,7 +250,7 @@ type built struct {
 	// the process has memory there.
 	missing []uint64
 	used    []usage // the mappings in which frames lie, in order
-	whole   bool    // all walks came to the ends of their stacks
+	settled bool    // all walks came to the ends of their stacks, or to as many frames as were asked for
 	severed bool    // a walk ended where a stack is left for another one, or where memory is missing
 	stale   bool    // the process has other mappings than the layout said
 	space   *space
@@ -265,7 +265,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 	u := unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames}
 	late := deadline{after: c.linesWait}
 	defer late.stop()
-	b := built{trace: t, whole: true, space: space}
+	b := built{trace: t, settled: true, space: space}
 	walked := c.walks.Get().(*[]unwind.Frame) //nolint:forcetypeassert // there is nothing else
 	frames := *walked
 	defer func() { *walked = frames; c.walks.Put(walked) }()
@@ -290,7 +290,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 		if i == 0 && (snap.Engine == ptrace.Engine || th.Syscall != nil) {
 			server.read(t, snap, frames, space)
 		}
-		b.whole = b.whole && stop.Whole()
+		b.settled = b.settled && (stop.Whole() || stop.Reason == unwind.MaxFrames)
 		b.severed = b.severed || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
 		t.Unwind += ended.Sub(began)
 		t.Symbolize += time.Since(ended)

@@ -131,10 +131,10 @@ func (c *check) holds(l *layout) bool {
 }
 
 // sound tells, after the stop, whether walks that went by remembered mappings went right. All that a walk to the end
-// of a stack believes are the mappings that its frames lie in; one that ended elsewhere may have ended because of what
-// is not among the mappings.
+// of a stack believes are the mappings that its frames lie in, and so does one that was long enough; one that ended
+// elsewhere may have ended because of what is not among the mappings.
 func (c *check) sound(maps []procfs.Mapping, b *built) (bool, error) {
-	if ok, err := c.unchanged(maps, b.used); !ok || err != nil || b.whole {
+	if ok, err := c.unchanged(maps, b.used); !ok || err != nil || b.settled {
 		return ok, err
 	}
 	now, err := procfs.Maps(c.pid)

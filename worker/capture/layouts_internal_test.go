@@ -1,0 +1,42 @@
+package capture
+
+import (
+	"slices"
+	"testing"
+
+	"pg_stat_backtrace/ptrace"
+)
+
+// TestSettled: a walk by remembered mappings that came to the end of the stack, or to as many frames as were asked for,
+// is believed by the mappings of its frames; all mappings are read again for one that ended elsewhere.
+func TestSettled(t *testing.T) {
+	t.Parallel()
+	c, snap, sp := snapshotOf(t, "40")
+	deep := snap.Threads[0]
+	cut := deep
+	cut.Stack.Data = cut.Stack.Data[:256]
+	for _, tt := range []struct {
+		what    string
+		limit   int
+		thread  ptrace.Thread
+		settled bool
+	}{
+		{"a whole stack", 0, deep, true},
+		{"one frame", 1, deep, true},
+		{"twenty frames", 20, deep, true},
+		{"a stack that was not copied whole", 0, cut, false},
+		{"two frames of that", 2, cut, true},
+	} {
+		snap := *snap
+		snap.Threads = []ptrace.Thread{tt.thread}
+		b := c.build(&snap, sp, Options{MaxFrames: tt.limit}, &serverProcess{})
+		if b.settled != tt.settled {
+			t.Errorf("%s: settled is %v; %s", tt.what, b.settled, b.trace.Threads[0].Stop)
+		}
+		// Of a process that does not exist no mapping can be read.
+		nobody := check{pid: 1 << 30, before: slices.Clone(b.used)}
+		if ok, err := nobody.sound(snap.Maps, &b); ok != tt.settled || (err == nil) != tt.settled {
+			t.Errorf("%s: its mappings hold: %v, %v", tt.what, ok, err)
+		}
+	}
+}
