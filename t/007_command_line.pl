@@ -7,7 +7,7 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-use Worker qw($FRAME backend_pid proc_status);
+use Worker qw($FRAME backend_pid proc_status wait_until);
 
 my $program = $ENV{PGSB_PROGRAM} or die 'PGSB_PROGRAM does not name the program to test';
 my $node    = PostgreSQL::Test::Cluster->new('node');
@@ -36,8 +36,31 @@ like($out, qr/^\S+\(\)\+\d+<-.*PostgresMain\(\)\+\d+<-.*_start\(\)\+\d+\n$/, 'in
 ($status, $out) = program('capture', '--format', 'json', '--repeat', 3, $pid);
 is(() = $out =~ /^\{"pid":$pid,"engine":"stop","pause_us":[\d.]+,.*?"threads":\[\{"tid":$pid,.*"stop_reason":"end of stack"/mg,
 	3, 'three times as JSON');
+($status, $out) = program('capture', '--format', 'folded', '--repeat', 20, $pid);
+like($out, qr/^postgres;.*;PostmasterMain;.*;PostgresMain;\S+ 20$/, 'twenty times counted, for a flame graph');
+is($out =~ tr/\n//, 1, 'on one line, since it waits');
 ($status, $out) = program('capture', '--stats', '--repeat', 50, $pid);
 like($out, qr/^\{"count":50,"pause_us":\{"p50":[\d.]+,"p99":[\d.]+,"max":[\d.]+\},.*"unwind_us"/, 'figures');
+
+# Interrupted, it tells what it has.
+sub interrupted
+{
+	my @args = @_;
+	my ($told, $complaint) = ('', '');
+	my $switches = sub { my %s = proc_status($pid); return $s{voluntary_ctxt_switches} };
+	my $before   = $switches->();
+	my $run      = IPC::Run::start([ $program, 'capture', '--repeat', 1_000_000, '--interval', '1ms', @args, $pid ],
+		'<', \undef, '>', \$told, '2>', \$complaint);
+	wait_until('some captures', sub { $switches->() > $before + 20 });    # a stop is a switch
+	$run->signal('INT');
+	$run->finish;
+	is($run->full_result >> 8, 1, "@args: interrupted");
+	is($complaint, "pg_stat_backtrace: interrupted\n", 'which is said');
+	return $told;
+}
+like(interrupted('--stats'), qr/^\{"count":\d\d+,/, 'the figures until then');
+like(interrupted('--format', 'folded'), qr/^postgres;.*;PostgresMain;\S+ \d\d+$/, 'the stacks until then');
+
 my ($postmaster) = slurp_file("$data/postmaster.pid") =~ /^(\d+)/;
 ($status, $out) = program('capture', $postmaster);
 is($status, 0, 'the postmaster, which SQL refuses');

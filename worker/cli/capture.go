@@ -7,7 +7,9 @@ import (
 	"io"
 	"os"
 	"runtime/debug"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -19,13 +21,6 @@ import (
 	"pg_stat_backtrace/worker/processors"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
-)
-
-// The formats of a stack.
-const (
-	formatText  = "text"
-	formatJSON  = "json"
-	formatShort = "short"
 )
 
 // captureFlags are the flags of the command capture.
@@ -82,6 +77,7 @@ func newCapture() *cobra.Command {
 		Example: `  pg_stat_backtrace capture 4711
   pg_stat_backtrace capture --format short --repeat 10 --interval 100ms 4711
   pg_stat_backtrace capture --format json $(pgrep -f 'postgres:')
+  pg_stat_backtrace capture --format folded -n 1000 -i 10ms 4711 | flamegraph.pl > 4711.svg
   pg_stat_backtrace capture --goroutines 4711
   pg_stat_backtrace capture --repeat 1000 --stats 4711
   pg_stat_backtrace capture --core core.4711 --sysroot /srv/images/arm64`,
@@ -107,7 +103,8 @@ func newCapture() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.format, "format", "f", formatText,
-		"`FORMAT` of a stack: text, json (a line each) or short (f()+12<-g()+8)")
+		"`FORMAT` of a stack: text, json (a line each), short (f()+12<-g()+8), or folded (at the end, equal stacks "+
+			"counted, for a flame graph)")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames a thread, inlined calls included")
 	fs.IntVarP(&f.repeat, "repeat", "n", 1, "capture each process `N` times")
 	fs.IntVar(&f.warmUp, "warm-up", 0, "with --stats: capture each process `N` times before those that count")
@@ -125,15 +122,15 @@ func newCapture() *cobra.Command {
 	f.remote.add(cmd)
 	f.core.add(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions([]string{formatText, formatJSON, formatShort}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 // check validates the flags and returns the processes.
 func (f *captureFlags) check(args []string) ([]int, error) {
 	switch {
-	case f.format != formatText && f.format != formatJSON && f.format != formatShort:
-		return nil, fmt.Errorf("--format must be text, json or short, not %q", f.format)
+	case !slices.Contains(formats, f.format):
+		return nil, fmt.Errorf("--format must be one of %s, not %q", strings.Join(formats, ", "), f.format)
 	case f.maxFrames < 1 || f.maxFrames > maxFramesLimit:
 		return nil, fmt.Errorf("--max-frames must be from 1 to %d, not %d", maxFramesLimit, f.maxFrames)
 	case f.repeat < 1:
@@ -187,7 +184,7 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	defer clock.close()
 	r := rounds{
 		captureFlags: f, capturer: capturer, targets: identities(pids), failed: make(map[int]bool),
-		stdout: stdout, stderr: stderr,
+		folded: render.Folded{ByProcess: len(pids) > 1}, stdout: stdout, stderr: stderr,
 		options: capture.Options{
 			MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext, NonStop: f.nonStop,
 		},
@@ -205,10 +202,8 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 			break
 		}
 	}
-	if st := &r.taken; f.stats && st.count() > 0 {
-		if err := st.print(stdout); err != nil {
-			return err
-		}
+	if err := r.total(); err != nil {
+		return err
 	}
 	if len(r.failed) > 0 {
 		return errReported
@@ -225,6 +220,7 @@ type rounds struct {
 	targets        []ptrace.Target
 	failed         map[int]bool // by process id
 	taken          stats
+	folded         render.Folded // with formatFolded
 	stdout, stderr io.Writer
 }
 
@@ -247,7 +243,7 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 		if counts {
 			r.taken.add(t)
 		}
-		if err := r.print(r.stdout, t, len(r.targets) > 1); err != nil {
+		if err := r.print(t); err != nil {
 			return err
 		}
 	}
@@ -296,29 +292,4 @@ func (f *captureFlags) capture(
 		return capturer.Goroutines(ctx, target, opts)
 	}
 	return capturer.Capture(ctx, target, opts)
-}
-
-func (f *captureFlags) print(w io.Writer, t *trace.Trace, several bool) error {
-	if f.stats {
-		return nil
-	}
-	var err error
-	switch f.format {
-	case formatJSON:
-		err = render.JSON(w, t)
-	case formatShort:
-		if several {
-			_, err = fmt.Fprintf(w, "%d ", t.PID)
-		}
-		if err == nil {
-			_, err = fmt.Fprintln(w, render.Short(t, render.Options{}))
-		}
-	default:
-		how := "not stopped" // the stack says why
-		if t.Pause > 0 {
-			how = fmt.Sprintf("stopped for %.1f us", float64(t.Pause.Nanoseconds())/1e3)
-		}
-		_, err = fmt.Fprintf(w, "process %d, %s\n%s\n", t.PID, how, render.Text(t, render.Options{}))
-	}
-	return err
 }

@@ -42,6 +42,9 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 		return exitOK
 	case errors.Is(err, errReported):
 		return exitFailed
+	case errors.Is(err, context.Canceled) && ctx.Err() != nil:
+		tellf(stderr, "interrupted")
+		return exitFailed
 	case errors.Is(err, errUsage):
 		tellf(stderr, "%v\nTry \"pg_stat_backtrace --help\".", err)
 		return exitUsage

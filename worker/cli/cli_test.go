@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -113,6 +114,17 @@ func TestCaptureFormats(t *testing.T) {
 	status, short, _ := run(t, "capture", "--format", "short", pid)
 	if status != 0 || strings.Count(short, "\n") != 1 || !strings.Contains(short, "<-") {
 		t.Errorf("short: status %d, %q", status, short)
+	}
+	status, folded, _ := run(t, "capture", "--format", "folded", "--repeat", "3", pid)
+	if ok, _ := regexp.MatchString(`^sleep(;[^ ;]+)+;[^ ;]*nanosleep[^ ;]* 3\n$`, folded); status != 0 || !ok {
+		t.Errorf("folded: status %d, %q", status, folded)
+	}
+	other := sleeper(t)
+	status, folded, _ = run(t, "capture", "--format", "folded", pid, other)
+	for _, p := range []string{pid, other} {
+		if status != 0 || strings.Count(folded, "\n") != 2 || !strings.Contains(folded, "sleep-"+p+";") {
+			t.Errorf("folded: status %d, process %s, %q", status, p, folded)
+		}
 	}
 	status, out, _ := run(t, "capture", "--format", "json", "--repeat", "3", pid)
 	if status != 0 || strings.Count(out, "\n") != 3 {

@@ -64,6 +64,10 @@ func (f *captureFlags) runCore(stdout, stderr io.Writer) error {
 	switch f.format {
 	case formatJSON:
 		err = render.JSON(stdout, c.Trace)
+	case formatFolded:
+		var folded render.Folded
+		folded.Add(c.Trace)
+		err = folded.Write(stdout)
 	case formatShort:
 		_, err = fmt.Fprintln(stdout, render.Short(c.Trace, render.Options{}))
 	default:

@@ -48,6 +48,12 @@ func TestCaptureCore(t *testing.T) {
 		t.Errorf("status %d, %v, %s", status, err, out)
 	}
 
+	_, folded, _ := run(t, "capture", "--format", "folded", pid)
+	status, out, stderr = run(t, "capture", "--core", core, "--format", "folded")
+	if status != 0 || out != folded || !strings.HasPrefix(out, "sleep;") {
+		t.Errorf("folded: status %d, %q\nlive %q\ncore %q", status, stderr, folded, out)
+	}
+
 	status, out, stderr = run(t, "capture", "--core", core, "--goroutines")
 	if status != 1 || out != "" || !strings.Contains(stderr, "no Go program or library") {
 		t.Errorf("goroutines of a program in C: status %d, %q, %q", status, out, stderr)
