@@ -74,8 +74,12 @@ func TestChurn(t *testing.T) {
 			if (thread.Err == nil) != (len(thread.Stack.Data) > 0) {
 				t.Errorf("thread %d: %v and %d bytes of stack", thread.TID, thread.Err, len(thread.Stack.Data))
 			}
-			if thread.Err != nil && !errors.Is(thread.Err, ErrExited) && !errors.Is(thread.Err, ErrNoStack) {
-				t.Error(thread.Err)
+			switch err := thread.Err; {
+			case err == nil, errors.Is(err, ErrExited), errors.Is(err, ErrNoStack):
+			case errors.Is(err, ErrDeadline):
+				t.Log(err) // as in TestAllThreads
+			default:
+				t.Error(err)
 			}
 		}
 		checkUnharmed(t, c.pid)
