@@ -93,11 +93,21 @@ func NewConn(options ConnOptions) (*Conn, error) {
 // Query calls f with the session, which f has for itself. The context that f is given ends with ctx, and some time
 // after the statement timeout at the latest. Query waits up to two seconds for the first session, and for the next one
 // when somebody has ended it; once an attempt to connect has failed, Query fails at once until one succeeds, with
-// ErrNoServer and the reason. So it does when the session breaks in f.
+// ErrNoServer and the reason. When the session breaks in f, as one does that was ended unnoticed, f is called once more
+// with the next one: it must do no more than read.
 func (c *Conn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	broken, err := c.query(ctx, f)
+	if broken {
+		_, err = c.query(ctx, f)
+	}
+	return err
+}
+
+// query calls f once. Broken says that the session had its end before f had the time that it may take.
+func (c *Conn) query(ctx context.Context, f func(context.Context, *pgx.Conn) error) (broken bool, err error) {
 	s, err := c.acquire(ctx)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer s.release()
 	ctx, cancel := context.WithTimeout(ctx, 2*c.options.StatementTimeout)
@@ -108,9 +118,9 @@ func (c *Conn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) err
 			err = errors.New("the session was closed")
 		}
 		s.lose(err)
-		return fmt.Errorf("%w: %w", ErrNoServer, err)
+		return ctx.Err() == nil, fmt.Errorf("%w: %w", ErrNoServer, err)
 	}
-	return err
+	return false, err
 }
 
 // Connected reports whether there is a session, and the major version of its server.

@@ -163,6 +163,26 @@ func TestConnAwaited(t *testing.T) {
 	}
 }
 
+// A session that breaks under a caller is made up for by the next one, but only once: what he asks may be the cause.
+func TestConnBreaks(t *testing.T) {
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	s := supervise(t, cluster.ConnOptions{ConnString: server.DSN("postgres", "postgres")})
+	for fatal, want := range map[int]error{1: nil, 2: cluster.ErrNoServer} {
+		calls := 0
+		err := s.Query(t.Context(), func(ctx context.Context, conn *pgx.Conn) error {
+			query := "SELECT 1"
+			if calls++; calls <= fatal {
+				query = "SELECT pg_terminate_backend(pg_backend_pid())"
+			}
+			_, err := conn.Exec(ctx, query)
+			return err
+		})
+		if !errors.Is(err, want) || calls != 2 {
+			t.Errorf("%d sessions broke: called %d times, %v", fatal, calls, err)
+		}
+	}
+}
+
 // A caller does not wait for long where no session comes, nor at all once an attempt has failed.
 func TestConnUnavailable(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
