@@ -64,12 +64,20 @@ func (s *Server) Self(t testing.TB) string {
 	path := filepath.Join(filepath.Dir(s.DataDir), "self")
 	self, err := os.ReadFile("/proc/self/exe")
 	if err == nil {
-		err = os.WriteFile(path, self, 0o755)
+		err = WriteProgram(path, self)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// WriteProgram writes a program that is to be executed. While the file is open for writing no other test starts a
+// process: that would have the file open, too, until it executes its own program, and this one were "busy" so long.
+func WriteProgram(path string, data []byte) error {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	return os.WriteFile(path, data, 0o755)
 }
 
 // Suspend stops a process by SIGSTOP and returns when it stands still. Until the thread that the kernel chose has had

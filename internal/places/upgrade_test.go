@@ -72,7 +72,7 @@ func upgrade(t *testing.T, tree, from string) (replaced int) {
 				return nil //nolint:nilerr // the other version does not have it
 			}
 			fresh := path + ".dpkg-new"
-			if err := os.WriteFile(fresh, data, 0o755); err != nil {
+			if err := pgtest.WriteProgram(fresh, data); err != nil {
 				return err
 			}
 			replaced++

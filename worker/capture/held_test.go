@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/arch"
 )
@@ -28,7 +29,7 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "sleep")
-	if err := os.WriteFile(file, program, 0o700); err != nil {
+	if err := pgtest.WriteProgram(file, program); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), file, "600")

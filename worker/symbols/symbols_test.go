@@ -293,7 +293,7 @@ func TestRefused(t *testing.T) {
 	exe := filepath.Join(t.TempDir(), "test")
 	data, err := os.ReadFile(self)
 	if err == nil {
-		err = os.WriteFile(exe, data, 0o755)
+		err = pgtest.WriteProgram(exe, data)
 	}
 	for dir := filepath.Dir(exe); err == nil && dir != os.TempDir() && dir != "/"; dir = filepath.Dir(dir) {
 		err = os.Chmod(dir, 0o755)
