@@ -17,7 +17,7 @@ type Looker interface {
 	LookAll(ctx context.Context, pids []int, caller uint32) (map[int]Facts, error)
 }
 
-// Querier runs a function in a session of the server; cluster.Conn is one.
+// Querier runs a function in a session of the server, and again in the next one if that breaks; cluster.Conn is one.
 type Querier interface {
 	Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
 }

@@ -48,7 +48,7 @@ type Result struct {
 	Hint     string
 }
 
-// Server runs a function in the worker's main session; cluster.Conn is one.
+// Server runs a function in the worker's main session, and again in the next one if that breaks; cluster.Conn is one.
 type Server interface {
 	Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
 }
