@@ -1,10 +1,23 @@
 package unwind
 
-import "encoding/binary"
+import (
+	"encoding/binary"
 
-// longestCall is the length of the longest call instruction: an opcode, ModRM,
-// SIB and four bytes of displacement.
-const longestCall = 7
+	"pg_stat_backtrace/unwind/a64"
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// callsOf tells for each instruction set how long a call is at most, in bytes, and how one is recognised.
+//
+//nolint:gochecknoglobals // a table
+var callsOf = [...]struct {
+	longest uint64
+	before  func(p []byte, ra uint64) (called, direct bool, target uint64)
+}{
+	arch.Unfollowed: {},
+	arch.X86:        {7, x86Call}, // an opcode, ModRM, SIB and four bytes of displacement
+	arch.A64:        {a64.Length, a64Call},
+}
 
 // calls judges whether the instruction before a return address can have called
 // the function at entry (0: any). Refuted: it is no call, or the call of
@@ -17,21 +30,39 @@ func (w *walk) calls(ra, entry uint64) verdict {
 	if module.Code == nil {
 		return undecided
 	}
-	p, err := module.Code.Code(ra-longestCall-module.Bias, longestCall)
-	if err != nil {
+	set := &callsOf[w.arch.Instructions]
+	p, err := module.Code.Code(ra-set.longest-module.Bias, set.longest)
+	if err != nil || set.before == nil {
 		return undecided
 	}
+	called, direct, target := set.before(p, ra)
 	switch {
-	case endsIndirectCall(p):
-		return proven
-	case p[2] != 0xe8:
+	case !called:
 		return refuted
-	}
-	target := ra + uint64(int64(int32(binary.LittleEndian.Uint32(p[3:]))))
-	if entry == 0 || target == entry || w.goesOn(target) {
+	case !direct, entry == 0, target == entry, w.goesOn(target):
 		return proven
 	}
 	return refuted
+}
+
+// x86Call reports whether the code before an address ends with a call, and what it calls if it says so itself.
+func x86Call(p []byte, ra uint64) (called, direct bool, target uint64) {
+	switch {
+	case endsIndirectCall(p):
+		return true, false, 0
+	case p[2] != 0xe8:
+		return false, false, 0
+	}
+	return true, true, ra + uint64(int64(int32(binary.LittleEndian.Uint32(p[3:]))))
+}
+
+// a64Call does so.
+func a64Call(p []byte, ra uint64) (called, direct bool, target uint64) {
+	x, err := a64.Decode(p)
+	if err != nil || x.Flow != a64.Call {
+		return false, false, 0
+	}
+	return true, x.Direct, ra - a64.Length + uint64(x.Target)
 }
 
 // endsIndirectCall tells whether the bytes can end with a call through a
@@ -66,7 +97,7 @@ func endsIndirectCall(p []byte) bool {
 // without calling it, or cannot be seen not to.
 func (w *walk) goesOn(addr uint64) bool {
 	module, ok := w.modules.Find(addr)
-	if !ok || module.Code == nil || module.CFI == nil {
+	if !ok || module.Code == nil || module.CFI == nil || !w.arch.Decoded {
 		return true
 	}
 	fde, err := module.CFI.Find(addr - module.Bias)

@@ -9,6 +9,7 @@ import (
 
 func TestEndsIndirectCall(t *testing.T) {
 	t.Parallel()
+	const longest = 7
 	for _, tt := range []struct {
 		name string
 		end  []byte
@@ -29,8 +30,8 @@ func TestEndsIndirectCall(t *testing.T) {
 		{"call, and more", []byte{0xff, 0xd0, 0x90}, false},
 		{"nothing", []byte{0x90}, false},
 	} {
-		p := make([]byte, longestCall)
-		copy(p[max(0, longestCall-len(tt.end)):], tt.end[max(0, len(tt.end)-longestCall):])
+		p := make([]byte, longest)
+		copy(p[max(0, longest-len(tt.end)):], tt.end[max(0, len(tt.end)-longest):])
 		if got := endsIndirectCall(p); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
 		}
@@ -83,6 +84,36 @@ func TestCalls(t *testing.T) {
 	} {
 		if got := w.calls(tt.ra, tt.entry); got != tt.want {
 			t.Errorf("%#x, %#x: %d instead of %d", tt.ra, tt.entry, got, tt.want)
+		}
+	}
+}
+
+// TestA64Calls has the calls of another instruction set, in which return addresses are alike.
+func TestA64Calls(t *testing.T) {
+	t.Parallel()
+	c := code{0x1000, []byte{
+		0x03, 0x00, 0x00, 0x94, // 0 bl 0x100c
+		0x00, 0x00, 0x3f, 0xd6, // 4 blr x0
+		0x1f, 0x20, 0x03, 0xd5, // 8 nop
+		0xc0, 0x03, 0x5f, 0xd6, // c ret
+		0x00, 0x00, 0x00, 0x04, // 10 not followed
+	}}
+	w := walk{arch: arch.ARM64, modules: c}
+	for _, tt := range []struct {
+		ra, entry uint64
+		want      verdict
+	}{
+		{0x1004, 0x100c, proven},
+		{0x1004, 0x1008, proven}, // what it calls may go on as that
+		{0x1004, 0, proven},
+		{0x1008, 0x100c, proven},
+		{0x100c, 0, refuted},
+		{0x1010, 0, refuted},
+		{0x1014, 0, refuted},
+		{0x1000, 0, refuted}, // before all code
+	} {
+		if got := w.calls(tt.ra, tt.entry); got != tt.want {
+			t.Errorf("%#x, %#x: %d, want %d", tt.ra, tt.entry, got, tt.want)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/epilogue"
-	"pg_stat_backtrace/unwind/x86"
 )
 
 // outlook is whether the way by instructions is to be gone.
@@ -25,7 +24,7 @@ const (
 func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	w.settled = false
 	module, ok := w.modules.Find(frame.Lookup())
-	if !ok || module.Code == nil || !w.arch.Decoded || !w.knowsSP() || w.outlook == bad && !w.trial {
+	if !ok || module.Code == nil || !epilogue.Follows(w.arch) || !w.knowsSP() || w.outlook == bad && !w.trial {
 		return Frame{}, Stop{}, false
 	}
 	if module.Go != nil {
@@ -68,8 +67,8 @@ func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 	}
 	regs := w.regs
 	regs.Set(w.arch.PC, frame.PC)
-	bare := bareCode{module: module, sp: w.arch.SP, index: w.arch.Index}
-	f.caller, f.err = epilogue.Follow(&bare, regs, &w.mem, &w.instructions)
+	bare := bareCode{module: module, arch: w.arch}
+	f.caller, f.err = epilogue.Follow(w.arch, &bare, regs, &w.mem, &w.instructions)
 	if len(*w.followed) < maxFollowed {
 		*w.followed = append(*w.followed, f)
 	}
@@ -102,8 +101,7 @@ func (w *walk) lookOut(frame Frame, caller arch.Registers) outlook {
 // bareCode is a module's code for package epilogue, which knows addresses in memory only.
 type bareCode struct {
 	module Module
-	sp     int
-	index  func(column uint64) int
+	arch   *arch.Arch
 
 	window []byte // of the code, from start on
 	start  uint64
@@ -113,7 +111,7 @@ const windowSize = 256
 
 // Bytes implements epilogue.Code.
 func (c *bareCode) Bytes(addr uint64) []byte {
-	if addr-c.start < uint64(len(c.window)) && uint64(len(c.window))-(addr-c.start) >= x86.Longest {
+	if addr-c.start < uint64(len(c.window)) && uint64(len(c.window))-(addr-c.start) >= epilogue.Ahead {
 		return c.window[addr-c.start:]
 	}
 	for size := uint64(windowSize); size > 0; size /= 2 { // less at the end of the code
@@ -144,8 +142,18 @@ func (c *bareCode) Covered(addr uint64) (covered, entry bool) {
 	if errors.Is(err, cfi.ErrNoFDE) {
 		return false, false
 	}
-	const pushed = 8 // the return address, and nothing else
-	entry = err == nil && row.CFA.Kind == cfi.RuleRegister && c.index(uint64(row.CFA.Register)) == c.sp &&
-		row.CFA.Offset == pushed && !row.Signal && !row.RAUndefined
-	return true, entry
+	return true, err == nil && atEntry(c.arch, &row)
+}
+
+// atEntry reports whether a row is that of a function's entry: the return address is where a call leaves it, and the
+// stack pointer as it is then.
+func atEntry(a *arch.Arch, row *cfi.Row) bool {
+	if row.CFA.Kind != cfi.RuleRegister || a.Index(uint64(row.CFA.Register)) != a.SP || row.Signal || row.RAUndefined {
+		return false
+	}
+	if _, linked := linkRegister(a); linked {
+		ra := row.Rule(row.ReturnColumn()).Kind
+		return row.CFA.Offset == 0 && (ra == cfi.RuleUnspecified || ra == cfi.RuleSameValue)
+	}
+	return row.CFA.Offset == int64(a.AddrSize) // the return address, and nothing else
 }

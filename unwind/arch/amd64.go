@@ -50,8 +50,9 @@ var AMD64 = &Arch{
 			amd64RBP, amd64RBX, amd64RDX, amd64RAX, amd64RCX, amd64RSP, amd64RIP,
 		},
 	}},
-	CodeAlign: 1,
-	Decoded:   true,
+	CodeAlign:    1,
+	Decoded:      true,
+	Instructions: X86,
 	SPWrites: []Pattern{
 		{[]byte{0xf0}, []byte{0x50}},                               // push, pop
 		{[]byte{0xfd}, []byte{0x68}},                               // push immediate

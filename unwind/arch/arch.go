@@ -45,6 +45,16 @@ type Go struct {
 	Injected uint64
 }
 
+// InstructionSet is instructions that an unwinder can follow.
+type InstructionSet uint8
+
+// The instruction sets.
+const (
+	Unfollowed InstructionSet = iota
+	X86                       // package x86 decodes them
+	A64                       // package a64
+)
+
 // Arch is one architecture. A "register number" is an index into Registers;
 // it equals the DWARF column (the register number of the psABI) except where
 // the psABI numbers are sparse: Index translates.
@@ -93,6 +103,8 @@ type Arch struct {
 
 	// Decoded: package depth understands the instructions, so that a frame pointer can be recovered from them.
 	Decoded bool
+	// Instructions are followed by package epilogue, to find the caller of a function without call frame information.
+	Instructions InstructionSet
 
 	// Go is what Go's compiler and run-time system do.
 	Go Go

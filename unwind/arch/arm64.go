@@ -29,7 +29,8 @@ var ARM64 = &Arch{
 		// struct rt_sigframe, 4096 bytes of other registers included.
 		BelowRecord: 4688,
 	}},
-	CodeAlign: 4,
+	CodeAlign:    4,
+	Instructions: A64,
 	SPWrites: []Pattern{
 		pattern32(0xff00001f, 0x9100001f), pattern32(0xff00001f, 0xd100001f), // add, sub of an immediate; mov
 		pattern32(0xffe0001f, 0xcb20001f), pattern32(0xffe0001f, 0x8b20001f), // sub, add of a register

@@ -7,6 +7,7 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/cfi/cfitest"
 	"pg_stat_backtrace/unwind/image"
@@ -30,7 +31,7 @@ type figures struct{ functions, undecodable, exact, ambiguous, unknown, unreache
 
 func holdAgainstCFI(t *testing.T, file string) {
 	t.Helper()
-	img, table := cfitest.Open(t, file)
+	img, table := cfitest.Open(t, file, arch.AMD64)
 	var sum figures
 	for fde := range table.FDEs {
 		holdFunction(t, &sum, img, table, fde)

@@ -6,13 +6,14 @@
 // no frame pointer and no knowledge of where the function begins; it is what is left where a stack leads through code
 // that has nothing else: the C run-time's start and end of each library (.init, .fini, deregister_tm_clones), assembly.
 //
-// What is taken for granted is the System V ABI (x86-64 psABI, 3.2.1): a call returns with the stack pointer and with
-// RBX, RBP and R12 to R15 as they were, and nobody but its owner writes to a frame through a pointer. One illusion
-// remains: behind a call that never returns another function may follow, whose end is not this one's. A function that
-// is called directly is followed to see whether it returns; of others nothing is known. The caller has to prove what is
-// found here by other means.
+// What is taken for granted is the ABI (x86-64 psABI, 3.2.1; AAPCS64, 6.1.1): a call returns with the stack pointer and
+// with the registers that it is to preserve as they were, and nobody but its owner writes to a frame through a pointer.
+// One illusion remains: behind a call that never returns another function may follow, whose end is not this one's. A
+// function that is called directly is followed to see whether it returns; of others nothing is known. The caller has to
+// prove what is found here by other means.
 //
-// The package knows neither processes nor images. Only x86-64 is followed; package x86 decodes its instructions.
+// The package knows neither processes nor images. Followed are x86-64 and aarch64; packages x86 and a64 decode their
+// instructions, and what else differs is a machine.
 package epilogue
 
 import (
@@ -36,10 +37,10 @@ var (
 
 // Code is what is known of the code.
 type Code interface {
-	// Bytes returns the code at an address: x86.Longest bytes, or as many as there are; none if there is no code.
+	// Bytes returns the code at an address: Ahead bytes, or as many as there are; none if there is no code.
 	Bytes(addr uint64) []byte
 	// Covered reports whether there is better knowledge of the code at an address than its instructions, and if so,
-	// whether by that the return address is on top of the stack there, as where a function begins.
+	// whether by that the return address is where a call leaves it, as where a function begins.
 	Covered(addr uint64) (covered, entry bool)
 	// Returns is what Remember was told of the function that begins at an address: whether it may return.
 	Returns(entry uint64) (returns, known bool)

@@ -157,7 +157,7 @@ func TestFollow(t *testing.T) {
 			for reg, v := range map[int]uint64{rip: start, rsp: sp, rbp: sp + 0x100, rbx: 0xb, r12: sp + 0x200} {
 				regs.Set(reg, v)
 			}
-			got, err := epilogue.Follow(code{bytes: tt.code}, regs, stack{sp + 0x300}, plenty())
+			got, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code}, regs, stack{sp + 0x300}, plenty())
 			if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 				t.Fatalf("%v", err)
 			}
@@ -200,7 +200,7 @@ func TestGoesOn(t *testing.T) {
 	regs.Set(rip, start)
 	regs.Set(rsp, sp)
 	for _, entry := range []bool{true, false} {
-		got, err := epilogue.Follow(code{slices.Concat(pop, jump(0)), entry}, regs, stack{sp + 64}, plenty())
+		got, err := epilogue.Follow(arch.AMD64, code{slices.Concat(pop, jump(0)), entry}, regs, stack{sp + 64}, plenty())
 		want, wrong := uint64(sp+16), error(nil)
 		if !entry {
 			want, wrong = 0, epilogue.ErrNoReturn
@@ -231,7 +231,8 @@ func TestBounds(t *testing.T) {
 		{"no stack pointer", without, ret, 1 << 20, epilogue.ErrNoReturn},
 	} {
 		left := tt.budget
-		if _, err := epilogue.Follow(code{bytes: tt.code}, tt.regs, stack{sp + 64}, &left); !errors.Is(err, tt.err) ||
+		_, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code}, tt.regs, stack{sp + 64}, &left)
+		if !errors.Is(err, tt.err) ||
 			left < 0 || errors.Is(tt.err, epilogue.ErrTooLong) && left == tt.budget {
 			t.Errorf("%s: %v, %d of %d left", tt.name, err, left, tt.budget)
 		}
@@ -248,7 +249,7 @@ func FuzzFollow(f *testing.F) {
 		regs.Set(rip, start)
 		regs.Set(rsp, at)
 		regs.Set(rbp, fp)
-		got, err := epilogue.Follow(code{p, true}, regs, stack{sp + 0x300}, plenty())
+		got, err := epilogue.Follow(arch.AMD64, code{p, true}, regs, stack{sp + 0x300}, plenty())
 		const both = 1<<rip | 1<<rsp
 		if err == nil && got.Known()&both != both {
 			t.Errorf("%#x", got.Known())

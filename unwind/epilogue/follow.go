@@ -1,30 +1,31 @@
 package epilogue
 
-import (
-	"golang.org/x/arch/x86/x86asm"
-
-	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/x86"
-)
+import "pg_stat_backtrace/unwind/arch"
 
 // Follow returns the registers that the caller of a frame will have when the frame's function has returned: the program
-// counter, the stack pointer, and those of RBX, RBP and R12 to R15 that are known. regs are the frame's, its program
-// counter and stack pointer must be among them; numbers are those of arch.AMD64.
+// counter, the stack pointer, and of those that calls preserve the ones that are known. regs are the frame's, its
+// program counter and stack pointer must be among them; numbers are the architecture's.
 //
 // All ways through the code are followed that its instructions allow, the nearest first, until it is long enough since
 // one has returned; those that return have to agree on the return address and the stack pointer. A jump to code that is
-// covered, where the return address is on top of the stack, is a return, too; any other way into covered code is none.
-// Errors are those of this package, and x86.ErrCode if not even one way could be decoded to its end.
+// covered, where the return address is where a call leaves it, is a return, too; any other way into it is none.
+// Errors are those of this package, and x86.ErrCode or a64.ErrCode if not even one way could be decoded to its end.
 //
 // budget is how many instructions may be looked at, for all frames that the caller has to follow; it is what is left of
 // that afterwards.
-func Follow(code Code, regs arch.Registers, mem Memory, budget *int) (arch.Registers, error) {
-	pc, ok := regs.Get(rip)
-	if _, known := regs.Get(rsp); !ok || !known {
+func Follow(
+	a *arch.Arch, code Code, regs arch.Registers, mem Memory, budget *int,
+) (arch.Registers, error) {
+	m := machineOf(a)
+	if m == nil {
 		return arch.Registers{}, ErrNoReturn
 	}
-	regs.Clear(rip)
-	w := follower{code: code, mem: mem, met: make(map[uint64]*state), budget: budget}
+	pc, ok := regs.Get(m.pc)
+	if _, known := regs.Get(m.sp); !ok || !known {
+		return arch.Registers{}, ErrNoReturn
+	}
+	regs.Clear(m.pc)
+	w := follower{arch: a, machine: m, code: code, mem: mem, met: make(map[uint64]*state), budget: budget}
 	if err := w.reach(pc, state{regs: regs}); err != nil {
 		return arch.Registers{}, err
 	}
@@ -51,11 +52,15 @@ func Follow(code Code, regs arch.Registers, mem Memory, budget *int) (arch.Regis
 
 // follower is the state of following one frame's function.
 type follower struct {
+	arch    *arch.Arch
+	machine *machine
+
 	code Code
 	mem  Memory
 	met  map[uint64]*state // by address of an instruction
 	todo []uint64          // addresses to go on from
 
+	now      instruction // the one that is being followed
 	budget   *int
 	returned bool
 	caller   arch.Registers
@@ -78,7 +83,7 @@ func (w *follower) reach(addr uint64, s state) error {
 	if !before.join(w.mem, &s) {
 		return nil
 	}
-	if _, ok := before.regs.Get(rsp); !ok {
+	if _, ok := before.regs.Get(w.machine.sp); !ok {
 		return ErrAmbiguous
 	}
 	w.todo = append(w.todo, addr)
@@ -87,92 +92,84 @@ func (w *follower) reach(addr uint64, s state) error {
 
 // step follows one instruction.
 func (w *follower) step(addr uint64) error {
-	x, err := w.decode(addr)
-	if err != nil {
+	x := &w.now
+	if err := w.decode(addr, x); err != nil {
 		w.failed = err
 		return nil //nolint:nilerr // there may be other ways
 	}
 	s := *w.met[addr]
-	f, to := x.flow()
-	switch f {
+	next := x.next // to look at a call is to decode others
+	switch x.flow {
 	case returns:
-		return w.leave(&s, &x)
+		return w.leave(&s, x)
 	case ends:
 		return nil
 	case lost:
 		w.failed = ErrNoReturn
 		return nil
 	case jump:
-		return w.enter(to, &s)
+		return w.enter(&s, x)
 	case calls:
-		if to != 0 && !w.comesBack(to, 0) {
+		if x.to != 0 && !w.comesBack(x.to, 0) {
 			return nil
 		}
-		s.called()
+		s.called(w.machine)
 	case on, branch:
-		if !s.execute(w.mem, &x) {
+		if !w.execute(&s, x) {
 			w.failed = ErrNoReturn
 			return nil
 		}
-		if f == branch {
-			if err := w.enter(to, &s); err != nil {
+		if x.flow == branch {
+			if err := w.enter(&s, x); err != nil {
 				return err
 			}
 		}
 	}
-	if covered, _ := w.code.Covered(x.next); covered {
+	if covered, _ := w.code.Covered(next); covered {
 		w.failed = ErrNoReturn
 		return nil // another function follows: the one before it does not come here
 	}
-	return w.reach(x.next, s)
+	return w.reach(next, s)
 }
 
-func (w *follower) decode(addr uint64) (instruction, error) {
+func (w *follower) decode(addr uint64, x *instruction) error {
 	*w.budget--
-	x, err := x86.Decode(w.code.Bytes(addr))
-	return instruction{Inst: x, next: addr + uint64(x.Len)}, err
+	return w.machine.decode(w.code.Bytes(addr), addr, x)
 }
 
 // enter follows a jump.
-func (w *follower) enter(to uint64, s *state) error {
-	covered, entry := w.code.Covered(to)
+func (w *follower) enter(s *state, x *instruction) error {
+	covered, entry := w.code.Covered(x.to)
 	switch {
 	case !covered:
-		return w.reach(to, *s)
+		return w.reach(x.to, *s)
 	case entry:
-		return w.leave(s, nil)
+		return w.leave(s, x)
 	}
 	w.failed = ErrNoReturn
 	return nil
 }
 
-// leave notes a way that returns: by instruction x, or, if that is nil, in the function that it goes on as.
+// leave notes a way that returns, or goes on as another function.
 func (w *follower) leave(s *state, x *instruction) error {
-	sp, _ := s.regs.Get(rsp)
-	ra, ok := s.word(w.mem, sp)
+	ra, sp, ok := w.machine.returnsTo(s, w.mem, x)
 	if !ok {
 		w.failed = ErrMemory
 		return nil
 	}
-	sp += slot
-	if x != nil {
-		if extra, has := x.Args[0].(x86asm.Imm); has {
-			sp += uint64(extra)
-		}
-	}
 	caller := s.regs
-	for _, reg := range scratch {
+	for _, reg := range w.machine.scratch {
 		caller.Clear(reg)
 	}
-	caller.Set(rip, ra)
-	caller.Set(rsp, sp)
+	caller.Set(w.machine.pc, w.arch.StripCode(ra))
+	caller.Set(w.machine.sp, sp)
 	if !w.returned {
 		w.caller, w.returned = caller, true
 		return nil
 	}
 	keepEqual(&w.caller, &caller)
-	_, pc := w.caller.Get(rip)
-	if _, ok := w.caller.Get(rsp); !ok || !pc {
+	_, pc := w.caller.Get(w.machine.pc)
+	if _, ok := w.caller.Get(w.machine.sp); !ok || !pc {
 		return ErrAmbiguous
 	}
 	return nil

@@ -41,26 +41,26 @@ func (w *follower) hasReturn(entry uint64, nested int) bool {
 			todo = append(todo, addr)
 		}
 	}
+	var x instruction
 	for len(todo) > 0 {
 		addr := todo[len(todo)-1]
 		todo = todo[:len(todo)-1]
-		x, err := w.decode(addr)
+		err := w.decode(addr, &x)
 		if w.looked++; err != nil || len(met) > maxCalled || w.looked > maxLooked || *w.budget < 0 {
 			w.cut = w.cut || err == nil
 			return true
 		}
-		f, to := x.flow()
-		switch f {
+		switch x.flow {
 		case returns, lost:
 			return true
 		case ends:
 		case jump:
-			reach(to)
+			reach(x.to)
 		case branch:
-			reach(to)
+			reach(x.to)
 			reach(x.next)
 		case calls:
-			if to == 0 || w.comesBack(to, nested+1) {
+			if x.to == 0 || w.comesBack(x.to, nested+1) {
 				reach(x.next)
 			}
 		case on:

@@ -7,8 +7,6 @@ import (
 	"os"
 	"testing"
 
-	"golang.org/x/arch/x86/x86asm"
-
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
@@ -16,7 +14,6 @@ import (
 	"pg_stat_backtrace/unwind/depth"
 	"pg_stat_backtrace/unwind/epilogue"
 	"pg_stat_backtrace/unwind/image"
-	"pg_stat_backtrace/unwind/x86"
 )
 
 // slowVariable asks for more instructions of each file: all of the C library's. Functions are taken at random.
@@ -35,9 +32,42 @@ func TestAgainstCFI(t *testing.T) {
 	for _, file := range cfitest.Files(t) {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
-			holdAgainstCFI(t, file)
+			holdAgainstCFI(t, file, &amd64)
 		})
 	}
+}
+
+// TestAgainstCFIOfARM64 does so with files of aarch64.
+func TestAgainstCFIOfARM64(t *testing.T) {
+	for _, file := range cfitest.FilesOfARM64(t) {
+		t.Run(file, func(t *testing.T) {
+			t.Parallel()
+			holdAgainstCFI(t, file, &arm64)
+		})
+	}
+}
+
+// machine is what the test must know of an architecture.
+type machine struct {
+	arch *arch.Arch
+	// preserved are the registers that calls preserve.
+	preserved []int
+	// pushed is what a call has put onto the stack where a function begins.
+	pushed int64
+	// most is how many bytes of code the follower asks for.
+	most uint64
+	// scan describes the instructions of a function; none if one is not decoded.
+	scan func(start uint64, code []byte) []described
+}
+
+// described is what the test must know of an instruction.
+type described struct {
+	at, next uint64
+	nop      bool
+	leaves   bool  // what is behind it is come to from elsewhere, if at all
+	call     bool  // it calls
+	restores []int // registers that it loads from the frame
+	breaks   bool  // it jumps: what was restored may not be
 }
 
 // figures count instructions, by what following the code from them on has come to. Illusions are results that are not
@@ -46,6 +76,8 @@ type figures struct{ instructions, right, ambiguous, noReturn, neverReturn, othe
 
 // oracle is one file.
 type oracle struct {
+	*machine
+
 	t     *testing.T
 	img   *image.Image
 	table *cfi.Table
@@ -54,10 +86,10 @@ type oracle struct {
 	back  map[uint64]bool
 }
 
-func holdAgainstCFI(t *testing.T, file string) {
+func holdAgainstCFI(t *testing.T, file string, m *machine) {
 	t.Helper()
-	img, table := cfitest.Open(t, file)
-	o := oracle{t: t, img: img, table: table, code: make(map[uint64][]byte), back: make(map[uint64]bool)}
+	img, table := cfitest.Open(t, file, m.arch)
+	o := oracle{machine: m, t: t, img: img, table: table, code: make(map[uint64][]byte), back: make(map[uint64]bool)}
 	var all []cfi.FDE
 	for fde := range table.FDEs {
 		all = append(all, fde)
@@ -96,7 +128,7 @@ func (b bare) Bytes(addr uint64) []byte {
 	const page = 256
 	p, ok := b.code[addr/page]
 	if !ok {
-		for n := uint64(page + x86.Longest); n > 0 && p == nil; n-- {
+		for n := page + b.most; n > 0 && p == nil; n-- {
 			p, _ = b.img.Code(addr/page*page, n)
 		}
 		b.code[addr/page] = p
@@ -113,7 +145,9 @@ func (b bare) Covered(addr uint64) (covered, entry bool) {
 	if err != nil {
 		return !errors.Is(err, cfi.ErrNoFDE), false
 	}
-	return true, row.CFA.Kind == cfi.RuleRegister && row.CFA.Register == rsp && row.CFA.Offset == 8
+	saved := row.Rule(b.arch.ReturnColumn).Kind == cfi.RuleOffset && b.pushed == 0
+	atSP := row.CFA.Kind == cfi.RuleRegister && int(row.CFA.Register) == b.arch.SP
+	return true, atSP && row.CFA.Offset == b.pushed && !saved
 }
 
 // Returns implements epilogue.Code.
@@ -127,8 +161,8 @@ func (b bare) Remember(entry uint64, returns bool) { b.back[entry] = returns }
 
 const (
 	cfa     = 0x7f1000
-	caller  = 1 << 62 // marks what the caller has
-	nothing = 1 << 61 // marks what does not matter
+	caller  = 1 << 45 // marks what the caller has
+	nothing = 1 << 44 // marks what does not matter
 )
 
 // frame is the registers and the stack of a function as call frame information describes them.
@@ -151,49 +185,37 @@ func (o *oracle) function(fde cfi.FDE) {
 		switch {
 		case err != nil || row.CFA.Kind != cfi.RuleRegister:
 			return depth.Anchor{}
-		case row.CFA.Register == rsp:
+		case int(row.CFA.Register) == o.arch.SP:
 			return depth.Anchor{Base: depth.StackPointer, Offset: row.CFA.Offset}
-		case row.CFA.Register == rbp:
+		case int(row.CFA.Register) == o.arch.FP:
 			return depth.Anchor{Base: depth.FramePointer, Offset: row.CFA.Offset}
 		}
 		return depth.Anchor{}
 	}}
+	all := o.scan(fde.Start, code)
+	behind := map[uint64]bool{}
+	for _, x := range all {
+		if x.call {
+			behind[x.next] = true
+		}
+	}
 	var padding bool
 	restored := map[int]bool{} // by a load, which call frame information does not tell
-	saved, behind := o.saved(fde), behindCalls(fde.Start, code)
-	for at := uint64(0); at < uint64(len(code)); {
-		x, err := x86.Decode(code[at:])
-		if err != nil {
-			return
+	saved := o.saved(fde)
+	for _, x := range all {
+		padding = padding && x.nop || x.leaves
+		if row, err := o.table.Row(x.at); err == nil && !row.RAUndefined && (!padding || !x.nop) {
+			if regs, stack, ok := o.describe(&row, x.at, &distances, saved, restored); ok {
+				o.instruction(bare{o, fde, behind}, regs, stack)
+			}
 		}
-		nop := x.Op == x86asm.NOP || x.Op == x86asm.XCHG && x.Args[0] == x.Args[1]
-		padding = padding && nop || x.Op == x86asm.RET || x.Op == x86asm.JMP || x.Op == x86asm.UD2
-		if row, err := o.table.Row(fde.Start + at); err == nil && !row.RAUndefined && (!padding || !nop) {
-			o.instruction(bare{o, fde, behind}, &row, fde.Start+at, &distances, saved, restored)
+		for _, reg := range x.restores {
+			restored[reg] = true
 		}
-		if m, ok := x.Args[1].(x86asm.Mem); ok && x.Op == x86asm.MOV && (m.Base == x86asm.RBP || m.Base == x86asm.RSP) {
-			restored[preservedBy[x.Args[0]]] = true
-		} else if _, jumps := x.Args[0].(x86asm.Rel); jumps || x.Op == x86asm.RET || x.Op == x86asm.JMP {
+		if x.breaks {
 			clear(restored)
 		}
-		at += uint64(x.Len)
 	}
-}
-
-// behindCalls are the addresses behind a function's calls.
-func behindCalls(start uint64, code []byte) map[uint64]bool {
-	behind := make(map[uint64]bool)
-	for at := 0; at < len(code); {
-		x, err := x86.Decode(code[at:])
-		if err != nil {
-			break
-		}
-		at += x.Len
-		if x.Op == x86asm.CALL {
-			behind[start+uint64(at)] = true
-		}
-	}
-	return behind
 }
 
 // saved is where a function saves registers, anywhere in it: call frame information may tell it later than the
@@ -205,44 +227,47 @@ func (o *oracle) saved(fde cfi.FDE) frame {
 		if err != nil || row.End <= at {
 			break
 		}
-		for _, reg := range preserved {
+		for _, reg := range o.preserved {
 			if rule := row.Rule(reg); rule.Kind == cfi.RuleOffset {
 				slots[uint64(cfa+rule.Offset)] = caller | uint64(reg)
 			}
+		}
+		if rule := row.Rule(o.arch.ReturnColumn); rule.Kind == cfi.RuleOffset {
+			slots[uint64(cfa+rule.Offset)] = caller | uint64(o.arch.PC)
 		}
 		at = row.End
 	}
 	return slots
 }
 
-// preserved are the registers that calls preserve.
-var (
-	preserved   = []int{rbx, rbp, r12, 13, 14, 15}
-	preservedBy = map[x86asm.Arg]int{
-		x86asm.RBX: rbx, x86asm.RBP: rbp, x86asm.R12: r12, x86asm.R13: 13, x86asm.R14: 14, x86asm.R15: 15,
-	}
-)
-
-// instruction follows the code from one instruction on.
-func (o *oracle) instruction(code bare, row *cfi.Row, pc uint64, distances *depth.Function, saved frame,
-	restored map[int]bool,
+// describe is the registers and the stack at an instruction; false if call frame information does not tell them.
+func (o *oracle) describe(row *cfi.Row, pc uint64, distances *depth.Function, saved frame, restored map[int]bool) (
+	regs arch.Registers, stack frame, ok bool,
 ) {
-	var regs arch.Registers
-	stack := maps.Clone(saved)
-	stack[cfa-8] = caller | rip
+	stack = maps.Clone(saved)
 	if row.CFA.Kind != cfi.RuleRegister {
-		return
+		return regs, stack, false
 	}
 	distance := row.CFA.Offset
-	if row.CFA.Register == rbp {
+	if int(row.CFA.Register) == o.arch.FP {
+		if o.pushed == 0 {
+			return regs, stack, false // package depth follows x86-64 alone
+		}
 		d, err := distances.At(pc)
 		if err != nil || len(d) != 1 {
-			return
+			return regs, stack, false
 		}
 		distance = d[0]
 	}
-	regs.Set(rsp, uint64(cfa-distance))
-	for _, reg := range preserved {
+	regs.Set(o.arch.SP, uint64(cfa-distance))
+	ra := uint64(caller | o.arch.PC)
+	switch rule := row.Rule(o.arch.ReturnColumn); {
+	case rule.Kind == cfi.RuleOffset:
+		stack[uint64(cfa+rule.Offset)] = ra
+	case o.arch.ReturnColumn != o.arch.PC:
+		regs.Set(o.arch.ReturnColumn, ra)
+	}
+	for _, reg := range o.preserved {
 		regs.Set(reg, caller|uint64(reg))
 		// Compilers do not tell that a register has been popped: what lies below the stack pointer is not needed any
 		// more.
@@ -253,25 +278,31 @@ func (o *oracle) instruction(code bare, row *cfi.Row, pc uint64, distances *dept
 			}
 		}
 	}
-	switch row.CFA.Register {
-	case rsp:
-	case rbp:
-		regs.Set(rbp, uint64(cfa-row.CFA.Offset))
+	switch int(row.CFA.Register) {
+	case o.arch.SP:
+	case o.arch.FP:
+		regs.Set(o.arch.FP, uint64(cfa-row.CFA.Offset))
 	default:
-		return
+		return regs, stack, false
 	}
-	regs.Set(rip, pc)
+	regs.Set(o.arch.PC, pc)
+	return regs, stack, true
+}
+
+// instruction follows the code from one instruction on.
+func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
+	pc, _ := regs.Get(o.arch.PC)
 	o.sum.instructions++
-	if got, err := epilogue.Follow(code, regs, stack, plenty()); err == nil && !code.behind[pc] {
+	if got, err := epilogue.Follow(o.arch, code, regs, stack, plenty()); err == nil && !code.behind[pc] {
 		o.sum.withoutCall++
-		if reg := differs(&got); reg >= 0 {
+		if reg := o.differs(&got); reg >= 0 {
 			o.sum.wrong++
 			v, _ := got.Get(reg)
 			o.t.Errorf("%#x: register %d: %#x", pc, reg, v)
 		}
 	}
 	code.behind = nil
-	got, err := epilogue.Follow(code, regs, stack, plenty())
+	got, err := epilogue.Follow(o.arch, code, regs, stack, plenty())
 	switch {
 	case errors.Is(err, epilogue.ErrAmbiguous):
 		o.sum.ambiguous++
@@ -281,7 +312,7 @@ func (o *oracle) instruction(code bare, row *cfi.Row, pc uint64, distances *dept
 		o.sum.noReturn++
 	case err != nil:
 		o.sum.other++
-	case differs(&got) >= 0:
+	case o.differs(&got) >= 0:
 		o.sum.illusions++
 	default:
 		o.sum.right++
@@ -289,10 +320,10 @@ func (o *oracle) instruction(code bare, row *cfi.Row, pc uint64, distances *dept
 }
 
 // differs returns a register that is not the caller's, -1 if there is none.
-func differs(got *arch.Registers) int {
-	for reg := range rip + 1 {
+func (o *oracle) differs(got *arch.Registers) int {
+	for reg := range o.arch.NumRegisters {
 		want := uint64(caller | reg)
-		if reg == rsp {
+		if reg == o.arch.SP {
 			want = cfa
 		}
 		if v, known := got.Get(reg); known && v != want {

@@ -1,6 +1,7 @@
 package epilogue
 
 import (
+	"math/bits"
 	"slices"
 
 	"pg_stat_backtrace/unwind/arch"
@@ -60,11 +61,11 @@ func (s *state) write(w store) bool {
 }
 
 // called forgets what a call may have changed.
-func (s *state) called() {
-	for _, reg := range scratch {
+func (s *state) called(m *machine) {
+	for _, reg := range m.scratch {
 		s.regs.Clear(reg)
 	}
-	sp, _ := s.regs.Get(rsp)
+	sp, _ := s.regs.Get(m.sp)
 	s.lost = max(s.lost, sp)
 	s.stores = slices.DeleteFunc(slices.Clone(s.stores), func(w store) bool { return w.addr < sp })
 }
@@ -90,10 +91,10 @@ func (s *state) join(mem Memory, o *state) (less bool) {
 
 // keepEqual leaves those registers of r that o has with the same values; it reports whether some had to go.
 func keepEqual(r, o *arch.Registers) (less bool) {
-	for reg := rax; reg <= rip; reg++ {
-		a, known := r.Get(reg)
-		b, also := o.Get(reg)
-		if known && (!also || a != b) {
+	for left := r.Known(); left != 0; left &= left - 1 {
+		reg := bits.TrailingZeros64(left)
+		a, _ := r.Get(reg)
+		if b, also := o.Get(reg); !also || a != b {
 			r.Clear(reg)
 			less = true
 		}

@@ -2,35 +2,54 @@ package epilogue
 
 import (
 	"golang.org/x/arch/x86/x86asm"
+
+	"pg_stat_backtrace/unwind/x86"
 )
 
 const slot = 8 // bytes that a push takes
 
-// flow is where an instruction leads.
-type flow uint8
-
-const (
-	on      flow = iota // to the next one
-	jump                // elsewhere
-	branch              // to the next one or elsewhere
-	calls               // elsewhere, and back to the next one unless what is called never returns
-	returns             // to the caller
-	ends                // nowhere
-	lost                // it is not known where
-)
-
-// instruction is one with its address.
-type instruction struct {
-	x86asm.Inst
-
-	next uint64 // the address behind it
+// ofX86 is x86-64: a call pushes the return address.
+//
+//nolint:gochecknoglobals // a table
+var ofX86 = machine{
+	pc: rip, sp: rsp,
+	scratch:   []int{rax, rdx, rcx, rsi, rdi, r8, r9, r10, r11}, // psABI, figure 3.4
+	decode:    decodeX86,
+	change:    changeX86,
+	returnsTo: popsAddress,
 }
 
-// flow is where the instruction leads; to is where a jump or a call goes, 0 if that is not known.
-func (x *instruction) flow() (f flow, to uint64) {
+// decodeX86 decodes an instruction.
+func decodeX86(p []byte, addr uint64, out *instruction) error {
+	x, err := x86.Decode(p)
+	if err != nil {
+		return err
+	}
+	out.x86 = x
+	out.next = addr + uint64(x.Len)
+	out.flow, out.to = flowX86(&x, out.next)
+	return nil
+}
+
+// popsAddress returns from a function: the return address is on top of the stack. A jump to where another function
+// begins leaves it there.
+func popsAddress(s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool) {
+	sp, _ = s.regs.Get(rsp)
+	if ra, ok = s.word(mem, sp); !ok {
+		return 0, 0, false
+	}
+	sp += slot
+	if extra, has := x.x86.Args[0].(x86asm.Imm); has && x.flow == returns {
+		sp += uint64(extra)
+	}
+	return ra, sp, true
+}
+
+// flowX86 is where an instruction leads; to is where a jump or a call goes, 0 if that is not known.
+func flowX86(x *x86asm.Inst, next uint64) (f flow, to uint64) {
 	target, relative := x.Args[0].(x86asm.Rel)
 	if relative {
-		to = x.next + uint64(int64(target))
+		to = next + uint64(int64(target))
 	}
 	switch x.Op {
 	case x86asm.JMP:
@@ -59,16 +78,9 @@ func (x *instruction) flow() (f flow, to uint64) {
 	return on, 0
 }
 
-// execute does what an instruction does that goes on or branches, as far as that is known. What it writes becomes
-// unknown unless it is one of those by which frames are made and left. False if the stack pointer is lost.
-func (s *state) execute(mem Memory, x *instruction) bool {
-	ok := s.change(mem, x)
-	_, known := s.regs.Get(rsp)
-	return ok && known
-}
-
-// change makes the changes of an instruction that goes on; false if they cannot be followed.
-func (s *state) change(mem Memory, x *instruction) bool {
+// changeX86 makes the changes of an instruction that goes on; false if they cannot be followed.
+func changeX86(s *state, mem Memory, at *instruction) bool {
+	x := x86Instruction{&at.x86, at.next}
 	switch x.Op {
 	case x86asm.CMP, x86asm.TEST, x86asm.BT, x86asm.NOP:
 		return true
@@ -98,14 +110,21 @@ func (s *state) change(mem Memory, x *instruction) bool {
 	return s.assign(x, 0, false)
 }
 
-func (s *state) push(mem Memory, x *instruction) bool {
+// x86Instruction is an instruction, and the address behind it.
+type x86Instruction struct {
+	*x86asm.Inst
+
+	next uint64
+}
+
+func (s *state) push(mem Memory, x x86Instruction) bool {
 	sp, _ := s.regs.Get(rsp)
 	value, known := s.value(mem, x, x.Args[0])
 	s.regs.Set(rsp, sp-slot)
 	return s.write(store{sp - slot, slot, value, known})
 }
 
-func (s *state) pop(mem Memory, x *instruction) bool {
+func (s *state) pop(mem Memory, x x86Instruction) bool {
 	sp, _ := s.regs.Get(rsp)
 	value, known := s.word(mem, sp)
 	s.regs.Set(rsp, sp+slot)
@@ -117,7 +136,7 @@ func (s *state) pop(mem Memory, x *instruction) bool {
 }
 
 // result is what an instruction writes to its first operand.
-func (s *state) result(mem Memory, x *instruction) (uint64, bool) {
+func (s *state) result(mem Memory, x x86Instruction) (uint64, bool) {
 	if m, ok := x.Args[1].(x86asm.Mem); ok && x.Op == x86asm.LEA {
 		return s.address(x, m)
 	}
@@ -140,7 +159,7 @@ func (s *state) result(mem Memory, x *instruction) (uint64, bool) {
 }
 
 // assign gives an instruction's first operand its value; false if that is more than can be remembered.
-func (s *state) assign(x *instruction, value uint64, known bool) bool {
+func (s *state) assign(x x86Instruction, value uint64, known bool) bool {
 	if m, ok := x.Args[0].(x86asm.Mem); ok && x.MemBytes > 0 {
 		addr, found := s.address(x, m)
 		// Through a pointer that is not known nobody writes to this frame.
@@ -154,16 +173,8 @@ func (s *state) assign(x *instruction, value uint64, known bool) bool {
 	return true
 }
 
-func (s *state) set(reg int, value uint64, known bool) {
-	if known {
-		s.regs.Set(reg, value)
-	} else {
-		s.regs.Clear(reg)
-	}
-}
-
 // value is the value of an operand of 64 bits.
-func (s *state) value(mem Memory, x *instruction, a x86asm.Arg) (uint64, bool) {
+func (s *state) value(mem Memory, x x86Instruction, a x86asm.Arg) (uint64, bool) {
 	switch a := a.(type) {
 	case x86asm.Imm:
 		return uint64(int64(a)), true
@@ -181,7 +192,7 @@ func (s *state) value(mem Memory, x *instruction, a x86asm.Arg) (uint64, bool) {
 }
 
 // address is the address of an operand in memory.
-func (s *state) address(x *instruction, m x86asm.Mem) (uint64, bool) {
+func (s *state) address(x x86Instruction, m x86asm.Mem) (uint64, bool) {
 	if m.Segment != 0 && m.Segment != x86asm.SS && m.Segment != x86asm.DS || x.AddrSize != 64 {
 		return 0, false
 	}

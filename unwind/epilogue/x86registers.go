@@ -58,11 +58,6 @@ func whole(a x86asm.Arg) (int, bool) {
 	return 0, false
 }
 
-// scratch are the registers that a call may change (psABI, figure 3.4).
-//
-//nolint:gochecknoglobals // a table
-var scratch = [...]int{rax, rdx, rcx, rsi, rdi, r8, r9, r10, r11}
-
 // hidden are the registers that an instruction writes to without naming them (Intel SDM, volume 2), as far as they may
 // hold what is needed later.
 //

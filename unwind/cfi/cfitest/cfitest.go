@@ -31,8 +31,21 @@ func Files(t *testing.T) []string {
 	return files
 }
 
-// Open opens a file until the test ends.
-func Open(t *testing.T, file string) (*image.Image, *cfi.Table) {
+// FilesOfARM64 returns those of aarch64: the C library of Debian's cross compilers, and what PGSB_ARM64_FILES names.
+func FilesOfARM64(t *testing.T) []string {
+	t.Helper()
+	files, err := filepath.Glob("/usr/aarch64-linux-gnu/lib/libc.so.6")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if files = append(files, filepath.SplitList(os.Getenv("PGSB_ARM64_FILES"))...); len(files) == 0 {
+		t.Skip("no GNU C library of aarch64 (Debian: libc6-arm64-cross), and PGSB_ARM64_FILES names no file")
+	}
+	return files
+}
+
+// Open opens a file of an architecture until the test ends.
+func Open(t *testing.T, file string, a *arch.Arch) (*image.Image, *cfi.Table) {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
@@ -48,7 +61,7 @@ func Open(t *testing.T, file string) (*image.Image, *cfi.Table) {
 		t.Fatal(err)
 	}
 	table, err := cfi.New(cfi.Sections{
-		EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), Arch: arch.AMD64,
+		EHFrameHdr: cfi.Section(s.EHFrameHdr), EHFrame: cfi.Section(s.EHFrame), Arch: a,
 	})
 	if err != nil {
 		t.Fatal(err)

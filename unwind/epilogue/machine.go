@@ -1,0 +1,72 @@
+package epilogue
+
+import (
+	"golang.org/x/arch/x86/x86asm"
+
+	"pg_stat_backtrace/unwind/a64"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/x86"
+)
+
+// machine is what differs between architectures.
+type machine struct {
+	pc, sp int
+	// scratch are the registers that a call may change.
+	scratch []int
+	// decode decodes the instruction at an address.
+	decode func(p []byte, addr uint64, x *instruction) error
+	// change makes the changes of an instruction that goes on; false if they cannot be followed.
+	change func(s *state, mem Memory, x *instruction) bool
+	// returnsTo is what the caller of a function has when an instruction returns, or jumps to where another function
+	// begins; false if the return address is not known.
+	returnsTo func(s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool)
+}
+
+// Ahead is how many bytes an instruction has at most.
+const Ahead = x86.Longest
+
+// Follows reports whether the instructions of an architecture are followed.
+func Follows(a *arch.Arch) bool { return machineOf(a) != nil }
+
+// machineOf returns the machine of an architecture; nil: its instructions are not followed.
+func machineOf(a *arch.Arch) *machine { return machines[a.Instructions] }
+
+//nolint:gochecknoglobals // a table
+var machines = [...]*machine{arch.Unfollowed: nil, arch.X86: &ofX86, arch.A64: &ofA64}
+
+// flow is where an instruction leads.
+type flow uint8
+
+const (
+	on      flow = iota // to the next one
+	jump                // elsewhere
+	branch              // to the next one or elsewhere
+	calls               // elsewhere, and back to the next one unless what is called never returns
+	returns             // to the caller
+	ends                // nowhere
+	lost                // it is not known where
+)
+
+// instruction is one of either architecture.
+type instruction struct {
+	flow     flow
+	to, next uint64 // where a jump or a call goes, 0 if that is not known; the address behind the instruction
+	x86      x86asm.Inst
+	a64      a64.Instruction
+}
+
+// execute does what an instruction does that goes on or branches, as far as that is known. What it writes becomes
+// unknown unless it is one of those by which frames are made and left. False if the stack pointer is lost.
+func (w *follower) execute(s *state, x *instruction) bool {
+	ok := w.machine.change(s, w.mem, x)
+	_, known := s.regs.Get(w.machine.sp)
+	return ok && known
+}
+
+func (s *state) set(reg int, value uint64, known bool) {
+	if known {
+		s.regs.Set(reg, value)
+	} else {
+		s.regs.Clear(reg)
+	}
+}
