@@ -83,7 +83,8 @@ for machine in "${machines[@]}"; do
 	case $machine in
 	riscv64) mapfile -t all < <(stack_scenarios riscv64) && kernel_cores riscv64 riscv64- "${all[@]}" ;;
 	x86_64) user_cores x86_64 ;;
-	aarch64) user_cores aarch64 && kernel_cores aarch64 aarch64-kernel- cfi fp chain altstack pac pacchain ;;
+	aarch64) user_cores aarch64 && kernel_cores aarch64 aarch64-kernel- cfi fp chain altstack pac pacchain \
+		bare barealtstack pacbare ;;
 	*) user_cores "$machine" && kernel_cores "$machine" "$machine-kernel-" cfi fp chain altstack ;;
 	esac
 done

@@ -17,16 +17,21 @@ declare -A SCENARIO=(
 	[pie]="-O2 -fasynchronous-unwind-tables -fPIE -fvisibility=hidden -static-pie"
 	[chain]="-O2 -fno-asynchronous-unwind-tables -fno-unwind-tables -fno-omit-frame-pointer"
 )
+# Of the architectures whose instructions are followed: neither call frame information nor frame pointers.
+BARE="-O2 -fno-asynchronous-unwind-tables -fno-unwind-tables -fomit-frame-pointer"
+declare -A FOLLOWED=([bare]="$BARE" [baredynamic]="$BARE -DDYNAMIC" [barealtstack]="$BARE -DALTSTACK")
 # Of one architecture only: return addresses that are signed.
 declare -A ONLY_AARCH64=(
 	[pac]="-O2 -fasynchronous-unwind-tables -mbranch-protection=standard"
 	[pacleaf]="-O2 -fasynchronous-unwind-tables -mbranch-protection=pac-ret+leaf"
 	[pacchain]="${SCENARIO[chain]} -mbranch-protection=standard"
+	[pacbare]="$BARE -mbranch-protection=pac-ret+leaf"
 )
 
 # stack_scenarios MACHINE prints the names.
 stack_scenarios() {
 	printf '%s\n' "${!SCENARIO[@]}"
+	[[ $1 != aarch64 && $1 != x86_64 ]] || printf '%s\n' "${!FOLLOWED[@]}"
 	[[ $1 != aarch64 ]] || printf '%s\n' "${!ONLY_AARCH64[@]}"
 }
 
@@ -45,7 +50,7 @@ STACK_PAGE=4096
 build_stack() {
 	local machine=$1 scenario=$2 file=$3 flags
 	shift 3
-	read -ra flags <<<"${SCENARIO[$scenario]:-${ONLY_AARCH64[$scenario]:-}}"
+	read -ra flags <<<"${SCENARIO[$scenario]:-}${FOLLOWED[$scenario]:-}${ONLY_AARCH64[$scenario]:-}"
 	[[ $machine != s390x || $scenario != chain ]] || flags+=(-mbackchain)
 	"${TRIPLE[$machine]}-gcc" -nostdlib -static -ffreestanding -fno-stack-protector -Wl,--build-id -Wl,-z,noexecstack \
 		-Wl,-z,"max-page-size=$STACK_PAGE" "${flags[@]}" "$@" -o "$file" "$STACK_SOURCE"

@@ -30,16 +30,21 @@ func (w *walk) calls(ra, entry uint64) verdict {
 	if module.Code == nil {
 		return undecided
 	}
+	if entry == 0 {
+		if called, known := module.Told.called(ra - module.Bias); known {
+			return called
+		}
+	}
 	set := &callsOf[w.arch.Instructions]
 	p, err := module.Code.Code(ra-set.longest-module.Bias, set.longest)
 	if err != nil || set.before == nil {
 		return undecided
 	}
 	called, direct, target := set.before(p, ra)
-	switch {
-	case !called:
-		return refuted
-	case !direct, entry == 0, target == entry, w.goesOn(target):
+	if entry == 0 {
+		return module.Told.keepCalled(ra-module.Bias, called)
+	}
+	if called && (!direct || target == entry || w.goesOn(target)) {
 		return proven
 	}
 	return refuted

@@ -3,6 +3,7 @@ package unwind
 import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/depth"
+	"pg_stat_backtrace/unwind/epilogue"
 )
 
 // stepChain finds the caller where no call frame information covers the frame: by the chain of frame pointers, or the
@@ -38,9 +39,13 @@ func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByFramePointer)
 }
 
-// chainEnds reports whether a zero marks the outermost frame.
+// chainEnds reports whether a zero marks the outermost frame. Where functions keep no frame pointer it is that of the
+// first one, in all of them: if their instructions are followed, it counts only in one that never returns.
 func (w *walk) chainEnds() bool {
 	c := &w.arch.Chain
+	if epilogue.Follows(w.arch) && !w.settled {
+		return false
+	}
 	base, ok := w.regs.Get(c.Base)
 	if ok && c.InCaller {
 		base, ok = w.mem.Word(base + uint64(c.Saved))

@@ -67,12 +67,50 @@ func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 	}
 	regs := w.regs
 	regs.Set(w.arch.PC, frame.PC)
-	bare := bareCode{module: module, arch: w.arch}
-	f.caller, f.err = epilogue.Follow(w.arch, &bare, regs, &w.mem, &w.instructions)
+	f.caller, f.err = w.leave(module, frame.PC, &regs)
 	if len(*w.followed) < maxFollowed {
 		*w.followed = append(*w.followed, f)
 	}
 	return f.caller, f.err
+}
+
+// leave finds a frame's caller by the row of its address, or, where that does not tell it, by following the code.
+func (w *walk) leave(module Module, pc uint64, regs *arch.Registers) (arch.Registers, error) {
+	addr := pc - module.Bias
+	row, known := module.Told.row(addr)
+	if row != nil {
+		if caller, err := row.Apply(w.arch, regs, &w.mem); !errors.Is(err, epilogue.ErrMemory) {
+			return caller, err
+		}
+	}
+	bare := bareCode{module: module, arch: w.arch}
+	caller, err := epilogue.Follow(w.arch, &bare, *regs, &w.mem, &w.instructions)
+	if known || module.Told == nil {
+		return caller, err
+	}
+	row, failed := epilogue.Derive(w.arch, &bare, pc, &w.instructions)
+	if failed != nil || !w.confirms(row, regs, &caller, err) {
+		row = nil
+	}
+	if row != nil || w.instructions > 0 { // with more of them left there may be one
+		module.Told.keepRow(addr, row)
+	}
+	return caller, err
+}
+
+// confirms reports whether a row says of a frame what the code does to it.
+func (w *walk) confirms(row *epilogue.Row, regs, caller *arch.Registers, why error) bool {
+	got, err := row.Apply(w.arch, regs, &w.mem)
+	if err != nil || why != nil {
+		return errors.Is(err, epilogue.ErrNeverReturns) && errors.Is(why, epilogue.ErrNeverReturns)
+	}
+	for reg := range w.arch.NumRegisters {
+		v, known := got.Get(reg)
+		if want, also := caller.Get(reg); known && (!also || v != want) {
+			return false
+		}
+	}
+	return true
 }
 
 // maxFollowed bounds what is remembered of a trial.

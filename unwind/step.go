@@ -17,12 +17,12 @@ func (w *walk) step(frame *Frame) (Frame, Stop) {
 		}
 	}
 	if !ok || module.CFI == nil {
-		return w.stepBare(frame, ok)
+		return w.stepBare(frame, &module, ok)
 	}
 	row, err := module.CFI.Row(frame.Lookup() - module.Bias)
 	switch {
 	case errors.Is(err, cfi.ErrNoFDE):
-		return w.stepBare(frame, ok)
+		return w.stepBare(frame, &module, ok)
 	case err != nil:
 		return Frame{}, Stop{Reason: BadCFI, Address: frame.PC, Err: err}
 	}
@@ -38,9 +38,12 @@ func (w *walk) step(frame *Frame) (Frame, Stop) {
 }
 
 // stepBare handles an address without call frame information, in code or not.
-func (w *walk) stepBare(frame *Frame, code bool) (Frame, Stop) {
-	if next, stop, done := w.stepTrampoline(frame); done {
-		return next, stop
+func (w *walk) stepBare(frame *Frame, module *Module, code bool) (Frame, Stop) {
+	// Code that has been followed is no trampoline.
+	if _, followed := module.Told.row(frame.PC - module.Bias); !followed {
+		if next, stop, done := w.stepTrampoline(frame); done {
+			return next, stop
+		}
 	}
 	if !code {
 		return w.stepNoCode(frame)

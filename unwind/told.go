@@ -1,6 +1,10 @@
 package unwind
 
-import "sync"
+import (
+	"sync"
+
+	"pg_stat_backtrace/unwind/epilogue"
+)
 
 // Told remembers what the instructions of one image have told, by address in
 // it. The zero value is empty, and it is safe for concurrent use; nil remembers
@@ -9,6 +13,8 @@ type Told struct {
 	mu     sync.Mutex
 	byAddr map[uint64]distances
 	back   map[uint64]bool
+	rows   map[uint64]*epilogue.Row
+	calls  map[uint64]verdict
 }
 
 // distances are those of the stack pointer from the CFA that are possible at
@@ -47,6 +53,38 @@ func (d *Told) keepReturns(entry uint64, returns bool) {
 	if d != nil {
 		remember(&d.mu, &d.back, entry, returns)
 	}
+}
+
+// row is what the code from an address on does to a frame; nil: it is known that it is not the same for all frames.
+func (d *Told) row(addr uint64) (row *epilogue.Row, known bool) {
+	if d == nil {
+		return nil, false
+	}
+	return recall(&d.mu, &d.rows, addr)
+}
+
+func (d *Told) keepRow(addr uint64, row *epilogue.Row) {
+	remember(&d.mu, &d.rows, addr, row)
+}
+
+// called is whether the instruction before an address is a call.
+func (d *Told) called(addr uint64) (called verdict, known bool) {
+	if d == nil {
+		return undecided, false
+	}
+	return recall(&d.mu, &d.calls, addr)
+}
+
+// keepCalled returns what is to be remembered: proven, or refuted.
+func (d *Told) keepCalled(addr uint64, called bool) verdict {
+	v := refuted
+	if called {
+		v = proven
+	}
+	if d != nil {
+		remember(&d.mu, &d.calls, addr, v)
+	}
+	return v
 }
 
 func recall[V any](mu *sync.Mutex, m *map[uint64]V, addr uint64) (V, bool) {

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"testing"
+
+	"pg_stat_backtrace/unwind/epilogue"
 )
 
 // TestTold: what is remembered is what was found, errors too, of a bounded number of addresses.
@@ -12,6 +14,12 @@ func TestTold(t *testing.T) {
 	none.keep(1, distances{})
 	if _, known := none.find(1); known {
 		t.Error("nothing remembers something")
+	}
+	if row, known := none.row(1); known || row != nil {
+		t.Error("nothing remembers a row")
+	}
+	if _, known := none.called(1); known || none.keepCalled(1, true) != proven || none.keepCalled(1, false) != refuted {
+		t.Error("nothing remembers a call")
 	}
 	var d Told
 	failed := errors.New("failed")
@@ -22,6 +30,20 @@ func TestTold(t *testing.T) {
 	_, ok3 := d.find(3)
 	if !ok1 || !ok2 || ok3 || !slices.Equal(one.possible, []int64{8, 24}) || !errors.Is(two.err, failed) {
 		t.Errorf("%v %v, %v %v, %v", one, ok1, two, ok2, ok3)
+	}
+	d.keepRow(1, new(epilogue.Row))
+	d.keepRow(2, nil)
+	d.keepCalled(1, true)
+	d.keepCalled(2, false)
+	for addr, want := range []struct {
+		row, known bool
+		called     verdict
+	}{1: {true, true, proven}, 2: {false, true, refuted}, 3: {}} {
+		row, known := d.row(uint64(addr))
+		called, also := d.called(uint64(addr))
+		if (row != nil) != want.row || known != want.known || also != want.known || called != want.called {
+			t.Errorf("%d: %v %t, %v %t", addr, row, known, called, also)
+		}
 	}
 	for addr := range uint64(10 * maxTold) {
 		d.keep(addr, distances{})

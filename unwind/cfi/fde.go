@@ -52,7 +52,7 @@ func (t *Table) find(pc uint64) (FDE, *cie, error) {
 	if bad != nil {
 		return FDE{}, nil, fmt.Errorf("address %#x: %w", pc, bad)
 	}
-	return FDE{}, nil, fmt.Errorf("%w: address %#x", ErrNoFDE, pc)
+	return FDE{}, nil, ErrNoFDE // as it is: code without any is walked through often
 }
 
 // findIn looks an address up in one section. The header is believed as long as

@@ -8,7 +8,7 @@ const a64PC = 32 // package arch's number
 //
 //nolint:gochecknoglobals // a table
 var ofA64 = machine{
-	pc: a64PC, sp: a64.SP,
+	pc: a64PC, sp: a64.SP, link: a64.LR,
 	// AAPCS64, 6.1.1: calls keep X19 to X29 and SP. X30 holds the return address while a function is entered, and is then
 	// the function's.
 	scratch:   []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, a64.LR},

@@ -189,5 +189,11 @@ func FuzzFollowA64(f *testing.F) {
 		if err == nil && got.Known()&both != both {
 			t.Errorf("%#x", got.Known())
 		}
+		if row, err := epilogue.Derive(arch.ARM64, code{p, true}, start, plenty()); err == nil {
+			got, err := row.Apply(arch.ARM64, &regs, plain{sp + 0x300})
+			if err == nil && got.Known()&both != both {
+				t.Errorf("by the row: %#x", got.Known())
+			}
+		}
 	})
 }

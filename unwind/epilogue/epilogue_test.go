@@ -254,5 +254,11 @@ func FuzzFollow(f *testing.F) {
 		if err == nil && got.Known()&both != both {
 			t.Errorf("%#x", got.Known())
 		}
+		if row, err := epilogue.Derive(arch.AMD64, code{p, true}, start, plenty()); err == nil {
+			got, err := row.Apply(arch.AMD64, &regs, stack{sp + 0x300})
+			if err == nil && got.Known()&both != both {
+				t.Errorf("by the row: %#x", got.Known())
+			}
+		}
 	})
 }

@@ -11,6 +11,7 @@ import (
 // machine is what differs between architectures.
 type machine struct {
 	pc, sp int
+	link   int // the register that a call leaves the return address in; none: it pushes it
 	// scratch are the registers that a call may change.
 	scratch []int
 	// decode decodes the instruction at an address.
@@ -27,6 +28,8 @@ const Ahead = x86.Longest
 
 // Follows reports whether the instructions of an architecture are followed.
 func Follows(a *arch.Arch) bool { return machineOf(a) != nil }
+
+const none = -1
 
 // machineOf returns the machine of an architecture; nil: its instructions are not followed.
 func machineOf(a *arch.Arch) *machine { return machines[a.Instructions] }

@@ -72,7 +72,11 @@ type described struct {
 
 // figures count instructions, by what following the code from them on has come to. Illusions are results that are not
 // what call frame information says, wrong are those among them without a call on the way.
-type figures struct{ instructions, right, ambiguous, noReturn, neverReturn, other, illusions, withoutCall, wrong int }
+// Rows are those results that the code gives for every frame, rowless those that it does not; less counts registers.
+type figures struct {
+	instructions, right, ambiguous, noReturn, neverReturn, other, illusions, withoutCall, wrong int
+	rows, rowless, less, beyond                                                                 int
+}
 
 // oracle is one file.
 type oracle struct {
@@ -303,6 +307,7 @@ func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 	}
 	code.behind = nil
 	got, err := epilogue.Follow(o.arch, code, regs, stack, plenty())
+	o.row(code, pc, &regs, stack, &got, err)
 	switch {
 	case errors.Is(err, epilogue.ErrAmbiguous):
 		o.sum.ambiguous++
@@ -316,6 +321,39 @@ func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 		o.sum.illusions++
 	default:
 		o.sum.right++
+	}
+}
+
+// row compares what the code from an address on does to every frame with what it does to this one.
+func (o *oracle) row(code bare, pc uint64, regs *arch.Registers, stack frame, want *arch.Registers, wantErr error) {
+	row, err := epilogue.Derive(o.arch, code, pc, plenty())
+	if err != nil {
+		if wantErr == nil {
+			o.sum.rowless++
+		}
+		return
+	}
+	got, err := row.Apply(o.arch, regs, stack)
+	switch {
+	case errors.Is(err, epilogue.ErrNeverReturns) && errors.Is(wantErr, epilogue.ErrNeverReturns):
+	case err != nil && wantErr == nil:
+		o.sum.rowless++
+	case err == nil && errors.Is(wantErr, epilogue.ErrMemory) && o.differs(&got) < 0:
+		o.sum.beyond++ // with this frame's values for its size, it is too large
+	case (err == nil) != (wantErr == nil):
+		o.t.Errorf("%#x: %v, and the row says %v", pc, wantErr, err)
+	case err == nil:
+		o.sum.rows++
+		for reg := range o.arch.NumRegisters {
+			v, known := got.Get(reg)
+			w, also := want.Get(reg)
+			if known && (!also || v != w) {
+				o.t.Errorf("%#x: register %d: %#x, and %#x (%t) for this frame", pc, reg, v, w, also)
+			}
+			if also && !known {
+				o.sum.less++
+			}
+		}
 	}
 }
 

@@ -12,7 +12,7 @@ const slot = 8 // bytes that a push takes
 //
 //nolint:gochecknoglobals // a table
 var ofX86 = machine{
-	pc: rip, sp: rsp,
+	pc: rip, sp: rsp, link: none,
 	scratch:   []int{rax, rdx, rcx, rsi, rdi, r8, r9, r10, r11}, // psABI, figure 3.4
 	decode:    decodeX86,
 	change:    changeX86,

@@ -250,7 +250,7 @@ type built struct {
 	// the process has memory there.
 	missing []uint64
 	used    []usage // the mappings in which frames lie, in order
-	settled bool    // all walks came to the ends of their stacks, or to as many frames as were asked for
+	settled bool    // all walks have ended where other mappings would not have led them on, see settled
 	severed bool    // a walk ended where a stack is left for another one, or where memory is missing
 	stale   bool    // the process has other mappings than the layout said
 	space   *space
@@ -290,7 +290,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 		if i == 0 && (snap.Engine == ptrace.Engine || th.Syscall != nil) {
 			server.read(t, snap, frames, space)
 		}
-		b.settled = b.settled && (stop.Whole() || stop.Reason == unwind.MaxFrames)
+		b.settled = b.settled && settled(stop.Reason)
 		b.severed = b.severed || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
 		t.Unwind += ended.Sub(began)
 		t.Symbolize += time.Since(ended)
@@ -305,6 +305,11 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 		}
 	}
 	return b
+}
+
+// settled reports whether a walk that ended so has believed nothing but the mappings in which its frames lie.
+func settled(r unwind.Reason) bool {
+	return r == unwind.EndOfStack || r == unwind.MaxFrames || r == unwind.NeverReturns
 }
 
 func (c *Capturer) unwindThread(

@@ -75,7 +75,7 @@ func TestCores(t *testing.T) {
 				t.Errorf("refused %v, signal %d, %s", c.Refused, c.Signal, c.Arch)
 			}
 			th := &c.Trace.Threads[0]
-			checkCoreStack(t, th)
+			checkCoreStack(t, th, strings.Contains(name, "bare"))
 			n := compareWithGDB(t, name, th.Frames)
 			frames, confirmed = frames+len(th.Frames), confirmed+n
 			seen[c.Arch]++
@@ -87,9 +87,15 @@ func TestCores(t *testing.T) {
 	}
 }
 
-// checkCoreStack compares the names with coreStack.
-func checkCoreStack(t *testing.T, th *trace.Thread) {
+// checkCoreStack compares the names with coreStack. Bare ones, of functions that have neither call frame information
+// nor frame pointers, end in start_c, which never returns: nothing in it tells of its caller. On aarch64 the frame
+// pointer is zero there.
+func checkCoreStack(t *testing.T, th *trace.Thread, bare bool) {
 	t.Helper()
+	want, whole := coreStack, th.Whole
+	if bare {
+		want, whole = coreStack[:len(coreStack)-1], th.Whole || strings.Contains(th.Stop, "no way to a return")
+	}
 	names := make([]string, len(th.Frames))
 	for i := range th.Frames {
 		f := &th.Frames[i]
@@ -98,7 +104,7 @@ func checkCoreStack(t *testing.T, th *trace.Thread) {
 			names[i] = ""
 		}
 	}
-	if !slices.Equal(names, coreStack) || !th.Whole {
+	if !slices.Equal(names, want) || !whole {
 		t.Errorf("stack %q, %s", names, th.Stop)
 	}
 }

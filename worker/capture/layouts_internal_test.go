@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind"
 )
 
 // TestSettled: a walk by remembered mappings that came to the end of the stack, or to as many frames as were asked for,
@@ -37,6 +38,17 @@ func TestSettled(t *testing.T) {
 		nobody := check{pid: 1 << 30, before: slices.Clone(b.used)}
 		if ok, err := nobody.sound(snap.Maps, &b); ok != tt.settled || (err == nil) != tt.settled {
 			t.Errorf("%s: its mappings hold: %v, %v", tt.what, ok, err)
+		}
+	}
+}
+
+// TestSettledReasons: a walk that ends in code that never returns has ended by that code, in the mapping of a frame.
+func TestSettledReasons(t *testing.T) {
+	t.Parallel()
+	for reason := unwind.EndOfStack; reason <= unwind.StackSwitch; reason++ {
+		want := reason == unwind.EndOfStack || reason == unwind.MaxFrames || reason == unwind.NeverReturns
+		if got := settled(reason); got != want {
+			t.Errorf("%s: %t", reason, got)
 		}
 	}
 }

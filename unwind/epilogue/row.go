@@ -1,0 +1,230 @@
+package epilogue
+
+import (
+	"errors"
+	"math/rand/v2"
+
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// Row is what the code from one address on does to a frame, whatever the frame's values are: as a row of call frame
+// information, it tells where the caller's registers are. To follow the code takes a thousand times as long as to apply
+// a row that is known. A row is not changed by being used.
+type Row struct {
+	never  bool // there is no way that returns
+	cells  []cell
+	values []rule
+}
+
+// cell is a word of memory that is read before the caller's registers are known.
+type cell struct{ at term }
+
+// rule is where one register of the caller's comes from.
+type rule struct {
+	reg  int
+	from term
+}
+
+// term is a known number of bytes beyond something: a register of the frame's, the content of a cell, or nothing.
+type term struct {
+	of     int // the register; or arch.MaxRegisters and the number of a cell; or absolute
+	offset int64
+}
+
+const absolute = -1
+
+// Apply returns the caller's registers, by those of a frame and the memory; ErrNeverReturns if there is no caller. The
+// error is ErrMemory if the program counter or the stack pointer cannot be told from what is known: to follow the code
+// may tell them even so.
+func (r *Row) Apply(a *arch.Arch, regs *arch.Registers, mem Memory) (arch.Registers, error) {
+	var caller arch.Registers
+	if r.never {
+		return caller, ErrNeverReturns
+	}
+	var words [maxCells]uint64
+	var known [maxCells]bool
+	value := func(t term) (uint64, bool) {
+		v, ok := uint64(0), true
+		switch {
+		case t.of >= arch.MaxRegisters:
+			v, ok = words[t.of-arch.MaxRegisters], known[t.of-arch.MaxRegisters]
+		case t.of != absolute:
+			v, ok = regs.Get(t.of)
+		}
+		return v + uint64(t.offset), ok
+	}
+	for i, c := range r.cells {
+		if addr, ok := value(c.at); ok {
+			words[i], known[i] = mem.Word(addr)
+		}
+	}
+	for _, rule := range r.values {
+		v, ok := value(rule.from)
+		switch {
+		case ok && rule.reg == a.PC:
+			caller.Set(rule.reg, a.StripCode(v))
+		case ok:
+			caller.Set(rule.reg, v)
+		case rule.reg == a.PC, rule.reg == a.SP:
+			return caller, ErrMemory
+		}
+	}
+	return caller, nil
+}
+
+// Derive finds the row of an address by following the code with symbols for values: numbers so far apart that each
+// value tells what it has come from. It does so twice, with other numbers, and there is no row if that gives another
+// one: where the code does more with a value than to add to it, as to align it. The error is one of Follow's then, or
+// ErrAmbiguous.
+func Derive(a *arch.Arch, code Code, pc uint64, budget *int) (*Row, error) {
+	m := machineOf(a)
+	if m == nil {
+		return nil, ErrNoReturn
+	}
+	plain := a.WithCodeMask(0)
+	var rows [2]*Row
+	for i := range rows {
+		row, err := derive(plain, m, code, pc, newSymbols(uint64(i)*unaligned), budget)
+		if err != nil {
+			return nil, err
+		}
+		rows[i] = row
+	}
+	if !rows[0].equal(rows[1]) {
+		return nil, ErrAmbiguous
+	}
+	return rows[0], nil
+}
+
+func derive(a *arch.Arch, m *machine, code Code, pc uint64, known *symbols, budget *int) (*Row, error) {
+	var regs arch.Registers
+	for reg := range a.NumRegisters {
+		regs.Set(reg, known.register(a, reg))
+	}
+	for _, reg := range m.scratch {
+		if reg != m.link {
+			regs.Clear(reg)
+		}
+	}
+	regs.Set(m.pc, pc)
+	caller, err := Follow(a, code, regs, known, budget)
+	if errors.Is(err, ErrNeverReturns) {
+		return &Row{never: true}, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	row := &Row{cells: known.cells}
+	for reg := range a.NumRegisters {
+		v, ok := caller.Get(reg)
+		if !ok {
+			continue
+		}
+		from, ok := known.term(v)
+		switch {
+		case ok:
+			row.values = append(row.values, rule{reg, from})
+		case reg == m.pc, reg == m.sp:
+			return nil, ErrAmbiguous
+		}
+	}
+	return row, nil
+}
+
+// equal reports whether two rows say the same; the cells are in the order in which the code has come to them.
+func (r *Row) equal(o *Row) bool {
+	if r.never != o.never || len(r.cells) != len(o.cells) || len(r.values) != len(o.values) {
+		return false
+	}
+	for i := range r.cells {
+		if r.cells[i] != o.cells[i] {
+			return false
+		}
+	}
+	for i := range r.values {
+		if r.values[i] != o.values[i] {
+			return false
+		}
+	}
+	return true
+}
+
+const (
+	// apart is how far symbols are from each other, less one for each bit: what is added to one stays nearer to it.
+	apart = 48
+	// unaligned is added to the symbols of the second run: to align one to 8 bytes or more gives something else.
+	unaligned = 0x7c
+	// maxCells bounds the words of memory that a row reads.
+	maxCells = 32
+)
+
+// symbols is the numbers that stand for what is not known, and the memory of a frame whose addresses and content are
+// such numbers.
+type symbols struct {
+	skew   uint64
+	of     map[uint64]int // by their high bits: see term
+	cells  []cell
+	byAddr map[uint64]uint64
+}
+
+func newSymbols(skew uint64) *symbols {
+	return &symbols{skew: skew, of: make(map[uint64]int), byAddr: make(map[uint64]uint64)}
+}
+
+// The high bits of symbols: those of the stack pointer are above all others but the frame pointer's, since a call may
+// have written to what lies below the stack pointer. What a frame pointer points at lies above.
+const (
+	highAny   = 1
+	highStack = 0xff00
+	highFrame = 0xff80
+	highEnd   = 0xfffe
+)
+
+// register makes a number that stands for a register.
+func (s *symbols) register(a *arch.Arch, reg int) uint64 {
+	switch reg {
+	case a.SP:
+		return s.symbol(reg, highStack, highFrame)
+	case a.FP:
+		return s.symbol(reg, highFrame, highEnd)
+	default:
+		return s.symbol(reg, highAny, highStack)
+	}
+}
+
+// symbol makes a number between two.
+func (s *symbols) symbol(of int, low, end uint64) uint64 {
+	for {
+		high := low + rand.Uint64N(end-low) //nolint:gosec // two of them must differ, no more
+		if _, used := s.of[high]; !used {
+			s.of[high] = of
+			return high<<apart + s.skew
+		}
+	}
+}
+
+// term returns what a number stands for; false if for nothing that is known.
+func (s *symbols) term(v uint64) (term, bool) {
+	high := (v + 1<<(apart-1)) >> apart
+	offset := int64(v - high<<apart)
+	if high == 0 {
+		return term{absolute, offset}, true
+	}
+	of, ok := s.of[high]
+	return term{of, offset - int64(s.skew)}, ok
+}
+
+// Word implements Memory.
+func (s *symbols) Word(addr uint64) (uint64, bool) {
+	if v, ok := s.byAddr[addr]; ok {
+		return v, true
+	}
+	at, ok := s.term(addr)
+	if !ok || at.of == absolute || len(s.cells) == maxCells {
+		return 0, false
+	}
+	v := s.symbol(arch.MaxRegisters+len(s.cells), highAny, highStack)
+	s.cells = append(s.cells, cell{at})
+	s.byAddr[addr] = v
+	return v, true
+}

@@ -1,0 +1,123 @@
+package epilogue_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"pg_stat_backtrace/unwind/a64"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/epilogue"
+	"pg_stat_backtrace/unwind/x86"
+)
+
+// TestRow: what the code does to a frame is applied to frames of other values, and is what following it gives there.
+func TestRow(t *testing.T) {
+	for _, tt := range follows() {
+		if tt.err != nil {
+			continue
+		}
+		t.Run(tt.name, func(t *testing.T) {
+			sameForAll(t, arch.AMD64, tt.code, tt.name != "another stack pointer kept in a register", rip, rsp, rbp, rbx, r12)
+		})
+	}
+	for _, tt := range followsA64() {
+		if tt.err != nil {
+			continue
+		}
+		t.Run("a64, "+tt.name, func(t *testing.T) {
+			sameForAll(t, arch.ARM64, a64Code(tt.code...), tt.name != "another one kept in a register",
+				32, a64.SP, a64.FP, 19, 21, a64.LR)
+		})
+	}
+}
+
+// sameForAll derives the row of code and compares; found: there is to be one. The first register is the program
+// counter, the second the stack pointer.
+func sameForAll(t *testing.T, a *arch.Arch, p []byte, found bool, numbers ...int) {
+	t.Helper()
+	where := code{bytes: p, entry: true}
+	row, err := epilogue.Derive(a, where, start, plenty())
+	if err != nil || !found {
+		if found == (err != nil) {
+			t.Errorf("%v, and a row is to be found: %t", err, found)
+		}
+		return
+	}
+	for _, at := range []uint64{sp, sp + 8, sp + 0x58} {
+		var regs arch.Registers
+		for i, reg := range numbers {
+			regs.Set(reg, at+uint64(i)*0x40)
+		}
+		regs.Set(numbers[0], start)
+		regs.Set(numbers[1], at)
+		want, wantErr := epilogue.Follow(a, where, regs, plain{sp + 0x10000}, plenty())
+		got, err := row.Apply(a, &regs, plain{sp + 0x10000})
+		if got != want || err != nil || wantErr != nil {
+			t.Errorf("at %#x: %v %v, not %v %v", at, got, err, want, wantErr)
+		}
+	}
+}
+
+// TestRowlessCode: there is no row of code that does more to an address than to add to it, or whose return address is
+// nowhere; and one that says so of code that never returns.
+func TestRowlessCode(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		code []byte
+		err  error
+	}{
+		{"aligned", slices.Concat(alignSP, ret), epilogue.ErrAmbiguous},
+		{"aligned, to another register's number", slices.Concat(alignSP, pop, ret), epilogue.ErrAmbiguous},
+		{"another one's stack", slices.Concat(spFromRAX, ret), epilogue.ErrNoReturn},
+		{"two ways that do not agree", slices.Concat(branch(1), pop, ret), epilogue.ErrAmbiguous},
+		{"not decoded", vzeroupper, x86.ErrCode},
+	} {
+		_, err := epilogue.Derive(arch.AMD64, code{bytes: tt.code}, start, plenty())
+		if !errors.Is(err, tt.err) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+	if _, err := epilogue.Derive(arch.S390X, code{bytes: ret}, start, plenty()); !errors.Is(err, epilogue.ErrNoReturn) {
+		t.Errorf("instructions that nobody follows: %v", err)
+	}
+	row, err := epilogue.Derive(arch.AMD64, code{bytes: halt}, start, plenty())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := row.Apply(arch.AMD64, new(arch.Registers), plain{}); !errors.Is(err, epilogue.ErrNeverReturns) {
+		t.Errorf("%v", err)
+	}
+}
+
+// TestRowWithoutValues: a row tells no more than the frame's values and the memory do.
+func TestRowWithoutValues(t *testing.T) {
+	where := code{bytes: slices.Concat(pop, popFP, ret), entry: true}
+	row, err := epilogue.Derive(arch.AMD64, where, start, plenty())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var regs arch.Registers
+	if _, err := row.Apply(arch.AMD64, &regs, plain{sp + 64}); !errors.Is(err, epilogue.ErrMemory) {
+		t.Errorf("no stack pointer: %v", err)
+	}
+	regs.Set(rsp, sp)
+	if _, err := row.Apply(arch.AMD64, &regs, plain{sp + 8}); !errors.Is(err, epilogue.ErrMemory) {
+		t.Errorf("no return address: %v", err)
+	}
+	got, err := row.Apply(arch.AMD64, &regs, plain{sp + 64})
+	if err != nil || got.Known() != 1<<rip|1<<rsp|1<<rbx|1<<rbp {
+		t.Errorf("%v, %#x", err, got.Known())
+	}
+	signed, err := epilogue.Derive(arch.ARM64, code{bytes: a64Code(a64Check, a64Ret)}, start, plenty())
+	if err != nil {
+		t.Fatal(err)
+	}
+	regs.Set(a64.SP, sp)
+	regs.Set(a64.LR, 0x7f<<48|0xcaffee)
+	if got, err := signed.Apply(arch.ARM64, &regs, plain{}); err != nil {
+		t.Error(err)
+	} else if pc, _ := got.Get(32); pc != 0xcaffee {
+		t.Errorf("return address %#x", pc)
+	}
+}
