@@ -1,26 +1,31 @@
 #!/usr/bin/env bash
-# build-postgresql.sh [debug|musl]: builds PostgreSQL from Debian's source package, once, and prints the folder of its
-# programs. debug: with debug information (-g -O2); no server that a package manager installs has it in it, and tests of
-# lines and inlined calls need one. musl: with musl, Alpine's C library, which nothing on Debian is built with.
-# Takes some minutes; the result is kept in the cache. Needs gcc (musl-gcc), make and apt-get, and no root.
+# build-postgresql.sh [debug|musl|musl-arm64]: builds PostgreSQL from Debian's source package, once, and prints the
+# folder of its programs. debug: with debug information (-g -O2); no server that a package manager installs has it in it,
+# and tests of lines and inlined calls need one. musl: with musl, Alpine's C library, which nothing on Debian is built
+# with; musl-arm64: for aarch64, with that library beside it as lib/ld-musl-aarch64.so.1.
+# Takes some minutes; the result is kept in the cache. Needs gcc (musl-gcc, aarch64-linux-gnu-gcc), make and apt-get, and
+# no root.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck source=scripts/packages.sh
 source "$TOP/scripts/packages.sh"
+# shellcheck source=scripts/arch.sh
+source "$TOP/scripts/arch.sh"
 
 VARIANT=${1:-debug}
 case $VARIANT in
 	debug) COMPILER=(CFLAGS='-g -O2') TOOLS=(gcc make apt-get) ;;
 	musl) COMPILER=(CC=musl-gcc CFLAGS=-O2) TOOLS=(gcc musl-gcc make apt-get) ;;
-	*) die "usage: $0 [debug|musl]" ;;
+	musl-arm64) COMPILER=(CFLAGS=-O2) TOOLS=(aarch64-linux-gnu-gcc make apt-get) ;;
+	*) die "usage: $0 [debug|musl|musl-arm64]" ;;
 esac
 DEST=$CACHE/$VARIANT-postgresql
 
 # compile: what make(1) builds and installs below the folder $1. Without the kernel's headers, which musl-gcc does not
 # have, pg_upgrade is not built, and is not needed.
 compile() {
-	if [[ $VARIANT = musl ]]; then
+	if [[ $VARIANT = musl* ]]; then
 		sed -i 's/^\tpg_upgrade \\$/\t\\/' src/bin/Makefile
 	fi
 	# The programs find their libraries wherever the folder is copied to: no list of folders has musl's.
@@ -57,6 +62,25 @@ download_source() {
 	return 1
 }
 
+# cross_musl DIR: musl of aarch64 below DIR/musl, and a compiler for it, which COMPILER gets.
+cross_musl() {
+	local dir=$1 options deb lib=usr/lib/aarch64-linux-musl include=usr/include/aarch64-linux-musl
+	arch_facts arm64
+	mapfile -t options < <(arch_apt)
+	quietly apt-get "${options[@]}" update
+	mkdir "$dir/musl"
+	(cd "$dir/musl" && quietly apt-get "${options[@]}" download musl musl-dev)
+	for deb in "$dir"/musl/*.deb; do
+		dpkg-deb -x "$deb" "$dir/musl"
+		rm "$deb"
+	done
+	sed "s#/$lib#$dir/musl/$lib#g; s#/$include#$dir/musl/$include#g" "$dir/musl/$lib/musl-gcc.specs" >"$dir/musl/specs"
+	printf '#!/bin/sh\nexec aarch64-linux-gnu-gcc "$@" -specs "%s"\n' "$dir/musl/specs" >"$dir/musl/cc"
+	chmod +x "$dir/musl/cc"
+	# What PostgreSQL makes of the time zones takes a program that runs here.
+	COMPILER+=("CC=$dir/musl/cc" --host=aarch64-linux-musl --with-system-tzdata=/usr/share/zoneinfo)
+}
+
 # build DIR: download, configure and build below DIR, and install into DIR/install.
 build() {
 	local dir=$1 options major
@@ -69,10 +93,12 @@ build() {
 	mkdir "$dir/source"
 	tar -C "$dir/source" --strip-components=1 -xf "$dir"/postgresql-*.orig.tar.*
 	cd "$dir/source"
+	[[ $VARIANT != musl-arm64 ]] || cross_musl "$dir"
 	say "Building it with ${COMPILER[*]} (some minutes): $DEST" >&2
 	quietly nice ./configure --prefix="$DEST/install" --without-readline --without-zlib --without-icu "${COMPILER[@]}"
 	compile "$dir/root"
 	mv "$dir/root$DEST/install" "$dir/install"
+	[[ $VARIANT != musl-arm64 ]] || cp "$dir/musl/lib/aarch64-linux-musl/libc.so" "$dir/install/lib/ld-musl-aarch64.so.1"
 	rm -rf "$dir/root" "$dir"/*.tar.*
 	find "$dir/source" -name '*.o' -delete
 	touch "$dir/.complete"

@@ -62,7 +62,12 @@ check() {
 		mkdir -p "$overlay/opt/npm"
 		cp -r "$NPM_SERVER/." "$overlay/opt/npm/"
 		cp "$overlay/$share"/* "$overlay/opt/npm/share/postgresql/extension/"
-		bins=/opt/npm/bin:$bins
+		# Neither, as on Alpine.
+		mkdir -p "$overlay/opt/musl" "$overlay/lib"
+		cp -r "$(dirname "$("$TOP/scripts/build-postgresql.sh" musl-arm64)")/." "$overlay/opt/musl/"
+		mv "$overlay/opt/musl/lib/ld-musl-aarch64.so.1" "$overlay/lib/"
+		cp "$overlay/$share"/* "$overlay/opt/musl/share/extension/"
+		bins=/opt/npm/bin:/opt/musl/bin:$bins
 	fi
 	mkdir "$overlay/check/programs"
 	STACK_PAGE=65536

@@ -13,6 +13,7 @@ type Told struct {
 	mu     sync.Mutex
 	byAddr map[uint64]distances
 	back   map[uint64]bool
+	met    map[uint64]bool
 	rows   map[uint64]*epilogue.Row
 	calls  map[uint64]verdict
 }
@@ -61,6 +62,18 @@ func (d *Told) row(addr uint64) (row *epilogue.Row, known bool) {
 		return nil, false
 	}
 	return recall(&d.mu, &d.rows, addr)
+}
+
+// again reports whether the code from an address on has been followed before, and notes that it is now.
+func (d *Told) again(addr uint64) bool {
+	if d == nil {
+		return false
+	}
+	_, met := recall(&d.mu, &d.met, addr)
+	if !met {
+		remember(&d.mu, &d.met, addr, true)
+	}
+	return met
 }
 
 func (d *Told) keepRow(addr uint64, row *epilogue.Row) {

@@ -31,6 +31,11 @@ func TestTold(t *testing.T) {
 	if !ok1 || !ok2 || ok3 || !slices.Equal(one.possible, []int64{8, 24}) || !errors.Is(two.err, failed) {
 		t.Errorf("%v %v, %v %v, %v", one, ok1, two, ok2, ok3)
 	}
+	for _, want := range []bool{false, true, true} {
+		if none.again(1) || d.again(1) != want {
+			t.Errorf("whether it has been followed before: not %t", want)
+		}
+	}
 	d.keepRow(1, new(epilogue.Row))
 	d.keepRow(2, nil)
 	d.keepCalled(1, true)

@@ -16,6 +16,7 @@ type Result struct {
 	Asleep     int     `json:"asleep"`     // processes whose second capture had the same addresses
 	Unstopped  int     `json:"unstopped"`  // and whose capture without a stop was as long
 	Chained    int     `json:"chained"`    // frames found by a frame pointer or back chain
+	Followed   int     `json:"followed"`   // frames found by following instructions
 	Signals    int     `json:"signals"`    // frames of signal handlers
 	VDSO       int     `json:"vdso"`       // frames in the vDSO
 	PauseP50   float64 `json:"pause_p50"`  // microseconds

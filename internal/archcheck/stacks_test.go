@@ -68,10 +68,14 @@ func TestStacks(t *testing.T) {
 // build is the server's version, and who made it.
 func build(t *testing.T, binDir string) string {
 	t.Helper()
-	if strings.HasPrefix(binDir, "/usr/lib/postgresql/") {
-		return pgtest.Version(t, binDir)
+	version := pgtest.Version(t, binDir)
+	switch {
+	case strings.HasPrefix(binDir, "/usr/lib/postgresql/"):
+		return version
+	case strings.Contains(binDir, "musl"):
+		return version + " (musl)"
 	}
-	return pgtest.Version(t, binDir) + " (npm)"
+	return version + " (npm)"
 }
 
 // field is a server whose processes do different things.
@@ -177,9 +181,9 @@ func (f *field) backtrace(t *testing.T, pid int) (stack string) {
 var (
 	line = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+`)
 	// outermost is where a process begins; on some servers _start has no size, and so no name is used. On ppc64le it
-	// jumps to the C library, without leaving a frame.
+	// jumps to the C library, without leaving a frame, and musl's goes on as the function that calls main.
 	outermost = map[bool]*regexp.Regexp{
-		false: regexp.MustCompile(` in (_start|postgres)\+0x[0-9a-f]+ `),
+		false: regexp.MustCompile(` in (_start|postgres|ld-musl-[a-z0-9_]+\.so\.1)\+0x[0-9a-f]+ `),
 		true:  regexp.MustCompile(` in __libc_start_main\+0x[0-9a-f]+ `),
 	}[runtime.GOARCH == "ppc64le"]
 	inVDSO = regexp.MustCompile(`\[vdso\]`)
@@ -200,6 +204,9 @@ func (f *field) judge(t *testing.T, kind, stack string) {
 		bad = bad || !line.MatchString(l)
 		if strings.Contains(l, "[by frame pointer") {
 			f.result.Chained++
+		}
+		if strings.Contains(l, "[by instructions") {
+			f.result.Followed++
 		}
 		if strings.Contains(l, "[signal handler called") {
 			f.result.Signals++

@@ -123,8 +123,9 @@ func read(results io.Reader) ([]row, error) {
 // columns are those of the table.
 var columns = []string{
 	"machine", "kernel", "PostgreSQL", "processes, kinds", "captures through SQL", "frames",
-	"by frame pointer or back chain", "of signal handlers", "in the vDSO", "asleep, the same twice, and without a stop",
-	"pause, emulated: median, largest (µs)", "`ptrace_scope` tried", "run, under",
+	"by frame pointer or back chain", "by instructions", "of signal handlers", "in the vDSO",
+	"asleep, the same twice, and without a stop", "pause, emulated: median, largest (µs)", "`ptrace_scope` tried",
+	"run, under",
 }
 
 // table is the whole of it, of the rows of each machine.
@@ -139,7 +140,8 @@ func table(lines map[string][]string) string {
 
 // format is a row of the table.
 func (r *row) format(now time.Time) string {
-	return fmt.Sprintf("| %s | %s | %s | %d, %d | %d | %d | %d | %d | %d | %d, %d | %.0f, %.0f | %s | %s, qemu %s |\n",
-		r.Machine, r.Kernel, r.PostgreSQL, r.Processes, r.Kinds, r.Captures, r.Frames, r.Chained, r.Signals, r.VDSO,
-		r.Asleep, r.Unstopped, r.PauseP50, r.PauseMax, r.yama, now.UTC().Format("2 January 2006"), r.qemu)
+	return fmt.Sprintf("| %s | %s | %s | %d, %d | %d | %d | %d | %d | %d | %d "+
+		"| %d, %d | %.0f, %.0f | %s | %s, qemu %s |\n",
+		r.Machine, r.Kernel, r.PostgreSQL, r.Processes, r.Kinds, r.Captures, r.Frames, r.Chained, r.Followed, r.Signals,
+		r.VDSO, r.Asleep, r.Unstopped, r.PauseP50, r.PauseMax, r.yama, now.UTC().Format("2 January 2006"), r.qemu)
 }
