@@ -3,6 +3,7 @@ package ptrace
 import (
 	"errors"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,12 +54,19 @@ func Hold(pid int) (*Held, error) {
 }
 
 // Lives reports whether the process has not ended yet. As long as it has not, its number is its own.
-func (h *Held) Lives() bool {
+func (h *Held) Lives() bool { return !h.EndsWithin(0) }
+
+// EndsWithin waits until the process has ended, so long at most, and reports whether it has. Of a nil Held nothing is
+// known.
+func (h *Held) EndsWithin(wait time.Duration) bool {
+	if h == nil {
+		return false
+	}
 	fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
-	for {
-		n, err := unix.Poll(fds, 0)
+	for until := time.Now().Add(wait); ; {
+		n, err := unix.Poll(fds, int(max(time.Until(until), 0).Milliseconds()))
 		if !errors.Is(err, unix.EINTR) {
-			return err != nil || n == 0 // a kernel before 5.3 cannot be asked; it has no such descriptors either
+			return err == nil && n > 0 // a kernel before 5.3 cannot be asked; it has no such descriptors either
 		}
 	}
 }

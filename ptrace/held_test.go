@@ -3,6 +3,7 @@ package ptrace
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,7 +24,13 @@ func TestHold(t *testing.T) {
 	if !second.Lives() {
 		t.Error("it has not ended")
 	}
+	if second.EndsWithin(time.Millisecond) || (*Held)(nil).EndsWithin(time.Hour) {
+		t.Error("it has ended within a millisecond")
+	}
 	_ = c.Process.Kill()
+	if !second.EndsWithin(time.Minute) { // and not only when it is waited for
+		t.Error("it has not ended within a minute")
+	}
 	_ = c.Wait()
 	if second.Lives() {
 		t.Error("it has ended")

@@ -123,9 +123,22 @@ func (w *Worker) capture(
 	}
 	defer target.Held.Release()
 	if err := w.permit().Allow(ctx, who, pid); err != nil {
-		return nil, err
+		return nil, refusal(err, target)
 	}
 	return w.capturer.Capture(ctx, target, options)
+}
+
+// endsIn is how long a backend takes to end at most when it is no longer listed in pg_stat_activity.
+const endsIn = 200 * time.Millisecond
+
+// refusal is why a process is not captured, as the caller is told: of one that has ended since it was identified that,
+// and not that it runs for no role.
+func refusal(err error, target ptrace.Target) error {
+	var denied *policy.Denied
+	if errors.As(err, &denied) && denied.Unlisted && target.Held.EndsWithin(endsIn) {
+		return fmt.Errorf("process %d: %w", target.PID, ptrace.ErrExited)
+	}
+	return err
 }
 
 func (w *Worker) permit() *policy.Policy {

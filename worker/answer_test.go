@@ -3,6 +3,7 @@ package worker
 import (
 	"errors"
 	"fmt"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -35,6 +36,53 @@ func TestSettings(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestRefusal: of a process that has ended meanwhile, or is about to, it is not said that it runs for no role.
+func TestRefusal(t *testing.T) {
+	t.Parallel()
+	unlisted := policy.Decide(policy.Caller{OID: 10}, 1, policy.Facts{CallerExists: true})
+	auxiliary := policy.Decide(policy.Caller{OID: 10}, 1, policy.Facts{CallerExists: true, Found: true})
+	start := func() (*exec.Cmd, ptrace.Target) {
+		c := exec.CommandContext(t.Context(), "sleep", "100")
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		held, err := ptrace.Hold(c.Process.Pid)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(held.Release)
+		return c, ptrace.Target{PID: c.Process.Pid, Held: held}
+	}
+	stays, living := start()
+	ends, ending := start()
+	for _, tt := range []struct {
+		name   string
+		err    error
+		target ptrace.Target
+	}{
+		{"allowed", nil, ending},
+		{"an auxiliary process", auxiliary, ending},
+		{"one that lives", unlisted, living},
+		{"one that is not held", unlisted, ptrace.Target{PID: ending.PID}},
+	} {
+		if got := refusal(tt.err, tt.target); !errors.Is(got, tt.err) || errors.Is(got, ptrace.ErrExited) {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+	answer := make(chan error)
+	go func() { answer <- refusal(unlisted, ending) }()
+	_ = ends.Process.Kill()
+	if err := <-answer; !errors.Is(err, ptrace.ErrExited) || failure(ending.PID, err).SQLState != "55000" {
+		t.Errorf("one that ends: %v", err)
+	}
+	_ = ends.Wait()
+	if err := refusal(auxiliary, ending); errors.Is(err, ptrace.ErrExited) {
+		t.Errorf("an auxiliary process that has ended: %v", err)
+	}
+	_ = stays.Process.Kill()
+	_ = stays.Wait()
 }
 
 func TestFailure(t *testing.T) {

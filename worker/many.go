@@ -119,7 +119,7 @@ func (w *Worker) captureMany(ctx context.Context, req spool.Request, options cap
 	}
 	options.Deadline /= 3
 	each(outcomes, func(i int, o *outcome) {
-		if o.err = refused[o.pid]; o.err == nil {
+		if o.err = refusal(refused[o.pid], targets[i]); o.err == nil {
 			o.trace, o.err = w.capturer.Capture(ctx, targets[i], options)
 		}
 	})

@@ -42,7 +42,9 @@ func Decide(caller Caller, pid int, facts Facts) error {
 	case facts.CallerSuperuser:
 		return nil
 	case !facts.Found || facts.Role == 0:
-		return denied(pid, onlySuperusers(withoutRole(facts)))
+		d := denied(pid, onlySuperusers(withoutRole(facts)))
+		d.Unlisted = !facts.Found
+		return d
 	case facts.RoleSuperuser:
 		return denied(pid, onlySuperusers("processes of roles with the SUPERUSER attribute"))
 	case !facts.RoleExists || !facts.HasPrivileges:

@@ -15,6 +15,8 @@ type Denied struct {
 	Message  string
 	Detail   string // may be empty
 	Hint     string // may be empty
+	// Unlisted: the process has no entry in pg_stat_activity, as one that is about to end.
+	Unlisted bool
 	// Cause is for the worker's log, nil in most cases; it never goes to the client.
 	Cause error
 }
