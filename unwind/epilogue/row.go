@@ -3,6 +3,7 @@ package epilogue
 import (
 	"errors"
 	"math/rand/v2"
+	"slices"
 
 	"pg_stat_backtrace/unwind/arch"
 )
@@ -11,13 +12,10 @@ import (
 // information, it tells where the caller's registers are. To follow the code takes a thousand times as long as to apply
 // a row that is known. A row is not changed by being used.
 type Row struct {
-	never  bool // there is no way that returns
-	cells  []cell
+	never  bool   // there is no way that returns
+	cells  []term // where the words of memory are that are read for the values, each after those before it
 	values []rule
 }
-
-// cell is a word of memory that is read before the caller's registers are known.
-type cell struct{ at term }
 
 // rule is where one register of the caller's comes from.
 type rule struct {
@@ -54,7 +52,7 @@ func (r *Row) Apply(a *arch.Arch, regs *arch.Registers, mem Memory) (arch.Regist
 		return v + uint64(t.offset), ok
 	}
 	for i, c := range r.cells {
-		if addr, ok := value(c.at); ok {
+		if addr, ok := value(c); ok {
 			words[i], known[i] = mem.Word(addr)
 		}
 	}
@@ -133,20 +131,7 @@ func derive(a *arch.Arch, m *machine, code Code, pc uint64, known *symbols, budg
 
 // equal reports whether two rows say the same; the cells are in the order in which the code has come to them.
 func (r *Row) equal(o *Row) bool {
-	if r.never != o.never || len(r.cells) != len(o.cells) || len(r.values) != len(o.values) {
-		return false
-	}
-	for i := range r.cells {
-		if r.cells[i] != o.cells[i] {
-			return false
-		}
-	}
-	for i := range r.values {
-		if r.values[i] != o.values[i] {
-			return false
-		}
-	}
-	return true
+	return r.never == o.never && slices.Equal(r.cells, o.cells) && slices.Equal(r.values, o.values)
 }
 
 const (
@@ -163,7 +148,7 @@ const (
 type symbols struct {
 	skew   uint64
 	of     map[uint64]int // by their high bits: see term
-	cells  []cell
+	cells  []term
 	byAddr map[uint64]uint64
 }
 
@@ -224,7 +209,7 @@ func (s *symbols) Word(addr uint64) (uint64, bool) {
 		return 0, false
 	}
 	v := s.symbol(arch.MaxRegisters+len(s.cells), highAny, highStack)
-	s.cells = append(s.cells, cell{at})
+	s.cells = append(s.cells, at)
 	s.byAddr[addr] = v
 	return v, true
 }
