@@ -20,7 +20,7 @@ import (
 const (
 	slowVariable        = "PGSB_ORACLE_SLOW"
 	instructionsDefault = 3000
-	instructionsRace    = 200
+	instructionsRace    = 100
 	instructionsSlow    = 60_000
 )
 

@@ -1,0 +1,5 @@
+//go:build !race
+
+package a64_test
+
+const raceEnabled = false
