@@ -22,7 +22,7 @@ const (
 // call frame information and in this way alone, every return address behind a call: behind a call that never returns
 // the instructions may be another function's. False if nothing is to be learnt.
 func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
-	w.settled = false
+	w.settled, w.wanting = false, 0
 	module, ok := w.modules.Find(frame.Lookup())
 	if !ok || module.Code == nil || !epilogue.Follows(w.arch) || !w.knowsSP() || w.outlook == bad && !w.trial {
 		return Frame{}, Stop{}, false
@@ -34,11 +34,14 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	}
 	caller, err := w.follow(frame, module)
 	w.settled = errors.Is(err, epilogue.ErrNeverReturns)
+	if errors.Is(err, epilogue.ErrMemory) {
+		w.wanting = w.floor() // which word they asked for first does not matter: they may need all from here on
+	}
 	if err != nil {
 		return Frame{}, Stop{}, false
 	}
 	if !w.trial && w.outlook == untried {
-		w.outlook = w.lookOut(*frame, caller)
+		w.outlook, w.wanting = w.lookOut(*frame, caller)
 	}
 	if !w.trial && w.outlook == bad {
 		return Frame{}, Stop{}, false
@@ -54,8 +57,17 @@ type followed struct {
 	err    error
 }
 
-// follow finds the registers of a frame's caller by its function's instructions.
+// follow finds the registers of a frame's caller by its function's instructions: by what is known to be their row, or,
+// where that does not tell it, by following them.
 func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
+	regs := w.regs
+	regs.Set(w.arch.PC, frame.PC)
+	row, known := module.Told.row(frame.PC - module.Bias)
+	if row != nil {
+		if caller, err := row.Apply(w.arch, &regs, &w.mem); !errors.Is(err, epilogue.ErrMemory) {
+			return caller, err
+		}
+	}
 	f := followed{pc: frame.PC, sp: w.floor()}
 	if w.followed == nil {
 		w.followed = new([]followed)
@@ -65,48 +77,42 @@ func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 			return before.caller, before.err
 		}
 	}
-	regs := w.regs
-	regs.Set(w.arch.PC, frame.PC)
-	f.caller, f.err = w.leave(module, frame.PC, &regs)
+	bare := bareCode{module: module, arch: w.arch}
+	f.caller, f.err = epilogue.Follow(w.arch, &bare, regs, &w.mem, &w.instructions)
+	if !known {
+		w.learn(&bare, &f, &regs)
+	}
 	if len(*w.followed) < maxFollowed {
 		*w.followed = append(*w.followed, f)
 	}
 	return f.caller, f.err
 }
 
-// leave finds a frame's caller by the row of its address, or, where that does not tell it, by following the code.
-func (w *walk) leave(module Module, pc uint64, regs *arch.Registers) (arch.Registers, error) {
-	addr := pc - module.Bias
-	row, known := module.Told.row(addr)
-	if row != nil {
-		if caller, err := row.Apply(w.arch, regs, &w.mem); !errors.Is(err, epilogue.ErrMemory) {
-			return caller, err
-		}
+// learn finds the row of an address that was followed, and remembers it. That takes twice as long as to follow, and
+// most addresses at which a function computes are met once: only one that is met again is worth it.
+func (w *walk) learn(bare *bareCode, f *followed, regs *arch.Registers) {
+	told, addr := bare.module.Told, f.pc-bare.module.Bias
+	if !told.again(addr) {
+		return
 	}
-	bare := bareCode{module: module, arch: w.arch}
-	caller, err := epilogue.Follow(w.arch, &bare, *regs, &w.mem, &w.instructions)
-	if known || !module.Told.again(addr) {
-		return caller, err // a row takes twice as long, and most addresses at which a function computes are met once
-	}
-	row, failed := epilogue.Derive(w.arch, &bare, pc, &w.instructions)
-	if failed != nil || !w.confirms(row, regs, &caller, err) {
+	row, err := epilogue.Derive(w.arch, bare, f.pc, &w.instructions)
+	if err != nil || !w.confirms(row, regs, f) {
 		row = nil
 	}
 	if row != nil || w.instructions > 0 { // with more of them left there may be one
-		module.Told.keepRow(addr, row)
+		told.keepRow(addr, row)
 	}
-	return caller, err
 }
 
 // confirms reports whether a row says of a frame what the code does to it.
-func (w *walk) confirms(row *epilogue.Row, regs, caller *arch.Registers, why error) bool {
+func (w *walk) confirms(row *epilogue.Row, regs *arch.Registers, f *followed) bool {
 	got, err := row.Apply(w.arch, regs, &w.mem)
-	if err != nil || why != nil {
-		return errors.Is(err, epilogue.ErrNeverReturns) && errors.Is(why, epilogue.ErrNeverReturns)
+	if err != nil || f.err != nil {
+		return errors.Is(err, epilogue.ErrNeverReturns) && errors.Is(f.err, epilogue.ErrNeverReturns)
 	}
 	for reg := range w.arch.NumRegisters {
 		v, known := got.Get(reg)
-		if want, also := caller.Get(reg); known && (!also || v != want) {
+		if want, also := f.caller.Get(reg); known && (!also || v != want) {
 			return false
 		}
 	}
@@ -122,18 +128,19 @@ func (w *walk) leaveFor(frame *Frame, caller arch.Registers) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByInstructions)
 }
 
-// lookOut goes the way from a caller of a frame before the walk does.
-func (w *walk) lookOut(frame Frame, caller arch.Registers) outlook {
+// lookOut goes the way from a caller of a frame before the walk does. It returns where the memory begins for want of
+// which it did not come to an end, 0 if that was not the reason.
+func (w *walk) lookOut(frame Frame, caller arch.Registers) (found outlook, wanting uint64) {
 	t := *w
 	t.outlook = good // not to look out again
 	c := contest{w: w, frame: &frame, budget: maxTrialSteps}
 	next, stop := t.leaveFor(&frame, caller)
-	found := bad
+	found = bad
 	if stop.Reason == running && c.follow(&t, frame, next, stop, 0) == proven {
 		found = good
 	}
 	w.instructions = t.instructions
-	return found
+	return found, c.missing.Address
 }
 
 // bareCode is a module's code for package epilogue, which knows addresses in memory only.

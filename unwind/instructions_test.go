@@ -56,7 +56,7 @@ func TestInstructions(t *testing.T) {
 		{"the return address is in no code", leaf, []uint64{0x99, 0xb, never, 0}, []uint64{leaf}, unwind.NoCFI},
 		{"it leads to an address behind no call", leaf, []uint64{behind, 0xb, within + 1, 0}, []uint64{leaf}, unwind.NoCFI},
 		{"it leads to code that cannot be followed", leaf, []uint64{behind, 0xb, astray, 0}, []uint64{leaf}, unwind.NoCFI},
-		{"the stack is cut", leaf, []uint64{behind, 0xb}, []uint64{leaf}, unwind.NoCFI},
+		{"the stack is cut", leaf, []uint64{behind, 0xb}, []uint64{leaf}, unwind.NoMemory},
 		{"in what never returns", never, []uint64{0}, []uint64{never}, unwind.NeverReturns},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -224,8 +224,8 @@ func (c *contest) judge(t *walk, next Frame, stop Stop) verdict {
 			return undecided
 		}
 		switch next.Method {
-		case ByCFI, BySignalFrame, ByInstructions, ByRecovery:
-			return proven
+		case ByCFI, BySignalFrame, ByInstructions, ByRecovery, ByReturnAddress:
+			return proven // the last one only behind a signal's frame, where it says what the instruction there did
 		default:
 			return undecided
 		}

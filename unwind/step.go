@@ -55,8 +55,12 @@ func (w *walk) stepBare(frame *Frame, module *Module, code bool) (Frame, Stop) {
 		return next, stop
 	}
 	next, stop := w.stepChain(frame)
-	if stop.Reason == NoCFI && w.settled {
+	switch {
+	case stop.Reason != NoCFI:
+	case w.settled:
 		stop.Reason = NeverReturns
+	case w.wanting != 0:
+		stop = Stop{Reason: NoMemory, Address: w.wanting} // with more of it, perhaps
 	}
 	return next, stop
 }

@@ -43,8 +43,12 @@ func TestPrograms(t *testing.T) {
 			})
 			pid := strconv.Itoa(command.Process.Pid)
 			wait(t, "the program spins", func() bool { return len(stacks(t, pid, 1)[0]) > 6 })
+			want := spinning
+			if strings.Contains(file, "bare") {
+				want = spinning[:len(spinning)-1]
+			}
 			for _, stack := range stacks(t, pid, 40) {
-				if !slices.Equal(stack, spinning) {
+				if !slices.Equal(stack, want) {
 					out, _ := exec.Command(program, "capture", pid).CombinedOutput()
 					t.Fatalf("%q\n%s", stack, out)
 				}
@@ -92,7 +96,10 @@ func functions(t *testing.T, line string) (found []string) {
 		}
 		found = append(found, f.Function)
 	}
-	if reason := answer.Threads[0].StopReason; reason != "end of stack" {
+	// Of functions that have neither call frame information nor frame pointers the outermost one is that which never
+	// returns: nothing in it tells of its caller.
+	const base = "no call frame information, and no way to a return"
+	if reason := answer.Threads[0].StopReason; reason != "end of stack" && !strings.HasPrefix(reason, base) {
 		found = append(found, reason)
 	}
 	return found

@@ -1,6 +1,10 @@
 package epilogue
 
-import "pg_stat_backtrace/unwind/arch"
+import (
+	"errors"
+
+	"pg_stat_backtrace/unwind/arch"
+)
 
 // Follow returns the registers that the caller of a frame will have when the frame's function has returned: the program
 // counter, the stack pointer, and of those that calls preserve the ones that are known. regs are the frame's, its
@@ -94,8 +98,8 @@ func (w *follower) reach(addr uint64, s state) error {
 func (w *follower) step(addr uint64) error {
 	x := &w.now
 	if err := w.decode(addr, x); err != nil {
-		w.failed = err
-		return nil //nolint:nilerr // there may be other ways
+		w.fail(err)
+		return nil // there may be other ways
 	}
 	s := *w.met[addr]
 	next := x.next // to look at a call is to decode others
@@ -105,7 +109,7 @@ func (w *follower) step(addr uint64) error {
 	case ends:
 		return nil
 	case lost:
-		w.failed = ErrNoReturn
+		w.fail(ErrNoReturn)
 		return nil
 	case jump:
 		return w.enter(&s, x)
@@ -116,7 +120,7 @@ func (w *follower) step(addr uint64) error {
 		s.called(w.machine)
 	case on, branch:
 		if !w.execute(&s, x) {
-			w.failed = ErrNoReturn
+			w.fail(ErrNoReturn)
 			return nil
 		}
 		if x.flow == branch {
@@ -126,10 +130,17 @@ func (w *follower) step(addr uint64) error {
 		}
 	}
 	if covered, _ := w.code.Covered(next); covered {
-		w.failed = ErrNoReturn
+		w.fail(ErrNoReturn)
 		return nil // another function follows: the one before it does not come here
 	}
 	return w.reach(next, s)
+}
+
+// fail notes why a way was left. That memory is missing is what the caller may do something about.
+func (w *follower) fail(why error) {
+	if !errors.Is(w.failed, ErrMemory) {
+		w.failed = why
+	}
 }
 
 func (w *follower) decode(addr uint64, x *instruction) error {
@@ -146,7 +157,7 @@ func (w *follower) enter(s *state, x *instruction) error {
 	case entry:
 		return w.leave(s, x)
 	}
-	w.failed = ErrNoReturn
+	w.fail(ErrNoReturn)
 	return nil
 }
 
@@ -154,7 +165,7 @@ func (w *follower) enter(s *state, x *instruction) error {
 func (w *follower) leave(s *state, x *instruction) error {
 	ra, sp, ok := w.machine.returnsTo(s, w.mem, x)
 	if !ok {
-		w.failed = ErrMemory
+		w.fail(ErrMemory)
 		return nil
 	}
 	caller := s.regs

@@ -6,6 +6,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,10 +19,11 @@ import (
 )
 
 // deepProcesses starts testdata/nest.c that many times, each process the given number of calls deep.
-func deepProcesses(tb testing.TB, count int, depth string) []int {
+func deepProcesses(tb testing.TB, count int, depth string, flags ...string) []int {
 	tb.Helper()
 	exe := filepath.Join(tb.TempDir(), "nest")
-	compile := exec.CommandContext(tb.Context(), "gcc", "-O1", "-o", exe, "testdata/nest.c")
+	arguments := slices.Concat([]string{"-O1", "-o", exe, "testdata/nest.c"}, flags)
+	compile := exec.CommandContext(tb.Context(), "gcc", arguments...)
 	if out, err := compile.CombinedOutput(); err != nil {
 		tb.Fatalf("gcc: %v\n%s", err, out)
 	}
@@ -51,14 +53,17 @@ func startReady(tb testing.TB, exe string, args ...string) int {
 }
 
 // snapshotOf is what unwinding starts from: a stack of about that many frames, and where its code lies.
-func snapshotOf(tb testing.TB, depth string) (c *Capturer, snap *ptrace.Snapshot, sp *space) {
+func snapshotOf(tb testing.TB, depth string, flags ...string) (c *Capturer, snap *ptrace.Snapshot, sp *space) {
 	tb.Helper()
-	pid := deepProcesses(tb, 1, depth)[0]
+	pid := deepProcesses(tb, 1, depth, flags...)[0]
 	c, err := New(Config{})
 	if err != nil {
 		tb.Fatal(err)
 	}
 	stat, err := procfs.ReadStat(pid)
+	for deadline := time.Now().Add(time.Minute); err == nil && stat.State != 'S' && time.Now().Before(deadline); {
+		stat, err = procfs.ReadStat(pid)
+	}
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -69,36 +74,47 @@ func snapshotOf(tb testing.TB, depth string) (c *Capturer, snap *ptrace.Snapshot
 	return c, snap, c.spaces.open(pid, stat.StartTime, snap.Maps)
 }
 
-// TestUnwindingAllocates what the number of frames does not change.
+// bare has a compiler make neither call frame information nor frame pointers.
+var bare = []string{"-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"}
+
+// TestUnwindingAllocates what the number of frames does not change, once it is known what their code does to them.
 func TestUnwindingAllocates(t *testing.T) {
-	allocations := map[string]float64{}
-	for _, depth := range []string{"5", "100"} {
-		c, snap, sp := snapshotOf(t, depth)
-		u := unwind.Unwinder{Arch: c.arch}
-		frames := make([]unwind.Frame, 0, 256)
-		allocations[depth] = testing.AllocsPerRun(50, func() {
-			var stop unwind.Stop
-			if frames, stop = c.unwindThread(frames[:0], &u, &snap.Threads[0], nil, sp); !stop.Whole() {
-				t.Fatalf("%v after %d frames", stop, len(frames))
+	for name, flags := range map[string][]string{"": nil, ", of code without call frame information": bare} {
+		allocations := map[string]float64{}
+		for _, depth := range []string{"5", "100"} {
+			c, snap, sp := snapshotOf(t, depth, flags...)
+			u := unwind.Unwinder{Arch: c.arch}
+			frames := make([]unwind.Frame, 0, 256)
+			walk := func() {
+				var stop unwind.Stop
+				if frames, stop = c.unwindThread(frames[:0], &u, &snap.Threads[0], nil, sp); !stop.Whole() {
+					t.Fatalf("%v after %d frames", stop, len(frames))
+				}
 			}
-		})
-	}
-	if allocations["5"] != allocations["100"] {
-		t.Errorf("unwinding allocates %v times in the shallow stack, %v in the deep one", allocations["5"],
-			allocations["100"])
+			walk()
+			allocations[depth] = testing.AllocsPerRun(50, walk)
+		}
+		if allocations["5"] != allocations["100"] {
+			t.Errorf("unwinding allocates %v times in the shallow stack, %v in the deep one%s", allocations["5"],
+				allocations["100"], name)
+		}
 	}
 }
 
 // BenchmarkUnwind walks a warm stack, BenchmarkName names its frames; both of 30.
 func BenchmarkUnwind(b *testing.B) {
-	c, snap, sp := snapshotOf(b, "21")
-	u := unwind.Unwinder{Arch: c.arch}
-	frames := make([]unwind.Frame, 0, 256)
-	b.ReportAllocs()
-	for b.Loop() {
-		frames, _ = c.unwindThread(frames[:0], &u, &snap.Threads[0], nil, sp)
+	for name, flags := range map[string][]string{"CFI": nil, "instructions": bare} {
+		b.Run(name, func(b *testing.B) {
+			c, snap, sp := snapshotOf(b, "21", flags...)
+			u := unwind.Unwinder{Arch: c.arch}
+			frames := make([]unwind.Frame, 0, 256)
+			b.ReportAllocs()
+			for b.Loop() {
+				frames, _ = c.unwindThread(frames[:0], &u, &snap.Threads[0], nil, sp)
+			}
+			b.ReportMetric(float64(len(frames)), "frames")
+		})
 	}
-	b.ReportMetric(float64(len(frames)), "frames")
 }
 
 func BenchmarkName(b *testing.B) {
