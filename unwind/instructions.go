@@ -22,9 +22,13 @@ const (
 // call frame information and in this way alone, every return address behind a call: behind a call that never returns
 // the instructions may be another function's. False if nothing is to be learnt.
 func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
-	w.settled, w.wanting = false, 0
+	w.settled = false
+	if w.outlook == bad && !w.trial {
+		return Frame{}, Stop{}, false // perhaps for want of memory
+	}
+	w.wanting = 0
 	module, ok := w.modules.Find(frame.Lookup())
-	if !ok || module.Code == nil || !epilogue.Follows(w.arch) || !w.knowsSP() || w.outlook == bad && !w.trial {
+	if !ok || module.Code == nil || !epilogue.Follows(w.arch) || !w.knowsSP() {
 		return Frame{}, Stop{}, false
 	}
 	if module.Go != nil {
@@ -77,7 +81,8 @@ func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 			return before.caller, before.err
 		}
 	}
-	bare := bareCode{module: module, arch: w.arch}
+	functions, _ := w.modules.(Code)
+	bare := bareCode{module: module, arch: w.arch, functions: functions}
 	f.caller, f.err = epilogue.Follow(w.arch, &bare, regs, &w.mem, &w.instructions)
 	if !known {
 		w.learn(&bare, &f, &regs)
@@ -145,8 +150,9 @@ func (w *walk) lookOut(frame Frame, caller arch.Registers) (found outlook, wanti
 
 // bareCode is a module's code for package epilogue, which knows addresses in memory only.
 type bareCode struct {
-	module Module
-	arch   *arch.Arch
+	module    Module
+	arch      *arch.Arch
+	functions Code // nil: where functions end is not known
 
 	window []byte // of the code, from start on
 	start  uint64
@@ -166,6 +172,15 @@ func (c *bareCode) Bytes(addr uint64) []byte {
 		}
 	}
 	return nil
+}
+
+// Ends implements epilogue.Code.
+func (c *bareCode) Ends(addr uint64) bool {
+	if c.functions == nil {
+		return false
+	}
+	_, end, ok := c.functions.Function(addr - 1)
+	return ok && end == addr
 }
 
 // Returns implements epilogue.Code.

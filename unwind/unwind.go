@@ -182,7 +182,8 @@ type walk struct {
 	followed *[]followed
 	// instructions is how many of them may still be followed.
 	instructions int
-	// wanting is where memory begins that a frame's instructions need, 0 if they lack none.
+	// wanting is where memory begins that a frame's instructions need, or
+	// the way that its trial went; 0 if they lack none.
 	wanting uint64
 	// settled is set in a function without call frame information whose
 	// instructions never return: what called it does not matter to them, nor

@@ -137,7 +137,8 @@ func TestFollowA64(t *testing.T) {
 			} {
 				regs.Set(reg, v)
 			}
-			got, err := epilogue.Follow(arch.ARM64, code{a64Code(tt.code...), true}, regs, plain{sp + 0x300}, plenty())
+			where := code{bytes: a64Code(tt.code...), entry: true}
+			got, err := epilogue.Follow(arch.ARM64, where, regs, plain{sp + 0x300}, plenty())
 			if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 				t.Fatalf("%v", err)
 			}
@@ -184,12 +185,12 @@ func FuzzFollowA64(f *testing.F) {
 		regs.Set(a64.SP, at)
 		regs.Set(a64.FP, fp)
 		regs.Set(a64.LR, fp+8)
-		got, err := epilogue.Follow(arch.ARM64, code{p, true}, regs, plain{sp + 0x300}, plenty())
+		got, err := epilogue.Follow(arch.ARM64, code{bytes: p, entry: true}, regs, plain{sp + 0x300}, plenty())
 		const both = 1<<32 | 1<<a64.SP
 		if err == nil && got.Known()&both != both {
 			t.Errorf("%#x", got.Known())
 		}
-		if row, err := epilogue.Derive(arch.ARM64, code{p, true}, start, plenty()); err == nil {
+		if row, err := epilogue.Derive(arch.ARM64, code{bytes: p, entry: true}, start, plenty()); err == nil {
 			got, err := row.Apply(arch.ARM64, &regs, plain{sp + 0x300})
 			if err == nil && got.Known()&both != both {
 				t.Errorf("by the row: %#x", got.Known())

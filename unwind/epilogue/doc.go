@@ -9,8 +9,8 @@
 // What is taken for granted is the ABI (x86-64 psABI, 3.2.1; AAPCS64, 6.1.1): a call returns with the stack pointer and
 // with the registers that it is to preserve as they were, and nobody but its owner writes to a frame through a pointer.
 // One illusion remains: behind a call that never returns another function may follow, whose end is not this one's. A
-// function that is called directly is followed to see whether it returns; of others nothing is known. The caller has to
-// prove what is found here by other means.
+// function that is called directly is followed to see whether it returns; of others nothing is known, unless it is
+// known where the calling function ends. The caller has to prove what is found here by other means.
 //
 // The package knows neither processes nor images. Followed are x86-64 and aarch64; packages x86 and a64 decode their
 // instructions, and what else differs is a machine.
@@ -42,6 +42,8 @@ type Code interface {
 	// Covered reports whether there is better knowledge of the code at an address than its instructions, and if so,
 	// whether by that the return address is where a call leaves it, as where a function begins.
 	Covered(addr uint64) (covered, entry bool)
+	// Ends reports whether a function is known to end before an address: what its last instruction calls never returns.
+	Ends(addr uint64) bool
 	// Returns is what Remember was told of the function that begins at an address: whether it may return.
 	Returns(entry uint64) (returns, known bool)
 	// Remember is told whether a function may return: that takes the longest to find out, and stays as it is.

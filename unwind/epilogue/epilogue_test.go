@@ -36,7 +36,8 @@ func (s stack) Word(addr uint64) (uint64, bool) {
 // code is instructions from start on; what is behind them is covered by call frame information.
 type code struct {
 	bytes []byte
-	entry bool // the return address is on top of the stack there
+	entry bool   // the return address is on top of the stack there
+	end   uint64 // of a function, 0: not known
 }
 
 func (c code) Bytes(addr uint64) []byte {
@@ -50,6 +51,8 @@ func (c code) Covered(addr uint64) (covered, entry bool) {
 	behind := addr >= start+uint64(len(c.bytes))
 	return behind, behind && c.entry
 }
+
+func (c code) Ends(addr uint64) bool { return c.end != 0 && addr == c.end }
 
 func (c code) Returns(uint64) (returns, known bool) { return false, false }
 func (c code) Remember(uint64, bool)                {}
@@ -200,13 +203,45 @@ func TestGoesOn(t *testing.T) {
 	regs.Set(rip, start)
 	regs.Set(rsp, sp)
 	for _, entry := range []bool{true, false} {
-		got, err := epilogue.Follow(arch.AMD64, code{slices.Concat(pop, jump(0)), entry}, regs, stack{sp + 64}, plenty())
+		where := code{bytes: slices.Concat(pop, jump(0)), entry: entry}
+		got, err := epilogue.Follow(arch.AMD64, where, regs, stack{sp + 64}, plenty())
 		want, wrong := uint64(sp+16), error(nil)
 		if !entry {
 			want, wrong = 0, epilogue.ErrNoReturn
 		}
 		if v, _ := got.Get(rsp); v != want || !errors.Is(err, wrong) {
 			t.Errorf("entry %t: %#x, %v", entry, v, err)
+		}
+	}
+}
+
+// TestEnds: a call at a function's end never returns, whatever it calls; behind it is another function.
+func TestEnds(t *testing.T) {
+	var regs arch.Registers
+	regs.Set(rip, start)
+	regs.Set(rsp, sp)
+	p := slices.Concat(branch(2), callRAX, add40, ret) // a trap or a way behind the call
+	for _, end := range []uint64{0, start + 4, start + 5} {
+		got, err := epilogue.Follow(arch.AMD64, code{bytes: p, end: end}, regs, stack{sp + 64}, plenty())
+		if v, _ := got.Get(rsp); v != sp+48 || err != nil {
+			t.Errorf("%#x: %#x, %v", end, v, err)
+		}
+	}
+	for _, tt := range []struct {
+		name string
+		code []byte
+		end  uint64
+		err  error
+	}{
+		{"another function behind it", slices.Concat(callRAX, pop, ret), start + 2, epilogue.ErrNeverReturns},
+		{"the same one", slices.Concat(callRAX, pop, ret), start + 3, nil},
+		{"on one of two ways", slices.Concat(branch(2), callRAX, pop, ret), start + 4, nil},
+		{"in what is called", slices.Concat(call(1), ret, callRAX, ret), start + 8, epilogue.ErrNeverReturns},
+		{"an instruction that is no call", slices.Concat(pop, ret), start + 1, nil},
+	} {
+		_, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code, end: tt.end}, regs, stack{sp + 64}, plenty())
+		if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
+			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
 }
@@ -249,12 +284,12 @@ func FuzzFollow(f *testing.F) {
 		regs.Set(rip, start)
 		regs.Set(rsp, at)
 		regs.Set(rbp, fp)
-		got, err := epilogue.Follow(arch.AMD64, code{p, true}, regs, stack{sp + 0x300}, plenty())
+		got, err := epilogue.Follow(arch.AMD64, code{bytes: p, entry: true}, regs, stack{sp + 0x300}, plenty())
 		const both = 1<<rip | 1<<rsp
 		if err == nil && got.Known()&both != both {
 			t.Errorf("%#x", got.Known())
 		}
-		if row, err := epilogue.Derive(arch.AMD64, code{p, true}, start, plenty()); err == nil {
+		if row, err := epilogue.Derive(arch.AMD64, code{bytes: p, entry: true}, start, plenty()); err == nil {
 			got, err := row.Apply(arch.AMD64, &regs, stack{sp + 0x300})
 			if err == nil && got.Known()&both != both {
 				t.Errorf("by the row: %#x", got.Known())

@@ -114,7 +114,7 @@ func (w *follower) step(addr uint64) error {
 	case jump:
 		return w.enter(&s, x)
 	case calls:
-		if x.to != 0 && !w.comesBack(x.to, 0) {
+		if w.code.Ends(next) || x.to != 0 && !w.comesBack(x.to, 0) {
 			return nil
 		}
 		s.called(w.machine)

@@ -60,7 +60,7 @@ func (w *follower) hasReturn(entry uint64, nested int) bool {
 			reach(x.to)
 			reach(x.next)
 		case calls:
-			if x.to == 0 || w.comesBack(x.to, nested+1) {
+			if !w.code.Ends(x.next) && (x.to == 0 || w.comesBack(x.to, nested+1)) {
 				reach(x.next)
 			}
 		case on:

@@ -154,6 +154,9 @@ func (b bare) Covered(addr uint64) (covered, entry bool) {
 	return true, atSP && row.CFA.Offset == b.pushed && !saved
 }
 
+// Ends implements epilogue.Code.
+func (b bare) Ends(uint64) bool { return false }
+
 // Returns implements epilogue.Code.
 func (b bare) Returns(entry uint64) (returns, known bool) {
 	returns, known = b.back[entry]
