@@ -143,13 +143,6 @@ func TestKnownStacks(t *testing.T) {
 	checkKnownStacks(t, build(t))
 }
 
-// TestKnownStacksOfBareCode has the same of functions without call frame information and without frame pointers, which
-// signal handlers on a stack of their own are among.
-func TestKnownStacksOfBareCode(t *testing.T) {
-	t.Parallel()
-	checkKnownStacks(t, build(t, "-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"))
-}
-
 func checkKnownStacks(t *testing.T, exe string) {
 	t.Helper()
 	tests := []struct {
