@@ -17,7 +17,7 @@ VARIANT=${1:-debug}
 case $VARIANT in
 	debug) COMPILER=(CFLAGS='-g -O2') TOOLS=(gcc make apt-get) ;;
 	musl) COMPILER=(CC=musl-gcc CFLAGS=-O2) TOOLS=(gcc musl-gcc make apt-get) ;;
-	musl-arm64) COMPILER=(CFLAGS=-O2) TOOLS=(aarch64-linux-gnu-gcc make apt-get) ;;
+	musl-arm64) COMPILER=() TOOLS=(aarch64-linux-gnu-gcc make apt-get) ;;
 	*) die "usage: $0 [debug|musl|musl-arm64]" ;;
 esac
 DEST=$CACHE/$VARIANT-postgresql
@@ -74,9 +74,13 @@ cross_musl() {
 		dpkg-deb -x "$deb" "$dir/musl"
 		rm "$deb"
 	done
+	# The library that is linked with is a link to another package's, or is missing.
+	ln -sf "$dir/musl/lib/aarch64-linux-musl/libc.so" "$dir/musl/$lib/libc.so"
 	sed "s#/$lib#$dir/musl/$lib#g; s#/$include#$dir/musl/$include#g" "$dir/musl/$lib/musl-gcc.specs" >"$dir/musl/specs"
 	printf '#!/bin/sh\nexec aarch64-linux-gnu-gcc "$@" -specs "%s"\n' "$dir/musl/specs" >"$dir/musl/cc"
 	chmod +x "$dir/musl/cc"
+	# The functions for atomic operations of gcc's library know the GNU C library only.
+	COMPILER+=('CFLAGS=-O2 -mno-outline-atomics')
 	# What PostgreSQL makes of the time zones takes a program that runs here.
 	COMPILER+=("CC=$dir/musl/cc" --host=aarch64-linux-musl --with-system-tzdata=/usr/share/zoneinfo)
 }

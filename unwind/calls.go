@@ -7,16 +7,18 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// callsOf tells for each instruction set how long a call is at most, in bytes, and how one is recognised.
+// instructionSets tells for each how long a call is at most, in bytes, how one is recognised, and how a stub of the
+// procedure linkage table is, and the place that has the address that it goes to.
 //
 //nolint:gochecknoglobals // a table
-var callsOf = [...]struct {
+var instructionSets = [...]struct {
 	longest uint64
 	before  func(p []byte, ra uint64) (called, direct bool, target uint64)
+	stub    func(c *bareCode, addr uint64) (slot uint64, ok bool)
 }{
 	arch.Unfollowed: {},
-	arch.X86:        {7, x86Call}, // an opcode, ModRM, SIB and four bytes of displacement
-	arch.A64:        {a64.Length, a64Call},
+	arch.X86:        {7, x86Call, x86Stub}, // an opcode, ModRM, SIB and four bytes of displacement
+	arch.A64:        {a64.Length, a64Call, a64Stub},
 }
 
 // calls judges whether the instruction before a return address can have called
@@ -35,7 +37,7 @@ func (w *walk) calls(ra, entry uint64) verdict {
 			return called
 		}
 	}
-	set := &callsOf[w.arch.Instructions]
+	set := &instructionSets[w.arch.Instructions]
 	p, err := module.Code.Code(ra-set.longest-module.Bias, set.longest)
 	if err != nil || set.before == nil {
 		return undecided

@@ -16,7 +16,7 @@ func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 			return next, stop
 		}
 	}
-	if !ok && w.chainEnds() {
+	if !ok && w.chainEnds(frame) {
 		return Frame{}, Stop{Reason: EndOfStack}
 	}
 	if !ok {
@@ -40,10 +40,11 @@ func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 }
 
 // chainEnds reports whether a zero marks the outermost frame. Where functions keep no frame pointer it is that of the
-// first one, in all of them: if their instructions are followed, it counts only in one that never returns.
-func (w *walk) chainEnds() bool {
+// first one, in all of them: if their instructions are followed, it counts only in one that never returns, and where
+// the chain has led to it.
+func (w *walk) chainEnds(frame *Frame) bool {
 	c := &w.arch.Chain
-	if epilogue.Follows(w.arch) && !w.settled {
+	if epilogue.Follows(w.arch) && !w.settled && frame.Method != ByFramePointer {
 		return false
 	}
 	base, ok := w.regs.Get(c.Base)

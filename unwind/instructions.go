@@ -183,9 +183,20 @@ func (c *bareCode) Ends(addr uint64) bool {
 	return ok && end == addr
 }
 
-// Returns implements epilogue.Code.
+// Stub implements epilogue.Code.
+func (c *bareCode) Stub(addr uint64) bool { return c.imported(addr) != "" }
+
+// Returns implements epilogue.Code. Of functions of other images it is their names that tell.
 func (c *bareCode) Returns(entry uint64) (returns, known bool) {
-	return c.module.Told.returns(entry - c.module.Bias)
+	if returns, known = c.module.Told.returns(entry - c.module.Bias); known {
+		return returns, true
+	}
+	name := c.imported(entry)
+	if name == "" {
+		return false, false
+	}
+	c.module.Told.keepReturns(entry-c.module.Bias, !endless[name])
+	return !endless[name], true
 }
 
 // Remember implements epilogue.Code.

@@ -49,6 +49,7 @@ const (
 	SubRegister           // Rd = Rn - Rm << Imm
 	And                   // Rd = Rn & Imm
 	Set                   // Rd = Imm
+	Page                  // Rd = the instruction's address, the low 12 bits clear, + Imm
 	Insert                // Rd has the 16 bits of Imm at bit Shift, and what it had elsewhere
 )
 

@@ -7,6 +7,9 @@ func (x *Instruction) immediate(w word) bool {
 	x.Rd = w.reg(0)
 	switch op := w.bits(23, 3); op {
 	case 0b000, 0b001: // ADR, ADRP
+		if w.bit(31) {
+			x.Op, x.Imm = Page, uint64(w.signed(5, 19)<<2|int64(w.bits(29, 2)))<<12
+		}
 	case 0b010: // ADD, SUB
 		x.addImmediate(w)
 	case 0b011: // with a tag; minimum and maximum

@@ -236,7 +236,7 @@ func values(reg int) uint64 { return 0x0123_4567_89ab_cdef * uint64(reg+2) }
 
 var (
 	arithmetic = regexp.MustCompile(`^(add|sub|mov|movk|and|neg)$`)
-	alike      = regexp.MustCompile(`^(adds|subs|cmp|cmn|negs|orr|movz|movn|ands|tst)$`)
+	alike      = regexp.MustCompile(`^(adds|subs|cmp|cmn|negs|orr|movz|movn|ands|tst|adrp)$`)
 )
 
 // differsInValue computes what the arithmetic that is followed gives, by the decoder and by the text.
@@ -282,7 +282,7 @@ func result(x *a64.Instruction) uint64 {
 		return x.Imm
 	case a64.Insert:
 		return values(x.Rn)&^(0xffff<<x.Shift) | x.Imm<<x.Shift
-	case a64.Other:
+	case a64.Other, a64.Page:
 	}
 	return 0
 }

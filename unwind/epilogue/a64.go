@@ -89,7 +89,7 @@ func (s *state) resultA64(x *a64.Instruction) (uint64, bool) {
 		return a & x.Imm, known
 	case a64.Insert:
 		return a&^(0xffff<<x.Shift) | x.Imm<<x.Shift, known
-	case a64.Other, a64.Set:
+	case a64.Other, a64.Set, a64.Page:
 	}
 	return 0, false
 }

@@ -42,9 +42,13 @@ type Code interface {
 	// Covered reports whether there is better knowledge of the code at an address than its instructions, and if so,
 	// whether by that the return address is where a call leaves it, as where a function begins.
 	Covered(addr uint64) (covered, entry bool)
+	// Stub reports whether the code at an address does nothing but go on in a function of another image, of which
+	// Returns knows whether it may return.
+	Stub(addr uint64) bool
 	// Ends reports whether a function is known to end before an address: what its last instruction calls never returns.
 	Ends(addr uint64) bool
-	// Returns is what Remember was told of the function that begins at an address: whether it may return.
+	// Returns is what Remember was told of the function that begins at an address, or what is known of it otherwise:
+	// whether it may return.
 	Returns(entry uint64) (returns, known bool)
 	// Remember is told whether a function may return: that takes the longest to find out, and stays as it is.
 	Remember(entry uint64, returns bool)

@@ -38,6 +38,8 @@ type code struct {
 	bytes []byte
 	entry bool   // the return address is on top of the stack there
 	end   uint64 // of a function, 0: not known
+	// stubs are those of functions of other images, and whether these return.
+	stubs map[uint64]bool
 }
 
 func (c code) Bytes(addr uint64) []byte {
@@ -54,8 +56,16 @@ func (c code) Covered(addr uint64) (covered, entry bool) {
 
 func (c code) Ends(addr uint64) bool { return c.end != 0 && addr == c.end }
 
-func (c code) Returns(uint64) (returns, known bool) { return false, false }
-func (c code) Remember(uint64, bool)                {}
+func (c code) Stub(addr uint64) bool {
+	_, known := c.stubs[addr]
+	return known
+}
+
+func (c code) Returns(entry uint64) (returns, known bool) {
+	returns, known = c.stubs[entry]
+	return returns, known
+}
+func (c code) Remember(uint64, bool) {}
 
 // plenty is a budget that is not used up.
 func plenty() *int {
@@ -242,6 +252,45 @@ func TestEnds(t *testing.T) {
 		_, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code, end: tt.end}, regs, stack{sp + 64}, plenty())
 		if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 			t.Errorf("%s: %v", tt.name, err)
+		}
+	}
+}
+
+// TestStubs: what is known of functions of other images that are called, or gone on in.
+func TestStubs(t *testing.T) {
+	var regs arch.Registers
+	regs.Set(rip, start)
+	regs.Set(rsp, sp)
+	const returning, never = 0x2000, 0x3000
+	to := func(at int, target int32) []byte {
+		return slices.Concat([]byte{0xe9}, call(target - start - int32(at) - 5)[1:])
+	}
+	calls := func(at int, target int32) []byte { return call(target - start - int32(at) - 5) }
+	for _, tt := range []struct {
+		name string
+		code []byte
+		cfa  uint64
+		err  error
+	}{
+		{"a call that returns", slices.Concat(calls(0, returning), pop, ret), 16, nil},
+		{"one that does not", slices.Concat(calls(0, never), pop, ret), 0, epilogue.ErrNeverReturns},
+		{"on one of two ways", slices.Concat(branch(5), calls(2, never), pop, ret), 16, nil},
+		{"it goes on in another image", slices.Concat(pop, to(1, returning)), 16, nil},
+		{"for ever", slices.Concat(pop, to(1, never)), 0, epilogue.ErrNeverReturns},
+		{"for ever, on one of two ways", slices.Concat(branch(5), to(2, never), pop, ret), 16, nil},
+		{
+			"a call of what goes on for ever in another image",
+			slices.Concat(call(1), ret, to(6, never)), 0, epilogue.ErrNeverReturns,
+		},
+		{"a call of what goes on in another image", slices.Concat(call(1), ret, to(6, returning)), 8, nil},
+	} {
+		where := code{bytes: tt.code, stubs: map[uint64]bool{returning: true, never: false}}
+		got, err := epilogue.Follow(arch.AMD64, where, regs, stack{sp + 64}, plenty())
+		if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
+			t.Errorf("%s: %v", tt.name, err)
+		}
+		if v, _ := got.Get(rsp); err == nil && v != sp+tt.cfa {
+			t.Errorf("%s: %#x", tt.name, v)
 		}
 	}
 }

@@ -112,6 +112,9 @@ func (w *follower) step(addr uint64) error {
 		w.fail(ErrNoReturn)
 		return nil
 	case jump:
+		if w.code.Stub(x.to) {
+			return w.goOn(&s, x)
+		}
 		return w.enter(&s, x)
 	case calls:
 		if w.code.Ends(next) || x.to != 0 && !w.comesBack(x.to, 0) {
@@ -146,6 +149,14 @@ func (w *follower) fail(why error) {
 func (w *follower) decode(addr uint64, x *instruction) error {
 	*w.budget--
 	return w.machine.decode(w.code.Bytes(addr), addr, x)
+}
+
+// goOn notes a way that goes on in another image: its function returns to this one's caller, or never.
+func (w *follower) goOn(s *state, x *instruction) error {
+	if back, known := w.code.Returns(x.to); known && !back {
+		return nil
+	}
+	return w.leave(s, x)
 }
 
 // enter follows a jump.

@@ -55,6 +55,12 @@ func (w *follower) hasReturn(entry uint64, nested int) bool {
 			return true
 		case ends:
 		case jump:
+			if back, known := w.code.Returns(x.to); known && w.code.Stub(x.to) {
+				if back {
+					return true
+				}
+				continue
+			}
 			reach(x.to)
 		case branch:
 			reach(x.to)

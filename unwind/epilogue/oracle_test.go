@@ -154,6 +154,9 @@ func (b bare) Covered(addr uint64) (covered, entry bool) {
 	return true, atSP && row.CFA.Offset == b.pushed && !saved
 }
 
+// Stub implements epilogue.Code.
+func (b bare) Stub(uint64) bool { return false }
+
 // Ends implements epilogue.Code.
 func (b bare) Ends(uint64) bool { return false }
 

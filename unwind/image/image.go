@@ -46,6 +46,8 @@ type Image struct {
 	cfiOnce sync.Once
 	cfi     CFI
 	cfiErr  error
+
+	imports imports
 }
 
 // Segment is a program header of type PT_LOAD (gABI, chapter 5): which part of the file is mapped at which address.

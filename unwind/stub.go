@@ -1,0 +1,85 @@
+package unwind
+
+import (
+	"golang.org/x/arch/x86/x86asm"
+
+	"pg_stat_backtrace/unwind/a64"
+	"pg_stat_backtrace/unwind/x86"
+)
+
+// Imports is what some ImageCode knows of functions of other images.
+type Imports interface {
+	// Imported returns the name of the function whose address the dynamic linker writes to a link-time address; empty if
+	// it writes none there.
+	Imported(slot uint64) string
+}
+
+// imported returns the name of the function of another image that the code at an address leads to and nothing else:
+// a stub of the procedure linkage table. Empty if it is none.
+func (c *bareCode) imported(addr uint64) string {
+	imports, ok := c.module.Code.(Imports)
+	if !ok {
+		return ""
+	}
+	slot, ok := instructionSets[c.arch.Instructions].stub(c, addr)
+	if !ok {
+		return ""
+	}
+	return imports.Imported(slot - c.module.Bias)
+}
+
+// x86Stub recognises an optional endbr64 and a jump to what a place relative to it holds.
+func x86Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
+	for range 2 {
+		x, err := x86.Decode(c.Bytes(addr))
+		if err != nil {
+			return 0, false
+		}
+		addr += uint64(x.Len)
+		switch m, inMemory := x.Args[0].(x86asm.Mem); {
+		case x.Op == x86asm.NOP:
+		case x.Op == x86asm.JMP && inMemory && m.Base == x86asm.RIP && m.Index == 0:
+			return addr + uint64(m.Disp), true
+		default:
+			return 0, false
+		}
+	}
+	return 0, false
+}
+
+// a64Stub recognises an optional marker and what loads X17 from a page and an offset, computes the place in X16 and
+// goes there.
+func a64Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
+	var page uint64
+	loaded := false
+	for range 5 {
+		x, err := a64.Decode(c.Bytes(addr))
+		switch {
+		case err != nil:
+			return 0, false
+		case x.Op == a64.Page:
+			page = addr&^0xfff + x.Imm
+		case x.Access.Load && x.Access.Count == 1 && x.Access.Known && x.Access.Index == a64.Offset && page != 0:
+			slot, loaded = page+uint64(x.Access.Disp), true
+		case x.Flow == a64.Unknown:
+			return slot, loaded
+		case x.Flow != a64.Next, x.Access.Size > 0, x.Writes&^(1<<16|1<<17) != 0:
+			return 0, false
+		}
+		addr += a64.Length
+	}
+	return 0, false
+}
+
+// endless are functions of C and C++ run-time libraries that never return.
+//
+//nolint:gochecknoglobals // a table
+var endless = map[string]bool{
+	"abort": true, "exit": true, "_exit": true, "_Exit": true, "quick_exit": true, "pthread_exit": true,
+	"longjmp": true, "_longjmp": true, "siglongjmp": true, "__longjmp_chk": true,
+	"__assert_fail": true, "__assert_perror_fail": true, "__assert": true,
+	"__stack_chk_fail": true, "__fortify_fail": true, "__chk_fail": true, "__libc_start_main": true,
+	"__cxa_throw": true, "__cxa_rethrow": true, "__cxa_bad_cast": true, "__cxa_throw_bad_array_new_length": true,
+	"_Unwind_Resume": true, "_ZSt9terminatev": true, "__cxa_call_unexpected": true, "__cxa_pure_virtual": true,
+	"err": true, "errx": true, "verr": true, "verrx": true,
+}
