@@ -54,13 +54,12 @@ func (w *walk) stepBare(frame *Frame, module *Module, code bool) (Frame, Stop) {
 	if next, stop, done := w.stepInstructions(frame); done {
 		return next, stop
 	}
+	if w.wanting != 0 && !w.final {
+		return Frame{}, Stop{Reason: NoMemory, Address: w.wanting}
+	}
 	next, stop := w.stepChain(frame)
-	switch {
-	case stop.Reason != NoCFI:
-	case w.settled:
+	if stop.Reason == NoCFI && w.settled {
 		stop.Reason = NeverReturns
-	case w.wanting != 0:
-		stop = Stop{Reason: NoMemory, Address: w.wanting} // with more of it, perhaps
 	}
 	return next, stop
 }

@@ -130,6 +130,9 @@ type Unwinder struct {
 	// Resumes is set for the registers of a coroutine at rest: its program
 	// counter is where a call returns to, as in every other frame.
 	Resumes bool
+	// Final is set if memory that is missing cannot be had. Without it a walk ends with NoMemory where instructions need
+	// more of it; with it the chain of frame pointers may lead on.
+	Final bool
 }
 
 // Unwind appends the frames of the thread that has these registers to dst,
@@ -140,7 +143,10 @@ func (u *Unwinder) Unwind(dst []Frame, regs arch.Registers, mem cfi.Memory, modu
 	if !ok {
 		return dst, Stop{Reason: NoRegisters}
 	}
-	w := walk{arch: u.Arch, mem: recorder{Memory: mem}, modules: modules, regs: regs, instructions: maxInstructions}
+	w := walk{
+		arch: u.Arch, mem: recorder{Memory: mem}, modules: modules, regs: regs, instructions: maxInstructions,
+		final: u.Final,
+	}
 	limit := u.MaxFrames
 	if limit <= 0 {
 		limit = DefaultMaxFrames
@@ -182,6 +188,7 @@ type walk struct {
 	followed *[]followed
 	// instructions is how many of them may still be followed.
 	instructions int
+	final        bool // as Unwinder.Final
 	// wanting is where memory begins that a frame's instructions need, or
 	// the way that its trial went; 0 if they lack none.
 	wanting uint64

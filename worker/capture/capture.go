@@ -276,6 +276,11 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 		began := time.Now()
 		var stop unwind.Stop
 		frames, stop = c.unwindThread(frames[:0], &u, th, snap.Also, space)
+		if stop.Reason == unwind.NoMemory && (len(snap.Also) >= maxRecaptures || !space.mapped(stop.Address)) {
+			u.Final = true
+			frames, stop = c.unwindThread(frames[:0], &u, th, snap.Also, space)
+			u.Final = false
+		}
 		ended := time.Now()
 		out.Stop, out.Whole = stop.String(), stop.Whole()
 		switch {

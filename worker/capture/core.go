@@ -211,7 +211,7 @@ func (r *coreReader) trace() (*trace.Trace, error) {
 		return t, r.goroutines(t, sp, mem)
 	}
 	t.Threads = make([]trace.Thread, len(r.core.Threads))
-	u := unwind.Unwinder{Arch: r.core.Arch, MaxFrames: r.options.MaxFrames}
+	u := unwind.Unwinder{Arch: r.core.Arch, MaxFrames: r.options.MaxFrames, Final: true}
 	var frames []unwind.Frame
 	for i := range r.core.Threads {
 		th := &r.core.Threads[i]

@@ -271,7 +271,7 @@ func (w *goWalk) function(addr uint64) string {
 // stack walks a goroutine's stack: from its thread's registers where it has one and that leads to its end, else from
 // where it was left. False if memory is missing that another stop may have.
 func (w *goWalk) stack(out *trace.Goroutine, g *goroutine.Goroutine, mem *goMemory) bool {
-	u := unwind.Unwinder{Arch: w.arch, MaxFrames: w.options.MaxFrames}
+	u := unwind.Unwinder{Arch: w.arch, MaxFrames: w.options.MaxFrames, Final: true}
 	began := time.Now()
 	var frames []unwind.Frame
 	stop := unwind.Stop{Reason: unwind.NoRegisters}
