@@ -195,7 +195,9 @@ func (f *field) judge(t *testing.T, kind, stack string) {
 	lines := strings.Split(strings.TrimSuffix(stack, "\n"), "\n")
 	f.result.Captures++
 	f.result.Frames += len(lines)
-	bad := strings.Contains(stack, "stack cut") || !outermost.MatchString(lines[len(lines)-1]+" ")
+	// musl's function that calls main has nothing that tells of its caller, and never returns.
+	whole := !strings.Contains(stack, "stack cut") || strings.Contains(lines[len(lines)-1], "no way to a return")
+	bad := !whole || !outermost.MatchString(lines[len(lines)-1]+" ")
 	if strings.Contains(stack, "[by frame pointer") && f.shown < 3 {
 		f.shown++
 		t.Logf("%s:\n%s", kind, stack)
