@@ -256,6 +256,9 @@ func exercise(t *testing.T, m *image.Image, size int) {
 	if found, err := m.Defined("main", "__vdso_time", ""); err == nil && len(found) > 3 {
 		t.Fatalf("found %v", found)
 	}
+	if name := m.Imported(0); len(name) > min(size, 128) {
+		t.Fatalf("imported %q", name)
+	}
 	if cfi, err := m.CFISections(); err == nil && len(cfi.EHFrameHdr.Data) > size {
 		t.Fatalf("%d bytes of a file of %d", len(cfi.EHFrameHdr.Data), size)
 	}

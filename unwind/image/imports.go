@@ -12,9 +12,15 @@ type imports struct {
 	byAddr map[uint64]string
 }
 
+// What is kept of an image is bounded: names, and bytes of each. Servers import some five hundred functions.
+const (
+	maxImports    = 1 << 16
+	maxImportName = 128
+)
+
 // Imported returns the name of the symbol whose address the dynamic linker writes to a link-time address, as to a slot
-// of the global offset table; empty if it writes none there, or that cannot be read. What is read for the first
-// question is kept: the names of all such functions.
+// of the global offset table, 128 bytes of it at most; empty if it writes none there, or that cannot be read. What is
+// read for the first question is kept: the names of 65,536 such functions at most.
 func (m *Image) Imported(slot uint64) string {
 	m.imports.once.Do(func() { m.imports.byAddr = m.readImports() })
 	return m.imports.byAddr[slot]
@@ -40,14 +46,14 @@ func (m *Image) readImports() map[uint64]string {
 			continue
 		}
 		p, err := m.content(s)
-		for ; err == nil && len(p) >= relocation && len(found) < maxSymbols; p = p[relocation:] {
+		for ; err == nil && len(p) >= relocation && len(found) < maxImports; p = p[relocation:] {
 			index, addend := m.layout.order.Uint64(p[8:])>>32, m.layout.order.Uint64(p[16:])
 			if index == 0 || addend != 0 || index >= uint64(len(symbols)/symbol) {
 				continue
 			}
 			of, ok := m.layout.parseSymbol(symbols[index*symbol:], names)
 			if ok && of.Type != elf.STT_OBJECT && of.Type != elf.STT_TLS {
-				found[m.layout.order.Uint64(p)] = strings.Clone(of.Name)
+				found[m.layout.order.Uint64(p)] = strings.Clone(of.Name[:min(len(of.Name), maxImportName)])
 			}
 		}
 	}
