@@ -36,9 +36,10 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 			return Frame{}, Stop{}, false // Go's functions keep other registers than the ABI says
 		}
 	}
+	w.mem.missing = 0
 	caller, err := w.follow(frame, module)
 	w.settled = errors.Is(err, epilogue.ErrNeverReturns)
-	if errors.Is(err, epilogue.ErrMemory) {
+	if errors.Is(err, epilogue.ErrMemory) && w.mem.missing-w.floor() < maxFrame {
 		w.wanting = w.floor() // which word they asked for first does not matter: they may need all from here on
 	}
 	if err != nil {
@@ -53,6 +54,10 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	next, stop := w.leaveFor(frame, caller)
 	return next, stop, true
 }
+
+// maxFrame bounds the memory, in bytes from the stack pointer on, that is taken for a frame's. What is missing
+// elsewhere is not the frame's, and a return address in a register that is not known is not in memory.
+const maxFrame = 1 << 20
 
 // followed is where the instructions of a frame's function have led.
 type followed struct {

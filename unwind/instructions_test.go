@@ -74,3 +74,37 @@ func TestInstructions(t *testing.T) {
 		})
 	}
 }
+
+// TestInstructionsWant: memory is asked for where the frame's is missing, and not where a register is.
+func TestInstructionsWant(t *testing.T) {
+	t.Parallel()
+	const (
+		leaf = code      // ret
+		load = code + 4  // ldr x30, [sp], #16; ret
+		far  = code + 12 // ldr x30, [x19]; ret
+	)
+	image := bareImage{
+		0xc0, 0x03, 0x5f, 0xd6, 0xfe, 0x07, 0x41, 0xf8, 0xc0, 0x03, 0x5f, 0xd6,
+		0x7e, 0x02, 0x40, 0xf9, 0xc0, 0x03, 0x5f, 0xd6,
+	}
+	for _, tt := range []struct {
+		name  string
+		pc    uint64
+		words []uint64
+		want  unwind.Stop
+	}{
+		{"a register is not known", leaf, []uint64{1, 2, 3}, unwind.Stop{Reason: unwind.NoCFI, Address: leaf}},
+		{"the frame is missing", load, nil, unwind.Stop{Reason: unwind.NoMemory, Address: stackBase}},
+		{"what is missing is elsewhere", far, []uint64{1, 2}, unwind.Stop{Reason: unwind.NoCFI, Address: far}},
+	} {
+		var regs arch.Registers
+		regs.Set(arch.ARM64.PC, tt.pc)
+		regs.Set(arch.ARM64.SP, stackBase)
+		regs.Set(19, stackBase+1<<30)
+		u := unwind.Unwinder{Arch: arch.ARM64}
+		frames, stop := u.Unwind(nil, regs, fakeMemory{stackBase, tt.words}, image)
+		if len(frames) != 1 || stop != tt.want {
+			t.Errorf("%s: %s after %d frames", tt.name, stop, len(frames))
+		}
+	}
+}
