@@ -14,7 +14,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/cfi/cfitest"
 )
 
 // TestStubs holds the stubs of the procedure linkage tables of real files against the names that disassemblers have for
@@ -51,15 +51,7 @@ func TestStubs(t *testing.T) {
 
 func compareStubs(t *testing.T, file string) {
 	t.Helper()
-	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = f.Close() })
-	img, err := image.Open(f, file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	img := cfitest.Image(t, file)
 	a, err := arch.ByMachine(img.Machine(), img.Order())
 	if err != nil {
 		t.Fatal(err)

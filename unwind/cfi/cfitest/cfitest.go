@@ -44,8 +44,8 @@ func FilesOfARM64(t *testing.T) []string {
 	return files
 }
 
-// Open opens a file of an architecture until the test ends.
-func Open(t *testing.T, file string, a *arch.Arch) (*image.Image, *cfi.Table) {
+// Image opens a file until the test ends.
+func Image(t *testing.T, file string) *image.Image {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
@@ -56,6 +56,13 @@ func Open(t *testing.T, file string, a *arch.Arch) (*image.Image, *cfi.Table) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return img
+}
+
+// Open opens a file of an architecture, with its call frame information, until the test ends.
+func Open(t *testing.T, file string, a *arch.Arch) (*image.Image, *cfi.Table) {
+	t.Helper()
+	img := Image(t, file)
 	s, err := img.CFISections()
 	if err != nil {
 		t.Fatal(err)
