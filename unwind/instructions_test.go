@@ -108,3 +108,34 @@ func TestInstructionsWant(t *testing.T) {
 		}
 	}
 }
+
+// TestZeroFramePointer: where functions keep no frame pointer it is zero in all of them. It ends a stack only where the
+// chain has led to it, or in a function that never returns.
+func TestZeroFramePointer(t *testing.T) {
+	t.Parallel()
+	const (
+		away  = code     // br x0
+		never = code + 4 // b .
+	)
+	image := bareImage{0x00, 0x00, 0x1f, 0xd6, 0x00, 0x00, 0x00, 0x14, 0x00, 0x00, 0x1f, 0xd6}
+	for _, tt := range []struct {
+		name   string
+		pc, fp uint64
+		frames int
+		reason unwind.Reason
+	}{
+		{"whose instructions lead elsewhere", away, 0, 1, unwind.NoCFI},
+		{"that never returns", never, 0, 1, unwind.EndOfStack},
+		{"that the chain has led to", away, stackBase, 2, unwind.EndOfStack},
+	} {
+		var regs arch.Registers
+		for reg, v := range map[int]uint64{arch.ARM64.PC: tt.pc, arch.ARM64.SP: stackBase, arch.ARM64.FP: tt.fp} {
+			regs.Set(reg, v)
+		}
+		u := unwind.Unwinder{Arch: arch.ARM64}
+		frames, stop := u.Unwind(nil, regs, fakeMemory{stackBase, []uint64{0, away + 4, 0, 0}}, image)
+		if len(frames) != tt.frames || stop.Reason != tt.reason {
+			t.Errorf("a function %s: %s after %d frames", tt.name, stop, len(frames))
+		}
+	}
+}

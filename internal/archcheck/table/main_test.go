@@ -9,7 +9,8 @@ import (
 )
 
 const results = `@@qemu 7.2
-@@result {"machine":"s390x","kernel":"6.1","postgresql":"15.18","processes":12,"kinds":8,"captures":400,"frames":9000}
+@@result {"machine":"s390x","kernel":"6.1","postgresql":"15.18","processes":12,"kinds":8,"captures":400,` +
+	`"frames":9000,"chained":5,"followed":6,"signals":7,"vdso":8}
 @@yama "0, 1, 2, 3"
 @@exit 0
 @@qemu 7.2
@@ -24,7 +25,7 @@ func TestTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	put(t, file, results, 21)
-	holds(t, file, "before\n"+header, "\n| s390x | 6.1 | 15.18 | 12, 8 | 400 | 9000 |",
+	holds(t, file, "before\n"+header, "\n| s390x | 6.1 | 15.18 | 12, 8 | 400 | 9000 | 5 | 6 | 7 | 8 |",
 		"| 0, 1, 2, 3 | 21 November 2026, qemu 7.2 |\n| riscv64 | 6.12 | 17.11 |",
 		" 12, 100 |  | 21 November 2026, qemu 7.2 |\n"+end+"\nafter\n")
 	if text := text(t, file); strings.Contains(text, "old") || strings.Count(text, "\n") != 8 {
