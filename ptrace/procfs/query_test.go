@@ -2,6 +2,7 @@ package procfs
 
 import (
 	"errors"
+	"io"
 	"os"
 	"os/exec"
 	"testing"
@@ -23,14 +24,36 @@ func openOwnMaps(t testing.TB) *MapsFile {
 	return f
 }
 
-// TestMapsFile: what the kernel answers for single mappings is what it writes for all, for every mapping and for the
-// hole behind it.
-func TestMapsFile(t *testing.T) {
-	command := exec.CommandContext(t.Context(), "sleep", "600")
+// startCat starts a process that has what it is going to map: its loader is done, and it answers.
+func startCat(t *testing.T) *exec.Cmd {
+	t.Helper()
+	command := exec.CommandContext(t.Context(), "cat")
+	in, err := command.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := command.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer func() { _ = command.Process.Kill(); _ = command.Wait() }()
+	t.Cleanup(func() { _ = command.Process.Kill(); _ = command.Wait() })
+	line := []byte("line\n")
+	if _, err := in.Write(line); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := io.ReadFull(out, line); err != nil {
+		t.Fatal(err)
+	}
+	return command
+}
+
+// TestMapsFile: what the kernel answers for single mappings is what it writes for all, for every mapping and for the
+// hole behind it.
+func TestMapsFile(t *testing.T) {
+	command := startCat(t)
 	openOwnMaps(t)
 	f, err := OpenMaps(command.Process.Pid)
 	if err != nil {
