@@ -321,6 +321,7 @@ func (c *Capturer) unwindThread(
 	dst []unwind.Frame, u *unwind.Unwinder, th *ptrace.Thread, also []ptrace.Stack, space *space,
 ) ([]unwind.Frame, unwind.Stop) {
 	if call := th.Syscall; call != nil {
+		space.foresee(call.PC)
 		regs := c.arch.Blocked(call.PC, call.SP, call.Number >= 0, call.Args)
 		return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
 	}
@@ -335,6 +336,9 @@ func (c *Capturer) unwindThread(
 		if err := c.arch.DecodeFPRegSet(&regs, th.Floating); err != nil {
 			return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: err}
 		}
+	}
+	if pc, ok := regs.Get(c.arch.PC); ok {
+		space.foresee(pc)
 	}
 	return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
 }

@@ -44,7 +44,7 @@ type module struct {
 	// symbol table has the functions that the image does not export.
 	stripped bool
 	lines    lines
-	met      atomic.Bool // see space.first
+	met      atomic.Bool // see space.foresee
 	known    annotations
 	// told is what walks have found out about the image's instructions.
 	told unwind.Told

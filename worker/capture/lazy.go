@@ -24,9 +24,9 @@ func (p *lazy[T]) now() (value T, ok bool) {
 	return p.value, true
 }
 
-// get has the part made, and waits for it until the deadline; false if it is not there by then. It tells if something
-// has failed in a way in which nothing should.
-func (p *lazy[T]) get(late *deadline, tell func(...error), build func() T) (value T, ok bool) {
+// start has the part made, if nobody has yet, and does not wait for it. It tells if something has failed in a way in
+// which nothing should.
+func (p *lazy[T]) start(tell func(...error), build func() T) {
 	p.begin.Do(func() {
 		p.done = make(chan struct{})
 		go func() {
@@ -36,6 +36,11 @@ func (p *lazy[T]) get(late *deadline, tell func(...error), build func() T) (valu
 			p.value = build()
 		}()
 	})
+}
+
+// get has the part made, as start does, and waits for it until the deadline; false if it is not there by then.
+func (p *lazy[T]) get(late *deadline, tell func(...error), build func() T) (value T, ok bool) {
+	p.start(tell, build)
 	select {
 	case <-p.done:
 		return p.value, true

@@ -1,11 +1,13 @@
 package capture
 
 import (
+	"runtime"
 	"sync"
 
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/symbol"
+	"pg_stat_backtrace/worker/processors"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -22,7 +24,8 @@ func maxLines(o Options) int {
 // Source lines that are not there by the deadline are missing.
 func (sp *space) name(frames []unwind.Frame, limit int, late *deadline) (out []trace.Frame, cut bool) {
 	out = make([]trace.Frame, 0, len(frames))
-	if len(frames) > 0 && sp.first(&frames[0]) {
+	if sp.unfamiliar {
+		sp.unfamiliar = false
 		sp.expect(frames)
 	}
 	for i := range frames {
@@ -37,10 +40,22 @@ func (sp *space) name(frames []unwind.Frame, limit int, late *deadline) (out []t
 	return out, cut
 }
 
-// first reports whether a frame is in an image of which none has been the innermost one yet.
-func (sp *space) first(f *unwind.Frame) bool {
-	_, where, ok := sp.find(f.Lookup())
-	return ok && where.module != nil && !where.module.met.Load() && !where.module.met.Swap(true)
+// foresee has what names the innermost frame read while the stack is unwound, if none in its image has been the
+// innermost one yet: to expand the image's lines may take longer than all the rest.
+func (sp *space) foresee(pc uint64) {
+	_, where, ok := sp.find(pc)
+	m := where.module
+	if !ok || m == nil || m.met.Load() || m.met.Swap(true) {
+		return
+	}
+	sp.unfamiliar = true
+	m.lines.wish(pc - where.bias)
+	m.symbols.start(m.tell, func() *symbol.Table {
+		processors.Begin()
+		defer processors.End()
+		return m.readSymbols()
+	})
+	runtime.Gosched() // let it begin: there may be one processor
 }
 
 // expect reads the symbols of all images that frames are in, while their lines are looked up: both may take their time

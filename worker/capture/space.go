@@ -93,6 +93,9 @@ type space struct {
 	known  map[procfs.Mapping]found // shared, under spaces.mu
 	memory byteReader               // of a core file; nil: of the process as it is now
 
+	// unfamiliar is set while a stack is unwound whose innermost frame is in an image in which none has been before.
+	unfamiliar bool
+
 	files  *deadline // for what must be read from files; nil: never
 	unread string    // an image that was not read by then, so that there is less of the stack than there could be
 

@@ -74,6 +74,21 @@ func snapshotOf(tb testing.TB, depth string, flags ...string) (c *Capturer, snap
 	return c, snap, c.spaces.open(pid, stat.StartTime, snap.Maps)
 }
 
+// familiar keeps the names of a snapshot from being read while it is unwound.
+func familiar(tb testing.TB, c *Capturer, snap *ptrace.Snapshot, sp *space) {
+	tb.Helper()
+	regs, err := c.arch.DecodePRStatus(snap.Threads[0].Registers)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	pc, _ := regs.Get(c.arch.PC)
+	_, where, ok := sp.find(pc)
+	if !ok || where.module == nil {
+		tb.Fatalf("no image at %#x", pc)
+	}
+	where.module.met.Store(true)
+}
+
 // bare has a compiler make neither call frame information nor frame pointers.
 var bare = []string{"-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"}
 
@@ -83,6 +98,7 @@ func TestUnwindingAllocates(t *testing.T) {
 		allocations := map[string]float64{}
 		for _, depth := range []string{"5", "100"} {
 			c, snap, sp := snapshotOf(t, depth, flags...)
+			familiar(t, c, snap, sp)
 			u := unwind.Unwinder{Arch: c.arch}
 			frames := make([]unwind.Frame, 0, 256)
 			walk := func() {
@@ -106,6 +122,7 @@ func BenchmarkUnwind(b *testing.B) {
 	for name, flags := range map[string][]string{"CFI": nil, "instructions": bare} {
 		b.Run(name, func(b *testing.B) {
 			c, snap, sp := snapshotOf(b, "21", flags...)
+			familiar(b, c, snap, sp)
 			u := unwind.Unwinder{Arch: c.arch}
 			frames := make([]unwind.Frame, 0, 256)
 			b.ReportAllocs()

@@ -1,0 +1,39 @@
+package capture
+
+import (
+	"slices"
+	"testing"
+
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/symbol"
+)
+
+// TestForesee: what names the innermost frame is read from the moment at which the stack is unwound, once.
+func TestForesee(t *testing.T) {
+	c, snap, sp := snapshotOf(t, "5")
+	u := unwind.Unwinder{Arch: c.arch}
+	frames, _ := c.unwindThread(nil, &u, &snap.Threads[0], nil, sp)
+	_, where, _ := sp.find(frames[0].Lookup())
+	m := where.module
+	begun := true
+	symbols, _ := m.symbols.get(nil, m.tell, func() *symbol.Table { begun = false; return nil })
+	if !begun || symbols.Len() == 0 {
+		t.Errorf("the symbols of %s were not read while the stack was unwound: %d", m.name, symbols.Len())
+	}
+	m.lines.mu.Lock()
+	addr := frames[0].Lookup() - where.bias
+	// Without debugging information it stays a wish.
+	if m.lines.answers[addr] == nil && !slices.Contains(m.lines.wished, addr) {
+		t.Errorf("nor is the line of %#x looked up", addr)
+	}
+	m.lines.mu.Unlock()
+	if !sp.unfamiliar {
+		t.Error("the images of the other frames are not expected to be new")
+	}
+	if _, _ = sp.name(frames, unwind.DefaultMaxFrames, nil); sp.unfamiliar {
+		t.Error("nor when the stack has been named")
+	}
+	if _, _ = c.unwindThread(nil, &u, &snap.Threads[0], nil, sp); sp.unfamiliar {
+		t.Errorf("%s is new a second time", m.name)
+	}
+}
