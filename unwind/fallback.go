@@ -3,7 +3,6 @@ package unwind
 import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/depth"
-	"pg_stat_backtrace/unwind/epilogue"
 )
 
 // stepChain finds the caller where no call frame information covers the frame: by the chain of frame pointers, or the
@@ -39,12 +38,12 @@ func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByFramePointer)
 }
 
-// chainEnds reports whether a zero marks the outermost frame. Where functions keep no frame pointer it is that of the
-// first one, in all of them: if their instructions are followed, it counts only in one that never returns, and where
-// the chain has led to it.
+// chainEnds reports whether a zero marks the outermost frame. Where functions need not keep a chain it is that of the
+// first one, in all of them, or is there by chance: it counts only in one that never returns, and where the chain has
+// led to it.
 func (w *walk) chainEnds(frame *Frame) bool {
 	c := &w.arch.Chain
-	if epilogue.Follows(w.arch) && !w.settled && frame.Method != ByFramePointer {
+	if !c.Mandatory && !w.settled && frame.Method != ByFramePointer {
 		return false
 	}
 	base, ok := w.regs.Get(c.Base)

@@ -139,3 +139,36 @@ func TestZeroFramePointer(t *testing.T) {
 		}
 	}
 }
+
+// TestZeroBackChain: where an ABI demands back chains of every function, a zero ends the stack; where compilers make
+// none unless they are told to, it does so behind such a chain only.
+func TestZeroBackChain(t *testing.T) {
+	t.Parallel()
+	const words = 18
+	image := bareImage(make([]byte, 8))
+	for _, tt := range []struct {
+		name   string
+		arch   *arch.Arch
+		chain  uint64 // in bytes from the stack pointer
+		frames int
+		reason unwind.Reason
+	}{
+		{"demanded", arch.PPC64LE, 0, 1, unwind.EndOfStack},
+		{"not demanded", arch.S390X, 0, 1, unwind.NoCFI},
+		{"not demanded, behind a chain", arch.S390X, 16, 2, unwind.EndOfStack},
+	} {
+		var regs arch.Registers
+		regs.Set(tt.arch.PC, code)
+		regs.Set(tt.arch.SP, stackBase)
+		memory := make([]uint64, words)
+		if tt.chain > 0 {
+			memory[0] = stackBase + tt.chain
+			memory[(tt.chain+uint64(tt.arch.Chain.Return))/8] = code + 4
+		}
+		u := unwind.Unwinder{Arch: tt.arch}
+		frames, stop := u.Unwind(nil, regs, fakeMemory{stackBase, memory}, image)
+		if len(frames) != tt.frames || stop.Reason != tt.reason {
+			t.Errorf("%s: %s after %d frames", tt.name, stop, len(frames))
+		}
+	}
+}

@@ -24,6 +24,9 @@ type Chain struct {
 	LeafSaved int64
 	// ZeroEnds: the ABI says that a base, or a back chain, of zero marks the outermost frame.
 	ZeroEnds bool
+	// Mandatory: the ABI has every function that calls another one keep the chain. Else a compiler need not, and the base,
+	// or the word where a back chain would be, is anything.
+	Mandatory bool
 }
 
 // Trampoline is code that a signal handler returns to, and where it finds the registers that the signal interrupted.

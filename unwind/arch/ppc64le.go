@@ -36,7 +36,7 @@ var PPC64LE = &Arch{
 	NumRegisters: ppc64Count,
 	RedZone:      512,
 	// ELFv2 ABI, 2.2.2.1: the back chain is mandatory, and a function saves LR in its caller's frame.
-	Chain:     Chain{Base: 1, Saved: 0, Return: 16, InCaller: true, ZeroEnds: true},
+	Chain:     Chain{Base: 1, Saved: 0, Return: 16, InCaller: true, ZeroEnds: true, Mandatory: true},
 	CodeAlign: 4,
 	SPWrites:  ppc64SPWrites,
 	Restored:  ppc64Restored,
