@@ -31,7 +31,7 @@ declare -A ONLY_AARCH64=(
 # stack_scenarios MACHINE prints the names.
 stack_scenarios() {
 	printf '%s\n' "${!SCENARIO[@]}"
-	[[ $1 != aarch64 && $1 != x86_64 ]] || printf '%s\n' "${!FOLLOWED[@]}"
+	[[ $1 != @(aarch64|x86_64|riscv64|s390x) ]] || printf '%s\n' "${!FOLLOWED[@]}"
 	[[ $1 != aarch64 ]] || printf '%s\n' "${!ONLY_AARCH64[@]}"
 }
 

@@ -5,6 +5,8 @@ import (
 
 	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/insn"
+	"pg_stat_backtrace/unwind/rv64"
 )
 
 // instructionSets tells for each how long a call is at most, in bytes, how one is recognised, and how a stub of the
@@ -18,7 +20,8 @@ var instructionSets = [...]struct {
 }{
 	arch.Unfollowed: {},
 	arch.X86:        {7, x86Call, x86Stub}, // an opcode, ModRM, SIB and four bytes of displacement
-	arch.A64:        {a64.Length, a64Call, a64Stub},
+	arch.A64:        {a64.Length, plainCall(a64.Decode, a64.Length), a64Stub},
+	arch.RV64:       {rv64.Longest, plainCall(rv64.Decode, rv64.Longest, 2), relativeStub(rv64.Decode)},
 }
 
 // calls judges whether the instruction before a return address can have called
@@ -63,13 +66,19 @@ func x86Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	return true, true, ra + uint64(int64(int32(binary.LittleEndian.Uint32(p[3:]))))
 }
 
-// a64Call does so.
-func a64Call(p []byte, ra uint64) (called, direct bool, target uint64) {
-	x, err := a64.Decode(p)
-	if err != nil || x.Flow != a64.Call {
+// plainCall does so for instructions that package insn describes, whose calls have the given lengths in bytes.
+func plainCall(
+	decode func(p []byte) (insn.Instruction, error), lengths ...uint64,
+) func(p []byte, ra uint64) (called, direct bool, target uint64) {
+	return func(p []byte, ra uint64) (called, direct bool, target uint64) {
+		for _, length := range lengths {
+			x, err := decode(p[uint64(len(p))-length:])
+			if err == nil && x.Length == length && x.Flow == insn.Call {
+				return true, x.Direct, ra - length + uint64(x.Target)
+			}
+		}
 		return false, false, 0
 	}
-	return true, x.Direct, ra - a64.Length + uint64(x.Target)
 }
 
 // endsIndirectCall tells whether the bytes can end with a call through a

@@ -88,6 +88,34 @@ func TestCalls(t *testing.T) {
 	}
 }
 
+// TestRV64Calls has calls of two and of four bytes.
+func TestRV64Calls(t *testing.T) {
+	t.Parallel()
+	c := code{0x1000, []byte{
+		0xef, 0x00, 0xa0, 0x00, // 0 jal 0x100a
+		0x01, 0x00, // 4 nop
+		0x82, 0x97, // 6 jalr a5
+		0xef, 0x02, 0xe0, 0xff, // 8 jal t0, 6
+		0xe7, 0x80, 0x07, 0x00, // c jalr a5
+	}}
+	w := walk{arch: arch.RISCV64, modules: c}
+	for _, tt := range []struct {
+		ra, entry uint64
+		want      verdict
+	}{
+		{0x1004, 0, proven},
+		{0x1004, 0x100a, proven},
+		{0x1006, 0, refuted},
+		{0x1008, 0, proven},
+		{0x100c, 0, refuted}, // the return address is in t0
+		{0x1010, 0x1004, proven},
+	} {
+		if got := w.calls(tt.ra, tt.entry); got != tt.want {
+			t.Errorf("%#x, %#x: %d, want %d", tt.ra, tt.entry, got, tt.want)
+		}
+	}
+}
+
 // TestA64Calls has the calls of another instruction set, in which return addresses are alike.
 func TestA64Calls(t *testing.T) {
 	t.Parallel()

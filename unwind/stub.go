@@ -4,6 +4,7 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 
 	"pg_stat_backtrace/unwind/a64"
+	"pg_stat_backtrace/unwind/insn"
 	"pg_stat_backtrace/unwind/x86"
 )
 
@@ -57,13 +58,13 @@ func a64Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 		switch {
 		case err != nil:
 			return 0, false
-		case x.Op == a64.Page:
+		case x.Op == insn.Page:
 			page = addr&^0xfff + x.Imm
-		case x.Access.Load && x.Access.Count == 1 && x.Access.Known && x.Access.Index == a64.Offset && page != 0:
+		case x.Access.Load && x.Access.Count == 1 && x.Access.Known && x.Access.Index == insn.Offset && page != 0:
 			slot, loaded = page+uint64(x.Access.Disp), true
-		case x.Flow == a64.Unknown:
+		case x.Flow == insn.Unknown:
 			return slot, loaded
-		case x.Flow != a64.Next, x.Access.Size > 0, x.Writes&^(1<<16|1<<17) != 0:
+		case x.Flow != insn.Next, x.Access.Size > 0, x.Writes&^(1<<16|1<<17) != 0:
 			return 0, false
 		}
 		addr += a64.Length
@@ -81,4 +82,29 @@ var endless = map[string]bool{
 	"__stack_chk_fail": true, "__fortify_fail": true, "__chk_fail": true, "__libc_start_main": true,
 	"__cxa_throw": true, "__cxa_rethrow": true, "__cxa_bad_cast": true, "__cxa_throw_bad_array_new_length": true,
 	"_Unwind_Resume": true, "_ZSt9terminatev": true, "__cxa_call_unexpected": true, "__cxa_pure_virtual": true,
+}
+
+// relativeStub recognises what takes an address relative to its own, loads from an offset of that and goes there.
+func relativeStub(
+	decode func(p []byte) (insn.Instruction, error),
+) func(c *bareCode, addr uint64) (slot uint64, ok bool) {
+	return func(c *bareCode, addr uint64) (slot uint64, ok bool) {
+		var here uint64
+		based, held := insn.None, insn.None
+		for range 3 {
+			x, err := decode(c.Bytes(addr))
+			switch {
+			case err != nil:
+				return 0, false
+			case x.Op == insn.Here && based == insn.None:
+				here, based = addr+x.Imm, x.Rd
+			case x.Access.Load && x.Access.Count == 1 && x.Access.Base == based && based != insn.None:
+				slot, held = here+uint64(x.Access.Disp), x.Access.Whole[0]
+			default:
+				return slot, x.Flow == insn.Unknown && !x.Direct && x.Rn == held && held != insn.None
+			}
+			addr += x.Length
+		}
+		return 0, false
+	}
 }

@@ -15,10 +15,12 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi/cfitest"
+	"pg_stat_backtrace/unwind/image"
 )
 
 // TestStubs holds the stubs of the procedure linkage tables of real files against the names that disassemblers have for
-// them: the C library, Perl, the servers of PGSB_TEST_BINDIRS, and libraries of aarch64.
+// them, or that the relocations of these tables have in the same order: the C library, Perl, the servers of
+// PGSB_TEST_BINDIRS, and libraries of other architectures.
 func TestStubs(t *testing.T) {
 	t.Parallel()
 	for _, tool := range disassemblers {
@@ -28,7 +30,7 @@ func TestStubs(t *testing.T) {
 	}
 	var files []string
 	for _, pattern := range []string{
-		"/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/perl", "/usr/aarch64-linux-gnu/lib/lib[cmr]*.so.*",
+		"/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/perl", "/usr/*-linux-gnu/lib/lib[cmr]*.so.*",
 	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
@@ -57,8 +59,17 @@ func compareStubs(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	c := bareCode{module: Module{Code: img}, arch: a}
+	if instructionSets[a.Instructions].stub == nil {
+		t.Skipf("instructions of %s are not followed", a.Name)
+	}
 	stubs, endlessOnes := 0, 0
-	for addr, name := range labels(t, disassemblers[img.Machine()], file) {
+	var names map[uint64]string
+	if tool, ok := disassemblers[img.Machine()]; ok {
+		names = labels(t, tool, file)
+	} else {
+		names = relocations(t, img, file)
+	}
+	for addr, name := range names {
 		got := c.imported(addr)
 		want, _, _ := strings.Cut(name, "@")
 		if strings.HasPrefix(want, "*ABS*") {
@@ -94,6 +105,38 @@ func compareStubs(t *testing.T, file string) {
 // disassemblers are those that know the names: LLVM's knows them in none of the tables that newer linkers make for
 // x86-64, and GNU's is built for one architecture.
 var disassemblers = map[elf.Machine]string{elf.EM_X86_64: "objdump", elf.EM_AARCH64: "llvm-objdump"}
+
+// tables are the sizes of the head and of the stubs of a procedure linkage table where no disassembler knows the names
+// (RISC-V psABI, "Procedure Linkage Table").
+var tables = map[elf.Machine]struct{ head, stub uint64 }{elf.EM_RISCV: {32, 16}}
+
+// relocations returns the names of the functions that the stubs of an image lead to.
+func relocations(t *testing.T, img *image.Image, file string) map[uint64]string {
+	t.Helper()
+	_, addr, err := img.Section(".plt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.CommandContext(t.Context(), "readelf", "-rW", file).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, list, _ := strings.Cut(string(out), "'.rela.plt'")
+	layout := tables[img.Machine()]
+	found := map[uint64]string{}
+	addr += layout.head
+	for l := range strings.Lines(list) {
+		fields := strings.Fields(l) // offset, info, type, value, name, "+", addend
+		if len(fields) > 2 && strings.HasPrefix(fields[2], "R_") {
+			found[addr] = ""
+			if len(fields) == 7 {
+				found[addr] = fields[4]
+			}
+			addr += layout.stub
+		}
+	}
+	return found
+}
 
 var label = regexp.MustCompile(`^([0-9a-f]+) <(.+)@plt>:$`)
 

@@ -1,24 +1,26 @@
 package a64
 
+import "pg_stat_backtrace/unwind/insn"
+
 // branch decodes branches, exception generating and system instructions (C4.1.94).
-func (x *Instruction) branch(w word) bool {
+func (x *instruction) branch(w word) bool {
 	switch {
 	case w.is(0x7c000000, 0x14000000): // B, BL
-		x.Flow = Jump
+		x.Flow = insn.Jump
 		if w.bit(31) {
-			x.Flow = Call
-			x.write(LR)
+			x.Flow = insn.Call
+			x.Write(LR)
 		}
-		return x.to(4 * w.signed(0, 26))
+		return x.To(4 * w.signed(0, 26))
 	case w.is(0x7e000000, 0x34000000): // CBZ, CBNZ
-		x.Flow = Branch
-		return x.to(4 * w.signed(5, 19))
+		x.Flow = insn.Branch
+		return x.To(4 * w.signed(5, 19))
 	case w.is(0x7e000000, 0x36000000): // TBZ, TBNZ
-		x.Flow = Branch
-		return x.to(4 * w.signed(5, 14))
+		x.Flow = insn.Branch
+		return x.To(4 * w.signed(5, 14))
 	case w.is(0xff000000, 0x54000000): // B.cond, BC.cond
-		x.Flow = Branch
-		return x.to(4 * w.signed(5, 19))
+		x.Flow = insn.Branch
+		return x.To(4 * w.signed(5, 19))
 	case w.is(0xff000000, 0xd4000000):
 		return x.exception(w)
 	case w.is(0xffc00000, 0xd5000000):
@@ -29,26 +31,21 @@ func (x *Instruction) branch(w word) bool {
 	return false
 }
 
-func (x *Instruction) to(target int64) bool {
-	x.Target, x.Direct = target, true
-	return true
-}
-
 // exception decodes SVC, after which Linux goes on behind it with the result in X0, and what ends a program.
-func (x *Instruction) exception(w word) bool {
+func (x *instruction) exception(w word) bool {
 	switch {
 	case w.is(0xffe0001f, 0xd4000001): // SVC
-		x.write(0)
+		x.Write(0)
 		return true
 	case w.is(0xffe0001f, 0xd4200000), w.is(0xffe0001f, 0xd4400000): // BRK, HLT
-		x.Flow = Ends
+		x.Flow = insn.Ends
 		return true
 	}
 	return false
 }
 
 // system decodes hints, barriers and accesses to system registers.
-func (x *Instruction) system(w word) bool {
+func (x *instruction) system(w word) bool {
 	switch {
 	case w.is(0xfffff01f, 0xd503201f): // hints
 		x.hint(w.bits(5, 7))
@@ -61,7 +58,7 @@ func (x *Instruction) system(w word) bool {
 	// SYS, SYSL, MSR and MRS; those with bit 21 write a register. Rt, also of a pair (bit 22), is the last field.
 	if w.is(0xffc00000, 0xd5000000) && w.bits(19, 2) != 0 {
 		if w.bit(21) {
-			x.write(w.reg(0))
+			x.Write(w.reg(0))
 		}
 		return true
 	}
@@ -70,17 +67,17 @@ func (x *Instruction) system(w word) bool {
 
 // hint notes which registers some hints write. Those that sign X30, or make it plain again, leave the address that it
 // has.
-func (x *Instruction) hint(number uint32) {
+func (x *instruction) hint(number uint32) {
 	switch number {
 	case 8, 10, 12, 14: // PACIA1716, PACIB1716, AUTIA1716, AUTIB1716
-		x.write(17)
+		x.Write(17)
 	case 40: // CHKFEAT
-		x.write(16)
+		x.Write(16)
 	}
 }
 
 // indirect decodes branches to registers (C4.1.94.14).
-func (x *Instruction) indirect(w word) bool {
+func (x *instruction) indirect(w word) bool {
 	signed := w.bits(10, 6) // 000000, or 000010 and 000011 with authentication
 	if w.bits(16, 5) != 31 || signed != 0 && signed&^1 != 2 {
 		return false
@@ -88,18 +85,18 @@ func (x *Instruction) indirect(w word) bool {
 	x.Rn = w.reg(5)
 	switch opc := w.bits(21, 4); opc {
 	case 0b0000, 0b1000: // BR, BRAAZ, BRAA
-		x.Flow = Unknown
+		x.Flow = insn.Unknown
 	case 0b0001, 0b1001: // BLR, BLRAAZ, BLRAA
-		x.Flow = Call
-		x.write(LR)
+		x.Flow = insn.Call
+		x.Write(LR)
 	case 0b0010: // RET, RETAA
-		x.Flow = Return
+		x.Flow = insn.Return
 		if signed != 0 {
 			x.Rn = LR
 		}
-		return x.Rn != None
+		return x.Rn != insn.None
 	case 0b0100: // ERET
-		x.Flow = Unknown
+		x.Flow = insn.Unknown
 	default:
 		return false
 	}

@@ -1,14 +1,18 @@
 package a64
 
-import "math/bits"
+import (
+	"math/bits"
+
+	"pg_stat_backtrace/unwind/insn"
+)
 
 // immediate decodes data processing with an immediate (C4.1.93).
-func (x *Instruction) immediate(w word) bool {
+func (x *instruction) immediate(w word) bool {
 	x.Rd = w.reg(0)
 	switch op := w.bits(23, 3); op {
 	case 0b000, 0b001: // ADR, ADRP
 		if w.bit(31) {
-			x.Op, x.Imm = Page, uint64(w.signed(5, 19)<<2|int64(w.bits(29, 2)))<<12
+			x.Op, x.Imm = insn.Page, uint64(w.signed(5, 19)<<2|int64(w.bits(29, 2)))<<12
 		}
 	case 0b010: // ADD, SUB
 		x.addImmediate(w)
@@ -20,11 +24,11 @@ func (x *Instruction) immediate(w word) bool {
 		x.moveWide(w)
 	case 0b110, 0b111: // bit fields, EXTR
 	}
-	x.write(x.Rd)
+	x.Write(x.Rd)
 	return true
 }
 
-func (x *Instruction) addImmediate(w word) {
+func (x *instruction) addImmediate(w word) {
 	x.Rn = w.regSP(5)
 	if !w.bit(29) { // those that set flags write no SP
 		x.Rd = w.regSP(0)
@@ -37,11 +41,11 @@ func (x *Instruction) addImmediate(w word) {
 		imm = -imm
 	}
 	if w.bit(31) {
-		x.Op, x.Imm = Add, imm
+		x.Op, x.Imm = insn.Add, imm
 	}
 }
 
-func (x *Instruction) logicalImmediate(w word) {
+func (x *instruction) logicalImmediate(w word) {
 	x.Rn = w.reg(5)
 	if w.bits(29, 2) != 0b11 {
 		x.Rd = w.regSP(0)
@@ -49,10 +53,10 @@ func (x *Instruction) logicalImmediate(w word) {
 	imm, ok := bitMask(w)
 	switch opc := w.bits(29, 2); {
 	case !w.bit(31) || !ok:
-	case opc == 0b00 && x.Rn != None:
-		x.Op, x.Imm = And, imm
-	case opc == 0b01 && x.Rn == None:
-		x.Op, x.Imm = Set, imm // a move
+	case opc == 0b00 && x.Rn != insn.None:
+		x.Op, x.Imm = insn.And, imm
+	case opc == 0b01 && x.Rn == insn.None:
+		x.Op, x.Imm = insn.Set, imm // a move
 	}
 }
 
@@ -79,23 +83,23 @@ func bitMask(w word) (uint64, bool) {
 	return element, true
 }
 
-func (x *Instruction) moveWide(w word) {
+func (x *instruction) moveWide(w word) {
 	imm, shift := uint64(w.bits(5, 16)), uint8(16*w.bits(21, 2))
 	switch opc := w.bits(29, 2); {
 	case !w.bit(31) && shift >= 32:
 	case opc == 0b10: // MOVZ
-		x.Op, x.Imm = Set, imm<<shift
+		x.Op, x.Imm = insn.Set, imm<<shift
 	case opc == 0b00 && w.bit(31): // MOVN
-		x.Op, x.Imm = Set, ^(imm << shift)
+		x.Op, x.Imm = insn.Set, ^(imm << shift)
 	case opc == 0b00:
-		x.Op, x.Imm = Set, uint64(^uint32(imm<<shift))
+		x.Op, x.Imm = insn.Set, uint64(^uint32(imm<<shift))
 	case opc == 0b11 && w.bit(31): // MOVK
-		x.Op, x.Imm, x.Shift, x.Rn = Insert, imm, shift, x.Rd
+		x.Op, x.Imm, x.Shift, x.Rn = insn.Insert, imm, shift, x.Rd
 	}
 }
 
 // register decodes data processing with registers (C4.1.95).
-func (x *Instruction) register(w word) bool {
+func (x *instruction) register(w word) bool {
 	x.Rd, x.Rn, x.Rm = w.reg(0), w.reg(5), w.reg(16)
 	switch {
 	case w.is(0x1f000000, 0x0a000000):
@@ -116,46 +120,46 @@ func (x *Instruction) register(w word) bool {
 	case w.is(0x1fe0e000, 0x1a002000): // ADDPT, SUBPT
 		x.Rd = w.regSP(0)
 	case w.is(0x1fe00000, 0x1a000000): // RMIF, SETF: flags alone
-		x.Rd = None
+		x.Rd = insn.None
 	case w.is(0x1fe00000, 0x1a400000): // conditional compare: flags alone
-		x.Rd = None
+		x.Rd = insn.None
 	case w.is(0x1fe00000, 0x1a800000): // conditional select
 	case w.is(0x1fe00000, 0x1ac00000): // one or two sources
 		if w.bit(30) && w.bits(16, 5) == 1 && x.Rd == LR {
-			x.Rd = None // PACIA and the like of X30: see hint
+			x.Rd = insn.None // PACIA and the like of X30: see hint
 		}
 	case w.is(0x1f000000, 0x1b000000): // three sources
 	default:
 		return false
 	}
-	x.write(x.Rd)
+	x.Write(x.Rd)
 	return true
 }
 
 // logical decodes AND, ORR and so on with a shifted register, of which ORR with the zero register is a move.
-func (x *Instruction) logical(w word) {
-	if !w.is(0xffe0fc00, 0xaa000000) || x.Rn != None {
+func (x *instruction) logical(w word) {
+	if !w.is(0xffe0fc00, 0xaa000000) || x.Rn != insn.None {
 		return
 	}
-	x.Op, x.Rn, x.Rm = Add, x.Rm, None
-	if x.Rn == None {
-		x.Op = Set
+	x.Op, x.Rn, x.Rm = insn.Add, x.Rm, insn.None
+	if x.Rn == insn.None {
+		x.Op = insn.Set
 	}
 }
 
-func (x *Instruction) addRegister(w word, shift uint64) {
-	if x.Rn == None || x.Rm == None {
+func (x *instruction) addRegister(w word, shift uint64) {
+	if x.Rn == insn.None || x.Rm == insn.None {
 		return
 	}
-	x.Op, x.Imm = AddRegister, shift
+	x.Op, x.Imm = insn.AddRegister, shift
 	if w.bit(30) {
-		x.Op = SubRegister
+		x.Op = insn.SubRegister
 	}
 }
 
 // vector decodes what works on the registers of floating point and vectors (C4.1.96): of these, some conversions and
 // moves write a general register.
-func (x *Instruction) vector(w word) bool {
+func (x *instruction) vector(w word) bool {
 	switch {
 	case w.is(0x5f200000, 0x1e000000), w.is(0x5f20fc00, 0x1e200000): // conversions, FMOV
 		if opcode := w.bits(16, 3); opcode != 0b010 && opcode != 0b011 && opcode != 0b111 { // not to a vector
@@ -164,6 +168,6 @@ func (x *Instruction) vector(w word) bool {
 	case w.is(0xbfe0fc00, 0x0e003c00), w.is(0xbfe0fc00, 0x0e002c00): // UMOV, SMOV
 		x.Rd = w.reg(0)
 	}
-	x.write(x.Rd)
+	x.Write(x.Rd)
 	return true
 }

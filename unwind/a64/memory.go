@@ -1,7 +1,9 @@
 package a64
 
+import "pg_stat_backtrace/unwind/insn"
+
 // memory decodes loads and stores (C4.1.97).
-func (x *Instruction) memory(w word) bool {
+func (x *instruction) memory(w word) bool {
 	x.Access.Base = w.regSP(5)
 	switch w.bits(28, 2) {
 	case 0b00:
@@ -22,58 +24,58 @@ func (x *Instruction) memory(w word) bool {
 }
 
 // structures decodes loads and stores of several vectors: up to 64 bytes.
-func (x *Instruction) structures(w word) bool {
+func (x *instruction) structures(w word) bool {
 	if w.bit(31) {
 		return false
 	}
 	x.access(w, 64)
 	x.Access.Known = true
 	if w.bit(23) {
-		x.write(x.Access.Base) // by how much nobody follows
+		x.Write(x.Access.Base) // by how much nobody follows
 	}
 	return true
 }
 
 // access notes that memory is loaded from or stored to, by bit 22.
-func (x *Instruction) access(w word, size uint64) {
+func (x *instruction) access(w word, size uint64) {
 	x.Access.Size, x.Access.Load, x.Access.Store = size, w.bit(22), !w.bit(22)
 }
 
 // exclusive decodes exclusive and ordered loads and stores, and compare and swap.
-func (x *Instruction) exclusive(w word) bool {
+func (x *instruction) exclusive(w word) bool {
 	x.access(w, 16)
 	x.Access.Known = true
 	pair, ordered := w.bit(21), w.bit(23)
 	switch {
 	case pair && (ordered || !w.bit(31)): // CAS, CASP
 		x.Access.Load, x.Access.Store = true, true
-		x.write(w.reg(16))
+		x.Write(w.reg(16))
 		if odd := w.reg(16) | 1; !ordered && odd != SP { // 31 is the zero register
-			x.write(odd)
+			x.Write(odd)
 		}
 	case x.Access.Load:
-		x.write(w.reg(0))
+		x.Write(w.reg(0))
 		if pair {
-			x.write(w.reg(10))
+			x.Write(w.reg(10))
 		}
 	case !ordered: // STXR: whether it was done
-		x.write(w.reg(16))
+		x.Write(w.reg(16))
 	}
 	return true
 }
 
 // literal decodes loads relative to the code.
-func (x *Instruction) literal(w word) bool {
-	x.Access = Access{Base: None, Load: true, Size: 8}
+func (x *instruction) literal(w word) bool {
+	x.Access = insn.Access{Base: insn.None, Load: true, Size: 8}
 	if !w.bit(26) && w.bits(30, 2) != 0b11 { // PRFM
-		x.write(w.reg(0))
+		x.Write(w.reg(0))
 	}
 	return true
 }
 
 // special decodes ordered loads and stores with an offset, and the copying of memory. Memory tags and what has become
 // of this space since are not followed.
-func (x *Instruction) special(w word) bool {
+func (x *instruction) special(w word) bool {
 	switch {
 	case w.bit(21):
 	case w.bits(10, 2) == 0b00 && !w.bit(26): // LDAPUR, STLUR
@@ -84,18 +86,18 @@ func (x *Instruction) special(w word) bool {
 		return true
 	case w.bits(10, 2) == 0b01: // CPYP, SETP and the like: three registers change
 		x.Access.Size, x.Access.Load, x.Access.Store = 16, true, true
-		x.write(w.reg(0))
-		x.write(w.reg(5))
-		x.write(w.reg(16))
+		x.Write(w.reg(0))
+		x.Write(w.reg(5))
+		x.Write(w.reg(16))
 		return true
 	}
 	return false
 }
 
 // transfer notes the register of an access to one general register; plain: nothing is extended with signs.
-func (x *Instruction) transfer(w word, plain bool) {
+func (x *instruction) transfer(w word, plain bool) {
 	if x.Access.Load {
-		x.write(w.reg(0))
+		x.Write(w.reg(0))
 	}
 	if x.Access.Size == 8 && (plain || x.Access.Store) {
 		x.Access.Whole[0], x.Access.Count = w.reg(0), 1
@@ -103,7 +105,7 @@ func (x *Instruction) transfer(w word, plain bool) {
 }
 
 // pair decodes LDP, STP and those that are like them.
-func (x *Instruction) pair(w word) bool {
+func (x *instruction) pair(w word) bool {
 	opc, vector := w.bits(30, 2), w.bit(26)
 	size := uint64(4) << opc
 	scale := int64(size)
@@ -124,11 +126,11 @@ func (x *Instruction) pair(w word) bool {
 	x.Access.Known, x.Access.Disp = true, w.signed(15, 7)*scale
 	if !vector {
 		if x.Access.Load {
-			x.write(w.reg(0))
-			x.write(w.reg(10))
+			x.Write(w.reg(0))
+			x.Write(w.reg(10))
 		}
 		if size == 8 {
-			x.Access.Whole, x.Access.Count = [2]int{w.reg(0), w.reg(10)}, 2
+			x.Access.Whole[0], x.Access.Whole[1], x.Access.Count = w.reg(0), w.reg(10), 2
 		}
 	}
 	if x.Access.Count == 0 {
@@ -136,20 +138,20 @@ func (x *Instruction) pair(w word) bool {
 	}
 	switch w.bits(23, 2) {
 	case 0b01:
-		x.index(Post)
+		x.index(insn.Post)
 	case 0b11:
-		x.index(Pre)
+		x.index(insn.Pre)
 	}
 	return true
 }
 
-func (x *Instruction) index(i Index) {
+func (x *instruction) index(i insn.Index) {
 	x.Access.Index = i
-	x.write(x.Access.Base)
+	x.Write(x.Access.Base)
 }
 
 // single decodes LDR, STR and those that are like them, prefetches and atomic operations.
-func (x *Instruction) single(w word) bool {
+func (x *instruction) single(w word) bool {
 	size, opc, vector := w.bits(30, 2), w.bits(22, 2), w.bit(26)
 	prefetch := !vector && size == 3 && opc == 2
 	x.Access.Size = 1 << size
@@ -167,9 +169,9 @@ func (x *Instruction) single(w word) bool {
 		x.Access.Known, x.Access.Disp = true, w.signed(12, 9)
 		switch w.bits(10, 2) {
 		case 0b01:
-			x.index(Post)
+			x.index(insn.Post)
 		case 0b11:
-			x.index(Pre)
+			x.index(insn.Pre)
 		}
 	case w.bits(10, 2) == 0b10: // an index in a register
 	case vector:
@@ -191,22 +193,22 @@ func (x *Instruction) single(w word) bool {
 
 // atomic decodes LDADD and the like, SWP and LDAPR. Transfers of 64 bytes and those of translation tables are not
 // followed.
-func (x *Instruction) atomic(w word) bool {
+func (x *instruction) atomic(w word) bool {
 	if other := w.bits(12, 4); other > 0b1000 && other != 0b1100 {
 		return false
 	}
 	x.Access.Load, x.Access.Store, x.Access.Known = true, true, true
-	x.write(w.reg(0))
+	x.Write(w.reg(0))
 	return true
 }
 
 // authenticated decodes LDRAA and LDRAB.
-func (x *Instruction) authenticated(w word) bool {
+func (x *instruction) authenticated(w word) bool {
 	x.Access.Size, x.Access.Load, x.Access.Store = 8, true, false
 	x.Access.Known = true
 	x.Access.Disp = 8 * (w.signed(22, 1)<<9 | int64(w.bits(12, 9)))
 	if w.bit(11) {
-		x.index(Pre)
+		x.index(insn.Pre)
 	}
 	x.transfer(w, true)
 	return true

@@ -16,6 +16,7 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/image/imagetest"
+	"pg_stat_backtrace/unwind/insn"
 )
 
 // TestAgainstDisassembler decodes instructions of all kinds, 512 words at random for each value of the eleven highest
@@ -130,7 +131,7 @@ func disassemble(t *testing.T, words []uint32) []string {
 }
 
 // differs says in what an instruction is not what the disassembler says; empty: in nothing.
-func differs(x *a64.Instruction, text string, at uint64) string {
+func differs(x *insn.Instruction, text string, at uint64) string {
 	mnemonic, rest, _ := strings.Cut(text, "\t")
 	operands := split(rest)
 	if want := written(mnemonic, operands); want != x.Writes {

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/unwind/a64"
+	"pg_stat_backtrace/unwind/insn"
 )
 
 // split splits operands at commas that are in no brackets.
@@ -41,9 +42,9 @@ func number(operand string) (n int, wide, ok bool) {
 	case "wsp":
 		return a64.SP, false, true
 	case "xzr":
-		return a64.None, true, true
+		return insn.None, true, true
 	case "wzr":
-		return a64.None, false, true
+		return insn.None, false, true
 	}
 	if operand == "" || operand[0] != 'x' && operand[0] != 'w' {
 		return 0, false, false
@@ -119,29 +120,29 @@ var (
 
 var conditional = regexp.MustCompile(`^(bc?\..*|[ct]bn?z)$`)
 
-func flowOf(mnemonic string) a64.Flow {
+func flowOf(mnemonic string) insn.Flow {
 	switch {
 	case mnemonic == "b":
-		return a64.Jump
+		return insn.Jump
 	case mnemonic == "bl", strings.HasPrefix(mnemonic, "blr"):
-		return a64.Call
+		return insn.Call
 	case conditional.MatchString(mnemonic):
-		return a64.Branch
+		return insn.Branch
 	case strings.HasPrefix(mnemonic, "ret"):
-		return a64.Return
+		return insn.Return
 	case mnemonic == "br", strings.HasPrefix(mnemonic, "bra"), strings.HasPrefix(mnemonic, "eret"):
-		return a64.Unknown
+		return insn.Unknown
 	case mnemonic == "brk", mnemonic == "hlt", mnemonic == "udf":
-		return a64.Ends
+		return insn.Ends
 	}
-	return a64.Next
+	return insn.Next
 }
 
 // targetOf is where a branch leads.
 func targetOf(mnemonic string, operands []string) (uint64, bool) {
 	switch flowOf(mnemonic) {
-	case a64.Jump, a64.Branch:
-	case a64.Call:
+	case insn.Jump, insn.Branch:
+	case insn.Call:
 		if mnemonic != "bl" {
 			return 0, false
 		}
@@ -160,7 +161,7 @@ var (
 )
 
 // differsInMemory compares what is accessed, of the instructions that have an address of a register and a number.
-func differsInMemory(x *a64.Instruction, mnemonic string, operands []string) string {
+func differsInMemory(x *insn.Instruction, mnemonic string, operands []string) string {
 	at := slices.IndexFunc(operands, func(o string) bool { return strings.HasPrefix(o, "[") })
 	if !general.MatchString(mnemonic) || at < 0 {
 		return ""
@@ -168,15 +169,15 @@ func differsInMemory(x *a64.Instruction, mnemonic string, operands []string) str
 	inner, pre := strings.CutSuffix(strings.Trim(operands[at], "["), "!")
 	parts := split(strings.TrimSuffix(inner, "]"))
 	base, _, _ := number(parts[0])
-	index, disp, known := a64.Offset, int64(0), true
+	index, disp, known := insn.Offset, int64(0), true
 	if len(parts) > 1 {
 		disp, known = immediate(parts[1])
 	}
 	switch {
 	case pre:
-		index = a64.Pre
+		index = insn.Pre
 	case at+1 < len(operands):
-		index = a64.Post
+		index = insn.Post
 		disp, known = immediate(operands[at+1])
 	}
 	a := &x.Access
@@ -190,7 +191,7 @@ func differsInMemory(x *a64.Instruction, mnemonic string, operands []string) str
 }
 
 // differsInSize compares how much is accessed for the registers given, and which of them are whole.
-func differsInSize(a *a64.Access, mnemonic string, registers []string) string {
+func differsInSize(a *insn.Access, mnemonic string, registers []string) string {
 	first, wide, isGeneral := number(registers[0])
 	size := suffixes[mnemonic[len(mnemonic)-1:]]
 	switch {
@@ -213,7 +214,7 @@ func differsInSize(a *a64.Access, mnemonic string, registers []string) string {
 	if count > 1 {
 		second, _, _ = number(registers[1])
 	}
-	if a.Count != count || a.Whole != [2]int{first, second} || a.Size != 8 {
+	if a.Count != count || a.Whole != [len(a.Whole)]int{first, second} || a.Size != 8 {
 		return fmt.Sprintf("%d registers of 8 bytes", count)
 	}
 	return ""
@@ -240,15 +241,15 @@ var (
 )
 
 // differsInValue computes what the arithmetic that is followed gives, by the decoder and by the text.
-func differsInValue(x *a64.Instruction, mnemonic string, operands []string) string {
+func differsInValue(x *insn.Instruction, mnemonic string, operands []string) string {
 	if !arithmetic.MatchString(mnemonic) {
-		if x.Op != a64.Other && !alike.MatchString(mnemonic) {
+		if x.Op != insn.Other && !alike.MatchString(mnemonic) {
 			return "it is no arithmetic"
 		}
 		return ""
 	}
 	want, known := evaluate(mnemonic, operands)
-	if x.Op == a64.Other {
+	if x.Op == insn.Other {
 		if _, wide, general := number(operands[0]); known && wide && general && mnemonic != "neg" && !shifted(operands) {
 			return "it is arithmetic"
 		}
@@ -268,21 +269,21 @@ func shifted(operands []string) bool {
 }
 
 // result is what an instruction computes.
-func result(x *a64.Instruction) uint64 {
+func result(x *insn.Instruction) uint64 {
 	switch x.Op {
-	case a64.Add:
+	case insn.Add:
 		return values(x.Rn) + x.Imm
-	case a64.AddRegister:
+	case insn.AddRegister:
 		return values(x.Rn) + values(x.Rm)<<x.Imm
-	case a64.SubRegister:
+	case insn.SubRegister:
 		return values(x.Rn) - values(x.Rm)<<x.Imm
-	case a64.And:
+	case insn.And:
 		return values(x.Rn) & x.Imm
-	case a64.Set:
+	case insn.Set:
 		return x.Imm
-	case a64.Insert:
+	case insn.Insert:
 		return values(x.Rn)&^(0xffff<<x.Shift) | x.Imm<<x.Shift
-	case a64.Other, a64.Page:
+	case insn.Other, insn.Page, insn.Here:
 	}
 	return 0
 }

@@ -53,6 +53,7 @@ const (
 	Unfollowed InstructionSet = iota
 	X86                       // package x86 decodes them
 	A64                       // package a64
+	RV64                      // package rv64
 )
 
 // Arch is one architecture. A "register number" is an index into Registers;

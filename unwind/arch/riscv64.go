@@ -26,8 +26,9 @@ var RISCV64 = &Arch{
 	Go:           Go{Injected: 8},
 	NumRegisters: riscv64Count,
 	// psABI, "Frame Pointer Convention": the frame pointer is the CFA; a function that calls nothing saves only that.
-	Chain:     Chain{Base: 8, Saved: -16, Return: -8, LeafSaved: -8},
-	CodeAlign: 2,
+	Chain:        Chain{Base: 8, Saved: -16, Return: -8, LeafSaved: -8},
+	CodeAlign:    2,
+	Instructions: RV64,
 	SPWrites: []Pattern{
 		pattern16(0xef83, 0x6101), pattern16(0xef83, 0x0101), pattern16(0xef83, 0x8102), // c.addi16sp, c.addi, c.mv
 		pattern32(0x00000fff, 0x00000113), pattern32(0x00000fff, 0x00000133), // addi, add

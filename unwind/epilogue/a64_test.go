@@ -8,6 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/epilogue"
+	"pg_stat_backtrace/unwind/insn"
 )
 
 // Instructions of A64.
@@ -113,7 +114,7 @@ func followsA64() []followA64 {
 		{"a loop of frames", []uint32{a64Sub32, a64Branch(-1), a64Ret}, 0, 0, 0, 0, epilogue.ErrAmbiguous},
 		{"one way ends in a trap", []uint32{a64Branch(2), a64Trap, a64Ret}, linked, 0, same, same, nil},
 		{"one way is not decoded", []uint32{a64Branch(2), a64Scalable, a64Ret}, linked, 0, same, same, nil},
-		{"not decoded", []uint32{a64Scalable, a64Ret}, 0, 0, 0, 0, a64.ErrCode},
+		{"not decoded", []uint32{a64Scalable, a64Ret}, 0, 0, 0, 0, insn.ErrCode},
 		{"through a register", []uint32{a64JumpX0}, 0, 0, 0, 0, epilogue.ErrNoReturn},
 		{"nothing but a trap", []uint32{a64Trap}, 0, 0, 0, 0, epilogue.ErrNeverReturns},
 		{"no code but zeros", []uint32{0}, 0, 0, 0, 0, epilogue.ErrNeverReturns},
@@ -172,29 +173,4 @@ type plain struct{ end uint64 }
 
 func (s plain) Word(addr uint64) (uint64, bool) {
 	return addr | 1, addr >= sp-64 && addr < s.end && addr%8 == 0
-}
-
-// FuzzFollowA64: whatever the code is, there is an end, and a result has a program counter and a stack pointer.
-func FuzzFollowA64(f *testing.F) {
-	for _, words := range [][]uint32{{a64Ret}, {a64Restore, a64Ret}, {a64Branch(2), a64Restore, a64Ret}, {a64Jump(0)}} {
-		f.Add(a64Code(words...), uint64(sp), uint64(0x7f0100))
-	}
-	f.Fuzz(func(t *testing.T, p []byte, at, fp uint64) {
-		var regs arch.Registers
-		regs.Set(32, start)
-		regs.Set(a64.SP, at)
-		regs.Set(a64.FP, fp)
-		regs.Set(a64.LR, fp+8)
-		got, err := epilogue.Follow(arch.ARM64, code{bytes: p, entry: true}, regs, plain{sp + 0x300}, plenty())
-		const both = 1<<32 | 1<<a64.SP
-		if err == nil && got.Known()&both != both {
-			t.Errorf("%#x", got.Known())
-		}
-		if row, err := epilogue.Derive(arch.ARM64, code{bytes: p, entry: true}, start, plenty()); err == nil {
-			got, err := row.Apply(arch.ARM64, &regs, plain{sp + 0x300})
-			if err == nil && got.Known()&both != both {
-				t.Errorf("by the row: %#x", got.Known())
-			}
-		}
-	})
 }

@@ -13,7 +13,7 @@ import (
 // All ways through the code are followed that its instructions allow, the nearest first, until it is long enough since
 // one has returned; those that return have to agree on the return address and the stack pointer. A jump to code that is
 // covered, where the return address is where a call leaves it, is a return, too; any other way into it is none.
-// Errors are those of this package, and x86.ErrCode or a64.ErrCode if not even one way could be decoded to its end.
+// Errors are those of this package, and x86.ErrCode or insn.ErrCode if not even one way could be decoded to its end.
 //
 // budget is how many instructions may be looked at, for all frames that the caller has to follow; it is what is left of
 // that afterwards.
@@ -174,7 +174,7 @@ func (w *follower) enter(s *state, x *instruction) error {
 
 // leave notes a way that returns, or goes on as another function.
 func (w *follower) leave(s *state, x *instruction) error {
-	ra, sp, ok := w.machine.returnsTo(s, w.mem, x)
+	ra, sp, ok := w.machine.returnsTo(w.machine, s, w.mem, x)
 	if !ok {
 		w.fail(ErrMemory)
 		return nil

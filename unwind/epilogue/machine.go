@@ -3,8 +3,8 @@ package epilogue
 import (
 	"golang.org/x/arch/x86/x86asm"
 
-	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/insn"
 	"pg_stat_backtrace/unwind/x86"
 )
 
@@ -20,7 +20,7 @@ type machine struct {
 	change func(s *state, mem Memory, x *instruction) bool
 	// returnsTo is what the caller of a function has when an instruction returns, or jumps to where another function
 	// begins; false if the return address is not known.
-	returnsTo func(s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool)
+	returnsTo func(m *machine, s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool)
 }
 
 // Ahead is how many bytes an instruction has at most.
@@ -35,7 +35,7 @@ const none = -1
 func machineOf(a *arch.Arch) *machine { return machines[a.Instructions] }
 
 //nolint:gochecknoglobals // a table
-var machines = [...]*machine{arch.Unfollowed: nil, arch.X86: &ofX86, arch.A64: &ofA64}
+var machines = [...]*machine{arch.Unfollowed: nil, arch.X86: &ofX86, arch.A64: &ofA64, arch.RV64: &ofRV64}
 
 // flow is where an instruction leads.
 type flow uint8
@@ -50,12 +50,12 @@ const (
 	lost                // it is not known where
 )
 
-// instruction is one of either architecture.
+// instruction is one of any architecture.
 type instruction struct {
 	flow     flow
 	to, next uint64 // where a jump or a call goes, 0 if that is not known; the address behind the instruction
 	x86      x86asm.Inst
-	a64      a64.Instruction
+	plain    insn.Instruction // of an architecture that package insn describes
 }
 
 // execute does what an instruction does that goes on or branches, as far as that is known. What it writes becomes

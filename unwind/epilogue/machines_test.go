@@ -1,10 +1,15 @@
 package epilogue_test
 
 import (
+	"slices"
+	"strings"
+
 	"golang.org/x/arch/x86/x86asm"
 
 	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/insn"
+	"pg_stat_backtrace/unwind/rv64"
 	"pg_stat_backtrace/unwind/x86"
 )
 
@@ -41,24 +46,40 @@ func scanX86(start uint64, code []byte) []described {
 }
 
 var arm64 = machine{
-	arch: arch.ARM64, preserved: []int{19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}, most: a64.Length, scan: scanA64,
+	arch: arch.ARM64, preserved: []int{19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}, most: a64.Length,
+	scan: scanPlain(arch.ARM64, a64.Decode, "\x1f\x20\x03\xd5"),
 }
 
-func scanA64(start uint64, code []byte) []described {
-	var all []described
-	for at := uint64(0); at+a64.Length <= uint64(len(code)); at += a64.Length {
-		d := described{at: start + at, next: start + at + a64.Length}
-		x, err := a64.Decode(code[at:])
-		if err == nil { // vectors of a scalable length are passed over
-			d.nop = string(code[at:at+a64.Length]) == "\x1f\x20\x03\xd5"
-			d.call = x.Flow == a64.Call
-			d.leaves = x.Flow != a64.Next && x.Flow != a64.Branch && !d.call
-			d.breaks = x.Flow != a64.Next && !d.call
-			if x.Access.Load && (x.Access.Base == a64.SP || x.Access.Base == a64.FP) {
-				d.restores = x.Access.Whole[:x.Access.Count]
+var riscv64 = machine{
+	arch: arch.RISCV64, preserved: []int{8, 9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27}, most: rv64.Longest,
+	scan: scanPlain(arch.RISCV64, rv64.Decode, "\x01\x00"),
+}
+
+// scanPlain scans what package insn describes, where nop is what functions are aligned with. What is not decoded, as
+// vectors of a scalable length, is passed over.
+func scanPlain(
+	a *arch.Arch, decode func([]byte) (insn.Instruction, error), nop string,
+) func(start uint64, code []byte) []described {
+	return func(start uint64, code []byte) []described {
+		var all []described
+		for at := uint64(0); at < uint64(len(code)); {
+			d := described{at: start + at}
+			x, err := decode(code[at:])
+			if err != nil {
+				x.Length = uint64(max(a.CodeAlign, 2))
+			} else {
+				d.nop = strings.HasPrefix(string(code[at:]), nop)
+				d.call = x.Flow == insn.Call
+				d.leaves = x.Flow != insn.Next && x.Flow != insn.Branch && !d.call
+				d.breaks = x.Flow != insn.Next && !d.call
+				if x.Access.Load && (x.Access.Base == a.SP || x.Access.Base == a.FP) {
+					d.restores = slices.Clone(x.Access.Whole[:x.Access.Count])
+				}
 			}
+			at += x.Length
+			d.next = start + at
+			all = append(all, d)
 		}
-		all = append(all, d)
+		return all
 	}
-	return all
 }

@@ -37,12 +37,17 @@ func TestAgainstCFI(t *testing.T) {
 	}
 }
 
-// TestAgainstCFIOfARM64 does so with files of aarch64.
-func TestAgainstCFIOfARM64(t *testing.T) {
-	for _, file := range cfitest.FilesOfARM64(t) {
-		t.Run(file, func(t *testing.T) {
+// TestAgainstCFIOfOthers does so with files of other architectures.
+func TestAgainstCFIOfOthers(t *testing.T) {
+	for _, m := range []*machine{&arm64, &riscv64} {
+		t.Run(m.arch.Name, func(t *testing.T) {
 			t.Parallel()
-			holdAgainstCFI(t, file, &arm64)
+			for _, file := range cfitest.FilesOf(t, m.arch) {
+				t.Run(file, func(t *testing.T) {
+					t.Parallel()
+					holdAgainstCFI(t, file, m)
+				})
+			}
 		})
 	}
 }

@@ -33,7 +33,7 @@ func decodeX86(p []byte, addr uint64, out *instruction) error {
 
 // popsAddress returns from a function: the return address is on top of the stack. A jump to where another function
 // begins leaves it there.
-func popsAddress(s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool) {
+func popsAddress(_ *machine, s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool) {
 	sp, _ = s.regs.Get(rsp)
 	if ra, ok = s.word(mem, sp); !ok {
 		return 0, 0, false

@@ -31,15 +31,21 @@ func Files(t *testing.T) []string {
 	return files
 }
 
-// FilesOfARM64 returns those of aarch64: the C library of Debian's cross compilers, and what PGSB_ARM64_FILES names.
-func FilesOfARM64(t *testing.T) []string {
+// FilesOf returns those of another architecture: the C library of Debian's cross compilers, and what PGSB_OTHER_FILES
+// names of that architecture.
+func FilesOf(t *testing.T, a *arch.Arch) []string {
 	t.Helper()
-	files, err := filepath.Glob("/usr/aarch64-linux-gnu/lib/libc.so.6")
+	files, err := filepath.Glob("/usr/" + a.Name + "-linux-gnu/lib/libc.so.6")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if files = append(files, filepath.SplitList(os.Getenv("PGSB_ARM64_FILES"))...); len(files) == 0 {
-		t.Skip("no GNU C library of aarch64 (Debian: libc6-arm64-cross), and PGSB_ARM64_FILES names no file")
+	for _, file := range filepath.SplitList(os.Getenv("PGSB_OTHER_FILES")) {
+		if Image(t, file).Machine() == a.Machine {
+			files = append(files, file)
+		}
+	}
+	if len(files) == 0 {
+		t.Skipf("no GNU C library of %s (Debian: libc6-…-cross), and PGSB_OTHER_FILES names no file", a.Name)
 	}
 	return files
 }

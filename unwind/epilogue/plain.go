@@ -1,0 +1,135 @@
+package epilogue
+
+import "pg_stat_backtrace/unwind/insn"
+
+// plainly decodes as a package does that has what an instruction does from package insn.
+func plainly(decode func(p []byte) (insn.Instruction, error)) func(p []byte, addr uint64, out *instruction) error {
+	return func(p []byte, addr uint64, out *instruction) error {
+		x, err := decode(p)
+		if err != nil {
+			return err
+		}
+		out.plain = x
+		out.next = addr + x.Length
+		out.flow, out.to = flows[x.Flow], 0
+		if x.Direct {
+			out.to = addr + uint64(x.Target)
+		}
+		return nil
+	}
+}
+
+//nolint:gochecknoglobals // a table
+var flows = [...]flow{
+	insn.Next: on, insn.Jump: jump, insn.Branch: branch, insn.Call: calls, insn.Return: returns,
+	insn.Ends: ends, insn.Unknown: lost,
+}
+
+// linkedAddress returns from a function: the return address is in the register that the instruction names, and in that
+// for it where a jump leads to another function.
+func linkedAddress(m *machine, s *state, _ Memory, x *instruction) (ra, sp uint64, ok bool) {
+	link := m.link
+	if x.flow == returns {
+		link = x.plain.Rn
+	}
+	ra, ok = s.regs.Get(link)
+	sp, _ = s.regs.Get(m.sp)
+	return ra, sp, ok
+}
+
+// changePlain makes the changes of an instruction that goes on; false if they cannot be followed.
+func changePlain(s *state, mem Memory, at *instruction) bool {
+	x := &at.plain
+	if x.Access.Size > 0 {
+		return s.access(mem, x)
+	}
+	value, known := s.computed(x)
+	for reg := range insn.Registers {
+		if x.Writes>>reg&1 != 0 {
+			s.regs.Clear(reg)
+		}
+	}
+	if x.Op != insn.Other && x.Rd != insn.None {
+		s.set(x.Rd, value, known)
+	}
+	return true
+}
+
+// computed is what an instruction computes.
+func (s *state) computed(x *insn.Instruction) (uint64, bool) {
+	if x.Op == insn.Set {
+		return x.Imm, true
+	}
+	a, known := s.regs.Get(x.Rn)
+	b, also := uint64(0), true
+	if x.Op == insn.AddRegister || x.Op == insn.SubRegister {
+		b, also = s.regs.Get(x.Rm)
+	}
+	known = known && also
+	switch x.Op {
+	case insn.Add:
+		return a + x.Imm, known
+	case insn.AddRegister:
+		return a + b<<x.Imm, known
+	case insn.SubRegister:
+		return a - b<<x.Imm, known
+	case insn.And:
+		return a & x.Imm, known
+	case insn.Insert:
+		return a&^(0xffff<<x.Shift) | x.Imm<<x.Shift, known
+	case insn.Other, insn.Set, insn.Page, insn.Here:
+	}
+	return 0, false
+}
+
+// access loads and stores registers.
+func (s *state) access(mem Memory, x *insn.Instruction) bool {
+	m := &x.Access
+	base, known := s.regs.Get(m.Base)
+	addr := base
+	if m.Index != insn.Post {
+		addr += uint64(m.Disp)
+	}
+	var loaded [len(m.Whole)]uint64
+	var found [len(m.Whole)]bool
+	for i := range m.Count {
+		// Where the address is not known, it is no address of this frame's.
+		if m.Load && known && m.Known {
+			loaded[i], found[i] = s.word(mem, addr+uint64(i)*slot)
+		}
+	}
+	if m.Store && known && m.Known && !s.storeAll(m, addr) {
+		return false
+	}
+	for reg := range insn.Registers {
+		if x.Writes>>reg&1 != 0 {
+			s.regs.Clear(reg)
+		}
+	}
+	for i, reg := range m.Whole {
+		if m.Load && i < m.Count && reg != insn.None {
+			s.set(reg, loaded[i], found[i]) //nolint:gosec // both are as long as m.Whole
+		}
+	}
+	if m.Index != insn.Offset && m.Base != insn.None {
+		s.set(m.Base, base+uint64(m.Disp), known)
+	}
+	return true
+}
+
+// storeAll notes what is stored; false if that is more than can be remembered.
+func (s *state) storeAll(m *insn.Access, addr uint64) bool {
+	if m.Count == 0 {
+		return s.write(store{addr: addr, size: m.Size})
+	}
+	for i, reg := range m.Whole[:m.Count] {
+		value, known := uint64(0), true
+		if reg != insn.None {
+			value, known = s.regs.Get(reg)
+		}
+		if !s.write(store{addr + uint64(i)*slot, slot, value, known}) {
+			return false
+		}
+	}
+	return true
+}

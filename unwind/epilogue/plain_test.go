@@ -1,0 +1,37 @@
+package epilogue_test
+
+import (
+	"testing"
+
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/epilogue"
+)
+
+// FuzzFollowOthers: whatever the code of another architecture than x86-64 is, there is an end, and a result has a
+// program counter and a stack pointer.
+func FuzzFollowOthers(f *testing.F) {
+	for _, words := range [][]uint32{{a64Ret}, {a64Restore, a64Ret}, {a64Branch(2), a64Restore, a64Ret}, {a64Jump(0)}} {
+		f.Add(uint8(0), a64Code(words...), uint64(sp), uint64(0x7f0100))
+	}
+	f.Add(uint8(1), []byte{0xa2, 0x60, 0x41, 0x01, 0x82, 0x80}, uint64(sp), uint64(0x7f0100)) // ld, addi, ret
+	machines := [...]machine{arm64, riscv64}
+	f.Fuzz(func(t *testing.T, which uint8, p []byte, at, fp uint64) {
+		a := machines[int(which)%len(machines)].arch
+		var regs arch.Registers
+		regs.Set(a.PC, start)
+		regs.Set(a.SP, at)
+		regs.Set(a.FP, fp)
+		regs.Set(a.ReturnColumn, fp+8)
+		got, err := epilogue.Follow(a, code{bytes: p, entry: true}, regs, plain{sp + 0x300}, plenty())
+		both := uint64(1)<<a.PC | 1<<a.SP
+		if err == nil && got.Known()&both != both {
+			t.Errorf("%#x", got.Known())
+		}
+		if row, err := epilogue.Derive(a, code{bytes: p, entry: true}, start, plenty()); err == nil {
+			got, err := row.Apply(a, &regs, plain{sp + 0x300})
+			if err == nil && got.Known()&both != both {
+				t.Errorf("by the row: %#x", got.Known())
+			}
+		}
+	})
+}

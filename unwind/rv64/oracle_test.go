@@ -1,0 +1,316 @@
+package rv64_test
+
+import (
+	"bufio"
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/unwind/image/imagetest"
+	"pg_stat_backtrace/unwind/insn"
+	"pg_stat_backtrace/unwind/rv64"
+)
+
+// TestAgainstDisassembler decodes all instructions of 16 bits, and words at random of each major opcode and kind, and
+// holds what they do against what LLVM's disassembler writes of them: the registers that are written, where branches
+// lead, what memory is accessed, and what arithmetic does.
+func TestAgainstDisassembler(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same words each time
+	var code []byte
+	for half := range uint16(0xffff) {
+		if half&3 != 3 {
+			code = binary.LittleEndian.AppendUint16(code, half)
+		}
+	}
+	for opcode := range uint32(32) {
+		for kind := range uint32(8) {
+			for range 256 {
+				const fixed = 0x7f | 7<<12
+				w := random.Uint32()&^fixed | kind<<12 | opcode<<2 | 3
+				if random.Uint32N(2) == 0 && opcode == 0b01100 {
+					w &^= 0xbe << 24 // ADD and SUB
+				}
+				if opcode&7 != 7 {
+					code = binary.LittleEndian.AppendUint32(code, w)
+				}
+			}
+		}
+	}
+	for _, w := range []uint32{0x00000073, 0x00100073, 0x00008067, 0x00010113} {
+		code = binary.LittleEndian.AppendUint32(code, w)
+	}
+	compare(t, code)
+}
+
+// compare holds what is decoded against what the disassembler prints.
+func compare(t *testing.T, code []byte) {
+	t.Helper()
+	var decoded, unread, unknown int
+	different, unreadBy := map[string]int{}, map[string]int{}
+	for _, l := range disassemble(t, code) {
+		x, err := rv64.Decode(code[l.at:])
+		mnemonic, rest, _ := strings.Cut(l.text, "\t")
+		switch {
+		case mnemonic == "<unknown>", strings.HasSuffix(mnemonic, "unimp"):
+			unknown++
+			continue
+		case mnemonic == "c.lui" && strings.HasSuffix(rest, " 0"): // reserved; what may be operations since
+			unknown++
+			continue
+		case err != nil:
+			unread++
+			unreadBy[mnemonic]++
+			continue
+		}
+		decoded++
+		var operands []string
+		for o := range strings.SplitSeq(rest, ",") {
+			operands = append(operands, strings.TrimSpace(o))
+		}
+		if problem := differs(&x, mnemonic, operands, l.at); problem != "" {
+			if different[mnemonic]++; different[mnemonic] == 1 {
+				t.Errorf("%x %s: %s\n%+v", code[l.at:][:x.Length], l.text, problem, x)
+			}
+		}
+	}
+	figure.Printf(t, "%d instructions as LLVM's disassembler has them, %d that are not decoded, %d that LLVM does not "+
+		"know", decoded, unread, unknown)
+	for mnemonic, n := range unreadBy {
+		if !kernels.MatchString(mnemonic) {
+			t.Errorf("%s: not decoded %d times", mnemonic, n)
+		}
+	}
+	if decoded < 60_000 {
+		t.Errorf("only %d were compared", decoded)
+	}
+}
+
+// kernels are the instructions that only a kernel may use.
+var kernels = regexp.MustCompile(`^(mret|sret|uret|wfi|dret|sfence\..*|sinval\..*|hinval\..*|hfence\..*)$`)
+
+type text struct {
+	at   uint64
+	text string
+}
+
+var line = regexp.MustCompile(`^\s*([0-9a-f]+):\s+(.*?)\s*(?:<\..*>)?$`)
+
+// disassemble returns what LLVM's disassembler prints of each instruction.
+func disassemble(t *testing.T, code []byte) []text {
+	t.Helper()
+	tool, err := exec.LookPath("llvm-objdump")
+	if err != nil {
+		t.Skip("no llvm-objdump here (Debian: llvm)")
+	}
+	f := imagetest.File{Type: elf.ET_REL, Machine: elf.EM_RISCV, Sections: []imagetest.Section{{
+		Name: ".text", Type: elf.SHT_PROGBITS, Flags: elf.SHF_ALLOC | elf.SHF_EXECINSTR, Data: code,
+	}}}
+	path := filepath.Join(t.TempDir(), "words.o")
+	if err := os.WriteFile(path, f.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), tool, "-d", "--no-show-raw-insn", "--disassemble-zeroes", "-M", "numeric",
+		"-M", "no-aliases", "--mattr=+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbc,+zbs,+zbkb,+zfh", path)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var texts []text
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		if m := line.FindStringSubmatch(lines.Text()); m != nil {
+			at, _ := strconv.ParseUint(m[1], 16, 64)
+			texts = append(texts, text{at, m[2]})
+		}
+	}
+	if err := cmd.Wait(); err != nil || len(texts) == 0 {
+		t.Fatalf("%v: %d instructions", err, len(texts))
+	}
+	return texts
+}
+
+var (
+	storing  = regexp.MustCompile(`^(c\.)?(s[bhwd]|f?s[hwdq]|f?s[wd]sp)$|^vs(e|se|s|ux|ox|m|[1248]r)[0-9][0-9a-z.]*$`)
+	vectors  = regexp.MustCompile(`^v[ls](e|se|u|o|m|s|[1248]r)[0-9a-z.]*\.v$`)
+	atomics  = regexp.MustCompile(`^(amo|lr\.|sc\.)`)
+	writing  = regexp.MustCompile(`^x[0-9]+$`)
+	relative = regexp.MustCompile(`^(-?[0-9]+)?\((x[0-9]+)\)$`)
+)
+
+// differs says in what an instruction is not what the disassembler says; empty: in nothing.
+func differs(x *insn.Instruction, mnemonic string, operands []string, at uint64) string {
+	name := strings.TrimPrefix(mnemonic, "c.")
+	flow, direct, target, want := insn.Next, false, uint64(0), uint32(0)
+	if writing.MatchString(operands[0]) && !storing.MatchString(mnemonic) {
+		want = 1 << register(operands[0])
+	}
+	last := operands[len(operands)-1]
+	switch {
+	case name == "j", name == "jal":
+		flow, direct, target = insn.Jump, true, hex(last)
+		if want&^1 != 0 {
+			flow = insn.Unknown
+		}
+		if want&^1 == 1<<rv64.RA {
+			flow = insn.Call
+		}
+	case name == "jr", name == "jalr" && want&^1 == 0 && mnemonic == "jalr":
+		flow, want = insn.Unknown, 0
+		if operands[0] == "x1" || last == "0(x1)" {
+			flow = insn.Return
+		}
+	case name == "jalr":
+		flow = insn.Unknown
+		if mnemonic == "c.jalr" {
+			want = 1 << rv64.RA
+		}
+		if want == 1<<rv64.RA {
+			flow = insn.Call
+		}
+	case strings.HasPrefix(name, "b") && strings.HasPrefix(last, "0x") && len(operands) > 1:
+		flow, direct, target, want = insn.Branch, true, hex(last), 0
+	case name == "ebreak":
+		flow = insn.Ends
+	case name == "ecall":
+		want = 1 << 10
+	}
+	want &^= 1 // x0 is always zero
+	if flow == insn.Unknown && x.Direct {
+		direct, target = true, hex(last) // JAL with another register
+	}
+	switch {
+	case x.Writes != want:
+		return fmt.Sprintf("writes %032b, not %032b", x.Writes, want)
+	case x.Flow != flow:
+		return fmt.Sprintf("flow %d, not %d", x.Flow, flow)
+	case x.Direct != direct || direct && at+uint64(x.Target) != target:
+		return fmt.Sprintf("leads to %#x, not %#x", at+uint64(x.Target), target)
+	}
+	if problem := differsInMemory(x, mnemonic, operands); problem != "" {
+		return problem
+	}
+	return differsInValue(x, name, operands)
+}
+
+// differsInMemory compares what is accessed.
+func differsInMemory(x *insn.Instruction, mnemonic string, operands []string) string {
+	m := relative.FindStringSubmatch(operands[len(operands)-1])
+	if vectors.MatchString(mnemonic) || strings.HasPrefix(mnemonic, "v") {
+		if x.Access.Known {
+			return "an access of a known place"
+		}
+		return ""
+	}
+	if m == nil || x.Flow != insn.Next {
+		if x.Access.Size != 0 {
+			return "an access"
+		}
+		return ""
+	}
+	disp, _ := strconv.ParseInt(m[1], 10, 64)
+	base := register(m[2])
+	if base == 0 {
+		base = insn.None
+	}
+	atomic := atomics.MatchString(mnemonic)
+	store := storing.MatchString(mnemonic)
+	if x.Access.Base != base || x.Access.Disp != disp || x.Access.Store != (store || atomic) || x.Access.Load == store {
+		return "another access"
+	}
+	name := strings.TrimSuffix(strings.TrimPrefix(mnemonic, "c."), "sp")
+	whole := name == "ld" || name == "sd"
+	moved := insn.None
+	if n := register(operands[0]); whole && n > 0 {
+		moved = n
+	}
+	if whole != (x.Access.Count == 1) || whole && x.Access.Whole[0] != moved {
+		return "another register"
+	}
+	return ""
+}
+
+// differsInValue compares what is computed.
+func differsInValue(x *insn.Instruction, name string, operands []string) string {
+	reg := func(i int) int {
+		if n := register(operands[i]); n > 0 {
+			return n
+		}
+		return insn.None
+	}
+	last := len(operands) - 1
+	imm, err := strconv.ParseInt(operands[last], 0, 64)
+	var want insn.Instruction
+	switch name {
+	case "addi", "addi16sp", "addi4spn", "li", "mv":
+		want = insn.Instruction{Op: insn.Add, Rd: reg(0), Rn: reg(max(last-1, 0)), Imm: uint64(imm)}
+		if name == "li" {
+			want.Rn = insn.None
+		}
+		if name == "mv" {
+			want.Rn = reg(1)
+		}
+		if want.Rn == insn.None {
+			want.Op = insn.Set
+		}
+	case "lui":
+		if imm >= 1<<19 { // it is written without a sign
+			imm -= 1 << 20
+		}
+		want = insn.Instruction{Op: insn.Set, Rd: reg(0), Rn: insn.None, Imm: uint64(imm << 12)}
+	case "andi":
+		want = insn.Instruction{Op: insn.And, Rd: reg(0), Rn: reg(max(last-1, 0)), Imm: uint64(imm)}
+		if want.Rn == insn.None {
+			return ""
+		}
+	case "add", "sub":
+		rn, rm := reg(last-1), reg(last)
+		if rn == insn.None || rm == insn.None {
+			return "" // a move, a negative, or nothing
+		}
+		want = insn.Instruction{Op: insn.AddRegister, Rd: reg(0), Rn: rn, Rm: rm}
+		if name == "sub" {
+			want.Op = insn.SubRegister
+		}
+		err = nil
+	case "auipc":
+		if imm >= 1<<19 {
+			imm -= 1 << 20
+		}
+		want = insn.Instruction{Op: insn.Here, Rd: reg(0), Rn: insn.None, Imm: uint64(imm << 12)}
+	default:
+		if x.Op != insn.Other {
+			return "it computes"
+		}
+		return ""
+	}
+	if x.Op == insn.Other && reg(0) == insn.None {
+		return ""
+	}
+	if name != "mv" && err != nil || x.Op != want.Op || x.Rd != want.Rd || x.Rn != want.Rn || x.Imm != want.Imm ||
+		want.Rm != 0 && x.Rm != want.Rm {
+		return fmt.Sprintf("not %+v", want)
+	}
+	return ""
+}
+
+func register(operand string) int {
+	n, _ := strconv.Atoi(strings.TrimPrefix(operand, "x"))
+	return n
+}
+
+func hex(operand string) uint64 {
+	v, _ := strconv.ParseUint(strings.TrimPrefix(operand, "0x"), 16, 64)
+	return v
+}
