@@ -7,6 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/insn"
 	"pg_stat_backtrace/unwind/rv64"
+	"pg_stat_backtrace/unwind/zarch"
 )
 
 // instructionSets tells for each how long a call is at most, in bytes, how one is recognised, and how a stub of the
@@ -21,6 +22,7 @@ var instructionSets = [...]struct {
 	arch.Unfollowed: {},
 	arch.X86:        {7, x86Call, x86Stub}, // an opcode, ModRM, SIB and four bytes of displacement
 	arch.A64:        {a64.Length, plainCall(a64.Decode, a64.Length), a64Stub},
+	arch.ZArch:      {zarch.Longest, plainCall(zarch.Decode, zarch.Longest, 4, 2), relativeStub(zarch.Decode)},
 	arch.RV64:       {rv64.Longest, plainCall(rv64.Decode, rv64.Longest, 2), relativeStub(rv64.Decode)},
 }
 

@@ -116,6 +116,35 @@ func TestRV64Calls(t *testing.T) {
 	}
 }
 
+// TestZArchCalls has calls of two, four and six bytes.
+func TestZArchCalls(t *testing.T) {
+	t.Parallel()
+	c := code{0x1000, []byte{
+		0x07, 0x07, 0x07, 0x07, // 0 nopr
+		0xc0, 0xe5, 0x00, 0x00, 0x00, 0x05, // 4 brasl %r14, 0x100e
+		0x0d, 0xe1, // a basr %r14, %r1
+		0x0d, 0x10, // c basr %r1, %r0
+		0xa7, 0xe5, 0xff, 0xfb, // e bras %r14, 0x1004
+		0xc0, 0xd5, 0x00, 0x00, 0x00, 0x05, // 12 brasl %r13
+	}}
+	w := walk{arch: arch.S390X, modules: c}
+	for _, tt := range []struct {
+		ra, entry uint64
+		want      verdict
+	}{
+		{0x100a, 0, proven},
+		{0x100a, 0x100e, proven},
+		{0x100c, 0, proven},
+		{0x100e, 0, refuted},
+		{0x1012, 0x1004, proven},
+		{0x1018, 0, refuted}, // the return address is in r13
+	} {
+		if got := w.calls(tt.ra, tt.entry); got != tt.want {
+			t.Errorf("%#x, %#x: %d, want %d", tt.ra, tt.entry, got, tt.want)
+		}
+	}
+}
+
 // TestA64Calls has the calls of another instruction set, in which return addresses are alike.
 func TestA64Calls(t *testing.T) {
 	t.Parallel()

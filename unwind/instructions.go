@@ -229,7 +229,7 @@ func atEntry(a *arch.Arch, row *cfi.Row) bool {
 	}
 	if _, linked := linkRegister(a); linked {
 		ra := row.Rule(row.ReturnColumn()).Kind
-		return row.CFA.Offset == 0 && (ra == cfi.RuleUnspecified || ra == cfi.RuleSameValue)
+		return row.CFA.Offset == -a.CFAToSP && (ra == cfi.RuleUnspecified || ra == cfi.RuleSameValue)
 	}
 	return row.CFA.Offset == int64(a.AddrSize) // the return address, and nothing else
 }

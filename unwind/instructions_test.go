@@ -145,7 +145,7 @@ func TestZeroFramePointer(t *testing.T) {
 func TestZeroBackChain(t *testing.T) {
 	t.Parallel()
 	const words = 18
-	image := bareImage(make([]byte, 8))
+	image := bareImage{0x07, 0xf1, 0x07, 0xf1, 0x07, 0xf1, 0x07, 0xf1} // br %r1: it leads elsewhere
 	for _, tt := range []struct {
 		name   string
 		arch   *arch.Arch

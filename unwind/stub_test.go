@@ -107,8 +107,8 @@ func compareStubs(t *testing.T, file string) {
 var disassemblers = map[elf.Machine]string{elf.EM_X86_64: "objdump", elf.EM_AARCH64: "llvm-objdump"}
 
 // tables are the sizes of the head and of the stubs of a procedure linkage table where no disassembler knows the names
-// (RISC-V psABI, "Procedure Linkage Table").
-var tables = map[elf.Machine]struct{ head, stub uint64 }{elf.EM_RISCV: {32, 16}}
+// (RISC-V psABI and zSeries ELF ABI, "Procedure Linkage Table").
+var tables = map[elf.Machine]struct{ head, stub uint64 }{elf.EM_RISCV: {32, 16}, elf.EM_S390: {32, 32}}
 
 // relocations returns the names of the functions that the stubs of an image lead to.
 func relocations(t *testing.T, img *image.Image, file string) map[uint64]string {

@@ -54,6 +54,7 @@ const (
 	X86                       // package x86 decodes them
 	A64                       // package a64
 	RV64                      // package rv64
+	ZArch                     // package zarch
 )
 
 // Arch is one architecture. A "register number" is an index into Registers;

@@ -32,8 +32,9 @@ var S390X = &Arch{
 	NumRegisters: s390xCount,
 	CFAToSP:      -160,
 	// zSeries ELF ABI: the back chain, where a program keeps one (-mbackchain), and r14's slot in the register save area.
-	Chain:     Chain{Base: 15, Saved: 0, Return: 112, InCaller: true, ZeroEnds: true},
-	CodeAlign: 2,
+	Chain:        Chain{Base: 15, Saved: 0, Return: 112, InCaller: true, ZeroEnds: true},
+	CodeAlign:    2,
+	Instructions: ZArch,
 	SPWrites: []Pattern{
 		{[]byte{0xff, 0xf0}, []byte{0xe3, 0xf0}}, {[]byte{0xff, 0xff}, []byte{0xa7, 0xfb}}, // lay, lg; aghi
 		{[]byte{0xff, 0xf0}, []byte{0x41, 0xf0}}, {[]byte{0xff, 0xf0}, []byte{0xc2, 0xf0}}, // la; agfi, slgfi

@@ -12,8 +12,8 @@
 // function that is called directly is followed to see whether it returns; of others nothing is known, unless it is
 // known where the calling function ends. The caller has to prove what is found here by other means.
 //
-// The package knows neither processes nor images. Packages x86, a64 and rv64 decode the instructions that are followed,
-// of x86-64, aarch64 and riscv64, and what else differs is a machine.
+// The package knows neither processes nor images. Packages x86, a64, rv64 and zarch decode the instructions that are
+// followed, and what else differs is a machine. ppc64le is not among them: its ABI demands a back chain.
 package epilogue
 
 import (

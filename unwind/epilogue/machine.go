@@ -35,7 +35,9 @@ const none = -1
 func machineOf(a *arch.Arch) *machine { return machines[a.Instructions] }
 
 //nolint:gochecknoglobals // a table
-var machines = [...]*machine{arch.Unfollowed: nil, arch.X86: &ofX86, arch.A64: &ofA64, arch.RV64: &ofRV64}
+var machines = [...]*machine{
+	arch.Unfollowed: nil, arch.X86: &ofX86, arch.A64: &ofA64, arch.RV64: &ofRV64, arch.ZArch: &ofZArch,
+}
 
 // flow is where an instruction leads.
 type flow uint8

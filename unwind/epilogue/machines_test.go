@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/unwind/insn"
 	"pg_stat_backtrace/unwind/rv64"
 	"pg_stat_backtrace/unwind/x86"
+	"pg_stat_backtrace/unwind/zarch"
 )
 
 var amd64 = machine{
@@ -55,6 +56,11 @@ var riscv64 = machine{
 	scan: scanPlain(arch.RISCV64, rv64.Decode, "\x01\x00"),
 }
 
+var s390x = machine{
+	arch: arch.S390X, preserved: []int{6, 7, 8, 9, 10, 11, 12, 13}, most: zarch.Longest,
+	scan: scanPlain(arch.S390X, zarch.Decode, "\x07\x07"),
+}
+
 // scanPlain scans what package insn describes, where nop is what functions are aligned with. What is not decoded, as
 // vectors of a scalable length, is passed over.
 func scanPlain(
@@ -71,7 +77,10 @@ func scanPlain(
 				d.nop = strings.HasPrefix(string(code[at:]), nop)
 				d.call = x.Flow == insn.Call
 				d.leaves = x.Flow != insn.Next && x.Flow != insn.Branch && !d.call
-				d.breaks = x.Flow != insn.Next && !d.call
+				d.breaks = d.leaves
+				if x.Direct && !d.call {
+					d.to = start + at + uint64(x.Target)
+				}
 				if x.Access.Load && (x.Access.Base == a.SP || x.Access.Base == a.FP) {
 					d.restores = slices.Clone(x.Access.Whole[:x.Access.Count])
 				}

@@ -13,8 +13,9 @@ func FuzzFollowOthers(f *testing.F) {
 	for _, words := range [][]uint32{{a64Ret}, {a64Restore, a64Ret}, {a64Branch(2), a64Restore, a64Ret}, {a64Jump(0)}} {
 		f.Add(uint8(0), a64Code(words...), uint64(sp), uint64(0x7f0100))
 	}
-	f.Add(uint8(1), []byte{0xa2, 0x60, 0x41, 0x01, 0x82, 0x80}, uint64(sp), uint64(0x7f0100)) // ld, addi, ret
-	machines := [...]machine{arm64, riscv64}
+	f.Add(uint8(1), []byte{0xa2, 0x60, 0x41, 0x01, 0x82, 0x80}, uint64(sp), uint64(0x7f0100))             // ld, addi, ret
+	f.Add(uint8(2), []byte{0xeb, 0xbf, 0xf0, 0xf8, 0x00, 0x04, 0x07, 0xfe}, uint64(sp), uint64(0x7f0100)) // lmg, br
+	machines := [...]machine{arm64, riscv64, s390x}
 	f.Fuzz(func(t *testing.T, which uint8, p []byte, at, fp uint64) {
 		a := machines[int(which)%len(machines)].arch
 		var regs arch.Registers

@@ -78,7 +78,7 @@ func TestRowlessCode(t *testing.T) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
-	if _, err := epilogue.Derive(arch.S390X, code{bytes: ret}, start, plenty()); !errors.Is(err, epilogue.ErrNoReturn) {
+	if _, err := epilogue.Derive(arch.PPC64LE, code{bytes: ret}, start, plenty()); !errors.Is(err, epilogue.ErrNoReturn) {
 		t.Errorf("instructions that nobody follows: %v", err)
 	}
 	row, err := epilogue.Derive(arch.AMD64, code{bytes: halt}, start, plenty())
