@@ -204,7 +204,7 @@ func (x *instruction) control(w word) bool {
 		x.place(0, reg, disp, 256)
 		x.store()
 		return x.writes(0)
-	case 0x44, 0x45: // SQDR, SQER
+	case 0x2d, 0x44, 0x45: // DXR, SQDR, SQER
 		return x.vector()
 	case 0x41, 0x55, 0x57, 0x5d, 0x5e, 0x63, 0xa5, 0xa6, 0xa7: // CKSM, MVST, CUSE, CLST, SRST, CMPSC, TRE, CU21, CU12
 		x.writes(0, 1)
@@ -225,7 +225,7 @@ func (x *instruction) float(w word) bool {
 	case op == 0x8c, op >= 0x98 && op <= 0x9f, op >= 0xa8 && op <= 0xaf, op >= 0xb8 && op <= 0xbf,
 		op >= 0xc8 && op <= 0xcf, op >= 0xe1 && op <= 0xe3, op == 0xe5, op == 0xe7,
 		op >= 0xe9 && op <= 0xeb, op == 0xed, op == 0xef:
-		return x.pair(r1)
+		x.pair(r1)
 	}
 	return x.vector()
 }
@@ -252,8 +252,13 @@ func (x *instruction) registers(w word) bool {
 	case op == 0x20, op == 0x21, op == 0x30, op == 0x31, op == 0x60, op == 0x61, op == 0x72, op == 0x73,
 		op == 0xcd, op == 0xcf, op == 0xdd, op == 0xdf:
 		return true // CGR, CLGR, CGFR, CLGFR, CGRT, CLGRT, CRT, CLRT, CHHR, CLHHR, CHLR, CLHLR
-	case op == 0x0d, op == 0x1d, op == 0x86, op == 0x87, op == 0x96, op == 0x97, op == 0xec:
-		return x.pair(r1) // DSGR, DSGFR, MLGR, DLGR, MLR, DLR, MGRK
+	case op == 0x46: // BCTGR
+		if r2 != 0 {
+			x.away()
+		}
+		return x.writes(r1)
+	case op == 0x0d, op == 0x1d, op == 0x83, op == 0x86, op == 0x87, op == 0x96, op == 0x97, op == 0xec:
+		return x.pair(r1) // DSGR, DSGFR, FLOGR, MLGR, DLGR, MLR, DLR, MGRK
 	case op >= 0x51 && op <= 0x5b: // CDFTR and the like
 		return x.vector()
 	case op == 0x1e, op >= 0x28 && op <= 0x2f, op >= 0x38 && op <= 0x3f, op == 0x8d, op >= 0x8a && op <= 0x93,

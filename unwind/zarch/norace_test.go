@@ -1,0 +1,5 @@
+//go:build !race
+
+package zarch_test
+
+const raceEnabled = false
