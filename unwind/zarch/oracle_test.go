@@ -109,7 +109,7 @@ func compare(t *testing.T, code []byte, enough int) {
 var kernels = regexp.MustCompile(`^(lctlg?|stctg|stctl|lpswe?y?|ssm|sac[f]?|sigp|diag|lra[gy]?|lurag?|stura|sturg|` +
 	`stap|stidp|stpx?|spx|spt|spka|sckc?|stckc|stpt|stpq|stosm|stnsm|stfl|stsi|sske|iske|rrbe|ptlb|pc|pr|pt|ptf|ptff|` +
 	`pfpo|palb|pgin|pgout|mvcp|mvcs|mvck|mvcsk|mvcdk|mvpg|msch|stsch|stcrw|stcps|ssch|rsch|csch|hsch|xsch|tsch|tpi|tpei|` +
-	`sal|schm|rchp|chsc|rp|ipk|iac|ipte|ivsk|eptl|esar|ess[at]|ereg|epar|epsw|esea|bakr|bsa|bsg|bsm|bassm|alsi|` +
+	`sal|schm|rchp|chsc|rp|ipk|iac|ipte|ivsk|eptl|esar|es[st][at]|ereg|epar|epsw|esea|bakr|bsa|bsg|bsm|bassm|alsi|` +
 	`sam24|sam31|sam64|tam|upt|sckpf|trap2|trace|tracg|tprot|tbegin|tabort|tend|ecpga|ecctr|epctr|lcctl|lpctl|lsctl|` +
 	`qctri|qsi|qpaci|scctr|spctr|lpp|lasp|plo|lmd|lptea|cspg?|msta|pack|stetr|ssair|ssar|siga|siec|sie|ecag|` +
 	`lfpc|stfpc|sfasr|lfas|pcc|pckmo|strag|kmctr|srp|stidp|sthh|clp|rdp|irbm|rrbm|cpsdr|stcrw|lpsw|stpx|cu.*|tr..?|` +
