@@ -109,6 +109,24 @@ func TestInstructionsWant(t *testing.T) {
 	}
 }
 
+// TestStackPointerWants: so is memory in which the stack pointer itself is, as functions of s390x save it.
+func TestStackPointerWants(t *testing.T) {
+	t.Parallel()
+	var regs arch.Registers
+	regs.Set(arch.S390X.PC, code)
+	regs.Set(arch.S390X.SP, stackBase)
+	u := unwind.Unwinder{Arch: arch.S390X}
+	image := bareImage{0xeb, 0xef, 0xf0, 0x70, 0x00, 0x04, 0x07, 0xfe} // lmg %r14, %r15, 112(%r15); br %r14
+	frames, stop := u.Unwind(nil, regs, fakeMemory{stackBase, nil}, image)
+	if len(frames) != 1 || stop.Reason != unwind.NoMemory || stop.Address != stackBase {
+		t.Errorf("%s after %d frames", stop, len(frames))
+	}
+	frames, stop = u.Unwind(nil, regs, fakeMemory{stackBase, make([]uint64, 16)}, image)
+	if len(frames) != 1 || stop.Reason == unwind.NoMemory {
+		t.Errorf("with all memory: %s after %d frames", stop, len(frames))
+	}
+}
+
 // TestZeroFramePointer: where functions keep no frame pointer it is zero in all of them. It ends a stack only where the
 // chain has led to it, or in a function that never returns.
 func TestZeroFramePointer(t *testing.T) {

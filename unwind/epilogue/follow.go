@@ -122,8 +122,13 @@ func (w *follower) step(addr uint64) error {
 		}
 		s.called(w.machine)
 	case on, branch:
+		s.missed = false
 		if !w.execute(&s, x) {
-			w.fail(ErrNoReturn)
+			if s.missed { // as where the stack pointer is loaded
+				w.fail(ErrMemory)
+			} else {
+				w.fail(ErrNoReturn)
+			}
 			return nil
 		}
 		if x.flow == branch {

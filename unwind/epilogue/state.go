@@ -13,6 +13,8 @@ type state struct {
 	stores []store // what the way to here has written
 	// lost: what lies below it a call may have written to.
 	lost uint64
+	// missed is set when memory that is not known was asked for.
+	missed bool
 }
 
 // store is a write to memory at a known address.
@@ -37,7 +39,9 @@ func (s *state) word(mem Memory, addr uint64) (uint64, bool) {
 	if addr < s.lost {
 		return 0, false
 	}
-	return mem.Word(addr)
+	v, ok := mem.Word(addr)
+	s.missed = s.missed || !ok
+	return v, ok
 }
 
 // write notes a write; false if there are too many.
