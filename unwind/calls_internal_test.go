@@ -88,89 +88,69 @@ func TestCalls(t *testing.T) {
 	}
 }
 
-// TestRV64Calls has calls of two and of four bytes.
-func TestRV64Calls(t *testing.T) {
+// TestPlainCalls has the calls of other instruction sets, of each length that they have.
+func TestPlainCalls(t *testing.T) {
 	t.Parallel()
-	c := code{0x1000, []byte{
-		0xef, 0x00, 0xa0, 0x00, // 0 jal 0x100a
-		0x01, 0x00, // 4 nop
-		0x82, 0x97, // 6 jalr a5
-		0xef, 0x02, 0xe0, 0xff, // 8 jal t0, 6
-		0xe7, 0x80, 0x07, 0x00, // c jalr a5
-	}}
-	w := walk{arch: arch.RISCV64, modules: c}
-	for _, tt := range []struct {
+	type call struct {
 		ra, entry uint64
 		want      verdict
-	}{
-		{0x1004, 0, proven},
-		{0x1004, 0x100a, proven},
-		{0x1006, 0, refuted},
-		{0x1008, 0, proven},
-		{0x100c, 0, refuted}, // the return address is in t0
-		{0x1010, 0x1004, proven},
-	} {
-		if got := w.calls(tt.ra, tt.entry); got != tt.want {
-			t.Errorf("%#x, %#x: %d, want %d", tt.ra, tt.entry, got, tt.want)
-		}
 	}
-}
-
-// TestZArchCalls has calls of two, four and six bytes.
-func TestZArchCalls(t *testing.T) {
-	t.Parallel()
-	c := code{0x1000, []byte{
-		0x07, 0x07, 0x07, 0x07, // 0 nopr
-		0xc0, 0xe5, 0x00, 0x00, 0x00, 0x05, // 4 brasl %r14, 0x100e
-		0x0d, 0xe1, // a basr %r14, %r1
-		0x0d, 0x10, // c basr %r1, %r0
-		0xa7, 0xe5, 0xff, 0xfb, // e bras %r14, 0x1004
-		0xc0, 0xd5, 0x00, 0x00, 0x00, 0x05, // 12 brasl %r13
-	}}
-	w := walk{arch: arch.S390X, modules: c}
 	for _, tt := range []struct {
-		ra, entry uint64
-		want      verdict
+		arch  *arch.Arch
+		code  []byte
+		calls []call
 	}{
-		{0x100a, 0, proven},
-		{0x100a, 0x100e, proven},
-		{0x100c, 0, proven},
-		{0x100e, 0, refuted},
-		{0x1012, 0x1004, proven},
-		{0x1018, 0, refuted}, // the return address is in r13
+		{arch.ARM64, []byte{
+			0x03, 0x00, 0x00, 0x94, // 0 bl 0x100c
+			0x00, 0x00, 0x3f, 0xd6, // 4 blr x0
+			0x1f, 0x20, 0x03, 0xd5, // 8 nop
+			0xc0, 0x03, 0x5f, 0xd6, // c ret
+			0x00, 0x00, 0x00, 0x04, // 10 not followed
+		}, []call{
+			{0x1004, 0x100c, proven},
+			{0x1004, 0x1008, proven}, // what it calls may go on as that
+			{0x1004, 0, proven},
+			{0x1008, 0x100c, proven},
+			{0x100c, 0, refuted},
+			{0x1010, 0, refuted},
+			{0x1014, 0, refuted},
+			{0x1000, 0, refuted}, // before all code
+		}},
+		{arch.RISCV64, []byte{
+			0xef, 0x00, 0xa0, 0x00, // 0 jal 0x100a
+			0x01, 0x00, // 4 nop
+			0x82, 0x97, // 6 jalr a5
+			0xef, 0x02, 0xe0, 0xff, // 8 jal t0, 6
+			0xe7, 0x80, 0x07, 0x00, // c jalr a5
+		}, []call{
+			{0x1004, 0, proven},
+			{0x1004, 0x100a, proven},
+			{0x1006, 0, refuted},
+			{0x1008, 0, proven},
+			{0x100c, 0, refuted}, // the return address is in t0
+			{0x1010, 0x1004, proven},
+		}},
+		{arch.S390X, []byte{
+			0x07, 0x07, 0x07, 0x07, // 0 nopr
+			0xc0, 0xe5, 0x00, 0x00, 0x00, 0x05, // 4 brasl %r14, 0x100e
+			0x0d, 0xe1, // a basr %r14, %r1
+			0x0d, 0x10, // c basr %r1, %r0
+			0xa7, 0xe5, 0xff, 0xfb, // e bras %r14, 0x1004
+			0xc0, 0xd5, 0x00, 0x00, 0x00, 0x05, // 12 brasl %r13
+		}, []call{
+			{0x100a, 0, proven},
+			{0x100a, 0x100e, proven},
+			{0x100c, 0, proven},
+			{0x100e, 0, refuted},
+			{0x1012, 0x1004, proven},
+			{0x1018, 0, refuted}, // the return address is in r13
+		}},
 	} {
-		if got := w.calls(tt.ra, tt.entry); got != tt.want {
-			t.Errorf("%#x, %#x: %d, want %d", tt.ra, tt.entry, got, tt.want)
-		}
-	}
-}
-
-// TestA64Calls has the calls of another instruction set, in which return addresses are alike.
-func TestA64Calls(t *testing.T) {
-	t.Parallel()
-	c := code{0x1000, []byte{
-		0x03, 0x00, 0x00, 0x94, // 0 bl 0x100c
-		0x00, 0x00, 0x3f, 0xd6, // 4 blr x0
-		0x1f, 0x20, 0x03, 0xd5, // 8 nop
-		0xc0, 0x03, 0x5f, 0xd6, // c ret
-		0x00, 0x00, 0x00, 0x04, // 10 not followed
-	}}
-	w := walk{arch: arch.ARM64, modules: c}
-	for _, tt := range []struct {
-		ra, entry uint64
-		want      verdict
-	}{
-		{0x1004, 0x100c, proven},
-		{0x1004, 0x1008, proven}, // what it calls may go on as that
-		{0x1004, 0, proven},
-		{0x1008, 0x100c, proven},
-		{0x100c, 0, refuted},
-		{0x1010, 0, refuted},
-		{0x1014, 0, refuted},
-		{0x1000, 0, refuted}, // before all code
-	} {
-		if got := w.calls(tt.ra, tt.entry); got != tt.want {
-			t.Errorf("%#x, %#x: %d, want %d", tt.ra, tt.entry, got, tt.want)
+		w := walk{arch: tt.arch, modules: code{0x1000, tt.code}}
+		for _, c := range tt.calls {
+			if got := w.calls(c.ra, c.entry); got != c.want {
+				t.Errorf("%s: %#x, %#x: %d, want %d", tt.arch.Name, c.ra, c.entry, got, c.want)
+			}
 		}
 	}
 }

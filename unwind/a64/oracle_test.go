@@ -1,22 +1,17 @@
 package a64_test
 
 import (
-	"bufio"
 	"debug/elf"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/a64"
-	"pg_stat_backtrace/unwind/image/imagetest"
 	"pg_stat_backtrace/unwind/insn"
+	"pg_stat_backtrace/unwind/insn/insntest"
 )
 
 // TestAgainstDisassembler decodes instructions of all kinds, 512 words at random for each value of the eleven highest
@@ -36,49 +31,24 @@ func TestAgainstDisassembler(t *testing.T) {
 			}
 		}
 	}
-	compare(t, words)
+	compare(t, words, len(words)/4)
 }
 
 // compare holds what is decoded against what the disassembler prints.
-func compare(t *testing.T, words []uint32) {
+func compare(t *testing.T, words []uint32, enough int) {
 	t.Helper()
-	var decoded, unknown, unread int
-	notDecoded := map[string]int{}
-	different := map[string]int{}
-	for i, text := range disassemble(t, words) {
-		p := binary.LittleEndian.AppendUint32(nil, words[i])
-		x, err := a64.Decode(p)
-		mnemonic, _, _ := strings.Cut(text, "\t")
-		switch {
-		case text == "<unknown>":
-			unknown++
-			continue
-		case err != nil:
-			if !notFollowed.MatchString(text) {
-				notDecoded[mnemonic]++
-			}
-			unread++
-			continue
-		}
-		decoded++
-		if problem := differs(&x, text, uint64(i)*4); problem != "" {
-			different[mnemonic]++
-			if different[mnemonic] == 1 {
-				t.Errorf("%08x %s: %s\n%+v", words[i], text, problem, x)
-			}
-		}
+	var code []byte
+	for _, w := range words {
+		code = binary.LittleEndian.AppendUint32(code, w)
 	}
-	figure.Printf(t, "%d instructions as LLVM's disassembler has them, %d that are not decoded, %d that LLVM does "+
-		"not know", decoded, unread, unknown)
-	if len(different) > 0 {
-		t.Errorf("these differ: %v", different)
+	d := insntest.Decoder{
+		Machine: elf.EM_AARCH64, Decode: a64.Decode, Differs: differs,
+		Options: []string{
+			"--mattr=+v8.7a,+lse,+mte,+ls64,+rcpc-immo,+sve2,+sme,+flagm,+altnzcv,+tme,+fullfp16,+bf16,+i8mm,+hbc,+mops",
+		},
+		Unknown: regexp.MustCompile(`^<unknown>`), NotDecoded: notFollowed,
 	}
-	if decoded < len(words)/4 {
-		t.Errorf("only %d of %d were compared", decoded, len(words))
-	}
-	for mnemonic, n := range notDecoded {
-		t.Errorf("%s: not decoded %d times", mnemonic, n)
-	}
+	d.Compare(t, code, enough)
 }
 
 // scalable reports whether an instruction is one of the scalable vector or matrix extension, which are not followed.
@@ -87,48 +57,6 @@ func scalable(w uint32) bool { return w>>25&15 == 0b0010 || w>>25&15 == 0 && w>>
 // notFollowed are others that are not decoded: memory tags, transactions, what calls those above an operating system,
 // and system registers of which there are none.
 var notFollowed = regexp.MustCompile(`^(stz?2?g|ldg|st64bv0?|ld64b|tcancel|hvc|smc|dcps[123])\t|\bS0_`)
-
-var line = regexp.MustCompile(`^\s*([0-9a-f]+):\s+(.*?)\s*(?://.*)?$`)
-
-// disassemble returns what LLVM's disassembler prints of each word.
-func disassemble(t *testing.T, words []uint32) []string {
-	t.Helper()
-	tool, err := exec.LookPath("llvm-objdump")
-	if err != nil {
-		t.Skip("no llvm-objdump here (Debian: llvm)")
-	}
-	code := make([]byte, 0, 4*len(words))
-	for _, w := range words {
-		code = binary.LittleEndian.AppendUint32(code, w)
-	}
-	f := imagetest.File{Type: elf.ET_REL, Machine: elf.EM_AARCH64, Sections: []imagetest.Section{{
-		Name: ".text", Type: elf.SHT_PROGBITS, Flags: elf.SHF_ALLOC | elf.SHF_EXECINSTR, Data: code,
-	}}}
-	path := filepath.Join(t.TempDir(), "words.o")
-	if err := os.WriteFile(path, f.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), tool, "-d", "--no-show-raw-insn", "--disassemble-zeroes",
-		"--mattr=+v8.7a,+lse,+mte,+ls64,+rcpc-immo,+sve2,+sme,+flagm,+altnzcv,+tme,+fullfp16,+bf16,+i8mm,+hbc,+mops", path)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	texts := make([]string, 0, len(words))
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if m := line.FindStringSubmatch(lines.Text()); m != nil {
-			texts = append(texts, m[2])
-		}
-	}
-	if err := cmd.Wait(); err != nil || len(texts) != len(words) {
-		t.Fatalf("%v: %d of %d words", err, len(texts), len(words))
-	}
-	return texts
-}
 
 // differs says in what an instruction is not what the disassembler says; empty: in nothing.
 func differs(x *insn.Instruction, text string, at uint64) string {

@@ -1,22 +1,17 @@
 package rv64_test
 
 import (
-	"bufio"
 	"debug/elf"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/internal/figure"
-	"pg_stat_backtrace/unwind/image/imagetest"
 	"pg_stat_backtrace/unwind/insn"
+	"pg_stat_backtrace/unwind/insn/insntest"
 	"pg_stat_backtrace/unwind/rv64"
 )
 
@@ -48,98 +43,25 @@ func TestAgainstDisassembler(t *testing.T) {
 	for _, w := range []uint32{0x00000073, 0x00100073, 0x00008067, 0x00010113} {
 		code = binary.LittleEndian.AppendUint32(code, w)
 	}
-	compare(t, code)
-}
-
-// compare holds what is decoded against what the disassembler prints.
-func compare(t *testing.T, code []byte) {
-	t.Helper()
-	var decoded, unread, unknown int
-	different, unreadBy := map[string]int{}, map[string]int{}
-	for _, l := range disassemble(t, code) {
-		x, err := rv64.Decode(code[l.at:])
-		mnemonic, rest, _ := strings.Cut(l.text, "\t")
-		switch {
-		case mnemonic == "<unknown>", strings.HasSuffix(mnemonic, "unimp"):
-			unknown++
-			continue
-		case mnemonic == "c.lui" && strings.HasSuffix(rest, " 0"): // reserved; what may be operations since
-			unknown++
-			continue
-		case err != nil:
-			unread++
-			unreadBy[mnemonic]++
-			continue
-		}
-		decoded++
-		var operands []string
-		for o := range strings.SplitSeq(rest, ",") {
-			operands = append(operands, strings.TrimSpace(o))
-		}
-		if problem := differs(&x, mnemonic, operands, l.at); problem != "" {
-			if different[mnemonic]++; different[mnemonic] == 1 {
-				t.Errorf("%x %s: %s\n%+v", code[l.at:][:x.Length], l.text, problem, x)
+	d := insntest.Decoder{
+		Machine: elf.EM_RISCV, Decode: rv64.Decode,
+		Options: []string{"-M", "numeric", "-M", "no-aliases", "--mattr=+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbc,+zbs,+zbkb,+zfh"},
+		Differs: func(x *insn.Instruction, text string, at uint64) string {
+			mnemonic, rest, _ := strings.Cut(text, "\t")
+			operands := strings.Split(rest, ",")
+			for i := range operands {
+				operands[i] = strings.TrimSpace(operands[i])
 			}
-		}
+			return differs(x, mnemonic, operands, at)
+		},
+		// C.LUI of 0 is reserved, or one of what may be operations since.
+		Unknown: regexp.MustCompile(`^(<unknown>|(c\.)?unimp|c\.lui\t.* 0$)`), NotDecoded: kernels,
 	}
-	figure.Printf(t, "%d instructions as LLVM's disassembler has them, %d that are not decoded, %d that LLVM does not "+
-		"know", decoded, unread, unknown)
-	for mnemonic, n := range unreadBy {
-		if !kernels.MatchString(mnemonic) {
-			t.Errorf("%s: not decoded %d times", mnemonic, n)
-		}
-	}
-	if decoded < 60_000 {
-		t.Errorf("only %d were compared", decoded)
-	}
+	d.Compare(t, code, 60_000)
 }
 
 // kernels are the instructions that only a kernel may use.
-var kernels = regexp.MustCompile(`^(mret|sret|uret|wfi|dret|sfence\..*|sinval\..*|hinval\..*|hfence\..*)$`)
-
-type text struct {
-	at   uint64
-	text string
-}
-
-var line = regexp.MustCompile(`^\s*([0-9a-f]+):\s+(.*?)\s*(?:<\..*>)?$`)
-
-// disassemble returns what LLVM's disassembler prints of each instruction.
-func disassemble(t *testing.T, code []byte) []text {
-	t.Helper()
-	tool, err := exec.LookPath("llvm-objdump")
-	if err != nil {
-		t.Skip("no llvm-objdump here (Debian: llvm)")
-	}
-	f := imagetest.File{Type: elf.ET_REL, Machine: elf.EM_RISCV, Sections: []imagetest.Section{{
-		Name: ".text", Type: elf.SHT_PROGBITS, Flags: elf.SHF_ALLOC | elf.SHF_EXECINSTR, Data: code,
-	}}}
-	path := filepath.Join(t.TempDir(), "words.o")
-	if err := os.WriteFile(path, f.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), tool, "-d", "--no-show-raw-insn", "--disassemble-zeroes", "-M", "numeric",
-		"-M", "no-aliases", "--mattr=+m,+a,+f,+d,+c,+v,+zba,+zbb,+zbc,+zbs,+zbkb,+zfh", path)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var texts []text
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if m := line.FindStringSubmatch(lines.Text()); m != nil {
-			at, _ := strconv.ParseUint(m[1], 16, 64)
-			texts = append(texts, text{at, m[2]})
-		}
-	}
-	if err := cmd.Wait(); err != nil || len(texts) == 0 {
-		t.Fatalf("%v: %d instructions", err, len(texts))
-	}
-	return texts
-}
+var kernels = regexp.MustCompile(`^(mret|sret|uret|wfi|dret|sfence\..*|sinval\..*|hinval\..*|hfence\..*)(\t|$)`)
 
 var (
 	storing  = regexp.MustCompile(`^(c\.)?(s[bhwd]|f?s[hwdq]|f?s[wd]sp)$|^vs(e|se|s|ux|ox|m|[1248]r)[0-9][0-9a-z.]*$`)

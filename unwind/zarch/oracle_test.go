@@ -1,23 +1,18 @@
 package zarch_test
 
 import (
-	"bufio"
 	"debug/elf"
 	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/internal/figure"
-	"pg_stat_backtrace/unwind/image/imagetest"
 	"pg_stat_backtrace/unwind/insn"
+	"pg_stat_backtrace/unwind/insn/insntest"
 	"pg_stat_backtrace/unwind/zarch"
 )
 
@@ -61,48 +56,15 @@ func TestAgainstDisassembler(t *testing.T) {
 			}
 		}
 	}
-	compare(t, code, each*50_000)
-}
-
-// compare holds what is decoded against what the disassembler prints, of so many instructions at least.
-func compare(t *testing.T, code []byte, enough int) {
-	t.Helper()
-	var decoded, unread, unknown int
-	different, unreadBy := map[string]int{}, map[string]int{}
-	texts := disassemble(t, code)
-	for i, l := range texts {
-		x, err := zarch.Decode(code[l.at:])
-		mnemonic, rest, _ := strings.Cut(l.text, "\t")
-		switch {
-		case mnemonic == "<unknown>":
-			unknown++
-			continue
-		case err != nil:
-			unread++
-			unreadBy[mnemonic]++
-			continue
-		}
-		decoded++
-		problem := differs(&x, mnemonic, split(rest), l.at)
-		if i+1 < len(texts) && texts[i+1].at != l.at+x.Length {
-			problem = fmt.Sprintf("%d bytes", x.Length)
-		}
-		if problem != "" {
-			if different[mnemonic]++; different[mnemonic] == 1 {
-				t.Errorf("%x %s: %s\n%+v", code[l.at:][:x.Length], l.text, problem, x)
-			}
-		}
+	d := insntest.Decoder{
+		Machine: elf.EM_S390, Order: binary.BigEndian, Options: []string{"--mcpu=arch14"}, Decode: zarch.Decode,
+		Differs: func(x *insn.Instruction, text string, at uint64) string {
+			mnemonic, rest, _ := strings.Cut(text, "\t")
+			return differs(x, mnemonic, split(rest), at)
+		},
+		Unknown: regexp.MustCompile(`^<unknown>`), NotDecoded: kernels,
 	}
-	figure.Printf(t, "%d instructions as LLVM's disassembler has them, %d that are not decoded, %d that LLVM does not "+
-		"know", decoded, unread, unknown)
-	for mnemonic, n := range unreadBy {
-		if !kernels.MatchString(mnemonic) {
-			t.Errorf("%s: not decoded %d times", mnemonic, n)
-		}
-	}
-	if decoded < enough {
-		t.Errorf("only %d were compared", decoded)
-	}
+	d.Compare(t, code, each*50_000)
 }
 
 // kernels are the instructions that only a kernel may use, and those by which a program changes how it runs.
@@ -113,51 +75,7 @@ var kernels = regexp.MustCompile(`^(lctlg?|stctg|stctl|lpswe?y?|ssm|sac[f]?|sigp
 	`sam24|sam31|sam64|tam|upt|sckpf|trap2|trace|tracg|tprot|tbegin|tabort|tend|ecpga|ecctr|epctr|lcctl|lpctl|lsctl|` +
 	`qctri|qsi|qpaci|scctr|spctr|lpp|lasp|plo|lmd|lptea|cspg?|msta|pack|stetr|ssair|ssar|siga|siec|sie|ecag|` +
 	`lfpc|stfpc|sfasr|lfas|pcc|pckmo|strag|kmctr|srp|stidp|sthh|clp|rdp|irbm|rrbm|cpsdr|stcrw|lpsw|stpx|cu.*|tr..?|` +
-	`cmpsc|cfc|tar|tb|lbear|stbear)$`)
-
-type text struct {
-	at   uint64
-	text string
-}
-
-var line = regexp.MustCompile(`^\s*([0-9a-f]+):\s+(.*?)\s*(?:<\..*>)?$`)
-
-// disassemble returns what LLVM's disassembler prints of each instruction.
-func disassemble(t *testing.T, code []byte) []text {
-	t.Helper()
-	tool, err := exec.LookPath("llvm-objdump")
-	if err != nil {
-		t.Skip("no llvm-objdump here (Debian: llvm)")
-	}
-	f := imagetest.File{Type: elf.ET_REL, Machine: elf.EM_S390, Order: binary.BigEndian, Sections: []imagetest.Section{{
-		Name: ".text", Type: elf.SHT_PROGBITS, Flags: elf.SHF_ALLOC | elf.SHF_EXECINSTR, Data: code,
-	}}}
-	path := filepath.Join(t.TempDir(), "words.o")
-	if err := os.WriteFile(path, f.Bytes(), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.CommandContext(t.Context(), tool, "-d", "--no-show-raw-insn", "--disassemble-zeroes", "--mcpu=arch14",
-		path)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var texts []text
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if m := line.FindStringSubmatch(lines.Text()); m != nil {
-			at, _ := strconv.ParseUint(m[1], 16, 64)
-			texts = append(texts, text{at, m[2]})
-		}
-	}
-	if err := cmd.Wait(); err != nil || len(texts) == 0 {
-		t.Fatalf("%v: %d instructions", err, len(texts))
-	}
-	return texts
-}
+	`cmpsc|cfc|tar|tb|lbear|stbear)(\t|$)`)
 
 // split splits operands at commas that are in no parentheses.
 func split(s string) []string {
