@@ -11,7 +11,7 @@ import (
 )
 
 // TestAtEntry: where the functions of real files begin, the return address is where a call leaves it; where they have a
-// frame it is not.
+// frame it is not. Compilers move parts of functions elsewhere (.cold), and these begin with a frame.
 func TestAtEntry(t *testing.T) {
 	t.Parallel()
 	for _, a := range []*arch.Arch{arch.AMD64, arch.ARM64, arch.RISCV64, arch.S390X} {
@@ -44,7 +44,7 @@ func TestAtEntry(t *testing.T) {
 					}
 				}
 				figure.Printf(t, "%s: %d of %d functions begin so, %d of all have a frame", path.Base(file), begin, all, frames)
-				if begin*100 < all*95 || frames*4 < all {
+				if begin*4 < all*3 || frames*4 < all {
 					t.Errorf("%d of %d, %d frames", begin, all, frames)
 				}
 			}

@@ -30,7 +30,8 @@ func TestStubs(t *testing.T) {
 	}
 	var files []string
 	for _, pattern := range []string{
-		"/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/perl", "/usr/*-linux-gnu/lib/lib[cmr]*.so.*",
+		"/lib/x86_64-linux-gnu/libc.so.6", "/usr/bin/perl", "/usr/aarch64-linux-gnu/lib/lib[cmr]*.so.*",
+		"/usr/riscv64-linux-gnu/lib/lib[cmr]*.so.*", "/usr/s390x-linux-gnu/lib/lib[cmr]*.so.*",
 	} {
 		found, err := filepath.Glob(pattern)
 		if err != nil {
@@ -59,9 +60,6 @@ func compareStubs(t *testing.T, file string) {
 		t.Fatal(err)
 	}
 	c := bareCode{module: Module{Code: img}, arch: a}
-	if instructionSets[a.Instructions].stub == nil {
-		t.Skipf("instructions of %s are not followed", a.Name)
-	}
 	stubs, endlessOnes := 0, 0
 	var names map[uint64]string
 	if tool, ok := disassemblers[img.Machine()]; ok {
