@@ -101,7 +101,7 @@ func relativeStub(
 			case x.Access.Load && x.Access.Count == 1 && x.Access.Base == based && based != insn.None:
 				slot, held = here+uint64(x.Access.Disp), x.Access.Whole[0]
 			default:
-				return slot, x.Flow == insn.Unknown && !x.Direct && x.Rn == held && held != insn.None
+				return slot, x.Flow == insn.Unknown && x.Rn == held && held != insn.None
 			}
 			addr += x.Length
 		}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"debug/elf"
+	"encoding/binary"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -16,6 +17,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi/cfitest"
 	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/rv64"
 )
 
 // TestStubs holds the stubs of the procedure linkage tables of real files against the names that disassemblers have for
@@ -159,4 +161,29 @@ func labels(t *testing.T, tool, file string) map[uint64]string {
 		}
 	}
 	return found
+}
+
+// TestNoStubs: an address that is loaded from elsewhere, or not gone to, is none of another image's functions.
+func TestNoStubs(t *testing.T) {
+	t.Parallel()
+	const at, here, load, jump = 0x1000, 0x00000e17, 0x010e3e03, 0x000e0367 // auipc t3; ld t3, 16(t3); jalr t1, t3
+	for _, tt := range []struct {
+		name  string
+		words [3]uint32
+		slot  uint64
+	}{
+		{"a stub", [3]uint32{here, load, jump}, at + 16},
+		{"another base", [3]uint32{here, 0x01033e03, jump}, 0},
+		{"another target", [3]uint32{here, load, 0x00038367}, 0},
+		{"a jump elsewhere", [3]uint32{here, load, 0x0080036f}, 0},
+		{"no jump", [3]uint32{here, load, load}, 0},
+	} {
+		c := bareCode{window: make([]byte, 32), start: at}
+		for i, w := range tt.words {
+			binary.LittleEndian.PutUint32(c.window[4*i:], w)
+		}
+		if slot, ok := relativeStub(rv64.Decode)(&c, at); ok != (tt.slot != 0) || ok && slot != tt.slot {
+			t.Errorf("%s: %#x, %t", tt.name, slot, ok)
+		}
+	}
 }

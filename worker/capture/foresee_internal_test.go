@@ -36,4 +36,15 @@ func TestForesee(t *testing.T) {
 	if _, _ = c.unwindThread(nil, &u, &snap.Threads[0], nil, sp); sp.unfamiliar {
 		t.Errorf("%s is new a second time", m.name)
 	}
+	c, snap, sp = snapshotOf(t, "5")
+	regs, err := c.arch.DecodePRStatus(snap.Threads[0].Registers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pc, _ := regs.Get(c.arch.PC)
+	_, where, _ = sp.find(pc)
+	sp.name([]unwind.Frame{{PC: pc, Exact: true}}, unwind.DefaultMaxFrames, nil)
+	if !where.module.met.Load() {
+		t.Error("what names a frame that was not unwound from is not read ahead")
+	}
 }

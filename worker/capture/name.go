@@ -24,6 +24,9 @@ func maxLines(o Options) int {
 // Source lines that are not there by the deadline are missing.
 func (sp *space) name(frames []unwind.Frame, limit int, late *deadline) (out []trace.Frame, cut bool) {
 	out = make([]trace.Frame, 0, len(frames))
+	if len(frames) > 0 {
+		sp.foresee(frames[0].Lookup()) // of a core file and of a goroutine nobody has
+	}
 	if sp.unfamiliar {
 		sp.unfamiliar = false
 		sp.expect(frames)
@@ -40,16 +43,16 @@ func (sp *space) name(frames []unwind.Frame, limit int, late *deadline) (out []t
 	return out, cut
 }
 
-// foresee has what names the innermost frame read while the stack is unwound, if none in its image has been the
-// innermost one yet: to expand the image's lines may take longer than all the rest.
-func (sp *space) foresee(pc uint64) {
-	_, where, ok := sp.find(pc)
+// foresee has what names the innermost frame, by its look-up address, read while the stack is unwound, if none in its
+// image has been the innermost one yet: to expand the image's lines may take longer than all the rest.
+func (sp *space) foresee(addr uint64) {
+	_, where, ok := sp.find(addr)
 	m := where.module
 	if !ok || m == nil || m.met.Load() || m.met.Swap(true) {
 		return
 	}
 	sp.unfamiliar = true
-	m.lines.wish(pc - where.bias)
+	m.lines.wish(addr - where.bias)
 	m.symbols.start(m.tell, func() *symbol.Table {
 		processors.Begin()
 		defer processors.End()
