@@ -7,6 +7,36 @@ import (
 	"pg_stat_backtrace/unwind/epilogue"
 )
 
+// TestCallsKeep: of a caller's registers those are known that its call keeps, as the ABIs say, and no others.
+func TestCallsKeep(t *testing.T) {
+	for _, tt := range []struct {
+		machine
+		code []byte
+		also []int // beside those that functions save
+	}{
+		{arm64, a64Code(a64Ret), nil},
+		{riscv64, []byte{0x82, 0x80}, []int{3, 4}},                         // gp, tp
+		{s390x, []byte{0x07, 0xfe}, []int{24, 25, 26, 27, 28, 29, 30, 31}}, // f8 to f15
+	} {
+		a := tt.arch
+		var regs arch.Registers
+		for reg := range 32 {
+			if a != arch.RISCV64 || reg > 0 { // x0 is always zero
+				regs.Set(reg, sp)
+			}
+		}
+		regs.Set(a.PC, start)
+		got, err := epilogue.Follow(a, code{bytes: tt.code, entry: true}, regs, plain{sp + 0x300}, plenty())
+		want := uint64(1)<<a.PC | 1<<a.SP
+		for _, reg := range append(tt.also, tt.preserved...) {
+			want |= 1 << reg
+		}
+		if err != nil || got.Known() != want {
+			t.Errorf("%s: %v, %#x, not %#x", a.Name, err, got.Known(), want)
+		}
+	}
+}
+
 // FuzzFollowOthers: whatever the code of another architecture than x86-64 is, there is an end, and a result has a
 // program counter and a stack pointer.
 func FuzzFollowOthers(f *testing.F) {
