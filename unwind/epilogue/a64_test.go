@@ -23,6 +23,7 @@ const (
 	a64SaveMore  = 0xa90153f3 // stp x19, x20, [sp, #16]
 	a64LoadMore  = 0xa94153f3 // ldp x19, x20, [sp, #16]
 	a64Load19    = 0xf9400bf3 // ldr x19, [sp, #16]
+	a64LoadFar   = 0xf9400261 // ldr x1, [x19]
 	a64LoadHalf  = 0xb9400bf3 // ldr w19, [sp, #8]
 	a64StoreWord = 0xb90013e0 // str w0, [sp, #16]
 	a64StoreZero = 0xf9000bff // str xzr, [sp, #16]
@@ -95,6 +96,7 @@ func followsA64() []followA64 {
 			linked, 32, same, same, nil,
 		},
 		{"a frame of a size that is not known", []uint32{a64AddX0, a64Ret}, 0, 0, 0, 0, epilogue.ErrNoReturn},
+		{"the same behind what is missing", []uint32{a64LoadFar, a64AddX0, a64Ret}, 0, 0, 0, 0, epilogue.ErrNoReturn},
 		{"another stack pointer", []uint32{a64Align, a64Ret}, 0, 0, 0, 0, epilogue.ErrNoReturn},
 		{
 			"another one kept in a register", []uint32{a64CallX0, a64Align21, a64Restore, a64Ret},

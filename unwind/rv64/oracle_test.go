@@ -60,6 +60,16 @@ func TestAgainstDisassembler(t *testing.T) {
 	d.Compare(t, code, 60_000)
 }
 
+// TestMayBeOperations: of C.LUI of 0 those are nothing that may be operations since (Zcmop); the others are reserved.
+func TestMayBeOperations(t *testing.T) {
+	for rd := range uint16(32) {
+		x, err := rv64.Decode(binary.LittleEndian.AppendUint16(nil, 0x6001|rd<<7))
+		if may := rd < 16 && rd&1 != 0; may != (err == nil) || x.Writes != 0 {
+			t.Errorf("x%d: %+v, %v", rd, x, err)
+		}
+	}
+}
+
 // kernels are the instructions that only a kernel may use.
 var kernels = regexp.MustCompile(`^(mret|sret|uret|wfi|dret|sfence\..*|sinval\..*|hinval\..*|hfence\..*)(\t|$)`)
 
