@@ -18,9 +18,9 @@ const (
 )
 
 // stepInstructions finds the caller of a frame in code without call frame information by what the code does until it
-// returns. What that finds counts only if it leads to the base of the stack, or to a function that never returns, by
-// call frame information and in this way alone, every return address behind a call: behind a call that never returns
-// the instructions may be another function's. False if nothing is to be learnt.
+// returns. What that finds counts only if it leads to the base of the stack, to where the program began, or to a
+// function that never returns, by call frame information and in this way alone, every return address behind a call:
+// behind a call that never returns the instructions may be another function's. False if nothing is to be learnt.
 func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	w.settled = false
 	if w.outlook == bad && !w.trial {
@@ -35,6 +35,10 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 		if _, err := module.Go.Find(frame.Lookup() - module.Bias); err == nil {
 			return Frame{}, Stop{}, false // Go's functions keep other registers than the ABI says
 		}
+	}
+	if w.atStart(frame, &module) {
+		w.settled = true
+		return Frame{}, Stop{Reason: EndOfStack}, true
 	}
 	w.mem.missing = 0
 	caller, err := w.follow(frame, module)
@@ -53,6 +57,17 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	}
 	next, stop := w.leaveFor(frame, caller)
 	return next, stop, true
+}
+
+// atStart reports whether a frame is that of the code in which its program began, up to the first call there. What
+// follows that call may be anything: of a program that ends within it, it is never executed.
+func (w *walk) atStart(frame *Frame, module *Module) bool {
+	const most = 1 << 10 // bytes; most addresses are farther away
+	start := module.Start + module.Bias
+	if module.Start == 0 || frame.PC-start > most {
+		return false
+	}
+	return epilogue.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC)
 }
 
 // maxFrame bounds the memory, in bytes from the stack pointer on, that is taken for a frame's. What is missing

@@ -75,6 +75,54 @@ func TestInstructions(t *testing.T) {
 	}
 }
 
+// begun is a bareImage of a program.
+type begun struct {
+	bareImage
+
+	start uint64
+}
+
+func (m begun) Find(addr uint64) (unwind.Module, bool) {
+	module, ok := m.bareImage.Find(addr)
+	module.Start = m.start
+	return module, ok
+}
+
+// TestProgramStart: the code in which a program began ends a stack, up to its first call and whatever is behind that;
+// code that begins elsewhere, or that is met behind another call, does not.
+func TestProgramStart(t *testing.T) {
+	t.Parallel()
+	const (
+		leaf   = code     // ret
+		begins = code + 4 // xor ebp, ebp; call leaf; ret
+		first  = begins + 7
+		second = first + 5 // call leaf; ret
+	)
+	image := bareImage{
+		0xc3, 0xcc, 0xcc, 0xcc, 0x31, 0xed, 0xe8, 0xf5, 0xff, 0xff, 0xff, 0xe8, 0xf0, 0xff, 0xff, 0xff, 0xc3,
+	}
+	for _, tt := range []struct {
+		name   string
+		start  uint64
+		pc, ra uint64
+		want   []uint64
+		reason unwind.Reason
+	}{
+		{"its first call", begins, leaf, first, []uint64{leaf, first}, unwind.EndOfStack},
+		{"before that", begins, begins + 2, 3, []uint64{begins + 2}, unwind.EndOfStack},
+		{"its second call", begins, leaf, second, []uint64{leaf}, unwind.NoCFI},
+		{"of a library", 0, leaf, first, []uint64{leaf}, unwind.NoCFI},
+		{"it begins behind that", first, leaf, first - 5, []uint64{leaf}, unwind.NoCFI},
+	} {
+		u := unwind.Unwinder{Arch: arch.AMD64}
+		frames, stop := u.Unwind(nil, registers(tt.pc, stackBase, 0), fakeMemory{stackBase, []uint64{tt.ra, 3, 0, 0}},
+			begun{image, tt.start})
+		if got := pcs(frames); !slices.Equal(got, tt.want) || stop.Reason != tt.reason {
+			t.Errorf("%s: got %x, %s; want %x", tt.name, got, stop, tt.want)
+		}
+	}
+}
+
 // TestInstructionsWant: memory is asked for where the frame's is missing, and not where a register is.
 func TestInstructionsWant(t *testing.T) {
 	t.Parallel()

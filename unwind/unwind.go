@@ -100,6 +100,9 @@ type Module struct {
 	// Code reads the image's instructions, nil if it cannot. They are asked
 	// for only where a register that is needed is not known.
 	Code ImageCode
+	// Start is where a program begins, by link-time address; 0: unknown, or
+	// the image is a library. Nobody has called the code there.
+	Start uint64
 	// Told remembers what the image's instructions have told; nil: they
 	// are decoded each time.
 	Told *Told

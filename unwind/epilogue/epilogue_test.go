@@ -323,6 +323,35 @@ func TestBounds(t *testing.T) {
 	}
 }
 
+// TestStraight: a straight line has neither jumps nor calls on it, but one at its end, and not any length.
+func TestStraight(t *testing.T) {
+	t.Parallel()
+	call := []byte{0xe8, 0, 0, 0, 0}
+	for _, tt := range []struct {
+		name string
+		code []byte
+		pc   uint64
+		want bool
+	}{
+		{"at the start", ret, start, true},
+		{"before the start", ret, start - 1, false},
+		{"behind a call", slices.Concat(push, call, ret), start + 6, true},
+		{"behind two", slices.Concat(call, call, ret), start + 10, false},
+		{"within an instruction", slices.Concat(push, call, ret), start + 3, false},
+		{"behind a return", slices.Concat(ret, call, ret), start + 6, false},
+		{"behind a branch", slices.Concat(branch(0), call, ret), start + uint64(len(branch(0))) + 5, false},
+		{"far away", slices.Repeat([]byte{0x90}, 200), start + 199, false},
+		{"where no code is", push, start + 2, false},
+	} {
+		if got := epilogue.Straight(arch.AMD64, code{bytes: tt.code}, start, tt.pc); got != tt.want {
+			t.Errorf("%s: %v", tt.name, got)
+		}
+	}
+	if epilogue.Straight(arch.PPC64LE, code{bytes: ret}, start, start) {
+		t.Error("an architecture whose instructions are not followed")
+	}
+}
+
 // FuzzFollow: whatever the code is, there is an end, and a result has a program counter and a stack pointer.
 func FuzzFollow(f *testing.F) {
 	for _, p := range [][]byte{ret, slices.Concat(pop, popFP, ret), slices.Concat(branch(1), pop, ret), jump(-2)} {

@@ -23,6 +23,7 @@ type layout struct {
 // header is the part of the ELF header that is used.
 type header struct {
 	typ                elf.Type
+	interpreted        bool // there is a PT_INTERP
 	machine            elf.Machine
 	entry              uint64
 	phoff, shoff       uint64
@@ -174,7 +175,7 @@ func (m *Image) resolveExtended(first *section) {
 	}
 }
 
-// readSegments reads the program headers of type PT_LOAD.
+// readSegments reads the program headers of type PT_LOAD, and whether there is a PT_INTERP.
 func (m *Image) readSegments() error {
 	h := &m.header
 	p, err := m.programHeaders()
@@ -183,8 +184,12 @@ func (m *Image) readSegments() error {
 	}
 	for i := range h.phnum {
 		typ, s := m.layout.parseSegment(p[i*h.phentsize:])
-		if typ == elf.PT_LOAD {
+		switch typ {
+		case elf.PT_LOAD:
 			m.segments = append(m.segments, s)
+		case elf.PT_INTERP:
+			h.interpreted = true
+		default:
 		}
 	}
 	return nil

@@ -11,6 +11,14 @@ func (m *Image) Program(typ elf.ProgType) (Segment, bool) { return m.findProgram
 // Entry returns e_entry: the link-time address at which the program starts; 0 for one without.
 func (m *Image) Entry() uint64 { return m.header.entry }
 
+// Start is Entry of a program; 0 for what may be a library, in which some linkers put the address of any code there.
+func (m *Image) Start() uint64 {
+	if m.header.interpreted || m.header.typ == elf.ET_EXEC {
+		return m.header.entry
+	}
+	return 0
+}
+
 // ProgramTable returns the link-time address of the program headers and their number, which the kernel passes to a
 // process as AT_PHDR and AT_PHNUM. ok is false if no loadable segment holds them.
 func (m *Image) ProgramTable() (addr, count uint64, ok bool) {

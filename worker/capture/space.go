@@ -120,7 +120,7 @@ func (sp *space) Find(addr uint64) (unwind.Module, bool) {
 		return unwind.Module{}, false
 	}
 	return unwind.Module{Bias: f.bias, CFI: table, Go: golang, Code: f.module.image,
-		Told: &f.module.told}, true
+		Start: f.module.image.Start(), Told: &f.module.told}, true
 }
 
 func (sp *space) find(addr uint64) (*procfs.Mapping, found, bool) {
