@@ -85,6 +85,7 @@ var (
 	halt        = []byte{0xf4}
 	callRAX     = []byte{0xff, 0xd0}
 	jumpRAX     = []byte{0xff, 0xe0}
+	jumpMemory  = []byte{0xff, 0x25, 0, 0, 0, 0}
 	loadRBX     = []byte{0x48, 0x8b, 0x5c, 0x24, 0x08} // mov rbx, [rsp+8]
 	storeRBX    = []byte{0x48, 0x89, 0x5c, 0x24, 0x08}
 	storeEAX    = []byte{0x89, 0x44, 0x24, 0x08}
@@ -283,8 +284,13 @@ func TestStubs(t *testing.T) {
 			slices.Concat(call(1), ret, to(6, never)), 0, epilogue.ErrNeverReturns,
 		},
 		{"a call of what goes on in another image", slices.Concat(call(1), ret, to(6, returning)), 8, nil},
+		{"it goes on by way of memory", slices.Concat(pop, jumpMemory), 16, nil},
+		{"for ever, by way of memory", slices.Concat(pop, pop, jumpMemory), 0, epilogue.ErrNeverReturns},
+		{"it stands where that is done", jumpMemory, 8, nil},
+		{"by way of other memory", slices.Concat(pop, pop, pop, jumpMemory), 0, epilogue.ErrNoReturn},
 	} {
-		where := code{bytes: tt.code, stubs: map[uint64]bool{returning: true, never: false}}
+		stubs := map[uint64]bool{returning: true, never: false, start: false, start + 1: true, start + 2: false}
+		where := code{bytes: tt.code, stubs: stubs}
 		got, err := epilogue.Follow(arch.AMD64, where, regs, stack{sp + 64}, plenty())
 		if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 			t.Errorf("%s: %v", tt.name, err)

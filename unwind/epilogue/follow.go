@@ -29,7 +29,7 @@ func Follow(
 		return arch.Registers{}, ErrNoReturn
 	}
 	regs.Clear(m.pc)
-	w := follower{arch: a, machine: m, code: code, mem: mem, met: make(map[uint64]*state), budget: budget}
+	w := follower{arch: a, machine: m, code: code, mem: mem, from: pc, met: make(map[uint64]*state), budget: budget}
 	if err := w.reach(pc, state{regs: regs}); err != nil {
 		return arch.Registers{}, err
 	}
@@ -61,6 +61,7 @@ type follower struct {
 
 	code Code
 	mem  Memory
+	from uint64            // where the frame stands
 	met  map[uint64]*state // by address of an instruction
 	todo []uint64          // addresses to go on from
 
@@ -109,8 +110,7 @@ func (w *follower) step(addr uint64) error {
 	case ends:
 		return nil
 	case lost:
-		w.fail(ErrNoReturn)
-		return nil
+		return w.loseWay(&s, x, addr)
 	case jump:
 		if w.code.Stub(x.to) {
 			return w.goOn(&s, x)
@@ -154,6 +154,20 @@ func (w *follower) fail(why error) {
 func (w *follower) decode(addr uint64, x *instruction) error {
 	*w.budget--
 	return w.machine.decode(w.code.Bytes(addr), addr, x)
+}
+
+// loseWay notes a way that goes on where the instruction at an address does not say, as stubs do: some linkers make no
+// call frame information for them. A frame that stands in one has a caller even if what it leads to never returns.
+func (w *follower) loseWay(s *state, x *instruction, addr uint64) error {
+	switch {
+	case !w.code.Stub(addr):
+		w.fail(ErrNoReturn)
+		return nil
+	case addr == w.from:
+		return w.leave(s, x)
+	}
+	x.to = addr
+	return w.goOn(s, x)
 }
 
 // goOn notes a way that goes on in another image: its function returns to this one's caller, or never.
