@@ -67,6 +67,9 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 	if module.Start == 0 || frame.PC-start > most {
 		return false
 	}
+	if row, _ := module.Told.row(frame.PC - module.Bias); row != nil {
+		return false // it was followed to a caller
+	}
 	return epilogue.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC)
 }
 
