@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -240,9 +241,12 @@ func TestExecutableIsGone(t *testing.T) {
 	}
 }
 
-// copyFile copies a program beside itself, so that it can be renamed.
+// copyFile copies a program beside itself, so that it can be renamed. Nobody forks meanwhile: what is open for writing
+// in a child that has not executed its program yet cannot be executed.
 func copyFile(t *testing.T, file string) string {
 	t.Helper()
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
 	data, err := os.ReadFile(file)
 	if err != nil {
 		t.Fatal(err)
