@@ -123,6 +123,26 @@ func TestProgramStart(t *testing.T) {
 	}
 }
 
+// library is a bareImage that is loaded at its first byte, and of which it is not known where a program begins.
+type library struct{ bareImage }
+
+func (m library) Find(addr uint64) (unwind.Module, bool) {
+	return unwind.Module{Bias: code, Code: m}, addr >= code && addr < code+uint64(len(m.bareImage))
+}
+
+func (m library) Code(addr, n uint64) ([]byte, error) { return m.bareImage.Code(addr+code, n) }
+
+// TestLibraryStart: the first bytes of an image are not taken for a program's start where none is known.
+func TestLibraryStart(t *testing.T) {
+	t.Parallel()
+	image := library{bareImage{0x90, 0x90, 0xff, 0xe0}} // nop; nop; jmp *rax
+	u := unwind.Unwinder{Arch: arch.AMD64}
+	frames, stop := u.Unwind(nil, registers(code+1, stackBase, 0), fakeMemory{stackBase, []uint64{1, 2, 3}}, image)
+	if len(frames) != 1 || stop.Reason != unwind.NoCFI {
+		t.Errorf("%s after %d frames", stop, len(frames))
+	}
+}
+
 // TestInstructionsWant: memory is asked for where the frame's is missing, and not where a register is.
 func TestInstructionsWant(t *testing.T) {
 	t.Parallel()
