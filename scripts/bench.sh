@@ -16,6 +16,11 @@ if ! have gcc || ! gcc -E -include libunwind-ptrace.h -x c /dev/null >/dev/null 
 	if ! is_root || ! have apt-get; then die "the benchmark's C programs need gcc and libunwind's header files"; fi
 	apt_install "the benchmark compares with C programs on libunwind" gcc libc6-dev libunwind-dev
 fi
+major=${PG_VERSION%%.*}
+if [[ $PG_HOME_BIN == "/usr/lib/postgresql/$major/bin" && ! -e /usr/include/postgresql/$major/server/postgres.h ]] &&
+	is_root && have apt-get; then
+	apt_install "the benchmark compares with a C function in the server" "postgresql-server-dev-$major"
+fi
 say "Measuring: this takes some minutes, on a machine that has nothing else to do"
 cd "$TOP"
 "$GO" run ./bench -binary "$PROGRAM" -bindir "$PG_BIN" "$@"
