@@ -75,7 +75,8 @@ func follows() []follow {
 		{"too small", []byte{0x48, 0x83, 0xc4, 0x60, 0x90}, 4, nil, depth.ErrUnreached},
 		{"a loop of pushes", slices.Concat([]byte{0x50, 0x75, 0xfd}, call), 3, nil, depth.ErrUnknown},
 		{"endbr64", slices.Concat([]byte{0xf3, 0x0f, 0x1e, 0xfa}, call), 4, []int64{framedDepth}, nil},
-		{"vzeroupper", slices.Concat([]byte{0xc5, 0xf8, 0x77}, call), 3, nil, depth.ErrCode},
+		{"vzeroupper", slices.Concat([]byte{0xc5, 0xf8, 0x77}, call), 3, []int64{framedDepth}, nil},
+		{"no code", slices.Concat([]byte{0x06}, call), 1, nil, depth.ErrCode},
 		{"cut instruction", []byte{0xe8, 0}, 0, nil, depth.ErrCode},
 		{"out of the function", call, 5, nil, depth.ErrUnreached},
 	}
@@ -160,7 +161,8 @@ func TestStill(t *testing.T) {
 		{"leave", []byte{0xc9}, false},
 		{"call", []byte{0xe8, 0, 0, 0, 0}, false},
 		{"cut", []byte{0x90, 0xb8, 0x55}, false},
-		{"vector", []byte{0xc5, 0xf8, 0x77}, false},
+		{"vector", []byte{0xc5, 0xf8, 0x77}, true},
+		{"no code", []byte{0x06}, false},
 	} {
 		if got := depth.Still(tt.code); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)

@@ -93,6 +93,9 @@ var (
 	swap        = []byte{0x48, 0x93} // xchg rax, rbx
 	cpuid       = []byte{0x0f, 0xa2}
 	vzeroupper  = []byte{0xc5, 0xf8, 0x77}
+	vmovups     = []byte{0xc5, 0xf8, 0x11, 0x44, 0x24, 0x08} // to rsp+8
+	noCode      = []byte{0x06}
+	mulxRBX     = []byte{0xc4, 0xe2, 0xe3, 0xf6, 0xc1} // mulx rcx, rbx, rax
 	alignSP     = []byte{0x48, 0x83, 0xe4, 0xf0}
 	spFromR12   = []byte{0x4c, 0x89, 0xe4}
 	spFromRAX   = []byte{0x48, 0x89, 0xc4}
@@ -149,8 +152,10 @@ func follows() []follow {
 		{"a loop of pushes", cat(push, branch(-3), ret), 0, 0, 0, epilogue.ErrAmbiguous},
 		{"one way ends in a trap", cat(branch(2), trap, add40, ret), 48, same, same, nil},
 		{"one way is not known", cat(branch(2), jumpRAX, add40, ret), 48, same, same, nil},
-		{"one way is not decoded", cat(branch(3), vzeroupper, ret), 8, same, same, nil},
-		{"a vector instruction", cat(vzeroupper, ret), 0, 0, 0, x86.ErrCode},
+		{"one way is not decoded", cat(branch(1), noCode, ret), 8, same, same, nil},
+		{"no code", cat(noCode, ret), 0, 0, 0, x86.ErrCode},
+		{"what was loaded was overwritten by a vector", cat(vmovups, loadRBX, ret), 8, same, lost, nil},
+		{"vector instructions", cat(vzeroupper, mulxRBX, ret), 8, same, lost, nil},
 		{"the stack pointer is lost", cat(spFromRAX, ret), 0, 0, 0, epilogue.ErrNoReturn},
 		{"through a register", jumpRAX, 0, 0, 0, epilogue.ErrNoReturn},
 		{"nothing but a trap", trap, 0, 0, 0, epilogue.ErrNeverReturns},

@@ -71,7 +71,7 @@ func TestRowlessCode(t *testing.T) {
 		{"aligned, to another register's number", slices.Concat(alignSP, pop, ret), epilogue.ErrAmbiguous},
 		{"another one's stack", slices.Concat(spFromRAX, ret), epilogue.ErrNoReturn},
 		{"two ways that do not agree", slices.Concat(branch(1), pop, ret), epilogue.ErrAmbiguous},
-		{"not decoded", vzeroupper, x86.ErrCode},
+		{"not decoded", noCode, x86.ErrCode},
 	} {
 		_, err := epilogue.Derive(arch.AMD64, code{bytes: tt.code}, start, plenty())
 		if !errors.Is(err, tt.err) {

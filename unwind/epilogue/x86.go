@@ -102,7 +102,7 @@ func changeX86(s *state, mem Memory, at *instruction) bool {
 	for _, reg := range hidden[x.Op] {
 		s.regs.Clear(reg)
 	}
-	if x.Op == x86asm.XCHG || x.Op == x86asm.XADD || x.Op == x86asm.CMPXCHG {
+	if x.Op == x86asm.XCHG || x.Op == x86asm.XADD || x.Op == x86asm.CMPXCHG || x.Op == x86.Other {
 		if reg, ok := number(x.Args[1]); ok {
 			s.regs.Clear(reg)
 		}

@@ -16,15 +16,26 @@ const Longest = 15
 var ErrCode = errors.New("code not understood")
 
 // Decode decodes the instruction at the beginning of p, which may hold more. The markers endbr64 and endbr32, unknown
-// to the decoder, are NOPs. The error is an ErrCode.
+// to the decoder, are NOPs; instructions unknown to it have Other for
+// their operation. The error is an
+// ErrCode.
 func Decode(p []byte) (x86asm.Inst, error) {
 	if len(p) >= 4 && p[0] == 0xf3 && p[1] == 0x0f && p[2] == 0x1e && (p[3] == 0xfa || p[3] == 0xfb) {
 		return x86asm.Inst{Op: x86asm.NOP, Len: 4}, nil
 	}
-	if vector(p) {
-		return x86asm.Inst{}, fmt.Errorf("%w: a vector instruction", ErrCode)
+	switch encodingOf(p) {
+	case vexOrEVEX:
+		return decodeVector(p)
+	case xop:
+		return x86asm.Inst{}, fmt.Errorf("%w: an XOP instruction", ErrCode)
+	case legacy:
 	}
 	x, err := x86asm.Decode(p, 64)
+	if err != nil || x.Op == 0 {
+		if other, ok := decodeLegacy(p); ok {
+			return other, nil
+		}
+	}
 	switch {
 	case err != nil:
 		return x86asm.Inst{}, fmt.Errorf("%w: %w", ErrCode, err)
@@ -34,19 +45,31 @@ func Decode(p []byte) (x86asm.Inst, error) {
 	return x, nil
 }
 
-// vector recognizes the VEX, EVEX and XOP encodings, of which the decoder
-// takes some for other instructions (Intel SDM, volume 2, 2.3 and 2.7).
-func vector(p []byte) bool {
+// encoding is how an instruction is written.
+type encoding byte
+
+const (
+	legacy encoding = iota
+	vexOrEVEX
+	xop // of some AMD processors up to 2014
+)
+
+// encodingOf recognizes the encodings of which the decoder takes some for other instructions (Intel SDM, volume 2, 2.3
+// and 2.7).
+func encodingOf(p []byte) encoding {
 	for i, b := range p {
 		switch b {
 		case 0x26, 0x2e, 0x36, 0x3e, 0x64, 0x65, 0x66, 0x67, 0xf0, 0xf2, 0xf3:
 		case 0xc4, 0xc5, 0x62:
-			return true
+			return vexOrEVEX
 		case 0x8f:
-			return i+1 < len(p) && p[i+1]>>3&7 != 0
+			if i+1 < len(p) && p[i+1]>>3&7 != 0 {
+				return xop
+			}
+			return legacy
 		default:
-			return false
+			return legacy
 		}
 	}
-	return false
+	return legacy
 }

@@ -22,7 +22,18 @@ func TestDecode(t *testing.T) {
 		{"rdsspq is no marker", []byte{0xf3, 0x48, 0x0f, 0x1e, 0xc8}, 0, 0},
 		{"pop rax by 8f", []byte{0x8f, 0xc0}, x86asm.POP, 2},
 		{"XOP", []byte{0x8f, 0xe8, 0x78, 0xc0, 0xc0, 0x00}, 0, 0},
-		{"vzeroupper", []byte{0xc5, 0xf8, 0x77}, 0, 0},
+		{"vzeroupper", []byte{0xc5, 0xf8, 0x77}, x86.Other, 3},
+		{"vector, cut in its prefix", []byte{0x62, 0xf1, 0x7c}, 0, 0},
+		{"vector, cut in its displacement", []byte{0xc5, 0xf8, 0x28, 0x85, 0, 0, 0}, 0, 0},
+		{"vector, cut in its immediate", []byte{0xc4, 0xe3, 0x79, 0x16, 0xc0}, 0, 0},
+		{"vector, longer than instructions are", []byte{
+			0x64, 0x64, 0x64, 0x64, 0x64, 0xc4, 0xe3, 0x79, 0x16, 0x84, 0x24, 0, 0, 0, 0, 1,
+		}, 0, 0},
+		{"vector, of registers of APX", []byte{0x62, 0xf9, 0x7c, 0x48, 0x10, 0xc0}, 0, 0},
+		{"vector, of a table that there is not", []byte{0xc4, 0xe4, 0x79, 0x10, 0xc0}, 0, 0},
+		{"vector, of half precision in VEX", []byte{0xc4, 0xe5, 0x79, 0x10, 0xc0}, 0, 0},
+		{"vector, of no length", []byte{0x62, 0xf1, 0x7c, 0x68, 0x10, 0xc0}, 0, 0},
+		{"vector, with a rounding instead of a length", []byte{0x62, 0xf1, 0x7c, 0x78, 0x58, 0xc0}, x86.Other, 6},
 		{"EVEX behind a prefix", []byte{0x66, 0x62, 0xf1, 0x7c, 0x48, 0x10, 0x00}, 0, 0},
 		{"cut", []byte{0xe8, 0}, 0, 0},
 		{"a prefix alone", []byte{0x66}, 0, 0},
@@ -32,5 +43,14 @@ func TestDecode(t *testing.T) {
 		if x.Op != tt.op || x.Len != tt.length || errors.Is(err, x86.ErrCode) != (tt.length == 0) {
 			t.Errorf("%s: %v of %d bytes, %v", tt.name, x.Op, x.Len, err)
 		}
+	}
+}
+
+// TestWritten: what writes to memory and to a register as well, which LLVM's disassembler does not know before 16.
+func TestWritten(t *testing.T) {
+	x, err := x86.Decode([]byte{0xc4, 0xe2, 0xf1, 0xe6, 0x06}) // cmpbexadd [rsi], rax, rcx
+	want := x86asm.Args{x86asm.Mem{Base: x86asm.RSI}, x86asm.RAX}
+	if err != nil || x.Len != 5 || x.Args != want || x.MemBytes != 8 {
+		t.Errorf("%d bytes, writes %v, %d of memory; %v", x.Len, x.Args, x.MemBytes, err)
 	}
 }

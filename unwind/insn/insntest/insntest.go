@@ -30,10 +30,10 @@ type Decoder struct {
 	Unknown, NotDecoded *regexp.Regexp
 }
 
-// line is one of the disassembler's: where an instruction is, and its text without comments.
-type line struct {
-	at   uint64
-	text string
+// Line is one of the disassembler's: where an instruction is, and its text without comments.
+type Line struct {
+	At   uint64
+	Text string
 }
 
 // Compare decodes the code and reports each instruction, by its mnemonic, in which that is not what the disassembler
@@ -42,29 +42,29 @@ func (d *Decoder) Compare(t *testing.T, code []byte, enough int) {
 	t.Helper()
 	var decoded, unread, unknown int
 	different, notDecoded := map[string]int{}, map[string]int{}
-	lines := d.disassemble(t, code)
+	lines := Disassemble(t, code, d.Machine, d.Order, d.Options...)
 	for i, l := range lines {
-		x, err := d.Decode(code[l.at:])
-		mnemonic := mnemonics.FindString(l.text)
+		x, err := d.Decode(code[l.At:])
+		mnemonic := mnemonics.FindString(l.Text)
 		switch {
-		case d.Unknown.MatchString(l.text):
+		case d.Unknown.MatchString(l.Text):
 			unknown++
 			continue
 		case err != nil:
 			unread++
-			if !d.NotDecoded.MatchString(l.text) {
+			if !d.NotDecoded.MatchString(l.Text) {
 				notDecoded[mnemonic]++
 			}
 			continue
 		}
 		decoded++
-		problem := d.Differs(&x, l.text, l.at)
-		if i+1 < len(lines) && lines[i+1].at != l.at+x.Length {
+		problem := d.Differs(&x, l.Text, l.At)
+		if i+1 < len(lines) && lines[i+1].At != l.At+x.Length {
 			problem = "its length"
 		}
 		if problem != "" {
 			if different[mnemonic]++; different[mnemonic] == 1 {
-				t.Errorf("%x %s: %s\n%+v", code[l.at:][:x.Length], l.text, problem, x)
+				t.Errorf("%x %s: %s\n%+v", code[l.At:][:x.Length], l.Text, problem, x)
 			}
 		}
 	}
@@ -86,21 +86,23 @@ var (
 	written   = regexp.MustCompile(`^\s*([0-9a-f]+):\s+(.*?)\s*(?:<\..*>|//.*)?$`)
 )
 
-// disassemble returns what LLVM's disassembler prints of each instruction.
-func (d *Decoder) disassemble(t *testing.T, code []byte) []line {
+// Disassemble returns what LLVM's disassembler prints of each instruction; order nil is little-endian.
+func Disassemble(
+	t *testing.T, code []byte, machine elf.Machine, order binary.ByteOrder, options ...string,
+) []Line {
 	t.Helper()
 	tool, err := exec.LookPath("llvm-objdump")
 	if err != nil {
 		t.Skip("no llvm-objdump here (Debian: llvm)")
 	}
-	f := imagetest.File{Type: elf.ET_REL, Machine: d.Machine, Order: d.Order, Sections: []imagetest.Section{{
+	f := imagetest.File{Type: elf.ET_REL, Machine: machine, Order: order, Sections: []imagetest.Section{{
 		Name: ".text", Type: elf.SHT_PROGBITS, Flags: elf.SHF_ALLOC | elf.SHF_EXECINSTR, Data: code,
 	}}}
 	path := filepath.Join(t.TempDir(), "code.o")
 	if err := os.WriteFile(path, f.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	arguments := append([]string{"-d", "--no-show-raw-insn", "--disassemble-zeroes"}, d.Options...)
+	arguments := append([]string{"-d", "--no-show-raw-insn", "--disassemble-zeroes"}, options...)
 	cmd := exec.CommandContext(t.Context(), tool, append(arguments, path)...) //nolint:gosec // the test's options
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -109,7 +111,7 @@ func (d *Decoder) disassemble(t *testing.T, code []byte) []line {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	var lines []line
+	var lines []Line
 	scanner := bufio.NewScanner(out)
 	for scanner.Scan() {
 		if m := written.FindStringSubmatch(scanner.Text()); m != nil {
@@ -117,7 +119,7 @@ func (d *Decoder) disassemble(t *testing.T, code []byte) []line {
 			if err != nil {
 				t.Fatal(err)
 			}
-			lines = append(lines, line{at, m[2]})
+			lines = append(lines, Line{at, m[2]})
 		}
 	}
 	if err := cmd.Wait(); err != nil || len(lines) == 0 {

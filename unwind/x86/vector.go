@@ -1,0 +1,209 @@
+package x86
+
+import (
+	"fmt"
+
+	"golang.org/x/arch/x86/x86asm"
+)
+
+// Other is the operation of all instructions that golang.org/x/arch does not know: those in the encodings VEX and EVEX
+// (Intel SDM, volume 2, 2.3 and 2.7), which are on vectors, opmasks and tiles and a few on general registers, and some
+// older ones. Their Args are not their operands but what they write of general registers and memory, as far as the
+// address is in such registers, memory first; MemBytes is how much of it.
+const Other x86asm.Op = 0xffff
+
+// The tables of opcodes, by their numbers in VEX and EVEX (mmm).
+const (
+	table0F   = 1
+	table0F38 = 2
+	table0F3A = 3
+	tableFP16 = 5
+	tableFMA  = 6 // of half precision
+)
+
+// The prefixes that those encodings imply (pp), as bits.
+const (
+	plain = 1 << iota
+	with66
+	withF3
+	withF2
+
+	any4 = plain | with66 | withF3 | withF2
+)
+
+// instruction is one as far as it has been read.
+type instruction struct {
+	encoding     byte // one of inLegacy, inVEX and inEVEX
+	table        byte
+	prefix       byte // one of plain to withF2
+	w            bool // operands of 64 bits
+	bytes        int  // of a vector
+	r, x, b, v   int  // what registers' numbers begin with, and the register vvvv
+	opcode       byte
+	mod, reg, rm int
+	memory       x86asm.Mem
+	short        bool // its displacement has one byte
+}
+
+// decodeVector decodes what begins with VEX or EVEX, behind prefixes that are legal there.
+func decodeVector(p []byte) (x86asm.Inst, error) {
+	x := x86asm.Inst{Op: Other, Mode: 64, AddrSize: 64, DataSize: 32}
+	var v instruction
+	r := reader{p: p}
+	b := r.next()
+	for ; ; b = r.next() {
+		switch b {
+		case 0x26, 0x2e, 0x36, 0x3e:
+			continue
+		case 0x64:
+			v.memory.Segment = x86asm.FS
+			continue
+		case 0x65:
+			v.memory.Segment = x86asm.GS
+			continue
+		case 0x67:
+			x.AddrSize = 32
+			continue
+		}
+		break
+	}
+	if !v.readPrefix(&r, b) {
+		return x86asm.Inst{}, fmt.Errorf("%w: a vector instruction", ErrCode)
+	}
+	v.opcode = r.next()
+	if v.encoding == inEVEX || v.table != table0F || v.opcode != 0x77 { // vzeroupper, vzeroall
+		v.readOperands(&r)
+		if v.immediate() {
+			r.next()
+		}
+		v.setWritten(&x)
+	}
+	x.Len = r.at
+	if r.cut || x.Len > Longest {
+		return x86asm.Inst{}, fmt.Errorf("%w: it ends within an instruction", ErrCode)
+	}
+	return x, nil
+}
+
+// reader reads an instruction; cut says that it was not all there.
+type reader struct {
+	p   []byte
+	at  int
+	cut bool
+}
+
+func (r *reader) next() byte {
+	if r.at >= len(r.p) {
+		r.cut = true
+		return 0
+	}
+	r.at++
+	return r.p[r.at-1]
+}
+
+// signed reads a little-endian number of n bytes.
+func (r *reader) signed(n int) int64 {
+	var u uint32
+	for i := range n {
+		u |= uint32(r.next()) << (8 * i)
+	}
+	if n == 1 {
+		return int64(int8(u))
+	}
+	return int64(int32(u))
+}
+
+// readPrefix reads VEX or EVEX, whose first byte is b; false if it is another encoding.
+func (v *instruction) readPrefix(r *reader, b byte) bool {
+	first := byte(0xe1) // as in the shorter form of VEX: nothing but R, which the second byte has, and the table 0F
+	switch b {
+	case 0xc5:
+	case 0xc4, 0x62:
+		first = r.next()
+	default:
+		return false
+	}
+	second := r.next()
+	if b == 0xc5 {
+		first = first&^0x80 | second&0x80
+		second &^= 0x80
+	}
+	v.encoding = inVEX
+	v.w = second&0x80 != 0
+	v.v = int(^second >> 3 & 15)
+	v.prefix = 1 << (second & 3)
+	v.r, v.x, v.b = int(^first>>7&1)<<3, int(^first>>6&1)<<3, int(^first>>5&1)<<3
+	v.table = first & 0x1f
+	v.bytes = 16 << (second >> 2 & 1)
+	if b == 0x62 {
+		v.encoding, v.table = inEVEX, first&7
+		third := r.next()
+		const rounding = 0x10 // in the place of the length, which is that of a whole register
+		if v.bytes = 16 << (third >> 5 & 3); third&rounding != 0 {
+			v.bytes = 64
+		}
+		if first&8 != 0 || second&4 == 0 || v.bytes > 64 {
+			return false // reserved, or registers of APX
+		}
+	}
+	switch v.table {
+	case table0F, table0F38, table0F3A:
+		return true
+	case tableFP16, tableFMA:
+		return v.encoding == inEVEX
+	default:
+		return false
+	}
+}
+
+// readOperands reads ModRM and what belongs to it (Intel SDM, volume 2, 2.1.5 and 2.2.1).
+func (v *instruction) readOperands(r *reader) {
+	modrm := r.next()
+	v.mod, v.reg, v.rm = int(modrm>>6), int(modrm>>3&7)|v.r, int(modrm&7)
+	if v.mod == 3 {
+		v.rm |= v.b
+		return
+	}
+	m := &v.memory
+	base, none := v.rm, false
+	if v.rm == 4 {
+		sib := r.next()
+		base = int(sib & 7)
+		if index := int(sib>>3&7) | v.x; index != 4 {
+			m.Index, m.Scale = general(index), 1<<(sib>>6)
+		}
+	}
+	switch v.mod {
+	case 0:
+		if none = base == 5; none {
+			m.Disp = r.signed(4)
+		}
+	case 1:
+		m.Disp, v.short = r.signed(1), true
+	case 2:
+		m.Disp = r.signed(4)
+	}
+	switch {
+	case !none:
+		m.Base = general(base | v.b)
+	case v.rm == 5:
+		m.Base = x86asm.RIP
+	}
+}
+
+// general is the general register of a number.
+func general(n int) x86asm.Reg { return x86asm.RAX + x86asm.Reg(n) }
+
+// immediate reports whether a byte follows.
+func (v *instruction) immediate() bool {
+	switch v.table {
+	case table0F3A:
+		return true
+	case table0F:
+		switch v.opcode {
+		case 0x70, 0x71, 0x72, 0x73, 0xc2, 0xc4, 0xc5, 0xc6:
+			return true
+		}
+	}
+	return false
+}
