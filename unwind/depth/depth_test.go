@@ -162,6 +162,8 @@ func TestStill(t *testing.T) {
 		{"call", []byte{0xe8, 0, 0, 0, 0}, false},
 		{"cut", []byte{0x90, 0xb8, 0x55}, false},
 		{"vector", []byte{0xc5, 0xf8, 0x77}, true},
+		{"mulx rax, rcx, rcx", []byte{0xc4, 0xe2, 0xf3, 0xf6, 0xc1}, true},
+		{"mulx rax, rsp, rcx", []byte{0xc4, 0xe2, 0xdb, 0xf6, 0xc1}, false},
 		{"no code", []byte{0x06}, false},
 	} {
 		if got := depth.Still(tt.code); got != tt.want {

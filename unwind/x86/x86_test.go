@@ -36,6 +36,7 @@ func TestDecode(t *testing.T) {
 		{"vector, of no length", []byte{0x62, 0xf1, 0x7c, 0x68, 0x10, 0xc0}, 0, 0},
 		{"vector, with a rounding instead of a length", []byte{0x62, 0xf1, 0x7c, 0x78, 0x58, 0xc0}, x86.Other, 6},
 		{"prefetch", []byte{0x0f, 0x0d, 0x00}, x86.Other, 3},
+		{"prefetch, cut", []byte{0x0f, 0x0d}, 0, 0},
 		{"rdseed", []byte{0x0f, 0xc7, 0xf8}, x86.Other, 3},
 		{"what looks like rdseed", []byte{0x0f, 0xc7, 0xc8}, 0, 0},
 		{"sha1nexte, longer than instructions are", []byte{
