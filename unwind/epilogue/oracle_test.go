@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// slowVariable asks for more instructions of each file: all of the C library's. Functions are taken at random.
+// slowVariable asks for more instructions of each file. Functions are taken at random.
 const (
 	slowVariable        = "PGSB_ORACLE_SLOW"
 	instructionsDefault = 3000
