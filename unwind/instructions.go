@@ -59,8 +59,8 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	return next, stop, true
 }
 
-// atStart reports whether a frame is that of the code in which its program began, up to the first call there. What
-// follows that call may be anything: of a program that ends within it, it is never executed.
+// atStart reports whether a frame is that of the code in which its program began, up to the first call there, or its
+// dynamic linker. What follows a program's call may be anything: of one that ends within it, it is never executed.
 func (w *walk) atStart(frame *Frame, module *Module) bool {
 	const most = 1 << 10 // bytes; most addresses are farther away
 	start := module.Start + module.Bias
@@ -70,7 +70,7 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 	if row, _ := module.Told.row(frame.PC - module.Bias); row != nil {
 		return false // it was followed to a caller
 	}
-	return epilogue.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC)
+	return epilogue.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC, module.Linker)
 }
 
 // maxFrame bounds the memory, in bytes from the stack pointer on, that is taken for a frame's. What is missing
@@ -188,13 +188,14 @@ func (c *bareCode) Bytes(addr uint64) []byte {
 	if addr-c.start < uint64(len(c.window)) && uint64(len(c.window))-(addr-c.start) >= epilogue.Ahead {
 		return c.window[addr-c.start:]
 	}
-	for size := uint64(windowSize); size > 0; size /= 2 { // less at the end of the code
-		if p, err := c.module.Code.Code(addr-c.module.Bias, size); err == nil {
-			c.window, c.start = p, addr
-			return p
+	var size uint64
+	c.window, c.start = nil, addr
+	for more := uint64(windowSize); more > 0 && size < windowSize; more /= 2 { // all that is left at the end of the code
+		if p, err := c.module.Code.Code(addr-c.module.Bias, size+more); err == nil {
+			c.window, size = p, size+more
 		}
 	}
-	return nil
+	return c.window
 }
 
 // Ends implements epilogue.Code.

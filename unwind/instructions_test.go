@@ -79,17 +79,18 @@ func TestInstructions(t *testing.T) {
 type begun struct {
 	bareImage
 
-	start uint64
+	start  uint64
+	linker bool
 }
 
 func (m begun) Find(addr uint64) (unwind.Module, bool) {
 	module, ok := m.bareImage.Find(addr)
-	module.Start = m.start
+	module.Start, module.Linker = m.start, m.linker
 	return module, ok
 }
 
-// TestProgramStart: the code in which a program began ends a stack, up to its first call and whatever is behind that;
-// code that begins elsewhere, or that is met behind another call, does not.
+// TestProgramStart: the code in which a program began ends a stack, up to its first call and whatever is behind that,
+// and a dynamic linker's; code that begins elsewhere, or that is met behind another call, does not.
 func TestProgramStart(t *testing.T) {
 	t.Parallel()
 	const (
@@ -104,19 +105,22 @@ func TestProgramStart(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		start  uint64
+		linker bool
 		pc, ra uint64
 		want   []uint64
 		reason unwind.Reason
 	}{
-		{"its first call", begins, leaf, first, []uint64{leaf, first}, unwind.EndOfStack},
-		{"before that", begins, begins + 2, 3, []uint64{begins + 2}, unwind.EndOfStack},
-		{"its second call", begins, leaf, second, []uint64{leaf}, unwind.NoCFI},
-		{"of a library", 0, leaf, first, []uint64{leaf}, unwind.NoCFI},
-		{"it begins behind that", first, leaf, first - 5, []uint64{leaf}, unwind.NoCFI},
+		{"its first call", begins, false, leaf, first, []uint64{leaf, first}, unwind.EndOfStack},
+		{"before that", begins, false, begins + 2, 3, []uint64{begins + 2}, unwind.EndOfStack},
+		{"its second call", begins, false, leaf, second, []uint64{leaf}, unwind.NoCFI},
+		{"a dynamic linker's first", begins, true, leaf, first, []uint64{leaf, first}, unwind.EndOfStack},
+		{"and its second", begins, true, leaf, second, []uint64{leaf, second}, unwind.EndOfStack},
+		{"of a library", 0, false, leaf, first, []uint64{leaf}, unwind.NoCFI},
+		{"it begins behind that", first, false, leaf, first - 5, []uint64{leaf}, unwind.NoCFI},
 	} {
 		u := unwind.Unwinder{Arch: arch.AMD64}
 		frames, stop := u.Unwind(nil, registers(tt.pc, stackBase, 0), fakeMemory{stackBase, []uint64{tt.ra, 3, 0, 0}},
-			begun{image, tt.start})
+			begun{image, tt.start, tt.linker})
 		if got := pcs(frames); !slices.Equal(got, tt.want) || stop.Reason != tt.reason {
 			t.Errorf("%s: got %x, %s; want %x", tt.name, got, stop, tt.want)
 		}

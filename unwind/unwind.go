@@ -103,6 +103,9 @@ type Module struct {
 	// Start is where a program begins, by link-time address; 0: unknown, or
 	// the image is a library. Nobody has called the code there.
 	Start uint64
+	// Linker says that it is a dynamic linker: what it calls at its Start
+	// returns, the libraries' constructors among that.
+	Linker bool
 	// Told remembers what the image's instructions have told; nil: they
 	// are decoded each time.
 	Told *Told

@@ -334,7 +334,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestStraight: a straight line has neither jumps nor calls on it, but one at its end, and not any length.
+// TestStraight: a straight line has no jumps on it, no calls but one at its end unless they are known to return, and
+// not any length.
 func TestStraight(t *testing.T) {
 	t.Parallel()
 	call := []byte{0xe8, 0, 0, 0, 0}
@@ -342,23 +343,27 @@ func TestStraight(t *testing.T) {
 		name string
 		code []byte
 		pc   uint64
+		back bool // calls return
 		want bool
 	}{
-		{"at the start", ret, start, true},
-		{"before the start", ret, start - 1, false},
-		{"behind a call", slices.Concat(push, call, ret), start + 6, true},
-		{"behind two", slices.Concat(call, call, ret), start + 10, false},
-		{"within an instruction", slices.Concat(push, call, ret), start + 3, false},
-		{"behind a return", slices.Concat(ret, call, ret), start + 6, false},
-		{"behind a branch", slices.Concat(branch(0), call, ret), start + uint64(len(branch(0))) + 5, false},
-		{"far away", slices.Repeat([]byte{0x90}, 200), start + 199, false},
-		{"where no code is", push, start + 2, false},
+		{"at the start", ret, start, false, true},
+		{"before the start", ret, start - 1, false, false},
+		{"behind a call", slices.Concat(push, call, ret), start + 6, false, true},
+		{"behind two", slices.Concat(call, call, ret), start + 10, false, false},
+		{"behind two that return", slices.Concat(push, call, push, call, ret), start + 12, true, true},
+		{"farther on", slices.Concat(call, call, push, ret), start + 11, true, true},
+		{"behind a jump and a call", slices.Concat(jump(0), call), start + uint64(len(jump(0))) + 5, true, false},
+		{"within an instruction", slices.Concat(push, call, ret), start + 3, false, false},
+		{"behind a return", slices.Concat(ret, call, ret), start + 6, false, false},
+		{"behind a branch", slices.Concat(branch(0), call, ret), start + uint64(len(branch(0))) + 5, false, false},
+		{"far away", slices.Repeat([]byte{0x90}, 200), start + 199, false, false},
+		{"where no code is", push, start + 2, false, false},
 	} {
-		if got := epilogue.Straight(arch.AMD64, code{bytes: tt.code}, start, tt.pc); got != tt.want {
+		if got := epilogue.Straight(arch.AMD64, code{bytes: tt.code}, start, tt.pc, tt.back); got != tt.want {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
-	if epilogue.Straight(arch.PPC64LE, code{bytes: ret}, start, start) {
+	if epilogue.Straight(arch.PPC64LE, code{bytes: ret}, start, start, false) {
 		t.Error("an architecture whose instructions are not followed")
 	}
 }

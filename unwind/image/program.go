@@ -19,6 +19,18 @@ func (m *Image) Start() uint64 {
 	return 0
 }
 
+// DynamicLinker reports whether the image is a dynamic linker in the manner of System V: it defines _r_debug, by which
+// debuggers find what it has loaded (link.h), and nothing interprets it. Entry is then where the kernel lets a process
+// begin that it interprets. What cannot be read is none.
+func (m *Image) DynamicLinker() bool {
+	if m.header.interpreted || m.header.typ != elf.ET_DYN || m.header.entry == 0 {
+		return false
+	}
+	const rendezvous = "_r_debug"
+	defined, err := m.Defined(rendezvous)
+	return err == nil && defined[rendezvous] != 0
+}
+
 // ProgramTable returns the link-time address of the program headers and their number, which the kernel passes to a
 // process as AT_PHDR and AT_PHNUM. ok is false if no loadable segment holds them.
 func (m *Image) ProgramTable() (addr, count uint64, ok bool) {

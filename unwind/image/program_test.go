@@ -4,13 +4,14 @@ import (
 	"debug/elf"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"pg_stat_backtrace/unwind/image"
 )
 
 // TestStart: what can be run, position independent or not, has the start that debug/elf reads; libraries have none, and
-// the dynamic linker, which cannot be told from one.
+// the dynamic linker, which is known as such.
 func TestStart(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()
@@ -48,6 +49,9 @@ func TestStart(t *testing.T) {
 		}
 		if got := m.Start(); got != want || program && got == 0 {
 			t.Errorf("%s: %#x, not %#x", name, got, want)
+		}
+		if linker := strings.HasPrefix(filepath.Base(name), "ld-linux"); m.DynamicLinker() != linker {
+			t.Errorf("%s: is taken for a dynamic linker: %t", name, !linker)
 		}
 	}
 }

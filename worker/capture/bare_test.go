@@ -61,3 +61,33 @@ func TestBareSpin(t *testing.T) {
 		})
 	}
 }
+
+// TestConstructor has the whole stack of a process that does not get as far as its program: in a library's constructor,
+// with and without call frame information, the stack ends where the dynamic linker begins.
+func TestConstructor(t *testing.T) {
+	t.Parallel()
+	for name, flags := range map[string][]string{"described": nil, "bare": bareFlags()} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			library := compile(t, "testdata/constructor.c", slices.Concat(flags, []string{"-shared", "-fPIC"})...)
+			cmd := exec.Command("/bin/true")
+			cmd.Env = append(cmd.Environ(), "LD_PRELOAD="+library)
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+			c := capturer(t)
+			for deadline := time.Now().Add(time.Minute); ; {
+				th := take(t, c, cmd.Process.Pid, capture.Options{})
+				if th.Frames[0].Name() != "inside" && time.Now().Before(deadline) {
+					continue // it is on its way there
+				}
+				last := th.Frames[len(th.Frames)-1]
+				if !th.Whole || len(th.Frames) < 5 || th.Frames[1].Name() != "spin" || !strings.HasPrefix(last.Module, "ld") {
+					t.Errorf("%q, at last in %s, %s", names(&th), last.Module, th.Stop)
+				}
+				return
+			}
+		})
+	}
+}

@@ -39,6 +39,7 @@ type module struct {
 	cfi     lazy[*cfi.Table]
 	symbols lazy[*symbol.Table]
 	golang  lazy[*gopclntab.Table]
+	linker  lazy[bool]
 	remote  remote
 	// stripped and lines are set by who makes symbols. stripped means that no
 	// symbol table has the functions that the image does not export.
@@ -105,6 +106,22 @@ func (m *module) readTable() *cfi.Table {
 		return nil
 	}
 	return t
+}
+
+// start returns where a program begins in the image, see unwind.Module; known
+// is false if it has not been read by the deadline whether that is one.
+func (m *module) start(late *deadline) (addr uint64, linker, known bool) {
+	if addr = m.image.Start(); addr != 0 || m.image.Entry() == 0 {
+		return addr, false, true
+	}
+	linker, known = m.linker.now()
+	if !known {
+		linker, known = m.linker.get(late, m.tell, m.image.DynamicLinker)
+	}
+	if linker {
+		addr = m.image.Entry()
+	}
+	return addr, linker, known
 }
 
 // images keeps modules over captures, one for each build-id. A file without a
@@ -243,6 +260,7 @@ func (c *images) fromMemory(pid int, base procfs.Mapping, id string) *module {
 	}
 	_, _ = m.table(nil)
 	_, _ = m.symbolTable(nil)
+	_, _, _ = m.start(nil)
 	if id == "" {
 		return m
 	}

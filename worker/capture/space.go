@@ -115,12 +115,13 @@ func (sp *space) Find(addr uint64) (unwind.Module, bool) {
 	}
 	table, ok := f.module.table(sp.files)
 	golang, also := f.module.goTable(sp.files)
-	if !ok || !also {
+	start, linker, known := f.module.start(sp.files)
+	if !ok || !also || !known {
 		sp.unread = f.module.name
 		return unwind.Module{}, false
 	}
 	return unwind.Module{Bias: f.bias, CFI: table, Go: golang, Code: f.module.image,
-		Start: f.module.image.Start(), Told: &f.module.told}, true
+		Start: start, Linker: linker, Told: &f.module.told}, true
 }
 
 func (sp *space) find(addr uint64) (*procfs.Mapping, found, bool) {
