@@ -90,7 +90,7 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 		return true
 	}
 	_, ok := w.modules.Find(ra) // a trampoline at the beginning of its mapping
-	return ok
+	return ok || w.probed(ra)
 }
 
 // stepStub finds the caller in the link register where a call is in a stub of the procedure linkage table, or in one

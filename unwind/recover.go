@@ -215,6 +215,9 @@ func (c *contest) follow(t *walk, frame, next Frame, stop Stop, entry uint64) ve
 // judge says what a step of a trial means for its value.
 func (c *contest) judge(t *walk, next Frame, stop Stop) verdict {
 	c.budget--
+	if stop.Reason == running && next.Method == ByCFI && t.probed(next.PC) {
+		t.settled = true // farther than to another return probe no trial goes
+	}
 	if t.settled {
 		return proven
 	}
@@ -224,7 +227,7 @@ func (c *contest) judge(t *walk, next Frame, stop Stop) verdict {
 			return undecided
 		}
 		switch next.Method {
-		case ByCFI, BySignalFrame, ByInstructions, ByRecovery, ByReturnAddress:
+		case ByCFI, BySignalFrame, ByInstructions, ByRecovery, ByReturnAddress, ByReturnProbe:
 			return proven // the last one only behind a signal's frame, where it says what the instruction there did
 		default:
 			return undecided

@@ -10,6 +10,9 @@ import (
 // step finds the caller of frame, sets what it learns about frame itself (CFA,
 // Signal) and moves the registers outwards.
 func (w *walk) step(frame *Frame) (Frame, Stop) {
+	if !frame.Exact && w.probed(frame.PC) {
+		return w.stepProbe(frame)
+	}
 	module, ok := w.modules.Find(frame.Lookup())
 	if ok && module.Go != nil {
 		if next, stop, done := w.stepGo(frame, &module); done {

@@ -38,6 +38,9 @@ const (
 	// StackSwitch: a function of Go's run time has moved to another stack, and
 	// it cannot be told from where.
 	StackSwitch
+	// ReturnProbe: the frame returns to a return probe, which has replaced its
+	// return address, and the caller cannot be told otherwise.
+	ReturnProbe
 )
 
 var reasonTexts = [...]string{
@@ -54,6 +57,7 @@ var reasonTexts = [...]string{
 
 	UnknownRegister: "a register that is needed is not known",
 	StackSwitch:     "switch of stacks that cannot be followed",
+	ReturnProbe:     "a return probe (uretprobe) has replaced the return address",
 }
 
 // String returns a short English phrase.

@@ -56,6 +56,10 @@ const (
 	// it returns, where no call frame information covers it; and the walk from
 	// there leads to the stack's base.
 	ByInstructions
+	// ByReturnProbe frames are callers of a function whose return address a
+	// return probe has replaced, found by where their code calls it; or, where
+	// it does so at several places, the callers of these.
+	ByReturnProbe
 )
 
 // A Frame is one physical activation of a function.
@@ -194,7 +198,9 @@ type walk struct {
 	followed *[]followed
 	// instructions is how many of them may still be followed.
 	instructions int
-	final        bool // as Unwinder.Final
+	// functions are the calls in those of which they were wanted, by address.
+	functions map[uint64][]call
+	final     bool // as Unwinder.Final
 	// wanting is where memory begins that a frame's instructions need, or
 	// the way that its trial went; 0 if they lack none.
 	wanting uint64

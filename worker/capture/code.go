@@ -32,3 +32,9 @@ func (sp *space) Function(addr uint64) (start, end uint64, ok bool) {
 	start, end, ok = f.module.limits(addr-f.bias, sp.files)
 	return start + f.bias, end + f.bias, ok
 }
+
+// ReturnProbe implements unwind.Probes: the kernel's code for return probes is what its mapping begins with.
+func (sp *space) ReturnProbe(addr uint64) bool {
+	i := sp.mapping(addr)
+	return i >= 0 && sp.maps[i].Start == addr && sp.maps[i].Path == "[uprobes]"
+}

@@ -295,6 +295,8 @@ func note(f *unwind.Frame) string {
 		return "by return register"
 	case f.Method == unwind.ByInstructions:
 		return "by instructions"
+	case f.Method == unwind.ByReturnProbe:
+		return "past a return probe"
 	default:
 		return ""
 	}

@@ -1,0 +1,274 @@
+package unwind
+
+import (
+	"encoding/binary"
+
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/depth"
+)
+
+// A return probe (uretprobe, as perf and bpftrace set them) lets the kernel put the address of code of its own, in the
+// mapping [uprobes], in the place of a function's return address when that is entered, and keeps the address itself:
+// where the function will return to stands nowhere in the process.
+
+// Probes is what some Modules know of return probes.
+type Probes interface {
+	// ReturnProbe reports whether addr is where functions return whose return is probed.
+	ReturnProbe(addr uint64) bool
+}
+
+// smallestPage is a divisor of all sizes of pages: the kernel's code begins with a page.
+const smallestPage = 4096
+
+// probed reports whether a function that returns to an address returns to a return probe.
+func (w *walk) probed(ra uint64) bool {
+	if ra%smallestPage != 0 || ra == 0 {
+		return false
+	}
+	probes, ok := w.modules.(Probes)
+	return ok && probes.ReturnProbe(ra)
+}
+
+// stepProbe finds what is behind a return probe: the caller of the probed function, if its code tells where it called
+// that; else that one's caller by the frame pointer, if the caller has set it.
+func (w *walk) stepProbe(frame *Frame) (Frame, Stop) {
+	lost := Stop{Reason: ReturnProbe, Address: frame.PC}
+	if w.trial {
+		return Frame{}, lost
+	}
+	if frame.Method == ByCFI && w.knowsSP() {
+		p := behindProbe{contest: contest{w: w, frame: frame, budget: maxTrialSteps}}
+		p.searchStack(w.row.FDEStart + w.row.Bias)
+		switch {
+		case p.proven > 0 && p.undecided == 0 && p.agree:
+			return p.take(frame)
+		case p.proven > 0 || p.undecided > 0:
+			if p.missing.Reason == NoMemory && p.proven == 0 {
+				return Frame{}, p.missing // with more memory, perhaps
+			}
+			return Frame{}, lost
+		}
+	}
+	if !w.recordIsNext() {
+		return Frame{}, lost
+	}
+	next, stop := w.stepChain(frame)
+	if stop.Reason == NoCFI {
+		stop = lost
+	}
+	return next, stop
+}
+
+// behindProbe is a contest of the places at which a caller of a probed function may stand. A place counts if its
+// function calls the probed one there by itself, or one that jumps to it in the end; if a return address lies where
+// call frame information has it for that place, behind a call of the place's function; and if that leads to the base of
+// the stack.
+type behindProbe struct {
+	contest
+
+	site  uint64 // of the first one that is proven
+	next  Frame  // and its caller, with what was known then
+	after walk
+	agree bool // all that are proven have the same caller
+}
+
+// maxCallerFrame bounds the frame of a probed function's caller in bytes.
+const maxCallerFrame = 1 << 16
+
+// searchStack tries all places in functions that are called before an address on the stack. entry is where the probed
+// function begins.
+func (p *behindProbe) searchStack(entry uint64) {
+	w := p.w
+	met := make(map[uint64]bool)
+	for at, sp := w.floor(), w.floor(); at-sp < maxCallerFrame && w.instructions > 0; at += uint64(w.arch.AddrSize) {
+		ra, ok := w.mem.Word(at)
+		if !ok {
+			return
+		}
+		ra = w.arch.StripCode(ra)
+		function, direct := w.calledBefore(ra)
+		if !direct || met[ra] {
+			continue
+		}
+		met[ra] = true
+		for _, c := range w.callsIn(function) {
+			if c.direct {
+				p.enterSite(c, ra, function, entry)
+			}
+		}
+	}
+}
+
+// enterSite tries a place in a function that is called before ra.
+func (p *behindProbe) enterSite(c call, ra, function, entry uint64) {
+	t, next, ok := p.w.returnsTo(c.back, ra)
+	if !ok || c.function != entry && !p.w.jumps(c.function, entry) {
+		return
+	}
+	after := t
+	frame := Frame{PC: c.back, Method: ByReturnProbe}
+	v := p.follow(&t, frame, next, Stop{}, function)
+	p.w.instructions = t.instructions
+	switch v {
+	case refuted:
+		return
+	case undecided:
+		p.undecided++
+		return
+	case proven:
+	}
+	if p.proven++; p.proven == 1 {
+		p.site, p.next, p.after, p.agree = c.back, next, after, true
+	}
+	p.agree = p.agree && next == p.next && after.regs == p.after.regs
+}
+
+// returnsTo makes a step from a place at which the caller may stand; false if that does not lead to ra.
+func (w *walk) returnsTo(site, ra uint64) (t walk, next Frame, ok bool) {
+	const cost = 8 // as many instructions
+	w.instructions -= cost
+	t = *w
+	t.trial, t.followed = true, nil
+	t.regs.Set(t.arch.PC, site)
+	frame := Frame{PC: site, Method: ByReturnProbe}
+	next, stop := t.step(&frame)
+	return t, next, stop.Reason == running && next.PC == ra
+}
+
+// take moves to the place, if there is one only, else to its caller: they are in the same function then.
+func (p *behindProbe) take(frame *Frame) (Frame, Stop) {
+	w := p.w
+	if p.proven == 1 {
+		frame.CFA = w.floor()
+		w.regs.Set(w.arch.PC, p.site)
+		return Frame{PC: p.site, Method: ByReturnProbe}, Stop{}
+	}
+	frame.CFA = w.floor()
+	w.regs, w.low, w.row = p.after.regs, p.after.low, p.after.row
+	p.next.Method = ByReturnProbe
+	return p.next, Stop{}
+}
+
+// call is one within a function: where it returns to, and what it calls if it says so by itself.
+type call struct {
+	back, function uint64
+	direct         bool
+}
+
+// calledBefore returns what the instruction before an address calls, if that is a call that says so by itself.
+func (w *walk) calledBefore(ra uint64) (function uint64, direct bool) {
+	const cost = 16 // as many instructions
+	module, ok := w.modules.Find(ra - 1)
+	set := &instructionSets[w.arch.Instructions]
+	if !ok || module.Code == nil || set.before == nil {
+		return 0, false
+	}
+	w.instructions -= cost
+	p, err := module.Code.Code(ra-set.longest-module.Bias, set.longest)
+	if err != nil {
+		return 0, false
+	}
+	_, direct, function = set.before(p, ra)
+	return function, direct
+}
+
+// callsIn returns the calls in the function that begins at an address.
+func (w *walk) callsIn(start uint64) []call {
+	if found, known := w.functions[start]; known {
+		return found
+	}
+	set := &instructionSets[w.arch.Instructions]
+	var found []call
+	if code := w.body(start, depth.MaxCode); code != nil && set.before != nil {
+		code = append(make([]byte, set.longest, int(set.longest)+len(code)), code...) // nothing before it
+		for n := set.longest + 1; n <= uint64(len(code)); n++ {
+			back := start + n - set.longest
+			if called, direct, function := set.before(code[n-set.longest:n], back); called {
+				found = append(found, call{back, function, direct})
+			}
+		}
+	}
+	if w.functions == nil {
+		w.functions = make(map[uint64][]call)
+	}
+	w.functions[start] = found
+	return found
+}
+
+// jumps reports whether a function has a jump to another one's beginning, as those have that do little else.
+func (w *walk) jumps(start, to uint64) bool {
+	const jmp, length = 0xe9, 5 // Intel SDM, JMP rel32
+	const most = 1 << 10
+	if w.arch.Instructions != arch.X86 || start == to {
+		return false
+	}
+	code := w.body(start, most)
+	for n := 0; n+length <= len(code); n++ {
+		distance := int64(int32(binary.LittleEndian.Uint32(code[n+1:])))
+		if code[n] == jmp && start+uint64(n)+length+uint64(distance) == to {
+			return true
+		}
+	}
+	return false
+}
+
+// body is the code of the function that begins at an address; nil if none is known to, or if it is longer than that.
+func (w *walk) body(start, most uint64) []byte {
+	const share = 4 // bytes to look at cost as much as an instruction to follow
+	module, ok := w.modules.Find(start)
+	if !ok || module.Code == nil || module.CFI == nil {
+		return nil
+	}
+	fde, err := module.CFI.Find(start - module.Bias)
+	if err != nil || fde.Start != start-module.Bias || fde.End-fde.Start > most {
+		return nil
+	}
+	w.instructions -= int(fde.End-fde.Start) / share
+	code, err := module.Code.Code(fde.Start, fde.End-fde.Start)
+	if err != nil {
+		return nil
+	}
+	return code
+}
+
+// recordIsNext reports whether the record that the frame pointer points to is that of the probed function's caller, as
+// far as it can be seen: its return address is behind a call, or another probe's, and no frame can be between.
+func (w *walk) recordIsNext() bool {
+	_, ra, ok := w.record()
+	if !ok || !w.probed(ra) && w.calls(ra, 0) == refuted {
+		return false
+	}
+	c := &w.arch.Chain
+	if _, has := linkRegister(w.arch); has || c.InCaller || c.Loose {
+		return has && !c.Loose // who calls has made a record there
+	}
+	base, _ := w.regs.Get(c.Base)
+	if base-w.floor() > maxCallerFrame {
+		return false
+	}
+	for at := w.floor(); at < base; at += uint64(w.arch.AddrSize) {
+		w.instructions--
+		if ra, ok := w.mem.Word(at); !ok || w.probed(ra) || w.mayReturn(ra, at) {
+			return false
+		}
+	}
+	return true
+}
+
+// mayReturn reports whether the word at an address can be the return address of a probed function's caller: that is
+// called before it, and has calls for which call frame information has the return address there.
+func (w *walk) mayReturn(ra, at uint64) bool {
+	if w.calls(ra, 0) == refuted {
+		return false
+	}
+	function, direct := w.calledBefore(ra)
+	if !direct {
+		return true // any function
+	}
+	for _, c := range w.callsIn(function) {
+		if t, _, ok := w.returnsTo(c.back, ra); ok && t.floor() > at || w.instructions <= 0 {
+			return true
+		}
+	}
+	return false
+}
