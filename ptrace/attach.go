@@ -141,6 +141,11 @@ func (s *session) attachThread(tid int) {
 	t := tracee{tid: tid}
 	if stat, err := procfs.ReadTaskStat(pid, tid); err == nil {
 		t.name, t.state = stat.Comm, stat.State
+		if stat.Worker() {
+			t.err = ErrKernelWorker // a stop would end what it does for the process with an error
+			s.tracees = append(s.tracees, t)
+			return
+		}
 	}
 	if t.err = seize(pid, tid); t.err == nil {
 		t.phase = seized

@@ -54,9 +54,7 @@ func (w *observer) blocked(tid int) (Thread, error) {
 		thread.Stack, also = stack, pieces
 	}
 	if thread.State == 'D' {
-		// What is not shown is left out.
-		thread.WaitChannel, _ = procfs.WaitChannel(pid, tid)
-		thread.KernelStack, _ = procfs.KernelStack(pid, tid)
+		thread.seeKernel(pid)
 	}
 	var found []Stack
 	if tid == pid {
@@ -74,6 +72,12 @@ func (w *observer) blocked(tid int) (Thread, error) {
 		w.also, w.found = also, found
 	}
 	return thread, nil
+}
+
+// seeKernel looks where in the kernel the thread sleeps. What is not shown is left out.
+func (t *Thread) seeKernel(pid int) {
+	t.WaitChannel, _ = procfs.WaitChannel(pid, t.TID)
+	t.KernelStack, _ = procfs.KernelStack(pid, t.TID)
 }
 
 func same(a, b Stack) bool { return a.Start == b.Start && bytes.Equal(a.Data, b.Data) }

@@ -101,14 +101,14 @@ type Thread struct {
 	// the same number (of both kinds in procfs.Status), has not run since.
 	Switches uint64
 	// WaitChannel and KernelStack say where in the kernel a thread in uninterruptible sleep (state D) was seen, as far as
-	// the kernel tells; see procfs.WaitChannel and procfs.KernelStack. EngineBlocked only.
+	// the kernel tells; see procfs.WaitChannel and procfs.KernelStack. EngineBlocked only, and ErrKernelWorker.
 	WaitChannel string
 	KernelStack []string
 	Stack       Stack
 	// Others are structures and stacks that Options.Coroutines led to (Engine only).
 	Others []Stack
 	// Err says what is missing and why: ErrExited (it ended meanwhile), ErrDeadline (it did not stop while the others
-	// stood still), ErrTraced; with registers but no stack, ErrNoStack. Nil for a complete thread.
+	// stood still), ErrTraced, ErrKernelWorker; with registers but no stack, ErrNoStack. Nil for a complete thread.
 	Err error
 }
 

@@ -13,9 +13,10 @@
 // target is detached: by PTRACE_DETACH where it stops within a tenth of a second, else (uninterruptible sleep) by the
 // end of the thread that traced it, at which the kernel lets go without any stop.
 //
-// What ptrace itself changes, no tracer can avoid: a few system calls that signal(7) lists (epoll_wait, semop,
-// semtimedop, sigtimedwait, io_getevents) return EINTR after a stop although no handler ran; and a
-// set-user-ID program started in just these microseconds runs without its privilege.
+// What ptrace itself changes, no tracer can avoid: a few system calls (epoll_wait, semop, semtimedop, sigtimedwait,
+// io_getevents, io_uring_enter) return EINTR after a stop although no handler ran; and a set-user-ID program started in
+// just these microseconds runs without its privilege. The kernel's own threads in a process (workers of io_uring) are
+// not touched: the request that one works on would fail.
 //
 // # While the target stands still
 //

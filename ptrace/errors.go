@@ -28,6 +28,9 @@ var (
 	ErrNotObserved = errors.New("could not be seen consistently without a stop")
 	// ErrNoStack: Thread.Err where the registers were read and the stack was not: the stack pointer leads nowhere.
 	ErrNoStack = errors.New("no readable stack at the stack pointer")
+	// ErrKernelWorker: Thread.Err of a thread that the kernel has added to the process, see procfs.Stat.Worker. It is
+	// neither stopped nor sampled.
+	ErrKernelWorker = errors.New("a thread of the kernel, which has no user stack")
 )
 
 // Reason says which of its many checks let the kernel refuse to trace a process.

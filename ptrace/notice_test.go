@@ -30,6 +30,7 @@ var noticed = []struct {
 	{"sigtimedwait", true, unix.EAGAIN, false},
 	{"recv-timeout", true, unix.EAGAIN, false},
 	{"io_getevents", true, 0, false},
+	{"io_uring_enter", true, unix.ETIME, false},
 	{"poll", false, 0, false},
 	{"ppoll", false, 0, false},
 	{"select", false, 0, false},

@@ -248,6 +248,11 @@ const (
 // thread observes one thread, attempt by attempt. What became of it is in the result's Err.
 func (w *observer) thread(tid int) (thread Thread, engine string) {
 	thread.TID = tid // also without an attempt
+	if stat, err := procfs.ReadTaskStat(w.target.PID, tid); err == nil && tid != w.target.PID && stat.Worker() {
+		thread = Thread{TID: tid, Name: stat.Comm, State: stat.State, Err: ErrKernelWorker}
+		thread.seeKernel(w.target.PID)
+		return thread, ""
+	}
 	failure := &ObserveError{PID: tid}
 	canSample := true
 	pause, slice := firstPause, firstSlice

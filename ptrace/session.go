@@ -259,6 +259,8 @@ func (s *session) snapshot() (*Snapshot, error) {
 func (s *session) thread(t *tracee, snap *Snapshot) Thread {
 	result := Thread{TID: t.tid, Name: t.name, State: t.state, Err: t.err}
 	switch {
+	case errors.Is(t.err, ErrKernelWorker):
+		result.seeKernel(s.flight.target.PID)
 	case t.err != nil:
 	case t.length > 0:
 		result.Registers = slices.Clone(t.registers[:t.length])

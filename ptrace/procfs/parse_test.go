@@ -76,6 +76,20 @@ func TestParseStatNames(t *testing.T) {
 	}
 }
 
+// TestWorker: flags as kernels 5.12 to 6.18 show them, and what older kernels mean by the same bits.
+func TestWorker(t *testing.T) {
+	for text, want := range map[string]bool{
+		"1 (iou-wrk-4711) S 1 1 1 0 -1 4210768": true, "1 (iou-sqp-4711) R 1 1 1 0 -1 4194384": true,
+		"1 (vhost-4711) S 1 1 1 0 -1 4210752": true, "1 (iou-wrk-4711) S 1 1 1 0 -1 4194304": false,
+		"1 (CPU 0/KVM) R 1 1 1 0 -1 4194384": false, "1 (postgres) S 1 1 1 0 -1 4194560": false,
+	} {
+		s, err := ParseStat(text + strings.Repeat(" 0", 43))
+		if err != nil || s.Worker() != want {
+			t.Errorf("%s: %t, %v", text, s.Worker(), err)
+		}
+	}
+}
+
 func TestParseSyscall(t *testing.T) {
 	for text, want := range map[string]Syscall{
 		"running\n": {Running: true},

@@ -12,6 +12,9 @@ const (
 	Exiting = 0x00000004
 	// KernelThread (PF_KTHREAD): a thread of the kernel.
 	KernelThread = 0x00200000
+	// The threads of the kernel that belong to a process (PF_IO_WORKER, since 5.12; PF_USER_WORKER, since 6.4). Older
+	// kernels use these bits for something else.
+	ioWorker, userWorker = 0x00000010, 0x00004000
 )
 
 // Stat is a part of /proc/PID/stat (proc_pid_stat(5)).
@@ -29,6 +32,13 @@ type Stat struct {
 	// when the reader may not trace the process.
 	StartCode, StackStart uint64
 	Processor             int // on which the thread ran last
+}
+
+// Worker reports whether a thread is one of those that the kernel adds to a process to work for it, in io_uring or
+// vhost: it never runs the process's code. It is told by its name as well, since older kernels have other flags there.
+func (s *Stat) Worker() bool {
+	named := strings.HasPrefix(s.Comm, "iou-") || strings.HasPrefix(s.Comm, "vhost-")
+	return named && s.Flags&(ioWorker|userWorker) != 0
 }
 
 // ReadStat reads the stat file of a process, or of its main thread as far as the values are per thread.

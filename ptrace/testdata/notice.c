@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <linux/aio_abi.h>
 #include <linux/futex.h>
+#include <linux/io_uring.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -180,6 +181,15 @@ static long call(const char *what)
 		if (syscall(SYS_io_setup, 1, &ctx))
 			exit(4);
 		return syscall(SYS_io_getevents, ctx, 1, 1, &e, t);
+	}
+	if (!strcmp(what, "io_uring_enter")) {
+		struct io_uring_params p = {0};
+		struct __kernel_timespec until = {0, t->tv_nsec};
+		struct io_uring_getevents_arg arg = {.ts = (unsigned long) &until};
+		int ring = syscall(SYS_io_uring_setup, 1, &p);
+		if (ring < 0)
+			exit(4);
+		return syscall(SYS_io_uring_enter, ring, 0, 1, IORING_ENTER_GETEVENTS | IORING_ENTER_EXT_ARG, &arg, sizeof(arg));
 	}
 	exit(5);
 }

@@ -108,6 +108,11 @@ func TestTextOfThreadsThatEnded(t *testing.T) {
 	if got := render.Text(tr, render.Options{}); !strings.HasSuffix(got, "\nThread 4712 (io) [exited meanwhile]") {
 		t.Errorf("got:\n%s", got)
 	}
+	tr.Threads[1] = trace.Thread{TID: 4712, Name: "iou", Stop: "no stack", Kernel: []string{"io_wq_worker+0x9/0x99", "x"}}
+	want := "\nThread 4712 (iou) [no stack] [in kernel: io_wq_worker <- x]"
+	if got := render.Text(tr, render.Options{}); !strings.HasSuffix(got, want) {
+		t.Errorf("got:\n%s", got)
+	}
 }
 
 func TestTextIsBounded(t *testing.T) {

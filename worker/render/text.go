@@ -27,14 +27,13 @@ type Options struct {
 //
 // A trace of several threads has a header line before each; one without frames
 // says why there. How a process was seen that was not stopped, and where in the
-// kernel a thread sleeps, are notes on the first frame. There is no trailing
-// newline.
+// kernel a thread sleeps, are notes on the first frame, or in the header line.
+// There is no trailing newline.
 func Text(t *trace.Trace, o Options) string {
 	buf := make([]byte, 0, 4096)
 	for i := range t.Threads {
-		th := &t.Threads[i]
 		if len(t.Threads) > 1 {
-			buf = appendHeader(buf, th)
+			buf = appendHeader(buf, t, i, o)
 		}
 		buf = appendThread(buf, t, i, o)
 	}
@@ -84,7 +83,8 @@ func appendGoroutine(buf []byte, t *trace.Trace, number int, o Options) []byte {
 	return appendFrames(buf, t, &g.Thread, false, nil, o)
 }
 
-func appendHeader(buf []byte, th *trace.Thread) []byte {
+func appendHeader(buf []byte, t *trace.Trace, number int, o Options) []byte {
+	th := &t.Threads[number]
 	buf = append(buf, "Thread "...)
 	buf = strconv.AppendInt(buf, int64(th.TID), 10)
 	buf = append(buf, " ("...)
@@ -98,6 +98,9 @@ func appendHeader(buf []byte, th *trace.Thread) []byte {
 		buf = append(buf, " ["...)
 		buf = appendName(buf, th.Stop, true)
 		buf = append(buf, ']')
+		for _, remark := range remarks(t, number) {
+			buf = appendNote(buf, remark, o.ASCII)
+		}
 	}
 	return append(buf, '\n')
 }

@@ -1,0 +1,83 @@
+package ptrace
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// TestKernelWorker captures all threads of a process for which a thread of the kernel works: that one is left alone,
+// and what it works on does not fail. It is shown with where in the kernel it is.
+func TestKernelWorker(t *testing.T) {
+	t.Parallel()
+	for name, capture := range map[string]func(context.Context, Target, Options) (*Snapshot, error){
+		"stop": Capture, "nonstop": Observe,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pipe, c := startUring(t)
+			for range 20 {
+				snap, err := capture(t.Context(), anyTarget(c.pid), Options{AllThreads: true})
+				if err != nil {
+					t.Fatal(err)
+				}
+				i := slices.IndexFunc(snap.Threads, func(th Thread) bool { return strings.HasPrefix(th.Name, "iou-wrk") })
+				if i <= 0 || !errors.Is(snap.Threads[i].Err, ErrKernelWorker) || snap.Threads[0].Err != nil {
+					t.Fatalf("%+v", snap.Threads)
+				}
+				w := &snap.Threads[i]
+				if w.Registers != nil || w.Syscall != nil || w.State != 'S' || w.WaitChannel == "" && len(w.KernelStack) == 0 {
+					t.Errorf("%+v", w)
+				}
+				snap.Release()
+			}
+			f, err := os.OpenFile(pipe, os.O_WRONLY, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = f.Close() }()
+			if fd, err := strconv.Atoi(c.line(t)); err != nil || fd < 0 {
+				t.Errorf("the request ended with %d, %v", fd, err)
+			}
+		})
+	}
+}
+
+// startUring starts a process whose request waits for somebody to open the pipe.
+func startUring(t *testing.T) (pipe string, c *child) {
+	t.Helper()
+	dir := t.TempDir()
+	program, pipe := filepath.Join(dir, "uring"), filepath.Join(dir, "pipe")
+	if out, err := exec.Command("gcc", "-O1", "-Wall", "-o", program, "testdata/uring.c").CombinedOutput(); err != nil {
+		t.Skipf("no C compiler, or no io_uring for it: %v\n%s", err, out)
+	}
+	if _, _, errno := unix.Syscall(unix.SYS_IO_URING_SETUP, 0, 0, 0); errno == unix.ENOSYS || errno == unix.EPERM {
+		t.Skipf("no io_uring here: %v", errno)
+	}
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c = startChild(t, exec.Command(program, pipe))
+	for deadline := time.Now().Add(time.Minute); ; {
+		tids, err := procfs.Threads(c.pid)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("no worker: %v, %v", tids, err)
+		}
+		for _, tid := range tids {
+			if stat, err := procfs.ReadTaskStat(c.pid, tid); err == nil && stat.Worker() && stat.State == 'S' {
+				return pipe, c
+			}
+		}
+	}
+}
