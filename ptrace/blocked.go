@@ -149,7 +149,7 @@ func stackIn(maps []procfs.Mapping, sp, redZone uint64) (start, end uint64, ok b
 		return 0, 0, false
 	}
 	m := &maps[i]
-	grows := m.Path == "[stack]"
+	grows := m.Path == stackPath
 	if sp < m.Start && (!grows || m.Start-sp > maxGrowth) {
 		return 0, 0, false
 	}

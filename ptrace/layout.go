@@ -39,7 +39,7 @@ func appendSpans(spans []span, maps []procfs.Mapping) []span {
 		if m.Perms&procfs.Read == 0 {
 			continue
 		}
-		s := span{m.Start, m.End, m.Path == "[stack]"}
+		s := span{m.Start, m.End, m.Path == stackPath}
 		if last := len(spans) - 1; last >= 0 && s.grows && spans[last].grows && spans[last].end == s.start {
 			spans[last].end = s.end
 			continue

@@ -133,6 +133,7 @@ func (s *session) capture() (*Snapshot, error) {
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
+	s.rehearse()
 	s.hook(stepMapped)
 	muteStops()
 	if err := s.attach(); err != nil {

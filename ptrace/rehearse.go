@@ -1,0 +1,52 @@
+package ptrace
+
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// rehearse reads what the stop is going to copy, before anything is attached, on a machine that has swapped: a page
+// that has to come back from a disk would keep the target standing still for as long as that takes, which is for ever
+// where the disk hangs. What is read is not used. Nothing is certain by that, but most of what a process has swapped is
+// what it has not needed for long.
+func (s *session) rehearse() {
+	if !swapping() {
+		return
+	}
+	pid := s.flight.target.PID
+	w := &observer{ctx: s.flight.ctx, target: s.flight.target, options: s.flight.options, maps: s.maps}
+	i := slices.IndexFunc(s.maps, func(m procfs.Mapping) bool { return m.Path == stackPath })
+	if i >= 0 {
+		// All of it: where in it the stack begins is not known of a process that runs.
+		m := &s.maps[i]
+		size := min(m.End-m.Start, s.maxStack, uint64(len(s.arena.memory)))
+		stack := Stack{Start: m.End - size, Data: s.arena.memory[:size]}
+		n, _ := ReadMemory(pid, stack.Start, stack.Data) // what cannot be read now cannot be later, or is not needed
+		stack.Data = stack.Data[:n]
+		_ = w.follow(pid, &stack)
+	}
+	if !s.flight.options.AllThreads {
+		return
+	}
+	tids, err := procfs.Threads(pid)
+	if err != nil {
+		return
+	}
+	for _, tid := range tids {
+		if tid != pid {
+			_, _ = w.blocked(tid) // of one that runs, much of the stack is in memory
+		}
+	}
+}
+
+// stackPath is how /proc/PID/maps names the main thread's stack.
+const stackPath = "[stack]"
+
+// swapping reports whether there is anything swapped on this machine.
+func swapping() bool {
+	var info unix.Sysinfo_t
+	return unix.Sysinfo(&info) == nil && info.Freeswap < info.Totalswap
+}
