@@ -141,6 +141,7 @@ func (s *session) attachThread(tid int) {
 	t := tracee{tid: tid}
 	if stat, err := procfs.ReadTaskStat(pid, tid); err == nil {
 		t.name, t.state = stat.Comm, stat.State
+		s.dumping = s.dumping || stat.Dumping()
 		if stat.Worker() {
 			t.err = ErrKernelWorker // a stop would end what it does for the process with an error
 			s.tracees = append(s.tracees, t)
@@ -209,6 +210,9 @@ func (s *session) identify() error {
 		s.refresh(&now)
 	}
 	s.processor = now.Processor
+	if s.dumping = s.dumping || now.Dumping(); s.dumping {
+		return fmt.Errorf("process %d: %w", target.PID, ErrDumping)
+	}
 	if patience := s.flight.options.Patience; now.State == 'D' && patience > 0 {
 		s.flight.limit = min(s.flight.limit, time.Since(s.flight.started)+patience)
 	}

@@ -124,8 +124,8 @@ type Stack struct {
 // DeadlineError.During) does the cleaning up go on behind it. Safe for concurrent use; captures of the same process
 // wait for each other.
 //
-// Errors: ErrInvalidPID, ErrSelf, ErrExited, ErrNotPermitted, ErrTraced, ErrRecycled, ErrDeadline and, wrapped, the
-// error of ctx.
+// Errors: ErrInvalidPID, ErrSelf, ErrExited, ErrNotPermitted, ErrTraced, ErrDumping, ErrRecycled, ErrDeadline and,
+// wrapped, the error of ctx.
 func Capture(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 	o = o.withDefaults()
 	if err := checkPID(t.PID); err != nil {

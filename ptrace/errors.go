@@ -18,6 +18,8 @@ var (
 	ErrTraced = errors.New("already being traced")
 	// ErrDeadline: the target could not be stopped in time; see DeadlineError. It has been let go.
 	ErrDeadline = errors.New("could not be stopped in time")
+	// ErrDumping: the target has crashed and is writing its core file, which a stop would end: it is not stopped.
+	ErrDumping = errors.New("is writing its core file")
 	// ErrRecycled: the process is not the one that Target describes; see RecycledError.
 	ErrRecycled = errors.New("not the expected process")
 	// ErrInvalidPID: the number cannot name a process: not positive, too large, or a thread of a process.

@@ -19,7 +19,7 @@ import (
 // followed for a main thread that sleeps; a sample has nothing but the stack. By Options.Layout the mappings are not
 // read, which takes longer than all the rest, and may wait for the process where it changes them.
 //
-// Errors are those of Capture but ErrTraced and ErrDeadline, and ErrNotObserved.
+// Errors are those of Capture but ErrTraced, ErrDumping and ErrDeadline, and ErrNotObserved.
 func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 	if err := checkPID(t.PID); err != nil {
 		return nil, err

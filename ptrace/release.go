@@ -13,7 +13,8 @@ func (s *session) release() bool {
 		s.unblock()
 	}
 	begin, nap := s.clock(), firstNap
-	for s.drain() > 0 {
+	s.doubtful = s.doubtful || s.dumping // to detach would take a stop
+	for !s.dumping && s.drain() > 0 {
 		if s.clock()-begin > drainTime {
 			s.doubtful = true
 			break

@@ -41,6 +41,8 @@ type session struct {
 	tracees []tracee
 	leftOut int
 	own     bool // the target is a child of this process
+	// dumping: a thread writes the core file, and must not be interrupted.
+	dumping bool
 	// processor is that on which the main thread ran last.
 	processor int
 
@@ -117,6 +119,7 @@ func (s *session) reset() {
 	clear(s.tracees)
 	s.tracees = s.tracees[:0]
 	s.before, s.maps, s.spans, s.layout, s.leftOut = procfs.Stat{}, nil, nil, nil, 0
+	s.dumping = false
 	s.arena.used, s.blocks = 0, blocks{}
 	s.lastRunning, s.firstStop, s.seen, s.end = 0, 0, 0, 0
 }

@@ -180,11 +180,11 @@ stage_names() {
 }
 
 # stage_faults does what harms a process or its captures as often as the documentation says: signals, stops, kills, ids
-# used again, a million captures, a stack that is swapped.
+# used again, a million captures, a stack that is swapped, a core file that is being written.
 stage_faults() {
-	export PGSB_FAULTS=full PGSB_TEST_SWAP=1
+	export PGSB_FAULTS=full PGSB_TEST_SWAP=1 PGSB_TEST_CORES=1
 	PACKAGES=(./ptrace)
-	go_tests faults -count=1 -timeout 1h -v -run 'Storm|Fault|Notice|Swapped'
+	go_tests faults -count=1 -timeout 1h -v -run 'Storm|Fault|Notice|Swapped|Dumping'
 }
 
 # stage_nonstop holds captures without a stop against those by a stop, on every server.

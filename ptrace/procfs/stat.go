@@ -10,6 +10,8 @@ const (
 	// Exiting (PF_EXITING): the thread has begun to end, for good. It has no memory and no stack any more, or is about to
 	// lose them, and looks alive until that is done.
 	Exiting = 0x00000004
+	// dumpsCore (PF_DUMPCORE): the thread has begun to write a core file.
+	dumpsCore = 0x00000200
 	// KernelThread (PF_KTHREAD): a thread of the kernel.
 	KernelThread = 0x00200000
 	// The threads of the kernel that belong to a process (PF_IO_WORKER, since 5.12; PF_USER_WORKER, since 6.4). Older
@@ -40,6 +42,9 @@ func (s *Stat) Worker() bool {
 	named := strings.HasPrefix(s.Comm, "iou-") || strings.HasPrefix(s.Comm, "vhost-")
 	return named && s.Flags&(ioWorker|userWorker) != 0
 }
+
+// Dumping reports whether the thread is writing the core file of its process, or feeding it to a program.
+func (s *Stat) Dumping() bool { return s.Flags&dumpsCore != 0 && s.Flags&Exiting == 0 }
 
 // ReadStat reads the stat file of a process, or of its main thread as far as the values are per thread.
 func ReadStat(pid int) (Stat, error) {

@@ -70,7 +70,8 @@ func snapshot(
 
 // impossible tells the errors that stand for a process that cannot be stopped.
 func impossible(ctx context.Context, err error) bool {
-	return ctx.Err() == nil && (errors.Is(err, ptrace.ErrTraced) || errors.Is(err, ptrace.ErrDeadline))
+	return ctx.Err() == nil &&
+		(errors.Is(err, ptrace.ErrTraced) || errors.Is(err, ptrace.ErrDeadline) || errors.Is(err, ptrace.ErrDumping))
 }
 
 // reason words in short why a process was not stopped.
@@ -82,6 +83,8 @@ func reason(err error) string {
 		return fmt.Sprintf("traced by process %d (%s)", traced.Tracer, traced.Name)
 	case errors.As(err, &traced):
 		return fmt.Sprintf("traced by process %d", traced.Tracer)
+	case errors.Is(err, ptrace.ErrDumping):
+		return "it has crashed and is writing its core file"
 	case errors.As(err, &late) && late.State == 'D':
 		return "in uninterruptible sleep"
 	case errors.As(err, &late):

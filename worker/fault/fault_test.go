@@ -50,6 +50,10 @@ func faults() []faultTest {
 			[]string{"SELinux"},
 		},
 		{
+			"writing its core file", fmt.Errorf("process 4711: %w", ptrace.ErrDumping), "55000",
+			[]string{"process with PID 4711 has crashed", "capture --core"},
+		},
+		{
 			"D state", &ptrace.DeadlineError{PID: 4711, After: 3 * time.Second, State: 'D', Channel: "nfs_wait"}, "55000",
 			[]string{"within 3s", "uninterruptible sleep in the kernel, in nfs_wait", "device or a file system"},
 		},

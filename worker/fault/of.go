@@ -33,6 +33,12 @@ func Of(pid int, err error) *Fault {
 		}
 	case errors.Is(err, ptrace.ErrTraced):
 		return withLook(traced(pid, err), err)
+	case errors.Is(err, ptrace.ErrDumping):
+		return withLook(&Fault{
+			SQLState: NotInPrerequisiteState,
+			Message:  fmt.Sprintf("process with PID %d has crashed and is writing its core file", pid),
+			Hint:     "A stop would end that. The core file will have its stack: pg_stat_backtrace capture --core.",
+		}, err)
 	case errors.Is(err, ptrace.ErrDeadline):
 		return withLook(deadline(pid, err), err)
 	case errors.Is(err, ptrace.ErrNotObserved):

@@ -1,0 +1,125 @@
+package ptrace
+
+import (
+	"debug/elf"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// TestDumping captures a process that has crashed and is feeding its core file to a program, which takes its time: it
+// is not stopped, its stack is seen without that, and the core file is whole in the end. Since the kernel has one
+// setting for all core files, it has to be asked for.
+func TestDumping(t *testing.T) {
+	if os.Getenv("PGSB_TEST_CORES") == "" {
+		t.Skip("PGSB_TEST_CORES is not set: it changes kernel.core_pattern while it runs")
+	}
+	core, goOn := slowCores(t)
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	untilState(t, cmd.Process.Pid, 'S')
+	if err := cmd.Process.Signal(syscall.SIGSEGV); err != nil {
+		t.Fatal(err)
+	}
+	dumping := func() bool {
+		stat, err := procfs.ReadStat(cmd.Process.Pid)
+		return err == nil && stat.Dumping() && stat.State == 'S'
+	}
+	until(t, "it feeds its core file to the program", dumping)
+	target := anyTarget(cmd.Process.Pid)
+	for _, o := range []Options{{}, {AllThreads: true}} {
+		if _, err := Capture(t.Context(), target, o); !errors.Is(err, ErrDumping) {
+			t.Errorf("%+v: %v", o, err)
+		}
+		snap, err := Observe(t.Context(), target, o)
+		if err != nil || snap.Engine != EngineBlocked || len(snap.Threads[0].Stack.Data) == 0 {
+			t.Errorf("%+v: %+v, %v", o, snap, err)
+		}
+	}
+	checkDetached(t, target.PID)
+	if !dumping() {
+		t.Error("it does not feed it any more")
+	}
+	goOn()
+	_ = cmd.Wait()
+	until(t, "the core file is there", func() bool { _, err := os.Stat(core); return err == nil })
+	checkCore(t, core)
+}
+
+// slowCores has the kernel feed core files, as long as the test lasts, to a program that does not read them before goOn
+// is called. Then they go to the file core.
+func slowCores(t *testing.T) (core string, goOn func()) {
+	t.Helper()
+	const setting = "/proc/sys/kernel/core_pattern"
+	dir := t.TempDir()
+	gate, script := filepath.Join(dir, "gate"), filepath.Join(dir, "take")
+	core = filepath.Join(dir, "core")
+	if err := unix.Mkfifo(gate, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	text := "#!/bin/sh\nread line < " + gate + "\ncat > " + core + ".part && mv " + core + ".part " + core + "\n"
+	if err := os.WriteFile(script, []byte(text), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(setting)
+	if err == nil {
+		err = os.WriteFile(setting, []byte("|"+script), 0)
+	}
+	if err != nil {
+		t.Skipf("where core files go may not be changed: %v", err)
+	}
+	open := false
+	goOn = func() {
+		if open {
+			return
+		}
+		open = true
+		f, err := os.OpenFile(gate, os.O_RDWR, 0) // it does not wait for a reader
+		if err == nil {
+			t.Cleanup(func() { _ = f.Close() })
+			_, err = f.WriteString("\n")
+		}
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(func() {
+		goOn()
+		if err := os.WriteFile(setting, before, 0); err != nil {
+			t.Error(err)
+		}
+	})
+	return core, goOn
+}
+
+// checkCore verifies that a core file has all that its headers promise.
+func checkCore(t *testing.T, name string) {
+	t.Helper()
+	f, err := elf.Open(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	info, err := os.Stat(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range f.Progs {
+		if p.Off+p.Filesz > uint64(info.Size()) {
+			t.Errorf("%d bytes at %d of %d", p.Filesz, p.Off, info.Size())
+		}
+	}
+	if len(f.Progs) < 5 {
+		t.Errorf("%d segments", len(f.Progs))
+	}
+}
