@@ -40,6 +40,8 @@ func (w *walk) stepProbe(frame *Frame) (Frame, Stop) {
 		p := behindProbe{contest: contest{w: w, frame: frame, budget: maxTrialSteps}}
 		p.searchStack(w.row.FDEStart + w.row.Bias)
 		switch {
+		case w.instructions <= 0:
+			return Frame{}, lost // not all places were tried
 		case p.proven > 0 && p.undecided == 0 && p.agree:
 			return p.take(frame)
 		case p.proven > 0 || p.undecided > 0:

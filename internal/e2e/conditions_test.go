@@ -213,6 +213,12 @@ var conditions = []condition{
 		hint:      "A process can have one tracer only. Wait until the debugger has ended, or end it.",
 		elsewhere: "fault: TestOf; the tracer's name is unknown when it ends in that moment",
 	},
+	{
+		name: "writing its core file", level: fault, state: "55000",
+		message:   "process with PID %d has crashed and is writing its core file",
+		hint:      "A stop would end that. The core file will have its stack: pg_stat_backtrace capture --core.",
+		elsewhere: "fault: TestOf; ptrace: TestDumping; nearly always its stack is had without a stop",
+	},
 	refusal("no such capability", "Give the worker CAP_SYS_PTRACE.",
 		"fault: TestOf; a worker that lacks a capability of the server's does not start"),
 	refusal("undumpable", "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.", ""),
