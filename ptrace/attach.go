@@ -210,9 +210,7 @@ func (s *session) identify() error {
 		s.refresh(&now)
 	}
 	s.processor = now.Processor
-	if s.dumping = s.dumping || now.Dumping(); s.dumping {
-		return fmt.Errorf("process %d: %w", target.PID, ErrDumping)
-	}
+	s.dumping = s.dumping || now.Dumping()
 	if patience := s.flight.options.Patience; now.State == 'D' && patience > 0 {
 		s.flight.limit = min(s.flight.limit, time.Since(s.flight.started)+patience)
 	}

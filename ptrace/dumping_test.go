@@ -46,6 +46,10 @@ func TestDumping(t *testing.T) {
 			t.Errorf("%+v: %+v, %v", o, snap, err)
 		}
 	}
+	another := Target{PID: target.PID, StartTime: 1, UID: -1}
+	if _, err := Capture(t.Context(), another, Options{}); !errors.Is(err, ErrRecycled) {
+		t.Errorf("another process than that one: %v", err)
+	}
 	checkDetached(t, target.PID)
 	if !dumping() {
 		t.Error("it does not feed it any more")

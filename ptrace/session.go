@@ -2,6 +2,7 @@ package ptrace
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"slices"
 	"time"
@@ -144,6 +145,9 @@ func (s *session) capture() (*Snapshot, error) {
 	}
 	if err := s.identify(); err != nil {
 		return nil, err
+	}
+	if s.dumping {
+		return nil, fmt.Errorf("process %d: %w", s.flight.target.PID, ErrDumping)
 	}
 	s.hook(stepSeized)
 	if err := s.flight.expired(); err != nil {
