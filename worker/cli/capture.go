@@ -51,9 +51,10 @@ With --nonstop it does not stand still at all: a thread that sleeps is read as
 it sleeps, and it is proven that it did not wake up meanwhile; one on the CPU is
 sampled by the kernel, which needs CAP_PERFMON or kernel.perf_event_paranoid at
 2 or less. A process that cannot be stopped, because another program traces it
-or because it is in uninterruptible sleep, is captured in this way without being
-asked to. The output says how a process was captured if not by a stop, and
-where in the kernel it is in uninterruptible sleep.
+or because it is in uninterruptible sleep, or that must not be, because it is
+writing its core file, is captured in this way without being asked to. The
+output says how a process was captured if not by a stop, and where in the kernel
+it is in uninterruptible sleep.
 
 No stack waits for a debuginfod server: what it sends names the stacks of later
 rounds (--repeat), and of later calls. "symbols --fetch" waits for it.
