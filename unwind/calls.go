@@ -5,6 +5,7 @@ import (
 
 	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/depth"
 	"pg_stat_backtrace/unwind/insn"
 	"pg_stat_backtrace/unwind/rv64"
 	"pg_stat_backtrace/unwind/zarch"
@@ -42,12 +43,10 @@ func (w *walk) calls(ra, entry uint64) verdict {
 			return called
 		}
 	}
-	set := &instructionSets[w.arch.Instructions]
-	p, err := module.Code.Code(ra-set.longest-module.Bias, set.longest)
-	if err != nil || set.before == nil {
+	called, direct, target, ok := w.before(&module, ra)
+	if !ok {
 		return undecided
 	}
-	called, direct, target := set.before(p, ra)
 	if entry == 0 {
 		return module.Told.keepCalled(ra-module.Bias, called)
 	}
@@ -55,6 +54,98 @@ func (w *walk) calls(ra, entry uint64) verdict {
 		return proven
 	}
 	return refuted
+}
+
+// call is one within a function: where it returns to, and what it calls if it says so by itself.
+type call struct {
+	back, function uint64
+	direct         bool
+}
+
+// before reports whether a call is before an address, and what it calls if it says so by itself; ok is false if the
+// code there cannot be read.
+func (w *walk) before(module *Module, ra uint64) (called, direct bool, target uint64, ok bool) {
+	set := &instructionSets[w.arch.Instructions]
+	if set.before == nil {
+		return false, false, 0, false
+	}
+	p, err := module.Code.Code(ra-set.longest-module.Bias, set.longest)
+	if err != nil {
+		return false, false, 0, false
+	}
+	called, direct, target = set.before(p, ra)
+	return called, direct, target, true
+}
+
+// calledBefore returns what the instruction before an address calls, if that is a call that says so by itself.
+func (w *walk) calledBefore(ra uint64) (function uint64, direct bool) {
+	const cost = 16 // as many instructions
+	module, ok := w.modules.Find(ra - 1)
+	if !ok || module.Code == nil {
+		return 0, false
+	}
+	w.instructions -= cost
+	_, direct, function, _ = w.before(&module, ra)
+	return function, direct
+}
+
+// callsIn returns the calls in the function that begins at an address.
+func (w *walk) callsIn(start uint64) []call {
+	if found, known := w.functions[start]; known {
+		return found
+	}
+	set := &instructionSets[w.arch.Instructions]
+	var found []call
+	if code := w.body(start, depth.MaxCode); code != nil && set.before != nil {
+		code = append(make([]byte, set.longest, int(set.longest)+len(code)), code...) // nothing before it
+		for n := set.longest + 1; n <= uint64(len(code)); n++ {
+			back := start + n - set.longest
+			if called, direct, function := set.before(code[n-set.longest:n], back); called {
+				found = append(found, call{back, function, direct})
+			}
+		}
+	}
+	if w.functions == nil {
+		w.functions = make(map[uint64][]call)
+	}
+	w.functions[start] = found
+	return found
+}
+
+// jumps reports whether a function has a jump to another one's beginning, as those have that do little else.
+func (w *walk) jumps(start, to uint64) bool {
+	const jmp, length = 0xe9, 5 // Intel SDM, JMP rel32
+	const most = 1 << 10
+	if w.arch.Instructions != arch.X86 || start == to {
+		return false
+	}
+	code := w.body(start, most)
+	for n := 0; n+length <= len(code); n++ {
+		distance := int64(int32(binary.LittleEndian.Uint32(code[n+1:])))
+		if code[n] == jmp && start+uint64(n)+length+uint64(distance) == to {
+			return true
+		}
+	}
+	return false
+}
+
+// body is the code of the function that begins at an address; nil if none is known to, or if it is longer than that.
+func (w *walk) body(start, most uint64) []byte {
+	const share = 4 // bytes to look at cost as much as an instruction to follow
+	module, ok := w.modules.Find(start)
+	if !ok || module.Code == nil || module.CFI == nil {
+		return nil
+	}
+	fde, err := module.CFI.Find(start - module.Bias)
+	if err != nil || fde.Start != start-module.Bias || fde.End-fde.Start > most {
+		return nil
+	}
+	w.instructions -= int(fde.End-fde.Start) / share
+	code, err := module.Code.Code(fde.Start, fde.End-fde.Start)
+	if err != nil {
+		return nil
+	}
+	return code
 }
 
 // x86Call reports whether the code before an address ends with a call, and what it calls if it says so itself.

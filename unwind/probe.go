@@ -1,12 +1,5 @@
 package unwind
 
-import (
-	"encoding/binary"
-
-	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/depth"
-)
-
 // A return probe (uretprobe, as perf and bpftrace set them) lets the kernel put the address of code of its own, in the
 // mapping [uprobes], in the place of a function's return address when that is entered, and keeps the address itself:
 // where the function will return to stands nowhere in the process.
@@ -140,97 +133,14 @@ func (w *walk) returnsTo(site, ra uint64) (t walk, next Frame, ok bool) {
 // take moves to the place, if there is one only, else to its caller: they are in the same function then.
 func (p *behindProbe) take(frame *Frame) (Frame, Stop) {
 	w := p.w
+	frame.CFA = w.floor()
 	if p.proven == 1 {
-		frame.CFA = w.floor()
 		w.regs.Set(w.arch.PC, p.site)
 		return Frame{PC: p.site, Method: ByReturnProbe}, Stop{}
 	}
-	frame.CFA = w.floor()
 	w.regs, w.low, w.row = p.after.regs, p.after.low, p.after.row
 	p.next.Method = ByReturnProbe
 	return p.next, Stop{}
-}
-
-// call is one within a function: where it returns to, and what it calls if it says so by itself.
-type call struct {
-	back, function uint64
-	direct         bool
-}
-
-// calledBefore returns what the instruction before an address calls, if that is a call that says so by itself.
-func (w *walk) calledBefore(ra uint64) (function uint64, direct bool) {
-	const cost = 16 // as many instructions
-	module, ok := w.modules.Find(ra - 1)
-	set := &instructionSets[w.arch.Instructions]
-	if !ok || module.Code == nil || set.before == nil {
-		return 0, false
-	}
-	w.instructions -= cost
-	p, err := module.Code.Code(ra-set.longest-module.Bias, set.longest)
-	if err != nil {
-		return 0, false
-	}
-	_, direct, function = set.before(p, ra)
-	return function, direct
-}
-
-// callsIn returns the calls in the function that begins at an address.
-func (w *walk) callsIn(start uint64) []call {
-	if found, known := w.functions[start]; known {
-		return found
-	}
-	set := &instructionSets[w.arch.Instructions]
-	var found []call
-	if code := w.body(start, depth.MaxCode); code != nil && set.before != nil {
-		code = append(make([]byte, set.longest, int(set.longest)+len(code)), code...) // nothing before it
-		for n := set.longest + 1; n <= uint64(len(code)); n++ {
-			back := start + n - set.longest
-			if called, direct, function := set.before(code[n-set.longest:n], back); called {
-				found = append(found, call{back, function, direct})
-			}
-		}
-	}
-	if w.functions == nil {
-		w.functions = make(map[uint64][]call)
-	}
-	w.functions[start] = found
-	return found
-}
-
-// jumps reports whether a function has a jump to another one's beginning, as those have that do little else.
-func (w *walk) jumps(start, to uint64) bool {
-	const jmp, length = 0xe9, 5 // Intel SDM, JMP rel32
-	const most = 1 << 10
-	if w.arch.Instructions != arch.X86 || start == to {
-		return false
-	}
-	code := w.body(start, most)
-	for n := 0; n+length <= len(code); n++ {
-		distance := int64(int32(binary.LittleEndian.Uint32(code[n+1:])))
-		if code[n] == jmp && start+uint64(n)+length+uint64(distance) == to {
-			return true
-		}
-	}
-	return false
-}
-
-// body is the code of the function that begins at an address; nil if none is known to, or if it is longer than that.
-func (w *walk) body(start, most uint64) []byte {
-	const share = 4 // bytes to look at cost as much as an instruction to follow
-	module, ok := w.modules.Find(start)
-	if !ok || module.Code == nil || module.CFI == nil {
-		return nil
-	}
-	fde, err := module.CFI.Find(start - module.Bias)
-	if err != nil || fde.Start != start-module.Bias || fde.End-fde.Start > most {
-		return nil
-	}
-	w.instructions -= int(fde.End-fde.Start) / share
-	code, err := module.Code.Code(fde.Start, fde.End-fde.Start)
-	if err != nil {
-		return nil
-	}
-	return code
 }
 
 // recordIsNext reports whether the record that the frame pointer points to is that of the probed function's caller, as

@@ -227,7 +227,7 @@ func (c *contest) judge(t *walk, next Frame, stop Stop) verdict {
 			return undecided
 		}
 		switch next.Method {
-		case ByCFI, BySignalFrame, ByInstructions, ByRecovery, ByReturnAddress, ByReturnProbe:
+		case ByCFI, BySignalFrame, ByInstructions, ByRecovery, ByReturnAddress:
 			return proven // the last one only behind a signal's frame, where it says what the instruction there did
 		default:
 			return undecided
