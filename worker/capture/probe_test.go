@@ -40,11 +40,13 @@ func TestReturnProbes(t *testing.T) {
 		{"two calls", nil, "twice", []string{"probed"},
 			[]string{"innermost", "probed", trampoline, "by_twice", "main"}, true},
 		{"no call that can be seen", nil, "pointed", []string{"probed"}, []string{"innermost", "probed", trampoline}, false},
-		{"that, with frame pointers", chained, "pointed", []string{"probed"},
+		{"a frame pointer that is not the caller's", nil, "framed", []string{"probed"},
+			[]string{"innermost", "probed", trampoline}, false},
+		{"no such call, with frame pointers", chained, "pointed", []string{"probed"},
 			[]string{"innermost", "probed", trampoline, "by_pointed", "main"}, true},
 		{"a function that calls itself", nil, "again", []string{"probed", "again"},
 			[]string{"innermost", "probed", trampoline, "once", "by_once", "again", trampoline}, false},
-		{"that, with frame pointers", chained, "again", []string{"probed", "again"}, []string{
+		{"such a function, with frame pointers", chained, "again", []string{"probed", "again"}, []string{
 			"innermost", "probed", trampoline, "once", "by_once", "again", trampoline, trampoline, trampoline,
 		}, true},
 		{"each function", nil, "once", []string{"innermost", "probed", "once", "by_once"},

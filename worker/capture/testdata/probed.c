@@ -20,9 +20,15 @@ probed(int n)
 }
 
 int __attribute__((noinline))
+other(int n)
+{
+	return n + one;
+}
+
+int __attribute__((noinline))
 once(int n)
 {
-	return probed(n + one) + one;
+	return probed(n + one) + other(one);
 }
 
 int __attribute__((noinline))
@@ -67,6 +73,13 @@ by_pointed(int n)
 	return pointed(n + one) + one;
 }
 
+/* framed has a frame pointer where others have none. */
+int __attribute__((noinline, optimize("no-omit-frame-pointer")))
+framed(int n)
+{
+	return pointed(n + one) + one;
+}
+
 int
 main(int argc, char **argv)
 {
@@ -81,6 +94,8 @@ main(int argc, char **argv)
 			return by_once(one) + one;
 		case 't':
 			return by_twice(one) + one;
+		case 'f':
+			return framed(one) + one;
 		case 'p':
 			return by_pointed(one) + one;
 		default:
