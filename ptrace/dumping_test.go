@@ -4,7 +4,6 @@ import (
 	"debug/elf"
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"syscall"
 	"testing"
@@ -22,11 +21,7 @@ func TestDumping(t *testing.T) {
 		t.Skip("PGSB_TEST_CORES is not set: it changes kernel.core_pattern while it runs")
 	}
 	core, goOn := slowCores(t)
-	cmd := exec.Command("sleep", "1000")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	cmd := startTarget(t, "heavy", "8").Cmd // a pipe takes up to 1 MB at once, where pages have 64 KB
 	untilState(t, cmd.Process.Pid, 'S')
 	if err := cmd.Process.Signal(syscall.SIGSEGV); err != nil {
 		t.Fatal(err)

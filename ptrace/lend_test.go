@@ -27,10 +27,12 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	for _, s := range kept {
+		// Where pages have 64 KB the main thread's stack is often too long to be lent.
+		lent := slices.IndexFunc(s.Threads, func(th Thread) bool { return len(th.Stack.Data) <= len(stackCopy{}) })
 		s.Release()
 		s.Release() // it has nothing to give any more
 		for i := range s.Threads {
-			if data := s.Threads[i].Stack.Data; (data == nil) != (i == 0) {
+			if data := s.Threads[i].Stack.Data; (data == nil) != (i == lent) {
 				t.Errorf("thread %d of %d has %d bytes", i, len(s.Threads), len(data))
 			}
 		}

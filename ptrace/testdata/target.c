@@ -176,6 +176,12 @@ static void nowhere(unsigned long sp)
 	__asm__ volatile("mov %0, %%rsp\n1: pause\n jmp 1b" ::"r"(sp));
 #elif defined __aarch64__
 	__asm__ volatile("mov sp, %0\n1: b 1b" ::"r"(sp));
+#elif defined __powerpc64__
+	__asm__ volatile("mr 1, %0\n1: b 1b" ::"r"(sp));
+#elif defined __s390x__
+	__asm__ volatile("lgr %%r15, %0\n1: j 1b" ::"r"(sp));
+#elif defined __riscv
+	__asm__ volatile("mv sp, %0\n1: j 1b" ::"r"(sp));
 #endif
 }
 
@@ -202,7 +208,8 @@ static void zero(void)
 // heavy has much memory, which takes the kernel some time to take back when it ends.
 static void heavy(size_t megabytes)
 {
-	memset(malloc(megabytes << 20), 1, megabytes << 20);
+	char *volatile m = malloc(megabytes << 20); // else the compiler leaves out both
+	memset(m, 1, megabytes << 20);
 	ready();
 	rest();
 }
