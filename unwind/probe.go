@@ -146,25 +146,40 @@ func (p *behindProbe) take(frame *Frame) (Frame, Stop) {
 // recordIsNext reports whether the record that the frame pointer points to is that of the probed function's caller, as
 // far as it can be seen: its return address is behind a call, or another probe's, and no frame can be between.
 func (w *walk) recordIsNext() bool {
-	_, ra, ok := w.record()
+	saved, ra, ok := w.record()
 	if !ok || !w.probed(ra) && w.calls(ra, 0) == refuted {
 		return false
 	}
 	c := &w.arch.Chain
-	if _, has := linkRegister(w.arch); has || c.InCaller || c.Loose {
-		return has && !c.Loose // who calls has made a record there
+	if c.Mandatory {
+		return true // who calls has made a record there
 	}
 	base, _ := w.regs.Get(c.Base)
-	if base-w.floor() > maxCallerFrame {
+	if c.InCaller {
+		base = saved
+	}
+	start, end := w.floor()+w.savedAbove(), base+uint64(c.Return)
+	if end-start > maxCallerFrame {
 		return false
 	}
-	for at := w.floor(); at < base; at += uint64(w.arch.AddrSize) {
+	for at := start; at < end; at += uint64(w.arch.AddrSize) {
 		w.instructions--
-		if ra, ok := w.mem.Word(at); !ok || w.probed(ra) || w.mayReturn(ra, at) {
+		word, ok := w.mem.Word(at)
+		word = w.arch.StripCode(word)
+		if !ok || w.probed(word) || w.mayReturn(word, at) {
 			return false
 		}
 	}
 	return true
+}
+
+// savedAbove is how far above a frame's stack pointer return addresses lie that its callees have saved: its own is
+// beyond that.
+func (w *walk) savedAbove() uint64 {
+	if c := &w.arch.Chain; c.InCaller {
+		return uint64(c.Return) + uint64(w.arch.AddrSize)
+	}
+	return 0
 }
 
 // mayReturn reports whether the word at an address can be the return address of a probed function's caller: that is
@@ -177,8 +192,11 @@ func (w *walk) mayReturn(ra, at uint64) bool {
 	if !direct {
 		return true // any function
 	}
+	if !w.knowsSP() {
+		return true // of any size
+	}
 	for _, c := range w.callsIn(function) {
-		if t, _, ok := w.returnsTo(c.back, ra); ok && t.floor() > at || w.instructions <= 0 {
+		if t, _, ok := w.returnsTo(c.back, ra); ok && t.floor()+w.savedAbove() > at || w.instructions <= 0 {
 			return true
 		}
 	}

@@ -1,6 +1,7 @@
 package unwind_test
 
 import (
+	"bytes"
 	"slices"
 	"testing"
 
@@ -71,6 +72,102 @@ func TestReturnProbe(t *testing.T) {
 		frames, stop := u.Unwind(nil, registers(code+1, sp, tt.fp), fakeMemory{sp, tt.words}, modules)
 		if got := pcs(frames); !slices.Equal(got, tt.pcs) || stop.Reason != tt.reason {
 			t.Errorf("%s: %x, %s; want %x", tt.name, got, stop, tt.pcs)
+		}
+	}
+}
+
+// TestReturnProbeChains: so it does by the chain of each architecture. Only where the ABI has every function that calls
+// another one keep it, what else may be a return address before the next one does not count.
+func TestReturnProbeChains(t *testing.T) {
+	t.Parallel()
+	const trampoline = 0x7fffffffe000
+	const sp = stackBase
+	found := []uint64{code + 1, trampoline, code + 2}
+	signed := arch.ARM64.WithCodeMask(0xff << 48)
+	for _, tt := range []struct {
+		name    string
+		arch    *arch.Arch
+		base    uint64 // of the first record
+		words   map[uint64]uint64
+		between uint64 // where one is put that may be a return address
+		beyond  uint64 // and where it must not matter
+		always  bool
+	}{
+		{"arm64", signed, sp, map[uint64]uint64{sp: sp + 64, sp + 8: trampoline, sp + 72: code + 2}, sp + 56, sp + 80, false},
+		{"riscv64", arch.RISCV64, sp + 16, map[uint64]uint64{sp: sp + 80, sp + 8: trampoline, sp + 72: code + 2}, sp + 56,
+			sp + 80, false},
+		{"s390x", arch.S390X, sp, map[uint64]uint64{
+			sp: sp + 160, sp + 160: sp + 480, sp + 160 + 112: trampoline, sp + 480 + 112: code + 2,
+		}, sp + 480 + 104, sp + 160 + 104, false},
+		{"ppc64le", arch.PPC64LE, sp, map[uint64]uint64{
+			sp: sp + 32, sp + 32: sp + 96, sp + 32 + 16: trampoline, sp + 96 + 16: code + 2,
+		}, sp + 96, sp + 40, true},
+	} {
+		for _, other := range []struct {
+			what string
+			at   uint64
+			word uint64
+			want []uint64
+		}{
+			{"nothing between", sp + 127*8, 1, found},
+			{"a return address beyond", tt.beyond, code + 3, found},
+			{"one between", tt.between, code + 3, found[:2]},
+			{"another probe's between", tt.between, trampoline, found[:2]},
+			{"one that is signed", tt.between, code + 3 | 0x5a<<48, found[:2]},
+		} {
+			if tt.always || other.word>>48 != 0 && tt.arch.CodeMask == 0 {
+				other.want = found
+			}
+			memory := fakeMemory{sp, make([]uint64, 128)}
+			for at, word := range tt.words {
+				memory.words[(at-sp)/8] = word
+			}
+			memory.words[(other.at-sp)/8] = other.word
+			var regs arch.Registers
+			regs.Set(tt.arch.PC, code+1)
+			regs.Set(tt.arch.SP, sp)
+			regs.Set(tt.arch.Chain.Base, tt.base)
+			u := unwind.Unwinder{Arch: tt.arch}
+			frames, stop := u.Unwind(nil, regs, memory, probed{fakeModules{lo: code, hi: codeEnd}, trampoline})
+			if got := pcs(frames); !slices.Equal(got, other.want) || len(other.want) == 2 && stop.Reason != unwind.ReturnProbe {
+				t.Errorf("%s, %s: %x, %s; want %x", tt.name, other.what, got, stop, other.want)
+			}
+		}
+	}
+}
+
+// calling is code that consists of calls of one function: aarch64's bl to itself.
+type calling struct{ probed }
+
+func (c calling) Find(addr uint64) (unwind.Module, bool) {
+	m, ok := c.probed.Find(addr)
+	m.Code = c
+	return m, ok
+}
+
+func (calling) Code(_, n uint64) ([]byte, error) {
+	return bytes.Repeat([]byte{0, 0, 0, 0x94}, int(n)/4), nil
+}
+
+// TestReturnProbeLoose: where a chain does not tell how large a frame is, a return address before the next record
+// counts, whatever is called before it.
+func TestReturnProbeLoose(t *testing.T) {
+	t.Parallel()
+	const trampoline = 0x7fffffffe000
+	for _, between := range []uint64{1, code + 12} {
+		memory := fakeMemory{stackBase, []uint64{stackBase + 32, trampoline, between, 1, 0, code + 8}}
+		var regs arch.Registers
+		regs.Set(arch.ARM64.PC, code+4)
+		regs.Set(arch.ARM64.SP, stackBase)
+		regs.Set(arch.ARM64.Chain.Base, stackBase)
+		u := unwind.Unwinder{Arch: arch.ARM64}
+		frames, stop := u.Unwind(nil, regs, memory, calling{probed{fakeModules{lo: code, hi: codeEnd}, trampoline}})
+		want := []uint64{code + 4, trampoline, code + 8}
+		if between != 1 {
+			want = want[:2]
+		}
+		if got := pcs(frames); !slices.Equal(got, want) {
+			t.Errorf("%x between: %x, %s; want %x", between, got, stop, want)
 		}
 	}
 }
