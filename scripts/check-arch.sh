@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # check-arch.sh: boots Debian's kernel of each architecture under qemu's emulation and runs a real PostgreSQL, the worker
 # and internal/archcheck there: all processes captured through SQL, and what Yama (the kernel's restriction of ptrace)
-# makes of it. After a success, that machine's rows of README.md's table of architectures are written.
+# makes of it; and the tests that stop processes (package ptrace). After a success, that machine's rows of README.md's
+# table of architectures are written.
 #
 # Some minutes for each architecture; the first time 60 to 150 MB of packages each, kept in the cache. Needs apt-get, Go
 # and qemu-system (which root gets installed).
@@ -16,6 +17,8 @@ source "$TOP/scripts/packages.sh"
 source "$TOP/scripts/arch.sh"
 # shellcheck source=scripts/stacks.sh
 source "$TOP/scripts/stacks.sh"
+# shellcheck source=scripts/arch-tests.sh
+source "$TOP/scripts/arch-tests.sh"
 
 YAMA_ON=amd64
 ALL="amd64 arm64 ppc64le s390x riscv64"
@@ -35,6 +38,7 @@ export PGSB_ARCH_PROGRAM=/check/pg_stat_backtrace PGSB_ARCH_PROGRAMS=/check/prog
 /check/archcheck.test -test.v -test.timeout 25m -test.run '^TestPrograms$' || status=1
 /check/archcheck.test -test.v -test.timeout 40m -test.run '^TestStacks$' || status=1
 SCRIPT
+	arch_tests_script
 	[[ $2 != "$YAMA_ON" ]] ||
 		echo "PGSB_ARCH_YAMA=1 /check/archcheck.test -test.v -test.timeout 30m -test.run '^TestYama\$' || status=1"
 	echo "exit \$status"
@@ -69,6 +73,7 @@ check() {
 		cp "$overlay/$share"/* "$overlay/opt/musl/share/extension/"
 		bins=/opt/npm/bin:/opt/musl/bin:$bins
 	fi
+	arch_tests "${MACHINE[$goarch]}" "$overlay"
 	mkdir "$overlay/check/programs"
 	STACK_PAGE=65536
 	for scenario in $(stack_scenarios "${MACHINE[$goarch]}"); do
@@ -82,7 +87,8 @@ check() {
 	fi
 	[[ -z ${ARCH_LOGS:-} ]] || cp "$log" "$ARCH_LOGS/"
 	rm -rf "$overlay"
-	note "$(grep -c '^@@result' "$log") servers, $((SECONDS - start)) s"
+	grep -B 1 '^ *--- SKIP' "$log" || true
+	note "$(grep -c '^@@result' "$log") servers, $(grep -c '^--- PASS' "$log") tests, $((SECONDS - start)) s"
 	{
 		echo "@@qemu $("${QEMU[0]}" --version | sed -n '1s/.*version \([0-9.]*\).*/\1/p')"
 		grep '^@@' "$log"

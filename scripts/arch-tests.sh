@@ -1,0 +1,65 @@
+# shellcheck shell=bash
+# Tests of packages for the machines of scripts/check-arch.sh, which have no Go, no compiler and no source: those that
+# stop processes, and those of probes, which other kernels set in other ways. To be sourced after stacks.sh.
+
+# need_libc MACHINE finds the C library that programs for another machine are linked with, or installs it.
+need_libc() {
+	local package
+	printf '#include <stdio.h>\n' | "${TRIPLE[$1]}-gcc" -E - >/dev/null 2>&1 && return 0
+	case $1 in
+	aarch64) package=libc6-dev-arm64-cross ;;
+	ppc64le) package=libc6-dev-ppc64el-cross ;;
+	s390x) package=libc6-dev-s390x-cross ;;
+	riscv64) package=libc6-dev-riscv64-cross ;;
+	*) package=libc6-dev ;;
+	esac
+	{ is_root && have apt-get; } || die "there is no C library for $1" "package $package"
+	apt_install "no C library for $1 here" "$package"
+}
+
+# test_program MACHINE FILE SOURCE FLAG...: build one of the tests' C programs.
+test_program() {
+	quietly "${TRIPLE[$1]}-gcc" -g -O1 -pthread -static -o "$2" "$3" "${@:4}"
+}
+
+# arch_tests MACHINE OVERLAY puts tests and programs into a machine. What is called gcc there gives out the programs that
+# were compiled here, by the names of their sources, and of each the one whose functions keep a chain if a flag wants that.
+arch_tests() {
+	local machine=$1 dir=$2/check goarch=${GOARCH_OF[$1]} package program chain=-fno-omit-frame-pointer
+	need_libc "$machine"
+	for package in ptrace worker/capture; do
+		mkdir -p "$dir/$package/testdata"
+		(cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" test -c -trimpath -o "$dir/$package/tests" "./$package")
+	done
+	cp "$TOP/README.md" "$dir/"
+	mkdir "$dir/compiled"
+	for program in target notice uring; do
+		test_program "$machine" "$dir/compiled/$program" "$TOP/ptrace/testdata/$program.c"
+	done
+	[[ $machine != x86_64 ]] || test_program "$machine" "$dir/compiled/coroutines" "$TOP/ptrace/testdata/coroutines.c"
+	[[ $machine != s390x ]] || chain=-mbackchain
+	program=$TOP/worker/capture/testdata/probed.c
+	test_program "$machine" "$dir/compiled/probed" "$program" -O2 -fno-ipa-icf -fomit-frame-pointer
+	test_program "$machine" "$dir/compiled/probed$chain" "$program" -O2 -fno-ipa-icf "$chain"
+	cat >"$dir/gcc" <<'GCC'
+#!/bin/sh
+while [ $# -gt 0 ]; do
+	case $1 in
+	-o) file=$2; shift ;;
+	-fno-omit-frame-pointer | -mbackchain) chain=$1 ;;
+	*.c) source=$(basename "$1" .c) ;;
+	esac
+	shift
+done
+exec cp "/check/compiled/$source$chain" "$file"
+GCC
+	chmod 755 "$dir/gcc"
+}
+
+# arch_tests_script prints the commands that run them there. TestStand reads the source, and is the same everywhere.
+arch_tests_script() {
+	cat <<'SCRIPT'
+(cd /check/ptrace && PGSB_TEST_CORES=1 ./tests -test.v -test.timeout 25m -test.skip '^TestStand$') || status=1
+(cd /check/worker/capture && ./tests -test.v -test.timeout 25m -test.run '^TestReturnProbes$') || status=1
+SCRIPT
+}
