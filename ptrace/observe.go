@@ -25,6 +25,11 @@ func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 		return nil, err
 	}
 	w := &observer{ctx: ctx, target: t, options: o.withDefaults(), started: time.Now()}
+	return w.bounded()
+}
+
+// tryAll observes, again if the process executes another program meanwhile.
+func (w *observer) tryAll() (*Snapshot, error) {
 	const tries = 3
 	for range tries {
 		snapshot, err := w.observe()
@@ -32,7 +37,7 @@ func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 			return snapshot, err
 		}
 	}
-	return nil, &RecycledError{PID: t.PID, Property: "program"}
+	return nil, &RecycledError{PID: w.target.PID, Property: "program"}
 }
 
 // ObserveError says why a thread was not seen consistently. It is an ErrNotObserved.
@@ -107,6 +112,7 @@ func (w *observer) observe() (*Snapshot, error) {
 	if narrow(w.maps) {
 		return nil, fmt.Errorf("process %d: %w: a 32-bit program", pid, ErrNotObserved)
 	}
+	Reach(pid)
 	snapshot, err := w.threads()
 	if err != nil {
 		return nil, err

@@ -137,6 +137,9 @@ func (s *session) capture() (*Snapshot, error) {
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
+	if s.mayHold() {
+		Reach(s.flight.target.PID)
+	}
 	s.rehearse()
 	s.hook(stepMapped)
 	muteStops()

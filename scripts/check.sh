@@ -180,11 +180,13 @@ stage_names() {
 }
 
 # stage_faults does what harms a process or its captures as often as the documentation says: signals, stops, kills, ids
-# used again, a million captures, a stack that is swapped, a core file that is being written.
+# used again, a million captures, a stack that is swapped, a core file that is being written, an address space that is
+# locked.
 stage_faults() {
+	have bindfs || ! is_root || ! have apt-get || apt_install "a file system that can stop answering" bindfs
 	export PGSB_FAULTS=full PGSB_TEST_SWAP=1 PGSB_TEST_CORES=1
 	PACKAGES=(./ptrace)
-	go_tests faults -count=1 -timeout 1h -v -run 'Storm|Fault|Notice|Swapped|Dumping'
+	go_tests faults -count=1 -timeout 1h -v -run 'Storm|Fault|Notice|Swapped|Dumping|Locked'
 }
 
 # stage_nonstop holds captures without a stop against those by a stop, on every server.

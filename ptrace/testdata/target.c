@@ -3,15 +3,18 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/userfaultfd.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -168,6 +171,24 @@ static void elsewhere(void)
 	raise(SIGUSR1);
 }
 
+// missing rests on a stack whose upper pages are not there yet, and which nobody provides (userfaultfd(2)).
+static void missing(void)
+{
+	long page = sysconf(_SC_PAGESIZE), size = 32 * page;
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	char *m = mmap(NULL, 2 * size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	stack_t stack = {.ss_size = size, .ss_sp = m};
+	struct sigaction act = {.sa_handler = on_stack, .sa_flags = SA_ONSTACK};
+	struct uffdio_api api = {.api = UFFD_API};
+	struct uffdio_register all = {.range = {(unsigned long)m, 2 * size}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+	memset(m, 1, size);
+	if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &all))
+		return;
+	sigaltstack(&stack, NULL);
+	sigaction(SIGUSR1, &act, NULL);
+	raise(SIGUSR1);
+}
+
 // nowhere has a stack pointer that points to nothing.
 static void nowhere(unsigned long sp)
 {
@@ -314,6 +335,7 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "deep")) deep(n);
 	if (!strcmp(what, "deepbusy")) busy = 1, deep(n);
 	if (!strcmp(what, "zero")) zero();
+	if (!strcmp(what, "missing")) missing();
 	if (!strcmp(what, "heavy")) heavy(n);
 	if (!strcmp(what, "restless")) restless();
 	if (!strcmp(what, "grow")) grow();

@@ -1,0 +1,117 @@
+package ptrace
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// TestLocked captures a process whose address space is locked by a thread that waits for a file system, while another
+// one waits to change it, so that nobody can read its memory: that ends with an error in time, in every way of
+// capturing; a program that has tried it can end; and once the file system answers all is as before.
+func TestLocked(t *testing.T) {
+	c, answer := startLocked(t)
+	target := anyTarget(c.pid)
+	const most = 20 * time.Second // with much to spare on a busy machine
+	for _, o := range []Options{{}, {AllThreads: true}} {
+		o.Deadline = 200 * time.Millisecond
+		began := time.Now()
+		if _, err := Capture(t.Context(), target, o); !errors.Is(err, ErrDeadline) || time.Since(began) > most {
+			t.Errorf("%+v: after %s: %v", o, time.Since(began), err)
+		}
+		checkDetached(t, c.pid)
+		if _, err := Observe(t.Context(), target, o); !errors.Is(err, errUnreachable) || time.Since(began) > most {
+			t.Errorf("%+v, without a stop: after %s: %v", o, time.Since(began), err)
+		}
+	}
+	for _, role := range []string{"once", "observe"} {
+		actor := actor(role, strconv.Itoa(c.pid))
+		if err := actor.Start(); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() { ended <- actor.Wait() }()
+		select {
+		case err := <-ended:
+			if err != nil {
+				t.Errorf("%s: %v", role, err)
+			}
+		case <-time.After(most):
+			t.Errorf("%s: the program cannot end", role)
+		}
+	}
+	checkDetached(t, c.pid)
+	answer()
+	if text := c.line(t); text != "done" {
+		t.Errorf("it said %q", text)
+	}
+	until(t, "it can be captured again", func() bool {
+		s, err := Capture(t.Context(), target, Options{AllThreads: true})
+		return err == nil && s.Threads[0].Err == nil
+	})
+}
+
+// startLocked starts such a process, which is so until answer is called.
+func startLocked(t *testing.T) (c *child, answer func()) {
+	t.Helper()
+	dir := t.TempDir()
+	program, source, mount := filepath.Join(dir, "locked"), filepath.Join(dir, "source"), filepath.Join(dir, "mount")
+	server := exec.Command("bindfs", "-f", source, mount)
+	if _, err := exec.LookPath("bindfs"); err != nil {
+		t.Skipf("a file system in user space is needed: %v", err)
+	}
+	out, err := exec.Command("gcc", "-O1", "-pthread", "-o", program, "testdata/locked.c").CombinedOutput()
+	if err != nil {
+		t.Skipf("no C compiler: %v\n%s", err, out)
+	}
+	if err := errors.Join(os.Mkdir(source, 0o700), os.Mkdir(mount, 0o700), server.Start()); err != nil {
+		t.Fatal(err)
+	}
+	answer = func() { _ = server.Process.Signal(unix.SIGCONT) }
+	ended := make(chan struct{})
+	go func() { _ = server.Wait(); close(ended) }()
+	t.Cleanup(func() { // after the process's own, which is killed first
+		answer()
+		_ = unix.Unmount(mount, unix.MNT_DETACH)
+		_ = server.Process.Kill()
+		<-ended
+	})
+	var before, now unix.Stat_t
+	if err := unix.Stat(source, &before); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the file system is mounted, or cannot be", func() bool {
+		select {
+		case <-ended:
+			t.Skip("no file system in user space may be mounted here")
+		default:
+		}
+		return unix.Stat(mount, &now) == nil && now.Dev != before.Dev
+	})
+	c = startChild(t, exec.Command(program, filepath.Join(mount, "file")))
+	t.Cleanup(answer) // before that, else it could not be killed
+	if err := server.Process.Signal(unix.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.stdin.Write([]byte("\n")); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "two threads wait in the kernel, and one rests", func() bool {
+		tids, err := procfs.Threads(c.pid)
+		states := make(map[byte]int)
+		for _, tid := range tids {
+			stat, _ := procfs.ReadTaskStat(c.pid, tid)
+			states[stat.State]++
+		}
+		return err == nil && states['D'] == 2 && states['S'] == 1
+	})
+	return c, answer
+}

@@ -1,0 +1,54 @@
+package ptrace
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestObserveBounded observes a process of whose stack a part is not there, so that the kernel does not come back from
+// reading it: the caller gets an error in time, whoever comes then at once, and when the process ends all is as before.
+func TestObserveBounded(t *testing.T) {
+	if unix.Geteuid() != 0 {
+		t.Skip("needs root, to have the kernel wait for a page that nobody provides")
+	}
+	c := startTarget(t, "missing")
+	untilState(t, c.pid, 'S')
+	look := func(ctx context.Context) (time.Duration, error) {
+		began := time.Now()
+		_, err := Observe(ctx, anyTarget(c.pid), Options{Deadline: 200 * time.Millisecond})
+		return time.Since(began), err
+	}
+	const most = 10 * time.Second // with much to spare on a busy machine
+	if took, err := look(t.Context()); !errors.Is(err, errUnreachable) || !errors.Is(err, ErrNotObserved) || took > most {
+		t.Fatalf("after %s: %v", took, err)
+	}
+	if took, err := look(t.Context()); !errors.Is(err, errUnreachable) || took > 200*time.Millisecond {
+		t.Errorf("the second after %s: %v", took, err)
+	}
+	checkDetached(t, c.pid)
+	kill(t, c.pid, unix.SIGKILL)
+	until(t, "the first look is over", func() bool {
+		unreturned.Lock()
+		defer unreturned.Unlock()
+		return unreturned.byPID[c.pid] == 0
+	})
+}
+
+// TestObserveCanceled: so it is for a caller who does not want to wait any more.
+func TestObserveCanceled(t *testing.T) {
+	if unix.Geteuid() != 0 {
+		t.Skip("needs root, to have the kernel wait for a page that nobody provides")
+	}
+	c := startTarget(t, "missing")
+	untilState(t, c.pid, 'S')
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(10*time.Millisecond, cancel)
+	began := time.Now()
+	if _, err := Observe(ctx, anyTarget(c.pid), Options{Deadline: time.Hour}); !errors.Is(err, context.Canceled) {
+		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+}
