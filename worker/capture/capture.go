@@ -156,7 +156,7 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 	defer r.files.stop()
 	r.golang = c.goStacks.find(r.key)
 	defer r.check.close()
-	if l := c.known.find(r.key); l != nil && !o.AllThreads && r.check.holds(l) {
+	if l := c.known.find(r.key); l != nil && !o.AllThreads && r.check.holdsSoon(l, start) {
 		opts.Layout = l.layout
 	}
 	if !o.NoContext {
@@ -237,7 +237,7 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 			b = r.build(snap)
 		}
 	case r.key.startTime != 0 && !r.options.AllThreads && snap.Layout != nil:
-		c.known.keep(r.key, snap, b.used)
+		c.known.keep(r.key, snap, b.used, r.began)
 	}
 	b.trace.NotStopped = notStopped
 	return b, nil

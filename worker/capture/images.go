@@ -295,7 +295,12 @@ func baseMapping(maps []procfs.Mapping, i int) (procfs.Mapping, bool) {
 // processReader reads a live process's memory without stopping it. What is
 // read this way is file content, which does not change under the process.
 func processReader(pid int) func(uint64, []byte) (int, error) {
+	reached := false
 	return func(addr uint64, p []byte) (int, error) {
+		if !reached {
+			ptrace.Reach(pid)
+			reached = true
+		}
 		n, err := ptrace.ReadMemory(pid, addr, p)
 		if err == nil && n < len(p) {
 			err = io.ErrUnexpectedEOF

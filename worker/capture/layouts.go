@@ -6,6 +6,8 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
@@ -24,11 +26,13 @@ type layouts struct {
 	paths map[string]string // one copy of each
 }
 
-// layout is what is remembered of one process; immutable once it is among the layouts.
+// layout is what is remembered of one process; all but kept is immutable once it is among the layouts.
 type layout struct {
 	layout *ptrace.Layout
 	maps   []procfs.Mapping
 	used   []usage // the mappings that the last walk went through, in order
+
+	kept atomic.Int64 // when the last capture that it served began, Unix time in ns
 }
 
 func newLayouts() *layouts {
@@ -47,10 +51,11 @@ func (l *layouts) forget(key processKey) {
 	delete(l.byKey, key)
 }
 
-// keep remembers what a capture has read, and which mappings its walks went through.
-func (l *layouts) keep(key processKey, snap *ptrace.Snapshot, used []usage) {
+// keep remembers what a capture that began then has read, and which mappings its walks went through.
+func (l *layouts) keep(key processKey, snap *ptrace.Snapshot, used []usage, began time.Time) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	defer func() { l.byKey[key].kept.Store(began.UnixNano()) }()
 	old := l.byKey[key]
 	if old != nil && len(old.maps) > 0 && &old.maps[0] == &snap.Maps[0] {
 		if !slices.Equal(old.used, used) {
@@ -113,6 +118,50 @@ func newCheck(pid int) check {
 func (c *check) close() {
 	if c.file != nil {
 		c.file.Close()
+	}
+}
+
+// holdsSoon is holds for a process whose address space may be locked, by a thread that waits in the kernel: then
+// nothing is known, and nothing is asked any more.
+func (c *check) holdsSoon(l *layout, now time.Time) bool {
+	if now.UnixNano()-l.kept.Load() < int64(justNow) {
+		return c.holds(l)
+	}
+	asking, ok := *c, false
+	if soon(func() { ok = asking.holds(l) }, asking.close) {
+		*c = asking
+		return ok
+	}
+	c.file = nil // that goroutine has it
+	return false
+}
+
+// justNow is for how long after a capture a process is taken for one that answers. To have a goroutine ask is slower,
+// and wakes others up, which makes the pause longer.
+const justNow = time.Second
+
+// soonEnough is how long a look at a process may take that the kernel answers at once, if it does.
+const soonEnough = 300 * time.Millisecond
+
+// soon has a goroutine look at a process, and reports whether it has come back from the kernel. If not it is left
+// behind, and may come back at any time: what it writes to must not be read, and late is called then.
+func soon(look, late func()) bool {
+	done := make(chan struct{})
+	var settled atomic.Bool
+	go func() {
+		look()
+		if settled.Swap(true) {
+			late()
+		}
+		close(done)
+	}()
+	timer := time.NewTimer(soonEnough)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return settled.Swap(true)
 	}
 }
 

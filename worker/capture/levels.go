@@ -52,6 +52,9 @@ func (c *Capturer) serverProcess(key processKey, same bool) serverProcess {
 	if ok && known.exe == exe {
 		return known
 	}
+	if !soon(func() { ptrace.Reach(key.pid) }, func() {}) {
+		return serverProcess{} // the capture will say what is wrong
+	}
 	maps, err := procfs.Maps(key.pid)
 	if err != nil {
 		return serverProcess{}
