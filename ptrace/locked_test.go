@@ -28,7 +28,7 @@ func TestLocked(t *testing.T) {
 			t.Errorf("%+v: after %s: %v", o, time.Since(began), err)
 		}
 		checkDetached(t, c.pid)
-		if _, err := Observe(t.Context(), target, o); !errors.Is(err, errUnreachable) || time.Since(began) > most {
+		if _, err := Observe(t.Context(), target, o); !errors.Is(err, ErrUnreachable) || time.Since(began) > most {
 			t.Errorf("%+v, without a stop: after %s: %v", o, time.Since(began), err)
 		}
 	}

@@ -33,8 +33,8 @@ const anyAddress = 1 << 16
 // process with one thread, which is not in the middle of something, has none.
 func (s *session) mayHold() bool { return s.before.Threads > 1 || s.before.State == 'D' }
 
-// errUnreachable is why a process is not seen whose memory cannot be read by anybody.
-var errUnreachable = errors.New("its memory cannot be read now: a thread that waits in the kernel keeps the address " +
+// ErrUnreachable is why a process is not seen whose memory cannot be read by anybody.
+var ErrUnreachable = errors.New("its memory cannot be read now: a thread that waits in the kernel keeps the address " +
 	"space locked")
 
 // unreturned are the observations that have not come back from the kernel, by process: who would wait with them is told
@@ -92,7 +92,7 @@ func (w *observer) survive(err *error) {
 }
 
 func (w *observer) unreachable() error {
-	return &ObserveError{PID: w.target.PID, After: time.Since(w.started), Attempts: 1, Blocked: errUnreachable}
+	return &ObserveError{PID: w.target.PID, After: time.Since(w.started), Attempts: 1, Blocked: ErrUnreachable}
 }
 
 // leave counts an observation as not returned until it has.

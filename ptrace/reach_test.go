@@ -23,10 +23,10 @@ func TestObserveBounded(t *testing.T) {
 		return time.Since(began), err
 	}
 	const most = 10 * time.Second // with much to spare on a busy machine
-	if took, err := look(t.Context()); !errors.Is(err, errUnreachable) || !errors.Is(err, ErrNotObserved) || took > most {
+	if took, err := look(t.Context()); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotObserved) || took > most {
 		t.Fatalf("after %s: %v", took, err)
 	}
-	if took, err := look(t.Context()); !errors.Is(err, errUnreachable) || took > 200*time.Millisecond {
+	if took, err := look(t.Context()); !errors.Is(err, ErrUnreachable) || took > 200*time.Millisecond {
 		t.Errorf("the second after %s: %v", took, err)
 	}
 	checkDetached(t, c.pid)

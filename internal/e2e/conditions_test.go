@@ -244,6 +244,13 @@ var conditions = []condition{
 		elsewhere: "fault: TestOf; a process that neither sleeps nor runs for long enough comes by chance",
 	},
 	{
+		name: "not to be read", level: fault, state: "55000",
+		message: "process with PID %d could not be captured without stopping it",
+		hint: "It can be read again when that thread goes on; ps may wait for it too. " +
+			"/proc/%d/task/*/stack tells root where its threads wait.",
+		elsewhere: "fault: TestOf; ptrace: TestLocked, with a file system that does not answer",
+	},
+	{
 		name: "no sampling", level: fault, state: "42501",
 		message: "process with PID %d could not be captured without stopping it",
 		detail:  "After %d attempts in %s: %s.", hint: inProfile,

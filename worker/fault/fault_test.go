@@ -85,12 +85,23 @@ func faults() []faultTest {
 }
 
 func unread() []faultTest {
-	return []faultTest{{
-		"a disk that does not answer", fmt.Errorf("x: %w", &trace.ReadingError{File: "postgres", After: 3 * time.Second}),
-		"55000", []string{
-			"stack of process with PID 4711 could not be read within 3s", `file "postgres", which`, "Ask again",
+	return []faultTest{
+		{
+			"a disk that does not answer", fmt.Errorf("x: %w", &trace.ReadingError{File: "postgres", After: 3 * time.Second}),
+			"55000", []string{
+				"stack of process with PID 4711 could not be read within 3s", `file "postgres", which`, "Ask again",
+			},
 		},
-	}}
+		{
+			"nobody can read it", &ptrace.ObserveError{PID: 4711, Blocked: ptrace.ErrUnreachable}, "55000",
+			[]string{"without stopping it", "Its memory cannot be read now", "/proc/4711/task/*/stack"},
+		},
+		{
+			"nor stop it", errors.Join(&ptrace.DeadlineError{PID: 4711, After: time.Second, State: 'S'},
+				&ptrace.ObserveError{PID: 4711, Blocked: ptrace.ErrUnreachable}),
+			"55000", []string{"within 1s", "either: its memory cannot be read now", "/proc/4711/task/*/stack"},
+		},
+	}
 }
 
 func TestOf(t *testing.T) {

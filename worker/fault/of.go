@@ -153,7 +153,16 @@ func withLook(f *Fault, err error) *Fault {
 	if errors.As(err, &e) {
 		f.Detail = strings.TrimSpace(f.Detail + " It could not be captured without a stop either: " + looks(e) + ".")
 	}
+	if errors.Is(err, ptrace.ErrUnreachable) {
+		f.Hint = unreachable(e.PID)
+	}
 	return f
+}
+
+// unreachable says what to do about a process whose memory nobody can read.
+func unreachable(pid int) string {
+	return fmt.Sprintf("It can be read again when that thread goes on; ps may wait for it too. "+
+		"/proc/%d/task/*/stack tells root where its threads wait.", pid)
 }
 
 func looks(e *ptrace.ObserveError) string {
@@ -180,6 +189,9 @@ func notObserved(pid int, err error) *Fault {
 	var e *ptrace.ObserveError
 	if errors.As(err, &e) {
 		f.Detail = fmt.Sprintf("After %d attempts in %s: %s.", e.Attempts, e.After.Round(time.Millisecond), looks(e))
+	}
+	if errors.Is(err, ptrace.ErrUnreachable) {
+		f.Detail, f.Hint = capital(looks(e))+".", unreachable(e.PID)
 	}
 	var denied *ptrace.PermissionError
 	if errors.As(err, &denied) {
