@@ -184,7 +184,7 @@ stage_names() {
 # locked.
 stage_faults() {
 	have bindfs || ! is_root || ! have apt-get || apt_install "a file system that can stop answering" bindfs
-	export PGSB_FAULTS=full PGSB_TEST_SWAP=1 PGSB_TEST_CORES=1
+	export PGSB_FAULTS=full PGSB_TEST_SWAP=1 PGSB_TEST_CORES=1 PGSB_TEST_LOCKED=1
 	PACKAGES=(./ptrace)
 	go_tests faults -count=1 -timeout 1h -v -run 'Storm|Fault|Notice|Swapped|Dumping|Locked'
 }

@@ -23,6 +23,7 @@ static void *change(void *arg)
 
 static void *hold(void *m)
 {
+	memset(m, 2, SIZE);
 	munmap(m, SIZE);	// writes what was changed back, and has the address space locked meanwhile
 	puts("done");
 	fflush(stdout);
