@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"path"
+	"runtime"
 	"sync"
 	"syscall"
 	"testing"
@@ -51,13 +52,15 @@ func Mount(t testing.TB, source string) *FS {
 	}
 	f.input = input
 	output, err := f.server.StdoutPipe()
+	var release func()
 	if err == nil {
-		err = f.server.Start()
+		release, err = startHere(f.server)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
+		defer release()
 		f.Answer()
 		if err := syscall.Unmount(f.Dir, syscall.MNT_DETACH); err != nil {
 			t.Error(err)
@@ -69,6 +72,24 @@ func Mount(t testing.TB, source string) *FS {
 		t.Fatalf("no file system in user space: %q, %v", line, err)
 	}
 	return f
+}
+
+// startHere starts a command from a thread that stays until release is called: it gets its signal when that thread
+// ends, and threads of captures do end.
+func startHere(cmd *exec.Cmd) (release func(), err error) {
+	started, done := make(chan error), make(chan struct{})
+	go func() {
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		started <- cmd.Start()
+		<-done
+	}()
+	release = func() { close(done) }
+	if err := <-started; err != nil {
+		release()
+		return nil, err
+	}
+	return release, nil
 }
 
 // Answer lets all reads be answered from now on, also those that wait.
