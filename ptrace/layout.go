@@ -31,6 +31,9 @@ type span struct {
 // maxGrowth is how far below its known start a stack can have grown since the maps were read.
 const maxGrowth = 1 << 30
 
+// stackPath is how /proc/PID/maps names the main thread's stack.
+const stackPath = "[stack]"
+
 // appendSpans takes the readable mappings in address order. Pieces of the main stack that touch each other (a part of
 // it had its rights changed) become one.
 func appendSpans(spans []span, maps []procfs.Mapping) []span {

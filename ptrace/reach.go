@@ -33,9 +33,10 @@ const anyAddress = 1 << 16
 // process with one thread, which is not in the middle of something, has none.
 func (s *session) mayHold() bool { return s.before.Threads > 1 || s.before.State == 'D' }
 
-// ErrUnreachable is why a process is not seen whose memory cannot be read by anybody.
-var ErrUnreachable = errors.New("its memory cannot be read now: a thread that waits in the kernel keeps the address " +
-	"space locked")
+// ErrUnreachable is why a process is not seen that the kernel does not come back from reading. It does not say which of
+// the reasons it is.
+var ErrUnreachable = errors.New("the kernel does not come back from reading its memory: a thread keeps the address " +
+	"space locked, or a page has to come from where nobody answers")
 
 // unreturned are the observations that have not come back from the kernel, by process: who would wait with them is told
 // at once.

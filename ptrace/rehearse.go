@@ -42,9 +42,6 @@ func (s *session) rehearse() {
 	}
 }
 
-// stackPath is how /proc/PID/maps names the main thread's stack.
-const stackPath = "[stack]"
-
 // swapping reports whether there is anything swapped on this machine.
 func swapping() bool {
 	var info unix.Sysinfo_t

@@ -246,7 +246,7 @@ var conditions = []condition{
 	{
 		name: "not to be read", level: fault, state: "55000",
 		message: "process with PID %d could not be captured without stopping it",
-		hint: "It can be read again when that thread goes on; ps may wait for it too. " +
+		hint: "It can be read again when what it waits for answers; ps may wait too. " +
 			"/proc/%d/task/*/stack tells root where its threads wait.",
 		elsewhere: "fault: TestOf; ptrace: TestLocked, with a file system that does not answer",
 	},

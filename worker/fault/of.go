@@ -161,7 +161,7 @@ func withLook(f *Fault, err error) *Fault {
 
 // unreachable says what to do about a process whose memory nobody can read.
 func unreachable(pid int) string {
-	return fmt.Sprintf("It can be read again when that thread goes on; ps may wait for it too. "+
+	return fmt.Sprintf("It can be read again when what it waits for answers; ps may wait too. "+
 		"/proc/%d/task/*/stack tells root where its threads wait.", pid)
 }
 
