@@ -54,9 +54,10 @@ func TestReturnProbes(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			if runtime.GOARCH != "ppc64le" { // there all functions keep a chain
-				behindProbes(t, tt.way, tt.probes, tt.want, slices.Contains(tt.want, "main"), "-fomit-frame-pointer")
+			if runtime.GOARCH == "ppc64le" {
+				t.Skip("all functions keep a chain on ppc64le")
 			}
+			behindProbes(t, tt.way, tt.probes, tt.want, slices.Contains(tt.want, "main"), "-fomit-frame-pointer")
 		})
 		t.Run(tt.name+", with a chain", func(t *testing.T) {
 			t.Parallel()
