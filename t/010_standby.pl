@@ -109,6 +109,7 @@ wait_until('the walreceiver to end', sub { !-e "/proc/$receiver" });
 is("$out $level", 't WARNING', 'the walreceiver that has ended');
 stack_ok($standby, pid_of($standby, 'startup'), 'StartupProcessMain', 'the startup process without a primary');
 $standby->promote;
+wait_until('the startup process to end', sub { !-e "/proc/$startup" });
 ($out, $level) = call($standby, "SELECT pg_get_backtrace($startup) IS NULL");
 is("$out $level", 't WARNING', 'after promotion there is no startup process');
 $standby->safe_psql('postgres', 'INSERT INTO t VALUES (0)');

@@ -138,6 +138,8 @@ func standby(t *testing.T, primary *site) {
 	boss.run(t, "SELECT pg_wal_replay_resume()")
 	boss.run(t, "SELECT pg_promote()")
 	stack(t, "promoted", plain.text(t, ask1(target)))
+	// (The server is promoted before the process that has done it ends.)
+	pgtest.Wait(t, "the startup process has ended", func() bool { return syscall.Kill(startup, 0) == syscall.ESRCH })
 	boss.warns(t, "no process", "NULL", ask1(startup))
 	boss.run(t, "CREATE TABLE written ()")
 	stack(t, "in a transaction that writes", boss.text(t, ask1(target)))
