@@ -59,7 +59,7 @@ go_tests() {
 	say "go test $* ${PACKAGES[*]}"
 	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -o "$WORK/testreport" ./internal/testreport
-	"$GO" test -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/go-test.json" | "$WORK/testreport" | tee "$log" || status=1
+	"$GO" test -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/go-test.json" | "$WORK/testreport" "$WORK/failures" | tee "$log" || status=1
 	result "$stage" $status "$(tail -n 1 "$log")"
 }
 
@@ -278,6 +278,7 @@ main() {
 	done
 	say "Results ($SECONDS s)"
 	for stage in "${RESULTS[@]}"; do note "$stage"; done
+	[[ ! -e $WORK/failures ]] || cat "$WORK/failures"
 	[[ $FAILED -eq 0 ]] || die "some tests failed"
 	say "All passed"
 }

@@ -2,6 +2,9 @@
 // package as it ends, the figures that tests tell (internal/figure), the output of tests that failed, the reason of
 // tests that were skipped, and at the end the number of tests. It exits with status 1 if a test failed, a package did
 // not build, or no test ran.
+//
+// With an argument, the beginnings of what the tests that failed said are added to the file of that name as well: of a
+// long run, whose output may have been cut, they can be read at the end once more.
 package main
 
 import (
@@ -11,6 +14,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"regexp"
 	"strings"
 
 	"pg_stat_backtrace/internal/figure"
@@ -43,11 +47,16 @@ type report struct {
 	output                  map[key][]string
 	passed, failed, skipped int
 	broken                  bool // a package failed
+	failures                strings.Builder
 }
 
 func main() {
 	r := &report{out: os.Stdout, output: make(map[key][]string)}
-	if err := r.read(os.Stdin); err != nil {
+	err := r.read(os.Stdin)
+	if err == nil && len(os.Args) > 1 {
+		err = r.writeFailures(os.Args[1])
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		os.Exit(1)
 	}
@@ -117,6 +126,7 @@ func (r *report) end(k key, e event) {
 	case e.Action == failed:
 		r.failed++
 		_, _ = io.WriteString(r.out, r.text(k))
+		fmt.Fprintf(&r.failures, "%s %s\n%s", k.pkg, k.test, beginnings(r.output[k]))
 	default:
 		r.skipped++
 		fmt.Fprintf(r.out, "skip  %s %s: %s\n", k.pkg, k.test, reason(r.output[k]))
@@ -132,6 +142,43 @@ func (r *report) text(k key) string {
 		}
 	}
 	return b.String()
+}
+
+// message is how the first line of what a test says begins.
+var message = regexp.MustCompile(`^\s*\w+\.go:\d+: `)
+
+// beginnings are the first lines of each message of a test: a server's log, for one, is longer than all others.
+func beginnings(output []string) string {
+	const most = 6 // lines of a message
+	var b strings.Builder
+	lines := 0
+	for _, line := range output {
+		if strings.HasPrefix(line, "=== ") || strings.HasPrefix(strings.TrimSpace(line), "--- ") {
+			continue
+		}
+		if message.MatchString(line) {
+			lines = 0
+		}
+		if lines++; lines <= most {
+			b.WriteString(line)
+		} else if lines == most+1 {
+			b.WriteString("        ...\n")
+		}
+	}
+	return b.String()
+}
+
+// writeFailures adds what the tests that failed said to a file.
+func (r *report) writeFailures(name string) error {
+	if r.failures.Len() == 0 {
+		return nil
+	}
+	file, err := os.OpenFile(name, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = file.WriteString(r.failures.String())
+	return errors.Join(err, file.Close())
 }
 
 // reason is what a skipped test said: its output without the framework's lines.

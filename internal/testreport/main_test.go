@@ -1,6 +1,9 @@
 package main
 
 import (
+	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -16,6 +19,15 @@ const stream = `# a message of the go command
 {"Action":"run","Package":"a","Test":"TestBad"}
 {"Action":"output","Package":"a","Test":"TestBad","Output":"=== RUN   TestBad\n"}
 {"Action":"output","Package":"a","Test":"TestBad","Output":"    bad_test.go:2: got 1\n"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"    server_test.go:3: the log:\n"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"        1\n"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"        2\n"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"        3\n"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"        4\n"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"        5\n"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"        6\n"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"        7\n"}
+{"Action":"output","Package":"a","Test":"TestBad","Output":"    bad_test.go:4: got 8\n"}
 {"Action":"output","Package":"a","Test":"TestBad","Output":"--- FAIL: TestBad (0.00s)\n"}
 {"Action":"fail","Package":"a","Test":"TestBad","Elapsed":0}
 {"Action":"run","Package":"a","Test":"TestLater"}
@@ -42,7 +54,8 @@ func TestReport(t *testing.T) {
 	for _, want := range []string{
 		"# a message of the go command\n",
 		"      TestGood: 7 of 7 rows equal\n",
-		"    bad_test.go:2: got 1\n--- FAIL: TestBad",
+		"    bad_test.go:2: got 1\n    server_test.go:3: the log:\n        1\n", "        7\n",
+		"    bad_test.go:4: got 8\n--- FAIL: TestBad",
 		"skip  a TestLater: later_test.go:3: no disk\n",
 		"FAIL  a  ", "ok    b  ", "c.go:1: does not build\n",
 	} {
@@ -52,5 +65,40 @@ func TestReport(t *testing.T) {
 	}
 	if strings.Contains(out.String(), "of no interest") {
 		t.Errorf("the output of a test that passed is there:\n%s", out.String())
+	}
+}
+
+func TestFailures(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "failures")
+	for range 2 {
+		r := &report{out: io.Discard, output: make(map[key][]string)}
+		if err := r.read(strings.NewReader(stream)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.writeFailures(name); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const once = `a TestBad
+    bad_test.go:2: got 1
+    server_test.go:3: the log:
+        1
+        2
+        3
+        4
+        5
+        ...
+    bad_test.go:4: got 8
+`
+	got, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if string(got) != once+once {
+		t.Errorf("got:\n%s", got)
+	}
+	if err := new(report).writeFailures(filepath.Join(t.TempDir(), "none", "failures")); err != nil {
+		t.Errorf("nothing failed, and nothing could be written: %v", err)
 	}
 }
