@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // TestObserveBounded observes a process of whose stack a part is not there, so that the kernel does not come back from
@@ -50,5 +52,24 @@ func TestObserveCanceled(t *testing.T) {
 	began := time.Now()
 	if _, err := Observe(ctx, anyTarget(c.pid), Options{Deadline: time.Hour}); !errors.Is(err, context.Canceled) {
 		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+}
+
+// TestCaptureRemoved captures a process of whose stack a part is not there and comes from nowhere: it is not stopped
+// for what cannot be had.
+func TestCaptureRemoved(t *testing.T) {
+	if unix.Geteuid() != 0 {
+		t.Skip("needs root, to have the kernel wait for a page that nobody provides")
+	}
+	c := startTarget(t, "removed")
+	untilState(t, c.pid, 'S')
+	began := time.Now()
+	_, err := Capture(t.Context(), anyTarget(c.pid), Options{Deadline: 200 * time.Millisecond})
+	if late := new(DeadlineError); !errors.As(err, &late) || time.Since(began) > 10*time.Second {
+		t.Errorf("after %s: %v", time.Since(began), err)
+	}
+	checkDetached(t, c.pid)
+	if stat, err := procfs.ReadStat(c.pid); err != nil || stat.State != 'S' {
+		t.Errorf("state %c, %v", stat.State, err)
 	}
 }

@@ -8,12 +8,14 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// rehearse reads what the stop is going to copy, before anything is attached, on a machine that has swapped: a page
-// that has to come back from a disk would keep the target standing still for as long as that takes, which is for ever
-// where the disk hangs. What is read is not used. Nothing is certain by that, but most of what a process has swapped is
-// what it has not needed for long.
+// rehearse reads what the stop is going to copy, before anything is attached: a page that has to come from somewhere
+// else would keep the target standing still for as long as that takes, which is for ever where nobody answers. That is
+// done on a machine that has swapped; and of each process that is new, since another one may provide its memory as it
+// is asked for (userfaultfd(2), as where a checkpoint is restored lazily). What is read is not used. Nothing is certain
+// by that, but most of what is not in memory is what the process has not needed for long.
 func (s *session) rehearse() {
-	if !swapping() {
+	swapping := swapping()
+	if !swapping && s.layout != nil {
 		return
 	}
 	pid := s.flight.target.PID
@@ -28,7 +30,7 @@ func (s *session) rehearse() {
 		stack.Data = stack.Data[:n]
 		_ = w.follow(pid, &stack)
 	}
-	if !s.flight.options.AllThreads {
+	if !s.flight.options.AllThreads || !swapping {
 		return
 	}
 	tids, err := procfs.Threads(pid)

@@ -189,6 +189,28 @@ static void missing(void)
 	raise(SIGUSR1);
 }
 
+// removed rests on the process's own stack, of which a part in the middle has been taken away, which nobody provides.
+static void removed(void)
+{
+	long page = sysconf(_SC_PAGESIZE), size = 32 * page;
+	char *m = alloca(size), line[256];
+	unsigned long low = 0, high = 0;
+	struct uffdio_api api = {.api = UFFD_API};
+	int fd = syscall(SYS_userfaultfd, O_CLOEXEC);
+	FILE *maps = fopen("/proc/self/maps", "r");
+	memset(m, 1, size);
+	while (fgets(line, sizeof line, maps) && !strstr(line, "[stack]"))
+		;
+	sscanf(line, "%lx-%lx", &low, &high);
+	fclose(maps);
+	struct uffdio_register all = {.range = {low, high - low}, .mode = UFFDIO_REGISTER_MODE_MISSING};
+	ready(); // and what it needs of the stack is there
+	if (fd < 0 || ioctl(fd, UFFDIO_API, &api) || ioctl(fd, UFFDIO_REGISTER, &all))
+		return;
+	madvise((char *)(((unsigned long)m + 2 * page - 1) & -page), size - 4 * page, MADV_DONTNEED);
+	rest();
+}
+
 // nowhere has a stack pointer that points to nothing.
 static void nowhere(unsigned long sp)
 {
@@ -336,6 +358,7 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "deepbusy")) busy = 1, deep(n);
 	if (!strcmp(what, "zero")) zero();
 	if (!strcmp(what, "missing")) missing();
+	if (!strcmp(what, "removed")) removed();
 	if (!strcmp(what, "heavy")) heavy(n);
 	if (!strcmp(what, "restless")) restless();
 	if (!strcmp(what, "grow")) grow();
