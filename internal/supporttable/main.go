@@ -2,7 +2,7 @@
 // read from standard input: what the end-to-end tests have proven on which version.
 //
 //	supporttable README.md         replace the table between the markers; not when a test has failed
-//	supporttable -check README.md  exit with status 1 when the table says something else
+//	supporttable -check README.md  exit with status 1 when the table says something else, or a test has failed
 //
 // A row is a group of TestContract, a column a version. It knows nothing of the tests but their names, which are
 // TestContract/VERSION/GROUP; where several servers of a version were tested, all of them count.
@@ -53,7 +53,7 @@ func run(results io.Reader, file string, check bool) error {
 	if err != nil {
 		return err
 	}
-	if failed := t.failed(); len(failed) > 0 && !check {
+	if failed := t.failed(); len(failed) > 0 {
 		return fmt.Errorf("%s is as it was: %s failed", file, strings.Join(failed, ", "))
 	}
 	text, err := os.ReadFile(file)
