@@ -212,7 +212,8 @@ func TestConcurrent(t *testing.T) {
 		for range perProcess {
 			group.Go(func() {
 				for round := range rounds {
-					s, err := Capture(context.Background(), anyTarget(children[i].pid), Options{AllThreads: round%2 == 1})
+					s, err := Capture(context.Background(), anyTarget(children[i].pid),
+						Options{AllThreads: round%2 == 1, Deadline: time.Minute}) // an emulated machine may be busy for seconds
 					if err != nil {
 						t.Error(err)
 						return
