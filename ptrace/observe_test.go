@@ -223,6 +223,10 @@ func TestObserveThreads(t *testing.T) {
 			t.Errorf("thread %+v", s.Threads[i].Err)
 		}
 	}
+	if perfRegisters == nil {
+		t.Log("no sampling on this architecture: threads that come and go, which may always be awake, are not tried")
+		return
+	}
 	c = startTarget(t, "churn")
 	ended := 0
 	for range 100 {

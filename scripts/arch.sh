@@ -6,10 +6,11 @@
 
 ARCH_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 
-# arch_facts GOARCH sets what differs: Debian's name, the suite, the version of its PostgreSQL, the kernel's package, its
-# file, qemu's program and package, and its machine. riscv64 is in Debian since 13.
+# arch_facts GOARCH sets what differs: Debian's name, the suite, the version of its PostgreSQL, the kernel's package,
+# qemu's program and package, and its machine. riscv64 is in Debian since 13. ARCH_SUITE and ARCH_VERSION take another
+# suite, with the version of PostgreSQL that it has.
 arch_facts() {
-	SUITE=bookworm PG_MAJOR=15 KERNEL_FILE='vmlinuz-*'
+	SUITE=bookworm PG_MAJOR=15
 	case $1 in
 	amd64)
 		DEBIAN=amd64 KERNEL=linux-image-amd64 CONSOLE=ttyS0
@@ -20,7 +21,7 @@ arch_facts() {
 		QEMU=(qemu-system-aarch64 -M virt -cpu "max,pauth-impdef=on") QEMU_PACKAGES=(qemu-system-arm)
 		;;
 	ppc64le)
-		DEBIAN=ppc64el KERNEL=linux-image-powerpc64le KERNEL_FILE='vmlinux-*' CONSOLE=hvc0
+		DEBIAN=ppc64el KERNEL=linux-image-powerpc64le CONSOLE=hvc0
 		QEMU=(qemu-system-ppc64 -M "pseries,x-vof=on,cap-cfpc=broken,cap-sbbc=broken,cap-ibs=broken" -cpu power9 -vga none)
 		QEMU_PACKAGES=(qemu-system-ppc)
 		;;
@@ -29,11 +30,12 @@ arch_facts() {
 		QEMU=(qemu-system-s390x -M s390-ccw-virtio -cpu max) QEMU_PACKAGES=(qemu-system-misc)
 		;;
 	riscv64)
-		DEBIAN=riscv64 SUITE=trixie PG_MAJOR=17 KERNEL=linux-image-riscv64 KERNEL_FILE='vmlinux-*' CONSOLE=ttyS0
+		DEBIAN=riscv64 SUITE=trixie PG_MAJOR=17 KERNEL=linux-image-riscv64 CONSOLE=ttyS0
 		QEMU=(qemu-system-riscv64 -M virt -bios default) QEMU_PACKAGES=(qemu-system-misc opensbi)
 		;;
 	*) die "no virtual machine is known for the architecture $1" ;;
 	esac
+	SUITE=${ARCH_SUITE:-$SUITE} PG_MAJOR=${ARCH_VERSION:-$PG_MAJOR}
 	ARCH_DIR=$CACHE/arch/$SUITE-$DEBIAN
 }
 
@@ -52,7 +54,7 @@ arch_apt() {
 arch_packages() {
 	apt-get "$@" -s install --no-install-recommends "$KERNEL" "postgresql-$PG_MAJOR" busybox-static |
 		awk '$1 == "Inst" {print $2}' |
-		grep -E '^(lib|zlib1g|postgresql-(client-)?[0-9]|linux-image-[0-9]|busybox|tzdata)' |
+		grep -E '^(lib|zlib1g|postgresql-(client-)?[0-9]|linux-(image|binary)-[0-9]|busybox|tzdata)' |
 		grep -vE 'perl|llvm|z3|klibc|libc-(bin|l10n)|semanage|systemd-shared|apparmor'
 }
 
@@ -65,7 +67,7 @@ arch_fetch() {
 }
 
 arch_fetch_locked() {
-	local options packages new deb
+	local options packages new deb kernel
 	[[ ! -e $ARCH_DIR/root/.complete ]] || return 0
 	say "Downloading Debian's kernel and PostgreSQL $PG_MAJOR for $DEBIAN (60 to 150 MB): kept in $ARCH_DIR"
 	mapfile -t options < <(arch_apt)
@@ -77,6 +79,9 @@ arch_fetch_locked() {
 	for deb in "$new"/*.deb; do
 		dpkg-deb -x "$deb" "$new"
 		rm "$deb"
+	done
+	for kernel in "$new"/usr/lib/modules/*/vmlinuz; do # where it is since Debian 14
+		[[ ! -e $kernel ]] || install -D "$kernel" "$new/boot/vmlinuz-$(basename "$(dirname "$kernel")")"
 	done
 	rm -rf "$new"/{,usr/}lib/modules
 	touch "$new/.complete"
@@ -113,7 +118,7 @@ arch_overlay() {
 arch_boot() {
 	local log=$1 kernel status
 	shift
-	kernel=$(compgen -G "$ARCH_DIR/root/boot/$KERNEL_FILE" | head -n 1)
+	kernel=$(compgen -G "$ARCH_DIR/root/boot/vmlinu[xz]-*" | head -n 1)
 	[[ -n $kernel ]] || die "no kernel in $ARCH_DIR/root/boot"
 	(cd "$TOP" && GOARCH='' "$GO" run ./internal/archcheck/initramfs "$@") >"$WORK/initramfs"
 	timeout "${ARCH_TIMEOUT:-3600}" "${QEMU[@]}" -smp "${ARCH_CPUS:-2}" -m 3G -nographic -no-reboot -nic none \

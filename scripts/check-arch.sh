@@ -82,6 +82,7 @@ check() {
 	run_script "$bins" "$goarch" >"$overlay/check/run"
 	if ! arch_boot "$log" "$ARCH_DIR/root" "$overlay"; then
 		tail -n 60 "$log" >&2
+		grep -E '^ +[a-z0-9_]+\.go:[0-9]+: |--- FAIL' "$log" | grep -B 8 -e '--- FAIL' >&2 || true
 		[[ -z ${KEEP_ON_FAILURE:-} ]] || cp "$log" "$KEEP_ON_FAILURE/"
 		die "$goarch failed"
 	fi
