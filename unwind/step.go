@@ -84,6 +84,9 @@ func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 				return next, stop
 			}
 		}
+		if next, found := w.stepUnlinked(frame); found {
+			return next, Stop{}
+		}
 		return w.recoverFramePointer(frame, err)
 	case errors.Is(err, cfi.ErrMemory):
 		return Frame{}, Stop{Reason: NoMemory, Address: w.mem.missing, Err: err}

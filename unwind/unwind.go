@@ -60,6 +60,9 @@ const (
 	// return probe has replaced, found by where their code calls it; or, where
 	// it does so at several places, the callers of these.
 	ByReturnProbe
+	// ByCall is the caller of a function whose return address is in a register
+	// that is not known, found by where its code calls the function.
+	ByCall
 )
 
 // A Frame is one physical activation of a function.

@@ -297,6 +297,8 @@ func note(f *unwind.Frame) string {
 		return "by instructions"
 	case f.Method == unwind.ByReturnProbe:
 		return "past a return probe"
+	case f.Method == unwind.ByCall:
+		return "by its call"
 	default:
 		return ""
 	}

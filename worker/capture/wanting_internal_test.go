@@ -37,12 +37,33 @@ func (p partly) Read(addr uint64, size int) (uint64, bool) {
 	return p.Memory.Read(addr, size)
 }
 
+const cores = "../../unwind/corefile/testdata"
+
+// openCore opens a core file of the test data, and its program.
+func openCore(t *testing.T, name string) (*corefile.Core, *space, *corefile.Memory) {
+	t.Helper()
+	core, err := corefile.Open(bytes.NewReader(unxz(t, filepath.Join(cores, name+".core.xz"))), name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	exe := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(exe, unxz(t, filepath.Join(cores, name+".xz")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r := &coreReader{
+		core: core, options: CoreOptions{Exe: exe}, images: newImages(core.Arch, &shared{cache: dwarf.NewCache(0)}),
+	}
+	t.Cleanup(r.close)
+	r.findImages()
+	sp, backing := r.space()
+	return core, sp, corefile.NewMemory(core, backing)
+}
+
 // TestWanting walks stacks of functions that have nothing but instructions, in a signal handler on a stack of its own,
 // while the memory of the other stack is missing: it is asked for, before the walk goes on as it must if there is none.
 func TestWanting(t *testing.T) {
 	t.Parallel()
-	const dir = "../../unwind/corefile/testdata"
-	cores, err := filepath.Glob(filepath.Join(dir, "*-barealtstack.core.xz"))
+	cores, err := filepath.Glob(filepath.Join(cores, "*-barealtstack.core.xz"))
 	if err != nil || len(cores) < 3 {
 		t.Fatalf("%v, %v", cores, err)
 	}
@@ -50,21 +71,7 @@ func TestWanting(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(path), ".core.xz")
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			core, err := corefile.Open(bytes.NewReader(unxz(t, path)), name)
-			if err != nil {
-				t.Fatal(err)
-			}
-			exe := filepath.Join(t.TempDir(), name)
-			if err := os.WriteFile(exe, unxz(t, filepath.Join(dir, name+".xz")), 0o600); err != nil {
-				t.Fatal(err)
-			}
-			r := &coreReader{
-				core: core, options: CoreOptions{Exe: exe}, images: newImages(core.Arch, &shared{cache: dwarf.NewCache(0)}),
-			}
-			t.Cleanup(r.close)
-			r.findImages()
-			sp, backing := r.space()
-			mem := corefile.NewMemory(core, backing)
+			core, sp, mem := openCore(t, name)
 			regs := core.Threads[0].Registers
 			at, _ := regs.Get(core.Arch.SP)
 			u := unwind.Unwinder{Arch: core.Arch}

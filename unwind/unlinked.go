@@ -1,0 +1,37 @@
+package unwind
+
+import (
+	"pg_stat_backtrace/unwind/cfi"
+)
+
+// stepUnlinked finds the caller of the innermost frame where that has its return address in the link register and the
+// registers are not known, as of a thread that was seen asleep: newer compilers put a system call before a function
+// saves anything. It is found as behind a return probe, by where its code calls the function, and taken if there is one
+// such place in the process's code that the stack fits. It reports false, and has changed nothing, if there is not.
+func (w *walk) stepUnlinked(frame *Frame) (Frame, bool) {
+	link, ok := linkRegister(w.arch)
+	sp, known := w.regs.Get(w.arch.SP)
+	if !ok || !known || w.trial || frame.Method != ByRegisters {
+		return Frame{}, false
+	}
+	if _, known := w.regs.Get(link); known {
+		return Frame{}, false
+	}
+	bySP := w.row.CFA.Kind == cfi.RuleRegister && w.arch.Index(uint64(w.row.CFA.Register)) == w.arch.SP
+	rule := w.row.Rule(w.row.ReturnColumn()).Kind
+	if !bySP || rule != cfi.RuleSameValue && rule != cfi.RuleUnspecified {
+		return Frame{}, false
+	}
+	before := w.regs
+	cfa := sp + uint64(w.row.CFA.Offset)
+	w.regs.Set(w.arch.SP, cfa+uint64(w.arch.CFAToSP))
+	p := behindProbe{contest: contest{w: w, frame: frame, budget: maxTrialSteps}}
+	p.searchStack(w.row.FDEStart + w.row.Bias)
+	if w.instructions <= 0 || p.proven != 1 || p.undecided > 0 {
+		w.regs = before
+		return Frame{}, false
+	}
+	frame.CFA = cfa
+	w.regs.Set(w.arch.PC, p.site)
+	return Frame{PC: p.site, Method: ByCall}, true
+}
