@@ -10,8 +10,9 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// TestUnlinked walks stacks whose innermost function has its return address in the link register, with the two registers
-// that are known of a thread that sleeps: its caller is found by its call. What is found is as with all registers.
+// TestUnlinked walks stacks whose innermost function has its return address in the link register, with the two
+// registers that are known of a thread that sleeps: its caller is found by its call. What is found is as with all
+// registers.
 func TestUnlinked(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(cores, "*.core.xz"))
