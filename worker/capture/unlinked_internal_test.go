@@ -72,8 +72,8 @@ func (o overlaid) Word(addr uint64) (uint64, bool) {
 	return o.Memory.Word(addr)
 }
 
-// TestUnlinkedInDoubt gives a stack a second caller of the function whose return address is not known: the frames of the
-// other place that calls it, as they are elsewhere on the same stack. With both, none is taken.
+// TestUnlinkedInDoubt gives a stack a second caller of the function whose return address is not known: the frames of
+// the other place that calls it, as they are elsewhere on the same stack. With both, none is taken.
 func TestUnlinkedInDoubt(t *testing.T) {
 	t.Parallel()
 	const name = "riscv64-cfi"
