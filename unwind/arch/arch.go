@@ -150,18 +150,18 @@ func (a *Arch) WithCodeMask(mask uint64) *Arch {
 	return &b
 }
 
-// minAddressBits is the smallest address size that a kernel gives processes where return addresses are signed.
-const minAddressBits = 36
+// The smallest and the largest address size that a kernel gives processes where return addresses are signed.
+const minAddressBits, maxAddressBits = 36, 52
 
 // ForAddresses returns the same architecture with the CodeMask of processes whose highest mapping ends at top: what
 // authenticates a return address begins where the addresses end (Documentation/arch/arm64/pointer-authentication.rst of
 // the kernel), and kernels differ in how long these are.
 func (a *Arch) ForAddresses(top uint64) *Arch {
 	n := bits.Len64(top - 1)
-	if a.CodeMask == 0 || n < minAddressBits || n > bits.TrailingZeros64(a.CodeMask) {
+	if a.CodeMask == 0 || n < minAddressBits || n > maxAddressBits {
 		return a
 	}
-	return a.WithCodeMask(a.CodeMask | (1<<bits.TrailingZeros64(a.CodeMask) - 1<<n))
+	return a.WithCodeMask((a.CodeMask | (1<<bits.TrailingZeros64(a.CodeMask) - 1)) &^ (1<<n - 1))
 }
 
 // RegisterName names a register number; the number itself where there is no name.

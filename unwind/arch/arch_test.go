@@ -161,7 +161,9 @@ func TestForAddresses(t *testing.T) {
 		{0x0000_03ff_e000_0000, 0xff7f_fc00_0000_0000}, // 42: 64 KiB pages, two levels
 		{0x0000_007f_e000_0000, 0xff7f_ff80_0000_0000}, // 39: 4 KiB pages, three levels
 		{0x0000_0080_0000_0000, 0xff7f_ff80_0000_0000},
-		{0x000f_ffff_e000_0000, 0xff7f_0000_0000_0000}, // 52 bits, of which processes get 48 unless they ask
+		{0x000f_ffff_e000_0000, 0xff70_0000_0000_0000}, // 52 bits
+		{0x0008_0000_0000_1000, 0xff70_0000_0000_0000},
+		{0xffff_ffff_ff60_1000, 0xff7f_0000_0000_0000}, // not a process's
 		{0x0000_0000_ffff_f000, 0xff7f_0000_0000_0000}, // no address size of 64-bit processes
 		{0, 0xff7f_0000_0000_0000},
 	} {

@@ -9,7 +9,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"sync"
 	"time"
 
@@ -98,10 +97,7 @@ func New(cfg Config) (*Capturer, error) {
 	if host == nil {
 		return nil, ErrArchitecture
 	}
-	// What is no part of an address is the kernel's choice, the same for this process as for others.
-	if maps, err := procfs.Maps(os.Getpid()); err == nil && len(maps) > 0 {
-		host = host.ForAddresses(maps[len(maps)-1].End)
-	}
+	host = forAddresses(host)
 	n := cfg.Concurrency
 	if n <= 0 {
 		n = DefaultConcurrency
