@@ -8,6 +8,8 @@
 # and qemu-system (which root gets installed).
 #   ARCHS="arm64 s390x"  only these (default: all five)
 #   ARCH_CPUS=1          processors of a machine (default 2)
+#   ARCH_SUITE=forky ARCH_VERSION=18
+#                        another Debian, with the PostgreSQL that it has
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -10,7 +10,18 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/corefile"
 )
+
+// registers are those of a core file's first thread: all, and the two that are known of a thread that sleeps.
+func registers(core *corefile.Core) (full, few arch.Registers) {
+	full = core.Threads[0].Registers
+	for _, reg := range []int{core.Arch.PC, core.Arch.SP} {
+		v, _ := full.Get(reg)
+		few.Set(reg, v)
+	}
+	return full, few
+}
 
 // TestUnlinked walks stacks whose innermost function has its return address in the link register, with the two
 // registers that are known of a thread that sleeps: its caller is found by its call. What is found is as with all
@@ -26,12 +37,7 @@ func TestUnlinked(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(path), ".core.xz")
 		machine, _, _ := strings.Cut(name, "-")
 		core, sp, mem := openCore(t, name)
-		full := core.Threads[0].Registers
-		var few arch.Registers
-		for _, reg := range []int{core.Arch.PC, core.Arch.SP} {
-			v, _ := full.Get(reg)
-			few.Set(reg, v)
-		}
+		full, few := registers(core)
 		u := unwind.Unwinder{Arch: core.Arch}
 		want, _ := u.Unwind(nil, full, mem, coreSpace{space: sp, mem: mem})
 		got, _ := u.Unwind(nil, few, mem, coreSpace{space: sp, mem: mem})
@@ -78,12 +84,7 @@ func TestUnlinkedInDoubt(t *testing.T) {
 	t.Parallel()
 	const name = "riscv64-cfi"
 	core, sp, mem := openCore(t, name)
-	full := core.Threads[0].Registers
-	var few arch.Registers
-	for _, reg := range []int{core.Arch.PC, core.Arch.SP} {
-		v, _ := full.Get(reg)
-		few.Set(reg, v)
-	}
+	full, few := registers(core)
 	u := unwind.Unwinder{Arch: core.Arch}
 	all, _ := u.Unwind(nil, full, mem, coreSpace{space: sp, mem: mem})
 	interrupted := 1 + slices.IndexFunc(all[1:], func(f unwind.Frame) bool { return f.Exact })
