@@ -98,7 +98,7 @@ func (s *session) findCoroutines(t *tracee) (first, last int) {
 	first = r.n
 	s.fetchBlocks(t, 0)
 	for i := range first {
-		s.wantStructure(s.loadBlock(i), first)
+		s.wantStructure(s.loadWord(i, 0), first)
 	}
 	last = r.n
 	s.fetchBlocks(t, first)

@@ -175,7 +175,7 @@ func (s *session) spin(patience int64) bool {
 		case standing == 0:
 			s.lastRunning = now
 		case s.firstStop == 0:
-			s.firstStop, s.seen = s.lastRunning, now
+			s.firstStop, s.seen = s.lastRunning, s.clock()
 		}
 		if running == 0 {
 			return true

@@ -35,6 +35,8 @@ type Range struct {
 type Variable struct {
 	Address uint64
 	Follow  int // bytes to copy from where it points; 0: none
+	// Expected is what it held last; 0: not known. If it still does, what it points at takes no system call of its own.
+	Expected uint64
 }
 
 // Deref is a pointer that lies Offset bytes behind a node's argument, and how many bytes to copy from where it points.
@@ -67,6 +69,8 @@ type trail struct {
 	wanted     bool
 	variables  [maxVariables]Variable
 	nVariables int
+	near       [maxVariables + 1]span // where they lie, and head
+	nNear      int
 	head       uint64
 	derefs     [maxDerefs]Deref
 	nDerefs    int
@@ -74,16 +78,17 @@ type trail struct {
 	ranges     [maxRanges]Range
 	nRanges    int
 
-	blocks  [maxBlocks]block
-	n       int
-	fetched bool // the variables were read with the stack
+	blocks [maxBlocks]block
+	n      int
+	// fetched is how many blocks were read with the stack: the variables, and what they were expected to point at.
+	fetched int
 	vectors [maxBlocks]iovec
 	local   iovec
 }
 
 // prepare takes over what is asked for.
 func (r *trail) prepare(t *Trail) {
-	r.wanted, r.n, r.fetched = false, 0, false
+	r.wanted, r.n, r.fetched = false, 0, 0
 	if t == nil {
 		return
 	}
@@ -97,6 +102,7 @@ func (r *trail) prepare(t *Trail) {
 	for i := range r.derefs[:r.nDerefs] {
 		r.derefs[i].Length = min(max(r.derefs[i].Length, 0), maxFollow)
 	}
+	r.join()
 	r.nRanges = 0
 	left := maxRanged
 	for _, piece := range t.Ranges[:min(len(t.Ranges), maxRanges)] {
@@ -119,72 +125,25 @@ func (s *session) copyTrail(t *tracee) {
 	if t.phase != stopped || t.foreign || t.length == 0 {
 		return
 	}
-	if !r.fetched {
+	expected := r.fetched > 0
+	if !expected {
 		s.wantVariables()
 		s.fetchBlocks(t, 0)
 	}
-	first := r.nVariables
-	if r.head != 0 {
-		first++
-	}
+	first := r.n
 	for i := range r.nVariables {
-		if p := s.loadBlock(i); p != 0 {
-			s.wantBytes(p, r.variables[i].Follow)
+		v := &r.variables[i]
+		if p := s.loadVariable(v.Address); p != 0 && !(expected && p == v.Expected) {
+			s.wantBytes(p, v.Follow)
 		}
 	}
 	if r.head != 0 {
-		s.followList(t, s.loadBlock(r.nVariables))
+		s.followList(t, s.loadVariable(r.head))
 	}
 	for i := range r.nRanges {
 		s.wantBytes(r.ranges[i].Address, r.ranges[i].Length)
 	}
 	s.fetchBlocks(t, first)
-}
-
-// wantVariables wants what copyTrail begins with.
-//
-//go:nosplit
-//go:norace
-func (s *session) wantVariables() {
-	r := &s.trail
-	r.n = 0
-	for i := range r.nVariables {
-		s.wantBlock(r.variables[i].Address, 8)
-	}
-	if r.head != 0 {
-		s.wantBlock(r.head, 8)
-	}
-}
-
-// readBehindVariables is read for a stack. If that is the main thread's, the variables that are wanted are read in the
-// same system call, provided that all of them are readable.
-//
-//go:nosplit
-//go:norace
-func (s *session) readBehindVariables(t *tracee, start, end uint64) int {
-	r := &s.trail
-	if !r.wanted || r.fetched || s.coroutines.wanted || t != &s.tracees[0] {
-		return s.read(t, start, end)
-	}
-	s.wantVariables()
-	variables, stack := 8*r.n, int(min(end-start, s.maxStack))
-	if r.n == 0 || variables+stack > len(s.arena.memory)-s.arena.used {
-		return s.read(t, start, end)
-	}
-	for i := range r.n {
-		r.vectors[i] = iovec{uintptr(r.blocks[i].address), uintptr(r.blocks[i].wanted)}
-	}
-	r.vectors[r.n] = iovec{uintptr(start), uintptr(stack)}
-	r.local = iovec{uintptr(unsafe.Pointer(&s.arena.memory[s.arena.used])), uintptr(variables + stack)}
-	n, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&r.local)), 1,
-		uintptr(unsafe.Pointer(&r.vectors)), uintptr(r.n+1), 0)
-	if errno != 0 || int(n) < variables {
-		return s.read(t, start, end)
-	}
-	s.takeBlocks(0, r.n, variables)
-	r.fetched = true
-	t.stackAt = s.arena.used
-	return int(n) - variables
 }
 
 // followList wants what the nodes of the list lead to.
@@ -310,18 +269,6 @@ func (s *session) takeBlocks(first, last, n int) int {
 		n -= b.wanted
 	}
 	return first
-}
-
-// loadBlock returns the first word of a block, 0 if it was not read.
-//
-//go:nosplit
-//go:norace
-//go:nocheckptr
-func (s *session) loadBlock(i int) uint64 {
-	if b := &s.trail.blocks[i]; b.length >= 8 {
-		return *(*uint64)(unsafe.Pointer(&s.arena.memory[b.at]))
-	}
-	return 0
 }
 
 // loadStack returns the aligned word at an address of the copied stack.

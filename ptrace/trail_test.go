@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // trailOf reads the addresses that the target "listed" printed.
@@ -77,10 +79,68 @@ func checkTexts(t *testing.T, s *Snapshot) {
 	}
 }
 
+// TestExpected expects of a variable what it holds, something else, and what is not there: all that a trail leads to is
+// there, what was expected too where it can be read, and nothing twice.
+func TestExpected(t *testing.T) {
+	t.Parallel()
+	c := startTarget(t, "listed", "6")
+	trail := trailOf(t, c)
+	trail.Variables = []Variable{trail.Variables[0], {Address: trail.Variables[0].Address}} // near each other
+	untilState(t, c.pid, 'S')
+	plain := mustCapture(t, c.pid, Options{Trail: trail})
+	pointer, ok := wordAt(plain.Found, trail.Variables[0].Address)
+	if !ok || pointer == 0 {
+		t.Fatal("the variable was not copied")
+	}
+	stack := plain.Threads[0].Stack
+	for name, test := range map[string]struct {
+		expected uint64
+		more     int // pieces than without
+	}{
+		"right": {pointer, 0}, "another": {stack.Start + 1000, 1}, "nowhere": {8, 0}, "highest": {^uint64(0), 0},
+		"across an end": {endBeforeHole(t, plain.Maps) - 8, 0},
+	} {
+		trail.Variables[0].Expected = test.expected
+		s := mustCapture(t, c.pid, Options{Trail: trail, Layout: plain.Layout})
+		checkTexts(t, s)
+		if len(s.Found) != len(plain.Found)+test.more {
+			t.Errorf("%s: %d pieces of memory, %d without an expectation", name, len(s.Found), len(plain.Found))
+		}
+		if !bytes.Equal(s.Threads[0].Stack.Data, stack.Data) {
+			t.Errorf("%s: the stack is another one", name)
+		}
+		want := stack.Data[1000:][:trail.Variables[0].Follow]
+		if test.more > 0 && !slices.ContainsFunc(s.Found, func(f Stack) bool {
+			return f.Start == test.expected && bytes.Equal(f.Data, want)
+		}) {
+			t.Errorf("%s: what was expected was not copied", name)
+		}
+	}
+}
+
+// endBeforeHole is where a readable mapping ends and nothing follows but further on.
+func endBeforeHole(t *testing.T, maps []procfs.Mapping) uint64 {
+	t.Helper()
+	for i := range maps[:len(maps)-1] {
+		if maps[i].Perms&procfs.Read != 0 && maps[i+1].Start > maps[i].End {
+			return maps[i].End
+		}
+	}
+	t.Fatal("the mappings have no hole")
+	return 0
+}
+
 // TestTrailOfABusyProcess captures a process that lets its variable, and then a node, point at another text all the
 // time: each text is the one that the pointer beside it, of the same moment, leads to.
 func TestTrailOfABusyProcess(t *testing.T) {
 	t.Parallel()
+	for name, expecting := range map[string]bool{"": false, "expecting": true} {
+		t.Run(name, func(t *testing.T) { trailOfABusyProcess(t, expecting) })
+	}
+}
+
+func trailOfABusyProcess(t *testing.T, expecting bool) {
+	t.Helper()
 	c := startTarget(t, "listed", "0", "busy")
 	trail := trailOf(t, c)
 	texts := make(map[string]int)
@@ -89,6 +149,9 @@ func TestTrailOfABusyProcess(t *testing.T) {
 		pointer, ok := wordAt(s.Found, trail.Variables[0].Address)
 		if !ok {
 			t.Fatal("the variable was not copied")
+		}
+		if expecting {
+			trail.Variables[0].Expected = pointer // which is right for every other capture or so
 		}
 		for _, found := range s.Found {
 			if pointer >= found.Start && pointer < found.Start+uint64(len(found.Data)) {

@@ -1,11 +1,13 @@
 package capture
 
 import (
+	"encoding/binary"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
@@ -27,7 +29,14 @@ type serverProcess struct {
 	process *levels.Process
 	module  *module
 	code    procfs.Mapping // of the program, to see that it still is there
+
+	variables []ptrace.Variable // of one capture
+	last      *pointers         // shared by all captures of the process
 }
+
+// pointers are what the variables held that a capture copies, in the last one that had all that they point at; 0 where
+// that was not so. Most of them point at the same as long as the process lives.
+type pointers [8]atomic.Uint64
 
 func newServers() *servers {
 	return &servers{byKey: make(map[processKey]serverProcess), program: make(map[*module]*lazy[*levels.Server])}
@@ -85,7 +94,7 @@ func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
 		}
 		if f := space.resolve(i); f.module != nil {
 			if server := c.servers.of(f.module, space); server != nil {
-				out.process, out.module, out.code = server.Process(f.bias), f.module, *m
+				out.process, out.module, out.code, out.last = server.Process(f.bias), f.module, *m, new(pointers)
 			}
 		}
 		break
@@ -137,9 +146,14 @@ func (p *serverProcess) addTo(t *ptrace.Trail) {
 	}
 	wanted := p.process.Trail()
 	t.Head, t.Elsewhere = wanted.Head, wanted.Elsewhere
-	for _, v := range wanted.Variables {
-		t.Variables = append(t.Variables, ptrace.Variable(v))
+	for i, v := range wanted.Variables {
+		expected := uint64(0)
+		if i < len(p.last) {
+			expected = p.last[i].Load()
+		}
+		t.Variables = append(t.Variables, ptrace.Variable{Address: v.Address, Follow: v.Follow, Expected: expected})
 	}
+	p.variables = t.Variables
 	for _, d := range wanted.OnStack {
 		t.OnStack = append(t.OnStack, ptrace.Deref(d))
 	}
@@ -165,6 +179,7 @@ func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unw
 		Code:   func(addr uint64) levels.Code { return p.describe(space, addr) },
 		Frames: spans(snap.Threads[0].Stack.Start, walked, place, th.Frames),
 	}
+	p.remember(in.Frozen)
 	result := p.process.Read(&in)
 	for _, l := range result.Levels {
 		f := &th.Frames[l.Frame]
@@ -172,6 +187,21 @@ func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unw
 	}
 	t.Wait, t.Query, t.QueryCut = result.Wait, result.Query, result.QueryCut
 	t.QueryFrame = queryFrame(th.Frames)
+}
+
+// remember keeps what the variables held in a snapshot, for the next one.
+func (p *serverProcess) remember(memory levels.Memory) {
+	var word [8]byte
+	for i := range p.variables[:min(len(p.variables), len(p.last))] {
+		v, held := &p.variables[i], uint64(0)
+		if v.Follow > 0 && memory(v.Address, word[:]) == len(word) {
+			held = binary.NativeEndian.Uint64(word[:])
+		}
+		if held != v.Expected && memory(held, make([]byte, v.Follow)) < v.Follow {
+			held = 0 // to read it all at once would not work next time either
+		}
+		p.last[i].Store(held)
+	}
 }
 
 // describe says what lies at an address: of code, or of a file's constants.

@@ -128,9 +128,6 @@ func (p *Process) Trail() Trail {
 	if p.server.activities != 0 {
 		t.Variables = append(t.Variables, Variable{Address: p.bias + p.server.activities})
 	}
-	if at := p.server.encoding.Load(); at != 0 {
-		t.Variables = append(t.Variables, Variable{Address: p.bias + at, Follow: encodingEntry})
-	}
 	if l.errVar != 0 {
 		t.OnStack = append(t.OnStack, Deref{Offset: l.errVar, Length: 24})
 	}
@@ -142,7 +139,6 @@ func (p *Process) Read(in *Input) Result {
 	r := reader{Process: p, in: in}
 	var out Result
 	out.Wait = r.wait()
-	r.encoding = r.databaseEncoding()
 	out.Query, out.QueryCut = r.query()
 	out.Levels = r.levels()
 	return out
@@ -153,7 +149,7 @@ type reader struct {
 	*Process
 
 	in       *Input
-	encoding int
+	encoding int                  // the database's, or encodingUnknown; 0: nobody has looked
 	known    map[uint64]*callback // what identify has found
 }
 

@@ -27,13 +27,23 @@ func (r *reader) text(memory Memory, addr uint64, limit int) (text string, cut b
 	} else {
 		cut = true
 	}
-	if r.encoding != encodingUTF8 {
+	switch {
+	case ascii(raw):
+	case r.databaseEncoding() != encodingUTF8:
 		return escape(raw), cut
-	}
-	if cut {
+	case cut:
 		raw = raw[:wholeRunes(raw)]
 	}
 	return string(raw), cut
+}
+
+func ascii(raw []byte) bool {
+	for _, c := range raw {
+		if c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }
 
 // bytes reads up to limit bytes, by pieces: few strings are long, and where the memory ends nothing can be read.
@@ -87,29 +97,29 @@ func escape(raw []byte) string {
 // encodingEntry is how much of an entry of pg_enc2name_tbl (encnames.c) is looked at: a name and the number.
 const encodingEntry = 12
 
-// databaseEncoding reads the number that the variable DatabaseEncoding (mbutils.c) leads to: from the copy, once a
-// process of the server's program has told where the variable is.
+// databaseEncoding reads the number that the variable DatabaseEncoding (mbutils.c) leads to. A process sets it once,
+// before it has a text.
 func (r *reader) databaseEncoding() int {
+	if r.encoding != 0 {
+		return r.encoding
+	}
+	r.encoding = encodingUnknown
 	variable := r.server.encoding.Load()
-	memory := r.in.Frozen
 	if variable == 0 {
 		if variable = r.encodingVariable(); variable == 0 {
-			return encodingUnknown
+			return r.encoding
 		}
 		r.server.encoding.Store(variable)
-		memory = r.in.Live
 	}
-	var pointer [8]byte
+	pointer, ok := r.liveWord(r.bias + variable)
 	var entry [encodingEntry]byte
-	if memory(r.bias+variable, pointer[:]) < len(pointer) ||
-		memory(binary.NativeEndian.Uint64(pointer[:]), entry[:]) < len(entry) {
-		return encodingUnknown
+	if !ok || r.in.Live(pointer, entry[:]) < len(entry) {
+		return r.encoding
 	}
-	n := int32(binary.NativeEndian.Uint32(entry[8:]))
-	if n < 0 || n > lastEncoding {
-		return encodingUnknown
+	if n := int32(binary.NativeEndian.Uint32(entry[8:])); n > 0 && n <= lastEncoding {
+		r.encoding = int(n)
 	}
-	return int(n)
+	return r.encoding
 }
 
 // encodingVariable finds the variable DatabaseEncoding, which no symbol table of a stripped server names, in the code

@@ -1,0 +1,114 @@
+package ptrace
+
+import (
+	"slices"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// This file reads the variables of a trail, and what they are expected to point at, by the system call that reads the
+// stack: most of a pause is system calls, and the pages that they look for.
+
+// maxNear is how many bytes are read for variables near each other.
+const maxNear = 512
+
+// join finds the variables that are read as one piece of memory: those near each other, in one page. For each piece the
+// kernel looks for the page anew, which takes longer than to copy some words more.
+func (r *trail) join() {
+	const page = 4096 // or more
+	words := make([]uint64, 0, len(r.near))
+	for i := range r.variables[:r.nVariables] {
+		words = append(words, r.variables[i].Address)
+	}
+	if r.head != 0 {
+		words = append(words, r.head)
+	}
+	slices.Sort(words)
+	r.nNear = 0
+	for _, w := range words {
+		end := w + 8
+		if last := r.nNear - 1; last >= 0 && end > w {
+			if s := &r.near[last]; end-s.start <= maxNear && s.start/page == (end-1)/page {
+				s.end = end
+				continue
+			}
+		}
+		r.near[r.nNear] = span{start: w, end: end}
+		r.nNear++
+	}
+}
+
+// wantVariables wants what copyTrail begins with.
+//
+//go:nosplit
+//go:norace
+func (s *session) wantVariables() {
+	r := &s.trail
+	r.n = 0
+	for i := range r.nNear {
+		s.wantBlock(r.near[i].start, int(r.near[i].end-r.near[i].start))
+	}
+}
+
+// wantExpected wants what the variables are expected to point at.
+//
+//go:nosplit
+//go:norace
+func (s *session) wantExpected() {
+	r := &s.trail
+	for i := range r.nVariables {
+		if v := &r.variables[i]; v.Expected != 0 {
+			s.wantBytes(v.Expected, v.Follow)
+		}
+	}
+}
+
+// readBehindVariables is read for a stack. If that is the main thread's, the variables that are wanted, and what they
+// are expected to point at, are read in the same system call, provided that all of it is readable.
+//
+//go:nosplit
+//go:norace
+func (s *session) readBehindVariables(t *tracee, start, end uint64) int {
+	r := &s.trail
+	if !r.wanted || r.fetched > 0 || s.coroutines.wanted || t != &s.tracees[0] {
+		return s.read(t, start, end)
+	}
+	s.wantVariables()
+	s.wantExpected()
+	variables, stack := 0, int(min(end-start, s.maxStack))
+	for i := range r.n {
+		r.vectors[i] = iovec{uintptr(r.blocks[i].address), uintptr(r.blocks[i].wanted)}
+		variables += r.blocks[i].wanted
+	}
+	if r.n == 0 || r.n == maxBlocks || variables+stack > len(s.arena.memory)-s.arena.used {
+		return s.read(t, start, end)
+	}
+	r.vectors[r.n] = iovec{uintptr(start), uintptr(stack)}
+	r.local = iovec{uintptr(unsafe.Pointer(&s.arena.memory[s.arena.used])), uintptr(variables + stack)}
+	n, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&r.local)), 1,
+		uintptr(unsafe.Pointer(&r.vectors)), uintptr(r.n+1), 0)
+	if errno != 0 || int(n) < variables {
+		return s.read(t, start, end)
+	}
+	s.takeBlocks(0, r.n, variables)
+	r.fetched = r.n
+	t.stackAt = s.arena.used
+	return int(n) - variables
+}
+
+// loadVariable returns the word at an address that wantVariables has wanted, 0 if it was not read.
+//
+//go:nosplit
+//go:norace
+func (s *session) loadVariable(address uint64) uint64 {
+	r := &s.trail
+	for i := range r.nNear {
+		if off := address - r.near[i].start; address >= r.near[i].start && off < maxNear {
+			if word := s.loadWord(i, int(off)); word != 0 {
+				return word
+			}
+		}
+	}
+	return 0
+}
