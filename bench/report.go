@@ -167,8 +167,8 @@ func (r *report) printRest(w io.Writer) {
 	}
 	for _, one := range r.Results {
 		if one.Tool == ours && len(one.Parts) > 0 {
-			_, _ = fmt.Fprintf(w, "Of our call at the %s: unwinding %s, names %s\n", one.Target,
-				micros(one.Parts["unwind"].P50), micros(one.Parts["symbolize"].P50))
+			_, _ = fmt.Fprintf(w, "Of our call at the %s: unwinding %s, names %s, the server's own words %s\n", one.Target,
+				micros(one.Parts["unwind"].P50), micros(one.Parts["symbolize"].P50), micros(one.Parts["context"].P50))
 		}
 	}
 	for _, s := range r.SQL {

@@ -103,6 +103,7 @@ func measurements(c *exec.Cmd, out []byte) (turn, error) {
 		Total *summary `json:"total_us"`
 		Unw   *summary `json:"unwind_us"`
 		Sym   *summary `json:"symbolize_us"`
+		Ctx   *summary `json:"context_us"`
 		Depth int      `json:"depth"`
 	}
 	if err := json.Unmarshal(out, &printed); err != nil {
@@ -120,8 +121,8 @@ func measurements(c *exec.Cmd, out []byte) (turn, error) {
 	case printed.Total != nil:
 		t.Call = *printed.Total
 	}
-	if printed.Unw != nil && printed.Sym != nil {
-		t.Parts = map[string]summary{"unwind": *printed.Unw, "symbolize": *printed.Sym}
+	if printed.Unw != nil && printed.Sym != nil && printed.Ctx != nil {
+		t.Parts = map[string]summary{"unwind": *printed.Unw, "symbolize": *printed.Sym, "context": *printed.Ctx}
 	}
 	return t, nil
 }

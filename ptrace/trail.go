@@ -133,7 +133,7 @@ func (s *session) copyTrail(t *tracee) {
 	first := r.n
 	for i := range r.nVariables {
 		v := &r.variables[i]
-		if p := s.loadVariable(v.Address); p != 0 && !(expected && p == v.Expected) {
+		if p := s.loadVariable(v.Address); p != 0 && (!expected || p != v.Expected) {
 			s.wantBytes(p, v.Follow)
 		}
 	}

@@ -288,13 +288,15 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 		var cut bool
 		out.Frames, cut = space.name(frames, maxLines(o), &late)
 		b.used = space.usedBy(frames, b.used)
+		named := time.Now()
 		if i == 0 && (snap.Engine == ptrace.Engine || th.Syscall != nil) {
 			server.read(t, snap, frames, space)
 		}
 		b.settled = b.settled && settled(stop.Reason)
 		b.severed = b.severed || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
 		t.Unwind += ended.Sub(began)
-		t.Symbolize += time.Since(ended)
+		t.Symbolize += named.Sub(ended)
+		t.Context += time.Since(named)
 		if stop.Reason == unwind.NoMemory && space.mapped(stop.Address) {
 			b.missing = append(b.missing, stop.Address)
 		}

@@ -218,6 +218,7 @@ func (p *serverProcess) describe(space *space, addr uint64) levels.Code {
 		return code
 	}
 	at := addr - f.bias
+	code.Image, code.Offset = f.module.image.BuildID(), at
 	if name, start, ok := f.module.function(at, space.files); ok && start == at {
 		code.Function = name
 	}

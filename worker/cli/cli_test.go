@@ -157,6 +157,7 @@ func TestStats(t *testing.T) {
 		Pause     map[string]float64 `json:"pause_us"`
 		Unwind    map[string]float64 `json:"unwind_us"`
 		Symbolize map[string]float64 `json:"symbolize_us"`
+		Context   map[string]float64 `json:"context_us"`
 		Total     map[string]float64 `json:"total_us"`
 	}
 	if err := json.Unmarshal([]byte(out), &got); err != nil || status != 0 {
@@ -166,7 +167,8 @@ func TestStats(t *testing.T) {
 		t.Errorf("count %d", got.Count)
 	}
 	for name, q := range map[string]map[string]float64{
-		"pause": got.Pause, "unwind": got.Unwind, "symbolize": got.Symbolize, "total": got.Total,
+		"pause": got.Pause, "unwind": got.Unwind, "symbolize": got.Symbolize, "context": got.Context,
+		"total": got.Total,
 	} {
 		if !(q["p50"] > 0 && q["p50"] <= q["p99"] && q["p99"] <= q["max"]) {
 			t.Errorf("%s: %v", name, q)

@@ -12,7 +12,7 @@ import (
 
 // stats collects what captures took.
 type stats struct {
-	pause, held, unwind, symbolize, total []time.Duration
+	pause, held, unwind, symbolize, context, total []time.Duration
 }
 
 func (s *stats) add(t *trace.Trace) {
@@ -20,6 +20,7 @@ func (s *stats) add(t *trace.Trace) {
 	s.held = append(s.held, t.Held)
 	s.unwind = append(s.unwind, t.Unwind)
 	s.symbolize = append(s.symbolize, t.Symbolize)
+	s.context = append(s.context, t.Context)
 	s.total = append(s.total, t.Total)
 }
 
@@ -40,9 +41,10 @@ func (s *stats) print(w io.Writer) error {
 		Held      quantiles `json:"held_us"`
 		Unwind    quantiles `json:"unwind_us"`
 		Symbolize quantiles `json:"symbolize_us"`
+		Context   quantiles `json:"context_us"`
 		Total     quantiles `json:"total_us"`
 	}{s.count(), newQuantiles(s.pause), newQuantiles(s.held), newQuantiles(s.unwind), newQuantiles(s.symbolize),
-		newQuantiles(s.total)})
+		newQuantiles(s.context), newQuantiles(s.total)})
 }
 
 // newQuantiles sorts d in place.

@@ -217,6 +217,6 @@ func (r *reader) name(at, depends uint64) (string, bool) {
 			return "", false
 		}
 	}
-	text, cut := r.text(r.in.Live, p, maxName)
+	text, cut := r.text(r.live, p, maxName)
 	return text, text != "" && !cut && r.same(depends)
 }

@@ -3,6 +3,7 @@ package levels
 import (
 	"encoding/binary"
 	"slices"
+	"sync"
 
 	"pg_stat_backtrace/worker/trace"
 )
@@ -62,22 +63,63 @@ var callbacks = []callback{
 // identify returns what is known of a callback, by its name, else by the constants that its code uses; nil if nothing
 // is.
 func (r *reader) identify(addr uint64, code *Code) *callback {
-	if known, ok := r.known[addr]; ok {
-		return known
-	}
 	module := code.Module
 	if code.Server {
 		module = server
 	}
-	c := byName(module, code.Function)
-	if c == nil && slices.ContainsFunc(callbacks, func(c callback) bool { return c.module == module }) {
-		c = byFormats(module, r.constants(addr, code))
+	if c := byName(module, code.Function); c != nil {
+		return c
 	}
-	if r.known == nil {
-		r.known = make(map[uint64]*callback)
+	if !slices.ContainsFunc(callbacks, func(c callback) bool { return c.module == module }) {
+		return nil
 	}
-	r.known[addr] = c
-	return c
+	return r.recognise(code, func() verdict {
+		return verdict{callback: byFormats(module, r.constants(addr, code))}
+	}).callback
+}
+
+// verdict is what a function without a name turned out to be by its code.
+type verdict struct {
+	callback *callback // nil: none of them
+	plpgsql  bool      // plpgsql_exec_error_callback
+}
+
+// maxVerdicts bounds the functions that are remembered; a server has some dozens that are callbacks.
+const maxVerdicts = 512
+
+// verdicts remembers functions by their place in a file: the code that a process has of it is the same in all.
+type verdicts struct {
+	mu      sync.Mutex
+	byPlace map[codePlace]verdict
+}
+
+type codePlace struct {
+	image, function string
+	offset          uint64
+}
+
+// recognise looks at a function's code, unless that is known already. What could not be read is looked at again.
+func (r *reader) recognise(code *Code, look func() verdict) verdict {
+	seen, place := &r.server.seen, codePlace{code.Image, code.Function, code.Offset}
+	seen.mu.Lock()
+	v, known := seen.byPlace[place]
+	seen.mu.Unlock()
+	if known {
+		return v
+	}
+	before := r.lacking
+	r.lacking = false
+	v = look()
+	if code.Image != "" && !r.lacking {
+		seen.mu.Lock()
+		if len(seen.byPlace) >= maxVerdicts || seen.byPlace == nil {
+			seen.byPlace = make(map[codePlace]verdict)
+		}
+		seen.byPlace[place] = v
+		seen.mu.Unlock()
+	}
+	r.lacking = r.lacking || before
+	return v
 }
 
 func byName(module, name string) *callback {
@@ -109,7 +151,7 @@ func (r *reader) constants(addr uint64, code *Code) []string {
 		return nil
 	}
 	text := make([]byte, code.Size)
-	if r.in.Live(addr, text) < code.Size {
+	if r.live(addr, text) < code.Size {
 		return nil
 	}
 	var found []string
@@ -124,7 +166,7 @@ func (r *reader) constants(addr uint64, code *Code) []string {
 		if r.in.Code(at).Module != code.Module {
 			continue
 		}
-		if s, cut := r.text(r.in.Live, at, longestFormat); s != "" && !cut {
+		if s, cut := r.text(r.live, at, longestFormat); s != "" && !cut {
 			found = append(found, s)
 		}
 	}

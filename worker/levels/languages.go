@@ -31,8 +31,8 @@ func (r *reader) python(arg uint64) (trace.Level, bool) {
 		return trace.Level{}, false
 	}
 	var flag [1]byte
-	name, cut := r.text(r.in.Live, at, maxName)
-	if name == "" || cut || r.in.Live(procedure+isProcedure, flag[:]) < 1 || flag[0] > 1 || !r.same(arg) {
+	name, cut := r.text(r.live, at, maxName)
+	if name == "" || cut || r.live(procedure+isProcedure, flag[:]) < 1 || flag[0] > 1 || !r.same(arg) {
 		return trace.Level{}, false
 	}
 	kind := "function"

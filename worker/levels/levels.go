@@ -28,6 +28,10 @@ type Code struct {
 	Function string
 	// Size is the length of the function in bytes, 0 if unknown.
 	Size int
+	// Image is the build-id of the file and Offset the address in it, which are the same in every process that has that
+	// file; empty if unknown.
+	Image  string
+	Offset uint64
 }
 
 // Frame is a live frame of the stack.
@@ -149,8 +153,15 @@ type reader struct {
 	*Process
 
 	in       *Input
-	encoding int                  // the database's, or encodingUnknown; 0: nobody has looked
-	known    map[uint64]*callback // what identify has found
+	encoding int  // the database's, or encodingUnknown; 0: nobody has looked
+	lacking  bool // memory that live was to read was not readable
+}
+
+// live reads memory of the process as it is now.
+func (r *reader) live(addr uint64, p []byte) int {
+	n := r.in.Live(addr, p)
+	r.lacking = r.lacking || n < len(p)
+	return n
 }
 
 // word reads a pointer of the copy.
@@ -183,7 +194,7 @@ func (r *reader) flag(addr uint64) (value, ok bool) {
 // liveWord reads a pointer of the process as it is now.
 func (r *reader) liveWord(addr uint64) (uint64, bool) {
 	var b [8]byte
-	if addr == 0 || r.in.Live(addr, b[:]) < len(b) {
+	if addr == 0 || r.live(addr, b[:]) < len(b) {
 		return 0, false
 	}
 	return binary.NativeEndian.Uint64(b[:]), true

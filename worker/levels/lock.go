@@ -65,9 +65,9 @@ func (r *reader) relation(relation uint64) (string, bool) {
 		return "", false
 	}
 	var row [className]byte
-	if r.in.Live(class, row[:]) < len(row) || int32(binary.NativeEndian.Uint32(row[:])) != id {
+	if r.live(class, row[:]) < len(row) || int32(binary.NativeEndian.Uint32(row[:])) != id {
 		return "", false
 	}
-	name, cut := r.text(r.in.Live, class+className, maxName)
+	name, cut := r.text(r.live, class+className, maxName)
 	return name, name != "" && !cut && r.same(relation+relationClass)
 }

@@ -23,7 +23,9 @@ const (
 // plpgsql words a level as plpgsql_exec_error_callback (pl_exec.c) does.
 func (r *reader) plpgsql(callback uint64, code *Code, estate uint64) (trace.Level, bool) {
 	none := trace.Level{}
-	if code.Function != "plpgsql_exec_error_callback" && (code.Function != "" || !r.reports(callback, code.Size)) {
+	if code.Function != "plpgsql_exec_error_callback" && (code.Function != "" || !r.recognise(code, func() verdict {
+		return verdict{plpgsql: r.reports(callback, code.Size)}
+	}).plpgsql) {
 		return none, false
 	}
 	if _, onStack := r.frameOf(estate); !onStack {
@@ -66,7 +68,7 @@ func (r *reader) reports(callback uint64, size int) bool {
 		return false
 	}
 	code := make([]byte, size)
-	if r.in.Live(callback, code) < size {
+	if r.live(callback, code) < size {
 		return false
 	}
 	for _, off := range []int{r.layout.errStmt, r.layout.errText} {
@@ -90,7 +92,7 @@ func (r *reader) signature(estate uint64) (string, bool) {
 	if !ok1 || !ok2 {
 		return "", false
 	}
-	text, cut := r.text(r.in.Live, p, maxSignature)
+	text, cut := r.text(r.live, p, maxSignature)
 	if cut || text == "" || !r.same(at) {
 		return "", false
 	}
@@ -109,7 +111,7 @@ func (r *reader) phrase(estate uint64) (string, bool) {
 	if !r.constant(p) {
 		return "", false
 	}
-	text, cut := r.text(r.in.Live, p, maxPhrase)
+	text, cut := r.text(r.live, p, maxPhrase)
 	return text, text != "" && !cut
 }
 

@@ -113,7 +113,7 @@ func (r *reader) databaseEncoding() int {
 	}
 	pointer, ok := r.liveWord(r.bias + variable)
 	var entry [encodingEntry]byte
-	if !ok || r.in.Live(pointer, entry[:]) < len(entry) {
+	if !ok || r.live(pointer, entry[:]) < len(entry) {
 		return r.encoding
 	}
 	if n := int32(binary.NativeEndian.Uint32(entry[8:])); n > 0 && n <= lastEncoding {
@@ -128,7 +128,7 @@ func (r *reader) databaseEncoding() int {
 func (r *reader) encodingVariable() uint64 {
 	var code [11]byte
 	at := r.server.getEncoding
-	if at == 0 || r.in.Live(r.bias+at, code[:]) < len(code) {
+	if at == 0 || r.live(r.bias+at, code[:]) < len(code) {
 		return 0
 	}
 	const load = 7 // bytes of mov disp(%rip),%rax

@@ -18,9 +18,11 @@ type Trace struct {
 	// Pause is how long the process stood still at most, Held the part of it
 	// from the moment the stop was known; both are 0 without a stop.
 	Pause, Held time.Duration
-	// Unwind and Symbolize are what the steps after the pause took.
+	// Unwind, Symbolize and Context are what the steps after the pause took: to walk the stacks, to name their frames,
+	// and to read what a PostgreSQL process says of itself.
 	Unwind    time.Duration
 	Symbolize time.Duration
+	Context   time.Duration
 	// Total is the whole capture, reading /proc and waiting for the stop
 	// included.
 	Total   time.Duration
