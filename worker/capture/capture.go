@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync"
 	"time"
 
@@ -150,6 +151,10 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 		check: newCheck(target.PID), began: start,
 		files: deadline{at: start.Add(cmp.Or(o.Deadline, defaultDeadline)), after: c.linesWait}}
 	defer r.files.stop()
+	if c.images.none() {
+		go c.anticipate(r.key)
+		runtime.Gosched() // let it begin: there may be one processor
+	}
 	r.golang = c.goStacks.find(r.key)
 	defer r.check.close()
 	if l := c.known.find(r.key); l != nil && !o.AllThreads && r.check.holdsSoon(l, start) {

@@ -198,6 +198,13 @@ func (c *images) known(id string) *module {
 	return m
 }
 
+// none reports whether no module is known yet.
+func (c *images) none() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.byID) == 0
+}
+
 // keep remembers a module, or returns the one that came first.
 func (c *images) keep(id string, m *module) *module {
 	c.mu.Lock()

@@ -52,13 +52,18 @@ func (sp *space) foresee(addr uint64) {
 		return
 	}
 	sp.unfamiliar = true
-	m.lines.wish(addr - where.bias)
+	m.readAhead(addr - where.bias)
+	runtime.Gosched() // let it begin: there may be one processor
+}
+
+// readAhead has what names an image address read by somebody else.
+func (m *module) readAhead(addr uint64) {
+	m.lines.wish(addr)
 	m.symbols.start(m.tell, func() *symbol.Table {
 		processors.Begin()
 		defer processors.End()
 		return m.readSymbols()
 	})
-	runtime.Gosched() // let it begin: there may be one processor
 }
 
 // expect reads the symbols of all images that frames are in, while their lines are looked up: both may take their time

@@ -1,0 +1,81 @@
+package capture
+
+import (
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/symbol"
+)
+
+// TestAnticipate: what names the place where a process sleeps is read before anything is known of its images; of one
+// that has ended nothing is.
+func TestAnticipate(t *testing.T) {
+	_, snap, _ := snapshotOf(t, "5")
+	c, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	stat, err := procfs.ReadStat(snap.PID)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.images.none() {
+		t.Fatal("images are known before the first capture")
+	}
+	c.anticipate(processKey{1<<31 - 1, 1})
+	if !c.images.none() {
+		t.Error("an image of a process that is not there")
+	}
+	c.anticipate(processKey{snap.PID, stat.StartTime})
+	sp := c.spaces.open(snap.PID, stat.StartTime, snap.Maps)
+	regs, err := c.arch.DecodePRStatus(snap.Threads[0].Registers)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pc, _ := regs.Get(c.arch.PC)
+	_, where, _ := sp.find(pc)
+	m := where.module
+	if c.images.none() || m == nil {
+		t.Fatal("no image is known")
+	}
+	if m.met.Load() {
+		t.Errorf("%s is taken for one in which a frame was", m.name)
+	}
+	begun := true
+	symbols, _ := m.symbols.get(nil, m.tell, func() *symbol.Table { begun = false; return nil })
+	if !begun || symbols.Len() == 0 {
+		t.Errorf("the symbols of %s are not read: %d", m.name, symbols.Len())
+	}
+	m.lines.mu.Lock()
+	defer m.lines.mu.Unlock()
+	if addr := pc - where.bias; m.lines.answers[addr] == nil && !slices.Contains(m.lines.wished, addr) {
+		t.Errorf("nor is the line of %#x looked up", addr)
+	}
+}
+
+// TestAnticipated: a stack is the same whether or not something was read before it was known.
+func TestAnticipated(t *testing.T) {
+	_, snap, _ := snapshotOf(t, "5")
+	target := ptrace.Target{PID: snap.PID, UID: -1}
+	for range 20 {
+		c, err := New(Config{LinesWait: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		first, err := c.Capture(t.Context(), target, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		second, err := c.Capture(t.Context(), target, Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !reflect.DeepEqual(first.Threads[0].Frames, second.Threads[0].Frames) {
+			t.Fatalf("%v first, then %v", first.Threads[0].Frames, second.Threads[0].Frames)
+		}
+	}
+}
