@@ -157,7 +157,10 @@ func (n *tally) add(t *testing.T, pid int, tr *trace.Trace) {
 		n.whole++
 		return
 	case bare:
-		n.uncovered++
+		const most = 5
+		if n.uncovered++; n.uncovered <= most {
+			figure.Printf(t, "in code without call frame information: %s", innermost(th))
+		}
 		return
 	case hasEnded(pid) && strings.HasPrefix(th.Stop, "no call frame information"):
 		n.late++ // in exit(), and gone before it could be known which files its memory was mapped from
@@ -172,6 +175,17 @@ func (n *tally) add(t *testing.T, pid int, tr *trace.Trace) {
 		}
 		t.Errorf("process %d: %s %s\n%s", pid, th.Stop, guessed, text.String())
 	}
+}
+
+// innermost words the innermost frames of a stack, and why it ended.
+func innermost(th *trace.Thread) string {
+	const most = 4
+	var text strings.Builder
+	for i := range th.Frames[:min(len(th.Frames), most)] {
+		f := &th.Frames[i]
+		fmt.Fprintf(&text, "%s (%s+%#x) %s; ", f.Name(), f.Module, f.ModuleOffset, f.Note)
+	}
+	return fmt.Sprintf("%s%d frames, %s", text.String(), len(th.Frames), th.Stop)
 }
 
 // hasEnded says whether a process is gone, waits to be reaped, or is ending: it has no memory then.
