@@ -18,6 +18,7 @@ func (s *session) rehearse() {
 	if !swapping && s.layout != nil {
 		return
 	}
+	s.trail.expectNothing() // what a variable does not point at any more may not be in memory
 	pid := s.flight.target.PID
 	w := &observer{ctx: s.flight.ctx, target: s.flight.target, options: s.flight.options, maps: s.maps}
 	i := slices.IndexFunc(s.maps, func(m procfs.Mapping) bool { return m.Path == stackPath })

@@ -49,6 +49,35 @@ func TestSwappedStack(t *testing.T) {
 	}
 }
 
+// TestSwappedExpectation: what a variable is expected to point at, and does not, is not read from swap space.
+func TestSwappedExpectation(t *testing.T) {
+	if os.Getenv("PGSB_TEST_SWAP") == "" {
+		t.Skip("PGSB_TEST_SWAP is not set: it adds swap space to this machine, and takes it away again")
+	}
+	addSwap(t)
+	c := startTarget(t, "listed", "6")
+	trail := trailOf(t, c)
+	untilState(t, c.pid, 'S')
+	plain := mustCapture(t, c.pid, Options{})
+	i := slices.IndexFunc(plain.Maps, func(m procfs.Mapping) bool { return m.Path == "[heap]" })
+	if i < 0 {
+		t.Fatal("no heap")
+	}
+	heap := &plain.Maps[i]
+	trail.Head = 0 // its texts are in the heap
+	trail.Variables = trail.Variables[:1]
+	trail.Variables[0].Expected = heap.Start
+	first := heap.Start + uint64(os.Getpagesize())
+	until(t, "the first page of the heap is swapped", func() bool {
+		pageOut(t, c.pid, heap.Start, heap.End)
+		return swappedPages(t, c.pid, heap.Start, first) > 0
+	})
+	mustCapture(t, c.pid, Options{Trail: trail, Layout: plain.Layout})
+	if swappedPages(t, c.pid, heap.Start, first) == 0 {
+		t.Error("it has been read")
+	}
+}
+
 // addSwap gives the machine swap space as long as the test lasts.
 func addSwap(t *testing.T) {
 	t.Helper()

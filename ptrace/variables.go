@@ -64,6 +64,13 @@ func (s *session) wantExpected() {
 	}
 }
 
+// expectNothing forgets what the variables are expected to hold.
+func (r *trail) expectNothing() {
+	for i := range r.variables[:r.nVariables] {
+		r.variables[i].Expected = 0
+	}
+}
+
 // readBehindVariables is read for a stack. If that is the main thread's, the variables that are wanted, and what they
 // are expected to point at, are read in the same system call, provided that all of it is readable.
 //
