@@ -120,11 +120,17 @@ func TestExpire(t *testing.T) {
 	s := serve(t, Config{}, echo)
 	s.put(id(1)+reqSuffix, s.line(id(1)))
 	wait(t, "the answer", func() bool { return exists(s.path(id(1) + repSuffix)) })
-	s.expire(time.Now().Add(unread - time.Second))
+	s.mu.Lock()
+	since, delivered := s.answers[id(1)+repSuffix]
+	s.mu.Unlock()
+	if !delivered {
+		t.Fatal("it is not among the answers that were delivered")
+	}
+	s.expire(since.Add(unread))
 	if !exists(s.path(id(1) + repSuffix)) {
 		t.Error("expired too early")
 	}
-	s.expire(time.Now().Add(unread + time.Second))
+	s.expire(since.Add(unread + 1))
 	if exists(s.path(id(1) + repSuffix)) {
 		t.Error("not expired")
 	}
