@@ -120,9 +120,9 @@ func TestExpire(t *testing.T) {
 	s := serve(t, Config{}, echo)
 	s.put(id(1)+reqSuffix, s.line(id(1)))
 	wait(t, "the answer", func() bool { return exists(s.path(id(1) + repSuffix)) })
-	s.mu.Lock()
+	s.Spool.mu.Lock()
 	since, delivered := s.answers[id(1)+repSuffix]
-	s.mu.Unlock()
+	s.Spool.mu.Unlock()
 	if !delivered {
 		t.Fatal("it is not among the answers that were delivered")
 	}
