@@ -192,12 +192,13 @@ func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unw
 // remember keeps what the variables held in a snapshot, for the next one.
 func (p *serverProcess) remember(memory levels.Memory) {
 	var word [8]byte
+	copied := func(addr uint64) bool { return memory(addr, word[:1]) == 1 }
 	for i := range p.variables[:min(len(p.variables), len(p.last))] {
 		v, held := &p.variables[i], uint64(0)
 		if v.Follow > 0 && memory(v.Address, word[:]) == len(word) {
 			held = binary.NativeEndian.Uint64(word[:])
 		}
-		if held != v.Expected && memory(held, make([]byte, v.Follow)) < v.Follow {
+		if held != 0 && (!copied(held) || !copied(held+uint64(v.Follow)-1)) {
 			held = 0 // to read it all at once would not work next time either
 		}
 		p.last[i].Store(held)

@@ -21,7 +21,8 @@ type Server struct {
 	list, query, wait, getEncoding, activities uint64
 	// encoding is the variable DatabaseEncoding, 0 until a process was looked at.
 	encoding atomic.Uint64
-	seen     verdicts
+	// seen are functions that were recognised by their code.
+	seen verdicts
 }
 
 // ErrNotServer means that a program is not a PostgreSQL server of a version that this package knows.

@@ -1,0 +1,40 @@
+package capture
+
+import (
+	"encoding/binary"
+	"testing"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/levels"
+)
+
+// TestRemember: of a variable is remembered what it held, if all that it points at was copied.
+func TestRemember(t *testing.T) {
+	const at, follow = 0x1000, 100
+	for name, test := range map[string]struct {
+		pointer uint64
+		copied  int // bytes of what it points at
+		follow  int
+		want    uint64
+	}{
+		"all":      {0x2000, follow, follow, 0x2000},
+		"less":     {0x2000, follow - 1, follow, 0},
+		"nothing":  {0x2000, 0, follow, 0},
+		"null":     {0, follow, follow, 0},
+		"no trail": {0x2000, follow, 0, 0},
+	} {
+		word := binary.NativeEndian.AppendUint64(nil, test.pointer)
+		memory := frozen(&ptrace.Stack{Start: at, Data: word},
+			[]ptrace.Stack{{Start: 0x2000, Data: make([]byte, test.copied)}})
+		p := serverProcess{variables: []ptrace.Variable{{Address: at, Follow: test.follow}}, last: new(pointers)}
+		for range 2 { // when it is expected, too
+			p.remember(memory)
+			if got := p.last[0].Load(); got != test.want {
+				t.Errorf("%s: %#x, not %#x", name, got, test.want)
+			}
+			p.variables[0].Expected = test.pointer
+		}
+	}
+	p := serverProcess{variables: make([]ptrace.Variable, 2*len(pointers{})), last: new(pointers)}
+	p.remember(levels.Memory(func(uint64, []byte) int { return 0 })) // more variables than are remembered
+}
