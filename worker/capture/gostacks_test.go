@@ -18,10 +18,11 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// goStacksVariable is how often each program is captured; goStacksDefault without it.
+// goStacksVariable is how often each program is captured; goStacksDefault without it, of which some two hundred meet a
+// stack that grows: enough to tell one in twenty from one in a hundred.
 const (
 	goStacksVariable = "PGSB_GO_STACKS"
-	goStacksDefault  = 100
+	goStacksDefault  = 500
 )
 
 // growing and calling are the calls of testdata/gogrow and testdata/cgobusy, innermost first, without Go's own.

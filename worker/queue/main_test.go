@@ -88,11 +88,14 @@ type process struct {
 	err  error
 }
 
-// work starts a worker and waits until it serves the queue of database postgres; it ends with the test.
+// work starts a worker and waits until it serves the queue of database postgres and the spool; it ends with the test.
 func (s *site) work(t *testing.T, env ...string) *process {
 	t.Helper()
 	p := s.launch(t, env...)
-	pgtest.Wait(t, "the worker serves the queue", func() bool { return strings.Contains(p.text(), "serving the queue") })
+	pgtest.Wait(t, "the worker serves the queue and the spool", func() bool { // each of which may be the first
+		text := p.text()
+		return strings.Contains(text, "serving the queue") && strings.Contains(text, `"message":"ready"`)
+	})
 	return p
 }
 
