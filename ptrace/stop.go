@@ -286,7 +286,13 @@ func (s *session) copyOwnStack(t *tracee, sp uint64) bool {
 	if !ok {
 		return false
 	}
-	n := s.readBehindVariables(t, start, end)
+	n, done := 0, false
+	if s.wantWithStack(t) {
+		n, done = s.readBehindVariables(t, start, end)
+	}
+	if !done {
+		n = s.read(t, start, end)
+	}
 	if page := sp &^ s.pageMask; n == 0 && start < page {
 		// The red zone reaches into a page that is not there; the page of the stack pointer may be.
 		start = page

@@ -51,17 +51,24 @@ func (s *session) wantVariables() {
 	}
 }
 
-// wantExpected wants what the variables are expected to point at.
+// wantWithStack wants what is read with the stack of a thread: with the main thread's, the variables and what they are
+// expected to point at; false if there is nothing to read. It is no part of readBehindVariables because of the stack
+// that there is for both, see stop.go: 800 bytes.
 //
 //go:nosplit
 //go:norace
-func (s *session) wantExpected() {
+func (s *session) wantWithStack(t *tracee) bool {
 	r := &s.trail
+	if !r.wanted || r.fetched > 0 || s.coroutines.wanted || t != &s.tracees[0] {
+		return false
+	}
+	s.wantVariables()
 	for i := range r.nVariables {
 		if v := &r.variables[i]; v.Expected != 0 {
 			s.wantBytes(v.Expected, v.Follow)
 		}
 	}
+	return r.n > 0 && r.n < maxBlocks
 }
 
 // expectNothing forgets what the variables are expected to hold.
@@ -71,37 +78,32 @@ func (r *trail) expectNothing() {
 	}
 }
 
-// readBehindVariables is read for a stack. If that is the main thread's, the variables that are wanted, and what they
-// are expected to point at, are read in the same system call, provided that all of it is readable.
+// readBehindVariables is read for a stack, with what wantWithStack has wanted before it, in one system call; false if
+// not all of that is readable.
 //
 //go:nosplit
 //go:norace
-func (s *session) readBehindVariables(t *tracee, start, end uint64) int {
+func (s *session) readBehindVariables(t *tracee, start, end uint64) (n int, ok bool) {
 	r := &s.trail
-	if !r.wanted || r.fetched > 0 || s.coroutines.wanted || t != &s.tracees[0] {
-		return s.read(t, start, end)
-	}
-	s.wantVariables()
-	s.wantExpected()
 	variables, stack := 0, int(min(end-start, s.maxStack))
 	for i := range r.n {
 		r.vectors[i] = iovec{uintptr(r.blocks[i].address), uintptr(r.blocks[i].wanted)}
 		variables += r.blocks[i].wanted
 	}
-	if r.n == 0 || r.n == maxBlocks || variables+stack > len(s.arena.memory)-s.arena.used {
-		return s.read(t, start, end)
+	if variables+stack > len(s.arena.memory)-s.arena.used {
+		return 0, false
 	}
 	r.vectors[r.n] = iovec{uintptr(start), uintptr(stack)}
 	r.local = iovec{uintptr(unsafe.Pointer(&s.arena.memory[s.arena.used])), uintptr(variables + stack)}
-	n, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&r.local)), 1,
+	got, _, errno := unix.RawSyscall6(unix.SYS_PROCESS_VM_READV, uintptr(t.tid), uintptr(unsafe.Pointer(&r.local)), 1,
 		uintptr(unsafe.Pointer(&r.vectors)), uintptr(r.n+1), 0)
-	if errno != 0 || int(n) < variables {
-		return s.read(t, start, end)
+	if errno != 0 || int(got) < variables {
+		return 0, false
 	}
 	s.takeBlocks(0, r.n, variables)
 	r.fetched = r.n
 	t.stackAt = s.arena.used
-	return int(n) - variables
+	return int(got) - variables, true
 }
 
 // loadVariable returns the word at an address that wantVariables has wanted, 0 if it was not read.
