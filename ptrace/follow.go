@@ -41,14 +41,16 @@ func (f *follower) pointer(address uint64) uint64 {
 
 // list takes what the nodes of a list lead to; see Trail.Head.
 func (f *follower) list(t *Trail, node uint64) {
-	const argument = 16
+	const word, argument = 8, 16
 	for range maxNodes {
 		arg, ok := f.onStack(node + argument)
 		if !ok {
 			return
 		}
 		if _, ok := f.onStack(arg); ok {
-			for _, d := range t.OnStack[:min(len(t.OnStack), maxDerefs)] {
+			told, _ := f.onStack(node + word)
+			derefs := t.derefsOf(told)
+			for _, d := range derefs[:min(len(derefs), maxDerefs)] {
 				if p, ok := f.onStack(arg + uint64(d.Offset)); ok && p != 0 {
 					f.take(p, d.Length)
 				}
@@ -62,6 +64,16 @@ func (f *follower) list(t *Trail, node uint64) {
 		}
 		node = next
 	}
+}
+
+// derefsOf is what to copy for nodes that have a word.
+func (t *Trail) derefsOf(word uint64) []Deref {
+	for _, k := range t.Kinds[:min(len(t.Kinds), maxKinds)] {
+		if k.Word == word {
+			return k.OnStack
+		}
+	}
+	return t.OnStack
 }
 
 // onStack returns the aligned word at an address of the stack's copy.

@@ -14,11 +14,13 @@ type Trail struct {
 	// Variables are up to eight addresses of pointers.
 	Variables []Variable
 	// Head is the address of a pointer to the first node of a list, 0 for no list. A node is a pointer to the next
-	// one, a word that is not looked at, and a pointer, its argument. The list is followed as long as its nodes lie on
+	// one, a word that may tell its kind, and a pointer, its argument. The list is followed as long as its nodes lie on
 	// the copied stack of the main thread, each of them beyond the one before.
 	Head uint64
-	// OnStack is what to copy for a node whose argument lies on the copied stack.
+	// OnStack is what to copy for a node whose argument lies on the copied stack, unless it is of one of the Kinds.
 	OnStack []Deref
+	// Kinds are up to four kinds of nodes of which more is known.
+	Kinds []Kind
 	// Elsewhere is how many bytes to copy from where the argument of any other node points.
 	Elsewhere int
 	// Ranges are up to 256 pieces of memory at known addresses, 512 KiB in all. They are copied last.
@@ -39,6 +41,12 @@ type Variable struct {
 	Expected uint64
 }
 
+// Kind is what to copy for nodes that have this word, if their argument lies on the copied stack.
+type Kind struct {
+	Word    uint64
+	OnStack []Deref
+}
+
 // Deref is a pointer that lies Offset bytes behind a node's argument, and how many bytes to copy from where it points.
 type Deref struct {
 	Offset, Length int
@@ -48,6 +56,7 @@ type Deref struct {
 const (
 	maxVariables = 8
 	maxDerefs    = 8
+	maxKinds     = 4
 	maxNodes     = 128
 	maxRanges    = 256
 	maxRanged    = 512 << 10 // bytes of all ranges
@@ -64,6 +73,13 @@ type block struct {
 	at      int // in the arena
 }
 
+// kind is a Kind in a session.
+type kind struct {
+	word    uint64
+	derefs  [maxDerefs]Deref
+	nDerefs int
+}
+
 // trail is the state of a Trail in a session: all that the stop needs exists before.
 type trail struct {
 	wanted     bool
@@ -72,8 +88,8 @@ type trail struct {
 	near       [maxVariables + 1]span // where they lie, and head
 	nNear      int
 	head       uint64
-	derefs     [maxDerefs]Deref
-	nDerefs    int
+	kinds      [maxKinds + 1]kind // the first one is all others
+	nKinds     int
 	elsewhere  int
 	ranges     [maxRanges]Range
 	nRanges    int
@@ -94,13 +110,15 @@ func (r *trail) prepare(t *Trail) {
 	}
 	r.wanted = len(t.Variables) > 0 || t.Head != 0 || len(t.Ranges) > 0
 	r.nVariables = copy(r.variables[:], t.Variables)
-	r.nDerefs = copy(r.derefs[:], t.OnStack)
+	r.kinds[0].prepare(&Kind{OnStack: t.OnStack})
+	r.nKinds = 1
+	for i := range t.Kinds[:min(len(t.Kinds), maxKinds)] {
+		r.kinds[r.nKinds].prepare(&t.Kinds[i])
+		r.nKinds++
+	}
 	r.head, r.elsewhere = t.Head, min(max(t.Elsewhere, 0), maxFollow)
 	for i := range r.variables[:r.nVariables] {
 		r.variables[i].Follow = min(max(r.variables[i].Follow, 0), maxFollow)
-	}
-	for i := range r.derefs[:r.nDerefs] {
-		r.derefs[i].Length = min(max(r.derefs[i].Length, 0), maxFollow)
 	}
 	r.join()
 	r.nRanges = 0
@@ -112,6 +130,14 @@ func (r *trail) prepare(t *Trail) {
 		left -= piece.Length
 		r.ranges[r.nRanges] = piece
 		r.nRanges++
+	}
+}
+
+// prepare takes over what is asked for.
+func (k *kind) prepare(given *Kind) {
+	k.word, k.nDerefs = given.Word, copy(k.derefs[:], given.OnStack)
+	for i := range k.derefs[:k.nDerefs] {
+		k.derefs[i].Length = min(max(k.derefs[i].Length, 0), maxFollow)
 	}
 }
 
@@ -152,17 +178,19 @@ func (s *session) copyTrail(t *tracee) {
 //go:norace
 func (s *session) followList(t *tracee, node uint64) {
 	r := &s.trail
-	const argument = 16
+	const word, argument = 8, 16
 	for range maxNodes {
 		arg, ok := s.loadStack(t, node+argument)
 		if !ok {
 			return
 		}
 		if _, ok := s.loadStack(t, arg); ok {
-			for i := range r.nDerefs {
-				p, ok := s.loadStack(t, arg+uint64(r.derefs[i].Offset))
+			told, _ := s.loadStack(t, node+word)
+			k := r.kindOf(told)
+			for i := range k.nDerefs {
+				p, ok := s.loadStack(t, arg+uint64(k.derefs[i].Offset))
 				if ok && p != 0 {
-					s.wantBytes(p, r.derefs[i].Length)
+					s.wantBytes(p, k.derefs[i].Length)
 				}
 			}
 		} else if arg != 0 {
@@ -174,6 +202,19 @@ func (s *session) followList(t *tracee, node uint64) {
 		}
 		node = next
 	}
+}
+
+// kindOf finds the kind of the nodes that have a word.
+//
+//go:nosplit
+//go:norace
+func (r *trail) kindOf(word uint64) *kind {
+	for i := 1; i < r.nKinds; i++ {
+		if r.kinds[i].word == word {
+			return &r.kinds[i]
+		}
+	}
+	return &r.kinds[0]
 }
 
 // wantBytes wants memory that a pointer leads to. A pointer into nowhere is not followed: the call for all blocks ends

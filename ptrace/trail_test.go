@@ -59,16 +59,67 @@ func TestTrail(t *testing.T) {
 	}
 }
 
-// checkTexts looks for the texts of the target "listed" with six nodes.
-func checkTexts(t *testing.T, s *Snapshot) {
-	t.Helper()
+// TestKinds has kinds of nodes, told by their words, lead to less than others, to more, and to too much.
+func TestKinds(t *testing.T) {
+	t.Parallel()
+	c := startTarget(t, "listed", "6")
+	untilState(t, c.pid, 'S')
+	usual := trailOf(t, c).OnStack
+	const odd, even, none = 1, 2, 3
+	nonsense := []Deref{{Offset: 8, Length: -1}, {Offset: -1 << 60, Length: 1 << 60}}
+	for name, test := range map[string]struct {
+		others []Deref
+		kinds  []Kind
+		nodes  string
+	}{
+		"none":     {usual, nil, "012 56"},
+		"another":  {usual, []Kind{{Word: none}}, "012 56"},
+		"less":     {usual, []Kind{{Word: odd}}, "0 2 6"},
+		"more":     {nil, []Kind{{Word: even, OnStack: usual}}, "0 2 6"},
+		"both":     {nil, []Kind{{Word: even, OnStack: usual}, {Word: odd, OnStack: usual}}, "012 56"},
+		"first":    {nil, []Kind{{Word: odd}, {Word: odd, OnStack: usual}}, ""},
+		"nonsense": {usual, []Kind{{Word: odd, OnStack: nonsense}}, "0 2 6"},
+		"four":     {usual, []Kind{{}, {}, {}, {Word: odd}}, "0 2 6"},
+		"too many": {usual, []Kind{{}, {}, {}, {}, {Word: odd}}, "012 56"},
+	} {
+		trail := trailOf(t, c)
+		trail.OnStack, trail.Kinds = test.others, test.kinds
+		stopped := mustCapture(t, c.pid, Options{Trail: trail})
+		untilState(t, c.pid, 'S')
+		observed, err := Observe(t.Context(), anyTarget(c.pid), Options{Trail: trail})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, s := range []*Snapshot{stopped, observed} {
+			text := texts(s)
+			for _, n := range "01256" { // that of 3 does not lie on the stack, that of 4 leads nowhere
+				if want := strings.ContainsRune(test.nodes, n); strings.Contains(text, "node "+string(n)) != want {
+					t.Errorf("%s, %s: node %c in %q is not %t", name, s.Engine, n, text, want)
+				}
+			}
+			if !strings.Contains(text, "node 3") {
+				t.Errorf("%s, %s: node 3 is not in %q", name, s.Engine, text)
+			}
+		}
+	}
+	checkUnharmed(t, c.pid)
+}
+
+// texts are those that were found by a trail.
+func texts(s *Snapshot) string {
 	var all []string
 	for _, found := range s.Found {
 		if i := bytes.IndexByte(found.Data, 0); i > 0 {
 			all = append(all, string(found.Data[:i]))
 		}
 	}
-	text := strings.Join(all, ", ")
+	return strings.Join(all, ", ")
+}
+
+// checkTexts looks for the texts of the target "listed" with six nodes.
+func checkTexts(t *testing.T, s *Snapshot) {
+	t.Helper()
+	text := texts(s)
 	for _, want := range []string{"across", "node 0", "node 1", "node 2", "node 3", "node 5", "node 6"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in %q", want, text)

@@ -293,9 +293,10 @@ static void grow(void)
 	deep(4000);
 }
 
-// listed has a list on its stack, as TestTrail describes it, and a variable that points to a text. While it is busy, it
+// listed has a list on its stack, as TestTrail describes it, and a variable that points to a text. The word of a node
+// tells whether its number is odd, 1, or even, 2. While it is busy, it
 // changes the texts: a node's number and its text go up together.
-struct node { struct node *next; void *unused, *argument; };
+struct node { struct node *next; void *word, *argument; };
 struct pointers { const char *unused, *text; };
 
 static struct node *volatile head;
@@ -305,7 +306,7 @@ static char over[8192];
 static void listed(int n, int spinning)
 {
 	volatile struct pointers pointers = {NULL, NULL};
-	volatile struct node node = {head, NULL, (void *)&pointers};
+	volatile struct node node = {head, (void *)(n % 2 ? 1UL : 2UL), (void *)&pointers};
 	char *text = malloc(64);
 	snprintf(text, 64, "node %d", n);
 	pointers.text = text;
@@ -326,12 +327,12 @@ static void listed(int n, int spinning)
 			rest();
 		for (unsigned long i = 0;; i++) {
 			text = i % 2 ? "odd" : "even";
-			node.unused = (void *)i;
+			node.word = (void *)i;
 			variable = text;
 			pointers.text = text;
 		}
 	}
-	node.unused = NULL;
+	node.word = NULL;
 }
 
 int main(int argc, char **argv)

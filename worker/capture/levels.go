@@ -154,9 +154,18 @@ func (p *serverProcess) addTo(t *ptrace.Trail) {
 		t.Variables = append(t.Variables, ptrace.Variable{Address: v.Address, Follow: v.Follow, Expected: expected})
 	}
 	p.variables = t.Variables
-	for _, d := range wanted.OnStack {
-		t.OnStack = append(t.OnStack, ptrace.Deref(d))
+	t.OnStack = derefs(wanted.OnStack)
+	for _, k := range wanted.Known {
+		t.Kinds = append(t.Kinds, ptrace.Kind{Word: k.Callback, OnStack: derefs(k.OnStack)})
 	}
+}
+
+func derefs(wanted []levels.Deref) []ptrace.Deref {
+	out := make([]ptrace.Deref, len(wanted))
+	for i, d := range wanted {
+		out[i] = ptrace.Deref(d)
+	}
+	return out
 }
 
 // read adds to a trace what PostgreSQL says of the process. Its first thread has just been walked and named.

@@ -12,6 +12,7 @@ package levels
 
 import (
 	"encoding/binary"
+	"sync/atomic"
 
 	"pg_stat_backtrace/worker/trace"
 )
@@ -87,6 +88,8 @@ type Process struct {
 	server *Server
 	layout *layout
 	bias   uint64
+	// plpgsqlAt and spiAt are where plpgsql_exec_error_callback and _SPI_error_callback lie; 0 until a level was theirs.
+	plpgsqlAt, spiAt atomic.Uint64
 }
 
 // Process returns what is needed of a process in which the server's program has that load bias.
@@ -96,11 +99,19 @@ func (s *Server) Process(bias uint64) *Process {
 
 // Trail is what is to be copied in the stop: variables and what they point at; and for each node of the list whose
 // head is a variable, if its argument lies on the stack, what pointers behind it point at, else the argument's target.
+// Which pointers is known by a node's callback, or else those for all of them.
 type Trail struct {
 	Variables []Variable
 	Head      uint64
 	OnStack   []Deref
+	Known     []Known
 	Elsewhere int
+}
+
+// Known is what the arguments of a known callback lead to.
+type Known struct {
+	Callback uint64
+	OnStack  []Deref
 }
 
 // Variable is a pointer at an address, Follow the bytes to copy from where it points.
@@ -117,23 +128,26 @@ type Deref struct {
 // Trail returns what is to be copied of the process.
 func (p *Process) Trail() Trail {
 	l := p.layout
+	estate := l.estate()
 	t := Trail{
 		Variables: []Variable{
 			{Address: p.bias + p.server.query, Follow: MaxQuery},
 			{Address: p.bias + p.server.wait, Follow: 4},
 		},
 		Head: p.bias + p.server.list,
-		OnStack: []Deref{
-			{Offset: 0, Length: reach}, {Offset: l.errStmt, Length: 56}, {Offset: lockRelation, Length: relationReach},
-			{Offset: lockTuple, Length: tupleReach},
-		},
+		OnStack: append([]Deref{
+			{Offset: 0, Length: reach}, {Offset: lockRelation, Length: relationReach}, {Offset: lockTuple, Length: tupleReach},
+		}, estate[1:]...), // of the first, more is wanted for others
 		Elsewhere: reach,
 	}
 	if p.server.activities != 0 {
 		t.Variables = append(t.Variables, Variable{Address: p.bias + p.server.activities})
 	}
-	if l.errVar != 0 {
-		t.OnStack = append(t.OnStack, Deref{Offset: l.errVar, Length: 24})
+	if at := p.plpgsqlAt.Load(); at != 0 {
+		t.Known = append(t.Known, Known{at, estate})
+	}
+	if at := p.spiAt.Load(); at != 0 {
+		t.Known = append(t.Known, Known{at, []Deref{{Offset: 0, Length: maxStatement}}})
 	}
 	return t
 }
@@ -236,9 +250,11 @@ func (r *reader) levels() []Placed {
 		callback, ok1 := r.word(node + 8)
 		arg, ok2 := r.word(node + 16)
 		if ok1 && ok2 {
-			if level, ok := r.level(frame, callback, arg); ok {
+			level, ok := r.level(frame, callback, arg)
+			if ok {
 				out = append(out, Placed{Frame: frame.Index, Level: level})
 			}
+			r.note(callback, level.Kind)
 		}
 		next, ok3 := r.word(node)
 		if !ok3 || next <= node {
@@ -247,6 +263,20 @@ func (r *reader) levels() []Placed {
 		node = next
 	}
 	return out
+}
+
+// note remembers where the callbacks of most levels lie, as long as they are what they turned out to be.
+func (p *Process) note(callback uint64, kind trace.Kind) {
+	for _, known := range []struct {
+		kind trace.Kind
+		at   *atomic.Uint64
+	}{{trace.PLpgSQL, &p.plpgsqlAt}, {trace.SPI, &p.spiAt}} {
+		if kind == known.kind {
+			known.at.Store(callback)
+		} else {
+			known.at.CompareAndSwap(callback, 0)
+		}
+	}
 }
 
 // frameOf finds the frame that holds an address of the stack.

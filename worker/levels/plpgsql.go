@@ -20,6 +20,15 @@ const (
 	maxPhrase = 128
 )
 
+// estate is what of a PLpgSQL_execstate's pointers plpgsql reads: the function, the statement and the variable.
+func (l *layout) estate() []Deref {
+	derefs := []Deref{{Offset: 0, Length: max(l.signature+8, l.oid+4)}, {Offset: l.errStmt, Length: 56}}
+	if l.errVar != 0 {
+		derefs = append(derefs, Deref{Offset: l.errVar, Length: 24})
+	}
+	return derefs
+}
+
 // plpgsql words a level as plpgsql_exec_error_callback (pl_exec.c) does.
 func (r *reader) plpgsql(callback uint64, code *Code, estate uint64) (trace.Level, bool) {
 	none := trace.Level{}
