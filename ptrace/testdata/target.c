@@ -294,8 +294,8 @@ static void grow(void)
 }
 
 // listed has a list on its stack, as TestTrail describes it, and a variable that points to a text. The word of a node
-// tells whether its number is odd, 1, or even, 2. While it is busy, it
-// changes the texts: a node's number and its text go up together.
+// tells whether its number is odd, 1, or even, 2. While it is busy, it changes the texts: a node's number and its text
+// go up together.
 struct node { struct node *next; void *word, *argument; };
 struct pointers { const char *unused, *text; };
 
