@@ -9,9 +9,7 @@ source "$TOP/scripts/packages.sh"
 source "$TOP/scripts/postgresql.sh"
 
 make_workdir
-say "Building, and preparing a private copy of PostgreSQL in $WORK"
-build_program
-prepare_postgresql
+need_postgresql
 if ! have gcc || ! gcc -E -include libunwind-ptrace.h -x c /dev/null >/dev/null 2>&1; then
 	if ! is_root || ! have apt-get; then die "the benchmark's C programs need gcc and libunwind's header files"; fi
 	apt_install "the benchmark compares with C programs on libunwind" gcc libc6-dev libunwind-dev
@@ -21,6 +19,9 @@ if [[ $PG_HOME_BIN == "/usr/lib/postgresql/$major/bin" && ! -e /usr/include/post
 	is_root && have apt-get; then
 	apt_install "the benchmark compares with a C function in the server" "postgresql-server-dev-$major"
 fi
+say "Building, and preparing a private copy of PostgreSQL in $WORK"
+build_program
+prepare_postgresql # only now: what apt-get installs can bring a newer server, and half of the copy would be of that
 say "Measuring: this takes some minutes, on a machine that has nothing else to do"
 cd "$TOP"
 "$GO" run ./bench -binary "$PROGRAM" -bindir "$PG_BIN" "$@"
