@@ -275,6 +275,13 @@ var conditions = []condition{
 		elsewhere: "fault: TestOf; a process that runs stops within microseconds",
 	},
 	{
+		name: "no processor", level: fault, state: "55000", message: "process with PID %d could not be stopped within %s",
+		detail: "It is ready to run, but has had no processor, or is at work in the kernel.",
+		hint: "Try again; it is left as it was. " +
+			"Where far more wants to run than there are processors (/proc/loadavg), one of many may wait for seconds.",
+		elsewhere: "fault: TestOf; only on a machine with far too much to do",
+	},
+	{
 		name: "in the kernel", level: fault, state: "55000", message: "process with PID %d could not be stopped within %s",
 		detail: "It is in uninterruptible sleep in the kernel, in %s.", hint: inKernel,
 		elsewhere: "fault: TestOf; what sleeps there is seen without a stop",

@@ -70,8 +70,8 @@ END $$`
 
 // tally counts captures by their outcome.
 type tally struct {
-	captures, whole, uncovered, ended, late, frames, deepest int
-	failures                                                 map[string]int
+	captures, whole, uncovered, ended, late, starved, frames, deepest int
+	failures                                                          map[string]int
 }
 
 // TestRandomSnapshots captures every process of servers at work at moments that nobody chose: each stack has to end
@@ -118,11 +118,14 @@ func snapshots(t *testing.T, binDir string, captures int) tally {
 		}
 		rand.Shuffle(len(processes), func(i, j int) { processes[i], processes[j] = processes[j], processes[i] })
 		for _, pid := range processes {
+			before := timeRun(pid)
 			tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, PPID: server.PostmasterPID(), UID: -1},
 				capture.Options{})
 			switch {
 			case errors.Is(err, ptrace.ErrExited), errors.Is(err, ptrace.ErrRecycled):
 				n.ended++
+			case starved(err, pid, before) && n.starved < 2+captures/100:
+				n.starved++
 			case err != nil:
 				t.Fatalf("process %d: %v", pid, err)
 			default:
@@ -131,8 +134,9 @@ func snapshots(t *testing.T, binDir string, captures int) tally {
 		}
 	}
 	figure.Printf(t, "%d of %d stacks (%.3f %%) whole, %d in code without call frame information; %d frames, %d at most; "+
-		"%d processes ended before, %d while their files were looked for", n.whole, n.captures,
-		100*float64(n.whole)/float64(n.captures), n.uncovered, n.frames, n.deepest, n.ended, n.late)
+		"%d processes ended before, %d while their files were looked for, %d had no processor for seconds",
+		n.whole, n.captures, 100*float64(n.whole)/float64(n.captures), n.uncovered, n.frames, n.deepest, n.ended, n.late,
+		n.starved)
 	if n.late > 2+captures/100 {
 		t.Errorf("%d stacks were cut because their processes ended", n.late)
 	}
@@ -140,6 +144,29 @@ func snapshots(t *testing.T, binDir string, captures int) tally {
 		t.Errorf("%d stacks in code without call frame information are more than there is such code", n.uncovered)
 	}
 	return n
+}
+
+// starved says whether a process could not be stopped because it had no processor to stop on: it could run, and has
+// hardly run since. On a machine with much more to do than it has processors, one of many waits for seconds now and
+// then, when nobody captures, too.
+func starved(err error, pid int, before time.Duration) bool {
+	const little = 100 * time.Millisecond
+	var late *ptrace.DeadlineError
+	return errors.As(err, &late) && late.State == 'R' && before >= 0 && timeRun(pid)-before < little
+}
+
+// timeRun is how long a process has run; -1 if nobody tells.
+func timeRun(pid int) time.Duration {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+	if err != nil {
+		return -1
+	}
+	run, _, _ := strings.Cut(string(text), " ")
+	ns, err := strconv.ParseInt(run, 10, 64)
+	if err != nil {
+		return -1
+	}
+	return time.Duration(ns)
 }
 
 // add judges one stack.

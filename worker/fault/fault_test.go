@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -54,10 +55,6 @@ func faults() []faultTest {
 			[]string{"process with PID 4711 has crashed", "capture --core"},
 		},
 		{
-			"D state", &ptrace.DeadlineError{PID: 4711, After: 3 * time.Second, State: 'D', Channel: "nfs_wait"}, "55000",
-			[]string{"within 3s", "uninterruptible sleep in the kernel, in nfs_wait", "device or a file system"},
-		},
-		{
 			"neither stopped nor seen", errors.Join(&ptrace.TracedError{PID: 4711, Tracer: 99, Name: "gdb"},
 				&ptrace.ObserveError{PID: 4711, Blocked: errors.New("it moved"), Running: errors.New("it did not run")}),
 			"42501",
@@ -73,7 +70,6 @@ func faults() []faultTest {
 			}},
 			"42501", []string{"without stopping it", "kernel.perf_event_paranoid is 3", "Give the worker CAP_PERFMON"},
 		},
-		{"deadline", context.DeadlineExceeded, "55000", []string{"could not be stopped in time"}},
 		{"canceled", context.Canceled, "57014", []string{"canceled"}},
 		{
 			"thread", fmt.Errorf("process 4711: %w: a thread of process 4700", ptrace.ErrInvalidPID), "22023",
@@ -81,6 +77,20 @@ func faults() []faultTest {
 		},
 		{"unknown", errors.New("the moon is full"), "XX000", []string{"the moon is full"}},
 		{"already worded", fmt.Errorf("x: %w", &fault.Fault{SQLState: "53400", Message: "m"}), "53400", []string{"m"}},
+	}
+}
+
+func late() []faultTest {
+	return []faultTest{
+		{"deadline", context.DeadlineExceeded, "55000", []string{"could not be stopped in time"}},
+		{
+			"D state", &ptrace.DeadlineError{PID: 4711, After: 3 * time.Second, State: 'D', Channel: "nfs_wait"}, "55000",
+			[]string{"within 3s", "uninterruptible sleep in the kernel, in nfs_wait", "device or a file system"},
+		},
+		{
+			"no processor", &ptrace.DeadlineError{PID: 4711, After: 3 * time.Second, State: 'R'}, "55000",
+			[]string{"within 3s", "ready to run, but has had no processor", "left as it was", "/proc/loadavg"},
+		},
 	}
 }
 
@@ -106,7 +116,7 @@ func unread() []faultTest {
 
 func TestOf(t *testing.T) {
 	t.Parallel()
-	for _, tt := range append(faults(), unread()...) {
+	for _, tt := range slices.Concat(faults(), late(), unread()) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			f := fault.Of(4711, tt.err)

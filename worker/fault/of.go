@@ -135,13 +135,18 @@ func deadline(pid int, err error) *Fault {
 		return f
 	}
 	f.Message = fmt.Sprintf("process with PID %d could not be stopped within %s", pid, e.After.Round(time.Millisecond))
-	if e.State == 'D' {
+	switch e.State {
+	case 'D':
 		f.Detail = "It is in uninterruptible sleep in the kernel."
 		if e.Channel != "" {
 			f.Detail = fmt.Sprintf("It is in uninterruptible sleep in the kernel, in %s.", e.Channel)
 		}
 		f.Hint = "The kernel waits for a device or a file system there, " +
 			"and the process cannot be stopped, or ended, before that answers."
+	case 'R':
+		f.Detail = "It is ready to run, but has had no processor, or is at work in the kernel."
+		f.Hint = "Try again; it is left as it was. " +
+			"Where far more wants to run than there are processors (/proc/loadavg), one of many may wait for seconds."
 	}
 	return f
 }
