@@ -67,7 +67,7 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 	if module.Start == 0 || frame.PC-start > most {
 		return false
 	}
-	if row, _ := module.Told.row(frame.PC - module.Bias); row != nil {
+	if row, _ := module.Told.row(placeIn(module, frame)); row != nil {
 		return false // it was followed to a caller
 	}
 	return epilogue.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC, module.Linker)
@@ -79,7 +79,8 @@ const maxFrame = 1 << 20
 
 // followed is where the instructions of a frame's function have led.
 type followed struct {
-	pc, sp uint64
+	at     epilogue.Place
+	sp     uint64
 	caller arch.Registers
 	err    error
 }
@@ -87,28 +88,26 @@ type followed struct {
 // follow finds the registers of a frame's caller by its function's instructions: by what is known to be their row, or,
 // where that does not tell it, by following them.
 func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
-	regs := w.regs
-	regs.Set(w.arch.PC, frame.PC)
-	row, known := module.Told.row(frame.PC - module.Bias)
+	row, known := module.Told.row(placeIn(&module, frame))
 	if row != nil {
-		if caller, err := row.Apply(w.arch, &regs, &w.mem); !errors.Is(err, epilogue.ErrMemory) {
+		if caller, err := row.Apply(w.arch, &w.regs, &w.mem); !errors.Is(err, epilogue.ErrMemory) {
 			return caller, err
 		}
 	}
-	f := followed{pc: frame.PC, sp: w.floor()}
+	f := followed{at: epilogue.Place{Addr: frame.PC, Exact: frame.Exact}, sp: w.floor()}
 	if w.followed == nil {
 		w.followed = new([]followed)
 	}
 	for _, before := range *w.followed {
-		if before.pc == f.pc && before.sp == f.sp {
+		if before.at == f.at && before.sp == f.sp {
 			return before.caller, before.err
 		}
 	}
 	functions, _ := w.modules.(Code)
 	bare := bareCode{module: module, arch: w.arch, functions: functions}
-	f.caller, f.err = epilogue.Follow(w.arch, &bare, regs, &w.mem, &w.instructions)
+	f.caller, f.err = epilogue.Follow(w.arch, &bare, f.at, w.regs, &w.mem, &w.instructions)
 	if !known {
-		w.learn(&bare, &f, &regs)
+		w.learn(&bare, &f)
 	}
 	if len(*w.followed) < maxFollowed {
 		*w.followed = append(*w.followed, f)
@@ -116,25 +115,31 @@ func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 	return f.caller, f.err
 }
 
-// learn finds the row of an address that was followed, and remembers it. That takes twice as long as to follow, and
+// placeIn is where a frame stands, by link-time address.
+func placeIn(m *Module, frame *Frame) epilogue.Place {
+	return epilogue.Place{Addr: frame.PC - m.Bias, Exact: frame.Exact}
+}
+
+// learn finds the row of a place that was followed, and remembers it. That takes twice as long as to follow, and
 // most addresses at which a function computes are met once: only one that is met again is worth it.
-func (w *walk) learn(bare *bareCode, f *followed, regs *arch.Registers) {
-	told, addr := bare.module.Told, f.pc-bare.module.Bias
-	if !told.again(addr) {
+func (w *walk) learn(bare *bareCode, f *followed) {
+	told, at := bare.module.Told, f.at
+	at.Addr -= bare.module.Bias
+	if !told.again(at) {
 		return
 	}
-	row, err := epilogue.Derive(w.arch, bare, f.pc, &w.instructions)
-	if err != nil || !w.confirms(row, regs, f) {
+	row, err := epilogue.Derive(w.arch, bare, f.at, &w.instructions)
+	if err != nil || !w.confirms(row, f) {
 		row = nil
 	}
 	if row != nil || w.instructions > 0 { // with more of them left there may be one
-		told.keepRow(addr, row)
+		told.keepRow(at, row)
 	}
 }
 
 // confirms reports whether a row says of a frame what the code does to it.
-func (w *walk) confirms(row *epilogue.Row, regs *arch.Registers, f *followed) bool {
-	got, err := row.Apply(w.arch, regs, &w.mem)
+func (w *walk) confirms(row *epilogue.Row, f *followed) bool {
+	got, err := row.Apply(w.arch, &w.regs, &w.mem)
 	if err != nil || f.err != nil {
 		return errors.Is(err, epilogue.ErrNeverReturns) && errors.Is(f.err, epilogue.ErrNeverReturns)
 	}

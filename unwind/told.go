@@ -13,8 +13,8 @@ type Told struct {
 	mu     sync.Mutex
 	byAddr map[uint64]distances
 	back   map[uint64]bool
-	met    map[uint64]bool
-	rows   map[uint64]*epilogue.Row
+	met    map[epilogue.Place]bool
+	rows   map[epilogue.Place]*epilogue.Row
 	calls  map[uint64]verdict
 }
 
@@ -56,28 +56,28 @@ func (d *Told) keepReturns(entry uint64, returns bool) {
 	}
 }
 
-// row is what the code from an address on does to a frame; nil: it is known that it is not the same for all frames.
-func (d *Told) row(addr uint64) (row *epilogue.Row, known bool) {
+// row is what the code from a place on does to a frame; nil: it is known that it is not the same for all frames.
+func (d *Told) row(at epilogue.Place) (row *epilogue.Row, known bool) {
 	if d == nil {
 		return nil, false
 	}
-	return recall(&d.mu, &d.rows, addr)
+	return recall(&d.mu, &d.rows, at)
 }
 
-// again reports whether the code from an address on has been followed before, and notes that it is now.
-func (d *Told) again(addr uint64) bool {
+// again reports whether the code from a place on has been followed before, and notes that it is now.
+func (d *Told) again(at epilogue.Place) bool {
 	if d == nil {
 		return false
 	}
-	_, met := recall(&d.mu, &d.met, addr)
+	_, met := recall(&d.mu, &d.met, at)
 	if !met {
-		remember(&d.mu, &d.met, addr, true)
+		remember(&d.mu, &d.met, at, true)
 	}
 	return met
 }
 
-func (d *Told) keepRow(addr uint64, row *epilogue.Row) {
-	remember(&d.mu, &d.rows, addr, row)
+func (d *Told) keepRow(at epilogue.Place, row *epilogue.Row) {
+	remember(&d.mu, &d.rows, at, row)
 }
 
 // called is whether the instruction before an address is a call.
@@ -100,19 +100,19 @@ func (d *Told) keepCalled(addr uint64, called bool) verdict {
 	return v
 }
 
-func recall[V any](mu *sync.Mutex, m *map[uint64]V, addr uint64) (V, bool) {
+func recall[K comparable, V any](mu *sync.Mutex, m *map[K]V, at K) (V, bool) {
 	mu.Lock()
 	defer mu.Unlock()
-	v, known := (*m)[addr]
+	v, known := (*m)[at]
 	return v, known
 }
 
 // remember forgets all others where there are too many.
-func remember[V any](mu *sync.Mutex, m *map[uint64]V, addr uint64, v V) {
+func remember[K comparable, V any](mu *sync.Mutex, m *map[K]V, at K, v V) {
 	mu.Lock()
 	defer mu.Unlock()
 	if *m == nil || len(*m) >= maxTold {
-		*m = make(map[uint64]V)
+		*m = make(map[K]V)
 	}
-	(*m)[addr] = v
+	(*m)[at] = v
 }

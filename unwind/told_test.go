@@ -10,12 +10,13 @@ import (
 
 // TestTold: what is remembered is what was found, errors too, of a bounded number of addresses.
 func TestTold(t *testing.T) {
+	one, two := epilogue.Place{Addr: 1}, epilogue.Place{Addr: 2}
 	var none *Told
 	none.keep(1, distances{})
 	if _, known := none.find(1); known {
 		t.Error("nothing remembers something")
 	}
-	if row, known := none.row(1); known || row != nil {
+	if row, known := none.row(one); known || row != nil {
 		t.Error("nothing remembers a row")
 	}
 	if _, known := none.called(1); known || none.keepCalled(1, true) != proven || none.keepCalled(1, false) != refuted {
@@ -25,30 +26,33 @@ func TestTold(t *testing.T) {
 	failed := errors.New("failed")
 	d.keep(1, distances{possible: []int64{8, 24}})
 	d.keep(2, distances{err: failed})
-	one, ok1 := d.find(1)
-	two, ok2 := d.find(2)
+	first, ok1 := d.find(1)
+	second, ok2 := d.find(2)
 	_, ok3 := d.find(3)
-	if !ok1 || !ok2 || ok3 || !slices.Equal(one.possible, []int64{8, 24}) || !errors.Is(two.err, failed) {
-		t.Errorf("%v %v, %v %v, %v", one, ok1, two, ok2, ok3)
+	if !ok1 || !ok2 || ok3 || !slices.Equal(first.possible, []int64{8, 24}) || !errors.Is(second.err, failed) {
+		t.Errorf("%v %v, %v %v, %v", first, ok1, second, ok2, ok3)
 	}
 	for _, want := range []bool{false, true, true} {
-		if none.again(1) || d.again(1) != want {
+		if none.again(one) || d.again(one) != want {
 			t.Errorf("whether it has been followed before: not %t", want)
 		}
 	}
-	d.keepRow(1, new(epilogue.Row))
-	d.keepRow(2, nil)
+	d.keepRow(one, new(epilogue.Row))
+	d.keepRow(two, nil)
 	d.keepCalled(1, true)
 	d.keepCalled(2, false)
 	for addr, want := range []struct {
 		row, known bool
 		called     verdict
 	}{1: {true, true, proven}, 2: {false, true, refuted}, 3: {}} {
-		row, known := d.row(uint64(addr))
+		row, known := d.row(epilogue.Place{Addr: uint64(addr)})
 		called, also := d.called(uint64(addr))
 		if (row != nil) != want.row || known != want.known || also != want.known || called != want.called {
 			t.Errorf("%d: %v %t, %v %t", addr, row, known, called, also)
 		}
+	}
+	if _, known := d.row(epilogue.Place{Addr: 1, Exact: true}); known {
+		t.Error("what is known of where a call returns is taken for what the processor does there")
 	}
 	for addr := range uint64(10 * maxTold) {
 		d.keep(addr, distances{})

@@ -34,6 +34,9 @@ var differences = []difference{
 		"nothing describes the function, and it has no frame pointer; gdb takes a word of its locals for the return " +
 			"address; we follow its instructions to its return, and have every function of the source", false},
 	{"assembly without CFI, frameless", euStack, theyEnd, "ours", "as above; eu-stack ends", false},
+	{"between two functions", euStack, theyEnd, "ours",
+		"no function has the instructions that lead from one to the next, as those have that align memcpy in the GNU C " +
+			"library; eu-stack ends; the processor goes on in the next function, whose call frame information counts", false},
 	{"jump through NULL", euStack, theyEnd, "ours",
 		"eu-stack finds no module at address 0 and ends; the return address lies where the call left it", false},
 	{"generated code", gdb, theyInvent, "ours",

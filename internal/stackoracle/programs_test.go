@@ -48,6 +48,7 @@ var targets = []target{
 		chain: "spot callback framed_nocfi caller main"},
 	{name: "assembly without CFI, frameless", flags: "-O2 -DCALLEE=frameless_nocfi", sources: "nocfi.c nocfi.S",
 		chain: "spot callback frameless_nocfi caller main"},
+	{name: "between two functions", flags: "-O2 -DCALLEE=falls", sources: "nocfi.c falls.S", chain: "caller main"},
 	{name: "noreturn", flags: "-O2", sources: "noreturn.c", chain: "spot never ends_with_call main"},
 	{name: "longjmp", flags: "-O2", sources: "longjmp.c", chain: "spot other jumped main"},
 	{name: "vfork child", flags: "-O2", sources: "vfork.c", chain: "spot child parent main", child: true},

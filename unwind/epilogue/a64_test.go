@@ -141,7 +141,7 @@ func TestFollowA64(t *testing.T) {
 				regs.Set(reg, v)
 			}
 			where := code{bytes: a64Code(tt.code...), entry: true}
-			got, err := epilogue.Follow(arch.ARM64, where, regs, plain{sp + 0x300}, plenty())
+			got, err := epilogue.Follow(arch.ARM64, where, begin, regs, plain{sp + 0x300}, plenty())
 			if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 				t.Fatalf("%v", err)
 			}

@@ -24,6 +24,9 @@ const (
 	sp    = 0x7f0000 // of the frame
 )
 
+// begin is where the code begins, to which a call returns.
+var begin = epilogue.Place{Addr: start}
+
 // stack is memory where each word from sp on is its own address with a mark.
 type stack struct{ end uint64 }
 
@@ -173,10 +176,10 @@ func TestFollow(t *testing.T) {
 	for _, tt := range follows() {
 		t.Run(tt.name, func(t *testing.T) {
 			var regs arch.Registers
-			for reg, v := range map[int]uint64{rip: start, rsp: sp, rbp: sp + 0x100, rbx: 0xb, r12: sp + 0x200} {
+			for reg, v := range map[int]uint64{rsp: sp, rbp: sp + 0x100, rbx: 0xb, r12: sp + 0x200} {
 				regs.Set(reg, v)
 			}
-			got, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code}, regs, stack{sp + 0x300}, plenty())
+			got, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code}, begin, regs, stack{sp + 0x300}, plenty())
 			if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 				t.Fatalf("%v", err)
 			}
@@ -216,11 +219,10 @@ func bytesOf(p []byte, times int) []byte { return slices.Repeat(p, times) }
 // TestGoesOn: a jump to where a function begins whose call frame information says so is a return.
 func TestGoesOn(t *testing.T) {
 	var regs arch.Registers
-	regs.Set(rip, start)
 	regs.Set(rsp, sp)
 	for _, entry := range []bool{true, false} {
 		where := code{bytes: slices.Concat(pop, jump(0)), entry: entry}
-		got, err := epilogue.Follow(arch.AMD64, where, regs, stack{sp + 64}, plenty())
+		got, err := epilogue.Follow(arch.AMD64, where, begin, regs, stack{sp + 64}, plenty())
 		want, wrong := uint64(sp+16), error(nil)
 		if !entry {
 			want, wrong = 0, epilogue.ErrNoReturn
@@ -231,14 +233,46 @@ func TestGoesOn(t *testing.T) {
 	}
 }
 
+// TestFallsInto: the instruction before a function leads into it, if the processor comes there without a call that
+// would have to return first.
+func TestFallsInto(t *testing.T) {
+	var regs arch.Registers
+	regs.Set(rsp, sp)
+	cat := slices.Concat[[]byte]
+	for _, tt := range []struct {
+		name         string
+		code         []byte
+		exact, entry bool
+		err          error
+	}{
+		{"the processor stands there", pop, true, true, nil},
+		{"it would if a call returned", pop, false, true, epilogue.ErrNoReturn},
+		{"behind a call", cat(callRAX, pop), true, true, epilogue.ErrNoReturn},
+		{"behind a call on one of two ways", cat(branch(2), callRAX, pop), true, true, nil},
+		{"and that one first", cat(branch(2), jump(2), callRAX, pop), true, true, nil},
+		{"into the middle of a function", pop, true, false, epilogue.ErrNoReturn},
+	} {
+		where := code{bytes: tt.code, entry: tt.entry}
+		got, err := epilogue.Follow(arch.AMD64, where, epilogue.Place{Addr: start, Exact: tt.exact}, regs,
+			stack{sp + 64}, plenty())
+		want := uint64(sp + 16)
+		if tt.err != nil {
+			want = 0
+		}
+		ra, _ := got.Get(rip)
+		if v, _ := got.Get(rsp); v != want || !errors.Is(err, tt.err) || err == nil && ra != (sp+8)|mark {
+			t.Errorf("%s: %#x, %#x, %v", tt.name, v, ra, err)
+		}
+	}
+}
+
 // TestEnds: a call at a function's end never returns, whatever it calls; behind it is another function.
 func TestEnds(t *testing.T) {
 	var regs arch.Registers
-	regs.Set(rip, start)
 	regs.Set(rsp, sp)
 	p := slices.Concat(branch(2), callRAX, add40, ret) // a trap or a way behind the call
 	for _, end := range []uint64{0, start + 4, start + 5} {
-		got, err := epilogue.Follow(arch.AMD64, code{bytes: p, end: end}, regs, stack{sp + 64}, plenty())
+		got, err := epilogue.Follow(arch.AMD64, code{bytes: p, end: end}, begin, regs, stack{sp + 64}, plenty())
 		if v, _ := got.Get(rsp); v != sp+48 || err != nil {
 			t.Errorf("%#x: %#x, %v", end, v, err)
 		}
@@ -255,7 +289,7 @@ func TestEnds(t *testing.T) {
 		{"in what is called", slices.Concat(call(1), ret, callRAX, ret), start + 8, epilogue.ErrNeverReturns},
 		{"an instruction that is no call", slices.Concat(pop, ret), start + 1, nil},
 	} {
-		_, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code, end: tt.end}, regs, stack{sp + 64}, plenty())
+		_, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code, end: tt.end}, begin, regs, stack{sp + 64}, plenty())
 		if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
@@ -265,7 +299,6 @@ func TestEnds(t *testing.T) {
 // TestStubs: what is known of functions of other images that are called, or gone on in.
 func TestStubs(t *testing.T) {
 	var regs arch.Registers
-	regs.Set(rip, start)
 	regs.Set(rsp, sp)
 	const returning, never = 0x2000, 0x3000
 	to := func(at int, target int32) []byte {
@@ -296,7 +329,7 @@ func TestStubs(t *testing.T) {
 	} {
 		stubs := map[uint64]bool{returning: true, never: false, start: false, start + 1: true, start + 2: false}
 		where := code{bytes: tt.code, stubs: stubs}
-		got, err := epilogue.Follow(arch.AMD64, where, regs, stack{sp + 64}, plenty())
+		got, err := epilogue.Follow(arch.AMD64, where, begin, regs, stack{sp + 64}, plenty())
 		if !errors.Is(err, tt.err) || (err == nil) != (tt.err == nil) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
@@ -309,9 +342,7 @@ func TestStubs(t *testing.T) {
 // TestBounds: code that leads on and on has an end.
 func TestBounds(t *testing.T) {
 	var regs, without arch.Registers
-	regs.Set(rip, start)
 	regs.Set(rsp, sp)
-	without.Set(rip, start)
 	nops := func(n int) []byte { return append(slices.Repeat([]byte{0x90}, n), ret...) }
 	for _, tt := range []struct {
 		name   string
@@ -326,7 +357,7 @@ func TestBounds(t *testing.T) {
 		{"no stack pointer", without, ret, 1 << 20, epilogue.ErrNoReturn},
 	} {
 		left := tt.budget
-		_, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code}, tt.regs, stack{sp + 64}, &left)
+		_, err := epilogue.Follow(arch.AMD64, code{bytes: tt.code}, begin, tt.regs, stack{sp + 64}, &left)
 		if !errors.Is(err, tt.err) ||
 			left < 0 || errors.Is(tt.err, epilogue.ErrTooLong) && left == tt.budget {
 			t.Errorf("%s: %v, %d of %d left", tt.name, err, left, tt.budget)
@@ -373,17 +404,16 @@ func FuzzFollow(f *testing.F) {
 	for _, p := range [][]byte{ret, slices.Concat(pop, popFP, ret), slices.Concat(branch(1), pop, ret), jump(-2)} {
 		f.Add(p, uint64(sp), uint64(0x7f0100))
 	}
-	f.Fuzz(func(t *testing.T, p []byte, at, fp uint64) {
+	f.Fuzz(func(t *testing.T, p []byte, top, fp uint64) {
 		var regs arch.Registers
-		regs.Set(rip, start)
-		regs.Set(rsp, at)
+		regs.Set(rsp, top)
 		regs.Set(rbp, fp)
-		got, err := epilogue.Follow(arch.AMD64, code{bytes: p, entry: true}, regs, stack{sp + 0x300}, plenty())
+		got, err := epilogue.Follow(arch.AMD64, code{bytes: p, entry: true}, begin, regs, stack{sp + 0x300}, plenty())
 		const both = 1<<rip | 1<<rsp
 		if err == nil && got.Known()&both != both {
 			t.Errorf("%#x", got.Known())
 		}
-		if row, err := epilogue.Derive(arch.AMD64, code{bytes: p, entry: true}, start, plenty()); err == nil {
+		if row, err := epilogue.Derive(arch.AMD64, code{bytes: p, entry: true}, begin, plenty()); err == nil {
 			got, err := row.Apply(arch.AMD64, &regs, stack{sp + 0x300})
 			if err == nil && got.Known()&both != both {
 				t.Errorf("by the row: %#x", got.Known())

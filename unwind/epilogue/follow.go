@@ -6,31 +6,40 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
+// Place is where a frame stands.
+type Place struct {
+	Addr uint64
+	// Exact is set if the processor goes on at the address itself, as in the innermost frame and in one that a signal
+	// interrupted; else a call would return there, and may never.
+	Exact bool
+}
+
 // Follow returns the registers that the caller of a frame will have when the frame's function has returned: the program
-// counter, the stack pointer, and of those that calls preserve the ones that are known. regs are the frame's, its
-// program counter and stack pointer must be among them; numbers are the architecture's.
+// counter, the stack pointer, and of those that calls preserve the ones that are known. regs are those of the frame
+// that stands at a place, its stack pointer must be among them; numbers are the architecture's.
 //
 // All ways through the code are followed that its instructions allow, the nearest first, until it is long enough since
 // one has returned; those that return have to agree on the return address and the stack pointer. A jump to code that is
-// covered, where the return address is where a call leaves it, is a return, too; any other way into it is none.
+// covered, where the return address is where a call leaves it, is a return, too, and so is to go on there from the
+// instruction before it, where no call is on the way: the GNU C library's checks before memcpy go on in memcpy so, over
+// instructions that are in no function. Any other way into covered code is none.
 // Errors are those of this package, and x86.ErrCode or insn.ErrCode if not even one way could be decoded to its end.
 //
 // budget is how many instructions may be looked at, for all frames that the caller has to follow; it is what is left of
 // that afterwards.
 func Follow(
-	a *arch.Arch, code Code, regs arch.Registers, mem Memory, budget *int,
+	a *arch.Arch, code Code, at Place, regs arch.Registers, mem Memory, budget *int,
 ) (arch.Registers, error) {
 	m := machineOf(a)
 	if m == nil {
 		return arch.Registers{}, ErrNoReturn
 	}
-	pc, ok := regs.Get(m.pc)
-	if _, known := regs.Get(m.sp); !ok || !known {
+	if _, known := regs.Get(m.sp); !known {
 		return arch.Registers{}, ErrNoReturn
 	}
 	regs.Clear(m.pc)
-	w := follower{arch: a, machine: m, code: code, mem: mem, from: pc, met: make(map[uint64]*state), budget: budget}
-	if err := w.reach(pc, state{regs: regs}); err != nil {
+	w := follower{arch: a, machine: m, code: code, mem: mem, from: at.Addr, met: make(map[uint64]*state), budget: budget}
+	if err := w.reach(at.Addr, state{regs: regs, behindCall: !at.Exact}); err != nil {
 		return arch.Registers{}, err
 	}
 	for n, enough := 0, maxSteps; len(w.todo) > 0 && n < enough && *budget > 0; n++ {
@@ -137,11 +146,14 @@ func (w *follower) step(addr uint64) error {
 			}
 		}
 	}
-	if covered, _ := w.code.Covered(next); covered {
-		w.fail(ErrNoReturn)
-		return nil // another function follows: the one before it does not come here
+	switch covered, entry := w.code.Covered(next); {
+	case !covered:
+		return w.reach(next, s)
+	case entry && !s.behindCall:
+		return w.leave(&s, x)
 	}
-	return w.reach(next, s)
+	w.fail(ErrNoReturn) // another function follows: a call before it never returns
+	return nil
 }
 
 // fail notes why a way was left. That memory is missing is what the caller may do something about.

@@ -331,8 +331,9 @@ func (o *oracle) describe(row *cfi.Row, pc uint64, distances *depth.Function, sa
 // instruction follows the code from one instruction on.
 func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 	pc, _ := regs.Get(o.arch.PC)
+	at := epilogue.Place{Addr: pc, Exact: true}
 	o.sum.instructions++
-	if got, err := epilogue.Follow(o.arch, code, regs, stack, plenty()); err == nil && !code.behind[pc] {
+	if got, err := epilogue.Follow(o.arch, code, at, regs, stack, plenty()); err == nil && !code.behind[pc] {
 		o.sum.withoutCall++
 		if reg := o.differs(&got); reg >= 0 {
 			o.sum.wrong++
@@ -341,8 +342,8 @@ func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 		}
 	}
 	code.behind = nil
-	got, err := epilogue.Follow(o.arch, code, regs, stack, plenty())
-	o.row(code, pc, &regs, stack, &got, err)
+	got, err := epilogue.Follow(o.arch, code, at, regs, stack, plenty())
+	o.row(code, at, &regs, stack, &got, err)
 	switch {
 	case errors.Is(err, epilogue.ErrAmbiguous):
 		o.sum.ambiguous++
@@ -360,8 +361,10 @@ func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 }
 
 // row compares what the code from an address on does to every frame with what it does to this one.
-func (o *oracle) row(code bare, pc uint64, regs *arch.Registers, stack frame, want *arch.Registers, wantErr error) {
-	row, err := epilogue.Derive(o.arch, code, pc, plenty())
+func (o *oracle) row(
+	code bare, at epilogue.Place, regs *arch.Registers, stack frame, want *arch.Registers, wantErr error,
+) {
+	row, err := epilogue.Derive(o.arch, code, at, plenty())
 	if err != nil {
 		if wantErr == nil {
 			o.sum.rowless++
@@ -376,7 +379,7 @@ func (o *oracle) row(code bare, pc uint64, regs *arch.Registers, stack frame, wa
 	case err == nil && wantErr != nil && o.differs(&got) < 0:
 		o.sum.beyond++ // this frame grows by what a register has, which is not its size here
 	case (err == nil) != (wantErr == nil):
-		o.t.Errorf("%#x: %v, and the row says %v", pc, wantErr, err)
+		o.t.Errorf("%#x: %v, and the row says %v", at.Addr, wantErr, err)
 	case err == nil:
 		o.sum.rows++
 		for reg := range o.arch.NumRegisters {
@@ -384,7 +387,7 @@ func (o *oracle) row(code bare, pc uint64, regs *arch.Registers, stack frame, wa
 			w, also := want.Get(reg)
 			switch {
 			case known && also && v != w, known && !also && o.differs(&got) >= 0:
-				o.t.Errorf("%#x: register %d: %#x, and %#x (%t) for this frame", pc, reg, v, w, also)
+				o.t.Errorf("%#x: register %d: %#x, and %#x (%t) for this frame", at.Addr, reg, v, w, also)
 			case known && !also:
 				o.sum.beyond++
 			case also && !known:

@@ -25,8 +25,7 @@ func TestCallsKeep(t *testing.T) {
 				regs.Set(reg, sp)
 			}
 		}
-		regs.Set(a.PC, start)
-		got, err := epilogue.Follow(a, code{bytes: tt.code, entry: true}, regs, plain{sp + 0x300}, plenty())
+		got, err := epilogue.Follow(a, code{bytes: tt.code, entry: true}, begin, regs, plain{sp + 0x300}, plenty())
 		want := uint64(1)<<a.PC | 1<<a.SP
 		for _, reg := range append(tt.also, tt.preserved...) {
 			want |= 1 << reg
@@ -46,19 +45,18 @@ func FuzzFollowOthers(f *testing.F) {
 	f.Add(uint8(1), []byte{0xa2, 0x60, 0x41, 0x01, 0x82, 0x80}, uint64(sp), uint64(0x7f0100))             // ld, addi, ret
 	f.Add(uint8(2), []byte{0xeb, 0xbf, 0xf0, 0xf8, 0x00, 0x04, 0x07, 0xfe}, uint64(sp), uint64(0x7f0100)) // lmg, br
 	machines := [...]machine{arm64, riscv64, s390x}
-	f.Fuzz(func(t *testing.T, which uint8, p []byte, at, fp uint64) {
+	f.Fuzz(func(t *testing.T, which uint8, p []byte, top, fp uint64) {
 		a := machines[int(which)%len(machines)].arch
 		var regs arch.Registers
-		regs.Set(a.PC, start)
-		regs.Set(a.SP, at)
+		regs.Set(a.SP, top)
 		regs.Set(a.FP, fp)
 		regs.Set(a.ReturnColumn, fp+8)
-		got, err := epilogue.Follow(a, code{bytes: p, entry: true}, regs, plain{sp + 0x300}, plenty())
+		got, err := epilogue.Follow(a, code{bytes: p, entry: true}, begin, regs, plain{sp + 0x300}, plenty())
 		both := uint64(1)<<a.PC | 1<<a.SP
 		if err == nil && got.Known()&both != both {
 			t.Errorf("%#x", got.Known())
 		}
-		if row, err := epilogue.Derive(a, code{bytes: p, entry: true}, start, plenty()); err == nil {
+		if row, err := epilogue.Derive(a, code{bytes: p, entry: true}, begin, plenty()); err == nil {
 			got, err := row.Apply(a, &regs, plain{sp + 0x300})
 			if err == nil && got.Known()&both != both {
 				t.Errorf("by the row: %#x", got.Known())

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Row is what the code from one address on does to a frame, whatever the frame's values are: as a row of call frame
+// Row is what the code from one place on does to a frame, whatever the frame's values are: as a row of call frame
 // information, it tells where the caller's registers are. To follow the code takes a thousand times as long as to apply
 // a row that is known. A row is not changed by being used.
 type Row struct {
@@ -70,11 +70,11 @@ func (r *Row) Apply(a *arch.Arch, regs *arch.Registers, mem Memory) (arch.Regist
 	return caller, nil
 }
 
-// Derive finds the row of an address by following the code with symbols for values: numbers so far apart that each
+// Derive finds the row of a place by following the code with symbols for values: numbers so far apart that each
 // value tells what it has come from. It does so twice, with other numbers, and there is no row if that gives another
 // one: where the code does more with a value than to add to it, as to align it. The error is one of Follow's then, or
 // ErrAmbiguous.
-func Derive(a *arch.Arch, code Code, pc uint64, budget *int) (*Row, error) {
+func Derive(a *arch.Arch, code Code, at Place, budget *int) (*Row, error) {
 	m := machineOf(a)
 	if m == nil {
 		return nil, ErrNoReturn
@@ -82,7 +82,7 @@ func Derive(a *arch.Arch, code Code, pc uint64, budget *int) (*Row, error) {
 	plain := a.WithCodeMask(0)
 	var rows [2]*Row
 	for i := range rows {
-		row, err := derive(plain, m, code, pc, newSymbols(uint64(i)*unaligned), budget)
+		row, err := derive(plain, m, code, at, newSymbols(uint64(i)*unaligned), budget)
 		if err != nil {
 			return nil, err
 		}
@@ -94,7 +94,7 @@ func Derive(a *arch.Arch, code Code, pc uint64, budget *int) (*Row, error) {
 	return rows[0], nil
 }
 
-func derive(a *arch.Arch, m *machine, code Code, pc uint64, known *symbols, budget *int) (*Row, error) {
+func derive(a *arch.Arch, m *machine, code Code, at Place, known *symbols, budget *int) (*Row, error) {
 	var regs arch.Registers
 	for reg := range a.NumRegisters {
 		regs.Set(reg, known.register(a, reg))
@@ -104,8 +104,7 @@ func derive(a *arch.Arch, m *machine, code Code, pc uint64, known *symbols, budg
 			regs.Clear(reg)
 		}
 	}
-	regs.Set(m.pc, pc)
-	caller, err := Follow(a, code, regs, known, budget)
+	caller, err := Follow(a, code, at, regs, known, budget)
 	if errors.Is(err, ErrNeverReturns) {
 		return &Row{never: true}, nil
 	}

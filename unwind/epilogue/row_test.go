@@ -37,7 +37,7 @@ func TestRow(t *testing.T) {
 func sameForAll(t *testing.T, a *arch.Arch, p []byte, found bool, numbers ...int) {
 	t.Helper()
 	where := code{bytes: p, entry: true}
-	row, err := epilogue.Derive(a, where, start, plenty())
+	row, err := epilogue.Derive(a, where, begin, plenty())
 	if err != nil || !found {
 		if found == (err != nil) {
 			t.Errorf("%v, and a row is to be found: %t", err, found)
@@ -51,7 +51,7 @@ func sameForAll(t *testing.T, a *arch.Arch, p []byte, found bool, numbers ...int
 		}
 		regs.Set(numbers[0], start)
 		regs.Set(numbers[1], at)
-		want, wantErr := epilogue.Follow(a, where, regs, plain{sp + 0x10000}, plenty())
+		want, wantErr := epilogue.Follow(a, where, begin, regs, plain{sp + 0x10000}, plenty())
 		got, err := row.Apply(a, &regs, plain{sp + 0x10000})
 		if got != want || err != nil || wantErr != nil {
 			t.Errorf("at %#x: %v %v, not %v %v", at, got, err, want, wantErr)
@@ -73,15 +73,15 @@ func TestRowlessCode(t *testing.T) {
 		{"two ways that do not agree", slices.Concat(branch(1), pop, ret), epilogue.ErrAmbiguous},
 		{"not decoded", noCode, x86.ErrCode},
 	} {
-		_, err := epilogue.Derive(arch.AMD64, code{bytes: tt.code}, start, plenty())
+		_, err := epilogue.Derive(arch.AMD64, code{bytes: tt.code}, begin, plenty())
 		if !errors.Is(err, tt.err) {
 			t.Errorf("%s: %v", tt.name, err)
 		}
 	}
-	if _, err := epilogue.Derive(arch.PPC64LE, code{bytes: ret}, start, plenty()); !errors.Is(err, epilogue.ErrNoReturn) {
+	if _, err := epilogue.Derive(arch.PPC64LE, code{bytes: ret}, begin, plenty()); !errors.Is(err, epilogue.ErrNoReturn) {
 		t.Errorf("instructions that nobody follows: %v", err)
 	}
-	row, err := epilogue.Derive(arch.AMD64, code{bytes: halt}, start, plenty())
+	row, err := epilogue.Derive(arch.AMD64, code{bytes: halt}, begin, plenty())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,7 +93,7 @@ func TestRowlessCode(t *testing.T) {
 // TestRowWithoutValues: a row tells no more than the frame's values and the memory do.
 func TestRowWithoutValues(t *testing.T) {
 	where := code{bytes: slices.Concat(pop, popFP, ret), entry: true}
-	row, err := epilogue.Derive(arch.AMD64, where, start, plenty())
+	row, err := epilogue.Derive(arch.AMD64, where, begin, plenty())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -109,7 +109,7 @@ func TestRowWithoutValues(t *testing.T) {
 	if err != nil || got.Known() != 1<<rip|1<<rsp|1<<rbx|1<<rbp {
 		t.Errorf("%v, %#x", err, got.Known())
 	}
-	signed, err := epilogue.Derive(arch.ARM64, code{bytes: a64Code(a64Check, a64Ret)}, start, plenty())
+	signed, err := epilogue.Derive(arch.ARM64, code{bytes: a64Code(a64Check, a64Ret)}, begin, plenty())
 	if err != nil {
 		t.Fatal(err)
 	}

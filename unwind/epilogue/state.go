@@ -13,6 +13,8 @@ type state struct {
 	stores []store // what the way to here has written
 	// lost: what lies below it a call may have written to.
 	lost uint64
+	// behindCall is set if the processor comes here only if a call returns.
+	behindCall bool
 	// missed is set when memory that is not known was asked for.
 	missed bool
 }
@@ -69,14 +71,19 @@ func (s *state) called(m *machine) {
 	for _, reg := range m.scratch {
 		s.regs.Clear(reg)
 	}
+	s.behindCall = true
 	sp, _ := s.regs.Get(m.sp)
 	s.lost = max(s.lost, sp)
 	s.stores = slices.DeleteFunc(slices.Clone(s.stores), func(w store) bool { return w.addr < sp })
 }
 
-// join leaves of s what holds in o, too, which has come another way; it reports whether that is less than before.
+// join leaves of s what holds in o, too, which has come another way; it reports whether that is less than before, so
+// that there may be more ways on from here.
 func (s *state) join(mem Memory, o *state) (less bool) {
 	less = keepEqual(&s.regs, &o.regs)
+	if s.behindCall && !o.behindCall {
+		s.behindCall, less = false, true
+	}
 	if o.lost > s.lost {
 		s.lost, less = o.lost, true
 	}
