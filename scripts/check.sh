@@ -134,14 +134,16 @@ stage_go-short() {
 }
 
 # stage_soak runs the tests that grow with the time they are given: 10,000 captures of servers at work, every frame rule
-# of LLVM's library too, a hundred stops of each busy program, a thousand moments of a nested load on every version.
+# of LLVM's library too, a hundred stops of each busy program, a million instructions of each program and statement, a
+# thousand moments of a nested load on every version.
 stage_soak() {
 	need_server
 	make_version_trees
 	PACKAGES=(./...)
 	export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-$VERSION_BINS$PG_BIN}
 	export PGSB_SNAPSHOTS=${PGSB_SNAPSHOTS:-10000} PGSB_ORACLE_SLOW=1 STACKORACLE_RANDOM=${STACKORACLE_RANDOM:-100}
-	go_tests soak -count=1 -timeout 3h -v -run 'RandomSnapshots|Oracle|TestBusy|TestPostgres|TestGenerated'
+	export PGSB_STEPS=${PGSB_STEPS:-1000000}
+	go_tests soak -count=1 -timeout 3h -v -run 'RandomSnapshots|Oracle|TestBusy|TestPostgres|TestGenerated|EveryInstruction'
 	PACKAGES=(./worker/capture)
 	export PGSB_TEST_MOMENTS=${PGSB_TEST_MOMENTS:-1000}
 	go_tests moments -count=1 -timeout 1h -v -run 'TestMoments|TestPositions'

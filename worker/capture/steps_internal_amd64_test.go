@@ -1,0 +1,319 @@
+//go:build linux
+
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/steps"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/arch"
+)
+
+const (
+	stepsVariable = "PGSB_STEPS" // instructions of each program, and of each statement
+	stepsDefault  = 20_000
+)
+
+func stepsWanted(t *testing.T) int {
+	t.Helper()
+	text := os.Getenv(stepsVariable)
+	if text == "" {
+		return stepsDefault
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil || n < 1 {
+		t.Fatalf("%s is %q", stepsVariable, text)
+	}
+	return n
+}
+
+// TestEveryInstruction runs programs from the dynamic linker's first instruction on, and holds the stack at each
+// instruction against the calls that were made.
+func TestEveryInstruction(t *testing.T) {
+	for _, command := range []string{
+		"true", "ls -l /", "date", "sh -c :", "perl -e print(sort(1..9))", "python3 -c import(json)",
+	} {
+		t.Run(command, func(t *testing.T) {
+			words := strings.Fields(command)
+			path, err := exec.LookPath(words[0])
+			if err != nil {
+				t.Skipf("%s is not installed", words[0])
+			}
+			s := newStepped(t)
+			s.process, err = steps.Start(exec.CommandContext(t.Context(), path, words[1:]...))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = s.process.End() }()
+			s.look(t, s.process.PID)
+			s.run(t, stepsWanted(t), nil)
+			s.tell(t)
+		})
+	}
+}
+
+// stepped is a process that goes instruction by instruction, and what its stacks were found to be.
+type stepped struct {
+	capturer *Capturer
+	process  *steps.Process
+	space    *space
+	end      uint64 // of the stack
+	stack    []byte
+	frames   []unwind.Frame
+	want     []uint64
+
+	seen                         map[uint64]bool
+	taken, judged, walked, wrong int
+	early                        int // see doubt
+	asleep, bare                 few
+	doubts                       []doubt
+}
+
+// few counts stacks for which less is known than of a process that stands still, and those of them that end early.
+type few struct{ judged, cut int }
+
+// doubt is a stack without its innermost frame that is another one than the calls say, but may be the one that longjmp
+// is about to go back to: the C library's call frame information says so from where it has found that on. It counts as
+// wrong if the process is not there soon.
+type doubt struct {
+	callers []uint64
+	shown   string
+	left    int // instructions that it may take
+}
+
+func newStepped(t *testing.T) *stepped {
+	t.Helper()
+	c, err := New(Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &stepped{capturer: c, stack: make([]byte, 1<<20), seen: make(map[uint64]bool)}
+}
+
+// look reads the mappings.
+func (s *stepped) look(t *testing.T, pid int) {
+	t.Helper()
+	maps, err := procfs.Maps(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.space = s.capturer.spaces.open(pid, 1, maps)
+	for i := range maps {
+		if maps[i].Path == "[stack]" {
+			s.end = maps[i].End
+		}
+	}
+}
+
+// run steps until the process has ended, or that is enough, or the work that the caller has given it is done. The stack
+// is judged at each instruction when it is first met, and at one in so many.
+func (s *stepped) run(t *testing.T, enough int, done <-chan struct{}) {
+	t.Helper()
+	const often = 1000
+	for range enough {
+		pc := s.process.Regs.Rip
+		if first := !s.seen[pc]; first || s.process.Called || s.taken%often == 0 {
+			s.seen[pc] = true
+			s.judge(t)
+			s.judgeAsleep(t)
+			if first {
+				s.judgeBare(t)
+			}
+		}
+		s.taken++
+		err := s.process.Step()
+		s.settle(t)
+		if errors.Is(err, steps.ErrEnded) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case <-done:
+			return
+		default:
+		}
+	}
+}
+
+// judge compares the stack with what the process has done.
+func (s *stepped) judge(t *testing.T) {
+	t.Helper()
+	p := s.process
+	if p.Remapped {
+		p.Remapped = false
+		p.Forget()
+		s.look(t, p.PID)
+	}
+	s.want = p.Stack(s.want[:0])
+	stop := s.unwind(t, s.registers(t, &p.Regs), p.Read, s.space)
+	s.judged++
+	s.walked += len(s.frames)
+	if !stop.Whole() || s.differs() < max(len(s.frames), len(s.want)) {
+		const few = 20
+		d := doubt{shown: s.beside(stop), left: few}
+		for _, f := range s.frames[1:] {
+			d.callers = append(d.callers, f.PC)
+		}
+		s.doubts = append(s.doubts, d)
+	}
+}
+
+// judgeAsleep compares the stack that is found in a system call by those registers alone that are seen of a process
+// that sleeps there.
+func (s *stepped) judgeAsleep(t *testing.T) {
+	t.Helper()
+	p := s.process
+	if !p.Called {
+		return
+	}
+	b := &p.Before
+	regs := s.capturer.arch.Blocked(p.Regs.Rip, p.Regs.Rsp, true, [6]uint64{b.Rdi, b.Rsi, b.Rdx, b.R10, b.R8, b.R9})
+	s.asleep.add(s, t, s.unwind(t, regs, p.Read, s.space))
+}
+
+// judgeBare compares the stack that is found in the C library as if it had no call frame information.
+func (s *stepped) judgeBare(t *testing.T) {
+	t.Helper()
+	const name = "libc.so"
+	p := s.process
+	if _, f, ok := s.space.find(p.Regs.Rip); ok && f.module != nil && strings.HasPrefix(f.module.name, name) {
+		s.bare.add(s, t, s.unwind(t, s.registers(t, &p.Regs), p.Read, bareModules{s.space, name}))
+	}
+}
+
+// add counts a stack, which may be less than it should be, but not something else, unless a guess is in it.
+func (n *few) add(s *stepped, t *testing.T, stop unwind.Stop) {
+	t.Helper()
+	n.judged++
+	whole := stop.Whole() || stop.Reason == unwind.NeverReturns
+	if !whole {
+		n.cut++
+	}
+	at := s.differs()
+	guess := func(f unwind.Frame) bool { // which the answer says
+		return f.Method == unwind.ByFramePointer || f.Method == unwind.ByReturnRegister
+	}
+	if at < len(s.frames) && !slices.ContainsFunc(s.frames[:at+1], guess) || at < len(s.want) && stop.Whole() {
+		s.complain(t, s.beside(stop))
+	}
+}
+
+// settle looks whether doubts were founded.
+func (s *stepped) settle(t *testing.T) {
+	t.Helper()
+	kept := s.doubts[:0]
+	for _, d := range s.doubts {
+		d.left--
+		switch s.want = s.process.Stack(s.want[:0]); {
+		case slices.Equal(s.want, d.callers):
+			s.early++
+		case d.left == 0:
+			s.complain(t, d.shown)
+		default:
+			kept = append(kept, d)
+		}
+	}
+	s.doubts = kept
+}
+
+// differs is at which frame the stack is not what it should be.
+func (s *stepped) differs() int {
+	for i, f := range s.frames {
+		if i == len(s.want) || f.PC != s.want[i] {
+			return i
+		}
+	}
+	return len(s.frames)
+}
+
+func (s *stepped) registers(t *testing.T, regs *unix.PtraceRegs) arch.Registers {
+	t.Helper()
+	known, err := s.capturer.arch.DecodePRStatus((*[unsafe.Sizeof(*regs)]byte)(unsafe.Pointer(regs))[:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	return known
+}
+
+// unwind walks the stack of a process with these registers.
+func (s *stepped) unwind(
+	t *testing.T, regs arch.Registers, read func(addr uint64, dst []byte) (int, error), modules unwind.Modules,
+) unwind.Stop {
+	t.Helper()
+	a := s.capturer.arch
+	sp, _ := regs.Get(a.SP)
+	start := sp - uint64(a.RedZone)
+	n, err := read(start, s.stack[:min(s.end-start, uint64(len(s.stack)))])
+	if err != nil {
+		t.Fatal(err)
+	}
+	th := ptrace.Thread{Stack: ptrace.Stack{Start: start, Data: s.stack[:n]}}
+	u := unwind.Unwinder{Arch: a, MaxFrames: 1 << 14}
+	var stop unwind.Stop
+	s.frames, stop = u.Unwind(s.frames[:0], regs, newMemory(&th, nil, a), modules)
+	return stop
+}
+
+// complain says what is wrong, unless it has said enough.
+func (s *stepped) complain(t *testing.T, what string) {
+	t.Helper()
+	const most = 20
+	if s.wrong++; s.wrong <= most {
+		t.Error(what)
+	}
+}
+
+// beside shows a stack beside what it should have been.
+func (s *stepped) beside(stop unwind.Stop) string {
+	const longest = 30
+	var text strings.Builder
+	for i := range min(max(len(s.frames), len(s.want)), longest) {
+		got, want := "-", "-"
+		if i < len(s.frames) {
+			got = fmt.Sprintf("%s (%d)", s.place(s.frames[i].PC), s.frames[i].Method)
+		}
+		if i < len(s.want) {
+			want = s.place(s.want[i])
+		}
+		fmt.Fprintf(&text, "#%-3d %-50s %s\n", i, got, want)
+	}
+	return fmt.Sprintf("%d frames, %v; there are %d\n%s", len(s.frames), stop, len(s.want), text.String())
+}
+
+func (s *stepped) place(pc uint64) string {
+	_, f, ok := s.space.find(pc)
+	if !ok || f.module == nil {
+		return fmt.Sprintf("%#x", pc)
+	}
+	return fmt.Sprintf("%s+%#x", f.module.name, pc-f.bias)
+}
+
+func (s *stepped) tell(t *testing.T) {
+	t.Helper()
+	for _, d := range s.doubts {
+		s.complain(t, d.shown)
+	}
+	figure.Printf(t, "%d instructions taken, %d different ones; %d stacks of %d frames compared (%d in longjmp, already "+
+		"those that it leads to), %d at system calls by what is seen of who sleeps there (%d cut), %d in the C library "+
+		"as if it had no call frame information (%d cut); %d wrong", s.taken, len(s.seen), s.judged, s.walked, s.early,
+		s.asleep.judged, s.asleep.cut, s.bare.judged, s.bare.cut, s.wrong)
+	if s.judged < 1000 {
+		t.Error("that is no comparison")
+	}
+}
