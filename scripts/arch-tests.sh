@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Tests of packages for the machines of scripts/check-arch.sh, which have no Go, no compiler and no source: those that
-# stop processes, and those of probes, which other kernels set in other ways. To be sourced after stacks.sh.
+# stop processes, those of probes, which other kernels set in other ways, and stacks at each instruction. To be sourced
+# after stacks.sh.
 
 # need_libc MACHINE finds the C library that programs for another machine are linked with, or installs it.
 need_libc() {
@@ -61,5 +62,6 @@ arch_tests_script() {
 	cat <<'SCRIPT'
 (cd /check/ptrace && PGSB_TEST_CORES=1 ./tests -test.v -test.timeout 25m -test.skip '^TestStand$') || status=1
 (cd /check/worker/capture && ./tests -test.v -test.timeout 25m -test.run '^TestReturnProbes$') || status=1
+(cd /check/worker/capture && ./tests -test.v -test.timeout 25m -test.run '^TestEveryInstruction') || status=1
 SCRIPT
 }

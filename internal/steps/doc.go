@@ -1,7 +1,8 @@
 // Package steps runs a process one instruction at a time (PTRACE_SINGLESTEP), and knows its call stack by what it has
-// done: a call puts a return address on the stack, and it counts until the stack pointer has passed it. That takes no
-// call frame information, no frame pointer and no guess, and holds between any two instructions: what an unwinder says
-// there is compared with it.
+// done: a call counts until the process is back where it returns to, or the stack pointer is beyond where it was then.
+// That takes no call frame information, no frame pointer and no guess, and holds between any two instructions: what an
+// unwinder says there is compared with it.
 //
-// It is for processes with one thread, on x86_64. It must not know how stacks are unwound.
+// It is for processes with one thread, on x86_64, aarch64 and s390x: the kernel does not step on riscv64, and on
+// ppc64le an atomic sequence never ends so. It must not know how stacks are unwound.
 package steps

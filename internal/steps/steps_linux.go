@@ -5,9 +5,11 @@ import (
 	"fmt"
 	"os/exec"
 	"runtime"
+	"unsafe"
 
-	"golang.org/x/arch/x86/x86asm"
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/unwind/arch"
 )
 
 // Wake is a signal that ends a step which waits in a system call, and does nothing else.
@@ -16,24 +18,59 @@ const Wake = unix.SIGCONT
 // ErrEnded says that the process has ended.
 var ErrEnded = errors.New("steps: the process has ended")
 
+// ErrArchitecture says that processes are not stepped on this machine.
+var ErrArchitecture = errors.New("steps: not on this architecture")
+
 // Process is a process that stands still between two instructions. Only the goroutine that has started or attached it
 // may use it: that one has an operating system thread of its own from then on.
 type Process struct {
 	// PID is its process id.
 	PID int
-	// Regs are its registers.
-	Regs unix.PtraceRegs
-	// Called is set when its last step was a system call, and what it was called with are Before.
+	// Registers and Floating are what the kernel tells of it: NT_PRSTATUS and, on s390x, NT_FPREGSET.
+	Registers, Floating []byte
+	// Called is set when its last step was a system call. Its mappings may be others then.
 	Called bool
-	Before unix.PtraceRegs
-	// Remapped is set when it has made a system call that changes its mappings; the caller may unset it.
-	Remapped bool
 
-	calls   []call // outermost first
-	kinds   map[uint64]kind
-	signal  int // to be delivered with the next step
-	command *exec.Cmd
-	free    []affinity
+	arch     *arch.Arch
+	classify func([]byte) kind
+	now      place
+	link     uint64
+	calls    []call         // outermost first
+	returned map[place]bool // where calls have returned to
+	kinds    map[uint64]kind
+	signal   int // to be delivered with the next step
+	command  *exec.Cmd
+	free     []affinity
+}
+
+// place is a program counter and a stack pointer.
+type place struct{ pc, sp uint64 }
+
+// call is one that has not returned: where it will, and with which stack pointer.
+type call struct {
+	back place
+	// own is the lowest stack pointer that is not the called function's any more.
+	own uint64
+}
+
+// Frame is a frame of a process that is attached: where it goes on, and with which stack pointer.
+type Frame struct{ PC, SP uint64 }
+
+// newProcess returns one of this host's architecture.
+func newProcess() (*Process, error) {
+	a := arch.Host()
+	if a == nil || classifiers[a.Instructions] == nil {
+		return nil, ErrArchitecture
+	}
+	const size = 512 // more than any architecture has
+	p := &Process{
+		arch: a, classify: classifiers[a.Instructions], kinds: make(map[uint64]kind), returned: make(map[place]bool),
+		Registers: make([]byte, size),
+	}
+	if a.Instructions == arch.ZArch {
+		p.Floating = make([]byte, size)
+	}
+	return p, nil
 }
 
 // affinity is the processors that a thread may use.
@@ -69,20 +106,6 @@ func (p *Process) pin(tids ...int) error {
 	return nil
 }
 
-// call is a return address, and where on the stack it lies.
-type call struct{ slot, back uint64 }
-
-// Frame is a frame of a process that is attached: where it goes on, and its canonical frame address.
-type Frame struct{ PC, CFA uint64 }
-
-// kind is what an instruction does to the stack of calls; its length, where it is a call.
-type kind int8
-
-const (
-	other  kind = 0
-	system kind = -1 // a call of the kernel
-)
-
 // Start starts a program, which stands before its dynamic linker's first instruction.
 func Start(command *exec.Cmd) (*Process, error) {
 	runtime.LockOSThread()
@@ -90,7 +113,11 @@ func Start(command *exec.Cmd) (*Process, error) {
 		command.SysProcAttr = &unix.SysProcAttr{}
 	}
 	command.SysProcAttr.Ptrace = true
-	p := &Process{kinds: make(map[uint64]kind), command: command}
+	p, err := newProcess()
+	if err != nil {
+		return nil, err
+	}
+	p.command = command
 	if err := p.pin(unix.Gettid()); err != nil { // the program inherits it
 		return nil, err
 	}
@@ -106,13 +133,20 @@ func Start(command *exec.Cmd) (*Process, error) {
 	if !status.Stopped() {
 		return nil, fmt.Errorf("steps: process %d did not stop at its beginning: %#x", p.PID, status)
 	}
+	if err := unix.PtraceSetOptions(p.PID, unix.PTRACE_O_TRACEEXEC); err != nil {
+		return nil, fmt.Errorf("steps: process %d: %w", p.PID, err)
+	}
 	return p, p.read()
 }
 
 // Attach stops a process, which has to have one thread, and asks for the frames that it has, innermost first.
-func Attach(pid int, frames func(regs *unix.PtraceRegs) ([]Frame, error)) (*Process, error) {
+func Attach(pid int, frames func(p *Process) ([]Frame, error)) (*Process, error) {
 	runtime.LockOSThread()
-	p := &Process{PID: pid, kinds: make(map[uint64]kind)}
+	p, err := newProcess()
+	if err != nil {
+		return nil, err
+	}
+	p.PID = pid
 	if err := p.pin(unix.Gettid(), pid); err != nil {
 		return nil, err
 	}
@@ -129,10 +163,9 @@ func Attach(pid int, frames func(regs *unix.PtraceRegs) ([]Frame, error)) (*Proc
 	if err := p.read(); err != nil {
 		return nil, err
 	}
-	known, err := frames(&p.Regs)
+	known, err := frames(p)
 	for i := len(known) - 1; i > 0; i-- {
-		const slot = 8
-		p.calls = append(p.calls, call{known[i-1].CFA - slot, known[i].PC})
+		p.begin(place{known[i].PC, known[i].SP})
 	}
 	return p, err
 }
@@ -160,77 +193,115 @@ func (p *Process) unpin() {
 
 // Stack is the process's call stack, innermost first: where it stands, and where each call returns to.
 func (p *Process) Stack(dst []uint64) []uint64 {
-	dst = append(dst, p.Regs.Rip)
+	dst = append(dst, p.now.pc)
 	for i := len(p.calls) - 1; i >= 0; i-- {
-		dst = append(dst, p.calls[i].back)
+		dst = append(dst, p.calls[i].back.pc)
 	}
 	return dst
 }
 
+// PC is where the process stands.
+func (p *Process) PC() uint64 { return p.now.pc }
+
 // Step has the process execute an instruction, or begin a signal handler. The error is ErrEnded when it has ended.
 func (p *Process) Step() error {
-	p.Before = p.Regs
-	before := &p.Before
-	what, err := p.kindAt(before.Rip)
+	before := p.now
+	what, err := p.kindAt(before.pc)
 	if err != nil {
 		return err
 	}
 	delivered := p.signal
-	if err := p.resume(); err != nil {
+	executed, err := p.resume()
+	if err != nil {
 		return err
 	}
 	if err := p.read(); err != nil {
 		return err
 	}
-	p.Called = what == system && p.Regs.Rip == before.Rip+2
+	p.Called = what == system && p.now != before || executed
 	switch {
-	case delivered != 0 && p.Regs.Rsp < before.Rsp:
-		// The kernel has put the frame of a handler onto the stack, with what it returns to on top.
-		back, err := p.word(p.Regs.Rsp)
-		if err != nil {
-			return err
-		}
-		const slot = 8
-		p.calls = append(p.calls, call{p.Regs.Rsp + slot, before.Rip}, call{p.Regs.Rsp, back})
-	case p.Regs.Rip == before.Rip && p.Regs.Rsp == before.Rsp: // a signal came first, or the instruction repeats itself
-	case what > 0:
-		p.calls = append(p.calls, call{p.Regs.Rsp, before.Rip + uint64(what)})
-	case what == system && before.Rax == unix.SYS_EXECVE && p.Regs.Rax == 0:
-		p.calls, p.Remapped = nil, true
-	case what == system:
-		p.Remapped = p.Remapped || remaps(before.Rax)
-	}
-	for n := len(p.calls); n > 0 && p.calls[n-1].slot < p.Regs.Rsp; n-- {
-		p.calls = p.calls[:n-1]
+	case executed:
+		p.calls = nil
+		clear(p.returned)
+	case delivered != 0 && p.now.sp < before.sp: // the kernel has called a handler
+		p.begin(before)
+		return p.handled()
+	case what > 0 && p.now.pc != before.pc:
+		p.begin(place{before.pc + uint64(what), before.sp})
+	default:
+		p.settle()
 	}
 	return nil
 }
 
-// remaps reports whether a system call may change which code is mapped.
-func remaps(number uint64) bool {
-	return number == unix.SYS_MMAP || number == unix.SYS_MUNMAP || number == unix.SYS_MPROTECT || number == unix.SYS_MREMAP
+// begin notes a call.
+func (p *Process) begin(back place) {
+	own := back.sp
+	if p.pushes() {
+		own -= uint64(p.arch.AddrSize) // where the return address lies
+	}
+	p.calls = append(p.calls, call{back, own})
+}
+
+// pushes tells whether a call leaves its return address on the stack.
+func (p *Process) pushes() bool { return p.arch.Index(uint64(p.arch.ReturnColumn)) == p.arch.PC }
+
+// handled notes that a signal handler has begun, which returns to what makes the system call that ends it.
+func (p *Process) handled() error {
+	if !p.pushes() {
+		p.begin(place{p.link, p.now.sp})
+		return nil
+	}
+	var word [8]byte
+	if _, err := p.Read(p.now.sp, word[:]); err != nil {
+		return err
+	}
+	p.begin(place{p.arch.Order.Uint64(word[:]), p.now.sp + uint64(p.arch.AddrSize)})
+	return nil
+}
+
+// settle drops the calls that are over: they have returned, or the stack pointer has left them behind, or longjmp has
+// led to where a call has returned before.
+func (p *Process) settle() {
+	over := 0
+	for n := len(p.calls); n > 0 && (p.now.sp > p.calls[n-1].own || p.now == p.calls[n-1].back); n-- {
+		over++
+	}
+	kept := p.calls[:len(p.calls)-over]
+	switch {
+	case over > 0:
+		p.returned[p.now] = true
+	case !p.pushes() && p.returned[p.now]:
+		for n := len(kept); n > 0 && kept[n-1].own <= p.now.sp; n-- {
+			kept = kept[:n-1]
+		}
+	}
+	p.calls = kept
 }
 
 // resume has the process go one step, and waits for it. What signal has stopped it is delivered with the next one, but
-// for Wake.
-func (p *Process) resume() error {
+// for Wake. It is told whether another program has taken the process over.
+func (p *Process) resume() (executed bool, err error) {
 	signal := p.signal
 	p.signal = 0
 	var status unix.WaitStatus
-	// That Wake was sent stops the process once more, before the end of the step is told.
-	for stopped := false; !stopped; stopped = status>>16 != unix.PTRACE_EVENT_STOP {
+	for stopped := false; !stopped; {
 		if err := step(p.PID, signal); err != nil {
-			return p.ended(err)
+			return executed, p.ended(err)
 		}
 		if err := p.wait(&status); err != nil {
-			return err
+			return executed, err
 		}
 		signal = 0
+		// That Wake was sent, and that another program is executed, stops the process before the end of the step.
+		event := status >> 16
+		executed = executed || event == unix.PTRACE_EVENT_EXEC
+		stopped = event != unix.PTRACE_EVENT_STOP && event != unix.PTRACE_EVENT_EXEC
 	}
 	if stop := status.StopSignal(); stop != unix.SIGTRAP && stop != Wake {
 		p.signal = int(stop)
 	}
-	return nil
+	return executed, nil
 }
 
 // step is PTRACE_SINGLESTEP with a signal, which package unix does not offer.
@@ -257,10 +328,39 @@ func (p *Process) wait(status *unix.WaitStatus) error {
 	}
 }
 
+// read reads the registers.
 func (p *Process) read() error {
-	if err := unix.PtraceGetRegs(p.PID, &p.Regs); err != nil {
-		return p.ended(err)
+	if err := p.readSet(unix.NT_PRSTATUS, &p.Registers); err != nil {
+		return err
 	}
+	if p.Floating != nil {
+		if err := p.readSet(unix.NT_PRFPREG, &p.Floating); err != nil {
+			return err
+		}
+	}
+	regs, err := p.arch.DecodePRStatus(p.Registers)
+	if err != nil {
+		return fmt.Errorf("steps: %w", err)
+	}
+	p.now.pc, _ = regs.Get(p.arch.PC)
+	p.now.sp, _ = regs.Get(p.arch.SP)
+	if link := p.arch.Index(uint64(p.arch.ReturnColumn)); !p.pushes() {
+		p.link, _ = regs.Get(link)
+	}
+	return nil
+}
+
+// readSet is PTRACE_GETREGSET.
+func (p *Process) readSet(note int, set *[]byte) error {
+	full := (*set)[:cap(*set)]
+	iov := unix.Iovec{Base: &full[0]}
+	iov.SetLen(len(full))
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_GETREGSET, uintptr(p.PID), uintptr(note),
+		uintptr(unsafe.Pointer(&iov)), 0, 0)
+	if errno != 0 {
+		return p.ended(errno)
+	}
+	*set = full[:iov.Len]
 	return nil
 }
 
@@ -276,39 +376,17 @@ func (p *Process) kindAt(pc uint64) (kind, error) {
 	if k, known := p.kinds[pc]; known {
 		return k, nil
 	}
-	const longest = 15
 	var code [longest]byte
 	n, err := p.Read(pc, code[:])
 	if err != nil {
 		return other, err
 	}
-	k := other
-	x, _ := x86asm.Decode(code[:n], 64) // what it does not know is newer, and no call
-	switch x.Op {
-	case x86asm.CALL:
-		k = kind(x.Len)
-	case x86asm.SYSCALL:
-		k = system
-	default:
-	}
-	p.kinds[pc] = k
-	return k, nil
+	p.kinds[pc] = p.classify(code[:n])
+	return p.kinds[pc], nil
 }
 
 // Forget has instructions decoded anew, since other code may be mapped now.
 func (p *Process) Forget() { clear(p.kinds) }
-
-func (p *Process) word(addr uint64) (uint64, error) {
-	var b [8]byte
-	if n, err := p.Read(addr, b[:]); err != nil || n < len(b) {
-		return 0, fmt.Errorf("steps: process %d: no word at %#x: %w", p.PID, addr, err)
-	}
-	var v uint64
-	for i := len(b) - 1; i >= 0; i-- {
-		v = v<<8 | uint64(b[i])
-	}
-	return v, nil
-}
 
 // Read reads the process's memory up to where it has none.
 func (p *Process) Read(addr uint64, dst []byte) (int, error) {

@@ -1,19 +1,16 @@
-//go:build linux
-
 package capture
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/internal/steps"
-	"pg_stat_backtrace/ptrace"
 )
 
 // stepsWork is what backends are followed through: each leads through other code of the server.
@@ -60,19 +57,22 @@ func (s *stepped) through(t *testing.T, conn *pgx.Conn, sql string) {
 	pid := int(conn.PgConn().PID())
 	s.look(t, pid)
 	var err error
-	s.process, err = steps.Attach(pid, func(regs *unix.PtraceRegs) ([]steps.Frame, error) {
-		stop := s.unwind(t, s.registers(t, regs), func(addr uint64, dst []byte) (int, error) {
-			return ptrace.ReadMemory(pid, addr, dst)
-		}, s.space)
-		if !stop.Whole() {
+	s.process, err = steps.Attach(pid, func(p *steps.Process) ([]steps.Frame, error) {
+		if stop := s.unwind(t, s.registers(t, p), p.Read, s.space); !ended(stop) {
 			return nil, fmt.Errorf("at rest: %v", stop)
 		}
-		known := make([]steps.Frame, 0, len(s.frames))
-		for _, f := range s.frames {
-			known = append(known, steps.Frame{PC: f.PC, CFA: f.CFA})
+		known := make([]steps.Frame, len(s.frames))
+		for i, f := range s.frames {
+			known[i].PC = f.PC
+			if i > 0 {
+				known[i].SP = s.frames[i-1].CFA + uint64(s.capturer.arch.CFAToSP)
+			}
 		}
 		return known, nil
 	})
+	if errors.Is(err, steps.ErrArchitecture) {
+		t.Skip(err)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,0 +1,68 @@
+package steps
+
+import (
+	"encoding/binary"
+
+	"golang.org/x/arch/x86/x86asm"
+
+	"pg_stat_backtrace/unwind/a64"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/insn"
+	"pg_stat_backtrace/unwind/zarch"
+)
+
+// kind is what an instruction does to the stack of calls; its length in bytes, where it is a call.
+type kind int8
+
+const (
+	other  kind = 0
+	system kind = -1 // a call of the kernel
+)
+
+// longest is how many bytes an instruction has at most.
+const longest = 15
+
+// classifiers tell the kind of an instruction; nil: such processes are not stepped. What is not decoded is newer than
+// the decoder, and no call.
+var classifiers = [...]func(code []byte) kind{
+	arch.Unfollowed: nil,
+	arch.X86:        classifyX86,
+	arch.A64:        classifyA64,
+	arch.ZArch:      classifyZArch,
+	arch.RV64:       nil,
+}
+
+func classifyX86(code []byte) kind {
+	x, _ := x86asm.Decode(code, 64)
+	switch x.Op {
+	case x86asm.CALL:
+		return kind(x.Len)
+	case x86asm.SYSCALL:
+		return system
+	default:
+		return other
+	}
+}
+
+func classifyA64(code []byte) kind {
+	const svc, immediate = 0xd4000001, 0xffff << 5 // Arm ARM, C6.2: SVC
+	if len(code) >= a64.Length && binary.LittleEndian.Uint32(code)&^immediate == svc {
+		return system
+	}
+	return classifyPlain(a64.Decode(code))
+}
+
+func classifyZArch(code []byte) kind {
+	const svc = 0x0a // Principles of Operation, SUPERVISOR CALL
+	if len(code) > 0 && code[0] == svc {
+		return system
+	}
+	return classifyPlain(zarch.Decode(code))
+}
+
+func classifyPlain(x insn.Instruction, err error) kind {
+	if err != nil || x.Flow != insn.Call {
+		return other
+	}
+	return kind(x.Length)
+}
