@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # PostgreSQL with musl, Alpine's C library, which has neither call frame information nor frame pointers: every process of
-# a busy server is captured at random moments, with and without a stop, and each stack has to lead to main. Builds that
-# server once (some minutes). Needs gcc, make and musl-gcc, Debian's package musl-tools.
+# a busy server is captured at random moments, with and without a stop, and each stack has to lead to main; and a backend
+# is held against the calls that it makes, at each instruction. Builds that server once (some minutes). Needs gcc, make
+# and musl-gcc, Debian's package musl-tools.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -12,5 +13,5 @@ choose_server_user
 cp -a "$(dirname "$bin")" "$WORK/pg" # to where the server's user can read it
 ! is_root || chown -R "$SERVER_USER:" "$WORK/pg"
 cd "$TOP"
-PGSB_TEST_USER=$SERVER_USER PGSB_MUSL_BINDIR=$WORK/pg/bin \
-	"$GO" test -count=1 -timeout 10m -v -run '^TestMusl$' ./worker/capture
+PGSB_TEST_USER=$SERVER_USER PGSB_MUSL_BINDIR=$WORK/pg/bin PGSB_TEST_BINDIRS=$WORK/pg/bin \
+	"$GO" test -count=1 -timeout 10m -v -run '^(TestMusl|TestEveryInstructionOfBackends)$' ./worker/capture

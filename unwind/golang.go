@@ -38,11 +38,6 @@ func (w *walk) stepGo(frame *Frame, module *Module) (Frame, Stop, bool) {
 		return Frame{}, Stop{}, false
 	}
 	g := goFrame{w: w, frame: frame, module: module, f: f, at: at, delta: uint64(delta)}
-	if strings.HasPrefix(f.Name, "runtime.sigreturn") {
-		if next, stop, done := w.stepTrampolineAt(frame, f.Entry+module.Bias); done {
-			return next, stop, true
-		}
-	}
 	w.scheduling = w.scheduling || schedules[f.Name]
 	g.prologue = g.findPrologue()
 	next, stop := g.step()

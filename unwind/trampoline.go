@@ -10,12 +10,14 @@ import (
 const maxTrampoline = 16
 
 // stepTrampoline recognises a signal trampoline by its instructions and takes the interrupted registers from its frame.
-// False if the frame is none.
+// A handler returns to a trampoline's first instruction; the processor may stand at a later one, until it asks the kernel
+// for the registers. False if the frame is none.
 func (w *walk) stepTrampoline(frame *Frame) (Frame, Stop, bool) {
-	if frame.Exact {
-		return Frame{}, Stop{}, false
+	next, stop, done := w.stepTrampolineAt(frame, frame.PC)
+	for back := uint64(1); !done && frame.Exact && back < maxTrampoline; back++ {
+		next, stop, done = w.stepTrampolineAt(frame, frame.PC-back)
 	}
-	return w.stepTrampolineAt(frame, frame.PC)
+	return next, stop, done
 }
 
 // stepTrampolineAt is stepTrampoline for a frame in a trampoline that begins at an address.
@@ -28,7 +30,7 @@ func (w *walk) stepTrampolineAt(frame *Frame, start uint64) (Frame, Stop, bool) 
 		t := &w.arch.Trampolines[i]
 		var buf [maxTrampoline]byte
 		p := buf[:min(len(t.Code), maxTrampoline)]
-		if code.Code(start, p) && bytes.Equal(p, t.Code) {
+		if frame.PC-start < uint64(len(p)) && code.Code(start, p) && bytes.Equal(p, t.Code) {
 			next, stop := w.interrupted(frame, t)
 			return next, stop, true
 		}

@@ -17,6 +17,7 @@ type kind int8
 const (
 	other  kind = 0
 	system kind = -1 // a call of the kernel
+	pops   kind = -2 // it takes a word off the stack, which may be the return address
 )
 
 // longest is how many bytes an instruction has at most.
@@ -39,6 +40,8 @@ func classifyX86(code []byte) kind {
 		return kind(x.Len)
 	case x86asm.SYSCALL:
 		return system
+	case x86asm.POP:
+		return pops
 	default:
 		return other
 	}

@@ -49,8 +49,11 @@ type place struct{ pc, sp uint64 }
 // call is one that has not returned: where it will, and with which stack pointer.
 type call struct {
 	back place
-	// own is the lowest stack pointer that is not the called function's any more.
+	// own is the highest stack pointer that is the called function's.
 	own uint64
+	// taken is set while the function has its return address elsewhere, to put it back before it returns, as vfork of
+	// the GNU C library and sigsetjmp of musl do.
+	taken bool
 }
 
 // Frame is a frame of a process that is attached: where it goes on, and with which stack pointer.
@@ -229,7 +232,7 @@ func (p *Process) Step() error {
 	case what > 0 && p.now.pc != before.pc:
 		p.begin(place{before.pc + uint64(what), before.sp})
 	default:
-		p.settle()
+		p.settle(what == pops, before.pc)
 	}
 	return nil
 }
@@ -240,7 +243,7 @@ func (p *Process) begin(back place) {
 	if p.pushes() {
 		own -= uint64(p.arch.AddrSize) // where the return address lies
 	}
-	p.calls = append(p.calls, call{back, own})
+	p.calls = append(p.calls, call{back: back, own: own})
 }
 
 // pushes tells whether a call leaves its return address on the stack.
@@ -261,10 +264,10 @@ func (p *Process) handled() error {
 }
 
 // settle drops the calls that are over: they have returned, or the stack pointer has left them behind, or longjmp has
-// led to where a call has returned before.
-func (p *Process) settle() {
+// led to where a call has returned before. popped tells whether the instruction, at an address, was a pop.
+func (p *Process) settle(popped bool, at uint64) {
 	over := 0
-	for n := len(p.calls); n > 0 && (p.now.sp > p.calls[n-1].own || p.now == p.calls[n-1].back); n-- {
+	for n := len(p.calls); n > 0 && p.over(&p.calls[n-1], popped && at != p.calls[n-1].back.pc); n-- {
 		over++
 	}
 	kept := p.calls[:len(p.calls)-over]
@@ -277,6 +280,20 @@ func (p *Process) settle() {
 		}
 	}
 	p.calls = kept
+}
+
+// over tells whether a call is. One that looks so because its function has taken the return address off the stack is
+// not.
+func (p *Process) over(c *call, popped bool) bool {
+	switch {
+	case p.now == c.back:
+		return true
+	case p.now.sp <= c.own:
+		c.taken = false
+		return false
+	}
+	c.taken = (c.taken || popped) && p.now.sp == c.own+uint64(p.arch.AddrSize)
+	return !c.taken
 }
 
 // resume has the process go one step, and waits for it. What signal has stopped it is delivered with the next one, but

@@ -331,7 +331,8 @@ func (o *oracle) describe(row *cfi.Row, pc uint64, distances *depth.Function, sa
 // instruction follows the code from one instruction on.
 func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 	pc, _ := regs.Get(o.arch.PC)
-	at := epilogue.Place{Addr: pc, Exact: true}
+	// At the end of functions of s390x there are instructions that no processor comes to: others execute them (EXRL).
+	at := epilogue.Place{Addr: pc, Exact: o.arch != arch.S390X}
 	o.sum.instructions++
 	if got, err := epilogue.Follow(o.arch, code, at, regs, stack, plenty()); err == nil && !code.behind[pc] {
 		o.sum.withoutCall++

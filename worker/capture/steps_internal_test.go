@@ -77,6 +77,7 @@ type stepped struct {
 	seen                         map[uint64]bool
 	taken, judged, walked, wrong int
 	early                        int // see doubt
+	cut                          int // in musl
 	asleep, bare                 few
 	doubts                       []doubt
 }
@@ -86,11 +87,11 @@ type few struct{ judged, cut int }
 
 // doubt is a stack without its innermost frame that is another one than the calls say, but may be the one that longjmp
 // is about to go back to: the C library's call frame information says so from where it has found that on. It counts as
-// wrong if the process is not there soon.
+// wrong if the process is not there with the next change of its calls.
 type doubt struct {
 	callers []uint64
 	shown   string
-	left    int // instructions that it may take
+	depth   int
 }
 
 func newStepped(t *testing.T) *stepped {
@@ -161,9 +162,14 @@ func (s *stepped) judge(t *testing.T) {
 	stop := s.unwind(t, s.registers(t, p), p.Read, s.space)
 	s.judged++
 	s.walked += len(s.frames)
-	if !ended(stop) || s.differs() < max(len(s.frames), len(s.want)) {
-		const few = 20
-		d := doubt{shown: s.beside(stop), left: few}
+	switch at := s.differs(); {
+	case ended(stop) && at == len(s.frames) && at == len(s.want):
+	case at == len(s.frames) && at < len(s.want) && s.inMusl(s.frames[at-1].Lookup()):
+		s.cut++ // before a call of longjmp, and in it
+	case s.reentered():
+		s.early++
+	default:
+		d := doubt{shown: s.beside(stop), depth: len(s.want)}
 		for _, f := range s.frames[1:] {
 			d.callers = append(d.callers, f.PC)
 		}
@@ -189,7 +195,8 @@ func (s *stepped) judgeBare(t *testing.T) {
 	t.Helper()
 	const name = "libc.so"
 	p := s.process
-	if _, f, ok := s.space.find(p.PC()); ok && f.module != nil && strings.HasPrefix(f.module.name, name) {
+	_, f, ok := s.space.find(p.PC())
+	if ok && f.module != nil && strings.HasPrefix(f.module.name, name) && !s.inMusl(p.PC()) {
 		s.bare.add(s, t, s.unwind(t, s.registers(t, p), p.Read, bareModules{s.space, name}))
 	}
 }
@@ -205,24 +212,46 @@ func (n *few) add(s *stepped, t *testing.T, stop unwind.Stop) {
 		n.cut++
 	}
 	at := s.differs()
-	guess := func(f unwind.Frame) bool { // which the answer says
-		return f.Method == unwind.ByFramePointer || f.Method == unwind.ByReturnRegister
-	}
-	if at < len(s.frames) && !slices.ContainsFunc(s.frames[:at+1], guess) || at < len(s.want) && stop.Whole() {
+	guessed := slices.ContainsFunc(s.frames[:min(at+1, len(s.frames))], func(f unwind.Frame) bool {
+		return f.Method == unwind.ByFramePointer || f.Method == unwind.ByReturnRegister // which the answer says
+	})
+	if !guessed && (at < len(s.frames) && !s.reentered() || at < len(s.want) && stop.Whole()) {
 		s.complain(t, s.beside(stop))
 	}
+}
+
+// inMusl tells whether code is in musl, which has no call frame information.
+func (s *stepped) inMusl(addr uint64) bool {
+	_, f, ok := s.space.find(addr)
+	return ok && f.module != nil && f.module.name == "libc.so"
+}
+
+// reentered tells whether the stack differs only in that it has the caller of musl's sigsetjmp, to which longjmp has
+// gone back, and which is about to put its return address back onto the stack.
+func (s *stepped) reentered() bool {
+	if len(s.frames) != len(s.want)+1 || !s.inMusl(s.process.PC()) {
+		return false
+	}
+	for i, f := range s.frames[2:] {
+		if f.PC != s.want[i+1] {
+			return false
+		}
+	}
+	return true
 }
 
 // settle looks whether doubts were founded.
 func (s *stepped) settle(t *testing.T) {
 	t.Helper()
+	if len(s.doubts) == 0 {
+		return
+	}
 	kept := s.doubts[:0]
 	for _, d := range s.doubts {
-		d.left--
 		switch s.want = s.process.Stack(s.want[:0]); {
 		case slices.Equal(s.want, d.callers):
 			s.early++
-		case d.left == 0:
+		case len(s.want) != d.depth:
 			s.complain(t, d.shown)
 		default:
 			kept = append(kept, d)
@@ -313,8 +342,8 @@ func (s *stepped) tell(t *testing.T) {
 		s.complain(t, d.shown)
 	}
 	figure.Printf(t, "%d instructions taken, %d different ones; %d stacks of %d frames compared (%d in longjmp, already "+
-		"those that it leads to), %d at system calls by what is seen of who sleeps there (%d cut), %d in the C library "+
-		"as if it had no call frame information (%d cut); %d wrong", s.taken, len(s.seen), s.judged, s.walked, s.early,
+		"those that it leads to; %d cut in musl), %d at system calls by what is seen of who sleeps there (%d cut), %d in "+
+		"the C library as if it had no call frame information (%d cut); %d wrong", s.taken, len(s.seen), s.judged, s.walked, s.early, s.cut,
 		s.asleep.judged, s.asleep.cut, s.bare.judged, s.bare.cut, s.wrong)
 	if s.judged < 1000 {
 		t.Error("that is no comparison")

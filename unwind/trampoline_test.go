@@ -1,0 +1,72 @@
+package unwind_test
+
+import (
+	"slices"
+	"testing"
+
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/arch"
+)
+
+// trampoline is code that signal handlers return to, without call frame information.
+type trampoline struct {
+	fakeModules
+
+	begin uint64
+	code  []byte
+}
+
+func (m trampoline) Code(addr uint64, p []byte) bool {
+	at := addr - m.begin
+	return addr >= m.begin && at < uint64(len(m.code)) && copy(p, m.code[at:]) == len(p)
+}
+func (m trampoline) Function(uint64) (start, end uint64, ok bool) { return 0, 0, false }
+func (m trampoline) Stub(uint64) bool                             { return false }
+
+// TestTrampoline: what a signal interrupted is found from each instruction of what the handler returns to, where the
+// processor stands there, and from none behind it; a handler returns to the first.
+func TestTrampoline(t *testing.T) {
+	t.Parallel()
+	const begin, interrupted, words = code + 0x40, code + 0x200, 512
+	for _, tt := range []struct {
+		arch    *arch.Arch
+		which   int
+		offsets []uint64 // of its instructions
+	}{
+		{arch.AMD64, 0, []uint64{0, 7}},
+		{arch.ARM64, 0, []uint64{0, 4}},
+		{arch.RISCV64, 0, []uint64{0, 4}},
+		{arch.S390X, 1, []uint64{0}},
+		{arch.PPC64LE, 0, []uint64{0}},
+		{arch.PPC64LE, 1, []uint64{0, 4}},
+	} {
+		form := &tt.arch.Trampolines[tt.which]
+		stack := fakeMemory{stackBase, make([]uint64, words)}
+		for reg, addr := range tt.arch.InterruptedRegisters(form, stackBase) {
+			switch reg {
+			case tt.arch.PC:
+				stack.words[(addr-stackBase)/8] = interrupted
+			case tt.arch.SP:
+				stack.words[(addr-stackBase)/8] = stackBase + words*8
+			}
+		}
+		modules := trampoline{fakeModules{lo: code, hi: code + 0x1000}, begin, form.Code}
+		for _, resumes := range []bool{false, true} {
+			for offset := range uint64(len(form.Code)) + 1 {
+				want := !resumes && slices.Contains(tt.offsets, offset) || offset == 0
+				if !want && offset < uint64(len(form.Code)) && !resumes {
+					continue // no processor stands in the middle of an instruction
+				}
+				var regs arch.Registers
+				regs.Set(tt.arch.PC, begin+offset)
+				regs.Set(tt.arch.SP, stackBase)
+				u := unwind.Unwinder{Arch: tt.arch, Resumes: resumes}
+				frames, _ := u.Unwind(nil, regs, stack, modules)
+				got := len(frames) > 1 && frames[1].Method == unwind.BySignalFrame && frames[1].PC == interrupted
+				if got != want {
+					t.Errorf("%s at %d, a call returns there: %t: %+v", tt.arch.Name, offset, resumes, frames)
+				}
+			}
+		}
+	}
+}
