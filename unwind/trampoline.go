@@ -10,8 +10,8 @@ import (
 const maxTrampoline = 16
 
 // stepTrampoline recognises a signal trampoline by its instructions and takes the interrupted registers from its frame.
-// A handler returns to a trampoline's first instruction; the processor may stand at a later one, until it asks the kernel
-// for the registers. False if the frame is none.
+// A handler returns to a trampoline's first instruction; the processor may stand at a later one, until it asks the
+// kernel for the registers. False if the frame is none.
 func (w *walk) stepTrampoline(frame *Frame) (Frame, Stop, bool) {
 	next, stop, done := w.stepTrampolineAt(frame, frame.PC)
 	for back := uint64(1); !done && frame.Exact && back < maxTrampoline; back++ {
