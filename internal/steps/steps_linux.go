@@ -226,7 +226,7 @@ func (p *Process) Step() error {
 	case executed:
 		p.calls = nil
 		clear(p.returned)
-	case delivered != 0 && p.now.sp < before.sp: // the kernel has called a handler
+	case delivered != 0 && p.entered(before):
 		p.begin(before)
 		return p.handled()
 	case what > 0 && p.now.pc != before.pc:
@@ -248,6 +248,13 @@ func (p *Process) begin(back place) {
 
 // pushes tells whether a call leaves its return address on the stack.
 func (p *Process) pushes() bool { return p.arch.Index(uint64(p.arch.ReturnColumn)) == p.arch.PC }
+
+// entered tells whether the kernel has called a signal handler: it is elsewhere, and the registers that it interrupted
+// are on the stack. A signal without a handler leaves the instruction to be executed.
+func (p *Process) entered(before place) bool {
+	const least = 256 // bytes, that no call takes
+	return p.now.pc-before.pc > longest && before.sp > p.now.sp && before.sp-p.now.sp >= least
+}
 
 // handled notes that a signal handler has begun, which returns to what makes the system call that ends it.
 func (p *Process) handled() error {
