@@ -89,6 +89,7 @@ var (
 	callRAX     = []byte{0xff, 0xd0}
 	jumpRAX     = []byte{0xff, 0xe0}
 	jumpMemory  = []byte{0xff, 0x25, 0, 0, 0, 0}
+	jumpTable   = []byte{0xff, 0x24, 0xc2}             // jmp *[rdx+rax*8]
 	loadRBX     = []byte{0x48, 0x8b, 0x5c, 0x24, 0x08} // mov rbx, [rsp+8]
 	storeRBX    = []byte{0x48, 0x89, 0x5c, 0x24, 0x08}
 	storeEAX    = []byte{0x89, 0x44, 0x24, 0x08}
@@ -325,7 +326,8 @@ func TestStubs(t *testing.T) {
 		{"it goes on by way of memory", slices.Concat(pop, jumpMemory), 16, nil},
 		{"for ever, by way of memory", slices.Concat(pop, pop, jumpMemory), 0, epilogue.ErrNeverReturns},
 		{"it stands where that is done", jumpMemory, 8, nil},
-		{"by way of other memory", slices.Concat(pop, pop, pop, jumpMemory), 0, epilogue.ErrNoReturn},
+		{"by way of a variable", slices.Concat(pop, pop, pop, jumpMemory), 32, nil},
+		{"by way of a table", slices.Concat(pop, pop, pop, jumpTable), 0, epilogue.ErrNoReturn},
 	} {
 		stubs := map[uint64]bool{returning: true, never: false, start: false, start + 1: true, start + 2: false}
 		where := code{bytes: tt.code, stubs: stubs}

@@ -118,7 +118,7 @@ func (w *follower) step(addr uint64) error {
 		return w.leave(&s, x)
 	case ends:
 		return nil
-	case lost:
+	case away, lost:
 		return w.loseWay(&s, x, addr)
 	case jump:
 		if w.code.Stub(x.to) {
@@ -171,8 +171,11 @@ func (w *follower) decode(addr uint64, x *instruction) error {
 // loseWay notes a way that goes on where the instruction at an address does not say, as stubs do: some linkers make no
 // call frame information for them. A frame that stands in one has a caller even if what it leads to never returns.
 func (w *follower) loseWay(s *state, x *instruction, addr uint64) error {
+	stub := w.code.Stub(addr)
 	switch {
-	case !w.code.Stub(addr):
+	case !stub && x.flow == away:
+		return w.leave(s, x)
+	case !stub:
 		w.fail(ErrNoReturn)
 		return nil
 	case addr == w.from:

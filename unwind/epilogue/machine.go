@@ -49,6 +49,7 @@ const (
 	calls               // elsewhere, and back to the next one unless what is called never returns
 	returns             // to the caller
 	ends                // nowhere
+	away                // to another function, it is not known which
 	lost                // it is not known where
 )
 

@@ -51,7 +51,7 @@ func (w *follower) hasReturn(entry uint64, nested int) bool {
 			return true
 		}
 		switch x.flow {
-		case returns, lost:
+		case returns, away, lost:
 			return true
 		case ends:
 		case jump:

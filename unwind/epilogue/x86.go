@@ -56,7 +56,12 @@ func flowX86(x *x86asm.Inst, next uint64) (f flow, to uint64) {
 		if relative {
 			return jump, to
 		}
-		return lost, 0 // another function, or an entry of a table
+		// The address that stands at a fixed place is a function's; what is indexed or in a register may be an entry of
+		// a table, and within this one.
+		if m, ok := x.Args[0].(x86asm.Mem); ok && m.Base == x86asm.RIP && m.Index == 0 {
+			return away, 0
+		}
+		return lost, 0
 	case x86asm.CALL:
 		return calls, to
 	case x86asm.RET:

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,24 +45,48 @@ func TestEveryInstruction(t *testing.T) {
 	} {
 		t.Run(command, func(t *testing.T) {
 			words := strings.Fields(command)
-			path, err := exec.LookPath(words[0])
-			if err != nil {
+			if _, err := exec.LookPath(words[0]); err != nil {
 				t.Skipf("%s is not installed", words[0])
 			}
-			s := newStepped(t)
-			s.process, err = steps.Start(exec.CommandContext(t.Context(), path, words[1:]...))
-			if errors.Is(err, steps.ErrArchitecture) {
-				t.Skip(err)
-			}
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = s.process.End() }()
-			s.look(t, s.process.PID)
-			s.run(t, stepsWanted(t), nil)
-			s.tell(t)
+			everyInstruction(t, stepsWanted(t), words[0], words[1:]...)
 		})
 	}
+}
+
+// TestEveryInstructionAround does so with signal handlers, longjmp and vfork, from main to the end.
+func TestEveryInstructionAround(t *testing.T) {
+	for _, flags := range []string{"-O2", "-O2 -static", "-O0 -static-pie", "-O2 -fno-plt -Wl,-z,lazy"} {
+		t.Run(flags, func(t *testing.T) {
+			if _, err := exec.LookPath("cc"); err != nil {
+				t.Skip("cc is not installed")
+			}
+			program := filepath.Join(t.TempDir(), "steps")
+			arguments := append(strings.Fields(flags), "-o", program, "testdata/steps.c")
+			if out, err := exec.CommandContext(t.Context(), "cc", arguments...).CombinedOutput(); err != nil {
+				t.Fatalf("%v: %s", err, out)
+			}
+			const all = 200_000
+			everyInstruction(t, all, program)
+		})
+	}
+}
+
+// everyInstruction compares the stack of a program at so many instructions.
+func everyInstruction(t *testing.T, enough int, program string, arguments ...string) {
+	t.Helper()
+	s := newStepped(t)
+	var err error
+	s.process, err = steps.Start(exec.CommandContext(t.Context(), program, arguments...))
+	if errors.Is(err, steps.ErrArchitecture) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = s.process.End() }()
+	s.look(t, s.process.PID)
+	s.run(t, enough, nil)
+	s.tell(t)
 }
 
 // stepped is a process that goes instruction by instruction, and what its stacks were found to be.
