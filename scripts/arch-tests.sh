@@ -62,6 +62,6 @@ arch_tests_script() {
 	cat <<'SCRIPT'
 (cd /check/ptrace && PGSB_TEST_CORES=1 ./tests -test.v -test.timeout 25m -test.skip '^TestStand$') || status=1
 (cd /check/worker/capture && ./tests -test.v -test.timeout 25m -test.run '^TestReturnProbes$') || status=1
-(cd /check/worker/capture && ./tests -test.v -test.timeout 25m -test.run '^TestEveryInstruction') || status=1
+(cd /check/worker/capture && PGSB_STEPS=1500 ./tests -test.v -test.timeout 40m -test.run '^TestEveryInstruction') || status=1
 SCRIPT
 }
