@@ -3,6 +3,7 @@
 // That takes no call frame information, no frame pointer and no guess, and holds between any two instructions: what an
 // unwinder says there is compared with it.
 //
-// It is for processes with one thread, on x86_64, aarch64 and s390x: the kernel does not step on riscv64, and on
-// ppc64le an atomic sequence never ends so. It must not know how stacks are unwound.
+// It is for processes with one thread, on x86_64 and aarch64: the kernel does not step on riscv64, on ppc64le an atomic
+// sequence never ends so, and on s390x, as qemu emulates it, a process that is stepped loses registers that it has
+// saved, and goes astray. It must not know how stacks are unwound.
 package steps

@@ -8,7 +8,6 @@ import (
 	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/insn"
-	"pg_stat_backtrace/unwind/zarch"
 )
 
 // kind is what an instruction does to the stack of calls; its length in bytes, where it is a call.
@@ -29,7 +28,7 @@ var classifiers = [...]func(code []byte) kind{
 	arch.Unfollowed: nil,
 	arch.X86:        classifyX86,
 	arch.A64:        classifyA64,
-	arch.ZArch:      classifyZArch,
+	arch.ZArch:      nil,
 	arch.RV64:       nil,
 }
 
@@ -52,20 +51,8 @@ func classifyA64(code []byte) kind {
 	if len(code) >= a64.Length && binary.LittleEndian.Uint32(code)&^immediate == svc {
 		return system
 	}
-	return classifyPlain(a64.Decode(code))
-}
-
-func classifyZArch(code []byte) kind {
-	const svc = 0x0a // Principles of Operation, SUPERVISOR CALL
-	if len(code) > 0 && code[0] == svc {
-		return system
-	}
-	return classifyPlain(zarch.Decode(code))
-}
-
-func classifyPlain(x insn.Instruction, err error) kind {
-	if err != nil || x.Flow != insn.Call {
+	if x, err := a64.Decode(code); err != nil || x.Flow != insn.Call {
 		return other
 	}
-	return kind(x.Length)
+	return a64.Length
 }

@@ -26,8 +26,8 @@ var ErrArchitecture = errors.New("steps: not on this architecture")
 type Process struct {
 	// PID is its process id.
 	PID int
-	// Registers and Floating are what the kernel tells of it: NT_PRSTATUS and, on s390x, NT_FPREGSET.
-	Registers, Floating []byte
+	// Registers are what the kernel tells of it: NT_PRSTATUS.
+	Registers []byte
 	// Called is set when its last step was a system call. Its mappings may be others then.
 	Called bool
 
@@ -69,9 +69,6 @@ func newProcess() (*Process, error) {
 	p := &Process{
 		arch: a, classify: classifiers[a.Instructions], kinds: make(map[uint64]kind), returned: make(map[place]bool),
 		Registers: make([]byte, size),
-	}
-	if a.Instructions == arch.ZArch {
-		p.Floating = make([]byte, size)
 	}
 	return p, nil
 }
@@ -354,14 +351,15 @@ func (p *Process) wait(status *unix.WaitStatus) error {
 
 // read reads the registers.
 func (p *Process) read() error {
-	if err := p.readSet(unix.NT_PRSTATUS, &p.Registers); err != nil {
-		return err
+	full := p.Registers[:cap(p.Registers)]
+	iov := unix.Iovec{Base: &full[0]}
+	iov.SetLen(len(full))
+	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_GETREGSET, uintptr(p.PID), unix.NT_PRSTATUS,
+		uintptr(unsafe.Pointer(&iov)), 0, 0)
+	if errno != 0 {
+		return p.ended(errno)
 	}
-	if p.Floating != nil {
-		if err := p.readSet(unix.NT_PRFPREG, &p.Floating); err != nil {
-			return err
-		}
-	}
+	p.Registers = full[:iov.Len]
 	regs, err := p.arch.DecodePRStatus(p.Registers)
 	if err != nil {
 		return fmt.Errorf("steps: %w", err)
@@ -371,20 +369,6 @@ func (p *Process) read() error {
 	if link := p.arch.Index(uint64(p.arch.ReturnColumn)); !p.pushes() {
 		p.link, _ = regs.Get(link)
 	}
-	return nil
-}
-
-// readSet is PTRACE_GETREGSET.
-func (p *Process) readSet(note int, set *[]byte) error {
-	full := (*set)[:cap(*set)]
-	iov := unix.Iovec{Base: &full[0]}
-	iov.SetLen(len(full))
-	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_GETREGSET, uintptr(p.PID), uintptr(note),
-		uintptr(unsafe.Pointer(&iov)), 0, 0)
-	if errno != 0 {
-		return p.ended(errno)
-	}
-	*set = full[:iov.Len]
 	return nil
 }
 
