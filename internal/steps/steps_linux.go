@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os/exec"
 	"runtime"
+	"slices"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -35,25 +36,11 @@ type Process struct {
 	classify func([]byte) kind
 	now      place
 	link     uint64
-	calls    []call         // outermost first
-	returned map[place]bool // where calls have returned to
+	calls    calls
 	kinds    map[uint64]kind
 	signal   int // to be delivered with the next step
 	command  *exec.Cmd
 	free     []affinity
-}
-
-// place is a program counter and a stack pointer.
-type place struct{ pc, sp uint64 }
-
-// call is one that has not returned: where it will, and with which stack pointer.
-type call struct {
-	back place
-	// own is the highest stack pointer that is the called function's.
-	own uint64
-	// taken is set while the function has its return address elsewhere, to put it back before it returns, as vfork of
-	// the GNU C library and sigsetjmp of musl do.
-	taken bool
 }
 
 // Frame is a frame of a process that is attached: where it goes on, and with which stack pointer.
@@ -66,11 +53,10 @@ func newProcess() (*Process, error) {
 		return nil, ErrArchitecture
 	}
 	const size = 512 // more than any architecture has
-	p := &Process{
-		arch: a, classify: classifiers[a.Instructions], kinds: make(map[uint64]kind), returned: make(map[place]bool),
+	return &Process{
+		arch: a, classify: classifiers[a.Instructions], kinds: make(map[uint64]kind), calls: newCalls(a),
 		Registers: make([]byte, size),
-	}
-	return p, nil
+	}, nil
 }
 
 // affinity is the processors that a thread may use.
@@ -165,7 +151,7 @@ func Attach(pid int, frames func(p *Process) ([]Frame, error)) (*Process, error)
 	}
 	known, err := frames(p)
 	for i := len(known) - 1; i > 0; i-- {
-		p.begin(place{known[i].PC, known[i].SP})
+		p.calls.begin(place{known[i].PC, known[i].SP})
 	}
 	return p, err
 }
@@ -194,8 +180,8 @@ func (p *Process) unpin() {
 // Stack is the process's call stack, innermost first: where it stands, and where each call returns to.
 func (p *Process) Stack(dst []uint64) []uint64 {
 	dst = append(dst, p.now.pc)
-	for i := len(p.calls) - 1; i >= 0; i-- {
-		dst = append(dst, p.calls[i].back.pc)
+	for _, c := range slices.Backward(p.calls.open) {
+		dst = append(dst, c.back.pc)
 	}
 	return dst
 }
@@ -221,30 +207,17 @@ func (p *Process) Step() error {
 	p.Called = what == system && p.now != before || executed
 	switch {
 	case executed:
-		p.calls = nil
-		clear(p.returned)
+		p.calls.clear()
 	case delivered != 0 && p.entered(before):
-		p.begin(before)
+		p.calls.begin(before)
 		return p.handled()
 	case what > 0 && p.now.pc != before.pc:
-		p.begin(place{before.pc + uint64(what), before.sp})
+		p.calls.begin(place{before.pc + uint64(what), before.sp})
 	default:
-		p.settle(what == pops, before.pc)
+		p.calls.settle(p.now, what == pops, before.pc)
 	}
 	return nil
 }
-
-// begin notes a call.
-func (p *Process) begin(back place) {
-	own := back.sp
-	if p.pushes() {
-		own -= uint64(p.arch.AddrSize) // where the return address lies
-	}
-	p.calls = append(p.calls, call{back: back, own: own})
-}
-
-// pushes tells whether a call leaves its return address on the stack.
-func (p *Process) pushes() bool { return p.arch.Index(uint64(p.arch.ReturnColumn)) == p.arch.PC }
 
 // entered tells whether the kernel has called a signal handler: it is elsewhere, and the registers that it interrupted
 // are on the stack. A signal without a handler leaves the instruction to be executed.
@@ -255,49 +228,16 @@ func (p *Process) entered(before place) bool {
 
 // handled notes that a signal handler has begun, which returns to what makes the system call that ends it.
 func (p *Process) handled() error {
-	if !p.pushes() {
-		p.begin(place{p.link, p.now.sp})
+	if p.calls.pushed == 0 {
+		p.calls.begin(place{p.link, p.now.sp})
 		return nil
 	}
 	var word [8]byte
 	if _, err := p.Read(p.now.sp, word[:]); err != nil {
 		return err
 	}
-	p.begin(place{p.arch.Order.Uint64(word[:]), p.now.sp + uint64(p.arch.AddrSize)})
+	p.calls.begin(place{p.arch.Order.Uint64(word[:]), p.now.sp + p.calls.pushed})
 	return nil
-}
-
-// settle drops the calls that are over: they have returned, or the stack pointer has left them behind, or longjmp has
-// led to where a call has returned before. popped tells whether the instruction, at an address, was a pop.
-func (p *Process) settle(popped bool, at uint64) {
-	over := 0
-	for n := len(p.calls); n > 0 && p.over(&p.calls[n-1], popped && at != p.calls[n-1].back.pc); n-- {
-		over++
-	}
-	kept := p.calls[:len(p.calls)-over]
-	switch {
-	case over > 0:
-		p.returned[p.now] = true
-	case !p.pushes() && p.returned[p.now]:
-		for n := len(kept); n > 0 && kept[n-1].own <= p.now.sp; n-- {
-			kept = kept[:n-1]
-		}
-	}
-	p.calls = kept
-}
-
-// over tells whether a call is. One that looks so because its function has taken the return address off the stack is
-// not.
-func (p *Process) over(c *call, popped bool) bool {
-	switch {
-	case p.now == c.back:
-		return true
-	case p.now.sp <= c.own:
-		c.taken = false
-		return false
-	}
-	c.taken = (c.taken || popped) && p.now.sp == c.own+uint64(p.arch.AddrSize)
-	return !c.taken
 }
 
 // resume has the process go one step, and waits for it. What signal has stopped it is delivered with the next one, but
@@ -366,8 +306,8 @@ func (p *Process) read() error {
 	}
 	p.now.pc, _ = regs.Get(p.arch.PC)
 	p.now.sp, _ = regs.Get(p.arch.SP)
-	if link := p.arch.Index(uint64(p.arch.ReturnColumn)); !p.pushes() {
-		p.link, _ = regs.Get(link)
+	if p.calls.pushed == 0 {
+		p.link, _ = regs.Get(p.arch.Index(uint64(p.arch.ReturnColumn)))
 	}
 	return nil
 }
