@@ -17,17 +17,15 @@ type call struct {
 
 // calls are those of a process that have not returned.
 type calls struct {
-	open     []call         // outermost first
-	returned map[place]bool // where others have returned to
-	pushed   uint64         // bytes that a call leaves on the stack; 0: the return address is in a register
+	open   []call // outermost first
+	pushed uint64 // bytes that a call leaves on the stack; 0: the return address is in a register
 }
 
 func newCalls(a *arch.Arch) calls {
-	c := calls{returned: make(map[place]bool)}
 	if a.Index(uint64(a.ReturnColumn)) == a.PC {
-		c.pushed = uint64(a.AddrSize)
+		return calls{pushed: uint64(a.AddrSize)}
 	}
-	return c
+	return calls{}
 }
 
 // begin notes a call.
@@ -36,40 +34,40 @@ func (c *calls) begin(back place) {
 }
 
 // clear forgets them all, since another program runs.
-func (c *calls) clear() {
-	c.open = nil
-	clear(c.returned)
+func (c *calls) clear() { c.open = nil }
+
+// step is what an instruction has done that was no call.
+type step struct {
+	kind kind
+	at   uint64 // its address
+	now  place  // afterwards
+	link uint64 // the register for return addresses, if there is one
 }
 
-// settle drops the calls that are over where the process is now: they have returned, or the stack pointer has left them
-// behind, or longjmp has led to where a call has returned before. popped tells whether the instruction, at an address,
-// was a pop.
-func (c *calls) settle(now place, popped bool, at uint64) {
+// settle drops the calls that are over: they have returned, or the stack pointer has left them behind, or a jump has. It
+// reports whether the innermost of those that are left was left by another way than a return.
+func (c *calls) settle(s *step) (left bool) {
 	n := len(c.open)
-	for n > 0 && c.over(&c.open[n-1], now, popped && at != c.open[n-1].back.pc) {
+	for n > 0 && c.over(&c.open[n-1], s) {
 		n--
 	}
-	switch {
-	case n < len(c.open):
-		c.returned[now] = true
-	case c.pushed == 0 && c.returned[now]:
-		for n > 0 && c.open[n-1].own <= now.sp {
-			n--
-		}
-	}
+	left = n < len(c.open) && s.now.pc != c.open[n].back.pc
 	c.open = c.open[:n]
+	return left
 }
 
 // over tells whether a call is. One that looks so because its function has taken the return address off the stack is
-// not.
-func (c *calls) over(one *call, now place, popped bool) bool {
+// not, unless that then jumps: longjmp and the end of an exception do so, to where they have put the stack pointer. With
+// the return address in a register they do it with another one there, where a jump to another function has the call's.
+func (c *calls) over(one *call, s *step) bool {
 	switch {
-	case now == one.back:
+	case s.now == one.back:
 		return true
-	case now.sp <= one.own:
+	case s.now.sp <= one.own:
 		one.taken = false
-		return false
+		return c.pushed == 0 && s.now.sp == one.own && s.kind == leaps && s.link != one.back.pc
 	}
-	one.taken = (one.taken || popped) && now.sp == one.own+c.pushed
+	popped := s.kind == pops && s.at != one.back.pc
+	one.taken = (one.taken || popped) && s.now.sp == one.own+c.pushed && s.kind != leaps
 	return !one.taken
 }

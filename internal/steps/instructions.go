@@ -17,6 +17,7 @@ const (
 	other  kind = 0
 	system kind = -1 // a call of the kernel
 	pops   kind = -2 // it takes a word off the stack, which may be the return address
+	leaps  kind = -3 // a jump to where a register or memory says; a return by a register
 )
 
 // longest is how many bytes an instruction has at most.
@@ -41,9 +42,12 @@ func classifyX86(code []byte) kind {
 		return system
 	case x86asm.POP:
 		return pops
-	default:
-		return other
+	case x86asm.JMP:
+		if _, relative := x.Args[0].(x86asm.Rel); !relative {
+			return leaps
+		}
 	}
+	return other
 }
 
 func classifyA64(code []byte) kind {
@@ -51,8 +55,13 @@ func classifyA64(code []byte) kind {
 	if len(code) >= a64.Length && binary.LittleEndian.Uint32(code)&^immediate == svc {
 		return system
 	}
-	if x, err := a64.Decode(code); err != nil || x.Flow != insn.Call {
+	x, err := a64.Decode(code)
+	switch {
+	case err == nil && x.Flow == insn.Call:
+		return a64.Length
+	case err == nil && (x.Flow == insn.Unknown || x.Flow == insn.Return):
+		return leaps
+	default:
 		return other
 	}
-	return a64.Length
 }

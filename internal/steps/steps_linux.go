@@ -31,6 +31,8 @@ type Process struct {
 	Registers []byte
 	// Called is set when its last step was a system call. Its mappings may be others then.
 	Called bool
+	// Left is set when its last step has ended calls that have not returned.
+	Left bool
 
 	arch     *arch.Arch
 	classify func([]byte) kind
@@ -65,29 +67,24 @@ type affinity struct {
 	set unix.CPUSet
 }
 
-// pin has the threads run on one processor: that another one has to be woken up makes a step ten times as long.
+// pin has the threads run on one processor, the first that the first of them may use: that another one has to be woken
+// up makes a step ten times as long.
 func (p *Process) pin(tids ...int) error {
-	for _, tid := range tids {
+	var one unix.CPUSet
+	for i, tid := range tids {
 		before := affinity{tid: tid}
 		if err := unix.SchedGetaffinity(tid, &before.set); err != nil {
 			return fmt.Errorf("steps: %w", err)
 		}
-		if len(p.free) == 0 {
-			p.free = append(p.free, before)
-		}
-		var one unix.CPUSet
-		for cpu := 0; ; cpu++ {
-			if p.free[0].set.IsSet(cpu) {
+		for cpu := 0; i == 0 && one.Count() == 0; cpu++ {
+			if before.set.IsSet(cpu) {
 				one.Set(cpu)
-				break
 			}
 		}
 		if err := unix.SchedSetaffinity(tid, &one); err != nil {
 			return fmt.Errorf("steps: %w", err)
 		}
-		if tid != p.free[0].tid {
-			p.free = append(p.free, before)
-		}
+		p.free = append(p.free, before)
 	}
 	return nil
 }
@@ -205,6 +202,7 @@ func (p *Process) Step() error {
 		return err
 	}
 	p.Called = what == system && p.now != before || executed
+	p.Left = false
 	switch {
 	case executed:
 		p.calls.clear()
@@ -214,7 +212,7 @@ func (p *Process) Step() error {
 	case what > 0 && p.now.pc != before.pc:
 		p.calls.begin(place{before.pc + uint64(what), before.sp})
 	default:
-		p.calls.settle(p.now, what == pops, before.pc)
+		p.Left = p.calls.settle(&step{kind: what, at: before.pc, now: p.now, link: p.link})
 	}
 	return nil
 }
@@ -247,7 +245,7 @@ func (p *Process) resume() (executed bool, err error) {
 	p.signal = 0
 	var status unix.WaitStatus
 	for stopped := false; !stopped; {
-		if err := step(p.PID, signal); err != nil {
+		if err := singleStep(p.PID, signal); err != nil {
 			return executed, p.ended(err)
 		}
 		if err := p.wait(&status); err != nil {
@@ -265,8 +263,8 @@ func (p *Process) resume() (executed bool, err error) {
 	return executed, nil
 }
 
-// step is PTRACE_SINGLESTEP with a signal, which package unix does not offer.
-func step(pid, signal int) error {
+// singleStep is PTRACE_SINGLESTEP with a signal, which package unix does not offer.
+func singleStep(pid, signal int) error {
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_SINGLESTEP, uintptr(pid), 0, uintptr(signal), 0, 0)
 	if errno != 0 {
 		return errno

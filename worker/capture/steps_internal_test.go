@@ -54,19 +54,24 @@ func TestEveryInstruction(t *testing.T) {
 	}
 }
 
-// TestEveryInstructionAround does so with signal handlers, longjmp and vfork, from main to the end.
+// TestEveryInstructionAround does so with signal handlers, longjmp, vfork and exceptions, from main to the end.
 func TestEveryInstructionAround(t *testing.T) {
-	for _, flags := range []string{"-O2", "-O2 -static", "-O0 -static-pie", "-O2 -fno-plt -Wl,-z,lazy"} {
-		t.Run(flags, func(t *testing.T) {
-			if _, err := exec.LookPath("cc"); err != nil {
-				t.Skip("cc is not installed")
+	for _, build := range []string{
+		"cc -O2 steps.c", "cc -O2 -static steps.c", "cc -O0 -static-pie steps.c", "cc -O2 -fno-plt -Wl,-z,lazy steps.c",
+		"g++ -O2 -static-pie throws.cc", "g++ -O1 -fno-omit-frame-pointer -static-pie throws.cc",
+	} {
+		t.Run(build, func(t *testing.T) {
+			words := strings.Fields(build)
+			if _, err := exec.LookPath(words[0]); err != nil {
+				t.Skipf("%s is not installed", words[0])
 			}
-			program := filepath.Join(t.TempDir(), "steps")
-			arguments := append(strings.Fields(flags), "-o", program, "testdata/steps.c")
-			if out, err := exec.CommandContext(t.Context(), "cc", arguments...).CombinedOutput(); err != nil {
+			program := filepath.Join(t.TempDir(), "program")
+			c := exec.CommandContext(t.Context(), words[0], append(words[1:], "-o", program)...)
+			c.Dir = "testdata"
+			if out, err := c.CombinedOutput(); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			const all = 200_000
+			const all = 1_000_000
 			everyInstruction(t, all, program)
 		})
 	}
@@ -102,7 +107,7 @@ type stepped struct {
 
 	seen                         map[uint64]bool
 	taken, judged, walked, wrong int
-	early                        int // see doubt
+	early, installing            int // see doubt
 	cut                          int // in musl
 	asleep, bare                 few
 	doubts                       []doubt
@@ -113,12 +118,25 @@ type few struct{ judged, cut int }
 
 // doubt is a stack without its innermost frame that is another one than the calls say, but may be the one that longjmp
 // is about to go back to: the C library's call frame information says so from where it has found that on. It counts as
-// wrong if the process is not there soon, or returns elsewhere before.
+// wrong if the process is not there soon, or returns elsewhere before. What goes on with the handler of an exception
+// // puts the handler's registers and address in the place of its own caller's, where its call frame information looks:
+// there the stack leads to the handler, or ends. It counts as wrong if the process does not go there soon.
 type doubt struct {
-	callers []uint64
-	shown   string
-	depth   int // of the calls
-	left    int // instructions that it may take
+	callers  []uint64
+	shown    string
+	depth    int  // of the calls
+	left     int  // instructions that it may take
+	returned bool // elsewhere
+	leaves   bool // calls that have not returned
+	cut      bool
+}
+
+// handler tells whether the process has gone on with the handler of an exception that the stack has led to, if to
+// anything.
+func (d *doubt) handler(p *steps.Process) bool {
+	const deepest = 2 // the function that installs the handler may have called another one for it
+	d.leaves = d.leaves || p.Left
+	return d.leaves && (d.cut || slices.Contains(d.callers[:min(deepest, len(d.callers))], p.PC()))
 }
 
 func newStepped(t *testing.T) *stepped {
@@ -196,8 +214,8 @@ func (s *stepped) judge(t *testing.T) {
 	case s.reentered():
 		s.early++
 	default:
-		const soon = 20
-		d := doubt{shown: s.beside(stop), depth: len(s.want), left: soon}
+		const soon = 400 // as many as the installation of all registers takes
+		d := doubt{shown: s.beside(stop), depth: len(s.want), left: soon, cut: !ended(stop)}
 		for _, f := range s.frames[1:] {
 			d.callers = append(d.callers, f.PC)
 		}
@@ -277,14 +295,21 @@ func (s *stepped) settle(t *testing.T) {
 	kept := s.doubts[:0]
 	for _, d := range s.doubts {
 		d.left--
-		switch s.want = s.process.Stack(s.want[:0]); {
-		case slices.Equal(s.want, d.callers):
+		s.want = s.process.Stack(s.want[:0])
+		switch {
+		case !d.returned && slices.Equal(s.want, d.callers):
 			s.early++
-		case d.left == 0, len(s.want) != d.depth && (len(d.callers) == 0 || !slices.Equal(s.want[1:], d.callers[1:])):
+			continue
+		case d.handler(s.process):
+			s.installing++
+			continue
+		case d.left == 0:
 			s.complain(t, d.shown)
-		default:
-			kept = append(kept, d)
+			continue
+		case len(s.want) != d.depth:
+			d.returned = d.returned || len(d.callers) == 0 || !slices.Equal(s.want[1:], d.callers[1:])
 		}
+		kept = append(kept, d)
 	}
 	s.doubts = kept
 }
@@ -367,9 +392,9 @@ func (s *stepped) tell(t *testing.T) {
 		s.complain(t, d.shown)
 	}
 	figure.Printf(t, "%d instructions taken, %d different ones; %d stacks of %d frames compared (%d in longjmp, already "+
-		"those that it leads to; %d cut in musl), %d at system calls by what is seen of who sleeps there (%d cut), %d in "+
+		"those that it leads to; %d where a handler of exceptions is about to run; %d cut in musl), %d at system calls by what is seen of who sleeps there (%d cut), %d in "+
 		"the C library as if it had no call frame information (%d cut); %d wrong",
-		s.taken, len(s.seen), s.judged, s.walked, s.early, s.cut, s.asleep.judged, s.asleep.cut,
+		s.taken, len(s.seen), s.judged, s.walked, s.early, s.installing, s.cut, s.asleep.judged, s.asleep.cut,
 		s.bare.judged, s.bare.cut, s.wrong)
 	if s.judged < 100 {
 		t.Error("that is no comparison")
