@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"time"
@@ -59,7 +60,7 @@ func (r *report) load(ctx context.Context, o options, p programs, s *server) err
 		return err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
-	tools := loadTools(o, p)
+	tools := loadTools(ctx, o, p)
 	for i := range tools {
 		r.Load = append(r.Load, &tools[i].loadFigure)
 	}
@@ -124,22 +125,13 @@ type loadTool struct {
 	run capturing
 }
 
-func loadTools(o options, p programs) []loadTool {
+func loadTools(ctx context.Context, o options, p programs) []loadTool {
 	tools := []loadTool{
 		{loadFigure: loadFigure{Tool: loadControl}},
-		{loadFigure: loadFigure{Tool: ours}, run: func(ctx context.Context, pids []int) (int, error) {
-			arguments := []string{"capture", "--repeat", "1000000", "--interval", (time.Second / loadRate).String(), "--stats"}
-			for _, pid := range pids {
-				arguments = append(arguments, strconv.Itoa(pid))
-			}
-			c := command(ctx, o.Binary, arguments...)
-			c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // it tells its figures then
-			t, err := decodeAnyway(c)
-			if t.Count == 0 {
-				return 0, err
-			}
-			return t.Count, nil
-		}},
+		{loadFigure: loadFigure{Tool: ours}, run: ofOurs(o, "capture", "--stats", "--repeat", "1000000",
+			"--interval", (time.Second / loadRate).String())},
+		{loadFigure: loadFigure{Tool: ours + " profile", Absent: withoutProfile(ctx, o)}, run: ofOurs(o, "profile", "--stats", "--duration", "1h",
+			"--rate", strconv.Itoa(loadRate))},
 		{loadFigure: loadFigure{Tool: floor}, run: onAndOn(p, "floor")},
 		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]}, run: onAndOn(p, "libunwind")},
 	}
@@ -158,6 +150,32 @@ func loadTools(o options, p programs) []loadTool {
 		}
 	}
 	return append(tools, tool)
+}
+
+// withoutProfile says why processes cannot be sampled here, if they cannot.
+func withoutProfile(ctx context.Context, o options) string {
+	c := command(ctx, o.Binary, "profile", "--stats", "--duration", "100ms", strconv.Itoa(os.Getpid()))
+	if _, err := output(c); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// ofOurs captures with one of our commands, which is interrupted in the end.
+func ofOurs(o options, arguments ...string) capturing {
+	return func(ctx context.Context, pids []int) (int, error) {
+		all := slices.Clone(arguments)
+		for _, pid := range pids {
+			all = append(all, strconv.Itoa(pid))
+		}
+		c := command(ctx, o.Binary, all...)
+		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // it tells its figures then
+		t, err := decodeAnyway(c)
+		if t.Count == 0 {
+			return 0, err
+		}
+		return t.Count, nil
+	}
 }
 
 // onAndOn captures with one of the C programs, a quarter of a second's worth at a time, for its count.

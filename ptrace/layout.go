@@ -79,3 +79,6 @@ func (s *session) stackAround(sp uint64) (start, end uint64, ok bool) {
 	}
 	return start, found.end, true
 }
+
+// StartTime is that of the process, as procfs.Stat.StartTime.
+func (l *Layout) StartTime() uint64 { return l.stat.StartTime }

@@ -8,7 +8,6 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -145,15 +144,7 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 	case f.timeout <= 0:
 		return nil, fmt.Errorf("--timeout must be more than 0, not %s", f.timeout)
 	}
-	pids := make([]int, len(args))
-	for i, arg := range args {
-		pid, err := strconv.ParseInt(arg, 10, 32)
-		if err != nil || pid <= 0 {
-			return nil, fmt.Errorf("%q is not a process id", arg)
-		}
-		pids[i] = int(pid)
-	}
-	return pids, nil
+	return processIDs(args)
 }
 
 // debugDirUsage is the help of --debug-dir.

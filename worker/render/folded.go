@@ -2,10 +2,13 @@ package render
 
 import (
 	"bufio"
+	"cmp"
+	"fmt"
 	"io"
 	"maps"
 	"slices"
 	"strconv"
+	"strings"
 
 	"pg_stat_backtrace/worker/trace"
 )
@@ -42,6 +45,28 @@ func (f *Folded) Write(w io.Writer) error {
 	for _, stack := range slices.Sorted(maps.Keys(f.counts)) {
 		_, _ = out.WriteString(stack) // an error is kept until Flush
 		_, _ = out.WriteString(" " + strconv.Itoa(f.counts[stack]) + "\n")
+	}
+	return out.Flush()
+}
+
+// WriteTop prints the most frequent stacks, so many at most: how often each was seen, and its lines as Write has them, but
+// innermost first. Samples is how many there are in all, of which a share is told.
+func (f *Folded) WriteTop(w io.Writer, most, samples int) error {
+	out := bufio.NewWriter(w)
+	stacks := slices.SortedFunc(maps.Keys(f.counts), func(a, b string) int {
+		return cmp.Or(cmp.Compare(f.counts[b], f.counts[a]), cmp.Compare(a, b))
+	})
+	for _, stack := range stacks[:min(most, len(stacks))] {
+		name, frames, _ := strings.Cut(stack, ";")
+		count := f.counts[stack]
+		_, _ = fmt.Fprintf(out, "\n%d samples, %.1f %%, %s\n", count, 100*float64(count)/float64(samples), name)
+		list := strings.Split(frames, ";")
+		for i, frame := range slices.Backward(list) {
+			_, _ = fmt.Fprintf(out, "#%-3d %s\n", len(list)-1-i, frame) // an error is kept until Flush
+		}
+	}
+	if left := len(stacks) - most; left > 0 {
+		_, _ = fmt.Fprintf(out, "\n%d more stacks\n", left)
 	}
 	return out.Flush()
 }

@@ -1,0 +1,91 @@
+package offcpu
+
+import "fmt"
+
+// register is one of the machine for which the kernel's verifier and compiler are made: r0 has results, r1 to r5 are
+// arguments, r6 to r9 survive calls, r10 is the frame pointer.
+type register uint8
+
+const (
+	r0 register = iota
+	r1
+	r2
+	r3
+	r4
+	r5
+	r6
+	r7
+	r8
+	r9
+	r10
+)
+
+// Operation codes (Documentation/bpf/standardization/instruction-set.rst).
+const (
+	opLoad4      = 0x61 // LDX | MEM | W
+	opLoad8      = 0x79 // LDX | MEM | DW
+	opStore4     = 0x63 // STX | MEM | W
+	opStore8     = 0x7b // STX | MEM | DW
+	opConstant4  = 0x62 // ST | MEM | W
+	opWide       = 0x18 // LD | IMM | DW
+	opMove       = 0xbf
+	opSet        = 0xb7
+	opAdd        = 0x0f
+	opAddValue   = 0x07
+	opSubtract   = 0x1f
+	opGo         = 0x05
+	opIfZero     = 0x15 // JEQ, with a value
+	opIfNot      = 0x55 // JNE, with a value
+	opIfNotEqual = 0x5d // JNE, with a register
+	opIfAtLeast  = 0x3d // JGE, with a register
+	opIfMost     = 0xbd // JLE, with a register
+	opIfMostOf   = 0xb5 // JLE, with a value
+	opIfFrom     = 0x35 // JGE, with a value
+	opCall       = 0x85
+	opExit       = 0x95
+
+	sourceTable    = 2 // of opWide: an address in the value of a map (BPF_PSEUDO_MAP_VALUE)
+	sourceFunction = 2 // of opCall: a function of the kernel by its type (BPF_PSEUDO_KFUNC_CALL)
+)
+
+// code is a program in the making.
+type code struct {
+	words  []uint64
+	labels map[string]int
+	jumps  []jump
+}
+
+type jump struct {
+	at int
+	to string
+}
+
+func (c *code) emit(op uint8, dst, src register, offset int16, value int32) {
+	c.words = append(c.words, uint64(op)|uint64(dst)<<8|uint64(src)<<12|uint64(uint16(offset))<<16|uint64(uint32(value))<<32)
+}
+
+// label names the place of the next instruction, jump goes to one under a condition.
+func (c *code) label(name string) { c.labels[name] = len(c.words) }
+
+func (c *code) jump(op uint8, dst, src register, value int32, to string) {
+	c.jumps = append(c.jumps, jump{len(c.words), to})
+	c.emit(op, dst, src, 0, value)
+}
+
+// address loads an address in the table's value.
+func (c *code) address(dst register, table, offset int) {
+	c.emit(opWide, dst, sourceTable, 0, int32(table))
+	c.emit(0, 0, 0, 0, int32(offset))
+}
+
+// finish fills in where the jumps go.
+func (c *code) finish() []uint64 {
+	for _, j := range c.jumps {
+		at, ok := c.labels[j.to]
+		if !ok {
+			panic(fmt.Sprintf("offcpu: no label %q", j.to)) // a mistake in this package
+		}
+		c.words[j.at] |= uint64(uint16(int16(at-j.at-1))) << 16
+	}
+	return c.words
+}

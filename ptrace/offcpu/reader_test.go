@@ -1,0 +1,232 @@
+package offcpu
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// open makes a reader, or says why there is none.
+func open(t *testing.T) *Reader {
+	t.Helper()
+	r, err := New()
+	if errors.Is(err, ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(r.Close)
+	return r
+}
+
+// start starts a program, and returns its process id.
+func start(t *testing.T, name string, arguments ...string) int {
+	t.Helper()
+	c := exec.Command(name, arguments...)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c.Process.Pid
+}
+
+func stackEnd(t *testing.T, pid int) (end uint64) {
+	t.Helper()
+	maps, err := procfs.Maps(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range maps {
+		if maps[i].Path == "[stack]" {
+			end = maps[i].End
+		}
+	}
+	return end
+}
+
+// pin has the test run on a processor.
+func pin(t *testing.T, processor int) {
+	t.Helper()
+	runtime.LockOSThread() // for good: the thread ends with the test
+	var set unix.CPUSet
+	set.Set(processor)
+	if err := unix.SchedSetaffinity(0, &set); err != nil {
+		t.Skipf("processor %d: %v", processor, err)
+	}
+}
+
+// awaitSleep waits until a process sleeps.
+func awaitSleep(t *testing.T, pid int) procfs.Syscall {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		call, err := procfs.ReadSyscall(pid, pid)
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("%+v, %v", call, err)
+		}
+		if !call.Running && call.Number == unix.SYS_CLOCK_NANOSLEEP {
+			return call
+		}
+	}
+}
+
+// TestSleeper: what is read of a process that sleeps is what a system call tells of it, and its memory.
+func TestSleeper(t *testing.T) {
+	r := open(t)
+	pid := start(t, "sleep", "1000")
+	call := awaitSleep(t, pid)
+	s := r.Slot(0)
+	*s = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack, RedZone: 128}
+	for processor := range runtime.NumCPU() {
+		pin(t, processor)
+		if errno := r.Read(1, processor); errno != 0 {
+			t.Fatal(errno)
+		}
+		if s.Outcome == Read {
+			break
+		}
+	}
+	if s.Outcome != Read || s.State == 0 || s.Registers[stackPointer] != call.SP || s.Registers[16] != call.PC {
+		t.Fatalf("%+v, a system call at %+v", s, call)
+	}
+	stack := make([]byte, s.Length)
+	n, err := unix.ProcessVMReadv(pid, []unix.Iovec{{Base: &stack[0], Len: s.Length}},
+		[]unix.RemoteIovec{{Base: uintptr(s.Start), Len: int(s.Length)}}, 0)
+	if err != nil || n != int(s.Length) || s.Start != call.SP-128 || s.Start+s.Length != s.End {
+		t.Fatalf("%d of %d bytes at %#x, %v", n, s.Length, s.Start, err)
+	}
+	if !bytes.Equal(stack, r.Stack(s)) {
+		t.Error("another stack than the process's")
+	}
+	if stat, err := procfs.ReadStat(pid); err != nil || s.Started/1e7 != stat.StartTime {
+		t.Errorf("started %d ns after the system, %+v, %v", s.Started, stat, err)
+	}
+}
+
+// TestOneMoment: registers and stack of a process that runs all the time are of one moment, at the same instruction's
+// distance, however often it is read.
+func TestOneMoment(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the program is in x86_64's assembly")
+	}
+	r := open(t)
+	program := filepath.Join(t.TempDir(), "moment")
+	if out, err := exec.CommandContext(t.Context(), "cc", "-O1", "-o", program, "testdata/moment.c").CombinedOutput(); err != nil {
+		t.Skipf("cc: %v: %s", err, out)
+	}
+	c := exec.CommandContext(t.Context(), program)
+	told, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Process.Kill(); _ = c.Wait() }()
+	var places uint64
+	if _, err := fmt.Fscan(told, &places); err != nil {
+		t.Fatal(err)
+	}
+	pid := c.Process.Pid
+	const processor = 0
+	pin(t, processor)
+	var set unix.CPUSet
+	set.Set(processor)
+	if err := unix.SchedSetaffinity(pid, &set); err != nil {
+		t.Fatal(err)
+	}
+	s := r.Slot(0)
+	*s = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack, RedZone: 128}
+	read, last := 0, uint64(0)
+	const wanted = 2000
+	for deadline := time.Now().Add(time.Minute); read < wanted && time.Now().Before(deadline); {
+		r.Empty()
+		if errno := r.Read(1, processor); errno != 0 {
+			t.Fatal(errno)
+		}
+		if s.Outcome != Read {
+			continue
+		}
+		stack := r.Stack(s)[places-s.Start:]
+		n, a, b := s.Registers[5], binary.NativeEndian.Uint64(stack), binary.NativeEndian.Uint64(stack[8:])
+		if n-a > 1 || a-b > 1 || n < last {
+			t.Fatalf("register %d, places %d and %d, after %d", n, a, b, last)
+		}
+		if n != last {
+			read++
+		}
+		last = n
+		time.Sleep(100 * time.Microsecond) // it has the processor meanwhile
+	}
+	if read < wanted {
+		t.Errorf("read at %d moments only", read)
+	}
+}
+
+// TestBounds: a stack that is not there, one that is longer than wanted, one for which there is no room, nobody.
+func TestBounds(t *testing.T) {
+	r := open(t)
+	pid := start(t, "sleep", "1000")
+	awaitSleep(t, pid)
+	end := stackEnd(t, pid)
+	read := func(want Slot) Slot {
+		t.Helper()
+		*r.Slot(0) = want
+		for processor := range runtime.NumCPU() {
+			pin(t, processor)
+			if errno := r.Read(1, processor); errno != 0 {
+				t.Fatal(errno)
+			}
+			if r.Slot(0).Outcome != Elsewhere {
+				break
+			}
+		}
+		return *r.Slot(0)
+	}
+	for _, c := range []struct {
+		name string
+		slot Slot
+		want Outcome
+	}{
+		{"no such process", Slot{PID: 1 << 30}, Elsewhere},
+		{"the kernel's thread", Slot{PID: 2, End: 4096, Most: 4096}, NoStack},
+		{"an end below the stack pointer", Slot{PID: uint32(pid), End: 8, Most: MaxStack}, NoStack},
+		{"no end", Slot{PID: uint32(pid), End: ^uint64(0), Most: ^uint64(0)}, NoStack},
+	} {
+		if got := read(c.slot); got.Outcome != c.want {
+			t.Errorf("%s: %+v", c.name, got)
+		}
+	}
+	for most := uint64(64); ; most *= 2 {
+		got := read(Slot{PID: uint32(pid), End: end, Most: most})
+		if got.Outcome != Read || got.Length > most || got.Length < most && got.Start+got.Length != end {
+			t.Fatalf("at most %d bytes: %+v", most, got)
+		}
+		if got.Length < most {
+			break
+		}
+	}
+	for tries := 0; r.Room(); tries++ {
+		if got := read(Slot{PID: uint32(pid), End: end, Most: MaxStack}); got.Outcome != Read || tries > areaLength {
+			t.Fatalf("after %d: %+v", tries, got)
+		}
+	}
+	if got := read(Slot{PID: uint32(pid), End: end, Most: MaxStack}); got.Outcome != Full {
+		t.Errorf("no room: %+v", got)
+	}
+	r.Empty()
+	if got := read(Slot{PID: uint32(pid), End: end, Most: MaxStack}); got.Outcome != Read || got.At != 0 {
+		t.Errorf("room again: %+v", got)
+	}
+}

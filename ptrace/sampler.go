@@ -1,0 +1,255 @@
+package ptrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/offcpu"
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// EngineOffCPU is Snapshot.Engine of a Sampler's: the main thread was off the processor, because it slept or because
+// the sampler ran there at that moment.
+const EngineOffCPU = "off-cpu"
+
+// SamplerOptions of a sampler; the zero value is the default.
+type SamplerOptions struct {
+	Interval time.Duration // between two samples of a process, give or take a half; 0: 10 ms; 200 µs at the least
+	MaxStack int           // bytes of stack at most; 0 and more than that: 256 KiB
+	RedZone  int           // as in Options
+	Batch    time.Duration // how long samples may wait to be handed on; 0: 1 s
+}
+
+// Bounds of SamplerOptions.
+const (
+	defaultInterval = 10 * time.Millisecond
+	leastInterval   = 200 * time.Microsecond
+	defaultBatch    = time.Second
+)
+
+// Sampler takes samples of processes' main threads at a steady rate, without stopping them: see package offcpu, and
+// samplerThread for how. A capture at each of those moments would cost the processes, and whoever shares the machine
+// with them, ten times as much: a stop and its end are four switches of threads, often between two processors.
+type Sampler struct {
+	options SamplerOptions
+	threads []*samplerThread
+	batches chan batch
+	quit    uint32 // set when the threads are to end
+
+	mu      sync.Mutex
+	targets []*sampled
+}
+
+// sampled is one of the processes.
+type sampled struct {
+	target  Target
+	layout  *Layout
+	held    *Held
+	ended   bool
+	started uint64 // as offcpu.Slot.Started; 0: not seen yet
+}
+
+// batch is what one thread hands on at a time.
+type batch struct {
+	snapshots []*Snapshot
+	missed    int
+	err       error
+}
+
+// SamplerStats is how often a sampler came to nothing.
+type SamplerStats struct {
+	// Missed counts looks at a thread that ran after all, or whose stack there was no room for.
+	Missed int
+}
+
+// NewSampler prepares to sample up to offcpu.MaxTargets processes. The errors are offcpu.New's, and Observe's.
+func NewSampler(targets []Target, o SamplerOptions) (*Sampler, error) {
+	if len(targets) == 0 || len(targets) > offcpu.MaxTargets {
+		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), offcpu.MaxTargets)
+	}
+	s := &Sampler{options: o.withDefaults(), batches: make(chan batch)}
+	for _, t := range targets {
+		p, err := newSampled(t)
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		s.targets = append(s.targets, p)
+	}
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		s.Close()
+		return nil, systemError(unix.Getpid(), "sched_getaffinity", err)
+	}
+	for processor := 0; len(s.threads) < set.Count(); processor++ {
+		if !set.IsSet(processor) {
+			continue
+		}
+		reader, err := offcpu.New()
+		if err != nil {
+			s.Close()
+			return nil, err
+		}
+		s.threads = append(s.threads, &samplerThread{sampler: s, processor: processor, reader: reader})
+	}
+	return s, nil
+}
+
+func (o SamplerOptions) withDefaults() SamplerOptions {
+	if o.Interval <= 0 {
+		o.Interval = defaultInterval
+	}
+	o.Interval = max(o.Interval, leastInterval)
+	if o.Batch <= 0 {
+		o.Batch = defaultBatch
+	}
+	if o.MaxStack <= 0 || o.MaxStack > offcpu.MaxStack {
+		o.MaxStack = offcpu.MaxStack
+	}
+	o.RedZone = Options{RedZone: o.RedZone}.withDefaults().RedZone
+	return o
+}
+
+// newSampled looks at a process for the first time.
+func newSampled(t Target) (*sampled, error) {
+	if err := checkPID(t.PID); err != nil {
+		return nil, err
+	}
+	held, err := Hold(t.PID)
+	if err != nil {
+		return nil, err
+	}
+	p := &sampled{target: t, held: held}
+	w := observer{target: t}
+	if w.before, err = readTarget(t.PID); err == nil {
+		err = w.identify(w.before)
+	}
+	if err == nil {
+		err = p.read()
+	}
+	if err != nil {
+		held.Release()
+		return nil, err
+	}
+	return p, nil
+}
+
+// read reads the mappings.
+func (p *sampled) read() error {
+	w := observer{target: p.target}
+	var err error
+	if w.before, err = readTarget(p.target.PID); err != nil {
+		return err
+	}
+	maps, err := w.readMaps()
+	if err != nil {
+		return err
+	}
+	if narrow(maps) {
+		return fmt.Errorf("process %d: %w: a 32-bit program", p.target.PID, ErrNotObserved)
+	}
+	p.layout = &Layout{maps: maps, spans: appendSpans(nil, maps), stat: w.before}
+	return nil
+}
+
+// end is that of the main thread's stack, 0 if it has none: where the kernel has put the arguments of the program, with
+// the first words of these. What lies behind, their text and the environment, often is longer than the stack.
+func (p *sampled) end() (end uint64) {
+	const arguments = 64
+	for _, span := range p.layout.spans {
+		if begin := p.layout.stat.StackStart; span.grows {
+			end = span.end
+			if span.start <= begin && begin < end {
+				end = min(end, begin+arguments)
+			}
+		}
+	}
+	return end
+}
+
+// Run takes samples until ctx ends, which is no error, or until all processes have ended: ErrExited. Each sample is
+// handed on as a snapshot of one thread, those of one process in the order in which they were taken; an error of take
+// ends it, too. The mappings of a snapshot are those of its process when NewSampler or Refresh was called.
+func (s *Sampler) Run(ctx context.Context, take func([]*Snapshot) error) (stats SamplerStats, err error) {
+	var group sync.WaitGroup
+	for _, t := range s.threads {
+		group.Go(t.run)
+	}
+	ended := make(chan struct{})
+	go func() { group.Wait(); close(ended) }()
+	done := ctx.Done()
+	for {
+		select {
+		case <-done:
+			s.stop()
+			done = nil
+		case <-ended:
+			return stats, err
+		case b := <-s.batches:
+			stats.Missed += b.missed
+			if err == nil && b.err == nil && len(b.snapshots) > 0 {
+				b.err = take(b.snapshots)
+			}
+			if b.err == nil && s.allEnded() {
+				b.err = exitedError(s.targets[0].target.PID)
+			}
+			if b.err != nil && done != nil {
+				s.stop()
+				err, done = b.err, nil
+			}
+		}
+	}
+}
+
+// allEnded looks which processes have ended.
+func (s *Sampler) allEnded() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.targets {
+		p.ended = p.ended || !p.held.Lives()
+	}
+	return !slices.ContainsFunc(s.targets, func(p *sampled) bool { return !p.ended })
+}
+
+// Refresh reads the mappings of a process anew, for samples to come. It returns those that hold for samples that were
+// taken since the last reading: code that has taken the place of other code is in neither.
+func (s *Sampler) Refresh(pid int) ([]procfs.Mapping, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, p := range s.targets {
+		if p.target.PID != pid {
+			continue
+		}
+		before := p.layout
+		err := p.read()
+		switch {
+		case errors.Is(err, ErrExited):
+			p.ended = true
+			return nil, err
+		case err != nil:
+			return nil, err
+		}
+		if !before.of(&p.layout.stat) {
+			return nil, nil // another program: nothing of before holds
+		}
+		return mapsBetween(before.maps, slices.Clone(p.layout.maps)), nil
+	}
+	return nil, fmt.Errorf("process %d is not sampled", pid)
+}
+
+// Close gives everything back. Run must have returned.
+func (s *Sampler) Close() {
+	for _, t := range s.threads {
+		t.reader.Close()
+	}
+	for _, p := range s.targets {
+		p.held.Release()
+	}
+	s.threads, s.targets = nil, nil
+}

@@ -1,0 +1,174 @@
+package ptrace
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/ptrace/offcpu"
+)
+
+// newSampler makes a sampler, or says why there is none.
+func newSampler(t *testing.T, o SamplerOptions, pids ...int) *Sampler {
+	t.Helper()
+	var targets []Target
+	for _, pid := range pids {
+		targets = append(targets, Target{PID: pid, UID: -1})
+	}
+	s, err := NewSampler(targets, o)
+	if errors.Is(err, offcpu.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// started starts a program that ends with the test.
+func started(t *testing.T, name string, arguments ...string) int {
+	t.Helper()
+	c := exec.Command(name, arguments...)
+	if err := c.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	return c.Process.Pid
+}
+
+// both is a program that runs and sleeps, each for some milliseconds.
+const both = `
+import time, random
+while True:
+    end = time.monotonic() + random.uniform(0.001, 0.007)
+    while time.monotonic() < end: pass
+    time.sleep(random.uniform(0.001, 0.007))`
+
+// TestSampler takes samples of a process that sleeps, of one that runs, and of one that does both. Each of them is seen
+// ready to run as often as it is: not more or less often because it goes to sleep or is woken up at some moments.
+func TestSampler(t *testing.T) {
+	if _, err := exec.LookPath("python3"); err != nil {
+		t.Skip("python3 is not installed")
+	}
+	pids := []int{
+		started(t, "sleep", "1000"), started(t, "sh", "-c", "while :; do :; done"), started(t, "python3", "-c", both),
+	}
+	s := newSampler(t, SamplerOptions{Batch: 100 * time.Millisecond}, pids...)
+	type counts struct {
+		samples, ready int
+		before         float64
+	}
+	all := make(map[int]*counts)
+	for _, pid := range pids {
+		all[pid] = &counts{before: ready(t, pid)}
+	}
+	const span = 5 * time.Second
+	ctx, cancel := context.WithTimeout(t.Context(), span)
+	defer cancel()
+	began := time.Now()
+	stats, err := s.Run(ctx, func(list []*Snapshot) error {
+		for _, snap := range list {
+			c, th := all[snap.PID], &snap.Threads[0]
+			if c.samples++; th.State == 'R' {
+				c.ready++
+			}
+			if th.Err != nil && time.Since(began) < time.Second { // it has begun to execute another program, such as python3
+				if _, err := s.Refresh(snap.PID); err != nil {
+					return err
+				}
+				continue
+			}
+			if th.Err != nil || snap.Engine != EngineOffCPU || th.Stack.Cut || len(th.Stack.Data) < defaultRedZone ||
+				spIn(th.Registers) != th.Stack.Start+defaultRedZone {
+				t.Fatalf("process %d: %+v", snap.PID, th)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	took := time.Since(began)
+	for _, pid := range pids {
+		c := all[pid]
+		share, want := float64(c.ready)/float64(c.samples), (ready(t, pid)-c.before)/took.Seconds()
+		t.Logf("process %d: %d samples, in %.3f of them ready to run; it was so for %.3f of the time", pid, c.samples, share, want)
+		const least, tolerance = 400, 0.12 // five times what chance does
+		if c.samples < least || math.Abs(share-want) > tolerance {
+			t.Errorf("process %d: %+v in %v, ready for %.3f of it; %+v", pid, c, took, want, stats)
+		}
+	}
+}
+
+// TestSamplerEnds: a sampler ends with its last process, and with an error of who takes what it has.
+func TestSamplerEnds(t *testing.T) {
+	short := exec.Command("sleep", "0.3")
+	if err := short.Start(); err != nil {
+		t.Fatal(err)
+	}
+	s := newSampler(t, SamplerOptions{Batch: 20 * time.Millisecond}, short.Process.Pid)
+	go func() { _ = short.Wait() }()
+	if _, err := s.Run(t.Context(), func([]*Snapshot) error { return nil }); !errors.Is(err, ErrExited) {
+		t.Errorf("its process has ended: %v", err)
+	}
+	want := errors.New("enough")
+	s = newSampler(t, SamplerOptions{Batch: 20 * time.Millisecond}, started(t, "sleep", "1000"))
+	if _, err := s.Run(t.Context(), func([]*Snapshot) error { return want }); !errors.Is(err, want) {
+		t.Errorf("enough samples: %v", err)
+	}
+	if _, err := s.Refresh(os.Getpid()); err == nil {
+		t.Error("the mappings of a process that is not sampled were read")
+	}
+}
+
+// TestSamplerRefuses: nobody, too many, and what is no process, or is not the one that is meant.
+func TestSamplerRefuses(t *testing.T) {
+	pid := started(t, "sleep", "1000")
+	newSampler(t, SamplerOptions{}, pid)
+	for _, c := range []struct {
+		name    string
+		targets []Target
+		want    error
+	}{
+		{"nobody", nil, nil},
+		{"too many", make([]Target, offcpu.MaxTargets+1), nil},
+		{"no process id", []Target{{PID: -1}}, ErrInvalidPID},
+		{"no process", []Target{{PID: 1 << 22}}, ErrExited},
+		{"another one", []Target{{PID: pid, StartTime: 1, UID: -1}}, ErrRecycled},
+		{"another user's", []Target{{PID: pid, UID: 4711}}, ErrRecycled},
+		{"one that is, one that is not", []Target{{PID: pid, UID: -1}, {PID: 1 << 22}}, ErrExited},
+	} {
+		s, err := NewSampler(c.targets, SamplerOptions{})
+		if err == nil || c.want != nil && !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, %v", c.name, s, err)
+		}
+	}
+}
+
+// ready is for how many seconds a process has run, or waited for a processor.
+func ready(t *testing.T, pid int) float64 {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
+	var ran, waited float64
+	if err == nil {
+		_, err = fmt.Sscan(string(text), &ran, &waited)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return (ran + waited) / 1e9
+}
+
+// spIn is the stack pointer among registers.
+func spIn(registers []byte) uint64 {
+	var all [maxRegisters]byte
+	sp, _ := spOf(&all, copy(all[:], registers))
+	return sp
+}

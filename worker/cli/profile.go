@@ -1,0 +1,196 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/offcpu"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/processors"
+	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// profileFlags are the flags of the command profile.
+type profileFlags struct {
+	format    string
+	rate      float64
+	duration  time.Duration
+	maxFrames int
+	most      int
+	running   bool
+	stats     bool
+	debugDirs []string
+	remote    debuginfodFlags
+}
+
+const profileLong = `Take samples of processes for a while, and print which stacks they had, the most
+frequent first. The processes are not stopped, and no system call of theirs is
+interrupted: what they lose is the time in which the program runs on their
+processors, some thirty microseconds for each sample. Where pgbench keeps all
+processors busy it costs less than 1 percent to sample all of its backends a
+hundred times a second; as many captures cost it 3 percent.
+
+The registers of a thread that is off the processor are read from the kernel, by a
+program of eighty instructions that is loaded into it: that takes root, or
+CAP_BPF and CAP_PERFMON, Linux 6.10, x86_64, and the host's PID namespace.
+Elsewhere take "capture --format folded --repeat --interval", which stops the
+processes, with --nonstop or without.
+
+Samples are of main threads, as PostgreSQL's processes have no others. What they
+say of themselves (functions in PL/pgSQL, the query, the wait event) is in
+captures only.`
+
+func newProfile() *cobra.Command {
+	var f profileFlags
+	cmd := &cobra.Command{
+		Use:   "profile PID...",
+		Short: "Sample processes without stopping them, and print where they were",
+		Long:  profileLong,
+		Example: `  pg_stat_backtrace profile 4711
+  pg_stat_backtrace profile --duration 1m --running 4711 4712
+  pg_stat_backtrace profile --format folded $(pgrep -f 'postgres: .* SELECT') | flamegraph.pl > server.svg`,
+		Args: usageArgs(cobra.RangeArgs(1, offcpu.MaxTargets)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pids, err := f.check(args)
+			if err != nil {
+				return usage(err)
+			}
+			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.format, "format", "f", formatText,
+		"`FORMAT` of the result: text, or folded (for a flame graph)")
+	fs.Float64VarP(&f.rate, "rate", "r", 100, "`N` samples of each process in a second, up to 1000")
+	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "for how much `TIME`; an interrupt ends it before")
+	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames, inlined calls included")
+	fs.IntVarP(&f.most, "top", "n", 20, "with text: the `N` most frequent stacks")
+	fs.BoolVar(&f.running, "running", false, "only samples of processes that ran or waited for a processor")
+	fs.BoolVar(&f.stats, "stats", false, "print no stacks but how many samples there were, and what they took, as JSON")
+	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
+	f.remote.add(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{formatText, formatFolded}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// check validates the flags and returns the processes.
+func (f *profileFlags) check(args []string) ([]int, error) {
+	const fastest = 1000
+	switch {
+	case f.format != formatText && f.format != formatFolded:
+		return nil, fmt.Errorf("--format must be text or folded, not %q", f.format)
+	case !(f.rate > 0 && f.rate <= fastest): // not a number is neither
+		return nil, fmt.Errorf("--rate must be more than 0 and at most %d, not %v", fastest, f.rate)
+	case f.duration <= 0:
+		return nil, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
+	case f.maxFrames < 1 || f.maxFrames > maxFramesLimit:
+		return nil, fmt.Errorf("--max-frames must be from 1 to %d, not %d", maxFramesLimit, f.maxFrames)
+	case f.most < 1:
+		return nil, fmt.Errorf("--top must be at least 1, not %d", f.most)
+	}
+	return processIDs(args)
+}
+
+// processIDs reads the arguments.
+func processIDs(args []string) ([]int, error) {
+	pids := make([]int, len(args))
+	for i, arg := range args {
+		pid, err := strconv.ParseInt(arg, 10, 32)
+		if err != nil || pid <= 0 {
+			return nil, fmt.Errorf("%q is not a process id", arg)
+		}
+		pids[i] = int(pid)
+	}
+	return pids, nil
+}
+
+// run samples, and prints what came of it; after an interrupt, what has come until then.
+func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
+	processors.Frugal()
+	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
+	if err != nil {
+		return err
+	}
+	defer closeRemote()
+	slices.Sort(pids)
+	targets := identities(slices.Compact(pids))
+	p := profile{profileFlags: f, folded: render.Folded{ByProcess: len(targets) > 1}}
+	during, cancel := context.WithTimeout(ctx, f.duration)
+	defer cancel()
+	began := time.Now()
+	figures, err := capturer.Profile(during, targets,
+		capture.ProfileOptions{MaxFrames: f.maxFrames, Interval: time.Duration(float64(time.Second) / f.rate)}, p.add)
+	switch {
+	case errors.Is(err, ptrace.ErrExited) && p.seen > 0:
+		tellf(stderr, "all processes have ended")
+	case errors.Is(err, offcpu.ErrUnsupported), errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w\nTake \"pg_stat_backtrace capture --format folded --repeat N --interval TIME PID\" instead, "+
+			"which stops the processes", err)
+	case err != nil:
+		return err
+	}
+	p.missed = figures.Missed
+	if p.counted == 0 {
+		return errors.Join(ctx.Err(), fmt.Errorf("no sample in %s", time.Since(began).Round(time.Millisecond)))
+	}
+	if err := p.tell(stdout, time.Since(began)); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// profile is what one call collects.
+type profile struct {
+	*profileFlags
+
+	seen, counted, missed int
+	folded                render.Folded
+	taken                 stats
+}
+
+// add counts a sample.
+func (p *profile) add(t *trace.Trace) error {
+	p.seen++
+	if p.running && t.Threads[0].State != 'R' {
+		return nil
+	}
+	p.counted++
+	if p.stats {
+		p.taken.add(t)
+		return nil
+	}
+	p.folded.Add(t)
+	return nil
+}
+
+// tell prints the result.
+func (p *profile) tell(w io.Writer, took time.Duration) error {
+	switch {
+	case p.stats:
+		return json.NewEncoder(w).Encode(struct {
+			Count     int       `json:"count"`
+			Missed    int       `json:"missed"`
+			Seconds   float64   `json:"seconds"`
+			Unwind    quantiles `json:"unwind_us"`
+			Symbolize quantiles `json:"symbolize_us"`
+		}{p.counted, p.missed, took.Seconds(), newQuantiles(p.taken.unwind), newQuantiles(p.taken.symbolize)})
+	case p.format == formatFolded:
+		return p.folded.Write(w)
+	}
+	if _, err := fmt.Fprintf(w, "%d samples in %.1f s\n", p.counted, took.Seconds()); err != nil {
+		return err
+	}
+	return p.folded.WriteTop(w, p.most, p.counted)
+}
