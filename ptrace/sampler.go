@@ -39,7 +39,7 @@ const (
 type Sampler struct {
 	options SamplerOptions
 	threads []*samplerThread
-	batches chan batch
+	batches chan samples
 	quit    uint32 // set when the threads are to end
 
 	mu      sync.Mutex
@@ -55,8 +55,8 @@ type sampled struct {
 	started uint64 // as offcpu.Slot.Started; 0: not seen yet
 }
 
-// batch is what one thread hands on at a time.
-type batch struct {
+// samples are what one thread hands on at a time.
+type samples struct {
 	snapshots []*Snapshot
 	missed    int
 	err       error
@@ -68,19 +68,28 @@ type SamplerStats struct {
 	Missed int
 }
 
-// NewSampler prepares to sample up to offcpu.MaxTargets processes. The errors are offcpu.New's, and Observe's.
+// NewSampler prepares to sample up to offcpu.MaxTargets processes, of which those that have ended are left out; it is
+// ErrExited if all have. The other errors are offcpu.New's, and Observe's.
 func NewSampler(targets []Target, o SamplerOptions) (*Sampler, error) {
 	if len(targets) == 0 || len(targets) > offcpu.MaxTargets {
 		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), offcpu.MaxTargets)
 	}
-	s := &Sampler{options: o.withDefaults(), batches: make(chan batch)}
-	for _, t := range targets {
+	s := &Sampler{options: o.withDefaults()}
+	for i, t := range targets {
 		p, err := newSampled(t)
+		if errors.Is(err, ErrExited) && (len(s.targets) > 0 || i < len(targets)-1) {
+			continue
+		}
 		if err != nil {
 			s.Close()
 			return nil, err
 		}
 		s.targets = append(s.targets, p)
+	}
+	kernel, err := offcpu.Host()
+	if err != nil {
+		s.Close()
+		return nil, err
 	}
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
@@ -91,13 +100,15 @@ func NewSampler(targets []Target, o SamplerOptions) (*Sampler, error) {
 		if !set.IsSet(processor) {
 			continue
 		}
-		reader, err := offcpu.New()
+		reader, err := kernel.Reader()
 		if err != nil {
 			s.Close()
 			return nil, err
 		}
 		s.threads = append(s.threads, &samplerThread{sampler: s, processor: processor, reader: reader})
 	}
+	const waiting = 2 // batches of each thread that the caller may be behind with
+	s.batches = make(chan samples, waiting*len(s.threads))
 	return s, nil
 }
 
@@ -131,7 +142,7 @@ func newSampled(t Target) (*sampled, error) {
 		err = w.identify(w.before)
 	}
 	if err == nil {
-		err = p.read()
+		err = p.refresh()
 	}
 	if err != nil {
 		held.Release()
@@ -140,8 +151,8 @@ func newSampled(t Target) (*sampled, error) {
 	return p, nil
 }
 
-// read reads the mappings.
-func (p *sampled) read() error {
+// refresh reads the mappings.
+func (p *sampled) refresh() error {
 	w := observer{target: p.target}
 	var err error
 	if w.before, err = readTarget(p.target.PID); err != nil {
@@ -181,30 +192,25 @@ func (s *Sampler) Run(ctx context.Context, take func([]*Snapshot) error) (stats 
 	for _, t := range s.threads {
 		group.Go(t.run)
 	}
-	ended := make(chan struct{})
-	go func() { group.Wait(); close(ended) }()
-	done := ctx.Done()
-	for {
-		select {
-		case <-done:
+	go func() { group.Wait(); close(s.batches) }()
+	defer context.AfterFunc(ctx, s.stop)()
+	for b := range s.batches {
+		stats.Missed += b.missed
+		if err != nil {
+			continue // it has ended with this
+		}
+		err = b.err
+		if err == nil && len(b.snapshots) > 0 {
+			err = take(b.snapshots)
+		}
+		if err == nil && s.allEnded() {
+			err = exitedError(s.targets[0].target.PID)
+		}
+		if err != nil {
 			s.stop()
-			done = nil
-		case <-ended:
-			return stats, err
-		case b := <-s.batches:
-			stats.Missed += b.missed
-			if err == nil && b.err == nil && len(b.snapshots) > 0 {
-				b.err = take(b.snapshots)
-			}
-			if b.err == nil && s.allEnded() {
-				b.err = exitedError(s.targets[0].target.PID)
-			}
-			if b.err != nil && done != nil {
-				s.stop()
-				err, done = b.err, nil
-			}
 		}
 	}
+	return stats, err
 }
 
 // allEnded looks which processes have ended.
@@ -227,7 +233,7 @@ func (s *Sampler) Refresh(pid int) ([]procfs.Mapping, error) {
 			continue
 		}
 		before := p.layout
-		err := p.read()
+		err := p.refresh()
 		switch {
 		case errors.Is(err, ErrExited):
 			p.ended = true

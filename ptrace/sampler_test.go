@@ -131,7 +131,9 @@ func TestSamplerEnds(t *testing.T) {
 // TestSamplerRefuses: nobody, too many, and what is no process, or is not the one that is meant.
 func TestSamplerRefuses(t *testing.T) {
 	pid := started(t, "sleep", "1000")
-	newSampler(t, SamplerOptions{}, pid)
+	if s := newSampler(t, SamplerOptions{}, 1<<22-1, pid, 1<<22); len(s.targets) != 1 || s.targets[0].target.PID != pid {
+		t.Errorf("of those that have ended and one that has not: %+v", s.targets)
+	}
 	for _, c := range []struct {
 		name    string
 		targets []Target
@@ -143,7 +145,7 @@ func TestSamplerRefuses(t *testing.T) {
 		{"no process", []Target{{PID: 1 << 22}}, ErrExited},
 		{"another one", []Target{{PID: pid, StartTime: 1, UID: -1}}, ErrRecycled},
 		{"another user's", []Target{{PID: pid, UID: 4711}}, ErrRecycled},
-		{"one that is, one that is not", []Target{{PID: pid, UID: -1}, {PID: 1 << 22}}, ErrExited},
+		{"two that are not", []Target{{PID: 1<<22 - 1}, {PID: 1 << 22}}, ErrExited},
 	} {
 		s, err := NewSampler(c.targets, SamplerOptions{})
 		if err == nil || c.want != nil && !errors.Is(err, c.want) {

@@ -44,6 +44,9 @@ type taken struct {
 	slot   offcpu.Slot
 }
 
+// firstBatch is when the first samples are handed on: to read what they are named by takes longer than all the rest.
+const firstBatch = 50 * time.Millisecond
+
 // maxTaken is how many samples wait at most.
 const maxTaken = 512
 
@@ -68,17 +71,18 @@ func (t *samplerThread) run() {
 	t.interval = int64(t.sampler.options.Interval)
 	t.random = uint64(time.Now().UnixNano()) | 1
 	if err := t.settle(); err != nil {
-		t.hand(batch{err: err})
+		t.hand(samples{err: err})
 		return
 	}
 	t.due = t.clock() + int64(t.processor)*t.interval/int64(len(t.sampler.threads))
 	t.plan()
-	for atomic.LoadUint32(&t.sampler.quit) == 0 {
+	batch := min(firstBatch, t.sampler.options.Batch)
+	for ; atomic.LoadUint32(&t.sampler.quit) == 0; batch = t.sampler.options.Batch {
 		t.aim()
-		t.until = t.clock() + int64(t.sampler.options.Batch)
+		t.until = t.clock() + int64(batch)
 		t.collect()
 		runtime.KeepAlive(t)
-		b := batch{snapshots: t.snapshots(), missed: t.missed}
+		b := samples{snapshots: t.snapshots(), missed: t.missed}
 		if t.errno != 0 {
 			b.err = systemError(unix.Getpid(), "read threads off the processor", t.errno)
 		}
@@ -89,7 +93,7 @@ func (t *samplerThread) run() {
 }
 
 // hand hands a batch on.
-func (t *samplerThread) hand(b batch) { t.sampler.batches <- b }
+func (t *samplerThread) hand(b samples) { t.sampler.batches <- b }
 
 // stop has the threads end.
 func (s *Sampler) stop() { atomic.StoreUint32(&s.quit, 1) }
@@ -131,7 +135,7 @@ func (t *samplerThread) aim() {
 func (t *samplerThread) collect() {
 	entersyscall()
 	for {
-		t.sleep()
+		t.rest()
 		if t.errno = t.reader.Read(t.slots, t.processor); t.errno != 0 {
 			break
 		}
@@ -179,11 +183,11 @@ func (t *samplerThread) plan() {
 	t.at = t.due + int64(t.random%uint64(t.interval))/2
 }
 
-// sleep waits for the moment that was chosen. A signal that comes meanwhile is the runtime's.
+// rest waits for the moment that was chosen. A signal that comes meanwhile is the runtime's.
 //
 //go:nosplit
 //go:norace
-func (t *samplerThread) sleep() {
+func (t *samplerThread) rest() {
 	const absolute = 1 // TIMER_ABSTIME
 	t.when = timespec{t.at / 1e9, t.at % 1e9}
 	for {

@@ -12,7 +12,7 @@ import (
 	"testing"
 )
 
-// TestStand looks through all functions that stand leads to, on each architecture: they must be nosplit and kept from
+// TestStand looks through all functions that stand and collect lead to, on each architecture: they must be nosplit and kept from
 // the race detector, store no pointers, and call nothing else but system calls that the scheduler does not get to know
 // of. Nothing else would notice a violation but a crash in the middle of a capture.
 func TestStand(t *testing.T) {
@@ -24,7 +24,11 @@ func TestStand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, name := range names {
+	others, err := filepath.Glob("offcpu/*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(names, others...) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
@@ -42,6 +46,10 @@ func TestStand(t *testing.T) {
 	if len(w.seen) < 30 || !w.seen["detach"] || !w.seen["fetchBlocks"] || !w.seen["spOf"] {
 		t.Errorf("only %v were looked through", w.seen)
 	}
+	w.look("collect")
+	if !w.seen["note"] || !w.seen["Read"] || !w.seen["Slot"] {
+		t.Errorf("only %v were looked through", w.seen)
+	}
 }
 
 // window is what TestStand knows.
@@ -56,7 +64,7 @@ type window struct {
 
 // look looks through a function, and through those that it calls.
 func (w *window) look(name string) {
-	allowed := []string{"uintptr", "int", "int64", "uint64", "uint", "byte", "min", "max", "len", "a pointer type",
+	allowed := []string{"uintptr", "int", "int64", "int32", "uint64", "uint32", "uint", "byte", "min", "max", "len", "a pointer type",
 		"unsafe.Pointer", "unsafe.Sizeof", "unsafe.Add", "unix.RawSyscall", "unix.RawSyscall6", "entersyscall", "exitsyscall"}
 	if w.seen[name] || slices.Contains(allowed, name) {
 		return
@@ -114,7 +122,7 @@ func called(fun ast.Expr) string {
 // writeBarriers are the lines of each file at which the compiler stores a pointer that the collector gets to know of.
 func writeBarriers(t *testing.T) map[string][]int {
 	t.Helper()
-	out, err := exec.Command("go", "build", "-gcflags=-d=wb", ".").CombinedOutput()
+	out, err := exec.Command("go", "build", "-gcflags=-d=wb", ".", "./offcpu").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -14,7 +14,10 @@ import (
 )
 
 // capabilities are those that are of any use, "" for none.
-var capabilities = []string{"", "sys_ptrace", "perfmon", "checkpoint_restore", "sys_admin"}
+var capabilities = []string{"", "sys_ptrace", "perfmon", "checkpoint_restore", "sys_admin", bpfAndPerfmon}
+
+// bpfAndPerfmon are the two that are of use together only.
+const bpfAndPerfmon = "bpf,+perfmon"
 
 // with is the command that runs another as a user with one capability, and no way to gain more.
 func with(uid, gid int, capability string) []string {
@@ -72,8 +75,17 @@ func TestCapabilities(t *testing.T) {
 	} else {
 		t.Logf("kernel.perf_event_paranoid is %d: the engine running is tried with CAP_PERFMON only", level)
 		features = append(features, feature{
-			"running, same user, paranoid > 2", uid, []string{"perfmon", "sys_admin"},
+			"running, same user, paranoid > 2", uid, []string{"perfmon", "sys_admin", bpfAndPerfmon},
 			[]string{program, "capture", "--nonstop", "--format", "json", busy}, `"engine":"running"`,
+		})
+	}
+	// As root it works where the kernel is new enough, and says so if not.
+	profile := []string{program, "profile", "--duration", "200ms", "--stats", busy}
+	if out, err := exec.Command(profile[0], profile[1:]...).CombinedOutput(); err != nil {
+		t.Logf("the command profile is not tried: %v: %s", err, out)
+	} else {
+		features = append(features, feature{
+			"sampled without a stop, same user", uid, []string{"sys_admin", bpfAndPerfmon}, profile, `"count":`,
 		})
 	}
 	for _, f := range features {

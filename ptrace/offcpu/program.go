@@ -46,9 +46,9 @@ func program(l *layout, table int) []uint64 {
 	c.emit(opLoad4, r1, r7, l.processor, 0)
 	c.emit(opLoad4, r2, r9, requestProcessor, 0)
 	c.jump(opIfNotEqual, r1, r2, 0, "release")
-	c.look(l)
+	c.firstLook(l)
 	c.copyStack(table)
-	c.lookAgain(l)
+	c.secondLook(l)
 
 	c.label("release")
 	c.emit(opMove, r1, r7, 0, 0)
@@ -63,9 +63,9 @@ func program(l *layout, table int) []uint64 {
 	return c.finish()
 }
 
-// look is the first look at a thread: who it is, that it is off the processor, how often it has left one, and its
+// firstLook is the first look at a thread: who it is, that it is off the processor, how often it has left one, and its
 // registers.
-func (c *code) look(l *layout) {
+func (c *code) firstLook(l *layout) {
 	c.emit(opLoad8, r1, r7, l.started, 0)
 	c.emit(opStore8, r6, r1, slotStarted, 0)
 	c.emit(opLoad4, r1, r7, l.state, 0)
@@ -73,7 +73,7 @@ func (c *code) look(l *layout) {
 	c.emit(opConstant4, r6, 0, slotOutcome, int32(Moved))
 	c.emit(opLoad4, r1, r7, l.onProcessor, 0)
 	c.jump(opIfNot, r1, 0, 0, "release")
-	c.switches(l)
+	c.countSwitches(l)
 	c.emit(opStore8, r6, r1, slotSwitches, 0)
 	c.emit(opMove, r1, r7, 0, 0)
 	c.emit(opCall, 0, 0, 0, helperTaskRegisters)
@@ -111,12 +111,12 @@ func (c *code) copyStack(table int) {
 	c.emit(opConstant4, r6, 0, slotOutcome, int32(NoStack))
 }
 
-// lookAgain judges whether the thread has run since the first look. r0 is not 0 if its stack was not readable.
-func (c *code) lookAgain(l *layout) {
+// secondLook judges whether the thread has run since the first look. r0 is not 0 if its stack was not readable.
+func (c *code) secondLook(l *layout) {
 	c.emit(opMove, r5, r0, 0, 0)
 	c.emit(opLoad4, r1, r7, l.onProcessor, 0)
 	c.jump(opIfNot, r1, 0, 0, "moved")
-	c.switches(l)
+	c.countSwitches(l)
 	c.emit(opLoad8, r2, r6, slotSwitches, 0)
 	c.jump(opIfNotEqual, r1, r2, 0, "moved")
 	c.jump(opIfNot, r5, 0, 0, "release")
@@ -130,8 +130,8 @@ func (c *code) lookAgain(l *layout) {
 	c.emit(opConstant4, r6, 0, slotOutcome, int32(Moved))
 }
 
-// switches loads how often the thread has left a processor into r1.
-func (c *code) switches(l *layout) {
+// countSwitches loads how often the thread has left a processor into r1.
+func (c *code) countSwitches(l *layout) {
 	c.emit(opLoad8, r1, r7, l.left, 0)
 	c.emit(opLoad8, r2, r7, l.preempted, 0)
 	c.emit(opAdd, r1, r2, 0, 0)

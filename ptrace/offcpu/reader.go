@@ -97,8 +97,11 @@ type runAttributes struct {
 	_          [3]uint64
 }
 
-// New loads the program. The error is ErrUnsupported, or says which right is missing (fs.ErrPermission).
-func New() (*Reader, error) {
+// Kernel is what a program must know of the kernel that runs.
+type Kernel struct{ layout layout }
+
+// Host reads the kernel's description of itself. The error is ErrUnsupported.
+func Host() (*Kernel, error) {
 	if runtime.GOARCH != "amd64" {
 		return nil, fmt.Errorf("%w: architecture %s", ErrUnsupported, runtime.GOARCH)
 	}
@@ -106,20 +109,34 @@ func New() (*Reader, error) {
 	if space, err := os.Readlink("/proc/self/ns/pid"); err != nil || space != hosts {
 		return nil, fmt.Errorf("%w: this process is not in the host's PID namespace", ErrUnsupported)
 	}
-	kernel, err := os.ReadFile("/sys/kernel/btf/vmlinux")
+	described, err := os.ReadFile("/sys/kernel/btf/vmlinux")
 	if err != nil {
 		return nil, fmt.Errorf("%w: the kernel does not describe its types: %w", ErrUnsupported, err)
 	}
-	l, err := layoutOf(kernel)
+	l, err := layoutOf(described)
 	if err != nil {
 		return nil, err
 	}
+	return &Kernel{l}, nil
+}
+
+// Reader loads the program. The error is ErrUnsupported, or says which right is missing (fs.ErrPermission).
+func (k *Kernel) Reader() (*Reader, error) {
 	r := &Reader{table: -1, program: -1}
-	if err := r.load(&l); err != nil {
+	if err := r.load(&k.layout); err != nil {
 		r.Close()
 		return nil, err
 	}
 	return r, nil
+}
+
+// New is Reader for the Host.
+func New() (*Reader, error) {
+	k, err := Host()
+	if err != nil {
+		return nil, err
+	}
+	return k.Reader()
 }
 
 // Attributes of bpf(2), and its numbers (linux/bpf.h).

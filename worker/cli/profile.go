@@ -42,7 +42,7 @@ processors busy it costs less than 1 percent to sample all of its backends a
 hundred times a second; as many captures cost it 3 percent.
 
 The registers of a thread that is off the processor are read from the kernel, by a
-program of eighty instructions that is loaded into it: that takes root, or
+program of 110 instructions that is loaded into it: that takes root, or
 CAP_BPF and CAP_PERFMON, Linux 6.10, x86_64, and the host's PID namespace.
 Elsewhere take "capture --format folded --repeat --interval", which stops the
 processes, with --nonstop or without.
@@ -126,6 +126,11 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	defer closeRemote()
 	slices.Sort(pids)
 	targets := identities(slices.Compact(pids))
+	for _, target := range targets {
+		if target.StartTime == 0 && len(targets) > 1 {
+			tellf(stderr, "%s", explain(target.PID, ptrace.ErrExited))
+		}
+	}
 	p := profile{profileFlags: f, folded: render.Folded{ByProcess: len(targets) > 1}}
 	during, cancel := context.WithTimeout(ctx, f.duration)
 	defer cancel()
@@ -138,6 +143,8 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	case errors.Is(err, offcpu.ErrUnsupported), errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w\nTake \"pg_stat_backtrace capture --format folded --repeat N --interval TIME PID\" instead, "+
 			"which stops the processes", err)
+	case err != nil && len(targets) == 1 && !errors.Is(err, context.Canceled):
+		return errors.New(explain(targets[0].PID, err))
 	case err != nil:
 		return err
 	}
@@ -145,7 +152,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	if p.counted == 0 {
 		return errors.Join(ctx.Err(), fmt.Errorf("no sample in %s", time.Since(began).Round(time.Millisecond)))
 	}
-	if err := p.tell(stdout, time.Since(began)); err != nil {
+	if err := p.tell(stdout, min(time.Since(began), f.duration)); err != nil {
 		return err
 	}
 	return ctx.Err()

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/offcpu"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -67,7 +68,18 @@ func rights() []finding {
 	}
 	text := fmt.Sprintf("short pauses on a busy machine: CAP_SYS_NICE or RLIMIT_RTPRIO of 1 (this process: %s)",
 		map[bool]string{true: "yes", false: "no"}[ptrace.MayHurry()])
-	return append(found, finding{good, "capability", text, ""})
+	return append(found, finding{good, "capability", text, ""}, finding{good, "capability", sampling(), ""})
+}
+
+// sampling says whether processes can be sampled without a stop.
+func sampling() string {
+	const feature = "sample without a stop (command profile): CAP_BPF and CAP_PERFMON, Linux 6.10"
+	reader, err := offcpu.New()
+	if err != nil {
+		return fmt.Sprintf("%s (this process: no: %v)", feature, err)
+	}
+	reader.Close()
+	return feature + " (this process: yes)"
 }
 
 // setting reads a number of /proc/sys; 0 where there is none.

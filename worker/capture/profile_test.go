@@ -1,0 +1,173 @@
+package capture_test
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/offcpu"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// profile samples processes for a while.
+func profile(t *testing.T, pids []int, span time.Duration, o capture.ProfileOptions, each func(*trace.Trace)) {
+	t.Helper()
+	targets := make([]ptrace.Target, len(pids))
+	for i, pid := range pids {
+		targets[i] = ptrace.Target{PID: pid, UID: -1}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), span)
+	defer cancel()
+	_, err := capturer(t).Profile(ctx, targets, o, func(tr *trace.Trace) error { each(tr); return nil })
+	if errors.Is(err, offcpu.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestProfileRandom: samples of all processes of a server at work lead to where the program starts.
+func TestProfileRandom(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes long: not with -short")
+	}
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		server := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{
+			"parallel_setup_cost = 0", "parallel_tuple_cost = 0", "max_parallel_workers = 4", "jit = off",
+		}})
+		server.Exec(t, snapshotsSchema)
+		keepBusy(t, server)
+		n := tally{failures: map[string]int{}}
+		ready := 0
+		for range 3 { // parallel workers come and go
+			processes, err := procfs.Children(server.PostmasterPID())
+			if err != nil {
+				t.Fatal(err)
+			}
+			processes = slices.DeleteFunc(processes, func(pid int) bool {
+				_, err := procfs.Maps(pid)
+				return err != nil || hasEnded(pid)
+			})
+			profile(t, processes, time.Second, capture.ProfileOptions{Interval: 5 * time.Millisecond},
+				func(tr *trace.Trace) {
+					if len(tr.Threads[0].Frames) == 0 {
+						t.Fatalf("process %d: %+v", tr.PID, tr.Threads[0])
+					}
+					n.add(t, tr.PID, tr)
+					if tr.Threads[0].State == 'R' {
+						ready++
+					}
+				})
+		}
+		figure.Printf(t, "%d of %d samples whole, %d of processes that ran or waited for a processor; %d frames, %d at most",
+			n.whole, n.captures, ready, n.frames, n.deepest)
+		if least := n.captures / 10; n.captures < 500 || ready < least {
+			t.Errorf("%d samples, %d of processes that were ready to run", n.captures, ready)
+		}
+	})
+}
+
+// TestProfileAsleep: the samples of processes that sleep are what a stop shows.
+func TestProfileAsleep(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		server := pgtest.Start(t, binDir, pgtest.Options{})
+		server.Connect(t, server.User, "postgres")
+		processes, err := procfs.Children(server.PostmasterPID())
+		if err != nil {
+			t.Fatal(err)
+		}
+		stacks := make(map[int]map[string][]trace.Frame)
+		profile(t, processes, 500*time.Millisecond, capture.ProfileOptions{}, func(tr *trace.Trace) {
+			if tr.Engine != ptrace.EngineOffCPU || tr.Pause != 0 {
+				t.Errorf("engine %s, pause %v", tr.Engine, tr.Pause)
+			}
+			if stacks[tr.PID] == nil {
+				stacks[tr.PID] = make(map[string][]trace.Frame)
+			}
+			stacks[tr.PID][pcsOf(tr.Threads[0].Frames)] = tr.Threads[0].Frames
+		})
+		equal := 0
+		for _, pid := range processes {
+			tr, err := capturer(t).Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{NoContext: true})
+			if errors.Is(err, ptrace.ErrExited) {
+				continue
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			stopped := tr.Threads[0].Frames
+			sampled, seen := stacks[pid][pcsOf(stopped)]
+			if !seen {
+				t.Logf("process %d was elsewhere at the stop than in each of %d stacks before", pid, len(stacks[pid]))
+				continue
+			}
+			equal++
+			for i := range stopped {
+				if a, b := &stopped[i], &sampled[i]; a.Name() != b.Name() || a.Note != b.Note {
+					t.Errorf("process %d, frame %d: %+v, by a stop %+v", pid, i, b, a)
+				}
+			}
+		}
+		if equal < len(processes)-2 {
+			t.Errorf("%d of %d processes sleep where a stop shows them", equal, len(processes))
+		}
+	})
+}
+
+// pcsOf are those of frames.
+func pcsOf(frames []trace.Frame) string {
+	var text []byte
+	for i := range frames {
+		for shift := 0; shift < 64; shift += 8 {
+			text = append(text, byte(frames[i].Address>>shift))
+		}
+	}
+	return string(text)
+}
+
+// TestProfileExec: a process that executes another program meanwhile has the other's stacks from then on, and no name
+// of one is in a stack of the other.
+func TestProfileExec(t *testing.T) {
+	t.Parallel()
+	exe := build(t, "-O2")
+	c := exec.CommandContext(t.Context(), "sh", "-c", `read x; exec "$0" busy`, exe)
+	input, err := c.StdinPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+	before, between, after := 0, 0, 0
+	var last *trace.Thread
+	profile(t, []int{c.Process.Pid}, 3*time.Second, capture.ProfileOptions{Batch: 50 * time.Millisecond},
+		func(tr *trace.Trace) {
+			last = &tr.Threads[0]
+			switch all := names(last); {
+			case len(all) == 1 && all[0] == "spin" && !last.Whole && after == 0:
+				between++ // where the other program's stack is was not known yet
+			case slices.Contains(all, "spin"):
+				after++
+				checkOrder(t, last, "spin", "inner", "middle", "outer", "main", "_start")
+			case before == 0:
+				before++
+				_ = input.Close()
+			default:
+				before++
+			}
+		})
+	if before == 0 || between > 30 || after < 50 {
+		t.Errorf("%d samples before, %d between, %d after; the last one %q", before, between, after, names(last))
+	}
+}

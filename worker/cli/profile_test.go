@@ -1,0 +1,46 @@
+package cli
+
+import (
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/ptrace/offcpu"
+)
+
+// TestProfile samples a process that sleeps, in each format.
+func TestProfile(t *testing.T) {
+	t.Parallel()
+	if r, err := offcpu.New(); err != nil {
+		status, stdout, stderr := run(t, "profile", sleeper(t))
+		if status != 1 || stdout != "" || !strings.Contains(stderr, "capture --format folded") {
+			t.Errorf("status %d, %q, %q", status, stdout, stderr)
+		}
+		t.Skip(err)
+	} else {
+		r.Close()
+	}
+	pid := sleeper(t)
+	status, stdout, stderr := run(t, "profile", "--duration", "500ms", pid)
+	text := regexp.MustCompile(`^\d\d samples in 0\.5 s\n\n\d\d samples, 100\.0 %, sleep\n#0   \S*nanosleep\n(#\d+ +\S+\n)+$`)
+	if status != 0 || !text.MatchString(stdout) || stderr != "" {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+	status, stdout, stderr = run(t, "profile", "--duration", "300ms", "--format", "folded", pid, pid)
+	if status != 0 || !regexp.MustCompile(`^sleep;.*nanosleep \d\d\n$`).MatchString(stdout) {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+	status, stdout, stderr = run(t, "profile", "--duration", "300ms", "--rate", "500", "--stats", pid)
+	var told struct {
+		Count  int       `json:"count"`
+		Unwind quantiles `json:"unwind_us"`
+	}
+	if err := json.Unmarshal([]byte(stdout), &told); err != nil || status != 0 || told.Count < 20 || told.Unwind.P50 <= 0 {
+		t.Errorf("status %d, %q, %q, %v", status, stdout, stderr, err)
+	}
+	status, stdout, stderr = run(t, "profile", "--duration", "300ms", "--running", pid)
+	if status != 1 || stdout != "" || !strings.Contains(stderr, "no sample in ") {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+}
