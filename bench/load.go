@@ -130,8 +130,8 @@ func loadTools(ctx context.Context, o options, p programs) []loadTool {
 		{loadFigure: loadFigure{Tool: loadControl}},
 		{loadFigure: loadFigure{Tool: ours}, run: ofOurs(o, "capture", "--stats", "--repeat", "1000000",
 			"--interval", (time.Second / loadRate).String())},
-		{loadFigure: loadFigure{Tool: ours + " profile", Absent: withoutProfile(ctx, o)}, run: ofOurs(o, "profile", "--stats", "--duration", "1h",
-			"--rate", strconv.Itoa(loadRate))},
+		{loadFigure: loadFigure{Tool: ours + " profile", Absent: withoutProfile(ctx, o)}, run: ofOurs(o, "profile", "--stats",
+			"--duration", "1h", "--rate", strconv.Itoa(loadRate))},
 		{loadFigure: loadFigure{Tool: floor}, run: onAndOn(p, "floor")},
 		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]}, run: onAndOn(p, "libunwind")},
 	}

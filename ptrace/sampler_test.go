@@ -99,7 +99,8 @@ func TestSampler(t *testing.T) {
 	for _, pid := range pids {
 		c := all[pid]
 		share, want := float64(c.ready)/float64(c.samples), (ready(t, pid)-c.before)/took.Seconds()
-		t.Logf("process %d: %d samples, in %.3f of them ready to run; it was so for %.3f of the time", pid, c.samples, share, want)
+		t.Logf("process %d: %d samples, in %.3f of them ready to run; it was so for %.3f of the time", pid, c.samples,
+			share, want)
 		const least, tolerance = 400, 0.12 // five times what chance does
 		if c.samples < least || math.Abs(share-want) > tolerance {
 			t.Errorf("process %d: %+v in %v, ready for %.3f of it; %+v", pid, c, took, want, stats)

@@ -98,8 +98,8 @@ func (t *samplerThread) hand(b samples) { t.sampler.batches <- b }
 // stop has the threads end.
 func (s *Sampler) stop() { atomic.StoreUint32(&s.quit, 1) }
 
-// settle binds the thread to its processor. Its clock must be exact (PR_SET_TIMERSLACK in prctl(2)): one that may be late
-// rings together with others, and so just when somebody else is woken up.
+// settle binds the thread to its processor. Its clock must be exact (PR_SET_TIMERSLACK in prctl(2)): one that may be
+// late rings together with others, and so just when somebody else is woken up.
 func (t *samplerThread) settle() error {
 	var one unix.CPUSet
 	one.Set(t.processor)
@@ -162,7 +162,7 @@ func (t *samplerThread) note() {
 			t.nTaken++
 		case offcpu.Moved, offcpu.Full:
 			t.missed++
-		case offcpu.Elsewhere:
+		case offcpu.Elsewhere: // another processor's
 		}
 	}
 }
@@ -240,7 +240,9 @@ func (t *samplerThread) snapshot(p *sampled, slot *offcpu.Slot) *Snapshot {
 		thread.Stack = Stack{Start: slot.Start, Data: bytes.Clone(t.reader.Stack(slot)),
 			Cut: slot.Start+slot.Length < slot.End}
 	}
-	return &Snapshot{PID: p.target.PID, Engine: EngineOffCPU, Maps: p.layout.maps, Layout: p.layout, Threads: []Thread{thread}}
+	return &Snapshot{
+		PID: p.target.PID, Engine: EngineOffCPU, Maps: p.layout.maps, Layout: p.layout, Threads: []Thread{thread},
+	}
 }
 
 // letterOf is the letter for a thread's state, as procfs.Stat.State (task_state_array in fs/proc/array.c).

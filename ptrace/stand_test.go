@@ -12,9 +12,9 @@ import (
 	"testing"
 )
 
-// TestStand looks through all functions that stand and collect lead to, on each architecture: they must be nosplit and kept from
-// the race detector, store no pointers, and call nothing else but system calls that the scheduler does not get to know
-// of. Nothing else would notice a violation but a crash in the middle of a capture.
+// TestStand looks through all functions that stand and collect lead to, on each architecture: they must be nosplit and
+// kept from the race detector, store no pointers, and call nothing else but system calls that the scheduler does not
+// get to know of. Nothing else would notice a violation but a crash in the middle of a capture.
 func TestStand(t *testing.T) {
 	w := &window{
 		T: t, fset: token.NewFileSet(), functions: map[string][]*ast.FuncDecl{}, seen: map[string]bool{},
@@ -64,8 +64,9 @@ type window struct {
 
 // look looks through a function, and through those that it calls.
 func (w *window) look(name string) {
-	allowed := []string{"uintptr", "int", "int64", "int32", "uint64", "uint32", "uint", "byte", "min", "max", "len", "a pointer type",
-		"unsafe.Pointer", "unsafe.Sizeof", "unsafe.Add", "unix.RawSyscall", "unix.RawSyscall6", "entersyscall", "exitsyscall"}
+	allowed := []string{"uintptr", "int", "int64", "int32", "uint64", "uint32", "uint", "byte", "min", "max", "len",
+		"a pointer type", "unsafe.Pointer", "unsafe.Sizeof", "unsafe.Add", "unix.RawSyscall", "unix.RawSyscall6",
+		"entersyscall", "exitsyscall"}
 	if w.seen[name] || slices.Contains(allowed, name) {
 		return
 	}

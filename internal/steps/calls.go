@@ -44,8 +44,8 @@ type step struct {
 	link uint64 // the register for return addresses, if there is one
 }
 
-// settle drops the calls that are over: they have returned, or the stack pointer has left them behind, or a jump has. It
-// reports whether the innermost of those that are left was left by another way than a return.
+// settle drops the calls that are over: they have returned, or the stack pointer has left them behind, or a jump has.
+// It reports whether the innermost of those that are left was left by another way than a return.
 func (c *calls) settle(s *step) (left bool) {
 	n := len(c.open)
 	for n > 0 && c.over(&c.open[n-1], s) {
@@ -57,8 +57,9 @@ func (c *calls) settle(s *step) (left bool) {
 }
 
 // over tells whether a call is. One that looks so because its function has taken the return address off the stack is
-// not, unless that then jumps: longjmp and the end of an exception do so, to where they have put the stack pointer. With
-// the return address in a register they do it with another one there, where a jump to another function has the call's.
+// not, unless that then jumps: longjmp and the end of an exception do so, to where they have put the stack pointer.
+// With the return address in a register they do it with another one there, where a jump to another function has the
+// call's.
 func (c *calls) over(one *call, s *step) bool {
 	switch {
 	case s.now == one.back:

@@ -7,85 +7,91 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
+const ret, top = 0x1005, 0x8000 // main's call returns to ret, with the stack pointer at top
+
+// event is a call, or another step, and what is known afterwards.
+type event struct {
+	call place // if there is one: where it returns to
+	step step
+	left bool
+	open []uint64
+}
+
+//nolint:gochecknoglobals // a table
+var processes = []struct {
+	name   string
+	arch   *arch.Arch
+	events []event
+}{
+	{"call and return", arch.AMD64, []event{
+		{call: place{ret, top}, open: []uint64{ret}},
+		{step: step{now: place{0x2001, top - 16}}, open: []uint64{ret}},
+		{step: step{now: place{0x2002, top - 8}}, open: []uint64{ret}},
+		{step: step{now: place{ret, top}}},
+	}},
+	{"a return beyond the arguments, as by ret $16", arch.AMD64, []event{
+		{call: place{ret, top}, open: []uint64{ret}},
+		{step: step{now: place{ret, top + 16}}},
+	}},
+	{"a function that calls itself", arch.AMD64, []event{
+		{call: place{ret, top}, open: []uint64{ret}},
+		{call: place{ret, top - 64}, open: []uint64{ret, ret}},
+		{step: step{now: place{ret, top - 64}}, open: []uint64{ret}},
+		{step: step{now: place{ret, top}}},
+	}},
+	{"longjmp out of two functions", arch.AMD64, []event{
+		{call: place{ret, top}, open: []uint64{ret}},
+		{call: place{0x2005, top - 64}, open: []uint64{ret, 0x2005}},
+		{call: place{0x3005, top - 128}, open: []uint64{ret, 0x2005, 0x3005}},
+		{step: step{now: place{0x4000, top - 32}}, left: true, open: []uint64{ret}},
+		{step: step{kind: leaps, at: 0x4000, now: place{0x1105, top - 32}}, open: []uint64{ret}},
+	}},
+	{"another function at the end", arch.AMD64, []event{
+		{call: place{ret, top}, open: []uint64{ret}},
+		{step: step{kind: leaps, now: place{0x3000, top - 8}}, open: []uint64{ret}},
+		{step: step{now: place{ret, top}}},
+	}},
+	{"vfork, which has its return address in a register meanwhile", arch.AMD64, []event{
+		{call: place{ret, top}, open: []uint64{ret}},
+		{step: step{kind: pops, at: 0x2000, now: place{0x2001, top}}, open: []uint64{ret}},
+		{step: step{at: 0x2001, now: place{0x2003, top}}, open: []uint64{ret}},
+		{step: step{at: 0x2003, now: place{0x2004, top - 8}}, open: []uint64{ret}},
+		{step: step{at: 0x2004, now: place{ret, top}}},
+	}},
+	{"an exception that the caller handles", arch.AMD64, []event{
+		{call: place{ret, top}, open: []uint64{ret}},
+		{step: step{kind: pops, at: 0x2000, now: place{0x2001, top}}, open: []uint64{ret}},
+		{step: step{kind: leaps, at: 0x2001, now: place{0x1105, top}}, left: true},
+	}},
+	{"a function that never puts its return address back, but leaves its caller, too", arch.AMD64, []event{
+		{call: place{ret, top}, open: []uint64{ret}},
+		{step: step{kind: pops, at: 0x2000, now: place{0x2001, top}}, open: []uint64{ret}},
+		{step: step{at: 0x2001, now: place{0x1105, top + 64}}, left: true},
+	}},
+	{"call to the next instruction, for its address", arch.AMD64, []event{
+		{call: place{ret, top}, open: []uint64{ret}},
+		{step: step{kind: pops, at: ret, now: place{0x1006, top}}, left: true},
+	}},
+	{"no word is pushed", arch.ARM64, []event{
+		{call: place{ret, top}, open: []uint64{ret}},
+		{step: step{now: place{0x2004, top}, link: ret}, open: []uint64{ret}},
+		{step: step{now: place{0x2008, top - 32}, link: 0x2008}, open: []uint64{ret}},
+		{step: step{now: place{0x200c, top}, link: ret}, open: []uint64{ret}},
+		{step: step{kind: leaps, now: place{0x3000, top}, link: ret}, open: []uint64{ret}},
+		{step: step{kind: leaps, now: place{ret, top}, link: ret}},
+	}},
+	{"longjmp and exceptions, where no word is pushed", arch.ARM64, []event{
+		{call: place{ret, top}, open: []uint64{ret}},
+		{call: place{0x2104, top - 32}, open: []uint64{ret, 0x2104}},
+		{call: place{0x3004, top - 64}, open: []uint64{ret, 0x2104, 0x3004}},
+		{step: step{now: place{0x4004, top - 32}, link: 0x2004}, left: true, open: []uint64{ret, 0x2104}},
+		{step: step{kind: leaps, now: place{0x2004, top - 32}, link: 0x2004}, left: true, open: []uint64{ret}},
+	}},
+}
+
 // TestCalls goes through what a process does, step by step, and looks at which of its calls are open.
 func TestCalls(t *testing.T) {
-	const ret, top = 0x1005, 0x8000 // main's call returns to ret, with the stack pointer at top
-	type event struct {
-		call place // if there is one: where it returns to
-		step step
-		left bool
-		open []uint64
-	}
-	for _, c := range []struct {
-		name   string
-		arch   *arch.Arch
-		events []event
-	}{
-		{"call and return", arch.AMD64, []event{
-			{call: place{ret, top}, open: []uint64{ret}},
-			{step: step{now: place{0x2001, top - 16}}, open: []uint64{ret}},
-			{step: step{now: place{0x2002, top - 8}}, open: []uint64{ret}},
-			{step: step{now: place{ret, top}}},
-		}},
-		{"a return beyond the arguments, as by ret $16", arch.AMD64, []event{
-			{call: place{ret, top}, open: []uint64{ret}},
-			{step: step{now: place{ret, top + 16}}},
-		}},
-		{"a function that calls itself", arch.AMD64, []event{
-			{call: place{ret, top}, open: []uint64{ret}},
-			{call: place{ret, top - 64}, open: []uint64{ret, ret}},
-			{step: step{now: place{ret, top - 64}}, open: []uint64{ret}},
-			{step: step{now: place{ret, top}}},
-		}},
-		{"longjmp out of two functions", arch.AMD64, []event{
-			{call: place{ret, top}, open: []uint64{ret}},
-			{call: place{0x2005, top - 64}, open: []uint64{ret, 0x2005}},
-			{call: place{0x3005, top - 128}, open: []uint64{ret, 0x2005, 0x3005}},
-			{step: step{now: place{0x4000, top - 32}}, left: true, open: []uint64{ret}},
-			{step: step{kind: leaps, at: 0x4000, now: place{0x1105, top - 32}}, open: []uint64{ret}},
-		}},
-		{"another function at the end", arch.AMD64, []event{
-			{call: place{ret, top}, open: []uint64{ret}},
-			{step: step{kind: leaps, now: place{0x3000, top - 8}}, open: []uint64{ret}},
-			{step: step{now: place{ret, top}}},
-		}},
-		{"vfork, which has its return address in a register meanwhile", arch.AMD64, []event{
-			{call: place{ret, top}, open: []uint64{ret}},
-			{step: step{kind: pops, at: 0x2000, now: place{0x2001, top}}, open: []uint64{ret}},
-			{step: step{at: 0x2001, now: place{0x2003, top}}, open: []uint64{ret}},
-			{step: step{at: 0x2003, now: place{0x2004, top - 8}}, open: []uint64{ret}},
-			{step: step{at: 0x2004, now: place{ret, top}}},
-		}},
-		{"an exception that the caller handles", arch.AMD64, []event{
-			{call: place{ret, top}, open: []uint64{ret}},
-			{step: step{kind: pops, at: 0x2000, now: place{0x2001, top}}, open: []uint64{ret}},
-			{step: step{kind: leaps, at: 0x2001, now: place{0x1105, top}}, left: true},
-		}},
-		{"a function that never puts its return address back, but leaves its caller, too", arch.AMD64, []event{
-			{call: place{ret, top}, open: []uint64{ret}},
-			{step: step{kind: pops, at: 0x2000, now: place{0x2001, top}}, open: []uint64{ret}},
-			{step: step{at: 0x2001, now: place{0x1105, top + 64}}, left: true},
-		}},
-		{"call to the next instruction, for its address", arch.AMD64, []event{
-			{call: place{ret, top}, open: []uint64{ret}},
-			{step: step{kind: pops, at: ret, now: place{0x1006, top}}, left: true},
-		}},
-		{"no word is pushed", arch.ARM64, []event{
-			{call: place{ret, top}, open: []uint64{ret}},
-			{step: step{now: place{0x2004, top}, link: ret}, open: []uint64{ret}},
-			{step: step{now: place{0x2008, top - 32}, link: 0x2008}, open: []uint64{ret}},
-			{step: step{now: place{0x200c, top}, link: ret}, open: []uint64{ret}},
-			{step: step{kind: leaps, now: place{0x3000, top}, link: ret}, open: []uint64{ret}},
-			{step: step{kind: leaps, now: place{ret, top}, link: ret}},
-		}},
-		{"longjmp and exceptions, where no word is pushed", arch.ARM64, []event{
-			{call: place{ret, top}, open: []uint64{ret}},
-			{call: place{0x2104, top - 32}, open: []uint64{ret, 0x2104}},
-			{call: place{0x3004, top - 64}, open: []uint64{ret, 0x2104, 0x3004}},
-			{step: step{now: place{0x4004, top - 32}, link: 0x2004}, left: true, open: []uint64{ret, 0x2104}},
-			{step: step{kind: leaps, now: place{0x2004, top - 32}, link: 0x2004}, left: true, open: []uint64{ret}},
-		}},
-	} {
+	for _, c := range processes {
 		t.Run(c.name, func(t *testing.T) {
 			calls := newCalls(c.arch)
 			for i, e := range c.events {

@@ -43,11 +43,13 @@ func classifyX86(code []byte) kind {
 	case x86asm.POP:
 		return pops
 	case x86asm.JMP:
-		if _, relative := x.Args[0].(x86asm.Rel); !relative {
-			return leaps
+		if _, relative := x.Args[0].(x86asm.Rel); relative {
+			return other
 		}
+		return leaps
+	default:
+		return other
 	}
-	return other
 }
 
 func classifyA64(code []byte) kind {

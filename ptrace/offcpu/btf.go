@@ -16,8 +16,10 @@ const (
 )
 
 var (
-	afterType    = map[uint32]int{1: 4, 3: 12, 14: 4, 17: 4}                 // INT, ARRAY, VAR, DECL_TAG
-	afterElement = map[uint32]int{4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12} // STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64
+	// INT, ARRAY, VAR, DECL_TAG.
+	afterType = map[uint32]int{1: 4, 3: 12, 14: 4, 17: 4}
+	// STRUCT, UNION, ENUM, FUNC_PROTO, DATASEC, ENUM64.
+	afterElement = map[uint32]int{4: 12, 5: 12, 6: 8, 13: 8, 15: 12, 19: 12}
 )
 
 const (

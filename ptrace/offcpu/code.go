@@ -61,7 +61,8 @@ type jump struct {
 }
 
 func (c *code) emit(op uint8, dst, src register, offset int16, value int32) {
-	c.words = append(c.words, uint64(op)|uint64(dst)<<8|uint64(src)<<12|uint64(uint16(offset))<<16|uint64(uint32(value))<<32)
+	c.words = append(c.words,
+		uint64(op)|uint64(dst)<<8|uint64(src)<<12|uint64(uint16(offset))<<16|uint64(uint32(value))<<32)
 }
 
 // label names the place of the next instruction, jump goes to one under a condition.

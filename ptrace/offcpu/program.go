@@ -25,9 +25,9 @@ const (
 const word = 8
 
 // program is the reader, for a table with this descriptor. It goes through the slots: see doc.go, and Slot for what it
-// reads there and writes. r6 is the slot, r7 the thread, r8 the slot's number, r9 the request. Nothing that is computed for
-// one slot is in a register at the next: so the verifier finds all ways through the one to lead to the same state, and
-// need not follow each of them through the other.
+// reads there and writes. r6 is the slot, r7 the thread, r8 the slot's number, r9 the request. Nothing that is computed
+// for one slot is in a register at the next: so the verifier finds all ways through the one to lead to the same state,
+// and need not follow each of them through the other.
 func program(l *layout, table int) []uint64 {
 	c := &code{labels: make(map[string]int)}
 	c.emit(opMove, r9, r1, 0, 0)

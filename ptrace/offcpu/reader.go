@@ -214,8 +214,8 @@ func (r *Reader) load(l *layout) error {
 func loadError(what string, errno unix.Errno) error {
 	switch errno {
 	case unix.EPERM:
-		return fmt.Errorf("the kernel refuses to %s: CAP_BPF and CAP_PERFMON are missing, or a security module forbids it: %w",
-			what, errno)
+		return fmt.Errorf("the kernel refuses to %s: CAP_BPF and CAP_PERFMON are missing, or a security module "+
+			"forbids it: %w", what, errno)
 	case unix.ENOSYS, unix.EINVAL, unix.EACCES:
 		return fmt.Errorf("%w: the kernel refuses to %s, as one before Linux 6.10 does: %w", ErrUnsupported, what, errno)
 	}
@@ -250,8 +250,8 @@ func (r *Reader) Close() {
 //go:norace
 func (r *Reader) Slot(i int) *Slot { return &r.slots[i] }
 
-// Read looks at the threads of the first slots that belong to a processor, on which the caller should run. What it reads
-// of their stacks is behind what was read before, until Empty.
+// Read looks at the threads of the first slots that belong to a processor, on which the caller should run. What it
+// reads of their stacks is behind what was read before, until Empty.
 //
 //go:nosplit
 //go:norace

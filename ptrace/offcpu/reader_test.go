@@ -122,7 +122,8 @@ func TestOneMoment(t *testing.T) {
 	}
 	r := open(t)
 	program := filepath.Join(t.TempDir(), "moment")
-	if out, err := exec.CommandContext(t.Context(), "cc", "-O1", "-o", program, "testdata/moment.c").CombinedOutput(); err != nil {
+	compiler := exec.CommandContext(t.Context(), "cc", "-O1", "-o", program, "testdata/moment.c")
+	if out, err := compiler.CombinedOutput(); err != nil {
 		t.Skipf("cc: %v: %s", err, out)
 	}
 	c := exec.CommandContext(t.Context(), program)

@@ -22,9 +22,9 @@ type ProfileOptions struct {
 }
 
 // Profile takes samples of the targets' main threads without stopping them, until ctx ends, which is no error, or until
-// all of them have ended, which is ptrace.ErrExited. Each sample is handed to each, whose error ends it too. Other errors
-// are those of ptrace.NewSampler. What a PostgreSQL process says of itself is not in these traces: it would have to be
-// read at the same moment.
+// all of them have ended, which is ptrace.ErrExited. Each sample is handed to each, whose error ends it too. Other
+// errors are those of ptrace.NewSampler. What a PostgreSQL process says of itself is not in these traces: it would have
+// to be read at the same moment.
 func (c *Capturer) Profile(
 	ctx context.Context, targets []ptrace.Target, o ProfileOptions, each func(*trace.Trace) error,
 ) (ptrace.SamplerStats, error) {

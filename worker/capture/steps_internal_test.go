@@ -392,7 +392,8 @@ func (s *stepped) tell(t *testing.T) {
 		s.complain(t, d.shown)
 	}
 	figure.Printf(t, "%d instructions taken, %d different ones; %d stacks of %d frames compared (%d in longjmp, already "+
-		"those that it leads to; %d where a handler of exceptions is about to run; %d cut in musl), %d at system calls by what is seen of who sleeps there (%d cut), %d in "+
+		"those that it leads to; %d where a handler of exceptions is about to run; %d cut in musl), %d at system calls "+
+		"by what is seen of who sleeps there (%d cut), %d in "+
 		"the C library as if it had no call frame information (%d cut); %d wrong",
 		s.taken, len(s.seen), s.judged, s.walked, s.early, s.installing, s.cut, s.asleep.judged, s.asleep.cut,
 		s.bare.judged, s.bare.cut, s.wrong)

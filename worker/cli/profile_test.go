@@ -23,7 +23,8 @@ func TestProfile(t *testing.T) {
 	}
 	pid := sleeper(t)
 	status, stdout, stderr := run(t, "profile", "--duration", "500ms", pid)
-	text := regexp.MustCompile(`^\d\d samples in 0\.5 s\n\n\d\d samples, 100\.0 %, sleep\n#0   \S*nanosleep\n(#\d+ +\S+\n)+$`)
+	text := regexp.MustCompile(`^\d\d samples in 0\.5 s\n\n\d\d samples, 100\.0 %, sleep\n` +
+		`#0   \S*nanosleep\n(#\d+ +\S+\n)+$`)
 	if status != 0 || !text.MatchString(stdout) || stderr != "" {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}

@@ -89,7 +89,8 @@ func TestTop(t *testing.T) {
 	for _, tr := range []*trace.Trace{cut, sample(), sample(), sample()} {
 		f.Add(tr)
 	}
-	const first = "\n3 samples, 75.0 %, postgres\n#0   epoll_wait\n#1   [postgres]\n#2   std::map<int,unsigned_long>::at_[i]\n"
+	const first = "\n3 samples, 75.0 %, postgres\n" + "#0   epoll_wait\n#1   [postgres]\n" +
+		"#2   std::map<int,unsigned_long>::at_[i]\n"
 	const second = "\n1 samples, 25.0 %, postgres\n" + "#0   epoll_wait\n#1   [postgres]\n" +
 		"#2   std::map<int,unsigned_long>::at_[i]\n#3   ...\n"
 	for most, want := range map[int]string{1: first + "\n1 more stacks\n", 2: first + second, 9: first + second} {
