@@ -90,14 +90,15 @@ func (p *profile) takeOf(list []*ptrace.Snapshot) error {
 			}
 		}
 	}
-	if sound, err := process.sound(list[0].Maps, &all); err == nil && !sound || process.file == nil {
-		// A process that has ended cannot be asked; then what was known of it is what counts.
+	if !process.stillSound(list[0].Maps, &all) {
 		maps, err := p.sampler.Refresh(pid)
-		if err != nil && !errors.Is(err, ptrace.ErrExited) {
+		switch {
+		case err == nil:
+			p.capturer.spaces.forget(keyOf(list[0]))
+			results = p.build(withMaps(list, maps))
+		case !errors.Is(err, ptrace.ErrExited): // of a process that has ended, what was known of it is what counts
 			return err
 		}
-		p.capturer.spaces.forget(keyOf(list[0]))
-		results = p.build(withMaps(list, maps))
 	}
 	for i := range results {
 		if err := p.each(results[i].trace); err != nil {
@@ -105,6 +106,16 @@ func (p *profile) takeOf(list []*ptrace.Snapshot) error {
 		}
 	}
 	return nil
+}
+
+// stillSound tells whether what walks went by still is as it was, for all that can be asked. Of a process that has just
+// ended nothing can.
+func (c *check) stillSound(maps []procfs.Mapping, b *built) bool {
+	if c.file == nil {
+		return false
+	}
+	ok, err := c.sound(maps, b)
+	return ok || err != nil
 }
 
 func keyOf(snap *ptrace.Snapshot) processKey { return processKey{snap.PID, snap.Layout.StartTime()} }

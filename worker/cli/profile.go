@@ -37,7 +37,7 @@ type profileFlags struct {
 const profileLong = `Take samples of processes for a while, and print which stacks they had, the most
 frequent first. The processes are not stopped, and no system call of theirs is
 interrupted: what they lose is the time in which the program runs on their
-processors, some thirty microseconds for each sample. Where pgbench keeps all
+processors, some twenty microseconds for each sample. Where pgbench keeps all
 processors busy it costs less than 1 percent to sample all of its backends a
 hundred times a second; as many captures cost it 3 percent.
 
