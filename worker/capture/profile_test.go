@@ -3,6 +3,7 @@ package capture_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os/exec"
 	"slices"
@@ -169,5 +170,35 @@ func TestProfileExec(t *testing.T) {
 		})
 	if before == 0 || between > 30 || after < 50 {
 		t.Errorf("%d samples before, %d between, %d after; the last one %q", before, between, after, names(last))
+	}
+}
+
+// TestProfileEnds: processes that end before their first samples are looked at, and after. What was seen has names.
+func TestProfileEnds(t *testing.T) {
+	t.Parallel()
+	c := capturer(t)
+	seen := 0
+	for ms := 20; ms <= 300; ms += 40 {
+		short := exec.CommandContext(t.Context(), "sleep", fmt.Sprintf("0.%03d", ms))
+		if err := short.Start(); err != nil {
+			t.Fatal(err)
+		}
+		go func() { _ = short.Wait() }()
+		_, err := c.Profile(t.Context(), []ptrace.Target{{PID: short.Process.Pid, UID: -1}}, capture.ProfileOptions{},
+			func(tr *trace.Trace) error {
+				if slices.Contains(names(&tr.Threads[0]), "__libc_start_main") {
+					seen++
+				}
+				return nil
+			})
+		if errors.Is(err, offcpu.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+			t.Skip(err)
+		}
+		if !errors.Is(err, ptrace.ErrExited) {
+			t.Errorf("a process of %d ms: %v", ms, err)
+		}
+	}
+	if seen == 0 {
+		t.Error("no stack of any of them")
 	}
 }
