@@ -39,7 +39,7 @@ frequent first. The processes are not stopped, and no system call of theirs is
 interrupted: what they lose is the time in which the program runs on their
 processors, some twenty microseconds for each sample. Where pgbench keeps all
 processors busy it costs less than 1 percent to sample all of its backends a
-hundred times a second; as many captures cost it 3 percent.
+hundred times a second; as many stops cost it 2 percent and more.
 
 The registers of a thread that is off the processor are read from the kernel, by a
 program of 110 instructions that is loaded into it: that takes root, or
