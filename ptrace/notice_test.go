@@ -2,6 +2,7 @@ package ptrace
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -59,7 +60,7 @@ func TestWhatTheTargetNotices(t *testing.T) {
 	}
 	const lasting = 300 * time.Millisecond
 	for _, tt := range noticed {
-		for _, engine := range []string{"none", Engine, EngineBlocked, EngineRunning} {
+		for _, engine := range []string{"none", Engine, EngineBlocked, EngineRunning, EngineOffCPU} {
 			t.Run(tt.call+" "+engine, func(t *testing.T) {
 				t.Parallel()
 				want := tt.end
@@ -108,6 +109,8 @@ func disturbed(t *testing.T, command *exec.Cmd, engine string, lasting time.Dura
 		case EngineRunning:
 			w := &observer{ctx: t.Context(), target: anyTarget(c.pid), options: Options{}.withDefaults(), started: begin}
 			_, _ = w.running(c.pid, lasting/20) // it does not run
+		case EngineOffCPU:
+			sampleFor(t, c.pid, lasting/10)
 		}
 	}
 	var result, errno, ms int
@@ -118,6 +121,19 @@ func disturbed(t *testing.T, command *exec.Cmd, engine string, lasting time.Dura
 	return result, unix.Errno(errno), ms
 }
 
+// sampleFor samples a process, where that is possible.
+func sampleFor(t *testing.T, pid int, span time.Duration) {
+	t.Helper()
+	s, err := NewSampler([]Target{anyTarget(pid)}, SamplerOptions{Interval: time.Millisecond})
+	if err != nil {
+		return // it may have ended; TestSampler says what else can be in the way
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), span)
+	defer cancel()
+	_, _ = s.Run(ctx, func([]*Snapshot) error { return nil })
+}
+
 // TestNoticedAsDocumented: the README's table has each of these system calls, in the row that it belongs to, and no
 // others.
 func TestNoticedAsDocumented(t *testing.T) {
@@ -125,7 +141,7 @@ func TestNoticedAsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const head = "| system call | engine `stop` | `blocked`, `running` |\n| --- | --- | --- |\n"
+	const head = "| system call | engine `stop` | `blocked`, `running`, `off-cpu` |\n| --- | --- | --- |\n"
 	_, table, ok := strings.Cut(string(text), head)
 	rows := strings.SplitN(table, "\n", 3)
 	if !ok || len(rows) < 3 {

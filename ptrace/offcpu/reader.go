@@ -72,13 +72,6 @@ const (
 	slotRegisters = int(unsafe.Offsetof(Slot{}.Registers))
 )
 
-// Of struct pt_regs of x86_64 (asm/ptrace.h): the general registers, orig_ax, ip and sp. The rest shares its words with
-// other things on some kernels.
-const stackPointer = 19
-
-//nolint:gochecknoglobals // a table
-var savedRegisters = []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, stackPointer}
-
 // Reader reads up to MaxTargets threads. It is for one thread at a time.
 type Reader struct {
 	table, program int // descriptors
@@ -102,7 +95,7 @@ type Kernel struct{ layout layout }
 
 // Host reads the kernel's description of itself. The error is ErrUnsupported.
 func Host() (*Kernel, error) {
-	if runtime.GOARCH != "amd64" {
+	if savedRegisters == nil {
 		return nil, fmt.Errorf("%w: architecture %s", ErrUnsupported, runtime.GOARCH)
 	}
 	const hosts = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_ns.h

@@ -161,6 +161,9 @@ func TestOneMoment(t *testing.T) {
 		}
 		stack := r.Stack(s)[places-s.Start:]
 		n, a, b := s.Registers[5], binary.NativeEndian.Uint64(stack), binary.NativeEndian.Uint64(stack[8:])
+		if b == 0 {
+			continue // it has not begun to count
+		}
 		if n-a > 1 || a-b > 1 || n < last {
 			t.Fatalf("register %d, places %d and %d, after %d", n, a, b, last)
 		}
