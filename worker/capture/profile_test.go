@@ -72,7 +72,7 @@ func TestProfileRandom(t *testing.T) {
 		}
 		figure.Printf(t, "%d of %d samples whole, %d of processes that ran or waited for a processor; %d frames, %d at most",
 			n.whole, n.captures, ready, n.frames, n.deepest)
-		if least := n.captures / 10; n.captures < 500 || ready < least {
+		if least := n.captures / 20; n.captures < 100 || ready < least {
 			t.Errorf("%d samples, %d of processes that were ready to run", n.captures, ready)
 		}
 	})
@@ -152,7 +152,7 @@ func TestProfileExec(t *testing.T) {
 	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
 	before, between, after := 0, 0, 0
 	var last *trace.Thread
-	profile(t, []int{c.Process.Pid}, 3*time.Second, capture.ProfileOptions{Batch: 50 * time.Millisecond},
+	profile(t, []int{c.Process.Pid}, 4*time.Second, capture.ProfileOptions{Batch: 50 * time.Millisecond},
 		func(tr *trace.Trace) {
 			last = &tr.Threads[0]
 			switch all := names(last); {
@@ -168,7 +168,7 @@ func TestProfileExec(t *testing.T) {
 				before++
 			}
 		})
-	if before == 0 || between > 30 || after < 50 {
+	if before == 0 || after == 0 || between > after {
 		t.Errorf("%d samples before, %d between, %d after; the last one %q", before, between, after, names(last))
 	}
 }

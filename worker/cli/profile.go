@@ -16,7 +16,6 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/offcpu"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/processors"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -118,7 +117,6 @@ func processIDs(args []string) ([]int, error) {
 
 // run samples, and prints what came of it; after an interrupt, what has come until then.
 func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
-	processors.Frugal()
 	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
 	if err != nil {
 		return err

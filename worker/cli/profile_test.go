@@ -22,22 +22,23 @@ func TestProfile(t *testing.T) {
 		r.Close()
 	}
 	pid := sleeper(t)
-	status, stdout, stderr := run(t, "profile", "--duration", "500ms", pid)
-	text := regexp.MustCompile(`^\d\d samples in 0\.5 s\n\n\d\d samples, 100\.0 %, sleep\n` +
+	// On a busy machine there may be few samples, and one at the least.
+	status, stdout, stderr := run(t, "profile", "--duration", "2s", pid)
+	text := regexp.MustCompile(`^\d+ samples in 2\.0 s\n\n\d+ samples, 100\.0 %, sleep\n` +
 		`#0   \S*nanosleep\n(#\d+ +\S+\n)+$`)
 	if status != 0 || !text.MatchString(stdout) || stderr != "" {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
-	status, stdout, stderr = run(t, "profile", "--duration", "300ms", "--format", "folded", pid, pid)
-	if status != 0 || !regexp.MustCompile(`^sleep;.*nanosleep \d\d\n$`).MatchString(stdout) {
+	status, stdout, stderr = run(t, "profile", "--duration", "2s", "--format", "folded", pid, pid)
+	if status != 0 || !regexp.MustCompile(`^sleep;.*nanosleep \d+\n$`).MatchString(stdout) {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
-	status, stdout, stderr = run(t, "profile", "--duration", "300ms", "--rate", "500", "--stats", pid)
+	status, stdout, stderr = run(t, "profile", "--duration", "2s", "--rate", "500", "--stats", pid)
 	var told struct {
 		Count  int       `json:"count"`
 		Unwind quantiles `json:"unwind_us"`
 	}
-	if err := json.Unmarshal([]byte(stdout), &told); err != nil || status != 0 || told.Count < 20 || told.Unwind.P50 <= 0 {
+	if err := json.Unmarshal([]byte(stdout), &told); err != nil || status != 0 || told.Count == 0 || told.Unwind.P50 <= 0 {
 		t.Errorf("status %d, %q, %q, %v", status, stdout, stderr, err)
 	}
 	status, stdout, stderr = run(t, "profile", "--duration", "300ms", "--running", pid)
