@@ -141,41 +141,67 @@ func TestOneMoment(t *testing.T) {
 	}
 	pid := c.Process.Pid
 	const processor = 0
-	pin(t, processor)
 	var set unix.CPUSet
 	set.Set(processor)
 	if err := unix.SchedSetaffinity(pid, &set); err != nil {
 		t.Fatal(err)
 	}
-	s := r.Slot(0)
-	*s = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack, RedZone: 128}
-	read, last := 0, uint64(0)
+	m := moments{reader: r, places: places}
+	*r.Slot(0) = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack, RedZone: 128}
+	pin(t, processor)
 	const wanted = 500
-	for deadline := time.Now().Add(time.Minute); read < wanted && time.Now().Before(deadline); {
-		r.Empty()
-		if errno := r.Read(1, processor); errno != 0 {
-			t.Fatal(errno)
-		}
-		if s.Outcome != Read {
-			continue
-		}
-		stack := r.Stack(s)[places-s.Start:]
-		n, a, b := s.Registers[5], binary.NativeEndian.Uint64(stack), binary.NativeEndian.Uint64(stack[8:])
-		if b == 0 {
-			continue // it has not begun to count
-		}
-		if n-a > 1 || a-b > 1 || n < last {
-			t.Fatalf("register %d, places %d and %d, after %d", n, a, b, last)
-		}
-		if n != last {
-			read++
-		}
-		last = n
+	for deadline := time.Now().Add(time.Minute); m.read < wanted && time.Now().Before(deadline); {
+		m.look(t, processor)
 		time.Sleep(100 * time.Microsecond) // it has the processor meanwhile
 	}
-	if read < wanted {
-		t.Errorf("read at %d moments only", read)
+	if m.read < wanted {
+		t.Errorf("read at %d moments only", m.read)
 	}
+	if runtime.NumCPU() > 1 { // from another processor it is seen to run, or rightly
+		pin(t, processor+1)
+		for range 20_000 {
+			m.look(t, processor)
+		}
+		if m.moved == 0 {
+			t.Error("it was never seen to run")
+		}
+	}
+}
+
+// moments are those at which the program was read.
+type moments struct {
+	reader      *Reader
+	places      uint64
+	read, moved int
+	last        uint64
+}
+
+// look reads the program, and compares its register with its stack.
+func (m *moments) look(t *testing.T, processor int) {
+	t.Helper()
+	m.reader.Empty()
+	if errno := m.reader.Read(1, processor); errno != 0 {
+		t.Fatal(errno)
+	}
+	s := m.reader.Slot(0)
+	if s.Outcome == Moved {
+		m.moved++
+	}
+	if s.Outcome != Read {
+		return
+	}
+	stack := m.reader.Stack(s)[m.places-s.Start:]
+	n, a, b := s.Registers[5], binary.NativeEndian.Uint64(stack), binary.NativeEndian.Uint64(stack[8:])
+	if b == 0 {
+		return // it has not begun to count
+	}
+	if n-a > 1 || a-b > 1 || n < m.last {
+		t.Fatalf("register %d, places %d and %d, after %d", n, a, b, m.last)
+	}
+	if n != m.last {
+		m.read++
+	}
+	m.last = n
 }
 
 // TestBounds: a stack that is not there, one that is longer than wanted, one for which there is no room, nobody.
