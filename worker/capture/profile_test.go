@@ -72,7 +72,7 @@ func TestProfileRandom(t *testing.T) {
 		}
 		figure.Printf(t, "%d of %d samples whole, %d of processes that ran or waited for a processor; %d frames, %d at most",
 			n.whole, n.captures, ready, n.frames, n.deepest)
-		if least := n.captures / 20; n.captures < 100 || ready < least {
+		if n.captures < 100 || ready < 20 { // most of them wait for a slow client
 			t.Errorf("%d samples, %d of processes that were ready to run", n.captures, ready)
 		}
 	})
