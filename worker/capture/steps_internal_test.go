@@ -49,7 +49,7 @@ func TestEveryInstruction(t *testing.T) {
 				t.Skipf("%s is not installed", words[0])
 			}
 			const more = 5 // the first instructions are those of the dynamic linker, and the same for all
-			everyInstruction(t, more*stepsWanted(t), words[0], words[1:]...)
+			newStepped(t).everyInstruction(t, more*stepsWanted(t), words[0], words[1:]...)
 		})
 	}
 }
@@ -72,15 +72,16 @@ func TestEveryInstructionAround(t *testing.T) {
 				t.Fatalf("%v: %s", err, out)
 			}
 			const all = 1_000_000
-			everyInstruction(t, all, program)
+			s := newStepped(t)
+			s.throws = words[0] == "g++"
+			s.everyInstruction(t, all, program)
 		})
 	}
 }
 
 // everyInstruction compares the stack of a program at so many instructions.
-func everyInstruction(t *testing.T, enough int, program string, arguments ...string) {
+func (s *stepped) everyInstruction(t *testing.T, enough int, program string, arguments ...string) {
 	t.Helper()
-	s := newStepped(t)
 	var err error
 	s.process, err = steps.Start(exec.CommandContext(t.Context(), program, arguments...))
 	if errors.Is(err, steps.ErrArchitecture) {
@@ -104,6 +105,7 @@ type stepped struct {
 	stack    []byte
 	frames   []unwind.Frame
 	want     []uint64
+	throws   bool // C++ exceptions
 
 	seen                         map[uint64]bool
 	taken, judged, walked, wrong int
@@ -119,24 +121,15 @@ type few struct{ judged, cut int }
 // doubt is a stack without its innermost frame that is another one than the calls say, but may be the one that longjmp
 // is about to go back to: the C library's call frame information says so from where it has found that on. It counts as
 // wrong if the process is not there soon, or returns elsewhere before. What goes on with the handler of an exception
-// // puts the handler's registers and address in the place of its own caller's, where its call frame information looks:
-// there the stack leads to the handler, or ends. It counts as wrong if the process does not go there soon.
+// puts the handler's registers and address in the place of its own caller's, one after the other, where its call frame
+// information looks: what is behind it in the stack is of no moment then. It counts as wrong if no call is left soon
+// without a return.
 type doubt struct {
 	callers  []uint64
 	shown    string
 	depth    int  // of the calls
 	left     int  // instructions that it may take
 	returned bool // elsewhere
-	leaves   bool // calls that have not returned
-	cut      bool
-}
-
-// handler tells whether the process has gone on with the handler of an exception that the stack has led to, if to
-// anything.
-func (d *doubt) handler(p *steps.Process) bool {
-	const deepest = 2 // the function that installs the handler may have called another one for it
-	d.leaves = d.leaves || p.Left
-	return d.leaves && (d.cut || slices.Contains(d.callers[:min(deepest, len(d.callers))], p.PC()))
 }
 
 func newStepped(t *testing.T) *stepped {
@@ -214,8 +207,10 @@ func (s *stepped) judge(t *testing.T) {
 	case s.reentered():
 		s.early++
 	default:
-		const soon = 400 // as many as the installation of all registers takes
-		d := doubt{shown: s.beside(stop), depth: len(s.want), left: soon, cut: !ended(stop)}
+		d := doubt{shown: s.beside(stop), depth: len(s.want), left: 20}
+		if s.throws {
+			d.left = 400 // as many as it takes to put all registers in their places
+		}
 		for _, f := range s.frames[1:] {
 			d.callers = append(d.callers, f.PC)
 		}
@@ -300,7 +295,7 @@ func (s *stepped) settle(t *testing.T) {
 		case !d.returned && slices.Equal(s.want, d.callers):
 			s.early++
 			continue
-		case d.handler(s.process):
+		case s.throws && s.process.Left:
 			s.installing++
 			continue
 		case d.left == 0:
