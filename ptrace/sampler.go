@@ -35,7 +35,7 @@ const (
 
 // Sampler takes samples of processes' main threads at a steady rate, without stopping them: see package offcpu, and
 // samplerThread for how. A capture at each of those moments would cost the processes, and whoever shares the machine
-// with them, ten times as much: a stop and its end are four switches of threads, often between two processors.
+// with them, several times as much: a stop and its end are four switches of threads, often between two processors.
 type Sampler struct {
 	options SamplerOptions
 	threads []*samplerThread
