@@ -23,14 +23,15 @@ type SamplerOptions struct {
 	Interval time.Duration // between two samples of a process, give or take a half; 0: 10 ms; 200 µs at the least
 	MaxStack int           // bytes of stack at most; 0 and more than that: 256 KiB
 	RedZone  int           // as in Options
-	Batch    time.Duration // how long samples may wait to be handed on; 0: 1 s
+	Batch    time.Duration // how long samples may wait to be handed on; 0: 4 s
 }
 
 // Bounds of SamplerOptions.
 const (
 	defaultInterval = 10 * time.Millisecond
 	leastInterval   = 200 * time.Microsecond
-	defaultBatch    = time.Second
+	// With each batch Go's monitor is awake for a while, and what unwinds has left the caches.
+	defaultBatch = 4 * time.Second
 )
 
 // Sampler takes samples of processes' main threads at a steady rate, without stopping them: see package offcpu, and
@@ -40,7 +41,8 @@ type Sampler struct {
 	options SamplerOptions
 	threads []*samplerThread
 	batches chan samples
-	quit    uint32 // set when the threads are to end
+	spare   chan []byte // memory for stacks that nobody has
+	quit    uint32      // set when the threads are to end
 
 	mu      sync.Mutex
 	targets []*sampled
@@ -58,6 +60,7 @@ type sampled struct {
 // samples are what one thread hands on at a time.
 type samples struct {
 	snapshots []*Snapshot
+	stacks    []byte // of all of them
 	missed    int
 	err       error
 }
@@ -108,7 +111,7 @@ func NewSampler(targets []Target, o SamplerOptions) (*Sampler, error) {
 		s.threads = append(s.threads, &samplerThread{sampler: s, processor: processor, reader: reader})
 	}
 	const waiting = 2 // batches of each thread that the caller may be behind with
-	s.batches = make(chan samples, waiting*len(s.threads))
+	s.batches, s.spare = make(chan samples, waiting*len(s.threads)), make(chan []byte, len(s.threads))
 	return s, nil
 }
 
@@ -185,8 +188,8 @@ func (p *sampled) end() (end uint64) {
 }
 
 // Run takes samples until ctx ends, which is no error, or until all processes have ended: ErrExited. Each sample is
-// handed on as a snapshot of one thread, those of one process in the order in which they were taken; an error of take
-// ends it, too. The mappings of a snapshot are those of its process when NewSampler or Refresh was called.
+// handed on as a snapshot of one thread, which take must not keep; an error of take ends it, too. The mappings of a
+// snapshot are those of its process when NewSampler or Refresh was called.
 func (s *Sampler) Run(ctx context.Context, take func([]*Snapshot) error) (stats SamplerStats, err error) {
 	var group sync.WaitGroup
 	for _, t := range s.threads {
@@ -202,6 +205,10 @@ func (s *Sampler) Run(ctx context.Context, take func([]*Snapshot) error) (stats 
 		err = b.err
 		if err == nil && len(b.snapshots) > 0 {
 			err = take(b.snapshots)
+		}
+		select {
+		case s.spare <- b.stacks:
+		default:
 		}
 		if err == nil && s.allEnded() {
 			err = exitedError(s.targets[0].target.PID)

@@ -1,7 +1,6 @@
 package ptrace
 
 import (
-	"bytes"
 	"encoding/binary"
 	"fmt"
 	"runtime"
@@ -30,6 +29,7 @@ type samplerThread struct {
 	nTaken int
 	slots  int
 	missed int
+	gone   bool // all processes are
 	errno  unix.Errno
 
 	random         uint64
@@ -75,14 +75,14 @@ func (t *samplerThread) run() {
 		return
 	}
 	t.due = t.clock() + int64(t.processor)*t.interval/int64(len(t.sampler.threads))
-	t.plan()
+	t.planAfter(t.due)
 	batch := min(firstBatch, t.sampler.options.Batch)
 	for ; atomic.LoadUint32(&t.sampler.quit) == 0; batch = t.sampler.options.Batch {
 		t.aim()
 		t.until = t.clock() + int64(batch)
 		t.collect()
 		runtime.KeepAlive(t)
-		b := samples{snapshots: t.snapshots(), missed: t.missed}
+		b := t.snapshots()
 		if t.errno != 0 {
 			b.err = systemError(unix.Getpid(), "read threads off the processor", t.errno)
 		}
@@ -140,8 +140,8 @@ func (t *samplerThread) collect() {
 			break
 		}
 		t.note()
-		t.plan()
-		if t.at >= t.until || t.nTaken > maxTaken-offcpu.MaxTargets || !t.reader.Room() || t.sampler.quit != 0 {
+		t.planAfter(t.reader.Now())
+		if t.at >= t.until || t.gone || t.nTaken > maxTaken-offcpu.MaxTargets || !t.reader.Room() || t.sampler.quit != 0 {
 			break
 		}
 	}
@@ -153,8 +153,14 @@ func (t *samplerThread) collect() {
 //go:nosplit
 //go:norace
 func (t *samplerThread) note() {
+	const dead = 0x80 // TASK_DEAD (linux/sched.h): it has ended, and nobody has asked how
+	t.gone = true
 	for i := range t.slots {
 		slot := t.reader.Slot(i)
+		if slot.Outcome == offcpu.Gone || slot.Outcome == offcpu.NoStack && slot.State&dead != 0 {
+			continue
+		}
+		t.gone = false
 		switch slot.Outcome {
 		case offcpu.Read, offcpu.NoStack:
 			t.taken[t.nTaken].target = i
@@ -162,24 +168,22 @@ func (t *samplerThread) note() {
 			t.nTaken++
 		case offcpu.Moved, offcpu.Full:
 			t.missed++
-		case offcpu.Elsewhere: // another processor's
+		case offcpu.Elsewhere, offcpu.Gone: // another processor's, nobody's
 		}
 	}
 }
 
-// plan chooses the moment of the next look, by chance in the middle half of its interval, lest it keep step with
-// something. Who is late does not make up for it.
+// planAfter chooses the moment of the next look after now, by chance in the middle half of its interval, lest it keep
+// step with something. Who is late does not make up for it.
 //
 //go:nosplit
 //go:norace
-func (t *samplerThread) plan() {
+func (t *samplerThread) planAfter(now int64) {
 	t.random ^= t.random << 13
 	t.random ^= t.random >> 7
 	t.random ^= t.random << 17
 	t.due += t.interval
-	if now := t.clock(); t.due < now {
-		t.due = now
-	}
+	t.due = max(t.due, now)
 	t.at = t.due + int64(t.random%uint64(t.interval))/2
 }
 
@@ -209,12 +213,18 @@ func (t *samplerThread) clock() int64 {
 }
 
 // snapshots makes the result of what was taken of processes that are still those that are meant.
-func (t *samplerThread) snapshots() []*Snapshot {
-	s := t.sampler
+func (t *samplerThread) snapshots() samples {
+	s, n := t.sampler, t.nTaken
+	b := samples{snapshots: make([]*Snapshot, 0, n), missed: t.missed}
+	select {
+	case b.stacks = <-s.spare:
+	default:
+	}
+	b.stacks = append(b.stacks[:0], t.reader.Stacks()...)
+	all := make([]memoryOfSample, n)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	list := make([]*Snapshot, 0, t.nTaken)
-	for i := range t.taken[:t.nTaken] {
+	for i := range t.taken[:n] {
 		p, slot := s.targets[t.taken[i].target], &t.taken[i].slot
 		if p.started == 0 && p.held.Lives() {
 			p.started = slot.Started // nobody else has had the number since it was held
@@ -223,26 +233,34 @@ func (t *samplerThread) snapshots() []*Snapshot {
 			p.ended = true
 			continue
 		}
-		list = append(list, t.snapshot(p, slot))
+		b.snapshots = append(b.snapshots, all[i].fill(p, slot, b.stacks))
 	}
-	return list
+	return b
 }
 
-func (t *samplerThread) snapshot(p *sampled, slot *offcpu.Slot) *Snapshot {
-	registers := make([]byte, prStatusSize)
+// memoryOfSample is a snapshot with what belongs to it.
+type memoryOfSample struct {
+	snapshot  Snapshot
+	thread    [1]Thread
+	registers [prStatusSize]byte
+}
+
+func (m *memoryOfSample) fill(p *sampled, slot *offcpu.Slot, stacks []byte) *Snapshot {
 	for i, value := range slot.Registers {
-		binary.NativeEndian.PutUint64(registers[8*i:], value)
+		binary.NativeEndian.PutUint64(m.registers[8*i:], value)
 	}
-	thread := Thread{TID: p.target.PID, Name: p.layout.stat.Comm, State: letterOf(slot.State), Registers: registers}
+	th := &m.thread[0]
+	*th = Thread{TID: p.target.PID, Name: p.layout.stat.Comm, State: letterOf(slot.State), Registers: m.registers[:]}
 	if slot.Outcome == offcpu.NoStack || slot.End == 0 {
-		thread.Err = ErrNoStack
+		th.Err = ErrNoStack
 	} else {
-		thread.Stack = Stack{Start: slot.Start, Data: bytes.Clone(t.reader.Stack(slot)),
+		th.Stack = Stack{Start: slot.Start, Data: stacks[slot.At:][:slot.Length:slot.Length],
 			Cut: slot.Start+slot.Length < slot.End}
 	}
-	return &Snapshot{
-		PID: p.target.PID, Engine: EngineOffCPU, Maps: p.layout.maps, Layout: p.layout, Threads: []Thread{thread},
+	m.snapshot = Snapshot{
+		PID: p.target.PID, Engine: EngineOffCPU, Maps: p.layout.maps, Layout: p.layout, Threads: m.thread[:],
 	}
+	return &m.snapshot
 }
 
 // letterOf is the letter for a thread's state, as procfs.Stat.State (task_state_array in fs/proc/array.c).

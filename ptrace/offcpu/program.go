@@ -4,21 +4,25 @@ import "unsafe"
 
 // Numbers of functions that the kernel lets programs call (linux/bpf.h).
 const (
+	helperClock         = 5   // bpf_ktime_get_ns
 	helperTaskRegisters = 175 // bpf_task_pt_regs
 	helperCopyFromTask  = 191 // bpf_copy_from_user_task
 )
 
-// request is what the program is called with, and changes.
+// request is what the program is asked for, and answers: it is in the table, as what is handed over in a call of bpf(2)
+// is copied to memory that the kernel has to find first, and back.
 type request struct {
 	targets   uint32
 	processor int32
 	used      uint64 // bytes of the area that are taken
+	now       uint64 // on the monotonic clock in ns, when the program has ended
 }
 
 const (
 	requestTargets   = int16(unsafe.Offsetof(request{}.targets))
 	requestProcessor = int16(unsafe.Offsetof(request{}.processor))
 	requestUsed      = int16(unsafe.Offsetof(request{}.used))
+	requestNow       = int16(unsafe.Offsetof(request{}.now))
 )
 
 // word is the size of a saved register.
@@ -30,7 +34,7 @@ const word = 8
 // and need not follow each of them through the other.
 func program(l *layout, table int) []uint64 {
 	c := &code{labels: make(map[string]int)}
-	c.emit(opMove, r9, r1, 0, 0)
+	c.address(r9, table, requestStart)
 	c.address(r6, table, 0)
 	c.emit(opSet, r8, 0, 0, 0)
 
@@ -38,10 +42,11 @@ func program(l *layout, table int) []uint64 {
 	c.jump(opIfFrom, r8, 0, MaxTargets, "end")
 	c.emit(opLoad4, r1, r9, requestTargets, 0)
 	c.jump(opIfAtLeast, r8, r1, 0, "end")
-	c.emit(opConstant4, r6, 0, slotOutcome, int32(Elsewhere))
+	c.emit(opConstant4, r6, 0, slotOutcome, int32(Gone))
 	c.emit(opLoad4, r1, r6, slotPID, 0)
 	c.emit(opCall, 0, sourceFunction, 0, int32(l.find))
 	c.jump(opIfZero, r0, 0, 0, "next")
+	c.emit(opConstant4, r6, 0, slotOutcome, int32(Elsewhere))
 	c.emit(opMove, r7, r0, 0, 0)
 	c.emit(opLoad4, r1, r7, l.processor, 0)
 	c.emit(opLoad4, r2, r9, requestProcessor, 0)
@@ -58,6 +63,8 @@ func program(l *layout, table int) []uint64 {
 	c.emit(opAddValue, r8, 0, 0, 1)
 	c.jump(opGo, 0, 0, 0, "slot")
 	c.label("end")
+	c.emit(opCall, 0, 0, 0, helperClock)
+	c.emit(opStore8, r9, r0, requestNow, 0)
 	c.emit(opSet, r0, 0, 0, 0)
 	c.emit(opExit, 0, 0, 0, 0)
 	return c.finish()

@@ -19,8 +19,9 @@ const (
 	MaxTargets = 64        // threads of one reader
 	MaxStack   = 256 << 10 // bytes of one stack
 
-	areaStart  = MaxTargets * slotLength
-	areaLength = 2 << 20
+	requestStart = MaxTargets * slotLength
+	areaStart    = requestStart + slotLength // whatever a request takes of that
+	areaLength   = 2 << 20
 )
 
 // Outcome is what came of a look at a thread.
@@ -28,11 +29,12 @@ type Outcome uint32
 
 // The outcomes.
 const (
-	Elsewhere Outcome = iota // there is no such thread, or it belongs to another processor
+	Elsewhere Outcome = iota // it belongs to another processor
 	Read                     // registers and stack
 	NoStack                  // registers; the stack pointer leads nowhere
 	Moved                    // it ran
 	Full                     // there is no room for the stack: see Reader.Empty
+	Gone                     // there is no such thread
 )
 
 // Slot is what is asked for, and what was read, of one thread. All addresses and lengths are in bytes.
@@ -77,17 +79,14 @@ type Reader struct {
 	table, program int // descriptors
 	memory         []byte
 	slots          *[MaxTargets]Slot
-	request        request
+	request        *request
 	attributes     runAttributes
 }
 
 // runAttributes is what BPF_PROG_TEST_RUN takes of union bpf_attr.
 type runAttributes struct {
 	program, _ uint32
-	_          [4]uint64
-	size, _    uint32
-	request    uint64
-	_          [3]uint64
+	_          [9]uint64
 }
 
 // Kernel is what a program must know of the kernel that runs.
@@ -180,6 +179,7 @@ func (r *Reader) load(l *layout) error {
 		return fmt.Errorf("map a table of the kernel's: %w", err)
 	}
 	r.slots = (*[MaxTargets]Slot)(unsafe.Pointer(&r.memory[0]))
+	r.request = (*request)(unsafe.Pointer(&r.memory[requestStart]))
 	words, license := program(l, r.table), []byte("Dual MIT/GPL\x00")
 	load := loadAttributes{
 		kind: typeSyscall, count: uint32(len(words)), instructions: uint64(uintptr(unsafe.Pointer(&words[0]))),
@@ -198,8 +198,7 @@ func (r *Reader) load(l *layout) error {
 	}
 	runtime.KeepAlive(words)
 	runtime.KeepAlive(license)
-	r.attributes = runAttributes{program: uint32(r.program), size: uint32(unsafe.Sizeof(r.request)),
-		request: uint64(uintptr(unsafe.Pointer(&r.request)))}
+	r.attributes = runAttributes{program: uint32(r.program)}
 	return nil
 }
 
@@ -234,7 +233,7 @@ func (r *Reader) Close() {
 			_ = unix.Close(fd)
 		}
 	}
-	r.memory, r.slots, r.table, r.program = nil, nil, -1, -1
+	r.memory, r.slots, r.request, r.table, r.program = nil, nil, nil, -1, -1
 }
 
 // Slot is that of a thread: its first four members say what is read.
@@ -261,8 +260,17 @@ func (r *Reader) Read(slots, processor int) unix.Errno {
 //go:norace
 func (r *Reader) Room() bool { return r.request.used < areaLength-MaxStack }
 
+// Now is when the last Read had ended, on the monotonic clock in nanoseconds.
+//
+//go:nosplit
+//go:norace
+func (r *Reader) Now() int64 { return int64(r.request.now) }
+
+// Stacks is all that was read of stacks since Empty, until the next Read: that of a slot is at its At.
+func (r *Reader) Stacks() []byte { return r.memory[areaStart:][:r.request.used:r.request.used] }
+
 // Stack is the stack that was read for a slot, until Empty and the next Read.
-func (r *Reader) Stack(s *Slot) []byte { return r.memory[areaStart+s.At:][:s.Length:s.Length] }
+func (r *Reader) Stack(s *Slot) []byte { return r.Stacks()[s.At:][:s.Length:s.Length] }
 
 // Empty forgets all stacks.
 func (r *Reader) Empty() { r.request.used = 0 }

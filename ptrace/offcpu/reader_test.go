@@ -229,7 +229,7 @@ func TestBounds(t *testing.T) {
 		slot Slot
 		want Outcome
 	}{
-		{"no such process", Slot{PID: 1 << 30}, Elsewhere},
+		{"no such process", Slot{PID: 1 << 30}, Gone},
 		{"the kernel's thread", Slot{PID: 2, End: 4096, Most: 4096}, NoStack},
 		{"an end below the stack pointer", Slot{PID: uint32(pid), End: 8, Most: MaxStack}, NoStack},
 		{"no end", Slot{PID: uint32(pid), End: ^uint64(0), Most: ^uint64(0)}, NoStack},

@@ -7,7 +7,6 @@ package capture
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"sync"
@@ -263,85 +262,38 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 		PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held,
 		Threads: make([]trace.Thread, len(snap.Threads)),
 	}
-	u := unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames}
-	late := deadline{after: c.linesWait}
-	defer late.stop()
+	w := c.walker(space, o)
+	defer w.close()
 	b := built{trace: t, settled: true, space: space}
-	walked := c.walks.Get().(*[]unwind.Frame) //nolint:forcetypeassert // there is nothing else
-	frames := *walked
-	defer func() { *walked = frames; c.walks.Put(walked) }()
 	for i := range snap.Threads {
 		th := &snap.Threads[i]
-		out := &t.Threads[i]
-		*out = trace.Thread{TID: th.TID, Name: th.Name, State: th.State, Kernel: kernel(th)}
 		began := time.Now()
-		var stop unwind.Stop
-		frames, stop = c.unwindThread(frames[:0], &u, th, snap.Also, space)
-		if stop.Reason == unwind.NoMemory && (len(snap.Also) >= maxRecaptures || !space.mapped(stop.Address)) {
-			u.Final = true
-			frames, stop = c.unwindThread(frames[:0], &u, th, snap.Also, space)
-			u.Final = false
-		}
+		stop := w.walk(th, snap.Also)
 		ended := time.Now()
-		out.Stop, out.Whole = stop.String(), stop.Whole()
-		switch {
-		case errors.Is(th.Err, ptrace.ErrExited):
-			out.Stop = "exited meanwhile"
-		case th.Err != nil:
-			out.Stop = th.Err.Error()
-		}
-		var cut bool
-		out.Frames, cut = space.name(frames, maxLines(o), &late)
-		b.used = space.usedBy(frames, b.used)
+		t.Threads[i] = w.describe(th, stop)
+		b.note(w.frames, stop)
 		named := time.Now()
 		if i == 0 && (snap.Engine == ptrace.Engine || th.Syscall != nil) {
-			server.read(t, snap, frames, space)
+			server.read(t, snap, w.frames, space)
 		}
-		b.settled = b.settled && settled(stop.Reason)
-		b.severed = b.severed || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
 		t.Unwind += ended.Sub(began)
 		t.Symbolize += named.Sub(ended)
 		t.Context += time.Since(named)
-		if stop.Reason == unwind.NoMemory && space.mapped(stop.Address) {
-			b.missing = append(b.missing, stop.Address)
-		}
-		if stop.Reason == unwind.NoMemory && th.Stack.Cut {
-			out.Stop = fmt.Sprintf("only %d bytes of stack copied", len(th.Stack.Data))
-		}
-		if cut {
-			out.Stop, out.Whole = unwind.MaxFrames.String(), false
-		}
 	}
 	return b
+}
+
+// note keeps what a walk has gone by, and what it lacked.
+func (b *built) note(frames []unwind.Frame, stop unwind.Stop) {
+	b.used = b.space.usedBy(frames, b.used)
+	b.settled = b.settled && settled(stop.Reason)
+	b.severed = b.severed || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
+	if stop.Reason == unwind.NoMemory && b.space.mapped(stop.Address) {
+		b.missing = append(b.missing, stop.Address)
+	}
 }
 
 // settled reports whether a walk that ended so has believed nothing but the mappings in which its frames lie.
 func settled(r unwind.Reason) bool {
 	return r == unwind.EndOfStack || r == unwind.MaxFrames || r == unwind.NeverReturns
-}
-
-func (c *Capturer) unwindThread(
-	dst []unwind.Frame, u *unwind.Unwinder, th *ptrace.Thread, also []ptrace.Stack, space *space,
-) ([]unwind.Frame, unwind.Stop) {
-	if call := th.Syscall; call != nil {
-		space.foresee(call.PC)
-		regs := c.arch.Blocked(call.PC, call.SP, call.Number >= 0, call.Args)
-		return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
-	}
-	if th.Registers == nil {
-		return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: th.Err}
-	}
-	regs, err := c.arch.DecodePRStatus(th.Registers)
-	if err != nil {
-		return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: err}
-	}
-	if th.Floating != nil {
-		if err := c.arch.DecodeFPRegSet(&regs, th.Floating); err != nil {
-			return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: err}
-		}
-	}
-	if pc, ok := regs.Get(c.arch.PC); ok {
-		space.foresee(pc)
-	}
-	return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
 }

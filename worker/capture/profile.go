@@ -2,12 +2,14 @@ package capture
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"slices"
 	"time"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -21,23 +23,32 @@ type ProfileOptions struct {
 	Batch time.Duration
 }
 
+// ProfileStats is what a profile took.
+type ProfileStats struct {
+	ptrace.SamplerStats
+
+	// Unwind and Symbolize are what it took to walk all stacks, and to name those that were different.
+	Unwind, Symbolize time.Duration
+}
+
 // Profile takes samples of the targets' main threads without stopping them, until ctx ends, which is no error, or until
-// all of them have ended, which is ptrace.ErrExited. Each sample is handed to each, whose error ends it too. Other
-// errors are those of ptrace.NewSampler. What a PostgreSQL process says of itself is not in these traces: it would have
-// to be read at the same moment.
+// all of them have ended, which is ptrace.ErrExited. Each stack is handed to each, with how many of the last samples
+// had it; an error of each ends it, too. Other errors are those of ptrace.NewSampler. What a PostgreSQL process says of
+// itself is not in these traces: it would have to be read at the same moment.
 func (c *Capturer) Profile(
-	ctx context.Context, targets []ptrace.Target, o ProfileOptions, each func(*trace.Trace) error,
-) (ptrace.SamplerStats, error) {
+	ctx context.Context, targets []ptrace.Target, o ProfileOptions, each func(t *trace.Trace, times int) error,
+) (ProfileStats, error) {
 	s, err := ptrace.NewSampler(targets, ptrace.SamplerOptions{
 		Interval: o.Interval, Batch: o.Batch, RedZone: c.arch.RedZone,
 	})
 	if err != nil {
-		return ptrace.SamplerStats{}, err
+		return ProfileStats{}, err
 	}
 	defer s.Close()
 	p := profile{capturer: c, options: o, sampler: s, each: each, checks: make(map[int]*check)}
 	defer p.close()
-	return s.Run(ctx, p.take)
+	p.stats.SamplerStats, err = s.Run(ctx, p.take)
+	return p.stats, err
 }
 
 // profile is one call of Profile.
@@ -45,8 +56,10 @@ type profile struct {
 	capturer *Capturer
 	options  ProfileOptions
 	sampler  *ptrace.Sampler
-	each     func(*trace.Trace) error
+	each     func(*trace.Trace, int) error
 	checks   map[int]*check // by process id
+	stats    ProfileStats
+	key      []byte
 }
 
 func (p *profile) close() {
@@ -80,28 +93,19 @@ func (p *profile) takeOf(list []*ptrace.Snapshot) error {
 		process = &opened
 		p.checks[pid] = process
 	}
-	results := p.build(list)
-	all := built{settled: true}
-	for i := range results {
-		all.settled = all.settled && results[i].settled
-		for _, u := range results[i].used {
-			if at, known := slices.BinarySearchFunc(all.used, u, byMapping); !known {
-				all.used = slices.Insert(all.used, at, u)
-			}
-		}
-	}
-	if !process.stillSound(list[0].Maps, &all) {
+	b, stacks := p.build(list)
+	if !process.stillSound(list[0].Maps, &b) {
 		maps, err := p.sampler.Refresh(pid)
 		switch {
 		case err == nil:
 			p.capturer.spaces.forget(keyOf(list[0]))
-			results = p.build(withMaps(list, maps))
+			_, stacks = p.build(withMaps(list, maps))
 		case !errors.Is(err, ptrace.ErrExited): // of a process that has ended, what was known of it is what counts
 			return err
 		}
 	}
-	for i := range results {
-		if err := p.each(results[i].trace); err != nil {
+	for i := range stacks {
+		if err := p.each(stacks[i].trace, stacks[i].times); err != nil {
 			return err
 		}
 	}
@@ -128,18 +132,58 @@ func withMaps(list []*ptrace.Snapshot, maps []procfs.Mapping) []*ptrace.Snapshot
 	return list
 }
 
-// build unwinds and names samples of one process.
-func (p *profile) build(list []*ptrace.Snapshot) []built {
-	began := time.Now()
-	files := deadline{at: began.Add(defaultDeadline), after: p.capturer.linesWait}
+// counted is a stack that some samples had.
+type counted struct {
+	trace *trace.Trace
+	times int
+}
+
+// build unwinds samples of one process, and names those that differ.
+func (p *profile) build(list []*ptrace.Snapshot) (b built, stacks []counted) {
+	files := deadline{at: time.Now().Add(defaultDeadline), after: p.capturer.linesWait}
 	defer files.stop()
-	results := make([]built, len(list))
-	for i, snap := range list {
-		space := p.capturer.spaces.open(snap.PID, snap.Layout.StartTime(), snap.Maps)
-		space.files, space.generated.off = &files, true
-		results[i] = p.capturer.build(snap, space, Options{MaxFrames: p.options.MaxFrames}, &serverProcess{})
-		results[i].trace.Total = time.Since(began)
-		began = time.Now()
+	first := list[0]
+	b = built{settled: true, space: p.capturer.spaces.open(first.PID, first.Layout.StartTime(), first.Maps)}
+	b.space.files, b.space.generated.off = &files, true
+	w := p.capturer.walker(b.space, Options{MaxFrames: p.options.MaxFrames})
+	defer w.close()
+	known := make(map[string]int)
+	for _, snap := range list {
+		th := &snap.Threads[0]
+		began := time.Now()
+		stop := w.walk(th, nil)
+		alike := stop.Whole() && th.Err == nil
+		if alike {
+			p.key = appendWalk(append(p.key[:0], th.State), w.frames)
+			if i, ok := known[string(p.key)]; ok {
+				stacks[i].times++
+				p.stats.Unwind += time.Since(began)
+				continue
+			}
+			known[string(p.key)] = len(stacks)
+		}
+		ended := time.Now()
+		t := &trace.Trace{PID: snap.PID, Engine: snap.Engine, Threads: []trace.Thread{w.describe(th, stop)}}
+		b.note(w.frames, stop)
+		stacks = append(stacks, counted{trace: t, times: 1})
+		p.stats.Unwind += ended.Sub(began)
+		p.stats.Symbolize += time.Since(ended)
 	}
-	return results
+	return b, stacks
+}
+
+// appendWalk appends all of a walk that its frames are named by.
+func appendWalk(key []byte, frames []unwind.Frame) []byte {
+	for i := range frames {
+		f := &frames[i]
+		var how byte
+		if f.Exact {
+			how |= 1
+		}
+		if f.Signal {
+			how |= 2
+		}
+		key = append(binary.LittleEndian.AppendUint64(key, f.PC), how, byte(f.Method))
+	}
+	return key
 }

@@ -28,7 +28,12 @@ func profile(t *testing.T, pids []int, span time.Duration, o capture.ProfileOpti
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
-	_, err := capturer(t).Profile(ctx, targets, o, func(tr *trace.Trace) error { each(tr); return nil })
+	_, err := capturer(t).Profile(ctx, targets, o, func(tr *trace.Trace, times int) error {
+		for range times {
+			each(tr)
+		}
+		return nil
+	})
 	if errors.Is(err, offcpu.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 		t.Skip(err)
 	}
@@ -185,9 +190,9 @@ func TestProfileEnds(t *testing.T) {
 		}
 		go func() { _ = short.Wait() }()
 		_, err := c.Profile(t.Context(), []ptrace.Target{{PID: short.Process.Pid, UID: -1}}, capture.ProfileOptions{},
-			func(tr *trace.Trace) error {
+			func(tr *trace.Trace, times int) error {
 				if slices.Contains(names(&tr.Threads[0]), "__libc_start_main") {
-					seen++
+					seen += times
 				}
 				return nil
 			})

@@ -66,7 +66,7 @@ func (f *captureFlags) runCore(stdout, stderr io.Writer) error {
 		err = render.JSON(stdout, c.Trace)
 	case formatFolded:
 		var folded render.Folded
-		folded.Add(c.Trace)
+		folded.Add(c.Trace, 1)
 		err = folded.Write(stdout)
 	case formatShort:
 		_, err = fmt.Fprintln(stdout, render.Short(c.Trace, render.Options{}))

@@ -28,7 +28,7 @@ func (r *rounds) print(t *trace.Trace) error {
 	case formatJSON:
 		err = render.JSON(w, t)
 	case formatFolded:
-		r.folded.Add(t)
+		r.folded.Add(t, 1)
 	case formatShort:
 		if len(r.targets) > 1 {
 			_, err = fmt.Fprintf(w, "%d ", t.PID)

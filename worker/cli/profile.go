@@ -133,7 +133,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	during, cancel := context.WithTimeout(ctx, f.duration)
 	defer cancel()
 	began := time.Now()
-	figures, err := capturer.Profile(during, targets,
+	p.figures, err = capturer.Profile(during, targets,
 		capture.ProfileOptions{MaxFrames: f.maxFrames, Interval: time.Duration(float64(time.Second) / f.rate)}, p.add)
 	switch {
 	case errors.Is(err, ptrace.ErrExited) && p.seen > 0:
@@ -146,7 +146,6 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	case err != nil:
 		return err
 	}
-	p.missed = figures.Missed
 	if p.counted == 0 {
 		return errors.Join(ctx.Err(), fmt.Errorf("no sample in %s", time.Since(began).Round(time.Millisecond)))
 	}
@@ -160,23 +159,21 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 type profile struct {
 	*profileFlags
 
-	seen, counted, missed int
-	folded                render.Folded
-	taken                 stats
+	seen, counted int
+	folded        render.Folded
+	figures       capture.ProfileStats
 }
 
-// add counts a sample.
-func (p *profile) add(t *trace.Trace) error {
-	p.seen++
+// add counts samples.
+func (p *profile) add(t *trace.Trace, times int) error {
+	p.seen += times
 	if p.running && t.Threads[0].State != 'R' {
 		return nil
 	}
-	p.counted++
-	if p.stats {
-		p.taken.add(t)
-		return nil
+	p.counted += times
+	if !p.stats {
+		p.folded.Add(t, times)
 	}
-	p.folded.Add(t)
 	return nil
 }
 
@@ -184,13 +181,14 @@ func (p *profile) add(t *trace.Trace) error {
 func (p *profile) tell(w io.Writer, took time.Duration) error {
 	switch {
 	case p.stats:
+		each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 / float64(p.seen) }
 		return json.NewEncoder(w).Encode(struct {
-			Count     int       `json:"count"`
-			Missed    int       `json:"missed"`
-			Seconds   float64   `json:"seconds"`
-			Unwind    quantiles `json:"unwind_us"`
-			Symbolize quantiles `json:"symbolize_us"`
-		}{p.counted, p.missed, took.Seconds(), newQuantiles(p.taken.unwind), newQuantiles(p.taken.symbolize)})
+			Count     int     `json:"count"`
+			Missed    int     `json:"missed"`
+			Seconds   float64 `json:"seconds"`
+			Unwind    float64 `json:"unwind_us_mean"`
+			Symbolize float64 `json:"symbolize_us_mean"`
+		}{p.counted, p.figures.Missed, took.Seconds(), each(p.figures.Unwind), each(p.figures.Symbolize)})
 	case p.format == formatFolded:
 		return p.folded.Write(w)
 	}

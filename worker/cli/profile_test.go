@@ -35,10 +35,10 @@ func TestProfile(t *testing.T) {
 	}
 	status, stdout, stderr = run(t, "profile", "--duration", "2s", "--rate", "500", "--stats", pid)
 	var told struct {
-		Count  int       `json:"count"`
-		Unwind quantiles `json:"unwind_us"`
+		Count  int     `json:"count"`
+		Unwind float64 `json:"unwind_us_mean"`
 	}
-	if err := json.Unmarshal([]byte(stdout), &told); err != nil || status != 0 || told.Count == 0 || told.Unwind.P50 <= 0 {
+	if err := json.Unmarshal([]byte(stdout), &told); err != nil || status != 0 || told.Count == 0 || told.Unwind <= 0 {
 		t.Errorf("status %d, %q, %q, %v", status, stdout, stderr, err)
 	}
 	status, stdout, stderr = run(t, "profile", "--duration", "300ms", "--running", pid)

@@ -21,16 +21,16 @@ type Folded struct {
 	counts map[string]int
 }
 
-// Add counts each stack of the trace once.
-func (f *Folded) Add(t *trace.Trace) {
+// Add counts each stack of the trace so many times.
+func (f *Folded) Add(t *trace.Trace, times int) {
 	if f.counts == nil {
 		f.counts = make(map[string]int)
 	}
 	for i := range t.Threads {
-		f.counts[f.stack(t.PID, t.Threads[i].Name, &t.Threads[i])]++
+		f.counts[f.stack(t.PID, t.Threads[i].Name, &t.Threads[i])] += times
 	}
 	for i := range t.Goroutines {
-		f.counts[f.stack(t.PID, "goroutines", &t.Goroutines[i].Thread)]++
+		f.counts[f.stack(t.PID, "goroutines", &t.Goroutines[i].Thread)] += times
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 func folded(t *testing.T, f *render.Folded, traces ...*trace.Trace) string {
 	t.Helper()
 	for _, tr := range traces {
-		f.Add(tr)
+		f.Add(tr, 1)
 	}
 	var out strings.Builder
 	if err := f.Write(&out); err != nil {
@@ -73,7 +73,7 @@ func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 func TestFoldedSaysWhatIsLost(t *testing.T) {
 	t.Parallel()
 	var f render.Folded
-	f.Add(sample())
+	f.Add(sample(), 1)
 	if err := f.Write(fullDisk{}); !errors.Is(err, errFull) {
 		t.Errorf("got %v", err)
 	}
@@ -87,7 +87,7 @@ func TestTop(t *testing.T) {
 	cut.Threads[0].Whole = false
 	const samples = 4
 	for _, tr := range []*trace.Trace{cut, sample(), sample(), sample()} {
-		f.Add(tr)
+		f.Add(tr, 1)
 	}
 	const first = "\n3 samples, 75.0 %, postgres\n" + "#0   epoll_wait\n#1   [postgres]\n" +
 		"#2   std::map<int,unsigned_long>::at_[i]\n"

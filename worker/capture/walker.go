@@ -1,0 +1,93 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// walker walks the stacks of threads of one process, one after the other, and names their frames.
+type walker struct {
+	capturer *Capturer
+	space    *space
+	unwinder unwind.Unwinder
+	limit    int // of a thread's frames, inlined calls included
+	late     deadline
+	frames   []unwind.Frame // of the last walk
+	lent     *[]unwind.Frame
+}
+
+// walker returns one for a process. It must be closed.
+func (c *Capturer) walker(space *space, o Options) *walker {
+	lent := c.walks.Get().(*[]unwind.Frame) //nolint:forcetypeassert // there is nothing else
+	return &walker{
+		capturer: c, space: space, unwinder: unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames}, limit: maxLines(o),
+		late: deadline{after: c.linesWait}, frames: *lent, lent: lent,
+	}
+}
+
+func (w *walker) close() {
+	w.late.stop()
+	*w.lent = w.frames
+	w.capturer.walks.Put(w.lent)
+}
+
+// walk walks a thread's stack, and says why it ended; the frames are there until the next walk.
+func (w *walker) walk(th *ptrace.Thread, also []ptrace.Stack) (stop unwind.Stop) {
+	w.frames, stop = w.capturer.unwindThread(w.frames[:0], &w.unwinder, th, also, w.space)
+	if stop.Reason == unwind.NoMemory && (len(also) >= maxRecaptures || !w.space.mapped(stop.Address)) {
+		w.unwinder.Final = true
+		w.frames, stop = w.capturer.unwindThread(w.frames[:0], &w.unwinder, th, also, w.space)
+		w.unwinder.Final = false
+	}
+	return stop
+}
+
+// describe names the frames of the walk, which was of this thread and ended so.
+func (w *walker) describe(th *ptrace.Thread, stop unwind.Stop) trace.Thread {
+	out := trace.Thread{TID: th.TID, Name: th.Name, State: th.State, Kernel: kernel(th), Stop: stop.String(),
+		Whole: stop.Whole()}
+	switch {
+	case errors.Is(th.Err, ptrace.ErrExited):
+		out.Stop = "exited meanwhile"
+	case th.Err != nil:
+		out.Stop = th.Err.Error()
+	}
+	if stop.Reason == unwind.NoMemory && th.Stack.Cut {
+		out.Stop = fmt.Sprintf("only %d bytes of stack copied", len(th.Stack.Data))
+	}
+	var cut bool
+	if out.Frames, cut = w.space.name(w.frames, w.limit, &w.late); cut {
+		out.Stop, out.Whole = unwind.MaxFrames.String(), false
+	}
+	return out
+}
+
+func (c *Capturer) unwindThread(
+	dst []unwind.Frame, u *unwind.Unwinder, th *ptrace.Thread, also []ptrace.Stack, space *space,
+) ([]unwind.Frame, unwind.Stop) {
+	if call := th.Syscall; call != nil {
+		space.foresee(call.PC)
+		regs := c.arch.Blocked(call.PC, call.SP, call.Number >= 0, call.Args)
+		return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
+	}
+	if th.Registers == nil {
+		return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: th.Err}
+	}
+	regs, err := c.arch.DecodePRStatus(th.Registers)
+	if err != nil {
+		return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: err}
+	}
+	if th.Floating != nil {
+		if err := c.arch.DecodeFPRegSet(&regs, th.Floating); err != nil {
+			return dst, unwind.Stop{Reason: unwind.NoRegisters, Err: err}
+		}
+	}
+	if pc, ok := regs.Get(c.arch.PC); ok {
+		space.foresee(pc)
+	}
+	return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
+}
