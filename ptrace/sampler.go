@@ -23,7 +23,7 @@ type SamplerOptions struct {
 	Interval time.Duration // between two samples of a process, give or take a half; 0: 10 ms; 200 µs at the least
 	MaxStack int           // bytes of stack at most; 0 and more than that: 256 KiB
 	RedZone  int           // as in Options
-	Batch    time.Duration // how long samples may wait to be handed on; 0: 4 s
+	Batch    time.Duration // how long samples may wait to be handed on; 0: 2 s
 }
 
 // Bounds of SamplerOptions.
@@ -31,7 +31,7 @@ const (
 	defaultInterval = 10 * time.Millisecond
 	leastInterval   = 200 * time.Microsecond
 	// With each batch Go's monitor is awake for a while, and what unwinds has left the caches.
-	defaultBatch = 4 * time.Second
+	defaultBatch = 2 * time.Second
 )
 
 // Sampler takes samples of processes' main threads at a steady rate, without stopping them: see package offcpu, and
