@@ -3,8 +3,8 @@
 // could run while somebody else does: to a reader that runs on the processor where a thread belongs, every thread that
 // belongs there is.
 //
-// What the kernel has saved of a thread no system call tells while it is not traced. So the reader is a program of 110
-// instructions in the kernel (bpf(2), BPF_PROG_TYPE_SYSCALL), made here for the kernel that runs, by its own
+// What the kernel has saved of a thread no system call tells while it is not traced. So the reader is a program of some
+// hundred instructions in the kernel (bpf(2), BPF_PROG_TYPE_SYSCALL), made here for the kernel that runs, by its own
 // description of its structures (/sys/kernel/btf/vmlinux), and called like a system call. It looks whether the thread
 // is off the processor, and how often it has left one; reads its registers and its stack; and looks again. A thread
 // that is off the processor at both looks, and has left none in between, has not run, and what only it writes is of one

@@ -36,12 +36,10 @@ type profileFlags struct {
 const profileLong = `Take samples of processes for a while, and print which stacks they had, the most
 frequent first. The processes are not stopped, and no system call of theirs is
 interrupted: what they lose is the time in which the program runs on their
-processors, some twenty microseconds for each sample. Where pgbench keeps all
-processors busy it cost 1.4 percent to sample all of its backends a hundred
-times a second, where as many stops cost 5.3.
+processors, some tens of microseconds for each sample.
 
 The registers of a thread that is off the processor are read from the kernel, by a
-program of 110 instructions that is loaded into it: that takes root, or
+program of some hundred instructions that is loaded into it: that takes root, or
 CAP_BPF and CAP_PERFMON, Linux 6.10, x86_64, and the host's PID namespace.
 Elsewhere take "capture --format folded --repeat --interval", which stops the
 processes, with --nonstop or without.
