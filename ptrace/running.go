@@ -21,6 +21,9 @@ const (
 	// shortens it by what the rest of the record takes.
 	maxUserStack = 65528
 	ringPages    = 32 // a power of two; twice what one sample takes with pages of 4 KiB
+	// ringRoom is how much of that may be used: what one sample takes, and some more. The event goes on until we switch
+	// it off, and what it cannot write costs the thread next to nothing.
+	ringRoom = 96 << 10
 )
 
 // samplers bounds how many samples are awaited at a time: an unprivileged user may have little memory for them
@@ -103,7 +106,14 @@ func openSampler(tid int) (*sampler, error) {
 		_ = unix.Close(fd)
 		return nil, fmt.Errorf("map the memory for a sample: %w", err)
 	}
-	return &sampler{fd, ring}, nil
+	s := &sampler{fd, ring}
+	s.meta().Data_tail = ringRoom // what is before that, in a ring, may be written to
+	return s, nil
+}
+
+// meta is the ring's first page.
+func (s *sampler) meta() *unix.PerfEventMmapPage {
+	return (*unix.PerfEventMmapPage)(unsafe.Pointer(&s.ring[0]))
 }
 
 func (s *sampler) close() {
@@ -111,14 +121,17 @@ func (s *sampler) close() {
 	_ = unix.Close(s.fd)
 }
 
-// await lets one sample be taken, no more, and returns it.
+// await lets one sample be taken, and returns it. The event must not be one that switches itself off after it
+// (PERF_EVENT_IOC_REFRESH): Linux 6.17 does that in the handler of the event's timer, waits there until the handler has
+// ended, and hangs ("perf/core: Fix system hang caused by cpu-clock usage").
 func (s *sampler) await(limit time.Duration) (*sample, error) {
-	if err := unix.IoctlSetInt(s.fd, unix.PERF_EVENT_IOC_REFRESH, 1); err != nil {
-		return nil, fmt.Errorf("start sampling: %w", err)
+	if err := s.enable(); err != nil {
+		return nil, err
 	}
+	defer func() { _ = unix.IoctlSetInt(s.fd, unix.PERF_EVENT_IOC_DISABLE, 0) }()
 	deadline := time.Now().Add(limit)
 	for {
-		// Poll reports POLLHUP for good once the event has switched itself off after its sample, or its thread has ended.
+		// Poll reports POLLHUP for good once the thread has ended.
 		fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, max(0, int(time.Until(deadline).Milliseconds())))
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -134,12 +147,18 @@ func (s *sampler) await(limit time.Duration) (*sample, error) {
 	}
 }
 
-// take returns the sample in the ring; errNoSample if there is none yet.
+func (s *sampler) enable() error {
+	if err := unix.IoctlSetInt(s.fd, unix.PERF_EVENT_IOC_ENABLE, 0); err != nil {
+		return fmt.Errorf("start sampling: %w", err)
+	}
+	return nil
+}
+
+// take returns the first sample in the ring; errNoSample if there is none yet.
 func (s *sampler) take() (*sample, error) {
-	meta := (*unix.PerfEventMmapPage)(unsafe.Pointer(&s.ring[0]))
-	head := atomic.LoadUint64(&meta.Data_head)
+	head := atomic.LoadUint64(&s.meta().Data_head)
 	data := s.ring[os.Getpagesize():]
-	// From its beginning: of one sample, and what little else there is, nothing has been overwritten.
+	// From its beginning: nothing is overwritten.
 	return parseRing(data[:min(head, uint64(len(data)))])
 }
 
