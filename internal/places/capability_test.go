@@ -80,7 +80,7 @@ func TestCapabilities(t *testing.T) {
 		})
 	}
 	// As root it works where the kernel is new enough, and says so if not.
-	profile := []string{program, "profile", "--duration", "200ms", "--stats", busy}
+	profile := []string{program, "profile", "--duration", "2s", "--stats", busy}
 	if out, err := exec.Command(profile[0], profile[1:]...).CombinedOutput(); err != nil {
 		t.Logf("the command profile is not tried: %v: %s", err, out)
 	} else {
