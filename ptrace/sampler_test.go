@@ -114,7 +114,7 @@ func TestSamplerEnds(t *testing.T) {
 	if err := short.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s := newSampler(t, SamplerOptions{Batch: 20 * time.Millisecond}, short.Process.Pid)
+	s := newSampler(t, SamplerOptions{Batch: time.Hour}, short.Process.Pid) // nobody waits for that
 	go func() { _ = short.Wait() }()
 	if _, err := s.Run(t.Context(), func([]*Snapshot) error { return nil }); !errors.Is(err, ErrExited) {
 		t.Errorf("its process has ended: %v", err)

@@ -1,0 +1,70 @@
+package capture
+
+import (
+	"errors"
+	"io/fs"
+	"os/exec"
+	"slices"
+	"testing"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/offcpu"
+)
+
+// TestAlike: samples are counted together that have the same stack and the same state, and no others.
+func TestAlike(t *testing.T) {
+	t.Parallel()
+	sleeper := exec.CommandContext(t.Context(), "sleep", "1000")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() }()
+	s, err := ptrace.NewSampler([]ptrace.Target{{PID: sleeper.Process.Pid, UID: -1}},
+		ptrace.SamplerOptions{Batch: 50 * time.Millisecond})
+	if errors.Is(err, offcpu.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	p := profile{capturer: newCapturer(t), sampler: s}
+	enough := errors.New("enough")
+	_, err = s.Run(t.Context(), func(list []*ptrace.Snapshot) error {
+		first := list[0]
+		if _, stacks := p.build(list[:1]); !stacks[0].trace.Threads[0].Whole {
+			_, err := s.Refresh(first.PID) // it had not begun to execute its program when its mappings were read
+			return err
+		}
+		variant := func(change func(*ptrace.Thread)) *ptrace.Snapshot {
+			other := *first
+			other.Threads = append([]ptrace.Thread(nil), first.Threads...)
+			change(&other.Threads[0])
+			return &other
+		}
+		same := variant(func(*ptrace.Thread) {})
+		ready := variant(func(th *ptrace.Thread) { th.State = 'R' })
+		cut := variant(func(th *ptrace.Thread) { th.Stack.Data = th.Stack.Data[:len(th.Stack.Data)/2] })
+		elsewhere := variant(func(th *ptrace.Thread) {
+			const pc = 8 * 16 // of x86_64, the only architecture that has samples
+			th.Registers = append([]byte(nil), th.Registers...)
+			th.Registers[pc] ^= 1
+		})
+		_, stacks := p.build([]*ptrace.Snapshot{first, same, ready, same, cut, cut, ready, elsewhere})
+		got := make([]int, len(stacks))
+		for i := range stacks {
+			got[i] = stacks[i].times
+		}
+		if !slices.Equal(got, []int{3, 2, 1, 1, 1}) {
+			t.Errorf("of one stack three times, ready twice, two that are cut, and another one: %v", got)
+		}
+		if a, b := stacks[0].trace, stacks[1].trace; a.Threads[0].State == 'R' || b.Threads[0].State != 'R' {
+			t.Errorf("%+v, %+v", a.Threads[0], b.Threads[0])
+		}
+		return enough
+	})
+	if !errors.Is(err, enough) {
+		t.Error(err)
+	}
+}
