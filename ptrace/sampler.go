@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/offcpu"
+	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -34,7 +34,7 @@ const (
 	defaultBatch = 2 * time.Second
 )
 
-// Sampler takes samples of processes' main threads at a steady rate, without stopping them: see package offcpu, and
+// Sampler takes samples of processes' main threads at a steady rate, without stopping them: see package bpf, and
 // samplerThread for how. A capture at each of those moments would cost the processes, and whoever shares the machine
 // with them, several times as much: a stop and its end are four switches of threads, often between two processors.
 type Sampler struct {
@@ -54,7 +54,7 @@ type sampled struct {
 	layout  *Layout
 	held    *Held
 	ended   bool
-	started uint64 // as offcpu.Slot.Started; 0: not seen yet
+	started uint64 // as bpf.Slot.Started; 0: not seen yet
 }
 
 // samples are what one thread hands on at a time.
@@ -71,11 +71,11 @@ type SamplerStats struct {
 	Missed int
 }
 
-// NewSampler prepares to sample up to offcpu.MaxTargets processes, of which those that have ended are left out; it is
-// ErrExited if all have. The other errors are offcpu.New's, and Observe's.
+// NewSampler prepares to sample up to bpf.MaxTargets processes, of which those that have ended are left out; it is
+// ErrExited if all have. The other errors are bpf.New's, and Observe's.
 func NewSampler(targets []Target, o SamplerOptions) (*Sampler, error) {
-	if len(targets) == 0 || len(targets) > offcpu.MaxTargets {
-		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), offcpu.MaxTargets)
+	if len(targets) == 0 || len(targets) > bpf.MaxTargets {
+		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), bpf.MaxTargets)
 	}
 	s := &Sampler{options: o.withDefaults()}
 	for i, t := range targets {
@@ -89,7 +89,7 @@ func NewSampler(targets []Target, o SamplerOptions) (*Sampler, error) {
 		}
 		s.targets = append(s.targets, p)
 	}
-	kernel, err := offcpu.Host()
+	kernel, err := bpf.Host()
 	if err != nil {
 		s.Close()
 		return nil, err
@@ -123,8 +123,8 @@ func (o SamplerOptions) withDefaults() SamplerOptions {
 	if o.Batch <= 0 {
 		o.Batch = defaultBatch
 	}
-	if o.MaxStack <= 0 || o.MaxStack > offcpu.MaxStack {
-		o.MaxStack = offcpu.MaxStack
+	if o.MaxStack <= 0 || o.MaxStack > bpf.MaxStack {
+		o.MaxStack = bpf.MaxStack
 	}
 	o.RedZone = Options{RedZone: o.RedZone}.withDefaults().RedZone
 	return o

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/ptrace/offcpu"
+	"pg_stat_backtrace/ptrace/bpf"
 )
 
 // newSampler makes a sampler, or says why there is none.
@@ -22,7 +22,7 @@ func newSampler(t *testing.T, o SamplerOptions, pids ...int) *Sampler {
 		targets = append(targets, Target{PID: pid, UID: -1})
 	}
 	s, err := NewSampler(targets, o)
-	if errors.Is(err, offcpu.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, bpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -141,7 +141,7 @@ func TestSamplerRefuses(t *testing.T) {
 		want    error
 	}{
 		{"nobody", nil, nil},
-		{"too many", make([]Target, offcpu.MaxTargets+1), nil},
+		{"too many", make([]Target, bpf.MaxTargets+1), nil},
 		{"no process id", []Target{{PID: -1}}, ErrInvalidPID},
 		{"no process", []Target{{PID: 1 << 22}}, ErrExited},
 		{"another one", []Target{{PID: pid, StartTime: 1, UID: -1}}, ErrRecycled},

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/offcpu"
+	"pg_stat_backtrace/ptrace/bpf"
 )
 
 // samplerThread takes samples of the threads that belong to one processor, where it runs itself, so that none of them
@@ -23,7 +23,7 @@ import (
 type samplerThread struct {
 	sampler   *Sampler
 	processor int
-	reader    *offcpu.Reader
+	reader    *bpf.Reader
 
 	taken  [maxTaken]taken
 	nTaken int
@@ -41,7 +41,7 @@ type samplerThread struct {
 // taken is a sample.
 type taken struct {
 	target int
-	slot   offcpu.Slot
+	slot   bpf.Slot
 }
 
 // firstBatch is when the first samples are handed on: to read what they are named by takes longer than all the rest.
@@ -120,7 +120,7 @@ func (t *samplerThread) aim() {
 	t.slots = len(s.targets)
 	for i, p := range s.targets {
 		slot := t.reader.Slot(i)
-		*slot = offcpu.Slot{PID: uint32(p.target.PID), End: p.end(), Most: uint64(s.options.MaxStack),
+		*slot = bpf.Slot{PID: uint32(p.target.PID), End: p.end(), Most: uint64(s.options.MaxStack),
 			RedZone: uint64(s.options.RedZone)}
 		if p.ended {
 			slot.PID = 0 // nobody's
@@ -141,7 +141,7 @@ func (t *samplerThread) collect() {
 		}
 		t.note()
 		t.planAfter(t.reader.Now())
-		if t.at >= t.until || t.gone || t.nTaken > maxTaken-offcpu.MaxTargets || !t.reader.Room() || t.sampler.quit != 0 {
+		if t.at >= t.until || t.gone || t.nTaken > maxTaken-bpf.MaxTargets || !t.reader.Room() || t.sampler.quit != 0 {
 			break
 		}
 	}
@@ -157,18 +157,18 @@ func (t *samplerThread) note() {
 	t.gone = true
 	for i := range t.slots {
 		slot := t.reader.Slot(i)
-		if slot.Outcome == offcpu.Gone || slot.Outcome == offcpu.NoStack && slot.State&dead != 0 {
+		if slot.Outcome == bpf.Gone || slot.Outcome == bpf.NoStack && slot.State&dead != 0 {
 			continue
 		}
 		t.gone = false
 		switch slot.Outcome {
-		case offcpu.Read, offcpu.NoStack:
+		case bpf.Read, bpf.NoStack:
 			t.taken[t.nTaken].target = i
 			t.taken[t.nTaken].slot = *slot
 			t.nTaken++
-		case offcpu.Moved, offcpu.Full:
+		case bpf.Moved, bpf.Full:
 			t.missed++
-		case offcpu.Elsewhere, offcpu.Gone: // another processor's, nobody's
+		case bpf.Elsewhere, bpf.Gone: // another processor's, nobody's
 		}
 	}
 }
@@ -245,13 +245,13 @@ type memoryOfSample struct {
 	registers [prStatusSize]byte
 }
 
-func (m *memoryOfSample) fill(p *sampled, slot *offcpu.Slot, stacks []byte) *Snapshot {
+func (m *memoryOfSample) fill(p *sampled, slot *bpf.Slot, stacks []byte) *Snapshot {
 	for i, value := range slot.Registers {
 		binary.NativeEndian.PutUint64(m.registers[8*i:], value)
 	}
 	th := &m.thread[0]
 	*th = Thread{TID: p.target.PID, Name: p.layout.stat.Comm, State: letterOf(slot.State), Registers: m.registers[:]}
-	if slot.Outcome == offcpu.NoStack || slot.End == 0 {
+	if slot.Outcome == bpf.NoStack || slot.End == 0 {
 		th.Err = ErrNoStack
 	} else {
 		th.Stack = Stack{Start: slot.Start, Data: stacks[slot.At:][:slot.Length:slot.Length],

@@ -24,7 +24,7 @@ func TestStand(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	others, err := filepath.Glob("offcpu/*.go")
+	others, err := filepath.Glob("bpf/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,7 +123,7 @@ func called(fun ast.Expr) string {
 // writeBarriers are the lines of each file at which the compiler stores a pointer that the collector gets to know of.
 func writeBarriers(t *testing.T) map[string][]int {
 	t.Helper()
-	out, err := exec.Command("go", "build", "-gcflags=-d=wb", ".", "./offcpu").CombinedOutput()
+	out, err := exec.Command("go", "build", "-gcflags=-d=wb", ".", "./bpf").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -6,13 +6,13 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/ptrace/offcpu"
+	"pg_stat_backtrace/ptrace/bpf"
 )
 
 // TestProfile samples a process that sleeps, in each format.
 func TestProfile(t *testing.T) {
 	t.Parallel()
-	if r, err := offcpu.New(); err != nil {
+	if r, err := bpf.New(); err != nil {
 		status, stdout, stderr := run(t, "profile", sleeper(t))
 		if status != 1 || stdout != "" || !strings.Contains(stderr, "capture --format folded") {
 			t.Errorf("status %d, %q, %q", status, stdout, stderr)

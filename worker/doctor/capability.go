@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/ptrace/offcpu"
+	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -74,7 +74,7 @@ func rights() []finding {
 // sampling says whether processes can be sampled without a stop.
 func sampling() string {
 	const feature = "sample without a stop (command profile): CAP_BPF and CAP_PERFMON, Linux 6.10"
-	reader, err := offcpu.New()
+	reader, err := bpf.New()
 	if err != nil {
 		return fmt.Sprintf("%s (this process: no: %v)", feature, err)
 	}

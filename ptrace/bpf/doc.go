@@ -1,4 +1,4 @@
-// Package offcpu reads a thread that is off the processor, without stopping it and without being noticed: the registers
+// Package bpf reads a thread that is off the processor, without stopping it and without being noticed: the registers
 // with which the kernel will let it go on, and its stack. A thread that sleeps is off the processor, and so is one that
 // could run while somebody else does: to a reader that runs on the processor where a thread belongs, every thread that
 // belongs there is.
@@ -16,4 +16,4 @@
 // it reads like.
 //
 // The package must not know what the registers mean, nor whom somebody may look at: that is the caller's to decide.
-package offcpu
+package bpf

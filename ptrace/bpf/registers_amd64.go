@@ -1,4 +1,4 @@
-package offcpu
+package bpf
 
 // stackPointer is which word of struct pt_regs it is (asm/ptrace.h).
 const stackPointer = 19

@@ -1,4 +1,4 @@
-package offcpu
+package bpf
 
 import "fmt"
 
@@ -84,7 +84,7 @@ func (c *code) finish() []uint64 {
 	for _, j := range c.jumps {
 		at, ok := c.labels[j.to]
 		if !ok {
-			panic(fmt.Sprintf("offcpu: no label %q", j.to)) // a mistake in this package
+			panic(fmt.Sprintf("bpf: no label %q", j.to)) // a mistake in this package
 		}
 		c.words[j.at] |= uint64(uint16(int16(at-j.at-1))) << 16
 	}

@@ -1,4 +1,4 @@
-package offcpu
+package bpf
 
 import (
 	"bytes"
@@ -167,7 +167,7 @@ func bpf(command uintptr, attributes unsafe.Pointer, size uintptr) (int, unix.Er
 // load makes the table and the program that works on it.
 func (r *Reader) load(l *layout) error {
 	name := [16]byte{}
-	copy(name[:], "pgsb_offcpu")
+	copy(name[:], "pgsb_reader")
 	size := areaStart + areaLength
 	table := mapAttributes{kind: mapArray, key: 4, value: uint32(size), entries: 1, flags: mapMappable, name: name}
 	var errno unix.Errno

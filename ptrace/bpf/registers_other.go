@@ -1,6 +1,6 @@
 //go:build !amd64
 
-package offcpu
+package bpf
 
 const stackPointer = 0
 
