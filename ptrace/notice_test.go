@@ -60,7 +60,7 @@ func TestWhatTheTargetNotices(t *testing.T) {
 	}
 	const lasting = 300 * time.Millisecond
 	for _, tt := range noticed {
-		for _, engine := range []string{"none", Engine, EngineBlocked, EngineRunning, EngineOffCPU} {
+		for _, engine := range []string{"none", Engine, EngineBlocked, EngineRunning, EngineSampled} {
 			t.Run(tt.call+" "+engine, func(t *testing.T) {
 				t.Parallel()
 				want := tt.end
@@ -109,7 +109,7 @@ func disturbed(t *testing.T, command *exec.Cmd, engine string, lasting time.Dura
 		case EngineRunning:
 			w := &observer{ctx: t.Context(), target: anyTarget(c.pid), options: Options{}.withDefaults(), started: begin}
 			_, _ = w.running(c.pid, lasting/20) // it does not run
-		case EngineOffCPU:
+		case EngineSampled:
 			sampleFor(t, c.pid, lasting/10)
 		}
 	}
@@ -131,7 +131,7 @@ func sampleFor(t *testing.T, pid int, span time.Duration) {
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
-	_, _ = s.Run(ctx, func([]*Snapshot) error { return nil })
+	_, _ = s.Run(ctx, func([]Sample) error { return nil })
 }
 
 // TestNoticedAsDocumented: the README's table has each of these system calls, in the row that it belongs to, and no
@@ -141,7 +141,7 @@ func TestNoticedAsDocumented(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const head = "| system call | engine `stop` | `blocked`, `running`, `off-cpu` |\n| --- | --- | --- |\n"
+	const head = "| system call | engine `stop` | `blocked`, `running`, `sampled` |\n| --- | --- | --- |\n"
 	_, table, ok := strings.Cut(string(text), head)
 	rows := strings.SplitN(table, "\n", 3)
 	if !ok || len(rows) < 3 {

@@ -14,9 +14,8 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// EngineOffCPU is Snapshot.Engine of a Sampler's: the main thread was off the processor, because it slept or because
-// the sampler ran there at that moment.
-const EngineOffCPU = "off-cpu"
+// EngineSampled is Snapshot.Engine of a Sampler's: the main thread was interrupted, slept or waited for a processor.
+const EngineSampled = "sampled"
 
 // SamplerOptions of a sampler; the zero value is the default.
 type SamplerOptions struct {
@@ -43,6 +42,7 @@ type Sampler struct {
 	batches chan samples
 	spare   chan []byte // memory for stacks that nobody has
 	quit    uint32      // set when the threads are to end
+	end     int         // an eventfd(2) that is readable then
 
 	mu      sync.Mutex
 	targets []*sampled
@@ -57,62 +57,91 @@ type sampled struct {
 	started uint64 // as bpf.Slot.Started; 0: not seen yet
 }
 
+// Sample is a snapshot of one thread, and at how many moments since the last one it was as it is there.
+type Sample struct {
+	*Snapshot
+
+	Times int
+}
+
 // samples are what one thread hands on at a time.
 type samples struct {
-	snapshots []*Snapshot
-	stacks    []byte // of all of them
-	missed    int
-	err       error
+	list   []Sample
+	stacks []byte // of all of them
+	missed int
+	err    error
 }
 
 // SamplerStats is how often a sampler came to nothing.
 type SamplerStats struct {
-	// Missed counts looks at a thread that ran after all, or whose stack there was no room for.
+	// Missed counts looks at a thread that ran after all, was returning from a signal, or whose stack there was no room
+	// for.
 	Missed int
 }
 
 // NewSampler prepares to sample up to bpf.MaxTargets processes, of which those that have ended are left out; it is
-// ErrExited if all have. The other errors are bpf.New's, and Observe's.
+// ErrExited if all have. The other errors are those of package bpf, and Observe's.
 func NewSampler(targets []Target, o SamplerOptions) (*Sampler, error) {
 	if len(targets) == 0 || len(targets) > bpf.MaxTargets {
 		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), bpf.MaxTargets)
 	}
-	s := &Sampler{options: o.withDefaults()}
+	s := &Sampler{options: o.withDefaults(), end: -1}
+	err := s.hold(targets)
+	if err == nil {
+		err = s.load()
+	}
+	if err != nil {
+		s.Close()
+		return nil, err
+	}
+	const waiting = 2 // batches of each thread that the caller may be behind with
+	s.batches, s.spare = make(chan samples, waiting*len(s.threads)), make(chan []byte, len(s.threads))
+	return s, nil
+}
+
+// hold looks at the processes for the first time.
+func (s *Sampler) hold(targets []Target) error {
 	for i, t := range targets {
 		p, err := newSampled(t)
 		if errors.Is(err, ErrExited) && (len(s.targets) > 0 || i < len(targets)-1) {
 			continue
 		}
 		if err != nil {
-			s.Close()
-			return nil, err
+			return err
 		}
 		s.targets = append(s.targets, p)
 	}
-	kernel, err := bpf.Host()
-	if err != nil {
-		s.Close()
-		return nil, err
+	return nil
+}
+
+// load prepares a thread for each processor.
+func (s *Sampler) load() error {
+	var err error
+	if s.end, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		return systemError(unix.Getpid(), "eventfd", err)
 	}
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		s.Close()
-		return nil, systemError(unix.Getpid(), "sched_getaffinity", err)
+		return systemError(unix.Getpid(), "sched_getaffinity", err)
+	}
+	kernel, err := bpf.Host(set.Count())
+	if err != nil {
+		return err
 	}
 	for processor := 0; len(s.threads) < set.Count(); processor++ {
 		if !set.IsSet(processor) {
 			continue
 		}
-		reader, err := kernel.Reader()
-		if err != nil {
-			s.Close()
-			return nil, err
+		t := &samplerThread{sampler: s, processor: processor}
+		if t.reader, err = kernel.Reader(); err != nil {
+			return err
 		}
-		s.threads = append(s.threads, &samplerThread{sampler: s, processor: processor, reader: reader})
+		s.threads = append(s.threads, t)
+		if t.ticks, err = kernel.Clock(t.reader); err != nil {
+			return err
+		}
 	}
-	const waiting = 2 // batches of each thread that the caller may be behind with
-	s.batches, s.spare = make(chan samples, waiting*len(s.threads)), make(chan []byte, len(s.threads))
-	return s, nil
+	return nil
 }
 
 func (o SamplerOptions) withDefaults() SamplerOptions {
@@ -187,10 +216,10 @@ func (p *sampled) end() (end uint64) {
 	return end
 }
 
-// Run takes samples until ctx ends, which is no error, or until all processes have ended: ErrExited. Each sample is
-// handed on as a snapshot of one thread, which take must not keep; an error of take ends it, too. The mappings of a
-// snapshot are those of its process when NewSampler or Refresh was called.
-func (s *Sampler) Run(ctx context.Context, take func([]*Snapshot) error) (stats SamplerStats, err error) {
+// Run takes samples until ctx ends, which is no error, or until all processes have ended: ErrExited. Samples are
+// handed on to take, which must not keep them; an error of take ends it, too. The mappings of a snapshot are those of
+// its process when NewSampler or Refresh was called.
+func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats SamplerStats, err error) {
 	var group sync.WaitGroup
 	for _, t := range s.threads {
 		group.Go(t.run)
@@ -203,8 +232,8 @@ func (s *Sampler) Run(ctx context.Context, take func([]*Snapshot) error) (stats 
 			continue // it has ended with this
 		}
 		err = b.err
-		if err == nil && len(b.snapshots) > 0 {
-			err = take(b.snapshots)
+		if err == nil && len(b.list) > 0 {
+			err = take(b.list)
 		}
 		select {
 		case s.spare <- b.stacks:
@@ -259,7 +288,16 @@ func (s *Sampler) Refresh(pid int) ([]procfs.Mapping, error) {
 // Close gives everything back. Run must have returned.
 func (s *Sampler) Close() {
 	for _, t := range s.threads {
+		if t.ticks != nil {
+			t.ticks.Close()
+		}
 		t.reader.Close()
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.end >= 0 {
+		_ = unix.Close(s.end)
+		s.end = -1
 	}
 	for _, p := range s.targets {
 		p.held.Release()

@@ -62,8 +62,8 @@ func TestSampler(t *testing.T) {
 	}
 	s := newSampler(t, SamplerOptions{Batch: 100 * time.Millisecond}, pids...)
 	type counts struct {
-		samples, ready int
-		before         float64
+		samples, ready, snapshots int
+		before                    float64
 	}
 	all := make(map[int]*counts)
 	for _, pid := range pids {
@@ -73,11 +73,12 @@ func TestSampler(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
 	began := time.Now()
-	stats, err := s.Run(ctx, func(list []*Snapshot) error {
+	stats, err := s.Run(ctx, func(list []Sample) error {
 		for _, snap := range list {
 			c, th := all[snap.PID], &snap.Threads[0]
-			if c.samples++; th.State == 'R' {
-				c.ready++
+			c.snapshots++
+			if c.samples += snap.Times; th.State == 'R' {
+				c.ready += snap.Times
 			}
 			if th.Err != nil && time.Since(began) < time.Second { // it has begun to execute another program, such as python3
 				if _, err := s.Refresh(snap.PID); err != nil {
@@ -85,7 +86,7 @@ func TestSampler(t *testing.T) {
 				}
 				continue
 			}
-			if th.Err != nil || snap.Engine != EngineOffCPU || th.Stack.Cut || len(th.Stack.Data) < defaultRedZone ||
+			if th.Err != nil || snap.Engine != EngineSampled || th.Stack.Cut || len(th.Stack.Data) < defaultRedZone ||
 				spIn(th.Registers) != th.Stack.Start+defaultRedZone {
 				t.Fatalf("process %d: %+v", snap.PID, th)
 			}
@@ -96,6 +97,9 @@ func TestSampler(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := time.Since(began)
+	if c := all[pids[0]]; c.snapshots > c.samples/3 {
+		t.Errorf("of a process that slept all the time there are %d snapshots for %d samples", c.snapshots, c.samples)
+	}
 	for _, pid := range pids {
 		c := all[pid]
 		share, want := float64(c.ready)/float64(c.samples), (ready(t, pid)-c.before)/took.Seconds()
@@ -116,12 +120,12 @@ func TestSamplerEnds(t *testing.T) {
 	}
 	s := newSampler(t, SamplerOptions{Batch: time.Hour}, short.Process.Pid) // nobody waits for that
 	go func() { _ = short.Wait() }()
-	if _, err := s.Run(t.Context(), func([]*Snapshot) error { return nil }); !errors.Is(err, ErrExited) {
+	if _, err := s.Run(t.Context(), func([]Sample) error { return nil }); !errors.Is(err, ErrExited) {
 		t.Errorf("its process has ended: %v", err)
 	}
 	want := errors.New("enough")
 	s = newSampler(t, SamplerOptions{Batch: 20 * time.Millisecond}, started(t, "sleep", "1000"))
-	if _, err := s.Run(t.Context(), func([]*Snapshot) error { return want }); !errors.Is(err, want) {
+	if _, err := s.Run(t.Context(), func([]Sample) error { return want }); !errors.Is(err, want) {
 		t.Errorf("enough samples: %v", err)
 	}
 	if _, err := s.Refresh(os.Getpid()); err == nil {

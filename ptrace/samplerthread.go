@@ -13,34 +13,37 @@ import (
 	"pg_stat_backtrace/ptrace/bpf"
 )
 
-// samplerThread takes samples of the threads that belong to one processor, where it runs itself, so that none of them
-// does: whoever could run was put aside for this thread a moment ago. Each target is looked at by the samplerThreads of
-// all processors in each interval, and read by one.
+// samplerThread takes samples of the threads that belong to one processor. A clock there notes whom it interrupts.
+// The others that belong there are off the processor. Of one that has not run since it was read, the clock counts
+// that. Only if there is another one this thread wakes up, on that processor, so that none of them has it, and reads
+// it. Each target is looked at by the clocks of all processors in each interval, and sampled by one.
 //
-// To wake up, look and go to sleep is all that it does a hundred times a second, and all that the processes notice. To
-// Go's scheduler many such rounds are one system call (see stop.go for what that demands): nothing of the runtime runs
-// for a round, and what is to be done with the samples is done for many at a time.
+// That is all that the processes notice: an interrupt like any timer's, and for those that sleep or wait that this
+// thread has their processor. To Go's scheduler a batch of samples is one system call (see stop.go for what that
+// demands): nothing of the runtime runs for a single one.
 type samplerThread struct {
 	sampler   *Sampler
 	processor int
 	reader    *bpf.Reader
+	ticks     *bpf.Clock
 
 	taken  [maxTaken]taken
 	nTaken int
+	last   [bpf.MaxTargets]int // of each process, among taken
 	slots  int
 	missed int
 	gone   bool // all processes are
 	errno  unix.Errno
 
-	random         uint64
-	interval       int64 // ns
-	due, at, until int64 // on the clock: the interval's begin, the next look, when to hand on what there is
-	now, when      timespec
+	until     int64 // on the clock: when to hand on what there is
+	now, left timespec
+	awaited   [2]unix.PollFd // ticks, the sampler's end
 }
 
 // taken is a sample.
 type taken struct {
 	target int
+	times  int
 	slot   bpf.Slot
 }
 
@@ -68,26 +71,33 @@ type schedAttr struct {
 // run takes samples until the sampler ends.
 func (t *samplerThread) run() {
 	runtime.LockOSThread() // for good: the thread is bound to a processor, and ends with this
-	t.interval = int64(t.sampler.options.Interval)
-	t.random = uint64(time.Now().UnixNano()) | 1
 	if err := t.settle(); err != nil {
 		t.hand(samples{err: err})
 		return
 	}
-	t.due = t.clock() + int64(t.processor)*t.interval/int64(len(t.sampler.threads))
-	t.planAfter(t.due)
+	t.awaited[0] = unix.PollFd{Fd: int32(t.ticks.Descriptor()), Events: unix.POLLIN}
+	t.awaited[1] = unix.PollFd{Fd: int32(t.sampler.end), Events: unix.POLLIN}
 	batch := min(firstBatch, t.sampler.options.Batch)
 	for ; atomic.LoadUint32(&t.sampler.quit) == 0; batch = t.sampler.options.Batch {
 		t.aim()
 		t.until = t.clock() + int64(batch)
-		t.collect()
-		runtime.KeepAlive(t)
-		b := t.snapshots()
+		err := t.ticks.Start(t.sampler.options.Interval)
+		if err == nil {
+			t.collect()
+			runtime.KeepAlive(t)
+			err = t.ticks.Stop()
+		}
+		if err != nil {
+			t.hand(samples{err: err})
+			return
+		}
+		b := t.samples()
 		if t.errno != 0 {
 			b.err = systemError(unix.Getpid(), "read threads off the processor", t.errno)
 		}
 		t.nTaken, t.missed = 0, 0
 		t.reader.Empty()
+		t.ticks.Empty()
 		t.hand(b)
 	}
 }
@@ -96,20 +106,25 @@ func (t *samplerThread) run() {
 func (t *samplerThread) hand(b samples) { t.sampler.batches <- b }
 
 // stop has the threads end.
-func (s *Sampler) stop() { atomic.StoreUint32(&s.quit, 1) }
+func (s *Sampler) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.end >= 0 { // it is not closed yet
+		atomic.StoreUint32(&s.quit, 1)
+		_, _ = unix.Write(s.end, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+}
 
-// settle binds the thread to its processor. Its clock must be exact (PR_SET_TIMERSLACK in prctl(2)): one that may be
-// late rings together with others, and so just when somebody else is woken up.
+// settle binds the thread to its processor.
 func (t *samplerThread) settle() error {
 	var one unix.CPUSet
 	one.Set(t.processor)
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		return fmt.Errorf("to run on processor %d: %w", t.processor, err)
 	}
-	_ = unix.Prctl(unix.PR_SET_TIMERSLACK, 1, 0, 0, 0)
 	attributes := schedAttr{size: uint32(unsafe.Sizeof(schedAttr{})), runtime: slice}
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_SETATTR, 0, uintptr(unsafe.Pointer(&attributes)), 0)
-	return nil // without either, a sampler is less exact, and not wrong
+	return nil // without that a sampler is less exact, and not wrong
 }
 
 // aim says which processes are to be read.
@@ -120,12 +135,13 @@ func (t *samplerThread) aim() {
 	t.slots = len(s.targets)
 	for i, p := range s.targets {
 		slot := t.reader.Slot(i)
-		*slot = bpf.Slot{PID: uint32(p.target.PID), End: p.end(), Most: uint64(s.options.MaxStack),
-			RedZone: uint64(s.options.RedZone)}
+		*slot = bpf.Slot{PID: uint32(p.target.PID), End: p.end(), Most: uint32(s.options.MaxStack),
+			RedZone: uint32(s.options.RedZone)}
 		if p.ended {
 			slot.PID = 0 // nobody's
 		}
 	}
+	t.reader.Aim(t.slots, t.processor)
 }
 
 // collect takes samples until it is time to hand them on.
@@ -134,14 +150,13 @@ func (t *samplerThread) aim() {
 //go:norace
 func (t *samplerThread) collect() {
 	entersyscall()
-	for {
-		t.rest()
+	for t.gone = false; t.rest() && !t.gone; {
+		t.ticks.Seen()
 		if t.errno = t.reader.Read(t.slots, t.processor); t.errno != 0 {
 			break
 		}
 		t.note()
-		t.planAfter(t.reader.Now())
-		if t.at >= t.until || t.gone || t.nTaken > maxTaken-bpf.MaxTargets || !t.reader.Room() || t.sampler.quit != 0 {
+		if t.nTaken > maxTaken-bpf.MaxTargets || !t.reader.Room() || !t.ticks.Room() {
 			break
 		}
 	}
@@ -157,48 +172,49 @@ func (t *samplerThread) note() {
 	t.gone = true
 	for i := range t.slots {
 		slot := t.reader.Slot(i)
-		if slot.Outcome == bpf.Gone || slot.Outcome == bpf.NoStack && slot.State&dead != 0 {
+		if slot.PID == 0 || slot.Outcome == bpf.Gone || slot.Outcome == bpf.NoStack && slot.State&dead != 0 {
 			continue
 		}
 		t.gone = false
+		if slot.Before != 0 {
+			t.taken[t.last[i]].times += int(slot.Before)
+			slot.Before = 0
+		}
 		switch slot.Outcome {
 		case bpf.Read, bpf.NoStack:
 			t.taken[t.nTaken].target = i
+			t.taken[t.nTaken].times = 1
 			t.taken[t.nTaken].slot = *slot
+			t.last[i] = t.nTaken
 			t.nTaken++
-		case bpf.Moved, bpf.Full:
+		case bpf.Elsewhere, bpf.Moved, bpf.Full:
 			t.missed++
-		case bpf.Elsewhere, bpf.Gone: // another processor's, nobody's
+		case bpf.Unwanted, bpf.Gone:
 		}
 	}
 }
 
-// planAfter chooses the moment of the next look after now, by chance in the middle half of its interval, lest it keep
-// step with something. Who is late does not make up for it.
+// rest waits until there is somebody to read; false if it is time to hand on what there is. A signal that comes
+// meanwhile is the runtime's.
 //
 //go:nosplit
 //go:norace
-func (t *samplerThread) planAfter(now int64) {
-	t.random ^= t.random << 13
-	t.random ^= t.random >> 7
-	t.random ^= t.random << 17
-	t.due += t.interval
-	t.due = max(t.due, now)
-	t.at = t.due + int64(t.random%uint64(t.interval))/2
-}
-
-// rest waits for the moment that was chosen. A signal that comes meanwhile is the runtime's.
-//
-//go:nosplit
-//go:norace
-func (t *samplerThread) rest() {
-	const absolute = 1 // TIMER_ABSTIME
-	t.when = timespec{t.at / 1e9, t.at % 1e9}
+func (t *samplerThread) rest() bool {
 	for {
-		_, _, errno := unix.RawSyscall6(unix.SYS_CLOCK_NANOSLEEP, unix.CLOCK_MONOTONIC, absolute,
-			uintptr(unsafe.Pointer(&t.when)), 0, 0, 0)
-		if errno != unix.EINTR {
-			return
+		left := t.until - t.clock()
+		if left <= 0 || t.sampler.quit != 0 {
+			return false
+		}
+		t.left = timespec{left / 1e9, left % 1e9}
+		_, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&t.awaited)), uintptr(len(t.awaited)),
+			uintptr(unsafe.Pointer(&t.left)), 0, 0, 0)
+		switch {
+		case errno == unix.EINTR:
+		case errno != 0:
+			t.errno = errno
+			return false
+		case t.awaited[0].Revents != 0:
+			return true
 		}
 	}
 }
@@ -212,30 +228,45 @@ func (t *samplerThread) clock() int64 {
 	return t.now.sec*1e9 + t.now.nsec
 }
 
-// snapshots makes the result of what was taken of processes that are still those that are meant.
-func (t *samplerThread) snapshots() samples {
-	s, n := t.sampler, t.nTaken
-	b := samples{snapshots: make([]*Snapshot, 0, n), missed: t.missed}
+// samples makes the result of what was taken of processes that are still those that are meant.
+func (t *samplerThread) samples() samples {
+	s := t.sampler
+	noted, missed := t.ticks.Noted()
+	b := samples{list: make([]Sample, 0, t.nTaken+noted), missed: t.missed + missed}
 	select {
 	case b.stacks = <-s.spare:
 	default:
 	}
-	b.stacks = append(b.stacks[:0], t.reader.Stacks()...)
-	all := make([]memoryOfSample, n)
+	b.stacks = append(append(b.stacks[:0], t.reader.Stacks()...), t.ticks.Stacks()...)
+	read, running := b.stacks[:len(t.reader.Stacks())], b.stacks[len(t.reader.Stacks()):]
+	all := make([]memoryOfSample, t.nTaken+noted)
+	for i := range t.slots {
+		if again := t.reader.Slot(i).Again; again != 0 {
+			t.taken[t.last[i]].times += int(again)
+		}
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range t.taken[:n] {
-		p, slot := s.targets[t.taken[i].target], &t.taken[i].slot
-		if p.started == 0 && p.held.Lives() {
-			p.started = slot.Started // nobody else has had the number since it was held
+	for i := range t.taken[:t.nTaken] {
+		if p, slot := s.targets[t.taken[i].target], &t.taken[i].slot; p.is(slot) {
+			b.list = append(b.list, Sample{all[i].fill(p, slot, read), t.taken[i].times})
 		}
-		if p.started != slot.Started {
-			p.ended = true
-			continue
+	}
+	for i := range noted {
+		if slot := t.ticks.Note(i); s.targets[slot.Target].is(slot) {
+			b.list = append(b.list, Sample{all[t.nTaken+i].fill(s.targets[slot.Target], slot, running), 1})
 		}
-		b.snapshots = append(b.snapshots, all[i].fill(p, slot, b.stacks))
 	}
 	return b
+}
+
+// is tells whether what was read is of the process that is meant.
+func (p *sampled) is(slot *bpf.Slot) bool {
+	if p.started == 0 && p.held.Lives() {
+		p.started = slot.Started // nobody else has had the number since it was held
+	}
+	p.ended = p.ended || p.started != slot.Started
+	return p.started == slot.Started
 }
 
 // memoryOfSample is a snapshot with what belongs to it.
@@ -258,7 +289,7 @@ func (m *memoryOfSample) fill(p *sampled, slot *bpf.Slot, stacks []byte) *Snapsh
 			Cut: slot.Start+slot.Length < slot.End}
 	}
 	m.snapshot = Snapshot{
-		PID: p.target.PID, Engine: EngineOffCPU, Maps: p.layout.maps, Layout: p.layout, Threads: m.thread[:],
+		PID: p.target.PID, Engine: EngineSampled, Maps: p.layout.maps, Layout: p.layout, Threads: m.thread[:],
 	}
 	return &m.snapshot
 }

@@ -33,9 +33,13 @@ const (
 	opAdd        = 0x0f
 	opAddValue   = 0x07
 	opSubtract   = 0x1f
+	opMultiply   = 0x2f
+	opShift      = 0x67 // to the left, by a value
+	opShiftRight = 0x77 // by a value
 	opGo         = 0x05
 	opIfZero     = 0x15 // JEQ, with a value
 	opIfNot      = 0x55 // JNE, with a value
+	opIfEqual    = 0x1d // JEQ, with a register
 	opIfNotEqual = 0x5d // JNE, with a register
 	opIfAtLeast  = 0x3d // JGE, with a register
 	opIfMost     = 0xbd // JLE, with a register
@@ -44,7 +48,9 @@ const (
 	opCall       = 0x85
 	opExit       = 0x95
 
+	sourceMap      = 1 // of opWide: a map (BPF_PSEUDO_MAP_FD)
 	sourceTable    = 2 // of opWide: an address in the value of a map (BPF_PSEUDO_MAP_VALUE)
+	sourceLabel    = 4 // of opWide: a function of the program (BPF_PSEUDO_FUNC)
 	sourceFunction = 2 // of opCall: a function of the kernel by its type (BPF_PSEUDO_KFUNC_CALL)
 )
 
@@ -53,6 +59,12 @@ type code struct {
 	words  []uint64
 	labels map[string]int
 	jumps  []jump
+	loads  []jump // of a function's address
+	most   int32  // bytes of an area that may be taken while there is room for a stack of any length
+}
+
+func newCode(area uint64) *code {
+	return &code{labels: make(map[string]int), most: int32(area - MaxStack)}
 }
 
 type jump struct {
@@ -79,14 +91,34 @@ func (c *code) address(dst register, table, offset int) {
 	c.emit(0, 0, 0, 0, int32(offset))
 }
 
-// finish fills in where the jumps go.
+// table loads a map, function the function that begins at a label.
+func (c *code) table(dst register, table int) {
+	c.emit(opWide, dst, sourceMap, 0, int32(table))
+	c.emit(0, 0, 0, 0, 0)
+}
+
+func (c *code) function(dst register, label string) {
+	c.loads = append(c.loads, jump{len(c.words), label})
+	c.emit(opWide, dst, sourceLabel, 0, 0)
+	c.emit(0, 0, 0, 0, 0)
+}
+
+// finish fills in where the jumps go, and functions are.
 func (c *code) finish() []uint64 {
 	for _, j := range c.jumps {
-		at, ok := c.labels[j.to]
-		if !ok {
-			panic(fmt.Sprintf("bpf: no label %q", j.to)) // a mistake in this package
-		}
-		c.words[j.at] |= uint64(uint16(int16(at-j.at-1))) << 16
+		c.words[j.at] |= uint64(uint16(int16(c.distance(j)))) << 16
+	}
+	for _, j := range c.loads {
+		c.words[j.at] |= uint64(uint32(int32(c.distance(j)))) << 32
 	}
 	return c.words
+}
+
+// distance is in instructions, from the one after.
+func (c *code) distance(j jump) int {
+	at, ok := c.labels[j.to]
+	if !ok {
+		panic(fmt.Sprintf("bpf: no label %q", j.to)) // a mistake in this package
+	}
+	return at - j.at - 1
 }

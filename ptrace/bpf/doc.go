@@ -1,14 +1,20 @@
-// Package bpf reads a thread that is off the processor, without stopping it and without being noticed: the registers
-// with which the kernel will let it go on, and its stack. A thread that sleeps is off the processor, and so is one that
-// could run while somebody else does: to a reader that runs on the processor where a thread belongs, every thread that
-// belongs there is.
+// Package bpf reads a thread that cannot go on at the moment, without stopping it and without being noticed: the
+// registers with which the kernel will let it go on, and its stack. One that sleeps cannot; nor can one that could
+// run, while somebody else does; nor one that has been interrupted on its processor.
 //
-// What the kernel has saved of a thread no system call tells while it is not traced. So the reader is a program of some
-// hundred instructions in the kernel (bpf(2), BPF_PROG_TYPE_SYSCALL), made here for the kernel that runs, by its own
-// description of its structures (/sys/kernel/btf/vmlinux), and called like a system call. It looks whether the thread
-// is off the processor, and how often it has left one; reads its registers and its stack; and looks again. A thread
-// that is off the processor at both looks, and has left none in between, has not run, and what only it writes is of one
-// moment.
+// What the kernel has saved of a thread no system call tells while it is not traced. So there are two programs of
+// some hundred instructions each in the kernel (bpf(2), BPF_PROG_TYPE_SYSCALL), made here for the kernel that runs,
+// by its own description of its structures (/sys/kernel/btf/vmlinux).
+//
+// That of a Clock is called by a timer of a processor's (bpf_timer), after the timer's interrupt and before whoever
+// was interrupted goes on. It reads that thread, and says which of the others that belong to the processor are to be
+// read: their stacks are memory of processes that it is not in, and may have to be fetched. One that has left no
+// processor since it was read has not run, and is what it was: that is counted.
+//
+// That of a Reader reads those; it is called like a system call, on that processor, so that none of them has it. It
+// looks whether the thread is off the processor, and how often it has left one; reads its registers and its stack;
+// and looks again. A thread that is off the processor at both looks, and has left none in between, has not run, and
+// what only it writes is of one moment.
 //
 // It takes Linux 6.10, CAP_BPF and CAP_PERFMON, and the host's PID namespace, since the kernel's function that finds a
 // thread knows no other; x86_64 only. The kernel lets programs call that function whose license is one of a list that

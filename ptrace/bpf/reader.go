@@ -1,7 +1,6 @@
 package bpf
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"os"
@@ -21,7 +20,12 @@ const (
 
 	requestStart = MaxTargets * slotLength
 	areaStart    = requestStart + slotLength // whatever a request takes of that
-	areaLength   = 2 << 20
+
+	// What all readers and clocks of a host may take for stacks together; each has room for more than one whatever there
+	// is.
+	allAreas  = 32 << 20
+	leastArea = MaxStack + MaxStack/4
+	mostArea  = 2 << 20
 )
 
 // Outcome is what came of a look at a thread.
@@ -29,12 +33,13 @@ type Outcome uint32
 
 // The outcomes.
 const (
-	Elsewhere Outcome = iota // it belongs to another processor
-	Read                     // registers and stack
-	NoStack                  // registers; the stack pointer leads nowhere
-	Moved                    // it ran
-	Full                     // there is no room for the stack: see Reader.Empty
-	Gone                     // there is no such thread
+	Unwanted  Outcome = iota
+	Elsewhere         // it belongs to another processor
+	Read              // registers and stack
+	NoStack           // registers; the stack pointer leads nowhere
+	Moved             // it ran, or is returning from a signal
+	Full              // there is no room for the stack: see Reader.Empty
+	Gone              // there is no such thread
 )
 
 // Slot is what is asked for, and what was read, of one thread. All addresses and lengths are in bytes.
@@ -42,20 +47,24 @@ type Slot struct {
 	PID     uint32 // of the thread, in the host's PID namespace
 	Outcome Outcome
 	End     uint64 // of its stack
-	Most    uint64 // of the stack that is copied, MaxStack at most
-	RedZone uint64 // below the stack pointer that belongs to the stack
+	Most    uint32 // of the stack that is copied, MaxStack at most
+	RedZone uint32 // below the stack pointer that belongs to the stack
 
 	Started uint64 // when it was started, in ns since the system was
 	At      uint64 // where its stack is in the reader's area
 	Length  uint64
 	Start   uint64 // address of the stack's first byte
 	State   uint32 // __state of struct task_struct: 0 means that it could run
-	_       uint32
+	Wanted  uint32 // not 0: the next Read reads it, and sets this to 0
 	// Switches is how often it had left a processor.
 	Switches uint64
 	// Registers are as struct pt_regs has them, of which those that no stack is walked by are 0.
 	Registers [21]uint64
-	_         [8]byte
+
+	// Known is not 0 if it was off the processor when it was last read, Again how often a Clock has found it so since,
+	// without it having run; and Before is what Again was when it was read anew.
+	Known, Again, Before uint32
+	Target               uint32 // of what a Clock has noted: the number of its slot
 }
 
 const (
@@ -70,6 +79,11 @@ const (
 	slotLengthOf  = int16(unsafe.Offsetof(Slot{}.Length))
 	slotStart     = int16(unsafe.Offsetof(Slot{}.Start))
 	slotState     = int16(unsafe.Offsetof(Slot{}.State))
+	slotWanted    = int16(unsafe.Offsetof(Slot{}.Wanted))
+	slotKnown     = int16(unsafe.Offsetof(Slot{}.Known))
+	slotAgain     = int16(unsafe.Offsetof(Slot{}.Again))
+	slotBefore    = int16(unsafe.Offsetof(Slot{}.Before))
+	slotTarget    = int16(unsafe.Offsetof(Slot{}.Target))
 	slotSwitches  = int16(unsafe.Offsetof(Slot{}.Switches))
 	slotRegisters = int(unsafe.Offsetof(Slot{}.Registers))
 )
@@ -77,23 +91,22 @@ const (
 // Reader reads up to MaxTargets threads. It is for one thread at a time.
 type Reader struct {
 	table, program int // descriptors
+	area           uint64
 	memory         []byte
 	slots          *[MaxTargets]Slot
 	request        *request
 	attributes     runAttributes
 }
 
-// runAttributes is what BPF_PROG_TEST_RUN takes of union bpf_attr.
-type runAttributes struct {
-	program, _ uint32
-	_          [9]uint64
+// Kernel is what a program must know of the kernel that runs.
+type Kernel struct {
+	layout layout
+	area   int // bytes for stacks of a Reader, and of a Clock
 }
 
-// Kernel is what a program must know of the kernel that runs.
-type Kernel struct{ layout layout }
-
-// Host reads the kernel's description of itself. The error is ErrUnsupported.
-func Host() (*Kernel, error) {
+// Host reads the kernel's description of itself, for so many readers with a clock as there are processors: the more,
+// the less room has each. The error is ErrUnsupported.
+func Host(processors int) (*Kernel, error) {
 	if savedRegisters == nil {
 		return nil, fmt.Errorf("%w: architecture %s", ErrUnsupported, runtime.GOARCH)
 	}
@@ -109,12 +122,12 @@ func Host() (*Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Kernel{l}, nil
+	return &Kernel{l, min(max(allAreas/2/processors, leastArea), mostArea)}, nil
 }
 
 // Reader loads the program. The error is ErrUnsupported, or says which right is missing (fs.ErrPermission).
 func (k *Kernel) Reader() (*Reader, error) {
-	r := &Reader{table: -1, program: -1}
+	r := &Reader{table: -1, program: -1, area: uint64(k.area)}
 	if err := r.load(&k.layout); err != nil {
 		r.Close()
 		return nil, err
@@ -122,105 +135,38 @@ func (k *Kernel) Reader() (*Reader, error) {
 	return r, nil
 }
 
-// New is Reader for the Host.
-func New() (*Reader, error) {
-	k, err := Host()
+// Check says why there can be no Reader and Clock here, if so.
+func Check() error {
+	k, err := Host(1)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return k.Reader()
-}
-
-// Attributes of bpf(2), and its numbers (linux/bpf.h).
-const (
-	commandMap  = 0
-	commandLoad = 5
-	commandRun  = 10
-
-	mapArray      = 2
-	mapMappable   = 1 << 10
-	typeSyscall   = 31
-	flagSleepable = 1 << 4
-)
-
-type mapAttributes struct {
-	kind, key, value, entries, flags uint32
-	_                                [2]uint32
-	name                             [16]byte
-}
-
-type loadAttributes struct {
-	kind, count           uint32
-	instructions, license uint64
-	logLevel, logSize     uint32
-	log                   uint64
-	_, flags              uint32
-	name                  [16]byte
-	_                     [4]uint32
-}
-
-func bpf(command uintptr, attributes unsafe.Pointer, size uintptr) (int, unix.Errno) {
-	fd, _, errno := unix.Syscall(unix.SYS_BPF, command, uintptr(attributes), size)
-	return int(fd), errno
+	r, err := k.Reader()
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	c, err := k.Clock(r)
+	if err != nil {
+		return err
+	}
+	c.Close()
+	return nil
 }
 
 // load makes the table and the program that works on it.
 func (r *Reader) load(l *layout) error {
-	name := [16]byte{}
-	copy(name[:], "pgsb_reader")
-	size := areaStart + areaLength
-	table := mapAttributes{kind: mapArray, key: 4, value: uint32(size), entries: 1, flags: mapMappable, name: name}
-	var errno unix.Errno
-	if r.table, errno = bpf(commandMap, unsafe.Pointer(&table), unsafe.Sizeof(table)); errno != 0 {
-		return loadError("make a table", errno)
-	}
 	var err error
-	if r.memory, err = unix.Mmap(r.table, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED); err != nil {
-		return fmt.Errorf("map a table of the kernel's: %w", err)
+	if r.table, r.memory, err = newTable(areaStart + int(r.area)); err != nil {
+		return err
 	}
 	r.slots = (*[MaxTargets]Slot)(unsafe.Pointer(&r.memory[0]))
 	r.request = (*request)(unsafe.Pointer(&r.memory[requestStart]))
-	words, license := program(l, r.table), []byte("Dual MIT/GPL\x00")
-	load := loadAttributes{
-		kind: typeSyscall, count: uint32(len(words)), instructions: uint64(uintptr(unsafe.Pointer(&words[0]))),
-		license: uint64(uintptr(unsafe.Pointer(&license[0]))), flags: flagSleepable, name: name,
+	if r.program, err = loadProgram(readerProgram(l, r.table, r.area), 0, nil); err != nil {
+		return err
 	}
-	// A signal, such as the runtime's, ends the verification.
-	for r.program, errno = bpf(commandLoad, unsafe.Pointer(&load), unsafe.Sizeof(load)); errno == unix.EAGAIN; {
-		r.program, errno = bpf(commandLoad, unsafe.Pointer(&load), unsafe.Sizeof(load))
-	}
-	if errno != 0 {
-		log := make([]byte, 1<<20)
-		load.logLevel, load.logSize, load.log = 1, uint32(len(log)), uint64(uintptr(unsafe.Pointer(&log[0])))
-		_, _ = bpf(commandLoad, unsafe.Pointer(&load), unsafe.Sizeof(load))
-		log, _, _ = bytes.Cut(log, []byte{0})
-		return fmt.Errorf("%w%s", loadError("load a program", errno), reasonIn(log))
-	}
-	runtime.KeepAlive(words)
-	runtime.KeepAlive(license)
 	r.attributes = runAttributes{program: uint32(r.program)}
 	return nil
-}
-
-// loadError words a refusal.
-func loadError(what string, errno unix.Errno) error {
-	switch errno {
-	case unix.EPERM:
-		return fmt.Errorf("the kernel refuses to %s: CAP_BPF and CAP_PERFMON are missing, or a security module "+
-			"forbids it: %w", what, errno)
-	case unix.ENOSYS, unix.EINVAL, unix.EACCES:
-		return fmt.Errorf("%w: the kernel refuses to %s, as one before Linux 6.10 does: %w", ErrUnsupported, what, errno)
-	}
-	return fmt.Errorf("%s in the kernel: %w", what, errno)
-}
-
-// reasonIn is what the kernel's verifier said last before its statistics.
-func reasonIn(log []byte) string {
-	lines := bytes.Split(bytes.TrimSpace(log), []byte("\n"))
-	if len(lines) < 2 {
-		return ""
-	}
-	return fmt.Sprintf(" (%s)", lines[len(lines)-2])
 }
 
 // Close gives everything back.
@@ -242,29 +188,31 @@ func (r *Reader) Close() {
 //go:norace
 func (r *Reader) Slot(i int) *Slot { return &r.slots[i] }
 
-// Read looks at the threads of the first slots that belong to a processor, on which the caller should run. What it
-// reads of their stacks is behind what was read before, until Empty.
+// Read looks at the threads of the first slots that are wanted and belong to a processor, on which the caller should
+// run. What it reads of their stacks is behind what was read before, until Empty.
 //
 //go:nosplit
 //go:norace
 func (r *Reader) Read(slots, processor int) unix.Errno {
-	r.request.targets, r.request.processor = uint32(slots), int32(processor)
+	r.Aim(slots, processor)
 	_, _, errno := unix.RawSyscall(unix.SYS_BPF, commandRun, uintptr(unsafe.Pointer(&r.attributes)),
 		unsafe.Sizeof(r.attributes))
 	return errno
+}
+
+// Aim says which slots and which processor are meant, to a Clock.
+//
+//go:nosplit
+//go:norace
+func (r *Reader) Aim(slots, processor int) {
+	r.request.targets, r.request.processor = uint32(slots), int32(processor)
 }
 
 // Room reports whether there is room for a stack of any length.
 //
 //go:nosplit
 //go:norace
-func (r *Reader) Room() bool { return r.request.used < areaLength-MaxStack }
-
-// Now is when the last Read had ended, on the monotonic clock in nanoseconds.
-//
-//go:nosplit
-//go:norace
-func (r *Reader) Now() int64 { return int64(r.request.now) }
+func (r *Reader) Room() bool { return r.request.used < r.area-MaxStack }
 
 // Stacks is all that was read of stacks since Empty, until the next Read: that of a slot is at its At.
 func (r *Reader) Stacks() []byte { return r.memory[areaStart:][:r.request.used:r.request.used] }

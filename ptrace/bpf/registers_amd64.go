@@ -1,7 +1,13 @@
 package bpf
 
-// stackPointer is which word of struct pt_regs it is (asm/ptrace.h).
-const stackPointer = 19
+// Which words of struct pt_regs these are (asm/ptrace.h). The number of the system call that a thread is in is -1 if
+// it is in none, and no longer when all other registers are those of before the signal.
+const (
+	systemCall   = 15
+	stackPointer = 19
+)
+
+const signalReturn = 15 // rt_sigreturn(2)
 
 // savedRegisters are the words of struct pt_regs that are read: the general registers, orig_ax, ip and sp. The rest
 // shares its words with other things on some kernels.

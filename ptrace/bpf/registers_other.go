@@ -2,7 +2,11 @@
 
 package bpf
 
-const stackPointer = 0
+const (
+	systemCall   = 0
+	stackPointer = 0
+	signalReturn = 0
+)
 
 // savedRegisters is nil: there is no program for this architecture.
 //

@@ -69,8 +69,8 @@ func (p *profile) close() {
 }
 
 // take unwinds and names samples, and compares what it went by with the processes afterwards.
-func (p *profile) take(list []*ptrace.Snapshot) error {
-	slices.SortStableFunc(list, func(a, b *ptrace.Snapshot) int { return a.PID - b.PID })
+func (p *profile) take(list []ptrace.Sample) error {
+	slices.SortStableFunc(list, func(a, b ptrace.Sample) int { return a.PID - b.PID })
 	for len(list) > 0 {
 		n := 1
 		for n < len(list) && list[n].PID == list[0].PID {
@@ -85,7 +85,7 @@ func (p *profile) take(list []*ptrace.Snapshot) error {
 }
 
 // takeOf does so for samples of one process.
-func (p *profile) takeOf(list []*ptrace.Snapshot) error {
+func (p *profile) takeOf(list []ptrace.Sample) error {
 	pid := list[0].PID
 	process := p.checks[pid]
 	if process == nil {
@@ -98,7 +98,7 @@ func (p *profile) takeOf(list []*ptrace.Snapshot) error {
 		maps, err := p.sampler.Refresh(pid)
 		switch {
 		case err == nil:
-			p.capturer.spaces.forget(keyOf(list[0]))
+			p.capturer.spaces.forget(keyOf(list[0].Snapshot))
 			_, stacks = p.build(withMaps(list, maps))
 		case !errors.Is(err, ptrace.ErrExited): // of a process that has ended, what was known of it is what counts
 			return err
@@ -125,7 +125,7 @@ func (c *check) stillSound(maps []procfs.Mapping, b *built) bool {
 func keyOf(snap *ptrace.Snapshot) processKey { return processKey{snap.PID, snap.Layout.StartTime()} }
 
 // withMaps are samples with other mappings.
-func withMaps(list []*ptrace.Snapshot, maps []procfs.Mapping) []*ptrace.Snapshot {
+func withMaps(list []ptrace.Sample, maps []procfs.Mapping) []ptrace.Sample {
 	for _, snap := range list {
 		snap.Maps = maps
 	}
@@ -139,7 +139,7 @@ type counted struct {
 }
 
 // build unwinds samples of one process, and names those that differ.
-func (p *profile) build(list []*ptrace.Snapshot) (b built, stacks []counted) {
+func (p *profile) build(list []ptrace.Sample) (b built, stacks []counted) {
 	files := deadline{at: time.Now().Add(defaultDeadline), after: p.capturer.linesWait}
 	defer files.stop()
 	first := list[0]
@@ -156,7 +156,7 @@ func (p *profile) build(list []*ptrace.Snapshot) (b built, stacks []counted) {
 		if alike {
 			p.key = appendWalk(append(p.key[:0], th.State), w.frames)
 			if i, ok := known[string(p.key)]; ok {
-				stacks[i].times++
+				stacks[i].times += snap.Times
 				p.stats.Unwind += time.Since(began)
 				continue
 			}
@@ -165,7 +165,7 @@ func (p *profile) build(list []*ptrace.Snapshot) (b built, stacks []counted) {
 		ended := time.Now()
 		t := &trace.Trace{PID: snap.PID, Engine: snap.Engine, Threads: []trace.Thread{w.describe(th, stop)}}
 		b.note(w.frames, stop)
-		stacks = append(stacks, counted{trace: t, times: 1})
+		stacks = append(stacks, counted{trace: t, times: snap.Times})
 		p.stats.Unwind += ended.Sub(began)
 		p.stats.Symbolize += time.Since(ended)
 	}

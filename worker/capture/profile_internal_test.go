@@ -31,19 +31,21 @@ func TestAlike(t *testing.T) {
 	defer s.Close()
 	p := profile{capturer: newCapturer(t), sampler: s}
 	enough := errors.New("enough")
-	_, err = s.Run(t.Context(), func(list []*ptrace.Snapshot) error {
+	_, err = s.Run(t.Context(), func(list []ptrace.Sample) error {
 		first := list[0]
 		if _, stacks := p.build(list[:1]); !stacks[0].trace.Threads[0].Whole {
 			_, err := s.Refresh(first.PID) // it had not begun to execute its program when its mappings were read
 			return err
 		}
-		variant := func(change func(*ptrace.Thread)) *ptrace.Snapshot {
-			other := *first
+		variant := func(change func(*ptrace.Thread)) ptrace.Sample {
+			other := *first.Snapshot
 			other.Threads = append([]ptrace.Thread(nil), first.Threads...)
 			change(&other.Threads[0])
-			return &other
+			return ptrace.Sample{Snapshot: &other, Times: 1}
 		}
+		first.Times = 1
 		same := variant(func(*ptrace.Thread) {})
+		twice := ptrace.Sample{Snapshot: same.Snapshot, Times: 2}
 		ready := variant(func(th *ptrace.Thread) { th.State = 'R' })
 		cut := variant(func(th *ptrace.Thread) { th.Stack.Data = th.Stack.Data[:len(th.Stack.Data)/2] })
 		elsewhere := variant(func(th *ptrace.Thread) {
@@ -51,13 +53,13 @@ func TestAlike(t *testing.T) {
 			th.Registers = append([]byte(nil), th.Registers...)
 			th.Registers[pc] ^= 1
 		})
-		_, stacks := p.build([]*ptrace.Snapshot{first, same, ready, same, cut, cut, ready, elsewhere})
+		_, stacks := p.build([]ptrace.Sample{first, same, ready, twice, cut, cut, ready, elsewhere})
 		got := make([]int, len(stacks))
 		for i := range stacks {
 			got[i] = stacks[i].times
 		}
-		if !slices.Equal(got, []int{3, 2, 1, 1, 1}) {
-			t.Errorf("of one stack three times, ready twice, two that are cut, and another one: %v", got)
+		if !slices.Equal(got, []int{4, 2, 1, 1, 1}) {
+			t.Errorf("of one stack four times, ready twice, two that are cut, and another one: %v", got)
 		}
 		if a, b := stacks[0].trace, stacks[1].trace; a.Threads[0].State == 'R' || b.Threads[0].State != 'R' {
 			t.Errorf("%+v, %+v", a.Threads[0], b.Threads[0])

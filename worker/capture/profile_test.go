@@ -94,7 +94,7 @@ func TestProfileAsleep(t *testing.T) {
 		}
 		stacks := make(map[int]map[string][]trace.Frame)
 		profile(t, processes, 500*time.Millisecond, capture.ProfileOptions{}, func(tr *trace.Trace) {
-			if tr.Engine != ptrace.EngineOffCPU || tr.Pause != 0 {
+			if tr.Engine != ptrace.EngineSampled || tr.Pause != 0 {
 				t.Errorf("engine %s, pause %v", tr.Engine, tr.Pause)
 			}
 			if stacks[tr.PID] == nil {

@@ -198,9 +198,9 @@ func (n *tally) add(t *testing.T, pid int, tr *trace.Trace) {
 		var text strings.Builder
 		for i := range th.Frames {
 			f := &th.Frames[i]
-			fmt.Fprintf(&text, "#%-3d 0x%x %s %s %s\n", i, f.Address, f.Name(), f.Module, f.Note)
+			fmt.Fprintf(&text, "#%-3d 0x%x %s %s+%#x %s\n", i, f.Address, f.Name(), f.Module, f.ModuleOffset, f.Note)
 		}
-		t.Errorf("process %d: %s %s\n%s", pid, th.Stop, guessed, text.String())
+		t.Errorf("process %d (ended: %v): %s %s\n%s", pid, hasEnded(pid), th.Stop, guessed, text.String())
 	}
 }
 

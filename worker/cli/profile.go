@@ -35,12 +35,13 @@ type profileFlags struct {
 
 const profileLong = `Take samples of processes for a while, and print which stacks they had, the most
 frequent first. The processes are not stopped, and no system call of theirs is
-interrupted: what they lose is the time in which the program runs on their
-processors, some tens of microseconds for each sample.
+interrupted. One that runs loses some microseconds to a timer's interrupt for
+each sample. While one is read that sleeps or waits, this program has its processor,
+for some tens of microseconds; one that has not run since is not read again.
 
-The registers of a thread that is off the processor are read from the kernel, by a
-program of some hundred instructions that is loaded into it: that takes root, or
-CAP_BPF and CAP_PERFMON, Linux 6.10, x86_64, and the host's PID namespace.
+Registers and stacks are read by two programs of some hundred instructions each
+that are loaded into the kernel: that takes root, or CAP_BPF and CAP_PERFMON,
+Linux 6.10, x86_64, and the host's PID namespace.
 Elsewhere take "capture --format folded --repeat --interval", which stops the
 processes, with --nonstop or without.
 

@@ -12,14 +12,12 @@ import (
 // TestProfile samples a process that sleeps, in each format.
 func TestProfile(t *testing.T) {
 	t.Parallel()
-	if r, err := bpf.New(); err != nil {
+	if err := bpf.Check(); err != nil {
 		status, stdout, stderr := run(t, "profile", sleeper(t))
 		if status != 1 || stdout != "" || !strings.Contains(stderr, "capture --format folded") {
 			t.Errorf("status %d, %q, %q", status, stdout, stderr)
 		}
 		t.Skip(err)
-	} else {
-		r.Close()
 	}
 	pid := sleeper(t)
 	// On a busy machine there may be few samples, and one at the least.

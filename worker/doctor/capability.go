@@ -74,11 +74,9 @@ func rights() []finding {
 // sampling says whether processes can be sampled without a stop.
 func sampling() string {
 	const feature = "sample without a stop (command profile): CAP_BPF and CAP_PERFMON, Linux 6.10"
-	reader, err := bpf.New()
-	if err != nil {
+	if err := bpf.Check(); err != nil {
 		return fmt.Sprintf("%s (this process: no: %v)", feature, err)
 	}
-	reader.Close()
 	return feature + " (this process: yes)"
 }
 
