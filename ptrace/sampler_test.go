@@ -51,7 +51,12 @@ while True:
     while time.monotonic() < end: pass
     time.sleep(random.uniform(0.001, 0.007))`
 
-// TestSampler takes samples of a process that sleeps, of one that runs, and of one that does both. Each of them is seen
+// wakes is a program that sleeps, but for a moment ten times a second.
+const wakes = `
+import time
+while True: time.sleep(0.1)`
+
+// TestSampler takes samples of a process that sleeps, of one that runs, and of two that do both. Each of them is seen
 // ready to run as often as it is: not more or less often because it goes to sleep or is woken up at some moments.
 func TestSampler(t *testing.T) {
 	if _, err := exec.LookPath("python3"); err != nil {
@@ -59,8 +64,9 @@ func TestSampler(t *testing.T) {
 	}
 	pids := []int{
 		started(t, "sleep", "1000"), started(t, "sh", "-c", "while :; do :; done"), started(t, "python3", "-c", both),
+		started(t, "python3", "-c", wakes),
 	}
-	s := newSampler(t, SamplerOptions{Batch: 100 * time.Millisecond}, pids...)
+	s := newSampler(t, SamplerOptions{Batch: 500 * time.Millisecond}, pids...)
 	type counts struct {
 		samples, ready, snapshots int
 		before                    float64
@@ -97,8 +103,12 @@ func TestSampler(t *testing.T) {
 		t.Fatal(err)
 	}
 	took := time.Since(began)
-	if c := all[pids[0]]; c.snapshots > c.samples/3 {
-		t.Errorf("of a process that slept all the time there are %d snapshots for %d samples", c.snapshots, c.samples)
+	asleep, waking := all[pids[0]], all[pids[3]]
+	if asleep.snapshots > asleep.samples/3 {
+		t.Errorf("of a process that slept all the time: %+v", asleep)
+	}
+	if waking.samples < asleep.samples*7/10 || waking.samples < waking.snapshots*2 {
+		t.Errorf("of a process that woke up now and then: %+v, one that did not %+v", waking, asleep)
 	}
 	for _, pid := range pids {
 		c := all[pid]

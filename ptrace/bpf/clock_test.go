@@ -103,6 +103,39 @@ func TestClockOneMoment(t *testing.T) {
 	}
 }
 
+// TestClockFull: when there is no more room, each tick says so, even if nobody has to be read.
+func TestClockFull(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("on one processor the process waits whenever this looks")
+	}
+	const processor = 0
+	r, c := openClock(t, processor)
+	pid, _ := counts(t, processor)
+	*r.Slot(0) = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack}
+	r.Aim(1, processor)
+	if err := c.Start(200 * time.Microsecond); err != nil {
+		t.Fatal(err)
+	}
+	pin(t, processor+1) // the clock stays
+	for deadline := time.Now().Add(time.Minute); c.Room(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("there is room after a minute")
+		}
+	}
+	const looks = 100
+	said := 0
+	for range looks {
+		time.Sleep(time.Millisecond)
+		said += int(r.request.wake)
+	}
+	if err := c.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if said < looks*9/10 || !readable(t, c, 0) {
+		t.Errorf("at %d of %d looks the last tick had said that there is no room", said, looks)
+	}
+}
+
 // TestClockSignals: a thread that is returning from a signal is not noted.
 func TestClockSignals(t *testing.T) {
 	const processor = 0
@@ -113,11 +146,7 @@ func TestClockSignals(t *testing.T) {
 		t.Skipf("cc: %v: %s", err, out)
 	}
 	pid := start(t, program)
-	var one unix.CPUSet
-	one.Set(processor)
-	if err := unix.SchedSetaffinity(pid, &one); err != nil {
-		t.Fatal(err)
-	}
+	bind(t, pid, processor)
 	*r.Slot(0) = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack}
 	r.Aim(1, processor)
 	calls := make(map[uint64]int)
@@ -160,6 +189,7 @@ func TestClockWants(t *testing.T) {
 			want = Unwanted
 		}
 		if at == processor {
+			bind(t, pid, processor)
 			compareAgain(t, r, c, pid)
 		}
 		if noted, missed := c.Noted(); noted != 0 || missed != 0 {
@@ -181,7 +211,7 @@ func compareAgain(t *testing.T, r *Reader, c *Clock, pid int) {
 	}
 	again := s.Again
 	woken := func() {
-		// What ends a stop ends the sleep, which the kernel goes on with, on whatever processor it likes.
+		// What ends a stop ends the sleep, which the kernel goes on with.
 		for _, signal := range []unix.Signal{unix.SIGSTOP, unix.SIGCONT} {
 			if err := unix.Kill(pid, signal); err != nil {
 				t.Fatal(err)
@@ -189,7 +219,7 @@ func compareAgain(t *testing.T, r *Reader, c *Clock, pid int) {
 		}
 	}
 	if !told(t, c, woken) {
-		return // it went elsewhere
+		t.Errorf("of one that was woken: %+v", s)
 	}
 	if errno := r.Read(1, int(r.request.processor)); errno != 0 || s.Before < again || s.Again != 0 {
 		t.Errorf("of one that was woken: %v, %+v, counted %d times before", errno, s, again)

@@ -11,7 +11,7 @@ import (
 )
 
 // ErrUnsupported says that this kernel or architecture, or where this process is, does not have what it takes.
-var ErrUnsupported = errors.New("threads off the processor cannot be read here")
+var ErrUnsupported = errors.New("processes cannot be sampled without a stop here")
 
 // Bounds.
 const (

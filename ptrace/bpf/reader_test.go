@@ -20,10 +20,10 @@ import (
 // open makes a reader, or says why there is none.
 func open(t *testing.T) *Reader {
 	t.Helper()
-	if err := Check(); errors.Is(err, ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
-		t.Skip(err)
-	} else if err != nil {
+	if err := Check(); isRefusal(t, err) {
 		t.Fatal(err)
+	} else if errors.Is(err, ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+		t.Skip(err)
 	}
 	k, err := Host(1)
 	if err != nil {
@@ -35,6 +35,20 @@ func open(t *testing.T) *Reader {
 	}
 	t.Cleanup(r.Close)
 	return r
+}
+
+// isRefusal reports whether a kernel that is new enough takes a program or table for a wrong one.
+func isRefusal(t *testing.T, err error) bool {
+	t.Helper()
+	var name unix.Utsname
+	if err := unix.Uname(&name); err != nil {
+		t.Fatal(err)
+	}
+	var major, minor int
+	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
+		t.Fatal(err)
+	}
+	return (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EACCES)) && (major > 6 || major == 6 && minor >= 10)
 }
 
 // start starts a program, and returns its process id.
@@ -172,12 +186,18 @@ func counts(t *testing.T, processor int) (pid int, places uint64) {
 	if _, err := fmt.Fscan(told, &places); err != nil {
 		t.Fatal(err)
 	}
+	bind(t, c.Process.Pid, processor)
+	return c.Process.Pid, places
+}
+
+// bind has a process stay on a processor.
+func bind(t *testing.T, pid, processor int) {
+	t.Helper()
 	var set unix.CPUSet
 	set.Set(processor)
-	if err := unix.SchedSetaffinity(c.Process.Pid, &set); err != nil {
+	if err := unix.SchedSetaffinity(pid, &set); err != nil {
 		t.Fatal(err)
 	}
-	return c.Process.Pid, places
 }
 
 // moments are those at which the program was read.
