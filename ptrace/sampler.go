@@ -201,8 +201,9 @@ func (p *sampled) refresh() error {
 	return nil
 }
 
-// end is that of the main thread's stack, 0 if it has none: where the kernel has put the arguments of the program, with
-// the first words of these. What lies behind, their text and the environment, often is longer than the stack.
+// end is that of the main thread's stack, 0 if it has none: where the kernel has put the arguments of the program,
+// with the first words of these. What lies behind, their text and the environment, often is longer than the stack;
+// and before it there may be a page without memory, which a timer's program cannot read.
 func (p *sampled) end() (end uint64) {
 	const arguments = 64
 	for _, span := range p.layout.spans {

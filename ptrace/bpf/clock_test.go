@@ -1,8 +1,6 @@
 package bpf
 
 import (
-	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
@@ -122,9 +120,6 @@ func TestClockFull(t *testing.T) {
 	for deadline := time.Now().Add(time.Minute); c.Room(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			noted, missed := c.Noted()
-			if ran := ranFor(t, pid); ran < time.Second {
-				t.Skipf("others had processor %d: the process ran for %v in a minute", processor, ran)
-			}
 			t.Fatalf("there is room after a minute: %d noted, %d missed, %+v", noted, missed, r.Slot(0))
 		}
 	}
@@ -140,20 +135,6 @@ func TestClockFull(t *testing.T) {
 	if said < looks*9/10 || !readable(t, c, 0) {
 		t.Errorf("at %d of %d looks the last tick had said that there is no room", said, looks)
 	}
-}
-
-// ranFor is for how long a process has had a processor.
-func ranFor(t *testing.T, pid int) time.Duration {
-	t.Helper()
-	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
-	var ran time.Duration
-	if err == nil {
-		_, err = fmt.Sscan(string(text), (*int64)(&ran))
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ran
 }
 
 // TestClockSignals: a thread that is returning from a signal is not noted.
