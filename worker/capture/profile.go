@@ -19,6 +19,8 @@ type ProfileOptions struct {
 	MaxFrames int
 	// Interval is the time between two samples of a process, give or take a half; 0 means ptrace's default.
 	Interval time.Duration
+	// Duration bounds how long samples are taken, from when all is prepared; 0 is no bound.
+	Duration time.Duration
 	// Batch bounds how long a sample may wait until it is unwound; 0 means ptrace's default.
 	Batch time.Duration
 }
@@ -27,14 +29,16 @@ type ProfileOptions struct {
 type ProfileStats struct {
 	ptrace.SamplerStats
 
+	// Took is how long samples were taken.
+	Took time.Duration
 	// Unwind and Symbolize are what it took to walk all stacks, and to name those that were different.
 	Unwind, Symbolize time.Duration
 }
 
-// Profile takes samples of the targets' main threads without stopping them, until ctx ends, which is no error, or until
-// all of them have ended, which is ptrace.ErrExited. Each stack is handed to each, with how many of the last samples
-// had it; an error of each ends it, too. Other errors are those of ptrace.NewSampler. What a PostgreSQL process says of
-// itself is not in these traces: it would have to be read at the same moment.
+// Profile takes samples of the targets' main threads without stopping them, until ctx or Duration ends, which is no
+// error, or until all of them have ended, which is ptrace.ErrExited. Each stack is handed to each, with how many of
+// the last samples had it; an error of each ends it, too. Other errors are those of ptrace.NewSampler. What a
+// PostgreSQL process says of itself is not in these traces: it would have to be read at the same moment.
 func (c *Capturer) Profile(
 	ctx context.Context, targets []ptrace.Target, o ProfileOptions, each func(t *trace.Trace, times int) error,
 ) (ProfileStats, error) {
@@ -47,7 +51,16 @@ func (c *Capturer) Profile(
 	defer s.Close()
 	p := profile{capturer: c, options: o, sampler: s, each: each, checks: make(map[int]*check)}
 	defer p.close()
+	if o.Duration > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, o.Duration)
+		defer cancel()
+	}
+	began := time.Now()
 	p.stats.SamplerStats, err = s.Run(ctx, p.take)
+	if p.stats.Took = time.Since(began); o.Duration > 0 {
+		p.stats.Took = min(p.stats.Took, o.Duration) // the rest is what it took to unwind the last ones
+	}
 	return p.stats, err
 }
 

@@ -71,7 +71,8 @@ func newProfile() *cobra.Command {
 	fs.StringVarP(&f.format, "format", "f", formatText,
 		"`FORMAT` of the result: text, or folded (for a flame graph)")
 	fs.Float64VarP(&f.rate, "rate", "r", 100, "`N` samples of each process in a second, up to 1000")
-	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "for how much `TIME`; an interrupt ends it before")
+	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second,
+		"for how much `TIME` samples are taken; an interrupt ends it before")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames, inlined calls included")
 	fs.IntVarP(&f.most, "top", "n", 20, "with text: the `N` most frequent stacks")
 	fs.BoolVar(&f.running, "running", false, "only samples of processes that ran or waited for a processor")
@@ -129,11 +130,9 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 		}
 	}
 	p := profile{profileFlags: f, folded: render.Folded{ByProcess: len(targets) > 1}}
-	during, cancel := context.WithTimeout(ctx, f.duration)
-	defer cancel()
-	began := time.Now()
-	p.figures, err = capturer.Profile(during, targets,
-		capture.ProfileOptions{MaxFrames: f.maxFrames, Interval: time.Duration(float64(time.Second) / f.rate)}, p.add)
+	p.figures, err = capturer.Profile(ctx, targets, capture.ProfileOptions{
+		MaxFrames: f.maxFrames, Interval: time.Duration(float64(time.Second) / f.rate), Duration: f.duration,
+	}, p.add)
 	switch {
 	case errors.Is(err, ptrace.ErrExited) && p.seen > 0:
 		tellf(stderr, "all processes have ended")
@@ -146,9 +145,9 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 		return err
 	}
 	if p.counted == 0 {
-		return errors.Join(ctx.Err(), fmt.Errorf("no sample in %s", time.Since(began).Round(time.Millisecond)))
+		return errors.Join(ctx.Err(), fmt.Errorf("no sample in %s", p.figures.Took.Round(time.Millisecond)))
 	}
-	if err := p.tell(stdout, min(time.Since(began), f.duration)); err != nil {
+	if err := p.tell(stdout); err != nil {
 		return err
 	}
 	return ctx.Err()
@@ -177,7 +176,8 @@ func (p *profile) add(t *trace.Trace, times int) error {
 }
 
 // tell prints the result.
-func (p *profile) tell(w io.Writer, took time.Duration) error {
+func (p *profile) tell(w io.Writer) error {
+	took := p.figures.Took
 	switch {
 	case p.stats:
 		each := func(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1e3 / float64(p.seen) }
