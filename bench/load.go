@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,30 +21,35 @@ import (
 type loadFigure struct {
 	Tool   string  `json:"tool"`
 	Absent string  `json:"absent,omitempty"`
-	TPS    float64 `json:"tps"`              // median of the slices
-	Loss   float64 `json:"loss_percent"`     // median of the slices, each against those without a tool around it
-	Low    float64 `json:"loss_percent_low"` // of a slice
+	TPS    float64 `json:"tps"`              // median of the turns
+	Loss   float64 `json:"loss_percent"`     // median of the turns, each against the time before and behind it
+	Low    float64 `json:"loss_percent_low"` // of a turn
 	High   float64 `json:"loss_percent_high"`
 	Mean   float64 `json:"loss_percent_mean"`
 	Error  float64 `json:"loss_percent_error"`  // the standard error of the mean
 	Rate   float64 `json:"captures_per_second"` // of each backend, as reached
+	Turns  int     `json:"turns"`
 
 	tps, loss, rate []float64
 }
 
 const (
-	loadRate    = 100 // captures of each backend in a second that are tried
-	loadScale   = 10  // of pgbench's tables: 1,000,000 accounts, all in memory
-	loadTurns   = 3   // of each tool in a round
-	loadControl = "(none)"
+	loadRate  = 100 // captures of each backend in a second that are tried
+	loadScale = 10  // of pgbench's tables: 1,000,000 accounts, all in memory
+	// A tool has begun after this time, and one that has ended, or that found a processor awake, is forgotten.
+	loadSettles = 500 * time.Millisecond
+	// What pgbench has not written into its log yet when it is ended.
+	loadUnwritten = 200 * time.Millisecond
+	loadNothing   = "nothing"
 )
 
-// capturing captures the processes at loadRate until ctx ends, and returns how often it did that.
-type capturing func(ctx context.Context, pids []int) (captures int, err error)
+// capturing captures the processes at loadRate until ctx ends, and returns how often it did that in a second.
+type capturing func(ctx context.Context, pids []int) (rate float64, err error)
 
-// load measures pgbench's select-only throughput beside each tool, and without one before and after it: what changes in
-// some seconds is not taken for what a tool costs. In a round one pgbench runs all the time, and the tools take turns:
-// neither is what changes between two of its runs (where its tables and processes lie).
+// load measures pgbench's select-only throughput beside each tool, and without one before and behind it: what changes
+// in some seconds is not taken for what a tool costs. In a round one pgbench runs all the time, and the tools take
+// turns in an order that chance makes: neither is what changes between two of its runs (where its tables and
+// processes lie). One of the tools is none: what it seems to cost is what the machine makes of nothing.
 func (r *report) load(ctx context.Context, o options, p programs, s *server) error {
 	path, err := findPgbench(s.binDir)
 	if err != nil {
@@ -61,50 +67,120 @@ func (r *report) load(ctx context.Context, o options, p programs, s *server) err
 	}
 	defer func() { _ = conn.Close(context.WithoutCancel(ctx)) }()
 	tools := loadTools(ctx, o, p)
-	for i := range tools {
-		r.Load = append(r.Load, &tools[i].loadFigure)
+	for _, t := range tools {
+		r.Load = append(r.Load, &t.loadFigure)
 	}
 	for round := range o.Rounds {
 		progressf("throughput, round %d of %d", round+1, o.Rounds)
-		if err := loadRound(ctx, o, s, conn, path, tools, round); err != nil {
+		if err := loadRound(ctx, o, s, conn, path, tools); err != nil {
 			return err
 		}
 	}
-	for i := range tools {
-		tools[i].finish()
+	for _, t := range tools {
+		t.finish()
 	}
 	return nil
 }
 
-func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path string, tools []loadTool, round int,
-) error {
-	control, others := &tools[0], tools[1:]
-	seconds := int(o.Slice.Seconds()) + 1
-	bench, err := startPgbench(ctx, s, path, seconds*(2*loadTurns*len(others)+1)+3) // it does not tell of its last one
+// loadTurn is a tool's, and the time without one behind it.
+type loadTurn struct {
+	tool          *loadTool
+	beside, after span
+}
+
+// span is from one moment to another.
+type span struct{ from, to time.Time }
+
+// loadRound gives the tools their turns beside one pgbench.
+func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path string, tools []*loadTool) error {
+	turns := turnsOf(tools)
+	longest := 4 * (loadSettles + o.Slice) * time.Duration(len(turns)+1) // the slow ones take long to end
+	bench, err := startPgbench(ctx, s, path, longest)
 	if err != nil {
 		return err
 	}
 	pids, err := pgbenchBackends(ctx, conn, runtime.NumCPU())
+	var first span
 	if err == nil {
-		_, err = bench.second() // its first is not like the others
+		first, err = pass(ctx, o.Slice)
 	}
-	var before, beside, after float64
-	if err == nil {
-		before, err = control.slice(ctx, bench, pids, seconds)
-	}
-	for i := range loadTurns * len(others) {
-		tool := &others[(i+round)%len(others)]
-		if err != nil || tool.Absent != "" {
-			continue
-		}
-		if beside, err = tool.slice(ctx, bench, pids, seconds); err != nil {
-			err = fmt.Errorf("throughput beside %s: %w", tool.Tool, err)
-		} else if after, err = control.slice(ctx, bench, pids, seconds); err == nil {
-			tool.loss = append(tool.loss, 100*(1-beside/((before+after)/2)))
-			before = after
+	for i := range turns {
+		if err == nil {
+			err = turns[i].take(ctx, o.Slice, pids)
 		}
 	}
-	return errors.Join(err, bench.end())
+	time.Sleep(loadUnwritten)
+	done, failed := bench.end()
+	if err := errors.Join(err, failed); err != nil {
+		return err
+	}
+	before, err := done.perSecond(first)
+	for _, t := range turns {
+		if err == nil {
+			before, err = t.count(done, before)
+		}
+	}
+	return err
+}
+
+// turnsOf is the turns of a round, in an order that chance makes.
+func turnsOf(tools []*loadTool) []loadTurn {
+	var turns []loadTurn
+	for _, tool := range tools {
+		if tool.Absent == "" {
+			turns = append(turns, slices.Repeat([]loadTurn{{tool: tool}}, tool.turns)...)
+		}
+	}
+	rand.Shuffle(len(turns), func(i, j int) { turns[i], turns[j] = turns[j], turns[i] })
+	return turns
+}
+
+// pass lets so much time pass, after what was before it is forgotten.
+func pass(ctx context.Context, slice time.Duration) (span, error) {
+	from := time.Now().Add(loadSettles)
+	to := from.Add(slice)
+	select {
+	case <-ctx.Done():
+		return span{}, ctx.Err()
+	case <-time.After(time.Until(to)):
+		return span{from, to}, nil
+	}
+}
+
+// take lets the tool capture while so much time passes, and then so much pass without one.
+func (t *loadTurn) take(ctx context.Context, slice time.Duration, pids []int) error {
+	during, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var group sync.WaitGroup
+	var rate float64
+	var failed error
+	if t.tool.run != nil {
+		group.Go(func() { rate, failed = t.tool.run(during, pids) })
+	}
+	var err error
+	t.beside, err = pass(ctx, slice)
+	cancel()
+	group.Wait()
+	if err := errors.Join(err, failed); err != nil {
+		return fmt.Errorf("throughput beside %s: %w", t.tool.Tool, err)
+	}
+	t.tool.rate = append(t.tool.rate, rate/float64(len(pids)))
+	t.after, err = pass(ctx, slice)
+	return err
+}
+
+// count adds what the turn has cost, and returns the throughput without a tool behind it.
+func (t *loadTurn) count(done *transactions, before float64) (after float64, err error) {
+	beside, err := done.perSecond(t.beside)
+	if err != nil {
+		return 0, err
+	}
+	if after, err = done.perSecond(t.after); err != nil {
+		return 0, err
+	}
+	t.tool.tps = append(t.tool.tps, beside)
+	t.tool.loss = append(t.tool.loss, 100*(1-beside/((before+after)/2)))
+	return after, nil
 }
 
 func findPgbench(binDir string) (string, error) {
@@ -118,29 +194,30 @@ func findPgbench(binDir string) (string, error) {
 	return path, nil
 }
 
-// loadTool is one of those that capture meanwhile; the first captures nothing.
+// loadTool is one of those that capture meanwhile; that which does nothing has no run.
 type loadTool struct {
 	loadFigure
 
-	run capturing
+	turns int // in a round: what costs little needs more of them to be told from nothing
+	run   capturing
 }
 
-func loadTools(ctx context.Context, o options, p programs) []loadTool {
-	tools := []loadTool{
-		{loadFigure: loadFigure{Tool: loadControl}},
-		{loadFigure: loadFigure{Tool: ours}, run: ofOurs(o, "capture", "--stats", "--repeat", "1000000",
+func loadTools(ctx context.Context, o options, p programs) []*loadTool {
+	tools := []*loadTool{
+		{loadFigure: loadFigure{Tool: loadNothing}, turns: 4},
+		{loadFigure: loadFigure{Tool: ours + " profile", Absent: withoutProfile(ctx, o)}, turns: 8,
+			run: ofOurs(o, "profile", "--stats", "--duration", "1h", "--rate", strconv.Itoa(loadRate))},
+		{loadFigure: loadFigure{Tool: ours}, turns: 4, run: ofOurs(o, "capture", "--stats", "--repeat", "1000000",
 			"--interval", (time.Second / loadRate).String())},
-		{loadFigure: loadFigure{Tool: ours + " profile", Absent: withoutProfile(ctx, o)}, run: ofOurs(o, "profile", "--stats",
-			"--duration", "1h", "--rate", strconv.Itoa(loadRate))},
-		{loadFigure: loadFigure{Tool: floor}, run: onAndOn(p, "floor")},
-		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]}, run: onAndOn(p, "libunwind")},
+		{loadFigure: loadFigure{Tool: floor}, turns: 2, run: onAndOn(p, "floor")},
+		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]}, turns: 1, run: onAndOn(p, "libunwind")},
 	}
 	stack, err := exec.LookPath("eu-stack")
-	tool := loadTool{loadFigure: loadFigure{Tool: "eu-stack"}}
+	tool := &loadTool{loadFigure: loadFigure{Tool: "eu-stack"}, turns: 1}
 	if err != nil {
 		tool.Absent = "not installed"
 	} else {
-		tool.run = func(ctx context.Context, pids []int) (int, error) {
+		tool.run = func(ctx context.Context, pids []int) (float64, error) {
 			return again(ctx, pids, func(ctx context.Context, pid int) (int, error) {
 				if _, err := output(command(ctx, stack, "-p", strconv.Itoa(pid))); err != nil && !exited(err, 1) {
 					return 0, err
@@ -163,24 +240,28 @@ func withoutProfile(ctx context.Context, o options) string {
 
 // ofOurs captures with one of our commands, which is interrupted in the end.
 func ofOurs(o options, arguments ...string) capturing {
-	return func(ctx context.Context, pids []int) (int, error) {
+	return func(ctx context.Context, pids []int) (float64, error) {
 		all := slices.Clone(arguments)
 		for _, pid := range pids {
 			all = append(all, strconv.Itoa(pid))
 		}
 		c := command(ctx, o.Binary, all...)
 		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // it tells its figures then
+		began := time.Now()
 		t, err := decodeAnyway(c)
 		if t.Count == 0 {
 			return 0, err
 		}
-		return t.Count, nil
+		if t.Seconds > 0 {
+			return float64(t.Count) / t.Seconds, nil
+		}
+		return float64(t.Count) / time.Since(began).Seconds(), nil
 	}
 }
 
 // onAndOn captures with one of the C programs, a quarter of a second's worth at a time, for its count.
 func onAndOn(p programs, name string) capturing {
-	return func(ctx context.Context, pids []int) (int, error) {
+	return func(ctx context.Context, pids []int) (float64, error) {
 		return again(ctx, pids, func(ctx context.Context, pid int) (int, error) {
 			t, err := decode(command(ctx, p.path[name], strconv.Itoa(loadRate/4), strconv.Itoa(1_000_000/loadRate),
 				strconv.Itoa(pid)))
@@ -192,10 +273,10 @@ func onAndOn(p programs, name string) capturing {
 // again captures each process by a goroutine of its own, once in an interval if the tool is as fast as that. A capture
 // that has begun is let end: a tool that is killed then can leave its target stopped.
 func again(ctx context.Context, pids []int, capture func(context.Context, int) (int, error), interval time.Duration,
-) (int, error) {
+) (float64, error) {
 	var mu sync.Mutex
 	var group sync.WaitGroup
-	total := 0
+	total, began := 0, time.Now()
 	var failed error
 	for _, pid := range pids {
 		group.Go(func() {
@@ -219,38 +300,7 @@ func again(ctx context.Context, pids []int, capture func(context.Context, int) (
 	if total == 0 && failed != nil {
 		return 0, failed
 	}
-	return total, nil
-}
-
-// slice lets the tool capture for so many of pgbench's seconds, and returns the throughput of all but the first, in
-// which the tool starts.
-func (t *loadTool) slice(ctx context.Context, bench *pgbench, pids []int, seconds int) (float64, error) {
-	during, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var group sync.WaitGroup
-	var captured int
-	var failed error
-	if t.run != nil {
-		group.Go(func() { captured, failed = t.run(during, pids) })
-	}
-	total, began := 0.0, time.Now()
-	for second := range seconds {
-		tps, err := bench.second()
-		if err != nil {
-			cancel()
-			group.Wait()
-			return 0, errors.Join(err, failed)
-		}
-		if second > 0 {
-			total += tps
-		}
-	}
-	cancel()
-	group.Wait()
-	tps := total / float64(seconds-1)
-	t.tps = append(t.tps, tps)
-	t.rate = append(t.rate, float64(captured)/float64(len(pids))/time.Since(began).Seconds())
-	return tps, failed
+	return float64(total) / time.Since(began).Seconds(), nil
 }
 
 // pgbenchBackends waits until all of pgbench's backends are at work.
@@ -271,6 +321,7 @@ func pgbenchBackends(ctx context.Context, conn *pgx.Conn, wanted int) ([]int, er
 // finish makes the figures.
 func (t *loadTool) finish() {
 	t.TPS, t.Rate = percentile(t.tps, 50), percentile(t.rate, 50)
+	t.Turns = len(t.loss)
 	t.Mean, t.Error = mean(t.loss)
 	t.Loss, t.Low, t.High = percentile(t.loss, 50), percentile(t.loss, 0), percentile(t.loss, 100)
 }

@@ -4,58 +4,117 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"os"
 	"os/exec"
-	"regexp"
+	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
+	"syscall"
+	"time"
 )
 
-// pgbench is one that runs: select-only, a client for each processor, telling its throughput every second.
+// pgbench is one that runs: select-only, a client for each processor, writing down the moment of each transaction.
 type pgbench struct {
-	cmd    *exec.Cmd
-	lines  *bufio.Scanner
-	stdout bytes.Buffer
-	said   []string // what it wrote that is no progress
+	cmd   *exec.Cmd
+	said  bytes.Buffer
+	log   string // how the names of its logs begin
+	ended chan error
 }
 
-var progressPattern = regexp.MustCompile(`^progress: [0-9.]+ s, ([0-9.]+) tps`)
-
-// startPgbench starts one that runs for so many seconds.
-func startPgbench(ctx context.Context, s *server, path string, seconds int) (*pgbench, error) {
+// startPgbench starts one that runs until its end is called, or for so long at the most.
+func startPgbench(ctx context.Context, s *server, path string, most time.Duration) (*pgbench, error) {
 	clients := strconv.Itoa(runtime.NumCPU())
-	b := &pgbench{cmd: s.commandAt(ctx, path, "-h", s.root, "-p", "5432", "-U", "postgres", "-n", "-S", "-M", "prepared",
-		"-P", "1", "-c", clients, "-j", clients, "-T", strconv.Itoa(seconds), "postgres")}
-	b.cmd.Stdout = &b.stdout
-	stderr, err := b.cmd.StderrPipe()
-	if err != nil {
-		return nil, fmt.Errorf("pgbench: %w", err)
-	}
-	b.lines = bufio.NewScanner(stderr)
+	b := &pgbench{log: filepath.Join(s.root, "transactions"), ended: make(chan error, 1)}
+	b.cmd = s.commandAt(ctx, path, "-h", s.root, "-p", "5432", "-U", "postgres", "-n", "-S", "-M", "prepared",
+		"-c", clients, "-j", clients, "-T", strconv.Itoa(int(most.Seconds())+1), "-l", "--log-prefix", b.log, "postgres")
+	b.cmd.Stdout, b.cmd.Stderr = &b.said, &b.said
 	if err := b.cmd.Start(); err != nil {
 		return nil, fmt.Errorf("pgbench: %w", err)
 	}
+	go func() { b.ended <- b.cmd.Wait() }()
 	return b, nil
 }
 
-// second waits for the end of the second that runs and returns its transactions.
-func (b *pgbench) second() (tps float64, err error) {
-	for b.lines.Scan() {
-		if found := progressPattern.FindSubmatch(b.lines.Bytes()); found != nil {
-			return strconv.ParseFloat(string(found[1]), 64)
-		}
-		b.said = append(b.said, b.lines.Text())
+// end ends it and returns what it has done.
+func (b *pgbench) end() (*transactions, error) {
+	logs := func() []string {
+		names, _ := filepath.Glob(b.log + ".*")
+		return names
 	}
-	return 0, fmt.Errorf("pgbench ended early: %q", b.said)
+	defer func() {
+		for _, name := range logs() {
+			_ = os.Remove(name)
+		}
+	}()
+	select {
+	case err := <-b.ended:
+		return nil, fmt.Errorf("pgbench ended early: %w: %q", err, b.said.String())
+	default:
+	}
+	_ = b.cmd.Process.Signal(syscall.SIGTERM)
+	<-b.ended
+	t := &transactions{in: map[int64]int{}}
+	for _, name := range logs() {
+		if err := t.read(name); err != nil {
+			return nil, err
+		}
+	}
+	return t, nil
 }
 
-// end waits until it has ended.
-func (b *pgbench) end() error {
-	for b.lines.Scan() {
-		b.said = append(b.said, b.lines.Text())
+// transactions are how many of them ended in each millisecond since 1970.
+type transactions struct {
+	in   map[int64]int
+	last int64 // millisecond that a log is known for
+}
+
+// read adds a log of pgbench, whose last line may be cut: each line is client, number, duration, script, and the end of
+// the transaction as seconds and microseconds.
+func (t *transactions) read(name string) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return fmt.Errorf("pgbench's log: %w", err)
 	}
-	if err := b.cmd.Wait(); err != nil {
-		return fmt.Errorf("pgbench: %w: %q", err, b.said)
+	defer func() { _ = file.Close() }()
+	last, count := int64(0), 0
+	lines := bufio.NewScanner(file)
+	for cut := false; lines.Scan(); count++ {
+		fields := strings.Fields(lines.Text())
+		if cut {
+			return fmt.Errorf("%s, line %d: not as pgbench writes it", name, count)
+		}
+		if cut = len(fields) != 6 || len(fields[4]) != 10; cut {
+			continue
+		}
+		seconds, err := strconv.ParseInt(fields[4], 10, 64)
+		micros, failed := strconv.ParseInt(fields[5], 10, 64)
+		if cut = err != nil || failed != nil; cut {
+			continue
+		}
+		last = seconds*1000 + micros/1000
+		t.in[last]++
 	}
-	return nil
+	if last == 0 {
+		return fmt.Errorf("%s: no transaction", name)
+	}
+	if t.last == 0 || last < t.last {
+		t.last = last
+	}
+	return lines.Err()
+}
+
+// perSecond is the throughput in a span.
+func (t *transactions) perSecond(s span) (float64, error) {
+	from, to := s.from.UnixMilli(), s.to.UnixMilli()
+	if to > t.last {
+		return 0, errors.New("pgbench's log ends before what was to be measured")
+	}
+	total := 0
+	for at := from; at < to; at++ {
+		total += t.in[at]
+	}
+	return float64(total) / float64(to-from) * 1000, nil
 }

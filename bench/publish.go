@@ -80,9 +80,14 @@ func (r *report) markdown() []byte {
 		fmt.Fprintf(&b, "- `%s`%s: %s (99 %%: %s)\n", s.Statement, target, micros(s.US.P50), micros(s.US.P99))
 	}
 	for _, l := range r.Load {
-		if l.Absent == "" && l.Tool != loadControl {
+		switch {
+		case l.Absent != "":
+		case l.Tool == loadNothing:
+			fmt.Fprintf(&b, "- pgbench select-only with nothing beside it: %.1f %% slower (mean %.1f ± %.1f, %d turns)\n",
+				l.Loss, l.Mean, l.Error, l.Turns)
+		default:
 			fmt.Fprintf(&b, "- pgbench select-only with all backends captured %.0f times a second each by %s: %.1f %% slower "+
-				"(mean %.1f ± %.1f)\n", l.Rate, l.Tool, l.Loss, l.Mean, l.Error)
+				"(mean %.1f ± %.1f, %d turns)\n", l.Rate, l.Tool, l.Loss, l.Mean, l.Error, l.Turns)
 		}
 	}
 	return b.Bytes()

@@ -16,12 +16,13 @@ import (
 
 // turn is what a tool measured in its turn at a target.
 type turn struct {
-	Count  int      // captures
-	Pause  summary  // the target held, from the moment the tool knows of the stop
-	Window *summary // the same from the moment the stop was asked for; nil when the tool does not tell
-	Call   summary  // the whole capture, or of a program that makes but one: start to exit
-	Depth  int      // frames; 0 when the tool does not tell
-	Parts  map[string]summary
+	Count   int      // captures
+	Seconds float64  // in which they were made; 0 when the tool does not tell
+	Pause   summary  // the target held, from the moment the tool knows of the stop
+	Window  *summary // the same from the moment the stop was asked for; nil when the tool does not tell
+	Call    summary  // the whole capture, or of a program that makes but one: start to exit
+	Depth   int      // frames; 0 when the tool does not tell
+	Parts   map[string]summary
 }
 
 // tool is one of those compared. It is run count times on pid in a turn.
@@ -96,6 +97,7 @@ func decodeAnyway(c *exec.Cmd) (turn, error) {
 func measurements(c *exec.Cmd, out []byte) (turn, error) {
 	var printed struct {
 		Count int      `json:"count"`
+		Secs  float64  `json:"seconds"`
 		Pause summary  `json:"pause_us"`
 		Held  *summary `json:"held_us"`
 		Wind  *summary `json:"window_us"`
@@ -109,7 +111,8 @@ func measurements(c *exec.Cmd, out []byte) (turn, error) {
 	if err := json.Unmarshal(out, &printed); err != nil {
 		return turn{}, fmt.Errorf("%s printed %q: %w", filepath.Base(c.Path), out, err)
 	}
-	t := turn{Count: printed.Count, Pause: printed.Pause, Window: printed.Wind, Depth: printed.Depth}
+	t := turn{Count: printed.Count, Seconds: printed.Secs, Pause: printed.Pause, Window: printed.Wind,
+		Depth: printed.Depth}
 	if printed.Held != nil {
 		// What we call the pause is an upper bound, from the last moment before the stop was known; others begin when they
 		// know of it.
