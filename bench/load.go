@@ -38,9 +38,7 @@ const (
 	loadScale = 10  // of pgbench's tables: 1,000,000 accounts, all in memory
 	// A tool has begun after this time, and one that has ended, or that found a processor awake, is forgotten.
 	loadSettles = 500 * time.Millisecond
-	// What pgbench has not written into its log yet when it is ended.
-	loadUnwritten = 200 * time.Millisecond
-	loadNothing   = "nothing"
+	loadNothing = "nothing"
 )
 
 // capturing captures the processes at loadRate until ctx ends, and returns how often it did that in a second.
@@ -109,8 +107,7 @@ func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path s
 			err = turns[i].take(ctx, o.Slice, pids)
 		}
 	}
-	time.Sleep(loadUnwritten)
-	done, failed := bench.end()
+	done, failed := bench.end(time.Now())
 	if err := errors.Join(err, failed); err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -38,8 +37,11 @@ func startPgbench(ctx context.Context, s *server, path string, most time.Duratio
 	return b, nil
 }
 
-// end ends it and returns what it has done.
-func (b *pgbench) end() (*transactions, error) {
+// logDelay bounds how long pgbench may take to write down what it did before.
+const logDelay = 10 * time.Second
+
+// end ends it when its logs reach a moment, and returns what it has done.
+func (b *pgbench) end(until time.Time) (*transactions, error) {
 	logs := func() []string {
 		names, _ := filepath.Glob(b.log + ".*")
 		return names
@@ -49,10 +51,13 @@ func (b *pgbench) end() (*transactions, error) {
 			_ = os.Remove(name)
 		}
 	}()
-	select {
-	case err := <-b.ended:
-		return nil, fmt.Errorf("pgbench ended early: %w: %q", err, b.said.String())
-	default:
+	// What is in its buffers is lost with it.
+	for deadline := until.Add(logDelay); !reach(logs(), until) && time.Now().Before(deadline); {
+		select {
+		case err := <-b.ended:
+			return nil, fmt.Errorf("pgbench ended early: %w: %q", err, b.said.String())
+		case <-time.After(logDelay / 200):
+		}
 	}
 	_ = b.cmd.Process.Signal(syscall.SIGTERM)
 	<-b.ended
@@ -63,6 +68,17 @@ func (b *pgbench) end() (*transactions, error) {
 		}
 	}
 	return t, nil
+}
+
+// reach reports whether all logs have been written to later than a moment.
+func reach(logs []string, moment time.Time) bool {
+	for _, name := range logs {
+		info, err := os.Stat(name)
+		if err != nil || !info.ModTime().After(moment.Add(logDelay/20)) {
+			return false
+		}
+	}
+	return len(logs) > 0
 }
 
 // transactions are how many of them ended in each millisecond since 1970.
@@ -110,7 +126,8 @@ func (t *transactions) read(name string) error {
 func (t *transactions) perSecond(s span) (float64, error) {
 	from, to := s.from.UnixMilli(), s.to.UnixMilli()
 	if to > t.last {
-		return 0, errors.New("pgbench's log ends before what was to be measured")
+		return 0, fmt.Errorf("pgbench's log ends at %v, before what was to be measured, until %v",
+			time.UnixMilli(t.last), s.to)
 	}
 	total := 0
 	for at := from; at < to; at++ {
