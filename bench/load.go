@@ -36,7 +36,7 @@ type loadFigure struct {
 const (
 	loadRate  = 100 // captures of each backend in a second that are tried
 	loadScale = 10  // of pgbench's tables: 1,000,000 accounts, all in memory
-	// A tool has begun after this time, and one that has ended, or that found a processor awake, is forgotten.
+	// After this time a tool has begun, and nothing is left of what one did that has ended.
 	loadSettles = 500 * time.Millisecond
 	loadNothing = "nothing"
 )
@@ -125,7 +125,7 @@ func turnsOf(tools []*loadTool) []loadTurn {
 	var turns []loadTurn
 	for _, tool := range tools {
 		if tool.Absent == "" {
-			turns = append(turns, slices.Repeat([]loadTurn{{tool: tool}}, tool.turns)...)
+			turns = append(turns, slices.Repeat([]loadTurn{{tool: tool}}, tool.inRound)...)
 		}
 	}
 	rand.Shuffle(len(turns), func(i, j int) { turns[i], turns[j] = turns[j], turns[i] })
@@ -195,22 +195,22 @@ func findPgbench(binDir string) (string, error) {
 type loadTool struct {
 	loadFigure
 
-	turns int // in a round: what costs little needs more of them to be told from nothing
-	run   capturing
+	inRound int // turns: what costs little needs more of them to be told from nothing
+	run     capturing
 }
 
 func loadTools(ctx context.Context, o options, p programs) []*loadTool {
 	tools := []*loadTool{
-		{loadFigure: loadFigure{Tool: loadNothing}, turns: 4},
-		{loadFigure: loadFigure{Tool: ours + " profile", Absent: withoutProfile(ctx, o)}, turns: 8,
+		{loadFigure: loadFigure{Tool: loadNothing}, inRound: 4},
+		{loadFigure: loadFigure{Tool: ours + " profile", Absent: withoutProfile(ctx, o)}, inRound: 8,
 			run: ofOurs(o, "profile", "--stats", "--duration", "1h", "--rate", strconv.Itoa(loadRate))},
-		{loadFigure: loadFigure{Tool: ours}, turns: 4, run: ofOurs(o, "capture", "--stats", "--repeat", "1000000",
+		{loadFigure: loadFigure{Tool: ours}, inRound: 4, run: ofOurs(o, "capture", "--stats", "--repeat", "1000000",
 			"--interval", (time.Second / loadRate).String())},
-		{loadFigure: loadFigure{Tool: floor}, turns: 2, run: onAndOn(p, "floor")},
-		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]}, turns: 1, run: onAndOn(p, "libunwind")},
+		{loadFigure: loadFigure{Tool: floor}, inRound: 2, run: onAndOn(p, "floor")},
+		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]}, inRound: 1, run: onAndOn(p, "libunwind")},
 	}
 	stack, err := exec.LookPath("eu-stack")
-	tool := &loadTool{loadFigure: loadFigure{Tool: "eu-stack"}, turns: 1}
+	tool := &loadTool{loadFigure: loadFigure{Tool: "eu-stack"}, inRound: 1}
 	if err != nil {
 		tool.Absent = "not installed"
 	} else {

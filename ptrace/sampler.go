@@ -72,8 +72,10 @@ type samples struct {
 	err    error
 }
 
-// SamplerStats is how often a sampler came to nothing.
+// SamplerStats is how long a sampler was at work, and how often it came to nothing.
 type SamplerStats struct {
+	// Took is the time from the start of its threads to the end of the last one.
+	Took time.Duration
 	// Missed counts looks at a thread that ran after all, was returning from a signal, or whose stack there was no room
 	// for.
 	Missed int
@@ -222,10 +224,15 @@ func (p *sampled) end() (end uint64) {
 // its process when NewSampler or Refresh was called.
 func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats SamplerStats, err error) {
 	var group sync.WaitGroup
+	began, took := time.Now(), time.Duration(0)
 	for _, t := range s.threads {
 		group.Go(t.run)
 	}
-	go func() { group.Wait(); close(s.batches) }()
+	go func() {
+		group.Wait()
+		took = time.Since(began)
+		close(s.batches)
+	}()
 	defer context.AfterFunc(ctx, s.stop)()
 	for b := range s.batches {
 		stats.Missed += b.missed
@@ -247,6 +254,7 @@ func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats Sam
 			s.stop()
 		}
 	}
+	stats.Took = took
 	return stats, err
 }
 

@@ -29,8 +29,6 @@ type ProfileOptions struct {
 type ProfileStats struct {
 	ptrace.SamplerStats
 
-	// Took is how long samples were taken.
-	Took time.Duration
 	// Unwind and Symbolize are what it took to walk all stacks, and to name those that were different.
 	Unwind, Symbolize time.Duration
 }
@@ -56,11 +54,7 @@ func (c *Capturer) Profile(
 		ctx, cancel = context.WithTimeout(ctx, o.Duration)
 		defer cancel()
 	}
-	began := time.Now()
 	p.stats.SamplerStats, err = s.Run(ctx, p.take)
-	if p.stats.Took = time.Since(began); o.Duration > 0 {
-		p.stats.Took = min(p.stats.Took, o.Duration) // the rest is what it took to unwind the last ones
-	}
 	return p.stats, err
 }
 

@@ -178,6 +178,34 @@ func TestProfileExec(t *testing.T) {
 	}
 }
 
+// TestProfileDuration: a duration begins when all is prepared, which alone takes longer than this one.
+func TestProfileDuration(t *testing.T) {
+	t.Parallel()
+	sleeper := exec.CommandContext(t.Context(), "sleep", "600")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+	samples := 0
+	for tries := 0; samples == 0 && tries < 20; tries++ { // on a busy machine nobody may have looked until then
+		stats, err := capturer(t).Profile(t.Context(), []ptrace.Target{{PID: sleeper.Process.Pid, UID: -1}},
+			capture.ProfileOptions{Duration: 5 * time.Millisecond, Interval: time.Millisecond},
+			func(_ *trace.Trace, times int) error { samples += times; return nil })
+		if errors.Is(err, bpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+			t.Skip(err)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		if stats.Took <= 0 {
+			t.Errorf("samples were taken for %v", stats.Took)
+		}
+	}
+	if samples == 0 {
+		t.Error("no sample")
+	}
+}
+
 // TestProfileEnds: processes that end before their first samples are looked at, and after. What was seen has names.
 func TestProfileEnds(t *testing.T) {
 	t.Parallel()

@@ -22,7 +22,7 @@ func TestProfile(t *testing.T) {
 	pid := sleeper(t)
 	// On a busy machine there may be few samples, and one at the least.
 	status, stdout, stderr := run(t, "profile", "--duration", "2s", pid)
-	text := regexp.MustCompile(`^\d+ samples in 2\.0 s\n\n\d+ samples, 100\.0 %, sleep\n` +
+	text := regexp.MustCompile(`^\d+ samples in 2\.\d s\n\n\d+ samples, 100\.0 %, sleep\n` +
 		`#0   \S*nanosleep\n(#\d+ +\S+\n)+$`)
 	if status != 0 || !text.MatchString(stdout) || stderr != "" {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
