@@ -11,7 +11,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // newSampler makes a sampler, or says why there is none.
@@ -43,6 +46,20 @@ func started(t *testing.T, name string, arguments ...string) int {
 	return c.Process.Pid
 }
 
+// awaitSleep waits until a program has begun to sleep.
+func awaitSleep(t *testing.T, pid int) {
+	t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		call, err := procfs.ReadSyscall(pid, pid)
+		if err == nil && !call.Running && call.Number == unix.SYS_CLOCK_NANOSLEEP {
+			return
+		}
+		if err != nil || time.Now().After(deadline) {
+			t.Fatalf("process %d does not sleep: %+v, %v", pid, call, err)
+		}
+	}
+}
+
 // both is a program that runs and sleeps, each for some milliseconds.
 const both = `
 import time, random
@@ -66,6 +83,9 @@ func TestSampler(t *testing.T) {
 		started(t, "sleep", "1000"), started(t, "sh", "-c", "while :; do :; done"), started(t, "python3", "-c", both),
 		started(t, "python3", "-c", wakes),
 	}
+	for _, pid := range pids[2:] {
+		awaitSleep(t, pid) // it executes other programs before, to find python3
+	}
 	s := newSampler(t, SamplerOptions{Batch: 500 * time.Millisecond}, pids...)
 	type counts struct {
 		samples, ready, snapshots int
@@ -86,15 +106,9 @@ func TestSampler(t *testing.T) {
 			if c.samples += snap.Times; th.State == 'R' {
 				c.ready += snap.Times
 			}
-			if th.Err != nil && time.Since(began) < time.Second { // it has begun to execute another program, such as python3
-				if _, err := s.Refresh(snap.PID); err != nil {
-					return err
-				}
-				continue
-			}
 			if th.Err != nil || snap.Engine != EngineSampled || th.Stack.Cut || len(th.Stack.Data) < defaultRedZone ||
 				spIn(th.Registers) != th.Stack.Start+defaultRedZone {
-				t.Fatalf("process %d: %+v", snap.PID, th)
+				return fmt.Errorf("process %d: %+v", snap.PID, th)
 			}
 		}
 		return nil

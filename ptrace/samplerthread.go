@@ -13,13 +13,13 @@ import (
 	"pg_stat_backtrace/ptrace/bpf"
 )
 
-// samplerThread takes samples of the threads that belong to one processor. A clock there notes whom it interrupts.
-// The others that belong there are off the processor. Of one that has not run since it was read, the clock counts
-// that. Only if there is another one this thread wakes up, on that processor, so that none of them has it, and reads
-// it. Each target is looked at by the clocks of all processors in each interval, and sampled by one.
+// samplerThread takes samples of the threads that belong to one processor. A clock there notes whom it interrupts, and
+// the others that belong there, which are off the processor; of one that has not run since, it counts that. Only if it
+// cannot read one this thread wakes up, on that processor, so that none of them has it, and does. Each target is looked
+// at by the clocks of all processors in each interval, and sampled by one.
 //
-// That is all that the processes notice: an interrupt like any timer's, and for those that sleep or wait that this
-// thread has their processor. To Go's scheduler a batch of samples is one system call (see stop.go for what that
+// That is all that the processes notice: an interrupt like any timer's, and, seldom, that this thread has their
+// processor. To Go's scheduler a batch of samples is one system call (see stop.go for what that
 // demands): nothing of the runtime runs for a single one.
 type samplerThread struct {
 	sampler   *Sampler
@@ -231,15 +231,15 @@ func (t *samplerThread) clock() int64 {
 // samples makes the result of what was taken of processes that are still those that are meant.
 func (t *samplerThread) samples() samples {
 	s := t.sampler
-	noted, missed := t.ticks.Noted()
-	b := samples{list: make([]Sample, 0, t.nTaken+noted), missed: t.missed + missed}
+	n, missed := t.ticks.Noted()
+	b := samples{list: make([]Sample, 0, t.nTaken+n), missed: t.missed + missed}
 	select {
 	case b.stacks = <-s.spare:
 	default:
 	}
 	b.stacks = append(append(b.stacks[:0], t.reader.Stacks()...), t.ticks.Stacks()...)
-	read, running := b.stacks[:len(t.reader.Stacks())], b.stacks[len(t.reader.Stacks()):]
-	all := make([]memoryOfSample, t.nTaken+noted)
+	read, noted := b.stacks[:len(t.reader.Stacks())], b.stacks[len(t.reader.Stacks()):]
+	all := make([]memoryOfSample, t.nTaken+n)
 	for i := range t.slots {
 		if again := t.reader.Slot(i).Again; again != 0 {
 			t.taken[t.last[i]].times += int(again)
@@ -252,9 +252,9 @@ func (t *samplerThread) samples() samples {
 			b.list = append(b.list, Sample{all[i].fill(p, slot, read), t.taken[i].times})
 		}
 	}
-	for i := range noted {
-		if slot := t.ticks.Note(i); s.targets[slot.Target].is(slot) {
-			b.list = append(b.list, Sample{all[t.nTaken+i].fill(s.targets[slot.Target], slot, running), 1})
+	for i := range n {
+		if slot := t.ticks.Note(i); s.targets[slot.Other].is(slot) {
+			b.list = append(b.list, Sample{all[t.nTaken+i].fill(s.targets[slot.Other], slot, noted), 1 + int(slot.Again)})
 		}
 	}
 	return b

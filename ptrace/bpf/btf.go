@@ -142,6 +142,8 @@ func (t *types) memberIn(structure uint32, name string, depth int) (offset, kind
 type layout struct {
 	find, release                                           uint32 // its functions bpf_task_from_pid and bpf_task_release
 	onProcessor, processor, state, started, left, preempted int16  // in struct task_struct
+	space                                                   int16  // there, too: its struct mm_struct
+	directory                                               int16  // in that: the kernel's address of its page tables
 }
 
 // layoutOf finds it in a kernel's description of its types.
@@ -163,6 +165,7 @@ func layoutOf(btf []byte) (layout, error) {
 	if !ok {
 		return layout{}, fmt.Errorf("%w: struct task_struct of this kernel has no thread_info", ErrUnsupported)
 	}
+	space, _ := t.find(kindStruct, "mm_struct")
 	for _, m := range []struct {
 		in, base uint32
 		name     string
@@ -170,10 +173,11 @@ func layoutOf(btf []byte) (layout, error) {
 	}{
 		{task, 0, "on_cpu", &l.onProcessor}, {inner, info, "cpu", &l.processor}, {task, 0, "__state", &l.state},
 		{task, 0, "start_boottime", &l.started}, {task, 0, "nvcsw", &l.left}, {task, 0, "nivcsw", &l.preempted},
+		{task, 0, "mm", &l.space}, {space, 0, "pgd", &l.directory},
 	} {
 		offset, _, ok := t.member(m.in, m.name)
 		if offset += m.base; !ok || offset > 1<<15-1 {
-			return layout{}, fmt.Errorf("%w: struct task_struct of this kernel has no %s, or at its end", ErrUnsupported, m.name)
+			return layout{}, fmt.Errorf("%w: a structure of this kernel has no %s, or at its end", ErrUnsupported, m.name)
 		}
 		*m.to = int16(offset)
 	}

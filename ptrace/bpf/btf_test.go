@@ -29,14 +29,16 @@ func TestLayout(t *testing.T) {
 		t.Skipf("bpftool: %v", err)
 	}
 	want := map[string]int{}
-	within := ""
+	within, nameless := "", ""
 	for line := range strings.Lines(string(dump)) {
 		words := strings.Fields(line)
 		switch {
 		case strings.HasPrefix(line, "["):
-			within = ""
+			if within = ""; words[0] == nameless {
+				within = "'mm_struct'"
+			}
 			switch strings.Join(words[1:3], " ") {
-			case "STRUCT 'task_struct'", "STRUCT 'thread_info'":
+			case "STRUCT 'task_struct'", "STRUCT 'thread_info'", "STRUCT 'mm_struct'":
 				within = words[2]
 			case "FUNC 'bpf_task_from_pid'", "FUNC 'bpf_task_release'":
 				want[words[2]], _ = strconv.Atoi(strings.Trim(words[0], "[]"))
@@ -44,13 +46,17 @@ func TestLayout(t *testing.T) {
 		case within != "" && len(words) > 2:
 			bits, _ := strconv.Atoi(strings.TrimPrefix(words[2], "bits_offset="))
 			want[within+words[0]] = bits / 8
+			if within == "'mm_struct'" && words[0] == "'(anon)'" && bits == 0 { // all others are in that
+				nameless = "[" + strings.TrimPrefix(words[1], "type_id=") + "]"
+			}
 		}
 	}
 	got := map[string]int{
 		"'bpf_task_from_pid'": int(l.find), "'bpf_task_release'": int(l.release),
 		"'task_struct''on_cpu'": int(l.onProcessor), "'task_struct''__state'": int(l.state),
 		"'task_struct''start_boottime'": int(l.started), "'task_struct''nvcsw'": int(l.left),
-		"'task_struct''nivcsw'": int(l.preempted),
+		"'task_struct''nivcsw'": int(l.preempted), "'task_struct''mm'": int(l.space),
+		"'mm_struct''pgd'": int(l.directory),
 	}
 	for name, offset := range got {
 		if offset != want[name] {

@@ -9,8 +9,8 @@ import (
 )
 
 // Clock looks at a reader's threads at moments that it chooses by chance, from a timer of one processor's: it notes the
-// one that has the processor, counts again those that have not run since they were read, and says which of the others
-// that belong there have to be read. For that its descriptor becomes readable.
+// one that has the processor and those that belong there, counts again those that have not run since, and says which of
+// them have to be read by a call. For that its descriptor becomes readable.
 type Clock struct {
 	timer, table, ring, types, program int // descriptors
 
@@ -33,6 +33,10 @@ func (k *Kernel) Clock(r *Reader) (*Clock, error) {
 		c.Close()
 		return nil, err
 	}
+	if !k.probed {
+		k.direct, k.probed = c.findDirect(), true
+	}
+	c.notes.direct = k.direct
 	return c, nil
 }
 
@@ -54,9 +58,8 @@ func (c *Clock) load(l *layout, slots int) error {
 	if err := c.makeRing(); err != nil {
 		return err
 	}
-	words, callback := clockProgram(l, slots, c.table, c.timer, c.ring, c.area)
-	functions := [2]functionInfo{{0, typeFunction}, {uint32(callback), typeFunction}}
-	if c.program, err = loadProgram(words, c.types, functions[:]); err != nil {
+	words, functions := clockProgram(l, slots, c.table, c.timer, c.ring, c.area)
+	if c.program, err = loadProgram(words, c.types, functions); err != nil {
 		return err
 	}
 	c.attributes = runAttributes{program: uint32(c.program)}
@@ -95,15 +98,21 @@ func (c *Clock) Stop() error {
 }
 
 func (c *Clock) run(what string) error {
-	c.attributes.result = 0
-	_, errno := bpf(commandRun, unsafe.Pointer(&c.attributes), unsafe.Sizeof(c.attributes))
+	result, errno := c.call()
 	if errno == 0 {
-		errno = unix.Errno(-int32(c.attributes.result))
+		errno = unix.Errno(-result)
 	}
 	if errno != 0 {
 		return fmt.Errorf("%s of the kernel's: %w", what, errno)
 	}
 	return nil
+}
+
+// call calls the program.
+func (c *Clock) call() (result int32, errno unix.Errno) {
+	c.attributes.result = 0
+	_, errno = bpf(commandRun, unsafe.Pointer(&c.attributes), unsafe.Sizeof(c.attributes))
+	return int32(c.attributes.result), errno
 }
 
 // Descriptor is readable while the reader has somebody to read, until Seen.
@@ -121,11 +130,11 @@ func (c *Clock) Seen() { *c.consumed = *c.produced }
 //go:norace
 func (c *Clock) Room() bool { return c.notes.noted < maxNoted && c.notes.used < c.area-MaxStack }
 
-// Noted returns the number of threads that were found running, and how often one was not noted: for want of room, or
-// because it was returning from a signal.
+// Noted returns the number of notes, and how often there was none: for want of room, or because the thread was
+// returning from a signal, or began to run.
 func (c *Clock) Noted() (noted, missed int) { return int(c.notes.noted), int(c.notes.missed) }
 
-// Note is one of them; its Outcome is Read, and Target says which slot's thread it is.
+// Note is one of them; its Outcome is Read, and Other says which slot's thread it is.
 func (c *Clock) Note(i int) *Slot {
 	return (*Slot)(unsafe.Pointer(&c.memory[notesStart+i*slotLength]))
 }
@@ -134,7 +143,7 @@ func (c *Clock) Note(i int) *Slot {
 func (c *Clock) Stacks() []byte { return c.memory[notesArea:][:c.notes.used:c.notes.used] }
 
 // Empty forgets all notes.
-func (c *Clock) Empty() { *c.notes = notes{} }
+func (c *Clock) Empty() { *c.notes = notes{direct: c.notes.direct} }
 
 // Close gives everything back; without its descriptors the kernel ends the timer.
 func (c *Clock) Close() {

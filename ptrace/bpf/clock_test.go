@@ -86,7 +86,7 @@ func TestClockOneMoment(t *testing.T) {
 		total += noted
 		for i := range noted {
 			s := c.Note(i)
-			if s.Outcome != Read || s.Target != target || s.State != 0 || s.Start+s.Length != s.End {
+			if s.Outcome != Read || s.Other != target || s.State != 0 || s.Start+s.Length != s.End {
 				t.Fatalf("note %d: %+v", i, s)
 			}
 			m.compare(t, s, c.Stacks()[s.At:][:s.Length])
@@ -168,14 +168,64 @@ func TestClockSignals(t *testing.T) {
 	}
 }
 
-// TestClockWants: who sleeps is to be read by a call, on the processor where it belongs, and is counted again then,
-// until it runs; who is not wanted is not read.
+// TestClockNotesSleeper: who sleeps is noted where it belongs, and counted again then, until it runs.
+func TestClockNotesSleeper(t *testing.T) {
+	pid := start(t, "sleep", "1000")
+	awaitSleep(t, pid)
+	found := 0
+	for processor := range runtime.NumCPU() {
+		r, c := openClock(t, processor)
+		if c.notes.direct == 0 {
+			t.Skip("where this kernel has mapped all memory was not found")
+		}
+		*r.Slot(1) = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack, RedZone: 128}
+		r.Aim(2, processor)
+		if told(t, c, nil) {
+			t.Errorf("processor %d: there is somebody to be read: %+v", processor, r.Slot(1))
+		}
+		if noted, _ := c.Noted(); noted == 0 {
+			continue
+		}
+		found++
+		bind(t, pid, processor)
+		const least = 100 // of some 300
+		if noted, missed := c.Noted(); noted != 1 || missed != 0 || c.Note(0).Again < least || c.Note(0).Other != 1 {
+			t.Errorf("%d noted, %d missed of one that sleeps: %+v", noted, missed, c.Note(0))
+		}
+		first := *c.Note(0)
+		wake(t, pid)
+		if told(t, c, nil) {
+			t.Errorf("of one that was woken there is something to be read: %+v", r.Slot(1))
+		}
+		if noted, _ := c.Noted(); noted < 2 || c.Note(noted-1).Again < least || c.Note(0).Again < first.Again ||
+			c.Note(noted-1).Switches <= first.Switches || first.State == 0 || c.Note(noted-1).Start != first.Start {
+			t.Errorf("%d noted of one that was woken: %+v, before %+v", noted, c.Note(noted-1), first)
+		}
+	}
+	if found != 1 {
+		t.Errorf("it was seen by %d clocks", found)
+	}
+}
+
+// wake has a sleeper run for a moment: what ends a stop ends the sleep, which the kernel goes on with.
+func wake(t *testing.T, pid int) {
+	t.Helper()
+	for _, signal := range []unix.Signal{unix.SIGSTOP, unix.SIGCONT} {
+		if err := unix.Kill(pid, signal); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestClockWants: who sleeps is to be read by a call if it cannot be in an interrupt, on the processor where it
+// belongs, and is counted again then, until it runs; who is not wanted is not read.
 func TestClockWants(t *testing.T) {
 	pid := start(t, "sleep", "1000")
 	awaitSleep(t, pid)
 	at := -1
 	for processor := range runtime.NumCPU() {
 		r, c := openClock(t, processor)
+		c.notes.direct = 0
 		s := r.Slot(0)
 		*s = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack, RedZone: 128}
 		r.Aim(1, processor)
@@ -211,15 +261,7 @@ func compareAgain(t *testing.T, r *Reader, c *Clock, pid int) {
 		t.Errorf("of one that slept on: %+v", s)
 	}
 	again := s.Again
-	woken := func() {
-		// What ends a stop ends the sleep, which the kernel goes on with.
-		for _, signal := range []unix.Signal{unix.SIGSTOP, unix.SIGCONT} {
-			if err := unix.Kill(pid, signal); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
-	if !told(t, c, woken) {
+	if !told(t, c, func() { wake(t, pid) }) {
 		t.Errorf("of one that was woken: %+v", s)
 	}
 	if errno := r.Read(1, int(r.request.processor)); errno != 0 || s.Before < again || s.Again != 0 {

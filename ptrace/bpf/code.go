@@ -34,6 +34,7 @@ const (
 	opAddValue   = 0x07
 	opSubtract   = 0x1f
 	opMultiply   = 0x2f
+	opAndValue   = 0x57
 	opShift      = 0x67 // to the left, by a value
 	opShiftRight = 0x77 // by a value
 	opGo         = 0x05
@@ -45,12 +46,14 @@ const (
 	opIfMost     = 0xbd // JLE, with a register
 	opIfMostOf   = 0xb5 // JLE, with a value
 	opIfFrom     = 0x35 // JGE, with a value
+	opIfMore     = 0x25 // JGT, with a value
 	opCall       = 0x85
 	opExit       = 0x95
 
 	sourceMap      = 1 // of opWide: a map (BPF_PSEUDO_MAP_FD)
 	sourceTable    = 2 // of opWide: an address in the value of a map (BPF_PSEUDO_MAP_VALUE)
 	sourceLabel    = 4 // of opWide: a function of the program (BPF_PSEUDO_FUNC)
+	sourceOwn      = 1 // of opCall: a function of the program (BPF_PSEUDO_CALL)
 	sourceFunction = 2 // of opCall: a function of the kernel by its type (BPF_PSEUDO_KFUNC_CALL)
 )
 
@@ -59,7 +62,7 @@ type code struct {
 	words  []uint64
 	labels map[string]int
 	jumps  []jump
-	loads  []jump // of a function's address
+	loads  []jump // of a function's address, and calls of one
 	most   int32  // bytes of an area that may be taken while there is room for a stack of any length
 }
 
@@ -76,6 +79,9 @@ func (c *code) emit(op uint8, dst, src register, offset int16, value int32) {
 	c.words = append(c.words,
 		uint64(op)|uint64(dst)<<8|uint64(src)<<12|uint64(uint16(offset))<<16|uint64(uint32(value))<<32)
 }
+
+// unique makes a label of what a program has more than once.
+func (c *code) unique(name string) string { return fmt.Sprint(name, len(c.words)) }
 
 // label names the place of the next instruction, jump goes to one under a condition.
 func (c *code) label(name string) { c.labels[name] = len(c.words) }
@@ -101,6 +107,12 @@ func (c *code) function(dst register, label string) {
 	c.loads = append(c.loads, jump{len(c.words), label})
 	c.emit(opWide, dst, sourceLabel, 0, 0)
 	c.emit(0, 0, 0, 0, 0)
+}
+
+// call calls the function that begins at a label.
+func (c *code) call(label string) {
+	c.loads = append(c.loads, jump{len(c.words), label})
+	c.emit(opCall, 0, sourceOwn, 0, 0)
 }
 
 // finish fills in where the jumps go, and functions are.

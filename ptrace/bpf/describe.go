@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"encoding/binary"
+	"slices"
 	"unsafe"
 )
 
@@ -13,6 +14,13 @@ const (
 	typeValue                // struct { struct bpf_timer timer; }
 	typeSignature            // unsigned int f(void)
 	typeFunction             // static
+	typeAddress              // unsigned long
+	typeTwo                  // unsigned long f(unsigned long a, unsigned long b)
+	typeWhere                // of that: it is verified once, and not anew for each call
+	typeSlot
+	typeFour // unsigned long f(unsigned long a, unsigned long b, unsigned long c, unsigned long d)
+	typeCopy
+	typePage
 )
 
 // timerLength is the size of struct bpf_timer (linux/bpf.h).
@@ -29,17 +37,36 @@ func described() []byte {
 		member  = 1
 		proto   = 13 << 24
 		static  = kindFunc << 24
+		global  = kindFunc<<24 | 1
 		bits    = 32
 	)
-	names := []byte("\x00unsigned int\x00bpf_timer\x00timer\x00tick\x00")
-	const nameNumber, nameTimer, nameMember, nameFunction = 1, 14, 24, 30
-	types := []uint32{
-		nameNumber, number, bits / 8, bits,
-		nameTimer, structs, timerLength,
-		0, structs | member, timerLength, nameMember, typeTimer, 0,
-		0, proto, typeNumber,
-		nameFunction, static, typeSignature,
+	names := []byte{0}
+	name := func(text string) uint32 {
+		at := len(names)
+		names = append(append(names, text...), 0)
+		return uint32(at)
 	}
+	arguments := func(count uint32) []uint32 { // of a function of addresses
+		words := []uint32{0, proto | count, typeAddress}
+		for range count {
+			words = append(words, name("argument"), typeAddress)
+		}
+		return words
+	}
+	types := slices.Concat(
+		[]uint32{name("unsigned int"), number, bits / 8, bits},
+		[]uint32{name("bpf_timer"), structs, timerLength},
+		[]uint32{0, structs | member, timerLength, name("timer"), typeTimer, 0},
+		[]uint32{0, proto, typeNumber},
+		[]uint32{name("tick"), static, typeSignature},
+		[]uint32{name("unsigned long"), number, 2 * bits / 8, 2 * bits},
+		arguments(2),
+		[]uint32{name("where"), global, typeTwo},
+		[]uint32{name("slot"), global, typeTwo},
+		arguments(4),
+		[]uint32{name("copy"), global, typeFour},
+		[]uint32{name("page"), global, typeFour},
+	)
 	const magic = 0x0001_eb9f // of format version 1
 	length := uint32(4 * len(types))
 	header := []uint32{magic, headerLength, 0, length, length, uint32(len(names))}

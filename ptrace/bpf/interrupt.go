@@ -2,12 +2,15 @@ package bpf
 
 import "unsafe"
 
-// notes is the head of the table in which a Clock's program notes the threads that it finds running.
+// notes is the head of the table in which a Clock's program notes threads.
 type notes struct {
 	noted  uint32
-	missed uint32 // for want of room, or because it was returning from a signal
+	missed uint32 // for want of room, because it was returning from a signal, or began to run
 	used   uint64 // bytes of the area that are taken
 	period uint64 // of the timer, in ns; 0: it is to stand still
+	direct uint64 // where the kernel has mapped all memory; 0: unknown
+	probe  uint64 // not 0: this of the caller's memory is to be copied instead, as it is of others
+	task   uint64 // the caller's struct task_struct
 }
 
 const (
@@ -15,6 +18,9 @@ const (
 	notesMissed = int16(unsafe.Offsetof(notes{}.missed))
 	notesUsed   = int16(unsafe.Offsetof(notes{}.used))
 	notesPeriod = int16(unsafe.Offsetof(notes{}.period))
+	notesDirect = int16(unsafe.Offsetof(notes{}.direct))
+	notesProbe  = int16(unsafe.Offsetof(notes{}.probe))
+	notesTask   = int16(unsafe.Offsetof(notes{}.task))
 
 	// maxNoted is how many there is room for; each is a Slot.
 	maxNoted     = 512
@@ -25,26 +31,30 @@ const (
 
 // Where the program keeps what must survive a call: r10 is the end of its stack.
 const (
-	keptWho  = int16(-8)
-	keptSlot = int16(-16)
+	keptWho       = int16(-8)
+	keptSlot      = int16(-16)
+	keptDirectory = int16(-24)
 )
 
 // clockProgram is a Clock's program: it starts or stops the timer. At callback begins what the timer calls, on the
 // processor that it was started on, between two instructions of the thread that has it: of that one it notes
 // registers and stack, if a slot has it. The threads of other slots that belong to the processor sleep, or wait for
-// it. Those that have not run since they were read are counted again. The others are wanted, as are those that have
-// ended, and one whose stack would have to be fetched from somewhere; who waits for the ring wakes up.
-func clockProgram(l *layout, slots, noted, timer, ring int, area uint64) (words []uint64, callback int) {
+// it. Those that have not run since they were read are counted again, the others are noted. Those that have ended are
+// wanted, and those whose stack is long, or would have to be fetched from somewhere; who waits for the ring wakes up.
+func clockProgram(l *layout, slots, noted, timer, ring int, area uint64) ([]uint64, []functionInfo) {
 	c := newCode(area)
+	c.ifProbe(l, noted)
 	c.setTimer(noted, timer)
-	callback = len(c.words)
+	callback := len(c.words)
 	c.label("tick")
 	c.nextTick(noted, timer)
 	c.emit(opCall, 0, 0, 0, helperWho)
 	c.emit(opStore8, r10, r0, keptWho, 0)
 	c.address(r1, slots, requestStart)
 	c.emit(opConstant4, r1, 0, requestWake, 0)
-	c.eachSlot(slots, func() {
+	c.eachSlot(slots)
+	c.wake(slots, ring)
+	slot := c.slotFunction(slots, func() {
 		c.emit(opLoad4, r1, r6, slotPID, 0)
 		c.jump(opIfZero, r1, 0, 0, "next")
 		c.emit(opLoad4, r2, r10, keptWho, 0) // the lower half is the thread's
@@ -54,13 +64,12 @@ func clockProgram(l *layout, slots, noted, timer, ring int, area uint64) (words 
 		c.emit(opLoad4, r2, r9, requestProcessor, 0)
 		c.jump(opIfNotEqual, r1, r2, 0, "done")
 		c.ifChanged(l, "changed")
-		c.emit(opLoad4, r1, r6, slotAgain, 0)
-		c.emit(opAddValue, r1, 0, 0, 1)
-		c.emit(opStore4, r6, r1, slotAgain, 0)
+		c.countAgain(noted)
 		c.label("done")
 		c.releaseThread(l)
 		c.jump(opGo, 0, 0, 0, "next")
 		c.label("changed")
+		c.writeSleeper(l, noted)
 		c.releaseThread(l)
 		c.label("wanted")
 		c.emit(opConstant4, r6, 0, slotKnown, 0)
@@ -70,8 +79,26 @@ func clockProgram(l *layout, slots, noted, timer, ring int, area uint64) (words 
 		c.label("running")
 		c.write(l, noted)
 	})
-	c.wake(slots, ring)
-	return c.finish(), callback
+	walk := c.walkFunctions(noted, area)
+	return c.finish(), append([]functionInfo{{0, typeFunction}, {uint32(callback), typeFunction}, slot}, walk...)
+}
+
+// ifProbe copies some of the caller's memory, if it asks for that, instead of what else the program does.
+func (c *code) ifProbe(l *layout, noted int) {
+	c.address(r6, noted, 0)
+	c.emit(opLoad8, r1, r6, notesProbe, 0)
+	c.jump(opIfZero, r1, 0, 0, "no probe")
+	c.emit(opCall, 0, 0, 0, helperCurrent)
+	c.emit(opMove, r7, r0, 0, 0)
+	c.emit(opStore8, r6, r7, notesTask, 0)
+	c.loadDirectory(l, "probed")
+	c.emit(opLoad8, r2, r6, notesProbe, 0)
+	c.emit(opSet, r3, 0, 0, probeLength)
+	c.emit(opSet, r4, 0, 0, 0)
+	c.call("copy")
+	c.label("probed")
+	c.emit(opExit, 0, 0, 0, 0)
+	c.label("no probe")
 }
 
 // setTimer starts or stops the timer. The result is 0, or a negative error number.
@@ -156,20 +183,7 @@ func (c *code) write(l *layout, noted int) {
 	c.emit(opStore8, r10, r8, keptSlot, 0)
 	c.emit(opCall, 0, 0, 0, helperCurrent)
 	c.emit(opMove, r7, r0, 0, 0)
-	c.address(r1, noted, 0)
-	c.emit(opLoad4, r2, r1, notesNoted, 0)
-	c.jump(opIfFrom, r2, 0, maxNoted, "full")
-	c.emit(opLoad8, r5, r1, notesUsed, 0)
-	c.jump(opIfFrom, r5, 0, c.most, "full")
-	c.emit(opShift, r2, 0, 0, slotExponent)
-	c.address(r8, noted, notesStart)
-	c.emit(opAdd, r8, r2, 0, 0)
-	c.emit(opStore8, r8, r5, slotAt, 0)
-	c.emit(opLoad8, r1, r10, keptSlot, 0)
-	c.emit(opStore4, r8, r1, slotTarget, 0)
-	c.emit(opLoad8, r1, r6, slotEnd, 0)
-	c.emit(opStore8, r8, r1, slotEnd, 0)
-	c.emit(opConstant4, r8, 0, slotOutcome, int32(Read))
+	c.nextNote(noted, "full")
 	c.writeIdentity(l, r8)
 	c.emit(opConstant4, r8, 0, slotState, 0) // even of one that is about to sleep
 	c.saveRegisters(r8, "returning")
@@ -184,14 +198,7 @@ func (c *code) write(l *layout, noted int) {
 	c.jump(opGo, 0, 0, 0, "wanted")
 
 	c.label("copied")
-	c.address(r1, noted, 0)
-	c.emit(opLoad4, r2, r1, notesNoted, 0)
-	c.emit(opAddValue, r2, 0, 0, 1)
-	c.emit(opStore4, r1, r2, notesNoted, 0)
-	c.emit(opLoad8, r2, r1, notesUsed, 0)
-	c.emit(opLoad8, r3, r8, slotLengthOf, 0)
-	c.emit(opAdd, r2, r3, 0, 0)
-	c.emit(opStore8, r1, r2, notesUsed, 0)
+	c.countNote(noted)
 	c.emit(opLoad8, r8, r10, keptSlot, 0)
 	c.jump(opIfFrom, r2, 0, c.most, "wake")
 	c.emit(opLoad4, r2, r1, notesNoted, 0)
@@ -206,6 +213,37 @@ func (c *code) write(l *layout, noted int) {
 	c.miss(noted)
 	c.label("wake")
 	c.emit(opConstant4, r9, 0, requestWake, 1) // to make room
+}
+
+// nextNote begins a note of the slot's thread, in r8, and goes elsewhere if there is no room for it.
+func (c *code) nextNote(noted int, elsewhere string) {
+	c.address(r1, noted, 0)
+	c.emit(opLoad4, r2, r1, notesNoted, 0)
+	c.jump(opIfFrom, r2, 0, maxNoted, elsewhere)
+	c.emit(opLoad8, r5, r1, notesUsed, 0)
+	c.jump(opIfFrom, r5, 0, c.most, elsewhere)
+	c.emit(opShift, r2, 0, 0, slotExponent)
+	c.address(r8, noted, notesStart)
+	c.emit(opAdd, r8, r2, 0, 0)
+	c.emit(opStore8, r8, r5, slotAt, 0)
+	c.emit(opLoad8, r1, r10, keptSlot, 0)
+	c.emit(opStore4, r8, r1, slotOther, 0)
+	c.emit(opLoad8, r1, r6, slotEnd, 0)
+	c.emit(opStore8, r8, r1, slotEnd, 0)
+	c.emit(opConstant4, r8, 0, slotOutcome, int32(Read))
+	c.emit(opConstant4, r8, 0, slotAgain, 0)
+}
+
+// countNote has the note in r8 count. r1 is the head of the table then, and r2 how much of the area is taken.
+func (c *code) countNote(noted int) {
+	c.address(r1, noted, 0)
+	c.emit(opLoad4, r2, r1, notesNoted, 0)
+	c.emit(opAddValue, r2, 0, 0, 1)
+	c.emit(opStore4, r1, r2, notesNoted, 0)
+	c.emit(opLoad8, r2, r1, notesUsed, 0)
+	c.emit(opLoad8, r3, r8, slotLengthOf, 0)
+	c.emit(opAdd, r2, r3, 0, 0)
+	c.emit(opStore8, r1, r2, notesUsed, 0)
 }
 
 // miss counts that the thread that was interrupted is not noted. r8 is what it was before.

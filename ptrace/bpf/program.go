@@ -5,6 +5,7 @@ import "unsafe"
 // Numbers of functions that the kernel lets programs call (linux/bpf.h).
 const (
 	helperRandom        = 7   // bpf_get_prandom_u32
+	helperReadKernel    = 113 // bpf_probe_read_kernel
 	helperWho           = 14  // bpf_get_current_pid_tgid
 	helperReadUser      = 112 // bpf_probe_read_user
 	helperRingOutput    = 130 // bpf_ringbuf_output
@@ -37,23 +38,40 @@ const (
 // word is the size of a saved register.
 const word = 8
 
-// eachSlot goes through the slots; r6 is the slot, r8 its number, r9 the request. Body is what is done with one. It
-// ends at the label "next", and leaves nothing that it has computed in a register: so the verifier finds all ways
-// through a slot to lead to the same state, and need not follow each of them through the next.
-func (c *code) eachSlot(table int, body func()) {
+// eachSlot calls a function, "slot", for each of them, with the slot's number and what is kept at keptWho.
+func (c *code) eachSlot(table int) {
+	c.address(r6, table, requestStart)
+	c.emit(opSet, r7, 0, 0, 0)
+	c.label("each")
+	c.jump(opIfFrom, r7, 0, MaxTargets, "end")
+	c.emit(opLoad4, r1, r6, requestTargets, 0)
+	c.jump(opIfAtLeast, r7, r1, 0, "end")
+	c.emit(opMove, r1, r7, 0, 0)
+	c.emit(opLoad8, r2, r10, keptWho, 0)
+	c.call("slot")
+	c.emit(opAddValue, r7, 0, 0, 1)
+	c.jump(opGo, 0, 0, 0, "each")
+	c.label("end")
+}
+
+// slotFunction is that function: r6 is the slot, r8 its number, r9 the request. Body is what is done with it, and goes
+// on to the label "next". The verifier looks at it once, and not for each slot anew, which takes a tenth of a second.
+func (c *code) slotFunction(table int, body func()) functionInfo {
+	begin := len(c.words)
+	c.label("slot")
+	c.emit(opMove, r8, r1, 0, 0)
+	c.emit(opStore8, r10, r2, keptWho, 0)
+	c.jump(opIfFrom, r8, 0, MaxTargets, "next") // it is less
 	c.address(r9, table, requestStart)
 	c.address(r6, table, 0)
-	c.emit(opSet, r8, 0, 0, 0)
-	c.label("slot")
-	c.jump(opIfFrom, r8, 0, MaxTargets, "end")
-	c.emit(opLoad4, r1, r9, requestTargets, 0)
-	c.jump(opIfAtLeast, r8, r1, 0, "end")
+	c.emit(opMove, r1, r8, 0, 0)
+	c.emit(opShift, r1, 0, 0, slotExponent)
+	c.emit(opAdd, r6, r1, 0, 0)
 	body()
 	c.label("next")
-	c.emit(opAddValue, r6, 0, 0, slotLength)
-	c.emit(opAddValue, r8, 0, 0, 1)
-	c.jump(opGo, 0, 0, 0, "slot")
-	c.label("end")
+	c.emit(opSet, r0, 0, 0, 0)
+	c.emit(opExit, 0, 0, 0, 0)
+	return functionInfo{uint32(begin), typeSlot}
 }
 
 // findThread looks for the slot's thread, and goes elsewhere if there is none. It is in r7 then, and must be released.
@@ -71,9 +89,14 @@ func (c *code) releaseThread(l *layout) {
 
 // readerProgram is the reader, for a table with this descriptor: it reads the threads of the slots that are wanted.
 // See doc.go, and Slot for what it reads there and writes.
-func readerProgram(l *layout, table int, area uint64) []uint64 {
+func readerProgram(l *layout, table int, area uint64) ([]uint64, []functionInfo) {
 	c := newCode(area)
-	c.eachSlot(table, func() {
+	c.emit(opSet, r1, 0, 0, 0)
+	c.emit(opStore8, r10, r1, keptWho, 0)
+	c.eachSlot(table)
+	c.emit(opSet, r0, 0, 0, 0)
+	c.emit(opExit, 0, 0, 0, 0)
+	slot := c.slotFunction(table, func() {
 		c.emit(opConstant4, r6, 0, slotOutcome, int32(Unwanted))
 		c.emit(opLoad4, r1, r6, slotWanted, 0)
 		c.jump(opIfZero, r1, 0, 0, "next")
@@ -93,9 +116,7 @@ func readerProgram(l *layout, table int, area uint64) []uint64 {
 		c.label("release")
 		c.releaseThread(l)
 	})
-	c.emit(opSet, r0, 0, 0, 0)
-	c.emit(opExit, 0, 0, 0, 0)
-	return c.finish()
+	return c.finish(), []functionInfo{{0, typeFunction}, slot}
 }
 
 // firstLook is the first look at a thread: who it is, that it is off the processor, how often it has left one, and its
@@ -142,12 +163,13 @@ func (c *code) measure(to register) {
 	c.emit(opLoad8, r2, r6, slotEnd, 0)
 	c.emit(opSubtract, r2, r3, 0, 0)
 	c.emit(opLoad4, r1, r6, slotMost, 0)
-	c.jump(opIfMost, r2, r1, 0, "short")
+	short, bounded := c.unique("short"), c.unique("bounded")
+	c.jump(opIfMost, r2, r1, 0, short)
 	c.emit(opMove, r2, r1, 0, 0)
-	c.label("short")
-	c.jump(opIfMostOf, r2, 0, MaxStack, "bounded") // the verifier knows no bound yet
+	c.label(short)
+	c.jump(opIfMostOf, r2, 0, MaxStack, bounded) // the verifier knows no bound yet
 	c.emit(opSet, r2, 0, 0, MaxStack)
-	c.label("bounded")
+	c.label(bounded)
 	c.emit(opStore8, to, r2, slotLengthOf, 0)
 }
 
@@ -176,7 +198,7 @@ func (c *code) secondLook(l *layout) {
 	c.jump(opIfNotEqual, r1, r2, 0, "moved")
 	c.jump(opIfNot, r5, 0, 0, "release")
 	c.emit(opConstant4, r6, 0, slotOutcome, int32(Read))
-	c.emit(opConstant4, r6, 0, slotKnown, 1)
+	c.emit(opConstant4, r6, 0, slotKnown, knownRead)
 	c.emit(opLoad8, r1, r9, requestUsed, 0)
 	c.emit(opLoad8, r2, r6, slotLengthOf, 0)
 	c.emit(opAdd, r1, r2, 0, 0)

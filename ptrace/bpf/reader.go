@@ -62,10 +62,21 @@ type Slot struct {
 	Registers [21]uint64
 
 	// Known is not 0 if it was off the processor when it was last read, Again how often a Clock has found it so since,
-	// without it having run; and Before is what Again was when it was read anew.
+	// without it having run; and Before is what Again was when it was read anew. If a Clock has noted it, that counts in
+	// the note.
 	Known, Again, Before uint32
-	Target               uint32 // of what a Clock has noted: the number of its slot
+	// Other is, of a note of a Clock's, the number of its slot; of a slot whose thread was noted last, that of the note.
+	Other uint32
 }
+
+// A Slot is as long as the programs expect: a power of two.
+var _ [slotLength]byte = [unsafe.Sizeof(Slot{})]byte{}
+
+// Values of Slot.Known.
+const (
+	knownRead  = 1
+	knownNoted = 2
+)
 
 const (
 	slotLength    = 256
@@ -83,7 +94,7 @@ const (
 	slotKnown     = int16(unsafe.Offsetof(Slot{}.Known))
 	slotAgain     = int16(unsafe.Offsetof(Slot{}.Again))
 	slotBefore    = int16(unsafe.Offsetof(Slot{}.Before))
-	slotTarget    = int16(unsafe.Offsetof(Slot{}.Target))
+	slotOther     = int16(unsafe.Offsetof(Slot{}.Other))
 	slotSwitches  = int16(unsafe.Offsetof(Slot{}.Switches))
 	slotRegisters = int(unsafe.Offsetof(Slot{}.Registers))
 )
@@ -102,6 +113,8 @@ type Reader struct {
 type Kernel struct {
 	layout layout
 	area   int // bytes for stacks of a Reader, and of a Clock
+	direct uint64
+	probed bool // whether direct was looked for
 }
 
 // Host reads the kernel's description of itself, for so many readers with a clock as there are processors: the more,
@@ -122,7 +135,7 @@ func Host(processors int) (*Kernel, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Kernel{l, min(max(allAreas/2/processors, leastArea), mostArea)}, nil
+	return &Kernel{layout: l, area: min(max(allAreas/2/processors, leastArea), mostArea)}, nil
 }
 
 // Reader loads the program. The error is ErrUnsupported, or says which right is missing (fs.ErrPermission).
@@ -162,7 +175,13 @@ func (r *Reader) load(l *layout) error {
 	}
 	r.slots = (*[MaxTargets]Slot)(unsafe.Pointer(&r.memory[0]))
 	r.request = (*request)(unsafe.Pointer(&r.memory[requestStart]))
-	if r.program, err = loadProgram(readerProgram(l, r.table, r.area), 0, nil); err != nil {
+	types, err := loadTypes()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = unix.Close(types) }()
+	words, functions := readerProgram(l, r.table, r.area)
+	if r.program, err = loadProgram(words, types, functions); err != nil {
 		return err
 	}
 	r.attributes = runAttributes{program: uint32(r.program)}

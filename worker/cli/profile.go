@@ -35,11 +35,11 @@ type profileFlags struct {
 
 const profileLong = `Take samples of processes for a while, and print which stacks they had, the most
 frequent first. The processes are not stopped, and no system call of theirs is
-interrupted. One that runs loses some microseconds to a timer's interrupt for
-each sample. While one is read that sleeps or waits, this program has its processor,
-for some tens of microseconds; one that has not run since is not read again.
+interrupted. Who has a processor loses some microseconds to a timer's interrupt
+for each sample. In that one who sleeps or waits there is read, too; one that has
+not run since is not read again.
 
-Registers and stacks are read by two programs of some hundred instructions each
+Registers and stacks are read by two programs of some hundreds of instructions
 that are loaded into the kernel: that takes root, or CAP_BPF and CAP_PERFMON,
 Linux 6.10, x86_64, and the host's PID namespace.
 Elsewhere take "capture --format folded --repeat --interval", which stops the
