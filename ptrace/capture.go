@@ -131,6 +131,8 @@ func Capture(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 	if err := checkPID(t.PID); err != nil {
 		return nil, err
 	}
+	work.begin()
+	defer work.end()
 	started := time.Now()
 	const attempts = 3
 	for range attempts {

@@ -145,6 +145,7 @@ var idle atomic.Int32 //nolint:gochecknoglobals // those in the hangar
 
 // start has a goroutine capture.
 func (f *flight) start() {
+	work.join()
 	select {
 	case hangar <- f:
 	default:
@@ -192,6 +193,7 @@ func (f *flight) land() {
 	delete(flights.byPID, f.target.PID)
 	flights.Unlock()
 	close(f.done)
+	work.end()
 }
 
 // landAfter lands when a thread of this process has ended.

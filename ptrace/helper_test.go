@@ -27,7 +27,7 @@ const roleVariable = "PTRACE_TEST_ROLE"
 
 var roles = map[string]func(args []string) int{
 	"capture": captureRole, "once": onceRole, "observe": observeRole, "reuse": reuseRole,
-	"ending": endingRole,
+	"ending": endingRole, "suspend": suspendRole,
 }
 
 func TestMain(m *testing.M) {

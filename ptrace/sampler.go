@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -20,6 +21,7 @@ const EngineSampled = "sampled"
 // SamplerOptions of a sampler; the zero value is the default.
 type SamplerOptions struct {
 	Interval time.Duration // between two samples of a process, give or take a half; 0: 10 ms; 200 µs at the least
+	Duration time.Duration // for how long samples are taken; 0: no bound
 	MaxStack int           // bytes of stack at most; 0 and more than that: 256 KiB
 	RedZone  int           // as in Options
 	Batch    time.Duration // how long samples may wait to be handed on; 0: 2 s
@@ -42,10 +44,13 @@ type Sampler struct {
 	batches chan samples
 	spare   chan []byte // memory for stacks that nobody has
 	quit    uint32      // set when the threads are to end
-	end     int         // an eventfd(2) that is readable then
+	end     int         // an eventfd(2) that is readable then, and when they are to rest
 
 	mu      sync.Mutex
 	targets []*sampled
+	began   time.Time     // when Run did
+	rests   time.Time     // since when it rests; zero: it does not
+	rested  time.Duration // in all, before that
 }
 
 // sampled is one of the processes.
@@ -74,7 +79,7 @@ type samples struct {
 
 // SamplerStats is how long a sampler was at work, and how often it came to nothing.
 type SamplerStats struct {
-	// Took is the time from the start of its threads to the end of the last one.
+	// Took is the time from the start of its threads to the end of the last one, but for what it was suspended.
 	Took time.Duration
 	// Missed counts looks at a thread that ran after all, was returning from a signal, or whose stack there was no room
 	// for.
@@ -219,18 +224,20 @@ func (p *sampled) end() (end uint64) {
 	return end
 }
 
-// Run takes samples until ctx ends, which is no error, or until all processes have ended: ErrExited. Samples are
-// handed on to take, which must not keep them; an error of take ends it, too. The mappings of a snapshot are those of
-// its process when NewSampler or Refresh was called.
+// Run takes samples until ctx ends, or for as long as the options say, neither of which is an error, or until all
+// processes have ended: ErrExited. Samples are handed on to take, which must not keep them; an error of take ends it,
+// too. The mappings of a snapshot are those of its process when NewSampler or Refresh was called.
 func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats SamplerStats, err error) {
+	defer work.know(s)()
+	defer s.begin()()
 	var group sync.WaitGroup
-	began, took := time.Now(), time.Duration(0)
+	took := time.Duration(0)
 	for _, t := range s.threads {
 		group.Go(t.run)
 	}
 	go func() {
 		group.Wait()
-		took = time.Since(began)
+		took = s.worked()
 		close(s.batches)
 	}()
 	defer context.AfterFunc(ctx, s.stop)()
@@ -256,6 +263,73 @@ func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats Sam
 	}
 	stats.Took = took
 	return stats, err
+}
+
+// begin starts the clock of what a sampler is at work; the result stops it.
+func (s *Sampler) begin() func() {
+	s.mu.Lock()
+	s.began = time.Now()
+	s.mu.Unlock()
+	if s.options.Duration <= 0 {
+		return func() {}
+	}
+	ended := make(chan struct{})
+	go func() {
+		for left := s.options.Duration; left > 0; left = s.options.Duration - s.worked() {
+			select {
+			case <-ended:
+				return
+			case <-time.After(left):
+			}
+		}
+		s.stop()
+	}()
+	return func() { close(ended) }
+}
+
+// worked is how long a sampler has been at work.
+func (s *Sampler) worked() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	until := s.rests
+	if until.IsZero() {
+		until = time.Now()
+	}
+	return until.Sub(s.began) - s.rested
+}
+
+// stop has the threads end.
+func (s *Sampler) stop() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	atomic.StoreUint32(&s.quit, 1)
+	s.alert()
+}
+
+// rest has the threads stop their clocks, and wait.
+func (s *Sampler) rest() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rests = time.Now()
+	s.alert()
+}
+
+// resume is for threads that are about to go on.
+func (s *Sampler) resume() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.rested += time.Since(s.rests)
+	s.rests = time.Time{}
+	if s.end >= 0 && s.quit == 0 {
+		_, _ = unix.Read(s.end, make([]byte, 8))
+	}
+}
+
+// alert wakes up the threads.
+func (s *Sampler) alert() {
+	if s.end >= 0 { // it is not closed yet
+		_, _ = unix.Write(s.end, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
 }
 
 // allEnded looks which processes have ended.

@@ -50,6 +50,10 @@ type taken struct {
 // firstBatch is when the first samples are handed on: to read what they are named by takes longer than all the rest.
 const firstBatch = 50 * time.Millisecond
 
+// late is how long after the end of a batch this thread may get a processor. If it does not the clock stands still, as
+// it is when the whole program was stopped, by SIGSTOP or with its control group.
+const late = time.Second
+
 // maxTaken is how many samples wait at most.
 const maxTaken = 512
 
@@ -78,14 +82,16 @@ func (t *samplerThread) run() {
 	t.awaited[0] = unix.PollFd{Fd: int32(t.ticks.Descriptor()), Events: unix.POLLIN}
 	t.awaited[1] = unix.PollFd{Fd: int32(t.sampler.end), Events: unix.POLLIN}
 	batch := min(firstBatch, t.sampler.options.Batch)
-	for ; atomic.LoadUint32(&t.sampler.quit) == 0; batch = t.sampler.options.Batch {
-		t.aim()
-		t.until = t.clock() + int64(batch)
-		err := t.ticks.Start(t.sampler.options.Interval)
-		if err == nil {
-			t.collect()
-			runtime.KeepAlive(t)
-			err = t.ticks.Stop()
+	for ; ; batch = t.sampler.options.Batch {
+		work.begin()
+		quit := atomic.LoadUint32(&t.sampler.quit) != 0
+		var err error
+		if !quit {
+			err = t.batch(batch)
+		}
+		work.end()
+		if quit {
+			return
 		}
 		if err != nil {
 			t.hand(samples{err: err})
@@ -102,18 +108,20 @@ func (t *samplerThread) run() {
 	}
 }
 
+// batch takes samples for a while.
+func (t *samplerThread) batch(most time.Duration) error {
+	t.aim()
+	t.until = t.clock() + int64(most)
+	if err := t.ticks.Start(t.sampler.options.Interval, most+late); err != nil {
+		return err
+	}
+	t.collect()
+	runtime.KeepAlive(t)
+	return t.ticks.Stop()
+}
+
 // hand hands a batch on.
 func (t *samplerThread) hand(b samples) { t.sampler.batches <- b }
-
-// stop has the threads end.
-func (s *Sampler) stop() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.end >= 0 { // it is not closed yet
-		atomic.StoreUint32(&s.quit, 1)
-		_, _ = unix.Write(s.end, []byte{1, 0, 0, 0, 0, 0, 0, 0})
-	}
-}
 
 // settle binds the thread to its processor.
 func (t *samplerThread) settle() error {
@@ -212,6 +220,8 @@ func (t *samplerThread) rest() bool {
 		case errno == unix.EINTR:
 		case errno != 0:
 			t.errno = errno
+			return false
+		case t.awaited[1].Revents != 0:
 			return false
 		case t.awaited[0].Revents != 0:
 			return true

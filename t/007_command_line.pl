@@ -3,6 +3,7 @@
 use strict;
 use warnings;
 
+use POSIX ();
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
@@ -60,6 +61,30 @@ sub interrupted
 }
 like(interrupted('--stats'), qr/^\{"count":\d\d+,/, 'the figures until then');
 like(interrupted('--format', 'folded'), qr/^postgres;.*;PostgresMain;\S+ \d\d+$/, 'the stacks until then');
+
+# Suspended as by ^Z, in a process group of its own as a shell's job, it holds nobody; and it goes on afterwards.
+{
+	my $told = '';
+	my $run = IPC::Run::start([ $program, 'capture', '--repeat', 1_000_000, '--stats', $pid ],
+		'<', \undef, '>', \$told, init => sub { POSIX::setpgid(0, 0) });
+	my $job = $run->{KIDS}[0]{PID};
+	my $switches = sub { my %s = proc_status($pid); return $s{voluntary_ctxt_switches} };
+	my %held;
+	for my $round (1 .. 50)
+	{
+		my $before = $switches->();
+		wait_until('some captures', sub { $switches->() > $before + 20 });
+		kill 'TSTP', $job;
+		wait_until('it is suspended', sub { my %s = proc_status($job); return $s{State} =~ /^T/ });
+		my %s = proc_status($pid);
+		$held{"$s{State}, tracer $s{TracerPid}"} = 1 if $s{TracerPid} || $s{State} =~ /^t/i;
+		kill 'CONT', $job;
+	}
+	is_deeply([ keys %held ], [], 'while it is suspended, no process is held');
+	$run->signal('INT');
+	$run->finish;
+	like($told, qr/^\{"count":\d{4}/, 'and it has gone on each time');
+}
 
 my ($postmaster) = slurp_file("$data/postmaster.pid") =~ /^(\d+)/;
 ($status, $out) = program('capture', $postmaster);

@@ -85,9 +85,15 @@ func (c *Clock) makeRing() error {
 }
 
 // Start lets it go, on the processor that the caller runs on and must be bound to, once in a period, give or take a
-// half by chance.
-func (c *Clock) Start(period time.Duration) error {
+// half by chance. It goes until Stop, or for so long at the most: nobody is interrupted for a program that is stopped
+// itself.
+func (c *Clock) Start(period, most time.Duration) error {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
+		return fmt.Errorf("clock: %w", err)
+	}
 	c.notes.period = uint64(max(1, min(period, longestPeriod)))
+	c.notes.until = uint64(now.Nano() + int64(most))
 	return c.run("start a timer")
 }
 

@@ -33,7 +33,7 @@ func openClock(t *testing.T, processor int) (*Reader, *Clock) {
 // tick lets a clock go for so many notes, or a while.
 func tick(t *testing.T, c *Clock, notes int) {
 	t.Helper()
-	if err := c.Start(200 * time.Microsecond); err != nil {
+	if err := c.Start(200*time.Microsecond, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
@@ -113,7 +113,7 @@ func TestClockFull(t *testing.T) {
 	pid, _ := counts(t, processor)
 	*r.Slot(0) = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack}
 	r.Aim(1, processor)
-	if err := c.Start(200 * time.Microsecond); err != nil {
+	if err := c.Start(200*time.Microsecond, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	pin(t, processor+1) // the clock stays
@@ -273,7 +273,7 @@ func compareAgain(t *testing.T, r *Reader, c *Clock, pid int) {
 func told(t *testing.T, c *Clock, meanwhile func()) bool {
 	t.Helper()
 	c.Seen()
-	if err := c.Start(time.Millisecond); err != nil {
+	if err := c.Start(time.Millisecond, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	if meanwhile != nil {
@@ -297,7 +297,7 @@ func TestClockPeriod(t *testing.T) {
 	*r.Slot(0) = Slot{PID: 1 << 30} // nobody: each tick says that
 	r.Aim(1, processor)
 	const period = 20 * time.Millisecond
-	if err := c.Start(period); err != nil {
+	if err := c.Start(period, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	const ticks = 50
@@ -331,5 +331,31 @@ func TestClockPeriod(t *testing.T) {
 	}
 	if err := c.Stop(); err != nil {
 		t.Errorf("stopped twice: %v", err)
+	}
+}
+
+// TestClockMost: it stands still in time although nobody stops it, and goes again when it is started again.
+func TestClockMost(t *testing.T) {
+	const processor = 0
+	r, c := openClock(t, processor)
+	*r.Slot(0) = Slot{PID: 1 << 30} // nobody: each tick says that
+	r.Aim(1, processor)
+	const period, most = time.Millisecond, 100 * time.Millisecond
+	for range 2 {
+		began := time.Now()
+		if err := c.Start(period, most); err != nil {
+			t.Fatal(err)
+		}
+		ticks, last := 0, time.Duration(0)
+		for ; readable(t, c, 10*most); ticks++ {
+			c.Seen()
+			last = time.Since(began)
+		}
+		if ticks < 10 || last > 5*most { // who looks may be late
+			t.Errorf("%d ticks, the last after %v", ticks, last)
+		}
+	}
+	if err := c.Stop(); err != nil {
+		t.Error(err)
 	}
 }

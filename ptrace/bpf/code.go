@@ -43,6 +43,7 @@ const (
 	opIfEqual    = 0x1d // JEQ, with a register
 	opIfNotEqual = 0x5d // JNE, with a register
 	opIfAtLeast  = 0x3d // JGE, with a register
+	opIfGreater  = 0x2d // JGT, with a register
 	opIfMost     = 0xbd // JLE, with a register
 	opIfMostOf   = 0xb5 // JLE, with a value
 	opIfFrom     = 0x35 // JGE, with a value

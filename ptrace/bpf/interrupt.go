@@ -8,6 +8,7 @@ type notes struct {
 	missed uint32 // for want of room, because it was returning from a signal, or began to run
 	used   uint64 // bytes of the area that are taken
 	period uint64 // of the timer, in ns; 0: it is to stand still
+	until  uint64 // the moment on CLOCK_MONOTONIC, in ns, from which on it stands still whatever else is said
 	direct uint64 // where the kernel has mapped all memory; 0: unknown
 	probe  uint64 // not 0: this of the caller's memory is to be copied instead, as it is of others
 	task   uint64 // the caller's struct task_struct
@@ -18,6 +19,7 @@ const (
 	notesMissed = int16(unsafe.Offsetof(notes{}.missed))
 	notesUsed   = int16(unsafe.Offsetof(notes{}.used))
 	notesPeriod = int16(unsafe.Offsetof(notes{}.period))
+	notesUntil  = int16(unsafe.Offsetof(notes{}.until))
 	notesDirect = int16(unsafe.Offsetof(notes{}.direct))
 	notesProbe  = int16(unsafe.Offsetof(notes{}.probe))
 	notesTask   = int16(unsafe.Offsetof(notes{}.task))
@@ -151,11 +153,17 @@ func (c *code) startTimer(noted, timer int) {
 	c.emit(opCall, 0, 0, 0, helperTimerStart)
 }
 
-// nextTick is what a tick begins with: the timer is set again, so that no period is longer for what is done in one.
+// nextTick is what a tick begins with: the timer is set again, so that no period is longer for what is done in one;
+// unless it is to stand still by now, even if whoever was to say so cannot, since it is stopped itself.
 func (c *code) nextTick(noted, timer int) {
 	c.address(r1, noted, 0)
 	c.emit(opLoad8, r1, r1, notesPeriod, 0)
-	c.jump(opIfNot, r1, 0, 0, "going")
+	c.jump(opIfZero, r1, 0, 0, "over")
+	c.emit(opCall, 0, 0, 0, helperNow)
+	c.address(r1, noted, 0)
+	c.emit(opLoad8, r1, r1, notesUntil, 0)
+	c.jump(opIfGreater, r1, r0, 0, "going")
+	c.label("over")
 	c.emit(opSet, r0, 0, 0, 0)
 	c.emit(opExit, 0, 0, 0, 0)
 	c.label("going")

@@ -4,6 +4,7 @@ import "unsafe"
 
 // Numbers of functions that the kernel lets programs call (linux/bpf.h).
 const (
+	helperNow           = 5   // bpf_ktime_get_ns
 	helperRandom        = 7   // bpf_get_prandom_u32
 	helperReadKernel    = 113 // bpf_probe_read_kernel
 	helperWho           = 14  // bpf_get_current_pid_tgid

@@ -75,7 +75,7 @@ func look(t *testing.T, r *Reader, c *Clock, want Slot) (note *Slot, data []byte
 	c.Empty()
 	*r.Slot(0) = want
 	r.Aim(1, 0)
-	if err := c.Start(200 * time.Microsecond); err != nil {
+	if err := c.Start(200*time.Microsecond, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	var noted, missed int

@@ -19,7 +19,8 @@ type ProfileOptions struct {
 	MaxFrames int
 	// Interval is the time between two samples of a process, give or take a half; 0 means ptrace's default.
 	Interval time.Duration
-	// Duration bounds how long samples are taken, from when all is prepared; 0 is no bound.
+	// Duration bounds how long samples are taken, from when all is prepared; 0 is no bound. What the program is suspended
+	// meanwhile (ptrace.Suspend) does not count.
 	Duration time.Duration
 	// Batch bounds how long a sample may wait until it is unwound; 0 means ptrace's default.
 	Batch time.Duration
@@ -41,7 +42,7 @@ func (c *Capturer) Profile(
 	ctx context.Context, targets []ptrace.Target, o ProfileOptions, each func(t *trace.Trace, times int) error,
 ) (ProfileStats, error) {
 	s, err := ptrace.NewSampler(targets, ptrace.SamplerOptions{
-		Interval: o.Interval, Batch: o.Batch, RedZone: c.arch.RedZone,
+		Interval: o.Interval, Duration: o.Duration, Batch: o.Batch, RedZone: c.arch.RedZone,
 	})
 	if err != nil {
 		return ProfileStats{}, err
@@ -49,11 +50,6 @@ func (c *Capturer) Profile(
 	defer s.Close()
 	p := profile{capturer: c, options: o, sampler: s, each: each, checks: make(map[int]*check)}
 	defer p.close()
-	if o.Duration > 0 {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithTimeout(ctx, o.Duration)
-		defer cancel()
-	}
 	p.stats.SamplerStats, err = s.Run(ctx, p.take)
 	return p.stats, err
 }

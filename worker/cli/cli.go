@@ -32,6 +32,7 @@ var errReported = errors.New("failed")
 func Main(version string, args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	defer suspendable(stderr)()
 	root := newRoot(version)
 	root.SetArgs(args)
 	root.SetOut(stdout)

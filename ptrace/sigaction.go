@@ -1,6 +1,7 @@
 package ptrace
 
 import (
+	"fmt"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,17 +18,24 @@ const (
 	maskSize    = 8 // of sigset_t in the kernel
 )
 
+// setAction is rt_sigaction(2); either may be nil.
+func setAction(sig unix.Signal, action, before *sigaction) error {
+	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(sig), uintptr(unsafe.Pointer(action)),
+		uintptr(unsafe.Pointer(before)), maskSize, 0, 0); errno != 0 {
+		return fmt.Errorf("rt_sigaction: %w", errno)
+	}
+	return nil
+}
+
 // muteStops tells the kernel not to send this process SIGCHLD when a tracee or a child stops, only when a child ends:
 // the Go runtime's handler would run on some other thread and take the processor away from ours or the target's just
 // while that stands still. The handler itself stays. It is asked for again with each capture, because os/signal sets
 // the handler anew without the flag.
 func muteStops() {
 	var action sigaction
-	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), 0,
-		uintptr(unsafe.Pointer(&action)), maskSize, 0, 0); errno != 0 || action.flags&saNoCldStop != 0 {
+	if err := setAction(unix.SIGCHLD, nil, &action); err != nil || action.flags&saNoCldStop != 0 {
 		return
 	}
 	action.flags |= saNoCldStop
-	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), uintptr(unsafe.Pointer(&action)), 0,
-		maskSize, 0, 0)
+	_ = setAction(unix.SIGCHLD, &action, nil)
 }

@@ -1,0 +1,130 @@
+package ptrace
+
+import (
+	"errors"
+	"runtime"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// ErrBusy is Suspend's when a process is being captured that the kernel does not give back.
+var ErrBusy = errors.New("a capture does not end")
+
+// suspendWait is how long captures under way may take to end before the program is suspended.
+const suspendWait = 10 * time.Second
+
+// Suspend does what the terminal's stop signal (SIGTSTP) does to programs that do not handle it: this program stands
+// still until SIGCONT, or goes on at once if nobody could continue it (an orphaned process group). But it does so while
+// no process is held by a capture, which would stand still as long, and none is sampled. What would capture or sample
+// one meanwhile waits. The error is ErrBusy, or that of a system call: the program has not stood still then.
+func Suspend() error { return work.rest(suspendWait, standStill) }
+
+// standStill is the signal's default action, which the Go runtime does not give back once it has handled the signal.
+func standStill() error {
+	runtime.LockOSThread() // a signal to a thread itself is there when the call returns
+	defer runtime.UnlockOSThread()
+	var byDefault, before sigaction
+	if err := setAction(unix.SIGTSTP, &byDefault, &before); err != nil {
+		return err
+	}
+	err := unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTSTP)
+	return errors.Join(err, setAction(unix.SIGTSTP, &before, nil))
+}
+
+// work is what Suspend waits for.
+//
+//nolint:gochecknoglobals // a program is suspended as a whole
+var work = activity{samplers: make(map[*Sampler]bool)}
+
+// activity counts what must not be under way while the program stands still.
+type activity struct {
+	mu       sync.Mutex
+	parties  int
+	samplers map[*Sampler]bool // those that run
+	resting  chan struct{}     // closed at the end of a rest that is asked for or under way; else nil
+	idle     chan struct{}     // closed when there are no parties any more; nil if nobody waits for that
+}
+
+// begin waits for the end of a rest, and begins something that puts off the next one until end.
+func (a *activity) begin() {
+	a.mu.Lock()
+	for a.resting != nil {
+		ended := a.resting
+		a.mu.Unlock()
+		<-ended
+		a.mu.Lock()
+	}
+	a.parties++
+	a.mu.Unlock()
+}
+
+// join begins a part of something that has begun, and may outlast it.
+func (a *activity) join() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.parties++
+}
+
+func (a *activity) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.parties--; a.parties == 0 && a.idle != nil {
+		close(a.idle)
+		a.idle = nil
+	}
+}
+
+// know has a sampler rest when the others do, until the result is called. Each of its batches begins and ends.
+func (a *activity) know(s *Sampler) (forget func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.samplers[s] = true
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		delete(a.samplers, s)
+	}
+}
+
+// rest calls do when nothing is under way, and holds back what would begin. If another rest is asked for it does
+// nothing.
+func (a *activity) rest(most time.Duration, do func() error) error {
+	a.mu.Lock()
+	if a.resting != nil {
+		a.mu.Unlock()
+		return nil
+	}
+	a.resting = make(chan struct{})
+	idle := make(chan struct{})
+	if a.parties == 0 {
+		close(idle)
+	} else {
+		a.idle = idle
+	}
+	told := make([]*Sampler, 0, len(a.samplers))
+	for s := range a.samplers {
+		s.rest()
+		told = append(told, s)
+	}
+	a.mu.Unlock()
+
+	err := ErrBusy
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-idle:
+		err = do()
+	case <-timer.C:
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, s := range told {
+		s.resume()
+	}
+	close(a.resting)
+	a.resting, a.idle = nil, nil
+	return err
+}
