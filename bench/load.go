@@ -5,13 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,33 +19,31 @@ import (
 type loadFigure struct {
 	Tool   string  `json:"tool"`
 	Absent string  `json:"absent,omitempty"`
-	TPS    float64 `json:"tps"`              // median of the turns
-	Loss   float64 `json:"loss_percent"`     // median of the turns, each against the time before and behind it
+	TPS    float64 `json:"tps"`              // median of the spans
+	Loss   float64 `json:"loss_percent"`     // median of the spans
 	Low    float64 `json:"loss_percent_low"` // of a turn
 	High   float64 `json:"loss_percent_high"`
 	Mean   float64 `json:"loss_percent_mean"`
 	Error  float64 `json:"loss_percent_error"`  // the standard error of the mean
 	Rate   float64 `json:"captures_per_second"` // of each backend, as reached
-	Turns  int     `json:"turns"`
+	Spans  int     `json:"spans"`
 
-	tps, loss, rate []float64
+	tps, loss, rate []float64 // of the spans, the spans, the turns
+	turns           []float64 // the mean loss of each
 }
 
 const (
-	loadRate  = 100 // captures of each backend in a second that are tried
-	loadScale = 10  // of pgbench's tables: 1,000,000 accounts, all in memory
-	// After this time a tool has begun, and nothing is left of what one did that has ended.
-	loadSettles = 500 * time.Millisecond
+	loadRate    = 100             // captures of each backend in a second that are tried
+	loadScale   = 10              // of pgbench's tables: 1,000,000 accounts, all in memory
+	loadPulses  = 10              // spans beside a tool in its turn
+	loadWarmUp  = 2 * time.Second // of a pgbench
 	loadNothing = "nothing"
 )
 
-// capturing captures the processes at loadRate until ctx ends, and returns how often it did that in a second.
-type capturing func(ctx context.Context, pids []int) (rate float64, err error)
-
-// load measures pgbench's select-only throughput beside each tool, and without one before and behind it: what changes
-// in some seconds is not taken for what a tool costs. In a round one pgbench runs all the time, and the tools take
-// turns in an order that chance makes: neither is what changes between two of its runs (where its tables and
-// processes lie). One of the tools is none: what it seems to cost is what the machine makes of nothing.
+// load measures pgbench's select-only throughput beside each tool, and without one before and behind it, by turns of
+// half a second: what changes in seconds is not taken for what a tool costs. In a round one pgbench runs all the time,
+// and the tools take turns in an order that chance makes: neither is what changes between two of its runs (where its
+// tables and processes lie). One of the tools is none: what it seems to cost is what the machine makes of nothing.
 func (r *report) load(ctx context.Context, o options, p programs, s *server) error {
 	path, err := findPgbench(s.binDir)
 	if err != nil {
@@ -80,10 +76,10 @@ func (r *report) load(ctx context.Context, o options, p programs, s *server) err
 	return nil
 }
 
-// loadTurn is a tool's, and the time without one behind it.
+// loadTurn is a tool's.
 type loadTurn struct {
-	tool          *loadTool
-	beside, after span
+	tool  *loadTool
+	spans []span // one without it, one beside it, and so on; the last one is without it
 }
 
 // span is from one moment to another.
@@ -92,15 +88,15 @@ type span struct{ from, to time.Time }
 // loadRound gives the tools their turns beside one pgbench.
 func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path string, tools []*loadTool) error {
 	turns := turnsOf(tools)
-	longest := 4 * (loadSettles + o.Slice) * time.Duration(len(turns)+1) // the slow ones take long to end
+	const slowness = 3 // some take long to pause
+	longest := loadWarmUp + slowness*(pulseSettles+(2*loadPulses+1)*o.Slice)*time.Duration(len(turns))
 	bench, err := startPgbench(ctx, s, path, longest)
 	if err != nil {
 		return err
 	}
 	pids, err := pgbenchBackends(ctx, conn, runtime.NumCPU())
-	var first span
 	if err == nil {
-		first, err = pass(ctx, o.Slice)
+		err = sleep(ctx, loadWarmUp)
 	}
 	for i := range turns {
 		if err == nil {
@@ -111,13 +107,12 @@ func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path s
 	if err := errors.Join(err, failed); err != nil {
 		return err
 	}
-	before, err := done.perSecond(first)
 	for _, t := range turns {
-		if err == nil {
-			before, err = t.count(done, before)
+		if err := t.count(done); err != nil {
+			return err
 		}
 	}
-	return err
+	return nil
 }
 
 // turnsOf is the turns of a round, in an order that chance makes.
@@ -132,52 +127,76 @@ func turnsOf(tools []*loadTool) []loadTurn {
 	return turns
 }
 
-// pass lets so much time pass, after what was before it is forgotten.
-func pass(ctx context.Context, slice time.Duration) (span, error) {
-	from := time.Now().Add(loadSettles)
-	to := from.Add(slice)
-	select {
-	case <-ctx.Done():
-		return span{}, ctx.Err()
-	case <-time.After(time.Until(to)):
-		return span{from, to}, nil
+// take lets the tool capture and pause.
+func (t *loadTurn) take(ctx context.Context, slice time.Duration, pids []int) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("throughput beside %s: %w", t.tool.Tool, err)
+		}
+	}()
+	tool, err := t.tool.start(ctx, pids)
+	if err != nil {
+		return err
 	}
+	for range loadPulses {
+		if err == nil {
+			err = t.pass(ctx, slice, func() error { return nil })
+		}
+		if err == nil {
+			err = tool.resume()
+		}
+		if err == nil {
+			err = t.pass(ctx, slice, tool.pause)
+		}
+	}
+	if err == nil {
+		err = t.pass(ctx, slice, func() error { return nil })
+	}
+	rate, failed := tool.end()
+	t.tool.rate = append(t.tool.rate, rate/float64(len(pids)))
+	return errors.Join(err, failed)
 }
 
-// take lets the tool capture while so much time passes, and then so much pass without one.
-func (t *loadTurn) take(ctx context.Context, slice time.Duration, pids []int) error {
-	during, cancel := context.WithCancel(ctx)
-	defer cancel()
-	var group sync.WaitGroup
-	var rate float64
-	var failed error
-	if t.tool.run != nil {
-		group.Go(func() { rate, failed = t.tool.run(during, pids) })
+// pass lets so much time pass, and what it takes to end then.
+func (t *loadTurn) pass(ctx context.Context, slice time.Duration, end func() error) error {
+	from := time.Now()
+	if err := sleep(ctx, slice); err != nil {
+		return err
 	}
-	var err error
-	t.beside, err = pass(ctx, slice)
-	cancel()
-	group.Wait()
-	if err := errors.Join(err, failed); err != nil {
-		return fmt.Errorf("throughput beside %s: %w", t.tool.Tool, err)
-	}
-	t.tool.rate = append(t.tool.rate, rate/float64(len(pids)))
-	t.after, err = pass(ctx, slice)
+	err := end()
+	t.spans = append(t.spans, span{from, time.Now()})
 	return err
 }
 
-// count adds what the turn has cost, and returns the throughput without a tool behind it.
-func (t *loadTurn) count(done *transactions, before float64) (after float64, err error) {
-	beside, err := done.perSecond(t.beside)
-	if err != nil {
-		return 0, err
+func sleep(ctx context.Context, d time.Duration) error {
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-time.After(d):
+		return nil
 	}
-	if after, err = done.perSecond(t.after); err != nil {
-		return 0, err
+}
+
+// count adds what each span beside the tool has cost, against those before and behind it. The standard error is that of
+// the turns' means: spans that have one between them are not independent of each other.
+func (t *loadTurn) count(done *transactions) error {
+	tps := make([]float64, len(t.spans))
+	for i, s := range t.spans {
+		var err error
+		if tps[i], err = done.perSecond(s); err != nil {
+			return err
+		}
 	}
-	t.tool.tps = append(t.tool.tps, beside)
-	t.tool.loss = append(t.tool.loss, 100*(1-beside/((before+after)/2)))
-	return after, nil
+	var beside, losses []float64
+	for i := 1; i < len(tps)-1; i += 2 {
+		beside = append(beside, tps[i])
+		losses = append(losses, 100*(1-tps[i]/((tps[i-1]+tps[i+1])/2)))
+	}
+	loss, _ := mean(losses)
+	t.tool.turns = append(t.tool.turns, loss)
+	t.tool.tps = append(t.tool.tps, beside...)
+	t.tool.loss = append(t.tool.loss, losses...)
+	return nil
 }
 
 func findPgbench(binDir string) (string, error) {
@@ -189,115 +208,6 @@ func findPgbench(binDir string) (string, error) {
 		return "", fmt.Errorf("pgbench: %w", err)
 	}
 	return path, nil
-}
-
-// loadTool is one of those that capture meanwhile; that which does nothing has no run.
-type loadTool struct {
-	loadFigure
-
-	inRound int // turns: what costs little needs more of them to be told from nothing
-	run     capturing
-}
-
-func loadTools(ctx context.Context, o options, p programs) []*loadTool {
-	tools := []*loadTool{
-		{loadFigure: loadFigure{Tool: loadNothing}, inRound: 4},
-		{loadFigure: loadFigure{Tool: ours + " profile", Absent: withoutProfile(ctx, o)}, inRound: 8,
-			run: ofOurs(o, "profile", "--stats", "--duration", "1h", "--rate", strconv.Itoa(loadRate))},
-		{loadFigure: loadFigure{Tool: ours}, inRound: 4, run: ofOurs(o, "capture", "--stats", "--repeat", "1000000",
-			"--interval", (time.Second / loadRate).String())},
-		{loadFigure: loadFigure{Tool: floor}, inRound: 2, run: onAndOn(p, "floor")},
-		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]}, inRound: 1, run: onAndOn(p, "libunwind")},
-	}
-	stack, err := exec.LookPath("eu-stack")
-	tool := &loadTool{loadFigure: loadFigure{Tool: "eu-stack"}, inRound: 1}
-	if err != nil {
-		tool.Absent = "not installed"
-	} else {
-		tool.run = func(ctx context.Context, pids []int) (float64, error) {
-			return again(ctx, pids, func(ctx context.Context, pid int) (int, error) {
-				if _, err := output(command(ctx, stack, "-p", strconv.Itoa(pid))); err != nil && !exited(err, 1) {
-					return 0, err
-				}
-				return 1, nil
-			}, time.Second/loadRate)
-		}
-	}
-	return append(tools, tool)
-}
-
-// withoutProfile says why processes cannot be sampled here, if they cannot.
-func withoutProfile(ctx context.Context, o options) string {
-	c := command(ctx, o.Binary, "profile", "--stats", "--duration", "100ms", strconv.Itoa(os.Getpid()))
-	if _, err := output(c); err != nil {
-		return err.Error()
-	}
-	return ""
-}
-
-// ofOurs captures with one of our commands, which is interrupted in the end.
-func ofOurs(o options, arguments ...string) capturing {
-	return func(ctx context.Context, pids []int) (float64, error) {
-		all := slices.Clone(arguments)
-		for _, pid := range pids {
-			all = append(all, strconv.Itoa(pid))
-		}
-		c := command(ctx, o.Binary, all...)
-		c.Cancel = func() error { return c.Process.Signal(os.Interrupt) } // it tells its figures then
-		began := time.Now()
-		t, err := decodeAnyway(c)
-		if t.Count == 0 {
-			return 0, err
-		}
-		if t.Seconds > 0 {
-			return float64(t.Count) / t.Seconds, nil
-		}
-		return float64(t.Count) / time.Since(began).Seconds(), nil
-	}
-}
-
-// onAndOn captures with one of the C programs, a quarter of a second's worth at a time, for its count.
-func onAndOn(p programs, name string) capturing {
-	return func(ctx context.Context, pids []int) (float64, error) {
-		return again(ctx, pids, func(ctx context.Context, pid int) (int, error) {
-			t, err := decode(command(ctx, p.path[name], strconv.Itoa(loadRate/4), strconv.Itoa(1_000_000/loadRate),
-				strconv.Itoa(pid)))
-			return t.Count, err
-		}, 0)
-	}
-}
-
-// again captures each process by a goroutine of its own, once in an interval if the tool is as fast as that. A capture
-// that has begun is let end: a tool that is killed then can leave its target stopped.
-func again(ctx context.Context, pids []int, capture func(context.Context, int) (int, error), interval time.Duration,
-) (float64, error) {
-	var mu sync.Mutex
-	var group sync.WaitGroup
-	total, began := 0, time.Now()
-	var failed error
-	for _, pid := range pids {
-		group.Go(func() {
-			for ctx.Err() == nil {
-				next := time.Now().Add(interval)
-				n, err := capture(context.WithoutCancel(ctx), pid)
-				mu.Lock()
-				total += n
-				if err != nil && total == 0 {
-					failed = err
-				}
-				mu.Unlock()
-				if err != nil {
-					return // the backend has ended
-				}
-				time.Sleep(time.Until(next))
-			}
-		})
-	}
-	group.Wait()
-	if total == 0 && failed != nil {
-		return 0, failed
-	}
-	return float64(total) / time.Since(began).Seconds(), nil
 }
 
 // pgbenchBackends waits until all of pgbench's backends are at work.
@@ -318,7 +228,7 @@ func pgbenchBackends(ctx context.Context, conn *pgx.Conn, wanted int) ([]int, er
 // finish makes the figures.
 func (t *loadTool) finish() {
 	t.TPS, t.Rate = percentile(t.tps, 50), percentile(t.rate, 50)
-	t.Turns = len(t.loss)
-	t.Mean, t.Error = mean(t.loss)
-	t.Loss, t.Low, t.High = percentile(t.loss, 50), percentile(t.loss, 0), percentile(t.loss, 100)
+	t.Loss, t.Spans = percentile(t.loss, 50), len(t.loss)
+	t.Mean, t.Error = mean(t.turns)
+	t.Low, t.High = percentile(t.turns, 0), percentile(t.turns, 100)
 }

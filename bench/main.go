@@ -48,8 +48,8 @@ func parse() options {
 	flag.StringVar(&o.BinDir, "bindir", "",
 		"directory of initdb and postgres; default: PG_CONFIG's, then the newest in /usr/lib/postgresql")
 	flag.StringVar(&o.Parts, "parts", "captures,sql,load", "what to measure")
-	flag.DurationVar(&o.Slice, "slice", 2*time.Second,
-		"how long pgbench is measured in a turn beside each tool, and without one")
+	flag.DurationVar(&o.Slice, "slice", 500*time.Millisecond,
+		"how long pgbench is measured beside each tool, and without one, ten times in a turn")
 	flag.BoolVar(&o.Publish, "publish", false, "put the table and the chart into README.md and bench/")
 	flag.Parse()
 	return o

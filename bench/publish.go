@@ -83,11 +83,11 @@ func (r *report) markdown() []byte {
 		switch {
 		case l.Absent != "":
 		case l.Tool == loadNothing:
-			fmt.Fprintf(&b, "- pgbench select-only with nothing beside it: %.1f %% slower (mean %.1f ± %.1f, %d turns)\n",
-				l.Loss, l.Mean, l.Error, l.Turns)
+			fmt.Fprintf(&b, "- pgbench select-only with nothing beside it: %.1f %% slower (mean %.2f ± %.2f, %d spans)\n",
+				l.Loss, l.Mean, l.Error, l.Spans)
 		default:
 			fmt.Fprintf(&b, "- pgbench select-only with all backends captured %.0f times a second each by %s: %.1f %% slower "+
-				"(mean %.1f ± %.1f, %d turns)\n", l.Rate, l.Tool, l.Loss, l.Mean, l.Error, l.Turns)
+				"(mean %.2f ± %.2f, %d spans)\n", l.Rate, l.Tool, l.Loss, l.Mean, l.Error, l.Spans)
 		}
 	}
 	return b.Bytes()

@@ -186,8 +186,8 @@ func (r *report) printRest(w io.Writer) {
 			continue
 		}
 		_, _ = fmt.Fprintf(w, "pgbench select-only beside %s, %.0f captures/s of each backend: %.0f tps, "+
-			"%.2f %% lost (%.2f to %.2f; mean %.2f, standard error %.2f, %d turns)\n",
-			l.Tool, l.Rate, l.TPS, l.Loss, l.Low, l.High, l.Mean, l.Error, l.Turns)
+			"%.2f %% lost (turns %.2f to %.2f; mean %.2f, standard error %.2f, %d spans)\n",
+			l.Tool, l.Rate, l.TPS, l.Loss, l.Low, l.High, l.Mean, l.Error, l.Spans)
 	}
 	for _, n := range r.Notes {
 		_, _ = fmt.Fprintln(w, "Note:", n)

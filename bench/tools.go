@@ -86,13 +86,6 @@ func decode(c *exec.Cmd) (turn, error) {
 	return measurements(c, out)
 }
 
-// decodeAnyway is decode of a program that may fail after it has printed.
-func decodeAnyway(c *exec.Cmd) (turn, error) {
-	out, failed := output(c)
-	t, err := measurements(c, out)
-	return t, errors.Join(failed, err)
-}
-
 // measurements reads them from JSON.
 func measurements(c *exec.Cmd, out []byte) (turn, error) {
 	var printed struct {

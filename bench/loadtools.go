@@ -1,0 +1,61 @@
+package main
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"strconv"
+	"time"
+)
+
+// loadTool is one of those that capture pgbench's backends.
+type loadTool struct {
+	loadFigure
+
+	inRound int // turns: what costs little needs more of them to be told from nothing
+	start   starting
+}
+
+func loadTools(ctx context.Context, o options, p programs) []*loadTool {
+	tools := []*loadTool{
+		{loadFigure: loadFigure{Tool: loadNothing}, inRound: 2, start: startNothing},
+		{loadFigure: loadFigure{Tool: ours + " profile", Absent: withoutProfile(ctx, o)}, inRound: 4,
+			start: startOurs(o, "profile", "--stats", "--duration", "1h", "--rate", strconv.Itoa(loadRate))},
+		{loadFigure: loadFigure{Tool: ours}, inRound: 1, start: startOurs(o, "capture", "--stats", "--repeat", "1000000",
+			"--interval", (time.Second / loadRate).String())},
+		{loadFigure: loadFigure{Tool: floor}, inRound: 1, start: onAndOn(p, "floor")},
+		{loadFigure: loadFigure{Tool: "libunwind", Absent: p.absent["libunwind"]}, inRound: 1,
+			start: onAndOn(p, "libunwind")},
+	}
+	stack, err := exec.LookPath("eu-stack")
+	tool := &loadTool{loadFigure: loadFigure{Tool: "eu-stack"}, inRound: 1}
+	if err != nil {
+		tool.Absent = "not installed"
+	} else {
+		tool.start = startAgain(func(ctx context.Context, pid int) (int, error) {
+			if _, err := output(command(ctx, stack, "-p", strconv.Itoa(pid))); err != nil && !exited(err, 1) {
+				return 0, err
+			}
+			return 1, nil
+		}, time.Second/loadRate)
+	}
+	return append(tools, tool)
+}
+
+// withoutProfile says why processes cannot be sampled here, if they cannot.
+func withoutProfile(ctx context.Context, o options) string {
+	c := command(ctx, o.Binary, "profile", "--stats", "--duration", "100ms", strconv.Itoa(os.Getpid()))
+	if _, err := output(c); err != nil {
+		return err.Error()
+	}
+	return ""
+}
+
+// onAndOn captures with one of the C programs, a quarter of a second's worth at a time, for its count.
+func onAndOn(p programs, name string) starting {
+	return startAgain(func(ctx context.Context, pid int) (int, error) {
+		t, err := decode(command(ctx, p.path[name], strconv.Itoa(loadRate/4), strconv.Itoa(1_000_000/loadRate),
+			strconv.Itoa(pid)))
+		return t.Count, err
+	}, 0)
+}
