@@ -44,7 +44,6 @@ type Sampler struct {
 	batches chan samples
 	spare   chan []byte // memory for stacks that nobody has
 	quit    uint32      // set when the threads are to end
-	end     int         // an eventfd(2) that is readable then, and when they are to rest
 
 	mu      sync.Mutex
 	targets []*sampled
@@ -92,7 +91,7 @@ func NewSampler(targets []Target, o SamplerOptions) (*Sampler, error) {
 	if len(targets) == 0 || len(targets) > bpf.MaxTargets {
 		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), bpf.MaxTargets)
 	}
-	s := &Sampler{options: o.withDefaults(), end: -1}
+	s := &Sampler{options: o.withDefaults()}
 	err := s.hold(targets)
 	if err == nil {
 		err = s.load()
@@ -123,10 +122,6 @@ func (s *Sampler) hold(targets []Target) error {
 
 // load prepares a thread for each processor.
 func (s *Sampler) load() error {
-	var err error
-	if s.end, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
-		return systemError(unix.Getpid(), "eventfd", err)
-	}
 	var set unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return systemError(unix.Getpid(), "sched_getaffinity", err)
@@ -139,13 +134,16 @@ func (s *Sampler) load() error {
 		if !set.IsSet(processor) {
 			continue
 		}
-		t := &samplerThread{sampler: s, processor: processor}
+		t := &samplerThread{sampler: s, processor: processor, call: -1}
 		if t.reader, err = kernel.Reader(); err != nil {
 			return err
 		}
 		s.threads = append(s.threads, t)
 		if t.ticks, err = kernel.Clock(t.reader); err != nil {
 			return err
+		}
+		if t.call, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+			return systemError(unix.Getpid(), "eventfd", err)
 		}
 	}
 	return nil
@@ -226,7 +224,7 @@ func (p *sampled) end() (end uint64) {
 
 // Run takes samples until ctx ends, or for as long as the options say, neither of which is an error, or until all
 // processes have ended: ErrExited. Samples are handed on to take, which must not keep them; an error of take ends it,
-// too. The mappings of a snapshot are those of its process when NewSampler or Refresh was called.
+// too. The mappings of a snapshot are those of its process when NewSampler or Refresh was called, before its batch began.
 func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats SamplerStats, err error) {
 	defer work.know(s)()
 	defer s.begin()()
@@ -320,15 +318,12 @@ func (s *Sampler) resume() {
 	defer s.mu.Unlock()
 	s.rested += time.Since(s.rests)
 	s.rests = time.Time{}
-	if s.end >= 0 && s.quit == 0 {
-		_, _ = unix.Read(s.end, make([]byte, 8))
-	}
 }
 
-// alert wakes up the threads.
+// alert has the threads end their batches.
 func (s *Sampler) alert() {
-	if s.end >= 0 { // it is not closed yet
-		_, _ = unix.Write(s.end, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	for _, t := range s.threads { // none if it is closed
+		_, _ = unix.Write(t.call, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	}
 }
 
@@ -342,16 +337,16 @@ func (s *Sampler) allEnded() bool {
 	return !slices.ContainsFunc(s.targets, func(p *sampled) bool { return !p.ended })
 }
 
-// Refresh reads the mappings of a process anew, for samples to come. It returns those that hold for samples that were
-// taken since the last reading: code that has taken the place of other code is in neither.
-func (s *Sampler) Refresh(pid int) ([]procfs.Mapping, error) {
+// Refresh reads the mappings of a process anew, for batches to come. It returns those that hold for samples that were
+// taken by a layout: code that has taken the place of other code is in neither, and nothing is of a program that has
+// executed another one.
+func (s *Sampler) Refresh(pid int, by *Layout) ([]procfs.Mapping, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.targets {
 		if p.target.PID != pid {
 			continue
 		}
-		before := p.layout
 		err := p.refresh()
 		switch {
 		case errors.Is(err, ErrExited):
@@ -360,27 +355,27 @@ func (s *Sampler) Refresh(pid int) ([]procfs.Mapping, error) {
 		case err != nil:
 			return nil, err
 		}
-		if !before.of(&p.layout.stat) {
-			return nil, nil // another program: nothing of before holds
+		if !by.of(&p.layout.stat) {
+			s.alert() // it is sampled by another layout from now on
+			return nil, nil
 		}
-		return mapsBetween(before.maps, slices.Clone(p.layout.maps)), nil
+		return mapsBetween(by.maps, slices.Clone(p.layout.maps)), nil
 	}
 	return nil, fmt.Errorf("process %d is not sampled", pid)
 }
 
 // Close gives everything back. Run must have returned.
 func (s *Sampler) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, t := range s.threads {
 		if t.ticks != nil {
 			t.ticks.Close()
 		}
 		t.reader.Close()
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.end >= 0 {
-		_ = unix.Close(s.end)
-		s.end = -1
+		if t.call >= 0 {
+			_ = unix.Close(t.call)
+		}
 	}
 	for _, p := range s.targets {
 		p.held.Release()

@@ -152,7 +152,7 @@ func TestSamplerEnds(t *testing.T) {
 	if _, err := s.Run(t.Context(), func([]Sample) error { return want }); !errors.Is(err, want) {
 		t.Errorf("enough samples: %v", err)
 	}
-	if _, err := s.Refresh(os.Getpid()); err == nil {
+	if _, err := s.Refresh(os.Getpid(), nil); err == nil {
 		t.Error("the mappings of a process that is not sampled were read")
 	}
 }

@@ -26,18 +26,21 @@ type samplerThread struct {
 	processor int
 	reader    *bpf.Reader
 	ticks     *bpf.Clock
+	call      int // an eventfd(2): readable, it ends the batch
 
 	taken  [maxTaken]taken
 	nTaken int
 	last   [bpf.MaxTargets]int // of each process, among taken
 	slots  int
-	missed int
-	gone   bool // all processes are
-	errno  unix.Errno
+	// layouts are what is known of the processes when a batch begins, and what its samples are told to go by.
+	layouts [bpf.MaxTargets]*Layout
+	missed  int
+	gone    bool // all processes are
+	errno   unix.Errno
 
 	until     int64 // on the clock: when to hand on what there is
 	now, left timespec
-	awaited   [2]unix.PollFd // ticks, the sampler's end
+	awaited   [2]unix.PollFd // ticks, call
 }
 
 // taken is a sample.
@@ -80,9 +83,10 @@ func (t *samplerThread) run() {
 		return
 	}
 	t.awaited[0] = unix.PollFd{Fd: int32(t.ticks.Descriptor()), Events: unix.POLLIN}
-	t.awaited[1] = unix.PollFd{Fd: int32(t.sampler.end), Events: unix.POLLIN}
+	t.awaited[1] = unix.PollFd{Fd: int32(t.call), Events: unix.POLLIN}
 	batch := min(firstBatch, t.sampler.options.Batch)
 	for ; ; batch = t.sampler.options.Batch {
+		_, _ = unix.Read(t.call, make([]byte, 8)) // before: what it was called for is looked at now
 		work.begin()
 		quit := atomic.LoadUint32(&t.sampler.quit) != 0
 		var err error
@@ -143,6 +147,7 @@ func (t *samplerThread) aim() {
 	t.slots = len(s.targets)
 	for i, p := range s.targets {
 		slot := t.reader.Slot(i)
+		t.layouts[i] = p.layout
 		*slot = bpf.Slot{PID: uint32(p.target.PID), End: p.end(), Most: uint32(s.options.MaxStack),
 			RedZone: uint32(s.options.RedZone)}
 		if p.ended {
@@ -258,13 +263,13 @@ func (t *samplerThread) samples() samples {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for i := range t.taken[:t.nTaken] {
-		if p, slot := s.targets[t.taken[i].target], &t.taken[i].slot; p.is(slot) {
-			b.list = append(b.list, Sample{all[i].fill(p, slot, read), t.taken[i].times})
+		if target, slot := t.taken[i].target, &t.taken[i].slot; s.targets[target].is(slot) {
+			b.list = append(b.list, Sample{all[i].fill(t.layouts[target], slot, read), t.taken[i].times})
 		}
 	}
 	for i := range n {
 		if slot := t.ticks.Note(i); s.targets[slot.Other].is(slot) {
-			b.list = append(b.list, Sample{all[t.nTaken+i].fill(s.targets[slot.Other], slot, noted), 1 + int(slot.Again)})
+			b.list = append(b.list, Sample{all[t.nTaken+i].fill(t.layouts[slot.Other], slot, noted), 1 + int(slot.Again)})
 		}
 	}
 	return b
@@ -286,12 +291,12 @@ type memoryOfSample struct {
 	registers [prStatusSize]byte
 }
 
-func (m *memoryOfSample) fill(p *sampled, slot *bpf.Slot, stacks []byte) *Snapshot {
+func (m *memoryOfSample) fill(l *Layout, slot *bpf.Slot, stacks []byte) *Snapshot {
 	for i, value := range slot.Registers {
 		binary.NativeEndian.PutUint64(m.registers[8*i:], value)
 	}
 	th := &m.thread[0]
-	*th = Thread{TID: p.target.PID, Name: p.layout.stat.Comm, State: letterOf(slot.State), Registers: m.registers[:]}
+	*th = Thread{TID: l.stat.PID, Name: l.stat.Comm, State: letterOf(slot.State), Registers: m.registers[:]}
 	if slot.Outcome == bpf.NoStack || slot.End == 0 {
 		th.Err = ErrNoStack
 	} else {
@@ -299,7 +304,7 @@ func (m *memoryOfSample) fill(p *sampled, slot *bpf.Slot, stacks []byte) *Snapsh
 			Cut: slot.Start+slot.Length < slot.End}
 	}
 	m.snapshot = Snapshot{
-		PID: p.target.PID, Engine: EngineSampled, Maps: p.layout.maps, Layout: p.layout, Threads: m.thread[:],
+		PID: l.stat.PID, Engine: EngineSampled, Maps: l.maps, Layout: l, Threads: m.thread[:],
 	}
 	return &m.snapshot
 }

@@ -2,7 +2,6 @@ package bpf
 
 import (
 	"os/exec"
-	"path/filepath"
 	"runtime"
 	"slices"
 	"testing"
@@ -141,12 +140,10 @@ func TestClockFull(t *testing.T) {
 func TestClockSignals(t *testing.T) {
 	const processor = 0
 	r, c := openClock(t, processor)
-	program := filepath.Join(t.TempDir(), "signals")
-	compiler := exec.CommandContext(t.Context(), "cc", "-O1", "-o", program, "testdata/signals.c")
-	if out, err := compiler.CombinedOutput(); err != nil {
-		t.Skipf("cc: %v: %s", err, out)
-	}
-	pid := start(t, program)
+	program := exec.Command(compile(t, "signals"))
+	var ready string
+	startTold(t, program, &ready)
+	pid := program.Process.Pid
 	bind(t, pid, processor)
 	*r.Slot(0) = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack}
 	r.Aim(1, processor)
@@ -175,9 +172,7 @@ func TestClockNotesSleeper(t *testing.T) {
 	found := 0
 	for processor := range runtime.NumCPU() {
 		r, c := openClock(t, processor)
-		if c.notes.direct == 0 {
-			t.Skip("where this kernel has mapped all memory was not found")
-		}
+		needDirect(t, c)
 		*r.Slot(1) = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack, RedZone: 128}
 		r.Aim(2, processor)
 		if told(t, c, nil) {

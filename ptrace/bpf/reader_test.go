@@ -62,6 +62,40 @@ func start(t *testing.T, name string, arguments ...string) int {
 	return c.Process.Pid
 }
 
+// compile makes a program of one in testdata, or says why it cannot.
+func compile(t *testing.T, name string) (program string) {
+	t.Helper()
+	program = filepath.Join(t.TempDir(), name)
+	compiler := exec.CommandContext(t.Context(), "gcc", "-O1", "-o", program, "testdata/"+name+".c")
+	if out, err := compiler.CombinedOutput(); err != nil {
+		t.Skipf("gcc: %v: %s", err, out)
+	}
+	return program
+}
+
+// startTold starts one that says something before it does what it is for, and reads that. Until then the process may
+// not have begun to execute it: what is known of its memory may be another program's.
+func startTold(t *testing.T, c *exec.Cmd, said ...any) {
+	t.Helper()
+	const unsupported = 77 // see testdata/stacks.c
+	var complaint bytes.Buffer
+	c.Stderr = &complaint
+	told, err := c.StdoutPipe()
+	if err == nil {
+		err = c.Start()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := fmt.Fscan(told, said...); err != nil {
+		if _ = c.Wait(); c.ProcessState.ExitCode() == unsupported {
+			t.Skipf("no such memory here: %s", complaint.String())
+		}
+		t.Fatalf("%v: %v, %s", err, c.ProcessState, complaint.String())
+	}
+	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
+}
+
 // stackEnd is where the kernel has put the arguments of a process's program: behind that it leaves up to 8 KiB free by
 // chance, and where these have a page of their own there is no memory, which who may not wait does not get.
 func stackEnd(t *testing.T, pid int) uint64 {
@@ -166,23 +200,8 @@ func TestOneMoment(t *testing.T) {
 // counts starts testdata/moment.c on a processor, and returns its process id, and where it counts.
 func counts(t *testing.T, processor int) (pid int, places uint64) {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "moment")
-	compiler := exec.CommandContext(t.Context(), "cc", "-O1", "-o", program, "testdata/moment.c")
-	if out, err := compiler.CombinedOutput(); err != nil {
-		t.Skipf("cc: %v: %s", err, out)
-	}
-	c := exec.Command(program)
-	told, err := c.StdoutPipe()
-	if err == nil {
-		err = c.Start()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = c.Process.Kill(); _ = c.Wait() })
-	if _, err := fmt.Fscan(told, &places); err != nil {
-		t.Fatal(err)
-	}
+	c := exec.Command(compile(t, "moment"))
+	startTold(t, c, &places)
 	bind(t, c.Process.Pid, processor)
 	return c.Process.Pid, places
 }

@@ -98,7 +98,7 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 	}
 	b, stacks := p.build(list)
 	if !process.stillSound(list[0].Maps, &b) {
-		maps, err := p.sampler.Refresh(pid)
+		maps, err := p.sampler.Refresh(pid, list[0].Layout)
 		switch {
 		case err == nil:
 			p.capturer.spaces.forget(keyOf(list[0].Snapshot))
@@ -116,13 +116,20 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 }
 
 // stillSound tells whether what walks went by still is as it was, for all that can be asked. Of a process that has just
-// ended nothing can.
+// ended nothing can; nor can one be asked by a descriptor for the mappings of the program that it executed before.
 func (c *check) stillSound(maps []procfs.Mapping, b *built) bool {
-	if c.file == nil {
-		return false
+	for range 2 {
+		if c.file == nil {
+			return false
+		}
+		ok, err := c.sound(maps, b)
+		if err == nil {
+			return ok
+		}
+		c.close()
+		*c = newCheck(c.pid)
 	}
-	ok, err := c.sound(maps, b)
-	return ok || err != nil
+	return c.file != nil
 }
 
 func keyOf(snap *ptrace.Snapshot) processKey { return processKey{snap.PID, snap.Layout.StartTime()} }

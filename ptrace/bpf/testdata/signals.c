@@ -1,7 +1,8 @@
 /*
- * signals.c: a signal after the other, and nothing else.
+ * signals.c: after a word, a signal after the other, and nothing else.
  */
 #include <signal.h>
+#include <stdio.h>
 #include <unistd.h>
 
 static void
@@ -14,6 +15,8 @@ int
 main(void)
 {
 	signal(SIGUSR1, nothing);
+	puts("ready");
+	fflush(stdout);
 	for (;;)
 		kill(getpid(), SIGUSR1);
 }

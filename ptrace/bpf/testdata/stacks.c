@@ -15,13 +15,19 @@
 enum { unsupported = 77, huge = 2 << 20, length = 4 * huge, below = 20000 };
 
 static char *
-map(int protection, int flags, int fd)
+mapsome(size_t size, int protection, int flags, int fd)
 {
-	char *p = mmap(NULL, length, protection, flags, fd, 0);
+	char *p = mmap(NULL, size, protection, flags, fd, 0);
 
 	if (p == MAP_FAILED)
 		err(unsupported, "mmap");
 	return p;
+}
+
+static char *
+map(int protection, int flags, int fd)
+{
+	return mapsome(length, protection, flags, fd);
 }
 
 static int
@@ -64,6 +70,8 @@ main(int argc, char **argv)
 	}
 	else if (strcmp(kind, "hugetlb") == 0)
 		p = fill(map(writable, anonymous | MAP_HUGETLB, -1));
+	else if (strcmp(kind, "gigantic") == 0)
+		p = fill(mapsome(1 << 30, writable, anonymous | MAP_HUGETLB | 30 << MAP_HUGE_SHIFT, -1));
 	else if (strcmp(kind, "shared") == 0)
 		p = fill(map(writable, MAP_SHARED | MAP_ANONYMOUS, -1));
 	else if (strcmp(kind, "file") == 0)
