@@ -224,7 +224,7 @@ func (p *sampled) end() (end uint64) {
 
 // Run takes samples until ctx ends, or for as long as the options say, neither of which is an error, or until all
 // processes have ended: ErrExited. Samples are handed on to take, which must not keep them; an error of take ends it,
-// too. The mappings of a snapshot are those of its process when NewSampler or Refresh was called, before its batch began.
+// too. The mappings of a snapshot are those that NewSampler or Refresh read, before its batch began.
 func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats SamplerStats, err error) {
 	defer work.know(s)()
 	defer s.begin()()

@@ -7,13 +7,14 @@
 ARCH_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 
 # arch_facts GOARCH sets what differs: Debian's name, the suite, the version of its PostgreSQL, the kernel's package,
-# qemu's program and package, and its machine. riscv64 is in Debian since 13. ARCH_SUITE and ARCH_VERSION take another
-# suite, with the version of PostgreSQL that it has.
+# qemu's program and package, its machine with its memory, and options for the kernel: pages that tests need. riscv64 is
+# in Debian since 13. ARCH_SUITE and ARCH_VERSION take another suite, with the version of PostgreSQL that it has.
 arch_facts() {
-	SUITE=bookworm PG_MAJOR=15
+	SUITE=bookworm PG_MAJOR=15 MEMORY=3G BOOT=
 	case $1 in
 	amd64)
 		DEBIAN=amd64 KERNEL=linux-image-amd64 CONSOLE=ttyS0
+		MEMORY=6G BOOT="hugepages=16 hugepagesz=1G hugepages=1"
 		QEMU=(qemu-system-x86_64 -M q35 -cpu max) QEMU_PACKAGES=(qemu-system-x86)
 		;;
 	arm64)
@@ -121,8 +122,8 @@ arch_boot() {
 	kernel=$(compgen -G "$ARCH_DIR/root/boot/vmlinu[xz]-*" | head -n 1)
 	[[ -n $kernel ]] || die "no kernel in $ARCH_DIR/root/boot"
 	(cd "$TOP" && GOARCH='' "$GO" run ./internal/archcheck/initramfs "$@") >"$WORK/initramfs"
-	timeout "${ARCH_TIMEOUT:-3600}" "${QEMU[@]}" -smp "${ARCH_CPUS:-2}" -m 3G -nographic -no-reboot -nic none \
-		-kernel "$kernel" -initrd "$WORK/initramfs" -append "console=$CONSOLE rdinit=/init panic=-1 quiet loglevel=1" \
+	timeout "${ARCH_TIMEOUT:-3600}" "${QEMU[@]}" -smp "${ARCH_CPUS:-2}" -m "$MEMORY" -nographic -no-reboot -nic none \
+		-kernel "$kernel" -initrd "$WORK/initramfs" -append "console=$CONSOLE rdinit=/init panic=-1 quiet loglevel=1 $BOOT" \
 		</dev/null >"$log" 2>&1 || true
 	sed -i 's/\r//g' "$log"
 	rm -f "$WORK/initramfs"

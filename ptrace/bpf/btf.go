@@ -121,12 +121,13 @@ func (t *types) memberIn(structure uint32, name string, depth int) (offset, kind
 	}
 	for i := range int(info & 0xffff) {
 		m := p[typeLength+12*i:]
-		bits, member := t.order.Uint32(m[8:]), t.order.Uint32(m[4:])
+		bits, member, field := t.order.Uint32(m[8:]), t.order.Uint32(m[4:]), false
 		if info>>31 != 0 {
-			bits &= 0xffffff // its size in bits is in the rest
+			field = bits>>24 != 0 // its size in bits is there
+			bits &= 0xffffff
 		}
 		if t.is(t.order.Uint32(m), name) {
-			return bits / 8, member, bits%8 == 0
+			return bits / 8, member, bits%8 == 0 && !field
 		}
 		if !t.is(t.order.Uint32(m), "") {
 			continue
@@ -138,12 +139,46 @@ func (t *types) memberIn(structure uint32, name string, depth int) (offset, kind
 	return 0, 0, false
 }
 
+// size is the size in bytes of an integer, an enumeration or a pointer, whatever else its type is called; 0 of others.
+func (t *types) size(id uint32) uint32 {
+	const (
+		kindInteger, kindPointer, kindEnum, kindTypedef, kindVolatile, kindTag = 1, 2, 6, 8, 9, 18
+
+		pointer = 8
+		deepest = 16
+	)
+	for range deepest {
+		if id == 0 || id >= uint32(len(t.at)) {
+			return 0
+		}
+		p := t.section[t.at[id]:]
+		value := t.order.Uint32(p[8:]) // a size, or another type
+		switch k := t.order.Uint32(p[4:]) >> 24 & 0x1f; {
+		case k == kindInteger || k == kindEnum:
+			return value
+		case k == kindPointer:
+			return pointer
+		case kindTypedef <= k && k <= kindVolatile+2 || k == kindTag: // and const, and restrict
+			id = value
+		default:
+			return 0
+		}
+	}
+	return 0
+}
+
 // layout is what the program must know of a kernel.
 type layout struct {
 	find, release                                           uint32 // its functions bpf_task_from_pid and bpf_task_release
-	onProcessor, processor, state, started, left, preempted int16  // in struct task_struct
-	space                                                   int16  // there, too: its struct mm_struct
-	directory                                               int16  // in that: the kernel's address of its page tables
+	onProcessor, processor, state, started, left, preempted field  // in struct task_struct
+	space                                                   field  // there, too: its struct mm_struct
+	directory                                               field  // in that: the kernel's address of its page tables
+}
+
+// field is where a member is in a structure, and of how many bytes: kernels differ in both.
+type field struct {
+	at   int16
+	size uint32
 }
 
 // layoutOf finds it in a kernel's description of its types.
@@ -169,17 +204,20 @@ func layoutOf(btf []byte) (layout, error) {
 	for _, m := range []struct {
 		in, base uint32
 		name     string
-		to       *int16
+		to       *field
 	}{
 		{task, 0, "on_cpu", &l.onProcessor}, {inner, info, "cpu", &l.processor}, {task, 0, "__state", &l.state},
 		{task, 0, "start_boottime", &l.started}, {task, 0, "nvcsw", &l.left}, {task, 0, "nivcsw", &l.preempted},
 		{task, 0, "mm", &l.space}, {space, 0, "pgd", &l.directory},
 	} {
-		offset, _, ok := t.member(m.in, m.name)
+		offset, kind, ok := t.member(m.in, m.name)
 		if offset += m.base; !ok || offset > 1<<15-1 {
 			return layout{}, fmt.Errorf("%w: a structure of this kernel has no %s, or at its end", ErrUnsupported, m.name)
 		}
-		*m.to = int16(offset)
+		*m.to = field{int16(offset), t.size(kind)}
+		if loadOf[m.to.size] == 0 {
+			return layout{}, fmt.Errorf("%w: %s of a structure of this kernel is no number", ErrUnsupported, m.name)
+		}
 	}
 	return l, nil
 }

@@ -53,18 +53,18 @@ func TestLayout(t *testing.T) {
 	}
 	got := map[string]int{
 		"'bpf_task_from_pid'": int(l.find), "'bpf_task_release'": int(l.release),
-		"'task_struct''on_cpu'": int(l.onProcessor), "'task_struct''__state'": int(l.state),
-		"'task_struct''start_boottime'": int(l.started), "'task_struct''nvcsw'": int(l.left),
-		"'task_struct''nivcsw'": int(l.preempted), "'task_struct''mm'": int(l.space),
-		"'mm_struct''pgd'": int(l.directory),
+		"'task_struct''on_cpu'": int(l.onProcessor.at), "'task_struct''__state'": int(l.state.at),
+		"'task_struct''start_boottime'": int(l.started.at), "'task_struct''nvcsw'": int(l.left.at),
+		"'task_struct''nivcsw'": int(l.preempted.at), "'task_struct''mm'": int(l.space.at),
+		"'mm_struct''pgd'": int(l.directory.at),
 	}
 	for name, offset := range got {
 		if offset != want[name] {
 			t.Errorf("%s: %d, not %d", name, offset, want[name])
 		}
 	}
-	if at := want["'task_struct''thread_info'"] + want["'thread_info''cpu'"]; int(l.processor) != at {
-		t.Errorf("thread_info.cpu: %d, not %d", l.processor, at)
+	if at := want["'task_struct''thread_info'"] + want["'thread_info''cpu'"]; int(l.processor.at) != at {
+		t.Errorf("thread_info.cpu: %d, not %d", l.processor.at, at)
 	}
 }
 
@@ -81,15 +81,22 @@ func description(order binary.AppendByteOrder, text string, words ...uint32) []b
 	return append(p, text...)
 }
 
-// TestTypes: members, also of nameless members and behind bit fields, in both byte orders.
+// TestTypes: members, also of nameless members and behind bit fields, and the sizes of numbers, in both byte orders.
 func TestTypes(t *testing.T) {
 	const text = "\x00a\x00int\x00b\x00s\x00"
 	const integer, structure, fields = 1 << 24, 4 << 24, 1 << 31
 	words := []uint32{
 		3, integer, 4, 32,
 		0, structure | 1, 4, 7, 1, 0, // nameless: b at 0
-		9, structure | fields | 2, 16, 1, 1, 3<<24 | 35, 0, 2, 64, // s: a of 3 bits at 35, the nameless one at 64
+		9, structure | fields | 3, 16, 1, 1, 3<<24 | 35, 0, 2, 64, // s: a of 3 bits at 35, the nameless one at 64,
+		3, 1, 8<<24 | 40, // and int of 8 bits at 40
+		0, 8 << 24, 1, // 4: another name for int,
+		0, 10 << 24, 4, // 5: constant,
+		0, 2 << 24, 3, // 6: a pointer,
+		0, 6 << 24, 2, // 7: an enumeration,
+		0, 9 << 24, 8, // 8: of itself
 	}
+	sizes := []uint32{0, 4, 0, 0, 4, 4, 8, 2, 0, 0}
 	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
 		types, err := parseTypes(description(order, text, words...))
 		if err != nil {
@@ -101,6 +108,14 @@ func TestTypes(t *testing.T) {
 		}
 		if _, _, found := types.member(s, "a"); found {
 			t.Error("a begins in the middle of a byte")
+		}
+		if _, _, found := types.member(s, "int"); found {
+			t.Error("a part of a byte was found, or what is as long as one but might not be")
+		}
+		for id, want := range sizes {
+			if got := types.size(uint32(id)); got != want {
+				t.Errorf("type %d has %d bytes, not %d", id, got, want)
+			}
 		}
 		if _, _, found := types.member(s, "c"); found {
 			t.Error("there is no c")

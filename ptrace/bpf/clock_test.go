@@ -167,7 +167,7 @@ func TestClockSignals(t *testing.T) {
 
 // TestClockNotesSleeper: who sleeps is noted where it belongs, and counted again then, until it runs.
 func TestClockNotesSleeper(t *testing.T) {
-	pid := start(t, "sleep", "1000")
+	pid := startSleep(t)
 	awaitSleep(t, pid)
 	found := 0
 	for processor := range runtime.NumCPU() {
@@ -215,7 +215,7 @@ func wake(t *testing.T, pid int) {
 // TestClockWants: who sleeps is to be read by a call if it cannot be in an interrupt, on the processor where it
 // belongs, and is counted again then, until it runs; who is not wanted is not read.
 func TestClockWants(t *testing.T) {
-	pid := start(t, "sleep", "1000")
+	pid := startSleep(t)
 	awaitSleep(t, pid)
 	at := -1
 	for processor := range runtime.NumCPU() {

@@ -22,6 +22,8 @@ const (
 
 // Operation codes (Documentation/bpf/standardization/instruction-set.rst).
 const (
+	opLoad1      = 0x71 // LDX | MEM | B
+	opLoad2      = 0x69 // LDX | MEM | H
 	opLoad4      = 0x61 // LDX | MEM | W
 	opLoad8      = 0x79 // LDX | MEM | DW
 	opStore4     = 0x63 // STX | MEM | W
@@ -58,6 +60,11 @@ const (
 	sourceFunction = 2 // of opCall: a function of the kernel by its type (BPF_PSEUDO_KFUNC_CALL)
 )
 
+// loadOf are the operations that load so many bytes.
+//
+//nolint:gochecknoglobals // a table
+var loadOf = map[uint32]uint8{1: opLoad1, 2: opLoad2, 4: opLoad4, 8: opLoad8}
+
 // code is a program in the making.
 type code struct {
 	words  []uint64
@@ -83,6 +90,11 @@ func (c *code) emit(op uint8, dst, src register, offset int16, value int32) {
 
 // unique makes a label of what a program has more than once.
 func (c *code) unique(name string) string { return fmt.Sprint(name, len(c.words)) }
+
+// load loads a member of the thread's structure, which is in r7, zero-extended.
+func (c *code) load(dst register, f field) {
+	c.emit(loadOf[f.size], dst, r7, f.at, 0)
+}
 
 // label names the place of the next instruction, jump goes to one under a condition.
 func (c *code) label(name string) { c.labels[name] = len(c.words) }

@@ -62,7 +62,7 @@ func clockProgram(l *layout, slots, noted, timer, ring int, area uint64) ([]uint
 		c.emit(opLoad4, r2, r10, keptWho, 0) // the lower half is the thread's
 		c.jump(opIfEqual, r1, r2, 0, "running")
 		c.findThread(l, "wanted")
-		c.emit(opLoad4, r1, r7, l.processor, 0)
+		c.load(r1, l.processor)
 		c.emit(opLoad4, r2, r9, requestProcessor, 0)
 		c.jump(opIfNotEqual, r1, r2, 0, "done")
 		c.ifChanged(l, "changed")
@@ -178,10 +178,10 @@ func (c *code) ifChanged(l *layout, elsewhere string) {
 	c.countSwitches(l)
 	c.emit(opLoad8, r2, r6, slotSwitches, 0)
 	c.jump(opIfNotEqual, r1, r2, 0, elsewhere)
-	c.emit(opLoad4, r1, r7, l.state, 0)
+	c.load(r1, l.state)
 	c.emit(opLoad4, r2, r6, slotState, 0)
 	c.jump(opIfNotEqual, r1, r2, 0, elsewhere)
-	c.emit(opLoad8, r1, r7, l.started, 0)
+	c.load(r1, l.started)
 	c.emit(opLoad8, r2, r6, slotStarted, 0)
 	c.jump(opIfNotEqual, r1, r2, 0, elsewhere)
 }

@@ -108,7 +108,7 @@ func readerProgram(l *layout, table int, area uint64) ([]uint64, []functionInfo)
 		c.emit(opConstant4, r6, 0, slotOutcome, int32(Gone))
 		c.findThread(l, "next")
 		c.emit(opConstant4, r6, 0, slotOutcome, int32(Elsewhere))
-		c.emit(opLoad4, r1, r7, l.processor, 0)
+		c.load(r1, l.processor)
 		c.emit(opLoad4, r2, r9, requestProcessor, 0)
 		c.jump(opIfNotEqual, r1, r2, 0, "release")
 		c.firstLook(l)
@@ -125,7 +125,7 @@ func readerProgram(l *layout, table int, area uint64) ([]uint64, []functionInfo)
 func (c *code) firstLook(l *layout) {
 	c.writeIdentity(l, r6)
 	c.emit(opConstant4, r6, 0, slotOutcome, int32(Moved))
-	c.emit(opLoad4, r1, r7, l.onProcessor, 0)
+	c.load(r1, l.onProcessor)
 	c.jump(opIfNot, r1, 0, 0, "release")
 	c.countSwitches(l)
 	c.emit(opStore8, r6, r1, slotSwitches, 0)
@@ -134,9 +134,9 @@ func (c *code) firstLook(l *layout) {
 
 // writeIdentity writes who a thread is, and whether it could run.
 func (c *code) writeIdentity(l *layout, to register) {
-	c.emit(opLoad8, r1, r7, l.started, 0)
+	c.load(r1, l.started)
 	c.emit(opStore8, to, r1, slotStarted, 0)
-	c.emit(opLoad4, r1, r7, l.state, 0)
+	c.load(r1, l.state)
 	c.emit(opStore4, to, r1, slotState, 0)
 }
 
@@ -192,7 +192,7 @@ func (c *code) copyStack(table int) {
 // secondLook judges whether the thread has run since the first look. r0 is not 0 if its stack was not readable.
 func (c *code) secondLook(l *layout) {
 	c.emit(opMove, r5, r0, 0, 0)
-	c.emit(opLoad4, r1, r7, l.onProcessor, 0)
+	c.load(r1, l.onProcessor)
 	c.jump(opIfNot, r1, 0, 0, "moved")
 	c.countSwitches(l)
 	c.emit(opLoad8, r2, r6, slotSwitches, 0)
@@ -211,7 +211,7 @@ func (c *code) secondLook(l *layout) {
 
 // countSwitches loads how often the thread has left a processor into r1.
 func (c *code) countSwitches(l *layout) {
-	c.emit(opLoad8, r1, r7, l.left, 0)
-	c.emit(opLoad8, r2, r7, l.preempted, 0)
+	c.load(r1, l.left)
+	c.load(r2, l.preempted)
 	c.emit(opAdd, r1, r2, 0, 0)
 }

@@ -51,10 +51,10 @@ func isRefusal(t *testing.T, err error) bool {
 	return (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EACCES)) && (major > 6 || major == 6 && minor >= 10)
 }
 
-// start starts a program, and returns its process id.
-func start(t *testing.T, name string, arguments ...string) int {
+// startSleep starts a program that sleeps, and returns its process id.
+func startSleep(t *testing.T) int {
 	t.Helper()
-	c := exec.Command(name, arguments...)
+	c := exec.Command("sleep", "1000")
 	if err := c.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -135,7 +135,7 @@ func awaitSleep(t *testing.T, pid int) procfs.Syscall {
 // TestSleeper: what is read of a process that sleeps is what a system call tells of it, and its memory.
 func TestSleeper(t *testing.T) {
 	r := open(t)
-	pid := start(t, "sleep", "1000")
+	pid := startSleep(t)
 	call := awaitSleep(t, pid)
 	s := r.Slot(0)
 	*s = Slot{PID: uint32(pid), End: stackEnd(t, pid), Most: MaxStack, RedZone: 128}
@@ -261,7 +261,7 @@ func (m *moments) compare(t *testing.T, s *Slot, stack []byte) {
 // TestBounds: a stack that is not there, one that is longer than wanted, one for which there is no room, nobody.
 func TestBounds(t *testing.T) {
 	r := open(t)
-	pid := start(t, "sleep", "1000")
+	pid := startSleep(t)
 	awaitSleep(t, pid)
 	end := stackEnd(t, pid)
 	read := func(want Slot) Slot {

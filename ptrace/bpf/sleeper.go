@@ -10,7 +10,7 @@ func (c *code) writeSleeper(l *layout, noted int) {
 	c.jump(opIfZero, r2, 0, 0, "elsewhere")
 	c.nextNote(noted, "elsewhere") // who reads it then makes room
 	c.writeIdentity(l, r8)
-	c.emit(opLoad4, r1, r7, l.onProcessor, 0)
+	c.load(r1, l.onProcessor)
 	c.jump(opIfNot, r1, 0, 0, "moved")
 	c.countSwitches(l)
 	c.emit(opStore8, r8, r1, slotSwitches, 0)
@@ -23,7 +23,7 @@ func (c *code) writeSleeper(l *layout, noted int) {
 	c.emit(opLoad8, r4, r8, slotAt, 0)
 	c.call("copy")
 	c.jump(opIfNot, r0, 0, 0, "elsewhere")
-	c.emit(opLoad4, r1, r7, l.onProcessor, 0)
+	c.load(r1, l.onProcessor)
 	c.jump(opIfNot, r1, 0, 0, "moved")
 	c.countSwitches(l)
 	c.emit(opLoad8, r2, r8, slotSwitches, 0)
@@ -52,8 +52,8 @@ func (c *code) writeSleeper(l *layout, noted int) {
 
 // loadDirectory loads the address of the page tables of the thread in r7 into r1, as a number.
 func (c *code) loadDirectory(l *layout, none string) {
-	c.emit(opLoad8, r3, r7, l.space, 0)
-	c.emit(opAddValue, r3, 0, 0, int32(l.directory))
+	c.load(r3, l.space)
+	c.emit(opAddValue, r3, 0, 0, int32(l.directory.at))
 	c.emit(opMove, r1, r10, 0, 0)
 	c.emit(opAddValue, r1, 0, 0, int32(keptDirectory))
 	c.emit(opSet, r2, 0, 0, word)
