@@ -24,6 +24,8 @@ func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 	if err := checkPID(t.PID); err != nil {
 		return nil, err
 	}
+	work.begin() // a sample's event interrupts the thread until it is closed
+	defer work.end()
 	w := &observer{ctx: ctx, target: t, options: o.withDefaults(), started: time.Now()}
 	return w.bounded()
 }

@@ -17,8 +17,9 @@ const suspendWait = 10 * time.Second
 
 // Suspend does what the terminal's stop signal (SIGTSTP) does to programs that do not handle it: this program stands
 // still until SIGCONT, or goes on at once if nobody could continue it (an orphaned process group). But it does so while
-// no process is held by a capture, which would stand still as long, and none is sampled. What would capture or sample
-// one meanwhile waits. The error is ErrBusy, or that of a system call: the program has not stood still then.
+// no process is held by a capture, which would stand still as long, or interrupted by an event or a sampler's clock,
+// again and again. What would capture or sample one meanwhile waits. The error is ErrBusy, or that of a system call:
+// the program has not stood still then.
 func Suspend() error { return work.rest(suspendWait, standStill) }
 
 // standStill is the signal's default action, which the Go runtime does not give back once it has handled the signal.

@@ -3,10 +3,14 @@ package ptrace
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
+	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +19,8 @@ import (
 	"pg_stat_backtrace/internal/figure"
 )
 
-// suspendRole captures as captureRole does, and is suspended by SIGTSTP.
+// suspendRole captures a process for ever, with a stop or without one, and is suspended by SIGTSTP. It writes a line
+// for every ten times.
 func suspendRole(args []string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGTSTP)
@@ -27,31 +32,68 @@ func suspendRole(args []string) int {
 			}
 		}
 	}()
-	return captureRole(args)
+	if len(args) == 1 {
+		return captureRole(args)
+	}
+	pid, _ := strconv.Atoi(args[0])
+	os.Stdout.WriteString("ready\n")
+	for {
+		for range 10 {
+			if _, err := Observe(context.Background(), anyTarget(pid), Options{}); err != nil {
+				os.Stdout.WriteString(err.Error() + "\n")
+				return 1
+			}
+		}
+		os.Stdout.WriteString("10\n")
+	}
 }
 
-// TestSuspend: a program that captures all the time is suspended while it holds nobody, and goes on afterwards.
+// TestSuspend: a program that captures all the time is suspended while it holds nobody, and interrupts nobody by an
+// event, and it goes on afterwards.
 func TestSuspend(t *testing.T) {
-	for _, what := range []string{"sleep", "busythreads"} {
-		target := startTarget(t, what, "3")
-		cmd := exec.Command(os.Args[0], strconv.Itoa(target.pid))
+	for _, c := range []struct {
+		target string
+		how    []string
+	}{{"sleep", nil}, {"busythreads", nil}, {"busy", []string{"observe"}}} {
+		if c.how != nil && perfRegisters == nil {
+			t.Log("no sampling here: not tried without a stop")
+			continue
+		}
+		target := startTarget(t, c.target, "3")
+		cmd := exec.Command(os.Args[0], append([]string{strconv.Itoa(target.pid)}, c.how...)...)
 		cmd.Env = append(os.Environ(), roleVariable+"=suspend")
-		c := startChild(t, cmd)
+		child := startChild(t, cmd)
 		times := full(100, 1000)
 		for range times {
 			for range 2 { // the first may have been written before it was suspended
-				if line := c.line(t); line != "10" {
+				if line := child.line(t); line != "10" {
 					t.Fatal(line)
 				}
 			}
 			time.Sleep(randomTime(time.Millisecond))
-			kill(t, c.pid, unix.SIGTSTP)
-			untilState(t, c.pid, 'T')
+			kill(t, child.pid, unix.SIGTSTP)
+			untilState(t, child.pid, 'T')
 			checkUnharmed(t, target.pid)
-			kill(t, c.pid, unix.SIGCONT)
+			if hasEvent(t, child.pid) {
+				t.Error("it has an event while it is suspended")
+			}
+			kill(t, child.pid, unix.SIGCONT)
 		}
-		figure.Printf(t, "%s: %d times suspended while it was captured", what, times)
+		figure.Printf(t, "%s: %d times suspended while it was captured %s", c.target, times, strings.Join(c.how, " "))
 	}
+}
+
+// hasEvent reports whether a process has an event of perf_event_open(2).
+func hasEvent(t *testing.T, pid int) bool {
+	t.Helper()
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/fd/*", pid))
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	return slices.ContainsFunc(files, func(file string) bool {
+		to, _ := os.Readlink(file)
+		return strings.Contains(to, "perf_event")
+	})
 }
 
 // TestRest: what is under way is waited for, what would begin waits, and all goes on if it took too long.
