@@ -22,16 +22,21 @@ const suspendWait = 10 * time.Second
 // the program has not stood still then.
 func Suspend() error { return work.rest(suspendWait, standStill) }
 
-// standStill is the signal's default action, which the Go runtime does not give back once it has handled the signal.
+// standStill stops the program by another of the terminal's signals, which does what SIGTSTP does by default. SIGTSTP
+// itself stays handled: a thread may be about to stop the program by its default action, because of one that came as
+// soon as the program was continued, when others have begun to capture again.
 func standStill() error {
 	runtime.LockOSThread() // a signal to a thread itself is there when the call returns
 	defer runtime.UnlockOSThread()
 	var byDefault, before sigaction
-	if err := setAction(unix.SIGTSTP, &byDefault, &before); err != nil {
+	if err := setAction(unix.SIGTTOU, &byDefault, &before); err != nil {
 		return err
 	}
-	err := unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTSTP)
-	return errors.Join(err, setAction(unix.SIGTSTP, &before, nil))
+	err := unix.Tgkill(unix.Getpid(), unix.Gettid(), unix.SIGTTOU)
+	if before != byDefault { // it is ignored
+		err = errors.Join(err, setAction(unix.SIGTTOU, &before, nil))
+	}
+	return err
 }
 
 // work is what Suspend waits for.
