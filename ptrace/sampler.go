@@ -304,8 +304,8 @@ func (s *Sampler) stop() {
 	s.alert()
 }
 
-// rest has the threads stop their clocks, and wait.
-func (s *Sampler) rest() {
+// suspend has the threads stop their clocks, and wait.
+func (s *Sampler) suspend() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rests = time.Now()

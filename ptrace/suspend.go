@@ -20,7 +20,7 @@ const suspendWait = 10 * time.Second
 // no process is held by a capture, which would stand still as long, or interrupted by an event or a sampler's clock,
 // again and again. What would capture or sample one meanwhile waits. The error is ErrBusy, or that of a system call:
 // the program has not stood still then.
-func Suspend() error { return work.rest(suspendWait, standStill) }
+func Suspend() error { return work.suspend(suspendWait, standStill) }
 
 // standStill stops the program by another of the terminal's signals, which does what SIGTSTP does by default. SIGTSTP
 // itself stays handled: a thread may be about to stop the program by its default action, because of one that came as
@@ -94,9 +94,9 @@ func (a *activity) know(s *Sampler) (forget func()) {
 	}
 }
 
-// rest calls do when nothing is under way, and holds back what would begin. If another rest is asked for it does
+// suspend calls do when nothing is under way, and holds back what would begin. If another rest is asked for it does
 // nothing.
-func (a *activity) rest(most time.Duration, do func() error) error {
+func (a *activity) suspend(most time.Duration, do func() error) error {
 	a.mu.Lock()
 	if a.resting != nil {
 		a.mu.Unlock()
@@ -111,7 +111,7 @@ func (a *activity) rest(most time.Duration, do func() error) error {
 	}
 	told := make([]*Sampler, 0, len(a.samplers))
 	for s := range a.samplers {
-		s.rest()
+		s.suspend()
 		told = append(told, s)
 	}
 	a.mu.Unlock()

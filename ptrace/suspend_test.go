@@ -114,17 +114,17 @@ func TestRest(t *testing.T) {
 			return errors.New("something has begun meanwhile")
 		case <-time.After(20 * time.Millisecond):
 		}
-		if err := a.rest(time.Minute, func() error { return nil }); err != nil {
+		if err := a.suspend(time.Minute, func() error { return nil }); err != nil {
 			return err
 		}
 		return rested
 	}
-	if err := a.rest(time.Millisecond, do); !errors.Is(err, ErrBusy) {
+	if err := a.suspend(time.Millisecond, do); !errors.Is(err, ErrBusy) {
 		t.Errorf("while something is under way: %v", err)
 	}
 	a.begin()
 	ended := make(chan error)
-	go func() { ended <- a.rest(time.Minute, do) }()
+	go func() { ended <- a.suspend(time.Minute, do) }()
 	until(t, "a rest is asked for", func() bool {
 		a.mu.Lock()
 		defer a.mu.Unlock()
@@ -160,7 +160,7 @@ func TestSamplerRests(t *testing.T) {
 		if !resting && time.Since(began) > span/2 {
 			resting = true
 			go func() {
-				rests <- work.rest(time.Minute, func() error { time.Sleep(rest); return nil })
+				rests <- work.suspend(time.Minute, func() error { time.Sleep(rest); return nil })
 			}()
 		}
 		return nil
