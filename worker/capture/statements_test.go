@@ -155,7 +155,8 @@ func (o *observation) statement(t *testing.T, kind, command string) {
 	tr, where := o.whereItSleeps(t, command)
 	got, want := o.texts(t, tr), known(where)
 	if !slices.EqualFunc(got, want, sameLevel) {
-		t.Errorf("%s: levels:\n%s\nbut CONTEXT:\n%s", kind, strings.Join(got, "\n"), strings.Join(want, "\n"))
+		t.Errorf("%s: levels:\n%s\nbut CONTEXT:\n%s\nafter %v, of them %v for names and %v for levels: %q", kind,
+			strings.Join(got, "\n"), strings.Join(want, "\n"), tr.Total, tr.Symbolize, tr.Context, names(&tr.Threads[0]))
 	}
 	o.kinds = make(map[string]bool)
 	o.note(tr)
