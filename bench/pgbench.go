@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -87,28 +88,29 @@ type transactions struct {
 	last int64 // millisecond that a log is known for
 }
 
-// read adds a log of pgbench, whose last line may be cut: each line is client, number, duration, script, and the end of
-// the transaction as seconds and microseconds.
+// read adds a log of pgbench, but for its last line, which may be cut, and look whole: each line is client, number,
+// duration, script, and the end of the transaction as seconds and microseconds.
 func (t *transactions) read(name string) error {
 	file, err := os.Open(name)
 	if err != nil {
 		return fmt.Errorf("pgbench's log: %w", err)
 	}
 	defer func() { _ = file.Close() }()
-	last, count := int64(0), 0
+	last, line := int64(0), ""
 	lines := bufio.NewScanner(file)
-	for cut := false; lines.Scan(); count++ {
-		fields := strings.Fields(lines.Text())
-		if cut {
-			return fmt.Errorf("%s, line %d: not as pgbench writes it", name, count)
-		}
-		if cut = len(fields) != 6 || len(fields[4]) != 10; cut {
+	for count := 0; lines.Scan(); count++ {
+		whole := line
+		if line = lines.Text(); count == 0 {
 			continue
+		}
+		fields := strings.Fields(whole)
+		if len(fields) != 6 {
+			return fmt.Errorf("%s, line %d: %q", name, count, whole)
 		}
 		seconds, err := strconv.ParseInt(fields[4], 10, 64)
 		micros, failed := strconv.ParseInt(fields[5], 10, 64)
-		if cut = err != nil || failed != nil; cut {
-			continue
+		if err := errors.Join(err, failed); err != nil {
+			return fmt.Errorf("%s, line %d: %w", name, count, err)
 		}
 		last = seconds*1000 + micros/1000
 		t.in[last]++
