@@ -34,6 +34,7 @@ type loadFigure struct {
 
 const (
 	loadRate    = 100             // captures of each backend in a second that are tried
+	sampleRate  = 102             // by samples: some moments come to nothing
 	loadScale   = 10              // of pgbench's tables: 1,000,000 accounts, all in memory
 	loadPulses  = 10              // spans beside a tool in its turn
 	loadWarmUp  = 2 * time.Second // of a pgbench
