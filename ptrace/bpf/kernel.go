@@ -118,9 +118,19 @@ func loadError(what string, errno unix.Errno) error {
 		return fmt.Errorf("the kernel refuses to %s: CAP_BPF and CAP_PERFMON are missing, or a security module "+
 			"forbids it: %w", what, errno)
 	case unix.ENOSYS, unix.EINVAL, unix.EACCES:
-		return fmt.Errorf("%w: the kernel refuses to %s, as one before Linux 6.10 does: %w", ErrUnsupported, what, errno)
+		return fmt.Errorf("%w: the kernel, Linux %s, refuses to %s, which takes Linux 6.10 or later: %w", ErrUnsupported,
+			release(), what, errno)
 	}
 	return fmt.Errorf("%s in the kernel: %w", what, errno)
+}
+
+// release is that of the running kernel.
+func release() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "of an unknown release"
+	}
+	return unix.ByteSliceToString(u.Release[:])
 }
 
 // reasonIn is what the kernel's verifier said last before its statistics.

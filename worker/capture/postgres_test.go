@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
@@ -17,7 +18,7 @@ import (
 
 func observe(t *testing.T, pid int, o capture.Options) *trace.Trace {
 	t.Helper()
-	c, err := capture.New(capture.Config{})
+	c, err := capture.New(capture.Config{LinesWait: time.Minute}) // a busy machine must not leave out levels
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -37,7 +37,8 @@ const profileLong = `Take samples of processes for a while, and print which stac
 frequent first. The processes are not stopped, and no system call of theirs is
 interrupted. Who has a processor loses some microseconds to a timer's interrupt
 for each sample. In that one who sleeps or waits there is read, too; one that has
-not run since is not read again.
+not run since is not read again. Suspended (^Z), it samples nobody until it goes
+on, and the time of that does not count.
 
 Registers and stacks are read by two programs of some hundreds of instructions
 that are loaded into the kernel: that takes root, or CAP_BPF and CAP_PERFMON,
