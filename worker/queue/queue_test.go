@@ -42,6 +42,7 @@ func TestQueue(t *testing.T) {
 // A request waits for a worker, and whoever makes it is told.
 func (s *site) testNoWorker(t *testing.T, admin *pgx.Conn, target int) {
 	c, notices := s.notices(t)
+	run(t, c, "SET pg_stat_backtrace.timeout = 60000") // the worker's first capture, beside other packages' tests
 	id := request(t, c, target)
 	const want = "NOTICE the pg_stat_backtrace worker is not running"
 	if got := notices(); len(got) != 1 || !strings.HasPrefix(got[0], want) {
