@@ -134,10 +134,10 @@ func sampleFor(t *testing.T, pid int, span time.Duration) {
 	_, _ = s.Run(ctx, func([]Sample) error { return nil })
 }
 
-// TestNoticedAsDocumented: the README's table has each of these system calls, in the row that it belongs to, and no
+// TestNoticedAsDocumented: doc/target.md's table has each of these system calls, in the row that it belongs to, and no
 // others.
 func TestNoticedAsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../README.md")
+	text, err := os.ReadFile("../doc/target.md")
 	if err != nil {
 		t.Fatal(err)
 	}

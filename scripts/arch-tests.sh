@@ -32,7 +32,8 @@ arch_tests() {
 		mkdir -p "$dir/$package/testdata"
 		(cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" test -c -trimpath -o "$dir/$package/tests" "./$package")
 	done
-	cp "$TOP/README.md" "$dir/"
+	mkdir "$dir/doc"
+	cp "$TOP/doc/target.md" "$dir/doc/" # which a test reads
 	mkdir "$dir/compiled"
 	for program in target notice uring; do
 		test_program "$machine" "$dir/compiled/$program" "$TOP/ptrace/testdata/$program.c"

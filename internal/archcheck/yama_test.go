@@ -23,7 +23,7 @@ const scopeFile = "/proc/sys/kernel/yama/ptrace_scope"
 const envYama = "PGSB_ARCH_YAMA"
 
 // TestYama tries every value of ptrace_scope with every capability that is of any use, and asks through SQL a worker
-// that has none, and one that was started as root: the README's table of capabilities, and what a refusal says.
+// that has none, and one that was started as root: the table of capabilities in doc/worker.md, and what a refusal says.
 func TestYama(t *testing.T) {
 	if os.Getenv(envYama) == "" {
 		t.Skip(envYama + " is not set: only for machines that end with the test")

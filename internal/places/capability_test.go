@@ -31,7 +31,7 @@ func with(uid, gid int, capability string) []string {
 	}
 }
 
-// feature is a line of the table in the README.
+// feature is a line of the table "Capabilities" in doc/worker.md.
 type feature struct {
 	name   string
 	uid    int      // who asks; the group is the server's
