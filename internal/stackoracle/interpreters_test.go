@@ -15,6 +15,7 @@ func TestInterpreters(t *testing.T) {
 		{"python3", "-c|import os,functools\nprint('here', flush=True)\nsorted([1], key=lambda x: os.read(0, 1))"},
 		{"perl", "-e|$|=1; print qq(here\\n); sub f { read(STDIN, my $x, 1) } my @l = sort { f() } (2, 1)"},
 		{"node", "-e|console.log('here'); require('fs').readSync(0, Buffer.alloc(1))"},
+		{"node", "--use-largepages=on|-e|console.log('here'); require('fs').readSync(0, Buffer.alloc(1))"},
 		{"gdb", "-nx|-q|-batch|-ex|python import os; os.write(1, b'here\\n'); os.read(0, 1)"},
 		{"bash", "-c|echo here; f() { read -r x; }; f"},
 	} {

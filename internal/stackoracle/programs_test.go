@@ -62,6 +62,8 @@ var targets = []target{
 	{name: "constructor", flags: "-O2", sources: "constructor.c", chain: "spot early construct"},
 	{name: "atexit", flags: "-O2", sources: "atexit.c", chain: "spot late"},
 	{name: "coroutine", flags: "-O2", sources: "coroutine.c", chain: "spot below body"},
+	{name: "moved code", flags: "-O2", sources: "moved.c", chain: "spot inner outer main"},
+	{name: "moved code, no-pie", flags: "-O2 -no-pie", sources: "moved.c", chain: "spot inner outer main"},
 	{name: "generated code", flags: "-O2", sources: "jit.c"},
 	{name: "threads", flags: "-O2 -pthread", sources: "threads.c", chain: "spot sleeping"},
 	{name: "threads, static", flags: "-O2 -pthread -static", sources: "threads.c", chain: "spot sleeping"},

@@ -51,7 +51,7 @@ func (r *coreReader) imageMappings() ([]procfs.Mapping, map[procfs.Mapping]found
 				Start: start, End: end, Perms: permsOf(s.Flags), Offset: s.Offset, Inode: 1, Path: c.module.name,
 			}
 			maps = append(maps, m)
-			known[m] = found{module: c.module, bias: c.bias}
+			known[m] = found{module: c.module, bias: c.bias, name: moduleName(m.Path)}
 			if c.file != nil {
 				backing = append(backing, corefile.Backing{
 					Start: start, End: start + min(s.Filesz, s.Memsz), Offset: s.Offset, File: c.file,

@@ -142,6 +142,20 @@ func newImages(a *arch.Arch, s *shared) *images {
 	return &images{arch: a, shared: s, byID: make(map[string]*module), settled: settled}
 }
 
+// mapped returns what the process has mapped at maps[i], and where; there is no module if find has none, and the
+// mapping is not in the place of one either.
+func (c *images) mapped(pid int, maps []procfs.Mapping, i int) found {
+	mod := c.find(pid, maps, i)
+	if mod == nil {
+		return c.replaced(pid, maps, i)
+	}
+	bias, ok := mod.image.Bias(maps[i].Start, maps[i].Offset)
+	if !ok {
+		return found{}
+	}
+	return found{module: mod, bias: bias, name: moduleName(maps[i].Path)}
+}
+
 // find returns the module that the process has mapped at maps[i], nil if it is
 // not an ELF image or cannot be read. What is mapped is asked of the process:
 // a file counts only if it has the build-id that the process's memory has.
@@ -292,7 +306,7 @@ func baseMapping(maps []procfs.Mapping, i int) (procfs.Mapping, bool) {
 	}
 	for j := i; j >= 0; j-- {
 		b := &maps[j]
-		if b.Inode == m.Inode && b.Major == m.Major && b.Minor == m.Minor && b.Offset == 0 {
+		if sameFile(b, m) && b.Offset == 0 {
 			return *b, true
 		}
 	}

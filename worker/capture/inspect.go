@@ -49,13 +49,17 @@ func Images(pid int, debugDirs []string) ([]Image, error) {
 		if maps[i].Perms&procfs.Exec == 0 {
 			continue
 		}
-		m := imgs.find(pid, maps, i)
+		at, f := maps[i], imgs.mapped(pid, maps, i)
+		m := f.module
 		if m == nil || seen[m] {
 			continue
 		}
 		seen[m] = true
+		if f.name != moduleName(at.Path) {
+			at = procfs.Mapping{Path: m.path} // see images.replaced
+		}
 		all = append(all, Image{
-			Image: m.image, Path: maps[i].Path, Deleted: maps[i].Deleted, InMemory: m.path == "" && maps[i].Inode != 0,
+			Image: m.image, Path: at.Path, Deleted: at.Deleted, InMemory: m.path == "" && at.Inode != 0,
 			module: m,
 		})
 	}

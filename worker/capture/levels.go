@@ -223,10 +223,10 @@ func (p *serverProcess) describe(space *space, addr uint64) levels.Code {
 		}
 		return levels.Code{}
 	}
-	code := levels.Code{Module: moduleName(m.Path), Server: f.module == p.module}
 	if f.module == nil {
-		return code
+		return levels.Code{Module: moduleName(m.Path), Server: p.module == nil}
 	}
+	code := levels.Code{Module: f.name, Server: f.module == p.module}
 	at := addr - f.bias
 	code.Image, code.Offset = f.module.image.BuildID(), at
 	if name, start, ok := f.module.function(at, space.files); ok && start == at {

@@ -110,6 +110,7 @@ func (sp *space) nameFrame(dst []trace.Frame, f *unwind.Frame, late *deadline) [
 		sp.generated.name(&out, f.Lookup())
 		return append(dst, out)
 	}
+	out.Module = where.name
 	out.BuildID = mod.image.BuildID()
 	out.ModuleOffset = f.PC - where.bias
 	out.Offset = out.ModuleOffset

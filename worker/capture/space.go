@@ -26,6 +26,7 @@ type processKey struct {
 type found struct {
 	module *module
 	bias   uint64
+	name   string // what frames in it say of where they lie
 }
 
 // spaces remembers for each process which image each mapping holds, so that a
@@ -35,7 +36,7 @@ type spaces struct {
 	mu     sync.Mutex
 	byKey  map[processKey]map[procfs.Mapping]found
 	// sought are the mappings whose images are being looked for.
-	sought map[whose]*lazy[*module]
+	sought map[whose]*lazy[found]
 }
 
 // whose is a mapping of a process.
@@ -46,7 +47,7 @@ type whose struct {
 
 func newSpaces(imgs *images) *spaces {
 	return &spaces{
-		images: imgs, byKey: make(map[processKey]map[procfs.Mapping]found), sought: make(map[whose]*lazy[*module]),
+		images: imgs, byKey: make(map[processKey]map[procfs.Mapping]found), sought: make(map[whose]*lazy[found]),
 	}
 }
 
@@ -163,11 +164,7 @@ func (sp *space) resolve(i int) found {
 	if ok {
 		return f
 	}
-	if mod := sp.seek(i); mod != nil {
-		if bias, ok := mod.image.Bias(m.Start, m.Offset); ok {
-			f = found{module: mod, bias: bias}
-		}
-	}
+	f = sp.seek(i)
 	if f.module == nil {
 		// Not remembered: it may be readable next time.
 		return f
@@ -178,32 +175,32 @@ func (sp *space) resolve(i int) found {
 	return f
 }
 
-// seek looks for the image of a mapping; nil if there is none, or it was not found by the deadline, or too many are
-// being looked for.
-func (sp *space) seek(i int) *module {
+// seek looks for the image of a mapping; there is no module if there is none, or it was not found by the deadline, or
+// too many are being looked for.
+func (sp *space) seek(i int) found {
 	s, q := sp.spaces, whose{sp.key, sp.maps[i]}
 	s.mu.Lock()
 	p := s.sought[q]
 	if p == nil && len(s.sought) >= maxSought {
 		s.mu.Unlock()
 		sp.unread = moduleName(sp.maps[i].Path)
-		return nil
+		return found{}
 	}
 	if p == nil {
-		p = &lazy[*module]{}
+		p = &lazy[found]{}
 		s.sought[q] = p
 	}
 	s.mu.Unlock()
-	mod, ok := p.get(sp.files, s.images.shared.tell, func() *module {
+	f, ok := p.get(sp.files, s.images.shared.tell, func() found {
 		defer func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
 			delete(s.sought, q)
 		}()
-		return s.images.find(sp.pid, sp.maps, i)
+		return s.images.mapped(sp.pid, sp.maps, i)
 	})
 	if !ok {
 		sp.unread = moduleName(sp.maps[i].Path)
 	}
-	return mod
+	return f
 }

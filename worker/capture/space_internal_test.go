@@ -12,10 +12,10 @@ func TestSoughtBounded(t *testing.T) {
 	t.Parallel()
 	s := newSpaces(newImages(nil, &shared{}))
 	for i := range maxSought {
-		s.sought[whose{process: processKey{pid: i}}] = &lazy[*module]{}
+		s.sought[whose{process: processKey{pid: i}}] = &lazy[found]{}
 	}
 	sp := s.open(1, 1, []procfs.Mapping{{Perms: procfs.Exec, Inode: 1, Path: "/lib/slow.so"}})
-	if m := sp.seek(0); m != nil || sp.unread != "slow.so" || len(s.sought) != maxSought {
-		t.Errorf("%v, %q is unread, %d are sought", m, sp.unread, len(s.sought))
+	if f := sp.seek(0); f.module != nil || sp.unread != "slow.so" || len(s.sought) != maxSought {
+		t.Errorf("%v, %q is unread, %d are sought", f.module, sp.unread, len(s.sought))
 	}
 }

@@ -25,8 +25,8 @@ var names = map[int]string{
 	unix.CAP_CHECKPOINT_RESTORE: "CAP_CHECKPOINT_RESTORE", unix.CAP_SYS_ADMIN: "CAP_SYS_ADMIN",
 }
 
-// needs is the table "Capabilities" of doc/worker.md for a machine with these settings of kernel.yama.ptrace_scope (0 also
-// where there is no yama) and kernel.perf_event_paranoid. At a scope of 3 no capability helps; see yama.
+// needs is the table "Capabilities" of doc/worker.md for a machine with these settings of kernel.yama.ptrace_scope (0
+// also where there is no yama) and kernel.perf_event_paranoid. At a scope of 3 no capability helps; see yama.
 func needs(scope, paranoid int) []need {
 	list := []need{
 		{"stop a process of the own user, or read it asleep", nil},
