@@ -3,6 +3,7 @@ package ptrace
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -106,6 +107,8 @@ func (s *session) attach() error {
 func (s *session) attachThreads() error {
 	pid := s.flight.target.PID
 	known := map[int]bool{pid: true}
+	u := newUndertaker()
+	defer func() { s.strike(u.leave()) }()
 	for round := range maxRounds {
 		tids, err := procfs.Threads(pid)
 		if err != nil {
@@ -120,7 +123,9 @@ func (s *session) attachThreads() error {
 				s.leftOut++
 			default:
 				known[tid] = true
-				s.attachThread(tid)
+				if s.attachThread(tid) {
+					u.hold(tid)
+				}
 				fresh++
 			}
 		}
@@ -136,7 +141,8 @@ func (s *session) attachThreads() error {
 	return s.arena.reserve(s.flight.options.MaxStack, len(s.tracees)+s.pieces)
 }
 
-func (s *session) attachThread(tid int) {
+// attachThread seizes a thread, if that may be done, and reports whether it is held.
+func (s *session) attachThread(tid int) bool {
 	pid := s.flight.target.PID
 	t := tracee{tid: tid}
 	if stat, err := procfs.ReadTaskStat(pid, tid); err == nil {
@@ -145,7 +151,7 @@ func (s *session) attachThread(tid int) {
 		if stat.Worker() {
 			t.err = ErrKernelWorker // a stop would end what it does for the process with an error
 			s.tracees = append(s.tracees, t)
-			return
+			return false
 		}
 	}
 	if t.err = seize(pid, tid); t.err == nil {
@@ -154,6 +160,16 @@ func (s *session) attachThread(tid int) {
 		t.foreign = errors.Is(unix.Tgkill(pid, tid, 0), unix.ESRCH)
 	}
 	s.tracees = append(s.tracees, t)
+	return t.phase == seized
+}
+
+// strike says of threads that notice of their ends has been taken.
+func (s *session) strike(buriedThreads []int) {
+	for i := range s.tracees {
+		if t := &s.tracees[i]; slices.Contains(buriedThreads, t.tid) {
+			t.phase = buried
+		}
+	}
 }
 
 // refresh takes over what the layout is too old to know: name and state of the main thread. A thread that somebody had

@@ -86,9 +86,17 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// TestPhoenix: a process that executes itself from other threads is captured or reported, and always let go.
+// TestPhoenix: a process that executes itself from other threads is captured or reported, and always let go. Where it
+// has further threads, which it waits for to end while they are held, that is not in the way of either.
 func TestPhoenix(t *testing.T) {
-	c := startTarget(t, "phoenix", "0")
+	for _, others := range []string{"0", "20"} {
+		t.Run(others, func(t *testing.T) { phoenix(t, others) })
+	}
+}
+
+func phoenix(t *testing.T, others string) {
+	t.Helper()
+	c := startTarget(t, "phoenix", "0", others)
 	captured := 0
 	for i := range 400 {
 		s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: i%2 == 1})

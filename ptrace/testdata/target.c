@@ -143,8 +143,10 @@ static void *again(void *arg)
 	exit(6);
 }
 
-// phoenix executes itself for ever, from another thread than the main one.
-static void phoenix(char **argv, const char *rounds)
+static void *resting(void *arg) { (void)arg; rest(); return NULL; }
+
+// phoenix executes itself for ever, from another thread than the main one and than others that rest.
+static void phoenix(char **argv, const char *rounds, const char *others)
 {
 	pthread_t t;
 	char count[16];
@@ -152,7 +154,10 @@ static void phoenix(char **argv, const char *rounds)
 	if (left == 0)
 		ready();
 	snprintf(count, sizeof count, "%d", left + 1);
-	arguments = (char *[]){argv[0], "phoenix", count, NULL};
+	arguments = (char *[]){argv[0], "phoenix", count, (char *)others, NULL};
+	for (int i = 0; i < atoi(others); i++)
+		if (pthread_create(&t, NULL, resting, NULL))
+			exit(3);
 	usleep(500);
 	if (pthread_create(&t, NULL, again, NULL))
 		exit(3);
@@ -351,7 +356,7 @@ int main(int argc, char **argv)
 	if (!strcmp(what, "send")) sender(n, atoi(argv[3]), atoi(argv[4]));
 	if (!strcmp(what, "frozen")) frozen();
 	if (!strcmp(what, "tracer")) tracer(n);
-	if (!strcmp(what, "phoenix")) phoenix(argv, argv[2]);
+	if (!strcmp(what, "phoenix")) phoenix(argv, argv[2], argc > 3 ? argv[3] : "0");
 	if (!strcmp(what, "elsewhere")) elsewhere();
 	if (!strcmp(what, "nowhere")) nowhere(16);
 	if (!strcmp(what, "ragged")) ragged();

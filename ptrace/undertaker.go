@@ -1,0 +1,68 @@
+package ptrace
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// undertaker takes notice of the ends of threads that are held while the thread that holds them seizes another one.
+// That waits while the process executes a program, which waits for the ends of all other threads; and the end of one
+// that is held is none before it has been taken notice of. Each would wait for the other until this program ends.
+//
+// To take notice any thread of this process will do. Only this one can: it is not waiting.
+type undertaker struct {
+	mu     sync.Mutex
+	timer  *time.Timer
+	over   bool
+	held   []int // ids of threads
+	buried []int
+}
+
+// callsAfter is how often an undertaker comes: to seize all threads of most processes takes less.
+const callsAfter = 10 * time.Millisecond
+
+func newUndertaker() *undertaker {
+	u := &undertaker{}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.timer = time.AfterFunc(callsAfter, u.call)
+	return u
+}
+
+// hold says that a thread is held now. It must not be a main thread, whose end is its parent's to know.
+func (u *undertaker) hold(tid int) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.held = append(u.held, tid)
+}
+
+// call buries who has ended.
+func (u *undertaker) call() {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.over {
+		return
+	}
+	u.held = slices.DeleteFunc(u.held, func(tid int) bool {
+		var info unix.Siginfo
+		err := unix.Waitid(unix.P_PID, tid, &info, unix.WEXITED|unix.WNOHANG|unix.WALL, nil)
+		if err != nil || info.Signo == 0 {
+			return err != nil // its number is not this thread's any more
+		}
+		u.buried = append(u.buried, tid) // from now on its number may be another thread's
+		return true
+	})
+	u.timer.Reset(callsAfter)
+}
+
+// leave says that nobody is seized any more. It returns who has been buried.
+func (u *undertaker) leave() []int {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.over = true
+	u.timer.Stop()
+	return u.buried
+}
