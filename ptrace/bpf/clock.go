@@ -2,6 +2,8 @@ package bpf
 
 import (
 	"fmt"
+	"math"
+	"math/rand/v2"
 	"time"
 	"unsafe"
 
@@ -85,17 +87,24 @@ func (c *Clock) makeRing() error {
 }
 
 // Start lets it go, on the processor that the caller runs on and must be bound to, once in a period, give or take a
-// half by chance. It goes until Stop, or for so long at the most: nobody is interrupted for a program that is stopped
-// itself.
+// half by chance. The first time comes as if it had been going for long: one that is stopped and started again, however
+// often, goes off as often as one that is not. It goes until Stop, or for so long at the most: nobody is interrupted
+// for a program that is stopped itself.
 func (c *Clock) Start(period, most time.Duration) error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
 		return fmt.Errorf("clock: %w", err)
 	}
 	c.notes.period = uint64(max(1, min(period, longestPeriod)))
+	which, where := rand.Float64(), rand.Float64() //nolint:gosec // nobody gains by guessing them
+	c.notes.first = uint64(max(1, untilNext(float64(c.notes.period), which, where)))
 	c.notes.until = uint64(now.Nano() + int64(most))
 	return c.run("start a timer")
 }
+
+// untilNext is how long it is to the next of moments that are a period apart, give or take a half, from a moment chosen by
+// chance, by two numbers of that: the longer one lasts, the more often it is met, somewhere in it.
+func untilNext(period, which, where float64) float64 { return period * math.Sqrt(0.25+2*which) * where }
 
 // Stop has it stand still: what it has noted may be looked at then.
 func (c *Clock) Stop() error {

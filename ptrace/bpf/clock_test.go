@@ -329,6 +329,34 @@ func TestClockPeriod(t *testing.T) {
 	}
 }
 
+// TestClockRestarted: one that never goes for as long as a period goes off as often as one that is never stopped.
+func TestClockRestarted(t *testing.T) {
+	const processor = 0
+	r, c := openClock(t, processor)
+	*r.Slot(0) = Slot{PID: 1 << 30} // nobody: each tick says that
+	r.Aim(1, processor)
+	const period = 20 * time.Millisecond
+	ticks, went := 0, time.Duration(0)
+	for went < 150*period {
+		began := time.Now()
+		if err := c.Start(period, time.Hour); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(period / 5)
+		if err := c.Stop(); err != nil {
+			t.Fatal(err)
+		}
+		went += min(time.Since(began), period/2) // in which there is one tick, seldom two
+		if readable(t, c, 0) {
+			ticks++
+		}
+		c.Seen()
+	}
+	if expected := int(went / period); ticks < expected/2 || ticks > expected*2 {
+		t.Errorf("%d ticks in %v, of a period of %v", ticks, went, period)
+	}
+}
+
 // TestClockMost: it stands still in time although nobody stops it, and goes again when it is started again.
 func TestClockMost(t *testing.T) {
 	const processor = 0

@@ -8,6 +8,7 @@ type notes struct {
 	missed uint32 // for want of room, because it was returning from a signal, or began to run
 	used   uint64 // bytes of the area that are taken
 	period uint64 // of the timer, in ns; 0: it is to stand still
+	first  uint64 // until it goes off for the first time
 	until  uint64 // the moment on CLOCK_MONOTONIC, in ns, from which on it stands still whatever else is said
 	direct uint64 // where the kernel has mapped all memory; 0: unknown
 	probe  uint64 // not 0: this of the caller's memory is to be copied instead, as it is of others
@@ -19,6 +20,7 @@ const (
 	notesMissed = int16(unsafe.Offsetof(notes{}.missed))
 	notesUsed   = int16(unsafe.Offsetof(notes{}.used))
 	notesPeriod = int16(unsafe.Offsetof(notes{}.period))
+	notesFirst  = int16(unsafe.Offsetof(notes{}.first))
 	notesUntil  = int16(unsafe.Offsetof(notes{}.until))
 	notesDirect = int16(unsafe.Offsetof(notes{}.direct))
 	notesProbe  = int16(unsafe.Offsetof(notes{}.probe))
@@ -123,7 +125,9 @@ func (c *code) setTimer(noted, timer int) {
 	c.function(r2, "tick")
 	c.emit(opCall, 0, 0, 0, helperTimerCallback)
 	c.jump(opIfNot, r0, 0, 0, "set")
-	c.startTimer(noted, timer)
+	c.address(r1, noted, 0)
+	c.emit(opLoad8, r2, r1, notesFirst, 0)
+	c.startTimer(timer)
 	c.jump(opGo, 0, 0, 0, "set")
 	c.label("stop")
 	c.address(r1, timer, 0)
@@ -134,12 +138,17 @@ func (c *code) setTimer(noted, timer int) {
 	c.emit(opExit, 0, 0, 0, 0)
 }
 
-// startTimer has the timer go off in a period, give or take a half by chance, on this processor.
-func (c *code) startTimer(noted, timer int) {
-	const (
-		pinned     = 2  // BPF_F_TIMER_CPU_PIN
-		randomBits = 22 // so many times longestPeriod is less than 1<<64
-	)
+// startTimer has the timer go off on this processor, after as many ns as r2 says.
+func (c *code) startTimer(timer int) {
+	const pinned = 2 // BPF_F_TIMER_CPU_PIN
+	c.address(r1, timer, 0)
+	c.emit(opSet, r3, 0, 0, pinned)
+	c.emit(opCall, 0, 0, 0, helperTimerStart)
+}
+
+// nextPeriod loads a period, give or take a half by chance, into r2.
+func (c *code) nextPeriod(noted int) {
+	const randomBits = 22                 // so many times longestPeriod is less than 1<<64
 	c.emit(opCall, 0, 0, 0, helperRandom) // 32 bits
 	c.emit(opShiftRight, r0, 0, 0, 32-randomBits)
 	c.address(r1, noted, 0)
@@ -148,9 +157,6 @@ func (c *code) startTimer(noted, timer int) {
 	c.emit(opShiftRight, r0, 0, 0, randomBits)
 	c.emit(opShiftRight, r2, 0, 0, 1)
 	c.emit(opAdd, r2, r0, 0, 0)
-	c.address(r1, timer, 0)
-	c.emit(opSet, r3, 0, 0, pinned)
-	c.emit(opCall, 0, 0, 0, helperTimerStart)
 }
 
 // nextTick is what a tick begins with: the timer is set again, so that no period is longer for what is done in one;
@@ -167,7 +173,8 @@ func (c *code) nextTick(noted, timer int) {
 	c.emit(opSet, r0, 0, 0, 0)
 	c.emit(opExit, 0, 0, 0, 0)
 	c.label("going")
-	c.startTimer(noted, timer)
+	c.nextPeriod(noted)
+	c.startTimer(timer)
 }
 
 // ifChanged goes elsewhere if the slot's thread is not known, is another one, has run since it was read, or was woken

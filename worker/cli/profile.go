@@ -71,7 +71,7 @@ func newProfile() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.format, "format", "f", formatText,
 		"`FORMAT` of the result: text, or folded (for a flame graph)")
-	fs.Float64VarP(&f.rate, "rate", "r", 100, "`N` samples of each process in a second, up to 1000")
+	fs.Float64VarP(&f.rate, "rate", "r", 100, "`N` samples of each process in a second, 0.001 to 1000")
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second,
 		"for how much `TIME` samples are taken; an interrupt ends it before")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames, inlined calls included")
@@ -87,12 +87,12 @@ func newProfile() *cobra.Command {
 
 // check validates the flags and returns the processes.
 func (f *profileFlags) check(args []string) ([]int, error) {
-	const fastest = 1000
+	const slowest, fastest = 0.001, 1000
 	switch {
 	case f.format != formatText && f.format != formatFolded:
 		return nil, fmt.Errorf("--format must be text or folded, not %q", f.format)
-	case !(f.rate > 0 && f.rate <= fastest): // not a number is neither
-		return nil, fmt.Errorf("--rate must be more than 0 and at most %d, not %v", fastest, f.rate)
+	case !(f.rate >= slowest && f.rate <= fastest): // not a number is neither
+		return nil, fmt.Errorf("--rate must be from %v to %d, not %v", slowest, fastest, f.rate)
 	case f.duration <= 0:
 		return nil, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
 	case f.maxFrames < 1 || f.maxFrames > maxFramesLimit:
