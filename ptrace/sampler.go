@@ -83,6 +83,8 @@ type SamplerStats struct {
 	// Missed counts looks at a thread that ran after all, was returning from a signal, or whose stack there was no room
 	// for.
 	Missed int
+	// Unseen is on how many processors this program may not run: who was there was not sampled.
+	Unseen int
 }
 
 // NewSampler prepares to sample up to bpf.MaxTargets processes, of which those that have ended are left out; it is
@@ -122,9 +124,9 @@ func (s *Sampler) hold(targets []Target) error {
 
 // load prepares a thread for each processor.
 func (s *Sampler) load() error {
-	var set unix.CPUSet
-	if err := unix.SchedGetaffinity(0, &set); err != nil {
-		return systemError(unix.Getpid(), "sched_getaffinity", err)
+	set, err := everywhere()
+	if err != nil {
+		return err
 	}
 	kernel, err := bpf.Host(set.Count())
 	if err != nil {
@@ -259,7 +261,7 @@ func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats Sam
 			s.stop()
 		}
 	}
-	stats.Took = took
+	stats.Took, stats.Unseen = took, max(0, online()-len(s.threads))
 	return stats, err
 }
 

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"runtime"
 	"testing"
 	"time"
 
@@ -202,4 +203,52 @@ func spIn(registers []byte) uint64 {
 	var all [maxRegisters]byte
 	sp, _ := spOf(&all, copy(all[:], registers))
 	return sp
+}
+
+// TestSamplerConfined: a program that has been told to run on one processor samples what runs on another one.
+func TestSamplerConfined(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("there is one processor")
+	}
+	if _, err := exec.LookPath("taskset"); err != nil {
+		t.Skip("taskset is not installed")
+	}
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var own, first unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &own); err != nil || !own.IsSet(0) || !own.IsSet(1) {
+		t.Skip("processors 0 and 1 are not there: ", err)
+	}
+	pid := started(t, "taskset", "-c", "1", "sh", "-c", "while :; do :; done")
+	first.Set(0)
+	if err := unix.SchedSetaffinity(0, &first); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.SchedSetaffinity(0, &own) }()
+	s := newSampler(t, SamplerOptions{Duration: time.Second}, pid)
+	seen := 0
+	stats, err := s.Run(t.Context(), func(list []Sample) error {
+		for _, sample := range list {
+			seen += sample.Times
+		}
+		return nil
+	})
+	if err != nil || seen == 0 {
+		t.Errorf("%d samples, %v", seen, err)
+	}
+	if unseen := online() - own.Count(); stats.Unseen > unseen {
+		t.Errorf("%d processors unseen, not %d", stats.Unseen, unseen)
+	}
+	var now unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &now); err != nil || now != first {
+		t.Errorf("bound to %d processors afterwards, %v", now.Count(), err)
+	}
+}
+
+func TestCountOnline(t *testing.T) {
+	for list, want := range map[string]int{"0": 1, "0-1": 2, "0-3,5,8-9": 7, "": 0, "x": 0, "3-1": 0} {
+		if n := countOnline(list); n != want {
+			t.Errorf("%q: %d instead of %d", list, n, want)
+		}
+	}
 }

@@ -102,8 +102,8 @@ func (c *Clock) Start(period, most time.Duration) error {
 	return c.run("start a timer")
 }
 
-// untilNext is how long it is to the next of moments that are a period apart, give or take a half, from a moment chosen by
-// chance, by two numbers of that: the longer one lasts, the more often it is met, somewhere in it.
+// untilNext is how long it is to the next of moments that are a period apart, give or take a half, from a moment chosen
+// by chance, by two numbers of that: the longer one lasts, the more often it is met, somewhere in it.
 func untilNext(period, which, where float64) float64 { return period * math.Sqrt(0.25+2*which) * where }
 
 // Stop has it stand still: what it has noted may be looked at then.

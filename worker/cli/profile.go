@@ -134,6 +134,9 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	p.figures, err = capturer.Profile(ctx, targets, capture.ProfileOptions{
 		MaxFrames: f.maxFrames, Interval: time.Duration(float64(time.Second) / f.rate), Duration: f.duration,
 	}, p.add)
+	if n := p.figures.Unseen; n > 0 {
+		tellf(stderr, "on %d of the processors this program may not run (cpuset): who was there was not sampled", n)
+	}
 	switch {
 	case errors.Is(err, ptrace.ErrExited) && p.seen > 0:
 		tellf(stderr, "all processes have ended")
