@@ -48,9 +48,8 @@ var noticed = []struct {
 	{"timerfd", false, 0, false},
 }
 
-// TestWhatTheTargetNotices captures processes in the middle of system calls, with every engine, and asks them what they
-// saw.
-func TestWhatTheTargetNotices(t *testing.T) {
+func noticeProgram(t *testing.T) string {
+	t.Helper()
 	program := filepath.Join(t.TempDir(), "notice")
 	if out, err := exec.Command("gcc", "-O1", "-o", program, "testdata/notice.c").CombinedOutput(); err != nil {
 		t.Skipf("no C compiler, or not for this program: %v\n%s", err, out)
@@ -58,6 +57,33 @@ func TestWhatTheTargetNotices(t *testing.T) {
 	if err := os.Chmod(filepath.Dir(program), 0o755); err != nil {
 		t.Fatal(err)
 	}
+	return program
+}
+
+// TestWhatTheTargetWrote: a call that has done a part of its work when its process is stopped ends with that, as
+// doc/target.md says below its table; without a stop it does all of it.
+func TestWhatTheTargetWrote(t *testing.T) {
+	program := noticeProgram(t)
+	const all = 1 << 20
+	for _, engine := range []string{"none", Engine, EngineBlocked} {
+		var result int
+		var errno unix.Errno
+		for range 20 { // on a busy machine a call can have ended before it is looked at
+			result, errno, _ = disturbed(t, exec.Command(program, "write"), engine, 300*time.Millisecond)
+			if engine != Engine || result < all {
+				break
+			}
+		}
+		if errno != 0 || result <= 0 || (result < all) != (engine == Engine) {
+			t.Errorf("%s: %d of %d bytes written, %v", engine, result, all, errno)
+		}
+	}
+}
+
+// TestWhatTheTargetNotices captures processes in the middle of system calls, with every engine, and asks them what they
+// saw.
+func TestWhatTheTargetNotices(t *testing.T) {
+	program := noticeProgram(t)
 	const lasting = 300 * time.Millisecond
 	for _, tt := range noticed {
 		for _, engine := range []string{"none", Engine, EngineBlocked, EngineRunning, EngineSampled} {
