@@ -47,7 +47,9 @@ func (s *session) drain() (left int) {
 		case stopped:
 			t.detach()
 		case exited:
-			s.bury(t)
+			if s.bury(t); t.phase == exited {
+				t.phase = seized // what looked dead may be another thread now, which has executed another program
+			}
 		case gone:
 			// A process that executed another program: the thread that did so has got the process's number, and may
 			// be one of ours.
@@ -61,15 +63,13 @@ func (s *session) drain() (left int) {
 	return left
 }
 
-// bury takes notice of the end of a thread, except a child of this very process: that one belongs to whoever started
+// bury takes notice of the end of a thread, except of a child of this very process: that one belongs to whoever started
 // it.
 //
 //go:nosplit
 //go:norace
 func (s *session) bury(t *tracee) {
-	if (s.own && t.tid == s.flight.target.PID) || t.reap() {
-		t.phase = buried
-	}
+	t.reap(s.own && t.tid == s.flight.target.PID)
 }
 
 // buryTheDead looks after the threads that do not stop because they have ended. The end of a main thread is not

@@ -128,12 +128,25 @@ func (t *tracee) detach() {
 	}
 }
 
-// reap takes notice of the end of a tracee, so that its parent gets to know of it. It returns false if that is not
-// possible yet: a main thread, ended, waits for the others to end.
+// reap takes notice of the end of a tracee, so that its parent gets to know of it; of this process's own child it only
+// looks for it. Nothing changes if there is none yet: a main thread, ended, waits for the others to end. That there is
+// no such tracee is no end, even if it looked dead: a thread that executes another program takes over the process's
+// number, and leaves its own to the dead main thread; it may still be ours. Nor is a stop of that one an end.
 //
 //go:nosplit
 //go:norace
-func (t *tracee) reap() bool {
-	n, _, errno := unix.RawSyscall6(unix.SYS_WAIT4, uintptr(t.tid), 0, unix.WNOHANG|unix.WALL|unix.WNOTHREAD, 0, 0, 0)
-	return errno != 0 || int(n) == t.tid
+func (t *tracee) reap(own bool) {
+	options := uintptr(unix.WEXITED | unix.WNOHANG | unix.WALL | unix.WNOTHREAD)
+	if own {
+		options |= unix.WNOWAIT
+	}
+	t.info.signo = 0
+	_, _, errno := unix.RawSyscall6(unix.SYS_WAITID, unix.P_PID, uintptr(t.tid),
+		uintptr(unsafe.Pointer(&t.info)), options, 0, 0)
+	switch {
+	case errno == unix.ECHILD:
+		t.phase = gone
+	case errno == 0 && t.info.signo != 0:
+		t.phase = buried
+	}
 }
