@@ -147,7 +147,7 @@ func newImages(a *arch.Arch, s *shared) *images {
 func (c *images) mapped(pid int, maps []procfs.Mapping, i int) found {
 	mod := c.find(pid, maps, i)
 	if mod == nil {
-		return c.replaced(pid, maps, i)
+		return c.moved(pid, maps, i)
 	}
 	bias, ok := mod.image.Bias(maps[i].Start, maps[i].Offset)
 	if !ok {

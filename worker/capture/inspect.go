@@ -56,7 +56,7 @@ func Images(pid int, debugDirs []string) ([]Image, error) {
 		}
 		seen[m] = true
 		if f.name != moduleName(at.Path) {
-			at = procfs.Mapping{Path: m.path} // see images.replaced
+			at = procfs.Mapping{Path: m.path} // see images.moved
 		}
 		all = append(all, Image{
 			Image: m.image, Path: at.Path, Deleted: at.Deleted, InMemory: m.path == "" && at.Inode != 0,

@@ -17,9 +17,9 @@ const (
 	comparedChunk = 1 << 20 // bytes that are compared at a time
 )
 
-// replaced returns the image whose code the process has moved to maps[i]. It is that image's only if all of it is what
+// moved returns the image whose code the process has moved to maps[i]. It is that image's only if all of it is what
 // the image's file has there: anything else may lie there as well.
-func (c *images) replaced(pid int, maps []procfs.Mapping, i int) found {
+func (c *images) moved(pid int, maps []procfs.Mapping, i int) found {
 	if maps[i].Perms&procfs.Write != 0 {
 		return found{} // what was compared may be something else a moment later
 	}
