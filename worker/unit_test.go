@@ -1,0 +1,46 @@
+package worker
+
+import (
+	"os"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// unitSetting is all words that the systemd unit has for a setting, which may stand there several times.
+func unitSetting(t *testing.T, name string) []string {
+	t.Helper()
+	text, err := os.ReadFile("../systemd/pg_stat_backtrace@.service")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var words []string
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(line, name+"="); ok {
+			words = append(words, strings.Fields(value)...)
+		}
+	}
+	if len(words) == 0 {
+		t.Fatalf("the unit has no %s", name)
+	}
+	return words
+}
+
+// The calls that a worker needs and that @system-service of systemd 252 does not have.
+func TestUnitAllowsWhatTheWorkerNeeds(t *testing.T) {
+	allowed := unitSetting(t, "SystemCallFilter")
+	for _, call := range []string{"ptrace", "process_vm_readv", "perf_event_open", "seccomp"} {
+		if !slices.Contains(allowed, call) {
+			t.Errorf("the unit's filter refuses %s", call)
+		}
+	}
+}
+
+// A drop-in adds its own path to the unit's, and systemd starts nothing if one of them is missing and has no dash.
+func TestUnitStartsWithAnotherDataDirectory(t *testing.T) {
+	for _, path := range unitSetting(t, "ReadWritePaths") {
+		if !strings.HasPrefix(path, "-") {
+			t.Errorf("systemd refuses to start the worker where there is no %s", path)
+		}
+	}
+}
