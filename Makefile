@@ -22,7 +22,7 @@ export GO PG_CONFIG ARCHS
 help: ## List the targets (this text)
 	@echo "Usage: make TARGET [VARIABLE=value]"
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo
 	@echo "Variables:"
 	@awk -F '## var ' '/^## var /{print "  " $$2}' $(firstword $(MAKEFILE_LIST))
@@ -49,7 +49,9 @@ check-release: ## Build the archives twice, the second time from scratch, and co
 	scripts/release.sh --check
 
 .PHONY: install
-install: build ## Install the program and the extension (PG_CONFIG, DESTDIR, BINDIR)
+install: ## Install the program and the extension (PG_CONFIG, DESTDIR, BINDIR)
+	@# sudo's path seldom has Go: what `make build` made is installed then.
+	@if command -v "$(GO)" >/dev/null || [ ! -x bin/pg_stat_backtrace ]; then $(MAKE) build; fi
 	install -d "$(DESTDIR)$(BINDIR)"
 	install -m 0755 bin/pg_stat_backtrace "$(DESTDIR)$(BINDIR)/pg_stat_backtrace"
 	scripts/pgxs.sh install DESTDIR="$(DESTDIR)"
