@@ -12,6 +12,7 @@ import (
 	"pg_stat_backtrace/worker/cluster"
 	"pg_stat_backtrace/worker/fault"
 	"pg_stat_backtrace/worker/policy"
+	"pg_stat_backtrace/worker/spool"
 )
 
 func TestSettings(t *testing.T) {
@@ -35,6 +36,16 @@ func TestSettings(t *testing.T) {
 				t.Errorf("%s = %q: %v", name, value, err)
 			}
 		}
+	}
+}
+
+// TestAnswer: what only another release's extension asks for is refused.
+func TestAnswer(t *testing.T) {
+	t.Parallel()
+	a := new(Worker).answer(t.Context(), spool.Request{Verb: "tomorrow"})
+	if a.Level != "ERROR" || a.SQLState != fault.NotInPrerequisiteState ||
+		a.Message != `the pg_stat_backtrace worker cannot "tomorrow"` || !strings.Contains(a.Hint, "same release") {
+		t.Errorf("%+v", a)
 	}
 }
 
