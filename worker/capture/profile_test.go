@@ -219,8 +219,9 @@ func TestProfileEnds(t *testing.T) {
 	t.Parallel()
 	c := capturer(t)
 	seen := 0
-	for ms := 20; ms <= 300; ms += 40 {
-		short := exec.CommandContext(t.Context(), "sleep", fmt.Sprintf("0.%03d", ms))
+	// On a busy machine a process has to live for longer until there is a sample of it.
+	for ms := 20; ms <= 300 || seen == 0 && ms < 20000; ms += max(40, ms-260) {
+		short := exec.CommandContext(t.Context(), "sleep", fmt.Sprintf("%d.%03d", ms/1000, ms%1000))
 		if err := short.Start(); err != nil {
 			t.Fatal(err)
 		}
