@@ -32,7 +32,8 @@ func (w *Worker) attach(l *link) {
 	}
 }
 
-// connect keeps the worker's session until this run of the server ends. An error is one of the connection string.
+// connect keeps the worker's session until this run of the server ends, or is told to: a smart shutdown waits for every
+// session. An error is one of the connection string.
 func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
 	conn, err := cluster.NewConn(cluster.ConnOptions{
 		ConnString: w.cfg.ConnString, Cluster: &c, Check: c.Verify, OnChange: w.report(),
@@ -50,7 +51,7 @@ func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
 		defer cancel()
 		tick := time.NewTicker(aliveInterval)
 		defer tick.Stop()
-		for c.Alive() {
+		for c.Alive() && !c.Stopping() {
 			select {
 			case <-ctx.Done():
 				return
@@ -100,5 +101,8 @@ func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) e
 		}
 	}
 }
+
+// errStopping: ordinary roles cannot be checked while the server waits for its clients to leave; superusers are answered.
+var errStopping = errors.New("the server is shutting down")
 
 var errUnnoticed = errors.New("the server was started, and its worker has not noticed it yet")

@@ -307,7 +307,11 @@ func (w *Worker) follow(ctx context.Context) {
 			learned = c
 			learning.Go(func() { w.learn(ctx, c) })
 		}
-		if err == nil {
+		switch {
+		case err != nil:
+		case c.Stopping():
+			err = errStopping
+		default:
 			err = w.connect(ctx, c)
 		}
 		if err != nil && ctx.Err() == nil {

@@ -33,6 +33,12 @@ func servers(t *testing.T, shared *site) {
 			return frame.MatchString(got)
 		})
 	}
+	t.Run("restarted smart, which waits for all sessions to end", func(t *testing.T) {
+		answers(t)
+		s.leave(t)
+		s.Restart("smart")
+		answers(t)
+	})
 	for _, mode := range []string{"fast", "immediate"} {
 		t.Run("restarted "+mode, func(t *testing.T) {
 			old := s.idle(t, "plain")
@@ -223,5 +229,21 @@ func crowd(t *testing.T, shared *site) {
 	}
 	for _, c := range sessions {
 		_ = c.Close(t.Context())
+	}
+}
+
+// leave ends all sessions but the worker's.
+func (s *site) leave(t *testing.T) {
+	t.Helper()
+	c, err := pgxConnect(t, s.DSN(s.User, "postgres"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = c.Close(t.Context()) }()
+	const others = `SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
+		WHERE backend_type = 'client backend' AND pid <> pg_backend_pid() AND application_name NOT LIKE 'pg_stat_backtrace%'`
+	var n int
+	if err := c.QueryRow(t.Context(), others).Scan(&n); err != nil {
+		t.Fatal(err)
 	}
 }

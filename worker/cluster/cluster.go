@@ -53,5 +53,12 @@ func (c Cluster) Alive() bool {
 	return err == nil && stat.StartTime == c.PostmasterStart && !exited(stat.State)
 }
 
+// Stopping reports whether the server has been told to stop. In a smart shutdown it then waits for all sessions to end, a
+// worker's too.
+func (c Cluster) Stopping() bool {
+	file, err := readPIDFile(c.DataDir)
+	return err == nil && file.pid == c.ServerPID && file.stopping
+}
+
 // exited reports whether a process in this state of proc(5) has ended and merely waits to be reaped.
 func exited(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }

@@ -23,6 +23,7 @@ type pidFile struct {
 	port      int       // 0 when not written yet
 	socketDir string    // first one; may be empty or relative to the data directory
 	shmID     uint64    // System V segment that all processes of the server map; 0 when not written yet
+	stopping  bool      // the server has been told to stop, and may wait for its clients to leave
 }
 
 // parsePIDFile reads the content of postmaster.pid. The server writes the first three lines at once and the others
@@ -62,5 +63,6 @@ func parsePIDFile(data []byte) (pidFile, error) {
 			f.shmID = id
 		}
 	}
+	f.stopping = line(8) == "stopping"
 	return f, nil
 }

@@ -22,6 +22,10 @@ func TestParsePIDFile(t *testing.T) {
 			pid: 4711, dataDir: "/var/lib/postgresql/15/main", started: time.Unix(1700000000, 0), port: 5433,
 			socketDir: "/run/postgresql", shmID: 12,
 		}},
+		"told to stop": {data: strings.Replace(full, "ready   ", "stopping", 1), want: pidFile{
+			pid: 4711, dataDir: "/var/lib/postgresql/15/main", started: time.Unix(1700000000, 0), port: 5433,
+			socketDir: "/run/postgresql", shmID: 12, stopping: true,
+		}},
 		"starting":            {data: "7\n/d\n5\n5432\n\n", want: minimal(7, 5432)},
 		"three lines":         {data: "7\n/d\n5\n", want: minimal(7, 0)},
 		"stand-alone":         {data: "-7\n/d\n5\n", want: minimal(-7, 0)},
