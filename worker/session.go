@@ -102,7 +102,8 @@ func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) e
 	}
 }
 
-// errStopping: ordinary roles cannot be checked while the server waits for its clients to leave; superusers are answered.
+// errStopping: ordinary roles cannot be checked while the server waits for its clients to leave; superusers are
+// answered.
 var errStopping = errors.New("the server is shutting down")
 
 var errUnnoticed = errors.New("the server was started, and its worker has not noticed it yet")

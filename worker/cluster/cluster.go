@@ -53,8 +53,8 @@ func (c Cluster) Alive() bool {
 	return err == nil && stat.StartTime == c.PostmasterStart && !exited(stat.State)
 }
 
-// Stopping reports whether the server has been told to stop. In a smart shutdown it then waits for all sessions to end, a
-// worker's too.
+// Stopping reports whether the server has been told to stop. In a smart shutdown it then waits for all sessions to end,
+// a worker's too.
 func (c Cluster) Stopping() bool {
 	file, err := readPIDFile(c.DataDir)
 	return err == nil && file.pid == c.ServerPID && file.stopping
