@@ -272,6 +272,7 @@ func (s *Server) configure(o Options) {
 		fmt.Sprintf("port = %d", s.Port),
 		fmt.Sprintf("unix_socket_directories = '%s'", s.SocketDir),
 		"fsync = off", "shared_buffers = 16MB", "max_connections = 40",
+		"pg_stat_backtrace.timeout = 30000", // ms, for a machine that stalls: tests of the limit set their own
 	}, o.Conf...)
 	file := filepath.Join(s.DataDir, "postgresql.conf")
 	data, err := os.ReadFile(file)
