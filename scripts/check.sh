@@ -45,16 +45,20 @@ stage_vet() {
 }
 
 stage_lint() {
-	local status=0 unformatted scripts
+	local status=0 unformatted scripts log=$WORK/lint.log
 	need_linters
 	cd "$TOP"
 	say "gofmt, go mod tidy, golangci-lint $GOLANGCI_VERSION, shellcheck"
-	unformatted=$(gofmt -l .)
-	[[ -z $unformatted ]] || { printf 'not formatted by gofmt: %s\n' "$unformatted"; status=1; }
-	"$GO" mod tidy -diff || status=1
-	"$GOLANGCI" run ./... || status=1
 	mapfile -t scripts < <(ls scripts/*.sh .ci/run)
-	"$SHELLCHECK" -x "${scripts[@]}" || status=1
+	{
+		unformatted=$(gofmt -l .)
+		[[ -z $unformatted ]] || { printf 'not formatted by gofmt: %s\n' "$unformatted"; status=1; }
+		"$GO" mod tidy -diff || status=1
+		"$GOLANGCI" run ./... || status=1
+		"$SHELLCHECK" -x "${scripts[@]}" || status=1
+	} > >(tee "$log") 2>&1
+	wait $! # for tee
+	[[ $status -eq 0 ]] || head -n 40 "$log" >>"$WORK/failures" # to be read at the end once more
 	result lint $status ""
 }
 

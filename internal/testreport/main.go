@@ -3,18 +3,22 @@
 // tests that were skipped, and at the end the number of tests. It exits with status 1 if a test failed, a package did
 // not build, or no test ran.
 //
-// With an argument, the beginnings of what the tests that failed said are added to the file of that name as well: of a
-// long run, whose output may have been cut, they can be read at the end once more.
+// With an argument, the beginnings of what the tests that failed said, and what ended a package without a test that
+// failed, are added to the file of that name as well: of a long run, whose output may have been cut, they can be read
+// at the end once more.
 package main
 
 import (
 	"bufio"
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 
 	"pg_stat_backtrace/internal/figure"
@@ -46,12 +50,13 @@ type report struct {
 	out                     io.Writer
 	output                  map[key][]string
 	passed, failed, skipped int
-	broken                  bool // a package failed
+	broken                  bool            // a package failed
+	told                    map[string]bool // the packages with a test that failed
 	failures                strings.Builder
 }
 
 func main() {
-	r := &report{out: os.Stdout, output: make(map[key][]string)}
+	r := newReport(os.Stdout)
 	err := r.read(os.Stdin)
 	if err == nil && len(os.Args) > 1 {
 		err = r.writeFailures(os.Args[1])
@@ -64,6 +69,10 @@ func main() {
 	if r.broken || r.failed > 0 || r.passed == 0 {
 		os.Exit(1)
 	}
+}
+
+func newReport(out io.Writer) *report {
+	return &report{out: out, output: make(map[key][]string), told: make(map[string]bool)}
 }
 
 func (r *report) read(in io.Reader) error {
@@ -105,6 +114,7 @@ func (r *report) event(e event) {
 		return
 	case "build-output":
 		_, _ = io.WriteString(r.out, e.Output)
+		r.failures.WriteString(e.Output)
 		return
 	case passed, failed, skipped:
 		r.end(k, e)
@@ -116,8 +126,7 @@ func (r *report) event(e event) {
 func (r *report) end(k key, e event) {
 	switch {
 	case k.test == "" && e.Action == failed:
-		r.broken = true
-		fmt.Fprintf(r.out, "FAIL  %-44s %6.1f s\n%s", k.pkg, e.Elapsed, r.text(k))
+		r.packageFailed(k, e)
 	case k.test == "" && e.Action == passed:
 		fmt.Fprintf(r.out, "ok    %-44s %6.1f s\n", k.pkg, e.Elapsed)
 	case k.test == "": // no test files
@@ -125,11 +134,31 @@ func (r *report) end(k key, e event) {
 		r.passed++
 	case e.Action == failed:
 		r.failed++
+		r.told[k.pkg] = true
 		_, _ = io.WriteString(r.out, r.text(k))
 		fmt.Fprintf(&r.failures, "%s %s\n%s", k.pkg, k.test, beginnings(r.output[k]))
 	default:
 		r.skipped++
 		fmt.Fprintf(r.out, "skip  %s %s: %s\n", k.pkg, k.test, reason(r.output[k]))
+	}
+}
+
+// packageFailed tells why: by tests that failed, which have been told of, or because its program ended amid a test, as
+// one does that panics, or that is killed for its memory. Then the tests that had not ended may have said the reason.
+func (r *report) packageFailed(k key, e event) {
+	r.broken = true
+	fmt.Fprintf(r.out, "FAIL  %-44s %6.1f s\n%s", k.pkg, e.Elapsed, r.text(k))
+	if !r.told[k.pkg] {
+		fmt.Fprintf(&r.failures, "%s\n%s", k.pkg, beginnings(r.output[k]))
+	}
+	byName := func(a, b key) int { return cmp.Compare(a.test, b.test) }
+	for _, open := range slices.SortedFunc(maps.Keys(r.output), byName) {
+		if open.pkg != k.pkg || open.test == "" {
+			continue
+		}
+		fmt.Fprintf(r.out, "%s had not ended\n%s", open.test, r.text(open))
+		fmt.Fprintf(&r.failures, "%s %s had not ended\n%s", open.pkg, open.test, beginnings(r.output[open]))
+		delete(r.output, open)
 	}
 }
 

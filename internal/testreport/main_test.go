@@ -38,13 +38,19 @@ const stream = `# a message of the go command
 {"Action":"fail","Package":"a","Elapsed":1.25}
 {"Action":"pass","Package":"b","Elapsed":0.5}
 {"ImportPath":"c","Action":"build-output","Output":"c.go:1: does not build\n"}
+{"Action":"fail","Package":"c","Elapsed":0,"FailedBuild":"c"}
 {"Action":"skip","Package":"d","Elapsed":0}
+{"Action":"run","Package":"e","Test":"TestCut"}
+{"Action":"output","Package":"e","Test":"TestCut","Output":"=== RUN   TestCut\n"}
+{"Action":"output","Package":"e","Test":"TestCut","Output":"panic: cut\n"}
+{"Action":"output","Package":"e","Output":"signal: killed\n"}
+{"Action":"fail","Package":"e","Elapsed":2}
 `
 
 func TestReport(t *testing.T) {
 	t.Parallel()
 	var out strings.Builder
-	r := &report{out: &out, output: make(map[key][]string)}
+	r := newReport(&out)
 	if err := r.read(strings.NewReader(stream)); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +63,8 @@ func TestReport(t *testing.T) {
 		"    bad_test.go:2: got 1\n    server_test.go:3: the log:\n        1\n", "        7\n",
 		"    bad_test.go:4: got 8\n--- FAIL: TestBad",
 		"skip  a TestLater: later_test.go:3: no disk\n",
-		"FAIL  a  ", "ok    b  ", "c.go:1: does not build\n",
+		"FAIL  a  ", "ok    b  ", "c.go:1: does not build\n", "FAIL  c  ",
+		" 2.0 s\nsignal: killed\nTestCut had not ended\npanic: cut\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("%q is missing in:\n%s", want, out.String())
@@ -72,7 +79,7 @@ func TestFailures(t *testing.T) {
 	t.Parallel()
 	name := filepath.Join(t.TempDir(), "failures")
 	for range 2 {
-		r := &report{out: io.Discard, output: make(map[key][]string)}
+		r := newReport(io.Discard)
 		if err := r.read(strings.NewReader(stream)); err != nil {
 			t.Fatal(err)
 		}
@@ -90,6 +97,12 @@ func TestFailures(t *testing.T) {
         5
         ...
     bad_test.go:4: got 8
+c.go:1: does not build
+c
+e
+signal: killed
+e TestCut had not ended
+panic: cut
 `
 	got, err := os.ReadFile(name)
 	if err != nil {
