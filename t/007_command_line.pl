@@ -110,6 +110,7 @@ my $worker = Worker->start($node);
 ($status, $out) = program('doctor', '-D', $data, $where);
 is($status, 0, 'doctor: all is well') or diag($out);
 like($out, qr/^ok\s+worker:\s+process @{[$worker->pid]}, version \S+, spool \//m, 'the worker');
+like($out, qr/^ok\s+rights:\s+the worker runs as user id $<; .*a seccomp filter: yes$/m, 'what it may do');
 like($out, qr/^ok\s+extension:\s+version 1\.1 in database "postgres"/m, 'the extension');
 $node->safe_psql('postgres', q{DROP EXTENSION pg_stat_backtrace; CREATE EXTENSION pg_stat_backtrace VERSION '1.0'});
 ($status, $out) = program('doctor', '-D', $data, $where);

@@ -58,16 +58,16 @@ func rights() []finding {
 		words := make([]string, 0, len(n.anyOf))
 		for _, c := range n.anyOf {
 			words = append(words, names[c])
-			have = have || own.CapEff&(1<<c) != 0
+			have = have || has(own, c)
 		}
 		if len(words) > 0 {
 			text = fmt.Sprintf("%s: %s (this process: %s)", n.feature, strings.Join(words, " or "),
-				map[bool]string{true: "yes", false: "no"}[have])
+				word(have))
 		}
 		found = append(found, finding{good, "capability", text, ""})
 	}
 	text := fmt.Sprintf("short pauses on a busy machine: CAP_SYS_NICE or RLIMIT_RTPRIO of 1 (this process: %s)",
-		map[bool]string{true: "yes", false: "no"}[ptrace.MayHurry()])
+		word(ptrace.MayHurry()))
 	return append(found, finding{good, "capability", text, ""}, finding{good, "capability", sampling(), ""})
 }
 
@@ -78,6 +78,16 @@ func sampling() string {
 		return fmt.Sprintf("%s (this process: no: %v)", feature, err)
 	}
 	return feature + " (this process: yes)"
+}
+
+// has says whether a process has a capability.
+func has(status procfs.Status, capability int) bool { return status.CapEff&(1<<capability) != 0 }
+
+func word(yes bool) string {
+	if yes {
+		return "yes"
+	}
+	return "no"
 }
 
 // setting reads a number of /proc/sys; 0 where there is none.

@@ -57,7 +57,7 @@ func yama() finding {
 
 func hasTrace() bool {
 	st, err := procfs.ReadStatus(os.Getpid())
-	return err == nil && st.CapEff&(1<<unix.CAP_SYS_PTRACE) != 0
+	return err == nil && has(st, unix.CAP_SYS_PTRACE)
 }
 
 func capability() finding {

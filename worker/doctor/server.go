@@ -34,7 +34,9 @@ func server(ctx context.Context, r *report, o Options) {
 	r.add(namespace(c))
 	r.add(symbols(c))
 	r.add(capturing(ctx, c))
-	r.add(worker(c, o))
+	for _, f := range worker(c, o) {
+		r.add(f)
+	}
 	r.add(connection(ctx, c, o))
 }
 

@@ -3,22 +3,30 @@ package doctor
 import (
 	"fmt"
 
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/cluster"
 	"pg_stat_backtrace/worker/inroot"
 	"pg_stat_backtrace/worker/spool"
 )
 
-// worker looks whether a worker serves the cluster, and where its spool is.
-func worker(c cluster.Cluster, o Options) finding {
+// worker looks whether a worker serves the cluster, where its spool is, and what it may do.
+func worker(c cluster.Cluster, o Options) []finding {
 	start := "Start it: pg_stat_backtrace worker -D " + c.DataDir
 	info, err := spool.Find(c.DataDir)
 	switch {
 	case err != nil:
-		return finding{warn, "worker", err.Error(), start}
+		return []finding{{warn, "worker", err.Error(), start}}
 	case !info.Alive():
 		text := fmt.Sprintf("process %d, which served this server, does not run any more", info.PID)
-		return finding{warn, "worker", text, start}
+		return []finding{{warn, "worker", text, start}}
 	}
+	return []finding{serving(c, o, info), allowed(c, info)}
+}
+
+// serving says whether the worker and this program are of one version, and whether its spool is there.
+func serving(c cluster.Cluster, o Options, info spool.Info) finding {
 	text := fmt.Sprintf("process %d, version %s, spool %s", info.PID, info.Version, info.Dir)
 	if _, err := inroot.Stat(c.Root + info.Dir); err != nil {
 		return finding{bad, "worker", fmt.Sprintf("%s: %v", text, err), "It makes a new spool by itself; else restart it."}
@@ -33,4 +41,26 @@ func worker(c cluster.Cluster, o Options) finding {
 		return finding{warn, "worker", fmt.Sprintf("%s; this program is version %s", text, o.Version), "Restart the worker."}
 	}
 	return finding{good, "worker", text, ""}
+}
+
+// allowed says what the worker may do. What this process may, of which other findings tell, is no measure of it: one
+// started by root has more, and one started by hand has other capabilities than the unit's.
+func allowed(c cluster.Cluster, info spool.Info) finding {
+	status, err := procfs.ReadStatus(info.PID)
+	if err != nil {
+		return finding{warn, "rights", fmt.Sprintf("of the worker: %v", err), ""}
+	}
+	user, trace := status.UID[1], has(status, unix.CAP_SYS_PTRACE)
+	text := fmt.Sprintf("the worker runs as user id %d; CAP_SYS_PTRACE: %s, CAP_PERFMON: %s, a seccomp filter: %s",
+		user, word(trace), word(has(status, unix.CAP_PERFMON)), word(status.Seccomp != 0))
+	const give = "Give the worker CAP_SYS_PTRACE (the systemd unit does), or "
+	scope := setting("/proc/sys/kernel/yama/ptrace_scope")
+	switch {
+	case trace || scope > 2: // of a scope of 3 another finding tells
+	case user != int(c.UID):
+		return finding{bad, "rights", text, give + "run it as the server's operating system user."}
+	case scope > 0:
+		return finding{bad, "rights", text, give + "set kernel.yama.ptrace_scope to 0."}
+	}
+	return finding{good, "rights", text, ""}
 }
