@@ -27,7 +27,7 @@ help: ## List the targets (this text)
 	@echo "Variables:"
 	@awk -F '## var ' '/^## var /{print "  " $$2}' $(firstword $(MAKEFILE_LIST))
 
-## var PG_CONFIG=path       the PostgreSQL to build for and to test with (default: the machine's newest)
+## var PG_CONFIG=path       the PostgreSQL to install for (default: the path's), to test with (default: the newest)
 ## var PG_NPM_VERSION=17.10 test with this version of the npm binaries instead
 ## var DESTDIR=dir          put `make install` below this directory (packaging)
 ## var BINDIR=dir           where the program goes (default /usr/local/bin)
