@@ -15,6 +15,7 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
@@ -126,8 +127,8 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	slices.Sort(pids)
 	targets := identities(slices.Compact(pids))
 	for _, target := range targets {
-		if target.StartTime == 0 && len(targets) > 1 {
-			tellf(stderr, "%s", explain(target.PID, ptrace.ErrExited))
+		if why := ended(target); why != "" && len(targets) > 1 {
+			tellf(stderr, "%s", why)
 		}
 	}
 	p := profile{profileFlags: f, folded: render.Folded{ByProcess: len(targets) > 1}}
@@ -144,6 +145,9 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 		return fmt.Errorf("%w\nTake \"pg_stat_backtrace capture --format folded --repeat N --interval TIME PID\" instead, "+
 			"which stops the processes", err)
 	case err != nil && len(targets) == 1 && !errors.Is(err, context.Canceled):
+		if why := ended(targets[0]); why != "" && errors.Is(err, ptrace.ErrExited) {
+			return errors.New(why)
+		}
 		return errors.New(explain(targets[0].PID, err))
 	case err != nil:
 		return err
@@ -155,6 +159,20 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 		return err
 	}
 	return ctx.Err()
+}
+
+// ended says of a process that has no main thread any more why no samples of it are to be had; of others "".
+func ended(target ptrace.Target) string {
+	stat, err := procfs.ReadStat(target.PID)
+	switch {
+	case target.StartTime == 0, errors.Is(err, fs.ErrNotExist):
+	case err != nil, stat.State != 'Z' && stat.State != 'X':
+		return ""
+	case stat.Threads > 1:
+		return fmt.Sprintf("the main thread of process %d has ended, and only main threads are sampled\n"+
+			"  Take \"pg_stat_backtrace capture --threads %d\".", target.PID, target.PID)
+	}
+	return explain(target.PID, ptrace.ErrExited)
 }
 
 // profile is what one call collects.

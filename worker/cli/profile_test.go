@@ -2,11 +2,15 @@ package cli
 
 import (
 	"encoding/json"
+	"os/exec"
 	"regexp"
+	"strconv"
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // TestProfile samples a process that sleeps, in each format.
@@ -39,8 +43,29 @@ func TestProfile(t *testing.T) {
 	if err := json.Unmarshal([]byte(stdout), &told); err != nil || status != 0 || told.Count == 0 || told.Unwind <= 0 {
 		t.Errorf("status %d, %q, %q, %v", status, stdout, stderr, err)
 	}
+	gone := zombie(t)
+	status, stdout, stderr = run(t, "profile", "--duration", "2s", "--format", "folded", pid, gone)
+	if status != 0 || !strings.HasPrefix(stdout, "sleep") || !strings.Contains(stderr, "PID "+gone+" has exited") {
+		t.Errorf("beside one that has ended: status %d, %q, %q", status, stdout, stderr)
+	}
 	status, stdout, stderr = run(t, "profile", "--duration", "300ms", "--running", pid)
 	if status != 1 || stdout != "" || !strings.Contains(stderr, "no sample in ") {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
+}
+
+// zombie is a process that has ended, and that its parent has not asked for yet.
+func zombie(t *testing.T) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "true")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Wait() })
+	pid := cmd.Process.Pid
+	pgtest.Wait(t, "a process to end", func() bool {
+		stat, err := procfs.ReadStat(pid)
+		return err == nil && stat.State == 'Z'
+	})
+	return strconv.Itoa(pid)
 }
