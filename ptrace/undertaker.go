@@ -48,9 +48,16 @@ func (u *undertaker) call() {
 	}
 	u.held = slices.DeleteFunc(u.held, func(tid int) bool {
 		var info unix.Siginfo
-		err := unix.Waitid(unix.P_PID, tid, &info, unix.WEXITED|unix.WNOHANG|unix.WALL, nil)
-		if err != nil || info.Signo == 0 {
-			return err != nil // its number is not this thread's any more
+		// A first look leaves what there is: it may be a stop, of which a tracer is told whether it asks or not.
+		err := unix.Waitid(unix.P_PID, tid, &info, unix.WEXITED|unix.WNOHANG|unix.WALL|unix.WNOWAIT, nil)
+		if err == nil && (info.Signo == 0 || info.Code > cldDumped) {
+			return false
+		}
+		if err == nil {
+			err = unix.Waitid(unix.P_PID, tid, nil, unix.WEXITED|unix.WNOHANG|unix.WALL, nil)
+		}
+		if err != nil {
+			return true // its number is not this thread's any more
 		}
 		u.buried = append(u.buried, tid) // from now on its number may be another thread's
 		return true

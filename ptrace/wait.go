@@ -131,22 +131,26 @@ func (t *tracee) detach() {
 // reap takes notice of the end of a tracee, so that its parent gets to know of it; of this process's own child it only
 // looks for it. Nothing changes if there is none yet: a main thread, ended, waits for the others to end. That there is
 // no such tracee is no end, even if it looked dead: a thread that executes another program takes over the process's
-// number, and leaves its own to the dead main thread; it may still be ours. Nor is a stop of that one an end.
+// number, and leaves its own to the dead main thread; it may still be ours. Nor is a stop of that one an end: the kernel
+// tells of a tracee's stops whether asked for them or not (wait_task_stopped in kernel/exit.c), and once only.
 //
 //go:nosplit
 //go:norace
 func (t *tracee) reap(own bool) {
-	options := uintptr(unix.WEXITED | unix.WNOHANG | unix.WALL | unix.WNOTHREAD)
-	if own {
-		options |= unix.WNOWAIT
+	for _, options := range [...]uintptr{looking, looking &^ (unix.WNOWAIT | unix.WSTOPPED)} {
+		t.info.signo = 0
+		_, _, errno := unix.RawSyscall6(unix.SYS_WAITID, unix.P_PID, uintptr(t.tid),
+			uintptr(unsafe.Pointer(&t.info)), options, 0, 0)
+		switch {
+		case errno == unix.ECHILD:
+			t.phase = gone
+			return
+		case errno != 0 || t.info.signo == 0 || t.info.code > cldDumped:
+			return
+		case own:
+			t.phase = buried
+			return
+		}
 	}
-	t.info.signo = 0
-	_, _, errno := unix.RawSyscall6(unix.SYS_WAITID, unix.P_PID, uintptr(t.tid),
-		uintptr(unsafe.Pointer(&t.info)), options, 0, 0)
-	switch {
-	case errno == unix.ECHILD:
-		t.phase = gone
-	case errno == 0 && t.info.signo != 0:
-		t.phase = buried
-	}
+	t.phase = buried
 }

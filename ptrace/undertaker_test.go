@@ -1,0 +1,67 @@
+package ptrace
+
+import (
+	"errors"
+	"runtime"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// TestStopIsNoEnd: a tracee that stands still is neither taken for dead nor robbed of its stop, of which the kernel
+// tells once, and also who asks for ends only; one that ends is buried.
+func TestStopIsNoEnd(t *testing.T) {
+	c := startTarget(t, "threads", "2")
+	tids, err := procfs.Threads(c.pid)
+	if err != nil || len(tids) < 3 {
+		t.Fatalf("threads %v, %v", tids, err)
+	}
+	runtime.LockOSThread() // this one is the tracer
+	defer runtime.UnlockOSThread()
+	one, other := &tracee{tid: tids[1], phase: seized}, &tracee{tid: tids[2], phase: seized}
+	defer endTracees(c.pid, one.tid, other.tid)
+	u := newUndertaker()
+	defer u.leave()
+	for _, held := range []*tracee{one, other} {
+		if err := seize(c.pid, held.tid); err != nil {
+			t.Fatal(err)
+		}
+		held.interrupt()
+		until(t, "a stop", func() bool { held.look(); return held.phase == stopped })
+	}
+
+	u.hold(other.tid)
+	u.call()
+	one.phase = exited // as if it had looked dead
+	if one.reap(false); one.phase != exited {
+		t.Errorf("phase of a thread that stands still: %d", one.phase)
+	}
+	for _, held := range []*tracee{one, other} {
+		held.phase = seized
+		if held.look(); held.phase != stopped {
+			t.Errorf("phase %d: the stop has been taken away", held.phase)
+		}
+	}
+
+	kill(t, c.pid, unix.SIGKILL)
+	until(t, "an end", func() bool { one.reap(false); return one.phase == buried })
+	until(t, "another", func() bool { u.call(); u.mu.Lock(); defer u.mu.Unlock(); return len(u.buried) > 0 })
+	if buried := u.leave(); len(buried) != 1 || buried[0] != other.tid {
+		t.Errorf("buried %v, not %d", buried, other.tid)
+	}
+}
+
+// endTracees kills a process and takes notice of the ends of threads of it that this thread traces; else whoever waits
+// for the process would wait for them.
+func endTracees(pid int, tids ...int) {
+	_ = unix.Kill(pid, unix.SIGKILL)
+	for _, tid := range tids {
+		for {
+			if _, err := unix.Wait4(tid, nil, unix.WALL, nil); err != nil && !errors.Is(err, unix.EINTR) {
+				break
+			}
+		}
+	}
+}
