@@ -131,8 +131,8 @@ func (t *tracee) detach() {
 // reap takes notice of the end of a tracee, so that its parent gets to know of it; of this process's own child it only
 // looks for it. Nothing changes if there is none yet: a main thread, ended, waits for the others to end. That there is
 // no such tracee is no end, even if it looked dead: a thread that executes another program takes over the process's
-// number, and leaves its own to the dead main thread; it may still be ours. Nor is a stop of that one an end: the kernel
-// tells of a tracee's stops whether asked for them or not (wait_task_stopped in kernel/exit.c), and once only.
+// number, and leaves its own to the dead main thread; it may still be ours. Nor is a stop of that one an end: the
+// kernel tells of a tracee's stops whether asked for them or not (wait_task_stopped in kernel/exit.c), and once only.
 //
 //go:nosplit
 //go:norace

@@ -57,7 +57,7 @@ func allowed(c cluster.Cluster, info spool.Info) finding {
 	scope := setting("/proc/sys/kernel/yama/ptrace_scope")
 	switch {
 	case trace || scope > 2: // of a scope of 3 another finding tells
-	case user != int(c.UID):
+	case user != c.UID:
 		return finding{bad, "rights", text, give + "run it as the server's operating system user."}
 	case scope > 0:
 		return finding{bad, "rights", text, give + "set kernel.yama.ptrace_scope to 0."}
