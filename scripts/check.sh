@@ -86,7 +86,7 @@ built_debug_postgresql() {
 
 # The packages whose tests are about SQL, and run on every version; those of the others run on the native server and the
 # newest version (`make check-soak` has all).
-CONTRACT=(./internal/e2e ./worker/policy ./worker/queue ./worker/spool)
+CONTRACT=(./internal/e2e ./worker/authz ./worker/queue ./worker/spool)
 
 stage_go() {
 	local race=(-race) newest given=${PGSB_TEST_BINDIRS:-}
@@ -99,7 +99,7 @@ stage_go() {
 	PACKAGES=("${CONTRACT[@]}")
 	go_tests sql "${race[@]}"
 	[[ -z ${VERSION_BINS:-} ]] || support_table -check
-	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./... | grep -vE '/(internal/e2e|worker/(policy|queue|spool))$')
+	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./... | grep -vE '/(internal/e2e|worker/(authz|queue|spool))$')
 	newest=${VERSION_BINS%:}
 	export PGSB_TEST_BINDIRS=${given:-${newest:+${newest##*:}:}$PG_BIN}
 	built_debug_postgresql
@@ -126,7 +126,7 @@ support_table() {
 # stage_contract runs the tests of the SQL contract on the one server.
 stage_contract() {
 	need_server
-	PACKAGES=(./internal/e2e ./worker/spool ./worker/policy)
+	PACKAGES=(./internal/e2e ./worker/spool ./worker/authz)
 	need_race_detector || true # testdata/preload.c needs the compiler
 	go_tests contract
 }

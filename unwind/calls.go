@@ -3,12 +3,12 @@ package unwind
 import (
 	"encoding/binary"
 
-	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/depth"
-	"pg_stat_backtrace/unwind/insn"
-	"pg_stat_backtrace/unwind/rv64"
-	"pg_stat_backtrace/unwind/zarch"
+	"pg_stat_backtrace/unwind/disasm"
+	"pg_stat_backtrace/unwind/disasm/aarch64"
+	"pg_stat_backtrace/unwind/disasm/riscv64"
+	"pg_stat_backtrace/unwind/disasm/s390x"
 )
 
 // instructionSets tells for each how long a call is at most, in bytes, how one is recognised, and how a stub of the
@@ -22,9 +22,9 @@ var instructionSets = [...]struct {
 }{
 	arch.Unfollowed: {},
 	arch.X86:        {7, x86Call, x86Stub}, // an opcode, ModRM, SIB and four bytes of displacement
-	arch.A64:        {a64.Length, plainCall(a64.Decode, a64.Length), a64Stub},
-	arch.ZArch:      {zarch.Longest, plainCall(zarch.Decode, zarch.Longest, 4, 2), relativeStub(zarch.Decode)},
-	arch.RV64:       {rv64.Longest, plainCall(rv64.Decode, rv64.Longest, 2), relativeStub(rv64.Decode)},
+	arch.A64:        {aarch64.Length, plainCall(aarch64.Decode, aarch64.Length), a64Stub},
+	arch.ZArch:      {s390x.Longest, plainCall(s390x.Decode, s390x.Longest, 4, 2), relativeStub(s390x.Decode)},
+	arch.RV64:       {riscv64.Longest, plainCall(riscv64.Decode, riscv64.Longest, 2), relativeStub(riscv64.Decode)},
 }
 
 // calls judges whether the instruction before a return address can have called
@@ -159,14 +159,14 @@ func x86Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	return true, true, ra + uint64(int64(int32(binary.LittleEndian.Uint32(p[3:]))))
 }
 
-// plainCall does so for instructions that package insn describes, whose calls have the given lengths in bytes.
+// plainCall does so for instructions that package disasm describes, whose calls have the given lengths in bytes.
 func plainCall(
-	decode func(p []byte) (insn.Instruction, error), lengths ...uint64,
+	decode func(p []byte) (disasm.Instruction, error), lengths ...uint64,
 ) func(p []byte, ra uint64) (called, direct bool, target uint64) {
 	return func(p []byte, ra uint64) (called, direct bool, target uint64) {
 		for _, length := range lengths {
 			x, err := decode(p[uint64(len(p))-length:])
-			if err == nil && x.Length == length && x.Flow == insn.Call {
+			if err == nil && x.Length == length && x.Flow == disasm.Call {
 				return true, x.Direct, ra - length + uint64(x.Target)
 			}
 		}

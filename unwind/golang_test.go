@@ -7,15 +7,15 @@ import (
 
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/gopclntab"
-	"pg_stat_backtrace/unwind/image"
 )
 
 // goModules is the program that runs this test, at its own addresses.
 type goModules struct{ module unwind.Module }
 
 func (m goModules) Find(addr uint64) (unwind.Module, bool) {
-	img, ok := m.module.Code.(*image.Image)
+	img, ok := m.module.Code.(*elfimage.Image)
 	return m.module, ok && img.Executable(addr)
 }
 
@@ -27,7 +27,7 @@ func openSelf(f testing.TB) (goModules, bool) {
 		f.Fatal(err)
 	}
 	f.Cleanup(func() { _ = file.Close() })
-	img, err := image.Open(file, "exe")
+	img, err := elfimage.Open(file, "exe")
 	if err != nil {
 		f.Fatal(err)
 	}

@@ -3,9 +3,9 @@ package unwind
 import (
 	"golang.org/x/arch/x86/x86asm"
 
-	"pg_stat_backtrace/unwind/a64"
-	"pg_stat_backtrace/unwind/insn"
-	"pg_stat_backtrace/unwind/x86"
+	"pg_stat_backtrace/unwind/disasm"
+	"pg_stat_backtrace/unwind/disasm/aarch64"
+	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
 // Imports is what some ImageCode knows of functions of other images.
@@ -54,20 +54,20 @@ func a64Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	var page uint64
 	loaded := false
 	for range 5 {
-		x, err := a64.Decode(c.Bytes(addr))
+		x, err := aarch64.Decode(c.Bytes(addr))
 		switch {
 		case err != nil:
 			return 0, false
-		case x.Op == insn.Page:
+		case x.Op == disasm.Page:
 			page = addr&^0xfff + x.Imm
-		case x.Access.Load && x.Access.Count == 1 && x.Access.Known && x.Access.Index == insn.Offset && page != 0:
+		case x.Access.Load && x.Access.Count == 1 && x.Access.Known && x.Access.Index == disasm.Offset && page != 0:
 			slot, loaded = page+uint64(x.Access.Disp), true
-		case x.Flow == insn.Unknown:
+		case x.Flow == disasm.Unknown:
 			return slot, loaded
-		case x.Flow != insn.Next, x.Access.Size > 0, x.Writes&^(1<<16|1<<17) != 0:
+		case x.Flow != disasm.Next, x.Access.Size > 0, x.Writes&^(1<<16|1<<17) != 0:
 			return 0, false
 		}
-		addr += a64.Length
+		addr += aarch64.Length
 	}
 	return 0, false
 }
@@ -86,22 +86,22 @@ var endless = map[string]bool{
 
 // relativeStub recognises what takes an address relative to its own, loads from an offset of that and goes there.
 func relativeStub(
-	decode func(p []byte) (insn.Instruction, error),
+	decode func(p []byte) (disasm.Instruction, error),
 ) func(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	return func(c *bareCode, addr uint64) (slot uint64, ok bool) {
 		var here uint64
-		based, held := insn.None, insn.None
+		based, held := disasm.None, disasm.None
 		for range 3 {
 			x, err := decode(c.Bytes(addr))
 			switch {
 			case err != nil:
 				return 0, false
-			case x.Op == insn.Here && based == insn.None:
+			case x.Op == disasm.Here && based == disasm.None:
 				here, based = addr+x.Imm, x.Rd
-			case x.Access.Load && x.Access.Count == 1 && x.Access.Base == based && based != insn.None:
+			case x.Access.Load && x.Access.Count == 1 && x.Access.Base == based && based != disasm.None:
 				slot, held = here+uint64(x.Access.Disp), x.Access.Whole[0]
 			default:
-				return slot, x.Flow == insn.Unknown && x.Rn == held && held != insn.None
+				return slot, x.Flow == disasm.Unknown && x.Rn == held && held != disasm.None
 			}
 			addr += x.Length
 		}

@@ -16,8 +16,8 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi/cfitest"
-	"pg_stat_backtrace/unwind/image"
-	"pg_stat_backtrace/unwind/rv64"
+	"pg_stat_backtrace/unwind/disasm/riscv64"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // TestStubs holds the stubs of the procedure linkage tables of real files against the names that disassemblers have for
@@ -111,7 +111,7 @@ var disassemblers = map[elf.Machine]string{elf.EM_X86_64: "objdump", elf.EM_AARC
 var tables = map[elf.Machine]struct{ head, stub uint64 }{elf.EM_RISCV: {32, 16}, elf.EM_S390: {32, 32}}
 
 // relocations returns the names of the functions that the stubs of an image lead to.
-func relocations(t *testing.T, img *image.Image, file string) map[uint64]string {
+func relocations(t *testing.T, img *elfimage.Image, file string) map[uint64]string {
 	t.Helper()
 	_, addr, err := img.Section(".plt")
 	if err != nil {
@@ -182,7 +182,7 @@ func TestNoStubs(t *testing.T) {
 		for i, w := range tt.words {
 			binary.LittleEndian.PutUint32(c.window[4*i:], w)
 		}
-		if slot, ok := relativeStub(rv64.Decode)(&c, at); ok != (tt.slot != 0) || ok && slot != tt.slot {
+		if slot, ok := relativeStub(riscv64.Decode)(&c, at); ok != (tt.slot != 0) || ok && slot != tt.slot {
 			t.Errorf("%s: %#x, %t", tt.name, slot, ok)
 		}
 	}

@@ -10,12 +10,12 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/cluster"
-	"pg_stat_backtrace/worker/fault"
-	"pg_stat_backtrace/worker/policy"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/sqlerror"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -39,8 +39,8 @@ func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
 	case slices.Contains(verbs(), req.Verb):
 		return w.answerMany(ctx, req, options)
 	}
-	return failure(0, &fault.Fault{
-		SQLState: fault.NotInPrerequisiteState,
+	return failure(0, &sqlerror.Fault{
+		SQLState: sqlerror.NotInPrerequisiteState,
 		Message:  fmt.Sprintf("the pg_stat_backtrace worker cannot %q", req.Verb),
 		Hint:     "Install worker and extension of the same release.",
 	})
@@ -79,8 +79,8 @@ func waited(ctx context.Context, err error) bool {
 	return ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ptrace.ErrDeadline)
 }
 
-func caller(req spool.Request) policy.Caller {
-	return policy.Caller{OID: req.Caller, Superuser: req.Superuser}
+func caller(req spool.Request) authz.Caller {
+	return authz.Caller{OID: req.Caller, Superuser: req.Superuser}
 }
 
 // journal logs a request for one process: who asked for it, what came of it, and how long it stood still.
@@ -104,14 +104,14 @@ func (w *Worker) event(req spool.Request) *zerolog.Event {
 var errNoProcess = errors.New("not a PostgreSQL server process")
 
 // errNoServer: the postmaster has ended, and the caller's backend has not yet.
-var errNoServer = &fault.Fault{
-	SQLState: fault.NotInPrerequisiteState, Message: "the server is shutting down or starting",
+var errNoServer = &sqlerror.Fault{
+	SQLState: sqlerror.NotInPrerequisiteState, Message: "the server is shutting down or starting",
 }
 
 // capture checks the request and has the process captured. The identity that
 // the process has now is the one that the stopped process must have.
 func (w *Worker) capture(
-	ctx context.Context, who policy.Caller, pid int, options capture.Options,
+	ctx context.Context, who authz.Caller, pid int, options capture.Options,
 ) (*trace.Trace, error) {
 	c, err := w.current()
 	if err != nil {
@@ -134,22 +134,22 @@ const endsIn = 200 * time.Millisecond
 // refusal is why a process is not captured, as the caller is told: of one that has ended since it was identified that,
 // and not that it runs for no role.
 func refusal(err error, target ptrace.Target) error {
-	var denied *policy.Denied
+	var denied *authz.Denied
 	if errors.As(err, &denied) && denied.Unlisted && target.Held.EndsWithin(endsIn) {
 		return fmt.Errorf("process %d: %w", target.PID, ptrace.ErrExited)
 	}
 	return err
 }
 
-func (w *Worker) permit() *policy.Policy {
-	return &policy.Policy{Looker: w.looker, Limiter: w.limiter}
+func (w *Worker) permit() *authz.Policy {
+	return &authz.Policy{Looker: w.looker, Limiter: w.limiter}
 }
 
 // member identifies a process of the cluster that may be asked about.
-func member(c cluster.Cluster, pid int) (ptrace.Target, error) {
+func member(c pgcluster.Cluster, pid int) (ptrace.Target, error) {
 	target, err := c.Contains(pid)
 	switch {
-	case errors.Is(err, cluster.ErrPostmaster):
+	case errors.Is(err, pgcluster.ErrPostmaster):
 		return target, postmaster(pid)
 	case err != nil:
 		return target, fmt.Errorf("%w: %w", errNoProcess, err)
@@ -158,8 +158,8 @@ func member(c cluster.Cluster, pid int) (ptrace.Target, error) {
 }
 
 func postmaster(pid int) error {
-	return &fault.Fault{
-		SQLState: fault.InsufficientPrivilege,
+	return &sqlerror.Fault{
+		SQLState: sqlerror.InsufficientPrivilege,
 		Message:  fmt.Sprintf("cannot capture the backtrace of the postmaster, process %d", pid),
 		Detail:   "No connection is accepted, and no process started or restarted, while the postmaster stands still.",
 		Hint:     "On the server's host, \"pg_stat_backtrace capture\" captures any process.",
@@ -174,18 +174,18 @@ func failure(pid int, err error) spool.Answer {
 			Message: fmt.Sprintf("PID %d is not a PostgreSQL server process", pid),
 		}
 	}
-	var denied *policy.Denied
+	var denied *authz.Denied
 	if errors.As(err, &denied) {
 		return spool.Answer{
 			Level: "ERROR", SQLState: denied.SQLState,
 			Message: denied.Message, Detail: denied.Detail, Hint: denied.Hint,
 		}
 	}
-	f := fault.Of(pid, err)
-	if f.SQLState == fault.InternalError {
+	f := sqlerror.Of(pid, err)
+	if f.SQLState == sqlerror.InternalError {
 		// What went wrong is in the worker's log. It may name files, which are not for every caller.
-		f = &fault.Fault{
-			SQLState: fault.InternalError,
+		f = &sqlerror.Fault{
+			SQLState: sqlerror.InternalError,
 			Message:  fmt.Sprintf("could not capture process with PID %d", pid),
 			Hint:     "The log of the pg_stat_backtrace worker says more.",
 		}

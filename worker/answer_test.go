@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/worker/cluster"
-	"pg_stat_backtrace/worker/fault"
-	"pg_stat_backtrace/worker/policy"
+	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/sqlerror"
 )
 
 func TestSettings(t *testing.T) {
@@ -30,8 +30,8 @@ func TestSettings(t *testing.T) {
 	} {
 		for _, value := range values {
 			_, err := settings(map[string]string{name: value})
-			var f *fault.Fault
-			if !errors.As(err, &f) || f.SQLState != fault.InvalidParameterValue ||
+			var f *sqlerror.Fault
+			if !errors.As(err, &f) || f.SQLState != sqlerror.InvalidParameterValue ||
 				!strings.Contains(f.Message, "pg_stat_backtrace."+name) {
 				t.Errorf("%s = %q: %v", name, value, err)
 			}
@@ -43,7 +43,7 @@ func TestSettings(t *testing.T) {
 func TestAnswer(t *testing.T) {
 	t.Parallel()
 	a := new(Worker).answer(t.Context(), spool.Request{Verb: "tomorrow"})
-	if a.Level != "ERROR" || a.SQLState != fault.NotInPrerequisiteState ||
+	if a.Level != "ERROR" || a.SQLState != sqlerror.NotInPrerequisiteState ||
 		a.Message != `the pg_stat_backtrace worker cannot "tomorrow"` || !strings.Contains(a.Hint, "same release") {
 		t.Errorf("%+v", a)
 	}
@@ -52,8 +52,8 @@ func TestAnswer(t *testing.T) {
 // TestRefusal: of a process that has ended meanwhile, or is about to, it is not said that it runs for no role.
 func TestRefusal(t *testing.T) {
 	t.Parallel()
-	unlisted := policy.Decide(policy.Caller{OID: 10}, 1, policy.Facts{CallerExists: true})
-	auxiliary := policy.Decide(policy.Caller{OID: 10}, 1, policy.Facts{CallerExists: true, Found: true})
+	unlisted := authz.Decide(authz.Caller{OID: 10}, 1, authz.Facts{CallerExists: true})
+	auxiliary := authz.Decide(authz.Caller{OID: 10}, 1, authz.Facts{CallerExists: true, Found: true})
 	start := func() (*exec.Cmd, ptrace.Target) {
 		c := exec.CommandContext(t.Context(), "sleep", "100")
 		if err := c.Start(); err != nil {
@@ -104,17 +104,17 @@ func TestFailure(t *testing.T) {
 		message, other string
 	}{
 		{
-			fmt.Errorf("%w: %w", errNoProcess, cluster.ErrNotMember), "WARNING", "01000",
+			fmt.Errorf("%w: %w", errNoProcess, pgcluster.ErrNotMember), "WARNING", "01000",
 			"PID 4711 is not a PostgreSQL server process", "",
 		},
 		{postmaster(4711), "ERROR", "42501", "the postmaster, process 4711", "No connection is accepted"},
 		{
-			&policy.Denied{SQLState: "42501", Message: "permission denied", Detail: "D.", Hint: "H."}, "ERROR", "42501",
+			&authz.Denied{SQLState: "42501", Message: "permission denied", Detail: "D.", Hint: "H."}, "ERROR", "42501",
 			"permission denied", "D.",
 		},
 		{fmt.Errorf("x: %w", ptrace.ErrExited), "ERROR", "55000", "process with PID 4711 has exited", ""},
 		{errors.New("surprise in /a/file"), "ERROR", "XX000", "could not capture process with PID 4711", ""},
-		{fmt.Errorf("%w: %w", errNoServer, cluster.ErrNotRunning), "ERROR", "55000", "the server is shutting down", ""},
+		{fmt.Errorf("%w: %w", errNoServer, pgcluster.ErrNotRunning), "ERROR", "55000", "the server is shutting down", ""},
 	}
 	for _, tt := range tests {
 		a := failure(4711, tt.err)
@@ -131,13 +131,13 @@ func TestFailure(t *testing.T) {
 func TestFatal(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{
-		cluster.ErrNotDataDir, cluster.ErrWrongUser, cluster.ErrNoAccess, &cluster.WrongClusterError{},
+		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, &pgcluster.WrongClusterError{},
 	} {
 		if !fatal(fmt.Errorf("x: %w", err)) {
 			t.Errorf("%v is waited for", err)
 		}
 	}
-	for _, err := range []error{cluster.ErrNotRunning, cluster.ErrNoServer, errors.New("connection refused")} {
+	for _, err := range []error{pgcluster.ErrNotRunning, pgcluster.ErrNoServer, errors.New("connection refused")} {
 		if fatal(err) {
 			t.Errorf("%v is not waited for", err)
 		}

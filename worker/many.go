@@ -13,17 +13,17 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/cluster"
-	"pg_stat_backtrace/worker/fault"
-	"pg_stat_backtrace/worker/processors"
+	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/sqlerror"
 	"pg_stat_backtrace/worker/trace"
 )
 
 // sideBySide is how many captures of one request run at a time. They keep a processor busy each: more of them than
 // there are processors would only make the pauses longer. Some may have to wait for their target to stop.
-func sideBySide() int { return 2 * processors.All() }
+func sideBySide() int { return 2 * gomaxprocs.All() }
 
 // maxTogether bounds the text of an answer about many processes, in bytes; each gets its share of it.
 const maxTogether = 6 << 20
@@ -78,7 +78,7 @@ func row(o outcome, kind, verb string, text render.Options) []string {
 // kind names the kinds of process that the server's own statistics do not know (the collector exists in 14 only), by
 // the name that they give themselves.
 func kind(pid int) string {
-	title := strings.TrimRight(cluster.Title(pid), " ")
+	title := strings.TrimRight(pgcluster.Title(pid), " ")
 	for _, name := range []string{"logger", "stats collector"} {
 		if strings.HasSuffix(title, ": "+name) {
 			return name
@@ -159,10 +159,10 @@ func identified(outcomes []outcome) []int {
 }
 
 // target identifies one of the processes; the caller's own backend is none that can be captured.
-func target(c cluster.Cluster, pid, backend int) (ptrace.Target, error) {
+func target(c pgcluster.Cluster, pid, backend int) (ptrace.Target, error) {
 	if pid == backend {
-		return ptrace.Target{}, &fault.Fault{
-			SQLState: fault.NotInPrerequisiteState, Message: "cannot capture the backtrace of the current backend",
+		return ptrace.Target{}, &sqlerror.Fault{
+			SQLState: sqlerror.NotInPrerequisiteState, Message: "cannot capture the backtrace of the current backend",
 		}
 	}
 	return member(c, pid)

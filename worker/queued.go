@@ -11,21 +11,21 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/worker/cluster"
-	"pg_stat_backtrace/worker/fault"
-	"pg_stat_backtrace/worker/policy"
+	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/queue"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/sqlerror"
 	"pg_stat_backtrace/worker/trace"
 )
 
 // queue makes the queue of one run of the server; main is the worker's session there.
-func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
+func (w *Worker) queue(c pgcluster.Cluster, main *pgcluster.Conn) *queue.Queue {
 	connect := func(
 		ctx context.Context, database string, notified pgconn.NotificationHandler,
 	) (*pgx.Conn, error) {
-		config, err := cluster.SessionConfig(w.cfg.ConnString, &c, database)
+		config, err := pgcluster.SessionConfig(w.cfg.ConnString, &c, database)
 		if err != nil {
 			return nil, err
 		}
@@ -44,7 +44,7 @@ func (w *Worker) queue(c cluster.Cluster, main *cluster.Conn) *queue.Queue {
 	}
 	return queue.New(queue.Config{
 		Server: main, Connect: connect, Handle: w.carryOut, Journal: &w.ledger,
-		Limiter: policy.NewLimiter(w.cfg.Limits), Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
+		Limiter: authz.NewLimiter(w.cfg.Limits), Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
 	})
 }
 
@@ -65,8 +65,8 @@ func (w *Worker) carryOut(ctx context.Context, req queue.Request) queue.Result {
 // process may be another's, since the request was made. There is no limit here: the queue has one of its own.
 func (w *Worker) captureQueued(ctx context.Context, req queue.Request) (*trace.Trace, error) {
 	if !req.Granted {
-		return nil, &fault.Fault{
-			SQLState: fault.InsufficientPrivilege, Message: "permission denied for function pg_request_backtrace",
+		return nil, &sqlerror.Fault{
+			SQLState: sqlerror.InsufficientPrivilege, Message: "permission denied for function pg_request_backtrace",
 		}
 	}
 	options, err := settings(req.Settings)
@@ -89,9 +89,9 @@ func (w *Worker) captureQueued(ctx context.Context, req queue.Request) (*trace.T
 }
 
 // identify makes sure that the process is the server's, and the one that was asked about.
-func identify(c cluster.Cluster, req queue.Request) (ptrace.Target, error) {
+func identify(c pgcluster.Cluster, req queue.Request) (ptrace.Target, error) {
 	target, err := c.Contains(req.PID)
-	if errors.Is(err, cluster.ErrPostmaster) {
+	if errors.Is(err, pgcluster.ErrPostmaster) {
 		return target, postmaster(req.PID)
 	}
 	if req.Started == 0 {
@@ -111,11 +111,11 @@ func identify(c cluster.Cluster, req queue.Request) (ptrace.Target, error) {
 
 // allow decides by the permission table. Other than a waiting call, a request has time until the server can be asked.
 func (w *Worker) allow(ctx context.Context, req queue.Request) error {
-	permit := policy.Policy{Looker: w.looker}
-	caller := policy.Caller{OID: req.Caller, Superuser: req.Superuser}
+	permit := authz.Policy{Looker: w.looker}
+	caller := authz.Caller{OID: req.Caller, Superuser: req.Superuser}
 	for began := time.Now(); ; {
 		err := permit.Allow(ctx, caller, req.PID)
-		if !errors.Is(err, cluster.ErrNoServer) || time.Since(began) > patience {
+		if !errors.Is(err, pgcluster.ErrNoServer) || time.Since(began) > patience {
 			return err
 		}
 		select {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"pg_stat_backtrace/worker/cluster"
+	"pg_stat_backtrace/worker/pgcluster"
 )
 
 // lookPatience is how long a call waits for follow to notice a new run of the server, which takes it a second.
@@ -17,8 +17,8 @@ const lookPatience = 2 * aliveInterval
 
 // A link is what leads to the worker's session in one run of the server.
 type link struct {
-	conn *cluster.Conn   // nil: follow has not come to it yet
-	run  cluster.Cluster // the run of the server that conn is for
+	conn *pgcluster.Conn   // nil: follow has not come to it yet
+	run  pgcluster.Cluster // the run of the server that conn is for
 	// failure is why there is no conn, and will not be soon.
 	failure error
 	over    chan struct{} // closed when another link has taken this one's place
@@ -34,8 +34,8 @@ func (w *Worker) attach(l *link) {
 
 // connect keeps the worker's session until this run of the server ends, or is told to: a smart shutdown waits for every
 // session. An error is one of the connection string.
-func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
-	conn, err := cluster.NewConn(cluster.ConnOptions{
+func (w *Worker) connect(ctx context.Context, c pgcluster.Cluster) error {
+	conn, err := pgcluster.NewConn(pgcluster.ConnOptions{
 		ConnString: w.cfg.ConnString, Cluster: &c, Check: c.Verify, OnChange: w.report(),
 	})
 	if err != nil {
@@ -65,9 +65,9 @@ func (w *Worker) connect(ctx context.Context, c cluster.Cluster) error {
 }
 
 // report logs changes of the connection, each failure once.
-func (w *Worker) report() func(cluster.ConnState) {
+func (w *Worker) report() func(pgcluster.ConnState) {
 	told := ""
-	return func(s cluster.ConnState) {
+	return func(s pgcluster.ConnState) {
 		switch {
 		case s.Connected:
 			told = ""
@@ -80,7 +80,7 @@ func (w *Worker) report() func(cluster.ConnState) {
 }
 
 // Query implements policy.Querier with the session of the server's present run: that which the caller is in, too. It
-// waits as cluster.Conn does for a session that is about to be there.
+// waits as pgcluster.Conn does for a session that is about to be there.
 func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	late := time.NewTimer(lookPatience)
 	defer late.Stop()
@@ -90,14 +90,14 @@ func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) e
 		case l.conn != nil && l.run.Same(w.server()):
 			return l.conn.Query(ctx, f)
 		case l.failure != nil:
-			return fmt.Errorf("%w: %w", cluster.ErrNoServer, l.failure)
+			return fmt.Errorf("%w: %w", pgcluster.ErrNoServer, l.failure)
 		}
 		select {
 		case <-l.over:
 		case <-late.C:
-			return fmt.Errorf("%w: %w", cluster.ErrNoServer, errUnnoticed)
+			return fmt.Errorf("%w: %w", pgcluster.ErrNoServer, errUnnoticed)
 		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", cluster.ErrNoServer, ctx.Err())
+			return fmt.Errorf("%w: %w", pgcluster.ErrNoServer, ctx.Err())
 		}
 	}
 }

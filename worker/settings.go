@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/fault"
+	"pg_stat_backtrace/worker/sqlerror"
 )
 
 // maxFrames is the largest value of pg_stat_backtrace.max_frames.
@@ -65,8 +65,8 @@ func boolean(name, value string) (bool, error) {
 }
 
 func invalid(name, value, hint string) error {
-	return &fault.Fault{
-		SQLState: fault.InvalidParameterValue,
+	return &sqlerror.Fault{
+		SQLState: sqlerror.InvalidParameterValue,
 		Message:  fmt.Sprintf("invalid value for parameter \"pg_stat_backtrace.%s\": %q", name, value),
 		Hint:     hint,
 	}

@@ -16,13 +16,13 @@ import (
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/cluster"
 	"pg_stat_backtrace/worker/debuginfod"
-	"pg_stat_backtrace/worker/fence"
-	"pg_stat_backtrace/worker/policy"
+	"pg_stat_backtrace/worker/host/memlock"
+	"pg_stat_backtrace/worker/host/seccomp"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/queue"
-	"pg_stat_backtrace/worker/resident"
 	"pg_stat_backtrace/worker/spool"
 )
 
@@ -43,7 +43,7 @@ type Config struct {
 	// Log receives what the worker has to say.
 	Log zerolog.Logger
 	// Limits bound how often one role may ask.
-	Limits policy.Limits
+	Limits authz.Limits
 	// Concurrency bounds the captures that run side by side; 0 is the default.
 	Concurrency int
 	// Debuginfod says where debug files come from that this host does not
@@ -77,14 +77,14 @@ type Worker struct {
 	cfg      Config
 	log      zerolog.Logger
 	capturer *capture.Capturer
-	limiter  *policy.Limiter
-	looker   *policy.Lookup
+	limiter  *authz.Limiter
+	looker   *authz.Lookup
 	ledger   queue.Journal
 	// downloads is what is known of debug files that are being fetched.
 	downloads downloads
 
 	mu      sync.Mutex
-	cluster cluster.Cluster
+	cluster pgcluster.Cluster
 	// link leads to the worker's session in the server, which connect keeps.
 	link atomic.Pointer[link]
 }
@@ -93,11 +93,11 @@ type Worker struct {
 // an orderly end. Errors are those that waiting cannot mend: the server is
 // not this user's, another worker serves it already, a bad connection string.
 func Run(ctx context.Context, cfg Config) error {
-	if err := cluster.NoNewPrivileges(); err != nil && !errors.Is(err, cluster.ErrNotStatic) {
+	if err := pgcluster.NoNewPrivileges(); err != nil && !errors.Is(err, pgcluster.ErrNotStatic) {
 		return err
 	}
-	w := &Worker{cfg: cfg, log: cfg.Log, limiter: policy.NewLimiter(cfg.Limits)}
-	w.looker = &policy.Lookup{Server: w}
+	w := &Worker{cfg: cfg, log: cfg.Log, limiter: authz.NewLimiter(cfg.Limits)}
+	w.looker = &authz.Lookup{Server: w}
 	w.attach(&link{})
 	uid := os.Geteuid()
 	if err := w.start(ctx); err != nil {
@@ -136,12 +136,12 @@ func (w *Worker) start(ctx context.Context) error {
 	if err := w.compare(ctx, c); err != nil {
 		return err
 	}
-	_ = resident.Allow() // as root; else the limit is what the unit or the user's shell gives
-	rights, err := cluster.BecomeServerUser(c)
+	_ = memlock.Allow() // as root; else the limit is what the unit or the user's shell gives
+	rights, err := pgcluster.BecomeServerUser(c)
 	if err != nil {
 		return err
 	}
-	locked, err := resident.Lock()
+	locked, err := memlock.Lock()
 	if err != nil {
 		w.log.Debug().Err(err).Int("locked_bytes", locked).Msg("pages of this program may have to be read from disk again")
 	}
@@ -155,7 +155,7 @@ func (w *Worker) start(ctx context.Context) error {
 // fence gives up the system calls that a worker never makes. It does without where that cannot be: the fence is there
 // for the day on which something else has failed.
 func (w *Worker) fence() bool {
-	err := fence.Raise()
+	err := seccomp.Raise()
 	if err != nil {
 		w.log.Warn().Err(err).Msg("system calls that are not needed stay allowed")
 	}
@@ -165,25 +165,25 @@ func (w *Worker) fence() bool {
 // compare makes sure that data directory and connection string, if both are
 // given, mean the same server. A server that takes no connections now is
 // compared when it does (see connect).
-func (w *Worker) compare(ctx context.Context, c cluster.Cluster) error {
+func (w *Worker) compare(ctx context.Context, c pgcluster.Cluster) error {
 	if w.cfg.DataDir == "" || w.cfg.ConnString == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
-	other, err := cluster.Find(ctx, cluster.Options{ConnString: w.cfg.ConnString})
+	other, err := pgcluster.Find(ctx, pgcluster.Options{ConnString: w.cfg.ConnString})
 	if err == nil && !c.Same(other) {
-		return &cluster.WrongClusterError{Want: c, Got: other.String()}
+		return &pgcluster.WrongClusterError{Want: c, Got: other.String()}
 	}
 	return nil
 }
 
 // find looks for the server until it is there. Only what time can mend is
 // waited for.
-func (w *Worker) find(ctx context.Context) (cluster.Cluster, error) {
+func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
 	told := ""
 	for pause := minRetry; ; pause = min(2*pause, maxRetry) {
-		c, err := cluster.Find(ctx, cluster.Options{DataDir: w.cfg.DataDir, ConnString: w.cfg.ConnString})
+		c, err := pgcluster.Find(ctx, pgcluster.Options{DataDir: w.cfg.DataDir, ConnString: w.cfg.ConnString})
 		if err == nil || fatal(err) {
 			return c, err
 		}
@@ -194,7 +194,7 @@ func (w *Worker) find(ctx context.Context) (cluster.Cluster, error) {
 		}
 		select {
 		case <-ctx.Done():
-			return cluster.Cluster{}, ctx.Err()
+			return pgcluster.Cluster{}, ctx.Err()
 		case <-time.After(pause):
 		}
 	}
@@ -203,8 +203,8 @@ func (w *Worker) find(ctx context.Context) (cluster.Cluster, error) {
 // fatal says that waiting does not help.
 func fatal(err error) bool {
 	for _, lasting := range []error{
-		cluster.ErrNotDataDir, cluster.ErrWrongUser, cluster.ErrNoAccess, cluster.ErrNamespace, cluster.ErrNotPostmaster,
-		cluster.ErrWrongCluster,
+		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, pgcluster.ErrNamespace, pgcluster.ErrNotPostmaster,
+		pgcluster.ErrWrongCluster,
 	} {
 		if errors.Is(err, lasting) {
 			return true
@@ -270,7 +270,7 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 }
 
 // server returns the cluster as it is known now.
-func (w *Worker) server() cluster.Cluster {
+func (w *Worker) server() pgcluster.Cluster {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.cluster
@@ -278,12 +278,12 @@ func (w *Worker) server() cluster.Cluster {
 
 // current returns the running cluster; after a restart of the server it finds
 // the new one by the data directory.
-func (w *Worker) current() (cluster.Cluster, error) {
+func (w *Worker) current() (pgcluster.Cluster, error) {
 	c := w.server()
 	if c.Alive() {
 		return c, nil
 	}
-	found, err := cluster.ByDataDir(c.DataDir)
+	found, err := pgcluster.ByDataDir(c.DataDir)
 	if err != nil {
 		return c, err
 	}
@@ -300,7 +300,7 @@ func (w *Worker) current() (cluster.Cluster, error) {
 func (w *Worker) follow(ctx context.Context) {
 	var learning sync.WaitGroup
 	defer learning.Wait()
-	var learned cluster.Cluster
+	var learned pgcluster.Cluster
 	for ctx.Err() == nil {
 		c, err := w.current()
 		if err == nil && !c.Same(learned) {

@@ -5,9 +5,9 @@ import (
 
 	"golang.org/x/arch/x86/x86asm"
 
-	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/insn"
+	"pg_stat_backtrace/unwind/disasm"
+	"pg_stat_backtrace/unwind/disasm/aarch64"
 )
 
 // kind is what an instruction does to the stack of calls; its length in bytes, where it is a call.
@@ -54,14 +54,14 @@ func classifyX86(code []byte) kind {
 
 func classifyA64(code []byte) kind {
 	const svc, immediate = 0xd4000001, 0xffff << 5 // Arm ARM, C6.2: SVC
-	if len(code) >= a64.Length && binary.LittleEndian.Uint32(code)&^immediate == svc {
+	if len(code) >= aarch64.Length && binary.LittleEndian.Uint32(code)&^immediate == svc {
 		return system
 	}
-	x, err := a64.Decode(code)
+	x, err := aarch64.Decode(code)
 	switch {
-	case err == nil && x.Flow == insn.Call:
-		return a64.Length
-	case err == nil && (x.Flow == insn.Unknown || x.Flow == insn.Return):
+	case err == nil && x.Flow == disasm.Call:
+		return aarch64.Length
+	case err == nil && (x.Flow == disasm.Unknown || x.Flow == disasm.Return):
 		return leaps
 	default:
 		return other

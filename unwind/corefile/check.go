@@ -5,7 +5,7 @@ import (
 	"debug/elf"
 	"fmt"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // Evidence says how well a file is known to be the one that was mapped.
@@ -38,7 +38,7 @@ const compareBytes = 1 << 20
 
 // Check decides whether a file is the one that the process had mapped as m, and where: it returns the load bias and how
 // that is known, or ErrMismatch with the difference.
-func (c *Core) Check(m *Mapped, img *image.Image) (bias uint64, how Evidence, err error) {
+func (c *Core) Check(m *Mapped, img *elfimage.Image) (bias uint64, how Evidence, err error) {
 	if img.Machine() != c.Arch.Machine || img.Order().String() != c.Arch.Order.String() {
 		return 0, 0, fmt.Errorf("%s: %w: it is for %s", img.Name(), ErrMismatch, img.Machine())
 	}
@@ -57,7 +57,7 @@ func (c *Core) Check(m *Mapped, img *image.Image) (bias uint64, how Evidence, er
 }
 
 // checkSegments looks whether the process had every segment of the file.
-func (c *Core) checkSegments(img *image.Image, bias uint64) error {
+func (c *Core) checkSegments(img *elfimage.Image, bias uint64) error {
 	for _, s := range img.Segments() {
 		if s.Filesz > 0 && !c.mapped(s.Vaddr+bias, s.Flags&elf.PF_X != 0) {
 			return fmt.Errorf("%s: %w: the process had no such segment at %#x", img.Name(), ErrMismatch, s.Vaddr+bias)
@@ -67,7 +67,7 @@ func (c *Core) checkSegments(img *image.Image, bias uint64) error {
 }
 
 // bias finds the load bias and checks what the core says of the image's addresses.
-func (c *Core) bias(m *Mapped, img *image.Image) (uint64, error) {
+func (c *Core) bias(m *Mapped, img *elfimage.Image) (uint64, error) {
 	switch {
 	case m.HasBias:
 		return m.Bias, nil
@@ -81,7 +81,7 @@ func (c *Core) bias(m *Mapped, img *image.Image) (uint64, error) {
 }
 
 // biasOfFiles goes by the mapping that holds the ELF header.
-func biasOfFiles(m *Mapped, img *image.Image) (uint64, error) {
+func biasOfFiles(m *Mapped, img *elfimage.Image) (uint64, error) {
 	for _, s := range img.Segments() {
 		if s.Offset == 0 && s.Filesz > 0 {
 			if bias := m.Files[0].Start - s.Vaddr; bias&0xfff == 0 {
@@ -93,7 +93,7 @@ func biasOfFiles(m *Mapped, img *image.Image) (uint64, error) {
 }
 
 // biasOfExe compares the program with what the kernel told the process of it.
-func (c *Core) biasOfExe(img *image.Image) (uint64, error) {
+func (c *Core) biasOfExe(img *elfimage.Image) (uint64, error) {
 	table, count, ok := img.ProgramTable()
 	phdr, ok2 := c.auxv[atPHDR]
 	if !ok || !ok2 {
@@ -115,7 +115,7 @@ func (c *Core) biasOfExe(img *image.Image) (uint64, error) {
 }
 
 // compare holds the file's read-only segments against the core's memory.
-func (c *Core) compare(img *image.Image, bias uint64) (Evidence, error) {
+func (c *Core) compare(img *elfimage.Image, bias uint64) (Evidence, error) {
 	how := ByLayout
 	for _, s := range img.Segments() {
 		if s.Memsz == 0 || s.Flags&elf.PF_W != 0 {
@@ -133,7 +133,7 @@ func (c *Core) compare(img *image.Image, bias uint64) (Evidence, error) {
 }
 
 // sameContent compares one segment; some is false if the core holds nothing of it.
-func (c *Core) sameContent(img *image.Image, s image.Segment, bias uint64) (same, some bool) {
+func (c *Core) sameContent(img *elfimage.Image, s elfimage.Segment, bias uint64) (same, some bool) {
 	n := min(s.Filesz, compareBytes)
 	buf := make([]byte, min(n, memoryPage))
 	for off := uint64(0); off < n; off += uint64(len(buf)) {

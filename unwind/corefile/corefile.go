@@ -19,7 +19,7 @@ import (
 	"slices"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // Errors that callers branch on; each comes wrapped with the file's name.
@@ -43,12 +43,12 @@ type Core struct {
 	// Files are the mappings that NT_FILE lists, by address; none without it.
 	Files []File
 	// Segments are the memory ranges that the process had, by address, whether the core holds their content or not.
-	Segments []image.Segment
+	Segments []elfimage.Segment
 	// Damage says why the file could not be read whole: it is truncated, or a note is malformed. Nil if it was.
 	Damage error
 
 	name   string
-	img    *image.Image
+	img    *elfimage.Image
 	reader io.ReaderAt
 	size   uint64 // of the file; 0: not known
 	auxv   map[uint64]uint64
@@ -85,11 +85,11 @@ type File struct {
 // maxThreads bounds the threads of a core.
 const maxThreads = 1 << 17
 
-// Open reads the headers and notes of a core file. The reader is kept, see image.Open. Errors are ErrNotCore,
-// ErrNoThreads, arch.ErrUnsupported and those of package image; where at least one thread can be read, what is wrong
+// Open reads the headers and notes of a core file. The reader is kept, see elfimage.Open. Errors are ErrNotCore,
+// ErrNoThreads, arch.ErrUnsupported and those of package elfimage; where at least one thread can be read, what is wrong
 // with the rest is in Damage.
 func Open(r io.ReaderAt, name string) (*Core, error) {
-	img, err := image.Open(r, name)
+	img, err := elfimage.Open(r, name)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (c *Core) Aux(tag uint64) (uint64, bool) {
 // setSegments sorts the memory ranges and drops those that wrap around or begin inside another.
 func (c *Core) setSegments() {
 	all := slices.Clone(c.img.Segments())
-	slices.SortStableFunc(all, func(a, b image.Segment) int {
+	slices.SortStableFunc(all, func(a, b elfimage.Segment) int {
 		switch {
 		case a.Vaddr < b.Vaddr:
 			return -1

@@ -10,7 +10,7 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/corefile"
-	"pg_stat_backtrace/unwind/image/imagetest"
+	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 // Where makeCore has things.

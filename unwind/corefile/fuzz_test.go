@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/corefile"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // FuzzOpen reads arbitrary cores: it ends in an error or in a core with threads, without panic, and then every question
@@ -27,7 +27,7 @@ func FuzzOpen(f *testing.F) {
 		if len(c.Threads) == 0 {
 			t.Fatal("no threads, no error")
 		}
-		exe, err := image.Open(bytes.NewReader(data), "fuzz")
+		exe, err := elfimage.Open(bytes.NewReader(data), "fuzz")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -8,7 +8,7 @@ import (
 	"sort"
 	"strings"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // Entries of the auxiliary vector (<elf.h>).
@@ -53,11 +53,11 @@ func (c *Core) BuildID(m *Mapped) string {
 }
 
 // Image reads the image out of the core's memory; nil if its header is not there.
-func (c *Core) Image(m *Mapped) *image.Image {
+func (c *Core) Image(m *Mapped) *elfimage.Image {
 	if m.Header == 0 {
 		return nil
 	}
-	img, err := image.FromMemory(c.ReadAt, m.Header, path.Base(m.Path))
+	img, err := elfimage.FromMemory(c.ReadAt, m.Header, path.Base(m.Path))
 	if err != nil {
 		return nil
 	}
@@ -151,7 +151,7 @@ func (c *Core) cstring(addr uint64) string {
 // Linked lists the libraries of the dynamic linker's list (struct r_debug, struct link_map of <link.h>), which it
 // leaves in the program's dynamic segment. exe is the program's image and bias its load bias. A core of a static
 // program, or one without the memory that is needed, has none.
-func (c *Core) Linked(exe *image.Image, bias uint64) []Mapped {
+func (c *Core) Linked(exe *elfimage.Image, bias uint64) []Mapped {
 	dynamic, ok := exe.Program(elf.PT_DYNAMIC)
 	if !ok {
 		return nil

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 type fileStat interface{ Stat() (fs.FileInfo, error) }
@@ -71,7 +71,7 @@ func (c *Core) readNotes() error {
 }
 
 // readNote reads one note. Those of a thread follow its NT_PRSTATUS.
-func (c *Core) readNote(n *image.Note) error {
+func (c *Core) readNote(n *elfimage.Note) error {
 	var thread *Thread
 	if len(c.Threads) > 0 {
 		thread = &c.Threads[len(c.Threads)-1]

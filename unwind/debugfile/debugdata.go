@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // maxDebugData bounds the decompressed .gnu_debugdata: a symbol table, of which a browser has some ten megabytes.
@@ -15,7 +15,7 @@ const maxDebugData = 64 << 20
 // xz, inside of the image.
 func (s *search) debugData() (Result, bool) {
 	p, _, err := s.image.Section(".gnu_debugdata")
-	if errors.Is(err, image.ErrNoSection) {
+	if errors.Is(err, elfimage.ErrNoSection) {
 		return Result{}, false
 	}
 	if err == nil {
@@ -24,7 +24,7 @@ func (s *search) debugData() (Result, bool) {
 	if err != nil {
 		return s.skip(s.path, fmt.Errorf(".gnu_debugdata: %w", err))
 	}
-	m, err := image.Open(bytes.NewReader(p), s.image.Name()+" .gnu_debugdata")
+	m, err := elfimage.Open(bytes.NewReader(p), s.image.Name()+" .gnu_debugdata")
 	if err == nil {
 		err = s.inside(m)
 	}
@@ -35,7 +35,7 @@ func (s *search) debugData() (Result, bool) {
 }
 
 // inside checks what was carried inside of the image: it may have left out its build-id.
-func (s *search) inside(m *image.Image) error {
+func (s *search) inside(m *elfimage.Image) error {
 	if m.BuildID() != "" && m.BuildID() != s.image.BuildID() || m.Machine() != s.image.Machine() {
 		return fmt.Errorf("%w: .gnu_debugdata for %v, build-id %q, not %q",
 			ErrMismatch, m.Machine(), m.BuildID(), s.image.BuildID())

@@ -17,7 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // Errors that callers branch on. They come wrapped with the image's name and, in ErrMismatch's case, with what was
@@ -68,7 +68,7 @@ type Options struct {
 // Result is debug information that belongs to the image.
 type Result struct {
 	// Image stays usable until Close.
-	Image *image.Image
+	Image *elfimage.Image
 	// Path is the file's, below Root; that of the image itself for ByDebugData.
 	Path string
 	// How it was found.
@@ -89,7 +89,7 @@ func (r *Result) Close() error {
 
 // Find looks for the separate debug information of an image that is at path (below Options.Root; "" if it is at
 // none, like the vDSO). The error is ErrNone or ErrMismatch.
-func Find(m *image.Image, path string, o Options) (Result, error) {
+func Find(m *elfimage.Image, path string, o Options) (Result, error) {
 	s := search{options: o, image: m, path: path}
 	for _, c := range s.candidates() {
 		if r, ok := s.try(c); ok {
@@ -107,13 +107,13 @@ type candidate struct {
 	path string
 	how  How
 	// check proves that the file belongs to the image; nil means that the build-ids' equality does.
-	check func(File, *image.Image) error
+	check func(File, *elfimage.Image) error
 }
 
 // search is one call of Find.
 type search struct {
 	options    Options
-	image      *image.Image
+	image      *elfimage.Image
 	path       string
 	mismatched bool
 	skipped    []error
@@ -132,7 +132,7 @@ func (s *search) candidates() []candidate {
 	if !ok || !plainName(name) {
 		return all
 	}
-	check := func(f File, _ *image.Image) error { return checkCRC(f, crc) }
+	check := func(f File, _ *elfimage.Image) error { return checkCRC(f, crc) }
 	for _, p := range linkPaths(s.path, name, folders) {
 		all = append(all, candidate{path: p, how: ByDebugLink, check: check})
 	}
@@ -148,7 +148,7 @@ func (s *search) try(c candidate) (Result, bool) {
 	if err != nil {
 		return s.skip(c.path, err)
 	}
-	m, err := image.Open(f, c.path)
+	m, err := elfimage.Open(f, c.path)
 	if err == nil {
 		err = s.belongs(f, m, c)
 	}
@@ -160,7 +160,7 @@ func (s *search) try(c candidate) (Result, bool) {
 }
 
 // belongs checks a candidate against the image: first its build-id, which is cheap.
-func (s *search) belongs(f File, m *image.Image, c candidate) error {
+func (s *search) belongs(f File, m *elfimage.Image, c candidate) error {
 	if m.BuildID() != s.image.BuildID() {
 		return fmt.Errorf("%w: build-id %q, not %q", ErrMismatch, m.BuildID(), s.image.BuildID())
 	}

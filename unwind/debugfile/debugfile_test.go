@@ -17,8 +17,8 @@ import (
 	"github.com/ulikunitz/xz"
 
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/unwind/image"
-	"pg_stat_backtrace/unwind/image/imagetest"
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 const (
@@ -81,9 +81,9 @@ func debugLink(name string, content []byte) imagetest.Section {
 	return section(".gnu_debuglink", binary.LittleEndian.AppendUint32(padded, crc32.ChecksumIEEE(content)))
 }
 
-func openBytes(t testing.TB, name string, p []byte) *image.Image {
+func openBytes(t testing.TB, name string, p []byte) *elfimage.Image {
 	t.Helper()
-	m, err := image.Open(bytes.NewReader(p), name)
+	m, err := elfimage.Open(bytes.NewReader(p), name)
 	if err != nil {
 		t.Fatal(err)
 	}

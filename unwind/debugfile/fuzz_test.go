@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // FuzzFind follows the links of a foreign file. It gets an image or an error of this package, and never asks for a
@@ -18,7 +18,7 @@ func FuzzFind(f *testing.F) {
 	f.Add(makeELF(id, section(".gnu_debugaltlink", []byte("../x\x00"), unhex(f, id))), makeELF(id))
 	f.Add(makeELF("", debugSup(f, 0, "/../../etc/x", id)), makeELF("", debugSup(f, 1, "", id)))
 	f.Fuzz(func(t *testing.T, file, found []byte) {
-		m, err := image.Open(bytes.NewReader(file), "fuzz")
+		m, err := elfimage.Open(bytes.NewReader(file), "fuzz")
 		if err != nil {
 			return
 		}
@@ -35,7 +35,7 @@ func FuzzFind(f *testing.F) {
 			path = "../p"
 		}
 		o := debugfile.Options{Root: "/root", Open: open}
-		for _, find := range []func(*image.Image, string, debugfile.Options) (debugfile.Result, error){
+		for _, find := range []func(*elfimage.Image, string, debugfile.Options) (debugfile.Result, error){
 			debugfile.Find, debugfile.FindSupplement,
 		} {
 			r, err := find(m, path, o)

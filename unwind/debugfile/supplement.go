@@ -10,7 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // maxLink bounds the sections that hold a link.
@@ -25,7 +25,7 @@ type Link struct {
 }
 
 // SupplementLink returns the link of a debug file, from .gnu_debugaltlink or .debug_sup; false if it has none.
-func SupplementLink(debug *image.Image) (Link, bool) {
+func SupplementLink(debug *elfimage.Image) (Link, bool) {
 	if p, _, err := debug.Section(".gnu_debugaltlink"); err == nil && len(p) <= maxLink {
 		name, id, ok := bytes.Cut(p, []byte{0})
 		return Link{Name: string(name), ID: hex.EncodeToString(id)}, ok && len(name) > 0 && len(id) > 0
@@ -44,7 +44,7 @@ type sup struct {
 }
 
 // readSup reads .debug_sup: version, whether this is the supplementary file, the other one's name, the checksum.
-func readSup(m *image.Image) (sup, bool) {
+func readSup(m *elfimage.Image) (sup, bool) {
 	p, _, err := m.Section(".debug_sup")
 	if err != nil || len(p) < 4 || len(p) > maxLink || m.Order().Uint16(p) != 5 {
 		return sup{}, false
@@ -63,7 +63,7 @@ func readSup(m *image.Image) (sup, bool) {
 
 // FindSupplement looks for the supplementary file of a debug file that is at path. The error is ErrNone, also if the
 // debug file needs none (see SupplementLink), or ErrMismatch.
-func FindSupplement(debug *image.Image, path string, o Options) (Result, error) {
+func FindSupplement(debug *elfimage.Image, path string, o Options) (Result, error) {
 	link, ok := SupplementLink(debug)
 	if !ok {
 		return Result{}, fmt.Errorf("%s: no supplementary file named: %w", debug.Name(), ErrNone)
@@ -79,7 +79,7 @@ func FindSupplement(debug *image.Image, path string, o Options) (Result, error) 
 
 // OpenSupplement opens what may be the supplementary file of a debug file, wherever that is, and makes sure that it is
 // the one. The error is ErrNone, ErrMismatch or that of the file.
-func OpenSupplement(debug *image.Image, path string, o Options) (Result, error) {
+func OpenSupplement(debug *elfimage.Image, path string, o Options) (Result, error) {
 	link, ok := SupplementLink(debug)
 	if !ok {
 		return Result{}, fmt.Errorf("%s: no supplementary file named: %w", debug.Name(), ErrNone)
@@ -94,7 +94,7 @@ func OpenSupplement(debug *image.Image, path string, o Options) (Result, error) 
 // FindSplit looks for a split file (.dwo) of an image or its debug file, which is at path: where the compiler put it,
 // by its name and the folder in which the compiler ran, then beside path. Whether it belongs to the image, the ids
 // of its units must tell. The error is ErrNone or ErrMismatch.
-func FindSplit(debug *image.Image, path, dir, name string, o Options) (Result, error) {
+func FindSplit(debug *elfimage.Image, path, dir, name string, o Options) (Result, error) {
 	s := search{options: o, image: debug, path: path}
 	at := name
 	if !filepath.IsAbs(name) {
@@ -110,7 +110,7 @@ func FindSplit(debug *image.Image, path, dir, name string, o Options) (Result, e
 // FindPackage looks for the package of split files (.dwp) of an image or its debug file: beside one of the paths, which
 // are the image's and its debug file's. Whether it belongs to the image, the ids of its units must tell. The error is
 // ErrNone or ErrMismatch.
-func FindPackage(debug *image.Image, paths []string, o Options) (Result, error) {
+func FindPackage(debug *elfimage.Image, paths []string, o Options) (Result, error) {
 	s := search{options: o, image: debug}
 	all := make([]string, 0, 2*len(paths))
 	for _, p := range paths {
@@ -141,7 +141,7 @@ func (s *search) trySplit(path string) (Result, bool) {
 	if err != nil {
 		return s.skip(path, err)
 	}
-	m, err := image.Open(f, path)
+	m, err := elfimage.Open(f, path)
 	if err == nil && m.Machine() != s.image.Machine() {
 		err = fmt.Errorf("%w: for %v, not %v", ErrMismatch, m.Machine(), s.image.Machine())
 	}
@@ -183,7 +183,7 @@ func (s *search) trySupplement(path string, link Link) (Result, bool) {
 	if err != nil {
 		return s.skip(path, err)
 	}
-	m, err := image.Open(f, path)
+	m, err := elfimage.Open(f, path)
 	if err == nil {
 		err = link.proves(m)
 	}
@@ -195,7 +195,7 @@ func (s *search) trySupplement(path string, link Link) (Result, bool) {
 }
 
 // proves checks the identity of a supplementary file.
-func (l Link) proves(m *image.Image) error {
+func (l Link) proves(m *elfimage.Image) error {
 	if other, ok := readSup(m); ok && other.supplementary && other.checksum == l.ID {
 		return nil
 	}

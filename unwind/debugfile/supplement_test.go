@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/unwind/image/imagetest"
+	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 func unhex(t testing.TB, s string) []byte {

@@ -8,7 +8,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // run runs a tool in a folder; the test is skipped if it is not installed.
@@ -40,7 +40,7 @@ static __attribute__((noinline)) int deep(struct node *p) { return p ? p->a + de
 int main(int n, char **v) { struct node first = { n, 0, 0, 0 }; return deep(&first); }
 `
 
-func openFileImage(t testing.TB, path string) *image.Image {
+func openFileImage(t testing.TB, path string) *elfimage.Image {
 	t.Helper()
 	p, err := os.ReadFile(path)
 	if err != nil {
@@ -50,7 +50,7 @@ func openFileImage(t testing.TB, path string) *image.Image {
 }
 
 // hasSymbol reports whether .symtab has a name.
-func hasSymbol(t testing.TB, m *image.Image, name string) bool {
+func hasSymbol(t testing.TB, m *elfimage.Image, name string) bool {
 	t.Helper()
 	symbols, err := m.Symbols(".symtab")
 	if err != nil {
@@ -130,7 +130,7 @@ func TestDwz(t *testing.T) {
 			if r.Path != common || r.How != debugfile.BySupplement {
 				t.Errorf("found %s by %s", r.Path, r.How)
 			}
-			if _, _, err := r.Image.Section(".debug_str"); err != nil && !errors.Is(err, image.ErrNoSection) {
+			if _, _, err := r.Image.Section(".debug_str"); err != nil && !errors.Is(err, elfimage.ErrNoSection) {
 				t.Error(err)
 			}
 			if err := r.Close(); err != nil {

@@ -11,7 +11,7 @@ package depth
 import (
 	"errors"
 
-	"pg_stat_backtrace/unwind/x86"
+	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
 // Errors that callers branch on with errors.Is.

@@ -3,7 +3,7 @@ package depth
 import (
 	"golang.org/x/arch/x86/x86asm"
 
-	"pg_stat_backtrace/unwind/x86"
+	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
 const slot = 8 // bytes that a push takes

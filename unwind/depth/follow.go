@@ -3,7 +3,7 @@ package depth
 import (
 	"fmt"
 
-	"pg_stat_backtrace/unwind/x86"
+	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
 // follower is the state of following one function.

@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/cfi/cfitest"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // TestAgainstCFI follows the functions of real files from their entry on, and holds the distances against those that
@@ -42,7 +42,7 @@ func holdAgainstCFI(t *testing.T, file string) {
 	}
 }
 
-func holdFunction(t *testing.T, sum *figures, img *image.Image, table *cfi.Table, fde cfi.FDE) {
+func holdFunction(t *testing.T, sum *figures, img *elfimage.Image, table *cfi.Table, fde cfi.FDE) {
 	t.Helper()
 	code, err := img.Code(fde.Start, fde.End-fde.Start)
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // Errors that callers branch on with errors.Is.
@@ -108,14 +108,14 @@ type Options struct {
 	Report func(error)
 	// Split opens the file that has the entries of a unit, when they are first needed; the image must stay readable. The
 	// unit that belongs to the image is recognised by its id. nil means that there are no such files.
-	Split func(SplitFile) (*image.Image, error)
+	Split func(SplitFile) (*elfimage.Image, error)
 	// Package opens the package of all such files (.dwp), which is asked first; nil means that there is none.
-	Package func() (*image.Image, error)
+	Package func() (*elfimage.Image, error)
 }
 
 // New makes the debugging information of an image, which must stay readable. Nothing is read yet but section headers.
 // The error is ErrNone or the image's.
-func New(m *image.Image, o Options) (*Data, error) {
+func New(m *elfimage.Image, o Options) (*Data, error) {
 	d := &Data{name: m.Name(), sup: o.Supplement, cache: o.Cache, options: o}
 	if d.cache == nil {
 		d.cache = NewCache(0)
@@ -127,14 +127,14 @@ func New(m *image.Image, o Options) (*Data, error) {
 }
 
 // findSections looks the sections up, whose names end in suffix.
-func (d *Data) findSections(m *image.Image, suffix string) error {
+func (d *Data) findSections(m *elfimage.Image, suffix string) error {
 	var err error
 	d.sections.each(func(i uint64, s *section, name string) {
 		name += suffix
 		s.name, s.big = name, m.Order().Uint16([]byte{1, 0}) != 1
 		size, r, e := m.SectionReader(name)
 		switch {
-		case errors.Is(e, image.ErrNoSection):
+		case errors.Is(e, elfimage.ErrNoSection):
 			return
 		case e != nil:
 			err = errors.Join(err, e)
@@ -158,7 +158,7 @@ func (d *Data) findSections(m *image.Image, suffix string) error {
 }
 
 // expand returns the content of a compressed section, kept by the cache.
-func (d *Data) expand(m *image.Image, i uint64, name string) ([]byte, error) {
+func (d *Data) expand(m *elfimage.Image, i uint64, name string) ([]byte, error) {
 	return cachedAs(d.cache, cacheKey{d, cachedSection, i}, func() ([]byte, int, error) {
 		data, _, err := m.Section(name)
 		return data, cap(data), err

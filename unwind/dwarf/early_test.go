@@ -11,7 +11,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/figure"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // isShared tells whether shared has made a file.
@@ -43,7 +43,7 @@ func TestEarly(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _ = f.Close() }()
-		m, err := image.Open(f, name)
+		m, err := elfimage.Open(f, name)
 		if err != nil {
 			t.Fatal(err)
 		}

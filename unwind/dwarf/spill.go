@@ -7,7 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // SpillFile is written from its start to its end, and read meanwhile and then.
@@ -28,12 +28,12 @@ type spilled struct {
 	have atomic.Uint64
 
 	mu     sync.Mutex // held for one piece at a time: many may wait for different places
-	pieces image.Pieces
+	pieces elfimage.Pieces
 	err    error
 }
 
 // spill makes the file of a compressed section. Nothing is expanded yet.
-func spill(m *image.Image, name string, create func() (SpillFile, error)) (*spilled, error) {
+func spill(m *elfimage.Image, name string, create func() (SpillFile, error)) (*spilled, error) {
 	pieces, err := m.Expand(name)
 	if err != nil {
 		return nil, err

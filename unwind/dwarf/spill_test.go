@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // largeCompressed returns an installed debug file with a large compressed .debug_info.
@@ -37,7 +37,7 @@ func largeCompressed(t *testing.T) []byte {
 
 func openBytes(t *testing.T, file []byte, o Options) *Data {
 	t.Helper()
-	m, err := image.Open(bytes.NewReader(file), t.Name())
+	m, err := elfimage.Open(bytes.NewReader(file), t.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,7 +133,7 @@ func TestSpillDamaged(t *testing.T) {
 	damaged[f.Section(".debug_info").Offset+minSpill] ^= 0x10
 	d := openBytes(t, damaged, Options{Spill: tempFile(t), Report: func(err error) { told = append(told, err) }})
 	for range 2 {
-		if err := d.Load(); !errors.Is(err, image.ErrMalformed) {
+		if err := d.Load(); !errors.Is(err, elfimage.ErrMalformed) {
 			t.Fatal(err)
 		}
 	}
@@ -142,7 +142,7 @@ func TestSpillDamaged(t *testing.T) {
 			t.Fatalf("%+v", frames)
 		}
 	}
-	if len(told) != 1 || !errors.Is(told[0], image.ErrMalformed) {
+	if len(told) != 1 || !errors.Is(told[0], elfimage.ErrMalformed) {
 		t.Errorf("told %v", told)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"reflect"
 	"testing"
 
-	"pg_stat_backtrace/unwind/image"
-	"pg_stat_backtrace/unwind/image/imagetest"
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 // splitParts compiles a program with split DWARF and returns the sections of the image and of the .dwo file, which have
@@ -52,12 +52,12 @@ func splitParts(t testing.TB, version string) (parts, dwo map[string][]byte) {
 // splitFrom makes debugging information of which the split file has the sections dwo.
 func splitFrom(parts, dwo map[string][]byte) *Data {
 	d := fromBytes(parts, nil)
-	d.options.Split = func(SplitFile) (*image.Image, error) {
+	d.options.Split = func(SplitFile) (*elfimage.Image, error) {
 		f := imagetest.File{Type: elf.ET_REL, Machine: elf.EM_X86_64}
 		for name, data := range dwo {
 			f.Sections = append(f.Sections, imagetest.Section{Name: name, Type: elf.SHT_PROGBITS, Data: data})
 		}
-		return image.Open(bytes.NewReader(f.Bytes()), "split")
+		return elfimage.Open(bytes.NewReader(f.Bytes()), "split")
 	}
 	return d
 }
@@ -129,7 +129,7 @@ func packageFrom(parts, dwo map[string][]byte, version uint16, id uint64) *Data 
 		Data: bytes.Join([][]byte{index, hashes, rows, columns, offsets, sizes}, nil),
 	})
 	d := fromBytes(parts, nil)
-	d.options.Package = func() (*image.Image, error) { return image.Open(bytes.NewReader(f.Bytes()), "package") }
+	d.options.Package = func() (*elfimage.Image, error) { return elfimage.Open(bytes.NewReader(f.Bytes()), "package") }
 	return d
 }
 

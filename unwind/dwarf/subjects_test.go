@@ -17,17 +17,17 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/dwarf"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
-func openImage(t testing.TB, name string) *image.Image {
+func openImage(t testing.TB, name string) *elfimage.Image {
 	t.Helper()
 	f, err := os.Open(name)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	m, err := image.Open(f, name)
+	m, err := elfimage.Open(f, name)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,12 +50,12 @@ func newData(t testing.TB, name string) *dwarf.Data {
 	m := openImage(t, name)
 	o := dwarf.Options{Cache: dwarf.NewCache(0), Spill: func() (dwarf.SpillFile, error) {
 		return os.CreateTemp(t.TempDir(), "spill")
-	}, Split: func(f dwarf.SplitFile) (*image.Image, error) {
+	}, Split: func(f dwarf.SplitFile) (*elfimage.Image, error) {
 		return openImage(t, filepath.Join(f.Dir, f.Name)), nil
 	}}
 	if _, err := os.Stat(name + ".dwp"); err == nil {
 		o.Split = nil
-		o.Package = func() (*image.Image, error) { return openImage(t, name+".dwp"), nil }
+		o.Package = func() (*elfimage.Image, error) { return openImage(t, name+".dwp"), nil }
 	}
 	if _, ok := debugfile.SupplementLink(m); ok {
 		sup, err := debugfile.FindSupplement(m, name, debugfile.Options{})
@@ -117,20 +117,20 @@ func randomAddresses(t testing.TB, name string, n int) []uint64 {
 }
 
 // codeSections are the sections of code, by readelf, without the jump tables of the linker.
-func codeSections(t testing.TB, name string) []image.Segment {
+func codeSections(t testing.TB, name string) []elfimage.Segment {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), "readelf", "-SW", name).Output()
 	if err != nil {
 		t.Skipf("readelf: %v", err)
 	}
-	var all []image.Segment
+	var all []elfimage.Segment
 	for line := range strings.Lines(string(out)) {
 		_, rest, ok := strings.Cut(line, "]")
 		f := strings.Fields(rest)
 		if !ok || len(f) != 10 || !strings.Contains(f[6], "X") || strings.HasPrefix(f[0], ".plt") {
 			continue
 		}
-		all = append(all, image.Segment{Vaddr: hexNumber(t, f[2]), Memsz: hexNumber(t, f[4])})
+		all = append(all, elfimage.Segment{Vaddr: hexNumber(t, f[2]), Memsz: hexNumber(t, f[4])})
 	}
 	return all
 }

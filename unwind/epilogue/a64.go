@@ -1,19 +1,19 @@
 package epilogue
 
 import (
-	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/disasm/aarch64"
 )
 
 // ofA64 is aarch64: a call leaves the return address in X30.
 //
 //nolint:gochecknoglobals // a table
 var ofA64 = machine{
-	pc: arch.ARM64.PC, sp: a64.SP, link: a64.LR,
+	pc: arch.ARM64.PC, sp: aarch64.SP, link: aarch64.LR,
 	// AAPCS64, 6.1.1: calls keep X19 to X29 and SP. X30 holds the return address while a function is entered, and is then
 	// the function's.
-	scratch:   []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, a64.LR},
-	decode:    plainly(a64.Decode),
+	scratch:   []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, aarch64.LR},
+	decode:    plainly(aarch64.Decode),
 	change:    changePlain,
 	returnsTo: linkedAddress,
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"testing"
 
-	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/disasm"
+	"pg_stat_backtrace/unwind/disasm/aarch64"
 	"pg_stat_backtrace/unwind/epilogue"
-	"pg_stat_backtrace/unwind/insn"
 )
 
 // Instructions of A64.
@@ -116,7 +116,7 @@ func followsA64() []followA64 {
 		{"a loop of frames", []uint32{a64Sub32, a64Branch(-1), a64Ret}, 0, 0, 0, 0, epilogue.ErrAmbiguous},
 		{"one way ends in a trap", []uint32{a64Branch(2), a64Trap, a64Ret}, linked, 0, same, same, nil},
 		{"one way is not decoded", []uint32{a64Branch(2), a64Scalable, a64Ret}, linked, 0, same, same, nil},
-		{"not decoded", []uint32{a64Scalable, a64Ret}, 0, 0, 0, 0, insn.ErrCode},
+		{"not decoded", []uint32{a64Scalable, a64Ret}, 0, 0, 0, 0, disasm.ErrCode},
 		{"through a register", []uint32{a64JumpX0}, 0, 0, 0, 0, epilogue.ErrNoReturn},
 		{"nothing but a trap", []uint32{a64Trap}, 0, 0, 0, 0, epilogue.ErrNeverReturns},
 		{"no code but zeros", []uint32{0}, 0, 0, 0, 0, epilogue.ErrNeverReturns},
@@ -136,7 +136,7 @@ func TestFollowA64(t *testing.T) {
 			var regs arch.Registers
 			const link = 0xcaffee
 			for reg, v := range map[int]uint64{
-				32: start, a64.SP: sp, a64.FP: sp + 0x100, 19: 0xb, 21: sp + 0x208, a64.LR: link,
+				32: start, aarch64.SP: sp, aarch64.FP: sp + 0x100, 19: 0xb, 21: sp + 0x208, aarch64.LR: link,
 			} {
 				regs.Set(reg, v)
 			}
@@ -157,12 +157,12 @@ func TestFollowA64(t *testing.T) {
 				}
 			}
 			want(32, tt.pc, 0)
-			want(a64.FP, tt.fp, sp+0x100)
+			want(aarch64.FP, tt.fp, sp+0x100)
 			want(19, tt.x19, 0xb)
-			if v, _ := got.Get(a64.SP); v != uint64(sp+tt.cfa) {
+			if v, _ := got.Get(aarch64.SP); v != uint64(sp+tt.cfa) {
 				t.Errorf("stack pointer %#x", v)
 			}
-			const kept = 1<<32 | 1<<a64.SP | 1<<a64.FP | 1<<19 | 1<<20 | 1<<21
+			const kept = 1<<32 | 1<<aarch64.SP | 1<<aarch64.FP | 1<<19 | 1<<20 | 1<<21
 			if got.Known()&^kept != 0 {
 				t.Errorf("more registers than a call keeps: %#x", got.Known())
 			}

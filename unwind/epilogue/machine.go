@@ -4,8 +4,8 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/insn"
-	"pg_stat_backtrace/unwind/x86"
+	"pg_stat_backtrace/unwind/disasm"
+	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
 // machine is what differs between architectures.
@@ -58,7 +58,7 @@ type instruction struct {
 	flow     flow
 	to, next uint64 // where a jump or a call goes, 0 if that is not known; the address behind the instruction
 	x86      x86asm.Inst
-	plain    insn.Instruction // of an architecture that package insn describes
+	plain    disasm.Instruction // of an architecture that package disasm describes
 }
 
 // execute does what an instruction does that goes on or branches, as far as that is known. What it writes becomes

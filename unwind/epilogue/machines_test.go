@@ -6,12 +6,12 @@ import (
 
 	"golang.org/x/arch/x86/x86asm"
 
-	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/insn"
-	"pg_stat_backtrace/unwind/rv64"
-	"pg_stat_backtrace/unwind/x86"
-	"pg_stat_backtrace/unwind/zarch"
+	"pg_stat_backtrace/unwind/disasm"
+	"pg_stat_backtrace/unwind/disasm/aarch64"
+	"pg_stat_backtrace/unwind/disasm/riscv64"
+	"pg_stat_backtrace/unwind/disasm/s390x"
+	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
 var amd64 = machine{
@@ -47,24 +47,24 @@ func scanX86(start uint64, code []byte) []described {
 }
 
 var arm64 = machine{
-	arch: arch.ARM64, preserved: []int{19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}, most: a64.Length,
-	scan: scanPlain(arch.ARM64, a64.Decode, "\x1f\x20\x03\xd5"),
+	arch: arch.ARM64, preserved: []int{19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29}, most: aarch64.Length,
+	scan: scanPlain(arch.ARM64, aarch64.Decode, "\x1f\x20\x03\xd5"),
 }
 
-var riscv64 = machine{
-	arch: arch.RISCV64, preserved: []int{8, 9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27}, most: rv64.Longest,
-	scan: scanPlain(arch.RISCV64, rv64.Decode, "\x01\x00"),
+var riscv64Machine = machine{
+	arch: arch.RISCV64, preserved: []int{8, 9, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27}, most: riscv64.Longest,
+	scan: scanPlain(arch.RISCV64, riscv64.Decode, "\x01\x00"),
 }
 
-var s390x = machine{
-	arch: arch.S390X, preserved: []int{6, 7, 8, 9, 10, 11, 12, 13}, most: zarch.Longest,
-	scan: scanPlain(arch.S390X, zarch.Decode, "\x07\x07"),
+var s390xMachine = machine{
+	arch: arch.S390X, preserved: []int{6, 7, 8, 9, 10, 11, 12, 13}, most: s390x.Longest,
+	scan: scanPlain(arch.S390X, s390x.Decode, "\x07\x07"),
 }
 
-// scanPlain scans what package insn describes, where nop is what functions are aligned with. What is not decoded, as
+// scanPlain scans what package disasm describes, where nop is what functions are aligned with. What is not decoded, as
 // vectors of a scalable length, is passed over.
 func scanPlain(
-	a *arch.Arch, decode func([]byte) (insn.Instruction, error), nop string,
+	a *arch.Arch, decode func([]byte) (disasm.Instruction, error), nop string,
 ) func(start uint64, code []byte) []described {
 	return func(start uint64, code []byte) []described {
 		var all []described
@@ -75,8 +75,8 @@ func scanPlain(
 				x.Length = uint64(max(a.CodeAlign, 2))
 			} else {
 				d.nop = strings.HasPrefix(string(code[at:]), nop)
-				d.call = x.Flow == insn.Call
-				d.leaves = x.Flow != insn.Next && x.Flow != insn.Branch && !d.call
+				d.call = x.Flow == disasm.Call
+				d.leaves = x.Flow != disasm.Next && x.Flow != disasm.Branch && !d.call
 				d.breaks = d.leaves
 				if x.Direct && !d.call {
 					d.to = start + at + uint64(x.Target)

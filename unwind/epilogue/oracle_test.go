@@ -12,8 +12,8 @@ import (
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/cfi/cfitest"
 	"pg_stat_backtrace/unwind/depth"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/epilogue"
-	"pg_stat_backtrace/unwind/image"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
@@ -40,7 +40,7 @@ func TestAgainstCFI(t *testing.T) {
 
 // TestAgainstCFIOfOthers does so with files of other architectures.
 func TestAgainstCFIOfOthers(t *testing.T) {
-	for _, m := range []*machine{&arm64, &riscv64, &s390x} {
+	for _, m := range []*machine{&arm64, &riscv64Machine, &s390xMachine} {
 		t.Run(m.arch.Name, func(t *testing.T) {
 			t.Parallel()
 			for _, file := range cfitest.FilesOf(t, m.arch) {
@@ -91,7 +91,7 @@ type oracle struct {
 	*machine
 
 	t     *testing.T
-	img   *image.Image
+	img   *elfimage.Image
 	table *cfi.Table
 	sum   figures
 	code  map[uint64][]byte // by page

@@ -1,9 +1,9 @@
 package epilogue
 
-import "pg_stat_backtrace/unwind/insn"
+import "pg_stat_backtrace/unwind/disasm"
 
-// plainly decodes as a package does that has what an instruction does from package insn.
-func plainly(decode func(p []byte) (insn.Instruction, error)) func(p []byte, addr uint64, out *instruction) error {
+// plainly decodes as a package does that has what an instruction does from package disasm.
+func plainly(decode func(p []byte) (disasm.Instruction, error)) func(p []byte, addr uint64, out *instruction) error {
 	return func(p []byte, addr uint64, out *instruction) error {
 		x, err := decode(p)
 		if err != nil {
@@ -21,8 +21,8 @@ func plainly(decode func(p []byte) (insn.Instruction, error)) func(p []byte, add
 
 //nolint:gochecknoglobals // a table
 var flows = [...]flow{
-	insn.Next: on, insn.Jump: jump, insn.Branch: branch, insn.Call: calls, insn.Return: returns,
-	insn.Ends: ends, insn.Unknown: lost,
+	disasm.Next: on, disasm.Jump: jump, disasm.Branch: branch, disasm.Call: calls, disasm.Return: returns,
+	disasm.Ends: ends, disasm.Unknown: lost,
 }
 
 // linkedAddress returns from a function: the return address is in the register that the instruction names, and in that
@@ -44,50 +44,50 @@ func changePlain(s *state, mem Memory, at *instruction) bool {
 		return s.access(mem, x)
 	}
 	value, known := s.computed(x)
-	for reg := range insn.Registers {
+	for reg := range disasm.Registers {
 		if x.Writes>>reg&1 != 0 {
 			s.regs.Clear(reg)
 		}
 	}
-	if x.Op != insn.Other && x.Rd != insn.None {
+	if x.Op != disasm.Other && x.Rd != disasm.None {
 		s.set(x.Rd, value, known)
 	}
 	return true
 }
 
 // computed is what an instruction computes.
-func (s *state) computed(x *insn.Instruction) (uint64, bool) {
-	if x.Op == insn.Set {
+func (s *state) computed(x *disasm.Instruction) (uint64, bool) {
+	if x.Op == disasm.Set {
 		return x.Imm, true
 	}
 	a, known := s.regs.Get(x.Rn)
 	b, also := uint64(0), true
-	if x.Op == insn.AddRegister || x.Op == insn.SubRegister {
+	if x.Op == disasm.AddRegister || x.Op == disasm.SubRegister {
 		b, also = s.regs.Get(x.Rm)
 	}
 	known = known && also
 	switch x.Op {
-	case insn.Add:
+	case disasm.Add:
 		return a + x.Imm, known
-	case insn.AddRegister:
+	case disasm.AddRegister:
 		return a + b<<x.Imm, known
-	case insn.SubRegister:
+	case disasm.SubRegister:
 		return a - b<<x.Imm, known
-	case insn.And:
+	case disasm.And:
 		return a & x.Imm, known
-	case insn.Insert:
+	case disasm.Insert:
 		return a&^(0xffff<<x.Shift) | x.Imm<<x.Shift, known
-	case insn.Other, insn.Set, insn.Page, insn.Here:
+	case disasm.Other, disasm.Set, disasm.Page, disasm.Here:
 	}
 	return 0, false
 }
 
 // access loads and stores registers.
-func (s *state) access(mem Memory, x *insn.Instruction) bool {
+func (s *state) access(mem Memory, x *disasm.Instruction) bool {
 	m := &x.Access
 	base, known := s.regs.Get(m.Base)
 	addr := base
-	if m.Index != insn.Post {
+	if m.Index != disasm.Post {
 		addr += uint64(m.Disp)
 	}
 	var loaded [len(m.Whole)]uint64
@@ -101,30 +101,30 @@ func (s *state) access(mem Memory, x *insn.Instruction) bool {
 	if m.Store && known && m.Known && !s.storeAll(m, addr) {
 		return false
 	}
-	for reg := range insn.Registers {
+	for reg := range disasm.Registers {
 		if x.Writes>>reg&1 != 0 {
 			s.regs.Clear(reg)
 		}
 	}
 	for i, reg := range m.Whole {
-		if m.Load && i < m.Count && reg != insn.None {
+		if m.Load && i < m.Count && reg != disasm.None {
 			s.set(reg, loaded[i], found[i]) //nolint:gosec // both are as long as m.Whole
 		}
 	}
-	if m.Index != insn.Offset && m.Base != insn.None {
+	if m.Index != disasm.Offset && m.Base != disasm.None {
 		s.set(m.Base, base+uint64(m.Disp), known)
 	}
 	return true
 }
 
 // storeAll notes what is stored; false if that is more than can be remembered.
-func (s *state) storeAll(m *insn.Access, addr uint64) bool {
+func (s *state) storeAll(m *disasm.Access, addr uint64) bool {
 	if m.Count == 0 {
 		return s.write(store{addr: addr, size: m.Size})
 	}
 	for i, reg := range m.Whole[:m.Count] {
 		value, known := uint64(0), true
-		if reg != insn.None {
+		if reg != disasm.None {
 			value, known = s.regs.Get(reg)
 		}
 		if !s.write(store{addr + uint64(i)*slot, slot, value, known}) {

@@ -15,8 +15,8 @@ func TestCallsKeep(t *testing.T) {
 		also []int // beside those that functions save
 	}{
 		{arm64, a64Code(a64Ret), nil},
-		{riscv64, []byte{0x82, 0x80}, []int{3, 4}},                         // gp, tp
-		{s390x, []byte{0x07, 0xfe}, []int{24, 25, 26, 27, 28, 29, 30, 31}}, // f8 to f15
+		{riscv64Machine, []byte{0x82, 0x80}, []int{3, 4}},                         // gp, tp
+		{s390xMachine, []byte{0x07, 0xfe}, []int{24, 25, 26, 27, 28, 29, 30, 31}}, // f8 to f15
 	} {
 		a := tt.arch
 		var regs arch.Registers
@@ -44,7 +44,7 @@ func FuzzFollowOthers(f *testing.F) {
 	}
 	f.Add(uint8(1), []byte{0xa2, 0x60, 0x41, 0x01, 0x82, 0x80}, uint64(sp), uint64(0x7f0100))             // ld, addi, ret
 	f.Add(uint8(2), []byte{0xeb, 0xbf, 0xf0, 0xf8, 0x00, 0x04, 0x07, 0xfe}, uint64(sp), uint64(0x7f0100)) // lmg, br
-	machines := [...]machine{arm64, riscv64, s390x}
+	machines := [...]machine{arm64, riscv64Machine, s390xMachine}
 	f.Fuzz(func(t *testing.T, which uint8, p []byte, top, fp uint64) {
 		a := machines[int(which)%len(machines)].arch
 		var regs arch.Registers

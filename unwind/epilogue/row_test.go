@@ -5,10 +5,10 @@ import (
 	"slices"
 	"testing"
 
-	"pg_stat_backtrace/unwind/a64"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/disasm/aarch64"
+	"pg_stat_backtrace/unwind/disasm/x86"
 	"pg_stat_backtrace/unwind/epilogue"
-	"pg_stat_backtrace/unwind/x86"
 )
 
 // TestRow: what the code does to a frame is applied to frames of other values, and is what following it gives there.
@@ -27,7 +27,7 @@ func TestRow(t *testing.T) {
 		}
 		t.Run("a64, "+tt.name, func(t *testing.T) {
 			sameForAll(t, arch.ARM64, a64Code(tt.code...), tt.name != "another one kept in a register",
-				32, a64.SP, a64.FP, 19, 21, a64.LR)
+				32, aarch64.SP, aarch64.FP, 19, 21, aarch64.LR)
 		})
 	}
 }
@@ -113,8 +113,8 @@ func TestRowWithoutValues(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	regs.Set(a64.SP, sp)
-	regs.Set(a64.LR, 0x7f<<48|0xcaffee)
+	regs.Set(aarch64.SP, sp)
+	regs.Set(aarch64.LR, 0x7f<<48|0xcaffee)
 	if got, err := signed.Apply(arch.ARM64, &regs, plain{}); err != nil {
 		t.Error(err)
 	} else if pc, _ := got.Get(32); pc != 0xcaffee {

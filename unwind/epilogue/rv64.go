@@ -2,18 +2,18 @@ package epilogue
 
 import (
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/rv64"
+	"pg_stat_backtrace/unwind/disasm/riscv64"
 )
 
 // ofRV64 is riscv64: a call leaves the return address in ra.
 //
 //nolint:gochecknoglobals // a table
 var ofRV64 = machine{
-	pc: arch.RISCV64.PC, sp: rv64.SP, link: rv64.RA,
+	pc: arch.RISCV64.PC, sp: riscv64.SP, link: riscv64.RA,
 	// RISC-V psABI, "Integer Register Convention": calls keep sp and s0 to s11, and nobody changes gp and tp. ra holds the
 	// return address while a function is entered, and is then the function's.
-	scratch:   []int{rv64.RA, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17, 28, 29, 30, 31},
-	decode:    plainly(rv64.Decode),
+	scratch:   []int{riscv64.RA, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17, 28, 29, 30, 31},
+	decode:    plainly(riscv64.Decode),
 	change:    changePlain,
 	returnsTo: linkedAddress,
 }

@@ -2,18 +2,18 @@ package epilogue
 
 import (
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/zarch"
+	"pg_stat_backtrace/unwind/disasm/s390x"
 )
 
 // ofZArch is s390x: a call leaves the return address in r14.
 //
 //nolint:gochecknoglobals // a table
 var ofZArch = machine{
-	pc: arch.S390X.PC, sp: zarch.SP, link: zarch.RA,
+	pc: arch.S390X.PC, sp: s390x.SP, link: s390x.RA,
 	// zSeries ELF ABI, "Registers": calls keep r6 to r13, r15 and f8 to f15, which package arch numbers from 24 on. r14
 	// holds the return address while a function is entered, and is then the function's.
-	scratch:   []int{0, 1, 2, 3, 4, 5, zarch.RA, 16, 17, 18, 19, 20, 21, 22, 23},
-	decode:    plainly(zarch.Decode),
+	scratch:   []int{0, 1, 2, 3, 4, 5, s390x.RA, 16, 17, 18, 19, 20, 21, 22, 23},
+	decode:    plainly(s390x.Decode),
 	change:    changePlain,
 	returnsTo: linkedAddress,
 }

@@ -7,7 +7,7 @@ import (
 	"errors"
 	"fmt"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // tableSections are the sections that Go's linker makes for the table; the second one in position-independent programs.
@@ -21,7 +21,7 @@ var marks = [...]string{".go.buildinfo", ".note.go.buildid"}
 
 // New finds the table of an image, which must stay readable. The error is ErrNone, ErrVersion, ErrMalformed or the
 // image's.
-func New(m *image.Image) (*Table, error) {
+func New(m *elfimage.Image) (*Table, error) {
 	t, err := find(m)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", m.Name(), err)
@@ -33,7 +33,7 @@ func New(m *image.Image) (*Table, error) {
 }
 
 // find looks for the header.
-func find(m *image.Image) (*Table, error) {
+func find(m *elfimage.Image) (*Table, error) {
 	for _, name := range tableSections {
 		if !m.HasSection(name) {
 			continue
@@ -53,10 +53,10 @@ func find(m *image.Image) (*Table, error) {
 }
 
 // search looks for the header in the sections that other linkers use.
-func search(m *image.Image) (*Table, error) {
+func search(m *elfimage.Image) (*Table, error) {
 	for _, name := range mergedSections {
 		data, addr, err := m.Section(name)
-		if errors.Is(err, image.ErrNoSection) {
+		if errors.Is(err, elfimage.ErrNoSection) {
 			continue
 		}
 		if err != nil {
@@ -97,7 +97,7 @@ var moduleSections = [...]string{".go.module", ".noptrdata", ".data", ".data.rel
 
 // locate finds the module data, and by it what functions and their data count from. Without it, as in a file that is
 // damaged, only a table with addresses of its own can be used.
-func (t *Table) locate(m *image.Image) error {
+func (t *Table) locate(m *elfimage.Image) error {
 	if t.format == go116 {
 		if first, err := t.entry(0); err != nil || !m.Executable(first) {
 			return fmt.Errorf("%w: the first function is not in code", ErrMalformed)
@@ -126,7 +126,7 @@ func (t *Table) locate(m *image.Image) error {
 }
 
 // candidates lists the places of words that are the address of the table.
-func (t *Table) candidates(m *image.Image, relocated relocations) []uint64 {
+func (t *Table) candidates(m *elfimage.Image, relocated relocations) []uint64 {
 	var list []uint64
 	relocated.each(func(at, value uint64) {
 		if value == t.addr && len(list) < maxCandidates {
@@ -157,7 +157,7 @@ func (t *Table) candidates(m *image.Image, relocated relocations) []uint64 {
 }
 
 // moduleData reads the module data at an address; nil if it is not all there.
-func (t *Table) moduleData(m *image.Image, addr uint64, relocated relocations) []uint64 {
+func (t *Table) moduleData(m *elfimage.Image, addr uint64, relocated relocations) []uint64 {
 	p, err := m.Bytes(addr, moduleWords*t.ptr)
 	if err != nil {
 		return nil
@@ -190,7 +190,7 @@ type relocations struct {
 }
 
 // relative reads the relocations of an image; those of 32-bit ones, which stand in place, are not needed.
-func relative(m *image.Image) relocations {
+func relative(m *elfimage.Image) relocations {
 	typ, ok := relativeTypes[m.Machine()]
 	data, _, err := m.Section(".rela.dyn")
 	if err != nil || !ok || m.AddrSize() != 8 {

@@ -7,7 +7,7 @@ import (
 	"os"
 	"testing"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // flat is a source that begins at address 0.
@@ -64,7 +64,7 @@ func FuzzFind(f *testing.F) {
 		f.Add(exe[:4096])
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		m, err := image.Open(bytes.NewReader(data), "fuzz")
+		m, err := elfimage.Open(bytes.NewReader(data), "fuzz")
 		if err != nil {
 			return
 		}

@@ -12,8 +12,8 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/dwarf"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/gopclntab"
-	"pg_stat_backtrace/unwind/image"
 )
 
 // program builds testdata/program for an architecture.
@@ -34,14 +34,14 @@ func build(t *testing.T, arch, pkg string, flags ...string) string {
 	return exe
 }
 
-func openTable(t *testing.T, file string) (*image.Image, *gopclntab.Table) {
+func openTable(t *testing.T, file string) (*elfimage.Image, *gopclntab.Table) {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	m, err := image.Open(f, file)
+	m, err := elfimage.Open(f, file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -214,7 +214,7 @@ const maxEvery = 16 << 10
 
 // shares counts addresses: with inlined calls, with the same lines, and those whose difference is explained.
 type shares struct {
-	code                                   *image.Image
+	code                                   *elfimage.Image
 	all, inlined, same, made, idles, wrong int
 }
 

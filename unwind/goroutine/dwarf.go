@@ -4,12 +4,12 @@ import (
 	"debug/dwarf"
 	"fmt"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // LayoutFrom reads the offsets from a program's debugging information. The error is ErrVersion if it has none, or one
 // that does not describe the structures.
-func LayoutFrom(m *image.Image) (Layout, error) {
+func LayoutFrom(m *elfimage.Image) (Layout, error) {
 	data, err := debugInfo(m)
 	if err != nil {
 		return Layout{}, fmt.Errorf("%w: %w", ErrVersion, err)
@@ -78,7 +78,7 @@ func layoutOf(fields map[string]int) (Layout, error) {
 }
 
 // debugInfo opens what describes types.
-func debugInfo(m *image.Image) (*dwarf.Data, error) {
+func debugInfo(m *elfimage.Image) (*dwarf.Data, error) {
 	section := func(name string) []byte {
 		data, _, err := m.Section(name)
 		if err != nil {

@@ -5,12 +5,12 @@ import (
 	"runtime"
 	"testing"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
 // benchImage is the largest of the oracle's files, which is usually a postgres.
-func benchImage(b *testing.B) *image.Image {
+func benchImage(b *testing.B) *elfimage.Image {
 	b.Helper()
 	path, size := "", int64(0)
 	for _, p := range oracleFiles(b) {

@@ -8,7 +8,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // candidate is a symbol that may name code, while a table is built.
@@ -22,7 +22,7 @@ type candidate struct {
 }
 
 // newCandidate decides from the symbol alone whether it may name code.
-func newCandidate(s image.Symbol) (candidate, bool) {
+func newCandidate(s elfimage.Symbol) (candidate, bool) {
 	switch s.Type {
 	case elf.STT_FUNC, elf.STT_GNU_IFUNC, elf.STT_NOTYPE: // NOTYPE: assembler that forgot its .type
 	default:

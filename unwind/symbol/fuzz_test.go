@@ -7,8 +7,8 @@ import (
 	"testing"
 	"unicode"
 
-	"pg_stat_backtrace/unwind/image"
-	"pg_stat_backtrace/unwind/image/imagetest"
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/unwind/elfimage/imagetest"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
@@ -94,7 +94,7 @@ func FuzzNewTable(f *testing.F) {
 	seed.Sections = seed.SymbolTable(".symtab", ".strtab", fn("main", 0x1000, 16, elf.STB_GLOBAL))
 	f.Add(seed.Bytes())
 	f.Fuzz(func(t *testing.T, p []byte) {
-		m, err := image.Open(bytes.NewReader(p), "fuzz")
+		m, err := elfimage.Open(bytes.NewReader(p), "fuzz")
 		if err != nil {
 			return
 		}

@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/figure"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
@@ -47,14 +47,14 @@ func oracleFiles(t testing.TB) []string {
 	return files
 }
 
-func openImage(t testing.TB, path string) *image.Image {
+func openImage(t testing.TB, path string) *elfimage.Image {
 	t.Helper()
 	f, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	m, err := image.Open(f, path)
+	m, err := elfimage.Open(f, path)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +63,7 @@ func openImage(t testing.TB, path string) *image.Image {
 
 func openTable(t testing.TB, paths ...string) *symbol.Table {
 	t.Helper()
-	images := make([]*image.Image, 0, len(paths))
+	images := make([]*elfimage.Image, 0, len(paths))
 	for _, p := range paths {
 		images = append(images, openImage(t, p))
 	}

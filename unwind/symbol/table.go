@@ -14,7 +14,7 @@ import (
 	"slices"
 	"strings"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // Symbol is a function.
@@ -53,14 +53,14 @@ var ErrTooLarge = errors.New("symbol table too large")
 // NewTable collects the functions of .symtab and .dynsym of the images, which must all be of one program: the file that
 // is mapped and its separate debug file. An image without a symbol table adds nothing; one that cannot be read is an
 // error, returned beside the table of what could be.
-func NewTable(images ...*image.Image) (*Table, error) {
+func NewTable(images ...*elfimage.Image) (*Table, error) {
 	var b builder
 	var errs error
 	for _, m := range images {
 		for _, name := range []string{".symtab", ".dynsym"} {
 			symbols, err := m.Symbols(name)
 			if err != nil {
-				if !errors.Is(err, image.ErrNoSection) {
+				if !errors.Is(err, elfimage.ErrNoSection) {
 					errs = errors.Join(errs, fmt.Errorf("symbol table: %w", err))
 				}
 				continue
@@ -81,7 +81,7 @@ type builder struct {
 }
 
 // add keeps the symbols that may name code; false if that would be too many.
-func (b *builder) add(m *image.Image, symbols iter.Seq[image.Symbol]) bool {
+func (b *builder) add(m *elfimage.Image, symbols iter.Seq[elfimage.Symbol]) bool {
 	for s := range symbols {
 		if !m.InCode(s) {
 			continue

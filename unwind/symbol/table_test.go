@@ -9,8 +9,8 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/unwind/image"
-	"pg_stat_backtrace/unwind/image/imagetest"
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/unwind/elfimage/imagetest"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
@@ -21,7 +21,7 @@ const (
 )
 
 // makeImage builds an image with these symbols.
-func makeImage(t testing.TB, symbols ...imagetest.Symbol) *image.Image {
+func makeImage(t testing.TB, symbols ...imagetest.Symbol) *elfimage.Image {
 	t.Helper()
 	f := imagetest.File{Type: elf.ET_DYN, Machine: elf.EM_X86_64}
 	f.Programs = []imagetest.Program{
@@ -32,7 +32,7 @@ func makeImage(t testing.TB, symbols ...imagetest.Symbol) *image.Image {
 		{Name: ".text", Type: elf.SHT_NOBITS, Flags: elf.SHF_ALLOC | elf.SHF_EXECINSTR, Addr: 0x1000, Size: 0x8000},
 		{Name: ".data", Type: elf.SHT_NOBITS, Flags: elf.SHF_ALLOC | elf.SHF_WRITE, Addr: 0xa000, Size: 0x1000},
 	}, f.SymbolTable(".symtab", ".strtab", symbols...)...)
-	m, err := image.Open(bytes.NewReader(f.Bytes()), t.Name())
+	m, err := elfimage.Open(bytes.NewReader(f.Bytes()), t.Name())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -203,7 +203,7 @@ func TestOverlappingNames(t *testing.T) {
 	f.Sections = append([]imagetest.Section{
 		{Name: ".text", Type: elf.SHT_NOBITS, Flags: elf.SHF_ALLOC | elf.SHF_EXECINSTR, Addr: 0x1000, Size: 0x8000},
 	}, sections...)
-	m, err := image.Open(bytes.NewReader(f.Bytes()), "overlapping")
+	m, err := elfimage.Open(bytes.NewReader(f.Bytes()), "overlapping")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,15 +2,15 @@ package capture
 
 import (
 	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/worker/processors"
+	"pg_stat_backtrace/worker/host/gomaxprocs"
 )
 
 // anticipate has what names the place where a process sleeps read, while its first capture is prepared: most processes
 // sleep, and are still there when they are stopped. To expand the lines of a C library takes most of the first capture
 // of a program that has seen no image yet.
 func (c *Capturer) anticipate(key processKey) {
-	processors.Begin()
-	defer processors.End()
+	gomaxprocs.Begin()
+	defer gomaxprocs.End()
 	defer survive(c.images.shared.tell)
 	call, err := procfs.ReadSyscall(key.pid, key.pid)
 	if err != nil || call.PC == 0 {

@@ -9,7 +9,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/worker/inroot"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // candidate is a path under which the file of a mapping may be found.
@@ -76,7 +76,7 @@ type fileID struct {
 // what is there now may be anything: only a regular file is opened, and
 // without waiting.
 func (c candidate) file() (*os.File, fileID, error) {
-	f, err := inroot.Open(string(c))
+	f, err := rootfs.Open(string(c))
 	if err != nil {
 		return nil, fileID{}, err
 	}

@@ -19,7 +19,7 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/dwarf"
-	"pg_stat_backtrace/worker/processors"
+	"pg_stat_backtrace/worker/host/gomaxprocs"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -132,8 +132,8 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 		return nil, err
 	}
 	defer c.limit.Release(1)
-	processors.Begin()
-	defer processors.End()
+	gomaxprocs.Begin()
+	defer gomaxprocs.End()
 	start := time.Now()
 	if target.StartTime == 0 {
 		// The images are remembered by process, and a process is known by

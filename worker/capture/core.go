@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/corefile"
 	"pg_stat_backtrace/unwind/dwarf"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -128,7 +128,7 @@ func (r *coreReader) load(m *corefile.Mapped) {
 	var wrong error
 	for _, file := range r.files(m) {
 		img, closer, err := openImage(file)
-		if errors.Is(err, image.ErrNotELF) && !m.Exe {
+		if errors.Is(err, elfimage.ErrNotELF) && !m.Exe {
 			return // a file of data
 		}
 		if err != nil {
@@ -189,12 +189,12 @@ type openFile interface {
 }
 
 // openImage opens an ELF file.
-func openImage(file string) (*image.Image, openFile, error) {
+func openImage(file string) (*elfimage.Image, openFile, error) {
 	f, _, err := candidate(file).file()
 	if err != nil {
 		return nil, nil, err
 	}
-	img, err := image.Open(f, path.Base(file))
+	img, err := elfimage.Open(f, path.Base(file))
 	if err != nil {
 		_ = f.Close()
 		return nil, nil, err

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // Coverage is how much of an image has names.
@@ -22,7 +22,7 @@ func Cover(file string) (Coverage, error) {
 		return Coverage{}, err
 	}
 	defer func() { _ = done() }()
-	var tables []*image.Image
+	var tables []*elfimage.Image
 	if debug, err := debugfile.Find(m.Image, m.Path, m.DebugOptions()[0]); err == nil {
 		defer func() { _ = debug.Close() }()
 		tables = append(tables, debug.Image)

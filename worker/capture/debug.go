@@ -7,7 +7,7 @@ import (
 
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
@@ -58,7 +58,7 @@ func (m *module) symbolTable(late *deadline) (*symbol.Table, bool) {
 }
 
 func (m *module) readSymbols() *symbol.Table {
-	tables := []*image.Image{m.image}
+	tables := []*elfimage.Image{m.image}
 	debug, options, ok := m.findDebugFile()
 	if ok {
 		tables = append(tables, debug.Image)
@@ -90,7 +90,7 @@ func (m *module) readSymbols() *symbol.Table {
 
 // useFetched takes symbols and lines from a debug file that was fetched, if
 // there is one, beside the symbols of the images given; nil if there is none.
-func (m *module) useFetched(tables []*image.Image) *symbol.Table {
+func (m *module) useFetched(tables []*elfimage.Image) *symbol.Table {
 	fetched, ok := m.fetched()
 	if !ok {
 		return nil
@@ -108,7 +108,7 @@ func (m *module) useFetched(tables []*image.Image) *symbol.Table {
 }
 
 // hasLines reports whether an image has debugging information.
-func hasLines(m *image.Image) bool {
+func hasLines(m *elfimage.Image) bool {
 	return m.HasSection(".debug_info")
 }
 

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/jit"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/trace"
@@ -270,7 +270,7 @@ func (m *module) jitDescriptor() uint64 {
 	return m.jit
 }
 
-func isDescriptor(s *image.Symbol) bool {
+func isDescriptor(s *elfimage.Symbol) bool {
 	return s.Addr != 0 && s.Type == elf.STT_OBJECT && s.Size == jit.DescriptorSize
 }
 

@@ -18,8 +18,8 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/goroutine"
-	"pg_stat_backtrace/unwind/image"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -243,7 +243,7 @@ func compareLayout(t *testing.T, exe, version string) {
 		t.Fatal(err)
 	}
 	defer f.Close()
-	img, err := image.Open(f, exe)
+	img, err := elfimage.Open(f, exe)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,7 +9,7 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // heldFiles are the files of the images that are kept, by what maps says of a
@@ -79,7 +79,7 @@ func (c *images) old(m *procfs.Mapping) *module {
 	if err != nil {
 		return nil
 	}
-	img, err := image.Open(f, path.Base(m.Path))
+	img, err := elfimage.Open(f, path.Base(m.Path))
 	if err != nil || !st.is(m) || time.Since(st.changed) < c.settled {
 		_ = f.Close()
 		return nil

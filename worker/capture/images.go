@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/dwarf"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/gopclntab"
-	"pg_stat_backtrace/unwind/image"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
@@ -28,7 +28,7 @@ const maxImages = 512
 // first needed. An image without a part has a nil there: a damaged file gives
 // fewer names, never an error.
 type module struct {
-	image *image.Image
+	image *elfimage.Image
 	name  string
 	arch  *arch.Arch
 	// path and root are where the file was found: its path as the process has
@@ -93,7 +93,7 @@ func (m *module) table(late *deadline) (*cfi.Table, bool) {
 func (m *module) readTable() *cfi.Table {
 	s, _ := m.image.CFISections() // an unreadable part is an absent one
 	if len(s.EHFrame.Data) == 0 && len(s.DebugFrame.Data) == 0 {
-		if s.DebugFrame = image.SectionData(m.debugFrame()); len(s.DebugFrame.Data) == 0 {
+		if s.DebugFrame = elfimage.SectionData(m.debugFrame()); len(s.DebugFrame.Data) == 0 {
 			return nil
 		}
 	}
@@ -180,7 +180,7 @@ func (c *images) find(pid int, maps []procfs.Mapping, i int) *module {
 
 // ask is find for a live process.
 func (c *images) ask(pid int, maps []procfs.Mapping, i int, base procfs.Mapping) *module {
-	inMemory, err := image.FromMemory(processReader(pid), base.Start, path.Base(base.Path))
+	inMemory, err := elfimage.FromMemory(processReader(pid), base.Start, path.Base(base.Path))
 	if err != nil {
 		return nil
 	}
@@ -243,7 +243,7 @@ func (c *images) fromFile(pid int, open candidate, base *procfs.Mapping, id stri
 	if err != nil {
 		return nil
 	}
-	img, err := image.Open(f, path.Base(base.Path))
+	img, err := elfimage.Open(f, path.Base(base.Path))
 	// A build-id that no segment has, as in what Go's own linker makes, is not in memory, and says nothing then.
 	if err != nil || id != "" && img.BuildID() != id || id == "" && !st.is(base) {
 		_ = f.Close()
@@ -272,7 +272,7 @@ func (c *images) adopt(f *os.File, st fileID, read *module, id string) *module {
 // and files that can no longer be opened. It is done now, since the process
 // may be gone when a section is needed.
 func (c *images) fromMemory(pid int, base procfs.Mapping, id string) *module {
-	img, err := image.FromMemory(processReader(pid), base.Start, moduleName(base.Path))
+	img, err := elfimage.FromMemory(processReader(pid), base.Start, moduleName(base.Path))
 	if err != nil {
 		return nil
 	}

@@ -9,13 +9,13 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
 // Image is an ELF image as captures read it.
 type Image struct {
-	*image.Image
+	*elfimage.Image
 
 	// Path is where it is, as its process sees it ("[vdso]" is at no path).
 	Path string
@@ -73,7 +73,7 @@ func OpenImage(file string, debugDirs []string) (Image, func() error, error) {
 	if err != nil {
 		return Image{}, nil, err
 	}
-	img, err := image.Open(f, path.Base(file))
+	img, err := elfimage.Open(f, path.Base(file))
 	var a *arch.Arch
 	if err == nil {
 		a, err = arch.ByMachine(img.Machine(), img.Order())
@@ -113,7 +113,7 @@ func (m *Image) GoFunctions() int {
 // those of them that the symbols of the image itself and of its debug files
 // name, or Go's table. A Go program without call frame information has the
 // functions of that table.
-func (m *Image) Coverage(debug ...*image.Image) (named, total int, err error) {
+func (m *Image) Coverage(debug ...*elfimage.Image) (named, total int, err error) {
 	table, _ := m.module.table(nil)
 	golang, _ := m.module.goTable(nil)
 	if table == nil && golang != nil {
@@ -123,7 +123,7 @@ func (m *Image) Coverage(debug ...*image.Image) (named, total int, err error) {
 		return 0, 0, fmt.Errorf("%s: no call frame information", m.Name())
 	}
 	// What could be read of a damaged table comes beside the error.
-	symbols, _ := symbol.NewTable(append([]*image.Image{m.Image}, debug...)...)
+	symbols, _ := symbol.NewTable(append([]*elfimage.Image{m.Image}, debug...)...)
 	named, total = symbols.Coverage(func(yield func(start, end uint64) bool) {
 		for fde := range table.FDEs {
 			if !yield(fde.Start, fde.End) {

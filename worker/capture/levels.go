@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
-	"pg_stat_backtrace/worker/levels"
+	"pg_stat_backtrace/worker/pgcontext"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -20,13 +20,13 @@ import (
 type servers struct {
 	mu      sync.Mutex
 	byKey   map[processKey]serverProcess
-	program map[*module]*lazy[*levels.Server] // nil: not a server
+	program map[*module]*lazy[*pgcontext.Server] // nil: not a server
 }
 
 // serverProcess is a process whose program was looked at; process is nil if that is no PostgreSQL server.
 type serverProcess struct {
 	exe     string
-	process *levels.Process
+	process *pgcontext.Process
 	module  *module
 	code    procfs.Mapping // of the program, to see that it still is there
 
@@ -39,7 +39,7 @@ type serverProcess struct {
 type pointers [8]atomic.Uint64
 
 func newServers() *servers {
-	return &servers{byKey: make(map[processKey]serverProcess), program: make(map[*module]*lazy[*levels.Server])}
+	return &servers{byKey: make(map[processKey]serverProcess), program: make(map[*module]*lazy[*pgcontext.Server])}
 }
 
 // serverProcess returns what is known of the process; its maps are read the first time. With same, its mappings have
@@ -83,7 +83,7 @@ func (c *Capturer) serverProcess(key processKey, same bool) serverProcess {
 	return known
 }
 
-// lookAtProgram finds the program among the mappings and asks package levels about it.
+// lookAtProgram finds the program among the mappings and asks package pgcontext about it.
 func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
 	out := serverProcess{exe: exe}
 	file := strings.TrimSuffix(exe, " (deleted)")
@@ -103,18 +103,18 @@ func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
 }
 
 // of returns what is known of a program, nil if it is not a server's or was not read in time.
-func (s *servers) of(m *module, space *space) *levels.Server {
+func (s *servers) of(m *module, space *space) *pgcontext.Server {
 	s.mu.Lock()
 	p := s.program[m]
 	if p == nil {
 		if len(s.program) >= maxImages {
 			clear(s.program)
 		}
-		p = &lazy[*levels.Server]{}
+		p = &lazy[*pgcontext.Server]{}
 		s.program[m] = p
 	}
 	s.mu.Unlock()
-	server, ok := p.get(space.files, m.tell, func() *levels.Server { return newServer(m) })
+	server, ok := p.get(space.files, m.tell, func() *pgcontext.Server { return newServer(m) })
 	if !ok {
 		space.unread = m.name
 	}
@@ -122,8 +122,8 @@ func (s *servers) of(m *module, space *space) *levels.Server {
 }
 
 // newServer looks at a program; nil if it is not a server's.
-func newServer(m *module) *levels.Server {
-	variables, err := m.image.Defined(levels.Variables()...)
+func newServer(m *module) *pgcontext.Server {
+	variables, err := m.image.Defined(pgcontext.Variables()...)
 	if err != nil || len(variables) == 0 {
 		return nil
 	}
@@ -131,7 +131,7 @@ func newServer(m *module) *levels.Server {
 	if err != nil || rodata == nil {
 		return nil
 	}
-	server, err := levels.NewServer(func(name string) uint64 { return variables[name] },
+	server, err := pgcontext.NewServer(func(name string) uint64 { return variables[name] },
 		io.NewSectionReader(rodata, 0, int64(size)))
 	if err != nil {
 		return nil
@@ -160,7 +160,7 @@ func (p *serverProcess) addTo(t *ptrace.Trail) {
 	}
 }
 
-func derefs(wanted []levels.Deref) []ptrace.Deref {
+func derefs(wanted []pgcontext.Deref) []ptrace.Deref {
 	out := make([]ptrace.Deref, len(wanted))
 	for i, d := range wanted {
 		out[i] = ptrace.Deref(d)
@@ -179,13 +179,13 @@ func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unw
 	}
 	th := &t.Threads[0]
 	place := physical(walked, th.Frames)
-	in := levels.Input{
+	in := pgcontext.Input{
 		Frozen: frozen(&snap.Threads[0].Stack, snap.Found),
 		Live: func(addr uint64, b []byte) int {
 			n, _ := ptrace.ReadMemory(snap.PID, addr, b)
 			return n
 		},
-		Code:   func(addr uint64) levels.Code { return p.describe(space, addr) },
+		Code:   func(addr uint64) pgcontext.Code { return p.describe(space, addr) },
 		Frames: spans(snap.Threads[0].Stack.Start, walked, place, th.Frames),
 	}
 	p.remember(in.Frozen)
@@ -199,7 +199,7 @@ func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unw
 }
 
 // remember keeps what the variables held in a snapshot, for the next one.
-func (p *serverProcess) remember(memory levels.Memory) {
+func (p *serverProcess) remember(memory pgcontext.Memory) {
 	var word [8]byte
 	copied := func(addr uint64) bool { return memory(addr, word[:1]) == 1 }
 	for i := range p.variables[:min(len(p.variables), len(p.last))] {
@@ -215,18 +215,18 @@ func (p *serverProcess) remember(memory levels.Memory) {
 }
 
 // describe says what lies at an address: of code, or of a file's constants.
-func (p *serverProcess) describe(space *space, addr uint64) levels.Code {
+func (p *serverProcess) describe(space *space, addr uint64) pgcontext.Code {
 	m, f, ok := space.find(addr)
 	if !ok {
 		if i := space.mapping(addr); i >= 0 {
-			return levels.Code{Module: moduleName(space.maps[i].Path)}
+			return pgcontext.Code{Module: moduleName(space.maps[i].Path)}
 		}
-		return levels.Code{}
+		return pgcontext.Code{}
 	}
 	if f.module == nil {
-		return levels.Code{Module: moduleName(m.Path), Server: p.module == nil}
+		return pgcontext.Code{Module: moduleName(m.Path), Server: p.module == nil}
 	}
-	code := levels.Code{Module: f.name, Server: f.module == p.module}
+	code := pgcontext.Code{Module: f.name, Server: f.module == p.module}
 	at := addr - f.bias
 	code.Image, code.Offset = f.module.image.BuildID(), at
 	if name, start, ok := f.module.function(at, space.files); ok && start == at {
@@ -241,7 +241,7 @@ func (p *serverProcess) describe(space *space, addr uint64) levels.Code {
 }
 
 // frozen reads what was copied in the stop.
-func frozen(stack *ptrace.Stack, blocks []ptrace.Stack) levels.Memory {
+func frozen(stack *ptrace.Stack, blocks []ptrace.Stack) pgcontext.Memory {
 	return func(addr uint64, b []byte) int {
 		best := 0
 		look := func(s *ptrace.Stack) {
@@ -277,11 +277,11 @@ func physical(walked []unwind.Frame, lines []trace.Frame) []int {
 
 // spans gives the part of the stack that each frame takes up. Where the walk left the stack for another one, or
 // stopped, there is none.
-func spans(low uint64, walked []unwind.Frame, place []int, lines []trace.Frame) []levels.Frame {
-	out := make([]levels.Frame, 0, len(walked))
+func spans(low uint64, walked []unwind.Frame, place []int, lines []trace.Frame) []pgcontext.Frame {
+	out := make([]pgcontext.Frame, 0, len(walked))
 	for i := range walked {
 		if end := walked[i].CFA; end > low {
-			out = append(out, levels.Frame{Index: place[i], Start: low, End: end, Module: lines[place[i]].Module})
+			out = append(out, pgcontext.Frame{Index: place[i], Start: low, End: end, Module: lines[place[i]].Module})
 			low = end
 		}
 	}

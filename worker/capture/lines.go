@@ -7,8 +7,8 @@ import (
 
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/dwarf"
-	"pg_stat_backtrace/unwind/image"
-	"pg_stat_backtrace/worker/processors"
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/host/gomaxprocs"
 )
 
 // maxAnswers bounds the addresses of one module whose lines are remembered. A
@@ -68,7 +68,7 @@ func (l *lines) grant() {
 
 // open says where the debugging information is: in an image, which must stay
 // open. Nothing is read yet but what was wished for.
-func (l *lines) open(m *module, from *image.Image, path string, options debugfile.Options) {
+func (l *lines) open(m *module, from *elfimage.Image, path string, options debugfile.Options) {
 	l.answers, l.tell = make(map[uint64]*answer), m.tell
 	defer l.grant()
 	l.make = func() *dwarf.Data {
@@ -85,11 +85,11 @@ func (l *lines) open(m *module, from *image.Image, path string, options debugfil
 				m.tell(err)
 			}
 		}
-		o.Split = func(f dwarf.SplitFile) (*image.Image, error) {
+		o.Split = func(f dwarf.SplitFile) (*elfimage.Image, error) {
 			r, err := debugfile.FindSplit(from, path, f.Dir, f.Name, options)
 			return r.Image, err
 		}
-		o.Package = func() (*image.Image, error) {
+		o.Package = func() (*elfimage.Image, error) {
 			r, err := debugfile.FindPackage(from, []string{m.path, path}, options)
 			return r.Image, err
 		}
@@ -151,8 +151,8 @@ func (l *lines) ask(addr uint64) *answer {
 func (l *lines) work() {
 	if l.data == nil {
 		// To expand a debug file is work beside the capture that asks for it.
-		processors.Begin()
-		defer processors.End()
+		gomaxprocs.Begin()
+		defer gomaxprocs.End()
 		l.data = l.make()
 	}
 	for {

@@ -7,7 +7,7 @@ import (
 
 	"pg_stat_backtrace/internal/debuginfodtest"
 	"pg_stat_backtrace/unwind/dwarf"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // breaking is a file that panics instead of being read, from a moment on.
@@ -32,7 +32,7 @@ func TestLinesSurvive(t *testing.T) {
 	}
 	t.Cleanup(func() { _ = f.Close() })
 	r := &breaking{File: f}
-	m, err := image.Open(r, p.Debug)
+	m, err := elfimage.Open(r, p.Debug)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,7 +5,7 @@ import (
 	"debug/elf"
 
 	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // A program may move its code to huge pages, for which the processor looks up fewer addresses (Node.js with
@@ -59,7 +59,7 @@ func sameFile(a, b *procfs.Mapping) bool {
 }
 
 // sameCode tells whether there is code of the image in a mapping, and memory has all of it as the image's file does.
-func sameCode(memory byteReader, img *image.Image, m *procfs.Mapping, bias uint64) bool {
+func sameCode(memory byteReader, img *elfimage.Image, m *procfs.Mapping, bias uint64) bool {
 	some := false
 	for _, s := range img.Segments() {
 		start, end := max(m.Start, s.Vaddr+bias), min(m.End, s.Vaddr+bias+s.Filesz)

@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/symbol"
-	"pg_stat_backtrace/worker/processors"
+	"pg_stat_backtrace/worker/host/gomaxprocs"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -60,8 +60,8 @@ func (sp *space) foresee(addr uint64) {
 func (m *module) readAhead(addr uint64) {
 	m.lines.wish(addr)
 	m.symbols.start(m.tell, func() *symbol.Table {
-		processors.Begin()
-		defer processors.End()
+		gomaxprocs.Begin()
+		defer gomaxprocs.End()
 		return m.readSymbols()
 	})
 }

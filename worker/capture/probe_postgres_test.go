@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/cfi/cfitest"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -205,7 +205,7 @@ func (b *probedBackend) entry(pc uint64) (functionEntry, bool) {
 }
 
 // entryOf is entry by offsets in a file.
-func entryOf(img *image.Image, table *cfi.Table, offset uint64) (uint64, bool) {
+func entryOf(img *elfimage.Image, table *cfi.Table, offset uint64) (uint64, bool) {
 	for _, s := range img.Segments() {
 		if offset >= s.Offset && offset-s.Offset < s.Filesz {
 			fde, err := table.Find(offset - s.Offset + s.Vaddr - 1)

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/worker/levels"
+	"pg_stat_backtrace/worker/pgcontext"
 )
 
 // TestRemember: of a variable is remembered what it held, if all that it points at was copied.
@@ -36,5 +36,5 @@ func TestRemember(t *testing.T) {
 		}
 	}
 	p := serverProcess{variables: make([]ptrace.Variable, 2*len(pointers{})), last: new(pointers)}
-	p.remember(levels.Memory(func(uint64, []byte) int { return 0 })) // more variables than are remembered
+	p.remember(pgcontext.Memory(func(uint64, []byte) int { return 0 })) // more variables than are remembered
 }

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // Remote is where debug files come from that are not installed on this host (package debuginfod). Neither method waits:
@@ -64,7 +64,7 @@ func (m *module) want(id string) {
 
 // supplement opens the file that dwz has moved parts of a debug file to: as it is installed, else as it was fetched. It
 // is asked for if it is neither, and a later answer may have it.
-func (m *module) supplement(debug *image.Image, path string, o debugfile.Options) (debugfile.Result, error) {
+func (m *module) supplement(debug *elfimage.Image, path string, o debugfile.Options) (debugfile.Result, error) {
 	r, err := debugfile.FindSupplement(debug, path, o)
 	link, _ := debugfile.SupplementLink(debug)
 	if err == nil || m.remote.source == nil {
@@ -118,7 +118,7 @@ func (m *module) latest() *module {
 // Fetched is a debug file that a Remote has fetched.
 type Fetched struct {
 	// Image stays usable until Close.
-	Image *image.Image
+	Image *elfimage.Image
 	Path  string
 	file  io.Closer
 }
@@ -131,12 +131,12 @@ var errOtherBuild = errors.New("file is of another build")
 
 // OpenFetched opens a debug file that was fetched for an image, and makes sure that it is of the same build: whoever
 // shares the cache may have put it there.
-func OpenFetched(file string, m *image.Image) (Fetched, error) {
+func OpenFetched(file string, m *elfimage.Image) (Fetched, error) {
 	f, _, err := candidate(file).file()
 	if err != nil {
 		return Fetched{}, err
 	}
-	debug, err := image.Open(f, path.Base(file))
+	debug, err := elfimage.Open(f, path.Base(file))
 	if err == nil && (debug.BuildID() != m.BuildID() || debug.Machine() != m.Machine()) {
 		err = fmt.Errorf("%s: %w: build-id %q, not %q", file, errOtherBuild, debug.BuildID(), m.BuildID())
 	}

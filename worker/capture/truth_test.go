@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
@@ -47,7 +47,7 @@ func symbolsOf(t *testing.T, file string) elfTruth {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	m, err := image.Open(f, file)
+	m, err := elfimage.Open(f, file)
 	if err != nil {
 		return elfTruth{} // a linker script
 	}

@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/processors"
+	"pg_stat_backtrace/worker/host/gomaxprocs"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -162,7 +162,7 @@ const maxFramesLimit = 65536
 // run captures round by round. A process that fails is told on stderr and
 // left out; the others go on.
 func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
-	processors.Frugal()
+	gomaxprocs.Frugal()
 	collectLate(f.warmUp + f.repeat)
 	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
 	if err != nil {

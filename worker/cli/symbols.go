@@ -13,8 +13,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/worker/cluster"
 	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/symbols"
 )
 
@@ -100,7 +100,7 @@ func subjects(args []string) ([]subject, error) {
 
 // postmaster is what is looked at without arguments.
 func (f *symbolsFlags) postmaster(ctx context.Context) (subject, error) {
-	c, err := cluster.Find(ctx, cluster.Options{DataDir: f.dataDir})
+	c, err := pgcluster.Find(ctx, pgcluster.Options{DataDir: f.dataDir})
 	if err != nil {
 		return subject{}, fmt.Errorf("no server found: %w\n  Name its data directory (-D), a process or a file", err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/worker"
-	"pg_stat_backtrace/worker/processors"
+	"pg_stat_backtrace/worker/host/gomaxprocs"
 )
 
 const workerLong = `Serve pg_get_backtrace() and pg_log_backtrace(), and on a primary the queue of
@@ -65,7 +65,7 @@ func newWorker(version string) *cobra.Command {
 			if cfg.Debuginfod, err = remote.config(); err != nil {
 				return usage(err)
 			}
-			processors.Frugal()
+			gomaxprocs.Frugal()
 			return worker.Run(cmd.Context(), cfg)
 		},
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 const (
@@ -205,7 +205,7 @@ func missingSupplement(path string) (string, bool) {
 		return "", false
 	}
 	defer func() { _ = f.Close() }()
-	m, err := image.Open(f, path)
+	m, err := elfimage.Open(f, path)
 	if err != nil {
 		return "", false
 	}

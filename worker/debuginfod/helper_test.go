@@ -12,7 +12,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"pg_stat_backtrace/unwind/image/imagetest"
+	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
 const (

@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"os"
 
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // verify makes sure that a file is an ELF file of the build that was asked for.
 func verify(f *os.File, id string) error {
-	m, err := image.Open(f, "the file")
+	m, err := elfimage.Open(f, "the file")
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrRefused, err)
 	}

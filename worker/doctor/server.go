@@ -9,8 +9,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/worker/capture"
-	"pg_stat_backtrace/worker/cluster"
-	"pg_stat_backtrace/worker/fault"
+	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/sqlerror"
 )
 
 // timeout bounds each question to the server.
@@ -20,7 +20,7 @@ const timeout = 5 * time.Second
 func server(ctx context.Context, r *report, o Options) {
 	find, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	c, err := cluster.Find(find, cluster.Options{DataDir: o.DataDir, ConnString: o.ConnString})
+	c, err := pgcluster.Find(find, pgcluster.Options{DataDir: o.DataDir, ConnString: o.ConnString})
 	if err != nil {
 		r.add(finding{
 			bad, "server", err.Error(),
@@ -42,8 +42,8 @@ func server(ctx context.Context, r *report, o Options) {
 
 // user goes on with the rights that the worker has: started as root, as the
 // server's user with CAP_SYS_PTRACE only.
-func user(c cluster.Cluster) finding {
-	rights, err := cluster.BecomeServerUser(c)
+func user(c pgcluster.Cluster) finding {
+	rights, err := pgcluster.BecomeServerUser(c)
 	if err != nil {
 		return finding{bad, "user", err.Error(), "Run the worker as the server's operating system user, or as root."}
 	}
@@ -57,7 +57,7 @@ func user(c cluster.Cluster) finding {
 	return finding{good, "user", text, ""}
 }
 
-func namespace(c cluster.Cluster) finding {
+func namespace(c pgcluster.Cluster) finding {
 	text := "the server is in this PID namespace"
 	if c.Outside() {
 		text = fmt.Sprintf("the server is in a PID namespace below this one, its postmaster is process %d there; "+
@@ -70,7 +70,7 @@ func namespace(c cluster.Cluster) finding {
 }
 
 // symbols says how many of the server's functions will have a name.
-func symbols(c cluster.Cluster) finding {
+func symbols(c pgcluster.Cluster) finding {
 	cover, err := capture.Cover(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
 	if err != nil {
 		return finding{warn, "symbols", err.Error(), "Stacks of this server may lack names."}
@@ -90,7 +90,7 @@ func symbols(c cluster.Cluster) finding {
 }
 
 // capturing captures a process of the server, the oldest one.
-func capturing(ctx context.Context, c cluster.Cluster) finding {
+func capturing(ctx context.Context, c pgcluster.Cluster) finding {
 	members, err := c.Members()
 	if err != nil || len(members) == 0 {
 		return finding{warn, "capture", fmt.Sprintf("no process of the server to try it on: %v", err), ""}
@@ -107,7 +107,7 @@ func capturing(ctx context.Context, c cluster.Cluster) finding {
 	}
 	t, err := capturer.Capture(ctx, target, capture.Options{})
 	if err != nil {
-		f := fault.Of(m.PID, err)
+		f := sqlerror.Of(m.PID, err)
 		return finding{bad, "capture", f.Message + ". " + f.Detail, f.Hint}
 	}
 	text := fmt.Sprintf("process %d (%s): %d frames, stopped for %.1f us",
@@ -119,7 +119,7 @@ func capturing(ctx context.Context, c cluster.Cluster) finding {
 }
 
 // connection looks at what SQL shows: the extension and its version.
-func connection(ctx context.Context, c cluster.Cluster, o Options) finding {
+func connection(ctx context.Context, c pgcluster.Cluster, o Options) finding {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var found finding
@@ -138,11 +138,11 @@ func connection(ctx context.Context, c cluster.Cluster, o Options) finding {
 }
 
 // query runs f in one session of the server.
-func query(ctx context.Context, c cluster.Cluster, o Options, f func(context.Context, *pgx.Conn) error) error {
-	connected := make(chan cluster.ConnState, 1)
-	conn, err := cluster.NewConn(cluster.ConnOptions{
+func query(ctx context.Context, c pgcluster.Cluster, o Options, f func(context.Context, *pgx.Conn) error) error {
+	connected := make(chan pgcluster.ConnState, 1)
+	conn, err := pgcluster.NewConn(pgcluster.ConnOptions{
 		ConnString: o.ConnString, Cluster: &c, Check: c.Verify,
-		OnChange: func(s cluster.ConnState) {
+		OnChange: func(s pgcluster.ConnState) {
 			select {
 			case connected <- s:
 			default:

@@ -5,7 +5,7 @@ import (
 	"io/fs"
 	"os"
 
-	"pg_stat_backtrace/worker/inroot"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // The alias is a symbolic link in the data directory that leads to the spool directory. Requests are written through
@@ -41,9 +41,9 @@ func (s *Spool) alias() string {
 
 // openAliasDir opens the directory of the link. In another root directory it has to be one of the data directory: a
 // link there may lead elsewhere for the server than for this process.
-func (s *Spool) openAliasDir() (*inroot.Dir, error) {
+func (s *Spool) openAliasDir() (*rootfs.Dir, error) {
 	if s.cfg.Root == "" {
-		return inroot.OpenDir(s.data.Join(aliasDir))
+		return rootfs.OpenDir(s.data.Join(aliasDir))
 	}
 	return s.data.Within(aliasDir)
 }

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/inroot"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // Names in a spool directory. ready is there while requests are welcome: SQL
@@ -31,7 +31,7 @@ type dir struct {
 	name string // as the server calls it
 	path string // by which it is reached here
 	f    *os.File
-	base *inroot.Dir // in which it was made; nil: it was not made here
+	base *rootfs.Dir // in which it was made; nil: it was not made here
 }
 
 func (d *dir) fd() int { return int(d.f.Fd()) }
@@ -66,12 +66,12 @@ func makeDir(cfg Config) (*dir, error) {
 }
 
 // openBase opens a place for spool directories if it will do.
-func openBase(cfg Config, name string, wantTmpfs bool) (*inroot.Dir, error) {
+func openBase(cfg Config, name string, wantTmpfs bool) (*rootfs.Dir, error) {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }
 	if strings.IndexFunc(name, odd) >= 0 || !filepath.IsAbs(name) {
 		return nil, fmt.Errorf("spool base %q is no absolute path in plain ASCII", name)
 	}
-	base, err := inroot.OpenDir(cfg.Root + name)
+	base, err := rootfs.OpenDir(cfg.Root + name)
 	if err != nil {
 		return nil, fmt.Errorf("spool base: %w", err)
 	}
@@ -114,7 +114,7 @@ func room(fs *unix.Statfs_t) bool {
 }
 
 // makeDirIn makes a spool directory in a base, which belongs to it then.
-func makeDirIn(base *inroot.Dir, name string) (*dir, error) {
+func makeDirIn(base *rootfs.Dir, name string) (*dir, error) {
 	leaf := dirPrefix + strings.ToLower(rand.Text())
 	path := base.Join(leaf)
 	if err := os.Mkdir(path, 0o700); err != nil { // fails when there is something, a symbolic link too
@@ -244,7 +244,7 @@ func (d *dir) restoreModes() error {
 // were never followed by another. A directory whose lock is held is in use.
 // Both names are the server's.
 func removeStale(name, root, own string) error {
-	base, err := inroot.OpenDir(root + name)
+	base, err := rootfs.OpenDir(root + name)
 	if err != nil {
 		return nil //nolint:nilerr // then there is nothing in it either
 	}

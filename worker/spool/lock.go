@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/inroot"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // lockName is the file whose lock makes one worker of a cluster the only one.
@@ -17,7 +17,7 @@ const lockName = "pg_stat_backtrace.lock"
 
 // lock takes the lock of a data directory or returns ErrLocked. The kernel
 // releases it when the process ends, however it ends.
-func lock(data *inroot.Dir) (*os.File, error) {
+func lock(data *rootfs.Dir) (*os.File, error) {
 	path := data.Join(lockName)
 	for {
 		f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)

@@ -11,7 +11,7 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/worker/inroot"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // pidName is the file in the data directory that tells the server about the
@@ -57,7 +57,7 @@ type Info struct {
 // Find reads the pid file of a data directory; ErrNoWorker if there is none or it is unreadable.
 func Find(dataDir string) (Info, error) {
 	path := filepath.Join(dataDir, pidName)
-	data, err := inroot.ReadFile(path, maxPID)
+	data, err := rootfs.ReadFile(path, maxPID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return Info{}, fmt.Errorf("%w: %s does not exist", ErrNoWorker, path)
 	} else if err != nil {
@@ -134,7 +134,7 @@ func (s *Spool) publish() error {
 		return err
 	}
 	path := s.data.Join(pidName)
-	if present, err := inroot.ReadFile(path, maxPID); err == nil && bytes.Equal(present, contents) {
+	if present, err := rootfs.ReadFile(path, maxPID); err == nil && bytes.Equal(present, contents) {
 		return nil
 	}
 	temporary := path + ".tmp"
@@ -171,8 +171,8 @@ func (s *Spool) withdraw() error {
 // serverName returns a data directory as its server names it (GUC
 // data_directory): the second line of postmaster.pid, or, while no server
 // runs, the absolute path.
-func serverName(data *inroot.Dir) string {
-	if text, err := inroot.ReadFile(data.Join("postmaster.pid"), maxPID); err == nil {
+func serverName(data *rootfs.Dir) string {
+	if text, err := rootfs.ReadFile(data.Join("postmaster.pid"), maxPID); err == nil {
 		if lines := strings.SplitN(string(text), "\n", 3); len(lines) == 3 && filepath.IsAbs(lines[1]) {
 			return lines[1]
 		}

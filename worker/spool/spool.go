@@ -10,14 +10,14 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pg_stat_backtrace/worker/inroot"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // Spool is an open spool directory. Serve takes its requests; Close removes it.
 type Spool struct {
 	cfg   Config
 	key   key
-	data  *inroot.Dir // the data directory
+	data  *rootfs.Dir // the data directory
 	lock  *os.File
 	dir   *dir
 	watch *watch
@@ -50,7 +50,7 @@ func Open(cfg Config) (*Spool, error) {
 		slots:   make(chan struct{}, cfg.concurrency()),
 		answers: map[string]time.Time{},
 	}
-	if s.data, err = inroot.OpenDir(dataDir); err != nil {
+	if s.data, err = rootfs.OpenDir(dataDir); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
 	}
 	if s.lock, err = lock(s.data); err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/inroot"
+	"pg_stat_backtrace/worker/host/rootfs"
 )
 
 // service is a spool that is being served, and what it reported.
@@ -304,7 +304,7 @@ func TestPIDFileRestored(t *testing.T) {
 
 func TestServerName(t *testing.T) {
 	dir := t.TempDir()
-	data, err := inroot.OpenDir(dir)
+	data, err := rootfs.OpenDir(dir)
 	if err != nil {
 		t.Fatal(err)
 	}

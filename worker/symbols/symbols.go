@@ -13,7 +13,7 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/unwind/debugfile"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/capture"
 )
 
@@ -132,7 +132,7 @@ func inspect(m *capture.Image, fetched Fetched) Image {
 		GoTable: m.GoFunctions() > 0, root: m.Root(),
 	}
 	out.Lines = out.GoTable || m.HasSection(".debug_line")
-	var debug []*image.Image
+	var debug []*elfimage.Image
 	own := m.DebugOptions()[len(m.DebugOptions())-1]
 	if d, where, ok := out.installed(m); ok {
 		defer func() { _ = d.Close() }()
@@ -199,7 +199,7 @@ func (m *Image) fetched(img *capture.Image, from Fetched) (capture.Fetched, bool
 }
 
 // findSupplement finds the supplementary file of a debug file, on this host or among those that were fetched.
-func (m *Image) findSupplement(debug *image.Image, at string, o debugfile.Options, from Fetched) {
+func (m *Image) findSupplement(debug *elfimage.Image, at string, o debugfile.Options, from Fetched) {
 	link, ok := debugfile.SupplementLink(debug)
 	if !ok {
 		return

@@ -10,7 +10,7 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/image"
+	"pg_stat_backtrace/unwind/elfimage"
 )
 
 // Files returns the paths of x86-64 files with call frame information; the test is skipped if there are none.
@@ -51,14 +51,14 @@ func FilesOf(t *testing.T, a *arch.Arch) []string {
 }
 
 // Image opens a file until the test ends.
-func Image(t *testing.T, file string) *image.Image {
+func Image(t *testing.T, file string) *elfimage.Image {
 	t.Helper()
 	f, err := os.Open(file)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = f.Close() })
-	img, err := image.Open(f, file)
+	img, err := elfimage.Open(f, file)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -66,7 +66,7 @@ func Image(t *testing.T, file string) *image.Image {
 }
 
 // Open opens a file of an architecture, with its call frame information, until the test ends.
-func Open(t *testing.T, file string, a *arch.Arch) (*image.Image, *cfi.Table) {
+func Open(t *testing.T, file string, a *arch.Arch) (*elfimage.Image, *cfi.Table) {
 	t.Helper()
 	img := Image(t, file)
 	s, err := img.CFISections()

@@ -1,5 +1,0 @@
-//go:build !race
-
-package a64_test
-
-const raceEnabled = false

@@ -1,0 +1,104 @@
+package aarch64
+
+import "pg_stat_backtrace/unwind/disasm"
+
+// branch decodes branches, exception generating and system instructions (C4.1.94).
+func (x *instruction) branch(w word) bool {
+	switch {
+	case w.is(0x7c000000, 0x14000000): // B, BL
+		x.Flow = disasm.Jump
+		if w.bit(31) {
+			x.Flow = disasm.Call
+			x.Write(LR)
+		}
+		return x.To(4 * w.signed(0, 26))
+	case w.is(0x7e000000, 0x34000000): // CBZ, CBNZ
+		x.Flow = disasm.Branch
+		return x.To(4 * w.signed(5, 19))
+	case w.is(0x7e000000, 0x36000000): // TBZ, TBNZ
+		x.Flow = disasm.Branch
+		return x.To(4 * w.signed(5, 14))
+	case w.is(0xff000000, 0x54000000): // B.cond, BC.cond
+		x.Flow = disasm.Branch
+		return x.To(4 * w.signed(5, 19))
+	case w.is(0xff000000, 0xd4000000):
+		return x.exception(w)
+	case w.is(0xffc00000, 0xd5000000):
+		return x.system(w)
+	case w.is(0xfe000000, 0xd6000000):
+		return x.indirect(w)
+	}
+	return false
+}
+
+// exception decodes SVC, after which Linux goes on behind it with the result in X0, and what ends a program.
+func (x *instruction) exception(w word) bool {
+	switch {
+	case w.is(0xffe0001f, 0xd4000001): // SVC
+		x.Write(0)
+		return true
+	case w.is(0xffe0001f, 0xd4200000), w.is(0xffe0001f, 0xd4400000): // BRK, HLT
+		x.Flow = disasm.Ends
+		return true
+	}
+	return false
+}
+
+// system decodes hints, barriers and accesses to system registers.
+func (x *instruction) system(w word) bool {
+	switch {
+	case w.is(0xfffff01f, 0xd503201f): // hints
+		x.hint(w.bits(5, 7))
+		return true
+	case w.is(0xfffff000, 0xd5033000), w.is(0xfff8f01f, 0xd500401f): // barriers; MSR of a field of PSTATE
+		return true
+	case w.is(0xfffff000, 0xd5031000): // WFET, WFIT
+		return true
+	}
+	// SYS, SYSL, MSR and MRS; those with bit 21 write a register. Rt, also of a pair (bit 22), is the last field.
+	if w.is(0xffc00000, 0xd5000000) && w.bits(19, 2) != 0 {
+		if w.bit(21) {
+			x.Write(w.reg(0))
+		}
+		return true
+	}
+	return false
+}
+
+// hint notes which registers some hints write. Those that sign X30, or make it plain again, leave the address that it
+// has.
+func (x *instruction) hint(number uint32) {
+	switch number {
+	case 8, 10, 12, 14: // PACIA1716, PACIB1716, AUTIA1716, AUTIB1716
+		x.Write(17)
+	case 40: // CHKFEAT
+		x.Write(16)
+	}
+}
+
+// indirect decodes branches to registers (C4.1.94.14).
+func (x *instruction) indirect(w word) bool {
+	signed := w.bits(10, 6) // 000000, or 000010 and 000011 with authentication
+	if w.bits(16, 5) != 31 || signed != 0 && signed&^1 != 2 {
+		return false
+	}
+	x.Rn = w.reg(5)
+	switch opc := w.bits(21, 4); opc {
+	case 0b0000, 0b1000: // BR, BRAAZ, BRAA
+		x.Flow = disasm.Unknown
+	case 0b0001, 0b1001: // BLR, BLRAAZ, BLRAA
+		x.Flow = disasm.Call
+		x.Write(LR)
+	case 0b0010: // RET, RETAA
+		x.Flow = disasm.Return
+		if signed != 0 {
+			x.Rn = LR
+		}
+		return x.Rn != disasm.None
+	case 0b0100: // ERET
+		x.Flow = disasm.Unknown
+	default:
+		return false
+	}
+	return true
+}

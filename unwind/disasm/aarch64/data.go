@@ -1,0 +1,173 @@
+package aarch64
+
+import (
+	"math/bits"
+
+	"pg_stat_backtrace/unwind/disasm"
+)
+
+// immediate decodes data processing with an immediate (C4.1.93).
+func (x *instruction) immediate(w word) bool {
+	x.Rd = w.reg(0)
+	switch op := w.bits(23, 3); op {
+	case 0b000, 0b001: // ADR, ADRP
+		if w.bit(31) {
+			x.Op, x.Imm = disasm.Page, uint64(w.signed(5, 19)<<2|int64(w.bits(29, 2)))<<12
+		}
+	case 0b010: // ADD, SUB
+		x.addImmediate(w)
+	case 0b011: // with a tag; minimum and maximum
+		x.Rd = w.regSP(0)
+	case 0b100: // AND, ORR, EOR, ANDS
+		x.logicalImmediate(w)
+	case 0b101: // MOVN, MOVZ, MOVK
+		x.moveWide(w)
+	case 0b110, 0b111: // bit fields, EXTR
+	}
+	x.Write(x.Rd)
+	return true
+}
+
+func (x *instruction) addImmediate(w word) {
+	x.Rn = w.regSP(5)
+	if !w.bit(29) { // those that set flags write no SP
+		x.Rd = w.regSP(0)
+	}
+	imm := uint64(w.bits(10, 12))
+	if w.bit(22) {
+		imm <<= 12
+	}
+	if w.bit(30) {
+		imm = -imm
+	}
+	if w.bit(31) {
+		x.Op, x.Imm = disasm.Add, imm
+	}
+}
+
+func (x *instruction) logicalImmediate(w word) {
+	x.Rn = w.reg(5)
+	if w.bits(29, 2) != 0b11 {
+		x.Rd = w.regSP(0)
+	}
+	imm, ok := bitMask(w)
+	switch opc := w.bits(29, 2); {
+	case !w.bit(31) || !ok:
+	case opc == 0b00 && x.Rn != disasm.None:
+		x.Op, x.Imm = disasm.And, imm
+	case opc == 0b01 && x.Rn == disasm.None:
+		x.Op, x.Imm = disasm.Set, imm // a move
+	}
+}
+
+// bitMask is the immediate of a logical instruction of 64 bits: DecodeBitMasks of the manual's pseudocode.
+func bitMask(w word) (uint64, bool) {
+	n, immr, imms := w.bits(22, 1), w.bits(16, 6), w.bits(10, 6)
+	length := bits.Len32(n<<6|^imms&0x3f) - 1
+	if length < 1 {
+		return 0, false
+	}
+	size := uint(1) << uint(length)
+	levels := uint32(size - 1)
+	ones, turn := uint(imms&levels)+1, uint(immr&levels)
+	if ones == size {
+		return 0, false
+	}
+	element := uint64(1)<<ones - 1
+	if turn != 0 {
+		element = (element>>turn | element<<(size-turn)) & (^uint64(0) >> (64 - size))
+	}
+	for ; size < 64; size *= 2 {
+		element |= element << size
+	}
+	return element, true
+}
+
+func (x *instruction) moveWide(w word) {
+	imm, shift := uint64(w.bits(5, 16)), uint8(16*w.bits(21, 2))
+	switch opc := w.bits(29, 2); {
+	case !w.bit(31) && shift >= 32:
+	case opc == 0b10: // MOVZ
+		x.Op, x.Imm = disasm.Set, imm<<shift
+	case opc == 0b00 && w.bit(31): // MOVN
+		x.Op, x.Imm = disasm.Set, ^(imm << shift)
+	case opc == 0b00:
+		x.Op, x.Imm = disasm.Set, uint64(^uint32(imm<<shift))
+	case opc == 0b11 && w.bit(31): // MOVK
+		x.Op, x.Imm, x.Shift, x.Rn = disasm.Insert, imm, shift, x.Rd
+	}
+}
+
+// register decodes data processing with registers (C4.1.95).
+func (x *instruction) register(w word) bool {
+	x.Rd, x.Rn, x.Rm = w.reg(0), w.reg(5), w.reg(16)
+	switch {
+	case w.is(0x1f000000, 0x0a000000):
+		x.logical(w)
+	case w.is(0x1f200000, 0x0b000000): // ADD, SUB with a shifted register
+		if shift := w.bits(22, 2); shift == 0 && w.bit(31) { // LSL
+			x.addRegister(w, uint64(w.bits(10, 6)))
+		}
+	case w.is(0x1fe00000, 0x0b200000): // with an extended one
+		x.Rn = w.regSP(5)
+		if !w.bit(29) {
+			x.Rd = w.regSP(0)
+		}
+		if extend := w.bits(13, 3); extend&3 == 3 && w.bit(31) { // UXTX, SXTX: all of it
+			x.addRegister(w, uint64(w.bits(10, 3)))
+		}
+	case w.is(0x1fe0fc00, 0x1a000000): // with carry
+	case w.is(0x1fe0e000, 0x1a002000): // ADDPT, SUBPT
+		x.Rd = w.regSP(0)
+	case w.is(0x1fe00000, 0x1a000000): // RMIF, SETF: flags alone
+		x.Rd = disasm.None
+	case w.is(0x1fe00000, 0x1a400000): // conditional compare: flags alone
+		x.Rd = disasm.None
+	case w.is(0x1fe00000, 0x1a800000): // conditional select
+	case w.is(0x1fe00000, 0x1ac00000): // one or two sources
+		if w.bit(30) && w.bits(16, 5) == 1 && x.Rd == LR {
+			x.Rd = disasm.None // PACIA and the like of X30: see hint
+		}
+	case w.is(0x1f000000, 0x1b000000): // three sources
+	default:
+		return false
+	}
+	x.Write(x.Rd)
+	return true
+}
+
+// logical decodes AND, ORR and so on with a shifted register, of which ORR with the zero register is a move.
+func (x *instruction) logical(w word) {
+	if !w.is(0xffe0fc00, 0xaa000000) || x.Rn != disasm.None {
+		return
+	}
+	x.Op, x.Rn, x.Rm = disasm.Add, x.Rm, disasm.None
+	if x.Rn == disasm.None {
+		x.Op = disasm.Set
+	}
+}
+
+func (x *instruction) addRegister(w word, shift uint64) {
+	if x.Rn == disasm.None || x.Rm == disasm.None {
+		return
+	}
+	x.Op, x.Imm = disasm.AddRegister, shift
+	if w.bit(30) {
+		x.Op = disasm.SubRegister
+	}
+}
+
+// vector decodes what works on the registers of floating point and vectors (C4.1.96): of these, some conversions and
+// moves write a general register.
+func (x *instruction) vector(w word) bool {
+	switch {
+	case w.is(0x5f200000, 0x1e000000), w.is(0x5f20fc00, 0x1e200000): // conversions, FMOV
+		if opcode := w.bits(16, 3); opcode != 0b010 && opcode != 0b011 && opcode != 0b111 { // not to a vector
+			x.Rd = w.reg(0)
+		}
+	case w.is(0xbfe0fc00, 0x0e003c00), w.is(0xbfe0fc00, 0x0e002c00): // UMOV, SMOV
+		x.Rd = w.reg(0)
+	}
+	x.Write(x.Rd)
+	return true
+}

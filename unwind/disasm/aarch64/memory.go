@@ -1,0 +1,215 @@
+package aarch64
+
+import "pg_stat_backtrace/unwind/disasm"
+
+// memory decodes loads and stores (C4.1.97).
+func (x *instruction) memory(w word) bool {
+	x.Access.Base = w.regSP(5)
+	switch w.bits(28, 2) {
+	case 0b00:
+		if w.bit(26) {
+			return x.structures(w)
+		}
+		return !w.bit(24) && x.exclusive(w)
+	case 0b01:
+		if !w.bit(24) {
+			return x.literal(w)
+		}
+		return x.special(w)
+	case 0b10:
+		return x.pair(w)
+	default:
+		return x.single(w)
+	}
+}
+
+// structures decodes loads and stores of several vectors: up to 64 bytes.
+func (x *instruction) structures(w word) bool {
+	if w.bit(31) {
+		return false
+	}
+	x.access(w, 64)
+	x.Access.Known = true
+	if w.bit(23) {
+		x.Write(x.Access.Base) // by how much nobody follows
+	}
+	return true
+}
+
+// access notes that memory is loaded from or stored to, by bit 22.
+func (x *instruction) access(w word, size uint64) {
+	x.Access.Size, x.Access.Load, x.Access.Store = size, w.bit(22), !w.bit(22)
+}
+
+// exclusive decodes exclusive and ordered loads and stores, and compare and swap.
+func (x *instruction) exclusive(w word) bool {
+	x.access(w, 16)
+	x.Access.Known = true
+	pair, ordered := w.bit(21), w.bit(23)
+	switch {
+	case pair && (ordered || !w.bit(31)): // CAS, CASP
+		x.Access.Load, x.Access.Store = true, true
+		x.Write(w.reg(16))
+		if odd := w.reg(16) | 1; !ordered && odd != SP { // 31 is the zero register
+			x.Write(odd)
+		}
+	case x.Access.Load:
+		x.Write(w.reg(0))
+		if pair {
+			x.Write(w.reg(10))
+		}
+	case !ordered: // STXR: whether it was done
+		x.Write(w.reg(16))
+	}
+	return true
+}
+
+// literal decodes loads relative to the code.
+func (x *instruction) literal(w word) bool {
+	x.Access = disasm.Access{Base: disasm.None, Load: true, Size: 8}
+	if !w.bit(26) && w.bits(30, 2) != 0b11 { // PRFM
+		x.Write(w.reg(0))
+	}
+	return true
+}
+
+// special decodes ordered loads and stores with an offset, and the copying of memory. Memory tags and what has become
+// of this space since are not followed.
+func (x *instruction) special(w word) bool {
+	switch {
+	case w.bit(21):
+	case w.bits(10, 2) == 0b00 && !w.bit(26): // LDAPUR, STLUR
+		opc := w.bits(22, 2)
+		x.Access.Size, x.Access.Load, x.Access.Store = 1<<w.bits(30, 2), opc != 0, opc == 0
+		x.Access.Known, x.Access.Disp = true, w.signed(12, 9)
+		x.transfer(w, opc == 1)
+		return true
+	case w.bits(10, 2) == 0b01: // CPYP, SETP and the like: three registers change
+		x.Access.Size, x.Access.Load, x.Access.Store = 16, true, true
+		x.Write(w.reg(0))
+		x.Write(w.reg(5))
+		x.Write(w.reg(16))
+		return true
+	}
+	return false
+}
+
+// transfer notes the register of an access to one general register; plain: nothing is extended with signs.
+func (x *instruction) transfer(w word, plain bool) {
+	if x.Access.Load {
+		x.Write(w.reg(0))
+	}
+	if x.Access.Size == 8 && (plain || x.Access.Store) {
+		x.Access.Whole[0], x.Access.Count = w.reg(0), 1
+	}
+}
+
+// pair decodes LDP, STP and those that are like them.
+func (x *instruction) pair(w word) bool {
+	opc, vector := w.bits(30, 2), w.bit(26)
+	size := uint64(4) << opc
+	scale := int64(size)
+	switch {
+	case vector && opc == 3:
+		return false
+	case vector:
+	case opc == 1 && !w.bit(22): // STGP
+		size, scale = 8, 16
+	case opc == 1: // LDPSW
+		size, scale = 4, 4
+	case opc == 2:
+		size, scale = 8, 8
+	case opc == 3: // of the translation tables' instructions, not of programs
+		return false
+	}
+	x.access(w, size)
+	x.Access.Known, x.Access.Disp = true, w.signed(15, 7)*scale
+	if !vector {
+		if x.Access.Load {
+			x.Write(w.reg(0))
+			x.Write(w.reg(10))
+		}
+		if size == 8 {
+			x.Access.Whole[0], x.Access.Whole[1], x.Access.Count = w.reg(0), w.reg(10), 2
+		}
+	}
+	if x.Access.Count == 0 {
+		x.Access.Size = 2 * size
+	}
+	switch w.bits(23, 2) {
+	case 0b01:
+		x.index(disasm.Post)
+	case 0b11:
+		x.index(disasm.Pre)
+	}
+	return true
+}
+
+func (x *instruction) index(i disasm.Index) {
+	x.Access.Index = i
+	x.Write(x.Access.Base)
+}
+
+// single decodes LDR, STR and those that are like them, prefetches and atomic operations.
+func (x *instruction) single(w word) bool {
+	size, opc, vector := w.bits(30, 2), w.bits(22, 2), w.bit(26)
+	prefetch := !vector && size == 3 && opc == 2
+	x.Access.Size = 1 << size
+	x.Access.Load, x.Access.Store = opc != 0, opc == 0
+	if vector {
+		x.Access.Load, x.Access.Store = opc&1 != 0, opc&1 == 0
+		if opc&2 != 0 {
+			x.Access.Size = 16
+		}
+	}
+	switch {
+	case w.bit(24):
+		x.Access.Known, x.Access.Disp = true, int64(w.bits(10, 12))*int64(x.Access.Size)
+	case !w.bit(21):
+		x.Access.Known, x.Access.Disp = true, w.signed(12, 9)
+		switch w.bits(10, 2) {
+		case 0b01:
+			x.index(disasm.Post)
+		case 0b11:
+			x.index(disasm.Pre)
+		}
+	case w.bits(10, 2) == 0b10: // an index in a register
+	case vector:
+		return false
+	case w.bits(10, 2) == 0b00:
+		return x.atomic(w)
+	default:
+		return size == 3 && x.authenticated(w)
+	}
+	switch {
+	case prefetch:
+		x.Access.Size, x.Access.Load = 0, false
+		x.Writes = 0
+	case !vector:
+		x.transfer(w, opc == 1)
+	}
+	return true
+}
+
+// atomic decodes LDADD and the like, SWP and LDAPR. Transfers of 64 bytes and those of translation tables are not
+// followed.
+func (x *instruction) atomic(w word) bool {
+	if other := w.bits(12, 4); other > 0b1000 && other != 0b1100 {
+		return false
+	}
+	x.Access.Load, x.Access.Store, x.Access.Known = true, true, true
+	x.Write(w.reg(0))
+	return true
+}
+
+// authenticated decodes LDRAA and LDRAB.
+func (x *instruction) authenticated(w word) bool {
+	x.Access.Size, x.Access.Load, x.Access.Store = 8, true, false
+	x.Access.Known = true
+	x.Access.Disp = 8 * (w.signed(22, 1)<<9 | int64(w.bits(12, 9)))
+	if w.bit(11) {
+		x.index(disasm.Pre)
+	}
+	x.transfer(w, true)
+	return true
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package aarch64_test
+
+const raceEnabled = false

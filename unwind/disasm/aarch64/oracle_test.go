@@ -1,0 +1,78 @@
+package aarch64_test
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"fmt"
+	"math/rand/v2"
+	"regexp"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/unwind/disasm"
+	"pg_stat_backtrace/unwind/disasm/aarch64"
+	"pg_stat_backtrace/unwind/disasm/insntest"
+)
+
+// TestAgainstDisassembler decodes instructions of all kinds, 512 words at random for each value of the eleven highest
+// bits (32 with the race detector), and holds what they do against what LLVM's disassembler writes of them: the
+// registers that are written, where branches lead, what memory is accessed and how, and what arithmetic does.
+func TestAgainstDisassembler(t *testing.T) {
+	each := 512
+	if raceEnabled {
+		each = 32
+	}
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same words each time
+	var words []uint32
+	for high := range uint32(1 << 11) {
+		for range each {
+			if w := high<<21 | random.Uint32N(1<<21); !scalable(w) {
+				words = append(words, w)
+			}
+		}
+	}
+	compare(t, words, len(words)/4)
+}
+
+// compare holds what is decoded against what the disassembler prints.
+func compare(t *testing.T, words []uint32, enough int) {
+	t.Helper()
+	var code []byte
+	for _, w := range words {
+		code = binary.LittleEndian.AppendUint32(code, w)
+	}
+	d := insntest.Decoder{
+		Machine: elf.EM_AARCH64, Decode: aarch64.Decode, Differs: differs,
+		Options: []string{
+			"--mattr=+v8.7a,+lse,+mte,+ls64,+rcpc-immo,+sve2,+sme,+flagm,+altnzcv,+tme,+fullfp16,+bf16,+i8mm,+hbc,+mops",
+		},
+		Unknown: regexp.MustCompile(`^<unknown>`), NotDecoded: notFollowed,
+	}
+	d.Compare(t, code, enough)
+}
+
+// scalable reports whether an instruction is one of the scalable vector or matrix extension, which are not followed.
+func scalable(w uint32) bool { return w>>25&15 == 0b0010 || w>>25&15 == 0 && w>>31 != 0 }
+
+// notFollowed are others that are not decoded: memory tags, transactions, what calls those above an operating system,
+// and system registers of which there are none.
+var notFollowed = regexp.MustCompile(`^(stz?2?g|ldg|st64bv0?|ld64b|tcancel|hvc|smc|dcps[123])\t|\bS0_`)
+
+// differs says in what an instruction is not what the disassembler says; empty: in nothing.
+func differs(x *disasm.Instruction, text string, at uint64) string {
+	mnemonic, rest, _ := strings.Cut(text, "\t")
+	operands := split(rest)
+	if want := written(mnemonic, operands); want != x.Writes {
+		return fmt.Sprintf("writes %032b, not %032b", x.Writes, want)
+	}
+	if flow := flowOf(mnemonic); flow != x.Flow {
+		return fmt.Sprintf("flow %d, not %d", x.Flow, flow)
+	}
+	if target, ok := targetOf(mnemonic, operands); ok != x.Direct || ok && target != at+uint64(x.Target) {
+		return fmt.Sprintf("leads to %#x, not %#x", at+uint64(x.Target), target)
+	}
+	if problem := differsInMemory(x, mnemonic, operands); problem != "" {
+		return problem
+	}
+	return differsInValue(x, mnemonic, operands)
+}

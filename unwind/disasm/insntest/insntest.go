@@ -1,0 +1,129 @@
+// Package insntest holds decoders of instructions against LLVM's disassembler.
+package insntest
+
+import (
+	"bufio"
+	"debug/elf"
+	"encoding/binary"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"testing"
+
+	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/unwind/disasm"
+	"pg_stat_backtrace/unwind/elfimage/imagetest"
+)
+
+// Decoder is what is held against the disassembler.
+type Decoder struct {
+	Machine elf.Machine
+	Order   binary.ByteOrder // nil: little-endian
+	// Options are the disassembler's, such as the extensions that it is to know.
+	Options []string
+	Decode  func(p []byte) (disasm.Instruction, error)
+	// Differs says in what an instruction is not what its text says; empty: in nothing.
+	Differs func(x *disasm.Instruction, text string, at uint64) string
+	// Unknown matches the texts of what is no instruction, NotDecoded those of instructions that need not be decoded.
+	Unknown, NotDecoded *regexp.Regexp
+}
+
+// Line is one of the disassembler's: where an instruction is, and its text without comments.
+type Line struct {
+	At   uint64
+	Text string
+}
+
+// Compare decodes the code and reports each instruction, by its mnemonic, in which that is not what the disassembler
+// says; it fails if fewer than enough were compared.
+func (d *Decoder) Compare(t *testing.T, code []byte, enough int) {
+	t.Helper()
+	var decoded, unread, unknown int
+	different, notDecoded := map[string]int{}, map[string]int{}
+	lines := Disassemble(t, code, d.Machine, d.Order, d.Options...)
+	for i, l := range lines {
+		x, err := d.Decode(code[l.At:])
+		mnemonic := mnemonics.FindString(l.Text)
+		switch {
+		case d.Unknown.MatchString(l.Text):
+			unknown++
+			continue
+		case err != nil:
+			unread++
+			if !d.NotDecoded.MatchString(l.Text) {
+				notDecoded[mnemonic]++
+			}
+			continue
+		}
+		decoded++
+		problem := d.Differs(&x, l.Text, l.At)
+		if i+1 < len(lines) && lines[i+1].At != l.At+x.Length {
+			problem = "its length"
+		}
+		if problem != "" {
+			if different[mnemonic]++; different[mnemonic] == 1 {
+				t.Errorf("%x %s: %s\n%+v", code[l.At:][:x.Length], l.Text, problem, x)
+			}
+		}
+	}
+	figure.Printf(t, "%d instructions as LLVM's disassembler has them, %d that are not decoded, %d that LLVM does not "+
+		"know", decoded, unread, unknown)
+	if len(different) > 0 {
+		t.Errorf("these differ: %v", different)
+	}
+	if len(notDecoded) > 0 {
+		t.Errorf("these are not decoded: %v", notDecoded)
+	}
+	if decoded < enough {
+		t.Errorf("only %d were compared, not %d", decoded, enough)
+	}
+}
+
+var (
+	mnemonics = regexp.MustCompile(`^\S+`)
+	written   = regexp.MustCompile(`^\s*([0-9a-f]+):\s+(.*?)\s*(?:<\..*>|//.*)?$`)
+)
+
+// Disassemble returns what LLVM's disassembler prints of each instruction; order nil is little-endian.
+func Disassemble(
+	t *testing.T, code []byte, machine elf.Machine, order binary.ByteOrder, options ...string,
+) []Line {
+	t.Helper()
+	tool, err := exec.LookPath("llvm-objdump")
+	if err != nil {
+		t.Skip("no llvm-objdump here (Debian: llvm)")
+	}
+	f := imagetest.File{Type: elf.ET_REL, Machine: machine, Order: order, Sections: []imagetest.Section{{
+		Name: ".text", Type: elf.SHT_PROGBITS, Flags: elf.SHF_ALLOC | elf.SHF_EXECINSTR, Data: code,
+	}}}
+	path := filepath.Join(t.TempDir(), "code.o")
+	if err := os.WriteFile(path, f.Bytes(), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	arguments := append([]string{"-d", "--no-show-raw-insn", "--disassemble-zeroes"}, options...)
+	cmd := exec.CommandContext(t.Context(), tool, append(arguments, path)...) //nolint:gosec // the test's options
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var lines []Line
+	scanner := bufio.NewScanner(out)
+	for scanner.Scan() {
+		if m := written.FindStringSubmatch(scanner.Text()); m != nil {
+			at, err := strconv.ParseUint(m[1], 16, 64)
+			if err != nil {
+				t.Fatal(err)
+			}
+			lines = append(lines, Line{at, m[2]})
+		}
+	}
+	if err := cmd.Wait(); err != nil || len(lines) == 0 {
+		t.Fatalf("%v: %d instructions", err, len(lines))
+	}
+	return lines
+}

@@ -1,0 +1,5 @@
+//go:build !race
+
+package s390x_test
+
+const raceEnabled = false

@@ -1,0 +1,6 @@
+//go:build race
+
+package s390x_test
+
+// raceEnabled: the race detector makes what runs in one goroutine ten times slower without finding anything there.
+const raceEnabled = true

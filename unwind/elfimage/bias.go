@@ -1,0 +1,45 @@
+package elfimage
+
+import "debug/elf"
+
+// Bias returns the load bias of the image, run-time minus link-time address, from a mapping of its file: the mapping's
+// start and its offset in the file, both in bytes. Ask with an executable mapping: where two segments share a page
+// of the file, only the executable one's address is meant. ok is false if no segment is mapped like that.
+func (m *Image) Bias(mappingStart, mappingOffset uint64) (bias uint64, ok bool) {
+	// A mapping begins with the page that holds the segment's first byte. Page sizes are tried from the smallest.
+	for _, page := range []uint64{4 << 10, 16 << 10, 64 << 10} {
+		if s := m.segmentBy(func(s *Segment) bool { return s.Offset&^(page-1) == mappingOffset }); s != nil {
+			return s.bias(mappingStart, mappingOffset)
+		}
+	}
+	// mprotect splits mappings, so one may also begin in the middle of a segment.
+	s := m.segmentBy(func(s *Segment) bool { return mappingOffset >= s.Offset && mappingOffset-s.Offset < s.Filesz })
+	if s == nil {
+		return 0, false
+	}
+	return s.bias(mappingStart, mappingOffset)
+}
+
+// bias computes the load bias, which is a multiple of the page size.
+func (s *Segment) bias(mappingStart, mappingOffset uint64) (uint64, bool) {
+	b := mappingStart - mappingOffset - (s.Vaddr - s.Offset)
+	return b, b&0xfff == 0
+}
+
+// segmentBy returns the first executable segment with content that holds, else the first of any kind, else nil.
+func (m *Image) segmentBy(holds func(*Segment) bool) *Segment {
+	var other *Segment
+	for i := range m.segments {
+		s := &m.segments[i]
+		if s.Filesz == 0 || !holds(s) {
+			continue
+		}
+		if s.Flags&elf.PF_X != 0 {
+			return s
+		}
+		if other == nil {
+			other = s
+		}
+	}
+	return other
+}

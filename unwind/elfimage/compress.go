@@ -1,0 +1,194 @@
+package elfimage
+
+import (
+	"bufio"
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/klauspost/compress/zstd"
+
+	"pg_stat_backtrace/unwind/inflate"
+)
+
+// Pieces expands a compressed section piece by piece: only as far as it is asked for.
+type Pieces interface {
+	// Next returns the next piece, which is valid until the next call. The error is io.EOF after the last one, which
+	// comes only if all have the size that was promised; else it is ErrMalformed or the reader's.
+	Next() ([]byte, error)
+}
+
+// Expand returns the content of a compressed section in pieces: neither the section nor its content is held in memory.
+// Nothing is expanded yet. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
+func (m *Image) Expand(name string) (Pieces, error) {
+	s := m.find(name)
+	if s == nil {
+		return nil, fmt.Errorf("%s: %s: %w", m.name, name, ErrNoSection)
+	}
+	c, err := m.compression(s)
+	var p Pieces
+	if err == nil {
+		p, err = c.pieces()
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s: %w", m.name, name, err)
+	}
+	return p, nil
+}
+
+// compression is what the head of a compressed section says.
+type compression struct {
+	kind elf.CompressionType
+	// size is that of the content, length that of the stream, as far as it is known to be there.
+	size, length uint64
+	stream       *io.SectionReader
+}
+
+// stored is the kind of a section that is not compressed.
+const stored elf.CompressionType = 0
+
+// compression reads the head of a section: with SHF_COMPRESSED a Chdr (gABI, chapter 4, "Section Compression"), in a
+// .zdebug_ section "ZLIB" and the size as eight big-endian bytes. A .zdebug_ section that would have grown is stored
+// as it is.
+func (m *Image) compression(s *section) (compression, error) {
+	chdr, old := s.flags&elf.SHF_COMPRESSED != 0, strings.HasPrefix(s.name, ".zdebug_")
+	if !chdr && !old {
+		return compression{}, nil
+	}
+	n := uint64(12)
+	if chdr {
+		n = uint64(m.layout.pick(24, 12))
+	}
+	head, err := m.src.bytes(s.offset, min(s.size, n))
+	c := compression{kind: elf.COMPRESS_ZLIB}
+	switch {
+	case err != nil:
+		return c, err
+	case chdr && uint64(len(head)) < n:
+		return c, fmt.Errorf("%w: compression header of %d bytes", ErrMalformed, len(head))
+	case chdr:
+		c.kind = elf.CompressionType(m.layout.order.Uint32(head))
+		c.size = m.layout.word(head[m.layout.pick(8, 4):])
+	case uint64(len(head)) < n || !bytes.HasPrefix(head, []byte("ZLIB")):
+		return compression{}, nil
+	default:
+		c.size = binary.BigEndian.Uint64(head[4:])
+	}
+	if err := m.src.check(s.offset, s.size); err != nil {
+		return c, err
+	}
+	c.stream, c.length = io.NewSectionReader(m.src.r, int64(s.offset+n), int64(s.size-n)), s.size-n
+	if m.src.size == 0 {
+		c.length = min(c.length, readChunk)
+	}
+	return c, nil
+}
+
+// pieces expands a stream piece by piece.
+func (c compression) pieces() (Pieces, error) {
+	if c.size > maxSection || c.length > maxSection {
+		return nil, fmt.Errorf("%w: %d bytes, %d decompressed", ErrTooLarge, c.length, c.size)
+	}
+	switch c.kind {
+	case elf.COMPRESS_ZLIB:
+		return zlibPieces{inflate.NewReader(c.stream, c.size)}, nil
+	case elf.COMPRESS_ZSTD:
+		r, err := c.unzstd()
+		if err != nil {
+			return nil, err
+		}
+		return &zstdPieces{r: r, left: c.size}, nil
+	default:
+		return nil, fmt.Errorf("%w: compression type %d", ErrMalformed, uint32(c.kind))
+	}
+}
+
+// all expands a stream at once.
+func (c compression) all() ([]byte, error) {
+	if c.kind == elf.COMPRESS_ZLIB && c.size <= maxSection {
+		p, err := inflate.All(c.stream, c.length, c.size)
+		return p, malformed(err)
+	}
+	pieces, err := c.pieces()
+	if err != nil {
+		return nil, err
+	}
+	// Memory is reserved at once only for a size that the compressed bytes make plausible.
+	const plausible = 16
+	p := make([]byte, 0, min(c.size, c.length*plausible))
+	for {
+		next, err := pieces.Next()
+		p = append(p, next...)
+		switch {
+		case errors.Is(err, io.EOF):
+			return p, nil
+		case err != nil:
+			return nil, err
+		}
+	}
+}
+
+// malformed says of a damaged stream that the image is.
+func malformed(err error) error {
+	if errors.Is(err, inflate.ErrCorrupt) {
+		return fmt.Errorf("%w: %w", ErrMalformed, err)
+	}
+	return err
+}
+
+type zlibPieces struct{ r *inflate.Reader }
+
+func (z zlibPieces) Next() ([]byte, error) {
+	p, err := z.r.Next()
+	return p, malformed(err)
+}
+
+// zstdPieces reads from a decoder that works when it is read from, and needs no Close.
+type zstdPieces struct {
+	r    io.Reader
+	buf  []byte
+	left uint64
+	err  error
+}
+
+// unzstd makes a reader of what a stream of Zstandard (RFC 8878) expands to.
+func (c compression) unzstd() (io.Reader, error) {
+	r, err := zstd.NewReader(bufio.NewReaderSize(c.stream, 1<<16), zstd.WithDecoderConcurrency(1),
+		zstd.WithDecoderMaxMemory(maxSection), zstd.WithDecoderLowmem(true))
+	if err != nil {
+		return nil, fmt.Errorf("%w: zstd: %w", ErrMalformed, err)
+	}
+	return r, nil
+}
+
+func (z *zstdPieces) Next() ([]byte, error) {
+	if z.err != nil {
+		z.r, z.buf = nil, nil
+		return nil, z.err
+	}
+	if z.buf == nil {
+		z.buf = make([]byte, 128<<10)
+	}
+	n, err := io.ReadFull(z.r, z.buf)
+	if uint64(n) > z.left {
+		err = fmt.Errorf("%w: decompressed to more bytes than promised", ErrMalformed)
+	}
+	z.left -= min(z.left, uint64(n))
+	switch {
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
+		z.err = io.EOF
+		if z.left > 0 {
+			z.err = fmt.Errorf("%w: decompressed to %d bytes less than promised", ErrMalformed, z.left)
+		}
+	case err != nil:
+		z.err = fmt.Errorf("%w: zstd: %w", ErrMalformed, err)
+	}
+	if n > 0 && (z.err == nil || errors.Is(z.err, io.EOF)) {
+		return z.buf[:n], nil
+	}
+	return nil, z.err
+}

@@ -1,0 +1,142 @@
+package elfimage
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"strings"
+)
+
+// Defined returns the link-time addresses of those of the names that are dynamic symbols with a definition. Where the
+// image has a GNU hash table, as nearly all have, a few bytes are read for each name, else all of .dynsym.
+// The error is that of Symbols.
+func (m *Image) Defined(names ...string) (map[string]uint64, error) {
+	found := make(map[string]uint64, len(names))
+	if t, ok := m.gnuHash(); ok {
+		for _, name := range names {
+			addr, err := t.find(name)
+			if err != nil {
+				return nil, fmt.Errorf("%s: %s: %w", m.name, t.hash.name, err)
+			}
+			if addr != 0 {
+				found[name] = addr
+			}
+		}
+		return found, nil
+	}
+	wanted := make(map[string]bool, len(names))
+	for _, name := range names {
+		wanted[name] = true
+	}
+	symbols, err := m.Symbols(".dynsym")
+	if err != nil {
+		return nil, err
+	}
+	for s := range symbols {
+		if wanted[s.Name] && s.Addr != 0 && s.Section != elf.SHN_UNDEF && found[s.Name] == 0 {
+			found[strings.Clone(s.Name)] = s.Addr
+		}
+	}
+	return found, nil
+}
+
+// gnuHash is a section of type SHT_GNU_HASH: a header of four words (buckets, first symbol, words of the Bloom filter,
+// its shift), the filter, for each bucket the index of its first symbol, and for each symbol from the first one on its
+// hash value, the lowest bit of which ends the bucket.
+type gnuHash struct {
+	m              *Image
+	hash           *section
+	symbols, names *section
+	buckets, first uint64
+	// bucketsAt and valuesAt are offsets in the section.
+	bucketsAt, valuesAt uint64
+}
+
+// gnuHash reads the header of the table; false if there is none that can be used.
+func (m *Image) gnuHash() (gnuHash, bool) {
+	t := gnuHash{m: m, hash: m.find(".gnu.hash")}
+	if t.hash == nil || t.hash.typ != elf.SHT_GNU_HASH {
+		return t, false
+	}
+	link := func(n uint32, typ elf.SectionType) *section {
+		if uint64(n) >= uint64(len(m.sections)) || m.sections[n].typ != typ {
+			return nil
+		}
+		return &m.sections[n]
+	}
+	if t.symbols = link(t.hash.link, elf.SHT_DYNSYM); t.symbols == nil {
+		return t, false
+	}
+	if t.names = link(t.symbols.link, elf.SHT_STRTAB); t.names == nil {
+		return t, false
+	}
+	p, err := m.within(t.hash, 0, 16)
+	if err != nil {
+		return t, false
+	}
+	order := m.layout.order
+	t.buckets, t.first = uint64(order.Uint32(p)), uint64(order.Uint32(p[4:]))
+	t.bucketsAt = 16 + uint64(order.Uint32(p[8:]))*uint64(m.layout.addrSize())
+	t.valuesAt = t.bucketsAt + 4*t.buckets
+	return t, t.buckets > 0
+}
+
+// find returns the address of a symbol, 0 if there is none of that name.
+func (t *gnuHash) find(name string) (uint64, error) {
+	hash := uint32(5381)
+	for i := range len(name) {
+		hash = hash*33 + uint32(name[i])
+	}
+	i, err := t.word(t.bucketsAt + 4*(uint64(hash)%t.buckets))
+	for at := uint64(i); err == nil && at >= t.first && at < maxSymbols; at++ {
+		var value uint32
+		if value, err = t.word(t.valuesAt + 4*(at-t.first)); err != nil {
+			break
+		}
+		if value|1 == hash|1 {
+			addr, err := t.symbol(at, name)
+			if addr != 0 || err != nil {
+				return addr, err
+			}
+		}
+		if value&1 != 0 {
+			break
+		}
+	}
+	return 0, err
+}
+
+// symbol returns the address of the symbol at an index if it has that name, else 0.
+func (t *gnuHash) symbol(at uint64, name string) (uint64, error) {
+	size := uint64(t.m.layout.pick(24, 16))
+	p, err := t.m.within(t.symbols, at*size, size)
+	if err != nil {
+		return 0, err
+	}
+	begin := uint64(t.m.layout.order.Uint32(p))
+	text, err := t.m.within(t.names, begin, uint64(len(name))+1)
+	if errors.Is(err, ErrMalformed) {
+		return 0, nil // a shorter one at the very end
+	}
+	s, _ := t.m.layout.parseSymbol(p, "")
+	if err != nil || string(text) != name+"\x00" || s.Section == elf.SHN_UNDEF {
+		return 0, err
+	}
+	return s.Addr, nil
+}
+
+func (t *gnuHash) word(off uint64) (uint32, error) {
+	p, err := t.m.within(t.hash, off, 4)
+	if err != nil {
+		return 0, err
+	}
+	return t.m.layout.order.Uint32(p), nil
+}
+
+// within returns n bytes of a section that is not compressed.
+func (m *Image) within(s *section, off, n uint64) ([]byte, error) {
+	if off > s.size || n > s.size-off {
+		return nil, fmt.Errorf("%w: %d bytes at %#x of %#x", ErrMalformed, n, off, s.size)
+	}
+	return m.src.bytes(s.offset+off, n)
+}

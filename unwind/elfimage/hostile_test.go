@@ -1,0 +1,294 @@
+package elfimage_test
+
+import (
+	"bytes"
+	"compress/zlib"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"io"
+	"runtime"
+	"testing"
+
+	"github.com/klauspost/compress/zstd"
+
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/unwind/elfimage/imagetest"
+)
+
+func deflated(t testing.TB, data []byte) []byte {
+	t.Helper()
+	var b bytes.Buffer
+	w := zlib.NewWriter(&b)
+	if _, err := w.Write(data); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return b.Bytes()
+}
+
+func zstandard(t testing.TB, data []byte) []byte {
+	t.Helper()
+	w, err := zstd.NewWriter(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = w.Close() }()
+	return w.EncodeAll(data, nil)
+}
+
+// chdr is the compression header of a 64-bit little-endian file.
+func chdr(typ elf.CompressionType, size uint64) []byte {
+	p := binary.LittleEndian.AppendUint64(nil, uint64(typ))
+	p = binary.LittleEndian.AppendUint64(p, size)
+	return binary.LittleEndian.AppendUint64(p, 1)
+}
+
+func TestCompressed(t *testing.T) {
+	plain := bytes.Repeat([]byte("call frame information "), 10_000)
+	size := uint64(len(plain))
+	zl, zs := deflated(t, plain), zstandard(t, plain)
+	old := append(binary.BigEndian.AppendUint64([]byte("ZLIB"), size), zl...)
+	for name, c := range map[string]struct {
+		section imagetest.Section
+		err     error
+	}{
+		"zlib":      {imagetest.Section{Flags: elf.SHF_COMPRESSED, Data: append(chdr(elf.COMPRESS_ZLIB, size), zl...)}, nil},
+		"zstd":      {imagetest.Section{Flags: elf.SHF_COMPRESSED, Data: append(chdr(elf.COMPRESS_ZSTD, size), zs...)}, nil},
+		"old":       {imagetest.Section{Name: ".zdebug_frame", Data: old}, nil},
+		"old plain": {imagetest.Section{Name: ".zdebug_frame", Data: plain}, nil},
+		"too long": {
+			imagetest.Section{Flags: elf.SHF_COMPRESSED, Data: append(chdr(elf.COMPRESS_ZLIB, size-1), zl...)},
+			elfimage.ErrMalformed,
+		},
+		"too short": {
+			imagetest.Section{Flags: elf.SHF_COMPRESSED, Data: append(chdr(elf.COMPRESS_ZSTD, size+1), zs...)},
+			elfimage.ErrMalformed,
+		},
+		"enormous": {
+			imagetest.Section{Flags: elf.SHF_COMPRESSED, Data: append(chdr(elf.COMPRESS_ZSTD, 1<<40), zs...)},
+			elfimage.ErrTooLarge,
+		},
+		"not zlib": {
+			imagetest.Section{Flags: elf.SHF_COMPRESSED, Data: append(chdr(elf.COMPRESS_ZLIB, size), zs...)},
+			elfimage.ErrMalformed,
+		},
+		"unknown": {imagetest.Section{Flags: elf.SHF_COMPRESSED, Data: chdr(77, size)}, elfimage.ErrMalformed},
+		"cut":     {imagetest.Section{Flags: elf.SHF_COMPRESSED, Data: []byte{1, 0}}, elfimage.ErrMalformed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			c.section.Type = elf.SHT_PROGBITS
+			if c.section.Name == "" {
+				c.section.Name = ".debug_frame"
+			}
+			m := build(t, &imagetest.File{Sections: []imagetest.Section{c.section}})
+			data, _, err := m.Section(".debug_frame")
+			if !errors.Is(err, c.err) {
+				t.Fatalf("error %v", err)
+			}
+			if err == nil && !bytes.Equal(data, plain) {
+				t.Errorf("content differs: %d bytes", len(data))
+			}
+			size, r, err := m.SectionReader(".debug_frame")
+			if name == "old plain" {
+				if r == nil || size != uint64(len(plain)) || err != nil {
+					t.Errorf("%d bytes, %v, %v", size, r, err)
+				}
+				return
+			}
+			if data, err = pieces(m, ".debug_frame"); !errors.Is(err, c.err) {
+				t.Fatalf("in pieces: error %v", err)
+			}
+			if err == nil && (!bytes.Equal(data, plain) || size != uint64(len(plain)) || r != nil) {
+				t.Errorf("content in pieces differs: %d bytes, %d promised", len(data), size)
+			}
+		})
+	}
+}
+
+// pieces expands a section piece by piece.
+func pieces(m *elfimage.Image, name string) ([]byte, error) {
+	p, err := m.Expand(name)
+	if err != nil {
+		return nil, err
+	}
+	var all []byte
+	for {
+		next, err := p.Next()
+		all = append(all, next...)
+		if err != nil {
+			if _, again := p.Next(); !errors.Is(again, err) {
+				return nil, again
+			}
+			if errors.Is(err, io.EOF) {
+				err = nil
+			}
+			return all, err
+		}
+	}
+}
+
+// small is a valid file that the tests below damage.
+func small(t testing.TB) []byte {
+	t.Helper()
+	f := imagetest.File{Type: elf.ET_DYN, Machine: elf.EM_X86_64}
+	f.Programs = []imagetest.Program{
+		{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_X, Memsz: 0x2000, Filesz: 0x400},
+		{Type: elf.PT_NOTE, Data: []byte("\x04\x00\x00\x00\x04\x00\x00\x00\x03\x00\x00\x00GNU\x00abcd")},
+	}
+	f.Sections = append(f.SymbolTable(".symtab", ".strtab",
+		imagetest.Symbol{Name: "main@@V1", Addr: 0x100, Size: 16, Type: elf.STT_FUNC, Bind: elf.STB_GLOBAL, Section: 3}),
+		imagetest.Section{
+			Name: ".text", Type: elf.SHT_PROGBITS, Flags: elf.SHF_ALLOC | elf.SHF_EXECINSTR, Data: []byte("code"),
+		},
+		imagetest.Section{Name: ".eh_frame", Type: elf.SHT_PROGBITS, Addr: 0x300, Data: make([]byte, 16)},
+		imagetest.Section{
+			Name: ".debug_frame", Type: elf.SHT_PROGBITS, Flags: elf.SHF_COMPRESSED,
+			Data: append(chdr(elf.COMPRESS_ZLIB, 5), deflated(t, []byte("hello"))...),
+		},
+		imagetest.Section{Name: ".gnu_debuglink", Type: elf.SHT_PROGBITS, Data: []byte("x.debug\x00abcd")})
+	return f.Bytes()
+}
+
+// TestRefused gives Open and the readers headers that lie.
+func TestRefused(t *testing.T) {
+	le := binary.LittleEndian
+	shoff := le.Uint64(small(t)[40:])
+	for name, c := range map[string]struct {
+		damage func(p []byte)
+		err    error
+	}{
+		"magic":          {func(p []byte) { p[1] = 'X' }, elfimage.ErrNotELF},
+		"class":          {func(p []byte) { p[elf.EI_CLASS] = 9 }, elfimage.ErrNotELF},
+		"byte order":     {func(p []byte) { p[elf.EI_DATA] = 0 }, elfimage.ErrNotELF},
+		"version":        {func(p []byte) { p[elf.EI_VERSION] = 2 }, elfimage.ErrNotELF},
+		"section offset": {func(p []byte) { le.PutUint64(p[40:], 1<<63) }, elfimage.ErrMalformed},
+		"program offset": {func(p []byte) { le.PutUint64(p[32:], 1<<40) }, elfimage.ErrMalformed},
+		"program size":   {func(p []byte) { le.PutUint16(p[54:], 8) }, elfimage.ErrMalformed},
+		"section count":  {func(p []byte) { le.PutUint16(p[60:], 60000) }, elfimage.ErrMalformed},
+		"extended count": {
+			func(p []byte) { le.PutUint16(p[60:], 0); le.PutUint64(p[shoff+32:], 1<<60) }, elfimage.ErrMalformed,
+		},
+		"program count": {
+			func(p []byte) { le.PutUint16(p[56:], 0xffff); le.PutUint32(p[shoff+44:], 1<<31) }, elfimage.ErrMalformed,
+		},
+		"name table's type":  {func(p []byte) { le.PutUint16(p[62:], 1) }, elfimage.ErrMalformed},
+		"name table's index": {func(p []byte) { le.PutUint16(p[62:], 500) }, nil},
+	} {
+		p := small(t)
+		c.damage(p)
+		m, err := elfimage.Open(bytes.NewReader(p), name)
+		if !errors.Is(err, c.err) || (m == nil) != (err != nil) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// TestCut opens every prefix of a file.
+func TestCut(t *testing.T) {
+	p := small(t)
+	for n := range p {
+		if _, err := elfimage.Open(bytes.NewReader(p[:n]), "cut"); err == nil {
+			t.Errorf("%d of %d bytes opened", n, len(p))
+		}
+	}
+	if _, err := elfimage.Open(bytes.NewReader(p), "whole"); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestNoGiantAllocation reads a section that claims 200 MB of a file whose size is not known.
+func TestNoGiantAllocation(t *testing.T) {
+	p := small(t)
+	shoff := binary.LittleEndian.Uint64(p[40:])
+	binary.LittleEndian.PutUint64(p[shoff+3*64+32:], 200<<20) // .text
+	m, err := elfimage.Open(unsized{bytes.NewReader(p)}, "claims")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	if _, _, err = m.Section(".text"); !errors.Is(err, elfimage.ErrMalformed) {
+		t.Errorf("error %v", err)
+	}
+	runtime.ReadMemStats(&after)
+	if n := after.TotalAlloc - before.TotalAlloc; n > 4<<20 {
+		t.Errorf("%d bytes allocated", n)
+	}
+}
+
+// FuzzOpen reads everything there is of a foreign file. Either there is an image or an error, and what an image
+// returns fits into what the file holds.
+func FuzzOpen(f *testing.F) {
+	f.Add(small(f))
+	f.Add(small(f)[:64])
+	f.Add((&imagetest.File{Is32: true, Order: binary.BigEndian}).Bytes())
+	vdso := ownVDSO(f).bytes
+	withoutTable(vdso)
+	f.Add(vdso)
+	f.Fuzz(func(t *testing.T, p []byte) {
+		m, err := elfimage.Open(bytes.NewReader(p), "fuzz")
+		if (m == nil) != (err != nil) {
+			t.Fatalf("image %v and error %v", m, err)
+		}
+		if m != nil {
+			exercise(t, m, len(p))
+		}
+		read := func(addr uint64, to []byte) (int, error) { return bytes.NewReader(p).ReadAt(to, int64(addr-0x7000)) }
+		m, err = elfimage.FromMemory(read, 0x7000, "fuzz")
+		if (m == nil) != (err != nil) {
+			t.Fatalf("image %v and error %v", m, err)
+		}
+		if m != nil {
+			exercise(t, m, len(p))
+		}
+	})
+}
+
+// exercise calls every method and checks what must hold for any input.
+func exercise(t *testing.T, m *elfimage.Image, size int) {
+	t.Helper()
+	if lo, hi := m.AddrRange(); lo > hi {
+		t.Fatalf("range %#x to %#x", lo, hi)
+	}
+	if found, err := m.Defined("main", "__vdso_time", ""); err == nil && len(found) > 3 {
+		t.Fatalf("found %v", found)
+	}
+	if name := m.Imported(0); len(name) > min(size, 128) {
+		t.Fatalf("imported %q", name)
+	}
+	if cfi, err := m.CFISections(); err == nil && len(cfi.EHFrameHdr.Data) > size {
+		t.Fatalf("%d bytes of a file of %d", len(cfi.EHFrameHdr.Data), size)
+	}
+	for _, name := range []string{".text", ".debug_frame", ".note", ".dynamic"} {
+		data, _, err := m.Section(name)
+		if err != nil && data != nil {
+			t.Fatalf("%s: data and error %v", name, err)
+		}
+		if other, e := pieces(m, name); e == nil && !bytes.Equal(data, other) {
+			t.Fatalf("%s: %d bytes, in pieces %d", name, len(data), len(other))
+		}
+	}
+	if name, _, ok := m.DebugLink(); ok && (name == "" || len(name) > size) {
+		t.Fatalf("debug link %q", name)
+	}
+	for _, table := range []string{".symtab", ".dynsym"} {
+		symbols, err := m.Symbols(table)
+		if err != nil {
+			continue
+		}
+		for s := range symbols {
+			if len(s.Name) > size {
+				t.Fatalf("name of %d bytes", len(s.Name))
+			}
+			_ = m.InCode(s)
+		}
+	}
+	for _, s := range m.Segments() {
+		if bias, ok := m.Bias(s.Vaddr, s.Offset); ok && bias&0xfff != 0 {
+			t.Fatalf("bias %#x", bias)
+		}
+	}
+}

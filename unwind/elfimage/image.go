@@ -1,0 +1,129 @@
+// Package elfimage reads ELF images: the executable, shared library, vDSO or debug file that a code address lies in.
+//
+// It answers what an unwinder and a symbolizer ask of a file: which segments it has and where they are mapped, its
+// build-id, its call frame information, its symbols and any section by name. It reads lazily and keeps only headers
+// and, once asked for, the call frame sections. Files are foreign input: sizes are checked against the file before
+// anything is allocated, and a broken file gives an error, never a panic. The format is that of the System V ABI
+// (gABI, chapters 4 and 5), 32 and 64 bit, either byte order.
+//
+// The package must not know of processes, paths on disk, unwinding or the meaning of a symbol's name.
+package elfimage
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"sync"
+)
+
+// Errors that callers branch on; each comes wrapped with the image's name.
+var (
+	// ErrNotELF means that the bytes do not begin with an ELF header that this package reads.
+	ErrNotELF = errors.New("not an ELF image")
+	// ErrMalformed means that a header, table or compressed section contradicts itself or the file's size.
+	ErrMalformed = errors.New("malformed ELF image")
+	// ErrNoSection means that the image has no section of that name, or one without content (SHT_NOBITS).
+	ErrNoSection = errors.New("no such section")
+	// ErrTooLarge means that a section exceeds what this package is willing to hold in memory.
+	ErrTooLarge = errors.New("section too large")
+)
+
+// Image is one ELF image. It is safe for concurrent use as long as its reader is.
+type Image struct {
+	name     string
+	src      source
+	layout   layout
+	header   header
+	segments []Segment
+	sections []section
+	memory   bool
+	lo, hi   uint64
+	buildID  string
+
+	cfiOnce sync.Once
+	cfi     CFI
+	cfiErr  error
+
+	imports imports
+}
+
+// Segment is a program header of type PT_LOAD (gABI, chapter 5): which part of the file is mapped at which address.
+type Segment struct {
+	// Vaddr is the link-time address, Memsz the size in memory in bytes.
+	Vaddr, Memsz uint64
+	// Offset is the position in the file, Filesz the size there in bytes.
+	Offset, Filesz uint64
+	// Flags are PF_R, PF_W and PF_X.
+	Flags elf.ProgFlag
+}
+
+// Open reads the headers of an ELF file. The reader is kept: it must stay usable as long as the image is, and whoever
+// opened it closes it. The name appears in errors only. A reader that has a Size or a Stat method (bytes.Reader,
+// io.SectionReader, os.File) lets Open refuse a header that promises more than the file holds. A file without section
+// headers gets those that FromMemory makes.
+func Open(r io.ReaderAt, name string) (*Image, error) {
+	m := &Image{name: name, src: newSource(r)}
+	if err := m.readHeaders(); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	m.setRange()
+	if len(m.sections) == 0 {
+		m.synthesizeSections(0)
+	}
+	m.buildID = m.findBuildID()
+	return m, nil
+}
+
+// Name returns the name that the image was opened under.
+func (m *Image) Name() string { return m.name }
+
+// BuildID returns the GNU build-id in lower-case hexadecimal, or "" if the image has none.
+func (m *Image) BuildID() string { return m.buildID }
+
+// Machine returns the architecture that the image is for.
+func (m *Image) Machine() elf.Machine { return m.header.machine }
+
+// Type returns whether the image is an executable, a shared object (also a PIE), a relocatable or a core file.
+func (m *Image) Type() elf.Type { return m.header.typ }
+
+// Order returns the byte order of the image.
+func (m *Image) Order() binary.ByteOrder { return m.layout.order }
+
+// AddrSize returns the size of an address in bytes: 4 or 8.
+func (m *Image) AddrSize() int { return m.layout.addrSize() }
+
+// Segments returns the loadable segments in the file's order. The slice must not be changed.
+func (m *Image) Segments() []Segment { return m.segments }
+
+// AddrRange returns the link-time addresses [lo, hi) from the lowest to the end of the highest loadable segment; both
+// are 0 without one.
+func (m *Image) AddrRange() (lo, hi uint64) { return m.lo, m.hi }
+
+// Executable reports whether addr, a link-time address, lies in a segment that is mapped executable. An image
+// without loadable segments has no such address.
+func (m *Image) Executable(addr uint64) bool {
+	for _, s := range m.segments {
+		if s.Flags&elf.PF_X != 0 && addr >= s.Vaddr && addr-s.Vaddr < s.Memsz {
+			return true
+		}
+	}
+	return false
+}
+
+// setRange computes the address range from the segments.
+func (m *Image) setRange() {
+	lo, hi := uint64(math.MaxUint64), uint64(0)
+	for _, s := range m.segments {
+		end := s.Vaddr + s.Memsz
+		if s.Memsz == 0 || end < s.Vaddr {
+			continue
+		}
+		lo, hi = min(lo, s.Vaddr), max(hi, end)
+	}
+	if lo < hi {
+		m.lo, m.hi = lo, hi
+	}
+}

@@ -1,0 +1,91 @@
+package elfimage
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/hex"
+)
+
+const (
+	noteGNUBuildID = 3
+	// maxNotes bounds the notes that are searched for a build-id, maxBuildID the length of one.
+	maxNotes   = 1 << 20
+	maxBuildID = 64
+)
+
+// findBuildID searches the note sections, then the note segments: a separate debug file keeps the sections only, an
+// image in memory the segments only.
+func (m *Image) findBuildID() string {
+	for i := range m.sections {
+		if s := &m.sections[i]; s.typ == elf.SHT_NOTE {
+			if id := m.buildIDAt(s.offset, s.size); id != "" {
+				return id
+			}
+		}
+	}
+	table, err := m.programHeaders()
+	if err != nil {
+		return ""
+	}
+	for i := range m.header.phnum {
+		typ, s := m.layout.parseSegment(table[i*m.header.phentsize:])
+		if typ != elf.PT_NOTE {
+			continue
+		}
+		off := s.Offset
+		if m.memory {
+			off, _ = m.position(s.Vaddr)
+		}
+		if id := m.buildIDAt(off, s.Filesz); id != "" {
+			return id
+		}
+	}
+	return ""
+}
+
+// buildIDAt reads notes at a position; unreadable ones hold no build-id.
+func (m *Image) buildIDAt(off, size uint64) string {
+	if size > maxNotes {
+		return ""
+	}
+	p, err := m.src.bytes(off, size)
+	if err != nil {
+		return ""
+	}
+	return hex.EncodeToString(m.layout.buildID(p))
+}
+
+// buildID returns the descriptor of the note of type NT_GNU_BUILD_ID, nil if there is none. Names and descriptors are
+// padded to four bytes, also in 64-bit files.
+func (l layout) buildID(p []byte) []byte {
+	for len(p) >= 12 {
+		namesz, descsz := uint64(l.order.Uint32(p)), uint64(l.order.Uint32(p[4:]))
+		typ := l.order.Uint32(p[8:])
+		p = p[12:]
+		desc := (namesz + 3) &^ 3
+		end := desc + (descsz+3)&^3
+		if desc+descsz > uint64(len(p)) {
+			return nil
+		}
+		if typ == noteGNUBuildID && bytes.Equal(p[:namesz], []byte("GNU\x00")) && descsz > 0 && descsz <= maxBuildID {
+			return p[desc : desc+descsz]
+		}
+		p = p[min(end, uint64(len(p))):]
+	}
+	return nil
+}
+
+// DebugLink returns what .gnu_debuglink says (GDB manual, "Separate Debug Files"): the base name of the separate debug
+// file and the CRC-32 of its content. ok is false without a well-formed one.
+func (m *Image) DebugLink() (name string, crc uint32, ok bool) {
+	p, _, err := m.Section(".gnu_debuglink")
+	if err != nil {
+		return "", 0, false
+	}
+	n := bytes.IndexByte(p, 0)
+	at := (n + 4) &^ 3 // the CRC follows the terminating NUL, aligned to four bytes
+	if n <= 0 || len(p) < at+4 {
+		return "", 0, false
+	}
+	return string(p[:n]), m.layout.order.Uint32(p[at:]), true
+}

@@ -1,0 +1,121 @@
+package elfimage
+
+import (
+	"debug/elf"
+	"fmt"
+)
+
+// Program returns the first program header of a type (gABI, chapter 5); false without one.
+func (m *Image) Program(typ elf.ProgType) (Segment, bool) { return m.findProgram(typ) }
+
+// Entry returns e_entry: the link-time address at which the program starts; 0 for one without.
+func (m *Image) Entry() uint64 { return m.header.entry }
+
+// Start is Entry of a program; 0 for what may be a library, in which some linkers put the address of any code there.
+func (m *Image) Start() uint64 {
+	if m.header.interpreted || m.header.typ == elf.ET_EXEC {
+		return m.header.entry
+	}
+	return 0
+}
+
+// DynamicLinker reports whether the image is a dynamic linker in the manner of System V: it defines _r_debug, by which
+// debuggers find what it has loaded (link.h), and nothing interprets it. Entry is then where the kernel lets a process
+// begin that it interprets. What cannot be read is none.
+func (m *Image) DynamicLinker() bool {
+	if m.header.interpreted || m.header.typ != elf.ET_DYN || m.header.entry == 0 {
+		return false
+	}
+	const rendezvous = "_r_debug"
+	defined, err := m.Defined(rendezvous)
+	return err == nil && defined[rendezvous] != 0
+}
+
+// ProgramTable returns the link-time address of the program headers and their number, which the kernel passes to a
+// process as AT_PHDR and AT_PHNUM. ok is false if no loadable segment holds them.
+func (m *Image) ProgramTable() (addr, count uint64, ok bool) {
+	h := &m.header
+	for _, s := range m.segments {
+		if h.phnum > 0 && h.phoff >= s.Offset && h.phoff-s.Offset < s.Filesz {
+			return s.Vaddr + h.phoff - s.Offset, h.phnum, true
+		}
+	}
+	return 0, 0, false
+}
+
+// Bytes reads what the file holds for n bytes at a link-time address. They must lie in one loadable segment.
+func (m *Image) Bytes(addr, n uint64) ([]byte, error) { return m.at(addr, n) }
+
+const (
+	// maxNoteBytes bounds the notes of an image: a thread's registers take some kilobytes in a core file.
+	maxNoteBytes = 64 << 20
+	// maxNoteCount bounds their number.
+	maxNoteCount = 1 << 20
+)
+
+// Note is an entry of a note segment (gABI, chapter 5, "Note Section"). Name has no terminating NUL.
+type Note struct {
+	Name string
+	Type uint32
+	Desc []byte
+}
+
+// Notes reads the entries of the image's note segments (PT_NOTE) in their order. What was read before the file ends, or
+// before an entry that does not fit, is returned beside the error.
+func (m *Image) Notes() ([]Note, error) {
+	table, err := m.programHeaders()
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", m.name, err)
+	}
+	var notes []Note
+	total := uint64(0)
+	for i := range m.header.phnum {
+		typ, s := m.layout.parseSegment(table[i*m.header.phentsize:])
+		if typ != elf.PT_NOTE {
+			continue
+		}
+		if total += s.Filesz; s.Filesz > maxNoteBytes || total > maxNoteBytes {
+			return notes, fmt.Errorf("%s: %w: more than %d bytes of notes", m.name, ErrTooLarge, maxNoteBytes)
+		}
+		p, err := m.noteBytes(s)
+		var malformed error
+		notes, malformed = m.layout.appendNotes(notes, p)
+		if err == nil {
+			err = malformed
+		}
+		if err != nil {
+			return notes, fmt.Errorf("%s: notes: %w", m.name, err)
+		}
+	}
+	return notes, nil
+}
+
+// noteBytes reads a note segment, as much as the file has of it.
+func (m *Image) noteBytes(s Segment) ([]byte, error) {
+	p, err := m.src.bytes(s.Offset, s.Filesz)
+	if err == nil || m.src.size <= 0 || s.Offset >= uint64(m.src.size) {
+		return p, err
+	}
+	short, err2 := m.src.bytes(s.Offset, min(s.Filesz, uint64(m.src.size)-s.Offset))
+	if err2 != nil {
+		return nil, err2
+	}
+	return short, err
+}
+
+// appendNotes splits the bytes of a note segment. Names and descriptors are padded to four bytes, also in 64-bit files.
+func (l layout) appendNotes(notes []Note, p []byte) ([]Note, error) {
+	for len(p) >= 12 {
+		namesz, descsz := uint64(l.order.Uint32(p)), uint64(l.order.Uint32(p[4:]))
+		typ := l.order.Uint32(p[8:])
+		p = p[12:]
+		desc := (namesz + 3) &^ 3
+		if desc+descsz > uint64(len(p)) || len(notes) == maxNoteCount {
+			return notes, fmt.Errorf("%w: note of %d and %d bytes in %d", ErrMalformed, namesz, descsz, len(p))
+		}
+		name, _ := stringTable(p[:namesz]).at(0)
+		notes = append(notes, Note{Name: name, Type: typ, Desc: p[desc : desc+descsz]})
+		p = p[min(desc+(descsz+3)&^3, uint64(len(p))):]
+	}
+	return notes, nil
+}

@@ -1,0 +1,57 @@
+package elfimage_test
+
+import (
+	"debug/elf"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/unwind/elfimage"
+)
+
+// TestStart: what can be run, position independent or not, has the start that debug/elf reads; libraries have none, and
+// the dynamic linker, which is known as such.
+func TestStart(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files := map[string]bool{self: true, "/bin/sh": true}
+	for pattern, program := range map[string]bool{
+		"/lib/*/libc.so.6": true, // it can be run, and has an interpreter for that
+		"/lib/*/libm.so.6": false, "/lib*/ld-linux*.so.*": false,
+	} {
+		found, err := filepath.Glob(pattern)
+		if err != nil || len(found) == 0 {
+			t.Errorf("no %s: %v", pattern, err)
+		}
+		for _, name := range found {
+			files[name] = program
+		}
+	}
+	for name, program := range files {
+		f, err := os.Open(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = f.Close() }()
+		m, err := elfimage.Open(f, name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := uint64(0)
+		if e, err := elf.NewFile(f); err != nil {
+			t.Fatal(err)
+		} else if program {
+			want = e.Entry
+		}
+		if got := m.Start(); got != want || program && got == 0 {
+			t.Errorf("%s: %#x, not %#x", name, got, want)
+		}
+		if linker := strings.HasPrefix(filepath.Base(name), "ld-linux"); m.DynamicLinker() != linker {
+			t.Errorf("%s: is taken for a dynamic linker: %t", name, !linker)
+		}
+	}
+}

@@ -1,0 +1,89 @@
+package elfimage
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+)
+
+const (
+	// maxSection bounds what one section may take in memory, as stored and as decompressed.
+	maxSection = 256 << 20
+	// readChunk is how much is allocated at a time when the size of the file is not known.
+	readChunk = 1 << 20
+)
+
+// source reads byte ranges of an image and allocates no more than the file can fill.
+type source struct {
+	r    io.ReaderAt
+	size int64 // 0: not known
+}
+
+// newSource finds out the size of r if r tells it.
+func newSource(r io.ReaderAt) source {
+	switch v := r.(type) {
+	case interface{ Size() int64 }:
+		return source{r: r, size: max(v.Size(), 0)}
+	case interface{ Stat() (fs.FileInfo, error) }:
+		if info, err := v.Stat(); err == nil && info.Mode().IsRegular() {
+			return source{r: r, size: info.Size()}
+		}
+	}
+	return source{r: r}
+}
+
+// bytes returns the n bytes at off.
+func (s source) bytes(off, n uint64) ([]byte, error) {
+	if n > maxSection {
+		return nil, fmt.Errorf("%w: %d bytes at offset %#x", ErrTooLarge, n, off)
+	}
+	if err := s.check(off, n); err != nil {
+		return nil, err
+	}
+	if n <= readChunk || s.size > 0 {
+		p := make([]byte, n)
+		return p, s.fill(p, off)
+	}
+	return s.large(off, n)
+}
+
+// check tells whether the file can have n bytes at off.
+func (s source) check(off, n uint64) error {
+	if off > 1<<62 || n > 1<<62 {
+		return fmt.Errorf("%w: %#x bytes at offset %#x", ErrMalformed, n, off)
+	}
+	if s.size > 0 && off+n > uint64(s.size) {
+		return fmt.Errorf("%w: %d bytes at offset %#x, but the file has %d", ErrMalformed, n, off, s.size)
+	}
+	return nil
+}
+
+// large reads a range that only a header promises: memory grows as the bytes arrive.
+func (s source) large(off, n uint64) ([]byte, error) {
+	var p []byte
+	for done := uint64(0); done < n; {
+		step := min(n-done, max(readChunk, done))
+		p = append(p, make([]byte, step)...)
+		if err := s.fill(p[done:], off+done); err != nil {
+			return nil, err
+		}
+		done += step
+	}
+	return p, nil
+}
+
+// fill reads exactly len(p) bytes at off.
+func (s source) fill(p []byte, off uint64) error {
+	if len(p) == 0 {
+		return nil
+	}
+	n, err := s.r.ReadAt(p, int64(off))
+	if n == len(p) {
+		return nil
+	}
+	if err == nil || errors.Is(err, io.EOF) {
+		return fmt.Errorf("%w: file ends at offset %#x", ErrMalformed, off+uint64(max(n, 0)))
+	}
+	return fmt.Errorf("read at offset %#x: %w", off, err)
+}

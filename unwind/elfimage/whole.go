@@ -1,0 +1,30 @@
+package elfimage
+
+import "debug/elf"
+
+// maxWholeHeaders bounds where the section headers may be of an image that is mapped whole: vDSOs have one to four
+// pages.
+const maxWholeHeaders = 1 << 20
+
+// findWholeEHFrame takes .eh_frame from the section headers of an image in memory whose program headers name no such
+// section. The kernel maps a vDSO whole, section headers included, and that of s390x needs them: in Linux 6.1 at least
+// it is linked with a PT_GNU_EH_FRAME that is empty. h is the ELF header as it stands there. Other memory may lie where
+// the section headers would be: they count when they begin with the null section and .eh_frame lies where the only
+// segment has it.
+func (m *Image) findWholeEHFrame(h header) {
+	if m.named(".eh_frame") != nil || len(m.segments) != 1 || h.shoff == 0 || h.shoff > maxWholeHeaders ||
+		h.shentsize != uint64(m.layout.pick(64, 40)) || h.shnum == 0 {
+		return
+	}
+	whole := Image{name: m.name, src: m.src, layout: m.layout, header: h, segments: m.segments, memory: true}
+	if whole.readSections() != nil || whole.sections[0] != (section{}) {
+		return
+	}
+	s := whole.named(".eh_frame")
+	if s == nil || s.flags&elf.SHF_ALLOC == 0 || s.flags&elf.SHF_COMPRESSED != 0 || s.typ == elf.SHT_NOBITS {
+		return
+	}
+	if off, ok := m.position(s.addr); ok && off == s.offset {
+		m.synthesize(section{name: s.name, typ: elf.SHT_PROGBITS, addr: s.addr, size: s.size})
+	}
+}

@@ -1,5 +1,0 @@
-//go:build !race
-
-package zarch_test
-
-const raceEnabled = false

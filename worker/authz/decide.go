@@ -1,0 +1,81 @@
+package authz
+
+import "fmt"
+
+// Caller is who asks: current_user at the time of the call, as the spool has established it.
+type Caller struct {
+	OID       uint32
+	Superuser bool // at the time of the call
+}
+
+// Facts is what the server says about caller and target right now.
+type Facts struct {
+	CallerExists    bool // the role may have been dropped since it asked
+	CallerSuperuser bool
+	Found           bool   // the target has an entry in pg_stat_activity
+	Role            uint32 // oid of the role that the target runs for, pg_stat_activity.usesysid; 0: none
+	RoleExists      bool
+	RoleSuperuser   bool
+	HasPrivileges   bool   // the caller has the privileges of Role, as has_privs_of_role says
+	BackendType     string // pg_stat_activity.backend_type; empty when the worker's role may not see it
+}
+
+// Values of pg_stat_activity.backend_type that the wording of a refusal goes by.
+const (
+	clientBackend      = "client backend"
+	walSender          = "walsender"
+	autovacuumWorker   = "autovacuum worker"
+	autovacuumLauncher = "autovacuum launcher"
+)
+
+// Decide says whether the caller may have the backtrace of the process pid: nil, or a *Denied.
+//
+// Parallel workers run for the role of their leader, walsenders and other background workers for the role that they
+// were started with; all are treated as that role's backends. What runs for no role is a superuser's matter: auxiliary
+// processes, autovacuum, and a backend that has not logged in yet, which may or may not be listed.
+func Decide(caller Caller, pid int, facts Facts) error {
+	switch {
+	case caller.Superuser:
+		return nil
+	case !facts.CallerExists:
+		return denied(pid, "The role that asked does not exist any more.")
+	case facts.CallerSuperuser:
+		return nil
+	case !facts.Found || facts.Role == 0:
+		d := denied(pid, onlySuperusers(withoutRole(facts)))
+		d.Unlisted = !facts.Found
+		return d
+	case facts.RoleSuperuser:
+		return denied(pid, onlySuperusers("processes of roles with the SUPERUSER attribute"))
+	case !facts.RoleExists || !facts.HasPrivileges:
+		return denied(pid, "Only roles with privileges of the role whose process this is may see its backtrace.")
+	default:
+		return nil
+	}
+}
+
+// withoutRole names the kind of a process that runs for no role.
+func withoutRole(facts Facts) string {
+	switch facts.BackendType {
+	case autovacuumWorker, autovacuumLauncher:
+		return "autovacuum processes"
+	case clientBackend, walSender:
+		return "processes that are not authenticated yet"
+	case "":
+		return "processes that do not run for a role"
+	default:
+		return "auxiliary processes"
+	}
+}
+
+func onlySuperusers(targets string) string {
+	return "Only roles with the SUPERUSER attribute may see backtraces of " + targets + "."
+}
+
+func denied(pid int, detail string) *Denied {
+	return &Denied{
+		SQLState: InsufficientPrivilege,
+		Message:  fmt.Sprintf("permission denied to get backtrace of process %d", pid),
+		Detail:   detail,
+	}
+}

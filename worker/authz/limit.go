@@ -1,0 +1,116 @@
+package authz
+
+import (
+	"fmt"
+	"math"
+	"sync"
+	"time"
+)
+
+// Limits configure a Limiter. The zero value is the default.
+type Limits struct {
+	PerSecond float64 // requests that a role may make in the long run; default 50
+	Burst     int     // requests that it may make at once; default 200
+	// Roles is how many roles are told apart at a time; the rest share one allowance. Default 4096. Only roles that
+	// asked within the last Burst/PerSecond seconds count.
+	Roles int
+	// Now is the clock; it should be monotonic. Default time.Now.
+	Now func() time.Time
+}
+
+// Limiter limits how often each role may ask: a token bucket per role, in bounded memory. Safe for concurrent use.
+type Limiter struct {
+	limits Limits
+	mu     sync.Mutex
+	roles  map[uint32]*bucket
+	shared bucket    // for the roles that found no place
+	sweep  time.Time // when it makes sense to look for idle roles again
+}
+
+// bucket holds the tokens that a role had left at a time.
+type bucket struct {
+	tokens float64
+	at     time.Time
+}
+
+// NewLimiter makes a Limiter.
+func NewLimiter(l Limits) *Limiter {
+	if !(l.PerSecond > 0) || math.IsInf(l.PerSecond, 0) { // written so that a NaN gets the default as well
+		l.PerSecond = 50
+	}
+	if l.Burst <= 0 {
+		l.Burst = 200
+	}
+	if l.Roles <= 0 {
+		l.Roles = 4096
+	}
+	if l.Now == nil {
+		l.Now = time.Now
+	}
+	return &Limiter{
+		limits: l, roles: make(map[uint32]*bucket), shared: bucket{tokens: float64(l.Burst), at: l.Now()},
+	}
+}
+
+// Take counts a request of the role. It returns nil, or a *Denied when the role has asked too often.
+func (l *Limiter) Take(role uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	b := l.bucket(role, l.limits.Now())
+	if b.tokens >= 1 {
+		b.tokens--
+		return nil
+	}
+	return &Denied{
+		SQLState: ConfigurationLimitExceeded,
+		Message:  "too many backtrace requests",
+		Detail: fmt.Sprintf("A role that is not a superuser may make %g requests per second, and %d at once.",
+			l.limits.PerSecond, l.limits.Burst),
+		Hint: "Try again later.",
+	}
+}
+
+// bucket returns the role's bucket, filled up to now.
+func (l *Limiter) bucket(role uint32, now time.Time) *bucket {
+	b, known := l.roles[role]
+	if !known && len(l.roles) >= l.limits.Roles && !now.Before(l.sweep) {
+		l.forgetIdle(now)
+	}
+	switch {
+	case known:
+	case len(l.roles) < l.limits.Roles:
+		b = &bucket{tokens: float64(l.limits.Burst), at: now}
+		l.roles[role] = b
+	default:
+		b = &l.shared
+	}
+	l.fill(b, now)
+	return b
+}
+
+// fill adds what has accrued. A clock that goes back adds nothing and takes nothing away.
+func (l *Limiter) fill(b *bucket, now time.Time) {
+	if passed := now.Sub(b.at); passed > 0 {
+		b.tokens = min(float64(l.limits.Burst), b.tokens+passed.Seconds()*l.limits.PerSecond)
+	}
+	b.at = now
+}
+
+// forgetIdle drops the roles whose buckets are full again: a new bucket would be the same. It goes through all of them,
+// so it is not done again before one more can have filled up.
+func (l *Limiter) forgetIdle(now time.Time) {
+	next := math.Inf(1)
+	for role, b := range l.roles {
+		l.fill(b, now)
+		missing := float64(l.limits.Burst) - b.tokens
+		if missing <= 0 {
+			delete(l.roles, role)
+			continue
+		}
+		next = min(next, missing/l.limits.PerSecond)
+	}
+	l.sweep = now
+	if len(l.roles) >= l.limits.Roles {
+		l.sweep = now.Add(time.Duration(min(next, 1) * float64(time.Second)))
+	}
+}

@@ -1,0 +1,117 @@
+package authz
+
+import (
+	"context"
+	"sync"
+)
+
+// most is how many pairs of a process and a caller one statement asks about at most.
+const most = 256
+
+// A question is about processes, on behalf of one caller.
+type question struct {
+	pids   []int
+	caller uint32
+}
+
+// together puts the questions that come while a statement runs into the next one. The worker has one session, and on a
+// server where a thousand callers wait that session gets a thousandth of the processors: one statement for each of
+// them would take longer than they wait.
+type together struct {
+	mu      sync.Mutex
+	waiting []*waiter
+	asking  bool // a goroutine sends statements
+	limit   int  // of pairs in a statement; less than most after one that was late
+}
+
+// A waiter is a question that has not been answered.
+type waiter struct {
+	question
+
+	ctx   context.Context //nolint:containedctx // of him who waits: a question whose caller has gone is not asked
+	done  chan struct{}   // closed when the rest is valid
+	facts map[int]Facts
+	err   error
+}
+
+// ask returns the facts of each process, or ctx's error.
+func (t *together) ask(ctx context.Context, server Querier, q question) (map[int]Facts, error) {
+	w := &waiter{question: q, ctx: ctx, done: make(chan struct{}), facts: make(map[int]Facts, len(q.pids))}
+	t.mu.Lock()
+	t.waiting = append(t.waiting, w)
+	if !t.asking {
+		t.asking = true
+		go t.serve(context.WithoutCancel(ctx), server)
+	}
+	t.mu.Unlock()
+	select {
+	case <-w.done:
+		return w.facts, w.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// serve answers those who wait, until nobody does.
+func (t *together) serve(ctx context.Context, server Querier) {
+	for {
+		turn := t.next()
+		if len(turn) == 0 {
+			return
+		}
+		var pids []int32
+		var callers []uint32
+		for _, w := range turn {
+			for _, pid := range w.pids {
+				pids, callers = append(pids, int32(pid)), append(callers, w.caller)
+			}
+		}
+		facts, err := statement(ctx, server, pids, callers)
+		t.adapt(err)
+		for _, w := range turn {
+			for i, pid := range w.pids {
+				w.facts[pid] = facts[i]
+			}
+			facts = facts[len(w.pids):]
+			w.err = err
+			close(w.done)
+		}
+	}
+}
+
+// next takes the questions for one statement from those that wait: always one, however long.
+func (t *together) next() []*waiter {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.limit == 0 {
+		t.limit = most
+	}
+	var turn []*waiter
+	pairs, used := 0, 0
+	for _, w := range t.waiting {
+		if w.ctx.Err() == nil {
+			if pairs += len(w.pids); len(turn) > 0 && pairs > t.limit {
+				break
+			}
+			turn = append(turn, w)
+		}
+		used++
+	}
+	t.waiting = t.waiting[used:]
+	if len(turn) == 0 {
+		t.waiting, t.asking = nil, false
+	}
+	return turn
+}
+
+// adapt makes statements smaller while the server has no time for large ones.
+func (t *together) adapt(err error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch {
+	case late(err):
+		t.limit = max(1, t.limit/2)
+	case err == nil:
+		t.limit = min(most, t.limit*2)
+	}
+}

@@ -1,0 +1,37 @@
+package gomaxprocs
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// TestLoosen: the kernel may delay the timers of every thread, that of the runtime's monitor among them.
+func TestLoosen(t *testing.T) {
+	status, err := procfs.ReadStatus(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if status.CapEff&(1<<unix.CAP_SYS_NICE) == 0 {
+		t.Skip("takes CAP_SYS_NICE")
+	}
+	threads, err := procfs.Threads(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	loosen()
+	for _, thread := range threads {
+		text, err := os.ReadFile("/proc/" + strconv.Itoa(thread) + "/timerslack_ns")
+		if os.IsNotExist(err) {
+			continue // it has ended
+		}
+		if got := strings.TrimSpace(string(text)); err != nil || got != strconv.FormatInt(slack.Nanoseconds(), 10) {
+			t.Errorf("thread %d: %q ns, %v", thread, got, err)
+		}
+	}
+}

@@ -1,0 +1,102 @@
+package memlock_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/host/memlock"
+)
+
+const other = "PGSB_TEST_RESIDENT"
+
+func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, other, lock)) }
+
+// lock is the program whose code is locked: as it is, or with a limit for somebody without rights.
+func lock(how string) error {
+	if bytes, err := strconv.ParseUint(how, 10, 64); err == nil {
+		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: bytes}); err != nil {
+			return err
+		}
+		if err := syscall.Setuid(65534); err != nil {
+			return err
+		}
+	}
+	n, err := memlock.Lock()
+	status, statusErr := os.ReadFile("/proc/self/status")
+	_, _ = os.Stdout.WriteString(strconv.Itoa(n) + "\n" + string(status))
+	return errors.Join(err, statusErr)
+}
+
+// TestLock compares what is said to be locked with what the kernel says, and the limit.
+func TestLock(t *testing.T) {
+	code := size(t)
+	for _, c := range []struct {
+		how          string
+		least, limit int
+	}{{"all", code, 1 << 40}, {"8388608", 0, 8 << 20}, {"0", 0, 0}} {
+		if c.how != "all" && os.Geteuid() != 0 {
+			t.Log("not root: the limit is not tried")
+			continue
+		}
+		command := exec.Command("/proc/self/exe")
+		command.Env = append(os.Environ(), other+"="+c.how)
+		out, err := command.Output()
+		if (err != nil) != (c.how == "0") && c.how != "8388608" {
+			t.Errorf("%s: %v", c.how, err)
+		}
+		said, status, _ := strings.Cut(string(out), "\n")
+		locked := regexp.MustCompile(`VmLck:\s+(\d+) kB`).FindStringSubmatch(status)
+		if locked == nil || said != kilobytes(t, locked[1]) {
+			t.Errorf("%s: %s bytes are said to be locked; the kernel: %v kB", c.how, said, locked)
+		}
+		if n, _ := strconv.Atoi(said); n < c.least || n > c.limit {
+			t.Errorf("%s: %d bytes locked, code is %d", c.how, n, code)
+		}
+	}
+}
+
+func kilobytes(t *testing.T, text string) string {
+	t.Helper()
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return strconv.Itoa(n << 10)
+}
+
+// size is that of the test program's instructions.
+func size(t *testing.T) int {
+	t.Helper()
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(maps)) {
+		fields := strings.Fields(line)
+		if len(fields) != 6 || fields[5] != self || fields[1] != "r-xp" {
+			continue
+		}
+		from, to, _ := strings.Cut(fields[0], "-")
+		start, err1 := strconv.ParseUint(from, 16, 64)
+		end, err2 := strconv.ParseUint(to, 16, 64)
+		if err := errors.Join(err1, err2); err != nil {
+			t.Fatal(err)
+		}
+		return int(end - start)
+	}
+	t.Fatal("no code")
+	return 0
+}

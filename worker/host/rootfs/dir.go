@@ -1,0 +1,93 @@
+package rootfs
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Dir is a directory in which files are made and removed. If it was reached through another process's root directory it
+// is held open, so that it stays this one, whatever is put in its place meanwhile.
+type Dir struct {
+	name string
+	f    *os.File // nil: reached by its name
+}
+
+// OpenDir opens a directory. One that is not below the root directory of another process need not be there.
+func OpenDir(path string) (*Dir, error) {
+	if _, _, ok := Split(path); !ok {
+		return &Dir{name: path}, nil
+	}
+	f, err := open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	return &Dir{name: path, f: f}, nil
+}
+
+// Within opens a directory in this one. A symbolic link that leads out of this one is refused.
+func (d *Dir) Within(name string) (*Dir, error) {
+	f, err := openBelow(d.Path(), name, unix.O_PATH|unix.O_DIRECTORY, unix.RESOLVE_BENEATH|unix.RESOLVE_NO_MAGICLINKS)
+	if errors.Is(err, unix.ENOSYS) || errors.Is(err, errFiltered) {
+		f, err = openOld(d.Join(name), d.Path(), name, unix.O_PATH|unix.O_DIRECTORY)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", filepath.Join(d.name, name), err)
+	}
+	return &Dir{name: filepath.Join(d.name, name), f: f}, nil
+}
+
+// Name returns the path by which the directory was opened, for messages.
+func (d *Dir) Name() string { return d.name }
+
+// Path returns a path that leads to the directory as long as it is open.
+func (d *Dir) Path() string {
+	if d.f == nil {
+		return d.name
+	}
+	return fmt.Sprintf("/proc/self/fd/%d", d.f.Fd())
+}
+
+// Join returns such a path of an entry of the directory. Whether a symbolic link in its place is followed is up to who
+// opens it.
+func (d *Dir) Join(name string) string { return d.Path() + "/" + name }
+
+// Close closes the directory; its paths mean nothing afterwards.
+func (d *Dir) Close() error {
+	if d.f == nil {
+		return nil
+	}
+	return d.f.Close()
+}
+
+// Socket returns a path by which a unix socket can be connected to until done is called.
+func Socket(path string) (reach string, done func(), err error) {
+	if _, _, ok := Split(path); !ok {
+		return path, func() {}, nil
+	}
+	f, err := open(path, unix.O_PATH|unix.O_CLOEXEC)
+	if err != nil {
+		return "", nil, err
+	}
+	return fmt.Sprintf("/proc/self/fd/%d", f.Fd()), func() { _ = f.Close() }, nil
+}
+
+// Dial connects by the given function, to a unix socket as Socket says.
+func Dial(
+	ctx context.Context, network, path string, dial func(context.Context, string, string) (net.Conn, error),
+) (net.Conn, error) {
+	if network != "unix" {
+		return dial(ctx, network, path)
+	}
+	reach, done, err := Socket(path)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	return dial(ctx, network, reach)
+}

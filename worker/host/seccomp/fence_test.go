@@ -1,0 +1,179 @@
+package seccomp
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace"
+)
+
+// inside says to a copy of the test binary, which process it has to do with.
+const inside = "FENCE_TEST_TARGET"
+
+func TestMain(m *testing.M) {
+	if target, err := strconv.Atoi(os.Getenv(inside)); err == nil {
+		if err := behind(target); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// behind raises the fence, and tries what is forbidden and what is not.
+func behind(target int) error {
+	runtime.LockOSThread()
+	if err := Raise(); err != nil {
+		return err
+	}
+	var errs []error
+	for _, number := range forbidden {
+		if _, _, errno := unix.RawSyscall6(uintptr(number), 0, 0, 0, 0, 0, 0); errno != unix.EPERM {
+			errs = append(errs, fmt.Errorf("system call %d: %w", number, errno))
+		}
+	}
+	errs = append(errs, everyThread(), captured(target), changed(target))
+	return errors.Join(errs...)
+}
+
+// everyThread: the filter is one of the process.
+func everyThread() error {
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, t := range threads {
+		status, err := os.ReadFile("/proc/self/task/" + t.Name() + "/status")
+		if err == nil && (!strings.Contains(string(status), "\nSeccomp:\t2\n") ||
+			!strings.Contains(string(status), "\nNoNewPrivs:\t1\n")) {
+			return fmt.Errorf("thread %s has no filter, or no no_new_privs", t.Name())
+		}
+	}
+	return nil
+}
+
+// captured: what a capture needs is left.
+func captured(target int) error {
+	s, err := ptrace.Capture(context.Background(), ptrace.Target{PID: target, UID: -1}, ptrace.Options{})
+	if err == nil && (s.Engine != ptrace.Engine || len(s.Threads[0].Registers) == 0 || len(s.Threads[0].Stack.Data) == 0) {
+		return fmt.Errorf("captured by %s: %+v", s.Engine, s.Threads)
+	}
+	return err
+}
+
+// changed: every request of ptrace is tried on a process that is held, and none but those that read go through.
+func changed(target int) error {
+	if err := unix.PtraceSeize(target); err != nil {
+		return err
+	}
+	if err := unix.PtraceInterrupt(target); err != nil {
+		return err
+	}
+	var status unix.WaitStatus
+	if _, err := unix.Wait4(target, &status, unix.WALL, nil); err != nil {
+		return err
+	}
+	var word [64]byte
+	vector := unix.Iovec{Base: &word[0], Len: uint64(len(word))}
+	for _, request := range []uintptr{
+		unix.PTRACE_POKETEXT, unix.PTRACE_POKEDATA, unix.PTRACE_POKEUSR, unix.PTRACE_SETREGSET, unix.PTRACE_SETOPTIONS,
+		unix.PTRACE_CONT, unix.PTRACE_KILL, unix.PTRACE_ATTACH, unix.PTRACE_TRACEME, unix.PTRACE_SYSCALL,
+		unix.PTRACE_SINGLESTEP, unix.PTRACE_SETSIGINFO, unix.PTRACE_SETSIGMASK,
+	} {
+		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, request, uintptr(target), 1, uintptr(unsafe.Pointer(&vector)), 0, 0)
+		if errno != unix.EPERM {
+			return fmt.Errorf("ptrace request %#x: %w", request, errno)
+		}
+	}
+	return unix.PtraceDetach(target)
+}
+
+// TestFence runs a copy of the test binary behind the fence, with a process to capture.
+func TestFence(t *testing.T) {
+	sleeper := exec.Command("sleep", "1000")
+	if err := sleeper.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := exec.CommandContext(t.Context(), self)
+	c.Env = append(os.Environ(), inside+"="+strconv.Itoa(sleeper.Process.Pid))
+	if out, err := c.CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// TestFilters runs the program of each architecture as the kernel would.
+func TestFilters(t *testing.T) {
+	for name, m := range machines {
+		p := m.filter()
+		for _, c := range []struct {
+			what                   string
+			audit, number, request uint32
+			allowed                bool
+		}{
+			{"read", m.audit, unix.SYS_READ, 0, true},
+			{"another convention", m.audit + 1, unix.SYS_READ, 0, false},
+			{"execve", m.audit, unix.SYS_EXECVE, 0, false},
+			{"the first", m.audit, forbidden[0], 0, false},
+			{"the last", m.audit, forbidden[len(forbidden)-1], 0, false},
+			{"seize", m.audit, unix.SYS_PTRACE, unix.PTRACE_SEIZE, true},
+			{"detach", m.audit, unix.SYS_PTRACE, unix.PTRACE_DETACH, true},
+			{"write a word", m.audit, unix.SYS_PTRACE, unix.PTRACE_POKEDATA, false},
+			{"x32", m.audit, unix.SYS_READ | 0x4000_0000, 0, m.alternate == 0},
+		} {
+			data := map[uint32]uint32{numberAt: c.number, auditAt: c.audit, argumentAt + m.low: c.request}
+			if got := verdict(t, p, data); (got == unix.SECCOMP_RET_ALLOW) != c.allowed {
+				t.Errorf("%s, %s: %#x", name, c.what, got)
+			}
+		}
+	}
+}
+
+// verdict interprets a filter.
+func verdict(t *testing.T, p []unix.SockFilter, data map[uint32]uint32) uint32 {
+	t.Helper()
+	accumulator := uint32(0)
+	for at := 0; at < len(p); at++ {
+		i := p[at]
+		holds := false
+		switch i.Code {
+		case load:
+			value, known := data[i.K]
+			if !known {
+				t.Fatalf("instruction %d loads from %d", at, i.K)
+			}
+			accumulator = value
+			continue
+		case returning:
+			return i.K
+		case ifEqual:
+			holds = accumulator == i.K
+		case ifAnyBit:
+			holds = accumulator&i.K != 0
+		default:
+			t.Fatalf("instruction %d is %#x", at, i.Code)
+		}
+		if holds {
+			at += int(i.Jt)
+		} else {
+			at += int(i.Jf)
+		}
+	}
+	t.Fatal("the filter has no end")
+	return 0
+}

@@ -1,0 +1,143 @@
+package pgcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// startSlack is how far apart the two moments may be that a server calls its start: one goes to postmaster.pid, the
+// other, taken when shared memory stands, to pg_postmaster_start_time().
+const startSlack = 2 * time.Minute
+
+const sqlInsufficientPrivilege = "42501"
+
+// Options says where Find looks for the server.
+type Options struct {
+	// DataDir is the server's data directory; empty: go by ConnString alone.
+	DataDir string
+	// ConnString is a libpq connection string (keyword/value or URI); what it leaves open comes from a service file,
+	// from the PG* environment and from the defaults, in this order.
+	ConnString string
+}
+
+// Find finds the server that Options describes, before there is a session in it where that is possible: by the data
+// directory, or else by the first unix socket of the connection string that a postmaster listens on. Only a connection
+// string that names TCP hosts alone makes it log in; see ByConnection.
+func Find(ctx context.Context, o Options) (Cluster, error) {
+	if o.DataDir != "" {
+		return ByDataDir(o.DataDir)
+	}
+	config, err := pgx.ParseConfig(o.ConnString)
+	if err != nil {
+		return Cluster{}, err
+	}
+	paths := sockets(config)
+	errs := make([]error, 0, len(paths))
+	for _, path := range paths {
+		c, err := BySocket(ctx, path)
+		if err == nil {
+			return c, nil
+		}
+		errs = append(errs, err)
+	}
+	if len(errs) > 0 {
+		return Cluster{}, errors.Join(errs...)
+	}
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return Cluster{}, err
+	}
+	defer func() { _ = conn.Close(ctx) }()
+	return ByConnection(ctx, conn)
+}
+
+// sockets lists the unix sockets that a connection string leads to, each once.
+func sockets(config *pgx.ConnConfig) []string {
+	hosts := []*pgconn.FallbackConfig{{Host: config.Host, Port: config.Port}}
+	var paths []string
+	seen := make(map[string]bool)
+	for _, h := range append(hosts, config.Fallbacks...) {
+		network, path := pgconn.NetworkAddress(h.Host, h.Port)
+		if network == "unix" && !seen[path] {
+			seen[path] = true
+			paths = append(paths, path)
+		}
+	}
+	return paths
+}
+
+// ByConnection finds the server that conn is a session of. Over a unix socket the peer credentials say who it is; over
+// TCP, or when a proxy owns the socket, the server is asked for its data directory, which takes a role with the
+// privileges of pg_read_all_settings. Either way the session's own process must then be a child of the postmaster
+// found, or it is a server on another machine that merely has the same paths.
+func ByConnection(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
+	var c Cluster
+	err := ErrNotPostmaster
+	if _, local := conn.PgConn().Conn().(*net.UnixConn); local {
+		c, err = byPeer(conn.PgConn().Conn())
+	}
+	if errors.Is(err, ErrNotPostmaster) {
+		c, err = bySetting(ctx, conn)
+	}
+	if err != nil {
+		return Cluster{}, err
+	}
+	if err := c.Verify(ctx, conn); err != nil {
+		return Cluster{}, err
+	}
+	return c, nil
+}
+
+func bySetting(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
+	var dir string
+	err := conn.QueryRow(ctx, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir)
+	var denied *pgconn.PgError
+	if errors.As(err, &denied) && denied.Code == sqlInsufficientPrivilege {
+		return Cluster{}, fmt.Errorf("asking the server for its data directory: %w; connect over a unix socket, name the "+
+			"data directory, or grant pg_read_all_settings to role %q", err, conn.Config().User)
+	}
+	if err != nil {
+		return Cluster{}, fmt.Errorf("asking the server for its data directory: %w", err)
+	}
+	return ByDataDir(dir)
+}
+
+// Verify makes sure that conn is a session of this server: its process is a child of the postmaster, and the server
+// was started when this one was. The error is a WrongClusterError, or what went wrong in asking.
+func (c Cluster) Verify(ctx context.Context, conn *pgx.Conn) error {
+	pid := int(conn.PgConn().PID())
+	stat, err := procfs.ReadStat(c.Local(pid))
+	if err != nil || stat.PPID != c.PostmasterPID || !c.Alive() {
+		return &WrongClusterError{Want: c, Got: describe(ctx, conn)}
+	}
+	var started time.Time
+	if err := conn.QueryRow(ctx, "SELECT pg_catalog.pg_postmaster_start_time()").Scan(&started); err != nil {
+		return fmt.Errorf("asking the server when it was started: %w", err)
+	}
+	if started.Sub(c.Started).Abs() > startSlack {
+		return &WrongClusterError{Want: c, Got: describe(ctx, conn)}
+	}
+	return nil
+}
+
+// describe names the server of a connection as well as can be, for a message.
+func describe(ctx context.Context, conn *pgx.Conn) string {
+	if c, err := byPeer(conn.PgConn().Conn()); err == nil {
+		return c.String()
+	}
+	config := conn.Config()
+	at := fmt.Sprintf("the server at %s port %d", config.Host, config.Port)
+	var dir string
+	if err := conn.QueryRow(ctx, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir); err != nil {
+		return at
+	}
+	return fmt.Sprintf("%s, whose data directory is %s", at, dir)
+}

@@ -1,0 +1,263 @@
+package pgcluster
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/host/rootfs"
+)
+
+// ticksPerSecond is the unit of proc(5) starttime, USER_HZ: 100 on every architecture served here.
+const ticksPerSecond = 100
+
+// clockSlack is how far the start times of postmaster.pid and of the kernel may be apart: the file is written after the
+// configuration was read, and clocks are slewed.
+const clockSlack = 30 * time.Second
+
+// ByDataDir finds the server that runs on the data directory dir. The process that postmaster.pid names must prove that
+// it is the one: its working directory is dir, it runs as the owner of dir, and it maps the shared memory segment that
+// the file names (or, before the file names one, was started when the file says). So a file left over by a crash is
+// recognised even when its pid belongs to another process now. The pid may be one of a PID namespace below this one.
+// dir may lead through /proc/PID/root.
+//
+// The errors are ErrNotDataDir, ErrNotRunning, ErrWrongUser, ErrNoAccess and ErrNamespace.
+func ByDataDir(dir string) (Cluster, error) {
+	path, err := resolve(dir)
+	if errors.Is(err, fs.ErrPermission) {
+		return Cluster{}, fmt.Errorf("%w, nor root: %w", ErrWrongUser, err)
+	}
+	if err != nil {
+		return Cluster{}, fmt.Errorf("%w: %w", ErrNotDataDir, err)
+	}
+	version, err := readVersion(path)
+	if err != nil {
+		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
+	}
+	file, err := readPIDFile(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Cluster{}, fmt.Errorf("%s: %w: there is no postmaster.pid", dir, ErrNotRunning)
+	}
+	if err != nil {
+		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
+	}
+	if file.pid < 0 {
+		return Cluster{}, fmt.Errorf("%s: %w: process %d runs in single-user mode", dir, ErrNotRunning, -file.pid)
+	}
+	c, err := verifyAny(path, file)
+	if err != nil {
+		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
+	}
+	c.Version = version
+	return c, nil
+}
+
+// resolve makes a path absolute and free of symbolic links, except for those of /proc that lead to where their text
+// does not. What lies below the root directory of another process is left as it is: package rootfs follows it.
+func resolve(dir string) (string, error) {
+	path, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	if root, inside, ok := rootfs.Split(path); ok {
+		if !sameFile("/", root+"/") {
+			_, err := rootfs.Stat(path)
+			return path, err
+		}
+		path = "/" + inside
+	}
+	resolved, err := filepath.EvalSymlinks(path)
+	if _, there := os.Stat(path); there == nil && !sameFile(path, resolved) { // also if resolved is nothing at all
+		err, resolved = nil, path
+	}
+	return resolved, err
+}
+
+// verifyAny finds the process that postmaster.pid means: the one with this id, or one that has it in a PID namespace
+// below.
+func verifyAny(dir string, file pidFile) (Cluster, error) {
+	c, err := verify(dir, file, file.pid)
+	if err == nil || errors.Is(err, ErrNotDataDir) {
+		return c, err
+	}
+	for _, pid := range namesakes(file.pid) {
+		c, nested := verify(dir, file, pid)
+		if nested == nil || (errors.Is(nested, ErrWrongUser) || errors.Is(nested, ErrNoAccess)) && sameOwner(dir, pid) {
+			return c, nested
+		}
+	}
+	if away := hidden(dir, file); away != nil {
+		return Cluster{}, away
+	}
+	return Cluster{}, err
+}
+
+// verify holds a process that postmaster.pid may mean against the file and the directory.
+func verify(dir string, file pidFile, pid int) (Cluster, error) {
+	stale := func(reason string, err error) error {
+		if err != nil {
+			reason = fmt.Sprintf("%s: %v", reason, err)
+		}
+		return fmt.Errorf("%w: postmaster.pid names process %d, %s", ErrNotRunning, file.pid, reason)
+	}
+	stat, err := procfs.ReadStat(pid)
+	if err != nil || exited(stat.State) {
+		return Cluster{}, stale("which does not run", err)
+	}
+	status, err := procfs.ReadStatus(pid)
+	switch {
+	case err != nil:
+		return Cluster{}, stale("which has gone", err)
+	case innermost(status) != file.pid:
+		return Cluster{}, stale("which is another one in its own PID namespace", nil)
+	}
+	info, err := rootfs.Stat(dir)
+	if err != nil {
+		return Cluster{}, fmt.Errorf("%w: %w", ErrNotDataDir, err)
+	}
+	if uid, ok := owner(info); !ok || uid != status.UID[1] {
+		return Cluster{}, stale("which is not run by the directory's owner", nil)
+	}
+	var root string
+	err = asUserOf(status, func() error {
+		root = rootOf(pid)
+		return provePostmaster(file, stat, info)
+	})
+	switch {
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, procfs.ErrDenied):
+		return Cluster{}, noAccess(pid, status)
+	case err != nil:
+		return Cluster{}, stale(err.Error(), nil)
+	}
+	again, err := procfs.ReadStat(pid)
+	if err != nil || again.StartTime != stat.StartTime {
+		return Cluster{}, stale("which has gone", err)
+	}
+	socket := socketDir(dir, file.socketDir)
+	if filepath.IsAbs(file.socketDir) {
+		socket = root + socket
+	}
+	return Cluster{
+		DataDir: dir, PostmasterPID: pid, PostmasterStart: stat.StartTime, UID: status.UID[1], GID: status.GID[1],
+		Port: file.port, SocketDir: socket, Started: file.started,
+		ServerPID: file.pid, Root: root, ids: translate(status.NSPID),
+	}, nil
+}
+
+// provePostmaster tells the server's process from one that was given its id later. A postmaster works in its data
+// directory; but so may an administrator's shell. Every server also maps a small System V segment, made by it and named
+// in the file, and that holds whatever happened to the clock. A server that has no segment yet is known by its start.
+func provePostmaster(file pidFile, stat procfs.Stat, dir fs.FileInfo) error {
+	cwd, err := os.Stat(procPath(stat.PID, "cwd"))
+	if err != nil {
+		return fmt.Errorf("whose working directory cannot be read: %w", err)
+	}
+	if !os.SameFile(cwd, dir) {
+		return errors.New("which works in another directory")
+	}
+	if file.shmID == 0 {
+		started, err := startTime(stat.StartTime)
+		if err != nil {
+			return err
+		}
+		if apart := started.Sub(file.started); apart.Abs() > clockSlack {
+			return fmt.Errorf("which was started at %s, not at %s",
+				started.Format(time.RFC3339), file.started.Format(time.RFC3339))
+		}
+		return nil
+	}
+	maps, err := procfs.Maps(stat.PID)
+	if err != nil {
+		return fmt.Errorf("whose memory map cannot be read: %w", err)
+	}
+	for _, m := range maps {
+		if m.Inode == file.shmID && strings.HasPrefix(m.Path, "/SYSV") {
+			return nil
+		}
+	}
+	return fmt.Errorf("which does not use the server's shared memory segment %d", file.shmID)
+}
+
+// startTime turns a start time of proc(5) into one of the wall clock as it stands now.
+func startTime(ticks uint64) (time.Time, error) {
+	var boot unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
+		return time.Time{}, fmt.Errorf("reading CLOCK_BOOTTIME: %w", err)
+	}
+	since := time.Duration(ticks) * (time.Second / ticksPerSecond)
+	return time.Now().Add(since - time.Duration(boot.Nano())), nil
+}
+
+// sameOwner reports whether a process runs as the owner of the directory.
+func sameOwner(dir string, pid int) bool {
+	info, err1 := rootfs.Stat(dir)
+	status, err2 := procfs.ReadStatus(pid)
+	if err1 != nil || err2 != nil {
+		return false
+	}
+	uid, ok := owner(info)
+	return ok && uid == status.UID[1]
+}
+
+func socketDir(dataDir, dir string) string {
+	if dir == "" || dir[0] == '@' || filepath.IsAbs(dir) {
+		return dir
+	}
+	return filepath.Join(dataDir, dir)
+}
+
+func wrongUser(pid, uid int) error {
+	return fmt.Errorf("%w: the postmaster, process %d, runs as user id %d, and this process as %d",
+		ErrWrongUser, pid, uid, os.Geteuid())
+}
+
+// noAccess says why the kernel keeps a postmaster from this process: by far most often it is another user's.
+func noAccess(pid int, postmaster procfs.Status) error {
+	self, err := procfs.ReadStatus(os.Getpid())
+	more := postmaster.CapPrm &^ self.CapPrm
+	switch {
+	case postmaster.UID[1] != os.Geteuid() || err != nil:
+		return wrongUser(pid, postmaster.UID[1])
+	case more != 0:
+		return fmt.Errorf("%w, process %d: it has capabilities that this process lacks (0x%x)", ErrNoAccess, pid, more)
+	case postmaster.GID != self.GID:
+		return fmt.Errorf("%w, process %d: it runs as group id %d, and this process as %d",
+			ErrNoAccess, pid, postmaster.GID[1], self.GID[1])
+	}
+	return fmt.Errorf("%w, process %d: it has made itself untraceable, or is in another user namespace", ErrNoAccess, pid)
+}
+
+func readVersion(dir string) (int, error) {
+	data, err := rootfs.ReadFile(filepath.Join(dir, "PG_VERSION"), 64)
+	if errors.Is(err, fs.ErrPermission) {
+		return 0, fmt.Errorf("%w, nor root: %w", ErrWrongUser, err)
+	}
+	if err != nil {
+		return 0, fmt.Errorf("%w: %w", ErrNotDataDir, err)
+	}
+	version, err := strconv.ParseUint(strings.TrimSpace(string(data)), 10, 16)
+	if err != nil {
+		return 0, fmt.Errorf("%w: PG_VERSION holds %.20q", ErrNotDataDir, data)
+	}
+	return int(version), nil
+}
+
+func readPIDFile(dir string) (pidFile, error) {
+	data, err := rootfs.ReadFile(filepath.Join(dir, "postmaster.pid"), maxPIDFile)
+	if err != nil {
+		return pidFile{}, err
+	}
+	return parsePIDFile(data)
+}
+
+func procPath(pid int, name string) string {
+	return fmt.Sprintf("/proc/%d/%s", pid, name)
+}

@@ -1,0 +1,144 @@
+package pgcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/host/rootfs"
+)
+
+const dialTimeout = 5 * time.Second
+
+// BySocket finds the server that listens on the unix socket with the given path. It opens a connection and closes it
+// without a word, so it needs no database user: root can use it before it becomes the server's user.
+//
+// The errors are those of connecting, ErrNotPostmaster, ErrWrongUser, ErrNoAccess and ErrNamespace.
+func BySocket(ctx context.Context, path string) (Cluster, error) {
+	dialer := net.Dialer{Timeout: dialTimeout}
+	conn, err := rootfs.Dial(ctx, "unix", path, dialer.DialContext)
+	if err != nil {
+		return Cluster{}, err
+	}
+	defer func() { _ = conn.Close() }()
+	return byPeer(conn)
+}
+
+// byPeer finds the server by the peer credentials of a connection to its unix socket. The kernel notes them when a
+// process calls listen(), so they name the postmaster whichever of its children serves the connection (unix(7)).
+func byPeer(conn net.Conn) (Cluster, error) {
+	pid, err := peerOf(conn)
+	if err != nil {
+		return Cluster{}, err
+	}
+	return byPostmaster(pid)
+}
+
+// peerless returns ErrNamespace if the server of a socket has no id in this PID namespace.
+func peerless(path string) error {
+	dialer := net.Dialer{Timeout: time.Second}
+	reach, done, err := rootfs.Socket(path)
+	if err != nil {
+		return err
+	}
+	defer done()
+	conn, err := dialer.Dial("unix", reach)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = conn.Close() }()
+	_, err = peerOf(conn)
+	return err
+}
+
+// peerOf returns the process that listens on the other end, as this process knows it.
+func peerOf(conn net.Conn) (int, error) {
+	socket, ok := conn.(*net.UnixConn)
+	if !ok {
+		return 0, fmt.Errorf("%w: not a unix socket", ErrNotPostmaster)
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	err = raw.Control(func(fd uintptr) {
+		peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	if err = errors.Join(err, peerErr); err != nil {
+		return 0, fmt.Errorf("reading the socket's peer credentials: %w", err)
+	}
+	if peer.Pid <= 0 {
+		return 0, fmt.Errorf("%w: its processes do not exist in this PID namespace; run the worker in the server's (in "+
+			"Kubernetes: shareProcessNamespace) or outside of both, on the host", ErrNamespace)
+	}
+	return int(peer.Pid), nil
+}
+
+// byPostmaster makes sure that the process is a postmaster, through the directory it works in.
+func byPostmaster(pid int) (Cluster, error) {
+	status, err := procfs.ReadStatus(pid)
+	if err != nil {
+		return Cluster{}, fmt.Errorf("%w: the socket's owner: %w", ErrNotPostmaster, err)
+	}
+	var dir string
+	err = asUserOf(status, func() (err error) {
+		dir, err = postmasterDir(pid, status)
+		return err
+	})
+	if errors.Is(err, fs.ErrPermission) {
+		return Cluster{}, noAccess(pid, status)
+	}
+	if err != nil {
+		return Cluster{}, err
+	}
+	return ByDataDir(dir)
+}
+
+// postmasterDir returns the data directory that the process works in, if there is one that calls it its postmaster.
+func postmasterDir(pid int, status procfs.Status) (string, error) {
+	name := status.Name
+	cwd := procPath(pid, "cwd")
+	file, err := readPIDFile(cwd)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("%w: process %d (%s) listens on the socket: %w", ErrNotPostmaster, pid, name, err)
+	case file.pid != innermost(status):
+		return "", fmt.Errorf("%w: process %d (%s) listens on the socket and works in the data directory of %d",
+			ErrNotPostmaster, pid, name, file.pid)
+	}
+	dir, err := os.Readlink(cwd)
+	if err != nil {
+		return "", fmt.Errorf("%w: process %d: %w", ErrNotPostmaster, pid, err)
+	}
+	for _, path := range []string{dir, procPath(pid, "root") + dir} {
+		if sameFile(path, cwd) {
+			return path, nil
+		}
+	}
+	return "", fmt.Errorf("%w: its data directory %s is not in this mount namespace", ErrNamespace, dir)
+}
+
+func sameFile(a, b string) bool {
+	infoA, errA := rootfs.Stat(a)
+	infoB, errB := rootfs.Stat(b)
+	return errA == nil && errB == nil && os.SameFile(infoA, infoB)
+}
+
+// owner returns the numeric owner of a file.
+func owner(info fs.FileInfo) (uid int, ok bool) {
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	if !ok {
+		return 0, false
+	}
+	return int(stat.Uid), true
+}

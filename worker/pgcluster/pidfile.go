@@ -1,0 +1,68 @@
+package pgcluster
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// maxPIDFile bounds postmaster.pid: eight lines, two of them paths.
+const maxPIDFile = 3 * 4096
+
+var errBadPIDFile = errors.New("malformed postmaster.pid")
+
+// pidFile is the content of postmaster.pid; the lines are described in src/include/utils/pidfile.h.
+type pidFile struct {
+	pid       int       // negative: a stand-alone backend (single-user mode), which is no postmaster
+	dataDir   string    // as the server was told
+	started   time.Time // whole seconds
+	port      int       // 0 when not written yet
+	socketDir string    // first one; may be empty or relative to the data directory
+	shmID     uint64    // System V segment that all processes of the server map; 0 when not written yet
+	stopping  bool      // the server has been told to stop, and may wait for its clients to leave
+}
+
+// parsePIDFile reads the content of postmaster.pid. The server writes the first three lines at once and the others
+// while it starts, so only the former must be there.
+func parsePIDFile(data []byte) (pidFile, error) {
+	if len(data) > maxPIDFile {
+		return pidFile{}, fmt.Errorf("%w: more than %d bytes", errBadPIDFile, maxPIDFile)
+	}
+	lines := strings.Split(string(data), "\n")
+	if len(lines) < 4 { // three lines and what follows the last newline
+		return pidFile{}, fmt.Errorf("%w: %d lines", errBadPIDFile, len(lines)-1)
+	}
+	line := func(number int) string {
+		if number > len(lines) {
+			return ""
+		}
+		return strings.TrimSpace(lines[number-1])
+	}
+	pid, err := strconv.ParseInt(line(1), 10, 32)
+	if err != nil || pid == 0 || pid == math.MinInt32 {
+		return pidFile{}, fmt.Errorf("%w: process id %.20q", errBadPIDFile, line(1))
+	}
+	seconds, err := strconv.ParseInt(line(3), 10, 64)
+	if err != nil || seconds < 0 {
+		return pidFile{}, fmt.Errorf("%w: start time %.30q", errBadPIDFile, line(3))
+	}
+	f := pidFile{pid: int(pid), dataDir: lines[1], started: time.Unix(seconds, 0)}
+	if f.dataDir == "" || bytes.IndexByte(data, 0) >= 0 {
+		return pidFile{}, fmt.Errorf("%w: data directory %.60q", errBadPIDFile, f.dataDir)
+	}
+	if port, err := strconv.ParseUint(line(4), 10, 16); err == nil {
+		f.port = int(port)
+		f.socketDir = line(5)
+	}
+	if key := strings.Fields(line(7)); len(key) == 2 {
+		if id, err := strconv.ParseUint(key[1], 10, 64); err == nil {
+			f.shmID = id
+		}
+	}
+	f.stopping = line(8) == "stopping"
+	return f, nil
+}

@@ -1,0 +1,222 @@
+package pgcontext
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"pg_stat_backtrace/worker/trace"
+)
+
+// maxName bounds an identifier, which is at most 63 bytes (NAMEDATALEN).
+const maxName = 64
+
+// vacuuming is what most phases of a VACUUM are called.
+const vacuuming = "vacuuming"
+
+// lastLinePointer is MaxOffsetNumber (off.h) with pages of 8 KiB.
+const lastLinePointer = 2048
+
+// maxStatement bounds the text of an SQL statement or expression that a level shows.
+const maxStatement = reach
+
+// spi words a statement or expression that a function executes as _SPI_error_callback (spi.c) does. The argument is
+// an SPICallbackArg on the stack: the text and a RawParseMode (parser.h).
+func (r *reader) spi(arg uint64) (trace.Level, bool) {
+	const (
+		expression       = 2
+		firstAssign      = 3
+		lastAssign       = 5
+		lastParseMode    = 5
+		modeOffset       = 8
+		assignmentPrefix = "PL/pgSQL assignment"
+	)
+	if _, onStack := r.frameOf(arg); !onStack {
+		return trace.Level{}, false
+	}
+	query, ok1 := r.word(arg)
+	mode, ok2 := r.number(arg + modeOffset)
+	if !ok1 || !ok2 || query == 0 || mode < 0 || mode > lastParseMode {
+		return trace.Level{}, false
+	}
+	text, cut := r.text(r.in.Frozen, query, maxStatement)
+	if text == "" {
+		return trace.Level{}, false
+	}
+	prefix := "SQL statement"
+	switch {
+	case mode == expression:
+		prefix = r.layout.expression
+	case mode >= firstAssign && mode <= lastAssign:
+		prefix = assignmentPrefix
+	}
+	quote := `"`
+	if cut {
+		quote = `..."`
+	}
+	return trace.Level{Kind: trace.SPI, Query: text, Cut: cut, Text: prefix + ` "` + text + quote}, true
+}
+
+// sqlFunction names an SQL function, and the number of its statement, as sql_exec_error_callback (functions.c) does.
+// Before 18 the number follows from a list that changes while the function runs, and is left out.
+func (r *reader) sqlFunction(arg uint64) (trace.Level, bool) {
+	const (
+		fnExtra        = 24  // FmgrInfo
+		functionName   = 40  // SQLFunctionHashEntry.fname, 18
+		statementIndex = 100 // SQLFunctionCache.error_query_index, 18
+		maxStatements  = 1 << 20
+	)
+	if r.layout.sqlCacheIsArgument {
+		entry, ok := r.word(arg)
+		n, ok2 := r.number(arg + statementIndex)
+		if !ok || !ok2 || n < 0 || n > maxStatements {
+			return trace.Level{}, false
+		}
+		name, ok := r.name(entry+functionName, arg)
+		if !ok {
+			return trace.Level{}, false
+		}
+		level := trace.Level{Kind: trace.SQL, Function: name, Text: `SQL function "` + name + `" during startup`}
+		if n > 0 {
+			level.Text = fmt.Sprintf(`SQL function "%s" statement %d`, name, n)
+		}
+		return level, true
+	}
+	cache, ok := r.word(arg + fnExtra)
+	if !ok || cache == 0 {
+		return trace.Level{}, false
+	}
+	name, ok := r.name(cache, arg+fnExtra)
+	return trace.Level{Kind: trace.SQL, Function: name, Text: `SQL function "` + name + `"`}, ok
+}
+
+// sqlInline names an SQL function that the planner looks into, as sql_inline_error_callback (clauses.c) does. The
+// argument, on the stack, begins with the name.
+func (r *reader) sqlInline(arg uint64) (trace.Level, bool) {
+	p, ok := r.word(arg)
+	if _, onStack := r.frameOf(arg); !ok || !onStack {
+		return trace.Level{}, false
+	}
+	name, cut := r.text(r.in.Frozen, p, maxName)
+	return trace.Level{Kind: trace.SQL, Function: name, Text: `SQL function "` + name + `" during inlining`},
+		name != "" && !cut
+}
+
+// copyFrom words the position of a COPY FROM as CopyFromErrorCallback (copyfrom.c) begins; the data themselves that
+// it goes on with are left out.
+func (r *reader) copyFrom(state uint64) (trace.Level, bool) {
+	l := &r.layout.copy
+	relation, ok1 := r.name(state+uint64(l.relname), state+uint64(l.relname))
+	line, ok2 := r.word(state + uint64(l.lineno))
+	if !ok1 || !ok2 || line >= 1<<48 {
+		return trace.Level{}, false
+	}
+	level := trace.Level{Kind: trace.Copy, Relation: relation, Text: "COPY " + relation}
+	if l.nameOnly != 0 {
+		only, ok := r.flag(state + uint64(l.nameOnly))
+		if !ok || only {
+			return level, ok
+		}
+	}
+	level.Line = int(line)
+	level.Text += fmt.Sprintf(", line %d", line)
+	at := state + uint64(l.attname)
+	if p, ok := r.word(at); !ok || p == 0 {
+		return level, ok
+	}
+	if column, ok := r.name(at, at); ok {
+		level.Text += ", column " + column
+	}
+	return level, true
+}
+
+// vacuum words the position of a VACUUM as vacuum_error_callback (vacuumlazy.c) does.
+func (r *reader) vacuum(state uint64) (trace.Level, bool) {
+	const ( // VacErrPhase
+		scanHeap = 1 + iota
+		vacuumIndex
+		vacuumHeap
+		cleanUpIndex
+		truncate
+	)
+	l := &r.layout.vacuum
+	phase, ok := r.number(state + uint64(l.phase))
+	if !ok || phase < scanHeap || phase > truncate {
+		return trace.Level{}, false
+	}
+	schema, ok1 := r.name(state+uint64(l.namespace), state+uint64(l.namespace))
+	relation, ok2 := r.name(state+uint64(l.relname), state+uint64(l.relname))
+	block, ok3 := r.number(state + uint64(l.block))
+	if !ok1 || !ok2 || !ok3 {
+		return trace.Level{}, false
+	}
+	level := trace.Level{Kind: trace.Vacuum, Relation: schema + "." + relation}
+	verb := "scanning"
+	switch phase {
+	case vacuumIndex, cleanUpIndex:
+		index, ok := r.name(state+uint64(l.indname), state+uint64(l.indname))
+		verb = vacuuming
+		if phase == cleanUpIndex {
+			verb = "cleaning up"
+		}
+		level.Text = fmt.Sprintf(`while %s index "%s" of relation "%s"`, verb, index, level.Relation)
+		return level, ok
+	case truncate:
+		level.Text = fmt.Sprintf(`while truncating relation "%s" to %d blocks`, level.Relation, uint32(block))
+		return level, block != -1
+	case vacuumHeap:
+		verb = vacuuming
+	}
+	level.Text = "while " + verb + r.position(state, uint32(block)) + fmt.Sprintf(`relation "%s"`, level.Relation)
+	return level, true
+}
+
+// parallelVacuum words the position of one of the processes of a VACUUM as parallel_vacuum_error_callback
+// (vacuumparallel.c) does.
+func (r *reader) parallelVacuum(state uint64) (trace.Level, bool) {
+	const ( // PVIndVacStatus
+		needBulkDelete = 1 + iota
+		needCleanUp
+	)
+	l := &r.layout.parallel
+	status, ok := r.number(state + uint64(l.status))
+	if l.status == 0 || !ok || status != needBulkDelete && status != needCleanUp {
+		return trace.Level{}, false
+	}
+	schema, ok1 := r.name(state+uint64(l.namespace), state+uint64(l.namespace))
+	relation, ok2 := r.name(state+uint64(l.relname), state+uint64(l.relname))
+	index, ok3 := r.name(state+uint64(l.indname), state+uint64(l.indname))
+	verb := vacuuming
+	if status == needCleanUp {
+		verb = "cleaning up"
+	}
+	level := trace.Level{Kind: trace.Vacuum, Relation: schema + "." + relation}
+	level.Text = fmt.Sprintf(`while %s index "%s" of relation "%s"`, verb, index, level.Relation)
+	return level, ok1 && ok2 && ok3
+}
+
+// position words the block, and the line pointer in it, that a VACUUM is at.
+func (r *reader) position(state uint64, block uint32) string {
+	var b [2]byte
+	if block == ^uint32(0) {
+		return " "
+	}
+	if r.in.Frozen(state+uint64(r.layout.vacuum.offset), b[:]) == len(b) {
+		if n := binary.NativeEndian.Uint16(b[:]); n >= 1 && n <= lastLinePointer {
+			return fmt.Sprintf(" block %d offset %d of ", block, n)
+		}
+	}
+	return fmt.Sprintf(" block %d of ", block)
+}
+
+// name reads the identifier that the pointer at an address leads to, and then looks whether the word at another
+// address, on which it depends, still is what the copy has.
+func (r *reader) name(at, depends uint64) (string, bool) {
+	p, ok := r.word(at)
+	if !ok {
+		if p, ok = r.liveWord(at); !ok {
+			return "", false
+		}
+	}
+	text, cut := r.text(r.live, p, maxName)
+	return text, text != "" && !cut && r.same(depends)
+}

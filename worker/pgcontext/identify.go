@@ -1,0 +1,174 @@
+package pgcontext
+
+import (
+	"encoding/binary"
+	"slices"
+	"sync"
+
+	"pg_stat_backtrace/worker/trace"
+)
+
+// Modules of languages beside PL/pgSQL; server stands for the server's own program.
+const (
+	server        = ""
+	plperlModule  = "plperl.so"
+	pythonModule  = "plpython3.so"
+	maxCallback   = 2048 // bytes of code that are looked at
+	maxConstants  = 128
+	longestFormat = 96
+)
+
+// callback is a function that words a line of CONTEXT.
+type callback struct {
+	name, module string
+	// formats are constants that the function, and no other one of its file, uses all of: where no symbol names it, it
+	// is known by them.
+	formats []string
+	read    func(r *reader, arg uint64) (trace.Level, bool)
+}
+
+//nolint:gochecknoglobals // a table
+var callbacks = []callback{
+	{"_SPI_error_callback", server, []string{`SQL statement "%s"`, `PL/pgSQL assignment "%s"`}, (*reader).spi},
+	{
+		"sql_exec_error_callback", server,
+		[]string{`SQL function "%s" statement %d`, `SQL function "%s" during startup`}, (*reader).sqlFunction,
+	},
+	{"sql_inline_error_callback", server, []string{`SQL function "%s" during inlining`}, (*reader).sqlInline},
+	{"CopyFromErrorCallback", server, nil, (*reader).copyFrom}, // exported
+	{
+		"vacuum_error_callback", server, []string{
+			`while scanning block %u of relation "%s.%s"`, `while truncating relation "%s.%s" to %u blocks`,
+		}, (*reader).vacuum,
+	},
+	{ // its constants are some of those of the one before
+		"parallel_vacuum_error_callback", server, []string{
+			`while vacuuming index "%s" of relation "%s.%s"`, `while cleaning up index "%s" of relation "%s.%s"`,
+		}, (*reader).parallelVacuum,
+	},
+	{
+		"XactLockTableWaitErrorCb", server, []string{
+			`while updating tuple (%u,%u) in relation "%s"`, `while locking tuple (%u,%u) in relation "%s"`,
+		}, (*reader).tupleLock,
+	},
+	{"plperl_exec_callback", plperlModule, []string{`PL/Perl function "%s"`}, (*reader).perl},
+	{"plperl_inline_callback", plperlModule, []string{"PL/Perl anonymous code block"}, (*reader).perlBlock},
+	{
+		"plpython_error_callback", pythonModule,
+		[]string{`PL/Python function "%s"`, `PL/Python procedure "%s"`}, (*reader).python,
+	},
+	{"plpython_inline_error_callback", pythonModule, []string{"PL/Python anonymous code block"}, (*reader).pythonBlock},
+}
+
+// identify returns what is known of a callback, by its name, else by the constants that its code uses; nil if nothing
+// is.
+func (r *reader) identify(addr uint64, code *Code) *callback {
+	module := code.Module
+	if code.Server {
+		module = server
+	}
+	if c := byName(module, code.Function); c != nil {
+		return c
+	}
+	if !slices.ContainsFunc(callbacks, func(c callback) bool { return c.module == module }) {
+		return nil
+	}
+	return r.recognise(code, func() verdict {
+		return verdict{callback: byFormats(module, r.constants(addr, code))}
+	}).callback
+}
+
+// verdict is what a function without a name turned out to be by its code.
+type verdict struct {
+	callback *callback // nil: none of them
+	plpgsql  bool      // plpgsql_exec_error_callback
+}
+
+// maxVerdicts bounds the functions that are remembered; a server has some dozens that are callbacks.
+const maxVerdicts = 512
+
+// verdicts remembers functions by their place in a file: the code that a process has of it is the same in all.
+type verdicts struct {
+	mu      sync.Mutex
+	byPlace map[codePlace]verdict
+}
+
+type codePlace struct {
+	image, function string
+	offset          uint64
+}
+
+// recognise looks at a function's code, unless that is known already. What could not be read is looked at again.
+func (r *reader) recognise(code *Code, look func() verdict) verdict {
+	seen, place := &r.server.seen, codePlace{code.Image, code.Function, code.Offset}
+	seen.mu.Lock()
+	v, known := seen.byPlace[place]
+	seen.mu.Unlock()
+	if known {
+		return v
+	}
+	before := r.lacking
+	r.lacking = false
+	v = look()
+	if code.Image != "" && !r.lacking {
+		seen.mu.Lock()
+		if len(seen.byPlace) >= maxVerdicts || seen.byPlace == nil {
+			seen.byPlace = make(map[codePlace]verdict)
+		}
+		seen.byPlace[place] = v
+		seen.mu.Unlock()
+	}
+	r.lacking = r.lacking || before
+	return v
+}
+
+func byName(module, name string) *callback {
+	for i := range callbacks {
+		if c := &callbacks[i]; c.module == module && c.name == name {
+			return c
+		}
+	}
+	return nil
+}
+
+func byFormats(module string, used []string) *callback {
+	for i := range callbacks {
+		c := &callbacks[i]
+		unused := func(format string) bool { return !slices.Contains(used, format) }
+		if c.module == module && c.formats != nil && !slices.ContainsFunc(c.formats, unused) {
+			return c
+		}
+	}
+	return nil
+}
+
+// constants returns the strings of its own file whose addresses a function's code takes: on x86-64, by lea with an
+// address relative to the next instruction. What looks like one and is none leads to some other string, which does no
+// harm.
+func (r *reader) constants(addr uint64, code *Code) []string {
+	const lea = 7 // bytes
+	if code.Size < lea || code.Size > maxCallback {
+		return nil
+	}
+	text := make([]byte, code.Size)
+	if r.live(addr, text) < code.Size {
+		return nil
+	}
+	var found []string
+	for i := 0; i+lea <= len(text) && len(found) < maxConstants; i++ {
+		if text[i]&^4 != 0x48 || text[i+1] != 0x8d || text[i+2]&0xc7 != 0x05 {
+			continue
+		}
+		at := addr + uint64(i+lea) + uint64(int64(int32(binary.LittleEndian.Uint32(text[i+3:]))))
+		if at >= addr && at < addr+uint64(code.Size) {
+			continue
+		}
+		if r.in.Code(at).Module != code.Module {
+			continue
+		}
+		if s, cut := r.text(r.live, at, longestFormat); s != "" && !cut {
+			found = append(found, s)
+		}
+	}
+	return found
+}

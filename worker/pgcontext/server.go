@@ -1,0 +1,111 @@
+package pgcontext
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"sync/atomic"
+)
+
+// Server is what is known of a server's program: its version and where its variables lie, as link-time addresses.
+type Server struct {
+	// Major is the major version.
+	Major int
+
+	layout *layout
+	waits  map[uint32]string
+	// error_context_stack, debug_query_string and my_wait_event_info; the function GetDatabaseEncoding, 0 if unknown; the
+	// setting track_activities, 0 if unknown.
+	list, query, wait, getEncoding, activities uint64
+	// encoding is the variable DatabaseEncoding, 0 until a process was looked at.
+	encoding atomic.Uint64
+	// seen are functions that were recognised by their code.
+	seen verdicts
+}
+
+// ErrNotServer means that a program is not a PostgreSQL server of a version that this package knows.
+var ErrNotServer = errors.New("not a known PostgreSQL server")
+
+// Variables are the symbols that NewServer asks for: exported by every server, stripped or not.
+func Variables() []string {
+	return []string{"error_context_stack", "debug_query_string", "my_wait_event_info", "GetDatabaseEncoding",
+		"pgstat_track_activities"}
+}
+
+// NewServer knows a program by its symbols and by what its read-only data says of its version. The error is
+// ErrNotServer or the reader's.
+func NewServer(symbol func(name string) uint64, rodata io.Reader) (*Server, error) {
+	s := &Server{
+		list: symbol("error_context_stack"), query: symbol("debug_query_string"),
+		wait: symbol("my_wait_event_info"), getEncoding: symbol("GetDatabaseEncoding"),
+		activities: symbol("pgstat_track_activities"),
+	}
+	if s.list == 0 || s.query == 0 || s.wait == 0 {
+		return nil, ErrNotServer
+	}
+	var err error
+	if s.Major, err = major(rodata); err != nil {
+		return nil, err
+	}
+	if s.layout = layouts[s.Major]; s.layout == nil {
+		return nil, fmt.Errorf("%w: version %d", ErrNotServer, s.Major)
+	}
+	s.waits, err = waitEvents(s.Major)
+	return s, err
+}
+
+// major finds the version in what "postgres --version" prints (PG_BACKEND_VERSIONSTR). A program that has it twice
+// and differently is not believed. The data are some MB, read piece by piece.
+func major(rodata io.Reader) (int, error) {
+	buf := make([]byte, 64<<10)
+	found, kept := 0, 0
+	for {
+		n, err := io.ReadFull(rodata, buf[kept:])
+		last := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+		if err != nil && !last {
+			return 0, fmt.Errorf("read-only data: %w", err)
+		}
+		piece := buf[:kept+n]
+		if found, piece, err = majorIn(piece, found, last); err != nil {
+			return 0, err
+		}
+		switch {
+		case last && found == 0:
+			return 0, fmt.Errorf("%w: its version is not in its data", ErrNotServer)
+		case last:
+			return found, nil
+		}
+		kept = copy(buf, piece)
+	}
+}
+
+// majorIn looks through one piece; found is what was found before. It returns the end that the next piece begins with.
+func majorIn(piece []byte, found int, last bool) (int, []byte, error) {
+	const mark, digits = "postgres (PostgreSQL) ", 4
+	for {
+		at := bytes.Index(piece, []byte(mark))
+		if at < 0 || !last && at > len(piece)-len(mark)-digits {
+			return found, piece[max(0, len(piece)-len(mark)-digits+1):], nil
+		}
+		piece = piece[at+len(mark):]
+		v := number(piece[:min(len(piece), digits)])
+		if v != 0 && found != 0 && v != found {
+			return 0, nil, fmt.Errorf("%w: its data have versions %d and %d", ErrNotServer, found, v)
+		}
+		if v != 0 {
+			found = v
+		}
+	}
+}
+
+// number reads the decimal number that text begins with; 0 if it does not begin with one or does not end in text.
+func number(text []byte) int {
+	end := bytes.IndexFunc(text, func(r rune) bool { return r < '0' || r > '9' })
+	n, err := strconv.Atoi(string(text[:max(end, 0)]))
+	if err != nil {
+		return 0
+	}
+	return n
+}

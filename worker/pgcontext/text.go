@@ -1,0 +1,139 @@
+package pgcontext
+
+import (
+	"bytes"
+	"encoding/binary"
+	"strings"
+	"unicode/utf8"
+)
+
+// Encodings of databases (pg_wchar.h) that matter here.
+const (
+	encodingUnknown = -1
+	encodingUTF8    = 6
+	lastEncoding    = 41
+)
+
+// text reads the string at an address, at most limit bytes of it, in the database's encoding: what is not ASCII is
+// shown as it is if that is UTF-8, and else escaped, for the server's encodings all have ASCII in them. cut says that
+// the string's end was not seen.
+func (r *reader) text(memory Memory, addr uint64, limit int) (text string, cut bool) {
+	if addr == 0 {
+		return "", false
+	}
+	raw := r.bytes(memory, addr, limit)
+	if end := bytes.IndexByte(raw, 0); end >= 0 {
+		raw = raw[:end]
+	} else {
+		cut = true
+	}
+	switch {
+	case ascii(raw):
+	case r.databaseEncoding() != encodingUTF8:
+		return escape(raw), cut
+	case cut:
+		raw = raw[:wholeRunes(raw)]
+	}
+	return string(raw), cut
+}
+
+func ascii(raw []byte) bool {
+	for _, c := range raw {
+		if c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
+}
+
+// bytes reads up to limit bytes, by pieces: few strings are long, and where the memory ends nothing can be read.
+func (r *reader) bytes(memory Memory, addr uint64, limit int) []byte {
+	const piece = 256
+	var raw []byte
+	for len(raw) < limit {
+		want := min(piece-int(addr%piece), limit-len(raw))
+		at := len(raw)
+		raw = append(raw, make([]byte, want)...)
+		n := min(max(memory(addr, raw[at:]), 0), want)
+		raw = raw[:at+n]
+		if n < want || bytes.IndexByte(raw[at:], 0) >= 0 || addr+uint64(want) < addr {
+			return raw
+		}
+		addr += uint64(want)
+	}
+	return raw
+}
+
+// wholeRunes returns the length without a character that the end cut in two.
+func wholeRunes(raw []byte) int {
+	for i := 1; i < utf8.UTFMax && i <= len(raw); i++ {
+		at := len(raw) - i
+		if utf8.RuneStart(raw[at]) {
+			if !utf8.FullRune(raw[at:]) {
+				return at
+			}
+			break
+		}
+	}
+	return len(raw)
+}
+
+// escape writes what is not ASCII as \xNN.
+func escape(raw []byte) string {
+	const digits = "0123456789abcdef"
+	var b strings.Builder
+	for _, c := range raw {
+		if c < utf8.RuneSelf {
+			b.WriteByte(c)
+			continue
+		}
+		b.WriteString(`\x`)
+		b.WriteByte(digits[c>>4])
+		b.WriteByte(digits[c&15])
+	}
+	return b.String()
+}
+
+// encodingEntry is how much of an entry of pg_enc2name_tbl (encnames.c) is looked at: a name and the number.
+const encodingEntry = 12
+
+// databaseEncoding reads the number that the variable DatabaseEncoding (mbutils.c) leads to. A process sets it once,
+// before it has a text.
+func (r *reader) databaseEncoding() int {
+	if r.encoding != 0 {
+		return r.encoding
+	}
+	r.encoding = encodingUnknown
+	variable := r.server.encoding.Load()
+	if variable == 0 {
+		if variable = r.encodingVariable(); variable == 0 {
+			return r.encoding
+		}
+		r.server.encoding.Store(variable)
+	}
+	pointer, ok := r.liveWord(r.bias + variable)
+	var entry [encodingEntry]byte
+	if !ok || r.live(pointer, entry[:]) < len(entry) {
+		return r.encoding
+	}
+	if n := int32(binary.NativeEndian.Uint32(entry[8:])); n > 0 && n <= lastEncoding {
+		r.encoding = int(n)
+	}
+	return r.encoding
+}
+
+// encodingVariable finds the variable DatabaseEncoding, which no symbol table of a stripped server names, in the code
+// of the function GetDatabaseEncoding: it loads that pointer and returns the number behind it. 0 if the code is of
+// another shape, as on other machines than x86-64.
+func (r *reader) encodingVariable() uint64 {
+	var code [11]byte
+	at := r.server.getEncoding
+	if at == 0 || r.live(r.bias+at, code[:]) < len(code) {
+		return 0
+	}
+	const load = 7 // bytes of mov disp(%rip),%rax
+	if string(code[:3]) != "\x48\x8b\x05" || string(code[load:]) != "\x8b\x40\x08\xc3" {
+		return 0
+	}
+	return at + load + uint64(int64(int32(binary.LittleEndian.Uint32(code[3:]))))
+}

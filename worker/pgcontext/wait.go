@@ -1,0 +1,74 @@
+package pgcontext
+
+import (
+	"embed"
+	"fmt"
+	"strings"
+
+	"pg_stat_backtrace/worker/trace"
+)
+
+// waits holds the names of the wait events of each version, in the order of their numbers: a line for each class, "-"
+// where a number has no name. They are what pgstat_get_wait_event_type and pgstat_get_wait_event return.
+//
+//go:embed waits/*.txt
+var waits embed.FS
+
+// waitClasses are the classes by the highest byte of an event's number (wait_classes.h).
+//
+//nolint:gochecknoglobals // a table
+var waitClasses = map[uint32]string{
+	0x01: "LWLock", 0x03: "Lock", 0x04: "BufferPin", 0x05: "Activity", 0x06: "Client", 0x07: "Extension",
+	0x08: "IPC", 0x09: "Timeout", 0x0a: "IO", 0x0b: "InjectionPoint",
+}
+
+// waitEvents reads the names of a version, by number.
+func waitEvents(major int) (map[uint32]string, error) {
+	data, err := waits.ReadFile(fmt.Sprintf("waits/%d.txt", major))
+	if err != nil {
+		return nil, fmt.Errorf("%w: version %d: %w", ErrNotServer, major, err)
+	}
+	numbers := make(map[string]uint32)
+	for number, name := range waitClasses {
+		numbers[name] = number
+	}
+	names := make(map[uint32]string)
+	var class, id uint32
+	for word := range strings.FieldsSeq(string(data)) {
+		if name, ok := strings.CutSuffix(word, ":"); ok {
+			class, id = numbers[name]<<24, 0
+			continue
+		}
+		if word != "-" {
+			names[class|id] = word
+		}
+		id++
+	}
+	return names, nil
+}
+
+// wait reads the event that my_wait_event_info points at.
+func (r *reader) wait() trace.Wait {
+	p, ok := r.word(r.bias + r.server.wait)
+	if !ok {
+		return trace.Wait{}
+	}
+	n, ok := r.number(p)
+	if !ok {
+		return trace.Wait{}
+	}
+	return r.server.waitEvent(uint32(n))
+}
+
+// waitEvent names an event. Events and lock tranches that extensions define have a number only.
+func (s *Server) waitEvent(n uint32) trace.Wait {
+	const idMask, unused = 0x0000ffff, 0x00ff0000
+	class, ok := waitClasses[n>>24]
+	if !ok || n&unused != 0 {
+		return trace.Wait{}
+	}
+	if name := s.waits[n]; name != "" {
+		return trace.Wait{Class: class, Event: name}
+	}
+	return trace.Wait{Class: class, Event: fmt.Sprintf("#%d", n&idMask)}
+}

@@ -1,0 +1,230 @@
+package sqlerror
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// Of turns the error of a capture of process pid into a fault. It never
+// returns nil: an error it does not know is an internal error, with its text.
+func Of(pid int, err error) *Fault {
+	var own *Fault
+	var unread *trace.ReadingError
+	switch {
+	case errors.As(err, &own):
+		return own
+	case errors.Is(err, ptrace.ErrExited):
+		return &Fault{
+			SQLState: NotInPrerequisiteState,
+			Message:  fmt.Sprintf("process with PID %d has exited", pid),
+			Detail:   "It ended before its stack was copied.",
+		}
+	case errors.Is(err, ptrace.ErrRecycled):
+		return &Fault{
+			SQLState: InsufficientPrivilege,
+			Message:  fmt.Sprintf("PID %d now belongs to another process", pid),
+			Detail:   "The process that it belonged to has exited.",
+		}
+	case errors.Is(err, ptrace.ErrTraced):
+		return withLook(traced(pid, err), err)
+	case errors.Is(err, ptrace.ErrDumping):
+		return withLook(&Fault{
+			SQLState: NotInPrerequisiteState,
+			Message:  fmt.Sprintf("process with PID %d has crashed and is writing its core file", pid),
+			Hint:     "A stop would end that. The core file will have its stack: pg_stat_backtrace capture --core.",
+		}, err)
+	case errors.Is(err, ptrace.ErrDeadline):
+		return withLook(deadline(pid, err), err)
+	case errors.Is(err, ptrace.ErrNotObserved):
+		return notObserved(pid, err)
+	case errors.Is(err, ptrace.ErrNotPermitted):
+		return notPermitted(pid, err)
+	case errors.As(err, &unread):
+		return &Fault{
+			SQLState: NotInPrerequisiteState,
+			Message: fmt.Sprintf("the stack of process with PID %d could not be read within %s", pid,
+				unread.After.Round(time.Millisecond)),
+			Detail: fmt.Sprintf("It was copied, but file %q, which tells how to read it, is still being read.", unread.File),
+			Hint:   "Its file system answers slowly, or not at all. Ask again: what has been read is kept.",
+		}
+	case errors.Is(err, context.DeadlineExceeded):
+		return deadline(pid, err)
+	case errors.Is(err, context.Canceled):
+		return &Fault{SQLState: QueryCanceled, Message: fmt.Sprintf("capture of process with PID %d was canceled", pid)}
+	case errors.Is(err, ptrace.ErrSelf):
+		return &Fault{SQLState: NotInPrerequisiteState, Message: "a process cannot capture its own stack"}
+	case errors.Is(err, ptrace.ErrInvalidPID):
+		return &Fault{
+			SQLState: InvalidParameterValue,
+			Message:  fmt.Sprintf("%d is not the ID of a process", pid),
+			Detail:   sentence(err),
+		}
+	}
+	return &Fault{
+		SQLState: InternalError,
+		Message:  fmt.Sprintf("could not capture process with PID %d: %v", pid, err),
+	}
+}
+
+func traced(pid int, err error) *Fault {
+	f := &Fault{
+		SQLState: InsufficientPrivilege,
+		Message:  fmt.Sprintf("process with PID %d is already being traced", pid),
+		Hint:     "A process can have one tracer only. Wait until the debugger has ended, or end it.",
+	}
+	var e *ptrace.TracedError
+	if errors.As(err, &e) && e.Tracer > 0 {
+		f.Detail = fmt.Sprintf("Its tracer is process %d.", e.Tracer)
+		if e.Name != "" {
+			f.Detail = fmt.Sprintf("Its tracer is process %d (%s).", e.Tracer, e.Name)
+		}
+	}
+	return f
+}
+
+// permissionHints say what to do about each reason of the kernel.
+var permissionHints = map[ptrace.Reason]string{
+	ptrace.ReasonYama: "Give the worker CAP_SYS_PTRACE (its systemd unit does), " +
+		"or set kernel.yama.ptrace_scope to 0. At 3, only a reboot permits tracing again.",
+	ptrace.ReasonUID:          "Run the worker as the operating system user that the server runs as, or as root.",
+	ptrace.ReasonCapability:   "Give the worker CAP_SYS_PTRACE.",
+	ptrace.ReasonNamespace:    "Run the worker in the user namespace of the process.",
+	ptrace.ReasonDumpable:     "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.",
+	ptrace.ReasonKernelThread: "A kernel thread has no user stack; see /proc/PID/stack.",
+	ptrace.ReasonHidden: "Mount /proc without hidepid for the worker, " +
+		"or run it as the server's operating system user.",
+	ptrace.ReasonSeccomp: "Allow ptrace, process_vm_readv and perf_event_open in the worker's seccomp profile " +
+		"(in a container, its runtime's).",
+	ptrace.ReasonPerf: "Give the worker CAP_PERFMON, set kernel.perf_event_paranoid to 2 or less, " +
+		"or let the process be stopped.",
+	ptrace.ReasonUnknown: "A security module such as SELinux or AppArmor may forbid it; see the kernel's audit log.",
+}
+
+func notPermitted(pid int, err error) *Fault {
+	f := &Fault{
+		SQLState: InsufficientPrivilege,
+		Message:  fmt.Sprintf("the kernel refuses to let process with PID %d be traced", pid),
+		Hint:     permissionHints[ptrace.ReasonUnknown],
+	}
+	var e *ptrace.PermissionError
+	if errors.As(err, &e) {
+		if e.Detail != "" {
+			f.Detail = capital(e.Detail) + "."
+		}
+		if hint, ok := permissionHints[e.Reason]; ok {
+			f.Hint = hint
+		}
+	}
+	return f
+}
+
+func deadline(pid int, err error) *Fault {
+	f := &Fault{
+		SQLState: NotInPrerequisiteState,
+		Message:  fmt.Sprintf("process with PID %d could not be stopped in time", pid),
+		Hint:     "Try again; it is left as it was.",
+	}
+	var e *ptrace.DeadlineError
+	if !errors.As(err, &e) {
+		return f
+	}
+	f.Message = fmt.Sprintf("process with PID %d could not be stopped within %s", pid, e.After.Round(time.Millisecond))
+	switch e.State {
+	case 'D':
+		f.Detail = "It is in uninterruptible sleep in the kernel."
+		if e.Channel != "" {
+			f.Detail = fmt.Sprintf("It is in uninterruptible sleep in the kernel, in %s.", e.Channel)
+		}
+		f.Hint = "The kernel waits for a device or a file system there, " +
+			"and the process cannot be stopped, or ended, before that answers."
+	case 'R':
+		f.Detail = "It is ready to run, but has had no processor, or is at work in the kernel."
+		f.Hint = "Try again; it is left as it was. " +
+			"Where far more wants to run than there are processors (/proc/loadavg), one of many may wait for seconds."
+	}
+	return f
+}
+
+// withLook adds why a process that could not be stopped could not be seen
+// otherwise either.
+func withLook(f *Fault, err error) *Fault {
+	var e *ptrace.ObserveError
+	if errors.As(err, &e) {
+		f.Detail = strings.TrimSpace(f.Detail + " It could not be captured without a stop either: " + looks(e) + ".")
+	}
+	if errors.Is(err, ptrace.ErrUnreachable) {
+		f.Hint = unreachable(e.PID)
+	}
+	return f
+}
+
+// unreachable says what to do about a process whose memory nobody can read.
+func unreachable(pid int) string {
+	return fmt.Sprintf("It can be read again when what it waits for answers; ps may wait too. "+
+		"/proc/%d/task/*/stack tells root where its threads wait.", pid)
+}
+
+func looks(e *ptrace.ObserveError) string {
+	var parts []string
+	for _, err := range []error{e.Blocked, e.Running} {
+		var denied *ptrace.PermissionError
+		switch {
+		case err == nil:
+		case errors.As(err, &denied):
+			parts = append(parts, denied.Detail)
+		default:
+			parts = append(parts, err.Error())
+		}
+	}
+	return strings.Join(parts, "; ")
+}
+
+func notObserved(pid int, err error) *Fault {
+	f := &Fault{
+		SQLState: NotInPrerequisiteState,
+		Message:  fmt.Sprintf("process with PID %d could not be captured without stopping it", pid),
+		Hint:     "Try again, or let it be stopped: turn nonstop off.",
+	}
+	var e *ptrace.ObserveError
+	if errors.As(err, &e) {
+		f.Detail = fmt.Sprintf("After %d attempts in %s: %s.", e.Attempts, e.After.Round(time.Millisecond), looks(e))
+	}
+	if errors.Is(err, ptrace.ErrUnreachable) {
+		f.Detail, f.Hint = capital(looks(e))+".", unreachable(e.PID)
+	}
+	var denied *ptrace.PermissionError
+	if errors.As(err, &denied) {
+		f.SQLState, f.Hint = InsufficientPrivilege, permissionHints[denied.Reason]
+	}
+	return f
+}
+
+// sentence makes an error text a detail.
+func sentence(err error) string { return capital(err.Error()) + "." }
+
+// capital makes the first letter a capital one, if it is an ASCII letter of a
+// word: names such as "kernel.yama.ptrace_scope" stay as they are.
+func capital(s string) string {
+	for i := range len(s) {
+		switch c := s[i]; {
+		case c == ' ' && i > 0:
+			return upper(s)
+		case c < 'a' || c > 'z':
+			return s
+		}
+	}
+	return upper(s)
+}
+
+func upper(s string) string {
+	if s == "" || s[0] < 'a' || s[0] > 'z' {
+		return s
+	}
+	return string(s[0]-'a'+'A') + s[1:]
+}
