@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/depth"
+	"pg_stat_backtrace/unwind/codeflow/depth"
 	"pg_stat_backtrace/unwind/disasm"
 	"pg_stat_backtrace/unwind/disasm/aarch64"
 	"pg_stat_backtrace/unwind/disasm/riscv64"

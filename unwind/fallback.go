@@ -2,7 +2,7 @@ package unwind
 
 import (
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/depth"
+	"pg_stat_backtrace/unwind/codeflow/depth"
 )
 
 // stepChain finds the caller where no call frame information covers the frame: by the chain of frame pointers, or the

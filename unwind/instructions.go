@@ -5,7 +5,7 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/epilogue"
+	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
 // outlook is whether the way by instructions is to be gone.

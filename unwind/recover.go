@@ -5,7 +5,7 @@ import (
 
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/depth"
+	"pg_stat_backtrace/unwind/codeflow/depth"
 )
 
 // Why a frame pointer was not recovered; the Err of an UnknownRegister stop.

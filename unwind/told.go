@@ -3,7 +3,7 @@ package unwind
 import (
 	"sync"
 
-	"pg_stat_backtrace/unwind/epilogue"
+	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
 // Told remembers what the instructions of one image have told, by address in

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"pg_stat_backtrace/unwind/epilogue"
+	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
 // TestTold: what is remembered is what was found, errors too, of a bounded number of addresses.

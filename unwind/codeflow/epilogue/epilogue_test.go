@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/codeflow/epilogue"
 	"pg_stat_backtrace/unwind/disasm/x86"
-	"pg_stat_backtrace/unwind/epilogue"
 )
 
 // Register numbers of arch.AMD64.

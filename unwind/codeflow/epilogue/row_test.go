@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/codeflow/epilogue"
 	"pg_stat_backtrace/unwind/disasm/aarch64"
 	"pg_stat_backtrace/unwind/disasm/x86"
-	"pg_stat_backtrace/unwind/epilogue"
 )
 
 // TestRow: what the code does to a frame is applied to frames of other values, and is what following it gives there.

@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/arch"
-	"pg_stat_backtrace/unwind/epilogue"
+	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
 // TestCallsKeep: of a caller's registers those are known that its call keeps, as the ABIs say, and no others.

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/codeflow/epilogue"
 	"pg_stat_backtrace/unwind/disasm"
 	"pg_stat_backtrace/unwind/disasm/aarch64"
-	"pg_stat_backtrace/unwind/epilogue"
 )
 
 // Instructions of A64.

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"pg_stat_backtrace/unwind/depth"
+	"pg_stat_backtrace/unwind/codeflow/depth"
 )
 
 const start = 0x1000

@@ -11,9 +11,9 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/cfi/cfitest"
-	"pg_stat_backtrace/unwind/depth"
+	"pg_stat_backtrace/unwind/codeflow/depth"
+	"pg_stat_backtrace/unwind/codeflow/epilogue"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/unwind/epilogue"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
