@@ -87,14 +87,14 @@ func noStackError(t *tracee) error {
 
 // attach seizes the main thread, or all threads. The process keeps running.
 func (s *session) attach() error {
-	pid := s.flight.target.PID
+	pid := s.call.target.PID
 	s.tracees = append(s.tracees, tracee{tid: pid, name: s.before.Comm, state: s.before.State})
 	main := &s.tracees[0]
 	main.err = seize(pid, pid)
 	if main.err == nil {
 		main.phase = seized
 	}
-	if !s.flight.options.AllThreads {
+	if !s.call.options.AllThreads {
 		return main.err
 	}
 	if main.err != nil && !errors.Is(main.err, ErrExited) {
@@ -105,7 +105,7 @@ func (s *session) attach() error {
 
 // attachThreads seizes threads until there are no new ones. Their stacks may be newer than the maps.
 func (s *session) attachThreads() error {
-	pid := s.flight.target.PID
+	pid := s.call.target.PID
 	known := map[int]bool{pid: true}
 	u := newUndertaker()
 	defer func() { s.strike(u.leave()) }()
@@ -138,12 +138,12 @@ func (s *session) attachThreads() error {
 			}
 		}
 	}
-	return s.arena.reserve(s.flight.options.MaxStack, len(s.tracees)+s.pieces)
+	return s.arena.reserve(s.call.options.MaxStack, len(s.tracees)+s.pieces)
 }
 
 // attachThread seizes a thread, if that may be done, and reports whether it is held.
 func (s *session) attachThread(tid int) bool {
-	pid := s.flight.target.PID
+	pid := s.call.target.PID
 	t := tracee{tid: tid}
 	if stat, err := procfs.ReadTaskStat(pid, tid); err == nil {
 		t.name, t.state = stat.Comm, stat.State
@@ -167,7 +167,7 @@ func (s *session) attachThread(tid int) bool {
 func (s *session) strike(buriedThreads []int) {
 	for i := range s.tracees {
 		if t := &s.tracees[i]; slices.Contains(buriedThreads, t.tid) {
-			t.phase = buried
+			t.phase = reaped
 		}
 	}
 }
@@ -213,7 +213,7 @@ func seize(pid, tid int) error {
 // this thread takes notice of its end (which happens in release only), so it cannot become another process meanwhile;
 // at most it executes another program, which takes over number, parent and start time.
 func (s *session) identify() error {
-	target := s.flight.target
+	target := s.call.target
 	now, err := procfs.ReadStat(target.PID)
 	if errors.Is(err, procfs.ErrGone) {
 		return exitedError(target.PID)
@@ -227,8 +227,8 @@ func (s *session) identify() error {
 	}
 	s.processor = now.Processor
 	s.dumping = s.dumping || now.Dumping()
-	if patience := s.flight.options.Patience; now.State == 'D' && patience > 0 {
-		s.flight.limit = min(s.flight.limit, time.Since(s.flight.started)+patience)
+	if patience := s.call.options.Patience; now.State == 'D' && patience > 0 {
+		s.call.limit = min(s.call.limit, time.Since(s.call.started)+patience)
 	}
 	mismatch := func(property string, want, got uint64) error {
 		return &RecycledError{PID: target.PID, Property: property, Want: want, Got: got}

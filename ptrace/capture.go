@@ -20,10 +20,10 @@ const (
 // the number over; it is checked while the process cannot vanish.
 type Target struct {
 	PID       int
-	StartTime uint64 // as procfs.Stat.StartTime; 0: any
-	PPID      int    // 0: any
-	UID       int    // real, effective and saved user; -1: any. Mind that the zero value is root.
-	Held      *Held  // this process and no other; nil: any. It must be held until the call has returned.
+	StartTime uint64     // as procfs.Stat.StartTime; 0: any
+	PPID      int        // 0: any
+	UID       int        // real, effective and saved user; -1: any. Mind that the zero value is root.
+	Held      *PidHandle // this process and no other; nil: any. It must be held until the call has returned.
 }
 
 // Options of a capture; the zero value is the default.
@@ -40,14 +40,14 @@ type Options struct {
 	// Also are up to four addresses at which further stacks begin: where a signal handler runs on an alternate stack,
 	// what it interrupted is on another one. From each, as from a stack pointer, memory is copied in the same stop.
 	Also []uint64
-	// Layout is that of an earlier snapshot of the process, if the caller knows that what it uses of it still holds: it
+	// MapsSnapshot is that of an earlier snapshot of the process, if the caller knows that what it uses of it still holds: it
 	// is taken instead of reading the mappings once more, which is most of the cost of a capture. It is left aside when
 	// the process runs another program now, and with AllThreads, because stacks of threads come and go.
-	Layout *Layout
+	MapsSnapshot *MapsSnapshot
 	// Coroutines says how other stacks of the threads are found, to be copied in the same stop; nil: not at all.
 	Coroutines *Coroutines
-	// Trail is further memory to copy in the same stop, or while the main thread sleeps; nil: none.
-	Trail *Trail
+	// ExtraReads is further memory to copy in the same stop, or while the main thread sleeps; nil: none.
+	ExtraReads *ExtraReads
 	// Blocks are further memory to copy in the same stop: 32 MiB and 262,144 blocks at most. It must not be changed
 	// before Capture returns.
 	Blocks []Block
@@ -76,12 +76,12 @@ type Snapshot struct {
 	Held time.Duration
 	// Maps are in address order: read just before the stop, or before and after an observation, or those of
 	// Options.Layout. They must not be changed.
-	Maps    []procfs.Mapping
-	Layout  *Layout  // for Options.Layout of a later capture
-	Threads []Thread // the main thread first, the others by id
-	Also    []Stack  // what Options.Also asked for, as far as it was readable
-	Found   []Stack  // what Options.Trail led to, as far as it was readable
-	Blocks  []Stack  // Options.Blocks, in that order; those that were not readable have no Data
+	Maps         []procfs.Mapping
+	MapsSnapshot *MapsSnapshot // for Options.Layout of a later capture
+	Threads      []Thread      // the main thread first, the others by id
+	Also         []Stack       // what Options.Also asked for, as far as it was readable
+	Found        []Stack       // what Options.ExtraReads led to, as far as it was readable
+	Blocks       []Stack       // Options.Blocks, in that order; those that were not readable have no Data
 	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
 	ThreadsLeftOut int
 
@@ -136,7 +136,7 @@ func Capture(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 	started := time.Now()
 	const attempts = 3
 	for range attempts {
-		f := &flight{ctx: ctx, target: t, options: o, started: started, limit: o.Deadline, done: make(chan struct{})}
+		f := &captureCall{ctx: ctx, target: t, options: o, started: started, limit: o.Deadline, done: make(chan struct{})}
 		if err := f.enter(); err != nil {
 			return nil, err
 		}
@@ -145,7 +145,7 @@ func Capture(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 		if !errors.Is(err, errAgain) {
 			return snapshot, err
 		}
-		o.Layout = nil
+		o.MapsSnapshot = nil
 	}
 	return nil, &RecycledError{PID: t.PID, Property: "program"}
 }

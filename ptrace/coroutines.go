@@ -88,7 +88,7 @@ func (c *coroutines) prepare(wanted *Coroutines) {
 //go:nosplit
 //go:norace
 func (s *session) findCoroutines(t *tracee) (first, last int) {
-	c, r := &s.coroutines, &s.trail
+	c, r := &s.coroutines, &s.extra
 	c.nFound, r.n = 0, 0
 	for i := range c.nRoots {
 		if base, ok := t.register(c.roots[i].Register); ok {
@@ -111,7 +111,7 @@ func (s *session) findCoroutines(t *tracee) (first, last int) {
 //go:nosplit
 //go:norace
 func (s *session) takeOwner(t *tracee, i int) bool {
-	c, r := &s.coroutines, &s.trail
+	c, r := &s.coroutines, &s.extra
 	address := s.loadWord(i, c.given.Owner)
 	if address == 0 || address%8 != 0 || !s.readable(address) {
 		return false
@@ -155,8 +155,8 @@ func (s *session) wantStructure(address uint64, first int) {
 	if address == 0 || address%8 != 0 || !s.readable(address) {
 		return
 	}
-	for i := first; i < s.trail.n; i++ {
-		if s.trail.blocks[i].address == address {
+	for i := first; i < s.extra.n; i++ {
+		if s.extra.blocks[i].address == address {
 			return
 		}
 	}
@@ -169,7 +169,7 @@ func (s *session) wantStructure(address uint64, first int) {
 //go:norace
 //go:nocheckptr
 func (s *session) loadWord(i, off int) uint64 {
-	if b := &s.trail.blocks[i]; off+8 <= b.length {
+	if b := &s.extra.blocks[i]; off+8 <= b.length {
 		return *(*uint64)(unsafe.Pointer(&s.arena.memory[b.at+off]))
 	}
 	return 0

@@ -193,16 +193,16 @@ func TestFaultLeak(t *testing.T) {
 	cancel()
 	n, outcomes := full(3000, 1_000_000), counts{}
 	var before held
-	var layout *Layout
+	var layout *MapsSnapshot
 	began := time.Now()
 	for i := range n {
 		if i == n/10 { // by then every cache is full
 			before = holding(t)
 		}
-		engine, ctx, pid, o := Capture, context.Background(), sleeper.pid, Options{Layout: layout}
+		engine, ctx, pid, o := Capture, context.Background(), sleeper.pid, Options{MapsSnapshot: layout}
 		switch i % 50 {
 		case 0:
-			o.Layout = nil
+			o.MapsSnapshot = nil
 		case 10, 30:
 			pid, o = threads.pid, Options{AllThreads: true}
 		case 20:
@@ -217,7 +217,7 @@ func TestFaultLeak(t *testing.T) {
 		s, err := engine(ctx, anyTarget(pid), o)
 		switch {
 		case err == nil && pid == sleeper.pid:
-			layout = s.Layout
+			layout = s.MapsSnapshot
 			outcomes["captured"]++
 		case err == nil && pid == threads.pid:
 			outcomes["captured with all threads"]++

@@ -6,7 +6,7 @@ import "encoding/binary"
 // in a stop; since there is no hurry here, block by block. What it copies is of one moment with the stack only if the
 // thread turns out to have slept all the time, and as far as nobody else writes to it.
 func (w *observer) follow(tid int, stack *Stack) []Stack {
-	t := w.options.Trail
+	t := w.options.ExtraReads
 	if t == nil {
 		return nil
 	}
@@ -39,8 +39,8 @@ func (f *follower) pointer(address uint64) uint64 {
 	return binary.NativeEndian.Uint64(data)
 }
 
-// list takes what the nodes of a list lead to; see Trail.Head.
-func (f *follower) list(t *Trail, node uint64) {
+// list takes what the nodes of a list lead to; see ExtraReads.Head.
+func (f *follower) list(t *ExtraReads, node uint64) {
 	const word, argument = 8, 16
 	for range maxNodes {
 		arg, ok := f.onStack(node + argument)
@@ -67,7 +67,7 @@ func (f *follower) list(t *Trail, node uint64) {
 }
 
 // derefsOf is what to copy for nodes that have a word.
-func (t *Trail) derefsOf(word uint64) []Deref {
+func (t *ExtraReads) derefsOf(word uint64) []Deref {
 	for _, k := range t.Kinds[:min(len(t.Kinds), maxKinds)] {
 		if k.Word == word {
 			return k.OnStack

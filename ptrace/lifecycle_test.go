@@ -48,7 +48,7 @@ func TestMapsByThreads(t *testing.T) {
 	if err != nil || len(tids) != 4 || tids[0] != c.pid {
 		t.Fatalf("threads %d of %d: %v", tids, c.pid, err)
 	}
-	s := &session{flight: &flight{target: anyTarget(c.pid)}}
+	s := &session{call: &captureCall{target: anyTarget(c.pid)}}
 	if err := s.readMapsBy(tids[:1]); err != nil || len(s.maps) != 0 {
 		t.Fatalf("the mappings of a thread that has ended: %d, %v", len(s.maps), err)
 	}

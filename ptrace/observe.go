@@ -15,7 +15,7 @@ import (
 // Observe makes a snapshot of the process t without stopping it. A thread that sleeps, in whatever state and under
 // whatever tracer, is read with engine "blocked"; one on the CPU is sampled by the kernel, engine "running". Which of
 // them is found out anew at every attempt, until one of them is sure of what it saw. Options.AllThreads looks at the
-// threads one after another: each is consistent in itself, all together are not of one moment. Options.Trail is
+// threads one after another: each is consistent in itself, all together are not of one moment. Options.ExtraReads is
 // followed for a main thread that sleeps; a sample has nothing but the stack. By Options.Layout the mappings are not
 // read, which takes longer than all the rest, and may wait for the process where it changes them.
 //
@@ -82,7 +82,7 @@ type observer struct {
 	options Options
 	started time.Time
 	before  procfs.Stat
-	layout  *Layout // what the caller gave, if it can be taken; nil: maps are read
+	layout  *MapsSnapshot // what the caller gave, if it can be taken; nil: maps are read
 	maps    []procfs.Mapping
 	also    []Stack
 	found   []Stack
@@ -106,7 +106,7 @@ func (w *observer) observe() (*Snapshot, error) {
 		return nil, err
 	}
 	w.layout = nil
-	if l := w.options.Layout; l.of(&w.before) && !w.options.AllThreads {
+	if l := w.options.MapsSnapshot; l.of(&w.before) && !w.options.AllThreads {
 		w.layout, w.maps = l, l.maps
 	} else if w.maps, err = w.readMaps(); err != nil {
 		return nil, err
@@ -114,7 +114,7 @@ func (w *observer) observe() (*Snapshot, error) {
 	if narrow(w.maps) {
 		return nil, fmt.Errorf("process %d: %w: a 32-bit program", pid, ErrNotObserved)
 	}
-	Reach(pid)
+	ProbeReadable(pid)
 	snapshot, err := w.threads()
 	if err != nil {
 		return nil, err
@@ -141,7 +141,7 @@ func (w *observer) observe() (*Snapshot, error) {
 // lay adds the mappings to a snapshot.
 func (w *observer) lay(snapshot *Snapshot) error {
 	if w.layout != nil {
-		snapshot.Maps, snapshot.Layout = w.maps, w.layout
+		snapshot.Maps, snapshot.MapsSnapshot = w.maps, w.layout
 		return nil
 	}
 	later, err := w.readMaps()
@@ -149,7 +149,7 @@ func (w *observer) lay(snapshot *Snapshot) error {
 		return err
 	}
 	snapshot.Maps = mapsBetween(w.maps, later)
-	snapshot.Layout = &Layout{maps: snapshot.Maps, spans: appendSpans(nil, snapshot.Maps), stat: w.before}
+	snapshot.MapsSnapshot = &MapsSnapshot{maps: snapshot.Maps, spans: appendSpans(nil, snapshot.Maps), stat: w.before}
 	return nil
 }
 

@@ -47,7 +47,7 @@ func (s *session) drain() (left int) {
 		case stopped:
 			t.detach()
 		case exited:
-			if s.bury(t); t.phase == exited {
+			if s.reapExit(t); t.phase == exited {
 				t.phase = seized // what looked dead may be another thread now, which has executed another program
 			}
 		case gone:
@@ -63,13 +63,13 @@ func (s *session) drain() (left int) {
 	return left
 }
 
-// bury takes notice of the end of a thread, except of a child of this very process: that one belongs to whoever started
+// reapExit takes notice of the end of a thread, except of a child of this very process: that one belongs to whoever started
 // it.
 //
 //go:nosplit
 //go:norace
-func (s *session) bury(t *tracee) {
-	t.reap(s.own && t.tid == s.flight.target.PID)
+func (s *session) reapExit(t *tracee) {
+	t.reap(s.own && t.tid == s.call.target.PID)
 }
 
 // buryTheDead looks after the threads that do not stop because they have ended. The end of a main thread is not
@@ -80,11 +80,11 @@ func (s *session) bury(t *tracee) {
 func (s *session) buryTheDead() {
 	for i := range s.tracees {
 		t := &s.tracees[i]
-		if t.phase == seized && isDead(s.file.state(s.flight.target.PID, t.tid)) {
+		if t.phase == seized && isDead(s.file.state(s.call.target.PID, t.tid)) {
 			t.phase = exited
 		}
 		if t.phase == exited {
-			s.bury(t)
+			s.reapExit(t)
 		}
 	}
 }

@@ -55,8 +55,8 @@ type Sampler struct {
 // sampled is one of the processes.
 type sampled struct {
 	target  Target
-	layout  *Layout
-	held    *Held
+	layout  *MapsSnapshot
+	held    *PidHandle
 	ended   bool
 	started uint64 // as bpf.Slot.Started; 0: not seen yet
 }
@@ -124,7 +124,7 @@ func (s *Sampler) hold(targets []Target) error {
 
 // load prepares a thread for each processor.
 func (s *Sampler) load() error {
-	set, err := everywhere()
+	set, err := allowedCPUs()
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (p *sampled) refresh() error {
 	if narrow(maps) {
 		return fmt.Errorf("process %d: %w: a 32-bit program", p.target.PID, ErrNotObserved)
 	}
-	p.layout = &Layout{maps: maps, spans: appendSpans(nil, maps), stat: w.before}
+	p.layout = &MapsSnapshot{maps: maps, spans: appendSpans(nil, maps), stat: w.before}
 	return nil
 }
 
@@ -342,7 +342,7 @@ func (s *Sampler) allEnded() bool {
 // Refresh reads the mappings of a process anew, for batches to come. It returns those that hold for samples that were
 // taken by a layout: code that has taken the place of other code is in neither, and nothing is of a program that has
 // executed another one.
-func (s *Sampler) Refresh(pid int, by *Layout) ([]procfs.Mapping, error) {
+func (s *Sampler) Refresh(pid int, by *MapsSnapshot) ([]procfs.Mapping, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, p := range s.targets {

@@ -33,7 +33,7 @@ type samplerThread struct {
 	last   [bpf.MaxTargets]int // of each process, among taken
 	slots  int
 	// layouts are what is known of the processes when a batch begins, and what its samples are told to go by.
-	layouts [bpf.MaxTargets]*Layout
+	layouts [bpf.MaxTargets]*MapsSnapshot
 	missed  int
 	gone    bool // all processes are
 	errno   unix.Errno
@@ -291,7 +291,7 @@ type memoryOfSample struct {
 	registers [prStatusSize]byte
 }
 
-func (m *memoryOfSample) fill(l *Layout, slot *bpf.Slot, stacks []byte) *Snapshot {
+func (m *memoryOfSample) fill(l *MapsSnapshot, slot *bpf.Slot, stacks []byte) *Snapshot {
 	for i, value := range slot.Registers {
 		binary.NativeEndian.PutUint64(m.registers[8*i:], value)
 	}
@@ -304,7 +304,7 @@ func (m *memoryOfSample) fill(l *Layout, slot *bpf.Slot, stacks []byte) *Snapsho
 			Cut: slot.Start+slot.Length < slot.End}
 	}
 	m.snapshot = Snapshot{
-		PID: l.stat.PID, Engine: EngineSampled, Maps: l.maps, Layout: l, Threads: m.thread[:],
+		PID: l.stat.PID, Engine: EngineSampled, Maps: l.maps, MapsSnapshot: l, Threads: m.thread[:],
 	}
 	return &m.snapshot
 }

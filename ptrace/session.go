@@ -34,11 +34,11 @@ const (
 // session is the work of one thread for one capture: whom it has attached to, and the memory for the copies. It is
 // used again for other captures, because fresh memory would have to be touched first.
 type session struct {
-	flight  *flight
+	call    *captureCall
 	before  procfs.Stat
 	maps    []procfs.Mapping
-	spans   []span  // of maps; shared with layouts
-	layout  *Layout // what the caller gave; nil: maps are read
+	spans   []span        // of maps; shared with layouts
+	layout  *MapsSnapshot // what the caller gave; nil: maps are read
 	tracees []tracee
 	leftOut int
 	own     bool // the target is a child of this process
@@ -53,7 +53,7 @@ type session struct {
 
 	also   [maxAlso]piece // further memory to copy
 	pieces int
-	trail  trail
+	extra  extraReads
 	blocks blocks
 
 	coroutines coroutines
@@ -88,14 +88,14 @@ type timespec struct{ sec, nsec int64 }
 //nolint:gochecknoglobals // a cache
 var sessions = make(chan *session, 4)
 
-func newSession(f *flight) *session {
+func newSession(f *captureCall) *session {
 	var s *session
 	select {
 	case s = <-sessions:
 	default:
 		s = &session{pageMask: uint64(os.Getpagesize()) - 1, mask: blocked}
 	}
-	s.flight = f
+	s.call = f
 	s.maxStack, s.redZone = uint64(f.options.MaxStack), uint64(f.options.RedZone)
 	return s
 }
@@ -103,7 +103,7 @@ func newSession(f *flight) *session {
 // recycle keeps the session for another capture, if there are not enough yet.
 func (s *session) recycle() {
 	s.reset()
-	s.flight = nil
+	s.call = nil
 	if cap(s.tracees) > 8 {
 		s.tracees = nil
 	}
@@ -126,7 +126,7 @@ func (s *session) reset() {
 }
 
 func (s *session) hook(at step) {
-	if h := s.flight.options.hook; h != nil {
+	if h := s.call.options.hook; h != nil {
 		h(at)
 	}
 }
@@ -138,9 +138,9 @@ func (s *session) capture() (*Snapshot, error) {
 		return nil, err
 	}
 	if s.mayHold() {
-		Reach(s.flight.target.PID)
+		ProbeReadable(s.call.target.PID)
 	}
-	s.rehearse()
+	s.prefault()
 	s.hook(stepMapped)
 	muteStops()
 	if err := s.attach(); err != nil {
@@ -150,10 +150,10 @@ func (s *session) capture() (*Snapshot, error) {
 		return nil, err
 	}
 	if s.dumping {
-		return nil, fmt.Errorf("process %d: %w", s.flight.target.PID, ErrDumping)
+		return nil, fmt.Errorf("process %d: %w", s.call.target.PID, ErrDumping)
 	}
 	s.hook(stepSeized)
-	if err := s.flight.expired(); err != nil {
+	if err := s.call.expired(); err != nil {
 		return nil, err
 	}
 	if err := s.stopAndCopy(); err != nil {
@@ -165,8 +165,8 @@ func (s *session) capture() (*Snapshot, error) {
 
 // prepare reads what can be read before anything is attached.
 func (s *session) prepare() (err error) {
-	pid := s.flight.target.PID
-	if l := s.flight.options.Layout; l != nil && l.stat.PID == pid && !s.flight.options.AllThreads {
+	pid := s.call.target.PID
+	if l := s.call.options.MapsSnapshot; l != nil && l.stat.PID == pid && !s.call.options.AllThreads {
 		s.layout, s.before, s.maps, s.spans = l, l.stat, l.maps, l.spans
 	} else {
 		if s.before, err = readTarget(pid); err != nil {
@@ -176,18 +176,18 @@ func (s *session) prepare() (err error) {
 			return err
 		}
 	}
-	also := s.flight.options.Also
+	also := s.call.options.Also
 	s.pieces = min(len(also), maxAlso)
 	for i := range s.pieces {
 		s.also[i] = piece{address: also[i]}
 	}
-	s.trail.prepare(s.flight.options.Trail)
-	s.blocks.prepare(s.flight.options.Blocks)
+	s.extra.prepare(s.call.options.ExtraReads)
+	s.blocks.prepare(s.call.options.Blocks)
 	stacks := 1 + s.pieces
-	if s.coroutines.prepare(s.flight.options.Coroutines); s.coroutines.wanted {
+	if s.coroutines.prepare(s.call.options.Coroutines); s.coroutines.wanted {
 		stacks++
 	}
-	return s.arena.reserve(s.flight.options.MaxStack, stacks)
+	return s.arena.reserve(s.call.options.MaxStack, stacks)
 }
 
 // maxAlso bounds Options.Also.
@@ -203,12 +203,12 @@ type piece struct {
 
 // readMaps reads the mappings of the process, as one of its threads shows them.
 func (s *session) readMaps(tid int) error {
-	maps, err := procfs.TaskMaps(s.flight.target.PID, tid)
+	maps, err := procfs.TaskMaps(s.call.target.PID, tid)
 	switch {
 	case errors.Is(err, procfs.ErrGone):
-		return exitedError(s.flight.target.PID)
+		return exitedError(s.call.target.PID)
 	case errors.Is(err, procfs.ErrDenied):
-		return explain(s.flight.target.PID, s.flight.target.PID)
+		return explain(s.call.target.PID, s.call.target.PID)
 	case err != nil:
 		return err
 	}
@@ -233,9 +233,9 @@ func (s *session) readMapsBy(tids []int) error {
 
 // snapshot makes the result of what was copied. The copies leave the arena, which the next capture will use.
 func (s *session) snapshot() (*Snapshot, error) {
-	snap := &Snapshot{PID: s.flight.target.PID, Engine: Engine, Maps: s.maps, ThreadsLeftOut: s.leftOut, Layout: s.layout}
-	if snap.Layout == nil {
-		snap.Layout = &Layout{maps: s.maps, spans: s.spans, stat: s.before}
+	snap := &Snapshot{PID: s.call.target.PID, Engine: Engine, Maps: s.maps, ThreadsLeftOut: s.leftOut, MapsSnapshot: s.layout}
+	if snap.MapsSnapshot == nil {
+		snap.MapsSnapshot = &MapsSnapshot{maps: s.maps, spans: s.spans, stat: s.before}
 	}
 	snap.Threads = make([]Thread, 0, len(s.tracees))
 	copied := false
@@ -271,7 +271,7 @@ func (s *session) thread(t *tracee, snap *Snapshot) Thread {
 	result := Thread{TID: t.tid, Name: t.name, State: t.state, Err: t.err}
 	switch {
 	case errors.Is(t.err, ErrKernelWorker):
-		result.seeKernel(s.flight.target.PID)
+		result.seeKernel(s.call.target.PID)
 	case t.err != nil:
 	case t.length > 0:
 		result.Registers = slices.Clone(t.registers[:t.length])
@@ -286,7 +286,7 @@ func (s *session) thread(t *tracee, snap *Snapshot) Thread {
 			result.Err = noStackError(t)
 		}
 	case t.phase == seized && t.errno == 0:
-		result.Err = &DeadlineError{PID: t.tid, After: time.Since(s.flight.started), State: t.state,
+		result.Err = &DeadlineError{PID: t.tid, After: time.Since(s.call.started), State: t.state,
 			During: "its process was not to stand still for longer"}
 	case t.errno != 0 && t.errno != unix.ESRCH:
 		result.Err = systemError(t.tid, "read registers", t.errno)

@@ -26,8 +26,8 @@ func exitsyscall()
 
 const (
 	spinning  = int64(60 * time.Microsecond)  // how long to look for the stop without sleeping, the first time
-	lingering = int64(200 * time.Microsecond) // the same if a processor sleeps: to wake it takes long
-	glancing  = int64(5 * time.Microsecond)   // and after a sleep, lest the target's processor be kept from it
+	idleSpin  = int64(200 * time.Microsecond) // the same if a processor sleeps: to wake it takes long
+	retrySpin = int64(5 * time.Microsecond)   // and after a sleep, lest the target's processor be kept from it
 	firstNap  = int64(20 * time.Microsecond)  // then sleeps that double
 	lastNap   = int64(1 * time.Millisecond)   // until they are this long
 	maxStall  = int64(50 * time.Millisecond)  // how long stopped threads wait for others that do not stop
@@ -54,15 +54,15 @@ func (s *session) clock() int64 {
 // with an error if they did not stop in time; release detaches what is left.
 func (s *session) stopAndCopy() error {
 	s.patience, s.nap, s.tries = spinning, firstNap, 0
-	if s.hurry() && len(s.tracees) == 1 {
-		s.patience = lingering // several threads may need this processor too
+	if s.raisePriority() && len(s.tracees) == 1 {
+		s.patience = idleSpin // several threads may need this processor too
 	}
 	if (s.urgent || runtime.NumCPU() == 1) && s.processor == currentProcessor() {
-		s.patience = glancing // it cannot stop while this thread is where it has to go on
+		s.patience = retrySpin // it cannot stop while this thread is where it has to go on
 	}
-	s.until = s.clock() + int64(s.flight.limit-time.Since(s.flight.started))
-	for !s.stand() {
-		if err := s.flight.expired(); err != nil {
+	s.until = s.clock() + int64(s.call.limit-time.Since(s.call.started))
+	for !s.stopAndCopyNoSched() {
+		if err := s.call.expired(); err != nil {
 			return err
 		}
 		s.hook(stepWaiting)
@@ -71,13 +71,13 @@ func (s *session) stopAndCopy() error {
 	return nil
 }
 
-// stand does what stopAndCopy says. It returns false if it is time to think about going on. The first looks are taken
+// stopAndCopyNoSched does what stopAndCopy says. It returns false if it is time to think about going on. The first looks are taken
 // before the call that the scheduler knows of: most targets stop soon, and who is in a system call for longer than
 // 20 µs loses his processor; somebody else is woken up to have it, and he has to get one again afterwards.
 //
 //go:nosplit
 //go:norace
-func (s *session) stand() bool {
+func (s *session) stopAndCopyNoSched() bool {
 	stopped, first := false, s.tries == 0
 	if first {
 		s.block()
@@ -100,7 +100,7 @@ func (s *session) stand() bool {
 		}
 		s.unblock()
 		s.tries++
-		if stopped || s.flight.quit != 0 || s.flight.options.hook != nil || s.clock() >= s.until {
+		if stopped || s.call.quit != 0 || s.call.options.hook != nil || s.clock() >= s.until {
 			break
 		}
 	}
@@ -115,7 +115,7 @@ func (s *session) stand() bool {
 //go:norace
 func (s *session) lookLater() bool {
 	s.doze(s.nap)
-	s.nap, s.patience = min(2*s.nap, lastNap), glancing
+	s.nap, s.patience = min(2*s.nap, lastNap), retrySpin
 	s.block()
 	return s.awaitStops()
 }
@@ -221,7 +221,7 @@ func (s *session) copyAll() {
 			for i < last && !s.takeOwner(t, i) {
 				i++
 			}
-			s.trail.n = 0
+			s.extra.n = 0
 		}
 		if ok && s.copyOwnStack(t, sp) && s.coroutines.wanted {
 			s.copyCoroutines(t, sp)
@@ -230,8 +230,8 @@ func (s *session) copyAll() {
 	for i := range s.pieces {
 		s.copyPiece(&s.also[i], &s.tracees[0])
 	}
-	if s.trail.wanted {
-		s.copyTrail(&s.tracees[0])
+	if s.extra.wanted {
+		s.copyExtraReads(&s.tracees[0])
 	}
 	for i := range s.tracees {
 		if t := &s.tracees[i]; t.phase == stopped && !t.foreign && len(s.blocks.wanted) > 0 {

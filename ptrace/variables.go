@@ -15,7 +15,7 @@ const maxNear = 512
 
 // join finds the variables that are read as one piece of memory: those near each other, in one page. For each piece the
 // kernel looks for the page anew, which takes longer than to copy some words more.
-func (r *trail) join() {
+func (r *extraReads) join() {
 	const page = 4096 // or more
 	words := make([]uint64, 0, len(r.near))
 	for i := range r.variables[:r.nVariables] {
@@ -44,7 +44,7 @@ func (r *trail) join() {
 //go:nosplit
 //go:norace
 func (s *session) wantVariables() {
-	r := &s.trail
+	r := &s.extra
 	r.n = 0
 	for i := range r.nNear {
 		s.wantBlock(r.near[i].start, int(r.near[i].end-r.near[i].start))
@@ -58,7 +58,7 @@ func (s *session) wantVariables() {
 //go:nosplit
 //go:norace
 func (s *session) wantWithStack(t *tracee) bool {
-	r := &s.trail
+	r := &s.extra
 	if !r.wanted || r.fetched > 0 || s.coroutines.wanted || t != &s.tracees[0] {
 		return false
 	}
@@ -72,7 +72,7 @@ func (s *session) wantWithStack(t *tracee) bool {
 }
 
 // expectNothing forgets what the variables are expected to hold.
-func (r *trail) expectNothing() {
+func (r *extraReads) expectNothing() {
 	for i := range r.variables[:r.nVariables] {
 		r.variables[i].Expected = 0
 	}
@@ -84,7 +84,7 @@ func (r *trail) expectNothing() {
 //go:nosplit
 //go:norace
 func (s *session) readBehindVariables(t *tracee, start, end uint64) (n int, ok bool) {
-	r := &s.trail
+	r := &s.extra
 	variables, stack := 0, int(min(end-start, s.maxStack))
 	for i := range r.n {
 		r.vectors[i] = iovec{uintptr(r.blocks[i].address), uintptr(r.blocks[i].wanted)}
@@ -111,7 +111,7 @@ func (s *session) readBehindVariables(t *tracee, start, end uint64) (n int, ok b
 //go:nosplit
 //go:norace
 func (s *session) loadVariable(address uint64) uint64 {
-	r := &s.trail
+	r := &s.extra
 	for i := range r.nNear {
 		if off := address - r.near[i].start; address >= r.near[i].start && off < maxNear {
 			if word := s.loadWord(i, int(off)); word != 0 {

@@ -15,7 +15,7 @@ const (
 	stopped               // attached and standing still
 	detached              // let go
 	exited                // a zombie of which we have to take notice
-	buried                // a zombie of which we have
+	reaped                // a zombie of which we have
 	gone                  // not ours any more, though we did not let it go
 )
 
@@ -148,9 +148,9 @@ func (t *tracee) reap(own bool) {
 		case errno != 0 || t.info.signo == 0 || t.info.code > cldDumped:
 			return
 		case own:
-			t.phase = buried
+			t.phase = reaped
 			return
 		}
 	}
-	t.phase = buried
+	t.phase = reaped
 }

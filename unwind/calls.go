@@ -30,7 +30,7 @@ var instructionSets = [...]struct {
 // calls judges whether the instruction before a return address can have called
 // the function at entry (0: any). Refuted: it is no call, or the call of
 // another function, which does not go on as this one.
-func (w *walk) calls(ra, entry uint64) verdict {
+func (w *walk) calls(ra, entry uint64) trialResult {
 	module, ok := w.modules.Find(ra - 1)
 	if !ok {
 		return refuted
@@ -39,7 +39,7 @@ func (w *walk) calls(ra, entry uint64) verdict {
 		return undecided
 	}
 	if entry == 0 {
-		if called, known := module.Told.called(ra - module.Bias); known {
+		if called, known := module.CodeCache.called(ra - module.Bias); known {
 			return called
 		}
 	}
@@ -48,7 +48,7 @@ func (w *walk) calls(ra, entry uint64) verdict {
 		return undecided
 	}
 	if entry == 0 {
-		return module.Told.keepCalled(ra-module.Bias, called)
+		return module.CodeCache.keepCalled(ra-module.Bias, called)
 	}
 	if called && (!direct || target == entry || w.goesOn(target)) {
 		return proven

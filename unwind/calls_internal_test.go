@@ -71,7 +71,7 @@ func TestCalls(t *testing.T) {
 	w := walk{arch: arch.AMD64, modules: c}
 	for _, tt := range []struct {
 		ra, entry uint64
-		want      verdict
+		want      trialResult
 	}{
 		{0x1009, 0, proven},
 		{0x1009, 0x1010, proven},
@@ -93,7 +93,7 @@ func TestPlainCalls(t *testing.T) {
 	t.Parallel()
 	type call struct {
 		ra, entry uint64
-		want      verdict
+		want      trialResult
 	}
 	for _, tt := range []struct {
 		arch  *arch.Arch

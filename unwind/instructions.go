@@ -8,13 +8,13 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
-// outlook is whether the way by instructions is to be gone.
-type outlook uint8
+// trialState is whether the way by instructions is to be gone.
+type trialState uint8
 
 const (
-	untried outlook = iota
-	good            // it leads to the stack's base
-	bad             // it does not, or it cannot be told
+	untried trialState = iota
+	good               // it leads to the stack's base
+	bad                // it does not, or it cannot be told
 )
 
 // stepInstructions finds the caller of a frame in code without call frame information by what the code does until it
@@ -23,7 +23,7 @@ const (
 // behind a call that never returns the instructions may be another function's. False if nothing is to be learnt.
 func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	w.settled = false
-	if w.outlook == bad && !w.trial {
+	if w.trialState == bad && !w.trial {
 		return Frame{}, Stop{}, false // perhaps for want of memory
 	}
 	w.wanting = 0
@@ -49,10 +49,10 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	if err != nil {
 		return Frame{}, Stop{}, false
 	}
-	if !w.trial && w.outlook == untried {
-		w.outlook, w.wanting = w.lookOut(*frame, caller)
+	if !w.trial && w.trialState == untried {
+		w.trialState, w.wanting = w.lookOut(*frame, caller)
 	}
-	if !w.trial && w.outlook == bad {
+	if !w.trial && w.trialState == bad {
 		return Frame{}, Stop{}, false
 	}
 	next, stop := w.leaveFor(frame, caller)
@@ -67,7 +67,7 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 	if module.Start == 0 || frame.PC-start > most {
 		return false
 	}
-	if row, _ := module.Told.row(placeIn(module, frame)); row != nil {
+	if row, _ := module.CodeCache.row(placeIn(module, frame)); row != nil {
 		return false // it was followed to a caller
 	}
 	return epilogue.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC, module.Linker)
@@ -88,7 +88,7 @@ type followed struct {
 // follow finds the registers of a frame's caller by its function's instructions: by what is known to be their row, or,
 // where that does not tell it, by following them.
 func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
-	row, known := module.Told.row(placeIn(&module, frame))
+	row, known := module.CodeCache.row(placeIn(&module, frame))
 	if row != nil {
 		if caller, err := row.Apply(w.arch, &w.regs, &w.mem); !errors.Is(err, epilogue.ErrMemory) {
 			return caller, err
@@ -123,7 +123,7 @@ func placeIn(m *Module, frame *Frame) epilogue.Place {
 // learn finds the row of a place that was followed, and remembers it. That takes twice as long as to follow, and
 // most addresses at which a function computes are met once: only one that is met again is worth it.
 func (w *walk) learn(bare *bareCode, f *followed) {
-	told, at := bare.module.Told, f.at
+	told, at := bare.module.CodeCache, f.at
 	at.Addr -= bare.module.Bias
 	if !told.again(at) {
 		return
@@ -163,10 +163,10 @@ func (w *walk) leaveFor(frame *Frame, caller arch.Registers) (Frame, Stop) {
 
 // lookOut goes the way from a caller of a frame before the walk does. It returns where the memory begins for want of
 // which it did not come to an end, 0 if that was not the reason.
-func (w *walk) lookOut(frame Frame, caller arch.Registers) (found outlook, wanting uint64) {
+func (w *walk) lookOut(frame Frame, caller arch.Registers) (found trialState, wanting uint64) {
 	t := *w
-	t.outlook = good // not to look out again
-	c := contest{w: w, frame: &frame, budget: maxTrialSteps}
+	t.trialState = good // not to look out again
+	c := trial{w: w, frame: &frame, budget: maxTrialSteps}
 	next, stop := t.leaveFor(&frame, caller)
 	found = bad
 	if stop.Reason == running && c.follow(&t, frame, next, stop, 0) == proven {
@@ -217,20 +217,20 @@ func (c *bareCode) Stub(addr uint64) bool { return c.imported(addr) != "" }
 
 // Returns implements epilogue.Code. Of functions of other images it is their names that tell.
 func (c *bareCode) Returns(entry uint64) (returns, known bool) {
-	if returns, known = c.module.Told.returns(entry - c.module.Bias); known {
+	if returns, known = c.module.CodeCache.returns(entry - c.module.Bias); known {
 		return returns, true
 	}
 	name := c.imported(entry)
 	if name == "" {
 		return false, false
 	}
-	c.module.Told.keepReturns(entry-c.module.Bias, !endless[name])
+	c.module.CodeCache.keepReturns(entry-c.module.Bias, !endless[name])
 	return !endless[name], true
 }
 
 // Remember implements epilogue.Code.
 func (c *bareCode) Remember(entry uint64, returns bool) {
-	c.module.Told.keepReturns(entry-c.module.Bias, returns)
+	c.module.CodeCache.keepReturns(entry-c.module.Bias, returns)
 }
 
 // Covered implements epilogue.Code.

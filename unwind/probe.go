@@ -30,7 +30,7 @@ func (w *walk) stepProbe(frame *Frame) (Frame, Stop) {
 		return Frame{}, lost
 	}
 	if frame.Method == ByCFI && w.knowsSP() {
-		p := behindProbe{contest: contest{w: w, frame: frame, budget: maxTrialSteps}}
+		p := behindProbe{trial: trial{w: w, frame: frame, budget: maxTrialSteps}}
 		p.searchStack(w.row.FDEStart + w.row.Bias)
 		switch {
 		case w.instructions <= 0:
@@ -59,7 +59,7 @@ func (w *walk) stepProbe(frame *Frame) (Frame, Stop) {
 // call frame information has it for that place, behind a call of the place's function; and if that leads to the base of
 // the stack.
 type behindProbe struct {
-	contest
+	trial
 
 	site  uint64 // of the first one that is proven
 	next  Frame  // and its caller, with what was known then

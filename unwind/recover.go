@@ -22,13 +22,13 @@ const (
 	maxSearch     = 1 << 17 // words of the stack searched
 )
 
-// verdict is what a trial finds of a value.
-type verdict uint8
+// trialResult is what a trial finds of a value.
+type trialResult uint8
 
 const (
-	refuted   verdict = iota // it cannot be the value
-	undecided                // neither is certain
-	proven                   // it leads to the stack's base, and nothing contradicts it
+	refuted   trialResult = iota // it cannot be the value
+	undecided                    // neither is certain
+	proven                       // it leads to the stack's base, and nothing contradicts it
 )
 
 // recoverFramePointer finds the caller of a frame whose CFA is given by the
@@ -56,7 +56,7 @@ func (w *walk) recoverFramePointer(frame *Frame, cause error) (Frame, Stop) {
 		lost.Err = errNoReader
 		return Frame{}, lost
 	}
-	c := contest{w: w, frame: frame, budget: maxTrialSteps}
+	c := trial{w: w, frame: frame, budget: maxTrialSteps}
 	distances, err := w.distances(frame, module)
 	if err == nil {
 		for _, d := range distances {
@@ -82,7 +82,7 @@ func (w *walk) recoverFramePointer(frame *Frame, cause error) (Frame, Stop) {
 // distances returns the possible distances of the stack pointer from the CFA.
 func (w *walk) distances(frame *Frame, module Module) ([]int64, error) {
 	addr := frame.Lookup() - module.Bias
-	if d, known := module.Told.find(addr); known {
+	if d, known := module.CodeCache.find(addr); known {
 		return d.possible, d.err
 	}
 	f, err := function(w.arch, module, w.row.FDEStart, w.row.FDEEnd)
@@ -91,7 +91,7 @@ func (w *walk) distances(frame *Frame, module Module) ([]int64, error) {
 	}
 	var d distances
 	d.possible, d.err = f.At(addr)
-	module.Told.keep(addr, d)
+	module.CodeCache.keep(addr, d)
 	return d.possible, d.err
 }
 
@@ -125,8 +125,8 @@ func function(a *arch.Arch, module Module, start, end uint64) (*depth.Function, 
 	return &depth.Function{Start: start, Code: code, Anchor: anchor}, nil
 }
 
-// contest compares values for one frame's frame pointer.
-type contest struct {
+// trial compares values for one frame's frame pointer.
+type trial struct {
 	w      *walk
 	frame  *Frame
 	budget int
@@ -137,7 +137,7 @@ type contest struct {
 }
 
 // enter tries a value.
-func (c *contest) enter(fp uint64) {
+func (c *trial) enter(fp uint64) {
 	switch c.try(fp) {
 	case proven:
 		c.proven++
@@ -150,7 +150,7 @@ func (c *contest) enter(fp uint64) {
 
 // search tries every word of the stack from sp on that may be where the frame
 // pointer points: a return address lies where the caller's would.
-func (c *contest) search(sp uint64) {
+func (c *trial) search(sp uint64) {
 	word := uint64(c.w.arch.AddrSize)
 	ra := uint64(c.w.row.CFA.Offset) - word
 	for fp, n := (sp+word-1)&^(word-1), 0; n < maxSearch && c.proven < 2; fp, n = fp+word, n+1 {
@@ -165,7 +165,7 @@ func (c *contest) search(sp uint64) {
 }
 
 // decide returns nil if there is a winner.
-func (c *contest) decide() error {
+func (c *trial) decide() error {
 	switch {
 	case c.proven > 1:
 		return errAmbiguous
@@ -178,7 +178,7 @@ func (c *contest) decide() error {
 }
 
 // try follows a value to the stack's base.
-func (c *contest) try(fp uint64) verdict {
+func (c *trial) try(fp uint64) trialResult {
 	t := *c.w
 	t.trial, t.followed = true, nil // with another value instructions lead elsewhere
 	t.regs.Set(t.arch.FP, fp)
@@ -192,7 +192,7 @@ func (c *contest) try(fp uint64) verdict {
 
 // follow follows a trial to the stack's base from the step that has led from frame to next. entry is where the
 // function of frame begins, 0 if that is not known.
-func (c *contest) follow(t *walk, frame, next Frame, stop Stop, entry uint64) verdict {
+func (c *trial) follow(t *walk, frame, next Frame, stop Stop, entry uint64) trialResult {
 	worst := proven
 	for {
 		if v := c.judge(t, next, stop); v != proven || stop.Reason == EndOfStack || t.settled {
@@ -213,7 +213,7 @@ func (c *contest) follow(t *walk, frame, next Frame, stop Stop, entry uint64) ve
 }
 
 // judge says what a step of a trial means for its value.
-func (c *contest) judge(t *walk, next Frame, stop Stop) verdict {
+func (c *trial) judge(t *walk, next Frame, stop Stop) trialResult {
 	c.budget--
 	if stop.Reason == running && next.Method == ByCFI && t.probed(next.PC) {
 		t.settled = true // farther than to another return probe no trial goes

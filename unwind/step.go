@@ -43,7 +43,7 @@ func (w *walk) step(frame *Frame) (Frame, Stop) {
 // stepBare handles an address without call frame information, in code or not.
 func (w *walk) stepBare(frame *Frame, module *Module, code bool) (Frame, Stop) {
 	// Code that has been followed is no trampoline.
-	if _, followed := module.Told.row(placeIn(module, frame)); !followed {
+	if _, followed := module.CodeCache.row(placeIn(module, frame)); !followed {
 		if next, stop, done := w.stepTrampoline(frame); done {
 			return next, stop
 		}

@@ -113,9 +113,9 @@ type Module struct {
 	// Linker says that it is a dynamic linker: what it calls at its Start
 	// returns, the libraries' constructors among that.
 	Linker bool
-	// Told remembers what the image's instructions have told; nil: they
+	// CodeCache remembers what the image's instructions have told; nil: they
 	// are decoded each time.
-	Told *Told
+	CodeCache *CodeCache
 }
 
 // ImageCode is the instructions of an image, by link-time address; Code is
@@ -193,9 +193,9 @@ type walk struct {
 	calledBack bool
 
 	trial bool // the walk tries a value: what it finds is not believed yet
-	// outlook is what a trial of a frame found by instructions has come to.
+	// trialState is what a trial of a frame found by instructions has come to.
 	// The walk goes the same way then, so it holds for the frames behind, too.
-	outlook outlook
+	trialState trialState
 	// followed is what instructions have led to, for the walk to go the way of
 	// its trial without following them again; nil until the first.
 	followed *[]followed

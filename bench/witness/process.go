@@ -23,7 +23,7 @@ type process struct {
 	id     identity
 	parent int // 0: any
 	user   int
-	layout *ptrace.Layout
+	layout *ptrace.MapsSnapshot
 	kind   string
 	tally  tally
 }
@@ -85,7 +85,7 @@ func (p *process) capture(ctx context.Context, n int) bool {
 
 // copy captures without looking at what there is.
 func (p *process) copy(ctx context.Context, target ptrace.Target) error {
-	o := ptrace.Options{Layout: p.layout}
+	o := ptrace.Options{MapsSnapshot: p.layout}
 	engine := ptrace.Capture
 	if p.watch.options.Engine != ptrace.Engine {
 		engine = ptrace.Observe
@@ -94,7 +94,7 @@ func (p *process) copy(ctx context.Context, target ptrace.Target) error {
 	if err != nil {
 		return err
 	}
-	p.layout = snapshot.Layout
+	p.layout = snapshot.MapsSnapshot
 	p.tally.captured(snapshot.Engine, snapshot.Pause)
 	return nil
 }

@@ -157,19 +157,19 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 	r.golang = c.goStacks.find(r.key)
 	defer r.check.close()
 	if l := c.known.find(r.key); l != nil && !o.AllThreads && r.check.holdsSoon(l, start) {
-		opts.Layout = l.layout
+		opts.MapsSnapshot = l.layout
 	}
 	if !o.NoContext {
-		r.server = c.serverProcess(r.key, opts.Layout != nil)
+		r.server = c.serverProcess(r.key, opts.MapsSnapshot != nil)
 	}
-	opts.Trail, opts.Coroutines = r.trail(), r.golang.trail()
+	opts.ExtraReads, opts.Coroutines = r.trail(), r.golang.trail()
 	for attempt := 0; ; attempt++ {
 		b, err := r.once(ctx, opts)
 		if err != nil {
 			return nil, err
 		}
 		if b.stale { // as only a capture by a layout can be
-			opts.Layout = nil
+			opts.MapsSnapshot = nil
 			attempt--
 			continue
 		}
@@ -180,7 +180,7 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 			return b.trace, nil
 		}
 		opts.Also = append(opts.Also, b.missing...)
-		opts.Trail, opts.Coroutines = r.trail(), r.golang.trail()
+		opts.ExtraReads, opts.Coroutines = r.trail(), r.golang.trail()
 	}
 }
 
@@ -212,7 +212,7 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	if b.space.unread != "" {
 		return built{}, &trace.ReadingError{File: b.space.unread, After: time.Since(r.began)}
 	}
-	byLayout := opts.Layout != nil && snap.Layout == opts.Layout
+	byLayout := opts.MapsSnapshot != nil && snap.MapsSnapshot == opts.MapsSnapshot
 	if snap.Engine != ptrace.Engine {
 		r.check.before = nil // to observe it may have taken a while
 	}
@@ -236,7 +236,7 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 			// Some image may have been taken for one that was at its place before: they are all looked at afresh.
 			b = r.build(snap)
 		}
-	case r.key.startTime != 0 && !r.options.AllThreads && snap.Layout != nil:
+	case r.key.startTime != 0 && !r.options.AllThreads && snap.MapsSnapshot != nil:
 		c.known.keep(r.key, snap, b.used, r.began)
 	}
 	b.trace.NotStopped = notStopped

@@ -48,7 +48,7 @@ type module struct {
 	met      atomic.Bool // see space.foresee
 	known    annotations
 	// told is what walks have found out about the image's instructions.
-	told unwind.Told
+	told unwind.CodeCache
 
 	jitOnce sync.Once
 	jit     uint64 // see jitDescriptor
@@ -319,7 +319,7 @@ func processReader(pid int) func(uint64, []byte) (int, error) {
 	reached := false
 	return func(addr uint64, p []byte) (int, error) {
 		if !reached {
-			ptrace.Reach(pid)
+			ptrace.ProbeReadable(pid)
 			reached = true
 		}
 		n, err := ptrace.ReadMemory(pid, addr, p)

@@ -28,7 +28,7 @@ type layouts struct {
 
 // layout is what is remembered of one process; all but kept is immutable once it is among the layouts.
 type layout struct {
-	layout *ptrace.Layout
+	layout *ptrace.MapsSnapshot
 	maps   []procfs.Mapping
 	used   []usage // the mappings that the last walk went through, in order
 
@@ -70,7 +70,7 @@ func (l *layouts) keep(key processKey, snap *ptrace.Snapshot, used []usage, bega
 		}
 	}
 	maps := l.share(snap.Maps)
-	l.byKey[key] = &layout{layout: snap.Layout.WithMaps(maps), maps: maps, used: used}
+	l.byKey[key] = &layout{layout: snap.MapsSnapshot.WithMaps(maps), maps: maps, used: used}
 }
 
 // share copies mappings so that equal paths are the same string: those of a snapshot hold the whole text of its maps.

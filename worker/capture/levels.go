@@ -61,7 +61,7 @@ func (c *Capturer) serverProcess(key processKey, same bool) serverProcess {
 	if ok && known.exe == exe {
 		return known
 	}
-	if !soon(func() { ptrace.Reach(key.pid) }, func() {}) {
+	if !soon(func() { ptrace.ProbeReadable(key.pid) }, func() {}) {
 		return serverProcess{} // the capture will say what is wrong
 	}
 	maps, err := procfs.Maps(key.pid)
@@ -140,7 +140,7 @@ func newServer(m *module) *pgcontext.Server {
 }
 
 // addTo adds what to copy of the process in the stop.
-func (p *serverProcess) addTo(t *ptrace.Trail) {
+func (p *serverProcess) addTo(t *ptrace.ExtraReads) {
 	if p.process == nil {
 		return
 	}

@@ -6,8 +6,8 @@ import (
 )
 
 // trail is what to copy of the process in the stop.
-func (r *run) trail() *ptrace.Trail {
-	t := &ptrace.Trail{}
+func (r *run) trail() *ptrace.ExtraReads {
+	t := &ptrace.ExtraReads{}
 	if !r.options.NoContext {
 		r.server.addTo(t)
 	}

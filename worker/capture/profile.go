@@ -98,7 +98,7 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 	}
 	b, stacks := p.build(list)
 	if !process.stillSound(list[0].Maps, &b) {
-		maps, err := p.sampler.Refresh(pid, list[0].Layout)
+		maps, err := p.sampler.Refresh(pid, list[0].MapsSnapshot)
 		switch {
 		case err == nil:
 			p.capturer.spaces.forget(keyOf(list[0].Snapshot))
@@ -132,7 +132,9 @@ func (c *check) stillSound(maps []procfs.Mapping, b *built) bool {
 	return c.file != nil
 }
 
-func keyOf(snap *ptrace.Snapshot) processKey { return processKey{snap.PID, snap.Layout.StartTime()} }
+func keyOf(snap *ptrace.Snapshot) processKey {
+	return processKey{snap.PID, snap.MapsSnapshot.StartTime()}
+}
 
 // withMaps are samples with other mappings.
 func withMaps(list []ptrace.Sample, maps []procfs.Mapping) []ptrace.Sample {
@@ -153,7 +155,7 @@ func (p *profile) build(list []ptrace.Sample) (b built, stacks []counted) {
 	files := deadline{at: time.Now().Add(defaultDeadline), after: p.capturer.linesWait}
 	defer files.stop()
 	first := list[0]
-	b = built{settled: true, space: p.capturer.spaces.open(first.PID, first.Layout.StartTime(), first.Maps)}
+	b = built{settled: true, space: p.capturer.spaces.open(first.PID, first.MapsSnapshot.StartTime(), first.Maps)}
 	b.space.files, b.space.generated.off = &files, true
 	w := p.capturer.walker(b.space, Options{MaxFrames: p.options.MaxFrames})
 	defer w.close()

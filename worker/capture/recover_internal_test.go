@@ -29,7 +29,7 @@ type blindModules struct{ unwind.Modules }
 func (m blindModules) Find(addr uint64) (unwind.Module, bool) {
 	module, ok := m.Modules.Find(addr)
 	if module.Code != nil {
-		module.Code, module.Told = blindCode{module.Code}, nil
+		module.Code, module.CodeCache = blindCode{module.Code}, nil
 	}
 	return module, ok
 }

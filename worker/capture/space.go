@@ -122,7 +122,7 @@ func (sp *space) Find(addr uint64) (unwind.Module, bool) {
 		return unwind.Module{}, false
 	}
 	return unwind.Module{Bias: f.bias, CFI: table, Go: golang, Code: f.module.image,
-		Start: start, Linker: linker, Told: &f.module.told}, true
+		Start: start, Linker: linker, CodeCache: &f.module.told}, true
 }
 
 func (sp *space) find(addr uint64) (*procfs.Mapping, found, bool) {

@@ -25,7 +25,7 @@ func (w *walk) stepUnlinked(frame *Frame) (Frame, bool) {
 	before := w.regs
 	cfa := sp + uint64(w.row.CFA.Offset)
 	w.regs.Set(w.arch.SP, cfa+uint64(w.arch.CFAToSP))
-	p := behindProbe{contest: contest{w: w, frame: frame, budget: maxTrialSteps}}
+	p := behindProbe{trial: trial{w: w, frame: frame, budget: maxTrialSteps}}
 	p.searchStack(w.row.FDEStart + w.row.Bias)
 	if w.instructions <= 0 || p.proven != 1 || p.undecided > 0 {
 		w.regs = before

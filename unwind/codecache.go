@@ -6,16 +6,16 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
-// Told remembers what the instructions of one image have told, by address in
+// CodeCache remembers what the instructions of one image have told, by address in
 // it. The zero value is empty, and it is safe for concurrent use; nil remembers
 // nothing.
-type Told struct {
+type CodeCache struct {
 	mu     sync.Mutex
 	byAddr map[uint64]distances
 	back   map[uint64]bool
 	met    map[epilogue.Place]bool
 	rows   map[epilogue.Place]*epilogue.Row
-	calls  map[uint64]verdict
+	calls  map[uint64]trialResult
 }
 
 // distances are those of the stack pointer from the CFA that are possible at
@@ -29,35 +29,35 @@ type distances struct {
 // which a server sleeps lead through some hundreds.
 const maxTold = 1024
 
-func (d *Told) find(addr uint64) (found distances, known bool) {
+func (d *CodeCache) find(addr uint64) (found distances, known bool) {
 	if d == nil {
 		return found, false
 	}
 	return recall(&d.mu, &d.byAddr, addr)
 }
 
-func (d *Told) keep(addr uint64, found distances) {
+func (d *CodeCache) keep(addr uint64, found distances) {
 	if d != nil {
 		remember(&d.mu, &d.byAddr, addr, found)
 	}
 }
 
 // returns is whether the function that begins at an address may return.
-func (d *Told) returns(entry uint64) (returns, known bool) {
+func (d *CodeCache) returns(entry uint64) (returns, known bool) {
 	if d == nil {
 		return false, false
 	}
 	return recall(&d.mu, &d.back, entry)
 }
 
-func (d *Told) keepReturns(entry uint64, returns bool) {
+func (d *CodeCache) keepReturns(entry uint64, returns bool) {
 	if d != nil {
 		remember(&d.mu, &d.back, entry, returns)
 	}
 }
 
 // row is what the code from a place on does to a frame; nil: it is known that it is not the same for all frames.
-func (d *Told) row(at epilogue.Place) (row *epilogue.Row, known bool) {
+func (d *CodeCache) row(at epilogue.Place) (row *epilogue.Row, known bool) {
 	if d == nil {
 		return nil, false
 	}
@@ -65,7 +65,7 @@ func (d *Told) row(at epilogue.Place) (row *epilogue.Row, known bool) {
 }
 
 // again reports whether the code from a place on has been followed before, and notes that it is now.
-func (d *Told) again(at epilogue.Place) bool {
+func (d *CodeCache) again(at epilogue.Place) bool {
 	if d == nil {
 		return false
 	}
@@ -76,12 +76,12 @@ func (d *Told) again(at epilogue.Place) bool {
 	return met
 }
 
-func (d *Told) keepRow(at epilogue.Place, row *epilogue.Row) {
+func (d *CodeCache) keepRow(at epilogue.Place, row *epilogue.Row) {
 	remember(&d.mu, &d.rows, at, row)
 }
 
 // called is whether the instruction before an address is a call.
-func (d *Told) called(addr uint64) (called verdict, known bool) {
+func (d *CodeCache) called(addr uint64) (called trialResult, known bool) {
 	if d == nil {
 		return undecided, false
 	}
@@ -89,7 +89,7 @@ func (d *Told) called(addr uint64) (called verdict, known bool) {
 }
 
 // keepCalled returns what is to be remembered: proven, or refuted.
-func (d *Told) keepCalled(addr uint64, called bool) verdict {
+func (d *CodeCache) keepCalled(addr uint64, called bool) trialResult {
 	v := refuted
 	if called {
 		v = proven

@@ -11,7 +11,7 @@ import (
 // TestTold: what is remembered is what was found, errors too, of a bounded number of addresses.
 func TestTold(t *testing.T) {
 	one, two := epilogue.Place{Addr: 1}, epilogue.Place{Addr: 2}
-	var none *Told
+	var none *CodeCache
 	none.keep(1, distances{})
 	if _, known := none.find(1); known {
 		t.Error("nothing remembers something")
@@ -22,7 +22,7 @@ func TestTold(t *testing.T) {
 	if _, known := none.called(1); known || none.keepCalled(1, true) != proven || none.keepCalled(1, false) != refuted {
 		t.Error("nothing remembers a call")
 	}
-	var d Told
+	var d CodeCache
 	failed := errors.New("failed")
 	d.keep(1, distances{possible: []int64{8, 24}})
 	d.keep(2, distances{err: failed})
@@ -43,7 +43,7 @@ func TestTold(t *testing.T) {
 	d.keepCalled(2, false)
 	for addr, want := range []struct {
 		row, known bool
-		called     verdict
+		called     trialResult
 	}{1: {true, true, proven}, 2: {false, true, refuted}, 3: {}} {
 		row, known := d.row(epilogue.Place{Addr: uint64(addr)})
 		called, also := d.called(uint64(addr))

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// everywhere is the set of processors that threads of this program may be bound to: all of its control group's, though
+// allowedCPUs is the set of processors that threads of this program may be bound to: all of its control group's, though
 // the program itself may have been told to run on some of them only (taskset(1)). What runs elsewhere no clock sees.
-func everywhere() (set unix.CPUSet, err error) {
+func allowedCPUs() (set unix.CPUSet, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var own, all unix.CPUSet

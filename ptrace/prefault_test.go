@@ -72,7 +72,7 @@ func TestSwappedExpectation(t *testing.T) {
 		pageOut(t, c.pid, heap.Start, heap.End)
 		return swappedPages(t, c.pid, heap.Start, first) > 0
 	})
-	mustCapture(t, c.pid, Options{Trail: trail, Layout: plain.Layout})
+	mustCapture(t, c.pid, Options{ExtraReads: trail, MapsSnapshot: plain.MapsSnapshot})
 	if swappedPages(t, c.pid, heap.Start, first) == 0 {
 		t.Error("it has been read")
 	}

@@ -18,15 +18,15 @@ import (
 // grace is how long a call waits, after its deadline or cancellation, for its thread to detach and clean up.
 const grace = 300 * time.Millisecond
 
-// flight is one call of Capture. All ptrace requests are made by one goroutine on one locked thread; the caller's
+// captureCall is one call of Capture. All ptrace requests are made by one goroutine on one locked thread; the caller's
 // goroutine only waits, so that a kernel that does not come back cannot hold it.
-type flight struct {
+type captureCall struct {
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	target  Target
 	options Options
 	started time.Time
 
-	limit     time.Duration // how long the stop may take, from started; the flight's own
+	limit     time.Duration // how long the stop may take, from started; of this capture alone
 	abandoned atomic.Bool   // the caller has left
 	quit      uint32        // 1: the caller does not want it any more; read without the means of package atomic
 
@@ -35,28 +35,28 @@ type flight struct {
 	err      error
 }
 
-// flights are the captures under way by process id. A process can have one tracer only, so captures of the same
+// activeCaptures are the captures under way by process id. A process can have one tracer only, so captures of the same
 // process wait for each other; and one whose thread hangs in the kernel keeps further ones from hanging there too.
 //
 //nolint:gochecknoglobals // the kernel's limit is per process, however many users this package has
-var flights = struct {
+var activeCaptures = struct {
 	sync.Mutex
 
-	byPID map[int]*flight
-}{byPID: map[int]*flight{}}
+	byPID map[int]*captureCall
+}{byPID: map[int]*captureCall{}}
 
 // enter waits until no other capture of the process is under way.
-func (f *flight) enter() error {
+func (f *captureCall) enter() error {
 	for {
 		if err := f.canceled(); err != nil {
 			return err
 		}
-		flights.Lock()
-		other := flights.byPID[f.target.PID]
+		activeCaptures.Lock()
+		other := activeCaptures.byPID[f.target.PID]
 		if other == nil {
-			flights.byPID[f.target.PID] = f
+			activeCaptures.byPID[f.target.PID] = f
 		}
-		flights.Unlock()
+		activeCaptures.Unlock()
 		switch {
 		case other == nil:
 			return nil
@@ -76,7 +76,7 @@ func (f *flight) enter() error {
 }
 
 // canceled returns the context's error with the process named.
-func (f *flight) canceled() error {
+func (f *captureCall) canceled() error {
 	err := f.ctx.Err()
 	switch {
 	case err == nil:
@@ -87,8 +87,8 @@ func (f *flight) canceled() error {
 	return fmt.Errorf("process %d: capture canceled: %w", f.target.PID, context.Cause(f.ctx))
 }
 
-// expired says that the flight must end: it is canceled or its deadline has passed.
-func (f *flight) expired() error {
+// expired says that the capture must end: it is canceled or its deadline has passed.
+func (f *captureCall) expired() error {
 	if err := f.canceled(); err != nil {
 		return err
 	}
@@ -98,7 +98,7 @@ func (f *flight) expired() error {
 	return nil
 }
 
-func (f *flight) deadlineError(during string) error {
+func (f *captureCall) deadlineError(during string) error {
 	e := &DeadlineError{PID: f.target.PID, After: time.Since(f.started), During: during}
 	if s, err := procfs.ReadStat(e.PID); err == nil {
 		e.State = s.State
@@ -110,7 +110,7 @@ func (f *flight) deadlineError(during string) error {
 }
 
 // wait is the caller's side.
-func (f *flight) wait() (*Snapshot, error) {
+func (f *captureCall) wait() (*Snapshot, error) {
 	timer := time.NewTimer(time.Until(f.started.Add(f.options.Deadline)) + grace)
 	defer timer.Stop()
 	select {
@@ -133,45 +133,45 @@ func (f *flight) wait() (*Snapshot, error) {
 	return nil, f.deadlineError("the kernel did not come back")
 }
 
-// hangar is where goroutines that have captured wait for further flights, up to maxIdle of them: their stacks have
+// idleWorkers is where goroutines that have captured wait for further captures, up to maxIdle of them: their stacks have
 // grown to what is needed.
 //
 //nolint:gochecknoglobals // it belongs to no caller
-var hangar = make(chan *flight)
+var idleWorkers = make(chan *captureCall)
 
 const maxIdle = 4
 
-var idle atomic.Int32 //nolint:gochecknoglobals // those in the hangar
+var idleCount atomic.Int32 //nolint:gochecknoglobals // goroutines in idleWorkers
 
 // start has a goroutine capture.
-func (f *flight) start() {
+func (f *captureCall) start() {
 	work.join()
 	select {
-	case hangar <- f:
+	case idleWorkers <- f:
 	default:
-		go pilot(f)
+		go captureWorker(f)
 	}
 }
 
-// pilot is the goroutine that captures. Where a session could not detach, it ends with its thread locked: the runtime
+// captureWorker is the goroutine that captures. Where a session could not detach, it ends with its thread locked: the runtime
 // ends such a thread, and with its tracer's end the kernel detaches the target.
-func pilot(f *flight) {
-	for f.fly() {
-		if idle.Add(1) > maxIdle {
-			idle.Add(-1)
+func captureWorker(f *captureCall) {
+	for f.run() {
+		if idleCount.Add(1) > maxIdle {
+			idleCount.Add(-1)
 			return
 		}
-		f = <-hangar
-		idle.Add(-1)
+		f = <-idleWorkers
+		idleCount.Add(-1)
 	}
 }
 
-// fly captures, on a thread of its own; false: the goroutine must end as it is.
-func (f *flight) fly() (clean bool) {
+// run captures, on a thread of its own; false: the goroutine must end as it is.
+func (f *captureCall) run() (clean bool) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
 		// The runtime never ends the main thread. While this goroutine holds it, another one cannot get it.
-		go pilot(f)
+		go captureWorker(f)
 		<-f.done
 		runtime.UnlockOSThread()
 		return true
@@ -179,7 +179,7 @@ func (f *flight) fly() (clean bool) {
 	defer func() {
 		if clean {
 			runtime.UnlockOSThread() // first: who is waiting may be given this thread
-			f.land()
+			f.finish()
 			return
 		}
 		go f.landAfter(unix.Gettid())
@@ -187,29 +187,29 @@ func (f *flight) fly() (clean bool) {
 	return f.capture()
 }
 
-// land hands the result over and lets the next capture of the process begin.
-func (f *flight) land() {
-	flights.Lock()
-	delete(flights.byPID, f.target.PID)
-	flights.Unlock()
+// finish hands the result over and lets the next capture of the process begin.
+func (f *captureCall) finish() {
+	activeCaptures.Lock()
+	delete(activeCaptures.byPID, f.target.PID)
+	activeCaptures.Unlock()
 	close(f.done)
 	work.end()
 }
 
 // landAfter lands when a thread of this process has ended.
-func (f *flight) landAfter(tid int) {
+func (f *captureCall) landAfter(tid int) {
 	const most = 10 * time.Second
 	for begin := time.Now(); time.Since(begin) < most; time.Sleep(50 * time.Microsecond) {
 		if errors.Is(unix.Tgkill(unix.Getpid(), tid, 0), unix.ESRCH) {
 			break
 		}
 	}
-	f.land()
+	f.finish()
 }
 
 // capture makes the snapshot; it reports whether nothing is attached to the thread any more. A panic becomes an error
 // after the target has been let go.
-func (f *flight) capture() (clean bool) {
+func (f *captureCall) capture() (clean bool) {
 	s := newSession(f)
 	defer func() {
 		problem := recover()

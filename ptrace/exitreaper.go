@@ -8,24 +8,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// undertaker takes notice of the ends of threads that are held while the thread that holds them seizes another one.
+// exitReaper takes notice of the ends of threads that are held while the thread that holds them seizes another one.
 // That waits while the process executes a program, which waits for the ends of all other threads; and the end of one
 // that is held is none before it has been taken notice of. Each would wait for the other until this program ends.
 //
 // To take notice any thread of this process will do. Only this one can: it is not waiting.
-type undertaker struct {
+type exitReaper struct {
 	mu     sync.Mutex
 	timer  *time.Timer
 	over   bool
 	held   []int // ids of threads
-	buried []int
+	reaped []int
 }
 
-// callsAfter is how often an undertaker comes: to seize all threads of most processes takes less.
+// callsAfter is how often the reaper runs: seizing all threads of most processes takes less time.
 const callsAfter = 10 * time.Millisecond
 
-func newUndertaker() *undertaker {
-	u := &undertaker{}
+func newUndertaker() *exitReaper {
+	u := &exitReaper{}
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.timer = time.AfterFunc(callsAfter, u.call)
@@ -33,14 +33,14 @@ func newUndertaker() *undertaker {
 }
 
 // hold says that a thread is held now. It must not be a main thread, whose end is its parent's to know.
-func (u *undertaker) hold(tid int) {
+func (u *exitReaper) hold(tid int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.held = append(u.held, tid)
 }
 
 // call buries who has ended.
-func (u *undertaker) call() {
+func (u *exitReaper) call() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.over {
@@ -59,17 +59,17 @@ func (u *undertaker) call() {
 		if err != nil {
 			return true // its number is not this thread's any more
 		}
-		u.buried = append(u.buried, tid) // from now on its number may be another thread's
+		u.reaped = append(u.reaped, tid) // from now on its number may be another thread's
 		return true
 	})
 	u.timer.Reset(callsAfter)
 }
 
 // leave says that nobody is seized any more. It returns who has been buried.
-func (u *undertaker) leave() []int {
+func (u *exitReaper) leave() []int {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.over = true
 	u.timer.Stop()
-	return u.buried
+	return u.reaped
 }

@@ -24,7 +24,7 @@ func TestHold(t *testing.T) {
 	if !second.Lives() {
 		t.Error("it has not ended")
 	}
-	if second.EndsWithin(time.Millisecond) || (*Held)(nil).EndsWithin(time.Hour) {
+	if second.EndsWithin(time.Millisecond) || (*PidHandle)(nil).EndsWithin(time.Hour) {
 		t.Error("it has ended within a millisecond")
 	}
 	_ = c.Process.Kill()
@@ -39,7 +39,7 @@ func TestHold(t *testing.T) {
 		t.Errorf("of one that has ended: %v", err)
 	}
 	second.Release()
-	(*Held)(nil).Release()
+	(*PidHandle)(nil).Release()
 	if _, err := unix.FcntlInt(uintptr(first.fd), unix.F_GETFD, 0); !errors.Is(err, unix.EBADF) {
 		t.Errorf("its descriptor is open: %v", err)
 	}

@@ -2,9 +2,9 @@ package ptrace
 
 import "pg_stat_backtrace/ptrace/procfs"
 
-// Layout is what does not change with every capture of a process: its mappings, and by what it is recognised. It is
+// MapsSnapshot is what does not change with every capture of a process: its mappings, and by what it is recognised. It is
 // immutable.
-type Layout struct {
+type MapsSnapshot struct {
 	maps  []procfs.Mapping
 	spans []span
 	stat  procfs.Stat
@@ -12,12 +12,12 @@ type Layout struct {
 
 // WithMaps returns the layout with another copy of the same mappings: where many layouts are kept, their mappings may
 // share memory.
-func (l *Layout) WithMaps(maps []procfs.Mapping) *Layout {
-	return &Layout{maps: maps, spans: l.spans, stat: l.stat}
+func (l *MapsSnapshot) WithMaps(maps []procfs.Mapping) *MapsSnapshot {
+	return &MapsSnapshot{maps: maps, spans: l.spans, stat: l.stat}
 }
 
 // of reports whether the layout is that of a process, as it is now: of the program that it executes.
-func (l *Layout) of(now *procfs.Stat) bool {
+func (l *MapsSnapshot) of(now *procfs.Stat) bool {
 	return l != nil && l.stat.PID == now.PID && l.stat.StartTime == now.StartTime && l.stat.StartCode == now.StartCode &&
 		l.stat.StackStart == now.StackStart
 }
@@ -81,4 +81,4 @@ func (s *session) stackAround(sp uint64) (start, end uint64, ok bool) {
 }
 
 // StartTime is that of the process, as procfs.Stat.StartTime.
-func (l *Layout) StartTime() uint64 { return l.stat.StartTime }
+func (l *MapsSnapshot) StartTime() uint64 { return l.stat.StartTime }

@@ -46,8 +46,8 @@ func TestStopIsNoEnd(t *testing.T) {
 	}
 
 	kill(t, c.pid, unix.SIGKILL)
-	until(t, "an end", func() bool { one.reap(false); return one.phase == buried })
-	until(t, "another", func() bool { u.call(); u.mu.Lock(); defer u.mu.Unlock(); return len(u.buried) > 0 })
+	until(t, "an end", func() bool { one.reap(false); return one.phase == reaped })
+	until(t, "another", func() bool { u.call(); u.mu.Lock(); defer u.mu.Unlock(); return len(u.reaped) > 0 })
 	if buried := u.leave(); len(buried) != 1 || buried[0] != other.tid {
 		t.Errorf("buried %v, not %d", buried, other.tid)
 	}

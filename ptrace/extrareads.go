@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Trail is memory to copy in the same stop as the stacks, where it cannot have changed since: a few variables, what
+// ExtraReads is memory to copy in the same stop as the stacks, where it cannot have changed since: a few variables, what
 // they point at, and what the nodes of a list on the main thread's stack point at. Whatever is not readable is left
 // out. The zero value asks for nothing.
-type Trail struct {
+type ExtraReads struct {
 	// Variables are up to eight addresses of pointers.
 	Variables []Variable
 	// Head is the address of a pointer to the first node of a list, 0 for no list. A node is a pointer to the next
@@ -80,8 +80,8 @@ type kind struct {
 	nDerefs int
 }
 
-// trail is the state of a Trail in a session: all that the stop needs exists before.
-type trail struct {
+// extraReads is the state of a Trail in a session: all that the stop needs exists before.
+type extraReads struct {
 	wanted     bool
 	variables  [maxVariables]Variable
 	nVariables int
@@ -103,7 +103,7 @@ type trail struct {
 }
 
 // prepare takes over what is asked for.
-func (r *trail) prepare(t *Trail) {
+func (r *extraReads) prepare(t *ExtraReads) {
 	r.wanted, r.n, r.fetched = false, 0, 0
 	if t == nil {
 		return
@@ -141,13 +141,13 @@ func (k *kind) prepare(given *Kind) {
 	}
 }
 
-// copyTrail copies the trail by way of the main thread, if that stands still: first the variables, then all that they
+// copyExtraReads copies the trail by way of the main thread, if that stands still: first the variables, then all that they
 // and the list lead to.
 //
 //go:nosplit
 //go:norace
-func (s *session) copyTrail(t *tracee) {
-	r := &s.trail
+func (s *session) copyExtraReads(t *tracee) {
+	r := &s.extra
 	if t.phase != stopped || t.foreign || t.length == 0 {
 		return
 	}
@@ -177,7 +177,7 @@ func (s *session) copyTrail(t *tracee) {
 //go:nosplit
 //go:norace
 func (s *session) followList(t *tracee, node uint64) {
-	r := &s.trail
+	r := &s.extra
 	const word, argument = 8, 16
 	for range maxNodes {
 		arg, ok := s.loadStack(t, node+argument)
@@ -208,7 +208,7 @@ func (s *session) followList(t *tracee, node uint64) {
 //
 //go:nosplit
 //go:norace
-func (r *trail) kindOf(word uint64) *kind {
+func (r *extraReads) kindOf(word uint64) *kind {
 	for i := 1; i < r.nKinds; i++ {
 		if r.kinds[i].word == word {
 			return &r.kinds[i]
@@ -237,7 +237,7 @@ func (s *session) wantBytes(address uint64, length int) {
 //go:nosplit
 //go:norace
 func (s *session) wantBlock(address uint64, length int) {
-	if r := &s.trail; r.n < maxBlocks {
+	if r := &s.extra; r.n < maxBlocks {
 		r.blocks[r.n] = block{address: address, wanted: length}
 		r.n++
 	}
@@ -253,7 +253,7 @@ func (s *session) readable(address uint64) bool {
 	if high == 0 || address < s.spans[0].start || address >= s.spans[high-1].end {
 		return false
 	}
-	if s.flight.options.Layout != nil {
+	if s.call.options.MapsSnapshot != nil {
 		return true
 	}
 	for low < high {
@@ -272,7 +272,7 @@ func (s *session) readable(address uint64) bool {
 //go:nosplit
 //go:norace
 func (s *session) fetchBlocks(t *tracee, first int) {
-	r := &s.trail
+	r := &s.extra
 	for range maxRetries {
 		room, total, last := len(s.arena.memory)-s.arena.used, 0, first
 		for last < r.n && total+r.blocks[last].wanted <= room {
@@ -302,7 +302,7 @@ func (s *session) fetchBlocks(t *tracee, first int) {
 //go:nosplit
 //go:norace
 func (s *session) takeBlocks(first, last, n int) int {
-	r := &s.trail
+	r := &s.extra
 	for ; first < last && n >= r.blocks[first].wanted; first++ {
 		b := &r.blocks[first]
 		b.at, b.length = s.arena.used, b.wanted
@@ -327,12 +327,12 @@ func (s *session) loadStack(t *tracee, address uint64) (uint64, bool) {
 
 // found makes the result of a trail; blocks that continue each other become one.
 func (s *session) found() []Stack {
-	if !s.trail.wanted {
+	if !s.extra.wanted {
 		return nil
 	}
-	blocks := make([]Stack, 0, s.trail.n)
-	for i := range s.trail.blocks[:s.trail.n] {
-		b := &s.trail.blocks[i]
+	blocks := make([]Stack, 0, s.extra.n)
+	for i := range s.extra.blocks[:s.extra.n] {
+		b := &s.extra.blocks[i]
 		if b.length == 0 {
 			continue
 		}

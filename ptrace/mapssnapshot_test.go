@@ -17,8 +17,8 @@ func TestLayout(t *testing.T) {
 	untilState(t, target.pid, 'S')
 	first := mustCapture(t, target.pid, Options{})
 	untilState(t, target.pid, 'S') // after a stop it goes back to sleep by itself
-	second := mustCapture(t, target.pid, Options{Layout: first.Layout})
-	if second.Layout != first.Layout || &second.Maps[0] != &first.Maps[0] {
+	second := mustCapture(t, target.pid, Options{MapsSnapshot: first.MapsSnapshot})
+	if second.MapsSnapshot != first.MapsSnapshot || &second.Maps[0] != &first.Maps[0] {
 		t.Error("the mappings were read again")
 	}
 	a, b := &first.Threads[0], &second.Threads[0]
@@ -27,12 +27,12 @@ func TestLayout(t *testing.T) {
 		t.Errorf("%s in %c, stack 0x%x; by the layout %s in %c, stack 0x%x",
 			a.Name, a.State, a.Stack.Start, b.Name, b.State, b.Stack.Start)
 	}
-	if s := mustCapture(t, target.pid, Options{Layout: first.Layout, AllThreads: true}); s.Layout == first.Layout {
+	if s := mustCapture(t, target.pid, Options{MapsSnapshot: first.MapsSnapshot, AllThreads: true}); s.MapsSnapshot == first.MapsSnapshot {
 		t.Error("the layout was taken for all threads")
 	}
 	kill(t, target.pid, unix.SIGSTOP)
 	untilState(t, target.pid, 'T')
-	stopped, err := Capture(t.Context(), anyTarget(target.pid), Options{Layout: first.Layout})
+	stopped, err := Capture(t.Context(), anyTarget(target.pid), Options{MapsSnapshot: first.MapsSnapshot})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,13 +48,13 @@ func TestLayout(t *testing.T) {
 // TestLayoutOfAnother: a layout of another process, or of another program in the same one, is left aside.
 func TestLayoutOfAnother(t *testing.T) {
 	one, other := startTarget(t, "sleep"), startTarget(t, "sleep")
-	layout := mustCapture(t, one.pid, Options{}).Layout
-	if s := mustCapture(t, other.pid, Options{Layout: layout}); s.Layout == layout {
+	layout := mustCapture(t, one.pid, Options{}).MapsSnapshot
+	if s := mustCapture(t, other.pid, Options{MapsSnapshot: layout}); s.MapsSnapshot == layout {
 		t.Error("the layout of another process was taken")
 	}
 	stale := layout.WithMaps(layout.maps)
 	stale.stat.StackStart++ // as execve(2) changes it
-	if s := mustCapture(t, one.pid, Options{Layout: stale}); s.Layout == stale || s.Maps[0] != layout.maps[0] {
+	if s := mustCapture(t, one.pid, Options{MapsSnapshot: stale}); s.MapsSnapshot == stale || s.Maps[0] != layout.maps[0] {
 		t.Error("the layout of another program was taken")
 	}
 }
@@ -64,32 +64,32 @@ func TestObserveByLayout(t *testing.T) {
 	target := startTarget(t, "sleep")
 	untilState(t, target.pid, 'S')
 	first := mustObserve(t, target.pid, Options{})
-	second := mustObserve(t, target.pid, Options{Layout: first.Layout})
-	stopped := mustCapture(t, target.pid, Options{Layout: second.Layout})
-	if second.Layout != first.Layout || stopped.Layout != first.Layout || &second.Maps[0] != &first.Maps[0] {
+	second := mustObserve(t, target.pid, Options{MapsSnapshot: first.MapsSnapshot})
+	stopped := mustCapture(t, target.pid, Options{MapsSnapshot: second.MapsSnapshot})
+	if second.MapsSnapshot != first.MapsSnapshot || stopped.MapsSnapshot != first.MapsSnapshot || &second.Maps[0] != &first.Maps[0] {
 		t.Error("the mappings were read again")
 	}
 	untilState(t, target.pid, 'S')
-	checkAsleep(t, &mustObserve(t, target.pid, Options{Layout: stopped.Layout}).Threads[0], &stopped.Threads[0])
-	if s := mustObserve(t, target.pid, Options{Layout: first.Layout, AllThreads: true}); s.Layout == first.Layout {
+	checkAsleep(t, &mustObserve(t, target.pid, Options{MapsSnapshot: stopped.MapsSnapshot}).Threads[0], &stopped.Threads[0])
+	if s := mustObserve(t, target.pid, Options{MapsSnapshot: first.MapsSnapshot, AllThreads: true}); s.MapsSnapshot == first.MapsSnapshot {
 		t.Error("the layout was taken for all threads")
 	}
 	other := startTarget(t, "sleep")
 	untilState(t, other.pid, 'S')
-	if s := mustObserve(t, other.pid, Options{Layout: first.Layout}); s.Layout == first.Layout {
+	if s := mustObserve(t, other.pid, Options{MapsSnapshot: first.MapsSnapshot}); s.MapsSnapshot == first.MapsSnapshot {
 		t.Error("the layout of another process was taken")
 	}
-	stale := first.Layout.WithMaps(first.Layout.maps)
+	stale := first.MapsSnapshot.WithMaps(first.MapsSnapshot.maps)
 	stale.stat.StackStart++
-	if s := mustObserve(t, target.pid, Options{Layout: stale}); s.Layout == stale {
+	if s := mustObserve(t, target.pid, Options{MapsSnapshot: stale}); s.MapsSnapshot == stale {
 		t.Error("the layout of another program was taken")
 	}
 	// It executes another program in the middle: what the first look went by is void for the next.
 	w := &observer{
-		ctx: t.Context(), target: anyTarget(target.pid), options: Options{Layout: stale}.withDefaults(), started: time.Now(),
+		ctx: t.Context(), target: anyTarget(target.pid), options: Options{MapsSnapshot: stale}.withDefaults(), started: time.Now(),
 		layout: stale, maps: stale.maps,
 	}
-	if s, err := w.observe(); err != nil || s.Layout == stale {
+	if s, err := w.observe(); err != nil || s.MapsSnapshot == stale {
 		t.Errorf("the layout of the program before was taken, or %v", err)
 	}
 }

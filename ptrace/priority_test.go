@@ -21,7 +21,7 @@ func crowd(t *testing.T) {
 	for range 3*runtime.NumCPU() + 2 { // more than are taken for this program's own
 		startTarget(t, "busy")
 	}
-	until(t, "the machine is crowded", func() bool { crowd, _ := throng(); return crowd })
+	until(t, "the machine is crowded", func() bool { crowd, _ := cpuContended(); return crowd })
 }
 
 // TestRunnable: what /proc/loadavg says, and what it does not.

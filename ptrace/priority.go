@@ -38,10 +38,10 @@ var refusedUrgency atomic.Bool
 // schedParam is struct sched_param.
 type schedParam struct{ priority int32 }
 
-// hurry puts the thread before all ordinary ones, if that is of use and allowed, and it is an ordinary one. It reports
+// raisePriority puts the thread before all ordinary ones, if that is of use and allowed, and it is an ordinary one. It reports
 // whether there is a processor for the target.
-func (s *session) hurry() (room bool) {
-	crowd, room := throng()
+func (s *session) raisePriority() (room bool) {
+	crowd, room := cpuContended()
 	if !crowd || s.urgent || refusedUrgency.Load() {
 		return room
 	}
@@ -68,10 +68,10 @@ var loadFile = sync.OnceValue(func() int {
 	return fd
 })
 
-// throng reports whether more threads can run now than there are processors, this one included, and whether there is
+// cpuContended reports whether more threads can run now than there are processors, this one included, and whether there is
 // room for another. If that cannot be found out there is a crowd. A program that uses several processors captures
 // several targets side by side: its other threads, and what they have just woken, do not make a crowd.
-func throng() (crowd, room bool) {
+func cpuContended() (crowd, room bool) {
 	fd := loadFile()
 	if fd < 0 {
 		return true, false
@@ -88,7 +88,7 @@ func throng() (crowd, room bool) {
 	return judge(runnable, runtime.NumCPU(), runtime.GOMAXPROCS(0))
 }
 
-// judge is throng for so many threads that can run, on so many processors, of which this program uses so many.
+// judge is cpuContended for so many threads that can run, on so many processors, of which this program uses so many.
 func judge(runnable, processors, used int) (crowd, room bool) {
 	own := 2 * min(used-1, processors-1, maxSideBySide)
 	crowd = runnable-own > processors

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Held is a process by a descriptor (pidfd_open(2)). Its number may become another process's once it has ended, and
-// that of one started in the same hundredth of a second, which is all that /proc tells; a Held is that one process for
-// good. Whoever holds the same process at the same time has the same Held.
-type Held struct {
+// PidHandle is a process by a descriptor (pidfd_open(2)). Its number may become another process's once it has ended, and
+// that of one started in the same hundredth of a second, which is all that /proc tells; a PidHandle is that one process for
+// good. Whoever holds the same process at the same time has the same PidHandle.
+type PidHandle struct {
 	pid, fd int
 	holders int // guarded by holds
 }
@@ -20,8 +20,8 @@ type Held struct {
 var holds = struct {
 	sync.Mutex
 
-	byPID map[int]*Held
-}{byPID: map[int]*Held{}}
+	byPID map[int]*PidHandle
+}{byPID: map[int]*PidHandle{}}
 
 // maxHolds bounds the processes that are held at a time: the program needs its descriptors for other things too.
 const maxHolds = 512
@@ -31,7 +31,7 @@ var errTooMany = errors.New("too many processes are held already")
 // Hold holds the process that has the number now. The error is ErrExited if there is none; what else may be wrong (the
 // number is a thread's, the kernel is older than Linux 5.3, 512 processes are held, no descriptor is left) keeps nobody
 // from capturing it.
-func Hold(pid int) (*Held, error) {
+func Hold(pid int) (*PidHandle, error) {
 	holds.Lock()
 	defer holds.Unlock()
 	if h := holds.byPID[pid]; h != nil && h.Lives() {
@@ -48,17 +48,17 @@ func Hold(pid int) (*Held, error) {
 	case err != nil:
 		return nil, systemError(pid, "pidfd_open", err)
 	}
-	h := &Held{pid: pid, fd: fd, holders: 1}
+	h := &PidHandle{pid: pid, fd: fd, holders: 1}
 	holds.byPID[pid] = h
 	return h, nil
 }
 
 // Lives reports whether the process has not ended yet. As long as it has not, its number is its own.
-func (h *Held) Lives() bool { return !h.EndsWithin(0) }
+func (h *PidHandle) Lives() bool { return !h.EndsWithin(0) }
 
 // EndsWithin waits until the process has ended, so long at most, and reports whether it has. Of a nil Held nothing is
 // known.
-func (h *Held) EndsWithin(wait time.Duration) bool {
+func (h *PidHandle) EndsWithin(wait time.Duration) bool {
 	if h == nil {
 		return false
 	}
@@ -72,7 +72,7 @@ func (h *Held) EndsWithin(wait time.Duration) bool {
 }
 
 // Release must be called once by each holder. A nil Held holds nothing.
-func (h *Held) Release() {
+func (h *PidHandle) Release() {
 	if h == nil {
 		return
 	}

@@ -12,13 +12,13 @@ import (
 )
 
 // trailOf reads the addresses that the target "listed" printed.
-func trailOf(t *testing.T, c *child) *Trail {
+func trailOf(t *testing.T, c *child) *ExtraReads {
 	t.Helper()
 	var head, variable uint64
 	if _, err := fmt.Sscanf(c.first, "ready 0x%x 0x%x", &head, &variable); err != nil {
 		t.Fatalf("%q: %v", c.first, err)
 	}
-	return &Trail{
+	return &ExtraReads{
 		Variables: []Variable{{Address: variable, Follow: 64}, {Address: 8, Follow: 64}},
 		Head:      head, OnStack: []Deref{{Offset: 8, Length: 16}, {Offset: 0, Length: 16}}, Elsewhere: 16,
 	}
@@ -33,9 +33,9 @@ func TestTrail(t *testing.T) {
 	readable.Variables = readable.Variables[:1] // the other one has to be left out, in further system calls
 	untilState(t, c.pid, 'S')
 	plain := mustCapture(t, c.pid, Options{})
-	for _, trail := range []*Trail{trailOf(t, c), readable} {
+	for _, trail := range []*ExtraReads{trailOf(t, c), readable} {
 		for _, all := range []bool{false, true} {
-			s := mustCapture(t, c.pid, Options{Trail: trail, AllThreads: all})
+			s := mustCapture(t, c.pid, Options{ExtraReads: trail, AllThreads: all})
 			checkTexts(t, s)
 			if !bytes.Equal(s.Threads[0].Stack.Data, plain.Threads[0].Stack.Data) {
 				t.Errorf("with the trail %+v the stack is another one", trail)
@@ -46,8 +46,8 @@ func TestTrail(t *testing.T) {
 		t.Errorf("without a trail: %d pieces", len(s.Found))
 	}
 	untilState(t, c.pid, 'S')
-	for _, trail := range []*Trail{trailOf(t, c), nil} {
-		s, err := Observe(t.Context(), anyTarget(c.pid), Options{Trail: trail})
+	for _, trail := range []*ExtraReads{trailOf(t, c), nil} {
+		s, err := Observe(t.Context(), anyTarget(c.pid), Options{ExtraReads: trail})
 		switch {
 		case err != nil || s.Engine != EngineBlocked:
 			t.Fatal(s, err)
@@ -84,9 +84,9 @@ func TestKinds(t *testing.T) {
 	} {
 		trail := trailOf(t, c)
 		trail.OnStack, trail.Kinds = test.others, test.kinds
-		stopped := mustCapture(t, c.pid, Options{Trail: trail})
+		stopped := mustCapture(t, c.pid, Options{ExtraReads: trail})
 		untilState(t, c.pid, 'S')
-		observed, err := Observe(t.Context(), anyTarget(c.pid), Options{Trail: trail})
+		observed, err := Observe(t.Context(), anyTarget(c.pid), Options{ExtraReads: trail})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestExpected(t *testing.T) {
 	trail := trailOf(t, c)
 	trail.Variables = []Variable{trail.Variables[0], {Address: trail.Variables[0].Address}} // near each other
 	untilState(t, c.pid, 'S')
-	plain := mustCapture(t, c.pid, Options{Trail: trail})
+	plain := mustCapture(t, c.pid, Options{ExtraReads: trail})
 	pointer, ok := wordAt(plain.Found, trail.Variables[0].Address)
 	if !ok || pointer == 0 {
 		t.Fatal("the variable was not copied")
@@ -152,7 +152,7 @@ func TestExpected(t *testing.T) {
 		"across an end": {endBeforeHole(t, plain.Maps) - 8, 0},
 	} {
 		trail.Variables[0].Expected = test.expected
-		s := mustCapture(t, c.pid, Options{Trail: trail, Layout: plain.Layout})
+		s := mustCapture(t, c.pid, Options{ExtraReads: trail, MapsSnapshot: plain.MapsSnapshot})
 		checkTexts(t, s)
 		if len(s.Found) != len(plain.Found)+test.more {
 			t.Errorf("%s: %d pieces of memory, %d without an expectation", name, len(s.Found), len(plain.Found))
@@ -196,7 +196,7 @@ func trailOfABusyProcess(t *testing.T, expecting bool) {
 	trail := trailOf(t, c)
 	texts := make(map[string]int)
 	for range 200 {
-		s := mustCapture(t, c.pid, Options{Trail: trail})
+		s := mustCapture(t, c.pid, Options{ExtraReads: trail})
 		pointer, ok := wordAt(s.Found, trail.Variables[0].Address)
 		if !ok {
 			t.Fatal("the variable was not copied")
@@ -226,11 +226,11 @@ func TestTrailsOfNonsense(t *testing.T) {
 	for i := range many {
 		many[i] = Variable{Address: inStack + uint64(8*i), Follow: 1 << 30}
 	}
-	for _, trail := range []Trail{
+	for _, trail := range []ExtraReads{
 		{Head: 8}, {Head: ^uint64(0)}, {Head: inStack, OnStack: []Deref{{Offset: -1 << 40, Length: -5}}, Elsewhere: 1 << 30},
 		{Variables: many}, {Variables: []Variable{{Address: ^uint64(3), Follow: -1}}}, {Elsewhere: 5},
 	} {
-		s := mustCapture(t, c.pid, Options{Trail: &trail})
+		s := mustCapture(t, c.pid, Options{ExtraReads: &trail})
 		checkSnapshot(t, s)
 		if total := len(s.Found); total > maxBlocks {
 			t.Errorf("%+v: %d pieces", trail, total)
@@ -253,7 +253,7 @@ func TestRanges(t *testing.T) {
 		{Address: end - 2900, Length: 400}, {Address: 8, Length: 100}, {Address: end - 2000, Length: 2000},
 		{Address: end - 500, Length: -1}, {Address: end - 1000, Length: maxRanged}, {Address: ^uint64(0) - 10, Length: 100},
 	}
-	s := mustCapture(t, c.pid, Options{Trail: &Trail{Ranges: wanted}})
+	s := mustCapture(t, c.pid, Options{ExtraReads: &ExtraReads{Ranges: wanted}})
 	stack = s.Threads[0].Stack // of the same moment
 	for _, i := range []int{0, 2} {
 		at := wanted[i].Address
@@ -270,7 +270,7 @@ func TestRanges(t *testing.T) {
 	for i := range many {
 		many[i] = Range{Address: end - 2900 + uint64(8*i%1000), Length: 8}
 	}
-	s = mustCapture(t, c.pid, Options{Trail: &Trail{Ranges: many}})
+	s = mustCapture(t, c.pid, Options{ExtraReads: &ExtraReads{Ranges: many}})
 	total := 0
 	for _, f := range s.Found {
 		total += len(f.Data)
