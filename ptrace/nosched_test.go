@@ -12,10 +12,10 @@ import (
 	"testing"
 )
 
-// TestStand looks through all functions that stand and collect lead to, on each architecture: they must be nosplit and
+// TestStopAndCopyIsNosplit looks through all functions that stopAndCopyNoSched and collect lead to, on each architecture: they must be nosplit and
 // kept from the race detector, store no pointers, and call nothing else but system calls that the scheduler does not
 // get to know of. Nothing else would notice a violation but a crash in the middle of a capture.
-func TestStand(t *testing.T) {
+func TestStopAndCopyIsNosplit(t *testing.T) {
 	w := &window{
 		T: t, fset: token.NewFileSet(), functions: map[string][]*ast.FuncDecl{}, seen: map[string]bool{},
 		barriers: writeBarriers(t),
@@ -42,7 +42,7 @@ func TestStand(t *testing.T) {
 			}
 		}
 	}
-	w.look("stand")
+	w.look("stopAndCopyNoSched")
 	if len(w.seen) < 30 || !w.seen["detach"] || !w.seen["fetchBlocks"] || !w.seen["spOf"] {
 		t.Errorf("only %v were looked through", w.seen)
 	}
@@ -52,7 +52,7 @@ func TestStand(t *testing.T) {
 	}
 }
 
-// window is what TestStand knows.
+// window is what TestStopAndCopyIsNosplit knows.
 type window struct {
 	*testing.T
 
