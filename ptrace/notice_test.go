@@ -61,7 +61,7 @@ func noticeProgram(t *testing.T) string {
 }
 
 // TestWhatTheTargetWrote: a call that has done a part of its work when its process is stopped ends with that, as
-// doc/target.md says below its table; without a stop it does all of it.
+// doc/safety.md says below its table; without a stop it does all of it.
 func TestWhatTheTargetWrote(t *testing.T) {
 	program := noticeProgram(t)
 	const all = 1 << 20
@@ -160,10 +160,10 @@ func sampleFor(t *testing.T, pid int, span time.Duration) {
 	_, _ = s.Run(ctx, func([]Sample) error { return nil })
 }
 
-// TestNoticedAsDocumented: doc/target.md's table has each of these system calls, in the row that it belongs to, and no
+// TestNoticedAsDocumented: doc/safety.md's table has each of these system calls, in the row that it belongs to, and no
 // others.
 func TestNoticedAsDocumented(t *testing.T) {
-	text, err := os.ReadFile("../doc/target.md")
+	text, err := os.ReadFile("../doc/safety.md")
 	if err != nil {
 		t.Fatal(err)
 	}

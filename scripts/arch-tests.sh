@@ -33,7 +33,7 @@ arch_tests() {
 		(cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" test -c -trimpath -o "$dir/$package/tests" "./$package")
 	done
 	mkdir "$dir/doc"
-	cp "$TOP/doc/target.md" "$dir/doc/" # which a test reads
+	cp "$TOP/doc/safety.md" "$dir/doc/" # which a test reads
 	mkdir "$dir/compiled"
 	for program in target notice uring; do
 		test_program "$machine" "$dir/compiled/$program" "$TOP/ptrace/testdata/$program.c"
