@@ -34,7 +34,7 @@ help: ## List the targets (this text)
 ## var RELEASE_ARCHS=list   the architectures of `make release` (default: all five)
 ## var ARCHS=list           the architectures of `make check-arch` (default: all five)
 ## var PROVE_TESTS=t/x.pl   the TAP tests to run (default: all)
-## var BENCHFLAGS=-publish  options of `make bench`; -publish puts table and chart into README.md and bench/
+## var BENCHFLAGS=-publish  options of `make bench`; -publish puts table and chart into doc/benchmarks.md and bench/
 ## var FUZZTIME=30s         how long `make fuzz` spends on each fuzz test
 
 .PHONY: build
@@ -113,7 +113,7 @@ check-go-versions: ## Compare the goroutines and stacks of programs of Go 1.16 t
 	scripts/check-go.sh
 
 .PHONY: check-arch
-check-arch: ## Boot arm64, ppc64le, s390x, riscv64 and amd64 under qemu, test there, write README.md's table (ARCHS)
+check-arch: ## Boot arm64, ppc64le, s390x, riscv64 and amd64 under qemu, test there, write doc/benchmarks.md's table (ARCHS)
 	scripts/check-arch.sh
 
 .PHONY: check-versions
@@ -126,7 +126,7 @@ check-19: ## Run the tests of the SQL contract on the release candidate of Postg
 	PG_EXPERIMENTAL=1 scripts/check.sh contract regress
 
 .PHONY: support-table
-support-table: ## Run the end-to-end tests on every version and write README.md's table of supported versions
+support-table: ## Run the end-to-end tests on every version and write doc/benchmarks.md's table of supported versions
 	scripts/check.sh support-table
 
 .PHONY: lint

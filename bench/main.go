@@ -1,4 +1,4 @@
-// Command bench measures what the README says about speed: how long a capture holds its target and how long a call
+// Command bench measures what doc/benchmarks.md says about speed: how long a capture holds its target and how long a call
 // takes, beside the C floor, libunwind over ptrace, tbstack, eu-stack and gdb, on the same targets, in one run,
 // interleaved in rounds; what a call from SQL takes; what the worker needs to start and to live; and what a server's
 // throughput loses while it is captured.
@@ -33,7 +33,7 @@ type options struct {
 	BinDir   string        // PostgreSQL's programs
 	Parts    string        // what to measure
 	Slice    time.Duration // of pgbench
-	Publish  bool          // into the README
+	Publish  bool          // into doc/benchmarks.md
 }
 
 func parse() options {
@@ -50,7 +50,7 @@ func parse() options {
 	flag.StringVar(&o.Parts, "parts", "captures,sql,load", "what to measure")
 	flag.DurationVar(&o.Slice, "slice", 500*time.Millisecond,
 		"how long pgbench is measured beside each tool, and without one, ten times in a turn")
-	flag.BoolVar(&o.Publish, "publish", false, "put the table and the chart into README.md and bench/")
+	flag.BoolVar(&o.Publish, "publish", false, "put the table and the chart into doc/benchmarks.md and bench/")
 	flag.Parse()
 	return o
 }

@@ -7,14 +7,14 @@ import (
 	"path/filepath"
 )
 
-// The README's figures stand between these lines; what is there is replaced.
+// The published figures stand between these lines. publish replaces the text between them.
 const (
 	publishBegin = "<!-- figures: make bench -->"
 	publishEnd   = "<!-- end of figures -->"
 	chartName    = "pause.svg"
 )
 
-// publish writes the table and the chart into the output directory and, if asked to, the table into README.md and the
+// publish writes the table and the chart into the output directory and, if asked to, the table into doc/benchmarks.md and the
 // chart beside the sources.
 func (r *report) publish(o options) error {
 	if !o.wants("captures") {
@@ -34,26 +34,26 @@ func (r *report) publish(o options) error {
 	if err := os.WriteFile(filepath.Join(o.Source, chartName), chart, 0o644); err != nil {
 		return fmt.Errorf("chart: %w", err)
 	}
-	readme, err := os.ReadFile("README.md")
+	page, err := os.ReadFile("doc/benchmarks.md")
 	if err != nil {
-		return fmt.Errorf("README: %w", err)
+		return fmt.Errorf("benchmarks: %w", err)
 	}
-	before, rest, ok1 := bytes.Cut(readme, []byte(publishBegin+"\n"))
+	before, rest, ok1 := bytes.Cut(page, []byte(publishBegin+"\n"))
 	_, after, ok2 := bytes.Cut(rest, []byte(publishEnd))
 	if !ok1 || !ok2 {
-		return fmt.Errorf("README.md has no %s … %s to put the table in", publishBegin, publishEnd)
+		return fmt.Errorf("doc/benchmarks.md has no %s … %s to put the table in", publishBegin, publishEnd)
 	}
 	text := fmt.Sprintf("%s%s\n%s%s%s", before, publishBegin, table, publishEnd, after)
-	if err := os.WriteFile("README.md", []byte(text), 0o644); err != nil {
-		return fmt.Errorf("README: %w", err)
+	if err := os.WriteFile("doc/benchmarks.md", []byte(text), 0o644); err != nil {
+		return fmt.Errorf("benchmarks: %w", err)
 	}
 	return nil
 }
 
-// markdown is the README's table.
+// markdown returns the table for doc/benchmarks.md.
 func (r *report) markdown() []byte {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "![Pause of the target, by tool](bench/%s)\n\n", chartName)
+	fmt.Fprintf(&b, "![Pause of the target, by tool](../bench/%s)\n\n", chartName)
 	fmt.Fprintf(&b, "PostgreSQL %s, Linux %s, %d × %s.\nMedians of %d rounds in which the tools took turns. The pause is "+
 		"from the moment the tool knows of the stop\nto the end of the detach; the last column compares it with ours. "+
 		"The whole call is one of many captures by a running program\n(C floor, pg_stat_backtrace, libunwind), "+

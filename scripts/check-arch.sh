@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check-arch.sh: boots Debian's kernel of each architecture under qemu's emulation and runs a real PostgreSQL, the worker
 # and internal/archcheck there: all processes captured through SQL, and what Yama (the kernel's restriction of ptrace)
-# makes of it; and the tests that stop processes (package ptrace). After a success, that machine's rows of README.md's
+# makes of it; and the tests that stop processes (package ptrace). After a success, that machine's rows of doc/benchmarks.md's
 # table of architectures are written.
 #
 # Some minutes for each architecture; the first time 60 to 150 MB of packages each, kept in the cache. Needs apt-get, Go
@@ -96,11 +96,11 @@ check() {
 		echo "@@qemu $("${QEMU[0]}" --version | sed -n '1s/.*version \([0-9.]*\).*/\1/p')"
 		grep '^@@' "$log"
 	} >"$WORK/results"
-	(cd "$TOP" && "$GO" run ./internal/archcheck/table README.md <"$WORK/results")
+	(cd "$TOP" && "$GO" run ./internal/archcheck/table doc/benchmarks.md <"$WORK/results")
 }
 
 make_workdir
 for goarch in "${CHOSEN[@]}"; do
 	check "$goarch"
 done
-say "README.md has the results"
+say "doc/benchmarks.md has the results"

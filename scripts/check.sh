@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # check.sh STAGE...: run tests. Stages: vet (and build, for each architecture), lint, go (with the race detector),
 # go-short, soak (hours), faults and nonstop (minutes; they print figures), regress (pg_regress), tap, contract (the Go
-# tests of the SQL contract, on one server), support-table (writes README.md's table of supported versions from the
+# tests of the SQL contract, on one server), support-table (writes doc/benchmarks.md's table of supported versions from the
 # end-to-end tests), names (every name and line compared with other tools, at length).
 # What is missing is fetched first. Ends with the number of tests of each stage; the exit status says whether all passed.
 
@@ -106,7 +106,7 @@ stage_go() {
 	go_tests go "${race[@]}"
 }
 
-# stage_support-table runs the end-to-end tests on every version and writes README.md's table of supported versions.
+# stage_support-table runs the end-to-end tests on every version and writes doc/benchmarks.md's table of supported versions.
 stage_support-table() {
 	PACKAGES=(./internal/e2e)
 	need_server
@@ -116,11 +116,11 @@ stage_support-table() {
 	support_table
 }
 
-# support_table [-check] makes README.md's table of supported versions from the results, or checks it.
+# support_table [-check] makes doc/benchmarks.md's table of supported versions from the results, or checks it.
 support_table() {
 	local status=0
-	(cd "$TOP" && "$GO" run ./internal/supporttable "$@" README.md) <"$WORK/go-test.json" || status=1
-	result table $status "README.md, supported versions"
+	(cd "$TOP" && "$GO" run ./internal/supporttable "$@" doc/benchmarks.md) <"$WORK/go-test.json" || status=1
+	result table $status "doc/benchmarks.md, supported versions"
 }
 
 # stage_contract runs the tests of the SQL contract on the one server.

@@ -6,7 +6,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// groups are the rows of README.md's table of supported versions.
+// groups are the rows of doc/benchmarks.md's table of supported versions.
 var groups = []struct {
 	name string
 	run  func(*testing.T, *site)

@@ -3,5 +3,5 @@
 // warnings and errors word by word, and what the server logs. How the parts work inside is tested where they are.
 //
 // What needs standbys made of backups, promotion and the like is in t/, with PostgreSQL's own test modules. The outcome
-// of TestContract, by version, is the table of supported versions in README.md.
+// of TestContract, by version, is the table of supported versions in doc/benchmarks.md.
 package e2e

@@ -1,8 +1,8 @@
-// Command supporttable makes README.md's table of supported PostgreSQL versions from the output of `go test -json`,
+// Command supporttable makes doc/benchmarks.md's table of supported PostgreSQL versions from the output of `go test -json`,
 // read from standard input: what the end-to-end tests have proven on which version.
 //
-//	supporttable README.md         replace the table between the markers; not when a test has failed
-//	supporttable -check README.md  exit with status 1 when the table says something else, or a test has failed
+//	supporttable doc/benchmarks.md         replace the table between the markers; not when a test has failed
+//	supporttable -check doc/benchmarks.md  exit with status 1 when the table says something else, or a test has failed
 //
 // A row is a group of TestContract, a column a version. It knows nothing of the tests but their names, which are
 // TestContract/VERSION/GROUP; where several servers of a version were tested, all of them count.
@@ -69,7 +69,7 @@ func run(results io.Reader, file string, check bool) error {
 	case check:
 		return fmt.Errorf("%s: %w", file, errStale)
 	}
-	return os.WriteFile(file, []byte(replaced), 0o644) //nolint:gosec // a README
+	return os.WriteFile(file, []byte(replaced), 0o644) //nolint:gosec // documentation
 }
 
 // read collects the outcome of each group on each version.

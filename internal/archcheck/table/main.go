@@ -3,7 +3,7 @@
 // the place of the rows that the same machines had: each row says of which day it is. It knows nothing of the tests
 // but the lines that they mark.
 //
-//	table [README.md]
+//	table [doc/benchmarks.md]
 package main
 
 import (
@@ -86,7 +86,7 @@ func replace(file string, lines map[string][]string) error {
 		}
 	}
 	text = []byte(before + begin + "\n" + table(all) + end + "\n" + after)
-	return os.WriteFile(file, text, 0o644) //nolint:gosec // a README
+	return os.WriteFile(file, text, 0o644) //nolint:gosec // documentation
 }
 
 // read collects the marked lines: qemu's version begins a machine, Yama's line counts for all of its servers.
