@@ -76,9 +76,16 @@ quickstart: ## See it work: a throw-away server, a blocked backend, its stack fr
 check: ## Run every test: vet, lint, Go with the race detector, pg_regress, TAP
 	scripts/check.sh vet lint go regress tap
 
-.PHONY: check-fast
-check-fast: ## Run the quick tests: vet, Go without the race detector, pg_regress
-	scripts/check.sh vet go-short regress
+.PHONY: test test-pg
+test: ## Run the quick tests that need no PostgreSQL server (a minute)
+	scripts/check.sh test
+
+test-pg: ## Run the quick tests on one version of PostgreSQL (PG_CONFIG, PG_NPM_VERSION)
+	scripts/check.sh test-pg regress
+
+.PHONY: check-prose
+check-prose: ## Fail on unclear words in new prose (internal/prosecheck lists them)
+	$(GO) run ./internal/prosecheck
 
 .PHONY: check-go check-regress check-tap
 check-go: ## Run the Go tests with the race detector

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# check.sh STAGE...: run tests. Stages: vet (and build, for each architecture), lint, go (with the race detector),
-# go-short, soak (hours), faults and nonstop (minutes; they print figures), regress (pg_regress), tap, contract (the Go
+# check.sh STAGE...: run tests. Stages: vet (and build, for each architecture), lint, test (no server), test-pg (one
+# server), go (with the race detector), soak (hours), faults and nonstop (minutes; they print figures), regress (pg_regress), tap, contract (the Go
 # tests of the SQL contract, on one server), support-table (writes doc/benchmarks.md's table of supported versions from the
 # end-to-end tests), names (every name and line compared with other tools, at length).
 # What is missing is fetched first. Ends with the number of tests of each stage; the exit status says whether all passed.
@@ -48,7 +48,7 @@ stage_lint() {
 	local status=0 unformatted scripts log=$WORK/lint.log
 	need_linters
 	cd "$TOP"
-	say "gofmt, go mod tidy, golangci-lint $GOLANGCI_VERSION, shellcheck"
+	say "gofmt, go mod tidy, golangci-lint $GOLANGCI_VERSION, shellcheck, prose"
 	mapfile -t scripts < <(ls scripts/*.sh .ci/run)
 	{
 		unformatted=$(gofmt -l .)
@@ -56,6 +56,7 @@ stage_lint() {
 		"$GO" mod tidy -diff || status=1
 		"$GOLANGCI" run ./... || status=1
 		"$SHELLCHECK" -x "${scripts[@]}" || status=1
+		"$GO" run ./internal/prosecheck || status=1
 	} > >(tee "$log") 2>&1
 	wait $! # for tee
 	[[ $status -eq 0 ]] || head -n 40 "$log" >>"$WORK/failures" # to be read at the end once more
@@ -131,10 +132,19 @@ stage_contract() {
 	go_tests contract
 }
 
-stage_go-short() {
-	need_server
+# stage_test runs the quick tests that need no PostgreSQL server.
+stage_test() {
 	PACKAGES=(./...)
-	go_tests go -short
+	build_program
+	PGSB_TEST_SERVERS=none go_tests test -short
+}
+
+# stage_test-pg runs the tests with a server on one version: the native one, or PG_CONFIG's, or PG_NPM_VERSION.
+stage_test-pg() {
+	need_server
+	mapfile -t PACKAGES < <(cd "$TOP" &&
+		"$GO" list -f '{{.ImportPath}} {{.TestImports}} {{.XTestImports}}' ./... | awk '/internal\/pgtest/ {print $1}')
+	PGSB_TEST_BINDIRS=$PG_BIN go_tests test-pg -short
 }
 
 # stage_soak runs the tests that grow with the time they are given: 10,000 captures of servers at work, every frame rule

@@ -13,6 +13,7 @@ import (
 
 const (
 	envBinDirs    = "PGSB_TEST_BINDIRS"
+	envServers    = "PGSB_TEST_SERVERS"
 	defaultGlob   = "/usr/lib/postgresql/*/bin"
 	versionFields = `(\d+)(?:\.(\d+)|devel|beta\d+|rc\d+)`
 )
@@ -21,9 +22,12 @@ var versionPattern = regexp.MustCompile(versionFields)
 
 // BinDirs returns the directories of the PostgreSQL programs to test with, in the order given by PGSB_TEST_BINDIRS or
 // sorted by name. A directory named in the environment that has no server in it fails the test; when the environment
-// names none and the machine has none, the test is skipped.
+// names none and the machine has none, the test is skipped, and when PGSB_TEST_SERVERS is "none".
 func BinDirs(t testing.TB) []string {
 	t.Helper()
+	if os.Getenv(envServers) == "none" {
+		t.Skipf("%s=none leaves out tests with a PostgreSQL server", envServers)
+	}
 	if env := os.Getenv(envBinDirs); env != "" {
 		dirs := slices.DeleteFunc(strings.Split(env, ":"), func(d string) bool { return d == "" })
 		for _, d := range dirs {

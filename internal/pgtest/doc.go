@@ -8,5 +8,6 @@
 // Environment:
 //
 //	PGSB_TEST_BINDIRS  colon-separated directories with initdb and postgres; default /usr/lib/postgresql/*/bin
+//	PGSB_TEST_SERVERS  "none" skips every test that needs a server
 //	PGSB_TEST_USER     who runs the servers when the test runs as root; default postgres
 package pgtest

@@ -46,8 +46,9 @@ func TestStandby(t *testing.T) {
 func TestEndsWithTheTest(t *testing.T) {
 	var pid int
 	var dir string
+	binDir := pgtest.BinDir(t)
 	t.Run("inner", func(t *testing.T) {
-		s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+		s := pgtest.Start(t, binDir, pgtest.Options{})
 		pid, dir = s.PostmasterPID(), s.DataDir
 		if pid == 0 || !strings.Contains(s.Log(), "ready to accept connections") {
 			t.Errorf("postmaster %d, log %q", pid, s.Log())

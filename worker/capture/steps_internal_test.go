@@ -27,6 +27,9 @@ const (
 func stepsWanted(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv(stepsVariable)
+	if text == "" && testing.Short() {
+		return stepsDefault / 20
+	}
 	if text == "" {
 		return stepsDefault
 	}

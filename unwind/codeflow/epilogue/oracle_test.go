@@ -30,6 +30,9 @@ const (
 // that is known. Where a return is reached without a call on the way, all has to be right. Behind a call that never
 // returns the instructions are those of something else: that is counted.
 func TestAgainstCFI(t *testing.T) {
+	if testing.Short() {
+		t.Skip("follows every function of libc, which takes half a minute")
+	}
 	for _, file := range cfitest.Files(t) {
 		t.Run(file, func(t *testing.T) {
 			t.Parallel()
@@ -40,6 +43,9 @@ func TestAgainstCFI(t *testing.T) {
 
 // TestAgainstCFIOfOthers does so with files of other architectures.
 func TestAgainstCFIOfOthers(t *testing.T) {
+	if testing.Short() {
+		t.Skip("follows every function of other libcs, which takes half a minute")
+	}
 	for _, m := range []*machine{&arm64, &riscv64Machine, &s390xMachine} {
 		t.Run(m.arch.Name, func(t *testing.T) {
 			t.Parallel()
