@@ -4,8 +4,8 @@
 //	prosecheck -list    print every finding
 //	prosecheck -write   write the allow list anew
 //
-// The allow list, internal/prosecheck/allowed.txt, has the number of findings of each file. It only shrinks: a file with
-// fewer findings than allowed is reported, too, until -write lowers its number.
+// The allow list, internal/prosecheck/allowed.txt, has the number of findings of each file. It only shrinks: a file
+// with fewer findings than allowed is reported, too, until -write lowers its number.
 package main
 
 import (
@@ -28,7 +28,8 @@ const allowList = "internal/prosecheck/allowed.txt"
 
 // unclear are words and phrases that readers stumble over: missing actors, double negation, idioms.
 var unclear = regexp.MustCompile(`(?i)\b(who|nobody|somebody|anybody|whoever|that of|one that|those that|` +
-	`what it|what is|so does|so do|nor|unless told|is told|are told|tells|held against|stands still|goes on|of its own|be had|says so)\b`)
+	`what it|what is|so does|so do|nor|unless told|is told|are told|tells|held against|stands still|goes on|` +
+	`of its own|be had|says so)\b`)
 
 // code is text between backquotes, which is not prose.
 var code = regexp.MustCompile("`[^`]*`")
