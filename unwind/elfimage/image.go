@@ -98,6 +98,17 @@ func (m *Image) AddrSize() int { return m.layout.addrSize() }
 // Segments returns the loadable segments in the file's order. The slice must not be changed.
 func (m *Image) Segments() []Segment { return m.segments }
 
+// Content returns a reader of the bytes that the image has of a segment: of those in the file, or of those in memory. It
+// is nil for a segment that has none.
+func (m *Image) Content(s Segment) *io.SectionReader {
+	off, ok := m.position(s.Vaddr)
+	n := m.room(s.Vaddr)
+	if !ok || n == 0 || m.src.check(off, n) != nil {
+		return nil
+	}
+	return io.NewSectionReader(m.src.r, int64(off), int64(n))
+}
+
 // AddrRange returns the link-time addresses [lo, hi) from the lowest to the end of the highest loadable segment; both
 // are 0 without one.
 func (m *Image) AddrRange() (lo, hi uint64) { return m.lo, m.hi }

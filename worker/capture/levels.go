@@ -1,7 +1,9 @@
 package capture
 
 import (
+	"debug/elf"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -12,6 +14,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/pgcontext"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -20,13 +23,21 @@ import (
 type servers struct {
 	mu      sync.Mutex
 	byKey   map[processKey]serverProcess
-	program map[*module]*lazy[*pgcontext.Server] // nil: not a server
+	program map[*module]*lazy[recognition]
+}
+
+// recognition is the result of a look at a program: server is nil if it is no PostgreSQL server, or if it is of an
+// unknown version. unknown then has the reason.
+type recognition struct {
+	server  *pgcontext.Server
+	unknown string
 }
 
 // serverProcess is a process whose program was looked at; process is nil if that is no PostgreSQL server.
 type serverProcess struct {
 	exe     string
 	process *pgcontext.Process
+	unknown string // why the program of a PostgreSQL server was not recognised
 	module  *module
 	code    procfs.Mapping // of the program, to see that it still is there
 
@@ -39,7 +50,7 @@ type serverProcess struct {
 type pointers [8]atomic.Uint64
 
 func newServers() *servers {
-	return &servers{byKey: make(map[processKey]serverProcess), program: make(map[*module]*lazy[*pgcontext.Server])}
+	return &servers{byKey: make(map[processKey]serverProcess), program: make(map[*module]*lazy[recognition])}
 }
 
 // serverProcess returns what is known of the process; its maps are read the first time. With same, its mappings have
@@ -93,7 +104,9 @@ func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
 			continue
 		}
 		if f := space.resolve(i); f.module != nil {
-			if server := c.servers.of(f.module, space); server != nil {
+			found := c.servers.of(f.module, space)
+			out.unknown = found.unknown
+			if server := found.server; server != nil {
 				out.process, out.module, out.code, out.last = server.Process(f.bias), f.module, *m, new(pointers)
 			}
 		}
@@ -102,41 +115,54 @@ func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
 	return out
 }
 
-// of returns what is known of a program, nil if it is not a server's or was not read in time.
-func (s *servers) of(m *module, space *space) *pgcontext.Server {
+// of returns what is known of a program, nothing if it was not read in time.
+func (s *servers) of(m *module, space *space) recognition {
 	s.mu.Lock()
 	p := s.program[m]
 	if p == nil {
 		if len(s.program) >= maxImages {
 			clear(s.program)
 		}
-		p = &lazy[*pgcontext.Server]{}
+		p = &lazy[recognition]{}
 		s.program[m] = p
 	}
 	s.mu.Unlock()
-	server, ok := p.get(space.files, m.tell, func() *pgcontext.Server { return newServer(m) })
+	found, ok := p.get(space.files, m.tell, func() recognition { return recognise(m) })
 	if !ok {
 		space.unread = m.name
 	}
-	return server
+	return found
 }
 
-// newServer looks at a program; nil if it is not a server's.
-func newServer(m *module) *pgcontext.Server {
+// recognise looks at a program.
+func recognise(m *module) recognition {
 	variables, err := m.image.Defined(pgcontext.Variables()...)
 	if err != nil || len(variables) == 0 {
-		return nil
+		return recognition{}
 	}
-	size, rodata, err := m.image.SectionReader(".rodata")
-	if err != nil || rodata == nil {
-		return nil
+	symbol := func(name string) uint64 { return variables[name] }
+	for _, code := range []bool{false, true} { // a linker may put constants beside code
+		var server *pgcontext.Server
+		if server, err = pgcontext.NewServer(symbol, contents(m.image, code)); err == nil {
+			return recognition{server: server}
+		}
 	}
-	server, err := pgcontext.NewServer(func(name string) uint64 { return variables[name] },
-		io.NewSectionReader(rodata, 0, int64(size)))
-	if err != nil {
-		return nil
+	var unknown *pgcontext.UnknownVersionError
+	if errors.As(err, &unknown) {
+		return recognition{unknown: unknown.Reason}
 	}
-	return server
+	return recognition{}
+}
+
+// contents reads the segments of an image one after the other: those with code, or the others.
+func contents(image *elfimage.Image, code bool) io.Reader {
+	var readers []io.Reader
+	for _, s := range image.Segments() {
+		if r := image.Content(s); r != nil && (s.Flags&elf.PF_X != 0) == code {
+			readers = append(readers, r)
+		}
+	}
+	return io.MultiReader(readers...)
 }
 
 // addTo adds what to copy of the process in the stop.
@@ -171,6 +197,7 @@ func derefs(wanted []pgcontext.Deref) []ptrace.Deref {
 // read adds to a trace what PostgreSQL says of the process. Its first thread has just been walked and named.
 func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unwind.Frame, space *space) {
 	i := -1
+	t.Unrecognised = p.unknown
 	if p.process != nil {
 		i = space.mapping(p.code.Start)
 	}

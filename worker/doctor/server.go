@@ -115,6 +115,12 @@ func capturing(ctx context.Context, c pgcluster.Cluster) finding {
 	if !t.Threads[0].Whole {
 		return finding{warn, "capture", text + ", but the stack was cut: " + t.Threads[0].Stop, ""}
 	}
+	if t.Unrecognised != "" {
+		return finding{
+			warn, "capture", text + "; server not recognised: " + t.Unrecognised,
+			"Stacks have no wait event, query and PL/pgSQL functions. Install a release that knows this version.",
+		}
+	}
 	return finding{good, "capture", text, ""}
 }
 

@@ -28,15 +28,27 @@ type Server struct {
 // ErrNotServer means that a program is not a PostgreSQL server of a version that this package knows.
 var ErrNotServer = errors.New("not a known PostgreSQL server")
 
+// An UnknownVersionError means that a program has the variables of a PostgreSQL server, and not a version that this
+// package knows. It is an ErrNotServer.
+type UnknownVersionError struct {
+	Reason string // for example "its data contain no version"
+}
+
+func (e *UnknownVersionError) Error() string { return "PostgreSQL server not recognised: " + e.Reason }
+
+// Unwrap implements the interface of package errors.
+func (e *UnknownVersionError) Unwrap() error { return ErrNotServer }
+
 // Variables are the symbols that NewServer asks for: exported by every server, stripped or not.
 func Variables() []string {
 	return []string{"error_context_stack", "debug_query_string", "my_wait_event_info", "GetDatabaseEncoding",
 		"pgstat_track_activities"}
 }
 
-// NewServer knows a program by its symbols and by what its read-only data says of its version. The error is
-// ErrNotServer or the reader's.
-func NewServer(symbol func(name string) uint64, rodata io.Reader) (*Server, error) {
+// NewServer identifies a program by its symbols and by the version in its data. The data are those of its segments, since
+// section names are no contract: a program may have none, or others. The error is ErrNotServer, an UnknownVersionError or
+// the reader's.
+func NewServer(symbol func(name string) uint64, data io.Reader) (*Server, error) {
 	s := &Server{
 		list: symbol("error_context_stack"), query: symbol("debug_query_string"),
 		wait: symbol("my_wait_event_info"), getEncoding: symbol("GetDatabaseEncoding"),
@@ -46,11 +58,11 @@ func NewServer(symbol func(name string) uint64, rodata io.Reader) (*Server, erro
 		return nil, ErrNotServer
 	}
 	var err error
-	if s.Major, err = major(rodata); err != nil {
+	if s.Major, err = major(data); err != nil {
 		return nil, err
 	}
 	if s.layout = layouts[s.Major]; s.layout == nil {
-		return nil, fmt.Errorf("%w: version %d", ErrNotServer, s.Major)
+		return nil, &UnknownVersionError{fmt.Sprintf("version %d is not supported", s.Major)}
 	}
 	s.waits, err = waitEvents(s.Major)
 	return s, err
@@ -58,14 +70,14 @@ func NewServer(symbol func(name string) uint64, rodata io.Reader) (*Server, erro
 
 // major finds the version in what "postgres --version" prints (PG_BACKEND_VERSIONSTR). A program that has it twice
 // and differently is not believed. The data are some MB, read piece by piece.
-func major(rodata io.Reader) (int, error) {
+func major(data io.Reader) (int, error) {
 	buf := make([]byte, 64<<10)
 	found, kept := 0, 0
 	for {
-		n, err := io.ReadFull(rodata, buf[kept:])
+		n, err := io.ReadFull(data, buf[kept:])
 		last := errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
 		if err != nil && !last {
-			return 0, fmt.Errorf("read-only data: %w", err)
+			return 0, fmt.Errorf("program data: %w", err)
 		}
 		piece := buf[:kept+n]
 		if found, piece, err = majorIn(piece, found, last); err != nil {
@@ -73,7 +85,7 @@ func major(rodata io.Reader) (int, error) {
 		}
 		switch {
 		case last && found == 0:
-			return 0, fmt.Errorf("%w: its version is not in its data", ErrNotServer)
+			return 0, &UnknownVersionError{"its data contain no version"}
 		case last:
 			return found, nil
 		}
@@ -92,7 +104,7 @@ func majorIn(piece []byte, found int, last bool) (int, []byte, error) {
 		piece = piece[at+len(mark):]
 		v := number(piece[:min(len(piece), digits)])
 		if v != 0 && found != 0 && v != found {
-			return 0, nil, fmt.Errorf("%w: its data have versions %d and %d", ErrNotServer, found, v)
+			return 0, nil, &UnknownVersionError{fmt.Sprintf("its data contain the versions %d and %d", found, v)}
 		}
 		if v != 0 {
 			found = v

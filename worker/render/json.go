@@ -16,6 +16,7 @@ type jsonTrace struct {
 	PID     int     `json:"pid"`
 	Engine  string  `json:"engine"`
 	NotStop string  `json:"not_stopped,omitempty"`
+	Unknown string  `json:"server_not_recognised,omitempty"`
 	PauseUS float64 `json:"pause_us"`
 	// What a PostgreSQL process says of itself.
 	WaitEventType  string       `json:"wait_event_type,omitempty"`
@@ -81,7 +82,7 @@ type jsonLevel struct {
 // JSON writes the trace as one line of JSON.
 func JSON(w io.Writer, t *trace.Trace) error {
 	out := jsonTrace{
-		PID: t.PID, Engine: t.Engine, NotStop: valid(t.NotStopped),
+		PID: t.PID, Engine: t.Engine, NotStop: valid(t.NotStopped), Unknown: t.Unrecognised,
 		PauseUS:       float64(t.Pause.Nanoseconds()) / 1e3,
 		WaitEventType: t.Wait.Class, WaitEvent: t.Wait.Event,
 		Query: valid(t.Query), QueryTruncated: t.QueryCut,

@@ -118,6 +118,9 @@ func remarks(t *trace.Trace, thread int) []string {
 	default:
 		list = append(list, "not stopped: "+t.NotStopped+", engine "+t.Engine)
 	}
+	if thread == 0 && t.Unrecognised != "" {
+		list = append(list, "server not recognised: "+t.Unrecognised)
+	}
 	if frames := t.Threads[thread].Kernel; len(frames) > 0 {
 		names := make([]string, len(frames))
 		for i, frame := range frames {

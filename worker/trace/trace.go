@@ -15,6 +15,9 @@ type Trace struct {
 	// NotStopped says why a process that was to be stopped was captured by
 	// another engine; else it is empty.
 	NotStopped string
+	// Unrecognised is the reason why a PostgreSQL server's own state was not read: its program has the variables of one,
+	// and its version is not known. Else it is empty.
+	Unrecognised string
 	// Pause is how long the process stood still at most, Held the part of it
 	// from the moment the stop was known; both are 0 without a stop.
 	Pause, Held time.Duration
