@@ -58,6 +58,14 @@ func readTarget(pid int) (procfs.Stat, error) {
 	return stat, nil
 }
 
+// mainThreadRuns returns an error if only the main thread is wanted, and that has exited before others.
+func mainThreadRuns(stat *procfs.Stat, o *Options) error {
+	if o.AllThreads || !isDead(stat.State) || stat.Threads <= 1 {
+		return nil
+	}
+	return &MainThreadError{PID: stat.PID, Threads: stat.Threads - 1}
+}
+
 //go:nosplit
 //go:norace
 func isDead(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }

@@ -35,6 +35,20 @@ var (
 	ErrKernelWorker = errors.New("a thread of the kernel, which has no user stack")
 )
 
+// MainThreadError means that the main thread of a process has exited, and that other threads run: they can be captured
+// with Options.AllThreads. It is an ErrExited.
+type MainThreadError struct {
+	PID     int
+	Threads int // that have not exited
+}
+
+func (e *MainThreadError) Error() string {
+	return fmt.Sprintf("process %d: main thread has exited, %d other threads run", e.PID, e.Threads)
+}
+
+// Unwrap implements the interface of package errors.
+func (e *MainThreadError) Unwrap() error { return ErrExited }
+
 // Reason says which of its many checks let the kernel refuse to trace a process.
 type Reason string
 

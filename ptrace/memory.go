@@ -6,6 +6,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // ReadMemory copies memory of a process from addr into p, without stopping it (process_vm_readv(2)); it needs the same
@@ -15,19 +17,27 @@ func ReadMemory(pid int, addr uint64, p []byte) (int, error) {
 	if pid <= 0 || pid > maxPID {
 		return 0, fmt.Errorf("process %d: %w", pid, ErrInvalidPID)
 	}
-	done := 0
+	done, thread := 0, pid
 	for done < len(p) {
 		at := addr + uint64(done)
 		if at < addr || uint64(len(p)-done) > math.MaxUint64-at {
 			return done, fmt.Errorf("process %d: read memory at 0x%x: %w", pid, at, unix.EFAULT)
 		}
-		n, errno := readOnce(pid, at, p[done:])
+		n, errno := readOnce(thread, at, p[done:])
 		switch {
 		case errno == 0 && n > 0:
 			done += n
 		case errno == unix.EINTR:
 		case errno == unix.ESRCH:
-			return done, exitedError(pid)
+			// The memory of a process outlives its main thread, and is then reached by another one.
+			if thread == pid {
+				thread = procfs.LiveThread(pid)
+			} else {
+				thread = pid
+			}
+			if thread == pid {
+				return done, exitedError(pid)
+			}
 		case errno == unix.EPERM:
 			return done, explain(pid, pid)
 		default:

@@ -99,7 +99,10 @@ func (w *observer) observe() (*Snapshot, error) {
 		}
 		defer held.Release() // nil on an old kernel, or behind a fence: its start time has to do
 	}
-	if w.before, err = readTarget(pid); err != nil {
+	if w.before, err = readTarget(pid); err == nil {
+		err = mainThreadRuns(&w.before, &w.options)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if err := w.identify(w.before); err != nil {

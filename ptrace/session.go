@@ -172,6 +172,9 @@ func (s *session) prepare() (err error) {
 		if s.before, err = readTarget(pid); err != nil {
 			return err
 		}
+		if err := mainThreadRuns(&s.before, &s.call.options); err != nil {
+			return err
+		}
 		if err := s.readMaps(pid); err != nil {
 			return err
 		}

@@ -49,9 +49,17 @@ type Mapping struct {
 	Deleted bool // the path no longer leads to the mapped file
 }
 
-// Maps reads the mappings of a process in address order, without stopping it. A zombie and a kernel thread have none.
+// Maps reads the mappings of a process in address order, without stopping it. A zombie and a kernel thread have none. If
+// the main thread has exited, another thread shows them.
 func Maps(pid int) ([]Mapping, error) {
-	return readMaps(path(pid, "maps"))
+	maps, err := readMaps(path(pid, "maps"))
+	if err != nil || len(maps) > 0 {
+		return maps, err
+	}
+	if tid := LiveThread(pid); tid != pid {
+		return TaskMaps(pid, tid)
+	}
+	return maps, nil
 }
 
 // TaskMaps reads the mappings of a process by one of its threads: all share them, but once the main thread has ended

@@ -94,6 +94,25 @@ func Threads(pid int) ([]int, error) {
 	return numbers(path(pid, "task"))
 }
 
+// LiveThread returns a thread that shows the memory and the files of a process: the main thread, or another one if the
+// main thread has exited. /proc/PID/maps, exe, root and mem are those of the main thread, and empty after its end.
+func LiveThread(pid int) int {
+	main, err := ReadStat(pid)
+	if err != nil || main.Threads <= 1 || main.State != 'Z' && main.State != 'X' {
+		return pid
+	}
+	tids, err := Threads(pid)
+	if err != nil {
+		return pid
+	}
+	for _, tid := range tids {
+		if stat, err := ReadTaskStat(pid, tid); err == nil && tid != pid && stat.Flags&Exiting == 0 {
+			return tid
+		}
+	}
+	return pid
+}
+
 // Processes lists the ids of all visible processes in ascending order.
 func Processes() ([]int, error) {
 	return numbers("/proc")

@@ -19,7 +19,7 @@ type candidate string
 // are seen from the process's own root, so that one in a container or a
 // chroot has its own files named, not the host's.
 func candidates(pid int, base, m *procfs.Mapping) []candidate {
-	proc := fmt.Sprintf("/proc/%d", pid)
+	proc := procFolder(pid)
 	var list []candidate
 	if !base.Deleted {
 		list = append(list, candidate(proc+"/root"+insideRoot(pid, base.Path)))
@@ -28,13 +28,26 @@ func candidates(pid int, base, m *procfs.Mapping) []candidate {
 		(exe == base.Path || exe == base.Path+" (deleted)") {
 		list = append(list, candidate(proc+"/exe"))
 	}
-	return append(list, candidate(fmt.Sprintf("%s/map_files/%x-%x", proc, m.Start, m.End)))
+	return append(list, candidate(fmt.Sprintf("/proc/%d/map_files/%x-%x", pid, m.Start, m.End)))
+}
+
+// procFolder returns the folder of /proc that has exe and root of a process: its own, or the one of a thread if the main
+// thread has exited.
+func procFolder(pid int) string {
+	own := fmt.Sprintf("/proc/%d", pid)
+	if _, err := os.Readlink(own + "/root"); err == nil {
+		return own
+	}
+	if tid := procfs.LiveThread(pid); tid != pid {
+		return fmt.Sprintf("%s/task/%d", own, tid)
+	}
+	return own
 }
 
 // insideRoot returns the path that the process itself has for what its memory
 // map calls by the given one. The map has paths as they are outside a chroot.
 func insideRoot(pid int, path string) string {
-	root, err := os.Readlink(fmt.Sprintf("/proc/%d/root", pid))
+	root, err := os.Readlink(procFolder(pid) + "/root")
 	if err != nil || root == "/" {
 		return path
 	}
@@ -47,7 +60,7 @@ func insideRoot(pid int, path string) string {
 // rootOf returns what to put before a path of the process: nothing if its root
 // directory is this process's too.
 func rootOf(pid int) string {
-	root := fmt.Sprintf("/proc/%d/root", pid)
+	root := procFolder(pid) + "/root"
 	own, err1 := os.Stat("/")
 	theirs, err2 := os.Stat(root + "/")
 	if err1 == nil && err2 == nil && os.SameFile(own, theirs) {

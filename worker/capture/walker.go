@@ -53,6 +53,9 @@ func (w *walker) describe(th *ptrace.Thread, stop unwind.Stop) trace.Thread {
 	switch {
 	case errors.Is(th.Err, ptrace.ErrExited):
 		out.Stop = "exited meanwhile"
+		if th.State == 'Z' {
+			out.Stop = "exited before"
+		}
 	case th.Err != nil:
 		out.Stop = th.Err.Error()
 	}

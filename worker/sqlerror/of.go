@@ -16,9 +16,17 @@ import (
 func Of(pid int, err error) *Fault {
 	var own *Fault
 	var unread *trace.ReadingError
+	var main *ptrace.MainThreadError
 	switch {
 	case errors.As(err, &own):
 		return own
+	case errors.As(err, &main):
+		return &Fault{
+			SQLState: NotInPrerequisiteState,
+			Message:  fmt.Sprintf("main thread of process with PID %d has exited", pid),
+			Detail:   fmt.Sprintf("It still runs %d other threads.", main.Threads),
+			Hint:     "Capture all threads: set pg_stat_backtrace.threads to on, or use capture --threads.",
+		}
 	case errors.Is(err, ptrace.ErrExited):
 		return &Fault{
 			SQLState: NotInPrerequisiteState,

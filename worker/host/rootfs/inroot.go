@@ -60,8 +60,16 @@ func Split(path string) (root, inside string, ok bool) {
 	if !ok || pid == "" || strings.Trim(pid, "0123456789") != "" {
 		return "", "", false
 	}
+	folder := "/proc/" + pid
+	if thread, found := strings.CutPrefix(rest, "task/"); found {
+		tid, below, _ := strings.Cut(thread, "/")
+		if tid == "" || strings.Trim(tid, "0123456789") != "" {
+			return "", "", false
+		}
+		folder, rest = folder+"/task/"+tid, below
+	}
 	inside, ok = strings.CutPrefix(rest, "root/")
-	return "/proc/" + pid + "/root", inside, ok && inside != ""
+	return folder + "/root", inside, ok && inside != ""
 }
 
 // open opens a path with the flags of open(2), which do not make a file.
