@@ -119,10 +119,11 @@ func (c *Core) Flags(addr uint64) (elf.ProgFlag, bool) {
 	return c.Segments[i].Flags, true
 }
 
-// mapped reports whether the process had a mapping at an address that may be executable, or not, as code says.
+// mapped reports whether the process had a mapping at an address, and an executable one if that is wanted. Data may be
+// executable, too: a process with READ_IMPLIES_EXEC (personality(2)) has all that it can read mapped so.
 func (c *Core) mapped(addr uint64, code bool) bool {
 	if i := c.segmentAt(addr); i >= 0 {
-		return (c.Segments[i].Flags&elf.PF_X != 0) == code
+		return !code || c.Segments[i].Flags&elf.PF_X != 0
 	}
 	i := sort.Search(len(c.Files), func(i int) bool { return c.Files[i].Start > addr }) - 1
 	return i >= 0 && addr < c.Files[i].End

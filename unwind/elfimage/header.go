@@ -72,15 +72,22 @@ func (m *Image) readHeaders() error {
 		return err
 	}
 	first, err := m.firstSection()
-	if err != nil {
+	if err != nil && !m.isCore() {
 		return err
 	}
 	m.resolveExtended(first)
 	if err := m.readSegments(); err != nil {
 		return err
 	}
-	return m.readSections()
+	if err := m.readSections(); err != nil && !m.isCore() {
+		return err
+	}
+	return nil
 }
+
+// isCore reports whether the image is a core file. Its section headers stand at its end and have nothing that its
+// segments lack, so a core that was cut does without them.
+func (m *Image) isCore() bool { return m.header.typ == elf.ET_CORE }
 
 // readELFHeader reads Ehdr.
 func (m *Image) readELFHeader() error {
@@ -151,6 +158,7 @@ func (m *Image) firstSection() (*section, error) {
 	}
 	p, err := m.src.bytes(h.shoff, size)
 	if err != nil {
+		h.shnum = 0
 		return nil, fmt.Errorf("section headers: %w", err)
 	}
 	s := m.layout.parseSection(p)
@@ -238,6 +246,7 @@ func (m *Image) readSections() error {
 	}
 	p, err := m.src.bytes(h.shoff, h.shnum*h.shentsize)
 	if err != nil {
+		h.shnum = 0
 		return fmt.Errorf("section headers: %w", err)
 	}
 	m.sections = make([]section, h.shnum)

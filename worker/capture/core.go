@@ -47,24 +47,27 @@ type CoreTrace struct {
 	WrongExe bool
 }
 
-// Core returns the named stacks of all threads of a core file, of any architecture. The files of the images are kept
+// Core returns the named stacks of all threads of a core file, of any architecture. The file may be compressed by zstd,
+// gzip or lz4, and "-" is the standard input. The files of the images are kept
 // open until the trace is made. Errors are those of package corefile; of goroutines also ErrNotGo and package
 // goroutine's.
 func Core(file string, o CoreOptions) (*CoreTrace, error) {
 	start := time.Now()
-	f, _, err := candidate(file).file()
+	f, damage, err := openCoreFile(file)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
 	core, err := corefile.Open(f, path.Base(file))
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, damage)
 	}
 	r := &coreReader{core: core, options: o, images: newImages(core.Arch, &shared{cache: dwarf.NewCache(0)})}
 	defer r.close()
-	if core.Damage != nil {
-		r.refused = append(r.refused, core.Damage)
+	for _, err := range []error{damage, core.Damage} {
+		if err != nil {
+			r.refused = append(r.refused, err)
+		}
 	}
 	r.findImages()
 	t, err := r.trace()
