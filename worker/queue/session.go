@@ -75,9 +75,9 @@ func (s *session) look(ctx context.Context) error {
 		return fmt.Errorf("%w: version %s of the extension has none that this worker knows", errAbsent, *version)
 	case !granted:
 		return fmt.Errorf("%w: the worker's role %q has no EXECUTE privilege on the functions "+
-			"backtrace.claim, finish, journal, prune and renew_secret", errAbsent, s.conn.Config().User)
+			"backtrace.claim, finish, journal and prune", errAbsent, s.conn.Config().User)
 	}
-	return nil
+	return s.compare(ctx)
 }
 
 // run serves until ctx ends or the session breaks. It closes the session.
@@ -103,10 +103,7 @@ func (s *session) serve(ctx context.Context) error {
 		return err
 	})
 	if err == nil {
-		err = s.bounded(ctx, func(ctx context.Context) error {
-			var renewed bool
-			return once(ctx, s.conn, &renewed, renewSQL)
-		})
+		err = s.bounded(ctx, s.renew)
 	}
 	for err == nil && ctx.Err() == nil {
 		if err = s.round(ctx, jobs); err == nil && ctx.Err() == nil {
@@ -114,6 +111,15 @@ func (s *session) serve(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// renew has the key of an extension of version 1.1 made anew, if it was made for another cluster.
+func (s *session) renew(ctx context.Context) error {
+	var keyed, renewed bool
+	if err := s.conn.QueryRow(ctx, keyedSQL).Scan(&keyed); err != nil || !keyed {
+		return err
+	}
+	return once(ctx, s.conn, &renewed, renewSQL)
 }
 
 // round does all that is to be done.
@@ -218,6 +224,11 @@ func (s *session) record(ctx context.Context, rows []Row) error {
 func (s *session) prune(ctx context.Context) error {
 	if s.written < pruneAfter && time.Since(s.pruned) < pruneEvery {
 		return nil
+	}
+	if time.Since(s.pruned) >= pruneEvery {
+		if err := s.bounded(ctx, s.compare); err != nil {
+			return err
+		}
 	}
 	s.written, s.pruned = 0, time.Now()
 	for gone := pruneBatch; gone == pruneBatch && ctx.Err() == nil; {
