@@ -35,20 +35,29 @@ func attacks(t *testing.T, s *site) {
 const inner = "SELECT backtrace.call(%s, 'get', ARRAY[%d], '{}')::text"
 
 // impostor is a function that looks like backtrace.ask from its inside: it runs the same statement.
-const impostor = `CREATE FUNCTION %s.ask(seal int, verb text, targets int[], waiting text[]) RETURNS text[] LANGUAGE plpgsql AS
-	$$ DECLARE caller oid := 10; result text[]; BEGIN
+const impostor = `CREATE FUNCTION %s.ask(seal int, verb text, targets int[], waiting text[]) RETURNS text[]
+	LANGUAGE plpgsql AS $$ DECLARE caller oid := 10; result text[]; BEGIN
 	SELECT backtrace.call(caller, verb, targets, waiting) AS answer INTO result; RETURN result; END $$`
+
+// denied runs what must be refused, behind functions that users do not call: the context has more than a line.
+func (c *session) denied(t *testing.T, kind, sql string) {
+	t.Helper()
+	got, e := c.try(t.Context(), sql)
+	c.site.note(e)
+	if c.site.name(e) != "denied "+kind {
+		t.Errorf("%s: %s %v", sql, got, e)
+	}
+}
 
 func (s *site) forgery(t *testing.T) {
 	super, own := s.idle(t, "boss"), s.idle(t, "stranger")
 	eve, granted := s.connect(t, "ungranted", "postgres"), s.connect(t, "stranger", "postgres")
-	for _, sql := range []string{
-		"SELECT backtrace.ask(0, 'get', ARRAY[%d])::text", "SELECT backtrace.ask(0, 'log', ARRAY[%d])::text",
-		"SELECT pg_get_backtrace(%d)", "SELECT pg_log_backtrace(%d)::text",
-	} {
+	for _, sql := range []string{"SELECT pg_get_backtrace(%d)", "SELECT pg_log_backtrace(%d)::text"} {
 		eve.fails(t, "denied function", fmt.Sprintf(sql, super))
 	}
-	granted.fails(t, "denied view", "SELECT backtrace.ask(0, 'stat', '{}')::text")
+	eve.denied(t, "function", fmt.Sprintf("SELECT backtrace.ask(0, 'get', ARRAY[%d])::text", super))
+	eve.denied(t, "function", fmt.Sprintf("SELECT backtrace.ask(0, 'log', ARRAY[%d])::text", super))
+	granted.denied(t, "view", "SELECT backtrace.ask(0, 'stat', '{}')::text")
 	stack(t, "an honest request", granted.text(t, ask1(own)))
 	for _, oid := range []string{
 		"10", "0", "current_user::regrole::oid", "(SELECT oid FROM pg_roles WHERE rolname = 'boss')", "4294967295",
@@ -56,7 +65,7 @@ func (s *site) forgery(t *testing.T) {
 		granted.fails(t, "denied function", fmt.Sprintf(inner, oid, super))
 	}
 	granted.run(t, fmt.Sprintf(impostor, "public"))
-	granted.fails(t, "denied function", fmt.Sprintf("SELECT public.ask(0, 'get', ARRAY[%d], '{}')::text", super))
+	granted.denied(t, "function", fmt.Sprintf("SELECT public.ask(0, 'get', ARRAY[%d], '{}')::text", super))
 	granted.run(t, "DROP FUNCTION public.ask")
 	for _, arguments := range []string{
 		"0, NULL, ARRAY[%d]", "0, 'get', CASE WHEN %d < 0 THEN ARRAY[1] END", "NULL, 'get', ARRAY[%d]",

@@ -33,8 +33,9 @@ func TestExpand(t *testing.T) {
 	dir := t.TempDir()
 	for name, text := range map[string]string{
 		"x.sql.in": "-- @generated@\n-- @include a.sql replace keep=on\nend\n",
-		"a.sql":    "CREATE FUNCTION f();\nCREATE TABLE t;\nbegin\n    -- @include b.sql\nCREATE VIEW v; @keep@ @extschema@\n",
-		"b.sql":    "one\n\n  two\n",
+		"a.sql": "CREATE FUNCTION f();\nCREATE TABLE t;\nbegin\n    -- @include b.sql\n" +
+			"CREATE VIEW v; @keep@ @extschema@\n",
+		"b.sql": "one\n\n  two\n",
 	} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)

@@ -69,7 +69,8 @@ func TestCap(t *testing.T) {
 		run(t, c, "BEGIN")
 		_ = value[int](t, c, "SELECT count(*) FROM backtrace.claim(2000, '{}', '{}')")
 		run(t, c, "COMMIT")
-		got := value[string](t, c, `SELECT string_agg(concat_ws(' ', caller_name, state, sqlstate, n), ', ' ORDER BY caller_name, state)
+		got := value[string](t, c, `SELECT string_agg(concat_ws(' ', caller_name, state, sqlstate, n), ', '
+				ORDER BY caller_name, state)
 			FROM (SELECT caller_name, state, sqlstate, count(*) AS n FROM backtrace.request GROUP BY 1, 2, 3) x`)
 		if want := "alice failed 53400 3000, alice queued 1000, boss queued 1500"; got != want {
 			t.Errorf("%s, want %s", got, want)

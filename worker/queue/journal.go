@@ -28,8 +28,8 @@ const (
 	journalPause = 200 * time.Millisecond // and that often
 )
 
-// Journal collects rows of waiting calls, by database, until a session writes them. It never delays a call: if a
-// database's rows take too much memory, its newest rows are dropped and counted. Other databases keep theirs: a database
+// Journal collects rows of waiting calls, by database, until a session writes them. It never delays a call. If the rows
+// of a database take too much memory, its newest rows are dropped and counted. Other databases keep theirs: a database
 // that cannot be reached must not cost the journal of the others. Safe for concurrent use; the zero value is ready.
 type Journal struct {
 	mu       sync.Mutex

@@ -171,7 +171,8 @@ func TestStandby(t *testing.T) {
 		if got := code(t, c, "SELECT pg_request_backtrace($1::int)", pid(other)); !strings.HasPrefix(got, "25006 ") {
 			t.Errorf("a request: %q", got)
 		}
-		if got := code(t, c, "SELECT * FROM pg_backtrace_result(1)"); got != "55000 there are no queued requests on a standby" {
+		const none = "55000 there are no queued requests on a standby"
+		if got := code(t, c, "SELECT * FROM pg_backtrace_result(1)"); got != none {
 			t.Errorf("a result: %q", got)
 		}
 		pgtest.Wait(t, "a waiting call is answered", func() bool {

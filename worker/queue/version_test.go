@@ -24,33 +24,39 @@ WITH member AS (
     SELECT 'member ' || pg_describe_object(classid, objid, 0) FROM member
     UNION ALL SELECT 'function ' || p.oid::regprocedure || ' ' || pg_get_functiondef(p.oid)
     FROM member JOIN pg_proc p ON classid = 'pg_proc'::regclass AND p.oid = objid
-    UNION ALL SELECT concat_ws(' ', 'privilege', pg_describe_object(classid, objid, 0), a.grantee::regrole, a.privilege_type,
-        a.is_grantable)
-    FROM (SELECT 'pg_proc'::regclass AS classid, oid AS objid, coalesce(proacl, acldefault('f', proowner)) AS acl FROM pg_proc
+    UNION ALL SELECT concat_ws(' ', 'privilege', pg_describe_object(classid, objid, 0), a.grantee::regrole,
+        a.privilege_type, a.is_grantable)
+    FROM (SELECT 'pg_proc'::regclass AS classid, oid AS objid, coalesce(proacl, acldefault('f', proowner)) AS acl
+          FROM pg_proc
           UNION ALL SELECT 'pg_class'::regclass, oid, relacl FROM relation
           UNION ALL SELECT 'pg_type'::regclass, oid, coalesce(typacl, acldefault('T', typowner)) FROM pg_type
-          UNION ALL SELECT 'pg_namespace'::regclass, oid, nspacl FROM pg_namespace) o JOIN member USING (classid, objid),
-         aclexplode(o.acl) a
-    UNION ALL SELECT concat_ws(' ', 'initial', pg_describe_object(i.classoid, i.objoid, 0), a.grantee::regrole, a.privilege_type)
+          UNION ALL SELECT 'pg_namespace'::regclass, oid, nspacl FROM pg_namespace) o
+         JOIN member USING (classid, objid), aclexplode(o.acl) a
+    UNION ALL SELECT concat_ws(' ', 'initial', pg_describe_object(i.classoid, i.objoid, 0), a.grantee::regrole,
+        a.privilege_type)
     FROM pg_init_privs i JOIN member ON i.classoid = classid AND i.objoid = objid, aclexplode(i.initprivs) a
     UNION ALL SELECT concat_ws(' ', 'comment', pg_describe_object(d.classoid, d.objoid, d.objsubid), d.description)
     FROM pg_description d WHERE (d.classoid, d.objoid) IN (SELECT classid, objid FROM member)
         OR d.classoid = 'pg_class'::regclass AND d.objoid IN (SELECT oid FROM relation)
-    UNION ALL SELECT concat_ws(' ', 'relation', oid::regclass, relkind, relpersistence, relrowsecurity, relforcerowsecurity,
-        relreplident, relhastriggers, reloptions::text) FROM relation
-    UNION ALL SELECT concat_ws(' ', 'column', a.attnum, a.attrelid::regclass, a.attname, a.atttypid::regtype, a.attnotnull,
-        a.attidentity, a.attstattarget, a.attacl::text, pg_get_expr(d.adbin, d.adrelid))
-    FROM pg_attribute a JOIN relation r ON r.oid = a.attrelid LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
+    UNION ALL SELECT concat_ws(' ', 'relation', oid::regclass, relkind, relpersistence, relrowsecurity,
+        relforcerowsecurity, relreplident, relhastriggers, reloptions::text) FROM relation
+    UNION ALL SELECT concat_ws(' ', 'column', a.attnum, a.attrelid::regclass, a.attname, a.atttypid::regtype,
+        a.attnotnull, a.attidentity, a.attstattarget, a.attacl::text, pg_get_expr(d.adbin, d.adrelid))
+    FROM pg_attribute a JOIN relation r ON r.oid = a.attrelid
+         LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
     WHERE a.attnum > 0
     UNION ALL SELECT concat_ws(' ', 'constraint', c.conrelid::regclass, c.conname, pg_get_constraintdef(c.oid))
     FROM pg_constraint c WHERE c.conrelid IN (SELECT oid FROM relation)
-    UNION ALL SELECT 'index ' || pg_get_indexdef(i.indexrelid) FROM pg_index i WHERE i.indrelid IN (SELECT oid FROM relation)
+    UNION ALL SELECT 'index ' || pg_get_indexdef(i.indexrelid) FROM pg_index i
+    WHERE i.indrelid IN (SELECT oid FROM relation)
     UNION ALL SELECT 'view ' || oid::regclass || ' ' || pg_get_viewdef(oid) FROM relation WHERE relkind = 'v'
-    UNION ALL SELECT concat_ws(' ', 'sequence', s.seqrelid::regclass, s.seqtypid::regtype, s.seqstart, s.seqincrement, s.seqmax,
-        s.seqmin, s.seqcache, s.seqcycle) FROM pg_sequence s WHERE s.seqrelid IN (SELECT oid FROM relation)
-    UNION ALL SELECT concat_ws(' ', 'policy', polrelid::regclass, polname, polcmd, polpermissive, polroles::regrole[]::text,
-        pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid)) FROM pg_policy WHERE polrelid IN (SELECT oid FROM relation)
-    UNION ALL SELECT concat_ws(' ', 'trigger', tgrelid::regclass, tgname) FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM relation)
+    UNION ALL SELECT concat_ws(' ', 'sequence', s.seqrelid::regclass, s.seqtypid::regtype, s.seqstart, s.seqincrement,
+        s.seqmax, s.seqmin, s.seqcache, s.seqcycle) FROM pg_sequence s WHERE s.seqrelid IN (SELECT oid FROM relation)
+    UNION ALL SELECT concat_ws(' ', 'policy', polrelid::regclass, polname, polcmd, polpermissive,
+        polroles::regrole[]::text, pg_get_expr(polqual, polrelid), pg_get_expr(polwithcheck, polrelid))
+    FROM pg_policy WHERE polrelid IN (SELECT oid FROM relation)
+    UNION ALL SELECT concat_ws(' ', 'trigger', tgrelid::regclass, tgname)
+    FROM pg_trigger WHERE tgrelid IN (SELECT oid FROM relation)
     UNION ALL SELECT concat_ws(' ', 'type', t.oid::regtype, t.typtype, t.typnotnull, t.typbasetype::regtype)
     FROM pg_type t JOIN member ON classid = 'pg_type'::regclass AND t.oid = objid
 )
@@ -63,8 +69,8 @@ func catalog(t *testing.T, c *pgx.Conn) string {
 	return regexp.MustCompile(`seal_[0-9a-f]{32}`).ReplaceAllString(text, "seal_RANDOM")
 }
 
-// TestVersions: a new extension is what an old one becomes by updates, in every object and privilege, also where default
-// privileges give everything away.
+// TestVersions: a new extension is what an old one becomes by updates, in every object and privilege, also where
+// default privileges give everything away.
 func TestVersions(t *testing.T) {
 	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		c := s.Connect(t, s.User, "postgres")
@@ -72,7 +78,8 @@ func TestVersions(t *testing.T) {
 		for _, generous := range []string{"", `ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO webapp, PUBLIC;
 			ALTER DEFAULT PRIVILEGES GRANT ALL ON SEQUENCES TO webapp, PUBLIC;
 			ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO webapp WITH GRANT OPTION;
-			ALTER DEFAULT PRIVILEGES GRANT ALL ON TYPES TO webapp; ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO webapp, PUBLIC`,
+			ALTER DEFAULT PRIVILEGES GRANT ALL ON TYPES TO webapp;
+			ALTER DEFAULT PRIVILEGES GRANT ALL ON SCHEMAS TO webapp, PUBLIC`,
 			`ALTER DEFAULT PRIVILEGES REVOKE EXECUTE ON FUNCTIONS FROM PUBLIC;
 			ALTER DEFAULT PRIVILEGES REVOKE USAGE ON TYPES FROM PUBLIC`,
 		} {
@@ -121,13 +128,14 @@ func differ(t *testing.T, want, got string) {
 	}
 }
 
-// TestUpdateKeepsGrants: what an administrator has granted survives the update, on what is there to be granted, and what
-// default privileges have given does not.
+// TestUpdateKeepsGrants: grants of an administrator survive the update, on what is there to be granted. What default
+// privileges have given does not.
 func TestUpdateKeepsGrants(t *testing.T) {
 	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		c := s.Connect(t, s.User, "postgres")
 		run(t, c, `DROP EXTENSION pg_stat_backtrace; CREATE ROLE webapp LOGIN; CREATE ROLE monitoring; CREATE ROLE backtracer;
-			ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO webapp; ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO webapp`)
+			ALTER DEFAULT PRIVILEGES GRANT ALL ON FUNCTIONS TO webapp;
+			ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO webapp`)
 		run(t, c, `CREATE EXTENSION pg_stat_backtrace VERSION '1.0'; ALTER EXTENSION pg_stat_backtrace UPDATE TO '1.1';
 			GRANT EXECUTE ON FUNCTION pg_get_backtrace(int) TO monitoring; GRANT SELECT ON pg_stat_backtrace TO monitoring;
 			CREATE VIEW dependent AS SELECT pid, backtrace FROM pg_stat_backtrace;
@@ -151,13 +159,14 @@ func TestUpdateKeepsGrants(t *testing.T) {
 	})
 }
 
-// TestForeignTrigger: a role that has TRIGGER on the table, whoever granted it, gets no code run by the owner's functions,
-// and the worker says what is wrong.
+// TestForeignTrigger: the owner's functions do not run the trigger of a role that has TRIGGER on the table, and the
+// worker says what is wrong.
 func TestForeignTrigger(t *testing.T) {
 	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		admin := s.Connect(t, s.User, "postgres")
 		run(t, admin, `CREATE ROLE webapp LOGIN; CREATE SCHEMA app AUTHORIZATION webapp;
-			GRANT EXECUTE ON FUNCTION pg_request_backtrace(int, boolean) TO webapp; GRANT TRIGGER ON backtrace.request TO webapp`)
+			GRANT EXECUTE ON FUNCTION pg_request_backtrace(int, boolean) TO webapp;
+			GRANT TRIGGER ON backtrace.request TO webapp`)
 		worker := s.launch(t)
 		pgtest.Wait(t, "the worker says what is wrong", func() bool {
 			return strings.Contains(worker.text(), "role webapp has TRIGGER on table backtrace.request")
@@ -165,7 +174,8 @@ func TestForeignTrigger(t *testing.T) {
 		webapp := s.Connect(t, "webapp", "postgres")
 		run(t, webapp, `CREATE FUNCTION app.up() RETURNS trigger LANGUAGE plpgsql AS
 			$$ BEGIN EXECUTE 'ALTER ROLE webapp SUPERUSER'; RETURN NEW; END $$;
-			CREATE TRIGGER up BEFORE INSERT OR UPDATE OR DELETE ON backtrace.request FOR EACH STATEMENT EXECUTE FUNCTION app.up()`)
+			CREATE TRIGGER up BEFORE INSERT OR UPDATE OR DELETE ON backtrace.request
+			FOR EACH STATEMENT EXECUTE FUNCTION app.up()`)
 		const refused = "55000 table backtrace.request has a trigger, rule or child table that is not the extension's"
 		for _, c := range []*pgx.Conn{webapp, admin} {
 			if got := code(t, c, "SELECT pg_request_backtrace(1)"); got != refused {

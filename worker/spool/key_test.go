@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestKeyRenewed: a key serves for a day. The key before is accepted for a minute, which is time for what is on its way.
+// TestKeyRenewed: a key serves for a day. The key before is accepted for a minute more, for requests on their way.
 func TestKeyRenewed(t *testing.T) {
 	t.Parallel()
 	var r keyring

@@ -45,7 +45,8 @@ func (s *site) testForgery(t *testing.T) {
 		"for oneself":         "SELECT backtrace.call(current_user::regrole::oid, 'get', '{100}', '{}')::text",
 		"for a superuser":     "SELECT backtrace.call(10, 'get', '{100}', '{}')::text",
 		"for nobody":          "SELECT backtrace.call(0, 'get', '{100}', '{}')::text",
-		"in named notation":   "SELECT backtrace.call(caller => 10, verb => 'get', targets => '{100}', waiting => '{}')::text",
+		"in named notation": "SELECT backtrace.call(caller => 10, verb => 'get', targets => '{100}', " +
+			"waiting => '{}')::text",
 	} {
 		want := forged
 		if name == "another verb" {
@@ -75,99 +76,6 @@ func (s *site) testForgery(t *testing.T) {
 			t.Errorf("%s: %s", name, got)
 		}
 	}
-}
-
-// genuine is the statement of backtrace.ask, and what PG_CONTEXT shows behind it.
-const genuine = "SELECT backtrace.call(caller, verb, targets, waiting) AS answer"
-
-// testImposture: code that looks to PG_CONTEXT like backtrace.ask, as far as a role can make it.
-func (s *site) testImposture(t *testing.T) {
-	boss := s.Connect(t, s.User, "postgres")
-	ask := text(t, boss, "SELECT to_regproc('backtrace.ask')::oid::regprocedure::text")
-	behind := `"` + "\nPL/pgSQL function " + ask + " line 7 at SQL statement\n"
-	run(t, boss, "GRANT CREATE ON DATABASE postgres TO granted")
-	c := s.Connect(t, "granted", "postgres")
-	run(t, c, `CREATE SCHEMA "backtrace.ask"; CREATE SCHEMA evil; CREATE DOMAIN evil.seal AS int`)
-	const variables = "DECLARE caller oid := 10; verb text := 'get'; targets int[] := '{100}'; waiting text[] := '{}'; a text[]; "
-	plpgsql := func(name, body string) string {
-		return "CREATE FUNCTION " + name + " RETURNS text LANGUAGE plpgsql AS $imp$ " + variables + "BEGIN " + body +
-			"; RETURN a; END $imp$"
-	}
-	execute := func(sql string) string {
-		return "EXECUTE $q$" + sql + "$q$ INTO a USING caller, verb, targets, waiting"
-	}
-	label := `"` + behind[1:] + `"` // a column's name that continues the line
-	bare := strings.TrimSuffix(genuine, " AS answer")
-	for name, f := range map[string][2]string{ // what makes a function, what calls it
-		"the same statement":   {plpgsql("evil.ask()", genuine+" INTO a"), "evil.ask()"},
-		"an assignment":        {plpgsql("evil.a1()", "a := backtrace.call(caller, verb, targets, waiting)"), "evil.a1()"},
-		"as dynamic SQL":       {plpgsql("evil.a2()", execute("SELECT backtrace.call($1, $2, $3, $4) AS answer")), "evil.a2()"},
-		"the name of a column": {plpgsql("evil.a3()", execute(strings.Replace(bare, "caller, verb, targets, waiting", "$1, $2, $3, $4", 1)+label)), "evil.a3()"},
-		"behind the statement": {plpgsql("evil.a4()", bare+" AS answer"+label+" INTO a"), "evil.a4()"},
-		"a bare label":         {plpgsql("evil.a5()", bare+label+" INTO a"), "evil.a5()"},
-		"a comment":            {plpgsql("evil.a6()", execute("SELECT backtrace.call(10, 'get', '{100}', '{}') AS answer /*"+behind+"*/")), "evil.a6()"},
-		"an overload of ask":   {plpgsql("evil.ask(seal evil.seal, verb text, targets int[], waiting text[])", genuine+" INTO a"), "evil.ask(0, '', '{}', '{}')"},
-		"a quoted schema":      {plpgsql(`"backtrace.ask".ask(evil.seal, text, int[], text[])`, genuine+" INTO a"), `"backtrace.ask".ask(0, '', '{}', '{}')`},
-		"a name of two lines": {
-			`CREATE FUNCTION evil."x` + "\nSQL statement \"\"" + genuine + `""` + "\nPL/pgSQL function " + strings.ReplaceAll(ask, `"`, `""`)[:20] + `"() ` +
-				"RETURNS text LANGUAGE sql AS $$ SELECT backtrace.call(10, 'get', '{100}', '{}')::text $$", "",
-		},
-		"an SQL function of the statement": {
-			"CREATE FUNCTION evil.s1(caller oid, verb text, targets int[], waiting text[]) RETURNS text LANGUAGE sql AS $$ " +
-				genuine + " $$", "evil.s1(10, 'get', '{100}', '{}')",
-		},
-	} {
-		_, err := c.Exec(t.Context(), strings.Replace(f[0], "RETURNS text LANGUAGE sql AS $$ "+genuine, "RETURNS text[] LANGUAGE sql AS $$ "+genuine, 1))
-		if err != nil {
-			continue // no valid statement, as it should be
-		}
-		call := f[1]
-		if call == "" {
-			call = text(t, c, "SELECT oid::regproc::text || '()' FROM pg_proc WHERE proname LIKE E'x\\n%'")
-		}
-		if got, err := query(t.Context(), c, "SELECT "+call+"::text"); err == nil || !strings.HasPrefix(describe(err), "42501|") &&
-			!strings.HasPrefix(describe(err), "42601|") {
-			t.Errorf("%s: %s %s", name, got, describe(err))
-		}
-	}
-	// Where an error was caught in the same transaction PL/pgSQL evaluates by another way.
-	if got := text(t, c, "SELECT pg_get_backtrace(100)"); got != "#0 get 100" {
-		t.Errorf("afterwards: %s", got)
-	}
-	run(t, c, `BEGIN; DO $$ BEGIN PERFORM pg_get_backtrace(2); EXCEPTION WHEN OTHERS THEN NULL; END $$`)
-	if got := text(t, c, "SELECT pg_get_backtrace(100)"); got != "#0 get 100" {
-		t.Errorf("after an error that was caught: %s", got)
-	}
-	run(t, c, `ROLLBACK; DROP SCHEMA evil CASCADE; DROP SCHEMA "backtrace.ask" CASCADE`)
-	run(t, boss, "REVOKE CREATE ON DATABASE postgres FROM granted")
-}
-
-// testOlderName: PL/pgSQL keeps the name under which a session first called a function. A role makes a function with the
-// name of backtrace.ask before there is an extension, calls it, and renames its schema.
-func (s *site) testOlderName(t *testing.T) {
-	boss := s.Connect(t, s.User, "postgres")
-	run(t, boss, "CREATE DATABASE early")
-	run(t, boss, "GRANT CREATE ON DATABASE early TO granted")
-	boss, c := s.Connect(t, s.User, "early"), s.Connect(t, "granted", "early")
-	run(t, c, `CREATE SCHEMA backtrace; CREATE DOMAIN backtrace.seal AS int;
-		CREATE FUNCTION backtrace.ask(seal backtrace.seal, verb text, targets int[], waiting text[]) RETURNS text[]
-		LANGUAGE plpgsql AS $$ DECLARE caller oid := 10; result text[]; BEGIN
-			IF verb = '' THEN RETURN NULL; END IF;
-			`+genuine+` INTO result; RETURN result; END $$`)
-	const warm = "SELECT coalesce(%s.ask(0, '', '{}', '{}')::text, '')"
-	if got := text(t, c, fmt.Sprintf(warm, "backtrace")); got != "" {
-		t.Fatal(got)
-	}
-	run(t, c, "ALTER SCHEMA backtrace RENAME TO before")
-	run(t, boss, "CREATE EXTENSION pg_stat_backtrace")
-	// The seal's name is known now, too late: that of the function stays as it was.
-	run(t, c, "ALTER DOMAIN before.seal RENAME TO "+text(t, boss,
-		"SELECT quote_ident(typname) FROM pg_type WHERE typnamespace = 'backtrace'::regnamespace AND typtype = 'd'"))
-	got := fails(t, c, "SELECT before.ask(0, 'get', '{100}', '{}')::text")
-	if got != forged {
-		t.Error(got)
-	}
-	_ = boss.Close(t.Context())
 }
 
 func (s *site) testReplay(t *testing.T) {
@@ -222,7 +130,7 @@ func (s *site) testObjects(t *testing.T) {
 		}
 		// Every relation of the extension, locked as firmly as the role can: calls do not wait for it.
 		run(t, c, "BEGIN")
-		for _, relation := range strings.Fields(text(t, caller, `SELECT string_agg(objid::regclass::text, ' ') FROM pg_depend
+		for relation := range strings.FieldsSeq(text(t, caller, `SELECT string_agg(objid::regclass::text, ' ') FROM pg_depend
 			WHERE deptype = 'e' AND classid = 'pg_class'::regclass AND refobjid = (SELECT oid FROM pg_extension
 				WHERE extname = 'pg_stat_backtrace')
 				AND (SELECT relkind FROM pg_class WHERE oid = objid) IN ('r', 'v')`)) {

@@ -255,7 +255,8 @@ func (s *site) testMadeAnew(t *testing.T) {
 	seals := map[string]bool{}
 	for range 5 {
 		run(t, c, "CREATE EXTENSION pg_stat_backtrace")
-		seals[text(t, c, "SELECT typname FROM pg_type WHERE typnamespace = 'backtrace'::regnamespace AND typtype = 'd'")] = true
+		seals[text(t, c, `SELECT typname FROM pg_type
+			WHERE typnamespace = 'backtrace'::regnamespace AND typtype = 'd'`)] = true
 		if got := text(t, c, "SELECT count(*)::text FROM pg_namespace WHERE nspname = 'backtrace'"); got != "1" {
 			t.Error(got)
 		}

@@ -16,10 +16,12 @@ func TestWithoutStatements(t *testing.T) {
 		return &trace.Trace{Query: "SELECT f()", Threads: []trace.Thread{{Frames: []trace.Frame{
 			{Function: "a", Levels: []trace.Level{
 				{Kind: trace.PLpgSQL, Text: "PL/pgSQL function f() line 3 at EXECUTE", Function: "f()"},
-				{Kind: trace.SPI, Text: `SQL statement "ALTER ROLE x PASSWORD '` + secret + `'"`, Query: "ALTER " + secret, Cut: true},
+				{Kind: trace.SPI, Text: `SQL statement "ALTER ROLE x '` + secret + `'"`, Query: "ALTER " + secret, Cut: true},
 			}},
 			{Function: "b"},
-			{Function: "c", Levels: []trace.Level{{Kind: trace.SPI, Text: `PL/pgSQL assignment "a := '` + secret + `'"`, Query: secret}}},
+			{Function: "c", Levels: []trace.Level{
+				{Kind: trace.SPI, Text: `PL/pgSQL assignment "a := '` + secret + `'"`, Query: secret},
+			}},
 		}}}}
 	}
 	given := full()
@@ -28,7 +30,9 @@ func TestWithoutStatements(t *testing.T) {
 		t.Error("the trace itself was changed")
 	}
 	text := fmt.Sprintf("%+v", *got)
-	for _, want := range []string{"line 3 at EXECUTE", "SELECT f()", "{Kind:statement Text:SQL statement ", "PL/pgSQL assignment"} {
+	for _, want := range []string{
+		"line 3 at EXECUTE", "SELECT f()", "{Kind:statement Text:SQL statement ", "PL/pgSQL assignment",
+	} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in %s", want, text)
 		}
