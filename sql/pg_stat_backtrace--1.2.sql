@@ -734,22 +734,27 @@ END
 $$;
 COMMENT ON FUNCTION backtrace.guard() IS 'fails if writing to backtrace.request would run code of others';
 
--- Puts the sequence of ids right.  Roles with pg_write_all_data may call setval on it, and then no id is left, or the
--- next ids exist already.  2^53 - 1 is the largest integer that every client can hold.
-CREATE FUNCTION backtrace.mend_ids() RETURNS void
-LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY INVOKER
+-- Roles with pg_write_all_data may call setval on the sequence of ids.  Then no id is left, or the next ids exist already.
+-- At the first attempt to insert rows, this function puts the sequence right and returns NULL: the sequence gives the ids.
+-- At a further attempt it returns an id from which many are free: somebody moves the sequence all the time.
+-- 2^53 - 1 is the largest integer that every client can hold.
+CREATE FUNCTION backtrace.first_id(attempt int) RETURNS bigint
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
     last bigint := (SELECT s.last_value FROM backtrace.request_id_seq s);
-    top  bigint := coalesce((SELECT max(q.id) FROM backtrace.request q), 0);
+    top  bigint := coalesce((SELECT max(q.id) FROM backtrace.request q WHERE q.id < 9007199254740991), 0);
 BEGIN
-    IF last < top OR last > 9007199254740991 THEN
+    IF attempt > 1 THEN
+        RETURN top + 1 + floor(random() * 1000000)::bigint;
+    ELSIF last < top OR last >= 9007199254740991 THEN
         PERFORM setval('backtrace.request_id_seq', greatest(top, 1), top > 0);
     END IF;
+    RETURN NULL;
 END
 $$;
-COMMENT ON FUNCTION backtrace.mend_ids() IS 'sets the sequence of ids behind the largest id, if it is not there';
+COMMENT ON FUNCTION backtrace.first_id(int) IS 'the first id of new rows; NULL if the sequence gives the ids';
 
 -- Returns {'', '', '', '', '', ids}: the ids of the new requests, in the order of pids, NULL for a number that cannot be a
 -- PID.  Or {ERROR, SQLSTATE, message, detail, hint, ''}, which the public function raises, so that its context is one line.
@@ -762,20 +767,24 @@ SET enable_seqscan = off                -- of the queue; catalogs without an ind
 SET jit = off                           -- and would be compiled
 AS $$
 DECLARE
-    most   CONSTANT int := 10000;   -- at once
-    queue  CONSTANT int := 1000;    -- waiting, of a role that is not a superuser; see also backtrace.claim
-    stack  text;
-    chosen jsonb;
-    ids    bigint[];
-    new_id bigint;
-    target int;
+    most    CONSTANT int := 10000;  -- at once
+    queue   CONSTANT int := 1000;   -- waiting, of a role that is not a superuser; see also backtrace.claim
+    stack   text;
+    chosen  jsonb;
+    ids     bigint[];
+    new_id  bigint;
+    target  int;
+    first   bigint;
+    message text;
+    detail  text;
+    hint    text;
 BEGIN
     GET DIAGNOSTICS stack = PG_CONTEXT;
     IF verb NOT IN ('request', 'requests') OR backtrace.may_ask(caller, verb) IS NOT TRUE
        OR backtrace.called_by(stack, 'backtrace.queue',
               'SELECT backtrace.enqueue(caller, verb, pids, log) AS answer') IS NOT TRUE THEN
         RAISE EXCEPTION USING ERRCODE = 'insufficient_privilege',
-            MESSAGE = 'permission denied for function pg_request_backtrace';
+            MESSAGE = format('permission denied for function %s', 'pg_request_backtrace');
     ELSIF current_setting('transaction_read_only')::boolean THEN
         RETURN ARRAY['ERROR', '25006', 'cannot queue a request for a backtrace in a read-only transaction', '',
             'pg_get_backtrace and pg_log_backtrace work here, and on a standby.', ''];
@@ -797,24 +806,29 @@ BEGIN
         RETURN ARRAY['ERROR', '22023', 'the settings pg_stat_backtrace.* are too long', '',
             'They may have 1000 characters together.', ''];
     END IF;
-    PERFORM backtrace.guard();
-    FOR attempt IN 1..3 LOOP
+    FOR attempt IN 1..5 LOOP
         BEGIN
-            PERFORM backtrace.mend_ids();
+            PERFORM backtrace.guard();
+            first := backtrace.first_id(attempt);
             ids := '{}';
             FOREACH target IN ARRAY pids LOOP
                 new_id := NULL;
                 IF target > 0 THEN
-                    INSERT INTO backtrace.request AS q (verb, caller, caller_name, backend, pid, started, settings)
-                    VALUES (CASE WHEN log THEN 'log' ELSE 'get' END, enqueue.caller, pg_get_userbyid(enqueue.caller),
+                    INSERT INTO backtrace.request AS q (id, verb, caller, caller_name, backend, pid, started, settings)
+                    OVERRIDING SYSTEM VALUE
+                    VALUES (coalesce(first + cardinality(ids), nextval('backtrace.request_id_seq')),
+                        CASE WHEN log THEN 'log' ELSE 'get' END, enqueue.caller, pg_get_userbyid(enqueue.caller),
                         pg_backend_pid(), target, backtrace.start_of(target), chosen)
                     RETURNING q.id INTO new_id;
                 END IF;
                 ids := ids || new_id;
             END LOOP;
             EXIT;
-        EXCEPTION WHEN unique_violation OR sequence_generator_limit_exceeded THEN
-            IF attempt = 3 THEN
+        EXCEPTION WHEN object_not_in_prerequisite_state THEN    -- says guard
+            GET STACKED DIAGNOSTICS message = MESSAGE_TEXT, detail = PG_EXCEPTION_DETAIL, hint = PG_EXCEPTION_HINT;
+            RETURN ARRAY['ERROR', SQLSTATE, message, detail, hint, ''];
+        WHEN unique_violation OR sequence_generator_limit_exceeded THEN
+            IF attempt = 5 THEN
                 RAISE;
             END IF;
         END;
@@ -1096,23 +1110,26 @@ CREATE FUNCTION backtrace.journal(verbs text[], callers oid[], names text[], bac
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    first bigint;
 BEGIN
     PERFORM backtrace.guard();
-    FOR attempt IN 1..3 LOOP
+    FOR attempt IN 1..5 LOOP
         BEGIN
-            PERFORM backtrace.mend_ids();
-            INSERT INTO backtrace.request (kind, verb, state, caller, caller_name, backend, pid, requested_at, finished_at,
-                engine, pause_us, depth, sqlstate, message, detail, hint)
-            SELECT 'waiting', a.verb, CASE WHEN a.sqlstate IS NULL THEN 'done' ELSE 'failed' END, a.caller,
+            first := backtrace.first_id(attempt);
+            INSERT INTO backtrace.request (id, kind, verb, state, caller, caller_name, backend, pid, requested_at,
+                finished_at, engine, pause_us, depth, sqlstate, message, detail, hint)
+            OVERRIDING SYSTEM VALUE
+            SELECT coalesce(first + a.n, nextval('backtrace.request_id_seq')), 'waiting', a.verb, CASE WHEN a.sqlstate IS NULL THEN 'done' ELSE 'failed' END, a.caller,
                    a.caller_name::name, a.backend, a.pid, a.requested, a.finished, a.engine, a.pause_us, a.depth,
                    a.sqlstate, a.message, a.detail, a.hint
             FROM unnest(verbs, callers, names, backends, pids, requested, finished, engines, pauses, depths, sqlstates,
-                        messages, details, hints)
+                        messages, details, hints) WITH ORDINALITY
                  AS a (verb, caller, caller_name, backend, pid, requested, finished, engine, pause_us, depth, sqlstate,
-                       message, detail, hint);
+                       message, detail, hint, n);
             EXIT;
         EXCEPTION WHEN unique_violation OR sequence_generator_limit_exceeded THEN
-            IF attempt = 3 THEN
+            IF attempt = 5 THEN
                 RAISE;
             END IF;
         END;

@@ -172,23 +172,26 @@ CREATE FUNCTION backtrace.journal(verbs text[], callers oid[], names text[], bac
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
 AS $$
+DECLARE
+    first bigint;
 BEGIN
     PERFORM backtrace.guard();
-    FOR attempt IN 1..3 LOOP
+    FOR attempt IN 1..5 LOOP
         BEGIN
-            PERFORM backtrace.mend_ids();
-            INSERT INTO backtrace.request (kind, verb, state, caller, caller_name, backend, pid, requested_at, finished_at,
-                engine, pause_us, depth, sqlstate, message, detail, hint)
-            SELECT 'waiting', a.verb, CASE WHEN a.sqlstate IS NULL THEN 'done' ELSE 'failed' END, a.caller,
+            first := backtrace.first_id(attempt);
+            INSERT INTO backtrace.request (id, kind, verb, state, caller, caller_name, backend, pid, requested_at,
+                finished_at, engine, pause_us, depth, sqlstate, message, detail, hint)
+            OVERRIDING SYSTEM VALUE
+            SELECT coalesce(first + a.n, nextval('backtrace.request_id_seq')), 'waiting', a.verb, CASE WHEN a.sqlstate IS NULL THEN 'done' ELSE 'failed' END, a.caller,
                    a.caller_name::name, a.backend, a.pid, a.requested, a.finished, a.engine, a.pause_us, a.depth,
                    a.sqlstate, a.message, a.detail, a.hint
             FROM unnest(verbs, callers, names, backends, pids, requested, finished, engines, pauses, depths, sqlstates,
-                        messages, details, hints)
+                        messages, details, hints) WITH ORDINALITY
                  AS a (verb, caller, caller_name, backend, pid, requested, finished, engine, pause_us, depth, sqlstate,
-                       message, detail, hint);
+                       message, detail, hint, n);
             EXIT;
         EXCEPTION WHEN unique_violation OR sequence_generator_limit_exceeded THEN
-            IF attempt = 3 THEN
+            IF attempt = 5 THEN
                 RAISE;
             END IF;
         END;

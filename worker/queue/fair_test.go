@@ -112,6 +112,38 @@ func TestSetval(t *testing.T) {
 	})
 }
 
+// TestSetvalStorm: that role moves the sequence all the time.
+func TestSetvalStorm(t *testing.T) {
+	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		s.Exec(t, "CREATE ROLE writer LOGIN; GRANT pg_write_all_data TO writer")
+		c, writer := s.Connect(t, s.User, "postgres"), s.Connect(t, "writer", "postgres")
+		storm := make(chan error, 1)
+		go func() {
+			_, err := writer.Exec(t.Context(), `DO $$ BEGIN WHILE NOT pg_try_advisory_xact_lock(4711) LOOP
+				PERFORM setval('backtrace.request_id_seq',
+					('{1,9223372036854775807,9007199254740991,5}'::bigint[])[1 + (random() * 3)::int]); END LOOP; END $$`)
+			storm <- err
+		}()
+		run(t, c, "SELECT pg_advisory_lock(4711)")
+		for range 100 {
+			run(t, c, "SELECT pg_request_backtrace('{1,2,3}'::int[])")
+			run(t, c, `SELECT backtrace.journal('{get,get}', '{10,10}', '{x,x}', '{1,1}', '{1,1}', '{now,now}', '{now,now}',
+				'{x,x}', '{1,1}', '{1,1}', '{NULL,NULL}', '{NULL,NULL}', '{NULL,NULL}', '{NULL,NULL}')`)
+		}
+		run(t, c, "SELECT pg_advisory_unlock(4711)")
+		if err := <-storm; err != nil {
+			t.Error(err)
+		}
+		got := value[string](t, c, "SELECT count(*) || ' ' || count(DISTINCT id) FROM backtrace.request")
+		if got != "500 500" {
+			t.Error(got)
+		}
+		if id := value[int64](t, c, "SELECT pg_request_backtrace(1)"); id >= 1<<53 {
+			t.Errorf("afterwards the id of a request is %d", id)
+		}
+	})
+}
+
 // TestLockTable: a role that may write to all tables locks the table. Calls are answered meanwhile; queue and journal
 // continue afterwards.
 func TestLockTable(t *testing.T) {

@@ -145,7 +145,7 @@ func (s *site) testForged(t *testing.T, admin *pgx.Conn, _ int) {
 		"SELECT backtrace.prune('0', 0, 1000)",
 		"SELECT backtrace.log_entry(1, 'x')",
 		"SELECT backtrace.start_of(1)",
-		"SELECT backtrace.may_ask(10, 'request')", "SELECT backtrace.guard()", "SELECT backtrace.mend_ids()",
+		"SELECT backtrace.may_ask(10, 'request')", "SELECT backtrace.guard()", "SELECT backtrace.first_id(1)",
 		"SELECT backtrace.refuse(10, 0, '{}')", "SELECT setval('backtrace.request_id_seq', 1)",
 	} {
 		if got := code(t, c, sql); !strings.HasPrefix(got, "42501 ") {

@@ -18,7 +18,9 @@ const (
 	farewell = time.Second
 	// pruneEvery and pruneAfter say when old rows are removed: after that time, or that many new rows.
 	pruneEvery = time.Minute
-	pruneAfter = 1000
+	// compareEvery says how often the extension's objects are compared with what its script makes.
+	compareEvery = 10 * time.Second
+	pruneAfter   = 1000
 	// pruneBatch is the number of rows removed at a time; larger than pruneAfter, so that it keeps up.
 	pruneBatch = 2000
 )
@@ -38,6 +40,7 @@ type session struct {
 	signal   chan struct{}        // something else is to be done
 	written  int                  // rows since the last prune
 	pruned   time.Time
+	compared time.Time // the extension's objects with what its script makes
 }
 
 // open connects to a database, and looks for the extension. Without it the error wraps errAbsent.
@@ -220,15 +223,15 @@ func (s *session) record(ctx context.Context, rows []Row) error {
 		c.engines, c.pauses, c.depths, c.states, c.messages, c.details, c.hints)
 }
 
-// prune removes old rows when it is time to.
+// prune removes old rows, and compares the objects, when it is time to.
 func (s *session) prune(ctx context.Context) error {
-	if s.written < pruneAfter && time.Since(s.pruned) < pruneEvery {
-		return nil
-	}
-	if time.Since(s.pruned) >= pruneEvery {
+	if time.Since(s.compared) >= compareEvery {
 		if err := s.bounded(ctx, s.compare); err != nil {
 			return err
 		}
+	}
+	if s.written < pruneAfter && time.Since(s.pruned) < pruneEvery {
+		return nil
 	}
 	s.written, s.pruned = 0, time.Now()
 	for gone := pruneBatch; gone == pruneBatch && ctx.Err() == nil; {

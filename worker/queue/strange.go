@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -99,6 +100,7 @@ func Strange(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 
 // compare returns errStrange if the queue must not be served.
 func (s *session) compare(ctx context.Context) error {
+	s.compared = time.Now()
 	found, err := Strange(ctx, s.conn)
 	if err == nil && len(found) > 0 {
 		err = fmt.Errorf("%w: %s (revoke or drop these; the queue and the journal of this database wait)", errStrange,
