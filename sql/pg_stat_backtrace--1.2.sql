@@ -9,7 +9,7 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 -- Schema -----------------------------------------------------------------------------------------------------------------
 
 -- Users call the functions and read the view in the schema chosen for the extension.  Everything else is in schema
--- backtrace, which belongs to the extension's owner: nobody else can create or rename anything there.
+-- backtrace, which belongs to the extension's owner: no other role can create or rename anything there.
 CREATE SCHEMA backtrace;
 COMMENT ON SCHEMA backtrace IS 'internals of pg_stat_backtrace';
 
@@ -58,7 +58,7 @@ SET client_min_messages = warning
 SET debug_print_parse = off             -- the pid file holds a key
 SET debug_print_rewritten = off
 SET debug_print_plan = off
-SET pg_stat_statements.track = 'none'   -- each COPY below has a text of its own
+SET pg_stat_statements.track = 'none'   -- the text of each COPY below differs
 AS $$
 DECLARE
     protocol CONSTANT text := '1';
@@ -86,7 +86,7 @@ DECLARE
 BEGIN
     GET DIAGNOSTICS stack = PG_CONTEXT;
     worker := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
-    -- The name of the request's files.  Nobody can guess it, and only the same caller finds it, in the same statement.
+    -- The name of the request's files.  No role can guess it, and only the same caller finds it, in the same statement.
     id := left(encode(sha256(convert_to(worker[8], 'SQL_ASCII') || oidsend(caller) || int4send(pg_backend_pid())
         || timestamptz_send(statement_timestamp()) || uuid_send(salt)), 'hex'), 32)::uuid;
     answer := worker[6] || '/' || id || '.rep';
@@ -128,7 +128,7 @@ BEGIN
         -- Does a worker run?  A pid file that came with a copy of another data directory names that other directory.  A
         -- file of a killed worker names a PID without a process, or a process with another start time.  The time of
         -- the directory of one of the worker's threads shows both in one look that cannot fail.  If that time differs
-        -- (the server has a /proc of its own), the start time is read.
+        -- (the server has another mount of /proc), the start time is read.
         runs := false;
         IF worker[4] = home AND worker[2] ~ '^[0-9]+$' THEN
             beacon := string_to_array(worker[12], ' ');
@@ -215,7 +215,8 @@ $$;
 COMMENT ON FUNCTION backtrace.call(oid, text, int[], text[])
     IS 'passes a request to the worker and looks for its answer; accepts calls from backtrace.ask only';
 
--- Its statement is the only one that backtrace.call accepts.  Anyone may call this function: it speaks for current_user.
+-- backtrace.call accepts no other statement than the one below.  Everyone may call this function: it speaks for
+-- current_user.
 CREATE FUNCTION backtrace.ask(seal backtrace.seal, verb text, targets int[], waiting text[] DEFAULT '{}')
 RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
@@ -267,7 +268,7 @@ $$;
 COMMENT ON FUNCTION @extschema@.pg_get_backtrace(int) IS 'call stack of the PostgreSQL process with this PID';
 
 -- The entry must not reach the client.  RAISE sends LOG to a client whose client_min_messages is log or less.  For such
--- a client this function writes the entry, with a setting of its own.  That adds a line of context, so other clients do
+-- a client this function writes the entry, with another setting.  That adds a line of context, so other clients do
 -- without it.  pg_log_backtrace cannot have the setting itself: it would send warnings to a client that wants errors only.
 CREATE FUNCTION backtrace.write_log(message text, detail text) RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER
@@ -473,7 +474,7 @@ $$;
 COMMENT ON FUNCTION @extschema@.pg_log_backtrace(int[])
     IS 'writes the call stacks of these processes to the server log; true if there was one of each';
 
--- distance is 0 for the process itself, 1 for the processes that block it, 2 for those that block these, and so on; each
+-- distance is 0 for the process itself, 1 for the processes that block it, 2 for the blockers of these, and so on; each
 -- with its parallel group.  pg_blocking_pids returns 0 for a prepared transaction, which has no process.
 CREATE FUNCTION @extschema@.pg_get_blocking_backtraces(pid int, OUT distance int, OUT blocking_pid int, OUT leader_pid int,
     OUT backend_type text, OUT wait_event_type text, OUT wait_event text, OUT state text, OUT query text,
@@ -602,7 +603,7 @@ COMMENT ON FUNCTION @extschema@.pg_backtrace_summary(int, interval, int[])
 
 -- Queue and journal: the table -----------------------------------------------------------------------------------------
 
--- Requests that nobody waits for, and the journal of all requests.  pg_request_backtrace inserts a row and notifies.  The
+-- Requests that the caller does not wait for, and the journal of all requests.  pg_request_backtrace inserts a row and notifies.  The
 -- worker listens in every database that has the extension, claims the row, captures, and writes the result in the
 -- transaction that holds the claim.  If a worker dies, or a transaction fails, the row is as before.  The worker writes
 -- rows of waiting calls afterwards.
@@ -716,7 +717,7 @@ $$;
 COMMENT ON FUNCTION backtrace.served() IS 'whether a worker serves this cluster';
 
 -- What every function that writes to the table does first.  A trigger, rule or child table that is not the extension's
--- would make the owner run code of someone else.  Nobody can add one while the lock is held.
+-- would make the owner run code of someone else.  While the lock is held, none can be added.
 CREATE FUNCTION backtrace.guard() RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
@@ -736,7 +737,7 @@ COMMENT ON FUNCTION backtrace.guard() IS 'fails if writing to backtrace.request 
 
 -- Roles with pg_write_all_data may call setval on the sequence of ids.  Then no id is left, or the next ids exist already.
 -- At the first attempt to insert rows, this function puts the sequence right and returns NULL: the sequence gives the ids.
--- At a further attempt it returns an id from which many are free: somebody moves the sequence all the time.
+-- At a further attempt it returns an id, with many free ids above: a role is moving the sequence all the time.
 -- 2^53 - 1 is the largest integer that every client can hold.
 CREATE FUNCTION backtrace.first_id(attempt int) RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
@@ -840,7 +841,7 @@ $$;
 COMMENT ON FUNCTION backtrace.enqueue(oid, text, int[], boolean)
     IS 'inserts requests and notifies the worker, at commit; accepts calls from backtrace.queue only';
 
--- Its statement is the only one that backtrace.enqueue accepts, as with backtrace.ask and backtrace.call.
+-- backtrace.enqueue accepts no other statement than the one below.
 CREATE FUNCTION backtrace.queue(seal backtrace.seal, verb text, pids int[], log boolean) RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
@@ -1017,7 +1018,7 @@ END
 $$;
 COMMENT ON FUNCTION backtrace.claim(int, bigint[], oid[]) IS 'for the worker: locks the next requests and returns them';
 
--- Refuses the newest requests of a role beyond so many, without those that are under way.
+-- Refuses the newest requests of a role beyond so many.  Requests under way stay.
 CREATE FUNCTION backtrace.refuse(asker oid, most int, but bigint[]) RETURNS void
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
@@ -1206,7 +1207,7 @@ COMMENT ON FUNCTION backtrace.may_ask(oid, text) IS 'whether this role may make 
 DO $$
 DECLARE
     keep      CONSTANT boolean := false;
-    -- Nobody is ever granted start_of, log_entry or INSERT on the table: a role that has them got them by default
+    -- No administrator grants start_of, log_entry or INSERT on the table: a role that has them got them by default
     -- privileges.
     strangers CONSTANT oid[] := ARRAY(
         SELECT a.grantee FROM pg_proc p, aclexplode(p.proacl) a

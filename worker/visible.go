@@ -10,7 +10,7 @@ const (
 	// ContextAll shows it to every role that may see the stack. Where results are stored, other roles can read them, so
 	// the text is not stored.
 	ContextAll = "all"
-	// ContextOff shows it to nobody.
+	// ContextOff hides it from every role.
 	ContextOff = "off"
 )
 

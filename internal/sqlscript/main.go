@@ -11,7 +11,7 @@ import (
 	"strings"
 )
 
-// suffix marks a template. Its name without the suffix is that of the script.
+// suffix marks a template. The script has the name without it.
 const suffix = ".in"
 
 var (

@@ -13,7 +13,7 @@ SET client_min_messages = warning
 SET debug_print_parse = off             -- the pid file holds a key
 SET debug_print_rewritten = off
 SET debug_print_plan = off
-SET pg_stat_statements.track = 'none'   -- each COPY below has a text of its own
+SET pg_stat_statements.track = 'none'   -- the text of each COPY below differs
 AS $$
 DECLARE
     protocol CONSTANT text := '1';
@@ -41,7 +41,7 @@ DECLARE
 BEGIN
     GET DIAGNOSTICS stack = PG_CONTEXT;
     worker := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
-    -- The name of the request's files.  Nobody can guess it, and only the same caller finds it, in the same statement.
+    -- The name of the request's files.  No role can guess it, and only the same caller finds it, in the same statement.
     id := left(encode(sha256(convert_to(worker[8], 'SQL_ASCII') || oidsend(caller) || int4send(pg_backend_pid())
         || timestamptz_send(statement_timestamp()) || uuid_send(salt)), 'hex'), 32)::uuid;
     answer := worker[6] || '/' || id || '.rep';
@@ -83,7 +83,7 @@ BEGIN
         -- Does a worker run?  A pid file that came with a copy of another data directory names that other directory.  A
         -- file of a killed worker names a PID without a process, or a process with another start time.  The time of
         -- the directory of one of the worker's threads shows both in one look that cannot fail.  If that time differs
-        -- (the server has a /proc of its own), the start time is read.
+        -- (the server has another mount of /proc), the start time is read.
         runs := false;
         IF worker[4] = home AND worker[2] ~ '^[0-9]+$' THEN
             beacon := string_to_array(worker[12], ' ');
@@ -170,7 +170,8 @@ $$;
 COMMENT ON FUNCTION backtrace.call(oid, text, int[], text[])
     IS 'passes a request to the worker and looks for its answer; accepts calls from backtrace.ask only';
 
--- Its statement is the only one that backtrace.call accepts.  Anyone may call this function: it speaks for current_user.
+-- backtrace.call accepts no other statement than the one below.  Everyone may call this function: it speaks for
+-- current_user.
 CREATE FUNCTION backtrace.ask(seal backtrace.seal, verb text, targets int[], waiting text[] DEFAULT '{}')
 RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER

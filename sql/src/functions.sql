@@ -23,7 +23,7 @@ $$;
 COMMENT ON FUNCTION @extschema@.pg_get_backtrace(int) IS 'call stack of the PostgreSQL process with this PID';
 
 -- The entry must not reach the client.  RAISE sends LOG to a client whose client_min_messages is log or less.  For such
--- a client this function writes the entry, with a setting of its own.  That adds a line of context, so other clients do
+-- a client this function writes the entry, with another setting.  That adds a line of context, so other clients do
 -- without it.  pg_log_backtrace cannot have the setting itself: it would send warnings to a client that wants errors only.
 CREATE FUNCTION backtrace.write_log(message text, detail text) RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL RESTRICTED SECURITY INVOKER
@@ -213,7 +213,7 @@ $$;
 COMMENT ON FUNCTION @extschema@.pg_log_backtrace(int[])
     IS 'writes the call stacks of these processes to the server log; true if there was one of each';
 
--- distance is 0 for the process itself, 1 for the processes that block it, 2 for those that block these, and so on; each
+-- distance is 0 for the process itself, 1 for the processes that block it, 2 for the blockers of these, and so on; each
 -- with its parallel group.  pg_blocking_pids returns 0 for a prepared transaction, which has no process.
 CREATE FUNCTION @extschema@.pg_get_blocking_backtraces(pid int, OUT distance int, OUT blocking_pid int, OUT leader_pid int,
     OUT backend_type text, OUT wait_event_type text, OUT wait_event text, OUT state text, OUT query text,

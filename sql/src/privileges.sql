@@ -7,7 +7,7 @@
 DO $$
 DECLARE
     keep      CONSTANT boolean := @keep@;
-    -- Nobody is ever granted start_of, log_entry or INSERT on the table: a role that has them got them by default
+    -- No administrator grants start_of, log_entry or INSERT on the table: a role that has them got them by default
     -- privileges.
     strangers CONSTANT oid[] := ARRAY(
         SELECT a.grantee FROM pg_proc p, aclexplode(p.proacl) a

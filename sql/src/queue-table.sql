@@ -1,6 +1,6 @@
 -- Queue and journal: the table -----------------------------------------------------------------------------------------
 
--- Requests that nobody waits for, and the journal of all requests.  pg_request_backtrace inserts a row and notifies.  The
+-- Requests that the caller does not wait for, and the journal of all requests.  pg_request_backtrace inserts a row and notifies.  The
 -- worker listens in every database that has the extension, claims the row, captures, and writes the result in the
 -- transaction that holds the claim.  If a worker dies, or a transaction fails, the row is as before.  The worker writes
 -- rows of waiting calls afterwards.

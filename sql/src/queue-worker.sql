@@ -79,7 +79,7 @@ END
 $$;
 COMMENT ON FUNCTION backtrace.claim(int, bigint[], oid[]) IS 'for the worker: locks the next requests and returns them';
 
--- Refuses the newest requests of a role beyond so many, without those that are under way.
+-- Refuses the newest requests of a role beyond so many.  Requests under way stay.
 CREATE FUNCTION backtrace.refuse(asker oid, most int, but bigint[]) RETURNS void
 LANGUAGE sql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp

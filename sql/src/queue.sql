@@ -32,7 +32,7 @@ $$;
 COMMENT ON FUNCTION backtrace.served() IS 'whether a worker serves this cluster';
 
 -- What every function that writes to the table does first.  A trigger, rule or child table that is not the extension's
--- would make the owner run code of someone else.  Nobody can add one while the lock is held.
+-- would make the owner run code of someone else.  While the lock is held, none can be added.
 CREATE FUNCTION backtrace.guard() RETURNS void
 LANGUAGE plpgsql VOLATILE PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
@@ -52,7 +52,7 @@ COMMENT ON FUNCTION backtrace.guard() IS 'fails if writing to backtrace.request 
 
 -- Roles with pg_write_all_data may call setval on the sequence of ids.  Then no id is left, or the next ids exist already.
 -- At the first attempt to insert rows, this function puts the sequence right and returns NULL: the sequence gives the ids.
--- At a further attempt it returns an id from which many are free: somebody moves the sequence all the time.
+-- At a further attempt it returns an id, with many free ids above: a role is moving the sequence all the time.
 -- 2^53 - 1 is the largest integer that every client can hold.
 CREATE FUNCTION backtrace.first_id(attempt int) RETURNS bigint
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
@@ -156,7 +156,7 @@ $$;
 COMMENT ON FUNCTION backtrace.enqueue(oid, text, int[], boolean)
     IS 'inserts requests and notifies the worker, at commit; accepts calls from backtrace.queue only';
 
--- Its statement is the only one that backtrace.enqueue accepts, as with backtrace.ask and backtrace.call.
+-- backtrace.enqueue accepts no other statement than the one below.
 CREATE FUNCTION backtrace.queue(seal backtrace.seal, verb text, pids int[], log boolean) RETURNS text[]
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp

@@ -87,7 +87,7 @@ func newWorker(version string) *cobra.Command {
 	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
 	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
 	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,
-		"`WHO` sees the text of statements that functions run: superuser, all (every caller), or off (nobody)")
+		"`WHO` sees the text of statements that functions run: superuser, all (every caller), or off (no role)")
 	_ = cmd.RegisterFlagCompletionFunc("context", cobra.FixedCompletions(contexts, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.MarkFlagDirname("spool-dir")

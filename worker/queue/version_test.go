@@ -136,8 +136,8 @@ func differ(t *testing.T, want, got string) {
 	}
 }
 
-// TestUpdateKeepsGrants: grants of an administrator survive the update, on what is there to be granted. What default
-// privileges have given does not.
+// TestUpdateKeepsGrants: grants of an administrator on the users' and the worker's functions survive the update. Grants
+// by default privileges do not.
 func TestUpdateKeepsGrants(t *testing.T) {
 	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		c := s.Connect(t, s.User, "postgres")
@@ -168,7 +168,7 @@ func TestUpdateKeepsGrants(t *testing.T) {
 }
 
 // TestForeignTrigger: the owner's functions do not run the trigger of a role that has TRIGGER on the table, and the
-// worker says what is wrong.
+// worker names the role and the privilege.
 func TestForeignTrigger(t *testing.T) {
 	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		admin := s.Connect(t, s.User, "postgres")
@@ -252,7 +252,7 @@ func TestPublication(t *testing.T) {
 		if n := value[int](t, admin, "SELECT count(*) FROM pg_publication_tables WHERE schemaname = 'backtrace'"); n != 0 {
 			t.Errorf("%d tables are published", n)
 		}
-		// A standby, a backup and a stream of WAL have only what is not unlogged.
+		// No standby, backup or stream of WAL has an unlogged table.
 		if n := value[int](t, admin, `SELECT count(*) FROM pg_class WHERE relnamespace = 'backtrace'::regnamespace
 			AND relkind IN ('r', 'm', 't') AND relpersistence <> 'u'`); n != 0 {
 			t.Errorf("%d tables are in the WAL", n)

@@ -11,7 +11,7 @@ import (
 // genuine is the statement of backtrace.ask.
 const genuine = "SELECT backtrace.call(caller, verb, targets, waiting) AS answer"
 
-// forger is the same statement with arguments of its own: for a superuser.
+// forger is the same statement with other arguments: for a superuser.
 const forger = "SELECT backtrace.call(10, 'get', '{100}', '{}')"
 
 // An impostor is code that looks to PG_CONTEXT like backtrace.ask, as far as a role can make it.
