@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/worker/queue"
 )
 
 // catalogSQL describes all that the extension consists of, a line each, without oids and without the order in which
@@ -206,6 +207,46 @@ func TestForeignTrigger(t *testing.T) {
 		run(t, admin, "DROP TRIGGER up ON backtrace.request; REVOKE TRIGGER ON backtrace.request FROM webapp")
 		if o := slowResult(t, admin, request(t, admin, pid(webapp))); o.State != "done" {
 			t.Errorf("%+v", o)
+		}
+	})
+}
+
+// TestStrange: whatever differs from what the scripts make is found, and nothing where nothing does.
+func TestStrange(t *testing.T) {
+	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		c := s.Connect(t, s.User, "postgres")
+		run(t, c, `CREATE ROLE webapp; CREATE ROLE backtracer; CREATE SCHEMA app AUTHORIZATION webapp;
+			GRANT EXECUTE ON FUNCTION pg_get_backtrace(int) TO webapp; GRANT SELECT ON pg_stat_backtrace TO webapp;
+			GRANT SELECT (pid) ON pg_stat_backtrace TO PUBLIC;
+			GRANT EXECUTE ON FUNCTION backtrace.claim, backtrace.finish, backtrace.journal, backtrace.prune TO backtracer;
+			CREATE FUNCTION app.f() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'`)
+		for _, change := range []struct{ sql, want string }{
+			{"SELECT 1", ""},
+			{"GRANT TRIGGER ON backtrace.request TO webapp", "role webapp has TRIGGER on table backtrace.request"},
+			{"GRANT UPDATE (caller) ON backtrace.request TO webapp", "UPDATE on column backtrace.request.caller"},
+			{"GRANT UPDATE ON SEQUENCE backtrace.request_id_seq TO PUBLIC", "PUBLIC has UPDATE on sequence"},
+			{"GRANT CREATE ON SCHEMA backtrace TO webapp", "role webapp has CREATE on schema backtrace"},
+			{"GRANT EXECUTE ON FUNCTION backtrace.prune TO PUBLIC", "PUBLIC has EXECUTE on function backtrace.prune"},
+			{"GRANT EXECUTE ON FUNCTION backtrace.log_entry TO webapp", "EXECUTE on function backtrace.log_entry"},
+			{"ALTER FUNCTION backtrace.served() OWNER TO webapp", "function backtrace.served() belongs to role webapp"},
+			{"ALTER TABLE backtrace.request DISABLE ROW LEVEL SECURITY", "row security is off for backtrace.request"},
+			{"CREATE POLICY p ON backtrace.request USING (true)", "policy p is on backtrace.request"},
+			{"CREATE RULE r AS ON DELETE TO backtrace.request DO ALSO NOTHING", "rule r is on backtrace.request"},
+			{"CREATE TABLE app.child () INHERITS (backtrace.request)", "table app.child inherits from backtrace.request"},
+			{
+				"CREATE TRIGGER t BEFORE INSERT ON backtrace.request FOR EACH ROW EXECUTE FUNCTION app.f()",
+				"trigger t is on backtrace.request",
+			},
+		} {
+			run(t, c, "BEGIN; "+change.sql)
+			found, err := queue.Strange(t.Context(), c)
+			if err != nil {
+				t.Fatalf("%s: %v", change.sql, err)
+			}
+			if got := strings.Join(found, "; "); change.want == "" && got != "" || !strings.Contains(got, change.want) {
+				t.Errorf("%s: found %q, want %q", change.sql, got, change.want)
+			}
+			run(t, c, "ROLLBACK")
 		}
 	})
 }
