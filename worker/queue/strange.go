@@ -52,7 +52,8 @@ WHERE a.grantee <> o.owner AND NOT CASE
     ELSE a.grantee = 0 AND CASE o.kind
         WHEN 'function' THEN o.word IN ('ask', 'call', 'queue', 'enqueue', 'served', 'stat', 'answers', 'write_log')
         WHEN 'view' THEN o.word = 'whoami' AND a.privilege_type = 'SELECT'
-        ELSE o.kind IN ('schema', 'type') AND a.privilege_type = 'USAGE' END
+        ELSE o.kind IN ('schema', 'type') AND a.privilege_type = 'USAGE'
+        END
     END
 UNION ALL
 SELECT format('%s %s belongs to role %s', o.kind, o.name, g.rolname)
