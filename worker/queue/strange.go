@@ -13,6 +13,8 @@ import (
 // strangeSQL lists what the extension's scripts did not make: privileges on its objects, which default privileges may
 // have given, owners, and whatever else would have the owner's functions run code of others. It knows the objects of
 // versions 1.1 and 1.2. Users may be granted the functions and the view, the worker's role the functions it calls.
+//
+//nolint:dupword // SQL
 const strangeSQL = `
 WITH extension AS (
     SELECT e.oid, e.extowner FROM pg_extension e WHERE e.extname = 'pg_stat_backtrace'
