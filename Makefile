@@ -7,7 +7,7 @@ DESTDIR  ?=
 BINDIR   ?= /usr/local/bin
 UNITDIR  ?= /usr/local/lib/systemd/system
 OUT      := bin/pg_stat_backtrace
-VERSION  := 1.1.0
+VERSION  := 1.2.0
 
 # -trimpath, and no version-control stamp, make the same bytes from the same source wherever it lies (the stamp also
 # fails in a checkout that belongs to somebody else). -s -w drop the symbol table: Go's own stack traces do without.
@@ -143,6 +143,10 @@ lint: ## Run gofmt, golangci-lint and shellcheck, at pinned versions
 .PHONY: fmt
 fmt: ## Format the Go code
 	gofmt -w $$(git ls-files --cached --others --exclude-standard '*.go')
+
+.PHONY: sql
+sql: ## Make the extension's scripts of the current version from sql/src
+	$(GO) run ./internal/sqlscript
 
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each

@@ -10,7 +10,7 @@ import (
 )
 
 // version is set by the Makefile.
-var version = "1.1.0"
+var version = "1.2.0"
 
 func main() {
 	os.Exit(cli.Main(version, os.Args[1:], os.Stdout, os.Stderr))

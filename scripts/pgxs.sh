@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # pgxs.sh install|uninstall [DESTDIR=dir]: put the extension's files where PG_CONFIG's PostgreSQL looks for them, or
 # remove them. PGXS does it; where it is not installed (Debian has it in postgresql-server-dev-NN, with a compiler), the
-# two files are copied: there is nothing to build.
+# files are copied: there is nothing to build.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -24,7 +24,7 @@ for word in "${@:2}"; do
 	case $word in DESTDIR=*) destdir=${word#DESTDIR=} ;; esac
 done
 dir=$destdir$("$pg_config" --sharedir)/extension
-echo "no PGXS here: ${action}ing the extension's two files, in $dir"
+echo "no PGXS here: ${action}ing the extension's files, in $dir"
 case $action in
 install)
 	install -d "$dir"

@@ -57,6 +57,7 @@ func (w *Worker) answerOne(ctx context.Context, req spool.Request, options captu
 	began := time.Now()
 	o := outcome{pid: req.Targets[0]}
 	o.trace, o.err = w.capture(ctx, caller(req), o.pid, options)
+	o.trace = w.visible(o.trace, req.Superuser)
 	text := render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: maxText}
 	switch {
 	case waited(ctx, o.err):

@@ -121,6 +121,7 @@ func (w *Worker) captureMany(ctx context.Context, req spool.Request, options cap
 	each(outcomes, func(i int, o *outcome) {
 		if o.err = refusal(refused[o.pid], targets[i]); o.err == nil {
 			o.trace, o.err = w.capturer.Capture(ctx, targets[i], options)
+			o.trace = w.visible(o.trace, req.Superuser)
 		}
 	})
 	if len(req.Targets) == 0 {

@@ -53,6 +53,8 @@ type Config struct {
 	// default (see package queue).
 	Keep     time.Duration
 	KeepRows int
+	// Context says for whom stacks have the text of statements that functions run; empty: ContextSuperuser.
+	Context string
 	// DebugDirs are the folders below which separate debug files are looked
 	// for; nil means /usr/lib/debug.
 	DebugDirs []string

@@ -103,6 +103,18 @@ var conditions = []condition{
 		detail: "%s times: %s.",
 	},
 	{
+		name: "foreign trigger", level: fault, state: "55000",
+		message:   "table backtrace.request has a trigger, rule or child table that is not the extension's",
+		detail:    "The extension's owner would run its code.",
+		hint:      "Drop it.",
+		elsewhere: "queue: TestForeignTrigger",
+	},
+	{
+		name: "results on a standby", level: fault, state: "55000", message: "there are no queued requests on a standby",
+		hint:      "pg_get_backtrace and pg_log_backtrace work here.",
+		elsewhere: "queue: TestStandby",
+	},
+	{
 		name: "read-only", level: fault, state: "25006",
 		message: "cannot queue a request for a backtrace in a read-only transaction",
 		hint:    "pg_get_backtrace and pg_log_backtrace work here, and on a standby.",

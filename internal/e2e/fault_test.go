@@ -238,7 +238,7 @@ func (s *site) stopped(t *testing.T, target int) {
 	if got := <-lost; got.state != "57P01" {
 		t.Errorf("terminated: %v", got.said)
 	}
-	handle := c.text(t, fmt.Sprintf("SELECT backtrace.call(w, 'get', ARRAY[%d])::text FROM backtrace.whoami w", target))
+	handle := c.text(t, fmt.Sprintf("SELECT backtrace.ask(0, 'get', ARRAY[%d])::text", target))
 	w.signal(t, syscall.SIGCONT)
 	stack(t, "it goes on", c.text(t, ask1(target)))
 	s.useless(t, handle, c)
@@ -264,7 +264,7 @@ func (s *site) useless(t *testing.T, handle string, c *session) {
 			return err == nil && strings.Contains(string(answer), "PostgresMain")
 		})
 	})
-	const again = "SELECT backtrace.call(w, 'get', '{1}', $1::text[])::text FROM backtrace.whoami w"
+	const again = "SELECT backtrace.ask(0, 'get', '{1}', $1::text[])::text"
 	ordinary := regexp.MustCompile(`^\{(wait|WARNING|ERROR,55000),`)
 	for name, c := range map[string]*session{
 		"a later statement": c, "another session": s.connect(t, "plain", "postgres"),

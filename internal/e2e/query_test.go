@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"pg_stat_backtrace/internal/pgtest"
 )
 
 // readers are roles that may ask, and what they look at: a query, in a function, of a role.
@@ -52,6 +54,49 @@ func queries(t *testing.T, s *site) {
 	stack(t, "without context", got)
 	if strings.Contains(got, secret) || strings.Contains(got, level) || strings.Contains(got, "waiting for") {
 		t.Errorf("although context is off:\n%s", got)
+	}
+	boss.run(t, fmt.Sprintf("SELECT pg_cancel_backend(%d)", target.pid()))
+	<-done
+	if s.Major <= newestKnown {
+		s.nestedText(t)
+	}
+}
+
+// nestedText: the dynamic SQL of a SECURITY DEFINER function is shown to superusers, and stored nowhere.
+func (s *site) nestedText(t *testing.T) {
+	const password = "hunter2"
+	boss := s.connect(t, s.User, "postgres")
+	boss.run(t, `CREATE FUNCTION asked_rotates() RETURNS void LANGUAGE plpgsql SECURITY DEFINER AS $$
+		DECLARE s text := '`+password+`';
+		BEGIN EXECUTE format('SELECT pg_sleep(600) /* ALTER ROLE x PASSWORD %L */', s); END $$;
+		GRANT EXECUTE ON FUNCTION pg_get_blocking_backtraces, pg_backtrace_summary, pg_request_backtrace(int, boolean)
+			TO asked, asked_heir;
+		GRANT SELECT ON pg_stat_backtrace TO asked, asked_heir`)
+	target := s.connect(t, "asked", "postgres")
+	done := target.later("SELECT asked_rotates()")
+	s.waits(t, target.pid(), "PgSleep")
+	for _, reader := range []string{s.User, "asked", "asked_heir"} {
+		c := s.connect(t, reader, "postgres")
+		for _, ask := range []string{
+			ask1(target.pid()),
+			fmt.Sprintf("SELECT string_agg(f::text, ' ') FROM pg_get_backtrace_frames(%d) f", target.pid()),
+			fmt.Sprintf("SELECT backtrace FROM pg_stat_backtrace WHERE pid = %d", target.pid()),
+			fmt.Sprintf("SELECT backtrace FROM pg_get_blocking_backtraces(%d)", target.pid()),
+		} {
+			got := c.text(t, ask)
+			if told := strings.Contains(got, password); told != (reader == s.User) || !strings.Contains(got, "SQL statement") ||
+				!strings.Contains(got, "asked_rotates() line 3 at EXECUTE") {
+				t.Errorf("%s: %s:\n%s", reader, ask, got)
+			}
+		}
+		id := c.text(t, fmt.Sprintf("SELECT pg_request_backtrace(%d)::text", target.pid()))
+		pgtest.Wait(t, "the result", func() bool {
+			return c.text(t, "SELECT state FROM pg_backtrace_result("+id+")") == "done"
+		})
+		if got := c.text(t, "SELECT backtrace FROM pg_backtrace_result("+id+")"); strings.Contains(got, password) ||
+			!strings.Contains(got, "SQL statement") {
+			t.Errorf("%s: the table has\n%s", reader, got)
+		}
 	}
 	boss.run(t, fmt.Sprintf("SELECT pg_cancel_backend(%d)", target.pid()))
 	<-done

@@ -162,7 +162,6 @@ const trapped = `
 	CREATE DOMAIN trap.timestamptz AS integer;
 	CREATE TEMP VIEW pg_authid AS SELECT 10::oid AS oid, true AS rolsuper;
 	CREATE TEMP TABLE pg_database (oid integer, datname text);
-	CREATE TEMP TABLE secret (ikey bytea, okey bytea);
 	SET search_path = trap, pg_temp, public, pg_catalog`
 
 var settings = []situation{

@@ -97,6 +97,7 @@ func TestExitStatus(t *testing.T) {
 		{[]string{"nonsense"}, 2, "unknown command"},
 		{[]string{"worker", "a", "b"}, 2, "at most 1 arg"},
 		{[]string{"worker", "--log-level", "loud"}, 2, "--log-level"},
+		{[]string{"worker", "--context", "everyone"}, 2, "--context must be superuser, all or off"},
 		{[]string{"worker", "-D", "/nonexistent"}, 1, "not a PostgreSQL data directory"},
 		{[]string{"capture", "2147483647"}, 1, "process with PID 2147483647 has exited"},
 		{[]string{"capture", strconv.Itoa(os.Getpid())}, 1, "cannot capture its own stack"},

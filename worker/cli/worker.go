@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -31,8 +32,8 @@ the second answer: the first one goes out as it is, and the file is fetched
 meanwhile. The server learns which builds run here, and nothing else.
 
 For the queue the worker keeps an idle session in each database that has the
-extension. A role that is no superuser needs EXECUTE on backtrace.claim, finish,
-journal, prune and renew_secret there; without it the queue waits, and all else works.`
+extension. A role that is not a superuser needs EXECUTE on backtrace.claim, finish,
+journal and prune there. Without it the queue waits, and everything else works.`
 
 func newWorker(version string) *cobra.Command {
 	var cfg worker.Config
@@ -53,6 +54,9 @@ func newWorker(version string) *cobra.Command {
 			}
 			if cfg.Keep <= 0 || cfg.KeepRows <= 0 {
 				return usage(errors.New("--keep and --keep-rows must be positive"))
+			}
+			if !slices.Contains(contexts, cfg.Context) {
+				return usage(fmt.Errorf("--context must be superuser, all or off, not %q", cfg.Context))
 			}
 			cfg.Version = version
 			out := newBacklog(cmd.ErrOrStderr())
@@ -82,6 +86,9 @@ func newWorker(version string) *cobra.Command {
 	remote.add(cmd)
 	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
 	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
+	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,
+		"`WHO` sees the text of statements that functions run: superuser, all (every caller), or off (no role)")
+	_ = cmd.RegisterFlagCompletionFunc("context", cobra.FixedCompletions(contexts, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.MarkFlagDirname("spool-dir")
 	_ = cmd.RegisterFlagCompletionFunc("log-level",
@@ -90,6 +97,9 @@ func newWorker(version string) *cobra.Command {
 		cobra.FixedCompletions([]string{"auto", formatJSON, "console"}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
+
+// contexts are the values of --context.
+var contexts = []string{worker.ContextSuperuser, worker.ContextAll, worker.ContextOff}
 
 // A query over all processes of a large server should pass.
 const (

@@ -4,12 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/queue"
 	"pg_stat_backtrace/worker/sqlerror"
 )
 
@@ -37,7 +39,9 @@ func server(ctx context.Context, r *report, o Options) {
 	for _, f := range worker(c, o) {
 		r.add(f)
 	}
-	r.add(connection(ctx, c, o))
+	for _, f := range connection(ctx, c, o) {
+		r.add(f)
+	}
 }
 
 // user goes on with the rights that the worker has: started as root, as the
@@ -124,21 +128,25 @@ func capturing(ctx context.Context, c pgcluster.Cluster) finding {
 	return finding{good, "capture", text, ""}
 }
 
-// connection looks at what SQL shows: the extension and its version.
-func connection(ctx context.Context, c pgcluster.Cluster, o Options) finding {
+// connection looks at what SQL shows: the extension, its version and its objects.
+func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	var found finding
+	var found []finding
 	err := query(ctx, c, o, func(ctx context.Context, conn *pgx.Conn) error {
-		var err error
-		found, err = extension(ctx, conn)
+		version, err := extension(ctx, conn)
+		if err != nil {
+			return err
+		}
+		compared, err := objects(ctx, conn)
+		found = []finding{version, compared}
 		return err
 	})
 	if err != nil {
-		return finding{
+		return []finding{{
 			warn, "connection", err.Error(),
 			"Without a connection the worker answers superusers only. Give it a connection string of a role that may log in.",
-		}
+		}}
 	}
 	return found
 }
@@ -204,4 +212,19 @@ func extension(ctx context.Context, conn *pgx.Conn) (finding, error) {
 		}, nil
 	}
 	return finding{good, "extension", fmt.Sprintf("version %s in database %q (role %q)", version, database, role), ""}, nil
+}
+
+// objects compares the extension's objects with what its scripts make.
+func objects(ctx context.Context, conn *pgx.Conn) (finding, error) {
+	strange, err := queue.Strange(ctx, conn)
+	if err != nil {
+		return finding{}, err
+	}
+	if len(strange) > 0 {
+		return finding{
+			bad, "objects", "not as the extension's script made them: " + strings.Join(strange, "; "),
+			"Revoke or drop these. Until then the worker serves no queue and writes no journal in such a database.",
+		}, nil
+	}
+	return finding{good, "objects", "owners and privileges are as the extension's script made them", ""}, nil
 }

@@ -27,6 +27,10 @@ func (j *job) finished() bool {
 // maxJobs bounds, in batches, what may be under way in one database.
 const maxJobs = 4
 
+// roleJobs bounds, in batches, what may be under way of one role that is no superuser: its slow captures must not keep
+// others from being served.
+const roleJobs = 1
+
 // later is how long the requests of a role beyond its rate stay in the queue.
 const later = 100 * time.Millisecond
 
@@ -39,11 +43,12 @@ func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
 	if most <= 0 {
 		return false, nil
 	}
-	requests, err := s.claim(ctx, most, slow, s.deferred())
+	passed := s.deferred()
+	requests, err := s.claim(ctx, most, slow, passed)
 	if err != nil {
 		return false, err
 	}
-	if len(requests) < most {
+	if len(requests) < most && len(passed) == 0 {
 		s.forget(requests, slow)
 	}
 	jobs := s.start(captures, requests)
@@ -127,15 +132,15 @@ func (s *session) start(ctx context.Context, requests []Request) []*job {
 	return jobs
 }
 
-// within counts the request against its caller's rate.
+// within counts the request against its caller's rate, and says whether it may begin now.
 func (s *session) within(r Request) bool {
-	if s.cfg.Limiter == nil || r.Superuser {
+	if r.Superuser {
 		return true
 	}
 	if _, over := s.over[r.Caller]; over {
 		return false
 	}
-	if s.cfg.Limiter.Take(r.Caller) == nil {
+	if !s.busy(r.Caller) && (s.cfg.Limiter == nil || s.cfg.Limiter.Take(r.Caller) == nil) {
 		return true
 	}
 	s.over[r.Caller] = time.Now().Add(later)
@@ -194,6 +199,17 @@ func (s *session) unfinished() []int64 {
 		}
 	}
 	return ids
+}
+
+// busy says whether a role has as much under way as it may.
+func (s *session) busy(role uint32) bool {
+	n := 0
+	for _, j := range s.jobs {
+		if j.request.Caller == role && !j.finished() {
+			n++
+		}
+	}
+	return n >= roleJobs*s.cfg.Batch
 }
 
 // deferred lists the roles that are over their rate.

@@ -63,8 +63,9 @@ const minScan = 10 * time.Millisecond
 
 // scan keeps the sessions in step with the databases. It returns false when it could not ask for them.
 func (q *Queue) scan(ctx context.Context) bool {
-	if n := q.cfg.Journal.lost(); n > 0 {
-		q.cfg.Log.Warn().Int("rows", n).Msg("the journal cannot keep up: rows of waiting calls were dropped")
+	for database, n := range q.cfg.Journal.lost() {
+		q.cfg.Log.Warn().Str("database", database).Int("rows", n).
+			Msg("the journal cannot keep up: rows of waiting calls were dropped")
 	}
 	found, recovering, err := q.databases(ctx)
 	if err != nil {

@@ -1,8 +1,10 @@
 package queue
 
 import (
+	"strings"
 	"sync"
 	"time"
+	"unicode/utf8"
 )
 
 // Row is what the journal keeps of a waiting call. It holds no stack: the call returned it.
@@ -19,42 +21,69 @@ type Row struct {
 
 // The journal's measures.
 const (
-	journalRows  = 10_000                 // at most so many rows wait to be written
-	journalBatch = 500                    // written at once
+	journalBytes = 4 << 20                // what waits to be written in one database may take
+	journalTotal = 32 << 20               // ... and in all of them
+	journalText  = 1 << 10                // a text is cut to this length, in bytes
+	journalBatch = 500                    // rows written at once
 	journalPause = 200 * time.Millisecond // and that often
 )
 
-// Journal collects rows of waiting calls, by database, until a session writes them. It never holds up a call: when
-// there are too many rows the new ones are dropped and counted. Safe for concurrent use; the zero value is ready.
+// Journal collects rows of waiting calls, by database, until a session writes them. It never delays a call. If the rows
+// of a database take too much memory, its newest rows are dropped and counted. Other databases keep theirs: a database
+// that cannot be reached must not cost the journal of the others. Safe for concurrent use; the zero value is ready.
 type Journal struct {
 	mu       sync.Mutex
 	off      bool // nothing can be written (recovery)
 	places   map[string]*place
-	total    int
-	dropped  int
+	bytes    int            // of all rows
+	dropped  map[string]int // rows, by database
 	newcomer func(database string)
 }
 
 // place is a database's part of the journal.
 type place struct {
 	rows  []Row
-	owner *session // who writes them; nil: nobody
+	bytes int
+	owner *session // writes them; nil: no session does
+}
+
+// size is about what a row takes, in bytes.
+func (r *Row) size() int {
+	const fixed = 256
+	return fixed + len(r.Verb) + len(r.CallerName) + len(r.Result.Engine) + len(r.Result.Message) + len(r.Result.Detail) +
+		len(r.Result.Hint)
+}
+
+// shorten cuts the texts of a row, between two characters.
+func (r *Row) shorten() {
+	for _, s := range []*string{&r.CallerName, &r.Result.Message, &r.Result.Detail, &r.Result.Hint} {
+		if len(*s) > journalText {
+			end := journalText
+			for end > journalText-utf8.UTFMax && !utf8.RuneStart((*s)[end]) {
+				end--
+			}
+			*s = strings.Clone((*s)[:end]) + "..."
+		}
+	}
 }
 
 // Add takes a row, without waiting for anything.
 func (j *Journal) Add(database string, row Row) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	switch {
-	case j.off:
-		return
-	case j.total >= journalRows:
-		j.dropped++
+	if j.off {
 		return
 	}
+	row.shorten()
 	p := j.place(database)
+	if p.bytes+row.size() > journalBytes || !j.room(p, row.size()) {
+		j.drop(database, 1)
+		j.tidy(database)
+		return
+	}
 	p.rows = append(p.rows, row)
-	j.total++
+	p.bytes += row.size()
+	j.bytes += row.size()
 	switch {
 	case p.owner == nil:
 		if len(p.rows) == 1 && j.newcomer != nil {
@@ -65,6 +94,36 @@ func (j *Journal) Add(database string, row Row) {
 	case len(p.rows) == journalBatch:
 		p.owner.wake()
 	}
+}
+
+// room makes room for a row of p where all databases together have too much: the one with the most gives its newest
+// rows. It returns false if that is p.
+func (j *Journal) room(p *place, size int) bool {
+	for j.bytes+size > journalTotal {
+		name, largest := "", p
+		for other, q := range j.places {
+			if q.bytes > largest.bytes {
+				name, largest = other, q
+			}
+		}
+		if largest == p {
+			return false
+		}
+		last := len(largest.rows) - 1
+		n := largest.rows[last].size()
+		largest.rows[last] = Row{}
+		largest.rows, largest.bytes = largest.rows[:last], largest.bytes-n
+		j.bytes -= n
+		j.drop(name, 1)
+	}
+	return true
+}
+
+func (j *Journal) drop(database string, rows int) {
+	if j.dropped == nil {
+		j.dropped = make(map[string]int)
+	}
+	j.dropped[database] += rows
 }
 
 func (j *Journal) place(database string) *place {
@@ -101,8 +160,8 @@ func (j *Journal) discard(database string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if p := j.places[database]; p != nil && p.owner == nil {
-		j.total -= len(p.rows)
-		p.rows = nil
+		j.bytes -= p.bytes
+		p.rows, p.bytes = nil, 0
 		j.tidy(database)
 	}
 }
@@ -142,7 +201,10 @@ func (j *Journal) take(database string) []Row {
 	if p.rows = p.rows[n:]; len(p.rows) == 0 {
 		p.rows = nil
 	}
-	j.total -= n
+	for i := range rows {
+		p.bytes -= rows[i].size()
+		j.bytes -= rows[i].size()
+	}
 	return rows
 }
 
@@ -150,13 +212,21 @@ func (j *Journal) take(database string) []Row {
 func (j *Journal) putBack(database string, rows []Row) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	if j.off || len(rows) > journalRows-j.total {
-		j.dropped += len(rows)
+	if j.off {
 		return
 	}
 	p := j.place(database)
+	size := 0
+	for i := range rows {
+		size += rows[i].size()
+	}
+	if p.bytes+size > journalBytes || j.bytes+size > journalTotal {
+		j.drop(database, len(rows))
+		return
+	}
 	p.rows = append(rows, p.rows...)
-	j.total += len(rows)
+	p.bytes += size
+	j.bytes += size
 }
 
 // suspend says whether anything can be written at all.
@@ -166,9 +236,9 @@ func (j *Journal) suspend(off bool) {
 	j.off = off
 	if off {
 		for _, p := range j.places {
-			p.rows = nil
+			p.rows, p.bytes = nil, 0
 		}
-		j.total = 0
+		j.bytes = 0
 	}
 }
 
@@ -179,11 +249,11 @@ func (j *Journal) onNewcomer(f func(database string)) {
 	j.newcomer = f
 }
 
-// lost returns how many rows were dropped since the last call.
-func (j *Journal) lost() int {
+// lost returns how many rows were dropped since the last call, by database.
+func (j *Journal) lost() map[string]int {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	n := j.dropped
-	j.dropped = 0
+	j.dropped = nil
 	return n
 }

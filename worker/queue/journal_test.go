@@ -42,32 +42,77 @@ func TestJournal(t *testing.T) {
 	}
 }
 
+// TestJournalBounds: a database whose rows cannot be written loses its newest ones, and costs no other database any.
 func TestJournalBounds(t *testing.T) {
 	var j Journal
-	for range journalRows + 5 {
-		j.Add("a", Row{})
+	long := Row{Result: Result{Message: strings.Repeat("é", 31_000), SQLState: "22023"}}
+	for range 10_000 {
+		j.Add("a", long)
 	}
-	if n := j.lost(); n != 5 || j.total != journalRows || j.lost() != 0 {
-		t.Errorf("lost %d, kept %d", n, j.total)
+	for i := range 100 {
+		j.Add("b", Row{PID: i})
 	}
+	if j.bytes > journalBytes+100*300 {
+		t.Errorf("the rows take %d bytes", j.bytes)
+	}
+	lost := j.lost()
+	kept := 0
+	for rows := j.take("a"); rows != nil; rows = j.take("a") {
+		kept += len(rows)
+		if m := rows[0].Result.Message; len(m) > journalText+3 || !utf8.ValidString(m) {
+			t.Fatalf("a message of %d bytes", len(m))
+		}
+	}
+	if lost["a"] != 10_000-kept || len(lost) != 1 || kept == 0 || j.lost() != nil {
+		t.Errorf("lost %v, kept %d", lost, kept)
+	}
+	if rows := j.take("b"); len(rows) != 100 || rows[99].PID != 99 || j.bytes != 0 {
+		t.Errorf("of another database %d rows are left, and %d bytes", len(rows), j.bytes)
+	}
+	j.testTotal(t, long)
+	j.Add("a", Row{})
 	j.retain(map[string]bool{"b": true})
-	if j.total != 0 || len(j.places) != 0 {
-		t.Errorf("a dropped database: %d rows in %d places", j.total, len(j.places))
+	if j.bytes != 0 || len(j.places) != 0 {
+		t.Errorf("a dropped database: %d bytes in %d places", j.bytes, len(j.places))
 	}
 	j.Add("a", Row{})
 	j.suspend(true)
 	j.Add("a", Row{})
 	j.putBack("a", []Row{{}})
-	if j.total != 0 || j.take("a") != nil {
-		t.Errorf("during recovery: %d rows", j.total)
+	if j.bytes != 0 || j.take("a") != nil {
+		t.Errorf("during recovery: %d bytes", j.bytes)
 	}
 	j.suspend(false)
 	j.Add("a", Row{})
 	j.discard("a")
 	j.discard("b")
-	if j.total != 0 || j.take("a") != nil {
-		t.Errorf("without the extension: %d rows", j.total)
+	if j.bytes != 0 || j.take("a") != nil {
+		t.Errorf("without the extension: %d bytes", j.bytes)
 	}
+}
+
+// testTotal: where many databases together have too much, the largest gives its newest rows.
+func (j *Journal) testTotal(t *testing.T, long Row) {
+	t.Helper()
+	for i := range 20 {
+		for range 3000 {
+			j.Add(string(rune('A'+i)), long)
+		}
+	}
+	j.Add("small", Row{PID: 1})
+	if j.bytes > journalTotal {
+		t.Errorf("all databases take %d bytes", j.bytes)
+	}
+	if rows := j.take("small"); len(rows) != 1 {
+		t.Error("a database with one row has lost it")
+	}
+	for i := range 20 {
+		if rows := j.take(string(rune('A' + i))); len(rows) == 0 {
+			t.Errorf("database %d has lost all", i)
+		}
+	}
+	j.retain(nil)
+	j.lost()
 }
 
 func BenchmarkJournalAdd(b *testing.B) {
@@ -75,7 +120,7 @@ func BenchmarkJournalAdd(b *testing.B) {
 	j.attach(&session{database: "a", signal: make(chan struct{}, 1)})
 	for b.Loop() {
 		j.Add("a", Row{})
-		if j.total == journalBatch {
+		if len(j.places["a"].rows) == journalBatch {
 			j.take("a")
 		}
 	}

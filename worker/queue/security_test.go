@@ -132,12 +132,12 @@ func (s *site) testForged(t *testing.T, admin *pgx.Conn, _ int) {
 	run(t, admin, "CREATE ROLE mallory LOGIN")
 	c := s.Connect(t, "mallory", "postgres")
 	for _, sql := range []string{
-		"SELECT backtrace.enqueue(w, 'request', '{1}', false) FROM backtrace.whoami w",
-		"SELECT backtrace.enqueue(w, 'get', '{1}', false) FROM backtrace.whoami w",
-		"SELECT backtrace.enqueue(ROW(10, pg_backend_pid(), statement_timestamp(), '\\x00')::backtrace.whoami, " +
-			"'request', '{1}', false)",
-		"SELECT backtrace.enqueue(ROW(10, w.backend, w.stamp, w.mac)::backtrace.whoami, 'request', '{1}', false) " +
-			"FROM backtrace.whoami w",
+		"SELECT backtrace.queue(0, 'request', '{1}', false)",
+		"SELECT backtrace.queue(0, 'get', '{1}', false)",
+		"SELECT backtrace.enqueue(10, 'request', '{1}', false)",
+		"SELECT backtrace.enqueue(current_user::regrole::oid, 'request', '{1}', false)",
+		"DO $$ DECLARE caller oid := 10; verb text := 'request'; pids int[] := '{1}'; log boolean := false; result text[]; " +
+			"BEGIN SELECT backtrace.enqueue(caller, verb, pids, log) AS answer INTO result; END $$",
 		"SELECT * FROM backtrace.claim(1, '{}', '{}')",
 		"SELECT backtrace.finish('{1}', '{x}', '{1}', '{1}', '{x}', '{NULL}', '{NULL}', '{NULL}', '{NULL}')",
 		"SELECT backtrace.journal('{get}', '{10}', '{x}', '{1}', '{1}', '{now}', '{now}', '{x}', '{1}', '{1}', '{NULL}', " +
@@ -145,7 +145,8 @@ func (s *site) testForged(t *testing.T, admin *pgx.Conn, _ int) {
 		"SELECT backtrace.prune('0', 0, 1000)",
 		"SELECT backtrace.log_entry(1, 'x')",
 		"SELECT backtrace.start_of(1)",
-		"SELECT backtrace.check_caller(w, 'request') FROM backtrace.whoami w",
+		"SELECT backtrace.may_ask(10, 'request')", "SELECT backtrace.guard()", "SELECT backtrace.first_id(1)",
+		"SELECT backtrace.refuse(10, 0, '{}')", "SELECT setval('backtrace.request_id_seq', 1)",
 	} {
 		if got := code(t, c, sql); !strings.HasPrefix(got, "42501 ") {
 			t.Errorf("%s: %q", sql, got)

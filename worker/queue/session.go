@@ -18,7 +18,9 @@ const (
 	farewell = time.Second
 	// pruneEvery and pruneAfter say when old rows are removed: after that time, or that many new rows.
 	pruneEvery = time.Minute
-	pruneAfter = 1000
+	// compareEvery says how often the extension's objects are compared with what its script makes.
+	compareEvery = 10 * time.Second
+	pruneAfter   = 1000
 	// pruneBatch is the number of rows removed at a time; larger than pruneAfter, so that it keeps up.
 	pruneBatch = 2000
 )
@@ -38,6 +40,7 @@ type session struct {
 	signal   chan struct{}        // something else is to be done
 	written  int                  // rows since the last prune
 	pruned   time.Time
+	compared time.Time // the extension's objects with what its script makes
 }
 
 // open connects to a database, and looks for the extension. Without it the error wraps errAbsent.
@@ -75,9 +78,9 @@ func (s *session) look(ctx context.Context) error {
 		return fmt.Errorf("%w: version %s of the extension has none that this worker knows", errAbsent, *version)
 	case !granted:
 		return fmt.Errorf("%w: the worker's role %q has no EXECUTE privilege on the functions "+
-			"backtrace.claim, finish, journal, prune and renew_secret", errAbsent, s.conn.Config().User)
+			"backtrace.claim, finish, journal and prune", errAbsent, s.conn.Config().User)
 	}
-	return nil
+	return s.compare(ctx)
 }
 
 // run serves until ctx ends or the session breaks. It closes the session.
@@ -103,10 +106,7 @@ func (s *session) serve(ctx context.Context) error {
 		return err
 	})
 	if err == nil {
-		err = s.bounded(ctx, func(ctx context.Context) error {
-			var renewed bool
-			return once(ctx, s.conn, &renewed, renewSQL)
-		})
+		err = s.bounded(ctx, s.renew)
 	}
 	for err == nil && ctx.Err() == nil {
 		if err = s.round(ctx, jobs); err == nil && ctx.Err() == nil {
@@ -114,6 +114,15 @@ func (s *session) serve(ctx context.Context) error {
 		}
 	}
 	return err
+}
+
+// renew has the key of an extension of version 1.1 made anew, if it was made for another cluster.
+func (s *session) renew(ctx context.Context) error {
+	var keyed, renewed bool
+	if err := s.conn.QueryRow(ctx, keyedSQL).Scan(&keyed); err != nil || !keyed {
+		return err
+	}
+	return once(ctx, s.conn, &renewed, renewSQL)
 }
 
 // round does all that is to be done.
@@ -214,8 +223,13 @@ func (s *session) record(ctx context.Context, rows []Row) error {
 		c.engines, c.pauses, c.depths, c.states, c.messages, c.details, c.hints)
 }
 
-// prune removes old rows when it is time to.
+// prune removes old rows, and compares the objects, when it is time to.
 func (s *session) prune(ctx context.Context) error {
+	if time.Since(s.compared) >= compareEvery {
+		if err := s.bounded(ctx, s.compare); err != nil {
+			return err
+		}
+	}
 	if s.written < pruneAfter && time.Since(s.pruned) < pruneEvery {
 		return nil
 	}

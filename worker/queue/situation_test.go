@@ -117,6 +117,12 @@ func TestLoss(t *testing.T) {
 				_ = worker.Process.Signal(syscall.SIGCONT)
 				lose(t)
 				c = s.again(t)
+				if name == "server crashed" { // it has ended every process that was asked about
+					if n := value[int](t, c, "SELECT count(*) FROM backtrace.request"); n != 0 {
+						t.Errorf("%d requests have outlived their processes", n)
+					}
+					ids = nil
+				}
 				for _, id := range ids {
 					if o := slowResult(t, c, id); o.State != "done" && o.SQLState != "55000" && o.SQLState != "42501" {
 						t.Errorf("%+v", o)
@@ -165,6 +171,10 @@ func TestStandby(t *testing.T) {
 		if got := code(t, c, "SELECT pg_request_backtrace($1::int)", pid(other)); !strings.HasPrefix(got, "25006 ") {
 			t.Errorf("a request: %q", got)
 		}
+		const none = "55000 there are no queued requests on a standby"
+		if got := code(t, c, "SELECT state FROM pg_backtrace_result(1)"); got != none {
+			t.Errorf("a result: %q", got)
+		}
 		pgtest.Wait(t, "a waiting call is answered", func() bool {
 			return code(t, c, "SELECT pg_get_backtrace($1::int)", pid(other)) == ""
 		})
@@ -190,8 +200,8 @@ func TestOrdinaryRole(t *testing.T) {
 		pgtest.Wait(t, "the worker says what is missing", func() bool {
 			return strings.Contains(worker.text(), "has no EXECUTE privilege on the functions backtrace.claim")
 		})
-		s.Exec(t, "GRANT EXECUTE ON FUNCTION backtrace.claim, backtrace.finish, backtrace.journal, backtrace.prune, "+
-			"backtrace.renew_secret TO backtracer")
+		s.Exec(t, "GRANT EXECUTE ON FUNCTION backtrace.claim, backtrace.finish, backtrace.journal, backtrace.prune "+
+			"TO backtracer")
 		alice := s.Connect(t, "alice", "postgres")
 		if o := slowResult(t, alice, request(t, alice, pid(alice))); o.State != "done" {
 			t.Errorf("%+v", o)

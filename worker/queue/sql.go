@@ -26,8 +26,7 @@ WITH needed (class, object) AS (
         'finish(bigint[], text[], float8[], int[], text[], text[], text[], text[], text[])',
         'journal(text[], oid[], text[], int[], int[], timestamptz[], timestamptz[], text[], float8[], int[], text[],
             text[], text[], text[])',
-        'prune(interval, bigint, int)',
-        'renew_secret()']) signature
+        'prune(interval, bigint, int)']) signature
 ), owned AS (
     SELECT n.class, n.object
     FROM needed n, pg_depend d, pg_extension e
@@ -64,7 +63,9 @@ const (
 	$7::text[], $8::text[], $9::text[])`
 	journalSQL = `SELECT backtrace.journal($1::text[], $2::oid[], $3::text[], $4::int[], $5::int[], $6::timestamptz[],
 	$7::timestamptz[], $8::text[], $9::float8[], $10::int[], $11::text[], $12::text[], $13::text[], $14::text[])`
-	renewSQL = `SELECT backtrace.renew_secret()` // the database may have come here by pg_upgrade
+	// Version 1.1 of the extension has a key, which pg_upgrade carries over with its table.
+	keyedSQL = `SELECT to_regprocedure('backtrace.renew_secret()') IS NOT NULL`
+	renewSQL = `SELECT backtrace.renew_secret()`
 	pruneSQL = `SELECT backtrace.prune($1::interval, $2::bigint, $3::int)`
 	relaxed  = `SET LOCAL synchronous_commit = off` // the loss of the last such rows in a crash harms nobody
 )

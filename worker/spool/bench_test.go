@@ -50,7 +50,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 // thousands of requests, and one whose caller has gone is not answered.
 func (s *Spool) line(id string) []byte {
 	body := "1 " + id + " get 4711 60000 10 t 4712 UTF8 706f737467726573 706f737467726573"
-	return []byte(body + " " + s.key.sign([]byte(body)) + "\n")
+	return []byte(body + " " + s.keys.signing().sign([]byte(body)) + "\n")
 }
 
 func BenchmarkTake(b *testing.B) {

@@ -28,6 +28,7 @@ func (s *Spool) keepHouse(now time.Time) error {
 	if s.cfg.Witness != nil {
 		s.complain(s.dir.touch())
 	}
+	s.complain(s.keys.renew(now))
 	s.complain(s.publish()) // it may have been removed, or replaced by a copy
 	s.refill()
 	s.expire(now)

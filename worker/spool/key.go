@@ -5,6 +5,8 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"sync"
+	"time"
 )
 
 // key signs requests: HMAC-SHA-256 (RFC 2104). Who may make the server write
@@ -14,6 +16,55 @@ type key [32]byte
 func newKey() (k key, err error) {
 	_, err = rand.Read(k[:])
 	return k, err
+}
+
+// keyLife is how long a key is used: a base backup of a running server has a copy of the pid file.
+const keyLife = 24 * time.Hour
+
+// keyGrace is how long the key before is accepted: requests that were signed with it may be on their way.
+const keyGrace = time.Minute
+
+// keyring holds the present key, and for a while the one before.
+type keyring struct {
+	mu            sync.Mutex
+	present, last key
+	made          time.Time // the present one
+	accept        bool      // the last one, too
+}
+
+// renew makes a new key if there is none, or if the present one has been used for its time.
+func (r *keyring) renew(now time.Time) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	age := now.Sub(r.made)
+	if !r.made.IsZero() && age < keyLife {
+		r.accept = r.accept && age < keyGrace
+		return nil
+	}
+	k, err := newKey()
+	if err != nil {
+		return err
+	}
+	r.accept = !r.made.IsZero()
+	r.present, r.last, r.made = k, r.present, now
+	return nil
+}
+
+// signing returns the key for new requests.
+func (r *keyring) signing() key {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.present
+}
+
+// accepted returns the keys that a request may be signed with.
+func (r *keyring) accepted() []key {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.accept {
+		return []key{r.present, r.last}
+	}
+	return []key{r.present}
 }
 
 // blocks returns the key XOR ipad and XOR opad in hex: what SQL, which has

@@ -109,7 +109,7 @@ func (s *Spool) contents() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	inner, outer := s.key.blocks()
+	inner, outer := s.keys.signing().blocks()
 	light, err := beacon()
 	if err != nil {
 		return nil, err

@@ -45,7 +45,12 @@ func (l *loop) request(ctx context.Context, name string, closed bool) {
 		return
 	}
 	// Counted back from now, so that the deadline is one of the monotonic clock.
-	req, err := parse(id, data, l.s.key, time.Now().Add(-age))
+	var req Request
+	for _, k := range l.s.keys.accepted() {
+		if req, err = parse(id, data, k, time.Now().Add(-age)); err == nil {
+			break
+		}
+	}
 	switch {
 	case err != nil:
 		l.s.cfg.report(err)

@@ -16,7 +16,7 @@ import (
 // Spool is an open spool directory. Serve takes its requests; Close removes it.
 type Spool struct {
 	cfg   Config
-	key   key
+	keys  keyring
 	data  *rootfs.Dir // the data directory
 	lock  *os.File
 	dir   *dir
@@ -67,7 +67,7 @@ func (s *Spool) open() (err error) {
 	for _, name := range bases(s.cfg) {
 		s.cfg.report(removeStale(name, s.cfg.Root, last.Dir))
 	}
-	if s.key, err = newKey(); err != nil {
+	if err := s.keys.renew(time.Now()); err != nil {
 		return err
 	}
 	if s.dir, err = makeDir(s.cfg); err != nil {

@@ -53,6 +53,7 @@ const (
 	askLarge
 	askNever // no answer before the deadline
 	askBadState
+	askSlow // some answer, after a while
 )
 
 const foreign = "#0 é_日本_😀 a\\b 'q' 100%"
@@ -89,6 +90,8 @@ func fakeAnswer(ctx context.Context, r Request) Answer {
 		<-ctx.Done()
 		time.Sleep(time.Minute)
 		return Answer{}
+	case askSlow:
+		time.Sleep(time.Second / 4)
 	case askBadState:
 		return Answer{Level: "ERROR", SQLState: "bad", Message: "m"}
 	}

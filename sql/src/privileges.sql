@@ -1,0 +1,74 @@
+-- Privileges -------------------------------------------------------------------------------------------------------------
+
+-- Default privileges may have given anything on the new objects to anyone: with TRIGGER on backtrace.request, a role's
+-- trigger would run as the extension's owner.  So every entry of every access control list that is not the owner's is
+-- removed first.
+-- An update keeps what the owner has granted on the functions and the view for users, and on the functions for the worker.
+DO $$
+DECLARE
+    keep      CONSTANT boolean := @keep@;
+    -- No administrator grants start_of, log_entry or INSERT on the table: a role that has them got them by default
+    -- privileges.
+    strangers CONSTANT oid[] := ARRAY(
+        SELECT a.grantee FROM pg_proc p, aclexplode(p.proacl) a
+        WHERE p.oid IN ('backtrace.start_of(int)'::regprocedure, 'backtrace.log_entry(int, text)'::regprocedure)
+          AND a.grantee <> p.proowner
+        UNION
+        SELECT a.grantee FROM pg_class c, aclexplode(c.relacl) a
+        WHERE c.oid = 'backtrace.request'::regclass AND a.grantee <> c.relowner AND a.privilege_type <> 'SELECT');
+    entry     record;
+BEGIN
+    FOR entry IN
+        WITH member AS (
+            SELECT d.classid, d.objid FROM pg_depend d JOIN pg_extension e ON e.oid = d.refobjid
+            WHERE d.refclassid = 'pg_extension'::regclass AND d.deptype = 'e' AND e.extname = 'pg_stat_backtrace'
+        ), object AS (
+            SELECT 'ALL ON FUNCTION ' || p.oid::regprocedure AS what, p.proowner AS owner,
+                   coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
+                   p.pronamespace <> 'backtrace'::regnamespace AND p.proname <> 'pg_backtrace_result'
+                       OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
+            FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
+            UNION ALL
+            SELECT 'ALL ON ' || CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass, c.relowner,
+                   c.relacl, c.relnamespace <> 'backtrace'::regnamespace
+            FROM pg_class c
+            WHERE c.relkind IN ('r', 'v', 'S') AND (c.oid = 'backtrace.request_id_seq'::regclass
+                OR EXISTS (SELECT FROM member m WHERE m.classid = 'pg_class'::regclass AND m.objid = c.oid))
+            UNION ALL
+            SELECT format('ALL (%I) ON TABLE %s', a.attname, c.oid::regclass), c.relowner, a.attacl,
+                   c.relnamespace <> 'backtrace'::regnamespace
+            FROM member m JOIN pg_class c ON m.classid = 'pg_class'::regclass AND c.oid = m.objid
+                 JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
+            UNION ALL
+            SELECT 'ALL ON TYPE ' || t.oid::regtype, t.typowner, coalesce(t.typacl, acldefault('T', t.typowner)), false
+            FROM member m JOIN pg_type t ON m.classid = 'pg_type'::regclass AND t.oid = m.objid
+            WHERE t.typtype IN ('c', 'd')
+            UNION ALL
+            SELECT 'ALL ON SCHEMA ' || n.nspname, n.nspowner, n.nspacl, false
+            FROM member m JOIN pg_namespace n ON m.classid = 'pg_namespace'::regclass AND n.oid = m.objid
+        )
+        SELECT DISTINCT o.what, CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END AS grantee
+        FROM object o, aclexplode(o.acl) a
+        WHERE a.grantee <> o.owner
+          AND NOT (keep AND o.offered AND a.grantee <> ALL (strangers))
+    LOOP
+        EXECUTE format('REVOKE %s FROM %s CASCADE', entry.what, entry.grantee);
+    END LOOP;
+END
+$$;
+
+-- These may be used by everyone: each speaks for current_user, or has nothing to hide.  A role sees its own rows of
+-- backtrace.request.
+GRANT USAGE ON SCHEMA backtrace TO PUBLIC;
+GRANT USAGE ON TYPE backtrace.answer, backtrace.seal TO PUBLIC;
+GRANT SELECT ON backtrace.request TO PUBLIC;
+GRANT EXECUTE ON FUNCTION
+    backtrace.ask, backtrace.call, backtrace.queue, backtrace.enqueue, backtrace.served, backtrace.stat,
+    backtrace.answers, backtrace.write_log, @extschema@.pg_backtrace_result TO PUBLIC;
+
+-- The random name, see the identity of the caller.  Last: the scripts name the type.
+DO $$
+BEGIN
+    EXECUTE format('ALTER DOMAIN backtrace.seal RENAME TO %I', 'seal_' || replace(gen_random_uuid()::text, '-', ''));
+END
+$$;

@@ -1,0 +1,113 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// strangeSQL lists what the extension's scripts did not make: privileges on its objects, which default privileges may
+// have given, owners, and whatever else would have the owner's functions run code of others. It knows the objects of
+// versions 1.1 and 1.2. Users may be granted the functions and the view, the worker's role the functions it calls.
+//
+//nolint:dupword // SQL
+const strangeSQL = `
+WITH extension AS (
+    SELECT e.oid, e.extowner FROM pg_extension e WHERE e.extname = 'pg_stat_backtrace'
+), member AS (
+    SELECT d.classid, d.objid FROM pg_depend d, extension e
+    WHERE d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid AND d.deptype = 'e'
+), relation AS (
+    SELECT c.* FROM pg_class c
+    WHERE c.oid IN (SELECT objid FROM member WHERE classid = 'pg_class'::regclass)
+       OR c.oid = to_regclass('backtrace.request_id_seq')
+), object AS (
+    SELECT 'function' AS kind, p.oid::regprocedure::text AS name, p.pronamespace AS schema, p.proname AS word,
+           p.proowner AS owner, coalesce(p.proacl, acldefault('f', p.proowner)) AS acl
+    FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
+    UNION ALL
+    SELECT CASE r.relkind WHEN 'S' THEN 'sequence' WHEN 'v' THEN 'view' ELSE 'table' END, r.oid::regclass::text,
+           r.relnamespace, r.relname, r.relowner, r.relacl
+    FROM relation r
+    UNION ALL
+    SELECT 'column', r.oid::regclass || '.' || quote_ident(a.attname), r.relnamespace, r.relname, r.relowner, a.attacl
+    FROM relation r JOIN pg_attribute a ON a.attrelid = r.oid AND a.attacl IS NOT NULL
+    UNION ALL
+    SELECT 'schema', quote_ident(n.nspname), n.oid, n.nspname, n.nspowner, n.nspacl
+    FROM member m JOIN pg_namespace n ON m.classid = 'pg_namespace'::regclass AND n.oid = m.objid
+    UNION ALL
+    SELECT 'type', t.oid::regtype::text, t.typnamespace, t.typname, t.typowner, t.typacl
+    FROM member m JOIN pg_type t ON m.classid = 'pg_type'::regclass AND t.oid = m.objid
+)
+SELECT format('%s has %s on %s %s',
+           CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE 'role ' || coalesce(g.rolname, a.grantee::text) END,
+           a.privilege_type, o.kind, o.name)
+FROM object o, aclexplode(o.acl) a LEFT JOIN pg_roles g ON g.oid = a.grantee
+WHERE a.grantee <> o.owner AND NOT CASE
+    WHEN o.schema <> 'backtrace'::regnamespace THEN a.privilege_type IN ('EXECUTE', 'SELECT')
+    WHEN o.word = 'request' THEN a.privilege_type = 'SELECT'
+    WHEN o.word IN ('claim', 'finish', 'journal', 'prune', 'renew_secret') THEN a.grantee <> 0
+    ELSE a.grantee = 0 AND CASE o.kind
+        WHEN 'function' THEN o.word IN ('ask', 'call', 'queue', 'enqueue', 'served', 'stat', 'answers', 'write_log')
+        WHEN 'view' THEN o.word = 'whoami' AND a.privilege_type = 'SELECT'
+        ELSE o.kind IN ('schema', 'type') AND a.privilege_type = 'USAGE'
+        END
+    END
+UNION ALL
+SELECT format('%s %s belongs to role %s', o.kind, o.name, g.rolname)
+FROM object o, extension e, pg_roles g WHERE o.owner <> e.extowner AND g.oid = o.owner
+UNION ALL
+SELECT format('trigger %I is on %s', t.tgname, r.oid::regclass)
+FROM relation r JOIN pg_trigger t ON t.tgrelid = r.oid WHERE NOT t.tgisinternal
+UNION ALL
+SELECT format('rule %I is on %s', w.rulename, r.oid::regclass)
+FROM relation r JOIN pg_rewrite w ON w.ev_class = r.oid WHERE r.relkind <> 'v' OR w.ev_type <> '1'
+UNION ALL
+SELECT format('policy %I is on %s', p.polname, r.oid::regclass)
+FROM relation r JOIN pg_policy p ON p.polrelid = r.oid WHERE p.polname <> 'own'
+UNION ALL
+SELECT format('row security is off for %s', r.oid::regclass)
+FROM relation r WHERE r.relname = 'request' AND NOT r.relrowsecurity
+UNION ALL
+SELECT format('table %s inherits from %s', i.inhrelid::regclass, r.oid::regclass)
+FROM relation r JOIN pg_inherits i ON i.inhparent = r.oid
+ORDER BY 1`
+
+// maxStrange bounds what an error or a report lists.
+const maxStrange = 5
+
+// errStrange: the extension's objects are not as its scripts leave them, so the owner's functions may do more, or for
+// other roles, than they should.
+var errStrange = errors.New("objects of the extension are not as its script made them")
+
+// Strange returns what differs, in the database of the connection, from what the extension's scripts make: a sentence
+// each, the first few of them. Nothing is returned for a database without the extension.
+func Strange(ctx context.Context, conn *pgx.Conn) ([]string, error) {
+	rows, err := conn.Query(ctx, strangeSQL)
+	if err != nil {
+		return nil, fmt.Errorf("comparing the extension's objects: %w", err)
+	}
+	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return nil, fmt.Errorf("comparing the extension's objects: %w", err)
+	}
+	if len(found) > maxStrange {
+		found = append(found[:maxStrange:maxStrange], fmt.Sprintf("and %d more", len(found)-maxStrange))
+	}
+	return found, nil
+}
+
+// compare returns errStrange if the queue must not be served.
+func (s *session) compare(ctx context.Context) error {
+	s.compared = time.Now()
+	found, err := Strange(ctx, s.conn)
+	if err == nil && len(found) > 0 {
+		err = fmt.Errorf("%w: %s (revoke or drop these; the queue and the journal of this database wait)", errStrange,
+			strings.Join(found, "; "))
+	}
+	return err
+}
