@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -46,8 +47,8 @@ func (f *compressedFlags) check(format string) error {
 	return nil
 }
 
-// print prints the stacks of a trace, each below a line about its thread. New images come first.
-func (f *compressedFlags) print(w io.Writer, t *trace.Trace) error {
+// write prints the stacks of a trace, each below a line about its thread. New images come first.
+func (f *compressedFlags) write(w io.Writer, t *trace.Trace) error {
 	out := bufio.NewWriter(w)
 	for i := range t.Threads {
 		th := &t.Threads[i]
@@ -81,7 +82,7 @@ func (f *compressedFlags) printStack(out *bufio.Writer, title string, th *trace.
 		}
 		b.Stack[i] = addr
 		if exact[i] {
-			exactLevels = append(exactLevels, fmt.Sprint(i))
+			exactLevels = append(exactLevels, strconv.Itoa(i))
 		}
 	}
 	line, err := b.Line()

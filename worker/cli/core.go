@@ -69,7 +69,7 @@ func (f *captureFlags) runCore(stdout, stderr io.Writer) error {
 		folded.Add(c.Trace, 1)
 		err = folded.Write(stdout)
 	case formatCompressed:
-		err = f.compressed.print(stdout, c.Trace)
+		err = f.compressed.write(stdout, c.Trace)
 	case formatShort:
 		_, err = fmt.Fprintln(stdout, render.Short(c.Trace, render.Options{}))
 	default:

@@ -236,7 +236,7 @@ func (d *decoder) echo(line string) {
 
 // exactLevels reads which levels a line about a thread calls exact.
 func exactLevels(line string) (levels []int) {
-	for _, field := range strings.Fields(line) {
+	for field := range strings.FieldsSeq(line) {
 		list, ok := strings.CutPrefix(field, "exact=")
 		if !ok {
 			continue

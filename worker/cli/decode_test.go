@@ -28,7 +28,8 @@ func TestDecodeLog(t *testing.T) {
 	const line, decoded = "~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV", "~b#size: 7520, 0x406651 0x406852 0x406c1b 0x406294 \n"
 	status, out, stderr := decodeInput(t, "[2026/11/26 20:00:00] N: "+line+" and "+line+"\n"+
 		"a line of text\n\nEND\nCheckpointer\nCAUCgAAG\n"+strings.TrimPrefix(line, "~m#")+"\r\n~m#ABAABA==")
-	if want := decoded + decoded + "~b#size: 1, 0x1 \n" + decoded + "~b#size: 0, \n"; status != 0 || out != want || stderr != "" {
+	want := decoded + decoded + "~b#size: 1, 0x1 \n" + decoded + "~b#size: 0, \n"
+	if status != 0 || out != want || stderr != "" {
 		t.Errorf("status %d, %q\n%s\nwant\n%s", status, stderr, out, want)
 	}
 
@@ -43,7 +44,8 @@ func TestDecodeLog(t *testing.T) {
 		t.Errorf("a long line: status %d, %q, %q", status, stderr, out)
 	}
 
-	if status, _, stderr = decodeInput(t, "nothing\n"); status != 1 || !strings.Contains(stderr, "no compressed backtrace") {
+	status, _, stderr = decodeInput(t, "nothing\n")
+	if status != 1 || !strings.Contains(stderr, "no compressed backtrace") {
 		t.Errorf("nothing to decode: status %d, %q", status, stderr)
 	}
 }
@@ -100,7 +102,7 @@ func TestCaptureCompressed(t *testing.T) {
 func TestCompressedLeavesOut(t *testing.T) {
 	var f compressedFlags
 	var out bytes.Buffer
-	if err := f.print(&out, deepTrace(40)); err != nil {
+	if err := f.write(&out, deepTrace(40)); err != nil {
 		t.Fatal(err)
 	}
 	if want := "~t#pid=7 tid=7 exact=0,3,4 left_out=9 incomplete\n"; !strings.Contains(out.String(), want) {

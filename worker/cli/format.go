@@ -30,7 +30,7 @@ func (r *rounds) print(t *trace.Trace) error {
 	case formatFolded:
 		r.folded.Add(t, 1)
 	case formatCompressed:
-		err = r.compressed.print(w, t)
+		err = r.compressed.write(w, t)
 	case formatShort:
 		if len(r.targets) > 1 {
 			_, err = fmt.Fprintf(w, "%d ", t.PID)

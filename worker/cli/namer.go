@@ -64,7 +64,7 @@ func (n *namer) image(p compressed.Place) (capture.Image, bool) {
 		case p.BuildID != "" && img.BuildID() == p.BuildID:
 			return img, true
 		case p.BuildID == "" && img.BuildID() == "" && img.Name() == p.Name:
-			n.note(fmt.Sprintf("%s has no build-id: it cannot be verified that it is the file of the backtraces", p.Name))
+			n.note(p.Name + " has no build-id: it cannot be verified that it is the file of the backtraces")
 			return img, true
 		case img.Name() == p.Name && p.BuildID != "":
 			n.note(fmt.Sprintf("%s has the build-id %s, not %s of the backtraces, and is not used",

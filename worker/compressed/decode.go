@@ -90,7 +90,7 @@ type reader struct {
 	err  error
 }
 
-func (r *reader) fail(at int, format string, args ...any) {
+func (r *reader) failf(at int, format string, args ...any) {
 	if r.err == nil {
 		r.err = &SyntaxError{Offset: at, Bits: true, Reason: fmt.Sprintf(format, args...)}
 	}
@@ -107,7 +107,7 @@ func (r *reader) bit() uint64 {
 func (r *reader) field(width int, of string) (v uint64) {
 	begin := r.at
 	if r.err != nil || r.at+width+1 > 8*len(r.bits) {
-		r.fail(r.at, "it ends within %s", of)
+		r.failf(r.at, "it ends within %s", of)
 		return 0
 	}
 	for range width {
@@ -115,9 +115,9 @@ func (r *reader) field(width int, of string) (v uint64) {
 	}
 	if padding := r.bit(); padding != 0 && width != 32 {
 		if width < 32 {
-			r.fail(r.at-1, "the padding bit behind %s is set", of)
+			r.failf(r.at-1, "the padding bit behind %s is set", of)
 		} else {
-			r.fail(begin, "the encoder has lost the bits of %s above the lowest 31", of)
+			r.failf(begin, "the encoder has lost the bits of %s above the lowest 31", of)
 		}
 		return 0
 	}
@@ -143,7 +143,7 @@ func (r *reader) level(stack []uint64) uint64 {
 	case r.err != nil:
 		return 0
 	case back > len(stack):
-		r.fail(begin, "%s refers to a level before the first", of)
+		r.failf(begin, "%s refers to a level before the first", of)
 		return 0
 	}
 	reference := stack[len(stack)-back]
@@ -152,7 +152,7 @@ func (r *reader) level(stack []uint64) uint64 {
 		v = reference - difference
 	}
 	if negative == (v > reference) && difference != 0 || v>>maxBits != 0 {
-		r.fail(begin, "%s is beyond the range of addresses", of)
+		r.failf(begin, "%s is beyond the range of addresses", of)
 	}
 	return v
 }
@@ -161,11 +161,11 @@ func (r *reader) level(stack []uint64) uint64 {
 func (r *reader) rest() {
 	begin := r.at
 	if r.err == nil && 8*len(r.bits)-r.at >= 8 {
-		r.fail(begin, "there are %d bits behind the size", 8*len(r.bits)-begin)
+		r.failf(begin, "there are %d bits behind the size", 8*len(r.bits)-begin)
 	}
 	for r.err == nil && r.at < 8*len(r.bits) {
 		if r.bit() != 0 {
-			r.fail(r.at-1, "a bit behind the size is set")
+			r.failf(r.at-1, "a bit behind the size is set")
 		}
 	}
 }
