@@ -29,6 +29,7 @@ type serverProcess struct {
 	process *pgcontext.Process
 	module  *module
 	code    procfs.Mapping // of the program, to see that it still is there
+	bias    uint64         // of the program
 
 	variables []ptrace.Variable // of one capture
 	last      *pointers         // shared by all captures of the process
@@ -94,6 +95,7 @@ func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
 		}
 		if f := space.resolve(i); f.module != nil {
 			if server := c.servers.of(f.module, space); server != nil {
+				out.bias = f.bias
 				out.process, out.module, out.code, out.last = server.Process(f.bias), f.module, *m, new(pointers)
 			}
 		}
