@@ -40,6 +40,7 @@ type serverProcess struct {
 	unknown string // why the program of a PostgreSQL server was not recognised
 	module  *module
 	code    procfs.Mapping // of the program, to see that it still is there
+	bias    uint64         // of the program
 
 	variables []ptrace.Variable // of one capture
 	last      *pointers         // shared by all captures of the process
@@ -107,6 +108,7 @@ func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
 			found := c.servers.of(f.module, space)
 			out.unknown = found.unknown
 			if server := found.server; server != nil {
+				out.bias = f.bias
 				out.process, out.module, out.code, out.last = server.Process(f.bias), f.module, *m, new(pointers)
 			}
 		}

@@ -65,7 +65,7 @@ func TestUnknownServer(t *testing.T) {
 // copy, and returns its folder.
 func changedServer(t *testing.T, binDir string, change func(program string)) string {
 	t.Helper()
-	const levels = 4 // from /usr/lib/postgresql/15/bin up to /usr
+	const levels = 4                        // from /usr/lib/postgresql/15/bin up to /usr
 	root, err := os.MkdirTemp("", "server") // t.TempDir is closed to the server's user
 	if err != nil {
 		t.Fatal(err)

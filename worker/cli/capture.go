@@ -38,6 +38,7 @@ type captureFlags struct {
 	noContext  bool
 	remote     debuginfodFlags
 	core       coreFlags
+	compressed compressedFlags
 	nonStop    bool
 }
 
@@ -103,8 +104,8 @@ func newCapture() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.format, "format", "f", formatText,
-		"`FORMAT` of a stack: text, json (a line each), short (f()+12<-g()+8), or folded (at the end, equal stacks "+
-			"counted, for a flame graph)")
+		"`FORMAT` of a stack: text, json (a line each), short (f()+12<-g()+8), compressed (~m# lines, see decode), or "+
+			"folded (at the end, equal stacks counted, for a flame graph)")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames a thread, inlined calls included")
 	fs.IntVarP(&f.repeat, "repeat", "n", 1, "capture each process `N` times")
 	fs.IntVar(&f.warmUp, "warm-up", 0, "with --stats: capture each process `N` times before those that count")
@@ -121,6 +122,7 @@ func newCapture() *cobra.Command {
 		"of a PostgreSQL process, leave out its functions, its query and its wait event")
 	f.remote.add(cmd)
 	f.core.add(cmd)
+	f.compressed.add(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -143,6 +145,9 @@ func (f *captureFlags) check(args []string) ([]int, error) {
 		return nil, errors.New("--goroutines goes together neither with --threads nor with --nonstop")
 	case f.timeout <= 0:
 		return nil, fmt.Errorf("--timeout must be more than 0, not %s", f.timeout)
+	}
+	if err := f.compressed.check(f.format); err != nil {
+		return nil, err
 	}
 	return processIDs(args)
 }

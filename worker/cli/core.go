@@ -68,6 +68,8 @@ func (f *captureFlags) runCore(stdout, stderr io.Writer) error {
 		var folded render.Folded
 		folded.Add(c.Trace, 1)
 		err = folded.Write(stdout)
+	case formatCompressed:
+		err = f.compressed.write(stdout, c.Trace)
 	case formatShort:
 		_, err = fmt.Fprintln(stdout, render.Short(c.Trace, render.Options{}))
 	default:

@@ -15,7 +15,7 @@ const (
 	formatFolded = "folded"
 )
 
-var formats = []string{formatText, formatJSON, formatShort, formatFolded}
+var formats = []string{formatText, formatJSON, formatShort, formatFolded, formatCompressed}
 
 // print prints a trace, if what is told of all together is not all that is wanted.
 func (r *rounds) print(t *trace.Trace) error {
@@ -29,6 +29,8 @@ func (r *rounds) print(t *trace.Trace) error {
 		err = render.JSON(w, t)
 	case formatFolded:
 		r.folded.Add(t, 1)
+	case formatCompressed:
+		err = r.compressed.write(w, t)
 	case formatShort:
 		if len(r.targets) > 1 {
 			_, err = fmt.Fprintf(w, "%d ", t.PID)

@@ -1,0 +1,46 @@
+package procfs
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+// Rollup is the memory of a process as /proc/PID/smaps_rollup has it, in bytes.
+type Rollup struct {
+	Resident, Proportional        uint64 // Rss, Pss
+	PrivateClean, PrivateDirty    uint64
+	Anonymous, Swap, SharedMemory uint64 // SharedMemory: resident pages that others may have, too
+}
+
+// ReadRollup reads what a process has in memory. The kernel walks all of its page tables for that, which takes some
+// milliseconds for each GB that it has touched.
+func ReadRollup(pid int) (Rollup, error) {
+	text, err := readFile(path(pid, "smaps_rollup"))
+	if err != nil {
+		return Rollup{}, err
+	}
+	var r Rollup
+	fields := map[string]*uint64{
+		"Rss:": &r.Resident, "Pss:": &r.Proportional, "Private_Clean:": &r.PrivateClean,
+		"Private_Dirty:": &r.PrivateDirty, "Anonymous:": &r.Anonymous, "Swap:": &r.Swap,
+	}
+	found := 0
+	for line := range strings.Lines(text) {
+		words := strings.Fields(line)
+		if len(words) != 3 || words[2] != "kB" || fields[words[0]] == nil {
+			continue
+		}
+		n, err := strconv.ParseUint(words[1], 10, 54)
+		if err != nil {
+			return Rollup{}, fmt.Errorf("process %d: smaps_rollup: %w", pid, err)
+		}
+		*fields[words[0]] = n << 10
+		found++
+	}
+	if found != len(fields) {
+		return Rollup{}, fmt.Errorf("process %d: smaps_rollup has %d of %d fields", pid, found, len(fields))
+	}
+	r.SharedMemory = r.Resident - min(r.Resident, r.PrivateClean+r.PrivateDirty)
+	return r, nil
+}

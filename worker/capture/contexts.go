@@ -1,0 +1,136 @@
+package capture
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/pgmemory"
+)
+
+// ErrNotPostgres means that a process runs no PostgreSQL server of a version that is known.
+var ErrNotPostgres = errors.New("not a process of a known PostgreSQL server")
+
+// lastReads is how long a reading that is told to end may take until it is left behind.
+const lastReads = 500 * time.Millisecond
+
+// MemoryContexts is the memory contexts of a PostgreSQL process.
+type MemoryContexts struct {
+	*pgmemory.Tree
+
+	// Major is the server's major version.
+	Major int
+}
+
+// MemoryContexts reads the memory contexts of a PostgreSQL process, without stopping it, until ctx ends. Errors are
+// those of ptrace.ReadMemory and of package pgmemory, ErrNotPostgres, ptrace.ErrRecycled, and ptrace.ErrUnreachable if
+// the kernel does not come back from reading the memory by then.
+func (c *Capturer) MemoryContexts(
+	ctx context.Context, target ptrace.Target, o pgmemory.Options,
+) (*MemoryContexts, error) {
+	if err := c.limit.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	type result struct {
+		contexts *MemoryContexts
+		err      error
+	}
+	done := make(chan result, 1)
+	go func() {
+		defer c.limit.Release(1) // a reading that hangs keeps its place: they are bounded
+		contexts, err := c.memoryContexts(ctx, target, o)
+		done <- result{contexts, err}
+	}()
+	select {
+	case r := <-done:
+		return r.contexts, r.err
+	case <-ctx.Done():
+	}
+	select {
+	case r := <-done:
+		return r.contexts, r.err
+	case <-time.After(lastReads):
+		return nil, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrUnreachable)
+	}
+}
+
+func (c *Capturer) memoryContexts(
+	ctx context.Context, target ptrace.Target, o pgmemory.Options,
+) (*MemoryContexts, error) {
+	before, err := procfs.ReadStat(target.PID)
+	if err != nil {
+		return nil, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrExited)
+	}
+	if target.StartTime != 0 && target.StartTime != before.StartTime {
+		return nil, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrRecycled)
+	}
+	ptrace.ProbeReadable(target.PID)
+	server, bias, err := c.memoryServer(processKey{target.PID, before.StartTime})
+	if err != nil {
+		return nil, err
+	}
+	tree, err := server.Read(ctx, func(addr uint64, p []byte) int {
+		n, _ := ptrace.ReadMemory(target.PID, addr, p)
+		return n
+	}, bias, o)
+	after, gone := procfs.ReadStat(target.PID)
+	switch {
+	case gone != nil || after.State == 'Z' || after.State == 'X':
+		return nil, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrExited)
+	case after.StartTime != before.StartTime:
+		return nil, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrRecycled)
+	case err != nil:
+		return nil, fmt.Errorf("process %d: %w", target.PID, err)
+	}
+	return &MemoryContexts{Tree: tree, Major: server.Major}, nil
+}
+
+// memoryServer looks at the program of a process. The bias is the difference to its link-time addresses.
+func (c *Capturer) memoryServer(key processKey) (*pgmemory.Server, uint64, error) {
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.pid))
+	if err != nil {
+		// What is wrong shows when its memory is read.
+		_, err = ptrace.ReadMemory(key.pid, 0, make([]byte, 1))
+		return nil, 0, err
+	}
+	maps, err := procfs.Maps(key.pid)
+	if err != nil || len(maps) == 0 {
+		_, err = ptrace.ReadMemory(key.pid, 0, make([]byte, 1))
+		return nil, 0, err
+	}
+	space := c.spaces.open(key.pid, key.startTime, maps)
+	space.files = &deadline{after: c.linesWait}
+	defer space.files.stop()
+	known := c.lookAtProgram(space, exe)
+	switch {
+	case space.unread != "":
+		return nil, 0, fmt.Errorf("process %d: %s has not been read in time", key.pid, space.unread)
+	case known.process == nil:
+		// A program that cannot be read looks like another program.
+		if _, err := ptrace.ReadMemory(key.pid, maps[0].Start, make([]byte, 1)); errors.Is(err, ptrace.ErrNotPermitted) {
+			return nil, 0, err
+		}
+		return nil, 0, fmt.Errorf("process %d: %w", key.pid, ErrNotPostgres)
+	}
+	variables, err := known.module.image.Defined(pgmemory.Variables()...)
+	if err != nil {
+		return nil, 0, fmt.Errorf("%s: %w", known.module.name, err)
+	}
+	general := c.servers.of(known.module, space).server
+	server, err := pgmemory.NewServer(general.Major, func(name string) uint64 { return variables[name] })
+	return server, known.bias, err
+}
+
+// Level returns a context's level as the view pg_backend_memory_contexts of the server's version counts it: the first
+// context is on level 0, and since 18 on level 1.
+func (m *MemoryContexts) Level(i int) int {
+	const firstIsOne = 18
+	if m.Major >= firstIsOne {
+		return m.Contexts[i].Depth + 1
+	}
+	return m.Contexts[i].Depth
+}

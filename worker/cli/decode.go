@@ -1,0 +1,369 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker/compressed"
+	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// Bounds of what decode reads and keeps.
+const (
+	maxLogLine   = 1 << 20 // the rest of a longer line is skipped, and counted
+	maxHeapSites = 1 << 20
+	leastBase64  = 7 // characters of the shortest backtrace without padding
+)
+
+// decodeFlags are the flags of the command decode.
+type decodeFlags struct {
+	exe       []string
+	pid       int
+	heapMap   bool
+	debugDirs []string
+}
+
+const decodeLong = `Decode libwebsockets' compressed backtraces: the ~m# lines of a log, or bare
+base64, from FILE or the standard input. A ~m# may stand anywhere in a line; a
+line of base64 must have nothing else. Other lines are skipped. Each backtrace
+becomes a ~b# line, as libwebsockets' own decoder prints it.
+
+With --exe or --pid, the frames with their names and source lines follow. Lines
+~i# and ~t#, which "capture --format compressed" writes, say in which images the
+addresses are: an image is used only if its build-id is equal. Without them the
+addresses are the program's own (--exe), or the process's (--pid). Addresses are
+taken for return addresses, except where a ~t# line says that they are exact.
+
+With --heapmap, equal stacks are added up: the bytes and the number of
+allocations of each, the largest first, and the total.
+
+A backtrace that cannot be decoded is reported with its line and position. The
+others are decoded, and the exit status is 1.`
+
+func newDecode() *cobra.Command {
+	var f decodeFlags
+	cmd := &cobra.Command{
+		Use:   "decode [FILE]",
+		Short: "Decode libwebsockets' compressed backtraces",
+		Long:  decodeLong,
+		Example: `  echo '~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV' | pg_stat_backtrace decode
+  pg_stat_backtrace decode --exe build/myapp.elf --heapmap device.log
+  pg_stat_backtrace capture --format compressed 4711 | pg_stat_backtrace decode --pid 4711`,
+		Args: usageArgs(cobra.MaximumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.pid < 0 || f.pid == 0 && cmd.Flags().Changed("pid") {
+				return usage(fmt.Errorf("--pid must be a process id, not %d", f.pid))
+			}
+			in := cmd.InOrStdin()
+			if len(args) == 1 && args[0] != "-" {
+				file, err := os.Open(args[0])
+				if err != nil {
+					return err
+				}
+				defer func() { _ = file.Close() }()
+				in = file
+			}
+			return f.run(in, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringArrayVar(&f.exe, "exe", nil, "name the frames by this program or library `FILE`; may be given several times")
+	fs.IntVar(&f.pid, "pid", 0, "name the frames by the images of the process `PID`")
+	fs.BoolVar(&f.heapMap, "heapmap", false, "add up equal stacks, and print the largest first")
+	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
+	return cmd
+}
+
+// run decodes what it reads. An error is one of reading or writing, or of a backtrace, which has been reported.
+func (f *decodeFlags) run(in io.Reader, stdout, stderr io.Writer) error {
+	names, err := openNamer(f.exe, f.pid, f.debugDirs)
+	if err != nil {
+		return err
+	}
+	defer names.close()
+	out := bufio.NewWriter(stdout)
+	d := decoder{flags: f, names: names, out: out, stderr: stderr, sites: make(map[string]*heapSite)}
+	err = d.read(in)
+	if f.heapMap {
+		d.printSites()
+	}
+	if flushed := out.Flush(); err == nil {
+		err = flushed
+	}
+	for _, note := range names.notes {
+		tellf(stderr, "note: %s", note)
+	}
+	if d.cut > 0 {
+		tellf(stderr, "%d lines are longer than %d bytes: what is behind that was skipped", d.cut, maxLogLine)
+	}
+	switch {
+	case err != nil:
+		return err
+	case d.failed > 0:
+		return errReported
+	case d.decoded == 0:
+		return errors.New("there is no compressed backtrace in the input")
+	}
+	return nil
+}
+
+// decoder is the work of one run.
+type decoder struct {
+	flags                *decodeFlags
+	names                *namer
+	windows              compressed.Windows
+	described            bool // there was a window
+	exact                []int
+	out                  *bufio.Writer
+	stderr               io.Writer
+	line                 int
+	decoded, failed, cut int
+
+	sites map[string]*heapSite
+	other heapSite // of sites that are too many
+}
+
+// heapSite is what was allocated with one stack.
+type heapSite struct {
+	bytes, blocks uint64
+	text          string
+}
+
+// read takes the input line by line.
+func (d *decoder) read(in io.Reader) error {
+	r := bufio.NewReaderSize(in, 64<<10)
+	for {
+		line, err := d.nextLine(r)
+		if len(line) > 0 || err == nil {
+			d.line++
+			d.decodeLine(string(bytes.TrimRight(line, "\r\n")))
+		}
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return err
+		}
+	}
+}
+
+// nextLine reads a line, at most maxLogLine bytes of it.
+func (d *decoder) nextLine(r *bufio.Reader) ([]byte, error) {
+	var line []byte
+	cut := false
+	for {
+		piece, err := r.ReadSlice('\n')
+		if room := maxLogLine - len(line); len(piece) > room {
+			piece, cut = piece[:room], true
+		}
+		line = append(line, piece...)
+		if !errors.Is(err, bufio.ErrBufferFull) {
+			if cut {
+				d.cut++
+			}
+			return line, err
+		}
+	}
+}
+
+// bare reports whether a line is base64 and nothing else. A word of letters counts only if it is a backtrace: it is not
+// a damaged one.
+func bare(line string) bool {
+	if len(line) < leastBase64 || strings.Trim(strings.TrimRight(line, "="), base64Letters) != "" {
+		return false
+	}
+	if strings.ContainsAny(line, "0123456789+/=") {
+		return true
+	}
+	_, err := compressed.Parse(line)
+	return err == nil
+}
+
+const base64Letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+
+// decodeLine decodes all backtraces of a line.
+func (d *decoder) decodeLine(line string) {
+	trimmed := strings.TrimSpace(line)
+	switch {
+	case strings.HasPrefix(line, compressed.WindowMark):
+		if err := d.windows.Add(line); err != nil {
+			d.report(0, err)
+			return
+		}
+		d.described = true
+		d.echo(line)
+		return
+	case strings.HasPrefix(line, threadMark):
+		d.exact = exactLevels(line)
+		d.echo(line)
+		return
+	case bare(trimmed):
+		d.decode(trimmed, strings.Index(line, trimmed))
+		return
+	}
+	for at := 0; ; {
+		next := strings.Index(line[at:], compressed.Mark)
+		if next < 0 {
+			return
+		}
+		at += next
+		body := line[at+len(compressed.Mark):]
+		end := len(body) - len(strings.TrimLeft(body, base64Letters))
+		for end < len(body) && body[end] == '=' {
+			end++
+		}
+		d.decode(line[at:at+len(compressed.Mark)+end], at)
+		at += len(compressed.Mark) + end
+	}
+}
+
+func (d *decoder) echo(line string) {
+	if !d.flags.heapMap {
+		_, _ = fmt.Fprintln(d.out, line) // an error is kept until Flush
+	}
+}
+
+// exactLevels reads which levels a line about a thread calls exact.
+func exactLevels(line string) (levels []int) {
+	for field := range strings.FieldsSeq(line) {
+		list, ok := strings.CutPrefix(field, "exact=")
+		if !ok {
+			continue
+		}
+		for number := range strings.SplitSeq(list, ",") {
+			if n, err := strconv.Atoi(number); err == nil && len(levels) < compressed.MaxLevels {
+				levels = append(levels, n)
+			}
+		}
+	}
+	return levels
+}
+
+func (d *decoder) report(at int, err error) {
+	d.failed++
+	_ = d.out.Flush() // its error comes again at the end
+	tellf(d.stderr, "line %d, column %d: %v", d.line, at+1, err)
+}
+
+// decode decodes the backtrace that stands at a place of the line.
+func (d *decoder) decode(text string, at int) {
+	b, err := compressed.Parse(text)
+	exact := d.exact
+	d.exact = nil
+	if err != nil {
+		d.report(at, err)
+		return
+	}
+	d.decoded++
+	plain := b.String()
+	if d.flags.heapMap {
+		d.count(&b, exact)
+		return
+	}
+	_, _ = fmt.Fprintln(d.out, plain)
+	if d.names.any() {
+		_, _ = fmt.Fprint(d.out, d.stack(&b, exact))
+	}
+}
+
+// stack names the frames of a backtrace, a line each.
+func (d *decoder) stack(b *compressed.Backtrace, exact []int) string {
+	th := trace.Thread{Whole: true}
+	for i, addr := range b.Stack {
+		isReturn := !slices.Contains(exact, i)
+		for _, f := range d.frames(addr, isReturn) {
+			f.Level = len(th.Frames)
+			th.Frames = append(th.Frames, f)
+		}
+	}
+	if len(th.Frames) == 0 {
+		return ""
+	}
+	return render.Text(&trace.Trace{Threads: []trace.Thread{th}}, render.Options{}) + "\n"
+}
+
+// frames names one address.
+func (d *decoder) frames(addr uint64, isReturn bool) []trace.Frame {
+	if p, ok := d.windows.Decode(addr); ok {
+		return d.names.place(p, isReturn)
+	}
+	if d.described {
+		return []trace.Frame{{Address: addr, Module: "[no image]", Offset: addr}}
+	}
+	return d.names.address(addr, isReturn)
+}
+
+// count adds an allocation to those with the same stack.
+func (d *decoder) count(b *compressed.Backtrace, exact []int) {
+	whole := *b
+	whole.Size = 0
+	key := whole.String() + fmt.Sprint(exact)
+	site := d.sites[key]
+	switch {
+	case site != nil:
+	case len(d.sites) >= maxHeapSites:
+		site = &d.other
+	default:
+		site = &heapSite{}
+		if d.names.any() || d.described {
+			site.text = d.stack(b, exact)
+		} else {
+			_, site.text, _ = strings.Cut(b.String(), ", ")
+			site.text += "\n"
+		}
+		d.sites[key] = site
+	}
+	site.bytes += b.Size
+	site.blocks++
+}
+
+// printSites prints the sites, the largest first, and the total.
+func (d *decoder) printSites() {
+	keys := slices.SortedFunc(maps.Keys(d.sites), func(a, b string) int {
+		x, y := d.sites[a], d.sites[b]
+		switch {
+		case x.bytes != y.bytes:
+			return compare(y.bytes, x.bytes)
+		case x.blocks != y.blocks:
+			return compare(y.blocks, x.blocks)
+		}
+		return strings.Compare(a, b)
+	})
+	total := d.other
+	for _, key := range keys {
+		site := d.sites[key]
+		_, _ = fmt.Fprintf(d.out, "%d bytes in %s\n%s\n", site.bytes, allocations(site.blocks), site.text)
+		total.bytes += site.bytes
+		total.blocks += site.blocks
+	}
+	if d.other.blocks > 0 {
+		_, _ = fmt.Fprintf(d.out, "%d bytes in %s with other stacks: only %d stacks are kept apart\n\n",
+			d.other.bytes, allocations(d.other.blocks), maxHeapSites)
+	}
+	_, _ = fmt.Fprintf(d.out, "# Total instrumented allocation %d\n", total.bytes)
+}
+
+func allocations(n uint64) string {
+	if n == 1 {
+		return "1 allocation"
+	}
+	return fmt.Sprintf("%d allocations", n)
+}
+
+func compare(a, b uint64) int {
+	if a < b {
+		return -1
+	}
+	return 1
+}

@@ -1,0 +1,406 @@
+package cli
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/pgmemory"
+)
+
+// Bounds of a tree on the command line: a million contexts, and 512 MB while it is read.
+const (
+	maxMemoryContexts = 1 << 20
+	maxMemoryPages    = 1 << 17
+)
+
+// memoryFlags are the flags of the command memory.
+type memoryFlags struct {
+	format  string
+	tree    bool
+	top     int
+	timeout time.Duration
+}
+
+const memoryLong = `Print the memory contexts of PostgreSQL processes: backends and auxiliary processes,
+also stuck and stopped ones. The process is not stopped and runs no code for it.
+Its memory is read from outside and compared with a second reading, because it
+may change meanwhile. If it does, the tree is read again, up to 20 times. A tree
+that is still not consistent is printed with a warning, and the exit status is 1.
+
+The text has the sums by name, the largest first, or with --tree each context
+in the words of PostgreSQL's log. Then it has what the process has outside of
+contexts. The JSON has the columns of pg_backend_memory_contexts. The folded
+form, for a flame graph, has the bytes of each context.`
+
+func newMemory() *cobra.Command {
+	var f memoryFlags
+	cmd := &cobra.Command{
+		Use:   "memory PID...",
+		Short: "Print the memory contexts of PostgreSQL processes",
+		Long:  memoryLong,
+		Example: `  pg_stat_backtrace memory 4711
+  pg_stat_backtrace memory --tree 4711
+  pg_stat_backtrace memory --format folded 4711 | flamegraph.pl --countname bytes > memory.svg`,
+		Args: usageArgs(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pids, err := f.check(args)
+			if err != nil {
+				return usage(err)
+			}
+			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json (a line each), or folded")
+	fs.BoolVar(&f.tree, "tree", false, "with text: each context, instead of the sums by name")
+	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` names with the most bytes")
+	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up if a process cannot be read within `TIME`")
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{formatText, formatJSON, formatFolded}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// check validates the flags and returns the processes.
+func (f *memoryFlags) check(args []string) ([]int, error) {
+	switch {
+	case !slices.Contains([]string{formatText, formatJSON, formatFolded}, f.format):
+		return nil, fmt.Errorf("--format must be text, json or folded, not %q", f.format)
+	case f.top < 1:
+		return nil, fmt.Errorf("--top must be at least 1, not %d", f.top)
+	case f.timeout <= 0:
+		return nil, fmt.Errorf("--timeout must be more than 0, not %s", f.timeout)
+	}
+	return processIDs(args)
+}
+
+// run prints process by process. A failure of one is reported, and the others follow.
+func (f *memoryFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
+	capturer, err := capture.New(capture.Config{LinesWait: linesWait})
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriter(stdout)
+	failed := false
+	for _, target := range identities(pids) {
+		m, err := f.read(ctx, capturer, target)
+		if err != nil {
+			if ctx.Err() != nil {
+				return ctx.Err()
+			}
+			failed = true
+			tellf(stderr, "%s", explainMemory(target.PID, err))
+			continue
+		}
+		for _, warning := range m.warnings() {
+			tellf(stderr, "process %d: %s", target.PID, warning)
+		}
+		failed = failed || !m.contexts.Consistent
+		if err := f.print(out, m); err != nil {
+			return err
+		}
+		if err := out.Flush(); err != nil {
+			return err
+		}
+	}
+	if failed {
+		return errReported
+	}
+	return nil
+}
+
+func explainMemory(pid int, err error) string {
+	switch {
+	case errors.Is(err, capture.ErrNotPostgres), errors.Is(err, pgmemory.ErrNotServer):
+		return fmt.Sprintf("process with PID %d runs no PostgreSQL server of version 14 to 18", pid)
+	case errors.Is(err, pgmemory.ErrNoContexts):
+		return fmt.Sprintf("process with PID %d has no memory contexts, or they cannot be read: it is starting or ending", pid)
+	case errors.Is(err, context.DeadlineExceeded):
+		return fmt.Sprintf("the memory contexts of process with PID %d could not be read in time\n"+
+			"  Give it more time with --timeout.", pid)
+	}
+	return explain(pid, err)
+}
+
+// processMemory is the memory of one process.
+type processMemory struct {
+	pid      int
+	contexts *capture.MemoryContexts
+	rollup   *procfs.Rollup // nil: it could not be read
+	outside  outsideMemory
+}
+
+// outsideMemory is the private writable memory of a process, by its mappings, in bytes of address space.
+type outsideMemory struct {
+	Heap      uint64 `json:"heap"`
+	Anonymous uint64 `json:"anonymous_mappings"`
+	Mappings  int    `json:"anonymous_mapping_count"`
+	Stack     uint64 `json:"stack"`
+}
+
+func (f *memoryFlags) read(ctx context.Context, c *capture.Capturer, target ptrace.Target) (*processMemory, error) {
+	ctx, cancel := context.WithTimeout(ctx, f.timeout)
+	defer cancel()
+	contexts, err := c.MemoryContexts(ctx, target, pgmemory.Options{
+		MaxContexts: maxMemoryContexts, MaxPages: maxMemoryPages,
+	})
+	if err != nil {
+		return nil, err
+	}
+	m := &processMemory{pid: target.PID, contexts: contexts}
+	if r, err := procfs.ReadRollup(target.PID); err == nil {
+		m.rollup = &r
+	}
+	mappings, err := procfs.Maps(target.PID)
+	if err != nil {
+		return nil, err
+	}
+	for i := range mappings {
+		switch p := &mappings[i]; {
+		case p.Perms&procfs.Write == 0 || p.Perms&procfs.Shared != 0:
+		case p.Path == "[heap]":
+			m.outside.Heap += p.End - p.Start
+		case p.Path == "[stack]":
+			m.outside.Stack += p.End - p.Start
+		case p.Path == "" && p.Inode == 0:
+			m.outside.Anonymous += p.End - p.Start
+			m.outside.Mappings++
+		}
+	}
+	return m, nil
+}
+
+// warnings say what is not as it should be.
+func (m *processMemory) warnings() (list []string) {
+	c := m.contexts
+	if !c.Consistent {
+		list = append(list, fmt.Sprintf("the memory contexts changed while they were read, %d times: "+
+			"the figures are not of one moment (%d contradictions, %d changed pages)", c.Attempts, c.Broken, c.Changed))
+	}
+	if c.LeftOut {
+		list = append(list, "there are too many memory contexts: some, or their free space, are left out")
+	}
+	if c.NoChecks {
+		list = append(list, "the server was built with assertions: the free space of its memory contexts is not known")
+	}
+	return list
+}
+
+// total is the sum of the known sizes; unknown counts the contexts without one.
+func (m *processMemory) total() (total, free int64, unknown int) {
+	for i := range m.contexts.Contexts {
+		c := &m.contexts.Contexts[i]
+		if c.Total == pgmemory.Unknown || c.Free == pgmemory.Unknown {
+			unknown++
+		}
+		total, free = total+max(c.Total, 0), free+max(c.Free, 0)
+	}
+	return total, free, unknown
+}
+
+func (f *memoryFlags) print(out *bufio.Writer, m *processMemory) error {
+	switch f.format {
+	case formatJSON:
+		return m.json(out)
+	case formatFolded:
+		m.folded(out)
+		return nil
+	}
+	total, free, unknown := m.total()
+	_, _ = fmt.Fprintf(out, "process %d, PostgreSQL %d: %d memory contexts with %d bytes, %d of them free\n",
+		m.pid, m.contexts.Major, len(m.contexts.Contexts), total, free)
+	if unknown > 0 {
+		_, _ = fmt.Fprintf(out, "of %d contexts the figures could not be read\n", unknown)
+	}
+	if f.tree {
+		m.tree(out)
+	} else {
+		m.sums(out, f.top)
+	}
+	m.printOutside(out, total)
+	return nil
+}
+
+// tree prints each context as PostgreSQL's log does, parents before children.
+func (m *processMemory) tree(out *bufio.Writer) {
+	list := m.contexts.Contexts
+	children := make(map[int][]int, len(list))
+	for i := range list {
+		children[list[i].Parent] = append(children[list[i].Parent], i)
+	}
+	stack := []int{0}
+	for len(stack) > 0 {
+		i := stack[len(stack)-1]
+		stack = stack[:len(stack)-1]
+		c := &list[i]
+		_, _ = fmt.Fprintf(out, "%s%s: %s total in %s blocks; %s free (%s chunks); %s used", strings.Repeat("  ", c.Depth),
+			oneLine(c.Name), figure(c.Total), figure(c.Blocks), figure(c.Free), figure(c.FreeChunks), figure(c.Used()))
+		if c.Ident != "" {
+			_, _ = fmt.Fprintf(out, ": %s", oneLine(c.Ident))
+		}
+		_, _ = fmt.Fprintln(out)
+		for _, child := range slices.Backward(children[i]) {
+			stack = append(stack, child)
+		}
+	}
+}
+
+// oneLine is a text without what would end a line or command a terminal.
+func oneLine(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+// figure is a number, or a question mark where it is not known.
+func figure(n int64) string {
+	if n == pgmemory.Unknown {
+		return "?"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// sums prints the sums by name, the largest first.
+func (m *processMemory) sums(out *bufio.Writer, top int) {
+	type sum struct{ contexts, total, free int64 }
+	byName := make(map[string]*sum)
+	for i := range m.contexts.Contexts {
+		c := &m.contexts.Contexts[i]
+		s := byName[c.Name]
+		if s == nil {
+			s = &sum{}
+			byName[c.Name] = s
+		}
+		s.contexts, s.total, s.free = s.contexts+1, s.total+max(c.Total, 0), s.free+max(c.Free, 0)
+	}
+	names := slices.SortedFunc(maps.Keys(byName), func(a, b string) int {
+		return cmp.Or(cmp.Compare(byName[b].total, byName[a].total), cmp.Compare(a, b))
+	})
+	_, _ = fmt.Fprintf(out, "%12s %12s %9s  name\n", "total", "free", "contexts")
+	left := sum{}
+	for i, name := range names {
+		s := byName[name]
+		if i >= top {
+			left.contexts, left.total, left.free = left.contexts+s.contexts, left.total+s.total, left.free+s.free
+			continue
+		}
+		_, _ = fmt.Fprintf(out, "%12d %12d %9d  %s\n", s.total, s.free, s.contexts, oneLine(name))
+	}
+	if n := len(names) - top; n > 0 {
+		_, _ = fmt.Fprintf(out, "%12d %12d %9d  (%d other names)\n", left.total, left.free, left.contexts, n)
+	}
+}
+
+// printOutside prints what the process has beside its contexts.
+func (m *processMemory) printOutside(out *bufio.Writer, total int64) {
+	o := &m.outside
+	private := o.Heap + o.Anonymous
+	_, _ = fmt.Fprintf(out, "heap and anonymous mappings: %d bytes (heap %d, %d anonymous mappings with %d)\n",
+		private, o.Heap, o.Mappings, o.Anonymous)
+	if rest := int64(private) - total; rest >= 0 {
+		_, _ = fmt.Fprintf(out, "outside of contexts: %d bytes of them (malloc by libraries, and free memory of malloc)\n", rest)
+	}
+	if r := m.rollup; r != nil {
+		_, _ = fmt.Fprintf(out, "resident: %d bytes (private %d, shared %d; anonymous %d), swapped %d, proportional %d\n",
+			r.Resident, r.PrivateClean+r.PrivateDirty, r.SharedMemory, r.Anonymous, r.Swap, r.Proportional)
+	} else {
+		_, _ = fmt.Fprintln(out, "resident: unknown (smaps_rollup cannot be read)")
+	}
+}
+
+// folded prints a line for each path of names in the tree: the names and the bytes of their own.
+func (m *processMemory) folded(out *bufio.Writer) {
+	list := m.contexts.Contexts
+	paths := make([]string, len(list))
+	sums := make(map[string]int64)
+	for i := range list {
+		c := &list[i]
+		name := strings.ReplaceAll(oneLine(c.Name), ";", ":")
+		if c.Parent >= 0 {
+			name = paths[c.Parent] + ";" + name
+		}
+		paths[i] = name
+		if c.Total > 0 {
+			sums[name] += c.Total
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(sums)) {
+		_, _ = fmt.Fprintf(out, "%s %d\n", path, sums[path])
+	}
+}
+
+// jsonContext has the columns of pg_backend_memory_contexts; null is a figure that could not be read.
+type jsonContext struct {
+	Name       string `json:"name"`
+	Ident      string `json:"ident,omitempty"`
+	Type       string `json:"type"`
+	Parent     string `json:"parent,omitempty"`
+	Level      int    `json:"level"`
+	Path       []int  `json:"path"`
+	TotalBytes *int64 `json:"total_bytes"`
+	Blocks     *int64 `json:"total_nblocks"`
+	FreeBytes  *int64 `json:"free_bytes"`
+	FreeChunks *int64 `json:"free_chunks"`
+	UsedBytes  *int64 `json:"used_bytes"`
+}
+
+type jsonMemory struct {
+	PID        int            `json:"pid"`
+	Major      int            `json:"server_version"`
+	Consistent bool           `json:"consistent"`
+	Readings   int            `json:"readings"`
+	LeftOut    bool           `json:"left_out"`
+	Contexts   []jsonContext  `json:"contexts"`
+	Private    outsideMemory  `json:"private_mappings"`
+	Rollup     *procfs.Rollup `json:"smaps_rollup"`
+}
+
+func (m *processMemory) json(out io.Writer) error {
+	doc := jsonMemory{
+		PID: m.pid, Major: m.contexts.Major, Consistent: m.contexts.Consistent, Readings: m.contexts.Attempts,
+		LeftOut: m.contexts.LeftOut, Private: m.outside, Rollup: m.rollup,
+		Contexts: make([]jsonContext, len(m.contexts.Contexts)),
+	}
+	known := func(n int64) *int64 {
+		if n == pgmemory.Unknown {
+			return nil
+		}
+		return &n
+	}
+	for i := range m.contexts.Contexts {
+		c := &m.contexts.Contexts[i]
+		parent := ""
+		if c.Parent >= 0 {
+			parent = m.contexts.Contexts[c.Parent].Name
+		}
+		doc.Contexts[i] = jsonContext{
+			Name: c.Name, Ident: c.Ident, Type: c.Type, Parent: parent, Level: m.contexts.Level(i), Path: m.contexts.Path(i),
+			TotalBytes: known(c.Total), Blocks: known(c.Blocks), FreeBytes: known(c.Free), FreeChunks: known(c.FreeChunks),
+			UsedBytes: known(c.Used()),
+		}
+	}
+	enc := json.NewEncoder(out)
+	enc.SetEscapeHTML(false)
+	return enc.Encode(doc)
+}

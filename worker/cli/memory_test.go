@@ -1,0 +1,64 @@
+package cli
+
+import (
+	"encoding/json"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+// TestMemory prints the memory contexts of an idle backend in all forms, with the same bytes in each.
+func TestMemory(t *testing.T) {
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	conn := server.Connect(t, server.User, "postgres")
+	if _, err := conn.Exec(t.Context(), "PREPARE p AS SELECT 'a;\nb'"); err != nil {
+		t.Fatal(err)
+	}
+	pid := strconv.Itoa(int(conn.PgConn().PID()))
+
+	status, text, stderr := run(t, "memory", "--top", "1000", pid)
+	title := regexp.MustCompile(`^process ` + pid + `, PostgreSQL \d+: (\d+) memory contexts with (\d+) bytes, \d+ of them free\n`)
+	head := title.FindStringSubmatch(text)
+	if status != 0 || stderr != "" || head == nil || !strings.Contains(text, "\nresident: ") ||
+		!regexp.MustCompile(`(?m)^ +\d+ +\d+ +1  TopMemoryContext$`).MatchString(text) {
+		t.Fatalf("status %d, %q\n%s", status, stderr, text)
+	}
+	count, _ := strconv.Atoi(head[1])
+	total, _ := strconv.Atoi(head[2])
+
+	_, tree, _ := run(t, "memory", "--tree", pid)
+	if n := strings.Count(tree, " total in "); n != count || !strings.Contains(tree, ": PREPARE p AS SELECT 'a; b'\n") {
+		t.Errorf("%d contexts in the tree, want %d\n%s", n, count, tree)
+	}
+
+	_, folded, _ := run(t, "memory", "--format", "folded", pid)
+	sum := 0
+	for line := range strings.Lines(folded) {
+		at := strings.LastIndexByte(line, ' ')
+		n, err := strconv.Atoi(strings.TrimSpace(line[at+1:]))
+		if err != nil || !strings.HasPrefix(line, "TopMemoryContext") {
+			t.Fatalf("%q: %v", line, err)
+		}
+		sum += n
+	}
+	if sum != total {
+		t.Errorf("folded has %d bytes, the text %d", sum, total)
+	}
+
+	_, raw, _ := run(t, "memory", "--format", "json", pid)
+	var doc jsonMemory
+	if err := json.Unmarshal([]byte(raw), &doc); err != nil || !doc.Consistent || len(doc.Contexts) != count ||
+		doc.Rollup == nil || doc.Private.Heap == 0 || doc.Contexts[1].Parent != "TopMemoryContext" {
+		t.Errorf("%v\n%s", err, raw)
+	}
+
+	if status, _, stderr := run(t, "memory", sleeper(t)); status != 1 || !strings.Contains(stderr, "runs no PostgreSQL") {
+		t.Errorf("another program: status %d, %q", status, stderr)
+	}
+	if status, _, _ := run(t, "memory", "--format", "xml", pid); status != 2 {
+		t.Errorf("a wrong format: status %d", status)
+	}
+}

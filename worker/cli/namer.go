@@ -1,0 +1,105 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/compressed"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// namer names addresses by files and by the images of a process.
+type namer struct {
+	files   []capture.Image
+	process *capture.Mapped
+	closers []func() error
+	notes   []string
+}
+
+// openNamer opens what --exe and --pid name.
+func openNamer(exe []string, pid int, debugDirs []string) (*namer, error) {
+	n := &namer{}
+	for _, file := range exe {
+		img, closer, err := capture.OpenImage(file, debugDirs)
+		if err != nil {
+			n.close()
+			return nil, fmt.Errorf("could not open %s: %w", file, err)
+		}
+		n.files, n.closers = append(n.files, img), append(n.closers, closer)
+	}
+	if pid > 0 {
+		process, err := capture.MappedImages(pid, debugDirs)
+		if err != nil {
+			n.close()
+			return nil, fmt.Errorf("could not read the mappings of process %d: %w", pid, err)
+		}
+		n.process = process
+	}
+	return n, nil
+}
+
+func (n *namer) close() {
+	for _, closer := range n.closers {
+		_ = closer()
+	}
+}
+
+// any reports whether there is something to name frames by.
+func (n *namer) any() bool { return len(n.files) > 0 || n.process != nil }
+
+// place names an address in an image that a line of the input describes.
+func (n *namer) place(p compressed.Place, isReturn bool) []trace.Frame {
+	img, ok := n.image(p)
+	if !ok {
+		return []trace.Frame{{Address: p.Address, Module: p.Name, BuildID: p.BuildID, Offset: p.Address}}
+	}
+	return img.Frames(p.Address, isReturn)
+}
+
+// image finds the image of a place: by its build-id, or, if it has none, by its name, with a note.
+func (n *namer) image(p compressed.Place) (capture.Image, bool) {
+	for _, img := range n.files {
+		switch {
+		case p.BuildID != "" && img.BuildID() == p.BuildID:
+			return img, true
+		case p.BuildID == "" && img.BuildID() == "" && img.Name() == p.Name:
+			n.note(p.Name + " has no build-id: it cannot be verified that it is the file of the backtraces")
+			return img, true
+		case img.Name() == p.Name && p.BuildID != "":
+			n.note(fmt.Sprintf("%s has the build-id %s, not %s of the backtraces, and is not used",
+				img.Path, img.BuildID(), p.BuildID))
+		}
+	}
+	if n.process != nil {
+		return n.process.ByBuildID(p.BuildID)
+	}
+	return capture.Image{}, false
+}
+
+// note keeps a remark for the end, once.
+func (n *namer) note(text string) {
+	const most = 100
+	if !slices.Contains(n.notes, text) && len(n.notes) < most {
+		n.notes = append(n.notes, text)
+	}
+}
+
+// address names an address of which the input says nothing: it is one of the process's, or of the first file's.
+func (n *namer) address(addr uint64, isReturn bool) []trace.Frame {
+	if n.process != nil {
+		img, at, ok := n.process.At(addr)
+		if !ok {
+			return []trace.Frame{{Address: addr, Module: "[no image]", Offset: addr}}
+		}
+		frames := img.Frames(at, isReturn)
+		for i := range frames {
+			frames[i].Address = addr
+		}
+		return frames
+	}
+	if len(n.files) == 0 {
+		return []trace.Frame{{Address: addr, Module: "[no image]", Offset: addr}}
+	}
+	return n.files[0].Frames(addr, isReturn)
+}
