@@ -144,6 +144,13 @@ lint: ## Run gofmt, golangci-lint and shellcheck, at pinned versions
 fmt: ## Format the Go code
 	gofmt -w $$(git ls-files --cached --others --exclude-standard '*.go')
 
+.PHONY: generate check-generate
+generate: ## Compile the programs for the kernel anew (ptrace/bpf, needs clang-19); the result is committed
+	scripts/generate.sh
+
+check-generate: ## Compile them in a copy, and fail if the committed result differs
+	scripts/generate.sh --check
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each
 	scripts/fuzz.sh
