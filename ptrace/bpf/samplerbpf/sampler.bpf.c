@@ -23,7 +23,7 @@ char LICENSE[] SEC("license") = "GPL";
 
 enum {
 	MAX_TARGETS = 64,
-	MAX_SAMPLES = 512,
+	MAX_SAMPLES = 1024,
 	MAX_STACK = 256 << 10,	/* bytes of one stack */
 	NUM_REGISTERS = 21,	/* words of struct pt_regs */
 	PERIOD_BITS = 22,	/* a period is less than 1 << (64 - PERIOD_BITS) ns */

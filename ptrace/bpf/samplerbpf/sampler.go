@@ -18,13 +18,13 @@ var ErrUnsupported = errors.New("processes cannot be sampled without a stop here
 // Limits. The first three have the same values in sampler.bpf.c.
 const (
 	MaxTargets = 64        // threads of one Sampler
-	MaxSamples = 512       // samples of one Processor until Reset
+	MaxSamples = 1024      // samples of one Processor until Reset
 	MaxStack   = 256 << 10 // bytes of one stack
 
 	// The stack areas of all processors together have allAreas bytes at most. Each has room for at least one stack.
-	allAreas  = 16 << 20
+	allAreas  = 32 << 20
 	leastArea = MaxStack + MaxStack/4
-	mostArea  = 2 << 20
+	mostArea  = 4 << 20
 )
 
 // Outcome is the result of one look at a thread.

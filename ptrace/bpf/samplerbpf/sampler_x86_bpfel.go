@@ -29,7 +29,7 @@ type samplerCpuState struct {
 	NumSamples uint32
 	Missed     uint32
 	Targets    [64]samplerSampleTarget
-	Samples    [512]samplerStackSample
+	Samples    [1024]samplerStackSample
 }
 
 type samplerSampleTarget struct {
