@@ -88,8 +88,8 @@ type SamplerStats struct {
 	Unseen int
 }
 
-// NewSampler prepares to sample up to samplerbpf.MaxTargets processes, of which those that have ended are left out; it is
-// ErrExited if all have. The other errors are those of package samplerbpf, and Observe's.
+// NewSampler prepares to sample up to samplerbpf.MaxTargets processes, and leaves out those that have ended. The error
+// is ErrExited if all have. The other errors are those of package samplerbpf, and Observe's.
 func NewSampler(targets []Target, o SamplerOptions) (*Sampler, error) {
 	if len(targets) == 0 || len(targets) > samplerbpf.MaxTargets {
 		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), samplerbpf.MaxTargets)

@@ -31,9 +31,8 @@ type samplerThread struct {
 	layouts [samplerbpf.MaxTargets]*MapsSnapshot
 	errno   unix.Errno
 
-	until     int64 // on the clock: when to hand on the batch
-	now, left timespec
-	awaited   [2]unix.PollFd // processor, call
+	left    timespec       // until the batch is to be handed on
+	awaited [2]unix.PollFd // processor, call
 }
 
 // firstBatch is when the first samples are handed on: to read what they are named by takes longer than all the rest.
@@ -96,7 +95,7 @@ func (t *samplerThread) run() {
 // batch takes samples for a while.
 func (t *samplerThread) batch(most time.Duration) error {
 	t.aim()
-	t.until = t.clock() + int64(most)
+	t.left = timespec{int64(most / time.Second), int64(most % time.Second)}
 	if err := t.processor.Start(t.sampler.options.Interval, most+late); err != nil {
 		return err
 	}
@@ -154,40 +153,26 @@ func (t *samplerThread) collect() {
 	exitsyscall()
 }
 
-// rest waits until there is somebody to read; false if it is time to hand on what there is. A signal that comes
-// meanwhile is the runtime's.
+// rest waits until a target is to be read. It returns false when it is time to hand on the batch. The kernel keeps
+// account of the time that is left. A signal that comes meanwhile is the runtime's.
 //
 //go:nosplit
 //go:norace
 func (t *samplerThread) rest() bool {
 	for {
-		left := t.until - t.clock()
-		if left <= 0 || t.sampler.quit != 0 {
-			return false
-		}
-		t.left = timespec{left / 1e9, left % 1e9}
-		_, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&t.awaited)), uintptr(len(t.awaited)),
+		n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&t.awaited)), uintptr(len(t.awaited)),
 			uintptr(unsafe.Pointer(&t.left)), 0, 0, 0)
 		switch {
 		case errno == unix.EINTR:
 		case errno != 0:
 			t.errno = errno
 			return false
-		case t.awaited[1].Revents != 0:
+		case n == 0 || t.awaited[1].Revents != 0 || t.sampler.quit != 0:
 			return false
-		case t.awaited[0].Revents != 0:
+		default:
 			return true
 		}
 	}
-}
-
-// clock is the monotonic time in nanoseconds.
-//
-//go:nosplit
-//go:norace
-func (t *samplerThread) clock() int64 {
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&t.now)), 0)
-	return t.now.sec*1e9 + t.now.nsec
 }
 
 // samples returns the batch, without samples of a process that has taken the number of a target.

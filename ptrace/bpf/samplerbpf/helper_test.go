@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/procfs"
@@ -58,7 +59,9 @@ func isRefusal(t *testing.T, err error) bool {
 	if _, err := fmt.Sscanf(unix.ByteSliceToString(name.Release[:]), "%d.%d", &major, &minor); err != nil {
 		t.Fatal(err)
 	}
-	return (errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EACCES)) && (major > 6 || major == 6 && minor >= 10)
+	refused := errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.E2BIG) ||
+		errors.Is(err, ebpf.ErrNotSupported)
+	return refused && (major > 6 || major == 6 && minor >= 10)
 }
 
 // startSleep starts a program that sleeps, waits until it does, and returns its process id.

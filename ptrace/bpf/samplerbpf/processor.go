@@ -95,8 +95,8 @@ func (p *Processor) Target(i int) *Target { return &p.state.targets[i] }
 func (p *Processor) Aim(targets int) { p.state.numTargets = uint32(targets) }
 
 // Start starts the timer on the processor that the caller is bound to. It fires once in a period, more or less a half
-// by chance, until Stop or for so long at most: a program that is itself stopped interrupts no process. It fires for the
-// first time as if it had run for long, so that starting and stopping does not change how often it fires.
+// by chance, until Stop or for so long at most, so that a program that is itself stopped interrupts no process. The
+// first time it fires as if it had run for long: starting and stopping does not change how often it fires.
 func (p *Processor) Start(period, most time.Duration) error {
 	var now unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &now); err != nil {
