@@ -185,15 +185,15 @@ func read(t *testing.T, p *Processor, target Target) (s Sample, missed bool) {
 	return s, p.Missed() > before
 }
 
-// counts starts testdata/moment.c on a processor, and returns its process id, and the address where it counts.
-func counts(t *testing.T, number int) (pid int, places uint64) {
+// counts starts testdata/moment.c on processor 0, and returns its process id, and the address where it counts.
+func counts(t *testing.T) (pid int, places uint64) {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the program is in x86_64's assembly")
 	}
 	c := exec.Command(compile(t, "moment"))
 	startTold(t, c, &places)
-	bind(t, c.Process.Pid, number)
+	bind(t, c.Process.Pid, 0)
 	return c.Process.Pid, places
 }
 

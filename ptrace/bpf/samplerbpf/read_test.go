@@ -54,7 +54,7 @@ func TestReadSleeper(t *testing.T) {
 func TestReadOneMoment(t *testing.T) {
 	const number = 0
 	p := open(t, number)
-	pid, places := counts(t, number)
+	pid, places := counts(t)
 	m := moments{places: places}
 	missedAny := false
 	look := func() {
@@ -74,7 +74,7 @@ func TestReadOneMoment(t *testing.T) {
 		t.Errorf("%d moments only", m.seen)
 	}
 	if runtime.NumCPU() > 1 { // read from another processor it is seen to run, or is read correctly
-		counts(t, number) // takes the processor from the first one in turns
+		counts(t) // takes the processor from the first one in turns
 		pin(t, number+1)
 		for range 20_000 {
 			look()
@@ -114,12 +114,12 @@ func TestReadBounds(t *testing.T) {
 		{"an end below the stack pointer", Target{TID: uint32(pid), StackEnd: 8, MaxStack: MaxStack}, NoStack, 0},
 		{"no end", Target{TID: uint32(pid), StackEnd: ^uint64(0), MaxStack: ^uint32(0)}, NoStack, 0},
 	} {
-		used := p.state.stackUsed
+		p.Reset()
 		if s := again(c.target); s.Outcome != c.want || p.Target(0).Gone != c.gone {
 			t.Errorf("%s: %+v, %+v", c.name, s, p.Target(0))
 		}
-		if p.state.stackUsed != used {
-			t.Errorf("%s: %d bytes of the area are lost", c.name, p.state.stackUsed-used)
+		if len(p.Stacks()) != 0 {
+			t.Errorf("%s: %d bytes of the area are lost", c.name, len(p.Stacks()))
 		}
 	}
 	for most := uint64(64); ; most *= 2 {

@@ -367,6 +367,7 @@ static __always_inline void read_task(struct cpu_state *p, u32 index, u32 target
 	struct stack_sample *s;
 	u32 number = 0;
 	u64 switches, length;
+	bool has_run;
 	void *stack;
 	long failed;
 
@@ -384,9 +385,10 @@ static __always_inline void read_task(struct cpu_state *p, u32 index, u32 target
 	if (!stack)
 		goto missed;
 	failed = bpf_copy_from_user_task(stack, length, (void *)s->stack_start, task, 0);
-	if (failed)
+	has_run = !off_processor(task) || count_switches(task) != switches;
+	if (failed || has_run)
 		give_back(p, s);
-	if (!off_processor(task) || count_switches(task) != switches)
+	if (has_run)
 		goto missed;
 	s->outcome = failed ? OUTCOME_NO_STACK : OUTCOME_READ;
 	t->switches = switches;

@@ -56,7 +56,7 @@ func whole(t *testing.T, pid int) Target {
 func TestTimerOneMoment(t *testing.T) {
 	const number = 0
 	p := open(t, number)
-	pid, places := counts(t, number)
+	pid, places := counts(t)
 	const target = 2 // the others are no thread's, or gone
 	*p.Target(1) = Target{TID: noProcess, StackEnd: 1 << 20, MaxStack: MaxStack}
 	*p.Target(target) = whole(t, pid)
@@ -103,7 +103,7 @@ func TestTimerFull(t *testing.T) {
 	}
 	const number = 0
 	p := open(t, number)
-	pid, _ := counts(t, number)
+	pid, _ := counts(t)
 	*p.Target(0) = whole(t, pid)
 	p.Aim(1)
 	if err := p.Start(quick, time.Hour); err != nil {
@@ -115,11 +115,19 @@ func TestTimerFull(t *testing.T) {
 			t.Fatalf("there is room after a minute: %d samples, %d missed, %+v", len(p.Samples()), p.Missed(), p.Target(0))
 		}
 	}
+	full := 0
 	for range 100 {
 		p.Seen()
+		p.Target(0).Wanted = 0
 		if !readable(t, p, time.Minute) {
 			t.Fatal("an interrupt did not report that there is no room")
 		}
+		if p.Target(0).Wanted == 0 { // else it waited for the processor, and that was reported
+			full++
+		}
+	}
+	if full == 0 {
+		t.Error("no interrupt of the running process reported that there is no room")
 	}
 	if err := p.Stop(); err != nil {
 		t.Fatal(err)
