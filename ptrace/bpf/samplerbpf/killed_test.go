@@ -79,7 +79,7 @@ func sampleUntilKilled(t *testing.T) {
 	id, _ := program.ID()
 	tableID, _ := table.ID()
 	fmt.Println(id, tableID) //nolint:forbidigo // to the test
-	select {}
+	time.Sleep(time.Hour)
 }
 
 // inKernel reports whether the kernel has a program or a table.

@@ -56,10 +56,11 @@ func TestReadOneMoment(t *testing.T) {
 	p := open(t, number)
 	pid, places := counts(t)
 	m := moments{places: places}
+	target := Target{TID: uint32(pid), StackEnd: stackEnd(t, pid), MaxStack: MaxStack, RedZone: 128}
 	missedAny := false
 	look := func() {
 		p.Reset()
-		s, missed := read(t, p, Target{TID: uint32(pid), StackEnd: stackEnd(t, pid), MaxStack: MaxStack, RedZone: 128})
+		s, missed := read(t, p, target)
 		missedAny = missedAny || missed
 		if s.Outcome == Read {
 			m.compare(t, &s, p.Stack(&s))
@@ -76,7 +77,7 @@ func TestReadOneMoment(t *testing.T) {
 	if runtime.NumCPU() > 1 { // read from another processor it is seen to run, or is read correctly
 		counts(t) // takes the processor from the first one in turns
 		pin(t, number+1)
-		for range 20_000 {
+		for range 300_000 { // of which some begin shortly before it gets the processor
 			look()
 		}
 		if !missedAny {

@@ -327,7 +327,7 @@ func TestTimerRestarted(t *testing.T) {
 // TestTimerMost: it stops in time although the program does not stop it, and runs again when it is started again.
 func TestTimerMost(t *testing.T) {
 	p := open(t, 0)
-	const period, most = time.Millisecond, 100 * time.Millisecond
+	const period, most = time.Millisecond, 300 * time.Millisecond
 	for range 2 {
 		began := time.Now()
 		startReporting(t, p, period, most)
