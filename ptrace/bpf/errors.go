@@ -9,8 +9,8 @@ import (
 )
 
 // LoadError words the error of an attempt to do something in the kernel, such as "load a program". If the kernel cannot
-// do it, the result is unsupported and names the running release and the first one that can. A missing privilege is
-// fs.ErrPermission.
+// do it, the result is unsupported, and names the running release and the first release with this feature. A missing
+// privilege is fs.ErrPermission.
 func LoadError(unsupported error, what, firstRelease string, err error) error {
 	switch {
 	case errors.Is(err, unix.EPERM):
@@ -24,7 +24,7 @@ func LoadError(unsupported error, what, firstRelease string, err error) error {
 	return fmt.Errorf("%s in the kernel: %w", what, err)
 }
 
-// release is that of the running kernel.
+// release returns the release of the running kernel.
 func release() string {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestSharedTypes: what is shared with the program lies where the program has it.
+// TestSharedTypes: Go and C give each field of the shared types the same offset.
 func TestSharedTypes(t *testing.T) {
 	for _, c := range []struct{ own, programs any }{
 		{Target{}, samplerSampleTarget{}},

@@ -16,8 +16,8 @@ import (
 // killedVariable has the test's program load a sampler, and wait for its end.
 const killedVariable = "PGSB_TEST_KILLED"
 
-// TestKilled: after kill -9 of a program that samples, the kernel has neither programs nor tables of it, so that no
-// timer is left.
+// TestKilled: after kill -9 of a program that samples, its programs and tables are gone from the kernel, and its timers
+// with them.
 func TestKilled(t *testing.T) {
 	if os.Getenv(killedVariable) != "" {
 		sampleUntilKilled(t)
@@ -54,7 +54,7 @@ func TestKilled(t *testing.T) {
 	}
 }
 
-// sampleUntilKilled prints what is loaded while a timer runs.
+// sampleUntilKilled starts a timer, and prints the numbers of a program and a table.
 func sampleUntilKilled(t *testing.T) {
 	t.Helper()
 	s, err := New([]int{0})

@@ -86,8 +86,8 @@ func TestReadOneMoment(t *testing.T) {
 	}
 }
 
-// TestReadBounds: a stack that is not there, one that is longer than allowed, one that there is no room for, and a
-// process that does not exist.
+// TestReadBounds: missing memory, a stack longer than the bound, an area without room, and a process that does not
+// exist.
 func TestReadBounds(t *testing.T) {
 	pid := startSleep(t)
 	p := open(t, 0)
@@ -170,7 +170,7 @@ type sleeper struct {
 	sp, end uint64
 }
 
-// sleepIn starts one that sleeps in memory of a kind, on the processor that the test is bound to.
+// sleepIn starts a program that sleeps in memory of a kind, on the processor that the test is bound to.
 func sleepIn(t *testing.T, program, kind string) sleeper {
 	t.Helper()
 	const pause = 34 // pause(2) of x86_64, as the program is

@@ -68,7 +68,7 @@ type Sample struct {
 	Outcome     Outcome
 }
 
-// state is that of a processor (struct cpu_state).
+// state describes a processor (struct cpu_state).
 type state struct {
 	period     uint64
 	first      uint64
@@ -90,7 +90,7 @@ type Sampler struct {
 	memory  [][]byte
 }
 
-// objects are the descriptors of what is loaded.
+// objects are the loaded programs and tables.
 type objects struct {
 	processors, stacks, wakeups *ebpf.Map
 

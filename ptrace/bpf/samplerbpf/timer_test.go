@@ -302,7 +302,7 @@ func TestTimerPeriod(t *testing.T) {
 	}
 }
 
-// TestTimerRestarted: a timer that never runs for a whole period fires as often as one that is never stopped.
+// TestTimerRestarted: stops and starts within a period do not change how often a timer fires.
 func TestTimerRestarted(t *testing.T) {
 	p := open(t, 0)
 	const period = 20 * time.Millisecond
