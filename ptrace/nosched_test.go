@@ -24,7 +24,7 @@ func TestStopAndCopyIsNosplit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	others, err := filepath.Glob("bpf/*.go")
+	others, err := filepath.Glob("bpf/samplerbpf/*.go")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,7 +47,7 @@ func TestStopAndCopyIsNosplit(t *testing.T) {
 		t.Errorf("only %v were looked through", w.seen)
 	}
 	w.look("collect")
-	if !w.seen["note"] || !w.seen["Read"] || !w.seen["Slot"] {
+	if !w.seen["ReadWanted"] || !w.seen["AllGone"] || !w.seen["Target"] {
 		t.Errorf("only %v were looked through", w.seen)
 	}
 }
@@ -123,7 +123,7 @@ func called(fun ast.Expr) string {
 // writeBarriers are the lines of each file at which the compiler stores a pointer that the collector gets to know of.
 func writeBarriers(t *testing.T) map[string][]int {
 	t.Helper()
-	out, err := exec.Command("go", "build", "-gcflags=-d=wb", ".", "./bpf").CombinedOutput()
+	out, err := exec.Command("go", "build", "-gcflags=-d=wb", ".", "./bpf/samplerbpf").CombinedOutput()
 	if err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -35,11 +35,12 @@ const (
 	defaultBatch = 2 * time.Second
 )
 
-// Sampler takes samples of processes' main threads at a steady rate, without stopping them: see package bpf, and
+// Sampler takes samples of processes' main threads at a steady rate, without stopping them: see package samplerbpf, and
 // samplerThread for how. A capture at each of those moments would cost the processes, and whoever shares the machine
 // with them, several times as much: a stop and its end are four switches of threads, often between two processors.
 type Sampler struct {
 	options SamplerOptions
+	kernel  *samplerbpf.Sampler
 	threads []*samplerThread
 	batches chan samples
 	spare   chan []byte // memory for stacks that nobody has
@@ -58,7 +59,7 @@ type sampled struct {
 	layout  *MapsSnapshot
 	held    *PidHandle
 	ended   bool
-	started uint64 // as bpf.Slot.Started; 0: not seen yet
+	started uint64 // as samplerbpf.Sample.Started; 0: not seen yet
 }
 
 // Sample is a snapshot of one thread, and at how many moments since the last one it was as it is there.
@@ -80,18 +81,18 @@ type samples struct {
 type SamplerStats struct {
 	// Took is the time from the start of its threads to the end of the last one, but for what it was suspended.
 	Took time.Duration
-	// Missed counts looks at a thread that ran after all, was returning from a signal, or whose stack there was no room
-	// for.
+	// Missed counts looks that found a thread and did not sample it: it began to run, was returning from a signal, or
+	// there was no room for its stack.
 	Missed int
 	// Unseen is on how many processors this program may not run: who was there was not sampled.
 	Unseen int
 }
 
-// NewSampler prepares to sample up to bpf.MaxTargets processes, of which those that have ended are left out; it is
-// ErrExited if all have. The other errors are those of package bpf, and Observe's.
+// NewSampler prepares to sample up to samplerbpf.MaxTargets processes, and leaves out those that have ended. The error
+// is ErrExited if all have. The other errors are those of package samplerbpf, and Observe's.
 func NewSampler(targets []Target, o SamplerOptions) (*Sampler, error) {
-	if len(targets) == 0 || len(targets) > bpf.MaxTargets {
-		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), bpf.MaxTargets)
+	if len(targets) == 0 || len(targets) > samplerbpf.MaxTargets {
+		return nil, fmt.Errorf("%d processes: a sampler takes 1 to %d", len(targets), samplerbpf.MaxTargets)
 	}
 	s := &Sampler{options: o.withDefaults()}
 	err := s.hold(targets)
@@ -128,22 +129,18 @@ func (s *Sampler) load() error {
 	if err != nil {
 		return err
 	}
-	kernel, err := bpf.Host(set.Count())
-	if err != nil {
+	processors := make([]int, 0, set.Count())
+	for number := 0; len(processors) < set.Count(); number++ {
+		if set.IsSet(number) {
+			processors = append(processors, number)
+		}
+	}
+	if s.kernel, err = samplerbpf.New(processors); err != nil {
 		return err
 	}
-	for processor := 0; len(s.threads) < set.Count(); processor++ {
-		if !set.IsSet(processor) {
-			continue
-		}
-		t := &samplerThread{sampler: s, processor: processor, call: -1}
-		if t.reader, err = kernel.Reader(); err != nil {
-			return err
-		}
+	for i, number := range processors {
+		t := &samplerThread{sampler: s, number: number, processor: s.kernel.Processors[i], call: -1}
 		s.threads = append(s.threads, t)
-		if t.ticks, err = kernel.Clock(t.reader); err != nil {
-			return err
-		}
 		if t.call, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
 			return systemError(unix.Getpid(), "eventfd", err)
 		}
@@ -159,8 +156,8 @@ func (o SamplerOptions) withDefaults() SamplerOptions {
 	if o.Batch <= 0 {
 		o.Batch = defaultBatch
 	}
-	if o.MaxStack <= 0 || o.MaxStack > bpf.MaxStack {
-		o.MaxStack = bpf.MaxStack
+	if o.MaxStack <= 0 || o.MaxStack > samplerbpf.MaxStack {
+		o.MaxStack = samplerbpf.MaxStack
 	}
 	o.RedZone = Options{RedZone: o.RedZone}.withDefaults().RedZone
 	return o
@@ -371,16 +368,15 @@ func (s *Sampler) Close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, t := range s.threads {
-		if t.ticks != nil {
-			t.ticks.Close()
-		}
-		t.reader.Close()
 		if t.call >= 0 {
 			_ = unix.Close(t.call)
 		}
 	}
+	if s.kernel != nil {
+		s.kernel.Close()
+	}
 	for _, p := range s.targets {
 		p.held.Release()
 	}
-	s.threads, s.targets = nil, nil
+	s.kernel, s.threads, s.targets = nil, nil, nil
 }

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -26,7 +26,7 @@ func newSampler(t *testing.T, o SamplerOptions, pids ...int) *Sampler {
 		targets = append(targets, Target{PID: pid, UID: -1})
 	}
 	s, err := NewSampler(targets, o)
-	if errors.Is(err, bpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -170,7 +170,7 @@ func TestSamplerRefuses(t *testing.T) {
 		want    error
 	}{
 		{"nobody", nil, nil},
-		{"too many", make([]Target, bpf.MaxTargets+1), nil},
+		{"too many", make([]Target, samplerbpf.MaxTargets+1), nil},
 		{"no process id", []Target{{PID: -1}}, ErrInvalidPID},
 		{"no process", []Target{{PID: 1 << 22}}, ErrExited},
 		{"another one", []Target{{PID: pid, StartTime: 1, UID: -1}}, ErrRecycled},

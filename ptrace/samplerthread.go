@@ -10,55 +10,37 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 )
 
-// samplerThread takes samples of the threads that belong to one processor. A clock there notes whom it interrupts, and
-// the others that belong there, which are off the processor; of one that has not run since, it counts that. Only if it
-// cannot read one this thread wakes up, on that processor, so that none of them has it, and does. Each target is looked
-// at by the clocks of all processors in each interval, and sampled by one.
+// samplerThread takes samples of the threads that belong to one processor. A timer of the processor samples the thread
+// that it interrupts. For a thread that is off the processor and has not run since its last sample, that sample counts
+// again. For the others the timer wakes this thread, which samples them: while it has the processor they do not. The
+// timers of all processors look at each target in each interval, and one of them samples it.
 //
-// That is all that the processes notice: an interrupt like any timer's, and, seldom, that this thread has their
-// processor. To Go's scheduler a batch of samples is one system call (see stop.go for what that
-// demands): nothing of the runtime runs for a single one.
+// The processes notice only an interrupt, as of any timer, and at times that this thread has their processor. To Go's
+// scheduler a batch of samples is one system call (stop.go says what that demands): no part of the runtime runs for a
+// single sample.
 type samplerThread struct {
 	sampler   *Sampler
-	processor int
-	reader    *bpf.Reader
-	ticks     *bpf.Clock
+	number    int // of the processor
+	processor *samplerbpf.Processor
 	call      int // an eventfd(2): readable, it ends the batch
 
-	taken  [maxTaken]taken
-	nTaken int
-	last   [bpf.MaxTargets]int // of each process, among taken
-	slots  int
-	// layouts are what is known of the processes when a batch begins, and what its samples are told to go by.
-	layouts [bpf.MaxTargets]*MapsSnapshot
-	missed  int
-	gone    bool // all processes are
+	// layouts are the processes' when a batch begins: its samples refer to them.
+	layouts [samplerbpf.MaxTargets]*MapsSnapshot
 	errno   unix.Errno
 
-	until     int64 // on the clock: when to hand on what there is
-	now, left timespec
-	awaited   [2]unix.PollFd // ticks, call
-}
-
-// taken is a sample.
-type taken struct {
-	target int
-	times  int
-	slot   bpf.Slot
+	left    timespec       // until the batch is to be handed on
+	awaited [2]unix.PollFd // processor, call
 }
 
 // firstBatch is when the first samples are handed on: to read what they are named by takes longer than all the rest.
 const firstBatch = 50 * time.Millisecond
 
-// late is how long after the end of a batch this thread may get a processor. If it does not the clock stands still, as
-// it is when the whole program was stopped, by SIGSTOP or with its control group.
+// late is how long after the end of a batch the timer continues without this thread. It stops then, as when the whole
+// program was stopped, by SIGSTOP or with its control group.
 const late = time.Second
-
-// maxTaken is how many samples wait at most.
-const maxTaken = 512
 
 // slice is for how long the scheduler should let this thread run at a time, in ns (sched_setattr(2), Linux 6.12): who
 // wants the least gets the processor first, here at the moment that was chosen by chance, and not at one at which the
@@ -82,7 +64,7 @@ func (t *samplerThread) run() {
 		t.hand(samples{err: err})
 		return
 	}
-	t.awaited[0] = unix.PollFd{Fd: int32(t.ticks.Descriptor()), Events: unix.POLLIN}
+	t.awaited[0] = unix.PollFd{Fd: int32(t.processor.Descriptor()), Events: unix.POLLIN}
 	t.awaited[1] = unix.PollFd{Fd: int32(t.call), Events: unix.POLLIN}
 	batch := min(firstBatch, t.sampler.options.Batch)
 	for ; ; batch = t.sampler.options.Batch {
@@ -105,9 +87,7 @@ func (t *samplerThread) run() {
 		if t.errno != 0 {
 			b.err = systemError(unix.Getpid(), "read threads off the processor", t.errno)
 		}
-		t.nTaken, t.missed = 0, 0
-		t.reader.Empty()
-		t.ticks.Empty()
+		t.processor.Reset()
 		t.hand(b)
 	}
 }
@@ -115,13 +95,13 @@ func (t *samplerThread) run() {
 // batch takes samples for a while.
 func (t *samplerThread) batch(most time.Duration) error {
 	t.aim()
-	t.until = t.clock() + int64(most)
-	if err := t.ticks.Start(t.sampler.options.Interval, most+late); err != nil {
+	t.left = timespec{int64(most / time.Second), int64(most % time.Second)}
+	if err := t.processor.Start(t.sampler.options.Interval, most+late); err != nil {
 		return err
 	}
 	t.collect()
 	runtime.KeepAlive(t)
-	return t.ticks.Stop()
+	return t.processor.Stop()
 }
 
 // hand hands a batch on.
@@ -130,31 +110,32 @@ func (t *samplerThread) hand(b samples) { t.sampler.batches <- b }
 // settle binds the thread to its processor.
 func (t *samplerThread) settle() error {
 	var one unix.CPUSet
-	one.Set(t.processor)
+	one.Set(t.number)
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
-		return fmt.Errorf("to run on processor %d: %w", t.processor, err)
+		return fmt.Errorf("to run on processor %d: %w", t.number, err)
 	}
 	attributes := schedAttr{size: uint32(unsafe.Sizeof(schedAttr{})), runtime: slice}
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_SETATTR, 0, uintptr(unsafe.Pointer(&attributes)), 0)
 	return nil // without that a sampler is less exact, and not wrong
 }
 
-// aim says which processes are to be read.
+// aim sets the targets.
 func (t *samplerThread) aim() {
 	s := t.sampler
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	t.slots = len(s.targets)
 	for i, p := range s.targets {
-		slot := t.reader.Slot(i)
 		t.layouts[i] = p.layout
-		*slot = bpf.Slot{PID: uint32(p.target.PID), End: p.end(), Most: uint32(s.options.MaxStack),
-			RedZone: uint32(s.options.RedZone)}
+		target := t.processor.Target(i)
+		*target = samplerbpf.Target{
+			TID: uint32(p.target.PID), StackEnd: p.end(), MaxStack: uint32(s.options.MaxStack),
+			RedZone: uint32(s.options.RedZone),
+		}
 		if p.ended {
-			slot.PID = 0 // nobody's
+			target.TID = 0 // another process may have the number
 		}
 	}
-	t.reader.Aim(t.slots, t.processor)
+	t.processor.Aim(len(s.targets))
 }
 
 // collect takes samples until it is time to hand them on.
@@ -163,125 +144,65 @@ func (t *samplerThread) aim() {
 //go:norace
 func (t *samplerThread) collect() {
 	entersyscall()
-	for t.gone = false; t.rest() && !t.gone; {
-		t.ticks.Seen()
-		if t.errno = t.reader.Read(t.slots, t.processor); t.errno != 0 {
-			break
-		}
-		t.note()
-		if t.nTaken > maxTaken-bpf.MaxTargets || !t.reader.Room() || !t.ticks.Room() {
+	for t.rest() {
+		t.processor.Seen()
+		if t.errno = t.processor.ReadWanted(); t.errno != 0 || !t.processor.Room() || t.processor.AllGone() {
 			break
 		}
 	}
 	exitsyscall()
 }
 
-// note keeps what was read.
-//
-//go:nosplit
-//go:norace
-func (t *samplerThread) note() {
-	const dead = 0x80 // TASK_DEAD (linux/sched.h): it has ended, and nobody has asked how
-	t.gone = true
-	for i := range t.slots {
-		slot := t.reader.Slot(i)
-		if slot.PID == 0 || slot.Outcome == bpf.Gone || slot.Outcome == bpf.NoStack && slot.State&dead != 0 {
-			continue
-		}
-		t.gone = false
-		if slot.Before != 0 {
-			t.taken[t.last[i]].times += int(slot.Before)
-			slot.Before = 0
-		}
-		switch slot.Outcome {
-		case bpf.Read, bpf.NoStack:
-			t.taken[t.nTaken].target = i
-			t.taken[t.nTaken].times = 1
-			t.taken[t.nTaken].slot = *slot
-			t.last[i] = t.nTaken
-			t.nTaken++
-		case bpf.Elsewhere, bpf.Moved, bpf.Full:
-			t.missed++
-		case bpf.Unwanted, bpf.Gone:
-		}
-	}
-}
-
-// rest waits until there is somebody to read; false if it is time to hand on what there is. A signal that comes
-// meanwhile is the runtime's.
+// rest waits until a target is to be read. It returns false when it is time to hand on the batch. The kernel keeps
+// account of the time that is left. A signal that comes meanwhile is the runtime's.
 //
 //go:nosplit
 //go:norace
 func (t *samplerThread) rest() bool {
 	for {
-		left := t.until - t.clock()
-		if left <= 0 || t.sampler.quit != 0 {
-			return false
-		}
-		t.left = timespec{left / 1e9, left % 1e9}
-		_, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&t.awaited)), uintptr(len(t.awaited)),
+		n, _, errno := unix.RawSyscall6(unix.SYS_PPOLL, uintptr(unsafe.Pointer(&t.awaited)), uintptr(len(t.awaited)),
 			uintptr(unsafe.Pointer(&t.left)), 0, 0, 0)
 		switch {
 		case errno == unix.EINTR:
 		case errno != 0:
 			t.errno = errno
 			return false
-		case t.awaited[1].Revents != 0:
+		case n == 0 || t.awaited[1].Revents != 0 || t.sampler.quit != 0:
 			return false
-		case t.awaited[0].Revents != 0:
+		default:
 			return true
 		}
 	}
 }
 
-// clock is the monotonic time in nanoseconds.
-//
-//go:nosplit
-//go:norace
-func (t *samplerThread) clock() int64 {
-	_, _, _ = unix.RawSyscall(unix.SYS_CLOCK_GETTIME, unix.CLOCK_MONOTONIC, uintptr(unsafe.Pointer(&t.now)), 0)
-	return t.now.sec*1e9 + t.now.nsec
-}
-
-// samples makes the result of what was taken of processes that are still those that are meant.
+// samples returns the batch, without samples of a process that has taken the number of a target.
 func (t *samplerThread) samples() samples {
 	s := t.sampler
-	n, missed := t.ticks.Noted()
-	b := samples{list: make([]Sample, 0, t.nTaken+n), missed: t.missed + missed}
+	taken := t.processor.Samples()
+	b := samples{list: make([]Sample, 0, len(taken)), missed: t.processor.Missed()}
 	select {
 	case b.stacks = <-s.spare:
 	default:
 	}
-	b.stacks = append(append(b.stacks[:0], t.reader.Stacks()...), t.ticks.Stacks()...)
-	read, noted := b.stacks[:len(t.reader.Stacks())], b.stacks[len(t.reader.Stacks()):]
-	all := make([]memoryOfSample, t.nTaken+n)
-	for i := range t.slots {
-		if again := t.reader.Slot(i).Again; again != 0 {
-			t.taken[t.last[i]].times += int(again)
-		}
-	}
+	b.stacks = append(b.stacks[:0], t.processor.Stacks()...)
+	all := make([]memoryOfSample, len(taken))
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for i := range t.taken[:t.nTaken] {
-		if target, slot := t.taken[i].target, &t.taken[i].slot; s.targets[target].is(slot) {
-			b.list = append(b.list, Sample{all[i].fill(t.layouts[target], slot, read), t.taken[i].times})
-		}
-	}
-	for i := range n {
-		if slot := t.ticks.Note(i); s.targets[slot.Other].is(slot) {
-			b.list = append(b.list, Sample{all[t.nTaken+i].fill(t.layouts[slot.Other], slot, noted), 1 + int(slot.Again)})
+	for i := range taken {
+		if x := &taken[i]; x.Outcome != samplerbpf.None && s.targets[x.Target].is(x) {
+			b.list = append(b.list, Sample{all[i].fill(t.layouts[x.Target], x, b.stacks), int(x.Times)})
 		}
 	}
 	return b
 }
 
-// is tells whether what was read is of the process that is meant.
-func (p *sampled) is(slot *bpf.Slot) bool {
+// is reports whether a sample is of the process that is meant.
+func (p *sampled) is(x *samplerbpf.Sample) bool {
 	if p.started == 0 && p.held.Lives() {
-		p.started = slot.Started // nobody else has had the number since it was held
+		p.started = x.Started // no other process has had the number since it was held
 	}
-	p.ended = p.ended || p.started != slot.Started
-	return p.started == slot.Started
+	p.ended = p.ended || p.started != x.Started
+	return p.started == x.Started
 }
 
 // memoryOfSample is a snapshot with what belongs to it.
@@ -291,17 +212,17 @@ type memoryOfSample struct {
 	registers [prStatusSize]byte
 }
 
-func (m *memoryOfSample) fill(l *MapsSnapshot, slot *bpf.Slot, stacks []byte) *Snapshot {
-	for i, value := range slot.Registers {
+func (m *memoryOfSample) fill(l *MapsSnapshot, x *samplerbpf.Sample, stacks []byte) *Snapshot {
+	for i, value := range x.Registers {
 		binary.NativeEndian.PutUint64(m.registers[8*i:], value)
 	}
 	th := &m.thread[0]
-	*th = Thread{TID: l.stat.PID, Name: l.stat.Comm, State: letterOf(slot.State), Registers: m.registers[:]}
-	if slot.Outcome == bpf.NoStack || slot.End == 0 {
+	*th = Thread{TID: l.stat.PID, Name: l.stat.Comm, State: letterOf(x.State), Registers: m.registers[:]}
+	if x.Outcome == samplerbpf.NoStack || x.StackEnd == 0 {
 		th.Err = ErrNoStack
 	} else {
-		th.Stack = Stack{Start: slot.Start, Data: stacks[slot.At:][:slot.Length:slot.Length],
-			Cut: slot.Start+slot.Length < slot.End}
+		th.Stack = Stack{Start: x.StackStart, Data: stacks[x.StackAt:][:x.StackLength:x.StackLength],
+			Cut: x.StackStart+x.StackLength < x.StackEnd}
 	}
 	m.snapshot = Snapshot{
 		PID: l.stat.PID, Engine: EngineSampled, Maps: l.maps, MapsSnapshot: l, Threads: m.thread[:],

@@ -28,7 +28,7 @@ test_program() {
 arch_tests() {
 	local machine=$1 dir=$2/check goarch=${GOARCH_OF[$1]} package program chain=-fno-omit-frame-pointer
 	need_libc "$machine"
-	for package in ptrace ptrace/bpf worker/capture; do
+	for package in ptrace ptrace/bpf/samplerbpf worker/capture; do
 		mkdir -p "$dir/$package/testdata"
 		(cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" test -c -trimpath -o "$dir/$package/tests" "./$package")
 	done
@@ -41,7 +41,7 @@ arch_tests() {
 	if [[ $machine == x86_64 ]]; then
 		test_program "$machine" "$dir/compiled/coroutines" "$TOP/ptrace/testdata/coroutines.c"
 		for program in moment signals stacks; do
-			test_program "$machine" "$dir/compiled/$program" "$TOP/ptrace/bpf/testdata/$program.c"
+			test_program "$machine" "$dir/compiled/$program" "$TOP/ptrace/bpf/samplerbpf/testdata/$program.c"
 		done
 	fi
 	[[ $machine != s390x ]] || chain=-mbackchain
@@ -67,7 +67,7 @@ GCC
 arch_tests_script() {
 	cat <<'SCRIPT'
 (cd /check/ptrace && PGSB_TEST_CORES=1 ./tests -test.v -test.timeout 25m -test.skip '^TestStopAndCopyIsNosplit$') || status=1
-(cd /check/ptrace/bpf && PGSB_TEST_DIRECT=1 ./tests -test.v -test.timeout 25m) || status=1
+(cd /check/ptrace/bpf/samplerbpf && ./tests -test.v -test.timeout 25m) || status=1
 (cd /check/worker/capture && ./tests -test.v -test.timeout 25m -test.run '^TestReturnProbes$') || status=1
 (cd /check/worker/capture && PGSB_STEPS=1500 ./tests -test.v -test.timeout 40m -test.run '^TestEveryInstruction') || status=1
 SCRIPT

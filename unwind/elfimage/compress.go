@@ -10,9 +10,8 @@ import (
 	"io"
 	"strings"
 
+	"github.com/klauspost/compress/zlib"
 	"github.com/klauspost/compress/zstd"
-
-	"pg_stat_backtrace/unwind/inflate"
 )
 
 // Pieces expands a compressed section piece by piece: only as far as it is asked for.
@@ -94,14 +93,8 @@ func (c compression) pieces() (Pieces, error) {
 		return nil, fmt.Errorf("%w: %d bytes, %d decompressed", ErrTooLarge, c.length, c.size)
 	}
 	switch c.kind {
-	case elf.COMPRESS_ZLIB:
-		return zlibPieces{inflate.NewReader(c.stream, c.size)}, nil
-	case elf.COMPRESS_ZSTD:
-		r, err := c.unzstd()
-		if err != nil {
-			return nil, err
-		}
-		return &zstdPieces{r: r, left: c.size}, nil
+	case elf.COMPRESS_ZLIB, elf.COMPRESS_ZSTD:
+		return &streamPieces{kind: c.kind, src: &streamSource{r: c.stream}, left: c.size}, nil
 	default:
 		return nil, fmt.Errorf("%w: compression type %d", ErrMalformed, uint32(c.kind))
 	}
@@ -109,10 +102,6 @@ func (c compression) pieces() (Pieces, error) {
 
 // all expands a stream at once.
 func (c compression) all() ([]byte, error) {
-	if c.kind == elf.COMPRESS_ZLIB && c.size <= maxSection {
-		p, err := inflate.All(c.stream, c.length, c.size)
-		return p, malformed(err)
-	}
 	pieces, err := c.pieces()
 	if err != nil {
 		return nil, err
@@ -132,63 +121,81 @@ func (c compression) all() ([]byte, error) {
 	}
 }
 
-// malformed says of a damaged stream that the image is.
-func malformed(err error) error {
-	if errors.Is(err, inflate.ErrCorrupt) {
-		return fmt.Errorf("%w: %w", ErrMalformed, err)
+// streamSource keeps the error of the reader that a stream is in: a decoder may return another one in its place.
+type streamSource struct {
+	r   io.Reader
+	err error
+}
+
+func (s *streamSource) Read(p []byte) (int, error) {
+	n, err := s.r.Read(p)
+	if err != nil && !errors.Is(err, io.EOF) {
+		s.err = err
 	}
-	return err
+	return n, err
 }
 
-type zlibPieces struct{ r *inflate.Reader }
-
-func (z zlibPieces) Next() ([]byte, error) {
-	p, err := z.r.Next()
-	return p, malformed(err)
-}
-
-// zstdPieces reads from a decoder that works when it is read from, and needs no Close.
-type zstdPieces struct {
-	r    io.Reader
+// streamPieces reads a stream's content from its decoder, which works when it is read from and needs no Close. The
+// promised size bounds the content: a stream that has more is an error after at most one piece more.
+type streamPieces struct {
+	kind elf.CompressionType
+	src  *streamSource
+	r    io.Reader // the decoder; nil until the first piece
 	buf  []byte
 	left uint64
 	err  error
 }
 
-// unzstd makes a reader of what a stream of Zstandard (RFC 8878) expands to.
-func (c compression) unzstd() (io.Reader, error) {
-	r, err := zstd.NewReader(bufio.NewReaderSize(c.stream, 1<<16), zstd.WithDecoderConcurrency(1),
-		zstd.WithDecoderMaxMemory(maxSection), zstd.WithDecoderLowmem(true))
-	if err != nil {
-		return nil, fmt.Errorf("%w: zstd: %w", ErrMalformed, err)
+// open makes the decoder: of zlib (RFC 1950) or Zstandard (RFC 8878).
+func (z *streamPieces) open() (err error) {
+	const piece = 128 << 10
+	in := bufio.NewReaderSize(z.src, 1<<16)
+	z.buf = make([]byte, min(piece, z.left+1))
+	if z.kind == elf.COMPRESS_ZLIB {
+		z.r, err = zlib.NewReader(in)
+		return err
 	}
-	return r, nil
+	z.r, err = zstd.NewReader(in, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(maxSection),
+		zstd.WithDecoderLowmem(true))
+	return err
 }
 
-func (z *zstdPieces) Next() ([]byte, error) {
+// Next reads until the piece is full, or the stream ends: only then its checksum has been compared.
+func (z *streamPieces) Next() ([]byte, error) {
 	if z.err != nil {
 		z.r, z.buf = nil, nil
 		return nil, z.err
 	}
-	if z.buf == nil {
-		z.buf = make([]byte, 128<<10)
+	var n int
+	var err error
+	if z.r == nil {
+		err = z.open()
 	}
-	n, err := io.ReadFull(z.r, z.buf)
-	if uint64(n) > z.left {
-		err = fmt.Errorf("%w: decompressed to more bytes than promised", ErrMalformed)
+	for err == nil && n < len(z.buf) {
+		var more int
+		more, err = z.r.Read(z.buf[n:])
+		n += more
 	}
+	z.err = z.judge(uint64(n), err)
 	z.left -= min(z.left, uint64(n))
-	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		z.err = io.EOF
-		if z.left > 0 {
-			z.err = fmt.Errorf("%w: decompressed to %d bytes less than promised", ErrMalformed, z.left)
-		}
-	case err != nil:
-		z.err = fmt.Errorf("%w: zstd: %w", ErrMalformed, err)
-	}
 	if n > 0 && (z.err == nil || errors.Is(z.err, io.EOF)) {
 		return z.buf[:n], nil
 	}
 	return nil, z.err
+}
+
+// judge words what the decoder says of a piece.
+func (z *streamPieces) judge(n uint64, err error) error {
+	name := strings.ToLower(strings.TrimPrefix(z.kind.String(), "COMPRESS_"))
+	switch {
+	case z.src.err != nil:
+		return z.src.err
+	case n > z.left:
+		return fmt.Errorf("%w: decompressed to more bytes than promised", ErrMalformed)
+	case errors.Is(err, io.EOF) && n < z.left:
+		return fmt.Errorf("%w: decompressed to %d bytes less than promised", ErrMalformed, z.left-n)
+	case err != nil && !errors.Is(err, io.EOF):
+		return fmt.Errorf("%w: %s: %w", ErrMalformed, name, err)
+	}
+	return err
 }

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"runtime"
 	"testing"
 
@@ -126,6 +127,118 @@ func pieces(m *elfimage.Image, name string) ([]byte, error) {
 				err = nil
 			}
 			return all, err
+		}
+	}
+}
+
+// TestCompressedDamaged: each damaged byte of a zlib stream is an error, unless the standard library accepts it too.
+// Each stream that is cut is an error.
+func TestCompressedDamaged(t *testing.T) {
+	plain := bytes.Repeat([]byte("registers and memory in, frames out. "), 40)
+	stream := deflated(t, plain)
+	expand := func(stream []byte) ([]byte, error) {
+		return pieces(build(t, &imagetest.File{Sections: []imagetest.Section{{
+			Name: ".debug_frame", Type: elf.SHT_PROGBITS, Flags: elf.SHF_COMPRESSED,
+			Data: append(chdr(elf.COMPRESS_ZLIB, uint64(len(plain))), stream...),
+		}}}), ".debug_frame")
+	}
+	for i := range stream {
+		if _, err := expand(stream[:i]); !errors.Is(err, elfimage.ErrMalformed) {
+			t.Errorf("cut after %d of %d bytes: error %v", i, len(stream), err)
+		}
+		damaged := bytes.Clone(stream)
+		damaged[i] ^= 0x55
+		var want []byte
+		r, bad := zlib.NewReader(bytes.NewReader(damaged))
+		if bad == nil {
+			want, bad = io.ReadAll(r)
+		}
+		got, err := expand(damaged)
+		switch good := bad == nil && len(want) == len(plain); {
+		case good && (err != nil || !bytes.Equal(got, want)):
+			t.Errorf("byte %d: %d bytes, error %v", i, len(got), err)
+		case !good && !errors.Is(err, elfimage.ErrMalformed):
+			t.Errorf("byte %d: error %v", i, err)
+		}
+	}
+	if got, err := expand(stream); err != nil || !bytes.Equal(got, plain) {
+		t.Errorf("undamaged: %d bytes, error %v", len(got), err)
+	}
+}
+
+// TestCompressedBomb: a stream that expands to much more than it promises costs no more memory than the promise, and a
+// promise that its length makes implausible is not reserved.
+func TestCompressedBomb(t *testing.T) {
+	const large = 200 << 20
+	short := deflated(t, make([]byte, 1000))
+	long := deflated(t, make([]byte, large))
+	for name, c := range map[string]struct {
+		size uint64
+		data []byte
+	}{"more than promised": {1000, long}, "less than promised": {large, short}} {
+		m := build(t, &imagetest.File{Sections: []imagetest.Section{{
+			Name: ".debug_frame", Type: elf.SHT_PROGBITS, Flags: elf.SHF_COMPRESSED,
+			Data: append(chdr(elf.COMPRESS_ZLIB, c.size), c.data...),
+		}}})
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		if _, _, err := m.Section(".debug_frame"); !errors.Is(err, elfimage.ErrMalformed) {
+			t.Errorf("%s: error %v", name, err)
+		}
+		runtime.ReadMemStats(&after)
+		if n := after.TotalAlloc - before.TotalAlloc; n > 2<<20 {
+			t.Errorf("%s: %d bytes allocated", name, n)
+		}
+	}
+}
+
+// failing is a file that cannot be read any more once fails is set.
+type failing struct {
+	io.ReaderAt
+
+	fails bool
+}
+
+var errFailing = errors.New("no such sector")
+
+func (f *failing) ReadAt(p []byte, at int64) (int, error) {
+	if f.fails {
+		return 0, errFailing
+	}
+	return f.ReaderAt.ReadAt(p, at)
+}
+
+// TestCompressedReadError: the error of a file that cannot be read is handed on, and is not taken for damage.
+func TestCompressedReadError(t *testing.T) {
+	plain := make([]byte, 300_000)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(plain) // it has no error
+	for kind, stream := range map[elf.CompressionType][]byte{
+		elf.COMPRESS_ZLIB: deflated(t, plain), elf.COMPRESS_ZSTD: zstandard(t, plain),
+	} {
+		data := append(chdr(kind, uint64(len(plain))), stream...)
+		p := (&imagetest.File{Sections: []imagetest.Section{
+			{Name: ".debug_frame", Type: elf.SHT_PROGBITS, Flags: elf.SHF_COMPRESSED, Data: data},
+		}}).Bytes()
+		file := &failing{ReaderAt: bytes.NewReader(p)}
+		m, err := elfimage.Open(file, "failing")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := pieces(m, ".debug_frame"); err != nil || !bytes.Equal(got, plain) {
+			t.Errorf("%v: %d bytes, error %v", kind, len(got), err)
+		}
+		expanding, err := m.Expand(".debug_frame")
+		if err == nil {
+			_, err = expanding.Next()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		for file.fails = true; err == nil; {
+			_, err = expanding.Next()
+		}
+		if !errors.Is(err, errFailing) || errors.Is(err, elfimage.ErrMalformed) {
+			t.Errorf("%v: error %v", kind, err)
 		}
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 )
 
 // TestAlike: samples are counted together that have the same stack and the same state, and no others.
@@ -22,7 +22,7 @@ func TestAlike(t *testing.T) {
 	defer func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() }()
 	s, err := ptrace.NewSampler([]ptrace.Target{{PID: sleeper.Process.Pid, UID: -1}},
 		ptrace.SamplerOptions{Batch: 50 * time.Millisecond})
-	if errors.Is(err, bpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 		t.Skip(err)
 	}
 	if err != nil {

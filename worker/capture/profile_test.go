@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
@@ -34,7 +34,7 @@ func profile(t *testing.T, pids []int, span time.Duration, o capture.ProfileOpti
 		}
 		return nil
 	})
-	if errors.Is(err, bpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+	if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 		t.Skip(err)
 	}
 	if err != nil {
@@ -199,7 +199,7 @@ func TestProfileDuration(t *testing.T) {
 		stats, err := capturer(t).Profile(t.Context(), []ptrace.Target{{PID: sleeper.Process.Pid, UID: -1}},
 			capture.ProfileOptions{Duration: 5 * time.Millisecond, Interval: time.Millisecond},
 			func(_ *trace.Trace, times int) error { samples += times; return nil })
-		if errors.Is(err, bpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+		if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 			t.Skip(err)
 		}
 		if err != nil {
@@ -233,7 +233,7 @@ func TestProfileEnds(t *testing.T) {
 				}
 				return nil
 			})
-		if errors.Is(err, bpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
+		if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 			t.Skip(err)
 		}
 		if !errors.Is(err, ptrace.ErrExited) {

@@ -14,7 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/render"
@@ -60,7 +60,7 @@ func newProfile() *cobra.Command {
 		Example: `  pg_stat_backtrace profile 4711
   pg_stat_backtrace profile --duration 1m --running 4711 4712
   pg_stat_backtrace profile --format folded $(pgrep -f 'postgres: .* SELECT') | flamegraph.pl > server.svg`,
-		Args: usageArgs(cobra.RangeArgs(1, bpf.MaxTargets)),
+		Args: usageArgs(cobra.RangeArgs(1, samplerbpf.MaxTargets)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pids, err := f.check(args)
 			if err != nil {
@@ -141,7 +141,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	switch {
 	case errors.Is(err, ptrace.ErrExited) && p.seen > 0:
 		tellf(stderr, "all processes have ended")
-	case errors.Is(err, bpf.ErrUnsupported), errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, samplerbpf.ErrUnsupported), errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w\nTake \"pg_stat_backtrace capture --format folded --repeat N --interval TIME PID\" instead, "+
 			"which stops the processes", err)
 	case err != nil && len(targets) == 1 && !errors.Is(err, context.Canceled):

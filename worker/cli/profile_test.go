@@ -9,14 +9,14 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // TestProfile samples a process that sleeps, in each format.
 func TestProfile(t *testing.T) {
 	t.Parallel()
-	if err := bpf.Check(); err != nil {
+	if err := samplerbpf.Check(); err != nil {
 		status, stdout, stderr := run(t, "profile", sleeper(t))
 		if status != 1 || stdout != "" || !strings.Contains(stderr, "capture --format folded") {
 			t.Errorf("status %d, %q, %q", status, stdout, stderr)

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/ptrace/bpf"
+	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -74,7 +74,7 @@ func rights() []finding {
 // sampling says whether processes can be sampled without a stop.
 func sampling() string {
 	const feature = "sample without a stop (command profile): CAP_BPF and CAP_PERFMON, Linux 6.10"
-	if err := bpf.Check(); err != nil {
+	if err := samplerbpf.Check(); err != nil {
 		return fmt.Sprintf("%s (this process: no: %v)", feature, err)
 	}
 	return feature + " (this process: yes)"

@@ -1,0 +1,34 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/cilium/ebpf"
+	"golang.org/x/sys/unix"
+)
+
+// LoadError words the error of an attempt to do something in the kernel, such as "load a program". If the kernel cannot
+// do it, the result is unsupported, and names the running release and the first release with this feature. A missing
+// privilege is fs.ErrPermission.
+func LoadError(unsupported error, what, firstRelease string, err error) error {
+	switch {
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("the kernel refuses to %s: CAP_BPF and CAP_PERFMON are missing, or a security module "+
+			"forbids it: %w", what, unix.EPERM)
+	case errors.Is(err, ebpf.ErrNotSupported), errors.Is(err, unix.EINVAL), errors.Is(err, unix.EACCES),
+		errors.Is(err, unix.ENOSYS), errors.Is(err, unix.E2BIG):
+		return fmt.Errorf("%w: the kernel, Linux %s, refuses to %s, which takes Linux %s or later: %w", unsupported,
+			release(), what, firstRelease, err)
+	}
+	return fmt.Errorf("%s in the kernel: %w", what, err)
+}
+
+// release returns the release of the running kernel.
+func release() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "of an unknown release"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}

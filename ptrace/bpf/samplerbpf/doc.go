@@ -1,0 +1,14 @@
+// Package samplerbpf samples registers and user stacks of threads without stopping them, by a program in the kernel.
+//
+// The kernel has the registers with which a thread will continue in user mode, but no system call returns them for a
+// thread that is not traced. A program in the kernel can read them (bpf(2)); sampler.bpf.c says how. A timer of each
+// processor samples the thread that it interrupts. For a thread that has not run since, it counts the last sample
+// again. For the others it wakes a thread of this program.
+//
+// A Sampler is loaded once for all processors. Each Processor belongs to the thread that is bound to that processor.
+//
+// It needs x86_64, Linux 6.10, CAP_BPF and CAP_PERFMON, and the host's PID namespace: the kernel's function that finds
+// a thread takes only PIDs of that.
+//
+// The package must not know what the registers mean, or which processes a caller may look at.
+package samplerbpf

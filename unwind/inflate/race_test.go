@@ -1,6 +1,0 @@
-//go:build race
-
-package inflate
-
-// raceEnabled: the race detector makes what runs in one goroutine ten times slower without finding anything there.
-const raceEnabled = true
