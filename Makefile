@@ -148,6 +148,13 @@ fmt: ## Format the Go code
 sql: ## Make the extension's scripts of the current version from sql/src
 	$(GO) run ./internal/sqlscript
 
+.PHONY: generate check-generate
+generate: ## Compile the programs for the kernel anew (ptrace/bpf, needs clang-19); the result is committed
+	scripts/generate.sh
+
+check-generate: ## Compile them in a copy, and fail if the committed result differs
+	scripts/generate.sh --check
+
 .PHONY: fuzz
 fuzz: ## Run every fuzz test for FUZZTIME (default 30s) each
 	scripts/fuzz.sh

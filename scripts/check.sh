@@ -57,6 +57,11 @@ stage_lint() {
 		"$GOLANGCI" run ./... || status=1
 		"$SHELLCHECK" -x "${scripts[@]}" || status=1
 		"$GO" run ./internal/prosecheck || status=1
+		if have clang-19; then
+			scripts/generate.sh --check || status=1
+		else
+			note "no clang-19 here: the compiled programs of ptrace/bpf are not compared with their source"
+		fi
 	} > >(tee "$log") 2>&1
 	wait $! # for tee
 	[[ $status -eq 0 ]] || head -n 40 "$log" >>"$WORK/failures" # to be read at the end once more

@@ -1,0 +1,53 @@
+/* The kernel's types that the programs below ptrace/bpf use, each with only the fields that they read. The loader
+ * relocates every access by the running kernel's own description (CO-RE), so order and offsets here mean nothing.
+ * Add a type or a field when a program needs it. */
+#ifndef PGSB_VMLINUX_H
+#define PGSB_VMLINUX_H
+
+typedef unsigned char u8;
+typedef unsigned short u16;
+typedef unsigned int u32;
+typedef unsigned long long u64;
+typedef signed int s32;
+typedef signed long long s64;
+typedef int pid_t;
+typedef _Bool bool;
+
+#define true 1
+#define false 0
+
+/* Numbers of the kernel's interface to user space, which do not change. */
+enum {
+	BPF_MAP_TYPE_HASH = 1,
+	BPF_MAP_TYPE_ARRAY = 2,
+	BPF_MAP_TYPE_PERCPU_ARRAY = 6,
+	BPF_MAP_TYPE_RINGBUF = 27,
+};
+
+enum {
+	BPF_ANY = 0,
+	BPF_NOEXIST = 1,
+};
+
+enum {
+	BPF_F_MMAPABLE = 1 << 10,
+};
+
+enum {
+	BPF_RB_NO_WAKEUP = 1,
+	BPF_RB_FORCE_WAKEUP = 2,
+};
+
+#pragma clang attribute push(__attribute__((preserve_access_index)), apply_to = record)
+
+struct task_struct {
+	unsigned int __state;
+	pid_t pid;
+	pid_t tgid;
+	struct task_struct *real_parent;
+	struct task_struct *group_leader;
+};
+
+#pragma clang attribute pop
+
+#endif

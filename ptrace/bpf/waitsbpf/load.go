@@ -1,0 +1,344 @@
+package waitsbpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/btf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+	"github.com/cilium/ebpf/rlimit"
+	"golang.org/x/sys/unix"
+)
+
+// MaxSlots is the largest number of PGPROC structures of a server that can be watched.
+const MaxSlots = 65534
+
+// ErrUnsupported means that this kernel cannot run the programs.
+var ErrUnsupported = errors.New("wait events cannot be timed by this kernel")
+
+// Hooks selects where the kernel calls the programs.
+type Hooks int
+
+// The places.
+const (
+	// Switches times a wait from the moment when the process leaves its processor to the moment when it is back.
+	Switches Hooks = iota
+	// Calls times a wait from the entry of a system call to its end, for every system call of the host.
+	Calls
+	// Functions does so with trampolines at the system calls in which a server waits.
+	Functions
+)
+
+// Server says what to watch. Addresses are those of a child of the postmaster.
+type Server struct {
+	// Postmaster is the process id.
+	Postmaster int
+	// WaitPointer is the address of my_wait_event_info, FirstWait of the event of the first PGPROC.
+	WaitPointer, FirstWait uint64
+	// ProcSize is the size of a PGPROC, Procs their number.
+	ProcSize, Procs int
+	// Status is the address of MyBEEntry; 0: waits are not attributed to queries. The offsets are of PgBackendStatus:
+	// of st_query_id, st_state, st_activity_start_timestamp and st_state_start_timestamp.
+	Status                                 uint64
+	QueryID, State, QueryStart, StateStart int
+	// Idle and Running are the values of st_state.
+	Idle, Running int
+}
+
+// Slot holds the figures of one process.
+type Slot = waitsSlot
+
+// Event holds the figures of one event of a process.
+type Event = waitsEvent
+
+// Programs are the programs in the kernel, and their tables.
+type Programs struct {
+	objects  waitsObjects
+	extra    []*ebpf.Program // copies for single system calls
+	links    []link.Link
+	memory   []byte
+	slots    []Slot
+	gone     *ringbuf.Reader
+	trace    *ringbuf.Reader
+	possible int
+}
+
+// Load loads the programs, without attaching them: the caller may first tell them which processes wait already.
+// The error wraps fs.ErrPermission or ErrUnsupported.
+func Load(s Server, hooks Hooks) (p *Programs, err error) {
+	if s.Procs < 1 || s.Procs > MaxSlots {
+		return nil, fmt.Errorf("%w: the server has room for %d processes, and at most %d can be watched",
+			ErrUnsupported, s.Procs, MaxSlots)
+	}
+	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, fs.ErrPermission) {
+		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
+	}
+	spec, err := loadWaits()
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel programs: %w", err)
+	}
+	if err := configure(spec, s); err != nil {
+		return nil, err
+	}
+	p = &Programs{}
+	defer func() {
+		if err != nil {
+			p.Close()
+			p = nil
+		}
+	}()
+	if err := p.create(spec, hooks); err != nil {
+		return p, refusal(err)
+	}
+	if err := p.open(s.Procs); err != nil {
+		return p, err
+	}
+	return p, nil
+}
+
+// configure sets the constants and sizes.
+func configure(spec *ebpf.CollectionSpec, s Server) error {
+	calls, read := waitCalls()
+	var wanted [8]uint64
+	for _, call := range calls {
+		wanted[call.number>>6] |= 1 << (call.number & 63)
+	}
+	for name, value := range map[string]any{
+		waitsVarPostmaster: uint32(s.Postmaster), waitsVarWaitPointer: s.WaitPointer, waitsVarFirstWait: s.FirstWait,
+		waitsVarProcSize: uint32(s.ProcSize), waitsVarProcs: uint32(s.Procs), waitsVarStatusPointer: s.Status,
+		waitsVarQueryOffset: uint32(s.QueryID), waitsVarStateOffset: uint32(s.State),
+		waitsVarSinceOffset: uint32(s.QueryStart), waitsVarChangedOffset: uint32(s.StateStart),
+		waitsVarStateIdle: uint32(s.Idle), waitsVarStateRunning: uint32(s.Running),
+		waitsVarWanted: wanted, waitsVarReadCall: uint32(read),
+	} {
+		if err := spec.Variables[name].Set(value); err != nil {
+			return fmt.Errorf("set %s: %w", name, err)
+		}
+	}
+	spec.Maps[waitsMapSlots].MaxEntries = uint32(s.Procs)
+	spec.Maps[waitsMapSlotOfPid].MaxEntries = pidLimit()
+	return nil
+}
+
+// pidLimit is the largest process id of this host, plus one.
+func pidLimit() uint32 {
+	const most = 1 << 22 // the kernel's own limit
+	text, err := os.ReadFile("/proc/sys/kernel/pid_max")
+	if err != nil {
+		return most
+	}
+	var n uint32
+	if _, err := fmt.Sscan(string(text), &n); err != nil || n > most {
+		return most
+	}
+	return n + 1
+}
+
+// programsOf names the programs that each kind of hook needs.
+func programsOf(hooks Hooks) []string {
+	switch hooks {
+	case Calls:
+		return []string{waitsProgEnded, waitsProgEntered, waitsProgLeft}
+	case Functions:
+		return []string{waitsProgEnded}
+	case Switches:
+	}
+	return []string{waitsProgEnded, waitsProgSwitched}
+}
+
+// create loads maps and programs.
+func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
+	keep := programsOf(hooks)
+	if hooks == Functions {
+		keep = append(keep, copies(spec)...)
+	}
+	for name := range spec.Programs {
+		if !slices.Contains(keep, name) {
+			delete(spec.Programs, name)
+		}
+	}
+	c, err := ebpf.NewCollection(spec)
+	if err != nil {
+		return err
+	}
+	defer c.Close() // of what is not taken over
+	if err := c.Assign(&p.objects.waitsMaps); err != nil {
+		return err
+	}
+	for _, name := range keep {
+		p.extra = append(p.extra, c.DetachProgram(name))
+	}
+	return nil
+}
+
+// copies adds the programs for single system calls, and names them.
+func copies(spec *ebpf.CollectionSpec) (names []string) {
+	calls, read := waitCalls()
+	for _, call := range calls {
+		enter := waitsProgCallEntered
+		if call.number == read {
+			enter = waitsProgReadEntered
+		}
+		for _, program := range []string{enter, waitsProgCallLeft} {
+			one := spec.Programs[program].Copy()
+			one.AttachTo = callPrefix + call.name
+			if !inKernel(one.AttachTo) {
+				continue
+			}
+			one.Name = program
+			name := program + "_" + call.name
+			spec.Programs[name] = one
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// inKernel reports whether the running kernel describes a function.
+func inKernel(function string) bool {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return true // the load itself will say what is wrong
+	}
+	var f *btf.Func
+	return kernel.TypeByName(function, &f) == nil
+}
+
+// open maps the slots and opens the rings.
+func (p *Programs) open(procs int) (err error) {
+	size := procs * int(unsafe.Sizeof(Slot{}))
+	p.memory, err = unix.Mmap(p.objects.Slots.FD(), 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return fmt.Errorf("map the table of wait events: %w", err)
+	}
+	p.slots = unsafe.Slice((*Slot)(unsafe.Pointer(unsafe.SliceData(p.memory))), procs)
+	if p.gone, err = ringbuf.NewReader(p.objects.Gone); err != nil {
+		return fmt.Errorf("open the ring of ended processes: %w", err)
+	}
+	if p.trace, err = ringbuf.NewReader(p.objects.Trace); err != nil {
+		return fmt.Errorf("open the ring of traced waits: %w", err)
+	}
+	return nil
+}
+
+// Attach has the kernel call the programs from now on.
+func (p *Programs) Attach() error {
+	for _, program := range p.extra {
+		l, err := link.AttachTracing(link.TracingOptions{Program: program})
+		if err != nil {
+			return refusal(fmt.Errorf("attach: %w", err))
+		}
+		p.links = append(p.links, l)
+	}
+	return nil
+}
+
+// Close detaches the programs, and frees everything. The kernel does so itself when this process ends.
+func (p *Programs) Close() {
+	for _, l := range p.links {
+		_ = l.Close()
+	}
+	if p.gone != nil {
+		_ = p.gone.Close()
+	}
+	if p.trace != nil {
+		_ = p.trace.Close()
+	}
+	for _, program := range p.extra {
+		_ = program.Close()
+	}
+	_ = p.objects.waitsMaps.Close()
+	if p.memory != nil {
+		_ = unix.Munmap(p.memory)
+		p.memory, p.slots = nil, nil
+	}
+}
+
+// refusal words an error of the kernel's.
+func refusal(err error) error {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("the kernel refuses the programs that time wait events: %w", err)
+	default:
+		return fmt.Errorf("%w (Linux %s): %w", ErrUnsupported, release(), err)
+	}
+}
+
+func release() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "of an unknown release"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+// Slots returns how many there are.
+func (p *Programs) Slots() int { return len(p.slots) }
+
+// Read copies a slot in a state in which no program writes to it; false if that did not come about in many tries.
+func (p *Programs) Read(i int, into *Slot) bool {
+	s := &p.slots[i]
+	for range 100 {
+		before := atomic.LoadUint32(&s.Sequence)
+		if before&1 == 0 {
+			*into = *s
+			if atomic.LoadUint32(&s.Sequence) == before {
+				return true
+			}
+		}
+		runtime.Gosched()
+	}
+	return false
+}
+
+// Holds reports whether the slot's figures count: they have not been reset since.
+func Holds(s *Slot) bool { return s.Generation == s.WantedGeneration }
+
+// Reset clears a slot: the programs do so before they write to it again, and until then Holds is false.
+func (p *Programs) Reset(i int) { atomic.AddUint32(&p.slots[i].WantedGeneration, 1) }
+
+// SetTraced has the programs report every wait of a process, or ends that.
+func (p *Programs) SetTraced(i int, on bool) {
+	var value uint32
+	if on {
+		value = 1
+	}
+	atomic.StoreUint32(&p.slots[i].Traced, value)
+}
+
+// Seed says, before Attach, that a process waits since a moment of CLOCK_MONOTONIC.
+func (p *Programs) Seed(i, pid int, event uint32, since uint64) error {
+	s := &p.slots[i]
+	s.Pid, s.Waiting, s.Since = uint32(pid), event, since
+	index := uint16(i + 1)
+	if err := p.objects.SlotOfPid.Put(uint32(pid), index); err != nil {
+		return fmt.Errorf("note process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// Unseed takes back, after Attach, a wait that has ended in between.
+func (p *Programs) Unseed(i int, since uint64) {
+	atomic.CompareAndSwapUint64(&p.slots[i].Since, since, 0)
+}
+
+// Gone returns the figures of the next process that has ended, waiting for it up to a deadline; false at the deadline
+// or after Close.
+func (p *Programs) Gone(deadline time.Time, into *Slot) bool {
+	p.gone.SetDeadline(deadline)
+	record, err := p.gone.Read()
+	if err != nil || len(record.RawSample) < int(unsafe.Sizeof(*into)) {
+		return false
+	}
+	*into = *(*Slot)(unsafe.Pointer(unsafe.SliceData(record.RawSample)))
+	return true
+}

@@ -1,0 +1,530 @@
+//go:build ignore
+
+/* Times the wait events of a PostgreSQL server, from the kernel.
+ *
+ * A process of the server has the number of its wait event in shared memory, in its element of the array of PGPROC
+ * structures, while it waits. Nothing in the server is called when that number changes. So these programs look at it
+ * where a wait becomes a matter of the kernel: when a process enters and leaves a system call (exact), or when it
+ * leaves a processor of its own accord and comes back (blocked).
+ *
+ * The server's processes are the children of the postmaster. Each has one slot of the table slots, with the index of
+ * its PGPROC, and only that process writes there. So nothing needs an atomic operation, and user space reads the table
+ * by mmap.
+ *
+ * These instructions may be used under the MIT License. */
+#include "helpers.h"
+
+char LICENSE[] SEC("license") = "Dual MIT/GPL";
+
+/* The server, set by user space before the programs are loaded. Addresses are those of a child of the postmaster. */
+const volatile u32 postmaster = 0;      /* its process id */
+const volatile u64 wait_pointer = 0;    /* &my_wait_event_info */
+const volatile u64 first_wait = 0;      /* &allProcs[0].wait_event_info */
+const volatile u32 proc_size = 1;       /* sizeof(PGPROC) */
+const volatile u32 procs = 0;           /* elements of allProcs */
+const volatile u64 status_pointer = 0;  /* &MyBEEntry, 0: no query ids */
+const volatile u32 query_offset = 0;    /* offsets in PgBackendStatus */
+const volatile u32 state_offset = 0;
+const volatile u32 since_offset = 0;
+const volatile u32 changed_offset = 0;
+const volatile u32 state_idle = 0;      /* a value of BackendState */
+const volatile u32 state_running = 0;
+const volatile u64 wanted[8] = {};      /* system calls to time, a bit for each number */
+const volatile u32 read_call = 0;       /* read(2): timed for IO events only */
+
+/* EVENTS is how many events a slot can hold, BUCKETS how many ranges the histogram has. */
+enum { EVENTS = 64, PROBES = 8, BUCKETS = 32, CLASS_IO = 0x0a };
+
+/* An event's figures. hist may wrap; user space adds up differences. Bucket 0 is for less than 1024 ns, the last for
+ * 2^40 ns and more, each other for up to twice the one before. The number of waits is the sum of hist. */
+struct event {
+	u64 total, longest;
+	u32 key, unused;
+	u32 hist[BUCKETS];
+};
+
+struct slot {
+	u32 sequence;          /* odd while a program writes */
+	u32 pid;               /* the process that the figures are of */
+	u64 since;             /* when the wait in progress began, 0: none */
+	u32 waiting;           /* its event */
+	u32 generation;        /* of the figures; they are void if it is not the wanted one */
+	u32 wanted_generation; /* user space writes this, to reset */
+	u32 traced;            /* user space writes this */
+	u64 overflow;          /* waits for which there was no room */
+	u64 started;           /* st_activity_start_timestamp of the last statement seen, and whether it was seen to end */
+	u64 ended;
+	u64 query;             /* that the wait in progress is attributed to */
+	struct event events[EVENTS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__type(key, u32);
+	__type(value, struct slot);
+} slots SEC(".maps");
+
+/* The slot of each process, plus one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 32768);
+	__type(key, u32);
+	__type(value, u16);
+} slot_of_pid SEC(".maps");
+
+/* A slot without figures, to clear others with. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, struct slot);
+} empty SEC(".maps");
+
+/* Figures of processes that have ended or lost their slot. */
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 4 << 20);
+} gone SEC(".maps");
+
+/* A record of a traced process: a wait, or a statement's start or end. */
+struct record {
+	u64 at, took; /* ns; of a statement: us since 2000 */
+	u64 query;
+	u32 event;
+	u32 pid_kind; /* process id << 2 | kind */
+};
+
+enum { KIND_WAIT, KIND_START, KIND_END };
+
+/* Without a variable of the type the compiler does not describe it, and bpf2go makes no Go type of it. */
+const struct record *record_type __attribute__((unused));
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 16 << 20);
+} trace SEC(".maps");
+
+/* Waits by query; event 0 stands for the statements themselves. */
+struct query_key {
+	u64 query;
+	u32 event, unused;
+};
+
+struct query_figures {
+	u64 calls, total;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 8192);
+	__type(key, struct query_key);
+	__type(value, struct query_figures);
+} queries SEC(".maps");
+
+/* Counters, by processor. */
+enum { LOST_SLOTS, LOST_RECORDS, LOST_QUERIES, OUTSIDE, PROGRAM_RUNS, PROGRAM_TIME, COUNTERS };
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, COUNTERS);
+	__type(key, u32);
+	__type(value, u64);
+} counters SEC(".maps");
+
+static __always_inline void count(u32 which, u64 n)
+{
+	u64 *c = bpf_map_lookup_elem(&counters, &which);
+
+	if (c)
+		*c += n;
+}
+
+/* charge counts a run of a program, and measures one in 64. */
+static __always_inline void charge(u64 began)
+{
+	u32 which = PROGRAM_RUNS;
+	u64 *c = bpf_map_lookup_elem(&counters, &which);
+
+	if (!c)
+		return;
+	*c += 1;
+	if (*c & 63)
+		return;
+	count(PROGRAM_TIME, (bpf_ktime_get_ns() - began) * 64);
+}
+
+static __always_inline bool is_server_process(struct task_struct *t)
+{
+	return t->real_parent->tgid == (pid_t)postmaster;
+}
+
+static __always_inline u64 user_u64(u64 address)
+{
+	u64 v = 0;
+
+	bpf_probe_read_user(&v, sizeof(v), (void *)address);
+	return v;
+}
+
+static __always_inline u32 user_u32(u64 address)
+{
+	u32 v = 0;
+
+	bpf_probe_read_user(&v, sizeof(v), (void *)address);
+	return v;
+}
+
+static __always_inline u32 bucket(u64 ns)
+{
+	u64 v = ns >> 9;
+	u32 b = 0;
+
+	if (v >> 32)
+		return BUCKETS - 1;
+	if (v >> 16) {
+		v >>= 16;
+		b += 16;
+	}
+	if (v >> 8) {
+		v >>= 8;
+		b += 8;
+	}
+	if (v >> 4) {
+		v >>= 4;
+		b += 4;
+	}
+	if (v >> 2) {
+		v >>= 2;
+		b += 2;
+	}
+	if (v >> 1)
+		b += 1;
+	return b < BUCKETS ? b : BUCKETS - 1;
+}
+
+static __always_inline struct slot *slot_of(u32 pid)
+{
+	u16 *index = bpf_map_lookup_elem(&slot_of_pid, &pid);
+	struct slot *s;
+	u32 i;
+
+	if (!index || !*index)
+		return 0;
+	i = *index - 1;
+	s = bpf_map_lookup_elem(&slots, &i);
+	return s && s->pid == pid ? s : 0;
+}
+
+/* clear empties a slot's figures, for pid. User space's words stay. */
+static __always_inline void clear(struct slot *s, u32 pid)
+{
+	u32 zero = 0;
+	void *e = bpf_map_lookup_elem(&empty, &zero);
+
+	if (!e)
+		return;
+	s->sequence |= 1;
+	barrier();
+	bpf_probe_read_kernel(s->events, sizeof(s->events), e);
+	s->overflow = 0;
+	s->since = 0;
+	s->generation = s->wanted_generation;
+	if (s->pid != pid) {
+		s->started = s->ended = 0;
+		s->traced = 0;
+	}
+	s->pid = pid;
+	barrier();
+	s->sequence++;
+}
+
+/* give_up hands the figures of a process that has ended, or whose slot another takes over, to user space. */
+static __always_inline void give_up(struct slot *s)
+{
+	void *r;
+
+	if (!s->pid || s->generation != s->wanted_generation)
+		return;
+	r = bpf_ringbuf_reserve(&gone, sizeof(*s), 0);
+	if (!r) {
+		count(LOST_SLOTS, 1);
+		return;
+	}
+	bpf_probe_read_kernel(r, sizeof(*s), s);
+	bpf_ringbuf_submit(r, 0);
+}
+
+static __always_inline void add(struct slot *s, u32 event, u64 ns)
+{
+	u32 at = (event ^ (event >> 24) * 7) & (EVENTS - 1);
+
+	if (s->generation != s->wanted_generation)
+		clear(s, s->pid);
+	s->sequence++;
+	barrier();
+	for (int i = 0; i < PROBES; i++) {
+		struct event *e = &s->events[(at + i) & (EVENTS - 1)];
+
+		if (!e->key)
+			e->key = event;
+		if (e->key == event) {
+			e->total += ns;
+			if (ns > e->longest)
+				e->longest = ns;
+			e->hist[bucket(ns) & (BUCKETS - 1)]++;
+			goto done;
+		}
+	}
+	s->overflow++;
+done:
+	barrier();
+	s->sequence++;
+}
+
+static __always_inline void add_query(u64 query, u32 event, u64 ns)
+{
+	struct query_key k = {.query = query, .event = event};
+	struct query_figures *f = bpf_map_lookup_elem(&queries, &k), none = {};
+
+	if (!f) {
+		bpf_map_update_elem(&queries, &k, &none, BPF_NOEXIST);
+		f = bpf_map_lookup_elem(&queries, &k);
+	}
+	if (!f) {
+		count(LOST_QUERIES, 1);
+		return;
+	}
+	__sync_fetch_and_add(&f->calls, 1);
+	__sync_fetch_and_add(&f->total, ns);
+}
+
+static __always_inline void emit(struct slot *s, u32 kind, u32 event, u64 at, u64 took, u64 query)
+{
+	struct record *r = bpf_ringbuf_reserve(&trace, sizeof(*r), 0);
+
+	if (!r) {
+		count(LOST_RECORDS, 1);
+		return;
+	}
+	r->at = at;
+	r->took = took;
+	r->query = query;
+	r->event = event;
+	r->pid_kind = s->pid << 2 | kind;
+	bpf_ringbuf_submit(r, BPF_RB_NO_WAKEUP);
+}
+
+/* statement notices, at a wait, that a statement has begun or ended since the last wait, by the two time stamps that the
+ * server keeps of each session. It returns the query id that the wait is to be attributed to. */
+static __always_inline u64 statement(struct slot *s)
+{
+	u64 status = user_u64(status_pointer), query, since, changed;
+	u32 state;
+
+	if (!status)
+		return 0;
+	state = user_u32(status + state_offset);
+	query = user_u64(status + query_offset);
+	since = user_u64(status + since_offset);
+	if (state == state_running) {
+		if (since != s->started) {
+			s->started = since;
+			if (s->traced)
+				emit(s, KIND_START, 0, since, 0, query);
+		}
+		return query;
+	}
+	changed = user_u64(status + changed_offset);
+	if (state < state_idle || !since || changed < since || changed == s->ended)
+		return 0;
+	s->ended = changed;
+	if (s->traced) {
+		if (since != s->started)
+			emit(s, KIND_START, 0, since, 0, query);
+		emit(s, KIND_END, 0, changed, changed - since, query);
+	}
+	s->started = since;
+	if (query)
+		add_query(query, 0, (changed - since) * 1000);
+	return 0;
+}
+
+/* begin notes that the current process waits, if it does, and has a slot. */
+static __always_inline void begin(u32 pid, u64 now, bool only_io)
+{
+	u64 p = user_u64(wait_pointer);
+	u32 event = user_u32(p), i;
+	struct slot *s;
+	u16 *index;
+
+	if (!event) {
+		s = slot_of(pid);
+		if (s)
+			s->since = 0;
+		return;
+	}
+	if (only_io && event >> 24 != CLASS_IO)
+		return;
+	if (p - first_wait >= (u64)procs * proc_size) {
+		count(OUTSIDE, 1); /* before it has joined the shared memory, or after it has left */
+		return;
+	}
+	i = (u32)(p - first_wait) / proc_size;
+	s = bpf_map_lookup_elem(&slots, &i);
+	index = bpf_map_lookup_elem(&slot_of_pid, &pid);
+	if (!s || !index)
+		return;
+	if (s->pid != pid) {
+		give_up(s);
+		clear(s, pid);
+		*index = i + 1;
+	}
+	s->waiting = event;
+	s->since = now;
+}
+
+/* end accounts for the wait in progress. */
+static __always_inline void end(struct slot *s, u64 now, u64 query)
+{
+	u64 ns = now - s->since;
+	u32 event = s->waiting;
+
+	if ((s64)ns < 0)
+		ns = 0;
+	s->since = 0;
+	add(s, event, ns);
+	if (query)
+		add_query(query, event, ns);
+	if (s->traced)
+		emit(s, KIND_WAIT, event, now, ns, query);
+}
+
+SEC("tp_btf/sched_switch")
+int switched(u64 *ctx)
+{
+	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
+	struct slot *s;
+	u64 now = 0;
+
+	if (prev->__state && is_server_process(prev)) {
+		now = bpf_ktime_get_ns();
+		begin(prev->tgid, now, false);
+		if (status_pointer) {
+			/* The memory of next cannot be read when it comes back; what it waits for does not change. */
+			s = slot_of(prev->tgid);
+			if (s && s->since)
+				s->query = statement(s);
+		}
+	}
+	if (is_server_process(next)) {
+		s = slot_of(next->tgid);
+		if (s && s->since) {
+			now = now ? now : bpf_ktime_get_ns();
+			end(s, now, s->query);
+		}
+	}
+	if (now)
+		charge(now);
+	return 0;
+}
+
+static __always_inline void enter(struct task_struct *t, bool only_io)
+{
+	u64 now = bpf_ktime_get_ns();
+
+	begin(t->tgid, now, only_io);
+	charge(now);
+}
+
+static __always_inline bool is_wanted(u64 call)
+{
+	return call < 512 && wanted[call >> 6 & 7] >> (call & 63) & 1;
+}
+
+SEC("tp_btf/sys_enter")
+int entered(u64 *ctx)
+{
+	u64 call = ctx[1];
+	struct task_struct *t;
+
+	if (!is_wanted(call))
+		return 0;
+	t = bpf_get_current_task_btf();
+	if (is_server_process(t))
+		enter(t, call == read_call);
+	return 0;
+}
+
+static __always_inline void leave(void)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct slot *s = slot_of(t->tgid);
+	u64 now;
+
+	if (!s || !s->since)
+		return;
+	now = bpf_ktime_get_ns();
+	end(s, now, status_pointer ? statement(s) : 0);
+	charge(now);
+}
+
+SEC("tp_btf/sys_exit")
+int left(u64 *ctx)
+{
+	leave();
+	return 0;
+}
+
+/* The two for the system calls' own functions, where the kernel has trampolines: one copy for each function. */
+SEC("fentry/bpf_fentry_test1")
+int call_entered(u64 *ctx)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+
+	if (is_server_process(t))
+		enter(t, false);
+	return 0;
+}
+
+SEC("fentry/bpf_fentry_test1")
+int read_entered(u64 *ctx)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+
+	if (is_server_process(t))
+		enter(t, true);
+	return 0;
+}
+
+SEC("fexit/bpf_fentry_test1")
+int call_left(u64 *ctx)
+{
+	leave();
+	return 0;
+}
+
+SEC("tp_btf/sched_process_exit")
+int ended(u64 *ctx)
+{
+	struct task_struct *t = (void *)ctx[0];
+	struct slot *s;
+	u16 *index;
+	u32 pid;
+
+	if (t->pid != t->tgid || !is_server_process(t))
+		return 0;
+	pid = t->tgid;
+	s = slot_of(pid);
+	if (s) {
+		if (s->since)
+			end(s, bpf_ktime_get_ns(), 0);
+		give_up(s);
+		clear(s, 0);
+	}
+	index = bpf_map_lookup_elem(&slot_of_pid, &pid);
+	if (index)
+		*index = 0;
+	return 0;
+}

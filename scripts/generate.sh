@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# generate.sh [--check]: compile the programs for the kernel (*.bpf.c below ptrace/bpf) and make the Go files that hold
+# them. Both are committed, so that only developers who change a program need the compiler. --check does it in a copy and
+# fails if the committed files differ.
+
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
+
+# Another version of the compiler makes other instructions of the same source.
+CLANG=${CLANG:-clang-19}
+
+main() {
+	local where=$TOP status=0 changed file
+	command -v "$CLANG" >/dev/null || die "$CLANG is not installed" "apt-get install clang-19 llvm-19"
+	export BPF2GO_CC=$CLANG BPF2GO_STRIP=${CLANG/clang/llvm-strip}
+	if [[ ${1:-} == --check ]]; then
+		make_workdir
+		where=$WORK/tree
+		mkdir "$where"
+		cp -r "$TOP/go.mod" "$TOP/go.sum" "$TOP/ptrace" "$where/"
+	fi
+	(cd "$where" && "$GO" generate ./ptrace/bpf/...)
+	[[ ${1:-} == --check ]] || return 0
+	while read -r file; do
+		changed=${file#"$where"/}
+		cmp "$file" "$TOP/$changed" || status=1
+	done < <(find "$where/ptrace/bpf" -name '*_bpfe[lb].go' -o -name '*_bpfe[lb].o' | sort)
+	[[ $status -eq 0 ]] || die "committed programs for the kernel differ from their source" "make generate"
+}
+
+main "$@"
