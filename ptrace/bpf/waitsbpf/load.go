@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
@@ -62,14 +63,13 @@ type Event = waitsEvent
 
 // Programs are the programs in the kernel, and their tables.
 type Programs struct {
-	objects  waitsObjects
-	extra    []*ebpf.Program // copies for single system calls
-	links    []link.Link
-	memory   []byte
-	slots    []Slot
-	gone     *ringbuf.Reader
-	trace    *ringbuf.Reader
-	possible int
+	objects waitsObjects
+	extra   []*ebpf.Program // copies for single system calls
+	links   []link.Link
+	memory  []byte
+	slots   []Slot
+	gone    *ringbuf.Reader
+	trace   *ringbuf.Reader
 }
 
 // Load loads the programs, without attaching them: the caller may first tell them which processes wait already.
@@ -159,6 +159,10 @@ func programsOf(hooks Hooks) []string {
 func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
 	keep := programsOf(hooks)
 	if hooks == Functions {
+		// Many kernels refuse trampolines altogether, which a small program tells sooner.
+		if err := tryTrampoline(); err != nil {
+			return err
+		}
 		keep = append(keep, copies(spec)...)
 	}
 	for name := range spec.Programs {
@@ -178,6 +182,18 @@ func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
 		p.extra = append(p.extra, c.DetachProgram(name))
 	}
 	return nil
+}
+
+// tryTrampoline has the kernel load a program that does nothing, for the entry of a system call.
+func tryTrampoline() error {
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "try", Type: ebpf.Tracing, AttachType: ebpf.AttachTraceFEntry, AttachTo: callPrefix + "read",
+		License: "Dual MIT/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		return fmt.Errorf("no program can be at the entry of a system call: %w", err)
+	}
+	return program.Close()
 }
 
 // copies adds the programs for single system calls, and names them.
@@ -267,7 +283,8 @@ func (p *Programs) Close() {
 func refusal(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("the kernel refuses the programs that time wait events: %w", err)
+		// The library's text has advice about limits that does not apply.
+		return fmt.Errorf("the kernel refuses the programs that time wait events: %w", unix.EPERM)
 	default:
 		return fmt.Errorf("%w (Linux %s): %w", ErrUnsupported, release(), err)
 	}
@@ -318,7 +335,8 @@ func (p *Programs) SetTraced(i int, on bool) {
 // Seed says, before Attach, that a process waits since a moment of CLOCK_MONOTONIC.
 func (p *Programs) Seed(i, pid int, event uint32, since uint64) error {
 	s := &p.slots[i]
-	s.Pid, s.Waiting, s.Since = uint32(pid), event, since
+	s.Index, s.Pid, s.Waiting, s.Since = uint32(i), uint32(pid), event, since
+	s.Life++
 	index := uint16(i + 1)
 	if err := p.objects.SlotOfPid.Put(uint32(pid), index); err != nil {
 		return fmt.Errorf("note process %d: %w", pid, err)
@@ -341,4 +359,14 @@ func (p *Programs) Gone(deadline time.Time, into *Slot) bool {
 	}
 	*into = *(*Slot)(unsafe.Pointer(unsafe.SliceData(record.RawSample)))
 	return true
+}
+
+// Try loads the programs for no server, to find out whether the kernel takes them. It attaches none that the kernel
+// would call for processes of the host.
+func Try(hooks Hooks) error {
+	p, err := Load(Server{Postmaster: -1, ProcSize: 1, Procs: 1}, hooks)
+	if err == nil {
+		p.Close()
+	}
+	return err
 }

@@ -55,6 +55,8 @@ struct slot {
 	u64 started;           /* st_activity_start_timestamp of the last statement seen, and whether it was seen to end */
 	u64 ended;
 	u64 query;             /* that the wait in progress is attributed to */
+	u32 life;              /* changes whenever the figures are cleared */
+	u32 index;             /* of the slot */
 	struct event events[EVENTS];
 };
 
@@ -236,6 +238,7 @@ static __always_inline void clear(struct slot *s, u32 pid)
 		s->traced = 0;
 	}
 	s->pid = pid;
+	s->life++;
 	barrier();
 	s->sequence++;
 }
@@ -378,6 +381,7 @@ static __always_inline void begin(u32 pid, u64 now, bool only_io)
 		return;
 	if (s->pid != pid) {
 		give_up(s);
+		s->index = i;
 		clear(s, pid);
 		*index = i + 1;
 	}
