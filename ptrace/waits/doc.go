@@ -5,6 +5,6 @@
 // Exact times system calls and blocked times sleeps, by programs in the kernel (package waitsbpf). Sampled reads all
 // numbers a hundred times a second.
 //
-// The package knows numbers of events and no names, and learns from its caller where a server's variables are. It makes
-// no decision about who may see the figures.
+// The package knows numbers of events and no names, and learns from its caller where a server's variables are. Its
+// caller decides on access to the figures.
 package waits

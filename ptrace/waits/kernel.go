@@ -160,7 +160,7 @@ func (k *kernel) refresh() {
 	}
 }
 
-// take adds to a slot's tally what is new in it.
+// take adds a slot's new waits to its tally.
 func (k *kernel) take(s *waitsbpf.Slot) *tally {
 	t := k.tallies[int(s.Index)]
 	if t == nil || t.last.Life != s.Life {
@@ -241,6 +241,8 @@ func (k *kernel) losses(l *Lost) error {
 	l.Records = c.LostRecords - k.base.LostRecords
 	return nil
 }
+
+func (k *kernel) Check() error { return k.procs.alive() }
 
 func (k *kernel) Queries() ([]QueryFigures, error) {
 	if !k.info.Queries {

@@ -130,6 +130,15 @@ func (w *poller) process(slot int, s *polled) Process {
 	return Process{PID: s.local, Slot: slot, Events: s.events.list(), Resets: w.resets[s.pid]}
 }
 
+func (w *poller) Check() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return w.err
+	}
+	return w.procs.alive()
+}
+
 func (w *poller) Queries() ([]QueryFigures, error) { return nil, nil }
 
 func (w *poller) Reset(pid int) bool {

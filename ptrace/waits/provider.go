@@ -26,7 +26,7 @@ func BucketLimits(i int) (from, to time.Duration) {
 	return from, to
 }
 
-// Method says what is seen of the waits.
+// Method says which waits are seen.
 type Method string
 
 // The methods.
@@ -153,6 +153,8 @@ type Provider interface {
 	Info() Info
 	// Snapshot returns the figures. The error is ErrServerGone when the server has ended or restarted.
 	Snapshot() (*Snapshot, error)
+	// Check returns ErrServerGone when the server has ended or restarted.
+	Check() error
 	// Queries returns the figures by query; nothing if Info.Queries is false.
 	Queries() ([]QueryFigures, error)
 	// Reset forgets the figures of a process; false if it is not known.
@@ -163,6 +165,38 @@ type Provider interface {
 	Cost() (Cost, error)
 	// Close ends it, and leaves nothing behind.
 	Close()
+}
+
+// Tracer is a provider that can report every wait of single processes.
+type Tracer interface {
+	// SetTraced has every wait of a process reported, or ends that; false if the process is not known.
+	SetTraced(pid int, on bool) bool
+	// Records returns what has been reported since the last call.
+	Records() []Record
+}
+
+// Kind says what a record is about.
+type Kind uint8
+
+// The kinds.
+const (
+	Wait Kind = iota
+	QueryStart
+	QueryEnd
+)
+
+// Record is a wait, or the start or end of a query, of a traced process.
+type Record struct {
+	PID  int
+	Kind Kind
+	// At is the start of a wait, and otherwise the moment of the start or end.
+	At time.Time
+	// Took is the duration of a wait, or of the query that ended.
+	Took time.Duration
+	// Event is the number of a wait's event.
+	Event uint32
+	// Query is the query id, 0 if there is none.
+	Query uint64
 }
 
 // ErrServerGone means that the server has ended, or has restarted after a crash. Its figures start again with a new

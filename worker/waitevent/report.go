@@ -13,6 +13,8 @@ type Report struct {
 	Info waits.Info
 	Took time.Duration
 	Rows []Row
+	// Ended are the figures of ended processes; only Timer.Report sets it.
+	Ended []Row
 	// Processes are the figures of each process.
 	Processes []ProcessRows
 	Lost      waits.Lost
@@ -24,6 +26,9 @@ type ProcessRows struct {
 	Title string
 	Ended bool
 	Rows  []Row
+	// Slot, Overflow and Resets are those of waits.Process.
+	Slot             int
+	Overflow, Resets uint64
 }
 
 // Row is an event with its names.
@@ -48,9 +53,10 @@ func (s *Server) NewReport(info waits.Info, snapshot *waits.Snapshot, title func
 	}
 	r.Rows = s.rows(some.Totals())
 	for _, p := range some.Processes {
-		if len(p.Events) > 0 {
-			r.Processes = append(r.Processes, ProcessRows{p.PID, title(p.PID), p.Ended, s.rows(p.Events)})
-		}
+		r.Processes = append(r.Processes, ProcessRows{
+			PID: p.PID, Title: title(p.PID), Ended: p.Ended, Rows: s.rows(p.Events), Slot: p.Slot,
+			Overflow: p.Overflow, Resets: p.Resets,
+		})
 	}
 	return r
 }

@@ -174,7 +174,7 @@ func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close() // of what is not taken over
+	defer c.Close() // of the maps that this function does not take over
 	if err := c.Assign(&p.objects.waitsMaps); err != nil {
 		return err
 	}
@@ -223,7 +223,7 @@ func copies(spec *ebpf.CollectionSpec) (names []string) {
 func inKernel(function string) bool {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
-		return true // the load itself will say what is wrong
+		return true // the load will report the reason
 	}
 	var f *btf.Func
 	return kernel.TypeByName(function, &f) == nil

@@ -5,7 +5,7 @@
  * A process of the server has the number of its wait event in shared memory, in its element of the array of PGPROC
  * structures, while it waits. Nothing in the server is called when that number changes. So these programs look at it
  * where a wait becomes a matter of the kernel: when a process enters and leaves a system call (exact), or when it
- * leaves a processor of its own accord and comes back (blocked).
+ * gives up its processor to wait and comes back (blocked).
  *
  * The server's processes are the children of the postmaster. Each has one slot of the table slots, with the index of
  * its PGPROC, and only that process writes there. So nothing needs an atomic operation, and user space reads the table
@@ -386,12 +386,14 @@ static __always_inline void begin(u32 pid, u64 now, bool only_io)
 		*index = i + 1;
 	}
 	s->waiting = event;
+	s->query = status_pointer ? statement(s) : 0;
 	s->since = now;
 }
 
 /* end accounts for the wait in progress. */
-static __always_inline void end(struct slot *s, u64 now, u64 query)
+static __always_inline void end(struct slot *s, u64 now)
 {
+	u64 query = s->query;
 	u64 ns = now - s->since;
 	u32 event = s->waiting;
 
@@ -415,18 +417,12 @@ int switched(u64 *ctx)
 	if (prev->__state && is_server_process(prev)) {
 		now = bpf_ktime_get_ns();
 		begin(prev->tgid, now, false);
-		if (status_pointer) {
-			/* The memory of next cannot be read when it comes back; what it waits for does not change. */
-			s = slot_of(prev->tgid);
-			if (s && s->since)
-				s->query = statement(s);
-		}
 	}
 	if (is_server_process(next)) {
 		s = slot_of(next->tgid);
 		if (s && s->since) {
 			now = now ? now : bpf_ktime_get_ns();
-			end(s, now, s->query);
+			end(s, now);
 		}
 	}
 	if (now)
@@ -470,7 +466,7 @@ static __always_inline void leave(void)
 	if (!s || !s->since)
 		return;
 	now = bpf_ktime_get_ns();
-	end(s, now, status_pointer ? statement(s) : 0);
+	end(s, now);
 	charge(now);
 }
 
@@ -523,7 +519,7 @@ int ended(u64 *ctx)
 	s = slot_of(pid);
 	if (s) {
 		if (s->since)
-			end(s, bpf_ktime_get_ns(), 0);
+			end(s, bpf_ktime_get_ns());
 		give_up(s);
 		clear(s, 0);
 	}
