@@ -224,7 +224,7 @@ func waitsOff(t *testing.T, s *site) {
 	counted(t, c, c.pid())
 }
 
-// waitsRestart expects that timing starts again with the server, and that the worker's log says so.
+// waitsRestart expects that timing starts again with the server, and that the worker logs it.
 func waitsRestart(t *testing.T, s *site) {
 	s.Restart("fast")
 	pgtest.Wait(t, "the timing of the new server", func() bool {

@@ -1,4 +1,4 @@
--- Wait events ----------------------------------------------------------------------------------------------------------
+-- Wait events ---------------------------------------------------------------------------------------------------------
 
 -- Names and columns equal those of the proposed patch for PostgreSQL; method is an addition.  A role without the
 -- privileges of pg_read_all_stats gets the rows of its backends only.

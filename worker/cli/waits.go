@@ -23,6 +23,7 @@ type waitsFlags struct {
 	duration time.Duration
 	method   string
 	format   string
+	trace    int
 }
 
 const waitsLong = `Time the wait events of a running server for a while, from outside: how often its
@@ -64,6 +65,7 @@ func newWaits() *cobra.Command {
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "measure for this `TIME`; an interrupt ends it earlier")
 	fs.StringVarP(&f.method, "method", "m", string(waits.Auto), "`METHOD`: auto, exact, blocked or sampled")
+	fs.IntVar(&f.trace, "trace", 0, "record every wait of process `PID`, and print them by query")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text or json")
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.RegisterFlagCompletionFunc("method",
@@ -85,6 +87,14 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
 	case f.duration <= 0:
 		return nil, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
+	case f.trace < 0:
+		return nil, fmt.Errorf("--trace needs a process id, not %d", f.trace)
+	case f.trace > 0 && (f.dataDir != "" || len(args) > 0):
+		return nil, errors.New("--trace names its process: leave out -D and other process ids")
+	case f.trace > 0 && (f.method == string(waits.Sampled) || f.format != formatText):
+		return nil, errors.New("--trace needs a method that sees single waits, and prints text only")
+	case f.trace > 0:
+		return []int{f.trace}, nil
 	case f.dataDir == "" && len(args) == 0:
 		return nil, errors.New("give the server's data directory with -D, or process ids")
 	case f.dataDir != "" && len(args) > 0:
@@ -132,7 +142,11 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	if err != nil {
 		return err
 	}
-	provider, err := waits.Open(server.Target, waits.Options{Method: waits.Method(f.method), Keep: pids})
+	options := waits.Options{Method: waits.Method(f.method), Keep: pids, Queries: f.trace > 0}
+	if f.trace > 0 && options.Method == waits.Auto {
+		options.Method = waits.Exact // single waits of one session are worth its cost
+	}
+	provider, err := waits.Open(server.Target, options)
 	if errors.Is(err, fs.ErrPermission) {
 		return fmt.Errorf("%w\nRun it as root, with CAP_BPF and CAP_PERFMON, or as the server's user with --method sampled",
 			err)
@@ -143,7 +157,10 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	defer provider.Close()
 	info := provider.Info()
 	tellf(stderr, "timing the wait events of %s for %s, method %s (%s)", c, f.duration, info.Method, info.Mechanism)
-	f.wait(ctx, stderr)
+	if f.trace > 0 {
+		return f.traceSession(ctx, server, provider, stdout, stderr)
+	}
+	f.wait(ctx, stderr, nil)
 	snapshot, err := provider.Snapshot()
 	if err != nil {
 		return err
@@ -155,17 +172,52 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	return report.Text(stdout, !unicodeTerminal())
 }
 
-// wait shows how far the measurement is, on a terminal.
-func (f *waitsFlags) wait(ctx context.Context, stderr io.Writer) {
+// traceSession records every wait of a session, and prints them by query.
+func (f *waitsFlags) traceSession(
+	ctx context.Context, server *waitevent.Server, provider waits.Provider, stdout, stderr io.Writer,
+) error {
+	tracer, ok := provider.(waits.Tracer)
+	if !ok {
+		return fmt.Errorf("the method %s sees no single waits", provider.Info().Method)
+	}
+	report, traced := server.NewSessionReport(), false
+	began := time.Now()
+	f.wait(ctx, stderr, func() {
+		// A process is known from its first wait on.
+		traced = traced || tracer.SetTraced(f.trace, true)
+		report.Add(tracer.Records())
+	})
+	report.Add(tracer.Records())
+	snapshot, err := provider.Snapshot()
+	if err != nil {
+		return err
+	}
+	report.SetLost(snapshot.Lost.Records)
+	info := provider.Info()
+	if _, err := fmt.Fprintf(stdout, "Process %d, method %s (%s), %.1f s. %s\n\n", f.trace, info.Method, info.Mechanism,
+		time.Since(began).Seconds(), waitevent.Sees(info)); err != nil {
+		return err
+	}
+	return report.Text(stdout)
+}
+
+// wait shows how far the measurement is, on a terminal. It calls each every 20 ms.
+func (f *waitsFlags) wait(ctx context.Context, stderr io.Writer, each func()) {
+	const interval = 20 * time.Millisecond
 	end := time.NewTimer(f.duration)
 	defer end.Stop()
-	tick := time.NewTicker(time.Second)
+	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	start, shown := time.Now(), terminal(stderr)
+	last := start
 	for {
+		if each != nil {
+			each()
+		}
 		select {
 		case <-tick.C:
-			if shown {
+			if shown && time.Since(last) >= time.Second {
+				last = time.Now()
 				_, _ = fmt.Fprintf(stderr, "\r\x1b[K%.0f of %s", time.Since(start).Seconds(), f.duration)
 			}
 			continue

@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/waits"
 )
 
 // need is a feature of captures, and which capabilities give it here; without any listed, everybody has it.
@@ -68,7 +69,34 @@ func rights() []finding {
 	}
 	text := fmt.Sprintf("short pauses on a busy machine: CAP_SYS_NICE or RLIMIT_RTPRIO of 1 (this process: %s)",
 		word(ptrace.MayHurry()))
-	return append(found, finding{good, "capability", text, ""}, finding{good, "capability", sampling(), ""})
+	found = append(found, finding{good, "capability", text, ""}, finding{good, "capability", sampling(), ""})
+	return append(found, waitTiming()...)
+}
+
+// waitTiming says which ways of timing wait events this process may use here.
+func waitTiming() (found []finding) {
+	for _, p := range waits.Possibilities() {
+		text := fmt.Sprintf("%s by %s (%s)", p.Method, p.Mechanism, waitCost(p.Mechanism))
+		if p.Err != nil {
+			text += fmt.Sprintf(": not available: %v", p.Err)
+		}
+		found = append(found, finding{good, "wait events", text, ""})
+	}
+	return found
+}
+
+// waitCost is the cost of a mechanism, as a share of the processor time of a transaction of pgbench; see
+// doc/benchmarks.md.
+func waitCost(mechanism string) string {
+	switch mechanism {
+	case "fentry":
+		return "costs up to 1 %"
+	case "tracepoints":
+		return "costs up to 10 %"
+	case "sched_switch":
+		return "costs up to 2 %"
+	}
+	return "costs nothing measurable"
 }
 
 // sampling says whether processes can be sampled without a stop.

@@ -159,7 +159,7 @@ func programsOf(hooks Hooks) []string {
 func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
 	keep := programsOf(hooks)
 	if hooks == Functions {
-		// Many kernels refuse trampolines altogether, which a small program tells sooner.
+		// Many kernels refuse all trampolines. A small program shows it sooner.
 		if err := tryTrampoline(); err != nil {
 			return err
 		}
@@ -186,12 +186,20 @@ func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
 
 // tryTrampoline has the kernel load a program that does nothing, for the entry of a system call.
 func tryTrampoline() error {
+	err := tryProgram(ebpf.AttachTraceFEntry, callPrefix+"read")
+	if errors.Is(err, fs.ErrPermission) && tryProgram(ebpf.AttachTraceRawTp, "sys_enter") == nil {
+		return fmt.Errorf("%w: it refuses programs at trampolines", ErrUnsupported)
+	}
+	return err
+}
+
+func tryProgram(place ebpf.AttachType, name string) error {
 	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
-		Name: "try", Type: ebpf.Tracing, AttachType: ebpf.AttachTraceFEntry, AttachTo: callPrefix + "read",
+		Name: "try", Type: ebpf.Tracing, AttachType: place, AttachTo: name,
 		License: "Dual MIT/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
 	})
 	if err != nil {
-		return fmt.Errorf("no program can be at the entry of a system call: %w", err)
+		return fmt.Errorf("a program at %s: %w", name, err)
 	}
 	return program.Close()
 }
@@ -285,6 +293,8 @@ func refusal(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		// The library's text has advice about limits that does not apply.
 		return fmt.Errorf("the kernel refuses the programs that time wait events: %w", unix.EPERM)
+	case errors.Is(err, ErrUnsupported):
+		return err
 	default:
 		return fmt.Errorf("%w (Linux %s): %w", ErrUnsupported, release(), err)
 	}
