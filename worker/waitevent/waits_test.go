@@ -106,7 +106,14 @@ func TestPgSleep(t *testing.T) {
 		seconds := number[float64](t, c, fmt.Sprintf("SELECT sleep(%d)", calls))
 		row := w.totals(t)["Timeout/PgSleep"]
 		measured := time.Duration(seconds * float64(time.Second))
-		if row.Calls != calls || row.Total < calls*each*98/100 || row.Total > measured {
+		// The server sleeps again when a signal has ended a sleep. If it gets no processor on its way to sleep until the
+		// time is over, it does not sleep, and the method blocked sees nothing.
+		least := uint64(calls)
+		if method.Method == waits.Blocked {
+			least = calls * 9 / 10
+		}
+		short := row.Total < time.Duration(least)*each*98/100
+		if row.Calls < least || row.Calls > calls+3 || short || row.Total > measured {
 			t.Errorf("%d calls and %v; the server has measured %d and %v", row.Calls, row.Total, calls, measured)
 		}
 		if row.Longest < each || row.Longest > measured {

@@ -411,10 +411,12 @@ SEC("tp_btf/sched_switch")
 int switched(u64 *ctx)
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
+	bool preempted = ctx[0];
 	struct slot *s;
 	u64 now = 0;
 
-	if (prev->__state && is_server_process(prev)) {
+	/* A process that is preempted on its way to sleep has not slept yet: it comes back here. */
+	if (!preempted && prev->__state && is_server_process(prev)) {
 		now = bpf_ktime_get_ns();
 		begin(prev->tgid, now, false);
 	}
