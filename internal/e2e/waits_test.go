@@ -266,3 +266,28 @@ func TestWaitEventsWithoutRight(t *testing.T) {
 		t.Errorf("method %s", text)
 	}
 }
+
+// TestWaitEventsOnStandby expects the figures of a standby's processes, and that its timing can be changed.
+func TestWaitEventsOnStandby(t *testing.T) {
+	s := start(t, pgtest.BinDir(t), pgtest.Options{Standby: true, Prepare: func(dsn string) {
+		c, err := pgx.Connect(context.Background(), dsn)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close(context.Background()) }()
+		if _, err := c.Exec(context.Background(), "CREATE EXTENSION pg_stat_backtrace"); err != nil {
+			t.Fatal(err)
+		}
+		loadWaits(t, dsn)
+	}})
+	s.workAsRoot(t, "--wait-event-capture", "stats")
+	c := s.connect(t, s.User, "postgres")
+	c.run(t, "SELECT pg_sleep(0.05)")
+	if text := c.text(t, `SELECT string_agg(DISTINCT backend_type, ',' ORDER BY backend_type)
+		FROM pg_stat_wait_event_timing WHERE backend_type IN ('startup', 'client backend')`); text != "client backend,startup" {
+		t.Errorf("processes: %s", text)
+	}
+	c.run(t, "SELECT pg_stat_reset_wait_event_timing_all()")
+	c.run(t, "SELECT pg_wait_event_capture('off')")
+	warned(t, c, "55000", "wait events are not being timed", "SELECT count(*) FROM pg_stat_wait_event_timing")
+}
