@@ -89,7 +89,8 @@ func (l *load) transaction(ctx context.Context, c *pgx.Conn) error {
 	case "tpcb":
 		return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
 			delta := rand.IntN(10_000) - 5000 //nolint:gosec // no secret
-			if _, err := tx.Exec(ctx, "UPDATE waits_accounts SET abalance = abalance + $1 WHERE aid = $2", delta, id); err != nil {
+			const update = "UPDATE waits_accounts SET abalance = abalance + $1 WHERE aid = $2"
+			if _, err := tx.Exec(ctx, update, delta, id); err != nil {
 				return err
 			}
 			if err := tx.QueryRow(ctx, query, id).Scan(&balance); err != nil {

@@ -283,8 +283,9 @@ func TestWaitEventsOnStandby(t *testing.T) {
 	s.workAsRoot(t, "--wait-event-capture", "stats")
 	c := s.connect(t, s.User, "postgres")
 	c.run(t, "SELECT pg_sleep(0.05)")
-	if text := c.text(t, `SELECT string_agg(DISTINCT backend_type, ',' ORDER BY backend_type)
-		FROM pg_stat_wait_event_timing WHERE backend_type IN ('startup', 'client backend')`); text != "client backend,startup" {
+	text := c.text(t, `SELECT string_agg(DISTINCT backend_type, ',' ORDER BY backend_type)
+		FROM pg_stat_wait_event_timing WHERE backend_type IN ('startup', 'client backend')`)
+	if text != "client backend,startup" {
 		t.Errorf("processes: %s", text)
 	}
 	c.run(t, "SELECT pg_stat_reset_wait_event_timing_all()")

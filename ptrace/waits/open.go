@@ -33,7 +33,9 @@ var (
 	fentry      = way{Info{Method: Exact, Mechanism: "fentry"}, waitsbpf.Functions}
 	tracepoints = way{Info{Method: Exact, Mechanism: "tracepoints"}, waitsbpf.Calls}
 	switches    = way{Info{Method: Blocked, Mechanism: "sched_switch"}, waitsbpf.Switches}
-	polling     = way{info: Info{Method: Sampled, Mechanism: "polling"}}
+	// debugRegister is for one process.
+	debugRegister = way{info: Info{Method: Exact, Mechanism: "watchpoint"}}
+	polling       = way{info: Info{Method: Sampled, Mechanism: "polling"}}
 )
 
 // ways returns the mechanisms of a method, the best first. Tracepoints at every system call of the host are taken only
@@ -48,6 +50,8 @@ func ways(m Method) ([]way, error) {
 		return []way{switches}, nil
 	case Sampled:
 		return []way{polling}, nil
+	case Watchpoint:
+		return []way{debugRegister}, nil
 	}
 	return nil, fmt.Errorf("%w: there is no method %q", ErrUnsupported, m)
 }
@@ -87,6 +91,12 @@ func (w way) open(p *procs, o Options, reasons []string) (Provider, error) {
 	info.Reasons = reasons
 	if info.Method == Sampled {
 		return openPoller(p, info, o)
+	}
+	if info.Mechanism == debugRegister.info.Mechanism {
+		if len(o.Keep) != 1 {
+			return nil, fmt.Errorf("%w: a watchpoint follows one process, and %d were given", ErrUnsupported, len(o.Keep))
+		}
+		return openWatchpoint(p, info, o.Keep[0])
 	}
 	if err := usable(w.hooks); err != nil {
 		return nil, err
@@ -137,5 +147,5 @@ func Possibilities() []Possibility {
 		}
 		all = append(all, Possibility{w.info, err})
 	}
-	return append(all, Possibility{polling.info, nil})
+	return append(all, Possibility{debugRegister.info, tryWatchpoint()}, Possibility{polling.info, nil})
 }

@@ -37,6 +37,8 @@ const (
 	Exact Method = "exact"
 	// Blocked sees every wait in which a process leaves its processor.
 	Blocked Method = "blocked"
+	// Watchpoint sees every wait of a single process, named by Options.Keep. Its figures are exact.
+	Watchpoint Method = "watchpoint"
 	// Sampled estimates the total time, and counts nothing.
 	Sampled Method = "sampled"
 )

@@ -37,6 +37,9 @@ Methods (--method):
   exact    times system calls. It sees every wait that enters the kernel.
   blocked  times sleeps. It sees no reads from the page cache, and costs less.
   sampled  reads the events 100 times a second. It estimates total times only.
+  watchpoint  times each change of one process's event, by a debug register of
+           the processor, without a program in the kernel. It costs that
+           process some microseconds for each change.
   auto     exact where the kernel has trampolines, otherwise blocked, otherwise
            sampled. The output names the method.
 
@@ -64,12 +67,14 @@ func newWaits() *cobra.Command {
 	fs := cmd.Flags()
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "measure for this `TIME`; an interrupt ends it earlier")
-	fs.StringVarP(&f.method, "method", "m", string(waits.Auto), "`METHOD`: auto, exact, blocked or sampled")
+	fs.StringVarP(&f.method, "method", "m", string(waits.Auto),
+		"`METHOD`: auto, exact, blocked, sampled or watchpoint")
 	fs.IntVar(&f.trace, "trace", 0, "record every wait of process `PID`, and print them by query")
 	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text or json")
 	_ = cmd.MarkFlagDirname("pgdata")
+	methods := []string{"auto", "exact", "blocked", "sampled", "watchpoint"}
 	_ = cmd.RegisterFlagCompletionFunc("method",
-		cobra.FixedCompletions([]string{"auto", "exact", "blocked", "sampled"}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(methods, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions([]string{formatText, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
@@ -78,9 +83,9 @@ func newWaits() *cobra.Command {
 // check validates the flags and returns the processes.
 func (f *waitsFlags) check(args []string) ([]int, error) {
 	switch waits.Method(f.method) {
-	case waits.Auto, waits.Exact, waits.Blocked, waits.Sampled:
+	case waits.Auto, waits.Exact, waits.Blocked, waits.Sampled, waits.Watchpoint:
 	default:
-		return nil, fmt.Errorf("--method must be auto, exact, blocked or sampled, not %q", f.method)
+		return nil, fmt.Errorf("--method must be auto, exact, blocked, sampled or watchpoint, not %q", f.method)
 	}
 	switch {
 	case f.format != formatText && f.format != formatJSON:

@@ -95,6 +95,8 @@ func waitCost(mechanism string) string {
 		return "costs up to 10 %"
 	case "sched_switch":
 		return "costs up to 2 %"
+	case "watchpoint":
+		return "one process only, some microseconds for each wait"
 	}
 	return "costs nothing measurable"
 }
