@@ -92,6 +92,9 @@ func measureLoad(ctx context.Context, o options, server *waitevent.Server, name 
 		low, median, high := r.quantiles()
 		fmt.Printf("%-9s %-9s %-14s %+8.2f%% %+8.2f%% %+8.2f%% %12.2f %9.2f\n", l.name, name, r.mechanism,
 			100*(median-1), 100*(low-1), 100*(high-1), r.off, r.waits)
+		if r.skipped > 0 {
+			fmt.Printf("          %d cycles were left out: no transaction ended in a slice\n", r.skipped)
+		}
 	}
 	return nil
 }
@@ -102,6 +105,7 @@ type result struct {
 	ratios    []float64
 	off       float64 // microseconds for a transaction without timing
 	waits     float64 // for each transaction, with timing
+	skipped   int     // cycles with a slice without a transaction
 }
 
 // measure switches the timing on and off. The order alternates, so that a trend cancels out.
@@ -122,13 +126,18 @@ func measure(ctx context.Context, o options, server *waitevent.Server, l *load, 
 			}
 		}
 		if on.done == 0 || off.done == 0 {
-			return nil, errors.New("no transaction in a slice; take a longer -slice")
+			r.skipped++
+			continue
 		}
 		r.ratios = append(r.ratios, on.cost()/off.cost())
 		offTotal += off.cost()
 		r.waits += float64(on.waits) / float64(on.done)
 	}
-	r.off, r.waits = offTotal/float64(o.Cycles), r.waits/float64(o.Cycles)
+	measured := float64(len(r.ratios))
+	if measured == 0 {
+		return nil, errors.New("no transaction in any slice")
+	}
+	r.off, r.waits = offTotal/measured, r.waits/measured
 	return r, nil
 }
 

@@ -47,8 +47,8 @@ type Server struct {
 	WaitPointer, FirstWait uint64
 	// ProcSize is the size of a PGPROC, Procs their number.
 	ProcSize, Procs int
-	// Status is the address of MyBEEntry; 0: waits are not attributed to queries. The offsets are of PgBackendStatus:
-	// of st_query_id, st_state, st_activity_start_timestamp and st_state_start_timestamp.
+	// Status is the address of MyBEEntry; 0: waits are not attributed to queries, and no process is traced. The offsets
+	// are of PgBackendStatus: st_query_id, st_state, st_activity_start_timestamp and st_state_start_timestamp.
 	Status                                 uint64
 	QueryID, State, QueryStart, StateStart int
 	// Idle and Running are the values of st_state.
@@ -123,6 +123,9 @@ func configure(spec *ebpf.CollectionSpec, s Server) error {
 		if err := spec.Variables[name].Set(value); err != nil {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
+	}
+	if s.Status == 0 {
+		spec.Maps[waitsMapTrace].MaxEntries = uint32(os.Getpagesize()) // nothing is traced then
 	}
 	spec.Maps[waitsMapSlots].MaxEntries = uint32(s.Procs)
 	spec.Maps[waitsMapSlotOfPid].MaxEntries = pidLimit()

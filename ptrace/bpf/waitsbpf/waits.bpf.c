@@ -33,7 +33,7 @@ const volatile u64 wanted[8] = {};      /* system calls to time, a bit for each 
 const volatile u32 read_call = 0;       /* read(2): timed for IO events only */
 
 /* EVENTS is how many events a slot can hold, BUCKETS how many ranges the histogram has. */
-enum { EVENTS = 64, PROBES = 8, BUCKETS = 32, CLASS_IO = 0x0a };
+enum { EVENTS = 64, BUCKETS = 32, CLASS_IO = 0x0a };
 
 /* An event's figures. hist may wrap; user space adds up differences. Bucket 0 is for less than 1024 ns, the last for
  * 2^40 ns and more, each other for up to twice the one before. The number of waits is the sum of hist. */
@@ -105,7 +105,7 @@ const struct record *record_type __attribute__((unused));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 16 << 20);
+	__uint(max_entries, 4 << 20);
 } trace SEC(".maps");
 
 /* Waits by query; event 0 stands for the statements themselves. */
@@ -267,7 +267,8 @@ static __always_inline void add(struct slot *s, u32 event, u64 ns)
 		clear(s, s->pid);
 	s->sequence++;
 	barrier();
-	for (int i = 0; i < PROBES; i++) {
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < EVENTS; i++) {
 		struct event *e = &s->events[(at + i) & (EVENTS - 1)];
 
 		if (!e->key)
