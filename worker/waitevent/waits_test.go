@@ -64,8 +64,15 @@ func (w watched) totals(t *testing.T) map[string]Row {
 			t.Errorf("event %#x has no name", row.ID)
 		}
 		var sum uint64
-		for _, n := range row.Buckets {
+		highest := 0
+		for b, n := range row.Buckets {
 			sum += n
+			if n > 0 {
+				highest = b
+			}
+		}
+		if highest != waits.Bucket(row.Longest) {
+			t.Errorf("%s: the longest wait, %v, is in range %d", row.Name, row.Longest, highest)
 		}
 		if sum != row.Calls {
 			t.Errorf("%s: %d calls, %d in the histogram", row.Name, row.Calls, sum)
