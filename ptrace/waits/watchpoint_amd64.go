@@ -189,7 +189,7 @@ func (w *watchpoint) codeBefore(address uint64) []byte {
 }
 
 // stored returns the value of a 32-bit store that ends the code: of a constant (c7 /0) or of a register (89 /r), to the
-// address in a register, with or without an offset of one byte.
+// address in a register.
 func stored(code []byte, registers *[17]uint64) (value uint32, ok bool) {
 	// x86's numbers of registers, as positions in the kernel's report: ax, cx, dx, bx, sp, bp, si, di, 8 to 15.
 	positions := [16]int{0, 2, 3, 1, 7, 6, 4, 5, 9, 10, 11, 12, 13, 14, 15, 16}

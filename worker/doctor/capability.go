@@ -85,20 +85,20 @@ func waitTiming() (found []finding) {
 	return found
 }
 
-// waitCost is the cost of a mechanism, as a share of the processor time of a transaction of pgbench; see
-// doc/benchmarks.md.
+// waitCost is the estimated cost of a mechanism, as a share of the processor time of a transaction of pgbench, by
+// measurements on virtual machines with two processors. `make bench-waits` measures it on this host.
 func waitCost(mechanism string) string {
 	switch mechanism {
 	case "fentry":
-		return "costs up to 1 %"
+		return "estimated cost: up to 1 %"
 	case "tracepoints":
-		return "costs up to 10 %"
+		return "estimated cost: up to 10 %"
 	case "sched_switch":
-		return "costs up to 2 %"
+		return "estimated cost: up to 2 %"
 	case "watchpoint":
 		return "one process only, some microseconds for each wait"
 	}
-	return "costs nothing measurable"
+	return "no measurable cost"
 }
 
 // sampling says whether processes can be sampled without a stop.
