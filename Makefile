@@ -170,6 +170,10 @@ check-cores: ## Compare cores of C, C++ and Go programs of the other architectur
 bench: ## Measure pause, capture and SQL round trip, beside libunwind over ptrace
 	scripts/bench.sh $(BENCHFLAGS)
 
+.PHONY: bench-waits
+bench-waits: ## Measure the cost of timing wait events, switched on and off within one run (BENCHFLAGS)
+	scripts/bench-waits.sh $(BENCHFLAGS)
+
 .PHONY: soak-queue
 soak-queue: ## 100,000 queued requests while the worker is killed every second (SOAK=-duration 1h: watch the table)
 	scripts/soak-queue.sh $(SOAK)

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # Tests of packages for the machines of scripts/check-arch.sh, which have no Go, no compiler and no source: those that
-# stop processes, those of probes, which other kernels set in other ways, and stacks at each instruction. To be sourced
+# stop processes, those of probes, which other kernels set in other ways, wait events (Debian's kernels have trampolines
+# for programs), and stacks at each instruction. To be sourced
 # after stacks.sh.
 
 # need_libc MACHINE finds the C library that programs for another machine are linked with, or installs it.
@@ -28,7 +29,7 @@ test_program() {
 arch_tests() {
 	local machine=$1 dir=$2/check goarch=${GOARCH_OF[$1]} package program chain=-fno-omit-frame-pointer
 	need_libc "$machine"
-	for package in ptrace ptrace/bpf/samplerbpf worker/capture; do
+	for package in ptrace ptrace/bpf/samplerbpf ptrace/bpf/waitsbpf worker/capture worker/waitevent; do
 		mkdir -p "$dir/$package/testdata"
 		(cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" test -c -trimpath -o "$dir/$package/tests" "./$package")
 	done
@@ -68,6 +69,8 @@ arch_tests_script() {
 	cat <<'SCRIPT'
 (cd /check/ptrace && PGSB_TEST_CORES=1 ./tests -test.v -test.timeout 25m -test.skip '^TestStopAndCopyIsNosplit$') || status=1
 (cd /check/ptrace/bpf/samplerbpf && ./tests -test.v -test.timeout 25m) || status=1
+(cd /check/ptrace/bpf/waitsbpf && ./tests -test.v -test.timeout 10m) || status=1
+(cd /check/worker/waitevent && ./tests -test.v -test.timeout 40m) || status=1
 (cd /check/worker/capture && ./tests -test.v -test.timeout 25m -test.run '^TestReturnProbes$') || status=1
 (cd /check/worker/capture && PGSB_STEPS=1500 ./tests -test.v -test.timeout 40m -test.run '^TestEveryInstruction') || status=1
 SCRIPT

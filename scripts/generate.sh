@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # generate.sh [--check]: compile the programs for the kernel (*.bpf.c below ptrace/bpf) and make the Go files that hold
-# them. Both are committed, so that only developers who change a program need the compiler. --check does it in a copy and
+# them. Both are committed, so that only a change of a program needs the compiler. --check works on a copy and
 # fails if the committed files differ.
 
 # shellcheck source=scripts/lib.sh

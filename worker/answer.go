@@ -24,7 +24,9 @@ import (
 const maxText = 1 << 20
 
 // verbs are what the worker can be asked; see backtrace.verb in sql/.
-func verbs() []string { return []string{"get", "log", "frames", "stat", "logs", "blocking", "summary"} }
+func verbs() []string {
+	return append([]string{"get", "log", "frames", "stat", "logs", "blocking", "summary"}, waitVerbs()...)
+}
 
 // answer carries out one request. It is called concurrently.
 func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
@@ -36,6 +38,8 @@ func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
 		return failure(0, err)
 	case slices.Contains([]string{"get", "log", "frames"}, req.Verb) && len(req.Targets) == 1:
 		return w.answerOne(ctx, req, options)
+	case slices.Contains(waitVerbs(), req.Verb):
+		return w.answerWaits(ctx, req)
 	case slices.Contains(verbs(), req.Verb):
 		return w.answerMany(ctx, req, options)
 	}

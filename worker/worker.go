@@ -24,6 +24,7 @@ import (
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/queue"
 	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/waitevent"
 )
 
 // Config configures a worker; the zero value serves the server that libpq's
@@ -55,6 +56,8 @@ type Config struct {
 	KeepRows int
 	// Context says for whom stacks have the text of statements that functions run; empty: ContextSuperuser.
 	Context string
+	// Waits says whether and how wait events are timed.
+	Waits WaitConfig
 	// DebugDirs are the folders below which separate debug files are looked
 	// for; nil means /usr/lib/debug.
 	DebugDirs []string
@@ -82,6 +85,7 @@ type Worker struct {
 	limiter  *authz.Limiter
 	looker   *authz.Lookup
 	ledger   queue.Journal
+	waits    *waitevent.Timer
 	// downloads is what is known of debug files that are being fetched.
 	downloads downloads
 
@@ -100,6 +104,7 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	w := &Worker{cfg: cfg, log: cfg.Log, limiter: authz.NewLimiter(cfg.Limits)}
 	w.looker = &authz.Lookup{Server: w}
+	w.waits = w.newWaits()
 	w.attach(&link{})
 	uid := os.Geteuid()
 	if err := w.start(ctx); err != nil {
@@ -119,6 +124,7 @@ func Run(ctx context.Context, cfg Config) error {
 	defer cancel()
 	var wg sync.WaitGroup
 	wg.Go(func() { w.follow(following) })
+	wg.Go(func() { w.waits.Run(following) })
 	err = w.serve(ctx)
 	cancel()
 	wg.Wait()
@@ -139,7 +145,7 @@ func (w *Worker) start(ctx context.Context) error {
 		return err
 	}
 	_ = memlock.Allow() // as root; else the limit is what the unit or the user's shell gives
-	rights, err := pgcluster.BecomeServerUser(c)
+	rights, err := pgcluster.BecomeServerUser(c, w.cfg.Waits.capabilities()...)
 	if err != nil {
 		return err
 	}
@@ -157,7 +163,7 @@ func (w *Worker) start(ctx context.Context) error {
 // fence gives up the system calls that a worker never makes. It does without where that cannot be: the fence is there
 // for the day on which something else has failed.
 func (w *Worker) fence() bool {
-	err := seccomp.Raise()
+	err := seccomp.Raise(w.cfg.Waits.calls()...)
 	if err != nil {
 		w.log.Warn().Err(err).Msg("system calls that are not needed stay allowed")
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
@@ -58,6 +59,9 @@ func newWorker(version string) *cobra.Command {
 			if !slices.Contains(contexts, cfg.Context) {
 				return usage(fmt.Errorf("--context must be superuser, all or off, not %q", cfg.Context))
 			}
+			if err := cfg.Waits.Check(); err != nil {
+				return usage(err)
+			}
 			cfg.Version = version
 			out := newBacklog(cmd.ErrOrStderr())
 			defer func() { _ = out.Close() }()
@@ -84,6 +88,7 @@ func newWorker(version string) *cobra.Command {
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
 	remote.add(cmd)
+	addWaitFlags(fs, &cfg.Waits)
 	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
 	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
 	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,
@@ -106,6 +111,18 @@ const (
 	defaultRate  = 100
 	defaultBurst = 1000
 )
+
+// addWaitFlags adds the flags for the timing of wait events.
+func addWaitFlags(fs *pflag.FlagSet, c *worker.WaitConfig) {
+	fs.StringVar(&c.Level, "wait-event-capture", "",
+		"time wait events: `LEVEL` off or stats; keeps the rights to load programs into the kernel")
+	fs.StringVar(&c.Method, "wait-event-method", "auto", "`METHOD`: auto, exact, blocked or sampled")
+	fs.Float64Var(&c.BudgetPercent, "wait-event-budget", defaultBudget,
+		"timing may take `N` percent of the processors' busy time, else it takes a cheaper method; 0: no limit")
+}
+
+// defaultBudget is the cost of timing wait events that a server should not notice, in percent.
+const defaultBudget = 3
 
 // A week of occasional requests; some minutes of a flood, in some 30 MB.
 const (

@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/waits"
 )
 
 // need is a feature of captures, and which capabilities give it here; without any listed, everybody has it.
@@ -68,7 +69,36 @@ func rights() []finding {
 	}
 	text := fmt.Sprintf("short pauses on a busy machine: CAP_SYS_NICE or RLIMIT_RTPRIO of 1 (this process: %s)",
 		word(ptrace.MayHurry()))
-	return append(found, finding{good, "capability", text, ""}, finding{good, "capability", sampling(), ""})
+	found = append(found, finding{good, "capability", text, ""}, finding{good, "capability", sampling(), ""})
+	return append(found, waitTiming()...)
+}
+
+// waitTiming says which ways of timing wait events this process may use here.
+func waitTiming() (found []finding) {
+	for _, p := range waits.Possibilities() {
+		text := fmt.Sprintf("%s by %s (%s)", p.Method, p.Mechanism, waitCost(p.Mechanism))
+		if p.Err != nil {
+			text += fmt.Sprintf(": not available: %v", p.Err)
+		}
+		found = append(found, finding{good, "wait events", text, ""})
+	}
+	return found
+}
+
+// waitCost is the estimated cost of a mechanism, as a share of the processor time of a transaction of pgbench, by
+// measurements on virtual machines with two processors. `make bench-waits` measures it on this host.
+func waitCost(mechanism string) string {
+	switch mechanism {
+	case "fentry":
+		return "estimated cost: up to 1 %"
+	case "tracepoints":
+		return "estimated cost: up to 10 %"
+	case "sched_switch":
+		return "estimated cost: up to 2 %"
+	case "watchpoint":
+		return "one process only, some microseconds for each wait"
+	}
+	return "no measurable cost"
 }
 
 // sampling says whether processes can be sampled without a stop.

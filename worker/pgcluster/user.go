@@ -34,12 +34,14 @@ type Privileges struct {
 // kernel.perf_event_paranoid is above 2, if they were there; nothing that is executed
 // later gains any (empty bounding set, no_new_privs); and all of it holds for every thread.
 //
+// The capabilities in also are kept too, if they were there.
+//
 // Call it once, early, before files are made and before a connection string is parsed: the defaults for user name,
 // password and service files follow the new user's home directory (environment variables that are set stay). When it
 // fails, some of the rights may be gone already, so the process should end.
 //
 // The errors are ErrWrongUser and ErrNotStatic, or what a system call refused.
-func BecomeServerUser(c Cluster) (Privileges, error) {
+func BecomeServerUser(c Cluster, also ...int) (Privileges, error) {
 	if c.UID <= 0 {
 		return Privileges{}, fmt.Errorf("%s: %w: user id %d cannot be PostgreSQL's", c.DataDir, ErrWrongUser, c.UID)
 	}
@@ -53,7 +55,11 @@ func BecomeServerUser(c Cluster) (Privileges, error) {
 	}
 	allowUrgency()
 	level, _ := os.ReadFile("/proc/sys/kernel/perf_event_paranoid") // useful knows what to make of none
-	keep &= useful(string(level))
+	wanted := useful(string(level))
+	for _, capability := range also {
+		wanted |= 1 << capability
+	}
+	keep &= wanted
 	p := Privileges{
 		UID: c.UID, GID: c.GID, Changed: euid == 0,
 		Trace: keep&(1<<unix.CAP_SYS_PTRACE) != 0, Sample: keep&(1<<unix.CAP_PERFMON) != 0,

@@ -1,5 +1,5 @@
-// Package waitsbpf holds the kernel's part of wait-event timing: the programs of waits.bpf.c, compiled, and the Go types
-// of their tables. It loads them, attaches them and reads their tables for package waits.
+// Package waitsbpf holds the kernel's part of wait-event timing: the programs of waits.bpf.c, compiled, and the Go
+// types of their tables. It loads them, attaches them and reads their tables for package waits.
 //
 // The package knows the kernel and nothing about PostgreSQL except the offsets that its caller gives.
 package waitsbpf

@@ -12,6 +12,7 @@ import (
 	"unsafe"
 
 	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
 	"github.com/cilium/ebpf/btf"
 	"github.com/cilium/ebpf/link"
 	"github.com/cilium/ebpf/ringbuf"
@@ -46,8 +47,8 @@ type Server struct {
 	WaitPointer, FirstWait uint64
 	// ProcSize is the size of a PGPROC, Procs their number.
 	ProcSize, Procs int
-	// Status is the address of MyBEEntry; 0: waits are not attributed to queries. The offsets are of PgBackendStatus:
-	// of st_query_id, st_state, st_activity_start_timestamp and st_state_start_timestamp.
+	// Status is the address of MyBEEntry; 0: waits are not attributed to queries, and no process is traced. The offsets
+	// are of PgBackendStatus: st_query_id, st_state, st_activity_start_timestamp and st_state_start_timestamp.
 	Status                                 uint64
 	QueryID, State, QueryStart, StateStart int
 	// Idle and Running are the values of st_state.
@@ -62,14 +63,13 @@ type Event = waitsEvent
 
 // Programs are the programs in the kernel, and their tables.
 type Programs struct {
-	objects  waitsObjects
-	extra    []*ebpf.Program // copies for single system calls
-	links    []link.Link
-	memory   []byte
-	slots    []Slot
-	gone     *ringbuf.Reader
-	trace    *ringbuf.Reader
-	possible int
+	objects waitsObjects
+	extra   []*ebpf.Program // copies for single system calls
+	links   []link.Link
+	memory  []byte
+	slots   []Slot
+	gone    *ringbuf.Reader
+	trace   *ringbuf.Reader
 }
 
 // Load loads the programs, without attaching them: the caller may first tell them which processes wait already.
@@ -124,6 +124,9 @@ func configure(spec *ebpf.CollectionSpec, s Server) error {
 			return fmt.Errorf("set %s: %w", name, err)
 		}
 	}
+	if s.Status == 0 {
+		spec.Maps[waitsMapTrace].MaxEntries = uint32(os.Getpagesize()) // nothing is traced then
+	}
 	spec.Maps[waitsMapSlots].MaxEntries = uint32(s.Procs)
 	spec.Maps[waitsMapSlotOfPid].MaxEntries = pidLimit()
 	return nil
@@ -159,6 +162,10 @@ func programsOf(hooks Hooks) []string {
 func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
 	keep := programsOf(hooks)
 	if hooks == Functions {
+		// Many kernels refuse all trampolines. A small program shows it sooner.
+		if err := tryTrampoline(); err != nil {
+			return err
+		}
 		keep = append(keep, copies(spec)...)
 	}
 	for name := range spec.Programs {
@@ -170,7 +177,7 @@ func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
 	if err != nil {
 		return err
 	}
-	defer c.Close() // of what is not taken over
+	defer c.Close() // of the maps that this function does not take over
 	if err := c.Assign(&p.objects.waitsMaps); err != nil {
 		return err
 	}
@@ -178,6 +185,26 @@ func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
 		p.extra = append(p.extra, c.DetachProgram(name))
 	}
 	return nil
+}
+
+// tryTrampoline has the kernel load a program that does nothing, for the entry of a system call.
+func tryTrampoline() error {
+	err := tryProgram(ebpf.AttachTraceFEntry, callPrefix+"read")
+	if errors.Is(err, fs.ErrPermission) && tryProgram(ebpf.AttachTraceRawTp, "sys_enter") == nil {
+		return fmt.Errorf("%w: it refuses programs at trampolines", ErrUnsupported)
+	}
+	return err
+}
+
+func tryProgram(place ebpf.AttachType, name string) error {
+	program, err := ebpf.NewProgram(&ebpf.ProgramSpec{
+		Name: "try", Type: ebpf.Tracing, AttachType: place, AttachTo: name,
+		License: "Dual MIT/GPL", Instructions: asm.Instructions{asm.Mov.Imm(asm.R0, 0), asm.Return()},
+	})
+	if err != nil {
+		return fmt.Errorf("a program at %s: %w", name, err)
+	}
+	return program.Close()
 }
 
 // copies adds the programs for single system calls, and names them.
@@ -207,7 +234,7 @@ func copies(spec *ebpf.CollectionSpec) (names []string) {
 func inKernel(function string) bool {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
-		return true // the load itself will say what is wrong
+		return true // the load will report the reason
 	}
 	var f *btf.Func
 	return kernel.TypeByName(function, &f) == nil
@@ -267,7 +294,10 @@ func (p *Programs) Close() {
 func refusal(err error) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("the kernel refuses the programs that time wait events: %w", err)
+		// The library's text has advice about limits that does not apply.
+		return fmt.Errorf("the kernel refuses the programs that time wait events: %w", unix.EPERM)
+	case errors.Is(err, ErrUnsupported):
+		return err
 	default:
 		return fmt.Errorf("%w (Linux %s): %w", ErrUnsupported, release(), err)
 	}
@@ -318,7 +348,8 @@ func (p *Programs) SetTraced(i int, on bool) {
 // Seed says, before Attach, that a process waits since a moment of CLOCK_MONOTONIC.
 func (p *Programs) Seed(i, pid int, event uint32, since uint64) error {
 	s := &p.slots[i]
-	s.Pid, s.Waiting, s.Since = uint32(pid), event, since
+	s.Index, s.Pid, s.Waiting, s.Since = uint32(i), uint32(pid), event, since
+	s.Life++
 	index := uint16(i + 1)
 	if err := p.objects.SlotOfPid.Put(uint32(pid), index); err != nil {
 		return fmt.Errorf("note process %d: %w", pid, err)
@@ -341,4 +372,14 @@ func (p *Programs) Gone(deadline time.Time, into *Slot) bool {
 	}
 	*into = *(*Slot)(unsafe.Pointer(unsafe.SliceData(record.RawSample)))
 	return true
+}
+
+// Try loads the programs for no server, to find out whether the kernel takes them. It attaches none that the kernel
+// would call for processes of the host.
+func Try(hooks Hooks) error {
+	p, err := Load(Server{Postmaster: -1, ProcSize: 1, Procs: 1}, hooks)
+	if err == nil {
+		p.Close()
+	}
+	return err
 }

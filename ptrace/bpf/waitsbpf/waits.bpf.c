@@ -5,7 +5,7 @@
  * A process of the server has the number of its wait event in shared memory, in its element of the array of PGPROC
  * structures, while it waits. Nothing in the server is called when that number changes. So these programs look at it
  * where a wait becomes a matter of the kernel: when a process enters and leaves a system call (exact), or when it
- * leaves a processor of its own accord and comes back (blocked).
+ * gives up its processor to wait and comes back (blocked).
  *
  * The server's processes are the children of the postmaster. Each has one slot of the table slots, with the index of
  * its PGPROC, and only that process writes there. So nothing needs an atomic operation, and user space reads the table
@@ -33,7 +33,7 @@ const volatile u64 wanted[8] = {};      /* system calls to time, a bit for each 
 const volatile u32 read_call = 0;       /* read(2): timed for IO events only */
 
 /* EVENTS is how many events a slot can hold, BUCKETS how many ranges the histogram has. */
-enum { EVENTS = 64, PROBES = 8, BUCKETS = 32, CLASS_IO = 0x0a };
+enum { EVENTS = 64, BUCKETS = 32, CLASS_IO = 0x0a };
 
 /* An event's figures. hist may wrap; user space adds up differences. Bucket 0 is for less than 1024 ns, the last for
  * 2^40 ns and more, each other for up to twice the one before. The number of waits is the sum of hist. */
@@ -55,6 +55,8 @@ struct slot {
 	u64 started;           /* st_activity_start_timestamp of the last statement seen, and whether it was seen to end */
 	u64 ended;
 	u64 query;             /* that the wait in progress is attributed to */
+	u32 life;              /* changes whenever the figures are cleared */
+	u32 index;             /* of the slot */
 	struct event events[EVENTS];
 };
 
@@ -103,7 +105,7 @@ const struct record *record_type __attribute__((unused));
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
-	__uint(max_entries, 16 << 20);
+	__uint(max_entries, 4 << 20);
 } trace SEC(".maps");
 
 /* Waits by query; event 0 stands for the statements themselves. */
@@ -236,6 +238,7 @@ static __always_inline void clear(struct slot *s, u32 pid)
 		s->traced = 0;
 	}
 	s->pid = pid;
+	s->life++;
 	barrier();
 	s->sequence++;
 }
@@ -264,7 +267,8 @@ static __always_inline void add(struct slot *s, u32 event, u64 ns)
 		clear(s, s->pid);
 	s->sequence++;
 	barrier();
-	for (int i = 0; i < PROBES; i++) {
+#pragma clang loop unroll(disable)
+	for (int i = 0; i < EVENTS; i++) {
 		struct event *e = &s->events[(at + i) & (EVENTS - 1)];
 
 		if (!e->key)
@@ -378,16 +382,19 @@ static __always_inline void begin(u32 pid, u64 now, bool only_io)
 		return;
 	if (s->pid != pid) {
 		give_up(s);
+		s->index = i;
 		clear(s, pid);
 		*index = i + 1;
 	}
 	s->waiting = event;
+	s->query = status_pointer ? statement(s) : 0;
 	s->since = now;
 }
 
 /* end accounts for the wait in progress. */
-static __always_inline void end(struct slot *s, u64 now, u64 query)
+static __always_inline void end(struct slot *s, u64 now)
 {
+	u64 query = s->query;
 	u64 ns = now - s->since;
 	u32 event = s->waiting;
 
@@ -405,24 +412,20 @@ SEC("tp_btf/sched_switch")
 int switched(u64 *ctx)
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
+	bool preempted = ctx[0];
 	struct slot *s;
 	u64 now = 0;
 
-	if (prev->__state && is_server_process(prev)) {
+	/* A process that is preempted on its way to sleep has not slept yet: it comes back here. */
+	if (!preempted && prev->__state && is_server_process(prev)) {
 		now = bpf_ktime_get_ns();
 		begin(prev->tgid, now, false);
-		if (status_pointer) {
-			/* The memory of next cannot be read when it comes back; what it waits for does not change. */
-			s = slot_of(prev->tgid);
-			if (s && s->since)
-				s->query = statement(s);
-		}
 	}
 	if (is_server_process(next)) {
 		s = slot_of(next->tgid);
 		if (s && s->since) {
 			now = now ? now : bpf_ktime_get_ns();
-			end(s, now, s->query);
+			end(s, now);
 		}
 	}
 	if (now)
@@ -466,7 +469,7 @@ static __always_inline void leave(void)
 	if (!s || !s->since)
 		return;
 	now = bpf_ktime_get_ns();
-	end(s, now, status_pointer ? statement(s) : 0);
+	end(s, now);
 	charge(now);
 }
 
@@ -519,7 +522,7 @@ int ended(u64 *ctx)
 	s = slot_of(pid);
 	if (s) {
 		if (s->since)
-			end(s, bpf_ktime_get_ns(), 0);
+			end(s, bpf_ktime_get_ns());
 		give_up(s);
 		clear(s, 0);
 	}

@@ -57,6 +57,8 @@ type waitsSlot struct {
 	Started          uint64
 	Ended            uint64
 	Query            uint64
+	Life             uint32
+	Index            uint32
 	Events           [64]waitsEvent
 }
 

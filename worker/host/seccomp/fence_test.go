@@ -120,7 +120,7 @@ func TestFence(t *testing.T) {
 // TestFilters runs the program of each architecture as the kernel would.
 func TestFilters(t *testing.T) {
 	for name, m := range machines {
-		p := m.filter()
+		p := m.filter(nil)
 		for _, c := range []struct {
 			what                   string
 			audit, number, request uint32

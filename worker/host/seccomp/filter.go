@@ -1,6 +1,10 @@
 package seccomp
 
-import "golang.org/x/sys/unix"
+import (
+	"slices"
+
+	"golang.org/x/sys/unix"
+)
 
 // machine is what a filter must know of an architecture.
 type machine struct {
@@ -38,7 +42,7 @@ var (
 )
 
 // filter is the program. Each test jumps over the verdict that follows it when it does not apply.
-func (m machine) filter() []unix.SockFilter {
+func (m machine) filter(allowed []uint32) []unix.SockFilter {
 	p := []unix.SockFilter{
 		{Code: load, K: auditAt},
 		{Code: ifEqual, K: m.audit, Jt: 1}, refuse,
@@ -48,6 +52,9 @@ func (m machine) filter() []unix.SockFilter {
 		p = append(p, unix.SockFilter{Code: ifAnyBit, K: m.alternate, Jf: 1}, refuse)
 	}
 	for _, number := range forbidden {
+		if slices.Contains(allowed, number) {
+			continue
+		}
 		p = append(p, unix.SockFilter{Code: ifEqual, K: number, Jf: 1}, refuse)
 	}
 	p = append(p,

@@ -1,0 +1,125 @@
+package waitsbpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+)
+
+// A Kind says what a record is about.
+type Kind uint8
+
+// The kinds.
+const (
+	Wait Kind = iota
+	QueryStart
+	QueryEnd
+)
+
+// Record is a wait, or the start or end of a statement, of a traced process.
+type Record struct {
+	Kind Kind
+	PID  int
+	// At is the end of a wait, in nanoseconds of CLOCK_MONOTONIC; of a statement the time stamp that the server noted,
+	// in microseconds since 2000-01-01 UTC.
+	At uint64
+	// Took is the duration of a wait in nanoseconds, of an ended statement in microseconds.
+	Took  uint64
+	Query uint64
+	Event uint32
+}
+
+// Record returns the next record of a traced process, waiting for it up to a deadline; false at the deadline or after
+// Close.
+func (p *Programs) Record(deadline time.Time) (Record, bool) {
+	p.trace.SetDeadline(deadline)
+	sample, err := p.trace.Read()
+	if err != nil || len(sample.RawSample) < int(unsafe.Sizeof(waitsRecord{})) {
+		return Record{}, false
+	}
+	r := (*waitsRecord)(unsafe.Pointer(unsafe.SliceData(sample.RawSample)))
+	return Record{
+		Kind: Kind(r.PidKind & 3), PID: int(r.PidKind >> 2), At: r.At, Took: r.Took, Query: r.Query, Event: r.Event,
+	}, true
+}
+
+// Counters are what the programs count beside the waits.
+type Counters struct {
+	// LostProcesses are ended processes whose figures found no room in the ring, LostRecords waits of traced processes,
+	// LostQueries waits that found no room in the table of queries.
+	LostProcesses, LostRecords, LostQueries uint64
+	// Outside are waits of processes that had no PGPROC yet, or no more.
+	Outside uint64
+	// Missed are events at which the kernel did not run a program, because it was interrupted on that processor.
+	Missed uint64
+	// Runs is how often the programs ran for a process of the server, and Time an estimate, from one run in 64, of how
+	// long they took. The kernel's own work to call them comes on top.
+	Runs uint64
+	Time time.Duration
+}
+
+// Counters reads them.
+func (p *Programs) Counters() (Counters, error) {
+	var sums [6]uint64
+	for i := range sums {
+		var values []uint64
+		if err := p.objects.Counters.Lookup(uint32(i), &values); err != nil {
+			return Counters{}, fmt.Errorf("read a counter of the kernel programs: %w", err)
+		}
+		for _, v := range values {
+			sums[i] += v
+		}
+	}
+	c := Counters{
+		LostProcesses: sums[0], LostRecords: sums[1], LostQueries: sums[2], Outside: sums[3],
+		Runs: sums[4], Time: time.Duration(sums[5]),
+	}
+	for _, program := range p.extra {
+		if stats, err := program.Stats(); err == nil {
+			c.Missed += stats.RecursionMisses
+		}
+	}
+	return c, nil
+}
+
+// QueryFigures are the waits of a statement for an event. Event 0 stands for the statements themselves: how often they
+// ended, and how long they took.
+type QueryFigures struct {
+	Query uint64
+	Event uint32
+	Calls uint64
+	Total time.Duration
+}
+
+// Queries reads the figures by query.
+func (p *Programs) Queries() ([]QueryFigures, error) {
+	var (
+		key   waitsQueryKey
+		value waitsQueryFigures
+		all   []QueryFigures
+	)
+	iterator := p.objects.Queries.Iterate()
+	for iterator.Next(&key, &value) {
+		all = append(all, QueryFigures{key.Query, key.Event, value.Calls, time.Duration(value.Total)})
+	}
+	if err := iterator.Err(); err != nil && !errors.Is(err, ebpf.ErrIterationAborted) {
+		return all, fmt.Errorf("read the waits by query: %w", err)
+	}
+	return all, nil
+}
+
+// ResetQueries forgets the figures by query.
+func (p *Programs) ResetQueries() error {
+	figures, err := p.Queries()
+	for _, f := range figures {
+		key := waitsQueryKey{Query: f.Query, Event: f.Event}
+		if gone := p.objects.Queries.Delete(key); gone != nil && !errors.Is(gone, fs.ErrNotExist) {
+			err = errors.Join(err, gone)
+		}
+	}
+	return err
+}

@@ -1,0 +1,315 @@
+package waits
+
+import (
+	"fmt"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// kernel reads the figures of programs in the kernel.
+type kernel struct {
+	procs    *procs
+	info     Info
+	programs *waitsbpf.Programs
+	stop     chan struct{}
+	done     sync.WaitGroup
+
+	mu       sync.Mutex
+	since    time.Time
+	tallies  map[int]*tally // by slot
+	ended    table
+	overflow uint64            // of processes that have ended
+	resets   map[int]uint64    // by process
+	buffer   waitsbpf.Slot     // for reading
+	base     waitsbpf.Counters // at the last reset
+	keep     keeper
+}
+
+// tally is what was read of a slot's present process. The kernel's counters of a histogram are short, so differences
+// are added up here.
+type tally struct {
+	last   waitsbpf.Slot
+	events table
+}
+
+// drainInterval is how often figures of ended processes are fetched, and refreshInterval how often all slots are read,
+// which has to be more often than the short counters can wrap.
+const (
+	drainInterval   = 200 * time.Millisecond
+	refreshInterval = 30 * time.Second
+)
+
+// openKernel loads and attaches the programs.
+func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, error) {
+	if p.count > waitsbpf.MaxSlots {
+		return nil, fmt.Errorf("%w: the server has room for more than %d processes", ErrUnsupported, waitsbpf.MaxSlots)
+	}
+	server := waitsbpf.Server{
+		Postmaster: p.Postmaster, WaitPointer: p.WaitPointer, FirstWait: p.first + uint64(p.Layout.WaitEvent),
+		ProcSize: p.Layout.ProcSize, Procs: p.count,
+		QueryID: p.Layout.QueryID, State: p.Layout.State, QueryStart: p.Layout.QueryStart,
+		StateStart: p.Layout.StateStart, Idle: p.Layout.Idle, Running: p.Layout.Running,
+	}
+	if o.Queries {
+		server.Status = p.Status
+	}
+	programs, err := waitsbpf.Load(server, hooks)
+	if err != nil {
+		return nil, err
+	}
+	info.Counts, info.Queries = true, server.Status != 0
+	k := &kernel{
+		procs: p, info: info, programs: programs, stop: make(chan struct{}), since: time.Now(),
+		tallies: make(map[int]*tally), ended: make(table), resets: make(map[int]uint64), keep: keeper{pids: o.Keep},
+	}
+	if err := k.attach(); err != nil {
+		programs.Close()
+		return nil, err
+	}
+	k.done.Go(k.run)
+	return k, nil
+}
+
+// attach seeds the waits that are in progress, attaches the programs, and takes back the seeds of waits that have ended
+// in between: no program has seen their end.
+func (k *kernel) attach() error {
+	type seed struct {
+		slot  int
+		event uint32
+	}
+	since := monotonic()
+	children, err := procfs.Children(k.procs.Postmaster)
+	if err != nil {
+		return fmt.Errorf("list the server's processes: %w", err)
+	}
+	seeds := make([]seed, 0, len(children))
+	for _, pid := range children {
+		slot, ok := k.procs.slotOf(pid)
+		if !ok {
+			continue
+		}
+		event := k.procs.eventAt(slot)
+		if event == 0 {
+			continue
+		}
+		if err := k.programs.Seed(slot, pid, event, since); err != nil {
+			return err
+		}
+		seeds = append(seeds, seed{slot, event})
+	}
+	if err := k.programs.Attach(); err != nil {
+		return err
+	}
+	for _, s := range seeds {
+		if k.procs.eventAt(s.slot) != s.event {
+			k.programs.Unseed(s.slot, since)
+		}
+	}
+	return nil
+}
+
+// run fetches what the kernel hands over.
+func (k *kernel) run() {
+	ticker := time.NewTicker(drainInterval)
+	defer ticker.Stop()
+	refreshed := time.Now()
+	for {
+		select {
+		case <-k.stop:
+			return
+		case <-ticker.C:
+		}
+		k.mu.Lock()
+		k.drain()
+		if time.Since(refreshed) > refreshInterval {
+			k.refresh()
+			refreshed = time.Now()
+		}
+		k.mu.Unlock()
+	}
+}
+
+// drain takes over the figures of processes that have ended.
+func (k *kernel) drain() {
+	for k.programs.Gone(time.Now(), &k.buffer) {
+		t := k.take(&k.buffer)
+		p := Process{
+			PID: int(k.buffer.Pid), Slot: int(k.buffer.Index), Events: t.events.list(), Overflow: k.buffer.Overflow,
+			Resets: k.resets[int(k.buffer.Pid)], Ended: true,
+		}
+		if !k.keep.add(p) {
+			k.ended.addAll(p.Events)
+			k.overflow += p.Overflow
+		}
+		delete(k.tallies, int(k.buffer.Index))
+		delete(k.resets, int(k.buffer.Pid))
+	}
+}
+
+// refresh reads all slots.
+func (k *kernel) refresh() {
+	for i := range k.programs.Slots() {
+		if k.programs.Read(i, &k.buffer) && k.buffer.Pid != 0 && waitsbpf.Holds(&k.buffer) {
+			k.take(&k.buffer)
+		}
+	}
+}
+
+// take adds a slot's new waits to its tally.
+func (k *kernel) take(s *waitsbpf.Slot) *tally {
+	t := k.tallies[int(s.Index)]
+	if t == nil || t.last.Life != s.Life {
+		if t != nil && int(t.last.Pid) != int(s.Pid) {
+			k.ended.addAll(t.events.list()) // its last figures were lost, which the kernel has counted
+		}
+		t = &tally{events: make(table)}
+		k.tallies[int(s.Index)] = t
+	}
+	for i := range s.Events {
+		now, last := &s.Events[i], &t.last.Events[i]
+		if now.Key == 0 {
+			continue
+		}
+		e := t.events.at(now.Key)
+		e.Total += time.Duration(now.Total - last.Total)
+		e.Longest = max(e.Longest, time.Duration(now.Longest))
+		for b := range now.Hist {
+			n := uint64(now.Hist[b] - last.Hist[b])
+			e.Buckets[b] += n
+			e.Calls += n
+		}
+	}
+	t.last = *s
+	return t
+}
+
+func (k *kernel) Info() Info { return k.info }
+
+func (k *kernel) Snapshot() (*Snapshot, error) {
+	if err := k.procs.alive(); err != nil {
+		return nil, err
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drain()
+	s := &Snapshot{At: time.Now(), Since: k.since}
+	s.Lost.Overflow = k.overflow
+	for i := range k.programs.Slots() {
+		if !k.programs.Read(i, &k.buffer) || k.buffer.Pid == 0 {
+			continue
+		}
+		s.Processes = append(s.Processes, k.process(&k.buffer))
+		s.Lost.Overflow += s.Processes[len(s.Processes)-1].Overflow
+	}
+	s.Processes = k.keep.addTo(s.Processes)
+	s.Ended = k.ended.list()
+	return s, k.losses(&s.Lost)
+}
+
+// process returns the figures of a slot, with the wait in progress.
+func (k *kernel) process(slot *waitsbpf.Slot) Process {
+	p := Process{PID: int(slot.Pid), Slot: int(slot.Index), Resets: k.resets[int(slot.Pid)]}
+	events := make(table)
+	if waitsbpf.Holds(slot) {
+		events.addAll(k.take(slot).events.list())
+		p.Overflow = slot.Overflow
+	}
+	if slot.Since != 0 {
+		if took := monotonic() - slot.Since; int64(took) > 0 {
+			events.at(slot.Waiting).addWait(time.Duration(took))
+		}
+	}
+	p.Events = events.list()
+	return p
+}
+
+// losses reads what the programs could not count.
+func (k *kernel) losses(l *Lost) error {
+	c, err := k.programs.Counters()
+	if err != nil {
+		return err
+	}
+	l.Processes = c.LostProcesses - k.base.LostProcesses
+	l.Missed = c.Missed - k.base.Missed
+	l.Outside = c.Outside - k.base.Outside
+	l.Queries = c.LostQueries - k.base.LostQueries
+	l.Records = c.LostRecords - k.base.LostRecords
+	return nil
+}
+
+func (k *kernel) Check() error { return k.procs.alive() }
+
+func (k *kernel) Queries() ([]QueryFigures, error) {
+	if !k.info.Queries {
+		return nil, nil
+	}
+	figures, err := k.programs.Queries()
+	all := make([]QueryFigures, len(figures))
+	for i, f := range figures {
+		all[i] = QueryFigures(f)
+	}
+	return all, err
+}
+
+func (k *kernel) Reset(pid int) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drain()
+	known := false
+	for i := range k.programs.Slots() {
+		if k.programs.Read(i, &k.buffer) && int(k.buffer.Pid) == pid {
+			k.reset(i)
+			known = true
+		}
+	}
+	return known
+}
+
+func (k *kernel) reset(i int) {
+	k.programs.Reset(i)
+	delete(k.tallies, i)
+	k.resets[int(k.buffer.Pid)]++
+}
+
+func (k *kernel) ResetAll() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drain()
+	for i := range k.programs.Slots() {
+		if k.programs.Read(i, &k.buffer) && k.buffer.Pid != 0 {
+			k.reset(i)
+		}
+	}
+	k.keep.ended = nil
+	k.ended, k.overflow, k.since = make(table), 0, time.Now()
+	var err error
+	if k.base, err = k.programs.Counters(); err != nil {
+		return err
+	}
+	return k.programs.ResetQueries()
+}
+
+func (k *kernel) Cost() (Cost, error) {
+	c, err := k.programs.Counters()
+	return Cost{Runs: c.Runs, Time: c.Time}, err
+}
+
+func (k *kernel) Close() {
+	close(k.stop)
+	k.done.Wait()
+	k.programs.Close()
+}
+
+// monotonic is CLOCK_MONOTONIC, the clock of the programs.
+func monotonic() uint64 {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
+		return 0
+	}
+	return uint64(t.Nano())
+}

@@ -1,0 +1,151 @@
+package waits
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// Options say how to time.
+type Options struct {
+	// Method is Auto if empty.
+	Method Method
+	// Keep are processes that stay in Snapshot.Processes when they have ended.
+	Keep []int
+	// Queries attributes waits to queries, if the method can.
+	Queries bool
+}
+
+// way is one mechanism.
+type way struct {
+	info  Info
+	hooks waitsbpf.Hooks
+}
+
+//nolint:gochecknoglobals // a table
+var (
+	fentry      = way{Info{Method: Exact, Mechanism: "fentry"}, waitsbpf.Functions}
+	tracepoints = way{Info{Method: Exact, Mechanism: "tracepoints"}, waitsbpf.Calls}
+	switches    = way{Info{Method: Blocked, Mechanism: "sched_switch"}, waitsbpf.Switches}
+	// debugRegister is for one process.
+	debugRegister = way{info: Info{Method: Exact, Mechanism: "watchpoint"}}
+	polling       = way{info: Info{Method: Sampled, Mechanism: "polling"}}
+)
+
+// ways returns the mechanisms of a method, the best first. Tracepoints at every system call of the host are taken only
+// by callers that ask for exact figures.
+func ways(m Method) ([]way, error) {
+	switch m {
+	case Auto, "":
+		return []way{fentry, switches, polling}, nil
+	case Exact:
+		return []way{fentry, tracepoints}, nil
+	case Blocked:
+		return []way{switches}, nil
+	case Sampled:
+		return []way{polling}, nil
+	case Watchpoint:
+		return []way{debugRegister}, nil
+	}
+	return nil, fmt.Errorf("%w: there is no method %q", ErrUnsupported, m)
+}
+
+// Open starts to time a server's wait events. Info.Reasons of the result says why a better mechanism was not taken. The
+// error wraps ErrUnsupported, ErrServerGone or fs.ErrPermission.
+func Open(s Server, o Options) (Provider, error) {
+	candidates, err := ways(o.Method)
+	if err != nil {
+		return nil, err
+	}
+	p, err := findProcs(&s)
+	if err != nil {
+		return nil, err
+	}
+	reasons := make([]string, 0, len(candidates))
+	var last error
+	for _, w := range candidates {
+		provider, err := w.open(p, o, reasons)
+		if err == nil {
+			return provider, nil
+		}
+		reasons = append(reasons, w.info.Mechanism+": "+err.Error())
+		last = err
+	}
+	if len(reasons) > 1 {
+		last = fmt.Errorf("%w (before it, %s)", last, strings.Join(reasons[:len(reasons)-1], "; "))
+	}
+	if !errors.Is(last, os.ErrPermission) && !errors.Is(last, ErrServerGone) {
+		last = fmt.Errorf("%w: %w", ErrUnsupported, last)
+	}
+	return nil, last
+}
+
+func (w way) open(p *procs, o Options, reasons []string) (Provider, error) {
+	info := w.info
+	info.Reasons = reasons
+	if info.Method == Sampled {
+		return openPoller(p, info, o)
+	}
+	if info.Mechanism == debugRegister.info.Mechanism {
+		if len(o.Keep) != 1 {
+			return nil, fmt.Errorf("%w: a watchpoint follows one process, and %d were given", ErrUnsupported, len(o.Keep))
+		}
+		return openWatchpoint(p, info, o.Keep[0])
+	}
+	if err := usable(w.hooks); err != nil {
+		return nil, err
+	}
+	return openKernel(p, w.hooks, info, o)
+}
+
+// usable returns why programs in the kernel would not tell the truth here.
+func usable(hooks waitsbpf.Hooks) error {
+	const initialNamespace = 0xeffffffc // PROC_PID_INIT_INO of include/linux/proc_ns.h
+	if ns, err := procfs.Namespace(os.Getpid(), "pid"); err != nil || ns != initialNamespace {
+		return fmt.Errorf("%w: this process is in a PID namespace, and the kernel's programs know the host's process ids",
+			ErrUnsupported)
+	}
+	if hooks == waitsbpf.Functions && fullyPreemptive() {
+		return fmt.Errorf("%w: the kernel is fully preemptive and would skip programs", ErrUnsupported)
+	}
+	return nil
+}
+
+// fullyPreemptive reports whether the kernel may take the processor from a thread inside a system call at any point.
+func fullyPreemptive() bool {
+	if mode, err := os.ReadFile("/sys/kernel/debug/sched/preempt"); err == nil {
+		return strings.Contains(string(mode), "(full)")
+	}
+	if line, err := os.ReadFile("/proc/cmdline"); err == nil && strings.Contains(string(line), "preempt=") {
+		return strings.Contains(string(line), "preempt=full")
+	}
+	var u unix.Utsname
+	return unix.Uname(&u) == nil && strings.Contains(unix.ByteSliceToString(u.Version[:]), " PREEMPT ")
+}
+
+// A Possibility says whether this host allows a mechanism.
+type Possibility struct {
+	Info
+	// Err is why not, nil if it does.
+	Err error
+}
+
+// Possibilities tries every mechanism that needs the kernel, for a moment and for no process.
+func Possibilities() []Possibility {
+	ways := []way{fentry, tracepoints, switches}
+	all := make([]Possibility, 0, len(ways)+1)
+	for _, w := range ways {
+		err := usable(w.hooks)
+		if err == nil {
+			err = waitsbpf.Try(w.hooks)
+		}
+		all = append(all, Possibility{w.info, err})
+	}
+	return append(all, Possibility{debugRegister.info, tryWatchpoint()}, Possibility{polling.info, nil})
+}

@@ -1,0 +1,181 @@
+package waits
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// pollInterval is how often the events are read.
+const pollInterval = 10 * time.Millisecond
+
+// poller estimates by reading all events again and again.
+type poller struct {
+	procs *procs
+	info  Info
+	stop  chan struct{}
+	done  chan struct{}
+
+	mu     sync.Mutex
+	since  time.Time
+	slots  map[int]*polled
+	ended  table
+	resets map[int]uint64 // by process
+	keep   keeper
+	err    error
+}
+
+// polled is a slot's present process.
+type polled struct {
+	pid    int // as the server knows it
+	local  int // as this process knows it
+	events table
+}
+
+// openPoller starts to read. The caller may add reasons to info.
+func openPoller(p *procs, info Info, o Options) (*poller, error) {
+	w := &poller{
+		procs: p, info: info, stop: make(chan struct{}), done: make(chan struct{}), since: time.Now(),
+		slots: make(map[int]*polled), ended: make(table), resets: make(map[int]uint64),
+		keep: keeper{pids: o.Keep},
+	}
+	first := make([]uint32, 2*p.count)
+	if err := p.readAll(first); err != nil {
+		if errors.Is(err, unix.EPERM) {
+			return nil, fmt.Errorf("%w: %w", fs.ErrPermission, err)
+		}
+		return nil, err
+	}
+	go w.run(first)
+	return w, nil
+}
+
+// run reads until Close. Each event that is seen stands for the time since the previous reading.
+func (w *poller) run(buffer []uint32) {
+	defer close(w.done)
+	ticker := time.NewTicker(pollInterval)
+	defer ticker.Stop()
+	last := time.Now()
+	for {
+		select {
+		case <-w.stop:
+			return
+		case <-ticker.C:
+		}
+		err := w.procs.readAll(buffer)
+		now := time.Now()
+		w.mu.Lock()
+		if err != nil {
+			w.err = fmt.Errorf("%w: %w", ErrServerGone, err)
+			w.mu.Unlock()
+			return
+		}
+		w.take(buffer, now.Sub(last))
+		w.mu.Unlock()
+		last = now
+	}
+}
+
+// take adds one reading.
+func (w *poller) take(buffer []uint32, passed time.Duration) {
+	for i := range w.procs.count {
+		event, pid := buffer[2*i], int(buffer[2*i+1])
+		s := w.slots[i]
+		if s != nil && s.pid != pid {
+			p := w.process(i, s)
+			p.Ended = true
+			if !w.keep.add(p) {
+				w.ended.addAll(p.Events)
+			}
+			delete(w.resets, s.pid)
+			delete(w.slots, i)
+			s = nil
+		}
+		if event == 0 || pid == 0 {
+			continue
+		}
+		if s == nil {
+			s = &polled{pid: pid, local: w.procs.local(pid), events: make(table)}
+			w.slots[i] = s
+		}
+		s.events.at(event).Total += passed
+	}
+}
+
+func (w *poller) Info() Info { return w.info }
+
+func (w *poller) Snapshot() (*Snapshot, error) {
+	if err := w.procs.alive(); err != nil {
+		return nil, err
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return nil, w.err
+	}
+	s := &Snapshot{At: time.Now(), Since: w.since, Ended: w.ended.list()}
+	for i, slot := range w.slots {
+		s.Processes = append(s.Processes, w.process(i, slot))
+	}
+	s.Processes = w.keep.addTo(s.Processes)
+	return s, nil
+}
+
+func (w *poller) process(slot int, s *polled) Process {
+	return Process{PID: s.local, Slot: slot, Events: s.events.list(), Resets: w.resets[s.pid]}
+}
+
+func (w *poller) Check() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.err != nil {
+		return w.err
+	}
+	return w.procs.alive()
+}
+
+func (w *poller) Queries() ([]QueryFigures, error) { return nil, nil }
+
+func (w *poller) Reset(pid int) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	known := false
+	for _, slot := range w.slots {
+		if slot.local == pid {
+			slot.events = make(table)
+			w.resets[slot.pid]++
+			known = true
+		}
+	}
+	return known
+}
+
+func (w *poller) ResetAll() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, slot := range w.slots {
+		slot.events = make(table)
+		w.resets[slot.pid]++
+	}
+	w.keep.ended = nil
+	w.ended = make(table)
+	w.since = time.Now()
+	return nil
+}
+
+func (w *poller) Cost() (Cost, error) { return Cost{}, nil }
+
+func (w *poller) Close() {
+	close(w.stop)
+	<-w.done
+}
+
+// bytesOf is the memory of numbers.
+func bytesOf(numbers []uint32) []byte {
+	return unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(numbers))), 4*len(numbers))
+}

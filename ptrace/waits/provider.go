@@ -1,0 +1,209 @@
+package waits
+
+import (
+	"errors"
+	"math/bits"
+	"time"
+)
+
+// Buckets is how many ranges the histogram of an event has. The first is for less than 1024 ns, each other for up to
+// twice its predecessor, and the last for all that is longer.
+const Buckets = 32
+
+// Bucket returns the range that a duration belongs to.
+func Bucket(d time.Duration) int {
+	return min(bits.Len64(uint64(max(d, 0))>>10), Buckets-1)
+}
+
+// BucketLimits returns the shortest duration of a bucket, and the shortest of the next; 0 after the last.
+func BucketLimits(i int) (from, to time.Duration) {
+	if i > 0 {
+		from = 1 << (9 + i)
+	}
+	if i < Buckets-1 {
+		to = 1 << (10 + i)
+	}
+	return from, to
+}
+
+// Method says which waits are seen.
+type Method string
+
+// The methods.
+const (
+	// Auto stands for the best method that this host allows without a high cost.
+	Auto Method = "auto"
+	// Exact sees every wait that enters the kernel.
+	Exact Method = "exact"
+	// Blocked sees every wait in which a process leaves its processor.
+	Blocked Method = "blocked"
+	// Watchpoint sees every wait of a single process, named by Options.Keep. Its figures are exact.
+	Watchpoint Method = "watchpoint"
+	// Sampled estimates the total time, and counts nothing.
+	Sampled Method = "sampled"
+)
+
+// Info describes a provider.
+type Info struct {
+	Method Method
+	// Mechanism is the name of the facility: fentry, tracepoints, sched_switch, polling or watchpoint.
+	Mechanism string
+	// Counts says whether there are calls, maxima and histograms; otherwise there is an estimate of the total only.
+	Counts bool
+	// Queries says whether waits are attributed to queries.
+	Queries bool
+	// Reasons are why better methods were not taken.
+	Reasons []string
+}
+
+// Event holds the figures of one wait event.
+type Event struct {
+	// ID is the server's number of the event (wait_event_info).
+	ID      uint32
+	Calls   uint64
+	Total   time.Duration
+	Longest time.Duration
+	Buckets [Buckets]uint64
+}
+
+// add adds the figures of another.
+func (e *Event) add(other *Event) {
+	e.Calls += other.Calls
+	e.Total += other.Total
+	e.Longest = max(e.Longest, other.Longest)
+	for i, n := range other.Buckets {
+		e.Buckets[i] += n
+	}
+}
+
+// addWait adds one wait.
+func (e *Event) addWait(took time.Duration) {
+	e.Calls++
+	e.Total += took
+	e.Longest = max(e.Longest, took)
+	e.Buckets[Bucket(took)]++
+}
+
+// Process holds the figures of a process.
+type Process struct {
+	// PID is the process id in this process's PID namespace, Slot the index of its PGPROC.
+	PID, Slot int
+	Events    []Event
+	// Overflow counts waits that are missing because the process waited for more events than there is room for.
+	Overflow uint64
+	// Resets is how often the figures were reset.
+	Resets uint64
+	// Ended says that the process has ended; see Options.Keep.
+	Ended bool
+}
+
+// Lost counts what a snapshot lacks.
+type Lost struct {
+	// Processes have ended, and their figures were lost.
+	Processes uint64
+	// Overflow are waits for which there was no room, of all processes, ended and not.
+	Overflow uint64
+	// Missed are moments at which the kernel could not run a program.
+	Missed uint64
+	// Outside are waits of processes that had not joined the shared memory, or had left it.
+	Outside uint64
+	// Queries are waits that are not attributed because there was no room, Records traced waits likewise.
+	Queries, Records uint64
+}
+
+// Snapshot is what has been seen since the start or the last reset.
+type Snapshot struct {
+	// At is when it was taken. Waits in progress then are part of it.
+	At time.Time
+	// Since is when the figures began.
+	Since     time.Time
+	Processes []Process
+	// Ended are the figures of all processes that have ended and are not in Processes.
+	Ended []Event
+	Lost  Lost
+}
+
+// Totals adds up the events of all processes.
+func (s *Snapshot) Totals() []Event {
+	sums := make(table)
+	for i := range s.Processes {
+		sums.addAll(s.Processes[i].Events)
+	}
+	sums.addAll(s.Ended)
+	return sums.list()
+}
+
+// QueryFigures are the waits for an event of all executions of a query.
+type QueryFigures struct {
+	Query uint64
+	// Event is 0 for the query itself: how often it ended, and how long it ran.
+	Event uint32
+	Calls uint64
+	Total time.Duration
+}
+
+// Cost is what timing has cost the server so far, as far as it can be measured.
+type Cost struct {
+	// Runs is how often a program ran, and Time how long they took together: an estimate.
+	Runs uint64
+	Time time.Duration
+}
+
+// Provider is a source of figures about wait events. Servers that time their waits themselves can be another one day.
+// Its methods may be called concurrently.
+type Provider interface {
+	Info() Info
+	// Snapshot returns the figures. The error is ErrServerGone when the server has ended or restarted.
+	Snapshot() (*Snapshot, error)
+	// Check returns ErrServerGone when the server has ended or restarted.
+	Check() error
+	// Queries returns the figures by query; nothing if Info.Queries is false.
+	Queries() ([]QueryFigures, error)
+	// Reset forgets the figures of a process; false if it is not known.
+	Reset(pid int) bool
+	// ResetAll forgets everything.
+	ResetAll() error
+	// Cost returns what the provider has cost.
+	Cost() (Cost, error)
+	// Close ends it, and leaves nothing behind.
+	Close()
+}
+
+// Tracer is a provider that can report every wait of single processes.
+type Tracer interface {
+	// SetTraced has every wait of a process reported, or ends that; false if the process is not known.
+	SetTraced(pid int, on bool) bool
+	// Records returns what has been reported since the last call.
+	Records() []Record
+}
+
+// Kind says what a record is about.
+type Kind uint8
+
+// The kinds.
+const (
+	Wait Kind = iota
+	QueryStart
+	QueryEnd
+)
+
+// Record is a wait, or the start or end of a query, of a traced process.
+type Record struct {
+	PID  int
+	Kind Kind
+	// At is the start of a wait, and otherwise the moment of the start or end.
+	At time.Time
+	// Took is the duration of a wait, or of the query that ended.
+	Took time.Duration
+	// Event is the number of a wait's event.
+	Event uint32
+	// Query is the query id, 0 if there is none.
+	Query uint64
+}
+
+// ErrServerGone means that the server has ended, or has restarted after a crash. Its figures start again with a new
+// provider.
+var ErrServerGone = errors.New("the server has ended or restarted")
+
+// ErrUnsupported means that a method is impossible on this host or for this server.
+var ErrUnsupported = errors.New("wait events cannot be timed")

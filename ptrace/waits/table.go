@@ -1,0 +1,59 @@
+package waits
+
+import (
+	"cmp"
+	"slices"
+)
+
+// table holds figures by event.
+type table map[uint32]*Event
+
+func (t table) at(id uint32) *Event {
+	e := t[id]
+	if e == nil {
+		e = &Event{ID: id}
+		t[id] = e
+	}
+	return e
+}
+
+func (t table) addAll(events []Event) {
+	for i := range events {
+		t.at(events[i].ID).add(&events[i])
+	}
+}
+
+// list returns copies, by number.
+func (t table) list() []Event {
+	events := make([]Event, 0, len(t))
+	for _, e := range t {
+		events = append(events, *e)
+	}
+	slices.SortFunc(events, func(a, b Event) int { return cmp.Compare(a.ID, b.ID) })
+	return events
+}
+
+// keeper keeps the figures of certain processes beyond their end.
+type keeper struct {
+	pids  []int
+	ended []Process
+}
+
+// add keeps a process that has ended; false if it is not wanted. A process id that the kernel has given away again
+// belongs to another process.
+func (k *keeper) add(p Process) bool {
+	wanted := slices.Contains(k.pids, p.PID)
+	again := slices.ContainsFunc(k.ended, func(other Process) bool { return other.PID == p.PID })
+	if !wanted || again {
+		return false
+	}
+	k.ended = append(k.ended, p)
+	return true
+}
+
+// addTo adds the ended processes to the others, and sorts them by slot.
+func (k *keeper) addTo(processes []Process) []Process {
+	processes = append(processes, k.ended...)
+	slices.SortStableFunc(processes, func(a, b Process) int { return cmp.Compare(a.Slot, b.Slot) })
+	return processes
+}

@@ -1,0 +1,65 @@
+package waits
+
+import (
+	"time"
+
+	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
+)
+
+// SetTraced implements Tracer.
+func (k *kernel) SetTraced(pid int, on bool) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for i := range k.programs.Slots() {
+		if k.programs.Read(i, &k.buffer) && int(k.buffer.Pid) == pid {
+			k.programs.SetTraced(i, on)
+			return true
+		}
+	}
+	return false
+}
+
+// Records implements Tracer. Several callers would share the records.
+func (k *kernel) Records() []Record {
+	var records []Record
+	boot := bootTime()
+	for {
+		r, ok := k.programs.Record(time.Now())
+		if !ok {
+			return records
+		}
+		records = append(records, translate(r, boot))
+	}
+}
+
+// bootTime is when CLOCK_MONOTONIC was zero, by the wall clock. The process may lose its processor between two readings
+// of clocks, so the closest of several pairs counts.
+func bootTime() time.Time {
+	const tries = 5
+	var best time.Time
+	closest := uint64(1<<64 - 1)
+	for range tries {
+		before := monotonic()
+		now := time.Now()
+		after := monotonic()
+		if after-before < closest {
+			closest = after - before
+			best = now.Round(0).Add(-time.Duration(before + closest/2))
+		}
+	}
+	return best
+}
+
+// translate gives a record times of the wall clock. boot is the start of CLOCK_MONOTONIC.
+func translate(r waitsbpf.Record, boot time.Time) Record {
+	out := Record{PID: r.PID, Kind: Kind(r.Kind), Event: r.Event, Query: r.Query}
+	if r.Kind == waitsbpf.Wait {
+		out.Took = time.Duration(r.Took)
+		out.At = boot.Add(time.Duration(r.At) - out.Took)
+		return out
+	}
+	epoch := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)
+	out.Took = time.Duration(r.Took) * time.Microsecond
+	out.At = epoch.Add(time.Duration(r.At) * time.Microsecond)
+	return out
+}

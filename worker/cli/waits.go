@@ -1,0 +1,248 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/ptrace/waits"
+	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/waitevent"
+)
+
+// waitsFlags are the flags of the command waits.
+type waitsFlags struct {
+	dataDir  string
+	duration time.Duration
+	method   string
+	format   string
+	trace    int
+}
+
+const waitsLong = `Time the wait events of a running server for a while, from outside: how often its
+processes waited, for which events, how long in total and at most, and a histogram.
+The server needs no change, no extension and no worker.
+
+Give the server's data directory with -D, or processes of one server. With -D all
+processes of the server count, also those that start or end meanwhile.
+
+Methods (--method):
+  exact    times system calls. It sees every wait that enters the kernel.
+  blocked  times sleeps. It sees no reads from the page cache, and costs less.
+  sampled  reads the events 100 times a second. It estimates total times only.
+  watchpoint  times each change of one process's event, by a debug register of
+           the processor, without a program in the kernel. It costs that
+           process some microseconds for each change.
+  auto     exact where the kernel has trampolines, otherwise blocked, otherwise
+           sampled. The output names the method.
+
+exact and blocked load programs into the kernel. They need root, or CAP_BPF and
+CAP_PERFMON, and the host's PID namespace. sampled needs the right to read the
+server's memory. Waits in progress count up to now.`
+
+func newWaits() *cobra.Command {
+	var f waitsFlags
+	cmd := &cobra.Command{
+		Use:   "waits -D DIRECTORY | PID...",
+		Short: "Time the wait events of a running server, and print totals and histograms",
+		Long:  waitsLong,
+		Example: `  pg_stat_backtrace waits -D /var/lib/postgresql/15/main
+  pg_stat_backtrace waits --duration 1m --method exact 4711 4712
+  pg_stat_backtrace waits -D /srv/pgdata --format json | jq '.events[0]'`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			pids, err := f.check(args)
+			if err != nil {
+				return usage(err)
+			}
+			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
+	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "measure for this `TIME`; an interrupt ends it earlier")
+	fs.StringVarP(&f.method, "method", "m", string(waits.Auto),
+		"`METHOD`: auto, exact, blocked, sampled or watchpoint")
+	fs.IntVar(&f.trace, "trace", 0, "record every wait of process `PID`, and print them by query")
+	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text or json")
+	_ = cmd.MarkFlagDirname("pgdata")
+	methods := []string{"auto", "exact", "blocked", "sampled", "watchpoint"}
+	_ = cmd.RegisterFlagCompletionFunc("method",
+		cobra.FixedCompletions(methods, cobra.ShellCompDirectiveNoFileComp))
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions([]string{formatText, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// check validates the flags and returns the processes.
+func (f *waitsFlags) check(args []string) ([]int, error) {
+	switch waits.Method(f.method) {
+	case waits.Auto, waits.Exact, waits.Blocked, waits.Sampled, waits.Watchpoint:
+	default:
+		return nil, fmt.Errorf("--method must be auto, exact, blocked, sampled or watchpoint, not %q", f.method)
+	}
+	switch {
+	case f.format != formatText && f.format != formatJSON:
+		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
+	case f.duration <= 0:
+		return nil, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
+	case f.trace < 0:
+		return nil, fmt.Errorf("--trace needs a process id, not %d", f.trace)
+	case f.trace > 0 && (f.dataDir != "" || len(args) > 0):
+		return nil, errors.New("--trace names its process: leave out -D and other process ids")
+	case f.trace > 0 && (f.method == string(waits.Sampled) || f.format != formatText):
+		return nil, errors.New("--trace needs a method that sees single waits, and prints text only")
+	case f.trace > 0:
+		return []int{f.trace}, nil
+	case f.dataDir == "" && len(args) == 0:
+		return nil, errors.New("give the server's data directory with -D, or process ids")
+	case f.dataDir != "" && len(args) > 0:
+		return nil, errors.New("give either -D or process ids, not both")
+	}
+	return processIDs(args)
+}
+
+// cluster finds the server.
+func (f *waitsFlags) cluster(pids []int) (pgcluster.Cluster, error) {
+	if f.dataDir != "" {
+		return pgcluster.ByDataDir(f.dataDir)
+	}
+	// Every process of a server works in its data directory.
+	c, err := pgcluster.ByDataDir(fmt.Sprintf("/proc/%d/cwd", pids[0]))
+	if errors.Is(err, pgcluster.ErrNotDataDir) {
+		return c, fmt.Errorf("process %d is not a PostgreSQL server process", pids[0])
+	}
+	if err != nil {
+		return c, err
+	}
+	members, err := c.Members()
+	if err != nil {
+		return c, err
+	}
+	for _, pid := range pids {
+		found := false
+		for _, m := range members {
+			found = found || m.Local == pid
+		}
+		if !found {
+			return c, fmt.Errorf("process %d is not a process of %s", pid, c)
+		}
+	}
+	return c, nil
+}
+
+// run measures and prints. After an interrupt it prints what has come until then.
+func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
+	c, err := f.cluster(pids)
+	if err != nil {
+		return err
+	}
+	server, err := waitevent.Locate(c)
+	if err != nil {
+		return err
+	}
+	options := waits.Options{Method: waits.Method(f.method), Keep: pids, Queries: f.trace > 0}
+	if f.trace > 0 && options.Method == waits.Auto {
+		options.Method = waits.Exact // single waits of one session are worth its cost
+	}
+	provider, err := waits.Open(server.Target, options)
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%w\nRun it as root, with CAP_BPF and CAP_PERFMON, or as the server's user with --method sampled",
+			err)
+	}
+	if err != nil {
+		return err
+	}
+	defer provider.Close()
+	info := provider.Info()
+	tellf(stderr, "timing the wait events of %s for %s, method %s (%s)", c, f.duration, info.Method, info.Mechanism)
+	if f.trace > 0 {
+		return f.traceSession(ctx, server, provider, stdout, stderr)
+	}
+	f.wait(ctx, stderr, nil)
+	snapshot, err := provider.Snapshot()
+	if err != nil {
+		return err
+	}
+	report := server.NewReport(info, snapshot, pgcluster.Title, pids)
+	if f.format == formatJSON {
+		return report.JSON(stdout)
+	}
+	return report.Text(stdout, !unicodeTerminal())
+}
+
+// traceSession records every wait of a session, and prints them by query.
+func (f *waitsFlags) traceSession(
+	ctx context.Context, server *waitevent.Server, provider waits.Provider, stdout, stderr io.Writer,
+) error {
+	tracer, ok := provider.(waits.Tracer)
+	if !ok {
+		return fmt.Errorf("the method %s sees no single waits", provider.Info().Method)
+	}
+	report, traced := server.NewSessionReport(), false
+	began := time.Now()
+	f.wait(ctx, stderr, func() {
+		// A process is known from its first wait on.
+		traced = traced || tracer.SetTraced(f.trace, true)
+		report.Add(tracer.Records())
+	})
+	report.Add(tracer.Records())
+	snapshot, err := provider.Snapshot()
+	if err != nil {
+		return err
+	}
+	report.SetLost(snapshot.Lost.Records)
+	info := provider.Info()
+	if _, err := fmt.Fprintf(stdout, "Process %d, method %s (%s), %.1f s. %s\n\n", f.trace, info.Method, info.Mechanism,
+		time.Since(began).Seconds(), waitevent.Sees(info)); err != nil {
+		return err
+	}
+	return report.Text(stdout)
+}
+
+// wait shows how far the measurement is, on a terminal. It calls each every 20 ms.
+func (f *waitsFlags) wait(ctx context.Context, stderr io.Writer, each func()) {
+	const interval = 20 * time.Millisecond
+	end := time.NewTimer(f.duration)
+	defer end.Stop()
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	start, shown := time.Now(), terminal(stderr)
+	last := start
+	for {
+		if each != nil {
+			each()
+		}
+		select {
+		case <-tick.C:
+			if shown && time.Since(last) >= time.Second {
+				last = time.Now()
+				_, _ = fmt.Fprintf(stderr, "\r\x1b[K%.0f of %s", time.Since(start).Seconds(), f.duration)
+			}
+			continue
+		case <-ctx.Done():
+		case <-end.C:
+		}
+		if shown {
+			_, _ = io.WriteString(stderr, "\r\x1b[K")
+		}
+		return
+	}
+}
+
+// unicodeTerminal reports whether the locale's encoding is UTF-8.
+func unicodeTerminal() bool {
+	for _, name := range []string{"LC_ALL", "LC_CTYPE", "LANG"} {
+		if value := os.Getenv(name); value != "" {
+			value = strings.ToLower(value)
+			return strings.Contains(value, "utf-8") || strings.Contains(value, "utf8")
+		}
+	}
+	return false
+}

@@ -1,0 +1,35 @@
+package cli
+
+import (
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// TestWaitsRefuses expects messages for flags that make no sense together, and for processes that are no server.
+func TestWaitsRefuses(t *testing.T) {
+	self := strconv.Itoa(os.Getpid())
+	for arguments, want := range map[string]string{
+		"":                           "give the server's data directory with -D, or process ids",
+		"-D /tmp 1":                  "give either -D or process ids, not both",
+		"--method best 1":            "--method must be",
+		"--format folded 1":          "--format must be text or json",
+		"--duration 0 1":             "--duration must be more than 0",
+		"--duration -1s 1":           "--duration must be more than 0",
+		"x":                          `"x" is not a process id`,
+		"--trace -1":                 "--trace needs a process id",
+		"--trace 5 6":                "--trace names its process",
+		"--trace 5 --method sampled": "--trace needs a method that sees single waits",
+		"--trace 5 --format json":    "--trace needs a method that sees single waits, and prints text only",
+		"-D /nonexistent":            "/nonexistent",
+		self:                         "process " + self + " is not a PostgreSQL server process",
+		"--method watchpoint --duration 1 " + self: "invalid argument",
+	} {
+		var stdout, stderr strings.Builder
+		status := Main("test", append([]string{"waits"}, strings.Fields(arguments)...), &stdout, &stderr)
+		if status == exitOK || !strings.Contains(stderr.String(), want) || stdout.Len() > 0 {
+			t.Errorf("waits %s: status %d, %q; want %q", arguments, status, stderr.String(), want)
+		}
+	}
+}

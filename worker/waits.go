@@ -1,0 +1,314 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/waits"
+	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/sqlerror"
+	"pg_stat_backtrace/worker/waitevent"
+)
+
+// WaitConfig says whether and how the worker times wait events.
+type WaitConfig struct {
+	// Level is off or stats. If it is empty, the worker gives up the right to load programs into the kernel, and only
+	// the method sampled remains.
+	Level string
+	// Method is the best method that may be used; auto if empty.
+	Method string
+	// BudgetPercent bounds the cost, in percent of the time that processors are busy; 0: no bound.
+	BudgetPercent float64
+}
+
+// Check returns an error for values that have no meaning.
+func (c WaitConfig) Check() error {
+	switch waits.Method(c.Method) {
+	case "", waits.Auto, waits.Exact, waits.Blocked, waits.Sampled:
+	default:
+		return fmt.Errorf("--wait-event-method must be auto, exact, blocked or sampled, not %q", c.Method)
+	}
+	switch {
+	case !slices.Contains([]string{"", string(waitevent.Off), string(waitevent.Stats)}, c.Level):
+		return fmt.Errorf("--wait-event-capture must be off or stats, not %q", c.Level)
+	case !(c.BudgetPercent >= 0 && c.BudgetPercent <= 100):
+		return fmt.Errorf("--wait-event-budget must be from 0 to 100, not %v", c.BudgetPercent)
+	}
+	return nil
+}
+
+// capabilities are kept to load programs into the kernel.
+func (c WaitConfig) capabilities() []int {
+	if c.Level == "" {
+		return nil
+	}
+	return []int{unix.CAP_BPF, unix.CAP_PERFMON}
+}
+
+// calls are the system calls that the fence leaves to the worker for that.
+func (c WaitConfig) calls() []uint32 {
+	if c.Level == "" {
+		return nil
+	}
+	return []uint32{unix.SYS_BPF}
+}
+
+func (w *Worker) newWaits() *waitevent.Timer {
+	c := w.cfg.Waits
+	return waitevent.NewTimer(waitevent.Config{
+		Level: waitevent.Level(c.Level), Method: waits.Method(c.Method), Budget: c.BudgetPercent / 100,
+		Current: w.current, Log: w.log,
+	})
+}
+
+// The verbs about wait events. A verb with the ending _own asks for the caller's own backends only. The extension has
+// checked the caller's privilege for each of the others.
+const (
+	verbWaits       = "waits"
+	verbWaitsOwn    = "waits_own"
+	verbOverflow    = "waits_lost"
+	verbOverflowOwn = "waits_lost_own"
+	verbQueries     = "waits_queries"
+	verbReset       = "waits_reset"
+	verbResetAll    = "waits_reset_all"
+	verbOff         = "waits_off"
+	verbStats       = "waits_stats"
+	verbTrace       = "waits_trace"
+	verbUntrace     = "waits_untrace"
+	verbRecords     = "waits_records"
+)
+
+func waitVerbs() []string {
+	return []string{
+		verbWaits, verbWaitsOwn, verbOverflow, verbOverflowOwn, verbQueries, verbReset, verbResetAll, verbOff,
+		verbStats, verbTrace, verbUntrace, verbRecords,
+	}
+}
+
+// answerWaits answers a request about wait events.
+func (w *Worker) answerWaits(ctx context.Context, req spool.Request) spool.Answer {
+	began := time.Now()
+	rows, err := w.waitRows(ctx, req)
+	w.event(req).AnErr("error", err).Int("rows", len(rows)).Dur("took_ms", time.Since(began)).Msg("request")
+	if err != nil {
+		return waitFailure(err)
+	}
+	if rows == nil {
+		rows = [][]string{}
+	}
+	return spool.Answer{Rows: rows}
+}
+
+func (w *Worker) waitRows(ctx context.Context, req spool.Request) ([][]string, error) {
+	switch req.Verb {
+	case verbWaits, verbWaitsOwn, verbOverflow, verbOverflowOwn:
+		return w.reportRows(ctx, req)
+	case verbQueries:
+		return w.queryRows()
+	case verbRecords:
+		return w.recordRows(ctx, req)
+	case verbResetAll:
+		return nil, w.waits.ResetAll()
+	case verbOff:
+		return nil, w.waits.SetLevel(waitevent.Off)
+	case verbStats:
+		return nil, w.waits.SetLevel(waitevent.Stats)
+	}
+	return nil, w.changeWaits(req)
+}
+
+// changeWaits resets figures, or starts or ends traces.
+func (w *Worker) changeWaits(req spool.Request) error {
+	for _, pid := range req.Targets {
+		if req.Verb != verbReset {
+			if err := w.waits.Trace(pid, req.Verb == verbTrace); err != nil {
+				return err
+			}
+			continue
+		}
+		known, err := w.waits.Reset(pid)
+		if err == nil && !known {
+			err = waitevent.ErrNoWaits
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reportRows makes a row for each process and event, or for each process. A role without pg_read_all_stats gets the
+// rows of its backends.
+func (w *Worker) reportRows(ctx context.Context, req spool.Request) ([][]string, error) {
+	report, err := w.waits.Report()
+	if err != nil {
+		return nil, err
+	}
+	own := req.Verb == verbWaitsOwn || req.Verb == verbOverflowOwn
+	if own {
+		if err := w.keepOwn(ctx, req, &report); err != nil {
+			return nil, err
+		}
+	}
+	var rows [][]string
+	for _, p := range report.Processes {
+		if req.Verb == verbOverflow || req.Verb == verbOverflowOwn {
+			rows = append(rows, []string{strconv.Itoa(p.PID), "0", number64(p.Overflow), number64(p.Resets)})
+			continue
+		}
+		for i := range p.Rows {
+			rows = append(rows, waitRow(report.Info, strconv.Itoa(p.PID), strconv.Itoa(p.Slot), &p.Rows[i]))
+		}
+	}
+	switch req.Verb {
+	case verbWaits:
+		for i := range report.Ended {
+			rows = append(rows, waitRow(report.Info, "", "", &report.Ended[i]))
+		}
+	case verbOverflow:
+		rows = append(rows, []string{"", number64(report.Lost.Processes), number64(report.Lost.Overflow), "0"})
+	}
+	return rows, nil
+}
+
+// keepOwn removes the processes that the caller may not ask about.
+func (w *Worker) keepOwn(ctx context.Context, req spool.Request, report *waitevent.Report) error {
+	pids := make([]int, len(report.Processes))
+	for i, p := range report.Processes {
+		pids[i] = p.PID
+	}
+	facts, err := w.looker.LookAll(ctx, pids, req.Caller)
+	if err != nil {
+		return err
+	}
+	report.Processes = slices.DeleteFunc(report.Processes, func(p waitevent.ProcessRows) bool {
+		return authz.Decide(caller(req), p.PID, facts[p.PID]) != nil
+	})
+	return nil
+}
+
+// waitRow is the row of an event; see pg_stat_wait_event_timing.
+func waitRow(info waits.Info, pid, slot string, r *waitevent.Row) []string {
+	calls, average, longest, histogram := "", "", "", ""
+	if info.Counts && r.Calls > 0 {
+		calls = number64(r.Calls)
+		average = micro(r.Total / time.Duration(r.Calls))
+		longest = micro(r.Longest)
+		buckets := make([]string, len(r.Buckets))
+		for i, n := range r.Buckets {
+			buckets[i] = number64(n)
+		}
+		histogram = "{" + strings.Join(buckets, ",") + "}"
+	}
+	return []string{
+		pid, slot, r.Type, r.Name, calls, milli(r.Total), average, longest, histogram, string(info.Method),
+	}
+}
+
+// queryRows makes a row for each query and event.
+func (w *Worker) queryRows() ([][]string, error) {
+	queries, info, err := w.waits.Queries()
+	if err != nil {
+		return nil, err
+	}
+	if !info.Queries {
+		return nil, fmt.Errorf("%w: the method %s attributes no waits to queries", waits.ErrUnsupported, info.Method)
+	}
+	rows := make([][]string, len(queries))
+	for i, q := range queries {
+		share := ""
+		if q.Share >= 0 {
+			share = strconv.FormatFloat(q.Share, 'f', 4, 64)
+		}
+		rows[i] = []string{
+			queryID(q.Query), q.Type, q.Name, number64(q.Calls), milli(q.Total), share, string(info.Method),
+		}
+	}
+	return rows, nil
+}
+
+// recordRows makes a row for each record of a traced process. The rows have to fit into an answer.
+func (w *Worker) recordRows(ctx context.Context, req spool.Request) ([][]string, error) {
+	const most = 50_000
+	if len(req.Targets) != 1 {
+		return nil, errNoProcess
+	}
+	if !req.Superuser {
+		if err := w.permit().Allow(ctx, caller(req), req.Targets[0]); err != nil {
+			return nil, err
+		}
+	}
+	records, err := w.waits.Records(req.Targets[0], most)
+	if err != nil {
+		return nil, err
+	}
+	kinds := map[waits.Kind]string{waits.Wait: "wait", waits.QueryStart: "query start", waits.QueryEnd: "query end"}
+	rows := make([][]string, len(records))
+	for i, r := range records {
+		took, query := "", ""
+		if r.Kind != waits.QueryStart {
+			took = micro(r.Took)
+		}
+		if r.Query != 0 {
+			query = queryID(r.Query)
+		}
+		rows[i] = []string{
+			number64(r.Number), r.At.UTC().Format("2006-01-02 15:04:05.000000-07"), kinds[r.Kind], r.Type, r.Name, took, query,
+		}
+	}
+	return rows, nil
+}
+
+// queryID prints a query id as the server does, with a sign.
+func queryID(id uint64) string { return strconv.FormatInt(int64(id), 10) }
+
+func number64(n uint64) string { return strconv.FormatUint(n, 10) }
+
+func milli(d time.Duration) string {
+	return strconv.FormatFloat(float64(d.Nanoseconds())/1e6, 'f', 6, 64)
+}
+
+func micro(d time.Duration) string {
+	return strconv.FormatFloat(float64(d.Nanoseconds())/1e3, 'f', 3, 64)
+}
+
+// sentence makes a sentence of an error's text.
+func sentence(text string) string {
+	if text == "" {
+		return ""
+	}
+	return strings.ToUpper(text[:1]) + text[1:] + "."
+}
+
+// waitFailure words an error about wait events for the SQL caller.
+func waitFailure(err error) spool.Answer {
+	fault := &sqlerror.Fault{SQLState: sqlerror.NotInPrerequisiteState, Message: "wait events cannot be timed"}
+	switch {
+	case errors.Is(err, waitevent.ErrOff):
+		return spool.Answer{
+			Level: "WARNING", SQLState: sqlerror.NotInPrerequisiteState, Message: "wait events are not being timed",
+			Hint: "Start it with SELECT pg_wait_event_capture('stats').",
+		}
+	case errors.Is(err, waitevent.ErrNoWaits):
+		return spool.Answer{Level: "WARNING", SQLState: "01000", Message: "the process is unknown, or has not waited yet"}
+	case errors.Is(err, waits.ErrServerGone):
+		fault.Message = "wait events are not being timed at the moment"
+		fault.Hint = "The server has restarted. Retry in a second."
+	case errors.Is(err, waits.ErrUnsupported), errors.Is(err, unix.EPERM):
+		fault.Detail = sentence(err.Error())
+		fault.Hint = "Run \"pg_stat_backtrace doctor\" on the server's host."
+	default:
+		return failure(0, err)
+	}
+	return spool.Answer{
+		Level: "ERROR", SQLState: fault.SQLState, Message: fault.Message, Detail: fault.Detail, Hint: fault.Hint,
+	}
+}
