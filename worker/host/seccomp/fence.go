@@ -1,6 +1,6 @@
-// Package seccomp takes from this process, for good, the system calls by which a worker that somebody has got into could
-// do harm: changing or ending another process, running a program, entering a namespace, loading code into the kernel.
-// What a capture needs of ptrace is left, and nothing that writes. It is a seccomp filter (seccomp(2)) over all threads; a
+// Package seccomp takes from this process, for good, the system calls by which an intruder in the worker could do harm:
+// changing or ending another process, running a program, entering a namespace, loading code into the kernel. What a
+// capture needs of ptrace is left, and nothing that writes. It is a seccomp filter (seccomp(2)) over all threads. A
 // refused call fails with EPERM.
 //
 // Landlock, the other fence of the kernel, is none for a tracer: it forbids to trace whatever is outside of it.

@@ -63,7 +63,8 @@ func signaled(target int) error {
 		}
 	}
 	// Whether a process is there may be asked.
-	return errors.Join(unix.Kill(target, 0), unix.Tgkill(target, target, 0), unix.Prlimit(0, unix.RLIMIT_CORE, nil, &limit))
+	return errors.Join(unix.Kill(target, 0), unix.Tgkill(target, target, 0),
+		unix.Prlimit(0, unix.RLIMIT_CORE, nil, &limit))
 }
 
 // killedAtExit: a target cannot be seized so that it dies with this process, nor detached with a signal that kills it.
