@@ -41,7 +41,7 @@ func TestPruneKeepsOtherRoles(t *testing.T) {
 		if large != 2 || loud < 200 || loud > 500 {
 			t.Errorf("%d rows of role large and %d of role loud are left", large, loud)
 		}
-		if newest := value[bool](t, c, `SELECT max(id) = (SELECT max(id) FROM backtrace.request WHERE caller = 'loud'::regrole)
+		if newest := value[bool](t, c, `SELECT max(id) = max(id) FILTER (WHERE caller = 'loud'::regrole)
 			FROM backtrace.request`); !newest {
 			t.Error("the newest row is not left")
 		}
