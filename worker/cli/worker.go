@@ -13,6 +13,7 @@ import (
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/visible"
 )
 
 const workerLong = `Serve pg_get_backtrace() and pg_log_backtrace(), and on a primary the queue of
@@ -115,6 +116,7 @@ const (
 
 // logger writes to w, at the end of which there may be a terminal, as the flags say.
 func logger(w io.Writer, terminal bool, level, format string) (zerolog.Logger, error) {
+	w = visible.Writer{To: w} // names of roles, processes and files are in the log
 	lvl, err := zerolog.ParseLevel(level)
 	if err != nil || level == "" {
 		return zerolog.Nop(), fmt.Errorf("--log-level must be debug, info, warn or error, not %q", level)
