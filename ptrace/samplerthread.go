@@ -215,7 +215,7 @@ func (t *samplerThread) note() {
 func (t *samplerThread) rest() bool {
 	for {
 		left := t.until - t.clock()
-		if left <= 0 || t.sampler.quit != 0 {
+		if left <= 0 || isSet(&t.sampler.quit) {
 			return false
 		}
 		t.left = timespec{left / 1e9, left % 1e9}
