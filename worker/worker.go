@@ -214,7 +214,7 @@ func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
 func fatal(err error) bool {
 	for _, lasting := range []error{
 		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, pgcluster.ErrNamespace, pgcluster.ErrNotPostmaster,
-		pgcluster.ErrWrongCluster,
+		pgcluster.ErrWrongCluster, pgcluster.ErrUnsafeSocket,
 	} {
 		if errors.Is(err, lasting) {
 			return true

@@ -26,7 +26,8 @@ CONNSTRING is a libpq connection string or URI; what it leaves open comes from
 a service file, the PG* environment variables and the defaults. The role needs
 no privilege but to log in: the connection serves to check what callers who are
 no superusers may see. With -D the worker starts, and answers superusers, also
-while the server takes no connections.
+while the server takes no connections. As root without -D, the directory of the
+server's socket must not be writable by everybody.
 
 With a debuginfod server, names that this host has no debug files for come with
 the second answer: the first one goes out as it is, and the file is fetched
