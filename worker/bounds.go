@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -87,8 +88,20 @@ func (b *bounds) capturing(ctx context.Context, who authz.Caller, o capture.Opti
 		place()
 		return nil, errBusy
 	}
-	return func() { memory(); place() }, nil
+	// A capture that does not come back must not keep others from theirs.
+	once := sync.OnceFunc(func() { memory(); place() })
+	timer := time.AfterFunc(hung*cmp.Or(o.Deadline, usualDeadline), once)
+	return func() {
+		timer.Stop()
+		once()
+	}, nil
 }
+
+// A capture is taken for one that the kernel does not come back from after so many times its deadline.
+const (
+	hung          = 3
+	usualDeadline = 3 * time.Second
+)
 
 // answering waits until another answer fits in, about so many processes.
 func (b *bounds) answering(ctx context.Context, who authz.Caller, o capture.Options, processes int) (func(), error) {

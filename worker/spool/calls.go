@@ -4,6 +4,7 @@ import (
 	"container/list"
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"pg_stat_backtrace/worker/admission"
@@ -17,6 +18,8 @@ type call struct {
 	written time.Time       // the request, by the clock of files
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	cancel  context.CancelFunc
+	ended   chan struct{}          // closed when the handler has returned
+	slot    atomic.Pointer[func()] // gives back the handler's slot; nil: it has none
 
 	// Guarded by calls.mu.
 	over      bool      // nobody will fetch the answer
@@ -65,7 +68,9 @@ func (c *calls) begin(ctx context.Context, req *Request, written time.Time, even
 		return nil
 	}
 	// A worker that is told to end finishes what runs.
-	n := &call{answer: req.ID + repSuffix, backend: req.Backend, who: who(req), written: written}
+	n := &call{
+		answer: req.ID + repSuffix, backend: req.Backend, who: who(req), written: written, ended: make(chan struct{}),
+	}
 	n.ctx, n.cancel = req.context(ctx)
 	c.byBackend[req.Backend] = n
 	return n
@@ -83,7 +88,7 @@ func who(req *Request) admission.Who {
 func (c *calls) deliver(n *call, size int64, now time.Time) (wanted, room bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if n.over {
+	if n.over || !n.delivered.IsZero() {
 		return false, false
 	}
 	n.size = onDisk(size)

@@ -216,3 +216,31 @@ func TestRequestMemory(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// TestHandlerThatHangs: a handler that does not return keeps neither its caller nor others from being answered, and the
+// spool can end.
+func TestHandlerThatHangs(t *testing.T) {
+	never := make(chan struct{})
+	defer close(never)
+	s := serve(t, Config{Concurrency: 1, Pending: 1}, func(ctx context.Context, r Request) Answer {
+		if r.Backend == 1 {
+			<-never
+		}
+		return echo(ctx, r)
+	})
+	body := strings.Replace(string(s.lineOf(id(1), 1, true)), " 60000 ", " 100 ", 1)
+	body = body[:strings.LastIndexByte(body, ' ')]
+	s.put(id(1)+reqSuffix, []byte(body+" "+s.key.sign([]byte(body))+"\n"))
+	if got := s.answer(1); !strings.HasPrefix(got, "ERROR|55000|the pg_stat_backtrace worker could not finish") {
+		t.Errorf("got %q", got)
+	}
+	for n := 2; n < 5; n++ {
+		wait(t, "there is room for another one", func() bool {
+			s.put(id(n)+reqSuffix, s.lineOf(id(n), n, true))
+			return s.answer(n) == "|||||pid 4711"
+		})
+	}
+	if err := s.end(); err != nil {
+		t.Error(err)
+	}
+}

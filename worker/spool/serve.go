@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -70,12 +71,7 @@ func (l *loop) admit(c *call, req Request, size int64) {
 	if ok {
 		var memory func()
 		if memory, ok = l.s.memory.Try(c.who, size); ok {
-			l.s.running.Go(func() {
-				defer place()
-				defer memory()
-				defer c.cancel()
-				l.s.deliver(c, req, l.answer(c, req))
-			})
+			l.run(c, req, func() { memory(); place() })
 			return
 		}
 		place()
@@ -84,12 +80,48 @@ func (l *loop) admit(c *call, req Request, size int64) {
 	l.s.deliver(c, req, Busy())
 }
 
+// overdue is how long after the end of its context a handler may take to return.
+const overdue = 300 * time.Millisecond
+
+// run has a request answered, and gives back what it holds. A handler can hang: the kernel does not come back from every
+// look at a process. Then the call is answered without it, and it keeps nothing from others.
+func (l *loop) run(c *call, req Request, free func()) {
+	l.s.running.Add(1)
+	end := sync.OnceFunc(func() {
+		if slot := c.slot.Load(); slot != nil {
+			(*slot)()
+		}
+		free()
+		l.s.running.Done()
+	})
+	stop := context.AfterFunc(c.ctx, func() {
+		timer := time.NewTimer(overdue)
+		defer timer.Stop()
+		select {
+		case <-c.ended:
+		case <-timer.C:
+			l.s.deliver(c, req, failure("55000", "the pg_stat_backtrace worker could not finish the request in time",
+				"A process that was asked about may hang in the kernel. Ask about the others alone."))
+			end()
+		}
+	})
+	go func() {
+		defer end()
+		defer c.cancel()
+		defer stop()
+		defer close(c.ended)
+		l.s.deliver(c, req, l.answer(c, req))
+	}()
+}
+
 // answer waits for its turn and has the handler answer.
 func (l *loop) answer(c *call, req Request) (a Answer) {
 	done, err := l.s.slots.Acquire(c.ctx, c.who, 1)
 	if err != nil {
 		return Busy()
 	}
+	done = sync.OnceFunc(done)
+	c.slot.Store(&done)
 	defer done()
 	defer func() {
 		if r := recover(); r != nil {
