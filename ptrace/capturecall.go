@@ -28,7 +28,7 @@ type captureCall struct {
 
 	limit     time.Duration // how long the stop may take, from started; of this capture alone
 	abandoned atomic.Bool   // the caller has left
-	quit      uint32        // 1: the caller does not want it any more; read without the means of package atomic
+	quit      uint32        // 1: the caller does not want it any more; read by isSet
 
 	done     chan struct{} // closed last; snapshot and err are valid then
 	snapshot *Snapshot

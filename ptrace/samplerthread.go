@@ -167,7 +167,7 @@ func (t *samplerThread) rest() bool {
 		case errno != 0:
 			t.errno = errno
 			return false
-		case n == 0 || t.awaited[1].Revents != 0 || t.sampler.quit != 0:
+		case n == 0 || t.awaited[1].Revents != 0 || isSet(&t.sampler.quit):
 			return false
 		default:
 			return true

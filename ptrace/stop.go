@@ -100,7 +100,7 @@ func (s *session) stopAndCopyNoSched() bool {
 		}
 		s.unblock()
 		s.tries++
-		if stopped || s.call.quit != 0 || s.call.options.hook != nil || s.clock() >= s.until {
+		if stopped || isSet(&s.call.quit) || s.call.options.hook != nil || s.clock() >= s.until {
 			break
 		}
 	}

@@ -30,58 +30,81 @@ func verbs() []string {
 
 // answer carries out one request. It is called concurrently.
 func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
+	req.Targets = distinct(req.Targets)
+	if err := w.charge(req); err != nil {
+		return w.refuse(req, err)
+	}
 	options, err := settings(req.Settings)
 	switch {
 	case err != nil:
-		w.journal(req, outcome{err: err}, 0)
-		w.ledger.Add(req.Database, journalRow(req, time.Now(), nil, failure(0, err)))
-		return failure(0, err)
-	case slices.Contains([]string{"get", "log", "frames"}, req.Verb) && len(req.Targets) == 1:
+		return w.fail(req, time.Now(), err)
+	case slices.Contains([]string{"get", "log", "frames"}, req.Verb):
+		if len(req.Targets) != 1 {
+			return w.fail(req, time.Now(), errOneProcess)
+		}
 		return w.answerOne(ctx, req, options)
 	case slices.Contains(waitVerbs(), req.Verb):
 		return w.answerWaits(ctx, req)
 	case slices.Contains(verbs(), req.Verb):
 		return w.answerMany(ctx, req, options)
 	}
-	return failure(0, &sqlerror.Fault{
+	return w.fail(req, time.Now(), &sqlerror.Fault{
 		SQLState: sqlerror.NotInPrerequisiteState,
 		Message:  fmt.Sprintf("the pg_stat_backtrace worker cannot %q", req.Verb),
 		Hint:     "Install worker and extension of the same release.",
 	})
 }
 
+// errOneProcess: the functions for one process name one. A list, and none, which would mean all, are for other
+// functions and take another privilege.
+var errOneProcess = &sqlerror.Fault{
+	SQLState: sqlerror.InvalidParameterValue, Message: "this request must name one process",
+}
+
+// fail answers a request about which nothing can be done, with its line in the log and its row in the journal.
+func (w *Worker) fail(req spool.Request, began time.Time, err error) spool.Answer {
+	a := failure(0, err)
+	w.log1(req, func(e *zerolog.Event) {
+		e.Str("sqlstate", a.SQLState).AnErr("error", err).Msg("request failed")
+	})
+	w.ledger.Add(req.Database, journalRow(req, began, captured{}, a))
+	return a
+}
+
 // An outcome is what came of the capture of one process.
 type outcome struct {
+	captured
+
 	pid   int
-	trace *trace.Trace
+	stack string
 	err   error
 }
 
 func (w *Worker) answerOne(ctx context.Context, req spool.Request, options capture.Options) (a spool.Answer) {
 	began := time.Now()
-	o := outcome{pid: req.Targets[0]}
-	o.trace, o.err = w.capture(ctx, caller(req), o.pid, options)
-	o.trace = w.visible(o.trace, req.Superuser)
+	done, err := w.bounds.answering(ctx, caller(req), options, 1)
+	if err != nil {
+		return w.fail(req, began, err)
+	}
+	defer done()
 	text := render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: maxText}
+	o := outcome{pid: req.Targets[0]}
+	o.captured, o.err = w.capture(ctx, caller(req), o.pid, options, func(t *trace.Trace) {
+		if req.Verb == "frames" {
+			a.Rows = render.Rows(t, text)
+		} else {
+			a.Text = render.Text(t, text)
+		}
+	})
 	switch {
 	case waited(ctx, o.err):
 		a = spool.Busy()
 	case o.err != nil:
 		a = failure(o.pid, o.err)
-	case req.Verb == "frames":
-		a.Rows = render.Rows(o.trace, text)
-	default:
-		a.Text = render.Text(o.trace, text)
 	}
 	w.journal(req, o, time.Since(began))
-	w.ledger.Add(req.Database, journalRow(req, began, o.trace, a))
+	w.ledger.Add(req.Database, journalRow(req, began, o.captured, a))
 	return a
-}
-
-// waited says that a request spent its time waiting for its turn: neither the
-// server nor the process asked about kept it from being answered.
-func waited(ctx context.Context, err error) bool {
-	return ctx.Err() != nil && errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, ptrace.ErrDeadline)
 }
 
 func caller(req spool.Request) authz.Caller {
@@ -90,12 +113,32 @@ func caller(req spool.Request) authz.Caller {
 
 // journal logs a request for one process: who asked for it, what came of it, and how long it stood still.
 func (w *Worker) journal(req spool.Request, o outcome, took time.Duration) {
-	event := w.event(req).Int("pid", o.pid).Dur("took_ms", took)
-	if o.err != nil {
-		event.Str("sqlstate", failure(o.pid, o.err).SQLState).AnErr("error", o.err).Msg("request failed")
+	w.log1(req, func(event *zerolog.Event) {
+		event.Int("pid", o.pid).Dur("took_ms", took)
+		if o.err != nil {
+			event.Str("sqlstate", failure(o.pid, o.err).SQLState).AnErr("error", o.err).Msg("request failed")
+			return
+		}
+		event.Str("engine", o.engine).Dur("pause_ms", o.pause).Int("frames", o.depth).Msg("request")
+	})
+}
+
+// log1 writes a line about a request, unless the log has too many about its role. Those are counted, and the next line
+// has their number.
+func (w *Worker) log1(req spool.Request, send func(*zerolog.Event)) {
+	if req.Superuser {
+		send(w.event(req))
 		return
 	}
-	event.Str("engine", o.trace.Engine).Dur("pause_ms", o.trace.Pause).Int("frames", o.trace.Depth()).Msg("request")
+	if w.bounds.lines.Take(req.Caller) != nil {
+		w.bounds.unlogged.add(req.Caller)
+		return
+	}
+	event := w.event(req)
+	if n := w.bounds.unlogged.take(req.Caller); n > 0 {
+		event.Int("left_out", n)
+	}
+	send(event)
 }
 
 func (w *Worker) event(req spool.Request) *zerolog.Event {
@@ -116,21 +159,23 @@ var errNoServer = &sqlerror.Fault{
 // capture checks the request and has the process captured. The identity that
 // the process has now is the one that the stopped process must have.
 func (w *Worker) capture(
-	ctx context.Context, who authz.Caller, pid int, options capture.Options,
-) (*trace.Trace, error) {
+	ctx context.Context, who authz.Caller, pid int, options capture.Options, render func(*trace.Trace),
+) (captured, error) {
 	c, err := w.current()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoServer, err)
+		return captured{}, fmt.Errorf("%w: %w", errNoServer, err)
 	}
 	target, err := member(c, pid)
 	if err != nil {
-		return nil, err
+		return captured{}, err
 	}
 	defer target.Held.Release()
 	if err := w.permit().Allow(ctx, who, pid); err != nil {
-		return nil, refusal(err, target)
+		return captured{}, refusal(err, target)
 	}
-	return w.capturer.Capture(ctx, target, options)
+	got, err := w.take(ctx, who, target, options, render)
+	chargeFrames(w.limiter, who, got.depth)
+	return got, err
 }
 
 // endsIn is how long a backend takes to end at most when it is no longer listed in pg_stat_activity.

@@ -1,14 +1,21 @@
 package worker
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"os/exec"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/spool"
@@ -39,10 +46,141 @@ func TestSettings(t *testing.T) {
 	}
 }
 
+// idle is a worker without a server.
+func idle() *Worker {
+	return &Worker{limiter: authz.NewLimiter(authz.Limits{PerSecond: 0.001, Burst: 20}), bounds: newBounds(0)}
+}
+
+// TestVerbsNameProcesses: the functions for one process take one, not a list, and not none, which would be all. No
+// other request without a list is about all processes either, unless it is for that.
+func TestVerbsNameProcesses(t *testing.T) {
+	t.Parallel()
+	w := idle()
+	w.cluster = pgcluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+	for _, verb := range []string{"get", "log", "frames"} {
+		for _, targets := range [][]int{nil, {}, {1, 2}, {1, 2, 3}} {
+			a := w.answer(t.Context(), spool.Request{Verb: verb, Targets: targets, Superuser: true})
+			if a.SQLState != sqlerror.InvalidParameterValue || a.Text != "" || a.Rows != nil {
+				t.Errorf("%s of %v: %+v", verb, targets, a)
+			}
+		}
+	}
+	for _, verb := range []string{"logs", "blocking"} {
+		a := w.answer(t.Context(), spool.Request{Verb: verb, Superuser: true, Deadline: time.Now().Add(time.Minute)})
+		if a.Level != "" || a.Rows == nil || len(a.Rows) != 0 {
+			t.Errorf("%s of none: %+v", verb, a)
+		}
+	}
+}
+
+// TestFailuresCost: a request that fails early costs as much as another one, and one that names many processes costs
+// each of them.
+func TestFailuresCost(t *testing.T) {
+	t.Parallel()
+	state := func(w *Worker, req spool.Request) string {
+		req.Caller = 16384
+		return w.answer(t.Context(), req).SQLState
+	}
+	for name, req := range map[string]spool.Request{
+		"an invalid setting": {Verb: "get", Targets: []int{1}, Settings: map[string]string{"max_frames": "x"}},
+		"an unknown verb":    {Verb: "tomorrow"},
+		"none named":         {Verb: "get"},
+		"no such process":    {Verb: "get", Targets: []int{1}},
+	} {
+		w := idle()
+		w.cluster = pgcluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+		for n := range 20 {
+			if got := state(w, req); got == "53400" {
+				t.Errorf("%s, %d: refused", name, n)
+			}
+		}
+		if got := state(w, req); got != "53400" {
+			t.Errorf("%s: %q, want a refusal", name, got)
+		}
+	}
+	w := idle()
+	many := spool.Request{Verb: "logs"}
+	for pid := range 21 {
+		many.Targets = append(many.Targets, pid+1)
+	}
+	if got := state(w, many); got != "53400" {
+		t.Errorf("21 processes: %q", got)
+	}
+	many.Targets = many.Targets[:15]
+	many.Settings = map[string]string{"threads": "perhaps"}
+	if got := state(w, many); got != "22023" {
+		t.Errorf("15 processes: %q", got)
+	}
+	if got := state(w, many); got != "53400" {
+		t.Errorf("15 more processes: %q", got)
+	}
+}
+
+func startOf(t *testing.T, pid int) uint64 {
+	t.Helper()
+	stat, err := procfs.ReadStat(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stat.StartTime
+}
+
+// TestLogIsBounded: whatever a role asks, and how often, its lines in the log and its rows in the journal are few and
+// short, and what is left out is counted.
+func TestLogIsBounded(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var log bytes.Buffer
+		w := &Worker{
+			limiter: authz.NewLimiter(authz.Limits{PerSecond: 100, Burst: 1000}), bounds: newBounds(0), log: zerolog.New(&log),
+		}
+		req := spool.Request{
+			Verb: "get", Targets: []int{1}, Caller: 16384, CallerName: "flooder", Database: "d",
+			Settings: map[string]string{"max_frames": strings.Repeat("é", 15000)},
+		}
+		const requests = 20_000
+		refused := 0
+		for range requests {
+			if w.answer(t.Context(), req).SQLState == "53400" {
+				refused++
+			}
+			time.Sleep(time.Millisecond)
+		}
+		time.Sleep(2 * time.Second)
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if len(lines) > 400 || log.Len() > 200*1024 {
+			t.Errorf("%d lines, %d bytes", len(lines), log.Len())
+		}
+		failed, told := 0, 0
+		for _, text := range lines {
+			var line struct {
+				Message  string `json:"message"`
+				Requests int    `json:"requests"`
+				LeftOut  int    `json:"left_out"`
+			}
+			if err := json.Unmarshal([]byte(text), &line); err != nil {
+				t.Fatalf("%s: %v", text, err)
+			}
+			switch line.Message {
+			case "request failed":
+				failed += 1 + line.LeftOut
+			case "request refused":
+				told += line.Requests
+			}
+		}
+		if told != refused || refused == 0 {
+			t.Errorf("%d requests were refused, and %d are told of", refused, told)
+		}
+		if rest := requests - refused - failed; rest < 0 || rest > 200 { // left out since the last line
+			t.Errorf("%d requests failed, and %d are told of", requests-refused, failed)
+		}
+	})
+}
+
 // TestAnswer: what only another release's extension asks for is refused.
 func TestAnswer(t *testing.T) {
 	t.Parallel()
-	a := new(Worker).answer(t.Context(), spool.Request{Verb: "tomorrow"})
+	a := idle().answer(t.Context(), spool.Request{Verb: "tomorrow", Superuser: true})
 	if a.Level != "ERROR" || a.SQLState != sqlerror.NotInPrerequisiteState ||
 		a.Message != `the pg_stat_backtrace worker cannot "tomorrow"` || !strings.Contains(a.Hint, "same release") {
 		t.Errorf("%+v", a)

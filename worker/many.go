@@ -9,9 +9,11 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
 	"pg_stat_backtrace/worker/pgcluster"
@@ -32,46 +34,48 @@ const maxTogether = 6 << 20
 // depth, stack, and level, SQLSTATE and message of what went wrong instead (type backtrace.answer in sql/).
 func (w *Worker) answerMany(ctx context.Context, req spool.Request, options capture.Options) spool.Answer {
 	began := time.Now()
-	outcomes, err := w.captureMany(ctx, req, options)
+	c, err := w.current()
 	if err != nil {
-		w.event(req).AnErr("error", err).Msg("request failed")
-		w.ledger.Add(req.Database, journalRow(req, began, nil, failure(0, err)))
-		return failure(0, err)
+		return w.fail(req, began, fmt.Errorf("%w: %w", errNoServer, err))
 	}
+	pids, err := w.asked(c, req)
+	if err != nil {
+		return w.fail(req, began, err)
+	}
+	done, err := w.bounds.answering(ctx, caller(req), options, len(pids))
+	if err != nil {
+		return w.fail(req, began, err)
+	}
+	defer done()
+	outcomes := w.captureMany(ctx, c, req, pids, options)
 	a := spool.Answer{Rows: make([][]string, len(outcomes))}
-	text := render.Options{
-		ASCII: req.Encoding != "UTF8", MaxBytes: min(maxText, maxTogether/max(1, len(outcomes))),
-	}
-	captured, pause := 0, time.Duration(0)
-	var longest *trace.Trace
+	var most captured
+	n := 0
 	for i, o := range outcomes {
-		a.Rows[i] = row(o, kind(w.server().Local(o.pid)), req.Verb, text)
+		a.Rows[i] = row(o, kind(c.Local(o.pid)))
 		if o.err == nil {
-			captured++
-			if o.trace.Pause >= pause {
-				pause, longest = o.trace.Pause, o.trace
+			if n++; o.pause >= most.pause {
+				most = o.captured
 			}
 		}
 	}
-	w.event(req).Int("processes", len(outcomes)).Int("captured", captured).Dur("longest_pause_ms", pause).
-		Dur("took_ms", time.Since(began)).Msg("request")
-	w.ledger.Add(req.Database, journalRow(req, began, longest, spool.Answer{}))
+	w.log1(req, func(e *zerolog.Event) {
+		e.Int("processes", len(outcomes)).Int("captured", n).Dur("longest_pause_ms", most.pause).
+			Dur("took_ms", time.Since(began)).Msg("request")
+	})
+	w.ledger.Add(req.Database, journalRow(req, began, most, spool.Answer{}))
 	return a
 }
 
-func row(o outcome, kind, verb string, text render.Options) []string {
+func row(o outcome, kind string) []string {
 	pid := strconv.Itoa(o.pid)
 	if o.err != nil {
 		f := failure(o.pid, o.err)
 		return []string{pid, kind, "", "", "", "", f.Level, f.SQLState, f.Message}
 	}
-	stack := render.Text(o.trace, text)
-	if verb == "summary" {
-		stack = render.Names(o.trace, text)
-	}
 	return []string{
-		pid, kind, o.trace.Engine, strconv.FormatFloat(float64(o.trace.Pause.Nanoseconds())/1e3, 'f', 1, 64),
-		strconv.Itoa(o.trace.Depth()), stack, "", "", "",
+		pid, kind, o.engine, strconv.FormatFloat(float64(o.pause.Nanoseconds())/1e3, 'f', 1, 64),
+		strconv.Itoa(o.depth), o.stack, "", "", "",
 	}
 }
 
@@ -87,22 +91,37 @@ func kind(pid int) string {
 	return ""
 }
 
-// captureMany captures the processes that the request asks for, side by side. An error is one of the whole request.
-func (w *Worker) captureMany(ctx context.Context, req spool.Request, options capture.Options) ([]outcome, error) {
-	c, err := w.current()
+// lookCost is what it costs a role, in tokens, to have a process looked at that it did not name.
+const lookCost = 0.01
+
+// asked returns the processes that the request is about. Some requests without a list are about all; the others are
+// about none, as an array is that is empty or has only NULLs.
+func (w *Worker) asked(c pgcluster.Cluster, req spool.Request) ([]int, error) {
+	if len(req.Targets) > 0 || !aboutAll(req) {
+		return req.Targets, nil
+	}
+	pids, err := c.Children()
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", errNoServer, err)
+		return nil, err
 	}
-	pids := slices.Clone(req.Targets)
-	if len(pids) == 0 {
-		if pids, err = c.Children(); err != nil {
-			return nil, err
-		}
+	if !req.Superuser {
+		w.limiter.Charge(req.Caller, lookCost*float64(len(pids)))
 	}
-	slices.Sort(pids)
-	outcomes := make([]outcome, 0, len(pids))
-	for _, pid := range slices.Compact(pids) {
-		outcomes = append(outcomes, outcome{pid: pid})
+	return distinct(pids), nil
+}
+
+func aboutAll(req spool.Request) bool {
+	return len(req.Targets) == 0 && (req.Verb == "stat" || req.Verb == "summary")
+}
+
+// captureMany captures processes side by side, and renders each stack at once.
+func (w *Worker) captureMany(
+	ctx context.Context, c pgcluster.Cluster, req spool.Request, pids []int, options capture.Options,
+) []outcome {
+	who := caller(req)
+	outcomes := make([]outcome, len(pids))
+	for i, pid := range pids {
+		outcomes[i].pid = pid
 	}
 	// First who each of them is, then whether the caller may, then the capture, which is held to that identity.
 	targets := make([]ptrace.Target, len(outcomes))
@@ -112,26 +131,52 @@ func (w *Worker) captureMany(ctx context.Context, req spool.Request, options cap
 			targets[i].Held.Release()
 		}
 	}()
-	refused := w.permit().AllowAll(ctx, caller(req), identified(outcomes))
+	refused := w.permit().AllowAll(ctx, who, identified(outcomes), max(1, len(req.Targets)))
 	// Processes that cannot be stopped must not use up the time that there is for all.
 	if options.Deadline == 0 {
 		options.Deadline = time.Until(req.Deadline)
 	}
 	options.Deadline /= 3
+	text := manyText(req, len(outcomes))
 	each(outcomes, func(i int, o *outcome) {
 		if o.err = refusal(refused[o.pid], targets[i]); o.err == nil {
-			o.trace, o.err = w.capturer.Capture(ctx, targets[i], options)
-			o.trace = w.visible(o.trace, req.Superuser)
+			w.captureNext(ctx, who, targets[i], options, o, text)
 		}
 	})
-	if len(req.Targets) == 0 {
+	if aboutAll(req) {
 		// Processes that have ended meanwhile, and what the postmaster has started that is no server process, such as a
 		// shell for archive_command.
 		outcomes = slices.DeleteFunc(outcomes, func(o outcome) bool {
 			return errors.Is(o.err, errNoProcess) || errors.Is(o.err, ptrace.ErrExited)
 		})
 	}
-	return outcomes, nil
+	return outcomes
+}
+
+// manyText returns how the stacks of one of so many processes are printed.
+func manyText(req spool.Request, processes int) func(*trace.Trace) string {
+	o := render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: min(maxText, maxTogether/max(1, processes))}
+	if req.Verb == "summary" {
+		return func(t *trace.Trace) string { return render.Names(t, o) }
+	}
+	return func(t *trace.Trace) string { return render.Text(t, o) }
+}
+
+// captureNext captures one of many processes, unless the stacks before it have cost more than the role had.
+func (w *Worker) captureNext(
+	ctx context.Context, who authz.Caller, target ptrace.Target, options capture.Options, o *outcome,
+	text func(*trace.Trace) string,
+) {
+	if !who.Superuser {
+		if o.err = w.limiter.Solvent(who.OID); o.err != nil {
+			return
+		}
+	}
+	o.captured, o.err = w.take(ctx, who, target, options, func(t *trace.Trace) { o.stack = text(t) })
+	if waited(ctx, o.err) {
+		o.err = errBusy
+	}
+	chargeFrames(w.limiter, who, o.depth)
 }
 
 // each calls f for those that nothing has gone wrong with yet, side by side.

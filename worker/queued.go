@@ -42,53 +42,63 @@ func (w *Worker) queue(c pgcluster.Cluster, main *pgcluster.Conn) *queue.Queue {
 		}
 		return conn, nil
 	}
+	limiter := authz.NewLimiter(w.cfg.Limits)
+	handle := func(ctx context.Context, req queue.Request) queue.Result { return w.carryOut(ctx, req, limiter) }
 	return queue.New(queue.Config{
-		Server: main, Connect: connect, Handle: w.carryOut, Journal: &w.ledger,
-		Limiter: authz.NewLimiter(w.cfg.Limits), Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
+		Server: main, Connect: connect, Handle: handle, Journal: &w.ledger,
+		Limiter: limiter, Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
 	})
 }
 
 // connectTimeout bounds an attempt to open a session for a queue.
 const connectTimeout = 5 * time.Second
 
-// carryOut has a queued request's process captured.
-func (w *Worker) carryOut(ctx context.Context, req queue.Request) queue.Result {
-	t, err := w.captureQueued(ctx, req)
+// maxQueuedText bounds the stack of a queued request, in bytes: the results of a batch are written together.
+const maxQueuedText = 256 << 10
+
+// carryOut has a queued request's process captured. The limiter is the queue's.
+func (w *Worker) carryOut(ctx context.Context, req queue.Request, limiter *authz.Limiter) queue.Result {
+	var text string
+	got, err := w.captureQueued(ctx, req, func(t *trace.Trace) {
+		if req.Verb != "log" {
+			t = t.WithoutStatements() // whatever the caller may see: roles with pg_read_all_stats read the table
+		}
+		text = render.Text(t, render.Options{ASCII: req.ASCII, MaxBytes: maxQueuedText})
+	})
+	chargeFrames(limiter, authz.Caller{OID: req.Caller, Superuser: req.Superuser}, got.depth)
 	if err != nil {
-		return result(nil, failure(req.PID, err), req.ASCII)
+		return result(captured{}, failure(req.PID, err), req.ASCII)
 	}
-	if t = w.visible(t, req.Superuser); req.Verb != "log" {
-		t = t.WithoutStatements() // whatever the caller may see: roles with pg_read_all_stats read the table
-	}
-	text := render.Text(t, render.Options{ASCII: req.ASCII, MaxBytes: maxText})
-	return result(t, spool.Answer{Text: text}, req.ASCII)
+	return result(got, spool.Answer{Text: text}, req.ASCII)
 }
 
 // captureQueued decides as capture does, by what holds now: the caller may have lost a privilege, and the number of the
 // process may be another's, since the request was made. There is no limit here: the queue has one of its own.
-func (w *Worker) captureQueued(ctx context.Context, req queue.Request) (*trace.Trace, error) {
+func (w *Worker) captureQueued(
+	ctx context.Context, req queue.Request, render func(*trace.Trace),
+) (none captured, err error) {
 	if !req.Granted {
-		return nil, &sqlerror.Fault{
+		return none, &sqlerror.Fault{
 			SQLState: sqlerror.InsufficientPrivilege, Message: "permission denied for function pg_request_backtrace",
 		}
 	}
 	options, err := settings(req.Settings)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	c, err := w.current()
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	target, err := identify(c, req)
 	defer func() { target.Held.Release() }() // a refused one may be held too
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	if err := w.allow(ctx, req); err != nil {
-		return nil, err
+		return none, err
 	}
-	return w.capturer.Capture(ctx, target, options)
+	return w.take(ctx, authz.Caller{OID: req.Caller, Superuser: req.Superuser}, target, options, render)
 }
 
 // identify makes sure that the process is the server's, and the one that was asked about.
@@ -133,23 +143,19 @@ func (w *Worker) allow(ctx context.Context, req queue.Request) error {
 const patience = 10 * time.Second
 
 // result is what the table holds of an answer.
-func result(t *trace.Trace, a spool.Answer, ascii bool) queue.Result {
-	r := queue.Result{
+func result(got captured, a spool.Answer, ascii bool) queue.Result {
+	return got.figures(queue.Result{
 		Text: queue.Printable(a.Text, ascii), SQLState: a.SQLState, Message: queue.Printable(a.Message, ascii),
 		Detail: queue.Printable(a.Detail, ascii), Hint: queue.Printable(a.Hint, ascii),
-	}
-	if t != nil {
-		r.Engine, r.Pause, r.Depth = t.Engine, t.Pause, t.Depth()
-	}
-	return r
+	})
 }
 
 // journalRow is what the journal keeps of a waiting call: of one for many processes one row, with the longest pause.
-func journalRow(req spool.Request, began time.Time, t *trace.Trace, a spool.Answer) queue.Row {
+func journalRow(req spool.Request, began time.Time, got captured, a spool.Answer) queue.Row {
 	a.Text = ""
 	row := queue.Row{
 		Verb: req.Verb, Caller: req.Caller, CallerName: req.CallerName, Backend: req.Backend,
-		Requested: began, Finished: time.Now(), Result: result(t, a, false),
+		Requested: began, Finished: time.Now(), Result: result(got, a, false),
 	}
 	if len(req.Targets) == 1 {
 		row.PID = req.Targets[0]

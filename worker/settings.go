@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/sqlerror"
@@ -67,7 +68,21 @@ func boolean(name, value string) (bool, error) {
 func invalid(name, value, hint string) error {
 	return &sqlerror.Fault{
 		SQLState: sqlerror.InvalidParameterValue,
-		Message:  fmt.Sprintf("invalid value for parameter \"pg_stat_backtrace.%s\": %q", name, value),
+		Message:  fmt.Sprintf("invalid value for parameter \"pg_stat_backtrace.%s\": %q", name, shortened(value)),
 		Hint:     hint,
 	}
+}
+
+// maxValue bounds the part of a caller's value that a message repeats, in bytes.
+const maxValue = 60
+
+func shortened(value string) string {
+	if len(value) <= maxValue {
+		return value
+	}
+	end := maxValue
+	for end > 0 && !utf8.RuneStart(value[end]) {
+		end--
+	}
+	return value[:end] + "..."
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,6 +64,9 @@ type Config struct {
 	DebugDirs []string
 }
 
+// memoryTarget is from where on Go's collector works harder, in bytes: the unit's MemoryMax is 512 MB.
+const memoryTarget = 320 << 20
+
 // The pauses between attempts to find a server that is not there.
 const (
 	minRetry = 100 * time.Millisecond
@@ -83,6 +87,7 @@ type Worker struct {
 	log      zerolog.Logger
 	capturer *capture.Capturer
 	limiter  *authz.Limiter
+	bounds   *bounds
 	looker   *authz.Lookup
 	ledger   queue.Journal
 	waits    *waitevent.Timer
@@ -102,10 +107,13 @@ func Run(ctx context.Context, cfg Config) error {
 	if err := pgcluster.NoNewPrivileges(); err != nil && !errors.Is(err, pgcluster.ErrNotStatic) {
 		return err
 	}
-	w := &Worker{cfg: cfg, log: cfg.Log, limiter: authz.NewLimiter(cfg.Limits)}
+	w := &Worker{cfg: cfg, log: cfg.Log, limiter: authz.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency)}
 	w.looker = &authz.Lookup{Server: w}
 	w.waits = w.newWaits()
 	w.attach(&link{})
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryTarget)
+	}
 	uid := os.Geteuid()
 	if err := w.start(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -212,7 +220,7 @@ func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
 func fatal(err error) bool {
 	for _, lasting := range []error{
 		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, pgcluster.ErrNamespace, pgcluster.ErrNotPostmaster,
-		pgcluster.ErrWrongCluster,
+		pgcluster.ErrWrongCluster, pgcluster.ErrUnsafeSocket,
 	} {
 		if errors.Is(err, lasting) {
 			return true
@@ -254,7 +262,7 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 		DataDir: c.DataDir,
 		Base:    w.cfg.SpoolDir, Root: c.Root,
 		Version: w.cfg.Version, Verbs: verbs(),
-		OnError: func(err error) { w.log.Warn().Err(err).Msg("spool") },
+		OnError: w.spoolError,
 	}
 	// In another time namespace the server sees this process, but with another start time than it has here.
 	outside := c.Outside() || c.ServerStart() != c.PostmasterStart
@@ -275,6 +283,21 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 		w.log.Warn().Err(closeErr).Msg("closing the spool")
 	}
 	return err
+}
+
+// spoolError logs what went wrong in the spool. A caller can have it happen with each of its requests, so it is logged
+// as often as what a role does.
+func (w *Worker) spoolError(err error) {
+	const noRole = 0
+	if w.bounds.lines.Take(noRole) != nil {
+		w.bounds.unlogged.add(noRole)
+		return
+	}
+	event := w.log.Warn().Err(err)
+	if n := w.bounds.unlogged.take(noRole); n > 0 {
+		event.Int("left_out", n)
+	}
+	event.Msg("spool")
 }
 
 // server returns the cluster as it is known now.

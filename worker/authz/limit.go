@@ -9,8 +9,10 @@ import (
 
 // Limits configure a Limiter. The zero value is the default.
 type Limits struct {
-	PerSecond float64 // requests that a role may make in the long run; default 50
-	Burst     int     // requests that it may make at once; default 200
+	// PerSecond is how many requests a role may make in the long run; default 50. A request costs a token for each
+	// process that it names, and for what its stacks have beyond the usual (see Charge).
+	PerSecond float64
+	Burst     int // requests that it may make at once; default 200
 	// Roles is how many roles are told apart at a time; the rest share one allowance. Default 4096. Only roles that
 	// asked within the last Burst/PerSecond seconds count.
 	Roles int
@@ -52,22 +54,50 @@ func NewLimiter(l Limits) *Limiter {
 	}
 }
 
-// Take counts a request of the role. It returns nil, or a *Denied when the role has asked too often.
-func (l *Limiter) Take(role uint32) error {
+// Take counts a request of the role for one process. It returns nil, or a *Denied when the role has asked too often.
+func (l *Limiter) Take(role uint32) error { return l.TakeAll(role, 1) }
+
+// TakeAll counts a request of the role for so many processes, all or nothing.
+func (l *Limiter) TakeAll(role uint32, processes int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	b := l.bucket(role, l.limits.Now())
-	if b.tokens >= 1 {
-		b.tokens--
+	if b.tokens >= float64(processes) {
+		b.tokens -= float64(processes)
 		return nil
 	}
-	return &Denied{
+	return l.denied(processes)
+}
+
+// Charge counts what turned out to be needed, after the fact: the role has so much less, perhaps less than nothing.
+func (l *Limiter) Charge(role uint32, tokens float64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.bucket(role, l.limits.Now()).tokens -= tokens
+}
+
+// Solvent returns nil, or a *Denied when the role was charged more than it had.
+func (l *Limiter) Solvent(role uint32) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.bucket(role, l.limits.Now()).tokens < 0 {
+		return l.denied(1)
+	}
+	return nil
+}
+
+func (l *Limiter) denied(processes int) *Denied {
+	d := &Denied{
 		SQLState: ConfigurationLimitExceeded,
 		Message:  "too many backtrace requests",
 		Detail: fmt.Sprintf("A role that is not a superuser may make %g requests per second, and %d at once.",
 			l.limits.PerSecond, l.limits.Burst),
 		Hint: "Try again later.",
 	}
+	if processes > 1 {
+		d.Hint = "Try again later, or ask for fewer processes: each of them counts as a request."
+	}
+	return d
 }
 
 // bucket returns the role's bucket, filled up to now.

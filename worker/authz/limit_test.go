@@ -46,6 +46,43 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
+// TestLimiterCosts: a request costs as many tokens as it names processes, all or nothing. What is charged afterwards
+// has to be earned before the next request.
+func TestLimiterCosts(t *testing.T) {
+	clock := &fakeClock{time.Unix(1e9, 0)}
+	l := NewLimiter(Limits{PerSecond: 10, Burst: 100, Now: clock.read})
+	if err := l.TakeAll(1, 5000); !isLimited(err) {
+		t.Errorf("more than the burst: %v", err)
+	}
+	if err := l.TakeAll(1, 100); err != nil {
+		t.Errorf("the burst: %v", err)
+	}
+	if err := l.Solvent(1); err != nil {
+		t.Errorf("nothing is left, and nothing is owed: %v", err)
+	}
+	if err := l.TakeAll(1, 1); !isLimited(err) {
+		t.Errorf("nothing is left: %v", err)
+	}
+	l.Charge(1, 25.5)
+	if err := l.Solvent(1); !isLimited(err) {
+		t.Errorf("25.5 are owed: %v", err)
+	}
+	clock.now = clock.now.Add(2600 * time.Millisecond)
+	if err := l.Solvent(1); err != nil {
+		t.Errorf("all is paid: %v", err)
+	}
+	if err := l.Take(1); !isLimited(err) {
+		t.Errorf("half a token is left: %v", err)
+	}
+	clock.now = clock.now.Add(50 * time.Millisecond)
+	if err := l.Take(1); err != nil {
+		t.Errorf("one is left: %v", err)
+	}
+	if l.Take(2) != nil || l.Solvent(2) != nil {
+		t.Error("another role paid for it")
+	}
+}
+
 func TestLimiterMemory(t *testing.T) {
 	const places = 10
 	clock := &fakeClock{time.Unix(1e9, 0)}

@@ -8,21 +8,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Policy answers requests: first whether the role may ask again so soon, then whether it may ask for this process.
+// Policy answers requests: whether the role may ask for this process. Whether it may ask again so soon has been decided
+// before anything else (Limiter.TakeAll).
 type Policy struct {
 	Looker  Looker
-	Limiter *Limiter // nil: no limit
+	Limiter *Limiter // counts processes that were not named; nil: no limit
 }
 
 // Allow says whether the caller may have the backtrace of the process pid: nil, or a *Denied. The process must have
 // been identified as one of the cluster's before (see the package comment). Superusers are answered without a look at
-// the server, which works also when the worker cannot connect, and are not limited.
+// the server, which works also when the worker cannot connect.
 func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
 	if caller.Superuser {
 		return nil
-	}
-	if err := p.take(caller.OID); err != nil {
-		return err
 	}
 	facts, err := p.Looker.Look(ctx, pid, caller.OID)
 	if err != nil {
@@ -32,9 +30,9 @@ func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
 }
 
 // AllowAll decides for several processes with one look at the server, and returns the refusals by pid: those that are
-// not in it may be captured. For the limit the request counts once, and each process beyond the first that is allowed
-// once more.
-func (p *Policy) AllowAll(ctx context.Context, caller Caller, pids []int) map[int]error {
+// not in it may be captured. So many processes have been counted by the limiter. Each one beyond them that is allowed
+// is counted here.
+func (p *Policy) AllowAll(ctx context.Context, caller Caller, pids []int, counted int) map[int]error {
 	refused := make(map[int]error)
 	if caller.Superuser {
 		return refused
@@ -45,9 +43,6 @@ func (p *Policy) AllowAll(ctx context.Context, caller Caller, pids []int) map[in
 		}
 		return refused
 	}
-	if err := p.take(caller.OID); err != nil {
-		return refuseAll(func(int) error { return err })
-	}
 	facts, err := p.Looker.LookAll(ctx, pids, caller.OID)
 	if err != nil {
 		return refuseAll(func(pid int) error { return unchecked(pid, err) })
@@ -55,7 +50,7 @@ func (p *Policy) AllowAll(ctx context.Context, caller Caller, pids []int) map[in
 	allowed := 0
 	for _, pid := range pids {
 		err := Decide(caller, pid, facts[pid])
-		if err == nil && allowed > 0 {
+		if err == nil && allowed >= counted {
 			err = p.take(caller.OID)
 		}
 		if err != nil {

@@ -16,7 +16,11 @@ func (c *Capturer) anticipate(key processKey) {
 	if err != nil || call.PC == 0 {
 		return // the capture will say what is wrong
 	}
+	if !looks.begin(key.pid) {
+		return
+	}
 	maps, err := procfs.Maps(key.pid)
+	looks.end(key.pid)
 	if err != nil {
 		return
 	}

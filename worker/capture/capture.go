@@ -7,9 +7,11 @@ package capture
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/semaphore"
@@ -86,6 +88,9 @@ type Capturer struct {
 	goStacks *goStacks
 	limit    *semaphore.Weighted
 
+	// anticipating is set while the images of a process are read before its capture needs them.
+	anticipating atomic.Bool
+
 	linesWait time.Duration
 	sharing   sharing
 	walks     sync.Pool // *[]unwind.Frame, to be used again
@@ -128,10 +133,11 @@ func (c *Capturer) Capture(ctx context.Context, target ptrace.Target, o Options)
 }
 
 func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
-	if err := c.limit.Acquire(ctx, 1); err != nil {
+	release, err := c.place(ctx, 3*cmp.Or(o.Deadline, defaultDeadline))
+	if err != nil {
 		return nil, err
 	}
-	defer c.limit.Release(1)
+	defer release()
 	gomaxprocs.Begin()
 	defer gomaxprocs.End()
 	start := time.Now()
@@ -150,8 +156,11 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 		check: newCheck(target.PID), began: start,
 		files: deadline{at: start.Add(cmp.Or(o.Deadline, defaultDeadline)), after: c.linesWait}}
 	defer r.files.stop()
-	if c.images.none() {
-		go c.anticipate(r.key)
+	if c.images.none() && c.anticipating.CompareAndSwap(false, true) {
+		go func() {
+			defer c.anticipating.Store(false)
+			c.anticipate(r.key)
+		}()
 		runtime.Gosched() // let it begin: there may be one processor
 	}
 	r.golang = c.goStacks.find(r.key)
@@ -219,7 +228,9 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	sound := true
 	switch {
 	case byLayout:
-		if sound, err = r.check.sound(snap.Maps, &b); err != nil {
+		if sound, err = r.check.sound(snap.Maps, &b); errors.Is(err, ptrace.ErrUnreachable) {
+			return built{}, unreachable(r.target.PID, r.began)
+		} else if err != nil {
 			return built{}, fmt.Errorf("process %d: %w", r.target.PID, ptrace.ErrExited)
 		}
 	case r.check.file != nil:

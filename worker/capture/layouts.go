@@ -108,6 +108,10 @@ type check struct {
 }
 
 func newCheck(pid int) check {
+	if !looks.begin(pid) {
+		return check{pid: pid}
+	}
+	defer looks.end(pid)
 	file, err := procfs.OpenMaps(pid)
 	if err != nil {
 		return check{pid: pid} // why it cannot be opened is what the capture will say
@@ -125,10 +129,14 @@ func (c *check) close() {
 // nothing is known, and nothing is asked any more.
 func (c *check) holdsSoon(l *layout, now time.Time) bool {
 	if now.UnixNano()-l.kept.Load() < int64(justNow) {
+		if !looks.begin(c.pid) {
+			return false
+		}
+		defer looks.end(c.pid)
 		return c.holds(l)
 	}
 	asking, ok := *c, false
-	if soon(func() { ok = asking.holds(l) }, asking.close) {
+	if soon(c.pid, func() { ok = asking.holds(l) }, asking.close) {
 		*c = asking
 		return ok
 	}
@@ -139,31 +147,6 @@ func (c *check) holdsSoon(l *layout, now time.Time) bool {
 // justNow is for how long after a capture a process is taken for one that answers. To have a goroutine ask is slower,
 // and wakes others up, which makes the pause longer.
 const justNow = time.Second
-
-// soonEnough is how long a look at a process may take that the kernel answers at once, if it does.
-const soonEnough = 300 * time.Millisecond
-
-// soon has a goroutine look at a process, and reports whether it has come back from the kernel. If not it is left
-// behind, and may come back at any time: what it writes to must not be read, and late is called then.
-func soon(look, late func()) bool {
-	done := make(chan struct{})
-	var settled atomic.Bool
-	go func() {
-		look()
-		if settled.Swap(true) {
-			late()
-		}
-		close(done)
-	}()
-	timer := time.NewTimer(soonEnough)
-	defer timer.Stop()
-	select {
-	case <-done:
-		return true
-	case <-timer.C:
-		return settled.Swap(true)
-	}
-}
 
 // holds tells, before the stop, whether a layout still says what it did of the mappings that were used last.
 func (c *check) holds(l *layout) bool {
@@ -183,7 +166,11 @@ func (c *check) holds(l *layout) bool {
 // of a stack believes are the mappings that its frames lie in, and so does one that was long enough; one that ended
 // elsewhere may have ended because of what is not among the mappings.
 func (c *check) sound(maps []procfs.Mapping, b *built) (bool, error) {
-	if ok, err := c.unchanged(maps, b.used); !ok || err != nil || b.settled {
+	if !looks.begin(c.pid) {
+		return false, ptrace.ErrUnreachable
+	}
+	defer looks.end(c.pid)
+	if ok, err := c.unchangedNow(maps, b.used); !ok || err != nil || b.settled {
 		return ok, err
 	}
 	now, err := procfs.Maps(c.pid)
@@ -195,6 +182,14 @@ func (c *check) sound(maps []procfs.Mapping, b *built) (bool, error) {
 
 // unchanged compares the mappings that were not compared before the stop.
 func (c *check) unchanged(maps []procfs.Mapping, used []usage) (bool, error) {
+	if !looks.begin(c.pid) {
+		return false, ptrace.ErrUnreachable
+	}
+	defer looks.end(c.pid)
+	return c.unchangedNow(maps, used)
+}
+
+func (c *check) unchangedNow(maps []procfs.Mapping, used []usage) (bool, error) {
 	for _, u := range used {
 		if slices.Contains(c.before, u) {
 			continue

@@ -73,13 +73,16 @@ func (c *Capturer) serverProcess(key processKey, same bool) serverProcess {
 	if ok && known.exe == exe {
 		return known
 	}
-	if !soon(func() { ptrace.ProbeReadable(key.pid) }, func() {}) {
+	var read atomic.Pointer[[]procfs.Mapping] // the look may write when it is no more waited for
+	if !soon(key.pid, func() {
+		ptrace.ProbeReadable(key.pid)
+		if maps, err := procfs.Maps(key.pid); err == nil {
+			read.Store(&maps)
+		}
+	}, func() {}) || read.Load() == nil {
 		return serverProcess{} // the capture will say what is wrong
 	}
-	maps, err := procfs.Maps(key.pid)
-	if err != nil {
-		return serverProcess{}
-	}
+	maps := *read.Load()
 	space := c.spaces.open(key.pid, key.startTime, maps)
 	space.files = &deadline{after: c.linesWait} // the stack does not wait for what only adds to it
 	defer space.files.stop()

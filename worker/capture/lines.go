@@ -32,6 +32,7 @@ type lines struct {
 	answers map[uint64]*answer
 	pending []uint64
 	busy    bool
+	made    bool        // make was called; of that goroutine
 	data    *dwarf.Data // of that goroutine
 }
 
@@ -149,7 +150,8 @@ func (l *lines) ask(addr uint64) *answer {
 
 // work looks up what is pending.
 func (l *lines) work() {
-	if l.data == nil {
+	if !l.made {
+		l.made = true // once: what has failed would fail for each address
 		// To expand a debug file is work beside the capture that asks for it.
 		gomaxprocs.Begin()
 		defer gomaxprocs.End()

@@ -60,3 +60,22 @@ func TestLinesSurvive(t *testing.T) {
 		t.Errorf("%q", told)
 	}
 }
+
+// TestLinesAreMadeOnce: a debug file that cannot be used is not opened again for each address.
+func TestLinesAreMadeOnce(t *testing.T) {
+	made := 0
+	l := lines{answers: map[uint64]*answer{}, make: func() *dwarf.Data { made++; return nil }}
+	for addr := range uint64(5) {
+		if a := l.ask(addr); a != nil {
+			<-a.done
+		}
+		for busy := true; busy; { // until that goroutine has ended
+			l.mu.Lock()
+			busy = l.busy
+			l.mu.Unlock()
+		}
+	}
+	if made != 1 {
+		t.Errorf("opened %d times", made)
+	}
+}

@@ -14,6 +14,7 @@ import (
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/visible"
 )
 
 const workerLong = `Serve pg_get_backtrace() and pg_log_backtrace(), and on a primary the queue of
@@ -26,7 +27,8 @@ CONNSTRING is a libpq connection string or URI; what it leaves open comes from
 a service file, the PG* environment variables and the defaults. The role needs
 no privilege but to log in: the connection serves to check what callers who are
 no superusers may see. With -D the worker starts, and answers superusers, also
-while the server takes no connections.
+while the server takes no connections. As root without -D, the directory of the
+server's socket must not be writable by everybody.
 
 With a debuginfod server, names that this host has no debug files for come with
 the second answer: the first one goes out as it is, and the file is fetched
@@ -132,6 +134,7 @@ const (
 
 // logger writes to w, at the end of which there may be a terminal, as the flags say.
 func logger(w io.Writer, terminal bool, level, format string) (zerolog.Logger, error) {
+	w = visible.Writer{To: w} // names of roles, processes and files are in the log
 	lvl, err := zerolog.ParseLevel(level)
 	if err != nil || level == "" {
 		return zerolog.Nop(), fmt.Errorf("--log-level must be debug, info, warn or error, not %q", level)

@@ -147,7 +147,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{
-		cfg: cfg, servers: servers, now: time.Now, http: newHTTP(cfg),
+		cfg: cfg, servers: servers, now: time.Now, http: newHTTP(cfg, servers),
 		cache: cache{dir: cfg.CacheDir, limit: cfg.CacheSize},
 		slots: semaphore.NewWeighted(int64(cfg.Parallel)),
 	}

@@ -16,6 +16,9 @@ import (
 const (
 	// minChunk is what a server has to send within Config.Timeout (DEBUGINFOD_TIMEOUT speaks of 100K).
 	minChunk = 100 << 10
+	// firstChunk is what it has to send in a third of that once it has begun: a server that searches an archive takes its
+	// time before, not then.
+	firstChunk = 1 << 10
 	// spaceChunk is after how many bytes the free space is looked at again.
 	spaceChunk = 32 << 20
 	// progressInterval is how often progress is told.
@@ -38,16 +41,23 @@ func (c *Client) download(ctx context.Context, s *server, kind Kind, id string) 
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	if c.cfg.Timeout > 0 {
-		d.watch = time.AfterFunc(c.cfg.Timeout, func() {
-			cancel(fmt.Errorf("%w: less than %d KiB in %s", ErrStalled, minChunk>>10, c.cfg.Timeout))
-		})
+		d.watch = stallTimer(cancel, c.cfg.Timeout, minChunk)
 		defer d.watch.Stop()
+		d.drip = func() *time.Timer { return stallTimer(cancel, c.cfg.Timeout/3, firstChunk) }
 	}
+	ctx = context.WithValue(ctx, origin{}, s)
 	path, err := d.run(ctx, s)
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)
 	}
 	return path, err
+}
+
+// stallTimer cancels a download with the reason that less than so many bytes have come in the time.
+func stallTimer(cancel context.CancelCauseFunc, after time.Duration, least int) *time.Timer {
+	return time.AfterFunc(after, func() {
+		cancel(fmt.Errorf("%w: less than %d KiB in %s", ErrStalled, least>>10, after))
+	})
 }
 
 // transfer is one download.
@@ -56,6 +66,7 @@ type transfer struct {
 	event  Event
 	began  time.Time
 	watch  *time.Timer
+	drip   func() *time.Timer // starts the time for the first chunk; nil: there is none
 	told   time.Time
 }
 
@@ -146,9 +157,17 @@ func (d *transfer) copy(to *os.File, body io.Reader) error {
 		return err
 	}
 	buf := make([]byte, 64<<10)
+	first := time.NewTimer(0) // of the first chunk, from the first byte on
+	defer func() { first.Stop() }()
 	for chunk, unchecked := 0, 0; ; {
 		n, err := body.Read(buf)
-		d.event.Bytes += int64(n)
+		if d.event.Bytes == 0 && n > 0 && d.drip != nil {
+			first.Stop()
+			first = d.drip()
+		}
+		if d.event.Bytes += int64(n); d.event.Bytes >= firstChunk {
+			first.Stop()
+		}
 		if limit > 0 && d.event.Bytes > limit {
 			return fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
 		}

@@ -189,7 +189,7 @@ func (c *Client) askServer(ctx context.Context, s *server, kind Kind, id string)
 	default:
 		e.Kind = Failed
 		c.tell(e)
-		if pause := s.failed(c.now()); pause > 0 {
+		if pause := s.failed(c.now(), errors.Is(err, ErrStalled)); pause > 0 {
 			e.Kind, e.Took = Paused, pause
 			c.tell(e)
 		}

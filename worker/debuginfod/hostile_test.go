@@ -9,10 +9,12 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -201,6 +203,88 @@ func TestHostile(t *testing.T) {
 	}
 }
 
+// TestDripIsLeftAlone: a server that has begun to send and goes on with a byte now and then ends soon, and keeps the
+// next file waiting no more.
+func TestDripIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	requests := atomic.Int32{}
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		requests.Add(1)
+		for write(w, []byte{0}) {
+			select {
+			case <-r.Context().Done():
+				return
+			case <-time.After(10 * time.Millisecond):
+			}
+		}
+	}))
+	defer server.Close()
+	c, events := newClient(t, Config{URLs: []string{server.URL}, Timeout: 3 * time.Second})
+	for n := range 3 {
+		_, err := c.Fetch(t.Context(), DebugInfo, fmt.Sprintf("%040x", n))
+		if n == 0 && (!errors.Is(err, ErrStalled) || !strings.Contains(err.Error(), "less than 1 KiB in 1s")) {
+			t.Error(err)
+		}
+	}
+	if requests.Load() != 1 || events.count(Paused) != 1 {
+		t.Errorf("%d requests, %d pauses", requests.Load(), events.count(Paused))
+	}
+}
+
+// TestRedirectsStayOutside: a server leads to no other service of this host, by whatever name, but to a server that was
+// named as well.
+func TestRedirectsStayOutside(t *testing.T) {
+	t.Parallel()
+	secret := atomic.Int32{}
+	inner := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		secret.Add(1)
+		write(w, good)
+	}))
+	defer inner.Close()
+	_, port, err := net.SplitHostPort(inner.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, host := range []string{
+		"127.0.0.1", "localhost", "127.1.2.3", "[::ffff:127.0.0.1]", "0.0.0.0", "[::1]", "[::]", "169.254.169.254",
+		"[fe80::1%25lo]", "[64:ff9b::7f00:1]", "2130706433",
+	} {
+		outer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "http://"+host+":"+port+r.URL.Path, http.StatusFound)
+		}))
+		c, _ := newClient(t, Config{URLs: []string{outer.URL}, ConnectTimeout: 5 * time.Second})
+		if _, err := c.Fetch(t.Context(), DebugInfo, buildID); err == nil || secret.Load() != 0 {
+			t.Errorf("%s: %v, and the inner server was asked %d times", host, err, secret.Load())
+		}
+		outer.Close()
+	}
+	outer := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, inner.URL+r.URL.Path, http.StatusFound)
+	}))
+	defer outer.Close()
+	c, _ := newClient(t, Config{URLs: []string{outer.URL, inner.URL}})
+	if _, err := c.Fetch(t.Context(), DebugInfo, buildID); err != nil || secret.Load() != 1 {
+		t.Errorf("to a server that was named: %v", err)
+	}
+}
+
+func TestReachOf(t *testing.T) {
+	for want, addresses := range map[reach][]string{
+		everywhere:    {"8.8.8.8", "2606:4700::1111", "2002:0808:0808::1", "64:ff9b::808:808", "::ffff:8.8.8.8"},
+		insideNetwork: {"10.1.2.3", "172.31.0.1", "192.168.0.1", "100.100.100.200", "fd00:ec2::254", "2002:0a01:0203::"},
+		thisHost: {
+			"127.0.0.1", "127.255.0.1", "0.0.0.0", "0.1.2.3", "169.254.169.254", "224.0.0.1", "255.255.255.255", "::", "::1",
+			"fe80::1", "ff02::1", "::ffff:127.0.0.1", "::127.0.0.1", "2002:7f00:0001::", "64:ff9b::a9fe:a9fe",
+		},
+	} {
+		for _, a := range addresses {
+			if got := reachOf(netip.MustParseAddr(a)); got != want {
+				t.Errorf("%s: %d, want %d", a, got, want)
+			}
+		}
+	}
+}
+
 // TestMaxTime: a server that is just fast enough for each part comes to an end all the same.
 func TestMaxTime(t *testing.T) {
 	t.Parallel()
@@ -229,6 +313,10 @@ func TestDeadServers(t *testing.T) {
 	}))
 	defer good.Close()
 	for name, dead := range map[string]string{"closed": noServer, "silent": "http://" + silent.Addr().String()} {
+		failures := maxFailures
+		if name == "silent" {
+			failures = 1 // which has taken long enough
+		}
 		t.Run(name, func(t *testing.T) {
 			at := &clock{at: time.Now()}
 			c, events := newClient(t, Config{URLs: []string{dead, good.URL}, Timeout: time.Second})
@@ -243,13 +331,13 @@ func TestDeadServers(t *testing.T) {
 				fetch(i)
 			}
 			f, p, a := events.count(Failed), events.count(Paused), events.count(Arrived)
-			if f != maxFailures || p != 1 || a != 10 {
+			if f != failures || p != 1 || a != 10 {
 				t.Errorf("%d failures, %d pauses, %d arrivals", f, p, a)
 			}
 			at.advance(minPause + time.Second)
 			fetch(10)
 			fetch(11)
-			if f, p := events.count(Failed), events.count(Paused); f != maxFailures+1 || p != 2 {
+			if f, p := events.count(Failed), events.count(Paused); f != failures+1 || p != 2 {
 				t.Errorf("after the pause: %d failures, %d pauses", f, p)
 			}
 		})

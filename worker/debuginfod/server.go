@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,6 +25,8 @@ const (
 // server is one server and the breaker that guards it.
 type server struct {
 	url *url.URL
+	// inside is set if the server was found at an address of this host or of a private network.
+	inside atomic.Bool
 
 	mu       sync.Mutex
 	failures int       // in a row
@@ -81,12 +84,17 @@ func (s *server) undecided() {
 	s.trying = false
 }
 
-// failed says that the server has failed, and returns for how long it is left alone, if it is.
-func (s *server) failed(now time.Time) (pause time.Duration) {
+// failed says that the server has failed, and returns for how long it is left alone, if it is. A server that was slow
+// has kept others waiting for a long time already, so it is left alone at once.
+func (s *server) failed(now time.Time, slow bool) (pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trying = false
-	if s.failures++; s.failures < maxFailures {
+	s.failures++
+	if slow {
+		s.failures = max(s.failures, maxFailures)
+	}
+	if s.failures < maxFailures {
 		return 0
 	}
 	pause = maxPause

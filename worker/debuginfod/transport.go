@@ -13,11 +13,13 @@ const maxRedirects = 5
 
 // newHTTP makes the HTTP client. It takes no proxy from the environment (a service should not send its requests where
 // some login shell's variables point), keeps no cookies, and asks for no compression: what arrives is what is kept.
-func newHTTP(cfg Config) *http.Client {
+// Redirects lead to no address inside that the server could not reach (see guard).
+func newHTTP(cfg Config, servers []*server) *http.Client {
 	const maxHeader = 64 << 10
+	dialer := net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 30 * time.Second}
 	return &http.Client{
 		Transport: &http.Transport{
-			DialContext:            (&net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 30 * time.Second}).DialContext,
+			DialContext:            newGuard(dialer, servers).dial,
 			TLSHandshakeTimeout:    cfg.ConnectTimeout,
 			MaxIdleConnsPerHost:    cfg.Parallel,
 			IdleConnTimeout:        time.Minute,

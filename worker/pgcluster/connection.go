@@ -39,7 +39,10 @@ func Find(ctx context.Context, o Options) (Cluster, error) {
 	if err != nil {
 		return Cluster{}, err
 	}
-	paths := sockets(config)
+	paths, err := trusted(sockets(config))
+	if err != nil {
+		return Cluster{}, err
+	}
 	errs := make([]error, 0, len(paths))
 	for _, path := range paths {
 		c, err := BySocket(ctx, path)

@@ -54,6 +54,7 @@ func parseConnString(connString string, c *Cluster) (*pgx.ConnConfig, error) {
 	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		return rootfs.Dial(ctx, network, addr, dial)
 	}
+	guardLogin(config, connString, c)
 	return config, nil
 }
 

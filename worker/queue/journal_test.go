@@ -128,11 +128,12 @@ func BenchmarkJournalAdd(b *testing.B) {
 
 func TestPrintable(t *testing.T) {
 	for s, want := range map[string][2]string{
-		"#0 a\n\tb":  {"#0 a\n\tb", "#0 a\n\tb"},
-		"é€😀":        {"é€😀", `\u00e9\u20ac\U0001f600`},
-		"\x00\x7f\r": {`\x00\x7f\x0d`, `\x00\x7f\x0d`},
-		"a\xff":      {`a\xff`, `a\xff`},
-		"\u0085":     {`\u0085`, `\u0085`},
+		"#0 a\n\tb":    {"#0 a\n\tb", "#0 a\n\tb"},
+		"é€😀":          {"é€😀", `\u00e9\u20ac\U0001f600`},
+		"\x00\x7f\r":   {`\x00\x7f\x0d`, `\x00\x7f\x0d`},
+		"a\xff":        {`a\xff`, `a\xff`},
+		"\u202e\u2028": {`\u202e\u2028`, `\u202e\u2028`},
+		"\u0085":       {`\u0085`, `\u0085`},
 	} {
 		if got := [2]string{Printable(s, false), Printable(s, true)}; got != want {
 			t.Errorf("%q: %q, want %q", s, got, want)

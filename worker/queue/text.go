@@ -5,10 +5,13 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/visible"
 )
 
 // Printable is s without what a text of the database must not hold: NUL and other control characters but newline and
-// tab (they become \x1f), bytes that are no UTF-8, and, for ascii, what is not ASCII (\u00e9).
+// tab (they become \x1f), bytes that are no UTF-8, characters that change how the text around them is shown, and, for
+// ascii, what is not ASCII (\u00e9).
 func Printable(s string, ascii bool) string {
 	odd := func(r rune) bool { return r >= 0x7f || r < ' ' && r != '\n' && r != '\t' }
 	if strings.IndexFunc(s, odd) < 0 {
@@ -20,7 +23,7 @@ func Printable(s string, ascii bool) string {
 		switch {
 		case r == utf8.RuneError && size == 1, r < 0x80 && unicode.IsControl(r) && r != '\n' && r != '\t':
 			fmt.Fprintf(&b, `\x%02x`, s[0])
-		case r < 0x80, !ascii && !unicode.IsControl(r):
+		case r < 0x80, !ascii && visible.Rune(r):
 			b.WriteString(s[:size])
 		case r > 0xffff:
 			fmt.Fprintf(&b, `\U%08x`, r)

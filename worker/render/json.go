@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/visible"
 )
 
 // jsonTrace, jsonThread and jsonFrame are the published form of a trace.
@@ -79,7 +80,8 @@ type jsonLevel struct {
 	Truncated bool   `json:"query_truncated,omitempty"`
 }
 
-// JSON writes the trace as one line of JSON.
+// JSON writes the trace as one line of JSON. Characters that change how the
+// text around them is shown are escaped.
 func JSON(w io.Writer, t *trace.Trace) error {
 	out := jsonTrace{
 		PID: t.PID, Engine: t.Engine, NotStop: valid(t.NotStopped), Unknown: t.Unrecognised,
@@ -100,7 +102,7 @@ func JSON(w io.Writer, t *trace.Trace) error {
 			StopReason: th.StopReason, Frames: th.Frames,
 		})
 	}
-	enc := json.NewEncoder(w)
+	enc := json.NewEncoder(visible.Writer{To: w})
 	enc.SetEscapeHTML(false)
 	return enc.Encode(out)
 }

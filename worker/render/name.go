@@ -3,6 +3,8 @@ package render
 import (
 	"strconv"
 	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/visible"
 )
 
 // appendWord appends a name as one word, which is what a line's form promises:
@@ -27,7 +29,8 @@ func appendWord(buf []byte, name string, ascii bool) []byte {
 }
 
 // appendName appends a text that came out of a foreign file or a process:
-// what could drive a terminal or is not UTF-8 is escaped.
+// what could drive a terminal, change how the text around it is shown, or is
+// not UTF-8 is escaped.
 func appendName(buf []byte, name string, ascii bool) []byte {
 	for i := 0; i < len(name); {
 		r, size := utf8.DecodeRuneInString(name[i:])
@@ -38,7 +41,7 @@ func appendName(buf []byte, name string, ascii bool) []byte {
 		case r < ' ' || r >= 0x7f && r < 0xa0:
 			buf = append(buf, `\x`...)
 			buf = appendHex(buf, uint64(r), 2)
-		case r < utf8.RuneSelf || !ascii && r != 0x2028 && r != 0x2029:
+		case r < utf8.RuneSelf || !ascii && visible.Rune(r):
 			buf = append(buf, name[i:i+size]...)
 		case r > 0xffff:
 			buf = append(buf, `\U`...)

@@ -3,6 +3,7 @@ package render_test
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"regexp"
 	"strings"
 	"testing"
@@ -153,6 +154,8 @@ func TestNames(t *testing.T) {
 		{"bad\xffutf", `bad\xffutf`, `bad\xffutf`},
 		{"nel\u0085sep\u2028", `nel\x85sep\u2028`, `nel\x85sep\u2028`},
 		{"operator new", "operator_new", "operator_new"},
+		{"a\u202eb\u2066c\u200d\ufeff", `a\u202eb\u2066c\u200d\ufeff`, `a\u202eb\u2066c\u200d\ufeff`},
+		{"tag\U000e0041", `tag\U000e0041`, `tag\U000e0041`},
 	}
 	for _, tt := range tests {
 		tr := &trace.Trace{Threads: []trace.Thread{{Whole: true, Frames: []trace.Frame{{Function: tt.name, Module: "m"}}}}}
@@ -162,6 +165,41 @@ func TestNames(t *testing.T) {
 		}
 		if got := render.Text(tr, render.Options{ASCII: true}); got != prefix+tt.ascii+"+0x0 (m)" {
 			t.Errorf("ASCII %q: %q", tt.name, got)
+		}
+	}
+}
+
+// TestNothingTurnsText: whatever a name, a file, a query or a note holds, no form of output has a character that turns
+// or hides the text around it.
+func TestNothingTurnsText(t *testing.T) {
+	t.Parallel()
+	const trick = "a\u202eb\u2069\u200f\u2028"
+	tr := sample()
+	tr.NotStopped, tr.Query, tr.Go = trick, trick, trick
+	tr.Wait = trace.Wait{Class: "Lock", Event: trick}
+	tr.Threads[0].Name, tr.Threads[0].Kernel = trick, []string{trick}
+	f := &tr.Threads[0].Frames[0]
+	f.Function, f.Module, f.File, f.Note, f.Line = trick, trick, trick, trick, 1
+	f.Levels = []trace.Level{{Kind: trace.PLpgSQL, Text: trick, Function: trick, Query: trick, Relation: trick}}
+	tr.Threads = append(tr.Threads, tr.Threads[0])
+	tr.Goroutines = []trace.Goroutine{{Thread: tr.Threads[0], Status: trick, Creator: trick}}
+	var out bytes.Buffer
+	if err := render.JSON(&out, tr); err != nil {
+		t.Fatal(err)
+	}
+	folded := render.Folded{ByProcess: true}
+	folded.Add(tr, 1)
+	if err := errors.Join(folded.Write(&out), folded.WriteTop(&out, 9, 9)); err != nil {
+		t.Fatal(err)
+	}
+	out.WriteString(render.Text(tr, render.Options{}) + render.Short(tr, render.Options{}) +
+		render.Names(tr, render.Options{}))
+	for _, row := range render.Rows(tr, render.Options{}) {
+		out.WriteString(strings.Join(row, " "))
+	}
+	for _, r := range out.String() {
+		if strings.ContainsRune(trick[1:], r) && r != 'b' {
+			t.Fatalf("%U in %q", r, out.String())
 		}
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"pg_stat_backtrace/worker/visible"
 )
 
 // Answer is what the call returns or raises.
@@ -99,7 +101,8 @@ func isSQLState(s string) bool {
 }
 
 // clean writes s without what a text of the database must not hold: NUL and
-// other controls (as \x1f), bytes that are no UTF-8, and, for ascii, what is not ASCII.
+// other controls (as \x1f), bytes that are no UTF-8, characters that change how
+// the text around them is shown, and, for ascii, what is not ASCII.
 func clean(b *strings.Builder, s string, ascii bool) {
 	if plain(s) {
 		b.WriteString(s)
@@ -110,7 +113,7 @@ func clean(b *strings.Builder, s string, ascii bool) {
 		switch {
 		case r == utf8.RuneError && size == 1, r < 0x80 && unicode.IsControl(r) && r != '\n' && r != '\t':
 			fmt.Fprintf(b, `\x%02x`, s[0])
-		case r < 0x80, !ascii && !unicode.IsControl(r):
+		case r < 0x80, !ascii && visible.Rune(r):
 			b.WriteString(s[:size])
 		case r > 0xffff:
 			fmt.Fprintf(b, `\U%08x`, r)

@@ -22,6 +22,9 @@ func TestEncode(t *testing.T) {
 			"ERROR\x1f42501\x1fm\x1fd\x1fh\x1f",
 		},
 		"controls": {Answer{Text: "\x00\x1f\x7f\r\u0085"}, "UTF8", "\x1f\x1f\x1f\x1f\x1f" + `\x00\x1f\x7f\x0d\u0085`},
+		"turned text": {
+			Answer{Text: "a\u202e\u2067b\u2028"}, "UTF8", "\x1f\x1f\x1f\x1f\x1f" + `a\u202e\u2067b\u2028`,
+		},
 		"no UTF-8": {Answer{Text: "a\xff\xc3"}, "UTF8", "\x1f\x1f\x1f\x1f\x1f" + `a\xff\xc3`},
 		"a table": {
 			Answer{Rows: [][]string{{"1", "", "é"}, {"a\nb", "\x1d\x1e", ""}}}, "LATIN1",

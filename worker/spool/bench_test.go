@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -48,8 +50,19 @@ func BenchmarkRoundTrip(b *testing.B) {
 
 // line makes a request as SQL does, of a caller who waits for as long as the tests do: a busy machine takes seconds for
 // thousands of requests, and one whose caller has gone is not answered.
+// The first digits of the id are the backend's number: each request comes from another one.
 func (s *Spool) line(id string) []byte {
-	body := "1 " + id + " get 4711 60000 10 t 4712 UTF8 706f737467726573 706f737467726573"
+	n, _ := strconv.ParseUint(id[:8], 16, 32)
+	return s.lineOf(id, int(n)+1, true)
+}
+
+// lineOf makes a request of a backend, by a superuser or role 10.
+func (s *Spool) lineOf(id string, backend int, superuser bool) []byte {
+	flag := "f"
+	if superuser {
+		flag = "t"
+	}
+	body := fmt.Sprintf("1 %s get 4711 60000 10 %s %d UTF8 706f737467726573 706f737467726573", id, flag, backend)
 	return []byte(body + " " + s.keys.signing().sign([]byte(body)) + "\n")
 }
 
@@ -80,7 +93,8 @@ func BenchmarkDeliver(b *testing.B) {
 	}
 	id := "00000001-0000-4000-8000-000000000000"
 	for b.Loop() {
-		s.deliver(Request{ID: id, Encoding: "UTF8"}, Answer{Text: "x"})
+		req := Request{ID: id, Encoding: "UTF8", Backend: 1, Deadline: time.Now().Add(time.Minute)}
+		s.deliver(s.calls.begin(b.Context(), &req, time.Now(), true), req, Answer{Text: "x"})
 	}
 	if err := s.Close(); err != nil {
 		b.Fatal(err)

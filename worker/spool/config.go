@@ -3,6 +3,8 @@ package spool
 import (
 	"errors"
 	"time"
+
+	"pg_stat_backtrace/worker/admission"
 )
 
 // Sentinels; what is returned wraps one of them where a caller may want to branch.
@@ -39,7 +41,8 @@ type Config struct {
 	Version string
 	// Verbs are what the worker can be asked, beside what every version can. The extension refuses the others itself.
 	Verbs []string
-	// Concurrency bounds the handlers that run at a time; 0 is 128.
+	// Concurrency bounds the handlers that run at a time; 0 is 128. Here and below a quarter is for superusers alone,
+	// and a role that is not a superuser gets half.
 	Concurrency int
 	// Pending bounds the requests that run or wait; those beyond it are answered with an error. 0 is 4096.
 	Pending int
@@ -60,7 +63,26 @@ const (
 	settle = 5 * time.Second
 	// reserve is the room, in bytes, without which the spool takes no requests.
 	reserve = 64 << 10
+	// requestMemory bounds the requests that run or wait, in bytes of their files. In memory they are somewhat larger.
+	requestMemory = 16 << 20
+	// maxUnread bounds the answers that have not been fetched, in bytes. On a small file system they get a quarter.
+	maxUnread = 64 << 20
 )
+
+// shares divides a bound: a quarter is for superusers alone, and half is what one other role can get.
+func shares(total int64) admission.Limits {
+	return admission.Limits{Total: total, Ordinary: total - total/4, Role: (total + 1) / 2}
+}
+
+// answerRoom bounds the answers that have not been fetched, on a file system of the given size. 0 is a file system
+// without a size. A role has room for the largest answer.
+func answerRoom(size int64) admission.Limits {
+	total := int64(maxUnread)
+	if size > 0 {
+		total = min(total, size/4)
+	}
+	return admission.Limits{Total: total, Ordinary: total - total/4, Role: max(total/4, onDisk(maxAnswer))}
+}
 
 func (c Config) concurrency() int {
 	if c.Concurrency > 0 {

@@ -15,21 +15,31 @@ const spares = 8
 // spareSize is that room; on tmpfs, writing to a page that is there needs no other.
 const spareSize = 4096
 
-// deliver puts an answer where the call looks for it. When there is no room,
-// a short one that says so takes its place.
-func (s *Spool) deliver(req Request, a Answer) {
-	name := req.ID + repSuffix
-	s.mu.Lock()
-	s.answers[name] = time.Now()
-	s.mu.Unlock()
-	err := s.write(name, a.encode(req.Encoding))
-	if err == nil {
+// deliver puts an answer where the call looks for it, unless nobody does any
+// more. When there is no room, a short one that says so takes its place.
+func (s *Spool) deliver(c *call, req Request, a Answer) {
+	data := a.encode(req.Encoding)
+	wanted, room := s.calls.deliver(c, int64(len(data)), time.Now())
+	if !wanted {
 		return
 	}
-	s.cfg.report(fmt.Errorf("answer to %s: %w", req.ID, err))
-	s.notice()
-	s.cfg.report(s.substitute(name, failure("53100", "no space left for the answer of the pg_stat_backtrace worker",
-		"The file system of its spool directory is full.")))
+	err := s.writeIf(room, c.answer, data)
+	if err != nil {
+		s.cfg.report(fmt.Errorf("answer to %s: %w", req.ID, err))
+		s.notice()
+		s.cfg.report(s.substitute(c.answer, failure("53100", "no space left for the answer of the pg_stat_backtrace worker",
+			"The file system of its spool directory is full.")))
+	}
+	if room && s.calls.given(c) { // while it was written
+		s.cfg.report(s.dir.unlink(c.answer))
+	}
+}
+
+func (s *Spool) writeIf(room bool, name string, data []byte) error {
+	if !room {
+		return ErrFull
+	}
+	return s.write(name, data)
 }
 
 // write writes a file in the work directory and renames it, so that nobody sees it before it is complete.

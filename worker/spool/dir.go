@@ -210,6 +210,15 @@ func (d *dir) check() (full bool, err error) {
 	return !room(&fs), nil
 }
 
+// size is the size of the file system in bytes, 0 if it has none or is not known.
+func (d *dir) size() int64 {
+	var fs unix.Statfs_t
+	if unix.Fstatfs(d.fd(), &fs) != nil {
+		return 0
+	}
+	return int64(fs.Blocks) * int64(fs.Bsize) //nolint:unconvert // Bsize is a uint32 on s390x
+}
+
 // remove removes the directory and what is in it, unless another has its name now.
 func (d *dir) remove() error {
 	var err error

@@ -31,7 +31,9 @@ func (s *Spool) keepHouse(now time.Time) error {
 	s.complain(s.keys.renew(now))
 	s.complain(s.publish()) // it may have been removed, or replaced by a copy
 	s.refill()
-	s.expire(now)
+	if n := s.calls.expire(now); n > 0 {
+		s.cfg.report(fmt.Errorf("%d answers that nobody had fetched made room for others", n))
+	}
 	return nil
 }
 
@@ -87,26 +89,8 @@ func (s *Spool) consumed(name string) {
 	if !isUUID(strings.TrimSuffix(name, repSuffix)) {
 		return
 	}
-	s.mu.Lock()
-	delete(s.answers, name)
-	s.mu.Unlock()
+	s.calls.fetched(name)
 	s.cfg.report(s.dir.unlink(name))
-}
-
-// expire removes answers whose caller has gone: it was cancelled, or ended.
-func (s *Spool) expire(now time.Time) {
-	s.mu.Lock()
-	var old []string
-	for name, since := range s.answers {
-		if now.Sub(since) > unread {
-			old = append(old, name)
-			delete(s.answers, name)
-		}
-	}
-	s.mu.Unlock()
-	for _, name := range old {
-		s.cfg.report(s.dir.unlink(name))
-	}
 }
 
 // sweep goes through the whole directory for requests that no event told of,
@@ -135,11 +119,8 @@ func (l *loop) sweep(ctx context.Context) {
 
 // stray removes an answer that this spool has not delivered, once it is old.
 func (s *Spool) stray(name string) {
-	s.mu.Lock()
-	_, ours := s.answers[name]
-	s.mu.Unlock()
 	var st unix.Stat_t
-	if ours || unix.Fstatat(s.dir.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
+	if s.calls.waits(name) || unix.Fstatat(s.dir.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 		return
 	}
 	if time.Since(time.Unix(st.Ctim.Unix())) > unread {

@@ -120,17 +120,18 @@ func TestExpire(t *testing.T) {
 	s := serve(t, Config{}, echo)
 	s.put(id(1)+reqSuffix, s.line(id(1)))
 	wait(t, "the answer", func() bool { return exists(s.path(id(1) + repSuffix)) })
-	s.Spool.mu.Lock()
-	since, delivered := s.answers[id(1)+repSuffix]
-	s.Spool.mu.Unlock()
-	if !delivered {
+	s.calls.mu.Lock()
+	c := s.calls.answers[id(1)+repSuffix]
+	s.calls.mu.Unlock()
+	if c == nil {
 		t.Fatal("it is not among the answers that were delivered")
 	}
-	s.expire(since.Add(unread))
+	since := c.delivered
+	s.calls.expire(since.Add(unread))
 	if !exists(s.path(id(1) + repSuffix)) {
 		t.Error("expired too early")
 	}
-	s.expire(since.Add(unread + 1))
+	s.calls.expire(since.Add(unread + 1))
 	if exists(s.path(id(1) + repSuffix)) {
 		t.Error("not expired")
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,15 +40,17 @@ func (l *loop) event(ctx context.Context, e event) {
 // closed it; otherwise one that is not complete is left alone for a while.
 func (l *loop) request(ctx context.Context, name string, closed bool) {
 	id := strings.TrimSuffix(name, reqSuffix)
-	data, age, err := l.s.take(name, closed)
+	data, written, err := l.s.take(name, closed)
 	if err != nil || data == nil {
 		l.s.cfg.report(err)
 		return
 	}
-	// Counted back from now, so that the deadline is one of the monotonic clock.
+	// Counted back from now, so that the deadline is one of the monotonic clock. A clock that was set back makes an age
+	// negative, one set forward makes it large: then a call in flight is lost.
+	begun := time.Now().Add(-max(0, time.Since(written)))
 	var req Request
 	for _, k := range l.s.keys.accepted() {
-		if req, err = parse(id, data, k, time.Now().Add(-age)); err == nil {
+		if req, err = parse(id, data, k, begun); err == nil {
 			break
 		}
 	}
@@ -55,34 +58,78 @@ func (l *loop) request(ctx context.Context, name string, closed bool) {
 	case err != nil:
 		l.s.cfg.report(err)
 	case time.Until(req.Deadline) <= 0: // the caller has gone
-	case l.s.pending.Add(1) > int64(l.s.cfg.pending()):
-		l.s.pending.Add(-1)
-		l.s.deliver(req, Busy())
 	default:
-		l.s.running.Go(func() {
-			defer l.s.pending.Add(-1)
-			l.s.deliver(req, l.answer(ctx, req))
-		})
+		if c := l.s.calls.begin(ctx, &req, written, closed); c != nil {
+			l.admit(c, req, int64(len(data)))
+		}
 	}
 }
 
+// admit has a request answered, at once if there are too many.
+func (l *loop) admit(c *call, req Request, size int64) {
+	place, ok := l.s.pending.Try(c.who, 1)
+	if ok {
+		var memory func()
+		if memory, ok = l.s.memory.Try(c.who, size); ok {
+			l.run(c, req, func() { memory(); place() })
+			return
+		}
+		place()
+	}
+	c.cancel()
+	l.s.deliver(c, req, Busy())
+}
+
+// overdue is how long after the end of its context a handler may take to return.
+const overdue = 300 * time.Millisecond
+
+// run has a request answered, and gives back what it holds. A handler can hang: the kernel does not come back from every
+// look at a process. Then the call is answered without it, and it keeps nothing from others.
+func (l *loop) run(c *call, req Request, free func()) {
+	l.s.running.Add(1)
+	end := sync.OnceFunc(func() {
+		if slot := c.slot.Load(); slot != nil {
+			(*slot)()
+		}
+		free()
+		l.s.running.Done()
+	})
+	stop := context.AfterFunc(c.ctx, func() {
+		timer := time.NewTimer(overdue)
+		defer timer.Stop()
+		select {
+		case <-c.ended:
+		case <-timer.C:
+			l.s.deliver(c, req, failure("55000", "the pg_stat_backtrace worker could not finish the request in time",
+				"A process that was asked about may hang in the kernel. Ask about the others alone."))
+			end()
+		}
+	})
+	go func() {
+		defer end()
+		defer c.cancel()
+		defer stop()
+		defer close(c.ended)
+		l.s.deliver(c, req, l.answer(c, req))
+	}()
+}
+
 // answer waits for its turn and has the handler answer.
-func (l *loop) answer(ctx context.Context, req Request) (a Answer) {
-	ctx, cancel := req.context(ctx)
-	defer cancel()
-	select {
-	case l.s.slots <- struct{}{}:
-		defer func() { <-l.s.slots }()
-	case <-ctx.Done():
+func (l *loop) answer(c *call, req Request) (a Answer) {
+	done, err := l.s.slots.Acquire(c.ctx, c.who, 1)
+	if err != nil {
 		return Busy()
 	}
+	done = sync.OnceFunc(done)
+	c.slot.Store(&done)
+	defer done()
 	defer func() {
 		if r := recover(); r != nil {
 			l.s.cfg.report(fmt.Errorf("request %s: panic: %v\n%s", req.ID, r, debug.Stack()))
 			a = failure("XX000", "internal error of the pg_stat_backtrace worker", "Its log says more.")
 		}
 	}()
-	return l.handle(ctx, req)
+	return l.handle(c.ctx, req)
 }
 
 // Busy is the answer to a request that waited for its turn in vain.
@@ -90,41 +137,40 @@ func Busy() Answer {
 	return failure("53400", "too many requests are waiting for the pg_stat_backtrace worker", "Ask again later.")
 }
 
-// take reads and removes a request file, and returns its age. What is no
+// take reads and removes a request file, and returns when it was written. What is no
 // request is removed and reported; nil without an error is a file that is not
 // there (any more), or not complete yet.
-func (s *Spool) take(name string, closed bool) ([]byte, time.Duration, error) {
+func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, err error) {
 	if !isUUID(strings.TrimSuffix(name, reqSuffix)) {
-		return nil, 0, s.reject(name, errors.New("not named after a UUID"))
+		return nil, written, s.reject(name, errors.New("not named after a UUID"))
 	}
 	fd, err := unix.Openat(s.dir.fd(), name, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if errors.Is(err, unix.ENOENT) {
-		return nil, 0, nil
+		return nil, written, nil
 	} else if err != nil { // a symbolic link, a socket, no permission
-		return nil, 0, s.reject(name, err)
+		return nil, written, s.reject(name, err)
 	}
 	defer func() { _ = unix.Close(fd) }()
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, 0, s.reject(name, err)
+		return nil, written, s.reject(name, err)
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Size > maxRequest {
-		return nil, 0, s.reject(name, fmt.Errorf("mode %o, %d bytes", st.Mode, st.Size))
+		return nil, written, s.reject(name, fmt.Errorf("mode %o, %d bytes", st.Mode, st.Size))
 	}
-	// A clock that was set back makes an age negative, one set forward makes it large: then a call in flight is lost.
-	age := max(0, time.Since(time.Unix(st.Mtim.Unix())))
+	written = time.Unix(st.Mtim.Unix())
 	buf := make([]byte, st.Size+1) // it may have grown; what is not whole is rejected below
 	n, err := unix.Read(fd, buf)
 	switch complete := n > 0 && buf[n-1] == '\n'; {
 	case err != nil:
-		return nil, 0, s.reject(name, err)
-	case !complete && !closed && age < settle:
-		return nil, 0, nil
+		return nil, written, s.reject(name, err)
+	case !complete && !closed && time.Since(written) < settle:
+		return nil, written, nil
 	case !complete:
 		s.notice() // a full file system cuts requests short
-		return nil, 0, s.reject(name, fmt.Errorf("%d bytes, not a whole line", n))
+		return nil, written, s.reject(name, fmt.Errorf("%d bytes, not a whole line", n))
 	}
-	return buf[:n], age, s.dir.unlink(name)
+	return buf[:n], written, s.dir.unlink(name)
 }
 
 // reject removes what is no request.

@@ -7,9 +7,9 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
+	"pg_stat_backtrace/worker/admission"
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
@@ -25,14 +25,15 @@ type Spool struct {
 	lost  bool        // Serve has found the directory unusable
 	made  int         // how many of them there have been
 
-	slots   chan struct{} // one for each handler that may run
-	pending atomic.Int64
+	slots   *admission.Gate // handlers that may run
+	pending *admission.Gate // requests that run or wait,
+	memory  *admission.Gate // and their bytes
+	calls   *calls
 	running sync.WaitGroup
 
-	mu      sync.Mutex
-	answers map[string]time.Time // delivered, not yet read
-	full    bool                 // found so by the last look
-	told    string               // the last complaint of housekeeping, which is not repeated
+	mu   sync.Mutex
+	full bool   // found so by the last look
+	told string // the last complaint of housekeeping, which is not repeated
 }
 
 // Open locks the data directory, makes a private directory and announces it to
@@ -47,8 +48,9 @@ func Open(cfg Config) (*Spool, error) {
 	s := &Spool{
 		cfg:     cfg,
 		spare:   make(chan string, spares),
-		slots:   make(chan struct{}, cfg.concurrency()),
-		answers: map[string]time.Time{},
+		slots:   admission.New(shares(int64(cfg.concurrency()))),
+		pending: admission.New(shares(int64(cfg.pending()))),
+		memory:  admission.New(shares(requestMemory)),
 	}
 	if s.data, err = rootfs.OpenDir(dataDir); err != nil {
 		return nil, fmt.Errorf("data directory: %w", err)
@@ -76,6 +78,7 @@ func (s *Spool) open() (err error) {
 	if s.watch, err = newWatch(s.dir); err != nil {
 		return err
 	}
+	s.calls = newCalls(admission.New(answerRoom(s.dir.size())), func(name string) { s.cfg.report(s.dir.unlink(name)) })
 	s.refill()
 	if err := s.dir.welcome(true); err != nil {
 		return err
@@ -106,9 +109,9 @@ func (s *Spool) Close() error {
 
 // Serve calls handle for each request, each in a goroutine of its own, and
 // delivers what it returns. The context of a handler ends at the request's
-// deadline. When ctx ends, new calls are told that no worker runs, requests
-// that are there are answered, and Serve returns nil. It returns an error that
-// wraps ErrLost when the directory is not there or not usable any more.
+// deadline, and when its backend has made another request. When ctx ends, new
+// calls are told that no worker runs, requests that are there are answered,
+// and Serve returns nil. It returns an error that wraps ErrLost when the directory is not there or not usable any more.
 func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request) Answer) error {
 	stop := context.AfterFunc(ctx, s.watch.wake)
 	defer stop()

@@ -1,6 +1,6 @@
-// Package seccomp takes from this process, for good, the system calls by which a worker that somebody has got into could
-// do harm: changing another process, running a program, entering a namespace, loading code into the kernel. What a
-// capture needs of ptrace is left, and nothing that writes. It is a seccomp filter (seccomp(2)) over all threads; a
+// Package seccomp takes from this process, for good, the system calls by which an intruder in the worker could do harm:
+// changing or ending another process, running a program, entering a namespace, loading code into the kernel. What a
+// capture needs of ptrace is left, and nothing that writes. It is a seccomp filter (seccomp(2)) over all threads. A
 // refused call fails with EPERM.
 //
 // Landlock, the other fence of the kernel, is none for a tracer: it forbids to trace whatever is outside of it.
@@ -23,6 +23,7 @@ var ErrUnsupported = errors.New("no seccomp filters here")
 // forbidden are the calls that a worker never makes.
 var forbidden = []uint32{
 	unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_SEND_SIGNAL, // another process
+	unix.SYS_TKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PROCESS_MADVISE,
 	unix.SYS_EXECVE, unix.SYS_EXECVEAT, // another program
 	unix.SYS_SETNS, unix.SYS_UNSHARE, unix.SYS_CHROOT, unix.SYS_PIVOT_ROOT, // another view of the system
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_FSOPEN,
@@ -30,9 +31,6 @@ var forbidden = []uint32{
 	unix.SYS_BPF, unix.SYS_USERFAULTFD, unix.SYS_REBOOT, unix.SYS_ADD_KEY, unix.SYS_KEYCTL,
 	unix.SYS_IO_URING_SETUP, // would do other calls past the filter
 }
-
-// tracing are the requests of ptrace(2) that are left.
-var tracing = []uint32{unix.PTRACE_SEIZE, unix.PTRACE_INTERRUPT, unix.PTRACE_GETREGSET, unix.PTRACE_DETACH}
 
 // Raise sets the fence, and with it no_new_privs (prctl(2)), which it needs. A second one changes nothing.
 // The calls in allowed are left to this process although a worker usually does without them.
@@ -47,7 +45,7 @@ func Raise(allowed ...uint32) error {
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("setting no_new_privs: %w", err)
 	}
-	filter := machine.filter(allowed)
+	filter := machine.filter(unix.Getpid(), allowed)
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
 	// SPEC_ALLOW: older kernels would take speculation from the process, and make it slow.
 	const flags = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW

@@ -43,8 +43,43 @@ func behind(target int) error {
 			errs = append(errs, fmt.Errorf("system call %d: %w", number, errno))
 		}
 	}
-	errs = append(errs, everyThread(), captured(target), changed(target))
+	errs = append(errs, everyThread(), captured(target), signaled(target), killedAtExit(target), changed(target))
 	return errors.Join(errs...)
+}
+
+// signaled: no signal and no limit reaches another process, though it belongs to the same user. This process has both.
+func signaled(target int) error {
+	limit := unix.Rlimit{Cur: 1, Max: 1}
+	for name, try := range map[string]func(pid int) error{
+		"kill":    func(pid int) error { return unix.Kill(pid, unix.SIGURG) },
+		"tgkill":  func(pid int) error { return unix.Tgkill(pid, pid, unix.SIGURG) },
+		"prlimit": func(pid int) error { return unix.Prlimit(pid, unix.RLIMIT_CORE, &limit, nil) },
+	} {
+		if err := try(target); !errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("%s of another process: %w", name, err)
+		}
+		if err := try(unix.Getpid()); err != nil {
+			return fmt.Errorf("%s of this process: %w", name, err)
+		}
+	}
+	// Whether a process is there may be asked.
+	return errors.Join(unix.Kill(target, 0), unix.Tgkill(target, target, 0),
+		unix.Prlimit(0, unix.RLIMIT_CORE, nil, &limit))
+}
+
+// killedAtExit: a target cannot be seized so that it dies with this process, nor detached with a signal that kills it.
+func killedAtExit(target int) error {
+	for _, options := range []uintptr{unix.PTRACE_O_EXITKILL, unix.PTRACE_O_TRACEEXIT, 1 << 40} {
+		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(target), 0, options, 0, 0)
+		if errno != unix.EPERM {
+			return fmt.Errorf("seize with options %#x: %w", options, errno)
+		}
+	}
+	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(target), 0, uintptr(unix.SIGKILL), 0, 0)
+	if errno != unix.EPERM {
+		return fmt.Errorf("detach with SIGKILL: %w", errno)
+	}
+	return nil
 }
 
 // everyThread: the filter is one of the process.
@@ -119,24 +154,45 @@ func TestFence(t *testing.T) {
 
 // TestFilters runs the program of each architecture as the kernel would.
 func TestFilters(t *testing.T) {
+	const own = 4711
 	for name, m := range machines {
-		p := m.filter(nil)
+		p := m.filter(own, nil)
 		for _, c := range []struct {
-			what                   string
-			audit, number, request uint32
-			allowed                bool
+			what      string
+			audit     uint32
+			number    uint32
+			arguments [4]uint64
+			allowed   bool
 		}{
-			{"read", m.audit, unix.SYS_READ, 0, true},
-			{"another convention", m.audit + 1, unix.SYS_READ, 0, false},
-			{"execve", m.audit, unix.SYS_EXECVE, 0, false},
-			{"the first", m.audit, forbidden[0], 0, false},
-			{"the last", m.audit, forbidden[len(forbidden)-1], 0, false},
-			{"seize", m.audit, unix.SYS_PTRACE, unix.PTRACE_SEIZE, true},
-			{"detach", m.audit, unix.SYS_PTRACE, unix.PTRACE_DETACH, true},
-			{"write a word", m.audit, unix.SYS_PTRACE, unix.PTRACE_POKEDATA, false},
-			{"x32", m.audit, unix.SYS_READ | 0x4000_0000, 0, m.alternate == 0},
+			{"read", m.audit, unix.SYS_READ, [4]uint64{}, true},
+			{"another convention", m.audit + 1, unix.SYS_READ, [4]uint64{}, false},
+			{"execve", m.audit, unix.SYS_EXECVE, [4]uint64{}, false},
+			{"the first", m.audit, forbidden[0], [4]uint64{}, false},
+			{"the last", m.audit, forbidden[len(forbidden)-1], [4]uint64{}, false},
+			{"seize", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1}, true},
+			{"seize with an option", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1, 0, 1 << 20}, false},
+			{"seize with a high option", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1, 0, 1 << 32}, false},
+			{"interrupt", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_INTERRUPT, 1}, true},
+			{"read registers", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_GETREGSET, 1, 1, 1 << 40}, true},
+			{"detach", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_DETACH, 1}, true},
+			{"detach with a signal", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_DETACH, 1, 0, 10}, true},
+			{"detach with SIGKILL", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_DETACH, 1, 0, 9}, false},
+			{"write a word", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_POKEDATA, 1}, false},
+			{"kill itself", m.audit, unix.SYS_KILL, [4]uint64{own, 9}, true},
+			{"kill another", m.audit, unix.SYS_KILL, [4]uint64{1, 9}, false},
+			{"kill all", m.audit, unix.SYS_KILL, [4]uint64{1<<64 - 1, 9}, false},
+			{"look for another", m.audit, unix.SYS_KILL, [4]uint64{1, 0}, true},
+			{"signal to an own thread", m.audit, unix.SYS_TGKILL, [4]uint64{own, 5, 23}, true},
+			{"signal to another's thread", m.audit, unix.SYS_TGKILL, [4]uint64{1, 5, 23}, false},
+			{"limit of its own", m.audit, unix.SYS_PRLIMIT64, [4]uint64{0, 7, 1, 1}, true},
+			{"limit of another", m.audit, unix.SYS_PRLIMIT64, [4]uint64{1, 0, 1, 0}, false},
+			{"x32", m.audit, unix.SYS_READ | 0x4000_0000, [4]uint64{}, m.alternate == 0},
 		} {
-			data := map[uint32]uint32{numberAt: c.number, auditAt: c.audit, argumentAt + m.low: c.request}
+			data := map[uint32]uint32{numberAt: c.number, auditAt: c.audit}
+			for i, value := range c.arguments {
+				at := argumentAt + 8*uint32(i)
+				data[at+m.low], data[at+4-m.low] = uint32(value), uint32(value>>32)
+			}
 			if got := verdict(t, p, data); (got == unix.SECCOMP_RET_ALLOW) != c.allowed {
 				t.Errorf("%s, %s: %#x", name, c.what, got)
 			}

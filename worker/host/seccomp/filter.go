@@ -41,8 +41,43 @@ var (
 	refuse = unix.SockFilter{Code: returning, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
 )
 
-// filter is the program. Each test jumps over the verdict that follows it when it does not apply.
-func (m machine) filter(allowed []uint32) []unix.SockFilter {
+// A check is what an argument of a call must be for the call to be allowed.
+type check struct {
+	argument uint32 // its number, from 0
+	value    uint64
+	wide     bool // compare 64 bits; the kernel takes the other arguments as 32 bits, or refuses what exceeds them itself
+	not      bool // the argument must be something else
+}
+
+// A rule allows a call if all checks of one of its cases hold.
+type rule struct {
+	number uint32
+	cases  [][]check
+}
+
+// rules are the calls that are allowed with some arguments only. Own is the id of this process. A process of the same
+// user could otherwise be ended by a signal, or by a limit of its processor time.
+func rules(own int) []rule {
+	request := func(number uint64) check { return check{argument: 0, value: number} }
+	self := check{argument: 0, value: uint64(own)}
+	return []rule{
+		{unix.SYS_PTRACE, [][]check{
+			// Options are in data: PTRACE_O_EXITKILL kills the target when this process ends.
+			{request(unix.PTRACE_SEIZE), {argument: 3, value: 0, wide: true}},
+			{request(unix.PTRACE_INTERRUPT)},
+			{request(unix.PTRACE_GETREGSET)},
+			// Data is the signal that the target gets in place of its own. A SIGKILL is never on its way there.
+			{request(unix.PTRACE_DETACH), {argument: 3, value: uint64(unix.SIGKILL), not: true}},
+		}},
+		{unix.SYS_KILL, [][]check{{self}, {{argument: 1, value: 0}}}},
+		{unix.SYS_TGKILL, [][]check{{self}, {{argument: 2, value: 0}}}},
+		{unix.SYS_PRLIMIT64, [][]check{{self}, {{argument: 0, value: 0}}}},
+	}
+}
+
+// filter is the program for a process with the given id. Each test jumps over the verdict that follows it when it does
+// not apply. The calls in allowed are not refused.
+func (m machine) filter(own int, allowed []uint32) []unix.SockFilter {
 	p := []unix.SockFilter{
 		{Code: load, K: auditAt},
 		{Code: ifEqual, K: m.audit, Jt: 1}, refuse,
@@ -57,11 +92,47 @@ func (m machine) filter(allowed []uint32) []unix.SockFilter {
 		}
 		p = append(p, unix.SockFilter{Code: ifEqual, K: number, Jf: 1}, refuse)
 	}
-	p = append(p,
-		unix.SockFilter{Code: ifEqual, K: unix.SYS_PTRACE, Jt: 1}, allow,
-		unix.SockFilter{Code: load, K: argumentAt + m.low})
-	for _, request := range tracing {
-		p = append(p, unix.SockFilter{Code: ifEqual, K: request, Jf: 1}, allow)
+	for _, r := range rules(own) {
+		block := m.block(r.cases)
+		p = append(p, unix.SockFilter{Code: ifEqual, K: r.number, Jf: uint8(len(block))})
+		p = append(p, block...)
+	}
+	return append(p, allow)
+}
+
+// block allows one of the cases and refuses the rest.
+func (m machine) block(cases [][]check) (p []unix.SockFilter) {
+	for _, checks := range cases {
+		var test []unix.SockFilter
+		for _, c := range checks {
+			at := argumentAt + 8*c.argument
+			test = append(test, unix.SockFilter{Code: load, K: at + m.low}, c.compare(uint32(c.value)))
+			if c.wide {
+				test = append(test, unix.SockFilter{Code: load, K: at + 4 - m.low}, c.compare(uint32(c.value>>32)))
+			}
+		}
+		test = append(test, allow)
+		for i := range test { // to the next case
+			switch {
+			case test[i].Code != ifEqual:
+			case test[i].Jt == next:
+				test[i].Jt = uint8(len(test) - i - 1)
+			default:
+				test[i].Jf = uint8(len(test) - i - 1)
+			}
+		}
+		p = append(p, test...)
 	}
 	return append(p, refuse)
+}
+
+// next stands for a jump to the next case, until its distance is known.
+const next = 0xff
+
+// compare tests half of an argument.
+func (c check) compare(value uint32) unix.SockFilter {
+	if c.not {
+		return unix.SockFilter{Code: ifEqual, K: value, Jt: next}
+	}
+	return unix.SockFilter{Code: ifEqual, K: value, Jf: next}
 }

@@ -1,0 +1,12 @@
+//go:build !race
+
+package ptrace
+
+import "sync/atomic"
+
+// isSet reports whether a flag is set that another goroutine sets by means of package atomic. The compiler makes a
+// plain load of it, so it needs no stack.
+//
+//go:nosplit
+//go:norace
+func isSet(flag *uint32) bool { return atomic.LoadUint32(flag) != 0 }

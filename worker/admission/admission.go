@@ -1,0 +1,183 @@
+// Package admission shares what is bounded, such as bytes of memory or places to work at, among roles: a role gets its
+// share at most, and superusers have a part that nobody else can take. It must not know what is shared.
+package admission
+
+import (
+	"context"
+	"sync"
+)
+
+// Who uses a resource: a role, or a superuser. All superusers count as one.
+type Who struct {
+	Role      uint32
+	Superuser bool
+}
+
+// Limits say how much may be in use at a time. Values below 1 count as 1.
+type Limits struct {
+	Total    int64 // by everybody
+	Ordinary int64 // by all roles that are not superusers; the rest of Total is for superusers
+	Role     int64 // by one such role
+}
+
+// Gate lets users of a resource in, as much as there is for them. Safe for concurrent use.
+type Gate struct {
+	limits Limits
+
+	mu       sync.Mutex
+	total    int64
+	ordinary int64
+	used     map[Who]int64
+	waiting  map[Who][]*waiter // each in the order of arrival; no list is empty
+	arrivals uint64
+}
+
+// waiter waits for its turn.
+type waiter struct {
+	amount int64
+	number uint64        // the lower, the earlier
+	turn   chan struct{} // closed when it has what it waits for
+}
+
+// New makes a gate.
+func New(l Limits) *Gate {
+	l.Total = max(l.Total, 1)
+	l.Ordinary = min(max(l.Ordinary, 1), l.Total)
+	l.Role = min(max(l.Role, 1), l.Ordinary)
+	return &Gate{limits: l, used: map[Who]int64{}, waiting: map[Who][]*waiter{}}
+}
+
+// Acquire waits until the amount is free for this user, or ctx ends. An amount that exceeds what the user may have at
+// all is reduced to that. Release, to be called once, gives it back.
+func (g *Gate) Acquire(ctx context.Context, who Who, amount int64) (release func(), err error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	who, amount = g.normalize(who, amount)
+	g.mu.Lock()
+	if len(g.waiting) == 0 && g.fits(who, amount) {
+		g.take(who, amount)
+		g.mu.Unlock()
+		return func() { g.release(who, amount) }, nil
+	}
+	g.arrivals++
+	w := &waiter{amount: amount, number: g.arrivals, turn: make(chan struct{})}
+	g.waiting[who] = append(g.waiting[who], w)
+	g.admit()
+	g.mu.Unlock()
+	select {
+	case <-w.turn:
+	case <-ctx.Done():
+		if g.leave(who, w) {
+			return nil, ctx.Err()
+		}
+	}
+	return func() { g.release(who, amount) }, nil
+}
+
+// Try takes the amount if it is free now, whoever waits. It is not reduced.
+func (g *Gate) Try(who Who, amount int64) (release func(), ok bool) {
+	normal, _ := g.normalize(who, amount)
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.fits(normal, amount) {
+		return nil, false
+	}
+	g.take(normal, amount)
+	return func() { g.release(normal, amount) }, true
+}
+
+func (g *Gate) normalize(who Who, amount int64) (Who, int64) {
+	if who.Superuser {
+		return Who{Superuser: true}, min(amount, g.limits.Total)
+	}
+	return who, min(amount, g.limits.Role)
+}
+
+// fits says whether the amount is free for the user.
+func (g *Gate) fits(who Who, amount int64) bool {
+	return g.total+amount <= g.limits.Total && (who.Superuser ||
+		g.ordinary+amount <= g.limits.Ordinary && g.used[who]+amount <= g.limits.Role)
+}
+
+func (g *Gate) take(who Who, amount int64) {
+	g.total += amount
+	if !who.Superuser {
+		g.ordinary += amount
+	}
+	g.used[who] += amount
+}
+
+func (g *Gate) release(who Who, amount int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.take(who, -amount)
+	if g.used[who] == 0 {
+		delete(g.used, who)
+	}
+	g.admit()
+}
+
+// leave gives up waiting; false if the turn has come meanwhile.
+func (g *Gate) leave(who Who, w *waiter) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	list := g.waiting[who]
+	for i, other := range list {
+		if other == w {
+			g.setWaiting(who, append(list[:i:i], list[i+1:]...))
+			g.admit() // others may have waited behind it
+			return true
+		}
+	}
+	return false
+}
+
+func (g *Gate) setWaiting(who Who, list []*waiter) {
+	if len(list) == 0 {
+		delete(g.waiting, who)
+	} else {
+		g.waiting[who] = list
+	}
+}
+
+// admit lets in whoever can be let in: superusers first, then the role that uses least, then the first to come. Who
+// waits for what all roles share is not overtaken by others, so a large amount is not put off for ever.
+func (g *Gate) admit() {
+	for len(g.waiting) > 0 {
+		who, found := g.next()
+		if !found {
+			return
+		}
+		list := g.waiting[who]
+		if !g.fits(who, list[0].amount) {
+			return
+		}
+		g.take(who, list[0].amount)
+		close(list[0].turn)
+		g.setWaiting(who, list[1:])
+	}
+}
+
+// next returns whose turn it is, among those who have not reached their own limit.
+func (g *Gate) next() (best Who, found bool) {
+	for who, list := range g.waiting {
+		if !who.Superuser && g.used[who]+list[0].amount > g.limits.Role {
+			continue
+		}
+		if !found || g.before(who, best) {
+			best, found = who, true
+		}
+	}
+	return best, found
+}
+
+func (g *Gate) before(a, b Who) bool {
+	switch {
+	case a.Superuser != b.Superuser:
+		return a.Superuser
+	case g.used[a] != g.used[b]:
+		return g.used[a] < g.used[b]
+	}
+	return g.waiting[a][0].number < g.waiting[b][0].number
+}

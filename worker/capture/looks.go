@@ -1,0 +1,120 @@
+package capture
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+)
+
+// soonEnough is how long a look at a process may take that the kernel answers at once, if it does.
+const soonEnough = 300 * time.Millisecond
+
+// looks are the looks at processes that are under way: at most one of each process at a time. While a process keeps its
+// address space locked the kernel does not come back from a look, and nothing ends that but the process. So a process
+// costs one thread, however many ask about it.
+//
+//nolint:gochecknoglobals // what hangs is the process, however many capturers there are
+var looks = processLooks{byPID: map[int]*look{}}
+
+type processLooks struct {
+	mu    sync.Mutex
+	byPID map[int]*look
+}
+
+// look is one that is under way.
+type look struct {
+	since time.Time
+	done  chan struct{} // closed when it has come back; nil until another one waits for that
+}
+
+// begin reports whether the process can be looked at now. If so, end must follow. It waits for a look that is under
+// way, but not for one that has not come back soon.
+func (p *processLooks) begin(pid int) bool {
+	for {
+		p.mu.Lock()
+		l := p.byPID[pid]
+		if l == nil {
+			p.byPID[pid] = &look{since: time.Now()}
+			p.mu.Unlock()
+			return true
+		}
+		left := soonEnough - time.Since(l.since)
+		if l.done == nil {
+			l.done = make(chan struct{})
+		}
+		done := l.done
+		p.mu.Unlock()
+		if left <= 0 || !closedWithin(done, left) {
+			return false
+		}
+	}
+}
+
+func (p *processLooks) end(pid int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if l := p.byPID[pid]; l.done != nil {
+		close(l.done)
+	}
+	delete(p.byPID, pid)
+}
+
+func closedWithin(done <-chan struct{}, limit time.Duration) bool {
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-done:
+		return true
+	case <-timer.C:
+		return false
+	}
+}
+
+// soon has a goroutine look at a process, and reports whether it has come back from the kernel. If not it is left
+// behind, and may come back at any time: what it writes to must not be read, and late is called then. While it has not,
+// nothing else looks at the process: then late is called at once, and look is not.
+func soon(pid int, look, late func()) bool {
+	if !looks.begin(pid) {
+		late()
+		return false
+	}
+	done := make(chan struct{})
+	var mu sync.Mutex
+	settled := false
+	settle := func() (first bool) {
+		mu.Lock()
+		defer mu.Unlock()
+		first, settled = !settled, true
+		return first
+	}
+	go func() {
+		look()
+		looks.end(pid)
+		if !settle() {
+			late()
+		}
+		close(done)
+	}()
+	return closedWithin(done, soonEnough) || !settle()
+}
+
+// unreachable is the error of a capture whose process cannot be looked at.
+func unreachable(pid int, since time.Time) error {
+	return &ptrace.ObserveError{PID: pid, After: time.Since(since), Attempts: 1, Blocked: ptrace.ErrUnreachable}
+}
+
+// place waits for a place among the captures that run side by side. Release gives it to others. A capture that takes
+// longer than the limit is taken for one that the kernel does not come back from, and loses its place at once.
+func (c *Capturer) place(ctx context.Context, limit time.Duration) (release func(), err error) {
+	if err := c.limit.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	once := sync.OnceFunc(func() { c.limit.Release(1) })
+	timer := time.AfterFunc(limit, once)
+	return func() {
+		timer.Stop()
+		once()
+	}, nil
+}

@@ -1,0 +1,113 @@
+package pgcluster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/host/rootfs"
+)
+
+// Errors about who is at the other end of a socket, before anything is said.
+var (
+	// ErrImpostor: a process of another user listens on the server's socket.
+	ErrImpostor = errors.New("a process of another user listens on the server's socket")
+	// ErrUnsafeSocket: everybody may put a socket where the server's is looked for.
+	ErrUnsafeSocket = errors.New("the socket's directory is writable by everybody")
+)
+
+// noCleartext are the methods by which a server is given the password, or what leads to it. By SCRAM it is not.
+const noCleartext = "!password,!md5"
+
+// guardLogin keeps a connection's password from all but the server, whose cluster is nil if it is not known yet. On a
+// unix socket the kernel says who listens: that is asked before a byte is sent. A server below another root is in a
+// container, and whoever owns that can have any program listen: it gets no password that was meant for another place.
+func guardLogin(config *pgx.ConnConfig, connString string, c *Cluster) {
+	if c == nil {
+		return
+	}
+	dial := config.DialFunc
+	config.DialFunc = func(ctx context.Context, network, address string) (net.Conn, error) {
+		conn, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		if err := checkPeer(conn, c.UID); err != nil {
+			return nil, errors.Join(fmt.Errorf("%s: %w", address, err), conn.Close())
+		}
+		return conn, nil
+	}
+	if c.Root == "" {
+		return
+	}
+	if own, err := pgx.ParseConfig(withoutPassfile(connString)); err != nil || own.Password == "" {
+		config.Password = ""
+	}
+	if config.RequireAuth == "" {
+		config.RequireAuth = noCleartext
+	}
+}
+
+// withoutPassfile adds to a connection string that no password file is to be read.
+func withoutPassfile(connString string) string {
+	if !strings.HasPrefix(connString, "postgres://") && !strings.HasPrefix(connString, "postgresql://") {
+		return connString + " passfile=" + os.DevNull
+	}
+	separator := "?"
+	if strings.Contains(connString, "?") {
+		separator = "&"
+	}
+	return connString + separator + "passfile=" + os.DevNull
+}
+
+// checkPeer makes sure that the process at the other end of a unix socket belongs to the user, or to root.
+func checkPeer(conn net.Conn, uid int) error {
+	socket, ok := conn.(*net.UnixConn)
+	if !ok {
+		return nil
+	}
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	var peerErr error
+	err = raw.Control(func(fd uintptr) {
+		peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
+	})
+	switch err = errors.Join(err, peerErr); {
+	case err != nil:
+		return fmt.Errorf("reading the socket's peer credentials: %w", err)
+	case int(peer.Uid) != uid && peer.Uid != 0:
+		return fmt.Errorf("%w: process %d, of user %d and not %d", ErrImpostor, peer.Pid, peer.Uid, uid)
+	}
+	return nil
+}
+
+// trusted returns the sockets by which root may look for a server. Root becomes the user of the server that it finds,
+// so no other user may be able to put one there. A worker of any other user stays that user.
+func trusted(paths []string) (safe []string, err error) {
+	if os.Geteuid() != 0 {
+		return paths, nil
+	}
+	for _, path := range paths {
+		dir := filepath.Dir(path)
+		info, statErr := rootfs.Stat(dir)
+		if statErr == nil && info.Mode().Perm()&0o002 != 0 {
+			err = fmt.Errorf("%w: %s; as root, name the server's data directory with -D", ErrUnsafeSocket, dir)
+			continue
+		}
+		safe = append(safe, path)
+	}
+	if len(safe) > 0 {
+		err = nil
+	}
+	return safe, err
+}

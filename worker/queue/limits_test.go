@@ -1,0 +1,186 @@
+package queue_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+// attackSQL makes roles, and functions by which a role asks past the public functions: call fires requests without
+// waiting for their answers, answer waits for one.
+const attackSQL = `
+CREATE ROLE loud LOGIN; CREATE ROLE quiet LOGIN; GRANT USAGE, CREATE ON SCHEMA public TO loud, quiet;
+GRANT EXECUTE ON FUNCTION pg_get_backtrace(int), pg_log_backtrace(int[]), pg_request_backtrace(int, boolean) TO loud, quiet;
+CREATE FUNCTION deep(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
+	IF n = 0 THEN PERFORM pg_sleep(600); RETURN 0; END IF;
+	RETURN 1 + deep(n - 1);
+END $$;
+CREATE FUNCTION call(verb text, targets int[], times int) RETURNS void LANGUAGE plpgsql AS $$
+DECLARE me backtrace.whoami; a text[]; BEGIN
+	SELECT * INTO me FROM backtrace.whoami;
+	FOR i IN 1..times LOOP a := backtrace.call(me, verb, targets); END LOOP;
+END $$;
+CREATE FUNCTION answer(verb text, targets int[]) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE me backtrace.whoami; a text[]; BEGIN
+	SELECT * INTO me FROM backtrace.whoami;
+	a := backtrace.call(me, verb, targets);
+	WHILE a[1] = 'wait' AND pg_sleep(a[2]::float8) IS NOT NULL LOOP a := backtrace.call(me, verb, targets, a); END LOOP;
+	RETURN a[1] || ' ' || a[2] || ' ' || length(a[6]);
+END $$;
+CREATE FUNCTION flood(target int, times int, OUT failed int, OUT refused int) LANGUAGE plpgsql AS $$ BEGIN
+	failed := 0; refused := 0;
+	FOR i IN 1..times LOOP
+		BEGIN
+			PERFORM pg_get_backtrace(target);
+			failed := failed + 1;
+		EXCEPTION WHEN configuration_limit_exceeded THEN refused := refused + 1;
+			WHEN invalid_parameter_value THEN failed := failed + 1;
+		END;
+	END LOOP;
+END $$`
+
+// TestRoleLimits: what one role asks, however it asks, keeps no other role and no superuser from being answered, costs
+// the worker little memory, and removes no other role's result.
+func TestRoleLimits(t *testing.T) {
+	eachSite(t, pgtest.Options{Conf: []string{"max_connections = 50"}}, func(t *testing.T, s *site) {
+		s.Exec(t, attackSQL)
+		worker := s.work(t, "PGSB_KEEP_ROWS=300")
+		s.testVerbs(t)
+		s.testEarlyFailures(t, worker)
+		s.testDeepStacks(t, worker)
+	})
+}
+
+// testVerbs: the function for one process answers about one.
+func (s *site) testVerbs(t *testing.T) {
+	c := s.Connect(t, "quiet", "postgres")
+	for _, targets := range []string{"'{}'", "ARRAY[NULL]::int[]", "ARRAY[NULL, NULL]::int[]", "ARRAY[1, 2, 3]"} {
+		if got := value[string](t, c, "SELECT answer('get', "+targets+")"); got != "ERROR 22023 0" {
+			t.Errorf("get %s: %q", targets, got)
+		}
+	}
+	for _, targets := range []string{"'{}'", "ARRAY[NULL]::int[]"} {
+		if got := value[string](t, c, "SELECT answer('logs', "+targets+")"); got != "  0" {
+			t.Errorf("logs %s: %q", targets, got)
+		}
+	}
+	list := "ARRAY(SELECT g FROM generate_series(1, 5000) g)"
+	if got := value[string](t, c, "SELECT answer('logs', "+list+")"); got != "ERROR 53400 0" {
+		t.Errorf("logs of 5,000: %q", got)
+	}
+}
+
+// testEarlyFailures: requests that fail early are counted, and leave few rows and lines.
+func (s *site) testEarlyFailures(t *testing.T, worker *process) {
+	admin, quiet := s.Connect(t, s.User, "postgres"), s.Connect(t, "quiet", "postgres")
+	if o := result(t, quiet, request(t, quiet, pid(quiet))); o.State != "done" {
+		t.Errorf("%+v", o)
+	}
+	before := len(worker.text())
+	var failed, refused int
+	for _, setting := range []string{"''", "repeat('x', 31000)"} {
+		c := s.Connect(t, "loud", "postgres")
+		run(t, c, "SET client_min_messages = error; SELECT set_config('pg_stat_backtrace.max_frames', "+setting+", false)")
+		var f, r int
+		if err := c.QueryRow(t.Context(), "SELECT * FROM flood(1, 2000)").Scan(&f, &r); err != nil {
+			t.Fatal(err)
+		}
+		failed, refused = failed+f, refused+r
+	}
+	if failed < 100 || refused < 500 || failed+refused != 4000 {
+		t.Errorf("%d requests failed, %d were refused", failed, refused)
+	}
+	if grown := len(worker.text()) - before; grown > 500_000 {
+		t.Errorf("the log grew by %d bytes", grown)
+	}
+	pgtest.Wait(t, "the refused requests are told of, with their number", func() bool {
+		return strings.Contains(worker.text(), `"message":"request refused"`)
+	})
+	if n := value[int64](t, quiet, "SELECT count(*) FROM backtrace.request WHERE kind = 'queued' AND state = 'done'"); n != 1 {
+		t.Errorf("%d results of another role are left", n)
+	}
+	longest := "SELECT coalesce(max(length(message)), 0) FROM backtrace.request"
+	if n := value[int](t, admin, longest); n > 200 {
+		t.Errorf("a message of %d characters", n)
+	}
+}
+
+// testDeepStacks: deep stacks, many requests at a time and answers that nobody fetches.
+func (s *site) testDeepStacks(t *testing.T, worker *process) {
+	admin := s.Connect(t, s.User, "postgres")
+	var targets []string
+	for range 6 {
+		c := s.Connect(t, "loud", "postgres")
+		targets = append(targets, fmt.Sprint(pid(c)))
+		go func() { _, _ = c.Exec(t.Context(), "SELECT deep(400)") }()
+	}
+	pgtest.Wait(t, "deep stacks", func() bool {
+		return value[int](t, admin, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == len(targets)
+	})
+	var wg sync.WaitGroup
+	for range 6 {
+		c := s.Connect(t, "loud", "postgres")
+		run(t, c, "SET pg_stat_backtrace.max_frames = 65536; SET pg_stat_backtrace.timeout = 9000")
+		wg.Go(func() {
+			if _, err := c.Exec(t.Context(), "SELECT call('logs', ARRAY["+strings.Join(targets, ",")+"], 60)"); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for range 10 {
+		s.answered(t, admin, "checkpointer")
+	}
+	wg.Wait()
+	if kb := peak(t, worker.Process.Pid); kb > 200_000 {
+		t.Errorf("the worker has had %d kB", kb)
+	}
+	pgtest.Wait(t, "at most one unfetched answer for each session", func() bool { return len(spoolFiles(t, s)) <= 6 })
+}
+
+// answered asks for the stack of a process of that kind.
+func (s *site) answered(t *testing.T, c *pgx.Conn, kind string) {
+	t.Helper()
+	text := value[string](t, c, "SELECT pg_get_backtrace(pid) FROM pg_stat_activity WHERE backend_type = $1", kind)
+	if !strings.HasPrefix(text, "#0 ") {
+		t.Errorf("a superuser's answer: %q", text)
+	}
+}
+
+// peak is the most memory that a process has had, in kB.
+func peak(t *testing.T, pid int) (kb int) {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(string(status), "VmHWM:")
+	if _, err := fmt.Sscan(after, &kb); err != nil {
+		t.Fatal(err)
+	}
+	return kb
+}
+
+// spoolFiles lists the answers in the spool directory of a site's worker.
+func spoolFiles(t *testing.T, s *site) (names []string) {
+	t.Helper()
+	text, err := os.ReadFile(s.DataDir + "/pg_stat_backtrace.pid")
+	if err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(strings.Split(string(text), "\n")[5])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, e := range entries {
+		if strings.HasSuffix(e.Name(), ".rep") {
+			names = append(names, e.Name())
+		}
+	}
+	return names
+}

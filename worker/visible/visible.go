@@ -1,0 +1,77 @@
+// Package visible says which characters of foreign text may be shown. It must not know where text comes from, or where
+// it goes.
+package visible
+
+import (
+	"io"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Rune reports whether a character shows as itself and leaves those around it alone. Control characters can drive a
+// terminal. Format characters can turn the order of what follows them, join words, or hide; separators of lines and
+// paragraphs can begin a line that is none.
+func Rune(r rune) bool {
+	return !unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
+}
+
+// JSON escapes, in encoded JSON that is UTF-8, the characters beyond ASCII that are not visible. It returns b itself if
+// there are none.
+func JSON(b []byte) []byte {
+	at := hidden(b)
+	if at < 0 {
+		return b
+	}
+	out := append(make([]byte, 0, len(b)+64), b[:at]...)
+	for b = b[at:]; len(b) > 0; {
+		r, size := utf8.DecodeRune(b)
+		if r < utf8.RuneSelf || r == utf8.RuneError && size == 1 || Rune(r) {
+			out = append(out, b[:size]...)
+		} else {
+			out = appendEscape(out, r)
+		}
+		b = b[size:]
+	}
+	return out
+}
+
+// hidden returns where the first of those characters is, -1 if there is none.
+func hidden(b []byte) int {
+	for i := 0; i < len(b); {
+		if b[i] < utf8.RuneSelf {
+			i++
+			continue
+		}
+		r, size := utf8.DecodeRune(b[i:])
+		if (r != utf8.RuneError || size > 1) && !Rune(r) {
+			return i
+		}
+		i += size
+	}
+	return -1
+}
+
+// appendEscape appends \uXXXX, two of them for a character beyond the first plane.
+func appendEscape(out []byte, r rune) []byte {
+	const digits = "0123456789abcdef"
+	units := []rune{r}
+	if r > 0xffff {
+		r -= 0x10000
+		units = []rune{0xd800 + r>>10, 0xdc00 + r&0x3ff}
+	}
+	for _, u := range units {
+		out = append(out, '\\', 'u', digits[u>>12&15], digits[u>>8&15], digits[u>>4&15], digits[u&15])
+	}
+	return out
+}
+
+// Writer escapes, as JSON does, what is written to it. Each Write must hold whole characters.
+type Writer struct{ To io.Writer }
+
+// Write writes b.
+func (w Writer) Write(b []byte) (int, error) {
+	if _, err := w.To.Write(JSON(b)); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
