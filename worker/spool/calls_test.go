@@ -230,7 +230,7 @@ func TestHandlerThatHangs(t *testing.T) {
 	})
 	body := strings.Replace(string(s.lineOf(id(1), 1, true)), " 60000 ", " 100 ", 1)
 	body = body[:strings.LastIndexByte(body, ' ')]
-	s.put(id(1)+reqSuffix, []byte(body+" "+s.key.sign([]byte(body))+"\n"))
+	s.put(id(1)+reqSuffix, []byte(body+" "+s.keys.signing().sign([]byte(body))+"\n"))
 	if got := s.answer(1); !strings.HasPrefix(got, "ERROR|55000|the pg_stat_backtrace worker could not finish") {
 		t.Errorf("got %q", got)
 	}
