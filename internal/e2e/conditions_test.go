@@ -277,19 +277,42 @@ var conditions = []condition{
 	},
 
 	{
+		name: "not one process", level: fault, state: "22023", message: "this request must name one process",
+		elsewhere: "worker: tests of answers; the extension's functions name one",
+	},
+	{
+		name: "too many processes", level: fault, state: "53400", message: "too many backtrace requests",
+		detail:    "A role that is not a superuser may make %g requests per second, and %d at once.",
+		hint:      "Try again later, or ask for fewer processes: each of them counts as a request.",
+		elsewhere: "authz: tests of the limit",
+	},
+	{
+		name: "hung handler", level: fault, state: "55000",
+		message:   "the pg_stat_backtrace worker could not finish the request in time",
+		hint:      "A process that was asked about may hang in the kernel. Ask about the others alone.",
+		elsewhere: "spool: TestHandlerThatHangs",
+	},
+	{
+		name: "main thread exited", level: fault, state: "55000",
+		message:   "main thread of process with PID %d has exited",
+		detail:    "It still runs %d other threads.",
+		hint:      "Capture all threads: set pg_stat_backtrace.threads to on, or use capture --threads.",
+		elsewhere: "capture: TestMainThreadExited; no process of PostgreSQL ends its main thread alone",
+	},
+	{
 		name: "deadline", level: fault, state: "55000", message: "process with PID %d could not be stopped in time",
-		hint:      "Try again; it is left as it was.",
+		hint:      "Retry. The process is unaffected.",
 		elsewhere: "fault: TestOf; a process that runs stops within microseconds",
 	},
 	{
 		name: "slow", level: fault, state: "55000", message: "process with PID %d could not be stopped within %s",
-		hint:      "Try again; it is left as it was.",
+		hint:      "Retry. The process is unaffected.",
 		elsewhere: "fault: TestOf; a process that runs stops within microseconds",
 	},
 	{
 		name: "no processor", level: fault, state: "55000", message: "process with PID %d could not be stopped within %s",
 		detail: "It is ready to run, but has had no processor, or is at work in the kernel.",
-		hint: "Try again; it is left as it was. " +
+		hint: "Retry. The process is unaffected. " +
 			"Where far more wants to run than there are processors (/proc/loadavg), one of many may wait for seconds.",
 		elsewhere: "fault: TestOf; only on a machine with far too much to do",
 	},
@@ -307,7 +330,7 @@ var conditions = []condition{
 	{
 		name: "unread", level: fault, state: "55000", message: "the stack of process with PID %d could not be read within %s",
 		detail:    `It was copied, but file %q, which tells how to read it, is still being read.`,
-		hint:      "Its file system answers slowly, or not at all. Ask again: what has been read is kept.",
+		hint:      "Its file system answers slowly or not at all. Retry. The worker keeps what it has read.",
 		elsewhere: "fault: TestOf, and capture: TestSlowUnwinding, on a disk that does not answer",
 	},
 	{

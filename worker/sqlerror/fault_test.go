@@ -89,7 +89,7 @@ func late() []faultTest {
 		},
 		{
 			"no processor", &ptrace.DeadlineError{PID: 4711, After: 3 * time.Second, State: 'R'}, "55000",
-			[]string{"within 3s", "ready to run, but has had no processor", "left as it was", "/proc/loadavg"},
+			[]string{"within 3s", "ready to run, but has had no processor", "unaffected", "/proc/loadavg"},
 		},
 	}
 }
@@ -99,7 +99,7 @@ func unread() []faultTest {
 		{
 			"a disk that does not answer", fmt.Errorf("x: %w", &trace.ReadingError{File: "postgres", After: 3 * time.Second}),
 			"55000", []string{
-				"stack of process with PID 4711 could not be read within 3s", `file "postgres", which`, "Ask again",
+				"stack of process with PID 4711 could not be read within 3s", `file "postgres", which`, "Retry",
 			},
 		},
 		{

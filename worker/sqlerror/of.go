@@ -59,7 +59,7 @@ func Of(pid int, err error) *Fault {
 			Message: fmt.Sprintf("the stack of process with PID %d could not be read within %s", pid,
 				unread.After.Round(time.Millisecond)),
 			Detail: fmt.Sprintf("It was copied, but file %q, which tells how to read it, is still being read.", unread.File),
-			Hint:   "Its file system answers slowly, or not at all. Ask again: what has been read is kept.",
+			Hint:   "Its file system answers slowly or not at all. Retry. The worker keeps what it has read.",
 		}
 	case errors.Is(err, context.DeadlineExceeded):
 		return deadline(pid, err)
@@ -136,7 +136,7 @@ func deadline(pid int, err error) *Fault {
 	f := &Fault{
 		SQLState: NotInPrerequisiteState,
 		Message:  fmt.Sprintf("process with PID %d could not be stopped in time", pid),
-		Hint:     "Try again; it is left as it was.",
+		Hint:     "Retry. The process is unaffected.",
 	}
 	var e *ptrace.DeadlineError
 	if !errors.As(err, &e) {
@@ -153,7 +153,7 @@ func deadline(pid int, err error) *Fault {
 			"and the process cannot be stopped, or ended, before that answers."
 	case 'R':
 		f.Detail = "It is ready to run, but has had no processor, or is at work in the kernel."
-		f.Hint = "Try again; it is left as it was. " +
+		f.Hint = "Retry. The process is unaffected. " +
 			"Where far more wants to run than there are processors (/proc/loadavg), one of many may wait for seconds."
 	}
 	return f
