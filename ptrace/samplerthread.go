@@ -31,6 +31,11 @@ type samplerThread struct {
 	layouts [samplerbpf.MaxTargets]*MapsSnapshot
 	errno   unix.Errno
 
+	// An ordinary thread has the lowest real-time priority while it waits for a reason to read, where it may: else it
+	// could be late, and the targets would have run. It reads for some microseconds at a time.
+	ordinary bool
+	policy   uintptr // sched(7)
+
 	left    timespec       // until the batch is to be handed on
 	awaited [2]unix.PollFd // processor, call
 }
@@ -101,7 +106,11 @@ func (t *samplerThread) batch(most time.Duration) error {
 	}
 	t.collect()
 	runtime.KeepAlive(t)
-	return t.processor.Stop()
+	err := t.processor.Stop()
+	if errno := t.processor.ReadWanted(); errno != 0 && t.errno == 0 { // of the last look
+		t.errno = errno
+	}
+	return err
 }
 
 // hand hands a batch on.
@@ -114,6 +123,10 @@ func (t *samplerThread) settle() error {
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		return fmt.Errorf("to run on processor %d: %w", t.number, err)
 	}
+	policy, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
+	t.policy = policy
+	policy &^= schedResetOnFork
+	t.ordinary = errno == 0 && policy != schedFIFO && policy != schedRR && policy != schedDeadline
 	attributes := schedAttr{size: uint32(unsafe.Sizeof(schedAttr{})), runtime: slice}
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_SETATTR, 0, uintptr(unsafe.Pointer(&attributes)), 0)
 	return nil // without that a sampler is less exact, and not wrong
@@ -144,11 +157,15 @@ func (t *samplerThread) aim() {
 //go:norace
 func (t *samplerThread) collect() {
 	entersyscall()
+	urgent := t.ordinary && setScheduler(schedFIFO, urgentPriority)
 	for t.rest() {
 		t.processor.Seen()
 		if t.errno = t.processor.ReadWanted(); t.errno != 0 || !t.processor.Room() || t.processor.AllGone() {
 			break
 		}
+	}
+	if urgent {
+		setScheduler(t.policy, 0)
 	}
 	exitsyscall()
 }

@@ -138,6 +138,9 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	if n := p.figures.Unseen; n > 0 {
 		tellf(stderr, "on %d of the processors this program may not run (cpuset): who was there was not sampled", n)
 	}
+	if n := p.figures.Missed; n > 0 && n*100 > p.seen {
+		tellf(stderr, "%d looks found a process and could not sample it; %d samples were taken", n, p.seen)
+	}
 	switch {
 	case errors.Is(err, ptrace.ErrExited) && p.seen > 0:
 		tellf(stderr, "all processes have ended")

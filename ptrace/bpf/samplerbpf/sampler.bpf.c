@@ -43,12 +43,14 @@ struct sample_target {
 	u32 max_stack;
 	u32 red_zone;		/* bytes below the stack pointer that belong to the stack */
 
-	u32 wanted;		/* read_wanted is to read it */
+	u32 wanted;		/* how many looks wait for read_wanted to read it */
 	u32 gone;		/* it has exited */
 	u32 last;		/* its last sample, plus 1; 0: none, or it may have run since */
 	u64 started;		/* these three: when the last sample was taken */
 	u64 switches;
 	u32 state;
+	u32 wanted_state;	/* state and switches at the looks that wait */
+	u64 wanted_switches;
 };
 
 /* A sample of a thread. */
@@ -75,7 +77,7 @@ struct cpu_state {
 
 	u64 stack_used;	/* bytes of the stack area */
 	u32 num_samples;	/* can exceed MAX_SAMPLES */
-	u32 missed;		/* a thread was found, and not sampled */
+	u32 missed;		/* looks that found a thread, and did not sample it */
 	struct sample_target targets[MAX_TARGETS];
 	struct stack_sample samples[MAX_SAMPLES];
 };
@@ -230,6 +232,22 @@ static __always_inline bool nearly_full(struct cpu_state *p)
 	return p->num_samples >= MAX_SAMPLES || p->stack_used > stack_area - MAX_STACK;
 }
 
+/*
+ * want has read_wanted read a thread. Earlier looks that still wait are of the same moment, unless the thread has run
+ * since.
+ */
+static __always_inline void want(struct cpu_state *p, struct sample_target *t, u64 switches, u32 state)
+{
+	t->last = 0;
+	if (t->wanted_switches != switches || t->wanted_state != state) {
+		__sync_fetch_and_add(&p->missed, t->wanted);
+		t->wanted = 0;
+		t->wanted_switches = switches;
+		t->wanted_state = state;
+	}
+	t->wanted++;
+}
+
 /* sample_current samples the thread that the timer has interrupted. It returns whether user space has to do something. */
 static __always_inline bool sample_current(struct cpu_state *p, u32 index, struct sample_target *t, u32 target)
 {
@@ -240,6 +258,8 @@ static __always_inline bool sample_current(struct cpu_state *p, u32 index, struc
 	void *stack;
 
 	t->last = 0; /* it runs */
+	__sync_fetch_and_add(&p->missed, t->wanted);
+	t->wanted = 0;
 	if (!s)
 		goto missed;
 	s->state = 0; /* even if it is about to sleep */
@@ -251,7 +271,7 @@ static __always_inline bool sample_current(struct cpu_state *p, u32 index, struc
 		goto missed;
 	if (bpf_probe_read_user(stack, length, (void *)s->stack_start)) {
 		give_back(p, s);
-		t->wanted = 1; /* part of it may have to be fetched */
+		want(p, t, count_switches(task), 0); /* part of it may have to be fetched */
 		return true;
 	}
 	s->outcome = OUTCOME_READ;
@@ -292,8 +312,7 @@ __noinline int look_at(u32 index, u32 target, u32 current)
 		if (last < MAX_SAMPLES)
 			p->samples[last].times++;
 	} else {
-		t->last = 0;
-		t->wanted = 1;
+		want(p, t, count_switches(task), task->__state);
 		wake = true;
 	}
 	bpf_task_release(task);
@@ -360,8 +379,8 @@ int stop_timer(struct cpu_request *r)
 	return was < 0 ? was : 0;
 }
 
-/* read_task samples a thread that is off its processor. */
-static __always_inline void read_task(struct cpu_state *p, u32 index, u32 target, struct task_struct *task)
+/* read_task samples a thread that is off its processor, for some looks. */
+static __always_inline void read_task(struct cpu_state *p, u32 index, u32 target, struct task_struct *task, u32 looks)
 {
 	struct sample_target *t = &p->targets[target];
 	struct stack_sample *s;
@@ -391,13 +410,17 @@ static __always_inline void read_task(struct cpu_state *p, u32 index, u32 target
 	if (has_run)
 		goto missed;
 	s->outcome = failed ? OUTCOME_NO_STACK : OUTCOME_READ;
+	if (t->wanted_switches == switches && t->wanted_state == s->state)
+		s->times = looks;
+	else
+		__sync_fetch_and_add(&p->missed, looks - 1); /* it has run since: this is of the last look */
 	t->switches = switches;
 	t->started = s->started;
 	t->state = s->state;
 	t->last = number + 1;
 	return;
 missed:
-	__sync_fetch_and_add(&p->missed, 1);
+	__sync_fetch_and_add(&p->missed, looks);
 }
 
 /* read_target reads a target if it is wanted. */
@@ -406,11 +429,13 @@ __noinline int read_target(u32 index, u32 target)
 	struct cpu_state *p = bpf_map_lookup_elem(&processors, &index);
 	struct task_struct *task;
 	struct sample_target *t;
+	u32 looks;
 
 	if (!p || target >= MAX_TARGETS)
 		return 0;
 	t = &p->targets[target];
-	if (!t->wanted)
+	looks = t->wanted;
+	if (!looks)
 		return 0;
 	t->wanted = 0;
 	task = bpf_task_from_pid(t->tid);
@@ -418,7 +443,7 @@ __noinline int read_target(u32 index, u32 target)
 		t->gone = 1;
 		return 0;
 	}
-	read_task(p, index, target, task);
+	read_task(p, index, target, task, looks);
 	bpf_task_release(task);
 	return 0;
 }

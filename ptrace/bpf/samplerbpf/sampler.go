@@ -45,13 +45,15 @@ type Target struct {
 	MaxStack uint32
 	RedZone  uint32 // bytes below the stack pointer that belong to the stack
 
-	Wanted   uint32 // not 0: ReadWanted reads it
+	Wanted   uint32 // how many looks wait for ReadWanted to read it
 	Gone     uint32 // not 0: it has exited
 	Last     uint32 // number of its last sample, plus 1; 0: none, or it may have run since
 	Started  uint64 // this and the next two: at its last sample
 	Switches uint64 // how often it had left a processor
 	State    uint32
-	_        [4]byte
+
+	WantedState    uint32 // this and the next: at the looks that wait
+	WantedSwitches uint64
 }
 
 // Sample is one look at a thread (struct stack_sample).

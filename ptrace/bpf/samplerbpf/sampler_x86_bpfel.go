@@ -33,18 +33,19 @@ type samplerCpuState struct {
 }
 
 type samplerSampleTarget struct {
-	_        structs.HostLayout
-	StackEnd uint64
-	Tid      uint32
-	MaxStack uint32
-	RedZone  uint32
-	Wanted   uint32
-	Gone     uint32
-	Last     uint32
-	Started  uint64
-	Switches uint64
-	State    uint32
-	_        [4]byte
+	_              structs.HostLayout
+	StackEnd       uint64
+	Tid            uint32
+	MaxStack       uint32
+	RedZone        uint32
+	Wanted         uint32
+	Gone           uint32
+	Last           uint32
+	Started        uint64
+	Switches       uint64
+	State          uint32
+	WantedState    uint32
+	WantedSwitches uint64
 }
 
 type samplerSamplerClock struct {

@@ -13,14 +13,14 @@ import (
 // noProcess is a TID that no process has: it is gone.
 const noProcess = 1 << 30
 
-// tick lets the timer run until so many threads were sampled or missed.
-func tick(t *testing.T, p *Processor, looks int) {
+// tick lets the timer run until it has done enough.
+func tick(t *testing.T, p *Processor, enough func() bool) {
 	t.Helper()
 	if err := p.Start(quick, time.Hour); err != nil {
 		t.Fatal(err)
 	}
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
-		if len(p.Samples())+p.Missed() >= looks {
+		if enough() {
 			break
 		}
 	}
@@ -64,9 +64,9 @@ func TestTimerOneMoment(t *testing.T) {
 	m := moments{places: places}
 	total := 0
 	for round := range 3 {
-		tick(t, p, MaxSamples+5)
+		tick(t, p, func() bool { return !p.Room() && p.state.numSamples > MaxSamples })
 		samples := p.Samples()
-		if len(samples) != MaxSamples && p.Room() || p.Missed() == 0 {
+		if p.Room() || p.Missed() == 0 {
 			t.Fatalf("round %d: %d samples, %d missed", round, len(samples), p.Missed())
 		}
 		for i := range samples {
@@ -152,7 +152,7 @@ func TestTimerSignals(t *testing.T) {
 	for deadline := time.Now().Add(time.Minute); returning < 10 && time.Now().Before(deadline); p.Reset() {
 		*p.Target(0) = whole(t, pid)
 		p.Aim(1)
-		tick(t, p, 50)
+		tick(t, p, func() bool { return len(p.Samples())+p.Missed() >= 50 })
 		for _, s := range p.Samples() {
 			if s.Outcome == Read {
 				calls[s.Registers[systemCall]]++
@@ -197,6 +197,40 @@ func TestTimerWantsSleeper(t *testing.T) {
 	}
 }
 
+// TestTimerLooksWait: the looks at a sleeper that wait for a call all count in its sample, except looks from before it
+// ran, which are missed.
+func TestTimerLooksWait(t *testing.T) {
+	const number, many = 0, 1000
+	p := open(t, number)
+	pid := startSleep(t)
+	bind(t, pid, number)
+	wake(t, pid) // from then on it belongs to that processor
+	time.Sleep(10 * time.Millisecond)
+	*p.Target(0) = whole(t, pid)
+	p.Aim(1)
+	wanted := func() bool { return p.Target(0).Wanted >= many }
+	tick(t, p, wanted)
+	looks := p.Target(0).Wanted
+	if errno := p.ReadWanted(); errno != 0 || len(p.Samples()) != 1 || p.Samples()[0].Times != looks || p.Missed() != 0 {
+		t.Fatalf("%v: of %d looks %+v, %d missed", errno, looks, p.Samples(), p.Missed())
+	}
+	wake(t, pid)
+	tick(t, p, wanted)
+	before := p.Target(0).Wanted
+	wake(t, pid)
+	tick(t, p, func() bool { return p.Missed() > 0 })
+	after := p.Target(0).Wanted
+	if p.Missed() < int(before) || after == 0 || after >= before {
+		t.Errorf("%d looks before it ran, %d after, %d missed", before, after, p.Missed())
+	}
+	if errno := p.ReadWanted(); errno != 0 {
+		t.Fatal(errno)
+	}
+	if last := p.Samples()[len(p.Samples())-1]; last.Outcome != Read || last.Times != after {
+		t.Errorf("of %d looks after it ran: %+v", after, last)
+	}
+}
+
 // compareAgain checks how the sample of a process that sleeps counts: until it has run.
 func compareAgain(t *testing.T, p *Processor, pid int) {
 	t.Helper()
@@ -220,7 +254,7 @@ func compareAgain(t *testing.T, p *Processor, pid int) {
 			last = s
 		}
 	}
-	if last.Started != first.Started || last.StackStart != first.StackStart || last.Times != 1 ||
+	if last.Started != first.Started || last.StackStart != first.StackStart || last.Times >= least ||
 		p.Samples()[0].Times < first.Times {
 		t.Errorf("of a process that was woken: %+v, before %+v", p.Samples(), first)
 	}
