@@ -14,47 +14,6 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// loadWaits adds the functions about wait events to the extension, where its script does not have them yet.
-func loadWaits(t *testing.T, dsn string) {
-	t.Helper()
-	c, err := pgx.Connect(context.Background(), dsn)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = c.Close(context.Background()) }()
-	var there, loadable bool
-	if err := c.QueryRow(context.Background(), `SELECT to_regproc('pg_wait_event_capture') IS NOT NULL,
-		to_regproc('backtrace.may_ask') IS NOT NULL`).Scan(&there, &loadable); err != nil {
-		t.Fatal(err)
-	}
-	if there {
-		return
-	}
-	if !loadable {
-		t.Skip("this version of the extension has no functions about wait events")
-	}
-	var script strings.Builder
-	for _, name := range []string{"waits.sql", "waits-names.sql", "raise.sql"} {
-		text, err := os.ReadFile("../../sql/src/" + name)
-		if os.IsNotExist(err) && name == "raise.sql" {
-			text = []byte("RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];")
-		} else if err != nil {
-			t.Fatal(err)
-		}
-		if name == "raise.sql" {
-			all := strings.ReplaceAll(script.String(), "-- @include raise.sql", string(text))
-			script.Reset()
-			script.WriteString(all)
-			continue
-		}
-		script.Write(text)
-	}
-	sql := strings.ReplaceAll(script.String(), "@extschema@", "public")
-	if _, err := c.Exec(context.Background(), sql); err != nil {
-		t.Fatal(err)
-	}
-}
-
 // workAsRoot starts a worker that may load programs into the kernel: as root it keeps the right.
 func (s *site) workAsRoot(t *testing.T, arguments ...string) *worker {
 	t.Helper()
@@ -77,7 +36,6 @@ func (s *site) workAsRoot(t *testing.T, arguments ...string) *worker {
 func TestWaitEvents(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, bin string) {
 		s := start(t, bin, pgtest.Options{Conf: []string{"compute_query_id = on"}})
-		loadWaits(t, s.DSN(s.User, "postgres"))
 		s.workAsRoot(t, "--wait-event-capture", "stats", "--wait-event-method", "exact")
 		t.Run("figures", func(t *testing.T) { waitFigures(t, s) })
 		t.Run("privileges", func(t *testing.T) { waitPrivileges(t, s) })
@@ -239,7 +197,6 @@ func waitsRestart(t *testing.T, s *site) {
 // TestWaitEventBudget expects a worker whose timing costs more than it may to take a cheaper method.
 func TestWaitEventBudget(t *testing.T) {
 	s := start(t, pgtest.BinDir(t), pgtest.Options{})
-	loadWaits(t, s.DSN(s.User, "postgres"))
 	w := s.workAsRoot(t, "--wait-event-capture", "stats", "--wait-event-budget", "0.000001")
 	c := s.connect(t, s.User, "postgres")
 	pgtest.Wait(t, "a cheaper method", func() bool {
@@ -256,7 +213,6 @@ func TestWaitEventBudget(t *testing.T) {
 // TestWaitEventsWithoutRight expects a worker that was started for no wait events to sample when it is asked to.
 func TestWaitEventsWithoutRight(t *testing.T) {
 	s := start(t, pgtest.BinDir(t), pgtest.Options{})
-	loadWaits(t, s.DSN(s.User, "postgres"))
 	s.work(t)
 	c := s.connect(t, s.User, "postgres")
 	c.run(t, "SELECT pg_wait_event_capture('stats')")
@@ -278,7 +234,6 @@ func TestWaitEventsOnStandby(t *testing.T) {
 		if _, err := c.Exec(context.Background(), "CREATE EXTENSION pg_stat_backtrace"); err != nil {
 			t.Fatal(err)
 		}
-		loadWaits(t, dsn)
 	}})
 	s.workAsRoot(t, "--wait-event-capture", "stats")
 	c := s.connect(t, s.User, "postgres")

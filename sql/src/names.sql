@@ -14,6 +14,18 @@ BEGIN ATOMIC
         WHEN 'summary' THEN '@extschema@.pg_backtrace_summary(int, interval, int[])'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure
         WHEN 'requests' THEN '@extschema@.pg_request_backtrace(int[], boolean)'::regprocedure
+        WHEN 'waits' THEN '@extschema@.pg_stat_get_wait_event_timing()'::regprocedure
+        WHEN 'waits_own' THEN '@extschema@.pg_stat_get_wait_event_timing()'::regprocedure
+        WHEN 'waits_lost' THEN '@extschema@.pg_stat_get_wait_event_timing_overflow()'::regprocedure
+        WHEN 'waits_lost_own' THEN '@extschema@.pg_stat_get_wait_event_timing_overflow()'::regprocedure
+        WHEN 'waits_queries' THEN '@extschema@.pg_stat_get_wait_event_timing_by_query()'::regprocedure
+        WHEN 'waits_records' THEN '@extschema@.pg_get_backend_wait_event_trace(int)'::regprocedure
+        WHEN 'waits_reset' THEN '@extschema@.pg_stat_reset_wait_event_timing(int)'::regprocedure
+        WHEN 'waits_reset_all' THEN '@extschema@.pg_stat_reset_wait_event_timing_all()'::regprocedure
+        WHEN 'waits_off' THEN '@extschema@.pg_wait_event_capture(text, int)'::regprocedure
+        WHEN 'waits_stats' THEN '@extschema@.pg_wait_event_capture(text, int)'::regprocedure
+        WHEN 'waits_trace' THEN '@extschema@.pg_wait_event_capture(text, int)'::regprocedure
+        WHEN 'waits_untrace' THEN '@extschema@.pg_wait_event_capture(text, int)'::regprocedure
     END::oid;
 END;
 COMMENT ON FUNCTION backtrace.verb_function(text)
@@ -22,9 +34,12 @@ COMMENT ON FUNCTION backtrace.verb_function(text)
 CREATE FUNCTION backtrace.may_ask(caller oid, verb text) RETURNS boolean
 LANGUAGE sql STABLE PARALLEL SAFE SECURITY INVOKER
 BEGIN ATOMIC
-    SELECT CASE verb
-        WHEN 'stat' THEN has_table_privilege(caller, '@extschema@.pg_stat_backtrace'::regclass, 'SELECT')
+    SELECT CASE
+        WHEN verb = 'stat' THEN has_table_privilege(caller, '@extschema@.pg_stat_backtrace'::regclass, 'SELECT')
         ELSE has_function_privilege(caller, backtrace.verb_function(verb), 'EXECUTE')
+            -- These show figures of other roles' processes.
+            AND (verb NOT IN ('waits', 'waits_lost', 'waits_queries')
+                OR pg_has_role(caller, 'pg_read_all_stats'::name, 'USAGE'))
     END;
 END;
 COMMENT ON FUNCTION backtrace.may_ask(oid, text) IS 'whether this role may make requests with this verb';

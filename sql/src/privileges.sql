@@ -4,6 +4,7 @@
 -- trigger would run as the extension's owner.  So every entry of every access control list that is not the owner's is
 -- removed first.
 -- An update keeps what the owner has granted on the functions and the view for users, and on the functions for the worker.
+-- The objects about wait events are new in 1.2, so there is nothing to keep.
 DO $$
 DECLARE
     keep      CONSTANT boolean := @keep@;
@@ -25,18 +26,19 @@ BEGIN
         ), object AS (
             SELECT 'ALL ON FUNCTION ' || p.oid::regprocedure AS what, p.proowner AS owner,
                    coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
-                   p.pronamespace <> 'backtrace'::regnamespace AND p.proname <> 'pg_backtrace_result'
+                   p.pronamespace <> 'backtrace'::regnamespace
+                       AND p.proname <> 'pg_backtrace_result' AND p.proname NOT LIKE '%wait_event%'
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
             FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
             UNION ALL
             SELECT 'ALL ON ' || CASE c.relkind WHEN 'S' THEN 'SEQUENCE ' ELSE 'TABLE ' END || c.oid::regclass, c.relowner,
-                   c.relacl, c.relnamespace <> 'backtrace'::regnamespace
+                   c.relacl, c.relnamespace <> 'backtrace'::regnamespace AND c.relname NOT LIKE '%wait_event%'
             FROM pg_class c
             WHERE c.relkind IN ('r', 'v', 'S') AND (c.oid = 'backtrace.request_id_seq'::regclass
                 OR EXISTS (SELECT FROM member m WHERE m.classid = 'pg_class'::regclass AND m.objid = c.oid))
             UNION ALL
             SELECT format('ALL (%I) ON TABLE %s', a.attname, c.oid::regclass), c.relowner, a.attacl,
-                   c.relnamespace <> 'backtrace'::regnamespace
+                   c.relnamespace <> 'backtrace'::regnamespace AND c.relname NOT LIKE '%wait_event%'
             FROM member m JOIN pg_class c ON m.classid = 'pg_class'::regclass AND c.oid = m.objid
                  JOIN pg_attribute a ON a.attrelid = c.oid AND NOT a.attisdropped
             UNION ALL
@@ -65,6 +67,15 @@ GRANT SELECT ON backtrace.request TO PUBLIC;
 GRANT EXECUTE ON FUNCTION
     backtrace.ask, backtrace.call, backtrace.queue, backtrace.enqueue, backtrace.served, backtrace.stat,
     backtrace.answers, backtrace.write_log, @extschema@.pg_backtrace_result TO PUBLIC;
+
+-- Monitoring roles read the figures of wait events.
+GRANT EXECUTE ON FUNCTION
+    @extschema@.pg_stat_get_wait_event_timing, @extschema@.pg_stat_get_wait_event_timing_overflow,
+    @extschema@.pg_stat_get_wait_event_timing_by_query TO pg_read_all_stats;
+GRANT SELECT ON
+    @extschema@.pg_stat_wait_event_timing, @extschema@.pg_stat_wait_event_timing_overflow,
+    @extschema@.pg_stat_wait_event_timing_by_query TO pg_read_all_stats;
+GRANT SELECT ON @extschema@.pg_wait_event_timing_histogram_buckets TO PUBLIC;
 
 -- The random name, see the identity of the caller.  Last: the scripts name the type.
 DO $$

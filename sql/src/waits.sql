@@ -273,21 +273,3 @@ END
 $$;
 COMMENT ON FUNCTION @extschema@.pg_wait_event_capture(text, int)
     IS 'off and stats end or start the timing of wait events; with a PID, trace starts a trace and the others end it';
-
--- Privileges.
-REVOKE ALL ON FUNCTION
-    @extschema@.pg_stat_get_wait_event_timing, @extschema@.pg_stat_get_wait_event_timing_overflow,
-    @extschema@.pg_stat_get_wait_event_timing_by_query, @extschema@.pg_get_backend_wait_event_trace,
-    @extschema@.pg_stat_reset_wait_event_timing, @extschema@.pg_stat_reset_wait_event_timing_all,
-    @extschema@.pg_wait_event_capture FROM PUBLIC;
-GRANT EXECUTE ON FUNCTION
-    @extschema@.pg_stat_get_wait_event_timing, @extschema@.pg_stat_get_wait_event_timing_overflow,
-    @extschema@.pg_stat_get_wait_event_timing_by_query TO pg_read_all_stats;
-REVOKE ALL ON
-    @extschema@.pg_stat_wait_event_timing, @extschema@.pg_stat_wait_event_timing_overflow,
-    @extschema@.pg_stat_wait_event_timing_by_query, @extschema@.pg_wait_event_timing_histogram_buckets FROM PUBLIC;
-GRANT SELECT ON
-    @extschema@.pg_stat_wait_event_timing, @extschema@.pg_stat_wait_event_timing_overflow,
-    @extschema@.pg_stat_wait_event_timing_by_query TO pg_read_all_stats;
-GRANT SELECT ON @extschema@.pg_wait_event_timing_histogram_buckets TO PUBLIC;
-
