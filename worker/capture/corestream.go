@@ -169,5 +169,5 @@ func freeSpace(f *os.File) int64 {
 	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
 		return 0
 	}
-	return int64(st.Bavail) * st.Bsize
+	return int64(st.Bavail) * int64(st.Bsize) //nolint:unconvert // 32 bits wide on s390x
 }
