@@ -25,7 +25,7 @@ var (
 // templates are headers that define functions by what a file has defined before it includes them.
 var templates = []string{"simplehash.h", "sort_template.h", "radixtree.h", ".c"}
 
-// clean leaves neither comments nor strings in C, and all lines where they were.
+// clean blanks the comments and strings of C. All lines stay where they were.
 func clean(text string) string {
 	return noise.ReplaceAllStringFunc(text, func(s string) string {
 		switch s[0] {
@@ -273,7 +273,7 @@ func includesSource(raw string) bool {
 	return false
 }
 
-// generated adds a function without a name for those that macros and templates make of the file's own functions.
+// generated adds one function without a name for all functions that macros and templates make in the file.
 func (p *parser) generated(raw string, own *macros) {
 	template := false
 	for _, m := range includes.FindAllStringSubmatch(raw, -1) {

@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// Bounds of what is looked at. PostgreSQL has 6 MB of code, 17,000 functions and 200,000 pointers in code and data.
+// Bounds of the scan. PostgreSQL has 6 MB of code, 17,000 functions and 200,000 pointers in code and data.
 const (
 	maxCode      = 64 << 20
 	maxData      = 64 << 20
@@ -28,7 +28,7 @@ const (
 // function is what one entry of the call frame information covers: a function, or a part of one.
 type function struct {
 	start, end uint64
-	// name is that of an exported symbol at start, else empty.
+	// name is the name of an exported symbol at start, else empty.
 	name string
 	kind reporter
 	// called: something calls it, or has its address.
@@ -129,7 +129,7 @@ func openCode(m *elfimage.Image, frames *cfi.Table, exported *symbol.Table) (*co
 	return c, nil
 }
 
-// reports tells whether the image defines or imports a reporter.
+// reports returns whether the image defines or imports a reporter.
 func (c *code) reports(relocations [][]byte) bool {
 	names := make([]string, 0, len(reporters))
 	for name := range reporters {

@@ -158,7 +158,7 @@ func (e *evidence) neighbours() {
 	}
 	split := 0
 	for _, n := range runs {
-		// A file has functions among those that are seldom called, among the others, and a few elsewhere.
+		// The linker puts cold functions, start-up code and the other functions into three places.
 		if const3 := 3; n > const3 {
 			split++
 		}

@@ -90,7 +90,7 @@ func smallImage(t testing.TB, machine elf.Machine, code, strs, relocations []byt
 	return m, table, exported
 }
 
-// reportingX86 is errfinish, an exported function, and one that reports as the string at stringsAddr does.
+// reportingX86 is errfinish, an exported function, and a function that reports with the string at stringsAddr.
 func reportingX86() []byte {
 	code := bytes.Repeat([]byte{0xc3}, 3*functionSize)
 	at := func(offset int, b ...byte) { copy(code[2*functionSize+offset:], b) }

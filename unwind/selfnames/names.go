@@ -40,7 +40,7 @@ func (e *evidence) names(major int) *Names {
 	return n
 }
 
-// fact returns the number of what is known of a function or part; false if nothing is, or there is no room for it.
+// fact returns the number of the fact about a function or part; false without a fact, or without room for it.
 func (e *evidence) fact(b *builder, fn int32) (uint16, bool) {
 	s := &e.all[e.of[fn]]
 	if (s.exported != "" || s.name != "") && fn != s.root {
@@ -104,7 +104,7 @@ func (b *builder) string(s string) uint16 {
 	return i
 }
 
-// record says what is known of a function that is not known to be a part; false if nothing is.
+// record returns the name or the note of a function; false if there is neither.
 func (e *evidence) record(b *builder, s *subject) (record, bool) {
 	if s.name != "" {
 		r := record{kind: isName}

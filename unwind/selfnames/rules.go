@@ -1,6 +1,7 @@
 package selfnames
 
 import (
+	"debug/elf"
 	"slices"
 	"unsafe"
 )
@@ -11,7 +12,8 @@ func bytesString(p []byte) string { return unsafe.String(unsafe.SliceData(p), le
 // prove names functions by the table of the image's version, and returns the major version; 0 if there is none, or the
 // image is not what the table describes.
 func (e *evidence) prove(tables *Tables) int {
-	if tables == nil || !e.contiguous {
+	// No build for another architecture has verified the rules.
+	if tables == nil || !e.contiguous || e.machine != elf.EM_X86_64 {
 		return 0
 	}
 	e.exports = make(map[string]bool, len(e.fns))
@@ -165,8 +167,8 @@ func (p *prover) byReports(i int32) {
 	}
 }
 
-// byAddress is rule K. Of a function whose address is taken there is a copy of its own. If only one subject has its
-// code, and the address of that subject is taken, it is that copy.
+// byAddress is rule K. If a function's address is taken, the image has an out-of-line copy of it. If only one subject has
+// its code, and the address of that subject is taken, the subject is the copy.
 func (p *prover) byAddress(i int32) {
 	s := &p.all[i]
 	if len(s.reports) == 0 || !p.mayBeNamed(i) || len(s.takers) == 0 && !s.inData {

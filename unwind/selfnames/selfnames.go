@@ -73,7 +73,7 @@ const (
 	hasMore
 )
 
-// At returns what is known of the function or part that begins at a link-time address.
+// At returns the fact about the function or part that begins at a link-time address.
 func (n *Names) At(start uint64) (Fact, bool) {
 	if n == nil || start < n.base || (start-n.base)>>16+1 >= uint64(len(n.blocks)) {
 		return Fact{}, false
@@ -164,7 +164,8 @@ func (n *Names) list(r *record) string {
 }
 
 // Derive derives the facts of an image with the call frame information and the symbols that it has itself. tables may
-// be nil: there are notes only, then. The error is ErrForeign, ErrTooLarge or that of reading the image.
+// be nil: there are notes only, then. The error is ErrForeign, ErrTooLarge or the error of
+// reading the image.
 func Derive(m *elfimage.Image, frames *cfi.Table, exported *symbol.Table, tables *Tables) (*Names, error) {
 	if frames == nil || exported == nil || m.AddrSize() != 8 {
 		return nil, ErrForeign

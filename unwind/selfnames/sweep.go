@@ -19,7 +19,7 @@ type effect struct {
 	// The register rd gets the address or number value (set), or what register rn has and value (copied); the registers
 	// of writes get something else.
 	set, copied bool
-	// page: value is that of a page, and a number that comes later makes an address of it.
+	// page: value is the address of a page, and a later instruction adds the offset.
 	page   bool
 	rd, rn int
 	value  uint64

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// builtin has a table for each major version whose source could be had, made by internal/selfnamesgen.
+// builtin has the tables that internal/selfnamesgen made, one for a major version.
 //
 //go:embed tables/*.table
 var builtin embed.FS
@@ -31,8 +31,8 @@ func Builtin() *Tables {
 	}}
 }
 
-// banner is what a server says of its version: only those that PostgreSQL itself and packages of its unchanged source
-// say count, since a fork may have other functions.
+// banner is the version in a server. Only versions of PostgreSQL itself and of packages of its unchanged source match,
+// since a fork may have other functions.
 var banner = regexp.MustCompile(
 	`postgres \(PostgreSQL\) ([0-9]+)(?:\.[0-9]+|beta[0-9]+|rc[0-9]+)(?: \((?:Debian|Ubuntu) [^ ()\n]+\))?\n?\x00`)
 
@@ -170,7 +170,8 @@ type functionSet []uint64
 func (b functionSet) has(i int) bool { return b[i>>6]>>(i&63)&1 != 0 }
 func (b functionSet) add(i int)      { b[i>>6] |= 1 << (i & 63) }
 
-// reachable returns for each function of a file those that it may contain the code of: what it mentions, and so on.
+// reachable returns, for each function of a file, the functions whose code it may contain: all that it mentions, directly
+// or through others.
 func (o *sourceOf) reachable(file int) []functionSet {
 	if o.reach[file] != nil {
 		return o.reach[file]

@@ -124,7 +124,7 @@ func (r *inlineReader) readAll(t *testing.T) {
 	}
 }
 
-// entry reads one entry, and reports whether it is that of a function with code.
+// entry reads one entry, and reports whether it describes a function with code.
 func (r *inlineReader) entry(e *dwarf.Entry) (function bool) {
 	if name, ok := e.Val(dwarf.AttrName).(string); ok {
 		r.names[e.Offset] = name
@@ -161,7 +161,7 @@ type shares struct {
 	wrongPart, wrongName, wrongCode, wrongFile             int
 }
 
-// check compares what is said of a function with the truth.
+// check compares the fact about a function with the truth.
 func (s *shares) check(t *testing.T, tr *truth, n *selfnames.Names, symbols *symbol.Table, start uint64) {
 	t.Helper()
 	fact, ok := n.At(start)
@@ -205,7 +205,7 @@ func (s *shares) check(t *testing.T, tr *truth, n *selfnames.Names, symbols *sym
 	}
 }
 
-// checkCode compares the functions whose code a function is said to have with those that are inlined there.
+// checkCode compares the functions in a note with the functions that are inlined there.
 func (s *shares) checkCode(t *testing.T, tr *truth, start uint64, list string) {
 	t.Helper()
 	if tr.inlined == nil {
@@ -219,8 +219,7 @@ func (s *shares) checkCode(t *testing.T, tr *truth, start uint64, list string) {
 	}
 }
 
-// sameFile compares a source file with the one that the compiler was given: C that another program makes of it, or a
-// file that includes that.
+// sameFile compares a source file with the compiler's input, which may be C made from it, or a file that includes that C.
 func sameFile(file, compiled string) bool {
 	if file == compiled {
 		return true

@@ -53,7 +53,7 @@ func effectX86(p []byte, pc uint64, e *effect, writes bool) bool {
 	return true
 }
 
-// moves says what an instruction does to registers; those that it writes only if that is asked for.
+// moves finds the effect of an instruction on registers. writes asks for all registers that it writes.
 func (x *instruction) moves(e *effect, next uint64, writes bool) {
 	switch {
 	case x.op == opLea:

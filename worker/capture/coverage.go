@@ -13,8 +13,8 @@ type Coverage struct {
 	// Functions is the number of functions that the image's call frame
 	// information lists, Named the number of those that a symbol names.
 	Functions, Named int
-	// Derived is the number of those that no symbol names and the code of a stripped server does, Noted that of those of
-	// which it says something else.
+	// Derived is the number of functions without a symbol that get a name from the code of a stripped server. Noted is the
+	// number of others that get a note.
 	Derived, Noted int
 }
 

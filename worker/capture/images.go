@@ -71,7 +71,7 @@ type shared struct {
 	// remote is where debug files come from that this host does not have; nil:
 	// nowhere.
 	remote Remote
-	// awaitNames is Config.AwaitNames. deriving is held by who derives names from an image's code.
+	// awaitNames is Config.AwaitNames. deriving lets one image at a time be scanned for names.
 	awaitNames bool
 	deriving   sync.Mutex
 }

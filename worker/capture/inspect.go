@@ -109,8 +109,8 @@ func (m *Image) GoFunctions() int {
 	return 0
 }
 
-// Derived counts the functions that have no symbol, in the image itself or its debug files, and that get a name from
-// the code of a stripped server, and those of the others that get a note from it.
+// Derived counts the functions without a symbol that get a name from the code of a stripped server, and the other
+// functions and parts that get a note. Both are 0 with a symbol table or a debug file.
 func (m *Image) Derived(debug ...*elfimage.Image) (named, noted int) {
 	if len(debug) > 0 || m.SymbolCount(".symtab") > 0 {
 		return 0, 0

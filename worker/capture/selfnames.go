@@ -6,9 +6,8 @@ import (
 	"pg_stat_backtrace/worker/host/gomaxprocs"
 )
 
-// derivedNames returns what the code of a stripped image says of its own functions, nil if that is nothing. It is not
-// known the first time: another goroutine goes through the code, and an answer waits for it only if Config.AwaitNames
-// says so.
+// derivedNames returns the names and notes that follow from the code of a stripped image, nil if there are none. The
+// first call starts a goroutine that scans the code. An answer waits for it only with Config.AwaitNames.
 func (m *module) derivedNames(late *deadline) (names *selfnames.Names, known bool) {
 	if !m.stripped {
 		return nil, true
@@ -33,7 +32,7 @@ func (m *module) deriveNames() *selfnames.Names {
 	symbols, _ := m.symbolTable(nil)
 	names, err := selfnames.Derive(m.image, table, symbols, selfnames.Builtin())
 	if err != nil {
-		return nil // no image of PostgreSQL, or one that is not understood: it has the names that it had
+		return nil // no image of PostgreSQL, or a damaged one: its symbols are all there is
 	}
 	return names
 }

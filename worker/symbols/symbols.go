@@ -35,8 +35,8 @@ type Image struct {
 	// those with a name.
 	Functions int `json:"functions"`
 	Named     int `json:"named"`
-	// Derived is the number of functions without a symbol whose name follows from the code of a stripped server, Noted
-	// that of other functions and parts that get a note from it.
+	// Derived is the number of functions without a symbol that get a name from the code of a stripped server. Noted is the
+	// number of other functions and parts that get a note.
 	Derived int `json:"derived,omitempty"`
 	Noted   int `json:"noted,omitempty"`
 	// Lines says whether there are source files and line numbers.
