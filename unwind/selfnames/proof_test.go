@@ -14,11 +14,15 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// subjects are the servers' programs and PL/pgSQL modules: those of PGSB_TEST_BINDIRS, and the files of
-// PGSB_NAMES_TRUTH, which are builds with symbols.
+// subjects are the programs and PL/pgSQL modules of the servers in PGSB_TEST_BINDIRS and PGSB_DEBUG_BINDIR, and the files
+// in PGSB_NAMES_TRUTH, which are other builds with symbols.
 func subjects() []string {
 	files := filepath.SplitList(os.Getenv("PGSB_NAMES_TRUTH"))
-	for _, dir := range filepath.SplitList(os.Getenv("PGSB_TEST_BINDIRS")) {
+	dirs := os.Getenv("PGSB_DEBUG_BINDIR") + string(filepath.ListSeparator) + os.Getenv("PGSB_TEST_BINDIRS")
+	for _, dir := range filepath.SplitList(dirs) {
+		if dir == "" {
+			continue
+		}
 		files = append(files, filepath.Join(dir, "postgres"))
 		for _, lib := range []string{"../lib/postgresql", "../lib"} {
 			module := filepath.Join(dir, lib, "plpgsql.so")
