@@ -76,6 +76,7 @@ var reporters = map[string]reporter{
 type piece struct {
 	addr uint64
 	data []byte
+	code bool
 }
 
 // code is an image while it is looked at.
@@ -120,7 +121,7 @@ func openCode(m *elfimage.Image, frames *cfi.Table, exported *symbol.Table) (*co
 		if err != nil {
 			return nil, err
 		}
-		c.pieces = append(c.pieces, piece{s.Vaddr, data})
+		c.pieces = append(c.pieces, piece{s.Vaddr, data, s.Flags&elf.PF_X != 0})
 	}
 	if err := c.functions(exported); err != nil {
 		return nil, err
@@ -378,9 +379,9 @@ func isEntry(row *cfi.Row, machine elf.Machine) bool {
 }
 
 // The registers of arguments, by their number in instructions.
-func (c *code) arguments() [4]int {
+func (c *code) arguments() [4]uint8 {
 	if c.machine == elf.EM_AARCH64 {
-		return [4]int{0, 1, 2, 3}
+		return [4]uint8{0, 1, 2, 3}
 	}
-	return [4]int{7, 6, 2, 1} // rdi, rsi, rdx, rcx
+	return [4]uint8{7, 6, 2, 1} // rdi, rsi, rdx, rcx
 }

@@ -45,6 +45,7 @@ func (c *code) gather(groups []group) *evidence {
 	e := &evidence{
 		code: c, of: make([]int32, len(c.fns)), labels: make(map[uint64]string), owners: make(map[uint64]int),
 	}
+	e.all = make([]subject, 0, len(groups))
 	slices.SortFunc(groups, func(a, b group) int { return cmp.Compare(c.fns[a.first()].start, c.fns[b.first()].start) })
 	for _, g := range groups {
 		s := subject{group: g}
@@ -110,7 +111,9 @@ func (e *evidence) reported() {
 	for i := range e.all {
 		s := &e.all[i]
 		s.reports = slices.DeleteFunc(s.reports, func(name uint64) bool { return e.labels[name] == "" })
-		s.mentions = slices.Clone(s.reports)
+		if len(s.reports) > 0 {
+			s.mentions = slices.Clone(s.reports)
+		}
 	}
 }
 

@@ -104,6 +104,7 @@ func (t forest) others(fns []int32, without int32) (found []int32) {
 // groups lists the trees. What has two entries is no function: its parts stay alone, and none is whole.
 func (c *code) groups(trees forest) []group {
 	index := make([]int, len(trees)) // one more than the place in all
+	room := make([]int32, len(trees))
 	all := make([]group, 0, len(trees))
 	for i := range c.fns {
 		tree := trees.find(int32(i))
@@ -112,6 +113,9 @@ func (c *code) groups(trees forest) []group {
 			index[tree] = len(all)
 		}
 		g := &all[index[tree]-1]
+		if g.parts == nil { // nearly all have one
+			g.parts = room[i : i : i+1]
+		}
 		g.parts = append(g.parts, int32(i))
 	}
 	out := make([]group, 0, len(all))

@@ -11,19 +11,19 @@ import (
 
 // effect is what an instruction does, as far as the sweep follows it.
 type effect struct {
-	length uint64
-	flow   disasm.Flow
-	// target is where a jump, a branch or a call leads, if direct; slot where the address stands that an indirect one
-	// of them leads to, if known.
+	// target is where a jump, a branch or a call leads, if direct. slot is where the address stands to which an indirect
+	// jump or call leads, if known.
 	target, slot uint64
 	// The register rd gets the address or number value (set), or what register rn has and value (copied); the registers
 	// of writes get something else.
+	value       uint64
+	writes      uint32
+	rd, rn      uint8
 	set, copied bool
 	// page: value is the address of a page, and a later instruction adds the offset.
 	page   bool
-	rd, rn int
-	value  uint64
-	writes uint32
+	flow   disasm.Flow
+	length uint8
 }
 
 // state are the addresses in registers.
@@ -35,16 +35,16 @@ type state struct {
 const registers = 32
 
 // of returns what a register has, 0 if it is not known.
-func (s *state) of(reg int) uint64 {
-	if s.known>>uint(reg)&1 == 0 {
+func (s *state) of(reg uint8) uint64 {
+	if s.known>>(reg&31)&1 == 0 {
 		return 0
 	}
-	return s.values[reg]
+	return s.values[reg&31]
 }
 
-func (s *state) set(reg int, value uint64) {
-	if s.values[reg] = value; value != 0 {
-		s.known |= 1 << uint(reg)
+func (s *state) set(reg uint8, value uint64) {
+	if s.values[reg&31] = value; value != 0 {
+		s.known |= 1 << (reg & 31)
 	}
 }
 
@@ -75,7 +75,7 @@ type pending struct {
 // sweeper goes through all code once.
 type sweeper struct {
 	*code
-	args     [4]int
+	args     [4]uint8
 	clobber  uint32
 	pendings []pending
 	// low and high bound the image's addresses.
@@ -113,7 +113,7 @@ func (s *sweeper) function(fn int32) {
 	p := s.bytes(f.start, f.end-f.start)
 	var regs state
 	var e effect
-	for pc := f.start; len(p) > 0; pc, p = pc+e.length, p[e.length:] {
+	for pc := f.start; len(p) > 0; pc, p = pc+uint64(e.length), p[e.length:] {
 		if !s.decode(p, pc, &e, regs.known != 0) {
 			f.opaque = true
 			return
@@ -221,9 +221,9 @@ func (s *sweeper) follow(p *pending) {
 		switch e.flow {
 		case disasm.Next:
 			regs.apply(&e)
-			pc += e.length
+			pc += uint64(e.length)
 		case disasm.Branch:
-			pc += e.length
+			pc += uint64(e.length)
 		case disasm.Jump:
 			if e.target == 0 || s.callee(e.target) != noReporter {
 				s.call(p.fn, &e, &regs)
@@ -254,7 +254,7 @@ func decodeAArch64(p []byte, pc uint64, e *effect) bool {
 	if err != nil {
 		return false
 	}
-	*e = effect{length: x.Length, flow: x.Flow, writes: x.Writes}
+	*e = effect{length: uint8(x.Length), flow: x.Flow, writes: x.Writes}
 	if x.Direct {
 		e.target = pc + uint64(x.Target)
 	}
@@ -263,13 +263,13 @@ func decodeAArch64(p []byte, pc uint64, e *effect) bool {
 	}
 	switch x.Op {
 	case disasm.Page:
-		e.set, e.page, e.rd, e.value = true, true, x.Rd, pc&^0xfff+x.Imm
+		e.set, e.page, e.rd, e.value = true, true, uint8(x.Rd), pc&^0xfff+x.Imm
 	case disasm.Add:
 		if x.Rn >= 0 && x.Rn < registers {
-			e.copied, e.rd, e.rn, e.value = true, x.Rd, x.Rn, x.Imm
+			e.copied, e.rd, e.rn, e.value = true, uint8(x.Rd), uint8(x.Rn), x.Imm
 		}
 	case disasm.Here:
-		e.set, e.rd, e.value = true, x.Rd, pc+x.Imm
+		e.set, e.rd, e.value = true, uint8(x.Rd), pc+x.Imm
 	default:
 	}
 	return true

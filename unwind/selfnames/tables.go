@@ -64,6 +64,9 @@ func (e *evidence) version() (major int, files string) {
 func (e *evidence) around(i int) []byte {
 	const begins, longest = "postgres (PostgreSQL) ", 128
 	p := e.pieces[i].data
+	if e.pieces[i].code && len(e.pieces) > 1 {
+		return nil
+	}
 	at := strings.Index(bytesString(p), begins)
 	if at < 0 {
 		return nil

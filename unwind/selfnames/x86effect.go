@@ -21,14 +21,14 @@ func effectX86(p []byte, pc uint64, e *effect, writes bool) bool {
 	if !decodeX86(p, &x) {
 		return false
 	}
-	*e = effect{length: uint64(x.length)}
+	*e = effect{length: uint8(x.length)}
 	if x.vector {
 		if writes {
 			e.writes = x.written()
 		}
 		return true
 	}
-	next := pc + e.length
+	next := pc + uint64(e.length)
 	switch {
 	case x.op == opCall:
 		e.flow, e.target = disasm.Call, next+uint64(x.imm)
@@ -57,18 +57,18 @@ func effectX86(p []byte, pc uint64, e *effect, writes bool) bool {
 func (x *instruction) moves(e *effect, next uint64, writes bool) {
 	switch {
 	case x.op == opLea:
-		e.rd, e.writes = int(x.reg), 1<<x.reg
+		e.rd, e.writes = x.reg, 1<<x.reg
 		if x.relative() {
 			e.set, e.value = true, next+uint64(int64(x.disp))
 		}
 	case x.op == opMovLoad && x.mod == 3:
-		e.copied, e.rd, e.rn, e.writes = true, int(x.reg), int(x.rm), 1<<x.reg
+		e.copied, e.rd, e.rn, e.writes = true, x.reg, x.rm, 1<<x.reg
 	case x.op == opMovStore && x.mod == 3:
-		e.copied, e.rd, e.rn, e.writes = true, int(x.rm), int(x.reg), 1<<x.rm
+		e.copied, e.rd, e.rn, e.writes = true, x.rm, x.reg, 1<<x.rm
 	case x.op&0xfff8 == opMovImm:
-		e.set, e.rd, e.value, e.writes = true, int(x.rm), uint64(x.imm), 1<<x.rm
+		e.set, e.rd, e.value, e.writes = true, x.rm, uint64(x.imm), 1<<x.rm
 	case x.op == opMovOperand && x.mod == 3:
-		e.set, e.rd, e.value, e.writes = true, int(x.rm), uint64(x.imm), 1<<x.rm
+		e.set, e.rd, e.value, e.writes = true, x.rm, uint64(x.imm), 1<<x.rm
 	case writes:
 		e.writes = x.written()
 	}
