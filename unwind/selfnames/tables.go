@@ -82,7 +82,8 @@ func (e *evidence) magic() int {
 		if e.fns[r.fn].name != "Pg_magic_func" {
 			continue
 		}
-		if p := e.bytes(r.to, 2*word); p != nil {
+		// Since 18 it has pointers in it, which the dynamic linker writes: it is no constant any more.
+		if p, err := e.image.Bytes(r.to, 2*word); err == nil {
 			return int(binary.LittleEndian.Uint32(p[word:]) / digits)
 		}
 	}
