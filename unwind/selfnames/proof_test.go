@@ -14,8 +14,8 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// subjects are the programs and PL/pgSQL modules of the servers in PGSB_TEST_BINDIRS and PGSB_DEBUG_BINDIR, and the files
-// in PGSB_NAMES_TRUTH, which are other builds with symbols.
+// subjects are the programs and PL/pgSQL modules of the servers in PGSB_TEST_BINDIRS and PGSB_DEBUG_BINDIR, and the
+// files in PGSB_NAMES_TRUTH, which are other builds with symbols.
 func subjects() []string {
 	files := filepath.SplitList(os.Getenv("PGSB_NAMES_TRUTH"))
 	dirs := os.Getenv("PGSB_DEBUG_BINDIR") + string(filepath.ListSeparator) + os.Getenv("PGSB_TEST_BINDIRS")

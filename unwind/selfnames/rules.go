@@ -167,8 +167,8 @@ func (p *prover) byReports(i int32) {
 	}
 }
 
-// byAddress is rule K. If a function's address is taken, the image has an out-of-line copy of it. If only one subject has
-// its code, and the address of that subject is taken, the subject is the copy.
+// byAddress is rule K. If a function's address is taken, the image has an out-of-line copy of it. If only one subject
+// has its code, and the address of that subject is taken, the subject is the copy.
 func (p *prover) byAddress(i int32) {
 	s := &p.all[i]
 	if len(s.reports) == 0 || !p.mayBeNamed(i) || len(s.takers) == 0 && !s.inData {

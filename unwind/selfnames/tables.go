@@ -174,8 +174,8 @@ type functionSet []uint64
 func (b functionSet) has(i int) bool { return b[i>>6]>>(i&63)&1 != 0 }
 func (b functionSet) add(i int)      { b[i>>6] |= 1 << (i & 63) }
 
-// reachable returns, for each function of a file, the functions whose code it may contain: all that it mentions, directly
-// or through others.
+// reachable returns, for each function of a file, the functions whose code it may contain: all that it mentions,
+// directly or through others.
 func (o *sourceOf) reachable(file int) []functionSet {
 	if o.reach[file] != nil {
 		return o.reach[file]

@@ -19,8 +19,8 @@ var clone = regexp.MustCompile(`\.(part|isra|constprop|cold|lto_priv|localalias|
 type truth struct {
 	names map[uint64][]string
 	files map[uint64]string
-	// inlined are the names of the functions that are inlined into a function or a part, and its own; nil if the file has
-	// no debugging information.
+	// inlined are the names of the functions that are inlined into a function or a part, and its own; nil if the file
+	// has no debugging information.
 	inlined map[uint64][]string
 }
 
@@ -219,7 +219,8 @@ func (s *shares) checkCode(t *testing.T, tr *truth, start uint64, list string) {
 	}
 }
 
-// sameFile compares a source file with the compiler's input, which may be C made from it, or a file that includes that C.
+// sameFile compares a source file with the compiler's input, which may be C made from it, or a file that includes
+// that C.
 func sameFile(file, compiled string) bool {
 	if file == compiled {
 		return true

@@ -8,8 +8,8 @@ import (
 	"pg_stat_backtrace/worker/capture"
 )
 
-// TestDerivedNamesComeLater captures the postmaster of a stripped server again and again. Its loop is a static function,
-// which gets its name in an answer after the scan of the code has ended.
+// TestDerivedNamesComeLater captures the postmaster of a stripped server again and again. Its loop is a static
+// function, which gets its name in an answer after the scan of the code has ended.
 func TestDerivedNamesComeLater(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a server: not with -short")
