@@ -83,7 +83,7 @@ type piece struct {
 type code struct {
 	image   *elfimage.Image
 	frames  *cfi.Table
-	machine elf.Machine
+	machine *machine
 	pieces  []piece // read-only segments
 	fns     []function
 	first   []int32 // see at
@@ -102,7 +102,7 @@ type code struct {
 // openCode reads what the sweep needs.
 func openCode(m *elfimage.Image, frames *cfi.Table, exported *symbol.Table) (*code, error) {
 	c := &code{
-		image: m, frames: frames, machine: m.Machine(), callees: make(map[uint64]reporter), data: make(map[uint64]int32),
+		image: m, frames: frames, machine: machines[m.Machine()], callees: make(map[uint64]reporter), data: make(map[uint64]int32),
 		entries: make(map[int32]bool),
 	}
 	relocations := c.relocations()
@@ -260,13 +260,9 @@ func (c *code) starting(addr uint64) int32 {
 
 // pointers notes which functions the image's data points to.
 func (c *code) pointers(relocations [][]byte) {
-	relative := uint64(elf.R_X86_64_RELATIVE)
-	if c.machine == elf.EM_AARCH64 {
-		relative = uint64(elf.R_AARCH64_RELATIVE)
-	}
 	for _, p := range relocations {
 		for ; len(p) >= relocation; p = p[relocation:] {
-			if binary.LittleEndian.Uint64(p[8:]) != relative {
+			if binary.LittleEndian.Uint64(p[8:]) != c.machine.relative {
 				continue
 			}
 			if fn := c.starting(binary.LittleEndian.Uint64(p[16:])); fn >= 0 {
@@ -360,28 +356,8 @@ func (c *code) plain(fn int32) bool {
 	plain, known := c.entries[fn]
 	if !known {
 		row, err := c.frames.Row(c.fns[fn].start)
-		plain = err == nil && isEntry(&row, c.machine)
+		plain = err == nil && c.machine.isEntry(&row)
 		c.entries[fn] = plain
 	}
 	return plain
-}
-
-func isEntry(row *cfi.Row, machine elf.Machine) bool {
-	if row.CFA.Kind != cfi.RuleRegister {
-		return false
-	}
-	if machine == elf.EM_AARCH64 {
-		const sp = 31
-		return int(row.CFA.Register) == sp && row.CFA.Offset == 0 && len(row.Rules()) == 0
-	}
-	const rsp, returnAddress = 7, 8
-	return int(row.CFA.Register) == rsp && row.CFA.Offset == returnAddress && len(row.Rules()) <= 1
-}
-
-// The registers of arguments, by their number in instructions.
-func (c *code) arguments() [4]uint8 {
-	if c.machine == elf.EM_AARCH64 {
-		return [4]uint8{0, 1, 2, 3}
-	}
-	return [4]uint8{7, 6, 2, 1} // rdi, rsi, rdx, rcx
 }

@@ -1,7 +1,6 @@
 package selfnames
 
 import (
-	"debug/elf"
 	"slices"
 	"unsafe"
 )
@@ -12,8 +11,7 @@ func bytesString(p []byte) string { return unsafe.String(unsafe.SliceData(p), le
 // prove names functions by the table of the image's version, and returns the major version; 0 if there is none, or the
 // image is not what the table describes.
 func (e *evidence) prove(tables *Tables) int {
-	// No build for another architecture has verified the rules.
-	if tables == nil || !e.contiguous || e.machine != elf.EM_X86_64 {
+	if tables == nil || !e.contiguous || !e.machine.verified {
 		return 0
 	}
 	e.exports = make(map[string]bool, len(e.fns))

@@ -10,7 +10,6 @@
 package selfnames
 
 import (
-	"debug/elf"
 	"errors"
 	"slices"
 	"strings"
@@ -167,12 +166,7 @@ func (n *Names) list(r *record) string {
 // be nil: there are notes only, then. The error is ErrForeign, ErrTooLarge or the error of
 // reading the image.
 func Derive(m *elfimage.Image, frames *cfi.Table, exported *symbol.Table, tables *Tables) (*Names, error) {
-	if frames == nil || exported == nil || m.AddrSize() != 8 {
-		return nil, ErrForeign
-	}
-	switch m.Machine() {
-	case elf.EM_X86_64, elf.EM_AARCH64:
-	default:
+	if frames == nil || exported == nil || m.AddrSize() != 8 || machines[m.Machine()] == nil {
 		return nil, ErrForeign
 	}
 	c, err := openCode(m, frames, exported)

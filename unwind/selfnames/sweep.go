@@ -1,7 +1,6 @@
 package selfnames
 
 import (
-	"debug/elf"
 	"encoding/binary"
 	"fmt"
 
@@ -78,18 +77,16 @@ type sweeper struct {
 	args     [4]uint8
 	clobber  uint32
 	pendings []pending
+	decode   func(p []byte, pc uint64, e *effect, writes bool) bool
 	// low and high bound the image's addresses.
 	low, high uint64
 }
 
 // sweep decodes all functions.
 func (c *code) sweep() error {
-	s := sweeper{code: c, args: c.arguments(), clobber: 0xfc7}
+	s := sweeper{code: c, args: c.machine.args, clobber: c.machine.clobber, decode: c.machine.decode}
 	s.low, s.high = c.image.AddrRange()
 	c.refs = make([]reference, 0, typicalRefs)
-	if c.machine == elf.EM_AARCH64 {
-		s.clobber = 0x4007ffff
-	}
 	for fn := range c.fns {
 		s.function(int32(fn))
 		if len(c.refs) > maxRefs || len(c.jumps) > maxRefs || len(c.sites) > maxSites || len(s.pendings) > maxRefs {
@@ -241,15 +238,7 @@ func (s *sweeper) follow(p *pending) {
 	}
 }
 
-// decode decodes one instruction at pc. writes: the registers that it writes matter.
-func (s *sweeper) decode(p []byte, pc uint64, e *effect, writes bool) bool {
-	if s.machine == elf.EM_AARCH64 {
-		return decodeAArch64(p, pc, e)
-	}
-	return effectX86(p, pc, e, writes)
-}
-
-func decodeAArch64(p []byte, pc uint64, e *effect) bool {
+func decodeAArch64(p []byte, pc uint64, e *effect, _ bool) bool {
 	x, err := aarch64.Decode(p)
 	if err != nil {
 		return false
@@ -282,9 +271,11 @@ func (c *code) stubSlot(addr uint64) uint64 {
 	if p == nil {
 		return 0
 	}
-	if c.machine == elf.EM_AARCH64 {
-		return stubAArch64(p, addr)
-	}
+	return c.machine.stub(p, addr)
+}
+
+// stubX86 reads jmp *slot(%rip), behind endbr64 and bnd if they are there.
+func stubX86(p []byte, addr uint64) uint64 {
 	at := 0
 	if binary.LittleEndian.Uint32(p) == 0xfa1e0ff3 { // endbr64
 		at = 4
