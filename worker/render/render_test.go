@@ -239,6 +239,19 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+func TestRowsMarkDerivedNames(t *testing.T) {
+	t.Parallel()
+	tr := sample()
+	tr.Threads[0].Frames[1].Function, tr.Threads[0].Frames[1].Derived = "ExecSort", true
+	rows := render.Rows(tr, render.Options{})
+	if got := rows[1][len(rows[1])-1]; got != "derived name" {
+		t.Errorf("note %q", got)
+	}
+	if got := rows[0][len(rows[0])-1]; strings.Contains(got, "derived") {
+		t.Errorf("note %q of a name that a symbol has", got)
+	}
+}
+
 func TestJSONMarksDerivedNames(t *testing.T) {
 	t.Parallel()
 	tr := sample()
