@@ -32,14 +32,16 @@ func (t forest) join(a, b int32) {
 }
 
 // group joins the parts of functions by three kinds of jumps: into the middle of another part, to a part that begins
-// with a frame, and conditionally to a part that nothing calls and to which no other function jumps. Any other jump to
-// the start of a function may be a tail call.
+// with a frame, and conditionally to a part that nothing calls and to which no other function jumps. The last kind counts
+// only among parts that begin with a frame: compilers put parts together, and clang makes conditional tail calls. Any
+// other jump to the start of a function may be a tail call.
 func (c *code) group() []group {
 	trees := make(forest, len(c.fns))
 	for i := range trees {
 		trees[i] = int32(i)
 	}
 	weak := make(map[int32]arrivals)
+	framed := make([]bool, len(c.fns))
 	for _, j := range c.jumps {
 		to := c.at(j.to)
 		if to < 0 || to == j.fn {
@@ -47,7 +49,10 @@ func (c *code) group() []group {
 		}
 		f := &c.fns[to]
 		switch {
-		case f.start != j.to || f.name == "" && !c.plain(to):
+		case f.start != j.to:
+			trees.join(j.fn, to)
+		case f.name == "" && !c.plain(to):
+			framed[to] = true
 			trees.join(j.fn, to)
 		case f.name != "" || f.called:
 		default:
@@ -59,11 +64,28 @@ func (c *code) group() []group {
 			weak[to] = w
 		}
 	}
+	for to, w := range weak {
+		w.plain = w.plain || !amongParts(framed, int(to))
+		weak[to] = w
+	}
 	c.joinWeak(trees, weak)
 	return c.groups(trees)
 }
 
-// arrivals are the functions that jump to the start of what may be an entry. plain: one jumps unconditionally.
+// amongParts reports whether parts that begin with a frame are near function i.
+func amongParts(framed []bool, i int) bool {
+	const near, enough = 4, 2
+	n := 0
+	for _, part := range framed[max(i-near, 0):min(i+near+1, len(framed))] {
+		if part {
+			n++
+		}
+	}
+	return n >= enough
+}
+
+// arrivals are the functions that jump to the start of what may be an entry. plain: a jump may be a tail
+// call.
 type arrivals struct {
 	from  []int32
 	plain bool
