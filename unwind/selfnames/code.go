@@ -102,7 +102,8 @@ type code struct {
 // openCode reads what the sweep needs.
 func openCode(m *elfimage.Image, frames *cfi.Table, exported *symbol.Table) (*code, error) {
 	c := &code{
-		image: m, frames: frames, machine: machines[m.Machine()], callees: make(map[uint64]reporter), data: make(map[uint64]int32),
+		image: m, frames: frames, machine: machines[m.Machine()],
+		callees: make(map[uint64]reporter), data: make(map[uint64]int32),
 		entries: make(map[int32]bool),
 	}
 	relocations := c.relocations()

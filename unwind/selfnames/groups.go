@@ -32,9 +32,9 @@ func (t forest) join(a, b int32) {
 }
 
 // group joins the parts of functions by three kinds of jumps: into the middle of another part, to a part that begins
-// with a frame, and conditionally to a part that nothing calls and to which no other function jumps. The last kind counts
-// only among parts that begin with a frame: compilers put parts together, and clang makes conditional tail calls. Any
-// other jump to the start of a function may be a tail call.
+// with a frame, and conditionally to a part that nothing calls and to which no other function jumps. The last kind
+// counts only among parts that begin with a frame: compilers put parts together, and clang makes conditional tail
+// calls. Any other jump to the start of a function may be a tail call.
 func (c *code) group() []group {
 	trees := make(forest, len(c.fns))
 	for i := range trees {

@@ -17,7 +17,7 @@ type machine struct {
 	clobber uint32
 	// relative is the type of relocations that add the load address.
 	relative uint64
-	// At a function's entry the frame's address is that of a register and an offset, with no more rules than these.
+	// At a function's entry the frame's address is a register plus an offset, and there are at most so many rules.
 	frameRegister, frameRules int
 	frameOffset               int64
 	// verified: builds with symbols have verified the rules that give names.
@@ -39,5 +39,5 @@ var machines = map[elf.Machine]*machine{
 // isEntry reports whether a row is the frame at a function's entry.
 func (m *machine) isEntry(row *cfi.Row) bool {
 	return row.CFA.Kind == cfi.RuleRegister && int(row.CFA.Register) == m.frameRegister &&
-		int64(row.CFA.Offset) == m.frameOffset && len(row.Rules()) <= m.frameRules
+		row.CFA.Offset == m.frameOffset && len(row.Rules()) <= m.frameRules
 }
