@@ -33,6 +33,7 @@ help: ## List the targets (this text)
 ## var BINDIR=dir           where the program goes (default /usr/local/bin)
 ## var RELEASE_ARCHS=list   the architectures of `make release` (default: all five)
 ## var ARCHS=list           the architectures of `make check-arch` (default: all five)
+## var SOURCES=dirs         PostgreSQL's source trees for `make name-tables`
 ## var PROVE_TESTS=t/x.pl   the TAP tests to run (default: all)
 ## var BENCHFLAGS=-publish  options of `make bench`; -publish puts table and chart into doc/benchmarks.md and bench/
 ## var FUZZTIME=30s         how long `make fuzz` spends on each fuzz test
@@ -106,6 +107,13 @@ check-soak: ## The long tests: other unwinders, random stacks, faults by the tho
 .PHONY: check-names
 check-names: ## Compare names, lines and inlined calls with addr2line, libunwind and eu-stack, at length (builds a PostgreSQL with -g)
 	scripts/check.sh names
+
+.PHONY: name-tables
+name-tables: ## Write the tables by which static functions of stripped servers are named (SOURCES)
+	@[ -n "$(SOURCES)" ] || { echo 'usage: make name-tables SOURCES="/path/to/postgresql-15.18 ..."' >&2; exit 1; }
+	for source in $(SOURCES); do \
+		major=$$(sed -n "s/^PACKAGE_VERSION='\([0-9]*\).*/\1/p" "$$source/configure") && \
+		$(GO) run ./internal/selfnamesgen -o "unwind/selfnames/tables/$$major.table" "$$source" || exit 1; done
 
 .PHONY: check-foreign
 check-foreign: ## As root: stacks of another distribution's PostgreSQL in a folder made by debootstrap (FOREIGN_SUITE, FOREIGN_VERSION)

@@ -205,8 +205,10 @@ stage_names() {
 	PGSB_ORACLE_FILES=$(supplemented_file)
 	export PGSB_DEBUG_BINDIR PGSB_FIRST_FILES PGSB_ORACLE_FILES
 	export PGSB_ORACLE_ADDRESSES=${PGSB_ORACLE_ADDRESSES:-50000} PGSB_TEST_NAMES=${PGSB_TEST_NAMES:-100}
-	PACKAGES=(./unwind/dwarf ./unwind/symbol ./worker/capture)
-	go_tests names -count=1 -timeout 1h -v -run 'TestOracle|TestGo$|TestFirstUse|TestStrippedNamesAgree|TestNoWrongName'
+	PACKAGES=(./unwind/dwarf ./unwind/symbol ./unwind/selfnames ./worker/capture)
+	local tests='TestOracle|TestGo$|TestFirstUse|TestStrippedNamesAgree|TestNoWrongName'
+	tests+='|TestDerivedNames|TestMutatedTable|TestLengths'
+	go_tests names -count=1 -timeout 1h -v -run "$tests"
 }
 
 # stage_faults does what harms a process or its captures as often as the documentation says: signals, stops, kills, ids

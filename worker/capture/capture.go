@@ -47,6 +47,9 @@ type Config struct {
 	// calls that are not known yet; 0 means DefaultLinesWait. An answer that
 	// comes before has names from symbol tables only.
 	LinesWait time.Duration
+	// AwaitNames makes a capture wait, as long as for source lines, for the names that are derived from the code of a
+	// stripped server (package selfnames). Otherwise the first answers go out without them.
+	AwaitNames bool
 	// Report is told, once for each image, what keeps names or lines from being
 	// found: debug files of another build, damaged ones. It must not wait. Nil
 	// means that nobody is told.
@@ -109,7 +112,7 @@ func New(cfg Config) (*Capturer, error) {
 	}
 	imgs := newImages(host, &shared{
 		cache: dwarf.NewCache(0), folders: cfg.DebugDirs, report: cfg.Report, remote: cfg.Remote,
-		wanted: cfg.Wanted,
+		wanted: cfg.Wanted, awaitNames: cfg.AwaitNames,
 	})
 	return &Capturer{
 		arch: host, images: imgs, spaces: newSpaces(imgs), known: newLayouts(),

@@ -13,6 +13,9 @@ type Coverage struct {
 	// Functions is the number of functions that the image's call frame
 	// information lists, Named the number of those that a symbol names.
 	Functions, Named int
+	// Derived is the number of functions without a symbol that get a name from the code of a stripped server. Noted is the
+	// number of others that get a note.
+	Derived, Noted int
 }
 
 // Cover counts the named functions of an ELF file.
@@ -31,5 +34,6 @@ func Cover(file string) (Coverage, error) {
 	if c.Named, c.Functions, err = m.Coverage(tables...); err != nil {
 		return c, fmt.Errorf("%s: no call frame information or no symbols", file)
 	}
+	c.Derived, c.Noted = m.Derived(tables...)
 	return c, nil
 }

@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/unwind/dwarf"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/gopclntab"
+	"pg_stat_backtrace/unwind/selfnames"
 	"pg_stat_backtrace/unwind/symbol"
 )
 
@@ -40,6 +41,7 @@ type module struct {
 	symbols lazy[*symbol.Table]
 	golang  lazy[*gopclntab.Table]
 	linker  lazy[bool]
+	derived lazy[*selfnames.Names]
 	remote  remote
 	// stripped and lines are set by who makes symbols. stripped means that no
 	// symbol table has the functions that the image does not export.
@@ -69,6 +71,9 @@ type shared struct {
 	// remote is where debug files come from that this host does not have; nil:
 	// nowhere.
 	remote Remote
+	// awaitNames is Config.AwaitNames. deriving lets one image at a time be scanned for names.
+	awaitNames bool
+	deriving   sync.Mutex
 }
 
 // tell reports what keeps names from being found.

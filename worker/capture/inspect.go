@@ -42,7 +42,7 @@ func Images(pid int, debugDirs []string) ([]Image, error) {
 	if err != nil {
 		return nil, err
 	}
-	imgs := newImages(host, &shared{folders: debugDirs})
+	imgs := newImages(host, &shared{folders: debugDirs, awaitNames: true})
 	all := make([]Image, 0, 32)
 	seen := make(map[*module]bool)
 	for i := range maps {
@@ -89,7 +89,7 @@ func OpenImage(file string, debugDirs []string) (Image, func() error, error) {
 	if abs, err := filepath.Abs(at); err == nil {
 		at = abs
 	}
-	m := &module{image: img, name: img.Name(), arch: a, path: at, shared: &shared{folders: debugDirs}}
+	m := &module{image: img, name: img.Name(), arch: a, path: at, shared: &shared{folders: debugDirs, awaitNames: true}}
 	return Image{Image: img, Path: at, module: m}, f.Close, nil
 }
 
@@ -107,6 +107,17 @@ func (m *Image) GoFunctions() int {
 		return t.Functions()
 	}
 	return 0
+}
+
+// Derived counts the functions without a symbol that get a name from the code of a stripped server, and the other
+// functions and parts that get a note. Both are 0 with a symbol table or a debug file.
+func (m *Image) Derived(debug ...*elfimage.Image) (named, noted int) {
+	if len(debug) > 0 || m.SymbolCount(".symtab") > 0 {
+		return 0, 0
+	}
+	m.module.stripped = true
+	names, _ := m.module.derivedNames(nil)
+	return names.Derived()
 }
 
 // Coverage counts the functions that the call frame information lists, and

@@ -137,7 +137,7 @@ type annotation struct {
 	function, file, note string
 	base                 uint64 // from which the frame's offset counts, an image address
 	line                 int
-	inlined              bool
+	inlined, derived     bool
 }
 
 // annotations keeps them: of a stack that is captured again, every address is known.
@@ -177,6 +177,7 @@ func (m *module) appendFrames(
 		a := &known[i]
 		f := *out
 		f.Function, f.File, f.Line, f.Inlined = a.function, a.file, a.line, a.inlined
+		f.Derived = a.derived
 		f.Offset = out.ModuleOffset - a.base
 		switch {
 		case a.inlined:
@@ -222,7 +223,7 @@ func (m *module) annotate(addr uint64, files, late *deadline) (known []annotatio
 		// from its clones and parts.
 		own.function, own.base = symbol.Demangle(p.symbol.Name), p.symbol.Addr
 	case own.function == "" && own.note == "":
-		own.note = m.neighbourhood(&p)
+		final = m.nameByCode(&own, &p, late) && final
 	}
 	return append(known, own), final
 }

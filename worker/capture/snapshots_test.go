@@ -230,7 +230,8 @@ func uncovered(th *trace.Thread) (bare bool, guesses int, guessed string) {
 	at := len(th.Frames) - 1
 	for i := range th.Frames {
 		note := th.Frames[i].Note
-		aboutName := strings.HasPrefix(note, "static, between ") || strings.HasPrefix(note, "part of ")
+		aboutName := strings.HasPrefix(note, "static, ") || strings.HasPrefix(note, "has code of ") ||
+			strings.HasPrefix(note, "in ") || strings.HasPrefix(note, "address taken in ") || strings.HasPrefix(note, "part of ")
 		proven := note == "" || note == "signal handler called" || note == "by instructions"
 		if !proven && !aboutName {
 			guessed, at = note, min(at, i-1)

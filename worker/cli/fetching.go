@@ -27,7 +27,7 @@ func (f *debuginfodFlags) capturer(stderr io.Writer, debugDirs []string) (*captu
 		return nil, nil, err
 	}
 	cfg := capture.Config{
-		DebugDirs: debugDirs, LinesWait: linesWait,
+		DebugDirs: debugDirs, LinesWait: linesWait, AwaitNames: true,
 		Report: func(err error) { tellf(stderr, "note: %v", err) },
 	}
 	if client != nil {

@@ -82,11 +82,15 @@ func symbols(c pgcluster.Cluster) finding {
 	share := 100 * float64(cover.Named) / float64(max(cover.Functions, 1))
 	text := fmt.Sprintf("%.1f %% of the %d functions of postgres have a name (build-id %s)",
 		share, cover.Functions, cover.BuildID)
+	if cover.Derived+cover.Noted > 0 {
+		text += fmt.Sprintf("; names of %d more are derived from its own code, and %d others have a note",
+			cover.Derived, cover.Noted)
+	}
 	const enough = 90
 	if share < enough {
 		return finding{
 			warn, "symbols", text,
-			"The binary is stripped: static functions appear as postgres+0x…. " +
+			"The binary is stripped: most static functions appear as postgres+0x…. " +
 				"What to install or configure to name them: pg_stat_backtrace symbols -D " + c.DataDir,
 		}
 	}

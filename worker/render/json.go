@@ -56,6 +56,7 @@ type jsonFrame struct {
 	Level        int         `json:"level"`
 	Address      string      `json:"address"`
 	Function     string      `json:"function,omitempty"`
+	Derived      bool        `json:"derived,omitempty"`
 	Offset       string      `json:"offset,omitempty"`
 	Module       string      `json:"module,omitempty"`
 	BuildID      string      `json:"build_id,omitempty"`
@@ -118,7 +119,7 @@ func newJSONThread(th *trace.Thread) jsonThread {
 	for i := range th.Frames {
 		f := &th.Frames[i]
 		out.Frames[i] = jsonFrame{
-			Level: f.Level, Address: hex(f.Address), Function: valid(f.Function),
+			Level: f.Level, Address: hex(f.Address), Function: valid(f.Function), Derived: f.Derived,
 			Module: valid(f.Module), BuildID: f.BuildID,
 			File: valid(f.File), Line: f.Line, Inlined: f.Inlined, Note: valid(f.Note),
 			Context: newJSONLevels(f.Levels),

@@ -239,6 +239,33 @@ func TestJSON(t *testing.T) {
 	}
 }
 
+func TestRowsMarkDerivedNames(t *testing.T) {
+	t.Parallel()
+	tr := sample()
+	tr.Threads[0].Frames[1].Function, tr.Threads[0].Frames[1].Derived = "ExecSort", true
+	rows := render.Rows(tr, render.Options{})
+	if got := rows[1][len(rows[1])-1]; got != "derived name" {
+		t.Errorf("note %q", got)
+	}
+	if got := rows[0][len(rows[0])-1]; strings.Contains(got, "derived") {
+		t.Errorf("note %q of a name that a symbol has", got)
+	}
+}
+
+func TestJSONMarksDerivedNames(t *testing.T) {
+	t.Parallel()
+	tr := sample()
+	tr.Threads[0].Frames[1].Function, tr.Threads[0].Frames[1].Derived = "ExecSort", true
+	var buf bytes.Buffer
+	if err := render.JSON(&buf, tr); err != nil {
+		t.Fatal(err)
+	}
+	const want = `"function":"ExecSort","derived":true,"offset":`
+	if !strings.Contains(buf.String(), want) || strings.Count(buf.String(), "derived") != 1 {
+		t.Errorf("got  %s\nwant once: %s", buf.String(), want)
+	}
+}
+
 // ofServer is the sample as a process of PostgreSQL's.
 func ofServer() *trace.Trace {
 	tr := sample()

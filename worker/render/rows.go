@@ -18,6 +18,9 @@ func Rows(t *trace.Trace, o Options) [][]string {
 		for j := range th.Frames {
 			f := &th.Frames[j]
 			note := f.Note
+			if f.Derived {
+				note = joinNotes("derived name", note)
+			}
 			for k, list := 0, remarks(t, i); j == 0 && k < len(list); k++ {
 				note = joinNotes(note, list[k])
 			}

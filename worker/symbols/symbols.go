@@ -35,6 +35,10 @@ type Image struct {
 	// those with a name.
 	Functions int `json:"functions"`
 	Named     int `json:"named"`
+	// Derived is the number of functions without a symbol that get a name from the code of a stripped server. Noted is the
+	// number of other functions and parts that get a note.
+	Derived int `json:"derived,omitempty"`
+	Noted   int `json:"noted,omitempty"`
 	// Lines says whether there are source files and line numbers.
 	Lines bool `json:"lines"`
 	// Symtab, DynSym and DebugData say which symbol tables the image itself has: the full one, that of exported
@@ -156,6 +160,7 @@ func inspect(m *capture.Image, fetched Fetched) Image {
 	if out.Named, out.Functions, err = m.Coverage(debug...); err != nil {
 		out.Problems = append(out.Problems, err.Error())
 	}
+	out.Derived, out.Noted = m.Derived(debug...)
 	return out
 }
 

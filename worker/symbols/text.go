@@ -70,6 +70,9 @@ func (m *Image) below() []string {
 	add("debug file, by "+m.HowFound+": ", m.DebugFile)
 	add("supplement: ", m.Supplement)
 	add("debuginfod: ", m.FetchedFile)
+	if m.Derived+m.Noted > 0 {
+		s = append(s, fmt.Sprintf("names derived from its own code: %d more functions; notes: %d", m.Derived, m.Noted))
+	}
 	switch {
 	case m.InMemory:
 		s = append(s, "the file cannot be read; this is what the process has mapped of it")

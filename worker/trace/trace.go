@@ -108,6 +108,8 @@ type Frame struct {
 	Line         int
 	// Inlined is set for a function that the one below it contains.
 	Inlined bool
+	// Derived is set for a Function that no symbol names: it follows from the image's own code.
+	Derived bool
 	// Levels are those of PostgreSQL that belong to the frame, innermost first.
 	Levels []Level
 	// Note is a remark for a reader: how the frame was found when not by

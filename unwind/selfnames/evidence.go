@@ -1,0 +1,200 @@
+package selfnames
+
+import (
+	"cmp"
+	"path"
+	"slices"
+	"strings"
+)
+
+// subject is a group with what its code says.
+type subject struct {
+	group
+	// exported is the name of its symbol.
+	exported string
+	// reports are the addresses of the names that it reports errors with; mentions also those to which it has a pointer
+	// and with which some function reports. Those of functions in headers are left out.
+	reports, mentions []uint64
+	// own is the file that it reports with; file is that, or the file that both neighbours are in.
+	own, file string
+	mixed     bool    // it reports with several files
+	takers    []int32 // the subjects that have its address in their code
+	takes     []int32 // the subjects whose address it has
+	inData    bool    // the image's data has its address
+	name      string  // derived
+}
+
+// called reports whether it is sure that the group is a function with its entry.
+func (s *subject) known() bool { return s.root >= 0 }
+
+// evidence is what the code of an image says of all its functions.
+type evidence struct {
+	*code
+	all    []subject // in the order of their roots
+	of     []int32   // subject by function
+	labels map[uint64]string
+	// owners counts the subjects that mention a name, by its address.
+	owners map[uint64]int
+	// contiguous: the functions of a source file stand together, as they do unless the linker has optimized.
+	contiguous bool
+	exports    map[string]bool // see prove
+}
+
+// gather collects what the code says of each group.
+func (c *code) gather(groups []group) *evidence {
+	e := &evidence{
+		code: c, of: make([]int32, len(c.fns)), labels: make(map[uint64]string), owners: make(map[uint64]int),
+	}
+	e.all = make([]subject, 0, len(groups))
+	slices.SortFunc(groups, func(a, b group) int { return cmp.Compare(c.fns[a.first()].start, c.fns[b.first()].start) })
+	for _, g := range groups {
+		s := subject{group: g}
+		if s.root >= 0 {
+			s.exported = c.fns[s.root].name
+		}
+		for _, p := range g.parts {
+			e.of[p] = int32(len(e.all))
+		}
+		e.all = append(e.all, s)
+	}
+	e.reported()
+	e.referred()
+	for _, fn := range c.data {
+		e.all[e.of[fn]].inData = true
+	}
+	for i := range e.all {
+		s := &e.all[i]
+		s.takers, s.takes = distinct(s.takers), distinct(s.takes)
+		s.reports, s.mentions = distinct(s.reports), distinct(s.mentions)
+		for _, name := range s.mentions {
+			e.owners[name]++
+		}
+	}
+	e.neighbours()
+	return e
+}
+
+// first is the part that the group is ordered by.
+func (g *group) first() int32 {
+	if g.root >= 0 {
+		return g.root
+	}
+	return g.parts[0]
+}
+
+func distinct[T cmp.Ordered](s []T) []T {
+	slices.Sort(s)
+	return slices.Compact(s)
+}
+
+// reported collects the names and files that are reported.
+func (e *evidence) reported() {
+	for _, at := range e.sites {
+		s := &e.all[e.of[at.fn]]
+		file := e.sourceFile(at.file)
+		if strings.HasSuffix(file, ".h") {
+			e.labels[at.name] = "" // inlined into many functions of many files
+			continue
+		}
+		if _, known := e.labels[at.name]; !known {
+			e.labels[at.name] = e.identifier(at.name)
+		}
+		s.reports = append(s.reports, at.name)
+		switch {
+		case file == "":
+		case s.own == "":
+			s.own = file
+		case s.own != file:
+			s.mixed = true
+		}
+	}
+	for i := range e.all {
+		s := &e.all[i]
+		s.reports = slices.DeleteFunc(s.reports, func(name uint64) bool { return e.labels[name] == "" })
+		if len(s.reports) > 0 {
+			s.mentions = slices.Clone(s.reports)
+		}
+	}
+}
+
+// referred collects pointers to names that are reported, and to functions.
+func (e *evidence) referred() {
+	low, high := ^uint64(0), uint64(0)
+	for addr := range e.labels {
+		low, high = min(low, addr), max(high, addr)
+	}
+	for _, r := range e.refs {
+		from := e.of[r.fn]
+		if r.to >= low && r.to <= high && e.labels[r.to] != "" {
+			e.all[from].mentions = append(e.all[from].mentions, r.to)
+			continue
+		}
+		fn := e.starting(r.to)
+		if fn < 0 {
+			continue
+		}
+		if to := e.of[fn]; to != from {
+			e.all[to].takers = append(e.all[to].takers, from)
+			e.all[from].takes = append(e.all[from].takes, to)
+		}
+	}
+}
+
+// neighbours finds the files of functions that stand between two of the same file. In an image in which files do not
+// stand together, and in which functions have code of several files, it finds none.
+func (e *evidence) neighbours() {
+	runs, mixed, owned := make(map[string]int), 0, 0
+	last := ""
+	for i := range e.all {
+		s := &e.all[i]
+		if s.mixed && !included(s.own) {
+			mixed++
+		}
+		if s.own == "" || s.mixed || !s.known() {
+			continue
+		}
+		owned++
+		if s.own != last {
+			runs[s.own]++
+			last = s.own
+		}
+	}
+	split := 0
+	for _, n := range runs {
+		// The linker puts cold functions, start-up code and the other functions into three places.
+		if const3 := 3; n > const3 {
+			split++
+		}
+	}
+	const share = 50
+	if e.contiguous = mixed*share <= owned && split*share <= len(runs); !e.contiguous {
+		return
+	}
+	next := make([]string, len(e.all))
+	file := ""
+	for i := len(e.all) - 1; i >= 0; i-- {
+		next[i] = file
+		if s := &e.all[i]; s.own != "" && !s.mixed && s.known() {
+			file = s.own
+		}
+	}
+	file = ""
+	for i := range e.all {
+		s := &e.all[i]
+		switch {
+		case s.own != "" && !s.mixed:
+			s.file = s.own
+		case s.own == "" && s.known() && file == next[i]:
+			s.file = file
+		}
+		if s.own != "" && !s.mixed && s.known() {
+			file = s.own
+		}
+	}
+}
+
+// included reports whether a source file may be part of another one's translation.
+func included(file string) bool {
+	_, ok := includers[path.Base(file)]
+	return ok || !strings.HasSuffix(file, ".c")
+}

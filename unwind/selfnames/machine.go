@@ -1,0 +1,43 @@
+package selfnames
+
+import (
+	"debug/elf"
+
+	"pg_stat_backtrace/unwind/cfi"
+)
+
+// machine is what differs between architectures.
+type machine struct {
+	// decode decodes one instruction. writes: the registers that it writes matter.
+	decode func(p []byte, pc uint64, e *effect, writes bool) bool
+	// stub returns where the address stands that the stub at addr jumps to, 0 if the code is no stub.
+	stub func(p []byte, addr uint64) uint64
+	// args are the registers of the first four arguments, clobber the registers that a call may change.
+	args    [4]uint8
+	clobber uint32
+	// relative is the type of relocations that add the load address.
+	relative uint64
+	// At a function's entry the frame's address is a register plus an offset, and there are at most so many rules.
+	frameRegister, frameRules int
+	frameOffset               int64
+	// verified: builds with symbols have verified the rules that give names.
+	verified bool
+}
+
+// machines are the architectures that the package knows.
+var machines = map[elf.Machine]*machine{
+	elf.EM_X86_64: {
+		decode: effectX86, stub: stubX86, args: [4]uint8{7, 6, 2, 1}, clobber: 0xfc7, // rdi, rsi, rdx, rcx
+		relative: uint64(elf.R_X86_64_RELATIVE), frameRegister: 7, frameOffset: 8, frameRules: 1, verified: true,
+	},
+	elf.EM_AARCH64: {
+		decode: decodeAArch64, stub: stubAArch64, args: [4]uint8{0, 1, 2, 3}, clobber: 0x4007ffff,
+		relative: uint64(elf.R_AARCH64_RELATIVE), frameRegister: 31,
+	},
+}
+
+// isEntry reports whether a row is the frame at a function's entry.
+func (m *machine) isEntry(row *cfi.Row) bool {
+	return row.CFA.Kind == cfi.RuleRegister && int(row.CFA.Register) == m.frameRegister &&
+		row.CFA.Offset == m.frameOffset && len(row.Rules()) <= m.frameRules
+}

@@ -1,0 +1,303 @@
+package selfnames
+
+import (
+	"encoding/binary"
+	"fmt"
+
+	"pg_stat_backtrace/unwind/disasm"
+	"pg_stat_backtrace/unwind/disasm/aarch64"
+)
+
+// effect is what an instruction does, as far as the sweep follows it.
+type effect struct {
+	// target is where a jump, a branch or a call leads, if direct. slot is where the address stands to which an indirect
+	// jump or call leads, if known.
+	target, slot uint64
+	// The register rd gets the address or number value (set), or what register rn has and value (copied); the registers
+	// of writes get something else.
+	value       uint64
+	writes      uint32
+	rd, rn      uint8
+	set, copied bool
+	// page: value is the address of a page, and a later instruction adds the offset.
+	page   bool
+	flow   disasm.Flow
+	length uint8
+}
+
+// state are the addresses in registers.
+type state struct {
+	values [registers]uint64
+	known  uint32 // bit n for register n
+}
+
+const registers = 32
+
+// of returns what a register has, 0 if it is not known.
+func (s *state) of(reg uint8) uint64 {
+	if s.known>>(reg&31)&1 == 0 {
+		return 0
+	}
+	return s.values[reg&31]
+}
+
+func (s *state) set(reg uint8, value uint64) {
+	if s.values[reg&31] = value; value != 0 {
+		s.known |= 1 << (reg & 31)
+	}
+}
+
+// apply changes the state as an instruction does.
+func (s *state) apply(e *effect) {
+	value := e.value
+	if e.copied {
+		if value = s.of(e.rn); value != 0 {
+			value += e.value
+		}
+	}
+	s.known &^= e.writes
+	if e.set || e.copied {
+		s.set(e.rd, value)
+	}
+}
+
+// typicalRefs is how many pointers PostgreSQL makes.
+const typicalRefs = 1 << 17
+
+// pending is a jump that carries a function's name in the registers of arguments.
+type pending struct {
+	fn   int32
+	to   uint64
+	args [4]uint64
+}
+
+// sweeper goes through all code once.
+type sweeper struct {
+	*code
+	args     [4]uint8
+	clobber  uint32
+	pendings []pending
+	decode   func(p []byte, pc uint64, e *effect, writes bool) bool
+	// low and high bound the image's addresses.
+	low, high uint64
+}
+
+// sweep decodes all functions.
+func (c *code) sweep() error {
+	s := sweeper{code: c, args: c.machine.args, clobber: c.machine.clobber, decode: c.machine.decode}
+	s.low, s.high = c.image.AddrRange()
+	c.refs = make([]reference, 0, typicalRefs)
+	for fn := range c.fns {
+		s.function(int32(fn))
+		if len(c.refs) > maxRefs || len(c.jumps) > maxRefs || len(c.sites) > maxSites || len(s.pendings) > maxRefs {
+			return fmt.Errorf("%w: too many pointers or jumps", ErrTooLarge)
+		}
+	}
+	for _, r := range c.refs {
+		if fn := c.starting(r.to); fn >= 0 && fn != r.fn {
+			c.fns[fn].called = true
+		}
+	}
+	for i := range s.pendings {
+		s.follow(&s.pendings[i])
+	}
+	return nil
+}
+
+// function decodes one function from its start to its end.
+func (s *sweeper) function(fn int32) {
+	f := &s.fns[fn]
+	p := s.bytes(f.start, f.end-f.start)
+	var regs state
+	var e effect
+	for pc := f.start; len(p) > 0; pc, p = pc+uint64(e.length), p[e.length:] {
+		if !s.decode(p, pc, &e, regs.known != 0) {
+			f.opaque = true
+			return
+		}
+		switch e.flow {
+		case disasm.Next:
+			regs.apply(&e)
+			if (e.set && !e.page || e.copied) && regs.of(e.rd) != 0 {
+				s.refer(fn, regs.of(e.rd))
+			}
+		case disasm.Call:
+			s.call(fn, &e, &regs)
+			regs.known &^= s.clobber
+		case disasm.Jump, disasm.Branch:
+			s.jump(fn, &e, &regs)
+			if e.flow == disasm.Jump {
+				regs.known = 0
+			}
+		default:
+			if e.slot != 0 { // a call that is a jump
+				s.report(fn, reporters[s.image.Imported(e.slot)], &regs)
+			}
+			regs.known = 0
+		}
+	}
+}
+
+// refer notes a pointer into the image.
+func (s *sweeper) refer(fn int32, to uint64) {
+	if to >= s.low && to < s.high {
+		s.refs = append(s.refs, reference{fn, to})
+	}
+}
+
+// call notes a call.
+func (s *sweeper) call(fn int32, e *effect, regs *state) {
+	switch {
+	case e.target != 0:
+		if to := s.starting(e.target); to >= 0 {
+			s.fns[to].called = true
+		}
+		s.report(fn, s.callee(e.target), regs)
+	case e.slot != 0:
+		s.report(fn, reporters[s.image.Imported(e.slot)], regs)
+	}
+}
+
+// jump notes a jump that leaves the function, and which names it carries along.
+func (s *sweeper) jump(fn int32, e *effect, regs *state) {
+	if e.target == 0 {
+		return
+	}
+	f := &s.fns[fn]
+	inside := e.target >= f.start && e.target < f.end
+	if !inside {
+		if kind := s.callee(e.target); kind != noReporter {
+			s.report(fn, kind, regs)
+			return
+		}
+		s.jumps = append(s.jumps, jump{fn, e.flow == disasm.Branch, e.target})
+	}
+	if regs.of(s.args[2]) == 0 && regs.of(s.args[3]) == 0 {
+		return
+	}
+	var args [4]uint64
+	for i, r := range s.args {
+		args[i] = regs.of(r)
+	}
+	if s.identifier(args[2]) != "" || s.identifier(args[3]) != "" {
+		s.pendings = append(s.pendings, pending{fn, e.target, args})
+	}
+}
+
+// report notes a call of a reporter.
+func (s *sweeper) report(fn int32, kind reporter, regs *state) {
+	at := site{fn: fn}
+	switch kind {
+	case thirdIsName:
+		at.name, at.file = regs.of(s.args[2]), regs.of(s.args[0])
+	case fourthIsName:
+		at.name, at.file = regs.of(s.args[3]), regs.of(s.args[1])
+	case noReporter:
+		return
+	}
+	if at.name != 0 && s.identifier(at.name) != "" {
+		s.sites = append(s.sites, at)
+	}
+}
+
+// follow goes a few instructions on from where a jump leads, to the call that it was for.
+func (s *sweeper) follow(p *pending) {
+	const steps = 24
+	var regs state
+	for i, r := range s.args {
+		regs.set(r, p.args[i])
+	}
+	var e effect
+	pc := p.to
+	for range steps {
+		const longest = 15
+		code := s.bytes(pc, longest)
+		if code == nil || !s.decode(code, pc, &e, true) {
+			return
+		}
+		switch e.flow {
+		case disasm.Next:
+			regs.apply(&e)
+			pc += uint64(e.length)
+		case disasm.Branch:
+			pc += uint64(e.length)
+		case disasm.Jump:
+			if e.target == 0 || s.callee(e.target) != noReporter {
+				s.call(p.fn, &e, &regs)
+				return
+			}
+			pc = e.target
+		case disasm.Call:
+			if e.slot != 0 || e.target != 0 && s.callee(e.target) != noReporter {
+				s.call(p.fn, &e, &regs)
+			}
+			return
+		default:
+			return
+		}
+	}
+}
+
+func decodeAArch64(p []byte, pc uint64, e *effect, _ bool) bool {
+	x, err := aarch64.Decode(p)
+	if err != nil {
+		return false
+	}
+	*e = effect{length: uint8(x.Length), flow: x.Flow, writes: x.Writes}
+	if x.Direct {
+		e.target = pc + uint64(x.Target)
+	}
+	if x.Rd < 0 || x.Rd >= registers {
+		return true
+	}
+	switch x.Op {
+	case disasm.Page:
+		e.set, e.page, e.rd, e.value = true, true, uint8(x.Rd), pc&^0xfff+x.Imm
+	case disasm.Add:
+		if x.Rn >= 0 && x.Rn < registers {
+			e.copied, e.rd, e.rn, e.value = true, uint8(x.Rd), uint8(x.Rn), x.Imm
+		}
+	case disasm.Here:
+		e.set, e.rd, e.value = true, uint8(x.Rd), pc+x.Imm
+	default:
+	}
+	return true
+}
+
+// stubSlot returns where the address stands that a stub jumps to, 0 if the code is no stub.
+func (c *code) stubSlot(addr uint64) uint64 {
+	const longest = 16
+	p := c.bytes(addr, longest)
+	if p == nil {
+		return 0
+	}
+	return c.machine.stub(p, addr)
+}
+
+// stubX86 reads jmp *slot(%rip), behind endbr64 and bnd if they are there.
+func stubX86(p []byte, addr uint64) uint64 {
+	at := 0
+	if binary.LittleEndian.Uint32(p) == 0xfa1e0ff3 { // endbr64
+		at = 4
+	}
+	if p[at] == 0xf2 { // bnd
+		at++
+	}
+	if p[at] != 0xff || p[at+1] != 0x25 {
+		return 0
+	}
+	return addr + uint64(at) + 6 + uint64(int64(int32(binary.LittleEndian.Uint32(p[at+2:]))))
+}
+
+// stubAArch64 reads adrp x16, page; ldr x17, [x16, offset], behind a bti if there is one.
+func stubAArch64(p []byte, addr uint64) uint64 {
+	if binary.LittleEndian.Uint32(p)&0xffffff3f == 0xd503241f {
+		p, addr = p[4:], addr+4
+	}
+	x, err := aarch64.Decode(p)
+	load := binary.LittleEndian.Uint32(p[4:])
+	if err != nil || x.Op != disasm.Page || load&0xffc00000 != 0xf9400000 || load>>5&31 != uint32(x.Rd) {
+		return 0
+	}
+	return addr&^0xfff + x.Imm + uint64(load>>10&0xfff)<<3
+}

@@ -1,0 +1,202 @@
+package selfnames
+
+import (
+	"embed"
+	"encoding/binary"
+	"path"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// builtin has the tables that internal/selfnamesgen made, one for a major version.
+//
+//go:embed tables/*.table
+var builtin embed.FS
+
+// Tables finds the table of a major version.
+type Tables struct {
+	// Read returns the packed table of a major version, nil if there is none.
+	Read func(major int) []byte
+}
+
+// Builtin are the tables that the program has in itself.
+func Builtin() *Tables {
+	return &Tables{Read: func(major int) []byte {
+		p, err := builtin.ReadFile("tables/" + strconv.Itoa(major) + ".table")
+		if err != nil {
+			return nil
+		}
+		return p
+	}}
+}
+
+// banner is the version in a server. Only versions of PostgreSQL itself and of packages of its unchanged source match,
+// since a fork may have other functions.
+var banner = regexp.MustCompile(
+	`postgres \(PostgreSQL\) ([0-9]+)(?:\.[0-9]+|beta[0-9]+|rc[0-9]+)(?: \((?:Debian|Ubuntu) [^ ()\n]+\))?\n?\x00`)
+
+// Parts of PostgreSQL that tables have.
+const (
+	serverFiles  = "" // all but languages
+	plpgsqlFiles = "pl/plpgsql/"
+	languages    = "pl/"
+)
+
+// version returns the major version of the image and the folder of its source files. The version is 0 if it is unknown
+// or a fork's.
+func (e *evidence) version() (major int, files string) {
+	switch {
+	case e.exports["errfinish"] && e.exports["PostmasterPid"]:
+		for i := range e.pieces {
+			if m := banner.FindSubmatch(e.around(i)); m != nil {
+				major, _ = strconv.Atoi(string(m[1]))
+				return major, serverFiles
+			}
+		}
+	case e.exports["plpgsql_call_handler"]:
+		return e.magic(), plpgsqlFiles
+	}
+	return 0, ""
+}
+
+// around returns the bytes of a piece in which the banner may be.
+func (e *evidence) around(i int) []byte {
+	const begins, longest = "postgres (PostgreSQL) ", 128
+	p := e.pieces[i].data
+	if e.pieces[i].code && len(e.pieces) > 1 {
+		return nil
+	}
+	at := strings.Index(bytesString(p), begins)
+	if at < 0 {
+		return nil
+	}
+	return p[at:min(at+longest, len(p))]
+}
+
+// magic returns the major version that a loadable module says to be made for: Pg_magic_func returns the address of a
+// structure whose second number is it, with two digits more.
+func (e *evidence) magic() int {
+	const word, digits = 4, 100
+	for _, r := range e.refs {
+		if e.fns[r.fn].name != "Pg_magic_func" {
+			continue
+		}
+		// Since 18 it has pointers in it, which the dynamic linker writes: it is no constant any more.
+		if p, err := e.image.Bytes(r.to, 2*word); err == nil {
+			return int(binary.LittleEndian.Uint32(p[word:]) / digits)
+		}
+	}
+	return 0
+}
+
+// sourceOf is a table while an image is compared with it.
+type sourceOf struct {
+	*Source
+	module string
+	// byBase are the files of the module by their base names; byName the exported functions, -1 for more than one.
+	byBase map[string][]int
+	byName map[string]int
+	files  map[string]int   // see file
+	index  []map[string]int // functions by name, of each file
+	reach  [][]functionSet  // see reachable
+	usable []bool           // the image does not contradict what the table says of the file
+}
+
+func newSourceOf(s *Source, module string) *sourceOf {
+	o := &sourceOf{
+		Source: s, module: module, byBase: make(map[string][]int), byName: make(map[string]int),
+		files: make(map[string]int),
+		index: make([]map[string]int, len(s.Files)), reach: make([][]functionSet, len(s.Files)),
+		usable: make([]bool, len(s.Files)),
+	}
+	for i := range s.Files {
+		f := &s.Files[i]
+		if module == serverFiles && strings.HasPrefix(f.Path, languages) || !strings.HasPrefix(f.Path, module) {
+			continue
+		}
+		o.usable[i] = !f.Generated && !f.Mixed
+		o.byBase[path.Base(f.Path)] = append(o.byBase[path.Base(f.Path)], i)
+		o.index[i] = make(map[string]int, len(f.Functions))
+		for j := range f.Functions {
+			fn := &f.Functions[j]
+			o.index[i][fn.Name] = j
+			if fn.Static || fn.Name == "" {
+				continue
+			}
+			if _, again := o.byName[fn.Name]; again {
+				o.byName[fn.Name] = -1
+			} else {
+				o.byName[fn.Name] = i
+			}
+		}
+	}
+	return o
+}
+
+// file returns the file that a report names, -1 if it is not in the table, or more than one is called so.
+func (o *sourceOf) file(reported string) int {
+	if reported == "" {
+		return -1
+	}
+	at, known := o.files[reported]
+	if !known {
+		at = o.find(reported)
+		o.files[reported] = at
+	}
+	return at
+}
+
+func (o *sourceOf) find(reported string) int {
+	same := o.byBase[path.Base(reported)]
+	clean := path.Clean(reported)
+	for _, top := range []string{"backend/", "common/", "port/", "timezone/", languages} {
+		i := strings.Index(clean, "src/"+top)
+		if i < 0 || i > 0 && clean[i-1] != '/' {
+			continue
+		}
+		for _, f := range same {
+			if o.Files[f].Path == clean[i+len("src/"):] {
+				return f
+			}
+		}
+		return -1
+	}
+	if len(same) != 1 {
+		return -1
+	}
+	return same[0]
+}
+
+// functionSet is a set of functions of a file.
+type functionSet []uint64
+
+func (b functionSet) has(i int) bool { return b[i>>6]>>(i&63)&1 != 0 }
+func (b functionSet) add(i int)      { b[i>>6] |= 1 << (i & 63) }
+
+// reachable returns, for each function of a file, the functions whose code it may contain: all that it mentions,
+// directly or through others.
+func (o *sourceOf) reachable(file int) []functionSet {
+	if o.reach[file] != nil {
+		return o.reach[file]
+	}
+	fns := o.Files[file].Functions
+	all := make([]functionSet, len(fns))
+	for i := range fns {
+		seen := make(functionSet, len(fns)>>6+1)
+		todo := []int{i}
+		for len(todo) > 0 {
+			at := todo[len(todo)-1]
+			todo = todo[:len(todo)-1]
+			for _, next := range fns[at].Mentions {
+				if !seen.has(next) {
+					seen.add(next)
+					todo = append(todo, next)
+				}
+			}
+		}
+		all[i] = seen
+	}
+	o.reach[file] = all
+	return all
+}

@@ -1,0 +1,54 @@
+package selfnames
+
+import (
+	"os"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/unwind/disasm/x86"
+	"pg_stat_backtrace/unwind/elfimage"
+)
+
+// TestLengthsAgreeWithDisassembler decodes all code of the servers and of some libraries, and compares lengths with
+// package disasm/x86, which is itself compared with objdump.
+func TestLengthsAgreeWithDisassembler(t *testing.T) {
+	t.Parallel()
+	files := []string{"/proc/self/exe", "/lib/x86_64-linux-gnu/libc.so.6"}
+	for dir := range strings.SplitSeq(os.Getenv("PGSB_TEST_BINDIRS"), ":") {
+		files = append(files, dir+"/postgres")
+	}
+	compared := 0
+	for _, file := range files {
+		f, err := os.Open(file)
+		if err != nil {
+			t.Logf("not compared: %v", err)
+			continue
+		}
+		m, err := elfimage.Open(f, file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, _, err := m.Section(".text")
+		_ = f.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got instruction
+		for o := 0; o < len(text); {
+			want, err := x86.Decode(text[o:])
+			if err != nil {
+				o++ // data in the code
+				continue
+			}
+			compared++
+			if !decodeX86(text[o:], &got) || got.length != want.Len {
+				t.Errorf("%s: % x: length %d, want %d (%v)", file, text[o:o+want.Len], got.length, want.Len, want)
+			}
+			o += want.Len
+		}
+	}
+	t.Logf("%d instructions", compared)
+	if compared == 0 {
+		t.Error("nothing was compared")
+	}
+}

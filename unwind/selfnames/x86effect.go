@@ -1,0 +1,102 @@
+package selfnames
+
+import "pg_stat_backtrace/unwind/disasm"
+
+// Opcodes that the sweep knows.
+const (
+	opLea        = 0x8d
+	opMovLoad    = 0x8b // to reg
+	opMovStore   = 0x89 // to the operand
+	opMovImm     = 0xb8 // to 0xbf
+	opMovOperand = 0xc7
+	opCall       = 0xe8
+	opJump       = 0xe9
+	opJumpShort  = 0xeb
+	opGroup5     = 0xff // calls and jumps by the operand, among others
+)
+
+// effectX86 decodes an x86-64 instruction at pc.
+func effectX86(p []byte, pc uint64, e *effect, writes bool) bool {
+	var x instruction
+	if !decodeX86(p, &x) {
+		return false
+	}
+	*e = effect{length: uint8(x.length)}
+	if x.vector {
+		if writes {
+			e.writes = x.written()
+		}
+		return true
+	}
+	next := pc + uint64(e.length)
+	switch {
+	case x.op == opCall:
+		e.flow, e.target = disasm.Call, next+uint64(x.imm)
+	case x.op == opJump || x.op == opJumpShort:
+		e.flow, e.target = disasm.Jump, next+uint64(x.imm)
+	case x.op&0xf0 == 0x70 && x.op < 0x100 || x.op&0xfff0 == 0x0f80 || x.op >= 0xe0 && x.op <= 0xe3:
+		e.flow, e.target = disasm.Branch, next+uint64(x.imm)
+	case x.op == 0xc3 || x.op == 0xc2:
+		e.flow = disasm.Return
+	case x.op == 0x0f0b || x.op == 0x0fff || x.op == 0x0fb9 || x.op == 0xcc || x.op == 0xf4: // ud2, ud0, ud1, int3, hlt
+		e.flow = disasm.Ends
+	case x.op == opGroup5 && x.reg&6 == 2:
+		e.flow = disasm.Call
+	case x.op == opGroup5 && x.reg&6 == 4:
+		e.flow = disasm.Unknown
+	default:
+		x.moves(e, next, writes)
+	}
+	if x.op == opGroup5 && e.flow != disasm.Next && x.relative() {
+		e.slot = next + uint64(int64(x.disp))
+	}
+	return true
+}
+
+// moves finds the effect of an instruction on registers. writes asks for all registers that it writes.
+func (x *instruction) moves(e *effect, next uint64, writes bool) {
+	switch {
+	case x.op == opLea:
+		e.rd, e.writes = x.reg, 1<<x.reg
+		if x.relative() {
+			e.set, e.value = true, next+uint64(int64(x.disp))
+		}
+	case x.op == opMovLoad && x.mod == 3:
+		e.copied, e.rd, e.rn, e.writes = true, x.reg, x.rm, 1<<x.reg
+	case x.op == opMovStore && x.mod == 3:
+		e.copied, e.rd, e.rn, e.writes = true, x.rm, x.reg, 1<<x.rm
+	case x.op&0xfff8 == opMovImm:
+		e.set, e.rd, e.value, e.writes = true, x.rm, uint64(x.imm), 1<<x.rm
+	case x.op == opMovOperand && x.mod == 3:
+		e.set, e.rd, e.value, e.writes = true, x.rm, uint64(x.imm), 1<<x.rm
+	case writes:
+		e.writes = x.written()
+	}
+}
+
+// written are the registers that an instruction may write, bit n for number n, as far as ModRM names them.
+func (x *instruction) written() uint32 {
+	const cmpTest = "\x38\x39\x3a\x3b\x3c\x3d\x84\x85"
+	if !x.modrm {
+		if x.op >= 0x58 && x.op <= 0x5f { // pop
+			return 1<<(x.op&7) | 1<<(x.op&7+8)
+		}
+		return 0
+	}
+	for i := range len(cmpTest) {
+		if !x.vector && x.op == uint16(cmpTest[i]) {
+			return 0
+		}
+	}
+	w := uint32(0)
+	if x.mod == 3 {
+		w = 1 << x.rm
+	}
+	store := !x.vector && x.op < 0x100 && (x.op < 0x40 && x.op&2 == 0 || x.op == 0x88 || x.op == opMovStore)
+	group := !x.vector && (x.op&0xfc == 0x80 || x.op == 0xc6 || x.op == opMovOperand || x.op|1 == 0xf7 ||
+		x.op|1 == 0xff || x.op|1 == 0xc1 || x.op&0xfffc == 0xd0)
+	if !store && !group {
+		w |= 1 << x.reg
+	}
+	return w
+}
