@@ -46,7 +46,8 @@ func (s *site) testImposture(t *testing.T) {
 	run(t, boss, "REVOKE CREATE ON DATABASE postgres FROM granted")
 	s.testHonest(t, c)
 	// PostgreSQL translates what PG_CONTEXT says, where its messages are installed.
-	const untranslated = "SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc WHERE 'lc_messages=C' = ANY (proconfig)"
+	const untranslated = `SELECT string_agg(proname, ' ' ORDER BY proname) FROM pg_proc
+		WHERE 'lc_messages=C' = ANY (proconfig)`
 	if got := text(t, boss, untranslated); got != "call enqueue" {
 		t.Errorf("without translation run: %s", got)
 	}
