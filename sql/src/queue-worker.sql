@@ -201,27 +201,31 @@ $$;
 COMMENT ON FUNCTION backtrace.journal(text[], oid[], text[], int[], int[], timestamptz[], timestamptz[], text[],
     double precision[], int[], text[], text[], text[], text[]) IS 'for the worker: writes rows of waiting calls';
 
--- Removes the oldest rows of ended requests: those beyond a number, and those of a certain age.  At most so many at a
--- time, and it looks at no more: ids grow with time.
+-- Removes rows of ended requests, the oldest first, at most so many at a time: those of a certain age, and those beyond a
+-- number.  A row counts once, and once more for each 8 kB of its stack.  Each role keeps its newest rows, up to the share
+-- that all roles can have: depth is what a role's row and its newer ones count together, and the rows with the least depth
+-- stay.  So a role that makes many requests loses its own rows, never the few of another role.
 CREATE FUNCTION backtrace.prune(keep interval, keep_rows bigint, most int) RETURNS int
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
-SET enable_seqscan = off
-SET enable_bitmapscan = off
+SET jit = off
 AS $$
 DECLARE
     removed int;
 BEGIN
     PERFORM backtrace.guard();
-    WITH edge AS (
-        SELECT q.id FROM backtrace.request q WHERE q.state <> 'queued' ORDER BY q.id DESC OFFSET keep_rows LIMIT 1
-    ), old AS (
-        SELECT q.id FROM backtrace.request q
-        WHERE q.state <> 'queued' ORDER BY q.id LIMIT most
+    WITH finished AS (
+        SELECT q.id, q.caller, q.requested_at, 1 + coalesce(pg_column_size(q.backtrace), 0) / 8192 AS weight
+        FROM backtrace.request q WHERE q.state <> 'queued'
+    ), own AS (
+        SELECT f.*, sum(f.weight) OVER (PARTITION BY f.caller ORDER BY f.id DESC) AS depth FROM finished f
+    ), every AS (
+        SELECT o.*, sum(o.weight) OVER (ORDER BY o.depth, o.id DESC) AS total FROM own o
     )
     DELETE FROM backtrace.request q
-    WHERE q.id = ANY (ARRAY(SELECT o.id FROM old o))
-      AND (q.id <= (SELECT e.id FROM edge e) OR q.requested_at < clock_timestamp() - keep);
+    WHERE q.id = ANY (ARRAY(
+        SELECT e.id FROM every e WHERE e.total > keep_rows OR e.requested_at < clock_timestamp() - keep
+        ORDER BY e.id LIMIT most));
     GET DIAGNOSTICS removed = ROW_COUNT;
     RETURN removed;
 END

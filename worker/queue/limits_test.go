@@ -3,6 +3,7 @@ package queue_test
 import (
 	"fmt"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -22,15 +23,13 @@ CREATE FUNCTION deep(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
 	RETURN 1 + deep(n - 1);
 END $$;
 CREATE FUNCTION call(verb text, targets int[], times int) RETURNS void LANGUAGE plpgsql AS $$
-DECLARE me backtrace.whoami; a text[]; BEGIN
-	SELECT * INTO me FROM backtrace.whoami;
-	FOR i IN 1..times LOOP a := backtrace.call(me, verb, targets); END LOOP;
+DECLARE a text[]; BEGIN
+	FOR i IN 1..times LOOP a := backtrace.ask(0, verb, targets); END LOOP;
 END $$;
 CREATE FUNCTION answer(verb text, targets int[]) RETURNS text LANGUAGE plpgsql AS $$
-DECLARE me backtrace.whoami; a text[]; BEGIN
-	SELECT * INTO me FROM backtrace.whoami;
-	a := backtrace.call(me, verb, targets);
-	WHILE a[1] = 'wait' AND pg_sleep(a[2]::float8) IS NOT NULL LOOP a := backtrace.call(me, verb, targets, a); END LOOP;
+DECLARE a text[]; BEGIN
+	a := backtrace.ask(0, verb, targets);
+	WHILE a[1] = 'wait' AND pg_sleep(a[2]::float8) IS NOT NULL LOOP a := backtrace.ask(0, verb, targets, a); END LOOP;
 	RETURN a[1] || ' ' || a[2] || ' ' || length(a[6]);
 END $$;
 CREATE FUNCTION flood(target int, times int, OUT failed int, OUT refused int) LANGUAGE plpgsql AS $$ BEGIN
@@ -88,7 +87,7 @@ func (s *site) testEarlyFailures(t *testing.T, worker *process) {
 		c := s.Connect(t, "loud", "postgres")
 		run(t, c, "SET client_min_messages = error; SELECT set_config('pg_stat_backtrace.max_frames', "+setting+", false)")
 		var f, r int
-		if err := c.QueryRow(t.Context(), "SELECT * FROM flood(1, 2000)").Scan(&f, &r); err != nil {
+		if err := c.QueryRow(t.Context(), "SELECT failed, refused FROM flood(1, 2000)").Scan(&f, &r); err != nil {
 			t.Fatal(err)
 		}
 		failed, refused = failed+f, refused+r
@@ -117,7 +116,7 @@ func (s *site) testDeepStacks(t *testing.T, worker *process) {
 	var targets []string
 	for range 6 {
 		c := s.Connect(t, "loud", "postgres")
-		targets = append(targets, fmt.Sprint(pid(c)))
+		targets = append(targets, strconv.Itoa(pid(c)))
 		go func() { _, _ = c.Exec(t.Context(), "SELECT deep(400)") }()
 	}
 	pgtest.Wait(t, "deep stacks", func() bool {
