@@ -124,3 +124,13 @@ func (c *Capturer) memoryServer(key processKey) (*pgmemory.Server, uint64, error
 	server, err := pgmemory.NewServer(general.Major, func(name string) uint64 { return variables[name] })
 	return server, known.bias, err
 }
+
+// Level returns a context's level as the view pg_backend_memory_contexts of the server's version counts it: the first
+// context is on level 0, and since 18 on level 1.
+func (m *MemoryContexts) Level(i int) int {
+	const firstIsOne = 18
+	if m.Major >= firstIsOne {
+		return m.Contexts[i].Depth + 1
+	}
+	return m.Contexts[i].Depth
+}
