@@ -24,9 +24,7 @@ import (
 const maxText = 1 << 20
 
 // verbs are what the worker can be asked; see backtrace.verb in sql/.
-func verbs() []string {
-	return append([]string{"get", "log", "frames", "stat", "logs", "blocking", "summary"}, waitVerbs()...)
-}
+func verbs() []string { return []string{"get", "log", "frames", "stat", "logs", "blocking", "summary", verbMemory} }
 
 // answer carries out one request. It is called concurrently.
 func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
@@ -43,9 +41,9 @@ func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
 			return w.fail(req, time.Now(), errOneProcess)
 		}
 		return w.answerOne(ctx, req, options)
-	case slices.Contains(waitVerbs(), req.Verb):
-		return w.answerWaits(ctx, req)
-	case slices.Contains(verbs(), req.Verb):
+	case req.Verb == verbMemory && len(req.Targets) == 1:
+		return w.answerMemory(ctx, req)
+	case slices.Contains(verbs(), req.Verb) && req.Verb != verbMemory:
 		return w.answerMany(ctx, req, options)
 	}
 	return w.fail(req, time.Now(), &sqlerror.Fault{
