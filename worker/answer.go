@@ -24,7 +24,9 @@ import (
 const maxText = 1 << 20
 
 // verbs are what the worker can be asked; see backtrace.verb in sql/.
-func verbs() []string { return []string{"get", "log", "frames", "stat", "logs", "blocking", "summary", verbMemory} }
+func verbs() []string {
+	return []string{"get", "log", "frames", "stat", "logs", "blocking", "summary", verbMemory}
+}
 
 // answer carries out one request. It is called concurrently.
 func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {

@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// TestMemoryContexts: SQL has the memory contexts of every process, also of a stopped one, for superusers and roles that
-// read all statistics.
+// TestMemoryContexts: SQL has the memory contexts of every process, also of a stopped one, for superusers and roles
+// that read all statistics.
 func TestMemoryContexts(t *testing.T) {
 	t.Parallel()
 	pgtest.Each(t, func(t *testing.T, binDir string) {
@@ -55,13 +55,14 @@ func TestMemoryContexts(t *testing.T) {
 		}
 		for what, other := range map[string]int{"postmaster": s.PostmasterPID(), "own backend": int(boss.PgConn().PID())} {
 			var n int
-			if err := boss.QueryRow(t.Context(), "SELECT count(*) FROM pg_get_memory_contexts($1)", other).Scan(&n); err != nil ||
-				n == 0 {
+			err := boss.QueryRow(t.Context(), "SELECT count(*) FROM pg_get_memory_contexts($1)", other).Scan(&n)
+			if err != nil || n == 0 {
 				t.Errorf("%s: %d contexts, %v", what, n, err)
 			}
 		}
 		var n int
-		if err := boss.QueryRow(t.Context(), "SELECT count(*) FROM pg_get_memory_contexts(-1)").Scan(&n); err != nil || n != 0 {
+		err = boss.QueryRow(t.Context(), "SELECT count(*) FROM pg_get_memory_contexts(-1)").Scan(&n)
+		if err != nil || n != 0 {
 			t.Errorf("no process: %d contexts, %v", n, err)
 		}
 		boss.mu.Lock()
