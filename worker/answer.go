@@ -25,7 +25,7 @@ const maxText = 1 << 20
 
 // verbs are what the worker can be asked; see backtrace.verb in sql/.
 func verbs() []string {
-	return []string{"get", "log", "frames", "stat", "logs", "blocking", "summary", verbMemory}
+	return append([]string{"get", "log", "frames", "stat", "logs", "blocking", "summary", verbMemory}, waitVerbs()...)
 }
 
 // answer carries out one request. It is called concurrently.
@@ -43,9 +43,14 @@ func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
 			return w.fail(req, time.Now(), errOneProcess)
 		}
 		return w.answerOne(ctx, req, options)
-	case req.Verb == verbMemory && len(req.Targets) == 1:
+	case slices.Contains(waitVerbs(), req.Verb):
+		return w.answerWaits(ctx, req)
+	case req.Verb == verbMemory:
+		if len(req.Targets) != 1 {
+			return w.fail(req, time.Now(), errOneProcess)
+		}
 		return w.answerMemory(ctx, req)
-	case slices.Contains(verbs(), req.Verb) && req.Verb != verbMemory:
+	case slices.Contains(verbs(), req.Verb):
 		return w.answerMany(ctx, req, options)
 	}
 	return w.fail(req, time.Now(), &sqlerror.Fault{

@@ -40,7 +40,7 @@ func (w *Worker) answerMemory(ctx context.Context, req spool.Request) spool.Answ
 		a = spool.Answer{Rows: memoryRows(m, req.Targets[0])}
 		event.Int("contexts", len(m.Contexts)).Bool("consistent", m.Consistent).Int("readings", m.Attempts).Msg("request")
 	}
-	w.ledger.Add(req.Database, journalRow(req, began, nil, a))
+	w.ledger.Add(req.Database, journalRow(req, began, captured{}, a))
 	return a
 }
 
