@@ -100,7 +100,7 @@ func cell(n int64) string {
 	return strconv.FormatInt(n, 10)
 }
 
-// memoryWarning says what is not as it should be.
+// memoryWarning warns about rows that are missing or not of one moment.
 func memoryWarning(m *capture.MemoryContexts, pid int, leftOut bool) string {
 	switch {
 	case !m.Consistent:

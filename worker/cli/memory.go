@@ -186,7 +186,7 @@ func (f *memoryFlags) read(ctx context.Context, c *capture.Capturer, target ptra
 	return m, nil
 }
 
-// warnings say what is not as it should be.
+// warnings name figures that are missing or not of one moment.
 func (m *processMemory) warnings() (list []string) {
 	c := m.contexts
 	if !c.Consistent {
