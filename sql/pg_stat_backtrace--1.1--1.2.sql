@@ -1423,6 +1423,48 @@ $$;
 COMMENT ON FUNCTION @extschema@.pg_wait_event_capture(text, int)
     IS 'off and stats end or start the timing of wait events; with a PID, trace starts a trace and the others end it';
 
+-- Memory contexts --------------------------------------------------------------------------------------------------------
+
+CREATE FUNCTION @extschema@.pg_get_memory_contexts(pid int, OUT name text, OUT ident text, OUT type text, OUT parent text,
+    OUT level int, OUT path int[], OUT total_bytes bigint, OUT total_nblocks bigint, OUT free_bytes bigint,
+    OUT free_chunks bigint, OUT used_bytes bigint)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 200
+SET search_path = pg_catalog, pg_temp
+AS $$
+DECLARE
+    a  text[];
+BEGIN
+    a := backtrace.ask(0, 'memory', ARRAY[pid]);
+    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
+        a := backtrace.ask(0, 'memory', ARRAY[pid], a);
+    END LOOP;
+    IF a[1] = '' THEN
+        -- The first record is a warning, which is empty if there is none.
+        IF split_part(a[6], E'\x1e', 1) <> '' THEN
+            RAISE WARNING USING MESSAGE = split_part(a[6], E'\x1e', 1);
+        END IF;
+        RETURN QUERY
+            SELECT c[1], c[2], c[3], c[4], c[5]::int, c[6]::int[], c[7]::bigint, c[8]::bigint, c[9]::bigint, c[10]::bigint,
+                   c[11]::bigint
+            FROM unnest(string_to_array(a[6], E'\x1e')) WITH ORDINALITY u (record, n),
+                 LATERAL (SELECT string_to_array(u.record, E'\x1d', '')) s (c)
+            WHERE u.n > 1 ORDER BY u.n;
+        RETURN;
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_get_memory_contexts(int)
+    IS 'memory contexts of the PostgreSQL process with this PID, with the columns of pg_backend_memory_contexts';
+
 -- What can be requested ----------------------------------------------------------------------------------------------------
 
 -- These bodies are parsed now and hold the functions by oid: a later function of the same name is not found.  They are no
@@ -1437,6 +1479,7 @@ BEGIN ATOMIC
         WHEN 'frames' THEN '@extschema@.pg_get_backtrace_frames(int)'::regprocedure
         WHEN 'blocking' THEN '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure
         WHEN 'summary' THEN '@extschema@.pg_backtrace_summary(int, interval, int[])'::regprocedure
+        WHEN 'memory' THEN '@extschema@.pg_get_memory_contexts(int)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure
         WHEN 'requests' THEN '@extschema@.pg_request_backtrace(int[], boolean)'::regprocedure
         WHEN 'waits' THEN '@extschema@.pg_stat_get_wait_event_timing()'::regprocedure
@@ -1547,6 +1590,9 @@ GRANT SELECT ON
     @extschema@.pg_stat_wait_event_timing, @extschema@.pg_stat_wait_event_timing_overflow,
     @extschema@.pg_stat_wait_event_timing_by_query TO pg_read_all_stats;
 GRANT SELECT ON @extschema@.pg_wait_event_timing_histogram_buckets TO PUBLIC;
+
+-- They also read the memory contexts, as in the view pg_backend_memory_contexts.
+GRANT EXECUTE ON FUNCTION @extschema@.pg_get_memory_contexts TO pg_read_all_stats;
 
 -- The random name, see the identity of the caller.  Last: the scripts name the type.
 DO $$

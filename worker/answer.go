@@ -25,7 +25,7 @@ const maxText = 1 << 20
 
 // verbs are what the worker can be asked; see backtrace.verb in sql/.
 func verbs() []string {
-	return append([]string{"get", "log", "frames", "stat", "logs", "blocking", "summary"}, waitVerbs()...)
+	return append([]string{"get", "log", "frames", "stat", "logs", "blocking", "summary", verbMemory}, waitVerbs()...)
 }
 
 // answer carries out one request. It is called concurrently.
@@ -45,6 +45,11 @@ func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
 		return w.answerOne(ctx, req, options)
 	case slices.Contains(waitVerbs(), req.Verb):
 		return w.answerWaits(ctx, req)
+	case req.Verb == verbMemory:
+		if len(req.Targets) != 1 {
+			return w.fail(req, time.Now(), errOneProcess)
+		}
+		return w.answerMemory(ctx, req)
 	case slices.Contains(verbs(), req.Verb):
 		return w.answerMany(ctx, req, options)
 	}

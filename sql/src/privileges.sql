@@ -77,6 +77,9 @@ GRANT SELECT ON
     @extschema@.pg_stat_wait_event_timing_by_query TO pg_read_all_stats;
 GRANT SELECT ON @extschema@.pg_wait_event_timing_histogram_buckets TO PUBLIC;
 
+-- They also read the memory contexts, as in the view pg_backend_memory_contexts.
+GRANT EXECUTE ON FUNCTION @extschema@.pg_get_memory_contexts TO pg_read_all_stats;
+
 -- The random name, see the identity of the caller.  Last: the scripts name the type.
 DO $$
 BEGIN

@@ -68,14 +68,14 @@ func query(t *testing.T, conn *pgx.Conn, sql string) [][]string {
 	return rows
 }
 
-// viewQuery asks for the view's rows. Before 18 they go down each branch first, since then level by level, with the path.
+// viewQuery asks for the view's rows. Before 18 they go down each branch first, since then level by level with the path.
 func viewQuery(major int, more string) string {
 	path, level := "NULL", "level"
 	if major >= 18 {
 		path, level = "array_to_string(path, ' ')", "level - 1"
 	}
-	return "SELECT name, ident, " + level + ", total_bytes, total_nblocks, free_bytes, free_chunks, used_bytes, " + path + more +
-		" FROM pg_backend_memory_contexts"
+	return "SELECT name, ident, " + level + ", total_bytes, total_nblocks, free_bytes, free_chunks, used_bytes, " +
+		path + more + " FROM pg_backend_memory_contexts"
 }
 
 // viewRows words the view's rows in the same form.
@@ -107,11 +107,13 @@ func viewRows(t *testing.T, rows [][]string, major int) (out []string) {
 	return out
 }
 
-// ofTheQuery reports whether a row is of a context in which the query of the view itself allocates after it has seen it.
+// ofTheQuery reports whether a row is of a context in which the query of the view itself allocates after it has seen
+// it.
 func ofTheQuery(row string) bool {
 	chain, rest, _ := strings.Cut(row, "|")
 	return strings.HasPrefix(chain, "TopMemoryContext/MessageContext") ||
-		strings.HasPrefix(chain, "TopMemoryContext/TopPortalContext/PortalContext") && strings.HasPrefix(rest, "<unnamed>|") ||
+		strings.HasPrefix(chain, "TopMemoryContext/TopPortalContext/PortalContext") &&
+			strings.HasPrefix(rest, "<unnamed>|") ||
 		strings.HasPrefix(chain, "TopMemoryContext/TopPortalContext/PortalContext/ExecutorState") &&
 			!strings.Contains(chain, "Sort")
 }
@@ -141,7 +143,8 @@ func difference(a, b []string) []string {
 const manyContexts = `
 CREATE TEMP TABLE t (n int PRIMARY KEY, txt text);
 INSERT INTO t SELECT g, repeat('x', g % 300) FROM generate_series(1, 20000) g;
-CREATE FUNCTION pg_temp.f(n int) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN (SELECT count(*) FROM t WHERE t.n < f.n); END';
+CREATE FUNCTION pg_temp.f(n int) RETURNS int LANGUAGE plpgsql
+	AS 'BEGIN RETURN (SELECT count(*) FROM t WHERE t.n < f.n); END';
 SELECT pg_temp.f(10);
 PREPARE a AS SELECT 'ä', * FROM t WHERE n = $1;
 EXECUTE a(1)`
@@ -156,7 +159,7 @@ func TestMemoryContexts(t *testing.T) {
 		major := pgtest.Major(t, binDir)
 		query(t, conn, manyContexts)
 		query(t, conn, "PREPARE long AS SELECT '"+strings.Repeat("ä", 900)+"'; EXECUTE long")
-		query(t, conn, "BEGIN; DECLARE sorted CURSOR FOR SELECT * FROM t ORDER BY txt, n; FETCH 5 FROM sorted")
+		query(t, conn, "BEGIN; DECLARE sorted CURSOR FOR SELECT n, txt FROM t ORDER BY txt, n; FETCH 5 FROM sorted")
 		query(t, conn, viewQuery(major, "")) // fills the caches
 
 		asleep := make(chan []string)
@@ -195,41 +198,15 @@ func compareRows(
 }
 
 // logged finds the figures of a context in what pg_log_backend_memory_contexts writes.
-var logged = regexp.MustCompile(`level: (\d+); (.*): (\d+) total in (\d+) blocks(?: \(\d+ chunks\))?(?:; \d+ empty blocks)?` +
-	`; (\d+) free(?: \((\d+) chunks\))?; (\d+) used`)
+var logged = regexp.MustCompile(`level: (\d+); (.*): (\d+) total in (\d+) blocks(?: \(\d+ chunks\))?` +
+	`(?:; \d+ empty blocks)?; (\d+) free(?: \((\d+) chunks\))?; (\d+) used`)
 
 // TestMemoryContextsOfWalsender compares what a process logs of itself, which decodes a transaction: it has contexts of
 // the kinds Slab and Generation.
 func TestMemoryContextsOfWalsender(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		server := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{"wal_level = logical"}})
-		conn := server.Connect(t, server.User, "postgres")
-		query(t, conn, "CREATE TABLE t (n int, txt text)")
-		query(t, conn, "SELECT pg_create_logical_replication_slot('s', 'test_decoding')")
-		config, err := pgconn.ParseConfig(conn.Config().ConnString() + " replication=database")
-		if err != nil {
-			t.Fatal(err)
-		}
-		sender, err := pgconn.ConnectConfig(t.Context(), config)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = sender.Close(context.WithoutCancel(t.Context())) }()
-		sender.Frontend().SendQuery(&pgproto3.Query{String: "START_REPLICATION SLOT s LOGICAL 0/0"})
-		if err := sender.Frontend().Flush(); err != nil {
-			t.Fatal(err)
-		}
-		query(t, conn, "BEGIN; INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 3000) g")
-		other := server.Connect(t, server.User, "postgres")
-		query(t, other, "INSERT INTO t SELECT g, repeat('y', 50) FROM generate_series(1, 20) g")
-		for seen := false; !seen; { // what was committed later is decoded: what is open is queued
-			m, err := sender.ReceiveMessage(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			data, ok := m.(*pgproto3.CopyData)
-			seen = ok && strings.Contains(string(data.Data), "COMMIT")
-		}
+		sender, other := decoding(t, server)
 		pid := int(sender.PID())
 		var got, want []string
 		for range 10 { // it may have decoded something in between
@@ -271,6 +248,39 @@ func TestMemoryContextsOfWalsender(t *testing.T) {
 		}
 		t.Logf("%d rows compared, %v", len(want), kinds)
 	})
+}
+
+// decoding starts a walsender that decodes a transaction that is still open, and returns another session, too.
+func decoding(t *testing.T, server *pgtest.Server) (*pgconn.PgConn, *pgx.Conn) {
+	t.Helper()
+	conn := server.Connect(t, server.User, "postgres")
+	query(t, conn, "CREATE TABLE t (n int, txt text)")
+	query(t, conn, "SELECT pg_create_logical_replication_slot('s', 'test_decoding')")
+	config, err := pgconn.ParseConfig(conn.Config().ConnString() + " replication=database")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender, err := pgconn.ConnectConfig(t.Context(), config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = sender.Close(context.WithoutCancel(t.Context())) })
+	sender.Frontend().SendQuery(&pgproto3.Query{String: "START_REPLICATION SLOT s LOGICAL 0/0"})
+	if err := sender.Frontend().Flush(); err != nil {
+		t.Fatal(err)
+	}
+	query(t, conn, "BEGIN; INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 3000) g")
+	other := server.Connect(t, server.User, "postgres")
+	query(t, other, "INSERT INTO t SELECT g, repeat('y', 50) FROM generate_series(1, 20) g")
+	for seen := false; !seen; { // what was committed later is decoded: what is open is queued
+		m, err := sender.ReceiveMessage(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		data, ok := m.(*pgproto3.CopyData)
+		seen = ok && strings.Contains(string(data.Data), "COMMIT")
+	}
+	return sender, other
 }
 
 // lastTotal is what a log has since the last but one total.
@@ -341,8 +351,8 @@ func children(t *testing.T, pid int) (pids []int) {
 	return pids
 }
 
-// TestMemoryContextsOfBusyBackend: of a backend that makes and frees contexts all the time, a tree is consistent or says
-// that it is not, and a consistent one contradicts itself nowhere.
+// TestMemoryContextsOfBusyBackend: of a backend that makes and frees contexts all the time, a tree is consistent or
+// says that it is not, and a consistent one contradicts itself nowhere.
 func TestMemoryContextsOfBusyBackend(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	conn := server.Connect(t, server.User, "postgres")
@@ -400,8 +410,8 @@ func TestMemoryContextsRefused(t *testing.T) {
 		err, ptrace.ErrExited) {
 		t.Errorf("no process: %v", err)
 	}
-	if _, err := c.MemoryContexts(t.Context(), ptrace.Target{PID: pid, StartTime: 1, UID: -1}, pgmemory.Options{}); !errors.Is(
-		err, ptrace.ErrRecycled) {
+	recycled := ptrace.Target{PID: pid, StartTime: 1, UID: -1}
+	if _, err := c.MemoryContexts(t.Context(), recycled, pgmemory.Options{}); !errors.Is(err, ptrace.ErrRecycled) {
 		t.Errorf("another process: %v", err)
 	}
 }

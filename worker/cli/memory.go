@@ -129,7 +129,8 @@ func explainMemory(pid int, err error) string {
 	case errors.Is(err, capture.ErrNotPostgres), errors.Is(err, pgmemory.ErrNotServer):
 		return fmt.Sprintf("process with PID %d runs no PostgreSQL server of version 14 to 18", pid)
 	case errors.Is(err, pgmemory.ErrNoContexts):
-		return fmt.Sprintf("process with PID %d has no memory contexts, or they cannot be read: it is starting or ending", pid)
+		return fmt.Sprintf("process with PID %d has no memory contexts, or they cannot be read: "+
+			"it is starting or ending", pid)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Sprintf("the memory contexts of process with PID %d could not be read in time\n"+
 			"  Give it more time with --timeout.", pid)
@@ -185,7 +186,7 @@ func (f *memoryFlags) read(ctx context.Context, c *capture.Capturer, target ptra
 	return m, nil
 }
 
-// warnings say what is not as it should be.
+// warnings name figures that are missing or not of one moment.
 func (m *processMemory) warnings() (list []string) {
 	c := m.contexts
 	if !c.Consistent {
@@ -319,7 +320,8 @@ func (m *processMemory) printOutside(out *bufio.Writer, total int64) {
 	_, _ = fmt.Fprintf(out, "heap and anonymous mappings: %d bytes (heap %d, %d anonymous mappings with %d)\n",
 		private, o.Heap, o.Mappings, o.Anonymous)
 	if rest := int64(private) - total; rest >= 0 {
-		_, _ = fmt.Fprintf(out, "outside of contexts: %d bytes of them (malloc by libraries, and free memory of malloc)\n", rest)
+		_, _ = fmt.Fprintf(out, "outside of contexts: %d bytes of them (malloc by libraries, and free memory of malloc)\n",
+			rest)
 	}
 	if r := m.rollup; r != nil {
 		_, _ = fmt.Fprintf(out, "resident: %d bytes (private %d, shared %d; anonymous %d), swapped %d, proportional %d\n",

@@ -20,7 +20,8 @@ func TestMemory(t *testing.T) {
 	pid := strconv.Itoa(int(conn.PgConn().PID()))
 
 	status, text, stderr := run(t, "memory", "--top", "1000", pid)
-	title := regexp.MustCompile(`^process ` + pid + `, PostgreSQL \d+: (\d+) memory contexts with (\d+) bytes, \d+ of them free\n`)
+	title := regexp.MustCompile(`^process ` + pid + `, PostgreSQL \d+: (\d+) memory contexts with (\d+) bytes, ` +
+		`\d+ of them free\n`)
 	head := title.FindStringSubmatch(text)
 	if status != 0 || stderr != "" || head == nil || !strings.Contains(text, "\nresident: ") ||
 		!regexp.MustCompile(`(?m)^ +\d+ +\d+ +1  TopMemoryContext$`).MatchString(text) {

@@ -204,3 +204,18 @@ func FuzzRoundTrip(f *testing.F) {
 		}
 	})
 }
+
+// TestDifferenceOrLiteral: a difference is written if it is 5 bits shorter than the address, as in libwebsockets.
+func TestDifferenceOrLiteral(t *testing.T) {
+	for distance, want := range map[uint64]uint64{1 << 17: 1, 1 << 18: 0} { // of 18 and 19 bits, the address has 23
+		b := Backtrace{Stack: []uint64{1, 0x400000, 0x400000 + distance}}
+		blob, err := b.Append(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := reader{bits: blob, at: 6 + (2 + 7 + 2) + (2 + 7 + 24)}
+		if got := r.field(kindWidth, ""); got != want || r.err != nil {
+			t.Errorf("a difference of 0x%x has the kind %d, want %d", distance, got, want)
+		}
+	}
+}

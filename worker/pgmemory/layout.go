@@ -107,5 +107,6 @@ var earlySlabs = slabLayout{
 
 //nolint:gochecknoglobals // a table
 var laterSlabs = slabLayout{
-	fullChunkSize: 84, blockSize: 88, chunksPerBlock: 92, header: 176, empty: 120, lists: 128, count: 3, free: -24, owner: -32,
+	fullChunkSize: 84, blockSize: 88, chunksPerBlock: 92, header: 176, empty: 120, lists: 128, count: 3,
+	free: -24, owner: -32,
 }

@@ -1,0 +1,133 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/pgmemory"
+	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/sqlerror"
+)
+
+// verbMemory requests the memory contexts of one process; see pg_get_memory_contexts in sql/.
+const verbMemory = "memory"
+
+// Bounds of the worker's memory and of an answer: contexts, pages of 4 KiB, bytes of rows.
+const (
+	maxContexts    = 50_000
+	maxMemoryPages = 16 << 10
+	maxMemoryRows  = 6 << 20
+)
+
+// answerMemory answers with a row for each memory context, below a row with a warning, which is empty if there is none.
+// EXECUTE on the function is the privilege: it is granted as that on pg_backend_memory_contexts.
+func (w *Worker) answerMemory(ctx context.Context, req spool.Request) spool.Answer {
+	began := time.Now()
+	m, err := w.memoryContexts(ctx, req)
+	event := w.event(req).Int("pid", req.Targets[0]).Dur("took_ms", time.Since(began))
+	var a spool.Answer
+	if err != nil {
+		a = memoryFailure(req.Targets[0], err)
+		event.Str("sqlstate", a.SQLState).AnErr("error", err).Msg("request failed")
+	} else {
+		a = spool.Answer{Rows: memoryRows(m, req.Targets[0])}
+		event.Int("contexts", len(m.Contexts)).Bool("consistent", m.Consistent).Int("readings", m.Attempts).Msg("request")
+	}
+	w.ledger.Add(req.Database, journalRow(req, began, captured{}, a))
+	return a
+}
+
+func (w *Worker) memoryContexts(ctx context.Context, req spool.Request) (*capture.MemoryContexts, error) {
+	c, err := w.current()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", errNoServer, err)
+	}
+	if !req.Superuser {
+		if err := w.limiter.Take(req.Caller); err != nil {
+			return nil, err
+		}
+	}
+	target, err := c.Contains(req.Targets[0])
+	switch {
+	case errors.Is(err, pgcluster.ErrPostmaster): // nothing is stopped
+		target = ptrace.Target{PID: c.PostmasterPID, UID: -1}
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", errNoProcess, err)
+	}
+	defer target.Held.Release()
+	return w.capturer.MemoryContexts(ctx, target, pgmemory.Options{MaxContexts: maxContexts, MaxPages: maxMemoryPages})
+}
+
+// memoryRows are the columns of pg_get_memory_contexts. An empty cell is a NULL.
+func memoryRows(m *capture.MemoryContexts, pid int) [][]string {
+	rows := [][]string{nil}
+	size, leftOut := 0, m.LeftOut
+	for i := range m.Contexts {
+		c := &m.Contexts[i]
+		parent := ""
+		if c.Parent >= 0 {
+			parent = m.Contexts[c.Parent].Name
+		}
+		path := strings.ReplaceAll(strings.Trim(fmt.Sprint(m.Path(i)), "[]"), " ", ",")
+		row := []string{
+			c.Name, c.Ident, c.Type, parent, strconv.Itoa(m.Level(i)), "{" + path + "}",
+			cell(c.Total), cell(c.Blocks), cell(c.Free), cell(c.FreeChunks), cell(c.Used()),
+		}
+		for _, text := range row {
+			size += len(text) + 1
+		}
+		if size > maxMemoryRows {
+			leftOut = true
+			break
+		}
+		rows = append(rows, row)
+	}
+	rows[0] = []string{memoryWarning(m, pid, leftOut)}
+	return rows
+}
+
+func cell(n int64) string {
+	if n == pgmemory.Unknown {
+		return ""
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+// memoryWarning warns about rows that are missing or not of one moment.
+func memoryWarning(m *capture.MemoryContexts, pid int, leftOut bool) string {
+	switch {
+	case !m.Consistent:
+		return fmt.Sprintf("memory contexts of process %d changed while they were read", pid)
+	case leftOut:
+		return fmt.Sprintf("process %d has too many memory contexts: some, or their free space, are left out", pid)
+	case m.NoChecks:
+		return "free space is not known in a server that was built with assertions"
+	}
+	return ""
+}
+
+// memoryFailure words an error for the SQL caller.
+func memoryFailure(pid int, err error) spool.Answer {
+	fault := spool.Answer{Level: "ERROR", SQLState: sqlerror.NotInPrerequisiteState}
+	switch {
+	case errors.Is(err, pgmemory.ErrNoContexts):
+		fault.Message = fmt.Sprintf("process with PID %d has no memory contexts", pid)
+		fault.Detail = "It is starting or ending, or its memory cannot be read."
+	case errors.Is(err, capture.ErrNotPostgres), errors.Is(err, pgmemory.ErrNotServer):
+		fault.Message = fmt.Sprintf("memory contexts of process with PID %d are not known", pid)
+		fault.Detail = "It runs no PostgreSQL server of version 14 to 18."
+	case errors.Is(err, context.DeadlineExceeded):
+		fault.Message = fmt.Sprintf("memory contexts of process with PID %d could not be read in time", pid)
+		fault.Hint = "Increase pg_stat_backtrace.timeout."
+	default:
+		return failure(pid, err)
+	}
+	return fault
+}
