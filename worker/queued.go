@@ -25,7 +25,7 @@ func (w *Worker) queue(c pgcluster.Cluster, main *pgcluster.Conn) *queue.Queue {
 	connect := func(
 		ctx context.Context, database string, notified pgconn.NotificationHandler,
 	) (*pgx.Conn, error) {
-		config, err := pgcluster.SessionConfig(w.cfg.ConnString, &c, database)
+		config, err := pgcluster.SessionConfig(w.sessionOptions(&c), database)
 		if err != nil {
 			return nil, err
 		}

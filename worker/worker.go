@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/ptrace"
@@ -157,6 +156,9 @@ func (w *Worker) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := w.checkSettings(&c); err != nil {
+		return err
+	}
 	locked, err := memlock.Lock()
 	if err != nil {
 		w.log.Debug().Err(err).Int("locked_bytes", locked).Msg("pages of this program may have to be read from disk again")
@@ -165,6 +167,18 @@ func (w *Worker) start(ctx context.Context) error {
 	w.log.Info().Str("data_directory", c.DataDir).Int("postmaster", c.PostmasterPID).Int("server_version", c.Version).
 		Int("uid", rights.UID).Bool("cap_sys_ptrace", rights.Trace).Bool("cap_perfmon", rights.Sample).
 		Bool("realtime", ptrace.MayHurry()).Bool("seccomp", fenced).Int("locked_bytes", locked).Msg("found the server")
+	return nil
+}
+
+// checkSettings reads the connection settings as the server's user, whose service and password files count.
+func (w *Worker) checkSettings(c *pgcluster.Cluster) error {
+	conn, err := pgcluster.NewConn(w.sessionOptions(c))
+	if err != nil {
+		return err
+	}
+	for _, note := range conn.Notes() {
+		w.log.Warn().Msg(note)
+	}
 	return nil
 }
 
@@ -187,8 +201,11 @@ func (w *Worker) compare(ctx context.Context, c pgcluster.Cluster) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
-	other, err := pgcluster.Find(ctx, pgcluster.Options{ConnString: w.cfg.ConnString})
-	if err == nil && !c.Same(other) {
+	other, err := pgcluster.Find(ctx, pgcluster.Options{ConnString: w.cfg.ConnString, Cluster: &c})
+	switch {
+	case errors.Is(err, pgcluster.ErrPooler):
+		return err
+	case err == nil && !c.Same(other):
 		return &pgcluster.WrongClusterError{Want: c, Got: other.String()}
 	}
 	return nil
@@ -220,14 +237,13 @@ func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
 func fatal(err error) bool {
 	for _, lasting := range []error{
 		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, pgcluster.ErrNamespace, pgcluster.ErrNotPostmaster,
-		pgcluster.ErrWrongCluster, pgcluster.ErrUnsafeSocket,
+		pgcluster.ErrWrongCluster, pgcluster.ErrUnsafeSocket, pgcluster.ErrPooler, pgcluster.ErrConnString,
 	} {
 		if errors.Is(err, lasting) {
 			return true
 		}
 	}
-	var bad *pgconn.ParseConfigError
-	return errors.As(err, &bad)
+	return false
 }
 
 // serve keeps a spool open and serves it. A spool that breaks (its directory

@@ -14,6 +14,7 @@ import (
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/visible"
 )
 
@@ -64,6 +65,9 @@ func newWorker(version string) *cobra.Command {
 			if err := cfg.Waits.Check(); err != nil {
 				return usage(err)
 			}
+			if err := pgcluster.CheckConnString(cfg.ConnString); err != nil {
+				return usage(err)
+			}
 			cfg.Version = version
 			out := newBacklog(cmd.ErrOrStderr())
 			defer func() { _ = out.Close() }()
@@ -76,7 +80,11 @@ func newWorker(version string) *cobra.Command {
 				return usage(err)
 			}
 			gomaxprocs.Frugal()
-			return worker.Run(cmd.Context(), cfg)
+			err = worker.Run(cmd.Context(), cfg)
+			if errors.Is(err, pgcluster.ErrConnString) {
+				return usage(err)
+			}
+			return err
 		},
 	}
 	fs := cmd.Flags()

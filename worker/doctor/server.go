@@ -155,7 +155,7 @@ func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 func query(ctx context.Context, c pgcluster.Cluster, o Options, f func(context.Context, *pgx.Conn) error) error {
 	connected := make(chan pgcluster.ConnState, 1)
 	conn, err := pgcluster.NewConn(pgcluster.ConnOptions{
-		ConnString: o.ConnString, Cluster: &c, Check: c.Verify,
+		ConnString: o.ConnString, Cluster: &c, Named: o.DataDir != "", Check: c.Verify,
 		OnChange: func(s pgcluster.ConnState) {
 			select {
 			case connected <- s:
