@@ -36,7 +36,7 @@ func (w *Worker) attach(l *link) {
 // session. An error is one of the connection string.
 func (w *Worker) connect(ctx context.Context, c pgcluster.Cluster) error {
 	options := w.sessionOptions(&c)
-	options.Check, options.OnChange = c.Verify, w.report()
+	options.Check, options.OnChange = c.Welcome, w.report()
 	conn, err := pgcluster.NewConn(options)
 	if err != nil {
 		return fmt.Errorf("connection string: %w", err)

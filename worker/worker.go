@@ -45,6 +45,9 @@ type Config struct {
 	Log zerolog.Logger
 	// Limits bound how often one role may ask.
 	Limits authz.Limits
+	// Sessions bounds the worker's sessions in the server; 0 is the default
+	// (see package queue).
+	Sessions int
 	// Concurrency bounds the captures that run side by side; 0 is the default.
 	Concurrency int
 	// Debuginfod says where debug files come from that this host does not

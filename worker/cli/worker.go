@@ -65,6 +65,9 @@ func newWorker(version string) *cobra.Command {
 			if err := cfg.Waits.Check(); err != nil {
 				return usage(err)
 			}
+			if cfg.Sessions < 0 {
+				return usage(errors.New("--sessions must be positive"))
+			}
 			if err := pgcluster.CheckConnString(cfg.ConnString); err != nil {
 				return usage(err)
 			}
@@ -94,6 +97,8 @@ func newWorker(version string) *cobra.Command {
 	fs.StringSliceVar(&cfg.DebugDirs, "debug-dir", nil, debugDirUsage)
 	fs.StringVar(&level, "log-level", "info", "`LEVEL` of messages to write: debug, info, warn or error")
 	fs.StringVar(&format, "log-format", "auto", "`FORMAT` of messages: json, console, or auto (console on a terminal)")
+	fs.IntVar(&cfg.Sessions, "sessions", 0,
+		"have at most `N` sessions in the server (default a tenth of max_connections, from 2 to 8)")
 	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")

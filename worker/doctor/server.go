@@ -128,18 +128,22 @@ func capturing(ctx context.Context, c pgcluster.Cluster) finding {
 	return finding{good, "capture", text, ""}
 }
 
-// connection looks at what SQL shows: the extension, its version and its objects.
+// connection looks at what SQL shows: the connection slots, the extension, its version and its objects.
 func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var found []finding
 	err := query(ctx, c, o, func(ctx context.Context, conn *pgx.Conn) error {
+		list, err := slots(ctx, conn)
+		if err != nil {
+			return err
+		}
 		version, err := extension(ctx, conn)
 		if err != nil {
 			return err
 		}
 		compared, err := objects(ctx, conn)
-		found = []finding{version, compared}
+		found = append(list, version, compared)
 		return err
 	})
 	if err != nil {

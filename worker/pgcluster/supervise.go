@@ -29,6 +29,9 @@ func (c *Conn) Run(ctx context.Context) error {
 		if lasted > stableAfter {
 			pause = c.options.MinBackoff
 		}
+		if errors.Is(err, ErrScarce) { // another attempt takes a slot again, for a moment
+			pause = c.options.MaxBackoff
+		}
 		wait := jitter(pause)
 		c.options.OnChange(ConnState{Err: err, Retry: wait})
 		if !c.sleep(ctx, wait) {
