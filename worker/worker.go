@@ -283,19 +283,20 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 		Version: w.cfg.Version, Verbs: verbs(),
 		OnError: w.spoolError,
 	}
-	// In another time namespace the server sees this process, but with another start time than it has here.
-	outside := c.Outside() || c.ServerStart() != c.PostmasterStart
-	if outside {
-		cfg.Witness = func() (int, uint64) {
-			c := w.server()
-			return c.ServerPID, c.ServerStart()
+	cfg.Witness = func() (int, uint64) {
+		c := w.server()
+		if c.SeesWorker() {
+			return 0, 0
 		}
+		return c.ServerPID, c.ServerStart()
 	}
+	view := c.ProcView()
 	s, err := spool.Open(cfg)
 	if err != nil {
 		return err
 	}
-	w.log.Info().Str("version", w.cfg.Version).Str("spool", s.Dir()).Bool("outside", outside).Msg("ready")
+	w.log.Info().Str("version", w.cfg.Version).Str("spool", s.Dir()).Bool("outside", !c.SeesWorker()).
+		Str("server_view", view.Reason).Msg("ready")
 	notify("READY=1\nSTATUS=serving " + w.server().DataDir)
 	err = s.Serve(ctx, w.answer)
 	if closeErr := s.Close(); closeErr != nil {

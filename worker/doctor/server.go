@@ -34,6 +34,7 @@ func server(ctx context.Context, r *report, o Options) {
 		c.Version, c.DataDir, c.PostmasterPID, c.UID), ""})
 	r.add(user(c))
 	r.add(namespace(c))
+	r.add(view(c))
 	r.add(symbols(c))
 	r.add(capturing(ctx, c))
 	for _, f := range worker(c, o) {
@@ -138,12 +139,16 @@ func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 		if err != nil {
 			return err
 		}
+		found = list
+		if list, err = seen(ctx, conn, c); err != nil {
+			return err
+		}
 		version, err := extension(ctx, conn)
 		if err != nil {
 			return err
 		}
 		compared, err := objects(ctx, conn)
-		found = append(list, version, compared)
+		found = append(append(found, list...), version, compared)
 		return err
 	})
 	if err != nil {
