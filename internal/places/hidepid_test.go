@@ -93,8 +93,7 @@ func (s *elsewhere) queued(t *testing.T, c *pgx.Conn, pid int) (state string) {
 // TestServerStartedAnewWithoutView: a worker notices that its server, started anew, has another /proc.
 func TestServerStartedAnewWithoutView(t *testing.T) {
 	each(t, func(t *testing.T, binDir string) {
-		s := startElsewhere(t, binDir, `while true; do
-			$RUN "$TREE/bin/postgres" -D "$FILES/data"; mount -t proc -o hidepid=2 proc /proc; done`)
+		s := startElsewhere(t, binDir, plainly+`; mount -t proc -o hidepid=2 proc /proc; exec `+plainly)
 		s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
 		serveBy(t, exec.Command(program, "worker", "-D", s.dataDir, "user=postgres dbname=postgres"))
 		if got := ask(t, s.Connect(t, s.User, "postgres"), sleeper(t, s.Server)); !strings.Contains(got, "PostgresMain") {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -35,6 +36,7 @@ func server(ctx context.Context, r *report, o Options) {
 	r.add(user(c))
 	r.add(namespace(c))
 	r.add(view(c))
+	r.add(program(c))
 	r.add(symbols(c))
 	r.add(capturing(ctx, c))
 	for _, f := range worker(c, o) {
@@ -72,6 +74,24 @@ func namespace(c pgcluster.Cluster) finding {
 		text += "; its root directory is " + c.Root
 	}
 	return finding{good, "namespace", text, ""}
+}
+
+// program says whether the server's program is the one on the disk: a package upgrade replaces it.
+func program(c pgcluster.Cluster) finding {
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
+	if err != nil {
+		return finding{warn, "program", err.Error(), ""}
+	}
+	running, gone := strings.CutSuffix(path, " (deleted)")
+	if !gone {
+		return finding{good, "program", "the server runs " + path, ""}
+	}
+	return finding{
+		warn, "program", running + " was replaced or removed since the server was started, as by a package upgrade. Sessions that " +
+			"have not used PL/pgSQL yet may fail to load plpgsql.so, and SQL calls then fail there with PostgreSQL's own error",
+		"Restart the server. Until then use an open session that has used PL/pgSQL, or the command line: " +
+			"pg_stat_backtrace capture PID.",
+	}
 }
 
 // symbols says how many of the server's functions will have a name.
