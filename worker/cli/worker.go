@@ -28,16 +28,20 @@ CONNSTRING is a libpq connection string or URI; what it leaves open comes from
 a service file, the PG* environment variables and the defaults. The role needs
 no privilege but to log in: the connection serves to check what callers who are
 no superusers may see. With -D the worker starts, and answers superusers, also
-while the server takes no connections. As root without -D, the directory of the
-server's socket must not be writable by everybody.
+while the server takes no connections. PGHOST and PGPORT are ignored then. The
+connection must lead to the server itself, not to a connection pooler. As root
+without -D, the directory of the server's socket must not be writable by
+everybody.
 
 With a debuginfod server, names that this host has no debug files for come with
 the second answer: the first one goes out as it is, and the file is fetched
 meanwhile. The server learns which builds run here, and nothing else.
 
 For the queue the worker keeps an idle session in each database that has the
-extension. A role that is not a superuser needs EXECUTE on backtrace.claim, finish,
-journal and prune there. Without it the queue waits, and everything else works.`
+extension, as far as --sessions goes; beyond that the databases take turns. The
+worker never takes a reserved slot or the last one of a database or role. A role
+that is not a superuser needs EXECUTE on backtrace.claim, finish, journal and
+prune there. Without it the queue waits, and everything else works.`
 
 func newWorker(version string) *cobra.Command {
 	var cfg worker.Config
