@@ -239,8 +239,9 @@ func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
 // fatal says that waiting does not help.
 func fatal(err error) bool {
 	for _, lasting := range []error{
-		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, pgcluster.ErrNamespace, pgcluster.ErrNotPostmaster,
-		pgcluster.ErrWrongCluster, pgcluster.ErrUnsafeSocket, pgcluster.ErrPooler, pgcluster.ErrConnString,
+		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, pgcluster.ErrNamespace,
+		pgcluster.ErrNotPostmaster, pgcluster.ErrWrongCluster, pgcluster.ErrUnsafeSocket,
+		pgcluster.ErrPooler, pgcluster.ErrConnString,
 	} {
 		if errors.Is(err, lasting) {
 			return true

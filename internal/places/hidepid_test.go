@@ -58,7 +58,8 @@ func (s *elsewhere) hidden(t *testing.T, front []string, hides, kill bool) {
 	if got := ask(t, boss, target); !strings.Contains(got, " in PostgresMain+0x") {
 		t.Errorf("a superuser: %s", got)
 	}
-	if got := ask(t, plain, int(s.Connect(t, "plain", "postgres").PgConn().PID())); !strings.Contains(got, " in PostgresMain+0x") {
+	own := int(s.Connect(t, "plain", "postgres").PgConn().PID())
+	if got := ask(t, plain, own); !strings.Contains(got, " in PostgresMain+0x") {
 		t.Errorf("another role: %s", got)
 	}
 	if got := s.queued(t, boss, target); got != "done" {

@@ -84,7 +84,7 @@ func TestExitStatus(t *testing.T) {
 		{[]string{"capture", "--max-frames", "0", "1"}, 2, "--max-frames"},
 		{[]string{"capture", "--nonsense", "1"}, 2, "unknown flag"},
 		{[]string{"worker", "host=/nonexistent nonsense=1"}, 2, `invalid connection option "nonsense"`},
-		{[]string{"worker", "-D", "/nonexistent", "postgres://h/?search_path=x"}, 2, `invalid connection option "search_path"`},
+		{[]string{"worker", "-D", "/nonexistent", "postgres://h/?jit=x"}, 2, `invalid connection option "jit"`},
 		{[]string{"worker", "gssencmode=require"}, 2, "not supported by this program"},
 		{[]string{"worker", "main"}, 2, `missing "=" after "main"`},
 		{[]string{"worker", "service=nowhere"}, 2, `definition of service "nowhere" not found`},

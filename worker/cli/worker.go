@@ -94,19 +94,24 @@ func newWorker(version string) *cobra.Command {
 			return err
 		},
 	}
+	workerFlags(cmd, &cfg, &level, &format)
+	remote.add(cmd)
+	return cmd
+}
+
+func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) {
 	fs := cmd.Flags()
 	fs.StringVarP(&cfg.DataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
 	fs.StringVar(&cfg.SpoolDir, "spool-dir", "",
 		"make the spool, a private directory, in `DIRECTORY` (default /dev/shm, else the temporary directory)")
 	fs.StringSliceVar(&cfg.DebugDirs, "debug-dir", nil, debugDirUsage)
-	fs.StringVar(&level, "log-level", "info", "`LEVEL` of messages to write: debug, info, warn or error")
-	fs.StringVar(&format, "log-format", "auto", "`FORMAT` of messages: json, console, or auto (console on a terminal)")
+	fs.StringVar(level, "log-level", "info", "`LEVEL` of messages to write: debug, info, warn or error")
+	fs.StringVar(format, "log-format", "auto", "`FORMAT` of messages: json, console, or auto (console on a terminal)")
 	fs.IntVar(&cfg.Sessions, "sessions", 0,
 		"have at most `N` sessions in the server (default a tenth of max_connections, from 2 to 8)")
 	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
-	remote.add(cmd)
 	addWaitFlags(fs, &cfg.Waits)
 	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
 	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
@@ -119,7 +124,6 @@ func newWorker(version string) *cobra.Command {
 		cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("log-format",
 		cobra.FixedCompletions([]string{"auto", formatJSON, "console"}, cobra.ShellCompDirectiveNoFileComp))
-	return cmd
 }
 
 // contexts are the values of --context.

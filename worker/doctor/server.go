@@ -87,8 +87,9 @@ func program(c pgcluster.Cluster) finding {
 		return finding{good, "program", "the server runs " + path, ""}
 	}
 	return finding{
-		warn, "program", running + " was replaced or removed since the server was started, as by a package upgrade. Sessions that " +
-			"have not used PL/pgSQL yet may fail to load plpgsql.so, and SQL calls then fail there with PostgreSQL's own error",
+		warn, "program", running + " was replaced or removed since the server was started, as by a package upgrade. " +
+			"Sessions that have not used PL/pgSQL yet may fail to load plpgsql.so, and SQL calls then fail there with " +
+			"PostgreSQL's own error",
 		"Restart the server. Until then use an open session that has used PL/pgSQL, or the command line: " +
 			"pg_stat_backtrace capture PID.",
 	}

@@ -23,17 +23,16 @@ func slots(ctx context.Context, conn *pgx.Conn) ([]finding, error) {
 	if err != nil {
 		return nil, err
 	}
-	text := fmt.Sprintf("max_connections is %d, %d are reserved, %d are in use; by default the worker may have %d sessions, "+
-		"and has %d; %d databases take turns in %d of them", s.Max, s.Reserved, s.Used, s.Sessions(), sessions, databases,
-		s.Sessions()-1)
-	if databases < s.Sessions() {
-		text = fmt.Sprintf("max_connections is %d, %d are reserved, %d are in use; by default the worker may have %d "+
-			"sessions, and has %d", s.Max, s.Reserved, s.Used, s.Sessions(), sessions)
+	text := fmt.Sprintf("max_connections is %d, %d are reserved, %d are in use; by default the worker may have "+
+		"%d sessions, and has %d", s.Max, s.Reserved, s.Used, s.Sessions(), sessions)
+	if databases >= s.Sessions() {
+		text += fmt.Sprintf("; %d databases take turns in %d of them", databases, s.Sessions()-1)
 	}
 	found := []finding{{good, "slots", text, ""}}
 	if s.Ordinary()-s.Used < s.Spare() {
 		found[0].mark = warn
-		found[0].hint = fmt.Sprintf("The worker leaves %d slots free, so queued requests wait. Raise max_connections.", s.Spare())
+		found[0].hint = fmt.Sprintf("The worker leaves %d slots free, so queued requests wait. Raise max_connections.",
+			s.Spare())
 	}
 	limited, err := limits(ctx, conn)
 	if err != nil {

@@ -17,11 +17,13 @@ func view(c pgcluster.Cluster) finding {
 	switch {
 	case seen.Hides:
 		return finding{
-			good, "view", "the server may not see the worker's process: " + seen.Reason + "; the worker touches a file instead", "",
+			good, "view",
+			"the server may not see the worker's process: " + seen.Reason + "; the worker touches a file instead", "",
 		}
 	case !c.SeesWorker():
 		return finding{
-			good, "view", "the server knows the worker's process by another number or time; the worker touches a file instead", "",
+			good, "view",
+			"the server knows the worker's process by another number or time; the worker touches a file instead", "",
 		}
 	}
 	return finding{good, "view", "the server sees the worker's process in its own /proc", ""}
@@ -41,7 +43,7 @@ func seen(ctx context.Context, conn *pgx.Conn, c pgcluster.Cluster) ([]finding, 
 	info, err := spool.Find(c.DataDir)
 	switch runs := err == nil && info.Alive(); {
 	case err != nil && !errors.Is(err, spool.ErrNoWorker), !runs && !served:
-		return nil, nil //nolint:nilerr // the worker's own line says it
+		return nil, nil // the worker's own line says it
 	case runs && served:
 		return []finding{{good, "view", "the server knows that the worker runs", ""}}, nil
 	case served:

@@ -58,7 +58,7 @@ func Find(ctx context.Context, o Options) (Cluster, error) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return Cluster{}, pooled(config, err)
+		return Cluster{}, pooled(ctx, config, err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	return ByConnection(ctx, conn)
@@ -71,7 +71,7 @@ func sockets(config *pgx.ConnConfig) []string {
 	seen := make(map[string]bool)
 	for _, h := range append(hosts, config.Fallbacks...) {
 		network, path := pgconn.NetworkAddress(h.Host, h.Port)
-		if network == "unix" && !seen[path] {
+		if network == networkUnix && !seen[path] {
 			seen[path] = true
 			paths = append(paths, path)
 		}

@@ -189,7 +189,8 @@ func environment() settings {
 // text makes a connection string for pgx. It names everything that pgx would otherwise take from the environment or
 // from the service, whose file pgx reads once more if PGSERVICE makes it.
 func (s settings) text(service string) string {
-	values := map[string]string{"passfile": os.DevNull, "host": s["host"], "port": s["port"]} // own look-up, see passwordFor
+	// The password file is looked up by passwordFor.
+	values := map[string]string{"passfile": os.DevNull, "host": s["host"], "port": s["port"]}
 	if s["service"] != "" {
 		values["service"], values["servicefile"] = s["service"], service
 	}

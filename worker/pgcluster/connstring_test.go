@@ -34,62 +34,67 @@ func write(t *testing.T, path, text string, mode os.FileMode) string {
 	return path
 }
 
+type env = map[string]string
+
+var known = &Cluster{SocketDir: "/run/it's", Port: 6000}
+
+// parseCases are tried by TestParseConnString, which puts a service file in the place of SVC.
+var parseCases = map[string]struct {
+	text     string
+	cluster  *Cluster
+	named    bool
+	env      map[string]string
+	host     string
+	port     uint16
+	database string
+}{
+	"the cluster's socket":         {"", known, false, nil, "/run/it's", 6000, "postgres"},
+	"keywords without a host":      {"user=x", known, false, nil, "/run/it's", 6000, "postgres"},
+	"keywords with a port":         {"port=7", known, false, nil, "/run/it's", 7, "postgres"},
+	"keywords with a host":         {"host=h user=x", known, false, nil, "h", 5432, "postgres"},
+	"blanks and quotes":            {" host = '/a b\\'' user='' port =9", known, false, nil, "/a b'", 9, "postgres"},
+	"a word that ends in host":     {"password=host", known, false, nil, "/run/it's", 6000, "postgres"},
+	"a database":                   {"dbname=d", known, false, nil, "/run/it's", 6000, "d"},
+	"a URI without a host":         {"postgres:///d?user=x", known, false, nil, "/run/it's", 6000, "d"},
+	"a URI with a port":            {"postgresql:///?port=7", known, false, nil, "/run/it's", 7, "postgres"},
+	"a URI with a host":            {"postgres://h/d", known, false, nil, "h", 5432, "d"},
+	"a URI with a socket":          {"postgres://%2Fs:7/d", known, false, nil, "/s", 7, "d"},
+	"a URI with IPv6":              {"postgres://u:p@[::1]:7/d", known, false, nil, "::1", 7, "d"},
+	"a URI with a host elsewhere":  {"postgres:///d?host=/s", known, false, nil, "/s", 5432, "d"},
+	"host from the envment":        {"", known, false, env{"PGHOST": "/env"}, "/env", 5432, "postgres"},
+	"port from the envment":        {"", known, false, env{"PGPORT": "7"}, "/run/it's", 7, "postgres"},
+	"database in the envment":      {"", known, true, env{"PGDATABASE": "e"}, "/run/it's", 6000, "e"},
+	"no cluster":                   {"host=/s port=9", nil, false, nil, "/s", 9, "postgres"},
+	"a cluster that has no socket": {"host=/s", &Cluster{Port: 6000}, false, nil, "/s", 5432, "postgres"},
+	"hostaddr alone":               {"hostaddr=127.0.0.1", known, false, nil, "127.0.0.1", 5432, "postgres"},
+	"hostaddr beats a socket":      {"host=/s hostaddr=127.0.0.1", known, false, nil, "127.0.0.1", 5432, "postgres"},
+
+	"service":             {"service=main", known, false, env{"PGSERVICEFILE": "SVC"}, "/service", 9, "s"},
+	"a service's URI":     {"postgres:///x?service=main", known, true, env{"PGSERVICEFILE": "SVC"}, "/service", 9, "x"},
+	"service, no host":    {"service=hostless", known, false, env{"PGSERVICEFILE": "SVC"}, "/run/it's", 6000, "less"},
+	"service and keyword": {"service=main port=3", known, false, env{"PGSERVICEFILE": "SVC"}, "/service", 3, "s"},
+	"PGSERVICE and PGHOST": {
+		"", known, false, env{"PGSERVICEFILE": "SVC", "PGSERVICE": "main", "PGHOST": "/e"}, "/service", 9, "s",
+	},
+	// With a data directory the envment cannot lead elsewhere.
+	"-D and PGHOST": {"", known, true, env{"PGHOST": "/e", "PGPORT": "7"}, "/run/it's", 6000, "postgres"},
+	"-D and PGHOSTADDR": {
+		"user=x", known, true, env{"PGHOSTADDR": "127.0.0.1"}, "/run/it's", 6000, "postgres",
+	},
+	"-D and PGPORT":  {"", known, true, env{"PGPORT": "7"}, "/run/it's", 6000, "postgres"},
+	"-D and a host":  {"host=h", known, true, env{"PGPORT": "7"}, "h", 5432, "postgres"},
+	"-D, no socket":  {"", &Cluster{Port: 6000}, true, env{"PGHOST": "/e"}, "localhost", 6000, "postgres"},
+	"-D and service": {"", known, true, env{"PGSERVICEFILE": "SVC", "PGSERVICE": "main"}, "/run/it's", 6000, "s"},
+}
+
 func TestParseConnString(t *testing.T) {
 	clearEnvironment(t)
-	known := &Cluster{SocketDir: "/run/it's", Port: 6000}
 	service := write(t, filepath.Join(t.TempDir(), "services"),
 		"# comment\n[other]\nhost=/o\n[main]\nhost=/service\nport=9\ndbname=s\n[hostless]\ndbname=less\n", 0o644)
-	type env = map[string]string
-	for name, test := range map[string]struct {
-		text     string
-		cluster  *Cluster
-		named    bool
-		env      env
-		host     string
-		port     uint16
-		database string
-	}{
-		"the cluster's socket":         {"", known, false, nil, "/run/it's", 6000, "postgres"},
-		"keywords without a host":      {"user=x", known, false, nil, "/run/it's", 6000, "postgres"},
-		"keywords with a port":         {"port=7", known, false, nil, "/run/it's", 7, "postgres"},
-		"keywords with a host":         {"host=h user=x", known, false, nil, "h", 5432, "postgres"},
-		"blanks and quotes":            {" host = '/a b\\'' user='' port =9", known, false, nil, "/a b'", 9, "postgres"},
-		"a word that ends in host":     {"password=host", known, false, nil, "/run/it's", 6000, "postgres"},
-		"a database":                   {"dbname=d", known, false, nil, "/run/it's", 6000, "d"},
-		"a URI without a host":         {"postgres:///d?user=x", known, false, nil, "/run/it's", 6000, "d"},
-		"a URI with a port":            {"postgresql:///?port=7", known, false, nil, "/run/it's", 7, "postgres"},
-		"a URI with a host":            {"postgres://h/d", known, false, nil, "h", 5432, "d"},
-		"a URI with a socket":          {"postgres://%2Fs:7/d", known, false, nil, "/s", 7, "d"},
-		"a URI with IPv6":              {"postgres://u:p@[::1]:7/d", known, false, nil, "::1", 7, "d"},
-		"a URI with a host elsewhere":  {"postgres:///d?host=/s", known, false, nil, "/s", 5432, "d"},
-		"host from the environment":    {"", known, false, env{"PGHOST": "/env"}, "/env", 5432, "postgres"},
-		"port from the environment":    {"", known, false, env{"PGPORT": "7"}, "/run/it's", 7, "postgres"},
-		"database in the environment":  {"", known, true, env{"PGDATABASE": "e"}, "/run/it's", 6000, "e"},
-		"no cluster":                   {"host=/s port=9", nil, false, nil, "/s", 9, "postgres"},
-		"a cluster that has no socket": {"host=/s", &Cluster{Port: 6000}, false, nil, "/s", 5432, "postgres"},
-		"hostaddr alone":               {"hostaddr=127.0.0.1", known, false, nil, "127.0.0.1", 5432, "postgres"},
-		"hostaddr beats a socket":      {"host=/s hostaddr=127.0.0.1", known, false, nil, "127.0.0.1", 5432, "postgres"},
-
-		"service":             {"service=main", known, false, env{"PGSERVICEFILE": service}, "/service", 9, "s"},
-		"service in a URI":    {"postgres:///x?service=main", known, true, env{"PGSERVICEFILE": service}, "/service", 9, "x"},
-		"service, no host":    {"service=hostless", known, false, env{"PGSERVICEFILE": service}, "/run/it's", 6000, "less"},
-		"service and keyword": {"service=main port=3", known, false, env{"PGSERVICEFILE": service}, "/service", 3, "s"},
-		"PGSERVICE and PGHOST": {
-			"", known, false, env{"PGSERVICEFILE": service, "PGSERVICE": "main", "PGHOST": "/e"}, "/service", 9, "s",
-		},
-		// With a data directory the environment cannot lead elsewhere.
-		"-D and PGHOST": {"", known, true, env{"PGHOST": "/e", "PGPORT": "7"}, "/run/it's", 6000, "postgres"},
-		"-D and PGHOSTADDR": {
-			"user=x", known, true, env{"PGHOSTADDR": "127.0.0.1"}, "/run/it's", 6000, "postgres",
-		},
-		"-D and PGPORT":  {"", known, true, env{"PGPORT": "7"}, "/run/it's", 6000, "postgres"},
-		"-D and a host":  {"host=h", known, true, env{"PGPORT": "7"}, "h", 5432, "postgres"},
-		"-D, no socket":  {"", &Cluster{Port: 6000}, true, env{"PGHOST": "/e"}, "localhost", 6000, "postgres"},
-		"-D and service": {"", known, true, env{"PGSERVICEFILE": service, "PGSERVICE": "main"}, "/run/it's", 6000, "s"},
-	} {
+	for name, test := range parseCases {
 		t.Run(name, func(t *testing.T) {
 			for key, value := range test.env {
-				t.Setenv(key, value)
+				t.Setenv(key, strings.ReplaceAll(value, "SVC", service))
 			}
 			config, _, err := parseConnString(origin{test.text, test.cluster, test.named})
 			if err != nil {
@@ -109,7 +114,8 @@ func TestParseConnString(t *testing.T) {
 func TestKeywordsNotSentToServer(t *testing.T) {
 	clearEnvironment(t)
 	harmless := map[string]string{
-		"gssencmode": "disable", "replication": "false", "load_balance_hosts": "random", "hostaddr": "127.0.0.1", "port": "5432",
+		"gssencmode": "disable", "replication": "false", "load_balance_hosts": "random", "hostaddr": "127.0.0.1",
+		"port":    "5432",
 		"sslmode": "disable", "sslnegotiation": "postgres", "sslcertmode": "allow", "ssl_min_protocol_version": "TLSv1.2",
 		"ssl_max_protocol_version": "TLSv1.3", "channel_binding": "prefer", "target_session_attrs": "any",
 		"require_auth": "scram-sha-256", "min_protocol_version": "3.0", "max_protocol_version": "latest",
@@ -137,7 +143,7 @@ func TestKeywordsNotSentToServer(t *testing.T) {
 				t.Errorf("%s: it is sent to the server", text)
 			}
 			for param := range config.RuntimeParams {
-				if _, libpq := keywords[param]; libpq && param != "options" && param != "application_name" && param != "client_encoding" {
+				if k, libpq := keywords[param]; libpq && param != "options" && k.use != ignored {
 					t.Errorf("%s: %s is sent to the server", text, param)
 				}
 			}
@@ -212,7 +218,8 @@ func TestPasswordFile(t *testing.T) {
 	clearEnvironment(t)
 	path := filepath.Join(t.TempDir(), "passwords")
 	t.Setenv("PGPASSFILE", path)
-	const content = "h:5432:*:u:tcp\nlocalhost:5432:d:u:local\n/sock:5432:d:u:socket\n*:9:postgres:u:nine\n*:9:other:u:ten\n"
+	const content = "h:5432:*:u:tcp\nlocalhost:5432:d:u:local\n/sock:5432:d:u:socket\n" +
+		"*:9:postgres:u:nine\n*:9:other:u:ten\n"
 	for name, test := range map[string]struct {
 		text string
 		mode os.FileMode
@@ -250,7 +257,8 @@ func TestRequirePeer(t *testing.T) {
 	path := filepath.Join(t.TempDir(), ".s.PGSQL.1")
 	listenUnix(t, path)
 	for _, test := range []struct{ name, want string }{{"nobody_at_all", "requirepeer specifies"}, {"", ""}} {
-		config, _, err := parseConnString(origin{text: "host=" + filepath.Dir(path) + " port=1 requirepeer='" + test.name + "'"})
+		text := "host=" + filepath.Dir(path) + " port=1 requirepeer='" + test.name + "'"
+		config, _, err := parseConnString(origin{text: text})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -18,6 +18,8 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
+const networkUnix = "unix"
+
 // hostaddrs are the numeric addresses that hostaddr gives to host names.
 type hostaddrs map[string][]string
 
@@ -38,7 +40,7 @@ func (s settings) names() []string {
 // addresses checks hostaddr.
 func (s settings) addresses() (hostaddrs, error) {
 	if s["hostaddr"] == "" {
-		return nil, nil
+		return hostaddrs{}, nil
 	}
 	list := strings.Split(s["hostaddr"], ",")
 	if hosts := strings.Split(s["host"], ","); s["host"] != "" && len(hosts) != len(list) {
@@ -92,7 +94,7 @@ func (s settings) setDial(config *pgx.ConnConfig) {
 	wanted := s["requirepeer"]
 	config.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
 		conn, err := rootfs.Dial(ctx, network, addr, dialer.DialContext)
-		if err == nil && wanted != "" && network == "unix" {
+		if err == nil && wanted != "" && network == networkUnix {
 			if err = requirePeer(conn, wanted); err != nil {
 				_ = conn.Close()
 				return nil, err

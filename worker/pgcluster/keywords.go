@@ -26,7 +26,7 @@ const (
 	passed  use = iota // pgx knows it
 	ours               // handled in this package
 	ignored            // has no meaning here, and may safely be left out
-	refused            // libpq acts on it, this program cannot, and a connection without it would not be what was asked for
+	refused            // libpq acts on it, this program cannot, and the connection would be less protected without it
 )
 
 // keyword is a keyword of libpq: what becomes of it, and the environment variable that gives its default.
@@ -85,7 +85,8 @@ func (s settings) set(name, value, where string) error {
 // words gives choices of values to a keyword; an empty value is libpq's default.
 var words = map[string]string{
 	"load_balance_hosts": "disable random", "gssencmode": "disable prefer require",
-	"ssl_min_protocol_version": "TLSv1 TLSv1.1 TLSv1.2 TLSv1.3", "ssl_max_protocol_version": "TLSv1 TLSv1.1 TLSv1.2 TLSv1.3",
+	"ssl_min_protocol_version": "TLSv1 TLSv1.1 TLSv1.2 TLSv1.3",
+	"ssl_max_protocol_version": "TLSv1 TLSv1.1 TLSv1.2 TLSv1.3",
 }
 
 // check refuses values that libpq refuses, and settings that this program cannot honour.

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 
 	"github.com/jackc/pgpassfile"
@@ -45,16 +46,14 @@ func (s settings) passwordFor(config *pgx.ConnConfig, database string) string {
 		return ""
 	}
 	port := strconv.Itoa(int(config.Port))
-	if network, _ := pgconn.NetworkAddress(config.Host, config.Port); network != "unix" {
+	if network, _ := pgconn.NetworkAddress(config.Host, config.Port); network != networkUnix {
 		return file.FindPassword(config.Host, port, database, config.User)
 	}
 	if password := file.FindPassword(config.Host, port, database, config.User); password != "" {
 		return password
 	}
-	for _, dir := range defaultSocketDirs {
-		if config.Host == dir {
-			return file.FindPassword("localhost", port, database, config.User)
-		}
+	if slices.Contains(defaultSocketDirs, config.Host) {
+		return file.FindPassword("localhost", port, database, config.User)
 	}
 	return ""
 }

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -63,18 +64,18 @@ func quoteBlank(value string) string {
 
 // place names the first host of a configuration.
 func place(config *pgx.ConnConfig) string {
-	if network, path := pgconn.NetworkAddress(config.Host, config.Port); network == "unix" {
+	if network, path := pgconn.NetworkAddress(config.Host, config.Port); network == networkUnix {
 		return path
 	}
 	return fmt.Sprintf("%s port %d", config.Host, config.Port)
 }
 
 // pooled makes a PoolerError of an error that only poolers give: PgBouncer refuses settings in the startup packet.
-func pooled(config *pgx.ConnConfig, err error) error {
+func pooled(ctx context.Context, config *pgx.ConnConfig, err error) error {
 	var refusal *pgconn.PgError
 	if errors.As(err, &refusal) && strings.HasPrefix(refusal.Message, "unsupported startup parameter") {
 		found := &PoolerError{At: place(config), Name: "PgBouncer", Speaks: err}
-		_, found.PID = listener(config)
+		_, found.PID = listener(ctx, config)
 		return found
 	}
 	return err
@@ -90,7 +91,7 @@ func checkPooler(ctx context.Context, conn *pgx.Conn, server *Cluster) error {
 		return nil
 	}
 	found := &PoolerError{At: place(conn.Config()), Server: server}
-	found.Name, found.PID = listener(conn.Config())
+	found.Name, found.PID = listener(ctx, conn.Config())
 	return found
 }
 
@@ -101,10 +102,10 @@ func ask(ctx context.Context, conn *pgx.Conn, sql string) pgx.Row {
 }
 
 // listener finds the process that listens where the configuration leads, if it is a pooler that this process may see.
-func listener(config *pgx.ConnConfig) (name string, pid int) {
+func listener(ctx context.Context, config *pgx.ConnConfig) (name string, pid int) {
 	network, address := pgconn.NetworkAddress(config.Host, config.Port)
-	if network == "unix" {
-		return unixListener(address)
+	if network == networkUnix {
+		return unixListener(ctx, address)
 	}
 	for _, inode := range listening(int(config.Port)) {
 		if pid := holder(inode); pid != 0 {
@@ -117,8 +118,9 @@ func listener(config *pgx.ConnConfig) (name string, pid int) {
 	return "", 0
 }
 
-func unixListener(path string) (name string, pid int) {
-	conn, err := net.Dial("unix", path)
+func unixListener(ctx context.Context, path string) (name string, pid int) {
+	dialer := net.Dialer{Timeout: time.Second}
+	conn, err := dialer.DialContext(ctx, networkUnix, path)
 	if err != nil {
 		return "", 0
 	}

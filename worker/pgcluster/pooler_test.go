@@ -27,7 +27,7 @@ func startBouncer(t *testing.T, s *pgtest.Server, more string) bouncer {
 	if err != nil {
 		t.Skip(err)
 	}
-	dir, err := os.MkdirTemp("", "bouncer")
+	dir, err := os.MkdirTemp("", "bouncer") //nolint:usetesting // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,10 +39,11 @@ func startBouncer(t *testing.T, s *pgtest.Server, more string) bouncer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := bouncer{port: listen.Addr().(*net.TCPAddr).Port, socketDir: dir} //nolint:forcetypeassert // a TCP listener's
+	b := bouncer{port: listen.Addr().(*net.TCPAddr).Port, socketDir: dir}
 	_ = listen.Close()
 	file := filepath.Join(dir, "pgbouncer.ini")
-	if err := errors.Join(os.WriteFile(file, fmt.Appendf(nil, config, b.port), 0o644), os.Chown(dir, uid, gid)); err != nil {
+	err = errors.Join(os.WriteFile(file, fmt.Appendf(nil, config, b.port), 0o644), os.Chown(dir, uid, gid))
+	if err != nil {
 		t.Fatal(err)
 	}
 	command := s.AsServerUser(exec.Command(program, file))
@@ -72,8 +73,9 @@ func startBouncer(t *testing.T, s *pgtest.Server, more string) bouncer {
 // TestPoolerNamed: a connection string that leads to PgBouncer is recognised, whatever PgBouncer lets through, and the
 // message has the server's own address where it is known.
 func TestPoolerNamed(t *testing.T) {
-	const lenient = "ignore_startup_parameters = search_path,default_transaction_read_only,default_transaction_isolation," +
-		"default_transaction_deferrable,idle_session_timeout,idle_in_transaction_session_timeout,lock_timeout,jit," +
+	const lenient = "ignore_startup_parameters = search_path,default_transaction_read_only," +
+		"default_transaction_isolation,default_transaction_deferrable,idle_session_timeout," +
+		"idle_in_transaction_session_timeout,lock_timeout,jit," +
 		"statement_timeout,extra_float_digits,options"
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		t.Parallel()
@@ -102,7 +104,8 @@ func TestPoolerNamed(t *testing.T) {
 func named(t *testing.T, dsn string, err error, b bouncer, address string) {
 	t.Helper()
 	want := fmt.Sprintf("PgBouncer (process %d)", b.pid)
-	if !errors.Is(err, pgcluster.ErrPooler) || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), address) {
+	if !errors.Is(err, pgcluster.ErrPooler) || !strings.Contains(err.Error(), want) ||
+		!strings.Contains(err.Error(), address) {
 		t.Errorf("%s: %v", dsn, err)
 	}
 }

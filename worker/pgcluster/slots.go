@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrScarce: a session would take a connection slot that others need. See CheckSlots.
+// ErrScarce says that a session would take a connection slot that others need. See CheckSlots.
 var ErrScarce = errors.New("no connection slot to spare")
 
 // Slots are the figures of a server's connection slots, as a session of it sees them. Backends that are still being

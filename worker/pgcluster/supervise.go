@@ -63,7 +63,7 @@ func (c *Conn) connect(ctx context.Context) (*pgx.Conn, error) {
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, c.config)
 	if err != nil {
-		return nil, pooled(c.config, err)
+		return nil, pooled(ctx, c.config, err)
 	}
 	if c.options.Check != nil {
 		if err := c.options.Check(ctx, conn); err != nil {

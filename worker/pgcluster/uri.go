@@ -43,9 +43,10 @@ func (s settings) decode(parts map[string]string) error {
 
 // splitHosts splits host[:port],host[:port] into the lists of hosts and ports. An IPv6 address is in brackets.
 func splitHosts(text string) (hosts, ports string, err error) {
-	var names, numbers []string
-	for part := range strings.SplitSeq(text, ",") {
-		host, port := part, ""
+	parts := strings.Split(text, ",")
+	names, numbers := make([]string, 0, len(parts)), make([]string, 0, len(parts))
+	for _, part := range parts {
+		var host, port string
 		if strings.HasPrefix(part, "[") {
 			inside, after, ok := strings.Cut(part[1:], "]")
 			if !ok || inside == "" || after != "" && after[0] != ':' {

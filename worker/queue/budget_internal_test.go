@@ -2,7 +2,7 @@ package queue
 
 import (
 	"context"
-	"fmt"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -20,7 +20,7 @@ func TestBudgetRotation(t *testing.T) {
 	open, most := 0, 0
 	var databases sync.WaitGroup
 	for i := range 25 {
-		name := fmt.Sprint(i)
+		name := strconv.Itoa(i)
 		databases.Go(func() {
 			for range 4 {
 				l, err := b.acquire(ctx, name, false)

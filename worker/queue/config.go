@@ -103,7 +103,8 @@ func (c *Config) setDefaults() {
 		def   time.Duration
 	}{
 		{&c.Keep, defaultKeep}, {&c.Grace, 100 * time.Millisecond}, {&c.Poll, 5 * time.Second},
-		{&c.Scan, 2 * time.Second}, {&c.MinLook, time.Second}, {&c.MaxLook, 30 * time.Second}, {&c.Stay, 500 * time.Millisecond},
+		{&c.Scan, 2 * time.Second}, {&c.MinLook, time.Second}, {&c.MaxLook, 30 * time.Second},
+		{&c.Stay, 500 * time.Millisecond},
 	} {
 		if *d.value <= 0 {
 			*d.value = d.def

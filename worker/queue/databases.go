@@ -117,8 +117,8 @@ func (q *Queue) scan(ctx context.Context) bool {
 // tellEvery is the shortest pause between two messages about scarce slots.
 const tellEvery = time.Minute
 
-// share sets how many sessions there may be now: the worker's budget without its main session, as long as slots are left
-// for others.
+// share sets how many sessions there may be now: the worker's budget without its main session, as long as slots are
+// left for others.
 func (q *Queue) share(slots pgcluster.Slots, found []database) {
 	most := q.cfg.Sessions
 	if most <= 0 {
@@ -130,13 +130,7 @@ func (q *Queue) share(slots pgcluster.Slots, found []database) {
 		free = min(free, slots.Role.Limit-(slots.Role.Used-q.budget.used())-1)
 	}
 	q.budget.resize(max(0, min(most, free)))
-	told := ""
-	for _, d := range found {
-		if d.full() {
-			told += fmt.Sprintf("database %q has CONNECTION LIMIT %d and %d other sessions; ", d.name, d.limit, d.others)
-		}
-	}
-	told = strings.TrimSuffix(told, "; ")
+	told := fullDatabases(found)
 	if free < min(most, len(found)) {
 		told = "few connection slots are left"
 	}
@@ -148,6 +142,21 @@ func (q *Queue) share(slots pgcluster.Slots, found []database) {
 				Msg("queues are served less often, or not at all, to leave connection slots to others")
 		}
 	}
+}
+
+// fullDatabases names the databases that have no slot for the worker, some of them if there are many.
+func fullDatabases(found []database) string {
+	const most = 10
+	var list []string
+	for _, d := range found {
+		switch {
+		case d.full() && len(list) < most:
+			list = append(list, fmt.Sprintf("database %q has CONNECTION LIMIT %d", d.name, d.limit))
+		case d.full():
+			return strings.Join(append(list, "and others"), "; ")
+		}
+	}
+	return strings.Join(list, "; ")
 }
 
 const recoverySQL = `SELECT pg_catalog.pg_is_in_recovery()`

@@ -26,8 +26,8 @@ import (
 //	7  key XOR ipad, in hex
 //	8  key XOR opad, in hex
 //	9  what the worker can be asked, separated by spaces; absent in version 1.0, where it is "get log"
-//	10 "outside", PID and start time of the worker as it knows them itself; only if the server may not see it so, being in
-//	   another PID or time namespace, or having a /proc that hides processes (hidepid). Lines 2
+//	10 "outside", PID and start time of the worker as it knows them itself; only if the server may not see it so: it is
+//	   in another PID or time namespace, or has a /proc that hides processes (hidepid). Lines 2
 //	   and 3 then name the postmaster, and the file "ready" in the spool directory is touched every two seconds: a worker
 //	   that has not done so for much longer does not run. (Version 1.0 of the extension does not look; there the call
 //	   of a worker that was killed runs into its timeout.) Else empty.
