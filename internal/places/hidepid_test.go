@@ -40,6 +40,18 @@ func TestHiddenProcesses(t *testing.T) {
 	}
 }
 
+// TestServerWithoutProc: a server that has no /proc at all goes by the file that the worker touches.
+func TestServerWithoutProc(t *testing.T) {
+	each(t, func(t *testing.T, binDir string) {
+		s := startElsewhere(t, binDir, "mount -t tmpfs none /proc; exec "+plainly)
+		s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
+		serveBy(t, exec.Command(program, "worker", "-D", s.dataDir, "user=postgres dbname=postgres"))
+		if got := ask(t, s.Connect(t, s.User, "postgres"), sleeper(t, s.Server)); !strings.Contains(got, "PostgresMain") {
+			t.Error(got)
+		}
+	})
+}
+
 // hidden serves with a worker that a command starts, asks it from SQL, asks doctor, and kills it.
 func (s *elsewhere) hidden(t *testing.T, front []string, hides, kill bool) {
 	where := fmt.Sprintf("host=%s port=%d user=%s dbname=postgres sslmode=disable", s.SocketDir, s.Port, s.User)
@@ -64,6 +76,10 @@ func (s *elsewhere) hidden(t *testing.T, front []string, hides, kill bool) {
 	}
 	if got := s.queued(t, boss, target); got != "done" {
 		t.Errorf("a queued request is %s", got)
+	}
+	var id int64 // process 1 is not the server's, and hidepid keeps its files from the server
+	if err := boss.QueryRow(t.Context(), "SELECT pg_request_backtrace(1)").Scan(&id); err != nil {
+		t.Errorf("a request for another user's process: %v", err)
 	}
 	report, err := command("doctor", "-D", s.dataDir, where).CombinedOutput()
 	if err != nil || !strings.Contains(string(report), "the server knows that the worker runs") {
