@@ -43,7 +43,8 @@ func TestHiddenProcesses(t *testing.T) {
 // TestServerWithoutProc: a server that has no /proc at all goes by the file that the worker touches.
 func TestServerWithoutProc(t *testing.T) {
 	each(t, func(t *testing.T, binDir string) {
-		s := startElsewhere(t, binDir, "mount -t tmpfs none /proc; exec "+plainly)
+		s := startElsewhere(t, binDir, "exec "+plainly)
+		run(t, "nsenter", "-m", "-t", strconv.Itoa(s.postmaster), "mount", "-t", "tmpfs", "none", "/proc")
 		s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
 		serveBy(t, exec.Command(program, "worker", "-D", s.dataDir, "user=postgres dbname=postgres"))
 		if got := ask(t, s.Connect(t, s.User, "postgres"), sleeper(t, s.Server)); !strings.Contains(got, "PostgresMain") {
