@@ -228,7 +228,8 @@ func SessionConfig(o ConnOptions, database string) (*pgx.ConnConfig, error) {
 		if err != nil {
 			return nil, err
 		}
-		if s["password"] == "" && (o.Cluster == nil || o.Cluster.Root == "") { // see guardLogin; the password file may have another one for this database
+		// The password file may have another one for this database; see guardLogin for a server below another root.
+		if s["password"] == "" && (o.Cluster == nil || o.Cluster.Root == "") {
 			config.Password = s.passwordFor(config, database)
 		}
 	}
