@@ -10,6 +10,8 @@ HOME=${HOME:-$(getent passwd "$(id -u)" | cut -d: -f6)}
 CACHE=${XDG_CACHE_HOME:-$HOME/.cache}/pg_stat_backtrace
 GO=${GO:-go}
 export HOME
+# libpq's variables of the caller would lead programs and tests to another server.
+while read -r name; do unset "$name"; done < <(compgen -v | grep -E '^PG([A-Z]+|CONNECT_TIMEOUT)$')
 
 # say announces a step and why it is done; note adds to it; die ends the script.
 say() { printf '\n==> %s\n' "$*"; }

@@ -130,7 +130,12 @@ BEGIN
         -- the directory of one of the worker's threads shows both in one look that cannot fail.  If that time differs
         -- (the server has another mount of /proc), the start time is read.
         runs := false;
-        IF worker[4] = home AND worker[2] ~ '^[0-9]+$' THEN
+        -- A worker that the server may not see, in another PID namespace or behind hidepid, touches a file instead: see
+        -- below.  /proc is then not asked, it may be missing.
+        IF worker[4] = home AND split_part(worker[10], ' ', 1) = 'outside' THEN
+            runs := asked OR coalesce(clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification
+                < interval '10s', true);
+        ELSIF worker[4] = home AND worker[2] ~ '^[0-9]+$' THEN
             beacon := string_to_array(worker[12], ' ');
             since := extract(epoch FROM (pg_stat_file(
                 '/proc/' || worker[2] || '/task/' || beacon[1], true)).modification)::bigint::text;
@@ -160,9 +165,9 @@ BEGIN
         ELSIF split_part(worker[10], ' ', 1) = 'outside'
               AND (pg_stat_file(regexp_replace(answer, 'rep$', 'req'), true)).modification
                   - (pg_stat_file(worker[6] || '/ready', true)).modification > interval '10s' THEN
-            -- A worker in another PID namespace cannot be seen from here; it touches this file every two seconds.
+            -- The worker touches this file every two seconds.
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not running', '', CASE WHEN super
-                THEN 'It ran outside of the server''s PID namespace, and has given no sign of life for 10 seconds; '
+                THEN 'The server cannot see its process, and it has given no sign of life for 10 seconds; '
                     'its log may say more.'
                 ELSE 'An administrator can start it on the server''s host: pg_stat_backtrace worker.' END, ''];
         ELSIF refused
@@ -694,7 +699,7 @@ AS $$
 BEGIN
     RETURN (string_to_array(split_part(encode(pg_read_binary_file('/proc/' || pid || '/stat', 0, 1024, true), 'escape'),
         ') ', -1), ' '))[20]::bigint;
-EXCEPTION WHEN system_error OR internal_error OR undefined_file THEN
+EXCEPTION WHEN system_error OR internal_error OR undefined_file OR insufficient_privilege THEN  -- the last: hidepid
     RETURN NULL;
 END
 $$;
@@ -709,9 +714,10 @@ DECLARE
     worker text[] := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
 BEGIN
     RETURN coalesce(worker[4] = encode(convert_to(current_setting('data_directory'), 'SQL_ASCII'), 'escape')
-        AND worker[2] ~ '^[0-9]{1,9}$' AND backtrace.start_of(worker[2]::int)::text = worker[3]
-        AND (coalesce(split_part(worker[10], ' ', 1), '') <> 'outside'
-             OR clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification < interval '10s'), false);
+        AND worker[2] ~ '^[0-9]{1,9}$'
+        AND CASE WHEN split_part(coalesce(worker[10], ''), ' ', 1) = 'outside'
+            THEN clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification < interval '10s'
+            ELSE backtrace.start_of(worker[2]::int)::text = worker[3] END, false);
 END
 $$;
 COMMENT ON FUNCTION backtrace.served() IS 'whether a worker serves this cluster';

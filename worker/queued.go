@@ -25,7 +25,7 @@ func (w *Worker) queue(c pgcluster.Cluster, main *pgcluster.Conn) *queue.Queue {
 	connect := func(
 		ctx context.Context, database string, notified pgconn.NotificationHandler,
 	) (*pgx.Conn, error) {
-		config, err := pgcluster.SessionConfig(w.cfg.ConnString, &c, database)
+		config, err := pgcluster.SessionConfig(w.sessionOptions(&c), database)
 		if err != nil {
 			return nil, err
 		}
@@ -36,7 +36,7 @@ func (w *Worker) queue(c pgcluster.Cluster, main *pgcluster.Conn) *queue.Queue {
 		if err != nil {
 			return nil, err
 		}
-		if err := c.Verify(ctx, conn); err != nil {
+		if err := c.Welcome(ctx, conn); err != nil {
 			_ = conn.Close(ctx)
 			return nil, err
 		}
@@ -45,8 +45,8 @@ func (w *Worker) queue(c pgcluster.Cluster, main *pgcluster.Conn) *queue.Queue {
 	limiter := authz.NewLimiter(w.cfg.Limits)
 	handle := func(ctx context.Context, req queue.Request) queue.Result { return w.carryOut(ctx, req, limiter) }
 	return queue.New(queue.Config{
-		Server: main, Connect: connect, Handle: handle, Journal: &w.ledger,
-		Limiter: limiter, Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
+		Server: main, Connect: connect, Handle: handle, Journal: &w.ledger, Limiter: limiter,
+		Sessions: w.cfg.Sessions, Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
 	})
 }
 

@@ -35,9 +35,9 @@ func (w *Worker) attach(l *link) {
 // connect keeps the worker's session until this run of the server ends, or is told to: a smart shutdown waits for every
 // session. An error is one of the connection string.
 func (w *Worker) connect(ctx context.Context, c pgcluster.Cluster) error {
-	conn, err := pgcluster.NewConn(pgcluster.ConnOptions{
-		ConnString: w.cfg.ConnString, Cluster: &c, Check: c.Verify, OnChange: w.report(),
-	})
+	options := w.sessionOptions(&c)
+	options.Check, options.OnChange = c.Welcome, w.report()
+	conn, err := pgcluster.NewConn(options)
 	if err != nil {
 		return fmt.Errorf("connection string: %w", err)
 	}
@@ -62,6 +62,11 @@ func (w *Worker) connect(ctx context.Context, c pgcluster.Cluster) error {
 	_ = conn.Run(ctx) // until ctx ends
 	w.attach(&link{})
 	return nil
+}
+
+// sessionOptions say how the worker's sessions find a run of the server.
+func (w *Worker) sessionOptions(c *pgcluster.Cluster) pgcluster.ConnOptions {
+	return pgcluster.ConnOptions{ConnString: w.cfg.ConnString, Cluster: c, Named: w.cfg.DataDir != ""}
 }
 
 // report logs changes of the connection, each failure once.

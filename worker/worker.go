@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/ptrace"
@@ -46,6 +45,9 @@ type Config struct {
 	Log zerolog.Logger
 	// Limits bound how often one role may ask.
 	Limits authz.Limits
+	// Sessions bounds the worker's sessions in the server; 0 is the default
+	// (see package queue).
+	Sessions int
 	// Concurrency bounds the captures that run side by side; 0 is the default.
 	Concurrency int
 	// Debuginfod says where debug files come from that this host does not
@@ -157,6 +159,9 @@ func (w *Worker) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := w.checkSettings(&c); err != nil {
+		return err
+	}
 	locked, err := memlock.Lock()
 	if err != nil {
 		w.log.Debug().Err(err).Int("locked_bytes", locked).Msg("pages of this program may have to be read from disk again")
@@ -165,6 +170,18 @@ func (w *Worker) start(ctx context.Context) error {
 	w.log.Info().Str("data_directory", c.DataDir).Int("postmaster", c.PostmasterPID).Int("server_version", c.Version).
 		Int("uid", rights.UID).Bool("cap_sys_ptrace", rights.Trace).Bool("cap_perfmon", rights.Sample).
 		Bool("realtime", ptrace.MayHurry()).Bool("seccomp", fenced).Int("locked_bytes", locked).Msg("found the server")
+	return nil
+}
+
+// checkSettings reads the connection settings as the server's user, whose service and password files count.
+func (w *Worker) checkSettings(c *pgcluster.Cluster) error {
+	conn, err := pgcluster.NewConn(w.sessionOptions(c))
+	if err != nil {
+		return err
+	}
+	for _, note := range conn.Notes() {
+		w.log.Warn().Msg(note)
+	}
 	return nil
 }
 
@@ -187,8 +204,11 @@ func (w *Worker) compare(ctx context.Context, c pgcluster.Cluster) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, compareTimeout)
 	defer cancel()
-	other, err := pgcluster.Find(ctx, pgcluster.Options{ConnString: w.cfg.ConnString})
-	if err == nil && !c.Same(other) {
+	other, err := pgcluster.Find(ctx, pgcluster.Options{ConnString: w.cfg.ConnString, Cluster: &c})
+	switch {
+	case errors.Is(err, pgcluster.ErrPooler):
+		return err
+	case err == nil && !c.Same(other):
 		return &pgcluster.WrongClusterError{Want: c, Got: other.String()}
 	}
 	return nil
@@ -219,15 +239,15 @@ func (w *Worker) find(ctx context.Context) (pgcluster.Cluster, error) {
 // fatal says that waiting does not help.
 func fatal(err error) bool {
 	for _, lasting := range []error{
-		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, pgcluster.ErrNamespace, pgcluster.ErrNotPostmaster,
-		pgcluster.ErrWrongCluster, pgcluster.ErrUnsafeSocket,
+		pgcluster.ErrNotDataDir, pgcluster.ErrWrongUser, pgcluster.ErrNoAccess, pgcluster.ErrNamespace,
+		pgcluster.ErrNotPostmaster, pgcluster.ErrWrongCluster, pgcluster.ErrUnsafeSocket,
+		pgcluster.ErrPooler, pgcluster.ErrConnString,
 	} {
 		if errors.Is(err, lasting) {
 			return true
 		}
 	}
-	var bad *pgconn.ParseConfigError
-	return errors.As(err, &bad)
+	return false
 }
 
 // serve keeps a spool open and serves it. A spool that breaks (its directory
@@ -264,19 +284,20 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 		Version: w.cfg.Version, Verbs: verbs(),
 		OnError: w.spoolError,
 	}
-	// In another time namespace the server sees this process, but with another start time than it has here.
-	outside := c.Outside() || c.ServerStart() != c.PostmasterStart
-	if outside {
-		cfg.Witness = func() (int, uint64) {
-			c := w.server()
-			return c.ServerPID, c.ServerStart()
+	cfg.Witness = func() (int, uint64) {
+		c := w.server()
+		if c.SeesWorker() {
+			return 0, 0
 		}
+		return c.ServerPID, c.ServerStart()
 	}
+	view := c.ProcView()
 	s, err := spool.Open(cfg)
 	if err != nil {
 		return err
 	}
-	w.log.Info().Str("version", w.cfg.Version).Str("spool", s.Dir()).Bool("outside", outside).Msg("ready")
+	w.log.Info().Str("version", w.cfg.Version).Str("spool", s.Dir()).Bool("outside", !c.SeesWorker()).
+		Str("server_view", view.Reason).Msg("ready")
 	notify("READY=1\nSTATUS=serving " + w.server().DataDir)
 	err = s.Serve(ctx, w.answer)
 	if closeErr := s.Close(); closeErr != nil {

@@ -3,7 +3,9 @@ package places
 import (
 	"io/fs"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"pg_stat_backtrace/internal/pgtest"
@@ -41,6 +43,50 @@ func TestUpgraded(t *testing.T) {
 		}
 		check("all removed")
 		s.Connect(t, s.User, "postgres") // it still runs
+	})
+}
+
+// TestUpgradedNewSessions: after a package upgrade without a restart new sessions cannot load plpgsql.so. Sessions that
+// have, and the command line, work; doctor explains it.
+func TestUpgradedNewSessions(t *testing.T) {
+	each(t, func(t *testing.T, binDir string) {
+		other := otherTree(t, binDir)
+		if other == filepath.Dir(binDir) {
+			t.Skip("there is no other version to upgrade to")
+		}
+		tree := copyTree(t, binDir)
+		s := pgtest.Start(t, filepath.Join(tree, "bin"), pgtest.Options{})
+		s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
+		where := s.DSN(s.User, "postgres")
+		serveBy(t, s.AsServerUser(exec.Command(program, "worker", "-D", s.DataDir, where)))
+		open, target := s.Connect(t, s.User, "postgres"), sleeper(t, s)
+		doctor := func() string {
+			out, err := s.AsServerUser(exec.Command(program, "doctor", "-D", s.DataDir, where)).CombinedOutput()
+			if err != nil {
+				t.Errorf("doctor: %v\n%s", err, out)
+			}
+			return string(out)
+		}
+		if got := ask(t, open, target); !strings.Contains(got, " in PostgresMain+0x") {
+			t.Fatal(got)
+		}
+		if got := doctor(); !strings.Contains(got, "ok    program:") {
+			t.Errorf("before: %s", got)
+		}
+		upgrade(t, tree, other)
+		if got := ask(t, open, target); !strings.Contains(got, " in PostgresMain+0x") {
+			t.Errorf("an open session: %s", got)
+		}
+		if got := ask(t, s.Connect(t, s.User, "postgres"), target); !strings.Contains(got, "plpgsql") {
+			t.Errorf("a new session loads the other version's plpgsql.so: %s", got)
+		}
+		complete(t, "the command line", stack(t, s, target))
+		got := doctor()
+		for _, want := range []string{"warn  program:", "was replaced or removed", "plpgsql.so", "Restart the server"} {
+			if !strings.Contains(got, want) {
+				t.Errorf("no %q in\n%s", want, got)
+			}
+		}
 	})
 }
 

@@ -85,7 +85,12 @@ BEGIN
         -- the directory of one of the worker's threads shows both in one look that cannot fail.  If that time differs
         -- (the server has another mount of /proc), the start time is read.
         runs := false;
-        IF worker[4] = home AND worker[2] ~ '^[0-9]+$' THEN
+        -- A worker that the server may not see, in another PID namespace or behind hidepid, touches a file instead: see
+        -- below.  /proc is then not asked, it may be missing.
+        IF worker[4] = home AND split_part(worker[10], ' ', 1) = 'outside' THEN
+            runs := asked OR coalesce(clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification
+                < interval '10s', true);
+        ELSIF worker[4] = home AND worker[2] ~ '^[0-9]+$' THEN
             beacon := string_to_array(worker[12], ' ');
             since := extract(epoch FROM (pg_stat_file(
                 '/proc/' || worker[2] || '/task/' || beacon[1], true)).modification)::bigint::text;
@@ -115,9 +120,9 @@ BEGIN
         ELSIF split_part(worker[10], ' ', 1) = 'outside'
               AND (pg_stat_file(regexp_replace(answer, 'rep$', 'req'), true)).modification
                   - (pg_stat_file(worker[6] || '/ready', true)).modification > interval '10s' THEN
-            -- A worker in another PID namespace cannot be seen from here; it touches this file every two seconds.
+            -- The worker touches this file every two seconds.
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not running', '', CASE WHEN super
-                THEN 'It ran outside of the server''s PID namespace, and has given no sign of life for 10 seconds; '
+                THEN 'The server cannot see its process, and it has given no sign of life for 10 seconds; '
                     'its log may say more.'
                 ELSE 'An administrator can start it on the server''s host: pg_stat_backtrace worker.' END, ''];
         ELSIF refused

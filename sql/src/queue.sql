@@ -9,7 +9,7 @@ AS $$
 BEGIN
     RETURN (string_to_array(split_part(encode(pg_read_binary_file('/proc/' || pid || '/stat', 0, 1024, true), 'escape'),
         ') ', -1), ' '))[20]::bigint;
-EXCEPTION WHEN system_error OR internal_error OR undefined_file THEN
+EXCEPTION WHEN system_error OR internal_error OR undefined_file OR insufficient_privilege THEN  -- the last: hidepid
     RETURN NULL;
 END
 $$;
@@ -24,9 +24,10 @@ DECLARE
     worker text[] := string_to_array(encode(pg_read_binary_file('pg_stat_backtrace.pid', 0, 16384, true), 'escape'), E'\n');
 BEGIN
     RETURN coalesce(worker[4] = encode(convert_to(current_setting('data_directory'), 'SQL_ASCII'), 'escape')
-        AND worker[2] ~ '^[0-9]{1,9}$' AND backtrace.start_of(worker[2]::int)::text = worker[3]
-        AND (coalesce(split_part(worker[10], ' ', 1), '') <> 'outside'
-             OR clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification < interval '10s'), false);
+        AND worker[2] ~ '^[0-9]{1,9}$'
+        AND CASE WHEN split_part(coalesce(worker[10], ''), ' ', 1) = 'outside'
+            THEN clock_timestamp() - (pg_stat_file(worker[6] || '/ready', true)).modification < interval '10s'
+            ELSE backtrace.start_of(worker[2]::int)::text = worker[3] END, false);
 END
 $$;
 COMMENT ON FUNCTION backtrace.served() IS 'whether a worker serves this cluster';

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/worker/doctor"
+	"pg_stat_backtrace/worker/pgcluster"
 )
 
 func newDoctor(version string) *cobra.Command {
@@ -22,6 +23,9 @@ working.`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				o.ConnString = args[0]
+			}
+			if err := pgcluster.CheckConnString(o.ConnString); err != nil {
+				return usage(err)
 			}
 			failed, err := doctor.Run(cmd.Context(), cmd.OutOrStdout(), o)
 			if err == nil && failed > 0 {

@@ -14,6 +14,7 @@ import (
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/visible"
 )
 
@@ -27,16 +28,20 @@ CONNSTRING is a libpq connection string or URI; what it leaves open comes from
 a service file, the PG* environment variables and the defaults. The role needs
 no privilege but to log in: the connection serves to check what callers who are
 no superusers may see. With -D the worker starts, and answers superusers, also
-while the server takes no connections. As root without -D, the directory of the
-server's socket must not be writable by everybody.
+while the server takes no connections. PGHOST and PGPORT are ignored then. The
+connection must lead to the server itself, not to a connection pooler. As root
+without -D, the directory of the server's socket must not be writable by
+everybody.
 
 With a debuginfod server, names that this host has no debug files for come with
 the second answer: the first one goes out as it is, and the file is fetched
 meanwhile. The server learns which builds run here, and nothing else.
 
 For the queue the worker keeps an idle session in each database that has the
-extension. A role that is not a superuser needs EXECUTE on backtrace.claim, finish,
-journal and prune there. Without it the queue waits, and everything else works.`
+extension, as far as --sessions goes; beyond that the databases take turns. The
+worker never takes a reserved slot or the last one of a database or role. A role
+that is not a superuser needs EXECUTE on backtrace.claim, finish, journal and
+prune there. Without it the queue waits, and everything else works.`
 
 func newWorker(version string) *cobra.Command {
 	var cfg worker.Config
@@ -64,6 +69,12 @@ func newWorker(version string) *cobra.Command {
 			if err := cfg.Waits.Check(); err != nil {
 				return usage(err)
 			}
+			if cfg.Sessions < 0 {
+				return usage(errors.New("--sessions must be positive"))
+			}
+			if err := pgcluster.CheckConnString(cfg.ConnString); err != nil {
+				return usage(err)
+			}
 			cfg.Version = version
 			out := newBacklog(cmd.ErrOrStderr())
 			defer func() { _ = out.Close() }()
@@ -76,20 +87,31 @@ func newWorker(version string) *cobra.Command {
 				return usage(err)
 			}
 			gomaxprocs.Frugal()
-			return worker.Run(cmd.Context(), cfg)
+			err = worker.Run(cmd.Context(), cfg)
+			if errors.Is(err, pgcluster.ErrConnString) {
+				return usage(err)
+			}
+			return err
 		},
 	}
+	workerFlags(cmd, &cfg, &level, &format)
+	remote.add(cmd)
+	return cmd
+}
+
+func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) {
 	fs := cmd.Flags()
 	fs.StringVarP(&cfg.DataDir, "pgdata", "D", "", "the server's data `DIRECTORY`")
 	fs.StringVar(&cfg.SpoolDir, "spool-dir", "",
 		"make the spool, a private directory, in `DIRECTORY` (default /dev/shm, else the temporary directory)")
 	fs.StringSliceVar(&cfg.DebugDirs, "debug-dir", nil, debugDirUsage)
-	fs.StringVar(&level, "log-level", "info", "`LEVEL` of messages to write: debug, info, warn or error")
-	fs.StringVar(&format, "log-format", "auto", "`FORMAT` of messages: json, console, or auto (console on a terminal)")
+	fs.StringVar(level, "log-level", "info", "`LEVEL` of messages to write: debug, info, warn or error")
+	fs.StringVar(format, "log-format", "auto", "`FORMAT` of messages: json, console, or auto (console on a terminal)")
+	fs.IntVar(&cfg.Sessions, "sessions", 0,
+		"have at most `N` sessions in the server (default a tenth of max_connections, from 2 to 8)")
 	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
-	remote.add(cmd)
 	addWaitFlags(fs, &cfg.Waits)
 	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
 	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
@@ -102,7 +124,6 @@ func newWorker(version string) *cobra.Command {
 		cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("log-format",
 		cobra.FixedCompletions([]string{"auto", formatJSON, "console"}, cobra.ShellCompDirectiveNoFileComp))
-	return cmd
 }
 
 // contexts are the values of --context.

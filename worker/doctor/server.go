@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"strings"
 	"time"
 
@@ -34,6 +35,8 @@ func server(ctx context.Context, r *report, o Options) {
 		c.Version, c.DataDir, c.PostmasterPID, c.UID), ""})
 	r.add(user(c))
 	r.add(namespace(c))
+	r.add(view(c))
+	r.add(program(c))
 	r.add(symbols(c))
 	r.add(capturing(ctx, c))
 	for _, f := range worker(c, o) {
@@ -71,6 +74,25 @@ func namespace(c pgcluster.Cluster) finding {
 		text += "; its root directory is " + c.Root
 	}
 	return finding{good, "namespace", text, ""}
+}
+
+// program says whether the server's program is the one on the disk: a package upgrade replaces it.
+func program(c pgcluster.Cluster) finding {
+	path, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
+	if err != nil {
+		return finding{warn, "program", err.Error(), ""}
+	}
+	running, gone := strings.CutSuffix(path, " (deleted)")
+	if !gone {
+		return finding{good, "program", "the server runs " + path, ""}
+	}
+	return finding{
+		warn, "program", running + " was replaced or removed since the server was started, as by a package upgrade. " +
+			"Sessions that have not used PL/pgSQL yet may fail to load plpgsql.so, and SQL calls then fail there with " +
+			"PostgreSQL's own error",
+		"Restart the server. Until then use an open session that has used PL/pgSQL, or the command line: " +
+			"pg_stat_backtrace capture PID.",
+	}
 }
 
 // symbols says how many of the server's functions will have a name.
@@ -132,18 +154,26 @@ func capturing(ctx context.Context, c pgcluster.Cluster) finding {
 	return finding{good, "capture", text, ""}
 }
 
-// connection looks at what SQL shows: the extension, its version and its objects.
+// connection looks at what SQL shows: the connection slots, the extension, its version and its objects.
 func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	var found []finding
 	err := query(ctx, c, o, func(ctx context.Context, conn *pgx.Conn) error {
+		list, err := slots(ctx, conn)
+		if err != nil {
+			return err
+		}
+		found = list
+		if list, err = seen(ctx, conn, c); err != nil {
+			return err
+		}
 		version, err := extension(ctx, conn)
 		if err != nil {
 			return err
 		}
 		compared, err := objects(ctx, conn)
-		found = []finding{version, compared}
+		found = append(append(found, list...), version, compared)
 		return err
 	})
 	if err != nil {
@@ -159,7 +189,7 @@ func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 func query(ctx context.Context, c pgcluster.Cluster, o Options, f func(context.Context, *pgx.Conn) error) error {
 	connected := make(chan pgcluster.ConnState, 1)
 	conn, err := pgcluster.NewConn(pgcluster.ConnOptions{
-		ConnString: o.ConnString, Cluster: &c, Check: c.Verify,
+		ConnString: o.ConnString, Cluster: &c, Named: o.DataDir != "", Check: c.Verify,
 		OnChange: func(s pgcluster.ConnState) {
 			select {
 			case connected <- s:

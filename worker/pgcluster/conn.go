@@ -21,6 +21,9 @@ type ConnOptions struct {
 	ConnString string
 	// Cluster, when not nil, gives host and port where nothing else does.
 	Cluster *Cluster
+	// Named says that a data directory names the server: PGHOST and PGPORT, also those of PGSERVICE, then do not say
+	// where it is.
+	Named bool
 	// Check, when not nil, is called in each new session before it is used; an error from it closes the session and is
 	// treated like a failure to connect. Cluster.Verify belongs here.
 	Check func(context.Context, *pgx.Conn) error
@@ -35,6 +38,10 @@ type ConnOptions struct {
 	PingInterval     time.Duration // how often an idle session is tried; default 15 s
 	MinBackoff       time.Duration // pause after the first failed attempt; default 100 ms
 	MaxBackoff       time.Duration // longest pause; default 10 s
+}
+
+func (o *ConnOptions) origin() origin {
+	return origin{text: o.ConnString, cluster: o.Cluster, named: o.Named}
 }
 
 // ConnState is what OnChange is told.
@@ -67,6 +74,7 @@ func (o *ConnOptions) setDefaults() {
 type Conn struct {
 	options  ConnOptions
 	config   *pgx.ConnConfig
+	notes    []string
 	standing atomic.Pointer[standing]
 	kick     chan struct{}
 }
@@ -75,7 +83,7 @@ type Conn struct {
 // connects to nothing; Run does.
 func NewConn(options ConnOptions) (*Conn, error) {
 	options.setDefaults()
-	config, err := parseConnString(options.ConnString, options.Cluster)
+	config, notes, err := parseConnString(options.origin())
 	if err != nil {
 		return nil, err
 	}
@@ -85,10 +93,13 @@ func NewConn(options ConnOptions) (*Conn, error) {
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: options.ConnectTimeout}
 	}
-	c := &Conn{options: options, config: config, kick: make(chan struct{}, 1)}
+	c := &Conn{options: options, config: config, notes: notes, kick: make(chan struct{}, 1)}
 	c.stand(awaiting(errNotYet))
 	return c, nil
 }
+
+// Notes returns warnings about the connection settings, such as a password file that others can read.
+func (c *Conn) Notes() []string { return c.notes }
 
 // Query calls f with the session, which f has for itself. The context that f is given ends with ctx, and some time
 // after the statement timeout at the latest. Query waits up to two seconds for the first session, and for the next one

@@ -36,20 +36,29 @@ type supervised struct {
 	states chan pgcluster.ConnState
 }
 
+// maxStates is how many states wait for the test.
+const maxStates = 100
+
 // supervise starts a Conn; it ends with the test.
 func supervise(t *testing.T, o pgcluster.ConnOptions) *supervised {
 	t.Helper()
-	s := &supervised{states: make(chan pgcluster.ConnState, 1000)}
-	o.OnChange = func(state pgcluster.ConnState) { s.states <- state }
+	s := &supervised{states: make(chan pgcluster.ConnState, maxStates)}
+	ctx, cancel := context.WithCancel(context.Background())
+	o.OnChange = func(state pgcluster.ConnState) {
+		select {
+		case s.states <- state:
+		case <-ctx.Done(): // the test has ended, perhaps because it failed, and takes no more
+		}
+	}
 	if o.MaxBackoff == 0 {
 		o.MinBackoff, o.MaxBackoff = time.Millisecond, 20*time.Millisecond
 	}
 	conn, err := pgcluster.NewConn(o)
 	if err != nil {
+		cancel()
 		t.Fatal(err)
 	}
 	s.Conn = conn
-	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- conn.Run(ctx) }()
 	t.Cleanup(func() {
@@ -220,6 +229,45 @@ func TestConnRetry(t *testing.T) {
 	server.Start()
 	s.Retry()
 	s.await(t, true)
+}
+
+// TestConnUnreadStates: a test that has failed reads no states, and still ends.
+func TestConnUnreadStates(t *testing.T) {
+	var s *supervised
+	t.Run("fails", func(t *testing.T) {
+		s = supervise(t, pgcluster.ConnOptions{ConnString: "host=/nonexistent", MinBackoff: 1, MaxBackoff: time.Millisecond})
+		pgtest.Wait(t, "the states fill the channel", func() bool { return len(s.states) == maxStates })
+	})
+	if version, ok := s.Connected(); ok {
+		t.Errorf("connected to %d", version)
+	}
+}
+
+// TestConnKeywords: every keyword of libpq that psql takes is taken, and hostaddr is used instead of a look-up.
+func TestConnKeywords(t *testing.T) {
+	pgtest.Each(t, func(t *testing.T, binDir string) {
+		t.Parallel()
+		server := pgtest.Start(t, binDir, pgtest.Options{TCP: true})
+		for _, dsn := range []string{
+			fmt.Sprintf("host=db.invalid hostaddr=127.0.0.1 port=%d user=postgres gssencmode=disable keepalives=1 "+
+				"keepalives_idle=30 keepalives_interval=5 keepalives_count=3 tcp_user_timeout=10000 client_encoding=auto "+
+				"fallback_application_name=x sslmode=disable sslcompression=0 load_balance_hosts=disable "+
+				"target_session_attrs=any connect_timeout=20 options='-c geqo=off' require_auth=none", server.Port),
+			fmt.Sprintf("postgresql://postgres@127.0.0.1:%d/postgres?gssencmode=prefer&keepalives_idle=30&sslmode=disable"+
+				"&client_encoding=auto&options=-c%%20geqo%%3Doff", server.Port),
+		} {
+			s := supervise(t, pgcluster.ConnOptions{ConnString: dsn})
+			if state := <-s.states; !state.Connected {
+				t.Fatalf("%s: %v", dsn, state.Err)
+			}
+			if got, err := s.query(t.Context(), "SELECT current_setting('geqo')"); got != "off" {
+				t.Errorf("%s: geqo is %q: %v", dsn, got, err)
+			}
+			if _, err := pgcluster.Find(t.Context(), pgcluster.Options{ConnString: dsn}); os.Geteuid() == 0 && err != nil {
+				t.Errorf("%s: %v", dsn, err)
+			}
+		}
+	})
 }
 
 func TestConnCheck(t *testing.T) {

@@ -26,6 +26,8 @@ type Options struct {
 	// ConnString is a libpq connection string (keyword/value or URI); what it leaves open comes from a service file,
 	// from the PG* environment and from the defaults, in this order.
 	ConnString string
+	// Cluster, when not nil, gives host and port where the connection string does not: the environment does not count.
+	Cluster *Cluster
 }
 
 // Find finds the server that Options describes, before there is a session in it where that is possible: by the data
@@ -35,7 +37,7 @@ func Find(ctx context.Context, o Options) (Cluster, error) {
 	if o.DataDir != "" {
 		return ByDataDir(o.DataDir)
 	}
-	config, err := pgx.ParseConfig(o.ConnString)
+	config, err := parse(origin{text: o.ConnString, cluster: o.Cluster, named: o.Cluster != nil})
 	if err != nil {
 		return Cluster{}, err
 	}
@@ -56,7 +58,7 @@ func Find(ctx context.Context, o Options) (Cluster, error) {
 	}
 	conn, err := pgx.ConnectConfig(ctx, config)
 	if err != nil {
-		return Cluster{}, err
+		return Cluster{}, pooled(ctx, config, err)
 	}
 	defer func() { _ = conn.Close(ctx) }()
 	return ByConnection(ctx, conn)
@@ -69,7 +71,7 @@ func sockets(config *pgx.ConnConfig) []string {
 	seen := make(map[string]bool)
 	for _, h := range append(hosts, config.Fallbacks...) {
 		network, path := pgconn.NetworkAddress(h.Host, h.Port)
-		if network == "unix" && !seen[path] {
+		if network == networkUnix && !seen[path] {
 			seen[path] = true
 			paths = append(paths, path)
 		}
@@ -91,6 +93,9 @@ func ByConnection(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
 		c, err = bySetting(ctx, conn)
 	}
 	if err != nil {
+		if behind := checkPooler(ctx, conn, nil); errors.Is(behind, ErrPooler) {
+			err = behind
+		}
 		return Cluster{}, err
 	}
 	if err := c.Verify(ctx, conn); err != nil {
@@ -101,7 +106,7 @@ func ByConnection(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
 
 func bySetting(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
 	var dir string
-	err := conn.QueryRow(ctx, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir)
+	err := ask(ctx, conn, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir)
 	var denied *pgconn.PgError
 	if errors.As(err, &denied) && denied.Code == sqlInsufficientPrivilege {
 		return Cluster{}, fmt.Errorf("asking the server for its data directory: %w; connect over a unix socket, name the "+
@@ -114,15 +119,18 @@ func bySetting(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
 }
 
 // Verify makes sure that conn is a session of this server: its process is a child of the postmaster, and the server
-// was started when this one was. The error is a WrongClusterError, or what went wrong in asking.
+// was started when this one was. The error is a WrongClusterError, a PoolerError, or what went wrong in asking.
 func (c Cluster) Verify(ctx context.Context, conn *pgx.Conn) error {
 	pid := int(conn.PgConn().PID())
+	if err := checkPooler(ctx, conn, &c); err != nil {
+		return err
+	}
 	stat, err := procfs.ReadStat(c.Local(pid))
 	if err != nil || stat.PPID != c.PostmasterPID || !c.Alive() {
 		return &WrongClusterError{Want: c, Got: describe(ctx, conn)}
 	}
 	var started time.Time
-	if err := conn.QueryRow(ctx, "SELECT pg_catalog.pg_postmaster_start_time()").Scan(&started); err != nil {
+	if err := ask(ctx, conn, "SELECT pg_catalog.pg_postmaster_start_time()").Scan(&started); err != nil {
 		return fmt.Errorf("asking the server when it was started: %w", err)
 	}
 	if started.Sub(c.Started).Abs() > startSlack {
@@ -139,7 +147,7 @@ func describe(ctx context.Context, conn *pgx.Conn) string {
 	config := conn.Config()
 	at := fmt.Sprintf("the server at %s port %d", config.Host, config.Port)
 	var dir string
-	if err := conn.QueryRow(ctx, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir); err != nil {
+	if err := ask(ctx, conn, "SELECT pg_catalog.current_setting('data_directory')").Scan(&dir); err != nil {
 		return at
 	}
 	return fmt.Sprintf("%s, whose data directory is %s", at, dir)

@@ -27,7 +27,8 @@ const clockSlack = 30 * time.Second
 // it is the one: its working directory is dir, it runs as the owner of dir, and it maps the shared memory segment that
 // the file names (or, before the file names one, was started when the file says). So a file left over by a crash is
 // recognised even when its pid belongs to another process now. The pid may be one of a PID namespace below this one.
-// dir may lead through /proc/PID/root.
+// dir may lead through /proc/PID/root. A server that is not for clients, in single-user or in binary-upgrade mode, does
+// not count as running.
 //
 // The errors are ErrNotDataDir, ErrNotRunning, ErrWrongUser, ErrNoAccess and ErrNamespace.
 func ByDataDir(dir string) (Cluster, error) {
@@ -55,6 +56,14 @@ func ByDataDir(dir string) (Cluster, error) {
 	c, err := verifyAny(path, file)
 	if err != nil {
 		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
+	}
+	upgrading, err := inBinaryUpgrade(c.PostmasterPID)
+	switch {
+	case err != nil:
+		return Cluster{}, fmt.Errorf("%s: %w: %w", dir, ErrNotRunning, err)
+	case upgrading:
+		return Cluster{}, fmt.Errorf("%s: %w: postmaster %d runs in binary-upgrade mode, for pg_upgrade alone",
+			dir, ErrNotRunning, c.PostmasterPID)
 	}
 	c.Version = version
 	return c, nil

@@ -23,6 +23,8 @@ var (
 	ErrNoAccess = errors.New("the kernel does not let this process look at the postmaster")
 	// ErrWrongCluster: a connection leads to another server than the one to be served. See WrongClusterError.
 	ErrWrongCluster = errors.New("the connection leads to another server")
+	// ErrPooler: a connection leads to a connection pooler. See PoolerError.
+	ErrPooler = errors.New("the connection leads to a connection pooler")
 	// ErrNotMember: the process is none of this server's, or does not exist.
 	ErrNotMember = errors.New("not a process of this server")
 	// ErrPostmaster: the process is the postmaster itself.

@@ -29,7 +29,14 @@ func BySocket(ctx context.Context, path string) (Cluster, error) {
 		return Cluster{}, err
 	}
 	defer func() { _ = conn.Close() }()
-	return byPeer(conn)
+	pid, err := peerOf(conn)
+	if err != nil {
+		return Cluster{}, err
+	}
+	if name, ok := poolerName(pid); ok {
+		return Cluster{}, &PoolerError{At: path, Name: name, PID: pid}
+	}
+	return byPostmaster(pid)
 }
 
 // byPeer finds the server by the peer credentials of a connection to its unix socket. The kernel notes them when a
@@ -61,13 +68,26 @@ func peerless(path string) error {
 
 // peerOf returns the process that listens on the other end, as this process knows it.
 func peerOf(conn net.Conn) (int, error) {
+	peer, err := credentials(conn)
+	if err != nil {
+		return 0, err
+	}
+	if peer.Pid <= 0 {
+		return 0, fmt.Errorf("%w: its processes do not exist in this PID namespace; run the worker in the server's (in "+
+			"Kubernetes: shareProcessNamespace) or outside of both, on the host", ErrNamespace)
+	}
+	return int(peer.Pid), nil
+}
+
+// credentials returns what the kernel noted of the process that called listen() on the other end of a unix socket.
+func credentials(conn net.Conn) (*unix.Ucred, error) {
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {
-		return 0, fmt.Errorf("%w: not a unix socket", ErrNotPostmaster)
+		return nil, fmt.Errorf("%w: not a unix socket", ErrNotPostmaster)
 	}
 	raw, err := socket.SyscallConn()
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	var peer *unix.Ucred
 	var peerErr error
@@ -75,13 +95,9 @@ func peerOf(conn net.Conn) (int, error) {
 		peer, peerErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED)
 	})
 	if err = errors.Join(err, peerErr); err != nil {
-		return 0, fmt.Errorf("reading the socket's peer credentials: %w", err)
+		return nil, fmt.Errorf("reading the socket's peer credentials: %w", err)
 	}
-	if peer.Pid <= 0 {
-		return 0, fmt.Errorf("%w: its processes do not exist in this PID namespace; run the worker in the server's (in "+
-			"Kubernetes: shareProcessNamespace) or outside of both, on the host", ErrNamespace)
-	}
-	return int(peer.Pid), nil
+	return peer, nil
 }
 
 // byPostmaster makes sure that the process is a postmaster, through the directory it works in.

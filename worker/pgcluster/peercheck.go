@@ -7,7 +7,6 @@ import (
 	"net"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
@@ -29,7 +28,8 @@ const noCleartext = "!password,!md5"
 // guardLogin keeps a connection's password from all but the server, whose cluster is nil if it is not known yet. On a
 // unix socket the kernel says who listens: that is asked before a byte is sent. A server below another root is in a
 // container, and whoever owns that can have any program listen: it gets no password that was meant for another place.
-func guardLogin(config *pgx.ConnConfig, connString string, c *Cluster) {
+// Own says that the connection string, the service or the environment gives the password, not a password file.
+func guardLogin(config *pgx.ConnConfig, own bool, c *Cluster) {
 	if c == nil {
 		return
 	}
@@ -47,24 +47,12 @@ func guardLogin(config *pgx.ConnConfig, connString string, c *Cluster) {
 	if c.Root == "" {
 		return
 	}
-	if own, err := pgx.ParseConfig(withoutPassfile(connString)); err != nil || own.Password == "" {
+	if !own {
 		config.Password = ""
 	}
 	if config.RequireAuth == "" {
 		config.RequireAuth = noCleartext
 	}
-}
-
-// withoutPassfile adds to a connection string that no password file is to be read.
-func withoutPassfile(connString string) string {
-	if !strings.HasPrefix(connString, "postgres://") && !strings.HasPrefix(connString, "postgresql://") {
-		return connString + " passfile=" + os.DevNull
-	}
-	separator := "?"
-	if strings.Contains(connString, "?") {
-		separator = "&"
-	}
-	return connString + separator + "passfile=" + os.DevNull
 }
 
 // checkPeer makes sure that the process at the other end of a unix socket belongs to the user, or to root.

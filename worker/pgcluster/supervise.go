@@ -29,6 +29,9 @@ func (c *Conn) Run(ctx context.Context) error {
 		if lasted > stableAfter {
 			pause = c.options.MinBackoff
 		}
+		if errors.Is(err, ErrScarce) { // another attempt takes a slot again, for a moment
+			pause = c.options.MaxBackoff
+		}
 		wait := jitter(pause)
 		c.options.OnChange(ConnState{Err: err, Retry: wait})
 		if !c.sleep(ctx, wait) {
@@ -60,7 +63,7 @@ func (c *Conn) connect(ctx context.Context) (*pgx.Conn, error) {
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, c.config)
 	if err != nil {
-		return nil, err
+		return nil, pooled(ctx, c.config, err)
 	}
 	if c.options.Check != nil {
 		if err := c.options.Check(ctx, conn); err != nil {

@@ -75,6 +75,10 @@ type Config struct {
 	// Log receives what there is to say.
 	Log zerolog.Logger
 
+	// Sessions bounds the worker's sessions in the server, its main session included; 0: a tenth of the connection
+	// slots, at least 2 and at most 8.
+	Sessions int
+
 	Keep     time.Duration // rows older than this are removed; default a week
 	KeepRows int           // rows beyond this number are removed; default 10,000 a database
 
@@ -83,7 +87,8 @@ type Config struct {
 	Poll    time.Duration // pause after which a session looks without a notification; default 5 s
 	Scan    time.Duration // pause between two looks at the databases; default 2 s
 	MinLook time.Duration // first pause between two visits to a database without the extension; default 1 s
-	MaxLook time.Duration // longest such pause; default 30 s
+	MaxLook time.Duration // longest such pause; default 30 s, and more where there are many databases
+	Stay    time.Duration // pause between two new sessions while databases take turns; default 500 ms
 }
 
 const (
@@ -99,6 +104,7 @@ func (c *Config) setDefaults() {
 	}{
 		{&c.Keep, defaultKeep}, {&c.Grace, 100 * time.Millisecond}, {&c.Poll, 5 * time.Second},
 		{&c.Scan, 2 * time.Second}, {&c.MinLook, time.Second}, {&c.MaxLook, 30 * time.Second},
+		{&c.Stay, 500 * time.Millisecond},
 	} {
 		if *d.value <= 0 {
 			*d.value = d.def

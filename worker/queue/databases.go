@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/worker/pgcluster"
 )
 
 // maxVisits bounds the visits to databases, to see whether they have the extension, at a time.
@@ -17,6 +21,10 @@ const maxVisits = 4
 type Queue struct {
 	cfg    Config
 	visits chan struct{}
+	budget *budget
+	// told is the last message about scarce slots, and toldAt when: slots come and go, and the log must not grow with it.
+	told   string
+	toldAt time.Time
 
 	mu      sync.Mutex
 	keepers map[uint32]*keeper
@@ -25,7 +33,9 @@ type Queue struct {
 // New makes a queue; Run serves it.
 func New(cfg Config) *Queue {
 	cfg.setDefaults()
-	return &Queue{cfg: cfg, visits: make(chan struct{}, maxVisits), keepers: map[uint32]*keeper{}}
+	return &Queue{
+		cfg: cfg, visits: make(chan struct{}, maxVisits), keepers: map[uint32]*keeper{}, budget: &budget{stay: cfg.Stay},
+	}
 }
 
 // database is one that can be connected to.
@@ -34,7 +44,12 @@ type database struct {
 	name string
 	// wanted: somebody has locked it against others (to drop, rename or copy it) and waits for sessions to go.
 	wanted bool
+	// limit is its CONNECTION LIMIT, below 0: none; others is how many sessions there are besides the worker's.
+	limit, others int
 }
+
+// full reports whether a session of the worker would take the last slot of the database.
+func (d database) full() bool { return d.limit >= 0 && d.others+1 >= d.limit }
 
 // Run serves until ctx ends, and then ends its sessions; what they have not written stays queued.
 func (q *Queue) Run(ctx context.Context) {
@@ -67,9 +82,12 @@ func (q *Queue) scan(ctx context.Context) bool {
 		q.cfg.Log.Warn().Str("database", database).Int("rows", n).
 			Msg("the journal cannot keep up: rows of waiting calls were dropped")
 	}
-	found, recovering, err := q.databases(ctx)
+	found, slots, recovering, err := q.databases(ctx)
 	if err != nil {
 		return false // the worker's main session says why; what is served is served on
+	}
+	if !recovering {
+		q.share(slots, found)
 	}
 	q.cfg.Journal.suspend(recovering)
 	q.mu.Lock()
@@ -78,7 +96,7 @@ func (q *Queue) scan(ctx context.Context) bool {
 	for _, d := range found {
 		names[d.name] = true
 		k := q.keepers[d.oid]
-		if d.wanted || k != nil && k.name != d.name {
+		if d.wanted || d.full() || k != nil && k.name != d.name {
 			continue // comes back when that is over, under its new name
 		}
 		there[d.oid] = true
@@ -96,36 +114,103 @@ func (q *Queue) scan(ctx context.Context) bool {
 	return true
 }
 
+// tellEvery is the shortest pause between two messages about scarce slots.
+const tellEvery = time.Minute
+
+// share sets how many sessions there may be now: the worker's budget without its main session, as long as slots are
+// left for others.
+func (q *Queue) share(slots pgcluster.Slots, found []database) {
+	most := q.cfg.Sessions
+	if most <= 0 {
+		most = slots.Sessions()
+	}
+	most--
+	free := slots.Ordinary() - (slots.Used - q.budget.used()) - slots.Spare()
+	if slots.Role.Limit >= 0 {
+		free = min(free, slots.Role.Limit-(slots.Role.Used-q.budget.used())-1)
+	}
+	q.budget.resize(max(0, min(most, free)))
+	told := fullDatabases(found)
+	if free < min(most, len(found)) {
+		told = "few connection slots are left"
+	}
+	if told != q.told && time.Since(q.toldAt) > tellEvery {
+		q.told, q.toldAt = told, time.Now()
+		if told != "" {
+			q.cfg.Log.Warn().Str("reason", told).Int("max_connections", slots.Max).Int("reserved", slots.Reserved).
+				Int("used", slots.Used).Int("sessions", max(0, min(most, free))).Int("sessions_most", most).
+				Msg("queues are served less often, or not at all, to leave connection slots to others")
+		}
+	}
+}
+
+// fullDatabases names the databases that have no slot for the worker, some of them if there are many.
+func fullDatabases(found []database) string {
+	const most = 10
+	var list []string
+	for _, d := range found {
+		switch {
+		case d.full() && len(list) < most:
+			list = append(list, fmt.Sprintf("database %q has CONNECTION LIMIT %d", d.name, d.limit))
+		case d.full():
+			return strings.Join(append(list, "and others"), "; ")
+		}
+	}
+	return strings.Join(list, "; ")
+}
+
 const recoverySQL = `SELECT pg_catalog.pg_is_in_recovery()`
 
 // databaseSQL lists what can be connected to. DROP DATABASE, RENAME and CREATE DATABASE … TEMPLATE lock a database and
 // then wait some seconds for its sessions to end: ours do. A datconnlimit of -2 marks a database whose dropping failed.
+// Sessions of the worker in a database are known by their processes, $1: their names are hidden from some roles.
 const databaseSQL = `
 SELECT d.oid, d.datname,
        EXISTS (SELECT FROM pg_catalog.pg_locks l
                WHERE l.locktype = 'object' AND l.classid = 'pg_catalog.pg_database'::pg_catalog.regclass
-                 AND l.objid = d.oid AND l.mode IN ('ShareLock', 'AccessExclusiveLock'))
+                 AND l.objid = d.oid AND l.mode IN ('ShareLock', 'AccessExclusiveLock')),
+       d.datconnlimit, CASE WHEN d.datconnlimit < 0 THEN 0 ELSE (
+           SELECT count(*) FROM pg_catalog.pg_stat_activity a
+           WHERE a.datid = d.oid AND a.usesysid IS NOT NULL AND a.pid <> ALL ($1::int[])
+             AND coalesce(a.backend_type, 'client backend') IN ('client backend', 'walsender')) END
 FROM pg_catalog.pg_database d
 WHERE d.datallowconn AND NOT d.datistemplate AND d.datconnlimit <> -2
-  AND pg_catalog.has_database_privilege(d.oid, 'CONNECT')`
+  AND pg_catalog.has_database_privilege(d.oid, 'CONNECT')
+ORDER BY d.oid`
 
-// databases asks for the databases to serve: none during recovery.
-func (q *Queue) databases(ctx context.Context) (found []database, recovering bool, err error) {
+// databases asks for the databases to serve: none during recovery; and for the connection slots.
+func (q *Queue) databases(ctx context.Context) (found []database, slots pgcluster.Slots, recovering bool, err error) {
 	err = q.cfg.Server.Query(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		if err := conn.QueryRow(ctx, recoverySQL).Scan(&recovering); err != nil || recovering {
 			return err
 		}
-		rows, err := conn.Query(ctx, databaseSQL)
+		if slots, err = pgcluster.ReadSlots(ctx, conn); err != nil {
+			return err
+		}
+		rows, err := conn.Query(ctx, databaseSQL, q.processes())
 		if err != nil {
 			return fmt.Errorf("listing databases: %w", err)
 		}
 		found, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (d database, err error) {
-			err = row.Scan(&d.oid, &d.name, &d.wanted)
+			err = row.Scan(&d.oid, &d.name, &d.wanted, &d.limit, &d.others)
 			return d, err
 		})
 		return err
 	})
-	return found, recovering, err
+	return found, slots, recovering, err
+}
+
+// processes lists the server's processes of the sessions for queues.
+func (q *Queue) processes() []int32 {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	pids := make([]int32, 0, len(q.keepers))
+	for _, k := range q.keepers {
+		if pid := k.backend.Load(); pid != 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // visit makes the keeper of a database look again soon: a call came from there, so it has the extension.
@@ -135,6 +220,7 @@ func (q *Queue) visit(name string) {
 	for _, k := range q.keepers {
 		if k.name == name {
 			k.hurry()
+			q.budget.promote(name)
 		}
 	}
 }
@@ -159,6 +245,9 @@ type keeper struct {
 	cancel context.CancelFunc
 	done   chan struct{}
 	soon   chan struct{}
+	known  bool // it has been served, and the log says so
+	// backend is the server's process of the session; 0: there is none.
+	backend atomic.Int32
 }
 
 func (k *keeper) hurry() {
@@ -187,7 +276,7 @@ func (q *Queue) follow(ctx context.Context, k *keeper) {
 	pause := q.cfg.MinLook
 	for ctx.Err() == nil {
 		began := time.Now()
-		served, err := q.serve(ctx, k.name)
+		served, err := q.serve(ctx, k)
 		if ctx.Err() != nil {
 			return
 		}
@@ -207,10 +296,13 @@ func (q *Queue) follow(ctx context.Context, k *keeper) {
 		if err != nil {
 			told = err.Error()
 		}
+		if served && err == nil {
+			continue // it has left for another database, and waits for its next turn
+		}
 		if !q.rest(ctx, k, pause) {
 			return
 		}
-		pause = min(2*pause, q.cfg.MaxLook)
+		pause = min(2*pause, q.longest())
 	}
 }
 
@@ -231,18 +323,38 @@ func (q *Queue) rest(ctx context.Context, k *keeper, pause time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// serve visits a database, and stays if it has a queue. Served is set if it had one.
-func (q *Queue) serve(ctx context.Context, name string) (served bool, err error) {
+// longest is the longest pause between two visits to a database without the extension: so many databases must not cost
+// the server a new session all the time.
+func (q *Queue) longest() time.Duration {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return max(q.cfg.MaxLook, time.Duration(len(q.keepers))*time.Second)
+}
+
+// serve visits a database when there is a session to spare, and stays if it has a queue. Served is set if it had one.
+func (q *Queue) serve(ctx context.Context, k *keeper) (served bool, err error) {
+	lease, err := q.budget.acquire(ctx, k.name, q.cfg.Journal.waits(k.name))
+	if err != nil {
+		return false, err
+	}
+	defer q.budget.release(lease)
 	select {
 	case q.visits <- struct{}{}:
 	case <-ctx.Done():
 		return false, ctx.Err()
 	}
-	s, err := open(ctx, &q.cfg, name)
+	s, err := open(ctx, &q.cfg, k.name, lease)
 	<-q.visits
 	if err != nil {
 		return false, err
 	}
-	q.cfg.Log.Info().Str("database", name).Msg("serving the queue")
+	k.backend.Store(int32(s.conn.PgConn().PID()))
+	defer k.backend.Store(0)
+	if log := &q.cfg.Log; k.known {
+		log.Debug().Str("database", k.name).Msg("serving the queue")
+	} else {
+		log.Info().Str("database", k.name).Msg("serving the queue")
+	}
+	k.known = true
 	return true, s.run(ctx)
 }

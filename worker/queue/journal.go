@@ -166,6 +166,14 @@ func (j *Journal) discard(database string) {
 	}
 }
 
+// waits reports whether rows of a database wait to be written.
+func (j *Journal) waits(database string) bool {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	p := j.places[database]
+	return p != nil && len(p.rows) > 0
+}
+
 // retain discards what belongs to databases that are none of these.
 func (j *Journal) retain(databases map[string]bool) {
 	j.mu.Lock()

@@ -16,14 +16,14 @@ func TestJournal(t *testing.T) {
 	if got := <-news; got != "a" || len(news) != 0 {
 		t.Errorf("told of %q, and %d more", got, len(news))
 	}
-	s := &session{database: "a", signal: make(chan struct{}, 1)}
+	s := &session{database: "a", lease: &lease{signal: make(chan struct{}, 1)}}
 	j.attach(s)
 	if rows := j.take("a"); len(rows) != 2 || rows[0].PID != 1 {
 		t.Errorf("%+v", rows)
 	}
 	j.Add("a", Row{PID: 3})
 	select {
-	case <-s.signal:
+	case <-s.lease.signal:
 	case <-time.After(time.Minute):
 		t.Error("the session is not woken")
 	}
@@ -31,13 +31,13 @@ func TestJournal(t *testing.T) {
 	if rows := j.take("a"); len(rows) != 2 || rows[0].PID != 2 || rows[1].PID != 3 {
 		t.Errorf("after putting one back: %+v", rows)
 	}
-	other := &session{database: "a", signal: make(chan struct{}, 1)}
+	other := &session{database: "a", lease: &lease{signal: make(chan struct{}, 1)}}
 	j.attach(other)
 	j.detach(s) // too late: another one has taken over
 	for range journalBatch {
 		j.Add("a", Row{})
 	}
-	if len(other.signal) != 1 {
+	if len(other.lease.signal) != 1 {
 		t.Error("a full batch wakes nobody")
 	}
 }
@@ -117,7 +117,7 @@ func (j *Journal) testTotal(t *testing.T, long Row) {
 
 func BenchmarkJournalAdd(b *testing.B) {
 	var j Journal
-	j.attach(&session{database: "a", signal: make(chan struct{}, 1)})
+	j.attach(&session{database: "a", lease: &lease{signal: make(chan struct{}, 1)}})
 	for b.Loop() {
 		j.Add("a", Row{})
 		if len(j.places["a"].rows) == journalBatch {

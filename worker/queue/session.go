@@ -3,10 +3,12 @@ package queue
 import (
 	"context"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/jackc/pgx/v5/pgproto3"
 	"github.com/rs/zerolog"
 )
 
@@ -14,6 +16,8 @@ const (
 	// operation bounds one transaction. A commit can hang behind another one's (NOTIFY takes its turn in a global
 	// lock); then the claim's transaction goes on or fails by itself, and a new session works beside it.
 	operation = 30 * time.Second
+	// overdue is how long a session may stay that has something under way and is to leave.
+	overdue = 15 * time.Second
 	// farewell is how long an operation may still take when the session is to end.
 	farewell = time.Second
 	// pruneEvery and pruneAfter say when old rows are removed: after that time, or that many new rows.
@@ -37,17 +41,17 @@ type session struct {
 	jobs     map[int64]*job       // under way, or done and not yet written
 	over     map[uint32]time.Time // roles over their rate, and until when they wait
 	notified bool                 // a notification came since the last claim
-	signal   chan struct{}        // something else is to be done
+	lease    *lease               // the right to be there; its signal says that something else is to be done
 	written  int                  // rows since the last prune
 	pruned   time.Time
 	compared time.Time // the extension's objects with what its script makes
 }
 
 // open connects to a database, and looks for the extension. Without it the error wraps errAbsent.
-func open(ctx context.Context, cfg *Config, database string) (*session, error) {
+func open(ctx context.Context, cfg *Config, database string, lease *lease) (*session, error) {
 	s := &session{
 		cfg: cfg, log: cfg.Log.With().Str("database", database).Logger(), database: database,
-		jobs: map[int64]*job{}, over: map[uint32]time.Time{}, signal: make(chan struct{}, 1),
+		jobs: map[int64]*job{}, over: map[uint32]time.Time{}, lease: lease,
 	}
 	conn, err := cfg.Connect(ctx, database, func(*pgconn.PgConn, *pgconn.Notification) { s.notified = true })
 	if err != nil {
@@ -109,7 +113,10 @@ func (s *session) serve(ctx context.Context) error {
 		err = s.bounded(ctx, s.renew)
 	}
 	for err == nil && ctx.Err() == nil {
-		if err = s.round(ctx, jobs); err == nil && ctx.Err() == nil {
+		if err = s.round(ctx, jobs); err != nil || s.leaves() {
+			break
+		}
+		if ctx.Err() == nil {
 			err = s.wait(ctx)
 		}
 	}
@@ -123,6 +130,12 @@ func (s *session) renew(ctx context.Context) error {
 		return err
 	}
 	return once(ctx, s.conn, &renewed, renewSQL)
+}
+
+// leaves reports whether the session is to end because its place is needed. What is under way has some time to end: it
+// would be claimed again, and captured once more.
+func (s *session) leaves() bool {
+	return s.lease.leave.Load() && (len(s.jobs) == 0 || time.Since(s.lease.since) > overdue)
 }
 
 // round does all that is to be done.
@@ -163,7 +176,7 @@ func (s *session) wait(ctx context.Context) error {
 	go func() {
 		defer close(done)
 		select {
-		case <-s.signal:
+		case <-s.lease.signal:
 			cancel()
 		case <-waiting.Done():
 		}
@@ -179,12 +192,7 @@ func (s *session) wait(ctx context.Context) error {
 }
 
 // wake makes the session look for something to do. It does not block.
-func (s *session) wake() {
-	select {
-	case s.signal <- struct{}{}:
-	default:
-	}
-}
+func (s *session) wake() { s.lease.wake() }
 
 // flush writes the rows of waiting calls.
 func (s *session) flush(ctx context.Context) error {
@@ -257,9 +265,26 @@ func (s *session) report(j *job) {
 		Msg("queued request")
 }
 
-// close ends the session.
+// close ends the session. While the worker runs it waits until the server has given the slot back, which another
+// session of the worker may take then.
 func (s *session) close(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+	patience := operation
+	if ctx.Err() != nil {
+		patience = farewell
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
-	_ = s.conn.Close(ctx) // there is nothing left to lose
+	last, err := s.conn.PgConn().Hijack()
+	if err != nil { // it is closed, or in the middle of something
+		_ = s.conn.Close(ctx)
+		return
+	}
+	defer func() { _ = last.Conn.Close() }() // there is nothing left to lose
+	if deadline, ok := ctx.Deadline(); ok {
+		_ = last.Conn.SetDeadline(deadline)
+	}
+	last.Frontend.Send(&pgproto3.Terminate{})
+	if last.Frontend.Flush() == nil {
+		_, _ = io.Copy(io.Discard, last.Conn) // the server hangs up last
+	}
 }

@@ -17,7 +17,8 @@ const workerSessions = `SELECT coalesce(string_agg(datname, ',' ORDER BY datname
 
 // Databases come, change and go.
 func TestDatabases(t *testing.T) {
-	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	// So many slots that each database has a session; TestManyDatabases has fewer.
+	eachSite(t, pgtest.Options{Conf: []string{"max_connections = 100"}}, func(t *testing.T, s *site) {
 		worker := s.work(t)
 		admin := s.Connect(t, s.User, "postgres")
 		for _, name := range []string{"later", "doomed", "renamed", "copied", `"O'dd é"`} {

@@ -33,9 +33,9 @@ type Config struct {
 	// Root stands before a path of the server's in this process's view: /proc/PID/root if the server has another root
 	// directory. The spool directory is then made in there, so that the server sees it.
 	Root string
-	// Witness is set if the server cannot see this process as it is, being in another PID or time namespace. It names,
-	// as the server knows it, a process that runs as long as the server does, and its start time in clock ticks since
-	// boot: the pid file names that one as the worker.
+	// Witness is asked again and again: the server may be started anew with another view of /proc. If the server may not
+	// see this process, it names, as the server knows it, a process that runs as long as the server does, and its start
+	// time in clock ticks since boot: the pid file names that process as the worker. Zero: the server sees this process.
 	Witness func() (pid int, start uint64)
 	// Version is the worker's version, for those who read the pid file.
 	Version string

@@ -26,7 +26,8 @@ import (
 //	7  key XOR ipad, in hex
 //	8  key XOR opad, in hex
 //	9  what the worker can be asked, separated by spaces; absent in version 1.0, where it is "get log"
-//	10 "outside", PID and start time of the worker as it knows them itself; only if the server cannot see it so. Lines 2
+//	10 "outside", PID and start time of the worker as it knows them itself; only if the server may not see it so: it is
+//	   in another PID or time namespace, or has a /proc that hides processes (hidepid). Lines 2
 //	   and 3 then name the postmaster, and the file "ready" in the spool directory is touched every two seconds: a worker
 //	   that has not done so for much longer does not run. (Version 1.0 of the extension does not look; there the call
 //	   of a worker that was killed runs into its timeout.) Else empty.
@@ -116,8 +117,10 @@ func (s *Spool) contents() ([]byte, error) {
 	}
 	pid, start, outside := os.Getpid(), stat.StartTime, ""
 	if s.cfg.Witness != nil {
-		outside, light = fmt.Sprintf("outside %d %d", pid, start), ""
-		pid, start = s.cfg.Witness()
+		if witness, since := s.cfg.Witness(); witness != 0 {
+			outside, light = fmt.Sprintf("outside %d %d", pid, start), ""
+			pid, start = witness, since
+		}
 	}
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "%d\n%d\n%d\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n%s\n", Protocol, pid, start,

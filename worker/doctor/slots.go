@@ -1,0 +1,69 @@
+package doctor
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/worker/pgcluster"
+)
+
+// slots says how many connection slots there are, how many of them the worker may have, and what it leaves to others.
+func slots(ctx context.Context, conn *pgx.Conn) ([]finding, error) {
+	s, err := pgcluster.ReadSlots(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	var sessions, databases int
+	err = conn.QueryRow(ctx, `SELECT count(*) FILTER (WHERE application_name = 'pg_stat_backtrace worker'
+			OR application_name = 'pg_stat_backtrace' AND pid <> pg_backend_pid()),
+		(SELECT count(*) FROM pg_catalog.pg_database WHERE datallowconn AND NOT datistemplate)
+		FROM pg_catalog.pg_stat_activity`).Scan(&sessions, &databases)
+	if err != nil {
+		return nil, err
+	}
+	text := fmt.Sprintf("max_connections is %d, %d are reserved, %d are in use; by default the worker may have "+
+		"%d sessions, and has %d", s.Max, s.Reserved, s.Used, s.Sessions(), sessions)
+	if databases >= s.Sessions() {
+		text += fmt.Sprintf("; %d databases take turns in %d of them", databases, s.Sessions()-1)
+	}
+	found := []finding{{good, "slots", text, ""}}
+	if s.Ordinary()-s.Used < s.Spare() {
+		found[0].mark = warn
+		found[0].hint = fmt.Sprintf("The worker leaves %d slots free, so queued requests wait. Raise max_connections.",
+			s.Spare())
+	}
+	limited, err := limits(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	if s.Role.Limit >= 0 && s.Role.Limit <= fewSessions {
+		limited = append(limited, finding{
+			warn, "slots", fmt.Sprintf("role %q has CONNECTION LIMIT %d", conn.Config().User, s.Role.Limit),
+			"The worker leaves the last slot of its role to others. It needs a limit of at least 3 to serve the queue.",
+		})
+	}
+	return append(found, limited...), nil
+}
+
+// fewSessions is the limit of a role at which the worker has only its main session, or none.
+const fewSessions = 2
+
+// limits lists the databases in which a session of the worker would be the last one allowed.
+func limits(ctx context.Context, conn *pgx.Conn) ([]finding, error) {
+	rows, err := conn.Query(ctx, `SELECT datname, datconnlimit FROM pg_catalog.pg_database
+		WHERE datallowconn AND NOT datistemplate AND datconnlimit IN (0, 1) ORDER BY datname LIMIT 20`)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, func(row pgx.CollectableRow) (finding, error) {
+		var name string
+		var limit int
+		err := row.Scan(&name, &limit)
+		return finding{
+			warn, "slots", fmt.Sprintf("database %q has CONNECTION LIMIT %d", name, limit),
+			"Its queue is not served: the worker leaves the last slot to others. Waiting calls work.",
+		}, err
+	})
+}

@@ -1,0 +1,59 @@
+package pgcluster
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/jackc/pgpassfile"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+)
+
+// defaultSocketDirs are where builds of libpq look for the server. The password file has entries for localhost, not for
+// these directories.
+var defaultSocketDirs = []string{"/tmp", "/run/postgresql", "/var/run/postgresql"}
+
+// passfile returns the password file, if libpq would read it, or why it would not.
+func (s settings) passfile() (path, note string) {
+	path = s["passfile"]
+	if path == "" {
+		path = filepath.Join(homeDir(), ".pgpass")
+	}
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return "", ""
+	case !info.Mode().IsRegular():
+		return "", fmt.Sprintf("password file %q is not a plain file and is ignored", path)
+	case info.Mode().Perm()&0o077 != 0:
+		return "", fmt.Sprintf("password file %q has group or world access and is ignored; "+
+			"permissions should be u=rw (0600) or less", path)
+	}
+	return path, ""
+}
+
+// passwordFor looks the first host's password up.
+func (s settings) passwordFor(config *pgx.ConnConfig, database string) string {
+	path, _ := s.passfile()
+	if path == "" {
+		return ""
+	}
+	file, err := pgpassfile.ReadPassfile(path)
+	if err != nil {
+		return ""
+	}
+	port := strconv.Itoa(int(config.Port))
+	if network, _ := pgconn.NetworkAddress(config.Host, config.Port); network != networkUnix {
+		return file.FindPassword(config.Host, port, database, config.User)
+	}
+	if password := file.FindPassword(config.Host, port, database, config.User); password != "" {
+		return password
+	}
+	if slices.Contains(defaultSocketDirs, config.Host) {
+		return file.FindPassword("localhost", port, database, config.User)
+	}
+	return ""
+}

@@ -1,0 +1,155 @@
+package queue
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// budget bounds the sessions of all queues together. Where there are more databases than sessions, it passes the
+// sessions round: a session that has stayed long enough gives way to the database that has waited longest.
+type budget struct {
+	// stay times the number of sessions is how long one stays while others wait, unless the budget shrinks: the server
+	// gets at most one new session in that time, however many databases there are.
+	stay time.Duration
+
+	mu      sync.Mutex
+	limit   int
+	leases  []*lease // the oldest first
+	waiting []*claim // who is next first
+	timer   *time.Timer
+}
+
+// lease is the right to have a session.
+type lease struct {
+	since  time.Time
+	leave  atomic.Bool
+	signal chan struct{} // wakes the session
+}
+
+// claim waits for a lease.
+type claim struct {
+	database string
+	granted  chan *lease
+}
+
+// wake makes the session look for something to do. It does not block.
+func (l *lease) wake() {
+	select {
+	case l.signal <- struct{}{}:
+	default:
+	}
+}
+
+// acquire waits for a lease.
+func (b *budget) acquire(ctx context.Context, database string, urgent bool) (*lease, error) {
+	c := &claim{database: database, granted: make(chan *lease, 1)}
+	b.mu.Lock()
+	if urgent {
+		b.waiting = slices.Insert(b.waiting, 0, c)
+	} else {
+		b.waiting = append(b.waiting, c)
+	}
+	b.settle()
+	b.mu.Unlock()
+	select {
+	case l := <-c.granted:
+		return l, nil
+	case <-ctx.Done():
+	}
+	b.mu.Lock()
+	b.waiting = slices.DeleteFunc(b.waiting, func(other *claim) bool { return other == c })
+	b.mu.Unlock()
+	select {
+	case l := <-c.granted: // at the same moment
+		b.release(l)
+	default:
+	}
+	return nil, ctx.Err()
+}
+
+// release gives a lease back.
+func (b *budget) release(l *lease) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leases = slices.DeleteFunc(b.leases, func(other *lease) bool { return other == l })
+	b.settle()
+}
+
+// promote lets a database that waits be the next.
+func (b *budget) promote(database string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	slices.SortStableFunc(b.waiting, func(x, y *claim) int {
+		switch {
+		case x.database == database && y.database != database:
+			return -1
+		case y.database == database && x.database != database:
+			return 1
+		}
+		return 0
+	})
+}
+
+// resize sets how many sessions there may be. Above that number sessions are asked to leave at once.
+func (b *budget) resize(limit int) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.limit = limit
+	b.settle()
+}
+
+// used is the number of sessions that are open or being opened.
+func (b *budget) used() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.leases)
+}
+
+// settle grants what is free, and asks the oldest sessions to leave for those who wait.
+func (b *budget) settle() {
+	now := time.Now()
+	for len(b.waiting) > 0 && len(b.leases) < b.limit {
+		l := &lease{since: now, signal: make(chan struct{}, 1)}
+		b.leases = append(b.leases, l)
+		b.waiting[0].granted <- l
+		b.waiting = b.waiting[1:]
+	}
+	leaving := 0
+	for _, l := range b.leases {
+		if l.leave.Load() {
+			leaving++
+		}
+	}
+	over := len(b.leases) - b.limit
+	for _, l := range b.leases {
+		if l.leave.Load() {
+			continue
+		}
+		left := b.stay*time.Duration(b.limit) - now.Sub(l.since)
+		switch {
+		case leaving >= over+len(b.waiting):
+			return
+		case leaving >= over && left > 0:
+			b.later(left)
+			return
+		}
+		l.leave.Store(true)
+		l.wake()
+		leaving++
+	}
+}
+
+// later calls settle again.
+func (b *budget) later(pause time.Duration) {
+	if b.timer != nil {
+		b.timer.Stop()
+	}
+	b.timer = time.AfterFunc(pause, func() {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.settle()
+	})
+}

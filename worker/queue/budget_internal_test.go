@@ -1,0 +1,121 @@
+package queue
+
+import (
+	"context"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// TestBudgetRotation: many databases share few sessions, none is left out, and there are never more sessions.
+func TestBudgetRotation(t *testing.T) {
+	t.Parallel()
+	b := &budget{stay: time.Millisecond}
+	b.resize(3)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var mu sync.Mutex
+	turns := map[string]int{}
+	open, most := 0, 0
+	var databases sync.WaitGroup
+	for i := range 25 {
+		name := strconv.Itoa(i)
+		databases.Go(func() {
+			for range 4 {
+				l, err := b.acquire(ctx, name, false)
+				if err != nil {
+					t.Errorf("database %s: %v", name, err)
+					return
+				}
+				mu.Lock()
+				open++
+				most = max(most, open)
+				turns[name]++
+				mu.Unlock()
+				for !l.leave.Load() && ctx.Err() == nil && waits(b) {
+					select {
+					case <-l.signal:
+					case <-time.After(time.Millisecond):
+					}
+				}
+				mu.Lock()
+				open--
+				mu.Unlock()
+				b.release(l)
+			}
+		})
+	}
+	databases.Wait()
+	if len(turns) != 25 || most > 3 || b.used() != 0 {
+		t.Errorf("%d databases had a turn, %d sessions at once, %d left", len(turns), most, b.used())
+	}
+}
+
+func waits(b *budget) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.waiting) > 0
+}
+
+// TestBudgetShrinks: sessions are asked to leave at once when there may be fewer, and stay otherwise.
+func TestBudgetShrinks(t *testing.T) {
+	t.Parallel()
+	b := &budget{stay: time.Hour}
+	b.resize(2)
+	var leases []*lease
+	for _, name := range []string{"a", "b"} {
+		l, err := b.acquire(t.Context(), name, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		leases = append(leases, l)
+	}
+	short, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+	defer cancel()
+	if _, err := b.acquire(short, "c", false); err == nil || leases[0].leave.Load() {
+		t.Errorf("a third session: %v; the first is asked to leave: %v", err, leases[0].leave.Load())
+	}
+	b.resize(1)
+	if !leases[0].leave.Load() || leases[1].leave.Load() {
+		t.Errorf("asked to leave: the first %v, the second %v", leases[0].leave.Load(), leases[1].leave.Load())
+	}
+	b.resize(0)
+	if !leases[1].leave.Load() {
+		t.Error("the last session is not asked to leave")
+	}
+}
+
+// TestBudgetPromotes: a database with rows to write is the next.
+func TestBudgetPromotes(t *testing.T) {
+	t.Parallel()
+	b := &budget{stay: time.Hour}
+	order := make(chan string, 3)
+	for _, name := range []string{"a", "b", "c"} {
+		before := len(b.waiting)
+		go func() {
+			l, err := b.acquire(context.Background(), name, false)
+			if err != nil {
+				return
+			}
+			order <- name
+			b.release(l)
+		}()
+		for len(queued(b)) == before {
+			time.Sleep(time.Millisecond)
+		}
+	}
+	b.promote("c")
+	b.resize(1)
+	if first := <-order; first != "c" {
+		t.Errorf("the first is %s", first)
+	}
+	<-order
+	<-order
+}
+
+func queued(b *budget) []*claim {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.waiting
+}

@@ -1,0 +1,155 @@
+package queue_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+const sessionsOfWorker = `SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_stat_backtrace%'`
+
+// TestManyDatabases: with more databases than slots, each database's requests are answered, and clients find slots.
+func TestManyDatabases(t *testing.T) {
+	eachSite(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
+		const databases = 25
+		s.extend(t, "template1")
+		boss := s.Connect(t, s.User, "postgres")
+		name := func(i int) string { return fmt.Sprintf("t%d", i) }
+		for i := range databases {
+			run(t, boss, "CREATE DATABASE "+name(i))
+		}
+		run(t, boss, "CREATE ROLE app LOGIN")
+		p := s.work(t)
+		ids := map[int]int64{}
+		most := 0
+		for i := range databases {
+			c := s.Connect(t, s.User, name(i))
+			ids[i] = request(t, c, pid(boss))
+			most = max(most, value[int](t, boss, sessionsOfWorker))
+			_ = c.Close(t.Context())
+		}
+		for i := range databases {
+			c := s.Connect(t, s.User, name(i))
+			pgtest.Wait(t, "the request in "+name(i), func() bool {
+				most = max(most, value[int](t, boss, sessionsOfWorker))
+				return value[string](t, c, "SELECT state FROM backtrace.request WHERE id = $1", ids[i]) == "done"
+			})
+			_ = c.Close(t.Context())
+		}
+		if most > 2 || most == 0 {
+			t.Errorf("the worker had %d sessions at a time", most)
+		}
+		var clients []*pgx.Conn // 17 slots are not reserved, 2 are the worker's, 1 is boss's
+		for range 13 {
+			clients = append(clients, s.Connect(t, "app", "postgres"))
+		}
+		s.Connect(t, s.User, "postgres")
+		t.Logf("%d clients beside %d sessions of the worker; %d bytes of log", len(clients)+2, most, len(p.text()))
+	})
+}
+
+// TestFewSlots: the worker's session for queues leaves when slots are scarce, takes no reserved slot, and comes back.
+func TestFewSlots(t *testing.T) {
+	eachSite(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
+		boss := s.Connect(t, s.User, "postgres")
+		run(t, boss, "CREATE ROLE app LOGIN")
+		p := s.work(t)
+		var clients []*pgx.Conn
+		for len(clients) < 15 { // of 17 that are not reserved: boss and the worker's main session have the others
+			config, err := pgx.ParseConfig(s.DSN("app", "postgres"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c, err := pgx.ConnectConfig(t.Context(), config); err == nil {
+				clients = append(clients, c)
+			} else if !strings.Contains(err.Error(), "53300") {
+				t.Fatal(err)
+			} else {
+				time.Sleep(10 * time.Millisecond) // until the worker's session has left
+			}
+		}
+		pgtest.Wait(t, "the session for queues leaves", func() bool { return value[int](t, boss, sessionsOfWorker) == 1 })
+		if !strings.Contains(p.text(), "few connection slots are left") {
+			t.Error("the log does not say so")
+		}
+		id := request(t, boss, pid(clients[0]))
+		// A worker that starts now, as a superuser, takes no reserved slot for more than a moment.
+		if err := p.end(stopSignal); err != nil {
+			t.Fatal(err)
+		}
+		c := s.Connect(t, s.User, "postgres") // in the slot of the worker: none is left but the reserved ones
+		p = s.launch(t)
+		pgtest.Wait(t, "the worker leaves the reserved slots alone", func() bool {
+			return strings.Contains(p.text(), "no connection slot to spare: all 17 slots that are not reserved are in use")
+		})
+		pgtest.Wait(t, "it has no session", func() bool { return value[int](t, boss, sessionsOfWorker) == 0 })
+		_ = c.Close(t.Context())
+		for _, c := range clients {
+			_ = c.Close(t.Context())
+		}
+		if o := result(t, boss, id); o.State == "queued" {
+			t.Errorf("%+v", o)
+		}
+	})
+}
+
+// TestConnectionLimits: the worker leaves the last slot of a database and of a role to others.
+func TestConnectionLimits(t *testing.T) {
+	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		boss := s.Connect(t, s.User, "postgres")
+		run(t, boss, "CREATE ROLE app LOGIN")
+		for _, name := range []string{"onlyone", "two"} {
+			run(t, boss, "CREATE DATABASE "+name)
+			s.extend(t, name)
+		}
+		run(t, boss, "ALTER DATABASE onlyone CONNECTION LIMIT 1")
+		run(t, boss, "ALTER DATABASE two CONNECTION LIMIT 2")
+		in := func(name string) int {
+			return value[int](t, boss, sessionsOfWorker+" AND datname = $1", name)
+		}
+		p := s.work(t)
+		pgtest.Wait(t, "the worker serves the database with two slots", func() bool { return in("two") == 1 })
+		one := s.Connect(t, "app", "two")
+		// The worker has the other one, and leaves it when both are taken.
+		pgtest.Wait(t, "the worker leaves the last slot", func() bool { return in("two") == 0 })
+		two := s.Connect(t, "app", "two")
+		_, _ = one.Close(t.Context()), two.Close(t.Context())
+		pgtest.Wait(t, "the worker is back", func() bool { return in("two") == 1 })
+		for range 30 {
+			_ = s.Connect(t, "app", "onlyone").Close(t.Context())
+			pgtest.Wait(t, "the session has ended", func() bool {
+				return value[int](t, boss, "SELECT count(*) FROM pg_stat_activity WHERE datname = 'onlyone'") == 0
+			})
+			time.Sleep(10 * time.Millisecond)
+		}
+		if !strings.Contains(p.text(), `\"onlyone\" has CONNECTION LIMIT 1`) || in("onlyone") != 0 {
+			t.Error("the log does not say why a database is not served")
+		}
+	})
+}
+
+// TestRoleLimit: so does the main session.
+func TestRoleLimit(t *testing.T) {
+	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+		boss := s.Connect(t, s.User, "postgres")
+		run(t, boss, `CREATE ROLE app LOGIN CONNECTION LIMIT 2`)
+		p := s.launch(t, workerEnv+"="+s.DSN("app", "postgres"))
+		pgtest.Wait(t, "the worker connects", func() bool { return value[int](t, boss, sessionsOfWorker) == 1 })
+		_ = s.Connect(t, "app", "postgres").Close(t.Context())
+		if err := p.end(stopSignal); err != nil {
+			t.Fatal(err)
+		}
+		run(t, boss, `ALTER ROLE app CONNECTION LIMIT 1`)
+		p = s.launch(t, workerEnv+"="+s.DSN("app", "postgres"))
+		pgtest.Wait(t, "the worker leaves the role's slot", func() bool {
+			return strings.Contains(p.text(), `the last of role \"app\" (CONNECTION LIMIT 1)`)
+		})
+		pgtest.Wait(t, "it has no session", func() bool { return value[int](t, boss, sessionsOfWorker) == 0 })
+		_ = s.Connect(t, "app", "postgres").Close(t.Context())
+	})
+}
