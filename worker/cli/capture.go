@@ -97,7 +97,7 @@ func newCapture() *cobra.Command {
 				return usage(err)
 			}
 			if f.core.file != "" {
-				return f.runCore(cmd.OutOrStdout(), cmd.ErrOrStderr())
+				return f.runCore(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			}
 			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
