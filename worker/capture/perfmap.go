@@ -84,8 +84,8 @@ func openPerfMap(pid int) (*os.File, fileID, error) {
 	return f, id, nil
 }
 
-// namePerf names a frame in code that a program has compiled at run time by the program's perf map, if there is one. The
-// program writes the map itself and may be late, so the note says where the name comes from.
+// namePerf names a frame in code that a program has compiled at run time by the program's perf map, if it has one.
+// The program writes the map itself and may be late, so the note says where the name comes from.
 func (sp *space) namePerf(out *trace.Frame, addr uint64) {
 	if sp.key.startTime == 0 || sp.memory != nil {
 		return // not a live process
