@@ -82,6 +82,7 @@ func openDebugFile(path string) (debugfile.File, error) {
 type fileID struct {
 	dev, ino uint64
 	mtime    syscall.Timespec
+	uid      int       // the owner
 	changed  time.Time // when something of it was changed last, at the latest when it was made
 }
 
@@ -115,7 +116,7 @@ func identify(f *os.File) (fileID, error) {
 	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
 		return fileID{}, fmt.Errorf("%s: %w", f.Name(), err)
 	}
-	return fileID{dev: st.Dev, ino: st.Ino, mtime: st.Mtim, changed: time.Unix(st.Ctim.Unix())}, nil
+	return fileID{dev: st.Dev, ino: st.Ino, mtime: st.Mtim, uid: int(st.Uid), changed: time.Unix(st.Ctim.Unix())}, nil
 }
 
 // is reports whether the file is the one that is mapped.

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"debug/elf"
 	"fmt"
 	"os"
 	"path"
@@ -75,6 +76,9 @@ func OpenImage(file string, debugDirs []string) (Image, func() error, error) {
 	}
 	img, err := elfimage.Open(f, path.Base(file))
 	var a *arch.Arch
+	if err == nil && img.Type() == elf.ET_CORE {
+		err = fmt.Errorf("%s: %w", file, ErrCoreFile)
+	}
 	if err == nil {
 		a, err = arch.ByMachine(img.Machine(), img.Order())
 	}

@@ -108,6 +108,9 @@ func (sp *space) nameFrame(dst []trace.Frame, f *unwind.Frame, late *deadline) [
 			out.Offset += m.Offset
 		}
 		sp.generated.name(&out, f.Lookup())
+		if out.Function == "" && m.Inode == 0 {
+			sp.namePerf(&out, f.Lookup())
+		}
 		return append(dst, out)
 	}
 	out.Module = where.name

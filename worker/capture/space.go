@@ -6,6 +6,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/jit"
 )
 
 // maxSpaces bounds the processes that are remembered.
@@ -33,6 +34,7 @@ type found struct {
 // repeated capture asks the process nothing.
 type spaces struct {
 	images *images
+	perf   perfMaps
 	mu     sync.Mutex
 	byKey  map[processKey]map[procfs.Mapping]found
 	// sought are the mappings whose images are being looked for.
@@ -101,6 +103,8 @@ type space struct {
 	unread string    // an image that was not read by then, so that there is less of the stack than there could be
 
 	generated generated
+	perf      *jit.PerfMap // of the process; nil: none, or not read yet
+	perfRead  bool
 	last      *procfs.Mapping // the mapping found last, and what it holds
 	lastFound found
 }

@@ -97,7 +97,7 @@ func newCapture() *cobra.Command {
 				return usage(err)
 			}
 			if f.core.file != "" {
-				return f.runCore(cmd.OutOrStdout(), cmd.ErrOrStderr())
+				return f.runCore(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
 			}
 			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
@@ -234,6 +234,10 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 				return nil
 			}
 			r.failed[target.PID] = true
+			if target.StartTime == 0 && errors.Is(err, ptrace.ErrExited) {
+				tellf(r.stderr, "process with PID %d does not exist", target.PID)
+				continue
+			}
 			tellf(r.stderr, "%s", explain(target.PID, err))
 			continue
 		}

@@ -23,6 +23,14 @@ func run(t *testing.T, args ...string) (status int, stdout, stderr string) {
 	return status, out.String(), errs.String()
 }
 
+// TestCaptureNoProcess asks for a process id that is above the kernel's limit.
+func TestCaptureNoProcess(t *testing.T) {
+	status, stdout, stderr := run(t, "capture", "4194305")
+	if status != 1 || stdout != "" || stderr != "pg_stat_backtrace: process with PID 4194305 does not exist\n" {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+}
+
 // sleeper is a process to capture, asleep.
 func sleeper(t *testing.T) string {
 	t.Helper()
@@ -105,7 +113,7 @@ func TestExitStatus(t *testing.T) {
 		{[]string{"worker", "--log-level", "loud"}, 2, "--log-level"},
 		{[]string{"worker", "--context", "everyone"}, 2, "--context must be superuser, all or off"},
 		{[]string{"worker", "-D", "/nonexistent"}, 1, "not a PostgreSQL data directory"},
-		{[]string{"capture", "2147483647"}, 1, "process with PID 2147483647 has exited"},
+		{[]string{"capture", "2147483647"}, 1, "process with PID 2147483647 does not exist"},
 		{[]string{"capture", strconv.Itoa(os.Getpid())}, 1, "cannot capture its own stack"},
 	}
 	for _, tt := range tests {

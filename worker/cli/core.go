@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -46,10 +47,8 @@ func (c *coreFlags) check(cmd *cobra.Command, args []string) error {
 }
 
 // runCore prints the stacks of a core file. Files that were refused are told on stderr; a wrong --exe is a failure.
-func (f *captureFlags) runCore(stdout, stderr io.Writer) error {
-	c, err := capture.Core(f.core.file, capture.CoreOptions{
-		Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines,
-	})
+func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) error {
+	c, err := f.readCore(ctx)
 	if err != nil {
 		return err
 	}
@@ -79,6 +78,23 @@ func (f *captureFlags) runCore(stdout, stderr io.Writer) error {
 		err = errReported
 	}
 	return err
+}
+
+// readCore reads the core. A pipe may be silent for ever, so an interrupt does not wait for it: the program ends then.
+func (f *captureFlags) readCore(ctx context.Context) (c *capture.CoreTrace, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c, err = capture.Core(f.core.file, capture.CoreOptions{
+			Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines,
+		})
+	}()
+	select {
+	case <-done:
+		return c, err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 }
 
 // coreTitle is the line above a core's stacks.

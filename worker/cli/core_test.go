@@ -1,12 +1,16 @@
 package cli
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 )
 
 // TestCaptureCore compares what gcore has of a sleeping process with what a capture of the process itself has: the same
@@ -48,6 +52,11 @@ func TestCaptureCore(t *testing.T) {
 		t.Errorf("status %d, %v, %s", status, err, out)
 	}
 
+	status, out, stderr = run(t, "symbols", core)
+	if status != 1 || out != "" || !strings.Contains(stderr, "capture --core "+core) {
+		t.Errorf("symbols of a core: status %d, %q, %q", status, stderr, out)
+	}
+
 	_, folded, _ := run(t, "capture", "--format", "folded", pid)
 	status, out, stderr = run(t, "capture", "--core", core, "--format", "folded")
 	if status != 0 || out != folded || !strings.HasPrefix(out, "sleep;") {
@@ -66,4 +75,36 @@ func TestCaptureCore(t *testing.T) {
 	if !strings.Contains(out, "libc.so") {
 		t.Errorf("the libraries are lost with the program:\n%s", out)
 	}
+}
+
+// TestCoreInterrupted interrupts the reading of a pipe from which nothing comes.
+func TestCoreInterrupted(t *testing.T) {
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = w.Close() }() // ends the reading as well
+	stdin := os.Stdin
+	os.Stdin = r
+	ctx, cancel := context.WithCancel(t.Context())
+	reading := make(chan error, 1)
+	f := captureFlags{core: coreFlags{file: "-"}}
+	go func() {
+		_, err := f.readCore(ctx)
+		reading <- err
+	}()
+	if _, err := w.WriteString("\x7f"); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(10 * time.Millisecond) // os.Stdin is read by then, or the context is canceled before: both are well
+	cancel()
+	select {
+	case err := <-reading:
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%v", err)
+		}
+	case <-time.After(time.Minute):
+		t.Error("an interrupt does not end the reading")
+	}
+	os.Stdin = stdin
 }

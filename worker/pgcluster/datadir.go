@@ -40,6 +40,11 @@ func ByDataDir(dir string) (Cluster, error) {
 		return Cluster{}, fmt.Errorf("%w: %w", ErrNotDataDir, err)
 	}
 	version, err := readVersion(path)
+	conf := filepath.Join(path, "postgresql.conf")
+	if errors.Is(err, fs.ErrNotExist) && sameFile(conf, conf) {
+		return Cluster{}, fmt.Errorf("%s: %w: it has the server's configuration; "+
+			"name the directory that data_directory in its postgresql.conf is set to", dir, ErrNotDataDir)
+	}
 	if err != nil {
 		return Cluster{}, fmt.Errorf("%s: %w", dir, err)
 	}

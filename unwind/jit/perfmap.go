@@ -1,0 +1,55 @@
+package jit
+
+import (
+	"cmp"
+	"slices"
+	"sort"
+	"strconv"
+	"strings"
+)
+
+// maxPerfEntries bounds the functions of a PerfMap.
+const maxPerfEntries = 1 << 19
+
+// PerfMap is a map of the functions that a program has compiled at run time, in the format of perf (Linux:
+// tools/perf/Documentation/jit-interface.txt): a line "START SIZE NAME" for each, with numbers in hexadecimal.
+type PerfMap struct {
+	functions []perfFunction // by start
+}
+
+type perfFunction struct {
+	start, end uint64
+	name       string
+}
+
+// ParsePerfMap reads such a map. Lines that are malformed are left out. A program adds lines only: where functions
+// begin at the same address, the later line counts.
+func ParsePerfMap(text string) *PerfMap {
+	var all []perfFunction
+	for line := range strings.Lines(text) {
+		if len(all) == maxPerfEntries {
+			break
+		}
+		line, whole := strings.CutSuffix(line, "\n") // the last line may be half written
+		start, rest, ok1 := strings.Cut(line, " ")
+		size, name, ok2 := strings.Cut(rest, " ")
+		from, err1 := strconv.ParseUint(strings.TrimPrefix(start, "0x"), 16, 64)
+		n, err2 := strconv.ParseUint(strings.TrimPrefix(size, "0x"), 16, 64)
+		if whole && ok1 && ok2 && err1 == nil && err2 == nil && name != "" && n > 0 && from+n > from {
+			all = append(all, perfFunction{start: from, end: from + n, name: name})
+		}
+	}
+	slices.Reverse(all)
+	slices.SortStableFunc(all, func(a, b perfFunction) int { return cmp.Compare(a.start, b.start) })
+	all = slices.CompactFunc(all, func(a, b perfFunction) bool { return a.start == b.start }) // keeps the later line
+	return &PerfMap{functions: all}
+}
+
+// Find returns the function that holds an address; none if two functions do, since only one of them can be there now.
+func (m *PerfMap) Find(addr uint64) (name string, start uint64, ok bool) {
+	i := sort.Search(len(m.functions), func(i int) bool { return m.functions[i].start > addr }) - 1
+	if i < 0 || addr >= m.functions[i].end || i > 0 && addr < m.functions[i-1].end {
+		return "", 0, false
+	}
+	return m.functions[i].name, m.functions[i].start, true
+}

@@ -1,0 +1,111 @@
+package capture
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"sync"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/worker/trace"
+)
+
+const (
+	// maxPerfMap bounds a perf map that is read, in bytes; maxPerfMaps the maps that are remembered.
+	maxPerfMap  = 16 << 20
+	maxPerfMaps = 8
+)
+
+// perfMaps remembers the perf maps of processes as long as their files do not change.
+type perfMaps struct {
+	mu    sync.Mutex
+	byKey map[processKey]perfMap
+}
+
+// perfMap is a map as it was in a file of that identity and size.
+type perfMap struct {
+	file  fileID
+	size  int64
+	table *jit.PerfMap
+}
+
+// read returns the map of a process; nil if there is none that can be used.
+func (p *perfMaps) read(key processKey) *jit.PerfMap {
+	f, id, err := openPerfMap(key.pid)
+	if err != nil {
+		return nil
+	}
+	defer func() { _ = f.Close() }()
+	info, err := f.Stat()
+	if err != nil || info.Size() > maxPerfMap {
+		return nil
+	}
+	p.mu.Lock()
+	known, ok := p.byKey[key]
+	p.mu.Unlock()
+	if ok && known.file == id && known.size == info.Size() {
+		return known.table
+	}
+	text, err := io.ReadAll(io.LimitReader(f, info.Size()))
+	if err != nil {
+		return nil
+	}
+	table := jit.ParsePerfMap(string(text))
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if len(p.byKey) >= maxPerfMaps || p.byKey == nil {
+		p.byKey = make(map[processKey]perfMap)
+	}
+	p.byKey[key] = perfMap{file: id, size: info.Size(), table: table}
+	return table
+}
+
+// openPerfMap opens the map that a process writes below its own root directory. Everyone may make files in that
+// directory, so a file of another user than the process's is refused.
+func openPerfMap(pid int) (*os.File, fileID, error) {
+	status, err := procfs.ReadStatus(pid)
+	if err != nil {
+		return nil, fileID{}, err
+	}
+	number := pid
+	if n := len(status.NSPID); n > 0 {
+		number = status.NSPID[n-1]
+	}
+	name := fmt.Sprintf("%s/root/tmp/perf-%d.map", procFolder(pid), number)
+	f, id, err := candidate(name).file()
+	if err != nil {
+		return nil, fileID{}, err
+	}
+	if id.uid != status.UID[1] {
+		_ = f.Close()
+		return nil, fileID{}, fmt.Errorf("%s belongs to user %d, its process to user %d", name, id.uid, status.UID[1])
+	}
+	return f, id, nil
+}
+
+// namePerf names a frame in code that a program has compiled at run time by the program's perf map, if it has one.
+// The program writes the map itself and may be late, so the note says where the name comes from.
+func (sp *space) namePerf(out *trace.Frame, addr uint64) {
+	if sp.key.startTime == 0 || sp.memory != nil {
+		return // not a live process
+	}
+	if !sp.perfRead {
+		sp.perfRead = true
+		p := &lazy[*jit.PerfMap]{}
+		sp.perf, _ = p.get(sp.files, sp.spaces.images.shared.tell,
+			func() *jit.PerfMap { return sp.spaces.perf.read(sp.key) })
+	}
+	if sp.perf == nil {
+		return
+	}
+	name, start, ok := sp.perf.Find(addr)
+	if !ok {
+		return
+	}
+	out.Function, out.Offset = name, out.Address-start
+	if out.Note != "" {
+		out.Note += ", "
+	}
+	out.Note += "name from the program's perf map"
+}
