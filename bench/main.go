@@ -1,5 +1,5 @@
-// Command bench measures what doc/benchmarks.md says about speed: how long a capture holds its target and how long a call
-// takes, beside the C floor, libunwind over ptrace, tbstack, eu-stack and gdb, on the same targets, in one run,
+// Command bench measures what doc/benchmarks.md says about speed: how long a capture holds its target and how long a
+// call takes, beside the C floor, libunwind over ptrace, tbstack, eu-stack and gdb, on the same targets, in one run,
 // interleaved in rounds; what a call from SQL takes; what the worker needs to start and to live; and what a server's
 // throughput loses while it is captured.
 //

@@ -14,8 +14,8 @@ const (
 	chartName    = "pause.svg"
 )
 
-// publish writes the table and the chart into the output directory and, if asked to, the table into doc/benchmarks.md and the
-// chart beside the sources.
+// publish writes the table and the chart into the output directory and, if asked to, the table into doc/benchmarks.md
+// and the chart beside the sources.
 func (r *report) publish(o options) error {
 	if !o.wants("captures") {
 		return nil

@@ -40,8 +40,8 @@ type Options struct {
 	// Also are up to four addresses at which further stacks begin: where a signal handler runs on an alternate stack,
 	// what it interrupted is on another one. From each, as from a stack pointer, memory is copied in the same stop.
 	Also []uint64
-	// MapsSnapshot is that of an earlier snapshot of the process, if the caller knows that what it uses of it still holds: it
-	// is taken instead of reading the mappings once more, which is most of the cost of a capture. It is left aside when
+	// MapsSnapshot is that of an earlier snapshot of the process, if the caller knows that what it uses of it still holds:
+	// it is taken instead of reading the mappings once more, which is most of the cost of a capture. It is left aside when
 	// the process runs another program now, and with AllThreads, because stacks of threads come and go.
 	MapsSnapshot *MapsSnapshot
 	// Coroutines says how other stacks of the threads are found, to be copied in the same stop; nil: not at all.

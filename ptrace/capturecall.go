@@ -133,8 +133,8 @@ func (f *captureCall) wait() (*Snapshot, error) {
 	return nil, f.deadlineError("the kernel did not come back")
 }
 
-// idleWorkers is where goroutines that have captured wait for further captures, up to maxIdle of them: their stacks have
-// grown to what is needed.
+// idleWorkers is where goroutines that have captured wait for further captures, up to maxIdle of them: their stacks
+// have grown to what is needed.
 //
 //nolint:gochecknoglobals // it belongs to no caller
 var idleWorkers = make(chan *captureCall)
@@ -153,8 +153,8 @@ func (f *captureCall) start() {
 	}
 }
 
-// captureWorker is the goroutine that captures. Where a session could not detach, it ends with its thread locked: the runtime
-// ends such a thread, and with its tracer's end the kernel detaches the target.
+// captureWorker is the goroutine that captures. Where a session could not detach, it ends with its thread locked: the
+// runtime ends such a thread, and with its tracer's end the kernel detaches the target.
 func captureWorker(f *captureCall) {
 	for f.run() {
 		if idleCount.Add(1) > maxIdle {

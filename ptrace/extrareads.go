@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ExtraReads is memory to copy in the same stop as the stacks, where it cannot have changed since: a few variables, what
-// they point at, and what the nodes of a list on the main thread's stack point at. Whatever is not readable is left
-// out. The zero value asks for nothing.
+// ExtraReads is memory to copy in the same stop as the stacks, where it cannot have changed since: a few variables,
+// what they point at, and what the nodes of a list on the main thread's stack point at. Whatever is not readable is
+// left out. The zero value asks for nothing.
 type ExtraReads struct {
 	// Variables are up to eight addresses of pointers.
 	Variables []Variable
@@ -141,8 +141,8 @@ func (k *kind) prepare(given *Kind) {
 	}
 }
 
-// copyExtraReads copies the trail by way of the main thread, if that stands still: first the variables, then all that they
-// and the list lead to.
+// copyExtraReads copies the trail by way of the main thread, if that stands still: first the variables, then all that
+// they and the list lead to.
 //
 //go:nosplit
 //go:norace

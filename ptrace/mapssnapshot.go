@@ -2,8 +2,8 @@ package ptrace
 
 import "pg_stat_backtrace/ptrace/procfs"
 
-// MapsSnapshot is what does not change with every capture of a process: its mappings, and by what it is recognised. It is
-// immutable.
+// MapsSnapshot is what does not change with every capture of a process: its mappings, and by what it is recognised. It
+// is immutable.
 type MapsSnapshot struct {
 	maps  []procfs.Mapping
 	spans []span

@@ -27,7 +27,8 @@ func TestLayout(t *testing.T) {
 		t.Errorf("%s in %c, stack 0x%x; by the layout %s in %c, stack 0x%x",
 			a.Name, a.State, a.Stack.Start, b.Name, b.State, b.Stack.Start)
 	}
-	if s := mustCapture(t, target.pid, Options{MapsSnapshot: first.MapsSnapshot, AllThreads: true}); s.MapsSnapshot == first.MapsSnapshot {
+	all := Options{MapsSnapshot: first.MapsSnapshot, AllThreads: true}
+	if s := mustCapture(t, target.pid, all); s.MapsSnapshot == first.MapsSnapshot {
 		t.Error("the layout was taken for all threads")
 	}
 	kill(t, target.pid, unix.SIGSTOP)
@@ -66,12 +67,15 @@ func TestObserveByLayout(t *testing.T) {
 	first := mustObserve(t, target.pid, Options{})
 	second := mustObserve(t, target.pid, Options{MapsSnapshot: first.MapsSnapshot})
 	stopped := mustCapture(t, target.pid, Options{MapsSnapshot: second.MapsSnapshot})
-	if second.MapsSnapshot != first.MapsSnapshot || stopped.MapsSnapshot != first.MapsSnapshot || &second.Maps[0] != &first.Maps[0] {
+	if second.MapsSnapshot != first.MapsSnapshot || stopped.MapsSnapshot != first.MapsSnapshot ||
+		&second.Maps[0] != &first.Maps[0] {
 		t.Error("the mappings were read again")
 	}
 	untilState(t, target.pid, 'S')
-	checkAsleep(t, &mustObserve(t, target.pid, Options{MapsSnapshot: stopped.MapsSnapshot}).Threads[0], &stopped.Threads[0])
-	if s := mustObserve(t, target.pid, Options{MapsSnapshot: first.MapsSnapshot, AllThreads: true}); s.MapsSnapshot == first.MapsSnapshot {
+	observed := mustObserve(t, target.pid, Options{MapsSnapshot: stopped.MapsSnapshot})
+	checkAsleep(t, &observed.Threads[0], &stopped.Threads[0])
+	all := Options{MapsSnapshot: first.MapsSnapshot, AllThreads: true}
+	if s := mustObserve(t, target.pid, all); s.MapsSnapshot == first.MapsSnapshot {
 		t.Error("the layout was taken for all threads")
 	}
 	other := startTarget(t, "sleep")
@@ -86,8 +90,9 @@ func TestObserveByLayout(t *testing.T) {
 	}
 	// It executes another program in the middle: what the first look went by is void for the next.
 	w := &observer{
-		ctx: t.Context(), target: anyTarget(target.pid), options: Options{MapsSnapshot: stale}.withDefaults(), started: time.Now(),
-		layout: stale, maps: stale.maps,
+		ctx: t.Context(), target: anyTarget(target.pid), options: Options{MapsSnapshot: stale}.withDefaults(),
+		started: time.Now(),
+		layout:  stale, maps: stale.maps,
 	}
 	if s, err := w.observe(); err != nil || s.MapsSnapshot == stale {
 		t.Errorf("the layout of the program before was taken, or %v", err)

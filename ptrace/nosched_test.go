@@ -12,9 +12,10 @@ import (
 	"testing"
 )
 
-// TestStopAndCopyIsNosplit looks through all functions that stopAndCopyNoSched and collect lead to, on each architecture: they must be nosplit and
-// kept from the race detector, store no pointers, and call nothing else but system calls that the scheduler does not
-// get to know of. Nothing else would notice a violation but a crash in the middle of a capture.
+// TestStopAndCopyIsNosplit looks through all functions that stopAndCopyNoSched and collect lead to, on each
+// architecture: they must be nosplit and kept from the race detector, store no pointers, and call nothing else but
+// system calls that the scheduler does not get to know of. Nothing else would notice a violation but a crash in the
+// middle of a capture.
 func TestStopAndCopyIsNosplit(t *testing.T) {
 	w := &window{
 		T: t, fset: token.NewFileSet(), functions: map[string][]*ast.FuncDecl{}, seen: map[string]bool{},

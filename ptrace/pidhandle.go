@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PidHandle is a process by a descriptor (pidfd_open(2)). Its number may become another process's once it has ended, and
-// that of one started in the same hundredth of a second, which is all that /proc tells; a PidHandle is that one process for
-// good. Whoever holds the same process at the same time has the same PidHandle.
+// PidHandle is a process by a descriptor (pidfd_open(2)). Its number may become another process's once it has ended,
+// and that of one started in the same hundredth of a second, which is all that /proc tells; a PidHandle is that one
+// process for good. Whoever holds the same process at the same time has the same PidHandle.
 type PidHandle struct {
 	pid, fd int
 	holders int // guarded by holds

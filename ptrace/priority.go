@@ -38,8 +38,8 @@ var refusedUrgency atomic.Bool
 // schedParam is struct sched_param.
 type schedParam struct{ priority int32 }
 
-// raisePriority puts the thread before all ordinary ones, if that is of use and allowed, and it is an ordinary one. It reports
-// whether there is a processor for the target.
+// raisePriority puts the thread before all ordinary ones, if that is of use and allowed, and it is an ordinary one. It
+// reports whether there is a processor for the target.
 func (s *session) raisePriority() (room bool) {
 	crowd, room := cpuContended()
 	if !crowd || s.urgent || refusedUrgency.Load() {
@@ -68,8 +68,8 @@ var loadFile = sync.OnceValue(func() int {
 	return fd
 })
 
-// cpuContended reports whether more threads can run now than there are processors, this one included, and whether there is
-// room for another. If that cannot be found out there is a crowd. A program that uses several processors captures
+// cpuContended reports whether more threads can run now than there are processors, this one included, and whether there
+// is room for another. If that cannot be found out there is a crowd. A program that uses several processors captures
 // several targets side by side: its other threads, and what they have just woken, do not make a crowd.
 func cpuContended() (crowd, room bool) {
 	fd := loadFile()

@@ -11,10 +11,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProbeReadable reads a byte of a process, or tries to. The kernel locks an address space for every look at it, and while a
-// thread has it locked that waits for a disk, and another one waits to change the mappings, nobody gets to see it. Then
-// process_vm_readv(2) waits in such a way that not even SIGKILL ends the wait, and a target that has been stopped would
-// stand still as long. A read of /proc/PID/mem waits too, but can be killed: it comes first.
+// ProbeReadable reads a byte of a process, or tries to. The kernel locks an address space for every look at it, and
+// while a thread has it locked that waits for a disk, and another one waits to change the mappings, nobody gets to see
+// it. Then process_vm_readv(2) waits in such a way that not even SIGKILL ends the wait, and a target that has been
+// stopped would stand still as long. A read of /proc/PID/mem waits too, but can be killed: it comes first.
 //
 // It returns once the memory may be read, or when that is not permitted; which may be never.
 func ProbeReadable(pid int) {

@@ -63,8 +63,8 @@ func (s *session) drain() (left int) {
 	return left
 }
 
-// reapExit takes notice of the end of a thread, except of a child of this very process: that one belongs to whoever started
-// it.
+// reapExit takes notice of the end of a thread, except of a child of this very process: that one belongs to whoever
+// started it.
 //
 //go:nosplit
 //go:norace

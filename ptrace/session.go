@@ -236,7 +236,9 @@ func (s *session) readMapsBy(tids []int) error {
 
 // snapshot makes the result of what was copied. The copies leave the arena, which the next capture will use.
 func (s *session) snapshot() (*Snapshot, error) {
-	snap := &Snapshot{PID: s.call.target.PID, Engine: Engine, Maps: s.maps, ThreadsLeftOut: s.leftOut, MapsSnapshot: s.layout}
+	snap := &Snapshot{
+		PID: s.call.target.PID, Engine: Engine, Maps: s.maps, ThreadsLeftOut: s.leftOut, MapsSnapshot: s.layout,
+	}
 	if snap.MapsSnapshot == nil {
 		snap.MapsSnapshot = &MapsSnapshot{maps: s.maps, spans: s.spans, stat: s.before}
 	}

@@ -71,9 +71,9 @@ func (s *session) stopAndCopy() error {
 	return nil
 }
 
-// stopAndCopyNoSched does what stopAndCopy says. It returns false if it is time to think about going on. The first looks are taken
-// before the call that the scheduler knows of: most targets stop soon, and who is in a system call for longer than
-// 20 µs loses his processor; somebody else is woken up to have it, and he has to get one again afterwards.
+// stopAndCopyNoSched does what stopAndCopy says. It returns false if it is time to think about going on. The first
+// looks are taken before the call that the scheduler knows of: most targets stop soon, and who is in a system call for
+// longer than 20 µs loses his processor; somebody else is woken up to have it, and he has to get one again afterwards.
 //
 //go:nosplit
 //go:norace

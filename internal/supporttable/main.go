@@ -1,5 +1,5 @@
-// Command supporttable makes doc/benchmarks.md's table of supported PostgreSQL versions from the output of `go test -json`,
-// read from standard input: what the end-to-end tests have proven on which version.
+// Command supporttable makes doc/benchmarks.md's table of supported PostgreSQL versions from the output of `go test
+// -json`, read from standard input: what the end-to-end tests have proven on which version.
 //
 //	supporttable doc/benchmarks.md         replace the table between the markers; not when a test has failed
 //	supporttable -check doc/benchmarks.md  exit with status 1 when the table says something else, or a test has failed

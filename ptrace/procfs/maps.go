@@ -49,8 +49,8 @@ type Mapping struct {
 	Deleted bool // the path no longer leads to the mapped file
 }
 
-// Maps reads the mappings of a process in address order, without stopping it. A zombie and a kernel thread have none. If
-// the main thread has exited, another thread shows them.
+// Maps reads the mappings of a process in address order, without stopping it. A zombie and a kernel thread have none.
+// If the main thread has exited, another thread shows them.
 func Maps(pid int) ([]Mapping, error) {
 	maps, err := readMaps(path(pid, "maps"))
 	if err != nil || len(maps) > 0 {

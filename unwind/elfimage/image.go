@@ -98,8 +98,8 @@ func (m *Image) AddrSize() int { return m.layout.addrSize() }
 // Segments returns the loadable segments in the file's order. The slice must not be changed.
 func (m *Image) Segments() []Segment { return m.segments }
 
-// Content returns a reader of the bytes that the image has of a segment: of those in the file, or of those in memory. It
-// is nil for a segment that has none.
+// Content returns a reader of the bytes that the image has of a segment: of those in the file, or of those in memory.
+// It is nil for a segment that has none.
 func (m *Image) Content(s Segment) *io.SectionReader {
 	off, ok := m.position(s.Vaddr)
 	n := m.room(s.Vaddr)

@@ -31,8 +31,8 @@ func candidates(pid int, base, m *procfs.Mapping) []candidate {
 	return append(list, candidate(fmt.Sprintf("/proc/%d/map_files/%x-%x", pid, m.Start, m.End)))
 }
 
-// procFolder returns the folder of /proc that has exe and root of a process: its own, or the one of a thread if the main
-// thread has exited.
+// procFolder returns the folder of /proc that has exe and root of a process: its own, or the one of a thread if the
+// main thread has exited.
 func procFolder(pid int) string {
 	own := fmt.Sprintf("/proc/%d", pid)
 	if _, err := os.Readlink(own + "/root"); err == nil {

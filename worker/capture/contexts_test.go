@@ -68,7 +68,8 @@ func query(t *testing.T, conn *pgx.Conn, sql string) [][]string {
 	return rows
 }
 
-// viewQuery asks for the view's rows. Before 18 they go down each branch first, since then level by level with the path.
+// viewQuery asks for the view's rows. Before 18 they go down each branch first, since then level by level with the
+// path.
 func viewQuery(major int, more string) string {
 	path, level := "NULL", "level"
 	if major >= 18 {

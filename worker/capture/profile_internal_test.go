@@ -34,7 +34,8 @@ func TestAlike(t *testing.T) {
 	_, err = s.Run(t.Context(), func(list []ptrace.Sample) error {
 		first := list[0]
 		if _, stacks := p.build(list[:1]); !stacks[0].trace.Threads[0].Whole {
-			_, err := s.Refresh(first.PID, first.MapsSnapshot) // it had not begun to execute its program when its mappings were read
+			// It had not begun to execute its program when its mappings were read.
+			_, err := s.Refresh(first.PID, first.MapsSnapshot)
 			return err
 		}
 		variant := func(change func(*ptrace.Thread)) ptrace.Sample {

@@ -61,8 +61,8 @@ func TestUnknownServer(t *testing.T) {
 	})
 }
 
-// changedServer makes a copy of a server's program in a tree of links beside which it finds its other files, changes the
-// copy, and returns its folder.
+// changedServer makes a copy of a server's program in a tree of links beside which it finds its other files, changes
+// the copy, and returns its folder.
 func changedServer(t *testing.T, binDir string, change func(program string)) string {
 	t.Helper()
 	const levels = 4                        // from /usr/lib/postgresql/15/bin up to /usr

@@ -22,7 +22,8 @@ type coreFlags struct {
 
 func (c *coreFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
-	fs.StringVar(&c.file, "core", "", "print the stacks of the core `FILE` (also .zst, .gz, .lz4; - is the standard input)")
+	fs.StringVar(&c.file, "core", "",
+		"print the stacks of the core `FILE` (also .zst, .gz, .lz4; - is the standard input)")
 	fs.StringVar(&c.exe, "exe", "", "with --core: the program's `FILE`, if it is not where the core says")
 	fs.StringVar(&c.sysroot, "sysroot", "", "with --core: look for the program and its libraries below `DIR`")
 }

@@ -9,8 +9,8 @@ import (
 // WindowMark begins a line that describes a window.
 const WindowMark = "~i#"
 
-// A window is 16 MB of an image. Older decoders of libwebsockets lose addresses of 47 bits, and addresses mean nothing in
-// another process, so a backtrace has the numbers of windows instead.
+// A window is 16 MB of an image. Older decoders of libwebsockets lose addresses of 47 bits, and addresses mean nothing
+// in another process, so a backtrace has the numbers of windows instead.
 const windowBits = 24
 
 // maxWindows bounds the windows of one table: their addresses then stay below 2^31 and far beyond.

@@ -171,8 +171,10 @@ func TestContainerGetsNoPassword(t *testing.T) {
 		root   string
 		gets   bool
 	}{
-		"password file":                {"host=%s user=u", [2]string{"PGPASSFILE", passfile}, "container", false},
-		"password file, URI":           {"postgres:///d?host=%s&user=u", [2]string{"PGPASSFILE", passfile}, "container", false},
+		"password file": {"host=%s user=u", [2]string{"PGPASSFILE", passfile}, "container", false},
+		"password file, URI": {
+			"postgres:///d?host=%s&user=u", [2]string{"PGPASSFILE", passfile}, "container", false,
+		},
 		"password file of the string":  {"host=%s user=u passfile=" + passfile, [2]string{"PGUSER", ""}, "container", false},
 		"environment":                  {"host=%s user=u", [2]string{"PGPASSWORD", secret}, "container", false},
 		"connection string":            {"host=%s user=u password=" + secret, [2]string{"PGUSER", ""}, "container", false},

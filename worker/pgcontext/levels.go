@@ -1,6 +1,6 @@
-// Package pgcontext reads what a PostgreSQL server process says of itself: the list error_context_stack (the functions in
-// PL/pgSQL, SQL, PL/Perl and PL/Python it is in, at which line and statement, a COPY's line, a VACUUM's block, the row
-// that it waits for), the text of the statement it was sent and the event it waits for.
+// Package pgcontext reads what a PostgreSQL server process says of itself: the list error_context_stack (the functions
+// in PL/pgSQL, SQL, PL/Perl and PL/Python it is in, at which line and statement, a COPY's line, a VACUUM's block, the
+// row that it waits for), the text of the statement it was sent and the event it waits for.
 //
 // Everything that may change while the process runs comes from a copy made in one stop together with the stack (see
 // Process.Trail); only what lives as long as a function or a relation that is in use, its name, is read afterwards,

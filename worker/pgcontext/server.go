@@ -45,9 +45,9 @@ func Variables() []string {
 		"pgstat_track_activities"}
 }
 
-// NewServer identifies a program by its symbols and by the version in its data. The data are those of its segments, since
-// section names are no contract: a program may have none, or others. The error is ErrNotServer, an UnknownVersionError or
-// the reader's.
+// NewServer identifies a program by its symbols and by the version in its data. The data are those of its segments,
+// since section names are no contract: a program may have none, or others. The error is ErrNotServer, an
+// UnknownVersionError or the reader's.
 func NewServer(symbol func(name string) uint64, data io.Reader) (*Server, error) {
 	s := &Server{
 		list: symbol("error_context_stack"), query: symbol("debug_query_string"),

@@ -17,7 +17,8 @@ import (
 // waiting for their answers, answer waits for one.
 const attackSQL = `
 CREATE ROLE loud LOGIN; CREATE ROLE quiet LOGIN; GRANT USAGE, CREATE ON SCHEMA public TO loud, quiet;
-GRANT EXECUTE ON FUNCTION pg_get_backtrace(int), pg_log_backtrace(int[]), pg_request_backtrace(int, boolean) TO loud, quiet;
+GRANT EXECUTE ON FUNCTION pg_get_backtrace(int), pg_log_backtrace(int[]), pg_request_backtrace(int, boolean)
+	TO loud, quiet;
 CREATE FUNCTION deep(n int) RETURNS int LANGUAGE plpgsql AS $$ BEGIN
 	IF n = 0 THEN PERFORM pg_sleep(600); RETURN 0; END IF;
 	RETURN 1 + deep(n - 1);
@@ -101,7 +102,8 @@ func (s *site) testEarlyFailures(t *testing.T, worker *process) {
 	pgtest.Wait(t, "the refused requests are told of, with their number", func() bool {
 		return strings.Contains(worker.text(), `"message":"request refused"`)
 	})
-	if n := value[int64](t, quiet, "SELECT count(*) FROM backtrace.request WHERE kind = 'queued' AND state = 'done'"); n != 1 {
+	const done = "SELECT count(*) FROM backtrace.request WHERE kind = 'queued' AND state = 'done'"
+	if n := value[int64](t, quiet, done); n != 1 {
 		t.Errorf("%d results of another role are left", n)
 	}
 	longest := "SELECT coalesce(max(length(message)), 0) FROM backtrace.request"

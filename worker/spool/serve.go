@@ -83,8 +83,8 @@ func (l *loop) admit(c *call, req Request, size int64) {
 // overdue is how long after the end of its context a handler may take to return.
 const overdue = 300 * time.Millisecond
 
-// run has a request answered, and gives back what it holds. A handler can hang: the kernel does not come back from every
-// look at a process. Then the call is answered without it, and it keeps nothing from others.
+// run has a request answered, and gives back what it holds. A handler can hang: the kernel does not come back from
+// every look at a process. Then the call is answered without it, and it keeps nothing from others.
 func (l *loop) run(c *call, req Request, free func()) {
 	l.s.running.Add(1)
 	end := sync.OnceFunc(func() {

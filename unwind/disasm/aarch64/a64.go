@@ -1,6 +1,6 @@
-// Package aarch64 decodes A64 instructions as far as an unwinder asks, see package disasm. It follows the Arm Architecture
-// Reference Manual (DDI 0487), chapter C4, "A64 Instruction Set Encoding". Code is words; nothing here knows a process
-// or an image.
+// Package aarch64 decodes A64 instructions as far as an unwinder asks, see package disasm. It follows the Arm
+// Architecture Reference Manual (DDI 0487), chapter C4, "A64 Instruction Set Encoding". Code is words; nothing here
+// knows a process or an image.
 package aarch64
 
 import (

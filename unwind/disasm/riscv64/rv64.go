@@ -1,5 +1,5 @@
-// Package riscv64 decodes the instructions of RV64 as far as an unwinder asks, see package disasm. It follows the RISC-V
-// Instruction Set Manual, volume I, chapter "RV32/64G Instruction Set Listings", and those on the extensions: of
+// Package riscv64 decodes the instructions of RV64 as far as an unwinder asks, see package disasm. It follows the
+// RISC-V Instruction Set Manual, volume I, chapter "RV32/64G Instruction Set Listings", and those on the extensions: of
 // compressed instructions, atomic operations, floating point, bits and vectors. Code is bytes; nothing here knows a
 // process or an image.
 package riscv64

@@ -16,7 +16,8 @@ func TestFloatingNumbers(t *testing.T) {
 		want := slices.Index(arch.S390X.RegisterNames, fmt.Sprintf("f%d", f))
 		to, err := s390x.Decode([]byte{0xb3, 0xc1, 0x00, f<<4 | 7})    // ldgr
 		from, also := s390x.Decode([]byte{0xb3, 0xcd, 0x00, 7<<4 | f}) // lgdr
-		if err != nil || also != nil || to.Op != disasm.Add || to.Rd != want || to.Rn != 7 || from.Rd != 7 || from.Rn != want {
+		if err != nil || also != nil || to.Op != disasm.Add || to.Rd != want || to.Rn != 7 || from.Rd != 7 ||
+			from.Rn != want {
 			t.Errorf("f%d: not %d: %+v, %+v", f, want, to, from)
 		}
 	}
