@@ -8,9 +8,13 @@ import (
 
 // Rollup is the memory of a process as /proc/PID/smaps_rollup has it, in bytes.
 type Rollup struct {
-	Resident, Proportional        uint64 // Rss, Pss
-	PrivateClean, PrivateDirty    uint64
-	Anonymous, Swap, SharedMemory uint64 // SharedMemory: resident pages that others may have, too
+	Resident     uint64 `json:"resident"`     // Rss
+	Proportional uint64 `json:"proportional"` // Pss
+	PrivateClean uint64 `json:"private_clean"`
+	PrivateDirty uint64 `json:"private_dirty"`
+	Anonymous    uint64 `json:"anonymous"`
+	Swap         uint64 `json:"swap"`
+	SharedMemory uint64 `json:"shared_memory"` // resident pages that others may have, too
 }
 
 // ReadRollup reads what a process has in memory. The kernel walks all of its page tables for that, which takes some

@@ -25,9 +25,9 @@ import (
 )
 
 // contexts reads the memory contexts of a process.
-func contexts(t *testing.T, pid int, o pgmemory.Options) *capture.MemoryContexts {
+func contexts(t *testing.T, pid int) *capture.MemoryContexts {
 	t.Helper()
-	m, err := contextCapturer(t).MemoryContexts(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+	m, err := contextCapturer(t).MemoryContexts(t.Context(), ptrace.Target{PID: pid, UID: -1}, pgmemory.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -170,11 +170,11 @@ func TestMemoryContexts(t *testing.T) {
 		pgtest.Wait(t, "the query to sleep", func() bool {
 			return observe(t, pid, capture.Options{}).Wait.Event == "PgSleep"
 		})
-		m := contexts(t, pid, pgmemory.Options{})
+		m := contexts(t, pid)
 		compareRows(t, "asleep", m, <-asleep, major, ofTheQuery)
 
 		want := viewRows(t, query(t, conn, viewQuery(major, "")), major)
-		compareRows(t, "idle", contexts(t, pid, pgmemory.Options{}), want, major, ofAnyQuery)
+		compareRows(t, "idle", contexts(t, pid), want, major, ofAnyQuery)
 	})
 }
 
@@ -202,6 +202,22 @@ func compareRows(
 var logged = regexp.MustCompile(`level: (\d+); (.*): (\d+) total in (\d+) blocks(?: \(\d+ chunks\))?` +
 	`(?:; \d+ empty blocks)?; (\d+) free(?: \((\d+) chunks\))?; (\d+) used`)
 
+// loggedRows returns the rows of the last entry in a server's log.
+func loggedRows(log string, major int) (rows []string) {
+	for _, r := range logged.FindAllStringSubmatch(lastTotal(log), -1) {
+		name, _, _ := strings.Cut(r[2], ": ")
+		depth, _ := strconv.Atoi(r[1])
+		if major >= 18 {
+			depth--
+		}
+		if r[6] == "" {
+			r[6] = "0"
+		}
+		rows = append(rows, fmt.Sprint(depth, "|", name, "|", strings.Join(r[3:8], "|")))
+	}
+	return rows
+}
+
 // TestMemoryContextsOfWalsender compares what a process logs of itself, which decodes a transaction: it has contexts of
 // the kinds Slab and Generation.
 func TestMemoryContextsOfWalsender(t *testing.T) {
@@ -215,19 +231,8 @@ func TestMemoryContextsOfWalsender(t *testing.T) {
 			pgtest.Wait(t, "the contexts in the log", func() bool {
 				return strings.Contains(server.Log(), "Grand total")
 			})
-			m := contexts(t, pid, pgmemory.Options{})
-			got, want = logRows(m), nil
-			for _, r := range logged.FindAllStringSubmatch(lastTotal(server.Log()), -1) {
-				name, _, _ := strings.Cut(r[2], ": ")
-				depth, _ := strconv.Atoi(r[1])
-				if m.Major >= 18 {
-					depth--
-				}
-				if r[6] == "" {
-					r[6] = "0"
-				}
-				want = append(want, fmt.Sprint(depth, "|", name, "|", strings.Join(r[3:8], "|")))
-			}
+			m := contexts(t, pid)
+			got, want = logRows(m), loggedRows(server.Log(), m.Major)
 			if len(want) > 0 && m.Consistent && len(difference(want, got))+len(difference(got, want)) == 0 {
 				break
 			}
@@ -238,7 +243,7 @@ func TestMemoryContextsOfWalsender(t *testing.T) {
 				strings.Join(only, "\n"), strings.Join(ours, "\n"))
 		}
 		kinds := make(map[string]int)
-		for _, c := range contexts(t, pid, pgmemory.Options{}).Contexts {
+		for _, c := range contexts(t, pid).Contexts {
 			kinds[c.Type]++
 			if c.Type == "Slab" && c.Blocks > 0 {
 				kinds["filled slab"]++
@@ -322,7 +327,7 @@ func TestMemoryContextsOfStuckProcesses(t *testing.T) {
 				st, err := procfs.ReadStat(pid)
 				return err == nil && st.State == 'T'
 			})
-			m := contexts(t, pid, pgmemory.Options{})
+			m := contexts(t, pid)
 			if !m.Consistent || m.Contexts[0].Name != "TopMemoryContext" || m.Contexts[0].Used() <= 0 {
 				t.Errorf("process %d: consistent %t, %+v", pid, m.Consistent, m.Contexts[0])
 			}
@@ -342,7 +347,7 @@ func children(t *testing.T, pid int) (pids []int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, field := range strings.Fields(string(list)) {
+	for field := range strings.FieldsSeq(string(list)) {
 		child, err := strconv.Atoi(field)
 		if err != nil {
 			t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -161,7 +162,7 @@ func TestCoreOfGDB(t *testing.T) {
 		t.Run(test.name, func(t *testing.T) {
 			pid := start(t, test.command[0], test.command[1:]...)
 			file := filepath.Join(t.TempDir(), "core")
-			command(t, "gdb", "-batch", "-p", fmt.Sprint(pid), "-ex", "gcore "+file)
+			command(t, "gdb", "-batch", "-p", strconv.Itoa(pid), "-ex", "gcore "+file)
 			c, err := capture.Core(file, capture.CoreOptions{})
 			if err != nil {
 				t.Fatal(err)

@@ -66,6 +66,7 @@ func TestCaptureNonStop(t *testing.T) {
 	}
 }
 
+//nolint:funlen // a table
 func TestExitStatus(t *testing.T) {
 	t.Parallel()
 	tests := []struct {

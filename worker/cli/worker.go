@@ -60,19 +60,7 @@ func newWorker(version string) *cobra.Command {
 			if len(args) > 0 {
 				cfg.ConnString = args[0]
 			}
-			if cfg.Keep <= 0 || cfg.KeepRows <= 0 {
-				return usage(errors.New("--keep and --keep-rows must be positive"))
-			}
-			if !slices.Contains(contexts, cfg.Context) {
-				return usage(fmt.Errorf("--context must be superuser, all or off, not %q", cfg.Context))
-			}
-			if err := cfg.Waits.Check(); err != nil {
-				return usage(err)
-			}
-			if cfg.Sessions < 0 {
-				return usage(errors.New("--sessions must be positive"))
-			}
-			if err := pgcluster.CheckConnString(cfg.ConnString); err != nil {
+			if err := checkWorker(&cfg); err != nil {
 				return usage(err)
 			}
 			cfg.Version = version
@@ -97,6 +85,22 @@ func newWorker(version string) *cobra.Command {
 	workerFlags(cmd, &cfg, &level, &format)
 	remote.add(cmd)
 	return cmd
+}
+
+// checkWorker returns what is wrong with the options of a worker.
+func checkWorker(cfg *worker.Config) error {
+	switch {
+	case cfg.Keep <= 0 || cfg.KeepRows <= 0:
+		return errors.New("--keep and --keep-rows must be positive")
+	case !slices.Contains(contexts, cfg.Context):
+		return fmt.Errorf("--context must be superuser, all or off, not %q", cfg.Context)
+	case cfg.Sessions < 0:
+		return errors.New("--sessions must be positive")
+	}
+	if err := cfg.Waits.Check(); err != nil {
+		return err
+	}
+	return pgcluster.CheckConnString(cfg.ConnString)
 }
 
 func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) {

@@ -13,7 +13,7 @@ func (w *walk) blocks(i int) {
 	}
 	c, ok := w.tree.Contexts[i], false
 	switch c.Type {
-	case "AllocSet":
+	case kindAllocSet:
 		ok = w.setBlocks(w.at[i], &h, &c)
 	case "Generation":
 		ok = w.generationBlocks(w.at[i], &h, &c)
@@ -64,7 +64,7 @@ func (w *walk) freeChunks(i int) {
 		c.Free, c.FreeChunks = Unknown, Unknown
 		return
 	}
-	if c.Type != "AllocSet" || c.Total == Unknown {
+	if c.Type != kindAllocSet || c.Total == Unknown {
 		return
 	}
 	chunks, bytes := int64(0), int64(0)

@@ -96,11 +96,14 @@ func (w *walk) header(addr uint64) (header, bool) {
 	return h, w.kind(h.tag) != ""
 }
 
+// kindAllocSet is the usual kind of context.
+const kindAllocSet = "AllocSet"
+
 // kind names the kinds of contexts by their node tags; "" for what is none.
 func (w *walk) kind(tag uint32) string {
 	switch l := w.layout; tag {
 	case l.allocSet:
-		return "AllocSet"
+		return kindAllocSet
 	case l.generation:
 		return "Generation"
 	case l.slab:
@@ -121,7 +124,7 @@ func (w *walk) contexts(top uint64) bool {
 	}
 	seen := map[uint64]bool{top: true}
 	w.add(top, &h, -1)
-	for i := 0; i < len(w.at); i++ {
+	for i := 0; i < len(w.at); i++ { //nolint:intrange // the loop appends to w.at
 		if w.tree.Contexts[i].Depth >= maxDepth {
 			w.tree.LeftOut = true
 			continue

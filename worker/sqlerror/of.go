@@ -54,13 +54,7 @@ func Of(pid int, err error) *Fault {
 	case errors.Is(err, ptrace.ErrNotPermitted):
 		return notPermitted(pid, err)
 	case errors.As(err, &unread):
-		return &Fault{
-			SQLState: NotInPrerequisiteState,
-			Message: fmt.Sprintf("the stack of process with PID %d could not be read within %s", pid,
-				unread.After.Round(time.Millisecond)),
-			Detail: fmt.Sprintf("It was copied, but file %q, which tells how to read it, is still being read.", unread.File),
-			Hint:   "Its file system answers slowly or not at all. Retry. The worker keeps what it has read.",
-		}
+		return reading(pid, unread)
 	case errors.Is(err, context.DeadlineExceeded):
 		return deadline(pid, err)
 	case errors.Is(err, context.Canceled):
@@ -77,6 +71,17 @@ func Of(pid int, err error) *Fault {
 	return &Fault{
 		SQLState: InternalError,
 		Message:  fmt.Sprintf("could not capture process with PID %d: %v", pid, err),
+	}
+}
+
+// reading is the fault of a stack that could not be read in time.
+func reading(pid int, unread *trace.ReadingError) *Fault {
+	return &Fault{
+		SQLState: NotInPrerequisiteState,
+		Message: fmt.Sprintf("the stack of process with PID %d could not be read within %s", pid,
+			unread.After.Round(time.Millisecond)),
+		Detail: fmt.Sprintf("It was copied, but file %q, which tells how to read it, is still being read.", unread.File),
+		Hint:   "Its file system answers slowly or not at all. Retry. The worker keeps what it has read.",
 	}
 }
 
