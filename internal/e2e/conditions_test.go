@@ -61,7 +61,7 @@ var conditions = []condition{
 	{
 		name: "no worker outside, for superusers", level: fault, state: "55000",
 		message: "the pg_stat_backtrace worker is not running",
-		hint: "It ran outside of the server's PID namespace, and has given no sign of life for 10 seconds; " +
+		hint: "The server cannot see its process, and it has given no sign of life for 10 seconds; " +
 			"its log may say more.",
 		elsewhere: "TestContainer of internal/places",
 	},

@@ -1,6 +1,7 @@
 package queue_test
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -116,10 +117,14 @@ func (s *site) testEarlyFailures(t *testing.T, worker *process) {
 func (s *site) testDeepStacks(t *testing.T, worker *process) {
 	admin := s.Connect(t, s.User, "postgres")
 	var targets []string
+	var sleepers sync.WaitGroup
+	ctx, wake := context.WithCancel(t.Context())
+	defer sleepers.Wait()
+	defer wake()
 	for range 6 {
 		c := s.Connect(t, "loud", "postgres")
 		targets = append(targets, strconv.Itoa(pid(c)))
-		go func() { _, _ = c.Exec(t.Context(), "SELECT deep(400)") }()
+		sleepers.Go(func() { _, _ = c.Exec(ctx, "SELECT deep(400)") })
 	}
 	pgtest.Wait(t, "deep stacks", func() bool {
 		return value[int](t, admin, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == len(targets)
