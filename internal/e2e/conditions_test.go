@@ -172,7 +172,8 @@ var conditions = []condition{
 	denial(only+"processes that are not authenticated yet.", "unauthenticated",
 		"policy: TestDecide; before 18 such a process is not listed"),
 	denial(only+"processes that do not run for a role.", "no role's process", ""),
-	denial("The role that asked does not exist any more.", "dropped role", ""),
+	denial("The role that asked does not exist any more.", "dropped role",
+		"authz: TestDecide, and the queue; a waiting call of such a role ends with PostgreSQL's own error"),
 	{
 		name: "unchecked", level: fault, state: "55000",
 		message: "could not check permission to get backtrace of process %d",

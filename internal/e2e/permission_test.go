@@ -332,7 +332,11 @@ func (s *site) meanwhile(t *testing.T, boss *session) {
 	s.waits(t, c.pid(), "PgSleep")
 	boss.run(t, `DROP OWNED BY "brief 2"; DROP ROLE "brief 2"`)
 	s.worker.signal(t, syscall.SIGCONT)
-	if got := <-call; s.name(got.said) != "dropped role" {
+	// If the call looks again before the answer is there, it ends with PostgreSQL's own error: there is no current_user for
+	// such a role. A block that catches this error is not possible in a parallel plan.
+	got := <-call
+	own := got.said.state == "42704" && strings.HasPrefix(got.said.message, "invalid role OID: ")
+	if !own && s.name(got.said) != "dropped role" {
 		t.Errorf("dropped while it waited: %v %s", got.said, got.text)
 	}
 	if got, e := c.try(t.Context(), ask1(other)); e.level == "" {

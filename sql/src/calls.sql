@@ -183,16 +183,10 @@ LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
 SET search_path = pg_catalog, pg_temp
 AS $$
 DECLARE
-    caller oid;
+    -- By its present name, not from an old snapshot.  If the role was dropped while its call waited, current_user fails.
+    caller oid := to_regrole(quote_ident(current_user));
     result text[];
 BEGIN
-    BEGIN
-        caller := to_regrole(quote_ident(current_user));    -- by its present name, not from an old snapshot
-    EXCEPTION WHEN undefined_object THEN
-        -- The role was dropped while its call waited.
-        RETURN ARRAY['ERROR', '42501', format('permission denied to get backtrace of process %s', targets[1]),
-            'The role that asked does not exist any more.', '', ''];
-    END;
     SELECT backtrace.call(caller, verb, targets, waiting) AS answer INTO result;
     RETURN result;
 END
