@@ -1525,7 +1525,7 @@ COMMENT ON FUNCTION backtrace.may_ask(oid, text) IS 'whether this role may make 
 -- trigger would run as the extension's owner.  So every entry of every access control list that is not the owner's is
 -- removed first.
 -- An update keeps what the owner has granted on the functions and the view for users, and on the functions for the worker.
--- The objects about wait events are new in 1.2, so there is nothing to keep.
+-- The objects about wait events and memory contexts are new in 1.2, so there is nothing to keep.
 DO $$
 DECLARE
     keep      CONSTANT boolean := true;
@@ -1548,7 +1548,8 @@ BEGIN
             SELECT 'ALL ON FUNCTION ' || p.oid::regprocedure AS what, p.proowner AS owner,
                    coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
                    p.pronamespace <> 'backtrace'::regnamespace
-                       AND p.proname <> 'pg_backtrace_result' AND p.proname NOT LIKE '%wait_event%'
+                       AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts')
+                       AND p.proname NOT LIKE '%wait_event%'
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
             FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
             UNION ALL
