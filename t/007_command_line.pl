@@ -95,7 +95,7 @@ is($after{TracerPid}, 0, 'it is not traced afterwards');
 unlike($after{State}, qr/t/i, 'nor stopped');
 ($status, undef, $err) = program('capture', 2147483647);
 is($status, 1, 'a process that does not exist');
-like($err, qr/has exited/, 'which is said');
+like($err, qr/does not exist/, 'which is said');
 
 # Doctor: before, with, and after the extension and the worker.
 ($status, $out) = program('doctor', '-D', $data, $where);
@@ -111,7 +111,7 @@ my $worker = Worker->start($node);
 is($status, 0, 'doctor: all is well') or diag($out);
 like($out, qr/^ok\s+worker:\s+process @{[$worker->pid]}, version \S+, spool \//m, 'the worker');
 like($out, qr/^ok\s+rights:\s+the worker runs as user id $<; .*a seccomp filter: yes$/m, 'what it may do');
-like($out, qr/^ok\s+extension:\s+version 1\.1 in database "postgres"/m, 'the extension');
+like($out, qr/^ok\s+extension:\s+version 1\.2 in database "postgres"/m, 'the extension');
 $node->safe_psql('postgres', q{DROP EXTENSION pg_stat_backtrace; CREATE EXTENSION pg_stat_backtrace VERSION '1.0'});
 ($status, $out) = program('doctor', '-D', $data, $where);
 like($out, qr/^warn\s+extension:\s+version 1\.0 .*\n\s+-> ALTER EXTENSION pg_stat_backtrace UPDATE/m, 'an old extension');

@@ -168,12 +168,16 @@ func connection(ctx context.Context, c pgcluster.Cluster, o Options) []finding {
 		if list, err = seen(ctx, conn, c); err != nil {
 			return err
 		}
-		version, err := extension(ctx, conn)
+		version, installed, err := extension(ctx, conn)
 		if err != nil {
 			return err
 		}
+		found = append(append(found, list...), version)
+		if !installed {
+			return nil
+		}
 		compared, err := objects(ctx, conn)
-		found = append(append(found, list...), version, compared)
+		found = append(found, compared)
 		return err
 	})
 	if err != nil {
@@ -221,13 +225,14 @@ func query(ctx context.Context, c pgcluster.Cluster, o Options, f func(context.C
 	return conn.Query(ctx, f)
 }
 
-func extension(ctx context.Context, conn *pgx.Conn) (finding, error) {
+// extension looks for the extension in the database of the connection.
+func extension(ctx context.Context, conn *pgx.Conn) (f finding, installed bool, err error) {
 	var database, role string
 	if err := conn.QueryRow(ctx, "SELECT current_database(), current_user").Scan(&database, &role); err != nil {
-		return finding{}, err
+		return finding{}, false, err
 	}
 	var version, available string
-	err := conn.QueryRow(ctx, `SELECT e.extversion, coalesce(a.default_version, e.extversion)
+	err = conn.QueryRow(ctx, `SELECT e.extversion, coalesce(a.default_version, e.extversion)
 		FROM pg_catalog.pg_extension e LEFT JOIN pg_catalog.pg_available_extensions a ON a.name = e.extname
 		WHERE e.extname = 'pg_stat_backtrace'`).Scan(&version, &available)
 	switch {
@@ -235,17 +240,18 @@ func extension(ctx context.Context, conn *pgx.Conn) (finding, error) {
 		return finding{
 			warn, "extension", fmt.Sprintf("not in database %q (role %q)", database, role),
 			"CREATE EXTENSION pg_stat_backtrace, in each database from which stacks are asked for.",
-		}, nil
+		}, false, nil
 	case err != nil:
-		return finding{}, err
+		return finding{}, false, err
 	case version != available:
 		return finding{
 			warn, "extension", fmt.Sprintf("version %s in database %q (role %q)", version, database, role),
 			fmt.Sprintf("ALTER EXTENSION pg_stat_backtrace UPDATE, in each database that has it: version %s is installed.",
 				available),
-		}, nil
+		}, true, nil
 	}
-	return finding{good, "extension", fmt.Sprintf("version %s in database %q (role %q)", version, database, role), ""}, nil
+	text := fmt.Sprintf("version %s in database %q (role %q)", version, database, role)
+	return finding{good, "extension", text, ""}, true, nil
 }
 
 // objects compares the extension's objects with what its scripts make.

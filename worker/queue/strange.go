@@ -85,7 +85,7 @@ const maxStrange = 5
 var errStrange = errors.New("objects of the extension are not as its script made them")
 
 // Strange returns what differs, in the database of the connection, from what the extension's scripts make: a sentence
-// each, the first few of them. Nothing is returned for a database without the extension.
+// each, the first few of them. The database must have the extension.
 func Strange(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	rows, err := conn.Query(ctx, strangeSQL)
 	if err != nil {
