@@ -132,7 +132,7 @@ func TestLogIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		w := &Worker{
-			limiter: authz.NewLimiter(authz.Limits{PerSecond: 100, Burst: 1000}), bounds: newBounds(0), log: zerolog.New(&log),
+			limiter: authz.NewLimiter(authz.Limits{PerSecond: 100, Burst: 1000}), bounds: newBounds(0), log: zerolog.New(zerolog.SyncWriter(&log)),
 		}
 		req := spool.Request{
 			Verb: "get", Targets: []int{1}, Caller: 16384, CallerName: "flooder", Database: "d",
@@ -147,6 +147,7 @@ func TestLogIsBounded(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 		time.Sleep(2 * time.Second)
+		synctest.Wait()
 		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
 		if len(lines) > 400 || log.Len() > 200*1024 {
 			t.Errorf("%d lines, %d bytes", len(lines), log.Len())

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"path/filepath"
 	"slices"
@@ -30,6 +31,8 @@ type CoreOptions struct {
 	MaxFrames int
 	// Goroutines takes those of Go programs instead of threads.
 	Goroutines bool
+	// Stdin is the standard input; nil: os.Stdin.
+	Stdin *os.File
 }
 
 // A CoreTrace is what a core file gives.
@@ -53,7 +56,7 @@ type CoreTrace struct {
 // goroutine's.
 func Core(file string, o CoreOptions) (*CoreTrace, error) {
 	start := time.Now()
-	f, damage, err := openCoreFile(file)
+	f, damage, err := openCoreFile(file, o.Stdin)
 	if err != nil {
 		return nil, err
 	}

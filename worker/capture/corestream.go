@@ -23,8 +23,11 @@ const maxWindow = 128 << 20
 // openCoreFile opens a core file. A core that is compressed, or that comes from a pipe, is first written to a nameless
 // temporary file: an unwinder reads here and there. If the stream ends early, the damage says so, and the file has what
 // came before.
-func openCoreFile(name string) (core *os.File, damage, err error) {
-	f := os.Stdin
+func openCoreFile(name string, stdin *os.File) (core *os.File, damage, err error) {
+	f := stdin
+	if f == nil {
+		f = os.Stdin
+	}
 	if name != standardInput {
 		if f, _, err = candidate(name).file(); err != nil {
 			return nil, nil, err

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"syscall"
 	"testing"
+	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
@@ -103,7 +104,7 @@ func switches(t *testing.T, pid int) uint64 {
 
 func newCapturer(t *testing.T) *Capturer {
 	t.Helper()
-	c, err := New(Config{})
+	c, err := New(Config{AwaitNames: true, LinesWait: time.Minute}) // names do not differ between two captures
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"syscall"
 
@@ -82,17 +83,22 @@ func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) er
 }
 
 // readCore reads the core. A pipe may be silent for ever, so an interrupt does not wait for it: the program ends then.
-func (f *captureFlags) readCore(ctx context.Context) (c *capture.CoreTrace, err error) {
-	done := make(chan struct{})
+func (f *captureFlags) readCore(ctx context.Context) (*capture.CoreTrace, error) {
+	type result struct {
+		core *capture.CoreTrace
+		err  error
+	}
+	done := make(chan result, 1)
+	o := capture.CoreOptions{
+		Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines, Stdin: os.Stdin,
+	}
 	go func() {
-		defer close(done)
-		c, err = capture.Core(f.core.file, capture.CoreOptions{
-			Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines,
-		})
+		c, err := capture.Core(f.core.file, o)
+		done <- result{c, err}
 	}()
 	select {
-	case <-done:
-		return c, err
+	case r := <-done:
+		return r.core, r.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // form is what each line of a report looks like.
-var form = regexp.MustCompile(`^((ok|warn|FAIL) +[a-z]+: +\S.*| {20} -> \S.*)$`)
+var form = regexp.MustCompile(`^((ok|warn|FAIL) +[a-z]+( [a-z]+)?: +\S.*| {20} -> \S.*)$`)
 
 func TestNoServer(t *testing.T) {
 	t.Parallel()

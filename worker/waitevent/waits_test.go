@@ -309,7 +309,8 @@ func TestConnects(t *testing.T) {
 		pgtest.Wait(t, "the last session's figures", func() bool {
 			return w.totals(t)["Timeout/PgSleep"].Calls >= sessions
 		})
-		if n := w.totals(t)["Timeout/PgSleep"].Calls; n != sessions {
+		// A latch that is set without a reason begins a second wait in pg_sleep.
+		if n := w.totals(t)["Timeout/PgSleep"].Calls; n < sessions || n > sessions+sessions/20 {
 			t.Errorf("%d sleeps of %d sessions", n, sessions)
 		}
 	})
