@@ -132,7 +132,8 @@ func TestLogIsBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var log bytes.Buffer
 		w := &Worker{
-			limiter: authz.NewLimiter(authz.Limits{PerSecond: 100, Burst: 1000}), bounds: newBounds(0), log: zerolog.New(zerolog.SyncWriter(&log)),
+			limiter: authz.NewLimiter(authz.Limits{PerSecond: 100, Burst: 1000}), bounds: newBounds(0),
+			log: zerolog.New(zerolog.SyncWriter(&log)),
 		}
 		req := spool.Request{
 			Verb: "get", Targets: []int{1}, Caller: 16384, CallerName: "flooder", Database: "d",

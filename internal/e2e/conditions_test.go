@@ -41,7 +41,7 @@ var conditions = []condition{
 	{name: "no process", level: warning, state: "01000", message: "PID %s is not a PostgreSQL server process"},
 	{
 		name: "own backend", level: fault, state: "55000", message: "cannot capture the backtrace of the current backend",
-		hint: "Ask from another session.",
+		hint: "Ask from another session, or query the view pg_stat_backtrace for many processes.",
 	},
 	{
 		name: "bad timeout", level: fault, state: "22023",

@@ -332,10 +332,10 @@ func (s *site) meanwhile(t *testing.T, boss *session) {
 	s.waits(t, c.pid(), "PgSleep")
 	boss.run(t, `DROP OWNED BY "brief 2"; DROP ROLE "brief 2"`)
 	s.worker.signal(t, syscall.SIGCONT)
-	// If the call looks again before the answer is there, it ends with PostgreSQL's own error: there is no current_user for
-	// such a role. A block that catches this error is not possible in a parallel plan.
+	// If the call looks again before the answer is there, it ends with PostgreSQL's own error: there is no current_user
+	// for such a role. A block that catches this error is not possible in a parallel plan.
 	got := <-call
-	own := got.said.state == "42704" && strings.HasPrefix(got.said.message, "invalid role OID: ")
+	own := got.state == "42704" && strings.HasPrefix(got.message, "invalid role OID: ")
 	if !own && s.name(got.said) != "dropped role" {
 		t.Errorf("dropped while it waited: %v %s", got.said, got.text)
 	}

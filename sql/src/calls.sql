@@ -64,7 +64,7 @@ BEGIN
         RETURN ARRAY['WARNING', '01000', format('PID %s is not a PostgreSQL server process', targets[1]), '', '', ''];
     ELSIF verb IN ('get', 'log', 'frames') AND targets[1] = pg_backend_pid() THEN
         RETURN ARRAY['ERROR', '55000', 'cannot capture the backtrace of the current backend', '',
-            'Ask from another session.', ''];
+            'Ask from another session, or query the view pg_stat_backtrace for many processes.', ''];
     ELSIF cardinality(targets) > 5000 THEN
         RETURN ARRAY['ERROR', '54000', 'cannot ask for more than 5000 processes at once', '', '', ''];
     ELSIF setting !~ '^[1-9][0-9]{0,4}$' THEN
