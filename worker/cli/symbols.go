@@ -8,7 +8,6 @@ import (
 	"io"
 	"strconv"
 	"strings"
-	"unicode"
 
 	"github.com/spf13/cobra"
 
@@ -16,6 +15,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/debuginfod"
 	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/symbols"
 )
 
@@ -194,31 +194,16 @@ func (f *symbolsFlags) again(s subject) string {
 	words := []string{"pg_stat_backtrace", "symbols"}
 	switch {
 	case s.file != "":
-		words = append(words, shellWord(s.file))
+		words = append(words, render.ShellWord(s.file))
 	case f.dataDir != "":
-		words = append(words, "-D", shellWord(f.dataDir))
+		words = append(words, "-D", render.ShellWord(f.dataDir))
 	default:
 		words = append(words, strconv.Itoa(s.pid))
 	}
 	for _, dir := range f.dirs {
-		words = append(words, "--debug-dir", shellWord(dir))
+		words = append(words, "--debug-dir", render.ShellWord(dir))
 	}
 	return strings.Join(words, " ")
-}
-
-// shellWord quotes a word for a shell, if that is needed. What is not printable is shown as ?.
-func shellWord(s string) string {
-	const plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:@%"
-	if strings.Trim(s, plain) == "" {
-		return s
-	}
-	s = strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return '?'
-	}, s)
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
 // symbolsReport is a line of JSON.
@@ -248,7 +233,7 @@ func describeError(s subject, err error) error {
 	case errors.Is(err, procfs.ErrDenied):
 		return fmt.Errorf("%s: %w\n  Run this as the process's operating system user or as root", s, err)
 	case errors.Is(err, capture.ErrCoreFile):
-		return fmt.Errorf("%w\n  Print its stacks with: pg_stat_backtrace capture --core %s", err, shellWord(s.file))
+		return fmt.Errorf("%w\n  Print its stacks with: pg_stat_backtrace capture --core %s", err, render.ShellWord(s.file))
 	case s.pid != 0 || !strings.Contains(err.Error(), s.file):
 		return fmt.Errorf("%s: %w", s, err)
 	}

@@ -13,6 +13,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/queue"
+	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/sqlerror"
 )
 
@@ -113,7 +114,7 @@ func symbols(c pgcluster.Cluster) finding {
 		return finding{
 			warn, "symbols", text,
 			"The binary is stripped: most static functions appear as postgres+0x…. " +
-				"What to install or configure to name them: pg_stat_backtrace symbols -D " + c.DataDir,
+				"What to install or configure to name them: pg_stat_backtrace symbols -D " + render.ShellWord(c.DataDir),
 		}
 	}
 	return finding{good, "symbols", text, ""}

@@ -8,12 +8,13 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/host/rootfs"
 	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/spool"
 )
 
 // worker looks whether a worker serves the cluster, where its spool is, and what it may do.
 func worker(c pgcluster.Cluster, o Options) []finding {
-	start := "Start it: pg_stat_backtrace worker -D " + c.DataDir
+	start := "Start it: pg_stat_backtrace worker -D " + render.ShellWord(c.DataDir)
 	info, err := spool.Find(c.DataDir)
 	switch {
 	case err != nil:
