@@ -15,8 +15,8 @@ import (
 // lookPatience is how long a call waits for follow to notice a new run of the server, which takes it a second.
 const lookPatience = 2 * aliveInterval
 
-// A link is what leads to the worker's session in one run of the server.
-type link struct {
+// A serverConn is what leads to the worker's session in one run of the server.
+type serverConn struct {
 	conn *pgcluster.Conn   // nil: follow has not come to it yet
 	run  pgcluster.Cluster // the run of the server that conn is for
 	// failure is why there is no conn, and will not be soon.
@@ -25,7 +25,7 @@ type link struct {
 }
 
 // attach makes l what queries go by.
-func (w *Worker) attach(l *link) {
+func (w *Worker) attach(l *serverConn) {
 	l.over = make(chan struct{})
 	if old := w.link.Swap(l); old != nil {
 		close(old.over)
@@ -41,7 +41,7 @@ func (w *Worker) connect(ctx context.Context, c pgcluster.Cluster) error {
 	if err != nil {
 		return fmt.Errorf("connection string: %w", err)
 	}
-	w.attach(&link{conn: conn, run: c})
+	w.attach(&serverConn{conn: conn, run: c})
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var queues sync.WaitGroup
@@ -60,7 +60,7 @@ func (w *Worker) connect(ctx context.Context, c pgcluster.Cluster) error {
 		}
 	}()
 	_ = conn.Run(ctx) // until ctx ends
-	w.attach(&link{})
+	w.attach(&serverConn{})
 	return nil
 }
 

@@ -99,7 +99,7 @@ type Worker struct {
 	mu      sync.Mutex
 	cluster pgcluster.Cluster
 	// link leads to the worker's session in the server, which connect keeps.
-	link atomic.Pointer[link]
+	link atomic.Pointer[serverConn]
 }
 
 // Run serves until ctx ends, and then finishes what runs. It returns nil for
@@ -112,7 +112,7 @@ func Run(ctx context.Context, cfg Config) error {
 	w := &Worker{cfg: cfg, log: cfg.Log, limiter: authz.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency)}
 	w.looker = &authz.Lookup{Server: w}
 	w.waits = w.newWaits()
-	w.attach(&link{})
+	w.attach(&serverConn{})
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryTarget)
 	}
@@ -367,7 +367,7 @@ func (w *Worker) follow(ctx context.Context) {
 			err = w.connect(ctx, c)
 		}
 		if err != nil && ctx.Err() == nil {
-			w.attach(&link{failure: err})
+			w.attach(&serverConn{failure: err})
 			w.log.Debug().Err(err).Msg("no server")
 		}
 		select {

@@ -30,7 +30,7 @@ type Querier interface {
 type Lookup struct {
 	Server Querier
 
-	together together
+	together batcher
 }
 
 // facts follows a FROM item asked (nr, pid, caller) and one called a, the activity of that pid; it returns one row for
@@ -81,7 +81,7 @@ func (l *Lookup) LookAll(ctx context.Context, pids []int, caller uint32) (map[in
 // look asks until there is an answer or ctx ends: the server may be too busy to answer one statement in its time.
 func (l *Lookup) look(ctx context.Context, pids []int, caller uint32) (map[int]Facts, error) {
 	for {
-		all, err := l.together.ask(ctx, l.Server, question{pids: pids, caller: caller})
+		all, err := l.together.ask(ctx, l.Server, requestKey{pids: pids, caller: caller})
 		switch {
 		case !late(err):
 			return all, err

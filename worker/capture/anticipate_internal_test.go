@@ -47,7 +47,7 @@ func TestAnticipate(t *testing.T) {
 	if c.images.none() || m == nil {
 		t.Fatal("no image is known")
 	}
-	if m.met.Load() {
+	if m.prefetched.Load() {
 		t.Errorf("%s is taken for one in which a frame was", m.name)
 	}
 	begun := true

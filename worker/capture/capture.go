@@ -130,7 +130,7 @@ func (c *Capturer) Capture(ctx context.Context, target ptrace.Target, o Options)
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	return c.sharing.do(ctx, question{target, o}, func(ctx context.Context) (*trace.Trace, error) {
+	return c.sharing.do(ctx, requestKey{target, o}, func(ctx context.Context) (*trace.Trace, error) {
 		return c.capture(ctx, target, o)
 	})
 }
@@ -262,12 +262,12 @@ type built struct {
 	trace *trace.Trace
 	// missing are the addresses at which walks left the copied memory though
 	// the process has memory there.
-	missing []uint64
-	used    []usage // the mappings in which frames lie, in order
-	settled bool    // all walks have ended where other mappings would not have led them on, see settled
-	severed bool    // a walk ended where a stack is left for another one, or where memory is missing
-	stale   bool    // the process has other mappings than the layout said
-	space   *space
+	missing     []uint64
+	used        []usage // the mappings in which frames lie, in order
+	mapsTrusted bool    // all walks have ended where other mappings would not have led them on, see settled
+	brokenWalk  bool    // a walk ended where a stack is left for another one, or where memory is missing
+	stale       bool    // the process has other mappings than the layout said
+	space       *space
 }
 
 // build unwinds and names a snapshot.
@@ -278,7 +278,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 	}
 	w := c.walker(space, o)
 	defer w.close()
-	b := built{trace: t, settled: true, space: space}
+	b := built{trace: t, mapsTrusted: true, space: space}
 	for i := range snap.Threads {
 		th := &snap.Threads[i]
 		began := time.Now()
@@ -300,8 +300,8 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 // note keeps what a walk has gone by, and what it lacked.
 func (b *built) note(frames []unwind.Frame, stop unwind.Stop) {
 	b.used = b.space.usedBy(frames, b.used)
-	b.settled = b.settled && settled(stop.Reason)
-	b.severed = b.severed || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
+	b.mapsTrusted = b.mapsTrusted && settled(stop.Reason)
+	b.brokenWalk = b.brokenWalk || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
 	if stop.Reason == unwind.NoMemory && b.space.mapped(stop.Address) {
 		b.missing = append(b.missing, stop.Address)
 	}

@@ -79,7 +79,7 @@ func (r *run) learnGo(b *built) bool {
 	}
 	r.golang = &goProcess{images: known, coroutines: goCoroutines(r.capturer.arch, b.space, known)}
 	r.capturer.goStacks.keep(r.key, r.golang)
-	return b.severed && r.golang.coroutines != nil
+	return b.brokenWalk && r.golang.coroutines != nil
 }
 
 // goCoroutines says where the goroutines of a process's threads are.

@@ -45,10 +45,10 @@ type module struct {
 	remote  remote
 	// stripped and lines are set by who makes symbols. stripped means that no
 	// symbol table has the functions that the image does not export.
-	stripped bool
-	lines    lines
-	met      atomic.Bool // see space.foresee
-	known    annotations
+	stripped   bool
+	lines      lines
+	prefetched atomic.Bool // see space.prefetchInnermost
+	known      annotations
 	// told is what walks have found out about the image's instructions.
 	told unwind.CodeCache
 

@@ -136,7 +136,7 @@ func (c *check) holdsSoon(l *layout, now time.Time) bool {
 		return c.holds(l)
 	}
 	asking, ok := *c, false
-	if soon(c.pid, func() { ok = asking.holds(l) }, asking.close) {
+	if withTimeout(c.pid, func() { ok = asking.holds(l) }, asking.close) {
 		*c = asking
 		return ok
 	}
@@ -170,7 +170,7 @@ func (c *check) sound(maps []procfs.Mapping, b *built) (bool, error) {
 		return false, ptrace.ErrUnreachable
 	}
 	defer looks.end(c.pid)
-	if ok, err := c.unchangedNow(maps, b.used); !ok || err != nil || b.settled {
+	if ok, err := c.unchangedNow(maps, b.used); !ok || err != nil || b.mapsTrusted {
 		return ok, err
 	}
 	now, err := procfs.Maps(c.pid)

@@ -31,8 +31,8 @@ func TestSettled(t *testing.T) {
 		snap := *snap
 		snap.Threads = []ptrace.Thread{tt.thread}
 		b := c.build(&snap, sp, Options{MaxFrames: tt.limit}, &serverProcess{})
-		if b.settled != tt.settled {
-			t.Errorf("%s: settled is %v; %s", tt.what, b.settled, b.trace.Threads[0].Stop)
+		if b.mapsTrusted != tt.settled {
+			t.Errorf("%s: settled is %v; %s", tt.what, b.mapsTrusted, b.trace.Threads[0].Stop)
 		}
 		// Of a process that does not exist no mapping can be read.
 		nobody := check{pid: 1 << 30, before: slices.Clone(b.used)}

@@ -74,7 +74,7 @@ func (c *Capturer) serverProcess(key processKey, same bool) serverProcess {
 		return known
 	}
 	var read atomic.Pointer[[]procfs.Mapping] // the look may write when it is no more waited for
-	if !soon(key.pid, func() {
+	if !withTimeout(key.pid, func() {
 		ptrace.ProbeReadable(key.pid)
 		if maps, err := procfs.Maps(key.pid); err == nil {
 			read.Store(&maps)

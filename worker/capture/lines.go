@@ -43,8 +43,8 @@ type answer struct {
 	left   bool // nobody has looked
 }
 
-// wish has an address looked up as soon as it is known where to look.
-func (l *lines) wish(addr uint64) {
+// queueLookup has an address looked up as soon as it is known where to look.
+func (l *lines) queueLookup(addr uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if len(l.wished) < maxAnswers {
@@ -52,8 +52,8 @@ func (l *lines) wish(addr uint64) {
 	}
 }
 
-// grant looks up what was wished for; nothing if there is nowhere to look.
-func (l *lines) grant() {
+// startLookups looks up what was wished for; nothing if there is nowhere to look.
+func (l *lines) startLookups() {
 	l.mu.Lock()
 	wished := l.wished
 	l.wished = nil
@@ -71,7 +71,7 @@ func (l *lines) grant() {
 // open. Nothing is read yet but what was wished for.
 func (l *lines) open(m *module, from *elfimage.Image, path string, options debugfile.Options) {
 	l.answers, l.tell = make(map[uint64]*answer), m.tell
-	defer l.grant()
+	defer l.startLookups()
 	l.make = func() *dwarf.Data {
 		o := dwarf.Options{
 			Cache: m.shared.cache, Spill: func() (dwarf.SpillFile, error) { return spill() },

@@ -25,11 +25,11 @@ func maxLines(o Options) int {
 func (sp *space) name(frames []unwind.Frame, limit int, late *deadline) (out []trace.Frame, cut bool) {
 	out = make([]trace.Frame, 0, len(frames))
 	if len(frames) > 0 {
-		sp.foresee(frames[0].Lookup()) // of a core file and of a goroutine nobody has
+		sp.prefetchInnermost(frames[0].Lookup()) // of a core file and of a goroutine nobody has
 	}
 	if sp.unfamiliar {
 		sp.unfamiliar = false
-		sp.expect(frames)
+		sp.prefetch(frames)
 	}
 	for i := range frames {
 		out = sp.nameFrame(out, &frames[i], late)
@@ -43,12 +43,12 @@ func (sp *space) name(frames []unwind.Frame, limit int, late *deadline) (out []t
 	return out, cut
 }
 
-// foresee has what names the innermost frame, by its look-up address, read while the stack is unwound, if none in its
+// prefetchInnermost has what names the innermost frame, by its look-up address, read while the stack is unwound, if none in its
 // image has been the innermost one yet: to expand the image's lines may take longer than all the rest.
-func (sp *space) foresee(addr uint64) {
+func (sp *space) prefetchInnermost(addr uint64) {
 	_, where, ok := sp.find(addr)
 	m := where.module
-	if !ok || m == nil || m.met.Load() || m.met.Swap(true) {
+	if !ok || m == nil || m.prefetched.Load() || m.prefetched.Swap(true) {
 		return
 	}
 	sp.unfamiliar = true
@@ -58,7 +58,7 @@ func (sp *space) foresee(addr uint64) {
 
 // readAhead has what names an image address read by somebody else.
 func (m *module) readAhead(addr uint64) {
-	m.lines.wish(addr)
+	m.lines.queueLookup(addr)
 	m.symbols.start(m.tell, func() *symbol.Table {
 		gomaxprocs.Begin()
 		defer gomaxprocs.End()
@@ -66,9 +66,9 @@ func (m *module) readAhead(addr uint64) {
 	})
 }
 
-// expect reads the symbols of all images that frames are in, while their lines are looked up: both may take their time
+// prefetch reads the symbols of all images that frames are in, while their lines are looked up: both may take their time
 // when they are needed for the first time.
-func (sp *space) expect(frames []unwind.Frame) {
+func (sp *space) prefetch(frames []unwind.Frame) {
 	modules := make([]*module, len(frames))
 	for i := range frames {
 		_, where, ok := sp.find(frames[i].Lookup())
@@ -77,7 +77,7 @@ func (sp *space) expect(frames []unwind.Frame) {
 		}
 		modules[i] = where.module
 		if !frames[i].Signal {
-			modules[i].lines.wish(frames[i].Lookup() - where.bias)
+			modules[i].lines.queueLookup(frames[i].Lookup() - where.bias)
 		}
 	}
 	for _, m := range modules {
@@ -85,7 +85,7 @@ func (sp *space) expect(frames []unwind.Frame) {
 			continue
 		}
 		if _, ok := m.symbolTable(sp.files); ok {
-			m.lines.grant()
+			m.lines.startLookups()
 		}
 	}
 }

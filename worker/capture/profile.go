@@ -155,7 +155,7 @@ func (p *profile) build(list []ptrace.Sample) (b built, stacks []counted) {
 	files := deadline{at: time.Now().Add(defaultDeadline), after: p.capturer.linesWait}
 	defer files.stop()
 	first := list[0]
-	b = built{settled: true, space: p.capturer.spaces.open(first.PID, first.MapsSnapshot.StartTime(), first.Maps)}
+	b = built{mapsTrusted: true, space: p.capturer.spaces.open(first.PID, first.MapsSnapshot.StartTime(), first.Maps)}
 	b.space.files, b.space.generated.off = &files, true
 	w := p.capturer.walker(b.space, Options{MaxFrames: p.options.MaxFrames})
 	defer w.close()

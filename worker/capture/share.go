@@ -17,11 +17,11 @@ var errUnfinished = errors.New("the capture did not end as it should")
 // would cost as much as unwinding does.
 type sharing struct {
 	mu    sync.Mutex
-	under map[question]*sharedCapture
+	under map[requestKey]*sharedCapture
 }
 
-// question is what callers must have in common to get the same answer.
-type question struct {
+// requestKey is what callers must have in common to get the same answer.
+type requestKey struct {
 	target  ptrace.Target
 	options Options
 }
@@ -39,7 +39,7 @@ type sharedCapture struct {
 // do returns what a call of capture for q gives that was under way or is begun
 // now. A caller that gives up leaves it to the others, and it ends with the
 // last of them; the one that makes it stays until then.
-func (s *sharing) do(ctx context.Context, q question, capture func(context.Context) (*trace.Trace, error)) (
+func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Context) (*trace.Trace, error)) (
 	*trace.Trace, error,
 ) {
 	s.mu.Lock()
@@ -59,7 +59,7 @@ func (s *sharing) do(ctx context.Context, q question, capture func(context.Conte
 	defer cancel()
 	c := &sharedCapture{callers: 1, cancel: cancel, done: make(chan struct{}), err: errUnfinished}
 	if s.under == nil {
-		s.under = make(map[question]*sharedCapture)
+		s.under = make(map[requestKey]*sharedCapture)
 	}
 	s.under[q] = c
 	s.mu.Unlock()
@@ -73,7 +73,7 @@ func (s *sharing) do(ctx context.Context, q question, capture func(context.Conte
 }
 
 // leave is for a caller that gives up. Who comes after the last of them begins anew.
-func (s *sharing) leave(q question, c *sharedCapture) {
+func (s *sharing) leave(q requestKey, c *sharedCapture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.callers--; c.callers == 0 {
@@ -84,7 +84,7 @@ func (s *sharing) leave(q question, c *sharedCapture) {
 	}
 }
 
-func (s *sharing) finish(q question, c *sharedCapture) {
+func (s *sharing) finish(q requestKey, c *sharedCapture) {
 	s.mu.Lock()
 	if s.under[q] == c {
 		delete(s.under, q)

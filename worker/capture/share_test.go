@@ -15,7 +15,7 @@ import (
 // others, the maker included.
 func TestSharing(t *testing.T) {
 	var s sharing
-	q := question{target: ptrace.Target{PID: 1}}
+	q := requestKey{target: ptrace.Target{PID: 1}}
 	release, made := make(chan struct{}), make(chan context.Context, 10)
 	work := func(ctx context.Context) (*trace.Trace, error) {
 		made <- ctx
@@ -76,7 +76,7 @@ func TestSharing(t *testing.T) {
 }
 
 // sharingAlone: what nobody waits for any more is ended, and a panic is not an answer.
-func sharingAlone(t *testing.T, s *sharing, q question) {
+func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 	ctx, leave := context.WithCancel(t.Context())
 	_, err := s.do(ctx, q, func(during context.Context) (*trace.Trace, error) {
 		leave()

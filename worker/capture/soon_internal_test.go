@@ -15,16 +15,16 @@ func TestSoon(t *testing.T) {
 		const pid, other = -1, -2
 		var looked, late atomic.Int32
 		look, tooLate := func() { looked.Add(1) }, func() { late.Add(1) }
-		if !soon(pid, look, tooLate) || looked.Load() != 1 || late.Load() != 0 {
+		if !withTimeout(pid, look, tooLate) || looked.Load() != 1 || late.Load() != 0 {
 			t.Errorf("one that comes back: looked %d times, late %d times", looked.Load(), late.Load())
 		}
 		back := make(chan struct{})
-		if soon(pid, func() { <-back; look() }, tooLate) || looked.Load() != 1 {
+		if withTimeout(pid, func() { <-back; look() }, tooLate) || looked.Load() != 1 {
 			t.Error("one that does not come back was waited for")
 		}
 		began := time.Now()
 		for range 100 {
-			if soon(pid, look, tooLate) || looks.begin(pid) {
+			if withTimeout(pid, look, tooLate) || looks.begin(pid) {
 				t.Fatal("another look was begun")
 			}
 		}
@@ -32,7 +32,7 @@ func TestSoon(t *testing.T) {
 			t.Errorf("while it has not come back: looked %d times, late %d times, after %v", looked.Load(), late.Load(),
 				time.Since(began))
 		}
-		if !soon(other, look, tooLate) || looked.Load() != 2 {
+		if !withTimeout(other, look, tooLate) || looked.Load() != 2 {
 			t.Error("another process was not looked at")
 		}
 		close(back)
@@ -40,7 +40,7 @@ func TestSoon(t *testing.T) {
 		if looked.Load() != 3 || late.Load() != 101 {
 			t.Errorf("one that comes back late: looked %d times, late %d times", looked.Load(), late.Load())
 		}
-		if !soon(pid, look, tooLate) || looked.Load() != 4 {
+		if !withTimeout(pid, look, tooLate) || looked.Load() != 4 {
 			t.Error("a process that answers again was not looked at")
 		}
 	})

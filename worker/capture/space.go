@@ -38,18 +38,18 @@ type spaces struct {
 	mu     sync.Mutex
 	byKey  map[processKey]map[procfs.Mapping]found
 	// sought are the mappings whose images are being looked for.
-	sought map[whose]*lazy[found]
+	sought map[mappingKey]*lazy[found]
 }
 
-// whose is a mapping of a process.
-type whose struct {
+// mappingKey is a mapping of a process.
+type mappingKey struct {
 	process processKey
 	mapping procfs.Mapping
 }
 
 func newSpaces(imgs *images) *spaces {
 	return &spaces{
-		images: imgs, byKey: make(map[processKey]map[procfs.Mapping]found), sought: make(map[whose]*lazy[found]),
+		images: imgs, byKey: make(map[processKey]map[procfs.Mapping]found), sought: make(map[mappingKey]*lazy[found]),
 	}
 }
 
@@ -182,7 +182,7 @@ func (sp *space) resolve(i int) found {
 // seek looks for the image of a mapping; there is no module if there is none, or it was not found by the deadline, or
 // too many are being looked for.
 func (sp *space) seek(i int) found {
-	s, q := sp.spaces, whose{sp.key, sp.maps[i]}
+	s, q := sp.spaces, mappingKey{sp.key, sp.maps[i]}
 	s.mu.Lock()
 	p := s.sought[q]
 	if p == nil && len(s.sought) >= maxSought {

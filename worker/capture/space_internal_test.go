@@ -12,7 +12,7 @@ func TestSoughtBounded(t *testing.T) {
 	t.Parallel()
 	s := newSpaces(newImages(nil, &shared{}))
 	for i := range maxSought {
-		s.sought[whose{process: processKey{pid: i}}] = &lazy[found]{}
+		s.sought[mappingKey{process: processKey{pid: i}}] = &lazy[found]{}
 	}
 	sp := s.open(1, 1, []procfs.Mapping{{Perms: procfs.Exec, Inode: 1, Path: "/lib/slow.so"}})
 	if f := sp.seek(0); f.module != nil || sp.unread != "slow.so" || len(s.sought) != maxSought {

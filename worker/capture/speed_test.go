@@ -86,7 +86,7 @@ func familiar(tb testing.TB, c *Capturer, snap *ptrace.Snapshot, sp *space) {
 	if !ok || where.module == nil {
 		tb.Fatalf("no image at %#x", pc)
 	}
-	where.module.met.Store(true)
+	where.module.prefetched.Store(true)
 }
 
 // bare has a compiler make neither call frame information nor frame pointers.

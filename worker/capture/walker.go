@@ -73,7 +73,7 @@ func (c *Capturer) unwindThread(
 	dst []unwind.Frame, u *unwind.Unwinder, th *ptrace.Thread, also []ptrace.Stack, space *space,
 ) ([]unwind.Frame, unwind.Stop) {
 	if call := th.Syscall; call != nil {
-		space.foresee(call.PC)
+		space.prefetchInnermost(call.PC)
 		regs := c.arch.Blocked(call.PC, call.SP, call.Number >= 0, call.Args)
 		return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
 	}
@@ -90,7 +90,7 @@ func (c *Capturer) unwindThread(
 		}
 	}
 	if pc, ok := regs.Get(c.arch.PC); ok {
-		space.foresee(pc)
+		space.prefetchInnermost(pc)
 	}
 	return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
 }

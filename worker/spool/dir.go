@@ -173,8 +173,8 @@ func (d *dir) touch() error {
 	return nil
 }
 
-// welcome makes or removes the file that says that requests are welcome.
-func (d *dir) welcome(yes bool) error {
+// markReady makes or removes the file that says that requests are markReady.
+func (d *dir) markReady(yes bool) error {
 	if !yes {
 		return d.unlink(readyName)
 	}

@@ -111,7 +111,7 @@ func (s *Spool) contents() ([]byte, error) {
 		return nil, err
 	}
 	inner, outer := s.keys.signing().blocks()
-	light, err := beacon()
+	light, err := livenessThread()
 	if err != nil {
 		return nil, err
 	}

@@ -80,7 +80,7 @@ func (s *Spool) open() (err error) {
 	}
 	s.calls = newCalls(admission.New(answerRoom(s.dir.size())), func(name string) { s.cfg.report(s.dir.unlink(name)) })
 	s.refill()
-	if err := s.dir.welcome(true); err != nil {
+	if err := s.dir.markReady(true); err != nil {
 		return err
 	}
 	return s.publish()
@@ -139,7 +139,7 @@ func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request)
 			l.due = now.Add(housekeeping)
 		}
 	}
-	s.cfg.report(errors.Join(s.withdraw(), s.dir.welcome(false)))
+	s.cfg.report(errors.Join(s.withdraw(), s.dir.markReady(false)))
 	l.sweep(ctx)
 	return nil
 }

@@ -44,7 +44,7 @@ func TestForesee(t *testing.T) {
 	pc, _ := regs.Get(c.arch.PC)
 	_, where, _ = sp.find(pc)
 	sp.name([]unwind.Frame{{PC: pc, Exact: true}}, unwind.DefaultMaxFrames, nil)
-	if !where.module.met.Load() {
+	if !where.module.prefetched.Load() {
 		t.Error("what names a frame that was not unwound from is not read ahead")
 	}
 }

@@ -8,25 +8,25 @@ import (
 // most is how many pairs of a process and a caller one statement asks about at most.
 const most = 256
 
-// A question is about processes, on behalf of one caller.
-type question struct {
+// A requestKey is about processes, on behalf of one caller.
+type requestKey struct {
 	pids   []int
 	caller uint32
 }
 
-// together puts the questions that come while a statement runs into the next one. The worker has one session, and on a
+// batcher puts the questions that come while a statement runs into the next one. The worker has one session, and on a
 // server where a thousand callers wait that session gets a thousandth of the processors: one statement for each of
 // them would take longer than they wait.
-type together struct {
+type batcher struct {
 	mu      sync.Mutex
 	waiting []*waiter
 	asking  bool // a goroutine sends statements
 	limit   int  // of pairs in a statement; less than most after one that was late
 }
 
-// A waiter is a question that has not been answered.
+// A waiter is a request that has not been answered.
 type waiter struct {
-	question
+	requestKey
 
 	ctx   context.Context //nolint:containedctx // of him who waits: a question whose caller has gone is not asked
 	done  chan struct{}   // closed when the rest is valid
@@ -35,8 +35,8 @@ type waiter struct {
 }
 
 // ask returns the facts of each process, or ctx's error.
-func (t *together) ask(ctx context.Context, server Querier, q question) (map[int]Facts, error) {
-	w := &waiter{question: q, ctx: ctx, done: make(chan struct{}), facts: make(map[int]Facts, len(q.pids))}
+func (t *batcher) ask(ctx context.Context, server Querier, q requestKey) (map[int]Facts, error) {
+	w := &waiter{requestKey: q, ctx: ctx, done: make(chan struct{}), facts: make(map[int]Facts, len(q.pids))}
 	t.mu.Lock()
 	t.waiting = append(t.waiting, w)
 	if !t.asking {
@@ -53,7 +53,7 @@ func (t *together) ask(ctx context.Context, server Querier, q question) (map[int
 }
 
 // serve answers those who wait, until nobody does.
-func (t *together) serve(ctx context.Context, server Querier) {
+func (t *batcher) serve(ctx context.Context, server Querier) {
 	for {
 		turn := t.next()
 		if len(turn) == 0 {
@@ -80,7 +80,7 @@ func (t *together) serve(ctx context.Context, server Querier) {
 }
 
 // next takes the questions for one statement from those that wait: always one, however long.
-func (t *together) next() []*waiter {
+func (t *batcher) next() []*waiter {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.limit == 0 {
@@ -105,7 +105,7 @@ func (t *together) next() []*waiter {
 }
 
 // adapt makes statements smaller while the server has no time for large ones.
-func (t *together) adapt(err error) {
+func (t *batcher) adapt(err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch {

@@ -47,7 +47,7 @@ func (s *Spool) look() (full bool, err error) {
 	changed := full != s.full
 	s.full = full
 	if changed {
-		err = s.dir.welcome(!full)
+		err = s.dir.markReady(!full)
 	}
 	s.mu.Unlock()
 	if changed && full {
