@@ -72,9 +72,9 @@ func closedWithin(done <-chan struct{}, limit time.Duration) bool {
 	}
 }
 
-// withTimeout has a goroutine look at a process, and reports whether it has come back from the kernel. If not it is left
-// behind, and may come back at any time: what it writes to must not be read, and late is called then. While it has not,
-// nothing else looks at the process: then late is called at once, and look is not.
+// withTimeout has a goroutine look at a process, and reports whether it has come back from the kernel. If not it is
+// left behind, and may come back at any time: what it writes to must not be read, and late is called then. While it has
+// not, nothing else looks at the process: then late is called at once, and look is not.
 func withTimeout(pid int, look, late func()) bool {
 	if !looks.begin(pid) {
 		late()

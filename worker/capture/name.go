@@ -43,8 +43,8 @@ func (sp *space) name(frames []unwind.Frame, limit int, late *deadline) (out []t
 	return out, cut
 }
 
-// prefetchInnermost has what names the innermost frame, by its look-up address, read while the stack is unwound, if none in its
-// image has been the innermost one yet: to expand the image's lines may take longer than all the rest.
+// prefetchInnermost has what names the innermost frame, by its look-up address, read while the stack is unwound, if
+// none in its image has been the innermost one yet: to expand the image's lines may take longer than all the rest.
 func (sp *space) prefetchInnermost(addr uint64) {
 	_, where, ok := sp.find(addr)
 	m := where.module
@@ -66,8 +66,8 @@ func (m *module) readAhead(addr uint64) {
 	})
 }
 
-// prefetch reads the symbols of all images that frames are in, while their lines are looked up: both may take their time
-// when they are needed for the first time.
+// prefetch reads the symbols of all images that frames are in, while their lines are looked up: both may take their
+// time when they are needed for the first time.
 func (sp *space) prefetch(frames []unwind.Frame) {
 	modules := make([]*module, len(frames))
 	for i := range frames {

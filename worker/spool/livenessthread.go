@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// livenessThread returns a thread of this process that lives as long as the process, and when its directory in /proc was made,
-// as "TID SECONDS" (since the epoch), by which the server knows at one look that the worker runs.
+// livenessThread returns a thread of this process that lives as long as the process, and when its directory in /proc
+// was made, as "TID SECONDS" (since the epoch), by which the server knows at one look that the worker runs.
 //
 // A read of /proc/PID/stat, the other way to know, fails when the process ends between the opening of the file and the
 // reading, and costs the kernel a walk through all threads. The thread is not the main one, whose directory is still

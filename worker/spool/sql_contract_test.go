@@ -79,7 +79,8 @@ func (s *site) testRequest(t *testing.T) {
 
 func (s *site) testAnswers(t *testing.T) {
 	c, notices := s.notices(t, s.User, "postgres")
-	const self = "55000|cannot capture the backtrace of the current backend||Ask from another session, or query the view pg_stat_backtrace for many processes."
+	const self = "55000|cannot capture the backtrace of the current backend||" +
+		"Ask from another session, or query the view pg_stat_backtrace for many processes."
 	warning := []string{"WARNING 01000 PID 6 is not a PostgreSQL server process"}
 	for _, q := range []struct {
 		argument any
