@@ -2,7 +2,6 @@ package capture
 
 import (
 	"reflect"
-	"slices"
 	"testing"
 	"time"
 
@@ -55,9 +54,7 @@ func TestAnticipate(t *testing.T) {
 	if !begun || symbols == nil {
 		t.Fatalf("the symbols of %s are not read", m.name)
 	}
-	m.lines.mu.Lock()
-	defer m.lines.mu.Unlock()
-	if addr := pc - where.bias; m.lines.answers[addr] == nil && !slices.Contains(m.lines.wished, addr) {
+	if addr := pc - where.bias; !m.LinesAsked(addr) {
 		t.Errorf("nor is the line of %#x looked up", addr)
 	}
 }

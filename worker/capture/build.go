@@ -30,7 +30,7 @@ func (r *run) build(snap *ptrace.Snapshot) built {
 	if snap.Engine == ptrace.Engine {
 		copied := frozen(&ptrace.Stack{}, snap.Found)
 		memory := func(addr uint64, p []byte) (int, error) { return copied(addr, p), nil }
-		space.generated.learn(&r.generated, memory, c.images)
+		space.generated.learn(&r.generated, memory, c.arch)
 		return c.build(snap, space, r.options, &r.server)
 	}
 	if snap.Engine == ptrace.EngineBlocked && len(snap.Threads) == 1 {
@@ -54,7 +54,7 @@ func (r *run) locate(b *built) bool {
 	if b.trace.Engine != ptrace.Engine || len(g.unknown) == 0 {
 		return false
 	}
-	return r.generated.add(b.space.whereabouts(processReader(r.target.PID), g.unknown))
+	return r.generated.add(b.space.jit().whereabouts(processReader(r.target.PID), g.unknown))
 }
 
 // asleep tells that the only thread of a process that was seen asleep has slept all the time since: it is off the CPU,

@@ -231,7 +231,7 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	sound := true
 	switch {
 	case byLayout:
-		if sound, err = r.check.sound(snap.Maps, &b); errors.Is(err, ptrace.ErrUnreachable) {
+		if sound, err = r.check.sound(snap.Maps, b.used, b.mapsTrusted); errors.Is(err, ptrace.ErrUnreachable) {
 			return built{}, unreachable(r.target.PID, r.began)
 		} else if err != nil {
 			return built{}, fmt.Errorf("process %d: %w", r.target.PID, ptrace.ErrExited)

@@ -227,7 +227,7 @@ func (r *coreReader) trace() (*trace.Trace, error) {
 		walked := time.Now()
 		out := trace.Thread{TID: th.TID, Stop: stop.String(), Whole: stop.Whole()}
 		var cut bool
-		limit := maxLines(Options{MaxFrames: r.options.MaxFrames})
+		limit := maxLines(r.options.MaxFrames)
 		if out.Frames, cut = sp.name(frames, limit, nil); cut { // nil: nobody waits behind a core file
 			out.Stop, out.Whole = unwind.MaxFrames.String(), false
 		}

@@ -35,7 +35,7 @@ func (r *coreReader) goroutines(t *trace.Trace, sp *space, mem *corefile.Memory)
 	}
 	w := goWalk{
 		arch: r.core.Arch, space: sp, modules: coreSpace{space: sp, mem: mem}, blocks: blocks, threads: threads,
-		options: Options{MaxFrames: r.options.MaxFrames}, copies: &goCopies{core: mem},
+		maxFrames: r.options.MaxFrames, copies: &goCopies{core: mem},
 	}
 	w.all(t, programs, &p)
 	return nil

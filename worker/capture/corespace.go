@@ -2,7 +2,6 @@ package capture
 
 import (
 	"cmp"
-	"debug/elf"
 	"slices"
 
 	"pg_stat_backtrace/ptrace/procfs"
@@ -86,20 +85,6 @@ func (r *coreReader) memoryMappings() []procfs.Mapping {
 		maps = append(maps, procfs.Mapping{Start: s.Vaddr, End: s.Vaddr + s.Memsz, Perms: permsOf(s.Flags)})
 	}
 	return maps
-}
-
-func permsOf(flags elf.ProgFlag) procfs.Perms {
-	var p procfs.Perms
-	if flags&elf.PF_R != 0 {
-		p |= procfs.Read
-	}
-	if flags&elf.PF_W != 0 {
-		p |= procfs.Write
-	}
-	if flags&elf.PF_X != 0 {
-		p |= procfs.Exec
-	}
-	return p
 }
 
 // overlay adds to base, which is sorted and does not overlap, what of more lies outside it.

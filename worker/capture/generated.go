@@ -2,13 +2,12 @@ package capture
 
 import (
 	"cmp"
-	"debug/elf"
 	"slices"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
-	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/jit"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/trace"
@@ -27,6 +26,17 @@ const (
 	maxObjects      = 128       // of a process, the newest
 )
 
+// jitProcess is what the search for generated code must know of a process.
+type jitProcess struct {
+	arch *arch.Arch
+	maps []procfs.Mapping
+	// descriptors returns the addresses of the variables at which lists of registered objects begin.
+	descriptors func() []uint64
+}
+
+// mapping returns the index of the mapping that holds addr, or -1.
+func (p *jitProcess) mapping(addr uint64) int { return procfs.IndexOf(p.maps, addr) }
+
 // generated is what is known of generated code at the moment of a stack.
 type generated struct {
 	images []generatedImage
@@ -42,15 +52,6 @@ type generated struct {
 type generatedImage struct {
 	object *jit.Object // nil: it was not registered
 	table  *cfi.Table  // nil: no call frame information
-}
-
-// byteReader copies memory of the process from addr into p and returns how many bytes it got.
-type byteReader func(addr uint64, p []byte) (int, error)
-
-// exactly makes it a reader of all or nothing.
-func (r byteReader) exactly(addr uint64, p []byte) bool {
-	n, err := r(addr, p)
-	return err == nil && n == len(p)
 }
 
 // whereabouts say where a process keeps what describes its generated code.
@@ -83,11 +84,10 @@ func (w *whereabouts) add(o *whereabouts) bool {
 
 // generatedTable returns the call frame information that covers an address in a mapping without a file, nil if there is
 // none.
-func (sp *space) generatedTable(code *procfs.Mapping, addr uint64) *cfi.Table {
-	if code.Inode != 0 || code.Path != "" || sp.generated.off {
+func (g *generated) tableAt(p *jitProcess, code *procfs.Mapping, addr uint64) *cfi.Table {
+	if code.Inode != 0 || code.Path != "" || g.off {
 		return nil
 	}
-	g := &sp.generated
 	if i := g.find(addr); i != nil {
 		return i.table
 	}
@@ -98,7 +98,7 @@ func (sp *space) generatedTable(code *procfs.Mapping, addr uint64) *cfi.Table {
 	if g.steady == nil {
 		return nil
 	}
-	g.learn(sp.whereabouts(g.steady, g.unknown[len(g.unknown)-1:]), g.steady, sp.spaces.images)
+	g.learn(p.whereabouts(g.steady, g.unknown[len(g.unknown)-1:]), g.steady, p.arch)
 	if i := g.find(addr); i != nil {
 		return i.table
 	}
@@ -148,26 +148,25 @@ func (m *generatedImage) function(addr uint64) (jit.Function, bool) {
 }
 
 // learn reads what describes generated code. The memory must be of the same moment as the stack.
-func (g *generated) learn(w *whereabouts, memory byteReader, images *images) {
-	a := images.arch
+func (g *generated) learn(w *whereabouts, memory byteReader, a *arch.Arch) {
 	for _, d := range w.descriptors {
 		entries, _ := jit.Entries(memory.exactly, a.Order, d) // as far as they were copied
 		for _, e := range entries[:min(len(entries), maxObjects)] {
 			o, err := jit.Open(memory.exactly, e, a.Machine)
 			if err == nil && len(o.Code) > 0 {
-				g.images = append(g.images, generatedImage{object: o, table: images.framesAt(memory, o.Frames)})
+				g.images = append(g.images, generatedImage{object: o, table: framesAt(a, memory, o.Frames)})
 			}
 		}
 	}
 	for _, f := range w.frames {
-		if t := images.framesAt(memory, f); t != nil {
+		if t := framesAt(a, memory, f); t != nil {
 			g.images = append(g.images, generatedImage{table: t})
 		}
 	}
 }
 
 // framesAt reads an .eh_frame section, nil if it cannot.
-func (c *images) framesAt(memory byteReader, at jit.Span) *cfi.Table {
+func framesAt(a *arch.Arch, memory byteReader, at jit.Span) *cfi.Table {
 	if at.Start >= at.End || at.End-at.Start > maxSearched {
 		return nil
 	}
@@ -175,12 +174,12 @@ func (c *images) framesAt(memory byteReader, at jit.Span) *cfi.Table {
 	if !memory.exactly(at.Start, data) {
 		return nil
 	}
-	return c.frames(at.Start, data)
+	return frameTable(a, at.Start, data)
 }
 
-func (c *images) frames(addr uint64, data []byte) *cfi.Table {
+func frameTable(a *arch.Arch, addr uint64, data []byte) *cfi.Table {
 	t, err := cfi.New(cfi.Sections{
-		EHFrame: cfi.Section{Addr: addr, Data: data}, Order: c.arch.Order, AddrSize: c.arch.AddrSize, Arch: c.arch,
+		EHFrame: cfi.Section{Addr: addr, Data: data}, Order: a.Order, AddrSize: a.AddrSize, Arch: a,
 	})
 	if err != nil {
 		return nil
@@ -189,27 +188,27 @@ func (c *images) frames(addr uint64, data []byte) *cfi.Table {
 }
 
 // whereabouts looks for what describes the code at addresses: in what is registered with debuggers, else near it.
-func (sp *space) whereabouts(memory byteReader, addrs []uint64) *whereabouts {
+func (p *jitProcess) whereabouts(memory byteReader, addrs []uint64) *whereabouts {
 	w := &whereabouts{}
 	left := slices.Clone(addrs)
-	for _, d := range sp.descriptors() {
+	for _, d := range p.descriptors() {
 		r := recorder{read: memory}
-		entries, _ := jit.Entries(r.memory, sp.spaces.images.arch.Order, d)
+		entries, _ := jit.Entries(r.memory, p.arch.Order, d)
 		if len(entries) == 0 {
 			continue
 		}
 		w.descriptors = append(w.descriptors, d)
 		w.pieces = append(w.pieces, r.pieces...)
 		for _, e := range entries[:min(len(entries), maxObjects)] {
-			left = slices.DeleteFunc(left, sp.registered(w, memory, e))
+			left = slices.DeleteFunc(left, p.registered(w, memory, e))
 		}
 	}
 	for _, addr := range left {
-		i := sp.mapping(addr)
-		if i < 0 || slices.ContainsFunc(w.frames, func(f jit.Span) bool { return sp.describes(memory, f, addr) }) {
+		i := p.mapping(addr)
+		if i < 0 || slices.ContainsFunc(w.frames, func(f jit.Span) bool { return p.describes(memory, f, addr) }) {
 			continue
 		}
-		if f, ok := sp.searchFrames(memory, i, addr); ok {
+		if f, ok := p.searchFrames(memory, i, addr); ok {
 			w.frames = append(w.frames, f)
 			w.pieces = append(w.pieces, ptrace.Range{Address: f.Start, Length: int(f.End - f.Start)})
 		}
@@ -219,9 +218,9 @@ func (sp *space) whereabouts(memory byteReader, addrs []uint64) *whereabouts {
 }
 
 // registered adds the pieces of an entry's object, and tells which addresses are its.
-func (sp *space) registered(w *whereabouts, memory byteReader, e jit.Entry) func(uint64) bool {
+func (p *jitProcess) registered(w *whereabouts, memory byteReader, e jit.Entry) func(uint64) bool {
 	r := recorder{read: memory}
-	o, err := jit.Open(r.memory, e, sp.spaces.images.arch.Machine)
+	o, err := jit.Open(r.memory, e, p.arch.Machine)
 	if err != nil || len(o.Code) == 0 {
 		return func(uint64) bool { return false }
 	}
@@ -232,46 +231,6 @@ func (sp *space) registered(w *whereabouts, memory byteReader, e jit.Entry) func
 		w.pieces = all
 	}
 	return o.Holds
-}
-
-// descriptors returns the addresses of the variables at which lists of registered objects begin.
-func (sp *space) descriptors() []uint64 {
-	var found []uint64
-	for i := range sp.maps {
-		m := &sp.maps[i]
-		if m.Perms&procfs.Exec == 0 || m.Inode == 0 {
-			continue
-		}
-		if f := sp.resolve(i); f.module != nil {
-			if d := f.module.jitDescriptor(); d != 0 && !slices.Contains(found, d+f.bias) {
-				found = append(found, d+f.bias)
-			}
-		}
-	}
-	return found
-}
-
-// jitDescriptor is the link-time address of the variable that GDB's JIT interface begins with, 0 if there is none.
-func (m *module) jitDescriptor() uint64 {
-	m.jitOnce.Do(func() {
-		for _, table := range [...]string{".dynsym", ".symtab"} {
-			symbols, err := m.image.Symbols(table)
-			if err != nil {
-				continue
-			}
-			for s := range symbols {
-				if s.Name == jit.Descriptor && isDescriptor(&s) {
-					m.jit = s.Addr
-					return
-				}
-			}
-		}
-	})
-	return m.jit
-}
-
-func isDescriptor(s *elfimage.Symbol) bool {
-	return s.Addr != 0 && s.Type == elf.STT_OBJECT && s.Size == jit.DescriptorSize
 }
 
 // recorder remembers what was read.

@@ -31,12 +31,6 @@ func (m *module) readGoTable() *gopclntab.Table {
 	return nil
 }
 
-// isGo says that an image has such a table.
-func (sp *space) isGo(m *module) bool {
-	t, _ := m.goTable(sp.files)
-	return t != nil
-}
-
 // calls returns the calls at an image address, innermost first: those that the debugging information has, or Go's own
 // table where there is none. They are final unless there may be more another time.
 func (m *module) calls(addr uint64, late *deadline) (calls []dwarf.Frame, final bool) {

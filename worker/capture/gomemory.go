@@ -5,6 +5,7 @@ import (
 	"sort"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 )
 
@@ -32,9 +33,9 @@ func (m *goMemory) Read(addr uint64, size int) (uint64, bool) {
 	if m.core != nil {
 		return m.core.Read(addr, size)
 	}
-	p := part(&m.stack, addr, size)
+	p := m.stack.At(addr, size)
 	for i := 0; p == nil && i < len(m.snap.Threads); i++ {
-		p = part(&m.snap.Threads[i].Stack, addr, size)
+		p = m.snap.Threads[i].Stack.At(addr, size)
 	}
 	if p == nil {
 		p = m.block(addr, size)
@@ -42,7 +43,7 @@ func (m *goMemory) Read(addr uint64, size int) (uint64, bool) {
 	if p == nil {
 		return 0, false
 	}
-	return integer(m.order, p, size)
+	return arch.Integer(m.order, p, size)
 }
 
 // block looks in the structures and stacks of the other goroutines.
@@ -58,7 +59,7 @@ func (m *goCopies) block(addr uint64, size int) []byte {
 	}
 	i := sort.Search(len(m.sorted), func(i int) bool { return m.sorted[i].Start > addr })
 	for j := i - 1; j >= 0 && j >= i-2; j-- { // a structure without a stack has a second block of 8 bytes
-		if p := part(&m.sorted[j], addr, size); p != nil {
+		if p := m.sorted[j].At(addr, size); p != nil {
 			return p
 		}
 	}

@@ -1,6 +1,7 @@
 package capture
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 
@@ -89,13 +90,16 @@ func newGoProgram(sp *space, f found) (goProgram, error) {
 	return out, err
 }
 
-// reader reads the process's memory as it is now, or as a core file has it.
-func (sp *space) reader() byteReader {
-	if sp.memory != nil {
-		return sp.memory
+func permsOf(flags elf.ProgFlag) procfs.Perms {
+	var p procfs.Perms
+	if flags&elf.PF_R != 0 {
+		p |= procfs.Read
 	}
-	return processReader(sp.pid)
+	if flags&elf.PF_W != 0 {
+		p |= procfs.Write
+	}
+	if flags&elf.PF_X != 0 {
+		p |= procfs.Exec
+	}
+	return p
 }
-
-// readAll fills b with the process's memory.
-func (sp *space) readAll(addr uint64, b []byte) bool { return sp.reader().exactly(addr, b) }

@@ -2,14 +2,11 @@ package capture
 
 import (
 	"cmp"
-	"context"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
 
 	"pg_stat_backtrace/ptrace"
-	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/goroutine"
@@ -22,106 +19,10 @@ var ErrNotGo = errors.New("no Go program or library")
 // Bounds of what one stop copies for goroutines.
 const (
 	goroutineStack = 64 << 10 // bytes of a goroutine's stack
-	threadStack    = 64 << 10 // bytes of a thread's
 	belowStack     = 256      // bytes below the stack pointer that was read before the stop
 	maxVariables   = 64 << 20 // bytes of a program's variables that are searched
-	maxTries       = 4        // stops, if goroutines were on their way in the first
-	tryAgain       = 10 * time.Millisecond
-	maxGoroutines  = 16384 // more are counted
+	maxGoroutines  = 16384    // more are counted
 )
-
-// Goroutines returns the goroutines of a Go program with their stacks, all of one moment. Where they are is read before
-// the stop; one that has got more stack, or was made, between the two is looked for again in another stop. Errors are
-// those of package ptrace, ErrNotGo and package goroutine's.
-func (c *Capturer) Goroutines(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
-	if err := c.limit.Acquire(ctx, 1); err != nil {
-		return nil, err
-	}
-	defer c.limit.Release(1)
-	start := time.Now()
-	var best *trace.Trace
-	missed := -1
-	for try := 1; try <= maxTries; try++ {
-		t, n, err := c.goroutines(ctx, target, o)
-		switch {
-		case errors.Is(err, goroutine.ErrNotFound) && (best != nil || try < maxTries):
-			// The list was being made longer, or the program begins.
-			if err := pauseFor(ctx, tryAgain); err != nil {
-				return nil, err
-			}
-			continue
-		case err != nil:
-			return nil, err
-		}
-		if missed < 0 || n < missed {
-			best, missed = t, n
-		}
-		if missed == 0 {
-			break
-		}
-	}
-	best.Total = time.Since(start)
-	return best, nil
-}
-
-// pauseFor waits.
-func pauseFor(ctx context.Context, d time.Duration) error {
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(d):
-		return nil
-	}
-}
-
-// goroutines is one try. It returns also how many goroutines it could not see.
-func (c *Capturer) goroutines(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, int, error) {
-	maps, err := procfs.Maps(target.PID)
-	switch {
-	case errors.Is(err, procfs.ErrGone):
-		return nil, 0, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrExited)
-	case err != nil:
-		return nil, 0, err
-	}
-	space := c.spaces.open(target.PID, 0, maps)
-	programs, err := goPrograms(space)
-	if err != nil {
-		return nil, 0, fmt.Errorf("process %d: %w", target.PID, err)
-	}
-	var p plan
-	for i := range programs {
-		if err := p.add(space, &programs[i]); err != nil {
-			return nil, 0, fmt.Errorf("process %d: %w", target.PID, err)
-		}
-	}
-	snap, err := ptrace.Capture(ctx, target, ptrace.Options{
-		MaxStack: threadStack, RedZone: c.arch.RedZone, Deadline: o.Deadline, AllThreads: true, Blocks: p.blocks,
-	})
-	if err != nil {
-		return nil, 0, err
-	}
-	w := goWalk{
-		arch: c.arch, space: space, modules: space, options: o, blocks: snap.Blocks,
-		copies: &goCopies{order: c.arch.Order, snap: snap}, threads: c.goThreads(snap),
-	}
-	t := &trace.Trace{PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held, Threads: []trace.Thread{}}
-	return t, w.all(t, programs, &p), nil
-}
-
-// goThreads are the threads of a snapshot that have registers.
-func (c *Capturer) goThreads(snap *ptrace.Snapshot) map[int]goThread {
-	out := make(map[int]goThread, len(snap.Threads))
-	for i := range snap.Threads {
-		th := &snap.Threads[i]
-		if th.Registers == nil {
-			continue
-		}
-		if regs, err := c.arch.DecodePRStatus(th.Registers); err == nil {
-			out[th.TID] = goThread{name: th.Name, state: th.State, registers: regs}
-		}
-	}
-	return out
-}
 
 // plan is what a stop is to copy.
 type plan struct {
@@ -185,13 +86,13 @@ func stackOf(g *goroutine.Goroutine) ptrace.Block {
 
 // goWalk walks the stacks of goroutines in a snapshot, or in a core file.
 type goWalk struct {
-	arch    *arch.Arch
-	space   *space
-	modules unwind.Modules // the space, as a walk sees it
-	options Options
-	blocks  []ptrace.Stack // what the plan says
-	copies  *goCopies
-	threads map[int]goThread
+	arch      *arch.Arch
+	space     *space
+	modules   unwind.Modules // the space, as a walk sees it
+	maxFrames int
+	blocks    []ptrace.Stack // what the plan says
+	copies    *goCopies
+	threads   map[int]goThread
 
 	unwinding, naming time.Duration
 }
@@ -261,7 +162,7 @@ func (w *goWalk) block(i int) ptrace.Stack {
 // function names the function at a return address.
 func (w *goWalk) function(addr uint64) string {
 	f := unwind.Frame{PC: addr}
-	frames, _ := w.space.name([]unwind.Frame{f}, maxLines(w.options), nil)
+	frames, _ := w.space.name([]unwind.Frame{f}, maxLines(w.maxFrames), nil)
 	if len(frames) == 0 {
 		return ""
 	}
@@ -271,7 +172,7 @@ func (w *goWalk) function(addr uint64) string {
 // stack walks a goroutine's stack: from its thread's registers where it has one and that leads to its end, else from
 // where it was left. False if memory is missing that another stop may have.
 func (w *goWalk) stack(out *trace.Goroutine, g *goroutine.Goroutine, mem *goMemory) bool {
-	u := unwind.Unwinder{Arch: w.arch, MaxFrames: w.options.MaxFrames, Final: true}
+	u := unwind.Unwinder{Arch: w.arch, MaxFrames: w.maxFrames, Final: true}
 	began := time.Now()
 	var frames []unwind.Frame
 	stop := unwind.Stop{Reason: unwind.NoRegisters}
@@ -287,7 +188,7 @@ func (w *goWalk) stack(out *trace.Goroutine, g *goroutine.Goroutine, mem *goMemo
 	walked := time.Now()
 	out.Stop, out.Whole = stop.String(), stop.Whole()
 	var cut bool
-	if out.Frames, cut = w.space.name(frames, maxLines(w.options), nil); cut {
+	if out.Frames, cut = w.space.name(frames, maxLines(w.maxFrames), nil); cut {
 		out.Stop, out.Whole = unwind.MaxFrames.String(), false
 	}
 	w.unwinding += walked.Sub(began)

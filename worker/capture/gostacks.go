@@ -58,30 +58,6 @@ func (p *goProcess) trail() *ptrace.Coroutines {
 	return p.coroutines
 }
 
-// learnGo looks whether frames lie in Go code that was not known, and returns true if another capture would have more
-// of a stack that was not followed to its end.
-func (r *run) learnGo(b *built) bool {
-	if !r.capturer.arch.Go.Followed || b.trace.Engine != ptrace.Engine {
-		return false
-	}
-	var known []found
-	if r.golang != nil {
-		known = r.golang.images
-	}
-	before := len(known)
-	for _, u := range b.used {
-		if f := b.space.resolve(u.mapping); f.module != nil && b.space.isGo(f.module) && !slices.Contains(known, f) {
-			known = append(slices.Clip(known), f)
-		}
-	}
-	if len(known) == before {
-		return false
-	}
-	r.golang = &goProcess{images: known, coroutines: goCoroutines(r.capturer.arch, b.space, known)}
-	r.capturer.goStacks.keep(r.key, r.golang)
-	return b.brokenWalk && r.golang.coroutines != nil
-}
-
 // goCoroutines says where the goroutines of a process's threads are.
 func goCoroutines(a *arch.Arch, sp *space, images []found) *ptrace.Coroutines {
 	g := unwind.GoStructures()

@@ -2,14 +2,12 @@ package capture
 
 import (
 	"cmp"
-	"io"
 	"os"
 	"path"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
@@ -318,19 +316,9 @@ func baseMapping(maps []procfs.Mapping, i int) (procfs.Mapping, bool) {
 	return procfs.Mapping{}, false
 }
 
-// processReader reads a live process's memory without stopping it. What is
-// read this way is file content, which does not change under the process.
-func processReader(pid int) func(uint64, []byte) (int, error) {
-	reached := false
-	return func(addr uint64, p []byte) (int, error) {
-		if !reached {
-			ptrace.ProbeReadable(pid)
-			reached = true
-		}
-		n, err := ptrace.ReadMemory(pid, addr, p)
-		if err == nil && n < len(p) {
-			err = io.ErrUnexpectedEOF
-		}
-		return n, err
-	}
+// found is what an executable mapping turned out to hold.
+type found struct {
+	module *module
+	bias   uint64
+	name   string // what frames in it say of where they lie
 }

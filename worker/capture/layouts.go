@@ -162,24 +162,6 @@ func (c *check) holds(l *layout) bool {
 	return true
 }
 
-// sound tells, after the stop, whether walks that went by remembered mappings went right. All that a walk to the end
-// of a stack believes are the mappings that its frames lie in, and so does one that was long enough; one that ended
-// elsewhere may have ended because of what is not among the mappings.
-func (c *check) sound(maps []procfs.Mapping, b *built) (bool, error) {
-	if !looks.begin(c.pid) {
-		return false, ptrace.ErrUnreachable
-	}
-	defer looks.end(c.pid)
-	if ok, err := c.unchangedNow(maps, b.used); !ok || err != nil || b.mapsTrusted {
-		return ok, err
-	}
-	now, err := procfs.Maps(c.pid)
-	if err != nil {
-		return false, err
-	}
-	return slices.EqualFunc(maps, now, func(a, b procfs.Mapping) bool { return a.SameMemory(&b) }), nil
-}
-
 // unchanged compares the mappings that were not compared before the stop.
 func (c *check) unchanged(maps []procfs.Mapping, used []usage) (bool, error) {
 	if !looks.begin(c.pid) {
@@ -242,4 +224,39 @@ func (sp *space) usedBy(frames []unwind.Frame, used []usage) []usage {
 		used = slices.Insert(used, at, u)
 	}
 	return used
+}
+
+// sound tells, after the stop, whether walks that went by remembered mappings went right. All that a walk to the end
+// of a stack believes are the mappings that its frames lie in, and so does one that was long enough; one that ended
+// elsewhere may have ended because of what is not among the mappings.
+func (c *check) sound(maps []procfs.Mapping, used []usage, trusted bool) (bool, error) {
+	if !looks.begin(c.pid) {
+		return false, ptrace.ErrUnreachable
+	}
+	defer looks.end(c.pid)
+	if ok, err := c.unchangedNow(maps, used); !ok || err != nil || trusted {
+		return ok, err
+	}
+	now, err := procfs.Maps(c.pid)
+	if err != nil {
+		return false, err
+	}
+	return slices.EqualFunc(maps, now, func(a, b procfs.Mapping) bool { return a.SameMemory(&b) }), nil
+}
+
+// stillSound tells whether what walks went by still is as it was, for all that can be asked. Of a process that has just
+// ended nothing can; nor can one be asked by a descriptor for the mappings of the program that it executed before.
+func (c *check) stillSound(maps []procfs.Mapping, used []usage, trusted bool) bool {
+	for range 2 {
+		if c.file == nil {
+			return false
+		}
+		ok, err := c.sound(maps, used, trusted)
+		if err == nil {
+			return ok
+		}
+		c.close()
+		*c = newCheck(c.pid)
+	}
+	return c.file != nil
 }

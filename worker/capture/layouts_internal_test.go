@@ -36,7 +36,7 @@ func TestSettled(t *testing.T) {
 		}
 		// Of a process that does not exist no mapping can be read.
 		nobody := check{pid: 1 << 30, before: slices.Clone(b.used)}
-		if ok, err := nobody.sound(snap.Maps, &b); ok != tt.settled || (err == nil) != tt.settled {
+		if ok, err := nobody.sound(snap.Maps, b.used, b.mapsTrusted); ok != tt.settled || (err == nil) != tt.settled {
 			t.Errorf("%s: its mappings hold: %v, %v", tt.what, ok, err)
 		}
 	}

@@ -2,6 +2,7 @@ package capture
 
 import (
 	"runtime"
+	"slices"
 	"sync"
 	"time"
 
@@ -50,6 +51,13 @@ func (l *lines) queueLookup(addr uint64) {
 	if len(l.wished) < maxAnswers {
 		l.wished = append(l.wished, addr)
 	}
+}
+
+// LinesAsked reports whether the lines at an image address have been looked up, or will be when it is known where to look.
+func (m *module) LinesAsked(addr uint64) bool {
+	m.lines.mu.Lock()
+	defer m.lines.mu.Unlock()
+	return m.lines.answers[addr] != nil || slices.Contains(m.lines.wished, addr)
 }
 
 // startLookups looks up what was wished for; nothing if there is nowhere to look.

@@ -8,7 +8,6 @@ import (
 
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/jit"
-	"pg_stat_backtrace/worker/trace"
 )
 
 const (
@@ -20,7 +19,7 @@ const (
 // perfMaps remembers the perf maps of processes as long as their files do not change.
 type perfMaps struct {
 	mu    sync.Mutex
-	byKey map[processKey]perfMap
+	byPID map[int]perfMap
 }
 
 // perfMap is a map as it was in a file of that identity and size.
@@ -31,8 +30,8 @@ type perfMap struct {
 }
 
 // read returns the map of a process; nil if there is none that can be used.
-func (p *perfMaps) read(key processKey) *jit.PerfMap {
-	f, id, err := openPerfMap(key.pid)
+func (p *perfMaps) read(pid int) *jit.PerfMap {
+	f, id, err := openPerfMap(pid)
 	if err != nil {
 		return nil
 	}
@@ -42,7 +41,7 @@ func (p *perfMaps) read(key processKey) *jit.PerfMap {
 		return nil
 	}
 	p.mu.Lock()
-	known, ok := p.byKey[key]
+	known, ok := p.byPID[pid]
 	p.mu.Unlock()
 	if ok && known.file == id && known.size == info.Size() {
 		return known.table
@@ -54,10 +53,10 @@ func (p *perfMaps) read(key processKey) *jit.PerfMap {
 	table := jit.ParsePerfMap(string(text))
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if len(p.byKey) >= maxPerfMaps || p.byKey == nil {
-		p.byKey = make(map[processKey]perfMap)
+	if len(p.byPID) >= maxPerfMaps || p.byPID == nil {
+		p.byPID = make(map[int]perfMap)
 	}
-	p.byKey[key] = perfMap{file: id, size: info.Size(), table: table}
+	p.byPID[pid] = perfMap{file: id, size: info.Size(), table: table}
 	return table
 }
 
@@ -82,30 +81,4 @@ func openPerfMap(pid int) (*os.File, fileID, error) {
 		return nil, fileID{}, fmt.Errorf("%s belongs to user %d, its process to user %d", name, id.uid, status.UID[1])
 	}
 	return f, id, nil
-}
-
-// namePerf names a frame in code that a program has compiled at run time by the program's perf map, if it has one.
-// The program writes the map itself and may be late, so the note says where the name comes from.
-func (sp *space) namePerf(out *trace.Frame, addr uint64) {
-	if sp.key.startTime == 0 || sp.memory != nil {
-		return // not a live process
-	}
-	if !sp.perfRead {
-		sp.perfRead = true
-		p := &lazy[*jit.PerfMap]{}
-		sp.perf, _ = p.get(sp.files, sp.spaces.images.shared.tell,
-			func() *jit.PerfMap { return sp.spaces.perf.read(sp.key) })
-	}
-	if sp.perf == nil {
-		return
-	}
-	name, start, ok := sp.perf.Find(addr)
-	if !ok {
-		return
-	}
-	out.Function, out.Offset = name, out.Address-start
-	if out.Note != "" {
-		out.Note += ", "
-	}
-	out.Note += "name from the program's perf map"
 }

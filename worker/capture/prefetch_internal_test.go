@@ -1,7 +1,6 @@
 package capture
 
 import (
-	"slices"
 	"testing"
 
 	"pg_stat_backtrace/unwind"
@@ -20,13 +19,11 @@ func TestForesee(t *testing.T) {
 	if !begun || symbols.Len() == 0 {
 		t.Errorf("the symbols of %s were not read while the stack was unwound: %d", m.name, symbols.Len())
 	}
-	m.lines.mu.Lock()
 	addr := frames[0].Lookup() - where.bias
 	// Without debugging information it stays a wish.
-	if m.lines.answers[addr] == nil && !slices.Contains(m.lines.wished, addr) {
+	if !m.LinesAsked(addr) {
 		t.Errorf("nor is the line of %#x looked up", addr)
 	}
-	m.lines.mu.Unlock()
 	if !sp.unfamiliar {
 		t.Error("the images of the other frames are not expected to be new")
 	}

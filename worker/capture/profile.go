@@ -97,7 +97,7 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 		p.checks[pid] = process
 	}
 	b, stacks := p.build(list)
-	if !process.stillSound(list[0].Maps, &b) {
+	if !process.stillSound(list[0].Maps, b.used, b.mapsTrusted) {
 		maps, err := p.sampler.Refresh(pid, list[0].MapsSnapshot)
 		switch {
 		case err == nil:
@@ -113,23 +113,6 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 		}
 	}
 	return nil
-}
-
-// stillSound tells whether what walks went by still is as it was, for all that can be asked. Of a process that has just
-// ended nothing can; nor can one be asked by a descriptor for the mappings of the program that it executed before.
-func (c *check) stillSound(maps []procfs.Mapping, b *built) bool {
-	for range 2 {
-		if c.file == nil {
-			return false
-		}
-		ok, err := c.sound(maps, b)
-		if err == nil {
-			return ok
-		}
-		c.close()
-		*c = newCheck(c.pid)
-	}
-	return c.file != nil
 }
 
 func keyOf(snap *ptrace.Snapshot) processKey {

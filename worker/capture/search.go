@@ -19,18 +19,18 @@ const (
 // with which PostgreSQL compiles queries, puts it into read-only memory, as near to the code as there is room, so the
 // nearest is searched first. That it is of this code shows by an entry that covers the address and lies in the same
 // mapping.
-func (sp *space) searchFrames(memory byteReader, code int, addr uint64) (jit.Span, bool) {
+func (p *jitProcess) searchFrames(memory byteReader, code int, addr uint64) (jit.Span, bool) {
 	left, mappings := uint64(maxSearched), maxMappings
-	for d := 1; d < len(sp.maps) && mappings > 0; d++ {
+	for d := 1; d < len(p.maps) && mappings > 0; d++ {
 		for _, i := range [...]int{code - d, code + d} {
-			if i < 0 || i >= len(sp.maps) || !readOnly(&sp.maps[i]) || sp.maps[i].End-sp.maps[i].Start > left {
+			if i < 0 || i >= len(p.maps) || !readOnly(&p.maps[i]) || p.maps[i].End-p.maps[i].Start > left {
 				continue
 			}
-			m := &sp.maps[i]
+			m := &p.maps[i]
 			data := make([]byte, m.End-m.Start)
 			left, mappings = left-uint64(len(data)), mappings-1
 			n, _ := memory(m.Start, data)
-			if at, ok := sp.searchMapping(m.Start, data[:max(n, 0)], &sp.maps[code], addr); ok {
+			if at, ok := p.searchMapping(m.Start, data[:max(n, 0)], &p.maps[code], addr); ok {
 				return at, true
 			}
 		}
@@ -42,8 +42,8 @@ func (sp *space) searchFrames(memory byteReader, code int, addr uint64) (jit.Spa
 func readOnly(m *procfs.Mapping) bool { return m.Inode == 0 && m.Path == "" && m.Perms == procfs.Read }
 
 // searchMapping looks for the start of a section with an entry for the address.
-func (sp *space) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (jit.Span, bool) {
-	order := sp.spaces.images.arch.Order
+func (pr *jitProcess) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (jit.Span, bool) {
+	order := pr.arch.Order
 	for off := 0; off+maxCIE <= len(data); off += 8 {
 		p := data[off:]
 		// Length, the id of a CIE, version 1, augmentation "z...".
@@ -51,7 +51,7 @@ func (sp *space) searchMapping(start uint64, data []byte, code *procfs.Mapping, 
 			continue
 		}
 		p = p[:sectionLength(order, p)]
-		if t := sp.spaces.images.frames(start+uint64(off), p); t != nil && covers(t, code, addr) {
+		if t := frameTable(pr.arch, start+uint64(off), p); t != nil && covers(t, code, addr) {
 			return jit.Span{Start: start + uint64(off), End: start + uint64(off+len(p))}, true
 		}
 	}
@@ -73,10 +73,10 @@ func sectionLength(order binary.ByteOrder, data []byte) int {
 }
 
 // describes tells whether the section has an entry for the address.
-func (sp *space) describes(memory byteReader, section jit.Span, addr uint64) bool {
-	i := sp.mapping(addr)
-	t := sp.spaces.images.framesAt(memory, section)
-	return i >= 0 && t != nil && covers(t, &sp.maps[i], addr)
+func (p *jitProcess) describes(memory byteReader, section jit.Span, addr uint64) bool {
+	i := p.mapping(addr)
+	t := framesAt(p.arch, memory, section)
+	return i >= 0 && t != nil && covers(t, &p.maps[i], addr)
 }
 
 // covers tells whether a table has an entry for the address that lies in the code.

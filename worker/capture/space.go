@@ -1,7 +1,7 @@
 package capture
 
 import (
-	"sort"
+	"slices"
 	"sync"
 
 	"pg_stat_backtrace/ptrace/procfs"
@@ -21,13 +21,6 @@ const maxSought = 64
 type processKey struct {
 	pid       int
 	startTime uint64
-}
-
-// found is what an executable mapping turned out to hold.
-type found struct {
-	module *module
-	bias   uint64
-	name   string // what frames in it say of where they lie
 }
 
 // spaces remembers for each process which image each mapping holds, so that a
@@ -116,7 +109,7 @@ func (sp *space) Find(addr uint64) (unwind.Module, bool) {
 		return unwind.Module{}, false
 	}
 	if f.module == nil {
-		return unwind.Module{CFI: sp.generatedTable(m, addr)}, true
+		return unwind.Module{CFI: sp.generated.tableAt(sp.jit(), m, addr)}, true
 	}
 	table, ok := f.module.table(sp.files)
 	golang, also := f.module.goTable(sp.files)
@@ -142,12 +135,11 @@ func (sp *space) find(addr uint64) (*procfs.Mapping, found, bool) {
 }
 
 // mapping returns the index of the mapping that holds addr, or -1.
-func (sp *space) mapping(addr uint64) int {
-	i := sort.Search(len(sp.maps), func(i int) bool { return sp.maps[i].End > addr })
-	if i == len(sp.maps) || addr < sp.maps[i].Start {
-		return -1
-	}
-	return i
+func (sp *space) mapping(addr uint64) int { return procfs.IndexOf(sp.maps, addr) }
+
+// jit is what the search for generated code must know of the process.
+func (sp *space) jit() *jitProcess {
+	return &jitProcess{arch: sp.spaces.images.arch, maps: sp.maps, descriptors: sp.descriptors}
 }
 
 // mapped reports whether the process has readable memory at addr.
@@ -208,3 +200,37 @@ func (sp *space) seek(i int) found {
 	}
 	return f
 }
+
+// isGo says that an image has such a table.
+func (sp *space) isGo(m *module) bool {
+	t, _ := m.goTable(sp.files)
+	return t != nil
+}
+
+// descriptors returns the addresses of the variables at which lists of registered objects begin.
+func (sp *space) descriptors() []uint64 {
+	var found []uint64
+	for i := range sp.maps {
+		m := &sp.maps[i]
+		if m.Perms&procfs.Exec == 0 || m.Inode == 0 {
+			continue
+		}
+		if f := sp.resolve(i); f.module != nil {
+			if d := f.module.jitDescriptor(); d != 0 && !slices.Contains(found, d+f.bias) {
+				found = append(found, d+f.bias)
+			}
+		}
+	}
+	return found
+}
+
+// reader reads the process's memory as it is now, or as a core file has it.
+func (sp *space) reader() byteReader {
+	if sp.memory != nil {
+		return sp.memory
+	}
+	return processReader(sp.pid)
+}
+
+// readAll fills b with the process's memory.
+func (sp *space) readAll(addr uint64, b []byte) bool { return sp.reader().exactly(addr, b) }

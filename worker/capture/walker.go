@@ -24,7 +24,7 @@ type walker struct {
 func (c *Capturer) walker(space *space, o Options) *walker {
 	lent := c.walks.Get().(*[]unwind.Frame) //nolint:forcetypeassert // there is nothing else
 	return &walker{
-		capturer: c, space: space, unwinder: unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames}, limit: maxLines(o),
+		capturer: c, space: space, unwinder: unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames}, limit: maxLines(o.MaxFrames),
 		late: deadline{after: c.linesWait}, frames: *lent, lent: lent,
 	}
 }

@@ -1,0 +1,30 @@
+package capture
+
+import (
+	"debug/elf"
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/unwind/jit"
+)
+
+// jitDescriptor is the link-time address of the variable that GDB's JIT interface begins with, 0 if there is none.
+func (m *module) jitDescriptor() uint64 {
+	m.jitOnce.Do(func() {
+		for _, table := range [...]string{".dynsym", ".symtab"} {
+			symbols, err := m.image.Symbols(table)
+			if err != nil {
+				continue
+			}
+			for s := range symbols {
+				if s.Name == jit.Descriptor && isDescriptor(&s) {
+					m.jit = s.Addr
+					return
+				}
+			}
+		}
+	})
+	return m.jit
+}
+
+func isDescriptor(s *elfimage.Symbol) bool {
+	return s.Addr != 0 && s.Type == elf.STT_OBJECT && s.Size == jit.DescriptorSize
+}
