@@ -35,14 +35,14 @@ func TestTrampolineIsNotLookedUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	space := c.spaces.open(pid, 0, maps)
-	_, where, _ := space.find(trace.Threads[0].Frames[len(trace.Threads[0].Frames)-1].Address)
+	space := c.spaces.Open(pid, 0, maps)
+	_, where, _ := space.Lookup(trace.Threads[0].Frames[len(trace.Threads[0].Frames)-1].Address)
 	for i := range trace.Threads[0].Frames {
 		if trace.Threads[0].Frames[i].Module == "nest" {
-			_, where, _ = space.find(trace.Threads[0].Frames[i].Address)
+			_, where, _ = space.Lookup(trace.Threads[0].Frames[i].Address)
 		}
 	}
-	m := where.module
+	m := where.Module
 	trampolines, others := 0, 0
 	for i := range trace.Threads[0].Frames {
 		f := &trace.Threads[0].Frames[i]
