@@ -211,7 +211,8 @@ func (p *mapsParser) decimal() (value uint64) {
 	return value
 }
 
-// IndexOf returns the index of the mapping that holds addr, or -1. The mappings are sorted by address, as Maps returns them.
+// IndexOf returns the index of the mapping that holds addr, or -1. The mappings are sorted by address, as Maps
+// returns them.
 func IndexOf(maps []Mapping, addr uint64) int {
 	i := sort.Search(len(maps), func(i int) bool { return maps[i].End > addr })
 	if i == len(maps) || addr < maps[i].Start {

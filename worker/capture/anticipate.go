@@ -26,7 +26,7 @@ func (c *Capturer) anticipate(key procmap.ProcessKey) {
 	if err != nil {
 		return
 	}
-	space := c.spaces.Open(key.PID, key.StartTime, maps)
+	space := c.processes.Open(key.PID, key.StartTime, maps)
 	if _, where, ok := space.Lookup(call.PC); ok && where.Module != nil {
 		where.Module.ReadAhead(call.PC - where.Bias)
 	}

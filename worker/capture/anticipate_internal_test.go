@@ -36,7 +36,7 @@ func TestAnticipate(t *testing.T) {
 		return err == nil && !call.Running
 	})
 	c.anticipate(procmap.ProcessKey{PID: snap.PID, StartTime: stat.StartTime})
-	sp := c.spaces.Open(snap.PID, stat.StartTime, snap.Maps)
+	sp := c.processes.Open(snap.PID, stat.StartTime, snap.Maps)
 	regs, err := c.arch.DecodePRStatus(snap.Threads[0].Registers)
 	if err != nil {
 		t.Fatal(err)

@@ -24,7 +24,7 @@ func (r *run) trail() *ptrace.ExtraReads {
 func (r *run) build(snap *ptrace.Snapshot) built {
 	c := r.capturer
 	open := func() *procmap.Space {
-		sp := c.spaces.Open(snap.PID, r.target.StartTime, snap.Maps)
+		sp := c.processes.Open(snap.PID, r.target.StartTime, snap.Maps)
 		sp.Files = &r.files
 		return sp
 	}

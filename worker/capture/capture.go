@@ -86,14 +86,15 @@ type Options struct {
 // A Capturer captures processes and remembers the images they run. It is safe
 // for concurrent use.
 type Capturer struct {
-	arch    *arch.Arch
-	images  *symbolize.Cache
-	spaces  *procmap.Spaces
-	known   *procmap.MapsCache
-	servers *servers
+	arch      *arch.Arch
+	images    *symbolize.Cache
+	processes *procmap.Cache
+	// serverFact and goFact are what the cache of processes keeps for this package.
+	serverFact procmap.Fact[serverProcess]
+	goFact     procmap.Fact[*gostack.Process]
+	programs   *programs
 
-	goStacks *gostack.Cache
-	limit    *semaphore.Weighted
+	limit *semaphore.Weighted
 
 	// anticipating is set while the images of a process are read before its capture needs them.
 	anticipating atomic.Bool
@@ -119,10 +120,10 @@ func New(cfg Config) (*Capturer, error) {
 		Wanted: cfg.Wanted, AwaitNames: cfg.AwaitNames,
 	})
 	return &Capturer{
-		arch: host, images: imgs, spaces: procmap.NewSpaces(imgs), known: procmap.NewMapsCache(),
-		servers: newServers(), goStacks: gostack.NewCache(), linesWait: cmp.Or(cfg.LinesWait, symbolize.DefaultLinesWait),
-		limit: semaphore.NewWeighted(int64(n)),
-		walks: sync.Pool{New: func() any { f := make([]unwind.Frame, 0, 64); return &f }},
+		arch: host, images: imgs, processes: procmap.NewCache(imgs), programs: newPrograms(),
+		linesWait: cmp.Or(cfg.LinesWait, symbolize.DefaultLinesWait),
+		limit:     semaphore.NewWeighted(int64(n)),
+		walks:     sync.Pool{New: func() any { f := make([]unwind.Frame, 0, 64); return &f }},
 	}, nil
 }
 
@@ -171,9 +172,9 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 		}()
 		runtime.Gosched() // let it begin: there may be one processor
 	}
-	r.golang = c.goStacks.Find(r.key)
+	r.golang, _ = c.goFact.Of(c.processes, r.key)
 	defer r.check.Close()
-	if l := c.known.Find(r.key); l != nil && !o.AllThreads && r.check.HoldsSoon(l, start) {
+	if l := c.processes.Maps(r.key); l != nil && !o.AllThreads && r.check.HoldsSoon(l, start) {
 		opts.MapsSnapshot = l.Snapshot
 	}
 	if !o.NoContext {
@@ -249,14 +250,13 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	}
 	switch {
 	case !sound:
-		c.known.Forget(r.key)
-		c.spaces.Forget(r.key)
+		c.processes.ForgetMaps(r.key)
 		if b.stale = byLayout; !byLayout {
 			// Some image may have been taken for one that was at its place before: they are all looked at afresh.
 			b = r.build(snap)
 		}
 	case r.key.StartTime != 0 && !r.options.AllThreads && snap.MapsSnapshot != nil:
-		c.known.Keep(r.key, snap, b.used, r.began)
+		c.processes.KeepMaps(r.key, snap, b.used, r.began)
 	}
 	b.trace.NotStopped = notStopped
 	return b, nil

@@ -104,7 +104,7 @@ func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint6
 		_, err = ptrace.ReadMemory(key.PID, 0, make([]byte, 1))
 		return nil, 0, err
 	}
-	space := c.spaces.Open(key.PID, key.StartTime, maps)
+	space := c.processes.Open(key.PID, key.StartTime, maps)
 	space.Files = &symbolize.Deadline{After: c.linesWait}
 	defer space.Files.Stop()
 	known := c.lookAtProgram(space, exe)
@@ -122,7 +122,7 @@ func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint6
 	if err != nil {
 		return nil, 0, fmt.Errorf("%s: %w", known.module.Name, err)
 	}
-	general := c.servers.of(known.module, space).server
+	general := c.programs.of(known.module, space).server
 	server, err := pgmemory.NewServer(general.Major, func(name string) uint64 { return variables[name] })
 	return server, known.bias, err
 }

@@ -121,7 +121,7 @@ func forgetDescriptors(t *testing.T, c *Capturer, pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sp := c.spaces.Open(pid, 0, maps)
+	sp := c.processes.Open(pid, 0, maps)
 	_ = sp.Descriptors()
 	for i := range maps {
 		if maps[i].Perms&procfs.Exec != 0 && maps[i].Inode != 0 {

@@ -74,7 +74,7 @@ func (c *Capturer) goroutines(ctx context.Context, target ptrace.Target, o Optio
 	case err != nil:
 		return nil, 0, err
 	}
-	space := c.spaces.Open(target.PID, 0, maps)
+	space := c.processes.Open(target.PID, 0, maps)
 	programs, err := gostack.Programs(space)
 	if err != nil {
 		return nil, 0, fmt.Errorf("process %d: %w", target.PID, err)
@@ -134,6 +134,6 @@ func (r *run) learnGo(b *built) bool {
 		return false
 	}
 	r.golang = &gostack.Process{Images: known, Coroutines: gostack.Coroutines(r.capturer.arch, b.space, known)}
-	r.capturer.goStacks.Keep(r.key, r.golang)
+	r.capturer.goFact.Keep(r.capturer.processes, r.key, r.golang)
 	return b.brokenWalk && r.golang.Coroutines != nil
 }

@@ -57,7 +57,7 @@ func TestOracleGoTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		space := c.spaces.Open(snap.PID, 0, snap.Maps)
+		space := c.processes.Open(snap.PID, 0, snap.Maps)
 		for i := range snap.Threads {
 			if snap.Threads[i].Registers != nil {
 				n.compare(t, c, &snap.Threads[i], space)

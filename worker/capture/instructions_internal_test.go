@@ -43,7 +43,7 @@ func TestInstructionsAreNeverWrong(t *testing.T) {
 		var sum, blocked bareTally
 		for _, sql := range busy {
 			whileBusy(t, server, sql, func(s *ptrace.Snapshot) {
-				space := c.spaces.Open(s.PID, 1, s.Maps)
+				space := c.processes.Open(s.PID, 1, s.Maps)
 				sum.compare(t, c.arch, s, space, bareModules{space, "libc.so"}, false)
 				blocked.compare(t, c.arch, s, space, bareModules{space, "libc.so"}, true)
 			})

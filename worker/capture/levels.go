@@ -21,11 +21,10 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// servers remembers which processes are PostgreSQL's, and what is known of their programs.
-type servers struct {
-	mu      sync.Mutex
-	byKey   map[procmap.ProcessKey]serverProcess
-	program map[*symbolize.Module]*symbolize.Lazy[recognition]
+// programs remembers which programs are PostgreSQL's.
+type programs struct {
+	mu       sync.Mutex
+	byModule map[*symbolize.Module]*symbolize.Lazy[recognition]
 }
 
 // recognition is the result of a look at a program: server is nil if it is no PostgreSQL server, or if it is of an
@@ -52,11 +51,8 @@ type serverProcess struct {
 // that was not so. Most of them point at the same as long as the process lives.
 type pointers [8]atomic.Uint64
 
-func newServers() *servers {
-	return &servers{
-		byKey:   make(map[procmap.ProcessKey]serverProcess),
-		program: make(map[*symbolize.Module]*symbolize.Lazy[recognition]),
-	}
+func newPrograms() *programs {
+	return &programs{byModule: make(map[*symbolize.Module]*symbolize.Lazy[recognition])}
 }
 
 // serverProcess returns what is known of the process; its maps are read the first time. With same, its mappings have
@@ -65,9 +61,7 @@ func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProces
 	if key.StartTime == 0 {
 		return serverProcess{}
 	}
-	c.servers.mu.Lock()
-	known, ok := c.servers.byKey[key]
-	c.servers.mu.Unlock()
+	known, ok := c.serverFact.Of(c.processes, key)
 	if ok && same {
 		return known
 	}
@@ -88,18 +82,13 @@ func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProces
 		return serverProcess{} // the capture will say what is wrong
 	}
 	maps := *read.Load()
-	space := c.spaces.Open(key.PID, key.StartTime, maps)
+	space := c.processes.Open(key.PID, key.StartTime, maps)
 	space.Files = &symbolize.Deadline{After: c.linesWait} // the stack does not wait for what only adds to it
 	defer space.Files.Stop()
 	if known = c.lookAtProgram(space, exe); space.Unread != "" {
 		return serverProcess{}
 	}
-	c.servers.mu.Lock()
-	defer c.servers.mu.Unlock()
-	if len(c.servers.byKey) >= procmap.MaxProcesses {
-		clear(c.servers.byKey)
-	}
-	c.servers.byKey[key] = known
+	c.serverFact.Keep(c.processes, key, known)
 	return known
 }
 
@@ -113,7 +102,7 @@ func (c *Capturer) lookAtProgram(space *procmap.Space, exe string) serverProcess
 			continue
 		}
 		if f := space.Resolve(i); f.Module != nil {
-			found := c.servers.of(f.Module, space)
+			found := c.programs.of(f.Module, space)
 			out.unknown = found.unknown
 			if server := found.server; server != nil {
 				out.bias = f.Bias
@@ -126,15 +115,15 @@ func (c *Capturer) lookAtProgram(space *procmap.Space, exe string) serverProcess
 }
 
 // of returns what is known of a program, nothing if it was not read in time.
-func (s *servers) of(m *symbolize.Module, space *procmap.Space) recognition {
+func (s *programs) of(m *symbolize.Module, space *procmap.Space) recognition {
 	s.mu.Lock()
-	p := s.program[m]
+	p := s.byModule[m]
 	if p == nil {
-		if len(s.program) >= symbolize.MaxImages {
-			clear(s.program)
+		if len(s.byModule) >= symbolize.MaxImages {
+			clear(s.byModule)
 		}
 		p = &symbolize.Lazy[recognition]{}
-		s.program[m] = p
+		s.byModule[m] = p
 	}
 	s.mu.Unlock()
 	found, ok := p.Get(space.Files, m.Tell, func() recognition { return recognise(m) })

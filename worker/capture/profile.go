@@ -103,7 +103,7 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 		maps, err := p.sampler.Refresh(pid, list[0].MapsSnapshot)
 		switch {
 		case err == nil:
-			p.capturer.spaces.Forget(keyOf(list[0].Snapshot))
+			p.capturer.processes.ForgetMaps(keyOf(list[0].Snapshot))
 			_, stacks = p.build(withMaps(list, maps))
 		case !errors.Is(err, ptrace.ErrExited): // of a process that has ended, what was known of it is what counts
 			return err
@@ -140,7 +140,7 @@ func (p *profile) build(list []ptrace.Sample) (b built, stacks []counted) {
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: p.capturer.linesWait}
 	defer files.Stop()
 	first := list[0]
-	b = built{mapsTrusted: true, space: p.capturer.spaces.Open(first.PID, first.MapsSnapshot.StartTime(), first.Maps)}
+	b = built{mapsTrusted: true, space: p.capturer.processes.Open(first.PID, first.MapsSnapshot.StartTime(), first.Maps)}
 	b.space.Files, b.space.Generated.Off = &files, true
 	w := p.capturer.walker(b.space, Options{MaxFrames: p.options.MaxFrames})
 	defer w.close()

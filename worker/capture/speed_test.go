@@ -72,7 +72,7 @@ func snapshotOf(tb testing.TB, depth string, flags ...string) (c *Capturer, snap
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return c, snap, c.spaces.Open(pid, stat.StartTime, snap.Maps)
+	return c, snap, c.processes.Open(pid, stat.StartTime, snap.Maps)
 }
 
 // familiar keeps the names of a snapshot from being read while it is unwound.

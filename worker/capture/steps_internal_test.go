@@ -152,7 +152,7 @@ func (s *stepped) look(t *testing.T, pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.space = s.capturer.spaces.Open(pid, 1, maps)
+	s.space = s.capturer.processes.Open(pid, 1, maps)
 	for i := range maps {
 		if maps[i].Path == "[stack]" {
 			s.end = maps[i].End

@@ -35,7 +35,7 @@ func TestTrampolineIsNotLookedUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	space := c.spaces.Open(pid, 0, maps)
+	space := c.processes.Open(pid, 0, maps)
 	_, where, _ := space.Lookup(trace.Threads[0].Frames[len(trace.Threads[0].Frames)-1].Address)
 	for i := range trace.Threads[0].Frames {
 		if trace.Threads[0].Frames[i].Module == "nest" {

@@ -32,7 +32,7 @@ func (r *reader) space() (*procmap.Space, []corefile.Backing) {
 			known[m] = symbolize.Placed{} // known to hold no image: nobody is asked for one
 		}
 	}
-	sp := procmap.NewSpaces(r.images).Open(r.core.Process.PID, 0, maps)
+	sp := procmap.NewCache(r.images).Open(r.core.Process.PID, 0, maps)
 	sp.Known, sp.Generated.Steady = known, r.core.ReadAt
 	return sp, backing
 }

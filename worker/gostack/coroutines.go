@@ -3,7 +3,6 @@ package gostack
 import (
 	"debug/elf"
 	"slices"
-	"sync"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/unwind"
@@ -16,42 +15,10 @@ import (
 // else a walk needs at a switch of stacks follows from there, and is copied in the stop (ptrace.Coroutines). Which
 // programs and libraries of a process are Go's shows when a walk meets them; captures after that one know.
 
-// Cache remembers that of processes.
-type Cache struct {
-	mu    sync.Mutex
-	byKey map[procmap.ProcessKey]*Process
-}
-
 // Process is what is known of one process; immutable.
 type Process struct {
 	Images     []symbolize.Placed // of Go, in which frames were found
 	Coroutines *ptrace.Coroutines
-}
-
-// NewCache returns an empty cache.
-func NewCache() *Cache { return &Cache{byKey: make(map[procmap.ProcessKey]*Process)} }
-
-// Find returns what is known of a process, nil if nothing is.
-func (g *Cache) Find(key procmap.ProcessKey) *Process {
-	if key.StartTime == 0 {
-		return nil
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.byKey[key]
-}
-
-// Keep remembers a process.
-func (g *Cache) Keep(key procmap.ProcessKey, p *Process) {
-	if key.StartTime == 0 {
-		return
-	}
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if len(g.byKey) >= procmap.MaxProcesses {
-		clear(g.byKey)
-	}
-	g.byKey[key] = p
 }
 
 // Trail is what to copy in the stop for it; nil: nothing.

@@ -117,8 +117,8 @@ func (sp *Space) namePerf(out *trace.Frame, addr uint64) {
 	if !sp.perfRead {
 		sp.perfRead = true
 		p := &symbolize.Lazy[*jit.PerfMap]{}
-		sp.perf, _ = p.Get(sp.Files, sp.spaces.images.Sources.Tell,
-			func() *jit.PerfMap { return sp.spaces.perf.Read(sp.key.PID) })
+		sp.perf, _ = p.Get(sp.Files, sp.cache.images.Sources.Tell,
+			func() *jit.PerfMap { return sp.cache.perf.Read(sp.key.PID) })
 	}
 	if sp.perf == nil {
 		return

@@ -2,7 +2,6 @@ package procmap
 
 import (
 	"slices"
-	"sync"
 
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
@@ -11,86 +10,14 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// MaxProcesses bounds the processes that are remembered.
-const MaxProcesses = 2048
-
-// maxSought bounds the images that are looked for at a time. Each takes a thread as long as its disk does not answer:
-// there are many processes that have the same file, and a program that may have no more threads ends.
-const maxSought = 64
-
-// ProcessKey knows a process for good: its pid may be used again, but not with
-// the same start time.
-type ProcessKey struct {
-	PID       int
-	StartTime uint64
-}
-
-// Spaces remembers for each process which image each mapping holds, so that a
-// repeated capture asks the process nothing.
-type Spaces struct {
-	images *symbolize.Cache
-	perf   jitcode.PerfMaps
-	mu     sync.Mutex
-	byKey  map[ProcessKey]map[procfs.Mapping]symbolize.Placed
-	// sought are the mappings whose images are being looked for.
-	sought map[mappingKey]*symbolize.Lazy[symbolize.Placed]
-}
-
-// mappingKey is a mapping of a process.
-type mappingKey struct {
-	process ProcessKey
-	mapping procfs.Mapping
-}
-
-// NewSpaces returns an empty cache of processes with these images.
-func NewSpaces(imgs *symbolize.Cache) *Spaces {
-	return &Spaces{
-		images: imgs, byKey: make(map[ProcessKey]map[procfs.Mapping]symbolize.Placed),
-		sought: make(map[mappingKey]*symbolize.Lazy[symbolize.Placed]),
-	}
-}
-
-// Open returns the address space that a snapshot's maps describe. A start time
-// of 0 means that the process is not known for sure: nothing is remembered.
-func (s *Spaces) Open(pid int, startTime uint64, maps []procfs.Mapping) *Space {
-	sp := &Space{spaces: s, key: ProcessKey{pid, startTime}, pid: pid, Maps: maps}
-	if startTime == 0 {
-		sp.Known = make(map[procfs.Mapping]symbolize.Placed)
-		return sp
-	}
-	key := ProcessKey{pid, startTime}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	known := s.byKey[key]
-	if known == nil {
-		if len(s.byKey) >= MaxProcesses {
-			for k := range s.byKey {
-				delete(s.byKey, k)
-				break
-			}
-		}
-		known = make(map[procfs.Mapping]symbolize.Placed)
-		s.byKey[key] = known
-	}
-	sp.Known = known
-	return sp
-}
-
-// Forget drops what is remembered of a process.
-func (s *Spaces) Forget(key ProcessKey) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.byKey, key)
-}
-
 // Space is the executable part of one process's address space at the time of
 // a snapshot. It implements unwind.Modules, for one goroutine.
 type Space struct {
-	spaces *Spaces
+	cache  *Cache
 	key    ProcessKey
 	pid    int
 	Maps   []procfs.Mapping
-	Known  map[procfs.Mapping]symbolize.Placed // shared, under spaces.mu
+	Known  map[procfs.Mapping]symbolize.Placed // shared, under cache.mu
 	Memory symbolize.MemoryReader              // of a core file; nil: of the process as it is now
 
 	// Unfamiliar is set while a stack is unwound whose innermost frame is in an image in which none has been before.
@@ -144,7 +71,7 @@ func (sp *Space) Mapping(addr uint64) int { return procfs.IndexOf(sp.Maps, addr)
 
 // JIT is what the search for generated code must know of the process.
 func (sp *Space) JIT() *jitcode.Process {
-	return &jitcode.Process{Arch: sp.spaces.images.Arch, Maps: sp.Maps, Descriptors: sp.Descriptors}
+	return &jitcode.Process{Arch: sp.cache.images.Arch, Maps: sp.Maps, Descriptors: sp.Descriptors}
 }
 
 // Mapped reports whether the process has readable memory at addr.
@@ -156,13 +83,13 @@ func (sp *Space) Mapped(addr uint64) bool {
 // Resolve returns the image of a mapping, by its index.
 func (sp *Space) Resolve(i int) symbolize.Placed {
 	m := sp.Maps[i]
-	sp.spaces.mu.Lock()
+	sp.cache.mu.Lock()
 	f, ok := sp.Known[m]
 	if ok && f.Module != nil {
 		f.Module = f.Module.Latest()
 		sp.Known[m] = f
 	}
-	sp.spaces.mu.Unlock()
+	sp.cache.mu.Unlock()
 	if ok {
 		return f
 	}
@@ -171,16 +98,16 @@ func (sp *Space) Resolve(i int) symbolize.Placed {
 		// Not remembered: it may be readable next time.
 		return f
 	}
-	sp.spaces.mu.Lock()
+	sp.cache.mu.Lock()
 	sp.Known[m] = f
-	sp.spaces.mu.Unlock()
+	sp.cache.mu.Unlock()
 	return f
 }
 
 // seek looks for the image of a mapping; there is no module if there is none, or it was not found by the deadline, or
 // too many are being looked for.
 func (sp *Space) seek(i int) symbolize.Placed {
-	s, q := sp.spaces, mappingKey{sp.key, sp.Maps[i]}
+	s, q := sp.cache, mappingKey{sp.key, sp.Maps[i]}
 	s.mu.Lock()
 	p := s.sought[q]
 	if p == nil && len(s.sought) >= maxSought {

@@ -11,7 +11,7 @@ import (
 // goroutines wait for it.
 func TestSoughtBounded(t *testing.T) {
 	t.Parallel()
-	s := NewSpaces(symbolize.NewCache(nil, &symbolize.Sources{}))
+	s := NewCache(symbolize.NewCache(nil, &symbolize.Sources{}))
 	for i := range maxSought {
 		s.sought[mappingKey{process: ProcessKey{PID: i}}] = &symbolize.Lazy[symbolize.Placed]{}
 	}

@@ -4,95 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"slices"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
 )
-
-// maxLayouts bounds the processes whose mappings are remembered: about 10 kB each.
-const maxLayouts = 1024
-
-// MapsCache remembers the mappings of processes, which take longer to read than everything else of a capture together.
-// What a capture uses of them is compared with the process every time: the mappings that its last walk went through
-// before the process is stopped, those that are new to a walk after it.
-type MapsCache struct {
-	mu    sync.Mutex
-	byKey map[ProcessKey]*KnownMaps
-	paths map[string]string // one copy of each
-}
-
-// KnownMaps is what is remembered of one process; all but kept is immutable once it is among the layouts.
-type KnownMaps struct {
-	Snapshot *ptrace.MapsSnapshot
-	maps     []procfs.Mapping
-	used     []Usage // the mappings that the last walk went through, in order
-
-	kept atomic.Int64 // when the last capture that it served began, Unix time in ns
-}
-
-// NewMapsCache returns an empty cache.
-func NewMapsCache() *MapsCache {
-	return &MapsCache{byKey: make(map[ProcessKey]*KnownMaps), paths: make(map[string]string)}
-}
-
-// Find returns the mappings of a process, or nil.
-func (l *MapsCache) Find(key ProcessKey) *KnownMaps {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.byKey[key]
-}
-
-// Forget drops the mappings of a process.
-func (l *MapsCache) Forget(key ProcessKey) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.byKey, key)
-}
-
-// Keep remembers what a capture that began then has read, and which mappings its walks went through.
-func (l *MapsCache) Keep(key ProcessKey, snap *ptrace.Snapshot, used []Usage, began time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	defer func() { l.byKey[key].kept.Store(began.UnixNano()) }()
-	old := l.byKey[key]
-	if old != nil && len(old.maps) > 0 && &old.maps[0] == &snap.Maps[0] {
-		if !slices.Equal(old.used, used) {
-			l.byKey[key] = &KnownMaps{Snapshot: old.Snapshot, maps: old.maps, used: used}
-		}
-		return
-	}
-	if old == nil && len(l.byKey) >= maxLayouts {
-		for k := range l.byKey {
-			delete(l.byKey, k)
-			break
-		}
-	}
-	maps := l.share(snap.Maps)
-	l.byKey[key] = &KnownMaps{Snapshot: snap.MapsSnapshot.WithMaps(maps), maps: maps, used: used}
-}
-
-// share copies mappings so that equal paths are the same string: those of a snapshot hold the whole text of its maps.
-func (l *MapsCache) share(maps []procfs.Mapping) []procfs.Mapping {
-	const most = 8192 // paths; servers have some dozens
-	if len(l.paths) > most {
-		clear(l.paths)
-	}
-	shared := slices.Clone(maps)
-	for i := range shared {
-		p, known := l.paths[shared[i].Path]
-		if !known {
-			p = strings.Clone(shared[i].Path)
-			l.paths[p] = p
-		}
-		shared[i].Path = p
-	}
-	return shared
-}
 
 // Usage is a mapping that frames of a walk lie in.
 type Usage struct {
