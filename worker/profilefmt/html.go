@@ -2,6 +2,7 @@ package profilefmt
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
@@ -41,6 +42,7 @@ var labelOrder = []string{
 type pageData struct {
 	Title    string      `json:"title"`
 	Subtitle string      `json:"subtitle"`
+	Noun     string      `json:"noun"` // for a frame
 	Notes    []string    `json:"notes"`
 	Time     int64       `json:"time"`     // ns since 1970, 0 if it is unknown
 	Duration int64       `json:"duration"` // ns, 0 if it is unknown
@@ -89,7 +91,7 @@ func hash(text string) string {
 
 func newPageData(p *profile.Profile, index int, o Options) (*pageData, error) {
 	d := &pageData{
-		Title: shown(o.Title), Subtitle: shown(o.Subtitle), Notes: []string{}, Root: []string{},
+		Title: shown(o.Title), Subtitle: shown(o.Subtitle), Noun: shown(cmp.Or(o.Noun, "function")), Notes: []string{}, Root: []string{},
 		Time: p.TimeNanos, Duration: p.DurationNanos, Type: index,
 	}
 	for _, note := range o.Notes {

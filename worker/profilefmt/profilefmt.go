@@ -51,6 +51,8 @@ type Options struct {
 	Root []string
 	// Top is the number of stacks that text prints. The zero value is 20.
 	Top int
+	// Noun is the word of html for what a frame is, such as "context". The zero value is "function".
+	Noun string
 	// Notes are remarks on the profile, such as the number of lost samples. Text and html print each on a line of its
 	// own.
 	Notes []string

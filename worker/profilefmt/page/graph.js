@@ -71,6 +71,7 @@ class Graph {
     this.colours = new Colours(profile);
     this.widths = new Map();
     this.rows = [];
+    this.height = 0;
     this.zoom = 0;
     this.selected = 0;
     this.hovered = -1;
@@ -78,10 +79,10 @@ class Graph {
     this.name = () => "";
     this.pending = false;
     box.addEventListener("scroll", () => this.draw());
-    new ResizeObserver(() => this.resize()).observe(box);
+    new ResizeObserver(() => this.layout()).observe(box);
   }
 
-  // show draws another tree. classes has the heaviest wait class of each node, null for colours by module.
+  // show draws another tree. classes finds the heaviest wait class of a node; null means colours by module.
   show(tree, classes, search, icicle) {
     const turned = icicle !== this.icicle || !this.tree;
     this.tree = tree;
@@ -98,15 +99,10 @@ class Graph {
     this.box.scrollTop = this.icicle ? 0 : this.room.offsetHeight;
   }
 
-  resize() {
-    const fromBottom = this.room.offsetHeight - this.box.scrollTop - this.height;
-    this.layout();
-    if (!this.icicle) this.box.scrollTop = this.room.offsetHeight - this.height - fromBottom;
-  }
-
   // layout finds the frames that are wide enough to see, row by row.
   layout() {
     const tree = this.tree;
+    const below = this.room.offsetHeight - this.box.scrollTop - this.height; // what is out of sight at the bottom
     this.width = this.box.clientWidth;
     this.height = this.box.clientHeight;
     if (!tree || !this.width) return;
@@ -140,6 +136,7 @@ class Graph {
     }
     for (const row of this.rows) row.sort((a, b) => a.x - b.x);
     this.room.style.height = Math.max(this.rows.length * rowHeight + 2, this.height) + "px";
+    if (!this.icicle) this.box.scrollTop = this.room.offsetHeight - this.height - Math.max(below, 0);
     this.draw();
   }
 
@@ -231,7 +228,7 @@ class Graph {
 
   // entry is the colour of a node and its name in the legend.
   entry(node) {
-    if (this.classes) return this.colours.wait(this.classes[node]);
+    if (this.classes) return this.colours.wait(this.classes(node));
     return this.colours.module(this.tree.frame[node] >> 1);
   }
 

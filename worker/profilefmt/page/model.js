@@ -2,61 +2,11 @@
 
 // model.js: the profile, and what is computed from it. Nothing here knows the document.
 
-// PairMap maps pairs of integers from 0 to integers from 0.
-class PairMap {
-  constructor() {
-    this.resize(1 << 12);
-  }
-
-  resize(capacity) {
-    const [a, b, v] = [this.a, this.b, this.v];
-    this.mask = capacity - 1;
-    this.a = new Int32Array(capacity);
-    this.b = new Int32Array(capacity);
-    this.v = new Int32Array(capacity).fill(-1);
-    this.size = 0;
-    for (let i = 0; v && i < v.length; i++) {
-      if (v[i] >= 0) this.set(a[i], b[i], v[i]);
-    }
-  }
-
-  slot(a, b) {
-    let i = (Math.imul(a, 0x9e3779b1) ^ Math.imul(b, 0x85ebca6b)) >>> 0;
-    i = (i ^ (i >>> 15)) & this.mask;
-    while (this.v[i] >= 0 && (this.a[i] !== a || this.b[i] !== b)) i = (i + 1) & this.mask;
-    return i;
-  }
-
-  // get returns -1 for a pair that is not there.
-  get(a, b) {
-    return this.v[this.slot(a, b)];
-  }
-
-  set(a, b, v) {
-    if (2 * this.size > this.mask) this.resize(4 * (this.mask + 1));
-    const i = this.slot(a, b);
-    if (this.v[i] < 0) this.size++;
-    this.a[i] = a;
-    this.b[i] = b;
-    this.v[i] = v;
-  }
-}
-
-// Ints is a growing list of integers.
-class Ints {
-  constructor() {
-    this.list = new Int32Array(1 << 12);
-    this.length = 0;
-  }
-
-  push(n) {
-    if (this.length === this.list.length) {
-      const list = new Int32Array(2 * this.length);
-      list.set(this.list);
-      this.list = list;
-    }
-    this.list[this.length++] = n;
-  }
+// grown returns a longer copy of a typed array.
+function grown(array) {
+  const longer = new array.constructor(2 * array.length + 64);
+  longer.set(array);
+  return longer;
 }
 
 // The parts of a server's time. Idle time is the wait for the client's next command, and the wait of a background
@@ -79,6 +29,7 @@ const byteUnits = new Map([
 class Profile {
   constructor(data) {
     this.title = data.title;
+    this.noun = data.noun; // of a frame
     this.subtitle = data.subtitle;
     this.notes = data.notes;
     this.time = data.time;
@@ -97,6 +48,7 @@ class Profile {
     this.labels = Int32Array.from(data.labels);
     this.values = data.values.map((list) => Float64Array.from(list));
     this.functionCount = this.functions.length / 4;
+    this.hasUnnamed = this.functions.some((n, i) => i % 4 === 3 && n >= 0);
     this.classify();
   }
 
@@ -183,36 +135,71 @@ function select(p, type, filters, scope) {
   return { weights, total, all, parts, partial, negative };
 }
 
-// A Tree has the frames of samples, each with what the samples below it add up to. Node 0 is the root. The frame of a
-// node is twice a function plus 1 if it was inlined, or -2 minus the number of a text: the value of a label.
+// The frame of a node of a tree is twice a function, plus 1 if it was inlined; or -2 minus the number of a text, for the
+// value of a label; or -1 for the root. Node 0 is the root.
+
+const manyChildren = 24; // from so many children on, a node has an index of them
+
+// A Tree starts with the outermost frames. Its form depends on no weights, so that another filter or sample type only
+// adds up again. Parents stand before their children.
 class Tree {
-  constructor() {
-    this.parents = new Ints();
-    this.frames = new Ints();
-    this.children = new PairMap();
-    this.parents.push(-1);
-    this.frames.push(-1);
+  constructor(capacity) {
+    this.parent = new Int32Array(capacity);
+    this.frame = new Int32Array(capacity);
+    this.first = new Int32Array(capacity); // the newest child
+    this.next = new Int32Array(capacity); // the sibling before it
+    this.parent[0] = -1;
+    this.frame[0] = -1;
+    this.size = 1;
+    this.indexes = new Map();
   }
 
-  child(parent, frame) {
-    // Frames of labels are negative. PairMap takes any integer in its second place.
-    let node = this.children.get(parent, frame);
-    if (node < 0) {
-      node = this.frames.length;
-      this.parents.push(parent);
-      this.frames.push(frame);
-      this.children.set(parent, frame, node);
+  append(parent, frame) {
+    if (this.size === this.parent.length) {
+      for (const name of ["parent", "frame", "first", "next"]) this[name] = grown(this[name]);
     }
+    const node = this.size++;
+    this.parent[node] = parent;
+    this.frame[node] = frame;
+    this.next[node] = this.first[parent];
+    this.first[parent] = node;
+    return node;
+  }
+
+  // lookup returns the child with a frame, -1 if there is none.
+  lookup(parent, frame) {
+    const index = this.indexes.get(parent);
+    if (index) return index.has(frame) ? index.get(frame) : -1;
+    let seen = 0;
+    for (let c = this.first[parent]; c; c = this.next[c]) {
+      if (this.frame[c] === frame) return c;
+      seen++;
+    }
+    if (seen >= manyChildren) {
+      const all = new Map();
+      for (let c = this.first[parent]; c; c = this.next[c]) all.set(this.frame[c], c);
+      this.indexes.set(parent, all);
+    }
+    return -1;
+  }
+
+  // child returns the child with a frame, and makes it if there is none.
+  child(parent, frame) {
+    const known = this.lookup(parent, frame);
+    if (known >= 0) return known;
+    const node = this.append(parent, frame);
+    const index = this.indexes.get(parent);
+    if (index) index.set(frame, node);
     return node;
   }
 
   find(path) {
     let node = 0;
     for (const frame of path) {
-      node = this.children.get(node, frame);
+      node = this.lookup(node, frame);
       if (node < 0) return -1;
     }
-    return node;
+    return this.total[node] > 0 ? node : -1;
   }
 
   path(node) {
@@ -221,39 +208,29 @@ class Tree {
     return path.reverse();
   }
 
-  // finish adds up, and links the nodes with their children. leaves has the node of each sample, -1 for none.
-  finish(leaves, weights) {
-    const n = this.frames.length;
-    this.size = n;
-    this.parent = this.parents.list.subarray(0, n);
-    this.frame = this.frames.list.subarray(0, n);
-    this.leaves = leaves;
+  // weigh adds up. leaves has the node of each sample, -1 for none.
+  weigh(weights) {
+    const n = this.size;
     this.self = new Float64Array(n);
-    this.total = new Float64Array(n);
-    this.depth = new Int32Array(n);
-    this.first = new Int32Array(n);
-    this.next = new Int32Array(n);
-    for (let i = 0; i < leaves.length; i++) {
-      if (leaves[i] >= 0) this.self[leaves[i]] += weights[i];
+    for (let i = 0; i < weights.length; i++) {
+      if (this.leaves[i] >= 0) this.self[this.leaves[i]] += weights[i];
     }
-    this.total.set(this.self);
-    for (let i = n - 1; i > 0; i--) {
-      const parent = this.parent[i];
-      this.total[parent] += this.total[i];
-      this.next[i] = this.first[parent];
-      this.first[parent] = i;
+    this.total = this.self.slice();
+    for (let i = n - 1; i > 0; i--) this.total[this.parent[i]] += this.total[i];
+    if (!this.depth) {
+      this.depth = new Int32Array(n);
+      for (let i = 1; i < n; i++) this.depth[i] = this.depth[this.parent[i]] + 1;
     }
-    for (let i = 1; i < n; i++) this.depth[i] = this.depth[this.parent[i]] + 1;
     this.sorted = new Map();
     return this;
   }
 
-  // childrenOf lists the children, the heaviest first.
+  // childrenOf lists the children that weigh something, the heaviest first.
   childrenOf(node) {
     let list = this.sorted.get(node);
     if (!list) {
       list = [];
-      for (let c = this.first[node]; c; c = this.next[c]) list.push(c);
+      for (let c = this.first[node]; c; c = this.next[c]) if (this.total[c] > 0) list.push(c);
       list.sort((a, b) => this.total[b] - this.total[a] || this.frame[a] - this.frame[b]);
       this.sorted.set(node, list);
     }
@@ -261,54 +238,158 @@ class Tree {
   }
 }
 
-// buildTree makes the tree of the selected samples.
+// A CallerTree starts with the innermost frames and leads to their callers. Its nodes are made when they are asked for,
+// since there are many more of them than in a Tree.
+class CallerTree {
+  // starts has, for each sample, the node of the profile to start from, -1 for none.
+  constructor(p, frames, starts, weights, group) {
+    Object.assign(this, { p, frames, weights, leaves: starts, parent: [-1], frame: [-1], depth: [0], total: [0], self: [0] });
+    this.lists = new Map(); // node -> [samples, nodes of the profile]
+    this.children = new Map();
+    const samples = [];
+    const groups = new Map();
+    for (let i = 0; i < starts.length; i++) {
+      if (starts[i] < 0 || weights[i] === 0) continue;
+      this.total[0] += weights[i];
+      if (group < 0) samples.push(i);
+      else {
+        const text = p.labelString(p.labels[i], group);
+        if (!groups.has(text)) groups.set(text, []);
+        groups.get(text).push(i);
+      }
+    }
+    const list = (of) => [Int32Array.from(of), Int32Array.from(of, (i) => starts[i])];
+    if (group < 0) this.lists.set(0, list(samples));
+    else this.children.set(0, this.ordered([...groups].map(([text, of]) => this.append(0, -2 - text, ...list(of)))));
+  }
+
+  append(parent, frame, samples, nodes) {
+    const node = this.frame.length;
+    let total = 0;
+    for (const i of samples) total += this.weights[i];
+    this.parent.push(parent);
+    this.frame.push(frame);
+    this.depth.push(this.depth[parent] + 1);
+    this.total.push(total);
+    this.self.push(0);
+    this.lists.set(node, [samples, nodes]);
+    return node;
+  }
+
+  ordered(list) {
+    return list.sort((a, b) => this.total[b] - this.total[a] || this.frame[a] - this.frame[b]);
+  }
+
+  childrenOf(node) {
+    const known = this.children.get(node);
+    if (known) return known;
+    const [samples, nodes] = this.lists.get(node);
+    const byFrame = new Map();
+    for (let i = 0; i < samples.length; i++) {
+      if (nodes[i] === 0) continue;
+      const frame = this.frames[nodes[i]];
+      let list = byFrame.get(frame);
+      if (!list) {
+        list = [];
+        byFrame.set(frame, list);
+      }
+      list.push(i);
+    }
+    const children = [];
+    for (const [frame, list] of byFrame) {
+      const parents = Int32Array.from(list, (i) => this.p.parents[nodes[i]]);
+      children.push(this.append(node, frame, Int32Array.from(list, (i) => samples[i]), parents));
+    }
+    this.children.set(node, this.ordered(children));
+    return children;
+  }
+
+  find(path) {
+    let node = 0;
+    for (const frame of path) {
+      node = this.childrenOf(node).find((c) => this.frame[c] === frame);
+      if (node === undefined) return -1;
+    }
+    return node;
+  }
+
+  path(node) {
+    return Tree.prototype.path.call(this, node);
+  }
+}
+
+// A Forest makes trees, and keeps the forms of the last ones.
 //   invert: from the innermost frame to its callers; merge: add up frames without a symbol by module;
 //   focus: a function that becomes the root, -1 for none; group: the number of a label whose values are the
 //   outermost frames, -1 for none.
-function buildTree(p, weights, o) {
-  const tree = new Tree();
-  const frames = p.frames.slice();
-  for (let i = 1; o.merge && i < frames.length; i++) {
-    frames[i] = 2 * p.mergedFunction(frames[i] >> 1) + (frames[i] & 1);
+class Forest {
+  constructor(p) {
+    this.p = p;
+    this.kept = new Map();
   }
-  const focused = o.focus >= 0 ? focusOf(p, frames, o.focus) : null;
-  const leaves = new Int32Array(weights.length).fill(-1);
-  const memo = new PairMap();
-  const steps = [];
-  for (let i = 0; i < weights.length; i++) {
-    if (weights[i] === 0) continue;
-    const node = p.nodes[i];
-    const end = focused ? focused[node] : 0;
-    if (focused && end < 0) continue;
-    const text = o.group < 0 ? 0 : p.labelString(p.labels[i], o.group);
-    let at = memo.get(text, node);
-    if (at < 0) {
-      const start = o.group < 0 ? 0 : tree.child(0, -2 - text);
-      if (o.invert) {
-        at = start;
-        for (let n = focused ? end : node; n > 0; n = p.parents[n]) at = tree.child(at, frames[n]);
-      } else {
-        steps.length = 0;
-        at = start;
-        for (let n = node; n > 0; n = n === end ? 0 : p.parents[n]) {
-          const known = memo.get(text, n);
-          if (known >= 0) {
-            at = known;
-            break;
-          }
-          steps.push(n);
-        }
-        while (steps.length) {
-          const n = steps.pop();
-          at = tree.child(at, frames[n]);
-          memo.set(text, n, at);
-        }
-      }
-      memo.set(text, node, at);
+
+  tree(weights, o) {
+    if (o.invert) {
+      const frames = this.frames(o.merge);
+      const focused = o.focus >= 0 ? focusOf(this.p, frames, o.focus) : null;
+      const starts = focused ? this.p.nodes.map((node) => focused[node]) : this.p.nodes;
+      return new CallerTree(this.p, frames, starts, weights, o.group);
     }
-    leaves[i] = at;
+    const key = [o.merge, o.focus, o.group].join();
+    const tree = this.kept.get(key) || this.form(o);
+    this.kept.delete(key);
+    this.kept.set(key, tree); // the newest is last
+    if (this.kept.size > 3) this.kept.delete(this.kept.keys().next().value);
+    return tree.weigh(weights);
   }
-  return tree.finish(leaves, weights);
+
+  // frames returns the frame of each node of the profile.
+  frames(merge) {
+    const { p } = this;
+    if (!merge || !p.hasUnnamed) return p.frames;
+    this.merged ||= p.frames.map((frame) => (frame < 0 ? frame : 2 * p.mergedFunction(frame >> 1) + (frame & 1)));
+    return this.merged;
+  }
+
+  form(o) {
+    const { p } = this;
+    const frames = this.frames(o.merge);
+    const tree = new Tree(o.focus < 0 ? frames.length + 16 : 1 << 12);
+    tree.leaves = new Int32Array(p.nodes.length).fill(-1);
+    const focused = o.focus >= 0 ? focusOf(p, frames, o.focus) : null;
+    const distinct = frames === p.frames && !focused; // nodes of the profile with one parent have different frames
+    const order = [...p.nodes.keys()];
+    const text = (i) => (o.group < 0 ? 0 : p.labelString(p.labels[i], o.group));
+    if (o.group >= 0) order.sort((a, b) => text(a) - text(b) || a - b);
+    const known = new Int32Array(frames.length); // the node of the tree for a node of the profile, in this group
+    const steps = [];
+    let group = -1;
+    let start = 0;
+    for (const i of order) {
+      if (text(i) !== group) {
+        group = text(i);
+        start = o.group < 0 ? 0 : tree.child(0, -2 - group);
+        known.fill(0);
+      }
+      const end = focused ? focused[p.nodes[i]] : 0;
+      if (end < 0) continue;
+      let at = start;
+      for (let n = p.nodes[i]; n > 0; n = n === end ? 0 : p.parents[n]) {
+        if (known[n]) {
+          at = known[n];
+          break;
+        }
+        steps.push(n);
+      }
+      while (steps.length) {
+        const n = steps.pop();
+        at = distinct ? tree.append(at, frames[n]) : tree.child(at, frames[n]);
+        known[n] = at;
+      }
+      tree.leaves[i] = at;
+    }
+    return tree;
+  }
 }
 
 // focusOf returns, for each node of the profile, the outermost node on its stack that is of the function; -1 for none.
@@ -343,7 +424,7 @@ function functionSums(p, tree) {
   let n = tree.first[0];
   while (n > 0) {
     enter(n);
-    if (tree.first[n]) {
+    if (tree.first[n] && tree.total[n] > 0) {
       n = tree.first[n];
       continue;
     }
@@ -379,15 +460,27 @@ function labelSums(p, weights, leaves, of) {
   return [...rows.values()];
 }
 
-// heaviestClass finds the wait class that most of the weight below each node has.
+// heaviestClass returns what finds the wait class that most of the weight of a node has.
 function heaviestClass(p, weights, tree) {
-  const best = new Int8Array(tree.size);
+  const classOf = (i) => p.waitClass[p.wait[p.labels[i]]];
+  if (tree instanceof CallerTree) {
+    const known = new Map();
+    return (node) => {
+      if (!known.has(node)) {
+        const sums = new Float64Array(p.classes.length);
+        for (const i of (tree.lists.get(node) || [[]])[0]) sums[classOf(i)] += weights[i];
+        known.set(node, sums.indexOf(Math.max(...sums)));
+      }
+      return known.get(node);
+    };
+  }
+  const best = new Int32Array(tree.size);
   const most = new Float64Array(tree.size);
   const sums = new Float64Array(tree.size);
-  for (let c = 0; c < Math.min(p.classes.length, 127); c++) {
+  for (let c = 0; c < p.classes.length; c++) {
     sums.fill(0);
     for (let i = 0; i < weights.length; i++) {
-      if (tree.leaves[i] >= 0 && p.waitClass[p.wait[p.labels[i]]] === c) sums[tree.leaves[i]] += weights[i];
+      if (tree.leaves[i] >= 0 && classOf(i) === c) sums[tree.leaves[i]] += weights[i];
     }
     for (let n = tree.size - 1; n > 0; n--) sums[tree.parent[n]] += sums[n];
     for (let n = 0; n < tree.size; n++) {
@@ -397,31 +490,41 @@ function heaviestClass(p, weights, tree) {
       }
     }
   }
-  return best;
+  return (node) => best[node];
 }
 
-// searchTree marks the functions whose names match, and adds up the stacks that hold one.
-function searchTree(p, tree, regexp) {
+// searchFrames marks the functions whose names match, and adds up the samples with such a frame: in the part of the
+// stack that the tree shows, or as the value of a label that stands for a frame.
+function searchFrames(p, frames, weights, tree, o, regexp) {
   const functions = new Uint8Array(p.functionCount);
-  const texts = new Map();
   for (let fn = 0; fn < functions.length; fn++) functions[fn] = regexp.test(p.functionName(fn)) ? 1 : 0;
-  const matches = (frame) => {
-    if (frame >= 0) return functions[frame >> 1] === 1;
-    if (frame === -1) return false;
-    if (!texts.has(frame)) texts.set(frame, regexp.test(p.strings[-2 - frame]));
-    return texts.get(frame);
+  const texts = new Map();
+  const textMatches = (text) => {
+    if (!texts.has(text)) texts.set(text, regexp.test(p.strings[text]));
+    return texts.get(text);
   };
-  const inside = new Uint8Array(tree.size);
+  const matches = (frame) => (frame >= 0 ? functions[frame >> 1] === 1 : frame < -1 && textMatches(-2 - frame));
+  const focused = o.focus >= 0 ? focusOf(p, frames, o.focus) : null;
+  const inside = new Uint8Array(frames.length);
+  for (let n = 1; n < frames.length; n++) {
+    // With a focus only its callees count, in an inverted graph only its callers.
+    const counts = !focused || (o.invert ? focused[n] < 0 || focused[n] === n : focused[n] >= 0);
+    if (inside[p.parents[n]] || (counts && matches(frames[n]))) inside[n] = 1;
+  }
   let value = 0;
-  for (let n = 1; n < tree.size; n++) {
-    if (inside[tree.parent[n]]) inside[n] = 1;
-    else if (matches(tree.frame[n])) {
-      inside[n] = 1;
-      value += tree.total[n];
-    }
+  for (let i = 0; i < weights.length; i++) {
+    if (weights[i] === 0 || tree.leaves[i] < 0) continue;
+    if (inside[p.nodes[i]] || (o.group >= 0 && textMatches(p.labelString(p.labels[i], o.group)))) value += weights[i];
   }
   return { matches, value };
 }
+
+// The units in which people read a quantity, with the quantity from which each is used. 100 s read better than 1.67 min.
+const durations = [
+  { name: "ns", size: 1, from: 0 }, { name: "µs", size: 1e3, from: 999.5 }, { name: "ms", size: 1e6, from: 999.5e3 },
+  { name: "s", size: 1e9, from: 999.5e6 }, { name: "min", size: 60e9, from: 120e9 }, { name: "h", size: 3600e9, from: 7200e9 },
+];
+const sizes = ["B", "kB", "MB", "GB", "TB"].map((name, i) => ({ name, size: 1024 ** i, from: i && 0.9995 * 1024 ** i }));
 
 // threeDigits prints a number with three significant digits, and whole numbers as such.
 function threeDigits(x) {
@@ -432,17 +535,13 @@ function threeDigits(x) {
 
 // quantity prints a value for people. 1 kB is 1024 bytes, as in PostgreSQL.
 function quantity(v, unit) {
-  const scale = (x, names, sizes) => {
-    let i = 0;
-    while (i + 1 < sizes.length && Math.abs(x) >= 0.9995 * sizes[i + 1]) i++;
-    return threeDigits(x / sizes[i]) + "\u00a0" + names[i];
+  if (v === 0) return "0";
+  const scale = (x, units) => {
+    const unit = units.findLast(({ from }) => Math.abs(x) >= from) || units[0];
+    return threeDigits(x / unit.size) + "\u00a0" + unit.name;
   };
-  if (timeUnits.has(unit)) {
-    return scale(v * timeUnits.get(unit), ["ns", "µs", "ms", "s", "min", "h"], [1, 1e3, 1e6, 1e9, 60e9, 3600e9]);
-  }
-  if (byteUnits.has(unit)) {
-    return scale(v * byteUnits.get(unit), ["B", "kB", "MB", "GB", "TB"], [1, 2 ** 10, 2 ** 20, 2 ** 30, 2 ** 40]);
-  }
+  if (timeUnits.has(unit)) return scale(v * timeUnits.get(unit), durations);
+  if (byteUnits.has(unit)) return scale(v * byteUnits.get(unit), sizes);
   const number = v.toLocaleString("en-US", { maximumFractionDigits: 0 });
   return unit === "count" || unit === "" ? number : number + "\u00a0" + unit;
 }
@@ -450,6 +549,7 @@ function quantity(v, unit) {
 // percent prints a share with one digit, and says when it is small but not nothing.
 function percent(v, total) {
   if (!total) return "";
+  if (v === 0) return "0\u00a0%";
   const share = (100 * v) / total;
   if (share > 0 && share < 0.05) return "<0.1\u00a0%";
   return share.toFixed(1) + "\u00a0%";

@@ -2,6 +2,7 @@
 
 const $ = (id) => document.getElementById(id);
 const profile = new Profile(JSON.parse($("data").textContent));
+const forest = new Forest(profile);
 const graph = new Graph($("box"), $("canvas"), $("room"), profile);
 
 // state is what the address of the page holds.
@@ -70,7 +71,8 @@ function readAddress() {
   const zoom = q.get("zoom");
   if (zoom && /^-?\d+(\.-?\d+)*$/.test(zoom)) state.zoom = zoom.split(".").map(Number);
   if (q.has("time")) state.scope = scopeName.map((name) => q.get("time").split(".").includes(name));
-  if ($("tab-" + q.get("tab"))) state.tab = q.get("tab");
+  const tab = $("tab-" + q.get("tab"));
+  if (tab && !tab.hidden) state.tab = q.get("tab");
   state.label = profile.keyIndex(q.get("label"));
   const numbers = new Map();
   for (const [name, value] of q) {
@@ -108,8 +110,8 @@ function compute() {
     now.selected = select(profile, state.type, state.filters, [true, true, true]);
     now.scope = [true, true, true];
   } else now.scope = now.selected.partial ? chosen : [true, true, true];
-  const o = { invert: state.invert, merge: state.merge, focus: state.focus, group: state.group };
-  now.tree = buildTree(profile, now.selected.weights, o);
+  now.form = { invert: state.invert, merge: state.merge, focus: state.focus, group: state.group };
+  now.tree = forest.tree(now.selected.weights, now.form);
   now.tableTree = state.invert ? null : now.tree;
   now.classes = state.colour === "wait" ? heaviestClass(profile, now.selected.weights, now.tree) : null;
   now.node = 0;
@@ -128,8 +130,9 @@ function compute() {
 // tableTree is the tree for tables: never inverted.
 function tableTree() {
   if (!now.tableTree) {
-    const o = { invert: false, merge: state.merge, focus: state.focus, group: -1 };
-    now.tableTree = buildTree(profile, now.selected.weights, o);
+    // With a focus, these are the whole stacks that hold the function.
+    const weights = now.selected.weights.map((w, i) => (now.tree.leaves[i] < 0 ? 0 : w));
+    now.tableTree = forest.tree(weights, { invert: false, merge: state.merge, focus: -1, group: -1 });
   }
   return now.tableTree;
 }
@@ -140,7 +143,9 @@ function findMatches() {
   if (!state.search) return;
   try {
     const flags = /[A-Z]/.test(state.search.replace(/\\./g, "")) ? "u" : "iu";
-    now.search = searchTree(profile, now.tree, new RegExp(state.search, flags));
+    const regexp = new RegExp(state.search, flags);
+    const frames = forest.frames(state.merge);
+    now.search = searchFrames(profile, frames, now.selected.weights, now.tree, now.form, regexp);
   } catch (e) {
     now.searchError = e.message;
   }
@@ -154,6 +159,12 @@ const shareOf = (v) => percent(v, now.selected.total);
 function whole() {
   if (now.selected.partial && now.scope[0] && !now.scope[1] && !now.scope[2]) return "database time";
   return now.selected.partial && now.scope.includes(false) ? "the time shown" : "the total";
+}
+
+// count prints a number with a noun.
+function count(n, noun) {
+  if (n === 1) return "1 " + noun;
+  return `${n.toLocaleString("en-US")} ${noun.endsWith("y") ? noun.slice(0, -1) + "ie" : noun}s`;
 }
 
 function textName(text, key) {
@@ -178,7 +189,8 @@ function showGraph() {
   graph.show(now.tree, now.classes, now.search, state.icicle);
   $("box").setAttribute("aria-label", `${state.icicle ? "Icicle" : "Flame graph"} of ${profile.types[state.type].name}`);
   $("box").setAttribute("aria-roledescription", state.icicle ? "icicle graph" : "flame graph");
-  const list = graph.legend();
+  let list = graph.legend();
+  if (list.length === 1 && list[0].name === "no module") list = [];
   const items = list.slice(0, 10).map((entry) => {
     const swatch = element("span", { class: "swatch" });
     swatch.style.background = graph.colours.css(entry.colour, 0);
@@ -217,8 +229,8 @@ function spoken(node) {
     if (t.frame[node] >= 0) what.push(profile.functionModule(t.frame[node] >> 1));
     what.push(amount(t.total[node]), `${shareOf(t.total[node])} of ${whole()}`, `level ${t.depth[node]}`);
   }
-  what.push(children === 1 ? "1 frame above it" : `${children} frames above it`);
-  return what.filter(Boolean).join(", ").replace("above it", state.invert ? "call it" : "called by it");
+  what.push(count(children, "frame") + (state.invert ? " further out" : " further in"));
+  return what.filter(Boolean).join(", ");
 }
 
 function showDetail() {
@@ -231,6 +243,7 @@ function showDetail() {
     const frame = t.frame[node];
     if (frame >= 0) parts.push(element("span", { class: "more" }, describe(frame)));
   }
+  if (node === 0) parts.push(element("span", { class: "more" }, " · click a frame to zoom, Shift+click to focus, Help for keys"));
   $("detail").replaceChildren(...parts);
 }
 
@@ -260,7 +273,7 @@ function showTip(event) {
       lines.push(element("span", {}, `${amount(t.total[node])}, ${shareOf(t.total[node])} of ${whole()}${self}`));
       const frame = t.frame[node];
       if (frame >= 0) lines.push(element("span", {}, describe(frame).replace(" · ", "")));
-      if (now.classes) lines.push(element("span", {}, "mostly " + (profile.classes[now.classes[node]] || "no wait event")));
+      if (now.classes) lines.push(element("span", {}, "mostly " + (profile.classes[now.classes(node)] || "no wait event")));
     }
     tip.replaceChildren(...lines);
   }
@@ -364,7 +377,7 @@ function makeControls() {
   }
   $("invert").addEventListener("change", () => change({ invert: $("invert").checked, zoom: [] }));
   $("merge").addEventListener("change", () => change({ merge: $("merge").checked, zoom: [], focus: -1 }));
-  $("merge-label").hidden = !profile.functions.some((n, i) => i % 4 === 3 && n >= 0);
+  $("merge-label").hidden = !profile.hasUnnamed;
   $("colour").addEventListener("change", () => change({ colour: $("colour").value }));
   $("colour").parentNode.hidden = !hasWaits();
   $("group").append(element("option", { value: -1 }, "nothing"));
@@ -437,8 +450,8 @@ function makeTheme() {
     $("theme").textContent = theme === "dark" ? "Light" : "Dark";
     if (now.tree) {
       graph.colours.dark = theme === "dark";
-      graph.draw();
       showGraph();
+      showTable();
     }
   };
   $("theme").addEventListener("click", () => {
@@ -518,7 +531,7 @@ const mostValues = 200; // values that a filter lists
 function makeFilters() {
   profile.keys.forEach((name, key) => {
     const menu = element("details", { class: "menu", ontoggle: () => menu.open && fillFilter(menu, key) });
-    menu.append(element("summary", {}, name + " ", element("b", {})),
+    menu.append(element("summary", {}, element("span", {}, name + " "), element("b", {})),
       element("div", { class: "list", role: "group", "aria-label": name }));
     $("filters").append(menu);
   });
@@ -577,8 +590,15 @@ function fillFilter(menu, key) {
 
 const mostRows = 300;
 
+const capital = (word) => word[0].toUpperCase() + word.slice(1);
+
+// makeTabs makes the tabs work, and hides those that have nothing to show.
 function makeTabs() {
-  const tabs = [...$("tabs").children];
+  $("tab-functions").textContent = capital(profile.noun) + "s";
+  $("tab-queries").hidden = profile.keyIndex("query_id") < 0;
+  $("tab-waits").hidden = !hasWaits();
+  $("tab-labels").hidden = !profile.keys.length;
+  const tabs = [...$("tabs").children].filter((tab) => !tab.hidden);
   tabs.forEach((tab, i) => {
     tab.addEventListener("click", () => {
       state.tab = tab.id.slice(4);
@@ -643,10 +663,13 @@ function shareCell(v) {
 
 const amountCell = (v) => element("td", { "data-value": v }, v ? amount(v) : "0");
 
-function nameCell(name, title, onclick, more) {
-  const text = onclick ? element("button", { type: "button", title, onclick }, element("bdi", {}, name))
+// nameCell is the first cell of a row: a name that acts on a click, below it more, before it a colour.
+function nameCell(name, title, onclick, more, colour) {
+  const text = onclick ? element("button", { type: "button", title: name + "\n" + title, onclick }, element("bdi", {}, name))
     : element("bdi", {}, name);
-  return element("td", {}, text, more ? element("small", {}, more) : null);
+  const swatch = colour ? element("span", { class: "swatch" }) : null;
+  if (swatch) swatch.style.background = graph.colours.css(colour, 0);
+  return element("td", { title: onclick ? false : name }, swatch, text, more ? element("small", {}, more) : null);
 }
 
 // valueColumns are the columns of a value and of its share.
@@ -657,6 +680,13 @@ function valueColumns(key, name, of) {
   ];
 }
 
+function functionCell(row) {
+  if (row.fn < 0) return nameCell(row.name);
+  const title = [profile.functionModulePath(row.fn), profile.functionFile(row.fn), "Click to focus"];
+  return nameCell(row.name, title.filter(Boolean).join("\n"), () => change({ focus: row.fn, zoom: [] }), "",
+    graph.colours.module(row.fn).colour);
+}
+
 function functionTable() {
   const { rows, stackless } = functionSums(profile, tableTree());
   let list = rows.map((r) => ({ ...r, name: profile.functionName(r.fn) }));
@@ -665,13 +695,11 @@ function functionTable() {
   if (now.search) list = list.filter((r) => r.fn >= 0 && now.search.matches(2 * r.fn));
   const sum = list.reduce((s, r) => s + r.self, 0);
   const columns = [
-    { key: "name", name: "Function", kind: "text", sort: (r) => r.name, cell: (r) => nameCell(r.name,
-      "Focus on this function", r.fn < 0 ? null : () => change({ focus: r.fn, zoom: [] }),
-      r.fn < 0 ? "" : profile.functionModule(r.fn)) },
+    { key: "name", name: capital(profile.noun), kind: "text", sort: (r) => r.name, cell: functionCell },
     ...valueColumns("self", "Self", (r) => r.self), ...valueColumns("total", "Total", (r) => r.total),
   ];
-  const which = list.length < all ? `${list.length} of ${all} functions match` : `${all} functions`;
-  const caption = `${which}, in percent of ${whole()}. Total includes what a function calls.`;
+  const which = now.search ? `${list.length} of ${count(all, profile.noun)} match` : count(all, profile.noun);
+  const caption = `${which}, in percent of ${whole()}. Total includes the frames further in.`;
   const foot = element("tfoot", {}, element("tr", {}, element("td", {}, "Sum of self"), amountCell(sum), shareCell(sum),
     element("td", { colspan: 2 })));
   return [table("functions", caption, columns, list, "functions", [foot])];
@@ -700,7 +728,7 @@ function sumTable(name, title, rows, caption, apart) {
   const sum = rows.reduce((s, r) => s + r.value, 0);
   const columns = [
     { key: "name", name: title, kind: "text", sort: (r) => r.name,
-      cell: (r) => nameCell(r.name, r.onclick && "Filter by this value", r.onclick, r.more) },
+      cell: (r) => nameCell(r.name, "Click to filter", r.onclick, r.more, r.colour) },
     ...(hasWaits() && name !== "waits" ? [{ key: "classes", name: "Waits", kind: "classes", cell: classBar }] : []),
     ...valueColumns("value", profile.types[state.type].name, (r) => r.value),
   ];
@@ -719,7 +747,6 @@ function labelRows(key) {
 
 function queryTable() {
   const key = profile.keyIndex("query_id");
-  if (key < 0) return [element("p", {}, "No sample of this profile has a query identifier (query_id).")];
   const rows = labelRows(key);
   const text = profile.keyIndex("query");
   if (text >= 0) {
@@ -730,21 +757,21 @@ function queryTable() {
     }
     for (const row of rows) row.more = texts.get(row.key);
   }
-  return [sumTable("queries", "Query", rows, `${rows.length} queries, in percent of ${whole()}`, [])];
+  return [sumTable("queries", "Query", rows, `${count(rows.length, "query")}, in percent of ${whole()}`, [])];
 }
 
 function waitTable() {
-  if (!hasWaits()) return [element("p", {}, "No sample of this profile has a wait event.")];
   const event = profile.keyIndex("wait_event");
   const rows = labelSums(profile, now.selected.weights, now.tree.leaves, (set) => profile.wait[set]).map((r) => {
     const set = profile.wait.indexOf(r.key);
     const text = profile.labelString(set, event);
+    const { colour } = graph.colours.wait(profile.waitClass[r.key]);
     return {
-      ...r, name: profile.waits[r.key].name, on: event >= 0 && (state.filters.get(event) || new Set()).has(text),
+      ...r, colour, name: profile.waits[r.key].name, on: event >= 0 && (state.filters.get(event) || new Set()).has(text),
       onclick: event < 0 ? null : () => toggleFilter(event, text),
     };
   });
-  return [sumTable("waits", "Wait event", rows, `${rows.length} wait events, in percent of ${whole()}`, apartRows())];
+  return [sumTable("waits", "Wait event", rows, `${count(rows.length, "wait event")}, in percent of ${whole()}`, apartRows())];
 }
 
 // apartRows are the waits of the parts of time that the page leaves out.
@@ -765,7 +792,6 @@ function apartRows() {
 }
 
 function labelTable() {
-  if (!profile.keys.length) return [element("p", {}, "The samples of this profile have no labels.")];
   const key = state.label >= 0 ? state.label : 0;
   const choice = element("select", { id: "label-key", onchange: () => {
     state.label = Number(choice.value);
@@ -774,7 +800,7 @@ function labelTable() {
     remember(false);
   } }, ...profile.keys.map((name, i) => element("option", { value: i, selected: i === key }, name)));
   const rows = labelRows(key);
-  const caption = `${rows.length} values, in percent of ${whole()}`;
+  const caption = `${count(rows.length, "value")}, in percent of ${whole()}`;
   return [element("label", { class: "choice" }, "Label ", choice), sumTable("labels", profile.keys[key], rows, caption, [])];
 }
 
@@ -810,11 +836,12 @@ function frameTable() {
   ].filter(Boolean);
   const rows = t.childrenOf(node).map((child) => ({ node: child, name: nodeName(child), value: t.total[child] }));
   const columns = [
-    { key: "name", name: state.invert ? "Called by" : "Calls", kind: "text", sort: (r) => r.name,
-      cell: (r) => nameCell(r.name, "Go to this frame", () => go(r.node)) },
+    { key: "name", name: state.invert ? "Further out" : "Further in", kind: "text", sort: (r) => r.name,
+      cell: (r) => nameCell(r.name, "Click to go there", () => go(r.node)) },
     ...valueColumns("value", profile.types[state.type].name, (r) => r.value),
   ];
-  const caption = rows.length ? `${rows.length} frames directly ${state.invert ? "outside" : "inside"} of it` : "No frames further in";
+  const caption = rows.length ? count(rows.length, "frame") + (state.invert ? " directly further out" : " directly further in")
+    : "No frames further " + (state.invert ? "out" : "in");
   return [element("div", { class: "actions" }, ...buttons), list, table("frame", caption, columns, rows, "labels", [])];
 }
 
