@@ -1,6 +1,7 @@
 package profilefmt
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strings"
@@ -84,14 +85,8 @@ func nameless(address uint64, module string) frame {
 }
 
 func fromLine(line profile.Line, address uint64, module string) frame {
-	fn := line.Function
-	if fn == nil {
-		return nameless(address, module)
-	}
-	name := fn.Name
-	if name == "" {
-		name = fn.SystemName
-	}
+	fn := line.Function // never nil in a valid profile
+	name := cmp.Or(fn.Name, fn.SystemName)
 	if name == "" {
 		return nameless(address, module)
 	}

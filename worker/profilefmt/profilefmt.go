@@ -35,6 +35,8 @@ func Formats() []string { return []string{Text, Folded, Pprof, Speedscope, HTML}
 // ErrFormat is the error of Write for an unknown format.
 var ErrFormat = errors.New("unknown format")
 
+var errNoType = errors.New("profile has no sample type")
+
 // Options say how Write prints a profile. Only Format is required.
 type Options struct {
 	// Format is one of the constants above.
@@ -97,7 +99,7 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 // sampleIndex finds a sample type of the profile.
 func sampleIndex(p *profile.Profile, name string) (int, error) {
 	if len(p.SampleType) == 0 {
-		return 0, errors.New("profile has no sample type")
+		return 0, errNoType
 	}
 	if name == "" {
 		name = p.DefaultSampleType

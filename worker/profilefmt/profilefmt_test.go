@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,9 +75,10 @@ func (b *builder) add(stack string, values []int64, labels ...string) {
 	s := &profile.Sample{Value: values, Label: make(map[string][]string)}
 	for frame := range strings.SplitSeq(stack, ";") {
 		if stack != "" {
-			s.Location = append([]*profile.Location{b.location(frame)}, s.Location...)
+			s.Location = append(s.Location, b.location(frame))
 		}
 	}
+	slices.Reverse(s.Location)
 	for _, l := range labels {
 		key, value, _ := strings.Cut(l, "=")
 		s.Label[key] = []string{value}

@@ -74,6 +74,9 @@ func parsePprof(data []byte) (*profile.Profile, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(p.SampleType) == 0 {
+		return nil, errNoType
+	}
 	return p, p.CheckValid()
 }
 
@@ -139,7 +142,10 @@ func parseFolded(data []byte) (*profile.Profile, error) {
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
 		return nil, errors.New("not text")
 	}
-	p := &profile.Profile{SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}}}
+	p := &profile.Profile{
+		SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}},
+		PeriodType: &profile.ValueType{}, // profile.Merge needs one
+	}
 	locations := make(map[string]*profile.Location)
 	number := 0
 	parts := 0

@@ -37,7 +37,7 @@ class Colours {
     const shift = (hashText(name) % 9) - 4;
     if (languageFrame.test(name)) entry = { name: "procedural language", colour: [265, 55, 76], shift };
     else if (module === "postgres") entry = { name: module, colour: [30, 82, 68], shift };
-    else if (/^(libc|libm|libpthread|ld-|ld\.|\[vdso)/.test(module)) {
+    else if (/^(lib(c|m|pthread|dl|rt)[-.]|ld-|ld\.|\[vdso)/.test(module)) {
       entry = { name: "C library", colour: [212, 62, 74], shift };
     } else if (/kernel|vmlinux/.test(module)) entry = { name: "kernel", colour: [0, 58, 72], shift };
     else if (module === "") entry = { name: "no module", colour: [18 + (hashText(name) % 34), 70, 70], shift };

@@ -168,7 +168,8 @@ function count(n, noun) {
 }
 
 function textName(text, key) {
-  return text ? profile.strings[text] : "(no " + profile.keys[key] + ")";
+  if (text) return profile.strings[text];
+  return profile.keys[key].startsWith("wait_event") ? "no wait event" : "(no " + profile.keys[key] + ")";
 }
 
 function frameName(frame) {
