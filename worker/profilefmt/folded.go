@@ -55,7 +55,7 @@ func foldStacks(p *profile.Profile, index int, root []string) (map[string]int64,
 func foldStack(s *profile.Sample, root []string) string {
 	var b strings.Builder
 	for _, label := range root {
-		appendFolded(&b, cmp.Or(labelValue(s, label), "["+label+" unknown]"))
+		appendFolded(&b, cmp.Or(labelValue(s, label), "[no "+label+"]"))
 	}
 	list := frames(s)
 	for i := range slices.Backward(list) {

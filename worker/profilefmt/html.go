@@ -29,7 +29,7 @@ var (
 )
 
 // maxLabelValues is the number of different values up to which a label is kept in a page. A label with more, such as a
-// time stamp, is left out, and the page says so.
+// time stamp, is left out, and the page reports it.
 const maxLabelValues = 10_000
 
 // labelOrder has the labels of this project in the order in which the page shows them. Other labels come behind.
@@ -92,7 +92,7 @@ func hash(text string) string {
 func newPageData(p *profile.Profile, index int, o Options) (*pageData, error) {
 	d := &pageData{
 		Title: shown(o.Title), Subtitle: shown(o.Subtitle), Noun: shown(cmp.Or(o.Noun, "function")), Notes: []string{}, Root: []string{},
-		Time: p.TimeNanos, Duration: p.DurationNanos, Type: index,
+		Time: p.TimeNanos, Duration: p.DurationNanos, Type: index, Modules: []int{}, Funcs: []int{},
 	}
 	for _, note := range o.Notes {
 		d.Notes = append(d.Notes, shown(note))

@@ -90,8 +90,8 @@ func TestSpeedscope(t *testing.T) {
 	}
 	slices.Sort(stacks)
 	want := []string{
-		"[database unknown]", `[database unknown];a b;c;x\x1b[2J\u202e`, "[database unknown];main;[postgres: static, in lock.c]",
-		"[database unknown];main;[postgres];[libc.so.6]", "[database unknown];main;outer;middle;inner", "app;main;work", "other;main;work",
+		"[no database]", `[no database];a b;c;x\x1b[2J\u202e`, "[no database];main;[postgres: static, in lock.c]",
+		"[no database];main;[postgres];[libc.so.6]", "[no database];main;outer;middle;inner", "app;main;work", "other;main;work",
 	}
 	if !slices.Equal(stacks, want) {
 		t.Errorf("stacks:\n%s\nwant:\n%s", strings.Join(stacks, "\n"), strings.Join(want, "\n"))
@@ -155,7 +155,7 @@ func TestOddProfiles(t *testing.T) {
 	}
 }
 
-// TestManyLabelValues: a label with too many values is left out of a page, and the page says so.
+// TestManyLabelValues: a label with too many values is left out of a page, and the page reports it.
 func TestManyLabelValues(t *testing.T) {
 	b := newBuilder("samples/count")
 	for i := range 10_001 {

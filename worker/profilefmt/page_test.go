@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
+	"github.com/chromedp/cdproto/accessibility"
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
@@ -106,7 +108,7 @@ func (p *tab) click(name string, modifiers ...chromedp.Modifier) {
 // TestTablesAddUp: with all parts of time in sight, the rows of each table add up to the profile's total, for each type.
 func TestTablesAddUp(t *testing.T) {
 	b := server()
-	b.add("", []int64{1, 5, 5, 10}) // neither stack nor labels
+	b.add("", []int64{1, 5, 5, 10}) // without a stack, without labels
 	p := open(t, b, profilefmt.Options{Title: "Sums"}, "")
 	for i, unit := range b.SampleType {
 		for _, table := range []string{"functions", "queries", "waits", "labels"} {
@@ -375,7 +377,7 @@ func TestMemory(t *testing.T) {
 	p.picture("memory", 1280, 800, false)
 }
 
-// TestHostileNames: no text of a profile becomes an element, runs, or hides what it is.
+// TestHostileNames: no text of a profile becomes an element, runs, or is hidden.
 func TestHostileNames(t *testing.T) {
 	const (
 		script = `</script><script>alert(1)</script>`
@@ -528,6 +530,99 @@ func TestPageSize(t *testing.T) {
 	b.add("main", []int64{1})
 	if size := len(b.write(t, profilefmt.Options{Format: profilefmt.HTML})); size > 300_000 {
 		t.Errorf("a page with one sample has %d bytes", size)
+	}
+}
+
+// TestEmpty: a page without anything to draw gives the reason.
+func TestEmpty(t *testing.T) {
+	b := newBuilder("samples/count", "cpu/nanoseconds")
+	b.add("main", []int64{1, 0}, "database=app", "pid=1")
+	b.add("main;less", []int64{-1, 0}, "database=app", "pid=2")
+	p := open(t, b, profilefmt.Options{}, "")
+	if got := p.text("#detail"); got != "The profile has no values of the type cpu." {
+		t.Errorf("no values: %q", got)
+	}
+	p.visit("type=samples&is.database=other")
+	if got := p.text("#detail"); got != "No sample passes the filters. · 1 negative value not drawn" {
+		t.Errorf("a filter that leaves nothing: %q", got)
+	}
+	p.run(chromedp.Click("#reset"))
+	p.wait(`location.hash === ""`)
+	empty := open(t, newBuilder("samples/count"), profilefmt.Options{}, "")
+	if got := empty.text("#detail"); got != "The profile has no values of the type samples." {
+		t.Errorf("an empty profile: %q", got)
+	}
+}
+
+// TestAccessibleNames: each element that takes the focus has a role and a name for screen readers.
+func TestAccessibleNames(t *testing.T) {
+	p := open(t, server(), profilefmt.Options{Title: "Names"}, "")
+	for _, tab := range []string{"functions", "queries", "waits", "labels", "frame"} {
+		p.visit("tab=" + tab)
+		tree, err := chromedp.Call(p.ctx, accessibility.GetFullAXTree, accessibility.GetFullAXTreeParams{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		focusable := 0
+		for _, node := range tree.Nodes {
+			if !slices.ContainsFunc(node.Properties, func(p *accessibility.Property) bool {
+				return p.Name == accessibility.PropertyNameFocusable && string(p.Value.Value) == "true"
+			}) {
+				continue
+			}
+			focusable++
+			if node.Name == nil || len(node.Name.Value) <= len(`""`) {
+				t.Errorf("table %s: a %s has no name", tab, node.Role.Value)
+			}
+		}
+		if focusable < 25 {
+			t.Errorf("table %s: only %d elements take the focus", tab, focusable)
+		}
+	}
+}
+
+// TestContrast: text has a contrast of at least 4.5 to what is behind it, in both themes (WCAG 2.1, level AA).
+func TestContrast(t *testing.T) {
+	p := open(t, server(), profilefmt.Options{}, "")
+	for _, theme := range []string{"light", "dark"} {
+		low := js[[]string](p, `(() => {
+			const root = document.documentElement;
+			root.dataset.theme = "`+theme+`";
+			graph.colours.dark = root.dataset.theme === "dark";
+			const ctx = document.createElement("canvas").getContext("2d");
+			const luminance = (colour) => {
+				ctx.fillStyle = colour;
+				ctx.fillRect(0, 0, 1, 1);
+				const [r, g, b] = [...ctx.getImageData(0, 0, 1, 1).data].map((c) => c / 255)
+					.map((c) => (c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+				return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+			};
+			const own = (name) => getComputedStyle(root).getPropertyValue(name).trim();
+			const low = [];
+			const check = (what, a, b) => {
+				const [x, y] = [luminance(a), luminance(b)];
+				const ratio = (Math.max(x, y) + 0.05) / (Math.min(x, y) + 0.05);
+				if (ratio < 4.5) low.push(what + " " + ratio.toFixed(2));
+			};
+			for (const back of ["--paper", "--back", "--bar", "--hover"]) check("ink on " + back, own("--ink"), own(back));
+			for (const back of ["--paper", "--back", "--hover"]) check("soft on " + back, own("--soft"), own(back));
+			check("accent", own("--accent-ink"), own("--accent"));
+			check("bad", own("--bad"), own("--back"));
+			for (const back of ["--frame-group"]) check(back, own("--frame-text"), own(back));
+			check("match", "#1c0018", own("--frame-match"));
+			for (const [name, colour] of waitColours) check("wait " + name, own("--frame-text"), graph.colours.css(colour, 0));
+			for (const hue of [...moduleHues, 0, 18, 30, 51, 212, 265]) {
+				for (const shift of [-4, 4]) {
+					for (const [s, l] of [[48, 68], [82, 68], [70, 70]]) {
+						check("hue " + hue, own("--frame-text"), graph.colours.css([hue, s, l], shift));
+					}
+				}
+			}
+			return low;
+		})()`)
+		if len(low) > 0 {
+			t.Errorf("%s: contrast is too low: %s", theme, strings.Join(low, ", "))
+		}
 	}
 }
 

@@ -113,12 +113,12 @@ func odd() *builder {
 
 func TestFolded(t *testing.T) {
 	got := odd().write(t, profilefmt.Options{Format: profilefmt.Folded, Root: []string{"backend_type"}, SampleType: "samples"})
-	want := `[backend_type_unknown] 1
-[backend_type_unknown];a_b;c;x\x1b[2J\u202e 1
-[backend_type_unknown];main;[postgres:_static,in_lock.c] 1
-[backend_type_unknown];main;[postgres];[libc.so.6] 2
-[backend_type_unknown];main;outer;middle_[i];inner_[i] 1
-[backend_type_unknown];negative -1
+	want := `[no_backend_type] 1
+[no_backend_type];a_b;c;x\x1b[2J\u202e 1
+[no_backend_type];main;[postgres:_static,in_lock.c] 1
+[no_backend_type];main;[postgres];[libc.so.6] 2
+[no_backend_type];main;outer;middle_[i];inner_[i] 1
+[no_backend_type];negative -1
 client_backend;main;work 4
 `
 	if got != want {

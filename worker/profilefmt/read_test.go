@@ -49,7 +49,7 @@ func TestReadPprof(t *testing.T) {
 	}
 }
 
-// TestReadHostile: what is no profile, or would fill the memory, is refused.
+// TestReadHostile: Read refuses files that are not profiles, and files that would fill the memory.
 func TestReadHostile(t *testing.T) {
 	bomb := func(write func(io.Writer)) string {
 		var out bytes.Buffer

@@ -24,8 +24,9 @@ class Colours {
   }
 
   css([h, s, l], shift) {
-    const light = this.dark ? l - 36 + shift : l + 6 + shift;
-    return `hsl(${h} ${this.dark ? s * 0.75 : s}% ${light}%)`;
+    if (!this.dark) return `hsl(${h} ${s}% ${l + 6 + shift}%)`;
+    const bright = h > 45 && h < 200 ? 9 : 0; // these hues look lighter than others of the same lightness
+    return `hsl(${h} ${s * 0.75}% ${l - 37 - bright + shift}%)`;
   }
 
   // module returns the name in the legend, and the colour of a function by its module.
@@ -40,6 +41,7 @@ class Colours {
     else if (/^(lib(c|m|pthread|dl|rt)[-.]|ld-|ld\.|\[vdso)/.test(module)) {
       entry = { name: "C library", colour: [212, 62, 74], shift };
     } else if (/kernel|vmlinux/.test(module)) entry = { name: "kernel", colour: [0, 58, 72], shift };
+    else if (module === "" && name.startsWith("[")) entry = { name: "other", colour: [220, 8, 72], shift };
     else if (module === "") entry = { name: "no module", colour: [18 + (hashText(name) % 34), 70, 70], shift };
     else {
       if (!this.modules.has(module)) this.modules.set(module, moduleHues[this.modules.size % moduleHues.length]);

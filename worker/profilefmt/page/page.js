@@ -244,7 +244,14 @@ function showDetail() {
     const frame = t.frame[node];
     if (frame >= 0) parts.push(element("span", { class: "more" }, describe(frame)));
   }
-  if (node === 0) parts.push(element("span", { class: "more" }, " · click a frame to zoom, Shift+click to focus, Help for keys"));
+  if (t.total[0] === 0) {
+    parts.length = 0;
+    parts.push(now.selected.all === 0 ? `The profile has no values of the type ${profile.types[state.type].name}.`
+      : "No sample passes the filters.");
+  } else if (node === 0) parts.push(element("span", { class: "more" }, " · click a frame to zoom, Shift+click to focus, Help for keys"));
+  if (now.selected.negative) {
+    parts.push(element("span", { class: "more" }, ` · ${count(now.selected.negative, "negative value")} not drawn`));
+  }
   $("detail").replaceChildren(...parts);
 }
 
