@@ -52,7 +52,8 @@ func startBrowser(t *testing.T) context.Context {
 			}
 			alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), options...)
 			ctx, cancel := chromedp.NewContext(alloc)
-			browser.ctx, browser.close = ctx, func() { cancel(); cancelAlloc() }
+			browser.ctx = ctx //nolint:fatcontext // the loop ends here
+			browser.close = func() { cancel(); cancelAlloc() }
 			if err := chromedp.Do(ctx); err != nil {
 				browser.why = program + " does not start: " + err.Error()
 			}
@@ -152,7 +153,8 @@ func (p *tab) picture(name string, width, height int64, dark bool) {
 	p.run(chromedp.EmulateViewport(width, height))
 	js[bool](p, fmt.Sprintf(`(document.documentElement.dataset.theme === "dark") !== %t &&
 		document.getElementById("theme").click(), true`, dark))
-	js[bool](p, `new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50, true))))`)
+	js[bool](p, `new Promise((done) =>
+		requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50, true))))`)
 	png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
 	if err != nil {
 		p.Fatal(err)

@@ -4,7 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/base64"
 	"encoding/json"
 	"html"
@@ -15,18 +15,14 @@ import (
 )
 
 // The parts of the page. They hold no data.
-var (
-	//go:embed page/page.html
-	pageHTML string
-	//go:embed page/page.css
-	pageCSS string
-	//go:embed page/model.js
-	modelJS string
-	//go:embed page/graph.js
-	graphJS string
-	//go:embed page/page.js
-	pageJS string
-)
+//
+//go:embed page
+var page embed.FS
+
+// scripts are in the order in which the browser runs them.
+var scripts = []string{
+	"model", "units", "tree", "sums", "graph", "state", "address", "compute", "frames", "controls", "tables", "start",
+}
 
 // maxLabelValues is the number of different values up to which a label is kept in a page. A label with more, such as a
 // time stamp, is left out, and the page reports it.
@@ -71,16 +67,29 @@ func writeHTML(w *bufio.Writer, p *profile.Profile, index int, o Options) error 
 	if err != nil {
 		return err
 	}
-	script := modelJS + graphJS + pageJS
+	var script strings.Builder
+	for _, name := range scripts {
+		script.WriteString(part(name + ".js"))
+	}
+	style := part("page.css")
 	_, err = strings.NewReplacer(
-		"{{script-hash}}", hash(script),
-		"{{style-hash}}", hash(pageCSS),
+		"{{script-hash}}", hash(script.String()),
+		"{{style-hash}}", hash(style),
 		"{{title}}", html.EscapeString(data.Title),
-		"{{style}}", pageCSS,
+		"{{style}}", style,
 		"{{data}}", string(encoded),
-		"{{script}}", script,
-	).WriteString(w, pageHTML)
+		"{{script}}", script.String(),
+	).WriteString(w, part("page.html"))
 	return err
+}
+
+// part returns a part of the page.
+func part(name string) string {
+	text, err := page.ReadFile("page/" + name)
+	if err != nil {
+		panic(err) // the file is embedded
+	}
+	return string(text)
 }
 
 // hash is how the page's policy names the only script and the only style that the browser may use.
@@ -91,7 +100,8 @@ func hash(text string) string {
 
 func newPageData(p *profile.Profile, index int, o Options) (*pageData, error) {
 	d := &pageData{
-		Title: shown(o.Title), Subtitle: shown(o.Subtitle), Noun: shown(cmp.Or(o.Noun, "function")), Notes: []string{}, Root: []string{},
+		Title: shown(o.Title), Subtitle: shown(o.Subtitle), Noun: shown(cmp.Or(o.Noun, "function")),
+		Notes: []string{}, Root: []string{},
 		Time: p.TimeNanos, Duration: p.DurationNanos, Type: index, Modules: []int{}, Funcs: []int{},
 	}
 	for _, note := range o.Notes {

@@ -44,7 +44,8 @@ func newLabelSets(p *profile.Profile, text *stringTable) *labelSets {
 	}
 	for key, distinct := range values {
 		if len(distinct) > maxLabelValues {
-			l.notes = append(l.notes, fmt.Sprintf("label %s has more than %d values and is left out", shown(key), maxLabelValues))
+			l.notes = append(l.notes,
+				fmt.Sprintf("label %s has more than %d values and is left out", shown(key), maxLabelValues))
 		} else {
 			l.keys = append(l.keys, key)
 		}

@@ -15,17 +15,22 @@ import (
 
 // speedscopeFile has the parts of the published schema that a sampled profile needs.
 type speedscopeFile struct {
-	Schema  string `json:"$schema"`
-	Active  *int   `json:"activeProfileIndex"` //nolint:tagliatelle // the schema's name
-	Shared  struct{ Frames []struct{ Name *string } }
-	Version string
-
+	Schema string `json:"$schema"`
+	Active *int   `json:"activeProfileIndex"` //nolint:tagliatelle // the schema's name
+	Shared struct {
+		Frames []struct {
+			Name *string `json:"name"`
+		} `json:"frames"`
+	} `json:"shared"`
 	Profiles []struct {
-		Type, Name, Unit     string
-		StartValue, EndValue *float64
-		Samples              [][]int
-		Weights              []float64
-	}
+		Type    string    `json:"type"`
+		Name    string    `json:"name"`
+		Unit    string    `json:"unit"`
+		Start   *float64  `json:"startValue"` //nolint:tagliatelle // the schema's name
+		End     *float64  `json:"endValue"`   //nolint:tagliatelle // the schema's name
+		Samples [][]int   `json:"samples"`
+		Weights []float64 `json:"weights"`
+	} `json:"profiles"`
 }
 
 // checkSpeedscope verifies a speedscope file against the rules of its schema and of its importer.
@@ -49,7 +54,7 @@ func checkSpeedscope(t *testing.T, text string) *speedscopeFile {
 	}
 	units := []string{"none", "nanoseconds", "microseconds", "milliseconds", "seconds", "bytes"}
 	for _, p := range file.Profiles {
-		if p.Type != "sampled" || p.StartValue == nil || p.EndValue == nil || !slices.Contains(units, p.Unit) {
+		if p.Type != "sampled" || p.Start == nil || p.End == nil || !slices.Contains(units, p.Unit) {
 			t.Errorf("profile %q of type %q, unit %q", p.Name, p.Type, p.Unit)
 		}
 		if len(p.Samples) != len(p.Weights) {
@@ -91,13 +96,14 @@ func TestSpeedscope(t *testing.T) {
 	slices.Sort(stacks)
 	want := []string{
 		"[no database]", `[no database];a b;c;x\x1b[2J\u202e`, "[no database];main;[postgres: static, in lock.c]",
-		"[no database];main;[postgres];[libc.so.6]", "[no database];main;outer;middle;inner", "app;main;work", "other;main;work",
+		"[no database];main;[postgres];[libc.so.6]", "[no database];main;outer;middle;inner",
+		"app;main;work", "other;main;work",
 	}
 	if !slices.Equal(stacks, want) {
 		t.Errorf("stacks:\n%s\nwant:\n%s", strings.Join(stacks, "\n"), strings.Join(want, "\n"))
 	}
-	if *file.Profiles[0].EndValue != 10 {
-		t.Errorf("samples end at %v", *file.Profiles[0].EndValue)
+	if *file.Profiles[0].End != 10 {
+		t.Errorf("samples end at %v", *file.Profiles[0].End)
 	}
 }
 
@@ -123,8 +129,8 @@ func TestOddProfiles(t *testing.T) {
 	numbers.Sample[0].NumLabel = map[string][]int64{"bytes": {4096, 1}}
 	numbers.Sample[0].NumUnit = map[string][]string{"bytes": {"bytes", ""}}
 	for name, b := range map[string]*builder{
-		"odd": odd(), "empty": newBuilder("samples/count"), "zero": zero, "deep": deep, "inlined": lines, "negative": negative,
-		"no function": noFunction, "anonymous": anonymous, "numbers": numbers,
+		"odd": odd(), "empty": newBuilder("samples/count"), "zero": zero, "deep": deep, "inlined": lines,
+		"negative": negative, "no function": noFunction, "anonymous": anonymous, "numbers": numbers,
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, format := range profilefmt.Formats() {
@@ -147,10 +153,12 @@ func TestOddProfiles(t *testing.T) {
 		})
 	}
 	folded := deep.write(t, profilefmt.Options{Format: profilefmt.Folded})
-	if !strings.HasPrefix(folded, "...;f;") || strings.Count(folded, ";") != 4096 || !strings.HasSuffix(folded, ";leaf 1\n") {
-		t.Errorf("a deep stack has %d frames: %.20q", strings.Count(folded, ";")+1, folded)
+	separators := strings.Count(folded, ";")
+	if !strings.HasPrefix(folded, "...;f;") || separators != 4096 || !strings.HasSuffix(folded, ";leaf 1\n") {
+		t.Errorf("a deep stack has %d frames: %.20q", separators+1, folded)
 	}
-	if got := numbers.write(t, profilefmt.Options{Format: profilefmt.Folded, Root: []string{"bytes"}}); got != "4096_bytes,1;a 1\n" {
+	got := numbers.write(t, profilefmt.Options{Format: profilefmt.Folded, Root: []string{"bytes"}})
+	if got != "4096_bytes,1;a 1\n" {
 		t.Errorf("numeric labels: %q", got)
 	}
 }

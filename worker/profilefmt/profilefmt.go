@@ -60,9 +60,9 @@ type Options struct {
 	Notes []string
 }
 
-// Write prints a profile in the format that o names. The profile must be valid, as its method CheckValid defines it. Write
-// does not change what the profile says, but it needs the profile to itself while it runs. An unknown format gives
-// ErrFormat, an unknown sample type an error that names the types of the profile.
+// Write prints a profile in the format that o names. The profile must be valid, as its method CheckValid defines it.
+// Write does not change what the profile means, but it needs the profile to itself while it runs. An unknown format
+// gives ErrFormat, an unknown sample type an error that names the types of the profile.
 func Write(w io.Writer, p *profile.Profile, o Options) error {
 	if err := p.CheckValid(); err != nil {
 		return fmt.Errorf("profile is not valid: %w", err)

@@ -112,7 +112,9 @@ func odd() *builder {
 }
 
 func TestFolded(t *testing.T) {
-	got := odd().write(t, profilefmt.Options{Format: profilefmt.Folded, Root: []string{"backend_type"}, SampleType: "samples"})
+	got := odd().write(t, profilefmt.Options{
+		Format: profilefmt.Folded, Root: []string{"backend_type"}, SampleType: "samples",
+	})
 	want := `[no_backend_type] 1
 [no_backend_type];a_b;c;x\x1b[2J\u202e 1
 [no_backend_type];main;[postgres:_static,in_lock.c] 1
@@ -164,10 +166,11 @@ func TestOverflowStopsAtTheLargestNumber(t *testing.T) {
 func TestErrors(t *testing.T) {
 	b := odd()
 	var out bytes.Buffer
-	if err := profilefmt.Write(&out, &b.Profile, profilefmt.Options{Format: "svg"}); !errors.Is(err, profilefmt.ErrFormat) {
+	err := profilefmt.Write(&out, &b.Profile, profilefmt.Options{Format: "svg"})
+	if !errors.Is(err, profilefmt.ErrFormat) {
 		t.Errorf("an unknown format gives %v", err)
 	}
-	err := profilefmt.Write(&out, &b.Profile, profilefmt.Options{Format: profilefmt.Text, SampleType: "wall"})
+	err = profilefmt.Write(&out, &b.Profile, profilefmt.Options{Format: profilefmt.Text, SampleType: "wall"})
 	if err == nil || !strings.Contains(err.Error(), "samples, cpu") {
 		t.Errorf("an unknown sample type gives %v", err)
 	}

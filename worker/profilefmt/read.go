@@ -96,7 +96,7 @@ func countMessages(data []byte, depth int, budget *int) error {
 			return errForm
 		}
 		data = data[n:]
-		size := uint64(0)
+		var size uint64
 		switch tag & 7 {
 		case 0:
 			_, n = binary.Uvarint(data)

@@ -38,7 +38,7 @@ type (
 	}
 )
 
-// writeSpeedscope prints a profile of each sample type. Stacks are sorted by name, since a profile has no order in time.
+// writeSpeedscope prints a profile of each sample type. Stacks are sorted, since a profile has no order in time.
 // Speedscope cannot show negative values: they are left out, and the profile's name says how many.
 func writeSpeedscope(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
 	t := newTable()

@@ -17,7 +17,8 @@ type scale []struct {
 var (
 	// 100 s read better than 1.67 min.
 	durations = scale{
-		{"ns", 1, 0}, {"us", 1e3, 999.5}, {"ms", 1e6, 999.5e3}, {"s", 1e9, 999.5e6}, {"min", 60e9, 120e9}, {"h", 3600e9, 7200e9},
+		{"ns", 1, 0}, {"us", 1e3, 999.5}, {"ms", 1e6, 999.5e3},
+		{"s", 1e9, 999.5e6}, {"min", 60e9, 120e9}, {"h", 3600e9, 7200e9},
 	}
 	sizes = scale{
 		{"B", 1, 0}, {"kB", 1 << 10, 0.9995 * (1 << 10)}, {"MB", 1 << 20, 0.9995 * (1 << 20)},
@@ -39,8 +40,8 @@ var factors = map[string]struct {
 	"megabytes": {sizes, 1 << 20}, "MB": {sizes, 1 << 20},
 }
 
-// quantity prints a value for people: three digits and the unit that suits, as PostgreSQL names units of memory (1 kB is
-// 1024 bytes). Counts are printed whole, and other units as they are.
+// quantity prints a value for people, with three digits and the unit that suits. As in PostgreSQL, 1 kB is 1024 bytes.
+// Counts are printed whole, and other units as they are.
 func quantity(v int64, t *profile.ValueType) string {
 	factor, ok := factors[t.Unit]
 	if v == 0 || t.Unit == "count" || t.Unit == "" {
