@@ -631,15 +631,3 @@ func TestContrast(t *testing.T) {
 		}
 	}
 }
-
-// TestFileFromEnvironment makes pictures of a page that PGSB_TEST_PAGE names.
-func TestFileFromEnvironment(t *testing.T) {
-	file := os.Getenv("PGSB_TEST_PAGE")
-	if file == "" {
-		t.Skip("PGSB_TEST_PAGE names no page")
-	}
-	p := openFile(t, startBrowser(t), file, os.Getenv("PGSB_TEST_HASH"))
-	p.picture("page-1280", 1280, 800, false)
-	p.picture("page-1920", 1920, 1080, true)
-	p.picture("page-480", 480, 900, false)
-}
