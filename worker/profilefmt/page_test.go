@@ -587,7 +587,7 @@ func TestAccessibleNames(t *testing.T) {
 	}
 }
 
-// TestContrast: text has a contrast of at least 4.5 to what is behind it, in both themes (WCAG 2.1, level AA).
+// TestContrast: text has a contrast of at least 4.5 to its background, in both themes (WCAG 2.1, level AA).
 func TestContrast(t *testing.T) {
 	p := open(t, server(), profilefmt.Options{}, "")
 	for _, theme := range []string{"light", "dark"} {
