@@ -138,6 +138,7 @@ class Graph {
       if (rest >= smallest) put(tree.depth[node] + 1, at, rest, -1);
     }
     for (const row of this.rows) row.sort((a, b) => a.x - b.x);
+    this.box.style.setProperty("--rows", this.rows.length * rowHeight + 6 + "px"); // for narrow windows
     this.room.style.height = Math.max(this.rows.length * rowHeight + 2, this.height) + "px";
     if (!this.icicle) this.box.scrollTop = this.room.offsetHeight - this.height - Math.max(below, 0);
     this.draw();
