@@ -155,6 +155,7 @@ func (p *tab) picture(name string, width, height int64, dark bool) {
 		document.getElementById("theme").click(), true`, dark))
 	js[bool](p, `new Promise((done) =>
 		requestAnimationFrame(() => requestAnimationFrame(() => setTimeout(done, 50, true))))`)
+	p.wait(`!graph.motion`)
 	png, err := chromedp.Run(p.ctx, chromedp.CaptureScreenshot())
 	if err != nil {
 		p.Fatal(err)

@@ -142,6 +142,10 @@ func TestDatabaseTime(t *testing.T) {
 		t.Errorf("apart: %q", got)
 	}
 	p.picture("waits", 1280, 800, false)
+	if got := p.text("#detail"); !strings.HasPrefix(got,
+		"all: 10 s, 100.0 % of database time, on average 0.63 active sessions · ") {
+		t.Errorf("detail: %q", got)
+	}
 	p.run(chromedp.Click("#parts label:nth-child(3) input"))
 	if got := sum(p.rows("waits")); got != 30e9 {
 		t.Errorf("with idle time: %v ns", got)

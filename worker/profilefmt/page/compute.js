@@ -57,6 +57,16 @@ const unit = () => profile.types[state.type].unit;
 const amount = (v) => quantity(v, unit());
 const shareOf = (v) => percent(v, now.selected.total);
 
+// average says how many processes or processors a time amounts to; "" if the values are no time.
+function average(v) {
+  const type = profile.types[state.type];
+  const nouns = { wall: "processes", cpu: "processors", offcpu: "waiting processes" };
+  if (!profile.duration || !nouns[type.name] || !timeUnits.has(type.unit)) return "";
+  const sessions = type.name === "wall" && whole() === "database time";
+  const n = threeDigits((v * timeUnits.get(type.unit)) / profile.duration);
+  return `, on average ${n} ${sessions ? "active sessions" : nouns[type.name]}`;
+}
+
 // whole says what percentages are of.
 function whole() {
   if (now.selected.partial && now.scope[0] && !now.scope[1] && !now.scope[2]) return "database time";

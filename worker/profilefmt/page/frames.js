@@ -18,10 +18,13 @@ function showGraph() {
 
 function zoomTo(node) {
   if (node < 0 || node === graph.zoom) return;
+  const before = graph.place(node);
+  const old = graph.zoom;
   graph.zoom = node;
   state.zoom = now.tree.path(node);
-  choose(node, false);
   showGraph();
+  choose(node, false);
+  graph.glide(before, old);
   graph.reveal(node);
   showControls();
   remember(true);
@@ -56,6 +59,7 @@ function showDetail() {
   if (node > 0) {
     parts.push(` ${amount(t.total[node])}, ${shareOf(t.total[node])} of ${whole()}`);
     if (!state.invert) parts.push(`, self ${amount(t.self[node])}`);
+    parts.push(average(t.total[node]));
     const frame = t.frame[node];
     if (frame >= 0) parts.push(element("span", { class: "more" }, describe(frame)));
   }
@@ -65,7 +69,7 @@ function showDetail() {
       : "No sample passes the filters.");
   } else if (node === 0) {
     const hint = " · click a frame to zoom, Shift+click to focus, Help for keys";
-    parts.push(element("span", { class: "more" }, hint));
+    parts.push(average(t.total[0]), element("span", { class: "more" }, hint));
   }
   if (now.selected.negative) {
     parts.push(element("span", { class: "more" }, ` · ${count(now.selected.negative, "negative value")} not drawn`));

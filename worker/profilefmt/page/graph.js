@@ -1,6 +1,7 @@
 // graph.js: the flame graph on a canvas. It draws a tree, and finds the frame below the pointer.
 
 const rowHeight = 20;
+const motionTime = 180; // milliseconds
 const smallest = 0.5; // a frame of fewer pixels is drawn together with its neighbours
 
 // waitColours are hue, saturation and lightness of the wait classes.
@@ -81,6 +82,7 @@ class Graph {
     this.icicle = false;
     this.name = () => "";
     this.pending = false;
+    this.motion = null;
     box.addEventListener("scroll", () => this.draw());
     new ResizeObserver(() => this.layout()).observe(box);
   }
@@ -95,6 +97,32 @@ class Graph {
     this.hovered = -1;
     this.layout();
     if (turned) this.toStart();
+  }
+
+  // place is the rectangle of a node, undefined if it is not drawn by itself.
+  place(node) {
+    return (this.rows[this.tree.depth[node]] || []).find((r) => r.node === node);
+  }
+
+  // glide lets the frames move from where they were. before is the place that the zoomed frame had, if it was drawn;
+  // old is the frame that was zoomed.
+  glide(before, old) {
+    const after = this.place(old);
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    if (before && before.w < this.width) this.motion = { shift: before.x, scale: before.w / this.width };
+    else if (after && after.w < this.width) {
+      this.motion = { shift: (-after.x * this.width) / after.w, scale: this.width / after.w };
+    }
+    if (this.motion) this.motion.start = performance.now();
+    this.draw();
+  }
+
+  // moved is where a rectangle is at this moment of a motion.
+  moved(rect, depth) {
+    if (!this.motion || depth < this.tree.depth[this.zoom]) return rect;
+    const { shift, scale, rest } = this.motion;
+    const factor = 1 + (scale - 1) * rest;
+    return { node: rect.node, x: shift * rest + rect.x * factor, w: rect.w * factor };
   }
 
   // toStart scrolls to the outermost frames.
@@ -187,14 +215,19 @@ class Graph {
     ctx.font = "12px " + style.fontFamily;
     ctx.textBaseline = "middle";
     const scroll = this.box.scrollTop;
+    if (this.motion) {
+      const done = Math.min((performance.now() - this.motion.start) / motionTime, 1);
+      this.motion.rest = (1 - done) ** 3;
+      if (done === 1) this.motion = null;
+      else this.draw();
+    }
     let selected = null;
-    this.shown = new Set();
     for (let depth = 0; depth < this.rows.length; depth++) {
       const y = this.top(depth) - scroll;
       if (y + rowHeight < 0 || y > height) continue;
       for (const rect of this.rows[depth]) {
-        this.paintFrame(look, rect, y, depth);
-        if (rect.node === this.selected && rect.node > 0) selected = { rect, y };
+        this.paintFrame(look, this.moved(rect, depth), y, depth);
+        if (rect.node === this.selected && rect.node > 0) selected = { rect: this.moved(rect, depth), y };
       }
     }
     if (selected) {
@@ -276,7 +309,7 @@ class Graph {
 
   // isShown reports whether a node is drawn with a place of its own.
   isShown(node) {
-    return (this.rows[this.tree.depth[node]] || []).some((r) => r.node === node);
+    return this.place(node) !== undefined;
   }
 
   // legend lists the names and colours that are drawn, those with the most frames first.
