@@ -36,6 +36,8 @@ const (
 	MaxRate = 1000
 	// DefaultDuration is the duration of a profile.
 	DefaultDuration = 10 * time.Second
+	// DefaultCostLimit is the share of all processors' time after which a profile ends by itself.
+	DefaultCostLimit = 0.05
 	// MaxDuration is the longest duration.
 	MaxDuration = 24 * time.Hour
 )
@@ -87,6 +89,9 @@ type Options struct {
 	// the end, and only if the processes themselves did not show all names. Nil, and an error, mean that the labels show
 	// oids instead.
 	Names func(ctx context.Context) (Names, error)
+	// CostLimit ends the profile if the programs in the kernel take more than this share of all processors' time. The
+	// default is DefaultCostLimit.
+	CostLimit float64
 	// Progress is called about once a second with the time since the start and the number of samples. It must not wait.
 	Progress func(took time.Duration, samples int)
 }
@@ -119,6 +124,10 @@ type Summary struct {
 	CPU, OffCPU time.Duration
 	// WithoutStack is the part of OffCPU and CPU for which no stack was taken. The profile shows it as one frame.
 	WithoutStack time.Duration
+	// KernelTime is the processor time that the programs in the kernel took, a part of the server's time.
+	KernelTime time.Duration
+	// StoppedByCost is set if the profile ended early because of Options.CostLimit.
+	StoppedByCost bool
 	// WorkerCPU is the processor time that this process has used meanwhile.
 	WorkerCPU time.Duration
 	// UnseenProcessors is the number of processors of which no samples could be taken.
@@ -148,6 +157,9 @@ func (s *Summary) Notes() []string {
 	add(s.Lost, "%d samples were lost for lack of room.", s.Lost)
 	add(s.NoStack, "The stacks of %d samples were not readable.", s.NoStack)
 	add(s.UnseenProcessors, "%d processors were not sampled.", s.UnseenProcessors)
+	if s.StoppedByCost {
+		notes = append(notes, "The profile ended early, because it cost too much.")
+	}
 	if s.ServerEnded {
 		notes = append(notes, "The server ended or restarted during the profile. Later samples are missing.")
 	}
@@ -167,6 +179,9 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.Duration == 0 {
 		o.Duration = DefaultDuration
+	}
+	if o.CostLimit == 0 {
+		o.CostLimit = DefaultCostLimit
 	}
 	switch {
 	case o.Cluster == nil && o.DataDir == "":

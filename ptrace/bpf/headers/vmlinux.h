@@ -67,13 +67,19 @@ struct thread_info {
 	u32 cpu;
 };
 
+struct mm_struct {
+	unsigned long start_stack;
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
 	int on_cpu;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
+	u64 start_time;
 	u64 start_boottime;
+	struct mm_struct *mm;
 	pid_t pid;
 	pid_t tgid;
 	struct task_struct *real_parent;
