@@ -22,6 +22,14 @@ const (
 	LabelOffCPU = "off_cpu"
 )
 
+// Labels returns the names of all labels.
+func Labels() []string {
+	return []string{
+		LabelPID, LabelBackendType, LabelDatabase, LabelUser, LabelApplication, LabelQueryID, LabelWaitType, LabelWaitEvent,
+		LabelState, LabelOffCPU,
+	}
+}
+
 // identity is what a process is: it seldom changes.
 type identity struct {
 	pid            int
