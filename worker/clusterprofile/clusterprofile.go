@@ -140,6 +140,9 @@ func (c *collector) run(ctx context.Context) error {
 		return err
 	}
 	err := c.loop(ctx)
+	if err == nil {
+		err = c.lookAtSleepers(0) // each process that sleeps now has a stack
+	}
 	c.sampler.Stop()
 	end := clusterbpf.Now()
 	c.summary.Took = time.Since(c.began)
@@ -198,7 +201,7 @@ func (c *collector) loop(ctx context.Context) error {
 		if err := c.fetch(); err != nil {
 			return err
 		}
-		if err := c.lookAtSleepers(); err != nil {
+		if err := c.lookAtSleepers(longWait); err != nil {
 			return err
 		}
 		if n%int(time.Second/interval) != 0 {
@@ -235,8 +238,8 @@ func (c *collector) fetch() error {
 	return errors.Join(err, c.err)
 }
 
-// lookAtSleepers takes stacks of waits that are long and of which there is none yet.
-func (c *collector) lookAtSleepers() error {
+// lookAtSleepers takes stacks of waits that take so long already and of which there is none yet.
+func (c *collector) lookAtSleepers(least time.Duration) error {
 	if c.options.Mode == CPU {
 		return nil
 	}
@@ -247,7 +250,7 @@ func (c *collector) lookAtSleepers() error {
 	now, looked := clusterbpf.Now(), 0
 	for i := range list {
 		p := &list[i]
-		if p.Running || p.HasStack || p.Since+uint64(longWait) > now {
+		if p.Running || p.HasStack || p.Since+uint64(least) > now {
 			continue
 		}
 		if err := c.sampler.ReadSleeper(p.PID); err != nil {

@@ -164,10 +164,8 @@ func (s *server) seed(pid int) (clusterbpf.Process, bool) {
 	if err != nil {
 		return clusterbpf.Process{}, false
 	}
-	p := clusterbpf.Process{PID: pid, Running: stat.State == 'R'}
-	if p.Running {
-		return p, true
-	}
+	ready := stat.State == 'R' // it has a processor, or waits for one
+	p := clusterbpf.Process{PID: pid, Running: ready, Runnable: ready}
 	var word [4]byte
 	if at, err := readWord(pid, s.target.WaitPointer); err == nil && at != 0 {
 		if _, err := ptrace.ReadMemory(pid, at, word[:]); err == nil {

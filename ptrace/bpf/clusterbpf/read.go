@@ -149,6 +149,9 @@ func (s *Sampler) Seed(p Process) error {
 	if p.Running {
 		value.Running = 1
 	}
+	if p.Runnable {
+		value.Runnable = 1
+	}
 	err := s.objects.processes.Update(uint32(p.PID), &value, ebpf.UpdateNoExist)
 	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
 		return fmt.Errorf("note process %d: %w", p.PID, err)
