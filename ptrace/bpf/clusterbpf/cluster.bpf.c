@@ -375,10 +375,10 @@ int on_clock(void *ctx)
 		return 0;
 	now = bpf_ktime_get_ns();
 	s = bpf_map_lookup_elem(&scratch, &index);
-	if (!s || index >= processors || now > until)
+	if (!s || index >= processors || now > until || !t->mm)
 		return 0;
 	describe(&s->record.head, t, KIND_RUNNING, now);
-	if (!t->mm || !copy_registers(&s->record, t)) {
+	if (!copy_registers(&s->record, t)) {
 		count(LOST, 1);
 		return 0;
 	}
@@ -388,7 +388,8 @@ int on_clock(void *ctx)
 	return 0;
 }
 
-/* process_of returns what is known of a process, and makes an element for a new one. */
+/* process_of returns what is known of a process, and makes an element for a new one. A process that ends has none any
+ * more: user space has got its times already. */
 static __always_inline struct process *process_of(struct task_struct *t)
 {
 	u32 pid = t->tgid;
@@ -398,6 +399,8 @@ static __always_inline struct process *process_of(struct task_struct *t)
 		p->started = t->start_boottime; /* user space has made the element */
 	if (p && p->started == t->start_boottime)
 		return p;
+	if (t->flags & PF_EXITING)
+		return NULL;
 	none.started = t->start_boottime;
 	none.since = t->start_time > attached ? t->start_time : attached;
 	none.runnable = t->start_time > attached; /* a child that was just forked waits for a processor */

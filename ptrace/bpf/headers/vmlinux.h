@@ -55,6 +55,7 @@ enum {
 
 enum {
 	TASK_DEAD = 0x80, /* of __state in struct task_struct */
+	PF_EXITING = 4,   /* of flags in struct task_struct */
 };
 
 struct bpf_timer {
@@ -74,6 +75,7 @@ struct mm_struct {
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
+	unsigned int flags;
 	int on_cpu;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
