@@ -22,8 +22,8 @@ import (
 // The sample types are samples/count and, by mode, cpu/nanoseconds, offcpu/nanoseconds, or both and wall/nanoseconds.
 // Labels of a sample are pid, backend_type, database, user, application_name, query_id, wait_event_type, wait_event and
 // state, as in pg_stat_activity at the moment of the sample. They are read with the sample, from the server's memory.
-// A label that the process does not have is absent. If the process was changing its entry, only pid and the wait event
-// are there.
+// A label that the process does not have is absent. If the process was changing its entry, state, query_id and
+// application_name are absent.
 //
 // Errors wrap ErrOptions, ErrServerGone, ErrNoSamples, clusterbpf.ErrUnsupported, fs.ErrPermission (root, or CAP_BPF
 // and CAP_PERFMON, is needed), waits.ErrUnsupported (the version of the server is not known), or those of

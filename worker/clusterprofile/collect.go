@@ -144,11 +144,16 @@ func (c *collector) waitTimeOf(key waitKey) *waitTime {
 
 // name names the stack of a record.
 func (c *collector) name(p *process, r *clusterbpf.Record) stackKey {
-	c.count(r)
 	l := c.labelsOf(r)
-	if l.backendType != "" {
+	changing := r.Flags&(clusterbpf.HasEntry|clusterbpf.Consistent) == clusterbpf.HasEntry
+	switch {
+	case changing && p.known:
+		l.identity = p.identity
+		l.application = ""
+	case r.Flags&clusterbpf.Consistent != 0:
 		p.identity, p.known = l.identity, true
 	}
+	c.count(r, p.known)
 	th := ptrace.Thread{TID: r.PID, State: 'R', Registers: r.AppendRegisters(nil)}
 	if r.Kind != clusterbpf.Running && r.Flags&clusterbpf.Runnable == 0 {
 		th.State = 'S'
@@ -175,15 +180,17 @@ func (c *collector) name(p *process, r *clusterbpf.Record) stackKey {
 const refreshAfter = time.Second
 
 // count counts a stack for the summary.
-func (c *collector) count(r *clusterbpf.Record) {
+func (c *collector) count(r *clusterbpf.Record, known bool) {
 	c.summary.Taken++
 	switch {
 	case r.Flags&clusterbpf.HasEntry == 0:
 		c.summary.NoEntry++
-	case r.Flags&clusterbpf.Consistent == 0:
-		c.summary.Unlabelled++
-	default:
+	case r.Flags&clusterbpf.Consistent != 0:
 		c.summary.Labelled++
+	case known:
+		c.summary.Partial++
+	default:
+		c.summary.Unlabelled++
 	}
 	if r.Flags&clusterbpf.NoStack != 0 {
 		c.summary.NoStack++

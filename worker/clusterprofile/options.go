@@ -111,10 +111,11 @@ type Summary struct {
 	Server string
 	// Samples is the number of stacks in the profile.
 	Samples int
-	// Taken is the number of stacks that were taken. Labelled of them have all labels that the process had. Unlabelled
-	// ones were taken while the process changed its entry. NoEntry ones are of processes that have no entry in
-	// pg_stat_activity: they start or end, or collect the log.
-	Taken, Labelled, Unlabelled, NoEntry int
+	// Taken is the number of stacks that were taken. Labelled of them have all labels that the process had. Partial and
+	// Unlabelled ones were taken while the process changed its entry in pg_stat_activity: partial ones have the labels that
+	// do not change, from an earlier stack of the process. NoEntry ones are of processes that have no entry: they start or
+	// end, or collect the log.
+	Taken, Labelled, Partial, Unlabelled, NoEntry int
 	// Lost counts samples that found no room, and NoStack samples whose stack was not readable.
 	Lost, NoStack int
 	// Processes is the number of processes that were seen, and Ended how many of them ended meanwhile.
@@ -136,12 +137,15 @@ type Summary struct {
 	ServerEnded bool
 }
 
-// LabelledShare is the share of the stacks of processes with an entry that have labels, from 0 to 1.
+// WithEntry is the number of stacks of processes with an entry in pg_stat_activity.
+func (s *Summary) WithEntry() int { return s.Labelled + s.Partial + s.Unlabelled }
+
+// LabelledShare is the share of the stacks of processes with an entry that have all labels, from 0 to 1.
 func (s *Summary) LabelledShare() float64 {
-	if s.Labelled+s.Unlabelled == 0 {
+	if s.WithEntry() == 0 {
 		return 1
 	}
-	return float64(s.Labelled) / float64(s.Labelled+s.Unlabelled)
+	return float64(s.Labelled) / float64(s.WithEntry())
 }
 
 // Notes are remarks on what the profile lacks, one sentence each, for a reader of the profile.
@@ -152,7 +156,8 @@ func (s *Summary) Notes() []string {
 			notes = append(notes, fmt.Sprintf(format, args...))
 		}
 	}
-	notes = append(notes, fmt.Sprintf("%.1f %% of %d stacks have labels.", 100*s.LabelledShare(), s.Labelled+s.Unlabelled))
+	notes = append(notes, fmt.Sprintf("%.1f %% of %d stacks have all labels.", 100*s.LabelledShare(), s.WithEntry()))
+	add(s.Partial, "%d stacks lack state, query and application_name: the process was changing them.", s.Partial)
 	add(s.NoEntry, "%d stacks are of processes without an entry in pg_stat_activity.", s.NoEntry)
 	add(s.Lost, "%d samples were lost for lack of room.", s.Lost)
 	add(s.NoStack, "The stacks of %d samples were not readable.", s.NoStack)
