@@ -198,6 +198,11 @@ func (b *builder) stack(space *capture.SampledSpace, th *trace.Thread) []*profil
 		for n < len(frames) && frames[n-1].Inlined { // the function that contains the call follows
 			n++
 		}
+		for i := range frames[n-1].Levels {
+			if l := &frames[n-1].Levels[i]; l.Function != "" {
+				list = append(list, b.level(l))
+			}
+		}
 		list = append(list, b.location(space, frames[:n]))
 		frames = frames[n:]
 	}
@@ -233,17 +238,34 @@ func (b *builder) location(space *capture.SampledSpace, frames []trace.Frame) *p
 	return loc
 }
 
+// level returns the location of a function in a procedural language. It lies within the frame that runs it.
+func (b *builder) level(l *trace.Level) *profile.Location {
+	name := string(l.Kind) + ":" + l.Function
+	key := locationKey{lines: fmt.Sprintf("%s\x00%d", name, l.Line)}
+	loc := b.locations[key]
+	if loc == nil {
+		loc = b.newLocation(key)
+		loc.Line = []profile.Line{{Function: b.function(name, ""), Line: int64(l.Line)}}
+	}
+	return loc
+}
+
+// newLocation adds a location without an address.
+func (b *builder) newLocation(key locationKey) *profile.Location {
+	loc := &profile.Location{ID: uint64(len(b.profile.Location) + 1)}
+	b.profile.Location = append(b.profile.Location, loc)
+	b.locations[key] = loc
+	return loc
+}
+
 // special returns the location of a frame that stands for something else than code.
 func (b *builder) special(name string) *profile.Location {
 	key := locationKey{lines: name}
-	if known := b.locations[key]; known != nil {
-		return known
+	loc := b.locations[key]
+	if loc == nil {
+		loc = b.newLocation(key)
+		loc.Line = []profile.Line{{Function: b.function(name, "")}}
 	}
-	loc := &profile.Location{
-		ID: uint64(len(b.profile.Location) + 1), Line: []profile.Line{{Function: b.function(name, "")}},
-	}
-	b.profile.Location = append(b.profile.Location, loc)
-	b.locations[key] = loc
 	return loc
 }
 

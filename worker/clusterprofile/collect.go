@@ -1,6 +1,7 @@
 package clusterprofile
 
 import (
+	"encoding/binary"
 	"time"
 
 	"pg_stat_backtrace/ptrace"
@@ -162,18 +163,32 @@ func (c *collector) name(p *process, r *clusterbpf.Record) stackKey {
 	if r.Flags&clusterbpf.NoStack != 0 {
 		th.Err = ptrace.ErrNoStack
 	}
-	named, complete := c.stacks.Name(c.base, &th)
+	memory := c.memoryOf(r)
+	named, complete := c.stacks.Name(c.base, &th, memory)
 	key := stackKey{process: p, space: c.base, thread: named, labels: l}
 	if complete || !c.refresh(p) {
 		return key
 	}
-	key.thread, complete = c.stacks.Name(p.space, &th)
+	key.thread, complete = c.stacks.Name(p.space, &th, memory)
 	key.space = p.space
 	if !complete && time.Since(p.read) > refreshAfter && c.readSpace(p) { // it may have loaded a library
-		key.thread, _ = c.stacks.Name(p.space, &th)
+		key.thread, _ = c.stacks.Name(p.space, &th, memory)
 		key.space = p.space
 	}
 	return key
+}
+
+// memoryOf is what was copied with the stack.
+func (c *collector) memoryOf(r *clusterbpf.Record) capture.SampledMemory {
+	if len(r.Pieces) == 0 {
+		return nil
+	}
+	list := binary.NativeEndian.AppendUint64(nil, r.Context)
+	memory := capture.SampledMemory{{Start: c.server.target.Context, Data: list}}
+	for _, p := range r.Pieces {
+		memory = append(memory, ptrace.Stack{Start: p.Start, Data: p.Data})
+	}
+	return memory
 }
 
 // refreshAfter is how long the mappings of a process are believed if a stack does not fit them.

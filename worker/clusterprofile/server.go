@@ -34,6 +34,8 @@ type version struct {
 	states []string
 	// portDatabase and portUser are offsets in Port (libpq-be.h).
 	portDatabase, portUser int
+	// statement is the offset of err_stmt in PLpgSQL_execstate, signature of fn_signature in PLpgSQL_function (plpgsql.h).
+	statement, signature int
 }
 
 // Offsets in PgBackendStatus (backend_status.h) and BackgroundWorker (bgworker.h), the same from 14 to 18.
@@ -59,6 +61,7 @@ var (
 				"checkpointer", "startup", "walreceiver", "walsender", "walwriter", "archiver", "stats collector", "logger",
 			},
 			worker: 4, states: oldStates, portDatabase: 328, portUser: 336,
+			statement: 216, signature: 0,
 		},
 		15: {
 			types: []string{
@@ -66,6 +69,7 @@ var (
 				"checkpointer", "startup", "walreceiver", "walsender", "walwriter", "archiver", "logger",
 			},
 			worker: 4, states: oldStates, portDatabase: 328, portUser: 336,
+			statement: 216, signature: 0,
 		},
 		16: {
 			types: []string{
@@ -74,6 +78,7 @@ var (
 				"walwriter",
 			},
 			worker: 5, states: oldStates, portDatabase: 328, portUser: 336,
+			statement: 208, signature: 0,
 		},
 		17: {
 			types: []string{
@@ -82,6 +87,7 @@ var (
 				"walreceiver", "walsummarizer", "walwriter", "logger",
 			},
 			worker: 4, states: oldStates, portDatabase: 320, portUser: 328,
+			statement: 208, signature: 0,
 		},
 		18: {
 			types: []string{
@@ -90,6 +96,7 @@ var (
 				"checkpointer", "io worker", "startup", "walreceiver", "walsummarizer", "walwriter", "logger",
 			},
 			worker: 5, states: newStates, portDatabase: 384, portUser: 392,
+			statement: 208, signature: 40,
 		},
 	}
 )
@@ -113,7 +120,7 @@ func locate(c pgcluster.Cluster) (*server, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the server's program: %w", err)
 	}
-	variables, err := image.Defined("MyBEEntry", "MyProcPort", "MyBgworkerEntry", "MyBackendType")
+	variables, err := image.Defined("MyBEEntry", "MyProcPort", "MyBgworkerEntry", "MyBackendType", "error_context_stack")
 	if err != nil {
 		return nil, fmt.Errorf("read the server's program: %w", err)
 	}
@@ -128,6 +135,7 @@ func locate(c pgcluster.Cluster) (*server, error) {
 		Postmaster: c.PostmasterPID, WaitPointer: w.Target.WaitPointer, Status: w.Target.Status,
 		Port: address("MyProcPort"), PortDatabase: v.portDatabase, PortUser: v.portUser,
 		Worker: address("MyBgworkerEntry"), WorkerKind: workerKind, WorkerType: v.worker,
+		Context: address("error_context_stack"), Statement: v.statement, Signature: v.signature,
 		TypeVariable: address("MyBackendType"), Type: statusType, Database: statusDatabase, User: statusUser, State: w.Target.Layout.State, Name: statusName,
 		QueryID: w.Target.Layout.QueryID,
 	}}

@@ -187,6 +187,13 @@ func TestSharesOfKnownWork(t *testing.T) {
 	b = sum(p, CPU, func(s *profile.Sample) bool { return has(s, "numeric_fac") })
 	near(t, "processor time of two functions", a/(a+b), w.cpu[0]/(w.cpu[0]+w.cpu[1]), limit)
 
+	all := sum(p, CPU, func(s *profile.Sample) bool { return label(s, LabelQueryID) == w.ids[1] })
+	inside := sum(p, CPU, func(s *profile.Sample) bool { return has(s, "plpgsql:multiply(double precision)") })
+	t.Logf("%.3f s of %.3f s in the function of PL/pgSQL", inside, all)
+	if inside < 0.8*all || inside > all {
+		t.Errorf("%.3f s of the statement's %.3f s are in its function of PL/pgSQL", inside, all)
+	}
+
 	w = alternate(t, server, [2]string{"SELECT sleep(70)", "SELECT hash(30)"}, take)
 	want = w.took[0] / (w.took[0] + w.took[1])
 	a = sum(p, Wall, func(s *profile.Sample) bool { return label(s, LabelWaitEvent) == "PgSleep" })

@@ -24,6 +24,8 @@ enum {
 	NUM_REGISTERS = 21,    /* words of struct pt_regs */
 	NAME = 64,             /* NAMEDATALEN */
 	PAGE = 4096,
+	LEVELS = 5,            /* functions of procedural languages whose names are copied */
+	CONTEXTS = 10,         /* entries of error_context_stack that are followed */
 	BEHIND_STACK = 64,     /* bytes behind start_stack that belong to the stack: argc and argv */
 };
 
@@ -45,6 +47,9 @@ const volatile u32 name_offset = 0;
 const volatile u32 query_offset = 0;
 const volatile u32 port_database = 0;  /* offsets in Port */
 const volatile u32 port_user = 0;
+const volatile u64 context_pointer = 0; /* &error_context_stack, 0: no functions of procedural languages */
+const volatile u32 statement_offset = 0; /* of err_stmt in PLpgSQL_execstate */
+const volatile u32 signature_offset = 0; /* of fn_signature in PLpgSQL_function */
 const volatile u32 red_zone = 128;
 const volatile u32 processors = 0;     /* elements of scratch, without the last */
 const volatile u64 stack_period = 0;   /* ns between two stacks of one process */
@@ -79,6 +84,15 @@ struct labels {
 	u8 worker[NAME];		/* what kind of background worker it is */
 };
 
+/* What may be a function of PL/pgSQL, which user space decides. The state of its execution, which has the addresses of
+ * the other structures, lies in the stack. */
+struct level {
+	u64 function_at, signature_at, statement_at;
+	u8 function[56];
+	u8 statement[56];
+	u8 signature[128];
+};
+
 /* What the ring holds: of OFF_END and EXIT only this, of the other kinds a record. */
 struct head {
 	u32 kind;
@@ -96,6 +110,9 @@ struct record {
 	u64 registers[NUM_REGISTERS];
 	u64 stack_start;
 	u64 stack_length;
+	u64 context; /* error_context_stack */
+	u32 num_levels, unused;
+	struct level levels[LEVELS];
 };
 
 struct sample {
@@ -322,6 +339,36 @@ static __always_inline bool copy_registers(struct record *s, struct task_struct 
 	return r->orig_ax != SYS_RT_SIGRETURN;
 }
 
+/* copy_levels copies what the entries of error_context_stack lead to, if these and their arguments lie in the stack. */
+static __always_inline void copy_levels(struct record *r, u64 stack_end, struct task_struct *sleeper)
+{
+	u64 at = context_pointer ? fetch_u64(context_pointer, sleeper) : 0, first = r->stack_start;
+	u64 entry[3] = {};
+	u32 n = 0;
+
+	r->context = at;
+	for (u32 i = 0; i < CONTEXTS && n < LEVELS; i++) {
+		struct level *l = &r->levels[n];
+
+		if (at < first || at >= stack_end || !fetch(entry, sizeof(entry), at, sleeper))
+			break;
+		at = entry[0];
+		if (entry[2] < first || entry[2] >= stack_end)
+			continue;
+		l->function_at = fetch_u64(entry[2], sleeper);
+		l->statement_at = fetch_u64(entry[2] + statement_offset, sleeper);
+		if (!l->function_at || !fetch(l->function, sizeof(l->function), l->function_at, sleeper))
+			continue;
+		l->signature_at = fetch_u64(l->function_at + signature_offset, sleeper);
+		if (!l->signature_at || !fetch(l->signature, sizeof(l->signature), l->signature_at, sleeper))
+			continue;
+		if (!l->statement_at || !fetch(l->statement, sizeof(l->statement), l->statement_at, sleeper))
+			l->statement_at = 0;
+		n++;
+	}
+	r->num_levels = n;
+}
+
 /* copy_stack copies as much of the stack as is readable: all of it, or what lies in the page of the stack pointer. It
  * returns the length. */
 static __always_inline u64 copy_stack(struct sample *s, struct task_struct *task, struct task_struct *sleeper)
@@ -329,6 +376,7 @@ static __always_inline u64 copy_stack(struct sample *s, struct task_struct *task
 	u64 start = s->record.registers[19] - red_zone, end = task->mm->start_stack + BEHIND_STACK, length = end - start;
 
 	s->record.stack_start = start;
+	copy_levels(&s->record, end, sleeper);
 	if (length > MAX_STACK) {
 		length = MAX_STACK; /* it is longer, or the stack pointer lies elsewhere */
 		s->record.labels.flags |= CUT_STACK;

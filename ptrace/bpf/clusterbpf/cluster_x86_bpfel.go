@@ -24,6 +24,16 @@ type clusterHead struct {
 	Second  uint64
 }
 
+type clusterLevel struct {
+	_           structs.HostLayout
+	FunctionAt  uint64
+	SignatureAt uint64
+	StatementAt uint64
+	Function    [56]uint8
+	Statement   [56]uint8
+	Signature   [128]uint8
+}
+
 type clusterProcess struct {
 	_        structs.HostLayout
 	Started  uint64
@@ -61,6 +71,10 @@ type clusterRecord struct {
 	Registers   [21]uint64
 	StackStart  uint64
 	StackLength uint64
+	Context     uint64
+	NumLevels   uint32
+	Unused      uint32
+	Levels      [5]clusterLevel
 }
 
 type clusterWaitKey struct {
@@ -83,38 +97,41 @@ type clusterWaitTime struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	clusterMapCounters       = "counters"
-	clusterMapProcesses      = "processes"
-	clusterMapRing           = "ring"
-	clusterMapScratch        = "scratch"
-	clusterMapWaitTimes      = "wait_times"
-	clusterProgOnClock       = "on_clock"
-	clusterProgOnExit        = "on_exit"
-	clusterProgOnSwitch      = "on_switch"
-	clusterProgReadSleeper   = "read_sleeper"
-	clusterVarAttached       = "attached"
-	clusterVarDatabaseOffset = "database_offset"
-	clusterVarNameOffset     = "name_offset"
-	clusterVarPortDatabase   = "port_database"
-	clusterVarPortPointer    = "port_pointer"
-	clusterVarPortUser       = "port_user"
-	clusterVarPostmaster     = "postmaster"
-	clusterVarProcessors     = "processors"
-	clusterVarQueryOffset    = "query_offset"
-	clusterVarRecordType     = "record_type"
-	clusterVarRedZone        = "red_zone"
-	clusterVarStackPeriod    = "stack_period"
-	clusterVarStackSpacing   = "stack_spacing"
-	clusterVarStateOffset    = "state_offset"
-	clusterVarStatusPointer  = "status_pointer"
-	clusterVarTypeOffset     = "type_offset"
-	clusterVarTypeVariable   = "type_variable"
-	clusterVarUntil          = "until"
-	clusterVarUserOffset     = "user_offset"
-	clusterVarWaitPointer    = "wait_pointer"
-	clusterVarWorkerOffset   = "worker_offset"
-	clusterVarWorkerPointer  = "worker_pointer"
-	clusterVarWorkerType     = "worker_type"
+	clusterMapCounters        = "counters"
+	clusterMapProcesses       = "processes"
+	clusterMapRing            = "ring"
+	clusterMapScratch         = "scratch"
+	clusterMapWaitTimes       = "wait_times"
+	clusterProgOnClock        = "on_clock"
+	clusterProgOnExit         = "on_exit"
+	clusterProgOnSwitch       = "on_switch"
+	clusterProgReadSleeper    = "read_sleeper"
+	clusterVarAttached        = "attached"
+	clusterVarContextPointer  = "context_pointer"
+	clusterVarDatabaseOffset  = "database_offset"
+	clusterVarNameOffset      = "name_offset"
+	clusterVarPortDatabase    = "port_database"
+	clusterVarPortPointer     = "port_pointer"
+	clusterVarPortUser        = "port_user"
+	clusterVarPostmaster      = "postmaster"
+	clusterVarProcessors      = "processors"
+	clusterVarQueryOffset     = "query_offset"
+	clusterVarRecordType      = "record_type"
+	clusterVarRedZone         = "red_zone"
+	clusterVarSignatureOffset = "signature_offset"
+	clusterVarStackPeriod     = "stack_period"
+	clusterVarStackSpacing    = "stack_spacing"
+	clusterVarStateOffset     = "state_offset"
+	clusterVarStatementOffset = "statement_offset"
+	clusterVarStatusPointer   = "status_pointer"
+	clusterVarTypeOffset      = "type_offset"
+	clusterVarTypeVariable    = "type_variable"
+	clusterVarUntil           = "until"
+	clusterVarUserOffset      = "user_offset"
+	clusterVarWaitPointer     = "wait_pointer"
+	clusterVarWorkerOffset    = "worker_offset"
+	clusterVarWorkerPointer   = "worker_pointer"
+	clusterVarWorkerType      = "worker_type"
 )
 
 // loadCluster returns the embedded CollectionSpec for cluster.
@@ -180,29 +197,32 @@ type clusterMapSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type clusterVariableSpecs struct {
-	Attached       *ebpf.VariableSpec `ebpf:"attached"`
-	DatabaseOffset *ebpf.VariableSpec `ebpf:"database_offset"`
-	NameOffset     *ebpf.VariableSpec `ebpf:"name_offset"`
-	PortDatabase   *ebpf.VariableSpec `ebpf:"port_database"`
-	PortPointer    *ebpf.VariableSpec `ebpf:"port_pointer"`
-	PortUser       *ebpf.VariableSpec `ebpf:"port_user"`
-	Postmaster     *ebpf.VariableSpec `ebpf:"postmaster"`
-	Processors     *ebpf.VariableSpec `ebpf:"processors"`
-	QueryOffset    *ebpf.VariableSpec `ebpf:"query_offset"`
-	RecordType     *ebpf.VariableSpec `ebpf:"record_type"`
-	RedZone        *ebpf.VariableSpec `ebpf:"red_zone"`
-	StackPeriod    *ebpf.VariableSpec `ebpf:"stack_period"`
-	StackSpacing   *ebpf.VariableSpec `ebpf:"stack_spacing"`
-	StateOffset    *ebpf.VariableSpec `ebpf:"state_offset"`
-	StatusPointer  *ebpf.VariableSpec `ebpf:"status_pointer"`
-	TypeOffset     *ebpf.VariableSpec `ebpf:"type_offset"`
-	TypeVariable   *ebpf.VariableSpec `ebpf:"type_variable"`
-	Until          *ebpf.VariableSpec `ebpf:"until"`
-	UserOffset     *ebpf.VariableSpec `ebpf:"user_offset"`
-	WaitPointer    *ebpf.VariableSpec `ebpf:"wait_pointer"`
-	WorkerOffset   *ebpf.VariableSpec `ebpf:"worker_offset"`
-	WorkerPointer  *ebpf.VariableSpec `ebpf:"worker_pointer"`
-	WorkerType     *ebpf.VariableSpec `ebpf:"worker_type"`
+	Attached        *ebpf.VariableSpec `ebpf:"attached"`
+	ContextPointer  *ebpf.VariableSpec `ebpf:"context_pointer"`
+	DatabaseOffset  *ebpf.VariableSpec `ebpf:"database_offset"`
+	NameOffset      *ebpf.VariableSpec `ebpf:"name_offset"`
+	PortDatabase    *ebpf.VariableSpec `ebpf:"port_database"`
+	PortPointer     *ebpf.VariableSpec `ebpf:"port_pointer"`
+	PortUser        *ebpf.VariableSpec `ebpf:"port_user"`
+	Postmaster      *ebpf.VariableSpec `ebpf:"postmaster"`
+	Processors      *ebpf.VariableSpec `ebpf:"processors"`
+	QueryOffset     *ebpf.VariableSpec `ebpf:"query_offset"`
+	RecordType      *ebpf.VariableSpec `ebpf:"record_type"`
+	RedZone         *ebpf.VariableSpec `ebpf:"red_zone"`
+	SignatureOffset *ebpf.VariableSpec `ebpf:"signature_offset"`
+	StackPeriod     *ebpf.VariableSpec `ebpf:"stack_period"`
+	StackSpacing    *ebpf.VariableSpec `ebpf:"stack_spacing"`
+	StateOffset     *ebpf.VariableSpec `ebpf:"state_offset"`
+	StatementOffset *ebpf.VariableSpec `ebpf:"statement_offset"`
+	StatusPointer   *ebpf.VariableSpec `ebpf:"status_pointer"`
+	TypeOffset      *ebpf.VariableSpec `ebpf:"type_offset"`
+	TypeVariable    *ebpf.VariableSpec `ebpf:"type_variable"`
+	Until           *ebpf.VariableSpec `ebpf:"until"`
+	UserOffset      *ebpf.VariableSpec `ebpf:"user_offset"`
+	WaitPointer     *ebpf.VariableSpec `ebpf:"wait_pointer"`
+	WorkerOffset    *ebpf.VariableSpec `ebpf:"worker_offset"`
+	WorkerPointer   *ebpf.VariableSpec `ebpf:"worker_pointer"`
+	WorkerType      *ebpf.VariableSpec `ebpf:"worker_type"`
 }
 
 // clusterObjects contains all objects after they have been loaded into the kernel.
@@ -246,29 +266,32 @@ func (m *clusterMaps) Close() error {
 //
 // It can be passed to loadClusterObjects or ebpf.CollectionSpec.LoadAndAssign.
 type clusterVariables struct {
-	Attached       *ebpf.Variable `ebpf:"attached"`
-	DatabaseOffset *ebpf.Variable `ebpf:"database_offset"`
-	NameOffset     *ebpf.Variable `ebpf:"name_offset"`
-	PortDatabase   *ebpf.Variable `ebpf:"port_database"`
-	PortPointer    *ebpf.Variable `ebpf:"port_pointer"`
-	PortUser       *ebpf.Variable `ebpf:"port_user"`
-	Postmaster     *ebpf.Variable `ebpf:"postmaster"`
-	Processors     *ebpf.Variable `ebpf:"processors"`
-	QueryOffset    *ebpf.Variable `ebpf:"query_offset"`
-	RecordType     *ebpf.Variable `ebpf:"record_type"`
-	RedZone        *ebpf.Variable `ebpf:"red_zone"`
-	StackPeriod    *ebpf.Variable `ebpf:"stack_period"`
-	StackSpacing   *ebpf.Variable `ebpf:"stack_spacing"`
-	StateOffset    *ebpf.Variable `ebpf:"state_offset"`
-	StatusPointer  *ebpf.Variable `ebpf:"status_pointer"`
-	TypeOffset     *ebpf.Variable `ebpf:"type_offset"`
-	TypeVariable   *ebpf.Variable `ebpf:"type_variable"`
-	Until          *ebpf.Variable `ebpf:"until"`
-	UserOffset     *ebpf.Variable `ebpf:"user_offset"`
-	WaitPointer    *ebpf.Variable `ebpf:"wait_pointer"`
-	WorkerOffset   *ebpf.Variable `ebpf:"worker_offset"`
-	WorkerPointer  *ebpf.Variable `ebpf:"worker_pointer"`
-	WorkerType     *ebpf.Variable `ebpf:"worker_type"`
+	Attached        *ebpf.Variable `ebpf:"attached"`
+	ContextPointer  *ebpf.Variable `ebpf:"context_pointer"`
+	DatabaseOffset  *ebpf.Variable `ebpf:"database_offset"`
+	NameOffset      *ebpf.Variable `ebpf:"name_offset"`
+	PortDatabase    *ebpf.Variable `ebpf:"port_database"`
+	PortPointer     *ebpf.Variable `ebpf:"port_pointer"`
+	PortUser        *ebpf.Variable `ebpf:"port_user"`
+	Postmaster      *ebpf.Variable `ebpf:"postmaster"`
+	Processors      *ebpf.Variable `ebpf:"processors"`
+	QueryOffset     *ebpf.Variable `ebpf:"query_offset"`
+	RecordType      *ebpf.Variable `ebpf:"record_type"`
+	RedZone         *ebpf.Variable `ebpf:"red_zone"`
+	SignatureOffset *ebpf.Variable `ebpf:"signature_offset"`
+	StackPeriod     *ebpf.Variable `ebpf:"stack_period"`
+	StackSpacing    *ebpf.Variable `ebpf:"stack_spacing"`
+	StateOffset     *ebpf.Variable `ebpf:"state_offset"`
+	StatementOffset *ebpf.Variable `ebpf:"statement_offset"`
+	StatusPointer   *ebpf.Variable `ebpf:"status_pointer"`
+	TypeOffset      *ebpf.Variable `ebpf:"type_offset"`
+	TypeVariable    *ebpf.Variable `ebpf:"type_variable"`
+	Until           *ebpf.Variable `ebpf:"until"`
+	UserOffset      *ebpf.Variable `ebpf:"user_offset"`
+	WaitPointer     *ebpf.Variable `ebpf:"wait_pointer"`
+	WorkerOffset    *ebpf.Variable `ebpf:"worker_offset"`
+	WorkerPointer   *ebpf.Variable `ebpf:"worker_pointer"`
+	WorkerType      *ebpf.Variable `ebpf:"worker_type"`
 }
 
 // clusterPrograms contains all programs after they have been loaded into the kernel.

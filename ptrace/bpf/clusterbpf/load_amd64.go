@@ -6,7 +6,7 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-//go:generate go tool bpf2go -go-package clusterbpf -target amd64 -no-global-types -type head -type record -type process -type wait_key -type wait_time cluster cluster.bpf.c -- -I../headers -O2 -mcpu=v3 -Wall -Werror
+//go:generate go tool bpf2go -go-package clusterbpf -target amd64 -no-global-types -type head -type record -type level -type process -type wait_key -type wait_time cluster cluster.bpf.c -- -I../headers -O2 -mcpu=v3 -Wall -Werror
 
 const supported = true
 
@@ -25,6 +25,7 @@ func load(s *Server, o *Options, processors int) (objects, error) {
 		"type_variable": s.TypeVariable, "port_pointer": s.Port, "type_offset": uint32(s.Type), "database_offset": uint32(s.Database),
 		"user_offset": uint32(s.User), "state_offset": uint32(s.State), "name_offset": uint32(s.Name),
 		"query_offset": uint32(s.QueryID), "port_database": uint32(s.PortDatabase), "port_user": uint32(s.PortUser),
+		"context_pointer": s.Context, "statement_offset": uint32(s.Statement), "signature_offset": uint32(s.Signature),
 		"red_zone": uint32(o.RedZone), "processors": uint32(processors),
 		"stack_period": uint64(o.StackPeriod), "stack_spacing": uint64(o.StackSpacing),
 	} {

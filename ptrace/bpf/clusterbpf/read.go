@@ -60,6 +60,17 @@ type Record struct {
 	Registers                                 [numRegisters]uint64 // struct pt_regs
 	StackStart                                uint64
 	Stack                                     []byte
+
+	// Context is the value of error_context_stack.
+	Context uint64
+	// Pieces are further memory of the process, that some entries of error_context_stack lead to.
+	Pieces []Piece
+}
+
+// Piece is a copy of memory.
+type Piece struct {
+	Start uint64
+	Data  []byte
 }
 
 // Read hands all records that are there to each. The result is how many there were.
@@ -105,6 +116,15 @@ func (r *Record) parse(p []byte) error {
 	r.ApplicationName, r.DatabaseName, r.UserName = text(l.Name[:]), text(l.DatabaseName[:]), text(l.UserName[:])
 	r.Registers, r.StackStart = c.Registers, c.StackStart
 	r.Stack = p[recordSize:][:c.StackLength:c.StackLength]
+	r.Context = c.Context
+	for i := range c.Levels[:min(int(c.NumLevels), len(c.Levels))] {
+		l := &c.Levels[i]
+		r.Pieces = append(r.Pieces, Piece{l.FunctionAt, bytes.Clone(l.Function[:])},
+			Piece{l.SignatureAt, bytes.Clone(l.Signature[:])})
+		if l.StatementAt != 0 {
+			r.Pieces = append(r.Pieces, Piece{l.StatementAt, bytes.Clone(l.Statement[:])})
+		}
+	}
 	return nil
 }
 

@@ -28,6 +28,10 @@ type Server struct {
 	// WaitPointer, Status and Port are the addresses of my_wait_event_info, MyBEEntry and MyProcPort. Without Port, 0,
 	// samples have no names of databases and users.
 	WaitPointer, Status, Port uint64
+	// Context is the address of error_context_stack; 0: samples have no functions of procedural languages. Statement is the
+	// offset of err_stmt in PLpgSQL_execstate, Signature of fn_signature in PLpgSQL_function.
+	Context              uint64
+	Statement, Signature int
 	// TypeVariable is the address of MyBackendType, for processes without an entry in pg_stat_activity; 0: unknown.
 	TypeVariable uint64
 	// Worker is the address of MyBgworkerEntry, WorkerKind the offset of bgw_type there, and WorkerType the value of
