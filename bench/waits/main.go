@@ -1,4 +1,4 @@
-// Command waits measures how much processor time the timing of wait events costs a server, in one run. Sessions execute
+// Command waits measures how much processor time the timing of wait events and profiles cost a server, in one run. Sessions execute
 // transactions without a pause, and the timing is switched on and off in turn. The command compares the processor time
 // of the sessions' backends for each transaction. A control switches nothing; its result shows the noise.
 //
@@ -40,7 +40,8 @@ func main() {
 	flag.IntVar(&o.Cycles, "cycles", 40, "how often the timing is switched on and off")
 	flag.DurationVar(&o.Slice, "slice", 300*time.Millisecond, "how long each state is measured")
 	flag.IntVar(&o.Sessions, "sessions", 2, "sessions that execute transactions")
-	flag.StringVar(&o.Cases, "cases", "control,sampled,blocked,exact,trace", "what to measure")
+	flag.StringVar(&o.Cases, "cases", "control,sampled,blocked,exact,trace",
+		"what to measure: these, profile-cpu, profile-offcpu, profile-wall, perf")
 	flag.StringVar(&o.Loads, "loads", "simple,prepared,tpcb", "transactions to execute")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
@@ -64,7 +65,7 @@ func run(ctx context.Context, o options) error {
 	fmt.Printf("%d cycles of 2 x %v, %d sessions; processor time of the backends for each transaction, on / off\n",
 		o.Cycles, o.Slice, o.Sessions)
 	fmt.Printf("%-9s %-9s %-14s %9s %9s %9s %12s %9s\n",
-		"load", "case", "mechanism", "median", "low 5 %", "high 5 %", "us/xact off", "waits/xact")
+		"load", "case", "mechanism", "median", "low 5 %", "high 5 %", "us/xact off", "n/xact")
 	for load := range strings.SplitSeq(o.Loads, ",") {
 		if err := measureLoad(ctx, o, server, load); err != nil {
 			return fmt.Errorf("load %s: %w", load, err)
@@ -92,6 +93,10 @@ func measureLoad(ctx context.Context, o options, server *waitevent.Server, name 
 		low, median, high := r.quantiles()
 		fmt.Printf("%-9s %-9s %-14s %+8.2f%% %+8.2f%% %+8.2f%% %12.2f %9.2f\n", l.name, name, r.mechanism,
 			100*(median-1), 100*(low-1), 100*(high-1), r.off, r.waits)
+		if r.withEntry > 0 {
+			fmt.Printf("          %.2f %% of %d stacks have all labels; the profiler used %.1f %% of a processor\n",
+				100*float64(r.labelled)/float64(r.withEntry), r.withEntry, 100*r.worker.Seconds()/r.ran.Seconds())
+		}
 		if r.skipped > 0 {
 			fmt.Printf("          %d cycles were left out: no transaction ended in a slice\n", r.skipped)
 		}
@@ -104,8 +109,11 @@ type result struct {
 	mechanism string
 	ratios    []float64
 	off       float64 // microseconds for a transaction without timing
-	waits     float64 // for each transaction, with timing
+	waits     float64 // waits or stacks for each transaction, with timing
 	skipped   int     // cycles with a slice without a transaction
+
+	labelled, withEntry int           // of profiles: stacks with all labels, and stacks that should have them
+	worker, ran         time.Duration // processor time of this program, and time of the profiles
 }
 
 // measure switches the timing on and off. The order alternates, so that a trend cancels out.
@@ -156,22 +164,18 @@ func slice(
 	ctx context.Context, o options, server *waitevent.Server, l *load, name string, timed bool, r *result,
 ) (s sample, err error) {
 	if timed {
-		method, trace := waits.Method(name), name == "trace"
-		if trace {
-			method = waits.Exact
+		begin := timeWaits
+		switch mode, isProfile := strings.CutPrefix(name, "profile-"); {
+		case isProfile:
+			name, begin = mode, profileServer
+		case name == "perf":
+			begin = perfRecord
 		}
-		p, err := waits.Open(server.Target, waits.Options{Method: method, Queries: trace})
+		stop, err := begin(ctx, server, l, name, r)
 		if err != nil {
 			return s, err
 		}
-		defer p.Close()
-		r.mechanism = p.Info().Mechanism
-		if tracer, ok := p.(waits.Tracer); ok && trace {
-			time.Sleep(settle)
-			tracer.SetTraced(l.pids[0], true)
-			defer func() { tracer.Records() }()
-		}
-		defer func() { s.waits = counted(p, l.pids) }()
+		defer func() { s.waits = stop() }()
 	}
 	time.Sleep(settle)
 	done, spent := l.done(), l.spent()
@@ -182,6 +186,34 @@ func slice(
 	}
 	s.done, s.spent = l.done()-done, l.spent()-spent
 	return s, l.err()
+}
+
+// timeWaits begins to time wait events. The result of stop is the number of waits.
+func timeWaits(
+	_ context.Context, server *waitevent.Server, l *load, name string, r *result,
+) (stop func() uint64, err error) {
+	method, trace := waits.Method(name), name == "trace"
+	if trace {
+		method = waits.Exact
+	}
+	p, err := waits.Open(server.Target, waits.Options{Method: method, Queries: trace})
+	if err != nil {
+		return nil, err
+	}
+	r.mechanism = p.Info().Mechanism
+	tracer, ok := p.(waits.Tracer)
+	if ok && trace {
+		time.Sleep(settle)
+		tracer.SetTraced(l.pids[0], true)
+	}
+	return func() uint64 {
+		n := counted(p, l.pids)
+		if ok && trace {
+			tracer.Records()
+		}
+		p.Close()
+		return n
+	}, nil
 }
 
 // counted is the number of waits of the sessions.

@@ -139,6 +139,9 @@ func (c *collector) run(ctx context.Context) error {
 	if err := c.seed(); err != nil {
 		return err
 	}
+	if c.options.Started != nil {
+		c.options.Started()
+	}
 	err := c.loop(ctx)
 	if err == nil {
 		err = c.lookAtSleepers(0) // each process that sleeps now has a stack

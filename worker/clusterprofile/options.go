@@ -92,6 +92,8 @@ type Options struct {
 	// CostLimit ends the profile if the programs in the kernel take more than this share of all processors' time. The
 	// default is DefaultCostLimit.
 	CostLimit float64
+	// Started is called when the sampling has begun. It must not wait.
+	Started func()
 	// Progress is called about once a second with the time since the start and the number of samples. It must not wait.
 	Progress func(took time.Duration, samples int)
 }

@@ -183,7 +183,11 @@ func TestSharesOfKnownWork(t *testing.T) {
 	}
 	a, b := byQuery(w.ids[0]), byQuery(w.ids[1])
 	near(t, "time of two queries", a/(a+b), want, limit)
-	a = sum(p, CPU, func(s *profile.Sample) bool { return has(s, "sha512_bytea") || has(s, "pg_cryptohash_update") })
+	// The compiler may have made a jump of a call, so that sha512_bytea itself is not on the stack.
+	hashing := []string{"sha512_bytea", "cryptohash_internal", "pg_cryptohash_update", "pg_sha512_update"}
+	a = sum(p, CPU, func(s *profile.Sample) bool {
+		return slices.ContainsFunc(hashing, func(name string) bool { return has(s, name) })
+	})
 	b = sum(p, CPU, func(s *profile.Sample) bool { return has(s, "numeric_fac") })
 	near(t, "processor time of two functions", a/(a+b), w.cpu[0]/(w.cpu[0]+w.cpu[1]), limit)
 
