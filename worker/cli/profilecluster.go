@@ -206,6 +206,10 @@ func noSamples(err error, mode clusterprofile.Mode, filter string) error {
 func tellSummary(stderr io.Writer, s *clusterprofile.Summary) {
 	tellf(stderr, "%d stacks of %d processes in %.1f s, %.1f %% of them labelled; %.3f s on the processor, %.3f s off it",
 		s.Taken, s.Processes, s.Took.Seconds(), 100*s.LabelledShare(), s.CPU.Seconds(), s.OffCPU.Seconds())
+	if s.CPU > 0 {
+		tellf(stderr, "the kernel's part took %.2f %% of the server's processor time",
+			100*s.KernelTime.Seconds()/s.CPU.Seconds())
+	}
 	for i, note := range s.Notes() {
 		if i > 0 { // the first is the share of labels
 			tellf(stderr, "%s", note)

@@ -25,7 +25,7 @@ type process struct {
 
 	// pending is the wait in progress of which a stack was taken.
 	pending *pendingWait
-	// space is that of the process, if the postmaster's does not suffice, and read when its mappings were read.
+	// space has the mappings of the process itself, if the postmaster's do not suffice. read is when they were read.
 	space *capture.SampledSpace
 	read  time.Time
 }
@@ -257,7 +257,7 @@ func (c *collector) keyOf(p *process, query uint64, event, state uint32, isRunna
 	return key
 }
 
-// finish accounts for what is in progress at the end.
+// finish accounts for the waits and the work in progress at the end.
 func (c *collector) finish(end uint64) error {
 	if err := c.takeWaits(); err != nil {
 		return err

@@ -86,7 +86,7 @@ func learn(names map[uint32]string, oid uint32, name []byte) {
 	}
 }
 
-// backendType is that of pg_stat_activity: background workers have one of their own.
+// backendType returns backend_type as in pg_stat_activity. Background workers have types of their own.
 func (c *collector) backendType(r *clusterbpf.Record) string {
 	if int(r.BackendType) == c.server.version.worker && len(r.WorkerType) > 0 {
 		return string(r.WorkerType)

@@ -42,14 +42,14 @@ const (
 	MaxDuration = 24 * time.Hour
 )
 
-// ErrOptions is the error of Collect for options that have no meaning. Its text says which, and what is allowed.
+// ErrOptions is the error of Collect for invalid options. Its text names the option and the allowed values.
 var ErrOptions = errors.New("invalid options")
 
 // ErrNoSamples is the error of Collect if no process that passes the filter was sampled. The Summary is still returned.
 var ErrNoSamples = errors.New("no samples")
 
 // ErrServerGone is the error of Collect if the server ended before its processes could be sampled. If the server ends or
-// restarts during the profile, Collect returns what it has, and Summary.ServerEnded is set.
+// restarts during the profile, Collect returns the samples until then, and sets Summary.ServerEnded.
 var ErrServerGone = errors.New("the server is not running")
 
 // Filter selects processes and moments. An empty field selects everything. A sample must pass every field. A sample
@@ -82,8 +82,8 @@ type Options struct {
 	Filter Filter
 	// MaxFrames bounds the frames of a stack, inlined calls included. 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
-	// Capturer names the stacks. A worker gives its own, so that what it knows of the server's files is used. Nil means
-	// that Collect makes one.
+	// Capturer names the stacks. A worker gives its own, which has read the server's files already. If it is nil, Collect
+	// makes one.
 	Capturer *capture.Capturer
 	// Names returns the names of databases and users by oid, from a connection to the server. Collect calls it once, at
 	// the end, and only if the processes themselves did not show all names. Nil, and an error, mean that the labels show

@@ -21,7 +21,7 @@ import (
 )
 
 // truth is how long a comparison with known work takes, at what rate, and how much of a share may be wrong. The long one
-// is enabled by PGSB_PROFILE_SOAK. A short one needs a higher rate: the error is that of the number of samples.
+// is enabled by PGSB_PROFILE_SOAK. A short one needs a higher rate, to have as many samples.
 func truth() (duration time.Duration, rate, limit float64) {
 	if os.Getenv("PGSB_PROFILE_SOAK") != "" {
 		return time.Minute, DefaultRate, 0.02
