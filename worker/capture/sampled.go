@@ -47,7 +47,7 @@ type SampledMemory []ptrace.Stack
 // maxSampledStacks bounds the stacks whose names are kept for one address space.
 const maxSampledStacks = 1 << 16
 
-// NewSampledSpace describes a process by its mappings. StartTime is that of procfs.Stat.
+// NewSampledSpace describes a process by its mappings. StartTime is as in procfs.Stat.
 func NewSampledSpace(pid int, startTime uint64, maps []procfs.Mapping) *SampledSpace {
 	return &SampledSpace{Maps: maps, pid: pid, startTime: startTime, known: make(map[string]*trace.Thread)}
 }
@@ -90,7 +90,7 @@ func (sp *SampledSpace) keep(key []byte, t *trace.Thread, space *space) {
 	}
 }
 
-// addLevels returns the stack of the last walk with the functions that the memory proves. It is a stack of its own.
+// addLevels returns the stack of the last walk with the functions that the memory proves. It leaves named as it is.
 func (s *SampledStacks) addLevels(
 	sp *SampledSpace, space *space, named *trace.Thread, th *ptrace.Thread, memory SampledMemory,
 ) *trace.Thread {

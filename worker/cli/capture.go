@@ -260,7 +260,7 @@ type rounds struct {
 	options        capture.Options
 	targets        []ptrace.Target
 	failed         map[int]bool // by process id
-	ended          int          // processes among those that failed whose end is no error
+	ended          int          // how many of the failed processes have ended, which is no error
 	taken          stats
 	folded         render.Folded // with formatFolded
 	stdout, stderr io.Writer

@@ -62,7 +62,7 @@ volatile u64 until;
 /* The kind of a record. */
 enum { KIND_RUNNING = 1, KIND_OFF, KIND_SLEEPER, KIND_OFF_END, KIND_EXIT };
 
-/* What is known of the labels. */
+/* Flags of a sample. */
 enum {
 	HAS_ENTRY = 1,	/* the process has an entry in pg_stat_activity */
 	CONSISTENT = 2, /* and was not changing it */
@@ -120,7 +120,7 @@ struct sample {
 	char stack[MAX_STACK];
 };
 
-/* What is known of a process. Only the processor that it runs on or leaves writes here. */
+/* The state of a process. Only the processor that it runs on or leaves writes here. */
 struct process {
 	u64 started;	/* ns since boot; 0: not known yet */
 	u64 since;	/* when the present state began */
@@ -224,7 +224,7 @@ static __always_inline bool off_processor(struct task_struct *task)
 	return *(volatile u32 *)&task->on_cpu == 0;
 }
 
-/* fetch copies memory of a process: of the current one, or of one that sleeps. */
+/* fetch copies memory of the current process, or of a sleeper. */
 static __always_inline bool fetch(void *to, u32 size, u64 from, struct task_struct *sleeper)
 {
 	if (sleeper)
@@ -436,8 +436,8 @@ int on_clock(void *ctx)
 	return 0;
 }
 
-/* process_of returns what is known of a process, and makes an element for a new one. A process that ends has none any
- * more: user space has got its times already. */
+/* process_of returns the element of a process, and makes one for a new process. An ending process has none: user space
+ * has got its times already. */
 static __always_inline struct process *process_of(struct task_struct *t)
 {
 	u32 pid = t->tgid;

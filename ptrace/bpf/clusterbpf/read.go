@@ -44,7 +44,7 @@ type Record struct {
 	Started uint64
 	// At is the time, of CLOCK_MONOTONIC in ns.
 	At uint64
-	// Number is that of the wait, among those of the process.
+	// Number is the number of the wait: the process's waits are counted.
 	Number uint64
 	// Waits is, with Off, the number of waits since the last stack, this one included.
 	Waits uint64
@@ -145,7 +145,7 @@ func (r *Record) AppendRegisters(p []byte) []byte {
 	return append(p, make([]byte, prStatusSize-8*numRegisters)...)
 }
 
-// Process is what is known of a process that lives.
+// Process describes a live process.
 type Process struct {
 	PID     int
 	Started uint64 // ns since boot; 0: it has not run since the start
@@ -153,7 +153,7 @@ type Process struct {
 	// Running is set while the process has a processor. Since is when the present state began.
 	Running bool
 	Since   uint64
-	// Number is that of the present or the last wait, and HasStack is set if a stack of it was taken.
+	// Number is the number of the present or the last wait. HasStack is set if a stack of this wait was taken.
 	Number   uint64
 	HasStack bool
 	// These are of the present wait.
@@ -162,8 +162,8 @@ type Process struct {
 	Runnable     bool
 }
 
-// Seed says, after Start, what a process does that lived before and has neither got nor left a processor since. Event,
-// State and QueryID are of the wait that is in progress.
+// Seed describes, after Start, a process that lived before. It has no effect if the process has got or left a processor
+// since. Event, State and QueryID are of the wait in progress.
 func (s *Sampler) Seed(p Process) error {
 	value := clusterProcess{Since: s.attached, Event: p.Event, State: p.State, Query: p.QueryID, Number: 1}
 	if p.Running {
