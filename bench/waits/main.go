@@ -1,6 +1,6 @@
-// Command waits measures how much processor time the timing of wait events and profiles cost a server, in one run. Sessions execute
-// transactions without a pause, and the timing is switched on and off in turn. The command compares the processor time
-// of the sessions' backends for each transaction. A control switches nothing; its result shows the noise.
+// Command waits measures how much processor time the timing of wait events and profiles cost a server, in one run.
+// Sessions execute transactions without a pause, and the timing is switched on and off in turn. The command compares the
+// processor time of the sessions' backends for each transaction. A control switches nothing; its result shows the noise.
 //
 // It needs a server with the data directory of -D, and the rights that the methods need.
 package main
@@ -28,6 +28,7 @@ type options struct {
 	Slice        time.Duration
 	Sessions     int
 	Cases, Loads string
+	Profile      time.Duration
 }
 
 // settle is how long after a switch the measurement begins.
@@ -43,6 +44,7 @@ func main() {
 	flag.StringVar(&o.Cases, "cases", "control,sampled,blocked,exact,trace",
 		"what to measure: these, profile-cpu, profile-offcpu, profile-wall, perf")
 	flag.StringVar(&o.Loads, "loads", "simple,prepared,tpcb", "transactions to execute")
+	flag.DurationVar(&o.Profile, "profile", 20*time.Second, "how long a profile is taken whose own figures are printed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx, o)
@@ -93,9 +95,10 @@ func measureLoad(ctx context.Context, o options, server *waitevent.Server, name 
 		low, median, high := r.quantiles()
 		fmt.Printf("%-9s %-9s %-14s %+8.2f%% %+8.2f%% %+8.2f%% %12.2f %9.2f\n", l.name, name, r.mechanism,
 			100*(median-1), 100*(low-1), 100*(high-1), r.off, r.waits)
-		if r.withEntry > 0 {
-			fmt.Printf("          %.2f %% of %d stacks have all labels; the profiler used %.1f %% of a processor\n",
-				100*float64(r.labelled)/float64(r.withEntry), r.withEntry, 100*r.worker.Seconds()/r.ran.Seconds())
+		if mode, ok := strings.CutPrefix(name, "profile-"); ok {
+			if err := describeProfile(ctx, o, server, mode); err != nil {
+				return err
+			}
 		}
 		if r.skipped > 0 {
 			fmt.Printf("          %d cycles were left out: no transaction ended in a slice\n", r.skipped)
@@ -111,9 +114,6 @@ type result struct {
 	off       float64 // microseconds for a transaction without timing
 	waits     float64 // waits or stacks for each transaction, with timing
 	skipped   int     // cycles with a slice without a transaction
-
-	labelled, withEntry int           // of profiles: stacks with all labels, and stacks that should have them
-	worker, ran         time.Duration // processor time of this program, and time of the profiles
 }
 
 // measure switches the timing on and off. The order alternates, so that a trend cancels out.

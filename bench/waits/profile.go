@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/worker/waitevent"
 )
 
-// profileServer begins to take a profile of the server, with labels, 99 times a second. The result of stop is the number
-// of stacks.
+// profileServer begins to take a profile of the server, with labels, 99 times a second. The result of stop is how many
+// stacks were taken.
 func profileServer(
 	ctx context.Context, server *waitevent.Server, _ *load, mode string, r *result,
 ) (stop func() uint64, err error) {
@@ -28,10 +28,6 @@ func profileServer(
 		})
 		if summary != nil {
 			stacks = uint64(summary.Taken)
-			r.labelled += summary.Labelled
-			r.withEntry += summary.WithEntry()
-			r.worker += summary.WorkerCPU
-			r.ran += summary.Took
 		}
 		ended <- err
 	}()
@@ -77,4 +73,19 @@ func perfRecord(
 		_ = os.Remove(file.Name())
 		return 0
 	}, nil
+}
+
+// describeProfile takes one long profile, and prints its own figures: they include the start, which reads the symbols of
+// the server.
+func describeProfile(ctx context.Context, o options, server *waitevent.Server, mode string) error {
+	_, s, err := clusterprofile.Collect(ctx, clusterprofile.Options{
+		Cluster: &server.Cluster, Mode: clusterprofile.Mode(mode), Duration: o.Profile,
+	})
+	if err != nil {
+		return fmt.Errorf("profile: %w", err)
+	}
+	fmt.Printf("          %.0f s: %d stacks, %.2f %% with all labels; the kernel's part takes %.2f %% of the server's "+
+		"processor time, and the profiler %.2f %% of a processor\n", s.Took.Seconds(), s.Taken, 100*s.LabelledShare(),
+		100*s.KernelTime.Seconds()/s.CPU.Seconds(), 100*s.WorkerCPU.Seconds()/s.Took.Seconds())
+	return nil
 }

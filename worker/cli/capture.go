@@ -99,24 +99,7 @@ func newCapture() *cobra.Command {
 			}
 			return cobra.MinimumNArgs(1)(cmd, args)
 		}),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.core.check(cmd, args); err != nil {
-				return usage(err)
-			}
-			pids, err := f.check(args)
-			if err != nil {
-				return usage(err)
-			}
-			switch {
-			case f.core.file != "" && f.dataDir != "":
-				return usage(errors.New("give either -D or --core, not both"))
-			case f.core.file != "":
-				return f.runCore(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-			case f.dataDir != "":
-				return f.runServer(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-			}
-			return f.run(cmd.Context(), identities(pids), cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
+		RunE: f.execute,
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "all processes of the server with this data `DIRECTORY`")
@@ -144,6 +127,25 @@ func newCapture() *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// execute runs the command.
+func (f *captureFlags) execute(cmd *cobra.Command, args []string) error {
+	if err := f.core.check(cmd, args); err != nil {
+		return usage(err)
+	}
+	pids, err := f.check(args)
+	switch {
+	case err != nil:
+		return usage(err)
+	case f.core.file != "" && f.dataDir != "":
+		return usage(errors.New("give either -D or --core, not both"))
+	case f.core.file != "":
+		return f.runCore(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+	case f.dataDir != "":
+		return f.runServer(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return f.run(cmd.Context(), identities(pids), cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
 // check validates the flags and returns the processes.

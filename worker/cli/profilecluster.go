@@ -40,10 +40,12 @@ func (f *clusterFlags) add(cmd *cobra.Command) {
 	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "sample all processes of the server with this data `DIRECTORY`")
 	fs.StringVarP(&f.mode, "mode", "m", string(clusterprofile.CPU),
 		"with -D: time on the processor (cpu), off it (offcpu), or both (wall)")
-	fs.StringSliceVar(&f.queryIDs, "query-id", nil, "with -D: only samples in which the statement with this query `ID` runs")
+	fs.StringSliceVar(&f.queryIDs, "query-id", nil,
+		"with -D: only samples in which the statement with this query `ID` runs")
 	fs.StringSliceVar(&f.users, "user", nil, "with -D: only sessions of the user `NAME`")
 	fs.StringSliceVar(&f.databases, "database", nil, "with -D: only processes in the database `NAME`")
-	fs.StringSliceVar(&f.backendTypes, "backend-type", nil, "with -D: only processes of this `TYPE`, such as \"client backend\"")
+	fs.StringSliceVar(&f.backendTypes, "backend-type", nil,
+		"with -D: only processes of this `TYPE`, such as \"client backend\"")
 	fs.StringSliceVar(&f.by, "by", []string{clusterprofile.LabelBackendType},
 		"with -D, formats text and folded: `LABELS` to show as outermost frames, such as backend_type,query_id")
 	_ = cmd.MarkFlagDirname("pgdata")

@@ -22,7 +22,7 @@ type builder struct {
 	mappings  map[procfs.Mapping]*profile.Mapping
 	functions map[functionKey]*profile.Function
 	locations map[locationKey]*profile.Location
-	// whole are the locations of each stack, and named the labels of each set of them.
+	// whole are the locations of each stack.
 	whole map[*trace.Thread][]*profile.Location
 }
 
@@ -142,7 +142,9 @@ func (b *builder) addOff() {
 			continue
 		}
 		if len(w.stacks) == 0 {
-			l := labels{identity: key.process.fallback(), query: key.query, event: key.event, state: key.state, offCPU: key.offCPU}
+			l := labels{
+				identity: key.process.fallback(), query: key.query, event: key.event, state: key.state, offCPU: key.offCPU,
+			}
 			b.add(nil, nil, &l, 0, 0, w.took)
 			continue
 		}

@@ -16,8 +16,8 @@ import (
 	"pg_stat_backtrace/worker/pgcluster"
 )
 
-// Collect samples all processes of a server, also processes that start later, until Options.Duration or ctx ends. Neither
-// end is an error.
+// Collect samples all processes of a server, also processes that start later, until Options.Duration or ctx ends.
+// Neither end is an error.
 //
 // The sample types are samples/count and, by mode, cpu/nanoseconds, offcpu/nanoseconds, or both and wall/nanoseconds.
 // Labels of a sample are pid, backend_type, database, user, application_name, query_id, wait_event_type, wait_event and

@@ -88,19 +88,21 @@ func (c *collector) add(r *clusterbpf.Record) {
 	case clusterbpf.Exit:
 		c.endWait(p, p.pending, r.At)
 		p.ended, p.on, p.off = true, r.Took, r.Off
-		return
 	case clusterbpf.OffEnd:
 		if p.pending != nil && p.pending.number == r.Number {
 			c.endWait(p, p.pending, p.pending.began+uint64(r.Took))
 		}
-		return
-	}
-	key := c.name(p, r)
-	if r.Kind == clusterbpf.Running {
-		c.cpu[key]++
+	case clusterbpf.Running:
+		c.cpu[c.name(p, r)]++
 		p.samples++
-		return
+	case clusterbpf.Off, clusterbpf.Sleeper:
+		c.beginWait(p, r)
 	}
+}
+
+// beginWait takes over the stack of a wait.
+func (c *collector) beginWait(p *process, r *clusterbpf.Record) {
+	key := c.name(p, r)
 	w := c.waitTime(p, &key.labels)
 	share := w.stacks[key]
 	if share == nil {
@@ -241,11 +243,14 @@ func (c *collector) takeWaits() error {
 	}
 	list, err := c.sampler.TakeWaits()
 	for i := range list {
-		w := &list[i]
-		p := c.processOf(w.PID, w.Started)
-		c.waitTimeOf(c.keyOf(p, w.QueryID, w.Event, w.State, w.Runnable)).took += w.Took
+		c.addWaits(&list[i])
 	}
 	return err
+}
+
+func (c *collector) addWaits(w *clusterbpf.WaitTime) {
+	p := c.processOf(w.PID, w.Started)
+	c.waitTimeOf(c.keyOf(p, w.QueryID, w.Event, w.State, w.Runnable)).took += w.Took
 }
 
 // keyOf is the key by what the kernel has read.
@@ -280,6 +285,7 @@ func (c *collector) finish(end uint64) error {
 		now := &list[i]
 		p := c.processOf(now.PID, now.Started)
 		p.on, p.off = now.On, now.Off
+		c.addWaits(&now.Last)
 		rest := time.Duration(max(end, now.Since) - now.Since)
 		if now.Running {
 			p.on += rest

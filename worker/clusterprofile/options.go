@@ -48,7 +48,7 @@ var ErrOptions = errors.New("invalid options")
 // ErrNoSamples is the error of Collect if no process that passes the filter was sampled. The Summary is still returned.
 var ErrNoSamples = errors.New("no samples")
 
-// ErrServerGone is the error of Collect if the server ended before its processes could be sampled. If the server ends or
+// ErrServerGone is the error of Collect if the server ended before its processes could be sampled. If it ends or
 // restarts during the profile, Collect returns the samples until then, and sets Summary.ServerEnded.
 var ErrServerGone = errors.New("the server is not running")
 
@@ -114,8 +114,8 @@ type Summary struct {
 	// Samples is the number of stacks in the profile.
 	Samples int
 	// Taken is the number of stacks that were taken. Labelled of them have all labels that the process had. Partial and
-	// Unlabelled ones were taken while the process changed its entry in pg_stat_activity: partial ones have the labels that
-	// do not change, from an earlier stack of the process. NoEntry ones are of processes that have no entry: they start or
+	// Unlabelled ones were taken while the process changed its entry in pg_stat_activity: partial ones have the constant
+	// labels, from an earlier stack of the process. NoEntry ones are of processes that have no entry: they start or
 	// end, or collect the log.
 	Taken, Labelled, Partial, Unlabelled, NoEntry int
 	// Lost counts samples that found no room, and NoStack samples whose stack was not readable.

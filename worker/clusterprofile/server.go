@@ -136,8 +136,9 @@ func locate(c pgcluster.Cluster) (*server, error) {
 		Port: address("MyProcPort"), PortDatabase: v.portDatabase, PortUser: v.portUser,
 		Worker: address("MyBgworkerEntry"), WorkerKind: workerKind, WorkerType: v.worker,
 		Context: address("error_context_stack"), Statement: v.statement, Signature: v.signature,
-		TypeVariable: address("MyBackendType"), Type: statusType, Database: statusDatabase, User: statusUser, State: w.Target.Layout.State, Name: statusName,
-		QueryID: w.Target.Layout.QueryID,
+		TypeVariable: address("MyBackendType"),
+		Type:         statusType, Database: statusDatabase, User: statusUser, Name: statusName,
+		State: w.Target.Layout.State, QueryID: w.Target.Layout.QueryID,
 	}}
 	return s, s.countProcs()
 }

@@ -6,7 +6,9 @@ import (
 	"math"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,8 +22,8 @@ import (
 	"pg_stat_backtrace/worker/pgcluster"
 )
 
-// truth is how long a comparison with known work takes, at what rate, and how much of a share may be wrong. The long one
-// is enabled by PGSB_PROFILE_SOAK. A short one needs a higher rate, to have as many samples.
+// truth is how long a comparison with known work takes, at what rate, and how much of a share may be wrong. The variable
+// PGSB_PROFILE_SOAK enables the long one. A short one needs a higher rate, to have as many samples.
 func truth() (duration time.Duration, rate, limit float64) {
 	if os.Getenv("PGSB_PROFILE_SOAK") != "" {
 		return time.Minute, DefaultRate, 0.02
@@ -43,7 +45,7 @@ func alternate(t *testing.T, server *pgtest.Server, statements [2]string, each f
 	t.Helper()
 	w := &worker{conn: server.Connect(t, "postgres", "postgres")}
 	w.pid = int(w.conn.PgConn().PID())
-	ctx, cancel := context.WithCancel(context.Background())
+	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	for i, sql := range statements {
 		var seconds float64
@@ -70,7 +72,7 @@ func alternate(t *testing.T, server *pgtest.Server, statements [2]string, each f
 			for i, sql := range statements {
 				var seconds float64
 				before := processorTime(w.pid)
-				err := w.conn.QueryRow(context.Background(), sql).Scan(&seconds)
+				err := w.conn.QueryRow(context.WithoutCancel(ctx), sql).Scan(&seconds)
 				if err != nil || ctx.Err() != nil {
 					done <- err
 					return
@@ -228,10 +230,11 @@ func TestTotalsAreWallClockTime(t *testing.T) {
 	var churned atomic.Int64
 	go func() { // a process that works, and others that come and go
 		defer close(done)
+		whole := context.WithoutCancel(ctx)
 		for ctx.Err() == nil {
-			_, _ = busy.Exec(context.Background(), "SELECT sum(n) FROM generate_series(1, 100000) n")
-			if c, err := pgx.Connect(context.Background(), server.DSN("postgres", "postgres")); err == nil {
-				_ = c.Close(context.Background())
+			_, _ = busy.Exec(whole, "SELECT sum(n) FROM generate_series(1, 100000) n")
+			if c, err := pgx.Connect(whole, server.DSN("postgres", "postgres")); err == nil {
+				_ = c.Close(whole)
 				churned.Add(1)
 			}
 		}
@@ -245,7 +248,7 @@ func TestTotalsAreWallClockTime(t *testing.T) {
 		if _, err := cluster.Contains(m.PID); err != nil {
 			continue // it has ended: a process for autovacuum
 		}
-		took := sum(p, Wall, func(s *profile.Sample) bool { return label(s, LabelPID) == fmt.Sprint(m.PID) })
+		took := sum(p, Wall, func(s *profile.Sample) bool { return label(s, LabelPID) == strconv.Itoa(m.PID) })
 		if diff := took/s.Took.Seconds() - 1; math.Abs(diff) > 0.01 {
 			t.Errorf("process %d: %.4f s of %.4f s", m.PID, took, s.Took.Seconds())
 		}
@@ -302,7 +305,7 @@ func TestStacksEqualCaptures(t *testing.T) {
 		}
 		seen := false
 		for _, s := range p.Sample {
-			if label(s, LabelPID) != fmt.Sprint(pid) {
+			if label(s, LabelPID) != strconv.Itoa(pid) {
 				continue
 			}
 			var got []string
@@ -353,10 +356,11 @@ func TestCostLimit(t *testing.T) {
 func TestFilters(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	conn := server.Connect(t, "postgres", "template1")
-	pid := fmt.Sprint(conn.PgConn().PID())
+	pid := strconv.Itoa(int(conn.PgConn().PID()))
 	for name, f := range map[string]Filter{
 		"database": {Databases: []string{"template1"}}, "oid": {Databases: []string{"1"}},
-		"user": {Users: []string{"postgres"}, Databases: []string{"template1"}}, "pid": {PIDs: []int{int(conn.PgConn().PID())}},
+		"user": {Users: []string{"postgres"}, Databases: []string{"template1"}},
+		"pid":  {PIDs: []int{int(conn.PgConn().PID())}},
 		"type": {BackendTypes: []string{"client backend"}},
 	} {
 		p, _ := collect(context.Background(), t, Options{
@@ -373,5 +377,45 @@ func TestFilters(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(err.Error(), "no samples") || s == nil {
 		t.Errorf("%v, %v", s, err)
+	}
+}
+
+// TestThousandSessions samples a server with a thousand sessions, some of which work.
+func TestThousandSessions(t *testing.T) {
+	if os.Getenv("PGSB_PROFILE_SOAK") == "" {
+		t.Skip("PGSB_PROFILE_SOAK is not set: a thousand sessions take a minute")
+	}
+	const sessions, busy = 1000, 20
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{Conf: []string{"max_connections = 1100"}})
+	ctx, cancel := context.WithCancel(context.Background())
+	var working sync.WaitGroup
+	defer func() { cancel(); working.Wait() }()
+	for i := range sessions {
+		c := server.Connect(t, "postgres", "postgres")
+		if i >= busy {
+			continue
+		}
+		working.Go(func() {
+			for ctx.Err() == nil {
+				_, _ = c.Exec(ctx, "SELECT count(*) FROM generate_series(1, 10000)")
+			}
+		})
+	}
+	p, s := collect(context.Background(), t, Options{DataDir: server.DataDir, Mode: Wall, Duration: 10 * time.Second})
+	pids := make(map[string]bool)
+	for _, s := range p.Sample {
+		if label(s, LabelBackendType) == "client backend" {
+			pids[label(s, LabelPID)] = true
+		}
+	}
+	if len(pids) < sessions || s.LabelledShare() < 0.99 || s.Lost > 0 {
+		t.Errorf("%d sessions; %+v", len(pids), *s)
+	}
+	want := float64(s.Processes) * s.Took.Seconds()
+	if got := (s.CPU + s.OffCPU).Seconds(); math.Abs(got/want-1) > 0.01 {
+		t.Errorf("%.1f s of %d processes in %.2f s", got, s.Processes, s.Took.Seconds())
+	}
+	if float64(s.WithoutStack) > 0.01*float64(s.CPU+s.OffCPU) {
+		t.Errorf("%v of %v without a stack", s.WithoutStack, s.CPU+s.OffCPU)
 	}
 }

@@ -26,6 +26,7 @@ enum {
 	PAGE = 4096,
 	LEVELS = 5,            /* functions of procedural languages whose names are copied */
 	CONTEXTS = 10,         /* entries of error_context_stack that are followed */
+	STATUS = 432,          /* bytes of PgBackendStatus that are read */
 	BEHIND_STACK = 64,     /* bytes behind start_stack that belong to the stack: argc and argv */
 };
 
@@ -118,6 +119,7 @@ struct record {
 struct sample {
 	struct record record;
 	char stack[MAX_STACK];
+	u8 status[STATUS]; /* the entry of the process in pg_stat_activity, for leave; not sent */
 };
 
 /* The state of a process. Only the processor that it runs on or leaves writes here. */
@@ -133,6 +135,10 @@ struct process {
 	u32 event, state;
 	u32 runnable;
 	u32 running;
+	u64 same_ns, same_waits; /* the last waits while the process did the same, not yet in wait_times */
+	u64 same_query;		 /* these: of the same waits */
+	u32 same_event, same_state;
+	u32 same_runnable, unused;
 };
 
 /* Time off the processor, by what the process did. */
@@ -200,10 +206,16 @@ static __always_inline void count(u32 which, u64 n)
 		*c += n;
 }
 
+/* charge counts a run of a program, and measures one in 16. */
 static __always_inline void charge(u64 began)
 {
-	count(RUNS, 1);
-	count(RUN_TIME, bpf_ktime_get_ns() - began);
+	u64 *c = counter(RUNS);
+
+	if (!c)
+		return;
+	*c += 1;
+	if ((*c & 15) == 0)
+		count(RUN_TIME, (bpf_ktime_get_ns() - began) * 16);
 }
 
 /* is_server_process reports whether a thread is the main thread of a server process. */
@@ -476,7 +488,7 @@ static __always_inline void leave(struct task_struct *t, bool preempted, u64 now
 {
 	struct process *p;
 	struct sample *s;
-	u32 index = bpf_get_smp_processor_id(), flags = 0, pid = t->tgid;
+	u32 index = bpf_get_smp_processor_id(), pid = t->tgid;
 	u64 status;
 
 	if (t->__state & TASK_DEAD) {
@@ -494,17 +506,19 @@ static __always_inline void leave(struct task_struct *t, bool preempted, u64 now
 	p->query = p->state = p->event = 0;
 	if (!t->mm)
 		return;
+	s = bpf_map_lookup_elem(&scratch, &index);
+	if (!s || index >= processors)
+		return;
 	p->event = wait_event(NULL);
-	status = entry(&flags, NULL);
-	if (status) {
-		p->state = fetch_u32(status + state_offset, NULL);
-		p->query = fetch_u64(status + query_offset, NULL);
+	status = fetch_u64(status_pointer, NULL);
+	/* While the process changes the entry, the number at its beginning is odd. One call costs less than three. */
+	if (status && fetch(s->status, STATUS, status, NULL) && !(s->status[0] & 1) &&
+	    state_offset <= STATUS - sizeof(u32) && query_offset <= STATUS - sizeof(u64)) {
+		p->state = *(u32 *)&s->status[state_offset];
+		p->query = *(u64 *)&s->status[query_offset];
 	}
 	p->without++;
 	if (!stack_is_due(p, now))
-		return;
-	s = bpf_map_lookup_elem(&scratch, &index);
-	if (!s || index >= processors)
 		return;
 	describe(&s->record.head, t, KIND_OFF, now);
 	if (!copy_registers(&s->record, t))
@@ -519,23 +533,42 @@ static __always_inline void leave(struct task_struct *t, bool preempted, u64 now
 	send(s, copy_stack(s, t, NULL));
 }
 
-/* account adds a wait that has ended. */
-static __always_inline void account(struct process *p, u32 pid, u64 ns)
+/* flush adds the last waits to the table. */
+static __always_inline void flush(struct process *p, u32 pid)
 {
 	struct wait_key key = {
-		.query = p->query, .started = p->started, .pid = pid,
-		.event = p->event, .state = p->state, .runnable = p->runnable,
+		.query = p->same_query, .started = p->started, .pid = pid,
+		.event = p->same_event, .state = p->same_state, .runnable = p->same_runnable,
 	};
-	struct wait_time *w = bpf_map_lookup_elem(&wait_times, &key), first = {.ns = ns, .waits = 1};
+	struct wait_time first = {.ns = p->same_ns, .waits = p->same_waits}, *w;
 
-	p->off += ns;
+	if (!p->same_waits)
+		return;
+	p->same_ns = p->same_waits = 0;
+	w = bpf_map_lookup_elem(&wait_times, &key);
 	if (!w) {
 		if (bpf_map_update_elem(&wait_times, &key, &first, BPF_ANY))
 			count(UNCOUNTED, 1);
 		return;
 	}
-	w->ns += ns;
-	w->waits++;
+	w->ns += first.ns;
+	w->waits += first.waits;
+}
+
+/* account adds a wait that has ended. */
+static __always_inline void account(struct process *p, u32 pid, u64 ns)
+{
+	if (p->query != p->same_query || p->event != p->same_event || p->state != p->same_state ||
+	    p->runnable != p->same_runnable) {
+		flush(p, pid);
+		p->same_query = p->query;
+		p->same_event = p->event;
+		p->same_state = p->state;
+		p->same_runnable = p->runnable;
+	}
+	p->off += ns;
+	p->same_ns += ns;
+	p->same_waits++;
 }
 
 static __always_inline void send_head(struct head *h)
@@ -604,6 +637,7 @@ int on_exit(u64 *ctx)
 	h.second = p->off;
 	send_head(&h);
 	pid = t->tgid;
+	flush(p, pid);
 	bpf_map_delete_elem(&processes, &pid);
 	return 0;
 }

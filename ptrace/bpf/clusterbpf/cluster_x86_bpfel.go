@@ -35,20 +35,27 @@ type clusterLevel struct {
 }
 
 type clusterProcess struct {
-	_        structs.HostLayout
-	Started  uint64
-	Since    uint64
-	On       uint64
-	Off      uint64
-	Number   uint64
-	Due      uint64
-	Stack    uint64
-	Without  uint64
-	Query    uint64
-	Event    uint32
-	State    uint32
-	Runnable uint32
-	Running  uint32
+	_            structs.HostLayout
+	Started      uint64
+	Since        uint64
+	On           uint64
+	Off          uint64
+	Number       uint64
+	Due          uint64
+	Stack        uint64
+	Without      uint64
+	Query        uint64
+	Event        uint32
+	State        uint32
+	Runnable     uint32
+	Running      uint32
+	SameNs       uint64
+	SameWaits    uint64
+	SameQuery    uint64
+	SameEvent    uint32
+	SameState    uint32
+	SameRunnable uint32
+	Unused       uint32
 }
 
 type clusterRecord struct {

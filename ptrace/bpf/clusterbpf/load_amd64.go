@@ -8,8 +8,6 @@ import (
 
 //go:generate go tool bpf2go -go-package clusterbpf -target amd64 -no-global-types -type head -type record -type level -type process -type wait_key -type wait_time cluster cluster.bpf.c -- -I../headers -O2 -mcpu=v3 -Wall -Werror
 
-const supported = true
-
 // load loads the programs.
 func load(s *Server, o *Options, processors int) (objects, error) {
 	spec, err := loadCluster()
@@ -22,8 +20,9 @@ func load(s *Server, o *Options, processors int) (objects, error) {
 	for name, value := range map[string]any{
 		"postmaster": uint32(s.Postmaster), "wait_pointer": s.WaitPointer, "status_pointer": s.Status,
 		"worker_pointer": s.Worker, "worker_type": uint32(s.WorkerType), "worker_offset": uint32(s.WorkerKind),
-		"type_variable": s.TypeVariable, "port_pointer": s.Port, "type_offset": uint32(s.Type), "database_offset": uint32(s.Database),
-		"user_offset": uint32(s.User), "state_offset": uint32(s.State), "name_offset": uint32(s.Name),
+		"type_variable": s.TypeVariable, "port_pointer": s.Port, "type_offset": uint32(s.Type),
+		"database_offset": uint32(s.Database),
+		"user_offset":     uint32(s.User), "state_offset": uint32(s.State), "name_offset": uint32(s.Name),
 		"query_offset": uint32(s.QueryID), "port_database": uint32(s.PortDatabase), "port_user": uint32(s.PortUser),
 		"context_pointer": s.Context, "statement_offset": uint32(s.Statement), "signature_offset": uint32(s.Signature),
 		"red_zone": uint32(o.RedZone), "processors": uint32(processors),
@@ -33,7 +32,9 @@ func load(s *Server, o *Options, processors int) (objects, error) {
 			return objects{}, fmt.Errorf("set %s: %w", name, err)
 		}
 	}
-	keep := map[string]bool{"on_clock": o.Clock, "on_switch": o.Switches, "on_exit": o.Switches, "read_sleeper": o.Switches}
+	keep := map[string]bool{
+		"on_clock": o.Clock, "on_switch": o.Switches, "on_exit": o.Switches, "read_sleeper": o.Switches,
+	}
 	for name := range spec.Programs {
 		if !keep[name] {
 			delete(spec.Programs, name)

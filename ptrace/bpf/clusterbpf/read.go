@@ -160,6 +160,8 @@ type Process struct {
 	QueryID      uint64
 	Event, State uint32
 	Runnable     bool
+	// Last are the last waits, which TakeWaits does not have.
+	Last WaitTime
 }
 
 // Seed describes, after Start, a process that lived before. It has no effect if the process has got or left a processor
@@ -187,6 +189,10 @@ func (s *Sampler) Processes() ([]Process, error) {
 			PID: int(pid), Started: p.Started, On: time.Duration(p.On), Off: time.Duration(p.Off), Running: p.Running != 0,
 			Since: p.Since, Number: p.Number, HasStack: p.Number == p.Stack, QueryID: p.Query, Event: p.Event,
 			State: p.State, Runnable: p.Runnable != 0,
+			Last: WaitTime{
+				PID: int(pid), Started: p.Started, QueryID: p.SameQuery, Event: p.SameEvent, State: p.SameState,
+				Runnable: p.SameRunnable != 0, Took: time.Duration(p.SameNs), Waits: p.SameWaits,
+			},
 		})
 	})
 	return list, err
@@ -203,7 +209,7 @@ type WaitTime struct {
 	Waits        uint64
 }
 
-// TakeWaits returns the times of waits that have ended since the last call.
+// TakeWaits returns the times of waits that have ended since the last call, but for Process.Last.
 func (s *Sampler) TakeWaits() ([]WaitTime, error) {
 	var list []WaitTime
 	err := batches(s.objects.waits.BatchLookupAndDelete, func(k clusterWaitKey, t *clusterWaitTime) {

@@ -28,7 +28,7 @@ type Server struct {
 	// WaitPointer, Status and Port are the addresses of my_wait_event_info, MyBEEntry and MyProcPort. Without Port, 0,
 	// samples have no names of databases and users.
 	WaitPointer, Status, Port uint64
-	// Context is the address of error_context_stack; 0: samples have no functions of procedural languages. Statement is the
+	// Context is the address of error_context_stack; 0: samples have no functions of PL/pgSQL. Statement is the
 	// offset of err_stmt in PLpgSQL_execstate, Signature of fn_signature in PLpgSQL_function.
 	Context              uint64
 	Statement, Signature int
@@ -119,10 +119,7 @@ func Check() error {
 		return err
 	}
 	defer s.Close()
-	if err := s.Start(0); err != nil {
-		return err
-	}
-	return nil
+	return s.Start(0)
 }
 
 // loadError words a refusal of the kernel's.
