@@ -55,7 +55,7 @@ const (
 	// longWait is after which time a wait of which no stack was taken is looked at from outside.
 	longWait = 50 * time.Millisecond
 	// stacksOff is the number of stacks of waits in a second, of all processes.
-	stacksOff = 1000
+	stacksOff = 500
 	// ringSize is the room for samples that were not fetched yet.
 	ringSize = 16 << 20
 	// grace is how much longer than asked for the kernel takes samples if this process does not stop it.
