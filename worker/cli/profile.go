@@ -65,7 +65,7 @@ no free connection. --mode says which time counts:
            switches. Total times are exact. Stacks are those of long waits, and
            of some of the short ones.
   wall     both
-It takes Linux 6.1. Percentages of labelled samples, and what is missing, go to
+Percentages of labelled samples, and what is missing, go to
 standard error. Formats are text, folded, pprof (go tool pprof, Parca,
 Pyroscope), speedscope and html. A file given with -o is there only if it is
 complete. The profile ends by itself if the programs in the kernel take more than

@@ -110,7 +110,7 @@ func sampling() string {
 
 // serverSampling says the same of all processes of a server.
 func serverSampling() string {
-	return possible("sample a whole server (profile -D): CAP_BPF and CAP_PERFMON, Linux 6.1", clusterbpf.Check())
+	return possible("sample a whole server (profile -D): CAP_BPF and CAP_PERFMON, Linux 6.10", clusterbpf.Check())
 }
 
 // possible words whether this process can use a feature.

@@ -123,7 +123,7 @@ func Check() error {
 }
 
 // loadError words a refusal of the kernel's.
-func loadError(what string, err error) error { return bpf.LoadError(ErrUnsupported, what, "6.1", err) }
+func loadError(what string, err error) error { return bpf.LoadError(ErrUnsupported, what, "6.10", err) }
 
 // Start attaches the programs. They take nothing after so long, even if this process does not run.
 func (s *Sampler) Start(most time.Duration) error {
