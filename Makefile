@@ -183,6 +183,10 @@ bench: ## Measure pause, capture and SQL round trip, beside libunwind over ptrac
 bench-waits: ## Measure the cost of timing wait events, switched on and off within one run (BENCHFLAGS)
 	scripts/bench-waits.sh $(BENCHFLAGS)
 
+.PHONY: bench-profile
+bench-profile: ## Measure the cost of profiles of a whole server, beside perf record, as bench-waits does (BENCHFLAGS)
+	scripts/bench-waits.sh -cases control,profile-cpu,profile-wall,perf -loads simple,prepared $(BENCHFLAGS)
+
 .PHONY: soak-queue
 soak-queue: ## 100,000 queued requests while the worker is killed every second (SOAK=-duration 1h: watch the table)
 	scripts/soak-queue.sh $(SOAK)
