@@ -67,6 +67,10 @@ struct thread_info {
 	u32 cpu;
 };
 
+struct mm_struct {
+	unsigned long exec_vm; /* pages of mappings with code */
+};
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
@@ -78,6 +82,7 @@ struct task_struct {
 	pid_t tgid;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
+	struct mm_struct *mm;
 };
 
 #if defined(__TARGET_ARCH_x86)
