@@ -82,6 +82,7 @@ name. The other commands serve the hour when the server takes no connection.`,
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(newWorker(version), newCapture(), newProfile(), newWaits(), newMemory(), newSymbols(), newDecode(),
 		newDoctor(version))
+	root.AddCommand(newReport())
 	return root
 }
 

@@ -15,7 +15,10 @@ import (
 // the outermost to the innermost, separated by semicolons, and after a space the sum of the values. A call that was
 // inlined ends in "_[i]". A module in brackets stands for code without a symbol. Stacks whose sum is 0 have no line.
 func writeFolded(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
-	sums := foldStacks(p, index, o.Root)
+	sums, err := foldStacks(p, index, o.Root)
+	if err != nil {
+		return err
+	}
 	for _, stack := range slices.Sorted(maps.Keys(sums)) {
 		if sums[stack] == 0 {
 			continue
@@ -29,15 +32,23 @@ func writeFolded(w *bufio.Writer, p *profile.Profile, index int, o Options) erro
 }
 
 // foldStacks adds up one value of the samples by stack.
-func foldStacks(p *profile.Profile, index int, root []string) map[string]int64 {
+func foldStacks(p *profile.Profile, index int, root []string) (map[string]int64, error) {
 	sums := make(map[string]int64)
+	size := 0
 	for _, s := range p.Sample {
 		if v := s.Value[index]; v != 0 {
 			stack := foldStack(s, root)
-			sums[stack] = plus(sums[stack], v)
+			old, ok := sums[stack]
+			if !ok {
+				size += len(stack)
+			}
+			if size > maxText {
+				return nil, errTooLarge
+			}
+			sums[stack] = plus(old, v)
 		}
 	}
-	return sums
+	return sums, nil
 }
 
 // foldStack writes the stack of a sample on one line.
@@ -46,11 +57,7 @@ func foldStack(s *profile.Sample, root []string) string {
 	for _, label := range root {
 		appendFolded(&b, cmp.Or(labelValue(s, label), "["+label+" unknown]"))
 	}
-	list, left := frames(s)
-	if left > 0 {
-		f := leftOut(left)
-		appendFolded(&b, f.name)
-	}
+	list := frames(s)
 	for i := range slices.Backward(list) {
 		appendFolded(&b, list[i].merged())
 		if list[i].inlined {

@@ -10,9 +10,12 @@ import (
 	"pg_stat_backtrace/worker/render"
 )
 
-// maxDepth is the number of frames of one stack that are printed. Deeper stacks lose their outermost frames, and show
-// how many.
-const maxDepth = 4096
+const (
+	// maxDepth is the number of frames of one stack that are printed. Deeper stacks lose their outermost frames.
+	maxDepth = 4096
+	// cutStack is the frame that stands for the outermost frames that a stack lacks.
+	cutStack = "..."
+)
 
 // A frame is one function activation of a sample.
 type frame struct {
@@ -20,9 +23,8 @@ type frame struct {
 	name string
 	// module is the base name of the mapped file; "" if it is unknown.
 	module string
-	// file and line are the place in the source; "" and 0 if they are unknown.
+	// file is the source file; "" if it is unknown.
 	file string
-	line int64
 	// inlined is set for a function whose code lies inside its caller's.
 	inlined bool
 	// unnamed is set if no symbol covers the address, and note is then what else is known of it.
@@ -38,37 +40,44 @@ func (f *frame) merged() string {
 	case f.module == "":
 		return "[unknown]"
 	case f.note != "":
-		return "[" + f.module + ": " + f.note + "]"
+		return "[" + f.module + ": " + shown(f.note) + "]"
 	}
 	return "[" + f.module + "]"
 }
 
-// frames returns the frames of a sample, innermost first, and how many outermost ones are left out.
-func frames(s *profile.Sample) (list []frame, left int) {
+// frames returns the frames of a sample, innermost first. If there are too many, the last is cutStack.
+func frames(s *profile.Sample) (list []frame) {
 	for _, loc := range s.Location {
-		module := ""
-		if loc.Mapping != nil && loc.Mapping.File != "" {
-			module = path.Base(loc.Mapping.File)
-		}
-		if len(loc.Line) == 0 {
-			list, left = add(list, left, nameless(loc.Address, module))
-			continue
-		}
-		for i, line := range loc.Line {
-			f := fromLine(line, loc.Address, module)
-			f.inlined = i < len(loc.Line)-1
-			list, left = add(list, left, f)
+		list = locationFrames(list, loc)
+		if len(list) > maxDepth {
+			return append(list[:maxDepth], frame{name: cutStack})
 		}
 	}
-	return list, left
+	return list
 }
 
-func add(list []frame, left int, f frame) ([]frame, int) {
-	if len(list) == maxDepth {
-		return list, left + 1
+// locationFrames appends the frames of a location, innermost first.
+func locationFrames(list []frame, loc *profile.Location) []frame {
+	module := ""
+	if loc.Mapping != nil && loc.Mapping.File != "" {
+		module = base(loc.Mapping.File)
 	}
-	return append(list, f), left
+	if len(loc.Line) == 0 {
+		return append(list, nameless(loc.Address, module))
+	}
+	for i, line := range loc.Line {
+		f := fromLine(line, loc.Address, module)
+		f.inlined = i < len(loc.Line)-1
+		list = append(list, f)
+		if len(list) > maxDepth {
+			break
+		}
+	}
+	return list
 }
+
+// base is the name of a mapped file without its folder.
+func base(file string) string { return shown(path.Base(file)) }
 
 func nameless(address uint64, module string) frame {
 	return frame{name: fmt.Sprintf("0x%x", address), module: module, unnamed: true}
@@ -86,7 +95,7 @@ func fromLine(line profile.Line, address uint64, module string) frame {
 	if name == "" {
 		return nameless(address, module)
 	}
-	f := frame{name: name, module: module, file: fn.Filename, line: line.Line}
+	f := frame{name: name, module: module, file: fn.Filename}
 	f.note, f.unnamed = unnamedNote(name, module)
 	return f
 }
@@ -116,10 +125,15 @@ func unnamedNote(name, module string) (note string, unnamed bool) {
 	return note, ok
 }
 
-// leftOut is the frame that stands for the outermost frames of a stack that is too deep.
-func leftOut(n int) frame {
-	return frame{name: fmt.Sprintf("[%d frames left out]", n)}
-}
-
 // word makes a name safe to print as one word of a line.
 func word(name string) string { return render.Word(name) }
+
+// shown makes a text safe to print. It escapes what could drive a terminal or turn the order of characters, and keeps
+// spaces.
+func shown(text string) string {
+	words := strings.Split(text, " ")
+	for i := range words {
+		words[i] = word(words[i])
+	}
+	return strings.Join(words, " ")
+}

@@ -73,14 +73,19 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 	if err != nil {
 		return err
 	}
+	if err := checkWork(p); err != nil {
+		return err
+	}
 	out := bufio.NewWriterSize(w, 1<<16)
 	switch o.Format {
 	case Text:
 		err = writeText(out, p, index, o)
 	case Folded:
 		err = writeFolded(out, p, index, o)
-	case Speedscope, HTML:
-		err = fmt.Errorf("%w: %q is not built yet", ErrFormat, o.Format)
+	case Speedscope:
+		err = writeSpeedscope(out, p, index, o)
+	case HTML:
+		err = writeHTML(out, p, index, o)
 	default:
 		err = fmt.Errorf("%w %q: want one of %s", ErrFormat, o.Format, strings.Join(Formats(), ", "))
 	}

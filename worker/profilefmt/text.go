@@ -18,11 +18,14 @@ const defaultTop = 20
 func writeText(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
 	for _, line := range append([]string{o.Title, o.Subtitle}, o.Notes...) {
 		if line != "" {
-			_, _ = fmt.Fprintln(w, printable(line)) // the writer keeps an error until Flush
+			_, _ = fmt.Fprintln(w, shown(line)) // the writer keeps an error until Flush
 		}
 	}
 	_, _ = fmt.Fprintln(w, totals(p))
-	sums := foldStacks(p, index, o.Root)
+	sums, err := foldStacks(p, index, o.Root)
+	if err != nil {
+		return err
+	}
 	total := int64(0)
 	for _, v := range sums {
 		total = plus(total, v)
@@ -59,9 +62,9 @@ func totals(p *profile.Profile) string {
 			sum = plus(sum, s.Value[i])
 		}
 		if amount := quantity(sum, t); t.Unit == "count" {
-			words = append(words, amount+" "+printable(t.Type))
+			words = append(words, amount+" "+shown(t.Type))
 		} else {
-			words = append(words, printable(t.Type)+" "+amount)
+			words = append(words, shown(t.Type)+" "+amount)
 		}
 	}
 	if d := time.Duration(p.DurationNanos); d > 0 {
@@ -83,13 +86,4 @@ func magnitude(v int64) uint64 {
 		return -uint64(v)
 	}
 	return uint64(v)
-}
-
-// printable makes a text safe to print on a line.
-func printable(text string) string {
-	words := strings.Fields(text)
-	for i := range words {
-		words[i] = word(words[i])
-	}
-	return strings.Join(words, " ")
 }

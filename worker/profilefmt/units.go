@@ -41,7 +41,7 @@ func quantity(v int64, t *profile.ValueType) string {
 		if t.Unit == "count" || t.Unit == "" {
 			return strconv.FormatInt(v, 10)
 		}
-		return strconv.FormatInt(v, 10) + " " + printable(t.Unit)
+		return strconv.FormatInt(v, 10) + " " + shown(t.Unit)
 	}
 	x := float64(v) * factor.size
 	i := 0

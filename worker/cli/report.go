@@ -1,0 +1,171 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	pprof "github.com/google/pprof/profile"
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker/profilefmt"
+)
+
+// reportFlags are the flags of the command report.
+type reportFlags struct {
+	format     string
+	output     string
+	title      string
+	sampleType string
+	groupBy    []string
+	top        int
+}
+
+const reportLong = `Convert a profile to another format, or to an HTML page with a flame graph.
+
+FILE is a pprof file of this or of any other program, or folded stacks such as
+"capture --format folded" prints. "-" is standard input. Several files are added
+up into one profile.
+
+The page is one file. It needs no network. A browser opens it from disk.`
+
+func newReport() *cobra.Command {
+	var f reportFlags
+	cmd := &cobra.Command{
+		Use:   "report FILE...",
+		Short: "Convert a profile to HTML, speedscope, folded stacks, text or pprof",
+		Long:  reportLong,
+		Example: `  pg_stat_backtrace report profile.pb.gz -o profile.html
+  pg_stat_backtrace report profile.pb.gz -f text --sample-type offcpu --top 5
+  pg_stat_backtrace report profile.pb.gz -f folded --group-by query_id | flamegraph.pl > queries.svg
+  pg_stat_backtrace capture --format folded --repeat 100 --interval 20ms 4711 | pg_stat_backtrace report - -o 4711.html`,
+		Args: usageArgs(cobra.MinimumNArgs(1)),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := f.check(args); err != nil {
+				return usage(err)
+			}
+			return f.run(args, cmd.InOrStdin(), cmd.OutOrStdout())
+		},
+	}
+	fs := cmd.Flags()
+	fs.StringVarP(&f.format, "format", "f", "",
+		"`FORMAT` of the result: "+strings.Join(profilefmt.Formats(), ", ")+" (default: by the name of the output file, or text)")
+	fs.StringVarP(&f.output, "output", "o", "", "write to `FILE` instead of standard output")
+	fs.StringVar(&f.title, "title", "", "`TITLE` of the result (default: the name of the input file)")
+	fs.StringVar(&f.sampleType, "sample-type", "",
+		"the `TYPE` of value, such as cpu or inuse_space, that text and folded print and html shows first")
+	fs.StringSliceVar(&f.groupBy, "group-by", nil, "show the values of the `LABEL`s as outermost frames")
+	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` heaviest stacks")
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions(profilefmt.Formats(), cobra.ShellCompDirectiveNoFileComp))
+	return cmd
+}
+
+// check validates the flags, and chooses the format.
+func (f *reportFlags) check(args []string) error {
+	if f.format == "" {
+		f.format = formatByName(f.output)
+	}
+	switch {
+	case !slices.Contains(profilefmt.Formats(), f.format):
+		return fmt.Errorf("--format must be one of %s, not %q", strings.Join(profilefmt.Formats(), ", "), f.format)
+	case f.top < 1:
+		return fmt.Errorf("--top must be at least 1, not %d", f.top)
+	case len(args) > 1 && slices.Contains(args, "-"):
+		return errors.New("standard input cannot be combined with files")
+	}
+	return nil
+}
+
+// formatByName guesses the format from the name of the output file.
+func formatByName(file string) string {
+	for _, ending := range []struct{ name, format string }{
+		{".html", profilefmt.HTML}, {".htm", profilefmt.HTML}, {".folded", profilefmt.Folded},
+		{".pb.gz", profilefmt.Pprof}, {".pprof", profilefmt.Pprof}, {".json", profilefmt.Speedscope},
+	} {
+		if strings.HasSuffix(file, ending.name) {
+			return ending.format
+		}
+	}
+	return profilefmt.Text
+}
+
+// run reads the files, and writes the result.
+func (f *reportFlags) run(args []string, stdin io.Reader, stdout io.Writer) error {
+	profiles := make([]*pprof.Profile, len(args))
+	for i, name := range args {
+		p, err := readProfile(name, stdin)
+		if err != nil {
+			return err
+		}
+		profiles[i] = p
+	}
+	p := profiles[0]
+	if len(profiles) > 1 {
+		var err error
+		if p, err = pprof.Merge(profiles); err != nil {
+			return fmt.Errorf("cannot add up the profiles: %w", err)
+		}
+	}
+	o := profilefmt.Options{
+		Format: f.format, Title: f.title, SampleType: f.sampleType, Root: f.groupBy, Top: f.top, Notes: p.Comments,
+	}
+	if o.Title == "" {
+		o.Title = "Profile"
+		if args[0] != "-" {
+			o.Title = filepath.Base(args[0])
+		}
+	}
+	if f.output == "" {
+		return profilefmt.Write(stdout, p, o)
+	}
+	return writeFile(f.output, func(w io.Writer) error { return profilefmt.Write(w, p, o) })
+}
+
+// readProfile reads one file.
+func readProfile(name string, stdin io.Reader) (*pprof.Profile, error) {
+	if name == "-" {
+		p, err := profilefmt.Read(stdin)
+		if err != nil {
+			return nil, fmt.Errorf("standard input: %w", err)
+		}
+		return p, nil
+	}
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	p, err := profilefmt.Read(file)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return p, nil
+}
+
+// writeFile writes a file that appears under its name when it is complete. An error leaves the old file as it was.
+func writeFile(name string, write func(io.Writer) error) error {
+	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
+		file, err := os.OpenFile(name, os.O_WRONLY, 0) // a device or a pipe
+		if err != nil {
+			return err
+		}
+		return errors.Join(write(file), file.Close())
+	}
+	temporary := filepath.Join(filepath.Dir(name), fmt.Sprintf(".%s.%d", filepath.Base(name), os.Getpid()))
+	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666) // less the umask, as a shell makes files
+	if err != nil {
+		return err
+	}
+	if err = errors.Join(write(file), file.Close()); err == nil {
+		err = os.Rename(temporary, name)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temporary))
+	}
+	return nil
+}

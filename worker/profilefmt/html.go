@@ -1,0 +1,162 @@
+package profilefmt
+
+import (
+	"bufio"
+	"crypto/sha256"
+	_ "embed"
+	"encoding/base64"
+	"encoding/json"
+	"html"
+	"slices"
+	"strings"
+
+	"github.com/google/pprof/profile"
+)
+
+// The parts of the page. They hold no data.
+var (
+	//go:embed page/page.html
+	pageHTML string
+	//go:embed page/page.css
+	pageCSS string
+	//go:embed page/model.js
+	modelJS string
+	//go:embed page/graph.js
+	graphJS string
+	//go:embed page/page.js
+	pageJS string
+)
+
+// maxLabelValues is the number of different values up to which a label is kept in a page. A label with more, such as a
+// time stamp, is left out, and the page says so.
+const maxLabelValues = 10_000
+
+// labelOrder has the labels of this project in the order in which the page shows them. Other labels come behind.
+var labelOrder = []string{
+	"database", "user", "application_name", "backend_type", "query_id", "state", "wait_event_type", "wait_event", "pid",
+}
+
+// pageData is what the page's script reads. Every number that is not a value is an index: of a string, a function, a
+// module, a frame or a node.
+type pageData struct {
+	Title    string      `json:"title"`
+	Subtitle string      `json:"subtitle"`
+	Notes    []string    `json:"notes"`
+	Time     int64       `json:"time"`     // ns since 1970, 0 if it is unknown
+	Duration int64       `json:"duration"` // ns, 0 if it is unknown
+	Types    [][2]string `json:"types"`    // type and unit
+	Type     int         `json:"type"`     // the type to show first
+	Root     []string    `json:"root"`     // labels to group by at first
+	Strings  []string    `json:"strings"`
+	Modules  []int       `json:"modules"`   // name, path and build-id of each
+	Funcs    []int       `json:"functions"` // name, file, module and merged function of each
+	Parents  []int       `json:"parents"`   // how far before a node its parent is
+	Frames   []int32     `json:"frames"`    // of each node
+	Keys     []string    `json:"keys"`      // labels
+	Sets     []int       `json:"sets"`      // label sets: for each a string per key, 0 for none
+	Nodes    []int       `json:"nodes"`     // of each sample
+	Labels   []int       `json:"labels"`    // label set of each sample
+	Values   [][]int64   `json:"values"`    // of each type, of each sample
+}
+
+// writeHTML prints a page that holds its data, scripts and styles. The page loads nothing.
+func writeHTML(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
+	data, err := newPageData(p, index, o)
+	if err != nil {
+		return err
+	}
+	encoded, err := json.Marshal(data) // escapes <, >, & and U+2028
+	if err != nil {
+		return err
+	}
+	script := modelJS + graphJS + pageJS
+	_, err = strings.NewReplacer(
+		"{{script-hash}}", hash(script),
+		"{{style-hash}}", hash(pageCSS),
+		"{{title}}", html.EscapeString(data.Title),
+		"{{style}}", pageCSS,
+		"{{data}}", string(encoded),
+		"{{script}}", script,
+	).WriteString(w, pageHTML)
+	return err
+}
+
+// hash is how the page's policy names the only script and the only style that the browser may use.
+func hash(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return "sha256-" + base64.StdEncoding.EncodeToString(sum[:])
+}
+
+func newPageData(p *profile.Profile, index int, o Options) (*pageData, error) {
+	d := &pageData{
+		Title: shown(o.Title), Subtitle: shown(o.Subtitle), Notes: []string{}, Root: []string{},
+		Time: p.TimeNanos, Duration: p.DurationNanos, Type: index,
+	}
+	for _, note := range o.Notes {
+		d.Notes = append(d.Notes, shown(note))
+	}
+	for _, t := range p.SampleType {
+		d.Types = append(d.Types, [2]string{shown(t.Type), shown(t.Unit)})
+	}
+	text := newStrings()
+	labels := newLabelSets(p, text)
+	d.Keys, d.Notes = labels.shownKeys(), append(d.Notes, labels.notes...)
+	for _, label := range o.Root {
+		if slices.Contains(labels.keys, label) {
+			d.Root = append(d.Root, shown(label))
+		}
+	}
+	t := newTable()
+	list, err := t.sum(p, labels.number)
+	if err != nil {
+		return nil, err
+	}
+	tr, nodes, err := newTree(list)
+	if err != nil {
+		return nil, err
+	}
+	d.Nodes, d.Frames, d.Sets = nodes, tr.frames, labels.sets
+	d.Parents = make([]int, len(tr.parents))
+	for i, parent := range tr.parents {
+		d.Parents[i] = i - parent
+	}
+	d.Labels = make([]int, len(list))
+	d.Values = make([][]int64, len(p.SampleType))
+	for i := range d.Values {
+		d.Values[i] = make([]int64, len(list))
+		for j := range list {
+			d.Values[i][j] = list[j].values[i]
+		}
+	}
+	for i := range list {
+		d.Labels[i] = list[i].labels
+	}
+	for _, m := range t.modules {
+		d.Modules = append(d.Modules, text.number(m.name), text.number(m.path), text.number(m.buildID))
+	}
+	for _, f := range t.functions {
+		d.Funcs = append(d.Funcs, text.number(f.name), text.number(f.file), f.module, f.merged)
+	}
+	d.Strings = text.list
+	return d, nil
+}
+
+// stringTable numbers texts. Text 0 is empty.
+type stringTable struct {
+	list   []string
+	byText map[string]int
+}
+
+func newStrings() *stringTable {
+	return &stringTable{list: []string{""}, byText: map[string]int{"": 0}}
+}
+
+func (t *stringTable) number(text string) int {
+	i, ok := t.byText[text]
+	if !ok {
+		i = len(t.list)
+		t.list = append(t.list, text)
+		t.byText[text] = i
+	}
+	return i
+}

@@ -1,0 +1,234 @@
+package profilefmt
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"slices"
+
+	"github.com/google/pprof/profile"
+)
+
+// Limits of a profile that is printed in another format than pprof.
+const (
+	// maxNodes bounds the tree of stacks of a page. A browser opens a page with so many, but slowly.
+	maxNodes = 5_000_000
+	// maxFrames bounds the frames of all different stacks.
+	maxFrames = 64_000_000
+	// maxWork bounds the frames of all samples.
+	maxWork = 512_000_000
+	// maxText bounds the bytes of all different folded stacks.
+	maxText = 1 << 30
+)
+
+var errTooLarge = errors.New("profile has too many different stacks for this format\n" +
+	"  Use the format pprof, or take a shorter profile.")
+
+// checkWork refuses a profile whose stacks are, all together, too long to be worked on.
+func checkWork(p *profile.Profile) error {
+	work := 0
+	for _, s := range p.Sample {
+		depth := 0
+		for _, loc := range s.Location {
+			if depth += max(len(loc.Line), 1); depth > maxDepth {
+				break
+			}
+		}
+		if work += depth; work > maxWork {
+			return errTooLarge
+		}
+	}
+	return nil
+}
+
+// A function is what frames of one name, module and file have in common.
+type function struct {
+	name, file string
+	// module is an index of table.modules, 0 for none.
+	module int
+	// merged is the function under which equal frames without a symbol are added up, -1 for a function with a name.
+	merged int
+}
+
+type module struct{ name, path, buildID string }
+
+// A table numbers the functions of a profile. The number of a frame is twice the number of its function, plus 1 if the
+// call was inlined.
+type table struct {
+	functions []function
+	modules   []module
+
+	byFunction map[function]int
+	byModule   map[module]int
+	byLocation map[*profile.Location][]int32 // innermost first
+}
+
+func newTable() *table {
+	t := &table{
+		byFunction: make(map[function]int),
+		byModule:   make(map[module]int),
+		byLocation: make(map[*profile.Location][]int32),
+	}
+	t.module(module{})
+	return t
+}
+
+func (t *table) module(m module) int {
+	i, ok := t.byModule[m]
+	if !ok {
+		i = len(t.modules)
+		t.modules = append(t.modules, m)
+		t.byModule[m] = i
+	}
+	return i
+}
+
+func (t *table) function(f function) int {
+	i, ok := t.byFunction[f]
+	if !ok {
+		i = len(t.functions)
+		t.functions = append(t.functions, f)
+		t.byFunction[f] = i
+	}
+	return i
+}
+
+// frame numbers a frame.
+func (t *table) frame(f *frame, m int) int32 {
+	merged := -1
+	if f.unnamed {
+		merged = t.function(function{name: f.merged(), module: m, merged: -1})
+	}
+	n := 2 * t.function(function{name: shown(f.name), file: shown(f.file), module: m, merged: merged})
+	if f.inlined {
+		n++
+	}
+	return int32(n)
+}
+
+// location numbers the frames of a location.
+func (t *table) location(loc *profile.Location) []int32 {
+	if list, ok := t.byLocation[loc]; ok {
+		return list
+	}
+	m := 0
+	if loc.Mapping != nil && loc.Mapping.File != "" {
+		m = t.module(module{base(loc.Mapping.File), shown(loc.Mapping.File), shown(loc.Mapping.BuildID)})
+	}
+	frames := locationFrames(nil, loc)
+	list := make([]int32, len(frames))
+	for i := range frames {
+		list[i] = t.frame(&frames[i], m)
+	}
+	t.byLocation[loc] = list
+	return list
+}
+
+// stack numbers the frames of a sample, outermost first. If it is too deep, a frame "..." stands for the outermost ones.
+func (t *table) stack(buf []int32, s *profile.Sample) []int32 {
+	buf = buf[:0]
+	for _, loc := range s.Location {
+		buf = append(buf, t.location(loc)...)
+		if len(buf) > maxDepth {
+			buf = append(buf[:maxDepth], int32(2*t.function(function{name: cutStack, merged: -1})))
+			break
+		}
+	}
+	slices.Reverse(buf)
+	return buf
+}
+
+// A weighted is a stack and what its samples add up to: a value for each sample type.
+type weighted struct {
+	stack  []int32 // outermost first
+	labels int     // what the caller made of the labels
+	values []int64
+}
+
+// sum adds up the samples with equal stacks and equal labels. The result is sorted, so that stacks with a common part
+// are neighbours.
+func (t *table) sum(p *profile.Profile, labels func(*profile.Sample) int) ([]weighted, error) {
+	type place struct{ stack, labels int }
+	var (
+		stacks  [][]int32
+		byStack = make(map[string]int)
+		byPlace = make(map[place]int)
+		list    []weighted
+		buf     []int32
+		key     []byte
+		kept    int
+	)
+	for _, s := range p.Sample {
+		if !slices.ContainsFunc(s.Value, func(v int64) bool { return v != 0 }) {
+			continue
+		}
+		buf = t.stack(buf, s)
+		key = key[:0]
+		for _, n := range buf {
+			key = binary.AppendUvarint(key, uint64(n))
+		}
+		number, ok := byStack[string(key)]
+		if !ok {
+			number = len(stacks)
+			byStack[string(key)] = number
+			stacks = append(stacks, slices.Clone(buf))
+			if kept += len(buf); kept > maxFrames {
+				return nil, errTooLarge
+			}
+		}
+		at := place{number, labels(s)}
+		i, ok := byPlace[at]
+		if !ok {
+			i = len(list)
+			byPlace[at] = i
+			list = append(list, weighted{stacks[number], at.labels, make([]int64, len(p.SampleType))})
+		}
+		for j, v := range s.Value {
+			list[i].values[j] = plus(list[i].values[j], v)
+		}
+	}
+	slices.SortFunc(list, func(a, b weighted) int {
+		return cmp.Or(slices.Compare(a.stack, b.stack), cmp.Compare(a.labels, b.labels))
+	})
+	return list, nil
+}
+
+// A tree holds sorted stacks with their common outer parts once. Node 0 is the root, without a frame. Each node stands
+// behind its parent, and directly behind the nodes of its elder brothers.
+type tree struct {
+	parents []int
+	frames  []int32
+}
+
+// newTree puts the stacks of a sorted list into a tree, and returns the node of each.
+func newTree(list []weighted) (tr tree, nodes []int, err error) {
+	tr = tree{parents: []int{0}, frames: []int32{-1}}
+	nodes = make([]int, len(list))
+	var last []int32 // the stack before
+	var path []int   // its nodes
+	for i := range list {
+		stack := list[i].stack
+		same := 0
+		for same < len(stack) && same < len(last) && stack[same] == last[same] {
+			same++
+		}
+		path = path[:same]
+		for _, frame := range stack[same:] {
+			parent := 0
+			if len(path) > 0 {
+				parent = path[len(path)-1]
+			}
+			path = append(path, len(tr.frames))
+			tr.parents = append(tr.parents, parent)
+			tr.frames = append(tr.frames, frame)
+		}
+		if len(tr.frames) > maxNodes {
+			return tree{}, nil, errTooLarge
+		}
+		if len(path) > 0 {
+			nodes[i] = path[len(path)-1]
+		}
+		last = stack
+	}
+	return tr, nodes, nil
+}
