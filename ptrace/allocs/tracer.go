@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,11 +25,13 @@ type Options struct {
 	MaxOverhead float64
 	// MaxBlocks and MaxPaths bound the live blocks and the call paths that the kernel keeps; 0: the defaults.
 	MaxBlocks, MaxPaths int
+	// Blocks adds the single live blocks to the result.
+	Blocks bool
 }
 
 // Defaults of Options.
 const (
-	DefaultOverhead = 0.25
+	DefaultOverhead = 0.5
 	DefaultBlocks   = 1 << 18 // 20 MB of kernel memory
 	DefaultPaths    = 1 << 16 // 6 MB
 )
@@ -76,6 +79,8 @@ type Result struct {
 
 	// Paths are the sums by number. 0 is for allocations without a stack, or without room for their call path.
 	Paths map[uint64]allocsbpf.Sums
+	// Blocks are the live blocks, if Options.Blocks is set.
+	Blocks []allocsbpf.Block
 	// Ended means that the process ended meanwhile, so that nothing is live any more: the live sums are of the moment
 	// before.
 	Ended bool
@@ -181,19 +186,59 @@ func (t *Tracer) cpuTime() time.Duration {
 }
 
 // Run traces until ctx ends, which is no error, or the process does, or the budget is exceeded. It calls take with new
-// stacks, whose memory take may keep, and report with the figures, several times a second. An error of take ends the
-// trace, too. Afterwards the process is not probed any more.
+// stacks, whose memory take may keep, one call at a time, and report with the figures, several times a second. An error
+// of take ends the trace, too. Afterwards the process is not probed any more.
 func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(*Progress)) (*Result, error) {
-	r := &Result{}
-	ticker := time.NewTicker(interval)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-		case <-ticker.C:
+	// To name the first stacks can take a second. Meanwhile others are fetched, and the kernel learns of new code.
+	const waiting = 16
+	stacks, failed := make(chan []Stack, waiting), make(chan error, 1)
+	var taking sync.WaitGroup
+	taking.Go(func() {
+		var err error
+		for list := range stacks {
+			if err == nil {
+				err = take(list)
+			}
+			if err != nil {
+				select {
+				case failed <- err:
+				default:
+				}
+			}
 		}
-		if err := t.fetch(take); err != nil {
-			return nil, err
+	})
+	r, err := t.run(ctx, stacks, failed, report)
+	t.kernel.Detach()
+	if err == nil {
+		err = t.finish(stacks, r)
+	}
+	close(stacks)
+	taking.Wait()
+	select {
+	case takeErr := <-failed:
+		err = errors.Join(err, takeErr)
+	default:
+	}
+	if err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// run fetches stacks and figures until the trace ends.
+func (t *Tracer) run(ctx context.Context, stacks chan<- []Stack, failed <-chan error, report func(*Progress)) (
+	*Result, error,
+) {
+	r := &Result{}
+	for {
+		for next := time.Now().Add(interval); ctx.Err() == nil && time.Now().Before(next); {
+			list, err := t.fetch(next)
+			if err != nil {
+				return nil, err
+			}
+			if len(list) > 0 {
+				stacks <- list
+			}
 		}
 		p, err := t.progress()
 		if err != nil {
@@ -201,6 +246,11 @@ func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(
 		}
 		r.Progress = p
 		report(&p)
+		select {
+		case err := <-failed:
+			return nil, err
+		default:
+		}
 		switch {
 		case !t.process.Lives():
 			r.Ended = true
@@ -209,15 +259,21 @@ func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(
 		case ctx.Err() == nil:
 			continue
 		}
-		return r, t.finish(take, r)
+		return r, nil
 	}
 }
 
-// finish detaches and reads the sums.
-func (t *Tracer) finish(take func([]Stack) error, r *Result) (err error) {
-	t.kernel.Detach()
-	if err := t.fetch(take); err != nil {
-		return err
+// finish reads what is left, and the sums. The programs are detached.
+func (t *Tracer) finish(stacks chan<- []Stack, r *Result) (err error) {
+	for {
+		list, err := t.fetch(time.Now())
+		if err != nil {
+			return err
+		}
+		if len(list) == 0 {
+			break
+		}
+		stacks <- list
 	}
 	elapsed := r.Elapsed
 	if r.Progress, err = t.progress(); err != nil {
@@ -226,22 +282,28 @@ func (t *Tracer) finish(take func([]Stack) error, r *Result) (err error) {
 	if r.Ended {
 		r.Elapsed = elapsed
 	}
-	r.Paths, err = t.kernel.Sums()
+	if r.Paths, err = t.kernel.Sums(); err != nil || !t.options.Blocks {
+		return err
+	}
+	r.Blocks, err = t.kernel.Blocks()
 	return err
 }
 
-// fetch hands new stacks on.
-func (t *Tracer) fetch(take func([]Stack) error) error {
-	var stacks []Stack
-	for {
-		s, ok := t.kernel.Stack(time.Now())
+// batch bounds how many stacks are handed on at a time.
+const batch = 256
+
+// fetch returns new stacks. It waits for the first one, up to a deadline.
+func (t *Tracer) fetch(deadline time.Time) (stacks []Stack, err error) {
+	for len(stacks) < batch {
+		s, ok := t.kernel.Stack(deadline)
 		if !ok {
 			break
 		}
+		deadline = time.Now()
 		if s.CodePages != t.pages || len(stacks) == 0 {
 			// A failure leaves the mappings as they were read last: the process has ended.
 			if err := t.learnCode(); err != nil && !errors.Is(err, ptrace.ErrExited) && !errors.Is(err, os.ErrNotExist) {
-				return err
+				return nil, err
 			}
 		}
 		r := &s.Registers
@@ -250,10 +312,7 @@ func (t *Tracer) fetch(take func([]Stack) error) error {
 			Data: append([]byte(nil), s.Data...), Cut: s.Cut,
 		})})
 	}
-	if len(stacks) == 0 {
-		return nil
-	}
-	return take(stacks)
+	return stacks, nil
 }
 
 // progress reads the figures.

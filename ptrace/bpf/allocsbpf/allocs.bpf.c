@@ -29,6 +29,7 @@ enum {
 	WORDS = 8,		/* of a stack that one step of hash_stack takes */
 	MAX_RANGES = 128,
 	NUM_SCRATCH = 8,
+	MAX_RUN = 20000,	/* ns: a run that took longer was interrupted */
 	MAX_INNER = 1000,	/* calls of allocation functions from inside one of them */
 };
 
@@ -45,6 +46,8 @@ enum kind {
 	KIND_MUNMAP,		/* (old, size) */
 	KINDS,
 };
+
+enum { SHARED = 1 }; /* of the flags of mmap: MAP_SHARED, also set in MAP_SHARED_VALIDATE */
 
 const volatile u64 stack_end = 0;	/* of the main thread: address of the first byte above the frames */
 const volatile u64 library_start = 0;	/* code of the C library: calls of mmap from there are its own */
@@ -99,7 +102,7 @@ struct alloc_range {
 /* Where code is, in address order, then ranges at the highest address. User space keeps it up to date. */
 struct alloc_code {
 	struct alloc_range ranges[MAX_RANGES];
-	u64 count;
+	struct alloc_range libraries; /* from the second range to the end of the last one */
 	u64 code_pages;	/* for which it is true */
 };
 
@@ -110,6 +113,7 @@ struct alloc_counters {
 	u64 nested;		/* calls from inside another one */
 	u64 older, older_bytes;	/* freed blocks that are not of this time, and their sizes by glibc's headers */
 	u64 unknown_maps, unknown_bytes; /* unmapped ranges that do not begin with a known mapping */
+	u64 shared, shared_bytes;	/* shared mappings: the process does not own that memory */
 	u64 untracked, untracked_bytes;	/* allocations for which the table of blocks had no room */
 	u64 replaced, replaced_bytes;	/* blocks whose free was not seen: their address was allocated again */
 	u64 lost_calls;		/* entries for which the table of calls had no room */
@@ -164,6 +168,14 @@ struct {
 	__type(value, struct scratch);
 } scratches SEC(".maps");
 
+/* Not 0 while calls are to be counted: from when all functions are probed until the first one is not any more. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} active SEC(".maps");
+
 /* One element that all threads of the process add to. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -183,11 +195,12 @@ const enum kind *kind_type __attribute__((unused));
 
 #define ADD(place, n) __sync_fetch_and_add(&(place), (n))
 
+/* all_counters returns the counters; NULL if nothing is to be counted now. */
 static __always_inline struct alloc_counters *all_counters(void)
 {
-	u32 zero = 0;
+	u32 zero = 0, *on = bpf_map_lookup_elem(&active, &zero);
 
-	return bpf_map_lookup_elem(&counters, &zero);
+	return on && *on ? bpf_map_lookup_elem(&counters, &zero) : NULL;
 }
 
 static __always_inline u64 user_word(u64 address)
@@ -202,7 +215,9 @@ static __always_inline u64 user_word(u64 address)
 struct walk {
 	struct scratch *s;
 	u64 hash;
-	u64 sp, end;	/* of the stack */
+	u64 sp, size;	/* of the stack */
+	u64 program, program_size;	/* the first range of code */
+	u64 libraries, libraries_size;	/* from the second one to the last one */
 	u32 words;
 	bool all;	/* where code is is not known: take every word that can be a pointer */
 };
@@ -238,11 +253,11 @@ __noinline int in_code(u64 word)
 /* matters reports whether an unwinder can depend on a word of the stack. */
 static __always_inline bool matters(struct walk *w, u64 word)
 {
-	if (word < 0x1000 || word >> 56)
-		return false; /* the most frequent ones: small numbers */
-	if (word >= w->sp && word < w->end)
+	if (word - w->sp < w->size || word - w->program < w->program_size)
 		return true;
-	return w->all || in_code(word);
+	if (word - w->libraries < w->libraries_size)
+		return in_code(word);
+	return w->all && word >= 0x1000 && word >> 56 == 0;
 }
 
 static long hash_words(u32 step, struct walk *w)
@@ -345,7 +360,7 @@ static __always_inline u64 path_of(struct pt_regs *c, struct alloc_counters *all
 	struct alloc_code *where = bpf_map_lookup_elem(&code, &zero);
 	struct alloc_sums *sum;
 	struct walk w = {};
-	u64 n;
+	u64 n, frame;
 
 	if (!s || !where) {
 		ADD(all->no_stack, 1);
@@ -359,10 +374,20 @@ static __always_inline u64 path_of(struct pt_regs *c, struct alloc_counters *all
 	}
 	s->head.code_pages = code_pages();
 	w.s = s;
-	w.end = w.sp + n;
+	w.size = n;
 	w.words = n >> 3;
-	w.all = where->code_pages != s->head.code_pages || where->count == 0;
-	w.hash = mix(mix(mix(w.all, REG(c, ip)), w.sp), REG(c, bp));
+	w.all = where->code_pages != s->head.code_pages;
+	if (!w.all) {
+		w.program = where->ranges[0].start;
+		w.program_size = where->ranges[0].end - w.program;
+		w.libraries = where->libraries.start;
+		w.libraries_size = where->libraries.end - w.libraries;
+	}
+	/* Where code keeps other things in bp than an address of the stack, no unwinder goes by it. */
+	frame = REG(c, bp);
+	if (frame - w.sp >= n)
+		frame = 0;
+	w.hash = mix(mix(mix(w.all, REG(c, ip)), w.sp), frame);
 	bpf_loop((w.words + WORDS - 1) / WORDS, hash_words, &w, 0);
 	ADD(all->hashed, 1);
 	ADD(all->words, w.words);
@@ -467,11 +492,12 @@ static __always_inline bool from_library(struct pt_regs *c)
 /* charge counts a run, and measures one in 16. */
 static __always_inline void charge(struct alloc_counters *all, u64 began)
 {
-	u64 n = ADD(all->runs, 1);
+	u64 n = ADD(all->runs, 1), took;
 
 	if (n & 15)
 		return;
-	ADD(all->time, (bpf_ktime_get_ns() - began) * 16);
+	took = bpf_ktime_get_ns() - began;
+	ADD(all->time, (took < MAX_RUN ? took : MAX_RUN) * 16);
 }
 
 /* begin notes a call that will return an address. */
@@ -557,6 +583,12 @@ int entered(struct pt_regs *c)
 			unmap(address, REG(c, si), all);
 		break;
 	case KIND_MMAP:
+		if (REG(c, cx) & SHARED) {
+			ADD(all->shared, 1);
+			ADD(all->shared_bytes, REG(c, si));
+			break;
+		}
+		/* fall through */
 	case KIND_MREMAP:
 		if (!from_library(c))
 			begin(c, kind, all);

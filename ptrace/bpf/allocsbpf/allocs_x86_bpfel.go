@@ -41,7 +41,11 @@ type allocsAllocCode struct {
 		Start uint64
 		End   uint64
 	}
-	Count     uint64
+	Libraries struct {
+		_     structs.HostLayout
+		Start uint64
+		End   uint64
+	}
 	CodePages uint64
 }
 
@@ -54,6 +58,8 @@ type allocsAllocCounters struct {
 	OlderBytes     uint64
 	UnknownMaps    uint64
 	UnknownBytes   uint64
+	Shared         uint64
+	SharedBytes    uint64
 	Untracked      uint64
 	UntrackedBytes uint64
 	Replaced       uint64
@@ -103,6 +109,7 @@ type allocsAllocSums struct {
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
+	allocsMapActive       = "active"
 	allocsMapBlocks       = "blocks"
 	allocsMapCalls        = "calls"
 	allocsMapCode         = "code"
@@ -170,6 +177,7 @@ type allocsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type allocsMapSpecs struct {
+	Active    *ebpf.MapSpec `ebpf:"active"`
 	Blocks    *ebpf.MapSpec `ebpf:"blocks"`
 	Calls     *ebpf.MapSpec `ebpf:"calls"`
 	Code      *ebpf.MapSpec `ebpf:"code"`
@@ -211,6 +219,7 @@ func (o *allocsObjects) Close() error {
 //
 // It can be passed to loadAllocsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type allocsMaps struct {
+	Active    *ebpf.Map `ebpf:"active"`
 	Blocks    *ebpf.Map `ebpf:"blocks"`
 	Calls     *ebpf.Map `ebpf:"calls"`
 	Code      *ebpf.Map `ebpf:"code"`
@@ -222,6 +231,7 @@ type allocsMaps struct {
 
 func (m *allocsMaps) Close() error {
 	return _AllocsClose(
+		m.Active,
 		m.Blocks,
 		m.Calls,
 		m.Code,

@@ -32,7 +32,7 @@ func load(c Config) (objects, error) {
 		return objects{}, loadError("load a program", err)
 	}
 	return objects{
-		blocks: o.Blocks, sums: o.Sums, code: o.Code, counters: o.Counters, stacks: o.Stacks,
+		blocks: o.Blocks, sums: o.Sums, code: o.Code, counters: o.Counters, stacks: o.Stacks, active: o.Active,
 		entered: o.Entered, returned: o.Returned, close: o.Close,
 	}, nil
 }

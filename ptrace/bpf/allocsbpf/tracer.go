@@ -80,6 +80,7 @@ type Counters struct {
 	Nested                    uint64           // calls from inside an allocation function
 	Older, OlderBytes         uint64           // freed blocks of the time before, and their sizes by glibc's headers
 	UnknownMaps, UnknownBytes uint64           // unmapped ranges that do not begin with a known mapping
+	Shared, SharedBytes       uint64           // shared mappings, which are not counted as allocations
 	Untracked, UntrackedBytes uint64           // allocations that are not in the live ones for want of room
 	Replaced, ReplacedBytes   uint64           // blocks whose free was not seen
 	LostCalls, Unmatched      uint64           // calls of which the entry, or the return, was not seen
@@ -124,7 +125,7 @@ type Stack struct {
 
 // objects are the loaded programs and tables.
 type objects struct {
-	blocks, sums, code, counters, stacks *ebpf.Map
+	blocks, sums, code, counters, stacks, active *ebpf.Map
 
 	entered, returned *ebpf.Program
 
@@ -170,8 +171,8 @@ func Check() error {
 
 func loadError(what string, err error) error { return bpf.LoadError(ErrUnsupported, what, "6.6", err) }
 
-// Attach has the kernel call the programs for functions of the file at path, whenever the process pid calls them. The
-// entries come first and the frees among them, so that no block is counted whose free is not seen.
+// Attach has the kernel call the programs for functions of the file at path, whenever the process pid calls them.
+// Calls count when all functions are attached.
 func (t *Tracer) Attach(path string, pid int, functions []Function) error {
 	file, err := link.OpenExecutable(path)
 	if err != nil {
@@ -195,6 +196,14 @@ func (t *Tracer) Attach(path string, pid int, functions []Function) error {
 		return attachError(err)
 	}
 	t.links = append(t.links, l)
+	return t.activate(1)
+}
+
+// activate has calls counted, or not.
+func (t *Tracer) activate(on uint32) error {
+	if err := t.objects.active.Put(uint32(0), on); err != nil {
+		return loadError("fill a table", err)
+	}
 	return nil
 }
 
@@ -205,8 +214,12 @@ func attachError(err error) error {
 	return loadError("attach to functions", err)
 }
 
-// Detach has the kernel call the programs no longer. The tables stay as they are.
+// Detach has the kernel call the programs no longer. No call counts from the beginning of Detach on, and the tables stay
+// as they are then.
 func (t *Tracer) Detach() {
+	if len(t.links) > 0 {
+		_ = t.activate(0) // it cannot fail: the map exists, and has the element
+	}
 	for _, l := range t.links {
 		_ = l.Close()
 	}
@@ -217,9 +230,9 @@ func (t *Tracer) Detach() {
 // order, at most MaxRanges. Until then, and with another number, every word that can be a pointer counts as code.
 func (t *Tracer) SetCode(ranges []Range, pages uint64) error {
 	var c struct {
-		Ranges [MaxRanges]Range
-		Count  uint64
-		Pages  uint64
+		Ranges    [MaxRanges]Range
+		Libraries Range
+		Pages     uint64
 	}
 	if len(ranges) > MaxRanges {
 		return fmt.Errorf("%w: %d ranges of code", ErrUnsupported, len(ranges))
@@ -227,7 +240,11 @@ func (t *Tracer) SetCode(ranges []Range, pages uint64) error {
 	if err := t.objects.code.Put(uint32(0), &c); err != nil { // a program must not see a mixture of both
 		return loadError("fill a table", err)
 	}
-	c.Count, c.Pages = uint64(copy(c.Ranges[:], ranges)), pages
+	c.Pages = pages
+	copy(c.Ranges[:], ranges)
+	if last := len(ranges) - 1; last > 0 {
+		c.Libraries = Range{ranges[1].Start, ranges[last].End}
+	}
 	for i := len(ranges); i < MaxRanges; i++ {
 		c.Ranges[i] = Range{math.MaxUint64, math.MaxUint64}
 	}
@@ -277,6 +294,29 @@ func (t *Tracer) Sums() (map[uint64]Sums, error) {
 	}
 	if err := entries.Err(); err != nil {
 		return nil, fmt.Errorf("read the sums of allocations: %w", err)
+	}
+	return all, nil
+}
+
+// Block is a block or mapping that is in use (struct alloc_block).
+type Block struct {
+	Size uint64
+	Path uint64 // number of the call path
+}
+
+// Blocks reads the live blocks. It is meant for a tracer that is detached.
+func (t *Tracer) Blocks() ([]Block, error) {
+	var (
+		address uint64
+		b       Block
+		all     []Block
+	)
+	entries := t.objects.blocks.Iterate()
+	for entries.Next(&address, &b) {
+		all = append(all, b)
+	}
+	if err := entries.Err(); err != nil {
+		return nil, fmt.Errorf("read the live blocks: %w", err)
 	}
 	return all, nil
 }
