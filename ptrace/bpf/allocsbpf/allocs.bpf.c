@@ -117,7 +117,7 @@ struct alloc_counters {
 	u64 untracked, untracked_bytes;	/* allocations for which the table of blocks had no room */
 	u64 replaced, replaced_bytes;	/* blocks whose free was not seen: their address was allocated again */
 	u64 lost_calls;		/* entries for which the table of calls had no room */
-	u64 unmatched;		/* returns of a call whose entry was not seen */
+	u64 unmatched;		/* calls that did not return: the process has left them by a jump */
 	u64 lost_stacks;	/* stacks for which the ring had no room */
 	u64 no_stack;		/* allocations whose stack could not be read */
 	u64 other_stacks;	/* allocations for whose call path the table had no room */
@@ -489,6 +489,15 @@ static __always_inline bool from_library(struct pt_regs *c)
 	return user_word(REG(c, sp)) - library_start < library_size;
 }
 
+/* inside reports whether the thread is in an allocation function: realloc can free by calling free. */
+static __always_inline bool inside(struct pt_regs *c)
+{
+	u32 tid = bpf_get_current_pid_tgid();
+	struct alloc_call *call = bpf_map_lookup_elem(&calls, &tid);
+
+	return call && call->sp && REG(c, sp) < call->sp;
+}
+
 /* charge counts a run, and measures one in 16. */
 static __always_inline void charge(struct alloc_counters *all, u64 began)
 {
@@ -575,7 +584,7 @@ int entered(struct pt_regs *c)
 	ADD(all->hits[kind], 1);
 	switch (kind) {
 	case KIND_FREE:
-		if (address && !forget(address, &was))
+		if (address && !forget(address, &was) && !inside(c))
 			older(address, all);
 		break;
 	case KIND_MUNMAP:
@@ -644,18 +653,15 @@ int returned(struct pt_regs *c)
 
 	if (!all)
 		return 0;
-	if (!call || !call->sp || REG(c, sp) < call->sp + 8) {
-		/* The return of an inner call, or of a mapping of the library's own. */
-		if (!call || !call->sp)
-			ADD(all->unmatched, 1);
+	/* Not the return of an inner call, of a call that does not count, or of one from before the start. */
+	if (!call || !call->sp || REG(c, sp) < call->sp + 8)
 		return 0;
-	}
 	if (REG(c, sp) == call->sp + 8) {
 		if (call->kind == KIND_POSIX_MEMALIGN)
 			address = (u32)address == 0 ? user_word(call->result) : 0;
 		finish(call, address, all);
 	} else {
-		ADD(all->unmatched, 1); /* the call was left by a jump */
+		ADD(all->unmatched, 1);
 	}
 	call->sp = 0;
 	charge(all, now);

@@ -83,7 +83,7 @@ type Counters struct {
 	Shared, SharedBytes       uint64           // shared mappings, which are not counted as allocations
 	Untracked, UntrackedBytes uint64           // allocations that are not in the live ones for want of room
 	Replaced, ReplacedBytes   uint64           // blocks whose free was not seen
-	LostCalls, Unmatched      uint64           // calls of which the entry, or the return, was not seen
+	LostCalls, Unmatched      uint64           // calls of too many threads, and calls that did not return
 	LostStacks                uint64           // stacks for which the ring had no room; a later call sends them
 	NoStack, OtherStacks      uint64           // allocations without a stack, and without room for their call path
 	Hashed, Words             uint64           // stacks copied, and their words
