@@ -91,6 +91,10 @@ func Locate(pid int) (*Allocator, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(maps) == 0 {
+		return nil, fmt.Errorf("process %d has no memory of its own: it has ended, or is the kernel's: %w", pid,
+			fs.ErrNotExist)
+	}
 	images, err := openImages(pid, maps)
 	if err != nil {
 		return nil, err

@@ -16,6 +16,7 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/allocs"
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/allocation"
 	"pg_stat_backtrace/worker/compressed"
 	"pg_stat_backtrace/worker/profilefmt"
@@ -101,8 +102,8 @@ func (f *allocationFlags) run(
 	defer allocator.Close()
 	ctx, cancel := context.WithTimeout(ctx, f.duration)
 	defer cancel()
-	tellf(stderr, "tracing the allocations of process %d for %s: malloc of %s", pid, f.duration, allocator.Name)
-	progress := allocationProgress{out: stderr, shown: terminal(stderr), duration: f.duration}
+	progress := allocationProgress{out: stderr, shown: terminal(stderr), duration: f.duration, begin: fmt.Sprintf(
+		"tracing the allocations of process %d for %s: malloc of %s", pid, f.duration, allocator.Name)}
 	report, err := allocation.Run(ctx, capturer, target, allocator,
 		allocs.Options{MaxOverhead: budget, Blocks: m.format == formatCompressed}, progress.show)
 	progress.clear()
@@ -166,11 +167,11 @@ func (f *allocationFlags) printBlocks(r *allocation.Report, w io.Writer) error {
 // explainAllocations words an error for a user.
 func explainAllocations(pid int, err error) error {
 	switch {
-	case errors.Is(err, ptrace.ErrExited), errors.Is(err, fs.ErrNotExist):
+	case errors.Is(err, ptrace.ErrExited), errors.Is(err, fs.ErrNotExist), errors.Is(err, procfs.ErrGone):
 		return fmt.Errorf("process %d does not exist, or has just ended", pid)
 	case errors.Is(err, allocation.ErrNoAllocator):
 		return err
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, ptrace.ErrNotPermitted):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, ptrace.ErrNotPermitted), errors.Is(err, procfs.ErrDenied):
 		return fmt.Errorf("%w\nRun it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", err)
 	}
 	return err
@@ -178,6 +179,7 @@ func explainAllocations(pid int, err error) error {
 
 // allocationProgress shows how far a trace is, on a terminal.
 type allocationProgress struct {
+	begin    string // the first line, when the process is probed; empty: it has been printed
 	out      io.Writer
 	shown    bool
 	duration time.Duration
@@ -185,6 +187,10 @@ type allocationProgress struct {
 }
 
 func (p *allocationProgress) show(now *allocs.Progress) {
+	if p.begin != "" {
+		tellf(p.out, "%s", p.begin)
+		p.begin = ""
+	}
 	if !p.shown || now.Elapsed-p.last < time.Second {
 		return
 	}

@@ -101,8 +101,10 @@ func newMemory() *cobra.Command {
 // check validates the flags and returns the processes.
 func (f *memoryFlags) check(args []string) ([]int, error) {
 	switch {
-	case !slices.Contains([]string{formatText, formatJSON, formatFolded}, f.format):
-		return nil, fmt.Errorf("--format must be text, json or folded, not %q", f.format)
+	case !slices.Contains([]string{formatText, formatJSON, formatFolded, formatPprof, formatSpeedscope, formatHTML}, f.format):
+		return nil, fmt.Errorf("--format must be text, json, folded, pprof, speedscope or html, not %q", f.format)
+	case len(args) > 1 && (f.format == formatPprof || f.format == formatSpeedscope || f.format == formatHTML):
+		return nil, fmt.Errorf("--format %s prints one process: give one process id", f.format)
 	case f.top < 1:
 		return nil, fmt.Errorf("--top must be at least 1, not %d", f.top)
 	case f.timeout <= 0:
@@ -243,6 +245,8 @@ func (f *memoryFlags) print(out *bufio.Writer, m *processMemory) error {
 	case formatFolded:
 		m.folded(out)
 		return nil
+	case formatPprof, formatSpeedscope, formatHTML:
+		return m.profile(out, f.format)
 	}
 	total, free, unknown := m.total()
 	_, _ = fmt.Fprintf(out, "process %d, PostgreSQL %d: %d memory contexts with %d bytes, %d of them free\n",

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	pprof "github.com/google/pprof/profile"
+
 	"pg_stat_backtrace/internal/pgtest"
 )
 
@@ -54,6 +56,24 @@ func TestMemory(t *testing.T) {
 	if err := json.Unmarshal([]byte(raw), &doc); err != nil || !doc.Consistent || len(doc.Contexts) != count ||
 		doc.Rollup == nil || doc.Private.Heap == 0 || doc.Contexts[1].Parent != "TopMemoryContext" {
 		t.Errorf("%v\n%s", err, raw)
+	}
+
+	_, raw, _ = run(t, "memory", "--format", "pprof", pid)
+	p, err := pprof.ParseData([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sumOf(p, "total_bytes") != int64(total) || sumOf(p, "contexts") != int64(count) ||
+		sumOf(p, "used_bytes")+sumOf(p, "free_bytes") != int64(total) {
+		t.Errorf("the profile has %d bytes in %d contexts, the text %d in %d", sumOf(p, "total_bytes"), sumOf(p, "contexts"),
+			total, count)
+	}
+	_, page, _ := run(t, "memory", "--format", "html", pid)
+	if !strings.Contains(page, "<html") || !strings.Contains(page, "CacheMemoryContext") {
+		t.Errorf("%.1000s", page)
+	}
+	if status, _, _ := run(t, "memory", "--format", "html", pid, pid); status != 2 {
+		t.Errorf("html of two processes: status %d", status)
 	}
 
 	if status, _, stderr := run(t, "memory", sleeper(t)); status != 1 || !strings.Contains(stderr, "runs no PostgreSQL") {
