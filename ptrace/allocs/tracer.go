@@ -36,16 +36,16 @@ const (
 	DefaultPaths    = 1 << 16 // 6 MB
 )
 
-// burst is the cost that a trace may have beyond its share, so that some seconds with many allocations after a quiet
+// burst is the cost that a trace may have beyond its share, so that a moment with many allocations after a quiet
 // time do not end it.
-const burst = 250 * time.Millisecond
+const burst = 100 * time.Millisecond
 
 // Estimated costs of a probe beside the programs' own run time, which is measured. They are those of a virtual machine
-// (doc/benchmarks.md); hardware is two to four times faster.
+// (doc/benchmarks.md).
 const (
-	entryCost   = 900 * time.Nanosecond  // a breakpoint at an instruction that the kernel emulates
-	steppedCost = 9 * time.Microsecond   // at another instruction
-	returnCost  = 1400 * time.Nanosecond // a return that the kernel takes over
+	entryCost   = 500 * time.Nanosecond // a breakpoint at an instruction that the kernel emulates
+	steppedCost = 9 * time.Microsecond  // at another instruction
+	returnCost  = 500 * time.Nanosecond // a return that the kernel takes over
 )
 
 // interval is how often stacks are fetched and the cost is looked at.
@@ -161,7 +161,7 @@ func (t *Tracer) attach() error {
 	return t.target.verify(t.process.Maps())
 }
 
-// learnCode tells the kernel where the process has code.
+// learnCode gives the kernel the addresses at which the process has code.
 func (t *Tracer) learnCode() error {
 	pid := t.target.Process.PID
 	before := codePages(pid)
@@ -176,7 +176,7 @@ func (t *Tracer) learnCode() error {
 	return t.kernel.SetCode(ranges, before)
 }
 
-// cpuTime returns the processor time of the process; of one that has ended, the last one that was read.
+// cpuTime returns the processor time of the process; after its end, the time that was read last.
 func (t *Tracer) cpuTime() time.Duration {
 	var ts unix.Timespec
 	if unix.ClockGettime(t.clock, &ts) == nil {
@@ -263,7 +263,7 @@ func (t *Tracer) run(ctx context.Context, stacks chan<- []Stack, failed <-chan e
 	}
 }
 
-// finish reads what is left, and the sums. The programs are detached.
+// finish reads the last stacks, and the sums. The programs are detached.
 func (t *Tracer) finish(stacks chan<- []Stack, r *Result) (err error) {
 	for {
 		list, err := t.fetch(time.Now())

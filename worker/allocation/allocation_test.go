@@ -26,7 +26,7 @@ import (
 
 // needTracer skips a test where the kernel does not let this process trace allocations. A program that the kernel's
 // verifier refuses is a failure.
-func needTracer(t *testing.T) {
+func needTracer(t testing.TB) {
 	t.Helper()
 	err := allocsbpf.Check()
 	switch {
@@ -39,14 +39,14 @@ func needTracer(t *testing.T) {
 
 // program is a running testdata/allocate.c.
 type program struct {
-	t   *testing.T
+	t   testing.TB
 	cmd *exec.Cmd
 	in  io.Writer
 	out *bufio.Reader
 }
 
 // build compiles testdata/allocate.c.
-func build(t *testing.T, compiler string, flags ...string) string {
+func build(t testing.TB, compiler string, flags ...string) string {
 	t.Helper()
 	if _, err := exec.LookPath(compiler); err != nil {
 		t.Skipf("no %s to compile testdata/allocate.c with", compiler)
@@ -59,7 +59,7 @@ func build(t *testing.T, compiler string, flags ...string) string {
 	return exe
 }
 
-func start(t *testing.T, exe string) *program {
+func start(t testing.TB, exe string) *program {
 	t.Helper()
 	p := &program{t: t, cmd: exec.Command(exe)}
 	in, err := p.cmd.StdinPipe()
@@ -101,7 +101,7 @@ func (p *program) do(commands ...string) {
 }
 
 // during traces a process while work runs.
-func during(t *testing.T, pid int, o allocs.Options, work func()) *Report {
+func during(t testing.TB, pid int, o allocs.Options, work func()) *Report {
 	t.Helper()
 	r, err := tryDuring(t, pid, o, work)
 	if err != nil {
@@ -110,7 +110,7 @@ func during(t *testing.T, pid int, o allocs.Options, work func()) *Report {
 	return r
 }
 
-func tryDuring(t *testing.T, pid int, o allocs.Options, work func()) (*Report, error) {
+func tryDuring(t testing.TB, pid int, o allocs.Options, work func()) (*Report, error) {
 	t.Helper()
 	a, err := Locate(pid)
 	if err != nil {
@@ -238,7 +238,7 @@ func TestThreads(t *testing.T) {
 	}
 }
 
-// TestBudget: a trace that costs more than its budget ends by itself, and says so.
+// TestBudget: a trace that costs more than its budget ends by itself, and reports the reason.
 func TestBudget(t *testing.T) {
 	needTracer(t)
 	t.Parallel()
@@ -309,7 +309,7 @@ func TestTwoTraces(t *testing.T) {
 	}
 }
 
-// TestDetached: after a trace the process has no breakpoint, and goes on at full speed.
+// TestDetached: after a trace the process has no breakpoint.
 func TestDetached(t *testing.T) {
 	needTracer(t)
 	t.Parallel()

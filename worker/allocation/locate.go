@@ -50,7 +50,7 @@ const glibcMark = "gnu_get_libc_version"
 type Allocator struct {
 	// Name is the base name of the image that has malloc.
 	Name string
-	// BuildID is that of the image, empty if it has none.
+	// BuildID is the image's, empty if it has none.
 	BuildID string
 
 	target allocs.Target
@@ -123,7 +123,7 @@ func Locate(pid int) (*Allocator, error) {
 }
 
 // rank orders images that define malloc as the dynamic linker does: the program and preloaded libraries come before the
-// C library. The dynamic linker's own malloc is used before that of the C library is there.
+// C library. The dynamic linker's own malloc is used before the C library is there.
 func (m *image) rank() int {
 	name := path.Base(m.path)
 	switch {
@@ -208,7 +208,7 @@ func (m *image) readSymbols() error {
 	}
 	all, err := m.elf.Symbols(".symtab")
 	if err != nil {
-		return nil // no allocator is found in it
+		return nil //nolint:nilerr // a program without symbols has no allocator that can be found
 	}
 	m.symbols = make(map[string]uint64)
 	for s := range all {

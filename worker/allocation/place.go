@@ -3,6 +3,7 @@ package allocation
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"golang.org/x/arch/x86/x86asm"
 
@@ -28,21 +29,14 @@ func probePlace(m *elfimage.Image, entry uint64) (addr uint64, stepped bool, err
 	}
 	at := 0
 	for range maxSkipped + 1 {
-		if bytes.HasPrefix(code[at:], landing) {
-			at += len(landing)
-			continue
-		}
-		inst, err := x86.Decode(code[at:])
-		if err != nil {
-			break
-		}
 		if emulated(code[at:]) {
 			return entry + uint64(at), false, nil
 		}
-		if !harmless(&inst) {
+		n := harmless(code[at:])
+		if n == 0 {
 			break
 		}
-		at += inst.Len
+		at += n
 	}
 	return entry, true, nil
 }
@@ -58,24 +52,31 @@ func emulated(code []byte) bool {
 		op == 0x0f && len(code) > 1 && code[1]&0xf0 == 0x80
 }
 
-// harmless reports whether an instruction leads to the next one and leaves the stack pointer and the arguments alone.
-func harmless(inst *x86asm.Inst) bool {
-	switch inst.Op {
-	case x86asm.TEST, x86asm.CMP:
-		return true
-	case x86asm.MOV, x86asm.LEA, x86asm.XOR:
-		to, ok := inst.Args[0].(x86asm.Reg)
-		return ok && !vital(to)
+// harmless returns the length of an instruction that leads to the next one and leaves the stack pointer and the
+// arguments alone; 0 for another one.
+func harmless(code []byte) int {
+	if bytes.HasPrefix(code, landing) {
+		return len(landing)
 	}
-	return false
+	inst, err := x86.Decode(code)
+	if err != nil {
+		return 0
+	}
+	if inst.Op == x86asm.TEST || inst.Op == x86asm.CMP {
+		return inst.Len
+	}
+	to, ok := inst.Args[0].(x86asm.Reg)
+	if ok && !vital(to) && (inst.Op == x86asm.MOV || inst.Op == x86asm.LEA || inst.Op == x86asm.XOR) {
+		return inst.Len
+	}
+	return 0
 }
 
 // vital reports whether a register is the stack pointer or holds one of the first three arguments, in any width.
 func vital(r x86asm.Reg) bool {
-	switch r {
-	case x86asm.RSP, x86asm.ESP, x86asm.SP, x86asm.SPB, x86asm.RDI, x86asm.EDI, x86asm.DI, x86asm.DIB,
-		x86asm.RSI, x86asm.ESI, x86asm.SI, x86asm.SIB, x86asm.RDX, x86asm.EDX, x86asm.DX, x86asm.DL, x86asm.DH:
-		return true
+	kept := []x86asm.Reg{
+		x86asm.RSP, x86asm.ESP, x86asm.SP, x86asm.SPB, x86asm.RDI, x86asm.EDI, x86asm.DI, x86asm.DIB,
+		x86asm.RSI, x86asm.ESI, x86asm.SI, x86asm.SIB, x86asm.RDX, x86asm.EDX, x86asm.DX, x86asm.DL, x86asm.DH,
 	}
-	return r < x86asm.AL || r > x86asm.R15 // not a general register
+	return r < x86asm.AL || r > x86asm.R15 || slices.Contains(kept, r) // others are no general registers
 }

@@ -20,7 +20,8 @@ import (
 // contextBytes is the sum of the memory contexts of a process.
 func contextBytes(t *testing.T, c *capture.Capturer, pid int) int64 {
 	t.Helper()
-	m, err := c.MemoryContexts(t.Context(), ptrace.Target{PID: pid, UID: -1}, pgmemory.Options{MaxContexts: 1 << 20, MaxPages: 1 << 17})
+	m, err := c.MemoryContexts(t.Context(), ptrace.Target{PID: pid, UID: -1},
+		pgmemory.Options{MaxContexts: 1 << 20, MaxPages: 1 << 17})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +38,7 @@ func contextBytes(t *testing.T, c *capture.Capturer, pid int) int64 {
 // leaksVariable is the number of leaked statements, 1500 in a full test.
 const leaksVariable = "PGSB_TEST_LEAKS"
 
-// TestGrowth: what is live since the start equals the growth of the memory contexts, within 2 %.
+// TestGrowth: the bytes live since the start equal the growth of the memory contexts, within 2 %.
 func TestGrowth(t *testing.T) {
 	needTracer(t)
 	leaks := 400
@@ -53,7 +54,7 @@ func TestGrowth(t *testing.T) {
 	cases := []struct {
 		name, before, work, function string
 	}{
-		// What is done before fills the caches of the allocator's contexts, which are not in the tree.
+		// The statement before fills the server's list of blocks for reuse, which is not in the tree.
 		{"prepared statements", prepare("a", 20), prepare("b", leaks), "CompleteCachedPlan"},
 		{
 			"catalog cache", "SELECT count(format_type(oid, NULL)) FROM pg_type LIMIT 10",

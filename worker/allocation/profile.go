@@ -2,6 +2,8 @@ package allocation
 
 import (
 	"fmt"
+	"strconv"
+	"strings"
 
 	"github.com/google/pprof/profile"
 
@@ -19,7 +21,7 @@ const (
 // SampleTypes returns the sample types in the order of their values.
 func SampleTypes() []string { return []string{AllocObjects, AllocSpace, InuseObjects, InuseSpace} }
 
-// Profile returns the report as a profile. What is live is called in use there.
+// Profile returns the report as a profile. Live memory is called in use there.
 func (r *Report) Profile() *profile.Profile {
 	b := profileBuilder{
 		profile: &profile.Profile{
@@ -37,7 +39,7 @@ func (r *Report) Profile() *profile.Profile {
 	for _, p := range r.Paths {
 		s := &profile.Sample{
 			Value: []int64{int64(p.Objects), int64(p.Bytes), int64(p.LiveObjects), int64(p.LiveBytes)},
-			Label: map[string][]string{"pid": {fmt.Sprint(r.PID)}},
+			Label: map[string][]string{"pid": {strconv.Itoa(r.PID)}},
 		}
 		if p.Stack == nil {
 			s.Location = []*profile.Location{b.location([]trace.Frame{{Function: "[stack not recorded]"}})}
@@ -76,10 +78,11 @@ func (b *profileBuilder) stack(t *trace.Thread) []*profile.Location {
 
 // location returns the location of frames with one address.
 func (b *profileBuilder) location(frames []trace.Frame) *profile.Location {
-	key := ""
+	words := make([]string, 0, 2*len(frames))
 	for i := range frames {
-		key += fmt.Sprintf("%x %s;", frames[i].Address, nameOf(&frames[i]))
+		words = append(words, strconv.FormatUint(frames[i].Address, 16), nameOf(&frames[i]))
 	}
+	key := strings.Join(words, ";")
 	if l := b.locations[key]; l != nil {
 		return l
 	}

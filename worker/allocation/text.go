@@ -16,10 +16,10 @@ func (r *Report) Title() string {
 	return fmt.Sprintf("process %d: allocations during %.1f s, allocator %s", r.PID, r.Elapsed.Seconds(), r.Allocator.Name)
 }
 
-// Summary says what is live since the start, and which older blocks were freed.
+// Summary has the sums: live since the start, allocated, older blocks that were freed, and the cost of the trace.
 func (r *Report) Summary() []string {
 	t, c := r.Total(), &r.Counters
-	older := fmt.Sprintf("freed from before the start: %s", countOf(c.Older, "block"))
+	older := "freed from before the start: " + countOf(c.Older, "block")
 	if r.Allocator.target.HasHeaders {
 		older += fmt.Sprintf(" with %d bytes (by malloc's own headers); growth %+d bytes", c.OlderBytes,
 			int64(t.LiveBytes-c.OlderBytes))
@@ -51,7 +51,7 @@ func countOf(n uint64, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// Notes say what is missing or not exact.
+// Notes list everything that is missing or not exact.
 func (r *Report) Notes() (list []string) {
 	c := &r.Counters
 	add := func(n uint64, format string, args ...any) {
@@ -60,20 +60,21 @@ func (r *Report) Notes() (list []string) {
 		}
 	}
 	if r.Ended {
-		list = append(list, "the process has ended: what was live is as of its last moment")
+		list = append(list, "the process has ended: the live blocks are those of its last moment")
 	}
 	if r.TooDear {
-		list = append(list, fmt.Sprintf("the trace ended after %.1f s because it cost too much: %s calls, estimated at %s of %s "+
-			"of processor time", r.Elapsed.Seconds(), fmt.Sprint(c.Calls()), r.Overhead.Round(time.Millisecond),
+		list = append(list, fmt.Sprintf("the trace ended after %.1f s because it cost too much: %d calls, estimated at "+
+			"%s of %s of processor time", r.Elapsed.Seconds(), c.Calls(), r.Overhead.Round(time.Millisecond),
 			r.CPU.Round(time.Millisecond)))
 	}
 	add(c.Replaced, "%s with %d bytes had no free that was seen: their addresses were allocated again. "+
-		"What is live is an upper bound", countOf(c.Replaced, "block"), c.ReplacedBytes)
-	add(c.Untracked, "%s with %d bytes are not among the live ones: only %d are kept apart. What is live is a lower bound",
-		countOf(c.Untracked, "block"), c.UntrackedBytes, r.maxBlocks())
+		"The live bytes are an upper bound", countOf(c.Replaced, "block"), c.ReplacedBytes)
+	add(c.Untracked, "%s with %d bytes are not among the live ones: only %d are kept apart. "+
+		"The live bytes are a lower bound", countOf(c.Untracked, "block"), c.UntrackedBytes, r.maxBlocks())
 	add(c.LostCalls, "%s of threads beyond 4096 are not counted", countOf(c.LostCalls, "call"))
 	add(c.NoStack, "the stack of %s could not be read", countOf(c.NoStack, "allocation"))
-	add(c.OtherStacks, "%s are not kept apart by stack: there are too many call paths", countOf(c.OtherStacks, "allocation"))
+	add(c.OtherStacks, "%s are not kept apart by stack: there are too many call paths",
+		countOf(c.OtherStacks, "allocation"))
 	add(c.Failed, "%s failed", countOf(c.Failed, "allocation"))
 	add(c.Shared, "not counted: %s of shared memory with %d bytes", countOf(c.Shared, "mapping"), c.SharedBytes)
 	add(c.UnknownMaps, "not subtracted: %s of %d bytes that were mapped before the start, are shared, or are part of a "+

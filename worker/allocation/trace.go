@@ -60,7 +60,7 @@ func Run(
 	return r, nil
 }
 
-// namer names the stacks of call paths, and merges those that are equal.
+// namer names the stacks of call paths, and merges equal ones.
 type namer struct {
 	capturer *capture.Capturer
 	byNumber map[uint64]*Path

@@ -40,8 +40,8 @@ func (f *allocationFlags) add(cmd *cobra.Command) {
 		"with --allocations: trace for this `TIME`; an interrupt ends it earlier")
 	fs.StringVar(&f.maxOverhead, "max-overhead", "50%",
 		"with --allocations: stop if the trace costs more than this `SHARE` of the process's processor time")
-	fs.StringVar(&f.sample, "sample", allocation.InuseSpace, "with --allocations: `TYPE` that folded prints and html shows "+
-		"first: "+strings.Join(allocation.SampleTypes(), ", "))
+	fs.StringVar(&f.sample, "sample", allocation.InuseSpace, "with --allocations: `TYPE` that folded prints and html "+
+		"shows first: "+strings.Join(allocation.SampleTypes(), ", "))
 	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
 	f.compressed.add(cmd)
 	f.remote.add(cmd)

@@ -21,6 +21,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgmemory"
+	"pg_stat_backtrace/worker/profilefmt"
 )
 
 // Bounds of a tree on the command line: a million contexts, and 512 MB while it is read.
@@ -87,8 +88,8 @@ func newMemory() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json (a line each), folded, pprof, "+
-		"speedscope, html; with --allocations also compressed, and not json")
+	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json (a line each), folded, "+
+		"pprof, speedscope, html; with --allocations also compressed, and not json")
 	fs.BoolVar(&f.tree, "tree", false, "with text: each context, instead of the sums by name")
 	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` names with the most bytes")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up if a process cannot be read within `TIME`")
@@ -101,7 +102,7 @@ func newMemory() *cobra.Command {
 // check validates the flags and returns the processes.
 func (f *memoryFlags) check(args []string) ([]int, error) {
 	switch {
-	case !slices.Contains([]string{formatText, formatJSON, formatFolded, formatPprof, formatSpeedscope, formatHTML}, f.format):
+	case !slices.Contains(append(profilefmt.Formats(), formatJSON), f.format):
 		return nil, fmt.Errorf("--format must be text, json, folded, pprof, speedscope or html, not %q", f.format)
 	case len(args) > 1 && (f.format == formatPprof || f.format == formatSpeedscope || f.format == formatHTML):
 		return nil, fmt.Errorf("--format %s prints one process: give one process id", f.format)

@@ -58,7 +58,19 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%v\n%s", err, raw)
 	}
 
-	_, raw, _ = run(t, "memory", "--format", "pprof", pid)
+	checkMemoryProfile(t, pid, count, total)
+	if status, _, stderr := run(t, "memory", sleeper(t)); status != 1 || !strings.Contains(stderr, "runs no PostgreSQL") {
+		t.Errorf("another program: status %d, %q", status, stderr)
+	}
+	if status, _, _ := run(t, "memory", "--format", "xml", pid); status != 2 {
+		t.Errorf("a wrong format: status %d", status)
+	}
+}
+
+// checkMemoryProfile compares the profiles with the sums of the text.
+func checkMemoryProfile(t *testing.T, pid string, count, total int) {
+	t.Helper()
+	_, raw, _ := run(t, "memory", "--format", "pprof", pid)
 	p, err := pprof.ParseData([]byte(raw))
 	if err != nil {
 		t.Fatal(err)
@@ -74,12 +86,5 @@ func TestMemory(t *testing.T) {
 	}
 	if status, _, _ := run(t, "memory", "--format", "html", pid, pid); status != 2 {
 		t.Errorf("html of two processes: status %d", status)
-	}
-
-	if status, _, stderr := run(t, "memory", sleeper(t)); status != 1 || !strings.Contains(stderr, "runs no PostgreSQL") {
-		t.Errorf("another program: status %d, %q", status, stderr)
-	}
-	if status, _, _ := run(t, "memory", "--format", "xml", pid); status != 2 {
-		t.Errorf("a wrong format: status %d", status)
 	}
 }

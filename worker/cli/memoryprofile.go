@@ -70,10 +70,11 @@ func (m *processMemory) contextProfile() *pprof.Profile {
 		if c.Parent >= 0 {
 			paths[i] = append(paths[i], paths[c.Parent]...)
 		}
-		key := ""
+		var numbers []byte
 		for _, l := range paths[i] {
-			key += strconv.FormatUint(l.ID, 36) + " "
+			numbers = append(strconv.AppendUint(numbers, l.ID, 36), ' ')
 		}
+		key := string(numbers)
 		s := samples[key]
 		if s == nil {
 			s = &pprof.Sample{

@@ -13,7 +13,7 @@
  * number occurs, registers and stack go to user space.
  *
  * A call from inside an allocation function (realloc calls malloc, malloc calls mmap) belongs to the outer call and is
- * not counted. So do calls of mmap and munmap from the C library's own code.
+ * not counted. Calls of mmap and munmap from the C library's own code are not counted either.
  *
  * These instructions may be used under the MIT License.
  */
@@ -106,7 +106,7 @@ struct alloc_code {
 	u64 code_pages;	/* for which it is true */
 };
 
-/* What is counted of all. */
+/* Counts of the whole process. */
 struct alloc_counters {
 	u64 hits[KINDS];	/* calls */
 	u64 failed;		/* allocations without a result */
@@ -465,7 +465,7 @@ static __always_inline void older(u64 address, struct alloc_counters *all)
 	if (!has_headers)
 		return;
 	head = user_word(address - 8);
-	/* A block of its own mapping has two words of header, another one has one, and flags in the low three bits. */
+	/* The header has two words if the block is a mapping, and one word otherwise. Its low three bits are flags. */
 	ADD(all->older_bytes, (head & ~7ULL) - (head & 2 ? 16 : 8));
 }
 

@@ -9,7 +9,7 @@ import (
 
 // load loads the programs, with the sizes and constants of c.
 func load(c Config) (objects, error) {
-	_ = rlimit.RemoveMemlock() // older kernels than those that have uprobe_multi need it; a refusal shows at the load
+	_ = rlimit.RemoveMemlock() // a refusal shows at the load
 	spec, err := loadAllocs()
 	if err != nil {
 		return objects{}, loadError("read a program", err)

@@ -98,7 +98,7 @@ func (c *Counters) Calls() (n uint64) {
 	return n
 }
 
-// Registers are those that an unwinder needs.
+// Registers has the registers that an unwinder needs.
 type Registers struct{ IP, SP, BP, BX, R12, R13, R14, R15 uint64 }
 
 // stackHead is struct alloc_stack.
@@ -112,7 +112,7 @@ type stackHead struct {
 
 // Stack is the stack of a call path, as it was when the path occurred first.
 type Stack struct {
-	// Number is that of the path in the table of sums.
+	// Number is the number of the path in the table of sums.
 	Number uint64
 	// CodePages is the process's number of pages with code at that moment.
 	CodePages uint64
@@ -214,8 +214,8 @@ func attachError(err error) error {
 	return loadError("attach to functions", err)
 }
 
-// Detach has the kernel call the programs no longer. No call counts from the beginning of Detach on, and the tables stay
-// as they are then.
+// Detach has the kernel call the programs no longer. No call counts from the beginning of Detach on, and the tables
+// stay as they are then.
 func (t *Tracer) Detach() {
 	if len(t.links) > 0 {
 		_ = t.activate(0) // it cannot fail: the map exists, and has the element

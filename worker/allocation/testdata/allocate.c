@@ -32,6 +32,20 @@ __attribute__((noinline)) static void *deep(int depth, size_t size)
 	return p;
 }
 
+/* churn allocates and frees so often, below so much stack. */
+__attribute__((noinline)) static void churn(long times, int depth)
+{
+	volatile char room[256];
+
+	room[0] = depth;
+	if (depth > 0)
+		churn(times, depth - 1);
+	else
+		while (times-- > 0)
+			free(take(100));
+	room[1] = room[0];
+}
+
 static void *thread(void *count)
 {
 	for (long i = 0; i < (long)count; i++) {
@@ -107,6 +121,8 @@ int main(void)
 				take(size);
 		} else if (sscanf(line, "deep %ld %ld", &n, &size) == 2) {
 			deep(n, size);
+		} else if (sscanf(line, "churn %ld %ld", &n, &size) == 2) {
+			churn(n, size);
 		} else if (strcmp(line, "mix\n") == 0) {
 			mix();
 		} else if (sscanf(line, "older %ld", &n) == 1) {
