@@ -3,16 +3,19 @@ package allocation
 import (
 	"bufio"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -299,13 +302,56 @@ func TestTwoTraces(t *testing.T) {
 	needTracer(t)
 	t.Parallel()
 	p := start(t, build(t, "gcc"))
+	count := probeByPerf(t, p.pid())
 	var inner *Report
 	outer := during(t, p.pid(), allocs.Options{}, func() {
 		inner = during(t, p.pid(), allocs.Options{}, func() { p.do("leak 300 10") })
 		p.do("leak 200 10")
 	})
+	p.do("leak 100 10")
+	if n := count(); n != 600 {
+		t.Errorf("perf has counted %d calls of malloc, want 600", n)
+	}
 	if a, b := inner.Total().Objects, outer.Total().Objects; a != 300 || b != 500 {
 		t.Errorf("the traces have %d and %d allocations, want 300 and 500", a, b)
+	}
+}
+
+// probeByPerf counts calls of malloc in the manner of perf(1).
+func probeByPerf(t *testing.T, pid int) (count func() uint64) {
+	t.Helper()
+	number, err := os.ReadFile("/sys/bus/event_source/devices/uprobe/type")
+	if err != nil {
+		t.Skip("the kernel has no uprobe events of perf: ", err)
+	}
+	a, err := Locate(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	path, err := unix.BytePtrFromString(fmt.Sprintf("/proc/self/fd/%d", a.target.File.Fd()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	attr := unix.PerfEventAttr{Size: unix.PERF_ATTR_SIZE_VER8, Ext1: uint64(uintptr(unsafe.Pointer(path)))}
+	attr.Ext2 = a.target.Functions[0].Offset
+	if _, err := fmt.Sscan(string(number), &attr.Type); err != nil {
+		t.Fatal(err)
+	}
+	fd, err := unix.PerfEventOpen(&attr, pid, -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	runtime.KeepAlive(path)
+	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
+		t.Skip("perf may not probe: ", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = unix.Close(fd) })
+	return func() uint64 {
+		var n [8]byte
+		if _, err := unix.Read(fd, n[:]); err != nil {
+			t.Error(err)
+		}
+		return binary.NativeEndian.Uint64(n[:])
 	}
 }
 
