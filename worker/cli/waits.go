@@ -186,8 +186,7 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	if f.stacks != "" {
 		return f.printStacks(ctx, server, provider, options, stdout, stderr)
 	}
-	f.wait(ctx, stderr, nil)
-	snapshot, err := provider.Snapshot()
+	snapshot, server, err := f.measure(ctx, server, provider, options, pids, stderr)
 	if err != nil {
 		return err
 	}
@@ -196,6 +195,63 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 		return report.JSON(stdout)
 	}
 	return report.Text(stdout, !unicodeTerminal())
+}
+
+// measure times until the end. If the server restarts meanwhile, as after a crash, the figures begin again, with a notice.
+func (f *waitsFlags) measure(
+	ctx context.Context, server *waitevent.Server, provider waits.Provider, o waits.Options, pids []int, stderr io.Writer,
+) (*waits.Snapshot, *waitevent.Server, error) {
+	var again waits.Provider
+	defer func() {
+		if again != nil {
+			again.Close()
+		}
+	}()
+	restarted, checked := false, time.Now()
+	f.wait(ctx, stderr, func() {
+		if time.Since(checked) < time.Second {
+			return
+		}
+		checked = time.Now()
+		if !restarted {
+			restarted = errors.Is(provider.Check(), waits.ErrServerGone)
+			if restarted {
+				tellf(stderr, "the server has restarted: wait events are counted from zero again")
+			}
+		} else if again != nil && errors.Is(again.Check(), waits.ErrServerGone) {
+			tellf(stderr, "the server has restarted: wait events are counted from zero again")
+			again.Close()
+			again = nil
+		}
+		if restarted && again == nil && f.dataDir != "" {
+			again, server = f.reopen(server, o)
+		}
+	})
+	switch {
+	case again != nil:
+		provider = again
+	case restarted && len(pids) > 0:
+		return nil, server, fmt.Errorf("%w: the processes are gone", waits.ErrServerGone)
+	}
+	snapshot, err := provider.Snapshot()
+	return snapshot, server, err
+}
+
+// reopen times the server that runs in the data directory now; nil if none does yet.
+func (f *waitsFlags) reopen(server *waitevent.Server, o waits.Options) (waits.Provider, *waitevent.Server) {
+	c, err := f.cluster(nil)
+	if err != nil {
+		return nil, server
+	}
+	located, err := waitevent.Locate(c)
+	if err != nil {
+		return nil, server
+	}
+	provider, err := waits.Open(located.Target, o)
+	if err != nil {
+		return nil, server
+	}
+	return provider, located
 }
 
 // traceSession records every wait of a session, and prints them by query.
