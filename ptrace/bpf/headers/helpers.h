@@ -36,7 +36,9 @@ static long (*const bpf_timer_init)(struct bpf_timer *timer, void *map, u64 flag
 static long (*const bpf_timer_set_callback)(struct bpf_timer *timer, void *callback) = (void *)170;
 static long (*const bpf_timer_start)(struct bpf_timer *timer, u64 nsecs, u64 flags) = (void *)171;
 static long (*const bpf_timer_cancel)(struct bpf_timer *timer) = (void *)172;
+static u64 (*const bpf_get_attach_cookie)(void *ctx) = (void *)174;
 static long (*const bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
+static long (*const bpf_loop)(u32 times, void *callback, void *context, u64 flags) = (void *)181;
 static long (*const bpf_copy_from_user_task)(void *dst, u32 size, const void *address, struct task_struct *task,
 					     u64 flags) = (void *)191;
 

@@ -70,6 +70,7 @@ struct thread_info {
 
 struct mm_struct {
 	unsigned long start_stack;
+	unsigned long exec_vm; /* pages of mappings with code */
 };
 
 struct task_struct {
