@@ -1,0 +1,114 @@
+// Package profilefmt prints profiles: as text, as folded stacks, as a pprof file, as a speedscope file, and as an HTML
+// page. It reads a profile of package github.com/google/pprof/profile and must not know how the stacks were taken.
+//
+// A profile may come from a file of unknown origin. Names and labels in it are treated as hostile.
+package profilefmt
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/google/pprof/profile"
+)
+
+// The formats.
+const (
+	// Text lists the heaviest stacks, innermost frame first.
+	Text = "text"
+	// Folded has a line for each stack, outermost frame first, as flamegraph.pl reads it.
+	Folded = "folded"
+	// Pprof is the gzipped protocol buffer that "go tool pprof", Parca and Pyroscope read.
+	Pprof = "pprof"
+	// Speedscope is the JSON format of https://www.speedscope.app.
+	Speedscope = "speedscope"
+	// HTML is one self-contained page with a flame graph and tables.
+	HTML = "html"
+)
+
+// Formats returns the names of the formats, for help texts and completion.
+func Formats() []string { return []string{Text, Folded, Pprof, Speedscope, HTML} }
+
+// ErrFormat is the error of Write for an unknown format.
+var ErrFormat = errors.New("unknown format")
+
+// Options say how Write prints a profile. Only Format is required.
+type Options struct {
+	// Format is one of the constants above.
+	Format string
+	// Title is the heading of text, speedscope and html. The zero value is "Profile".
+	Title string
+	// Subtitle is a line below the title of text and html: where the profile is from, and how complete it is.
+	Subtitle string
+	// SampleType is the type, such as "cpu" or "inuse_space", whose values text and folded print, and which html shows
+	// first. The zero value is the profile's own default type, and without one the last type of the profile.
+	SampleType string
+	// Root names labels, such as "backend_type". Text, folded and speedscope show their values as the outermost frames
+	// of each stack, in this order. Stacks that differ only in other labels are added up.
+	Root []string
+	// Top is the number of stacks that text prints. The zero value is 20.
+	Top int
+	// Notes are remarks on the profile, such as the number of lost samples. Text and html print each on a line of its
+	// own.
+	Notes []string
+}
+
+// Write prints a profile in the format that o names. The profile must be valid, as its method CheckValid defines it. Write
+// does not change what the profile says, but it needs the profile to itself while it runs. An unknown format gives
+// ErrFormat, an unknown sample type an error that names the types of the profile.
+func Write(w io.Writer, p *profile.Profile, o Options) error {
+	if err := p.CheckValid(); err != nil {
+		return fmt.Errorf("profile is not valid: %w", err)
+	}
+	if o.Title == "" {
+		o.Title = "Profile"
+	}
+	if o.Format == Pprof {
+		return p.Write(w)
+	}
+	index, err := sampleIndex(p, o.SampleType)
+	if err != nil {
+		return err
+	}
+	out := bufio.NewWriterSize(w, 1<<16)
+	switch o.Format {
+	case Text:
+		err = writeText(out, p, index, o)
+	case Folded:
+		err = writeFolded(out, p, index, o)
+	case Speedscope, HTML:
+		err = fmt.Errorf("%w: %q is not built yet", ErrFormat, o.Format)
+	default:
+		err = fmt.Errorf("%w %q: want one of %s", ErrFormat, o.Format, strings.Join(Formats(), ", "))
+	}
+	return errors.Join(err, out.Flush())
+}
+
+// sampleIndex finds a sample type of the profile.
+func sampleIndex(p *profile.Profile, name string) (int, error) {
+	if len(p.SampleType) == 0 {
+		return 0, errors.New("profile has no sample type")
+	}
+	if name == "" {
+		name = p.DefaultSampleType
+		if i := indexOfType(p, name); i >= 0 {
+			return i, nil
+		}
+		return len(p.SampleType) - 1, nil
+	}
+	if i := indexOfType(p, name); i >= 0 {
+		return i, nil
+	}
+	names := make([]string, len(p.SampleType))
+	for i, t := range p.SampleType {
+		names[i] = t.Type
+	}
+	return 0, fmt.Errorf("profile has no sample type %q: want one of %s", name, strings.Join(names, ", "))
+}
+
+func indexOfType(p *profile.Profile, name string) int {
+	return slices.IndexFunc(p.SampleType, func(t *profile.ValueType) bool { return t.Type == name })
+}
