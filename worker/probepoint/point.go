@@ -63,3 +63,23 @@ func chooseA64(code []byte) (Point, error) {
 	nop := code[0] == 0x1f && code[1] == 0x20 && code[2] == 0x03 && code[3] == 0xd5
 	return Point{Emulated: nop, Arguments: true}, nil
 }
+
+// At returns the instruction at an offset of a function, if one begins there.
+func At(machine elf.Machine, code []byte, offset uint64) (Point, error) {
+	switch machine { //nolint:exhaustive // all others
+	case elf.EM_X86_64:
+		f := decodeX86(code)
+		for i := range f.list {
+			if x := &f.list[i]; uint64(x.at) == offset {
+				return Point{Offset: offset, Emulated: x.emulated(), Pushed: -1, Text: x.text()}, nil
+			}
+		}
+		return Point{}, fmt.Errorf("no instruction begins %d bytes behind the start of the function", offset)
+	case elf.EM_AARCH64:
+		if offset%4 == 0 && offset+4 <= uint64(len(code)) {
+			return Point{Offset: offset, Pushed: -1}, nil
+		}
+		return Point{}, fmt.Errorf("no instruction begins %d bytes behind the start of the function", offset)
+	}
+	return Point{}, fmt.Errorf("%w (%s)", ErrArchitecture, machine)
+}
