@@ -127,7 +127,7 @@ func (b *budget) burdens(figures map[Key]Figures) map[int]*burden {
 	return out
 }
 
-// judge compares the burden of each process with the time that it ran without it.
+// judge compares the burden of each process with its processor time.
 func (b *budget) judge(figures map[Key]Figures, times map[int]time.Duration) {
 	limit := b.session.options.MaxOverhead
 	var worst *burden
@@ -138,8 +138,7 @@ func (b *budget) judge(figures map[Key]Figures, times map[int]time.Duration) {
 		if !known || ran < least {
 			continue
 		}
-		own := max(ran-p.all, ran/20)
-		if s := float64(p.all) / float64(own); s > share {
+		if s := min(1, float64(p.all)/float64(ran)); s > share {
 			worst, share, worstPID = p, s, pid
 		}
 	}

@@ -167,8 +167,8 @@ func (f *traceFlags) check(args []string) (o functrace.Options, err error) {
 // parseShare reads "10%", or "10" for the same.
 func parseShare(text string) (float64, error) {
 	n, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(text, "%")), 64)
-	if err != nil || !(n >= 0 && n <= 1000) {
-		return 0, fmt.Errorf("%q is not a share such as 10%%", text)
+	if err != nil || !(n >= 0 && n <= 100) {
+		return 0, fmt.Errorf("%q is not a share from 0%% to 100%%", text)
 	}
 	return n / 100, nil
 }

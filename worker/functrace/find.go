@@ -119,6 +119,16 @@ func (f *finder) find(name string) ([]place, error) {
 	if len(found) == 0 {
 		return nil, f.notFound(name, function, library)
 	}
+	// A resolver says more than another version of the function.
+	slices.SortStableFunc(found, func(a, b place) int {
+		switch {
+		case a.function.Indirect == b.function.Indirect:
+			return 0
+		case a.function.Indirect:
+			return -1
+		}
+		return 1
+	})
 	return found, oneEach(name, found)
 }
 
@@ -173,6 +183,9 @@ func oneModule(name, function string, found []place) error {
 func oneEach(name string, found []place) error {
 	for i := range found {
 		var addresses []string
+		if found[i].function.Indirect {
+			return nil // refuse words it
+		}
 		for j := range found {
 			if found[j].image.Image.Image == found[i].image.Image.Image {
 				addresses = append(addresses, fmt.Sprintf("%s+%#x", found[j].image.Name(), found[j].function.Addr))

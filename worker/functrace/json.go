@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"pg_stat_backtrace/worker/trace"
 )
@@ -43,8 +44,11 @@ func stackTrace(th *trace.Thread, t *Traced) []string {
 		frames = frames[min(1, len(frames)):]
 	}
 	if t.Go {
-		for len(frames) > 0 && (frames[len(frames)-1].Function == "runtime.goexit" ||
-			frames[len(frames)-1].Function == "runtime.main") {
+		for len(frames) > 0 {
+			last := strings.TrimSuffix(frames[len(frames)-1].Function, ".abi0")
+			if last != "runtime.goexit" && last != "runtime.main" {
+				break
+			}
 			frames = frames[:len(frames)-1]
 		}
 	}
