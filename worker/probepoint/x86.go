@@ -186,7 +186,13 @@ func (x *instruction) emulated() bool {
 	return x.conditional()
 }
 
-func (x *instruction) text() string { return x86asm.GNUSyntax(x.Inst, 0, nil) }
+// text is the instruction in the syntax of GNU tools, or its bytes.
+func (x *instruction) text() string {
+	if x.Op == x86.Other {
+		return fmt.Sprintf("% x", x.code)
+	}
+	return x86asm.GNUSyntax(x.Inst, 0, nil)
+}
 
 // effect returns how far the stack pointer is down behind an instruction, -1 if that is not known, and whether registers
 // still have the arguments.
