@@ -292,8 +292,8 @@ func (f *finder) refuse(name string, p *place, calls bool) error {
 	l := &p.image
 	switch {
 	case f.all && isSystemWide(l):
-		return &FindError{name, fmt.Sprintf("%s is used by every process of the host, and a probe of all processes of a "+
-			"server would stop each of them", l.Name()), "Name the processes to trace instead of -D."}
+		return &FindError{name, fmt.Sprintf("every process of the host uses %s, and a probe of all processes of a server "+
+			"would stop each of them", l.Name()), "Name the processes to trace."}
 	case p.function.Indirect:
 		return &FindError{name, fmt.Sprintf("%s chooses one of several functions for it when a program is loaded (IFUNC)",
 			l.Name()), "Trace the chosen function, such as " + name + "_avx2, by its own name or address."}

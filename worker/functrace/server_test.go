@@ -480,7 +480,7 @@ func refuseNames(t *testing.T, s *pgtest.Server) {
 		{name: "plpgsql:XLogFlush", want: "no function of that name"},
 		{name: "_PG_init", want: "2 libraries have a function of that name"},
 		{name: "libc:malloc"},
-		{name: "libc:malloc", all: true, want: "every process of the host"},
+		{name: "libc:malloc", all: true, want: "every process of the host uses libc.so"},
 		{name: "libc:strlen", want: "IFUNC"},
 		{name: "postgres+0x10", want: "no function is known at that address"},
 		{name: "nonsense+0x10", want: "no process has loaded nonsense"},
