@@ -66,6 +66,10 @@ func Load(c Config) (p *Programs, err error) {
 	if !supported {
 		return nil, fmt.Errorf("%w: this architecture is not supported", ErrUnsupported)
 	}
+	const hostPIDs = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_ns.h
+	if space, err := os.Readlink("/proc/self/ns/pid"); err != nil || space != hostPIDs {
+		return nil, fmt.Errorf("%w: this process is not in the host's PID namespace", ErrUnsupported)
+	}
 	if len(c.Probes) == 0 || len(c.Probes) > MaxProbes {
 		return nil, fmt.Errorf("%d probes: 1 to %d are possible", len(c.Probes), MaxProbes)
 	}
