@@ -61,6 +61,8 @@ type Config struct {
 	Context string
 	// Waits says whether and how wait events are timed.
 	Waits WaitConfig
+	// Functions says whether SQL callers may trace functions.
+	Functions FunctionConfig
 	// DebugDirs are the folders below which separate debug files are looked
 	// for; nil means /usr/lib/debug.
 	DebugDirs []string
@@ -93,6 +95,8 @@ type Worker struct {
 	looker   *authz.Lookup
 	ledger   queue.Journal
 	waits    *waitevent.Timer
+	// functions are the traces of functions that SQL callers wait for.
+	functions functionTraces
 	// downloads is what is known of debug files that are being fetched.
 	downloads downloads
 
@@ -155,7 +159,7 @@ func (w *Worker) start(ctx context.Context) error {
 		return err
 	}
 	_ = memlock.Allow() // as root; else the limit is what the unit or the user's shell gives
-	rights, err := pgcluster.BecomeServerUser(c, w.cfg.Waits.capabilities()...)
+	rights, err := pgcluster.BecomeServerUser(c, w.cfg.capabilities()...)
 	if err != nil {
 		return err
 	}
@@ -188,7 +192,7 @@ func (w *Worker) checkSettings(c *pgcluster.Cluster) error {
 // fence gives up the system calls that a worker never makes. It does without where that cannot be: the fence is there
 // for the day on which something else has failed.
 func (w *Worker) fence() bool {
-	err := seccomp.Raise(w.cfg.Waits.calls()...)
+	err := seccomp.Raise(w.cfg.calls()...)
 	if err != nil {
 		w.log.Warn().Err(err).Msg("system calls that are not needed stay allowed")
 	}

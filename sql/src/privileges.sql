@@ -27,7 +27,7 @@ BEGIN
             SELECT 'ALL ON FUNCTION ' || p.oid::regprocedure AS what, p.proowner AS owner,
                    coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
                    p.pronamespace <> 'backtrace'::regnamespace
-                       AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts')
+                       AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function')
                        AND p.proname NOT LIKE '%wait_event%'
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
             FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid

@@ -117,6 +117,8 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
 	addWaitFlags(fs, &cfg.Waits)
+	fs.BoolVar(&cfg.Functions.Allowed, "trace-functions", false,
+		"allow superusers pg_trace_function(); keeps the rights to load programs into the kernel")
 	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
 	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
 	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,

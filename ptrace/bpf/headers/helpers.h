@@ -26,8 +26,10 @@ static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
 static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
+static u64 (*const bpf_get_current_uid_gid)(void) = (void *)15;
 static long (*const bpf_probe_read_user)(void *dst, u32 size, const void *address) = (void *)112;
 static long (*const bpf_probe_read_kernel)(void *dst, u32 size, const void *address) = (void *)113;
+static long (*const bpf_probe_read_user_str)(void *dst, u32 size, const void *address) = (void *)114;
 static long (*const bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static void *(*const bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *record, u64 flags) = (void *)132;
@@ -45,5 +47,7 @@ static long (*const bpf_copy_from_user_task)(void *dst, u32 size, const void *ad
 /* Functions of the kernel that the loader finds by name. */
 extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
 extern void bpf_task_release(struct task_struct *task) __ksym;
+extern u64 *bpf_session_cookie(void) __ksym;
+extern bool bpf_session_is_return(void) __ksym;
 
 #endif
