@@ -43,7 +43,7 @@ type Process struct {
 	WaitType, WaitEvent string
 }
 
-// Names of types of processes that the package tells apart.
+// Names of types of processes that the package distinguishes.
 const (
 	ClientBackend    = "client backend"
 	ParallelWorker   = "parallel worker"
