@@ -54,7 +54,8 @@ func newWorker(version string) *cobra.Command {
 		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
   pg_stat_backtrace worker "host=/run/postgresql port=5433 dbname=postgres"
   pg_stat_backtrace worker service=main
-  pg_stat_backtrace worker -D /srv/pgdata --debuginfod https://debuginfod.debian.net`,
+  pg_stat_backtrace worker -D /srv/pgdata --debuginfod https://debuginfod.debian.net
+  pg_stat_backtrace worker -D /srv/pgdata --listen 127.0.0.1:9188`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -76,7 +77,7 @@ func newWorker(version string) *cobra.Command {
 			}
 			gomaxprocs.Frugal()
 			err = worker.Run(cmd.Context(), cfg)
-			if errors.Is(err, pgcluster.ErrConnString) {
+			if errors.Is(err, pgcluster.ErrConnString) || worker.WrongOption(err) {
 				return usage(err)
 			}
 			return err
@@ -100,6 +101,9 @@ func checkWorker(cfg *worker.Config) error {
 	if err := cfg.Waits.Check(); err != nil {
 		return err
 	}
+	if err := cfg.Serve.Check(); err != nil {
+		return err
+	}
 	return pgcluster.CheckConnString(cfg.ConnString)
 }
 
@@ -117,6 +121,7 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
 	addWaitFlags(fs, &cfg.Waits)
+	addServeFlags(cmd, &cfg.Serve)
 	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
 	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
 	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,
