@@ -16,6 +16,7 @@ import (
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/worker/activity"
 	"pg_stat_backtrace/worker/clusterprofile"
+	"pg_stat_backtrace/worker/export"
 	"pg_stat_backtrace/worker/metrics"
 	"pg_stat_backtrace/worker/spool"
 	"pg_stat_backtrace/worker/web"
@@ -67,8 +68,8 @@ func (c ServeConfig) checkFiles() error {
 	return cfg.Check()
 }
 
-// profiles reports whether the worker may be asked for profiles other than from the command line.
-func (c *Config) profiles() bool { return c.Serve.Listen != "" }
+// profiles reports whether the worker makes profiles of the server.
+func (c *Config) profiles() bool { return c.Serve.Listen != "" || c.Export.On() }
 
 // capabilities are kept to load programs into the kernel.
 func (c *Config) capabilities() []int {
@@ -135,6 +136,7 @@ func (w *Worker) newMetrics() *metrics.Metrics {
 			q.Waiting, q.Claimed, q.Oldest, ok = w.depths.Sum()
 			return q, ok
 		},
+		Export: w.exportFigures,
 	})
 }
 
@@ -254,5 +256,6 @@ func (w *Worker) names(ctx context.Context) (n clusterprofile.Names, err error) 
 
 // WrongOption reports whether an error of Run is about an option, which will be as wrong at the next start.
 func WrongOption(err error) bool {
-	return errors.Is(err, web.ErrTokenFile) || errors.Is(err, web.ErrCertificate)
+	return errors.Is(err, web.ErrTokenFile) || errors.Is(err, web.ErrCertificate) ||
+		errors.Is(err, export.ErrHeaderFile)
 }

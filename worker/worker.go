@@ -19,6 +19,7 @@ import (
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/export"
 	"pg_stat_backtrace/worker/host/memlock"
 	"pg_stat_backtrace/worker/host/seccomp"
 	"pg_stat_backtrace/worker/metrics"
@@ -64,6 +65,8 @@ type Config struct {
 	Waits WaitConfig
 	// Serve says where the worker serves metrics and profiles.
 	Serve ServeConfig
+	// Export says where the worker pushes profiles.
+	Export ExportConfig
 	// DebugDirs are the folders below which separate debug files are looked
 	// for; nil means /usr/lib/debug.
 	DebugDirs []string
@@ -98,6 +101,7 @@ type Worker struct {
 	depths   queue.Depths
 	waits    *waitevent.Timer
 	metrics  *metrics.Metrics
+	exporter *export.Exporter
 	// serving is set while the spool is open.
 	serving atomic.Bool
 	// downloads is what is known of debug files that are being fetched.
@@ -143,6 +147,9 @@ func Run(ctx context.Context, cfg Config) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { w.follow(following) })
 	wg.Go(func() { w.waits.Run(following) })
+	if err := w.push(ctx, &wg, os.Geteuid() == uid); err != nil {
+		return err
+	}
 	w.listen(ctx, &wg)
 	err = w.serve(ctx)
 	cancel()

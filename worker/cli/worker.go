@@ -55,7 +55,8 @@ func newWorker(version string) *cobra.Command {
   pg_stat_backtrace worker "host=/run/postgresql port=5433 dbname=postgres"
   pg_stat_backtrace worker service=main
   pg_stat_backtrace worker -D /srv/pgdata --debuginfod https://debuginfod.debian.net
-  pg_stat_backtrace worker -D /srv/pgdata --listen 127.0.0.1:9188`,
+  pg_stat_backtrace worker -D /srv/pgdata --listen 127.0.0.1:9188
+  pg_stat_backtrace worker -D /srv/pgdata --export-pyroscope http://127.0.0.1:4040`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -104,6 +105,9 @@ func checkWorker(cfg *worker.Config) error {
 	if err := cfg.Serve.Check(); err != nil {
 		return err
 	}
+	if err := cfg.Export.Check(); err != nil {
+		return err
+	}
 	return pgcluster.CheckConnString(cfg.ConnString)
 }
 
@@ -122,6 +126,7 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
 	addWaitFlags(fs, &cfg.Waits)
 	addServeFlags(cmd, &cfg.Serve)
+	addExportFlags(cmd, &cfg.Export)
 	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
 	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
 	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,
