@@ -90,8 +90,8 @@ func (c *Config) calls() (calls []uint32) {
 	return calls
 }
 
-// listen starts the listener. It runs as the server's user, so a Unix socket belongs to that user, and a port below 1024
-// is not available. An address in use does not stop the worker, which answers SQL without it.
+// listen starts the listener. It runs as the server's user, so a Unix socket belongs to that user, and ports below 1024
+// are not available. An address in use does not stop the worker, which answers SQL without it.
 func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 	cfg, ok := w.cfg.Serve.web()
 	if !ok {

@@ -1,7 +1,7 @@
-// Program receivers is a receiver of profiles for tests. It is a module of its own, because its dependencies are large.
+// Program receivers is a receiver of profiles for tests. It is a separate module, because its dependencies are large.
 //
 //	receivers otel --config FILE     an OpenTelemetry Collector with the OTLP receiver and the debug exporter
-//	receivers pyroscope ADDRESS      a server made from Pyroscope's published API, which prints what it gets
+//	receivers pyroscope ADDRESS      a server made from Pyroscope's published API, which prints each series
 package main
 
 import (
@@ -57,7 +57,7 @@ func collector(arguments []string) error {
 	command := otelcol.NewCommand(otelcol.CollectorSettings{
 		BuildInfo: component.BuildInfo{Command: "receivers", Version: "test"}, Factories: factories,
 		ConfigProviderSettings: otelcol.ConfigProviderSettings{ResolverSettings: confmap.ResolverSettings{
-			ProviderFactories: []confmap.ProviderFactory{fileprovider.NewFactory()},
+			DefaultScheme: "file", ProviderFactories: []confmap.ProviderFactory{fileprovider.NewFactory()},
 		}},
 	})
 	command.SetArgs(arguments)

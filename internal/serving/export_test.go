@@ -32,11 +32,11 @@ func TestExport(t *testing.T) {
 	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		compressed, err := gzip.NewReader(r.Body)
 		if err == nil {
-			_, err = io.Copy(io.Discard, compressed)
+			_, err = io.Copy(io.Discard, io.LimitReader(compressed, 64<<20))
 		}
 		mu.Lock()
 		defer mu.Unlock()
-		if err == nil && r.Header.Get("X-Scope-OrgID") == "team-a" {
+		if err == nil && r.Header.Get("X-Scope-Orgid") == "team-a" {
 			got[r.URL.Path]++
 		}
 		w.Header().Set("Content-Type", r.Header.Get("Content-Type"))

@@ -32,7 +32,8 @@ func addExportFlags(cmd *cobra.Command, c *worker.ExportConfig) {
 	fs.StringVar(&c.Mode, "export-mode", string(clusterprofile.CPU), "... of this `MODE`: cpu, offcpu or wall")
 	fs.StringVar(&c.HeaderFile, "export-header-file", "",
 		"... with the headers in `FILE`, \"Name: value\" a line, such as Authorization and X-Scope-OrgID")
-	fs.StringVar(&c.Cluster, "export-cluster", "", "... with `NAME` in the label cluster (default host and data directory)")
+	fs.StringVar(&c.Cluster, "export-cluster", "",
+		"... with `NAME` in the label cluster (default host and data directory)")
 	fs.StringVar(&c.SpoolDir, "export-spool-dir", "",
 		"keep profiles in `DIRECTORY` while the receiver is down, at most an hour (default the user's cache)")
 	_ = cmd.MarkFlagFilename("export-header-file")
