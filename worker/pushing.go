@@ -54,6 +54,15 @@ func (c ExportConfig) Check() error {
 	return c.export().Check()
 }
 
+// checkFiles reads the file with headers, as the user that the worker has become.
+func (c ExportConfig) checkFiles() error {
+	if c.HeaderFile == "" {
+		return nil
+	}
+	_, err := export.ReadHeaders(c.HeaderFile)
+	return err
+}
+
 func (c ExportConfig) export() *export.Config {
 	return &export.Config{
 		Pyroscope: c.Pyroscope, OTLP: c.OTLP, HeaderFile: c.HeaderFile, Interval: c.Interval,

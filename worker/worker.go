@@ -147,11 +147,10 @@ func Run(ctx context.Context, cfg Config) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { w.follow(following) })
 	wg.Go(func() { w.waits.Run(following) })
-	if err := w.push(ctx, &wg, os.Geteuid() == uid); err != nil {
-		return err
+	if err = w.push(ctx, &wg, os.Geteuid() == uid); err == nil {
+		w.listen(ctx, &wg)
+		err = w.serve(ctx)
 	}
-	w.listen(ctx, &wg)
-	err = w.serve(ctx)
 	cancel()
 	wg.Wait()
 	notify("STOPPING=1")
@@ -178,7 +177,7 @@ func (w *Worker) start(ctx context.Context) error {
 	if err := w.checkSettings(&c); err != nil {
 		return err
 	}
-	if err := w.cfg.Serve.checkFiles(); err != nil {
+	if err := errors.Join(w.cfg.Serve.checkFiles(), w.cfg.Export.checkFiles()); err != nil {
 		return err
 	}
 	locked, err := memlock.Lock()
