@@ -44,22 +44,6 @@ type FunctionConfig struct {
 	Allowed bool
 }
 
-// capabilities are kept to load programs into the kernel.
-func (c *Config) capabilities() []int {
-	if c.Functions.Allowed || c.Waits.Level != "" {
-		return []int{unix.CAP_BPF, unix.CAP_PERFMON}
-	}
-	return nil
-}
-
-// calls are the system calls that the fence leaves to the worker for that.
-func (c *Config) calls() []uint32 {
-	if c.Functions.Allowed || c.Waits.Level != "" {
-		return []uint32{unix.SYS_BPF}
-	}
-	return nil
-}
-
 // functionTraces are the traces of SQL callers, by the backend that waits.
 type functionTraces struct {
 	mu    sync.Mutex

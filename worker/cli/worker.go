@@ -3,19 +3,15 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
 	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/visible"
 )
 
 const workerLong = `Serve pg_get_backtrace() and pg_log_backtrace(), and on a primary the queue of
@@ -54,7 +50,9 @@ func newWorker(version string) *cobra.Command {
 		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
   pg_stat_backtrace worker "host=/run/postgresql port=5433 dbname=postgres"
   pg_stat_backtrace worker service=main
-  pg_stat_backtrace worker -D /srv/pgdata --debuginfod https://debuginfod.debian.net`,
+  pg_stat_backtrace worker -D /srv/pgdata --debuginfod https://debuginfod.debian.net
+  pg_stat_backtrace worker -D /srv/pgdata --listen 127.0.0.1:9188
+  pg_stat_backtrace worker -D /srv/pgdata --export-pyroscope http://127.0.0.1:4040`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -64,9 +62,13 @@ func newWorker(version string) *cobra.Command {
 				return usage(err)
 			}
 			cfg.Version = version
-			out := newBacklog(cmd.ErrOrStderr())
+			sink, err := logSink(cmd.ErrOrStderr(), format)
+			if err != nil {
+				return usage(err)
+			}
+			out := newBacklog(sink)
 			defer func() { _ = out.Close() }()
-			log, err := logger(out, terminal(cmd.ErrOrStderr()), level, format)
+			log, err := logger(out, level)
 			if err != nil {
 				return usage(err)
 			}
@@ -76,7 +78,7 @@ func newWorker(version string) *cobra.Command {
 			}
 			gomaxprocs.Frugal()
 			err = worker.Run(cmd.Context(), cfg)
-			if errors.Is(err, pgcluster.ErrConnString) {
+			if errors.Is(err, pgcluster.ErrConnString) || worker.WrongOption(err) {
 				return usage(err)
 			}
 			return err
@@ -100,6 +102,12 @@ func checkWorker(cfg *worker.Config) error {
 	if err := cfg.Waits.Check(); err != nil {
 		return err
 	}
+	if err := cfg.Serve.Check(); err != nil {
+		return err
+	}
+	if err := cfg.Export.Check(); err != nil {
+		return err
+	}
 	return pgcluster.CheckConnString(cfg.ConnString)
 }
 
@@ -110,7 +118,8 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 		"make the spool, a private directory, in `DIRECTORY` (default /dev/shm, else the temporary directory)")
 	fs.StringSliceVar(&cfg.DebugDirs, "debug-dir", nil, debugDirUsage)
 	fs.StringVar(level, "log-level", "info", "`LEVEL` of messages to write: debug, info, warn or error")
-	fs.StringVar(format, "log-format", "auto", "`FORMAT` of messages: json, console, or auto (console on a terminal)")
+	fs.StringVar(format, "log-format", logAuto,
+		"`FORMAT` of messages: json, console, otel (OpenTelemetry's JSON), journald, or auto")
 	fs.IntVar(&cfg.Sessions, "sessions", 0,
 		"have at most `N` sessions in the server (default a tenth of max_connections, from 2 to 8)")
 	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")
@@ -119,6 +128,8 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 	addWaitFlags(fs, &cfg.Waits)
 	fs.BoolVar(&cfg.Functions.Allowed, "trace-functions", false,
 		"allow superusers pg_trace_function(); keeps the rights to load programs into the kernel")
+	addServeFlags(cmd, &cfg.Serve)
+	addExportFlags(cmd, &cfg.Export)
 	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
 	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
 	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,
@@ -129,7 +140,7 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 	_ = cmd.RegisterFlagCompletionFunc("log-level",
 		cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("log-format",
-		cobra.FixedCompletions([]string{"auto", formatJSON, "console"}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(logFormats, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // contexts are the values of --context.
@@ -158,31 +169,3 @@ const (
 	defaultKeep     = 7 * 24 * time.Hour
 	defaultKeepRows = 10_000
 )
-
-// logger writes to w, at the end of which there may be a terminal, as the flags say.
-func logger(w io.Writer, terminal bool, level, format string) (zerolog.Logger, error) {
-	w = visible.Writer{To: w} // names of roles, processes and files are in the log
-	lvl, err := zerolog.ParseLevel(level)
-	if err != nil || level == "" {
-		return zerolog.Nop(), fmt.Errorf("--log-level must be debug, info, warn or error, not %q", level)
-	}
-	switch {
-	case format == "console", format == "auto" && terminal:
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.DateTime}
-	case format != formatJSON && format != "auto":
-		return zerolog.Nop(), fmt.Errorf("--log-format must be json, console or auto, not %q", format)
-	}
-	zerolog.DurationFieldUnit = time.Millisecond
-	zerolog.TimeFieldFormat = time.RFC3339Nano
-	return zerolog.New(w).Level(lvl).With().Timestamp().Logger(), nil
-}
-
-// terminal reports whether w is a terminal (or another character device).
-func terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}
