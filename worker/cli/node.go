@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/rs/zerolog"
@@ -33,6 +35,7 @@ const (
 	flagMaxWorkers = "max-workers"
 	flagBelow      = "below"
 	flagSupervised = "supervised"
+	flagListen     = "listen"
 )
 
 func (n *nodeFlags) add(cmd *cobra.Command) {
@@ -68,10 +71,20 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger) e
 		return err
 	}
 	common := append(passedOn(cmd.Flags()), args...)
+	listen := cmd.Flags().Lookup(flagListen)
+	if listen != nil && listen.Value.String() != "" {
+		if _, err := nthAddress(listen.Value.String(), 0); err != nil {
+			return usage(err)
+		}
+	}
 	return node.Run(cmd.Context(), node.Config{
 		Log: log, Max: n.max, Below: n.below,
-		Command: func(dataDir string) *exec.Cmd {
+		Command: func(dataDir string, slot int) *exec.Cmd {
 			words := append([]string{"worker", "--" + flagSupervised, "--pgdata=" + dataDir}, common...)
+			if listen != nil && listen.Value.String() != "" {
+				address, _ := nthAddress(listen.Value.String(), slot)
+				words = append(words, "--"+flagListen+"="+address)
+			}
 			command := exec.Command("/proc/self/exe", words...) //nolint:noctx // it ends by its standard input
 			command.Args[0] = os.Args[0]
 			command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NOTIFY_SOCKET=") })
@@ -81,10 +94,24 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger) e
 	})
 }
 
+// nthAddress returns the address of the worker with this slot: the ports of the workers follow the one that was given.
+func nthAddress(address string, slot int) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", fmt.Errorf("--listen with --all must be HOST:PORT: %w", err)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	const last = 65535
+	if err != nil || number == 0 || int(number)+slot > last {
+		return "", fmt.Errorf("--listen with --all needs the number of a port, not %q", port)
+	}
+	return net.JoinHostPort(host, strconv.Itoa(int(number)+slot)), nil
+}
+
 // passedOn returns the flags that were given and concern each worker.
 func passedOn(fs *pflag.FlagSet) (words []string) {
 	fs.Visit(func(f *pflag.Flag) {
-		if f.Name == flagAll || f.Name == flagMaxWorkers || f.Name == flagBelow {
+		if slices.Contains([]string{flagAll, flagMaxWorkers, flagBelow, flagListen}, f.Name) {
 			return
 		}
 		values := []string{f.Value.String()}

@@ -17,8 +17,9 @@ import (
 
 // Config configures Run; the zero value of each field but Command is a default.
 type Config struct {
-	// Command returns the command that serves the cluster in a data directory. It ends when its standard input ends.
-	Command func(dataDir string) *exec.Cmd
+	// Command returns the command that serves the cluster in a data directory. It ends when its standard input ends. No two
+	// workers that run at the same time have the same slot; slots are small numbers from 0.
+	Command func(dataDir string, slot int) *exec.Cmd
 	// Log receives what happens to the workers.
 	Log zerolog.Logger
 	// Max is the largest number of workers; 0 means DefaultMax.
@@ -128,6 +129,7 @@ type cluster struct {
 	began   time.Time
 	reason  string // why it has no worker, as logged
 	command *exec.Cmd
+	slot    int
 	line    *os.File // the write end of the worker's standard input
 	gone    bool
 }
@@ -293,7 +295,8 @@ func (s *supervisor) start(ctx context.Context, k key, c *cluster) bool {
 	if err != nil {
 		return fail(err)
 	}
-	command := s.Command(c.DataDir)
+	c.slot = s.freeSlot()
+	command := s.Command(c.DataDir, c.slot)
 	command.Stdin = read
 	err = command.Start()
 	_ = read.Close()
@@ -302,7 +305,8 @@ func (s *supervisor) start(ctx context.Context, k key, c *cluster) bool {
 		return fail(err)
 	}
 	c.phase, c.command, c.line, c.began, c.reason = running, command, write, time.Now(), ""
-	s.Log.Info().Str("cluster", c.DataDir).Int("postmaster", c.PID).Int("worker", command.Process.Pid).Msg("started a worker")
+	s.Log.Info().Str("cluster", c.DataDir).Int("postmaster", c.PID).Int("worker", command.Process.Pid).
+		Int("slot", c.slot).Msg("started a worker")
 	go func() {
 		err := command.Wait()
 		select {
@@ -312,6 +316,21 @@ func (s *supervisor) start(ctx context.Context, k key, c *cluster) bool {
 		}
 	}()
 	return true
+}
+
+// freeSlot returns the smallest slot that no worker has.
+func (s *supervisor) freeSlot() int {
+	taken := map[int]bool{}
+	for _, c := range s.clusters {
+		if c.phase == running || c.phase == stopping {
+			taken[c.slot] = true
+		}
+	}
+	slot := 0
+	for taken[slot] {
+		slot++
+	}
+	return slot
 }
 
 // ended reports the end of a worker while Run ends.

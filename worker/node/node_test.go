@@ -40,7 +40,9 @@ func serve(t *testing.T, cfg Config, command ...string) (log *journal, end func(
 	log = &journal{}
 	cfg.Log = zerolog.New(log)
 	cfg.Interval = 50 * time.Millisecond
-	cfg.Command = func(string) *exec.Cmd { return exec.Command(command[0], command[1:]...) } //nolint:noctx // ends with its input
+	cfg.Command = func(string, int) *exec.Cmd {
+		return exec.Command(command[0], command[1:]...) //nolint:noctx // ends with its input
+	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- Run(ctx, cfg) }()
@@ -119,6 +121,21 @@ func TestMissingProgram(t *testing.T) {
 	visible(t, s)
 	log, _ := serve(t, Config{Below: []string{s.DataDir}}, filepath.Join(t.TempDir(), "no-such-program"))
 	pgtest.Wait(t, "the reason", func() bool { return log.count("the worker cannot be started") == 1 })
+}
+
+// TestSlots: workers that run at the same time have different slots, and a free slot is used again.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	s := &supervisor{clusters: map[key]*cluster{
+		{1, 1}: {phase: running, slot: 0}, {2, 1}: {phase: waiting, slot: 1}, {3, 1}: {phase: stopping, slot: 2},
+	}}
+	if slot := s.freeSlot(); slot != 1 {
+		t.Errorf("slot %d", slot)
+	}
+	s.clusters[key{2, 1}].phase = running
+	if slot := s.freeSlot(); slot != 3 {
+		t.Errorf("slot %d", slot)
+	}
 }
 
 func TestIsBelow(t *testing.T) {
