@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# A Debian root directory, made by debootstrap, in which the real systemd runs in namespaces of its own. To be sourced
+# A Debian root directory, made by debootstrap, in which the real systemd runs in its own namespaces. To be sourced
 # after packages.sh. The root of the machine is not touched.
 
 # debian_root SUITE PACKAGES...: set ROOT to a private copy of a root directory with these packages. It starts no service.

@@ -18,7 +18,7 @@ const (
 	folder = top + "/packaging/grafana"
 )
 
-// dashboard is what is checked of Grafana's dashboard model.
+// dashboard has the fields of Grafana's dashboard model that the tests check.
 type dashboard struct {
 	UID, Title, Description string
 	Panels                  []panel

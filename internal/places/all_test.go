@@ -106,8 +106,8 @@ func answers(t *testing.T, s *pgtest.Server) bool {
 	return strings.HasPrefix(ask(t, c, pid), "#0 ")
 }
 
-// One process serves a server of this root directory and one in a container. Each has a worker of its own: a worker that
-// stands still or dies affects no other, and a worker follows the end and the new start of its server.
+// One process serves a server of this root directory and one in a container. Each has its own worker: a worker that
+// hangs or dies affects no other, and a worker follows the end and the new start of its server.
 func TestAll(t *testing.T) {
 	needRoot(t, "unshare", "setpriv")
 	bins := pgtest.BinDirs(t)

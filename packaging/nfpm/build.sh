@@ -2,7 +2,7 @@
 # build.sh [FOLDER]: the packages of every format below FOLDER (default dist/packages), and SHA256SUMS of them. The same
 # source, version and SOURCE_DATE_EPOCH make the same bytes. SOURCE_DATE_EPOCH is the time of the last commit if it is
 # not set. PACKAGE_ARCHS ("amd64 arm64"), PACKAGE_MAJORS ("14 ... 18"), PACKAGE_FORMATS ("deb rpm apk") and
-# PACKAGE_VERSION restrict or change what is built.
+# PACKAGE_VERSION choose the packages and their version.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"

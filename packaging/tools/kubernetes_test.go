@@ -1,5 +1,5 @@
-// Package tools holds what builds and checks packages and manifests: a module of its own, so that the product depends on
-// none of it.
+// Package tools builds and checks packages and manifests. It is a separate module, so that the product depends on none
+// of its tools.
 package tools
 
 import (

@@ -49,7 +49,7 @@ func (n *nodeFlags) add(cmd *cobra.Command) {
 	_ = cmd.MarkFlagDirname(flagBelow)
 }
 
-// check returns what is wrong with the flags.
+// check returns an error if the flags contradict each other.
 func (n *nodeFlags) check(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
 	switch {
@@ -94,7 +94,8 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger) e
 	})
 }
 
-// nthAddress returns the address of the worker with this slot: the ports of the workers follow the one that was given.
+// nthAddress returns the address of the worker with this slot: its port is the given one plus
+// the slot.
 func nthAddress(address string, slot int) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -125,8 +126,8 @@ func passedOn(fs *pflag.FlagSet) (words []string) {
 	return words
 }
 
-// lifeline returns the context of a worker. That of a supervised worker ends when its standard input does: the kernel
-// closes it also when the supervisor is killed. Its log names the cluster.
+// lifeline returns the context of a worker. The context of a supervised worker ends with its standard
+// input, which the kernel closes also when the supervisor is killed. Its log names the cluster.
 func (n *nodeFlags) lifeline(cmd *cobra.Command, cfg *worker.Config) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(cmd.Context())
 	if n.supervised {

@@ -1,6 +1,6 @@
 // Package node serves every PostgreSQL cluster of a host: it looks for postmasters in all containers and starts one
-// worker process for each. A worker has its own spool, key, limits, user id and memory. One that hangs or dies affects
-// no other.
+// worker process for each. A worker has its own spool, key, limits, user id and memory. A worker that hangs or
+// dies affects no other.
 //
 // The package must not know what a worker does, and opens no connection to a server.
 package node
@@ -99,7 +99,7 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// supervisor has the state of all clusters. One goroutine, that of Run, changes it.
+// supervisor has the state of all clusters. Only the goroutine of Run changes it.
 type supervisor struct {
 	Config
 
@@ -116,7 +116,7 @@ const (
 	refused               // not a postmaster, or not accessible: looked at again after the pause
 	waiting               // to be started at the time next
 	running               // its worker runs
-	stopping              // its worker was told to end
+	stopping              // its worker is ending
 )
 
 // cluster is one postmaster and its worker.
@@ -195,7 +195,7 @@ func (s *supervisor) leave(k key, c *cluster) {
 	c.gone = true
 }
 
-// stop tells a worker to end.
+// stop makes a worker end.
 func (s *supervisor) stop(c *cluster) {
 	c.phase = stopping
 	_ = c.line.Close()
