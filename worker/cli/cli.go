@@ -92,6 +92,9 @@ name. The other commands serve the hour when the server takes no connection.`,
 	return root
 }
 
+// Commands returns the command line as a tree of commands, for programs that write documentation of it.
+func Commands(version string) *cobra.Command { return newRoot(version) }
+
 // usage marks err as an error of use.
 func usage(err error) error {
 	if err == nil {

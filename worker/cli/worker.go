@@ -33,6 +33,10 @@ With a debuginfod server, names that this host has no debug files for come with
 the second answer: the first one goes out as it is, and the file is fetched
 meanwhile. The server learns which builds run here, and nothing else.
 
+With --all the program serves every server of the host, also those in containers
+whose processes it sees: it starts a worker for each, follows their start and
+end, and needs root to serve servers of several users.
+
 For the queue the worker keeps an idle session in each database that has the
 extension, as far as --sessions goes; beyond that the databases take turns. The
 worker never takes a reserved slot or the last one of a database or role. A role
@@ -43,6 +47,7 @@ func newWorker(version string) *cobra.Command {
 	var cfg worker.Config
 	var level, format string
 	var remote debuginfodFlags
+	var every nodeFlags
 	cmd := &cobra.Command{
 		Use:   "worker [CONNSTRING]",
 		Short: "Serve the extension's functions, beside a server",
@@ -50,6 +55,7 @@ func newWorker(version string) *cobra.Command {
 		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
   pg_stat_backtrace worker "host=/run/postgresql port=5433 dbname=postgres"
   pg_stat_backtrace worker service=main
+  pg_stat_backtrace worker --all
   pg_stat_backtrace worker -D /srv/pgdata --debuginfod https://debuginfod.debian.net
   pg_stat_backtrace worker -D /srv/pgdata --listen 127.0.0.1:9188
   pg_stat_backtrace worker -D /srv/pgdata --export-pyroscope http://127.0.0.1:4040`,
@@ -58,7 +64,7 @@ func newWorker(version string) *cobra.Command {
 			if len(args) > 0 {
 				cfg.ConnString = args[0]
 			}
-			if err := checkWorker(&cfg); err != nil {
+			if err := errors.Join(every.check(cmd), checkWorker(&cfg)); err != nil {
 				return usage(err)
 			}
 			cfg.Version = version
@@ -77,7 +83,12 @@ func newWorker(version string) *cobra.Command {
 				return usage(err)
 			}
 			gomaxprocs.Frugal()
-			err = worker.Run(cmd.Context(), cfg)
+			if every.all {
+				return every.run(cmd, args, log)
+			}
+			ctx, stop := every.lifeline(cmd, &cfg)
+			defer stop()
+			err = worker.Run(ctx, cfg)
 			if errors.Is(err, pgcluster.ErrConnString) || worker.WrongOption(err) {
 				return usage(err)
 			}
@@ -86,6 +97,7 @@ func newWorker(version string) *cobra.Command {
 	}
 	workerFlags(cmd, &cfg, &level, &format)
 	remote.add(cmd)
+	every.add(cmd)
 	return cmd
 }
 
