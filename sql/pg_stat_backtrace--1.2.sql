@@ -355,7 +355,7 @@ COMMENT ON FUNCTION backtrace.answers(text) IS 'reads the worker''s answer about
 
 CREATE FUNCTION @extschema@.pg_get_backtrace_frames(pid int, OUT level int, OUT address text, OUT function text,
     OUT "offset" text, OUT module text, OUT build_id text, OUT module_offset text, OUT source_file text,
-    OUT source_line int, OUT inlined boolean, OUT tid int, OUT note text)
+    OUT source_line int, OUT inlined boolean, OUT tid int, OUT note text, OUT derived boolean)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 30
 SET search_path = pg_catalog, pg_temp
@@ -369,7 +369,8 @@ BEGIN
     END LOOP;
     IF a[1] = '' THEN
         RETURN QUERY
-            SELECT c[1]::int, c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9]::int, c[10]::boolean, c[11]::int, c[12]
+            SELECT c[1]::int, c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9]::int, c[10]::boolean, c[11]::int, c[12],
+                   c[13]::boolean
             FROM unnest(string_to_array(a[6], E'\x1e')) WITH ORDINALITY u (record, n),
                  LATERAL (SELECT string_to_array(u.record, E'\x1d', '')) s (c)
             ORDER BY u.n;
@@ -386,7 +387,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.pg_get_backtrace_frames(int)
-    IS 'call stack of the PostgreSQL process with this PID, a row for each frame, innermost first';
+    IS 'call stack of the PostgreSQL process with this PID, a row for each frame, innermost first; derived: no symbol has the name, it follows from the code';
 
 -- The rows of the view pg_stat_backtrace; needs the SELECT privilege on that view.  The activity is read after the
 -- capture, and anew: within a transaction it would otherwise be as old as the first look.
@@ -1663,7 +1664,8 @@ COMMENT ON FUNCTION backtrace.may_ask(oid, text) IS 'whether this role may make 
 -- trigger would run as the extension's owner.  So every entry of every access control list that is not the owner's is
 -- removed first.
 -- An update keeps what the owner has granted on the functions and the view for users, and on the functions for the worker.
--- The objects about wait events and memory contexts are new in 1.2, so there is nothing to keep.
+-- The objects about wait events and memory contexts are new in 1.2, so there is nothing to keep.  pg_get_backtrace_frames is
+-- new, too: the update restores its grants.
 DO $$
 DECLARE
     keep      CONSTANT boolean := false;
@@ -1686,7 +1688,8 @@ BEGIN
             SELECT 'ALL ON FUNCTION ' || p.oid::regprocedure AS what, p.proowner AS owner,
                    coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
                    p.pronamespace <> 'backtrace'::regnamespace
-                       AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function')
+                       AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function',
+                                             'pg_get_backtrace_frames')
                        AND p.proname NOT LIKE '%wait_event%'
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
             FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
