@@ -43,7 +43,7 @@ var (
 
 const framedDepth = 16 + 8 + 0x28
 
-// follow is a function that goes on after the prologue, looked at at an offset.
+// follow is a test case: code that continues after the prologue, and an offset at which the distances are checked.
 type follow struct {
 	name string
 	code []byte

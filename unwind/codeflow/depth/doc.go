@@ -1,11 +1,11 @@
-// Package depth follows a function's instructions to find how far the stack
-// pointer is from the canonical frame address at one of them.
+// Package depth follows a function's instructions. It finds how far the stack pointer is from the canonical frame
+// address (CFA) at one instruction.
 //
-// Call frame information does not say so where it gives the canonical frame
-// address by the frame pointer. Where the stack pointer is known and the frame
-// pointer is not, the distance gives the frame pointer. The package knows
-// neither memory nor processes; code is bytes with an address. Only x86-64 is
-// followed; package x86 decodes its instructions.
+// Call frame information does not contain this distance where it defines the CFA by the frame pointer. Where the
+// stack pointer is known and the frame pointer is not, the distance gives the frame pointer.
+//
+// The package does not depend on memory or processes. Its input is bytes with an address. Only x86-64 is supported.
+// Package x86 decodes the instructions.
 package depth
 
 import (
@@ -53,7 +53,7 @@ type Function struct {
 	Anchor func(addr uint64) Anchor
 }
 
-// Bounds of what is followed.
+// Limits of the analysis.
 const (
 	MaxCode   = 256 << 10 // bytes of a function
 	maxValues = 4         // distances at one instruction; more are as good as none

@@ -34,20 +34,18 @@ const (
 	calls           // and comes back with the same stack pointer, or not at all
 	grows           // the distance grows by the operand
 	byFrame         // the stack pointer becomes frame pointer + operand
-	lost            // the stack pointer becomes what is not known here
+	lost            // the stack pointer becomes unknown
 	jump            // to operand, always
 	branch          // to operand, or on
 	anywhere        // through a register or a table
 	ends            // return, trap
 )
 
-// At returns the distances CFA - SP, in ascending order, that are possible
-// right before the instruction that holds addr: those of all paths through the
-// code that its bytes allow. More than one means that some path is an illusion,
-// for example one that goes on behind a call that never returns.
+// At returns the possible distances CFA - SP right before the instruction that contains addr, in ascending order.
+// They come from all paths through the code that its bytes allow. If At returns several distances, some path never
+// runs. An example is a path that continues after a call that never returns.
 //
-// Instructions that are reached through a jump table only are taken to have
-// the distances of the function's indirect jumps.
+// At assumes that instructions reached only through a jump table have the distances of the function's indirect jumps.
 func (f *Function) At(addr uint64) ([]int64, error) {
 	w, err := f.follow()
 	if err != nil {
@@ -69,8 +67,8 @@ func (f *Function) At(addr uint64) ([]int64, error) {
 	return nil, ErrUnreached
 }
 
-// Still reports whether code, taken from its first instruction to its last, neither moves the stack pointer nor calls;
-// false also if it cannot be decoded, or does not end with an instruction.
+// Still reports whether code, run from its first instruction to its last, leaves the stack pointer alone and calls
+// nothing. It is false also if the code cannot be decoded, or does not end at the end of an instruction.
 func Still(code []byte) bool {
 	for at := 0; at < len(code); {
 		i, err := decode(code, at)
@@ -80,7 +78,7 @@ func Still(code []byte) bool {
 		switch i.effect {
 		case calls, grows, byFrame, lost:
 			return false
-		default: // goes on, or elsewhere
+		default: // the path continues here or elsewhere
 		}
 		at += int(i.length)
 	}
@@ -103,7 +101,7 @@ func (f *Function) Leaves() (bool, error) {
 			if i.operand < 0 || i.operand >= int64(len(f.Code)) {
 				return true, nil
 			}
-		default: // goes on
+		default: // the path continues
 		}
 	}
 	// Falling out at the end is a way, too.
@@ -132,10 +130,10 @@ func (f *Function) follow() (*follower, error) {
 	return w, nil
 }
 
-// enterTables goes on where a jump through a table may lead: wherever nothing
-// else does, and behind calls, since the path that leads on from there is an
-// illusion if the call does not return. It comes last, when it is known what is
-// not reached otherwise, and may reach further such jumps.
+// enterTables continues at the possible targets of jumps through tables. These are the instructions that no other
+// path reaches. Instructions behind calls count too, because the path from such a call is an illusion if the call
+// does not return. enterTables runs last, when the other paths are complete. It may reach further jumps through
+// tables.
 func (w *follower) enterTables() {
 	if !w.tables.reached() {
 		return

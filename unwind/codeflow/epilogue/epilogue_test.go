@@ -36,7 +36,7 @@ func (s stack) Word(addr uint64) (uint64, bool) {
 	return addr | mark, addr >= sp-64 && addr < s.end && addr%8 == 0
 }
 
-// code is instructions from start on; what is behind them is covered by call frame information.
+// code is a sequence of instructions at the address start. Call frame information covers the code behind them.
 type code struct {
 	bytes []byte
 	entry bool   // the return address is on top of the stack there
@@ -217,7 +217,8 @@ func len16(code []byte) int {
 
 func bytesOf(p []byte, times int) []byte { return slices.Repeat(p, times) }
 
-// TestGoesOn: a jump to where a function begins whose call frame information says so is a return.
+// TestGoesOn checks that a jump to the start of a function counts as a return if call frame information marks the
+// start.
 func TestGoesOn(t *testing.T) {
 	var regs arch.Registers
 	regs.Set(rsp, sp)
@@ -297,7 +298,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestStubs: what is known of functions of other images that are called, or gone on in.
+// TestStubs checks calls and jumps to functions of other images whose properties are known.
 func TestStubs(t *testing.T) {
 	var regs arch.Registers
 	regs.Set(rsp, sp)

@@ -9,24 +9,27 @@ import (
 // Place is where a frame stands.
 type Place struct {
 	Addr uint64
-	// Exact is set if the processor goes on at the address itself, as in the innermost frame and in one that a signal
-	// interrupted; else a call would return there, and may never.
+	// Exact is set if the processor continues at the address itself. This holds for the innermost frame and for a
+	// frame that a signal interrupted. Otherwise the address is a return address, and the call may never return.
 	Exact bool
 }
 
-// Follow returns the registers that the caller of a frame will have when the frame's function has returned: the program
-// counter, the stack pointer, and of those that calls preserve the ones that are known. regs are those of the frame
-// that stands at a place, its stack pointer must be among them; numbers are the architecture's.
+// Follow returns the registers that the caller of a frame will have after the frame's function has returned. They are
+// the program counter, the stack pointer, and the known callee-saved registers. regs are the registers of the frame
+// at the given place and must include its stack pointer. Register numbers belong to the architecture.
 //
-// All ways through the code are followed that its instructions allow, the nearest first, until it is long enough since
-// one has returned; those that return have to agree on the return address and the stack pointer. A jump to code that is
-// covered, where the return address is where a call leaves it, is a return, too, and so is to go on there from the
-// instruction before it, where no call is on the way: the GNU C library's checks before memcpy go on in memcpy so, over
-// instructions that are in no function. Any other way into covered code is none.
-// Errors are those of this package, and x86.ErrCode or insn.ErrCode if not even one way could be decoded to its end.
+// Follow takes all paths that the instructions allow, the nearest first. It stops a fixed number of instructions
+// after the first path that returned. The paths that return must agree on the return address and the stack pointer.
 //
-// budget is how many instructions may be looked at, for all frames that the caller has to follow; it is what is left of
-// that afterwards.
+// A jump to covered code also counts as a return if the return address is where a call leaves it. Falling through to
+// such code counts too, if no call is on the way. The GNU C library's checks before memcpy fall through to memcpy
+// like this, over instructions outside any function. Any other path into covered code does not count.
+//
+// The errors are the errors of this package. If no path can be decoded to its end, the error is x86.ErrCode or
+// insn.ErrCode.
+//
+// budget is the number of instructions that Follow may decode, over all frames of the caller. Follow subtracts the
+// number that it used.
 func Follow(
 	a *arch.Arch, code Code, at Place, regs arch.Registers, mem Memory, budget *int,
 ) (arch.Registers, error) {
@@ -74,7 +77,7 @@ type follower struct {
 	met  map[uint64]*state // by address of an instruction
 	todo []uint64          // addresses to go on from
 
-	now      instruction // the one that is being followed
+	now      instruction // the current instruction
 	budget   *int
 	returned bool
 	caller   arch.Registers
@@ -86,7 +89,7 @@ type follower struct {
 	cut     bool            // a function was taken to return because enough had been looked at
 }
 
-// reach goes on at an address with a state.
+// reach continues at an address with a state.
 func (w *follower) reach(addr uint64, s state) error {
 	before := w.met[addr]
 	if before == nil {
@@ -168,8 +171,8 @@ func (w *follower) decode(addr uint64, x *instruction) error {
 	return w.machine.decode(w.code.Bytes(addr), addr, x)
 }
 
-// loseWay notes a way that goes on where the instruction at an address does not say, as stubs do: some linkers make no
-// call frame information for them. A frame that stands in one has a caller even if what it leads to never returns.
+// loseWay handles a path whose next address is not in the instruction, as in stubs. Some linkers create no call frame
+// information for stubs. A frame inside a stub has a caller even if the target of the stub never returns.
 func (w *follower) loseWay(s *state, x *instruction, addr uint64) error {
 	stub := w.code.Stub(addr)
 	switch {
@@ -185,7 +188,8 @@ func (w *follower) loseWay(s *state, x *instruction, addr uint64) error {
 	return w.goOn(s, x)
 }
 
-// goOn notes a way that goes on in another image: its function returns to this one's caller, or never.
+// goOn handles a path that continues in another image. The function there returns to this function's caller, or
+// never.
 func (w *follower) goOn(s *state, x *instruction) error {
 	if back, known := w.code.Returns(x.to); known && !back {
 		return nil
@@ -206,7 +210,7 @@ func (w *follower) enter(s *state, x *instruction) error {
 	return nil
 }
 
-// leave notes a way that returns, or goes on as another function.
+// leave handles a path that returns, or that continues as another function.
 func (w *follower) leave(s *state, x *instruction) error {
 	ra, sp, ok := w.machine.returnsTo(w.machine, s, w.mem, x)
 	if !ok {

@@ -16,7 +16,8 @@ type machine struct {
 	scratch []int
 	// decode decodes the instruction at an address.
 	decode func(p []byte, addr uint64, x *instruction) error
-	// change makes the changes of an instruction that goes on; false if they cannot be followed.
+	// change applies the effect of an instruction that does not end the path. It is false if the effect is not
+	// supported.
 	change func(s *state, mem Memory, x *instruction) bool
 	// returnsTo is what the caller of a function has when an instruction returns, or jumps to where another function
 	// begins; false if the return address is not known.
@@ -46,7 +47,7 @@ const (
 	on      flow = iota // to the next one
 	jump                // elsewhere
 	branch              // to the next one or elsewhere
-	calls               // elsewhere, and back to the next one unless what is called never returns
+	calls               // elsewhere, and back to the next one unless the called function never returns
 	returns             // to the caller
 	ends                // nowhere
 	away                // to another function, it is not known which
@@ -61,8 +62,9 @@ type instruction struct {
 	plain    disasm.Instruction // of an architecture that package disasm describes
 }
 
-// execute does what an instruction does that goes on or branches, as far as that is known. What it writes becomes
-// unknown unless it is one of those by which frames are made and left. False if the stack pointer is lost.
+// execute applies the effect of an instruction that falls through or branches. A register or word that it writes
+// becomes unknown, except for the instructions that create and remove frames. It is false if the stack pointer
+// becomes unknown.
 func (w *follower) execute(s *state, x *instruction) bool {
 	ok := w.machine.change(s, w.mem, x)
 	_, known := s.regs.Get(w.machine.sp)

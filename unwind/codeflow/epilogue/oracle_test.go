@@ -25,10 +25,10 @@ const (
 	instructionsSlow    = 60_000
 )
 
-// TestAgainstCFI follows the code of real files from every instruction of a function on, as if it had no call frame
-// information, and holds what is found against what that says: the return address, the stack pointer and every register
-// that is known. Where a return is reached without a call on the way, all has to be right. Behind a call that never
-// returns the instructions are those of something else: that is counted.
+// TestAgainstCFI follows the code of real files from every instruction of a function, without call frame information.
+// It compares the results with call frame information: the return address, the stack pointer and every known
+// register. A return that is reached without a call on the way must match completely. Instructions behind a call that
+// never returns belong to other code, so the test only counts these mismatches.
 func TestAgainstCFI(t *testing.T) {
 	if testing.Short() {
 		t.Skip("follows every function of libc, which takes half a minute")
@@ -76,17 +76,17 @@ type machine struct {
 type described struct {
 	at, next uint64
 	nop      bool
-	leaves   bool   // what is behind it is come to from elsewhere, if at all
+	leaves   bool   // the instruction behind it is reached only from elsewhere, if at all
 	call     bool   // it calls
 	restores []int  // registers that it loads from the frame
 	breaks   bool   // it jumps: what was restored may not be
 	to       uint64 // where it jumps to, 0 if that does not matter
 }
 
-// figures count instructions, by what following the code from them on has come to. Illusions are results that are not
-// what call frame information says, wrong are those among them without a call on the way.
-// Rows are those results that the code gives for every frame, rowless those that it does not. Less and beyond count
-// what a row does not tell of this frame, or tells and following the code does not.
+// figures counts instructions by the result of following the code from each of them. illusions counts results that
+// differ from call frame information. wrong counts the illusions without a call on the way. rows counts the results
+// that hold for every frame, and rowless counts the others. less counts registers that only following the code gave,
+// and beyond counts registers that only the row gave.
 type figures struct {
 	instructions, right, ambiguous, noReturn, neverReturn, other, illusions, withoutCall, wrong int
 	rows, rowless, less, beyond                                                                 int
@@ -139,12 +139,12 @@ func holdAgainstCFI(t *testing.T, file string, m *machine) {
 	}
 }
 
-// bare is the code of a function whose call frame information nobody has.
+// bare is the code of a function without its call frame information.
 type bare struct {
 	*oracle
 
 	fde cfi.FDE
-	// behind are the addresses behind calls, which nobody is to come to; nil: anybody may.
+	// behind are the addresses behind calls, which no path may enter; nil allows all addresses.
 	behind map[uint64]bool
 }
 
@@ -367,7 +367,7 @@ func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 	}
 }
 
-// row compares what the code from an address on does to every frame with what it does to this one.
+// row compares the row of the code from an address with the result of following the code for one frame.
 func (o *oracle) row(
 	code bare, at epilogue.Place, regs *arch.Registers, stack frame, want *arch.Registers, wantErr error,
 ) {

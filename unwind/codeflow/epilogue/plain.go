@@ -37,7 +37,8 @@ func linkedAddress(m *machine, s *state, _ Memory, x *instruction) (ra, sp uint6
 	return ra, sp, ok
 }
 
-// changePlain makes the changes of an instruction that goes on; false if they cannot be followed.
+// changePlain applies the effect of an instruction that does not end the path. It is false if the effect is not
+// supported.
 func changePlain(s *state, mem Memory, at *instruction) bool {
 	x := &at.plain
 	if x.Access.Size > 0 {
@@ -117,7 +118,7 @@ func (s *state) access(mem Memory, x *disasm.Instruction) bool {
 	return true
 }
 
-// storeAll notes what is stored; false if that is more than can be remembered.
+// storeAll records the stored values. It is false if there are more than the state can hold.
 func (s *state) storeAll(m *disasm.Access, addr uint64) bool {
 	if m.Count == 0 {
 		return s.write(store{addr: addr, size: m.Size})

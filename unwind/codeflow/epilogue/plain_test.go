@@ -12,7 +12,7 @@ func TestCallsKeep(t *testing.T) {
 	for _, tt := range []struct {
 		machine
 		code []byte
-		also []int // beside those that functions save
+		also []int // registers saved in addition to the usual ones
 	}{
 		{arm64, a64Code(a64Ret), nil},
 		{riscv64Machine, []byte{0x82, 0x80}, []int{3, 4}},                         // gp, tp

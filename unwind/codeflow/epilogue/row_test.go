@@ -59,8 +59,8 @@ func sameForAll(t *testing.T, a *arch.Arch, p []byte, found bool, numbers ...int
 	}
 }
 
-// TestRowlessCode: there is no row of code that does more to an address than to add to it, or whose return address is
-// nowhere; and one that says so of code that never returns.
+// TestRowlessCode checks code that has no row: it does more to an address than an addition, or its return address has
+// no location. The row of code that never returns says that there is no caller.
 func TestRowlessCode(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -90,7 +90,7 @@ func TestRowlessCode(t *testing.T) {
 	}
 }
 
-// TestRowWithoutValues: a row tells no more than the frame's values and the memory do.
+// TestRowWithoutValues checks that a row gives only the values that the frame and the memory provide.
 func TestRowWithoutValues(t *testing.T) {
 	where := code{bytes: slices.Concat(pop, popFP, ret), entry: true}
 	row, err := epilogue.Derive(arch.AMD64, where, begin, plenty())

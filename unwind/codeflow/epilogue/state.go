@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// state is what is known right before an instruction.
+// state is the known state right before an instruction.
 type state struct {
 	regs   arch.Registers
 	stores []store // what the way to here has written
@@ -55,7 +55,7 @@ func (s *state) write(w store) bool {
 		case old.addr >= w.addr && old.addr+old.size <= w.addr+w.size: // nothing is left of it
 		case old.overlaps(w.addr, w.size):
 			old.known = false
-			w.known = false // of neither is it clear what is left
+			w.known = false // the remaining bytes of both are unclear
 			kept = append(kept, old)
 		default:
 			kept = append(kept, old)
