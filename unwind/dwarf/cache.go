@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// DefaultCacheSize is the budget of a Cache in bytes, unless told otherwise: about two hundred compilation units.
+// DefaultCacheSize is the default budget of a Cache in bytes: enough for about two hundred compilation units.
 const DefaultCacheSize = 12 << 20
 
 // Cache keeps what was decoded of compilation units, of any number of files, and forgets what was not used for longest
@@ -26,7 +26,7 @@ func NewCache(budget int) *Cache {
 	return &Cache{budget: budget, byKey: make(map[cacheKey]*cached), order: list.New()}
 }
 
-// cacheKind tells apart what may begin at one offset.
+// cacheKind distinguishes cached objects that begin at the same offset.
 type cacheKind uint8
 
 const (
@@ -84,8 +84,8 @@ func (c *Cache) entry(key cacheKey) *cached {
 	return e
 }
 
-// account adds the size of an entry that has just been made and drops others until the budget holds. The entry itself
-// stays, however large it is, and so do those that are being made.
+// account adds the size of a new entry, and drops other entries until the budget is met. It keeps the new entry,
+// however large, and the entries that are still being decoded.
 func (c *Cache) account(made *cached, size int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

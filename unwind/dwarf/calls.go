@@ -7,7 +7,7 @@ import (
 
 // call is a function, or a call that was put inline in it, at an address.
 type call struct {
-	// offset is that of its entry.
+	// offset is the offset of the call's entry.
 	offset       uint64
 	entry, start uint64
 	// file and line are the place of the call; of the function itself they are 0.
@@ -43,7 +43,8 @@ type callSearch struct {
 	addr  uint64
 	calls []call
 	spans []span
-	// depth is that of the entry that comes next, open the depth at which all that encloses it holds the address.
+	// depth is the depth of the next entry. open is the depth down to which all enclosing entries contain the
+	// address.
 	depth, open int
 	budget      int
 	err         error

@@ -8,8 +8,8 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// A class of differences, with who is right. All differences must be of a known class, and none of them may
-// excuse a mistake: see mistakes.
+// class is a class of differences, with the reason and the side that is right. Every difference must belong to a
+// known class. No class may excuse a mistake: see mistakes.
 type class struct {
 	name, why string
 	is        func(c *comparison) bool
@@ -22,7 +22,7 @@ type comparison struct {
 	// judge is what LLVM's addr2line says, nil if it is not installed. It decides where the one reference has a known
 	// fault and the other one is blind.
 	judge chain
-	// symbols are the ELF symbols that cover the address, nearest those that begin last before it.
+	// symbols are the ELF symbols that cover the address. nearest are the last symbols that begin before it.
 	symbols, nearest []string
 	// arange is the unit's main source file if .debug_aranges has the address; ranged says whether it does.
 	arange string

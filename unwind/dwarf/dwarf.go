@@ -34,19 +34,19 @@ var (
 	ErrNoSupplement = errors.New("dwarf: supplementary file missing")
 )
 
-// Frame is a call at an address: of the function itself, or of one that the compiler put inline.
+// Frame is a call at an address: a function, or a call that the compiler inlined.
 type Frame struct {
 	// Function is the name that the linker knows if the information has it (mangled in C++ and Rust), else the name
 	// in the source; "" where only the line is known.
 	Function string
-	// Entry is the function's first address, or 0 if that is not known. Start is that of the piece of code that
-	// holds the address: a function, and the more so an inlined call, may consist of several.
+	// Entry is the function's first address, or 0 if unknown. Start is the first address of the piece of code that
+	// contains the address. A function or an inlined call may consist of several pieces.
 	Entry, Start uint64
-	// File and Line are the place in the source that the frame has come to: for the innermost frame by the line
-	// table, for the others that of the call. "" and 0 where they are not known.
+	// File and Line are the current place of the frame in the source. For the innermost frame they come from the line
+	// table, for other frames from the call. They are "" and 0 if unknown.
 	File string
 	Line int
-	// Inlined is set for a call that has no stack frame of its own, but is part of the next one.
+	// Inlined is set for an inlined call, which shares the stack frame of the next Frame.
 	Inlined bool
 }
 
@@ -99,12 +99,12 @@ func (s *sections) each(f func(i uint64, s *section, name string)) {
 type Options struct {
 	// Supplement is the file that dwz made of what several have in common; nil if there is none.
 	Supplement *Data
-	// Cache keeps decoded units; nil means one of its own with the default budget.
+	// Cache keeps decoded units; nil means a new Cache with the default budget.
 	Cache *Cache
 	// Spill makes a file for the content of a large compressed section; nil means that such content is held in
 	// memory, by the cache.
 	Spill func() (SpillFile, error)
-	// Report is told, once, what could not be read when the units were listed; nil: nobody is.
+	// Report receives, once, the errors from listing the units; nil discards them.
 	Report func(error)
 	// Split opens the file that has the entries of a unit, when they are first needed; the image must stay readable. The
 	// unit that belongs to the image is recognised by its id. nil means that there are no such files.

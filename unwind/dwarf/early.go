@@ -6,8 +6,8 @@ import (
 	"sync"
 )
 
-// To list the units of a large compressed file takes as long as to expand all its entries. Where .debug_aranges has an
-// address, it tells the unit, and to expand what is before that and the unit itself is enough to answer.
+// Listing the units of a large compressed file takes as long as expanding all its entries. If .debug_aranges contains
+// an address, it names the unit. Expanding the section up to the end of this unit is then enough to answer.
 
 // early finds units by .debug_aranges.
 type early struct {
@@ -19,7 +19,7 @@ type early struct {
 	starts []uint64
 }
 
-// load reads .debug_aranges. What is damaged is missing: the list of units, when it is there, does without.
+// load reads .debug_aranges. It skips damaged parts: the list of units does not depend on them.
 func (e *early) load(d *Data) {
 	_ = d.eachArange(func(off uint64, size uint8, set *cursor) error {
 		e.offsets = append(e.offsets, off)
@@ -83,14 +83,14 @@ func (d *Data) readAhead(off uint64) {
 		return
 	}
 	go func() {
-		// What is wrong with one is found, and told, when it is needed.
+		// The reader that needs a section later finds and reports its errors.
 		defer func() { _ = recover() }()
 		part := float64(off) / float64(info.size)
 		for _, s := range []*section{
 			&d.sections.abbrev, &d.sections.line, &d.sections.rnglists, &d.sections.ranges, &d.sections.str, &d.sections.lineStr,
 		} {
 			if s.expand != nil && s.size > 0 {
-				// What belongs to a unit stands about as far from the start in each of them.
+				// A unit's data is at about the same relative position in each section.
 				_, _ = s.bytes(uint64(part*float64(s.size-1)), 1)
 			}
 		}

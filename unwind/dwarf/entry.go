@@ -1,6 +1,6 @@
 package dwarf
 
-// entry is what is read of a debugging information entry (§2.1): the attributes that look-ups need.
+// entry is a debugging information entry (§2.1), reduced to the attributes that look-ups need.
 type entry struct {
 	off      uint64
 	tag      tag

@@ -36,7 +36,7 @@ func symbolsOf(t testing.TB, name string) elfSymbols {
 	return all
 }
 
-// at are the symbols that cover an address, and those that begin last before it.
+// at returns the symbols that cover an address, and the last symbols that begin before it.
 func (s elfSymbols) at(addr uint64) (covering, nearest []string) {
 	i, _ := slices.BinarySearchFunc(s, addr+1, func(s symbol.Symbol, a uint64) int { return cmp.Compare(s.Addr, a) })
 	first := i - 1

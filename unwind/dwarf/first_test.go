@@ -26,7 +26,7 @@ const (
 // envFirst makes the test program look up addresses in a file and tell what that has cost.
 const envFirst = "DWARF_TEST_FIRST"
 
-// cost is what a process of its own has measured.
+// cost is the measurement of one separate process.
 type cost struct {
 	first, later time.Duration
 	firstCPU     time.Duration
@@ -34,9 +34,9 @@ type cost struct {
 	memory       int // bytes that the process has had at most, more than before
 }
 
-// TestFirstUse measures the first look-up in a debug file, in a process of its own, whose memory is nobody else's: of
-// PostgreSQL, if there is one with debugging information, and of the files in PGSB_FIRST_FILES (make check-names). The
-// limits hold where those are given: not with the race detector, or beside other tests.
+// TestFirstUse measures the first look-up in a debug file, in a separate process so that its memory can be measured.
+// It measures PostgreSQL, if debugging information is available, and the files in PGSB_FIRST_FILES (make
+// check-names). The limits apply only if these files are given: not with the race detector, or beside other tests.
 func TestFirstUse(t *testing.T) {
 	if file := os.Getenv(envFirst); file != "" {
 		measureFirst(t, file)
@@ -78,7 +78,7 @@ func TestFirstUse(t *testing.T) {
 	}
 }
 
-// askFirst runs the measurement in a process of its own.
+// askFirst runs the measurement in a separate process.
 func askFirst(t *testing.T, file string) cost {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestFirstUse$", "-test.v")

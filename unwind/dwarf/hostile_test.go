@@ -27,7 +27,7 @@ func (zeros) ReadAt(p []byte, _ int64) (int, error) {
 	return len(p), nil
 }
 
-// TestSparseUnits: a section of zeros, which costs nobody anything on the disk, is not read to its end.
+// TestSparseUnits checks that a huge section of zeros, which takes no space on the disk, is not read to its end.
 func TestSparseUnits(t *testing.T) {
 	d := fromBytes(map[string][]byte{".debug_abbrev": {0}}, nil)
 	r := &counted{ReaderAt: zeros{}}

@@ -7,7 +7,7 @@ import (
 	"sort"
 )
 
-// index tells which units cover an address.
+// index finds the units that cover an address.
 type index struct {
 	spans []indexed // by low address
 	// reach is the highest end of the spans up to each.
@@ -74,7 +74,7 @@ func (x *index) find(addr uint64) []uint32 {
 	return units
 }
 
-// indexUnit adds the addresses of a unit. One that does not tell them is noted as pending, by its offset.
+// indexUnit adds the addresses of a unit. It adds a unit without addresses to pending, by the unit's offset.
 func (d *Data) indexUnit(i uint32, r *root, pending map[uint64]uint32, budget *int) error {
 	u := &d.units[i]
 	if u.tag != tagCompileUnit && u.tag != tagSkeletonUnit {

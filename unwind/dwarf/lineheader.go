@@ -22,7 +22,7 @@ const (
 	// maxNameBytes bounds their names, which may be one and the same string; each counts as nameCost more.
 	maxNameBytes = 32 << 20
 	nameCost     = 32
-	// maxLineProgram bounds one table in bytes, maxRows what it may become.
+	// maxLineProgram limits the size of one table in bytes, maxRows the number of its rows.
 	maxLineProgram = 64 << 20
 	maxRows        = 8 << 20
 )

@@ -38,7 +38,7 @@ func (a *answers) makeMistakes(t *testing.T, n int) (total int) {
 		for i := 0; i < len(a.addrs); i += step {
 			right := a.ours[i]
 			if len(right) == 0 || right[0].file == "" || !a.confirmed(i) {
-				continue // what is known by its symbol alone cannot be told from what is not known
+				continue // an address with only a symbol looks the same as an unknown address
 			}
 			a.ours[i] = m.make(slices.Clone(right))
 			if !slices.Equal(a.ours[i], right) {

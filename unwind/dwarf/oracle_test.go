@@ -17,8 +17,8 @@ import (
 	"pg_stat_backtrace/internal/figure"
 )
 
-// The oracles are addr2line of binutils and of elfutils. They share no code with this package, nor with each other.
-// LLVM's is asked where they do not agree.
+// The oracles are addr2line of binutils and of elfutils. They share no code with this package or with each other.
+// LLVM's addr2line decides where they disagree.
 
 // place is one line of a stack: a function and where it has come to.
 type place struct {
@@ -28,7 +28,7 @@ type place struct {
 
 func (p place) String() string { return fmt.Sprintf("%s %s:%d", p.function, p.file, p.line) }
 
-// chain is what is said of one address, innermost first.
+// chain is an answer for one address, innermost first.
 type chain []place
 
 // samePlaces reports whether two chains agree in all but the names of functions.
@@ -165,7 +165,7 @@ func askAll(t *testing.T, s *files, n int) *answers {
 	return a
 }
 
-// comparison puts together what is known of the address i, compared with a tool.
+// comparison collects the evidence about address i, compared with a tool.
 func (a *answers) comparison(tool string, i int) comparison {
 	c := comparison{tool: tool, ours: a.ours[i], want: a.theirs[tool][i]}
 	c.symbols, c.nearest = a.symbols.at(a.addrs[i])
@@ -180,7 +180,7 @@ func (a *answers) comparison(tool string, i int) comparison {
 	return c
 }
 
-// sum is what is told of several files.
+// sum is the summary of several files.
 type sum struct {
 	addresses, equal, answers, mistakes int
 	// shares is how much each of the references says the same.

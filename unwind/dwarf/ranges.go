@@ -10,7 +10,7 @@ func (s span) holds(addr uint64) bool { return addr >= s.low && addr < s.high }
 const (
 	// maxRanges bounds the ranges of one entry.
 	maxRanges = 1 << 18
-	// maxRangeBytes bounds what is read of range lists for one unit, or for all units' own.
+	// maxRangeBytes limits the bytes read of range lists for one unit, or for the ranges of all units.
 	maxRangeBytes = 64 << 20
 	// indexCost is what an address that is read by its index counts of that.
 	indexCost = 16
@@ -18,8 +18,8 @@ const (
 	rangeStep = 1 << 10
 )
 
-// alive reports whether the linker kept the code: of what it dropped, the addresses become 0 or 1 or, with newer
-// linkers, the largest or the one before.
+// alive reports whether the linker kept the code. For dropped code, linkers set the addresses to 0 or 1. Newer
+// linkers use the largest address or the address before it.
 func (s span) alive(u *unit) bool {
 	top := ^uint64(0)
 	if u.addrSize == 4 {

@@ -95,7 +95,7 @@ func (f *fullFile) Write(p []byte) (int, error) {
 	return f.SpillFile.Write(p)
 }
 
-// TestSpillDiskFull: where the disk is full, or there is no file to be had, the answers are the same.
+// TestSpillDiskFull checks that the answers are the same if the disk is full or the file cannot be created.
 func TestSpillDiskFull(t *testing.T) {
 	file := largeCompressed(t)
 	reference := openBytes(t, file, Options{Spill: tempFile(t)})
@@ -117,7 +117,7 @@ func TestSpillDiskFull(t *testing.T) {
 	}
 }
 
-// TestSpillDamaged: once damage has been seen nothing of the section is believed, and somebody is told.
+// TestSpillDamaged checks that a damaged section is not used after the damage was found, and that it is reported.
 func TestSpillDamaged(t *testing.T) {
 	file := largeCompressed(t)
 	reference := openBytes(t, file, Options{Spill: tempFile(t)})

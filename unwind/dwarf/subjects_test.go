@@ -202,7 +202,7 @@ func (b *builder) run(env []string, tool string, args ...string) error {
 	return nil
 }
 
-// recipes say how programs are made: by which tool, with what, behind "-o NAME" if that is what it wants.
+// recipes are the commands that build the programs: the tool and its arguments, which follow "-o NAME" if necessary.
 var recipes = map[string][]string{
 	"cc2":        {"g++", "-gdwarf-2", "-O2", "p.cc"},
 	"cc3":        {"g++", "-gdwarf-3", "-O2", "p.cc"},

@@ -8,7 +8,7 @@ import (
 
 // unit is a unit's header (§7.5.1) and what its first entry says for all the others.
 type unit struct {
-	// off and end are the unit's place in .debug_info, first that of its first entry.
+	// off and end are the unit's range in .debug_info. first is the offset of its first entry.
 	off, end, first uint64
 	abbrev          uint64
 	stmt            uint64
@@ -162,7 +162,7 @@ func (d *Data) readRoots() error {
 		if err == nil {
 			err = d.indexUnit(uint32(i), &r, pending, &budget)
 		}
-		if err != nil && len(d.units) < 1000 { // more are not read by anybody
+		if err != nil && len(d.units) < 1000 { // a file with more units reports no errors of single units
 			errs = errors.Join(errs, fmt.Errorf("%s: unit at %#x: %w", d.name, u.off, err))
 		}
 	}
@@ -212,7 +212,7 @@ func (k *rootDeclaration) find(abbrev []byte, u *unit, code uint64, big bool) *d
 	return nil
 }
 
-// readRoot reads the first entry of a unit, and fills in what it says of the unit.
+// readRoot reads the first entry of a unit, and copies its attributes to the unit.
 func (d *Data) readRoot(u *unit, abbrev []byte, known *rootDeclaration) (root, error) {
 	for n := uint64(headerStep); ; n *= 8 {
 		c, err := d.sections.info.cursor(u.first, min(n, u.end-u.first))
