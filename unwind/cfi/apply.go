@@ -6,8 +6,8 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Memory is a process's memory, or what is known of it. Values are in the
-// target's byte order; false means that the address is not in the snapshot.
+// Memory reads a process's memory, or the part of it in a snapshot. Values are in the target's byte order. The result
+// is false if the snapshot does not contain the address.
 type Memory interface {
 	// Word reads an address-sized number.
 	Word(addr uint64) (uint64, bool)
@@ -15,8 +15,8 @@ type Memory interface {
 	Read(addr uint64, size int) (uint64, bool)
 }
 
-// word reads an address-sized number. The error is bare: most often it is not
-// an error to the caller, who makes a register unknown by it.
+// word reads an address-sized number. It returns the error without context, because most callers only mark a register
+// as unknown.
 func word(mem Memory, addr uint64) (uint64, error) {
 	if v, ok := mem.Word(addr); ok {
 		return v, nil
@@ -100,7 +100,7 @@ func (r *Row) step(regs, caller *arch.Registers, cfa uint64, mem Memory) error {
 	return nil
 }
 
-// register reads a register by its DWARF column. The error is bare, as that of word.
+// register reads a register by its DWARF column. Like word, it returns the error without context.
 func (r *Row) register(column uint64, regs *arch.Registers) (uint64, error) {
 	if v, ok := regs.Get(r.table.arch.Index(column)); ok {
 		return v, nil

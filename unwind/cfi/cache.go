@@ -30,7 +30,7 @@ const (
 	rowsPerFDE    = 4 // that many FDEs share a slot
 )
 
-// size sets the number of slots from that of FDEs.
+// size computes the number of slots from the number of FDEs.
 func (c *rowCache) size(fdes uint64) {
 	n := min(max(fdes/rowsPerFDE, minCachedRows), maxCachedRows)
 	order := bits.Len64(n - 1)

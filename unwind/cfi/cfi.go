@@ -54,7 +54,7 @@ type Sections struct {
 	// .eh_frame_hdr, of DW_EH_PE_datarel (the global offset table).
 	TextAddr, DataAddr uint64
 
-	// Arch is the image's architecture; nil means that of this program.
+	// Arch is the image's architecture; nil means the architecture of this program.
 	Arch *arch.Arch
 
 	// Deref reads a pointer of the image by its link-time address, for
@@ -62,7 +62,7 @@ type Sections struct {
 	Deref func(addr uint64) (uint64, bool)
 }
 
-// sectionID tells the two sections that hold FDEs apart.
+// sectionID identifies one of the two sections that contain FDEs.
 type sectionID uint8
 
 const (
@@ -124,11 +124,11 @@ func New(s Sections) (*Table, error) {
 // typicalFDE is about what an FDE takes in bytes, to estimate their number.
 const typicalFDE = 64
 
-// Searchable tells whether .eh_frame_hdr has a search table that is used in
-// place. If not, the first look-up builds an index.
+// Searchable reports whether .eh_frame_hdr has a search table that is used in place. If not, the first look-up builds
+// an index.
 func (t *Table) Searchable() bool { return t.header.count > 0 && !t.distrust.Load() }
 
-// Empty tells whether the image has no call frame information at all.
+// Empty reports whether the image has no call frame information.
 func (t *Table) Empty() bool {
 	return len(t.sections[ehFrame].Data) == 0 && len(t.sections[debugFrame].Data) == 0
 }

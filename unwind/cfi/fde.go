@@ -23,11 +23,11 @@ var errEmpty = fmt.Errorf("%w: empty FDE", ErrBadCFI)
 // Offset is the FDE's offset in its section, for messages and comparisons.
 func (f *FDE) Offset() uint64 { return f.off }
 
-// InDebugFrame tells whether the FDE is one of .debug_frame.
+// InDebugFrame reports whether the FDE belongs to .debug_frame.
 func (f *FDE) InDebugFrame() bool { return f.section == debugFrame }
 
-// Find returns the FDE that covers a link-time address. The error is ErrNoFDE
-// if none does, ErrBadCFI if the one that should is malformed.
+// Find returns the FDE that covers a link-time address. The error is ErrNoFDE if no FDE covers it, and ErrBadCFI if
+// that FDE is malformed.
 func (t *Table) Find(pc uint64) (FDE, error) {
 	f, _, err := t.find(pc)
 	return f, err

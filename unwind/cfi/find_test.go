@@ -151,8 +151,8 @@ func TestDebugFrame(t *testing.T) {
 	}
 }
 
-// checkFunctionsBut is checkFunctions for sections that hold something malformed
-// besides: there, an address that nothing covers may be one that it would have.
+// checkFunctionsBut is checkFunctions for sections that also contain malformed entries. There, an uncovered address
+// may belong to a malformed entry.
 func checkFunctionsBut(t *testing.T, table *Table, n uint64) {
 	t.Helper()
 	for i := range n {
@@ -166,7 +166,7 @@ func checkFunctionsBut(t *testing.T, table *Table, n uint64) {
 	}
 }
 
-// TestFDEs yields what is well-formed, and stops when it is told to.
+// TestFDEs checks that FDEs yields the well-formed entries, and stops when the caller stops.
 func TestFDEs(t *testing.T) {
 	eh := &builder{order: binary.LittleEndian, addr: testFrame}
 	functions(eh, 3)

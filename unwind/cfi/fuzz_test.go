@@ -66,7 +66,7 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// checkLookUp looks an address up twice and applies what is found.
+// checkLookUp looks an address up twice and applies the row.
 func checkLookUp(t *testing.T, table *Table, pc uint64) {
 	t.Helper()
 	found, err := table.Find(pc)

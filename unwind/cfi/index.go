@@ -64,7 +64,7 @@ func (t *Table) FDEs(yield func(FDE) bool) {
 		if stopped {
 			return
 		}
-		_ = t.walk(s, func(f FDE) bool { // what is malformed is not an FDE to yield
+		_ = t.walk(s, func(f FDE) bool { // a malformed entry yields no FDE
 			stopped = !yield(f)
 			return !stopped
 		})
@@ -91,7 +91,7 @@ func (t *Table) walk(s sectionID, yield func(FDE) bool) error {
 		f, _, err := t.fdeOf(s, &e)
 		switch {
 		case errors.Is(err, errEmpty) || s == debugFrame && f.Start == 0:
-			// What is left of a function that the linker dropped: no reason to doubt the rest.
+			// The FDE is a leftover of a function that the linker dropped. The other FDEs may still be right.
 		case err != nil:
 			bad = cmp.Or(bad, err)
 		case !yield(f):

@@ -68,7 +68,7 @@ func (m *machine) step() bool {
 		return m.remember()
 	case cfaRestoreState:
 		return m.recall()
-	case cfaGNUArgsSize: // of interest to who throws, not to who looks
+	case cfaGNUArgsSize: // needed to throw exceptions, not to unwind
 		m.r.uleb()
 		return true
 	case cfaNegateRAState, cfaNegateRAStatePC:

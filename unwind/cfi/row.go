@@ -1,8 +1,7 @@
 package cfi
 
-// Row is what the call frame information says of an address: how to find the
-// CFA and, from it, the caller's registers. It is a value that shares its
-// rules with the Table's cache; nobody changes those.
+// Row is the call frame information for an address: how to find the CFA and, from it, the caller's registers. Row is
+// a value that shares its rules with the Table's cache. The rules must not be changed.
 type Row struct {
 	// Start and End limit the addresses that this row is for.
 	Start, End uint64

@@ -41,7 +41,7 @@ type Rule struct {
 	Register uint16
 	// Column is the DWARF column that the rule is for; zero for the CFA's.
 	Column uint8
-	// Kind tells which of the other fields count.
+	// Kind determines which of the other fields are used.
 	Kind RuleKind
 }
 
@@ -72,8 +72,7 @@ func (c *cfaRule) rule() Rule {
 	return Rule{Kind: RuleRegister, Register: uint16(c.register), Offset: c.offset}
 }
 
-// state is a row while it is computed. Rules count only where set says so,
-// which makes copying a state cheap.
+// state is a row under construction. A rule is valid only if its column is in set. This makes copying a state cheap.
 type state struct {
 	cfa    cfaRule
 	signed bool // aarch64's RA_SIGN_STATE
@@ -103,7 +102,7 @@ func (s *state) put(column uint64, r Rule) {
 	}
 }
 
-// restore sets a column's rule to what it is in o.
+// restore copies a column's rule from o.
 func (s *state) restore(column uint64, o *state) {
 	switch {
 	case column >= maxColumns:
