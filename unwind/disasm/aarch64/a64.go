@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/unwind/disasm"
 )
 
-// Length is that of every instruction in bytes.
+// Length is the length of every instruction in bytes.
 const Length = 4
 
 // Numbers of registers that the architecture names; X0 to X30 have their own numbers.
@@ -48,7 +48,7 @@ func Decode(p []byte) (disasm.Instruction, error) {
 	return x.Instruction, nil
 }
 
-// instruction is one that is being decoded.
+// instruction is the instruction being decoded.
 type instruction struct{ disasm.Instruction }
 
 // word is an encoded instruction.
@@ -78,7 +78,7 @@ func (w word) reg(low uint) int {
 // regSP returns the one where 31 is SP.
 func (w word) regSP(low uint) int { return int(w.bits(low, 5)) }
 
-// reserved decodes op0 0000: UDF, and the Scalable Matrix Extension, which nobody follows.
+// reserved decodes op0 0000: UDF, and the Scalable Matrix Extension, which is not supported.
 func (x *instruction) reserved(w word) bool {
 	x.Flow = disasm.Ends
 	return w.is(0xffff0000, 0)

@@ -30,7 +30,7 @@ func (x *instruction) immediate(w word) bool {
 
 func (x *instruction) addImmediate(w word) {
 	x.Rn = w.regSP(5)
-	if !w.bit(29) { // those that set flags write no SP
+	if !w.bit(29) { // instructions that set flags do not write SP
 		x.Rd = w.regSP(0)
 	}
 	imm := uint64(w.bits(10, 12))

@@ -31,7 +31,7 @@ func (x *instruction) structures(w word) bool {
 	x.access(w, 64)
 	x.Access.Known = true
 	if w.bit(23) {
-		x.Write(x.Access.Base) // by how much nobody follows
+		x.Write(x.Access.Base) // the increment is not decoded
 	}
 	return true
 }
@@ -104,7 +104,7 @@ func (x *instruction) transfer(w word, plain bool) {
 	}
 }
 
-// pair decodes LDP, STP and those that are like them.
+// pair decodes LDP, STP and similar instructions.
 func (x *instruction) pair(w word) bool {
 	opc, vector := w.bits(30, 2), w.bit(26)
 	size := uint64(4) << opc
@@ -150,7 +150,7 @@ func (x *instruction) index(i disasm.Index) {
 	x.Write(x.Access.Base)
 }
 
-// single decodes LDR, STR and those that are like them, prefetches and atomic operations.
+// single decodes LDR, STR and similar instructions, prefetches and atomic operations.
 func (x *instruction) single(w word) bool {
 	size, opc, vector := w.bits(30, 2), w.bits(22, 2), w.bit(26)
 	prefetch := !vector && size == 3 && opc == 2

@@ -34,7 +34,7 @@ func TestAgainstDisassembler(t *testing.T) {
 	compare(t, words, len(words)/4)
 }
 
-// compare holds what is decoded against what the disassembler prints.
+// compare checks the decoder against the disassembler's output.
 func compare(t *testing.T, words []uint32, enough int) {
 	t.Helper()
 	var code []byte

@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
-// Decoder is what is held against the disassembler.
+// Decoder is a decoder to compare with the disassembler.
 type Decoder struct {
 	Machine elf.Machine
 	Order   binary.ByteOrder // nil: little-endian
@@ -26,7 +26,7 @@ type Decoder struct {
 	Decode  func(p []byte) (disasm.Instruction, error)
 	// Differs says in what an instruction is not what its text says; empty: in nothing.
 	Differs func(x *disasm.Instruction, text string, at uint64) string
-	// Unknown matches the texts of what is no instruction, NotDecoded those of instructions that need not be decoded.
+	// Unknown matches texts that are not instructions. NotDecoded matches instructions that the decoder may refuse.
 	Unknown, NotDecoded *regexp.Regexp
 }
 

@@ -136,7 +136,7 @@ func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint6
 	return differsInValue(x, name, operands)
 }
 
-// differsInMemory compares what is accessed.
+// differsInMemory compares the memory accesses.
 func differsInMemory(x *disasm.Instruction, mnemonic string, operands []string) string {
 	m := relative.FindStringSubmatch(operands[len(operands)-1])
 	if vectors.MatchString(mnemonic) || strings.HasPrefix(mnemonic, "v") {
@@ -173,7 +173,7 @@ func differsInMemory(x *disasm.Instruction, mnemonic string, operands []string) 
 	return ""
 }
 
-// differsInValue compares what is computed.
+// differsInValue compares the computed values.
 func differsInValue(x *disasm.Instruction, name string, operands []string) string {
 	reg := func(i int) int {
 		if n := register(operands[i]); n > 0 {

@@ -45,7 +45,7 @@ func Decode(p []byte) (disasm.Instruction, error) {
 	return x.Instruction, nil
 }
 
-// instruction is one that is being decoded.
+// instruction is the instruction being decoded.
 type instruction struct{ disasm.Instruction }
 
 // word is an encoded instruction.
@@ -92,7 +92,7 @@ func (x *instruction) decode(w word) bool {
 		return x.load(w)
 	case 0b00001, 0b01001: // floating point and vectors
 		return x.floating(w)
-	case 0b00011: // FENCE, and what caches are told
+	case 0b00011: // FENCE, and cache operations
 	case 0b00100:
 		x.immediate(w)
 	case 0b00101: // AUIPC
@@ -176,7 +176,7 @@ func (x *instruction) store(w word) bool {
 	return true
 }
 
-// floating decodes loads and stores of floating point registers, and of vectors, whose length nobody follows.
+// floating decodes loads and stores of floating point registers and of vectors. The length of vectors is unknown.
 func (x *instruction) floating(w word) bool {
 	store := w.bits(5, 1) != 0
 	x.Access.Load, x.Access.Store = !store, store
@@ -288,8 +288,7 @@ func (x *instruction) jumpTo(rd, rn int, disp int64) bool {
 	return true
 }
 
-// system decodes ECALL, after which Linux goes on behind it with the result in a0, EBREAK, and accesses to control
-// registers.
+// system decodes ECALL, EBREAK, and accesses to control registers. Linux resumes behind ECALL with the result in a0.
 func (x *instruction) system(w word) bool {
 	switch {
 	case w == 0x00000073:

@@ -16,9 +16,10 @@ import (
 	"pg_stat_backtrace/unwind/disasm/s390x"
 )
 
-// TestAgainstDisassembler decodes all instructions of two bytes, and longer ones at random of each opcode, and holds
-// what they do against what LLVM's disassembler writes of them: how long they are, where they lead, that what is
-// written is among what may be, and what those do exactly by which frames are made and left.
+// TestAgainstDisassembler decodes all instructions of two bytes, and random longer instructions of each opcode. It
+// compares the results with LLVM's disassembler. Length and control flow must match. The registers that the text
+// writes must be among the registers that may be written. Instructions that create and remove frames must match
+// exactly.
 func TestAgainstDisassembler(t *testing.T) {
 	each := 6
 	if raceEnabled {
@@ -185,7 +186,7 @@ func linking(operand string) disasm.Flow {
 	return disasm.Unknown
 }
 
-// differsInWrites compares the register that is named first with those that may be written.
+// differsInWrites checks that the first register in the text is among the registers that may be written.
 func differsInWrites(x *disasm.Instruction, mnemonic, first string) string {
 	if reading.MatchString(mnemonic) || first == "" {
 		return ""
@@ -284,7 +285,7 @@ func differsInAddress(x *disasm.Instruction, rd int, operand string) string {
 	return ""
 }
 
-// differsInAccess compares what is loaded or stored as a whole.
+// differsInAccess compares loads and stores of whole registers.
 func differsInAccess(x *disasm.Instruction, mnemonic string, operands []string) string {
 	m := places.FindStringSubmatch(operands[len(operands)-1])
 	if m == nil {

@@ -19,7 +19,7 @@ func (x *instruction) two(w word) bool {
 	case op == 0x07: // BCR
 		x.branchTo(w.bits(8, 4), r2)
 		return true
-	case op == 0x0a: // SVC: Linux goes on behind it with the result in R2
+	case op == 0x0a: // SVC: Linux resumes behind it with the result in R2
 		return x.writes(2)
 	case op == 0x05, op == 0x0d: // BALR, BASR
 		if r2 == 0 {

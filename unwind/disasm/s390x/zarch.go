@@ -1,9 +1,10 @@
-// Package s390x decodes z/Architecture instructions as far as an unwinder asks, see package disasm. It follows the
-// z/Architecture Principles of Operation (SA22-7832), appendix B, "Lists of Instructions". Code is bytes; nothing here
-// knows a process or an image.
+// Package s390x decodes z/Architecture instructions for an unwinder, see package disasm. It follows the
+// z/Architecture Principles of Operation (SA22-7832), appendix B, "Lists of Instructions". The input is bytes. The
+// package does not depend on processes or images.
 //
-// There are some thousand instructions. Those by which frames are made and left, and those that lead elsewhere, are
-// told exactly; of the others it is told which registers they may write, and these can be more than they do.
+// The architecture has some thousand instructions. The decoder describes branches, and the instructions that create
+// and remove frames, exactly. For other instructions it lists the registers that they may write. This list can be too
+// long.
 package s390x
 
 import (
@@ -57,7 +58,7 @@ func Decode(p []byte) (disasm.Instruction, error) {
 	return x.Instruction, nil
 }
 
-// instruction is one that is being decoded.
+// instruction is the instruction being decoded.
 type instruction struct{ disasm.Instruction }
 
 // word is an encoded instruction, its first byte highest. Bits are numbered as the manual does, from the left.
@@ -192,7 +193,7 @@ func (x *instruction) branchTo(mask uint64, reg int) bool {
 	return true
 }
 
-// call notes a call; one that leaves the return address elsewhere than in RA is not followed.
+// call records a call. If the call leaves the return address in another register than RA, its flow is unknown.
 func (x *instruction) call(link int) bool {
 	x.Flow = disasm.Call
 	if link != RA {

@@ -46,8 +46,8 @@ func decodeLegacy(p []byte) (x86asm.Inst, bool) {
 	return x, true
 }
 
-// known reports whether an instruction is one that decodeLegacy is there for (Intel SDM, volume 2; AMD64 manual, volume
-// 3, for prefetch).
+// known reports whether decodeLegacy supports the instruction (Intel SDM, volume 2; AMD64 manual, volume 3, for
+// prefetch).
 func (v *instruction) known() bool {
 	switch v.table {
 	case table0F:

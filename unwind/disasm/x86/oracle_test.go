@@ -146,7 +146,7 @@ var (
 	leftOut = regexp.MustCompile(`^(vp?scatter|v[gp]?p?gatherpf|vscatterpf|vp?compress|tilestored)`)
 )
 
-// writes says, by an instruction's text, what it writes to general registers and memory.
+// writes derives from an instruction's text the general registers and the memory that the instruction writes.
 func writes(mnemonic, operands string) string {
 	var all []string
 	for o := range strings.SplitSeq(mask.ReplaceAllString(operands, ""), ", ") {
@@ -176,7 +176,7 @@ func writes(mnemonic, operands string) string {
 	return strings.Join(written, ", ")
 }
 
-// vector reports whether the encoding is that of vector instructions.
+// vector reports whether the code is the encoding of a vector instruction.
 func vector(code []byte) bool {
 	if code[0] == 0x65 {
 		code = code[1:]

@@ -138,7 +138,7 @@ func (v *instruction) readPrefix(r *reader, b byte) bool {
 	if b == 0x62 {
 		v.encoding, v.table = inEVEX, first&7
 		third := r.next()
-		const rounding = 0x10 // in the place of the length, which is that of a whole register
+		const rounding = 0x10 // replaces the length; the instruction uses whole registers
 		if v.bytes = 16 << (third >> 5 & 3); third&rounding != 0 {
 			v.bytes = 64
 		}

@@ -26,7 +26,7 @@ const (
 	toRCX
 )
 
-// amount is a number of bytes: itself, or a part of a vector, or that of a general register.
+// amount is a number of bytes: a constant, a part of a vector, or the size of a general register.
 type amount byte
 
 const (
@@ -120,7 +120,7 @@ var writers = map[[2]byte][]written{
 //nolint:gochecknoglobals // as above
 var cmpccxadd = []written{{with66, inVEX, toMemory | toReg, word}}
 
-// setWritten gives an instruction what it writes for its arguments.
+// setWritten sets the arguments of an instruction to the operands that it writes.
 func (v *instruction) setWritten(x *x86asm.Inst) {
 	forms := writers[[2]byte{v.table, v.opcode}]
 	switch {

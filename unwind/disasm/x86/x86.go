@@ -37,7 +37,7 @@ func Decode(p []byte) (x86asm.Inst, error) {
 	switch {
 	case err != nil:
 		return x86asm.Inst{}, fmt.Errorf("%w: %w", ErrCode, err)
-	case x.Op == 0: // the decoder takes what is left for a prefix
+	case x.Op == 0: // the decoder takes the remaining bytes for a prefix
 		return x86asm.Inst{}, fmt.Errorf("%w: it ends within an instruction", ErrCode)
 	}
 	return x, nil
