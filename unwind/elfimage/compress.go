@@ -21,8 +21,9 @@ type Pieces interface {
 	Next() ([]byte, error)
 }
 
-// Expand returns the content of a compressed section in pieces: neither the section nor its content is held in memory.
-// Nothing is expanded yet. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
+// Expand returns a reader of a compressed section that expands it in pieces, without keeping the section or its
+// content in memory. Expand itself expands nothing. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the
+// reader's.
 func (m *Image) Expand(name string) (Pieces, error) {
 	s := m.find(name)
 	if s == nil {
@@ -42,7 +43,7 @@ func (m *Image) Expand(name string) (Pieces, error) {
 // compression is what the head of a compressed section says.
 type compression struct {
 	kind elf.CompressionType
-	// size is that of the content, length that of the stream, as far as it is known to be there.
+	// size is the size of the content. length is the length of the stream, as far as the file contains it.
 	size, length uint64
 	stream       *io.SectionReader
 }

@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Defined returns the link-time addresses of those of the names that are dynamic symbols with a definition. Where the
-// image has a GNU hash table, as nearly all have, a few bytes are read for each name, else all of .dynsym.
-// The error is that of Symbols.
+// Defined returns the link-time addresses of the given names that are defined dynamic symbols. Nearly all images have
+// a GNU hash table, which limits the reads to a few bytes for each name. For other images Defined reads all of
+// .dynsym. The errors are the same as for Symbols.
 func (m *Image) Defined(names ...string) (map[string]uint64, error) {
 	found := make(map[string]uint64, len(names))
 	if t, ok := m.gnuHash(); ok {

@@ -60,7 +60,7 @@ func (m *Image) unrelocate(addr, bias uint64) uint64 {
 	return addr - bias
 }
 
-// hashCount returns the number of symbols that DT_HASH tells (gABI, chapter 5, "Hash Table"): nchain.
+// hashCount returns the number of symbols from DT_HASH (gABI, chapter 5, "Hash Table"): nchain.
 func (m *Image) hashCount(addr uint64) uint64 {
 	if addr == 0 {
 		return 0
@@ -72,7 +72,7 @@ func (m *Image) hashCount(addr uint64) uint64 {
 	return uint64(m.layout.order.Uint32(p[4:]))
 }
 
-// gnuHashCount returns the number of symbols that DT_GNU_HASH tells: the end of the chain of the highest bucket.
+// gnuHashCount returns the number of symbols from DT_GNU_HASH: the end of the chain of the highest bucket.
 func (m *Image) gnuHashCount(addr uint64) uint64 {
 	if addr == 0 {
 		return 0

@@ -200,7 +200,8 @@ func compareSymbols(t *testing.T, m *elfimage.Image, want *elf.File) {
 	}
 }
 
-// mapped tells a file that is run from its separate debug file, whose segments' offsets mean nothing.
+// mapped reports whether a file can be mapped to run. A separate debug file cannot: its segments' offsets mean
+// nothing.
 func mapped(m *elfimage.Image) bool {
 	_, _, err := m.Section(".text")
 	return err == nil

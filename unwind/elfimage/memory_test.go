@@ -141,7 +141,7 @@ func dynamicSymbols(t *testing.T, m *elfimage.Image) map[elfimage.Symbol]int {
 	return all
 }
 
-// TestNoSectionHeaders opens files whose section headers somebody cut off.
+// TestNoSectionHeaders opens files without section headers.
 func TestNoSectionHeaders(t *testing.T) {
 	for _, path := range realFiles(t) {
 		file := open(t, path)
@@ -194,9 +194,9 @@ func TestVDSO(t *testing.T) {
 	}
 }
 
-// TestVDSOWithoutTable reads a vDSO as that of s390x is: its PT_GNU_EH_FRAME is empty, and only its section headers,
-// which are in its last page, say where .eh_frame lies. Without them, and with others' bytes in their place, there is
-// none.
+// TestVDSOWithoutTable reads a vDSO like the vDSO of s390x. Its PT_GNU_EH_FRAME is empty, and only its section
+// headers in its last page give the address of .eh_frame. If the section headers are missing or overwritten, there is
+// no .eh_frame.
 func TestVDSOWithoutTable(t *testing.T) {
 	l := ownVDSO(t)
 	file, err := elf.NewFile(bytes.NewReader(l.bytes))

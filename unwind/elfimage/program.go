@@ -19,9 +19,9 @@ func (m *Image) Start() uint64 {
 	return 0
 }
 
-// DynamicLinker reports whether the image is a dynamic linker in the manner of System V: it defines _r_debug, by which
-// debuggers find what it has loaded (link.h), and nothing interprets it. Entry is then where the kernel lets a process
-// begin that it interprets. What cannot be read is none.
+// DynamicLinker reports whether the image is a dynamic linker in the System V sense. It defines _r_debug, which
+// debuggers use to find the loaded libraries (link.h), and has no interpreter itself. A process with this interpreter
+// then begins at Entry. If the image cannot be read, the result is false.
 func (m *Image) DynamicLinker() bool {
 	if m.header.interpreted || m.header.typ != elf.ET_DYN || m.header.entry == 0 {
 		return false

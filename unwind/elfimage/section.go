@@ -52,9 +52,9 @@ func (m *Image) SectionOffset(name string, addr uint64) (offset uint64, ok bool)
 	return addr - s.addr, true
 }
 
-// CFISections returns .eh_frame_hdr, .eh_frame and .debug_frame. They are read once and kept; the bytes must not be
-// changed. A section that is absent is left empty; one that cannot be read is an error, beside which the others
-// are returned.
+// CFISections returns .eh_frame_hdr, .eh_frame and .debug_frame. The image reads them once and keeps them. Callers
+// must not change the bytes. An absent section is empty. An unreadable section causes an error, and the other
+// sections are still returned.
 func (m *Image) CFISections() (CFI, error) {
 	m.cfiOnce.Do(m.loadCFI)
 	return m.cfi, m.cfiErr

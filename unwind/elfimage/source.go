@@ -20,7 +20,7 @@ type source struct {
 	size int64 // 0: not known
 }
 
-// newSource finds out the size of r if r tells it.
+// newSource gets the size of r if r provides it.
 func newSource(r io.ReaderAt) source {
 	switch v := r.(type) {
 	case interface{ Size() int64 }:
@@ -48,7 +48,7 @@ func (s source) bytes(off, n uint64) ([]byte, error) {
 	return s.large(off, n)
 }
 
-// check tells whether the file can have n bytes at off.
+// check returns an error if the file cannot contain n bytes at off.
 func (s source) check(off, n uint64) error {
 	if off > 1<<62 || n > 1<<62 {
 		return fmt.Errorf("%w: %#x bytes at offset %#x", ErrMalformed, n, off)
