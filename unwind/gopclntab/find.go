@@ -13,7 +13,7 @@ import (
 // tableSections are the sections that Go's linker makes for the table; the second one in position-independent programs.
 var tableSections = [...]string{".gopclntab", ".data.rel.ro.gopclntab"}
 
-// mergedSections are those that another linker puts the table into.
+// mergedSections are the sections into which other linkers put the table.
 var mergedSections = [...]string{".data.rel.ro", ".rodata"}
 
 // marks are sections that only Go's linker makes.
@@ -95,8 +95,8 @@ const (
 // moduleSections may have the module data: the first one since Go 1.26.
 var moduleSections = [...]string{".go.module", ".noptrdata", ".data", ".data.rel.ro"}
 
-// locate finds the module data, and by it what functions and their data count from. Without it, as in a file that is
-// damaged, only a table with addresses of its own can be used.
+// locate finds the module data, which contains the base addresses of functions and their data. A damaged file may
+// have none. Then only a table that contains absolute addresses can be used.
 func (t *Table) locate(m *elfimage.Image) error {
 	if t.format == go116 {
 		if first, err := t.entry(0); err != nil || !m.Executable(first) {

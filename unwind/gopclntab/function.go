@@ -141,8 +141,8 @@ func (t *Table) entry(i uint64) (uint64, error) {
 	return t.text + uint64(t.order.Uint32(p)), nil
 }
 
-// Find returns the function that holds an address, which must be one of its own code: what fills a gap behind it, or C
-// code there, is not. The error is ErrNotCovered or ErrMalformed.
+// Find returns the function that contains an address. The address must belong to the function's own code. Padding
+// behind it and C code there are not covered. The error is ErrNotCovered or ErrMalformed.
 func (t *Table) Find(addr uint64) (*Function, error) {
 	var failed error
 	n := sort.Search(int(t.functions)+1, func(i int) bool {

@@ -149,8 +149,8 @@ func plain(name string) string {
 	return name
 }
 
-// TestOracleDWARF compares the calls at every seventh address, inlined ones included, with those that the debugging
-// information has. Every difference must be one that is explained.
+// TestOracleDWARF compares the calls at every seventh address, including inlined calls, with the debugging
+// information. Every difference must have a known reason.
 func TestOracleDWARF(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a build of Go's own library: not with -short")
@@ -265,8 +265,8 @@ var padding = []struct {
 	{"\x0f\x1f\x80", 7}, {"\x0f\x1f\x84", 8}, {"\x66\x0f\x1f\x84", 9},
 }
 
-// idle reports whether the instruction that holds an address is one that the assembler puts in to fill up: for it there
-// is a line in Go's table, and no row in DWARF's, where that of the instruction before goes on.
+// idle reports whether the address belongs to padding that the assembler inserted. Go's table has a line for padding.
+// DWARF's table has no row for it, and continues the row of the instruction before.
 func (n *shares) idle(addr uint64) bool {
 	for _, p := range padding {
 		for k := range p.length {

@@ -26,7 +26,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// buildWith builds testdata/program by another tool chain. The module is one of its own: this one's needs a newer Go.
+// buildWith builds testdata/program with another tool chain. It creates a separate module, because this module needs
+// a newer Go.
 func buildWith(t *testing.T, version string, flags ...string) string {
 	t.Helper()
 	dir := t.TempDir()
