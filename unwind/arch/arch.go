@@ -82,9 +82,8 @@ type Arch struct {
 	CFAToSP int64
 	// RedZone is the number of bytes below SP that a leaf function may use.
 	RedZone int
-	// CodeMask has the bits set that are no part of a code address in user space:
-	// the pointer authentication code of aarch64 (the kernel's NT_ARM_PAC_MASK
-	// tells those of one process).
+	// CodeMask has the bits set that do not belong to a code address in user space: the pointer authentication code
+	// of aarch64. The kernel reports the mask of one process as NT_ARM_PAC_MASK.
 	CodeMask uint64
 
 	// Chain is how frames without call frame information are chained.
@@ -140,7 +139,7 @@ func (a *Arch) StripCode(addr uint64) uint64 {
 	return addr &^ a.CodeMask
 }
 
-// WithCodeMask returns the same architecture with another CodeMask: that of one process.
+// WithCodeMask returns the same architecture with another CodeMask, for example the mask of one process.
 func (a *Arch) WithCodeMask(mask uint64) *Arch {
 	if mask == a.CodeMask {
 		return a

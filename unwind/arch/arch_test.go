@@ -224,7 +224,7 @@ func TestRestored(t *testing.T) {
 		{[]uint32{stdu48, addi48, bl, nop}, true},     // that comes back
 		{[]uint32{stdu48, addi48, stdu48}, false},     // and taken again
 		{[]uint32{stdu48, addi48, mr, nop}, false},    // to an unknown place
-		{[]uint32{stdu48, addi48, bne, addi48}, true}, // and where it goes on
+		{[]uint32{stdu48, addi48, bne, addi48}, true}, // and continued behind
 	} {
 		var code []byte
 		for _, insn := range test.code {

@@ -11,7 +11,7 @@ type Chain struct {
 	// Base is the register that points at a frame's record: the frame pointer, or SP for a back chain; none if there is
 	// no chain.
 	Base int
-	// Saved is the offset from the base of the caller's base, Return that of the return address.
+	// Saved is the offset of the saved caller's base from the base. Return is the offset of the return address.
 	Saved, Return int64
 	// InCaller: the return address lies at Return from the caller's base, not from this frame's.
 	InCaller bool
@@ -34,7 +34,8 @@ type Chain struct {
 type Trampoline struct {
 	// Code are the instructions at the address that the handler returns to.
 	Code []byte
-	// Registers is the offset from SP of the interrupted registers; Layout names them, nil if it is that of NT_PRSTATUS.
+	// Registers is the offset from SP of the interrupted registers. Layout names them; nil means the layout of
+	// NT_PRSTATUS.
 	Registers int64
 	Layout    []int8
 	// FPRegisters is the offset from SP of the floating point set, laid out as NT_FPREGSET; 0 if none is needed.

@@ -101,7 +101,7 @@ func names(n ast.Node) (found bool) {
 	return found
 }
 
-// TestComparisons has the test find what it looks for, in this package.
+// TestComparisons checks that the test detects comparisons in this package.
 func TestComparisons(t *testing.T) {
 	if found := comparisons(t, "arch.go"); len(found) != 6 {
 		t.Errorf("arch.go compares at %q", found)

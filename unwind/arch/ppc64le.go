@@ -54,8 +54,8 @@ var PPC64LE = &Arch{
 	},
 	Trampolines: []Trampoline{
 		{
-			// The vDSO's: addi r1, 128; li r0, 172; sc. The caller of the handler has 128 bytes of its own, then a
-			// ucontext: 168 up to struct sigcontext, whose registers lie 64 behind.
+			// The vDSO's: addi r1, 128; li r0, 172; sc. The frame begins with the 128 bytes of the handler's caller.
+			// A ucontext follows: 168 bytes up to struct sigcontext, with the registers 64 bytes behind its start.
 			Code:      []byte{0x80, 0x00, 0x21, 0x38, 0xac, 0x00, 0x00, 0x38, 0x02, 0x00, 0x00, 0x44},
 			Registers: 128 + 168 + 64,
 		},
