@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Evidence says how well a file is known to be the one that was mapped.
+// Evidence is how reliably a file was verified to be the mapped file.
 type Evidence uint8
 
 // Kinds of evidence, the weakest first.
@@ -36,8 +36,8 @@ func (e Evidence) String() string {
 // compareBytes is how much of each read-only segment is compared at most.
 const compareBytes = 1 << 20
 
-// Check decides whether a file is the one that the process had mapped as m, and where: it returns the load bias and how
-// that is known, or ErrMismatch with the difference.
+// Check verifies that a file is the file that the process had mapped as m. It returns the load bias and the kind of
+// evidence, or ErrMismatch with the difference.
 func (c *Core) Check(m *Mapped, img *elfimage.Image) (bias uint64, how Evidence, err error) {
 	if img.Machine() != c.Arch.Machine || img.Order().String() != c.Arch.Order.String() {
 		return 0, 0, fmt.Errorf("%s: %w: it is for %s", img.Name(), ErrMismatch, img.Machine())

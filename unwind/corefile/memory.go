@@ -7,11 +7,11 @@ import (
 	"sort"
 )
 
-// ErrNoMemory means that neither the core nor a file behind it holds the address.
+// ErrNoMemory means that neither the core nor a mapped file contains the address.
 var ErrNoMemory = errors.New("memory not in the core")
 
-// ReadAt reads the core's own memory at an address; not what it left out because a file holds it. It returns how many
-// bytes it got, and ErrNoMemory if these are less than asked for.
+// ReadAt reads memory from the core itself, without memory that only mapped files contain. It returns the number of
+// bytes read, and ErrNoMemory if that is less than requested.
 func (c *Core) ReadAt(addr uint64, p []byte) (int, error) {
 	done := 0
 	for done < len(p) {

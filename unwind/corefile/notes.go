@@ -46,7 +46,7 @@ const (
 	maxFiles = 1 << 17
 )
 
-// readNotes reads threads and what is known of the process.
+// readNotes reads the threads and the properties of the process.
 func (c *Core) readNotes() error {
 	notes, err := c.img.Notes()
 	c.Damage = err
