@@ -29,7 +29,7 @@ var (
 	ErrMismatch = errors.New("debug file is of another build")
 )
 
-// How tells by which way debug information was found.
+// How is the method by which debug information was found.
 type How string
 
 // The ways, in the order in which they are tried.
@@ -37,7 +37,7 @@ const (
 	ByBuildID   How = "build-id"
 	ByDebugLink How = "debuglink"
 	ByDebugData How = "debugdata"
-	// BySupplement is the link from a debug file to the one that dwz made of what several have in common.
+	// BySupplement is the link from a debug file to the file that dwz created for common data of several files.
 	BySupplement How = "supplement"
 	// BySplit is the name of a split file (.dwo).
 	BySplit How = "split"
@@ -59,9 +59,9 @@ type Options struct {
 	// Root is put before every path, the image's own among them: the root directory of another mount namespace. ""
 	// is the caller's own.
 	Root string
-	// Open opens a file by its path, which Root has been put before; nil means the file system. An error that is
-	// fs.ErrNotExist means that nothing is there; any other one is reported. Who looks into a root that others write
-	// should give one that opens without waiting (O_NONBLOCK): this package can only ask first whether it is a pipe.
+	// Open opens a file by its path, which includes Root; nil means the file system. The error fs.ErrNotExist means
+	// that the file does not exist. All other errors are reported. If others can write to Root, Open should not block
+	// (O_NONBLOCK). The package itself can only check beforehand whether the file is a pipe.
 	Open func(path string) (File, error)
 }
 
@@ -69,7 +69,7 @@ type Options struct {
 type Result struct {
 	// Image stays usable until Close.
 	Image *elfimage.Image
-	// Path is the file's, below Root; that of the image itself for ByDebugData.
+	// Path is the file's path, below Root. For ByDebugData it is the path of the image itself.
 	Path string
 	// How it was found.
 	How How

@@ -259,7 +259,8 @@ func TestReported(t *testing.T) {
 	}
 }
 
-// TestFileSystem finds a debug file on the disk, and neither follows a link out of a root nor waits at a pipe.
+// TestFileSystem finds a debug file on the disk. It must not follow a link out of a root, and must not block on a
+// pipe.
 func TestFileSystem(t *testing.T) {
 	root := t.TempDir()
 	place := filepath.Join(root, "usr/lib/debug/.build-id/01")

@@ -19,7 +19,7 @@ func buildIDPath(folder, id string) (string, bool) {
 	return filepath.Join(folder, ".build-id", id[:2], id[2:]+".debug"), true
 }
 
-// plainName reports whether a debug link is what it should be: a base name.
+// plainName reports whether a debug link is a base name, as it should be.
 func plainName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }

@@ -77,8 +77,8 @@ func FindSupplement(debug *elfimage.Image, path string, o Options) (Result, erro
 	return Result{}, s.failure()
 }
 
-// OpenSupplement opens what may be the supplementary file of a debug file, wherever that is, and makes sure that it is
-// the one. The error is ErrNone, ErrMismatch or that of the file.
+// OpenSupplement opens a candidate for the supplementary file of a debug file at any path, and verifies it. The error
+// is ErrNone, ErrMismatch or an error of the file.
 func OpenSupplement(debug *elfimage.Image, path string, o Options) (Result, error) {
 	link, ok := SupplementLink(debug)
 	if !ok {
@@ -174,7 +174,7 @@ func (l Link) paths(path string, folders []string) []string {
 	return all
 }
 
-// trySupplement opens a candidate and proves that it is the one that the link means.
+// trySupplement opens a candidate and verifies that the link refers to it.
 func (s *search) trySupplement(path string, link Link) (Result, bool) {
 	f, err := s.options.open(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -74,7 +74,7 @@ func TestFindSupplement(t *testing.T) {
 	}
 }
 
-// TestOpenSupplement: a file whose place somebody else has told must be the right one, too.
+// TestOpenSupplement checks that a file at a given path is verified, too.
 func TestOpenSupplement(t *testing.T) {
 	link := section(".gnu_debugaltlink", []byte("/opt/common\x00"), unhex(t, id))
 	for name, c := range map[string]struct {

@@ -121,7 +121,7 @@ func blockHeader(r *bytes.Reader, size byte) (int, error) {
 	return max(int(n), lzma.MinDictCap), nil
 }
 
-// compare reads the check of a block and compares it with that of its content.
+// compare reads the check of a block and compares it with the check of the content.
 func compare(r *bytes.Reader, check hash.Hash, content []byte) error {
 	if check == nil {
 		return nil
