@@ -177,7 +177,7 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// TestObjectsOfNonsense: what is no object, or none of this machine, gives an error, and no names.
+// TestObjectsOfNonsense checks that invalid objects, and objects for another machine, give an error and no names.
 func TestObjectsOfNonsense(t *testing.T) {
 	data := compiled(t)
 	m := memory{objectAt: data}.read

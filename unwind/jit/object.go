@@ -41,8 +41,8 @@ type Object struct {
 	functions []Function // by address
 }
 
-// Open reads the headers and the symbols of an entry's object, which is for that machine. It may be relocatable:
-// whoever made it has then entered into its section headers where each section was loaded.
+// Open reads the headers and the symbols of an entry's object for the given machine. The object may be relocatable.
+// The program has then written the load address of each section into the section headers.
 func Open(m Memory, e Entry, machine elf.Machine) (*Object, error) {
 	if e.File == 0 || e.Size == 0 || e.Size > maxFile || e.File+e.Size < e.File {
 		return nil, fmt.Errorf("%w: object of %d bytes at %#x", ErrMalformed, e.Size, e.File)
@@ -73,8 +73,8 @@ func Open(m Memory, e Entry, machine elf.Machine) (*Object, error) {
 	return o, o.readSymbols(f, e)
 }
 
-// modest looks, before anything is allocated, whether the header of an object of 64 bits promises no more than objects
-// have: each program header would be a read of its own.
+// modest reports whether the header of a 64-bit object declares no more headers than usual objects have. Open checks
+// this before it allocates memory, because each program header takes a separate read.
 func modest(m Memory, e Entry) bool {
 	const programs, sections = 56, 60
 	var h [64]byte
@@ -133,7 +133,7 @@ func function(f *elf.File, s *elf.Symbol) (Function, bool) {
 	return Function{Span{start, start + s.Size}, s.Name}, true
 }
 
-// printable tells the names that can be shown on one line.
+// printable reports whether a name can be shown on one line.
 func printable(name string) bool {
 	for i := range len(name) {
 		if name[i] <= ' ' || name[i] >= 0x7f {
