@@ -11,7 +11,7 @@ type Segment struct {
 	Data []byte
 }
 
-// Program is what is known of a program.
+// Program is the description of a Go program.
 type Program struct {
 	Order  binary.ByteOrder
 	Layout Layout
@@ -135,7 +135,7 @@ func (p *Program) reasons(read Read) []string {
 	return nil
 }
 
-// readReasons reads the table from its start, up to what is no such text.
+// readReasons reads the table from its start, up to the first entry that is not such a text.
 func (p *Program) readReasons(data []byte, read Read) []string {
 	reasons := []string{""}
 	for i := 1; i < maxReasons && 16*i+16 <= len(data); i++ {

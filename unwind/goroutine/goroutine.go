@@ -1,12 +1,12 @@
-// Package goroutine finds the goroutines of a Go program in its memory: which there are, what each one does or waits
-// for, and where its stack is to be walked from.
+// Package goroutine finds the goroutines of a Go program in its memory. For each goroutine it gives its status, what
+// it waits for, and the registers for walking its stack.
 //
-// Go's run time keeps all of them in one list, runtime.allgs (runtime/proc.go); what is in the structures that it lists
-// differs between versions of Go (runtime/runtime2.go), and the package knows that of Go 1.16 to 1.26 for 64-bit Linux.
-// Of another version it says nothing, unless the program's debugging information describes the structures.
+// Go's run time keeps all goroutines in one list, runtime.allgs (runtime/proc.go). The structures in this list differ
+// between versions of Go (runtime/runtime2.go). The package knows the structures of Go 1.16 to 1.26 for 64-bit Linux.
+// It supports other versions only if the program's debugging information describes the structures.
 //
-// The memory is foreign input: reading is bounded, and a goroutine counts only if it looks like one. The package must
-// not know of processes, of how memory is read or of how stacks are walked.
+// The memory is foreign input. Reading is bounded, and the package ignores goroutines that look invalid. The package
+// must not know of processes, of how memory is read or of how stacks are walked.
 package goroutine
 
 import (
@@ -21,7 +21,7 @@ var (
 	ErrVersion = errors.New("goroutine: unknown version of Go")
 	// ErrNotFound means that the list of goroutines was not found.
 	ErrNotFound = errors.New("goroutine: no list of goroutines")
-	// ErrDamaged means that memory does not hold what it should.
+	// ErrDamaged means that memory does not contain a valid goroutine.
 	ErrDamaged = errors.New("goroutine: not a goroutine")
 )
 
@@ -90,8 +90,8 @@ type Goroutine struct {
 	Reason string
 	// Locked is set if it is bound to one thread.
 	Locked bool
-	// PC, SP, BP and LR are the registers that it goes on with; those of a goroutine that runs are out of date. BP is the
-	// frame pointer and LR the link register; 0: not known.
+	// PC, SP, BP and LR are the registers with which the goroutine resumes. They are out of date while it runs. BP is
+	// the frame pointer and LR the link register; 0 means unknown.
 	PC, SP, BP, LR uint64
 	// Parent is the number of the goroutine that made it, 0 if not known; MadeAt an address in the function that did.
 	Parent, MadeAt uint64
