@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// abbreviations are the long forms that c++filt writes for the Itanium ABI's abbreviations, and the hashes that tell
-// crates and functions of one name apart and the types of constants: what is left out here.
+// abbreviations replaces the long forms that c++filt writes for the Itanium ABI's abbreviations. rustDetails are
+// parts that Demangle omits: types of constants, and hashes that distinguish crates and functions with the same name.
 var abbreviations = strings.NewReplacer(
 	"std::basic_string<char, std::char_traits<char>, std::allocator<char> >", "std::string",
 	"std::basic_istream<char, std::char_traits<char> >", "std::istream",

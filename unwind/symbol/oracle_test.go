@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// The oracle is readelf. It shares no code with this package; what it lists is taken for true.
+// The oracle is readelf, which shares no code with this package. Its list is taken as correct.
 
 // named is a symbol that readelf lists in an executable section.
 type named struct {
@@ -152,7 +152,7 @@ func fileSymbols(t testing.TB, path string) []named {
 	return all
 }
 
-// oracleFDEs are the ranges of the call frame information. A debug file has none of its own.
+// oracleFDEs returns the ranges of the call frame information. A debug file itself has none.
 func oracleFDEs(t testing.TB, path string) []span {
 	t.Helper()
 	var all []span
@@ -195,7 +195,7 @@ func (o *oracle) covering(addr uint64) []named {
 	return all
 }
 
-// innermost keeps those that begin last.
+// innermost keeps the symbols with the highest start.
 func innermost(all []named) []named {
 	last := uint64(0)
 	for _, s := range all {
@@ -266,7 +266,7 @@ func TestEveryFDE(t *testing.T) {
 	})
 }
 
-// nobody names anything.
+// nobody is a source of names without any name.
 func nobody(uint64) bool { return false }
 
 // sequence makes an iterator of ranges.

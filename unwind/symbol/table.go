@@ -50,9 +50,9 @@ const (
 // ErrTooLarge means that an image has more names than a table takes.
 var ErrTooLarge = errors.New("symbol table too large")
 
-// NewTable collects the functions of .symtab and .dynsym of the images, which must all be of one program: the file that
-// is mapped and its separate debug file. An image without a symbol table adds nothing; one that cannot be read is an
-// error, returned beside the table of what could be.
+// NewTable collects the functions of .symtab and .dynsym of the images. All images must belong to one program: the
+// mapped file and its separate debug file. An image without a symbol table adds nothing. If an image cannot be read,
+// NewTable returns an error, together with the table of the other images.
 func NewTable(images ...*elfimage.Image) (*Table, error) {
 	var b builder
 	var errs error
@@ -123,7 +123,7 @@ func (b *builder) table() *Table {
 func (b *builder) sorted() []*candidate {
 	order := b.byAddress()
 	all := make([]*candidate, len(order))
-	first := 0 // of those that have the same address
+	first := 0 // the first one at the same address
 	for i := range order {
 		all[i] = &b.all[order[i]]
 		if i+1 < len(order) && b.all[order[i+1]].addr == all[i].addr {
@@ -165,7 +165,7 @@ func (b *builder) byAddress() []uint32 {
 	return order
 }
 
-// enclosingOf walks outwards from the entry before i to the first one that ends after i does.
+// enclosingOf walks outwards from the entry before i, to the first entry that ends after the end of i.
 func (t *Table) enclosingOf(i int) uint32 {
 	end := t.end(i)
 	j := uint32(i)
@@ -207,8 +207,8 @@ func (t *Table) Lookup(addr, fdeStart, fdeEnd uint64) (Symbol, bool) {
 	return s, true
 }
 
-// Neighbours returns the last function that ends before a range of addresses and the first one that begins behind it;
-// false if one of them does not exist.
+// Neighbours returns the last function that ends before a range of addresses, and the first function that begins
+// behind it. It returns false if one of them does not exist.
 func (t *Table) Neighbours(start, end uint64) (before, after Symbol, ok bool) {
 	i, _ := slices.BinarySearch(t.addrs, start)
 	j, _ := slices.BinarySearch(t.addrs, end)
@@ -244,8 +244,8 @@ func (t *Table) All() iter.Seq[Symbol] {
 	}
 }
 
-// Coverage counts the functions that the call frame information knows, given as ranges [start, end), and those of them
-// that have a name. other tells whether somebody else names what begins at an address and has no symbol.
+// Coverage counts the functions in the call frame information, given as ranges [start, end), and the named functions
+// among them. other reports whether another source names the function at an address without a symbol.
 func (t *Table) Coverage(fdes iter.Seq2[uint64, uint64], other func(addr uint64) bool) (named, total int) {
 	for start, end := range fdes {
 		total++
