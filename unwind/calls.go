@@ -11,8 +11,9 @@ import (
 	"pg_stat_backtrace/unwind/disasm/s390x"
 )
 
-// instructionSets tells for each how long a call is at most, in bytes, how one is recognised, and how a stub of the
-// procedure linkage table is, and the place that has the address that it goes to.
+// instructionSets defines for each instruction set the maximum length of a call in bytes and how to recognize a call.
+// It also defines how to recognize a stub of the procedure linkage table, and where the address of the stub's target
+// is.
 //
 //nolint:gochecknoglobals // a table
 var instructionSets = [...]struct {
@@ -56,14 +57,14 @@ func (w *walk) calls(ra, entry uint64) trialResult {
 	return refuted
 }
 
-// call is one within a function: where it returns to, and what it calls if it says so by itself.
+// call is a call within a function: the return address, and the called function if the call is direct.
 type call struct {
 	back, function uint64
 	direct         bool
 }
 
-// before reports whether a call is before an address, and what it calls if it says so by itself; ok is false if the
-// code there cannot be read.
+// before reports whether the instruction before an address is a call, and returns the called function if the call is
+// direct. ok is false if the code cannot be read.
 func (w *walk) before(module *Module, ra uint64) (called, direct bool, target uint64, ok bool) {
 	set := &instructionSets[w.arch.Instructions]
 	if set.before == nil {
@@ -77,7 +78,7 @@ func (w *walk) before(module *Module, ra uint64) (called, direct bool, target ui
 	return called, direct, target, true
 }
 
-// calledBefore returns what the instruction before an address calls, if that is a call that says so by itself.
+// calledBefore returns the function that the instruction before an address calls, if it is a direct call.
 func (w *walk) calledBefore(ra uint64) (function uint64, direct bool) {
 	const cost = 16 // as many instructions
 	module, ok := w.modules.Find(ra - 1)
@@ -148,7 +149,7 @@ func (w *walk) body(start, most uint64) []byte {
 	return code
 }
 
-// x86Call reports whether the code before an address ends with a call, and what it calls if it says so itself.
+// x86Call reports whether the code before an address ends with a call, and returns the target of a direct call.
 func x86Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	switch {
 	case endsIndirectCall(p):
@@ -174,8 +175,8 @@ func plainCall(
 	}
 }
 
-// endsIndirectCall tells whether the bytes can end with a call through a
-// register or memory: FF /2 (Intel SDM, CALL).
+// endsIndirectCall reports whether the bytes can end with a call through a register or memory: FF /2 (Intel SDM,
+// CALL).
 func endsIndirectCall(p []byte) bool {
 	for at := 1; at < len(p); at++ {
 		opcode, modRM := p[at-1], p[at]

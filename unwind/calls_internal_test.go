@@ -108,7 +108,7 @@ func TestPlainCalls(t *testing.T) {
 			0x00, 0x00, 0x00, 0x04, // 10 not followed
 		}, []call{
 			{0x1004, 0x100c, proven},
-			{0x1004, 0x1008, proven}, // what it calls may go on as that
+			{0x1004, 0x1008, proven}, // the called function may end with a jump to it
 			{0x1004, 0, proven},
 			{0x1008, 0x100c, proven},
 			{0x100c, 0, refuted},

@@ -7,7 +7,7 @@ type Code interface {
 	Code(addr uint64, p []byte) bool
 	// Function returns the limits of the function that holds addr; false if they are not known.
 	Function(addr uint64) (start, end uint64, ok bool)
-	// Stub says whether addr lies in a stub of the procedure linkage table: a call on its way to another image's function,
-	// which has changed neither the stack nor a register that calls preserve.
+	// Stub reports whether addr lies in a stub of the procedure linkage table. A stub jumps to a function of another
+	// image. It changes neither the stack nor a callee-saved register.
 	Stub(addr uint64) bool
 }

@@ -88,7 +88,7 @@ func (d *CodeCache) called(addr uint64) (called trialResult, known bool) {
 	return recall(&d.mu, &d.calls, addr)
 }
 
-// keepCalled returns what is to be remembered: proven, or refuted.
+// keepCalled stores the result of a trial, proven or refuted, and returns it.
 func (d *CodeCache) keepCalled(addr uint64, called bool) trialResult {
 	v := refuted
 	if called {

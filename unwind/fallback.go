@@ -26,7 +26,7 @@ func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	if c.InCaller {
 		base = saved
 	}
-	// What else the function has saved nobody knows, so no other register is the caller's.
+	// The other registers that the function saved are unknown, so no other register is valid in the caller.
 	var caller arch.Registers
 	cfa := base + uint64(c.SP)
 	caller.Set(w.arch.PC, ra)
@@ -38,9 +38,9 @@ func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByFramePointer)
 }
 
-// chainEnds reports whether a zero marks the outermost frame. Where functions need not keep a chain it is that of the
-// first one, in all of them, or is there by chance: it counts only in one that never returns, and where the chain has
-// led to it.
+// chainEnds reports whether a zero marks the outermost frame. If the ABI does not require a chain, the zero may come
+// from the thread's first function, or may be there by chance. Then it counts only in a function that never returns,
+// or in a frame that the chain itself has found.
 func (w *walk) chainEnds(frame *Frame) bool {
 	c := &w.arch.Chain
 	if !c.Mandatory && !w.settled && frame.Method != ByFramePointer {
@@ -114,11 +114,11 @@ func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 // maxLeaf bounds the code that is looked at for changes of the stack pointer.
 const maxLeaf = 256
 
-// stepInner finds the caller of the innermost function, or of one that a signal interrupted, where that function has
-// not saved its return address: from the top of the stack where calls push it and nothing has moved the stack pointer
-// since; else from the link register, which after a call holds an address in the function itself. Where the frame's
-// record has the address that the link register has, the function has saved it, and the record serves. False if nothing
-// is to be learnt.
+// stepInner finds the caller of the innermost function, or of a function that a signal interrupted, if the function
+// has not saved its return address. If calls push the return address, it is on top of the stack until an instruction
+// moves the stack pointer. Otherwise it is in the link register. After a call, though, the link register contains an
+// address in the function itself. If the frame's record contains the link register's value, the function has saved
+// it, and the record is used. The result is false if stepInner finds no caller.
 func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	if !ok {
@@ -182,7 +182,8 @@ func (w *walk) still(code []byte) bool {
 	return !w.arch.MovesSP(code) || w.arch.Decoded && depth.Still(code)
 }
 
-// stackRegisters are those that a function without a frame leaves alone. It may have saved and changed any other.
+// stackRegisters returns the registers that a function without a frame preserves. It may have saved and changed any
+// other register.
 func (w *walk) stackRegisters() arch.Registers {
 	var r arch.Registers
 	for _, reg := range [...]int{w.arch.SP, w.arch.FP} {

@@ -50,8 +50,8 @@ var schedules = map[string]bool{
 	"runtime.execute": true, "runtime.goexit0": true,
 }
 
-// endsStack are functions that nothing has called, also where the table has no flags. What runtime.mcall calls does not
-// return: the goroutine that called it goes on elsewhere.
+// endsStack are functions without a caller, needed where the table has no flags. Functions that runtime.mcall calls
+// do not return: the goroutine that called it continues elsewhere.
 var endsStack = map[string]bool{
 	"runtime.goexit": true, "runtime.mstart": true, "runtime.mcall": true,
 }

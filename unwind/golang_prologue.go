@@ -29,8 +29,9 @@ const callsGo = "crosscall2"
 // maxPrologue bounds the code that is looked at.
 const maxPrologue = 128
 
-// findPrologue looks for how x86-64 code saves the frame pointer: by a push, or, before Go 1.21, by a store at the top
-// of the frame. What looks like it counts only if the place is that of a saved frame pointer by the table.
+// findPrologue finds the instruction by which x86-64 code saves the frame pointer. It is a push or, before Go 1.21, a
+// store at the top of the frame. The instruction counts only if the table expects a saved frame pointer at that
+// place.
 func (g *goFrame) findPrologue() prologue {
 	if !g.w.arch.Go.Followed || g.module.Code == nil {
 		return prologue{}
@@ -136,7 +137,7 @@ func storeAt(p []byte) (n, register int, disp int64) {
 	case wide && (op == 0x89 || op == 0x8d) && modRM&7 == 4 && sib == 0x24:
 		register = amd64Encoded[modRM>>3&7|rex&4<<1]
 		if op == 0x8d {
-			register = -1 // lea: of the stack pointer, or of what is saved already
+			register = -1 // lea: the stack pointer, or a value that is already saved
 		}
 		switch modRM >> 6 {
 		case 0:

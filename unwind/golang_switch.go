@@ -7,9 +7,9 @@ import (
 	"pg_stat_backtrace/unwind/gopclntab"
 )
 
-// This file follows the functions of Go's run time that move to another stack (runtime/asm_*.s). The frame pointer
-// is theirs on either stack since Go 1.21; before, what they keep for their own return tells. On other architectures
-// than x86-64 a walk ends there, and says so.
+// This file follows the functions of Go's run time that switch to another stack (runtime/asm_*.s). Since Go 1.21 they
+// keep a frame pointer on both stacks. Before, the values that they save for their own return give the caller. On
+// architectures other than x86-64 a walk ends there and reports the reason.
 
 // asmCgoCall is the function by which Go calls C. When C has called Go again, that may have moved the goroutine's
 // stack, and the frame pointer that C has preserved leads to where it was before.
@@ -21,7 +21,8 @@ const (
 	cgoCallback = "runtime.cgocallback"
 )
 
-// moreStack is the function that gets a goroutine more stack; what it calls runs on the thread's system stack.
+// moreStack is the function that grows a goroutine's stack. The functions that it calls run on the thread's system
+// stack.
 const moreStack = "runtime.morestack"
 
 // byRecord are functions that leave the frame pointer alone from their prologue on, though not the stack pointer.
@@ -132,8 +133,8 @@ func (g *goFrame) stepRecord() (Frame, Stop) {
 	return g.leave(fp+16, true)
 }
 
-// restored finds the first instruction behind the call that copies a register to the stack pointer, and returns that
-// register: it is one that C preserves.
+// restored finds the first instruction behind the call that copies a register to the stack pointer. It returns the
+// value of that register, which C functions preserve.
 func (g *goFrame) restored(after []byte) (uint64, bool) {
 	for i := range after {
 		p := after[i:]
@@ -163,16 +164,16 @@ type GoLayout struct {
 	StackLow, StackHigh, SavedSP, Thread, Size, ThreadSize int
 }
 
-// GoStructures returns these offsets, for whoever copies memory for a walk.
+// GoStructures returns these offsets, for callers that copy memory for a walk.
 func GoStructures() GoLayout {
 	return GoLayout{
 		StackHigh: offStackHigh, SavedSP: offSchedSP, Thread: offM, Size: offSchedG + 8, ThreadSize: 8 * threadPointer,
 	}
 }
 
-// stepMoreStack goes on with the function that needed more stack, as Go itself will: by what its goroutine has saved.
-// That goroutine is the one in the thread's structure that says that it is a goroutine, of that thread, and has saved a
-// stack pointer of its own stack.
+// stepMoreStack continues with the function that needed more stack, by the state that its goroutine has saved. Go
+// itself resumes in the same way. The thread's structure points to the goroutine. stepMoreStack verifies that it is a
+// goroutine of this thread, and that its saved stack pointer lies in its own stack.
 func (g *goFrame) stepMoreStack() (Frame, Stop) {
 	system, known := g.w.regs.Get(g.w.arch.Go.Goroutine)
 	if !known || !g.w.arch.Go.Followed || g.load(system+offSchedSP) != g.w.floor() {

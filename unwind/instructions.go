@@ -59,8 +59,8 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	return next, stop, true
 }
 
-// atStart reports whether a frame is that of the code in which its program began, up to the first call there, or its
-// dynamic linker. What follows a program's call may be anything: of one that ends within it, it is never executed.
+// atStart reports whether a frame belongs to the code where its program, or its dynamic linker, began. Only code up
+// to the first call counts. Code behind a call may never run, because the called function may not return.
 func (w *walk) atStart(frame *Frame, module *Module) bool {
 	const most = 1 << 10 // bytes; most addresses are farther away
 	start := module.Start + module.Bias
@@ -73,8 +73,8 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 	return epilogue.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC, module.Linker)
 }
 
-// maxFrame bounds the memory, in bytes from the stack pointer on, that is taken for a frame's. What is missing
-// elsewhere is not the frame's, and a return address in a register that is not known is not in memory.
+// maxFrame limits the size of a frame in bytes from the stack pointer. Missing memory elsewhere does not belong to
+// the frame. A return address in an unknown register is not in memory.
 const maxFrame = 1 << 20
 
 // followed is where the instructions of a frame's function have led.
@@ -85,8 +85,8 @@ type followed struct {
 	err    error
 }
 
-// follow finds the registers of a frame's caller by its function's instructions: by what is known to be their row, or,
-// where that does not tell it, by following them.
+// follow finds the registers of a frame's caller from the function's instructions. It uses the cached row, if there
+// is one, and follows the instructions only if the row does not suffice.
 func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 	row, known := module.CodeCache.row(placeIn(&module, frame))
 	if row != nil {
@@ -120,8 +120,8 @@ func placeIn(m *Module, frame *Frame) epilogue.Place {
 	return epilogue.Place{Addr: frame.PC - m.Bias, Exact: frame.Exact}
 }
 
-// learn finds the row of a place that was followed, and remembers it. That takes twice as long as to follow, and
-// most addresses at which a function computes are met once: only one that is met again is worth it.
+// learn finds the row of a followed place, and stores it. Deriving a row takes twice as long as following the code.
+// Most addresses in computing code occur only once, so learn does this only for addresses that occur again.
 func (w *walk) learn(bare *bareCode, f *followed) {
 	told, at := bare.module.CodeCache, f.at
 	at.Addr -= bare.module.Bias
@@ -152,7 +152,7 @@ func (w *walk) confirms(row *epilogue.Row, f *followed) bool {
 	return true
 }
 
-// maxFollowed bounds what is remembered of a trial.
+// maxFollowed limits the number of stored results of a trial.
 const maxFollowed = 32
 
 // leaveFor moves to a caller that instructions have led to.
@@ -245,8 +245,8 @@ func (c *bareCode) Covered(addr uint64) (covered, entry bool) {
 	return true, err == nil && atEntry(c.arch, &row)
 }
 
-// atEntry reports whether a row is that of a function's entry: the return address is where a call leaves it, and the
-// stack pointer as it is then.
+// atEntry reports whether a row describes a function's entry. There, the return address and the stack pointer are as
+// the call left them.
 func atEntry(a *arch.Arch, row *cfi.Row) bool {
 	if row.CFA.Kind != cfi.RuleRegister || a.Index(uint64(row.CFA.Register)) != a.SP || row.Signal || row.RAUndefined {
 		return false

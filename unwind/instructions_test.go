@@ -230,8 +230,8 @@ func TestZeroFramePointer(t *testing.T) {
 	}
 }
 
-// TestZeroBackChain: where an ABI demands back chains of every function, a zero ends the stack; where compilers make
-// none unless they are told to, it does so behind such a chain only.
+// TestZeroBackChain checks where a zero back chain ends the stack. It always does where the ABI requires back chains
+// in every function. Where compilers create them only on request, it does so only behind such a chain.
 func TestZeroBackChain(t *testing.T) {
 	t.Parallel()
 	const words = 18

@@ -18,9 +18,9 @@ type probed struct {
 
 func (p probed) ReturnProbe(addr uint64) bool { return addr == p.trampoline }
 
-// TestReturnProbe: a stack goes on behind a return probe by the frame pointer, if that has a record above which nothing
-// can be missing, and says what has cut it otherwise. What call frame information tells is tested with real probes, in
-// package capture.
+// TestReturnProbe checks that a walk continues behind a return probe by the frame pointer, if no frame can be missing
+// before its record. Otherwise the walk reports the probe as the reason for its end. Package capture tests return
+// probes together with call frame information, with real probes.
 func TestReturnProbe(t *testing.T) {
 	t.Parallel()
 	const trampoline = 0x7fffffffe000

@@ -7,8 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/cfi"
 )
 
-// step finds the caller of frame, sets what it learns about frame itself (CFA,
-// Signal) and moves the registers outwards.
+// step finds the caller of frame. It also sets the fields CFA and Signal of frame, and moves the registers outwards.
 func (w *walk) step(frame *Frame) (Frame, Stop) {
 	if !frame.Exact && w.probed(frame.PC) {
 		return w.stepProbe(frame)
@@ -149,10 +148,9 @@ func (w *walk) knowsSP() bool {
 	return ok
 }
 
-// mayStay says whether a caller whose stack pointer is not beyond its callee's
-// may be believed: a signal handler on an alternate stack returns to another
-// stack, and a leaf that keeps its return address in a register has no stack
-// of its own: also on x86-64, where vfork of the GNU C library does so.
+// mayStay reports whether a caller's stack pointer may be not beyond its callee's. A signal handler on an alternate
+// stack returns to another stack. A leaf that keeps its return address in a register has no stack frame. On x86-64
+// too, vfork of the GNU C library does so.
 func (w *walk) mayStay(frame *Frame, pc, oldSP, newSP uint64) bool {
 	if frame.Signal {
 		w.switches++

@@ -27,8 +27,7 @@ const (
 	// NoCFI: no call frame information covers the address and the frame
 	// pointer leads nowhere.
 	NoCFI
-	// NeverReturns: as NoCFI, in code that never returns: nothing in it tells
-	// of its caller.
+	// NeverReturns is like NoCFI, in code that never returns, so its instructions do not give the caller.
 	NeverReturns
 	// NoCode: the address lies in no executable mapping.
 	NoCode

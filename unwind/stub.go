@@ -72,7 +72,7 @@ func a64Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	return 0, false
 }
 
-// endless are functions of C and C++ run-time libraries that never return, whose names nobody else gives to others.
+// endless are functions of C and C++ run-time libraries that never return. Other code does not use these names.
 //
 //nolint:gochecknoglobals // a table
 var endless = map[string]bool{

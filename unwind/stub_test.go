@@ -102,8 +102,8 @@ func compareStubs(t *testing.T, file string) {
 	}
 }
 
-// disassemblers are those that know the names: LLVM's knows them in none of the tables that newer linkers make for
-// x86-64, and GNU's is built for one architecture.
+// disassemblers are the disassemblers that show the names. LLVM's shows no names in the tables that newer linkers
+// create for x86-64. GNU's is built for one architecture.
 var disassemblers = map[elf.Machine]string{elf.EM_X86_64: "objdump", elf.EM_AARCH64: "llvm-objdump"}
 
 // tables are the sizes of the head and of the stubs of a procedure linkage table where no disassembler knows the names

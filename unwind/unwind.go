@@ -73,9 +73,8 @@ type Frame struct {
 	// CFA is the canonical frame address, the value of the stack pointer in
 	// the caller before the call; 0 for the frame at which a walk stopped.
 	CFA uint64
-	// Exact is set when PC itself belongs to the function (the innermost
-	// frame, and one that a signal interrupted). A return address may
-	// already lie in the next function, when the call was the last
+	// Exact is set when PC itself belongs to the function. This holds for the innermost frame and for a frame that a
+	// signal interrupted. A return address may already lie in the next function, if the call was the last
 	// instruction.
 	Exact bool
 	// Signal is set when the frame is a signal trampoline.
@@ -100,18 +99,17 @@ type Module struct {
 	Bias uint64
 	// CFI is the image's call frame information, nil if it has none.
 	CFI *cfi.Table
-	// Go is the function table of a Go program or library, nil if it is none.
-	// Where it covers an address it is preferred: it tells where stacks are
-	// switched, which Go's call frame information does not.
+	// Go is the function table of a Go program or library, else nil. The walk prefers it where it covers an address,
+	// because it marks stack switches, and Go's call frame information does not.
 	Go *gopclntab.Table
 	// Code reads the image's instructions, nil if it cannot. They are asked
 	// for only where a register that is needed is not known.
 	Code ImageCode
-	// Start is where a program begins, by link-time address; 0: unknown, or
-	// the image is a library. Nobody has called the code there.
+	// Start is the link-time address where a program begins. It is 0 if unknown, or if the image is a library. The
+	// code there has no caller.
 	Start uint64
-	// Linker says that it is a dynamic linker: what it calls at its Start
-	// returns, the libraries' constructors among that.
+	// Linker is set for a dynamic linker. The functions that it calls at its Start return, including the libraries'
+	// constructors.
 	Linker bool
 	// CodeCache remembers what the image's instructions have told; nil: they
 	// are decoded each time.
@@ -143,8 +141,8 @@ type Unwinder struct {
 	// Resumes is set for the registers of a coroutine at rest: its program
 	// counter is where a call returns to, as in every other frame.
 	Resumes bool
-	// Final is set if memory that is missing cannot be had. Without it a walk ends with NoMemory where instructions need
-	// more of it; with it the chain of frame pointers may lead on.
+	// Final is set if missing memory cannot be read later. Without it a walk ends with NoMemory where following
+	// instructions needs more memory. With it the chain of frame pointers may continue the walk.
 	Final bool
 }
 
@@ -192,7 +190,7 @@ type walk struct {
 	// calledBack is set when C has called Go further inwards.
 	calledBack bool
 
-	trial bool // the walk tries a value: what it finds is not believed yet
+	trial bool // the walk tries a value: its result is not proven yet
 	// trialState is what a trial of a frame found by instructions has come to.
 	// The walk goes the same way then, so it holds for the frames behind, too.
 	trialState trialState
@@ -207,9 +205,8 @@ type walk struct {
 	// wanting is where memory begins that a frame's instructions need, or
 	// the way that its trial went; 0 if they lack none.
 	wanting uint64
-	// settled is set in a function without call frame information whose
-	// instructions never return: what called it does not matter to them, nor
-	// to a trial.
+	// settled is set in a function without call frame information whose instructions never return. Its caller matters
+	// neither to these instructions nor to a trial.
 	settled bool
 }
 
