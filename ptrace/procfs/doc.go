@@ -1,8 +1,8 @@
-// Package procfs reads what Linux tells about processes under /proc: mappings, states, credentials, threads.
+// Package procfs reads the information about processes under /proc: mappings, states, credentials, threads.
 //
-// It only reads and parses (proc(5)); it stops nothing, keeps nothing, and knows neither ptrace nor what the
-// processes are. Every byte it parses may have been chosen by the process it belongs to (names, paths), so the
-// parsers are bounded and return errors instead of guessing.
+// It only reads and parses (proc(5)). It stops no process and keeps no state. It does not depend on ptrace or on the
+// kind of program. The observed process may have chosen every byte that the package parses (names, paths). The
+// parsers are therefore bounded and return errors instead of guessing.
 package procfs
 
 import (
@@ -23,7 +23,7 @@ var ErrDenied = errors.New("permission denied")
 // ErrFormat says that a file does not look as proc(5) describes it.
 var ErrFormat = errors.New("unexpected format")
 
-// maxFile bounds what is read of one file: maps of 65,530 mappings (vm.max_map_count) with long paths stay below.
+// maxFile limits the size of one file: maps with 65,530 mappings (vm.max_map_count) and long paths are smaller.
 const maxFile = 64 << 20
 
 // path names a file of a process.

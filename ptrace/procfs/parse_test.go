@@ -120,7 +120,7 @@ func TestParseKernelStack(t *testing.T) {
 	}
 }
 
-// TestOwnProcess holds what is read of this process against what the system says otherwise.
+// TestOwnProcess compares the parsed data of this process with the results of system calls.
 func TestOwnProcess(t *testing.T) {
 	pid := os.Getpid()
 	stat, err := ReadStat(pid)

@@ -93,8 +93,8 @@ func (f *MapsFile) ask(question mapQuery) (Mapping, error) {
 	}
 }
 
-// SameMemory tells whether two mappings are the same part of the address space with the same rights and, where it is
-// a file's, the same part of the same file. The name of that file may have changed.
+// SameMemory reports whether two mappings are the same part of the address space with the same rights. Mappings of
+// files must also map the same part of the same file. The name of the file may have changed.
 func (m *Mapping) SameMemory(other *Mapping) bool {
 	return m.Start == other.Start && m.End == other.End && m.Perms == other.Perms && m.Inode == other.Inode &&
 		m.Major == other.Major && m.Minor == other.Minor && (m.Offset == other.Offset || m.Inode == 0)

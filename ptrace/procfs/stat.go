@@ -36,8 +36,9 @@ type Stat struct {
 	Processor             int // on which the thread ran last
 }
 
-// Worker reports whether a thread is one of those that the kernel adds to a process to work for it, in io_uring or
-// vhost: it never runs the process's code. It is told by its name as well, since older kernels have other flags there.
+// Worker reports whether a thread is a worker that the kernel has added to a process, for io_uring or vhost. Such a
+// thread never runs the process's code. Worker checks the name as well, because older kernels use the flags
+// differently.
 func (s *Stat) Worker() bool {
 	named := strings.HasPrefix(s.Comm, "iou-") || strings.HasPrefix(s.Comm, "vhost-")
 	return named && s.Flags&(ioWorker|userWorker) != 0

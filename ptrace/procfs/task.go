@@ -19,7 +19,7 @@ type Syscall struct {
 	SP, PC uint64 // of the user mode, where it will go on
 }
 
-// ReadSyscall tells what a thread waits in. It needs the right to trace the process.
+// ReadSyscall returns the system call in which a thread waits. It needs the right to trace the process.
 func ReadSyscall(pid, tid int) (Syscall, error) {
 	name := taskPath(pid, tid, "syscall")
 	text, err := readFile(name)
@@ -56,8 +56,8 @@ func ParseSyscall(text string) (Syscall, error) {
 	return s, nil
 }
 
-// KernelStack tells where in the kernel a thread sleeps, innermost first, as symbol+offset/size. Only a process with
-// CAP_SYS_ADMIN is shown it.
+// KernelStack returns where in the kernel a thread sleeps, innermost first, as symbol+offset/size. Reading it
+// requires CAP_SYS_ADMIN.
 func KernelStack(pid, tid int) ([]string, error) {
 	text, err := readFile(taskPath(pid, tid, "stack"))
 	if err != nil {
@@ -161,8 +161,8 @@ func Namespace(pid int, kind string) (uint64, error) {
 }
 
 // Children lists the child processes of all threads of a process in ascending order. The list of a running process
-// is a guess: a child that ends while the kernel walks the list can hide its successors. Who needs certainty about
-// one process reads that one's PPID.
+// may be incomplete. A child that ends while the kernel walks the list can hide its successors. To verify one child,
+// read its PPID.
 func Children(pid int) ([]int, error) {
 	threads, err := Threads(pid)
 	if err != nil {
@@ -210,8 +210,8 @@ func childrenByScan(parent int) ([]int, error) {
 	return children, nil
 }
 
-// Owner returns the user who owns the process's directory: the effective user, or root when the process may not be
-// dumped or traced by its own user (PR_SET_DUMPABLE in prctl(2)).
+// Owner returns the owner of the process's directory: the effective user, or root. It is root if the process may not
+// be dumped or traced by its own user (PR_SET_DUMPABLE in prctl(2)).
 func Owner(pid int) (int, error) {
 	var st unix.Stat_t
 	name := path(pid, "ns") // not the directory itself, which always belongs to the effective user
