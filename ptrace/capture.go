@@ -37,12 +37,14 @@ type Options struct {
 	// AllThreads captures every thread of the process, all of them stopped at the same time, instead of the main
 	// thread alone.
 	AllThreads bool
-	// Also are up to four addresses at which further stacks begin: where a signal handler runs on an alternate stack,
-	// what it interrupted is on another one. From each, as from a stack pointer, memory is copied in the same stop.
+	// Also are up to four addresses at which further stacks begin. If a signal handler runs on an alternate stack,
+	// the interrupted code is on another stack. Capture copies memory from each of them, as from a stack pointer, in
+	// the same stop.
 	Also []uint64
-	// MapsSnapshot is that of an earlier snapshot of the process, if the caller knows that what it uses of it still holds:
-	// it is taken instead of reading the mappings once more, which is most of the cost of a capture. It is left aside when
-	// the process runs another program now, and with AllThreads, because stacks of threads come and go.
+	// MapsSnapshot comes from an earlier snapshot of the process. Capture uses it instead of reading the mappings
+	// again, which is most of the cost of a capture. The caller must know that the mappings it needs are still valid.
+	// Capture ignores it if the process now runs another program, and with AllThreads, because threads' stacks come
+	// and go.
 	MapsSnapshot *MapsSnapshot
 	// Coroutines says how other stacks of the threads are found, to be copied in the same stop; nil: not at all.
 	Coroutines *Coroutines
@@ -81,7 +83,7 @@ type Snapshot struct {
 	Threads      []Thread      // the main thread first, the others by id
 	Also         []Stack       // what Options.Also asked for, as far as it was readable
 	Found        []Stack       // what Options.ExtraReads led to, as far as it was readable
-	Blocks       []Stack       // Options.Blocks, in that order; those that were not readable have no Data
+	Blocks       []Stack       // Options.Blocks, in that order; unreadable blocks have no Data
 	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
 	ThreadsLeftOut int
 
@@ -100,15 +102,17 @@ type Thread struct {
 	// Switches is how often such a thread had left the CPU: a thread that is seen asleep again, in the same call and with
 	// the same number (of both kinds in procfs.Status), has not run since.
 	Switches uint64
-	// WaitChannel and KernelStack say where in the kernel a thread in uninterruptible sleep (state D) was seen, as far as
-	// the kernel tells; see procfs.WaitChannel and procfs.KernelStack. EngineBlocked only, and ErrKernelWorker.
+	// WaitChannel and KernelStack are the place in the kernel where a thread was in uninterruptible sleep (state D),
+	// as far as the kernel shows it. See procfs.WaitChannel and procfs.KernelStack. They are set only by
+	// EngineBlocked, and with ErrKernelWorker.
 	WaitChannel string
 	KernelStack []string
 	Stack       Stack
 	// Others are structures and stacks that Options.Coroutines led to (Engine only).
 	Others []Stack
-	// Err says what is missing and why: ErrExited (it ended meanwhile), ErrDeadline (it did not stop while the others
-	// stood still), ErrTraced, ErrKernelWorker; with registers but no stack, ErrNoStack. Nil for a complete thread.
+	// Err is the reason why something is missing: ErrExited (the thread ended meanwhile), ErrDeadline (it did not
+	// stop while the others were stopped), ErrTraced, ErrKernelWorker. With registers but no stack it is ErrNoStack.
+	// It is nil for a complete thread.
 	Err error
 }
 

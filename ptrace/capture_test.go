@@ -48,7 +48,7 @@ func contains(states string, state byte) bool {
 	return false
 }
 
-// TestCaptureStopped: a process that somebody has stopped stays stopped, is captured, and can be continued.
+// TestCaptureStopped checks that a process stopped by a signal can be captured, stays stopped, and can be continued.
 func TestCaptureStopped(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU} {
 		t.Run(sig.String(), func(t *testing.T) {

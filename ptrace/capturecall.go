@@ -133,8 +133,8 @@ func (f *captureCall) wait() (*Snapshot, error) {
 	return nil, f.deadlineError("the kernel did not come back")
 }
 
-// idleWorkers is where goroutines that have captured wait for further captures, up to maxIdle of them: their stacks
-// have grown to what is needed.
+// idleWorkers is where goroutines that have captured wait for further captures, up to maxIdle of them. Their stacks
+// already have the size that a capture needs.
 //
 //nolint:gochecknoglobals // it belongs to no caller
 var idleWorkers = make(chan *captureCall)
@@ -166,7 +166,7 @@ func captureWorker(f *captureCall) {
 	}
 }
 
-// run captures, on a thread of its own; false: the goroutine must end as it is.
+// run captures on a locked thread. If it returns false, the goroutine must end without unlocking the thread.
 func (f *captureCall) run() (clean bool) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
@@ -178,7 +178,7 @@ func (f *captureCall) run() (clean bool) {
 	}
 	defer func() {
 		if clean {
-			runtime.UnlockOSThread() // first: who is waiting may be given this thread
+			runtime.UnlockOSThread() // first, because a waiting goroutine may be given this thread
 			f.finish()
 			return
 		}

@@ -10,15 +10,15 @@ import (
 // that belong to the thread. What does not look like such structures is left out: a coroutine's has to point at its
 // thread's, and the thread's at it.
 type Coroutines struct {
-	// Roots are up to eight places of a pointer to the structure of the coroutine that a thread runs. The first one that
-	// leads to such a structure counts.
+	// Roots are up to eight places of a pointer to the structure of the coroutine that a thread runs. The first root
+	// that leads to such a structure counts.
 	Roots []Root
 	// Low, High, Saved and Owner are offsets in a coroutine's structure: of the limits of its stack, of its stack pointer
 	// when it was left, and of the pointer to its thread's structure.
 	Low, High, Saved, Owner int
-	// Size is how much to copy of a coroutine's structure, OwnerSize how much of a thread's, 256 bytes at most. Any word
-	// of the latter may point at a coroutine; the first one points at that of the thread's own stack, which goes on beyond
-	// High unless it was allocated beside the structure.
+	// Size is how many bytes of a coroutine's structure to copy, OwnerSize how many of a thread's, each at most 256.
+	// Any word of a thread's structure may point to a coroutine. The first word points to the coroutine of the
+	// thread's own stack. This stack continues beyond High, except if it was allocated beside the structure.
 	Size, OwnerSize int
 }
 
@@ -51,8 +51,8 @@ type coroutines struct {
 	nFound int
 }
 
-// coroutine is what the stop needs of one: the limits of its stack, open if that goes on beyond high, and the stack
-// pointer that it was left with.
+// coroutine is a coroutine's data for the stop: the limits of its stack, and its saved stack pointer. open is set if
+// the stack continues beyond high.
 type coroutine struct {
 	low, high, saved uint64
 	open             bool
@@ -67,7 +67,7 @@ type part struct {
 // maxParts: a thread's structure, and structure and stack of each coroutine.
 const maxParts = 1 + 2*maxStacks
 
-// prepare takes over what is asked for.
+// prepare copies the request.
 func (c *coroutines) prepare(wanted *Coroutines) {
 	*c = coroutines{}
 	if wanted == nil {
@@ -82,8 +82,8 @@ func (c *coroutines) prepare(wanted *Coroutines) {
 	c.wanted = ok && c.nRoots > 0
 }
 
-// findCoroutines copies what may be the structures of those that a thread runs that stands still, and returns which
-// blocks these are. The trail is not begun yet: its blocks are what is read with.
+// findCoroutines copies the structures of the coroutines that a stopped thread may be running, and returns their
+// range of blocks. It uses the blocks of the extra reads, which begin later.
 //
 //go:nosplit
 //go:norace
@@ -229,16 +229,17 @@ func (s *session) stackOf(sp uint64) (start, end uint64, ok bool) {
 	start, end, ok = s.stackAround(sp)
 	if i := s.coroutines.current(sp); i >= 0 && !s.coroutines.found[i].open {
 		if !ok {
-			start = sp - min(s.redZone, sp) // in memory that is newer than what is known of the mappings
+			start = sp - min(s.redZone, sp) // in memory that is newer than the mappings read
 		}
 		return start, s.coroutines.found[i].high, true
 	}
 	return start, end, ok
 }
 
-// copyCoroutines copies the stacks of the thread's coroutines but for the one that it is on, which has been copied:
-// from the saved stack pointer on, or, where that is not up to date, from the lowest address that the registers or the
-// beginning of the copied stack hold. What a signal interrupted the kernel has saved there, far from its beginning.
+// copyCoroutines copies the stacks of the thread's coroutines, except for the current one, which is already copied.
+// It copies from the saved stack pointer. If that is not up to date, it copies from the lowest address found in the
+// registers or at the beginning of the copied stack. After a signal, the kernel has saved the interrupted registers
+// on that stack, far from its beginning.
 //
 //go:nosplit
 //go:norace

@@ -125,8 +125,8 @@ func TestCoroutinesOfNonsense(t *testing.T) {
 	}
 }
 
-// TestCoroutinesOfAHostileProcess captures a process that lets its structures point anywhere all the time: what is
-// copied stays within bounds, and the process unharmed.
+// TestCoroutinesOfAHostileProcess captures a process whose structures constantly point to arbitrary addresses. The
+// copies must stay within the limits, and the process must stay unharmed.
 func TestCoroutinesOfAHostileProcess(t *testing.T) {
 	t.Parallel()
 	c, wanted, _, _ := coroutinesOf(t, "churn")

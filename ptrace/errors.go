@@ -14,24 +14,24 @@ var (
 	ErrExited = errors.New("process does not exist or has exited")
 	// ErrNotPermitted: the kernel refuses; see PermissionError.
 	ErrNotPermitted = errors.New("not permitted to trace")
-	// ErrTraced: somebody else traces the target; see TracedError.
+	// ErrTraced: another process traces the target; see TracedError.
 	ErrTraced = errors.New("already being traced")
 	// ErrDeadline: the target could not be stopped in time; see DeadlineError. It has been let go.
 	ErrDeadline = errors.New("could not be stopped in time")
 	// ErrDumping: the target has crashed and is writing its core file, which a stop would end: it is not stopped.
 	ErrDumping = errors.New("is writing its core file")
-	// ErrRecycled: the process is not the one that Target describes; see RecycledError.
+	// ErrRecycled: the process is not the process that Target describes; see RecycledError.
 	ErrRecycled = errors.New("not the expected process")
 	// ErrInvalidPID: the number cannot name a process: not positive, too large, or a thread of a process.
 	ErrInvalidPID = errors.New("not a process id")
 	// ErrSelf: a process cannot trace itself.
 	ErrSelf = errors.New("cannot trace the own process")
-	// ErrNotObserved: no consistent view of the target was to be had without stopping it; see ObserveError.
+	// ErrNotObserved: a consistent view of the target was not possible without a stop; see ObserveError.
 	ErrNotObserved = errors.New("could not be seen consistently without a stop")
 	// ErrNoStack: Thread.Err where the registers were read and the stack was not: the stack pointer leads nowhere.
 	ErrNoStack = errors.New("no readable stack at the stack pointer")
-	// ErrKernelWorker: Thread.Err of a thread that the kernel has added to the process, see procfs.Stat.Worker. It is
-	// neither stopped nor sampled.
+	// ErrKernelWorker: Thread.Err of a thread that the kernel has added to the process, see procfs.Stat.Worker. Such
+	// threads are not stopped and not sampled.
 	ErrKernelWorker = errors.New("a thread of the kernel, which has no user stack")
 )
 
@@ -80,7 +80,7 @@ func (e *PermissionError) Error() string {
 // Unwrap makes errors.Is(err, ErrNotPermitted) hold.
 func (e *PermissionError) Unwrap() error { return ErrNotPermitted }
 
-// TracedError says who traces the target. It is an ErrTraced.
+// TracedError names the tracer of the target. It is an ErrTraced.
 type TracedError struct {
 	PID    int
 	Tracer int    // process id of the tracer; 0 when it is outside this PID namespace

@@ -39,7 +39,7 @@ func (u *exitReaper) hold(tid int) {
 	u.held = append(u.held, tid)
 }
 
-// call buries who has ended.
+// call reaps the threads that have ended.
 func (u *exitReaper) call() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -48,7 +48,8 @@ func (u *exitReaper) call() {
 	}
 	u.held = slices.DeleteFunc(u.held, func(tid int) bool {
 		var info unix.Siginfo
-		// A first look leaves what there is: it may be a stop, of which a tracer is told whether it asks or not.
+		// The first call does not consume the event. It may be a stop, which the kernel reports to a tracer in any
+		// case.
 		err := unix.Waitid(unix.P_PID, tid, &info, unix.WEXITED|unix.WNOHANG|unix.WALL|unix.WNOWAIT, nil)
 		if err == nil && (info.Signo == 0 || info.Code > cldDumped) {
 			return false
@@ -65,7 +66,7 @@ func (u *exitReaper) call() {
 	u.timer.Reset(callsAfter)
 }
 
-// leave says that nobody is seized any more. It returns who has been buried.
+// leave ends the reaping, when no threads are seized any more. It returns the reaped threads.
 func (u *exitReaper) leave() []int {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -37,7 +37,8 @@ type Range struct {
 type Variable struct {
 	Address uint64
 	Follow  int // bytes to copy from where it points; 0: none
-	// Expected is what it held last; 0: not known. If it still does, what it points at takes no system call of its own.
+	// Expected is the last known value; 0 means unknown. If it has not changed, the data behind it needs no extra
+	// system call.
 	Expected uint64
 }
 
@@ -102,7 +103,7 @@ type extraReads struct {
 	local   iovec
 }
 
-// prepare takes over what is asked for.
+// prepare copies the request.
 func (r *extraReads) prepare(t *ExtraReads) {
 	r.wanted, r.n, r.fetched = false, 0, 0
 	if t == nil {
@@ -133,7 +134,7 @@ func (r *extraReads) prepare(t *ExtraReads) {
 	}
 }
 
-// prepare takes over what is asked for.
+// prepare copies the request.
 func (k *kind) prepare(given *Kind) {
 	k.word, k.nDerefs = given.Word, copy(k.derefs[:], given.OnStack)
 	for i := range k.derefs[:k.nDerefs] {
@@ -141,8 +142,8 @@ func (k *kind) prepare(given *Kind) {
 	}
 }
 
-// copyExtraReads copies the trail by way of the main thread, if that stands still: first the variables, then all that
-// they and the list lead to.
+// copyExtraReads copies the extra reads through the main thread, if that is stopped. It copies first the variables,
+// then the data that they and the list point to.
 //
 //go:nosplit
 //go:norace
@@ -217,8 +218,8 @@ func (r *extraReads) kindOf(word uint64) *kind {
 	return &r.kinds[0]
 }
 
-// wantBytes wants memory that a pointer leads to. A pointer into nowhere is not followed: the call for all blocks ends
-// at the first one that cannot be read.
+// wantBytes adds memory that a pointer leads to. It does not follow a pointer to an unreadable address, because the
+// call for all blocks ends at the first unreadable block.
 //
 //go:nosplit
 //go:norace

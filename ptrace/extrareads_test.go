@@ -92,7 +92,7 @@ func TestKinds(t *testing.T) {
 		}
 		for _, s := range []*Snapshot{stopped, observed} {
 			text := texts(s)
-			for _, n := range "01256" { // that of 3 does not lie on the stack, that of 4 leads nowhere
+			for _, n := range "01256" { // the text of 3 does not lie on the stack, the pointer of 4 is invalid
 				if want := strings.ContainsRune(test.nodes, n); strings.Contains(text, "node "+string(n)) != want {
 					t.Errorf("%s, %s: node %c in %q is not %t", name, s.Engine, n, text, want)
 				}
@@ -105,7 +105,7 @@ func TestKinds(t *testing.T) {
 	checkUnharmed(t, c.pid)
 }
 
-// texts are those that were found by a trail.
+// texts returns the texts that extra reads found.
 func texts(s *Snapshot) string {
 	var all []string
 	for _, found := range s.Found {
@@ -130,8 +130,8 @@ func checkTexts(t *testing.T, s *Snapshot) {
 	}
 }
 
-// TestExpected expects of a variable what it holds, something else, and what is not there: all that a trail leads to is
-// there, what was expected too where it can be read, and nothing twice.
+// TestExpected tries an Expected value that is right, wrong, or unreadable. The snapshot must contain all data that
+// the extra reads lead to, the expected data if readable, and nothing twice.
 func TestExpected(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
@@ -181,8 +181,8 @@ func endBeforeHole(t *testing.T, maps []procfs.Mapping) uint64 {
 	return 0
 }
 
-// TestTrailOfABusyProcess captures a process that lets its variable, and then a node, point at another text all the
-// time: each text is the one that the pointer beside it, of the same moment, leads to.
+// TestTrailOfABusyProcess captures a process whose variable, and then a node, constantly points to another text. Each
+// text must belong to the pointer beside it, from the same moment.
 func TestTrailOfABusyProcess(t *testing.T) {
 	t.Parallel()
 	for name, expecting := range map[string]bool{"": false, "expecting": true} {
@@ -216,7 +216,7 @@ func trailOfABusyProcess(t *testing.T, expecting bool) {
 	}
 }
 
-// TestTrailsOfNonsense asks for what is not there: nothing comes of it, and the target is unharmed.
+// TestTrailsOfNonsense reads invalid addresses. The result must be empty, and the target unharmed.
 func TestTrailsOfNonsense(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "sleep")

@@ -72,7 +72,7 @@ func TestFaultKilledCapturer(t *testing.T) {
 	}
 }
 
-// momentOf says how far the capture of a process is, while nothing of it goes on.
+// momentOf returns the phase that a process's capture is in, while the capture is suspended.
 func momentOf(t *testing.T, pid int) string {
 	t.Helper()
 	tids, err := procfs.Threads(pid)
@@ -183,7 +183,7 @@ func holding(t *testing.T) (h held) {
 	return h
 }
 
-// TestFaultLeak captures a million times, in every way and with every outcome, and counts what is left of it.
+// TestFaultLeak captures up to a million times, in every way and with every outcome, and counts leaked resources.
 func TestFaultLeak(t *testing.T) {
 	sleeper, threads := startTarget(t, "sleep"), startTarget(t, "threads", "3")
 	traced, gone := startTarget(t, "sleep"), startTarget(t, "brief", "0")

@@ -116,7 +116,7 @@ func killCapturers(t *testing.T, pid int) func() int {
 	return func() int { close(quit); return <-result }
 }
 
-// TestKilledCapturer: the capturing process is killed at any moment; the target goes on.
+// TestKilledCapturer kills the capturing process at any moment. The target must continue to run.
 func TestKilledCapturer(t *testing.T) {
 	for _, what := range []string{"sleep", "busy", "busythreads"} {
 		t.Run(what, func(t *testing.T) {

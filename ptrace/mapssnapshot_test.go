@@ -99,7 +99,7 @@ func TestObserveByLayout(t *testing.T) {
 	}
 }
 
-// TestStopsAreMuted: SIGCHLD comes for a child that has ended and not for one that stops, whoever listens to it.
+// TestStopsAreMuted checks that SIGCHLD comes for a child that has ended, and not for a child that stops.
 func TestStopsAreMuted(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGCHLD)

@@ -63,7 +63,7 @@ type window struct {
 	barriers  map[string][]int
 }
 
-// look looks through a function, and through those that it calls.
+// look checks a function and the functions that it calls.
 func (w *window) look(name string) {
 	allowed := []string{"uintptr", "int", "int64", "int32", "uint64", "uint32", "uint", "byte", "min", "max", "len",
 		"a pointer type", "unsafe.Pointer", "unsafe.Sizeof", "unsafe.Add", "unix.RawSyscall", "unix.RawSyscall6",
@@ -103,8 +103,8 @@ func marked(f *ast.FuncDecl, directive string) bool {
 	return f.Doc != nil && slices.ContainsFunc(f.Doc.List, func(c *ast.Comment) bool { return c.Text == directive })
 }
 
-// called is the name of what is called: that of a method without its type, that of another package's function with the
-// package.
+// called returns the name of a called function: for a method without its type, for a function of another package with
+// the package.
 func called(fun ast.Expr) string {
 	switch f := fun.(type) {
 	case *ast.Ident:

@@ -16,8 +16,8 @@ import (
 	"pg_stat_backtrace/internal/figure"
 )
 
-// noticed are system calls that block, and what becomes of one during which its process is stopped: those that
-// signal(7) lists as returning EINTR although no handler ran do so, all others go on for what is left of their time.
+// noticed are blocking system calls, and their results if the process is stopped meanwhile. The calls that signal(7)
+// lists as returning EINTR without a handler do so. All other calls continue for the rest of their time.
 var noticed = []struct {
 	call      string
 	interrupt bool       // a stop ends it with EINTR

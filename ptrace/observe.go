@@ -12,14 +12,16 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// Observe makes a snapshot of the process t without stopping it. A thread that sleeps, in whatever state and under
-// whatever tracer, is read with engine "blocked"; one on the CPU is sampled by the kernel, engine "running". Which of
-// them is found out anew at every attempt, until one of them is sure of what it saw. Options.AllThreads looks at the
-// threads one after another: each is consistent in itself, all together are not of one moment. Options.ExtraReads is
-// followed for a main thread that sleeps; a sample has nothing but the stack. By Options.Layout the mappings are not
-// read, which takes longer than all the rest, and may wait for the process where it changes them.
+// Observe makes a snapshot of the process t without stopping it. It reads a sleeping thread with engine "blocked",
+// whatever its state or tracer. The kernel samples a thread that is on the CPU, engine "running". Observe decides
+// between the engines at every attempt, until one of them gives a consistent result.
 //
-// Errors are those of Capture but ErrTraced, ErrDumping and ErrDeadline, and ErrNotObserved.
+// With Options.AllThreads it reads one thread after another. Each thread is consistent, but the threads are not from
+// the same moment. Options.ExtraReads works for a sleeping main thread only, because a sample contains only the
+// stack. With Options.MapsSnapshot, Observe does not read the mappings. Reading them takes longer than all other
+// steps. It may also wait for the process while the process changes its mappings.
+//
+// Errors are the errors of Capture except ErrTraced, ErrDumping and ErrDeadline, and ErrNotObserved.
 func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 	if err := checkPID(t.PID); err != nil {
 		return nil, err
@@ -177,7 +179,7 @@ func (w *observer) readMaps() ([]procfs.Mapping, error) {
 	return nil, exitedError(pid)
 }
 
-// identify compares the process with the one that is meant, and with the one that it was before.
+// identify compares the process with the expected process, and with the state at the beginning.
 func (w *observer) identify(now procfs.Stat) error {
 	t := w.target
 	mismatch := func(property string, want, got uint64) error {
@@ -250,8 +252,8 @@ const (
 	maxAttempts = 2000
 	firstPause  = 20 * time.Microsecond // between two attempts to find a thread asleep; doubles
 	lastPause   = 5 * time.Millisecond
-	// How long to wait for a sample before looking again whether the thread sleeps: one that runs gives it in a tenth of
-	// a millisecond, one that was only about to go to sleep never does. Doubles.
+	// How long to wait for a sample before checking again whether the thread sleeps. A running thread gives a sample
+	// within a tenth of a millisecond. A thread that was about to sleep never does. The wait doubles each time.
 	firstSlice = 2 * time.Millisecond
 	lastSlice  = 50 * time.Millisecond
 )
@@ -354,8 +356,8 @@ func mapsBetween(before, after []procfs.Mapping) []procfs.Mapping {
 	})
 }
 
-// narrow tells whether all of the process lies in the first 4 GiB, as 32-bit programs do, whose registers are others.
-// The kernel's own page at the end of the address space does not count.
+// narrow reports whether all of the process lies in the first 4 GiB. This holds for 32-bit programs, which have other
+// registers. The kernel's own page at the end of the address space does not count.
 func narrow(maps []procfs.Mapping) bool {
 	for i := range maps {
 		if maps[i].End > 1<<32 && maps[i].Path != "[vsyscall]" {

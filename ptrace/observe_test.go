@@ -275,7 +275,7 @@ func TestObserveRefuses(t *testing.T) {
 	}
 }
 
-// TestObserveWithoutPermission plays somebody who may not look.
+// TestObserveWithoutPermission observes as a user without permission.
 func TestObserveWithoutPermission(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become somebody else")

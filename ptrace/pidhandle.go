@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PidHandle is a process by a descriptor (pidfd_open(2)). Its number may become another process's once it has ended,
-// and that of one started in the same hundredth of a second, which is all that /proc tells; a PidHandle is that one
-// process for good. Whoever holds the same process at the same time has the same PidHandle.
+// PidHandle refers to a process by a descriptor (pidfd_open(2)). After the process has ended, its id may pass to
+// another process. /proc cannot distinguish two processes with the same id that started in the same hundredth of a
+// second. A PidHandle always refers to the same process. Callers that hold the same process at the same time share
+// one PidHandle.
 type PidHandle struct {
 	pid, fd int
 	holders int // guarded by holds
@@ -28,9 +29,9 @@ const maxHolds = 512
 
 var errTooMany = errors.New("too many processes are held already")
 
-// Hold holds the process that has the number now. The error is ErrExited if there is none; what else may be wrong (the
-// number is a thread's, the kernel is older than Linux 5.3, 512 processes are held, no descriptor is left) keeps nobody
-// from capturing it.
+// Hold returns a handle for the process that has the id now. The error is ErrExited if there is none. Other errors do
+// not prevent a capture of the process. They are: the id belongs to a thread, the kernel is older than Linux 5.3, 512
+// processes are held, or no descriptor is left.
 func Hold(pid int) (*PidHandle, error) {
 	holds.Lock()
 	defer holds.Unlock()

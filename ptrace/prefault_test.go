@@ -29,7 +29,7 @@ func TestSwappedStack(t *testing.T) {
 	}
 	start, end := mainStack(t, c.pid)
 	for range 10 {
-		until(t, "a page of the stack is swapped", func() bool { // it does not take those that have just been used
+		until(t, "a page of the stack is swapped", func() bool { // the kernel does not swap out recently used pages
 			pageOut(t, c.pid, start, end)
 			return swappedPages(t, c.pid, call.SP, end) > 0
 		})

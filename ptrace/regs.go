@@ -5,8 +5,8 @@ import "unsafe"
 // maxRegisters is larger than the general registers of any architecture.
 const maxRegisters = 512
 
-// stackPointer tells where the stack pointer is in a register set of the given length, which identifies the layout:
-// a 64-bit kernel gives the shorter set of its 32-bit sibling for a 32-bit process.
+// stackPointer is the position of the stack pointer in a register set of the given length. The length identifies the
+// layout: for a 32-bit process, a 64-bit kernel gives the shorter set of its 32-bit sibling.
 type stackPointer struct {
 	length, offset, size int
 }

@@ -35,7 +35,7 @@ func (s *session) sleep(nap int64) {
 	_ = unix.Nanosleep(&t, nil)
 }
 
-// drain stops, detaches and reaps what it can, and returns how many threads are left.
+// drain stops, detaches and reaps as many threads as possible, and returns how many are left.
 func (s *session) drain() (left int) {
 	for i := range s.tracees {
 		t := &s.tracees[i]
@@ -63,8 +63,8 @@ func (s *session) drain() (left int) {
 	return left
 }
 
-// reapExit takes notice of the end of a thread, except of a child of this very process: that one belongs to whoever
-// started it.
+// reapExit reaps a thread that has ended. It does not reap a child of this very process, because the code that
+// started the child waits for it.
 //
 //go:nosplit
 //go:norace
@@ -72,8 +72,8 @@ func (s *session) reapExit(t *tracee) {
 	t.reap(s.own && t.tid == s.call.target.PID)
 }
 
-// buryTheDead looks after the threads that do not stop because they have ended. The end of a main thread is not
-// reported before that of all others, and the ends of the others block it until they are taken notice of.
+// buryTheDead reaps the threads that do not stop because they have ended. The kernel reports the end of a main thread
+// after the ends of all other threads. Unreaped threads block it.
 //
 //go:nosplit
 //go:norace

@@ -21,8 +21,8 @@ const (
 	// shortens it by what the rest of the record takes.
 	maxUserStack = 65528
 	ringPages    = 32 // a power of two; twice what one sample takes with pages of 4 KiB
-	// ringRoom is how much of that may be used: what one sample takes, and some more. The event goes on until we switch
-	// it off, and what it cannot write costs the thread next to nothing.
+	// ringRoom is the usable part of the ring: the size of one sample and a reserve. The event continues until we
+	// disable it. When the ring is full, the event costs the thread very little.
 	ringRoom = 96 << 10
 )
 
@@ -107,7 +107,7 @@ func openSampler(tid int) (*sampler, error) {
 		return nil, fmt.Errorf("map the memory for a sample: %w", err)
 	}
 	s := &sampler{fd, ring}
-	s.meta().Data_tail = ringRoom // what is before that, in a ring, may be written to
+	s.meta().Data_tail = ringRoom // the kernel may write to the part of the ring before the tail
 	return s, nil
 }
 
@@ -121,9 +121,9 @@ func (s *sampler) close() {
 	_ = unix.Close(s.fd)
 }
 
-// await lets one sample be taken, and returns it. The event must not be one that switches itself off after it
-// (PERF_EVENT_IOC_REFRESH): Linux 6.17 does that in the handler of the event's timer, waits there until the handler has
-// ended, and hangs ("perf/core: Fix system hang caused by cpu-clock usage").
+// await enables the event until one sample is taken, and returns the sample. The event must not disable itself after
+// a sample (PERF_EVENT_IOC_REFRESH). Linux 6.17 does that in the handler of the event's timer, waits there for the
+// end of the same handler, and hangs ("perf/core: Fix system hang caused by cpu-clock usage").
 func (s *sampler) await(limit time.Duration) (*sample, error) {
 	if err := s.enable(); err != nil {
 		return nil, err

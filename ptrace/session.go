@@ -131,7 +131,7 @@ func (s *session) hook(at step) {
 	}
 }
 
-// capture does the whole work; what is attached when it returns, release has to detach.
+// capture does the whole work. Threads that are still attached when it returns must be detached by release.
 func (s *session) capture() (*Snapshot, error) {
 	s.reset()
 	if err := s.prepare(); err != nil {
@@ -220,7 +220,7 @@ func (s *session) readMaps(tid int) error {
 	return nil
 }
 
-// readMapsBy reads the mappings as the first of the threads shows them that has not ended: one that has shows none.
+// readMapsBy reads the mappings through the first thread that has not ended. An ended thread shows no mappings.
 func (s *session) readMapsBy(tids []int) error {
 	before, spans := s.maps, s.spans
 	for _, tid := range tids {

@@ -26,7 +26,7 @@ func (s *Snapshot) Release() {
 	s.lent = nil
 }
 
-// copyOf returns a copy of a stack; that of the first one is lent.
+// copyOf returns a copy of a stack. The copy of the first stack comes from the pool.
 func (s *Snapshot) copyOf(stack []byte) []byte {
 	if s.lent != nil || len(stack) == 0 || len(stack) > len(stackCopy{}) {
 		return slices.Clone(stack)

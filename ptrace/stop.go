@@ -8,15 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file is what runs while the target stands still. To the Go scheduler it is one system call, once the target has
-// stopped or has been given a third of a millisecond for that: no other goroutine waits for it, however long the target
-// takes, and it waits for none. Else a target that has stopped would stand still until the goroutine gets one of the
-// scheduler's processors again, behind everybody else; and what may wait for the disk, or for ever (process_vm_readv of
-// a page that userfaultfd provides), would keep one.
+// This file contains the code that runs while the target is stopped. The Go scheduler sees it as one system call. The
+// call begins when the target has stopped, or after a third of a millisecond. No other goroutine then waits for this
+// thread, however long the target takes, and this thread waits for no goroutine.
 //
-// What is done in such a call must be nosplit, all of it: it has the stack that there is, and stores no pointers, which
-// the garbage collector would have to know of. It uses memory that exists, and system calls that the scheduler does not
-// get to know of. Signals are blocked meanwhile, except in naps in that system call.
+// Without this call, the goroutine would wait for a processor of the scheduler, behind all others, while the target
+// is stopped. And a wait for the disk would block one of the scheduler's processors. Such a wait may last for ever,
+// for example in process_vm_readv of a page that userfaultfd provides.
+//
+// All functions in such a call must be nosplit, because their stack cannot grow. They store no pointers, because the
+// garbage collector would not see them. They use preallocated memory, and system calls that bypass the scheduler.
+// Signals are blocked meanwhile, except during naps inside that system call.
 
 //go:linkname entersyscall runtime.entersyscall
 func entersyscall()
@@ -37,7 +39,7 @@ const (
 	lastHeldNap = int64(160 * time.Microsecond)
 )
 
-// blocked are the signals to block: all but those that the thread could raise itself.
+// blocked are the signals to block: all signals except those caused by the thread itself.
 const blocked = ^uint64(1<<(unix.SIGSEGV-1) | 1<<(unix.SIGBUS-1) | 1<<(unix.SIGFPE-1) | 1<<(unix.SIGILL-1) |
 	1<<(unix.SIGTRAP-1) | 1<<(unix.SIGSYS-1))
 
@@ -50,8 +52,8 @@ func (s *session) clock() int64 {
 	return s.now.sec*1e9 + s.now.nsec
 }
 
-// stopAndCopy interrupts all threads, waits until they stand still, copies what is wanted and detaches them. It returns
-// with an error if they did not stop in time; release detaches what is left.
+// stopAndCopy interrupts all threads, waits until they are stopped, copies the requested memory, and detaches them.
+// It returns an error if they did not stop in time. release then detaches the remaining threads.
 func (s *session) stopAndCopy() error {
 	s.patience, s.nap, s.tries = spinning, firstNap, 0
 	if s.raisePriority() && len(s.tracees) == 1 {
@@ -71,9 +73,10 @@ func (s *session) stopAndCopy() error {
 	return nil
 }
 
-// stopAndCopyNoSched does what stopAndCopy says. It returns false if it is time to think about going on. The first
-// looks are taken before the call that the scheduler knows of: most targets stop soon, and who is in a system call for
-// longer than 20 µs loses his processor; somebody else is woken up to have it, and he has to get one again afterwards.
+// stopAndCopyNoSched does the work of stopAndCopy. It returns false if the caller has to decide whether to continue.
+// The first checks come before entersyscall, because most targets stop soon. A thread that is in a system call for
+// longer than 20 µs loses its scheduler processor. The scheduler wakes another thread to use it. The first thread
+// then has to get one again afterwards.
 //
 //go:nosplit
 //go:norace
@@ -104,7 +107,7 @@ func (s *session) stopAndCopyNoSched() bool {
 			break
 		}
 	}
-	s.relax() // the scheduler may have to wait for a thread of its own, which an urgent one keeps off the processor
+	s.relax() // the scheduler may wait for one of its threads, which an urgent thread keeps off the processor
 	exitsyscall()
 	return stopped
 }
@@ -137,7 +140,7 @@ func (s *session) awaitStops() bool {
 	return s.spin(s.patience) || s.firstStop != 0 && s.clock()-s.firstStop > maxStall
 }
 
-// letGo detaches what stands still.
+// letGo detaches the stopped threads.
 //
 //go:nosplit
 //go:norace
@@ -241,7 +244,7 @@ func (s *session) copyAll() {
 	}
 }
 
-// copyPiece reads further memory, by way of the main thread if that stands still.
+// copyPiece reads further memory through the main thread, if that is stopped.
 //
 //go:nosplit
 //go:norace
@@ -258,7 +261,7 @@ func (s *session) copyPiece(p *piece, t *tracee) {
 	t.stackAt = stackAt
 }
 
-// copyRegisters reads the registers of a thread that stands still, and returns its stack pointer.
+// copyRegisters reads the registers of a stopped thread, and returns its stack pointer.
 //
 //go:nosplit
 //go:norace
@@ -277,7 +280,7 @@ func (s *session) copyRegisters(t *tracee) (sp uint64, ok bool) {
 	return spOf(&t.registers, t.length)
 }
 
-// copyOwnStack reads the stack of a thread that stands still; false if there is none at its stack pointer.
+// copyOwnStack reads the stack of a stopped thread. It returns false if there is no stack at its stack pointer.
 //
 //go:nosplit
 //go:norace

@@ -51,9 +51,9 @@ func (s *session) wantVariables() {
 	}
 }
 
-// wantWithStack wants what is read with the stack of a thread: with the main thread's, the variables and what they are
-// expected to point at; false if there is nothing to read. It is no part of readBehindVariables because of the stack
-// that there is for both, see stop.go: 800 bytes.
+// wantWithStack adds the memory that is read together with a thread's stack. For the main thread this is the
+// variables and the data that they are expected to point to. It returns false if there is nothing to read. It is
+// separate from readBehindVariables because of the small stack (800 bytes, see stop.go).
 //
 //go:nosplit
 //go:norace

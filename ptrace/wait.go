@@ -19,8 +19,8 @@ const (
 	gone                  // not ours any more, though we did not let it go
 )
 
-// tracee is one thread on its way through a capture. Everything that is written while it stands still has its place
-// here beforehand.
+// tracee is the state of one thread during a capture. Everything that is written while the thread is stopped has
+// space here in advance.
 type tracee struct {
 	tid   int
 	name  string
@@ -93,8 +93,8 @@ func (t *tracee) look() {
 	}
 }
 
-// signalOf tells which signal a stop holds up: none in a PTRACE_EVENT_STOP, whatever its low byte says, for that is a
-// stop that we asked for or a group stop, which the kernel resumes by itself after the detach.
+// signalOf returns the signal that a stop is about to deliver. A PTRACE_EVENT_STOP has none, whatever its low byte
+// says. It is a stop that we requested, or a group stop, which the kernel restores after the detach.
 //
 //go:nosplit
 //go:norace
@@ -128,11 +128,13 @@ func (t *tracee) detach() {
 	}
 }
 
-// reap takes notice of the end of a tracee, so that its parent gets to know of it; of this process's own child it only
-// looks for it. Nothing changes if there is none yet: a main thread, ended, waits for the others to end. That there is
-// no such tracee is no end, even if it looked dead: a thread that executes another program takes over the process's
-// number, and leaves its own to the dead main thread; it may still be ours. Nor is a stop of that one an end: the
-// kernel tells of a tracee's stops whether asked for them or not (wait_task_stopped in kernel/exit.c), and once only.
+// reap consumes the end of a tracee, so that its parent is notified. For this process's own child it only looks for
+// the end. Nothing changes if the tracee has not ended: an ended main thread waits for the other threads to end.
+//
+// ECHILD does not mean an end, even if the thread looked dead. A thread that executes another program takes over the
+// process's id, and leaves its own id to the dead main thread. The thread may still be our tracee. A stop of this
+// thread is not an end either. The kernel reports a tracee's stops whether requested or not (wait_task_stopped in
+// kernel/exit.c), and only once.
 //
 //go:nosplit
 //go:norace
