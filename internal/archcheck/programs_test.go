@@ -96,8 +96,8 @@ func functions(t *testing.T, line string) (found []string) {
 		}
 		found = append(found, f.Function)
 	}
-	// Of functions that have neither call frame information nor frame pointers the outermost one is that which never
-	// returns: nothing in it tells of its caller.
+	// In code without call frame information and frame pointers, the outermost function never returns, so its code
+	// does not give its caller.
 	const base = "no call frame information, and no way to a return"
 	if reason := answer.Threads[0].StopReason; reason != "end of stack" && !strings.HasPrefix(reason, base) {
 		found = append(found, reason)

@@ -31,7 +31,7 @@ func attacks(t *testing.T, s *site) {
 	t.Run("a flood", s.flood)
 }
 
-// inner asks as nobody may: with an oid of one's choice.
+// inner is a forbidden call: with an arbitrary oid of the caller.
 const inner = "SELECT backtrace.call(%s, 'get', ARRAY[%d], '{}')::text"
 
 // impostor is a function that looks like backtrace.ask from its inside: it runs the same statement.
@@ -141,7 +141,8 @@ func (s *site) objects(t *testing.T) {
 	}
 }
 
-// printing: nothing that the server prints holds a key, or the way to the spool, whatever it is told to print.
+// printing checks that no output of the server contains a key or the path of the spool, whatever it is asked to
+// print.
 func (s *site) printing(t *testing.T) {
 	boss := s.connect(t, s.User, "postgres")
 	lines := s.pidFile()
@@ -208,7 +209,7 @@ func asConstant(t *testing.T, key string) string {
 	return strings.Join(decimal, " ")
 }
 
-// tricks: inside a definer's function nobody becomes another caller than the server says.
+// tricks checks that a SECURITY DEFINER function cannot change the caller that the server reports.
 func (s *site) tricks(t *testing.T) {
 	super := s.idle(t, "boss")
 	boss := s.connect(t, s.User, "postgres")
@@ -266,8 +267,8 @@ func (s *site) shadows(t *testing.T) {
 	boss.run(t, "DROP EVENT TRIGGER seen; DROP FUNCTION seen")
 }
 
-// byHand: who may make the server write files, and has learned where, still cannot make a request; it can do no more
-// than fill the directory with rubbish.
+// byHand checks a role that can make the server write files, and knows the path of the spool. It must not be able to
+// make a request. It can only fill the directory with useless files.
 func (s *site) byHand(t *testing.T) {
 	super := s.idle(t, "boss")
 	spool := s.spool(t)
@@ -291,7 +292,7 @@ func (s *site) byHand(t *testing.T) {
 	}
 }
 
-// flood: a role that asks without end is told to stop, and others do not notice.
+// flood checks that a role that asks without end gets an error, and that other roles are not affected.
 func (s *site) flood(t *testing.T) {
 	calm := start(t, s.BinDir, pgtest.Options{Conf: []string{"max_connections = 60"}})
 	calm.record = s.record
@@ -299,7 +300,7 @@ func (s *site) flood(t *testing.T) {
 		GRANT EXECUTE ON FUNCTION pg_get_backtrace TO flooder, other`)
 	calm.work(t, "--rate", "0.02", "--burst", "20")
 	target, others := calm.idle(t, "flooder"), calm.idle(t, "other")
-	// Each call in a block of its own: an error does not end the flood.
+	// Each call has a separate block, so that an error does not end the flood.
 	calm.Exec(t, `CREATE FUNCTION flood(target int) RETURNS text LANGUAGE plpgsql AS $$ DECLARE n int := 0; BEGIN
 		FOR i IN 1..50 LOOP
 			BEGIN PERFORM pg_get_backtrace(target); n := n + 1;

@@ -9,9 +9,9 @@ import (
 // frame is a line of an answer, as the contract has it.
 var frame = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+`)
 
-// condition is one thing that a call can end with, in the words that the code has: with the verbs of format() in SQL
-// and of package fmt in Go. TestWords holds the code against this table; TestContract produces each of the conditions
-// on each version, except where elsewhere says who does.
+// condition is one possible outcome of a call, with the texts in the code. Texts contain the verbs of format() in SQL
+// and of package fmt in Go. TestWords compares the code with this table. TestContract produces each of the conditions
+// on each version, except where elsewhere names another test.
 type condition struct {
 	name, level, state    string
 	message, detail, hint string

@@ -126,7 +126,7 @@ type site struct {
 
 	*record
 
-	worker *worker // the one that serves, nil for none
+	worker *worker // the worker that serves, nil for none
 }
 
 // start starts a server and creates the extension in database postgres.
@@ -188,8 +188,8 @@ func (s *site) launch(t *testing.T, command *exec.Cmd) *worker {
 	return w
 }
 
-// ready waits until the worker's pid file is in place and, so that callers who are no superusers are answered too, it
-// has a session.
+// ready waits until the worker's pid file is in place and the worker has a session. It needs the session to answer
+// callers that are not superusers.
 func (s *site) ready(t *testing.T, w *worker) {
 	t.Helper()
 	pgtest.Wait(t, "the worker is ready", func() bool {

@@ -67,7 +67,7 @@ func encodings(t *testing.T, s *site) {
 	})
 }
 
-// quoted: role, database and schema with names that nobody should have.
+// quoted checks role, database and schema with very unusual names.
 func (s *site) quoted(t *testing.T, boss *session) {
 	const role, database = `Ünder "cover" it's \1`, `Data "base"`
 	boss.run(t, `CREATE ROLE "Ünder ""cover"" it's \1" LOGIN`)

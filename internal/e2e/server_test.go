@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// servers: what happens to the server while the worker goes on. (Promotion is in the group of hot standby.)
+// servers checks events of the server while the worker continues. (Promotion is in the group of hot standby.)
 //
 //nolint:funlen // one story
 func servers(t *testing.T, shared *site) {

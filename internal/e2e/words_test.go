@@ -61,7 +61,7 @@ func inTable(words string) bool {
 	return false
 }
 
-// blank makes all verbs alike: what is an integer in one language is a text in the other.
+// blank replaces all verbs by the same one: an integer in one language can be a text in the other.
 func blank(template string) string { return verbs.ReplaceAllString(template, "%") }
 
 // madeOf says whether the template consists of words, with anything in the place of its verbs.

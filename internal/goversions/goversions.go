@@ -1,5 +1,5 @@
-// Package goversions says with which versions of Go tests are to be run: scripts/check-go.sh tells it by the
-// environment. It knows nothing of what is tested.
+// Package goversions returns the versions of Go with which tests run. scripts/check-go.sh sets them in the
+// environment. The package does not depend on the tests.
 package goversions
 
 import (

@@ -1,6 +1,6 @@
-// Package jail starts processes in a mount namespace and a root directory of their own, for tests of how files of
-// containers are reached. It knows nothing of what is tested. A program that imports it plays such a process itself
-// when an environment variable tells it to.
+// Package jail starts processes in a separate mount namespace with a separate root directory, for tests of the access
+// to files of containers. It does not depend on the tests. A program that imports it becomes such a process itself if
+// an environment variable is set.
 package jail
 
 import (

@@ -40,8 +40,8 @@ func serverAccount(t testing.TB) account {
 	return account{uid: uid, gid: gid, other: true}
 }
 
-// apply gives command the account, a session of its own (a ^C at the terminal is for the test alone), a directory that
-// the account can enter, and an environment in which nothing redirects PostgreSQL's programs.
+// apply makes command run as the account, in a new session (a ^C at the terminal ends only the test). The account can
+// enter the working directory. The environment does not redirect PostgreSQL's programs.
 func (a account) apply(command *exec.Cmd) *exec.Cmd {
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if a.other {

@@ -80,14 +80,14 @@ func WriteProgram(path string, data []byte) error {
 	return os.WriteFile(path, data, 0o755)
 }
 
-// Suspend stops a process by SIGSTOP and returns when it stands still. Until the thread that the kernel chose has had
-// the processor, the others go on: on a busy machine long enough to answer.
+// Suspend stops a process by SIGSTOP and returns when all its threads are stopped. The other threads continue until
+// the thread that the kernel chose has run. On a busy machine this is long enough to answer.
 func Suspend(t testing.TB, p *os.Process) {
 	t.Helper()
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	Wait(t, "the process stands still", func() bool {
+	Wait(t, "the process is stopped", func() bool {
 		stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid))
 		running := slices.ContainsFunc(stats, func(path string) bool {
 			stat, err := os.ReadFile(path)

@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// capabilities are those that are of any use, "" for none.
+// capabilities are the useful capabilities, "" for none.
 var capabilities = []string{"", "sys_ptrace", "perfmon", "checkpoint_restore", "sys_admin", bpfAndPerfmon}
 
 // bpfAndPerfmon are the two that are of use together only.
@@ -34,9 +34,9 @@ func with(uid, gid int, capability string) []string {
 // feature is a line of the table "Capabilities" in doc/worker.md.
 type feature struct {
 	name   string
-	uid    int      // who asks; the group is the server's
+	uid    int      // user that asks; the group is the server's
 	enough []string // each of these capabilities alone is enough; "": none is needed
-	// command is what is run, and works if it succeeds and prints the text.
+	// command is the command to run. The feature works if it succeeds and prints the text.
 	command []string
 	prints  string
 }
@@ -79,7 +79,7 @@ func TestCapabilities(t *testing.T) {
 			[]string{program, "capture", "--nonstop", "--format", "json", busy}, `"engine":"running"`,
 		})
 	}
-	// As root it works where the kernel is new enough, and says so if not.
+	// As root it works if the kernel is new enough, and reports an error otherwise.
 	profile := []string{program, "profile", "--duration", "2s", "--stats", busy}
 	if out, err := exec.Command(profile[0], profile[1:]...).CombinedOutput(); err != nil {
 		t.Logf("the command profile is not tried: %v: %s", err, out)

@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// elsewhere is a server in namespaces of its own.
+// elsewhere is a server in separate namespaces.
 type elsewhere struct {
 	*pgtest.Server
 
@@ -24,9 +24,8 @@ type elsewhere struct {
 	dataDir    string // as the server names it
 }
 
-// The ways to set a server apart. Each is a shell script that runs in a mount namespace of its own, as root, with the
-// installation in $TREE, the server's files in $FILES and an empty directory $ROOM; $RUN runs what follows as the
-// server's user.
+// The ways to set a server apart. Each is a shell script that runs in a new mount namespace, as root. $TREE is the
+// installation, $FILES the server's files and $ROOM an empty directory. $RUN runs a command as the server's user.
 const (
 	overlay = `mount -t tmpfs none "$ROOM"; mkdir "$ROOM/up" "$ROOM/work" "$ROOM/all"; chmod 755 "$ROOM"
 mount -t overlay none -o "lowerdir=$TREE,upperdir=$ROOM/up,workdir=$ROOM/work" "$ROOM/all"
@@ -95,7 +94,7 @@ func startElsewhere(t *testing.T, binDir, script string, namespaces ...string) *
 	return s
 }
 
-// findPostmaster finds the process that works in the data directory and is nobody's child there.
+// findPostmaster finds the process that works in the data directory and has no parent there.
 func (s *elsewhere) findPostmaster(t *testing.T) int {
 	t.Helper()
 	inside := func(pid int) bool {

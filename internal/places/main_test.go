@@ -80,7 +80,7 @@ func run(t *testing.T, name string, arguments ...string) string {
 	return string(out)
 }
 
-// frame is what the command line tells of a frame.
+// frame is a frame in the command line's output.
 type frame struct {
 	Address  string `json:"address"`
 	Function string `json:"function"`
@@ -183,8 +183,8 @@ func sleeper(t *testing.T, s *pgtest.Server) int {
 	return pid
 }
 
-// each runs test for the newest server, or for all of them if PGSB_TEST_PLACES is "all": what it is about is the same
-// for every version, and takes a while.
+// each runs test for the newest server, or for all servers if PGSB_TEST_PLACES is "all". The tested behaviour is the
+// same for every version, and the tests are slow.
 func each(t *testing.T, test func(t *testing.T, binDir string)) {
 	t.Helper()
 	if os.Getenv("PGSB_TEST_PLACES") == "all" {

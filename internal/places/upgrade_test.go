@@ -25,8 +25,8 @@ func TestUpgraded(t *testing.T) {
 		t.Logf("%d files replaced", n)
 		check := func(what string) {
 			t.Helper()
-			// Without CAP_CHECKPOINT_RESTORE a library that is gone is read from the process's memory, which has what it
-			// exports; the program itself can always be opened.
+			// Without CAP_CHECKPOINT_RESTORE the worker reads a deleted library from the process's memory, which
+			// contains its exported symbols. The program itself can always be opened.
 			same(t, what, stack(t, s, pid), before, true)
 			if os.Geteuid() == 0 {
 				same(t, what+", by root", stack(t, s, pid, "nice", "-n0"), before, false)

@@ -34,7 +34,7 @@ func (c code) before(address uint64) []byte {
 	return nil
 }
 
-// followsCall tells whether an instruction that calls ends at address. When it is a direct call, to is what it calls.
+// followsCall reports whether a call instruction ends at address. For a direct call, to is the called function.
 func (c code) followsCall(address uint64) (to uint64, ok bool) {
 	bytes := c.before(address)
 	n := len(bytes)

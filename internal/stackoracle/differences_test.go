@@ -14,7 +14,7 @@ const (
 	theyInvent              // both go on, with other frames
 )
 
-// difference says why our stack is another than a reference's, and who is right.
+// difference is a known reason why our stack differs from a reference's, and the side that is right.
 type difference struct {
 	subject   string // exact name, or a prefix with a star
 	reference string
@@ -85,7 +85,7 @@ func explained(subject, reference string, ours, theirs *stack, level int) (diffe
 	return difference{}, false
 }
 
-// expected tells whether every comparison of a subject with a reference should find a difference.
+// expected reports whether every comparison of a subject with a reference should find a difference.
 func expected(subject, reference string) bool {
 	return slices.ContainsFunc(differences, func(d difference) bool {
 		return d.subject == subject && d.reference == reference && !d.sometimes

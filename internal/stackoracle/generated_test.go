@@ -80,7 +80,7 @@ func generatedCode(t *testing.T, server *pgtest.Server, options string, register
 		{"nested", generatedNested, "evalexpr"},
 	} {
 		if !registered && s.function == "evalexpr" && s.name != "nested" && randomStops(t) <= 10 {
-			continue // what is nested is an expression too
+			continue // a nested call is an expression too
 		}
 		t.Run(s.name, func(t *testing.T) {
 			if !registered {

@@ -136,7 +136,7 @@ func TestPostgresStandby(t *testing.T) {
 	})
 }
 
-// occupy starts the sessions and returns the process ids of those that are always on the CPU.
+// occupy starts the sessions and returns the process ids of the sessions that are always on the CPU.
 func occupy(t *testing.T, server *pgtest.Server) (busy []int) {
 	t.Helper()
 	holder := server.Connect(t, server.User, "postgres")

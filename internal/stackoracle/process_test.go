@@ -57,10 +57,11 @@ func allIn(states, letters string) bool {
 	return states != "" && strings.Trim(states, letters) == ""
 }
 
-// asleep tells whether no thread of the process runs.
+// asleep reports whether no thread of the process runs.
 func asleep(pid int) bool { return allIn(states(pid), "SDI") }
 
-// freeze stops a process where it is, as anybody can, until thaw is called. It is not ok when the process has ended.
+// freeze stops a process by SIGSTOP at its current instruction, until thaw is called. ok is false when the process
+// has ended.
 func freeze(t *testing.T, pid int) (thaw func(), ok bool) {
 	t.Helper()
 	_ = syscall.Kill(pid, syscall.SIGSTOP) // that it is gone shows in its state
@@ -81,8 +82,8 @@ func ran(pid int) (ns uint64) {
 	return ns
 }
 
-// runOn lets a frozen process run for a moment, of a length that nobody can tell beforehand. It may wait for one of the
-// others, which are frozen too: then those run on as well, until it has run.
+// runOn lets a frozen process run for a moment of unpredictable length. If it waits for one of the other processes,
+// which are frozen too, runOn lets them run until it has run.
 func runOn(t *testing.T, pid int, thaw func(), others ...int) {
 	t.Helper()
 	const least = 300_000 // ns

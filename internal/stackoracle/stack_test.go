@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// stack is what one tool says of one thread: its physical frames, innermost first. A function that is inlined into its
-// caller has no frame of its own.
+// stack is one tool's output for one thread: its physical frames, innermost first. A function that is inlined into
+// its caller has no separate frame.
 type stack struct {
 	pcs   []uint64
 	names []string // as long as pcs
@@ -25,7 +25,8 @@ func (s *stack) add(pc uint64, name string) {
 	s.names = append(s.names, name)
 }
 
-// exact tells whether the address of a frame is the instruction that was interrupted, or one that nothing has called.
+// exact reports whether the address of a frame is an interrupted instruction, or the start of a stack without a
+// caller.
 func (s *stack) exact(level int) bool {
 	return level == 0 || s.trampolines[level] || s.trampolines[level-1] || s.pcs[level] == 0
 }
@@ -40,7 +41,7 @@ func differ(a, b *stack) int {
 	return -1
 }
 
-// has tells whether the functions named in chain follow one another somewhere in the stack.
+// has reports whether the functions named in chain follow one another somewhere in the stack.
 func (s *stack) has(chain []string) bool {
 	for i := range s.names {
 		if i+len(chain) <= len(s.names) && equal(s.names[i:i+len(chain)], chain) {

@@ -24,7 +24,7 @@ const (
 
 const toolTimeout = 2 * time.Minute
 
-// output runs a tool; what it says on standard error is returned apart.
+// output runs a tool and returns its standard output and its standard error separately.
 func output(t *testing.T, name string, arguments ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), toolTimeout)

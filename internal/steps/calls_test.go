@@ -9,7 +9,7 @@ import (
 
 const ret, top = 0x1005, 0x8000 // main's call returns to ret, with the stack pointer at top
 
-// event is a call, or another step, and what is known afterwards.
+// event is a call, or another step, and the expected state afterwards.
 type event struct {
 	call place // if there is one: where it returns to
 	step step

@@ -23,8 +23,8 @@ const (
 // longest is how many bytes an instruction has at most.
 const longest = 15
 
-// classifiers tell the kind of an instruction; nil: such processes are not stepped. What is not decoded is newer than
-// the decoder, and no call.
+// classifiers return the kind of an instruction; nil: such processes are not stepped. An instruction that cannot be
+// decoded is newer than the decoder, and is not a call.
 var classifiers = [...]func(code []byte) kind{
 	arch.Unfollowed: nil,
 	arch.X86:        classifyX86,

@@ -22,12 +22,12 @@ var ErrEnded = errors.New("steps: the process has ended")
 // ErrArchitecture says that processes are not stepped on this machine.
 var ErrArchitecture = errors.New("steps: not on this architecture")
 
-// Process is a process that stands still between two instructions. Only the goroutine that has started or attached it
-// may use it: that one has an operating system thread of its own from then on.
+// Process is a process that is stopped between two instructions. Only the goroutine that has started or attached it
+// may use it. This goroutine is locked to its operating system thread from then on.
 type Process struct {
 	// PID is its process id.
 	PID int
-	// Registers are what the kernel tells of it: NT_PRSTATUS.
+	// Registers are its registers, as the kernel returns them: NT_PRSTATUS.
 	Registers []byte
 	// Called is set when its last step was a system call. Its mappings may be others then.
 	Called bool
@@ -45,7 +45,7 @@ type Process struct {
 	free     []affinity
 }
 
-// Frame is a frame of a process that is attached: where it goes on, and with which stack pointer.
+// Frame is a frame of an attached process: the address where it continues, and its stack pointer there.
 type Frame struct{ PC, SP uint64 }
 
 // newProcess returns one of this host's architecture.
@@ -153,7 +153,7 @@ func Attach(pid int, frames func(p *Process) ([]Frame, error)) (*Process, error)
 	return p, err
 }
 
-// End lets a process go that was attached, and ends one that was started.
+// End detaches an attached process, and kills a started process.
 func (p *Process) End() error {
 	p.unpin()
 	if p.command != nil {
@@ -217,8 +217,8 @@ func (p *Process) Step() error {
 	return nil
 }
 
-// entered tells whether the kernel has called a signal handler: it is elsewhere, and the registers that it interrupted
-// are on the stack. A signal without a handler leaves the instruction to be executed.
+// entered reports whether the kernel has called a signal handler. Then the process is at another place, and the
+// interrupted registers are on the stack. A signal without a handler leaves the instruction to be executed.
 func (p *Process) entered(before place) bool {
 	const least = 256 // bytes, that no call takes
 	return p.now.pc-before.pc > longest && before.sp > p.now.sp && before.sp-p.now.sp >= least
@@ -238,8 +238,8 @@ func (p *Process) handled() error {
 	return nil
 }
 
-// resume has the process go one step, and waits for it. What signal has stopped it is delivered with the next one, but
-// for Wake. It is told whether another program has taken the process over.
+// resume lets the process run one step, and waits for it. A signal that stops the process is delivered with the next
+// step, except for Wake. The result reports whether the process executed another program.
 func (p *Process) resume() (executed bool, err error) {
 	signal := p.signal
 	p.signal = 0

@@ -91,7 +91,7 @@ func (r *report) read(in io.Reader) error {
 	}
 }
 
-// line takes one line; what is no event (a message of the go command) is passed on.
+// line processes one line. It copies lines that are not events (messages of the go command).
 func (r *report) line(line []byte) {
 	var e event
 	if json.Unmarshal(line, &e) != nil || e.Action == "" {
@@ -143,8 +143,9 @@ func (r *report) end(k key, e event) {
 	}
 }
 
-// packageFailed tells why: by tests that failed, which have been told of, or because its program ended amid a test, as
-// one does that panics, or that is killed for its memory. Then the tests that had not ended may have said the reason.
+// packageFailed reports why a package failed. Either tests failed, which are already reported, or the program ended
+// during a test, for example by a panic or because it used too much memory. Then the output of the unfinished tests
+// may contain the reason.
 func (r *report) packageFailed(k key, e event) {
 	r.broken = true
 	fmt.Fprintf(r.out, "FAIL  %-44s %6.1f s\n%s", k.pkg, e.Elapsed, r.text(k))

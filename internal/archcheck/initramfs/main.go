@@ -31,7 +31,7 @@ var merged = []string{"bin", "sbin", "lib", "lib64"}
 
 // entry is a file of the archive.
 type entry struct {
-	source string // "" for what is made here
+	source string // "" for generated files
 	mode   uint32 // type and permissions, as in stat(2)
 	link   string // target of a symbolic link
 	size   int64
@@ -72,7 +72,7 @@ func run(out io.Writer, folders []string) error {
 	for name := range entries {
 		names = append(names, name)
 	}
-	slices.Sort(names) // a folder comes before what is in it
+	slices.Sort(names) // a folder comes before its content
 	w := archive{out: out}
 	for _, name := range names {
 		if err := w.add(name, entries[name]); err != nil {
