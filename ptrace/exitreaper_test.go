@@ -37,7 +37,7 @@ func TestStopIsNoEnd(t *testing.T) {
 	u.call()
 	one.phase = exited // as if it had looked dead
 	if one.reap(false); one.phase != exited {
-		t.Errorf("phase of a thread that stands still: %d", one.phase)
+		t.Errorf("phase of a stopped thread: %d", one.phase)
 	}
 	for _, held := range []*tracee{one, other} {
 		held.phase = seized

@@ -60,7 +60,7 @@ func TestFaultKilledCapturer(t *testing.T) {
 		tracer := startChild(t, actor("capture", strconv.Itoa(pid)))
 		time.Sleep(randomTime(2 * time.Millisecond))
 		kill(t, tracer.pid, unix.SIGSTOP)
-		until(t, "the capturer stands still", func() bool { return stateOf(t, tracer.pid) == 'T' })
+		until(t, "the capturer is stopped", func() bool { return stateOf(t, tracer.pid) == 'T' })
 		found[momentOf(t, pid)]++
 		kill(t, tracer.pid, unix.SIGKILL)
 		_ = tracer.Wait()

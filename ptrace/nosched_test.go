@@ -141,7 +141,7 @@ func writeBarriers(t *testing.T) map[string][]int {
 		}
 	}
 	if len(lines) == 0 {
-		t.Fatalf("the compiler tells of no write barriers:\n%s", out)
+		t.Fatalf("the compiler reports no write barriers:\n%s", out)
 	}
 	return lines
 }

@@ -16,7 +16,7 @@ import (
 // observing must work again.
 func TestObserveBounded(t *testing.T) {
 	if unix.Geteuid() != 0 {
-		t.Skip("needs root, to have the kernel wait for a page that nobody provides")
+		t.Skip("needs root, to make the kernel wait for a page that no process provides")
 	}
 	c := startTarget(t, "missing")
 	untilState(t, c.pid, 'S')
@@ -44,7 +44,7 @@ func TestObserveBounded(t *testing.T) {
 // TestObserveCanceled checks the same for a caller that cancels.
 func TestObserveCanceled(t *testing.T) {
 	if unix.Geteuid() != 0 {
-		t.Skip("needs root, to have the kernel wait for a page that nobody provides")
+		t.Skip("needs root, to make the kernel wait for a page that no process provides")
 	}
 	c := startTarget(t, "missing")
 	untilState(t, c.pid, 'S')
@@ -60,7 +60,7 @@ func TestObserveCanceled(t *testing.T) {
 // process for unreadable memory.
 func TestCaptureRemoved(t *testing.T) {
 	if unix.Geteuid() != 0 {
-		t.Skip("needs root, to have the kernel wait for a page that nobody provides")
+		t.Skip("needs root, to make the kernel wait for a page that no process provides")
 	}
 	c := startTarget(t, "removed")
 	untilState(t, c.pid, 'S')

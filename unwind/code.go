@@ -8,6 +8,6 @@ type Code interface {
 	// Function returns the limits of the function that holds addr; false if they are not known.
 	Function(addr uint64) (start, end uint64, ok bool)
 	// Stub reports whether addr lies in a stub of the procedure linkage table. A stub jumps to a function of another
-	// image. It changes neither the stack nor a callee-saved register.
+	// image. It does not change the stack or a callee-saved register.
 	Stub(addr uint64) bool
 }

@@ -7,7 +7,7 @@ import (
 	"sort"
 )
 
-// ErrNoMemory means that neither the core nor a mapped file contains the address.
+// ErrNoMemory means that the address is missing in the core and in the mapped files.
 var ErrNoMemory = errors.New("memory not in the core")
 
 // ReadAt reads memory from the core itself, without memory that only mapped files contain. It returns the number of

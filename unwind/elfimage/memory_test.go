@@ -50,7 +50,7 @@ func (l loaded) read(addr uint64, p []byte) (int, error) {
 	return copy(p, l.bytes[addr-l.base:]), nil
 }
 
-// relocate adds the base to the pointers of the dynamic segment, as ld.so does.
+// relocate adds the base to the pointers of the dynamic segment, like the dynamic linker.
 func (l loaded) relocate(t testing.TB, m *elfimage.Image, path string) {
 	t.Helper()
 	f, err := elf.Open(path)

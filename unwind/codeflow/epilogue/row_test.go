@@ -79,7 +79,7 @@ func TestRowlessCode(t *testing.T) {
 		}
 	}
 	if _, err := epilogue.Derive(arch.PPC64LE, code{bytes: ret}, begin, plenty()); !errors.Is(err, epilogue.ErrNoReturn) {
-		t.Errorf("instructions that nobody follows: %v", err)
+		t.Errorf("unsupported instructions: %v", err)
 	}
 	row, err := epilogue.Derive(arch.AMD64, code{bytes: halt}, begin, plenty())
 	if err != nil {
