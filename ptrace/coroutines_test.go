@@ -94,8 +94,8 @@ func TestCoroutines(t *testing.T) {
 	})
 }
 
-// TestCoroutinesOfNonsense: from structures that do not belong together nothing is copied.
-func TestCoroutinesOfNonsense(t *testing.T) {
+// TestCoroutinesAtInvalidAddresses: from structures that do not belong together nothing is copied.
+func TestCoroutinesAtInvalidAddresses(t *testing.T) {
 	t.Parallel()
 	for what, most := range map[string]int{"stranger": 0, "empty": 1, "nowhere": 0, "odd": 0, "none": 0} {
 		t.Run(what, func(t *testing.T) {
@@ -125,9 +125,9 @@ func TestCoroutinesOfNonsense(t *testing.T) {
 	}
 }
 
-// TestCoroutinesOfAHostileProcess captures a process whose structures constantly point to arbitrary addresses. The
+// TestCoroutinesOfHostileProcess captures a process whose structures constantly point to arbitrary addresses. The
 // copies must stay within the limits, and the process must stay unharmed.
-func TestCoroutinesOfAHostileProcess(t *testing.T) {
+func TestCoroutinesOfHostileProcess(t *testing.T) {
 	t.Parallel()
 	c, wanted, _, _ := coroutinesOf(t, "churn")
 	const most = 256 << 10

@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEnding checks a killed process whose memory the kernel is freeing. It looks alive, but the kernel shows none of
+// TestEndingProcessHasExited checks a killed process whose memory the kernel is freeing. It looks alive, but the kernel shows none of
 // its data. The result must be ErrExited for every caller, not a permission error.
-func TestEnding(t *testing.T) {
+func TestEndingProcessHasExited(t *testing.T) {
 	var as *syscall.SysProcAttr
 	if unix.Getuid() == 0 {
 		// With all capabilities nothing is refused.

@@ -24,9 +24,9 @@ func trailOf(t *testing.T, c *child) *ExtraReads {
 	}
 }
 
-// TestTrail follows a variable to a text that crosses a page, and a list whose nodes lead to texts, one of them
+// TestExtraReads follows a variable to a text that crosses a page, and a list whose nodes lead to texts, one of them
 // directly and another one nowhere.
-func TestTrail(t *testing.T) {
+func TestExtraReads(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
 	readable := trailOf(t, c)
@@ -130,9 +130,9 @@ func checkTexts(t *testing.T, s *Snapshot) {
 	}
 }
 
-// TestExpected tries an Expected value that is right, wrong, or unreadable. The snapshot must contain all data that
+// TestExtraReadsExpected tries an Expected value that is right, wrong, or unreadable. The snapshot must contain all data that
 // the extra reads lead to, the expected data if readable, and nothing twice.
-func TestExpected(t *testing.T) {
+func TestExtraReadsExpected(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
 	trail := trailOf(t, c)
@@ -181,9 +181,9 @@ func endBeforeHole(t *testing.T, maps []procfs.Mapping) uint64 {
 	return 0
 }
 
-// TestTrailOfABusyProcess captures a process whose variable, and then a node, constantly points to another text. Each
+// TestExtraReadsOfBusyProcess captures a process whose variable, and then a node, constantly points to another text. Each
 // text must belong to the pointer beside it, from the same moment.
-func TestTrailOfABusyProcess(t *testing.T) {
+func TestExtraReadsOfBusyProcess(t *testing.T) {
 	t.Parallel()
 	for name, expecting := range map[string]bool{"": false, "expecting": true} {
 		t.Run(name, func(t *testing.T) { trailOfABusyProcess(t, expecting) })
@@ -216,8 +216,8 @@ func trailOfABusyProcess(t *testing.T, expecting bool) {
 	}
 }
 
-// TestTrailsOfNonsense reads invalid addresses. The result must be empty, and the target unharmed.
-func TestTrailsOfNonsense(t *testing.T) {
+// TestExtraReadsAtInvalidAddresses reads invalid addresses. The result must be empty, and the target unharmed.
+func TestExtraReadsAtInvalidAddresses(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "sleep")
 	own := mustCapture(t, c.pid, Options{})

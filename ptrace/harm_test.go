@@ -135,8 +135,8 @@ func TestKilledCapturer(t *testing.T) {
 	}
 }
 
-// TestStormAndKilledCapturer: not even a capturer that is killed loses a signal.
-func TestStormAndKilledCapturer(t *testing.T) {
+// TestSignalStormAndKilledCapturer: not even a capturer that is killed loses a signal.
+func TestSignalStormAndKilledCapturer(t *testing.T) {
 	storm(t, "2000", func(pid int) func() int { return killCapturers(t, pid) })
 }
 

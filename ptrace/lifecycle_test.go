@@ -61,8 +61,8 @@ func TestMapsByThreads(t *testing.T) {
 	}
 }
 
-// TestChurn: threads that come and go are either captured or reported.
-func TestChurn(t *testing.T) {
+// TestThreadsComeAndGo: threads that come and go are either captured or reported.
+func TestThreadsComeAndGo(t *testing.T) {
 	c := startTarget(t, "churn")
 	for range 100 {
 		s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: true})
@@ -86,9 +86,9 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// TestPhoenix: a process that executes itself from other threads is captured or reported, and always let go. Where it
+// TestExecFromThread: a process that executes itself from other threads is captured or reported, and always let go. Where it
 // has further threads, which it waits for to end while they are held, that is not in the way of either.
-func TestPhoenix(t *testing.T) {
+func TestExecFromThread(t *testing.T) {
 	for _, others := range []string{"0", "20"} {
 		t.Run(others, func(t *testing.T) { phoenix(t, others) })
 	}

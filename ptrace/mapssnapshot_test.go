@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLayout: a capture by the layout of an earlier one says the same, of whatever state the process is in.
-func TestLayout(t *testing.T) {
+// TestMapsSnapshot: a capture by the layout of an earlier one says the same, of whatever state the process is in.
+func TestMapsSnapshot(t *testing.T) {
 	target := startTarget(t, "sleep")
 	untilState(t, target.pid, 'S')
 	first := mustCapture(t, target.pid, Options{})
@@ -46,8 +46,8 @@ func TestLayout(t *testing.T) {
 	checkUnharmed(t, target.pid)
 }
 
-// TestLayoutOfAnother: a layout of another process, or of another program in the same one, is left aside.
-func TestLayoutOfAnother(t *testing.T) {
+// TestMapsSnapshotOfOtherProcess: a layout of another process, or of another program in the same one, is left aside.
+func TestMapsSnapshotOfOtherProcess(t *testing.T) {
 	one, other := startTarget(t, "sleep"), startTarget(t, "sleep")
 	layout := mustCapture(t, one.pid, Options{}).MapsSnapshot
 	if s := mustCapture(t, other.pid, Options{MapsSnapshot: layout}); s.MapsSnapshot == layout {
@@ -60,8 +60,8 @@ func TestLayoutOfAnother(t *testing.T) {
 	}
 }
 
-// TestObserveByLayout: the same without a stop, of a thread asleep and one on the CPU; each engine takes the other's.
-func TestObserveByLayout(t *testing.T) {
+// TestObserveWithMapsSnapshot: the same without a stop, of a thread asleep and one on the CPU; each engine takes the other's.
+func TestObserveWithMapsSnapshot(t *testing.T) {
 	target := startTarget(t, "sleep")
 	untilState(t, target.pid, 'S')
 	first := mustObserve(t, target.pid, Options{})

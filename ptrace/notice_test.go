@@ -60,9 +60,9 @@ func noticeProgram(t *testing.T) string {
 	return program
 }
 
-// TestWhatTheTargetWrote: a call that has done a part of its work when its process is stopped ends with that, as
+// TestStopCutsLongCalls: a call that has done a part of its work when its process is stopped ends with that, as
 // doc/safety.md says below its table; without a stop it does all of it.
-func TestWhatTheTargetWrote(t *testing.T) {
+func TestStopCutsLongCalls(t *testing.T) {
 	program := noticeProgram(t)
 	const all = 1 << 20
 	for _, engine := range []string{"none", Engine, EngineBlocked} {
@@ -80,9 +80,9 @@ func TestWhatTheTargetWrote(t *testing.T) {
 	}
 }
 
-// TestWhatTheTargetNotices captures processes in the middle of system calls, with every engine, and asks them what they
+// TestStopNoticedByTarget captures processes in the middle of system calls, with every engine, and asks them what they
 // saw.
-func TestWhatTheTargetNotices(t *testing.T) {
+func TestStopNoticedByTarget(t *testing.T) {
 	program := noticeProgram(t)
 	const lasting = 300 * time.Millisecond
 	for _, tt := range noticed {

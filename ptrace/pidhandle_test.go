@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHold checks that all holders of a process share one handle, that the handle notices the end of the process, and
+// TestHoldersShareHandle checks that all holders of a process share one handle, that the handle notices the end of the process, and
 // that no descriptor is leaked.
-func TestHold(t *testing.T) {
+func TestHoldersShareHandle(t *testing.T) {
 	c := startTarget(t, "sleep")
 	first, err := Hold(c.pid)
 	if err != nil {

@@ -42,8 +42,8 @@ func TestRunnable(t *testing.T) {
 	}
 }
 
-// TestThrong checks when the machine counts as contended, and when a processor is free for the target.
-func TestThrong(t *testing.T) {
+// TestProcessorContention checks when the machine counts as contended, and when a processor is free for the target.
+func TestProcessorContention(t *testing.T) {
 	for _, tt := range []struct {
 		runnable, processors, used int
 		crowd, room                bool
@@ -81,10 +81,10 @@ func urgentThreads(t *testing.T) (n int) {
 	return n
 }
 
-// TestUrgency checks that the thread has real-time priority while it waits for the stop, if permitted. It must be an
+// TestPriorityDuringStop checks that the thread has real-time priority while it waits for the stop, if permitted. It must be an
 // ordinary thread again before the Go scheduler regains control, whether the target stopped or not. The parent of a
 // vfork child is a target that does not stop.
-func TestUrgency(t *testing.T) {
+func TestPriorityDuringStop(t *testing.T) {
 	may := MayHurry()
 	crowd(t)
 	hook := func(at step) {
@@ -156,7 +156,7 @@ func urgencyElsewhere(t *testing.T, limit uint64) {
 	}
 	defer func() { _ = unix.Setrlimit(unix.RLIMIT_RTPRIO, &before) }()
 	cmd := exec.CommandContext(t.Context(), "setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice", self,
-		"-test.run=^TestUrgency$", "-test.v")
+		"-test.run=^TestPriorityDuringStop$", "-test.v")
 	cmd.Env = append(os.Environ(), "PGSB_TEST_ORDINARY=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), fmt.Sprintf("may have real-time priority: %v", limit > 0)) {

@@ -72,12 +72,12 @@ func (s *session) reapExit(t *tracee) {
 	t.reap(s.own && t.tid == s.call.target.PID)
 }
 
-// buryTheDead reaps the threads that do not stop because they have ended. The kernel reports the end of a main thread
+// reapExited reaps the threads that do not stop because they have ended. The kernel reports the end of a main thread
 // after the ends of all other threads. Unreaped threads block it.
 //
 //go:nosplit
 //go:norace
-func (s *session) buryTheDead() {
+func (s *session) reapExited() {
 	for i := range s.tracees {
 		t := &s.tracees[i]
 		if t.phase == seized && isDead(s.file.state(s.call.target.PID, t.tid)) {

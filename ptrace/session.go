@@ -70,7 +70,7 @@ type session struct {
 	until         int64
 	pause         timespec
 
-	file fileText // of buryTheDead
+	file fileText // of reapExited
 
 	mask, oldMask uint64
 	blocking      bool    // signals are blocked

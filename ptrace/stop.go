@@ -93,13 +93,13 @@ func (s *session) stopAndCopyNoSched() bool {
 	for ; ; first = false {
 		if !first {
 			if s.nap == lastNap {
-				s.buryTheDead()
+				s.reapExited()
 			}
 			stopped = s.lookLater()
 		}
 		if stopped {
 			s.copyAll()
-			s.letGo()
+			s.detachStopped()
 		}
 		s.unblock()
 		s.tries++
@@ -140,11 +140,11 @@ func (s *session) awaitStops() bool {
 	return s.spin(s.patience) || s.firstStop != 0 && s.clock()-s.firstStop > maxStall
 }
 
-// letGo detaches the stopped threads.
+// detachStopped detaches the stopped threads.
 //
 //go:nosplit
 //go:norace
-func (s *session) letGo() {
+func (s *session) detachStopped() {
 	for i := range s.tracees {
 		if t := &s.tracees[i]; t.phase == stopped {
 			t.detach()

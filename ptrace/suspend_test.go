@@ -96,9 +96,9 @@ func hasEvent(t *testing.T, pid int) bool {
 	})
 }
 
-// TestRest checks that a rest waits for current work, and that new work waits. If the rest takes too long to begin,
+// TestRestWaitsForWork checks that a rest waits for current work, and that new work waits. If the rest takes too long to begin,
 // all work continues.
-func TestRest(t *testing.T) {
+func TestRestWaitsForWork(t *testing.T) {
 	a := activity{}
 	a.begin()
 	began := make(chan bool)

@@ -147,8 +147,8 @@ func TestLibraryStart(t *testing.T) {
 	}
 }
 
-// TestInstructionsWant: memory is asked for where the frame's is missing, and not where a register is.
-func TestInstructionsWant(t *testing.T) {
+// TestMissingFrameMemory: memory is asked for where the frame's is missing, and not where a register is.
+func TestMissingFrameMemory(t *testing.T) {
 	t.Parallel()
 	const (
 		leaf = code      // ret
@@ -181,8 +181,8 @@ func TestInstructionsWant(t *testing.T) {
 	}
 }
 
-// TestStackPointerWants: so is memory in which the stack pointer itself is, as functions of s390x save it.
-func TestStackPointerWants(t *testing.T) {
+// TestMissingStackPointerMemory: so is memory in which the stack pointer itself is, as functions of s390x save it.
+func TestMissingStackPointerMemory(t *testing.T) {
 	t.Parallel()
 	var regs arch.Registers
 	regs.Set(arch.S390X.PC, code)

@@ -108,8 +108,8 @@ func (s *elsewhere) queued(t *testing.T, c *pgx.Conn, pid int) (state string) {
 	return state
 }
 
-// TestServerStartedAnewWithoutView: a worker notices that its server, started anew, has another /proc.
-func TestServerStartedAnewWithoutView(t *testing.T) {
+// TestRestartedServerHasOtherProc: a worker notices that its server, started anew, has another /proc.
+func TestRestartedServerHasOtherProc(t *testing.T) {
 	each(t, func(t *testing.T, binDir string) {
 		s := startElsewhere(t, binDir, plainly+`; mount -t proc -o hidepid=2 proc /proc; exec `+plainly)
 		s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")

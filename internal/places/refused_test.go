@@ -9,7 +9,7 @@ import (
 )
 
 // A worker in a PID namespace in which the server's processes do not exist cannot serve it, and says what to do.
-func TestServerNotInSight(t *testing.T) {
+func TestServerInHiddenNamespace(t *testing.T) {
 	needRoot(t, "unshare")
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	for _, where := range [][]string{{"-D", s.DataDir}, {s.DSN(s.User, "postgres")}} {

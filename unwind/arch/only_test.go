@@ -18,10 +18,10 @@ var architectures = []string{
 	"EM_X86_64", "EM_AARCH64", "EM_PPC64", "EM_S390", "EM_RISCV",
 }
 
-// TestOnlyHere holds that what differs between architectures is data, and in this package: nowhere else does code
+// TestArchitecturesAreData holds that what differs between architectures is data, and in this package: nowhere else does code
 // compare or switch by one. Files of one architecture, chosen by the compiler, are of package ptrace only: the kernel's
 // register sets, which that package hands on without knowing this one.
-func TestOnlyHere(t *testing.T) {
+func TestArchitecturesAreData(t *testing.T) {
 	const root = "../.."
 	files := 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {

@@ -77,8 +77,8 @@ func TestIndexedRanges(t *testing.T) {
 	}
 }
 
-// TestNamesAgain: a format may ask for a name many times over, each of which is read.
-func TestNamesAgain(t *testing.T) {
+// TestRepeatedNames: a format may ask for a name many times over, each of which is read.
+func TestRepeatedNames(t *testing.T) {
 	table := []byte{255}
 	for range 255 {
 		table = append(table, lnctPath, byte(formStrp))

@@ -177,8 +177,8 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// TestObjectsOfNonsense checks that invalid objects, and objects for another machine, give an error and no names.
-func TestObjectsOfNonsense(t *testing.T) {
+// TestInvalidObjects checks that invalid objects, and objects for another machine, give an error and no names.
+func TestInvalidObjects(t *testing.T) {
 	data := compiled(t)
 	m := memory{objectAt: data}.read
 	for _, c := range []struct {

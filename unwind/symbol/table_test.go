@@ -80,8 +80,8 @@ func TestAliases(t *testing.T) {
 	}
 }
 
-// TestNeverNamed has every kind of symbol that must not name code.
-func TestNeverNamed(t *testing.T) {
+// TestSymbolsThatNameNoCode has every kind of symbol that must not name code.
+func TestSymbolsThatNameNoCode(t *testing.T) {
 	const none, local, global = elf.STT_NOTYPE, elf.STB_LOCAL, elf.STB_GLOBAL
 	for name, s := range map[string]imagetest.Symbol{
 		"no size":         fn("f", 0x1000, 0, global),

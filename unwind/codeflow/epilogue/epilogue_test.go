@@ -217,9 +217,9 @@ func len16(code []byte) int {
 
 func bytesOf(p []byte, times int) []byte { return slices.Repeat(p, times) }
 
-// TestGoesOn checks that a jump to the start of a function counts as a return if call frame information marks the
+// TestJumpToFunctionIsReturn checks that a jump to the start of a function counts as a return if call frame information marks the
 // start.
-func TestGoesOn(t *testing.T) {
+func TestJumpToFunctionIsReturn(t *testing.T) {
 	var regs arch.Registers
 	regs.Set(rsp, sp)
 	for _, entry := range []bool{true, false} {

@@ -122,7 +122,7 @@ func (w *follower) step(addr uint64) error {
 	case ends:
 		return nil
 	case away, lost:
-		return w.loseWay(&s, x, addr)
+		return w.leaveByStub(&s, x, addr)
 	case jump:
 		if w.code.Stub(x.to) {
 			return w.goOn(&s, x)
@@ -171,9 +171,9 @@ func (w *follower) decode(addr uint64, x *instruction) error {
 	return w.machine.decode(w.code.Bytes(addr), addr, x)
 }
 
-// loseWay handles a path whose next address is not in the instruction, as in stubs. Some linkers create no call frame
+// leaveByStub handles a path whose next address is not in the instruction, as in stubs. Some linkers create no call frame
 // information for stubs. A frame inside a stub has a caller even if the target of the stub never returns.
-func (w *follower) loseWay(s *state, x *instruction, addr uint64) error {
+func (w *follower) leaveByStub(s *state, x *instruction, addr uint64) error {
 	stub := w.code.Stub(addr)
 	switch {
 	case !stub && x.flow == away:
