@@ -15,8 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEndingProcessHasExited checks a killed process whose memory the kernel is freeing. It looks alive, but the kernel shows none of
-// its data. The result must be ErrExited for every caller, not a permission error.
+// TestEndingProcessHasExited checks a killed process whose memory the kernel is freeing. It looks alive, but the
+// kernel shows none of its data. The result must be ErrExited for every caller, not a permission error.
 func TestEndingProcessHasExited(t *testing.T) {
 	var as *syscall.SysProcAttr
 	if unix.Getuid() == 0 {

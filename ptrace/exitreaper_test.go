@@ -10,9 +10,9 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestStopNotMistakenForExit checks that the reaper does not take a stopped tracee for a dead one, and does not consume its
-// stop. The kernel reports a stop only once, even to a caller that waits only for ends. A tracee that ends must be
-// reaped.
+// TestStopNotMistakenForExit checks that the reaper does not take a stopped tracee for a dead one, and does not
+// consume its stop. The kernel reports a stop only once, even to a caller that waits only for ends. A tracee that
+// ends must be reaped.
 func TestStopNotMistakenForExit(t *testing.T) {
 	c := startTarget(t, "threads", "2")
 	tids, err := procfs.Threads(c.pid)

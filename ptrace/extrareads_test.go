@@ -130,8 +130,8 @@ func checkTexts(t *testing.T, s *Snapshot) {
 	}
 }
 
-// TestExtraReadsExpected tries an Expected value that is right, wrong, or unreadable. The snapshot must contain all data that
-// the extra reads lead to, the expected data if readable, and nothing twice.
+// TestExtraReadsExpected tries an Expected value that is right, wrong, or unreadable. The snapshot must contain all
+// data that the extra reads lead to, the expected data if readable, and nothing twice.
 func TestExtraReadsExpected(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
@@ -181,8 +181,8 @@ func endBeforeHole(t *testing.T, maps []procfs.Mapping) uint64 {
 	return 0
 }
 
-// TestExtraReadsOfBusyProcess captures a process whose variable, and then a node, constantly points to another text. Each
-// text must belong to the pointer beside it, from the same moment.
+// TestExtraReadsOfBusyProcess captures a process whose variable, and then a node, constantly points to another text.
+// Each text must belong to the pointer beside it, from the same moment.
 func TestExtraReadsOfBusyProcess(t *testing.T) {
 	t.Parallel()
 	for name, expecting := range map[string]bool{"": false, "expecting": true} {

@@ -86,8 +86,8 @@ func TestThreadsComeAndGo(t *testing.T) {
 	}
 }
 
-// TestExecFromThread: a process that executes itself from other threads is captured or reported, and always let go. Where it
-// has further threads, which it waits for to end while they are held, that is not in the way of either.
+// TestExecFromThread: a process that executes itself from other threads is captured or reported, and always let go.
+// Where it has further threads, which it waits for to end while they are held, that is not in the way of either.
 func TestExecFromThread(t *testing.T) {
 	for _, others := range []string{"0", "20"} {
 		t.Run(others, func(t *testing.T) { phoenix(t, others) })

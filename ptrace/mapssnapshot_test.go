@@ -60,7 +60,8 @@ func TestMapsSnapshotOfOtherProcess(t *testing.T) {
 	}
 }
 
-// TestObserveWithMapsSnapshot: the same without a stop, of a thread asleep and one on the CPU; each engine takes the other's.
+// TestObserveWithMapsSnapshot: the same without a stop, of a thread asleep and one on the CPU; each engine takes the
+// other's.
 func TestObserveWithMapsSnapshot(t *testing.T) {
 	target := startTarget(t, "sleep")
 	untilState(t, target.pid, 'S')

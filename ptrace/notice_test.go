@@ -80,8 +80,8 @@ func TestStopCutsLongCalls(t *testing.T) {
 	}
 }
 
-// TestStopNoticedByTarget captures processes in the middle of system calls, with every engine, and asks them what they
-// saw.
+// TestStopNoticedByTarget captures processes in the middle of system calls, with every engine, and asks them what
+// they saw.
 func TestStopNoticedByTarget(t *testing.T) {
 	program := noticeProgram(t)
 	const lasting = 300 * time.Millisecond
@@ -160,8 +160,8 @@ func sampleFor(t *testing.T, pid int, span time.Duration) {
 	_, _ = s.Run(ctx, func([]Sample) error { return nil })
 }
 
-// TestNoticedAsDocumented: doc/safety.md's table has each of these system calls, in the row that it belongs to, and no
-// others.
+// TestNoticedAsDocumented: doc/safety.md's table has each of these system calls, in the row that it belongs to, and
+// no others.
 func TestNoticedAsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../doc/safety.md")
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHoldersShareHandle checks that all holders of a process share one handle, that the handle notices the end of the process, and
-// that no descriptor is leaked.
+// TestHoldersShareHandle checks that all holders of a process share one handle, that the handle notices the end of
+// the process, and that no descriptor is leaked.
 func TestHoldersShareHandle(t *testing.T) {
 	c := startTarget(t, "sleep")
 	first, err := Hold(c.pid)

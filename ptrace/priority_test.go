@@ -81,9 +81,9 @@ func urgentThreads(t *testing.T) (n int) {
 	return n
 }
 
-// TestPriorityDuringStop checks that the thread has real-time priority while it waits for the stop, if permitted. It must be an
-// ordinary thread again before the Go scheduler regains control, whether the target stopped or not. The parent of a
-// vfork child is a target that does not stop.
+// TestPriorityDuringStop checks that the thread has real-time priority while it waits for the stop, if permitted. It
+// must be an ordinary thread again before the Go scheduler regains control, whether the target stopped or not. The
+// parent of a vfork child is a target that does not stop.
 func TestPriorityDuringStop(t *testing.T) {
 	may := MayHurry()
 	crowd(t)

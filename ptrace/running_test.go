@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEventStaysEnabled: the event that a running thread is sampled by does not switch itself off, which hangs Linux 6.17,
-// and yet takes one sample.
+// TestEventStaysEnabled: the event that a running thread is sampled by does not switch itself off, which hangs Linux
+// 6.17, and yet takes one sample.
 func TestEventStaysEnabled(t *testing.T) {
 	needSampling(t)
 	s, err := openSampler(started(t, "sh", "-c", "while :; do :; done"))

@@ -96,8 +96,8 @@ func hasEvent(t *testing.T, pid int) bool {
 	})
 }
 
-// TestRestWaitsForWork checks that a rest waits for current work, and that new work waits. If the rest takes too long to begin,
-// all work continues.
+// TestRestWaitsForWork checks that a rest waits for current work, and that new work waits. If the rest takes too long
+// to begin, all work continues.
 func TestRestWaitsForWork(t *testing.T) {
 	a := activity{}
 	a.begin()

@@ -199,8 +199,8 @@ func TestMissingStackPointerMemory(t *testing.T) {
 	}
 }
 
-// TestZeroFramePointer: where functions keep no frame pointer it is zero in all of them. It ends a stack only where the
-// chain has led to it, or in a function that never returns.
+// TestZeroFramePointer: where functions keep no frame pointer it is zero in all of them. It ends a stack only where
+// the chain has led to it, or in a function that never returns.
 func TestZeroFramePointer(t *testing.T) {
 	t.Parallel()
 	const (

@@ -18,9 +18,9 @@ var architectures = []string{
 	"EM_X86_64", "EM_AARCH64", "EM_PPC64", "EM_S390", "EM_RISCV",
 }
 
-// TestArchitecturesAreData holds that what differs between architectures is data, and in this package: nowhere else does code
-// compare or switch by one. Files of one architecture, chosen by the compiler, are of package ptrace only: the kernel's
-// register sets, which that package hands on without knowing this one.
+// TestArchitecturesAreData holds that what differs between architectures is data, and in this package: nowhere else
+// does code compare or switch by one. Files of one architecture, chosen by the compiler, are of package ptrace only:
+// the kernel's register sets, which that package hands on without knowing this one.
 func TestArchitecturesAreData(t *testing.T) {
 	const root = "../.."
 	files := 0

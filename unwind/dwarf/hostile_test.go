@@ -61,7 +61,8 @@ func TestLineRangeZero(t *testing.T) {
 	}
 }
 
-// TestIndexedRanges: addresses by their index are read one by one, so that a list of many takes longer than its bytes.
+// TestIndexedRanges: addresses by their index are read one by one, so that a list of many takes longer than its
+// bytes.
 func TestIndexedRanges(t *testing.T) {
 	list := bytes.Repeat([]byte{rleStartxLength, 0, 0}, 8<<20) // all of them empty
 	d := fromBytes(map[string][]byte{".debug_rnglists": list, ".debug_addr": make([]byte, 8)}, nil)

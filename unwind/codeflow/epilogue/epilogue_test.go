@@ -217,8 +217,8 @@ func len16(code []byte) int {
 
 func bytesOf(p []byte, times int) []byte { return slices.Repeat(p, times) }
 
-// TestJumpToFunctionIsReturn checks that a jump to the start of a function counts as a return if call frame information marks the
-// start.
+// TestJumpToFunctionIsReturn checks that a jump to the start of a function counts as a return if call frame
+// information marks the start.
 func TestJumpToFunctionIsReturn(t *testing.T) {
 	var regs arch.Registers
 	regs.Set(rsp, sp)

@@ -171,8 +171,8 @@ func (w *follower) decode(addr uint64, x *instruction) error {
 	return w.machine.decode(w.code.Bytes(addr), addr, x)
 }
 
-// leaveByStub handles a path whose next address is not in the instruction, as in stubs. Some linkers create no call frame
-// information for stubs. A frame inside a stub has a caller even if the target of the stub never returns.
+// leaveByStub handles a path whose next address is not in the instruction, as in stubs. Some linkers create no call
+// frame information for stubs. A frame inside a stub has a caller even if the target of the stub never returns.
 func (w *follower) leaveByStub(s *state, x *instruction, addr uint64) error {
 	stub := w.code.Stub(addr)
 	switch {

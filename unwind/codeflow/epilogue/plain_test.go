@@ -7,7 +7,8 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
-// TestPreservedRegisters: of a caller's registers those are known that its call keeps, as the ABIs say, and no others.
+// TestPreservedRegisters: of a caller's registers those are known that its call keeps, as the ABIs say, and no
+// others.
 func TestPreservedRegisters(t *testing.T) {
 	for _, tt := range []struct {
 		machine
