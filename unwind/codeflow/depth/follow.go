@@ -10,12 +10,12 @@ import (
 type follower struct {
 	f      *Function
 	insts  []inst  // ascending
-	index  []int32 // by offset in the code: which instruction starts there, plus 1; 0: none
-	todo   []int   // instructions to go on from
+	index  []int32 // by offset in the code: number of the instruction that starts there, plus 1; 0: none
+	todo   []int   // instructions to continue from
 	tables set     // the distances at jumps through tables
 }
 
-// inst is what matters of an instruction.
+// inst is the relevant part of an instruction.
 type inst struct {
 	offset int // in the code
 	length uint8
@@ -26,7 +26,7 @@ type inst struct {
 	depth   set
 }
 
-// effect is what an instruction does to the stack pointer, or to the flow.
+// effect is the effect of an instruction on the stack pointer, or on the control flow.
 type effect uint8
 
 const (
@@ -67,8 +67,8 @@ func (f *Function) At(addr uint64) ([]int64, error) {
 	return nil, ErrUnreached
 }
 
-// Still reports whether code, run from its first instruction to its last, leaves the stack pointer alone and calls
-// nothing. It is false also if the code cannot be decoded, or does not end at the end of an instruction.
+// Still reports whether code, run from its first instruction to its last, does not change the stack pointer and makes
+// no call. It is false also if the code cannot be decoded, or does not end at the end of an instruction.
 func Still(code []byte) bool {
 	for at := 0; at < len(code); {
 		i, err := decode(code, at)
@@ -85,9 +85,8 @@ func Still(code []byte) bool {
 	return true
 }
 
-// Leaves reports whether the function may go on as another one without a
-// call: it jumps to where its code does not reach, or through a register. A
-// caller's call then need not name the function that runs.
+// Leaves reports whether the function may continue as another function without a call: it jumps outside its code, or
+// through a register. The caller's call instruction may then name another function than the running one.
 func (f *Function) Leaves() (bool, error) {
 	w := &follower{f: f}
 	if err := w.decode(); err != nil {
@@ -191,10 +190,9 @@ func (w *follower) run() {
 	}
 }
 
-// anchored is the set of an instruction, or the one value that call frame
-// information gives. Where it gives the CFA by the frame pointer, the stack
-// reaches at least to where that points: smaller distances are of paths that
-// are not taken, such as behind calls that do not return.
+// anchored returns the set of distances of an instruction, or the one distance from call frame information. If the
+// CFA is defined by the frame pointer, the stack reaches at least to the frame pointer's target. Smaller distances
+// belong to paths that never run, for example behind calls that do not return.
 func (i *inst) anchored() set {
 	switch {
 	case i.anchor.Base == StackPointer:

@@ -26,7 +26,7 @@ func isNop(code []byte) bool {
 	return err == nil && (x.Op == x86asm.NOP || x.Op == x86asm.XCHG && x.Args[0] == x.Args[1])
 }
 
-// figures count functions, and instructions where call frame information goes by the stack pointer.
+// figures count functions, and instructions where call frame information defines the CFA by the stack pointer.
 type figures struct{ functions, undecodable, exact, ambiguous, unknown, unreached, wrong int }
 
 func holdAgainstCFI(t *testing.T, file string) {

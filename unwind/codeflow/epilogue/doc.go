@@ -31,9 +31,9 @@ var (
 	ErrAmbiguous = errors.New("epilogue: the stack pointer depends on the way that is taken")
 	// ErrNoReturn says that no way was found that returns.
 	ErrNoReturn = errors.New("epilogue: no way to a return")
-	// ErrNeverReturns says that all ways were followed to their ends, and none returns. It is an ErrNoReturn.
+	// ErrNeverReturns means that all paths were followed to their ends, and none returns. It is an ErrNoReturn.
 	ErrNeverReturns = fmt.Errorf("%w, nor can there be one", ErrNoReturn)
-	// ErrMemory says that the return address is not in the memory that is known.
+	// ErrMemory means that the return address is not in the known memory.
 	ErrMemory = errors.New("epilogue: no return address")
 	// ErrTooLong says that the code was not followed to its end.
 	ErrTooLong = errors.New("epilogue: too much code")
@@ -41,15 +41,16 @@ var (
 
 // Code gives access to the code and to known facts about it.
 type Code interface {
-	// Bytes returns the code at an address: Ahead bytes, or as many as there are; none if there is no code.
+	// Bytes returns the code at an address: Ahead bytes, or fewer at the end of the code.
 	Bytes(addr uint64) []byte
-	// Covered reports whether there is better knowledge of the code at an address than its instructions, and if so,
-	// whether by that the return address is where a call leaves it, as where a function begins.
+	// Covered reports whether better information than the instructions exists for the code at an address. entry is
+	// set if, by this information, the return address is where a call leaves it, as at a function's beginning.
 	Covered(addr uint64) (covered, entry bool)
-	// Stub reports whether the code at an address does nothing but go on in a function of another image, of which
-	// Returns knows whether it may return.
+	// Stub reports whether the code at an address only jumps to a function of another image. Returns then reports
+	// whether that function may return.
 	Stub(addr uint64) bool
-	// Ends reports whether a function is known to end before an address: what its last instruction calls never returns.
+	// Ends reports whether a function is known to end before an address. Its last instruction then calls a function
+	// that never returns.
 	Ends(addr uint64) bool
 	// Returns reports whether the function that begins at an address may return, from an earlier call of Remember or
 	// from other knowledge.

@@ -6,7 +6,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Place is where a frame stands.
+// Place is the position of a frame in the code.
 type Place struct {
 	Addr uint64
 	// Exact is set if the processor continues at the address itself. This holds for the innermost frame and for a
@@ -73,20 +73,20 @@ type follower struct {
 
 	code Code
 	mem  Memory
-	from uint64            // where the frame stands
+	from uint64            // position of the frame
 	met  map[uint64]*state // by address of an instruction
-	todo []uint64          // addresses to go on from
+	todo []uint64          // addresses to continue from
 
 	now      instruction // the current instruction
 	budget   *int
 	returned bool
 	caller   arch.Registers
-	failed   error // why a way was left before its end
+	failed   error // why a path was abandoned before its end
 
 	back    map[uint64]bool // of functions: whether they return
-	looking map[uint64]bool // those of them that are being looked at
-	looked  int             // instructions that were looked at for it
-	cut     bool            // a function was taken to return because enough had been looked at
+	looking map[uint64]bool // the functions under analysis
+	looked  int             // instructions decoded for this
+	cut     bool            // a function was assumed to return because of a limit
 }
 
 // reach continues at an address with a state.
@@ -159,7 +159,8 @@ func (w *follower) step(addr uint64) error {
 	return nil
 }
 
-// fail notes why a way was left. That memory is missing is what the caller may do something about.
+// fail records why a path was abandoned. Missing memory takes precedence, because the caller may be able to provide
+// it.
 func (w *follower) fail(why error) {
 	if !errors.Is(w.failed, ErrMemory) {
 		w.failed = why

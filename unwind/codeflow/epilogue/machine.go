@@ -8,10 +8,10 @@ import (
 	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
-// machine is what differs between architectures.
+// machine contains the differences between architectures.
 type machine struct {
 	pc, sp int
-	link   int // the register that a call leaves the return address in; none: it pushes it
+	link   int // register in which a call leaves the return address; none: the call pushes it
 	// scratch are the registers that a call may change.
 	scratch []int
 	// decode decodes the instruction at an address.
@@ -19,8 +19,8 @@ type machine struct {
 	// change applies the effect of an instruction that does not end the path. It is false if the effect is not
 	// supported.
 	change func(s *state, mem Memory, x *instruction) bool
-	// returnsTo is what the caller of a function has when an instruction returns, or jumps to where another function
-	// begins; false if the return address is not known.
+	// returnsTo returns the caller's program counter and stack pointer after a return, or after a jump to the
+	// beginning of another function. It is false if the return address is unknown.
 	returnsTo func(m *machine, s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool)
 }
 
@@ -54,10 +54,10 @@ const (
 	lost                // it is not known where
 )
 
-// instruction is one of any architecture.
+// instruction is an instruction of any architecture.
 type instruction struct {
 	flow     flow
-	to, next uint64 // where a jump or a call goes, 0 if that is not known; the address behind the instruction
+	to, next uint64 // target of a jump or a call, 0 if unknown; the address behind the instruction
 	x86      x86asm.Inst
 	plain    disasm.Instruction // of an architecture that package disasm describes
 }

@@ -24,7 +24,7 @@ func (w *follower) comesBack(entry uint64, nested int) bool {
 	back := w.hasReturn(entry, nested)
 	w.back[entry] = back
 	delete(w.looking, entry)
-	// With fewer calls around it, or more left of the budget, more might have been seen.
+	// With fewer calls around it, or more budget left, the analysis might have found more.
 	if !back || !w.cut || nested == 0 && *w.budget > 0 {
 		w.code.Remember(entry, back)
 	}

@@ -59,27 +59,27 @@ func TestAgainstCFIOfOthers(t *testing.T) {
 	}
 }
 
-// machine is what the test must know of an architecture.
+// machine is the test's data about an architecture.
 type machine struct {
 	arch *arch.Arch
 	// preserved are the registers that calls preserve.
 	preserved []int
-	// pushed is what a call has put onto the stack where a function begins.
+	// pushed is the number of bytes that a call has pushed at a function's beginning.
 	pushed int64
-	// most is how many bytes of code the follower asks for.
+	// most is the number of bytes of code that the follower requests.
 	most uint64
-	// scan describes the instructions of a function; none if one is not decoded.
+	// scan describes the instructions of a function. It returns nil if an instruction cannot be decoded.
 	scan func(start uint64, code []byte) []described
 }
 
-// described is what the test must know of an instruction.
+// described is the test's data about an instruction.
 type described struct {
 	at, next uint64
 	nop      bool
 	leaves   bool   // the instruction behind it is reached only from elsewhere, if at all
 	call     bool   // it calls
 	restores []int  // registers that it loads from the frame
-	breaks   bool   // it jumps: what was restored may not be
+	breaks   bool   // it jumps: restored registers may not be restored at the target
 	to       uint64 // where it jumps to, 0 if that does not matter
 }
 
@@ -126,7 +126,7 @@ func holdAgainstCFI(t *testing.T, file string, m *machine) {
 	}
 	for _, fde := range all {
 		if s, _ := names.Lookup(fde.Start, fde.Start, fde.End); m.arch == arch.S390X && s.Name == "__clone" {
-			continue // assembly: its way out after an error comes from before it changes r6, which it has saved
+			continue // assembly: its error path comes from before it changes r6, which it has saved
 		}
 		if o.function(fde); o.sum.instructions >= limit {
 			break
@@ -192,8 +192,8 @@ func (b bare) Remember(entry uint64, returns bool) { b.back[entry] = returns }
 
 const (
 	cfa     = 0x7f1000
-	caller  = 1 << 45 // marks what the caller has
-	nothing = 1 << 44 // marks what does not matter
+	caller  = 1 << 45 // marks a value of the caller
+	nothing = 1 << 44 // marks an irrelevant value
 )
 
 // frame is the registers and the stack of a function as call frame information describes them.
@@ -235,13 +235,13 @@ func (o *oracle) function(fde cfi.FDE) {
 		}
 	}
 	var padding bool
-	restored := map[int]bool{} // by a load, which call frame information does not tell
+	restored := map[int]bool{} // by a load, which call frame information does not contain
 	unchanged := func(reg int) bool {
 		// On s390x a function with variable arguments saves r6, which has one of them, and need not change it.
 		return restored[reg] || o.arch == arch.S390X && !loaded[reg]
 	}
 	saved := o.saved(fde)
-	arriving := map[uint64]map[int]bool{} // what has been restored, by jumps forward
+	arriving := map[uint64]map[int]bool{} // registers restored before a jump forward, by target
 	for _, x := range all {
 		padding = padding && x.nop || x.leaves
 		maps.Copy(restored, arriving[x.at])
@@ -260,8 +260,8 @@ func (o *oracle) function(fde cfi.FDE) {
 	}
 }
 
-// saved is where a function saves registers, anywhere in it: call frame information may tell it later than the
-// instructions do it.
+// saved returns the places where a function saves registers, anywhere in it. Call frame information may record a save
+// later than the instruction.
 func (o *oracle) saved(fde cfi.FDE) frame {
 	slots := frame{}
 	for at := fde.Start; at < fde.End; {
@@ -285,7 +285,8 @@ func (o *oracle) saved(fde cfi.FDE) frame {
 	return slots
 }
 
-// describe is the registers and the stack at an instruction; false if call frame information does not tell them.
+// describe returns the registers and the stack at an instruction. It is false if call frame information does not
+// define them.
 func (o *oracle) describe(row *cfi.Row, pc uint64, distances *depth.Function, saved frame, unchanged func(int) bool) (
 	regs arch.Registers, stack frame, ok bool,
 ) {
@@ -314,8 +315,7 @@ func (o *oracle) describe(row *cfi.Row, pc uint64, distances *depth.Function, sa
 	}
 	for _, reg := range o.preserved {
 		regs.Set(reg, caller|uint64(reg))
-		// Compilers do not tell that a register has been popped: what lies below the stack pointer is not needed any
-		// more.
+		// Compilers do not record that a register was popped: data below the stack pointer is not needed any more.
 		if rule := row.Rule(reg); rule.Kind == cfi.RuleOffset && rule.Offset >= -distance {
 			stack[uint64(cfa+rule.Offset)] = caller | uint64(reg)
 			if !unchanged(reg) {
@@ -384,7 +384,7 @@ func (o *oracle) row(
 	case err != nil && wantErr == nil:
 		o.sum.rowless++
 	case err == nil && wantErr != nil && o.differs(&got) < 0:
-		o.sum.beyond++ // this frame grows by what a register has, which is not its size here
+		o.sum.beyond++ // this frame grows by a register's value, which is not its size here
 	case (err == nil) != (wantErr == nil):
 		o.t.Errorf("%#x: %v, and the row says %v", at.Addr, wantErr, err)
 	case err == nil:
@@ -404,7 +404,7 @@ func (o *oracle) row(
 	}
 }
 
-// differs returns a register that is not the caller's, -1 if there is none.
+// differs returns a register with another value than the caller's, -1 if all are equal.
 func (o *oracle) differs(got *arch.Registers) int {
 	for reg := range o.arch.NumRegisters {
 		want := uint64(caller | reg)

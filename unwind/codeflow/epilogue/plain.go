@@ -2,7 +2,7 @@ package epilogue
 
 import "pg_stat_backtrace/unwind/disasm"
 
-// plainly decodes as a package does that has what an instruction does from package disasm.
+// plainly returns a decoder for machine that uses a decoder of package disasm.
 func plainly(decode func(p []byte) (disasm.Instruction, error)) func(p []byte, addr uint64, out *instruction) error {
 	return func(p []byte, addr uint64, out *instruction) error {
 		x, err := decode(p)
@@ -56,7 +56,7 @@ func changePlain(s *state, mem Memory, at *instruction) bool {
 	return true
 }
 
-// computed is what an instruction computes.
+// computed returns the result that an instruction computes.
 func (s *state) computed(x *disasm.Instruction) (uint64, bool) {
 	if x.Op == disasm.Set {
 		return x.Imm, true

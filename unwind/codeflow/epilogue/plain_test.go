@@ -7,8 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
-// TestPreservedRegisters: of a caller's registers those are known that its call keeps, as the ABIs say, and no
-// others.
+// TestPreservedRegisters checks that exactly the callee-saved registers of the ABI are known after a call.
 func TestPreservedRegisters(t *testing.T) {
 	for _, tt := range []struct {
 		machine
@@ -37,8 +36,8 @@ func TestPreservedRegisters(t *testing.T) {
 	}
 }
 
-// FuzzFollowOthers: whatever the code of another architecture than x86-64 is, there is an end, and a result has a
-// program counter and a stack pointer.
+// FuzzFollowOthers checks other architectures than x86-64: following ends for any code, and a result has a program
+// counter and a stack pointer.
 func FuzzFollowOthers(f *testing.F) {
 	for _, words := range [][]uint32{{a64Ret}, {a64Restore, a64Ret}, {a64Branch(2), a64Restore, a64Ret}, {a64Jump(0)}} {
 		f.Add(uint8(0), a64Code(words...), uint64(sp), uint64(0x7f0100))

@@ -12,8 +12,8 @@ import (
 // information, it gives the locations of the caller's registers. Following the code takes a thousand times as long as
 // applying a known row. Applying a row does not change it.
 type Row struct {
-	never  bool   // there is no way that returns
-	cells  []term // where the words of memory are that are read for the values, each after those before it
+	never  bool   // no path returns
+	cells  []term // the addresses of words of memory used by values, each after the words that it depends on
 	values []rule
 }
 
@@ -128,7 +128,7 @@ func derive(a *arch.Arch, m *machine, code Code, at Place, known *symbols, budge
 	return row, nil
 }
 
-// equal reports whether two rows say the same; the cells are in the order in which the code has come to them.
+// equal reports whether two rows are equal. The cells are in the order in which the code has read them.
 func (r *Row) equal(o *Row) bool {
 	return r.never == o.never && slices.Equal(r.cells, o.cells) && slices.Equal(r.values, o.values)
 }
@@ -155,8 +155,8 @@ func newSymbols(skew uint64) *symbols {
 	return &symbols{skew: skew, of: make(map[uint64]int), byAddr: make(map[uint64]uint64)}
 }
 
-// The high bits of symbols: those of the stack pointer are above all others but the frame pointer's, since a call may
-// have written to what lies below the stack pointer. What a frame pointer points at lies above.
+// The high bits of symbols. The symbol of the stack pointer is higher than all others except the frame pointer's,
+// because a call may have written to memory below the stack pointer. The frame pointer points above it.
 const (
 	highAny   = 1
 	highStack = 0xff00
@@ -164,7 +164,7 @@ const (
 	highEnd   = 0xfffe
 )
 
-// register makes a number that stands for a register.
+// register creates the symbol of a register.
 func (s *symbols) register(a *arch.Arch, reg int) uint64 {
 	switch reg {
 	case a.SP:
@@ -187,7 +187,7 @@ func (s *symbols) symbol(of int, low, end uint64) uint64 {
 	}
 }
 
-// term returns what a number stands for; false if for nothing that is known.
+// term returns the meaning of a number. It is false if the number is not derived from one symbol.
 func (s *symbols) term(v uint64) (term, bool) {
 	high := (v + 1<<(apart-1)) >> apart
 	offset := int64(v - high<<apart)

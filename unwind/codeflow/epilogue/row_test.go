@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
-// TestRow: what the code does to a frame is applied to frames of other values, and is what following it gives there.
+// TestRow applies rows to frames with other values, and compares the results with following the code there.
 func TestRow(t *testing.T) {
 	for _, tt := range follows() {
 		if tt.err != nil {
@@ -32,8 +32,8 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// sameForAll derives the row of code and compares; found: there is to be one. The first register is the program
-// counter, the second the stack pointer.
+// sameForAll derives the row of code and compares its results. found is set if there must be a row. The first number
+// is the program counter, the second is the stack pointer.
 func sameForAll(t *testing.T, a *arch.Arch, p []byte, found bool, numbers ...int) {
 	t.Helper()
 	where := code{bytes: p, entry: true}

@@ -45,7 +45,7 @@ func popsAddress(_ *machine, s *state, mem Memory, x *instruction) (ra, sp uint6
 	return ra, sp, true
 }
 
-// flowX86 is where an instruction leads; to is where a jump or a call goes, 0 if that is not known.
+// flowX86 returns the control flow of an instruction. to is the target of a jump or a call, 0 if unknown.
 func flowX86(x *x86asm.Inst, next uint64) (f flow, to uint64) {
 	target, relative := x.Args[0].(x86asm.Rel)
 	if relative {
@@ -141,7 +141,7 @@ func (s *state) pop(mem Memory, x x86Instruction) bool {
 	return s.assign(x, value, known)
 }
 
-// result is what an instruction writes to its first operand.
+// result returns the value that an instruction writes to its first operand.
 func (s *state) result(mem Memory, x x86Instruction) (uint64, bool) {
 	if m, ok := x.Args[1].(x86asm.Mem); ok && x.Op == x86asm.LEA {
 		return s.address(x, m)
