@@ -28,9 +28,9 @@ var instructionSets = [...]struct {
 	arch.RV64:       {riscv64.Longest, plainCall(riscv64.Decode, riscv64.Longest, 2), relativeStub(riscv64.Decode)},
 }
 
-// calls judges whether the instruction before a return address can have called
-// the function at entry (0: any). Refuted: it is no call, or the call of
-// another function, which does not go on as this one.
+// calls checks whether the instruction before a return address can have called the function at entry (0: any
+// function). The result is refuted if it is not a call, or calls another function that does not continue as this
+// function.
 func (w *walk) calls(ra, entry uint64) trialResult {
 	module, ok := w.modules.Find(ra - 1)
 	if !ok {
@@ -113,7 +113,7 @@ func (w *walk) callsIn(start uint64) []call {
 	return found
 }
 
-// jumps reports whether a function has a jump to another one's beginning, as those have that do little else.
+// jumps reports whether a function jumps to the beginning of another function. Small wrapper functions do this.
 func (w *walk) jumps(start, to uint64) bool {
 	const jmp, length = 0xe9, 5 // Intel SDM, JMP rel32
 	const most = 1 << 10
@@ -130,7 +130,8 @@ func (w *walk) jumps(start, to uint64) bool {
 	return false
 }
 
-// body is the code of the function that begins at an address; nil if none is known to, or if it is longer than that.
+// body returns the code of the function that begins at an address. It is nil if no such function is known, or if the
+// function is longer than most.
 func (w *walk) body(start, most uint64) []byte {
 	const share = 4 // bytes to look at cost as much as an instruction to follow
 	module, ok := w.modules.Find(start)
@@ -160,7 +161,7 @@ func x86Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	return true, true, ra + uint64(int64(int32(binary.LittleEndian.Uint32(p[3:]))))
 }
 
-// plainCall does so for instructions that package disasm describes, whose calls have the given lengths in bytes.
+// plainCall is x86Call for instructions that package disasm describes, whose calls have the given lengths in bytes.
 func plainCall(
 	decode func(p []byte) (disasm.Instruction, error), lengths ...uint64,
 ) func(p []byte, ra uint64) (called, direct bool, target uint64) {
@@ -203,8 +204,8 @@ func endsIndirectCall(p []byte) bool {
 	return false
 }
 
-// goesOn reports whether the function at an address may go on as another one
-// without calling it, or cannot be seen not to.
+// goesOn reports whether the function at an address may continue as another function without a call. It is true also
+// if this cannot be excluded.
 func (w *walk) goesOn(addr uint64) bool {
 	module, ok := w.modules.Find(addr)
 	if !ok || module.Code == nil || module.CFI == nil || !w.arch.Decoded {

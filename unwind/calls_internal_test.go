@@ -38,7 +38,7 @@ func TestEndsIndirectCall(t *testing.T) {
 	}
 }
 
-// code is bytes from an address on; its modules are those bytes, without call frame information.
+// code is a byte sequence at an address. As modules, it provides these bytes without call frame information.
 type code struct {
 	start uint64
 	bytes []byte
@@ -75,7 +75,7 @@ func TestCalls(t *testing.T) {
 	}{
 		{0x1009, 0, proven},
 		{0x1009, 0x1010, proven},
-		{0x1009, 0x1001, proven}, // nothing is known of the function that is called: it may go on there
+		{0x1009, 0x1001, proven}, // the called function is unknown: it may continue there
 		{0x100f, 0x1001, proven},
 		{0x1010, 0, refuted},
 		{0x100d, 0, refuted},

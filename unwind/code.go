@@ -1,7 +1,7 @@
 package unwind
 
-// Code is what some Modules know of code beside its call frame information. A walk over Modules that lack it recognises
-// no signal trampoline by its instructions, and sees no caller that only the link register knows.
+// Code is implemented by Modules that can read code. Without it, a walk recognises no signal trampoline by its
+// instructions, and cannot use the link register.
 type Code interface {
 	// Code fills p with the code at addr; false if not all of it can be read.
 	Code(addr uint64, p []byte) bool

@@ -5,9 +5,9 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/depth"
 )
 
-// stepChain finds the caller where no call frame information covers the frame: by the chain of frame pointers, or the
-// back chain of the architecture's ABI. It believes only a record that looks like what a prologue wrote: it lies on the
-// stack beyond the stack pointer and its return address lies in code.
+// stepChain finds the caller of a frame without call frame information, by the chain of frame pointers or the back
+// chain of the architecture's ABI. It accepts only a record that a prologue can have written. The record must lie on
+// the stack beyond the stack pointer, and its return address must lie in code.
 func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	saved, ra, ok := w.record()
 	if frame.Exact {
@@ -53,11 +53,11 @@ func (w *walk) chainEnds(frame *Frame) bool {
 	return ok && base == 0 && c.ZeroEnds
 }
 
-// record reads the record that the frame's base points at; false if it cannot be one.
+// record reads the record at the frame's base. It is false if the record is invalid.
 func (w *walk) record() (saved, ra uint64, ok bool) {
 	c := &w.arch.Chain
 	base, ok := w.regs.Get(c.Base)
-	// The lowest byte of the record has to lie on the stack.
+	// The lowest byte of the record must lie on the stack.
 	if !ok || base%uint64(w.arch.AddrSize) != 0 || base+uint64(min(c.Saved, c.Return, 0)) < w.floor() {
 		return 0, 0, false
 	}
@@ -81,7 +81,7 @@ func (w *walk) record() (saved, ra uint64, ok bool) {
 	return saved, ra, w.isReturnAddress(ra)
 }
 
-// isReturnAddress reports whether an address may be one: the byte before it lies in code.
+// isReturnAddress reports whether an address can be a return address: the byte before it lies in code.
 func (w *walk) isReturnAddress(ra uint64) bool {
 	if ra == 0 {
 		return false
@@ -93,9 +93,9 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 	return ok || w.probed(ra)
 }
 
-// stepStub finds the caller in the link register where a call is in a stub of the procedure linkage table, or in one
-// that stands among functions: some linkers make no call frame information for these. False if the frame is no such
-// stub.
+// stepStub finds the caller of a stub in the link register. The stub belongs to the procedure linkage table, or
+// stands among functions: some linkers create no call frame information for these. It is false if the frame is not in
+// such a stub.
 func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	reg, has := linkRegister(w.arch)
@@ -155,9 +155,9 @@ func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, 
 	return next, stop, true
 }
 
-// stepRestored leaves a function that has given back its frame, of an architecture with a back chain: SP is the
-// caller's. The return address is in the link register; or, if that is a call's of the function itself, still where the
-// function saved it in its caller's frame.
+// stepRestored finds the caller of a function that has already removed its frame, on an architecture with a back
+// chain. SP is the caller's. The return address is in the link register. If the link register belongs to a call of
+// the function itself, the return address is still where the function saved it, in its caller's frame.
 func (w *walk) stepRestored(frame *Frame, caller arch.Registers, link uint64, linked bool) (Frame, Stop, bool) {
 	method := ByReturnRegister
 	if !linked {
@@ -176,8 +176,8 @@ func (w *walk) stepRestored(frame *Frame, caller arch.Registers, link uint64, li
 	return next, stop, true
 }
 
-// still reports whether code leaves the stack pointer where it is. Either proof will do: bytes that cannot be an
-// instruction that moves it, or instructions that do not.
+// still reports whether code does not change the stack pointer. One of two proofs is enough. The bytes cannot contain
+// an instruction that moves it, or the decoded instructions do not move it.
 func (w *walk) still(code []byte) bool {
 	return !w.arch.MovesSP(code) || w.arch.Decoded && depth.Still(code)
 }
@@ -207,9 +207,9 @@ func (w *walk) stepPushed(frame *Frame, caller arch.Registers, still bool) (Fram
 	return next, stop, true
 }
 
-// leaveLeaf sets the stack registers of a function's caller when only the link register is known and the function has
-// moved SP. Where the ABI chains frames by SP, the caller's is the first word of the frame; else it is lost, except
-// where such functions have a record of their own. False if there is no such word.
+// leaveLeaf sets the stack registers of a function's caller if only the link register is known and the function has
+// moved SP. If the ABI chains frames by SP, the caller's SP is the first word of the frame. Otherwise it is lost,
+// except in functions with a record. The result is false if there is no such word.
 func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 	c := &w.arch.Chain
 	base, ok := w.regs.Get(c.Base)
@@ -222,7 +222,7 @@ func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 	if !ok || c.LeafSaved == 0 || base+uint64(c.LeafSaved) < w.floor() {
 		return true
 	}
-	// Where the frame pointer is still the caller's, its return address stands there.
+	// If the frame pointer is still the caller's, this word is its return address.
 	saved, ok := w.mem.Word(base + uint64(c.LeafSaved))
 	if ok && saved > base && saved%uint64(w.arch.AddrSize) == 0 && !w.isReturnAddress(saved) {
 		caller.Set(c.Base, saved)

@@ -1,12 +1,12 @@
 package unwind
 
 // perf and bpftrace set return probes (uretprobes). At the entry of a probed function the kernel replaces the return
-// address by the address of its own code, in the mapping [uprobes]. The kernel keeps the original return address, so
-// the process's memory does not contain it.
+// address by the address of kernel-provided code in the mapping [uprobes]. The kernel keeps the original return
+// address, so the process's memory does not contain it.
 
-// Probes is what some Modules know of return probes.
+// Probes is implemented by Modules that can detect return probes.
 type Probes interface {
-	// ReturnProbe reports whether addr is where functions return whose return is probed.
+	// ReturnProbe reports whether addr is the code to which probed functions return.
 	ReturnProbe(addr uint64) bool
 }
 
@@ -62,7 +62,7 @@ type behindProbe struct {
 	trial
 
 	site  uint64 // of the first proven place
-	next  Frame  // and its caller, with what was known then
+	next  Frame  // and its caller, with the values known at that time
 	after walk
 	agree bool // all that are proven have the same caller
 }
@@ -118,7 +118,7 @@ func (p *behindProbe) enterSite(c call, ra, function, entry uint64) {
 	p.agree = p.agree && next == p.next && after.regs == p.after.regs
 }
 
-// returnsTo makes a step from a place at which the caller may stand; false if that does not lead to ra.
+// returnsTo makes a step from a place of a possible caller. It is false if that does not lead to ra.
 func (w *walk) returnsTo(site, ra uint64) (t walk, next Frame, ok bool) {
 	const cost = 8 // as many instructions
 	w.instructions -= cost
@@ -174,8 +174,8 @@ func (w *walk) recordIsNext() bool {
 	return true
 }
 
-// savedAbove is how far above a frame's stack pointer return addresses lie that its callees have saved: its own is
-// beyond that.
+// savedAbove is the distance from a frame's stack pointer up to the highest place where callees save return
+// addresses. The frame's own return address lies beyond it.
 func (w *walk) savedAbove() uint64 {
 	if c := &w.arch.Chain; c.InCaller {
 		return uint64(c.Return) + uint64(w.arch.AddrSize)
@@ -194,7 +194,7 @@ func (w *walk) mayReturn(ra, at uint64) bool {
 		return true // any function
 	}
 	if !w.knowsSP() {
-		return true // of any size
+		return true // a frame of any size
 	}
 	for _, c := range w.callsIn(function) {
 		if t, _, ok := w.returnsTo(c.back, ra); ok && t.floor()+w.savedAbove() > at || w.instructions <= 0 {

@@ -1,9 +1,8 @@
 // Package unwind walks a call stack: registers and memory in, frames out.
 //
-// It is a pure function of its input. It knows no process, no clock, no file
-// and no log, so a snapshot of a live process and an ELF core file are
-// unwound by the same code, and every architecture is tested on any host.
-// What a frame is called is not its business either: that is package symbol.
+// It is a pure function of its input. It does not depend on processes, the clock, files or logs. So the same code
+// unwinds a snapshot of a live process and an ELF core file, and tests of every architecture run on any host. Package
+// symbol names the frames.
 package unwind
 
 import (
@@ -44,31 +43,28 @@ const (
 	// ByReturnAddress is the caller of a jump to an address that holds no
 	// code: the call has pushed its return address and nothing else.
 	ByReturnAddress
-	// ByReturnRegister is the caller of a function without call frame
-	// information that the link register still knows.
+	// ByReturnRegister frames are callers of a function without call frame information, found by the link register.
 	ByReturnRegister
-	// ByGoTable frames follow from the table that Go's linker makes for its own
-	// stack traces; they are as certain as those by call frame information.
+	// ByGoTable frames follow from the table that Go's linker creates for Go's stack traces. They are as certain as
+	// frames from call frame information.
 	ByGoTable
-	// BySignalFrame is what a signal interrupted, as the kernel saved it.
+	// BySignalFrame frames are interrupted by a signal. The kernel saved their registers.
 	BySignalFrame
-	// ByInstructions frames follow from what the callee's instructions do until
-	// it returns, where no call frame information covers it; and the walk from
-	// there leads to the stack's base.
+	// ByInstructions frames follow from the instructions of the callee up to its return, in code without call frame
+	// information. The walk from there leads to the stack's base.
 	ByInstructions
-	// ByReturnProbe frames are callers of a function whose return address a
-	// return probe has replaced, found by where their code calls it; or, where
-	// it does so at several places, the callers of these.
+	// ByReturnProbe frames are callers of a function whose return address a return probe has replaced. They are found
+	// by their call of the function. If they call it at several places, the frame is the caller of the caller.
 	ByReturnProbe
-	// ByCall is the caller of a function whose return address is in a register
-	// that is not known, found by where its code calls the function.
+	// ByCall frames are callers of a function whose return address is in an unknown register. They are found by their
+	// call of the function.
 	ByCall
 )
 
 // A Frame is one physical activation of a function.
 type Frame struct {
-	// PC is the address at which the frame will go on: the thread's program
-	// counter, the one a signal interrupted, or a return address.
+	// PC is the address at which the frame will continue: the thread's program counter, an interrupted address, or a
+	// return address.
 	PC uint64
 	// CFA is the canonical frame address, the value of the stack pointer in
 	// the caller before the call; 0 for the frame at which a walk stopped.
@@ -93,7 +89,7 @@ func (f Frame) Lookup() uint64 {
 	return f.PC - 1
 }
 
-// A Module is what the unwinder must know of the image that holds an address.
+// Module is the unwinder's data about the image that contains an address.
 type Module struct {
 	// Bias is the load bias: address in memory minus address in the image.
 	Bias uint64
@@ -111,13 +107,12 @@ type Module struct {
 	// Linker is set for a dynamic linker. The functions that it calls at its Start return, including the libraries'
 	// constructors.
 	Linker bool
-	// CodeCache remembers what the image's instructions have told; nil: they
-	// are decoded each time.
+	// CodeCache caches the results of decoding the image's instructions. If it is nil, they are decoded each time.
 	CodeCache *CodeCache
 }
 
-// ImageCode is the instructions of an image, by link-time address; Code is
-// those of an address space.
+// ImageCode gives access to the instructions of an image by link-time address. Code does the same for an address
+// space.
 type ImageCode interface {
 	// Code returns n bytes of code at a link-time address, or an error if not
 	// all of them are code.
@@ -126,8 +121,8 @@ type ImageCode interface {
 
 // Modules is the executable part of an address space.
 type Modules interface {
-	// Find returns the module whose executable mapping holds addr. A mapping
-	// of code that belongs to no readable image (JIT) is found with a nil CFI.
+	// Find returns the module whose executable mapping contains addr. For code without a readable image (JIT) it
+	// returns a Module with a nil CFI.
 	Find(addr uint64) (Module, bool)
 }
 
@@ -191,26 +186,26 @@ type walk struct {
 	calledBack bool
 
 	trial bool // the walk tries a value: its result is not proven yet
-	// trialState is what a trial of a frame found by instructions has come to.
-	// The walk goes the same way then, so it holds for the frames behind, too.
+	// trialState is the result of the trial of a frame found by instructions. The walk then takes the same path, so
+	// it holds for the frames behind, too.
 	trialState trialState
-	// followed is what instructions have led to, for the walk to go the way of
-	// its trial without following them again; nil until the first.
+	// followed are the results of following instructions. The walk repeats the path of its trial with them. It is nil
+	// until the first result.
 	followed *[]followed
-	// instructions is how many of them may still be followed.
+	// instructions is the remaining budget of instructions to follow.
 	instructions int
-	// functions are the calls in those of which they were wanted, by address.
+	// functions are the calls in functions that were searched for calls, by address.
 	functions map[uint64][]call
 	final     bool // as Unwinder.Final
-	// wanting is where memory begins that a frame's instructions need, or
-	// the way that its trial went; 0 if they lack none.
+	// wanting is the beginning of missing memory that a frame's instructions, or its trial, need. It is 0 if none is
+	// missing.
 	wanting uint64
-	// settled is set in a function without call frame information whose instructions never return. Its caller matters
-	// neither to these instructions nor to a trial.
+	// settled is set in a function without call frame information whose instructions never return. These instructions
+	// and a trial do not depend on its caller.
 	settled bool
 }
 
-// recorder remembers the address that a rule asked for in vain.
+// recorder records the address of memory that a rule could not read.
 type recorder struct {
 	cfi.Memory
 
