@@ -24,16 +24,14 @@ func word(mem Memory, addr uint64) (uint64, error) {
 	return 0, ErrMemory
 }
 
-// Apply finds the caller's registers from those of a frame, and the frame's
-// CFA. regs are the values at an address that the row covers; PC and SP of the
-// result are the caller's: the return address without authentication code, and
-// what SP is after the return.
+// Apply computes the caller's registers, and the CFA, from the registers of a frame. regs are the values at an
+// address that the row covers. PC and SP of the result are the caller's: the return address without authentication
+// code, and SP after the return.
 //
-// Registers without a rule keep their value. A register whose place is not
-// readable becomes unknown, which is an error only for the return address:
-// ErrMemory or ErrRegister, wrapped. ErrUndefinedRA says that there is no
-// caller; ErrBadCFI that an expression cannot be evaluated. The CFA is
-// returned with every error that arose behind it.
+// Registers without a rule keep their value. A register becomes unknown if its place cannot be read. This is an error
+// only for the return address: ErrMemory or ErrRegister, wrapped. ErrUndefinedRA means that there is no caller.
+// ErrBadCFI means that an expression cannot be evaluated. If an error occurs after the CFA was computed, Apply still
+// returns the CFA.
 func (r *Row) Apply(regs *arch.Registers, mem Memory) (cfa uint64, caller arch.Registers, err error) {
 	cfa, err = r.cfa(regs, mem)
 	if err != nil {
@@ -65,7 +63,7 @@ func (r *Row) cfa(regs *arch.Registers, mem Memory) (uint64, error) {
 	}
 }
 
-// step turns the registers of a frame, of which caller is a copy, into those of its caller.
+// step computes the caller's registers. caller is a copy of the frame's registers at first.
 func (r *Row) step(regs, caller *arch.Registers, cfa uint64, mem Memory) error {
 	a := r.table.arch
 	caller.Set(a.SP, cfa+uint64(a.CFAToSP))

@@ -56,8 +56,7 @@ func (t *Table) buildIndex(s sectionID, ix *index) {
 	ix.entries = slices.Clip(entries)
 }
 
-// FDEs yields every well-formed FDE, in the order of the sections, those of
-// .eh_frame first.
+// FDEs yields every well-formed FDE, in the order of the sections, first of .eh_frame.
 func (t *Table) FDEs(yield func(FDE) bool) {
 	stopped := false
 	for s := range sectionCount {
@@ -71,9 +70,8 @@ func (t *Table) FDEs(yield func(FDE) bool) {
 	}
 }
 
-// walk goes through a section's entries. Malformed ones whose length is sound
-// are passed over; the first error is returned after the walk, an error of a
-// length ends it.
+// walk iterates over a section's entries. It skips malformed entries with a valid length, and returns their first
+// error at the end. An invalid length ends the walk with an error.
 func (t *Table) walk(s sectionID, yield func(FDE) bool) error {
 	var bad error
 	for off := uint64(0); off < uint64(len(t.sections[s].Data)); {

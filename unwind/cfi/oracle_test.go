@@ -56,7 +56,7 @@ func oracleFiles(t *testing.T) []string {
 	return existing(t, append(patterns, filepath.SplitList(os.Getenv("PGSB_ORACLE_FILES"))...))
 }
 
-// npmFiles are the servers that the other tests run, and their PL/pgSQL.
+// npmFiles returns the servers that other tests run, and their PL/pgSQL.
 func npmFiles() []string {
 	var files []string
 	for _, dir := range filepath.SplitList(os.Getenv("PGSB_TEST_BINDIRS")) {
@@ -218,7 +218,7 @@ func (o *comparison) compareFDE(theirs *readelfFDE) {
 			end = theirs.rows[i+1].addr
 		}
 		if want.addr >= theirs.end {
-			continue // rows behind the function's end say nothing
+			continue // rows behind the function's end have no meaning
 		}
 		end = min(end, theirs.end)
 		o.rows++

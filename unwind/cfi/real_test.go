@@ -112,7 +112,7 @@ func TestOutermost(t *testing.T) {
 	}
 }
 
-// vdsoFile writes this process's vDSO to a file, for readers of files; "" where there is none.
+// vdsoFile writes this process's vDSO to a file. It returns "" if there is none.
 func vdsoFile(t *testing.T) string {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")

@@ -2,12 +2,12 @@ package cfi
 
 import "math/bits"
 
-// maxColumns bounds the register columns that rows keep rules for: beyond all
-// registers that the psABIs of the supported architectures number, but for
-// RISC-V's control registers and the like. Rules for others are read and dropped.
+// maxColumns limits the register columns for which rows keep rules. All registers in the psABIs of the supported
+// architectures are below it, except for example RISC-V's control registers. Rules for other columns are read and
+// dropped.
 const maxColumns = 128
 
-// RuleKind says how a register of the caller is found (DWARF 5 §6.4.1).
+// RuleKind is the way to find a register of the caller (DWARF 5 §6.4.1).
 type RuleKind uint8
 
 // The kinds of rules. The CFA's own rule is RuleRegister or RuleExpression.
@@ -27,7 +27,7 @@ const (
 	// RuleExpression: saved at the address that a DWARF expression yields. For
 	// the CFA: that address is the CFA.
 	RuleExpression
-	// RuleValExpression: the value is what a DWARF expression yields.
+	// RuleValExpression: the value is the result of a DWARF expression.
 	RuleValExpression
 )
 
