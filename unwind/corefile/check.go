@@ -66,7 +66,7 @@ func (c *Core) checkSegments(img *elfimage.Image, bias uint64) error {
 	return nil
 }
 
-// bias finds the load bias and checks what the core says of the image's addresses.
+// bias finds the load bias and compares the core's information about addresses with the image.
 func (c *Core) bias(m *Mapped, img *elfimage.Image) (uint64, error) {
 	switch {
 	case m.HasBias:
@@ -80,7 +80,7 @@ func (c *Core) bias(m *Mapped, img *elfimage.Image) (uint64, error) {
 	return c.biasOfExe(img)
 }
 
-// biasOfFiles goes by the mapping that holds the ELF header.
+// biasOfFiles computes the bias from the mapping of the ELF header.
 func biasOfFiles(m *Mapped, img *elfimage.Image) (uint64, error) {
 	for _, s := range img.Segments() {
 		if s.Offset == 0 && s.Filesz > 0 {
@@ -92,7 +92,7 @@ func biasOfFiles(m *Mapped, img *elfimage.Image) (uint64, error) {
 	return 0, fmt.Errorf("%s: %w: its header is not mapped as the core says", img.Name(), ErrMismatch)
 }
 
-// biasOfExe compares the program with what the kernel told the process of it.
+// biasOfExe compares the program with the kernel's data in the auxiliary vector.
 func (c *Core) biasOfExe(img *elfimage.Image) (uint64, error) {
 	table, count, ok := img.ProgramTable()
 	phdr, ok2 := c.auxv[atPHDR]

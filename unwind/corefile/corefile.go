@@ -38,11 +38,11 @@ type Core struct {
 	Arch *arch.Arch
 	// Threads are in the file's order. The kernel puts the thread that received the signal first.
 	Threads []Thread
-	// Process is what NT_PRPSINFO says; the zero value without one.
+	// Process is the content of NT_PRPSINFO; the zero value without one.
 	Process Process
-	// Files are the mappings that NT_FILE lists, by address; none without it.
+	// Files are the mappings in NT_FILE, by address; empty without it.
 	Files []File
-	// Segments are the memory ranges that the process had, by address, whether the core holds their content or not.
+	// Segments are the memory ranges of the process, by address, whether the core has their content or not.
 	Segments []elfimage.Segment
 	// Damage says why the file could not be read whole: it is truncated, or a note is malformed. Nil if it was.
 	Damage error
@@ -58,13 +58,13 @@ type Core struct {
 type Thread struct {
 	// TID is the thread's id. Signal is the signal that the thread was handling or that ended it, 0 if none.
 	TID, Signal int
-	// Registers are the general ones, and those of the floating point set that unwinding may need.
+	// Registers are the general registers, and the floating point registers that unwinding may need.
 	Registers arch.Registers
 
 	pacMask uint64
 }
 
-// Process is what the core says of the process.
+// Process is the core's description of the process.
 type Process struct {
 	PID int
 	// State is the letter of ps(1), 0 if unknown.
@@ -165,7 +165,7 @@ func (c *Core) truncation() error {
 	return fmt.Errorf("%s: truncated: %d bytes of memory are missing", c.name, missing)
 }
 
-// sizeOf returns the size of what r reads; 0 if it does not tell.
+// sizeOf returns the size of the file that r reads, or 0 if unknown.
 func sizeOf(r io.ReaderAt) uint64 {
 	switch v := r.(type) {
 	case interface{ Size() int64 }:
