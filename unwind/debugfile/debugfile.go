@@ -1,12 +1,12 @@
-// Package debugfile finds the separate debug information of an ELF image: the file that a distribution's debug package,
-// or objcopy, has put somewhere else.
+// Package debugfile finds the separate debug information of an ELF image: a file that a distribution's debug package,
+// or objcopy, has put elsewhere.
 //
-// The places and their order are GDB's ("Separate Debug Files" in its manual): by build-id under a list of folders, by
-// the name in .gnu_debuglink beside the file and under those folders, and last the small symbol table that
-// .gnu_debugdata carries inside the file itself. A file is used only if it is proved to belong to the image:
-// its build-id must be the image's, and a debug link's checksum must match. What does not match is reported.
+// The places and their order are GDB's ("Separate Debug Files" in its manual). First comes the build-id under a list
+// of folders. Then comes the name in .gnu_debuglink, beside the file and under those folders. Last comes the small
+// symbol table in .gnu_debugdata of the file itself. A file is used only if it is proved to belong to the image: the
+// build-id must be the image's, and a debug link's checksum must match. Files that do not match are reported.
 //
-// The package must not know of processes, DWARF or symbols, and it asks no network.
+// The package must not know of processes, DWARF or symbols. It does not use the network.
 package debugfile
 
 import (
@@ -20,19 +20,19 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Errors that callers branch on. They come wrapped with the image's name and, in ErrMismatch's case, with what was
-// found at which place.
+// Errors that callers branch on. They are wrapped with the image's name. ErrMismatch is also wrapped with the files
+// found.
 var (
-	// ErrNone means that there is no separate debug information at any place, or none that can be read.
+	// ErrNone means that no place has separate debug information that can be read.
 	ErrNone = errors.New("no separate debug file")
-	// ErrMismatch means that there is some, but all of it is of another build.
+	// ErrMismatch means that all debug information found is of another build.
 	ErrMismatch = errors.New("debug file is of another build")
 )
 
 // How is the method by which debug information was found.
 type How string
 
-// The ways, in the order in which they are tried.
+// The methods, in the order in which they are tried.
 const (
 	ByBuildID   How = "build-id"
 	ByDebugLink How = "debuglink"
@@ -52,7 +52,7 @@ type File interface {
 	io.Closer
 }
 
-// Options say where to look.
+// Options define where to search.
 type Options struct {
 	// Folders are searched in turn; nil means DefaultFolder.
 	Folders []string
@@ -87,8 +87,8 @@ func (r *Result) Close() error {
 	return r.file.Close()
 }
 
-// Find looks for the separate debug information of an image that is at path (below Options.Root; "" if it is at
-// none, like the vDSO). The error is ErrNone or ErrMismatch.
+// Find searches the separate debug information of an image. path is the image's path below Options.Root, or "" if it
+// has none, like the vDSO. The error is ErrNone or ErrMismatch.
 func Find(m *elfimage.Image, path string, o Options) (Result, error) {
 	s := search{options: o, image: m, path: path}
 	for _, c := range s.candidates() {
@@ -180,7 +180,7 @@ func (s *search) skip(path string, err error) (Result, bool) {
 	return Result{}, false
 }
 
-// failure says that nothing was found, and what was found instead.
+// failure returns the error if nothing was found, with the unsuitable files.
 func (s *search) failure() error {
 	if s.mismatched {
 		return fmt.Errorf("%s: %w", s.image.Name(), errors.Join(s.skipped...))

@@ -102,7 +102,8 @@ func TestOpenSupplement(t *testing.T) {
 	}
 }
 
-// TestFindSplit: where the compiler put the file, or beside the debug file; never a file of another kind.
+// TestFindSplit finds the file where the compiler put it, or beside the debug file. It never accepts a file of
+// another kind.
 func TestFindSplit(t *testing.T) {
 	m := openBytes(t, "debug", makeELF(id))
 	dwo := makeELF("", section(".debug_info.dwo"))
@@ -123,7 +124,8 @@ func TestFindSplit(t *testing.T) {
 	}
 }
 
-// TestFindPackage: beside the image or its debug file, by the name with ".dwp" behind it or instead of ".debug".
+// TestFindPackage finds the package beside the image or its debug file. The name has ".dwp" appended, or in place of
+// ".debug".
 func TestFindPackage(t *testing.T) {
 	m := openBytes(t, "debug", makeELF(id))
 	for at, want := range map[string]string{
