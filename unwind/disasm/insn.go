@@ -22,7 +22,7 @@ type Flow uint8
 const (
 	Next    Flow = iota // to the instruction behind it
 	Jump                // elsewhere
-	Branch              // to the one behind it, or elsewhere
+	Branch              // to the next one, or elsewhere
 	Call                // elsewhere, and back behind it unless the called function never returns
 	Return              // to the address in register Rn
 	Ends                // nowhere: it stops the program
@@ -55,20 +55,21 @@ const (
 	Post                // the address is the base, which is base + Disp afterwards
 )
 
-// Access is what an instruction reads or writes of memory.
+// Access is the memory access of an instruction.
 type Access struct {
-	// Size is how many bytes each register takes; 0: there is no access, or no store that could matter.
+	// Size is the number of bytes for each register. It is 0 if there is no access, or no relevant store.
 	Size uint64
-	// Base is the general register that the address is relative to; None: it is relative to the code.
+	// Base is the general register to which the address is relative; None means relative to the code.
 	Base int
-	// Known: the address is Base and Disp. It is not with an index in a register.
+	// Known is set if the address is Base plus Disp. It is not set if the address uses an index register.
 	Known bool
 	Disp  int64
 	Index Index
-	// Load says that it reads, Store that it writes; atomic ones do both.
+	// Load is set if the instruction reads memory, Store if it writes. Atomic instructions do both.
 	Load, Store bool
-	// Whole are the general registers, in the order of memory, that are loaded or stored with all their 64 bits; Count of
-	// them, 0 if others are or parts of them. None is a register that is always zero.
+	// Whole are the general registers that are loaded or stored with all 64 bits, in the order of memory. Count is
+	// their number. It is 0 for partial registers and for registers of another kind. None is a register that is
+	// always zero.
 	Whole [16]int
 	Count int
 }
@@ -79,7 +80,7 @@ type Instruction struct {
 	Length uint64
 
 	Flow Flow
-	// Target is where a jump, a branch or a call goes, relative to the instruction, if Direct.
+	// Target is the target of a jump, a branch or a call, relative to the instruction, if Direct is set.
 	Target int64
 	Direct bool
 
@@ -108,7 +109,7 @@ func (x *Instruction) Write(reg int) {
 	}
 }
 
-// To notes where a jump, a branch or a call goes.
+// To sets the target of a jump, a branch or a call.
 func (x *Instruction) To(target int64) bool {
 	x.Target, x.Direct = target, true
 	return true

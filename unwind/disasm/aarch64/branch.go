@@ -55,7 +55,7 @@ func (x *instruction) system(w word) bool {
 	case w.is(0xfffff000, 0xd5031000): // WFET, WFIT
 		return true
 	}
-	// SYS, SYSL, MSR and MRS; those with bit 21 write a register. Rt, also of a pair (bit 22), is the last field.
+	// SYS, SYSL, MSR and MRS. With bit 21 set they write a register. Rt, also of a pair (bit 22), is the last field.
 	if w.is(0xffc00000, 0xd5000000) && w.bits(19, 2) != 0 {
 		if w.bit(21) {
 			x.Write(w.reg(0))

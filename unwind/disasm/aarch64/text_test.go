@@ -241,7 +241,7 @@ var (
 	alike      = regexp.MustCompile(`^(adds|subs|cmp|cmn|negs|orr|movz|movn|ands|tst|adrp)$`)
 )
 
-// differsInValue computes what the arithmetic that is followed gives, by the decoder and by the text.
+// differsInValue compares the results of the supported arithmetic, computed by the decoder and from the text.
 func differsInValue(x *disasm.Instruction, mnemonic string, operands []string) string {
 	if !arithmetic.MatchString(mnemonic) {
 		if x.Op != disasm.Other && !alike.MatchString(mnemonic) {
@@ -269,7 +269,7 @@ func shifted(operands []string) bool {
 		slices.ContainsFunc(operands[1:], func(o string) bool { return o[0] == 'w' })
 }
 
-// result is what an instruction computes.
+// result computes the result of a decoded instruction.
 func result(x *disasm.Instruction) uint64 {
 	switch x.Op {
 	case disasm.Add:
@@ -289,7 +289,7 @@ func result(x *disasm.Instruction) uint64 {
 	return 0
 }
 
-// evaluate is what the text says that it computes; false if that is not followed.
+// evaluate computes the result from the text. It is false if the instruction is not supported.
 func evaluate(mnemonic string, operands []string) (uint64, bool) {
 	if mnemonic == "neg" {
 		return 0, false

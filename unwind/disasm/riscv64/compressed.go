@@ -149,7 +149,7 @@ func (x *instruction) arithmetic(w word) bool {
 	return true
 }
 
-// upper decodes C.LUI, C.ADDI16SP, and what may be operations, Zcmop.
+// upper decodes C.LUI, C.ADDI16SP, and the may-be-operations of Zcmop.
 func (x *instruction) upper(w word, rd int, imm int64) bool {
 	switch {
 	case imm == 0: // with an odd number of at most 15 it has no effect
@@ -162,7 +162,7 @@ func (x *instruction) upper(w word, rd int, imm int64) bool {
 	return true
 }
 
-// short decodes C.ANDI, C.SUB and the like, of registers x8 to x15.
+// short decodes C.ANDI, C.SUB and similar instructions on registers x8 to x15.
 func (x *instruction) short(w word, imm int64) bool {
 	rd, rm := w.short(7), w.short(2)
 	x.Write(rd)

@@ -68,7 +68,7 @@ func TestAgainstDisassembler(t *testing.T) {
 	d.Compare(t, code, each*50_000)
 }
 
-// kernels are the instructions that only a kernel may use, and those by which a program changes how it runs.
+// kernels are privileged instructions, and instructions by which a program changes its execution mode.
 var kernels = regexp.MustCompile(`^(lctlg?|stctg|stctl|lpswe?y?|ssm|sac[f]?|sigp|diag|lra[gy]?|lurag?|stura|sturg|` +
 	`stap|stidp|stpx?|spx|spt|spka|sckc?|stckc|stpt|stpq|stosm|stnsm|stfl|stsi|sske|iske|rrbe|ptlb|pc|pr|pt|ptf|ptff|` +
 	`pfpo|palb|pgin|pgout|mvcp|mvcs|mvck|mvcsk|mvcdk|mvpg|msch|stsch|stcrw|stcps|ssch|rsch|csch|hsch|xsch|tsch|tpi|tpei|` +
@@ -104,7 +104,7 @@ var (
 	returning = regexp.MustCompile(`^b` + conditions + `?r$`)
 	comparing = regexp.MustCompile(`^cl?g?[ir]b` + conditions + `?$`)
 	away      = regexp.MustCompile(`^(bi?|bi?` + conditions + `|bic|bc|bctg?|bctr|bctgr|bxl?[eh]g?|bxhg|bxleg|bal|bas)$`)
-	// reading are those of which the first operand is read.
+	// reading are instructions that read their first operand.
 	reading = regexp.MustCompile(`^(st.*|ntstg|c|c[ghly].*|cr|cdb|ceb|cxbr|cdbr|cebr|cer|cdr|cxr|cd|ce|k[xde]b?r?|` +
 		`cxtr|cdtr|cextr|cedtr|kxtr|kdtr|cvd[gy]?|cfi|cg?rl|cih|c[ir][bj].*|c[zp][dx]t|t[dmcp].*|` +
 		`mv.*|b.*|j.*|cp.*|vst.*|vsce.*|vupkz.*|pfd.*|ex|exrl|sar|spm|lam.*|ppa|` +
@@ -113,7 +113,7 @@ var (
 	places = regexp.MustCompile(`^(-?[0-9]+)?(?:\((%r[0-9]+)?(?:,(%r[0-9]+))?\))?$`)
 )
 
-// differs says in what an instruction is not what the disassembler says; empty: in nothing.
+// differs returns the difference between an instruction and the disassembler's text, or "".
 func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint64) string {
 	last := operands[len(operands)-1]
 	flow, direct, told := flowOf(mnemonic, operands)
@@ -136,7 +136,8 @@ func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint6
 	return differsInFrames(x, mnemonic, operands, at)
 }
 
-// flowOf is where an instruction leads by its text, and whether it says where; told is false if it does not tell.
+// flowOf returns the control flow of an instruction's text, and whether its target is direct. told is false if the
+// text does not define the flow.
 func flowOf(mnemonic string, operands []string) (flow disasm.Flow, direct, told bool) {
 	last := operands[len(operands)-1]
 	switch {
@@ -209,7 +210,7 @@ func register(operand string) int {
 	return n
 }
 
-// differsInFrames compares what makes and leaves frames.
+// differsInFrames compares instructions that create and remove frames.
 func differsInFrames(x *disasm.Instruction, mnemonic string, operands []string, at uint64) string {
 	var want disasm.Instruction
 	rd, last := register(operands[0]), operands[len(operands)-1]

@@ -17,8 +17,8 @@ import (
 // Longest is the length of the longest instruction in bytes.
 const Longest = 6
 
-// Numbers of registers that the ABI names. Floating point registers have the numbers of package arch from 16 on:
-// functions that call nothing keep general ones there.
+// Numbers of registers that the ABI names. Floating point registers have the numbers of package arch, from 16 on.
+// Leaf functions save general registers there.
 const (
 	RA = 14 // where a call leaves its return address
 	SP = 15
@@ -90,7 +90,7 @@ func (x *instruction) writes(regs ...int) bool {
 	return true
 }
 
-// pair notes a register and the one behind it.
+// pair records that a register and the next one are written.
 func (x *instruction) pair(reg int) bool { return x.writes(reg, reg|1) }
 
 // vector notes that floating point registers may be written.
@@ -99,7 +99,7 @@ func (x *instruction) vector() bool {
 	return true
 }
 
-// add notes that a register becomes another one and a number.
+// add records that a register becomes the sum of another register and a number.
 func (x *instruction) add(rd, rn int, imm int64) bool {
 	x.Op, x.Rd, x.Rn, x.Imm = disasm.Add, rd, rn, uint64(imm)
 	x.Write(rd)
@@ -120,7 +120,7 @@ func (x *instruction) sum(op disasm.Op, rd, rn, rm int) bool {
 	return true
 }
 
-// base is a base or index register: 0 is none.
+// base returns a base or index register; 0 means none.
 func base(reg int) int {
 	if reg == 0 {
 		return disasm.None
@@ -128,7 +128,7 @@ func base(reg int) int {
 	return reg
 }
 
-// place notes where memory is accessed, of the formats that have an index register or, with 0, none.
+// place records a memory access, for formats with an index register, or without one (0).
 func (x *instruction) place(index, reg int, disp int64, size uint64) {
 	if index != 0 && reg == 0 {
 		index, reg = 0, index
@@ -178,8 +178,8 @@ func (x *instruction) branch(mask uint64, target int64) bool {
 	return x.To(target)
 }
 
-// branchTo notes a branch to the address that a register has. To return on a condition is to return: what comes behind
-// it returns elsewhere.
+// branchTo records a branch to the address in a register. A conditional return counts as a return, because the code
+// behind it returns to the same caller.
 func (x *instruction) branchTo(mask uint64, reg int) bool {
 	switch {
 	case mask == 0 || reg == 0:

@@ -2,8 +2,8 @@ package x86
 
 import "golang.org/x/arch/x86/x86asm"
 
-// decodeLegacy decodes instructions without VEX and EVEX that golang.org/x/arch does not know; false if it is none of
-// those known here.
+// decodeLegacy decodes instructions without VEX and EVEX that golang.org/x/arch does not support. It is false for all
+// instructions outside its list.
 func decodeLegacy(p []byte) (x86asm.Inst, bool) {
 	x := x86asm.Inst{Op: Other, Mode: 64, AddrSize: 64, DataSize: 32}
 	v := instruction{encoding: inLegacy, table: table0F, prefix: plain}

@@ -2,10 +2,10 @@ package x86
 
 import "golang.org/x/arch/x86/x86asm"
 
-// written is what an opcode writes that is no vector, opmask or tile.
+// written describes the writes of an opcode, without vectors, opmasks and tiles.
 type written struct {
-	prefixes byte   // with which of them
-	encoding byte   // in which of them
+	prefixes byte   // with these prefixes
+	encoding byte   // in these encodings
 	where    byte   // as below
 	bytes    amount // of memory
 }
@@ -20,7 +20,7 @@ const (
 
 const (
 	toReg    = 1 << iota // the general register of ModRM.reg
-	toMemory             // what ModRM.rm addresses
+	toMemory             // the memory addressed by ModRM.rm
 	toRM                 // the same, or the general register of ModRM.rm
 	toV                  // the general register vvvv
 	toRCX
@@ -34,14 +34,14 @@ const (
 	half
 	quarter
 	eighth
-	opmask // what an opmask register is moved as
+	opmask // the size of an opmask register's move
 
-	word amount = 0 // what a general register is moved as
+	word amount = 0 // the size of a general register's move
 )
 
-// writers are the instructions that write to general registers or to memory (Intel SDM, volume 2), by table and opcode.
-// Left out is what writes to several places, or to as much of memory as a mask says (vscatter, vpcompress, tilestored),
-// and to an address that is not named (vmaskmovdqu).
+// writers are the instructions that write to general registers or to memory (Intel SDM, volume 2), by table and
+// opcode. It omits instructions that write to several places, or to memory selected by a mask (vscatter, vpcompress,
+// tilestored). It also omits instructions with an implicit address (vmaskmovdqu).
 //
 //nolint:gochecknoglobals // a table
 var writers = map[[2]byte][]written{

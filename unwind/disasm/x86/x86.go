@@ -1,5 +1,5 @@
-// Package x86 decodes x86-64 instructions one at a time: golang.org/x/arch does so, and this package says what that one
-// does not know. Code is bytes; nothing here knows a process or an image.
+// Package x86 decodes x86-64 instructions one at a time. It uses golang.org/x/arch, and adds the instructions that
+// x/arch does not support. The input is bytes. The package does not depend on processes or images.
 package x86
 
 import (

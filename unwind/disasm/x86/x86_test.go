@@ -81,7 +81,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestWritten: what LLVM's disassembler does not know before 16, or what its text does not tell.
+// TestWritten checks instructions that LLVM's disassembler does not know before version 16, or whose text is
+// incomplete.
 func TestWritten(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
