@@ -36,7 +36,7 @@ func (d *Data) calls(u *unit, addr uint64) ([]call, error) {
 	return s.calls, s.err
 }
 
-// callSearch goes through a function's entry for the blocks and inlined calls that hold an address.
+// callSearch searches a function's entry for the blocks and inlined calls that contain an address.
 type callSearch struct {
 	d     *Data
 	w     *walker

@@ -140,7 +140,7 @@ func (c *cursor) skipStr() {
 	}
 }
 
-// seek goes to a section offset inside the piece, not backwards.
+// seek moves forward to a section offset inside the piece.
 func (c *cursor) seek(off uint64) {
 	n := off - c.base
 	if off < c.base || n > uint64(len(c.data)) || n > math.MaxInt || int(n) < c.pos {

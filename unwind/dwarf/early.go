@@ -12,10 +12,10 @@ import (
 // early finds units by .debug_aranges.
 type early struct {
 	once sync.Once
-	// index has the numbers of units in offsets, which are those of .debug_info.
+	// index contains numbers of units in offsets, which contains their offsets in .debug_info.
 	index   index
 	offsets []uint64
-	// starts are the same in ascending order.
+	// starts contains the same offsets in ascending order.
 	starts []uint64
 }
 
@@ -29,12 +29,11 @@ func (e *early) load(d *Data) {
 	e.starts = slices.Sorted(slices.Values(e.offsets))
 }
 
-// unitWith returns the unit that holds an offset of .debug_info, nil if none does. While the units of a large
-// compressed section are not listed, only those before it are looked at that have no addresses: after the last one
-// that has.
+// unitWith returns the unit that contains an offset of .debug_info, or nil. If the units of a large compressed
+// section are not listed yet, it searches from the last unit in .debug_aranges that begins at or before the offset.
 func (d *Data) unitWith(off uint64) *unit {
 	if d.sections.info.spill == nil || d.loaded.Load() {
-		_ = d.Load() // what cannot be read is missed
+		_ = d.Load() // unreadable units are missing
 		return d.unitAt(off)
 	}
 	d.early.once.Do(func() { d.early.load(d) })
@@ -59,7 +58,7 @@ func (d *Data) unitWith(off uint64) *unit {
 	return u
 }
 
-// earlyFrames is Frames while the units are not listed. It returns none if it cannot be known without that.
+// earlyFrames is Frames while the units are not listed. It returns no frames if it needs the list.
 func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 	d.early.once.Do(func() { d.early.load(d) })
 	for _, i := range d.early.index.find(addr) {
@@ -75,8 +74,8 @@ func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 	return nil, nil
 }
 
-// readAhead has the other sections that a look-up needs expanded beside .debug_info, as far as they will be needed for
-// the unit at an offset.
+// readAhead starts to expand the other sections that a look-up needs, in parallel with .debug_info, as far as
+// necessary for the unit at an offset.
 func (d *Data) readAhead(off uint64) {
 	info := &d.sections.info
 	if s := info.expanding(); s == nil || s.have.Load() > off {

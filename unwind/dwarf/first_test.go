@@ -13,9 +13,9 @@ import (
 	"pg_stat_backtrace/internal/figure"
 )
 
-// What the first use of a debug file may cost, and a later one: of the processor's time, lest another process's work
-// count, too. A compressed one is expanded up to the unit that has the address; an answer that cannot wait for that
-// goes out without lines.
+// Limits on the processor time of the first and of a later use of a debug file. Processor time excludes the work of
+// other processes. A compressed file is expanded up to the unit that contains the address. An answer that cannot wait
+// for that has no lines.
 const (
 	firstTime       = 200 * time.Millisecond
 	firstCompressed = time.Second
@@ -23,7 +23,7 @@ const (
 	laterTime       = 100 * time.Microsecond
 )
 
-// envFirst makes the test program look up addresses in a file and tell what that has cost.
+// envFirst makes the test program look up addresses in a file and print the cost.
 const envFirst = "DWARF_TEST_FIRST"
 
 // cost is the measurement of one separate process.
@@ -114,7 +114,7 @@ func number(t *testing.T, s string) int {
 	return n
 }
 
-// measureFirst looks up an address, then as many as a stack has, and those once more when the units are listed.
+// measureFirst looks up one address, then as many as a stack has. It repeats these when the units are listed.
 func measureFirst(t *testing.T, file string) {
 	const depth = 20
 	all := randomAddresses(t, file, 100*depth)

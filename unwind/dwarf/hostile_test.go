@@ -19,7 +19,7 @@ func (c *counted) ReadAt(p []byte, off int64) (int, error) {
 	return c.ReaderAt.ReadAt(p, off)
 }
 
-// zeros is a file of nothing else, as sparse as it is large.
+// zeros is a sparse file that contains only zeros.
 type zeros struct{}
 
 func (zeros) ReadAt(p []byte, _ int64) (int, error) {

@@ -59,7 +59,7 @@ func (x *index) sort() {
 	}
 }
 
-// find returns the units that cover an address, the one whose range begins last first.
+// find returns the units that cover an address, first the unit whose range begins last.
 func (x *index) find(addr uint64) []uint32 {
 	i := sort.Search(len(x.spans), func(i int) bool { return x.spans[i].low > addr }) - 1
 	var units []uint32
@@ -91,7 +91,7 @@ func (d *Data) indexUnit(i uint32, r *root, pending map[uint64]uint32, budget *i
 	return d.index.add(i, spans)
 }
 
-// readAranges takes the addresses of units from .debug_aranges, which may have those of units that do not tell them.
+// readAranges reads addresses of units from .debug_aranges, which may list units that do not contain their addresses.
 func (d *Data) readAranges(pending map[uint64]uint32) error {
 	return d.eachArange(func(off uint64, size uint8, set *cursor) error {
 		i, ok := pending[off]

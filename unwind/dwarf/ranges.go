@@ -12,9 +12,9 @@ const (
 	maxRanges = 1 << 18
 	// maxRangeBytes limits the bytes read of range lists for one unit, or for the ranges of all units.
 	maxRangeBytes = 64 << 20
-	// indexCost is what an address that is read by its index counts of that.
+	// indexCost is the cost in bytes of an address that is read by its index.
 	indexCost = 16
-	// rangeStep is how much is read of a list at first.
+	// rangeStep is the size of the first read of a list.
 	rangeStep = 1 << 10
 )
 
@@ -30,7 +30,8 @@ func (s span) alive(u *unit) bool {
 
 // spans appends the addresses that an entry covers: DW_AT_low_pc and DW_AT_high_pc, or DW_AT_ranges (§2.17).
 //
-// budget is how many bytes of range lists may still be read: many entries may name the same long list.
+// budget is the number of bytes of range lists that may still be read, because many entries may refer to the same
+// long list.
 func (d *Data) spans(dst []span, u *unit, low, high, ranges value, budget *int) ([]span, error) {
 	if ranges.ok() {
 		return d.rangeList(dst, u, ranges, budget)

@@ -33,7 +33,7 @@ type section struct {
 	expand func() ([]byte, error)
 }
 
-// reader returns what reads pieces of the section; nil if it is to be expanded in memory.
+// reader returns a reader for pieces of the section, or nil if it has to be expanded in memory.
 func (s *section) reader() io.ReaderAt {
 	if s.spill == nil {
 		return s.r

@@ -27,7 +27,7 @@ type spilled struct {
 	// have is how much is there.
 	have atomic.Uint64
 
-	mu     sync.Mutex // held for one piece at a time: many may wait for different places
+	mu     sync.Mutex // locked for one piece at a time: several readers may wait for different places
 	pieces elfimage.Pieces
 	err    error
 }
@@ -71,7 +71,7 @@ func (s *spilled) more(n uint64) error {
 	}
 	if err != nil {
 		s.err, s.pieces = err, nil
-		// The disk is full, or the section is damaged: what came before is not to be trusted then.
+		// The disk is full, or the section is damaged. The previous data is not trusted then.
 		s.have.Store(0)
 		return err
 	}

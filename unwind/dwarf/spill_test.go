@@ -62,7 +62,7 @@ func fewFrames(d *Data, spans []indexed) [][]Frame {
 	return all
 }
 
-// TestSpillAsNeeded: an address in a unit near the start of the file costs no more than to expand that.
+// TestSpillAsNeeded checks that a look-up in a unit near the start of the file expands only that part.
 func TestSpillAsNeeded(t *testing.T) {
 	d := openBytes(t, largeCompressed(t), Options{Spill: tempFile(t)})
 	d.early.once.Do(func() { d.early.load(d) })
@@ -147,7 +147,7 @@ func TestSpillDamaged(t *testing.T) {
 	}
 }
 
-// TestReadAhead: what a look-up needs beside .debug_info is expanded while that is.
+// TestReadAhead checks that the other sections of a look-up are expanded in parallel with .debug_info.
 func TestReadAhead(t *testing.T) {
 	d := openBytes(t, largeCompressed(t), Options{Spill: tempFile(t)})
 	d.early.once.Do(func() { d.early.load(d) })

@@ -133,7 +133,7 @@ func packageFrom(parts, dwo map[string][]byte, version uint16, id uint64) *Data 
 	return d
 }
 
-// TestPackage compares a package with the split file that it was made of.
+// TestPackage compares a package with the split file that it contains.
 func TestPackage(t *testing.T) {
 	for version, number := range map[string]uint16{"4": 2, "5": 5} {
 		parts, dwo := splitParts(t, version)
