@@ -226,7 +226,7 @@ func (c *trial) judge(t *walk, next Frame, stop Stop) trialResult {
 		}
 		switch next.Method {
 		case ByCFI, BySignalFrame, ByInstructions, ByRecovery, ByReturnAddress:
-			return proven // ByReturnAddress only behind a signal's frame, where it reports the effect of the interrupted instruction
+			return proven // ByReturnAddress occurs only behind a signal frame
 		default:
 			return undecided
 		}
