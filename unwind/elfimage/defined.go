@@ -52,7 +52,7 @@ type gnuHash struct {
 	bucketsAt, valuesAt uint64
 }
 
-// gnuHash reads the header of the table; false if there is none that can be used.
+// gnuHash reads the header of the table. It is false if there is no usable table.
 func (m *Image) gnuHash() (gnuHash, bool) {
 	t := gnuHash{m: m, hash: m.find(".gnu.hash")}
 	if t.hash == nil || t.hash.typ != elf.SHT_GNU_HASH {
@@ -81,7 +81,7 @@ func (m *Image) gnuHash() (gnuHash, bool) {
 	return t, t.buckets > 0
 }
 
-// find returns the address of a symbol, 0 if there is none of that name.
+// find returns the address of a symbol, or 0 if there is no symbol of that name.
 func (t *gnuHash) find(name string) (uint64, error) {
 	hash := uint32(5381)
 	for i := range len(name) {

@@ -5,8 +5,8 @@ import "debug/elf"
 // maxDynamic bounds the entries of a dynamic segment that are looked at.
 const maxDynamic = 4096
 
-// findDynamic makes .dynsym and .dynstr of what the dynamic segment of an image in memory says. How many symbols there
-// are follows from the hash table only.
+// findDynamic derives .dynsym and .dynstr from the dynamic segment of an image in memory. Only the hash table gives
+// the number of symbols.
 func (m *Image) findDynamic(bias uint64) {
 	s, ok := m.findProgram(elf.PT_DYNAMIC)
 	if !ok {
@@ -98,7 +98,7 @@ func (m *Image) gnuHashCount(addr uint64) uint64 {
 	return last + m.chainLength(addr+chain+(last-first)*4)
 }
 
-// chainLength counts the hash values from addr on up to the one with the lowest bit set, which ends the chain.
+// chainLength counts the hash values from addr up to the value with the lowest bit set, which ends the chain.
 func (m *Image) chainLength(addr uint64) uint64 {
 	const step = 256
 	for n := uint64(0); n < maxSymbols; {

@@ -27,7 +27,7 @@ var (
 	ErrMalformed = errors.New("malformed ELF image")
 	// ErrNoSection means that the image has no section of that name, or one without content (SHT_NOBITS).
 	ErrNoSection = errors.New("no such section")
-	// ErrTooLarge means that a section exceeds what this package is willing to hold in memory.
+	// ErrTooLarge means that a section exceeds the memory limit of this package.
 	ErrTooLarge = errors.New("section too large")
 )
 
@@ -98,8 +98,8 @@ func (m *Image) AddrSize() int { return m.layout.addrSize() }
 // Segments returns the loadable segments in the file's order. The slice must not be changed.
 func (m *Image) Segments() []Segment { return m.segments }
 
-// Content returns a reader of the bytes that the image has of a segment: of those in the file, or of those in memory.
-// It is nil for a segment that has none.
+// Content returns a reader for the bytes of a segment in the image: in the file or in memory. It is nil for a segment
+// without content.
 func (m *Image) Content(s Segment) *io.SectionReader {
 	off, ok := m.position(s.Vaddr)
 	n := m.room(s.Vaddr)

@@ -57,7 +57,7 @@ func TestImported(t *testing.T) {
 	}
 }
 
-// TestImportedBounds: what a file of foreign origin has kept of it is bounded.
+// TestImportedBounds checks that the data kept of a hostile file is limited.
 func TestImportedBounds(t *testing.T) {
 	all := make([]relocation, 200_000)
 	for i := range all {

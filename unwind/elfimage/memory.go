@@ -48,7 +48,7 @@ func (r memoryReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, err //nolint:wrapcheck // source wraps it
 }
 
-// readMemoryHeaders reads the ELF header and the program headers. It returns the ELF header as it stands there.
+// readMemoryHeaders reads the ELF header and the program headers. It returns the unchanged ELF header.
 func (m *Image) readMemoryHeaders() (header, error) {
 	if err := m.readELFHeader(); err != nil {
 		return header{}, err
@@ -94,7 +94,7 @@ func (m *Image) at(addr, n uint64) ([]byte, error) {
 	return m.src.bytes(off, n)
 }
 
-// synthesize adds a made-up section header for [addr, addr+size), which has to lie in a segment.
+// synthesize adds a derived section header for [addr, addr+size), which must lie in a segment.
 func (m *Image) synthesize(s section) {
 	off, ok := m.position(s.addr)
 	if ok && s.size > 0 && s.size <= m.room(s.addr) {

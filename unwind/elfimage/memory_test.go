@@ -21,7 +21,7 @@ type loaded struct {
 	bytes []byte
 }
 
-// load maps the segments of a file at base, which is where its first page comes to lie.
+// load maps the segments of a file, with its first page at base.
 func load(t testing.TB, path string, base uint64) loaded {
 	t.Helper()
 	f, err := elf.Open(path)

@@ -8,13 +8,13 @@ import (
 )
 
 const (
-	// maxSection bounds what one section may take in memory, as stored and as decompressed.
+	// maxSection limits the memory of one section, stored and decompressed.
 	maxSection = 256 << 20
-	// readChunk is how much is allocated at a time when the size of the file is not known.
+	// readChunk is the size of one allocation when the size of the file is unknown.
 	readChunk = 1 << 20
 )
 
-// source reads byte ranges of an image and allocates no more than the file can fill.
+// source reads byte ranges of an image. It allocates no more than the file can fill.
 type source struct {
 	r    io.ReaderAt
 	size int64 // 0: not known
