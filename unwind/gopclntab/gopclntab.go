@@ -18,7 +18,7 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrNone means that the image has no such table: it is no Go program.
+	// ErrNone means that the image has no such table: it is not a Go program.
 	ErrNone = errors.New("gopclntab: no Go function table")
 	// ErrMalformed means that the table contradicts itself.
 	ErrMalformed = errors.New("gopclntab: malformed Go function table")
@@ -41,7 +41,7 @@ type Frame struct {
 	// Entry is the function's first address, 0 for an inlined call. Start is where the piece of code begins that holds
 	// the address.
 	Entry, Start uint64
-	// File and Line are the place in the source that the frame has come to. "" and 0 where they are not known.
+	// File and Line are the current place of the frame in the source. They are "" and 0 if unknown.
 	File string
 	Line int
 	// Inlined is set for an inlined call, which shares the stack frame of the next Frame.
@@ -53,7 +53,7 @@ type Table struct {
 	src    Source
 	order  binary.ByteOrder
 	addr   uint64 // of the header
-	size   uint64 // of what may belong to it
+	size   uint64 // limit of the table's size
 	format format
 	// quantum is the unit of code distances, ptr the size of addresses, both in bytes.
 	quantum, ptr uint64
@@ -65,7 +65,7 @@ type Table struct {
 	text, base uint64
 }
 
-// format is what differs between the versions.
+// format identifies the versions of the table.
 type format uint8
 
 const (

@@ -65,7 +65,7 @@ func (f *Function) line(addr uint64) (string, int, error) {
 	return name, int(line.value), err
 }
 
-// inlinedAt returns the number of the innermost call inlined at an address, -1 if none is.
+// inlinedAt returns the number of the innermost call inlined at an address, or -1.
 func (f *Function) inlinedAt(addr uint64) (int32, error) {
 	if f.inline == 0 {
 		return -1, nil

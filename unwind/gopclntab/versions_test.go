@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/internal/goversions"
 )
 
-// TestVersions compares what other versions of Go have made: every function with debug/gosym, and inlined calls with
+// TestVersions compares programs of other versions of Go: every function with debug/gosym, and inlined calls with
 // debugging information.
 func TestVersions(t *testing.T) {
 	toolchains, programs := goversions.Wanted(t)
