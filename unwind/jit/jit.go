@@ -32,7 +32,7 @@ const (
 	maxFile    = 16 << 20
 )
 
-// ErrMalformed means that the memory does not hold what the interface defines.
+// ErrMalformed means that the memory does not contain the structures of the interface.
 var ErrMalformed = errors.New("malformed JIT information")
 
 // Entry is a jit_code_entry: an object file in memory.

@@ -92,7 +92,8 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// compiled is an object file of the compiler, with the addresses in its section headers that a loader would enter.
+// compiled is an object file of the compiler. Its section headers contain load addresses as a loader would write
+// them.
 func compiled(t testing.TB) []byte {
 	t.Helper()
 	dir := t.TempDir()
@@ -209,7 +210,7 @@ func TestInvalidObjects(t *testing.T) {
 	}
 }
 
-// FuzzOpen reads damaged objects: what comes out lies in their code.
+// FuzzOpen reads damaged objects. The results must lie in their code.
 func FuzzOpen(f *testing.F) {
 	f.Add(compiled(f))
 	f.Add([]byte("\x7fELF\x02\x01\x01"))

@@ -36,7 +36,7 @@ type Function struct {
 type Object struct {
 	// Code are the addresses of its code.
 	Code []Span
-	// Frames is where its .eh_frame section lies in memory, relocated; empty if it has none.
+	// Frames is the address range of its .eh_frame section in memory, relocated. It is empty if there is none.
 	Frames    Span
 	functions []Function // by address
 }
@@ -115,7 +115,7 @@ func (o *Object) readSymbols(f *elf.File, e Entry) error {
 	return nil
 }
 
-// function returns the function of a symbol that lies whole in a section of code.
+// function returns the function of a symbol that lies completely in a section of code.
 func function(f *elf.File, s *elf.Symbol) (Function, bool) {
 	if elf.ST_TYPE(s.Info) != elf.STT_FUNC || s.Size == 0 || !printable(s.Name) ||
 		s.Section == elf.SHN_UNDEF || int(s.Section) >= len(f.Sections) {
@@ -148,7 +148,7 @@ func (o *Object) Holds(addr uint64) bool {
 	return slices.ContainsFunc(o.Code, func(s Span) bool { return s.holds(addr) })
 }
 
-// Function returns the function whose symbol covers an address; of functions one of which lies in the other, the
+// Function returns the function whose symbol covers an address. If one function lies in another, it returns the
 // innermost.
 func (o *Object) Function(addr uint64) (Function, bool) {
 	const maxOverlap = 8
