@@ -61,8 +61,8 @@ func unversioned(name string) string {
 	return name
 }
 
-// goodName reports whether a name can stand in a line of output: not empty, no local label of the assembler, no mapping
-// symbol ($x, $d), valid UTF-8 without white space and control characters.
+// goodName reports whether a name can be used in a line of output. It must not be empty, a local label of the
+// assembler or a mapping symbol ($x, $d). It must be valid UTF-8 without white space and control characters.
 func goodName(name string) bool {
 	if name == "" || strings.HasPrefix(name, ".L") || name[0] == '$' {
 		return false

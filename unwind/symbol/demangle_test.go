@@ -26,8 +26,8 @@ var abbreviations = strings.NewReplacer(
 
 var rustDetails = regexp.MustCompile(`\[[0-9a-f]{1,16}\]|::h[0-9a-f]{16}\b|: [iu](?:size|8|16|32|64|128)\b`)
 
-// TestDemangleRealSymbols compares with c++filt on what the C++ library exports, as it is and as a clone of it, and on
-// symbols of Rust programs in both manglings (testdata/rust-symbols.txt).
+// TestDemangleRealSymbols compares the results with c++filt. It uses the C++ library's exported names, unchanged and
+// as clones, and symbols of Rust programs in both manglings (testdata/rust-symbols.txt).
 func TestDemangleRealSymbols(t *testing.T) {
 	if _, err := exec.LookPath("c++filt"); err != nil {
 		t.Skipf("nothing to compare with: %v", err)

@@ -61,8 +61,8 @@ func checkOrder(t *testing.T, table *symbol.Table) {
 	}
 }
 
-// checkLookup compares with the last function of the table that holds addr: the order has the innermost last. Where
-// functions nest deeper than any real ones, there may be no answer.
+// checkLookup compares with the last function of the table that contains addr. In the table's order the innermost
+// function is last. If functions nest deeper than any real ones, there may be no answer.
 func checkLookup(t *testing.T, table *symbol.Table, addr uint64) {
 	t.Helper()
 	var want symbol.Symbol

@@ -27,7 +27,7 @@ type named struct {
 // span is a range of the call frame information.
 type span struct{ start, end uint64 }
 
-// oracleFiles are the ELF files that PGSB_ORACLE_FILES lists (separated by colons), else those of this machine.
+// oracleFiles are the ELF files in PGSB_ORACLE_FILES (separated by colons), or files of this machine by default.
 func oracleFiles(t testing.TB) []string {
 	t.Helper()
 	if _, err := exec.LookPath("readelf"); err != nil {
@@ -106,7 +106,7 @@ func codeSections(t testing.TB, path string) map[string]bool {
 	return code
 }
 
-// withDebugFile adds the separate debug file that a distribution's package has put beside the file's.
+// withDebugFile adds the separate debug file from a distribution's package.
 func withDebugFile(t testing.TB, path string) []string {
 	t.Helper()
 	id := openImage(t, path).BuildID()
@@ -130,7 +130,7 @@ func oracleSymbols(t testing.TB, paths ...string) []named {
 	return all
 }
 
-// fileSymbols are those of one file.
+// fileSymbols returns the symbols of one file.
 func fileSymbols(t testing.TB, path string) []named {
 	t.Helper()
 	code := codeSections(t, path)
@@ -183,7 +183,7 @@ func newOracle(symbols []named) *oracle {
 	return o
 }
 
-// covering returns the symbols whose range holds addr.
+// covering returns the symbols whose range contains addr.
 func (o *oracle) covering(addr uint64) []named {
 	i, _ := slices.BinarySearchFunc(o.symbols, addr, func(s named, a uint64) int { return cmp.Compare(s.start, a+1) })
 	var all []named
@@ -208,7 +208,7 @@ func hasName(all []named, name string) bool {
 	return slices.ContainsFunc(all, func(s named) bool { return s.name == name })
 }
 
-// eachOracle runs a test on every file by itself and, if it has one, together with its debug file.
+// eachOracle runs a test on every file alone and, if it has one, together with its debug file.
 func eachOracle(t *testing.T, test func(t *testing.T, paths ...string)) {
 	t.Helper()
 	for _, path := range oracleFiles(t) {
@@ -219,8 +219,9 @@ func eachOracle(t *testing.T, test func(t *testing.T, paths ...string)) {
 	}
 }
 
-// TestEverySymbol looks up the first, middle and last byte of every function, and the bytes beside it. The name has to
-// be one of the innermost functions that hold the address, and there is one exactly if there are such.
+// TestEverySymbol looks up the first, middle and last byte of every function, and the neighbouring bytes. The name
+// must be one of the innermost functions that contain the address. There must be a name if and only if there is such
+// a function.
 func TestEverySymbol(t *testing.T) {
 	eachOracle(t, func(t *testing.T, paths ...string) {
 		symbols := oracleSymbols(t, paths...)
@@ -242,7 +243,7 @@ func TestEverySymbol(t *testing.T) {
 	})
 }
 
-// TestEveryFDE looks up the first, middle and last byte of everything that the call frame information knows.
+// TestEveryFDE looks up the first, middle and last byte of every range in the call frame information.
 func TestEveryFDE(t *testing.T) {
 	eachOracle(t, func(t *testing.T, paths ...string) {
 		o, table, fdes, cut := newOracle(oracleSymbols(t, paths...)), openTable(t, paths...), oracleFDEs(t, paths[0]), 0
@@ -266,7 +267,7 @@ func TestEveryFDE(t *testing.T) {
 	})
 }
 
-// nobody is a source of names without any name.
+// nobody never names an address.
 func nobody(uint64) bool { return false }
 
 // sequence makes an iterator of ranges.

@@ -1,8 +1,8 @@
-// Package symbol turns code addresses into names that are true.
+// Package symbol finds the correct names of code addresses.
 //
-// A Table holds the functions of one image, from its own symbol tables and those of its separate debug file. A name is
-// given only for an address inside the symbol's size and inside the function that the call frame information knows
-// there; where no symbol covers the address there is no answer, never the nearest one.
+// A Table contains the functions of one image, from the image's own symbol tables and from its separate debug file.
+// It names an address only inside the symbol's size, and inside the function in the call frame information. If no
+// symbol covers the address, there is no answer. It never uses the nearest symbol instead.
 //
 // The package must not know of processes, load addresses or where files are found: addresses are link-time addresses.
 package symbol
@@ -19,7 +19,7 @@ import (
 
 // Symbol is a function.
 type Symbol struct {
-	// Name is the name as the linker knows it, without a symbol version; see Demangle.
+	// Name is the linker's name, without a symbol version; see Demangle.
 	Name string
 	// Addr is the link-time address of its first byte, Size its length in bytes.
 	Addr, Size uint64
@@ -30,10 +30,10 @@ type Symbol struct {
 type Table struct {
 	addrs []uint64 // ascending; among equal ones the larger size first
 	sizes []uint32
-	// enclosing is, for each function, one more than the index of the nearest one before it that ends later, 0 if
-	// there is none: where functions nest, the next candidate outwards.
+	// enclosing is, for each function, one more than the index of the nearest function before it that ends later, or
+	// 0. Where functions nest, this is the next candidate outwards.
 	enclosing []uint32
-	// nameEnds are offsets into names, where the names stand in the order of addrs.
+	// nameEnds are offsets into names, which contains the names in the order of addrs.
 	nameEnds []uint32
 	names    string
 }
@@ -137,8 +137,8 @@ func (b *builder) sorted() []*candidate {
 	return slices.CompactFunc(all, func(a, b *candidate) bool { return a.addr == b.addr && a.size == b.size })
 }
 
-// byAddress returns the indexes of the candidates in the order of their addresses, sorted by one digit after the other,
-// from the lowest: a symbol table stands in no order, and is the first thing that a name waits for.
+// byAddress returns the indexes of the candidates in the order of their addresses. It is a radix sort, from the
+// lowest digit on. Symbol tables are not sorted, and the first look-up waits for this.
 func (b *builder) byAddress() []uint32 {
 	const digit = 11 // bits
 	order, other := make([]uint32, len(b.all)), make([]uint32, len(b.all))
@@ -175,11 +175,12 @@ func (t *Table) enclosingOf(i int) uint32 {
 	return j
 }
 
-// end returns the address behind function i; newCandidate refused those whose end would overflow.
+// end returns the address behind function i. newCandidate has rejected functions whose end would overflow.
 func (t *Table) end(i int) uint64 { return t.addrs[i] + uint64(t.sizes[i]) }
 
-// Lookup names the function that holds addr, the innermost one where several do. fdeStart and fdeEnd are the range that
-// the call frame information has for addr: the function must begin inside it. fdeEnd 0 means that there is none.
+// Lookup returns the function that contains addr, the innermost one if there are several. fdeStart and fdeEnd are the
+// range of addr in the call frame information. The function must begin inside this range. fdeEnd is 0 if there is no
+// range.
 func (t *Table) Lookup(addr, fdeStart, fdeEnd uint64) (Symbol, bool) {
 	i, found := slices.BinarySearch(t.addrs, addr)
 	if found {
