@@ -13,11 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone says that there is no such process or thread (any more). A process hidden by the hidepid mount option
+// ErrGone means that there is no such process or thread (any more). A process hidden by the hidepid mount option
 // looks the same.
 var ErrGone = errors.New("no such process")
 
-// ErrDenied says that the kernel refuses to show the file to this user.
+// ErrDenied means that the kernel does not show the file to this user.
 var ErrDenied = errors.New("permission denied")
 
 // ErrFormat says that a file does not look as proc(5) describes it.
@@ -49,7 +49,7 @@ func wrap(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
-// formatError says what in a file is not as expected; the text of hostile files is quoted and shortened.
+// formatError describes the unexpected part of a file. The text of hostile files is quoted and shortened.
 func formatError(what string, text string) error {
 	const most = 60
 	if len(text) > most {

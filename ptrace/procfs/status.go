@@ -42,7 +42,7 @@ func readStatus(name string) (Status, error) {
 	return s, wrap(name, err)
 }
 
-// ParseStatus parses the contents of a status file; lines that it does not know are skipped.
+// ParseStatus parses the contents of a status file. It skips unknown lines.
 func ParseStatus(text string) (Status, error) {
 	var s Status
 	seen := 0

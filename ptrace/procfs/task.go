@@ -10,13 +10,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Syscall is what /proc/PID/task/TID/syscall shows (proc_pid_syscall(5)).
+// Syscall is the content of /proc/PID/task/TID/syscall (proc_pid_syscall(5)).
 type Syscall struct {
-	Running bool // on the CPU or waiting for it: nothing else is known
+	Running bool // on the CPU or waiting for it: the other fields are unset
 	Number  int  // system call, -1 when blocked outside of one (a page fault)
-	// Args are the call's arguments as the registers held them; all zero when Number is -1.
+	// Args are the call's arguments from the registers; all zero when Number is -1.
 	Args   [6]uint64
-	SP, PC uint64 // of the user mode, where it will go on
+	SP, PC uint64 // of the user mode, where it will resume
 }
 
 // ReadSyscall returns the system call in which a thread waits. It needs the right to trace the process.
@@ -66,7 +66,7 @@ func KernelStack(pid, tid int) ([]string, error) {
 	return ParseKernelStack(text), nil
 }
 
-// ParseKernelStack parses the contents of a stack file (proc_pid_stack(5)); lines that it does not know are skipped.
+// ParseKernelStack parses the contents of a stack file (proc_pid_stack(5)). It skips unknown lines.
 func ParseKernelStack(text string) []string {
 	const most = 64 // the kernel shows no more (MAX_STACK_TRACE_DEPTH in fs/proc/base.c)
 	var frames []string
@@ -79,8 +79,8 @@ func ParseKernelStack(text string) []string {
 	return frames
 }
 
-// WaitChannel names the function of the kernel that a thread sleeps in; "" when it does not sleep or the kernel does
-// not tell.
+// WaitChannel returns the function of the kernel in which a thread sleeps. It is "" if the thread does not sleep or
+// the kernel does not show it.
 func WaitChannel(pid, tid int) (string, error) {
 	text, err := readFile(taskPath(pid, tid, "wchan"))
 	if err != nil || text == "0" {
@@ -94,8 +94,9 @@ func Threads(pid int) ([]int, error) {
 	return numbers(path(pid, "task"))
 }
 
-// LiveThread returns a thread that shows the memory and the files of a process: the main thread, or another one if the
-// main thread has exited. /proc/PID/maps, exe, root and mem are those of the main thread, and empty after its end.
+// LiveThread returns a thread that shows the memory and the files of a process. It is the main thread, or another one
+// if the main thread has exited. /proc/PID/maps, exe, root and mem belong to the main thread, and are empty after its
+// end.
 func LiveThread(pid int) int {
 	main, err := ReadStat(pid)
 	if err != nil || main.Threads <= 1 || main.State != 'Z' && main.State != 'X' {
@@ -192,7 +193,7 @@ func Children(pid int) ([]int, error) {
 	return children, nil
 }
 
-// childrenByScan stands in where the kernel has no children files (built without CONFIG_PROC_CHILDREN).
+// childrenByScan replaces the children files of kernels without them (built without CONFIG_PROC_CHILDREN).
 func childrenByScan(parent int) ([]int, error) {
 	if _, err := ReadStat(parent); err != nil {
 		return nil, err
