@@ -39,7 +39,7 @@ func checkPID(pid int) error {
 	return fmt.Errorf("process %d: %w: it is a thread of process %d", pid, ErrInvalidPID, status.TGID)
 }
 
-// readTarget reads what the process is, and finds the cases in which there is nothing to stop.
+// readTarget reads the process's state, and returns an error if the process cannot be stopped.
 func readTarget(pid int) (procfs.Stat, error) {
 	stat, err := procfs.ReadStat(pid)
 	switch {
@@ -111,7 +111,7 @@ func (s *session) attach() error {
 	return s.attachThreads()
 }
 
-// attachThreads seizes threads until there are no new ones. Their stacks may be newer than the maps.
+// attachThreads seizes threads until it finds no new ones. Their stacks may be newer than the maps.
 func (s *session) attachThreads() error {
 	pid := s.call.target.PID
 	known := map[int]bool{pid: true}
@@ -149,7 +149,7 @@ func (s *session) attachThreads() error {
 	return s.arena.reserve(s.call.options.MaxStack, len(s.tracees)+s.pieces)
 }
 
-// attachThread seizes a thread, if that may be done, and reports whether it is held.
+// attachThread seizes a thread, if permitted, and reports whether it succeeded.
 func (s *session) attachThread(tid int) bool {
 	pid := s.call.target.PID
 	t := tracee{tid: tid}
@@ -250,7 +250,7 @@ func (s *session) identify() error {
 		return mismatch("parent", uint64(target.PPID), uint64(now.PPID))
 	case now.StartTime != s.before.StartTime, now.StartCode != s.before.StartCode, now.StackStart != s.before.StackStart:
 		if isDead(now.State) {
-			return nil // its end will be seen
+			return nil // release will notice its end
 		}
 		return errAgain
 	case target.UID < 0:

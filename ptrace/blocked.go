@@ -104,7 +104,7 @@ func (w *observer) lookAgain(tid int, first *look) error {
 	return nil
 }
 
-// copyStack copies the stack at sp and what Options.Also asks for.
+// copyStack copies the stack at sp and the stacks in Options.Also.
 func (w *observer) copyStack(tid int, sp uint64) (stack Stack, also []Stack, err error) {
 	if stack, err = w.copyAround(tid, sp); err != nil {
 		return Stack{}, nil, err
@@ -121,7 +121,7 @@ func (w *observer) copyStack(tid int, sp uint64) (stack Stack, also []Stack, err
 	return stack, also, nil
 }
 
-// copyAround copies the memory that is the stack if sp is the stack pointer; nothing if there is none.
+// copyAround copies the stack to which sp points. It copies nothing if sp is in no stack.
 func (w *observer) copyAround(tid int, sp uint64) (Stack, error) {
 	start, end, ok := stackIn(w.maps, sp, uint64(w.options.RedZone))
 	if !ok {

@@ -84,7 +84,7 @@ func (s *session) copyBlocks(t *tracee) {
 	}
 }
 
-// found makes the result, in the order of Options.Blocks; those not read have no data.
+// found returns the blocks in the order of Options.Blocks. Unread blocks have no data.
 func (b *blocks) found() []Stack {
 	if len(b.wanted) == 0 {
 		return nil

@@ -17,7 +17,7 @@ import (
 func TestCapture(t *testing.T) {
 	for _, test := range []struct {
 		args  []string
-		state string // what Thread.State may be
+		state string // allowed values of Thread.State
 	}{
 		{[]string{"sleep"}, "SR"},
 		{[]string{"busy"}, "R"},
@@ -202,7 +202,7 @@ func TestAllThreads(t *testing.T) {
 	}
 }
 
-// TestConcurrent: different processes side by side, the same process one after the other.
+// TestConcurrent captures different processes concurrently, and the same process one capture after the other.
 func TestConcurrent(t *testing.T) {
 	const processes, perProcess, rounds = 6, 3, 20
 	var group sync.WaitGroup

@@ -5,16 +5,16 @@ import (
 	"unsafe"
 )
 
-// Coroutines says how the other stacks of a thread are found whose program runs coroutines on stacks of their own: from
-// the structure of the coroutine that the thread runs to the thread's own structure, and from there to all coroutines
-// that belong to the thread. What does not look like such structures is left out: a coroutine's has to point at its
-// thread's, and the thread's at it.
+// Coroutines describes how to find the other stacks of a thread whose program runs coroutines on separate stacks. The
+// search leads from the structure of the current coroutine to the thread's structure, and from there to all
+// coroutines of the thread. Structures that do not match are ignored: a coroutine must point at its thread, and the
+// thread at it.
 type Coroutines struct {
 	// Roots are up to eight places of a pointer to the structure of the coroutine that a thread runs. The first root
 	// that leads to such a structure counts.
 	Roots []Root
-	// Low, High, Saved and Owner are offsets in a coroutine's structure: of the limits of its stack, of its stack pointer
-	// when it was left, and of the pointer to its thread's structure.
+	// Low, High, Saved and Owner are offsets in a coroutine's structure: of the limits of its stack, of its saved
+	// stack pointer, and of the pointer to its thread's structure.
 	Low, High, Saved, Owner int
 	// Size is how many bytes of a coroutine's structure to copy, OwnerSize how many of a thread's, each at most 256.
 	// Any word of a thread's structure may point to a coroutine. The first word points to the coroutine of the
@@ -22,8 +22,8 @@ type Coroutines struct {
 	Size, OwnerSize int
 }
 
-// Root is a word in memory, Offset bytes behind the address in a register, which stands Register bytes behind the
-// beginning of Thread.Registers.
+// Root is a word in memory, Offset bytes behind the address in a register. The register is at offset Register of
+// Thread.Registers.
 type Root struct {
 	Register int
 	Offset   int64
@@ -35,7 +35,7 @@ const (
 	maxStructure = 256 // bytes
 	maxStacks    = 4   // of one thread
 	maxStackSize = 1 << 30
-	nearWords    = 64 // words of a stack that are searched for where another one is in use
+	nearWords    = 64 // words of a stack that are searched for the used part of another one
 	farWords     = 4096
 )
 
@@ -46,7 +46,7 @@ type coroutines struct {
 	roots  [maxRoots]Root
 	nRoots int
 
-	// Those of the thread that is being copied.
+	// Coroutines of the thread that is being copied.
 	found  [maxStacks]coroutine
 	nFound int
 }
@@ -58,7 +58,7 @@ type coroutine struct {
 	open             bool
 }
 
-// part is memory that was copied besides a thread's stack.
+// part is memory that was copied in addition to a thread's stack.
 type part struct {
 	address    uint64
 	at, length int // in the arena
@@ -147,7 +147,7 @@ func (s *session) takeOwner(t *tracee, i int) bool {
 	return true
 }
 
-// wantStructure wants what may be a coroutine's structure, unless it is among the blocks from number first on.
+// wantStructure adds a possible coroutine's structure, unless it is among the blocks from number first on.
 //
 //go:nosplit
 //go:norace
@@ -175,7 +175,7 @@ func (s *session) loadWord(i, off int) uint64 {
 	return 0
 }
 
-// together reports whether two addresses lie in one mapping, as far as the mappings are known.
+// together reports whether two addresses lie in the same mapping.
 //
 //go:nosplit
 //go:norace
@@ -208,7 +208,7 @@ func (t *tracee) keep(address uint64, at, length int) {
 	}
 }
 
-// current returns the number of the coroutine on whose stack an address is, or -1.
+// current returns the number of the coroutine whose stack contains an address, or -1.
 //
 //go:nosplit
 //go:norace
@@ -221,7 +221,7 @@ func (c *coroutines) current(sp uint64) int {
 	return -1
 }
 
-// stackOf is stackAround for a thread whose coroutines are known: a coroutine's stack is no longer than itself.
+// stackOf is stackAround with coroutines: it ends a coroutine's stack at its own limit.
 //
 //go:nosplit
 //go:norace
@@ -285,8 +285,8 @@ func (s *session) copyFrom(t *tracee, f *coroutine, start uint64) bool {
 	return n > 0
 }
 
-// lowest returns the lowest aligned address of a coroutine's stack that is among the registers and the first words of
-// the copied stack; its end if there is none. Addresses from which a copy would not come to the end do not count.
+// lowest returns the lowest aligned address in a coroutine's stack among the registers and the first words of the
+// copied stack, or the stack's end. It ignores addresses from which the rest of the stack is too large to copy.
 //
 //go:nosplit
 //go:norace
@@ -308,7 +308,7 @@ func (s *session) lowest(t *tracee, f *coroutine, words int) uint64 {
 	return least
 }
 
-// others makes the result of what was copied of a thread's coroutines.
+// others returns the copied data of a thread's coroutines.
 func (s *session) others(t *tracee) []Stack {
 	if t.nParts == 0 {
 		return nil

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exitReaper takes notice of the ends of threads that are held while the thread that holds them seizes another one.
-// That waits while the process executes a program, which waits for the ends of all other threads; and the end of one
-// that is held is none before it has been taken notice of. Each would wait for the other until this program ends.
+// exitReaper reaps seized threads that end while their tracer seizes another thread. This prevents a deadlock. The
+// seize waits while the process executes a program. The execution waits for the ends of all other threads. And a
+// seized thread has ended only after its tracer's process has reaped it.
 //
-// To take notice any thread of this process will do. Only this one can: it is not waiting.
+// Any thread of this process can reap. The tracer waits in the seize, so another thread does it.
 type exitReaper struct {
 	mu     sync.Mutex
 	timer  *time.Timer
@@ -32,7 +32,7 @@ func newUndertaker() *exitReaper {
 	return u
 }
 
-// hold says that a thread is held now. It must not be a main thread, whose end is its parent's to know.
+// hold adds a seized thread. It must not be a main thread, whose parent has to reap it.
 func (u *exitReaper) hold(tid int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -58,7 +58,7 @@ func (u *exitReaper) call() {
 			err = unix.Waitid(unix.P_PID, tid, nil, unix.WEXITED|unix.WNOHANG|unix.WALL, nil)
 		}
 		if err != nil {
-			return true // its number is not this thread's any more
+			return true // its id belongs to another thread now
 		}
 		u.reaped = append(u.reaped, tid) // from now on its number may be another thread's
 		return true

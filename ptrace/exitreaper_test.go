@@ -35,7 +35,7 @@ func TestStopNotMistakenForExit(t *testing.T) {
 
 	u.hold(other.tid)
 	u.call()
-	one.phase = exited // as if it had looked dead
+	one.phase = exited // simulate a thread that looked dead
 	if one.reap(false); one.phase != exited {
 		t.Errorf("phase of a stopped thread: %d", one.phase)
 	}

@@ -92,7 +92,7 @@ func sameUser(self, target *procfs.Status) bool {
 	return true
 }
 
-// undumpable: the kernel gives the files in /proc of such a process to root.
+// undumpable reports whether the process is not dumpable. The kernel then gives its files in /proc to root.
 func undumpable(target *procfs.Status) bool {
 	owner, err := procfs.Owner(target.PID)
 	return err == nil && owner != target.UID[1]

@@ -24,13 +24,13 @@ func trailOf(t *testing.T, c *child) *ExtraReads {
 	}
 }
 
-// TestExtraReads follows a variable to a text that crosses a page, and a list whose nodes lead to texts, one of them
-// directly and another one nowhere.
+// TestExtraReads follows a variable to a text that crosses a page, and a list whose nodes lead to texts. One node
+// points directly to its text, and another one to an invalid address.
 func TestExtraReads(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
 	readable := trailOf(t, c)
-	readable.Variables = readable.Variables[:1] // the other one has to be left out, in further system calls
+	readable.Variables = readable.Variables[:1] // the other one must be left out, in further system calls
 	untilState(t, c.pid, 'S')
 	plain := mustCapture(t, c.pid, Options{})
 	for _, trail := range []*ExtraReads{trailOf(t, c), readable} {
@@ -59,7 +59,7 @@ func TestExtraReads(t *testing.T) {
 	}
 }
 
-// TestKinds has kinds of nodes, told by their words, lead to less than others, to more, and to too much.
+// TestKinds uses kinds of nodes, identified by their words, with fewer copies, with more, and with too many.
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")

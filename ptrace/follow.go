@@ -39,7 +39,7 @@ func (f *follower) pointer(address uint64) uint64 {
 	return binary.NativeEndian.Uint64(data)
 }
 
-// list takes what the nodes of a list lead to; see ExtraReads.Head.
+// list copies the memory to which the nodes of a list lead; see ExtraReads.Head.
 func (f *follower) list(t *ExtraReads, node uint64) {
 	const word, argument = 8, 16
 	for range maxNodes {
@@ -66,7 +66,7 @@ func (f *follower) list(t *ExtraReads, node uint64) {
 	}
 }
 
-// derefsOf is what to copy for nodes that have a word.
+// derefsOf returns the copies for nodes with a word.
 func (t *ExtraReads) derefsOf(word uint64) []Deref {
 	for _, k := range t.Kinds[:min(len(t.Kinds), maxKinds)] {
 		if k.Word == word {

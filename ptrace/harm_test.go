@@ -58,7 +58,7 @@ func captureRole(args []string) int {
 	}
 }
 
-// onceRole captures a process once and writes what came of it.
+// onceRole captures a process once and prints the result.
 func onceRole(args []string) int {
 	pid, _ := strconv.Atoi(args[0])
 	_, err := Capture(context.Background(), anyTarget(pid), Options{})
@@ -207,7 +207,7 @@ func TestUninterruptible(t *testing.T) {
 	})
 }
 
-// thaw lets a frozen process go on, and checks that it does.
+// thaw resumes a frozen process, and checks that it runs.
 func thaw(t *testing.T, c *child) {
 	t.Helper()
 	_ = c.stdin.Close()
@@ -233,7 +233,7 @@ func TestTraced(t *testing.T) {
 	mustCapture(t, c.pid, Options{})
 }
 
-// TestRefused: what the kernel refuses is explained.
+// TestRefused checks that errors explain why the kernel denies access.
 func TestRefused(t *testing.T) {
 	if unix.Getuid() != 0 {
 		t.Skip("needs root, to become another user")

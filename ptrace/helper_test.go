@@ -67,7 +67,7 @@ type child struct {
 	*exec.Cmd
 
 	pid    int
-	first  string // the line that said it is ready
+	first  string // the line that reported that it is ready
 	stdin  io.WriteCloser
 	stdout *bufio.Reader
 }
@@ -116,7 +116,7 @@ func (c *child) line(t testing.TB) string {
 	return strings.TrimSuffix(line, "\n")
 }
 
-// anyTarget accepts whatever has the number.
+// anyTarget accepts any process with this id.
 func anyTarget(pid int) Target { return Target{PID: pid, UID: -1} }
 
 // until waits for a condition.
@@ -195,7 +195,7 @@ func checkDetached(t testing.TB, pid int) {
 	}
 }
 
-// checkSnapshot verifies what holds for every complete capture of a process with a sane stack.
+// checkSnapshot verifies conditions for every complete capture of a process with a valid stack.
 func checkSnapshot(t testing.TB, s *Snapshot) {
 	t.Helper()
 	if s.Engine != Engine || s.Pause <= 0 || s.Pause > time.Minute || len(s.Maps) == 0 || len(s.Threads) == 0 {

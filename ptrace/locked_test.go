@@ -59,7 +59,7 @@ func TestLocked(t *testing.T) {
 	})
 }
 
-// startLocked starts such a process, which is so until answer is called.
+// startLocked starts such a process. Its memory is locked until answer is called.
 func startLocked(t *testing.T) (c *child, answer func()) {
 	t.Helper()
 	dir := t.TempDir()

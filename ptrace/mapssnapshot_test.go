@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMapsSnapshot: a capture by the layout of an earlier one says the same, of whatever state the process is in.
+// TestMapsSnapshot checks that a capture with an earlier MapsSnapshot gives the same result, in any state of the
+// process.
 func TestMapsSnapshot(t *testing.T) {
 	target := startTarget(t, "sleep")
 	untilState(t, target.pid, 'S')
 	first := mustCapture(t, target.pid, Options{})
-	untilState(t, target.pid, 'S') // after a stop it goes back to sleep by itself
+	untilState(t, target.pid, 'S') // after a stop it falls asleep again
 	second := mustCapture(t, target.pid, Options{MapsSnapshot: first.MapsSnapshot})
 	if second.MapsSnapshot != first.MapsSnapshot || &second.Maps[0] != &first.Maps[0] {
 		t.Error("the mappings were read again")
@@ -46,7 +47,7 @@ func TestMapsSnapshot(t *testing.T) {
 	checkUnharmed(t, target.pid)
 }
 
-// TestMapsSnapshotOfOtherProcess: a layout of another process, or of another program in the same one, is left aside.
+// TestMapsSnapshotOfOtherProcess checks that a MapsSnapshot of another process or program is ignored.
 func TestMapsSnapshotOfOtherProcess(t *testing.T) {
 	one, other := startTarget(t, "sleep"), startTarget(t, "sleep")
 	layout := mustCapture(t, one.pid, Options{}).MapsSnapshot
@@ -89,7 +90,7 @@ func TestObserveWithMapsSnapshot(t *testing.T) {
 	if s := mustObserve(t, target.pid, Options{MapsSnapshot: stale}); s.MapsSnapshot == stale {
 		t.Error("the layout of another program was taken")
 	}
-	// It executes another program in the middle: what the first look went by is void for the next.
+	// It executes another program in between: the data of the first look is invalid for the next.
 	w := &observer{
 		ctx: t.Context(), target: anyTarget(target.pid), options: Options{MapsSnapshot: stale}.withDefaults(),
 		started: time.Now(),

@@ -12,10 +12,9 @@ import (
 	"testing"
 )
 
-// TestStopAndCopyIsNosplit looks through all functions that stopAndCopyNoSched and collect lead to, on each
-// architecture: they must be nosplit and kept from the race detector, store no pointers, and call nothing else but
-// system calls that the scheduler does not get to know of. Nothing else would notice a violation but a crash in the
-// middle of a capture.
+// TestStopAndCopyIsNosplit checks all functions that stopAndCopyNoSched and collect call, on each architecture. They
+// must be nosplit, exempt from the race detector, and store no pointers. They may call only system calls that bypass
+// the scheduler. Without this test, a violation would show only as a crash in the middle of a capture.
 func TestStopAndCopyIsNosplit(t *testing.T) {
 	w := &window{
 		T: t, fset: token.NewFileSet(), functions: map[string][]*ast.FuncDecl{}, seen: map[string]bool{},
@@ -53,7 +52,7 @@ func TestStopAndCopyIsNosplit(t *testing.T) {
 	}
 }
 
-// window is what TestStopAndCopyIsNosplit knows.
+// window is the state of TestStopAndCopyIsNosplit.
 type window struct {
 	*testing.T
 
@@ -122,7 +121,7 @@ func called(fun ast.Expr) string {
 	return "a function value"
 }
 
-// writeBarriers are the lines of each file at which the compiler stores a pointer that the collector gets to know of.
+// writeBarriers returns the lines of each file at which the compiler emits a write barrier for a pointer.
 func writeBarriers(t *testing.T) map[string][]int {
 	t.Helper()
 	out, err := exec.Command("go", "build", "-gcflags=-d=wb", ".", "./bpf/samplerbpf").CombinedOutput()

@@ -21,7 +21,7 @@ import (
 var noticed = []struct {
 	call      string
 	interrupt bool       // a stop ends it with EINTR
-	end       unix.Errno // how it ends by itself
+	end       unix.Errno // its result without a stop
 	helped    bool       // ended by another process, which does not wait for it to begin
 }{
 	{"epoll_wait", true, 0, false},
@@ -80,8 +80,8 @@ func TestStopCutsLongCalls(t *testing.T) {
 	}
 }
 
-// TestStopNoticedByTarget captures processes in the middle of system calls, with every engine, and asks them what
-// they saw.
+// TestStopNoticedByTarget captures processes in the middle of system calls, with every engine, and checks the results
+// of these calls.
 func TestStopNoticedByTarget(t *testing.T) {
 	program := noticeProgram(t)
 	const lasting = 300 * time.Millisecond
@@ -152,7 +152,7 @@ func sampleFor(t *testing.T, pid int, span time.Duration) {
 	t.Helper()
 	s, err := NewSampler([]Target{anyTarget(pid)}, SamplerOptions{Interval: time.Millisecond})
 	if err != nil {
-		return // it may have ended; TestSampler says what else can be in the way
+		return // it may have ended; TestSampler reports other obstacles
 	}
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), span)

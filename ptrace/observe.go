@@ -44,7 +44,7 @@ func (w *observer) tryAll() (*Snapshot, error) {
 	return nil, &RecycledError{PID: w.target.PID, Property: "program"}
 }
 
-// ObserveError says why a thread was not seen consistently. It is an ErrNotObserved.
+// ObserveError describes why a thread could not be read consistently. It is an ErrNotObserved.
 type ObserveError struct {
 	PID      int
 	After    time.Duration
@@ -65,12 +65,12 @@ func (e *ObserveError) Error() string {
 	return text + ")"
 }
 
-// Unwrap makes errors.Is(err, ErrNotObserved) hold, and finds what kept the engines from working.
+// Unwrap makes errors.Is(err, ErrNotObserved) true, and returns the errors of the engines.
 func (e *ObserveError) Unwrap() []error {
 	return slices.DeleteFunc([]error{ErrNotObserved, e.Blocked, e.Running}, func(err error) bool { return err == nil })
 }
 
-// What an attempt can come to, besides the errors that end an observation.
+// The outcomes of an attempt, besides the errors that end an observation.
 var (
 	errAwake    = errors.New("it was awake")
 	errMoved    = errors.New("it moved while its stack was copied")
@@ -84,7 +84,7 @@ type observer struct {
 	options Options
 	started time.Time
 	before  procfs.Stat
-	layout  *MapsSnapshot // what the caller gave, if it can be taken; nil: maps are read
+	layout  *MapsSnapshot // from the caller, if usable; nil: maps are read
 	maps    []procfs.Mapping
 	also    []Stack
 	found   []Stack
@@ -158,7 +158,8 @@ func (w *observer) lay(snapshot *Snapshot) error {
 	return nil
 }
 
-// readMaps reads the mappings. A thread that has begun to end shows none; its process's others do, if they are wanted.
+// readMaps reads the mappings. An exiting thread shows none. Then other threads of the process show them, if
+// requested.
 func (w *observer) readMaps() ([]procfs.Mapping, error) {
 	pid := w.target.PID
 	tids := []int{pid}
@@ -258,7 +259,7 @@ const (
 	lastSlice  = 50 * time.Millisecond
 )
 
-// thread observes one thread, attempt by attempt. What became of it is in the result's Err.
+// thread observes one thread in repeated attempts. The result's Err contains the outcome.
 func (w *observer) thread(tid int) (thread Thread, engine string) {
 	thread.TID = tid // also without an attempt
 	if stat, err := procfs.ReadTaskStat(w.target.PID, tid); err == nil && tid != w.target.PID && stat.Worker() {
@@ -338,9 +339,8 @@ func (w *observer) denied(tid int) error {
 	return &PermissionError{tid, reason, detail}
 }
 
-// mapsBetween returns what was mapped at a moment between two readings of the maps, as far as that is certain: all of
-// the second reading, since what was loaded meanwhile may have been running, but for code that has taken the place of
-// other code.
+// mapsBetween returns the mappings that certainly existed at a moment between two readings. These are all mappings of
+// the second reading, because code loaded meanwhile may have been running. Code that replaced other code is left out.
 func mapsBetween(before, after []procfs.Mapping) []procfs.Mapping {
 	i := 0
 	return slices.DeleteFunc(after, func(m procfs.Mapping) bool {

@@ -24,7 +24,8 @@ var holds = struct {
 	byPID map[int]*PidHandle
 }{byPID: map[int]*PidHandle{}}
 
-// maxHolds bounds the processes that are held at a time: the program needs its descriptors for other things too.
+// maxHolds limits the number of processes held at a time, because the program needs descriptors for other purposes
+// too.
 const maxHolds = 512
 
 var errTooMany = errors.New("too many processes are held already")
@@ -57,8 +58,8 @@ func Hold(pid int) (*PidHandle, error) {
 // Lives reports whether the process has not ended yet. As long as it has not, its number is its own.
 func (h *PidHandle) Lives() bool { return !h.EndsWithin(0) }
 
-// EndsWithin waits until the process has ended, so long at most, and reports whether it has. Of a nil Held nothing is
-// known.
+// EndsWithin waits until the process has ended, for at most the given time, and reports whether it has. It is false
+// for a nil PidHandle.
 func (h *PidHandle) EndsWithin(wait time.Duration) bool {
 	if h == nil {
 		return false
@@ -67,12 +68,12 @@ func (h *PidHandle) EndsWithin(wait time.Duration) bool {
 	for until := time.Now().Add(wait); ; {
 		n, err := unix.Poll(fds, int(max(time.Until(until), 0).Milliseconds()))
 		if !errors.Is(err, unix.EINTR) {
-			return err == nil && n > 0 // a kernel before 5.3 cannot be asked; it has no such descriptors either
+			return err == nil && n > 0 // a kernel before 5.3 cannot poll; it has no such descriptors either
 		}
 	}
 }
 
-// Release must be called once by each holder. A nil Held holds nothing.
+// Release must be called once by each holder. A nil PidHandle needs no release.
 func (h *PidHandle) Release() {
 	if h == nil {
 		return

@@ -29,7 +29,7 @@ func (s *session) prefault() {
 		m := &s.maps[i]
 		size := min(m.End-m.Start, s.maxStack, uint64(len(s.arena.memory)))
 		stack := Stack{Start: m.End - size, Data: s.arena.memory[:size]}
-		n, _ := ReadMemory(pid, stack.Start, stack.Data) // what cannot be read now cannot be later, or is not needed
+		n, _ := ReadMemory(pid, stack.Start, stack.Data) // unreadable memory will not be readable later, or is not needed
 		stack.Data = stack.Data[:n]
 		_ = w.follow(pid, &stack)
 	}

@@ -25,7 +25,7 @@ const (
 	schedFIFO        = 1
 	schedRR          = 2
 	schedDeadline    = 6
-	schedResetOnFork = 0x40000000 // threads that the runtime starts meanwhile are ordinary ones
+	schedResetOnFork = 0x40000000 // threads that the runtime starts meanwhile have ordinary priority
 	urgentPriority   = 1
 
 	maxSideBySide = 16 // captures of one program that are taken into account
@@ -39,8 +39,8 @@ var refusedUrgency atomic.Bool
 // schedParam is struct sched_param.
 type schedParam struct{ priority int32 }
 
-// raisePriority puts the thread before all ordinary ones, if that is of use and allowed, and it is an ordinary one. It
-// reports whether there is a processor for the target.
+// raisePriority gives the thread a higher priority than all ordinary threads, if this is useful and permitted, and
+// the thread is an ordinary one. It reports whether a processor is free for the target.
 func (s *session) raisePriority() (room bool) {
 	crowd, room := cpuContended()
 	if !crowd || s.urgent || refusedUrgency.Load() {
@@ -69,9 +69,9 @@ var loadFile = sync.OnceValue(func() int {
 	return fd
 })
 
-// cpuContended reports whether more threads can run now than there are processors, this one included, and whether there
-// is room for another. If that cannot be found out there is a crowd. A program that uses several processors captures
-// several targets side by side: its other threads, and what they have just woken, do not make a crowd.
+// cpuContended reports whether more threads are ready than there are processors, this one included, and whether there
+// is room for another thread. If this is unknown, crowd is true. A program on several processors captures several
+// targets at the same time. Its other threads, and the threads that they have just woken, do not count.
 func cpuContended() (crowd, room bool) {
 	fd := loadFile()
 	if fd < 0 {
@@ -118,7 +118,7 @@ func (s *session) relax() {
 	}
 }
 
-// currentProcessor is the one on which this thread runs; -1 if the kernel does not say.
+// currentProcessor returns the processor of this thread, or -1 if the kernel does not report it.
 func currentProcessor() int {
 	var cpu uint32
 	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); errno != 0 {

@@ -18,7 +18,7 @@ import (
 // crowd keeps more threads busy than there are processors.
 func crowd(t *testing.T) {
 	t.Helper()
-	for range 3*runtime.NumCPU() + 2 { // more than are taken for this program's own
+	for range 3*runtime.NumCPU() + 2 { // more than this program's threads could explain
 		startTarget(t, "busy")
 	}
 	until(t, "the machine is crowded", func() bool { crowd, _ := cpuContended(); return crowd })

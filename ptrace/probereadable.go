@@ -30,19 +30,19 @@ func ProbeReadable(pid int) {
 
 const anyAddress = 1 << 16
 
-// mayHold says for which processes Reach is worth its time: those with a thread that may hold what others wait for. A
-// process with one thread, which is not in the middle of something, has none.
+// mayHold reports whether ProbeReadable is worth its time for a process: a thread may hold the lock for which others
+// wait. A process with a single thread that is not in uninterruptible sleep has no such thread.
 func (s *session) mayHold() bool { return s.before.Threads > 1 || s.before.State == 'D' }
 
-// ErrUnreachable is why a process is not seen that the kernel does not come back from reading. It does not say which of
-// the reasons it is.
-var ErrUnreachable = errors.New("the kernel does not come back from reading its memory: a thread keeps the address " +
-	"space locked, or a page has to come from where nobody answers")
+// ErrUnreachable means that the kernel does not return from reading the process's memory. It does not identify which
+// of the reasons applies.
+var ErrUnreachable = errors.New("the kernel does not return from reading its memory: a thread holds the lock of its " +
+	"address space, or the provider of a page does not answer")
 
 // unreturned counts the observations that have not come back from the kernel, by process. Further callers for the
 // same process get an error at once.
 //
-//nolint:gochecknoglobals // what hangs is the process, however many users this package has
+// the process hangs, for all users of this package
 var unreturned = struct {
 	sync.Mutex
 

@@ -21,8 +21,8 @@ func spOf(registers *[maxRegisters]byte, length int) (uint64, bool) {
 		if layout.length != length {
 			continue
 		}
-		// The offsets are those of the tables, all of them aligned and inside; package binary would need stack for its
-		// checks, of which functions that may not grow it have little.
+		// The offsets come from the tables, and are aligned and inside. Package binary would check this again, which
+		// needs stack. Functions that may not grow their stack have little of it.
 		at := unsafe.Add(unsafe.Pointer(registers), layout.offset)
 		if layout.size == 4 {
 			return uint64(*(*uint32)(at)), true

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// release detaches whatever is still attached, and puts the thread back to normal. It returns false if something
-// remains that only the end of the thread can detach.
+// release detaches all threads that are still attached, and restores the tracing thread's settings. It returns false
+// if a thread remains that only the end of the tracing thread can detach.
 func (s *session) release() bool {
 	if s.blocking {
 		s.unblock()
@@ -29,7 +29,7 @@ func (s *session) release() bool {
 	return !s.doubtful
 }
 
-// sleep is doze for when the scheduler may know of it.
+// sleep is doze for phases in which the scheduler may know of it.
 func (s *session) sleep(nap int64) {
 	t := unix.NsecToTimespec(nap)
 	_ = unix.Nanosleep(&t, nil)
@@ -48,11 +48,11 @@ func (s *session) drain() (left int) {
 			t.detach()
 		case exited:
 			if s.reapExit(t); t.phase == exited {
-				t.phase = seized // what looked dead may be another thread now, which has executed another program
+				t.phase = seized // a thread that looked dead may be another thread now, which has executed another program
 			}
 		case gone:
-			// A process that executed another program: the thread that did so has got the process's number, and may
-			// be one of ours.
+			// The process executed another program. The thread that did so has taken over the process's id, and may
+			// be one of our tracees.
 			s.doubtful = s.doubtful || len(s.tracees) > 1
 		default: // nothing to do
 		}

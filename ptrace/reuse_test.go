@@ -73,7 +73,7 @@ func reuseRole(args []string) int {
 	return 0
 }
 
-// reuse makes one id pass from a process to another one and returns what the capture of the first one said.
+// reuse makes one id pass from a process to another one, and returns the result of capturing the first one.
 func reuse(program string, i int) (string, error) {
 	first, err := rest(program)
 	if err != nil {

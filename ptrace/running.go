@@ -17,10 +17,10 @@ import (
 
 const (
 	samplePeriod = 100 * time.Microsecond // of CPU time until the sample is taken
-	// maxUserStack is the most that one sample holds (sample_stack_user is a 16-bit number, a multiple of 8); the kernel
-	// shortens it by what the rest of the record takes.
+	// maxUserStack is the largest stack in one sample (sample_stack_user is a 16-bit number, a multiple of 8). The
+	// kernel shortens it by the size of the rest of the record.
 	maxUserStack = 65528
-	ringPages    = 32 // a power of two; twice what one sample takes with pages of 4 KiB
+	ringPages    = 32 // a power of two; twice the size of one sample with pages of 4 KiB
 	// ringRoom is the usable part of the ring: the size of one sample and a reserve. The event continues until we
 	// disable it. When the ring is full, the event costs the thread very little.
 	ringRoom = 96 << 10
@@ -154,7 +154,7 @@ func (s *sampler) enable() error {
 	return nil
 }
 
-// take returns the first sample in the ring; errNoSample if there is none yet.
+// take returns the first sample in the ring, or errNoSample.
 func (s *sampler) take() (*sample, error) {
 	head := atomic.LoadUint64(&s.meta().Data_head)
 	data := s.ring[os.Getpagesize():]

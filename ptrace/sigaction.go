@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sigaction is the kernel's struct sigaction: the handler, the flags and, depending on the architecture, what follows.
+// sigaction is the kernel's struct sigaction: the handler, the flags and further fields that depend on the
+// architecture.
 type sigaction struct {
 	handler, flags uint64
 	rest           [4]uint64

@@ -33,9 +33,9 @@ const (
 	firstNap  = int64(20 * time.Microsecond)  // then sleeps that double
 	lastNap   = int64(1 * time.Millisecond)   // until they are this long
 	maxStall  = int64(50 * time.Millisecond)  // how long stopped threads wait for others that do not stop
-	drainTime = int64(100 * time.Millisecond) // how long to try to stop what must be detached
+	drainTime = int64(100 * time.Millisecond) // how long to try to stop threads that must be detached
 
-	// The longest nap that the scheduler does not get to know of: 0.3 ms with those before it.
+	// The longest nap that bypasses the scheduler: 0.3 ms together with the naps before it.
 	lastHeldNap = int64(160 * time.Microsecond)
 )
 
@@ -60,7 +60,7 @@ func (s *session) stopAndCopy() error {
 		s.patience = idleSpin // several threads may need this processor too
 	}
 	if (s.urgent || runtime.NumCPU() == 1) && s.processor == currentProcessor() {
-		s.patience = retrySpin // it cannot stop while this thread is where it has to go on
+		s.patience = retrySpin // it cannot stop while this thread is on the processor that it needs
 	}
 	s.until = s.clock() + int64(s.call.limit-time.Since(s.call.started))
 	for !s.stopAndCopyNoSched() {
@@ -123,8 +123,8 @@ func (s *session) lookLater() bool {
 	return s.awaitStops()
 }
 
-// awaitStops interrupts the threads and looks for their stops for a short while. It returns false if some still run.
-// Once others have stood still for long, those are enough.
+// awaitStops interrupts the threads and checks for their stops for a short while. It returns false if some still run.
+// After a long wait, the threads that have stopped are enough.
 //
 //go:nosplit
 //go:norace
@@ -153,7 +153,7 @@ func (s *session) detachStopped() {
 	s.end = s.clock()
 }
 
-// spin looks until no thread runs any more.
+// spin checks repeatedly until no thread runs any more.
 //
 //go:nosplit
 //go:norace
@@ -318,7 +318,7 @@ func (t *tracee) copyFloating() {
 	t.hasFloat = errno == 0 && t.vector.length == floatingSize
 }
 
-// read copies memory of the target behind what the arena holds, as far as there is room and the memory is readable.
+// read appends memory of the target to the arena, as far as there is room and the memory is readable.
 //
 //go:nosplit
 //go:norace

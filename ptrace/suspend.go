@@ -40,7 +40,7 @@ func standStill() error {
 	return err
 }
 
-// work is what Suspend waits for.
+// work is the activity for which Suspend waits.
 //
 //nolint:gochecknoglobals // a program is suspended as a whole
 var work = activity{samplers: make(map[*Sampler]bool)}
@@ -83,7 +83,8 @@ func (a *activity) end() {
 	}
 }
 
-// know has a sampler rest when the others do, until the result is called. Each of its batches begins and ends.
+// know registers a sampler, which rests together with the others until the returned function is called. Each of its
+// batches begins and ends as activity.
 func (a *activity) know(s *Sampler) (forget func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -95,8 +96,7 @@ func (a *activity) know(s *Sampler) (forget func()) {
 	}
 }
 
-// suspend calls do when nothing is under way, and holds back what would begin. If another rest is asked for it does
-// nothing.
+// suspend calls do when no work is active, and delays new work. If another rest is requested, it does nothing.
 func (a *activity) suspend(most time.Duration, do func() error) error {
 	a.mu.Lock()
 	if a.resting != nil {

@@ -6,17 +6,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// phase is how far a thread has come.
+// phase is the state of a thread in a capture.
 type phase uint8
 
 const (
 	failed   phase = iota // was never seized
 	seized                // attached and running
-	stopped               // attached and standing still
-	detached              // let go
+	stopped               // attached and stopped
+	detached              // detached by this package
 	exited                // a zombie of which we have to take notice
 	reaped                // a zombie of which we have
-	gone                  // not ours any more, though we did not let it go
+	gone                  // not our tracee any more, without a detach by us
 )
 
 // tracee is the state of one thread during a capture. Everything that is written while the thread is stopped has
@@ -28,7 +28,7 @@ type tracee struct {
 	err   error
 
 	phase   phase
-	foreign bool    // turned out to be a thread of another process: let go untouched
+	foreign bool    // turned out to be a thread of another process: detached without changes
 	signal  uintptr // on its way to the thread, to be handed on with the detach
 
 	info   siginfo
@@ -51,8 +51,8 @@ type tracee struct {
 	nParts int
 }
 
-// iovec is struct iovec. Addresses are numbers here, lest storing them needs a write barrier: what they point to is
-// kept alive by the session, and the heap does not move.
+// iovec is struct iovec. Its addresses are numbers, so that storing them needs no write barrier. The session keeps
+// their targets alive, and the heap does not move.
 type iovec struct {
 	base, length uintptr
 }
@@ -105,8 +105,8 @@ func signalOf(status int32) uintptr {
 	return uintptr(status & 0x7f)
 }
 
-// interrupt asks a running tracee to stop. Asking again does no harm, and is needed where the first time went to a
-// thread whose number another one has taken over by executing a program.
+// interrupt asks a running tracee to stop. A repeated call does no harm. It is needed if the first one went to a
+// thread whose id another thread has taken over by executing a program.
 //
 //go:nosplit
 //go:norace
@@ -114,8 +114,8 @@ func (t *tracee) interrupt() {
 	_, _, _ = unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_INTERRUPT, uintptr(t.tid), 0, 0, 0, 0)
 }
 
-// detach lets a stopped tracee go. If it was killed meanwhile it is not stopped any more: then it is ours until it has
-// ended.
+// detach resumes and detaches a stopped tracee. If the tracee was killed meanwhile, it is not stopped any more, and
+// remains our tracee until it has ended.
 //
 //go:nosplit
 //go:norace
