@@ -4,7 +4,7 @@
 // as well. The package must not know how the worker works inside: it runs the program, and asks through SQL.
 package archcheck
 
-// Result is what the test of one server on one kernel has found: a line of doc/benchmarks.md's table of architectures.
+// Result is the test result of one server on one kernel: a line of doc/benchmarks.md's table of architectures.
 type Result struct {
 	Machine    string  `json:"machine"`    // as uname -m says it
 	Kernel     string  `json:"kernel"`     // release

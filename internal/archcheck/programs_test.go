@@ -20,8 +20,8 @@ var spinning = []string{
 	"leaf", "middle", "outer", "start_c", "_start",
 }
 
-// TestPrograms captures processes whose stacks are known, kept in every way that compilers know, with a signal's frame
-// of this kernel in the middle: at many moments of a loop in a function that calls nothing.
+// TestPrograms captures processes with known stacks, compiled in every supported way, with a signal frame of this
+// kernel in the middle. It captures them at many moments of a loop in a leaf function.
 func TestPrograms(t *testing.T) {
 	dir := os.Getenv(envPrograms)
 	if dir == "" {

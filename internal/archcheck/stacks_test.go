@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// names are in the stacks of processes of a kind, whatever the architecture: functions that every server since 14
-// exports, stripped or not. "" is every process.
+// names are function names in the stacks of processes of a kind, on every architecture. Every server since 14 exports
+// them, stripped or not. "" stands for every process.
 var names = map[string][]string{
 	"":                             {"PostmasterMain", "main"},
 	"client backend":               {"PostgresMain"},
@@ -133,7 +133,7 @@ func (f *field) count(t *testing.T, condition string) (n int) {
 	return n
 }
 
-// everything captures all processes in one request, and then each by itself.
+// everything captures all processes in one request, and then each process in a separate request.
 func (f *field) everything(t *testing.T) {
 	t.Helper()
 	rows, err := f.asks.Query(t.Context(), `SELECT pid, backend_type, coalesce(engine, ''), coalesce(pause_us, 0),
@@ -169,7 +169,7 @@ func (f *field) everything(t *testing.T) {
 	}
 }
 
-// backtrace is what an administrator does.
+// backtrace captures a process as an administrator does.
 func (f *field) backtrace(t *testing.T, pid int) (stack string) {
 	t.Helper()
 	if err := f.asks.QueryRow(t.Context(), `SELECT pg_get_backtrace($1)`, pid).Scan(&stack); err != nil {

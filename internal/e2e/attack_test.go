@@ -12,8 +12,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// attacks: each failed when it was written, and a test fails when its attack succeeds. The roles are those of
-// permissions.
+// attacks runs attacks. Each test fails if its attack succeeds. The roles are the roles of permissions.
 func attacks(t *testing.T, s *site) {
 	boss := s.connect(t, s.User, "postgres")
 	boss.run(t, `GRANT CREATE ON SCHEMA public TO stranger, ungranted;
@@ -39,7 +38,8 @@ const impostor = `CREATE FUNCTION %s.ask(seal int, verb text, targets int[], wai
 	LANGUAGE plpgsql AS $$ DECLARE caller oid := 10; result text[]; BEGIN
 	SELECT backtrace.call(caller, verb, targets, waiting) AS answer INTO result; RETURN result; END $$`
 
-// denied runs what must be refused, behind functions that users do not call: the context has more than a line.
+// denied runs a forbidden statement behind functions that users do not call, so the error's context has more than one
+// line.
 func (c *session) denied(t *testing.T, kind, sql string) {
 	t.Helper()
 	got, e := c.try(t.Context(), sql)
@@ -80,7 +80,7 @@ func (s *site) forgery(t *testing.T) {
 	}
 }
 
-// replay: a session has the identity that the server says, whatever it had before.
+// replay checks that a session has the identity that the server reports, whatever identity it had before.
 func (s *site) replay(t *testing.T) {
 	super := s.idle(t, "boss")
 	boss := s.connect(t, "boss", "postgres")
@@ -96,8 +96,8 @@ func (s *site) replay(t *testing.T) {
 	stack(t, "a superuser again", boss.text(t, fmt.Sprintf("EXECUTE kept(%d)", super)))
 }
 
-// objects: only the owner and superusers change the extension's objects, whatever predefined roles others hold, and
-// no object of it holds a secret.
+// objects checks that only the owner and superusers can change the extension's objects, even against holders of
+// predefined roles. No object contains a secret.
 func (s *site) objects(t *testing.T) {
 	boss := s.connect(t, s.User, "postgres")
 	const fingerprint = `SELECT md5(string_agg(pg_get_functiondef(oid) || coalesce(proacl::text, ''), '' ORDER BY oid))
@@ -124,7 +124,7 @@ func (s *site) objects(t *testing.T) {
 			"ALTER EXTENSION pg_stat_backtrace UPDATE",
 			"DROP EXTENSION pg_stat_backtrace",
 		} {
-			// What returns without an error has changed nothing: monitor may read and write all tables.
+			// A statement without an error must have changed nothing: monitor may read and write all tables.
 			results, _ := c.PgConn().Exec(t.Context(), sql).ReadAll()
 			for _, r := range results {
 				for _, row := range r.Rows {
@@ -258,7 +258,7 @@ func (s *site) shadows(t *testing.T) {
 	c.run(t, `RESET search_path; DROP OPERATOR public.= (bytea, bytea); DROP FUNCTION public.bytea_any,
 		public.has_function_privilege, public.pg_has_role, public.to_regrole(text), public.quote_ident, public.starts_with`)
 
-	// An event trigger that stranger's code is in (a superuser's mistake) sees no call: calls run no DDL.
+	// An event trigger with stranger's code (a superuser's mistake) is not called, because calls run no DDL.
 	boss.run(t, `CREATE FUNCTION seen() RETURNS event_trigger LANGUAGE plpgsql AS
 			$$ BEGIN RAISE EXCEPTION 'an event trigger runs: %', tg_tag; END $$;
 		CREATE EVENT TRIGGER seen ON ddl_command_start EXECUTE FUNCTION seen()`)

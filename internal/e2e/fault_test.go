@@ -29,7 +29,7 @@ func faulty(t *testing.T, shared *site, conf ...string) *site {
 	return s
 }
 
-// untouched checks that nothing was done to a process that could still be seen.
+// untouched checks that a process shows no traces of a capture.
 func untouched(t *testing.T, pid int) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -178,7 +178,7 @@ func (s *site) learned(t *testing.T) {
 	_ = w.end(syscall.SIGTERM)
 }
 
-// recycled: the pid file of a killed worker names a process that is another one now.
+// recycled checks a killed worker whose pid file names a process that now is another one.
 func (s *site) recycled(t *testing.T, absent func(*testing.T)) {
 	w := s.work(t)
 	_ = w.end(syscall.SIGKILL)
@@ -250,8 +250,8 @@ func (s *site) stopped(t *testing.T, target int) {
 	_ = w.end(syscall.SIGTERM)
 }
 
-// useless: what a call of the inner function waits for gets its answer in that statement of that session alone.
-// Anywhere else it is a request like any other, here about a process that is not the server's.
+// useless checks that a waiting call of the inner function gets its answer only in the same statement of the same
+// session. Anywhere else it is an ordinary request, here about a process that does not belong to the server.
 func (s *site) useless(t *testing.T, handle string, c *session) {
 	t.Helper()
 	if !strings.HasPrefix(handle, "{wait,") {
@@ -347,9 +347,9 @@ func spools(t *testing.T, shared *site) {
 	t.Run("read-only", func(t *testing.T) { s.readOnly(t, target) })
 }
 
-// unwritable: the directory's mode forbids writing. The worker, when it runs, notices at once. A request that finds out
-// first fails with PostgreSQL's own error, which names a link; from 17 on it says the same as later ones (before,
-// PL/pgSQL cannot catch an error in parallel mode).
+// unwritable checks a directory whose mode forbids writing. A running worker notices this at once. A request that
+// discovers it first fails with PostgreSQL's own error, which names a link. From 17 on, it gives the same error as
+// later requests. Before 17, PL/pgSQL cannot catch an error in parallel mode.
 func (s *site) unwritable(t *testing.T, plain *session, target int) {
 	path := s.spool(t)
 	s.worker.signal(t, syscall.SIGSTOP)
@@ -401,7 +401,7 @@ func (s *site) full(t *testing.T, target int) {
 		_, err = fill.Write(make([]byte, 4096))
 	}
 	_ = fill.Close()
-	call := c.later(ask1(target)) // whatever becomes of it, it ends
+	call := c.later(ask1(target)) // whatever its result, it ends
 	w.signal(t, syscall.SIGCONT)
 	pgtest.Wait(t, "calls are told", func() bool {
 		_, e := plain.try(t.Context(), ask1(target))

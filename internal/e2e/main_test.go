@@ -78,7 +78,7 @@ func build(dir string) error {
 	}
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
-		return nil //nolint:nilerr // tests that need it say so
+		return nil //nolint:nilerr // tests that need it report its absence
 	}
 	library := filepath.Join(dir, "preload.so")
 	if err := compile(gcc, "-shared", "-fPIC", "-O1", "-o", library, "testdata/preload.c"); err != nil {
@@ -258,7 +258,7 @@ func (s *site) spool(t *testing.T) string {
 	return lines[5]
 }
 
-// procStat returns the fields of /proc/PID/stat from the state on; empty when there is no such process.
+// procStat returns the fields of /proc/PID/stat from the state on. It is empty if there is no such process.
 func procStat(pid int) []string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -110,7 +110,7 @@ func (s *site) judge(t *testing.T, c *session, caller string, x target) {
 		return // it has ended meanwhile
 	}
 	if x.name == "autovacuum worker" && s.name(e) == "no role's process" {
-		// It was about to end, and not listed any more.
+		// It was about to end, and no longer listed.
 		pgtest.Wait(t, "the end of the autovacuum worker", func() bool { return cmdline(x.pid) == "" })
 		return
 	}
@@ -332,8 +332,8 @@ func (s *site) meanwhile(t *testing.T, boss *session) {
 	s.waits(t, c.pid(), "PgSleep")
 	boss.run(t, `DROP OWNED BY "brief 2"; DROP ROLE "brief 2"`)
 	s.worker.signal(t, syscall.SIGCONT)
-	// If the call looks again before the answer is there, it ends with PostgreSQL's own error: there is no current_user
-	// for such a role. A block that catches this error is not possible in a parallel plan.
+	// If the call checks its caller again before the answer arrives, it ends with PostgreSQL's own error: such a role
+	// has no current_user. A block that catches this error is not possible in a parallel plan.
 	got := <-call
 	own := got.state == "42704" && strings.HasPrefix(got.message, "invalid role OID: ")
 	if !own && s.name(got.said) != "dropped role" {

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// readers are roles that may ask, and what they look at: a query, in a function, of a role.
+// readers are roles that may ask, and their target: a query, inside a function, of a role.
 const readers = `
 	CREATE ROLE asked LOGIN;
 	CREATE ROLE asked_heir LOGIN;        GRANT asked TO asked_heir;

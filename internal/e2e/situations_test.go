@@ -10,7 +10,7 @@ import (
 // ask is the call that situations make; PID is the target, a session that does nothing.
 const ask = "SELECT pg_get_backtrace(PID)"
 
-// situation is what a session may be in, and a call there.
+// situation is a state of a session, and a call in this state.
 type situation struct {
 	name, before string
 	call         string // "": ask

@@ -13,8 +13,8 @@ const (
 	programsVariable   = "PGSB_GO_PROGRAMS"
 )
 
-// Wanted returns tool chains, such as go1.21.13, and files of programs, of esbuild or lefthook, as their names end.
-// Where there are neither, it skips the test.
+// Wanted returns tool chains, such as go1.21.13, and files of programs (esbuild or lefthook, by the end of their
+// names). It skips the test if there are none.
 func Wanted(t *testing.T) (toolchains, programs []string) {
 	t.Helper()
 	toolchains = strings.Fields(os.Getenv(toolchainsVariable))

@@ -19,8 +19,8 @@ import (
 
 const variable = "PGSB_TEST_JAIL"
 
-// Tree is what the root directory holds, by path: an empty text is a directory, "-> x" a symbolic link to x, "listen" a
-// unix socket on which the process listens, anything else the content of a file.
+// Tree is the content of the root directory, by path. An empty text is a directory, "-> x" is a symbolic link to x,
+// "listen" is a unix socket on which the process listens. Any other text is the content of a file.
 type Tree map[string]string
 
 type plan struct {

@@ -29,7 +29,7 @@ type Options struct {
 	InitDB []string
 	// Conf are lines added to postgresql.conf; they win over the defaults.
 	Conf []string
-	// HBA are lines that replace pg_hba.conf. None: trust for everybody over every way in.
+	// HBA are lines that replace pg_hba.conf. The default is trust for all users and connections.
 	HBA []string
 	// Env are further variables ("NAME=value") of the server's environment.
 	Env []string

@@ -16,10 +16,10 @@ import (
 // capabilities are the useful capabilities, "" for none.
 var capabilities = []string{"", "sys_ptrace", "perfmon", "checkpoint_restore", "sys_admin", bpfAndPerfmon}
 
-// bpfAndPerfmon are the two that are of use together only.
+// bpfAndPerfmon are two capabilities that are useful only together.
 const bpfAndPerfmon = "bpf,+perfmon"
 
-// with is the command that runs another as a user with one capability, and no way to gain more.
+// with is the command that runs another command as a user with one capability, without a way to gain more.
 func with(uid, gid int, capability string) []string {
 	set := "-all"
 	if capability != "" {
@@ -35,7 +35,7 @@ func with(uid, gid int, capability string) []string {
 type feature struct {
 	name   string
 	uid    int      // user that asks; the group is the server's
-	enough []string // each of these capabilities alone is enough; "": none is needed
+	enough []string // each of these capabilities alone is enough; "": works without capabilities
 	// command is the command to run. The feature works if it succeeds and prints the text.
 	command []string
 	prints  string
@@ -137,7 +137,7 @@ func target(t *testing.T, s *pgtest.Server, command ...string) (pid string) {
 	return strconv.Itoa(c.Process.Pid)
 }
 
-// unreadable starts a process whose program its user may execute and not read: the kernel makes it undumpable.
+// unreadable starts a process whose program its user may execute but not read, which makes it undumpable.
 func unreadable(t *testing.T, s *pgtest.Server) (pid string) {
 	t.Helper()
 	sleep, err := exec.LookPath("sleep")

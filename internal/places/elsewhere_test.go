@@ -20,7 +20,7 @@ import (
 type elsewhere struct {
 	*pgtest.Server
 
-	postmaster int    // as this process sees it
+	postmaster int    // its id in this process's PID namespace
 	dataDir    string // as the server names it
 }
 
@@ -31,7 +31,7 @@ const (
 mount -t overlay none -o "lowerdir=$TREE,upperdir=$ROOM/up,workdir=$ROOM/work" "$ROOM/all"
 touch "$ROOM/all/bin/postgres"
 exec $RUN "$ROOM/all/bin/postgres" -D "$FILES/data"`
-	// A root directory with nothing in it but what a server needs, at other paths than outside.
+	// A root directory with only the files that a server needs, at other paths than outside.
 	room = `mount -t tmpfs none "$ROOM"; chmod 755 "$ROOM"; cd "$ROOM"
 mkdir opt opt/pg srv srv/pg tmp proc dev old etc
 for d in usr bin lib lib64; do [ -e /$d ] && { mkdir $d; mount --rbind /$d $d; }; done
@@ -44,7 +44,7 @@ exec $RUN /opt/pg/bin/postgres -D /srv/pg/data -k /srv/pg/socket`
 	jail = room + `exec chroot "$ROOM" $RUN /opt/pg/bin/postgres -D /srv/pg/data -k /srv/pg/socket`
 )
 
-// startElsewhere starts a server by one of the scripts, in new namespaces as the arguments of unshare(1) say.
+// startElsewhere starts a server by one of the scripts, in new namespaces given as arguments of unshare(1).
 func startElsewhere(t *testing.T, binDir, script string, namespaces ...string) *elsewhere {
 	t.Helper()
 	needRoot(t, "unshare", "setpriv")
@@ -141,7 +141,7 @@ func statusNumber(pid int, key string) int {
 	return 0
 }
 
-// here returns the number that this process knows a server process by.
+// here returns the id of a server process in this process's PID namespace.
 func (s *elsewhere) here(t *testing.T, pid int) int {
 	t.Helper()
 	for _, p := range processes(t) {

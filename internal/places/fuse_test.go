@@ -105,7 +105,7 @@ func (s *slowFile) handle(request []byte) {
 	}
 }
 
-// attributes are those of the root directory or of the file.
+// attributes returns the attributes of the root directory or of the file.
 func attributes(node uint64) []byte {
 	out := make([]byte, fuseAttr)
 	binary.NativeEndian.PutUint64(out, node)

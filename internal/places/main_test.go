@@ -129,8 +129,8 @@ func stack(t *testing.T, s *pgtest.Server, pid int, front ...string) []frame {
 	return answer.Threads[0].Frames
 }
 
-// same compares two stacks of one sleeping process. A library's names that only its symbol table has may be missing if
-// that is allowed; none may be another one.
+// same compares two stacks of one sleeping process. With missing, names may be missing that only a library's symbol
+// table contains. No name may differ.
 func same(t *testing.T, what string, got, want []frame, missing bool) {
 	t.Helper()
 	equal := len(got) == len(want)
@@ -160,8 +160,8 @@ func complete(t *testing.T, what string, frames []frame) {
 	}
 }
 
-// sleeper starts a backend that sleeps in a PL/pgSQL function until the server ends, and returns its pid as SQL knows
-// it.
+// sleeper starts a backend that sleeps in a PL/pgSQL function until the server ends. It returns the backend's pid in
+// SQL.
 func sleeper(t *testing.T, s *pgtest.Server) int {
 	t.Helper()
 	s.Exec(t, `CREATE OR REPLACE FUNCTION sleeps() RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(600); END'`)

@@ -60,7 +60,7 @@ func TestUninterruptibleBackend(t *testing.T) {
 			}
 		}
 	}
-	// Root sees the kernel's whole stack, the innermost function first.
+	// Root sees the kernel's complete stack, the innermost function first.
 	if first, _, _ := strings.Cut(answers["root"], "\n"); !strings.Contains(answers["root"], "filemap_read") {
 		t.Errorf("by root: %s", first)
 	}

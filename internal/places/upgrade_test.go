@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// A package upgrade replaces the files of a server that runs, by renaming new ones over them, and a removal unlinks
-// them. The stack and its names stay those of the build that runs.
+// TestUpgraded replaces the files of a running server, as a package upgrade does by renaming new files over them, and
+// removes them. The stack and its names must stay those of the running build.
 func TestUpgraded(t *testing.T) {
 	each(t, func(t *testing.T, binDir string) {
 		tree := copyTree(t, binDir)
@@ -101,8 +101,8 @@ func otherTree(t *testing.T, binDir string) string {
 	return filepath.Dir(binDir)
 }
 
-// upgrade replaces the programs and libraries of a tree as dpkg does: the new file is written beside the old one and
-// renamed over it. It returns how many there were.
+// upgrade replaces the programs and libraries of a tree like dpkg: it writes the new file beside the old one and
+// renames it over the old one. It returns the number of replaced files.
 func upgrade(t *testing.T, tree, from string) (replaced int) {
 	for _, part := range []string{"bin", "lib"} {
 		err := filepath.WalkDir(filepath.Join(tree, part), func(path string, d fs.DirEntry, err error) error {

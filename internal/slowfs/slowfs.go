@@ -1,5 +1,5 @@
-// Package slowfs mounts a file system, for tests, whose files can be found but not read until it is let: a disk, or a
-// server of files, that does not answer.
+// Package slowfs mounts a file system for tests. Its files can be found, but reads wait until the test allows them.
+// It simulates a disk or a file server that does not answer.
 package slowfs
 
 import (

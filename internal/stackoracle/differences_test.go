@@ -9,9 +9,9 @@ import (
 type shape int
 
 const (
-	theyEnd    shape = iota // the reference's frames are all ours, and ours go on
-	weEnd                   // our frames are all the reference's, and the reference's go on
-	theyInvent              // both go on, with other frames
+	theyEnd    shape = iota // all frames of the reference are ours, and ours continue
+	weEnd                   // all our frames are the reference's, and the reference's continue
+	theyInvent              // both continue, with other frames
 )
 
 // difference is a known reason why our stack differs from a reference's, and the side that is right.

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestInterpreters compares big programs that know nothing of us, each asleep in a read of its standard input.
+// TestInterpreters compares big independent programs, each asleep in a read of its standard input.
 func TestInterpreters(t *testing.T) {
 	tellTally(t)
 	if testing.Short() {

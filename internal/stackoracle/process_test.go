@@ -42,7 +42,7 @@ func states(pid int) string {
 	return letters.String()
 }
 
-// tracer is the process that traces pid, "0" when there is none.
+// tracer returns the process that traces pid, "0" if there is none.
 func tracer(pid int) string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -64,7 +64,7 @@ func asleep(pid int) bool { return allIn(states(pid), "SDI") }
 // has ended.
 func freeze(t *testing.T, pid int) (thaw func(), ok bool) {
 	t.Helper()
-	_ = syscall.Kill(pid, syscall.SIGSTOP) // that it is gone shows in its state
+	_ = syscall.Kill(pid, syscall.SIGSTOP) // the end of a process shows in its state
 	wait(t, fmt.Sprintf("process %d stopped", pid), func() bool {
 		now := states(pid)
 		return allIn(now, "T") || allIn(now, "ZX") || now == ""
@@ -106,7 +106,7 @@ func runOn(t *testing.T, pid int, thaw func(), others ...int) {
 	}
 }
 
-// title is the command line of a process as it is now: PostgreSQL writes there what the process is.
+// title is the current command line of a process, where PostgreSQL writes the process's kind.
 func title(pid int) string {
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {

@@ -10,14 +10,14 @@ import (
 type stack struct {
 	pcs   []uint64
 	names []string // as long as pcs
-	// modules are the files that the frames lie in, as long as pcs; our own capture only.
+	// modules are the files of the frames, as long as pcs; our own capture only.
 	modules []string
-	// trampolines are the levels of frames into which the kernel made a signal handler return; our own capture only.
+	// trampolines are the levels of frames to which signal handlers return; our own capture only.
 	trampolines map[int]bool
 	end         string // why it ends, in the tool's words
 }
 
-// stacks are those of all threads of a process, by thread id.
+// stacks are the stacks of all threads of a process, by thread id.
 type stacks map[int]*stack
 
 func (s *stack) add(pc uint64, name string) {
@@ -51,7 +51,7 @@ func (s *stack) has(chain []string) bool {
 	return len(chain) == 0
 }
 
-// equal compares names; what a compiler appends to a name (".constprop.0", ".part.0") does not count.
+// equal compares names, without suffixes of the compiler (".constprop.0", ".part.0").
 func equal(have, want []string) bool {
 	for i := range have {
 		name, _, _ := strings.Cut(have[i], ".")

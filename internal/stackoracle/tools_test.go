@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// References are the tools to compare with; the names are those of the table of differences.
+// The reference tools, by their names in the table of differences.
 const (
 	gdb     = "gdb"
 	euStack = "eu-stack"

@@ -15,7 +15,7 @@ type call struct {
 	taken bool
 }
 
-// calls are those of a process that have not returned.
+// calls are the calls of a process that have not returned.
 type calls struct {
 	open   []call // outermost first
 	pushed uint64 // bytes that a call leaves on the stack; 0: the return address is in a register
@@ -36,7 +36,7 @@ func (c *calls) begin(back place) {
 // clear forgets them all, since another program runs.
 func (c *calls) clear() { c.open = nil }
 
-// step is what an instruction has done that was no call.
+// step is the effect of an instruction that is not a call.
 type step struct {
 	kind kind
 	at   uint64 // its address

@@ -89,7 +89,7 @@ var processes = []struct {
 	}},
 }
 
-// TestCalls goes through what a process does, step by step, and looks at which of its calls are open.
+// TestCalls runs a process step by step, and checks the open calls after each step.
 func TestCalls(t *testing.T) {
 	for _, c := range processes {
 		t.Run(c.name, func(t *testing.T) {

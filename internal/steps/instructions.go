@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/unwind/disasm/aarch64"
 )
 
-// kind is what an instruction does to the stack of calls; its length in bytes, where it is a call.
+// kind is the effect of an instruction on the stack of calls; for a call, its length in bytes.
 type kind int8
 
 const (

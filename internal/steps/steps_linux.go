@@ -67,8 +67,8 @@ type affinity struct {
 	set unix.CPUSet
 }
 
-// pin has the threads run on one processor, the first that the first of them may use: that another one has to be woken
-// up makes a step ten times as long.
+// pin binds the threads to one processor, the first one that the first thread may use. Waking another processor would
+// make a step ten times as long.
 func (p *Process) pin(tids ...int) error {
 	var one unix.CPUSet
 	for i, tid := range tids {
@@ -89,7 +89,7 @@ func (p *Process) pin(tids ...int) error {
 	return nil
 }
 
-// Start starts a program, which stands before its dynamic linker's first instruction.
+// Start starts a program and stops it before its dynamic linker's first instruction.
 func Start(command *exec.Cmd) (*Process, error) {
 	runtime.LockOSThread()
 	if command.SysProcAttr == nil {
@@ -174,7 +174,7 @@ func (p *Process) unpin() {
 	p.free = nil
 }
 
-// Stack is the process's call stack, innermost first: where it stands, and where each call returns to.
+// Stack returns the process's call stack, innermost first: the current address, and the return address of each call.
 func (p *Process) Stack(dst []uint64) []uint64 {
 	dst = append(dst, p.now.pc)
 	for _, c := range slices.Backward(p.calls.open) {
@@ -183,10 +183,11 @@ func (p *Process) Stack(dst []uint64) []uint64 {
 	return dst
 }
 
-// PC is where the process stands.
+// PC returns the address of the next instruction.
 func (p *Process) PC() uint64 { return p.now.pc }
 
-// Step has the process execute an instruction, or begin a signal handler. The error is ErrEnded when it has ended.
+// Step executes an instruction of the process, or begins a signal handler. The error is ErrEnded if the process has
+// ended.
 func (p *Process) Step() error {
 	before := p.now
 	what, err := p.kindAt(before.pc)
@@ -224,7 +225,7 @@ func (p *Process) entered(before place) bool {
 	return p.now.pc-before.pc > longest && before.sp > p.now.sp && before.sp-p.now.sp >= least
 }
 
-// handled notes that a signal handler has begun, which returns to what makes the system call that ends it.
+// handled records that a signal handler has begun. It returns to the code whose system call ends it.
 func (p *Process) handled() error {
 	if p.calls.pushed == 0 {
 		p.calls.begin(place{p.link, p.now.sp})
@@ -331,10 +332,10 @@ func (p *Process) kindAt(pc uint64) (kind, error) {
 	return p.kinds[pc], nil
 }
 
-// Forget has instructions decoded anew, since other code may be mapped now.
+// Forget discards decoded instructions, because other code may be mapped now.
 func (p *Process) Forget() { clear(p.kinds) }
 
-// Read reads the process's memory up to where it has none.
+// Read reads the process's memory up to the first unreadable address.
 func (p *Process) Read(addr uint64, dst []byte) (int, error) {
 	local := unix.Iovec{Base: &dst[0]}
 	local.SetLen(len(dst))
