@@ -12,16 +12,15 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// heldFiles are the files of the images that are kept, by what maps says of a
-// file. A process that ends just after it was captured cannot be asked any
-// more what it had mapped; but a file that is held open is still the one that
-// has this device and inode.
+// heldFiles keeps the files of the cached images open, with the device and inode that /proc/PID/maps shows as the
+// key. When a process has ended, the worker cannot read its memory to verify a file. But a file that stayed open
+// still has its device and inode, so it is the mapped one.
 type heldFiles struct {
 	mu     sync.Mutex
 	byFile map[fileNumber]heldFile
 }
 
-// fileNumber is what maps says of a file.
+// fileNumber identifies a file as /proc/PID/maps does.
 type fileNumber struct {
 	major, minor uint32
 	inode        uint64
@@ -33,7 +32,7 @@ type heldFile struct {
 	module *Module
 }
 
-// add remembers the file that a module was read from.
+// add remembers the file from which a module was read.
 func (h *heldFiles) add(f *os.File, opened FileID, m *Module) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -50,9 +49,8 @@ func hasEnded(pid int, m *procfs.Mapping) bool {
 	return errors.Is(err, ptrace.ErrExited)
 }
 
-// mapped returns the module of the file that a process which has ended had
-// mapped; nil if the file is not among those held, or was written to since it
-// was opened.
+// mapped returns the module of a file that an ended process had mapped. It returns nil if the file is not among the
+// open ones, or if it has changed since it was opened.
 func (h *heldFiles) mapped(m *procfs.Mapping) *Module {
 	h.mu.Lock()
 	held, ok := h.byFile[fileNumber{m.Major, m.Minor, m.Inode}]
@@ -66,11 +64,9 @@ func (h *heldFiles) mapped(m *procfs.Mapping) *Module {
 	return held.module.Latest()
 }
 
-// old opens the file that a process which has ended had mapped, if it is not
-// held: the file of the mapping's path that has its device and inode, and has
-// been like that for so long that it was so when the process was captured. An
-// inode that was free since, and is another file's now, has changed later. Nil
-// if there is none.
+// old opens a file that an ended process had mapped and that is not open yet. The file must be at the mapping's path,
+// with the mapping's device and inode. It must not have changed for long, so that it existed when the process was
+// captured. A reused inode has a later change time. Without such a file, old returns nil.
 func (c *Cache) old(m *procfs.Mapping) *Module {
 	if m.Deleted {
 		return nil

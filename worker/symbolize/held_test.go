@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// TestImagesOfAnEndedProcess: what was read for one process serves for another one that has ended, and for none whose
-// file has changed since. What was not read is, if its file has not changed for long.
+// TestImagesOfAnEndedProcess checks that a cached file serves an ended process, unless the file has changed. It also
+// checks that a file that was never cached serves if it has not changed for long.
 func TestImagesOfAnEndedProcess(t *testing.T) {
 	host := arch.Host()
 	if host == nil {
@@ -75,7 +75,7 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 	}
 }
 
-// mapped waits until a process has a file's code mapped, and returns its mappings and which of them that is.
+// mapped waits until a process has mapped a file's code. It returns the process's mappings and the index of the code.
 func mapped(t *testing.T, pid int, file string) (maps []procfs.Mapping, code int) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {
