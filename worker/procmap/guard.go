@@ -5,12 +5,13 @@ import (
 	"time"
 )
 
-// SoonEnough is how long a look at a process may take that the kernel answers at once, if it does.
+// SoonEnough is the timeout for reading a process's state in /proc or its memory. The kernel normally responds at
+// once.
 const SoonEnough = 300 * time.Millisecond
 
-// Guard are the looks at processes that are under way: at most one of each process at a time. While a process keeps its
-// address space locked the kernel does not come back from a look, and nothing ends that but the process. So a process
-// costs one thread, however many ask about it.
+// Guard serializes reads of each process: at most one runs for each process at a time. While the address space of a
+// process is locked, such a read blocks in the kernel, and nothing can end it except the process. So a process blocks
+// one thread, however many callers query it.
 //
 //nolint:gochecknoglobals // what hangs is the process, however many capturers there are
 var Guard = processLooks{ByPID: map[int]*look{}}
@@ -20,14 +21,14 @@ type processLooks struct {
 	ByPID map[int]*look
 }
 
-// look is one that is under way.
+// look is a read in progress.
 type look struct {
 	since time.Time
-	done  chan struct{} // closed when it has come back; nil until another one waits for that
+	done  chan struct{} // closed when the read has ended; nil until a caller waits for that
 }
 
-// Begin reports whether the process can be looked at now. If so, end must follow. It waits for a look that is under
-// way, but not for one that has not come back soon.
+// Begin reports whether the process can be read now. If so, the caller must call End. Begin waits for a read in
+// progress, but not if that has taken SoonEnough already.
 func (p *processLooks) Begin(pid int) bool {
 	for {
 		p.mu.Lock()
@@ -69,9 +70,9 @@ func closedWithin(done <-chan struct{}, limit time.Duration) bool {
 	}
 }
 
-// WithTimeout has a goroutine look at a process, and reports whether it has come back from the kernel. If not it is
-// left behind, and may come back at any time: what it writes to must not be read, and late is called then. While it has
-// not, nothing else looks at the process: then late is called at once, and look is not.
+// WithTimeout runs look in a goroutine, and reports whether it ended in time. If not, the goroutine is left behind:
+// the caller must not read what look writes, and late runs when look ends. If an earlier read of the process still
+// blocks, WithTimeout does not run look. It then runs late at once.
 func WithTimeout(pid int, look, late func()) bool {
 	if !Guard.Begin(pid) {
 		late()

@@ -7,8 +7,7 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// TestSoughtBounded: where nothing that is looked for is found, as on a disk that does not answer, no more than so many
-// goroutines wait for it.
+// TestSoughtBounded checks that only a bounded number of lookups waits for a disk that does not respond.
 func TestSoughtBounded(t *testing.T) {
 	t.Parallel()
 	s := NewCache(symbolize.NewCache(nil, &symbolize.Sources{}))
