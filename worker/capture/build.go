@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// trail is what to copy of the process in the stop.
+// trail returns the memory of the process to copy in the stop, or nil if there is none.
 func (r *run) trail() *ptrace.ExtraReads {
 	t := &ptrace.ExtraReads{}
 	if !r.options.NoContext {
@@ -20,7 +20,7 @@ func (r *run) trail() *ptrace.ExtraReads {
 	return t
 }
 
-// build unwinds and names a snapshot, with what is known of generated code at its moment.
+// build unwinds and names a snapshot, with the descriptions of generated code that are of the same moment.
 func (r *run) build(snap *ptrace.Snapshot) built {
 	c := r.capturer
 	open := func() *procmap.Space {
@@ -49,8 +49,8 @@ func (r *run) build(snap *ptrace.Snapshot) built {
 	return b
 }
 
-// locate looks for where the code that was not known in a capture is described; false if another capture would not
-// learn more.
+// locate searches for the descriptions of generated code that a capture did not find. It returns false if another
+// capture would find nothing new.
 func (r *run) locate(b *built) bool {
 	g := &b.space.Generated
 	if b.trace.Engine != ptrace.Engine || len(g.Unknown) == 0 {
@@ -59,8 +59,8 @@ func (r *run) locate(b *built) bool {
 	return r.generated.Add(b.space.JIT().Whereabouts(symbolize.ProcessMemory(r.target.PID), g.Unknown))
 }
 
-// asleep tells that the only thread of a process that was seen asleep has slept all the time since: it is off the CPU,
-// and has not left it in between.
+// asleep reports whether the only thread of a process has slept since the snapshot: it still sleeps in the same call,
+// and has not switched in between.
 func asleep(snap *ptrace.Snapshot) bool {
 	if len(snap.Threads) != 1 || snap.Threads[0].Syscall == nil {
 		return false

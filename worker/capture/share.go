@@ -10,26 +10,25 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// errUnfinished is what those get who shared a capture that ended in a panic.
+// errUnfinished is the error for callers that shared a capture which ended in a panic.
 var errUnfinished = errors.New("the capture did not end as it should")
 
-// sharing lets callers that ask for the same at the same time share one
-// capture. The first of them makes it, by itself: to hand it to a goroutine
-// would cost as much as unwinding does.
+// sharing lets concurrent callers with the same request share one capture. The first caller runs it in its own
+// goroutine, because another goroutine would cost as much time as unwinding.
 type sharing struct {
 	mu    sync.Mutex
 	under map[requestKey]*sharedCapture
 }
 
-// requestKey is what callers must have in common to get the same answer.
+// requestKey has everything that callers must have in common to share a capture.
 type requestKey struct {
 	target  ptrace.Target
 	options Options
 }
 
-// sharedCapture is a capture under way.
+// sharedCapture is a capture in progress.
 type sharedCapture struct {
-	callers int    // that wait for it, its maker included; guarded by sharing.mu
+	callers int    // callers that wait for it, the first one included; guarded by sharing.mu
 	cancel  func() // ends it
 	done    chan struct{}
 
@@ -37,9 +36,9 @@ type sharedCapture struct {
 	err   error
 }
 
-// do returns what a call of capture for q gives that was under way or is begun
-// now. A caller that gives up leaves it to the others, and it ends with the
-// last of them; the one that makes it stays until then.
+// do joins the capture in progress for q, or runs capture if there is none. A cancelled caller leaves, and the
+// capture goes on for the others. It is cancelled when the last caller has left. The first caller stays until the
+// capture ends.
 func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Context) (*trace.Trace, error)) (
 	*trace.Trace, error,
 ) {
@@ -55,7 +54,7 @@ func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Con
 			return nil, ctx.Err()
 		}
 	}
-	// Not this caller's context: the others wait for the capture too.
+	// This is not the caller's context, because other callers wait for the capture too.
 	during, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	c := &sharedCapture{callers: 1, cancel: cancel, done: make(chan struct{}), err: errUnfinished}
@@ -73,7 +72,7 @@ func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Con
 	return c.trace, c.err
 }
 
-// leave is for a caller that gives up. Who comes after the last of them begins anew.
+// leave removes a cancelled caller. After the last one has left, a new call starts a new capture.
 func (s *sharing) leave(q requestKey, c *sharedCapture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -94,13 +93,13 @@ func (s *sharing) finish(q requestKey, c *sharedCapture) {
 	close(c.done)
 }
 
-// unreachable is the error of a capture whose process cannot be looked at.
+// unreachable returns the error for a process that cannot be read.
 func unreachable(pid int, since time.Time) error {
 	return &ptrace.ObserveError{PID: pid, After: time.Since(since), Attempts: 1, Blocked: ptrace.ErrUnreachable}
 }
 
-// place waits for a place among the captures that run side by side. Release gives it to others. A capture that takes
-// longer than the limit is taken for one that the kernel does not come back from, and loses its place at once.
+// place waits for a place among the concurrent captures. release frees it. A capture that takes longer than limit is
+// assumed to block in the kernel, and loses its place.
 func (c *Capturer) place(ctx context.Context, limit time.Duration) (release func(), err error) {
 	if err := c.limit.Acquire(ctx, 1); err != nil {
 		return nil, err

@@ -47,8 +47,8 @@ type Trace struct {
 	// Unproved names the files that fit the core's addresses but cannot be verified. The core has neither their
 	// build-id nor any of their read-only memory.
 	Unproved []string
-	// Refused has the reasons for which files were not used. Exe is not the core's program, a library was replaced or
-	// is missing, or the core is damaged. WrongExe is set if Exe was refused.
+	// Refused has the reasons for rejecting files: Exe is not the core's program, a library was replaced or is
+	// missing, or the core is damaged. WrongExe is set if Exe was rejected.
 	Refused  []error
 	WrongExe bool
 }
