@@ -161,7 +161,7 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 	}
 	r.golang, _ = c.goFact.Of(c.processes, r.key)
 	defer r.check.Close()
-	if l := c.processes.Maps(r.key); l != nil && !o.AllThreads && r.check.HoldsSoon(l, start) {
+	if l := c.processes.Maps(r.key); l != nil && !o.AllThreads && r.check.UnchangedWithTimeout(l, start) {
 		opts.MapsSnapshot = l.Snapshot
 	}
 	if !o.NoContext {
@@ -221,10 +221,10 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	if snap.Engine != ptrace.Engine {
 		r.check.Before = nil // observing may have taken long
 	}
-	sound := true
+	stillMapped := true
 	switch {
 	case byLayout:
-		if sound, err = r.check.Sound(snap.Maps, b.used, b.mapsTrusted); errors.Is(err, ptrace.ErrUnreachable) {
+		if stillMapped, err = r.check.StillMapped(snap.Maps, b.used, b.mapsTrusted); errors.Is(err, ptrace.ErrUnreachable) {
 			return built{}, unreachable(r.target.PID, r.began)
 		} else if err != nil {
 			return built{}, fmt.Errorf("process %d: %w", r.target.PID, ptrace.ErrExited)
@@ -233,10 +233,10 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 		// The mappings were read just before the stop. If the process has ended since, or cannot be checked, they
 		// count.
 		same, err := r.check.Unchanged(snap.Maps, b.used)
-		sound = same || err != nil
+		stillMapped = same || err != nil
 	}
 	switch {
-	case !sound:
+	case !stillMapped:
 		c.processes.ForgetMaps(r.key)
 		if b.stale = byLayout; !byLayout {
 			// A cached image may belong to a file that was mapped here earlier. All images are looked up again.
@@ -255,7 +255,7 @@ type built struct {
 	// missing has the addresses at which walks reached memory that was not copied but that the process has.
 	missing     []uint64
 	used        []procmap.Usage // the mappings in which frames lie, in order
-	mapsTrusted bool            // all walks ended so that other mappings could not have continued them, see settled
+	mapsTrusted bool            // all walks ended so that other mappings could not have continued them
 	brokenWalk  bool            // a walk ended at a switch of stacks, or at missing memory
 	stale       bool            // the process no longer has the cached mappings
 	space       *procmap.Space
@@ -291,14 +291,14 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *procmap.Space, o Options,
 // note records the mappings that a walk used, and the memory that it lacked.
 func (b *built) note(frames []unwind.Frame, stop unwind.Stop) {
 	b.used = b.space.UsedBy(frames, b.used)
-	b.mapsTrusted = b.mapsTrusted && settled(stop.Reason)
+	b.mapsTrusted = b.mapsTrusted && endsInsideFrames(stop.Reason)
 	b.brokenWalk = b.brokenWalk || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
 	if stop.Reason == unwind.NoMemory && b.space.Mapped(stop.Address) {
 		b.missing = append(b.missing, stop.Address)
 	}
 }
 
-// settled reports whether a walk with this end has used only the mappings in which its frames lie.
-func settled(r unwind.Reason) bool {
+// endsInsideFrames reports whether a walk with this end has used only the mappings in which its frames lie.
+func endsInsideFrames(r unwind.Reason) bool {
 	return r == unwind.EndOfStack || r == unwind.MaxFrames || r == unwind.NeverReturns
 }

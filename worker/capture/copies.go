@@ -147,7 +147,7 @@ func (p *copied) inherit(parent int) error {
 
 // sound reports whether the mappings by which a stack was unwound still are as they were, as far as can be asked.
 func (p *copied) sound(b *built) bool {
-	return p.check.File == nil || p.check.StillSound(p.maps, b.used, b.mapsTrusted)
+	return p.check.File == nil || p.check.StillMappedRetry(p.maps, b.used, b.mapsTrusted)
 }
 
 // build unwinds and names a copy. Of a stack that is known it does not return what it was built by.

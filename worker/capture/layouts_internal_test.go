@@ -21,7 +21,7 @@ func TestSettled(t *testing.T) {
 		what    string
 		limit   int
 		thread  ptrace.Thread
-		settled bool
+		trusted bool
 	}{
 		{"a whole stack", 0, deep, true},
 		{"one frame", 1, deep, true},
@@ -32,12 +32,12 @@ func TestSettled(t *testing.T) {
 		snap := *snap
 		snap.Threads = []ptrace.Thread{tt.thread}
 		b := c.build(&snap, sp, Options{MaxFrames: tt.limit}, &serverProcess{})
-		if b.mapsTrusted != tt.settled {
-			t.Errorf("%s: settled is %v; %s", tt.what, b.mapsTrusted, b.trace.Threads[0].Stop)
+		if b.mapsTrusted != tt.trusted {
+			t.Errorf("%s: maps trusted: %v; %s", tt.what, b.mapsTrusted, b.trace.Threads[0].Stop)
 		}
 		// Of a process that does not exist no mapping can be read.
-		nobody := procmap.Check{PID: 1 << 30, Before: slices.Clone(b.used)}
-		if ok, err := nobody.Sound(snap.Maps, b.used, b.mapsTrusted); ok != tt.settled || (err == nil) != tt.settled {
+		missing := procmap.Check{PID: 1 << 30, Before: slices.Clone(b.used)}
+		if ok, err := missing.StillMapped(snap.Maps, b.used, b.mapsTrusted); ok != tt.trusted || (err == nil) != tt.trusted {
 			t.Errorf("%s: its mappings hold: %v, %v", tt.what, ok, err)
 		}
 	}
@@ -48,7 +48,7 @@ func TestSettledReasons(t *testing.T) {
 	t.Parallel()
 	for reason := unwind.EndOfStack; reason <= unwind.StackSwitch; reason++ {
 		want := reason == unwind.EndOfStack || reason == unwind.MaxFrames || reason == unwind.NeverReturns
-		if got := settled(reason); got != want {
+		if got := endsInsideFrames(reason); got != want {
 			t.Errorf("%s: %t", reason, got)
 		}
 	}

@@ -24,13 +24,13 @@ func TestForesee(t *testing.T) {
 	if !m.LinesAsked(addr) {
 		t.Errorf("nor is the line of %#x looked up", addr)
 	}
-	if !sp.Unfamiliar {
+	if !sp.FirstInImage {
 		t.Error("the images of the other frames are not expected to be new")
 	}
-	if _, _ = sp.Name(frames, unwind.DefaultMaxFrames, nil); sp.Unfamiliar {
+	if _, _ = sp.Name(frames, unwind.DefaultMaxFrames, nil); sp.FirstInImage {
 		t.Error("nor when the stack has been named")
 	}
-	if _, _ = c.unwindThread(nil, &u, &snap.Threads[0], nil, sp); sp.Unfamiliar {
+	if _, _ = c.unwindThread(nil, &u, &snap.Threads[0], nil, sp); sp.FirstInImage {
 		t.Errorf("%s is new a second time", m.Name)
 	}
 	c, snap, sp = snapshotOf(t, "5")

@@ -99,7 +99,7 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 		p.checks[pid] = process
 	}
 	b, stacks := p.build(list)
-	if !process.StillSound(list[0].Maps, b.used, b.mapsTrusted) {
+	if !process.StillMappedRetry(list[0].Maps, b.used, b.mapsTrusted) {
 		maps, err := p.sampler.Refresh(pid, list[0].MapsSnapshot)
 		switch {
 		case err == nil:

@@ -37,7 +37,7 @@ type sharedCapture struct {
 }
 
 // do joins the capture in progress for q, or runs capture if there is none. A cancelled caller leaves, and the
-// capture goes on for the others. It is cancelled when the last caller has left. The first caller stays until the
+// capture continues for the others. It is cancelled when the last caller has left. The first caller stays until the
 // capture ends.
 func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Context) (*trace.Trace, error)) (
 	*trace.Trace, error,

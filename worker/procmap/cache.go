@@ -17,9 +17,9 @@ import (
 // dropped. So a caller that captures more processes than that in turn still finds most of them.
 const maxProcesses = 2048
 
-// maxSought bounds the image lookups that run at the same time. Each blocks a thread as long as its disk does not
+// maxLookups bounds the image lookups that run at the same time. Each blocks a thread as long as its disk does not
 // respond. Many processes may have the same file, and a Go program that exceeds its thread limit ends.
-const maxSought = 64
+const maxLookups = 64
 
 // ProcessKey identifies a process. The kernel may reuse a pid, but not with the same start time.
 type ProcessKey struct {
@@ -36,8 +36,8 @@ type Cache struct {
 	mu    sync.Mutex
 	byKey map[ProcessKey]*process
 	paths map[string]string // one copy of each path of a mapping
-	// sought has the image lookups in progress, by mapping.
-	sought map[mappingKey]*symbolize.Lazy[symbolize.Placed]
+	// lookups has the image lookups in progress, by mapping.
+	lookups map[mappingKey]*symbolize.Lazy[symbolize.Placed]
 }
 
 // process is the cache entry of one process.
@@ -57,7 +57,7 @@ type mappingKey struct {
 func NewCache(images *symbolize.Cache) *Cache {
 	return &Cache{
 		images: images, byKey: make(map[ProcessKey]*process), paths: make(map[string]string),
-		sought: make(map[mappingKey]*symbolize.Lazy[symbolize.Placed]),
+		lookups: make(map[mappingKey]*symbolize.Lazy[symbolize.Placed]),
 	}
 }
 

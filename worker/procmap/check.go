@@ -47,18 +47,18 @@ func (c *Check) Close() {
 	}
 }
 
-// HoldsSoon is holds with a timeout. A thread in the kernel may keep the address space of the process locked.
-// HoldsSoon then returns false, and the Check does not query the process again.
-func (c *Check) HoldsSoon(l *KnownMaps, now time.Time) bool {
-	if now.UnixNano()-l.kept.Load() < int64(justNow) {
+// UnchangedWithTimeout is lastUsedUnchanged with a timeout. A thread in the kernel may keep the address space of the
+// process locked. UnchangedWithTimeout then returns false, and the Check does not query the process again.
+func (c *Check) UnchangedWithTimeout(l *KnownMaps, now time.Time) bool {
+	if now.UnixNano()-l.kept.Load() < int64(responsivePeriod) {
 		if !Guard.Begin(c.PID) {
 			return false
 		}
 		defer Guard.End(c.PID)
-		return c.holds(l)
+		return c.lastUsedUnchanged(l)
 	}
 	asking, ok := *c, false
-	if WithTimeout(c.PID, func() { ok = asking.holds(l) }, asking.Close) {
+	if WithTimeout(c.PID, func() { ok = asking.lastUsedUnchanged(l) }, asking.Close) {
 		*c = asking
 		return ok
 	}
@@ -66,12 +66,12 @@ func (c *Check) HoldsSoon(l *KnownMaps, now time.Time) bool {
 	return false
 }
 
-// justNow is how long a process counts as responsive after a capture. A query by another goroutine is slower, and
-// wakes further threads, which makes the pause longer.
-const justNow = time.Second
+// responsivePeriod is how long a process counts as responsive after a capture. A query by another goroutine is
+// slower, and wakes further threads, which makes the pause longer.
+const responsivePeriod = time.Second
 
-// holds reports, before the stop, whether the mappings that were used last are unchanged.
-func (c *Check) holds(l *KnownMaps) bool {
+// lastUsedUnchanged reports, before the stop, whether the mappings that were used last are unchanged.
+func (c *Check) lastUsedUnchanged(l *KnownMaps) bool {
 	if c.File == nil {
 		return false
 	}
@@ -148,10 +148,10 @@ func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 	return used
 }
 
-// Sound reports, after the stop, whether walks that used cached mappings are correct. If a walk reached the end of
-// the stack or its frame limit (trusted), only the mappings of its frames matter. Another walk may have ended because
-// of a missing mapping, so Sound then compares all mappings.
-func (c *Check) Sound(maps []procfs.Mapping, used []Usage, trusted bool) (bool, error) {
+// StillMapped reports, after the stop, whether walks that used cached mappings are correct. If a walk reached the end
+// of the stack or its frame limit (trusted), only the mappings of its frames matter. Another walk may have ended
+// because of a missing mapping, so StillMapped then compares all mappings.
+func (c *Check) StillMapped(maps []procfs.Mapping, used []Usage, trusted bool) (bool, error) {
 	if !Guard.Begin(c.PID) {
 		return false, ptrace.ErrUnreachable
 	}
@@ -166,15 +166,15 @@ func (c *Check) Sound(maps []procfs.Mapping, used []Usage, trusted bool) (bool, 
 	return slices.EqualFunc(maps, now, func(a, b procfs.Mapping) bool { return a.SameMemory(&b) }), nil
 }
 
-// StillSound is Sound for a process that may have ended or executed another program meanwhile. After an error it
-// opens the maps file again and repeats the check, because the old file is useless after an exec. If the process
-// still cannot be checked, it returns true only if its maps file could be opened.
-func (c *Check) StillSound(maps []procfs.Mapping, used []Usage, trusted bool) bool {
+// StillMappedRetry is StillMapped for a process that may have ended or executed another program meanwhile. After an
+// error it opens the maps file again and repeats the check, because the old file is useless after an exec. If the
+// process still cannot be checked, it returns true only if its maps file could be opened.
+func (c *Check) StillMappedRetry(maps []procfs.Mapping, used []Usage, trusted bool) bool {
 	for range 2 {
 		if c.File == nil {
 			return false
 		}
-		ok, err := c.Sound(maps, used, trusted)
+		ok, err := c.StillMapped(maps, used, trusted)
 		if err == nil {
 			return ok
 		}

@@ -5,40 +5,40 @@ import (
 	"time"
 )
 
-// SoonEnough is the timeout for reading a process's state in /proc or its memory. The kernel normally responds at
+// ReadTimeout is the timeout for reading a process's state in /proc or its memory. The kernel normally responds at
 // once.
-const SoonEnough = 300 * time.Millisecond
+const ReadTimeout = 300 * time.Millisecond
 
 // Guard serializes reads of each process: at most one runs for each process at a time. While the address space of a
 // process is locked, such a read blocks in the kernel, and nothing can end it except the process. So a process blocks
 // one thread, however many callers query it.
 //
 //nolint:gochecknoglobals // what hangs is the process, however many capturers there are
-var Guard = processLooks{ByPID: map[int]*look{}}
+var Guard = processReads{ByPID: map[int]*processRead{}}
 
-type processLooks struct {
+type processReads struct {
 	mu    sync.Mutex
-	ByPID map[int]*look
+	ByPID map[int]*processRead
 }
 
-// look is a read in progress.
-type look struct {
+// processRead is a read in progress.
+type processRead struct {
 	since time.Time
 	done  chan struct{} // closed when the read has ended; nil until a caller waits for that
 }
 
 // Begin reports whether the process can be read now. If so, the caller must call End. Begin waits for a read in
-// progress, but not if that has taken SoonEnough already.
-func (p *processLooks) Begin(pid int) bool {
+// progress, but not if that has taken ReadTimeout already.
+func (p *processReads) Begin(pid int) bool {
 	for {
 		p.mu.Lock()
 		l := p.ByPID[pid]
 		if l == nil {
-			p.ByPID[pid] = &look{since: time.Now()}
+			p.ByPID[pid] = &processRead{since: time.Now()}
 			p.mu.Unlock()
 			return true
 		}
-		left := SoonEnough - time.Since(l.since)
+		left := ReadTimeout - time.Since(l.since)
 		if l.done == nil {
 			l.done = make(chan struct{})
 		}
@@ -50,7 +50,7 @@ func (p *processLooks) Begin(pid int) bool {
 	}
 }
 
-func (p *processLooks) End(pid int) {
+func (p *processReads) End(pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if l := p.ByPID[pid]; l.done != nil {
@@ -70,30 +70,30 @@ func closedWithin(done <-chan struct{}, limit time.Duration) bool {
 	}
 }
 
-// WithTimeout runs look in a goroutine, and reports whether it ended in time. If not, the goroutine is left behind:
-// the caller must not read what look writes, and late runs when look ends. If an earlier read of the process still
-// blocks, WithTimeout does not run look. It then runs late at once.
-func WithTimeout(pid int, look, late func()) bool {
+// WithTimeout runs read in a goroutine, and reports whether it ended in time. If not, the goroutine is left behind:
+// the caller must not read what read writes, and late runs when read ends. If an earlier read of the process still
+// blocks, WithTimeout does not run read. It then runs late at once.
+func WithTimeout(pid int, read, late func()) bool {
 	if !Guard.Begin(pid) {
 		late()
 		return false
 	}
 	done := make(chan struct{})
 	var mu sync.Mutex
-	settled := false
-	settle := func() (first bool) {
+	claimed := false
+	claim := func() (first bool) {
 		mu.Lock()
 		defer mu.Unlock()
-		first, settled = !settled, true
+		first, claimed = !claimed, true
 		return first
 	}
 	go func() {
-		look()
+		read()
 		Guard.End(pid)
-		if !settle() {
+		if !claim() {
 			late()
 		}
 		close(done)
 	}()
-	return closedWithin(done, SoonEnough) || !settle()
+	return closedWithin(done, ReadTimeout) || !claim()
 }

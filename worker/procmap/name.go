@@ -24,8 +24,8 @@ func (sp *Space) Name(frames []unwind.Frame, limit int, late *symbolize.Deadline
 	if len(frames) > 0 {
 		sp.PrefetchInnermost(frames[0].Lookup()) // for core files and goroutines, whose walks do not call it
 	}
-	if sp.Unfamiliar {
-		sp.Unfamiliar = false
+	if sp.FirstInImage {
+		sp.FirstInImage = false
 		sp.prefetch(frames)
 	}
 	for i := range frames {
@@ -49,7 +49,7 @@ func (sp *Space) PrefetchInnermost(addr uint64) {
 	if !ok || m == nil || m.Prefetched.Load() || m.Prefetched.Swap(true) {
 		return
 	}
-	sp.Unfamiliar = true
+	sp.FirstInImage = true
 	m.ReadAhead(addr - where.Bias)
 	runtime.Gosched() // let it begin: there may be only one processor
 }

@@ -20,8 +20,8 @@ type Space struct {
 	Known  map[procfs.Mapping]symbolize.Placed // images found so far; shared, guarded by cache.mu
 	Memory symbolize.MemoryReader              // of a core file; nil: read the live process
 
-	// Unfamiliar is set during a walk if no earlier walk had its innermost frame in this image.
-	Unfamiliar bool
+	// FirstInImage is set during a walk if no earlier walk had its innermost frame in this image.
+	FirstInImage bool
 
 	Files  *symbolize.Deadline // for reading files; nil: no deadline
 	Unread string              // an image that was not read by the deadline, so that frames are missing
@@ -93,7 +93,7 @@ func (sp *Space) Resolve(i int) symbolize.Placed {
 	if ok {
 		return f
 	}
-	f = sp.seek(i)
+	f = sp.lookUpImage(i)
 	if f.Module == nil {
 		// Not cached: it may be readable next time.
 		return f
@@ -104,27 +104,27 @@ func (sp *Space) Resolve(i int) symbolize.Placed {
 	return f
 }
 
-// seek looks up the image of a mapping. Placed.Module is nil if the mapping has no image, if the image was not found
-// by the deadline, or if too many lookups are in progress.
-func (sp *Space) seek(i int) symbolize.Placed {
+// lookUpImage looks up the image of a mapping. Placed.Module is nil if the mapping has no image, if the image was not
+// found by the deadline, or if too many lookups are in progress.
+func (sp *Space) lookUpImage(i int) symbolize.Placed {
 	s, q := sp.cache, mappingKey{sp.key, sp.Maps[i]}
 	s.mu.Lock()
-	p := s.sought[q]
-	if p == nil && len(s.sought) >= maxSought {
+	p := s.lookups[q]
+	if p == nil && len(s.lookups) >= maxLookups {
 		s.mu.Unlock()
 		sp.Unread = symbolize.ModuleName(sp.Maps[i].Path)
 		return symbolize.Placed{}
 	}
 	if p == nil {
 		p = &symbolize.Lazy[symbolize.Placed]{}
-		s.sought[q] = p
+		s.lookups[q] = p
 	}
 	s.mu.Unlock()
 	f, ok := p.Get(sp.Files, s.images.Sources.Tell, func() symbolize.Placed {
 		defer func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			delete(s.sought, q)
+			delete(s.lookups, q)
 		}()
 		return s.images.Mapped(sp.pid, sp.Maps, i)
 	})

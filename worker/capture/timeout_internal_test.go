@@ -63,7 +63,7 @@ func TestLooksTakeTurns(t *testing.T) {
 				if inside.Add(1) != 1 {
 					t.Error("two at a time")
 				}
-				time.Sleep(procmap.SoonEnough / 40)
+				time.Sleep(procmap.ReadTimeout / 40)
 				inside.Add(-1)
 				turns.Add(1)
 				procmap.Guard.End(pid)
