@@ -13,7 +13,7 @@ import (
 func (c *Capturer) anticipate(key procmap.ProcessKey) {
 	gomaxprocs.Begin()
 	defer gomaxprocs.End()
-	defer symbolize.Survive(c.images.Sources.Tell)
+	defer symbolize.Survive(c.images.Sources.Warn)
 	call, err := procfs.ReadSyscall(key.PID, key.PID)
 	if err != nil || call.PC == 0 {
 		return // the capture will report the error

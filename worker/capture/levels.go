@@ -126,7 +126,7 @@ func (s *programs) of(m *symbolize.Module, space *procmap.Space) recognition {
 		s.byModule[m] = p
 	}
 	s.mu.Unlock()
-	found, ok := p.Get(space.Files, m.Tell, func() recognition { return recognise(m) })
+	found, ok := p.Get(space.Files, m.Warn, func() recognition { return recognise(m) })
 	if !ok {
 		space.Unread = m.Name
 	}

@@ -15,13 +15,13 @@ func TestForesee(t *testing.T) {
 	_, where, _ := sp.Lookup(frames[0].Lookup())
 	m := where.Module
 	begun := true
-	symbols, _ := m.Symbols.Get(nil, m.Tell, func() *symbol.Table { begun = false; return nil })
+	symbols, _ := m.Symbols.Get(nil, m.Warn, func() *symbol.Table { begun = false; return nil })
 	if !begun || symbols.Len() == 0 {
 		t.Errorf("the symbols of %s were not read while the stack was unwound: %d", m.Name, symbols.Len())
 	}
 	addr := frames[0].Lookup() - where.Bias
 	// Without debugging information it stays a wish.
-	if !m.LinesAsked(addr) {
+	if !m.LinesRequested(addr) {
 		t.Errorf("nor is the line of %#x looked up", addr)
 	}
 	if !sp.FirstInImage {

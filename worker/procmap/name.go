@@ -117,7 +117,7 @@ func (sp *Space) namePerf(out *trace.Frame, addr uint64) {
 	if !sp.perfRead {
 		sp.perfRead = true
 		p := &symbolize.Lazy[*jit.PerfMap]{}
-		sp.perf, _ = p.Get(sp.Files, sp.cache.images.Sources.Tell,
+		sp.perf, _ = p.Get(sp.Files, sp.cache.images.Sources.Warn,
 			func() *jit.PerfMap { return sp.cache.perf.Read(sp.key.PID) })
 	}
 	if sp.perf == nil {

@@ -120,7 +120,7 @@ func (sp *Space) lookUpImage(i int) symbolize.Placed {
 		s.lookups[q] = p
 	}
 	s.mu.Unlock()
-	f, ok := p.Get(sp.Files, s.images.Sources.Tell, func() symbolize.Placed {
+	f, ok := p.Get(sp.Files, s.images.Sources.Warn, func() symbolize.Placed {
 		defer func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()

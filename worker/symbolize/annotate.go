@@ -12,7 +12,7 @@ import (
 // ReadAhead starts to read the symbols and the lines for an image address, in goroutines of their own.
 func (m *Module) ReadAhead(addr uint64) {
 	m.Lines.QueueLookup(addr)
-	m.Symbols.start(m.Tell, func() *symbol.Table {
+	m.Symbols.start(m.Warn, func() *symbol.Table {
 		gomaxprocs.Begin()
 		defer gomaxprocs.End()
 		return m.readSymbols()

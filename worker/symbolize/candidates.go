@@ -116,8 +116,8 @@ func identify(f *os.File) (FileID, error) {
 	return FileID{dev: st.Dev, ino: st.Ino, mtime: st.Mtim, UID: int(st.Uid), changed: time.Unix(st.Ctim.Unix())}, nil
 }
 
-// is reports whether the file is the mapped one.
-func (id FileID) is(m *procfs.Mapping) bool {
+// matches reports whether the file is the mapped one.
+func (id FileID) matches(m *procfs.Mapping) bool {
 	return id.ino == m.Inode && devMajor(id.dev) == m.Major && devMinor(id.dev) == m.Minor
 }
 

@@ -28,30 +28,30 @@ func (m *Module) findDebugFile() (debugfile.Result, debugfile.Options, bool) {
 	for _, o := range m.debugOptions() {
 		r, err := debugfile.Find(m.Image, m.Path, o)
 		if err == nil {
-			m.Tell(r.Skipped...)
+			m.Warn(r.Skipped...)
 			return r, o, true
 		}
 		if errors.Is(err, debugfile.ErrMismatch) {
-			m.Tell(err)
+			m.Warn(err)
 		}
 	}
 	return debugfile.Result{}, debugfile.Options{}, false
 }
 
-// Tell reports an error that keeps names or lines of this module from being found.
-func (m *Module) Tell(errs ...error) {
+// Warn reports an error that keeps names or lines of this module from being found.
+func (m *Module) Warn(errs ...error) {
 	for _, err := range errs {
-		m.Sources.Tell(fmt.Errorf("%s: %w", m.Name, err))
+		m.Sources.Warn(fmt.Errorf("%s: %w", m.Name, err))
 	}
 }
 
 // SymbolTable returns the symbols of the image and of its separate debug file. It returns false if they were not read
 // by the deadline. The place of the debugging information is known only after the symbols have been read.
 func (m *Module) SymbolTable(late *Deadline) (*symbol.Table, bool) {
-	if t, ok := m.Symbols.now(); ok {
+	if t, ok := m.Symbols.ifReady(); ok {
 		return t, true
 	}
-	return m.Symbols.Get(late, m.Tell, m.readSymbols)
+	return m.Symbols.Get(late, m.Warn, m.readSymbols)
 }
 
 func (m *Module) readSymbols() *symbol.Table {

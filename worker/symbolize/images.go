@@ -72,8 +72,8 @@ type Sources struct {
 	deriving   sync.Mutex
 }
 
-// Tell reports errors that keep names from being found.
-func (s *Sources) Tell(errs ...error) {
+// Warn reports errors that keep names from being found.
+func (s *Sources) Warn(errs ...error) {
 	if s.Report == nil {
 		return
 	}
@@ -85,10 +85,10 @@ func (s *Sources) Tell(errs ...error) {
 // Table returns the call frame information, or nil if the image has none. It returns false if it was not read by the
 // deadline.
 func (m *Module) Table(late *Deadline) (*cfi.Table, bool) {
-	if t, ok := m.cfi.now(); ok {
+	if t, ok := m.cfi.ifReady(); ok {
 		return t, true
 	}
-	return m.cfi.Get(late, m.Tell, m.readTable)
+	return m.cfi.Get(late, m.Warn, m.readTable)
 }
 
 func (m *Module) readTable() *cfi.Table {
@@ -115,9 +115,9 @@ func (m *Module) Start(late *Deadline) (addr uint64, linker, known bool) {
 	if addr = m.Image.Start(); addr != 0 || m.Image.Entry() == 0 {
 		return addr, false, true
 	}
-	linker, known = m.linker.now()
+	linker, known = m.linker.ifReady()
 	if !known {
-		linker, known = m.linker.Get(late, m.Tell, m.Image.DynamicLinker)
+		linker, known = m.linker.Get(late, m.Warn, m.Image.DynamicLinker)
 	}
 	if linker {
 		addr = m.Image.Entry()
@@ -132,16 +132,16 @@ type Cache struct {
 	Sources *Sources
 	mu      sync.Mutex
 	byID    map[string]*Module
-	held    heldFiles
-	// settled is the time for which a file must not have changed. Only then does it count as the file that an ended
-	// process had mapped.
-	settled time.Duration
+	open    openFiles
+	// minUnchanged is the time for which a file must not have changed. Only then does it count as the file that an
+	// ended process had mapped.
+	minUnchanged time.Duration
 }
 
 // NewCache returns an empty cache of images for an architecture.
 func NewCache(a *arch.Arch, s *Sources) *Cache {
-	const settled = 10 * time.Minute // a capture opens the files that it needs within seconds
-	return &Cache{Arch: a, Sources: s, byID: make(map[string]*Module), settled: settled}
+	const minUnchanged = 10 * time.Minute // a capture opens the files that it needs within seconds
+	return &Cache{Arch: a, Sources: s, byID: make(map[string]*Module), minUnchanged: minUnchanged}
 }
 
 // Mapped returns the module that the process has mapped at maps[i], and its place. It also recognizes code that a
@@ -165,22 +165,22 @@ func (c *Cache) find(pid int, maps []procfs.Mapping, i int) *Module {
 	if !ok {
 		return nil
 	}
-	m := c.ask(pid, maps, i, base)
+	m := c.findLive(pid, maps, i, base)
 	if base.Inode == 0 || !hasEnded(pid, &base) {
 		return m
 	}
 	// The process may have ended between two reads, so the module may be incomplete.
-	if held := c.held.mapped(&base); held != nil {
-		return held
+	if found := c.open.mapped(&base); found != nil {
+		return found
 	}
-	if old := c.old(&base); old != nil {
-		return old
+	if found := c.openUnchanged(&base); found != nil {
+		return found
 	}
 	return m
 }
 
-// ask is find for a live process.
-func (c *Cache) ask(pid int, maps []procfs.Mapping, i int, base procfs.Mapping) *Module {
+// findLive is find for a live process.
+func (c *Cache) findLive(pid int, maps []procfs.Mapping, i int, base procfs.Mapping) *Module {
 	inMemory, err := elfimage.FromMemory(ProcessMemory(pid), base.Start, path.Base(base.Path))
 	if err != nil {
 		return nil
@@ -246,7 +246,7 @@ func (c *Cache) fromFile(pid int, open Candidate, base *procfs.Mapping, id strin
 	}
 	img, err := elfimage.Open(f, path.Base(base.Path))
 	// Go's own linker puts the build-id outside all segments. It is then not in memory, and proves nothing.
-	if err != nil || id != "" && img.BuildID() != id || id == "" && !st.is(base) {
+	if err != nil || id != "" && img.BuildID() != id || id == "" && !st.matches(base) {
 		_ = f.Close()
 		return nil
 	}
@@ -264,7 +264,7 @@ func (c *Cache) adopt(f *os.File, st FileID, read *Module, id string) *Module {
 	if m.Image != read.Image {
 		_ = f.Close()
 	} else {
-		c.held.add(f, st, m)
+		c.open.add(f, st, m)
 	}
 	return m
 }

@@ -16,8 +16,8 @@ type Lazy[T any] struct {
 	value T
 }
 
-// now returns the part if it has been read. Unlike Get, it does not need the function that reads it.
-func (p *Lazy[T]) now() (value T, ok bool) {
+// ifReady returns the part if it has been read. Unlike Get, it does not need the function that reads it.
+func (p *Lazy[T]) ifReady() (value T, ok bool) {
 	if !p.ready.Load() {
 		return value, false
 	}
@@ -26,13 +26,13 @@ func (p *Lazy[T]) now() (value T, ok bool) {
 
 // start begins to read the part, unless that has begun already, and does not wait. If build panics, start calls tell
 // with the error.
-func (p *Lazy[T]) start(tell func(...error), build func() T) {
+func (p *Lazy[T]) start(report func(...error), build func() T) {
 	p.begin.Do(func() {
 		p.done = make(chan struct{})
 		go func() {
 			defer close(p.done)
 			defer p.ready.Store(true)
-			defer Survive(tell)
+			defer Survive(report)
 			p.value = build()
 		}()
 	})
@@ -40,8 +40,8 @@ func (p *Lazy[T]) start(tell func(...error), build func() T) {
 
 // Get reads the part, as start does, and waits for it until the deadline. It returns false if the deadline passed
 // first.
-func (p *Lazy[T]) Get(late *Deadline, tell func(...error), build func() T) (value T, ok bool) {
-	p.start(tell, build)
+func (p *Lazy[T]) Get(late *Deadline, report func(...error), build func() T) (value T, ok bool) {
+	p.start(report, build)
 	select {
 	case <-p.done:
 		return p.value, true
@@ -66,8 +66,8 @@ func (p *Lazy[T]) set(value T) {
 }
 
 // Survive recovers from a panic in a parser of foreign files and reports it. A damaged file must not end the worker.
-func Survive(tell func(...error)) {
+func Survive(report func(...error)) {
 	if p := recover(); p != nil {
-		tell(fmt.Errorf("debugging information is not used: %v", p))
+		report(fmt.Errorf("debugging information is not used: %v", p))
 	}
 }

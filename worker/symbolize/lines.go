@@ -24,10 +24,10 @@ const DefaultLinesWait = 200 * time.Millisecond
 // as any are pending. A caller waits only until its deadline.
 type lines struct {
 	make func() *dwarf.Data // nil if the module has no debugging information
-	tell func(...error)
+	warn func(...error)
 
 	mu      sync.Mutex
-	wished  []uint64 // addresses queued before the debugging information has been found
+	queued  []uint64 // addresses queued before the debugging information has been found
 	answers map[uint64]*answer
 	pending []uint64
 	busy    bool
@@ -37,38 +37,38 @@ type lines struct {
 
 // answer is the result of one lookup. It is valid once done is closed.
 type answer struct {
-	done   chan struct{}
-	frames []dwarf.Frame
-	left   bool // the address was not looked up
+	done    chan struct{}
+	frames  []dwarf.Frame
+	skipped bool // the address was not looked up
 }
 
 // QueueLookup queues an address. StartLookups looks it up once the debugging information has been found.
 func (l *lines) QueueLookup(addr uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.wished) < maxAnswers {
-		l.wished = append(l.wished, addr)
+	if len(l.queued) < maxAnswers {
+		l.queued = append(l.queued, addr)
 	}
 }
 
-// LinesAsked reports whether an image address is queued or has been looked up.
-func (m *Module) LinesAsked(addr uint64) bool {
+// LinesRequested reports whether an image address is queued or has been looked up.
+func (m *Module) LinesRequested(addr uint64) bool {
 	m.Lines.mu.Lock()
 	defer m.Lines.mu.Unlock()
-	return m.Lines.answers[addr] != nil || slices.Contains(m.Lines.wished, addr)
+	return m.Lines.answers[addr] != nil || slices.Contains(m.Lines.queued, addr)
 }
 
 // StartLookups looks up the queued addresses. It does nothing if the module has no debugging information.
 func (l *lines) StartLookups() {
 	l.mu.Lock()
-	wished := l.wished
-	l.wished = nil
+	queued := l.queued
+	l.queued = nil
 	l.mu.Unlock()
-	if l.make == nil || len(wished) == 0 {
+	if l.make == nil || len(queued) == 0 {
 		return
 	}
-	for _, addr := range wished {
-		l.ask(addr)
+	for _, addr := range queued {
+		l.request(addr)
 	}
 	runtime.Gosched() // let it begin: the caller's next step may take long, and there may be only one processor
 }
@@ -76,12 +76,12 @@ func (l *lines) StartLookups() {
 // open sets the image that has the debugging information. The image must stay open. Only queued addresses are looked
 // up now.
 func (l *lines) open(m *Module, from *elfimage.Image, path string, options debugfile.Options) {
-	l.answers, l.tell = make(map[uint64]*answer), m.Tell
+	l.answers, l.warn = make(map[uint64]*answer), m.Warn
 	defer l.StartLookups()
 	l.make = func() *dwarf.Data {
 		o := dwarf.Options{
 			Cache: m.Sources.Cache, Spill: func() (dwarf.SpillFile, error) { return spill() },
-			Report: func(err error) { m.Tell(err) },
+			Report: func(err error) { m.Warn(err) },
 		}
 		if _, linked := debugfile.SupplementLink(from); linked {
 			sup, err := m.supplement(from, path, options)
@@ -89,7 +89,7 @@ func (l *lines) open(m *Module, from *elfimage.Image, path string, options debug
 				o.Supplement, err = dwarf.New(sup.Image, o)
 			}
 			if err != nil {
-				m.Tell(err)
+				m.Warn(err)
 			}
 		}
 		o.Split = func(f dwarf.SplitFile) (*elfimage.Image, error) {
@@ -102,7 +102,7 @@ func (l *lines) open(m *Module, from *elfimage.Image, path string, options debug
 		}
 		data, err := dwarf.New(from, o)
 		if err != nil {
-			m.Tell(err)
+			m.Warn(err)
 			return nil
 		}
 		return data
@@ -115,22 +115,22 @@ func (l *lines) at(addr uint64, late *Deadline) (calls []dwarf.Frame, final bool
 	if l.make == nil {
 		return nil, true
 	}
-	a := l.ask(addr)
+	a := l.request(addr)
 	select {
 	case <-a.done:
-		return a.frames, !a.left
+		return a.frames, !a.skipped
 	default:
 	}
 	select {
 	case <-a.done:
-		return a.frames, !a.left
+		return a.frames, !a.skipped
 	case <-late.passed():
 		return nil, false
 	}
 }
 
-// ask returns the answer for an address. Its lookup may still be pending.
-func (l *lines) ask(addr uint64) *answer {
+// request returns the answer for an address. Its lookup may still be pending.
+func (l *lines) request(addr uint64) *answer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a := l.answers[addr]; a != nil {
@@ -141,7 +141,7 @@ func (l *lines) ask(addr uint64) *answer {
 	}
 	a := &answer{done: make(chan struct{})}
 	if len(l.answers) >= maxAnswers {
-		a.left = true
+		a.skipped = true
 		close(a.done) // too many at a time: this address is not looked up
 		return a
 	}
@@ -186,7 +186,7 @@ func (l *lines) frames(addr uint64) []dwarf.Frame {
 		return nil
 	}
 	l.data = nil
-	defer Survive(l.tell)
+	defer Survive(l.warn)
 	frames, _ := data.Frames(addr) // an error means that the rest is unknown
 	l.data = data
 	return frames

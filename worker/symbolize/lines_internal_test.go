@@ -44,7 +44,7 @@ func TestLinesSurvive(t *testing.T) {
 	var told []string
 	l := lines{
 		data: data,
-		tell: func(errs ...error) {
+		warn: func(errs ...error) {
 			for _, err := range errs {
 				told = append(told, err.Error())
 			}
@@ -66,7 +66,7 @@ func TestLinesAreMadeOnce(t *testing.T) {
 	made := 0
 	l := lines{answers: map[uint64]*answer{}, make: func() *dwarf.Data { made++; return nil }}
 	for addr := range uint64(5) {
-		if a := l.ask(addr); a != nil {
+		if a := l.request(addr); a != nil {
 			<-a.done
 		}
 		for busy := true; busy; { // until that goroutine has ended

@@ -28,8 +28,8 @@ type remote struct {
 	source Remote
 	// next is the module that replaces this one after the debug file has arrived.
 	next atomic.Pointer[Module]
-	// again is the time of the next request, in Unix nanoseconds. It is 0 if none is planned or a request is active.
-	again atomic.Int64
+	// retryAt is the time of the next request, in Unix nanoseconds. It is 0 if none is planned or a request is active.
+	retryAt atomic.Int64
 	// wanted is the build-id of the last requested file: the module's own, or the one of its supplementary file.
 	wanted atomic.Pointer[string]
 	// arrived lists the builds whose files have already arrived. If such a file disappears, the next request waits
@@ -50,15 +50,15 @@ func (m *Module) fetched() (Fetched, bool) {
 	if f, err := OpenFetched(r.source.DebugFile(id), m.Image); err == nil {
 		return f, true
 	}
-	m.want(id)
+	m.requestOrDelay(id)
 	return Fetched{}, false
 }
 
-// want requests a file: now, or after renewPause if it arrived before and has disappeared.
-func (m *Module) want(id string) {
+// requestOrDelay requests a file: now, or after renewPause if it arrived before and has disappeared.
+func (m *Module) requestOrDelay(id string) {
 	m.remote.wanted.Store(&id)
 	if slices.Contains(m.remote.arrived, id) {
-		m.remote.again.Store(time.Now().Add(renewPause).UnixNano())
+		m.remote.retryAt.Store(time.Now().Add(renewPause).UnixNano())
 	} else {
 		m.request(id)
 	}
@@ -79,7 +79,7 @@ func (m *Module) supplement(debug *elfimage.Image, path string, o debugfile.Opti
 		}
 		err = e
 	}
-	m.want(link.ID)
+	m.requestOrDelay(link.ID)
 	return r, err
 }
 
@@ -91,7 +91,7 @@ func (m *Module) request(id string) {
 	}
 	m.remote.source.RequestDebugFile(id, func(arrived bool, again time.Time) {
 		if !arrived {
-			m.remote.again.Store(again.UnixNano())
+			m.remote.retryAt.Store(again.UnixNano())
 			return
 		}
 		next := &Module{
@@ -111,7 +111,7 @@ func (m *Module) Latest() *Module {
 	for next := m.remote.next.Load(); next != nil; next = m.remote.next.Load() {
 		m = next
 	}
-	if at := m.remote.again.Load(); at != 0 && time.Now().UnixNano() >= at && m.remote.again.CompareAndSwap(at, 0) {
+	if at := m.remote.retryAt.Load(); at != 0 && time.Now().UnixNano() >= at && m.remote.retryAt.CompareAndSwap(at, 0) {
 		m.request(*m.remote.wanted.Load())
 	}
 	return m

@@ -12,13 +12,13 @@ func (m *Module) derivedNames(late *Deadline) (names *selfnames.Names, known boo
 	if !m.stripped {
 		return nil, true
 	}
-	if names, known = m.derived.now(); known {
+	if names, known = m.derived.ifReady(); known {
 		return names, true
 	}
 	if m.Sources.AwaitNames {
-		return m.derived.Get(late, m.Tell, m.deriveNames)
+		return m.derived.Get(late, m.Warn, m.deriveNames)
 	}
-	m.derived.start(m.Tell, m.deriveNames)
+	m.derived.start(m.Warn, m.deriveNames)
 	return nil, false
 }
 

@@ -58,12 +58,12 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 	if dead := known.find(pid, other, code); dead != nil {
 		t.Errorf("of another file: %v", dead)
 	}
-	settled := NewCache(host, &Sources{})
-	settled.settled = 0
-	if dead := settled.find(pid, other, code); dead != nil {
+	older := NewCache(host, &Sources{})
+	older.minUnchanged = 0
+	if dead := older.find(pid, other, code); dead != nil {
 		t.Errorf("of another file, however old: %v", dead)
 	}
-	dead := settled.find(pid, maps, code)
+	dead := older.find(pid, maps, code)
 	if dead == nil || dead.Image.BuildID() != alive.Image.BuildID() {
 		t.Errorf("of a file that has not changed for long: %v", dead)
 	}

@@ -12,12 +12,12 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// heldFiles keeps the files of the cached images open, with the device and inode that /proc/PID/maps shows as the
+// openFiles keeps the files of the cached images open, with the device and inode that /proc/PID/maps shows as the
 // key. When a process has ended, the worker cannot read its memory to verify a file. But a file that stayed open
 // still has its device and inode, so it is the mapped one.
-type heldFiles struct {
+type openFiles struct {
 	mu     sync.Mutex
-	byFile map[fileNumber]heldFile
+	byFile map[fileNumber]openFile
 }
 
 // fileNumber identifies a file as /proc/PID/maps does.
@@ -26,21 +26,21 @@ type fileNumber struct {
 	inode        uint64
 }
 
-type heldFile struct {
+type openFile struct {
 	file   *os.File
 	opened FileID
 	module *Module
 }
 
 // add remembers the file from which a module was read.
-func (h *heldFiles) add(f *os.File, opened FileID, m *Module) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if h.byFile == nil || len(h.byFile) >= MaxImages {
-		h.byFile = make(map[fileNumber]heldFile)
+func (o *openFiles) add(f *os.File, opened FileID, m *Module) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.byFile == nil || len(o.byFile) >= MaxImages {
+		o.byFile = make(map[fileNumber]openFile)
 	}
 	key := fileNumber{devMajor(opened.dev), devMinor(opened.dev), opened.ino}
-	h.byFile[key] = heldFile{f, opened, m}
+	o.byFile[key] = openFile{f, opened, m}
 }
 
 // hasEnded reports whether the process that had this mapping has ended.
@@ -51,23 +51,23 @@ func hasEnded(pid int, m *procfs.Mapping) bool {
 
 // mapped returns the module of a file that an ended process had mapped. It returns nil if the file is not among the
 // open ones, or if it has changed since it was opened.
-func (h *heldFiles) mapped(m *procfs.Mapping) *Module {
-	h.mu.Lock()
-	held, ok := h.byFile[fileNumber{m.Major, m.Minor, m.Inode}]
-	h.mu.Unlock()
+func (o *openFiles) mapped(m *procfs.Mapping) *Module {
+	o.mu.Lock()
+	kept, ok := o.byFile[fileNumber{m.Major, m.Minor, m.Inode}]
+	o.mu.Unlock()
 	if !ok {
 		return nil
 	}
-	if now, err := identify(held.file); err != nil || now != held.opened {
+	if now, err := identify(kept.file); err != nil || now != kept.opened {
 		return nil
 	}
-	return held.module.Latest()
+	return kept.module.Latest()
 }
 
-// old opens a file that an ended process had mapped and that is not open yet. The file must be at the mapping's path,
-// with the mapping's device and inode. It must not have changed for long, so that it existed when the process was
-// captured. A reused inode has a later change time. Without such a file, old returns nil.
-func (c *Cache) old(m *procfs.Mapping) *Module {
+// openUnchanged opens a file that an ended process had mapped and that is not open yet. The file must be at the
+// mapping's path, with the mapping's device and inode. It must not have changed for long, so that it existed when the
+// process was captured. A reused inode has a later change time. Without such a file, openUnchanged returns nil.
+func (c *Cache) openUnchanged(m *procfs.Mapping) *Module {
 	if m.Deleted {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (c *Cache) old(m *procfs.Mapping) *Module {
 		return nil
 	}
 	img, err := elfimage.Open(f, path.Base(m.Path))
-	if err != nil || !st.is(m) || time.Since(st.changed) < c.settled {
+	if err != nil || !st.matches(m) || time.Since(st.changed) < c.minUnchanged {
 		_ = f.Close()
 		return nil
 	}
