@@ -7,8 +7,8 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// trail returns the memory of the process to copy in the stop, or nil if there is none.
-func (r *run) trail() *ptrace.ExtraReads {
+// extraReads returns the memory of the process to copy in the stop, or nil if there is none.
+func (r *run) extraReads() *ptrace.ExtraReads {
 	t := &ptrace.ExtraReads{}
 	if !r.options.NoContext {
 		r.server.addTo(t)
@@ -32,31 +32,31 @@ func (r *run) build(snap *ptrace.Snapshot) built {
 	if snap.Engine == ptrace.Engine {
 		copied := frozen(&ptrace.Stack{}, snap.Found)
 		memory := func(addr uint64, p []byte) (int, error) { return copied(addr, p), nil }
-		space.Generated.Learn(&r.generated, memory, c.arch)
+		space.Generated.AddFrom(&r.generated, memory, c.arch)
 		return c.build(snap, space, r.options, &r.server)
 	}
 	if snap.Engine == ptrace.EngineBlocked && len(snap.Threads) == 1 {
-		space.Generated.Steady = symbolize.ProcessMemory(snap.PID)
+		space.Generated.SameMoment = symbolize.ProcessMemory(snap.PID)
 	} else {
-		space.Generated.Off = true
+		space.Generated.Disabled = true
 	}
 	b := c.build(snap, space, r.options, &r.server)
 	if len(space.Generated.Unknown) > 0 && !asleep(snap) {
 		space = open()
-		space.Generated.Off = true
+		space.Generated.Disabled = true
 		b = c.build(snap, space, r.options, &r.server)
 	}
 	return b
 }
 
-// locate searches for the descriptions of generated code that a capture did not find. It returns false if another
-// capture would find nothing new.
-func (r *run) locate(b *built) bool {
+// findGenerated searches for the descriptions of generated code that a capture did not find. It returns false if
+// another capture would find nothing new.
+func (r *run) findGenerated(b *built) bool {
 	g := &b.space.Generated
 	if b.trace.Engine != ptrace.Engine || len(g.Unknown) == 0 {
 		return false
 	}
-	return r.generated.Add(b.space.JIT().Whereabouts(symbolize.ProcessMemory(r.target.PID), g.Unknown))
+	return r.generated.Add(b.space.JIT().Locate(symbolize.ProcessMemory(r.target.PID), g.Unknown))
 }
 
 // asleep reports whether the only thread of a process has slept since the snapshot: it still sleeps in the same call,

@@ -129,7 +129,7 @@ func (c *Capturer) Capture(ctx context.Context, target ptrace.Target, o Options)
 }
 
 func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
-	release, err := c.place(ctx, 3*cmp.Or(o.Deadline, defaultDeadline))
+	release, err := c.acquire(ctx, 3*cmp.Or(o.Deadline, defaultDeadline))
 	if err != nil {
 		return nil, err
 	}
@@ -167,9 +167,9 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 	if !o.NoContext {
 		r.server = c.serverProcess(r.key, opts.MapsSnapshot != nil)
 	}
-	opts.ExtraReads, opts.Coroutines = r.trail(), r.golang.Trail()
+	opts.ExtraReads, opts.Coroutines = r.extraReads(), r.golang.Reads()
 	for attempt := 0; ; attempt++ {
-		b, err := r.once(ctx, opts)
+		b, err := r.captureOnce(ctx, opts)
 		if err != nil {
 			return nil, err
 		}
@@ -180,12 +180,12 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 		}
 		b.trace.Total = time.Since(start)
 		more := r.learnGo(&b)
-		more = attempt < maxRecaptures && (r.locate(&b) || more)
+		more = attempt < maxRecaptures && (r.findGenerated(&b) || more)
 		if len(b.missing) == 0 && !more || attempt >= maxRecaptures {
 			return b.trace, nil
 		}
 		opts.Also = append(opts.Also, b.missing...)
-		opts.ExtraReads, opts.Coroutines = r.trail(), r.golang.Trail()
+		opts.ExtraReads, opts.Coroutines = r.extraReads(), r.golang.Reads()
 	}
 }
 
@@ -201,12 +201,12 @@ type run struct {
 	files    symbolize.Deadline // for reading files
 	golang   *gostack.Process   // nil: no frame in Go code so far
 	// generated has the places where the process keeps descriptions of its generated code, as far as they are known.
-	generated jitcode.Whereabouts
+	generated jitcode.Locations
 }
 
-// once takes and unwinds one snapshot. It then compares the mappings that it used with the process, except those that
-// were compared before the stop.
-func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
+// captureOnce takes and unwinds one snapshot. It then compares the mappings that it used with the process, except
+// those that were compared before the stop.
+func (r *run) captureOnce(ctx context.Context, opts ptrace.Options) (built, error) {
 	c := r.capturer
 	snap, notStopped, err := snapshot(ctx, r.target, opts, r.options.NonStop)
 	if err != nil {
@@ -217,13 +217,13 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	if b.space.Unread != "" {
 		return built{}, &trace.ReadingError{File: b.space.Unread, After: time.Since(r.began)}
 	}
-	byLayout := opts.MapsSnapshot != nil && snap.MapsSnapshot == opts.MapsSnapshot
+	usedCache := opts.MapsSnapshot != nil && snap.MapsSnapshot == opts.MapsSnapshot
 	if snap.Engine != ptrace.Engine {
 		r.check.Before = nil // observing may have taken long
 	}
 	stillMapped := true
 	switch {
-	case byLayout:
+	case usedCache:
 		if stillMapped, err = r.check.StillMapped(snap.Maps, b.used, b.mapsTrusted); errors.Is(err, ptrace.ErrUnreachable) {
 			return built{}, unreachable(r.target.PID, r.began)
 		} else if err != nil {
@@ -238,7 +238,7 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	switch {
 	case !stillMapped:
 		c.processes.ForgetMaps(r.key)
-		if b.stale = byLayout; !byLayout {
+		if b.stale = usedCache; !usedCache {
 			// A cached image may belong to a file that was mapped here earlier. All images are looked up again.
 			b = r.build(snap)
 		}
@@ -276,7 +276,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *procmap.Space, o Options,
 		stop := w.walk(th, snap.Also)
 		ended := time.Now()
 		t.Threads[i] = w.describe(th, stop)
-		b.note(w.frames, stop)
+		b.record(w.frames, stop)
 		named := time.Now()
 		if i == 0 && (snap.Engine == ptrace.Engine || th.Syscall != nil) {
 			server.read(t, snap, w.frames, space)
@@ -288,8 +288,8 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *procmap.Space, o Options,
 	return b
 }
 
-// note records the mappings that a walk used, and the memory that it lacked.
-func (b *built) note(frames []unwind.Frame, stop unwind.Stop) {
+// record keeps the mappings that a walk used, and the memory that it lacked.
+func (b *built) record(frames []unwind.Frame, stop unwind.Stop) {
 	b.used = b.space.UsedBy(frames, b.used)
 	b.mapsTrusted = b.mapsTrusted && endsInsideFrames(stop.Reason)
 	b.brokenWalk = b.brokenWalk || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch

@@ -155,7 +155,7 @@ func (c *Copies) build(p *copied, of *Copy) (*trace.Trace, *built) {
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: c.capturer.linesWait}
 	defer files.Stop()
 	b := &built{mapsTrusted: true, space: c.capturer.processes.Open(p.pid, p.startTime, p.maps)}
-	b.space.Files, b.space.Generated.Off = &files, true
+	b.space.Files, b.space.Generated.Disabled = &files, true
 	w := c.capturer.walker(b.space, Options{MaxFrames: c.options.MaxFrames})
 	defer w.close()
 	th := &of.Thread
@@ -165,7 +165,7 @@ func (c *Copies) build(p *copied, of *Copy) (*trace.Trace, *built) {
 		return known, nil
 	}
 	t := &trace.Trace{PID: of.PID, Threads: []trace.Thread{w.describe(th, stop)}}
-	b.note(w.frames, stop)
+	b.record(w.frames, stop)
 	if len(p.stacks) >= maxStacks {
 		clear(p.stacks)
 	}

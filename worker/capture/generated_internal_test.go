@@ -169,8 +169,8 @@ func TestMergedPieces(t *testing.T) {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
-	w := jitcode.Whereabouts{}
-	o := jitcode.Whereabouts{Frames: []jit.Span{{Start: 1, End: 2}}, Pieces: []ptrace.Range{{Address: 1, Length: 1}}}
+	w := jitcode.Locations{}
+	o := jitcode.Locations{Frames: []jit.Span{{Start: 1, End: 2}}, Pieces: []ptrace.Range{{Address: 1, Length: 1}}}
 	if !w.Add(&o) || w.Add(&o) {
 		t.Error("what is new is not told from what is known")
 	}

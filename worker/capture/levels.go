@@ -169,7 +169,7 @@ func (p *serverProcess) addTo(t *ptrace.ExtraReads) {
 	if p.process == nil {
 		return
 	}
-	wanted := p.process.Trail()
+	wanted := p.process.ExtraReads()
 	t.Head, t.Elsewhere = wanted.Head, wanted.Elsewhere
 	for i, v := range wanted.Variables {
 		expected := uint64(0)

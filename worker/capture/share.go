@@ -16,8 +16,8 @@ var errUnfinished = errors.New("the capture did not end as it should")
 // sharing lets concurrent callers with the same request share one capture. The first caller runs it in its own
 // goroutine, because another goroutine would cost as much time as unwinding.
 type sharing struct {
-	mu    sync.Mutex
-	under map[requestKey]*sharedCapture
+	mu     sync.Mutex
+	active map[requestKey]*sharedCapture
 }
 
 // requestKey has everything that callers must have in common to share a capture.
@@ -43,7 +43,7 @@ func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Con
 	*trace.Trace, error,
 ) {
 	s.mu.Lock()
-	if c := s.under[q]; c != nil {
+	if c := s.active[q]; c != nil {
 		c.callers++
 		s.mu.Unlock()
 		select {
@@ -58,10 +58,10 @@ func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Con
 	during, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	c := &sharedCapture{callers: 1, cancel: cancel, done: make(chan struct{}), err: errUnfinished}
-	if s.under == nil {
-		s.under = make(map[requestKey]*sharedCapture)
+	if s.active == nil {
+		s.active = make(map[requestKey]*sharedCapture)
 	}
-	s.under[q] = c
+	s.active[q] = c
 	s.mu.Unlock()
 	defer context.AfterFunc(ctx, func() { s.leave(q, c) })()
 	defer s.finish(q, c)
@@ -77,8 +77,8 @@ func (s *sharing) leave(q requestKey, c *sharedCapture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.callers--; c.callers == 0 {
-		if s.under[q] == c {
-			delete(s.under, q)
+		if s.active[q] == c {
+			delete(s.active, q)
 		}
 		c.cancel()
 	}
@@ -86,8 +86,8 @@ func (s *sharing) leave(q requestKey, c *sharedCapture) {
 
 func (s *sharing) finish(q requestKey, c *sharedCapture) {
 	s.mu.Lock()
-	if s.under[q] == c {
-		delete(s.under, q)
+	if s.active[q] == c {
+		delete(s.active, q)
 	}
 	s.mu.Unlock()
 	close(c.done)
@@ -98,9 +98,9 @@ func unreachable(pid int, since time.Time) error {
 	return &ptrace.ObserveError{PID: pid, After: time.Since(since), Attempts: 1, Blocked: ptrace.ErrUnreachable}
 }
 
-// place waits for a place among the concurrent captures. release frees it. A capture that takes longer than limit is
+// acquire waits for a place among the concurrent captures. release frees it. A capture that takes longer than limit is
 // assumed to block in the kernel, and loses its place.
-func (c *Capturer) place(ctx context.Context, limit time.Duration) (release func(), err error) {
+func (c *Capturer) acquire(ctx context.Context, limit time.Duration) (release func(), err error) {
 	if err := c.limit.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}

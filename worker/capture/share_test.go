@@ -29,7 +29,7 @@ func TestSharing(t *testing.T) {
 	waiting := func() int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if c := s.under[q]; c != nil {
+		if c := s.active[q]; c != nil {
 			return c.callers
 		}
 		return 0
@@ -69,8 +69,8 @@ func TestSharing(t *testing.T) {
 	if n := len(made); n != 0 {
 		t.Errorf("%d captures too many", n)
 	}
-	if waiting() != 0 || len(s.under) != 0 {
-		t.Errorf("%d captures are left behind", len(s.under))
+	if waiting() != 0 || len(s.active) != 0 {
+		t.Errorf("%d captures are left behind", len(s.active))
 	}
 	t.Run("alone", func(t *testing.T) { sharingAlone(t, &s, q) })
 }
@@ -103,7 +103,7 @@ func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 			pgtest.Wait(t, "somebody shares it", func() bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				return s.under[q].callers == 2
+				return s.active[q].callers == 2
 			})
 			panic("on purpose")
 		})
@@ -111,7 +111,7 @@ func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 	if err := <-shared; !errors.Is(err, errUnfinished) {
 		t.Errorf("what was shared with a panic: %v", err)
 	}
-	if len(s.under) != 0 {
-		t.Errorf("%d captures are left behind", len(s.under))
+	if len(s.active) != 0 {
+		t.Errorf("%d captures are left behind", len(s.active))
 	}
 }

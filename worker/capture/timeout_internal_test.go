@@ -83,11 +83,11 @@ func TestPlaceOfALateCapture(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		late, err := c.place(t.Context(), time.Second)
+		late, err := c.acquire(t.Context(), time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		next, err := c.place(t.Context(), time.Hour)
+		next, err := c.acquire(t.Context(), time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -34,7 +34,7 @@ func (r *reader) space() (*procmap.Space, []corefile.Backing) {
 		}
 	}
 	sp := procmap.NewCache(r.images).Open(r.core.Process.PID, 0, maps)
-	sp.Known, sp.Generated.Steady = known, r.core.ReadAt
+	sp.Known, sp.Generated.SameMoment = known, r.core.ReadAt
 	return sp, backing
 }
 

@@ -21,8 +21,8 @@ type Process struct {
 	Coroutines *ptrace.Coroutines
 }
 
-// Trail returns the memory to copy in the stop, or nil if there is none.
-func (p *Process) Trail() *ptrace.Coroutines {
+// Reads returns the memory to copy in the stop, or nil if there is none.
+func (p *Process) Reads() *ptrace.Coroutines {
 	if p == nil {
 		return nil
 	}

@@ -44,10 +44,10 @@ type Code struct {
 	images []image
 	// Unknown has the addresses in anonymous memory that no description covers.
 	Unknown []uint64
-	// Steady reads memory of the same moment as the stack. If it is nil, only copied memory is of that moment.
-	Steady symbolize.MemoryReader
-	// Off is set if no memory is certain to be of that moment. No generated code is then described.
-	Off bool
+	// SameMoment reads memory of the same moment as the stack. If it is nil, only copied memory is of that moment.
+	SameMoment symbolize.MemoryReader
+	// Disabled is set if no memory is certain to be of that moment. No generated code is then described.
+	Disabled bool
 }
 
 // image describes the code of one object that was registered with debuggers, or of one .eh_frame section.
@@ -56,15 +56,15 @@ type image struct {
 	table  *cfi.Table  // nil: no call frame information
 }
 
-// Whereabouts has the addresses at which a process keeps the descriptions of its generated code.
-type Whereabouts struct {
+// Locations has the addresses at which a process keeps the descriptions of its generated code.
+type Locations struct {
 	descriptors []uint64   // of GDB's JIT interface
 	Frames      []jit.Span // .eh_frame sections
 	Pieces      []ptrace.Range
 }
 
 // Add merges the results of another search. It returns false if they have nothing new.
-func (w *Whereabouts) Add(o *Whereabouts) bool {
+func (w *Locations) Add(o *Locations) bool {
 	before := len(w.Pieces)
 	for _, d := range o.descriptors {
 		if !slices.Contains(w.descriptors, d) {
@@ -86,7 +86,7 @@ func (w *Whereabouts) Add(o *Whereabouts) bool {
 
 // TableAt returns the call frame information for an address in a mapping without a file, or nil if there is none.
 func (g *Code) TableAt(p *Process, code *procfs.Mapping, addr uint64) *cfi.Table {
-	if code.Inode != 0 || code.Path != "" || g.Off {
+	if code.Inode != 0 || code.Path != "" || g.Disabled {
 		return nil
 	}
 	if i := g.find(addr); i != nil {
@@ -96,10 +96,10 @@ func (g *Code) TableAt(p *Process, code *procfs.Mapping, addr uint64) *cfi.Table
 		return nil
 	}
 	g.Unknown = append(g.Unknown, addr)
-	if g.Steady == nil {
+	if g.SameMoment == nil {
 		return nil
 	}
-	g.Learn(p.Whereabouts(g.Steady, g.Unknown[len(g.Unknown)-1:]), g.Steady, p.Arch)
+	g.AddFrom(p.Locate(g.SameMoment, g.Unknown[len(g.Unknown)-1:]), g.SameMoment, p.Arch)
 	if i := g.find(addr); i != nil {
 		return i.table
 	}
@@ -148,8 +148,8 @@ func (m *image) function(addr uint64) (jit.Function, bool) {
 	return f, err != nil || fde.Start <= f.Start && f.Start < fde.End
 }
 
-// Learn reads descriptions of generated code. The memory must be of the same moment as the stack.
-func (g *Code) Learn(w *Whereabouts, memory symbolize.MemoryReader, a *arch.Arch) {
+// AddFrom reads descriptions of generated code. The memory must be of the same moment as the stack.
+func (g *Code) AddFrom(w *Locations, memory symbolize.MemoryReader, a *arch.Arch) {
 	for _, d := range w.descriptors {
 		entries, _ := jit.Entries(memory.Exactly, a.Order, d) // after an error, the entries before it
 		for _, e := range entries[:min(len(entries), maxObjects)] {
@@ -188,10 +188,10 @@ func frameTable(a *arch.Arch, addr uint64, data []byte) *cfi.Table {
 	return t
 }
 
-// Whereabouts finds the descriptions of the code at the addresses: first objects registered with debuggers, then
+// Locate finds the descriptions of the code at the addresses: first objects registered with debuggers, then
 // .eh_frame sections near the code.
-func (p *Process) Whereabouts(memory symbolize.MemoryReader, addrs []uint64) *Whereabouts {
-	w := &Whereabouts{}
+func (p *Process) Locate(memory symbolize.MemoryReader, addrs []uint64) *Locations {
+	w := &Locations{}
 	left := slices.Clone(addrs)
 	for _, d := range p.Descriptors() {
 		r := recorder{read: memory}
@@ -221,7 +221,7 @@ func (p *Process) Whereabouts(memory symbolize.MemoryReader, addrs []uint64) *Wh
 
 // registered adds the memory ranges of an entry's object to w. It returns a function that reports whether an address
 // belongs to the object.
-func (p *Process) registered(w *Whereabouts, memory symbolize.MemoryReader, e jit.Entry) func(uint64) bool {
+func (p *Process) registered(w *Locations, memory symbolize.MemoryReader, e jit.Entry) func(uint64) bool {
 	r := recorder{read: memory}
 	o, err := jit.Open(r.memory, e, p.Arch.Machine)
 	if err != nil || len(o.Code) == 0 {

@@ -3,9 +3,10 @@
 // row that it waits for), the text of the statement it was sent and the event it waits for.
 //
 // Everything that may change while the process runs comes from a copy made in one stop together with the stack (see
-// Process.Trail); only what lives as long as a function or a relation that is in use, its name, is read afterwards,
-// and compared with the copy. The layouts of the structures are those of PostgreSQL 14 to 18 on 64-bit machines;
-// each is checked as far as it can be, and what does not pass, or is of another version, is left out without a word.
+// Process.ExtraReads); only what lives as long as a function or a relation that is in use, its name, is read
+// afterwards, and compared with the copy. The layouts of the structures are those of PostgreSQL 14 to 18 on 64-bit
+// machines; each is checked as far as it can be, and what does not pass, or is of another version, is left out
+// without a word.
 //
 // The package must not know how a process is stopped and copied, of ELF files or of how a level is printed.
 package pgcontext
@@ -47,7 +48,7 @@ type Frame struct {
 
 // Input is one snapshot of a process.
 type Input struct {
-	// Frozen is the memory that was copied in the stop: the stack and what the trail led to.
+	// Frozen is the memory that was copied in the stop: the stack and what the extra reads led to.
 	Frozen Memory
 	// Live is the memory of the process as it is now.
 	Live Memory
@@ -88,7 +89,8 @@ type Process struct {
 	server *Server
 	layout *layout
 	bias   uint64
-	// plpgsqlAt and spiAt are where plpgsql_exec_error_callback and _SPI_error_callback lie; 0 until a level was theirs.
+	// plpgsqlAt and spiAt are where plpgsql_exec_error_callback and _SPI_error_callback lie; 0 until a level was
+	// theirs.
 	plpgsqlAt, spiAt atomic.Uint64
 }
 
@@ -97,10 +99,10 @@ func (s *Server) Process(bias uint64) *Process {
 	return &Process{server: s, layout: s.layout, bias: bias}
 }
 
-// Trail is what is to be copied in the stop: variables and what they point at; and for each node of the list whose
+// ExtraReads is what is to be copied in the stop: variables and what they point at; and for each node of the list whose
 // head is a variable, if its argument lies on the stack, what pointers behind it point at, else the argument's target.
 // Which pointers is known by a node's callback, or else those for all of them.
-type Trail struct {
+type ExtraReads struct {
 	Variables []Variable
 	Head      uint64
 	OnStack   []Deref
@@ -125,11 +127,11 @@ type Deref struct {
 	Offset, Length int
 }
 
-// Trail returns what is to be copied of the process.
-func (p *Process) Trail() Trail {
+// ExtraReads returns what is to be copied of the process.
+func (p *Process) ExtraReads() ExtraReads {
 	l := p.layout
 	estate := l.estate()
-	t := Trail{
+	t := ExtraReads{
 		Variables: []Variable{
 			{Address: p.bias + p.server.query, Follow: MaxQuery},
 			{Address: p.bias + p.server.wait, Follow: 4},
@@ -152,7 +154,7 @@ func (p *Process) Trail() Trail {
 	return t
 }
 
-// Read reads the levels, the query and the wait event of a snapshot that was taken with the process's trail.
+// Read reads the levels, the query and the wait event of a snapshot that was taken with the process's extra reads.
 func (p *Process) Read(in *Input) Result {
 	r := reader{Process: p, in: in}
 	var out Result
