@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// TestSearchedFrames: what is found near generated code gives the stack that the registered object gives, in a stopped
-// process, and without a stop too.
+// TestSearchedFrames checks that call frame information found near generated code gives the same stack as the
+// registered object. It does so with a stop and without one.
 func TestSearchedFrames(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long: not with -short")
@@ -78,7 +78,7 @@ func TestSearchedFrames(t *testing.T) {
 	})
 }
 
-// stopped runs a function while a process, of nobody's concern otherwise, stands still; it runs on for a moment after.
+// stopped stops a process, runs f, and then lets the process run for a moment.
 func stopped(t *testing.T, pid int, f func()) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {

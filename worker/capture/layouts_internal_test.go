@@ -9,9 +9,9 @@ import (
 	"pg_stat_backtrace/worker/procmap"
 )
 
-// TestSettled: a walk by remembered mappings that came to the end of the stack, or to as many frames as were asked for,
-// is believed by the mappings of its frames; all mappings are read again for one that ended elsewhere.
-func TestSettled(t *testing.T) {
+// TestMapsTrusted checks when a walk with cached mappings counts as correct. If the walk reached the end of the stack
+// or the frame limit, unchanged mappings of its frames are enough. Otherwise all mappings are read again.
+func TestMapsTrusted(t *testing.T) {
 	t.Parallel()
 	c, snap, sp := snapshotOf(t, "40")
 	deep := snap.Threads[0]

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/worker/pgcontext"
 )
 
-// TestRemember: of a variable is remembered what it held, if all that it points at was copied.
+// TestRemember checks that the value of a variable is kept only if all the memory that it points to was copied.
 func TestRemember(t *testing.T) {
 	const at, follow = 0x1000, 100
 	for name, test := range map[string]struct {

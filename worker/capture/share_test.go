@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// TestSharing: callers with the same question share one capture, others do not; and whoever gives up leaves it to the
-// others, the maker included.
+// TestSharing checks that callers with equal requests share one capture and others do not. A cancelled caller, even
+// the first one, does not cancel the capture for the others.
 func TestSharing(t *testing.T) {
 	var s sharing
 	q := requestKey{target: ptrace.Target{PID: 1}}
@@ -75,7 +75,7 @@ func TestSharing(t *testing.T) {
 	t.Run("alone", func(t *testing.T) { sharingAlone(t, &s, q) })
 }
 
-// sharingAlone: what nobody waits for any more is ended, and a panic is not an answer.
+// sharingAlone checks that a capture ends when its last caller leaves, and that a panic gives an error.
 func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 	ctx, leave := context.WithCancel(t.Context())
 	_, err := s.do(ctx, q, func(during context.Context) (*trace.Trace, error) {

@@ -10,9 +10,9 @@ import (
 	"pg_stat_backtrace/worker/procmap"
 )
 
-// TestSoon: a look that does not come back is left behind, and what it had to itself is given back when it does. Until
-// then no other look at the process is begun.
-func TestSoon(t *testing.T) {
+// TestWithTimeout checks that a read which blocks is left behind, and that its place is freed when it ends. Until
+// then no other read of the process begins.
+func TestWithTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pid, other = -1, -2
 		var looked, late atomic.Int32
