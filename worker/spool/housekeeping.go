@@ -31,7 +31,7 @@ func (s *Spool) keepHouse(now time.Time) error {
 	s.complain(s.publish()) // the file may have been removed, or replaced by a copy
 	s.refill()
 	if n := s.calls.expire(now); n > 0 {
-		s.cfg.report(fmt.Errorf("%d answers that nobody had fetched made room for others", n))
+		s.cfg.report(fmt.Errorf("%d unfetched answers were removed to make room for others", n))
 	}
 	return nil
 }

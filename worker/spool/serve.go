@@ -101,7 +101,7 @@ func (l *loop) run(c *call, req Request, free func()) {
 		case <-c.ended:
 		case <-timer.C:
 			l.s.deliver(c, req, failure("55000", "the pg_stat_backtrace worker could not finish the request in time",
-				"A process that was asked about may hang in the kernel. Ask about the others alone."))
+				"Retry without the process that may hang in the kernel."))
 			end()
 		}
 	})
@@ -126,7 +126,7 @@ func (l *loop) answer(c *call, req Request) (a Answer) {
 	defer func() {
 		if r := recover(); r != nil {
 			l.s.cfg.report(fmt.Errorf("request %s: panic: %v\n%s", req.ID, r, debug.Stack()))
-			a = failure("XX000", "internal error of the pg_stat_backtrace worker", "Its log says more.")
+			a = failure("XX000", "internal error of the pg_stat_backtrace worker", "See the log of the worker.")
 		}
 	}()
 	return l.handle(c.ctx, req)
@@ -134,7 +134,7 @@ func (l *loop) answer(c *call, req Request) (a Answer) {
 
 // Busy returns the answer to a request for which there was no slot or no room.
 func Busy() Answer {
-	return failure("53400", "too many requests are waiting for the pg_stat_backtrace worker", "Ask again later.")
+	return failure("53400", "too many requests are waiting for the pg_stat_backtrace worker", "Retry later.")
 }
 
 // take reads and removes a request file, and returns when it was written. Invalid files are removed and reported. If
