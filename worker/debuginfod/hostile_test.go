@@ -304,7 +304,7 @@ func TestMaxTime(t *testing.T) {
 // asked. After some failures the dead one must not be used until its pause ends.
 func TestDeadServers(t *testing.T) {
 	var listen net.ListenConfig
-	silent, err := listen.Listen(t.Context(), "tcp4", "127.0.0.1:0") // the kernel accepts connections, and no program responds
+	silent, err := listen.Listen(t.Context(), "tcp4", "127.0.0.1:0") // never calls accept
 	if err != nil {
 		t.Fatal(err)
 	}
