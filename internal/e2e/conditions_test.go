@@ -199,7 +199,7 @@ var conditions = []condition{
 	{
 		name: "too many", level: fault, state: "53400",
 		message:   "too many requests are waiting for the pg_stat_backtrace worker",
-		hint:      "Ask again later.",
+		hint:      "Retry later.",
 		elsewhere: "spool: TestBusy; it takes more callers than the machine can serve in time",
 	},
 
@@ -327,7 +327,7 @@ var conditions = []condition{
 	{
 		name: "hung handler", level: fault, state: "55000",
 		message:   "the pg_stat_backtrace worker could not finish the request in time",
-		hint:      "A process that was asked about may hang in the kernel. Ask about the others alone.",
+		hint:      "Retry without the process that may hang in the kernel.",
 		elsewhere: "spool: TestHandlerThatHangs",
 	},
 	{
@@ -398,7 +398,7 @@ var conditions = []condition{
 	},
 	{
 		name: "panic", level: fault, state: "XX000", message: "internal error of the pg_stat_backtrace worker",
-		hint: "Its log says more.", elsewhere: "spool: TestPanic",
+		hint: "See the log of the worker.", elsewhere: "spool: TestPanic",
 	},
 	{
 		name: "large answer", level: fault, state: "54000", message: "the answer is larger than %d bytes",

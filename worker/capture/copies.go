@@ -147,7 +147,7 @@ func (p *copied) inherit(parent int) error {
 
 // sound reports whether the mappings by which a stack was unwound still are as they were, as far as can be asked.
 func (p *copied) sound(b *built) bool {
-	return p.check.File == nil || p.check.StillSound(p.maps, b.used, b.mapsTrusted)
+	return p.check.File == nil || p.check.StillMappedRetry(p.maps, b.used, b.mapsTrusted)
 }
 
 // build unwinds and names a copy. Of a stack that is known it does not return what it was built by.
@@ -155,7 +155,7 @@ func (c *Copies) build(p *copied, of *Copy) (*trace.Trace, *built) {
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: c.capturer.linesWait}
 	defer files.Stop()
 	b := &built{mapsTrusted: true, space: c.capturer.processes.Open(p.pid, p.startTime, p.maps)}
-	b.space.Files, b.space.Generated.Off = &files, true
+	b.space.Files, b.space.Generated.Disabled = &files, true
 	w := c.capturer.walker(b.space, Options{MaxFrames: c.options.MaxFrames})
 	defer w.close()
 	th := &of.Thread
@@ -165,7 +165,7 @@ func (c *Copies) build(p *copied, of *Copy) (*trace.Trace, *built) {
 		return known, nil
 	}
 	t := &trace.Trace{PID: of.PID, Threads: []trace.Thread{w.describe(th, stop)}}
-	b.note(w.frames, stop)
+	b.record(w.frames, stop)
 	if len(p.stacks) >= maxStacks {
 		clear(p.stacks)
 	}

@@ -80,8 +80,8 @@ func TestNonStopKnownStacks(t *testing.T) {
 	}
 }
 
-// TestNoCallFrameInformation: a program without it, of which no frame pointer is to be had while it sleeps, has its
-// stack by its instructions, and nothing is guessed.
+// TestNoCallFrameInformation checks a sleeping program without call frame information, whose frame pointer is
+// unknown. The walk must find its stack by its instructions, without guesses.
 func TestNoCallFrameInformation(t *testing.T) {
 	t.Parallel()
 	exe := build(t, "-O2", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables")
@@ -177,7 +177,7 @@ func TestTracedAndBusy(t *testing.T) {
 		st, err := procfs.ReadStatus(pid)
 		return err == nil && st.TracerPID != 0
 	})
-	if err := syscall.Kill(pid, syscall.SIGWINCH); err != nil { // ignored, but strace is told, after its own first stop
+	if err := syscall.Kill(pid, syscall.SIGWINCH); err != nil { // only strace gets it
 		t.Fatal(err)
 	}
 	pgtest.Wait(t, "strace has told of the signal and waits; the process runs", func() bool {

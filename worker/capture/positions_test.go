@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// positionTables are what the commands of TestPositions work on. ok takes as long as the test needs.
+// positionTables are the tables for the commands of TestPositions. ok runs as long as the test needs.
 const positionTables = `
 CREATE FUNCTION ok(n int) RETURNS bool IMMUTABLE LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(60); RETURN true; END';
 CREATE DOMAIN checked AS int CHECK (VALUE < 3 OR ok(VALUE));
@@ -35,10 +35,10 @@ CREATE TABLE locked (n int)`
 // position is a command that is somewhere, and a level that it has there; empty: it has none.
 type position struct {
 	command string
-	// event is what it waits for there; empty where not every version has an event for it.
+	// event is the wait event at that place. It is empty if a version has none for it.
 	event string
 	level string
-	// before makes it take that way, hold keeps it there: another session has that in a transaction.
+	// before makes the command take that path. hold keeps it there: another session holds it in an open transaction.
 	before, hold string
 }
 
@@ -70,8 +70,8 @@ func positions() []position {
 	}
 }
 
-// TestPositions: where a COPY, a VACUUM and the making of an index are is told as the CONTEXT has it when they are
-// cancelled there; and what PostgreSQL has no line for has no level.
+// TestPositions checks the levels for a COPY, a VACUUM and the creation of an index. They must equal the CONTEXT of a
+// cancelled command. Where PostgreSQL has no CONTEXT line, there must be no level.
 func TestPositions(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		o := newObservation(t, binDir)

@@ -63,7 +63,7 @@ func (s *SampledStacks) Name(
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: s.capturer.linesWait}
 	defer files.Stop()
 	space := s.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
-	space.Files, space.Generated.Off = &files, true
+	space.Files, space.Generated.Disabled = &files, true
 	w := s.capturer.walker(space, s.options)
 	defer w.close()
 	stop := w.walk(th, nil)

@@ -1,7 +1,7 @@
 package pgcontext
 
-// layout holds the offsets, in bytes, of what is read of PostgreSQL's structures on a 64-bit machine. An offset of 0
-// means that the version has no such field, except where the field comes first.
+// layout has the offsets, in bytes, of the fields that are read in PostgreSQL's structures on a 64-bit machine. An
+// offset of 0 means that the version has no such field, except for first fields.
 type layout struct {
 	// PLpgSQL_execstate (plpgsql.h); func comes first.
 	errStmt, errVar, errText int

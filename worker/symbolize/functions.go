@@ -99,7 +99,7 @@ func (l *Loaded) OpenFile() (*os.File, error) {
 		}
 		img, err := elfimage.Open(f, l.Name())
 		id := l.BuildID()
-		if err == nil && (id != "" && img.BuildID() == id || id == "" && st.is(&l.base)) {
+		if err == nil && (id != "" && img.BuildID() == id || id == "" && st.matches(&l.base)) {
 			return f, nil
 		}
 		_ = f.Close()
@@ -284,5 +284,5 @@ func (m *Image) derivedNow() (*selfnames.Names, bool) {
 	if !m.module.stripped {
 		return nil, true
 	}
-	return m.module.derived.Get(nil, m.module.Tell, m.module.deriveNames)
+	return m.module.derived.Get(nil, m.module.Warn, m.module.deriveNames)
 }
