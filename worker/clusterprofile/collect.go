@@ -287,7 +287,7 @@ func (c *collector) finish(end uint64) error {
 		p.on, p.off = now.On, now.Off
 		c.addWaits(&now.Last)
 		rest := time.Duration(max(end, now.Since) - now.Since)
-		if now.Running {
+		if now.Running && (rest < longWait || runs(now.PID)) { // the kernel does not report every switch
 			p.on += rest
 			continue
 		}
@@ -305,6 +305,12 @@ func (c *collector) finish(end uint64) error {
 		c.countProcess(p)
 	}
 	return nil
+}
+
+// runs reports whether a process has a processor or waits for one.
+func runs(pid int) bool {
+	stat, err := procfs.ReadStat(pid)
+	return err == nil && stat.State == 'R'
 }
 
 // addRests adds the time of waits that the kernel's table had no room for.
