@@ -37,7 +37,14 @@ type SampledSpace struct {
 	pid       int
 	startTime uint64
 	known     map[string]*trace.Thread
+	named     []sampledStack // all stacks, also those that are not in known
 	server    *serverProcess // nil: not looked at yet
+}
+
+// sampledStack is a stack that was named, with the walk that it was named by.
+type sampledStack struct {
+	thread *trace.Thread
+	walked []unwind.Frame
 }
 
 // SampledMemory is memory of a process that was copied with a stack: variables of a PostgreSQL server, and what they
@@ -72,7 +79,7 @@ func (s *SampledStacks) Name(
 	if named == nil {
 		t := w.describe(th, stop)
 		named = &t
-		sp.keep(s.key, named, space)
+		sp.keep(s.key, named, s.walked, space)
 	}
 	if len(memory) > 0 {
 		named = s.addLevels(sp, space, named, th, memory)
@@ -80,8 +87,9 @@ func (s *SampledStacks) Name(
 	return named, complete
 }
 
-// keep remembers a stack, unless some of its names are still being read.
-func (sp *SampledSpace) keep(key []byte, t *trace.Thread, space *space) {
+// keep remembers a stack, and does not name it again unless some of its names are still being read.
+func (sp *SampledSpace) keep(key []byte, t *trace.Thread, walked []unwind.Frame, space *space) {
+	sp.named = append(sp.named, sampledStack{t, slices.Clone(walked)})
 	if len(sp.known) >= maxSampledStacks {
 		clear(sp.known)
 	}
@@ -138,8 +146,39 @@ func (s *SampledStacks) addLevels(
 		f := &with.Frames[l.Frame]
 		f.Levels = append(slices.Clip(f.Levels), l.Level)
 	}
-	sp.keep(s.key, &with, space)
+	sp.keep(s.key, &with, walked, space)
 	return &with
+}
+
+// completeWait is how long Complete waits for source lines and derived names.
+const completeWait = 10 * time.Second
+
+// Complete names all stacks of an address space once more, in place. The first names may have been given while symbols
+// were still being read, or names derived from code.
+func (s *SampledStacks) Complete(sp *SampledSpace) {
+	files := deadline{at: time.Now().Add(defaultDeadline), after: s.capturer.linesWait}
+	defer files.stop()
+	space := s.capturer.spaces.open(sp.pid, sp.startTime, sp.Maps)
+	space.files, space.generated.off = &files, true
+	w := s.capturer.walker(space, s.options)
+	defer w.close()
+	w.late.after = completeWait
+	for i := range sp.named {
+		n := &sp.named[i]
+		frames, _ := space.name(n.walked, w.limit, &w.late)
+		if len(frames) < len(n.thread.Frames) {
+			continue
+		}
+		levels := n.thread.Frames
+		if len(frames) == len(levels) {
+			for j := range levels {
+				frames[j].Levels = levels[j].Levels
+			}
+		} else if slices.ContainsFunc(levels, func(f trace.Frame) bool { return len(f.Levels) > 0 }) {
+			continue // inlined calls have been found since: the levels would be at other frames
+		}
+		n.thread.Frames = frames
+	}
 }
 
 // constant reports whether an address lies in a mapping of a file that the process cannot write to.

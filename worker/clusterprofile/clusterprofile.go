@@ -73,7 +73,8 @@ type collector struct {
 	summary Summary
 	began   time.Time
 
-	base       *capture.SampledSpace // of the postmaster: its children have the same mappings and more
+	base       *capture.SampledSpace   // of the postmaster: its children have the same mappings and more
+	spaces     []*capture.SampledSpace // all
 	byPID      map[int]*process
 	processes  []*process
 	cpu        map[stackKey]int
@@ -117,6 +118,7 @@ func newCollector(o *Options) (*collector, error) {
 		return nil, fmt.Errorf("%w: %w", ErrServerGone, err)
 	}
 	c.base = capture.NewSampledSpace(cluster.PostmasterPID, cluster.PostmasterStart, maps)
+	c.spaces = append(c.spaces, c.base)
 	period := time.Duration(float64(time.Second) / o.Rate)
 	c.sampler, err = clusterbpf.Load(s.target, clusterbpf.Options{
 		Clock: o.Mode != OffCPU, Period: period, Switches: o.Mode != CPU, StackPeriod: period,

@@ -233,6 +233,7 @@ func (c *collector) readSpace(p *process) bool {
 		return false
 	}
 	p.space = capture.NewSampledSpace(p.pid, stat.StartTime, maps)
+	c.spaces = append(c.spaces, p.space)
 	return true
 }
 
