@@ -37,7 +37,7 @@ type SampledSpace struct {
 	pid       int
 	startTime uint64
 	known     map[string]*trace.Thread
-	named     []sampledStack // all stacks, also those that are not in known
+	named     []sampledStack // all stacks, also if known has them no more
 	server    *serverProcess // nil: not looked at yet
 }
 
