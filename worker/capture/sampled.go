@@ -10,6 +10,8 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/pgcontext"
+	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -65,10 +67,10 @@ func NewSampledSpace(pid int, startTime uint64, maps []procfs.Mapping) *SampledS
 func (s *SampledStacks) Name(
 	sp *SampledSpace, th *ptrace.Thread, memory SampledMemory,
 ) (named *trace.Thread, complete bool) {
-	files := deadline{at: time.Now().Add(defaultDeadline), after: s.capturer.linesWait}
-	defer files.stop()
-	space := s.capturer.spaces.open(sp.pid, sp.startTime, sp.Maps)
-	space.files, space.generated.off = &files, true
+	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: s.capturer.linesWait}
+	defer files.Stop()
+	space := s.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
+	space.Files, space.Generated.Off = &files, true
 	w := s.capturer.walker(space, s.options)
 	defer w.close()
 	stop := w.walk(th, nil)
@@ -87,27 +89,27 @@ func (s *SampledStacks) Name(
 	return named, complete
 }
 
-// keep remembers a stack, and does not name it again unless some of its names are still being read.
-func (sp *SampledSpace) keep(key []byte, t *trace.Thread, walked []unwind.Frame, space *space) {
+// keep remembers a stack. It is named by equal walks from now on, unless an image was not read in time.
+func (sp *SampledSpace) keep(key []byte, t *trace.Thread, walked []unwind.Frame, space *procmap.Space) {
 	sp.named = append(sp.named, sampledStack{t, slices.Clone(walked)})
 	if len(sp.known) >= maxSampledStacks {
 		clear(sp.known)
 	}
-	if space.unread == "" && !unreadNames(t) {
+	if space.Unread == "" {
 		sp.known[string(key)] = t
 	}
 }
 
 // addLevels returns the stack of the last walk with the functions that the memory proves. It leaves named as it is.
 func (s *SampledStacks) addLevels(
-	sp *SampledSpace, space *space, named *trace.Thread, th *ptrace.Thread, memory SampledMemory,
+	sp *SampledSpace, space *procmap.Space, named *trace.Thread, th *ptrace.Thread, memory SampledMemory,
 ) *trace.Thread {
 	if sp.server == nil {
 		known := serverProcess{}
 		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", sp.pid)); err == nil {
 			known = s.capturer.lookAtProgram(space, exe)
 		}
-		if space.unread != "" {
+		if space.Unread != "" {
 			return named
 		}
 		sp.server = &known
@@ -121,7 +123,7 @@ func (s *SampledStacks) addLevels(
 		Frozen: copied,
 		// What was not copied with the stack does not count, except what cannot change: code and constants.
 		Live: func(addr uint64, b []byte) int {
-			if n := copied(addr, b); n > 0 || !space.constant(addr) {
+			if n := copied(addr, b); n > 0 || !constant(space, addr) {
 				return n
 			}
 			n, _ := ptrace.ReadMemory(sp.pid, addr, b)
@@ -156,16 +158,16 @@ const completeWait = 10 * time.Second
 // Complete names all stacks of an address space once more, in place. The first names may have been given while symbols
 // were still being read, or names derived from code.
 func (s *SampledStacks) Complete(sp *SampledSpace) {
-	files := deadline{at: time.Now().Add(defaultDeadline), after: s.capturer.linesWait}
-	defer files.stop()
-	space := s.capturer.spaces.open(sp.pid, sp.startTime, sp.Maps)
-	space.files, space.generated.off = &files, true
+	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: s.capturer.linesWait}
+	defer files.Stop()
+	space := s.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
+	space.Files, space.Generated.Off = &files, true
 	w := s.capturer.walker(space, s.options)
 	defer w.close()
-	w.late.after = completeWait
+	w.late.After = completeWait
 	for i := range sp.named {
 		n := &sp.named[i]
-		frames, _ := space.name(n.walked, w.limit, &w.late)
+		frames, _ := space.Name(n.walked, w.limit, &w.late)
 		if len(frames) < len(n.thread.Frames) {
 			continue
 		}
@@ -182,17 +184,7 @@ func (s *SampledStacks) Complete(sp *SampledSpace) {
 }
 
 // constant reports whether an address lies in a mapping of a file that the process cannot write to.
-func (sp *space) constant(addr uint64) bool {
-	i := sp.mapping(addr)
-	return i >= 0 && sp.maps[i].Inode != 0 && sp.maps[i].Perms&procfs.Write == 0
-}
-
-// unreadNames reports whether a frame lacks a name that will be there later.
-func unreadNames(t *trace.Thread) bool {
-	for i := range t.Frames {
-		if t.Frames[i].Note == symbolsUnread {
-			return true
-		}
-	}
-	return false
+func constant(space *procmap.Space, addr uint64) bool {
+	i := space.Mapping(addr)
+	return i >= 0 && space.Maps[i].Inode != 0 && space.Maps[i].Perms&procfs.Write == 0
 }
