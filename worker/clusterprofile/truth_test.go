@@ -18,6 +18,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
 )
@@ -328,11 +329,26 @@ func TestStacksEqualCaptures(t *testing.T) {
 // TestServerRestarts expects what was collected until the server ended.
 func TestServerRestarts(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	if err := clusterbpf.Check(); err != nil {
+		t.Skip(err)
+	}
+	sampled, restarted := make(chan struct{}), make(chan struct{})
 	go func() {
-		time.Sleep(1500 * time.Millisecond) // while the profile is taken
+		defer close(restarted)
+		<-sampled
 		server.Restart("fast")
 	}()
-	p, s := collect(context.Background(), t, Options{DataDir: server.DataDir, Mode: Wall, Duration: time.Minute})
+	p, s := collect(context.Background(), t, Options{
+		DataDir: server.DataDir, Mode: Wall, Duration: time.Minute,
+		Progress: func(time.Duration, int) {
+			select {
+			case <-sampled:
+			default:
+				close(sampled)
+			}
+		},
+	})
+	<-restarted
 	if !s.ServerEnded || s.Took > 50*time.Second || len(p.Sample) == 0 || s.Ended == 0 {
 		t.Errorf("%+v", *s)
 	}
