@@ -121,7 +121,7 @@ func (c *collector) endWait(p *process, w *pendingWait, at uint64) {
 		return
 	}
 	took := time.Duration(at - w.began)
-	if took < longWait {
+	if took < longWait+interval {
 		took *= time.Duration(w.waits)
 	}
 	w.weight.time += float64(took)
