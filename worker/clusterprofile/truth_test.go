@@ -36,6 +36,7 @@ func truth() (duration time.Duration, rate, limit float64) {
 type worker struct {
 	conn *pgx.Conn
 	pid  int
+	mu   sync.Mutex // of the next two, while the session works
 	took [2]float64 // seconds
 	cpu  [2]float64 // processor time, seconds
 	ids  [2]string  // query ids
@@ -78,8 +79,7 @@ func alternate(t *testing.T, server *pgtest.Server, statements [2]string, each f
 					done <- err
 					return
 				}
-				w.took[i] += seconds
-				w.cpu[i] += processorTime(w.pid) - before
+				w.add(i, seconds, processorTime(w.pid)-before)
 			}
 		}
 	}()
@@ -89,6 +89,21 @@ func alternate(t *testing.T, server *pgtest.Server, statements [2]string, each f
 		t.Fatal(err)
 	}
 	return w
+}
+
+// add adds an execution of a statement.
+func (w *worker) add(statement int, took, cpu float64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.took[statement] += took
+	w.cpu[statement] += cpu
+}
+
+// reset forgets the executions until now.
+func (w *worker) reset() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.took, w.cpu = [2]float64{}, [2]float64{}
 }
 
 // processorTime is the processor time of a process so far, in seconds (schedstat of proc(5)).
@@ -170,7 +185,7 @@ func TestSharesOfKnownWork(t *testing.T) {
 	duration, rate, limit := truth()
 	var p *profile.Profile
 	take := func(w *worker) {
-		w.took, w.cpu = [2]float64{}, [2]float64{}
+		w.reset()
 		p, _ = collect(context.Background(), t, Options{
 			DataDir: server.DataDir, Mode: Wall, Rate: rate, Duration: duration,
 			Filter: Filter{PIDs: []int{w.pid}},
