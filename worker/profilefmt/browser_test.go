@@ -74,7 +74,8 @@ func launch(program string, more ...chromedp.ExecAllocatorOption) error {
 		cancelAlloc()
 		return err
 	}
-	browser.ctx, browser.close = ctx, func() { cancel(); cancelAlloc() }
+	browser.ctx = ctx //nolint:fatcontext // assigned once
+	browser.close = func() { cancel(); cancelAlloc() }
 	return nil
 }
 

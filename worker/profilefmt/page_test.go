@@ -649,7 +649,8 @@ func TestLongNames(t *testing.T) {
 	if got := p.text("#detail b"); got != long {
 		t.Errorf("the detail is %q", got)
 	}
-	for name, want := range map[string]string{"a/b c.d": "a/b c.d", "operator/": "operator/", "x.y": "x.y", "a/b.c": "b.c"} {
+	names := map[string]string{"a/b c.d": "a/b c.d", "operator/": "operator/", "x.y": "x.y", "a/b.c": "b.c"}
+	for name, want := range names {
 		if got := js[string](p, fmt.Sprintf(`shortName(%q)`, name)); got != want {
 			t.Errorf("%q becomes %q, want %q", name, got, want)
 		}
