@@ -30,8 +30,8 @@ func (c *Capturer) SampledStacks(maxFrames int) *SampledStacks {
 	return &SampledStacks{capturer: c, options: Options{MaxFrames: maxFrames}}
 }
 
-// SampledSpace is the address space of a process, with the stacks that were named there. Names of stacks are kept, so that
-// equal stacks are named once.
+// SampledSpace is the address space of a process, with the stacks that were named there. Names of stacks are kept, so
+// that equal stacks are named once.
 type SampledSpace struct {
 	// Maps are the mappings of the process.
 	Maps []procfs.Mapping

@@ -138,8 +138,8 @@ func (p *process) fallback() identity {
 }
 
 // addOff adds time off the processor. The time of each kind of wait is the kernel's, and its stacks say how it is
-// distributed. If a process has no stack of a kind of wait, the stacks of other processes in the same kind of wait of the
-// same statement do.
+// distributed. If a process has no stack of a kind of wait, the stacks of other processes in the same kind of wait of
+// the same statement do.
 func (b *builder) addOff() {
 	pools := make(map[waitKey]map[stackKey]*weight)
 	for key, w := range b.collector.off {

@@ -23,8 +23,8 @@ import (
 	"pg_stat_backtrace/worker/pgcluster"
 )
 
-// truth is how long a comparison with known work takes, at what rate, and how much of a share may be wrong. The variable
-// PGSB_PROFILE_SOAK enables the long one. A short one needs a higher rate, to have as many samples.
+// truth is how long a comparison with known work takes, at what rate, and how much of a share may be wrong. The
+// variable PGSB_PROFILE_SOAK enables the long one. A short one needs a higher rate, to have as many samples.
 func truth() (duration time.Duration, rate, limit float64) {
 	if os.Getenv("PGSB_PROFILE_SOAK") != "" {
 		return time.Minute, DefaultRate, 0.02
