@@ -60,6 +60,8 @@ const (
 	ringSize = 16 << 20
 	// grace is how much longer than asked for the kernel takes samples if this process does not stop it.
 	grace = 2 * time.Second
+	// maxProcesses bounds the processes of one profile: each takes some kB of memory.
+	maxProcesses = 200_000
 	// sleepersAtOnce bounds the sleepers that are looked at before samples are fetched.
 	sleepersAtOnce = 256
 )
@@ -217,6 +219,10 @@ func (c *collector) loop(ctx context.Context) error {
 		}
 		if c.options.Progress != nil {
 			c.options.Progress(time.Since(c.began), c.summary.Taken)
+		}
+		if len(c.processes) > maxProcesses {
+			c.summary.StoppedBySize = true
+			return nil
 		}
 		if !c.server.cluster.Alive() {
 			c.summary.ServerEnded = true
