@@ -52,7 +52,7 @@ func TestNamesAreUTF8(t *testing.T) {
 	learn(names, 0, []byte("none"))
 	learn(names, 3, nil)
 	if len(names) != 2 || names[1] != "caf\uFFFD" || names[2] != "café" {
-		t.Errorf("%q", names)
+		t.Errorf("%+v", names)
 	}
 }
 
