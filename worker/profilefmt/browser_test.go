@@ -40,31 +40,43 @@ func TestMain(m *testing.M) {
 func startBrowser(t *testing.T) context.Context {
 	t.Helper()
 	browser.once.Do(func() {
+		browser.why = "no chromium in PATH"
 		for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
 			program, err := exec.LookPath(name)
 			if err != nil {
 				continue
 			}
-			options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program),
-				chromedp.WSURLReadTimeout(2*time.Minute), chromedp.Flag("disable-dev-shm-usage", true))
-			if os.Getuid() == 0 {
-				options = append(options, chromedp.NoSandbox) // Chromium as root refuses its sandbox
+			err = launch(program)
+			if err != nil { // root and some containers have no sandbox; the tests open only their own files
+				err = launch(program, chromedp.NoSandbox)
 			}
-			alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), options...)
-			ctx, cancel := chromedp.NewContext(alloc)
-			browser.ctx = ctx //nolint:fatcontext // the loop ends here
-			browser.close = func() { cancel(); cancelAlloc() }
-			if err := chromedp.Do(ctx); err != nil {
+			browser.why = ""
+			if err != nil {
 				browser.why = program + " does not start: " + err.Error()
 			}
 			return
 		}
-		browser.why = "no chromium in PATH"
 	})
 	if browser.why != "" {
 		t.Skip(browser.why)
 	}
 	return browser.ctx
+}
+
+// launch starts the browser.
+func launch(program string, more ...chromedp.ExecAllocatorOption) error {
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(program),
+		chromedp.WSURLReadTimeout(2*time.Minute))
+	alloc, cancelAlloc := chromedp.NewExecAllocator(context.Background(), append(options, more...)...)
+	ctx, cancel := chromedp.NewContext(alloc)
+	if err := chromedp.Do(ctx); err != nil {
+		cancel()
+		cancelAlloc()
+		return err
+	}
+	browser.ctx = ctx //nolint:fatcontext // assigned once
+	browser.close = func() { cancel(); cancelAlloc() }
+	return nil
 }
 
 // A tab is a page of a profile in the browser.

@@ -46,17 +46,6 @@ func (f *frame) merged() string {
 	return "[" + f.module + "]"
 }
 
-// frames returns the frames of a sample, innermost first. If there are too many, the last is cutStack.
-func frames(s *profile.Sample) (list []frame) {
-	for _, loc := range s.Location {
-		list = locationFrames(list, loc)
-		if len(list) > maxDepth {
-			return append(list[:maxDepth], frame{name: cutStack})
-		}
-	}
-	return list
-}
-
 // locationFrames appends the frames of a location, innermost first.
 func locationFrames(list []frame, loc *profile.Location) []frame {
 	module := ""

@@ -152,6 +152,11 @@ func TestOddProfiles(t *testing.T) {
 			}
 		})
 	}
+	unlabelled := newBuilder("samples/count")
+	unlabelled.add("", []int64{3})
+	if got := unlabelled.write(t, profilefmt.Options{Format: profilefmt.Folded}); got != "[no_stack] 3\n" {
+		t.Errorf("a sample without a stack: %q", got)
+	}
 	folded := deep.write(t, profilefmt.Options{Format: profilefmt.Folded})
 	separators := strings.Count(folded, ";")
 	if !strings.HasPrefix(folded, "...;f;") || separators != 4096 || !strings.HasSuffix(folded, ";leaf 1\n") {

@@ -635,3 +635,24 @@ func TestContrast(t *testing.T) {
 		}
 	}
 }
+
+// TestLongNames: Go's functions lose the folders of their packages before they are cut. The whole name is a click away.
+func TestLongNames(t *testing.T) {
+	const long = "github.com/owner/project/package.(*Type).Method"
+	b := newBuilder("cpu/nanoseconds")
+	b.add("/bin/program!main.main;/bin/program!"+long, []int64{1})
+	p := open(t, b, profilefmt.Options{}, "")
+	if got := p.text("#table-functions tbody td"); got != "package.(*Type).Method" {
+		t.Errorf("the table has %q", got)
+	}
+	p.click(long)
+	if got := p.text("#detail b"); got != long {
+		t.Errorf("the detail is %q", got)
+	}
+	names := map[string]string{"a/b c.d": "a/b c.d", "operator/": "operator/", "x.y": "x.y", "a/b.c": "b.c"}
+	for name, want := range names {
+		if got := js[string](p, fmt.Sprintf(`shortName(%q)`, name)); got != want {
+			t.Errorf("%q becomes %q, want %q", name, got, want)
+		}
+	}
+}

@@ -86,10 +86,11 @@ var messageFields = [...]uint64{
 	1: 1<<3 | 1<<4,                              // label of Sample, line of Location
 }
 
+var errForm = errors.New("malformed protocol buffer")
+
 // countMessages checks the form of a message, and takes the messages in it off the budget. Each costs memory, although
 // it may have a byte or two in the file. A string costs as much as a message.
 func countMessages(data []byte, depth int, budget *int) error {
-	errForm := errors.New("malformed protocol buffer")
 	for len(data) > 0 {
 		tag, n := binary.Uvarint(data)
 		if n <= 0 {

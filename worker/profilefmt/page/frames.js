@@ -68,7 +68,7 @@ function showDetail() {
     parts.push(now.selected.all === 0 ? `The profile has no values of the type ${profile.types[state.type].name}.`
       : "No sample passes the filters.");
   } else if (node === 0) {
-    const hint = " · click a frame to zoom, Shift+click to focus, Help for keys";
+    const hint = " · click to zoom, Shift+click to focus";
     parts.push(average(t.total[0]), element("span", { class: "more" }, hint));
   }
   if (now.selected.negative) {

@@ -272,6 +272,8 @@ class Graph {
   // fit shortens a text to a width in pixels; "" if not even two characters fit.
   fit(ctx, text, room) {
     if (this.measure(ctx, text) <= room) return text;
+    text = shortName(text);
+    if (this.measure(ctx, text) <= room) return text;
     let low = 0;
     let high = Math.min(text.length, Math.ceil(room / 3));
     while (low < high) {

@@ -81,7 +81,7 @@ const amountCell = (v) => element("td", { "data-value": v }, v ? amount(v) : "0"
 
 // nameCell is the first cell of a row: a name that acts on a click, below it more, before it a colour.
 function nameCell(name, title, onclick, more, colour) {
-  let text = element("bdi", {}, name);
+  let text = element("bdi", {}, shortName(name));
   if (onclick) text = element("button", { type: "button", title: name + "\n" + title, onclick }, text);
   const swatch = colour ? element("span", { class: "swatch" }) : null;
   if (swatch) swatch.style.background = graph.colours.css(colour, 0);

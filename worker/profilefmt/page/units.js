@@ -41,6 +41,11 @@ function quantity(v, unit) {
   return unit === "count" || unit === "" ? number : number + "\u00a0" + unit;
 }
 
+// shortName leaves out the folders of a Go package.
+function shortName(name) {
+  return name.replace(/^(?:[\w.~%-]+\/)+(?=[\w~%-]+\.[\w(])/, "");
+}
+
 // percent prints a share with one digit, and says when it is small but not nothing.
 function percent(v, total) {
   if (!total) return "";
