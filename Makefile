@@ -132,7 +132,8 @@ check-arch: ## Boot arm64, ppc64le, s390x, riscv64 and amd64 under qemu, test th
 	scripts/check-arch.sh
 
 .PHONY: check-versions
-check-versions: ## Run pg_regress and TAP on every version of the npm binaries, 14 to 18
+check-versions: ## Run the tests about SQL, pg_regress and TAP on every version of the npm binaries, 14 to 18
+	scripts/check.sh sql
 	awk '!/^#/ {print $$2}' scripts/npm-postgresql.sha512 | \
 		while read -r version; do PG_NPM_VERSION=$$version scripts/check.sh regress tap </dev/null || exit 1; done
 

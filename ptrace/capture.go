@@ -119,6 +119,15 @@ type Stack struct {
 	Cut   bool // Data ends before the mapping does, or a coroutine's stack (Options.MaxStack, or unreadable memory)
 }
 
+// At returns the copy from addr on, or nil unless it has size bytes there.
+func (s *Stack) At(addr uint64, size int) []byte {
+	off := addr - s.Start
+	if addr < s.Start || off > uint64(len(s.Data)) || uint64(len(s.Data))-off < uint64(size) {
+		return nil
+	}
+	return s.Data[off:]
+}
+
 // Capture stops the process t, copies the registers and the stack of its main thread (or of all threads), and lets it
 // go. When Capture returns the target has been detached; only if the kernel itself does not answer (see
 // DeadlineError.During) does the cleaning up go on behind it. Safe for concurrent use; captures of the same process

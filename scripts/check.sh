@@ -112,6 +112,15 @@ stage_go() {
 	go_tests go "${race[@]}"
 }
 
+# stage_sql runs the packages about SQL, every test on every version.
+stage_sql() {
+	need_server
+	make_version_trees
+	need_race_detector || true # testdata/preload.c needs the compiler
+	PACKAGES=("${CONTRACT[@]}")
+	PGSB_TEST_ALL_VERSIONS=1 go_tests sql
+}
+
 # stage_support-table runs the end-to-end tests on every version and writes doc/benchmarks.md's table of supported versions.
 stage_support-table() {
 	PACKAGES=(./internal/e2e)

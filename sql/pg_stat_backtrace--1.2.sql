@@ -150,7 +150,10 @@ BEGIN
         IF runs IS NOT TRUE THEN
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not running', '', CASE WHEN super
                 THEN format('Start it on the server''s host, as the server''s operating system user or as root: '
-                    'pg_stat_backtrace worker -D %s', current_setting('data_directory'))
+                    'pg_stat_backtrace worker -D %s', CASE WHEN current_setting('data_directory') ~ '[^[:alnum:]_./+:@%=-]'
+                        -- as a shell reads it
+                        THEN '''' || replace(current_setting('data_directory'), '''', E'''\\''''') || ''''
+                        ELSE current_setting('data_directory') END)
                 ELSE 'An administrator can start it on the server''s host: pg_stat_backtrace worker.' END, ''];
         ELSIF worker[1] <> protocol THEN
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not of the extension''s version',
@@ -481,7 +484,9 @@ COMMENT ON FUNCTION @extschema@.pg_log_backtrace(int[])
     IS 'writes the call stacks of these processes to the server log; true if there was one of each';
 
 -- distance is 0 for the process itself, 1 for the processes that block it, 2 for the blockers of these, and so on; each
--- with its parallel group.  pg_blocking_pids returns 0 for a prepared transaction, which has no process.
+-- with its parallel group.  pg_blocking_pids returns 0 for a prepared transaction, which has no process.  It returns nothing
+-- for a process that waits until all processes have absorbed a ProcSignalBarrier, as DROP DATABASE does: the worker reads
+-- from shared memory which processes have not.
 CREATE FUNCTION @extschema@.pg_get_blocking_backtraces(pid int, OUT distance int, OUT blocking_pid int, OUT leader_pid int,
     OUT backend_type text, OUT wait_event_type text, OUT wait_event text, OUT state text, OUT query text,
     OUT backtrace text, OUT error text)
@@ -494,9 +499,12 @@ DECLARE
     members   int[] := '{}';    -- all found so far
     distances int[] := '{}';    -- and how far each is
     present   int[] := ARRAY[pid];
+    waiting   int[];            -- processes of present that wait for a barrier
+    late      int[];            -- processes that have not absorbed it
     step      int := 0;
 BEGIN
     PERFORM pg_stat_clear_snapshot();
+    <<distance>>
     WHILE cardinality(present) > 0 AND step <= 100 LOOP
         -- The whole parallel group of each: its leader, and that leader's workers.
         present := ARRAY(
@@ -508,13 +516,33 @@ BEGIN
             WHERE g.pid <> ALL (members) ORDER BY g.pid <> ALL (present), g.pid);
         members := members || present;
         distances := distances || array_fill(step, ARRAY[cardinality(present)]);
-        present := ARRAY(SELECT DISTINCT b FROM unnest(present) p, unnest(pg_blocking_pids(p)) b WHERE b <> ALL (members));
+        late := '{}';
+        waiting := ARRAY(SELECT s.pid FROM pg_stat_activity s
+            WHERE s.pid = ANY (present) AND s.wait_event = 'ProcSignalBarrier' AND s.pid <> pg_backend_pid());
+        IF cardinality(waiting) > 0 THEN
+            a := backtrace.ask(0, 'barrier', waiting);
+            WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
+                a := backtrace.ask(0, 'barrier', waiting, a);
+            END LOOP;
+            IF a[1] = '' THEN
+                late := array_remove(string_to_array(a[6], E'\x1e', '')::int[], NULL);
+            ELSIF a[1] = 'WARNING' THEN
+                RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+            ELSE
+                EXIT distance;  -- with this error
+            END IF;
+        END IF;
+        present := ARRAY(SELECT b FROM unnest(present) p, unnest(pg_blocking_pids(p)) b WHERE b <> ALL (members)
+            UNION SELECT b FROM unnest(late) b WHERE b <> ALL (members));
+        a := NULL;
         step := step + 1;
     END LOOP;
-    a := backtrace.ask(0, 'blocking', array_remove(members, 0));
-    WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
-        a := backtrace.ask(0, 'blocking', array_remove(members, 0), a);
-    END LOOP;
+    IF a IS NULL THEN
+        a := backtrace.ask(0, 'blocking', array_remove(members, 0));
+        WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
+            a := backtrace.ask(0, 'blocking', array_remove(members, 0), a);
+        END LOOP;
+    END IF;
     IF a[1] = '' THEN
         RETURN QUERY
             SELECT m.distance, m.pid, s.leader_pid, coalesce(s.backend_type, b.backend_type), s.wait_event_type,
@@ -1535,6 +1563,7 @@ BEGIN ATOMIC
         WHEN 'logs' THEN '@extschema@.pg_log_backtrace(int[])'::regprocedure
         WHEN 'frames' THEN '@extschema@.pg_get_backtrace_frames(int)'::regprocedure
         WHEN 'blocking' THEN '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure
+        WHEN 'barrier' THEN '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure
         WHEN 'summary' THEN '@extschema@.pg_backtrace_summary(int, interval, int[])'::regprocedure
         WHEN 'memory' THEN '@extschema@.pg_get_memory_contexts(int)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure

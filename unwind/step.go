@@ -35,6 +35,9 @@ func (w *walk) step(frame *Frame) (Frame, Stop) {
 			return next, stop
 		}
 	}
+	if !row.Signal && w.prepared(frame) {
+		return w.stepPrepared(frame)
+	}
 	w.row = row
 	w.row.Bias = module.Bias
 	return w.stepRow(frame)
@@ -50,6 +53,9 @@ func (w *walk) stepBare(frame *Frame, module *Module, code bool) (Frame, Stop) {
 	}
 	if !code {
 		return w.stepNoCode(frame)
+	}
+	if w.prepared(frame) {
+		return w.stepPrepared(frame)
 	}
 	if next, stop, done := w.stepStub(frame); done {
 		return next, stop

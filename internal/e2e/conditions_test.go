@@ -40,6 +40,11 @@ var conditions = []condition{
 	},
 	{name: "no process", level: warning, state: "01000", message: "PID %s is not a PostgreSQL server process"},
 	{
+		name: "unknown barrier", level: warning, state: "01000",
+		message:   "the processes that have not absorbed the barrier are not known",
+		elsewhere: "barrier: TestUnknownMemory; a server of these versions has the memory that is expected",
+	},
+	{
 		name: "own backend", level: fault, state: "55000", message: "cannot capture the backtrace of the current backend",
 		hint: "Ask from another session, or query the view pg_stat_backtrace for many processes.",
 	},

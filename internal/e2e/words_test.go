@@ -15,7 +15,8 @@ import (
 // wordy are the packages that word answers for SQL users. They hold other texts too, which are errors for the worker's
 // log and made by fmt.Errorf and errors.New.
 var wordy = []string{
-	"../../worker/answer*.go", "../../worker/memory.go", "../../worker/settings*.go", "../../worker/sqlerror/*.go", "../../worker/authz/*.go",
+	"../../worker/answer*.go", "../../worker/barrier.go", "../../worker/memory.go",
+	"../../worker/settings*.go", "../../worker/sqlerror/*.go", "../../worker/authz/*.go",
 	"../../worker/spool/answer.go", "../../worker/spool/deliver.go", "../../worker/spool/serve.go",
 }
 

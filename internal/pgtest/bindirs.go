@@ -14,6 +14,7 @@ import (
 const (
 	envBinDirs    = "PGSB_TEST_BINDIRS"
 	envServers    = "PGSB_TEST_SERVERS"
+	envAll        = "PGSB_TEST_ALL_VERSIONS"
 	defaultGlob   = "/usr/lib/postgresql/*/bin"
 	versionFields = `(\d+)(?:\.(\d+)|devel|beta\d+|rc\d+)`
 )
@@ -59,6 +60,20 @@ func BinDir(t testing.TB) string {
 func Each(t *testing.T, test func(t *testing.T, binDir string)) {
 	t.Helper()
 	for _, dir := range BinDirs(t) {
+		t.Run(Version(t, dir), func(t *testing.T) { test(t, dir) })
+	}
+}
+
+// Ends runs test as Each does, for the oldest and the newest version of BinDirs only. It is for tests of the worker
+// that take long and do not depend on the version. PGSB_TEST_ALL_VERSIONS=1 makes it run for every server.
+func Ends(t *testing.T, test func(t *testing.T, binDir string)) {
+	t.Helper()
+	dirs := BinDirs(t)
+	if os.Getenv(envAll) == "" && len(dirs) > 2 {
+		byMajor := func(a, b string) int { return Major(t, a) - Major(t, b) }
+		dirs = []string{slices.MinFunc(dirs, byMajor), slices.MaxFunc(dirs, byMajor)}
+	}
+	for _, dir := range dirs {
 		t.Run(Version(t, dir), func(t *testing.T) { test(t, dir) })
 	}
 }

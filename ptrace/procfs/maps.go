@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"sort"
 	"strings"
 )
 
@@ -208,4 +209,14 @@ func (p *mapsParser) decimal() (value uint64) {
 	p.failed = p.failed || i == p.at
 	p.at = i
 	return value
+}
+
+// IndexOf returns the index of the mapping that holds addr, or -1. The mappings are sorted by address, as Maps
+// returns them.
+func IndexOf(maps []Mapping, addr uint64) int {
+	i := sort.Search(len(maps), func(i int) bool { return maps[i].End > addr })
+	if i == len(maps) || addr < maps[i].Start {
+		return -1
+	}
+	return i
 }

@@ -105,7 +105,10 @@ BEGIN
         IF runs IS NOT TRUE THEN
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not running', '', CASE WHEN super
                 THEN format('Start it on the server''s host, as the server''s operating system user or as root: '
-                    'pg_stat_backtrace worker -D %s', current_setting('data_directory'))
+                    'pg_stat_backtrace worker -D %s', CASE WHEN current_setting('data_directory') ~ '[^[:alnum:]_./+:@%=-]'
+                        -- as a shell reads it
+                        THEN '''' || replace(current_setting('data_directory'), '''', E'''\\''''') || ''''
+                        ELSE current_setting('data_directory') END)
                 ELSE 'An administrator can start it on the server''s host: pg_stat_backtrace worker.' END, ''];
         ELSIF worker[1] <> protocol THEN
             RETURN ARRAY['ERROR', '55000', 'the pg_stat_backtrace worker is not of the extension''s version',

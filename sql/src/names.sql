@@ -11,6 +11,7 @@ BEGIN ATOMIC
         WHEN 'logs' THEN '@extschema@.pg_log_backtrace(int[])'::regprocedure
         WHEN 'frames' THEN '@extschema@.pg_get_backtrace_frames(int)'::regprocedure
         WHEN 'blocking' THEN '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure
+        WHEN 'barrier' THEN '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure
         WHEN 'summary' THEN '@extschema@.pg_backtrace_summary(int, interval, int[])'::regprocedure
         WHEN 'memory' THEN '@extschema@.pg_get_memory_contexts(int)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure

@@ -2,7 +2,6 @@ package capture
 
 import (
 	"reflect"
-	"slices"
 	"testing"
 	"time"
 
@@ -10,6 +9,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/symbol"
+	"pg_stat_backtrace/worker/procmap"
 )
 
 // TestAnticipate: what names the place where a process sleeps is read before anything is known of its images; of one
@@ -24,40 +24,38 @@ func TestAnticipate(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !c.images.none() {
+	if !c.images.Empty() {
 		t.Fatal("images are known before the first capture")
 	}
-	c.anticipate(processKey{1<<31 - 1, 1})
-	if !c.images.none() {
+	c.anticipate(procmap.ProcessKey{PID: 1<<31 - 1, StartTime: 1})
+	if !c.images.Empty() {
 		t.Error("an image of a process that is not there")
 	}
 	pgtest.Wait(t, "to sleep again after the stop", func() bool {
 		call, err := procfs.ReadSyscall(snap.PID, snap.PID)
 		return err == nil && !call.Running
 	})
-	c.anticipate(processKey{snap.PID, stat.StartTime})
-	sp := c.spaces.open(snap.PID, stat.StartTime, snap.Maps)
+	c.anticipate(procmap.ProcessKey{PID: snap.PID, StartTime: stat.StartTime})
+	sp := c.processes.Open(snap.PID, stat.StartTime, snap.Maps)
 	regs, err := c.arch.DecodePRStatus(snap.Threads[0].Registers)
 	if err != nil {
 		t.Fatal(err)
 	}
 	pc, _ := regs.Get(c.arch.PC)
-	_, where, _ := sp.find(pc)
-	m := where.module
-	if c.images.none() || m == nil {
+	_, where, _ := sp.Lookup(pc)
+	m := where.Module
+	if c.images.Empty() || m == nil {
 		t.Fatal("no image is known")
 	}
-	if m.prefetched.Load() {
-		t.Errorf("%s is taken for one in which a frame was", m.name)
+	if m.Prefetched.Load() {
+		t.Errorf("%s is taken for one in which a frame was", m.Name)
 	}
 	begun := true
-	symbols, _ := m.symbols.get(nil, m.tell, func() *symbol.Table { begun = false; return nil })
+	symbols, _ := m.Symbols.Get(nil, m.Tell, func() *symbol.Table { begun = false; return nil })
 	if !begun || symbols == nil {
-		t.Fatalf("the symbols of %s are not read", m.name)
+		t.Fatalf("the symbols of %s are not read", m.Name)
 	}
-	m.lines.mu.Lock()
-	defer m.lines.mu.Unlock()
-	if addr := pc - where.bias; m.lines.answers[addr] == nil && !slices.Contains(m.lines.wished, addr) {
+	if addr := pc - where.Bias; !m.LinesAsked(addr) {
 		t.Errorf("nor is the line of %#x looked up", addr)
 	}
 }

@@ -3,6 +3,8 @@ package capture
 import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/symbolize"
 )
 
 // trail is what to copy of the process in the stop.
@@ -11,7 +13,7 @@ func (r *run) trail() *ptrace.ExtraReads {
 	if !r.options.NoContext {
 		r.server.addTo(t)
 	}
-	t.Ranges = r.generated.pieces
+	t.Ranges = r.generated.Pieces
 	if len(t.Variables) == 0 && len(t.Ranges) == 0 {
 		return nil
 	}
@@ -21,27 +23,27 @@ func (r *run) trail() *ptrace.ExtraReads {
 // build unwinds and names a snapshot, with what is known of generated code at its moment.
 func (r *run) build(snap *ptrace.Snapshot) built {
 	c := r.capturer
-	open := func() *space {
-		sp := c.spaces.open(snap.PID, r.target.StartTime, snap.Maps)
-		sp.files = &r.files
+	open := func() *procmap.Space {
+		sp := c.processes.Open(snap.PID, r.target.StartTime, snap.Maps)
+		sp.Files = &r.files
 		return sp
 	}
 	space := open()
 	if snap.Engine == ptrace.Engine {
 		copied := frozen(&ptrace.Stack{}, snap.Found)
 		memory := func(addr uint64, p []byte) (int, error) { return copied(addr, p), nil }
-		space.generated.learn(&r.generated, memory, c.images)
+		space.Generated.Learn(&r.generated, memory, c.arch)
 		return c.build(snap, space, r.options, &r.server)
 	}
 	if snap.Engine == ptrace.EngineBlocked && len(snap.Threads) == 1 {
-		space.generated.steady = processReader(snap.PID)
+		space.Generated.Steady = symbolize.ProcessMemory(snap.PID)
 	} else {
-		space.generated.off = true
+		space.Generated.Off = true
 	}
 	b := c.build(snap, space, r.options, &r.server)
-	if len(space.generated.unknown) > 0 && !asleep(snap) {
+	if len(space.Generated.Unknown) > 0 && !asleep(snap) {
 		space = open()
-		space.generated.off = true
+		space.Generated.Off = true
 		b = c.build(snap, space, r.options, &r.server)
 	}
 	return b
@@ -50,11 +52,11 @@ func (r *run) build(snap *ptrace.Snapshot) built {
 // locate looks for where the code that was not known in a capture is described; false if another capture would not
 // learn more.
 func (r *run) locate(b *built) bool {
-	g := &b.space.generated
-	if b.trace.Engine != ptrace.Engine || len(g.unknown) == 0 {
+	g := &b.space.Generated
+	if b.trace.Engine != ptrace.Engine || len(g.Unknown) == 0 {
 		return false
 	}
-	return r.generated.add(b.space.whereabouts(processReader(r.target.PID), g.unknown))
+	return r.generated.Add(b.space.JIT().Whereabouts(symbolize.ProcessMemory(r.target.PID), g.Unknown))
 }
 
 // asleep tells that the only thread of a process that was seen asleep has slept all the time since: it is off the CPU,

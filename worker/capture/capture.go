@@ -21,7 +21,11 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/dwarf"
+	"pg_stat_backtrace/worker/gostack"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/jitcode"
+	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -39,7 +43,7 @@ type Config struct {
 	Concurrency int
 	// Remote is where debug files come from that this host does not have; nil
 	// means nowhere.
-	Remote Remote
+	Remote symbolize.Remote
 	// DebugDirs are the folders below which separate debug files are looked
 	// for; nil means debugfile.DefaultFolder.
 	DebugDirs []string
@@ -82,14 +86,15 @@ type Options struct {
 // A Capturer captures processes and remembers the images they run. It is safe
 // for concurrent use.
 type Capturer struct {
-	arch    *arch.Arch
-	images  *images
-	spaces  *spaces
-	known   *layouts
-	servers *servers
+	arch      *arch.Arch
+	images    *symbolize.Cache
+	processes *procmap.Cache
+	// serverFact and goFact are what the cache of processes keeps for this package.
+	serverFact procmap.Fact[serverProcess]
+	goFact     procmap.Fact[*gostack.Process]
+	programs   *programs
 
-	goStacks *goStacks
-	limit    *semaphore.Weighted
+	limit *semaphore.Weighted
 
 	// anticipating is set while the images of a process are read before its capture needs them.
 	anticipating atomic.Bool
@@ -103,22 +108,22 @@ type Capturer struct {
 func New(cfg Config) (*Capturer, error) {
 	host := arch.Host()
 	if host == nil {
-		return nil, ErrArchitecture
+		return nil, symbolize.ErrArchitecture
 	}
 	host = forAddresses(host)
 	n := cfg.Concurrency
 	if n <= 0 {
 		n = DefaultConcurrency
 	}
-	imgs := newImages(host, &shared{
-		cache: dwarf.NewCache(0), folders: cfg.DebugDirs, report: cfg.Report, remote: cfg.Remote,
-		wanted: cfg.Wanted, awaitNames: cfg.AwaitNames,
+	imgs := symbolize.NewCache(host, &symbolize.Sources{
+		Cache: dwarf.NewCache(0), Folders: cfg.DebugDirs, Report: cfg.Report, Remote: cfg.Remote,
+		Wanted: cfg.Wanted, AwaitNames: cfg.AwaitNames,
 	})
 	return &Capturer{
-		arch: host, images: imgs, spaces: newSpaces(imgs), known: newLayouts(),
-		servers: newServers(), goStacks: newGoStacks(), linesWait: cmp.Or(cfg.LinesWait, DefaultLinesWait),
-		limit: semaphore.NewWeighted(int64(n)),
-		walks: sync.Pool{New: func() any { f := make([]unwind.Frame, 0, 64); return &f }},
+		arch: host, images: imgs, processes: procmap.NewCache(imgs), programs: newPrograms(),
+		linesWait: cmp.Or(cfg.LinesWait, symbolize.DefaultLinesWait),
+		limit:     semaphore.NewWeighted(int64(n)),
+		walks:     sync.Pool{New: func() any { f := make([]unwind.Frame, 0, 64); return &f }},
 	}, nil
 }
 
@@ -155,26 +160,27 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 	opts := ptrace.Options{
 		MaxStack: o.MaxStack, RedZone: c.arch.RedZone, Deadline: o.Deadline, AllThreads: o.AllThreads,
 	}
-	r := run{capturer: c, target: target, options: o, key: processKey{target.PID, target.StartTime},
-		check: newCheck(target.PID), began: start,
-		files: deadline{at: start.Add(cmp.Or(o.Deadline, defaultDeadline)), after: c.linesWait}}
-	defer r.files.stop()
-	if c.images.none() && c.anticipating.CompareAndSwap(false, true) {
+	r := run{capturer: c, target: target, options: o,
+		key:   procmap.ProcessKey{PID: target.PID, StartTime: target.StartTime},
+		check: procmap.NewCheck(target.PID), began: start,
+		files: symbolize.Deadline{At: start.Add(cmp.Or(o.Deadline, defaultDeadline)), After: c.linesWait}}
+	defer r.files.Stop()
+	if c.images.Empty() && c.anticipating.CompareAndSwap(false, true) {
 		go func() {
 			defer c.anticipating.Store(false)
 			c.anticipate(r.key)
 		}()
 		runtime.Gosched() // let it begin: there may be one processor
 	}
-	r.golang = c.goStacks.find(r.key)
-	defer r.check.close()
-	if l := c.known.find(r.key); l != nil && !o.AllThreads && r.check.holdsSoon(l, start) {
-		opts.MapsSnapshot = l.layout
+	r.golang, _ = c.goFact.Of(c.processes, r.key)
+	defer r.check.Close()
+	if l := c.processes.Maps(r.key); l != nil && !o.AllThreads && r.check.HoldsSoon(l, start) {
+		opts.MapsSnapshot = l.Snapshot
 	}
 	if !o.NoContext {
 		r.server = c.serverProcess(r.key, opts.MapsSnapshot != nil)
 	}
-	opts.ExtraReads, opts.Coroutines = r.trail(), r.golang.trail()
+	opts.ExtraReads, opts.Coroutines = r.trail(), r.golang.Trail()
 	for attempt := 0; ; attempt++ {
 		b, err := r.once(ctx, opts)
 		if err != nil {
@@ -192,7 +198,7 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 			return b.trace, nil
 		}
 		opts.Also = append(opts.Also, b.missing...)
-		opts.ExtraReads, opts.Coroutines = r.trail(), r.golang.trail()
+		opts.ExtraReads, opts.Coroutines = r.trail(), r.golang.Trail()
 	}
 }
 
@@ -201,14 +207,14 @@ type run struct {
 	capturer *Capturer
 	target   ptrace.Target
 	options  Options
-	key      processKey
-	check    check
+	key      procmap.ProcessKey
+	check    procmap.Check
 	server   serverProcess
 	began    time.Time
-	files    deadline   // for what must be read from files
-	golang   *goProcess // nil: no Go code was met
+	files    symbolize.Deadline // for what must be read from files
+	golang   *gostack.Process   // nil: no Go code was met
 	// generated says where code that the process has made is described, as far as that was found.
-	generated whereabouts
+	generated jitcode.Whereabouts
 }
 
 // once captures and unwinds once. What it went by is compared with the process
@@ -221,37 +227,36 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	}
 	defer snap.Release()
 	b := r.build(snap)
-	if b.space.unread != "" {
-		return built{}, &trace.ReadingError{File: b.space.unread, After: time.Since(r.began)}
+	if b.space.Unread != "" {
+		return built{}, &trace.ReadingError{File: b.space.Unread, After: time.Since(r.began)}
 	}
 	byLayout := opts.MapsSnapshot != nil && snap.MapsSnapshot == opts.MapsSnapshot
 	if snap.Engine != ptrace.Engine {
-		r.check.before = nil // to observe it may have taken a while
+		r.check.Before = nil // to observe it may have taken a while
 	}
 	sound := true
 	switch {
 	case byLayout:
-		if sound, err = r.check.sound(snap.Maps, &b); errors.Is(err, ptrace.ErrUnreachable) {
+		if sound, err = r.check.Sound(snap.Maps, b.used, b.mapsTrusted); errors.Is(err, ptrace.ErrUnreachable) {
 			return built{}, unreachable(r.target.PID, r.began)
 		} else if err != nil {
 			return built{}, fmt.Errorf("process %d: %w", r.target.PID, ptrace.ErrExited)
 		}
-	case r.check.file != nil:
+	case r.check.File != nil:
 		// The mappings were read just before the stop. If the process has ended since, or cannot be asked, they are
 		// what counts.
-		same, err := r.check.unchanged(snap.Maps, b.used)
+		same, err := r.check.Unchanged(snap.Maps, b.used)
 		sound = same || err != nil
 	}
 	switch {
 	case !sound:
-		c.known.forget(r.key)
-		c.spaces.forget(r.key)
+		c.processes.ForgetMaps(r.key)
 		if b.stale = byLayout; !byLayout {
 			// Some image may have been taken for one that was at its place before: they are all looked at afresh.
 			b = r.build(snap)
 		}
-	case r.key.startTime != 0 && !r.options.AllThreads && snap.MapsSnapshot != nil:
-		c.known.keep(r.key, snap, b.used, r.began)
+	case r.key.StartTime != 0 && !r.options.AllThreads && snap.MapsSnapshot != nil:
+		c.processes.KeepMaps(r.key, snap, b.used, r.began)
 	}
 	b.trace.NotStopped = notStopped
 	return b, nil
@@ -263,15 +268,15 @@ type built struct {
 	// missing are the addresses at which walks left the copied memory though
 	// the process has memory there.
 	missing     []uint64
-	used        []usage // the mappings in which frames lie, in order
-	mapsTrusted bool    // all walks have ended where other mappings would not have led them on, see settled
-	brokenWalk  bool    // a walk ended where a stack is left for another one, or where memory is missing
-	stale       bool    // the process has other mappings than the layout said
-	space       *space
+	used        []procmap.Usage // the mappings in which frames lie, in order
+	mapsTrusted bool            // all walks have ended where other mappings would not have led them on, see settled
+	brokenWalk  bool            // a walk ended where a stack is left for another one, or where memory is missing
+	stale       bool            // the process has other mappings than the layout said
+	space       *procmap.Space
 }
 
 // build unwinds and names a snapshot.
-func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server *serverProcess) built {
+func (c *Capturer) build(snap *ptrace.Snapshot, space *procmap.Space, o Options, server *serverProcess) built {
 	t := &trace.Trace{
 		PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held,
 		Threads: make([]trace.Thread, len(snap.Threads)),
@@ -299,10 +304,10 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *space, o Options, server 
 
 // note keeps what a walk has gone by, and what it lacked.
 func (b *built) note(frames []unwind.Frame, stop unwind.Stop) {
-	b.used = b.space.usedBy(frames, b.used)
+	b.used = b.space.UsedBy(frames, b.used)
 	b.mapsTrusted = b.mapsTrusted && settled(stop.Reason)
 	b.brokenWalk = b.brokenWalk || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
-	if stop.Reason == unwind.NoMemory && b.space.mapped(stop.Address) {
+	if stop.Reason == unwind.NoMemory && b.space.Mapped(stop.Address) {
 		b.missing = append(b.missing, stop.Address)
 	}
 }

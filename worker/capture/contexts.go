@@ -10,6 +10,8 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/pgmemory"
+	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/symbolize"
 )
 
 // ErrNotPostgres means that a process runs no PostgreSQL server of a version that is known.
@@ -69,7 +71,7 @@ func (c *Capturer) memoryContexts(
 		return nil, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrRecycled)
 	}
 	ptrace.ProbeReadable(target.PID)
-	server, bias, err := c.memoryServer(processKey{target.PID, before.StartTime})
+	server, bias, err := c.memoryServer(procmap.ProcessKey{PID: target.PID, StartTime: before.StartTime})
 	if err != nil {
 		return nil, err
 	}
@@ -90,37 +92,37 @@ func (c *Capturer) memoryContexts(
 }
 
 // memoryServer looks at the program of a process. The bias is the difference to its link-time addresses.
-func (c *Capturer) memoryServer(key processKey) (*pgmemory.Server, uint64, error) {
-	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.pid))
+func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint64, error) {
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.PID))
 	if err != nil {
 		// What is wrong shows when its memory is read.
-		_, err = ptrace.ReadMemory(key.pid, 0, make([]byte, 1))
+		_, err = ptrace.ReadMemory(key.PID, 0, make([]byte, 1))
 		return nil, 0, err
 	}
-	maps, err := procfs.Maps(key.pid)
+	maps, err := procfs.Maps(key.PID)
 	if err != nil || len(maps) == 0 {
-		_, err = ptrace.ReadMemory(key.pid, 0, make([]byte, 1))
+		_, err = ptrace.ReadMemory(key.PID, 0, make([]byte, 1))
 		return nil, 0, err
 	}
-	space := c.spaces.open(key.pid, key.startTime, maps)
-	space.files = &deadline{after: c.linesWait}
-	defer space.files.stop()
+	space := c.processes.Open(key.PID, key.StartTime, maps)
+	space.Files = &symbolize.Deadline{After: c.linesWait}
+	defer space.Files.Stop()
 	known := c.lookAtProgram(space, exe)
 	switch {
-	case space.unread != "":
-		return nil, 0, fmt.Errorf("process %d: %s has not been read in time", key.pid, space.unread)
+	case space.Unread != "":
+		return nil, 0, fmt.Errorf("process %d: %s has not been read in time", key.PID, space.Unread)
 	case known.process == nil:
 		// A program that cannot be read looks like another program.
-		if _, err := ptrace.ReadMemory(key.pid, maps[0].Start, make([]byte, 1)); errors.Is(err, ptrace.ErrNotPermitted) {
+		if _, err := ptrace.ReadMemory(key.PID, maps[0].Start, make([]byte, 1)); errors.Is(err, ptrace.ErrNotPermitted) {
 			return nil, 0, err
 		}
-		return nil, 0, fmt.Errorf("process %d: %w", key.pid, ErrNotPostgres)
+		return nil, 0, fmt.Errorf("process %d: %w", key.PID, ErrNotPostgres)
 	}
-	variables, err := known.module.image.Defined(pgmemory.Variables()...)
+	variables, err := known.module.Image.Defined(pgmemory.Variables()...)
 	if err != nil {
-		return nil, 0, fmt.Errorf("%s: %w", known.module.name, err)
+		return nil, 0, fmt.Errorf("%s: %w", known.module.Name, err)
 	}
-	general := c.servers.of(known.module, space).server
+	general := c.programs.of(known.module, space).server
 	server, err := pgmemory.NewServer(general.Major, func(name string) uint64 { return variables[name] })
 	return server, known.bias, err
 }

@@ -17,7 +17,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/unwind/corefile"
-	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/coredump"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -67,7 +67,7 @@ func TestCores(t *testing.T) {
 		name := strings.TrimSuffix(filepath.Base(path), ".core.xz")
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
-			c, err := capture.Core(unpack(t, dir, name+".core"), capture.CoreOptions{Exe: unpack(t, dir, name)})
+			c, err := coredump.Read(unpack(t, dir, name+".core"), coredump.Options{Exe: unpack(t, dir, name)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -122,7 +122,7 @@ func TestGlobalPointer(t *testing.T) {
 			dir := t.TempDir()
 			core, exe := unpack(t, dir, name+".core"), unpack(t, dir, name)
 			want := symbolValue(t, exe, "__global_pointer$") - symbolValue(t, exe, "leaf")
-			whole, err := capture.Core(core, capture.CoreOptions{Exe: exe})
+			whole, err := coredump.Read(core, coredump.Options{Exe: exe})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -207,7 +207,7 @@ func TestCoreWrongExe(t *testing.T) {
 		{"aarch64-fp", ""},
 	} {
 		t.Run(test.exe, func(t *testing.T) {
-			c, err := capture.Core(core, capture.CoreOptions{Exe: unpack(t, t.TempDir(), test.exe)})
+			c, err := coredump.Read(core, coredump.Options{Exe: unpack(t, t.TempDir(), test.exe)})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -229,7 +229,7 @@ func TestCoreWrongExe(t *testing.T) {
 func TestCoreUnproved(t *testing.T) {
 	dir := t.TempDir()
 	for core, unproved := range map[string]int{"aarch64-cfi": 1, "x86_64-cfi": 0} {
-		c, err := capture.Core(unpack(t, dir, core+".core"), capture.CoreOptions{Exe: unpack(t, dir, core)})
+		c, err := coredump.Read(unpack(t, dir, core+".core"), coredump.Options{Exe: unpack(t, dir, core)})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -253,7 +253,7 @@ func TestCoreCut(t *testing.T) {
 		if err := os.WriteFile(cut, whole[:n], 0o600); err != nil {
 			t.Fatal(err)
 		}
-		c, err := capture.Core(cut, capture.CoreOptions{Exe: exe})
+		c, err := coredump.Read(cut, coredump.Options{Exe: exe})
 		if err != nil {
 			errs++
 			continue

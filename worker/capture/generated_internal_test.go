@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/worker/jitcode"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -51,7 +52,7 @@ func TestSearchedFrames(t *testing.T) {
 				registered := frames(t, by, pid, Options{})
 				forgetDescriptors(t, searched, pid)
 				plain := frames(t, searched, pid, Options{})
-				if !slices.ContainsFunc(registered, func(f trace.Frame) bool { return f.Module == generatedModule }) {
+				if !slices.ContainsFunc(registered, func(f trace.Frame) bool { return f.Module == jitcode.GeneratedModule }) {
 					return
 				}
 				through++
@@ -64,7 +65,9 @@ func TestSearchedFrames(t *testing.T) {
 						t.Errorf("without a stop the stack differs:\n%v\n%v", registered, seen)
 					}
 				}
-				if slices.ContainsFunc(plain, func(f trace.Frame) bool { return f.Module == generatedModule && f.Function != "" }) {
+				if slices.ContainsFunc(plain, func(f trace.Frame) bool {
+					return f.Module == jitcode.GeneratedModule && f.Function != ""
+				}) {
 					t.Error("without the registered object a function has a name")
 				}
 			})
@@ -118,12 +121,12 @@ func forgetDescriptors(t *testing.T, c *Capturer, pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	sp := c.spaces.open(pid, 0, maps)
-	_ = sp.descriptors()
+	sp := c.processes.Open(pid, 0, maps)
+	_ = sp.Descriptors()
 	for i := range maps {
 		if maps[i].Perms&procfs.Exec != 0 && maps[i].Inode != 0 {
-			if f := sp.resolve(i); f.module != nil {
-				f.module.jit = 0
+			if f := sp.Resolve(i); f.Module != nil {
+				f.Module.JIT = 0
 			}
 		}
 	}
@@ -162,13 +165,13 @@ func TestMergedPieces(t *testing.T) {
 		{"far apart", []ptrace.Range{{Address: 9000, Length: 1}, {Address: 10, Length: 5}},
 			[]ptrace.Range{{Address: 10, Length: 5}, {Address: 9000, Length: 1}}},
 	} {
-		if got := merge(c.in); !slices.Equal(got, c.want) {
+		if got := jitcode.Merge(c.in); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
-	w := whereabouts{}
-	o := whereabouts{frames: []jit.Span{{Start: 1, End: 2}}, pieces: []ptrace.Range{{Address: 1, Length: 1}}}
-	if !w.add(&o) || w.add(&o) {
+	w := jitcode.Whereabouts{}
+	o := jitcode.Whereabouts{Frames: []jit.Span{{Start: 1, End: 2}}, Pieces: []ptrace.Range{{Address: 1, Length: 1}}}
+	if !w.Add(&o) || w.Add(&o) {
 		t.Error("what is new is not told from what is known")
 	}
 }

@@ -12,13 +12,14 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/gopclntab"
+	"pg_stat_backtrace/worker/procmap"
 )
 
 // withoutTable is a process of which the function tables of Go are not known.
-type withoutTable struct{ *space }
+type withoutTable struct{ *procmap.Space }
 
 func (w withoutTable) Find(addr uint64) (unwind.Module, bool) {
-	m, ok := w.space.Find(addr)
+	m, ok := w.Space.Find(addr)
 	m.Go = nil
 	return m, ok
 }
@@ -56,7 +57,7 @@ func TestOracleGoTable(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		space := c.spaces.open(snap.PID, 0, snap.Maps)
+		space := c.processes.Open(snap.PID, 0, snap.Maps)
 		for i := range snap.Threads {
 			if snap.Threads[i].Registers != nil {
 				n.compare(t, c, &snap.Threads[i], space)
@@ -77,7 +78,7 @@ type goTally struct {
 	ends              map[string]int
 }
 
-func (n *goTally) compare(t *testing.T, c *Capturer, th *ptrace.Thread, space *space) {
+func (n *goTally) compare(t *testing.T, c *Capturer, th *ptrace.Thread, space *procmap.Space) {
 	t.Helper()
 	u := unwind.Unwinder{Arch: c.arch}
 	regs, err := c.arch.DecodePRStatus(th.Registers)
@@ -88,7 +89,7 @@ func (n *goTally) compare(t *testing.T, c *Capturer, th *ptrace.Thread, space *s
 	got, stop := u.Unwind(nil, regs, mem, space)
 	want, _ := u.Unwind(nil, regs, mem, withoutTable{space})
 	n.stacks++
-	named, _ := space.name(got, 1000, nil)
+	named, _ := space.Name(got, 1000, nil)
 	last := strings.TrimSuffix(named[len(named)-1].Function, ".abi0")
 	for i := range got[:len(got)-1] {
 		if got[i].Signal {
@@ -128,13 +129,13 @@ func (n *goTally) compare(t *testing.T, c *Capturer, th *ptrace.Thread, space *s
 }
 
 // goFunctionOf returns the Go function of a frame.
-func goFunctionOf(space *space, f *unwind.Frame) *gopclntab.Function {
-	_, where, ok := space.find(f.Lookup())
-	if !ok || where.module == nil || !space.isGo(where.module) {
+func goFunctionOf(space *procmap.Space, f *unwind.Frame) *gopclntab.Function {
+	_, where, ok := space.Lookup(f.Lookup())
+	if !ok || where.Module == nil || !space.IsGo(where.Module) {
 		return nil
 	}
-	table, _ := where.module.goTable(nil)
-	fn, err := table.Find(f.Lookup() - where.bias)
+	table, _ := where.Module.GoTable(nil)
+	fn, err := table.Find(f.Lookup() - where.Bias)
 	if err != nil {
 		return nil
 	}

@@ -9,18 +9,19 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/worker/procmap"
 )
 
 // bareModules hides the call frame information of the images with a name.
 type bareModules struct {
-	*space
+	*procmap.Space
 
 	name string
 }
 
 func (m bareModules) Find(addr uint64) (unwind.Module, bool) {
-	module, ok := m.space.Find(addr)
-	if _, f, found := m.find(addr); found && f.module != nil && strings.HasPrefix(f.module.name, m.name) {
+	module, ok := m.Space.Find(addr)
+	if _, f, found := m.Lookup(addr); found && f.Module != nil && strings.HasPrefix(f.Module.Name, m.name) {
 		module.CFI = nil
 	}
 	return module, ok
@@ -42,7 +43,7 @@ func TestInstructionsAreNeverWrong(t *testing.T) {
 		var sum, blocked bareTally
 		for _, sql := range busy {
 			whileBusy(t, server, sql, func(s *ptrace.Snapshot) {
-				space := c.spaces.open(s.PID, 1, s.Maps)
+				space := c.processes.Open(s.PID, 1, s.Maps)
 				sum.compare(t, c.arch, s, space, bareModules{space, "libc.so"}, false)
 				blocked.compare(t, c.arch, s, space, bareModules{space, "libc.so"}, true)
 			})
@@ -60,7 +61,8 @@ func TestInstructionsAreNeverWrong(t *testing.T) {
 // bareTally counts stacks, and frames by instructions.
 type bareTally struct{ all, whole, guessed, frames int }
 
-func (n *bareTally) compare(t *testing.T, a *arch.Arch, s *ptrace.Snapshot, space *space, bare unwind.Modules, few bool,
+func (n *bareTally) compare(t *testing.T, a *arch.Arch, s *ptrace.Snapshot, space *procmap.Space,
+	bare unwind.Modules, few bool,
 ) {
 	t.Helper()
 	th := &s.Threads[0]

@@ -6,6 +6,7 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/procmap"
 )
 
 // TestSettled: a walk by remembered mappings that came to the end of the stack, or to as many frames as were asked for,
@@ -35,8 +36,8 @@ func TestSettled(t *testing.T) {
 			t.Errorf("%s: settled is %v; %s", tt.what, b.mapsTrusted, b.trace.Threads[0].Stop)
 		}
 		// Of a process that does not exist no mapping can be read.
-		nobody := check{pid: 1 << 30, before: slices.Clone(b.used)}
-		if ok, err := nobody.sound(snap.Maps, &b); ok != tt.settled || (err == nil) != tt.settled {
+		nobody := procmap.Check{PID: 1 << 30, Before: slices.Clone(b.used)}
+		if ok, err := nobody.Sound(snap.Maps, b.used, b.mapsTrusted); ok != tt.settled || (err == nil) != tt.settled {
 			t.Errorf("%s: its mappings hold: %v, %v", tt.what, ok, err)
 		}
 	}

@@ -16,14 +16,15 @@ import (
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/pgcontext"
+	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
 )
 
-// servers remembers which processes are PostgreSQL's, and what is known of their programs.
-type servers struct {
-	mu      sync.Mutex
-	byKey   map[processKey]serverProcess
-	program map[*module]*lazy[recognition]
+// programs remembers which programs are PostgreSQL's.
+type programs struct {
+	mu       sync.Mutex
+	byModule map[*symbolize.Module]*symbolize.Lazy[recognition]
 }
 
 // recognition is the result of a look at a program: server is nil if it is no PostgreSQL server, or if it is of an
@@ -38,7 +39,7 @@ type serverProcess struct {
 	exe     string
 	process *pgcontext.Process
 	unknown string // why the program of a PostgreSQL server was not recognised
-	module  *module
+	module  *symbolize.Module
 	code    procfs.Mapping // of the program, to see that it still is there
 	bias    uint64         // of the program
 
@@ -50,23 +51,21 @@ type serverProcess struct {
 // that was not so. Most of them point at the same as long as the process lives.
 type pointers [8]atomic.Uint64
 
-func newServers() *servers {
-	return &servers{byKey: make(map[processKey]serverProcess), program: make(map[*module]*lazy[recognition])}
+func newPrograms() *programs {
+	return &programs{byModule: make(map[*symbolize.Module]*symbolize.Lazy[recognition])}
 }
 
 // serverProcess returns what is known of the process; its maps are read the first time. With same, its mappings have
 // just been compared: it runs the program that it ran before.
-func (c *Capturer) serverProcess(key processKey, same bool) serverProcess {
-	if key.startTime == 0 {
+func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProcess {
+	if key.StartTime == 0 {
 		return serverProcess{}
 	}
-	c.servers.mu.Lock()
-	known, ok := c.servers.byKey[key]
-	c.servers.mu.Unlock()
+	known, ok := c.serverFact.Of(c.processes, key)
 	if ok && same {
 		return known
 	}
-	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.pid))
+	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.PID))
 	if err != nil {
 		return serverProcess{}
 	}
@@ -74,45 +73,40 @@ func (c *Capturer) serverProcess(key processKey, same bool) serverProcess {
 		return known
 	}
 	var read atomic.Pointer[[]procfs.Mapping] // the look may write when it is no more waited for
-	if !withTimeout(key.pid, func() {
-		ptrace.ProbeReadable(key.pid)
-		if maps, err := procfs.Maps(key.pid); err == nil {
+	if !procmap.WithTimeout(key.PID, func() {
+		ptrace.ProbeReadable(key.PID)
+		if maps, err := procfs.Maps(key.PID); err == nil {
 			read.Store(&maps)
 		}
 	}, func() {}) || read.Load() == nil {
 		return serverProcess{} // the capture will say what is wrong
 	}
 	maps := *read.Load()
-	space := c.spaces.open(key.pid, key.startTime, maps)
-	space.files = &deadline{after: c.linesWait} // the stack does not wait for what only adds to it
-	defer space.files.stop()
-	if known = c.lookAtProgram(space, exe); space.unread != "" {
+	space := c.processes.Open(key.PID, key.StartTime, maps)
+	space.Files = &symbolize.Deadline{After: c.linesWait} // the stack does not wait for what only adds to it
+	defer space.Files.Stop()
+	if known = c.lookAtProgram(space, exe); space.Unread != "" {
 		return serverProcess{}
 	}
-	c.servers.mu.Lock()
-	defer c.servers.mu.Unlock()
-	if len(c.servers.byKey) >= maxSpaces {
-		clear(c.servers.byKey)
-	}
-	c.servers.byKey[key] = known
+	c.serverFact.Keep(c.processes, key, known)
 	return known
 }
 
 // lookAtProgram finds the program among the mappings and asks package pgcontext about it.
-func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
+func (c *Capturer) lookAtProgram(space *procmap.Space, exe string) serverProcess {
 	out := serverProcess{exe: exe}
 	file := strings.TrimSuffix(exe, " (deleted)")
-	for i := range space.maps {
-		m := &space.maps[i]
+	for i := range space.Maps {
+		m := &space.Maps[i]
 		if m.Perms&procfs.Exec == 0 || m.Path != file {
 			continue
 		}
-		if f := space.resolve(i); f.module != nil {
-			found := c.servers.of(f.module, space)
+		if f := space.Resolve(i); f.Module != nil {
+			found := c.programs.of(f.Module, space)
 			out.unknown = found.unknown
 			if server := found.server; server != nil {
-				out.bias = f.bias
-				out.process, out.module, out.code, out.last = server.Process(f.bias), f.module, *m, new(pointers)
+				out.bias = f.Bias
+				out.process, out.module, out.code, out.last = server.Process(f.Bias), f.Module, *m, new(pointers)
 			}
 		}
 		break
@@ -121,34 +115,34 @@ func (c *Capturer) lookAtProgram(space *space, exe string) serverProcess {
 }
 
 // of returns what is known of a program, nothing if it was not read in time.
-func (s *servers) of(m *module, space *space) recognition {
+func (s *programs) of(m *symbolize.Module, space *procmap.Space) recognition {
 	s.mu.Lock()
-	p := s.program[m]
+	p := s.byModule[m]
 	if p == nil {
-		if len(s.program) >= maxImages {
-			clear(s.program)
+		if len(s.byModule) >= symbolize.MaxImages {
+			clear(s.byModule)
 		}
-		p = &lazy[recognition]{}
-		s.program[m] = p
+		p = &symbolize.Lazy[recognition]{}
+		s.byModule[m] = p
 	}
 	s.mu.Unlock()
-	found, ok := p.get(space.files, m.tell, func() recognition { return recognise(m) })
+	found, ok := p.Get(space.Files, m.Tell, func() recognition { return recognise(m) })
 	if !ok {
-		space.unread = m.name
+		space.Unread = m.Name
 	}
 	return found
 }
 
 // recognise looks at a program.
-func recognise(m *module) recognition {
-	variables, err := m.image.Defined(pgcontext.Variables()...)
+func recognise(m *symbolize.Module) recognition {
+	variables, err := m.Image.Defined(pgcontext.Variables()...)
 	if err != nil || len(variables) == 0 {
 		return recognition{}
 	}
 	symbol := func(name string) uint64 { return variables[name] }
 	for _, code := range []bool{false, true} { // a linker may put constants beside code
 		var server *pgcontext.Server
-		if server, err = pgcontext.NewServer(symbol, contents(m.image, code)); err == nil {
+		if server, err = pgcontext.NewServer(symbol, contents(m.Image, code)); err == nil {
 			return recognition{server: server}
 		}
 	}
@@ -200,13 +194,13 @@ func derefs(wanted []pgcontext.Deref) []ptrace.Deref {
 }
 
 // read adds to a trace what PostgreSQL says of the process. Its first thread has just been walked and named.
-func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unwind.Frame, space *space) {
+func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unwind.Frame, space *procmap.Space) {
 	i := -1
 	t.Unrecognised = p.unknown
 	if p.process != nil {
-		i = space.mapping(p.code.Start)
+		i = space.Mapping(p.code.Start)
 	}
-	if i < 0 || space.maps[i] != p.code || len(snap.Found) == 0 {
+	if i < 0 || space.Maps[i] != p.code || len(snap.Found) == 0 {
 		return
 	}
 	th := &t.Threads[0]
@@ -247,24 +241,24 @@ func (p *serverProcess) remember(memory pgcontext.Memory) {
 }
 
 // describe says what lies at an address: of code, or of a file's constants.
-func (p *serverProcess) describe(space *space, addr uint64) pgcontext.Code {
-	m, f, ok := space.find(addr)
+func (p *serverProcess) describe(space *procmap.Space, addr uint64) pgcontext.Code {
+	m, f, ok := space.Lookup(addr)
 	if !ok {
-		if i := space.mapping(addr); i >= 0 {
-			return pgcontext.Code{Module: moduleName(space.maps[i].Path)}
+		if i := space.Mapping(addr); i >= 0 {
+			return pgcontext.Code{Module: symbolize.ModuleName(space.Maps[i].Path)}
 		}
 		return pgcontext.Code{}
 	}
-	if f.module == nil {
-		return pgcontext.Code{Module: moduleName(m.Path), Server: p.module == nil}
+	if f.Module == nil {
+		return pgcontext.Code{Module: symbolize.ModuleName(m.Path), Server: p.module == nil}
 	}
-	code := pgcontext.Code{Module: f.name, Server: f.module == p.module}
-	at := addr - f.bias
-	code.Image, code.Offset = f.module.image.BuildID(), at
-	if name, start, ok := f.module.function(at, space.files); ok && start == at {
+	code := pgcontext.Code{Module: f.Name, Server: f.Module == p.module}
+	at := addr - f.Bias
+	code.Image, code.Offset = f.Module.Image.BuildID(), at
+	if name, start, ok := f.Module.FunctionAt(at, space.Files); ok && start == at {
 		code.Function = name
 	}
-	if t, _ := f.module.table(space.files); t != nil {
+	if t, _ := f.Module.Table(space.Files); t != nil {
 		if fde, err := t.Find(at); err == nil && fde.Start == at {
 			code.Size = int(fde.End - fde.Start)
 		}

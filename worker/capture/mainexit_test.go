@@ -8,6 +8,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -40,8 +41,8 @@ func TestMainThreadExited(t *testing.T) {
 			t.Errorf("nonstop %t: %+v", nonStop, tr.Threads[1].Frames)
 		}
 	}
-	images, err := capture.Images(pid, nil)
-	if err != nil || !slices.ContainsFunc(images, func(m capture.Image) bool { return m.Name() == "mainexit" }) {
+	images, err := symbolize.Images(pid, nil)
+	if err != nil || !slices.ContainsFunc(images, func(m symbolize.Image) bool { return m.Name() == "mainexit" }) {
 		t.Errorf("images %v, %v", images, err)
 	}
 }

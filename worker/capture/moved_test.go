@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/symbolize"
 )
 
 // TestMovedCode: code that a program has moved to memory without a file is the image's, with names, as long as it is
@@ -34,7 +35,7 @@ func TestMovedCode(t *testing.T) {
 				t.Errorf("altered: %s", got)
 			}
 		}
-		images, err := capture.Images(pid, nil)
+		images, err := symbolize.Images(pid, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

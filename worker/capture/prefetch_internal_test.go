@@ -1,7 +1,6 @@
 package capture
 
 import (
-	"slices"
 	"testing"
 
 	"pg_stat_backtrace/unwind"
@@ -13,28 +12,26 @@ func TestForesee(t *testing.T) {
 	c, snap, sp := snapshotOf(t, "5")
 	u := unwind.Unwinder{Arch: c.arch}
 	frames, _ := c.unwindThread(nil, &u, &snap.Threads[0], nil, sp)
-	_, where, _ := sp.find(frames[0].Lookup())
-	m := where.module
+	_, where, _ := sp.Lookup(frames[0].Lookup())
+	m := where.Module
 	begun := true
-	symbols, _ := m.symbols.get(nil, m.tell, func() *symbol.Table { begun = false; return nil })
+	symbols, _ := m.Symbols.Get(nil, m.Tell, func() *symbol.Table { begun = false; return nil })
 	if !begun || symbols.Len() == 0 {
-		t.Errorf("the symbols of %s were not read while the stack was unwound: %d", m.name, symbols.Len())
+		t.Errorf("the symbols of %s were not read while the stack was unwound: %d", m.Name, symbols.Len())
 	}
-	m.lines.mu.Lock()
-	addr := frames[0].Lookup() - where.bias
+	addr := frames[0].Lookup() - where.Bias
 	// Without debugging information it stays a wish.
-	if m.lines.answers[addr] == nil && !slices.Contains(m.lines.wished, addr) {
+	if !m.LinesAsked(addr) {
 		t.Errorf("nor is the line of %#x looked up", addr)
 	}
-	m.lines.mu.Unlock()
-	if !sp.unfamiliar {
+	if !sp.Unfamiliar {
 		t.Error("the images of the other frames are not expected to be new")
 	}
-	if _, _ = sp.name(frames, unwind.DefaultMaxFrames, nil); sp.unfamiliar {
+	if _, _ = sp.Name(frames, unwind.DefaultMaxFrames, nil); sp.Unfamiliar {
 		t.Error("nor when the stack has been named")
 	}
-	if _, _ = c.unwindThread(nil, &u, &snap.Threads[0], nil, sp); sp.unfamiliar {
-		t.Errorf("%s is new a second time", m.name)
+	if _, _ = c.unwindThread(nil, &u, &snap.Threads[0], nil, sp); sp.Unfamiliar {
+		t.Errorf("%s is new a second time", m.Name)
 	}
 	c, snap, sp = snapshotOf(t, "5")
 	regs, err := c.arch.DecodePRStatus(snap.Threads[0].Registers)
@@ -42,9 +39,9 @@ func TestForesee(t *testing.T) {
 		t.Fatal(err)
 	}
 	pc, _ := regs.Get(c.arch.PC)
-	_, where, _ = sp.find(pc)
-	sp.name([]unwind.Frame{{PC: pc, Exact: true}}, unwind.DefaultMaxFrames, nil)
-	if !where.module.prefetched.Load() {
+	_, where, _ = sp.Lookup(pc)
+	sp.Name([]unwind.Frame{{PC: pc, Exact: true}}, unwind.DefaultMaxFrames, nil)
+	if !where.Module.Prefetched.Load() {
 		t.Error("what names a frame that was not unwound from is not read ahead")
 	}
 }

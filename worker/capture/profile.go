@@ -10,6 +10,8 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -48,7 +50,7 @@ func (c *Capturer) Profile(
 		return ProfileStats{}, err
 	}
 	defer s.Close()
-	p := profile{capturer: c, options: o, sampler: s, each: each, checks: make(map[int]*check)}
+	p := profile{capturer: c, options: o, sampler: s, each: each, checks: make(map[int]*procmap.Check)}
 	defer p.close()
 	p.stats.SamplerStats, err = s.Run(ctx, p.take)
 	return p.stats, err
@@ -60,14 +62,14 @@ type profile struct {
 	options  ProfileOptions
 	sampler  *ptrace.Sampler
 	each     func(*trace.Trace, int) error
-	checks   map[int]*check // by process id
+	checks   map[int]*procmap.Check // by process id
 	stats    ProfileStats
 	key      []byte
 }
 
 func (p *profile) close() {
 	for _, check := range p.checks {
-		check.close()
+		check.Close()
 	}
 }
 
@@ -92,16 +94,16 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 	pid := list[0].PID
 	process := p.checks[pid]
 	if process == nil {
-		opened := newCheck(pid)
+		opened := procmap.NewCheck(pid)
 		process = &opened
 		p.checks[pid] = process
 	}
 	b, stacks := p.build(list)
-	if !process.stillSound(list[0].Maps, &b) {
+	if !process.StillSound(list[0].Maps, b.used, b.mapsTrusted) {
 		maps, err := p.sampler.Refresh(pid, list[0].MapsSnapshot)
 		switch {
 		case err == nil:
-			p.capturer.spaces.forget(keyOf(list[0].Snapshot))
+			p.capturer.processes.ForgetMaps(keyOf(list[0].Snapshot))
 			_, stacks = p.build(withMaps(list, maps))
 		case !errors.Is(err, ptrace.ErrExited): // of a process that has ended, what was known of it is what counts
 			return err
@@ -115,25 +117,8 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 	return nil
 }
 
-// stillSound tells whether what walks went by still is as it was, for all that can be asked. Of a process that has just
-// ended nothing can; nor can one be asked by a descriptor for the mappings of the program that it executed before.
-func (c *check) stillSound(maps []procfs.Mapping, b *built) bool {
-	for range 2 {
-		if c.file == nil {
-			return false
-		}
-		ok, err := c.sound(maps, b)
-		if err == nil {
-			return ok
-		}
-		c.close()
-		*c = newCheck(c.pid)
-	}
-	return c.file != nil
-}
-
-func keyOf(snap *ptrace.Snapshot) processKey {
-	return processKey{snap.PID, snap.MapsSnapshot.StartTime()}
+func keyOf(snap *ptrace.Snapshot) procmap.ProcessKey {
+	return procmap.ProcessKey{PID: snap.PID, StartTime: snap.MapsSnapshot.StartTime()}
 }
 
 // withMaps are samples with other mappings.
@@ -152,11 +137,11 @@ type counted struct {
 
 // build unwinds samples of one process, and names those that differ.
 func (p *profile) build(list []ptrace.Sample) (b built, stacks []counted) {
-	files := deadline{at: time.Now().Add(defaultDeadline), after: p.capturer.linesWait}
-	defer files.stop()
+	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: p.capturer.linesWait}
+	defer files.Stop()
 	first := list[0]
-	b = built{mapsTrusted: true, space: p.capturer.spaces.open(first.PID, first.MapsSnapshot.StartTime(), first.Maps)}
-	b.space.files, b.space.generated.off = &files, true
+	b = built{mapsTrusted: true, space: p.capturer.processes.Open(first.PID, first.MapsSnapshot.StartTime(), first.Maps)}
+	b.space.Files, b.space.Generated.Off = &files, true
 	w := p.capturer.walker(b.space, Options{MaxFrames: p.options.MaxFrames})
 	defer w.close()
 	known := make(map[string]int)

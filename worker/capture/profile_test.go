@@ -28,7 +28,7 @@ func profile(t *testing.T, pids []int, span time.Duration, o capture.ProfileOpti
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
-	_, err := capturer(t).Profile(ctx, targets, o, func(tr *trace.Trace, times int) error {
+	_, err := patient(t, capture.Config{AwaitNames: true}).Profile(ctx, targets, o, func(tr *trace.Trace, times int) error {
 		for range times {
 			each(tr)
 		}
@@ -103,8 +103,9 @@ func TestProfileAsleep(t *testing.T) {
 			stacks[tr.PID][pcsOf(tr.Threads[0].Frames)] = tr.Threads[0].Frames
 		})
 		equal := 0
+		c := patient(t, capture.Config{AwaitNames: true})
 		for _, pid := range processes {
-			tr, err := capturer(t).Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{NoContext: true})
+			tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{NoContext: true})
 			if errors.Is(err, ptrace.ErrExited) {
 				continue
 			}

@@ -61,7 +61,7 @@ func TestRecoveryIsNeverWrong(t *testing.T) {
 		for _, sql := range busy {
 			var sum, blind tally
 			whileBusy(t, server, sql, func(s *ptrace.Snapshot) {
-				space := c.spaces.open(s.PID, 1, s.Maps)
+				space := c.processes.Open(s.PID, 1, s.Maps)
 				sum.compare(t, c.arch, s, space)
 				blind.compare(t, c.arch, s, blindModules{space})
 			})

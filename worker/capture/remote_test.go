@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -65,7 +66,7 @@ func announce(t *testing.T, url string) *announcer {
 	}
 }
 
-func remoteCapturer(t *testing.T, r capture.Remote) *capture.Capturer {
+func remoteCapturer(t *testing.T, r symbolize.Remote) *capture.Capturer {
 	t.Helper()
 	c, err := capture.New(capture.Config{Remote: r})
 	if err != nil {

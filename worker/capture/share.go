@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/trace"
@@ -91,4 +92,23 @@ func (s *sharing) finish(q requestKey, c *sharedCapture) {
 	}
 	s.mu.Unlock()
 	close(c.done)
+}
+
+// unreachable is the error of a capture whose process cannot be looked at.
+func unreachable(pid int, since time.Time) error {
+	return &ptrace.ObserveError{PID: pid, After: time.Since(since), Attempts: 1, Blocked: ptrace.ErrUnreachable}
+}
+
+// place waits for a place among the captures that run side by side. Release gives it to others. A capture that takes
+// longer than the limit is taken for one that the kernel does not come back from, and loses its place at once.
+func (c *Capturer) place(ctx context.Context, limit time.Duration) (release func(), err error) {
+	if err := c.limit.Acquire(ctx, 1); err != nil {
+		return nil, err
+	}
+	once := sync.OnceFunc(func() { c.limit.Release(1) })
+	timer := time.AfterFunc(limit, once)
+	return func() {
+		timer.Stop()
+		once()
+	}, nil
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"pg_stat_backtrace/worker/procmap"
 )
 
 // TestSoon: a look that does not come back is left behind, and what it had to itself is given back when it does. Until
@@ -15,16 +17,16 @@ func TestSoon(t *testing.T) {
 		const pid, other = -1, -2
 		var looked, late atomic.Int32
 		look, tooLate := func() { looked.Add(1) }, func() { late.Add(1) }
-		if !withTimeout(pid, look, tooLate) || looked.Load() != 1 || late.Load() != 0 {
+		if !procmap.WithTimeout(pid, look, tooLate) || looked.Load() != 1 || late.Load() != 0 {
 			t.Errorf("one that comes back: looked %d times, late %d times", looked.Load(), late.Load())
 		}
 		back := make(chan struct{})
-		if withTimeout(pid, func() { <-back; look() }, tooLate) || looked.Load() != 1 {
+		if procmap.WithTimeout(pid, func() { <-back; look() }, tooLate) || looked.Load() != 1 {
 			t.Error("one that does not come back was waited for")
 		}
 		began := time.Now()
 		for range 100 {
-			if withTimeout(pid, look, tooLate) || looks.begin(pid) {
+			if procmap.WithTimeout(pid, look, tooLate) || procmap.Guard.Begin(pid) {
 				t.Fatal("another look was begun")
 			}
 		}
@@ -32,7 +34,7 @@ func TestSoon(t *testing.T) {
 			t.Errorf("while it has not come back: looked %d times, late %d times, after %v", looked.Load(), late.Load(),
 				time.Since(began))
 		}
-		if !withTimeout(other, look, tooLate) || looked.Load() != 2 {
+		if !procmap.WithTimeout(other, look, tooLate) || looked.Load() != 2 {
 			t.Error("another process was not looked at")
 		}
 		close(back)
@@ -40,7 +42,7 @@ func TestSoon(t *testing.T) {
 		if looked.Load() != 3 || late.Load() != 101 {
 			t.Errorf("one that comes back late: looked %d times, late %d times", looked.Load(), late.Load())
 		}
-		if !withTimeout(pid, look, tooLate) || looked.Load() != 4 {
+		if !procmap.WithTimeout(pid, look, tooLate) || looked.Load() != 4 {
 			t.Error("a process that answers again was not looked at")
 		}
 	})
@@ -54,22 +56,22 @@ func TestLooksTakeTurns(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 20 {
 			wg.Go(func() {
-				if !looks.begin(pid) {
+				if !procmap.Guard.Begin(pid) {
 					t.Error("not waited for")
 					return
 				}
 				if inside.Add(1) != 1 {
 					t.Error("two at a time")
 				}
-				time.Sleep(soonEnough / 40)
+				time.Sleep(procmap.SoonEnough / 40)
 				inside.Add(-1)
 				turns.Add(1)
-				looks.end(pid)
+				procmap.Guard.End(pid)
 			})
 		}
 		wg.Wait()
-		if turns.Load() != 20 || len(looks.byPID) != 0 {
-			t.Errorf("%d turns, left %v", turns.Load(), looks.byPID)
+		if turns.Load() != 20 || len(procmap.Guard.ByPID) != 0 {
+			t.Errorf("%d turns, left %v", turns.Load(), procmap.Guard.ByPID)
 		}
 	})
 }

@@ -16,6 +16,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/procmap"
 )
 
 // deepProcesses starts testdata/nest.c that many times, each process the given number of calls deep.
@@ -53,7 +54,7 @@ func startReady(tb testing.TB, exe string, args ...string) int {
 }
 
 // snapshotOf is what unwinding starts from: a stack of about that many frames, and where its code lies.
-func snapshotOf(tb testing.TB, depth string, flags ...string) (c *Capturer, snap *ptrace.Snapshot, sp *space) {
+func snapshotOf(tb testing.TB, depth string, flags ...string) (c *Capturer, snap *ptrace.Snapshot, sp *procmap.Space) {
 	tb.Helper()
 	pid := deepProcesses(tb, 1, depth, flags...)[0]
 	c, err := New(Config{})
@@ -71,22 +72,22 @@ func snapshotOf(tb testing.TB, depth string, flags ...string) (c *Capturer, snap
 	if err != nil {
 		tb.Fatal(err)
 	}
-	return c, snap, c.spaces.open(pid, stat.StartTime, snap.Maps)
+	return c, snap, c.processes.Open(pid, stat.StartTime, snap.Maps)
 }
 
 // familiar keeps the names of a snapshot from being read while it is unwound.
-func familiar(tb testing.TB, c *Capturer, snap *ptrace.Snapshot, sp *space) {
+func familiar(tb testing.TB, c *Capturer, snap *ptrace.Snapshot, sp *procmap.Space) {
 	tb.Helper()
 	regs, err := c.arch.DecodePRStatus(snap.Threads[0].Registers)
 	if err != nil {
 		tb.Fatal(err)
 	}
 	pc, _ := regs.Get(c.arch.PC)
-	_, where, ok := sp.find(pc)
-	if !ok || where.module == nil {
+	_, where, ok := sp.Lookup(pc)
+	if !ok || where.Module == nil {
 		tb.Fatalf("no image at %#x", pc)
 	}
-	where.module.prefetched.Store(true)
+	where.Module.Prefetched.Store(true)
 }
 
 // bare has a compiler make neither call frame information nor frame pointers.
@@ -138,10 +139,10 @@ func BenchmarkName(b *testing.B) {
 	c, snap, sp := snapshotOf(b, "21")
 	u := unwind.Unwinder{Arch: c.arch}
 	frames, _ := c.unwindThread(nil, &u, &snap.Threads[0], nil, sp)
-	_, _ = sp.name(frames, unwind.DefaultMaxFrames, nil) // loads the symbols
+	_, _ = sp.Name(frames, unwind.DefaultMaxFrames, nil) // loads the symbols
 	b.ReportAllocs()
 	for b.Loop() {
-		_, _ = sp.name(frames, unwind.DefaultMaxFrames, nil)
+		_, _ = sp.Name(frames, unwind.DefaultMaxFrames, nil)
 	}
 	b.ReportMetric(float64(len(frames)), "frames")
 }

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -12,16 +13,16 @@ import (
 // itself is not in these traces: it would have to be read at the same moment.
 func (c *Capturer) NameStacks(list []*ptrace.Snapshot, maxFrames int) []*trace.Trace {
 	traces := make([]*trace.Trace, 0, len(list))
-	files := deadline{at: time.Now().Add(defaultDeadline), after: c.linesWait}
-	defer files.stop()
+	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: c.linesWait}
+	defer files.Stop()
 	var w *walker
 	for i, snap := range list {
 		if i == 0 || snap.MapsSnapshot != list[i-1].MapsSnapshot {
 			if w != nil {
 				w.close()
 			}
-			space := c.spaces.open(snap.PID, snap.MapsSnapshot.StartTime(), snap.Maps)
-			space.files, space.generated.off = &files, true
+			space := c.processes.Open(snap.PID, snap.MapsSnapshot.StartTime(), snap.Maps)
+			space.Files, space.Generated.Off = &files, true
 			w = c.walker(space, Options{MaxFrames: maxFrames})
 		}
 		th := &snap.Threads[0]

@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/worker/procmap"
 )
 
 const (
@@ -103,7 +104,7 @@ func (s *stepped) everyInstruction(t *testing.T, enough int, program string, arg
 type stepped struct {
 	capturer *Capturer
 	process  *steps.Process
-	space    *space
+	space    *procmap.Space
 	end      uint64 // of the stack
 	stack    []byte
 	frames   []unwind.Frame
@@ -151,7 +152,7 @@ func (s *stepped) look(t *testing.T, pid int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.space = s.capturer.spaces.open(pid, 1, maps)
+	s.space = s.capturer.processes.Open(pid, 1, maps)
 	for i := range maps {
 		if maps[i].Path == "[stack]" {
 			s.end = maps[i].End
@@ -239,8 +240,8 @@ func (s *stepped) judgeBare(t *testing.T) {
 	t.Helper()
 	const name = "libc.so"
 	p := s.process
-	_, f, ok := s.space.find(p.PC())
-	if ok && f.module != nil && strings.HasPrefix(f.module.name, name) && !s.inMusl(p.PC()) {
+	_, f, ok := s.space.Lookup(p.PC())
+	if ok && f.Module != nil && strings.HasPrefix(f.Module.Name, name) && !s.inMusl(p.PC()) {
 		s.bare.add(s, t, s.unwind(t, s.registers(t, p), p.Read, bareModules{s.space, name}))
 	}
 }
@@ -266,8 +267,8 @@ func (n *few) add(s *stepped, t *testing.T, stop unwind.Stop) {
 
 // inMusl tells whether code is in musl, which has no call frame information.
 func (s *stepped) inMusl(addr uint64) bool {
-	_, f, ok := s.space.find(addr)
-	return ok && f.module != nil && f.module.name == "libc.so"
+	_, f, ok := s.space.Lookup(addr)
+	return ok && f.Module != nil && f.Module.Name == "libc.so"
 }
 
 // reentered tells whether the stack differs only in that it has the caller of musl's sigsetjmp, to which longjmp has
@@ -377,11 +378,11 @@ func (s *stepped) beside(stop unwind.Stop) string {
 }
 
 func (s *stepped) place(pc uint64) string {
-	_, f, ok := s.space.find(pc)
-	if !ok || f.module == nil {
+	_, f, ok := s.space.Lookup(pc)
+	if !ok || f.Module == nil {
 		return fmt.Sprintf("%#x", pc)
 	}
-	return fmt.Sprintf("%s+%#x", f.module.name, pc-f.bias)
+	return fmt.Sprintf("%s+%#x", f.Module.Name, pc-f.Bias)
 }
 
 func (s *stepped) tell(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // TestTrampolineIsNotLookedUp: of the frames of one image, only the signal trampoline is not looked for in the
@@ -25,26 +26,30 @@ func TestTrampolineIsNotLookedUp(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	trace, err := c.Capture(t.Context(), ptrace.Target{PID: startReady(t, exe, "altstack"), UID: -1}, Options{})
+	pid := startReady(t, exe, "altstack")
+	trace, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	var m *module
-	for _, m = range c.images.byID {
-		if m.name == "nest" {
-			break
+	maps, err := procfs.Maps(pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	space := c.processes.Open(pid, 0, maps)
+	_, where, _ := space.Lookup(trace.Threads[0].Frames[len(trace.Threads[0].Frames)-1].Address)
+	for i := range trace.Threads[0].Frames {
+		if trace.Threads[0].Frames[i].Module == "nest" {
+			_, where, _ = space.Lookup(trace.Threads[0].Frames[i].Address)
 		}
 	}
-	m.lines.mu.Lock()
-	defer m.lines.mu.Unlock()
+	m := where.Module
 	trampolines, others := 0, 0
 	for i := range trace.Threads[0].Frames {
 		f := &trace.Threads[0].Frames[i]
 		if f.Module != "nest" {
 			continue
 		}
-		_, exactly := m.lines.answers[f.ModuleOffset]
-		_, asCaller := m.lines.answers[f.ModuleOffset-1]
+		exactly, asCaller := m.LinesAsked(f.ModuleOffset), m.LinesAsked(f.ModuleOffset-1)
 		if f.Note != "signal handler called" {
 			others++
 			if !exactly && !asCaller {

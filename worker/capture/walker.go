@@ -6,31 +6,34 @@ import (
 
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
 )
 
 // walker walks the stacks of threads of one process, one after the other, and names their frames.
 type walker struct {
 	capturer *Capturer
-	space    *space
+	space    *procmap.Space
 	unwinder unwind.Unwinder
 	limit    int // of a thread's frames, inlined calls included
-	late     deadline
+	late     symbolize.Deadline
 	frames   []unwind.Frame // of the last walk
 	lent     *[]unwind.Frame
 }
 
 // walker returns one for a process. It must be closed.
-func (c *Capturer) walker(space *space, o Options) *walker {
+func (c *Capturer) walker(space *procmap.Space, o Options) *walker {
 	lent := c.walks.Get().(*[]unwind.Frame) //nolint:forcetypeassert // there is nothing else
 	return &walker{
-		capturer: c, space: space, unwinder: unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames}, limit: maxLines(o),
-		late: deadline{after: c.linesWait}, frames: *lent, lent: lent,
+		capturer: c, space: space, unwinder: unwind.Unwinder{Arch: c.arch, MaxFrames: o.MaxFrames},
+		limit: procmap.FrameLimit(o.MaxFrames),
+		late:  symbolize.Deadline{After: c.linesWait}, frames: *lent, lent: lent,
 	}
 }
 
 func (w *walker) close() {
-	w.late.stop()
+	w.late.Stop()
 	*w.lent = w.frames
 	w.capturer.walks.Put(w.lent)
 }
@@ -38,7 +41,7 @@ func (w *walker) close() {
 // walk walks a thread's stack, and says why it ended; the frames are there until the next walk.
 func (w *walker) walk(th *ptrace.Thread, also []ptrace.Stack) (stop unwind.Stop) {
 	w.frames, stop = w.capturer.unwindThread(w.frames[:0], &w.unwinder, th, also, w.space)
-	if stop.Reason == unwind.NoMemory && (len(also) >= maxRecaptures || !w.space.mapped(stop.Address)) {
+	if stop.Reason == unwind.NoMemory && (len(also) >= maxRecaptures || !w.space.Mapped(stop.Address)) {
 		w.unwinder.Final = true
 		w.frames, stop = w.capturer.unwindThread(w.frames[:0], &w.unwinder, th, also, w.space)
 		w.unwinder.Final = false
@@ -63,17 +66,17 @@ func (w *walker) describe(th *ptrace.Thread, stop unwind.Stop) trace.Thread {
 		out.Stop = fmt.Sprintf("only %d bytes of stack copied", len(th.Stack.Data))
 	}
 	var cut bool
-	if out.Frames, cut = w.space.name(w.frames, w.limit, &w.late); cut {
+	if out.Frames, cut = w.space.Name(w.frames, w.limit, &w.late); cut {
 		out.Stop, out.Whole = unwind.MaxFrames.String(), false
 	}
 	return out
 }
 
 func (c *Capturer) unwindThread(
-	dst []unwind.Frame, u *unwind.Unwinder, th *ptrace.Thread, also []ptrace.Stack, space *space,
+	dst []unwind.Frame, u *unwind.Unwinder, th *ptrace.Thread, also []ptrace.Stack, space *procmap.Space,
 ) ([]unwind.Frame, unwind.Stop) {
 	if call := th.Syscall; call != nil {
-		space.prefetchInnermost(call.PC)
+		space.PrefetchInnermost(call.PC)
 		regs := c.arch.Blocked(call.PC, call.SP, call.Number >= 0, call.Args)
 		return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
 	}
@@ -90,7 +93,7 @@ func (c *Capturer) unwindThread(
 		}
 	}
 	if pc, ok := regs.Get(c.arch.PC); ok {
-		space.prefetchInnermost(pc)
+		space.PrefetchInnermost(pc)
 	}
 	return u.Unwind(dst, regs, newMemory(th, also, c.arch), space)
 }

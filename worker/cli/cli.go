@@ -12,6 +12,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/worker/host/rlimits"
 )
 
 // Exit statuses.
@@ -30,6 +32,10 @@ var errReported = errors.New("failed")
 // Main runs the command that args name and returns the process's exit status:
 // 0, 1 if the command failed, 2 if it was used wrongly.
 func Main(version string, args []string, stdout, stderr io.Writer) int {
+	if err := rlimits.Check(); err != nil { // before the Go runtime needs a descriptor, and ends the program without one
+		tellf(stderr, "%v", err)
+		return exitFailed
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer suspendable(stderr)()

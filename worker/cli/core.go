@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/coredump"
 	"pg_stat_backtrace/worker/render"
 )
 
@@ -83,17 +83,17 @@ func (f *captureFlags) runCore(ctx context.Context, stdout, stderr io.Writer) er
 }
 
 // readCore reads the core. A pipe may be silent for ever, so an interrupt does not wait for it: the program ends then.
-func (f *captureFlags) readCore(ctx context.Context) (*capture.CoreTrace, error) {
+func (f *captureFlags) readCore(ctx context.Context) (*coredump.Trace, error) {
 	type result struct {
-		core *capture.CoreTrace
+		core *coredump.Trace
 		err  error
 	}
 	done := make(chan result, 1)
-	o := capture.CoreOptions{
+	o := coredump.Options{
 		Exe: f.core.exe, Sysroot: f.core.sysroot, MaxFrames: f.maxFrames, Goroutines: f.goroutines, Stdin: os.Stdin,
 	}
 	go func() {
-		c, err := capture.Core(f.core.file, o)
+		c, err := coredump.Read(f.core.file, o)
 		done <- result{c, err}
 	}()
 	select {
@@ -105,7 +105,7 @@ func (f *captureFlags) readCore(ctx context.Context) (*capture.CoreTrace, error)
 }
 
 // coreTitle is the line above a core's stacks.
-func coreTitle(c *capture.CoreTrace) string {
+func coreTitle(c *coredump.Trace) string {
 	s := fmt.Sprintf("core of process %d (%s), %s", c.Trace.PID, render.Word(c.Name), c.Arch)
 	if c.Signal == 0 {
 		return s

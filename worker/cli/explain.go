@@ -5,7 +5,7 @@ import (
 	"fmt"
 
 	"pg_stat_backtrace/unwind/goroutine"
-	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/gostack"
 	"pg_stat_backtrace/worker/sqlerror"
 )
 
@@ -13,7 +13,7 @@ import (
 // why, and what to do about it.
 func explain(pid int, err error) string {
 	switch {
-	case errors.Is(err, capture.ErrNotGo):
+	case errors.Is(err, gostack.ErrNotGo):
 		return fmt.Sprintf("process with PID %d has no goroutines: it runs no Go program or library", pid)
 	case errors.Is(err, goroutine.ErrVersion), errors.Is(err, goroutine.ErrNotFound):
 		return fmt.Sprintf("the goroutines of process with PID %d were not found: %v\n"+

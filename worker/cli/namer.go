@@ -4,15 +4,15 @@ import (
 	"fmt"
 	"slices"
 
-	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/compressed"
+	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
 )
 
 // namer names addresses by files and by the images of a process.
 type namer struct {
-	files   []capture.Image
-	process *capture.Mapped
+	files   []symbolize.Image
+	process *symbolize.Mapped
 	closers []func() error
 	notes   []string
 }
@@ -21,7 +21,7 @@ type namer struct {
 func openNamer(exe []string, pid int, debugDirs []string) (*namer, error) {
 	n := &namer{}
 	for _, file := range exe {
-		img, closer, err := capture.OpenImage(file, debugDirs)
+		img, closer, err := symbolize.OpenImage(file, debugDirs)
 		if err != nil {
 			n.close()
 			return nil, fmt.Errorf("could not open %s: %w", file, err)
@@ -29,7 +29,7 @@ func openNamer(exe []string, pid int, debugDirs []string) (*namer, error) {
 		n.files, n.closers = append(n.files, img), append(n.closers, closer)
 	}
 	if pid > 0 {
-		process, err := capture.MappedImages(pid, debugDirs)
+		process, err := symbolize.MappedImages(pid, debugDirs)
 		if err != nil {
 			n.close()
 			return nil, fmt.Errorf("could not read the mappings of process %d: %w", pid, err)
@@ -58,7 +58,7 @@ func (n *namer) place(p compressed.Place, isReturn bool) []trace.Frame {
 }
 
 // image finds the image of a place: by its build-id, or, if it has none, by its name, with a note.
-func (n *namer) image(p compressed.Place) (capture.Image, bool) {
+func (n *namer) image(p compressed.Place) (symbolize.Image, bool) {
 	for _, img := range n.files {
 		switch {
 		case p.BuildID != "" && img.BuildID() == p.BuildID:
@@ -74,7 +74,7 @@ func (n *namer) image(p compressed.Place) (capture.Image, bool) {
 	if n.process != nil {
 		return n.process.ByBuildID(p.BuildID)
 	}
-	return capture.Image{}, false
+	return symbolize.Image{}, false
 }
 
 // note keeps a remark for the end, once.

@@ -12,10 +12,10 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/debuginfod"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/symbols"
 )
 
@@ -232,7 +232,7 @@ func describeError(s subject, err error) error {
 		return fmt.Errorf("%s: no such process", s)
 	case errors.Is(err, procfs.ErrDenied):
 		return fmt.Errorf("%s: %w\n  Run this as the process's operating system user or as root", s, err)
-	case errors.Is(err, capture.ErrCoreFile):
+	case errors.Is(err, symbolize.ErrCoreFile):
 		return fmt.Errorf("%w\n  Print its stacks with: pg_stat_backtrace capture --core %s", err, render.ShellWord(s.file))
 	case s.pid != 0 || !strings.Contains(err.Error(), s.file):
 		return fmt.Errorf("%s: %w", s, err)

@@ -15,6 +15,7 @@ import (
 	"pg_stat_backtrace/worker/queue"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/sqlerror"
+	"pg_stat_backtrace/worker/symbolize"
 )
 
 // timeout bounds each question to the server.
@@ -98,7 +99,7 @@ func program(c pgcluster.Cluster) finding {
 
 // symbols says how many of the server's functions will have a name.
 func symbols(c pgcluster.Cluster) finding {
-	cover, err := capture.Cover(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
+	cover, err := symbolize.Cover(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
 	if err != nil {
 		return finding{warn, "symbols", err.Error(), "Stacks of this server may lack names."}
 	}

@@ -11,7 +11,7 @@ import (
 
 // TestFairness: a role with thousands of requests delays no other role by more than its share of a batch.
 func TestFairness(t *testing.T) {
-	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, `CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN; CREATE ROLE carol LOGIN; CREATE ROLE boss LOGIN SUPERUSER;
 			GRANT EXECUTE ON FUNCTION pg_request_backtrace(int[], boolean) TO alice, bob, carol`)
 		ask := func(role string, n int) {
@@ -52,7 +52,7 @@ func TestFairness(t *testing.T) {
 
 // TestCap: transactions that do not see each other's requests leave no more of them than a role may have.
 func TestCap(t *testing.T) {
-	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, `CREATE ROLE alice LOGIN; CREATE ROLE boss LOGIN SUPERUSER;
 			GRANT EXECUTE ON FUNCTION pg_request_backtrace(int[], boolean) TO alice`)
 		sessions := make([]*pgx.Conn, 0, 4)
@@ -84,7 +84,7 @@ func TestCap(t *testing.T) {
 
 // TestSetval: a role that may write to all tables moves the sequence of ids, which row security does not protect.
 func TestSetval(t *testing.T) {
-	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, "CREATE ROLE writer LOGIN; GRANT pg_write_all_data TO writer")
 		s.work(t)
 		admin, writer := s.Connect(t, s.User, "postgres"), s.Connect(t, "writer", "postgres")
@@ -114,7 +114,7 @@ func TestSetval(t *testing.T) {
 
 // TestSetvalStorm: that role moves the sequence all the time.
 func TestSetvalStorm(t *testing.T) {
-	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, "CREATE ROLE writer LOGIN; GRANT pg_write_all_data TO writer")
 		c, writer := s.Connect(t, s.User, "postgres"), s.Connect(t, "writer", "postgres")
 		storm := make(chan error, 1)
@@ -147,7 +147,7 @@ func TestSetvalStorm(t *testing.T) {
 // TestLockTable: a role that may write to all tables locks the table. Calls are answered meanwhile; queue and journal
 // continue afterwards.
 func TestLockTable(t *testing.T) {
-	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, "CREATE ROLE writer LOGIN; GRANT pg_write_all_data TO writer")
 		s.work(t)
 		admin, writer := s.Connect(t, s.User, "postgres"), s.Connect(t, "writer", "postgres")

@@ -49,7 +49,7 @@ END $$`
 // TestRoleLimits: what one role asks, however it asks, keeps no other role and no superuser from being answered, costs
 // the worker little memory, and removes no other role's result.
 func TestRoleLimits(t *testing.T) {
-	eachSite(t, pgtest.Options{Conf: []string{"max_connections = 50"}}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{Conf: []string{"max_connections = 50"}}, func(t *testing.T, s *site) {
 		s.Exec(t, attackSQL)
 		worker := s.work(t, "PGSB_KEEP_ROWS=300")
 		s.testVerbs(t)

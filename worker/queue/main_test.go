@@ -50,10 +50,23 @@ type site struct {
 
 // eachSite runs test with a fresh server of every version; a test is a story told in subtests that share the server.
 func eachSite(t *testing.T, o pgtest.Options, test func(t *testing.T, s *site)) {
+	t.Helper()
+	onSites(t, pgtest.Each, o, test)
+}
+
+// endSites is eachSite for the oldest and the newest version: the test takes long, and is about the worker.
+func endSites(t *testing.T, o pgtest.Options, test func(t *testing.T, s *site)) {
+	t.Helper()
+	onSites(t, pgtest.Ends, o, test)
+}
+
+func onSites(
+	t *testing.T, versions func(*testing.T, func(*testing.T, string)), o pgtest.Options, test func(t *testing.T, s *site),
+) {
 	if testing.Short() {
 		t.Skip("starts servers; left out by -short")
 	}
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	versions(t, func(t *testing.T, binDir string) {
 		t.Parallel() // they mostly wait
 		s := &site{Server: pgtest.Start(t, binDir, o)}
 		s.program = s.Self(t)

@@ -15,7 +15,7 @@ const sessionsOfWorker = `SELECT count(*) FROM pg_stat_activity WHERE applicatio
 
 // TestManyDatabases: with more databases than slots, each database's requests are answered, and clients find slots.
 func TestManyDatabases(t *testing.T) {
-	eachSite(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
 		const databases = 25
 		s.extend(t, "template1")
 		boss := s.Connect(t, s.User, "postgres")
@@ -55,7 +55,7 @@ func TestManyDatabases(t *testing.T) {
 
 // TestFewSlots: the worker's session for queues leaves when slots are scarce, takes no reserved slot, and comes back.
 func TestFewSlots(t *testing.T) {
-	eachSite(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
 		boss := s.Connect(t, s.User, "postgres")
 		run(t, boss, "CREATE ROLE app LOGIN")
 		p := s.work(t)
@@ -100,7 +100,7 @@ func TestFewSlots(t *testing.T) {
 
 // TestConnectionLimits: the worker leaves the last slot of a database and of a role to others.
 func TestConnectionLimits(t *testing.T) {
-	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		boss := s.Connect(t, s.User, "postgres")
 		run(t, boss, "CREATE ROLE app LOGIN")
 		for _, name := range []string{"onlyone", "two"} {
@@ -135,7 +135,7 @@ func TestConnectionLimits(t *testing.T) {
 
 // TestRoleLimit: so does the main session.
 func TestRoleLimit(t *testing.T) {
-	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		boss := s.Connect(t, s.User, "postgres")
 		run(t, boss, `CREATE ROLE app LOGIN CONNECTION LIMIT 2`)
 		p := s.launch(t, workerEnv+"="+s.DSN("app", "postgres"))

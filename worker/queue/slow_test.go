@@ -80,7 +80,7 @@ func (s *site) serve(t *testing.T, h *handler, cfg queue.Config) (stop func()) {
 
 // A slow capture holds up nobody and no transaction; it is made once, and its result written when it is there.
 func TestSlow(t *testing.T) {
-	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		h := &handler{calls: map[int]int{}, slow: make(chan struct{})}
 		stop := s.serve(t, h, queue.Config{Grace: 10 * time.Millisecond, Batch: 4})
 		c := s.Connect(t, s.User, "postgres")
@@ -120,7 +120,7 @@ func TestSlow(t *testing.T) {
 
 // Two workers for one queue (there should not be) do no request twice.
 func TestTwoQueues(t *testing.T) {
-	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		c := s.Connect(t, s.User, "postgres")
 		listener := s.Connect(t, s.User, "postgres")
 		run(t, listener, "LISTEN backtrace_done")

@@ -14,7 +14,7 @@ import (
 
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/unwind/elfimage"
-	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/symbolize"
 )
 
 // ErrNoImages means that a process runs nothing that could have names.
@@ -104,7 +104,7 @@ type Options struct {
 // OfProcess returns the images of a process, in the order of their addresses. The error is
 // ErrNoImages, or that of looking at the process: it is gone, or another user's (procfs.ErrGone, procfs.ErrDenied).
 func OfProcess(pid int, o Options) ([]Image, error) {
-	found, err := capture.Images(pid, o.DebugDirs)
+	found, err := symbolize.Images(pid, o.DebugDirs)
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +120,7 @@ func OfProcess(pid int, o Options) ([]Image, error) {
 
 // OfFile looks at an ELF file.
 func OfFile(file string, o Options) (Image, error) {
-	m, done, err := capture.OpenImage(file, o.DebugDirs)
+	m, done, err := symbolize.OpenImage(file, o.DebugDirs)
 	if err != nil {
 		return Image{}, err
 	}
@@ -129,7 +129,7 @@ func OfFile(file string, o Options) (Image, error) {
 }
 
 // inspect looks at one image.
-func inspect(m *capture.Image, fetched Fetched) Image {
+func inspect(m *symbolize.Image, fetched Fetched) Image {
 	out := Image{
 		Name: path.Base(m.Path), Path: m.Path, BuildID: m.BuildID(), Deleted: m.Deleted, InMemory: m.InMemory,
 		Symtab: m.HasSection(".symtab"), DynSym: m.HasSection(".dynsym"), DebugData: m.HasSection(".gnu_debugdata"),
@@ -165,7 +165,7 @@ func inspect(m *capture.Image, fetched Fetched) Image {
 }
 
 // installed finds the debug file on this host, and where it was looked for.
-func (m *Image) installed(img *capture.Image) (debugfile.Result, debugfile.Options, bool) {
+func (m *Image) installed(img *symbolize.Image) (debugfile.Result, debugfile.Options, bool) {
 	for _, o := range img.DebugOptions() {
 		d, err := debugfile.Find(img.Image, img.Path, o)
 		if err != nil {
@@ -186,15 +186,15 @@ func (m *Image) installed(img *capture.Image) (debugfile.Result, debugfile.Optio
 }
 
 // fetched opens the debug file that was fetched.
-func (m *Image) fetched(img *capture.Image, from Fetched) (capture.Fetched, bool) {
+func (m *Image) fetched(img *symbolize.Image, from Fetched) (symbolize.Fetched, bool) {
 	if from == nil || m.BuildID == "" {
-		return capture.Fetched{}, false
+		return symbolize.Fetched{}, false
 	}
 	file := from.DebugFile(m.BuildID)
 	if file == "" {
-		return capture.Fetched{}, false
+		return symbolize.Fetched{}, false
 	}
-	d, err := capture.OpenFetched(file, img.Image)
+	d, err := symbolize.OpenFetched(file, img.Image)
 	if err != nil {
 		m.Problems = append(m.Problems, err.Error())
 		return d, false

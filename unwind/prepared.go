@@ -1,0 +1,26 @@
+package unwind
+
+// functionAlign is the alignment of functions in optimised code. It selects the few return addresses for which the
+// entries of functions are searched.
+const functionAlign = 16
+
+// prepared reports whether the frame is the base of a coroutine's stack that makecontext (or the like) has written:
+// its return address is the entry of a function, and no call precedes it. The C library's __start_context is such a
+// function. Nothing has called it, so the stack ends there.
+func (w *walk) prepared(frame *Frame) bool {
+	if frame.Exact || frame.PC%functionAlign != 0 {
+		return false
+	}
+	module, ok := w.modules.Find(frame.PC)
+	if !ok || module.CFI == nil {
+		return false
+	}
+	fde, err := module.CFI.Find(frame.PC - module.Bias)
+	return err == nil && fde.Start == frame.PC-module.Bias && !fde.Signal && w.calls(frame.PC, 0) == refuted
+}
+
+// stepPrepared ends the walk at the base of a coroutine's stack.
+func (w *walk) stepPrepared(frame *Frame) (Frame, Stop) {
+	frame.Exact = true // the address belongs to the function that it is the entry of
+	return Frame{}, Stop{Reason: EndOfStack}
+}

@@ -1,0 +1,87 @@
+package worker
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/barrier"
+	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/waitevent"
+)
+
+// verbBarrier requests the processes for which a ProcSignalBarrier waits; see pg_get_blocking_backtraces in sql/.
+const verbBarrier = "barrier"
+
+// answerBarrier answers with a row for each process that has not absorbed the latest barrier. Its caller already knows
+// from pg_stat_activity that a process waits for one.
+func (w *Worker) answerBarrier(ctx context.Context, req spool.Request) spool.Answer {
+	began := time.Now()
+	c, err := w.current()
+	if err != nil {
+		return w.fail(req, began, fmt.Errorf("%w: %w", errNoServer, err))
+	}
+	done := make(chan struct{})
+	var pids []int
+	go func() { // a process can keep its address space locked, and the kernel does not return then
+		defer close(done)
+		pids, err = pendingBarrier(c)
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+		return spool.Busy()
+	}
+	event := w.event(req).Dur("took_ms", time.Since(began))
+	if err != nil {
+		event.AnErr("error", err).Msg("request failed")
+		return spool.Answer{
+			Level: "WARNING", SQLState: "01000",
+			Message: "the processes that have not absorbed the barrier are not known",
+		}
+	}
+	event.Int("processes", len(pids)).Msg("request")
+	rows := make([][]string, len(pids))
+	for i, pid := range pids {
+		rows[i] = []string{strconv.Itoa(pid)}
+	}
+	return spool.Answer{Rows: rows}
+}
+
+// pendingBarrier reads the slots for barriers through the postmaster, which maps the server's shared memory like all of
+// its children.
+func pendingBarrier(c pgcluster.Cluster) ([]int, error) {
+	server, err := waitevent.Locate(c)
+	if err != nil {
+		return nil, err
+	}
+	read := func(addr uint64, p []byte) error {
+		n, err := ptrace.ReadMemory(c.PostmasterPID, addr, p)
+		if err == nil && n < len(p) {
+			err = io.ErrUnexpectedEOF
+		}
+		return err
+	}
+	var pointer [8]byte
+	if err := read(server.Target.ProcGlobal, pointer[:]); err != nil {
+		return nil, fmt.Errorf("read ProcGlobal: %w", err)
+	}
+	maps, err := procfs.Maps(c.PostmasterPID)
+	if err != nil {
+		return nil, err
+	}
+	shared := binary.NativeEndian.Uint64(pointer[:])
+	for i := range maps {
+		if m := &maps[i]; shared >= m.Start && shared < m.End {
+			return barrier.Pending(c.Version, read, barrier.Area{Start: m.Start, End: m.End})
+		}
+	}
+	return nil, errors.New("ProcGlobal points at no mapping")
+}

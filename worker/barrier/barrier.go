@@ -1,0 +1,101 @@
+// Package barrier finds the processes of a server for which a ProcSignalBarrier waits. DROP DATABASE and other
+// commands send such a barrier to all processes, and wait until each of them has absorbed it (procsignal.c). No lock
+// shows which processes are late, so the package reads the slots in the server's shared memory. It knows no process:
+// its caller gives it the memory.
+package barrier
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+var (
+	// ErrVersion means that the offsets of this major version are not known.
+	ErrVersion = errors.New("barriers of this version of PostgreSQL are not known")
+	// ErrNotFound means that the shared memory is not laid out as this version does.
+	ErrNotFound = errors.New("the slots for barriers were not found in the server's shared memory")
+)
+
+// Reader fills p with the server's memory at addr. It returns an error unless all of p was read.
+type Reader func(addr uint64, p []byte) error
+
+// Area is the server's main shared memory segment, from Start up to End.
+type Area struct{ Start, End uint64 }
+
+// layout holds offsets of a major version, in bytes: the size of ProcSignalSlot and pss_barrierGeneration in it. A slot
+// begins with pss_pid, and the first slot follows psh_barrierGeneration.
+type layout struct{ size, generation uint64 }
+
+// layouts were read from servers of these versions on 64-bit machines. PostgreSQL 14 emits no barrier.
+//
+//nolint:gochecknoglobals // a table
+var layouts = map[int]layout{15: {80, 56}, 16: {88, 64}, 17: {88, 64}, 18: {128, 104}}
+
+const (
+	magic      = 679834894 // PGShmemHeader.magic
+	firstSlot  = 8         // after psh_barrierGeneration
+	keySize    = 48        // SHMEM_INDEX_KEYSIZE; the address and the size follow the name
+	searched   = 1 << 20   // bytes at the segment's start; its index is made first
+	maxSlots   = 1 << 19   // more than max_connections allows
+	structName = "ProcSignal"
+)
+
+// Pending returns the ids of the processes that have not absorbed the latest barrier, as the server knows them. It
+// returns none if all of them have.
+func Pending(major int, read Reader, segment Area) ([]int, error) {
+	l, ok := layouts[major]
+	if !ok {
+		return nil, fmt.Errorf("%w: %d", ErrVersion, major)
+	}
+	at, size, err := find(read, segment)
+	if err != nil {
+		return nil, err
+	}
+	if size <= firstSlot || (size-firstSlot)%l.size != 0 || (size-firstSlot)/l.size > maxSlots {
+		return nil, fmt.Errorf("%w: they have %d bytes", ErrNotFound, size)
+	}
+	slots := make([]byte, size)
+	if err := read(at, slots); err != nil {
+		return nil, fmt.Errorf("read the slots for barriers: %w", err)
+	}
+	latest := binary.NativeEndian.Uint64(slots)
+	var pids []int
+	for slots = slots[firstSlot:]; len(slots) > 0; slots = slots[l.size:] {
+		pid := int32(binary.NativeEndian.Uint32(slots))
+		generation := binary.NativeEndian.Uint64(slots[l.generation:])
+		switch {
+		case pid < 0:
+			return nil, fmt.Errorf("%w: a slot has the process id %d", ErrNotFound, pid)
+		case pid > 0 && generation < latest:
+			pids = append(pids, int(pid))
+		}
+	}
+	return pids, nil
+}
+
+// find looks for the slots in the index of the shared memory (ShmemIndexEnt).
+func find(read Reader, segment Area) (at, size uint64, err error) {
+	start := make([]byte, min(searched, segment.End-segment.Start))
+	if err := read(segment.Start, start); err != nil {
+		return 0, 0, fmt.Errorf("read the server's shared memory: %w", err)
+	}
+	if len(start) < 4 || binary.NativeEndian.Uint32(start) != magic {
+		return 0, 0, fmt.Errorf("%w: the segment has no header", ErrNotFound)
+	}
+	key := make([]byte, keySize)
+	copy(key, structName)
+	for i := 0; ; {
+		next := bytes.Index(start[i:], key)
+		if next < 0 || i+next+keySize+16 > len(start) {
+			return 0, 0, ErrNotFound
+		}
+		i += next
+		at, size = binary.NativeEndian.Uint64(start[i+keySize:]), binary.NativeEndian.Uint64(start[i+keySize+8:])
+		if at > segment.Start && at < segment.End && size <= segment.End-at {
+			return at, size, nil
+		}
+		i++
+	}
+}

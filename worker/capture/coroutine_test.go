@@ -1,0 +1,27 @@
+package capture_test
+
+import (
+	"testing"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/capture"
+)
+
+// TestCoroutineBase: the stack of a coroutine is whole, and ends with the function whose entry makecontext has put
+// where a return address would be.
+func TestCoroutineBase(t *testing.T) {
+	t.Parallel()
+	pid := run(t, compile(t, "testdata/coroutine.c"))
+	awaitState(t, pid, 'S')
+	for _, nonStop := range []bool{false, true} {
+		tr, err := capturer(t).Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
+		if err != nil {
+			t.Fatal(err)
+		}
+		th := &tr.Threads[0]
+		if last := &th.Frames[len(th.Frames)-1]; !th.Whole || len(th.Frames) < 3 || last.Module != "libc.so.6" ||
+			last.Function != "" && (last.Function != "__start_context" || last.Offset != 0) {
+			t.Errorf("nonstop %t: whole %t, %s: %+v", nonStop, th.Whole, th.Stop, th.Frames)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package coredump
+
+import (
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind/corefile"
+	"pg_stat_backtrace/worker/gostack"
+	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/symbolize"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// maxGoStructure bounds the structures of Go's that are copied from a core file; stacks stay in it.
+const maxGoStructure = 1 << 10
+
+// goroutines adds those of the core's Go programs. All of a core is of one moment, so none is looked for again.
+func (r *reader) goroutines(t *trace.Trace, sp *procmap.Space, mem *corefile.Memory) error {
+	sp.Memory = coreBytes(mem)
+	programs, err := gostack.Programs(sp)
+	if err != nil {
+		return err
+	}
+	var p gostack.Plan
+	for i := range programs {
+		if err := p.Add(sp, &programs[i]); err != nil {
+			return err
+		}
+	}
+	blocks := make([]ptrace.Stack, len(p.Blocks))
+	for i, b := range p.Blocks {
+		blocks[i].Start = b.Address
+		if data := make([]byte, min(max(b.Length, 0), maxGoStructure)); len(data) == b.Length && mem.Bytes(b.Address, data) {
+			blocks[i].Data = data
+		}
+	}
+	threads := make(map[int]gostack.Thread, len(r.core.Threads))
+	for i := range r.core.Threads {
+		threads[r.core.Threads[i].TID] = gostack.Thread{Registers: r.core.Threads[i].Registers}
+	}
+	w := gostack.Walk{
+		Arch: r.core.Arch, Space: sp, Modules: space{Space: sp, mem: mem}, Blocks: blocks, Threads: threads,
+		MaxFrames: r.options.MaxFrames, Copies: &gostack.Copies{Core: mem},
+	}
+	w.All(t, programs, &p)
+	return nil
+}
+
+// coreBytes reads a core's memory, and what files hold of it, as far as it is there.
+func coreBytes(mem *corefile.Memory) symbolize.MemoryReader {
+	const page = 4096
+	return func(addr uint64, p []byte) (int, error) {
+		for n := 0; n < len(p); {
+			at := addr + uint64(n)
+			part := p[n:min(len(p), n+int(page-at%page))]
+			if !mem.Bytes(at, part) {
+				return n, corefile.ErrNoMemory
+			}
+			n += len(part)
+		}
+		return len(p), nil
+	}
+}

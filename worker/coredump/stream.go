@@ -1,0 +1,178 @@
+package coredump
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/klauspost/compress/zstd"
+	"github.com/pierrec/lz4/v4"
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/worker/symbolize"
+)
+
+// standardInput is the name of a core that is read from the standard input.
+const standardInput = "-"
+
+// maxWindow bounds the memory that expanding zstd takes: what `zstd --long=27` needs.
+const maxWindow = 128 << 20
+
+// openCoreFile opens a core file. A core that is compressed, or that comes from a pipe, is first written to a nameless
+// temporary file: an unwinder reads here and there. If the stream ends early, the damage says so, and the file has what
+// came before.
+func openCoreFile(name string, stdin *os.File) (core *os.File, damage, err error) {
+	f := stdin
+	if f == nil {
+		f = os.Stdin
+	}
+	if name != standardInput {
+		if f, _, err = symbolize.Candidate(name).File(); err != nil {
+			return nil, nil, err
+		}
+	}
+	head, stream, err := peek(f)
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	expanded, err := expander(head, stream)
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if expanded == nil && seekable(f) {
+		return f, nil, nil
+	}
+	defer func() { _ = f.Close() }()
+	if expanded == nil {
+		expanded = stream
+	}
+	return spoolCore(name, expanded)
+}
+
+// peek reads the first bytes of a file, and returns a reader of all of it.
+func peek(f *os.File) (head []byte, all io.Reader, err error) {
+	head = make([]byte, 4)
+	if seekable(f) {
+		n, err := f.ReadAt(head, 0)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return nil, nil, err
+		}
+		_, err = f.Seek(0, io.SeekStart)
+		return head[:n], f, err
+	}
+	n, err := io.ReadFull(f, head)
+	if err != nil && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, nil, err
+	}
+	return head[:n], io.MultiReader(bytes.NewReader(head[:n]), f), nil
+}
+
+func seekable(f *os.File) bool {
+	info, err := f.Stat()
+	return err == nil && info.Mode().IsRegular()
+}
+
+// expander returns a reader of what a stream has compressed, by its first bytes; nil if it is not compressed.
+func expander(head []byte, stream io.Reader) (io.Reader, error) {
+	switch {
+	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}): // RFC 8878, 3.1.1
+		r, err := zstd.NewReader(stream, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxWindow(maxWindow))
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
+	case bytes.HasPrefix(head, []byte{0x1f, 0x8b}): // RFC 1952, 2.3.1
+		r, err := gzip.NewReader(stream)
+		if err != nil {
+			return nil, err
+		}
+		return r, nil
+	case bytes.HasPrefix(head, []byte{0x04, 0x22, 0x4d, 0x18}): // LZ4 Frame Format
+		return lz4.NewReader(stream), nil
+	}
+	return nil, nil //nolint:nilnil // a stream that is not compressed is not an error
+}
+
+// spoolCore writes a stream to a nameless file in $TMPDIR or /var/tmp. Blocks of zeros become holes. It takes at most
+// half of the space that is free there.
+func spoolCore(name string, stream io.Reader) (f *os.File, damage, err error) {
+	folder := os.Getenv("TMPDIR")
+	if folder == "" {
+		folder = "/var/tmp"
+	}
+	if f, err = os.CreateTemp(folder, "pg_stat_backtrace-core"); err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err = os.Remove(f.Name()); err != nil {
+		_ = f.Close()
+		return nil, nil, fmt.Errorf("%s: %w", name, err)
+	}
+	size, damage, err := copySparse(f, stream, freeSpace(f)/2)
+	if err == nil {
+		err = f.Truncate(size)
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, nil, fmt.Errorf("%s: %w in %s: set TMPDIR to a folder with more space", name, err,
+			filepath.Clean(folder))
+	}
+	if damage != nil {
+		damage = fmt.Errorf("%s: the data end early, after %d bytes: %w", name, size, damage)
+	}
+	return f, damage, nil
+}
+
+// errNoRoom means that a core does not fit into the space that it may take.
+var errNoRoom = errors.New("no room for the core")
+
+// copySparse copies a stream until it ends or breaks. damage says why it broke, err why it could not be written.
+func copySparse(f *os.File, stream io.Reader, room int64) (size int64, damage, err error) {
+	block, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
+	written := int64(0)
+	for {
+		n, readErr := io.ReadFull(stream, block)
+		if !bytes.Equal(block[:n], zeros[:n]) {
+			if written += int64(n); written > room {
+				return size, nil, errNoRoom
+			}
+			if _, err := f.WriteAt(block[:n], size); err != nil {
+				return size, nil, fmt.Errorf("%w: %w", errNoRoom, err)
+			}
+		}
+		size += int64(n)
+		switch {
+		case readErr == nil:
+		case errors.Is(readErr, io.EOF), errors.Is(readErr, io.ErrUnexpectedEOF) && n > 0 && atEnd(stream):
+			return size, nil, nil
+		default:
+			return size, readErr, nil
+		}
+		if size > maxCoreSize {
+			return size, nil, errNoRoom
+		}
+	}
+}
+
+// maxCoreSize bounds a core with its holes: a small file may expand to zeros without end.
+const maxCoreSize = 1 << 42
+
+// atEnd reports whether a stream that gave less than was asked for has come to its end, and not broken off.
+func atEnd(stream io.Reader) bool {
+	n, err := stream.Read(make([]byte, 1))
+	return n == 0 && errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF)
+}
+
+// freeSpace returns the free space of a file's file system, in bytes.
+func freeSpace(f *os.File) int64 {
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(int(f.Fd()), &st); err != nil {
+		return 0
+	}
+	return int64(st.Bavail) * int64(st.Bsize) //nolint:unconvert // 32 bits wide on s390x
+}

@@ -1,0 +1,67 @@
+package gostack
+
+import (
+	"encoding/binary"
+	"sort"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/cfi"
+)
+
+// goMemory is what a stop has copied, as the walk of one goroutine sees it: its stack first. It implements cfi.Memory.
+type memory struct {
+	*Copies
+
+	stack ptrace.Stack
+}
+
+// Copies is all that a stop has copied, or a core file that has all.
+type Copies struct {
+	Order binary.ByteOrder
+	Snap  *ptrace.Snapshot
+	Core  cfi.Memory // nil: there is the snapshot
+	// sorted are the snapshot's blocks, made when they are first needed.
+	sorted []ptrace.Stack
+}
+
+// Word returns the word at addr.
+func (m *memory) Word(addr uint64) (uint64, bool) { return m.Read(addr, 8) }
+
+// Read returns the unsigned integer of size bytes (1, 2, 4, 8) at addr.
+func (m *memory) Read(addr uint64, size int) (uint64, bool) {
+	if m.Core != nil {
+		return m.Core.Read(addr, size)
+	}
+	p := m.stack.At(addr, size)
+	for i := 0; p == nil && i < len(m.Snap.Threads); i++ {
+		p = m.Snap.Threads[i].Stack.At(addr, size)
+	}
+	if p == nil {
+		p = m.block(addr, size)
+	}
+	if p == nil {
+		return 0, false
+	}
+	return arch.Integer(m.Order, p, size)
+}
+
+// block looks in the structures and stacks of the other goroutines.
+func (m *Copies) block(addr uint64, size int) []byte {
+	if m.sorted == nil {
+		m.sorted = make([]ptrace.Stack, 0, len(m.Snap.Blocks))
+		for _, b := range m.Snap.Blocks {
+			if b.Data != nil {
+				m.sorted = append(m.sorted, b)
+			}
+		}
+		sort.Slice(m.sorted, func(i, j int) bool { return m.sorted[i].Start < m.sorted[j].Start })
+	}
+	i := sort.Search(len(m.sorted), func(i int) bool { return m.sorted[i].Start > addr })
+	for j := i - 1; j >= 0 && j >= i-2; j-- { // a structure without a stack has a second block of 8 bytes
+		if p := m.sorted[j].At(addr, size); p != nil {
+			return p
+		}
+	}
+	return nil
+}

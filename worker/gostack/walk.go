@@ -1,0 +1,231 @@
+package gostack
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/goroutine"
+	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// ErrNotGo means that a process runs no Go code.
+var ErrNotGo = errors.New("no Go program or library")
+
+// Bounds of what one stop copies for goroutines.
+const (
+	goroutineStack = 64 << 10 // bytes of a goroutine's stack
+	belowStack     = 256      // bytes below the stack pointer that was read before the stop
+	maxVariables   = 64 << 20 // bytes of a program's variables that are searched
+	maxGoroutines  = 16384    // more are counted
+)
+
+// Plan is what a stop is to copy.
+type Plan struct {
+	Blocks  []ptrace.Block
+	threads map[uint64]int // the block of each thread's structure
+}
+
+// Add plans for one program.
+func (p *Plan) Add(sp *procmap.Space, g *Program) error {
+	r := g.runtime
+	all, err := r.All(sp.ReadAll)
+	if err != nil {
+		return err
+	}
+	if p.threads == nil {
+		p.threads = make(map[uint64]int)
+	}
+	g.total, g.first = len(all), len(p.Blocks)
+	p.Blocks = append(p.Blocks, ptrace.Block{Address: r.List(), Length: goroutine.ListSize})
+	threads := make([]uint64, 0, 64)
+	buf := make([]byte, r.Size())
+	for _, addr := range all {
+		stack := ptrace.Block{Address: addr, Length: 8} // nothing to copy
+		exists := false
+		if sp.ReadAll(addr, buf) {
+			if one, err := r.Decode(addr, buf); err == nil && one.Status.Exists() {
+				stack, exists = stackOf(&one), true
+				threads = append(threads, one.Thread)
+			}
+		}
+		if len(p.Blocks) >= 2*maxGoroutines {
+			if exists {
+				g.left++
+			}
+			continue
+		}
+		g.all = append(g.all, addr)
+		p.Blocks = append(p.Blocks, ptrace.Block{Address: addr, Length: r.Size()}, stack)
+	}
+	for _, addr := range threads {
+		if _, known := p.threads[addr]; !known && addr != 0 {
+			p.threads[addr] = len(p.Blocks)
+			p.Blocks = append(p.Blocks, ptrace.Block{Address: addr, Length: goroutine.ThreadSize})
+		}
+	}
+	return nil
+}
+
+// stackOf is the part of a goroutine's stack that is in use, as far as can be told before the stop.
+func stackOf(g *goroutine.Goroutine) ptrace.Block {
+	low, high := g.StackLow, g.StackHigh
+	switch {
+	case g.Status == goroutine.Running && high-low > goroutineStack:
+		low = high - goroutineStack
+	case g.Status != goroutine.Running:
+		low = max(low, g.SP-belowStack) &^ 7
+		high = min(high, low+goroutineStack)
+	}
+	return ptrace.Block{Address: low, Length: int(high - low)}
+}
+
+// Walk walks the stacks of goroutines in a snapshot, or in a core file.
+type Walk struct {
+	Arch      *arch.Arch
+	Space     *procmap.Space
+	Modules   unwind.Modules // the space, as a walk sees it
+	MaxFrames int
+	Blocks    []ptrace.Stack // what the plan says
+	Copies    *Copies
+	Threads   map[int]Thread
+
+	unwinding, naming time.Duration
+}
+
+// Thread is a thread whose registers are known.
+type Thread struct {
+	Name      string
+	State     byte
+	Registers arch.Registers
+}
+
+// All adds the goroutines of all programs, and returns how many are missing or have no stack.
+func (w *Walk) All(t *trace.Trace, programs []Program, p *Plan) (missed int) {
+	for i := range programs {
+		t.Go = programs[i].version
+		missed += w.list(t, &programs[i], p)
+	}
+	slices.SortStableFunc(t.Goroutines, func(a, b trace.Goroutine) int { return cmp.Compare(a.ID, b.ID) })
+	t.Unwind, t.Symbolize = w.unwinding, w.naming
+	return missed
+}
+
+// list appends the goroutines of one program, and returns how many are missing or have no stack.
+func (w *Walk) list(t *trace.Trace, p *Program, plan *Plan) (missed int) {
+	t.GoroutinesLeftOut += p.left
+	if head := w.block(p.first).Data; head != nil {
+		// Those made since the list was read.
+		missed += int(w.Arch.Order.Uint64(head[8:])) - p.total
+	}
+	for i, addr := range p.all {
+		g, err := p.runtime.Decode(addr, w.block(p.first+1+2*i).Data)
+		if err != nil {
+			missed++
+			t.GoroutinesLeftOut++
+			continue
+		}
+		if !g.Status.Exists() {
+			continue
+		}
+		out := trace.Goroutine{ID: g.ID, Status: g.State(), Locked: g.Locked, Parent: g.Parent}
+		if g.MadeAt != 0 && g.ID != 1 {
+			out.Creator = w.function(g.MadeAt)
+		}
+		if thread, ok := plan.threads[g.Thread]; ok {
+			tid, current := p.runtime.Thread(w.block(thread).Data)
+			if current == addr {
+				out.TID = tid
+			}
+		}
+		mem := &memory{Copies: w.Copies, stack: w.block(p.first + 2 + 2*i)}
+		if !w.stack(&out, &g, mem) {
+			missed++
+		}
+		t.Goroutines = append(t.Goroutines, out)
+	}
+	return missed
+}
+
+// block returns a block of the snapshot.
+func (w *Walk) block(i int) ptrace.Stack {
+	if i >= len(w.Blocks) {
+		return ptrace.Stack{}
+	}
+	return w.Blocks[i]
+}
+
+// function names the function at a return address.
+func (w *Walk) function(addr uint64) string {
+	f := unwind.Frame{PC: addr}
+	frames, _ := w.Space.Name([]unwind.Frame{f}, procmap.FrameLimit(w.MaxFrames), nil)
+	if len(frames) == 0 {
+		return ""
+	}
+	return frames[len(frames)-1].Function
+}
+
+// stack walks a goroutine's stack: from its thread's registers where it has one and that leads to its end, else from
+// where it was left. False if memory is missing that another stop may have.
+func (w *Walk) stack(out *trace.Goroutine, g *goroutine.Goroutine, mem *memory) bool {
+	u := unwind.Unwinder{Arch: w.Arch, MaxFrames: w.MaxFrames, Final: true}
+	began := time.Now()
+	var frames []unwind.Frame
+	stop := unwind.Stop{Reason: unwind.NoRegisters}
+	if th, ok := w.Threads[out.TID]; ok && out.TID != 0 {
+		out.Name, out.State = th.Name, th.State
+		frames, stop = u.Unwind(nil, th.Registers, mem, w.Modules)
+	}
+	byThread := stop.Whole() && w.on(frames, g)
+	if g.Status != goroutine.Running && !byThread {
+		u.Resumes = !w.begins(g.PC)
+		frames, stop = u.Unwind(nil, goRegisters(w.Arch, g), mem, w.Modules)
+	}
+	walked := time.Now()
+	out.Stop, out.Whole = stop.String(), stop.Whole()
+	var cut bool
+	if out.Frames, cut = w.Space.Name(frames, procmap.FrameLimit(w.MaxFrames), nil); cut {
+		out.Stop, out.Whole = unwind.MaxFrames.String(), false
+	}
+	w.unwinding += walked.Sub(began)
+	w.naming += time.Since(walked)
+	return stop.Reason != unwind.NoMemory && stop.Reason != unwind.NoRegisters
+}
+
+// on reports whether a walk has been on the goroutine's own stack.
+func (w *Walk) on(frames []unwind.Frame, g *goroutine.Goroutine) bool {
+	return slices.ContainsFunc(frames, func(f unwind.Frame) bool { return f.CFA > g.StackLow && f.CFA <= g.StackHigh })
+}
+
+// begins reports whether a function begins at an address.
+func (w *Walk) begins(pc uint64) bool {
+	_, f, ok := w.Space.Lookup(pc)
+	if !ok || f.Module == nil {
+		return false
+	}
+	t, _ := f.Module.GoTable(w.Space.Files)
+	if t == nil {
+		return false
+	}
+	fn, err := t.Find(pc - f.Bias)
+	return err == nil && fn.Entry == pc-f.Bias
+}
+
+// goRegisters are the registers that a goroutine goes on with.
+func goRegisters(a *arch.Arch, g *goroutine.Goroutine) arch.Registers {
+	var regs arch.Registers
+	regs.Set(a.PC, g.PC)
+	regs.Set(a.SP, g.SP)
+	if g.BP != 0 {
+		regs.Set(a.FP, g.BP)
+	}
+	if link := a.Index(uint64(a.ReturnColumn)); link >= 0 && link != a.PC && g.LR != 0 {
+		regs.Set(link, g.LR)
+	}
+	return regs
+}

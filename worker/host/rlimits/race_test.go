@@ -1,0 +1,5 @@
+//go:build race
+
+package rlimits_test
+
+const raceDetector = true

@@ -1,0 +1,273 @@
+package jitcode
+
+import (
+	"cmp"
+	"slices"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/arch"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/unwind/symbol"
+	"pg_stat_backtrace/worker/symbolize"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// Code that the process has made at run time comes and goes with its queries, so what describes it counts only if it is
+// of the same moment as the stack. The live process is asked, after the stop, no more than where that is; the process
+// is then captured again, and the pieces are copied in the same stop. A core file, and a process that sleeps, are of
+// one moment anyway.
+
+const (
+	// GeneratedModule is the module of frames in generated code.
+	GeneratedModule = "[jit]"
+	maxUnknown      = 32        // addresses of one walk that are looked for
+	maxDescribing   = 384 << 10 // bytes that are copied in a stop
+	maxPieces       = 200       // ptrace takes 256
+	maxObjects      = 128       // of a process, the newest
+)
+
+// Process is what the search for generated code must know of a process.
+type Process struct {
+	Arch *arch.Arch
+	Maps []procfs.Mapping
+	// Descriptors returns the addresses of the variables at which lists of registered objects begin.
+	Descriptors func() []uint64
+}
+
+// mapping returns the index of the mapping that holds addr, or -1.
+func (p *Process) mapping(addr uint64) int { return procfs.IndexOf(p.Maps, addr) }
+
+// Code is what is known of generated code at the moment of a stack.
+type Code struct {
+	images []image
+	// Unknown are addresses in memory without a file that no image covers.
+	Unknown []uint64
+	// Steady reads memory that is of the same moment as the stack; nil: there is none but what was copied.
+	Steady symbolize.MemoryReader
+	// Off is set where it cannot be told what is of that moment: nothing is known then.
+	Off bool
+}
+
+// generatedImage is the code of one object that was registered with debuggers, or of one .eh_frame section.
+type image struct {
+	object *jit.Object // nil: it was not registered
+	table  *cfi.Table  // nil: no call frame information
+}
+
+// Whereabouts say where a process keeps what describes its generated code.
+type Whereabouts struct {
+	descriptors []uint64   // of GDB's JIT interface
+	Frames      []jit.Span // .eh_frame sections
+	Pieces      []ptrace.Range
+}
+
+// Add takes over what another look has found; false if that is nothing new.
+func (w *Whereabouts) Add(o *Whereabouts) bool {
+	before := len(w.Pieces)
+	for _, d := range o.descriptors {
+		if !slices.Contains(w.descriptors, d) {
+			w.descriptors = append(w.descriptors, d)
+		}
+	}
+	for _, f := range o.Frames {
+		if !slices.Contains(w.Frames, f) {
+			w.Frames = append(w.Frames, f)
+		}
+	}
+	for _, p := range o.Pieces {
+		if !slices.Contains(w.Pieces, p) {
+			w.Pieces = append(w.Pieces, p)
+		}
+	}
+	return len(w.Pieces) > before
+}
+
+// TableAt returns the call frame information that covers an address in a mapping without a file, nil if there is
+// none.
+func (g *Code) TableAt(p *Process, code *procfs.Mapping, addr uint64) *cfi.Table {
+	if code.Inode != 0 || code.Path != "" || g.Off {
+		return nil
+	}
+	if i := g.find(addr); i != nil {
+		return i.table
+	}
+	if slices.Contains(g.Unknown, addr) || len(g.Unknown) >= maxUnknown {
+		return nil
+	}
+	g.Unknown = append(g.Unknown, addr)
+	if g.Steady == nil {
+		return nil
+	}
+	g.Learn(p.Whereabouts(g.Steady, g.Unknown[len(g.Unknown)-1:]), g.Steady, p.Arch)
+	if i := g.find(addr); i != nil {
+		return i.table
+	}
+	return nil
+}
+
+// find returns the image that has an address.
+func (g *Code) find(addr uint64) *image {
+	for i := range g.images {
+		m := &g.images[i]
+		if m.object != nil && m.object.Holds(addr) {
+			return m
+		}
+		if m.object == nil {
+			if _, err := m.table.Find(addr); err == nil {
+				return m
+			}
+		}
+	}
+	return nil
+}
+
+// Name names a frame by the image that has the address.
+func (g *Code) Name(out *trace.Frame, addr uint64) {
+	m := g.find(addr)
+	if m == nil {
+		return
+	}
+	out.Module = GeneratedModule
+	if f, ok := m.function(addr); ok {
+		out.Function, out.Offset = symbol.Demangle(f.Name), out.Address-f.Start
+	}
+}
+
+// function returns the function of a generated image that has an address; it must begin in what the call frame
+// information says of the address.
+func (m *image) function(addr uint64) (jit.Function, bool) {
+	if m.object == nil {
+		return jit.Function{}, false
+	}
+	f, ok := m.object.Function(addr)
+	if !ok || m.table == nil {
+		return f, ok
+	}
+	fde, err := m.table.Find(addr)
+	return f, err != nil || fde.Start <= f.Start && f.Start < fde.End
+}
+
+// Learn reads what describes generated code. The memory must be of the same moment as the stack.
+func (g *Code) Learn(w *Whereabouts, memory symbolize.MemoryReader, a *arch.Arch) {
+	for _, d := range w.descriptors {
+		entries, _ := jit.Entries(memory.Exactly, a.Order, d) // as far as they were copied
+		for _, e := range entries[:min(len(entries), maxObjects)] {
+			o, err := jit.Open(memory.Exactly, e, a.Machine)
+			if err == nil && len(o.Code) > 0 {
+				g.images = append(g.images, image{object: o, table: framesAt(a, memory, o.Frames)})
+			}
+		}
+	}
+	for _, f := range w.Frames {
+		if t := framesAt(a, memory, f); t != nil {
+			g.images = append(g.images, image{table: t})
+		}
+	}
+}
+
+// framesAt reads an .eh_frame section, nil if it cannot.
+func framesAt(a *arch.Arch, memory symbolize.MemoryReader, at jit.Span) *cfi.Table {
+	if at.Start >= at.End || at.End-at.Start > maxSearched {
+		return nil
+	}
+	data := make([]byte, at.End-at.Start)
+	if !memory.Exactly(at.Start, data) {
+		return nil
+	}
+	return frameTable(a, at.Start, data)
+}
+
+func frameTable(a *arch.Arch, addr uint64, data []byte) *cfi.Table {
+	t, err := cfi.New(cfi.Sections{
+		EHFrame: cfi.Section{Addr: addr, Data: data}, Order: a.Order, AddrSize: a.AddrSize, Arch: a,
+	})
+	if err != nil {
+		return nil
+	}
+	return t
+}
+
+// Whereabouts looks for what describes the code at addresses: in what is registered with debuggers, else near it.
+func (p *Process) Whereabouts(memory symbolize.MemoryReader, addrs []uint64) *Whereabouts {
+	w := &Whereabouts{}
+	left := slices.Clone(addrs)
+	for _, d := range p.Descriptors() {
+		r := recorder{read: memory}
+		entries, _ := jit.Entries(r.memory, p.Arch.Order, d)
+		if len(entries) == 0 {
+			continue
+		}
+		w.descriptors = append(w.descriptors, d)
+		w.Pieces = append(w.Pieces, r.pieces...)
+		for _, e := range entries[:min(len(entries), maxObjects)] {
+			left = slices.DeleteFunc(left, p.registered(w, memory, e))
+		}
+	}
+	for _, addr := range left {
+		i := p.mapping(addr)
+		if i < 0 || slices.ContainsFunc(w.Frames, func(f jit.Span) bool { return p.describes(memory, f, addr) }) {
+			continue
+		}
+		if f, ok := p.searchFrames(memory, i, addr); ok {
+			w.Frames = append(w.Frames, f)
+			w.Pieces = append(w.Pieces, ptrace.Range{Address: f.Start, Length: int(f.End - f.Start)})
+		}
+	}
+	w.Pieces = Merge(w.Pieces)
+	return w
+}
+
+// registered adds the pieces of an entry's object, and tells which addresses are its.
+func (p *Process) registered(w *Whereabouts, memory symbolize.MemoryReader, e jit.Entry) func(uint64) bool {
+	r := recorder{read: memory}
+	o, err := jit.Open(r.memory, e, p.Arch.Machine)
+	if err != nil || len(o.Code) == 0 {
+		return func(uint64) bool { return false }
+	}
+	if n := o.Frames.End - o.Frames.Start; n > 0 {
+		r.pieces = append(r.pieces, ptrace.Range{Address: o.Frames.Start, Length: int(n)})
+	}
+	if all := Merge(append(r.pieces, w.Pieces...)); size(all) <= maxDescribing && len(all) <= maxPieces {
+		w.Pieces = all
+	}
+	return o.Holds
+}
+
+// recorder remembers what was read.
+type recorder struct {
+	read   symbolize.MemoryReader
+	pieces []ptrace.Range
+}
+
+func (r *recorder) memory(addr uint64, p []byte) bool {
+	if !r.read.Exactly(addr, p) {
+		return false
+	}
+	r.pieces = append(r.pieces, ptrace.Range{Address: addr, Length: len(p)})
+	return true
+}
+
+// Merge sorts pieces and joins those that touch, or nearly so.
+func Merge(pieces []ptrace.Range) []ptrace.Range {
+	const near = 256
+	slices.SortFunc(pieces, func(a, b ptrace.Range) int { return cmp.Compare(a.Address, b.Address) })
+	out := make([]ptrace.Range, 0, len(pieces))
+	for _, p := range pieces {
+		if last := len(out) - 1; last >= 0 && p.Address <= out[last].Address+uint64(out[last].Length)+near {
+			end := max(p.Address+uint64(p.Length), out[last].Address+uint64(out[last].Length))
+			out[last].Length = int(end - out[last].Address)
+			continue
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func size(pieces []ptrace.Range) (n int) {
+	for _, p := range pieces {
+		n += p.Length
+	}
+	return n
+}

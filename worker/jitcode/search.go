@@ -1,0 +1,88 @@
+package jitcode
+
+import (
+	"encoding/binary"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/cfi"
+	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/worker/symbolize"
+)
+
+// Bounds of the search for the call frame information of generated code that is registered nowhere.
+const (
+	maxSearched = 4 << 20 // bytes that are searched
+	maxMappings = 64      // mappings that are searched: few other than LLVM's are of that kind
+	maxCIE      = 64      // bytes of a CIE; those of compilers have some 20
+)
+
+// searchFrames looks for the .eh_frame section of an address in the mapping with that index, which has no file. LLVM,
+// with which PostgreSQL compiles queries, puts it into read-only memory, as near to the code as there is room, so the
+// nearest is searched first. That it is of this code shows by an entry that covers the address and lies in the same
+// mapping.
+func (p *Process) searchFrames(memory symbolize.MemoryReader, code int, addr uint64) (jit.Span, bool) {
+	left, mappings := uint64(maxSearched), maxMappings
+	for d := 1; d < len(p.Maps) && mappings > 0; d++ {
+		for _, i := range [...]int{code - d, code + d} {
+			if i < 0 || i >= len(p.Maps) || !readOnly(&p.Maps[i]) || p.Maps[i].End-p.Maps[i].Start > left {
+				continue
+			}
+			m := &p.Maps[i]
+			data := make([]byte, m.End-m.Start)
+			left, mappings = left-uint64(len(data)), mappings-1
+			n, _ := memory(m.Start, data)
+			if at, ok := p.searchMapping(m.Start, data[:max(n, 0)], &p.Maps[code], addr); ok {
+				return at, true
+			}
+		}
+	}
+	return jit.Span{}, false
+}
+
+// readOnly reports whether a mapping is memory without a file that can only be read.
+func readOnly(m *procfs.Mapping) bool { return m.Inode == 0 && m.Path == "" && m.Perms == procfs.Read }
+
+// searchMapping looks for the start of a section with an entry for the address.
+func (p *Process) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (jit.Span, bool) {
+	order := p.Arch.Order
+	for off := 0; off+maxCIE <= len(data); off += 8 {
+		rest := data[off:]
+		// Length, the id of a CIE, version 1, augmentation "z...".
+		if size := order.Uint32(rest); size < 8 || size > maxCIE || order.Uint32(rest[4:]) != 0 || rest[8] != 1 ||
+			rest[9] != 'z' {
+			continue
+		}
+		rest = rest[:sectionLength(order, rest)]
+		if t := frameTable(p.Arch, start+uint64(off), rest); t != nil && covers(t, code, addr) {
+			return jit.Span{Start: start + uint64(off), End: start + uint64(off+len(rest))}, true
+		}
+	}
+	return jit.Span{}, false
+}
+
+// sectionLength is the length of the entries at the beginning of data, up to what cannot be one.
+func sectionLength(order binary.ByteOrder, data []byte) int {
+	const field, extended = 4, 0xfffffff0
+	at := 0
+	for at+field <= len(data) {
+		n := order.Uint32(data[at:])
+		if n == 0 || n >= extended || uint64(n) > uint64(len(data)-at-field) {
+			break
+		}
+		at += field + int(n)
+	}
+	return at
+}
+
+// describes tells whether the section has an entry for the address.
+func (p *Process) describes(memory symbolize.MemoryReader, section jit.Span, addr uint64) bool {
+	i := p.mapping(addr)
+	t := framesAt(p.Arch, memory, section)
+	return i >= 0 && t != nil && covers(t, &p.Maps[i], addr)
+}
+
+// covers tells whether a table has an entry for the address that lies in the code.
+func covers(t *cfi.Table, code *procfs.Mapping, addr uint64) bool {
+	f, err := t.Find(addr)
+	return err == nil && f.Start >= code.Start && f.End <= code.End
+}

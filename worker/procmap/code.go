@@ -1,0 +1,40 @@
+package procmap
+
+// Code implements unwind.Code: instructions come from the image's file, or from the process's memory where the image
+// was read from there.
+func (sp *Space) Code(addr uint64, p []byte) bool {
+	_, f, ok := sp.Lookup(addr)
+	if !ok || f.Module == nil {
+		return false
+	}
+	b, err := f.Module.Image.Bytes(addr-f.Bias, uint64(len(p)))
+	return err == nil && copy(p, b) == len(p)
+}
+
+// Stub implements unwind.Code. The table's first entry is another thing, it leads to the dynamic linker; its size, on
+// aarch64, riscv64 and s390x, is 32 bytes.
+func (sp *Space) Stub(addr uint64) bool {
+	const first = 32
+	_, f, ok := sp.Lookup(addr)
+	if !ok || f.Module == nil {
+		return false
+	}
+	offset, ok := f.Module.Image.SectionOffset(".plt", addr-f.Bias)
+	return ok && offset >= first
+}
+
+// Function implements unwind.Code by the symbol that covers the address, or the table of a Go program.
+func (sp *Space) Function(addr uint64) (start, end uint64, ok bool) {
+	_, f, ok := sp.Lookup(addr)
+	if !ok || f.Module == nil {
+		return 0, 0, false
+	}
+	start, end, ok = f.Module.FunctionLimits(addr-f.Bias, sp.Files)
+	return start + f.Bias, end + f.Bias, ok
+}
+
+// ReturnProbe implements unwind.Probes: the kernel's code for return probes is what its mapping begins with.
+func (sp *Space) ReturnProbe(addr uint64) bool {
+	i := sp.Mapping(addr)
+	return i >= 0 && sp.Maps[i].Start == addr && sp.Maps[i].Path == "[uprobes]"
+}

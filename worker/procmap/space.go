@@ -1,0 +1,169 @@
+package procmap
+
+import (
+	"slices"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/unwind/jit"
+	"pg_stat_backtrace/worker/jitcode"
+	"pg_stat_backtrace/worker/symbolize"
+)
+
+// Space is the executable part of one process's address space at the time of
+// a snapshot. It implements unwind.Modules, for one goroutine.
+type Space struct {
+	cache  *Cache
+	key    ProcessKey
+	pid    int
+	Maps   []procfs.Mapping
+	Known  map[procfs.Mapping]symbolize.Placed // shared, under cache.mu
+	Memory symbolize.MemoryReader              // of a core file; nil: of the process as it is now
+
+	// Unfamiliar is set while a stack is unwound whose innermost frame is in an image in which none has been before.
+	Unfamiliar bool
+
+	Files  *symbolize.Deadline // for what must be read from files; nil: never
+	Unread string              // an image that was not read by then, so that frames are missing
+
+	Generated jitcode.Code
+	perf      *jit.PerfMap // of the process; nil: none, or not read yet
+	perfRead  bool
+	last      *procfs.Mapping // the mapping found last, and what it holds
+	lastFound symbolize.Placed
+}
+
+// Find returns the module whose executable mapping holds addr.
+func (sp *Space) Find(addr uint64) (unwind.Module, bool) {
+	m, f, ok := sp.Lookup(addr)
+	if !ok {
+		return unwind.Module{}, false
+	}
+	if f.Module == nil {
+		return unwind.Module{CFI: sp.Generated.TableAt(sp.JIT(), m, addr)}, true
+	}
+	table, ok := f.Module.Table(sp.Files)
+	golang, also := f.Module.GoTable(sp.Files)
+	start, linker, known := f.Module.Start(sp.Files)
+	if !ok || !also || !known {
+		sp.Unread = f.Module.Name
+		return unwind.Module{}, false
+	}
+	return unwind.Module{Bias: f.Bias, CFI: table, Go: golang, Code: f.Module.Image,
+		Start: start, Linker: linker, CodeCache: &f.Module.CodeCache}, true
+}
+
+// Lookup returns the executable mapping that holds addr, and its image.
+func (sp *Space) Lookup(addr uint64) (*procfs.Mapping, symbolize.Placed, bool) {
+	if m := sp.last; m != nil && addr >= m.Start && addr < m.End {
+		return m, sp.lastFound, true
+	}
+	i := sp.Mapping(addr)
+	if i < 0 || sp.Maps[i].Perms&procfs.Exec == 0 {
+		return nil, symbolize.Placed{}, false
+	}
+	sp.last, sp.lastFound = &sp.Maps[i], sp.Resolve(i)
+	return sp.last, sp.lastFound, true
+}
+
+// Mapping returns the index of the mapping that holds addr, or -1.
+func (sp *Space) Mapping(addr uint64) int { return procfs.IndexOf(sp.Maps, addr) }
+
+// JIT is what the search for generated code must know of the process.
+func (sp *Space) JIT() *jitcode.Process {
+	return &jitcode.Process{Arch: sp.cache.images.Arch, Maps: sp.Maps, Descriptors: sp.Descriptors}
+}
+
+// Mapped reports whether the process has readable memory at addr.
+func (sp *Space) Mapped(addr uint64) bool {
+	i := sp.Mapping(addr)
+	return i >= 0 && sp.Maps[i].Perms&procfs.Read != 0
+}
+
+// Resolve returns the image of a mapping, by its index.
+func (sp *Space) Resolve(i int) symbolize.Placed {
+	m := sp.Maps[i]
+	sp.cache.mu.Lock()
+	f, ok := sp.Known[m]
+	if ok && f.Module != nil {
+		f.Module = f.Module.Latest()
+		sp.Known[m] = f
+	}
+	sp.cache.mu.Unlock()
+	if ok {
+		return f
+	}
+	f = sp.seek(i)
+	if f.Module == nil {
+		// Not remembered: it may be readable next time.
+		return f
+	}
+	sp.cache.mu.Lock()
+	sp.Known[m] = f
+	sp.cache.mu.Unlock()
+	return f
+}
+
+// seek looks for the image of a mapping; there is no module if there is none, or it was not found by the deadline, or
+// too many are being looked for.
+func (sp *Space) seek(i int) symbolize.Placed {
+	s, q := sp.cache, mappingKey{sp.key, sp.Maps[i]}
+	s.mu.Lock()
+	p := s.sought[q]
+	if p == nil && len(s.sought) >= maxSought {
+		s.mu.Unlock()
+		sp.Unread = symbolize.ModuleName(sp.Maps[i].Path)
+		return symbolize.Placed{}
+	}
+	if p == nil {
+		p = &symbolize.Lazy[symbolize.Placed]{}
+		s.sought[q] = p
+	}
+	s.mu.Unlock()
+	f, ok := p.Get(sp.Files, s.images.Sources.Tell, func() symbolize.Placed {
+		defer func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			delete(s.sought, q)
+		}()
+		return s.images.Mapped(sp.pid, sp.Maps, i)
+	})
+	if !ok {
+		sp.Unread = symbolize.ModuleName(sp.Maps[i].Path)
+	}
+	return f
+}
+
+// IsGo says that an image has such a table.
+func (sp *Space) IsGo(m *symbolize.Module) bool {
+	t, _ := m.GoTable(sp.Files)
+	return t != nil
+}
+
+// Descriptors returns the addresses of the variables at which lists of registered objects begin.
+func (sp *Space) Descriptors() []uint64 {
+	var found []uint64
+	for i := range sp.Maps {
+		m := &sp.Maps[i]
+		if m.Perms&procfs.Exec == 0 || m.Inode == 0 {
+			continue
+		}
+		if f := sp.Resolve(i); f.Module != nil {
+			if d := f.Module.JitDescriptor(); d != 0 && !slices.Contains(found, d+f.Bias) {
+				found = append(found, d+f.Bias)
+			}
+		}
+	}
+	return found
+}
+
+// Reader reads the process's memory as it is now, or as a core file has it.
+func (sp *Space) Reader() symbolize.MemoryReader {
+	if sp.Memory != nil {
+		return sp.Memory
+	}
+	return symbolize.ProcessMemory(sp.pid)
+}
+
+// ReadAll fills b with the process's memory.
+func (sp *Space) ReadAll(addr uint64, b []byte) bool { return sp.Reader().Exactly(addr, b) }

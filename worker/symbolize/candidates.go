@@ -1,0 +1,133 @@
+package symbolize
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+	"time"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind/debugfile"
+	"pg_stat_backtrace/worker/host/rootfs"
+)
+
+// Candidate is a path under which the file of a mapping may be found.
+type Candidate string
+
+// candidates lists the paths, the one that needs least privilege first. All
+// are seen from the process's own root, so that one in a container or a
+// chroot has its own files named, not the host's.
+func candidates(pid int, base, m *procfs.Mapping) []Candidate {
+	proc := ProcFolder(pid)
+	var list []Candidate
+	if !base.Deleted {
+		list = append(list, Candidate(proc+"/root"+insideRoot(pid, base.Path)))
+	}
+	if exe, err := os.Readlink(proc + "/exe"); err == nil &&
+		(exe == base.Path || exe == base.Path+" (deleted)") {
+		list = append(list, Candidate(proc+"/exe"))
+	}
+	return append(list, Candidate(fmt.Sprintf("/proc/%d/map_files/%x-%x", pid, m.Start, m.End)))
+}
+
+// ProcFolder returns the folder of /proc that has exe and root of a process: its own, or the one of a thread if the
+// main thread has exited.
+func ProcFolder(pid int) string {
+	own := fmt.Sprintf("/proc/%d", pid)
+	if _, err := os.Readlink(own + "/root"); err == nil {
+		return own
+	}
+	if tid := procfs.LiveThread(pid); tid != pid {
+		return fmt.Sprintf("%s/task/%d", own, tid)
+	}
+	return own
+}
+
+// insideRoot returns the path that the process itself has for what its memory
+// map calls by the given one. The map has paths as they are outside a chroot.
+func insideRoot(pid int, path string) string {
+	root, err := os.Readlink(ProcFolder(pid) + "/root")
+	if err != nil || root == "/" {
+		return path
+	}
+	if inside, ok := strings.CutPrefix(path, root+"/"); ok {
+		return "/" + inside
+	}
+	return path
+}
+
+// rootOf returns what to put before a path of the process: nothing if its root
+// directory is this process's too.
+func rootOf(pid int) string {
+	root := ProcFolder(pid) + "/root"
+	own, err1 := os.Stat("/")
+	theirs, err2 := os.Stat(root + "/")
+	if err1 == nil && err2 == nil && os.SameFile(own, theirs) {
+		return ""
+	}
+	return root
+}
+
+// openDebugFile opens a separate debug file, as carefully as an image.
+func openDebugFile(path string) (debugfile.File, error) {
+	f, _, err := Candidate(path).File()
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// FileID says which file was opened.
+type FileID struct {
+	dev, ino uint64
+	mtime    syscall.Timespec
+	UID      int       // the owner
+	changed  time.Time // when something of it was changed last, at the latest when it was made
+}
+
+// File opens the candidate. The path comes from another process's maps, so
+// what is there now may be anything: only a regular file is opened, and
+// without waiting.
+func (c Candidate) File() (*os.File, FileID, error) {
+	f, err := rootfs.Open(string(c))
+	if err != nil {
+		return nil, FileID{}, err
+	}
+	info, err := f.Stat()
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", string(c))
+	}
+	if err != nil {
+		_ = f.Close()
+		return nil, FileID{}, err
+	}
+	id, err := identify(f)
+	if err != nil {
+		_ = f.Close()
+		return nil, FileID{}, err
+	}
+	return f, id, nil
+}
+
+// identify says which file is open.
+func identify(f *os.File) (FileID, error) {
+	var st syscall.Stat_t
+	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
+		return FileID{}, fmt.Errorf("%s: %w", f.Name(), err)
+	}
+	return FileID{dev: st.Dev, ino: st.Ino, mtime: st.Mtim, UID: int(st.Uid), changed: time.Unix(st.Ctim.Unix())}, nil
+}
+
+// is reports whether the file is the one that is mapped.
+func (id FileID) is(m *procfs.Mapping) bool {
+	return id.ino == m.Inode && devMajor(id.dev) == m.Major && devMinor(id.dev) == m.Minor
+}
+
+func (id FileID) key() string {
+	return fmt.Sprintf("dev %d ino %d mtime %d.%09d", id.dev, id.ino, id.mtime.Sec, id.mtime.Nsec)
+}
+
+// devMajor and devMinor split a dev_t as makedev(3) of Linux packs it.
+func devMajor(dev uint64) uint32 { return uint32(dev>>8&0xfff | dev>>32&^0xfff) }
+func devMinor(dev uint64) uint32 { return uint32(dev&0xff | dev>>12&^0xff) }

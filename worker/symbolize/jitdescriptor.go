@@ -1,0 +1,31 @@
+package symbolize
+
+import (
+	"debug/elf"
+
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/unwind/jit"
+)
+
+// JitDescriptor is the link-time address of the variable that GDB's JIT interface begins with, 0 if there is none.
+func (m *Module) JitDescriptor() uint64 {
+	m.jitOnce.Do(func() {
+		for _, table := range [...]string{".dynsym", ".symtab"} {
+			symbols, err := m.Image.Symbols(table)
+			if err != nil {
+				continue
+			}
+			for s := range symbols {
+				if s.Name == jit.Descriptor && isDescriptor(&s) {
+					m.JIT = s.Addr
+					return
+				}
+			}
+		}
+	})
+	return m.JIT
+}
+
+func isDescriptor(s *elfimage.Symbol) bool {
+	return s.Addr != 0 && s.Type == elf.STT_OBJECT && s.Size == jit.DescriptorSize
+}

@@ -1,0 +1,33 @@
+package symbolize
+
+import (
+	"io"
+
+	"pg_stat_backtrace/ptrace"
+)
+
+// MemoryReader copies memory of the process from addr into p and returns how many bytes it got.
+type MemoryReader func(addr uint64, p []byte) (int, error)
+
+// Exactly makes it a reader of all or nothing.
+func (r MemoryReader) Exactly(addr uint64, p []byte) bool {
+	n, err := r(addr, p)
+	return err == nil && n == len(p)
+}
+
+// ProcessMemory reads a live process's memory without stopping it. What is
+// read this way is file content, which does not change under the process.
+func ProcessMemory(pid int) func(uint64, []byte) (int, error) {
+	reached := false
+	return func(addr uint64, p []byte) (int, error) {
+		if !reached {
+			ptrace.ProbeReadable(pid)
+			reached = true
+		}
+		n, err := ptrace.ReadMemory(pid, addr, p)
+		if err == nil && n < len(p) {
+			err = io.ErrUnexpectedEOF
+		}
+		return n, err
+	}
+}
