@@ -1,6 +1,7 @@
 package waitevent
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -86,7 +87,22 @@ func Locate(c pgcluster.Cluster) (*Server, error) {
 		Postmaster: c.PostmasterPID, Layout: layout, WaitPointer: bias + variables[waitVariable],
 		ProcGlobal: bias + variables[procsVariable], Status: bias + variables[statusVariable],
 		Local: c.Local, ServerPID: serverPID(c),
+		ExecutorStart: codeOffset(image, "standard_ExecutorStart"), ExecutorEnd: codeOffset(image, "standard_ExecutorEnd"),
 	}}, nil
+}
+
+// codeOffset returns the place in the file of an exported function; 0 if there is none.
+func codeOffset(image *elfimage.Image, name string) uint64 {
+	found, err := image.Defined(name)
+	if err != nil {
+		return 0
+	}
+	for _, s := range image.Segments() {
+		if addr := found[name]; s.Flags&elf.PF_X != 0 && addr >= s.Vaddr && addr-s.Vaddr < s.Filesz {
+			return addr - s.Vaddr + s.Offset
+		}
+	}
+	return 0
 }
 
 // serverPID returns the function that translates a process id into the server's.
