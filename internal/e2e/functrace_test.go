@@ -79,7 +79,7 @@ func endAfterCancel(t *testing.T, s *site, pid int) {
 		t.Errorf("the setting is left over: %q", got)
 	}
 	boss := s.connect(t, s.User, "postgres")
-	// There is room for four traces, and each of these takes the place of one that was canceled.
+	// There is room for four traces, and the canceled one gives its room back.
 	until := time.Now().Add(2 * time.Minute)
 	for range 5 {
 		for {

@@ -69,7 +69,7 @@ type Options struct {
 // DefaultStacks is the default of Options.StacksPerSecond. Unwinding them takes about a tenth of a processor.
 const DefaultStacks = 2000
 
-// Notice reports that a session reduces what it does.
+// Notice reports that a session takes fewer stacks or removes probes.
 type Notice struct {
 	// Removed is set if the probes of Group were removed; otherwise one hit in Every gets a stack from now on.
 	Removed bool

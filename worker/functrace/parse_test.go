@@ -134,7 +134,7 @@ func TestParseStatic(t *testing.T) {
 		}
 	}
 	for i := range data {
-		parseStatic(data[:i], binary.LittleEndian, 0) // what is cut is left out
+		parseStatic(data[:i], binary.LittleEndian, 0) // a part of a note is left out
 	}
 }
 

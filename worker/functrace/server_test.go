@@ -138,7 +138,7 @@ func readArguments(t *testing.T, s *pgtest.Server) {
 // obeyConditions: only calls that meet the condition count.
 func obeyConditions(t *testing.T, s *pgtest.Server) {
 	pid, exec := backend(t, s)
-	exec("SELECT length(repeat('x', 100000))") // what is cached at the first time
+	exec("SELECT length(repeat('x', 100000))") // fills caches
 	conditions, err := functrace.ParseConditions("arg1>8192 && arg1<=100004")
 	if err != nil {
 		t.Fatal(err)
@@ -502,8 +502,8 @@ func refuseNames(t *testing.T, s *pgtest.Server) {
 	}
 }
 
-// TestHookedFunctionRefused: a function that only jumps to a module's hook is refused, with the name of the one that
-// does the work.
+// TestHookedFunctionRefused: a function that only jumps to a module's hook is refused, and the hint names the function
+// that does the work.
 func TestHookedFunctionRefused(t *testing.T) {
 	dir := pgtest.BinDir(t)
 	s := pgtest.Start(t, dir, pgtest.Options{Conf: []string{"shared_preload_libraries = 'pg_stat_statements'"}})

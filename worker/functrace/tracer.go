@@ -24,7 +24,7 @@ import (
 type Options struct {
 	// Functions are names: FUNCTION, LIBRARY:FUNCTION or MODULE+0xADDRESS. Static are names of static probes (USDT).
 	Functions, Static []string
-	// PIDs are the processes. Postmaster, if not 0, is traced with all its children, those that it makes later too.
+	// PIDs are the processes. Postmaster, if not 0, is traced with all its children, present and future.
 	PIDs       []int
 	Postmaster int
 	// Arguments are read at each hit that gets a stack. Conditions restrict what counts as a hit.
@@ -118,7 +118,7 @@ func New(c *capture.Capturer, o Options) (*Tracer, error) {
 	return t, nil
 }
 
-// Traced returns what is traced.
+// Traced returns the functions and static probes.
 func (t *Tracer) Traced() []Traced { return t.traced }
 
 // addFunction chooses the instruction of a function.

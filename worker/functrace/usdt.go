@@ -23,7 +23,7 @@ type staticProbe struct {
 // maxStatic bounds the static probes of one image that are read.
 const maxStatic = 65536
 
-// staticProbes reads the note of an image's static probes. What is damaged is left out.
+// staticProbes reads the note of an image's static probes. Damaged notes are left out.
 func staticProbes(img *elfimage.Image) []staticProbe {
 	data, _, err := img.Section(".note.stapsdt")
 	if err != nil {

@@ -49,8 +49,8 @@ type Link struct{ fd int }
 type Site struct {
 	// Probe is the index in Config.Probes.
 	Probe int
-	// Offset is the place in the file, in bytes. Counter is that of a counter that the kernel increments while the probe
-	// is attached (a semaphore of a static probe); 0: none.
+	// Offset is the place in the file, in bytes. Counter is the place of a counter that the kernel increments while the
+	// probe is attached (a semaphore of a static probe); 0: none.
 	Offset, Counter uint64
 }
 
