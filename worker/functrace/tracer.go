@@ -410,7 +410,7 @@ func (t *Tracer) notice(n probe.Notice) {
 func (t *Tracer) Run(ctx context.Context, d time.Duration, each func(*Event) error) (*Result, error) {
 	began := time.Now()
 	c := t.collector()
-	err := t.session.Run(ctx, d, func(h *probe.Hit) error { return c.take(h, each) }, nil)
+	err := t.session.Run(ctx, d, func(h *probe.Hit) error { return c.take(h, each) }, c.tick)
 	if err != nil {
 		return nil, err
 	}
