@@ -61,6 +61,9 @@ const (
 	traceUprobeSession = 57
 )
 
+// errNotSupported is ENOTSUPP (linux/errno.h), which user space has no name for.
+const errNotSupported = unix.Errno(524)
+
 // Load loads the programs. The error wraps fs.ErrPermission or ErrUnsupported.
 func Load(c Config) (p *Programs, err error) {
 	if !supported {
@@ -218,8 +221,12 @@ func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 		return &Link{int(fd)}, nil
 	case unix.ESRCH:
 		return nil, fmt.Errorf("attach to process %d: %w", pid, fs.ErrNotExist)
-	default:
+	case unix.EPERM:
 		return nil, loadError("attach a program", p.attachType == traceUprobeSession, errno)
+	case errNotSupported:
+		return nil, errors.New("the kernel cannot put a breakpoint on this instruction")
+	default:
+		return nil, fmt.Errorf("the kernel refuses the breakpoint: %w", errno)
 	}
 }
 
