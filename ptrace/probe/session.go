@@ -144,8 +144,8 @@ func (s *Session) attach() error {
 }
 
 // Run hands hits to take until ctx ends, for a duration at most (0: no limit), or until all processes have ended, which
-// are no errors. tick is called after each look into the ring, about 50 times a second; nil: it is not. An error of take
-// or tick ends the session too. When Run returns, the probes are removed.
+// are no errors. tick is called after each look into the ring, about 50 times a second; nil: it is not. An error of
+// take or tick ends the session too. When Run returns, the probes are removed.
 func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hit) error, tick func() error) error {
 	const look = 20 * time.Millisecond
 	defer s.Detach()

@@ -70,7 +70,7 @@ func (c *Copies) Close() {
 	clear(c.processes)
 }
 
-// Meet reads the mappings of a process if that has not been done. The sooner it is called the better: a process may end.
+// Meet reads the mappings of a process if that has not been done. Call it early: a process may end.
 func (c *Copies) Meet(pid int, startTime uint64) error {
 	_, err := c.process(pid, startTime)
 	return err

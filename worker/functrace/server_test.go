@@ -246,7 +246,9 @@ func traceStatic(t *testing.T, s *pgtest.Server) {
 	sorts := open(t, functrace.Options{
 		Static: []string{"sort__start"}, PIDs: []int{pid}, Arguments: []functrace.Argument{{Number: 3, Form: 'd'}},
 	})
-	r = during(t, sorts, nil, func() { exec("SELECT count(*) FROM (SELECT g FROM generate_series(1, 9) g ORDER BY -g) x") })
+	r = during(t, sorts, nil, func() {
+		exec("SELECT count(*) FROM (SELECT g FROM generate_series(1, 9) g ORDER BY -g) x")
+	})
 	if f := &r.Functions[0]; f.Total().Hits != 1 || f.Stacks[0].Arguments != "arg3=1" {
 		t.Errorf("one sort with one key: %s", stacks(f))
 	}
@@ -259,8 +261,8 @@ func traceStatic(t *testing.T, s *pgtest.Server) {
 	}
 }
 
-// traceTwice: two traces of the same function at once, one of which times its returns, see the same calls, and both have
-// whole stacks.
+// traceTwice: two traces of the same function at once see the same calls, though the second one times returns, and both
+// have whole stacks.
 func traceTwice(t *testing.T, s *pgtest.Server) {
 	pid, exec := backend(t, s)
 	o := functrace.Options{Functions: []string{"standard_ExecutorStart"}, PIDs: []int{pid}, StacksPerSecond: 100_000}

@@ -86,8 +86,8 @@ type site struct {
 	pushed int64
 }
 
-// New finds the functions and chooses what to probe. Nothing is attached yet. The error is a FindError, or says what the
-// options lack.
+// New finds the functions and chooses the instructions to probe. Nothing is attached yet. The error is a FindError, or
+// says what the options lack.
 func New(c *capture.Capturer, o Options) (*Tracer, error) {
 	pids := slices.Clone(o.PIDs)
 	if o.Postmaster != 0 {

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxCode bounds the bytes of a function that are searched for jumps, maxPrologue the instructions that are candidates.
+	// maxCode bounds the bytes of a function that are searched for jumps, maxPrologue the number of candidates.
 	maxCode     = 1 << 20
 	maxPrologue = 24
 	word        = 8
@@ -194,8 +194,8 @@ func (x *instruction) text() string {
 	return x86asm.GNUSyntax(x.Inst, 0, nil)
 }
 
-// effect returns how far the stack pointer is down behind an instruction, -1 if that is not known, and whether registers
-// still have the arguments.
+// effect returns the distance of the stack pointer from its first value behind an instruction, -1 if that is not known,
+// and whether registers still have the arguments.
 func (x *instruction) effect(pushed int64, intact, golang bool) (int64, bool) {
 	switch x.Op { //nolint:exhaustive // all others
 	case x86asm.PUSH:

@@ -183,8 +183,8 @@ type linkAttributes struct {
 	count, probeFlags, pid, _          uint32
 }
 
-// Attach puts breakpoints on instructions of a file: in all processes that have it mapped, or in one. The path may be of
-// an open descriptor (/proc/self/fd/N). A pid whose process has ended gives fs.ErrNotExist.
+// Attach puts breakpoints on instructions of a file: in all processes that have it mapped, or in one. The path may be
+// of an open descriptor (/proc/self/fd/N). A pid whose process has ended gives fs.ErrNotExist.
 func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
