@@ -64,7 +64,8 @@ func reach(proc string, pid int, path string) string {
 	root := filepath.Join(proc, strconv.Itoa(pid), "root")
 	own, err1 := os.Stat("/")
 	its, err2 := os.Stat(root + "/")
-	if err1 == nil && err2 == nil && os.SameFile(own, its) && sameFile(path, filepath.Join(proc, strconv.Itoa(pid), "cwd")) {
+	cwd := filepath.Join(proc, strconv.Itoa(pid), "cwd")
+	if err1 == nil && err2 == nil && os.SameFile(own, its) && sameFile(path, cwd) {
 		return path
 	}
 	return filepath.Clean(root) + path
