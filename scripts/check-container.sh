@@ -53,7 +53,13 @@ unshare --pid --fork --ipc --mount --kill-child=KILL bash -c 'mount -t proc proc
 PAUSE_PARENT=$!
 pause_up() { PAUSE=$(pgrep -P "$PAUSE_PARENT" | head -n 1) && [[ -n $PAUSE && $(cat "$WORK/pause") == ok ]]; }
 until_true 20 "the pod" pause_up
-trap 'code=$?; kill -KILL "$PAUSE"; (exit $code); cleanup' EXIT
+end_pod() {
+	local code=$?
+	kill -KILL "$PAUSE" 2>/dev/null
+	(exit "$code")
+	cleanup
+}
+trap end_pod EXIT
 pod() { nsenter --target "$PAUSE" --pid --ipc --mount "$@"; }
 pod setpriv --reuid="$uid" --regid="$gid" --clear-groups --inh-caps=-all --bounding-set=-all \
 	"$PG_BIN/postgres" -D "$DATA" -k "$WORK/socket" -h '' >"$WORK/server.log" 2>&1 &
