@@ -60,6 +60,12 @@ var layouts = map[int]*layout{
 		copy:               copyLayout{relname: 288, lineno: 296, attname: 304, nameOnly: 320},
 		vacuum:             laterVacuum, parallel: laterParallel,
 	},
+	19: {
+		errStmt: 208, errVar: 216, errText: 224, signature: 40, oid: 48, expression: "PL/pgSQL expression",
+		sqlCacheIsArgument: true,
+		copy:               copyLayout{relname: 296, lineno: 304, attname: 312, nameOnly: 328},
+		vacuum:             laterVacuum, // parallel: not compared with a server yet
+	},
 }
 
 //nolint:gochecknoglobals // a table
