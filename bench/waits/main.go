@@ -1,6 +1,7 @@
 // Command waits measures how much processor time the timing of wait events and profiles cost a server, in one run.
-// Sessions execute transactions without a pause, and the timing is switched on and off in turn. The command compares the
-// processor time of the sessions' backends for each transaction. A control switches nothing; its result shows the noise.
+// Sessions execute transactions without a pause, and the timing is switched on and off in turn. The command compares
+// the processor time of the sessions' backends for each transaction. A control switches nothing. Its result shows the
+// noise.
 //
 // It needs a server with the data directory of -D, and the rights that the methods need.
 package main

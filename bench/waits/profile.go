@@ -75,8 +75,7 @@ func perfRecord(
 	}, nil
 }
 
-// describeProfile takes one long profile, and prints its own figures: they include the start, which reads the symbols of
-// the server.
+// describeProfile takes one long profile, and prints its own figures.
 func describeProfile(ctx context.Context, o options, server *waitevent.Server, mode string) error {
 	_, s, err := clusterprofile.Collect(ctx, clusterprofile.Options{
 		Cluster: &server.Cluster, Mode: clusterprofile.Mode(mode), Duration: o.Profile,
@@ -84,8 +83,8 @@ func describeProfile(ctx context.Context, o options, server *waitevent.Server, m
 	if err != nil {
 		return fmt.Errorf("profile: %w", err)
 	}
-	fmt.Printf("          %.0f s: %d stacks, %.2f %% with all labels; the kernel's part takes %.2f %% of the server's "+
-		"processor time, and the profiler %.2f %% of a processor\n", s.Took.Seconds(), s.Taken, 100*s.LabelledShare(),
-		100*s.KernelTime.Seconds()/s.CPU.Seconds(), 100*s.WorkerCPU.Seconds()/s.Took.Seconds())
+	fmt.Printf("          %.0f s: %d stacks, %.2f %% with all labels; the programs in the kernel take %.2f %% of "+
+		"the server's processor time\n", s.Took.Seconds(), s.Taken, 100*s.LabelledShare(),
+		100*s.KernelTime.Seconds()/s.CPU.Seconds())
 	return nil
 }

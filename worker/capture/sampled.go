@@ -30,8 +30,8 @@ func (c *Capturer) SampledStacks(maxFrames int) *SampledStacks {
 	return &SampledStacks{capturer: c, options: Options{MaxFrames: maxFrames}}
 }
 
-// SampledSpace is the address space of a process, with the stacks that were named there. Names of stacks are kept, so that
-// equal stacks are named once.
+// SampledSpace is the address space of a process, with the stacks that were named there. Names of stacks are kept, so
+// that equal stacks are named once.
 type SampledSpace struct {
 	// Maps are the mappings of the process.
 	Maps []procfs.Mapping
@@ -39,7 +39,14 @@ type SampledSpace struct {
 	pid       int
 	startTime uint64
 	known     map[string]*trace.Thread
+	named     []sampledStack // all stacks, also if known has them no more
 	server    *serverProcess // nil: not looked at yet
+}
+
+// sampledStack is a stack that was named, with the walk that it was named by.
+type sampledStack struct {
+	thread *trace.Thread
+	walked []unwind.Frame
 }
 
 // SampledMemory is memory of a process that was copied with a stack: variables of a PostgreSQL server, and what they
@@ -63,7 +70,7 @@ func (s *SampledStacks) Name(
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: s.capturer.linesWait}
 	defer files.Stop()
 	space := s.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
-	space.Files, space.Generated.Off = &files, true
+	space.Files, space.Generated.Disabled = &files, true
 	w := s.capturer.walker(space, s.options)
 	defer w.close()
 	stop := w.walk(th, nil)
@@ -74,7 +81,7 @@ func (s *SampledStacks) Name(
 	if named == nil {
 		t := w.describe(th, stop)
 		named = &t
-		sp.keep(s.key, named, space)
+		sp.keep(s.key, named, s.walked, space)
 	}
 	if len(memory) > 0 {
 		named = s.addLevels(sp, space, named, th, memory)
@@ -82,12 +89,13 @@ func (s *SampledStacks) Name(
 	return named, complete
 }
 
-// keep remembers a stack, unless some of its names are still being read.
-func (sp *SampledSpace) keep(key []byte, t *trace.Thread, space *procmap.Space) {
+// keep remembers a stack. It is named by equal walks from now on, unless an image was not read in time.
+func (sp *SampledSpace) keep(key []byte, t *trace.Thread, walked []unwind.Frame, space *procmap.Space) {
+	sp.named = append(sp.named, sampledStack{t, slices.Clone(walked)})
 	if len(sp.known) >= maxSampledStacks {
 		clear(sp.known)
 	}
-	if space.Unread == "" && !unreadNames(t) {
+	if space.Unread == "" {
 		sp.known[string(key)] = t
 	}
 }
@@ -140,22 +148,43 @@ func (s *SampledStacks) addLevels(
 		f := &with.Frames[l.Frame]
 		f.Levels = append(slices.Clip(f.Levels), l.Level)
 	}
-	sp.keep(s.key, &with, space)
+	sp.keep(s.key, &with, walked, space)
 	return &with
 }
 
-// constant reports whether an address lies in a mapping of a file that the process cannot write to.
-func constant(sp *procmap.Space, addr uint64) bool {
-	i := sp.Mapping(addr)
-	return i >= 0 && sp.Maps[i].Inode != 0 && sp.Maps[i].Perms&procfs.Write == 0
+// completeWait is how long Complete waits for source lines and derived names.
+const completeWait = 10 * time.Second
+
+// Complete names all stacks of an address space once more, in place. The first names may have been given while symbols
+// were still being read, or names derived from code.
+func (s *SampledStacks) Complete(sp *SampledSpace) {
+	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: s.capturer.linesWait}
+	defer files.Stop()
+	space := s.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
+	space.Files, space.Generated.Disabled = &files, true
+	w := s.capturer.walker(space, s.options)
+	defer w.close()
+	w.late.After = completeWait
+	for i := range sp.named {
+		n := &sp.named[i]
+		frames, _ := space.Name(n.walked, w.limit, &w.late)
+		if len(frames) < len(n.thread.Frames) {
+			continue
+		}
+		levels := n.thread.Frames
+		if len(frames) == len(levels) {
+			for j := range levels {
+				frames[j].Levels = levels[j].Levels
+			}
+		} else if slices.ContainsFunc(levels, func(f trace.Frame) bool { return len(f.Levels) > 0 }) {
+			continue // inlined calls have been found since: the levels would be at other frames
+		}
+		n.thread.Frames = frames
+	}
 }
 
-// unreadNames reports whether a frame lacks a name that will be there later.
-func unreadNames(t *trace.Thread) bool {
-	for i := range t.Frames {
-		if t.Frames[i].Note == symbolize.SymbolsUnread {
-			return true
-		}
-	}
-	return false
+// constant reports whether an address lies in a mapping of a file that the process cannot write to.
+func constant(space *procmap.Space, addr uint64) bool {
+	i := space.Mapping(addr)
+	return i >= 0 && space.Maps[i].Inode != 0 && space.Maps[i].Perms&procfs.Write == 0
 }

@@ -41,6 +41,9 @@ const noStack = "[no stack was taken]"
 // profile makes the profile of what was collected.
 func (c *collector) profile(ctx context.Context) *profile.Profile {
 	c.completeNames(ctx)
+	for _, space := range c.spaces {
+		c.stacks.Complete(space)
+	}
 	b := &builder{
 		collector: c, mappings: make(map[procfs.Mapping]*profile.Mapping), functions: make(map[functionKey]*profile.Function),
 		locations: make(map[locationKey]*profile.Location), whole: make(map[*trace.Thread][]*profile.Location),
@@ -135,32 +138,58 @@ func (p *process) fallback() identity {
 }
 
 // addOff adds time off the processor. The time of each kind of wait is the kernel's, and its stacks say how it is
-// distributed.
+// distributed. If a process has no stack of a kind of wait, the stacks of other processes in the same kind of wait of
+// the same statement do.
 func (b *builder) addOff() {
+	pools := make(map[waitKey]map[stackKey]*weight)
+	for key, w := range b.collector.off {
+		key.process = nil
+		if len(w.stacks) > 0 && pools[key] == nil {
+			pools[key] = make(map[stackKey]*weight)
+		}
+		for stack, share := range w.stacks {
+			pools[key][stack] = share
+		}
+	}
 	for key, w := range b.collector.off {
 		if w.took <= 0 {
 			continue
 		}
-		if len(w.stacks) == 0 {
-			l := labels{
-				identity: key.process.fallback(), query: key.query, event: key.event, state: key.state, offCPU: key.offCPU,
-			}
+		l := labels{
+			identity: key.process.fallback(), query: key.query, event: key.event, state: key.state, offCPU: key.offCPU,
+		}
+		stacks, own := w.stacks, true
+		if len(stacks) == 0 && key.query != 0 {
+			alike := key
+			alike.process = nil
+			stacks, own = pools[alike], false
+		}
+		if len(stacks) == 0 {
 			b.add(nil, nil, &l, 0, 0, w.took)
 			continue
 		}
-		var sum float64
-		samples := 0
-		for _, share := range w.stacks {
-			sum += share.time
-			samples += share.samples
+		b.distribute(w.took, stacks, own, l)
+	}
+}
+
+// distribute divides time among stacks, with their own labels or with these.
+func (b *builder) distribute(took time.Duration, stacks map[stackKey]*weight, own bool, l labels) {
+	var sum float64
+	samples := 0
+	for _, share := range stacks {
+		sum += share.time
+		samples += share.samples
+	}
+	for stack, share := range stacks {
+		part := share.time / sum
+		if sum == 0 {
+			part = float64(share.samples) / float64(samples)
 		}
-		for stack, share := range w.stacks {
-			part := share.time / sum
-			if sum == 0 {
-				part = float64(share.samples) / float64(samples)
-			}
-			b.add(stack.space, stack.thread, &stack.labels, share.samples, 0, time.Duration(part*float64(w.took)))
+		n := 0
+		if own {
+			n, l = share.samples, stack.labels
 		}
+		b.add(stack.space, stack.thread, &l, n, 0, time.Duration(part*float64(took)))
 	}
 }
 

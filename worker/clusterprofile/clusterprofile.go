@@ -60,6 +60,8 @@ const (
 	ringSize = 16 << 20
 	// grace is how much longer than asked for the kernel takes samples if this process does not stop it.
 	grace = 2 * time.Second
+	// maxProcesses bounds the processes of one profile: each takes some kB of memory.
+	maxProcesses = 200_000
 	// sleepersAtOnce bounds the sleepers that are looked at before samples are fetched.
 	sleepersAtOnce = 256
 )
@@ -73,7 +75,8 @@ type collector struct {
 	summary Summary
 	began   time.Time
 
-	base       *capture.SampledSpace // of the postmaster: its children have the same mappings and more
+	base       *capture.SampledSpace   // of the postmaster: its children have the same mappings and more
+	spaces     []*capture.SampledSpace // all
 	byPID      map[int]*process
 	processes  []*process
 	cpu        map[stackKey]int
@@ -117,6 +120,7 @@ func newCollector(o *Options) (*collector, error) {
 		return nil, fmt.Errorf("%w: %w", ErrServerGone, err)
 	}
 	c.base = capture.NewSampledSpace(cluster.PostmasterPID, cluster.PostmasterStart, maps)
+	c.spaces = append(c.spaces, c.base)
 	period := time.Duration(float64(time.Second) / o.Rate)
 	c.sampler, err = clusterbpf.Load(s.target, clusterbpf.Options{
 		Clock: o.Mode != OffCPU, Period: period, Switches: o.Mode != CPU, StackPeriod: period,
@@ -215,6 +219,10 @@ func (c *collector) loop(ctx context.Context) error {
 		}
 		if c.options.Progress != nil {
 			c.options.Progress(time.Since(c.began), c.summary.Taken)
+		}
+		if len(c.processes) > maxProcesses {
+			c.summary.StoppedBySize = true
+			return nil
 		}
 		if !c.server.cluster.Alive() {
 			c.summary.ServerEnded = true

@@ -43,6 +43,19 @@ func label(s *profile.Sample, name string) string {
 	return s.Label[name][0]
 }
 
+// TestNamesAreUTF8 expects that names in another encoding do not make a profile invalid.
+func TestNamesAreUTF8(t *testing.T) {
+	t.Parallel()
+	names := make(map[uint32]string)
+	learn(names, 1, []byte("caf\xe9"))
+	learn(names, 2, []byte("café"))
+	learn(names, 0, []byte("none"))
+	learn(names, 3, nil)
+	if len(names) != 2 || names[1] != "caf\uFFFD" || names[2] != "café" {
+		t.Errorf("%+v", names)
+	}
+}
+
 // TestLabelsAreThoseOfTheServer compares the labels of processes that wait with pg_stat_activity.
 func TestLabelsAreThoseOfTheServer(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, bin string) {

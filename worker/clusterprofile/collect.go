@@ -121,7 +121,7 @@ func (c *collector) endWait(p *process, w *pendingWait, at uint64) {
 		return
 	}
 	took := time.Duration(at - w.began)
-	if took < longWait {
+	if took < longWait+interval {
 		took *= time.Duration(w.waits)
 	}
 	w.weight.time += float64(took)
@@ -233,6 +233,7 @@ func (c *collector) readSpace(p *process) bool {
 		return false
 	}
 	p.space = capture.NewSampledSpace(p.pid, stat.StartTime, maps)
+	c.spaces = append(c.spaces, p.space)
 	return true
 }
 
@@ -287,7 +288,7 @@ func (c *collector) finish(end uint64) error {
 		p.on, p.off = now.On, now.Off
 		c.addWaits(&now.Last)
 		rest := time.Duration(max(end, now.Since) - now.Since)
-		if now.Running {
+		if now.Running && (rest < longWait || runs(now.PID)) { // the kernel does not report every switch
 			p.on += rest
 			continue
 		}
@@ -305,6 +306,12 @@ func (c *collector) finish(end uint64) error {
 		c.countProcess(p)
 	}
 	return nil
+}
+
+// runs reports whether a process has a processor or waits for one.
+func runs(pid int) bool {
+	stat, err := procfs.ReadStat(pid)
+	return err == nil && stat.State == 'R'
 }
 
 // addRests adds the time of waits that the kernel's table had no room for.

@@ -3,6 +3,7 @@ package clusterprofile
 import (
 	"slices"
 	"strconv"
+	"strings"
 
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 )
@@ -65,7 +66,7 @@ func (c *collector) labelsOf(r *clusterbpf.Record) labels {
 	if r.Flags&clusterbpf.Consistent == 0 {
 		return l
 	}
-	l.database, l.user, l.application = r.Database, r.User, string(r.ApplicationName)
+	l.database, l.user, l.application = r.Database, r.User, clean(r.ApplicationName)
 	l.state = r.State
 	l.query = c.queryOf(r.QueryID, r.State)
 	if r.Flags&clusterbpf.HasPort != 0 {
@@ -81,15 +82,19 @@ const (
 )
 
 func learn(names map[uint32]string, oid uint32, name []byte) {
-	if oid != 0 && len(name) > 0 && names[oid] != string(name) {
-		names[oid] = string(name)
+	if text := clean(name); oid != 0 && text != "" && names[oid] != text {
+		names[oid] = text
 	}
 }
+
+// clean returns text of the server's memory as valid UTF-8, which a profile must be. The server's encoding may be
+// another one.
+func clean(text []byte) string { return strings.ToValidUTF8(string(text), "\uFFFD") }
 
 // backendType returns backend_type as in pg_stat_activity. Background workers have types of their own.
 func (c *collector) backendType(r *clusterbpf.Record) string {
 	if int(r.BackendType) == c.server.version.worker && len(r.WorkerType) > 0 {
-		return string(r.WorkerType)
+		return clean(r.WorkerType)
 	}
 	return nameOf(c.server.version.types, r.BackendType)
 }

@@ -131,6 +131,8 @@ type Summary struct {
 	KernelTime time.Duration
 	// StoppedByCost is set if the profile ended early because of Options.CostLimit.
 	StoppedByCost bool
+	// StoppedBySize is set if the profile ended early because it has seen more processes than it can hold.
+	StoppedBySize bool
 	// WorkerCPU is the processor time that this process has used meanwhile.
 	WorkerCPU time.Duration
 	// UnseenProcessors is the number of processors of which no samples could be taken.
@@ -166,6 +168,9 @@ func (s *Summary) Notes() []string {
 	add(s.UnseenProcessors, "%d processors were not sampled.", s.UnseenProcessors)
 	if s.StoppedByCost {
 		notes = append(notes, "The profile ended early, because it cost too much.")
+	}
+	if s.StoppedBySize {
+		notes = append(notes, fmt.Sprintf("The profile ended early, after %d processes.", s.Processes))
 	}
 	if s.ServerEnded {
 		notes = append(notes, "The server ended or restarted during the profile. Later samples are missing.")

@@ -18,12 +18,13 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
 )
 
-// truth is how long a comparison with known work takes, at what rate, and how much of a share may be wrong. The variable
-// PGSB_PROFILE_SOAK enables the long one. A short one needs a higher rate, to have as many samples.
+// truth is how long a comparison with known work takes, at what rate, and how much of a share may be wrong. The
+// variable PGSB_PROFILE_SOAK enables the long one. A short one needs a higher rate, to have as many samples.
 func truth() (duration time.Duration, rate, limit float64) {
 	if os.Getenv("PGSB_PROFILE_SOAK") != "" {
 		return time.Minute, DefaultRate, 0.02
@@ -35,6 +36,7 @@ func truth() (duration time.Duration, rate, limit float64) {
 type worker struct {
 	conn *pgx.Conn
 	pid  int
+	mu   sync.Mutex // of the next two, while the session works
 	took [2]float64 // seconds
 	cpu  [2]float64 // processor time, seconds
 	ids  [2]string  // query ids
@@ -77,8 +79,7 @@ func alternate(t *testing.T, server *pgtest.Server, statements [2]string, each f
 					done <- err
 					return
 				}
-				w.took[i] += seconds
-				w.cpu[i] += processorTime(w.pid) - before
+				w.add(i, seconds, processorTime(w.pid)-before)
 			}
 		}
 	}()
@@ -88,6 +89,21 @@ func alternate(t *testing.T, server *pgtest.Server, statements [2]string, each f
 		t.Fatal(err)
 	}
 	return w
+}
+
+// add adds an execution of a statement.
+func (w *worker) add(statement int, took, cpu float64) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.took[statement] += took
+	w.cpu[statement] += cpu
+}
+
+// reset forgets the executions until now.
+func (w *worker) reset() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.took, w.cpu = [2]float64{}, [2]float64{}
 }
 
 // processorTime is the processor time of a process so far, in seconds (schedstat of proc(5)).
@@ -169,7 +185,7 @@ func TestSharesOfKnownWork(t *testing.T) {
 	duration, rate, limit := truth()
 	var p *profile.Profile
 	take := func(w *worker) {
-		w.took, w.cpu = [2]float64{}, [2]float64{}
+		w.reset()
 		p, _ = collect(context.Background(), t, Options{
 			DataDir: server.DataDir, Mode: Wall, Rate: rate, Duration: duration,
 			Filter: Filter{PIDs: []int{w.pid}},
@@ -328,11 +344,26 @@ func TestStacksEqualCaptures(t *testing.T) {
 // TestServerRestarts expects what was collected until the server ended.
 func TestServerRestarts(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	if err := clusterbpf.Check(); err != nil {
+		t.Skip(err)
+	}
+	sampled, restarted := make(chan struct{}), make(chan struct{})
 	go func() {
-		time.Sleep(1500 * time.Millisecond) // while the profile is taken
+		defer close(restarted)
+		<-sampled
 		server.Restart("fast")
 	}()
-	p, s := collect(context.Background(), t, Options{DataDir: server.DataDir, Mode: Wall, Duration: time.Minute})
+	p, s := collect(context.Background(), t, Options{
+		DataDir: server.DataDir, Mode: Wall, Duration: time.Minute,
+		Progress: func(time.Duration, int) {
+			select {
+			case <-sampled:
+			default:
+				close(sampled)
+			}
+		},
+	})
+	<-restarted
 	if !s.ServerEnded || s.Took > 50*time.Second || len(p.Sample) == 0 || s.Ended == 0 {
 		t.Errorf("%+v", *s)
 	}

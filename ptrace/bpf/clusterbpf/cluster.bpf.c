@@ -139,6 +139,7 @@ struct process {
 	u64 same_query;		 /* these: of the same waits */
 	u32 same_event, same_state;
 	u32 same_runnable, unused;
+	u64 exec;		 /* processor time when it got the processor, by the scheduler; 0: not seen */
 };
 
 /* Time off the processor, by what the process did. */
@@ -483,56 +484,6 @@ static __always_inline bool stack_is_due(struct process *p, u64 now)
 	return true;
 }
 
-/* leave notes that the current process leaves its processor. */
-static __always_inline void leave(struct task_struct *t, bool preempted, u64 now)
-{
-	struct process *p;
-	struct sample *s;
-	u32 index = bpf_get_smp_processor_id(), pid = t->tgid;
-	u64 status;
-
-	if (t->__state & TASK_DEAD) {
-		bpf_map_delete_elem(&processes, &pid);
-		return;
-	}
-	p = process_of(t);
-	if (!p)
-		return;
-	p->on += now - p->since;
-	p->since = now;
-	p->running = 0;
-	p->number++;
-	p->runnable = preempted || t->__state == 0;
-	p->query = p->state = p->event = 0;
-	if (!t->mm)
-		return;
-	s = bpf_map_lookup_elem(&scratch, &index);
-	if (!s || index >= processors)
-		return;
-	p->event = wait_event(NULL);
-	status = fetch_u64(status_pointer, NULL);
-	/* While the process changes the entry, the number at its beginning is odd. One call costs less than three. */
-	if (status && fetch(s->status, STATUS, status, NULL) && !(s->status[0] & 1) &&
-	    state_offset <= STATUS - sizeof(u32) && query_offset <= STATUS - sizeof(u64)) {
-		p->state = *(u32 *)&s->status[state_offset];
-		p->query = *(u64 *)&s->status[query_offset];
-	}
-	p->without++;
-	if (!stack_is_due(p, now))
-		return;
-	describe(&s->record.head, t, KIND_OFF, now);
-	if (!copy_registers(&s->record, t))
-		return;
-	s->record.head.number = p->number;
-	s->record.head.first = p->without;
-	read_labels(&s->record.labels, NULL);
-	if (p->runnable)
-		s->record.labels.flags |= RUNNABLE;
-	p->stack = p->number;
-	p->without = 0;
-	send(s, copy_stack(s, t, NULL));
-}
-
 /* flush adds the last waits to the table. */
 static __always_inline void flush(struct process *p, u32 pid)
 {
@@ -577,25 +528,106 @@ static __always_inline void send_head(struct head *h)
 		count(LOST, 1);
 }
 
-/* enter notes that a process gets a processor. */
-static __always_inline void enter(struct task_struct *t, u64 now)
+/* end_wait accounts for the wait in progress, which took so long. */
+static __always_inline void end_wait(struct process *p, struct task_struct *t, u64 ns, u64 now)
 {
-	struct process *p = process_of(t);
 	struct head h = {};
-	u64 ns;
 
-	if (!p)
-		return;
-	ns = now - p->since;
 	account(p, t->tgid, ns);
-	p->since = now;
-	p->running = 1;
 	if (p->stack != p->number || p->number == 0)
 		return;
 	describe(&h, t, KIND_OFF_END, now);
 	h.number = p->number;
 	h.first = ns;
 	send_head(&h);
+}
+
+/* catch_up accounts for a process that leaves a processor and was not seen to get it: before the programs were attached,
+ * or because the kernel does not report every switch. The scheduler has counted how long it had the processor. */
+static __always_inline void catch_up(struct process *p, struct task_struct *t, u64 now)
+{
+	u64 all = now - p->since, on = t->se.sum_exec_runtime - t->se.prev_sum_exec_runtime;
+
+	if (on > all)
+		on = all;
+	if (on < all)
+		end_wait(p, t, all - on, now);
+	p->since = now - on;
+}
+
+/* leave notes that the current process leaves its processor. */
+static __always_inline void leave(struct task_struct *t, bool preempted, u64 now)
+{
+	struct process *p;
+	struct sample *s;
+	u32 index = bpf_get_smp_processor_id(), pid = t->tgid;
+	u64 status;
+
+	if (t->__state & TASK_DEAD) {
+		bpf_map_delete_elem(&processes, &pid);
+		return;
+	}
+	p = process_of(t);
+	if (!p)
+		return;
+	if (!p->running || !p->exec)
+		catch_up(p, t, now);
+	p->on += now - p->since;
+	p->since = now;
+	p->running = 0;
+	p->number++;
+	p->runnable = preempted || t->__state == 0;
+	p->query = p->state = p->event = 0;
+	if (!t->mm)
+		return;
+	s = bpf_map_lookup_elem(&scratch, &index);
+	if (!s || index >= processors)
+		return;
+	p->event = wait_event(NULL);
+	status = fetch_u64(status_pointer, NULL);
+	/* While the process changes the entry, the number at its beginning is odd. One call costs less than three. */
+	if (status && fetch(s->status, STATUS, status, NULL) && !(s->status[0] & 1) &&
+	    state_offset <= STATUS - sizeof(u32) && query_offset <= STATUS - sizeof(u64)) {
+		p->state = *(u32 *)&s->status[state_offset];
+		p->query = *(u64 *)&s->status[query_offset];
+	}
+	p->without++;
+	if (!stack_is_due(p, now))
+		return;
+	describe(&s->record.head, t, KIND_OFF, now);
+	if (!copy_registers(&s->record, t))
+		return;
+	s->record.head.number = p->number;
+	s->record.head.first = p->without;
+	read_labels(&s->record.labels, NULL);
+	if (p->runnable)
+		s->record.labels.flags |= RUNNABLE;
+	p->stack = p->number;
+	p->without = 0;
+	send(s, copy_stack(s, t, NULL));
+}
+
+/* enter notes that a process gets a processor. */
+static __always_inline void enter(struct task_struct *t, u64 now)
+{
+	struct process *p = process_of(t);
+	u64 ran;
+
+	if (!p)
+		return;
+	if (p->running && p->exec) { /* it was not seen to leave the processor */
+		ran = t->se.sum_exec_runtime - p->exec;
+		if (ran > now - p->since)
+			ran = now - p->since;
+		p->on += ran;
+		p->since += ran;
+		p->number++;
+		p->event = p->state = p->query = p->runnable = 0;
+	}
+	end_wait(p, t, now - p->since, now);
+	p->since = now;
+	p->running = 1;
+	p->exec = t->se.sum_exec_runtime;
 }
 
 SEC("tp_btf/sched_switch")

@@ -68,6 +68,11 @@ struct thread_info {
 	u32 cpu;
 };
 
+struct sched_entity {
+	u64 sum_exec_runtime;
+	u64 prev_sum_exec_runtime;
+};
+
 struct mm_struct {
 	unsigned long start_stack;
 	unsigned long exec_vm; /* pages of mappings with code */
@@ -90,6 +95,7 @@ struct task_struct {
 	u64 start_time;
 	u64 start_boottime;
 	struct mm_struct *mm;
+	struct sched_entity se;
 	pid_t pid;
 	pid_t tgid;
 	struct task_struct *real_parent;
