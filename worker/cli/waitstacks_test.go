@@ -14,7 +14,8 @@ func TestStackRate(t *testing.T) {
 			t.Fatalf("too many after %d steps", i)
 		}
 	}
-	if burst.add(maxStackRate, start) || !burst.add(1, start.Add(time.Millisecond)) || !burst.add(0, start.Add(time.Hour)) {
+	soon, later := start.Add(time.Millisecond), start.Add(time.Hour)
+	if burst.add(maxStackRate, start) || !burst.add(1, soon) || !burst.add(0, later) {
 		t.Error("a burst was not noticed, or was forgotten")
 	}
 }
