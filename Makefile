@@ -49,6 +49,25 @@ release: ## Build dist/: an archive for each architecture, reproducible, and SHA
 check-release: ## Build the archives twice, the second time from scratch, and compare (RELEASE_ARCHS)
 	scripts/release.sh --check
 
+.PHONY: packages check-packages dist check-container check-manifests fleet
+packages: ## Build deb, rpm and apk packages in dist/packages, reproducible (PACKAGE_ARCHS, PACKAGE_MAJORS)
+	packaging/nfpm/build.sh
+
+check-packages: ## As root: build the packages twice, install, upgrade and remove them beside a real systemd and server
+	scripts/check-packages.sh
+
+dist: ## Build dist/pg_stat_backtrace-VERSION.zip for the PostgreSQL Extension Network
+	scripts/dist.sh
+
+check-manifests: ## Build the manifests for Kubernetes and decode them strictly into Kubernetes' types
+	cd packaging/tools && $(GO) test ./...
+
+fleet: ## Scrape the metrics of 500 simulated servers with one Prometheus (FLEET_SERVERS, FLEET_SECONDS, FLEET_STUCK)
+	scripts/fleet.sh
+
+check-container: ## As root: build the worker's image, and run it in a pod made of namespaces (needs buildah)
+	scripts/check-container.sh
+
 .PHONY: install
 install: ## Install the program and the extension (PG_CONFIG, DESTDIR, BINDIR)
 	@# sudo's path seldom has Go: what `make build` made is installed then.
@@ -182,6 +201,10 @@ bench: ## Measure pause, capture and SQL round trip, beside libunwind over ptrac
 .PHONY: bench-waits
 bench-waits: ## Measure the cost of timing wait events, switched on and off within one run (BENCHFLAGS)
 	scripts/bench-waits.sh $(BENCHFLAGS)
+
+.PHONY: bench-profile
+bench-profile: ## Measure the cost of profiles of a whole server, beside perf record, as bench-waits does (BENCHFLAGS)
+	scripts/bench-waits.sh -cases control,profile-cpu,profile-wall,perf -loads simple,prepared $(BENCHFLAGS)
 
 .PHONY: soak-queue
 soak-queue: ## 100,000 queued requests while the worker is killed every second (SOAK=-duration 1h: watch the table)

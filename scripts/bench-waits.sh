@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Measures the cost of timing wait events on a throw-away server, as root; options go to bench/waits (`go run
-# ./bench/waits -h` lists them).
+# Measures the cost of timing wait events and of profiles on a throw-away server, as root; options go to bench/waits
+# (`go run ./bench/waits -h` lists them).
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

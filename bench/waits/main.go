@@ -1,6 +1,7 @@
-// Command waits measures how much processor time the timing of wait events costs a server, in one run. Sessions execute
-// transactions without a pause, and the timing is switched on and off in turn. The command compares the processor time
-// of the sessions' backends for each transaction. A control switches nothing; its result shows the noise.
+// Command waits measures how much processor time the timing of wait events and profiles cost a server, in one run.
+// Sessions execute transactions without a pause, and the timing is switched on and off in turn. The command compares
+// the processor time of the sessions' backends for each transaction. A control switches nothing. Its result shows the
+// noise.
 //
 // It needs a server with the data directory of -D, and the rights that the methods need.
 package main
@@ -28,6 +29,7 @@ type options struct {
 	Slice        time.Duration
 	Sessions     int
 	Cases, Loads string
+	Profile      time.Duration
 }
 
 // settle is how long after a switch the measurement begins.
@@ -40,8 +42,10 @@ func main() {
 	flag.IntVar(&o.Cycles, "cycles", 40, "how often the timing is switched on and off")
 	flag.DurationVar(&o.Slice, "slice", 300*time.Millisecond, "how long each state is measured")
 	flag.IntVar(&o.Sessions, "sessions", 2, "sessions that execute transactions")
-	flag.StringVar(&o.Cases, "cases", "control,sampled,blocked,exact,trace", "what to measure")
+	flag.StringVar(&o.Cases, "cases", "control,sampled,blocked,exact,trace",
+		"what to measure: these, profile-cpu, profile-offcpu, profile-wall, perf")
 	flag.StringVar(&o.Loads, "loads", "simple,prepared,tpcb", "transactions to execute")
+	flag.DurationVar(&o.Profile, "profile", 20*time.Second, "how long a profile is taken whose own figures are printed")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	err := run(ctx, o)
@@ -64,7 +68,7 @@ func run(ctx context.Context, o options) error {
 	fmt.Printf("%d cycles of 2 x %v, %d sessions; processor time of the backends for each transaction, on / off\n",
 		o.Cycles, o.Slice, o.Sessions)
 	fmt.Printf("%-9s %-9s %-14s %9s %9s %9s %12s %9s\n",
-		"load", "case", "mechanism", "median", "low 5 %", "high 5 %", "us/xact off", "waits/xact")
+		"load", "case", "mechanism", "median", "low 5 %", "high 5 %", "us/xact off", "n/xact")
 	for load := range strings.SplitSeq(o.Loads, ",") {
 		if err := measureLoad(ctx, o, server, load); err != nil {
 			return fmt.Errorf("load %s: %w", load, err)
@@ -92,6 +96,11 @@ func measureLoad(ctx context.Context, o options, server *waitevent.Server, name 
 		low, median, high := r.quantiles()
 		fmt.Printf("%-9s %-9s %-14s %+8.2f%% %+8.2f%% %+8.2f%% %12.2f %9.2f\n", l.name, name, r.mechanism,
 			100*(median-1), 100*(low-1), 100*(high-1), r.off, r.waits)
+		if mode, ok := strings.CutPrefix(name, "profile-"); ok {
+			if err := describeProfile(ctx, o, server, mode); err != nil {
+				return err
+			}
+		}
 		if r.skipped > 0 {
 			fmt.Printf("          %d cycles were left out: no transaction ended in a slice\n", r.skipped)
 		}
@@ -104,7 +113,7 @@ type result struct {
 	mechanism string
 	ratios    []float64
 	off       float64 // microseconds for a transaction without timing
-	waits     float64 // for each transaction, with timing
+	waits     float64 // waits or stacks for each transaction, with timing
 	skipped   int     // cycles with a slice without a transaction
 }
 
@@ -156,22 +165,18 @@ func slice(
 	ctx context.Context, o options, server *waitevent.Server, l *load, name string, timed bool, r *result,
 ) (s sample, err error) {
 	if timed {
-		method, trace := waits.Method(name), name == "trace"
-		if trace {
-			method = waits.Exact
+		begin := timeWaits
+		switch mode, isProfile := strings.CutPrefix(name, "profile-"); {
+		case isProfile:
+			name, begin = mode, profileServer
+		case name == "perf":
+			begin = perfRecord
 		}
-		p, err := waits.Open(server.Target, waits.Options{Method: method, Queries: trace})
+		stop, err := begin(ctx, server, l, name, r)
 		if err != nil {
 			return s, err
 		}
-		defer p.Close()
-		r.mechanism = p.Info().Mechanism
-		if tracer, ok := p.(waits.Tracer); ok && trace {
-			time.Sleep(settle)
-			tracer.SetTraced(l.pids[0], true)
-			defer func() { tracer.Records() }()
-		}
-		defer func() { s.waits = counted(p, l.pids) }()
+		defer func() { s.waits = stop() }()
 	}
 	time.Sleep(settle)
 	done, spent := l.done(), l.spent()
@@ -182,6 +187,34 @@ func slice(
 	}
 	s.done, s.spent = l.done()-done, l.spent()-spent
 	return s, l.err()
+}
+
+// timeWaits begins to time wait events. The result of stop is the number of waits.
+func timeWaits(
+	_ context.Context, server *waitevent.Server, l *load, name string, r *result,
+) (stop func() uint64, err error) {
+	method, trace := waits.Method(name), name == "trace"
+	if trace {
+		method = waits.Exact
+	}
+	p, err := waits.Open(server.Target, waits.Options{Method: method, Queries: trace})
+	if err != nil {
+		return nil, err
+	}
+	r.mechanism = p.Info().Mechanism
+	tracer, ok := p.(waits.Tracer)
+	if ok && trace {
+		time.Sleep(settle)
+		tracer.SetTraced(l.pids[0], true)
+	}
+	return func() uint64 {
+		n := counted(p, l.pids)
+		if ok && trace {
+			tracer.Records()
+		}
+		p.Close()
+		return n
+	}, nil
 }
 
 // counted is the number of waits of the sessions.

@@ -240,7 +240,7 @@ func waitsRestart(t *testing.T, s *site) {
 	}
 }
 
-// TestWaitEventBudget expects a worker whose timing costs more than it may to take a cheaper method.
+// TestWaitEventBudget expects a worker whose timing exceeds its cost limit to use a cheaper method.
 func TestWaitEventBudget(t *testing.T) {
 	s := start(t, pgtest.BinDir(t), pgtest.Options{})
 	w := s.workAsRoot(t, "--wait-event-capture", "stats", "--wait-event-budget", "0.000001")

@@ -18,12 +18,14 @@ import (
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
 )
 
 // captureFlags are the flags of the command capture.
 type captureFlags struct {
+	dataDir   string
 	format    string
 	maxFrames int
 	repeat    int
@@ -40,6 +42,7 @@ type captureFlags struct {
 	core       coreFlags
 	compressed compressedFlags
 	nonStop    bool
+	titles     map[int]string // of the processes of a server, as ps(1) shows them
 }
 
 const captureLong = `Print the call stack of each process. It may be any process that you may trace
@@ -55,6 +58,9 @@ or because it is in uninterruptible sleep, or that must not be, because it is
 writing its core file, is captured in this way without being asked to. The
 output says how a process was captured if not by a stop, and where in the kernel
 it is in uninterruptible sleep.
+
+With -D, all processes of a server are captured, one after another, also if it
+accepts no connection. The postmaster is left out.
 
 No stack waits for a debuginfod server: what it sends names the stacks of later
 rounds (--repeat), and of later calls. "symbols --fetch" waits for it.
@@ -72,37 +78,32 @@ one that is not the file that the process had is told and not used.`
 func newCapture() *cobra.Command {
 	var f captureFlags
 	cmd := &cobra.Command{
-		Use:   "capture PID... | capture --core FILE",
+		Use:   "capture PID... | capture -D DIRECTORY | capture --core FILE",
 		Short: "Print the call stack of processes, or of a core file",
 		Long:  captureLong,
 		Example: `  pg_stat_backtrace capture 4711
   pg_stat_backtrace capture --format short --repeat 10 --interval 100ms 4711
-  pg_stat_backtrace capture --format json $(pgrep -f 'postgres:')
+  pg_stat_backtrace capture -D /var/lib/postgresql/15/main
   pg_stat_backtrace capture --format folded -n 1000 -i 10ms 4711 | flamegraph.pl > 4711.svg
   pg_stat_backtrace capture --goroutines 4711
   pg_stat_backtrace capture --repeat 1000 --stats 4711
   pg_stat_backtrace capture --core core.4711 --sysroot /srv/images/arm64`,
 		Args: usageArgs(func(cmd *cobra.Command, args []string) error {
-			if f.core.file != "" {
+			switch {
+			case f.core.file != "":
+				return nil
+			case f.dataDir != "" && len(args) > 0:
+				return errors.New("give either -D or process ids, not both")
+			case f.dataDir != "":
 				return nil
 			}
 			return cobra.MinimumNArgs(1)(cmd, args)
 		}),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := f.core.check(cmd, args); err != nil {
-				return usage(err)
-			}
-			pids, err := f.check(args)
-			if err != nil {
-				return usage(err)
-			}
-			if f.core.file != "" {
-				return f.runCore(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
-			}
-			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
-		},
+		RunE: f.execute,
 	}
 	fs := cmd.Flags()
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "all processes of the server with this data `DIRECTORY`")
+	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVarP(&f.format, "format", "f", formatText,
 		"`FORMAT` of a stack: text, json (a line each), short (f()+12<-g()+8), compressed (~m# lines, see decode), or "+
 			"folded (at the end, equal stacks counted, for a flame graph)")
@@ -126,6 +127,25 @@ func newCapture() *cobra.Command {
 	_ = cmd.RegisterFlagCompletionFunc("format",
 		cobra.FixedCompletions(formats, cobra.ShellCompDirectiveNoFileComp))
 	return cmd
+}
+
+// execute runs the command.
+func (f *captureFlags) execute(cmd *cobra.Command, args []string) error {
+	if err := f.core.check(cmd, args); err != nil {
+		return usage(err)
+	}
+	pids, err := f.check(args)
+	switch {
+	case err != nil:
+		return usage(err)
+	case f.core.file != "" && f.dataDir != "":
+		return usage(errors.New("give either -D or --core, not both"))
+	case f.core.file != "":
+		return f.runCore(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+	case f.dataDir != "":
+		return f.runServer(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return f.run(cmd.Context(), identities(pids), cmd.OutOrStdout(), cmd.ErrOrStderr())
 }
 
 // check validates the flags and returns the processes.
@@ -166,7 +186,7 @@ const maxFramesLimit = 65536
 
 // run captures round by round. A process that fails is told on stderr and
 // left out; the others go on.
-func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
+func (f *captureFlags) run(ctx context.Context, targets []ptrace.Target, stdout, stderr io.Writer) error {
 	gomaxprocs.Frugal()
 	collectLate(f.warmUp + f.repeat)
 	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
@@ -180,8 +200,8 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 	}
 	defer clock.close()
 	r := rounds{
-		captureFlags: f, capturer: capturer, targets: identities(pids), failed: make(map[int]bool),
-		folded: render.Folded{ByProcess: len(pids) > 1}, stdout: stdout, stderr: stderr,
+		captureFlags: f, capturer: capturer, targets: targets, failed: make(map[int]bool),
+		folded: render.Folded{ByProcess: len(targets) > 1}, stdout: stdout, stderr: stderr,
 		options: capture.Options{
 			MaxFrames: f.maxFrames, Deadline: f.timeout, AllThreads: f.threads, NoContext: f.noContext, NonStop: f.nonStop,
 		},
@@ -195,17 +215,43 @@ func (f *captureFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 		if err := r.round(ctx, round >= f.warmUp); err != nil {
 			return err
 		}
-		if len(r.failed) == len(pids) {
+		if len(r.failed) == len(targets) {
 			break
 		}
 	}
 	if err := r.total(); err != nil {
 		return err
 	}
-	if len(r.failed) > 0 {
+	if len(r.failed) > r.ended {
 		return errReported
 	}
 	return ctx.Err()
+}
+
+// runServer captures all processes of a server, the postmaster not among them.
+func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) error {
+	cluster, err := pgcluster.ByDataDir(f.dataDir)
+	if err != nil {
+		return err
+	}
+	members, err := cluster.Members()
+	if err != nil {
+		return err
+	}
+	f.titles = make(map[int]string, len(members))
+	targets := make([]ptrace.Target, 0, len(members))
+	for _, m := range members {
+		target, err := cluster.Contains(m.PID)
+		if err != nil {
+			continue // it has ended
+		}
+		f.titles[m.Local] = m.Title
+		targets = append(targets, target)
+	}
+	if len(targets) == 0 {
+		return fmt.Errorf("%s has no processes", cluster)
+	}
+	return f.run(ctx, targets, stdout, stderr)
 }
 
 // rounds are what one call captures.
@@ -216,6 +262,7 @@ type rounds struct {
 	options        capture.Options
 	targets        []ptrace.Target
 	failed         map[int]bool // by process id
+	ended          int          // how many of the failed processes have ended, which is no error
 	taken          stats
 	folded         render.Folded // with formatFolded
 	stdout, stderr io.Writer
@@ -234,6 +281,10 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 				return nil
 			}
 			r.failed[target.PID] = true
+			if r.titles != nil && errors.Is(err, ptrace.ErrExited) {
+				r.ended++ // processes of a server come and go
+				continue
+			}
 			if target.StartTime == 0 && errors.Is(err, ptrace.ErrExited) {
 				tellf(r.stderr, "process with PID %d does not exist", target.PID)
 				continue

@@ -2,9 +2,11 @@ package cli
 
 import (
 	"fmt"
+	"strings"
 
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/visible"
 )
 
 // The formats of a stack.
@@ -43,9 +45,23 @@ func (r *rounds) print(t *trace.Trace) error {
 		if t.Pause > 0 {
 			how = fmt.Sprintf("stopped for %.1f us", float64(t.Pause.Nanoseconds())/1e3)
 		}
-		_, err = fmt.Fprintf(w, "process %d, %s\n%s\n", t.PID, how, render.Text(t, render.Options{}))
+		title := ""
+		if s := r.titles[t.PID]; s != "" {
+			title = " (" + printable(s) + ")"
+		}
+		_, err = fmt.Fprintf(w, "process %d%s, %s\n%s\n", t.PID, title, how, render.Text(t, render.Options{}))
 	}
 	return err
+}
+
+// printable returns a foreign text without the characters that could drive a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if visible.Rune(r) {
+			return r
+		}
+		return '?'
+	}, s)
 }
 
 // total prints what is told of all rounds together.

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -17,6 +18,8 @@ import (
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/clusterprofile"
+	"pg_stat_backtrace/worker/profilefmt"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -30,8 +33,10 @@ type profileFlags struct {
 	most      int
 	running   bool
 	stats     bool
+	output    string
 	debugDirs []string
 	remote    debuginfodFlags
+	cluster   clusterFlags
 }
 
 const profileLong = `Take samples of processes for a while, and print which stacks they had, the most
@@ -47,32 +52,66 @@ Linux 6.10, x86_64, and the host's PID namespace.
 Elsewhere take "capture --format folded --repeat --interval", which stops the
 processes, with --nonstop or without.
 
-Samples are of main threads, as PostgreSQL's processes have no others. What they
-say of themselves (functions in PL/pgSQL, the query, the wait event) is in
-captures only.`
+Samples are of main threads, as PostgreSQL's processes have no others.
+
+With -D, all processes of a server are sampled, also those that start or end
+meanwhile, however many there are. Each sample has labels, as in
+pg_stat_activity at that moment: pid, backend_type, database, user,
+application_name, query_id, wait_event_type, wait_event, state. The server needs
+no free connection. --mode says which time counts:
+  cpu      processes that have a processor, so many samples a second of each
+           processor
+  offcpu   processes that sleep or wait for a processor, by the kernel's context
+           switches. Total times are exact. Stacks are those of long waits, and
+           of some of the short ones.
+  wall     both
+Percentages of labelled samples, and what is missing, go to
+standard error. Formats are text, folded, pprof (go tool pprof, Parca,
+Pyroscope), speedscope and html. A file given with -o is there only if it is
+complete. The profile ends by itself if the programs in the kernel take more than
+5 % of all processors.`
 
 func newProfile() *cobra.Command {
 	var f profileFlags
 	cmd := &cobra.Command{
-		Use:   "profile PID...",
-		Short: "Sample processes without stopping them, and print where they were",
+		Use:   "profile -D DIRECTORY | PID...",
+		Short: "Sample processes, or a whole server, without stopping them, and print where they were",
 		Long:  profileLong,
-		Example: `  pg_stat_backtrace profile 4711
+		Example: `  pg_stat_backtrace profile -D /var/lib/postgresql/15/main --duration 30s
+  pg_stat_backtrace profile -D /srv/pgdata --mode wall --format html -o profile.html
+  pg_stat_backtrace profile -D /srv/pgdata --query-id -4711 --format pprof -o query.pb.gz
+  pg_stat_backtrace profile 4711
   pg_stat_backtrace profile --duration 1m --running 4711 4712
   pg_stat_backtrace profile --format folded $(pgrep -f 'postgres: .* SELECT') | flamegraph.pl > server.svg`,
-		Args: usageArgs(cobra.RangeArgs(1, samplerbpf.MaxTargets)),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			pids, err := f.check(args)
-			if err != nil {
-				return usage(err)
+		Args: usageArgs(func(cmd *cobra.Command, args []string) error {
+			if f.cluster.dataDir != "" {
+				return nil // checkCluster words it
 			}
-			return f.run(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			return cobra.RangeArgs(1, samplerbpf.MaxTargets)(cmd, args)
+		}),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.cluster.dataDir != "" && !cmd.Flags().Changed("rate") {
+				f.rate = clusterprofile.DefaultRate
+			}
+			pids, err := f.check(args)
+			if err == nil {
+				err = f.checkCluster(cmd, args)
+			}
+			switch {
+			case err != nil:
+				return usage(err)
+			case f.cluster.dataDir != "":
+				return f.runCluster(cmd.Context(), cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
+			return f.runTo(cmd.Context(), pids, cmd.OutOrStdout(), cmd.ErrOrStderr())
 		},
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.format, "format", "f", formatText,
-		"`FORMAT` of the result: text, or folded (for a flame graph)")
-	fs.Float64VarP(&f.rate, "rate", "r", 100, "`N` samples of each process in a second, 0.001 to 1000")
+		"`FORMAT` of the result: text, or folded (for a flame graph); with -D also pprof, speedscope or html")
+	fs.StringVarP(&f.output, "output", "o", "", "write the result to `FILE`; default: standard output")
+	fs.Float64VarP(&f.rate, "rate", "r", 100,
+		"`N` samples of each process in a second, 0.001 to 1000; with -D of each processor, 1 to 1000, default 99")
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second,
 		"for how much `TIME` samples are taken; an interrupt ends it before")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames, inlined calls included")
@@ -81,8 +120,9 @@ func newProfile() *cobra.Command {
 	fs.BoolVar(&f.stats, "stats", false, "print no stacks but how many samples there were, and what they took, as JSON")
 	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
 	f.remote.add(cmd)
+	f.cluster.add(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions([]string{formatText, formatFolded}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(profilefmt.Formats(), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -90,8 +130,8 @@ func newProfile() *cobra.Command {
 func (f *profileFlags) check(args []string) ([]int, error) {
 	const slowest, fastest = 0.001, 1000
 	switch {
-	case f.format != formatText && f.format != formatFolded:
-		return nil, fmt.Errorf("--format must be text or folded, not %q", f.format)
+	case !slices.Contains(profilefmt.Formats(), f.format):
+		return nil, fmt.Errorf("--format must be one of %s, not %q", strings.Join(profilefmt.Formats(), ", "), f.format)
 	case !(f.rate >= slowest && f.rate <= fastest): // not a number is neither
 		return nil, fmt.Errorf("--rate must be from %v to %d, not %v", slowest, fastest, f.rate)
 	case f.duration <= 0:
@@ -115,6 +155,19 @@ func processIDs(args []string) ([]int, error) {
 		pids[i] = int(pid)
 	}
 	return pids, nil
+}
+
+// runTo samples, and prints what came of it to the output.
+func (f *profileFlags) runTo(ctx context.Context, pids []int, stdout, stderr io.Writer) error {
+	out, err := createOutput(f.output, stdout)
+	if err != nil {
+		return err
+	}
+	defer out.discard()
+	if err := f.run(ctx, pids, out, stderr); err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return errors.Join(out.commit(), ctx.Err())
 }
 
 // run samples, and prints what came of it; after an interrupt, what has come until then.

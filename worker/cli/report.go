@@ -42,7 +42,7 @@ func newReport() *cobra.Command {
 		Example: `  pg_stat_backtrace report profile.pb.gz -o profile.html
   pg_stat_backtrace report profile.pb.gz -f text --sample-type offcpu --top 5
   pg_stat_backtrace report profile.pb.gz -f folded --group-by query_id | flamegraph.pl > queries.svg
-  pg_stat_backtrace capture --format folded --repeat 100 --interval 20ms 4711 | pg_stat_backtrace report - -o 4711.html`,
+  pg_stat_backtrace capture --format folded -n 100 -i 20ms 4711 | pg_stat_backtrace report - -o 4711.html`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := f.check(args); err != nil {
@@ -53,7 +53,8 @@ func newReport() *cobra.Command {
 	}
 	fs := cmd.Flags()
 	fs.StringVarP(&f.format, "format", "f", "",
-		"`FORMAT` of the result: "+strings.Join(profilefmt.Formats(), ", ")+" (default: by the name of the output file, or text)")
+		"`FORMAT` of the result: "+strings.Join(profilefmt.Formats(), ", ")+
+			" (default: by the name of the output file, or text)")
 	fs.StringVarP(&f.output, "output", "o", "", "write to `FILE` instead of standard output")
 	fs.StringVar(&f.title, "title", "", "`TITLE` of the result (default: the name of the input file)")
 	fs.StringVar(&f.sampleType, "sample-type", "",
@@ -157,7 +158,8 @@ func writeFile(name string, write func(io.Writer) error) error {
 		return errors.Join(write(file), file.Close())
 	}
 	temporary := filepath.Join(filepath.Dir(name), fmt.Sprintf(".%s.%d", filepath.Base(name), os.Getpid()))
-	file, err := os.OpenFile(temporary, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666) // less the umask, as a shell makes files
+	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	file, err := os.OpenFile(temporary, flags, 0o666) //nolint:gosec // less the umask, as a shell makes files
 	if err != nil {
 		return err
 	}

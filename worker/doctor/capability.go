@@ -9,7 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
+	"pg_stat_backtrace/ptrace/probe"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/waits"
 )
@@ -69,8 +71,23 @@ func rights() []finding {
 	}
 	text := fmt.Sprintf("short pauses on a busy machine: CAP_SYS_NICE or RLIMIT_RTPRIO of 1 (this process: %s)",
 		word(ptrace.MayHurry()))
-	found = append(found, finding{good, "capability", text, ""}, finding{good, "capability", sampling(), ""})
-	return append(found, waitTiming()...)
+	found = append(found, finding{good, "capability", text, ""}, finding{good, "capability", sampling(), ""},
+		finding{good, "capability", serverSampling(), ""})
+	return append(append(found, waitTiming()...), functionCalls())
+}
+
+// functionCalls says whether this process may trace functions here, and what a call costs.
+func functionCalls() finding {
+	cost, err := probe.Calibrate()
+	if err != nil {
+		return finding{good, "functions", "calls cannot be traced by this process: " + err.Error(), ""}
+	}
+	text := "calls can be traced"
+	if cost.Emulated > 0 {
+		text = fmt.Sprintf("calls can be traced (trace): a call costs %.1f µs, single-stepped %.1f µs",
+			cost.Emulated.Seconds()*1e6, cost.Stepped.Seconds()*1e6)
+	}
+	return finding{good, "functions", text, ""}
 }
 
 // waitTiming says which ways of timing wait events this process may use here.
@@ -103,8 +120,17 @@ func waitCost(mechanism string) string {
 
 // sampling says whether processes can be sampled without a stop.
 func sampling() string {
-	const feature = "sample without a stop (command profile): CAP_BPF and CAP_PERFMON, Linux 6.10"
-	if err := samplerbpf.Check(); err != nil {
+	return possible("sample without a stop (command profile): CAP_BPF and CAP_PERFMON, Linux 6.10", samplerbpf.Check())
+}
+
+// serverSampling says the same of all processes of a server.
+func serverSampling() string {
+	return possible("sample a whole server (profile -D): CAP_BPF and CAP_PERFMON, Linux 6.10", clusterbpf.Check())
+}
+
+// possible words whether this process can use a feature.
+func possible(feature string, err error) string {
+	if err != nil {
 		return fmt.Sprintf("%s (this process: no: %v)", feature, err)
 	}
 	return feature + " (this process: yes)"

@@ -8,8 +8,9 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// waits holds the names of the wait events of each version, in the order of their numbers: a line for each class, "-"
-// where a number has no name. They are what pgstat_get_wait_event_type and pgstat_get_wait_event return.
+// waits has the names of the wait events of each version, in the order of their numbers. There is one line for each
+// class, and "-" means that a number has no name. pgstat_get_wait_event_type and pgstat_get_wait_event return the
+// same names.
 //
 //go:embed waits/*.txt
 var waits embed.FS
@@ -22,6 +23,16 @@ var waitClasses = map[uint32]string{
 	0x08: "IPC", 0x09: "Timeout", 0x0a: "IO", 0x0b: "InjectionPoint",
 }
 
+// waitClass returns the name of a class in a version, or nothing. From 19 on, locks of a buffer's content are in the class
+// of its pin.
+func waitClass(major int, number uint32) string {
+	const buffer, renamed = 0x04, 19
+	if number == buffer && major >= renamed {
+		return "Buffer"
+	}
+	return waitClasses[number]
+}
+
 // waitEvents reads the names of a version, by number.
 func waitEvents(major int) (map[uint32]string, error) {
 	data, err := waits.ReadFile(fmt.Sprintf("waits/%d.txt", major))
@@ -29,8 +40,8 @@ func waitEvents(major int) (map[uint32]string, error) {
 		return nil, fmt.Errorf("%w: version %d: %w", ErrNotServer, major, err)
 	}
 	numbers := make(map[string]uint32)
-	for number, name := range waitClasses {
-		numbers[name] = number
+	for number := range waitClasses {
+		numbers[waitClass(major, number)] = number
 	}
 	names := make(map[uint32]string)
 	var class, id uint32
@@ -47,7 +58,7 @@ func waitEvents(major int) (map[uint32]string, error) {
 	return names, nil
 }
 
-// wait reads the event that my_wait_event_info points at.
+// wait reads the event to which my_wait_event_info points.
 func (r *reader) wait() trace.Wait {
 	p, ok := r.word(r.bias + r.server.wait)
 	if !ok {
@@ -60,11 +71,11 @@ func (r *reader) wait() trace.Wait {
 	return r.server.waitEvent(uint32(n))
 }
 
-// waitEvent names an event. Events and lock tranches that extensions define have a number only.
+// waitEvent names an event. Events and lock tranches of extensions have only a number.
 func (s *Server) waitEvent(n uint32) trace.Wait {
 	const idMask, unused = 0x0000ffff, 0x00ff0000
-	class, ok := waitClasses[n>>24]
-	if !ok || n&unused != 0 {
+	class := waitClass(s.Major, n>>24)
+	if class == "" || n&unused != 0 {
 		return trace.Wait{}
 	}
 	if name := s.waits[n]; name != "" {

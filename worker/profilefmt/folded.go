@@ -34,49 +34,81 @@ func writeFolded(w *bufio.Writer, p *profile.Profile, index int, o Options) erro
 // foldStacks adds up one value of the samples by stack.
 func foldStacks(p *profile.Profile, index int, root []string) (map[string]int64, error) {
 	sums := make(map[string]int64)
+	f := folder{root: root, names: make(map[*profile.Location][]string)}
 	size := 0
 	for _, s := range p.Sample {
-		if v := s.Value[index]; v != 0 {
-			stack := foldStack(s, root)
-			old, ok := sums[stack]
-			if !ok {
-				size += len(stack)
-			}
-			if size > maxText {
+		v := s.Value[index]
+		if v == 0 {
+			continue
+		}
+		stack := f.stack(s)
+		old, ok := sums[string(stack)]
+		if !ok {
+			if size += len(stack); size > maxText {
 				return nil, errTooLarge
 			}
-			sums[stack] = plus(old, v)
 		}
+		sums[string(stack)] = plus(old, v)
 	}
 	return sums, nil
 }
 
-// foldStack writes the stack of a sample on one line.
-func foldStack(s *profile.Sample, root []string) string {
-	var b strings.Builder
-	for _, label := range root {
-		appendFolded(&b, cmp.Or(labelValue(s, label), "["+label+" unknown]"))
-	}
-	list := frames(s)
-	for i := range slices.Backward(list) {
-		appendFolded(&b, list[i].merged())
-		if list[i].inlined {
-			b.WriteString("_[i]")
-		}
-	}
-	if b.Len() == 0 {
-		return "[no stack]"
-	}
-	return b.String()
+// A folder writes stacks on one line.
+type folder struct {
+	root  []string
+	names map[*profile.Location][]string // of frames, innermost first
+	list  []string
+	buf   []byte
 }
 
-// appendFolded appends a frame, separated from the one before. The name itself separates nothing.
-func appendFolded(b *strings.Builder, name string) {
-	if b.Len() > 0 {
-		b.WriteByte(';')
+// stack writes the stack of a sample. The next call overwrites the result.
+func (f *folder) stack(s *profile.Sample) []byte {
+	f.list = f.list[:0]
+	for _, loc := range s.Location {
+		f.list = append(f.list, f.location(loc)...)
+		if len(f.list) > maxDepth {
+			f.list = append(f.list[:maxDepth], cutStack)
+			break
+		}
 	}
-	b.WriteString(strings.ReplaceAll(word(name), ";", ":"))
+	f.buf = f.buf[:0]
+	for _, label := range f.root {
+		f.add(foldedName(cmp.Or(labelValue(s, label), "[no "+label+"]")))
+	}
+	for _, name := range slices.Backward(f.list) {
+		f.add(name)
+	}
+	if len(f.buf) == 0 {
+		f.add("[no_stack]")
+	}
+	return f.buf
 }
+
+func (f *folder) add(name string) {
+	if len(f.buf) > 0 {
+		f.buf = append(f.buf, ';')
+	}
+	f.buf = append(f.buf, name...)
+}
+
+// location returns the names of the frames of a location.
+func (f *folder) location(loc *profile.Location) []string {
+	names, ok := f.names[loc]
+	if !ok {
+		for _, frame := range locationFrames(nil, loc) {
+			name := foldedName(frame.merged())
+			if frame.inlined {
+				name += "_[i]"
+			}
+			names = append(names, name)
+		}
+		f.names[loc] = names
+	}
+	return names
+}
+
+// foldedName is a name that separates nothing.
+func foldedName(name string) string { return strings.ReplaceAll(word(name), ";", ":") }
 
 // labelValue returns a label of a sample as text; "" if the sample does not have it. Several values are joined.
 func labelValue(s *profile.Sample, key string) string {

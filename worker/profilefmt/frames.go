@@ -1,6 +1,7 @@
 package profilefmt
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strings"
@@ -45,17 +46,6 @@ func (f *frame) merged() string {
 	return "[" + f.module + "]"
 }
 
-// frames returns the frames of a sample, innermost first. If there are too many, the last is cutStack.
-func frames(s *profile.Sample) (list []frame) {
-	for _, loc := range s.Location {
-		list = locationFrames(list, loc)
-		if len(list) > maxDepth {
-			return append(list[:maxDepth], frame{name: cutStack})
-		}
-	}
-	return list
-}
-
 // locationFrames appends the frames of a location, innermost first.
 func locationFrames(list []frame, loc *profile.Location) []frame {
 	module := ""
@@ -84,14 +74,8 @@ func nameless(address uint64, module string) frame {
 }
 
 func fromLine(line profile.Line, address uint64, module string) frame {
-	fn := line.Function
-	if fn == nil {
-		return nameless(address, module)
-	}
-	name := fn.Name
-	if name == "" {
-		name = fn.SystemName
-	}
+	fn := line.Function // never nil in a valid profile
+	name := cmp.Or(fn.Name, fn.SystemName)
 	if name == "" {
 		return nameless(address, module)
 	}

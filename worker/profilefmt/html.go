@@ -2,8 +2,9 @@ package profilefmt
 
 import (
 	"bufio"
+	"cmp"
 	"crypto/sha256"
-	_ "embed"
+	"embed"
 	"encoding/base64"
 	"encoding/json"
 	"html"
@@ -14,21 +15,17 @@ import (
 )
 
 // The parts of the page. They hold no data.
-var (
-	//go:embed page/page.html
-	pageHTML string
-	//go:embed page/page.css
-	pageCSS string
-	//go:embed page/model.js
-	modelJS string
-	//go:embed page/graph.js
-	graphJS string
-	//go:embed page/page.js
-	pageJS string
-)
+//
+//go:embed page
+var page embed.FS
+
+// scripts are in the order in which the browser runs them.
+var scripts = []string{
+	"model", "units", "tree", "sums", "graph", "state", "address", "compute", "frames", "controls", "tables", "start",
+}
 
 // maxLabelValues is the number of different values up to which a label is kept in a page. A label with more, such as a
-// time stamp, is left out, and the page says so.
+// time stamp, is left out, and the page reports it.
 const maxLabelValues = 10_000
 
 // labelOrder has the labels of this project in the order in which the page shows them. Other labels come behind.
@@ -41,6 +38,7 @@ var labelOrder = []string{
 type pageData struct {
 	Title    string      `json:"title"`
 	Subtitle string      `json:"subtitle"`
+	Noun     string      `json:"noun"` // for a frame
 	Notes    []string    `json:"notes"`
 	Time     int64       `json:"time"`     // ns since 1970, 0 if it is unknown
 	Duration int64       `json:"duration"` // ns, 0 if it is unknown
@@ -69,16 +67,29 @@ func writeHTML(w *bufio.Writer, p *profile.Profile, index int, o Options) error 
 	if err != nil {
 		return err
 	}
-	script := modelJS + graphJS + pageJS
+	var script strings.Builder
+	for _, name := range scripts {
+		script.WriteString(part(name + ".js"))
+	}
+	style := part("page.css")
 	_, err = strings.NewReplacer(
-		"{{script-hash}}", hash(script),
-		"{{style-hash}}", hash(pageCSS),
+		"{{script-hash}}", hash(script.String()),
+		"{{style-hash}}", hash(style),
 		"{{title}}", html.EscapeString(data.Title),
-		"{{style}}", pageCSS,
+		"{{style}}", style,
 		"{{data}}", string(encoded),
-		"{{script}}", script,
-	).WriteString(w, pageHTML)
+		"{{script}}", script.String(),
+	).WriteString(w, part("page.html"))
 	return err
+}
+
+// part returns a part of the page.
+func part(name string) string {
+	text, err := page.ReadFile("page/" + name)
+	if err != nil {
+		panic(err) // the file is embedded
+	}
+	return string(text)
 }
 
 // hash is how the page's policy names the only script and the only style that the browser may use.
@@ -89,8 +100,9 @@ func hash(text string) string {
 
 func newPageData(p *profile.Profile, index int, o Options) (*pageData, error) {
 	d := &pageData{
-		Title: shown(o.Title), Subtitle: shown(o.Subtitle), Notes: []string{}, Root: []string{},
-		Time: p.TimeNanos, Duration: p.DurationNanos, Type: index,
+		Title: shown(o.Title), Subtitle: shown(o.Subtitle), Noun: shown(cmp.Or(o.Noun, "function")),
+		Notes: []string{}, Root: []string{},
+		Time: p.TimeNanos, Duration: p.DurationNanos, Type: index, Modules: []int{}, Funcs: []int{},
 	}
 	for _, note := range o.Notes {
 		d.Notes = append(d.Notes, shown(note))

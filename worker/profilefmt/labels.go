@@ -22,9 +22,9 @@ type labelSets struct {
 // maxLabels is the number of labels of a page.
 const maxLabels = 32
 
-// newLabelSets finds the labels of a profile, without those that have too many different values.
+// newLabelSets finds the labels of a profile, except labels with too many different values.
 func newLabelSets(p *profile.Profile, text *stringTable) *labelSets {
-	l := &labelSets{text: text, bySet: make(map[string]int)}
+	l := &labelSets{sets: []int{}, text: text, bySet: make(map[string]int)}
 	values := make(map[string]map[string]bool)
 	note := func(key string, s *profile.Sample) {
 		if values[key] == nil {
@@ -44,7 +44,8 @@ func newLabelSets(p *profile.Profile, text *stringTable) *labelSets {
 	}
 	for key, distinct := range values {
 		if len(distinct) > maxLabelValues {
-			l.notes = append(l.notes, fmt.Sprintf("label %s has more than %d values and is left out", shown(key), maxLabelValues))
+			l.notes = append(l.notes,
+				fmt.Sprintf("label %s has more than %d values and is left out", shown(key), maxLabelValues))
 		} else {
 			l.keys = append(l.keys, key)
 		}

@@ -35,6 +35,8 @@ func Formats() []string { return []string{Text, Folded, Pprof, Speedscope, HTML}
 // ErrFormat is the error of Write for an unknown format.
 var ErrFormat = errors.New("unknown format")
 
+var errNoType = errors.New("profile has no sample type")
+
 // Options say how Write prints a profile. Only Format is required.
 type Options struct {
 	// Format is one of the constants above.
@@ -51,14 +53,16 @@ type Options struct {
 	Root []string
 	// Top is the number of stacks that text prints. The zero value is 20.
 	Top int
+	// Noun is the word of html for what a frame is, such as "context". The zero value is "function".
+	Noun string
 	// Notes are remarks on the profile, such as the number of lost samples. Text and html print each on a line of its
 	// own.
 	Notes []string
 }
 
-// Write prints a profile in the format that o names. The profile must be valid, as its method CheckValid defines it. Write
-// does not change what the profile says, but it needs the profile to itself while it runs. An unknown format gives
-// ErrFormat, an unknown sample type an error that names the types of the profile.
+// Write prints a profile in the format that o names. The profile must be valid, as its method CheckValid defines it.
+// Write does not change what the profile means, but it needs the profile to itself while it runs. An unknown format
+// gives ErrFormat, an unknown sample type an error that names the types of the profile.
 func Write(w io.Writer, p *profile.Profile, o Options) error {
 	if err := p.CheckValid(); err != nil {
 		return fmt.Errorf("profile is not valid: %w", err)
@@ -95,7 +99,7 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 // sampleIndex finds a sample type of the profile.
 func sampleIndex(p *profile.Profile, name string) (int, error) {
 	if len(p.SampleType) == 0 {
-		return 0, errors.New("profile has no sample type")
+		return 0, errNoType
 	}
 	if name == "" {
 		name = p.DefaultSampleType

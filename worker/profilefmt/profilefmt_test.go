@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -74,9 +75,10 @@ func (b *builder) add(stack string, values []int64, labels ...string) {
 	s := &profile.Sample{Value: values, Label: make(map[string][]string)}
 	for frame := range strings.SplitSeq(stack, ";") {
 		if stack != "" {
-			s.Location = append([]*profile.Location{b.location(frame)}, s.Location...)
+			s.Location = append(s.Location, b.location(frame))
 		}
 	}
+	slices.Reverse(s.Location)
 	for _, l := range labels {
 		key, value, _ := strings.Cut(l, "=")
 		s.Label[key] = []string{value}
@@ -110,13 +112,15 @@ func odd() *builder {
 }
 
 func TestFolded(t *testing.T) {
-	got := odd().write(t, profilefmt.Options{Format: profilefmt.Folded, Root: []string{"backend_type"}, SampleType: "samples"})
-	want := `[backend_type_unknown] 1
-[backend_type_unknown];a_b;c;x\x1b[2J\u202e 1
-[backend_type_unknown];main;[postgres:_static,in_lock.c] 1
-[backend_type_unknown];main;[postgres];[libc.so.6] 2
-[backend_type_unknown];main;outer;middle_[i];inner_[i] 1
-[backend_type_unknown];negative -1
+	got := odd().write(t, profilefmt.Options{
+		Format: profilefmt.Folded, Root: []string{"backend_type"}, SampleType: "samples",
+	})
+	want := `[no_backend_type] 1
+[no_backend_type];a_b;c;x\x1b[2J\u202e 1
+[no_backend_type];main;[postgres:_static,in_lock.c] 1
+[no_backend_type];main;[postgres];[libc.so.6] 2
+[no_backend_type];main;outer;middle_[i];inner_[i] 1
+[no_backend_type];negative -1
 client_backend;main;work 4
 `
 	if got != want {
@@ -162,10 +166,11 @@ func TestOverflowStopsAtTheLargestNumber(t *testing.T) {
 func TestErrors(t *testing.T) {
 	b := odd()
 	var out bytes.Buffer
-	if err := profilefmt.Write(&out, &b.Profile, profilefmt.Options{Format: "svg"}); !errors.Is(err, profilefmt.ErrFormat) {
+	err := profilefmt.Write(&out, &b.Profile, profilefmt.Options{Format: "svg"})
+	if !errors.Is(err, profilefmt.ErrFormat) {
 		t.Errorf("an unknown format gives %v", err)
 	}
-	err := profilefmt.Write(&out, &b.Profile, profilefmt.Options{Format: profilefmt.Text, SampleType: "wall"})
+	err = profilefmt.Write(&out, &b.Profile, profilefmt.Options{Format: profilefmt.Text, SampleType: "wall"})
 	if err == nil || !strings.Contains(err.Error(), "samples, cpu") {
 		t.Errorf("an unknown sample type gives %v", err)
 	}

@@ -74,6 +74,9 @@ func parsePprof(data []byte) (*profile.Profile, error) {
 	if err != nil {
 		return nil, err
 	}
+	if len(p.SampleType) == 0 {
+		return nil, errNoType
+	}
 	return p, p.CheckValid()
 }
 
@@ -83,17 +86,18 @@ var messageFields = [...]uint64{
 	1: 1<<3 | 1<<4,                              // label of Sample, line of Location
 }
 
+var errForm = errors.New("malformed protocol buffer")
+
 // countMessages checks the form of a message, and takes the messages in it off the budget. Each costs memory, although
 // it may have a byte or two in the file. A string costs as much as a message.
 func countMessages(data []byte, depth int, budget *int) error {
-	errForm := errors.New("malformed protocol buffer")
 	for len(data) > 0 {
 		tag, n := binary.Uvarint(data)
 		if n <= 0 {
 			return errForm
 		}
 		data = data[n:]
-		size := uint64(0)
+		var size uint64
 		switch tag & 7 {
 		case 0:
 			_, n = binary.Uvarint(data)
@@ -139,7 +143,10 @@ func parseFolded(data []byte) (*profile.Profile, error) {
 	if !utf8.Valid(data) || bytes.IndexByte(data, 0) >= 0 {
 		return nil, errors.New("not text")
 	}
-	p := &profile.Profile{SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}}}
+	p := &profile.Profile{
+		SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}},
+		PeriodType: &profile.ValueType{}, // profile.Merge needs one
+	}
 	locations := make(map[string]*profile.Location)
 	number := 0
 	parts := 0

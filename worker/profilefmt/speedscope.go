@@ -38,7 +38,7 @@ type (
 	}
 )
 
-// writeSpeedscope prints a profile of each sample type. Stacks are sorted by name, since a profile has no order in time.
+// writeSpeedscope prints a profile of each sample type. Stacks are sorted, since a profile has no order in time.
 // Speedscope cannot show negative values: they are left out, and the profile's name says how many.
 func writeSpeedscope(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
 	t := newTable()
@@ -63,7 +63,7 @@ func writeSpeedscope(w *bufio.Writer, p *profile.Profile, index int, o Options) 
 	list, err := t.sum(p, func(s *profile.Sample) int {
 		path := make([]int, len(o.Root))
 		for i, label := range o.Root {
-			path[i] = rootNumber(cmp.Or(shown(labelValue(s, label)), "["+label+" unknown]"))
+			path[i] = rootNumber(cmp.Or(shown(labelValue(s, label)), "[no "+label+"]"))
 		}
 		key := fmt.Sprint(path)
 		n, ok := byPath[key]

@@ -21,8 +21,7 @@ const (
 	maxText = 1 << 30
 )
 
-var errTooLarge = errors.New("profile has too many different stacks for this format\n" +
-	"  Use the format pprof, or take a shorter profile.")
+var errTooLarge = errors.New("profile has too many different stacks for a format other than pprof")
 
 // checkWork refuses a profile whose stacks are, all together, too long to be worked on.
 func checkWork(p *profile.Profile) error {
@@ -124,7 +123,8 @@ func (t *table) location(loc *profile.Location) []int32 {
 	return list
 }
 
-// stack numbers the frames of a sample, outermost first. If it is too deep, a frame "..." stands for the outermost ones.
+// stack numbers the frames of a sample, outermost first. In a stack that is too deep, the frame "..." stands for the
+// outermost ones.
 func (t *table) stack(buf []int32, s *profile.Sample) []int32 {
 	buf = buf[:0]
 	for _, loc := range s.Location {

@@ -8,15 +8,22 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// A scale has the units in which people read a quantity, the smallest first.
+// A scale has the units in which people read a quantity, the smallest first, with the quantity from which each is used.
 type scale []struct {
-	name string
-	size float64
+	name       string
+	size, from float64
 }
 
 var (
-	durations = scale{{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}, {"h", 3600e9}}
-	sizes     = scale{{"B", 1}, {"kB", 1 << 10}, {"MB", 1 << 20}, {"GB", 1 << 30}, {"TB", 1 << 40}}
+	// 100 s read better than 1.67 min.
+	durations = scale{
+		{"ns", 1, 0}, {"us", 1e3, 999.5}, {"ms", 1e6, 999.5e3},
+		{"s", 1e9, 999.5e6}, {"min", 60e9, 120e9}, {"h", 3600e9, 7200e9},
+	}
+	sizes = scale{
+		{"B", 1, 0}, {"kB", 1 << 10, 0.9995 * (1 << 10)}, {"MB", 1 << 20, 0.9995 * (1 << 20)},
+		{"GB", 1 << 30, 0.9995 * (1 << 30)}, {"TB", 1 << 40, 0.9995 * (1 << 40)},
+	}
 )
 
 // factors are the units of pprof: the scale of each, and its size in the scale's first unit.
@@ -33,19 +40,19 @@ var factors = map[string]struct {
 	"megabytes": {sizes, 1 << 20}, "MB": {sizes, 1 << 20},
 }
 
-// quantity prints a value for people: three digits and the unit that suits, as PostgreSQL names units of memory (1 kB is
-// 1024 bytes). Counts are printed whole, and other units as they are.
+// quantity prints a value for people, with three digits and the unit that suits. As in PostgreSQL, 1 kB is 1024 bytes.
+// Counts are printed whole, and other units as they are.
 func quantity(v int64, t *profile.ValueType) string {
 	factor, ok := factors[t.Unit]
+	if v == 0 || t.Unit == "count" || t.Unit == "" {
+		return strconv.FormatInt(v, 10)
+	}
 	if !ok {
-		if t.Unit == "count" || t.Unit == "" {
-			return strconv.FormatInt(v, 10)
-		}
 		return strconv.FormatInt(v, 10) + " " + shown(t.Unit)
 	}
 	x := float64(v) * factor.size
 	i := 0
-	for i+1 < len(factor.scale) && math.Abs(x) >= factor.scale[i+1].size*0.9995 {
+	for i+1 < len(factor.scale) && math.Abs(x) >= factor.scale[i+1].from {
 		i++
 	}
 	return threeDigits(x/factor.scale[i].size) + " " + factor.scale[i].name

@@ -55,6 +55,7 @@ enum {
 
 enum {
 	TASK_DEAD = 0x80, /* of __state in struct task_struct */
+	PF_EXITING = 4,   /* of flags in struct task_struct */
 };
 
 struct bpf_timer {
@@ -67,23 +68,41 @@ struct thread_info {
 	u32 cpu;
 };
 
+struct sched_entity {
+	u64 sum_exec_runtime;
+	u64 prev_sum_exec_runtime;
+};
+
 struct mm_struct {
 	unsigned long start_stack;
 	unsigned long exec_vm; /* pages of mappings with code */
 };
 
+
+#if defined(__TARGET_ARCH_x86)
+struct thread_struct {
+	unsigned long fsbase;
+};
+#endif
+
 struct task_struct {
 	struct thread_info thread_info;
 	unsigned int __state;
+	unsigned int flags;
 	int on_cpu;
 	unsigned long nvcsw;
 	unsigned long nivcsw;
+	u64 start_time;
 	u64 start_boottime;
+	struct mm_struct *mm;
+	struct sched_entity se;
 	pid_t pid;
 	pid_t tgid;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
-	struct mm_struct *mm;
+#if defined(__TARGET_ARCH_x86)
+	struct thread_struct thread;
+#endif
 };
 
 #if defined(__TARGET_ARCH_x86)

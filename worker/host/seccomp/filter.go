@@ -6,18 +6,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is what a filter must know of an architecture.
+// machine has the facts about an architecture that a filter needs.
 type machine struct {
-	audit     uint32 // AUDIT_ARCH_*, of linux/audit.h: other calling conventions have other numbers of calls
+	audit     uint32 // AUDIT_ARCH_*, of linux/audit.h: other calling conventions have other call numbers
 	low       uint32 // offset of the low half of a 64-bit argument
 	alternate uint32 // bit of the numbers of a second convention with the same audit value; 0 if there is none
+	// socketCall is the number of socketcall(2), which makes other calls for sockets; 0 if there is none.
+	socketCall uint32
 }
 
 var machines = map[string]machine{
 	"amd64":   {audit: unix.AUDIT_ARCH_X86_64, alternate: 0x4000_0000}, // x32
 	"arm64":   {audit: unix.AUDIT_ARCH_AARCH64},
-	"ppc64le": {audit: unix.AUDIT_ARCH_PPC64LE},
-	"s390x":   {audit: unix.AUDIT_ARCH_S390X, low: 4},
+	"ppc64le": {audit: unix.AUDIT_ARCH_PPC64LE, socketCall: 102},
+	"s390x":   {audit: unix.AUDIT_ARCH_S390X, low: 4, socketCall: 102},
 	"riscv64": {audit: unix.AUDIT_ARCH_RISCV64},
 }
 
@@ -41,22 +43,22 @@ var (
 	refuse = unix.SockFilter{Code: returning, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
 )
 
-// A check is what an argument of a call must be for the call to be allowed.
+// A check is a condition on an argument of a call.
 type check struct {
 	argument uint32 // its number, from 0
 	value    uint64
 	wide     bool // compare 64 bits; the kernel takes the other arguments as 32 bits, or refuses what exceeds them itself
-	not      bool // the argument must be something else
+	not      bool // the argument must have another value
 }
 
-// A rule allows a call if all checks of one of its cases hold.
+// A rule allows a call if all checks of one of its cases are true.
 type rule struct {
 	number uint32
 	cases  [][]check
 }
 
-// rules are the calls that are allowed with some arguments only. Own is the id of this process. A process of the same
-// user could otherwise be ended by a signal, or by a limit of its processor time.
+// rules are the calls that are allowed only with certain arguments. own is the id of this process. Otherwise the
+// worker could end a process of the same user by a signal or by a limit of processor time.
 func rules(own int) []rule {
 	request := func(number uint64) check { return check{argument: 0, value: number} }
 	self := check{argument: 0, value: uint64(own)}
@@ -66,7 +68,8 @@ func rules(own int) []rule {
 			{request(unix.PTRACE_SEIZE), {argument: 3, value: 0, wide: true}},
 			{request(unix.PTRACE_INTERRUPT)},
 			{request(unix.PTRACE_GETREGSET)},
-			// Data is the signal that the target gets in place of its own. A SIGKILL is never on its way there.
+			// The fourth argument is the signal that the target gets instead of its own. A pending signal is never
+			// SIGKILL there.
 			{request(unix.PTRACE_DETACH), {argument: 3, value: uint64(unix.SIGKILL), not: true}},
 		}},
 		{unix.SYS_KILL, [][]check{{self}, {{argument: 1, value: 0}}}},
@@ -92,7 +95,12 @@ func (m machine) filter(own int, allowed []uint32) []unix.SockFilter {
 		}
 		p = append(p, unix.SockFilter{Code: ifEqual, K: number, Jf: 1}, refuse)
 	}
-	for _, r := range rules(own) {
+	all := rules(own)
+	if m.socketCall != 0 && !slices.Contains(allowed, unix.SYS_LISTEN) {
+		const listen = 4 // SYS_LISTEN of linux/net.h
+		all = append(all, rule{m.socketCall, [][]check{{{argument: 0, value: listen, not: true}}}})
+	}
+	for _, r := range all {
 		block := m.block(r.cases)
 		p = append(p, unix.SockFilter{Code: ifEqual, K: r.number, Jf: uint8(len(block))})
 		p = append(p, block...)

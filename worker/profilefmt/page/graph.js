@@ -1,11 +1,13 @@
 // graph.js: the flame graph on a canvas. It draws a tree, and finds the frame below the pointer.
 
 const rowHeight = 20;
+const motionTime = 180; // milliseconds
 const smallest = 0.5; // a frame of fewer pixels is drawn together with its neighbours
 
 // waitColours are hue, saturation and lightness of the wait classes.
 const waitColours = new Map([
-  ["", [130, 45, 66]], ["IO", [212, 75, 70]], ["Lock", [2, 72, 68]], ["LWLock", [330, 55, 66]], ["Client", [28, 60, 74]],
+  ["", [130, 45, 66]], ["IO", [212, 75, 70]], ["Lock", [2, 72, 68]], ["LWLock", [330, 55, 66]],
+  ["Client", [28, 60, 74]],
   ["IPC", [275, 50, 74]], ["BufferPin", [190, 60, 62]], ["Timeout", [45, 70, 64]], ["Extension", [20, 35, 60]],
   ["Activity", [220, 8, 74]], ["InjectionPoint", [300, 40, 70]], ["other", [60, 20, 66]],
 ]);
@@ -24,8 +26,9 @@ class Colours {
   }
 
   css([h, s, l], shift) {
-    const light = this.dark ? l - 36 + shift : l + 6 + shift;
-    return `hsl(${h} ${this.dark ? s * 0.75 : s}% ${light}%)`;
+    if (!this.dark) return `hsl(${h} ${s}% ${l + 6 + shift}%)`;
+    const bright = h > 45 && h < 200 ? 9 : 0; // these hues look lighter than others of the same lightness
+    return `hsl(${h} ${s * 0.75}% ${l - 37 - bright + shift}%)`;
   }
 
   // module returns the name in the legend, and the colour of a function by its module.
@@ -37,9 +40,10 @@ class Colours {
     const shift = (hashText(name) % 9) - 4;
     if (languageFrame.test(name)) entry = { name: "procedural language", colour: [265, 55, 76], shift };
     else if (module === "postgres") entry = { name: module, colour: [30, 82, 68], shift };
-    else if (/^(libc|libm|libpthread|ld-|ld\.|\[vdso)/.test(module)) {
+    else if (/^(lib(c|m|pthread|dl|rt)[-.]|ld-|ld\.|\[vdso)/.test(module)) {
       entry = { name: "C library", colour: [212, 62, 74], shift };
     } else if (/kernel|vmlinux/.test(module)) entry = { name: "kernel", colour: [0, 58, 72], shift };
+    else if (module === "" && name.startsWith("[")) entry = { name: "other", colour: [220, 8, 72], shift };
     else if (module === "") entry = { name: "no module", colour: [18 + (hashText(name) % 34), 70, 70], shift };
     else {
       if (!this.modules.has(module)) this.modules.set(module, moduleHues[this.modules.size % moduleHues.length]);
@@ -71,17 +75,19 @@ class Graph {
     this.colours = new Colours(profile);
     this.widths = new Map();
     this.rows = [];
+    this.height = 0;
     this.zoom = 0;
     this.selected = 0;
     this.hovered = -1;
     this.icicle = false;
     this.name = () => "";
     this.pending = false;
+    this.motion = null;
     box.addEventListener("scroll", () => this.draw());
-    new ResizeObserver(() => this.resize()).observe(box);
+    new ResizeObserver(() => this.layout()).observe(box);
   }
 
-  // show draws another tree. classes has the heaviest wait class of each node, null for colours by module.
+  // show draws another tree. classes finds the heaviest wait class of a node; null means colours by module.
   show(tree, classes, search, icicle) {
     const turned = icicle !== this.icicle || !this.tree;
     this.tree = tree;
@@ -93,20 +99,41 @@ class Graph {
     if (turned) this.toStart();
   }
 
+  // place is the rectangle of a node, undefined if it is not drawn by itself.
+  place(node) {
+    return (this.rows[this.tree.depth[node]] || []).find((r) => r.node === node);
+  }
+
+  // glide lets the frames move from where they were. before is the place that the zoomed frame had, if it was drawn;
+  // old is the frame that was zoomed.
+  glide(before, old) {
+    const after = this.place(old);
+    if (matchMedia("(prefers-reduced-motion: reduce)").matches) return;
+    if (before && before.w < this.width) this.motion = { shift: before.x, scale: before.w / this.width };
+    else if (after && after.w < this.width) {
+      this.motion = { shift: (-after.x * this.width) / after.w, scale: this.width / after.w };
+    }
+    if (this.motion) this.motion.start = performance.now();
+    this.draw();
+  }
+
+  // moved is where a rectangle is at this moment of a motion.
+  moved(rect, depth) {
+    if (!this.motion || depth < this.tree.depth[this.zoom]) return rect;
+    const { shift, scale, rest } = this.motion;
+    const factor = 1 + (scale - 1) * rest;
+    return { node: rect.node, x: shift * rest + rect.x * factor, w: rect.w * factor };
+  }
+
   // toStart scrolls to the outermost frames.
   toStart() {
     this.box.scrollTop = this.icicle ? 0 : this.room.offsetHeight;
   }
 
-  resize() {
-    const fromBottom = this.room.offsetHeight - this.box.scrollTop - this.height;
-    this.layout();
-    if (!this.icicle) this.box.scrollTop = this.room.offsetHeight - this.height - fromBottom;
-  }
-
   // layout finds the frames that are wide enough to see, row by row.
   layout() {
     const tree = this.tree;
+    const below = this.room.offsetHeight - this.box.scrollTop - this.height; // what is out of sight at the bottom
     this.width = this.box.clientWidth;
     this.height = this.box.clientHeight;
     if (!tree || !this.width) return;
@@ -139,7 +166,9 @@ class Graph {
       if (rest >= smallest) put(tree.depth[node] + 1, at, rest, -1);
     }
     for (const row of this.rows) row.sort((a, b) => a.x - b.x);
+    this.box.style.setProperty("--rows", this.rows.length * rowHeight + 6 + "px"); // for narrow windows
     this.room.style.height = Math.max(this.rows.length * rowHeight + 2, this.height) + "px";
+    if (!this.icicle) this.box.scrollTop = this.room.offsetHeight - this.height - Math.max(below, 0);
     this.draw();
   }
 
@@ -186,14 +215,19 @@ class Graph {
     ctx.font = "12px " + style.fontFamily;
     ctx.textBaseline = "middle";
     const scroll = this.box.scrollTop;
+    if (this.motion) {
+      const done = Math.min((performance.now() - this.motion.start) / motionTime, 1);
+      this.motion.rest = (1 - done) ** 3;
+      if (done === 1) this.motion = null;
+      else this.draw();
+    }
     let selected = null;
-    this.shown = new Set();
     for (let depth = 0; depth < this.rows.length; depth++) {
       const y = this.top(depth) - scroll;
       if (y + rowHeight < 0 || y > height) continue;
       for (const rect of this.rows[depth]) {
-        this.paintFrame(look, rect, y, depth);
-        if (rect.node === this.selected && rect.node > 0) selected = { rect, y };
+        this.paintFrame(look, this.moved(rect, depth), y, depth);
+        if (rect.node === this.selected && rect.node > 0) selected = { rect: this.moved(rect, depth), y };
       }
     }
     if (selected) {
@@ -231,12 +265,14 @@ class Graph {
 
   // entry is the colour of a node and its name in the legend.
   entry(node) {
-    if (this.classes) return this.colours.wait(this.classes[node]);
+    if (this.classes) return this.colours.wait(this.classes(node));
     return this.colours.module(this.tree.frame[node] >> 1);
   }
 
   // fit shortens a text to a width in pixels; "" if not even two characters fit.
   fit(ctx, text, room) {
+    if (this.measure(ctx, text) <= room) return text;
+    text = shortName(text);
     if (this.measure(ctx, text) <= room) return text;
     let low = 0;
     let high = Math.min(text.length, Math.ceil(room / 3));
@@ -275,7 +311,7 @@ class Graph {
 
   // isShown reports whether a node is drawn with a place of its own.
   isShown(node) {
-    return (this.rows[this.tree.depth[node]] || []).some((r) => r.node === node);
+    return this.place(node) !== undefined;
   }
 
   // legend lists the names and colours that are drawn, those with the most frames first.

@@ -1,0 +1,37 @@
+package clusterbpf
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// online returns the numbers of the processors that are on line, in ascending order.
+func online() ([]int, error) {
+	data, err := os.ReadFile("/sys/devices/system/cpu/online")
+	if err != nil {
+		return nil, fmt.Errorf("list the processors: %w", err)
+	}
+	return parseProcessors(strings.TrimSpace(string(data)))
+}
+
+// parseProcessors reads a list such as "0-3,8".
+func parseProcessors(text string) (list []int, err error) {
+	const most = 1 << 16
+	for part := range strings.SplitSeq(text, ",") {
+		from, to, isRange := strings.Cut(part, "-")
+		if !isRange {
+			to = from
+		}
+		first, err1 := strconv.Atoi(from)
+		last, err2 := strconv.Atoi(to)
+		if err1 != nil || err2 != nil || first < 0 || last < first || last > most {
+			return nil, fmt.Errorf("list the processors: %q is no list of numbers", text)
+		}
+		for n := first; n <= last; n++ {
+			list = append(list, n)
+		}
+	}
+	return list, nil
+}

@@ -1,0 +1,279 @@
+package clusterbpf
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"time"
+	"unsafe"
+
+	"github.com/cilium/ebpf"
+)
+
+// Kind says what a Record is.
+type Kind uint32
+
+// The kinds.
+const (
+	Running Kind = 1 + iota // a stack of a process that a clock interrupted
+	Off                     // a stack of a process that leaves its processor
+	Sleeper                 // a stack of a process that ReadSleeper has found asleep
+	OffEnd                  // the end of a wait of which Off or Sleeper reported the stack
+	Exit                    // a process ends
+)
+
+// Flags of a record.
+const (
+	HasEntry   = 1  // the process has an entry in pg_stat_activity
+	Consistent = 2  // and was not changing it
+	NoStack    = 4  // the stack was not readable
+	CutStack   = 8  // the stack is longer than the copy
+	Runnable   = 16 // the process left the processor without going to sleep
+	HasPort    = 32 // the process has a connection
+)
+
+// numRegisters is the number of words of struct pt_regs.
+const numRegisters = 21
+
+// Record is what a program reports. It holds until the next record is read.
+type Record struct {
+	Kind Kind
+	// PID is the process, Started when it started, in ns since boot: together they name it for good.
+	PID     int
+	Started uint64
+	// At is the time, of CLOCK_MONOTONIC in ns.
+	At uint64
+	// Number is the number of the wait: the process's waits are counted.
+	Number uint64
+	// Waits is, with Off, the number of waits since the last stack, this one included.
+	Waits uint64
+	// Took is, with OffEnd, how long the wait was. With Exit it is the time on the processor, and Off the time off it.
+	Took, Off time.Duration
+
+	// The other fields are there with stacks only.
+	Flags                                     uint32
+	Event, BackendType, Database, User, State uint32
+	QueryID                                   uint64
+	ApplicationName, DatabaseName, UserName   []byte
+	WorkerType                                []byte               // what kind of background worker it is
+	Registers                                 [numRegisters]uint64 // struct pt_regs
+	StackStart                                uint64
+	Stack                                     []byte
+
+	// Context is the value of error_context_stack.
+	Context uint64
+	// Pieces are further memory of the process, that some entries of error_context_stack lead to.
+	Pieces []Piece
+}
+
+// Piece is a copy of memory.
+type Piece struct {
+	Start uint64
+	Data  []byte
+}
+
+// Read hands all records that are there to each. The result is how many there were.
+func (s *Sampler) Read(each func(*Record)) (int, error) {
+	s.reader.SetDeadline(time.Unix(1, 0))
+	var r Record
+	for n := 0; ; n++ {
+		err := s.reader.ReadInto(&s.record)
+		if err != nil {
+			return n, nil //nolint:nilerr // the deadline: there is no more
+		}
+		if err := r.parse(s.record.RawSample); err != nil {
+			return n, err
+		}
+		each(&r)
+	}
+}
+
+// parse decodes what a program has written.
+func (r *Record) parse(p []byte) error {
+	const headSize, recordSize = int(unsafe.Sizeof(clusterHead{})), int(unsafe.Sizeof(clusterRecord{}))
+	if len(p) < headSize {
+		return fmt.Errorf("record of %d bytes", len(p))
+	}
+	var c clusterRecord
+	view := unsafe.Slice((*byte)(unsafe.Pointer(&c)), recordSize)
+	copy(view, p[:min(len(p), recordSize)])
+	*r = Record{
+		Kind: Kind(c.Head.Kind), PID: int(c.Head.Pid), Started: c.Head.Started, At: c.Head.At, Number: c.Head.Number,
+		Waits: c.Head.First,
+	}
+	if r.Kind == OffEnd || r.Kind == Exit {
+		r.Took, r.Off = time.Duration(c.Head.First), time.Duration(c.Head.Second)
+		return nil
+	}
+	if len(p) < recordSize || uint64(len(p)-recordSize) < c.StackLength {
+		return fmt.Errorf("record of %d bytes", len(p))
+	}
+	l := &c.Labels
+	r.Flags, r.Event, r.BackendType, r.Database, r.User = l.Flags, l.Event, l.Type, l.Database, l.User
+	r.State, r.QueryID = l.State, l.Query
+	r.WorkerType = text(l.Worker[:])
+	r.ApplicationName, r.DatabaseName, r.UserName = text(l.Name[:]), text(l.DatabaseName[:]), text(l.UserName[:])
+	r.Registers, r.StackStart = c.Registers, c.StackStart
+	r.Stack = p[recordSize:][:c.StackLength:c.StackLength]
+	r.Context = c.Context
+	for i := range c.Levels[:min(int(c.NumLevels), len(c.Levels))] {
+		l := &c.Levels[i]
+		r.Pieces = append(r.Pieces, Piece{l.FunctionAt, bytes.Clone(l.Function[:])},
+			Piece{l.SignatureAt, bytes.Clone(l.Signature[:])})
+		if l.StatementAt != 0 {
+			r.Pieces = append(r.Pieces, Piece{l.StatementAt, bytes.Clone(l.Statement[:])})
+		}
+	}
+	return nil
+}
+
+// text returns the bytes before the first zero.
+func text(p []byte) []byte {
+	if i := bytes.IndexByte(p, 0); i >= 0 {
+		p = p[:i]
+	}
+	return bytes.Clone(p)
+}
+
+// AppendRegisters appends the registers as NT_PRSTATUS has them.
+func (r *Record) AppendRegisters(p []byte) []byte {
+	const prStatusSize = 27 * 8 // struct user_regs_struct: the segment registers follow, and are 0
+	for _, value := range r.Registers {
+		p = binary.NativeEndian.AppendUint64(p, value)
+	}
+	return append(p, make([]byte, prStatusSize-8*numRegisters)...)
+}
+
+// Process describes a live process.
+type Process struct {
+	PID     int
+	Started uint64 // ns since boot; 0: it has not run since the start
+	On, Off time.Duration
+	// Running is set while the process has a processor. Since is when the present state began.
+	Running bool
+	Since   uint64
+	// Number is the number of the present or the last wait. HasStack is set if a stack of this wait was taken.
+	Number   uint64
+	HasStack bool
+	// These are of the present wait.
+	QueryID      uint64
+	Event, State uint32
+	Runnable     bool
+	// Last are the last waits, which TakeWaits does not have.
+	Last WaitTime
+}
+
+// Seed describes, after Start, a process that lived before. It has no effect if the process has got or left a processor
+// since. Event, State and QueryID are of the wait in progress.
+func (s *Sampler) Seed(p Process) error {
+	value := clusterProcess{Since: s.attached, Event: p.Event, State: p.State, Query: p.QueryID, Number: 1}
+	if p.Running {
+		value.Running = 1
+	}
+	if p.Runnable {
+		value.Runnable = 1
+	}
+	err := s.objects.processes.Update(uint32(p.PID), &value, ebpf.UpdateNoExist)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyExist) {
+		return fmt.Errorf("note process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
+// Processes returns all processes that live, as far as switches are followed.
+func (s *Sampler) Processes() ([]Process, error) {
+	var list []Process
+	err := batches(s.objects.processes.BatchLookup, func(pid uint32, p *clusterProcess) {
+		list = append(list, Process{
+			PID: int(pid), Started: p.Started, On: time.Duration(p.On), Off: time.Duration(p.Off), Running: p.Running != 0,
+			Since: p.Since, Number: p.Number, HasStack: p.Number == p.Stack, QueryID: p.Query, Event: p.Event,
+			State: p.State, Runnable: p.Runnable != 0,
+			Last: WaitTime{
+				PID: int(pid), Started: p.Started, QueryID: p.SameQuery, Event: p.SameEvent, State: p.SameState,
+				Runnable: p.SameRunnable != 0, Took: time.Duration(p.SameNs), Waits: p.SameWaits,
+			},
+		})
+	})
+	return list, err
+}
+
+// WaitTime is the time that a process was off the processor while it did the same.
+type WaitTime struct {
+	PID          int
+	Started      uint64
+	QueryID      uint64
+	Event, State uint32
+	Runnable     bool
+	Took         time.Duration
+	Waits        uint64
+}
+
+// TakeWaits returns the times of waits that have ended since the last call, but for Process.Last.
+func (s *Sampler) TakeWaits() ([]WaitTime, error) {
+	var list []WaitTime
+	err := batches(s.objects.waits.BatchLookupAndDelete, func(k clusterWaitKey, t *clusterWaitTime) {
+		list = append(list, WaitTime{
+			PID: int(k.Pid), Started: k.Started, QueryID: k.Query, Event: k.Event, State: k.State,
+			Runnable: k.Runnable != 0, Took: time.Duration(t.Ns), Waits: t.Waits,
+		})
+	})
+	return list, err
+}
+
+// batchCall is a method of a table that reads many elements at a time.
+type batchCall func(*ebpf.MapBatchCursor, any, any, *ebpf.BatchOptions) (int, error)
+
+// batches reads a whole table.
+func batches[K, V any](call batchCall, each func(K, *V)) error {
+	const size = 1024
+	keys, values := make([]K, size), make([]V, size)
+	var cursor ebpf.MapBatchCursor
+	for {
+		n, err := call(&cursor, keys, values, nil)
+		for i := range n {
+			each(keys[i], &values[i])
+		}
+		switch {
+		case errors.Is(err, ebpf.ErrKeyNotExist):
+			return nil
+		case err != nil:
+			return fmt.Errorf("read a table of the kernel's: %w", err)
+		}
+	}
+}
+
+// ReadSleeper takes the stack of a process that sleeps, without waking it. It comes as a Record, if the process sleeps
+// all the time meanwhile.
+func (s *Sampler) ReadSleeper(pid int) error {
+	_, err := s.objects.sleeper.Run(&ebpf.RunOptions{Context: uint32(pid)})
+	if err != nil {
+		return fmt.Errorf("read process %d: %w", pid, err)
+	}
+	return nil
+}
+
+// Counters are what the programs have counted.
+type Counters struct {
+	// Lost are records for which there was no room, or whose registers were not to be read. Uncounted are waits and
+	// processes for which a table had no room.
+	Lost, Uncounted uint64
+	// Runs of the programs for processes of the server, and the time that they took.
+	Runs uint64
+	Time time.Duration
+}
+
+// Counters returns the counters since Load.
+func (s *Sampler) Counters() (Counters, error) {
+	var sums [4]uint64
+	for i := range sums {
+		var each []uint64
+		if err := s.objects.counters.Lookup(uint32(i), &each); err != nil {
+			return Counters{}, fmt.Errorf("read a counter of the kernel's: %w", err)
+		}
+		for _, n := range each {
+			sums[i] += n
+		}
+	}
+	return Counters{Lost: sums[0], Uncounted: sums[1], Runs: sums[2], Time: time.Duration(sums[3])}, nil
+}

@@ -1,0 +1,221 @@
+package clusterbpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/link"
+	"github.com/cilium/ebpf/ringbuf"
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/bpf"
+)
+
+// ErrUnsupported means that this kernel or architecture, or the place where this process runs, lacks what a Sampler
+// needs.
+var ErrUnsupported = errors.New("the processes of a server cannot be sampled here")
+
+// MaxStack is the number of bytes of one stack. cluster.bpf.c has the same value.
+const MaxStack = 128 << 10
+
+// Server says what to sample. Addresses are those of a child of the postmaster.
+type Server struct {
+	// Postmaster is the process id.
+	Postmaster int
+	// WaitPointer, Status and Port are the addresses of my_wait_event_info, MyBEEntry and MyProcPort. Without Port, 0,
+	// samples have no names of databases and users.
+	WaitPointer, Status, Port uint64
+	// Context is the address of error_context_stack; 0: samples have no functions of PL/pgSQL. Statement is the
+	// offset of err_stmt in PLpgSQL_execstate, Signature of fn_signature in PLpgSQL_function.
+	Context              uint64
+	Statement, Signature int
+	// TypeVariable is the address of MyBackendType, for processes without an entry in pg_stat_activity; 0: unknown.
+	TypeVariable uint64
+	// Worker is the address of MyBgworkerEntry, WorkerKind the offset of bgw_type there, and WorkerType the value of
+	// st_backendType for background workers. Without Worker, 0, samples do not say what kind of worker a process is.
+	Worker                 uint64
+	WorkerKind, WorkerType int
+	// Type, Database, User, State, Name and QueryID are offsets in PgBackendStatus: st_backendType, st_databaseid,
+	// st_userid, st_state, st_appname and st_query_id.
+	Type, Database, User, State, Name, QueryID int
+	// PortDatabase and PortUser are offsets in Port: database_name and user_name.
+	PortDatabase, PortUser int
+}
+
+// Options say what to take.
+type Options struct {
+	// Clock takes samples of running processes, once in a Period on each processor.
+	Clock  bool
+	Period time.Duration
+	// Switches follows context switches. A stack of one process is taken once in StackPeriod at most, and on one processor
+	// once in StackSpacing.
+	Switches                  bool
+	StackPeriod, StackSpacing time.Duration
+	// Processes is the number of processes that the server can have.
+	Processes int
+	// RingSize is the room for records that were not read yet, in bytes: a power of 2.
+	RingSize int
+	// RedZone is the number of bytes below the stack pointer that belong to the stack.
+	RedZone int
+}
+
+// objects are the loaded programs and tables.
+type objects struct {
+	ring, processes, waits, counters *ebpf.Map
+
+	attached, until *ebpf.Variable
+
+	clock, change, exit, sleeper *ebpf.Program
+
+	close func() error
+}
+
+// Sampler is the loaded programs. Its methods are for one goroutine at a time.
+type Sampler struct {
+	options    Options
+	objects    objects
+	reader     *ringbuf.Reader
+	record     ringbuf.Record
+	processors []int
+	events     []int // descriptors of perf events
+	links      []link.Link
+	unseen     int
+	attached   uint64 // CLOCK_MONOTONIC
+}
+
+// Load loads the programs. The error is ErrUnsupported, or fs.ErrPermission if a privilege is missing.
+func Load(s Server, o Options) (*Sampler, error) {
+	const hostPIDs = "pid:[4026531836]" // PROC_PID_INIT_INO, linux/proc_ns.h
+	if space, err := os.Readlink("/proc/self/ns/pid"); err != nil || space != hostPIDs {
+		return nil, fmt.Errorf("%w: this process is not in the host's PID namespace", ErrUnsupported)
+	}
+	processors, err := online()
+	if err != nil {
+		return nil, err
+	}
+	const most = 1 << 18 // PostgreSQL's limit of processes
+	o.Processes = min(max(o.Processes, 1), most)
+	loaded, err := load(&s, &o, processors[len(processors)-1]+1)
+	if err != nil {
+		return nil, err
+	}
+	p := &Sampler{options: o, objects: loaded, processors: processors}
+	if p.reader, err = ringbuf.NewReader(loaded.ring); err != nil {
+		p.Close()
+		return nil, loadError("open a ring", err)
+	}
+	return p, nil
+}
+
+// Check returns why nothing can be sampled here; nil if it can.
+func Check() error {
+	s, err := Load(Server{Postmaster: -1}, Options{
+		Clock: true, Switches: true, Period: time.Second, RingSize: os.Getpagesize(), Processes: 1,
+	})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	return s.Start(0)
+}
+
+// loadError words a refusal of the kernel's.
+func loadError(what string, err error) error { return bpf.LoadError(ErrUnsupported, what, "6.10", err) }
+
+// Start attaches the programs. They take nothing after so long, even if this process does not run.
+func (s *Sampler) Start(most time.Duration) error {
+	s.attached = Now()
+	if err := s.objects.attached.Set(s.attached); err != nil {
+		return loadError("set a variable", err)
+	}
+	if err := s.objects.until.Set(s.attached + uint64(most)); err != nil {
+		return loadError("set a variable", err)
+	}
+	for _, program := range []*ebpf.Program{s.objects.exit, s.objects.change} {
+		if program == nil {
+			continue
+		}
+		l, err := link.AttachTracing(link.TracingOptions{Program: program})
+		if err != nil {
+			return loadError("attach a program", err)
+		}
+		s.links = append(s.links, l)
+	}
+	if !s.options.Clock {
+		return nil
+	}
+	var last error
+	for _, number := range s.processors {
+		if err := s.startClock(number); err != nil {
+			s.unseen++
+			last = err
+		}
+	}
+	if s.unseen == len(s.processors) {
+		return loadError("open a clock of a processor", last)
+	}
+	return nil
+}
+
+// startClock has the kernel run a program on a processor, once in a period.
+func (s *Sampler) startClock(processor int) error {
+	attributes := unix.PerfEventAttr{
+		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK, Size: unix.PERF_ATTR_SIZE_VER5,
+		Sample: uint64(s.options.Period), Bits: unix.PerfBitDisabled,
+	}
+	fd, err := unix.PerfEventOpen(&attributes, -1, processor, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	if err != nil {
+		return fmt.Errorf("processor %d: %w", processor, err)
+	}
+	s.events = append(s.events, fd)
+	if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_SET_BPF, s.objects.clock.FD()); err != nil {
+		return fmt.Errorf("processor %d: %w", processor, err)
+	}
+	if err := unix.IoctlSetInt(fd, unix.PERF_EVENT_IOC_ENABLE, 0); err != nil {
+		return fmt.Errorf("processor %d: %w", processor, err)
+	}
+	return nil
+}
+
+// Stop detaches the programs. What they have reported can still be read. The kernel does so itself when this process
+// ends.
+func (s *Sampler) Stop() {
+	for _, l := range s.links {
+		_ = l.Close()
+	}
+	for _, fd := range s.events {
+		_ = unix.Close(fd)
+	}
+	s.links, s.events = nil, nil
+}
+
+// Unseen is the number of processors without a clock.
+func (s *Sampler) Unseen() int { return s.unseen }
+
+// Close stops everything and frees it.
+func (s *Sampler) Close() {
+	s.Stop()
+	if s.reader != nil {
+		_ = s.reader.Close()
+	}
+	for _, p := range []*ebpf.Program{s.objects.clock, s.objects.change, s.objects.exit, s.objects.sleeper} {
+		if p != nil {
+			_ = p.Close()
+		}
+	}
+	if s.objects.close != nil {
+		_ = s.objects.close()
+	}
+}
+
+// Now is CLOCK_MONOTONIC, the clock of the programs, in ns.
+func Now() uint64 {
+	var t unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &t) != nil {
+		return 0
+	}
+	return uint64(t.Nano())
+}

@@ -1,0 +1,218 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+
+	pprof "github.com/google/pprof/profile"
+	"github.com/jackc/pgx/v5"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+)
+
+// busyServer is a server with a session that works all the time.
+func busyServer(t *testing.T, o pgtest.Options) *pgtest.Server {
+	t.Helper()
+	o.Conf = append(o.Conf, "compute_query_id = on")
+	server := pgtest.Start(t, pgtest.BinDir(t), o)
+	session := server.Connect(t, "postgres", "postgres")
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = session.Exec(ctx, "SELECT count(*) FROM generate_series(1, 1000000000000)")
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return server
+}
+
+// TestProfileServer takes profiles of a server in all formats.
+func TestProfileServer(t *testing.T) {
+	server := busyServer(t, pgtest.Options{})
+	if err := clusterbpf.Check(); err != nil {
+		status, stdout, stderr := run(t, "profile", "-D", server.DataDir)
+		if status != 1 || stdout != "" || !strings.Contains(stderr, "CAP_BPF") {
+			t.Errorf("status %d, %q, %q", status, stdout, stderr)
+		}
+		t.Skip(err)
+	}
+	status, stdout, stderr := run(t, "profile", "-D", server.DataDir, "--duration", "1s")
+	if status != 0 || !strings.Contains(stdout, "client_backend\n#0 ") || !strings.Contains(stderr, "of them labelled") {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+	file := filepath.Join(t.TempDir(), "p.pb.gz")
+	status, stdout, stderr = run(t, "profile", "-D", server.DataDir, "--duration", "1s", "--mode", "wall",
+		"--backend-type", "client backend", "--database", "postgres", "--format", "pprof", "-o", file)
+	if status != 0 || stdout != "" {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+	data, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := pprof.Parse(bytes.NewReader(data))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range p.Sample {
+		if got := s.Label["backend_type"]; len(got) != 1 || got[0] != "client backend" {
+			t.Errorf("a sample of %v", got)
+		}
+	}
+	for _, flag := range []string{"-raw", "-top"} {
+		out, err := exec.CommandContext(t.Context(), "go", "tool", "pprof", flag, file).CombinedOutput()
+		if err != nil || !bytes.Contains(out, []byte("PostgresMain")) {
+			t.Errorf("go tool pprof %s: %v: %s", flag, err, out)
+		}
+	}
+	status, stdout, stderr = run(t, "profile", "-D", server.DataDir, "--duration", "500ms", "--format", "folded",
+		"--by", "backend_type,state")
+	if status != 0 || !regexp.MustCompile(`(?m)^client_backend;active;_start;.*PostgresMain;.* \d+$`).MatchString(stdout) {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+	for _, format := range []string{"speedscope", "html"} {
+		status, stdout, stderr = run(t, "profile", "-D", server.DataDir, "--duration", "300ms", "--format", format)
+		if status != 0 || !strings.Contains(stdout, "PostgresMain") {
+			t.Errorf("%s: status %d, %.200q, %q", format, status, stdout, stderr)
+		}
+	}
+	status, stdout, stderr = run(t, "profile", "-D", server.DataDir, "--duration", "300ms", "--user", "nobody")
+	if status != 1 || stdout != "" || !strings.Contains(stderr, "no samples") || !strings.Contains(stderr, "user nobody") {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+}
+
+// TestProfileServerUse expects errors of use.
+func TestProfileServerUse(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ args, want string }{
+		{"-D . 1", "not both"},
+		{"--mode wall 1", "--mode needs -D"},
+		{"--query-id 3 1", "--query-id needs -D"},
+		{"--format html 1", "--format html needs -D"},
+		{"-D . --mode x", "cpu, offcpu or wall"},
+		{"-D . --query-id x", `"x" is not a query id`},
+		{"-D . --rate 0.5", "from 1 to 1000"},
+		{"-D . --running", "--mode cpu"},
+		{"-D . --by colour", `no label "colour"`},
+		{"-D . --duration 48h", "at most 24h"},
+	} {
+		status, stdout, stderr := run(t, append([]string{"profile"}, strings.Fields(c.args)...)...)
+		if status != exitUsage || stdout != "" || !strings.Contains(stderr, c.want) {
+			t.Errorf("%s: status %d, %q, %q", c.args, status, stdout, stderr)
+		}
+	}
+	status, _, stderr := run(t, "profile", "-D", t.TempDir())
+	if status != exitFailed || !strings.Contains(stderr, "data directory") {
+		t.Errorf("status %d, %q", status, stderr)
+	}
+}
+
+// TestProfileFullDisk expects an error, and no file, where there is no room for the profile.
+func TestProfileFullDisk(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can mount a file system")
+	}
+	server := busyServer(t, pgtest.Options{})
+	if err := clusterbpf.Check(); err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("tmpfs", dir, "tmpfs", 0, "size=16k"); err != nil {
+		t.Skip(err)
+	}
+	defer func() { _ = syscall.Unmount(dir, 0) }()
+	file := filepath.Join(dir, "profile.html")
+	status, _, stderr := run(t, "profile", "-D", server.DataDir, "--duration", "300ms", "--mode", "wall",
+		"--format", "html", "-o", file)
+	if status != exitFailed || !strings.Contains(stderr, "no space left on device") {
+		t.Errorf("status %d, %q", status, stderr)
+	}
+	if left, err := os.ReadDir(dir); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestOutputDirectoryMissing expects the error before the profile is taken.
+func TestOutputDirectoryMissing(t *testing.T) {
+	t.Parallel()
+	if _, err := createOutput(filepath.Join(t.TempDir(), "none", "file"), nil); !os.IsNotExist(err) {
+		t.Error(err)
+	}
+	if _, err := createOutput(t.TempDir(), nil); err == nil {
+		t.Error("a directory was opened")
+	}
+}
+
+// TestOutputKeepsOldFile expects that a file that exists stays until the new one is complete.
+func TestOutputKeepsOldFile(t *testing.T) {
+	t.Parallel()
+	name := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(name, []byte("old"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, complete := range []bool{false, true} {
+		o, err := createOutput(name, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := fmt.Fprint(o, "new"); err != nil {
+			t.Fatal(err)
+		}
+		want := "old"
+		if complete {
+			want = "new"
+			if err := o.commit(); err != nil {
+				t.Error(err)
+			}
+		}
+		o.discard()
+		if got, err := os.ReadFile(name); err != nil || string(got) != want {
+			t.Errorf("%q, %v", got, err)
+		}
+		if left, err := os.ReadDir(filepath.Dir(name)); err != nil || len(left) != 1 {
+			t.Errorf("%v, %v", left, err)
+		}
+	}
+}
+
+// TestCaptureServerWithoutFreeConnection captures all processes of a server that accepts no connection.
+func TestCaptureServerWithoutFreeConnection(t *testing.T) {
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{Conf: []string{
+		"max_connections = 5", "superuser_reserved_connections = 1", "max_wal_senders = 0", "autovacuum = off",
+	}})
+	var last error
+	for range 10 {
+		c, err := pgx.Connect(context.Background(), server.DSN("postgres", "postgres"))
+		if last = err; err != nil {
+			break
+		}
+		t.Cleanup(func() { _ = c.Close(context.Background()) })
+	}
+	if last == nil {
+		t.Fatal("the server still accepts connections")
+	}
+	status, stdout, stderr := run(t, "capture", "-D", server.DataDir)
+	if status != 0 {
+		t.Fatalf("status %d, %q", status, stderr)
+	}
+	for _, want := range []string{"checkpointer)", "walwriter)", "PostgresMain", " idle)"} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("no %q in %s", want, stdout)
+		}
+	}
+	for _, args := range [][]string{{"-D", ".", "1"}, {"-D", ".", "--core", "x"}} {
+		if status, _, stderr := run(t, append([]string{"capture"}, args...)...); status != exitUsage {
+			t.Errorf("%v: status %d, %q", args, status, stderr)
+		}
+	}
+}

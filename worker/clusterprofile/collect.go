@@ -1,0 +1,347 @@
+package clusterprofile
+
+import (
+	"encoding/binary"
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// process is one process of the server.
+type process struct {
+	pid     int
+	started uint64 // ns since boot; 0: not known yet
+	// identity is the one seen last; known is false if none was seen.
+	identity identity
+	known    bool
+	ended    bool
+	// on and off are its times, on only if switches are followed. samples is the number of stacks on the processor.
+	on, off time.Duration
+	samples int
+
+	// pending is the wait in progress of which a stack was taken.
+	pending *pendingWait
+	// space has the mappings of the process itself, if the postmaster's do not suffice. read is when they were read.
+	space *capture.SampledSpace
+	read  time.Time
+}
+
+// pendingWait is a wait with a stack, until its end is known.
+type pendingWait struct {
+	number uint64
+	began  uint64 // CLOCK_MONOTONIC, ns
+	waits  uint64 // how many waits it stands for, if it turns out to be short
+	weight *weight
+}
+
+// stackKey is a named stack with its labels.
+type stackKey struct {
+	process *process
+	space   *capture.SampledSpace
+	thread  *trace.Thread
+	labels  labels
+}
+
+// waitKey is what a process did while it was off the processor.
+type waitKey struct {
+	process *process
+	query   uint64
+	event   uint32
+	state   uint32
+	offCPU  string
+}
+
+// waitTime is the time of a waitKey, and the stacks that it is distributed over.
+type waitTime struct {
+	took   time.Duration
+	stacks map[stackKey]*weight
+}
+
+// weight is how much of the time belongs to a stack, by the waits of which stacks were taken.
+type weight struct {
+	time    float64 // ns
+	samples int
+}
+
+// processOf returns the process that a record is of.
+func (c *collector) processOf(pid int, started uint64) *process {
+	p := c.byPID[pid]
+	if p != nil && started != 0 && p.started == 0 {
+		p.started = started
+	}
+	if p == nil || started != 0 && p.started != started {
+		p = &process{pid: pid, started: started}
+		c.byPID[pid] = p
+		c.processes = append(c.processes, p)
+	}
+	return p
+}
+
+// add takes over a record.
+func (c *collector) add(r *clusterbpf.Record) {
+	p := c.processOf(r.PID, r.Started)
+	switch r.Kind {
+	case clusterbpf.Exit:
+		c.endWait(p, p.pending, r.At)
+		p.ended, p.on, p.off = true, r.Took, r.Off
+	case clusterbpf.OffEnd:
+		if p.pending != nil && p.pending.number == r.Number {
+			c.endWait(p, p.pending, p.pending.began+uint64(r.Took))
+		}
+	case clusterbpf.Running:
+		c.cpu[c.name(p, r)]++
+		p.samples++
+	case clusterbpf.Off, clusterbpf.Sleeper:
+		c.beginWait(p, r)
+	}
+}
+
+// beginWait takes over the stack of a wait.
+func (c *collector) beginWait(p *process, r *clusterbpf.Record) {
+	key := c.name(p, r)
+	w := c.waitTime(p, &key.labels)
+	share := w.stacks[key]
+	if share == nil {
+		share = &weight{}
+		w.stacks[key] = share
+	}
+	share.samples++
+	p.pending = &pendingWait{number: r.Number, began: r.At, waits: max(1, r.Waits), weight: share}
+}
+
+// endWait gives a wait's time to its stack. A short wait stands for those without a stack before it. A long one stands
+// for itself: a stack is taken of every long wait.
+func (c *collector) endWait(p *process, w *pendingWait, at uint64) {
+	p.pending = nil
+	if w == nil || at < w.began {
+		return
+	}
+	took := time.Duration(at - w.began)
+	if took < longWait+interval {
+		took *= time.Duration(w.waits)
+	}
+	w.weight.time += float64(took)
+}
+
+// waitTime returns the element for what a process does, by its labels.
+func (c *collector) waitTime(p *process, l *labels) *waitTime {
+	key := waitKey{process: p, query: l.query, event: l.event, state: l.state, offCPU: l.offCPU}
+	if key.state == absent {
+		key.state, key.query = 0, 0
+	}
+	return c.waitTimeOf(key)
+}
+
+func (c *collector) waitTimeOf(key waitKey) *waitTime {
+	w := c.off[key]
+	if w == nil {
+		w = &waitTime{stacks: make(map[stackKey]*weight)}
+		c.off[key] = w
+	}
+	return w
+}
+
+// name names the stack of a record.
+func (c *collector) name(p *process, r *clusterbpf.Record) stackKey {
+	l := c.labelsOf(r)
+	changing := r.Flags&(clusterbpf.HasEntry|clusterbpf.Consistent) == clusterbpf.HasEntry
+	switch {
+	case changing && p.known:
+		l.identity = p.identity
+		l.application = ""
+	case r.Flags&clusterbpf.Consistent != 0:
+		p.identity, p.known = l.identity, true
+	}
+	c.count(r, p.known)
+	th := ptrace.Thread{TID: r.PID, State: 'R', Registers: r.AppendRegisters(nil)}
+	if r.Kind != clusterbpf.Running && r.Flags&clusterbpf.Runnable == 0 {
+		th.State = 'S'
+	}
+	th.Stack = ptrace.Stack{Start: r.StackStart, Data: r.Stack, Cut: r.Flags&clusterbpf.CutStack != 0}
+	if r.Flags&clusterbpf.NoStack != 0 {
+		th.Err = ptrace.ErrNoStack
+	}
+	memory := c.memoryOf(r)
+	named, complete := c.stacks.Name(c.base, &th, memory)
+	key := stackKey{process: p, space: c.base, thread: named, labels: l}
+	if complete || !c.refresh(p) {
+		return key
+	}
+	key.thread, complete = c.stacks.Name(p.space, &th, memory)
+	key.space = p.space
+	if !complete && time.Since(p.read) > refreshAfter && c.readSpace(p) { // it may have loaded a library
+		key.thread, _ = c.stacks.Name(p.space, &th, memory)
+		key.space = p.space
+	}
+	return key
+}
+
+// memoryOf is what was copied with the stack.
+func (c *collector) memoryOf(r *clusterbpf.Record) capture.SampledMemory {
+	if len(r.Pieces) == 0 {
+		return nil
+	}
+	list := binary.NativeEndian.AppendUint64(nil, r.Context)
+	memory := capture.SampledMemory{{Start: c.server.target.Context, Data: list}}
+	for _, p := range r.Pieces {
+		memory = append(memory, ptrace.Stack{Start: p.Start, Data: p.Data})
+	}
+	return memory
+}
+
+// refreshAfter is how long the mappings of a process are believed if a stack does not fit them.
+const refreshAfter = time.Second
+
+// count counts a stack for the summary.
+func (c *collector) count(r *clusterbpf.Record, known bool) {
+	c.summary.Taken++
+	switch {
+	case r.Flags&clusterbpf.HasEntry == 0:
+		c.summary.NoEntry++
+	case r.Flags&clusterbpf.Consistent != 0:
+		c.summary.Labelled++
+	case known:
+		c.summary.Partial++
+	default:
+		c.summary.Unlabelled++
+	}
+	if r.Flags&clusterbpf.NoStack != 0 {
+		c.summary.NoStack++
+	}
+}
+
+// refresh reports whether there are mappings of the process itself.
+func (c *collector) refresh(p *process) bool { return p.space != nil || c.readSpace(p) }
+
+// readSpace reads the mappings of a process. It returns false if it has ended.
+func (c *collector) readSpace(p *process) bool {
+	if p.ended || p.space == nil && time.Since(p.read) < refreshAfter {
+		return false
+	}
+	p.read = time.Now()
+	stat, err := procfs.ReadStat(p.pid)
+	const tick = uint64(10 * time.Millisecond) // proc(5) has the start in clock ticks
+	if err != nil || p.started != 0 && stat.StartTime != p.started/tick {
+		return false
+	}
+	maps, err := procfs.Maps(p.pid)
+	if err != nil || len(maps) == 0 {
+		return false
+	}
+	p.space = capture.NewSampledSpace(p.pid, stat.StartTime, maps)
+	c.spaces = append(c.spaces, p.space)
+	return true
+}
+
+// takeWaits takes over the times of waits that have ended.
+func (c *collector) takeWaits() error {
+	if c.options.Mode == CPU {
+		return nil
+	}
+	list, err := c.sampler.TakeWaits()
+	for i := range list {
+		c.addWaits(&list[i])
+	}
+	return err
+}
+
+func (c *collector) addWaits(w *clusterbpf.WaitTime) {
+	p := c.processOf(w.PID, w.Started)
+	c.waitTimeOf(c.keyOf(p, w.QueryID, w.Event, w.State, w.Runnable)).took += w.Took
+}
+
+// keyOf is the key by what the kernel has read.
+func (c *collector) keyOf(p *process, query uint64, event, state uint32, isRunnable bool) waitKey {
+	key := waitKey{process: p, query: c.queryOf(query, state), event: event, state: state, offCPU: sleeping}
+	if isRunnable {
+		key.offCPU = runnable
+	}
+	return key
+}
+
+// finish accounts for the waits and the work in progress at the end.
+func (c *collector) finish(end uint64) error {
+	if err := c.takeWaits(); err != nil {
+		return err
+	}
+	n, err := c.sampler.Counters()
+	if err != nil {
+		return err
+	}
+	c.summary.Lost, c.summary.KernelTime = int(n.Lost), n.Time
+	c.summary.UnseenProcessors = c.sampler.Unseen()
+	if c.options.Mode == CPU {
+		c.finishClock()
+		return nil
+	}
+	list, err := c.sampler.Processes()
+	if err != nil {
+		return err
+	}
+	for i := range list {
+		now := &list[i]
+		p := c.processOf(now.PID, now.Started)
+		p.on, p.off = now.On, now.Off
+		c.addWaits(&now.Last)
+		rest := time.Duration(max(end, now.Since) - now.Since)
+		if now.Running && (rest < longWait || runs(now.PID)) { // the kernel does not report every switch
+			p.on += rest
+			continue
+		}
+		p.off += rest
+		c.waitTimeOf(c.keyOf(p, now.QueryID, now.Event, now.State, now.Runnable)).took += rest
+		if p.pending != nil && p.pending.number == now.Number {
+			p.pending.began = now.Since
+			c.endWait(p, p.pending, max(end, now.Since))
+		}
+	}
+	c.addRests()
+	for _, p := range c.processes {
+		c.summary.CPU += p.on
+		c.summary.OffCPU += p.off
+		c.countProcess(p)
+	}
+	return nil
+}
+
+// runs reports whether a process has a processor or waits for one.
+func runs(pid int) bool {
+	stat, err := procfs.ReadStat(pid)
+	return err == nil && stat.State == 'R'
+}
+
+// addRests adds the time of waits that the kernel's table had no room for.
+func (c *collector) addRests() {
+	sums := make(map[*process]time.Duration)
+	for key, w := range c.off {
+		sums[key.process] += w.took
+	}
+	for _, p := range c.processes {
+		if rest := p.off - sums[p]; rest > 0 {
+			c.waitTimeOf(waitKey{process: p, offCPU: sleeping}).took += rest
+		}
+	}
+}
+
+// finishClock estimates times by the number of samples.
+func (c *collector) finishClock() {
+	period := time.Duration(float64(time.Second) / c.options.Rate)
+	for _, p := range c.processes {
+		p.on = time.Duration(p.samples) * period
+		c.summary.CPU += p.on
+		stat, err := procfs.ReadStat(p.pid)
+		p.ended = p.ended || err != nil || stat.State == 'Z' || stat.PPID != c.server.cluster.PostmasterPID
+		c.countProcess(p)
+	}
+}
+
+func (c *collector) countProcess(p *process) {
+	c.summary.Processes++
+	if p.ended {
+		c.summary.Ended++
+	}
+}

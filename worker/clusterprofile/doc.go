@@ -1,0 +1,6 @@
+// Package clusterprofile samples the stacks of all processes of a PostgreSQL server, without stopping any of them, and
+// labels each sample with what the process did by its own account: backend type, database, user, query id, wait event.
+//
+// The package connects the kernel programs (ptrace/bpf/clusterbpf), the names of stacks (worker/capture) and the
+// server's structures. It returns a pprof profile. It must not know how the profile is printed or served.
+package clusterprofile

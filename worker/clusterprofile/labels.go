@@ -1,0 +1,180 @@
+package clusterprofile
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+)
+
+// The names of the labels.
+const (
+	LabelPID         = "pid"
+	LabelBackendType = "backend_type"
+	LabelDatabase    = "database"
+	LabelUser        = "user"
+	LabelApplication = "application_name"
+	LabelQueryID     = "query_id"
+	LabelWaitType    = "wait_event_type"
+	LabelWaitEvent   = "wait_event"
+	LabelState       = "state"
+	// LabelOffCPU is "sleeping" or "runnable" for time off the processor: a runnable process waits for a processor.
+	LabelOffCPU = "off_cpu"
+)
+
+// Labels returns the names of all labels.
+func Labels() []string {
+	return []string{
+		LabelPID, LabelBackendType, LabelDatabase, LabelUser, LabelApplication, LabelQueryID, LabelWaitType, LabelWaitEvent,
+		LabelState, LabelOffCPU,
+	}
+}
+
+// identity is what a process is: it seldom changes.
+type identity struct {
+	pid            int
+	backendType    string
+	database, user uint32 // oids
+	application    string
+}
+
+// labels are those of a sample. An empty label is absent.
+type labels struct {
+	identity
+
+	query  uint64
+	event  uint32
+	state  uint32
+	offCPU string
+}
+
+// absent is the value of labels.state if the entry was being changed.
+const absent = ^uint32(0)
+
+// labelsOf returns the labels of a record. It learns names of databases and users from it.
+func (c *collector) labelsOf(r *clusterbpf.Record) labels {
+	l := labels{identity: identity{pid: r.PID}, event: r.Event, state: absent}
+	if r.Flags&clusterbpf.Runnable != 0 {
+		l.offCPU = runnable
+	} else if r.Kind == clusterbpf.Off || r.Kind == clusterbpf.Sleeper {
+		l.offCPU = sleeping
+	}
+	if r.Flags&clusterbpf.Consistent != 0 || r.Flags&clusterbpf.HasEntry == 0 {
+		l.backendType = c.backendType(r)
+	}
+	if r.Flags&clusterbpf.Consistent == 0 {
+		return l
+	}
+	l.database, l.user, l.application = r.Database, r.User, clean(r.ApplicationName)
+	l.state = r.State
+	l.query = c.queryOf(r.QueryID, r.State)
+	if r.Flags&clusterbpf.HasPort != 0 {
+		learn(c.databases, r.Database, r.DatabaseName)
+		learn(c.users, r.User, r.UserName)
+	}
+	return l
+}
+
+const (
+	runnable = "runnable"
+	sleeping = "sleeping"
+)
+
+func learn(names map[uint32]string, oid uint32, name []byte) {
+	if text := clean(name); oid != 0 && text != "" && names[oid] != text {
+		names[oid] = text
+	}
+}
+
+// clean returns text of the server's memory as valid UTF-8, which a profile must be. The server's encoding may be
+// another one.
+func clean(text []byte) string { return strings.ToValidUTF8(string(text), "\uFFFD") }
+
+// backendType returns backend_type as in pg_stat_activity. Background workers have types of their own.
+func (c *collector) backendType(r *clusterbpf.Record) string {
+	if int(r.BackendType) == c.server.version.worker && len(r.WorkerType) > 0 {
+		return clean(r.WorkerType)
+	}
+	return nameOf(c.server.version.types, r.BackendType)
+}
+
+// queryOf returns the query id of the statement that runs: the server keeps the last one after its end.
+func (c *collector) queryOf(query uint64, state uint32) uint64 {
+	if int(state) != c.server.waits.Target.Layout.Running {
+		return 0
+	}
+	return query
+}
+
+// named are the labels as a profile has them.
+func (c *collector) named(l *labels) map[string][]string {
+	m := map[string][]string{LabelPID: {strconv.Itoa(c.serverPID(l.pid))}}
+	set := func(name, value string) {
+		if value != "" {
+			m[name] = []string{value}
+		}
+	}
+	set(LabelBackendType, l.backendType)
+	set(LabelDatabase, nameOfOID(c.databases, l.database))
+	set(LabelUser, nameOfOID(c.users, l.user))
+	set(LabelApplication, l.application)
+	if l.query != 0 {
+		set(LabelQueryID, strconv.FormatInt(int64(l.query), 10))
+	}
+	if l.event != 0 {
+		class, event, _ := c.server.waits.Names.Name(l.event)
+		set(LabelWaitType, class)
+		set(LabelWaitEvent, event)
+	}
+	if l.state != absent {
+		set(LabelState, nameOf(c.server.version.states, l.state))
+	}
+	set(LabelOffCPU, l.offCPU)
+	return m
+}
+
+func nameOfOID(names map[uint32]string, oid uint32) string {
+	switch name, ok := names[oid]; {
+	case oid == 0:
+		return ""
+	case ok:
+		return name
+	}
+	return strconv.FormatUint(uint64(oid), 10)
+}
+
+// passes reports whether a sample with these labels is wanted.
+func (c *collector) passes(l *labels) bool {
+	f := &c.options.Filter
+	return (len(f.QueryIDs) == 0 || l.query != 0 && slices.Contains(f.QueryIDs, int64(l.query))) &&
+		(len(f.PIDs) == 0 || slices.Contains(f.PIDs, c.serverPID(l.pid))) &&
+		(len(f.BackendTypes) == 0 || slices.Contains(f.BackendTypes, l.backendType)) &&
+		passesOID(f.Databases, c.databases, l.database) && passesOID(f.Users, c.users, l.user)
+}
+
+func passesOID(wanted []string, names map[uint32]string, oid uint32) bool {
+	if len(wanted) == 0 {
+		return true
+	}
+	name := names[oid]
+	return oid != 0 && (name != "" && slices.Contains(wanted, name) ||
+		slices.Contains(wanted, strconv.FormatUint(uint64(oid), 10)))
+}
+
+// serverPID is the process id as the server knows it.
+func (c *collector) serverPID(pid int) int {
+	translate := c.server.waits.Target.ServerPID
+	if translate == nil {
+		return pid
+	}
+	if known := c.serverPIDs[pid]; known != 0 {
+		return known
+	}
+	known := translate(pid)
+	if known == 0 {
+		return pid
+	}
+	c.serverPIDs[pid] = known
+	return known
+}

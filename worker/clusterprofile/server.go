@@ -1,0 +1,201 @@
+package clusterprofile
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"strconv"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/waits"
+	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/waitevent"
+)
+
+// server is a running server whose processes can be sampled.
+type server struct {
+	cluster pgcluster.Cluster
+	waits   *waitevent.Server
+	version *version
+	target  clusterbpf.Server
+	procs   int // how many processes it can have
+}
+
+// version holds the values of enumerations and offsets that depend on the major version, on 64-bit machines.
+type version struct {
+	// types are the names of BackendType (miscadmin.h) as pg_stat_activity shows them, by value.
+	types []string
+	// worker is the value for background workers, which pg_stat_activity shows by their own type.
+	worker int
+	// states are the names of BackendState (backend_status.h), by value. Running is the first value with a statement.
+	states []string
+	// portDatabase and portUser are offsets in Port (libpq-be.h).
+	portDatabase, portUser int
+	// statement is the offset of err_stmt in PLpgSQL_execstate, signature of fn_signature in PLpgSQL_function (plpgsql.h).
+	statement, signature int
+}
+
+// Offsets in PgBackendStatus (backend_status.h) and BackgroundWorker (bgworker.h), the same from 14 to 18.
+const (
+	statusType, statusDatabase, statusUser = 8, 48, 52
+	statusName                             = 240
+	workerKind                             = 96
+)
+
+//nolint:gochecknoglobals // tables
+var (
+	oldStates = []string{
+		"", "idle", "active", "idle in transaction", "fastpath function call", "idle in transaction (aborted)", "disabled",
+	}
+	newStates = []string{
+		"", "starting", "idle", "active", "idle in transaction", "fastpath function call", "idle in transaction (aborted)",
+		"disabled",
+	}
+	versions = map[int]*version{
+		14: {
+			types: []string{
+				"", "autovacuum launcher", "autovacuum worker", "client backend", "background worker", "background writer",
+				"checkpointer", "startup", "walreceiver", "walsender", "walwriter", "archiver", "stats collector", "logger",
+			},
+			worker: 4, states: oldStates, portDatabase: 328, portUser: 336,
+			statement: 216, signature: 0,
+		},
+		15: {
+			types: []string{
+				"", "autovacuum launcher", "autovacuum worker", "client backend", "background worker", "background writer",
+				"checkpointer", "startup", "walreceiver", "walsender", "walwriter", "archiver", "logger",
+			},
+			worker: 4, states: oldStates, portDatabase: 328, portUser: 336,
+			statement: 216, signature: 0,
+		},
+		16: {
+			types: []string{
+				"", "archiver", "autovacuum launcher", "autovacuum worker", "client backend", "background worker",
+				"background writer", "checkpointer", "logger", "standalone backend", "startup", "walreceiver", "walsender",
+				"walwriter",
+			},
+			worker: 5, states: oldStates, portDatabase: 328, portUser: 336,
+			statement: 208, signature: 0,
+		},
+		17: {
+			types: []string{
+				"", "client backend", "autovacuum launcher", "autovacuum worker", "background worker", "walsender",
+				"slotsync worker", "standalone backend", "archiver", "background writer", "checkpointer", "startup",
+				"walreceiver", "walsummarizer", "walwriter", "logger",
+			},
+			worker: 4, states: oldStates, portDatabase: 320, portUser: 328,
+			statement: 208, signature: 0,
+		},
+		18: {
+			types: []string{
+				"", "client backend", "dead-end client backend", "autovacuum launcher", "autovacuum worker",
+				"background worker", "walsender", "slotsync worker", "standalone backend", "archiver", "background writer",
+				"checkpointer", "io worker", "startup", "walreceiver", "walsummarizer", "walwriter", "logger",
+			},
+			worker: 5, states: newStates, portDatabase: 384, portUser: 392,
+			statement: 208, signature: 40,
+		},
+	}
+)
+
+// locate finds the variables of a server.
+func locate(c pgcluster.Cluster) (*server, error) {
+	w, err := waitevent.Locate(c)
+	if err != nil {
+		return nil, err
+	}
+	v := versions[c.Version]
+	if v == nil {
+		return nil, fmt.Errorf("%w: PostgreSQL %d is not known to this release", waits.ErrUnsupported, c.Version)
+	}
+	exe, err := os.Open(fmt.Sprintf("/proc/%d/exe", c.PostmasterPID))
+	if err != nil {
+		return nil, fmt.Errorf("open the server's program: %w", err)
+	}
+	defer func() { _ = exe.Close() }()
+	image, err := elfimage.Open(exe, "postgres")
+	if err != nil {
+		return nil, fmt.Errorf("read the server's program: %w", err)
+	}
+	variables, err := image.Defined("MyBEEntry", "MyProcPort", "MyBgworkerEntry", "MyBackendType", "error_context_stack")
+	if err != nil {
+		return nil, fmt.Errorf("read the server's program: %w", err)
+	}
+	bias := w.Target.Status - variables["MyBEEntry"]
+	address := func(name string) uint64 {
+		if variables[name] == 0 {
+			return 0
+		}
+		return bias + variables[name]
+	}
+	s := &server{cluster: c, waits: w, version: v, target: clusterbpf.Server{
+		Postmaster: c.PostmasterPID, WaitPointer: w.Target.WaitPointer, Status: w.Target.Status,
+		Port: address("MyProcPort"), PortDatabase: v.portDatabase, PortUser: v.portUser,
+		Worker: address("MyBgworkerEntry"), WorkerKind: workerKind, WorkerType: v.worker,
+		Context: address("error_context_stack"), Statement: v.statement, Signature: v.signature,
+		TypeVariable: address("MyBackendType"),
+		Type:         statusType, Database: statusDatabase, User: statusUser, Name: statusName,
+		State: w.Target.Layout.State, QueryID: w.Target.Layout.QueryID,
+	}}
+	return s, s.countProcs()
+}
+
+// countProcs reads how many processes the server can have.
+func (s *server) countProcs() error {
+	pid := s.cluster.PostmasterPID
+	header, err := readWord(pid, s.waits.Target.ProcGlobal)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrServerGone, err)
+	}
+	var count [4]byte
+	if _, err := ptrace.ReadMemory(pid, header+uint64(s.waits.Target.Layout.ProcCount), count[:]); err != nil {
+		return fmt.Errorf("%w: %w", ErrServerGone, err)
+	}
+	s.procs = int(binary.NativeEndian.Uint32(count[:]))
+	return nil
+}
+
+// readWord reads an aligned word of a process.
+func readWord(pid int, address uint64) (uint64, error) {
+	var p [8]byte
+	if _, err := ptrace.ReadMemory(pid, address, p[:]); err != nil {
+		return 0, err
+	}
+	return binary.NativeEndian.Uint64(p[:]), nil
+}
+
+// seed describes a process that lives already, as far as its memory can be read.
+func (s *server) seed(pid int) (clusterbpf.Process, bool) {
+	stat, err := procfs.ReadStat(pid)
+	if err != nil {
+		return clusterbpf.Process{}, false
+	}
+	ready := stat.State == 'R' // it has a processor, or waits for one
+	p := clusterbpf.Process{PID: pid, Running: ready, Runnable: ready}
+	var word [4]byte
+	if at, err := readWord(pid, s.target.WaitPointer); err == nil && at != 0 {
+		if _, err := ptrace.ReadMemory(pid, at, word[:]); err == nil {
+			p.Event = binary.NativeEndian.Uint32(word[:])
+		}
+	}
+	at, err := readWord(pid, s.target.Status)
+	if err != nil || at == 0 {
+		return p, true
+	}
+	if _, err := ptrace.ReadMemory(pid, at+uint64(s.target.State), word[:]); err == nil {
+		p.State = binary.NativeEndian.Uint32(word[:])
+	}
+	p.QueryID, _ = readWord(pid, at+uint64(s.target.QueryID))
+	return p, true
+}
+
+// nameOf returns an element of a table of names; the number itself if the table has none.
+func nameOf(names []string, n uint32) string {
+	if int(n) < len(names) {
+		return names[n]
+	}
+	return "#" + strconv.FormatUint(uint64(n), 10)
+}
