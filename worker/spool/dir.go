@@ -146,7 +146,7 @@ func (d *dir) fill() error {
 	return nil
 }
 
-// openDir opens a directory. It refuses one that is not private to this user.
+// openDir opens a directory. It refuses a directory that is not private to this user.
 func openDir(path string) (*dir, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
