@@ -12,7 +12,7 @@ import (
 type loadTool struct {
 	loadFigure
 
-	inRound int // turns: what costs little needs more of them to be told from nothing
+	inRound int // number of turns: a tool with a low cost needs more of them to measure it
 	start   starting
 }
 

@@ -88,8 +88,8 @@ type transactions struct {
 	last int64 // millisecond that a log is known for
 }
 
-// read adds a log of pgbench, but for its last line, which may be cut, and look whole: each line is client, number,
-// duration, script, and the end of the transaction as seconds and microseconds.
+// read adds a log of pgbench, except its last line, which may be truncated without looking so. A line is client,
+// number, duration, script, and the end of the transaction as seconds and microseconds.
 func (t *transactions) read(name string) error {
 	file, err := os.Open(name)
 	if err != nil {

@@ -55,7 +55,7 @@ func startOurs(o options, arguments ...string) starting {
 		}
 		p := &program{cmd: command(ctx, o.Binary, all...), since: time.Now()}
 		p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-		// A process of a group whose parents all belong to it, or to other sessions, is not suspended.
+		// The kernel does not suspend a process in an orphaned process group.
 		p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if err := p.cmd.Start(); err != nil {
 			return nil, fmt.Errorf("start: %w", err)

@@ -40,7 +40,7 @@ type machine struct {
 	Load       string `json:"load_before"` // of the last 1, 5 and 15 minutes
 }
 
-// noise is what happens to the C loop when no tool is at work.
+// noise is the gaps of the C loop while no tool is running.
 type noise struct {
 	PerSecond int     `json:"gaps_over_10us_per_second"` // median of the rounds
 	Longest   summary `json:"longest_in_a_second_us"`

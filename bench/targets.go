@@ -28,11 +28,11 @@ func (t target) rest() { t.signal(syscall.SIGSTOP) }
 
 func (t target) signal(s syscall.Signal) {
 	if t.Busy {
-		_ = syscall.Kill(t.PID, s) // that it is gone is what the tools will say
+		_ = syscall.Kill(t.PID, s) // if it is gone, the tools will report this
 	}
 }
 
-// targets are all of them, and what keeps them alive.
+// targets are all targets, and the connections that keep them alive.
 type targets struct {
 	List []target
 	gaps *gaps

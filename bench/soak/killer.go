@@ -19,7 +19,8 @@ type killer struct {
 	hard   atomic.Bool // the last worker is killed as well
 }
 
-// startKiller starts a worker and, unless every is 0, kills it that often and starts another one at once.
+// startKiller starts a worker. Unless every is 0, it kills the worker at this interval and starts another one at
+// once.
 func startKiller(ctx context.Context, command func() *exec.Cmd, every time.Duration) *killer {
 	ctx, cancel := context.WithCancel(ctx)
 	k := &killer{stop: cancel, done: make(chan struct{})}

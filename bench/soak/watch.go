@@ -18,7 +18,7 @@ SELECT (SELECT count(*) FROM backtrace.request), (SELECT count(*) FROM backtrace
 FROM pg_class c JOIN pg_stat_all_tables s ON s.relid = c.oid JOIN pg_stat_all_tables t ON t.relid = c.reltoastrelid
 WHERE c.oid = 'backtrace.request'::regclass`
 
-// watch makes requests and waiting calls at a steady rate, and prints the size of the table as time goes by.
+// watch makes requests and waiting calls at a steady rate, and prints the size of the table over time.
 func watch(ctx context.Context, o options) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Duration)
 	defer cancel()

@@ -17,7 +17,7 @@ import (
 // lookEvery is the pause between two looks for new processes: a process that lives shorter may be missed.
 const lookEvery = 2 * time.Millisecond
 
-// watch knows the processes that are captured.
+// watch contains the captured processes.
 type watch struct {
 	options  options
 	capturer *capture.Capturer
@@ -28,7 +28,7 @@ type watch struct {
 	work  sync.WaitGroup
 }
 
-// identity knows a process for good.
+// identity identifies a process permanently.
 type identity struct {
 	pid   int
 	start uint64
