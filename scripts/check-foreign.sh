@@ -10,7 +10,7 @@ source scripts/lib.sh
 # shellcheck source=scripts/packages.sh
 source scripts/packages.sh
 
-# bootstrap SUITE FOLDER: debootstrap, which is unpacked into the cache if the machine has none.
+# bootstrap SUITE FOLDER: runs debootstrap, which is unpacked into the cache if the machine has none.
 bootstrap() {
 	local unpacked=$CACHE/debs/debootstrap
 	if ! have debootstrap; then

@@ -80,8 +80,8 @@ go_tests() {
 	result "$stage" $status "$(tail -n 1 "$log")"
 }
 
-# built_debug_postgresql lets the tests use the PostgreSQL with debugging information, if it has been built: that takes
-# minutes, which only those stages spend that cannot do without.
+# built_debug_postgresql lets the tests use the PostgreSQL with debugging information, if it has been built. The build
+# takes minutes, so only stages that require it build it.
 built_debug_postgresql() {
 	if [[ -e $CACHE/debug-postgresql/.complete ]]; then
 		export PGSB_DEBUG_BINDIR=$CACHE/debug-postgresql/install/bin
@@ -90,8 +90,8 @@ built_debug_postgresql() {
 	fi
 }
 
-# The packages whose tests are about SQL, and run on every version; those of the others run on the native server and the
-# newest version (`make check-soak` has all).
+# The packages with tests of SQL run on every version. The others run on the native server and the newest version
+# (`make check-soak` runs all).
 CONTRACT=(./internal/e2e ./worker/authz ./worker/queue ./worker/spool)
 
 stage_go() {
@@ -138,7 +138,7 @@ support_table() {
 	result table $status "doc/benchmarks.md, supported versions"
 }
 
-# stage_contract runs the tests of the SQL contract on the one server.
+# stage_contract runs the tests of the SQL contract on one server.
 stage_contract() {
 	need_server
 	PACKAGES=(./internal/e2e ./worker/spool ./worker/authz)
@@ -203,8 +203,9 @@ supplemented_file() {
 	echo "$WORK/spake.so"
 }
 
-# stage_names compares lines and inlined calls at some 300,000 addresses, among them those of a PostgreSQL with debugging
-# information and of a library that Debian gave a supplementary file, and the names of stripped servers of every version.
+# stage_names compares lines and inlined calls at some 300,000 addresses, and the names of stripped servers of every
+# version. The addresses include a PostgreSQL with debugging information, and a Debian library with a supplementary
+# file.
 stage_names() {
 	need_server
 	make_version_trees
@@ -220,9 +221,8 @@ stage_names() {
 	go_tests names -count=1 -timeout 1h -v -run "$tests"
 }
 
-# stage_faults does what harms a process or its captures as often as the documentation says: signals, stops, kills, ids
-# used again, a million captures, a stack that is swapped, a core file that is being written, an address space that is
-# locked.
+# stage_faults causes faults as often as the documentation says: signals, stops, kills, reused ids, a million
+# captures, a swapped stack, a core file being written, a locked address space.
 stage_faults() {
 	have bindfs || ! is_root || ! have apt-get || apt_install "a file system that can stop answering" bindfs
 	export PGSB_FAULTS=full PGSB_TEST_SWAP=1 PGSB_TEST_CORES=1 PGSB_TEST_LOCKED=1
@@ -230,7 +230,7 @@ stage_faults() {
 	go_tests faults -count=1 -timeout 1h -v -run 'Storm|Fault|Notice|Swapped|Dumping|Locked'
 }
 
-# stage_nonstop holds captures without a stop against those by a stop, on every server.
+# stage_nonstop compares captures without a stop with captures by a stop, on every server.
 stage_nonstop() {
 	need_server
 	make_version_trees

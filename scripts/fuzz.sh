@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzz test of the module for FUZZTIME (default 30s), one after the other, and says at the end which failed.
+# Runs every fuzz test of the module for FUZZTIME (default 30s), one after the other, and lists the failed ones at the
+# end.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

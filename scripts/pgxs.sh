@@ -14,7 +14,7 @@ if ! command -v "$pg_config" >/dev/null || ! "$pg_config" --version >/dev/null 2
 	exit 1
 fi
 if [[ -f $("$pg_config" --pgxs) ]]; then
-	# Without srcdir, PGXS would look for the files beside the makefile.
+	# Without srcdir, PGXS would search the files beside the makefile.
 	exec make --no-print-directory -f scripts/pgxs.mk srcdir=. VPATH= PG_CONFIG="$pg_config" "$@"
 fi
 

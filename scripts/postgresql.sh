@@ -90,10 +90,10 @@ need_psql() {
 	PSQL_LIBS=$(find "$CACHE/debs/psql" -type d -path '*/lib/*-linux-gnu*' | tr '\n' ':')
 }
 
-# make_private_tree [DIR] copies the PostgreSQL into a folder below WORK. A server finds its shared files relative to its own program, so
-# the extension's files can go into a copy of them, and the real installation stays as it is (and need not be
-# writable). Programs that look for their place are copied; the modules are a link, or a copy where the server's user
-# could not follow it.
+# make_private_tree [DIR] copies the PostgreSQL into a folder below WORK. A server finds its shared files relative to
+# its own program. So the extension's files can go into a copy of them, and the real installation stays unchanged (and
+# may be read-only). Programs that search relative to their own path are copied. The modules are a link, or a copy
+# where the server's user cannot follow the link.
 make_private_tree() {
 	local tree=${1:-$WORK/pg} program
 	PG_BIN=$tree$PG_HOME_BIN
@@ -138,7 +138,7 @@ make_version_trees() {
 # npm_versions prints the versions that are tested, oldest first.
 npm_versions() { awk '!/^#/ && NF {print $2}' "$TOP/scripts/npm-postgresql.sha512"; }
 
-# version_tree VERSION makes one such copy and prints its folder of programs.
+# version_tree VERSION creates such a copy and prints its folder of programs.
 version_tree() {
 	local PG_NPM_VERSION=$1 PG_VERSION=$1 PG_BIN PG_SHARE PG_LIB
 	use_npm_server >&2
