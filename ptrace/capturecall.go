@@ -18,8 +18,8 @@ import (
 // grace is how long a call waits, after its deadline or cancellation, for its thread to detach and clean up.
 const grace = 300 * time.Millisecond
 
-// captureCall is one call of Capture. All ptrace requests are made by one goroutine on one locked thread; the caller's
-// goroutine only waits, so that a kernel that does not come back cannot hold it.
+// captureCall is one call of Capture. One goroutine on one locked thread makes all ptrace requests. The caller's
+// goroutine only waits, so that it does not hang if the kernel does not answer.
 type captureCall struct {
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	target  Target

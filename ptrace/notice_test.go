@@ -60,8 +60,8 @@ func noticeProgram(t *testing.T) string {
 	return program
 }
 
-// TestStopCutsLongCalls: a call that has done a part of its work when its process is stopped ends with that, as
-// doc/safety.md says below its table; without a stop it does all of it.
+// TestStopCutsLongCalls checks system calls that are stopped after a part of their work. They must return this part,
+// as doc/safety.md says below its table. Without a stop they must do all of the work.
 func TestStopCutsLongCalls(t *testing.T) {
 	program := noticeProgram(t)
 	const all = 1 << 20

@@ -95,8 +95,8 @@ type fileText struct {
 	text [256]byte
 }
 
-// state returns the state of a thread as procfs.ReadTaskStat does, which may not be called here; 0 if it cannot be
-// read.
+// state returns the state of a thread like procfs.ReadTaskStat, which may not be called here. It is 0 if the state
+// cannot be read.
 //
 //go:nosplit
 //go:norace

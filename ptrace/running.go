@@ -32,8 +32,9 @@ const (
 //nolint:gochecknoglobals // the kernel's limit is per user, however many users this package has
 var samplers = make(chan struct{}, 3)
 
-// running waits until the kernel has taken one sample of a thread on the CPU: its registers and the top of its stack,
-// copied at one moment in an interrupt on its CPU. errNoSample: it did not run for long enough.
+// running waits until the kernel has taken one sample of a thread on the CPU: its registers and the top of its stack.
+// An interrupt on the thread's CPU copies both at one moment. The error is errNoSample if the thread did not run long
+// enough.
 func (w *observer) running(tid int, limit time.Duration) (Thread, error) {
 	thread := Thread{TID: tid}
 	if perfRegisters == nil {
@@ -81,9 +82,9 @@ type sampler struct {
 	ring []byte
 }
 
-// openSampler makes the event. It is asked for with the kernel's time included first, so that a thread that spends all
-// its time in system calls is sampled too: then the sample has the registers with which it entered the kernel. Without
-// CAP_PERFMON that needs kernel.perf_event_paranoid <= 1; the time in user mode alone, <= 2.
+// openSampler opens the event, at first including time in the kernel. A thread that spends all its time in system
+// calls is then sampled too, with the registers of its entry into the kernel. Without CAP_PERFMON this needs
+// kernel.perf_event_paranoid <= 1. Time in user mode alone needs <= 2.
 func openSampler(tid int) (*sampler, error) {
 	attr := unix.PerfEventAttr{
 		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK,

@@ -63,8 +63,8 @@ type session struct {
 	lastRunning, firstStop, seen, end int64
 	now                               timespec
 
-	// How long to look for the stop before the next nap, and how long that is; how often it was looked for; and until
-	// when, on the clock.
+	// How long to poll for the stop before the next nap, and the length of this nap; the number of polls; and the end
+	// of the current wait, on the clock.
 	patience, nap int64
 	tries         int
 	until         int64

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# check-packages.sh: as root on Debian or a relative. Builds the packages twice and compares; runs lintian; installs,
-# upgrades, removes and purges the deb and rpm packages in a root directory with a real systemd, a real server and a
-# worker under load; and does it without systemd. /tmp and /dev/shm of that root are noexec, and the unit makes everything
-# but the data directory read-only. CHECK_SUITE: the distribution (bookworm).
+# check-packages.sh: as root on Debian or a relative. Builds the packages twice and compares them, and runs lintian.
+# Installs, upgrades, removes and purges the deb and rpm packages in a root directory with a real systemd, a real
+# server and a worker under load. Repeats this without systemd. /tmp and /dev/shm of that root are noexec, and the
+# unit makes everything except the data directory read-only. CHECK_SUITE: the distribution (bookworm).
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

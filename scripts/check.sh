@@ -1,9 +1,20 @@
 #!/usr/bin/env bash
-# check.sh STAGE...: run tests. Stages: vet (and build, for each architecture), lint, test (no server), test-pg (one
-# server), go (with the race detector), soak (hours), faults and nonstop (minutes; they print figures), regress (pg_regress), tap, contract (the Go
-# tests of the SQL contract, on one server), support-table (writes doc/benchmarks.md's table of supported versions from the
-# end-to-end tests), names (every name and line compared with other tools, at length).
-# Missing programs are fetched first. Ends with the number of tests of each stage. The exit status is 0 if all passed.
+# check.sh STAGE...: run tests. Missing programs are fetched first. Ends with the number of tests of each stage. The
+# exit status is 0 if all passed. Stages:
+#
+#   vet            also builds for each architecture
+#   lint
+#   test           no server
+#   test-pg        one server
+#   go             with the race detector
+#   soak           hours
+#   faults         minutes; prints figures
+#   nonstop        minutes; prints figures
+#   regress        pg_regress
+#   tap
+#   contract       the Go tests of the SQL contract, on one server
+#   support-table  writes doc/benchmarks.md's table of supported versions from the end-to-end tests
+#   names          every name and line compared with other tools, at length
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -161,9 +172,9 @@ stage_test-pg() {
 	PGSB_TEST_BINDIRS=$PG_BIN go_tests test-pg -short
 }
 
-# stage_soak runs the tests that grow with the time they are given: 10,000 captures of servers at work, every frame rule
-# of LLVM's library too, a hundred stops of each busy program, a million instructions of each program and statement, a
-# thousand moments of a nested load on every version.
+# stage_soak runs the tests whose extent depends on the available time: 10,000 captures of busy servers, and every
+# frame rule of LLVM's library too. It also stops each busy program a hundred times, steps through a million
+# instructions of each program and statement, and tests a thousand moments of a nested load on every version.
 stage_soak() {
 	need_server
 	make_version_trees
@@ -177,8 +188,8 @@ stage_soak() {
 	go_tests moments -count=1 -timeout 1h -v -run 'TestMoments|TestPositions'
 }
 
-# large_debug_file prints the names of a debug file of 150 MB, and of the same in 52 MB, compressed: the largest that a
-# Debian package of moderate size has.
+# large_debug_file prints the names of a debug file of 150 MB, and of its compressed form of 52 MB. It is the largest
+# in a Debian package of moderate size.
 large_debug_file() {
 	local compressed
 	deb_unpack large-debug ceph-mgr-dbg >&2

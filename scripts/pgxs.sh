@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# pgxs.sh install|uninstall [DESTDIR=dir]: put the extension's files where PG_CONFIG's PostgreSQL looks for them, or
-# remove them. PGXS does it; where it is not installed (Debian has it in postgresql-server-dev-NN, with a compiler), the
-# files are copied: there is nothing to build.
+# pgxs.sh install|uninstall [DESTDIR=dir]: copy the extension's files to the folders of PG_CONFIG's PostgreSQL, or
+# remove them. PGXS does this if it is installed (Debian has it in postgresql-server-dev-NN, with a compiler).
+# Otherwise the script copies the files, because there is nothing to build.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

@@ -207,8 +207,8 @@ start_server() {
 sql() { as_server "${SQL[@]}" "$@"; }
 sql_is_true() { [[ $(sql -c "$1") == t ]]; }
 
-# (A function in the background would be a shell that waits for the program; "${AS_SERVER[@]}" PROGRAM & is the program
-# itself, so that $! is its pid.)
+# (A function in the background would be a shell that waits for the program. With "${AS_SERVER[@]}" PROGRAM &, the
+# background process is the program itself, so that $! is its pid.)
 
 # start_worker starts the program's worker for the throw-away server and waits until it is ready; sets WORKER_PID.
 start_worker() {

@@ -231,10 +231,9 @@ func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 	return true
 }
 
-// stepNoCode handles an address that holds no code. In an exact frame that is
-// a call through a bad pointer: where calls push their return address it is
-// on top of the stack, and nothing else has changed since. Anywhere else the
-// stack is corrupt.
+// stepNoCode handles an address without code. In an exact frame this is a call through a bad pointer. Where calls
+// push the return address, it is on top of the stack, and nothing else has changed since. Anywhere else the stack is
+// corrupt.
 func (w *walk) stepNoCode(frame *Frame) (Frame, Stop) {
 	lost := Stop{Reason: NoCode, Address: frame.PC}
 	if !frame.Exact {

@@ -171,7 +171,7 @@ func (g *goFrame) accept(cfa uint64, caller arch.Registers, switched bool) (Fram
 	return next, stop
 }
 
-// stepLinked finds the caller where calls leave the return address in a register: a function that has moved the stack
+// stepLinked finds the caller where calls leave the return address in a register. A function that has moved the stack
 // pointer has saved it at the top of its stack.
 func (g *goFrame) stepLinked(sp uint64) (Frame, Stop) {
 	w := g.w

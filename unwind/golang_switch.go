@@ -227,8 +227,9 @@ func (g *goFrame) word(addr uint64) (uint64, Stop) {
 	return v, Stop{}
 }
 
-// afterCgo undoes the switch of asmcgocall as its own code does: it has put the goroutine, and how far its stack
-// pointer was from the end of its stack, on the system stack; or the stack pointer, where there is no goroutine.
+// afterCgo reverses the stack switch of asmcgocall as asmcgocall itself does. It has saved on the system stack the
+// goroutine and the distance of its stack pointer from the end of its stack. Without a goroutine it has saved the
+// stack pointer.
 func (g *goFrame) afterCgo(after []byte) (sp uint64, stop Stop, ok bool) {
 	here := g.w.floor()
 	goroutine, _, found := loadFromStack(after, 0x8b, 7)  // mov …(%rsp),%rdi

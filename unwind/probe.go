@@ -183,8 +183,9 @@ func (w *walk) savedAbove() uint64 {
 	return 0
 }
 
-// mayReturn reports whether the word at an address can be the return address of a probed function's caller: that is
-// called before it, and has calls for which call frame information has the return address there.
+// mayReturn reports whether the word at an address can be the return address of a probed function's caller. There
+// must be a call before it. The called function must contain a call for which call frame information has the return
+// address there.
 func (w *walk) mayReturn(ra, at uint64) bool {
 	if w.calls(ra, 0) == refuted {
 		return false

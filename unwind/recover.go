@@ -188,8 +188,8 @@ func (c *trial) try(fp uint64) trialResult {
 	return found
 }
 
-// follow follows a trial to the stack's base from the step that has led from frame to next. entry is where the
-// function of frame begins, 0 if that is not known.
+// follow follows a trial to the stack's base, from the step that has led from frame to next. entry is the start of
+// the frame's function, 0 if unknown.
 func (c *trial) follow(t *walk, frame, next Frame, stop Stop, entry uint64) trialResult {
 	worst := proven
 	for {

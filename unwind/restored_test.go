@@ -85,8 +85,8 @@ func TestRestored(t *testing.T) {
 	}
 }
 
-// TestCallStub has calls in stubs that ppc64le's linkers put among the functions of a file: the back chain begins with
-// the frame of the function that calls, which must not be left out.
+// TestCallStub checks calls in stubs that ppc64le's linkers put among the functions of a file. The back chain begins
+// with the frame of the calling function, which must not be left out.
 func TestCallStub(t *testing.T) {
 	t.Parallel()
 	const middle, outer = code + 0x200, code + 0x300

@@ -14,9 +14,8 @@ import (
 // DefaultMaxFrames bounds a walk when Unwinder.MaxFrames is zero.
 const DefaultMaxFrames = 256
 
-// maxStackSwitches bounds how often a walk may move to another stack, which
-// only a signal frame may do, and Go's run time between C and Go: a cycle
-// through alternate stacks ends here.
+// maxStackSwitches limits how often a walk may move to another stack. Only a signal frame, and Go's run time between
+// C and Go, may do this. The limit ends a cycle through alternate stacks.
 const maxStackSwitches = 64
 
 // maxInstructions bounds how many instructions a walk follows where no call frame information covers a frame: half a

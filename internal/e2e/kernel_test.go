@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// refusals: the kernel does not let the process be traced, or stopped; the answer says which of its rules it is.
+// refusals checks targets that the kernel does not allow to trace or to stop. The answer must name the kernel's rule.
 func refusals(t *testing.T, shared *site) {
 	s := start(t, shared.BinDir, pgtest.Options{Env: preloaded()})
 	s.record = shared.record

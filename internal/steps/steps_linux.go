@@ -67,8 +67,8 @@ type affinity struct {
 	set unix.CPUSet
 }
 
-// pin binds the threads to one processor, the first one that the first thread may use. Waking another processor would
-// make a step ten times as long.
+// pin binds the threads to the first processor that the first thread may use. Waking another processor would make a
+// step ten times as long.
 func (p *Process) pin(tids ...int) error {
 	var one unix.CPUSet
 	for i, tid := range tids {

@@ -63,7 +63,7 @@ func (f *MapsFile) At(address uint64) (Mapping, error) {
 // ImageAt is At for a mapping of an ELF file. It also returns the current build-id of the file in hexadecimal, or ""
 // if it has none or the kernel cannot read it.
 func (f *MapsFile) ImageAt(address uint64) (Mapping, string, error) {
-	// The address is a number to the kernel's structure; f, and with it the memory, is alive until ask has returned.
+	// The structure contains the address as a number. f, and with it the memory, is alive until ask has returned.
 	m, err := f.ask(mapQuery{address: address, buildIDSize: buildIDSize, buildID: uint64(uintptr(unsafe.Pointer(&f.id)))})
 	if err != nil || f.query.buildIDSize > buildIDSize {
 		return m, "", err

@@ -30,8 +30,8 @@ type Stat struct {
 	// StartTime is in clock ticks (sysconf(_SC_CLK_TCK), 100 per second) since boot; it survives execve(2). PID and
 	// start time together name a process for the time the machine is up.
 	StartTime uint64
-	// StartCode and StackStart are addresses that change with execve(2) (under address space randomization); 0 or 1
-	// when the reader may not trace the process.
+	// StartCode and StackStart are addresses that change with execve(2) (under address space randomization). They are
+	// 0 or 1 if the reader may not trace the process.
 	StartCode, StackStart uint64
 	Processor             int // on which the thread ran last
 }

@@ -39,8 +39,8 @@ type Go struct {
 	// SavedFP is the distance in bytes below SP at which a function with a frame saves its caller's frame pointer. It
 	// is 0 if the function saves it elsewhere or not at all (cmd/internal/obj).
 	SavedFP uint64
-	// Injected is the size in bytes of the frame that a signal handler makes for a call of the run-time system: the
-	// smallest frame, aligned (runtime/signal_*.go, preparePanic and pushCall).
+	// Injected is the size in bytes of the frame that a signal handler creates for a call of the run-time system. It
+	// is the smallest frame, aligned (runtime/signal_*.go, preparePanic and pushCall).
 	Injected uint64
 }
 
@@ -56,9 +56,8 @@ const (
 	ZArch                     // package zarch
 )
 
-// Arch is one architecture. A "register number" is an index into Registers;
-// it equals the DWARF column (the register number of the psABI) except where
-// the psABI numbers are sparse: Index translates.
+// Arch is one architecture. A "register number" is an index into Registers. It equals the DWARF column (the register
+// number of the psABI), except where the psABI's numbers are sparse. Index translates them.
 type Arch struct {
 	// Name is the name of the architecture in Linux and Debian, for messages.
 	Name string

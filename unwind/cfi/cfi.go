@@ -69,8 +69,8 @@ const (
 	sectionCount
 )
 
-// Table is the call frame information of one image. It is safe for concurrent
-// use; looking up an address takes no lock once an index that had to be built is there.
+// Table is the call frame information of one image. It is safe for concurrent use. Look-ups take no lock, except
+// while the index is being built.
 type Table struct {
 	arch     *arch.Arch
 	big      bool
@@ -90,9 +90,8 @@ type Table struct {
 	rows rowCache
 }
 
-// New makes a Table. It validates the header of .eh_frame_hdr and does nothing
-// more: without a usable header an index of .eh_frame is built by the first
-// look-up, and one of .debug_frame by the first that .eh_frame cannot answer.
+// New makes a Table. It only validates the header of .eh_frame_hdr. Without a usable header, the first look-up builds
+// an index of .eh_frame. The first look-up that .eh_frame cannot answer builds an index of .debug_frame.
 func New(s Sections) (*Table, error) {
 	t := &Table{arch: s.Arch, addrSize: s.AddrSize, text: s.TextAddr, data: s.DataAddr, deref: s.Deref}
 	if t.arch == nil {

@@ -8,8 +8,7 @@ import (
 const (
 	// maxRemembered bounds DW_CFA_remember_state; compilers nest one or two.
 	maxRemembered = 32
-	// maxOps bounds the operations that one row may take, in CIE and FDE
-	// together; the most that any FDE of node or libLLVM takes is 2,236.
+	// maxOps limits the operations of one row, in CIE and FDE together. The largest FDE of node or libLLVM has 2,236.
 	maxOps = 1 << 16
 )
 

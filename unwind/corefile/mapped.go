@@ -43,8 +43,8 @@ type Mapped struct {
 	Header uint64
 }
 
-// BuildID returns the build-id that the image has in the core's memory; "" if it is not there, as in cores that leave
-// out the first page of a file.
+// BuildID returns the image's build-id in the core's memory. It is "" if the core lacks it, for example because it
+// omits the first page of a file.
 func (c *Core) BuildID(m *Mapped) string {
 	if img := c.Image(m); img != nil {
 		return img.BuildID()

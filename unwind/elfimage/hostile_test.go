@@ -166,8 +166,8 @@ func TestCompressedDamaged(t *testing.T) {
 	}
 }
 
-// TestCompressedBomb: a stream that expands to much more than it promises costs no more memory than the promise, and a
-// promise that its length makes implausible is not reserved.
+// TestCompressedBomb checks a stream that expands to much more than its declared size: it must use no more memory
+// than declared. A declared size that is implausible for the stream's length must not be allocated.
 func TestCompressedBomb(t *testing.T) {
 	const large = 200 << 20
 	short := deflated(t, make([]byte, 1000))

@@ -120,8 +120,8 @@ const (
 	lost = -2
 )
 
-// follow is code that is followed from its beginning: cfa is where the caller's stack pointer is, relative to sp; fp
-// and bx are where RBP and RBX come from.
+// follow is code that is followed from its beginning. cfa is the caller's stack pointer, relative to sp. fp and bx
+// are the sources of RBP and RBX.
 type follow struct {
 	name        string
 	code        []byte
