@@ -111,7 +111,7 @@ func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 	return next, stop, true
 }
 
-// maxLeaf bounds the code that is looked at for changes of the stack pointer.
+// maxLeaf limits the code that is searched for changes of the stack pointer.
 const maxLeaf = 256
 
 // stepInner finds the caller of the innermost function, or of a function that a signal interrupted, if the function

@@ -95,7 +95,7 @@ func (g *goFrame) stepSwitch() (Frame, Stop) {
 	return g.lost()
 }
 
-// maxAfter bounds the code behind a call that is looked at for how the stack pointer is restored.
+// maxAfter limits the code behind a call that is searched for the restoring of the stack pointer.
 const maxAfter = 64
 
 // after returns the code that runs when the called function returns, nil if it cannot be read.

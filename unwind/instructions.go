@@ -45,7 +45,7 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	caller, err := w.follow(frame, module)
 	w.settled = errors.Is(err, epilogue.ErrNeverReturns)
 	if errors.Is(err, epilogue.ErrMemory) && w.mem.missing-w.floor() < maxFrame {
-		w.wanting = w.floor() // which word they asked for first does not matter: they may need all from here on
+		w.wanting = w.floor() // they may need all memory from here on, whichever word was missing first
 	}
 	if err != nil {
 		return Frame{}, Stop{}, false
@@ -196,7 +196,7 @@ func (c *bareCode) Bytes(addr uint64) []byte {
 	}
 	var size uint64
 	c.window, c.start = nil, addr
-	for more := uint64(windowSize); more > 0 && size < windowSize; more /= 2 { // all that is left at the end of the code
+	for more := uint64(windowSize); more > 0 && size < windowSize; more /= 2 { // the rest at the end of the code
 		if p, err := c.module.Code.Code(addr-c.module.Bias, size+more); err == nil {
 			c.window, size = p, size+more
 		}

@@ -18,7 +18,7 @@ var (
 
 // Bounds of a recovery.
 const (
-	maxTrialSteps = 1 << 18 // frames looked at in all trials together
+	maxTrialSteps = 1 << 18 // frames walked in all trials together
 	maxSearch     = 1 << 17 // words of the stack searched
 )
 

@@ -97,8 +97,8 @@ type Module struct {
 	// Go is the function table of a Go program or library, else nil. The walk prefers it where it covers an address,
 	// because it marks stack switches, and Go's call frame information does not.
 	Go *gopclntab.Table
-	// Code reads the image's instructions, nil if it cannot. They are asked
-	// for only where a register that is needed is not known.
+	// Code reads the image's instructions, or is nil. The walk uses it only if it needs a register with an unknown
+	// value.
 	Code ImageCode
 	// Start is the link-time address where a program begins. It is 0 if unknown, or if the image is a library. The
 	// code there has no caller.

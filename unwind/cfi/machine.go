@@ -83,8 +83,8 @@ func (m *machine) bad(what string) bool {
 	return false
 }
 
-// advance moves the location by a number of code units. Beyond the end of the
-// address space it stays there, where no row is asked for.
+// advance moves the location by a number of code units. It stops at the end of the address space, where no look-up
+// happens.
 func (m *machine) advance(delta uint64) bool {
 	if m.inCIE {
 		return m.bad("location advanced in a CIE")

@@ -198,7 +198,7 @@ func (d *Data) Frames(addr uint64) ([]Frame, error) {
 	return nil, err
 }
 
-// unitFrames asks one unit.
+// unitFrames returns the frames at an address from one unit.
 func (d *Data) unitFrames(u *unit, addr uint64) ([]Frame, error) {
 	owner, entries, err := d.entries(u)
 	var calls []call

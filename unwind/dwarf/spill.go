@@ -45,7 +45,7 @@ func spill(m *elfimage.Image, name string, create func() (SpillFile, error)) (*s
 	return &spilled{file: f, pieces: pieces}, nil
 }
 
-// errSpill means that a section could not be written to its file as far as it was asked for.
+// errSpill means that the requested part of a section could not be written to its file.
 var errSpill = errors.New("not expanded into a file")
 
 // reach expands the section until n bytes are there.

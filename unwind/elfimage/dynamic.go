@@ -2,7 +2,7 @@ package elfimage
 
 import "debug/elf"
 
-// maxDynamic bounds the entries of a dynamic segment that are looked at.
+// maxDynamic limits the entries read of a dynamic segment.
 const maxDynamic = 4096
 
 // findDynamic derives .dynsym and .dynstr from the dynamic segment of an image in memory. Only the hash table gives

@@ -48,7 +48,7 @@ type Function struct {
 	// Start is the address of Code[0], which must be where calls enter.
 	Start uint64
 	Code  []byte
-	// Anchor is asked at each instruction once, in ascending order.
+	// Anchor is called once for each instruction, in ascending order.
 	Anchor func(addr uint64) Anchor
 }
 

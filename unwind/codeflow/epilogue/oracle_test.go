@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// slowVariable asks for more instructions of each file. Functions are taken at random.
+// slowVariable requests more instructions of each file. Functions are chosen at random.
 const (
 	slowVariable        = "PGSB_ORACLE_SLOW"
 	instructionsDefault = 3000
