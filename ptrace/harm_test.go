@@ -42,7 +42,7 @@ func TestSignalStorm(t *testing.T) {
 	}
 }
 
-// captureRole captures a process for ever, and writes a line for every ten times.
+// captureRole captures a process endlessly, and prints a line after every ten captures.
 func captureRole(args []string) int {
 	pid, _ := strconv.Atoi(args[0])
 	os.Stdout.WriteString("ready\n")

@@ -68,7 +68,7 @@ func TestStopCutsLongCalls(t *testing.T) {
 	for _, engine := range []string{"none", Engine, EngineBlocked} {
 		var result int
 		var errno unix.Errno
-		for range 20 { // on a busy machine a call can have ended before it is looked at
+		for range 20 { // on a busy machine a call can have ended before it is stopped
 			result, errno, _ = disturbed(t, exec.Command(program, "write"), engine, 300*time.Millisecond)
 			if engine != Engine || result < all {
 				break
@@ -95,7 +95,7 @@ func TestStopNoticedByTarget(t *testing.T) {
 				}
 				var result, ms int
 				var errno unix.Errno
-				for range 20 { // on a busy machine a call can have ended before it is looked at
+				for range 20 { // on a busy machine a call can have ended before it is stopped
 					result, errno, ms = disturbed(t, exec.Command(program, tt.call), engine, lasting)
 					if errno == want || errno != tt.end || ms < int(lasting.Milliseconds()) {
 						break

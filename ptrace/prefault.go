@@ -47,7 +47,7 @@ func (s *session) prefault() {
 	}
 }
 
-// swapping reports whether there is anything swapped on this machine.
+// swapping reports whether this machine has swapped memory out.
 func swapping() bool {
 	var info unix.Sysinfo_t
 	return unix.Sysinfo(&info) == nil && info.Freeswap < info.Totalswap

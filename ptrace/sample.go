@@ -19,7 +19,7 @@ type sample struct {
 // is.
 type perfRegister struct{ number, word int }
 
-// perfMask is the set of registers to ask for.
+// perfMask is the set of requested registers.
 func perfMask() (mask uint64) {
 	for _, r := range perfRegisters {
 		mask |= 1 << r.number

@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBusy is Suspend's when a process is being captured that the kernel does not give back.
+// ErrBusy is Suspend's error if the kernel does not end a capture.
 var ErrBusy = errors.New("a capture does not end")
 
 // suspendWait is how long captures under way may take to end before the program is suspended.
@@ -50,7 +50,7 @@ type activity struct {
 	mu       sync.Mutex
 	parties  int
 	samplers map[*Sampler]bool // the running samplers
-	resting  chan struct{}     // closed at the end of a rest that is asked for or under way; else nil
+	resting  chan struct{}     // closed at the end of a requested or active rest; else nil
 	idle     chan struct{}     // closed when there are no parties any more; nil without a waiting goroutine
 }
 

@@ -44,7 +44,7 @@ else
 	note "lintian is not installed: not run"
 fi
 
-# apk has no tool in Debian: the three parts of an archive are looked at with tar.
+# Debian has no tool for apk: tar lists the three parts of the archive.
 apk=$WORK/a/pg-stat-backtrace_${VERSION}-r1_x86_64.apk
 tar -tzf "$apk" --ignore-zeros >"$WORK/apk.list" 2>/dev/null || die "the apk package is no archive of tar"
 for file in .PKGINFO .post-upgrade .pre-deinstall usr/bin/pg_stat_backtrace etc/init.d/pg_stat_backtrace etc/conf.d/pg_stat_backtrace; do

@@ -36,7 +36,7 @@ run() {
 	[[ -s $program.core ]]
 }
 
-# pack PROGRAM: ask gdb about the program and its core in the current directory, and keep all three.
+# pack PROGRAM: get gdb's output for the program and its core in the current directory, and keep all three.
 pack() {
 	# gdb loops in the trampoline of some architectures, so it is stopped after ten seconds.
 	timeout 10 gdb-multiarch -q -nx -batch -ex 'set print frame-arguments none' -ex 'set backtrace past-main on' \

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Finding a PostgreSQL, making a private copy of it that the extension can be installed into, and running a throw-away
+# Finds a PostgreSQL, makes a private copy of it into which the extension can be installed, and runs a throw-away
 # server. To be sourced after lib.sh and packages.sh.
 
 # A PostgreSQL is described by PG_HOME_BIN, PG_HOME_SHARE and PG_HOME_LIB: its folders of programs, shared files and
@@ -152,7 +152,7 @@ link_or_copy() {
 	if as_server test -r "$1"; then ln -s "$1" "$2"; else cp -a "$1" "$2"; fi
 }
 
-# write_pg_config makes up the program that the npm binaries lack; PostgreSQL::Test asks it.
+# write_pg_config creates the program that the npm binaries lack and PostgreSQL::Test needs.
 write_pg_config() {
 	cat >"$PG_BIN/pg_config" <<-END
 		#!/bin/sh

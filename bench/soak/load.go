@@ -135,7 +135,7 @@ func (l *load) wait(ctx context.Context) error {
 	return l.all(ctx, l.call)
 }
 
-// all lets every session ask until there have been enough, and notes how long each answer took.
+// all lets every session make requests until the total is reached, and records the time of each answer.
 func (l *load) all(ctx context.Context, ask func(context.Context, *pgx.Conn, uint32) (string, error)) error {
 	began := time.Now()
 	errs := make([]error, len(l.sessions))

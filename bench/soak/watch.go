@@ -67,7 +67,7 @@ func served(ctx context.Context, c *pgx.Conn) error {
 	}
 }
 
-// steady asks at the rate of the options, the sessions in turn.
+// steady makes requests at the rate of the options, the sessions in turn.
 func (l *load) steady(ctx context.Context, ask func(context.Context, *pgx.Conn, uint32) (string, error)) {
 	tick := time.NewTicker(time.Second / time.Duration(max(1, l.o.Rate)))
 	defer tick.Stop()

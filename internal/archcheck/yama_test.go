@@ -56,7 +56,7 @@ func rootCommand() *exec.Cmd {
 	return command
 }
 
-// yamaServer is a server, and a backend of it that sleeps.
+// yamaServer is a server with a sleeping backend.
 type yamaServer struct {
 	*pgtest.Server
 
@@ -104,7 +104,7 @@ func (s *yamaServer) try(t *testing.T, scope int) {
 	}
 }
 
-// ask asks for a stack through SQL: it comes, or the error says that it is Yama that refuses.
+// ask requests a stack through SQL. It must get the stack, or an error that names Yama.
 func (s *yamaServer) ask(t *testing.T, scope int, want bool) {
 	t.Helper()
 	var stack string

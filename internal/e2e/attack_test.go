@@ -33,7 +33,7 @@ func attacks(t *testing.T, s *site) {
 // inner is a forbidden call: with an arbitrary oid of the caller.
 const inner = "SELECT backtrace.call(%s, 'get', ARRAY[%d], '{}')::text"
 
-// impostor is a function that looks like backtrace.ask from its inside: it runs the same statement.
+// impostor is a function that looks like backtrace.ask from the inside: it runs the same statement.
 const impostor = `CREATE FUNCTION %s.ask(seal int, verb text, targets int[], waiting text[]) RETURNS text[]
 	LANGUAGE plpgsql AS $$ DECLARE caller oid := 10; result text[]; BEGIN
 	SELECT backtrace.call(caller, verb, targets, waiting) AS answer INTO result; RETURN result; END $$`

@@ -256,7 +256,7 @@ func TestWaitEventBudget(t *testing.T) {
 	}
 }
 
-// TestWaitEventsWithoutRight expects a worker that was started for no wait events to sample when it is asked to.
+// TestWaitEventsWithoutRight expects a worker that was started without wait events to sample them on request.
 func TestWaitEventsWithoutRight(t *testing.T) {
 	s := start(t, pgtest.BinDir(t), pgtest.Options{})
 	s.work(t)

@@ -35,7 +35,7 @@ type Options struct {
 	Env []string
 	// TCP lets the server listen on 127.0.0.1 besides the socket.
 	TCP bool
-	// Standby makes the server a hot standby that waits for ever for more WAL: the data directory is initialised,
+	// Standby makes the server a hot standby that waits for more WAL for ever. The data directory is initialised,
 	// started and stopped once, and then started in recovery.
 	Standby bool
 	// Prepare, when not nil, is called with a connection string of the primary before a Standby becomes one.

@@ -166,7 +166,7 @@ func sameNames(t *testing.T, ours, theirs *stack) {
 	}
 }
 
-// work makes a backend execute a statement that takes for ever, and returns its process id.
+// work makes a backend execute an endless statement, and returns its process id.
 func work(t *testing.T, server *pgtest.Server, options, statement string) int {
 	t.Helper()
 	conn := server.Connect(t, server.User, "postgres options='"+options+"'") // it is the end of a connection string

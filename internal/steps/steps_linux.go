@@ -122,7 +122,7 @@ func Start(command *exec.Cmd) (*Process, error) {
 	return p, p.read()
 }
 
-// Attach stops a process, which has to have one thread, and asks for the frames that it has, innermost first.
+// Attach stops a process, which must have one thread, and calls frames for its frames, innermost first.
 func Attach(pid int, frames func(p *Process) ([]Frame, error)) (*Process, error) {
 	runtime.LockOSThread()
 	p, err := newProcess()

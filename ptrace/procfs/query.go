@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsupported says that the kernel cannot be asked for a single mapping: Linux can from 6.11 on.
+// ErrUnsupported means that the kernel has no query for a single mapping. Linux has it since 6.11.
 var ErrUnsupported = errors.New("not supported by this kernel")
 
 // ErrUnmapped says that the process has nothing at the address.
