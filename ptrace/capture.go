@@ -109,7 +109,7 @@ type Thread struct {
 	WaitChannel string
 	KernelStack []string
 	Stack       Stack
-	// Others are structures and stacks that Options.Coroutines led to (Engine only).
+	// Others are structures and stacks found through Options.Coroutines (Engine only).
 	Others []Stack
 	// Err is the reason why something is missing: ErrExited (the thread ended meanwhile), ErrDeadline (it did not
 	// stop while the others were stopped), ErrTraced, ErrKernelWorker. With registers but no stack it is ErrNoStack.

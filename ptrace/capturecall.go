@@ -46,7 +46,7 @@ var activeCaptures = struct {
 	byPID map[int]*captureCall
 }{byPID: map[int]*captureCall{}}
 
-// enter waits until no other capture of the process is under way.
+// enter waits until no other capture of the process is active.
 func (f *captureCall) enter() error {
 	for {
 		if err := f.canceled(); err != nil {
@@ -88,7 +88,7 @@ func (f *captureCall) canceled() error {
 	return fmt.Errorf("process %d: capture canceled: %w", f.target.PID, context.Cause(f.ctx))
 }
 
-// expired says that the capture must end: it is canceled or its deadline has passed.
+// expired reports whether the capture must end: it is canceled or its deadline has passed.
 func (f *captureCall) expired() error {
 	if err := f.canceled(); err != nil {
 		return err
@@ -188,7 +188,7 @@ func (f *captureCall) run() (clean bool) {
 	return f.capture()
 }
 
-// finish hands the result over and lets the next capture of the process begin.
+// finish returns the result and lets the next capture of the process begin.
 func (f *captureCall) finish() {
 	activeCaptures.Lock()
 	delete(activeCaptures.byPID, f.target.PID)
@@ -197,7 +197,7 @@ func (f *captureCall) finish() {
 	work.end()
 }
 
-// landAfter lands when a thread of this process has ended.
+// landAfter calls finish when a thread of this process has ended.
 func (f *captureCall) landAfter(tid int) {
 	const most = 10 * time.Second
 	for begin := time.Now(); time.Since(begin) < most; time.Sleep(50 * time.Microsecond) {

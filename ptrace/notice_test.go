@@ -120,8 +120,8 @@ func TestStopNoticedByTarget(t *testing.T) {
 		strings.Join(interrupted, ", "), len(noticed)-len(interrupted))
 }
 
-// disturbed has a process make a system call, captures it in there, and returns how the call ended and after how many
-// milliseconds.
+// disturbed makes a process call a system call, captures it during the call, and returns the result and the duration
+// in milliseconds.
 func disturbed(t *testing.T, command *exec.Cmd, engine string, lasting time.Duration) (int, unix.Errno, int) {
 	c := startChild(t, command)
 	until(t, "the process sleeps, or has ended", func() bool { s := stateOf(t, c.pid); return s == 'S' || s == 'Z' })

@@ -73,7 +73,7 @@ func TestObserveAsleep(t *testing.T) {
 	}
 }
 
-// TestObserveStopped: a group stop is a sleep as well.
+// TestObserveStopped checks that a group stop counts as a sleep.
 func TestObserveStopped(t *testing.T) {
 	c := startTarget(t, "busy")
 	kill(t, c.pid, unix.SIGSTOP)
@@ -104,7 +104,8 @@ func TestObserveRunning(t *testing.T) {
 	}
 }
 
-// TestObserveInKernel: a thread that hardly leaves the kernel has the registers with which it entered it.
+// TestObserveInKernel checks a thread that is almost always in the kernel. It has the registers of its entry into the
+// kernel.
 func TestObserveInKernel(t *testing.T) {
 	needSampling(t)
 	c := startTarget(t, "zero")

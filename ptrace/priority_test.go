@@ -65,7 +65,7 @@ func TestProcessorContention(t *testing.T) {
 	}
 }
 
-// urgentThreads is how many threads of this process have real-time priority just now.
+// urgentThreads returns how many threads of this process have real-time priority now.
 func urgentThreads(t *testing.T) (n int) {
 	t.Helper()
 	threads, err := procfs.Threads(os.Getpid())
@@ -137,7 +137,7 @@ func TestPriorityDuringStop(t *testing.T) {
 	t.Run("by the resource limit alone", func(t *testing.T) { urgencyElsewhere(t, urgentPriority) })
 }
 
-// urgencyElsewhere is the same test in a process that has the limit only.
+// urgencyElsewhere runs the same test in a process that has only the limit.
 func urgencyElsewhere(t *testing.T, limit uint64) {
 	version, err := exec.CommandContext(t.Context(), "setpriv", "--version").Output()
 	if err != nil || !strings.Contains(string(version), "util-linux") {

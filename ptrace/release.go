@@ -89,7 +89,7 @@ func (s *session) reapExited() {
 	}
 }
 
-// fileText has room for the path of a thread's stat, and for as much of that as is needed.
+// fileText has room for the path of a thread's stat file, and for the needed part of its content.
 type fileText struct {
 	path [64]byte
 	text [256]byte

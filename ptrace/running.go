@@ -26,7 +26,7 @@ const (
 	ringRoom = 96 << 10
 )
 
-// samplers bounds how many samples are awaited at a time: an unprivileged user may have little memory for them
+// samplers limits the number of concurrent samples, because an unprivileged user may have little memory for them
 // (kernel.perf_event_mlock_kb, 516 by default).
 //
 //nolint:gochecknoglobals // the kernel's limit is per user, however many users this package has
@@ -132,7 +132,7 @@ func (s *sampler) await(limit time.Duration) (*sample, error) {
 	defer func() { _ = unix.IoctlSetInt(s.fd, unix.PERF_EVENT_IOC_DISABLE, 0) }()
 	deadline := time.Now().Add(limit)
 	for {
-		// Poll reports POLLHUP for good once the thread has ended.
+		// After the thread has ended, Poll always reports POLLHUP.
 		fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, max(0, int(time.Until(deadline).Milliseconds())))
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -163,7 +163,7 @@ func (s *sampler) take() (*sample, error) {
 	return parseRing(data[:min(head, uint64(len(data)))])
 }
 
-// sampleError says why the kernel refuses to sample a thread.
+// sampleError returns the reason why the kernel refuses to sample a thread.
 func (w *observer) sampleError(tid int, err error) error {
 	switch {
 	case errors.Is(err, unix.ESRCH):

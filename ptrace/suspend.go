@@ -12,7 +12,7 @@ import (
 // ErrBusy is Suspend's error if the kernel does not end a capture.
 var ErrBusy = errors.New("a capture does not end")
 
-// suspendWait is how long captures under way may take to end before the program is suspended.
+// suspendWait limits how long running captures may take to end before the program is suspended.
 const suspendWait = 10 * time.Second
 
 // Suspend does for this program what the terminal's stop signal (SIGTSTP) does by default. The program is stopped
@@ -54,7 +54,7 @@ type activity struct {
 	idle     chan struct{}     // closed when there are no parties any more; nil without a waiting goroutine
 }
 
-// begin waits for the end of a rest, and begins something that puts off the next one until end.
+// begin waits for the end of a rest. It then registers an activity that delays the next rest until end is called.
 func (a *activity) begin() {
 	a.mu.Lock()
 	for a.resting != nil {
@@ -67,7 +67,7 @@ func (a *activity) begin() {
 	a.mu.Unlock()
 }
 
-// join begins a part of something that has begun, and may outlast it.
+// join registers a part of a registered activity. The part may last longer than the activity.
 func (a *activity) join() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -12,7 +12,7 @@ import (
 // ErrUnsupported means that the kernel has no query for a single mapping. Linux has it since 6.11.
 var ErrUnsupported = errors.New("not supported by this kernel")
 
-// ErrUnmapped says that the process has nothing at the address.
+// ErrUnmapped means that the process has no mapping at the address.
 var ErrUnmapped = errors.New("nothing is mapped there")
 
 // MapsFile answers queries about single mappings. A query takes about a microsecond, while reading maps takes one for
@@ -41,7 +41,7 @@ type mapQuery struct {
 // procmapQuery is PROCMAP_QUERY, _IOWR('f', 17, struct procmap_query).
 const procmapQuery = 3<<30 | uint(unsafe.Sizeof(mapQuery{}))<<16 | 'f'<<8 | 17
 
-// OpenMaps opens the mappings of a process for questions. It needs the same rights as reading them.
+// OpenMaps opens the mappings of a process for queries. It needs the same rights as reading them.
 func OpenMaps(pid int) (*MapsFile, error) {
 	name := path(pid, "maps")
 	fd, err := open(name)

@@ -14,9 +14,9 @@ import (
 
 // Errors of this package; callers branch on them with errors.Is.
 var (
-	// ErrUnsupported says that there is no table for the machine.
+	// ErrUnsupported means that there is no table for the machine.
 	ErrUnsupported = errors.New("arch: unsupported machine")
-	// ErrShortRegisters says that a register note is smaller than the architecture's layout.
+	// ErrShortRegisters means that a register note is smaller than the architecture's layout.
 	ErrShortRegisters = errors.New("arch: register set too short")
 )
 

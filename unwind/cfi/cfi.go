@@ -18,7 +18,7 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrNoFDE says that no call frame information covers the address.
+	// ErrNoFDE means that no call frame information covers the address.
 	ErrNoFDE = errors.New("cfi: no call frame information")
 	// ErrBadCFI means that the call frame information is malformed, or contains something that DWARF does not allow
 	// there.
@@ -26,7 +26,7 @@ var (
 	// ErrUndefinedRA means that the return address is undefined: this frame is the outermost one. It is not wrapped,
 	// because every stack ends with it.
 	ErrUndefinedRA = errors.New("cfi: return address is undefined")
-	// ErrMemory says that a rule needs memory that is not in the snapshot.
+	// ErrMemory means that a rule needs memory that is not in the snapshot.
 	ErrMemory = errors.New("cfi: memory not available")
 	// ErrRegister means that a rule needs a register with an unknown value.
 	ErrRegister = errors.New("cfi: register not known")

@@ -21,7 +21,7 @@ var (
 	ErrUnknown = errors.New("depth: the frame's size is not fixed")
 	// ErrUnreached means that no path to the address was found.
 	ErrUnreached = errors.New("depth: no path to the address")
-	// ErrCode says that an instruction could not be decoded, or that there is no code, or too much.
+	// ErrCode means that an instruction could not be decoded, or that there is no code, or too much.
 	ErrCode = x86.ErrCode
 )
 

@@ -12,7 +12,7 @@ import (
 // Longest is the length of the longest instruction in bytes (Intel SDM, volume 2, 2.3.11).
 const Longest = 15
 
-// ErrCode says that an instruction could not be decoded.
+// ErrCode means that an instruction could not be decoded.
 var ErrCode = errors.New("code not understood")
 
 // Decode decodes the instruction at the beginning of p, which may be longer. endbr64 and endbr32, which x/arch does
