@@ -11,8 +11,8 @@ import (
 // keep a frame pointer on both stacks. Before, the values that they save for their own return give the caller. On
 // architectures other than x86-64 a walk ends there and reports the reason.
 
-// asmCgoCall is the function by which Go calls C. When C has called Go again, that may have moved the goroutine's
-// stack, and the frame pointer that C has preserved leads to where it was before.
+// asmCgoCall is the function by which Go calls C. If C calls Go again, this may move the goroutine's stack. The frame
+// pointer that C has preserved then points to the old stack.
 const asmCgoCall = "runtime.asmcgocall"
 
 // systemStack calls a function on the thread's system stack, cgoCallback is how C calls Go.
@@ -25,7 +25,7 @@ const (
 // stack.
 const moreStack = "runtime.morestack"
 
-// byRecord are functions that leave the frame pointer alone from their prologue on, though not the stack pointer.
+// byRecord are functions that do not change the frame pointer after their prologue, but may change the stack pointer.
 var byRecord = map[string]bool{
 	systemStack: true, asmCgoCall: true, "runtime.asmcgocall_no_g": true, cgoCallback: true,
 }

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
-// trialState is whether the way by instructions is to be gone.
+// trialState is whether the walk may use the result of following instructions.
 type trialState uint8
 
 const (
@@ -78,7 +78,7 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 // the frame. A return address in an unknown register is not in memory.
 const maxFrame = 1 << 20
 
-// followed is where the instructions of a frame's function have led.
+// followed is the result of following the instructions of a frame's function.
 type followed struct {
 	at     epilogue.Place
 	sp     uint64
@@ -156,7 +156,7 @@ func (w *walk) confirms(row *epilogue.Row, f *followed) bool {
 // maxFollowed limits the number of stored results of a trial.
 const maxFollowed = 32
 
-// leaveFor moves to a caller that instructions have led to.
+// leaveFor moves to a caller found by instructions.
 func (w *walk) leaveFor(frame *Frame, caller arch.Registers) (Frame, Stop) {
 	cfa, _ := caller.Get(w.arch.SP)
 	return w.advance(frame, cfa, caller, ByInstructions)

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/depth"
 )
 
-// Why a frame pointer was not recovered; the Err of an UnknownRegister stop.
+// The reasons why a frame pointer was not recovered: the Err of an UnknownRegister stop.
 var (
 	errNoReader  = errors.New("frame pointer: the code cannot be read")
 	errNone      = errors.New("frame pointer: no value leads to the stack's base")

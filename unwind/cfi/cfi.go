@@ -39,8 +39,7 @@ type Section struct {
 	Data []byte
 }
 
-// Sections is all that call frame information consists of in one image.
-// Absent sections have no data.
+// Sections are the parts of call frame information in one image. Absent sections have no data.
 type Sections struct {
 	EHFrameHdr, EHFrame, DebugFrame Section
 
@@ -82,7 +81,7 @@ type Table struct {
 
 	sections [sectionCount]Section
 	header   header
-	// distrust is set once the header has been caught contradicting .eh_frame.
+	// distrust is set once the header was found to contradict .eh_frame.
 	distrust atomic.Bool
 	index    [sectionCount]index
 

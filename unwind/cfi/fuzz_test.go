@@ -85,7 +85,7 @@ func checkLookUp(t *testing.T, table *Table, pc uint64) {
 	}
 }
 
-// checkApply applies a row to a frame of which everything is known, and to one of which little is.
+// checkApply applies a row to a frame with all values known, and to a frame with few known values.
 func checkApply(t *testing.T, row *Row, a *arch.Arch) {
 	t.Helper()
 	full := fullRegisters(a)

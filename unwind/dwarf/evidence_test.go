@@ -144,7 +144,7 @@ func entriesOf(t testing.TB, s *files) entries {
 	}), make(map[dwarf.Offset][][2]uint64)}
 }
 
-// at reports whether the entry of a function covers an address, also where that cannot be found out.
+// at reports whether the entry of a function covers an address. It is true also if this is unknown.
 func (e *entries) at(addr uint64) bool {
 	r := e.data().Reader()
 	unit, err := r.SeekPC(addr)

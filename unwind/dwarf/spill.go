@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// SpillFile is written from its start to its end, and read meanwhile and then.
+// SpillFile is written from its start to its end. It is read during this time and afterwards.
 type SpillFile interface {
 	io.Writer
 	io.ReaderAt

@@ -51,8 +51,8 @@ func (m *Image) dynamicTags(s Segment) map[elf.DynTag]uint64 {
 	return tags
 }
 
-// unrelocate makes a link-time address of a pointer in the dynamic segment. The dynamic linker adds the load bias to it
-// in place, except where that segment is read-only, as in the vDSO.
+// unrelocate computes the link-time address of a pointer in the dynamic segment. The dynamic linker adds the load
+// bias to it in place, except where that segment is read-only, as in the vDSO.
 func (m *Image) unrelocate(addr, bias uint64) uint64 {
 	if addr == 0 || addr >= m.lo && addr < m.hi {
 		return addr

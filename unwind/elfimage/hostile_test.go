@@ -131,8 +131,8 @@ func pieces(m *elfimage.Image, name string) ([]byte, error) {
 	}
 }
 
-// TestCompressedDamaged: each damaged byte of a zlib stream is an error, unless the standard library accepts it too.
-// Each stream that is cut is an error.
+// TestCompressedDamaged checks that each damaged byte of a zlib stream is an error, unless the standard library
+// accepts it too. Each truncated stream must be an error.
 func TestCompressedDamaged(t *testing.T) {
 	plain := bytes.Repeat([]byte("registers and memory in, frames out. "), 40)
 	stream := deflated(t, plain)

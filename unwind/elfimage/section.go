@@ -36,7 +36,7 @@ func (m *Image) Section(name string) (data []byte, addr uint64, err error) {
 	return data, s.addr, nil
 }
 
-// HasSection reports whether the image has a section of that name with content (not SHT_NOBITS). Nothing is read.
+// HasSection reports whether the image has a section of that name with content (not SHT_NOBITS). It reads nothing.
 func (m *Image) HasSection(name string) bool {
 	s := m.find(name)
 	return s != nil && s.size > 0

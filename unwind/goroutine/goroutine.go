@@ -17,7 +17,7 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrVersion means that the structures of this version of Go are not known.
+	// ErrVersion means that the structures of this version of Go are unknown.
 	ErrVersion = errors.New("goroutine: unknown version of Go")
 	// ErrNotFound means that the list of goroutines was not found.
 	ErrNotFound = errors.New("goroutine: no list of goroutines")

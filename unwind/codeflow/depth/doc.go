@@ -45,7 +45,7 @@ const (
 
 // Function is the code to follow.
 type Function struct {
-	// Start is the address of Code[0], which must be where calls enter.
+	// Start is the address of Code[0], which must be the function's entry.
 	Start uint64
 	Code  []byte
 	// Anchor is called once for each instruction, in ascending order.

@@ -27,9 +27,9 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrAmbiguous means that two ways through the code do not agree.
+	// ErrAmbiguous means that two paths through the code do not agree.
 	ErrAmbiguous = errors.New("epilogue: the stack pointer depends on the way that is taken")
-	// ErrNoReturn means that no way was found that returns.
+	// ErrNoReturn means that no path that returns was found.
 	ErrNoReturn = errors.New("epilogue: no way to a return")
 	// ErrNeverReturns means that all paths were followed to their ends, and none returns. It is an ErrNoReturn.
 	ErrNeverReturns = fmt.Errorf("%w, nor can there be one", ErrNoReturn)
