@@ -116,7 +116,7 @@ func (s *session) attachThreads() error {
 	pid := s.call.target.PID
 	known := map[int]bool{pid: true}
 	u := newUndertaker()
-	defer func() { s.strike(u.leave()) }()
+	defer func() { s.markReaped(u.leave()) }()
 	for round := range maxRounds {
 		tids, err := procfs.Threads(pid)
 		if err != nil {
@@ -171,10 +171,10 @@ func (s *session) attachThread(tid int) bool {
 	return t.phase == seized
 }
 
-// strike records that threads were reaped.
-func (s *session) strike(buriedThreads []int) {
+// markReaped records that threads were reaped.
+func (s *session) markReaped(threads []int) {
 	for i := range s.tracees {
-		if t := &s.tracees[i]; slices.Contains(buriedThreads, t.tid) {
+		if t := &s.tracees[i]; slices.Contains(threads, t.tid) {
 			t.phase = reaped
 		}
 	}

@@ -183,7 +183,7 @@ func (f *captureCall) run() (clean bool) {
 			f.finish()
 			return
 		}
-		go f.landAfter(unix.Gettid())
+		go f.finishAfter(unix.Gettid())
 	}()
 	return f.capture()
 }
@@ -197,8 +197,8 @@ func (f *captureCall) finish() {
 	work.end()
 }
 
-// landAfter calls finish when a thread of this process has ended.
-func (f *captureCall) landAfter(tid int) {
+// finishAfter calls finish when a thread of this process has ended.
+func (f *captureCall) finishAfter(tid int) {
 	const most = 10 * time.Second
 	for begin := time.Now(); time.Since(begin) < most; time.Sleep(50 * time.Microsecond) {
 		if errors.Is(unix.Tgkill(unix.Getpid(), tid, 0), unix.ESRCH) {

@@ -91,11 +91,11 @@ func TestThreadsComeAndGo(t *testing.T) {
 // must work even while they are seized.
 func TestExecFromThread(t *testing.T) {
 	for _, others := range []string{"0", "20"} {
-		t.Run(others, func(t *testing.T) { phoenix(t, others) })
+		t.Run(others, func(t *testing.T) { execFromThread(t, others) })
 	}
 }
 
-func phoenix(t *testing.T, others string) {
+func execFromThread(t *testing.T, others string) {
 	t.Helper()
 	c := startTarget(t, "phoenix", "0", others)
 	captured := 0

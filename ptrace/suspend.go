@@ -21,12 +21,12 @@ const suspendWait = 10 * time.Second
 // Suspend waits for a moment without a stopped target, which would stay stopped as long. It also waits until no event
 // or sampler interrupts a process repeatedly. New captures and samples wait meanwhile. The error is ErrBusy, or the
 // error of a system call. The program was not stopped in these cases.
-func Suspend() error { return work.suspend(suspendWait, standStill) }
+func Suspend() error { return work.suspend(suspendWait, stopProgram) }
 
-// standStill stops the program by another stop signal of the terminal, which has the same default action as SIGTSTP.
+// stopProgram stops the program by another stop signal of the terminal, which has the same default action as SIGTSTP.
 // The handler of SIGTSTP stays. A SIGTSTP may come as soon as the program is continued. Its default action would then
 // stop the program when captures have begun again.
-func standStill() error {
+func stopProgram() error {
 	runtime.LockOSThread() // a signal to a thread itself is there when the call returns
 	defer runtime.UnlockOSThread()
 	var byDefault, before sigaction
