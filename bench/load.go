@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// loadFigure is how much of its throughput a server keeps while all its backends are captured again and again.
+// loadFigure is the share of a server's throughput that remains while all its backends are captured continuously.
 type loadFigure struct {
 	Tool   string  `json:"tool"`
 	Absent string  `json:"absent,omitempty"`
@@ -117,7 +117,7 @@ func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path s
 	return nil
 }
 
-// turnsOf is the turns of a round, in an order that chance makes.
+// turnsOf returns the turns of a round in random order.
 func turnsOf(tools []*loadTool) []loadTurn {
 	var turns []loadTurn
 	for _, tool := range tools {
@@ -212,7 +212,7 @@ func findPgbench(binDir string) (string, error) {
 	return path, nil
 }
 
-// pgbenchBackends waits until all of pgbench's backends are at work.
+// pgbenchBackends waits until all of pgbench's backends are working.
 func pgbenchBackends(ctx context.Context, conn *pgx.Conn, wanted int) ([]int, error) {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		rows, err := conn.Query(ctx, "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgbench'")

@@ -95,7 +95,7 @@ func run(ctx context.Context, o options) (err error) {
 	return report.write(filepath.Join(o.Out, "latest.json"))
 }
 
-// measure takes all figures: first the captures, while no worker runs, then the worker and the calls from SQL.
+// measure measures all figures: first the captures, while no worker runs, then the worker and the calls from SQL.
 func measure(ctx context.Context, o options, programs programs, server *server, report *report) error {
 	targets, err := openTargets(ctx, programs, server, o.Out)
 	if err != nil {

@@ -71,7 +71,7 @@ func (b *pgbench) end(until time.Time) (*transactions, error) {
 	return t, nil
 }
 
-// reach reports whether all logs have been written to later than a moment.
+// reach reports whether all logs contain entries later than a moment.
 func reach(logs []string, moment time.Time) bool {
 	for _, name := range logs {
 		info, err := os.Stat(name)
@@ -82,7 +82,7 @@ func reach(logs []string, moment time.Time) bool {
 	return len(logs) > 0
 }
 
-// transactions are how many of them ended in each millisecond since 1970.
+// transactions are the numbers of transactions that ended in each millisecond since 1970.
 type transactions struct {
 	in   map[int64]int
 	last int64 // millisecond that a log is known for

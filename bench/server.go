@@ -114,7 +114,7 @@ func (s *server) start(ctx context.Context) error {
 	return conn.QueryRow(ctx, "SHOW server_version").Scan(&s.Version)
 }
 
-// stop ends the server, which takes all its backends along, and removes its files; also after ctx has ended.
+// stop ends the server, which ends all its backends, and removes its files. It works also after ctx has ended.
 func (s *server) stop(ctx context.Context) error {
 	var err error
 	if _, missing := os.Stat(filepath.Join(s.data(), "postmaster.pid")); missing == nil {

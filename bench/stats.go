@@ -76,7 +76,7 @@ func combine(rounds []summary) figure {
 	}
 }
 
-// micros prints microseconds with three digits or as many as there are before the point: "7.42 µs", "1.99 ms".
+// micros prints microseconds with three significant digits, or all digits before the point: "7.42 µs", "1.99 ms".
 func micros(us float64) string {
 	switch {
 	case us >= 1e6:

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// killer keeps a worker running, and kills it now and then.
+// killer keeps a worker running, and kills it at intervals.
 type killer struct {
 	stop   context.CancelFunc
 	done   chan struct{}
@@ -76,7 +76,7 @@ func (k *killer) kill() {
 	<-k.done
 }
 
-// end ends the worker in order and returns how often it was killed.
+// end stops the worker in an orderly way and returns how often it was killed.
 func (k *killer) end() (kills int, err error) {
 	k.stop()
 	<-k.done

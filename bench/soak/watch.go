@@ -132,7 +132,7 @@ func report(ctx context.Context, o options, queued, waiting *load) error {
 	}
 }
 
-// counts returns how many answers there were, and how many of them were no stack.
+// counts returns the number of answers, and the number of answers without a stack.
 func (l *load) counts() (answers, faults int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -89,7 +89,7 @@ func (f *figures) add(kind string, t *tally, left []string) {
 	f.left = append(f.left, left...)
 }
 
-// print prints a table; false: something is not as it should be.
+// print prints a table. It returns false if a result is wrong.
 func (f *figures) print(out io.Writer, o options) (ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

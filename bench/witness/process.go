@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 )
 
-// freshEvery is how many captures go by one reading of the mappings.
+// freshEvery is the number of captures that use one reading of the mappings.
 const freshEvery = 50
 
 // process is one process that is captured until it ends.

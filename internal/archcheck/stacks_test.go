@@ -226,8 +226,8 @@ func (f *field) judge(t *testing.T, kind, stack string) {
 	}
 }
 
-// asleep captures the processes that sleep twice: the addresses have to be the same. Without a stop, which shows few
-// registers, as many as there are have to be the same.
+// asleep captures the sleeping processes twice. The addresses must be the same. A capture without a stop shows fewer
+// registers. Its addresses must be the same, as far as it reaches.
 func (f *field) asleep(t *testing.T) {
 	t.Helper()
 	for pid, kind := range f.sleepers(t) {

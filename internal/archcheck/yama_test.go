@@ -19,7 +19,7 @@ import (
 // scopeFile is the setting of Yama (Documentation/admin-guide/LSM/Yama.rst of the kernel).
 const scopeFile = "/proc/sys/kernel/yama/ptrace_scope"
 
-// envYama has to be set for TestYama: it leaves the machine with a scope of 3, from which there is no way back.
+// envYama must be set for TestYama, because it leaves the machine with a scope of 3, which cannot be undone.
 const envYama = "PGSB_ARCH_YAMA"
 
 // TestYama tries every value of ptrace_scope with every useful capability. It also asks, through SQL, a worker

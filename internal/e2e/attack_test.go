@@ -238,7 +238,7 @@ func (s *site) tricks(t *testing.T) {
 	boss.run(t, "DROP FUNCTION any_role; DROP FUNCTION set_role")
 }
 
-// shadows: functions, operators and event triggers in schemas that come first change nothing.
+// shadows checks that functions, operators and event triggers in earlier schemas of the search path change nothing.
 func (s *site) shadows(t *testing.T) {
 	super, own := s.idle(t, "boss"), s.idle(t, "stranger")
 	boss, c := s.connect(t, s.User, "postgres"), s.connect(t, "stranger", "postgres")

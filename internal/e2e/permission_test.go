@@ -53,7 +53,7 @@ type target struct {
 	refused []string
 }
 
-// permissions: every caller of the table with every target of it.
+// permissions checks every caller of the table with every target of the table.
 func permissions(t *testing.T, s *site) {
 	boss := s.connect(t, s.User, "postgres")
 	boss.run(t, callers)

@@ -66,7 +66,7 @@ func warned(t *testing.T, c *session, state, message, sql string) {
 
 const sleeps = "DO $$ BEGIN FOR i IN 1..50 LOOP PERFORM pg_sleep(0.002); END LOOP; END $$"
 
-// sleepsOf is the number of sleeps that the view has of a process.
+// sleepsOf returns the number of sleeps of a process in the view.
 func sleepsOf(t *testing.T, c *session, pid int) string {
 	t.Helper()
 	return c.text(t, `SELECT coalesce(sum(calls), 0)::text FROM pg_stat_wait_event_timing

@@ -79,7 +79,7 @@ const (
 	plainly = `$RUN "$TREE/bin/postgres" -D "$FILES/data"`
 )
 
-// containers are how a server can be set apart from the worker.
+// containers are ways to separate a server from the worker.
 var containers = map[string]struct {
 	script     string
 	namespaces []string

@@ -94,8 +94,8 @@ func generatedCode(t *testing.T, server *pgtest.Server, options string, register
 	figure.Printf(t, "frames in generated code, by kind: %v", seen)
 }
 
-// generatedMoments compares a backend's stack at moments at which it is in a generated function of a kind, and counts
-// the kinds of all frames in generated code.
+// generatedMoments compares a backend's stack at moments in a generated function of a kind. It counts the kinds of
+// all frames in generated code.
 func generatedMoments(t *testing.T, name string, backend int, function string, registered bool) map[string]int {
 	t.Helper()
 	const (

@@ -80,7 +80,7 @@ func TestPostgres(t *testing.T) {
 	})
 }
 
-// compareBusy stops backends at arbitrary moments; one at a time runs.
+// compareBusy stops backends at arbitrary moments, while only one of them runs.
 func compareBusy(t *testing.T, busy []int) {
 	t.Helper()
 	thaws := map[int]func(){}
@@ -101,7 +101,7 @@ func compareBusy(t *testing.T, busy []int) {
 	}
 }
 
-// transientFirst puts the processes in front that will not be there for long.
+// transientFirst puts short-lived processes first.
 func transientFirst(pids []int) []int {
 	rank := func(pid int) int {
 		switch kindOf(pid) {

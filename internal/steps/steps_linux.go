@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Wake is a signal that ends a step which waits in a system call, and does nothing else.
+// Wake is a signal that only ends a step which waits in a system call.
 const Wake = unix.SIGCONT
 
 // ErrEnded says that the process has ended.
@@ -29,9 +29,9 @@ type Process struct {
 	PID int
 	// Registers are its registers, as the kernel returns them: NT_PRSTATUS.
 	Registers []byte
-	// Called is set when its last step was a system call. Its mappings may be others then.
+	// Called is set if its last step was a system call, which may have changed the mappings.
 	Called bool
-	// Left is set when its last step has ended calls that have not returned.
+	// Left is set if its last step ended calls without a return.
 	Left bool
 
 	arch     *arch.Arch
@@ -253,7 +253,7 @@ func (p *Process) resume() (executed bool, err error) {
 			return executed, err
 		}
 		signal = 0
-		// That Wake was sent, and that another program is executed, stops the process before the end of the step.
+		// Both the signal Wake and the execution of another program stop the process before the end of the step.
 		event := status >> 16
 		executed = executed || event == unix.PTRACE_EVENT_EXEC
 		stopped = event != unix.PTRACE_EVENT_STOP && event != unix.PTRACE_EVENT_EXEC

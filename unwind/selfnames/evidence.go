@@ -24,7 +24,7 @@ type subject struct {
 	name      string  // derived
 }
 
-// called reports whether it is sure that the group is a function with its entry.
+// known reports whether the group certainly is a function with its entry.
 func (s *subject) known() bool { return s.root >= 0 }
 
 // evidence is the information from the code of an image about all its functions.
