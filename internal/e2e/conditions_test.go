@@ -458,7 +458,7 @@ func matches(template, words string) bool {
 	return regexp.MustCompile("^" + pattern + "$").MatchString(words)
 }
 
-// record remembers which conditions a server's sessions have met.
+// record records the conditions that a server's sessions have met.
 type record struct {
 	mu  sync.Mutex
 	met map[string]bool
