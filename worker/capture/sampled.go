@@ -73,6 +73,7 @@ func (s *SampledStacks) Name(
 	space.Files, space.Generated.Off = &files, true
 	w := s.capturer.walker(space, s.options)
 	defer w.close()
+	w.late = symbolize.Deadline{} // Complete waits for lines and derived names
 	stop := w.walk(th, nil)
 	s.walked = append(s.walked[:0], w.frames...)
 	complete = stop.Whole() || stop.Reason == unwind.MaxFrames
