@@ -49,6 +49,19 @@ release: ## Build dist/: an archive for each architecture, reproducible, and SHA
 check-release: ## Build the archives twice, the second time from scratch, and compare (RELEASE_ARCHS)
 	scripts/release.sh --check
 
+.PHONY: packages check-packages dist check-container
+packages: ## Build deb, rpm and apk packages in dist/packages, reproducible (PACKAGE_ARCHS, PACKAGE_MAJORS)
+	packaging/nfpm/build.sh
+
+check-packages: ## As root: build the packages twice, install, upgrade and remove them beside a real systemd and server
+	scripts/check-packages.sh
+
+dist: ## Build dist/pg_stat_backtrace-VERSION.zip for the PostgreSQL Extension Network
+	scripts/dist.sh
+
+check-container: ## As root: build the worker's image, and run it in a pod made of namespaces (needs buildah)
+	scripts/check-container.sh
+
 .PHONY: install
 install: ## Install the program and the extension (PG_CONFIG, DESTDIR, BINDIR)
 	@# sudo's path seldom has Go: what `make build` made is installed then.

@@ -42,3 +42,4 @@ export PGSB_GO_TOOLCHAINS=$GO_TOOLCHAINS PGSB_GO_PROGRAMS="${programs[*]}"
 PGSB_ORACLE_SLOW=1 "$GO" test -count=1 -v -timeout 30m -run 'TestVersions|TestOracle' ./unwind/gopclntab
 PGSB_GO_STACKS=${PGSB_GO_STACKS:-2000} "$GO" test -count=1 -v -timeout 30m \
 	-run 'TestGoVersions|TestGoStacks|TestCgo|TestGoroutines|TestGoLibrary' ./worker/capture
+"$GO" test -count=1 -v -timeout 30m -run TestGoVersions ./worker/functrace

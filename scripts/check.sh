@@ -49,7 +49,7 @@ stage_lint() {
 	need_linters
 	cd "$TOP"
 	say "gofmt, go mod tidy, golangci-lint $GOLANGCI_VERSION, shellcheck, prose"
-	mapfile -t scripts < <(ls scripts/*.sh .ci/run)
+	mapfile -t scripts < <(ls scripts/*.sh packaging/*/*.sh .ci/run)
 	{
 		unformatted=$(gofmt -l .)
 		[[ -z $unformatted ]] || { printf 'not formatted by gofmt: %s\n' "$unformatted"; status=1; }

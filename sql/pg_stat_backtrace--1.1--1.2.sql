@@ -16,6 +16,19 @@ DROP VIEW backtrace.verb;
 DROP VIEW backtrace.whoami;
 DROP TABLE backtrace.secret;
 
+-- The rows of pg_get_backtrace_frames have one more column, so the function is made anew.  The end of this script restores
+-- what administrators have granted on it.  Roles that have start_of, which no administrator grants, have theirs from default
+-- privileges.
+SELECT set_config('pg_stat_backtrace.frames_grants', coalesce(string_agg(format(
+        'GRANT EXECUTE ON FUNCTION @extschema@.pg_get_backtrace_frames(int) TO %s%s;',
+        CASE a.grantee WHEN 0 THEN 'PUBLIC' ELSE a.grantee::regrole::text END,
+        CASE WHEN a.is_grantable THEN ' WITH GRANT OPTION' END), ' '), ''), true)
+FROM pg_proc p, aclexplode(coalesce(p.proacl, acldefault('f', p.proowner))) a
+WHERE p.oid = '@extschema@.pg_get_backtrace_frames(int)'::regprocedure AND a.grantee <> p.proowner
+  AND NOT EXISTS (SELECT FROM pg_proc s, aclexplode(s.proacl) b
+                  WHERE s.oid = 'backtrace.start_of(int)'::regprocedure AND b.grantee = a.grantee);
+DROP FUNCTION @extschema@.pg_get_backtrace_frames(int);
+
 -- What was there already, changed ----------------------------------------------------------------------------------------
 
 -- No standby, backup or subscriber gets the rows any more: see 1.2.
@@ -228,7 +241,7 @@ BEGIN
                 encode(convert_to(current_database(), 'SQL_ASCII'), 'hex'),
                 (SELECT string_agg(s.name || '=' || encode(convert_to(s.value, 'SQL_ASCII'), 'hex'), ' ')
                  FROM (SELECT n, nullif(current_setting('pg_stat_backtrace.' || n, true), '')
-                       FROM unnest('{timeout,max_frames,nonstop,threads,context}'::text[]) n) s (name, value)
+                       FROM unnest('{timeout,max_frames,nonstop,threads,context,trace}'::text[]) n) s (name, value)
                  WHERE s.value IS NOT NULL));
             request := format('COPY (SELECT %L) TO %L', request || ' ' || encode(sha256(decode(worker[8], 'hex')
                 || sha256(decode(worker[7], 'hex') || convert_to(request, 'SQL_ASCII'))), 'hex'),
@@ -385,7 +398,7 @@ COMMENT ON FUNCTION backtrace.answers(text) IS 'reads the worker''s answer about
 
 CREATE OR REPLACE FUNCTION @extschema@.pg_get_backtrace_frames(pid int, OUT level int, OUT address text, OUT function text,
     OUT "offset" text, OUT module text, OUT build_id text, OUT module_offset text, OUT source_file text,
-    OUT source_line int, OUT inlined boolean, OUT tid int, OUT note text)
+    OUT source_line int, OUT inlined boolean, OUT tid int, OUT note text, OUT derived boolean)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 30
 SET search_path = pg_catalog, pg_temp
@@ -399,7 +412,8 @@ BEGIN
     END LOOP;
     IF a[1] = '' THEN
         RETURN QUERY
-            SELECT c[1]::int, c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9]::int, c[10]::boolean, c[11]::int, c[12]
+            SELECT c[1]::int, c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9]::int, c[10]::boolean, c[11]::int, c[12],
+                   c[13]::boolean
             FROM unnest(string_to_array(a[6], E'\x1e')) WITH ORDINALITY u (record, n),
                  LATERAL (SELECT string_to_array(u.record, E'\x1d', '')) s (c)
             ORDER BY u.n;
@@ -416,7 +430,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.pg_get_backtrace_frames(int)
-    IS 'call stack of the PostgreSQL process with this PID, a row for each frame, innermost first';
+    IS 'call stack of the PostgreSQL process with this PID, a row for each frame, innermost first; derived: no symbol has the name, it follows from the code';
 
 -- The rows of the view pg_stat_backtrace; needs the SELECT privilege on that view.  The activity is read after the
 -- capture, and anew: within a transaction it would otherwise be as old as the first look.
@@ -1500,6 +1514,61 @@ $$;
 COMMENT ON FUNCTION @extschema@.pg_get_memory_contexts(int)
     IS 'memory contexts of the PostgreSQL process with this PID, with the columns of pg_backend_memory_contexts';
 
+-- Calls of functions -------------------------------------------------------------------------------------------------------
+
+-- The setting passes the function's name to the worker; the clause SET restores it.  A trace ends by itself when nothing
+-- asks for it any more, as after a cancel.
+CREATE FUNCTION @extschema@.pg_trace_function(name text, pid int, duration interval DEFAULT '10 s',
+    OUT count bigint, OUT stack text)
+RETURNS SETOF record
+LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 20
+SET search_path = pg_catalog, pg_temp
+SET pg_stat_backtrace.trace = ''
+AS $$
+DECLARE
+    a       text[];
+    seconds double precision := extract(epoch FROM duration);
+    verb    text := 'functrace';
+    first   text;
+BEGIN
+    IF NOT seconds BETWEEN 0.001 AND 3600 THEN
+        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'duration of a trace must be between 1 ms and 1 hour';
+    END IF;
+    first := set_config('pg_stat_backtrace.trace', round(seconds * 1000) || ' ' || name, true);
+    LOOP
+        a := backtrace.ask(0, verb, ARRAY[pid]);
+        WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
+            a := backtrace.ask(0, verb, ARRAY[pid], a);
+        END LOOP;
+        EXIT WHEN a[1] <> '';
+        first := split_part(a[6], E'\x1e', 1);
+        EXIT WHEN split_part(first, E'\x1d', 1) <> 'running' OR pg_sleep(0.2) IS NULL;
+        verb := 'functrace_poll';
+    END LOOP;
+    IF a[1] = '' THEN
+        IF split_part(first, E'\x1d', 2) <> '' THEN
+            RAISE WARNING USING MESSAGE = split_part(first, E'\x1d', 2);
+        END IF;
+        RETURN QUERY
+            SELECT c[1]::bigint, nullif(c[2], '')
+            FROM unnest(string_to_array(a[6], E'\x1e')) WITH ORDINALITY u (record, n),
+                 LATERAL (SELECT string_to_array(u.record, E'\x1d')) s (c)
+            WHERE u.n > 1 ORDER BY u.n;
+        RETURN;
+    ELSIF a[1] = 'WARNING' THEN
+        RAISE WARNING USING ERRCODE = a[2], MESSAGE = a[3];
+        RETURN;
+    END IF;
+    CASE WHEN a[4] = '' AND a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3];
+         WHEN a[4] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], HINT = a[5];
+         WHEN a[5] = '' THEN RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4];
+         ELSE RAISE EXCEPTION USING ERRCODE = a[2], MESSAGE = a[3], DETAIL = a[4], HINT = a[5];
+    END CASE;
+END
+$$;
+COMMENT ON FUNCTION @extschema@.pg_trace_function(text, int, interval)
+    IS 'counts the calls of a function of the server process with this PID, or of all if it is 0, for a time: number of calls with each stack; for superusers';
+
 -- What can be requested ----------------------------------------------------------------------------------------------------
 
 -- These bodies are parsed now and hold the functions by oid: a later function of the same name is not found.  They are no
@@ -1516,6 +1585,8 @@ BEGIN ATOMIC
         WHEN 'barrier' THEN '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure
         WHEN 'summary' THEN '@extschema@.pg_backtrace_summary(int, interval, int[])'::regprocedure
         WHEN 'memory' THEN '@extschema@.pg_get_memory_contexts(int)'::regprocedure
+        WHEN 'functrace' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
+        WHEN 'functrace_poll' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure
         WHEN 'requests' THEN '@extschema@.pg_request_backtrace(int[], boolean)'::regprocedure
         WHEN 'waits' THEN '@extschema@.pg_stat_get_wait_event_timing()'::regprocedure
@@ -1554,7 +1625,8 @@ COMMENT ON FUNCTION backtrace.may_ask(oid, text) IS 'whether this role may make 
 -- trigger would run as the extension's owner.  So every entry of every access control list that is not the owner's is
 -- removed first.
 -- An update keeps what the owner has granted on the functions and the view for users, and on the functions for the worker.
--- The objects about wait events and memory contexts are new in 1.2, so there is nothing to keep.
+-- The objects about wait events and memory contexts are new in 1.2, so there is nothing to keep.  pg_get_backtrace_frames is
+-- new, too: the update restores its grants.
 DO $$
 DECLARE
     keep      CONSTANT boolean := true;
@@ -1577,7 +1649,8 @@ BEGIN
             SELECT 'ALL ON FUNCTION ' || p.oid::regprocedure AS what, p.proowner AS owner,
                    coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
                    p.pronamespace <> 'backtrace'::regnamespace
-                       AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts')
+                       AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function',
+                                             'pg_get_backtrace_frames')
                        AND p.proname NOT LIKE '%wait_event%'
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
             FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid
@@ -1635,5 +1708,11 @@ GRANT EXECUTE ON FUNCTION @extschema@.pg_get_memory_contexts TO pg_read_all_stat
 DO $$
 BEGIN
     EXECUTE format('ALTER DOMAIN backtrace.seal RENAME TO %I', 'seal_' || replace(gen_random_uuid()::text, '-', ''));
+END
+$$;
+
+DO $$
+BEGIN
+    EXECUTE current_setting('pg_stat_backtrace.frames_grants');
 END
 $$;

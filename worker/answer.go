@@ -25,7 +25,8 @@ const maxText = 1 << 20
 
 // verbs are what the worker can be asked; see backtrace.verb in sql/.
 func verbs() []string {
-	return append([]string{"get", "log", "frames", "stat", "logs", "blocking", "summary", verbMemory, verbBarrier},
+	return append([]string{"get", "log", "frames", "stat", "logs", "blocking", "summary", verbMemory, verbBarrier,
+		verbTraceStart, verbTracePoll},
 		waitVerbs()...)
 }
 
@@ -51,6 +52,8 @@ func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
 			return w.fail(req, time.Now(), errOneProcess)
 		}
 		return w.answerMemory(ctx, req)
+	case req.Verb == verbTraceStart, req.Verb == verbTracePoll:
+		return w.answerFunctionTrace(req)
 	case req.Verb == verbBarrier:
 		return w.answerBarrier(ctx, req)
 	case slices.Contains(verbs(), req.Verb):

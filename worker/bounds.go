@@ -156,6 +156,7 @@ func (w *Worker) take(
 	if err != nil {
 		return captured{}, err
 	}
+	w.metrics.Captured(t.Engine, t.Pause)
 	render(w.visible(t, who.Superuser))
 	return captured{engine: t.Engine, pause: t.Pause, depth: t.Depth()}, nil
 }

@@ -57,7 +57,9 @@ func (w *Worker) answerMany(ctx context.Context, req spool.Request, options capt
 			if n++; o.pause >= most.pause {
 				most = o.captured
 			}
+			continue
 		}
+		w.metrics.Failed(failure(o.pid, o.err).SQLState)
 	}
 	w.log1(req, func(e *zerolog.Event) {
 		e.Int("processes", len(outcomes)).Int("captured", n).Dur("longest_pause_ms", most.pause).

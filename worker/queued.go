@@ -12,6 +12,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/authz"
+	"pg_stat_backtrace/worker/metrics"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/queue"
 	"pg_stat_backtrace/worker/render"
@@ -45,7 +46,7 @@ func (w *Worker) queue(c pgcluster.Cluster, main *pgcluster.Conn) *queue.Queue {
 	limiter := authz.NewLimiter(w.cfg.Limits)
 	handle := func(ctx context.Context, req queue.Request) queue.Result { return w.carryOut(ctx, req, limiter) }
 	return queue.New(queue.Config{
-		Server: main, Connect: connect, Handle: handle, Journal: &w.ledger, Limiter: limiter,
+		Server: main, Connect: connect, Handle: handle, Journal: &w.ledger, Depths: &w.depths, Limiter: limiter,
 		Sessions: w.cfg.Sessions, Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
 	})
 }
@@ -58,6 +59,7 @@ const maxQueuedText = 256 << 10
 
 // carryOut has a queued request's process captured. The limiter is the queue's.
 func (w *Worker) carryOut(ctx context.Context, req queue.Request, limiter *authz.Limiter) queue.Result {
+	w.metrics.Requested(metrics.Queued)
 	var text string
 	got, err := w.captureQueued(ctx, req, func(t *trace.Trace) {
 		if req.Verb != "log" {
@@ -67,7 +69,9 @@ func (w *Worker) carryOut(ctx context.Context, req queue.Request, limiter *authz
 	})
 	chargeFrames(limiter, authz.Caller{OID: req.Caller, Superuser: req.Superuser}, got.depth)
 	if err != nil {
-		return result(captured{}, failure(req.PID, err), req.ASCII)
+		answer := failure(req.PID, err)
+		w.metrics.Failed(answer.SQLState)
+		return result(captured{}, answer, req.ASCII)
 	}
 	return result(got, spool.Answer{Text: text}, req.ASCII)
 }

@@ -36,6 +36,13 @@ func TestUnitAllowsWhatTheWorkerNeeds(t *testing.T) {
 	}
 }
 
+// A port that the worker opens is one that a drop-in allows.
+func TestUnitOpensNoPort(t *testing.T) {
+	if denied := unitSetting(t, "SocketBindDeny"); !slices.Contains(denied, "any") {
+		t.Errorf("the unit allows ports: SocketBindDeny=%v", denied)
+	}
+}
+
 // A drop-in adds its own path to the unit's, and systemd starts nothing if one of them is missing and has no dash.
 func TestUnitStartsWithAnotherDataDirectory(t *testing.T) {
 	for _, path := range unitSetting(t, "ReadWritePaths") {

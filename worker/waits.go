@@ -45,22 +45,6 @@ func (c WaitConfig) Check() error {
 	return nil
 }
 
-// capabilities are kept to load programs into the kernel.
-func (c WaitConfig) capabilities() []int {
-	if c.Level == "" {
-		return nil
-	}
-	return []int{unix.CAP_BPF, unix.CAP_PERFMON}
-}
-
-// calls are the system calls that the fence leaves to the worker for that.
-func (c WaitConfig) calls() []uint32 {
-	if c.Level == "" {
-		return nil
-	}
-	return []uint32{unix.SYS_BPF}
-}
-
 func (w *Worker) newWaits() *waitevent.Timer {
 	c := w.cfg.Waits
 	return waitevent.NewTimer(waitevent.Config{

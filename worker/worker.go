@@ -19,8 +19,10 @@ import (
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/export"
 	"pg_stat_backtrace/worker/host/memlock"
 	"pg_stat_backtrace/worker/host/seccomp"
+	"pg_stat_backtrace/worker/metrics"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/queue"
 	"pg_stat_backtrace/worker/spool"
@@ -61,6 +63,12 @@ type Config struct {
 	Context string
 	// Waits says whether and how wait events are timed.
 	Waits WaitConfig
+	// Functions says whether SQL callers may trace functions.
+	Functions FunctionConfig
+	// Serve says where the worker serves metrics and profiles.
+	Serve ServeConfig
+	// Export says where the worker pushes profiles.
+	Export ExportConfig
 	// DebugDirs are the folders below which separate debug files are looked
 	// for; nil means /usr/lib/debug.
 	DebugDirs []string
@@ -92,7 +100,14 @@ type Worker struct {
 	bounds   *bounds
 	looker   *authz.Lookup
 	ledger   queue.Journal
+	depths   queue.Depths
 	waits    *waitevent.Timer
+	// functions are the traces of functions that SQL callers wait for.
+	functions functionTraces
+	metrics   *metrics.Metrics
+	exporter  *export.Exporter
+	// serving is set while the spool is open.
+	serving atomic.Bool
 	// downloads is what is known of debug files that are being fetched.
 	downloads downloads
 
@@ -112,6 +127,7 @@ func Run(ctx context.Context, cfg Config) error {
 	w := &Worker{cfg: cfg, log: cfg.Log, limiter: authz.NewLimiter(cfg.Limits), bounds: newBounds(cfg.Concurrency)}
 	w.looker = &authz.Lookup{Server: w}
 	w.waits = w.newWaits()
+	w.metrics = w.newMetrics()
 	w.attach(&serverConn{})
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryTarget)
@@ -135,7 +151,10 @@ func Run(ctx context.Context, cfg Config) error {
 	var wg sync.WaitGroup
 	wg.Go(func() { w.follow(following) })
 	wg.Go(func() { w.waits.Run(following) })
-	err = w.serve(ctx)
+	if err = w.push(ctx, &wg, os.Geteuid() == uid); err == nil {
+		w.listen(ctx, &wg)
+		err = w.serve(ctx)
+	}
 	cancel()
 	wg.Wait()
 	notify("STOPPING=1")
@@ -155,11 +174,14 @@ func (w *Worker) start(ctx context.Context) error {
 		return err
 	}
 	_ = memlock.Allow() // as root; else the limit is what the unit or the user's shell gives
-	rights, err := pgcluster.BecomeServerUser(c, w.cfg.Waits.capabilities()...)
+	rights, err := pgcluster.BecomeServerUser(c, w.cfg.capabilities()...)
 	if err != nil {
 		return err
 	}
 	if err := w.checkSettings(&c); err != nil {
+		return err
+	}
+	if err := errors.Join(w.cfg.Serve.checkFiles(), w.cfg.Export.checkFiles()); err != nil {
 		return err
 	}
 	locked, err := memlock.Lock()
@@ -188,7 +210,7 @@ func (w *Worker) checkSettings(c *pgcluster.Cluster) error {
 // fence gives up the system calls that a worker never makes. It does without where that cannot be: the fence is there
 // for the day on which something else has failed.
 func (w *Worker) fence() bool {
-	err := seccomp.Raise(w.cfg.Waits.calls()...)
+	err := seccomp.Raise(w.cfg.calls()...)
 	if err != nil {
 		w.log.Warn().Err(err).Msg("system calls that are not needed stay allowed")
 	}
@@ -299,7 +321,9 @@ func (w *Worker) serveSpool(ctx context.Context) error {
 	w.log.Info().Str("version", w.cfg.Version).Str("spool", s.Dir()).Bool("outside", !c.SeesWorker()).
 		Str("server_view", view.Reason).Msg("ready")
 	notify("READY=1\nSTATUS=serving " + w.server().DataDir)
-	err = s.Serve(ctx, w.answer)
+	w.serving.Store(true)
+	err = s.Serve(ctx, w.answerCounted)
+	w.serving.Store(false)
 	if closeErr := s.Close(); closeErr != nil {
 		w.log.Warn().Err(closeErr).Msg("closing the spool")
 	}

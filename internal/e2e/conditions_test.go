@@ -283,6 +283,38 @@ var conditions = []condition{
 	},
 
 	{
+		name: "memory changes", level: warning, state: "01000",
+		message:   "memory contexts of process %d changed while they were read",
+		elsewhere: "worker: TestMemoryWarning; pgmemory has the tests with a process that changes",
+	},
+	{
+		name: "much memory", level: warning, state: "01000",
+		message:   "process %d has too many memory contexts: some, or their free space, are left out",
+		elsewhere: "worker: TestMemoryWarning; it takes 50,000 contexts",
+	},
+	{
+		name: "memory of an assertion build", level: warning, state: "01000",
+		message:   "free space is not known in a server that was built with assertions",
+		elsewhere: "worker: TestMemoryWarning; no server of the tests is such a build",
+	},
+	{
+		name: "no memory contexts", level: fault, state: "55000", message: "process with PID %d has no memory contexts",
+		detail:    "It is starting or ending, or its memory cannot be read.",
+		elsewhere: "worker: TestMemoryFailure; a process is in that state for some milliseconds",
+	},
+	{
+		name: "memory of an unknown version", level: fault, state: "55000",
+		message:   "memory contexts of process with PID %d are not known",
+		detail:    "It runs no PostgreSQL server of version 14 to 18.",
+		elsewhere: "worker: TestMemoryFailure; the tests have no server of another version",
+	},
+	{
+		name: "slow memory", level: fault, state: "55000",
+		message:   "memory contexts of process with PID %d could not be read in time",
+		hint:      "Increase pg_stat_backtrace.timeout.",
+		elsewhere: "worker: TestMemoryFailure; it takes a tree that is read for seconds",
+	},
+	{
 		name: "not one process", level: fault, state: "22023", message: "this request must name one process",
 		elsewhere: "worker: tests of answers; the extension's functions name one",
 	},

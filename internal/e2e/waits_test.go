@@ -182,16 +182,34 @@ func waitsOff(t *testing.T, s *site) {
 	counted(t, c, c.pid())
 }
 
-// waitsRestart expects that timing starts again with the server, and that the worker logs it.
+// waitsRestart expects that timing starts again with the server, also after a crash, and that the worker logs it.
 func waitsRestart(t *testing.T, s *site) {
-	s.Restart("fast")
-	pgtest.Wait(t, "the timing of the new server", func() bool {
-		_, after, found := strings.Cut(s.worker.text(), "wait events are counted from zero again")
-		return found && strings.Contains(after, "timing wait events")
-	})
-	c := s.connect(t, s.User, "postgres")
-	c.run(t, sleeps)
-	counted(t, c, c.pid())
+	for restarts, restart := range []func(){
+		func() { s.Restart("fast") },
+		func() {
+			if err := syscall.Kill(s.connect(t, s.User, "postgres").pid(), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		restart()
+		pgtest.Wait(t, "the timing of the new server", func() bool {
+			logs := strings.Split(s.worker.text(), "wait events are counted from zero again")
+			return len(logs) == restarts+2 && strings.Contains(logs[restarts+1], "timing wait events")
+		})
+		var c *session
+		pgtest.Wait(t, "the server", func() bool {
+			conn, err := pgx.Connect(t.Context(), s.DSN(s.User, "postgres"))
+			if err != nil {
+				return false
+			}
+			_ = conn.Close(t.Context())
+			return true
+		})
+		c = s.connect(t, s.User, "postgres")
+		c.run(t, sleeps)
+		counted(t, c, c.pid())
+	}
 }
 
 // TestWaitEventBudget expects a worker whose timing costs more than it may to take a cheaper method.

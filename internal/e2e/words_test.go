@@ -15,7 +15,7 @@ import (
 // wordy are the packages that word answers for SQL users. They hold other texts too, which are errors for the worker's
 // log and made by fmt.Errorf and errors.New.
 var wordy = []string{
-	"../../worker/answer*.go", "../../worker/barrier.go",
+	"../../worker/answer*.go", "../../worker/barrier.go", "../../worker/memory.go",
 	"../../worker/settings*.go", "../../worker/sqlerror/*.go", "../../worker/authz/*.go",
 	"../../worker/spool/answer.go", "../../worker/spool/deliver.go", "../../worker/spool/serve.go",
 }
@@ -26,7 +26,7 @@ const script = "../../sql/pg_stat_backtrace--1.2.sql" // the complete one
 var functions = regexp.MustCompile(
 	`CREATE (?:OR REPLACE )?FUNCTION (backtrace\.(?:call|enqueue|guard)\b|@extschema@\.pg_get_backtrace|` +
 		`@extschema@\.pg_log_backtrace\((?:pid|VARIADIC)|@extschema@\.pg_request_backtrace\(pids?|` +
-		`@extschema@\.pg_backtrace_(?:summary|result)\b)`)
+		`@extschema@\.pg_backtrace_(?:summary|result)\b|@extschema@\.pg_get_memory_contexts\b)`)
 
 // TestWords holds the code against the table of conditions: no words in the code that the table has not, and none in
 // the table that the code has not.

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 	"pg_stat_backtrace/ptrace/procfs"
 )
@@ -28,6 +29,7 @@ type kernel struct {
 	buffer   waitsbpf.Slot     // for reading
 	base     waitsbpf.Counters // at the last reset
 	keep     keeper
+	copied   map[int]*ptrace.CopiedProcess // processes whose stacks were copied
 }
 
 // tally is what was read of a slot's present process. The kernel's counters of a histogram are short, so differences
@@ -58,6 +60,7 @@ func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, 
 	if o.Queries {
 		server.Status = p.Status
 	}
+	server.Stacks = o.Stacks
 	programs, err := waitsbpf.Load(server, hooks)
 	if err != nil {
 		return nil, err
@@ -239,6 +242,7 @@ func (k *kernel) losses(l *Lost) error {
 	l.Outside = c.Outside - k.base.Outside
 	l.Queries = c.LostQueries - k.base.LostQueries
 	l.Records = c.LostRecords - k.base.LostRecords
+	l.Stacks = c.LostStacks - k.base.LostStacks
 	return nil
 }
 
@@ -303,6 +307,9 @@ func (k *kernel) Close() {
 	close(k.stop)
 	k.done.Wait()
 	k.programs.Close()
+	for _, p := range k.copied {
+		p.Release()
+	}
 }
 
 // monotonic is CLOCK_MONOTONIC, the clock of the programs.

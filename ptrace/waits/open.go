@@ -20,6 +20,8 @@ type Options struct {
 	Keep []int
 	// Queries attributes waits to queries, if the method can.
 	Queries bool
+	// Stacks copies the stacks of some waits. Only the method Exact can, by system calls.
+	Stacks waitsbpf.StackOptions
 }
 
 // way is one mechanism.

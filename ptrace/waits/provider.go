@@ -4,6 +4,8 @@ import (
 	"errors"
 	"math/bits"
 	"time"
+
+	"pg_stat_backtrace/ptrace"
 )
 
 // Buckets is how many ranges the histogram of an event has. The first is for less than 1024 ns, each other for up to
@@ -109,6 +111,8 @@ type Lost struct {
 	Outside uint64
 	// Queries are waits that are not attributed because there was no room, Records traced waits likewise.
 	Queries, Records uint64
+	// Stacks are stacks of waits that were to be copied and were not.
+	Stacks uint64
 }
 
 // Snapshot is what has been seen since the start or the last reset.
@@ -175,6 +179,22 @@ type Tracer interface {
 	SetTraced(pid int, on bool) bool
 	// Records returns what has been reported since the last call.
 	Records() []Record
+}
+
+// Stack is the stack of a process during a wait.
+type Stack struct {
+	PID      int
+	Event    uint32
+	Query    uint64 // 0 if there is none
+	Took     time.Duration
+	Snapshot *ptrace.Snapshot
+}
+
+// Stacker is a provider that copies stacks of waits: see Options.Stacks.
+type Stacker interface {
+	// Stacks returns the stacks that were copied since the last call. Processes that have ended are left out; unnamed
+	// counts their stacks.
+	Stacks() (list []Stack, unnamed int)
 }
 
 // Kind says what a record is about.

@@ -39,6 +39,9 @@ type procs struct {
 	start uint64 // of the postmaster, in ticks since boot
 	first uint64 // the address of the first
 	count int
+	// memory tells this shared memory from another one at the same address, as after a crash: the device and the inode of
+	// its mapping.
+	memory [3]uint64
 }
 
 // maxProcs bounds the number of PGPROC structures that is believed: PostgreSQL's limit of max_connections and more.
@@ -54,7 +57,24 @@ func findProcs(s *Server) (*procs, error) {
 	if p.first, p.count, err = p.read(); err != nil {
 		return nil, err
 	}
+	if p.memory, err = p.readMemory(); err != nil {
+		return nil, err
+	}
 	return p, p.verify()
+}
+
+// readMemory finds the mapping of the array.
+func (p *procs) readMemory() ([3]uint64, error) {
+	maps, err := procfs.Maps(p.Postmaster)
+	if err != nil {
+		return [3]uint64{}, fmt.Errorf("%w: %w", ErrServerGone, err)
+	}
+	for i := range maps {
+		if m := &maps[i]; m.Start <= p.first && p.first < m.End {
+			return [3]uint64{uint64(m.Major), uint64(m.Minor), m.Inode}, nil
+		}
+	}
+	return [3]uint64{}, fmt.Errorf("%w: its shared memory is not mapped", ErrServerGone)
 }
 
 // read reads the address and the size of the array.
@@ -93,7 +113,11 @@ func (p *procs) alive() error {
 	case first != p.first || count != p.count:
 		return fmt.Errorf("%w: it has new shared memory", ErrServerGone)
 	}
-	return nil
+	memory, err := p.readMemory()
+	if err == nil && memory != p.memory {
+		err = fmt.Errorf("%w: it has new shared memory, as after a crash", ErrServerGone)
+	}
+	return err
 }
 
 // verify holds the layout against the server's processes: the event of each has to be in a PGPROC with its id.

@@ -147,7 +147,7 @@ BEGIN
                 encode(convert_to(current_database(), 'SQL_ASCII'), 'hex'),
                 (SELECT string_agg(s.name || '=' || encode(convert_to(s.value, 'SQL_ASCII'), 'hex'), ' ')
                  FROM (SELECT n, nullif(current_setting('pg_stat_backtrace.' || n, true), '')
-                       FROM unnest('{timeout,max_frames,nonstop,threads,context}'::text[]) n) s (name, value)
+                       FROM unnest('{timeout,max_frames,nonstop,threads,context,trace}'::text[]) n) s (name, value)
                  WHERE s.value IS NOT NULL));
             request := format('COPY (SELECT %L) TO %L', request || ' ' || encode(sha256(decode(worker[8], 'hex')
                 || sha256(decode(worker[7], 'hex') || convert_to(request, 'SQL_ASCII'))), 'hex'),

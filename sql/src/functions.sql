@@ -97,7 +97,7 @@ COMMENT ON FUNCTION backtrace.answers(text) IS 'reads the worker''s answer about
 
 CREATE FUNCTION @extschema@.pg_get_backtrace_frames(pid int, OUT level int, OUT address text, OUT function text,
     OUT "offset" text, OUT module text, OUT build_id text, OUT module_offset text, OUT source_file text,
-    OUT source_line int, OUT inlined boolean, OUT tid int, OUT note text)
+    OUT source_line int, OUT inlined boolean, OUT tid int, OUT note text, OUT derived boolean)
 RETURNS SETOF record
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER ROWS 30
 SET search_path = pg_catalog, pg_temp
@@ -111,7 +111,8 @@ BEGIN
     END LOOP;
     IF a[1] = '' THEN
         RETURN QUERY
-            SELECT c[1]::int, c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9]::int, c[10]::boolean, c[11]::int, c[12]
+            SELECT c[1]::int, c[2], c[3], c[4], c[5], c[6], c[7], c[8], c[9]::int, c[10]::boolean, c[11]::int, c[12],
+                   c[13]::boolean
             FROM unnest(string_to_array(a[6], E'\x1e')) WITH ORDINALITY u (record, n),
                  LATERAL (SELECT string_to_array(u.record, E'\x1d', '')) s (c)
             ORDER BY u.n;
@@ -124,7 +125,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.pg_get_backtrace_frames(int)
-    IS 'call stack of the PostgreSQL process with this PID, a row for each frame, innermost first';
+    IS 'call stack of the PostgreSQL process with this PID, a row for each frame, innermost first; derived: no symbol has the name, it follows from the code';
 
 -- The rows of the view pg_stat_backtrace; needs the SELECT privilege on that view.  The activity is read after the
 -- capture, and anew: within a transaction it would otherwise be as old as the first look.

@@ -14,6 +14,8 @@ BEGIN ATOMIC
         WHEN 'barrier' THEN '@extschema@.pg_get_blocking_backtraces(int)'::regprocedure
         WHEN 'summary' THEN '@extschema@.pg_backtrace_summary(int, interval, int[])'::regprocedure
         WHEN 'memory' THEN '@extschema@.pg_get_memory_contexts(int)'::regprocedure
+        WHEN 'functrace' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
+        WHEN 'functrace_poll' THEN '@extschema@.pg_trace_function(text, int, interval)'::regprocedure
         WHEN 'request' THEN '@extschema@.pg_request_backtrace(int, boolean)'::regprocedure
         WHEN 'requests' THEN '@extschema@.pg_request_backtrace(int[], boolean)'::regprocedure
         WHEN 'waits' THEN '@extschema@.pg_stat_get_wait_event_timing()'::regprocedure

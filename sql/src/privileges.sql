@@ -4,7 +4,8 @@
 -- trigger would run as the extension's owner.  So every entry of every access control list that is not the owner's is
 -- removed first.
 -- An update keeps what the owner has granted on the functions and the view for users, and on the functions for the worker.
--- The objects about wait events and memory contexts are new in 1.2, so there is nothing to keep.
+-- The objects about wait events and memory contexts are new in 1.2, so there is nothing to keep.  pg_get_backtrace_frames is
+-- new, too: the update restores its grants.
 DO $$
 DECLARE
     keep      CONSTANT boolean := @keep@;
@@ -27,7 +28,8 @@ BEGIN
             SELECT 'ALL ON FUNCTION ' || p.oid::regprocedure AS what, p.proowner AS owner,
                    coalesce(p.proacl, acldefault('f', p.proowner)) AS acl,
                    p.pronamespace <> 'backtrace'::regnamespace
-                       AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts')
+                       AND p.proname NOT IN ('pg_backtrace_result', 'pg_get_memory_contexts', 'pg_trace_function',
+                                             'pg_get_backtrace_frames')
                        AND p.proname NOT LIKE '%wait_event%'
                        OR p.proname IN ('claim', 'finish', 'journal', 'prune') AS offered
             FROM member m JOIN pg_proc p ON m.classid = 'pg_proc'::regclass AND p.oid = m.objid

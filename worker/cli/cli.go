@@ -86,11 +86,14 @@ name. The other commands serve the hour when the server takes no connection.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(newWorker(version), newCapture(), newProfile(), newWaits(), newMemory(), newSymbols(), newDecode(),
+	root.AddCommand(newWorker(version), newCapture(), newProfile(), newWaits(), newTrace(), newMemory(), newSymbols(), newDecode(),
 		newDoctor(version))
 	root.AddCommand(newReport())
 	return root
 }
+
+// Commands returns the command line as a tree of commands, for programs that write documentation of it.
+func Commands(version string) *cobra.Command { return newRoot(version) }
 
 // usage marks err as an error of use.
 func usage(err error) error {

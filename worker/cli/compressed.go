@@ -52,17 +52,18 @@ func (f *compressedFlags) write(w io.Writer, t *trace.Trace) error {
 	out := bufio.NewWriter(w)
 	for i := range t.Threads {
 		th := &t.Threads[i]
-		f.printStack(out, fmt.Sprintf("pid=%d tid=%d", t.PID, th.TID), th)
+		f.printStack(out, fmt.Sprintf("pid=%d tid=%d", t.PID, th.TID), th, 0)
 	}
 	for i := range t.Goroutines {
 		g := &t.Goroutines[i]
-		f.printStack(out, fmt.Sprintf("pid=%d goroutine=%d", t.PID, g.ID), &g.Thread)
+		f.printStack(out, fmt.Sprintf("pid=%d goroutine=%d", t.PID, g.ID), &g.Thread, 0)
 	}
 	return out.Flush()
 }
 
-// printStack prints one stack. The line before it counts the frames for which the format has no room.
-func (f *compressedFlags) printStack(out *bufio.Writer, title string, th *trace.Thread) {
+// printStack prints one stack, and the size of what was allocated there. The line before it counts the frames for which
+// the format has no room.
+func (f *compressedFlags) printStack(out *bufio.Writer, title string, th *trace.Thread, size uint64) {
 	frames := physicalFrames(th.Frames)
 	exact := exactFrames(frames)
 	if n := len(frames); n > 0 {
@@ -72,7 +73,7 @@ func (f *compressedFlags) printStack(out *bufio.Writer, title string, th *trace.
 	frames = frames[:max(0, len(frames)-f.post)]
 	left := max(0, len(frames)-compressed.MaxLevels)
 	frames = frames[:len(frames)-left]
-	b := compressed.Backtrace{Stack: make([]uint64, len(frames))}
+	b := compressed.Backtrace{Size: size, Stack: make([]uint64, len(frames))}
 	var exactLevels []string
 	for i, frame := range frames {
 		addr, ok := f.windows.Encode(placeOf(frame))

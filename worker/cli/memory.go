@@ -21,6 +21,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgmemory"
+	"pg_stat_backtrace/worker/profilefmt"
 )
 
 // Bounds of a tree on the command line: a million contexts, and 512 MB while it is read.
@@ -35,6 +36,8 @@ type memoryFlags struct {
 	tree    bool
 	top     int
 	timeout time.Duration
+
+	allocations allocationFlags
 }
 
 const memoryLong = `Print the memory contexts of PostgreSQL processes: backends and auxiliary processes,
@@ -46,7 +49,16 @@ that is still not consistent is printed with a warning, and the exit status is 1
 The text has the sums by name, the largest first, or with --tree each context
 in the words of PostgreSQL's log. Then it has what the process has outside of
 contexts. The JSON has the columns of pg_backend_memory_contexts. The folded
-form, for a flame graph, has the bytes of each context.`
+form, for a flame graph, has the bytes of each context. html is a page with a
+flame graph of the contexts, pprof and speedscope are files for those tools.
+
+With --allocations the command traces the calls of malloc, calloc, realloc,
+memalign, mmap, munmap and free of one process, PostgreSQL or not. It prints
+which call paths have allocated, and what of that is live: allocated since the
+start, and not freed. Frees of older blocks are counted apart. The kernel counts
+each call, which costs the process some microseconds. If the trace costs more
+than --max-overhead, it ends, prints what it has, and the exit status is 1. It
+needs x86_64, Linux 6.6, and root or CAP_BPF and CAP_PERFMON.`
 
 func newMemory() *cobra.Command {
 	var f memoryFlags
@@ -56,9 +68,18 @@ func newMemory() *cobra.Command {
 		Long:  memoryLong,
 		Example: `  pg_stat_backtrace memory 4711
   pg_stat_backtrace memory --tree 4711
-  pg_stat_backtrace memory --format folded 4711 | flamegraph.pl --countname bytes > memory.svg`,
+  pg_stat_backtrace memory --format html 4711 > contexts.html
+  pg_stat_backtrace memory --allocations 4711 --duration 60s
+  pg_stat_backtrace memory --allocations 4711 --format pprof > heap.pb.gz`,
 		Args: usageArgs(cobra.MinimumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if f.allocations.on {
+				pid, budget, err := f.allocations.check(f.format, args)
+				if err != nil {
+					return usage(err)
+				}
+				return f.allocations.run(cmd.Context(), pid, budget, &f, cmd.OutOrStdout(), cmd.ErrOrStderr())
+			}
 			pids, err := f.check(args)
 			if err != nil {
 				return usage(err)
@@ -67,20 +88,24 @@ func newMemory() *cobra.Command {
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json (a line each), or folded")
+	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text, json (a line each), folded, "+
+		"pprof, speedscope, html; with --allocations also compressed, and not json")
 	fs.BoolVar(&f.tree, "tree", false, "with text: each context, instead of the sums by name")
 	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` names with the most bytes")
 	fs.DurationVar(&f.timeout, "timeout", 10*time.Second, "give up if a process cannot be read within `TIME`")
+	f.allocations.add(cmd)
 	_ = cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions([]string{formatText, formatJSON, formatFolded}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(append(f.allocations.formats(), formatJSON), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
 // check validates the flags and returns the processes.
 func (f *memoryFlags) check(args []string) ([]int, error) {
 	switch {
-	case !slices.Contains([]string{formatText, formatJSON, formatFolded}, f.format):
-		return nil, fmt.Errorf("--format must be text, json or folded, not %q", f.format)
+	case !slices.Contains(append(profilefmt.Formats(), formatJSON), f.format):
+		return nil, fmt.Errorf("--format must be text, json, folded, pprof, speedscope or html, not %q", f.format)
+	case len(args) > 1 && (f.format == formatPprof || f.format == formatSpeedscope || f.format == formatHTML):
+		return nil, fmt.Errorf("--format %s prints one process: give one process id", f.format)
 	case f.top < 1:
 		return nil, fmt.Errorf("--top must be at least 1, not %d", f.top)
 	case f.timeout <= 0:
@@ -221,6 +246,8 @@ func (f *memoryFlags) print(out *bufio.Writer, m *processMemory) error {
 	case formatFolded:
 		m.folded(out)
 		return nil
+	case formatPprof, formatSpeedscope, formatHTML:
+		return m.profile(out, f.format)
 	}
 	total, free, unknown := m.total()
 	_, _ = fmt.Fprintf(out, "process %d, PostgreSQL %d: %d memory contexts with %d bytes, %d of them free\n",

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"testing"
 
+	pprof "github.com/google/pprof/profile"
+
 	"pg_stat_backtrace/internal/pgtest"
 )
 
@@ -56,10 +58,33 @@ func TestMemory(t *testing.T) {
 		t.Errorf("%v\n%s", err, raw)
 	}
 
+	checkMemoryProfile(t, pid, count, total)
 	if status, _, stderr := run(t, "memory", sleeper(t)); status != 1 || !strings.Contains(stderr, "runs no PostgreSQL") {
 		t.Errorf("another program: status %d, %q", status, stderr)
 	}
 	if status, _, _ := run(t, "memory", "--format", "xml", pid); status != 2 {
 		t.Errorf("a wrong format: status %d", status)
+	}
+}
+
+// checkMemoryProfile compares the profiles with the sums of the text.
+func checkMemoryProfile(t *testing.T, pid string, count, total int) {
+	t.Helper()
+	_, raw, _ := run(t, "memory", "--format", "pprof", pid)
+	p, err := pprof.ParseData([]byte(raw))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if sumOf(p, "total_bytes") != int64(total) || sumOf(p, "contexts") != int64(count) ||
+		sumOf(p, "used_bytes")+sumOf(p, "free_bytes") != int64(total) {
+		t.Errorf("the profile has %d bytes in %d contexts, the text %d in %d", sumOf(p, "total_bytes"), sumOf(p, "contexts"),
+			total, count)
+	}
+	_, page, _ := run(t, "memory", "--format", "html", pid)
+	if !strings.Contains(page, "<html") || !strings.Contains(page, "CacheMemoryContext") {
+		t.Errorf("%.1000s", page)
+	}
+	if status, _, _ := run(t, "memory", "--format", "html", pid, pid); status != 2 {
+		t.Errorf("html of two processes: status %d", status)
 	}
 }

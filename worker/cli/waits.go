@@ -14,6 +14,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/profilefmt"
 	"pg_stat_backtrace/worker/waitevent"
 )
 
@@ -24,6 +25,8 @@ type waitsFlags struct {
 	method   string
 	format   string
 	trace    int
+	stacks   string
+	top      int
 }
 
 const waitsLong = `Time the wait events of a running server for a while, from outside: how often its
@@ -43,6 +46,10 @@ Methods (--method):
   auto     exact where the kernel has trampolines, otherwise blocked, otherwise
            sampled. The output names the method.
 
+With --stacks the stacks of waits are copied, named, and printed by wait event: of
+one in N waits (1/N), each of which then stands for N, or of the long ones
+(>10ms). That takes the method exact, and x86_64.
+
 exact and blocked load programs into the kernel. They need root, or CAP_BPF and
 CAP_PERFMON, and the host's PID namespace. sampled needs the right to read the
 server's memory. Waits in progress count up to now.`
@@ -55,7 +62,9 @@ func newWaits() *cobra.Command {
 		Long:  waitsLong,
 		Example: `  pg_stat_backtrace waits -D /var/lib/postgresql/15/main
   pg_stat_backtrace waits --duration 1m --method exact 4711 4712
-  pg_stat_backtrace waits -D /srv/pgdata --format json | jq '.events[0]'`,
+  pg_stat_backtrace waits -D /srv/pgdata --format json | jq '.events[0]'
+  pg_stat_backtrace waits -D /srv/pgdata --stacks '>10ms'
+  pg_stat_backtrace waits -D /srv/pgdata --stacks 1/100 --format html > waits.html`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			pids, err := f.check(args)
 			if err != nil {
@@ -70,13 +79,16 @@ func newWaits() *cobra.Command {
 	fs.StringVarP(&f.method, "method", "m", string(waits.Auto),
 		"`METHOD`: auto, exact, blocked, sampled or watchpoint")
 	fs.IntVar(&f.trace, "trace", 0, "record every wait of process `PID`, and print them by query")
-	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text or json")
+	fs.StringVar(&f.stacks, "stacks", "", "print the stacks of `WAITS`: 1/N for one in N, or >10ms for the long ones")
+	fs.IntVarP(&f.top, "top", "n", 20, "with --stacks and text: the `N` stacks with the most time")
+	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: text or json; with --stacks "+
+		strings.Join(profilefmt.Formats(), ", "))
 	_ = cmd.MarkFlagDirname("pgdata")
 	methods := []string{"auto", "exact", "blocked", "sampled", "watchpoint"}
 	_ = cmd.RegisterFlagCompletionFunc("method",
 		cobra.FixedCompletions(methods, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("format",
-		cobra.FixedCompletions([]string{formatText, formatJSON}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(append(profilefmt.Formats(), formatJSON), cobra.ShellCompDirectiveNoFileComp))
 	return cmd
 }
 
@@ -87,8 +99,11 @@ func (f *waitsFlags) check(args []string) ([]int, error) {
 	default:
 		return nil, fmt.Errorf("--method must be auto, exact, blocked, sampled or watchpoint, not %q", f.method)
 	}
+	if err := f.checkStacks(); err != nil {
+		return nil, err
+	}
 	switch {
-	case f.format != formatText && f.format != formatJSON:
+	case f.stacks == "" && f.format != formatText && f.format != formatJSON:
 		return nil, fmt.Errorf("--format must be text or json, not %q", f.format)
 	case f.duration <= 0:
 		return nil, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
@@ -147,8 +162,11 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	if err != nil {
 		return err
 	}
-	options := waits.Options{Method: waits.Method(f.method), Keep: pids, Queries: f.trace > 0}
-	if f.trace > 0 && options.Method == waits.Auto {
+	options := waits.Options{Method: waits.Method(f.method), Keep: pids, Queries: f.trace > 0 || f.stacks != ""}
+	if f.stacks != "" {
+		options.Stacks, _ = waitevent.ParseStacks(f.stacks) // checked before
+	}
+	if (f.trace > 0 || f.stacks != "") && options.Method == waits.Auto {
 		options.Method = waits.Exact // single waits of one session are worth its cost
 	}
 	provider, err := waits.Open(server.Target, options)
@@ -165,8 +183,10 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	if f.trace > 0 {
 		return f.traceSession(ctx, server, provider, stdout, stderr)
 	}
-	f.wait(ctx, stderr, nil)
-	snapshot, err := provider.Snapshot()
+	if f.stacks != "" {
+		return f.printStacks(ctx, server, provider, options, stdout, stderr)
+	}
+	snapshot, server, err := f.measure(ctx, server, provider, options, pids, stderr)
 	if err != nil {
 		return err
 	}
@@ -175,6 +195,63 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 		return report.JSON(stdout)
 	}
 	return report.Text(stdout, !unicodeTerminal())
+}
+
+// measure times until the end. If the server restarts meanwhile, as after a crash, the figures begin again, with a notice.
+func (f *waitsFlags) measure(
+	ctx context.Context, server *waitevent.Server, provider waits.Provider, o waits.Options, pids []int, stderr io.Writer,
+) (*waits.Snapshot, *waitevent.Server, error) {
+	var again waits.Provider
+	defer func() {
+		if again != nil {
+			again.Close()
+		}
+	}()
+	restarted, checked := false, time.Now()
+	f.wait(ctx, stderr, func() {
+		if time.Since(checked) < time.Second {
+			return
+		}
+		checked = time.Now()
+		if !restarted {
+			restarted = errors.Is(provider.Check(), waits.ErrServerGone)
+			if restarted {
+				tellf(stderr, "the server has restarted: wait events are counted from zero again")
+			}
+		} else if again != nil && errors.Is(again.Check(), waits.ErrServerGone) {
+			tellf(stderr, "the server has restarted: wait events are counted from zero again")
+			again.Close()
+			again = nil
+		}
+		if restarted && again == nil && f.dataDir != "" {
+			again, server = f.reopen(server, o)
+		}
+	})
+	switch {
+	case again != nil:
+		provider = again
+	case restarted && len(pids) > 0:
+		return nil, server, fmt.Errorf("%w: the processes are gone", waits.ErrServerGone)
+	}
+	snapshot, err := provider.Snapshot()
+	return snapshot, server, err
+}
+
+// reopen times the server that runs in the data directory now; nil if none does yet.
+func (f *waitsFlags) reopen(server *waitevent.Server, o waits.Options) (waits.Provider, *waitevent.Server) {
+	c, err := f.cluster(nil)
+	if err != nil {
+		return nil, server
+	}
+	located, err := waitevent.Locate(c)
+	if err != nil {
+		return nil, server
+	}
+	provider, err := waits.Open(located.Target, o)
+	if err != nil {
+		return nil, server
+	}
+	return provider, located
 }
 
 // traceSession records every wait of a session, and prints them by query.

@@ -3,19 +3,15 @@ package cli
 import (
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"slices"
 	"time"
 
-	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"pg_stat_backtrace/worker"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
 	"pg_stat_backtrace/worker/pgcluster"
-	"pg_stat_backtrace/worker/visible"
 )
 
 const workerLong = `Serve pg_get_backtrace() and pg_log_backtrace(), and on a primary the queue of
@@ -37,6 +33,10 @@ With a debuginfod server, names that this host has no debug files for come with
 the second answer: the first one goes out as it is, and the file is fetched
 meanwhile. The server learns which builds run here, and nothing else.
 
+With --all the program serves every server of the host, also those in containers
+whose processes it sees: it starts a worker for each, follows their start and
+end, and needs root to serve servers of several users.
+
 For the queue the worker keeps an idle session in each database that has the
 extension, as far as --sessions goes; beyond that the databases take turns. The
 worker never takes a reserved slot or the last one of a database or role. A role
@@ -47,6 +47,7 @@ func newWorker(version string) *cobra.Command {
 	var cfg worker.Config
 	var level, format string
 	var remote debuginfodFlags
+	var every nodeFlags
 	cmd := &cobra.Command{
 		Use:   "worker [CONNSTRING]",
 		Short: "Serve the extension's functions, beside a server",
@@ -54,19 +55,26 @@ func newWorker(version string) *cobra.Command {
 		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
   pg_stat_backtrace worker "host=/run/postgresql port=5433 dbname=postgres"
   pg_stat_backtrace worker service=main
-  pg_stat_backtrace worker -D /srv/pgdata --debuginfod https://debuginfod.debian.net`,
+  pg_stat_backtrace worker --all
+  pg_stat_backtrace worker -D /srv/pgdata --debuginfod https://debuginfod.debian.net
+  pg_stat_backtrace worker -D /srv/pgdata --listen 127.0.0.1:9188
+  pg_stat_backtrace worker -D /srv/pgdata --export-pyroscope http://127.0.0.1:4040`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
 				cfg.ConnString = args[0]
 			}
-			if err := checkWorker(&cfg); err != nil {
+			if err := errors.Join(every.check(cmd), checkWorker(&cfg)); err != nil {
 				return usage(err)
 			}
 			cfg.Version = version
-			out := newBacklog(cmd.ErrOrStderr())
+			sink, err := logSink(cmd.ErrOrStderr(), format)
+			if err != nil {
+				return usage(err)
+			}
+			out := newBacklog(sink)
 			defer func() { _ = out.Close() }()
-			log, err := logger(out, terminal(cmd.ErrOrStderr()), level, format)
+			log, err := logger(out, level)
 			if err != nil {
 				return usage(err)
 			}
@@ -75,8 +83,13 @@ func newWorker(version string) *cobra.Command {
 				return usage(err)
 			}
 			gomaxprocs.Frugal()
-			err = worker.Run(cmd.Context(), cfg)
-			if errors.Is(err, pgcluster.ErrConnString) {
+			if every.all {
+				return every.run(cmd, args, log)
+			}
+			ctx, stop := every.lifeline(cmd, &cfg)
+			defer stop()
+			err = worker.Run(ctx, cfg)
+			if errors.Is(err, pgcluster.ErrConnString) || worker.WrongOption(err) {
 				return usage(err)
 			}
 			return err
@@ -84,6 +97,7 @@ func newWorker(version string) *cobra.Command {
 	}
 	workerFlags(cmd, &cfg, &level, &format)
 	remote.add(cmd)
+	every.add(cmd)
 	return cmd
 }
 
@@ -100,6 +114,12 @@ func checkWorker(cfg *worker.Config) error {
 	if err := cfg.Waits.Check(); err != nil {
 		return err
 	}
+	if err := cfg.Serve.Check(); err != nil {
+		return err
+	}
+	if err := cfg.Export.Check(); err != nil {
+		return err
+	}
 	return pgcluster.CheckConnString(cfg.ConnString)
 }
 
@@ -110,13 +130,18 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 		"make the spool, a private directory, in `DIRECTORY` (default /dev/shm, else the temporary directory)")
 	fs.StringSliceVar(&cfg.DebugDirs, "debug-dir", nil, debugDirUsage)
 	fs.StringVar(level, "log-level", "info", "`LEVEL` of messages to write: debug, info, warn or error")
-	fs.StringVar(format, "log-format", "auto", "`FORMAT` of messages: json, console, or auto (console on a terminal)")
+	fs.StringVar(format, "log-format", logAuto,
+		"`FORMAT` of messages: json, console, otel (OpenTelemetry's JSON), journald, or auto")
 	fs.IntVar(&cfg.Sessions, "sessions", 0,
 		"have at most `N` sessions in the server (default a tenth of max_connections, from 2 to 8)")
 	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
 	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
 	addWaitFlags(fs, &cfg.Waits)
+	fs.BoolVar(&cfg.Functions.Allowed, "trace-functions", false,
+		"allow superusers pg_trace_function(); keeps the rights to load programs into the kernel")
+	addServeFlags(cmd, &cfg.Serve)
+	addExportFlags(cmd, &cfg.Export)
 	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
 	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
 	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,
@@ -127,7 +152,7 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 	_ = cmd.RegisterFlagCompletionFunc("log-level",
 		cobra.FixedCompletions([]string{"debug", "info", "warn", "error"}, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.RegisterFlagCompletionFunc("log-format",
-		cobra.FixedCompletions([]string{"auto", formatJSON, "console"}, cobra.ShellCompDirectiveNoFileComp))
+		cobra.FixedCompletions(logFormats, cobra.ShellCompDirectiveNoFileComp))
 }
 
 // contexts are the values of --context.
@@ -156,31 +181,3 @@ const (
 	defaultKeep     = 7 * 24 * time.Hour
 	defaultKeepRows = 10_000
 )
-
-// logger writes to w, at the end of which there may be a terminal, as the flags say.
-func logger(w io.Writer, terminal bool, level, format string) (zerolog.Logger, error) {
-	w = visible.Writer{To: w} // names of roles, processes and files are in the log
-	lvl, err := zerolog.ParseLevel(level)
-	if err != nil || level == "" {
-		return zerolog.Nop(), fmt.Errorf("--log-level must be debug, info, warn or error, not %q", level)
-	}
-	switch {
-	case format == "console", format == "auto" && terminal:
-		w = zerolog.ConsoleWriter{Out: w, TimeFormat: time.DateTime}
-	case format != formatJSON && format != "auto":
-		return zerolog.Nop(), fmt.Errorf("--log-format must be json, console or auto, not %q", format)
-	}
-	zerolog.DurationFieldUnit = time.Millisecond
-	zerolog.TimeFieldFormat = time.RFC3339Nano
-	return zerolog.New(w).Level(lvl).With().Timestamp().Logger(), nil
-}
-
-// terminal reports whether w is a terminal (or another character device).
-func terminal(w io.Writer) bool {
-	f, ok := w.(*os.File)
-	if !ok {
-		return false
-	}
-	info, err := f.Stat()
-	return err == nil && info.Mode()&os.ModeCharDevice != 0
-}

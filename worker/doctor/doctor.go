@@ -64,7 +64,7 @@ func Run(ctx context.Context, w io.Writer, o Options) (failed int, err error) {
 	r.add(platform())
 	r.add(yama())
 	r.add(capability())
-	for _, f := range rights() {
+	for _, f := range append(confinement(), rights()...) {
 		r.add(f)
 	}
 	server(ctx, r, o)

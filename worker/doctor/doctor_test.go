@@ -28,7 +28,7 @@ func TestNoServer(t *testing.T) {
 		}
 	}
 	for _, want := range []string{
-		"platform:", "yama:", "privilege:",
+		"platform:", "yama:", "privilege:", "apparmor:", "seccomp:", "user namespace:",
 		"the kernel's stack of a process in state D: CAP_SYS_ADMIN",
 		"FAIL  server:", "not a PostgreSQL data directory", "-> Name its",
 	} {

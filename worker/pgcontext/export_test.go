@@ -5,5 +5,5 @@ package pgcontext
 // WaitEvents returns the table of a version.
 func WaitEvents(major int) (map[uint32]string, error) { return waitEvents(major) }
 
-// WaitClasses returns the names of the classes.
-func WaitClasses() map[uint32]string { return waitClasses }
+// WaitClass returns the name of a class in a version.
+func WaitClass(major int, number uint32) string { return waitClass(major, number) }

@@ -22,6 +22,16 @@ var waitClasses = map[uint32]string{
 	0x08: "IPC", 0x09: "Timeout", 0x0a: "IO", 0x0b: "InjectionPoint",
 }
 
+// waitClass returns the name of a class in a version, or nothing. From 19 on, locks of a buffer's content are in the class
+// of its pin.
+func waitClass(major int, number uint32) string {
+	const buffer, renamed = 0x04, 19
+	if number == buffer && major >= renamed {
+		return "Buffer"
+	}
+	return waitClasses[number]
+}
+
 // waitEvents reads the names of a version, by number.
 func waitEvents(major int) (map[uint32]string, error) {
 	data, err := waits.ReadFile(fmt.Sprintf("waits/%d.txt", major))
@@ -29,8 +39,8 @@ func waitEvents(major int) (map[uint32]string, error) {
 		return nil, fmt.Errorf("%w: version %d: %w", ErrNotServer, major, err)
 	}
 	numbers := make(map[string]uint32)
-	for number, name := range waitClasses {
-		numbers[name] = number
+	for number := range waitClasses {
+		numbers[waitClass(major, number)] = number
 	}
 	names := make(map[uint32]string)
 	var class, id uint32
@@ -63,8 +73,8 @@ func (r *reader) wait() trace.Wait {
 // waitEvent names an event. Events and lock tranches that extensions define have a number only.
 func (s *Server) waitEvent(n uint32) trace.Wait {
 	const idMask, unused = 0x0000ffff, 0x00ff0000
-	class, ok := waitClasses[n>>24]
-	if !ok || n&unused != 0 {
+	class := waitClass(s.Major, n>>24)
+	if class == "" || n&unused != 0 {
 		return trace.Wait{}
 	}
 	if name := s.waits[n]; name != "" {

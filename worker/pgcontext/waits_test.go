@@ -25,7 +25,8 @@ func TestWaitEventsOfServers(t *testing.T) {
 	}
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		names, newerNames := 0, 0
-		events, err := pgcontext.WaitEvents(pgtest.Major(t, binDir))
+		major := pgtest.Major(t, binDir)
+		events, err := pgcontext.WaitEvents(major)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -52,8 +53,8 @@ func TestWaitEventsOfServers(t *testing.T) {
 			if newer {
 				newerNames++
 			}
-			if got != want && !newer || pgcontext.WaitClasses()[class] != f[2] {
-				t.Errorf("class %d event %d: %s %q, but the server says %s %q", class, id, pgcontext.WaitClasses()[class], got,
+			if got != want && !newer || pgcontext.WaitClass(major, class) != f[2] {
+				t.Errorf("class %d event %d: %s %q, but the server says %s %q", class, id, pgcontext.WaitClass(major, class), got,
 					f[2], want)
 			}
 		}

@@ -70,6 +70,8 @@ type Config struct {
 	Handle func(ctx context.Context, r Request) Result
 	// Journal has the rows of waiting calls.
 	Journal *Journal
+	// Depths gets the lengths of the queues; nil: they are not measured.
+	Depths *Depths
 	// Limiter bounds roles that are no superusers; nil: no limit.
 	Limiter Limiter
 	// Log receives what there is to say.

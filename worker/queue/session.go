@@ -154,6 +154,9 @@ func (s *session) round(ctx, jobs context.Context) error {
 		if err := s.prune(ctx); err != nil {
 			return err
 		}
+		if err := s.measure(ctx); err != nil {
+			return err
+		}
 		more = more || s.notified // last: it may have come during any of these, and comes but once
 	}
 	return nil

@@ -18,9 +18,6 @@ func Rows(t *trace.Trace, o Options) [][]string {
 		for j := range th.Frames {
 			f := &th.Frames[j]
 			note := f.Note
-			if f.Derived {
-				note = joinNotes("derived name", note)
-			}
 			for k, list := 0, remarks(t, i); j == 0 && k < len(list); k++ {
 				note = joinNotes(note, list[k])
 			}
@@ -28,6 +25,7 @@ func Rows(t *trace.Trace, o Options) [][]string {
 				strconv.Itoa(f.Level), string(append([]byte("0x"), appendHex(nil, f.Address, 16)...)),
 				escape(f.Function, o), hex(f.Offset), escape(f.Module, o), f.BuildID, hex(f.ModuleOffset),
 				escape(f.File, o), "", strconv.FormatBool(f.Inlined), strconv.Itoa(th.TID), "",
+				strconv.FormatBool(f.Derived),
 			}
 			if f.Line > 0 {
 				row[8] = strconv.Itoa(f.Line)

@@ -97,7 +97,7 @@ func (m *Module) AppendFrames(
 func (m *Module) annotate(addr uint64, files, late *Deadline) (known []annotation, final bool) {
 	p, ok := m.locate(addr, files)
 	if !ok {
-		return []annotation{{note: symbolsUnread}}, false
+		return []annotation{{note: SymbolsUnread}}, false
 	}
 	// A C library's trampoline is assembly that no unit of the debugging information describes: to learn that, all of
 	// them would have to be read.
@@ -130,8 +130,8 @@ func (m *Module) annotate(addr uint64, files, late *Deadline) (known []annotatio
 	return append(known, own), final
 }
 
-// symbolsUnread is the note on a frame whose name is not known for a reason that time mends.
-const symbolsUnread = "its symbols are being read"
+// SymbolsUnread is the note on a frame whose name is not known for a reason that time mends.
+const SymbolsUnread = "its symbols are being read"
 
 // locate finds the symbol of an image address; false if what that takes has
 // not been read by the deadline. It counts only inside its own size and inside

@@ -12,7 +12,9 @@ import (
 type Report struct {
 	Info waits.Info
 	Took time.Duration
-	Rows []Row
+	// Since is when the figures began.
+	Since time.Time
+	Rows  []Row
 	// Ended are the figures of ended processes; only Timer.Report sets it.
 	Ended []Row
 	// Processes are the figures of each process.
@@ -43,7 +45,7 @@ type Row struct {
 // NewReport names what a snapshot holds, events with the largest total first. With pids it is about these processes
 // only.
 func (s *Server) NewReport(info waits.Info, snapshot *waits.Snapshot, title func(pid int) string, pids []int) Report {
-	r := Report{Info: info, Took: snapshot.At.Sub(snapshot.Since), Lost: snapshot.Lost}
+	r := Report{Info: info, Took: snapshot.At.Sub(snapshot.Since), Since: snapshot.Since, Lost: snapshot.Lost}
 	some := *snapshot
 	if len(pids) > 0 {
 		some.Ended, some.Processes = nil, slices.Clone(snapshot.Processes)

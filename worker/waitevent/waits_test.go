@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -348,6 +349,25 @@ func TestServerGone(t *testing.T) {
 			w := watch(t, pgtest.BinDir(t), pgtest.Options{}, waits.Options{Method: method})
 			if _, err := w.provider.Snapshot(); err != nil {
 				t.Fatal(err)
+			}
+			c := w.server.Connect(t, "postgres", "postgres")
+			if err := syscall.Kill(int(c.PgConn().PID()), syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+			pgtest.Wait(t, "the end of the figures", func() bool {
+				_, err := w.provider.Snapshot()
+				return errors.Is(err, waits.ErrServerGone)
+			})
+			pgtest.Wait(t, "the server after its crash", func() bool {
+				again, err := waits.Open(w.Target, waits.Options{Method: method})
+				if err != nil {
+					return false
+				}
+				defer again.Close()
+				return again.Check() == nil
+			})
+			if err := w.provider.Check(); !errors.Is(err, waits.ErrServerGone) {
+				t.Errorf("after a crash: %v", err)
 			}
 			w.server.Restart("fast")
 			if _, err := w.provider.Snapshot(); !errors.Is(err, waits.ErrServerGone) {

@@ -26,8 +26,10 @@ static u64 (*const bpf_ktime_get_ns)(void) = (void *)5;
 static u32 (*const bpf_get_prandom_u32)(void) = (void *)7;
 static u32 (*const bpf_get_smp_processor_id)(void) = (void *)8;
 static u64 (*const bpf_get_current_pid_tgid)(void) = (void *)14;
+static u64 (*const bpf_get_current_uid_gid)(void) = (void *)15;
 static long (*const bpf_probe_read_user)(void *dst, u32 size, const void *address) = (void *)112;
 static long (*const bpf_probe_read_kernel)(void *dst, u32 size, const void *address) = (void *)113;
+static long (*const bpf_probe_read_user_str)(void *dst, u32 size, const void *address) = (void *)114;
 static long (*const bpf_ringbuf_output)(void *ring, void *data, u64 size, u64 flags) = (void *)130;
 static void *(*const bpf_ringbuf_reserve)(void *ring, u64 size, u64 flags) = (void *)131;
 static void (*const bpf_ringbuf_submit)(void *record, u64 flags) = (void *)132;
@@ -36,12 +38,16 @@ static long (*const bpf_timer_init)(struct bpf_timer *timer, void *map, u64 flag
 static long (*const bpf_timer_set_callback)(struct bpf_timer *timer, void *callback) = (void *)170;
 static long (*const bpf_timer_start)(struct bpf_timer *timer, u64 nsecs, u64 flags) = (void *)171;
 static long (*const bpf_timer_cancel)(struct bpf_timer *timer) = (void *)172;
+static u64 (*const bpf_get_attach_cookie)(void *ctx) = (void *)174;
 static long (*const bpf_task_pt_regs)(struct task_struct *task) = (void *)175;
+static long (*const bpf_loop)(u32 times, void *callback, void *context, u64 flags) = (void *)181;
 static long (*const bpf_copy_from_user_task)(void *dst, u32 size, const void *address, struct task_struct *task,
 					     u64 flags) = (void *)191;
 
 /* Functions of the kernel that the loader finds by name. */
 extern struct task_struct *bpf_task_from_pid(s32 pid) __ksym;
 extern void bpf_task_release(struct task_struct *task) __ksym;
+extern u64 *bpf_session_cookie(void) __ksym;
+extern bool bpf_session_is_return(void) __ksym;
 
 #endif

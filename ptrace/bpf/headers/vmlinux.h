@@ -75,7 +75,15 @@ struct sched_entity {
 
 struct mm_struct {
 	unsigned long start_stack;
+	unsigned long exec_vm; /* pages of mappings with code */
 };
+
+
+#if defined(__TARGET_ARCH_x86)
+struct thread_struct {
+	unsigned long fsbase;
+};
+#endif
 
 struct task_struct {
 	struct thread_info thread_info;
@@ -92,6 +100,9 @@ struct task_struct {
 	pid_t tgid;
 	struct task_struct *real_parent;
 	struct task_struct *group_leader;
+#if defined(__TARGET_ARCH_x86)
+	struct thread_struct thread;
+#endif
 };
 
 #if defined(__TARGET_ARCH_x86)

@@ -4,4 +4,4 @@
 // The package knows the kernel and nothing about PostgreSQL except the offsets that its caller gives.
 package waitsbpf
 
-//go:generate go tool bpf2go -target bpfel,bpfeb -no-global-types -type slot -type event -type record -type query_key -type query_figures waits waits.bpf.c -- -I../headers -O2 -Wall -Werror
+//go:generate go tool bpf2go -target bpfel,bpfeb -no-global-types -type slot -type event -type record -type query_key -type query_figures -type wait_stack waits waits.bpf.c -- -I../headers -O2 -mcpu=v3 -Wall -Werror

@@ -53,6 +53,8 @@ type Server struct {
 	QueryID, State, QueryStart, StateStart int
 	// Idle and Running are the values of st_state.
 	Idle, Running int
+	// Stacks says of which waits the stacks are copied.
+	Stacks StackOptions
 }
 
 // Slot holds the figures of one process.
@@ -70,6 +72,7 @@ type Programs struct {
 	slots   []Slot
 	gone    *ringbuf.Reader
 	trace   *ringbuf.Reader
+	stacks  *ringbuf.Reader
 }
 
 // Load loads the programs, without attaching them: the caller may first tell them which processes wait already.
@@ -78,6 +81,9 @@ func Load(s Server, hooks Hooks) (p *Programs, err error) {
 	if s.Procs < 1 || s.Procs > MaxSlots {
 		return nil, fmt.Errorf("%w: the server has room for %d processes, and at most %d can be watched",
 			ErrUnsupported, s.Procs, MaxSlots)
+	}
+	if err := s.Stacks.check(hooks); err != nil {
+		return nil, err
 	}
 	if err := rlimit.RemoveMemlock(); err != nil && !errors.Is(err, fs.ErrPermission) {
 		return nil, fmt.Errorf("raise the limit of locked memory: %w", err)
@@ -112,8 +118,17 @@ func configure(spec *ebpf.CollectionSpec, s Server) error {
 	for _, call := range calls {
 		wanted[call.number>>6] |= 1 << (call.number & 63)
 	}
+	stackPointer := uint32(0)
+	if s.Stacks.on() {
+		stackPointer = stackPointerWord
+	} else {
+		spec.Maps[waitsMapStacks].MaxEntries = uint32(os.Getpagesize())
+		spec.Maps[waitsMapStackScratches].MaxEntries = 1
+	}
 	for name, value := range map[string]any{
-		waitsVarPostmaster: uint32(s.Postmaster), waitsVarWaitPointer: s.WaitPointer, waitsVarFirstWait: s.FirstWait,
+		waitsVarSpWord: stackPointer, waitsVarStackEvery: uint32(s.Stacks.Every),
+		waitsVarStackLonger: uint64(s.Stacks.Longer),
+		waitsVarPostmaster:  uint32(s.Postmaster), waitsVarWaitPointer: s.WaitPointer, waitsVarFirstWait: s.FirstWait,
 		waitsVarProcSize: uint32(s.ProcSize), waitsVarProcs: uint32(s.Procs), waitsVarStatusPointer: s.Status,
 		waitsVarQueryOffset: uint32(s.QueryID), waitsVarStateOffset: uint32(s.State),
 		waitsVarSinceOffset: uint32(s.QueryStart), waitsVarChangedOffset: uint32(s.StateStart),
@@ -254,6 +269,9 @@ func (p *Programs) open(procs int) (err error) {
 	if p.trace, err = ringbuf.NewReader(p.objects.Trace); err != nil {
 		return fmt.Errorf("open the ring of traced waits: %w", err)
 	}
+	if p.stacks, err = ringbuf.NewReader(p.objects.Stacks); err != nil {
+		return fmt.Errorf("open the ring of stacks: %w", err)
+	}
 	return nil
 }
 
@@ -279,6 +297,9 @@ func (p *Programs) Close() {
 	}
 	if p.trace != nil {
 		_ = p.trace.Close()
+	}
+	if p.stacks != nil {
+		_ = p.stacks.Close()
 	}
 	for _, program := range p.extra {
 		_ = program.Close()

@@ -52,6 +52,8 @@ type Counters struct {
 	// LostProcesses are ended processes whose figures found no room in the ring, LostRecords waits of traced processes,
 	// LostQueries waits that found no room in the table of queries.
 	LostProcesses, LostRecords, LostQueries uint64
+	// LostStacks are stacks that were to be copied and were not: there was no room, or they were not readable.
+	LostStacks uint64
 	// Outside are waits of processes that had no PGPROC yet, or no more.
 	Outside uint64
 	// Missed are events at which the kernel did not run a program, because it was interrupted on that processor.
@@ -64,7 +66,7 @@ type Counters struct {
 
 // Counters reads them.
 func (p *Programs) Counters() (Counters, error) {
-	var sums [6]uint64
+	var sums [7]uint64
 	for i := range sums {
 		var values []uint64
 		if err := p.objects.Counters.Lookup(uint32(i), &values); err != nil {
@@ -76,7 +78,7 @@ func (p *Programs) Counters() (Counters, error) {
 	}
 	c := Counters{
 		LostProcesses: sums[0], LostRecords: sums[1], LostQueries: sums[2], Outside: sums[3],
-		Runs: sums[4], Time: time.Duration(sums[5]),
+		Runs: sums[4], Time: time.Duration(sums[5]), LostStacks: sums[6],
 	}
 	for _, program := range p.extra {
 		if stats, err := program.Stats(); err == nil {

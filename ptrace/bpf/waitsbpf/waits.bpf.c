@@ -32,6 +32,10 @@ const volatile u32 state_running = 0;
 const volatile u64 wanted[8] = {};      /* system calls to time, a bit for each number */
 const volatile u32 read_call = 0;       /* read(2): timed for IO events only */
 
+const volatile u32 sp_word = 0;         /* of struct pt_regs: the stack pointer */
+const volatile u32 stack_every = 0;     /* copy the stack of one in so many waits; 0: of none */
+const volatile u64 stack_longer = 0;    /* and of waits of at least so many ns; 0: of none */
+
 /* EVENTS is how many events a slot can hold, BUCKETS how many ranges the histogram has. */
 enum { EVENTS = 64, BUCKETS = 32, CLASS_IO = 0x0a };
 
@@ -125,8 +129,39 @@ struct {
 	__type(value, struct query_figures);
 } queries SEC(".maps");
 
+/* Stacks of waits. Only the programs for system calls copy them: at the end of a call the process still has the stack of
+ * its beginning. */
+enum { REGISTERS = 21, MAX_STACK = 32 << 10, SCRATCHES = 8 };
+
+struct wait_stack {
+	u64 took, query;
+	u32 event, pid;
+	u32 length, cut; /* of the copy, which follows; it begins at the stack pointer, and ends before the stack does */
+	u64 registers[REGISTERS]; /* struct pt_regs */
+};
+
+const struct wait_stack *wait_stack_type __attribute__((unused));
+
+struct stack_scratch {
+	u32 busy, unused;
+	struct wait_stack head;
+	u8 stack[MAX_STACK];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, SCRATCHES);
+	__type(key, u32);
+	__type(value, struct stack_scratch);
+} stack_scratches SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 16 << 20);
+} stacks SEC(".maps");
+
 /* Counters, by processor. */
-enum { LOST_SLOTS, LOST_RECORDS, LOST_QUERIES, OUTSIDE, PROGRAM_RUNS, PROGRAM_TIME, COUNTERS };
+enum { LOST_SLOTS, LOST_RECORDS, LOST_QUERIES, OUTSIDE, PROGRAM_RUNS, PROGRAM_TIME, LOST_STACKS, COUNTERS };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -408,6 +443,60 @@ static __always_inline void end(struct slot *s, u64 now)
 		emit(s, KIND_WAIT, event, now, ns, query);
 }
 
+/* send_stack hands registers and stack of the current process to user space. */
+static __always_inline void send_stack(struct stack_scratch *s, struct task_struct *t)
+{
+	u32 word = sp_word;
+	u64 sp, end, n;
+
+	bpf_probe_read_kernel(s->head.registers, sizeof(s->head.registers), (void *)bpf_task_pt_regs(t));
+	if (word >= REGISTERS)
+		return;
+	sp = s->head.registers[word];
+	end = t->mm ? t->mm->start_stack : 0;
+	s->head.cut = 0;
+	n = end - sp + 64; /* with the number of arguments, where an unwinder looks for the end */
+	if (n > MAX_STACK) {
+		n = MAX_STACK;
+		s->head.cut = 1;
+	}
+	if (bpf_probe_read_user(s->stack, n, (void *)sp)) {
+		count(LOST_STACKS, 1);
+		return;
+	}
+	s->head.length = n;
+	if (bpf_ringbuf_output(&stacks, &s->head, sizeof(s->head) + n, BPF_RB_NO_WAKEUP))
+		count(LOST_STACKS, 1);
+}
+
+/* keep_stack copies the stack of a wait that has just ended, if it is to be kept. */
+static __noinline void keep_stack(u64 took, u64 query, u32 event, u32 pid)
+{
+	struct task_struct *t = bpf_get_current_task_btf();
+	struct stack_scratch *s = NULL;
+
+	if (!(stack_longer && took >= stack_longer) && !(stack_every && bpf_get_prandom_u32() % stack_every == 0))
+		return;
+	for (u32 i = 0; i < SCRATCHES; i++) {
+		u32 at = (pid + i) % SCRATCHES;
+
+		s = bpf_map_lookup_elem(&stack_scratches, &at);
+		if (s && __sync_val_compare_and_swap(&s->busy, 0, 1) == 0)
+			break;
+		s = NULL;
+	}
+	if (!s) {
+		count(LOST_STACKS, 1);
+		return;
+	}
+	s->head.took = took;
+	s->head.query = query;
+	s->head.event = event;
+	s->head.pid = pid;
+	send_stack(s, t);
+	s->busy = 0;
+}
+
 SEC("tp_btf/sched_switch")
 int switched(u64 *ctx)
 {
@@ -464,12 +553,18 @@ static __always_inline void leave(void)
 {
 	struct task_struct *t = bpf_get_current_task_btf();
 	struct slot *s = slot_of(t->tgid);
-	u64 now;
+	u64 now, since, query;
+	u32 event;
 
 	if (!s || !s->since)
 		return;
 	now = bpf_ktime_get_ns();
+	since = s->since;
+	query = s->query;
+	event = s->waiting;
 	end(s, now);
+	if (stack_every || stack_longer)
+		keep_stack(now - since, query, event, t->tgid);
 	charge(now);
 }
 

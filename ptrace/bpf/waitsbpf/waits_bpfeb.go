@@ -62,39 +62,56 @@ type waitsSlot struct {
 	Events           [64]waitsEvent
 }
 
+type waitsWaitStack struct {
+	_         structs.HostLayout
+	Took      uint64
+	Query     uint64
+	Event     uint32
+	Pid       uint32
+	Length    uint32
+	Cut       uint32
+	Registers [21]uint64
+}
+
 // Names of all BPF objects in the ELF.
 //
 // Used for safe lookups in a Collection or CollectionSpec.
 const (
-	waitsMapCounters      = "counters"
-	waitsMapEmpty         = "empty"
-	waitsMapGone          = "gone"
-	waitsMapQueries       = "queries"
-	waitsMapSlotOfPid     = "slot_of_pid"
-	waitsMapSlots         = "slots"
-	waitsMapTrace         = "trace"
-	waitsProgCallEntered  = "call_entered"
-	waitsProgCallLeft     = "call_left"
-	waitsProgEnded        = "ended"
-	waitsProgEntered      = "entered"
-	waitsProgLeft         = "left"
-	waitsProgReadEntered  = "read_entered"
-	waitsProgSwitched     = "switched"
-	waitsVarChangedOffset = "changed_offset"
-	waitsVarFirstWait     = "first_wait"
-	waitsVarPostmaster    = "postmaster"
-	waitsVarProcSize      = "proc_size"
-	waitsVarProcs         = "procs"
-	waitsVarQueryOffset   = "query_offset"
-	waitsVarReadCall      = "read_call"
-	waitsVarRecordType    = "record_type"
-	waitsVarSinceOffset   = "since_offset"
-	waitsVarStateIdle     = "state_idle"
-	waitsVarStateOffset   = "state_offset"
-	waitsVarStateRunning  = "state_running"
-	waitsVarStatusPointer = "status_pointer"
-	waitsVarWaitPointer   = "wait_pointer"
-	waitsVarWanted        = "wanted"
+	waitsMapCounters       = "counters"
+	waitsMapEmpty          = "empty"
+	waitsMapGone           = "gone"
+	waitsMapQueries        = "queries"
+	waitsMapSlotOfPid      = "slot_of_pid"
+	waitsMapSlots          = "slots"
+	waitsMapStackScratches = "stack_scratches"
+	waitsMapStacks         = "stacks"
+	waitsMapTrace          = "trace"
+	waitsProgCallEntered   = "call_entered"
+	waitsProgCallLeft      = "call_left"
+	waitsProgEnded         = "ended"
+	waitsProgEntered       = "entered"
+	waitsProgLeft          = "left"
+	waitsProgReadEntered   = "read_entered"
+	waitsProgSwitched      = "switched"
+	waitsVarChangedOffset  = "changed_offset"
+	waitsVarFirstWait      = "first_wait"
+	waitsVarPostmaster     = "postmaster"
+	waitsVarProcSize       = "proc_size"
+	waitsVarProcs          = "procs"
+	waitsVarQueryOffset    = "query_offset"
+	waitsVarReadCall       = "read_call"
+	waitsVarRecordType     = "record_type"
+	waitsVarSinceOffset    = "since_offset"
+	waitsVarSpWord         = "sp_word"
+	waitsVarStackEvery     = "stack_every"
+	waitsVarStackLonger    = "stack_longer"
+	waitsVarStateIdle      = "state_idle"
+	waitsVarStateOffset    = "state_offset"
+	waitsVarStateRunning   = "state_running"
+	waitsVarStatusPointer  = "status_pointer"
+	waitsVarWaitPointer    = "wait_pointer"
+	waitsVarWaitStackType  = "wait_stack_type"
+	waitsVarWanted         = "wanted"
 )
 
 // loadWaits returns the embedded CollectionSpec for waits.
@@ -152,13 +169,15 @@ type waitsProgramSpecs struct {
 //
 // It can be passed ebpf.CollectionSpec.Assign.
 type waitsMapSpecs struct {
-	Counters  *ebpf.MapSpec `ebpf:"counters"`
-	Empty     *ebpf.MapSpec `ebpf:"empty"`
-	Gone      *ebpf.MapSpec `ebpf:"gone"`
-	Queries   *ebpf.MapSpec `ebpf:"queries"`
-	SlotOfPid *ebpf.MapSpec `ebpf:"slot_of_pid"`
-	Slots     *ebpf.MapSpec `ebpf:"slots"`
-	Trace     *ebpf.MapSpec `ebpf:"trace"`
+	Counters       *ebpf.MapSpec `ebpf:"counters"`
+	Empty          *ebpf.MapSpec `ebpf:"empty"`
+	Gone           *ebpf.MapSpec `ebpf:"gone"`
+	Queries        *ebpf.MapSpec `ebpf:"queries"`
+	SlotOfPid      *ebpf.MapSpec `ebpf:"slot_of_pid"`
+	Slots          *ebpf.MapSpec `ebpf:"slots"`
+	StackScratches *ebpf.MapSpec `ebpf:"stack_scratches"`
+	Stacks         *ebpf.MapSpec `ebpf:"stacks"`
+	Trace          *ebpf.MapSpec `ebpf:"trace"`
 }
 
 // waitsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -174,11 +193,15 @@ type waitsVariableSpecs struct {
 	ReadCall      *ebpf.VariableSpec `ebpf:"read_call"`
 	RecordType    *ebpf.VariableSpec `ebpf:"record_type"`
 	SinceOffset   *ebpf.VariableSpec `ebpf:"since_offset"`
+	SpWord        *ebpf.VariableSpec `ebpf:"sp_word"`
+	StackEvery    *ebpf.VariableSpec `ebpf:"stack_every"`
+	StackLonger   *ebpf.VariableSpec `ebpf:"stack_longer"`
 	StateIdle     *ebpf.VariableSpec `ebpf:"state_idle"`
 	StateOffset   *ebpf.VariableSpec `ebpf:"state_offset"`
 	StateRunning  *ebpf.VariableSpec `ebpf:"state_running"`
 	StatusPointer *ebpf.VariableSpec `ebpf:"status_pointer"`
 	WaitPointer   *ebpf.VariableSpec `ebpf:"wait_pointer"`
+	WaitStackType *ebpf.VariableSpec `ebpf:"wait_stack_type"`
 	Wanted        *ebpf.VariableSpec `ebpf:"wanted"`
 }
 
@@ -202,13 +225,15 @@ func (o *waitsObjects) Close() error {
 //
 // It can be passed to loadWaitsObjects or ebpf.CollectionSpec.LoadAndAssign.
 type waitsMaps struct {
-	Counters  *ebpf.Map `ebpf:"counters"`
-	Empty     *ebpf.Map `ebpf:"empty"`
-	Gone      *ebpf.Map `ebpf:"gone"`
-	Queries   *ebpf.Map `ebpf:"queries"`
-	SlotOfPid *ebpf.Map `ebpf:"slot_of_pid"`
-	Slots     *ebpf.Map `ebpf:"slots"`
-	Trace     *ebpf.Map `ebpf:"trace"`
+	Counters       *ebpf.Map `ebpf:"counters"`
+	Empty          *ebpf.Map `ebpf:"empty"`
+	Gone           *ebpf.Map `ebpf:"gone"`
+	Queries        *ebpf.Map `ebpf:"queries"`
+	SlotOfPid      *ebpf.Map `ebpf:"slot_of_pid"`
+	Slots          *ebpf.Map `ebpf:"slots"`
+	StackScratches *ebpf.Map `ebpf:"stack_scratches"`
+	Stacks         *ebpf.Map `ebpf:"stacks"`
+	Trace          *ebpf.Map `ebpf:"trace"`
 }
 
 func (m *waitsMaps) Close() error {
@@ -219,6 +244,8 @@ func (m *waitsMaps) Close() error {
 		m.Queries,
 		m.SlotOfPid,
 		m.Slots,
+		m.StackScratches,
+		m.Stacks,
 		m.Trace,
 	)
 }
@@ -236,11 +263,15 @@ type waitsVariables struct {
 	ReadCall      *ebpf.Variable `ebpf:"read_call"`
 	RecordType    *ebpf.Variable `ebpf:"record_type"`
 	SinceOffset   *ebpf.Variable `ebpf:"since_offset"`
+	SpWord        *ebpf.Variable `ebpf:"sp_word"`
+	StackEvery    *ebpf.Variable `ebpf:"stack_every"`
+	StackLonger   *ebpf.Variable `ebpf:"stack_longer"`
 	StateIdle     *ebpf.Variable `ebpf:"state_idle"`
 	StateOffset   *ebpf.Variable `ebpf:"state_offset"`
 	StateRunning  *ebpf.Variable `ebpf:"state_running"`
 	StatusPointer *ebpf.Variable `ebpf:"status_pointer"`
 	WaitPointer   *ebpf.Variable `ebpf:"wait_pointer"`
+	WaitStackType *ebpf.Variable `ebpf:"wait_stack_type"`
 	Wanted        *ebpf.Variable `ebpf:"wanted"`
 }
 

@@ -30,6 +30,7 @@ var forbidden = []uint32{
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD,
 	unix.SYS_BPF, unix.SYS_USERFAULTFD, unix.SYS_REBOOT, unix.SYS_ADD_KEY, unix.SYS_KEYCTL,
 	unix.SYS_IO_URING_SETUP, // would do other calls past the filter
+	unix.SYS_LISTEN,         // a server on the network
 }
 
 // Raise sets the fence, and with it no_new_privs (prctl(2)), which it needs. A second one changes nothing.

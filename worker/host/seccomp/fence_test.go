@@ -156,6 +156,21 @@ func TestFence(t *testing.T) {
 func TestFilters(t *testing.T) {
 	const own = 4711
 	for name, m := range machines {
+		for _, c := range []struct {
+			number   uint32
+			argument uint64
+		}{{unix.SYS_LISTEN, 3}, {m.socketCall, 4}} {
+			if c.number == 0 {
+				continue
+			}
+			data := map[uint32]uint32{numberAt: c.number, auditAt: m.audit, argumentAt + m.low: uint32(c.argument)}
+			if got := verdict(t, m.filter(own, nil), data); got == unix.SECCOMP_RET_ALLOW {
+				t.Errorf("%s: listening is allowed", name)
+			}
+			if got := verdict(t, m.filter(own, []uint32{unix.SYS_LISTEN}), data); got != unix.SECCOMP_RET_ALLOW {
+				t.Errorf("%s: listening is refused although it is wanted: %#x", name, got)
+			}
+		}
 		p := m.filter(own, nil)
 		for _, c := range []struct {
 			what      string

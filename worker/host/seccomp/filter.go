@@ -11,13 +11,15 @@ type machine struct {
 	audit     uint32 // AUDIT_ARCH_*, of linux/audit.h: other calling conventions have other numbers of calls
 	low       uint32 // offset of the low half of a 64-bit argument
 	alternate uint32 // bit of the numbers of a second convention with the same audit value; 0 if there is none
+	// socketCall is the number of socketcall(2), which makes other calls for sockets; 0 if there is none.
+	socketCall uint32
 }
 
 var machines = map[string]machine{
 	"amd64":   {audit: unix.AUDIT_ARCH_X86_64, alternate: 0x4000_0000}, // x32
 	"arm64":   {audit: unix.AUDIT_ARCH_AARCH64},
-	"ppc64le": {audit: unix.AUDIT_ARCH_PPC64LE},
-	"s390x":   {audit: unix.AUDIT_ARCH_S390X, low: 4},
+	"ppc64le": {audit: unix.AUDIT_ARCH_PPC64LE, socketCall: 102},
+	"s390x":   {audit: unix.AUDIT_ARCH_S390X, low: 4, socketCall: 102},
 	"riscv64": {audit: unix.AUDIT_ARCH_RISCV64},
 }
 
@@ -92,7 +94,12 @@ func (m machine) filter(own int, allowed []uint32) []unix.SockFilter {
 		}
 		p = append(p, unix.SockFilter{Code: ifEqual, K: number, Jf: 1}, refuse)
 	}
-	for _, r := range rules(own) {
+	all := rules(own)
+	if m.socketCall != 0 && !slices.Contains(allowed, unix.SYS_LISTEN) {
+		const listen = 4 // SYS_LISTEN of linux/net.h
+		all = append(all, rule{m.socketCall, [][]check{{{argument: 0, value: listen, not: true}}}})
+	}
+	for _, r := range all {
 		block := m.block(r.cases)
 		p = append(p, unix.SockFilter{Code: ifEqual, K: r.number, Jf: uint8(len(block))})
 		p = append(p, block...)

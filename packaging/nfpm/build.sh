@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# build.sh [FOLDER]: the packages of every format below FOLDER (default dist/packages), and SHA256SUMS of them. The same
+# source, version and SOURCE_DATE_EPOCH make the same bytes. SOURCE_DATE_EPOCH is the time of the last commit if it is
+# not set. PACKAGE_ARCHS ("amd64 arm64"), PACKAGE_MAJORS ("14 ... 18"), PACKAGE_FORMATS ("deb rpm apk") and
+# PACKAGE_VERSION choose the packages and their version.
+
+# shellcheck source=scripts/lib.sh
+source "$(dirname "${BASH_SOURCE[0]}")/../../scripts/lib.sh"
+
+FOLDER=${1:-$TOP/dist/packages}
+read -ra ARCHS <<<"${PACKAGE_ARCHS:-amd64 arm64}"
+read -ra MAJORS <<<"${PACKAGE_MAJORS:-14 15 16 17 18}"
+read -ra FORMATS <<<"${PACKAGE_FORMATS:-deb rpm apk}"
+export PACKAGE_VERSION=${PACKAGE_VERSION:-$(sed -n 's/^VERSION *:= *//p' "$TOP/Makefile")}
+export PACKAGE_MAINTAINER=${PACKAGE_MAINTAINER:-pg_stat_backtrace developers <pg-stat-backtrace@lists.invalid>}
+export PACKAGE_HOMEPAGE=${PACKAGE_HOMEPAGE:-}
+export LC_ALL=C TZ=UTC
+unset GOFLAGS GOEXPERIMENT GOAMD64 GOARM64
+if [[ -z ${SOURCE_DATE_EPOCH:-} ]]; then
+	SOURCE_DATE_EPOCH=$(git -c safe.directory="$TOP" -C "$TOP" log -1 --format=%ct 2>/dev/null) ||
+		die "no commit to take the packages' time from" "set SOURCE_DATE_EPOCH to seconds since 1970"
+fi
+export SOURCE_DATE_EPOCH
+umask 022
+
+make_workdir
+export BUILD=$WORK/build
+mkdir -p "$BUILD/doc" "$FOLDER"
+FOLDER=$(cd "$FOLDER" && pwd)
+
+# changelog NAME: the package's own changelog, which Debian wants.
+changelog() {
+	mkdir -p "$BUILD/doc/$1"
+	printf '%s (%s-1) unstable; urgency=medium\n\n  * Package version %s: see changelog.gz.\n\n -- %s  %s\n' \
+		"$1" "$PACKAGE_VERSION" "$PACKAGE_VERSION" "$PACKAGE_MAINTAINER" "$(date -R -d "@$SOURCE_DATE_EPOCH")" |
+		gzip -9 --no-name >"$BUILD/doc/$1/changelog.Debian.gz"
+}
+
+# unit FORMAT DATA AFTER ETC: the unit for a distribution whose data directories are DATA, and whose servers' units are
+# AFTER. Options are in ETC.
+unit() {
+	mkdir -p "$BUILD/$1"
+	sed -e 's|/usr/local/bin/|/usr/bin/|' -e "s|/var/lib/postgresql/%I|$2|g" -e "s|^After=.*|After=$3|" -e "s|/etc/default/|$4/|" \
+		"$TOP/packaging/nfpm/$1/unit.head" <(sed '1,/^$/d' "$TOP/systemd/pg_stat_backtrace@.service") >"$BUILD/$1/unit"
+}
+
+# package CONFIG FORMAT: run nfpm in a copy of this folder.
+package() {
+	find "$WORK" -newer "$WORK/nfpm" -exec touch -h -d "@$SOURCE_DATE_EPOCH" {} + # apk packages hold the scripts' times
+	(cd "$WORK/stage/packaging/nfpm" && "$WORK/nfpm" package --config "$1" --packager "$2" --target "$FOLDER/" >"$WORK/log" 2>&1) ||
+		die "nfpm failed: $(cat "$WORK/log")"
+}
+
+# template FILE: a script with the major version in it, below BUILD.
+template() {
+	mkdir -p "$BUILD/scripts-$MAJOR"
+	sed "s/@MAJOR@/$MAJOR/g" "$TOP/packaging/nfpm/$1" >"$BUILD/scripts-$MAJOR/${1##*/}"
+}
+
+say "Building the programs: ${ARCHS[*]}"
+(cd "$TOP/packaging/tools" && "$GO" build -o "$WORK/nfpm" github.com/goreleaser/nfpm/v2/cmd/nfpm)
+for arch in "${ARCHS[@]}"; do
+	GOOS=linux GOARCH=$arch make -s -C "$TOP" build VERSION="$PACKAGE_VERSION" OUT="$BUILD/bin-$arch/pg_stat_backtrace"
+done
+(cd "$TOP" && "$GO" run ./internal/manpages -version "$PACKAGE_VERSION" \
+	-date "$(date -d "@$SOURCE_DATE_EPOCH" +%F)" "$BUILD")
+gzip -9 --no-name "$BUILD"/man1/*.1
+gzip -9 --no-name <"$TOP/CHANGELOG.md" >"$BUILD/doc/changelog.gz"
+{ cat "$TOP/packaging/nfpm/deb/copyright.head" && sed '1,2d; s/^$/./; s/^/ /' "$TOP/LICENSE"; } >"$BUILD/doc/copyright"
+unit deb '/var/lib/postgresql/%I' 'postgresql@%i.service postgresql.service' /etc/default
+unit rpm '/var/lib/pgsql/%i/data' 'postgresql-%i.service postgresql.service' /etc/sysconfig
+
+mkdir -p "$WORK/stage/packaging"
+cp -r "$TOP/packaging/nfpm" "$WORK/stage/packaging/"
+cp -r "$TOP"/{LICENSE,CHANGELOG.md,pg_stat_backtrace.control,sql} "$WORK/stage/"
+
+say "Building the packages: ${FORMATS[*]}"
+for FORMAT in "${FORMATS[@]}"; do
+	export FORMAT ZSH_FUNCTIONS=/usr/share/zsh/site-functions
+	[[ $FORMAT != deb ]] || ZSH_FUNCTIONS=/usr/share/zsh/vendor-completions
+	changelog pg-stat-backtrace
+	for ARCH in "${ARCHS[@]}"; do
+		export ARCH
+		package worker.yaml "$FORMAT"
+	done
+	for MAJOR in "${MAJORS[@]}"; do
+		export MAJOR PACKAGE EXTENSIONS
+		case $FORMAT in
+		deb) PACKAGE=postgresql-$MAJOR-pg-stat-backtrace EXTENSIONS=/usr/share/postgresql/$MAJOR/extension ;;
+		rpm) PACKAGE=pg_stat_backtrace_$MAJOR EXTENSIONS=/usr/pgsql-$MAJOR/share/extension ;;
+		apk) PACKAGE=postgresql$MAJOR-pg_stat_backtrace EXTENSIONS=/usr/share/postgresql$MAJOR/extension ;;
+		esac
+		changelog "$PACKAGE"
+		sed "s/@PACKAGE@/$PACKAGE/g" "$TOP/packaging/nfpm/deb/extension.lintian-overrides" \
+			>"$BUILD/doc/$PACKAGE/lintian-overrides"
+		template deb/extension.preinst
+		template rpm/extension.pre
+		template apk/extension.pre-install
+		sed -E "s#: \"(deb|rpm|apk)/extension#: \"$BUILD/scripts-$MAJOR/extension#" \
+			"$TOP/packaging/nfpm/extension.yaml" >"$WORK/extension.yaml"
+		package "$WORK/extension.yaml" "$FORMAT"
+	done
+done
+rm -f "$FOLDER/SHA256SUMS"
+(cd "$FOLDER" && sha256sum -- * >"$WORK/sums" && mv "$WORK/sums" SHA256SUMS)
+note "$(wc -l <"$FOLDER/SHA256SUMS") packages in $FOLDER"

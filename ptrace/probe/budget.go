@@ -1,0 +1,209 @@
+package probe
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"strconv"
+	"time"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// Cost is what a hit costs the process that has it, without the copy of a stack.
+type Cost struct{ Emulated, Stepped time.Duration }
+
+// withDefaults guesses what was not measured, by figures of a virtual machine.
+func (c Cost) withDefaults() Cost {
+	if c.Emulated <= 0 {
+		c.Emulated = time.Microsecond
+	}
+	if c.Stepped <= 0 {
+		c.Stepped = 10 * c.Emulated
+	}
+	return c
+}
+
+// budget keeps the cost of a session within its limit.
+type budget struct {
+	session *Session
+	cost    Cost
+	every   int
+	filled  time.Time // when the number of allowed stacks was set last
+	judged  time.Time
+	before  map[Key]Figures
+	times   map[int]time.Duration // processor time of each process
+}
+
+const (
+	refill = 100 * time.Millisecond
+	// window is the time over which the cost is compared with the processor time.
+	window = 500 * time.Millisecond
+	// least is the processor time below which a process is not judged: the cost of a few hits is no burden.
+	least = 20 * time.Millisecond
+	// maxEvery is the largest sample: beyond it stacks cost next to nothing.
+	maxEvery = 1 << 16
+)
+
+// start allows the first stacks.
+func (b *budget) start(s *Session) {
+	*b = budget{session: s, cost: s.options.Cost.withDefaults(), every: 1, judged: time.Now()}
+	s.programs.SetBudget(b.stacks(time.Second), 1)
+	b.filled = time.Now()
+	b.before, _ = s.Figures()
+	b.times, _ = b.processorTimes()
+}
+
+// stacks is how many stacks the limit allows in a time.
+func (b *budget) stacks(d time.Duration) int {
+	n := b.session.options.StacksPerSecond
+	if n <= 0 {
+		n = DefaultStacks
+	}
+	return max(1, int(float64(n)*d.Seconds()))
+}
+
+// check allows more stacks, and compares the cost with the limit. It reports whether the session is over.
+func (b *budget) check() (over bool, err error) {
+	now := time.Now()
+	if d := now.Sub(b.filled); d >= refill {
+		b.filled = now
+		left := max(0, b.session.programs.Budget())
+		b.session.programs.SetBudget(min(left+b.stacks(d), b.stacks(time.Second)), b.every)
+	}
+	if now.Sub(b.judged) < window {
+		return false, nil
+	}
+	b.judged = now
+	times, alive := b.processorTimes()
+	if !alive {
+		return true, nil
+	}
+	figures, err := b.session.Figures()
+	if err != nil {
+		return false, err
+	}
+	if b.session.options.MaxOverhead > 0 {
+		b.judge(figures, times)
+	}
+	b.before, b.times = figures, times
+	return !b.session.attached(), nil
+}
+
+// burden is what a process has paid in a window.
+type burden struct {
+	counting, all time.Duration
+	groups        map[int]time.Duration
+}
+
+// burdens returns what each process has paid since the last window.
+func (b *budget) burdens(figures map[Key]Figures) map[int]*burden {
+	stepped := make(map[int]bool)
+	for i := range b.session.options.Points {
+		p := &b.session.options.Points[i]
+		stepped[p.Group] = stepped[p.Group] || !p.Emulated
+	}
+	out := make(map[int]*burden)
+	for key, f := range figures {
+		before := b.before[key]
+		each := b.cost.Emulated
+		if stepped[key.Group] {
+			each = b.cost.Stepped
+		}
+		if b.session.options.Calls {
+			each += b.cost.Emulated // the return is a trap too
+		}
+		counting := time.Duration(f.Hits+f.Failed-before.Hits-before.Failed) * each
+		p := out[key.Process.PID]
+		if p == nil {
+			p = &burden{groups: make(map[int]time.Duration)}
+			out[key.Process.PID] = p
+		}
+		all := counting + time.Duration(f.Timed-before.Timed)
+		p.counting += counting
+		p.all += all
+		p.groups[key.Group] += all
+	}
+	return out
+}
+
+// judge compares the burden of each process with its processor time.
+func (b *budget) judge(figures map[Key]Figures, times map[int]time.Duration) {
+	limit := b.session.options.MaxOverhead
+	var worst *burden
+	share, worstPID := 0.0, 0
+	for pid, p := range b.burdens(figures) {
+		before, known := b.times[pid]
+		ran := times[pid] - before
+		if !known || ran < least {
+			continue
+		}
+		if s := min(1, float64(p.all)/float64(ran)); s > share {
+			worst, share, worstPID = p, s, pid
+		}
+	}
+	switch {
+	case worst == nil || share <= limit/4:
+		b.every = max(1, b.every/2)
+	case share <= limit:
+	case float64(worst.counting) <= float64(worst.all)*limit/share && b.every < maxEvery:
+		// Fewer stacks suffice.
+		b.every = min(maxEvery, max(2, 2*b.every))
+		b.notify(Notice{Every: b.every, Overhead: share, PID: worstPID})
+	default:
+		group, most := 0, time.Duration(-1)
+		for g, d := range worst.groups {
+			if d > most {
+				group, most = g, d
+			}
+		}
+		b.session.remove(group)
+		b.notify(Notice{Removed: true, Group: group, Overhead: share, PID: worstPID})
+	}
+	b.session.programs.SetBudget(max(0, b.session.programs.Budget()), b.every)
+}
+
+func (b *budget) notify(n Notice) {
+	if b.session.options.Notice != nil {
+		b.session.options.Notice(n)
+	}
+}
+
+// processorTimes returns the processor time of each traced process; false if none lives.
+func (b *budget) processorTimes() (map[int]time.Duration, bool) {
+	pids, err := b.session.processes()
+	if err != nil {
+		return nil, false
+	}
+	out := make(map[int]time.Duration, len(pids))
+	for _, pid := range pids {
+		stat, err := procfs.ReadStat(pid)
+		if err != nil || stat.State == 'Z' || stat.State == 'X' {
+			continue
+		}
+		if d, err := processorTime(pid); err == nil {
+			out[pid] = d
+		}
+	}
+	return out, len(out) > 0
+}
+
+// processorTime returns how long the threads of a process that live have had a processor (schedstat in proc(5)).
+func processorTime(pid int) (sum time.Duration, err error) {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
+	if err != nil {
+		return 0, fmt.Errorf("process %d: %w", pid, err)
+	}
+	for _, e := range entries {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/schedstat", pid, e.Name()))
+		if err != nil {
+			continue // it has ended
+		}
+		field, _, _ := bytes.Cut(text, []byte(" "))
+		n, err := strconv.ParseInt(string(field), 10, 64)
+		if err == nil {
+			sum += time.Duration(n)
+		}
+	}
+	return sum, nil
+}

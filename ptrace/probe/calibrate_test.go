@@ -1,0 +1,25 @@
+package probe
+
+import (
+	"errors"
+	"io/fs"
+	"runtime"
+	"testing"
+)
+
+func TestCalibrateSteppedCostsMore(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("nothing is measured on this architecture")
+	}
+	c, err := Calibrate()
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrUnsupported) {
+		t.Skipf("this host cannot run the programs: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("a hit costs %s emulated, %s single-stepped", c.Emulated, c.Stepped)
+	if c.Emulated <= 0 || c.Stepped <= c.Emulated {
+		t.Errorf("a single-stepped hit costs %s, an emulated one %s", c.Stepped, c.Emulated)
+	}
+}

@@ -1,0 +1,269 @@
+package probe
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/ptrace/bpf/probebpf"
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// What callers need of package probebpf.
+type (
+	// Hit is a hit with copies of registers and stack.
+	Hit = probebpf.Hit
+	// Figures count hits.
+	Figures = probebpf.Figures
+	// Process knows a process for good.
+	Process = probebpf.Process
+	// Latency has the durations of calls.
+	Latency = probebpf.Latency
+	// Probe says what to do at a hit.
+	Probe = probebpf.Probe
+)
+
+// ErrUnsupported means that this kernel or architecture cannot run the programs.
+var ErrUnsupported = probebpf.ErrUnsupported
+
+// ErrEnded means that all processes that were to be traced have ended.
+var ErrEnded = errors.New("all processes have ended")
+
+// Point is an instruction to probe.
+type Point struct {
+	Probe
+
+	// File is the open file, Offset the place of the instruction in it. Counter is the place of a counter that the
+	// kernel increments while the probe is attached; 0: none.
+	File            *os.File
+	Offset, Counter uint64
+	// Emulated: the kernel emulates the instruction. Otherwise it single-steps it, which takes some ten times as long.
+	Emulated bool
+	// Group is the number of the function that the point belongs to. Points of one group are removed together.
+	Group int
+}
+
+// Options of a session.
+type Options struct {
+	Points []Point
+	// PIDs are the processes to trace. Postmaster, if not 0, is a process that is traced with all its children, those
+	// that it makes later too.
+	PIDs       []int
+	Postmaster int
+	// Calls times each call from entry to return.
+	Calls bool
+	// MaxOverhead is the limit of the cost, as a share of the processor time of the process that pays most; 0: no limit.
+	MaxOverhead float64
+	// StacksPerSecond is the limit of copied stacks; 0: DefaultStacks.
+	StacksPerSecond int
+	// Cost is what hits cost on this host; the zero value stands for a guess.
+	Cost Cost
+	// Notice is called with what a user has to know while the session runs; nil: it is dropped.
+	Notice func(Notice)
+}
+
+// DefaultStacks is the default of Options.StacksPerSecond. Unwinding them takes about a tenth of a processor.
+const DefaultStacks = 2000
+
+// Notice reports that a session reduces what it does.
+type Notice struct {
+	// Removed is set if the probes of Group were removed; otherwise one hit in Every gets a stack from now on.
+	Removed bool
+	Group   int
+	Every   int
+	// Overhead is the share of the processor time of process PID that the probes took.
+	Overhead float64
+	PID      int
+}
+
+// Session is a set of attached probes.
+type Session struct {
+	options  Options
+	programs *probebpf.Programs
+	links    [][]*probebpf.Link // by group
+	budget   budget
+	ended    map[int]bool
+}
+
+// Open attaches the probes. Processes of Options.PIDs that have ended are left out; if all have, the error is ErrEnded.
+// Other errors wrap fs.ErrPermission or ErrUnsupported, or say which instruction the kernel refuses.
+func Open(o Options) (*Session, error) {
+	s := &Session{options: o, ended: make(map[int]bool)}
+	config := probebpf.Config{Postmaster: o.Postmaster, Calls: o.Calls}
+	groups := 0
+	for i := range o.Points {
+		config.Probes = append(config.Probes, o.Points[i].Probe)
+		groups = max(groups, o.Points[i].Group+1)
+	}
+	var err error
+	if s.programs, err = probebpf.Load(config); err != nil {
+		return nil, err
+	}
+	s.links = make([][]*probebpf.Link, groups)
+	s.budget.start(s)
+	if err := s.attach(); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+// attach attaches every point to every process.
+func (s *Session) attach() error {
+	pids := s.options.PIDs
+	if s.options.Postmaster != 0 {
+		pids = []int{0}
+	}
+	for i := range s.options.Points {
+		p := &s.options.Points[i]
+		path := fmt.Sprintf("/proc/self/fd/%d", p.File.Fd())
+		site := probebpf.Site{Probe: i, Offset: p.Offset, Counter: p.Counter}
+		for _, pid := range pids {
+			if s.ended[pid] {
+				continue
+			}
+			link, err := s.programs.Attach(path, pid, []probebpf.Site{site})
+			if errors.Is(err, fs.ErrNotExist) {
+				s.ended[pid] = true
+				continue
+			}
+			if err != nil {
+				return fmt.Errorf("offset %#x of %s: %w", p.Offset, p.File.Name(), err)
+			}
+			s.links[p.Group] = append(s.links[p.Group], link)
+		}
+	}
+	if len(pids) > 0 && len(s.ended) == len(pids) {
+		return ErrEnded
+	}
+	return nil
+}
+
+// Run hands hits to take until ctx ends, for a duration at most (0: no limit), or until all processes have ended, which
+// are no errors. tick is called after each look into the ring, about 50 times a second; nil: it is not. An error of take
+// or tick ends the session too. When Run returns, the probes are removed.
+func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hit) error, tick func() error) error {
+	const look = 20 * time.Millisecond
+	defer s.Detach()
+	var end time.Time
+	if duration > 0 {
+		end = time.Now().Add(duration)
+	}
+	var hit Hit
+	for {
+		for until := time.Now().Add(look); s.programs.Next(until, &hit); {
+			if err := take(&hit); err != nil {
+				return err
+			}
+			if ctx.Err() != nil || time.Now().After(until) {
+				break
+			}
+		}
+		if tick != nil {
+			if err := tick(); err != nil {
+				return err
+			}
+		}
+		over, err := s.budget.check()
+		if err != nil {
+			return err
+		}
+		if over || ctx.Err() != nil || !end.IsZero() && time.Now().After(end) {
+			break
+		}
+	}
+	s.Detach()
+	for s.programs.Next(time.Now(), &hit) {
+		if err := take(&hit); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Detach removes all probes. The figures stay until Close.
+func (s *Session) Detach() {
+	for group := range s.links {
+		s.remove(group)
+	}
+}
+
+// remove removes the probes of a group.
+func (s *Session) remove(group int) {
+	for _, link := range s.links[group] {
+		link.Close()
+	}
+	s.links[group] = nil
+}
+
+// attached reports whether a group still has probes.
+func (s *Session) attached() bool {
+	return slices.ContainsFunc(s.links, func(l []*probebpf.Link) bool { return len(l) > 0 })
+}
+
+// Figures returns the figures by group and process. Process{} stands for all processes that found no room.
+func (s *Session) Figures() (map[Key]Figures, error) {
+	all, err := s.programs.Figures()
+	if err != nil {
+		return nil, err
+	}
+	sums := make(map[Key]Figures, len(all))
+	for k, f := range all {
+		if f == (Figures{}) {
+			continue
+		}
+		key := Key{s.options.Points[k.Probe].Group, k.Process}
+		sum := sums[key]
+		sum.Add(f)
+		sums[key] = sum
+	}
+	return sums, nil
+}
+
+// Key is a group in a process.
+type Key struct {
+	Group   int
+	Process Process
+}
+
+// Latency returns the durations of the calls of a group.
+func (s *Session) Latency(group int) (sum Latency, err error) {
+	for i := range s.options.Points {
+		if s.options.Points[i].Group != group {
+			continue
+		}
+		l, err := s.programs.Latency(i)
+		if err != nil {
+			return sum, err
+		}
+		sum.Returns += l.Returns
+		sum.Total += l.Total
+		sum.Longest = max(sum.Longest, l.Longest)
+		for b := range l.Buckets {
+			sum.Buckets[b] += l.Buckets[b]
+		}
+	}
+	return sum, nil
+}
+
+// Close removes all probes and frees everything.
+func (s *Session) Close() {
+	s.Detach()
+	s.programs.Close()
+}
+
+// processes returns the processes that are traced and live.
+func (s *Session) processes() ([]int, error) {
+	if s.options.Postmaster == 0 {
+		return s.options.PIDs, nil
+	}
+	children, err := procfs.Children(s.options.Postmaster)
+	if err != nil {
+		return nil, fmt.Errorf("list the children of process %d: %w", s.options.Postmaster, err)
+	}
+	return append(children, s.options.Postmaster), nil
+}

@@ -1,0 +1,38 @@
+package capture
+
+import (
+	"time"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/worker/symbolize"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// NameStacks unwinds and names stacks of one process that a program in the kernel has copied, at most maxFrames frames
+// of each (0: unwind.DefaultMaxFrames). The mappings are those of each snapshot. What a PostgreSQL process says of
+// itself is not in these traces: it would have to be read at the same moment.
+func (c *Capturer) NameStacks(list []*ptrace.Snapshot, maxFrames int) []*trace.Trace {
+	traces := make([]*trace.Trace, 0, len(list))
+	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: c.linesWait}
+	defer files.Stop()
+	var w *walker
+	for i, snap := range list {
+		if i == 0 || snap.MapsSnapshot != list[i-1].MapsSnapshot {
+			if w != nil {
+				w.close()
+			}
+			space := c.processes.Open(snap.PID, snap.MapsSnapshot.StartTime(), snap.Maps)
+			space.Files, space.Generated.Off = &files, true
+			w = c.walker(space, Options{MaxFrames: maxFrames})
+		}
+		th := &snap.Threads[0]
+		stop := w.walk(th, nil)
+		traces = append(traces, &trace.Trace{
+			PID: snap.PID, Engine: snap.Engine, Threads: []trace.Thread{w.describe(th, stop)},
+		})
+	}
+	if w != nil {
+		w.close()
+	}
+	return traces
+}

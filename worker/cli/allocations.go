@@ -1,0 +1,206 @@
+package cli
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/allocs"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/allocation"
+	"pg_stat_backtrace/worker/compressed"
+	"pg_stat_backtrace/worker/profilefmt"
+)
+
+// allocationFlags are the flags of memory --allocations.
+type allocationFlags struct {
+	on          bool
+	duration    time.Duration
+	maxOverhead string
+	sample      string
+	debugDirs   []string
+	compressed  compressedFlags
+	remote      debuginfodFlags
+}
+
+func (f *allocationFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.BoolVar(&f.on, "allocations", false, "trace the allocations of one process, by call path")
+	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second,
+		"with --allocations: trace for this `TIME`; an interrupt ends it earlier")
+	fs.StringVar(&f.maxOverhead, "max-overhead", "50%",
+		"with --allocations: stop if the trace costs more than this `SHARE` of the process's processor time")
+	fs.StringVar(&f.sample, "sample", allocation.InuseSpace, "with --allocations: `TYPE` that folded prints and html "+
+		"shows first: "+strings.Join(allocation.SampleTypes(), ", "))
+	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
+	f.compressed.add(cmd)
+	f.remote.add(cmd)
+	_ = cmd.RegisterFlagCompletionFunc("sample",
+		cobra.FixedCompletions(allocation.SampleTypes(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// formats are those of a trace of allocations.
+func (f *allocationFlags) formats() []string {
+	return []string{profilefmt.Text, profilefmt.Folded, profilefmt.Pprof, profilefmt.Speedscope, profilefmt.HTML,
+		formatCompressed}
+}
+
+// check validates the flags, and returns the process and the budget.
+func (f *allocationFlags) check(format string, args []string) (pid int, budget float64, err error) {
+	share, percent := strings.CutSuffix(f.maxOverhead, "%")
+	budget, err = strconv.ParseFloat(share, 64)
+	if percent {
+		budget /= 100
+	}
+	switch {
+	case err != nil || !(budget > 0 && budget <= 1): // not a number is neither
+		return 0, 0, fmt.Errorf("--max-overhead must be more than 0%% and at most 100%%, not %q", f.maxOverhead)
+	case !slices.Contains(f.formats(), format):
+		return 0, 0, fmt.Errorf("--format must be one of %s with --allocations, not %q",
+			strings.Join(f.formats(), ", "), format)
+	case f.duration <= 0:
+		return 0, 0, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
+	case !slices.Contains(allocation.SampleTypes(), f.sample):
+		return 0, 0, fmt.Errorf("--sample must be one of %s, not %q", strings.Join(allocation.SampleTypes(), ", "), f.sample)
+	case len(args) != 1:
+		return 0, 0, errors.New("--allocations traces one process: give one process id")
+	}
+	if err := f.compressed.check(format); err != nil {
+		return 0, 0, err
+	}
+	pids, err := processIDs(args)
+	if err != nil {
+		return 0, 0, err
+	}
+	return pids[0], budget, nil
+}
+
+// run traces and prints. After an interrupt it prints what has come until then.
+func (f *allocationFlags) run(
+	ctx context.Context, pid int, budget float64, m *memoryFlags, stdout, stderr io.Writer,
+) error {
+	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
+	if err != nil {
+		return err
+	}
+	defer closeRemote()
+	target := identities([]int{pid})[0]
+	allocator, err := allocation.Locate(pid)
+	if err != nil {
+		return explainAllocations(pid, err)
+	}
+	defer allocator.Close()
+	ctx, cancel := context.WithTimeout(ctx, f.duration)
+	defer cancel()
+	progress := allocationProgress{out: stderr, shown: terminal(stderr), duration: f.duration, begin: fmt.Sprintf(
+		"tracing the allocations of process %d for %s: malloc of %s", pid, f.duration, allocator.Name)}
+	report, err := allocation.Run(ctx, capturer, target, allocator,
+		allocs.Options{MaxOverhead: budget, Blocks: m.format == formatCompressed}, progress.show)
+	progress.clear()
+	if err != nil {
+		return explainAllocations(pid, err)
+	}
+	if err := f.print(report, m, stdout); err != nil {
+		return err
+	}
+	if m.format != formatText && m.format != profilefmt.HTML {
+		for _, line := range append(report.Summary(), report.Notes()...) {
+			tellf(stderr, "%s", line)
+		}
+	}
+	if report.TooDear {
+		tellf(stderr, "the trace ended after %.1f s: it cost more than %s of the processor time of process %d\n"+
+			"  Its allocator is called %.0f times a second. Raise --max-overhead, or trace another process.",
+			report.Elapsed.Seconds(), f.maxOverhead, pid, float64(report.Counters.Calls())/report.Elapsed.Seconds())
+		return errReported
+	}
+	return nil
+}
+
+// print prints the report in the format.
+func (f *allocationFlags) print(r *allocation.Report, m *memoryFlags, out io.Writer) error {
+	switch m.format {
+	case formatText:
+		return r.Text(out, m.top)
+	case formatCompressed:
+		return f.printBlocks(r, out)
+	}
+	summary := r.Summary()
+	return profilefmt.Write(out, r.Profile(), profilefmt.Options{
+		Format: m.format, Title: r.Title(), Subtitle: strings.Join(summary, "; "), SampleType: f.sample, Top: m.top,
+		Notes: r.Notes(),
+	})
+}
+
+// printBlocks prints each live block as a compressed backtrace.
+func (f *allocationFlags) printBlocks(r *allocation.Report, w io.Writer) error {
+	out := bufio.NewWriter(w)
+	for _, p := range r.Paths {
+		sizes := r.Live[p]
+		slices.Sort(sizes)
+		for _, size := range sizes {
+			if p.Stack == nil {
+				b := compressed.Backtrace{Size: size}
+				line, err := b.Line()
+				if err != nil {
+					return err
+				}
+				_, _ = fmt.Fprintf(out, "%spid=%d incomplete\n%s\n", threadMark, r.PID, line) // an error is kept until Flush
+				continue
+			}
+			f.compressed.printStack(out, fmt.Sprintf("pid=%d tid=%d", r.PID, p.Stack.TID), p.Stack, size)
+		}
+	}
+	return out.Flush()
+}
+
+// explainAllocations words an error for a user.
+func explainAllocations(pid int, err error) error {
+	switch {
+	case errors.Is(err, ptrace.ErrExited), errors.Is(err, fs.ErrNotExist), errors.Is(err, procfs.ErrGone):
+		return fmt.Errorf("process %d does not exist, or has just ended", pid)
+	case errors.Is(err, allocation.ErrNoAllocator):
+		return err
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, ptrace.ErrNotPermitted), errors.Is(err, procfs.ErrDenied):
+		return fmt.Errorf("%w\nRun it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", err)
+	}
+	return err
+}
+
+// allocationProgress shows how far a trace is, on a terminal.
+type allocationProgress struct {
+	begin    string // the first line, when the process is probed; empty: it has been printed
+	out      io.Writer
+	shown    bool
+	duration time.Duration
+	last     time.Duration
+}
+
+func (p *allocationProgress) show(now *allocs.Progress) {
+	if p.begin != "" {
+		tellf(p.out, "%s", p.begin)
+		p.begin = ""
+	}
+	if !p.shown || now.Elapsed-p.last < time.Second {
+		return
+	}
+	p.last = now.Elapsed
+	_, _ = fmt.Fprintf(p.out, "\r\x1b[K%.0f of %s, %d calls of the allocator, estimated cost %.1f %%",
+		now.Elapsed.Seconds(), p.duration, now.Counters.Calls(), 100*now.Share())
+}
+
+func (p *allocationProgress) clear() {
+	if p.shown {
+		_, _ = io.WriteString(p.out, "\r\x1b[K")
+	}
+}

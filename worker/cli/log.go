@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/worker/logformat"
+	"pg_stat_backtrace/worker/visible"
+)
+
+// Formats of the worker's log. The first chooses one by what reads the log.
+const (
+	logAuto    = "auto"
+	logConsole = "console"
+	logOTel    = "otel"
+	logJournal = "journald"
+)
+
+// logFormats are the values of --log-format.
+var logFormats = []string{logAuto, formatJSON, logConsole, logOTel, logJournal}
+
+// logSink returns what writes lines of JSON to w in a format.
+func logSink(w io.Writer, format string) (io.Writer, error) {
+	if !slices.Contains(logFormats, format) {
+		return nil, fmt.Errorf("--log-format must be %s or %s, not %q", strings.Join(logFormats[:len(logFormats)-1], ", "),
+			logFormats[len(logFormats)-1], format)
+	}
+	if format == logAuto {
+		format = formatJSON
+		if f, ok := w.(*os.File); ok && logformat.IsJournal(f, os.Getenv("JOURNAL_STREAM")) {
+			format = logJournal
+		} else if terminal(w) {
+			format = logConsole
+		}
+	}
+	shown := visible.Writer{To: w} // names of roles, processes and files are in the log
+	switch format {
+	case logConsole:
+		return zerolog.ConsoleWriter{Out: shown, TimeFormat: time.DateTime}, nil
+	case logOTel:
+		return logformat.OTel{To: shown}, nil
+	case logJournal:
+		return &logformat.Journal{Else: shown}, nil
+	}
+	return shown, nil
+}
+
+// logger returns a logger that writes lines of JSON to w.
+func logger(w io.Writer, level string) (zerolog.Logger, error) {
+	lvl, err := zerolog.ParseLevel(level)
+	if err != nil || level == "" {
+		return zerolog.Nop(), fmt.Errorf("--log-level must be debug, info, warn or error, not %q", level)
+	}
+	zerolog.DurationFieldUnit = time.Millisecond
+	zerolog.TimeFieldFormat = time.RFC3339Nano
+	return zerolog.New(w).Level(lvl).With().Timestamp().Logger(), nil
+}
+
+// terminal reports whether w is a terminal (or another character device).
+func terminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,60 @@
+package cli
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+func TestNodeFlags(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		args []string
+		want int
+	}{
+		{[]string{"worker", "--all", "-D", "/srv/pgdata"}, exitUsage},
+		{[]string{"worker", "--all", "--max-workers", "0"}, exitUsage},
+		{[]string{"worker", "--all", "--supervised"}, exitUsage},
+		{[]string{"worker", "--below", "/srv", "-D", "/srv/pgdata"}, exitUsage},
+	} {
+		if code, out, errOut := run(t, c.args...); code != c.want {
+			t.Errorf("%q: exit status %d, %s%s", c.args, code, out, errOut)
+		}
+	}
+}
+
+// TestPassedOn: the workers get the flags that were given, except those of the supervisor.
+func TestPassedOn(t *testing.T) {
+	t.Parallel()
+	fs := pflag.NewFlagSet("worker", pflag.ContinueOnError)
+	fs.Bool(flagAll, false, "")
+	fs.String(flagListen, "", "")
+	fs.StringSlice("debug-dir", nil, "")
+	fs.Float64("rate", 1, "")
+	fs.Int("burst", 1, "")
+	if err := fs.Parse([]string{"--all", "--listen", ":1", "--debug-dir", "/a,/b", "--debug-dir", "/c", "--rate", "5"}); err != nil {
+		t.Fatal(err)
+	}
+	got := passedOn(fs)
+	slices.Sort(got)
+	if want := []string{"--debug-dir=/a", "--debug-dir=/b", "--debug-dir=/c", "--rate=5"}; !slices.Equal(got, want) {
+		t.Errorf("passed on: %q, want %q", got, want)
+	}
+}
+
+func TestNthAddress(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		address string
+		slot    int
+		want    string
+	}{
+		{"127.0.0.1:9188", 0, "127.0.0.1:9188"}, {"127.0.0.1:9188", 3, "127.0.0.1:9191"}, {"[::1]:9188", 1, "[::1]:9189"},
+		{"127.0.0.1", 0, ""}, {"127.0.0.1:0", 0, ""}, {"127.0.0.1:http", 0, ""},
+	} {
+		if got, err := nthAddress(c.address, c.slot); got != c.want || (err == nil) != (c.want != "") {
+			t.Errorf("nthAddress(%q, %d) = %q, %v", c.address, c.slot, got, err)
+		}
+	}
+}

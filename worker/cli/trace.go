@@ -1,0 +1,280 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/worker/functrace"
+	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/profilefmt"
+)
+
+// traceFlags are the flags of the command trace.
+type traceFlags struct {
+	dataDir   string
+	static    []string
+	duration  time.Duration
+	format    string
+	count     bool
+	latency   bool
+	args      string
+	when      string
+	overhead  string
+	stacks    int
+	maxFrames int
+	top       int
+	debugDirs []string
+	remote    debuginfodFlags
+}
+
+const traceLong = `Count the calls of functions in running processes, and print the stacks that led
+to them, the most frequent first. Functions of the server, its libraries and of
+Go programs can be traced. Every call is counted, in the kernel.
+
+FUNCTION is a name, LIBRARY:FUNCTION, or MODULE+0xADDRESS as stacks show it.
+Give the server's data directory with -D to trace all its processes, also those
+that start later, or give process ids. --usdt traces a static probe of the
+server instead, if its build has them.
+
+Each call stops at a breakpoint. That costs the process about a microsecond, and
+some ten times as much if the kernel has to single-step the instruction: the
+command measures and prints it before it attaches. With a stack it costs some
+microseconds more. Beyond --max-overhead, only a part of the calls get a stack.
+If that does not suffice, the probe is removed. Interrupted or killed, even with
+kill -9, the command leaves no breakpoint.
+
+--args reads arguments that are integers or pointers: the first N, or a list such
+as 1,2:s. The letter behind a colon is the form: d or u for 32 bits with or
+without a sign, l or x for 64 bits, b for a byte, s for a string. --when counts
+calls only if their arguments meet a condition, such as 'arg1>8192 && arg2:d!=0'.
+--latency measures the time from each call to its return. Go programs do not
+survive that, so it is refused for them.
+
+The command needs root, or CAP_BPF and CAP_PERFMON and the processes' user,
+Linux 6.6 (--latency: 6.13), and the host's PID namespace.`
+
+func newTrace() *cobra.Command {
+	var f traceFlags
+	cmd := &cobra.Command{
+		Use:   "trace FUNCTION... {-D DIRECTORY | PID...}",
+		Short: "Count calls of functions in running processes, and print the stacks that led to them",
+		Long:  traceLong,
+		Example: `  pg_stat_backtrace trace XLogFlush -D /var/lib/postgresql/15/main
+  pg_stat_backtrace trace smgrextend LWLockAcquire --duration 30s 4711
+  pg_stat_backtrace trace XLogWrite --latency -D /srv/pgdata
+  pg_stat_backtrace trace libc:malloc --when 'arg1>8192' --args 1 4711
+  pg_stat_backtrace trace --usdt query__start --args 1:s -D /srv/pgdata
+  pg_stat_backtrace trace errfinish --format html -D /srv/pgdata > errors.html`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			o, err := f.check(args)
+			if err != nil {
+				return usage(err)
+			}
+			return f.run(cmd.Context(), o, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+func (f *traceFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "trace all processes of the server with this data `DIRECTORY`")
+	fs.StringArrayVar(&f.static, "usdt", nil, "trace the static probe `NAME`; may be given several times")
+	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second, "trace for this `TIME`; an interrupt ends it earlier")
+	fs.StringVarP(&f.format, "format", "f", formatText, "`FORMAT` of the result: "+strings.Join(traceFormats(), ", "))
+	fs.BoolVar(&f.count, "count", false, "only count: copy no stacks")
+	fs.BoolVar(&f.latency, "latency", false, "measure the time from each call to its return")
+	fs.StringVar(&f.args, "args", "", "print arguments: the first `N`, or a list such as 1,2:s")
+	fs.StringVar(&f.when, "when", "", "count calls that meet this `CONDITION`, such as 'arg1>8192'")
+	fs.StringVar(&f.overhead, "max-overhead", "10%",
+		"limit of the cost, as a `SHARE` of the processor time of a process; 0: no limit")
+	fs.IntVar(&f.stacks, "max-stacks", probe.DefaultStacks, "copy at most `N` stacks a second; all calls are counted")
+	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames, inlined calls included")
+	fs.IntVarP(&f.top, "top", "n", 20, "with text: the `N` most frequent stacks")
+	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
+	f.remote.add(cmd)
+	_ = cmd.MarkFlagDirname("pgdata")
+	_ = cmd.RegisterFlagCompletionFunc("format",
+		cobra.FixedCompletions(traceFormats(), cobra.ShellCompDirectiveNoFileComp))
+}
+
+// traceFormats are the formats of the command trace.
+func traceFormats() []string { return append(profilefmt.Formats(), formatJSON) }
+
+// check validates flags and arguments.
+func (f *traceFlags) check(args []string) (o functrace.Options, err error) {
+	o = functrace.Options{
+		Static: f.static, Calls: f.latency, CountOnly: f.count, StacksPerSecond: f.stacks, MaxFrames: f.maxFrames,
+		Title: pgcluster.Title,
+	}
+	for _, arg := range args {
+		if pid, err := strconv.ParseInt(arg, 10, 32); err == nil && pid > 0 {
+			o.PIDs = append(o.PIDs, int(pid))
+		} else {
+			o.Functions = append(o.Functions, arg)
+		}
+	}
+	slices.Sort(o.PIDs)
+	o.PIDs = slices.Compact(o.PIDs)
+	switch {
+	case len(o.Functions)+len(o.Static) == 0:
+		return o, errors.New("name a function, or a static probe with --usdt")
+	case f.dataDir == "" && len(o.PIDs) == 0:
+		return o, errors.New("give the server's data directory with -D, or process ids")
+	case f.dataDir != "" && len(o.PIDs) > 0:
+		return o, errors.New("give either -D or process ids, not both")
+	case !slices.Contains(traceFormats(), f.format):
+		return o, fmt.Errorf("--format must be one of %s, not %q", strings.Join(traceFormats(), ", "), f.format)
+	case f.duration <= 0:
+		return o, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
+	case f.stacks < 1:
+		return o, fmt.Errorf("--max-stacks must be at least 1, not %d", f.stacks)
+	case f.maxFrames < 1 || f.maxFrames > maxFramesLimit:
+		return o, fmt.Errorf("--max-frames must be from 1 to %d, not %d", maxFramesLimit, f.maxFrames)
+	case f.top < 1:
+		return o, fmt.Errorf("--top must be at least 1, not %d", f.top)
+	case f.count && f.format != formatText && f.format != formatJSON:
+		return o, fmt.Errorf("--count gives no stacks for --format %s", f.format)
+	}
+	if o.MaxOverhead, err = parseShare(f.overhead); err != nil {
+		return o, fmt.Errorf("--max-overhead: %w", err)
+	}
+	if f.args != "" {
+		if o.Arguments, err = functrace.ParseArguments(f.args); err != nil {
+			return o, fmt.Errorf("--args: %w", err)
+		}
+	}
+	if f.when != "" {
+		if o.Conditions, err = functrace.ParseConditions(f.when); err != nil {
+			return o, fmt.Errorf("--when: %w", err)
+		}
+	}
+	return o, nil
+}
+
+// parseShare reads "10%", or "10" for the same.
+func parseShare(text string) (float64, error) {
+	n, err := strconv.ParseFloat(strings.TrimSpace(strings.TrimSuffix(text, "%")), 64)
+	if err != nil || !(n >= 0 && n <= 100) {
+		return 0, fmt.Errorf("%q is not a share from 0%% to 100%%", text)
+	}
+	return n / 100, nil
+}
+
+// run traces and prints. After an interrupt it prints what has come until then.
+func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stderr io.Writer) error {
+	if f.dataDir != "" {
+		c, err := pgcluster.ByDataDir(f.dataDir)
+		if err != nil {
+			return err
+		}
+		o.Postmaster = c.PostmasterPID
+	}
+	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
+	if err != nil {
+		return err
+	}
+	defer closeRemote()
+	o.Notice = func(text string) { tellf(stderr, "%s", text) }
+	t, err := functrace.New(capturer, o)
+	if err != nil {
+		return err
+	}
+	defer t.Close()
+	cost, err := probe.Calibrate()
+	if err != nil {
+		return traceRefusal(err)
+	}
+	f.announce(t, cost, stderr)
+	if err := t.Attach(cost); err != nil {
+		return traceRefusal(err)
+	}
+	tellf(stderr, "tracing for %s; press Ctrl-C to end it", f.duration)
+	out := json.NewEncoder(stdout)
+	out.SetEscapeHTML(false)
+	var each func(*functrace.Event) error
+	if f.format == formatJSON {
+		each = func(e *functrace.Event) error { return out.Encode(e.JSON()) }
+	}
+	result, err := t.Run(ctx, f.duration, each)
+	if err != nil {
+		return err
+	}
+	t.Close()
+	if err := f.print(result, out, stdout); err != nil {
+		return err
+	}
+	return ctx.Err()
+}
+
+// announce says what will be probed, and what that costs.
+func (f *traceFlags) announce(t *functrace.Tracer, cost probe.Cost, stderr io.Writer) {
+	for _, traced := range t.Traced() {
+		each, why := cost.Emulated, ""
+		if traced.Stepped {
+			each, why = cost.Stepped, fmt.Sprintf(", because the kernel has to single-step %q", traced.Instruction)
+		}
+		if each > 0 {
+			tellf(stderr, "%s: each call will cost its process about %.1f µs%s", traced.Name, each.Seconds()*1e6, why)
+		}
+		for _, note := range traced.Notes {
+			tellf(stderr, "%s: %s", traced.Name, note)
+		}
+	}
+	if n := t.Others(); n > 0 {
+		tellf(stderr, "%d processes of other servers run the same program: their calls cost as much and are not counted", n)
+	}
+}
+
+// print prints the result.
+func (f *traceFlags) print(r *functrace.Result, out *json.Encoder, stdout io.Writer) error {
+	var names []string
+	for i := range r.Functions {
+		names = append(names, r.Functions[i].Name)
+	}
+	switch {
+	case f.format == formatJSON:
+		return out.Encode(r.Totals())
+	case f.format == formatText:
+		if err := r.Text(stdout); err != nil || f.count {
+			return err
+		}
+		if p := r.Profile(); len(p.Sample) > 0 {
+			if _, err := io.WriteString(stdout, "\n"); err != nil {
+				return err
+			}
+			return profilefmt.Write(stdout, p, profilefmt.Options{
+				Format: f.format, Title: "Stacks", Top: f.top,
+			})
+		}
+		return nil
+	}
+	p := r.Profile()
+	return profilefmt.Write(stdout, p, profilefmt.Options{
+		Format: f.format, Title: "Calls of " + strings.Join(names, ", "), Top: f.top, Notes: p.Comments,
+		Subtitle: fmt.Sprintf("%.1f s", r.Took.Seconds()),
+	})
+}
+
+// traceRefusal adds what to do to an error of the kernel's.
+func traceRefusal(err error) error {
+	switch {
+	case errors.Is(err, probe.ErrEnded):
+		return errors.New("all processes have ended")
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w\nRun it as root, or as the server's user with CAP_BPF and CAP_PERFMON", err)
+	}
+	return err
+}

@@ -1,0 +1,140 @@
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	pprof "github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+func TestTraceRefuses(t *testing.T) {
+	t.Parallel()
+	pid := sleeper(t)
+	for arguments, want := range map[string]string{
+		"":                                  "name a function, or a static probe with --usdt",
+		"XLogFlush":                         "give the server's data directory with -D, or process ids",
+		"XLogFlush -D /tmp 1":               "give either -D or process ids, not both",
+		"XLogFlush --format xml 1":          "--format must be one of",
+		"XLogFlush --duration 0 1":          "--duration must be more than 0",
+		"XLogFlush --max-stacks 0 1":        "--max-stacks must be at least 1",
+		"XLogFlush --max-frames 0 1":        "--max-frames must be from 1",
+		"XLogFlush --top 0 1":               "--top must be at least 1",
+		"XLogFlush --count --format html 1": "--count gives no stacks",
+		"XLogFlush --max-overhead 101% 1":   "--max-overhead: \"101%\" is not a share from 0% to 100%",
+		"XLogFlush --args x 1":              "--args: \"x\" is not the number of an argument",
+		"XLogFlush --when arg1 1":           "--when: condition \"arg1\"",
+		"XLogFlush -D /nonexistent":         "/nonexistent",
+		"XLogFlush 4194304":                 "it has ended, or its memory may not be read",
+		"XLogFlush " + pid:                  "no function of that name is known in the processes",
+		"libnone:f " + pid:                  "no process has loaded libnone",
+		"--usdt no_such_probe " + pid:       "the processes have no static probes",
+		"libc:strlen " + pid:                "IFUNC",
+	} {
+		status, stdout, stderr := run(t, append([]string{"trace"}, strings.Fields(arguments)...)...)
+		if status == exitOK || !strings.Contains(stderr, want) || stdout != "" {
+			t.Errorf("trace %s: status %d, %q; want %q", arguments, status, stderr, want)
+		}
+	}
+}
+
+// reader is a shell that reads a file some 20 times a second.
+func reader(t *testing.T) string {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", "while sleep 0.05; do read x < /proc/version; done")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	pgtest.Wait(t, "the C library", func() bool {
+		maps, err := procfs.Maps(cmd.Process.Pid)
+		return err == nil && slices.ContainsFunc(maps, func(m procfs.Mapping) bool {
+			return m.Perms&procfs.Exec != 0 && strings.Contains(m.Path, "libc.so")
+		})
+	})
+	return strconv.Itoa(cmd.Process.Pid)
+}
+
+// TestTraceFormats traces a function of the C library in each format.
+func TestTraceFormats(t *testing.T) {
+	t.Parallel()
+	_, err := probe.Calibrate()
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, probe.ErrUnsupported) {
+		status, stdout, stderr := run(t, "trace", "libc:read", sleeper(t))
+		if status != exitFailed || stdout != "" || stderr == "" {
+			t.Errorf("status %d, %q, %q", status, stdout, stderr)
+		}
+		t.Skip(err)
+	}
+	pid := reader(t)
+	trace := func(arguments ...string) string {
+		t.Helper()
+		all := append([]string{"trace", "libc:read", pid, "--duration", "2s", "--max-overhead", "0"}, arguments...)
+		status, stdout, stderr := run(t, all...)
+		if status != exitOK || !strings.Contains(stderr, "libc:read: each call will cost its process about") {
+			t.Errorf("trace %v: status %d, %q", arguments, status, stderr)
+		}
+		return stdout
+	}
+	text := trace("--args", "1:d")
+	if !regexp.MustCompile(`(?s)^read \(libc\S*\): \d+ hits in \d.*hits +stacks.*\d+ +arg1=\d+\n.*#0 +\S*read\n`).
+		MatchString(text) {
+		t.Errorf("text: %s", text)
+	}
+	if folded := trace("--format", "folded"); !regexp.MustCompile(`(?m)^\S.*;\S*read\S* \d+$`).MatchString(folded) {
+		t.Errorf("folded: %q", folded)
+	}
+	p, err := pprof.ParseData([]byte(trace("--format", "pprof")))
+	if err != nil || len(p.Sample) == 0 || p.Sample[0].Label["pid"][0] != pid || p.Sample[0].Value[0] == 0 {
+		t.Errorf("pprof: %v, %v", p, err)
+	}
+	checkTraceJSON(t, trace("--format", "json", "--when", "arg1:d!=-7", "--latency"), pid)
+	if count := trace("--count"); strings.Contains(count, "#0") || !strings.Contains(count, " hits in ") {
+		t.Errorf("count: %s", count)
+	}
+}
+
+// checkTraceJSON: a line for each hit, and one with the sums.
+func checkTraceJSON(t *testing.T, text, pid string) {
+	t.Helper()
+	lines := bytes.Split(bytes.TrimSpace([]byte(text)), []byte("\n"))
+	for i, line := range lines {
+		if i == len(lines)-1 {
+			var sums struct {
+				Totals []struct {
+					Hits, Stacks, Lost, SampledOut, Returns uint64
+				}
+			}
+			if err := json.Unmarshal(line, &sums); err != nil || len(sums.Totals) != 2 ||
+				sums.Totals[0].Hits != sums.Totals[0].Stacks+sums.Totals[0].Lost+sums.Totals[0].SampledOut ||
+				sums.Totals[0].Stacks != uint64(len(lines)-1) || sums.Totals[1].Returns == 0 {
+				t.Errorf("%v: %s", err, line)
+			}
+			return
+		}
+		var hit struct {
+			ProbeID    string
+			PID        int
+			StackTrace []string
+			Argdata    []string
+		}
+		if err := json.Unmarshal(line, &hit); err != nil || hit.ProbeID != "libc:read" || strconv.Itoa(hit.PID) != pid ||
+			len(hit.StackTrace) == 0 || hit.Argdata == nil {
+			t.Errorf("%v: %s", err, line)
+		}
+	}
+}

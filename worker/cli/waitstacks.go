@@ -1,0 +1,91 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace/waits"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/profilefmt"
+	"pg_stat_backtrace/worker/waitevent"
+)
+
+// checkStacks validates the flags of a profile of waits.
+func (f *waitsFlags) checkStacks() error {
+	if f.stacks == "" {
+		return nil
+	}
+	if _, err := waitevent.ParseStacks(f.stacks); err != nil {
+		return fmt.Errorf("--stacks: %w", err)
+	}
+	method := waits.Method(f.method)
+	switch {
+	case method != waits.Auto && method != waits.Exact:
+		return fmt.Errorf("--stacks needs --method exact, not %s", f.method)
+	case f.trace > 0:
+		return errors.New("give either --stacks or --trace, not both")
+	case !slices.Contains(profilefmt.Formats(), f.format):
+		return fmt.Errorf("--format must be one of %s with --stacks, not %q", strings.Join(profilefmt.Formats(), ", "),
+			f.format)
+	case f.top < 1:
+		return fmt.Errorf("--top must be at least 1, not %d", f.top)
+	}
+	return nil
+}
+
+// printStacks collects the stacks of waits, and prints them by wait event.
+func (f *waitsFlags) printStacks(
+	ctx context.Context, server *waitevent.Server, provider waits.Provider, o waits.Options, stdout, stderr io.Writer,
+) error {
+	stacker, ok := provider.(waits.Stacker)
+	if !ok {
+		return fmt.Errorf("the method %s copies no stacks", provider.Info().Method)
+	}
+	capturer, err := capture.New(capture.Config{LinesWait: linesWait})
+	if err != nil {
+		return err
+	}
+	collected, began, left := server.NewStackProfile(capturer, o.Stacks), time.Now(), 0
+	take := func() {
+		list, unnamed := stacker.Stacks()
+		all := len(list)
+		if len(o.Keep) > 0 {
+			list = slices.DeleteFunc(list, func(s waits.Stack) bool { return !slices.Contains(o.Keep, s.PID) })
+		}
+		left += all - len(list)
+		collected.Add(list, unnamed)
+	}
+	f.wait(ctx, stderr, take)
+	take()
+	took := time.Since(began)
+	snapshot, err := provider.Snapshot()
+	if err != nil {
+		return err
+	}
+	var notes []string
+	if n := snapshot.Lost.Stacks; n > 0 {
+		notes = append(notes, fmt.Sprintf("%d stacks were not copied: there was no room, or they were not readable", n))
+	}
+	if collected.Unnamed > 0 {
+		notes = append(notes, fmt.Sprintf("%d stacks are of processes that had ended", collected.Unnamed))
+	}
+	what := fmt.Sprintf("of waits of at least %s", o.Stacks.Longer)
+	if n := o.Stacks.Every; n > 0 {
+		what = fmt.Sprintf("of one in %d waits, each counted %d times", n, n)
+	}
+	if collected.Count == 0 {
+		return fmt.Errorf("no stack %s in %s", what, took.Round(time.Millisecond))
+	}
+	info := provider.Info()
+	return profilefmt.Write(stdout, collected.Profile(took), profilefmt.Options{
+		Format: f.format, Title: "Waits of " + server.Cluster.String(), Top: f.top, Notes: notes,
+		Subtitle: fmt.Sprintf("%d stacks %s; method %s (%s). %s", collected.Count, what, info.Method, info.Mechanism,
+			waitevent.Sees(info)),
+		Root: []string{"wait_event_type", "wait_event"},
+	})
+}

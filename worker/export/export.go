@@ -1,0 +1,147 @@
+package export
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/google/pprof/profile"
+)
+
+// Exporter makes profiles one after the other and pushes them.
+type Exporter struct {
+	cfg     Config
+	spool   *spool
+	senders []*sender
+}
+
+// Figures are what became of the profiles for one type of receiver.
+type Figures struct {
+	Type string
+	// Sent, Failed and Dropped are counts since the start: profiles, requests, profiles.
+	Sent, Failed, Dropped uint64
+	// Pending profiles wait, PendingBytes in size.
+	Pending      int
+	PendingBytes int64
+}
+
+// New makes an exporter. If its folder cannot be used, it reports that, and profiles wait in memory.
+func New(cfg Config) (*Exporter, error) {
+	if err := cfg.Check(); err != nil {
+		return nil, err
+	}
+	if cfg.HeaderFile != "" {
+		if _, err := ReadHeaders(cfg.HeaderFile); err != nil {
+			return nil, err
+		}
+	}
+	cfg.Interval, cfg.SpoolBytes = cmp.Or(cfg.Interval, DefaultInterval), cmp.Or(cfg.SpoolBytes, DefaultSpool)
+	e := &Exporter{cfg: cfg}
+	var err error
+	if e.spool, err = openSpool(cfg.SpoolDir, cfg.SpoolBytes, cfg.timing.withDefaults().maxAge); err != nil {
+		e.report(SpoolFailed, err)
+	}
+	for _, r := range []struct {
+		kind, text string
+		protocol   protocol
+	}{{Pyroscope, cfg.Pyroscope, pyroscope{}}, {OTLP, cfg.OTLP, otlp{}}} {
+		if r.text == "" {
+			continue
+		}
+		base, err := parseURL(r.text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: %w", ErrOptions, err)
+		}
+		e.senders = append(e.senders, newSender(r.kind, base, r.protocol, &e.cfg, e.spool))
+	}
+	return e, nil
+}
+
+func (e *Exporter) report(kind Kind, err error) {
+	if e.cfg.OnEvent != nil {
+		e.cfg.OnEvent(Event{Kind: kind, Err: err})
+	}
+}
+
+// Figures returns the figures of each receiver.
+func (e *Exporter) Figures() []Figures {
+	all := make([]Figures, 0, len(e.senders))
+	for _, s := range e.senders {
+		f := Figures{Type: s.kind, Sent: s.sent.Load(), Failed: s.failed.Load()}
+		f.Pending, f.PendingBytes, f.Dropped = e.spool.figures(s.kind)
+		all = append(all, f)
+	}
+	return all
+}
+
+// Run works until ctx ends. Profiles on disk wait for the next worker then.
+func (e *Exporter) Run(ctx context.Context) {
+	defer e.spool.close()
+	var wg sync.WaitGroup
+	for _, s := range e.senders {
+		wg.Go(func() { s.run(ctx) })
+	}
+	reported := map[Kind]string{}
+	once := func(kind Kind, err error) {
+		text := ""
+		if err != nil {
+			text = err.Error()
+		}
+		if text != "" && text != reported[kind] {
+			e.report(kind, err)
+		}
+		reported[kind] = text
+	}
+	for ctx.Err() == nil {
+		began := time.Now()
+		p, err := e.cfg.Collect(ctx, e.cfg.Interval)
+		if err == nil {
+			once(SpoolFailed, e.keep(p))
+		}
+		if ctx.Err() == nil {
+			once(CollectFailed, err)
+		}
+		if passed := time.Since(began); passed < e.cfg.Interval {
+			e.rest(ctx, e.cfg.Interval-passed)
+		}
+	}
+	wg.Wait()
+}
+
+// rest waits. Another tenth at random keeps the workers of many hosts apart.
+func (e *Exporter) rest(ctx context.Context, d time.Duration) {
+	d += time.Duration(rand.Int64N(int64(e.cfg.Interval)/10 + 1)) //nolint:gosec // chance, not a secret
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// keep puts a profile into the spool, once for each receiver.
+func (e *Exporter) keep(p *profile.Profile) error {
+	var failure error
+	for _, s := range e.senders {
+		labels, encode := []string(nil), pushRequest
+		if s.kind == OTLP {
+			labels, encode = otlpLabels, otlpRequest
+		}
+		parts, err := split(p, labels)
+		if err != nil {
+			return err
+		}
+		if len(parts) == 0 {
+			return nil
+		}
+		data, err := encode(&e.cfg, parts)
+		if err == nil {
+			err = e.spool.add(s.kind, data, len(parts))
+		}
+		failure = cmp.Or(failure, err)
+	}
+	return failure
+}

@@ -1,0 +1,202 @@
+package export
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+)
+
+// protocol is how a type of receiver is spoken to.
+type protocol interface {
+	url(base *url.URL) string
+	header(h http.Header)
+	// accepted checks the answer to a request that succeeded, and returns the number of profiles that were refused.
+	accepted(contentType string, body []byte) (refused uint64, err error)
+	// refusal returns the text of an error.
+	refusal(body []byte) string
+}
+
+// sender sends the batches for one receiver.
+type sender struct {
+	kind     string
+	base     *url.URL
+	protocol protocol
+	cfg      *Config
+	timing   timing
+	spool    *spool
+	client   *http.Client
+
+	sent, failed atomic.Uint64
+}
+
+// maxAnswer bounds the part of an answer that is read.
+const maxAnswer = 64 << 10
+
+// newSender makes a sender. It follows no redirect: headers with secrets are for the receiver that was named.
+func newSender(kind string, base *url.URL, p protocol, cfg *Config, s *spool) *sender {
+	transport, ok := http.DefaultTransport.(*http.Transport)
+	if ok {
+		transport = transport.Clone()
+	} else {
+		transport = &http.Transport{}
+	}
+	transport.MaxIdleConns, transport.MaxConnsPerHost = 1, 1
+	transport.MaxResponseHeaderBytes = maxAnswer
+	t := cfg.timing.withDefaults()
+	return &sender{
+		kind: kind, base: base, protocol: p, cfg: cfg, timing: t, spool: s,
+		client: &http.Client{
+			Transport: transport, Timeout: t.request,
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+	}
+}
+
+// run sends until ctx ends.
+func (s *sender) run(ctx context.Context) {
+	defer s.client.CloseIdleConnections()
+	pause, reported := time.Duration(0), ""
+	for ctx.Err() == nil {
+		b, data, added := s.spool.next(s.kind)
+		if b == nil {
+			select {
+			case <-ctx.Done():
+			case <-added:
+			}
+			continue
+		}
+		refused, wait, err := s.send(ctx, data)
+		var final *refusedError
+		switch {
+		case ctx.Err() != nil:
+			return
+		case err == nil:
+			s.sent.Add(uint64(b.profiles) - min(refused, uint64(b.profiles)))
+			s.spool.finish(b, min(refused, uint64(b.profiles)))
+			if refused > 0 {
+				s.report(Dropped, fmt.Errorf("the receiver refused %d profiles", refused))
+			}
+			if reported != "" {
+				s.report(Recovered, nil)
+			}
+			pause, reported = 0, ""
+			continue
+		case errors.As(err, &final):
+			s.spool.finish(b, uint64(b.profiles))
+			s.report(Dropped, err)
+			continue
+		}
+		s.failed.Add(1)
+		if err.Error() != reported {
+			reported = err.Error()
+			s.report(SendFailed, err)
+		}
+		pause = min(max(2*pause, s.timing.minPause), s.timing.maxPause)
+		s.rest(ctx, max(min(wait, s.timing.maxPause), jitter(pause)))
+	}
+}
+
+// jitter returns half to one and a half of a pause, so that many workers do not come back at the same time.
+func jitter(d time.Duration) time.Duration {
+	return d/2 + time.Duration(rand.Int64N(int64(d)+1)) //nolint:gosec // chance, not a secret
+}
+
+func (s *sender) rest(ctx context.Context, d time.Duration) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+func (s *sender) report(kind Kind, err error) {
+	if s.cfg.OnEvent != nil {
+		s.cfg.OnEvent(Event{Kind: kind, Type: s.kind, Err: err})
+	}
+}
+
+// refusedError means that the receiver will never accept a batch.
+type refusedError struct{ text string }
+
+func (e *refusedError) Error() string { return e.text }
+
+// send sends a batch. It returns the number of profiles that the receiver refused. If it fails, wait is the pause that
+// the receiver asks for.
+func (s *sender) send(ctx context.Context, data []byte) (refused uint64, wait time.Duration, err error) {
+	r, err := s.request(ctx, data)
+	if err != nil {
+		return 0, 0, err
+	}
+	answer, err := s.client.Do(r)
+	if err != nil {
+		// The text of the error has the URL, which may hold a password.
+		var wrapped *url.Error
+		if errors.As(err, &wrapped) {
+			err = wrapped.Err
+		}
+		return 0, 0, fmt.Errorf("send to %s: %w", s.base.Host, err)
+	}
+	defer func() { _ = answer.Body.Close() }()
+	body, err := io.ReadAll(io.LimitReader(answer.Body, maxAnswer+1))
+	switch {
+	case err != nil:
+		return 0, 0, fmt.Errorf("read the answer of %s: %w", s.base.Host, err)
+	case len(body) > maxAnswer:
+		return 0, 0, errAnswer
+	case answer.StatusCode == http.StatusOK:
+		refused, err = s.protocol.accepted(answer.Header.Get("Content-Type"), body)
+		return refused, 0, err
+	case answer.StatusCode >= http.StatusMultipleChoices && answer.StatusCode < http.StatusBadRequest:
+		return 0, 0, fmt.Errorf("%s redirects (status %d), which is not followed; give the URL that it redirects to",
+			s.base.Host, answer.StatusCode)
+	}
+	text := fmt.Sprintf("%s answers with status %d", s.base.Host, answer.StatusCode)
+	if reason := strings.TrimSpace(s.protocol.refusal(body)); reason != "" {
+		text += fmt.Sprintf(": %.300s", reason)
+	}
+	switch answer.StatusCode {
+	case http.StatusBadRequest, http.StatusRequestEntityTooLarge, http.StatusUnprocessableEntity:
+		return 0, 0, &refusedError{text}
+	}
+	seconds, err := strconv.ParseUint(answer.Header.Get("Retry-After"), 10, 31)
+	if err == nil {
+		wait = time.Duration(seconds) * time.Second
+	}
+	return 0, wait, errors.New(text)
+}
+
+// request makes a request.
+func (s *sender) request(ctx context.Context, data []byte) (*http.Request, error) {
+	var body bytes.Buffer
+	compressed := gzip.NewWriter(&body)
+	if _, err := compressed.Write(data); err != nil {
+		return nil, err
+	}
+	if err := compressed.Close(); err != nil {
+		return nil, err
+	}
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, s.protocol.url(s.base), &body)
+	if err != nil {
+		return nil, err
+	}
+	if s.cfg.HeaderFile != "" {
+		if r.Header, err = ReadHeaders(s.cfg.HeaderFile); err != nil {
+			return nil, err
+		}
+	}
+	s.protocol.header(r.Header)
+	r.Header.Set("Content-Encoding", "gzip")
+	r.Header.Set("User-Agent", "pg_stat_backtrace/"+s.cfg.Version)
+	return r, nil
+}

@@ -1,0 +1,260 @@
+package export
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// batch is a request that waits to be sent.
+type batch struct {
+	kind     string // type of the receiver
+	created  time.Time
+	profiles int
+	size     int64
+	path     string // empty: data holds it
+	data     []byte
+}
+
+// maxMemory bounds the batches that wait in memory because no disk takes them.
+const maxMemory = 8 << 20
+
+// Names of files: the time of creation in nanoseconds, the number of profiles, and the type of the receiver.
+const (
+	batchSuffix = ".batch"
+	newSuffix   = ".new"
+	lockFile    = "lock"
+)
+
+// spool keeps batches until they are sent, oldest first, on disk and within a limit.
+type spool struct {
+	dir    string // empty: all batches are in memory
+	limit  int64
+	maxAge time.Duration
+	lock   *os.File
+
+	mu      sync.Mutex
+	batches []*batch
+	bytes   int64
+	memory  int64
+	dropped map[string]uint64 // profiles, by type of receiver
+	added   chan struct{}     // closed and made anew when a batch is added
+}
+
+// errLocked means that another process uses the folder.
+var errLocked = errors.New("another worker uses the folder")
+
+// openSpool opens a folder and finds the batches in it. If the error is not nil, batches wait in memory.
+func openSpool(dir string, limit int64, maxAge time.Duration) (*spool, error) {
+	s := &spool{limit: limit, maxAge: maxAge, dropped: make(map[string]uint64), added: make(chan struct{})}
+	if dir == "" {
+		return s, nil
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return s, fmt.Errorf("folder for profiles that wait: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return s, fmt.Errorf("folder for profiles that wait: %w", err)
+	}
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		_ = lock.Close()
+		return s, fmt.Errorf("folder for profiles that wait: %s: %w", dir, errLocked)
+	}
+	s.dir, s.lock = dir, lock
+	return s, s.scan()
+}
+
+// scan finds the batches of an earlier worker.
+func (s *spool) scan() error {
+	entries, err := os.ReadDir(s.dir)
+	if err != nil {
+		return fmt.Errorf("folder for profiles that wait: %w", err)
+	}
+	for _, e := range entries {
+		path := filepath.Join(s.dir, e.Name())
+		if strings.HasSuffix(e.Name(), newSuffix) {
+			_ = os.Remove(path)
+			continue
+		}
+		b, ok := parseName(e.Name())
+		info, err := e.Info()
+		if !ok || err != nil || !info.Mode().IsRegular() {
+			continue
+		}
+		b.path, b.size = path, info.Size()
+		s.batches = append(s.batches, b)
+		s.bytes += b.size
+	}
+	slices.SortStableFunc(s.batches, func(a, b *batch) int { return a.created.Compare(b.created) })
+	return nil
+}
+
+func (b *batch) name() string {
+	return fmt.Sprintf("%020d-%d-%s%s", b.created.UnixNano(), b.profiles, b.kind, batchSuffix)
+}
+
+func parseName(name string) (*batch, bool) {
+	name, ok := strings.CutSuffix(name, batchSuffix)
+	parts := strings.SplitN(name, "-", 3)
+	if !ok || len(parts) != 3 || parts[2] != Pyroscope && parts[2] != OTLP {
+		return nil, false
+	}
+	created, err1 := strconv.ParseInt(parts[0], 10, 64)
+	profiles, err2 := strconv.Atoi(parts[1])
+	return &batch{kind: parts[2], created: time.Unix(0, created), profiles: profiles}, err1 == nil && err2 == nil
+}
+
+// add keeps a batch. The error says why it is not on disk; it waits in memory then, unless there is no room.
+func (s *spool) add(kind string, data []byte, profiles int) error {
+	b := &batch{kind: kind, created: time.Now(), profiles: profiles, size: int64(len(data))}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if b.size > s.limit {
+		s.dropped[kind] += uint64(profiles)
+		return fmt.Errorf("a profile of %d bytes is larger than the room for all", b.size)
+	}
+	for s.bytes+b.size > s.limit {
+		s.drop(s.batches[0])
+	}
+	var err error
+	if s.dir != "" {
+		path := filepath.Join(s.dir, b.name())
+		if err = writeFile(path, data); err == nil {
+			b.path = path
+		}
+	}
+	if b.path == "" {
+		b.data = data
+		for s.memory+b.size > maxMemory {
+			oldest := s.oldestInMemory()
+			if oldest == nil {
+				s.dropped[kind] += uint64(profiles)
+				return cmp.Or(err, errors.New("no room in memory for a profile"))
+			}
+			s.drop(oldest)
+		}
+		s.memory += b.size
+	}
+	s.batches = append(s.batches, b)
+	s.bytes += b.size
+	close(s.added)
+	s.added = make(chan struct{})
+	return err
+}
+
+func (s *spool) oldestInMemory() *batch {
+	for _, b := range s.batches {
+		if b.path == "" {
+			return b
+		}
+	}
+	return nil
+}
+
+// writeFile makes a file that is complete or absent.
+func writeFile(path string, data []byte) error {
+	err := os.WriteFile(path+newSuffix, data, 0o600)
+	if err == nil {
+		err = os.Rename(path+newSuffix, path)
+	}
+	if err == nil {
+		return nil
+	}
+	_ = os.Remove(path + newSuffix)
+	var named *fs.PathError
+	if errors.As(err, &named) {
+		err = named.Err // without the name, which is another one each time
+	}
+	return fmt.Errorf("keep a profile in %s: %w", filepath.Dir(path), err)
+}
+
+// drop gives a batch up.
+func (s *spool) drop(b *batch) {
+	s.dropped[b.kind] += uint64(b.profiles)
+	s.remove(b)
+}
+
+// remove forgets a batch.
+func (s *spool) remove(b *batch) {
+	at := slices.Index(s.batches, b)
+	if at < 0 {
+		return // dropped meanwhile
+	}
+	s.batches = slices.Delete(s.batches, at, at+1)
+	s.bytes -= b.size
+	if b.path == "" {
+		s.memory -= b.size
+		return
+	}
+	_ = os.Remove(b.path) // if it stays, the next worker drops it as too old
+}
+
+// next returns the oldest batch for a type of receiver and its data. Without one it returns a channel that is closed
+// when there may be one.
+func (s *spool) next(kind string) (*batch, []byte, <-chan struct{}) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	for {
+		at := slices.IndexFunc(s.batches, func(b *batch) bool { return b.kind == kind })
+		if at < 0 {
+			return nil, nil, s.added
+		}
+		b := s.batches[at]
+		if b.path == "" {
+			return b, b.data, nil
+		}
+		data, err := os.ReadFile(b.path)
+		if err == nil {
+			return b, data, nil
+		}
+		s.drop(b)
+	}
+}
+
+// expire drops batches that a receiver would refuse because of their age.
+func (s *spool) expire() {
+	for len(s.batches) > 0 && time.Since(s.batches[0].created) > s.maxAge {
+		s.drop(s.batches[0])
+	}
+}
+
+// finish removes a batch. The profiles in it that the receiver refused count as dropped.
+func (s *spool) finish(b *batch, refused uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dropped[b.kind] += refused
+	s.remove(b)
+}
+
+// figures returns what waits for a type of receiver, and how many profiles were dropped.
+func (s *spool) figures(kind string) (pending int, bytes int64, dropped uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.expire()
+	for _, b := range s.batches {
+		if b.kind == kind {
+			pending += b.profiles
+			bytes += b.size
+		}
+	}
+	return pending, bytes, s.dropped[kind]
+}
+
+// close lets another process use the folder.
+func (s *spool) close() {
+	if s.lock != nil {
+		_ = s.lock.Close()
+	}
+}

@@ -1,0 +1,320 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/worker/functrace"
+	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/render"
+	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/sqlerror"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// The verbs of pg_trace_function: start a trace, and ask how it goes. The extension asks several times a second: a trace
+// of a caller that has gone ends.
+const (
+	verbTraceStart = "functrace"
+	verbTracePoll  = "functrace_poll"
+)
+
+// Bounds of traces for SQL callers.
+const (
+	maxTraces     = 4
+	maxTraceTime  = time.Hour
+	maxTraceRows  = 1000
+	maxTraceBytes = 4 << 20
+	traceOverhead = 0.10
+	// traceAbandoned is how long after the last question a trace ends.
+	traceAbandoned = 10 * time.Second
+)
+
+// FunctionConfig says whether SQL callers may trace functions.
+type FunctionConfig struct {
+	// Allowed keeps the rights to load programs into the kernel.
+	Allowed bool
+}
+
+// functionTraces are the traces of SQL callers, by the backend that waits.
+type functionTraces struct {
+	mu    sync.Mutex
+	byPID map[int]*functionTrace
+}
+
+// functionTrace is one of them.
+type functionTrace struct {
+	caller uint32
+	cancel context.CancelFunc
+
+	mu     sync.Mutex
+	polled time.Time
+	done   bool
+	result *functrace.Result
+	err    error
+}
+
+// Errors of the answers below.
+var (
+	errTraceLost = errors.New("the trace has ended, or was never started")
+	errTraces    = errors.New("too many traces at a time")
+)
+
+// answerFunctionTrace starts a trace, or answers how it goes. The first row has the state, "running" or "done", and a
+// warning, which is empty if there is none. Of a trace that is done, a row for each stack follows.
+func (w *Worker) answerFunctionTrace(req spool.Request) spool.Answer {
+	began := time.Now()
+	var rows [][]string
+	err := w.mayTrace(req)
+	switch {
+	case err != nil:
+	case req.Verb == verbTraceStart:
+		rows = [][]string{{"running", ""}}
+		err = w.startFunctionTrace(req)
+	default:
+		rows, err = w.pollFunctionTrace(req)
+	}
+	var a spool.Answer
+	if err != nil {
+		a = functionTraceFailure(req, err)
+	} else {
+		a = spool.Answer{Rows: rows}
+	}
+	if req.Verb == verbTraceStart || err != nil {
+		w.event(req).AnErr("error", err).Str("function", req.Settings["trace"]).Msg("trace of a function")
+		w.ledger.Add(req.Database, journalRow(req, began, captured{}, a))
+	}
+	return a
+}
+
+// mayTrace returns why the caller may not trace.
+func (w *Worker) mayTrace(req spool.Request) error {
+	switch {
+	case !req.Superuser:
+		return &sqlerror.Fault{
+			SQLState: sqlerror.InsufficientPrivilege, Message: "must be superuser to trace functions",
+		}
+	case !w.cfg.Functions.Allowed:
+		return &sqlerror.Fault{
+			SQLState: sqlerror.NotInPrerequisiteState, Message: "functions cannot be traced",
+			Detail: "The worker was started without the option --trace-functions, and has given up the capabilities " +
+				"CAP_BPF and CAP_PERFMON.",
+			Hint: "Restart the worker as root with --trace-functions.",
+		}
+	}
+	return nil
+}
+
+// startFunctionTrace starts a trace in the background. It replaces an earlier one of the same backend.
+func (w *Worker) startFunctionTrace(req spool.Request) error {
+	milliseconds, name, ok := strings.Cut(req.Settings["trace"], " ")
+	ms, err := strconv.ParseInt(milliseconds, 10, 64)
+	d := time.Duration(ms) * time.Millisecond
+	if !ok || err != nil || d <= 0 || d > maxTraceTime || len(req.Targets) != 1 {
+		return errOneProcess
+	}
+	c, err := w.current()
+	if err != nil {
+		return fmt.Errorf("%w: %w", errNoServer, err)
+	}
+	o := functrace.Options{Functions: []string{name}, MaxOverhead: traceOverhead, Title: pgcluster.Title}
+	if static, is := strings.CutPrefix(name, "usdt:"); is {
+		o.Functions, o.Static = nil, []string{static}
+	}
+	if pid := req.Targets[0]; pid == 0 {
+		o.Postmaster = c.PostmasterPID
+	} else {
+		target, err := c.Contains(pid)
+		switch {
+		case errors.Is(err, pgcluster.ErrPostmaster):
+			o.PIDs = []int{c.PostmasterPID}
+		case err != nil:
+			return fmt.Errorf("%w: %w", errNoProcess, err)
+		default:
+			o.PIDs = []int{target.PID}
+			target.Held.Release()
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	t := &functionTrace{caller: req.Caller, cancel: cancel, polled: time.Now()}
+	if err := w.functions.add(req.Backend, t); err != nil {
+		cancel()
+		return err
+	}
+	go w.runFunctionTrace(ctx, t, o, d)
+	return nil
+}
+
+// add adds the trace of a backend.
+func (f *functionTraces) add(backend int, t *functionTrace) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for pid, other := range f.byPID {
+		if pid == backend || other.abandoned() {
+			other.cancel()
+			delete(f.byPID, pid)
+		}
+	}
+	if len(f.byPID) >= maxTraces {
+		return errTraces
+	}
+	if f.byPID == nil {
+		f.byPID = make(map[int]*functionTrace)
+	}
+	f.byPID[backend] = t
+	return nil
+}
+
+// abandoned reports whether nothing has asked for a trace for a while.
+func (t *functionTrace) abandoned() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return time.Since(t.polled) > traceAbandoned
+}
+
+// runFunctionTrace traces, until the caller has gone at the latest.
+func (w *Worker) runFunctionTrace(ctx context.Context, t *functionTrace, o functrace.Options, d time.Duration) {
+	defer t.cancel()
+	ended := make(chan struct{})
+	defer close(ended)
+	go func() {
+		ticker := time.NewTicker(time.Second)
+		defer ticker.Stop()
+		for {
+			select {
+			case <-ended:
+				return
+			case <-ticker.C:
+				if t.abandoned() {
+					t.cancel()
+				}
+			}
+		}
+	}()
+	result, err := w.traceFunction(ctx, o, d)
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.done, t.result, t.err = true, result, err
+}
+
+// traceFunction is a whole trace.
+func (w *Worker) traceFunction(ctx context.Context, o functrace.Options, d time.Duration) (*functrace.Result, error) {
+	cost, err := probe.Calibrate()
+	if err != nil {
+		return nil, err
+	}
+	t, err := functrace.New(w.capturer, o)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	if err := t.Attach(cost); err != nil {
+		return nil, err
+	}
+	one := t.Traced()[0]
+	w.log.Info().Str("function", one.Name).Str("module", one.Module).Bool("single_step", one.Stepped).
+		Dur("duration_ms", d).Msg("tracing a function")
+	return t.Run(ctx, d, nil)
+}
+
+// pollFunctionTrace answers how the trace of a backend goes.
+func (w *Worker) pollFunctionTrace(req spool.Request) ([][]string, error) {
+	w.functions.mu.Lock()
+	t := w.functions.byPID[req.Backend]
+	w.functions.mu.Unlock()
+	if t == nil || t.caller != req.Caller {
+		return nil, errTraceLost
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.polled = time.Now()
+	if !t.done {
+		return [][]string{{"running", ""}}, nil
+	}
+	w.functions.mu.Lock()
+	delete(w.functions.byPID, req.Backend)
+	w.functions.mu.Unlock()
+	if t.err != nil {
+		return nil, t.err
+	}
+	return functionTraceRows(t.result, render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: maxText}), nil
+}
+
+// functionTraceRows are the columns of pg_trace_function. The sum of all counts is the number of calls: the last row, with
+// an empty stack, has the calls whose stack is not known.
+func functionTraceRows(r *functrace.Result, o render.Options) [][]string {
+	notes := append([]string{}, r.Notes...)
+	f := &r.Functions[0]
+	sum := f.Total()
+	counts := make(map[*trace.Thread]uint64)
+	var order []*trace.Thread
+	for i := range f.Stacks {
+		s := &f.Stacks[i]
+		if counts[s.Thread] == 0 {
+			order = append(order, s.Thread)
+		}
+		counts[s.Thread] += s.Count
+	}
+	texts := make(map[string]uint64)
+	var list []string
+	for _, th := range order {
+		text := render.Names(&trace.Trace{Threads: []trace.Thread{*th}}, o)
+		if texts[text] == 0 {
+			list = append(list, text)
+		}
+		texts[text] += counts[th]
+	}
+	rows := [][]string{nil}
+	size, shown := 0, uint64(0)
+	for _, text := range list {
+		if size += len(text); size > maxTraceBytes || len(rows) > maxTraceRows {
+			notes = append(notes, fmt.Sprintf("only %d of %d different stacks are shown", len(rows)-1, len(list)))
+			break
+		}
+		rows = append(rows, []string{number64(texts[text]), text})
+		shown += texts[text]
+	}
+	if left := sum.Hits - min(shown, sum.Hits); left > 0 {
+		rows = append(rows, []string{number64(left), ""})
+	}
+	rows[0] = []string{"done", strings.Join(notes, "; ")}
+	return rows
+}
+
+// functionTraceFailure words an error for the SQL caller.
+func functionTraceFailure(req spool.Request, err error) spool.Answer {
+	a := spool.Answer{Level: "ERROR", SQLState: sqlerror.NotInPrerequisiteState, Message: "functions cannot be traced"}
+	var find *functrace.FindError
+	switch {
+	case errors.As(err, &find):
+		a.SQLState = sqlerror.InvalidParameterValue
+		a.Message, a.Detail, a.Hint = fmt.Sprintf("cannot trace %q", find.Name), sentence(find.Reason), find.Hint
+	case errors.Is(err, errTraceLost):
+		a.Message = "the trace of the function is lost"
+		a.Detail = "The worker was restarted, or another trace of this session has taken its place."
+	case errors.Is(err, errTraces):
+		a.SQLState = sqlerror.ConfigurationLimit
+		a.Message = fmt.Sprintf("no more than %d functions can be traced at a time", maxTraces)
+		a.Hint = "Retry when another trace has ended."
+	case errors.Is(err, probe.ErrUnsupported), errors.Is(err, unix.EPERM):
+		a.Detail = sentence(err.Error())
+		a.Hint = "Run \"pg_stat_backtrace doctor\" on the server's host."
+	case errors.Is(err, probe.ErrEnded), errors.Is(err, probe.ErrNotInPlace):
+		a.Detail = sentence(err.Error())
+	default:
+		pid := 0
+		if len(req.Targets) > 0 {
+			pid = req.Targets[0]
+		}
+		return failure(pid, err)
+	}
+	return a
+}

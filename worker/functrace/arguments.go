@@ -1,0 +1,277 @@
+package functrace
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"pg_stat_backtrace/ptrace/bpf/probebpf"
+)
+
+// Argument is an argument of a function that is to be read.
+type Argument struct {
+	// Number counts from 1.
+	Number int
+	// Form is how the value is read: 'x' (64 bits), 'd' and 'u' (32 bits with and without a sign), 'l' (64 bits with a
+	// sign), 'b' (a byte), 's' (a string).
+	Form byte
+}
+
+// Condition is a condition on an argument.
+type Condition struct {
+	Argument Argument
+	Op       probebpf.Op
+	Value    uint64
+}
+
+const (
+	formHex    = 'x'
+	formInt    = 'd'
+	formUint   = 'u'
+	formLong   = 'l'
+	formByte   = 'b'
+	formString = 's'
+	forms      = "xdulbs"
+)
+
+// maxArgument is the highest number of an argument that is read.
+const maxArgument = 12
+
+// ParseArguments reads a list of arguments: a number N for the first N arguments, or a list such as "1,3:s,4:d", in
+// which each letter is a form of Argument.
+func ParseArguments(text string) ([]Argument, error) {
+	if n, err := strconv.Atoi(text); err == nil {
+		if n < 1 || n > probebpf.MaxArguments {
+			return nil, fmt.Errorf("%d arguments: 1 to %d can be read", n, probebpf.MaxArguments)
+		}
+		list := make([]Argument, n)
+		for i := range list {
+			list[i] = Argument{i + 1, formHex}
+		}
+		return list, nil
+	}
+	var list []Argument
+	for one := range strings.SplitSeq(text, ",") {
+		a, err := parseArgument(strings.TrimSpace(one))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, a)
+	}
+	if len(list) > probebpf.MaxArguments {
+		return nil, fmt.Errorf("%d arguments: at most %d can be read", len(list), probebpf.MaxArguments)
+	}
+	return list, nil
+}
+
+// parseArgument reads "3" or "3:s".
+func parseArgument(text string) (a Argument, err error) {
+	number, form, has := strings.Cut(text, ":")
+	a.Number, err = strconv.Atoi(number)
+	if err != nil || a.Number < 1 || a.Number > maxArgument {
+		return a, fmt.Errorf("%q is not the number of an argument, 1 to %d", number, maxArgument)
+	}
+	a.Form = formHex
+	if has {
+		if len(form) != 1 || !strings.Contains(forms, form) {
+			return a, fmt.Errorf("%q is not a form of an argument: x, d, u, l, b or s", form)
+		}
+		a.Form = form[0]
+	}
+	return a, nil
+}
+
+// ParseConditions reads conditions such as "arg1>8192 && arg2:d!=-1". All have to hold.
+func ParseConditions(text string) ([]Condition, error) {
+	var list []Condition
+	for one := range strings.SplitSeq(text, "&&") {
+		c, err := parseCondition(strings.TrimSpace(one))
+		if err != nil {
+			return nil, err
+		}
+		list = append(list, c)
+	}
+	if len(list) > probebpf.MaxConditions {
+		return nil, fmt.Errorf("%d conditions: at most %d are possible", len(list), probebpf.MaxConditions)
+	}
+	return list, nil
+}
+
+func parseCondition(text string) (c Condition, err error) {
+	bad := func(why string) (Condition, error) {
+		return Condition{}, fmt.Errorf("condition %q: %s; a condition is like arg1>8192 or arg2:d!=-1", text, why)
+	}
+	rest, ok := strings.CutPrefix(text, "arg")
+	at := strings.IndexAny(rest, "=!<>&")
+	if !ok || at < 0 {
+		return bad("no argument and operator")
+	}
+	if c.Argument, err = parseArgument(strings.TrimSpace(rest[:at])); err != nil {
+		return bad(err.Error())
+	}
+	if c.Argument.Form == formString {
+		return bad("strings cannot be compared")
+	}
+	rest = rest[at:]
+	for _, op := range []struct {
+		text string
+		op   probebpf.Op
+	}{
+		{"==", probebpf.Equal}, {"!=", probebpf.NotEqual}, {"<=", probebpf.LessEqual}, {">=", probebpf.GreaterEqual},
+		{"<", probebpf.Less}, {">", probebpf.Greater}, {"&", probebpf.And}, {"=", probebpf.Equal},
+	} {
+		value, has := strings.CutPrefix(rest, op.text)
+		if !has {
+			continue
+		}
+		value = strings.TrimSpace(value)
+		c.Op = op.op
+		if signed, err := strconv.ParseInt(value, 0, 64); err == nil {
+			c.Value = uint64(signed)
+			if signed < 0 && c.Argument.Form == formHex {
+				c.Argument.Form = formLong
+			}
+			return c, nil
+		}
+		if c.Value, err = strconv.ParseUint(value, 0, 64); err != nil {
+			return bad(fmt.Sprintf("%q is not a number", value))
+		}
+		return c, nil
+	}
+	return bad("no operator")
+}
+
+// signed reports whether a form has a sign.
+func (a Argument) signed() bool { return a.Form == formInt || a.Form == formLong }
+
+func (a Argument) size() int {
+	switch a.Form {
+	case formInt, formUint:
+		return 4
+	case formByte:
+		return 1
+	}
+	return 8
+}
+
+// errStackArgument means that an argument lies on the stack, at a distance that is not known.
+var errStackArgument = errors.New("the argument is on the stack, at a distance that is not known at the probed instruction")
+
+// place says where an argument is when the function begins, by the ABI: System V for C, ABIInternal for Go. pushed is how
+// far the stack pointer is down.
+func (a Argument) place(machine elf.Machine, golang bool, pushed int64) (probebpf.Argument, error) {
+	out := probebpf.Argument{Size: a.size(), Signed: a.signed(), String: a.Form == formString}
+	registers, onStack := argumentRegisters(machine, golang)
+	if a.Number <= len(registers) {
+		out.Register = registers[a.Number-1]
+		return out, nil
+	}
+	if golang || pushed < 0 {
+		return out, fmt.Errorf("argument %d: %w", a.Number, errStackArgument)
+	}
+	const word = 8
+	out.Kind, out.Register = probebpf.Memory, stackPointer(machine)
+	out.Offset = pushed + onStack + word*int64(a.Number-len(registers)-1)
+	return out, nil
+}
+
+// stackPointer is its index in NT_PRSTATUS.
+func stackPointer(machine elf.Machine) int {
+	if machine == elf.EM_AARCH64 {
+		return 31
+	}
+	return 19
+}
+
+// argumentRegisters returns the registers that pass integers and pointers, as indexes in NT_PRSTATUS, and how far above
+// the stack pointer further arguments lie.
+func argumentRegisters(machine elf.Machine, golang bool) (registers []int, onStack int64) {
+	const r10, r9, r8, ax, cx, dx, si, di, bx, r11 = 7, 8, 9, 10, 11, 12, 13, 14, 5, 6
+	switch {
+	case machine == elf.EM_AARCH64 && golang:
+		return []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 0
+	case machine == elf.EM_AARCH64:
+		return []int{0, 1, 2, 3, 4, 5, 6, 7}, 0
+	case golang:
+		return []int{ax, bx, cx, di, si, r8, r9, r10, r11}, 0
+	}
+	return []int{di, si, dx, cx, r8, r9}, 8 // behind the return address
+}
+
+// argumentPlaces returns what the kernel has to read of a function: the arguments that are wanted, and, behind them, the lengths
+// of Go's strings.
+func argumentPlaces(list []Argument, machine elf.Machine, golang bool, pushed int64) ([]probebpf.Argument, error) {
+	out := make([]probebpf.Argument, 0, len(list))
+	for _, a := range list {
+		p, err := a.place(machine, golang, pushed)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, p)
+	}
+	if !golang {
+		return out, nil
+	}
+	for i, a := range list {
+		if a.Form != formString {
+			continue
+		}
+		length, err := Argument{a.Number + 1, formLong}.place(machine, true, pushed)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, length)
+		out[i].Length = len(out)
+	}
+	if len(out) > probebpf.MaxArguments {
+		return nil, fmt.Errorf("with the lengths of strings %d values are needed, and at most %d can be read", len(out),
+			probebpf.MaxArguments)
+	}
+	return out, nil
+}
+
+// conditions returns conditions as the kernel takes them.
+func conditions(list []Condition, machine elf.Machine, golang bool, pushed int64) ([]probebpf.Condition, error) {
+	out := make([]probebpf.Condition, 0, len(list))
+	for _, c := range list {
+		p, err := c.Argument.place(machine, golang, pushed)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, probebpf.Condition{What: p, Op: c.Op, Signed: c.Argument.signed(), Value: c.Value})
+	}
+	return out, nil
+}
+
+// format prints values, such as arg1=3 and arg2="x".
+func format(list []Argument, values []uint64, unreadable uint32, strs []string) []string {
+	out := make([]string, 0, len(list))
+	for i, a := range list {
+		text := a.format(values[i])
+		missing := unreadable&(1<<i) != 0
+		if a.Form == formString {
+			if missing = missing || len(strs) == 0; !missing {
+				text, strs = strconv.Quote(strs[0]), strs[1:]
+			}
+		}
+		if missing {
+			text = "?"
+		}
+		out = append(out, fmt.Sprintf("arg%d=%s", a.Number, text))
+	}
+	return out
+}
+
+// format prints a value. What may be an address or a number is hexadecimal if it is large.
+func (a Argument) format(v uint64) string {
+	const large = 1 << 32
+	switch {
+	case a.signed():
+		return strconv.FormatInt(int64(v), 10)
+	case a.Form == formHex && v >= large:
+		return "0x" + strconv.FormatUint(v, 16)
+	}
+	return strconv.FormatUint(v, 10)
+}

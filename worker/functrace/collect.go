@@ -1,0 +1,198 @@
+package functrace
+
+import (
+	"cmp"
+	"errors"
+	"slices"
+	"strings"
+	"time"
+
+	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// Event is a hit with a stack or arguments.
+type Event struct {
+	Traced *Traced
+	PID    int
+	TID    int
+	UID    int
+	// At is CLOCK_MONOTONIC in ns.
+	At uint64
+	// Thread is nil if no stack was asked for.
+	Thread *trace.Thread
+	// Arguments are like arg1=3 and arg2="x"; none if none were asked for.
+	Arguments []string
+}
+
+// Result is what a trace has seen.
+type Result struct {
+	Took      time.Duration
+	Functions []FunctionResult
+	// Notes are remarks, such as that probes were removed.
+	Notes []string
+}
+
+// FunctionResult is what was seen of a function.
+type FunctionResult struct {
+	Traced
+
+	// Processes are those with hits, the most frequent first.
+	Processes []ProcessResult
+	// Latency is there with Options.Calls.
+	Latency *probe.Latency
+	// Stacks are the different ones, the most frequent first.
+	Stacks []StackResult
+	// Unread are stacks of processes that ended before they could be read.
+	Unread uint64
+}
+
+// Total adds up the figures of all processes.
+func (f *FunctionResult) Total() (sum probe.Figures) {
+	for i := range f.Processes {
+		sum.Add(f.Processes[i].Figures)
+	}
+	return sum
+}
+
+// ProcessResult are the figures of a function in a process. PID 0 stands for all processes for which there was no room.
+type ProcessResult struct {
+	probe.Figures
+
+	PID   int
+	Title string
+}
+
+// StackResult is a stack, and how many hits of a process had it.
+type StackResult struct {
+	PID       int
+	Title     string
+	Thread    *trace.Thread
+	Arguments string
+	Count     uint64
+}
+
+// stackKey is what hits are counted by.
+type stackKey struct {
+	group     int
+	process   probe.Process
+	trace     *trace.Trace
+	arguments string
+}
+
+// maxKeys bounds the different stacks that are kept. Later ones are counted without their arguments, then not at all.
+const maxKeys = 200_000
+
+// collector counts hits.
+type collector struct {
+	tracer *Tracer
+	counts map[stackKey]uint64
+	titles map[int]string
+	unread []uint64
+	left   uint64
+	notes  []string
+}
+
+func newCollector(t *Tracer) *collector {
+	return &collector{
+		tracer: t, counts: make(map[stackKey]uint64), titles: make(map[int]string), unread: make([]uint64, len(t.traced)),
+	}
+}
+
+// title is how a process is called. It is read at its first hit: it may end.
+func (c *collector) title(pid int) string {
+	text, known := c.titles[pid]
+	if !known && c.tracer.options.Title != nil && pid != 0 {
+		text = c.tracer.options.Title(pid)
+		c.titles[pid] = text
+	}
+	return text
+}
+
+// take counts a hit.
+func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
+	t := c.tracer
+	group := t.points[h.Probe].Group
+	traced := &t.traced[group]
+	c.title(h.Process.PID)
+	key := stackKey{group: group, process: h.Process}
+	e := Event{Traced: traced, PID: h.Process.PID, TID: h.TID, UID: h.UID, At: h.At}
+	if !t.options.CountOnly {
+		stack, err := t.stackOf(h)
+		switch {
+		case errors.Is(err, capture.ErrNoMappings):
+			c.unread[group]++
+			return nil
+		case err != nil:
+			return err
+		}
+		key.trace, e.Thread = stack, &stack.Threads[0]
+	}
+	if len(traced.arguments) > 0 {
+		e.Arguments = format(traced.arguments, h.Arguments[:], h.Unreadable, h.Strings)
+		key.arguments = strings.Join(e.Arguments, " ")
+	}
+	if each != nil {
+		if err := each(&e); err != nil {
+			return err
+		}
+	}
+	if _, known := c.counts[key]; !known && len(c.counts) >= maxKeys {
+		key.arguments = ""
+		if _, known := c.counts[key]; !known {
+			c.left++
+			return nil
+		}
+	}
+	c.counts[key]++
+	return nil
+}
+
+// finish makes the result.
+func (c *collector) finish(took time.Duration) (*Result, error) {
+	t := c.tracer
+	r := &Result{Took: took, Functions: make([]FunctionResult, len(t.traced)), Notes: c.notes}
+	figures, err := t.session.Figures()
+	if err != nil {
+		return nil, err
+	}
+	for i := range r.Functions {
+		f := &r.Functions[i]
+		f.Traced, f.Unread = t.traced[i], c.unread[i]
+		if t.options.Calls {
+			l, err := t.session.Latency(i)
+			if err != nil {
+				return nil, err
+			}
+			f.Latency = &l
+		}
+	}
+	for key, sum := range figures {
+		f := &r.Functions[key.Group]
+		f.Processes = append(f.Processes, ProcessResult{
+			Figures: sum, PID: key.Process.PID, Title: c.title(key.Process.PID),
+		})
+	}
+	for key, n := range c.counts {
+		f := &r.Functions[key.group]
+		s := StackResult{PID: key.process.PID, Title: c.titles[key.process.PID], Arguments: key.arguments, Count: n}
+		if key.trace != nil {
+			s.Thread = &key.trace.Threads[0]
+		}
+		f.Stacks = append(f.Stacks, s)
+	}
+	for i := range r.Functions {
+		f := &r.Functions[i]
+		slices.SortFunc(f.Processes, func(a, b ProcessResult) int {
+			return cmp.Or(cmp.Compare(b.Hits, a.Hits), cmp.Compare(a.PID, b.PID))
+		})
+		slices.SortFunc(f.Stacks, func(a, b StackResult) int {
+			return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.PID, b.PID), cmp.Compare(a.Arguments, b.Arguments))
+		})
+	}
+	if c.left > 0 {
+		r.Notes = append(r.Notes, "too many different stacks: some are left out of the list, and counted")
+	}
+	return r, nil
+}

@@ -1,0 +1,154 @@
+package functrace
+
+import (
+	"debug/elf"
+	"encoding/binary"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/ptrace/bpf/probebpf"
+)
+
+func TestParseArguments(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]Argument{
+		"2":         {{1, 'x'}, {2, 'x'}},
+		"1:s":       {{1, 's'}},
+		"3, 1:d,2b": nil,
+		"4:u,12":    {{4, 'u'}, {12, 'x'}},
+		"0":         nil, "9": nil, "13,1": nil, "1:": nil, "1:z": nil, "x": nil, "": nil, "1,2,3,4,5,6,7,8,9": nil,
+	} {
+		got, err := ParseArguments(text)
+		if (err == nil) != (want != nil) || err == nil && !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %v, %v, not %v", text, got, err, want)
+		}
+	}
+}
+
+func TestParseConditions(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string][]Condition{
+		"arg1>8192":                 {{Argument{1, 'x'}, probebpf.Greater, 8192}},
+		"arg2:d != -1":              {{Argument{2, 'd'}, probebpf.NotEqual, ^uint64(0)}},
+		"arg1<-5":                   {{Argument{1, 'l'}, probebpf.Less, ^uint64(4)}},
+		"arg1&0x10 && arg3==7":      {{Argument{1, 'x'}, probebpf.And, 16}, {Argument{3, 'x'}, probebpf.Equal, 7}},
+		"arg1>=1":                   {{Argument{1, 'x'}, probebpf.GreaterEqual, 1}},
+		"arg1<=1":                   {{Argument{1, 'x'}, probebpf.LessEqual, 1}},
+		"arg1=18446744073709551615": {{Argument{1, 'x'}, probebpf.Equal, ^uint64(0)}},
+		"arg":                       nil, "arg1": nil, "arg1>": nil, "arg1>x": nil, "arg1:s==1": nil, "x>1": nil, "": nil, "arg99>1": nil,
+		"arg1>1&&arg1>2&&arg1>3&&arg1>4&&arg1>5": nil, "arg1!1": nil,
+	} {
+		got, err := ParseConditions(text)
+		if (err == nil) != (want != nil) || err == nil && !reflect.DeepEqual(got, want) {
+			t.Errorf("%q: %v, %v, not %v", text, got, err, want)
+		}
+	}
+}
+
+// TestPlacesOfArguments: the ABIs of C and Go on x86-64.
+func TestPlacesOfArguments(t *testing.T) {
+	t.Parallel()
+	const di, ax, sp = 14, 10, 19
+	for _, c := range []struct {
+		argument Argument
+		golang   bool
+		pushed   int64
+		want     probebpf.Argument
+		bad      bool
+	}{
+		{argument: Argument{1, 'd'}, want: probebpf.Argument{Register: di, Size: 4, Signed: true}},
+		{argument: Argument{1, 'x'}, golang: true, want: probebpf.Argument{Register: ax, Size: 8}},
+		{argument: Argument{7, 'x'}, pushed: 8, want: probebpf.Argument{Kind: probebpf.Memory, Register: sp, Offset: 16, Size: 8}},
+		{argument: Argument{8, 'b'}, want: probebpf.Argument{Kind: probebpf.Memory, Register: sp, Offset: 16, Size: 1}},
+		{argument: Argument{7, 'x'}, pushed: -1, bad: true},
+		{argument: Argument{10, 'x'}, golang: true, bad: true},
+	} {
+		got, err := c.argument.place(elf.EM_X86_64, c.golang, c.pushed)
+		if (err != nil) != c.bad || err == nil && got != c.want {
+			t.Errorf("%+v: %+v, %v", c, got, err)
+		}
+	}
+	if list, err := argumentPlaces([]Argument{{2, 's'}}, elf.EM_X86_64, true, 0); err != nil || len(list) != 2 ||
+		list[0].Length != 2 || !list[0].String {
+		t.Errorf("a string of Go: %+v, %v", list, err)
+	}
+}
+
+func TestParsePlace(t *testing.T) {
+	t.Parallel()
+	const di, bp, r15, ax, sp = 14, 4, 0, 10, 19
+	for text, want := range map[string]probebpf.Argument{
+		"8@%rdi":         {Register: di, Size: 8},
+		"-4@%edi":        {Register: di, Size: 4, Signed: true},
+		"1@%dil":         {Register: di, Size: 1},
+		"2@%ax":          {Register: ax, Size: 2},
+		"1@%al":          {Register: ax, Size: 1},
+		"4@%r15d":        {Register: r15, Size: 4},
+		"-4@$-5":         {Kind: probebpf.Constant, Offset: -5, Size: 4, Signed: true},
+		"8@-24(%rbp)":    {Kind: probebpf.Memory, Register: bp, Offset: -24, Size: 8},
+		"4@(%rsp)":       {Kind: probebpf.Memory, Register: sp, Size: 4},
+		"8@8(%rax,%rbx)": {}, "8@x(%rip)": {}, "3@%rdi": {}, "8%rdi": {}, "8@%xmm0": {}, "8@": {}, "": {}, "1@%ah": {},
+	} {
+		got, ok := parsePlace(text)
+		if ok != (want != probebpf.Argument{}) || ok && got != want {
+			t.Errorf("%q: %+v, %t, not %+v", text, got, ok, want)
+		}
+	}
+}
+
+// note makes a note of a static probe.
+func note(pc, base, semaphore uint64, text string) []byte {
+	desc := binary.LittleEndian.AppendUint64(nil, pc)
+	desc = binary.LittleEndian.AppendUint64(desc, base)
+	desc = binary.LittleEndian.AppendUint64(desc, semaphore)
+	desc = append(desc, text...)
+	p := binary.LittleEndian.AppendUint32(nil, 8)
+	p = binary.LittleEndian.AppendUint32(p, uint32(len(desc)))
+	p = binary.LittleEndian.AppendUint32(p, 3)
+	p = append(p, "stapsdt\x00"...)
+	p = append(p, desc...)
+	for len(p)%4 != 0 {
+		p = append(p, 0)
+	}
+	return p
+}
+
+func TestParseStatic(t *testing.T) {
+	t.Parallel()
+	data := append(note(0x1000, 0x5000, 0x9000, "postgresql\x00query__start\x008@%rdi -4@4(%rsp)\x00"),
+		note(0x2000, 0x5000, 0, "p\x00n\x00\x00")...)
+	got := parseStatic(data, binary.LittleEndian, 0x5010)
+	want := []staticProbe{
+		{"postgresql", "query__start", 0x1010, 0x9010, []string{"8@%rdi", "-4@4(%rsp)"}},
+		{"p", "n", 0x2010, 0, nil},
+	}
+	if !reflect.DeepEqual(got, want) {
+		t.Errorf("%+v", got)
+	}
+	for name, is := range map[string]bool{
+		"query__start": true, "query-start": true, "postgresql:query-start": true, "x:query-start": false, "query": false,
+	} {
+		if got[0].matches(name) != is {
+			t.Errorf("%q: %t", name, !is)
+		}
+	}
+	for i := range data {
+		parseStatic(data[:i], binary.LittleEndian, 0) // what is cut is left out
+	}
+}
+
+// FuzzStatic: any bytes give probes whose names lie in them.
+func FuzzStatic(f *testing.F) {
+	f.Add(note(0x1000, 0x5000, 0x9000, "postgresql\x00query__start\x008@%rdi -4@4(%rsp)\x00"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		for _, p := range parseStatic(data, binary.LittleEndian, 1) {
+			if !strings.Contains(string(data), p.name) {
+				t.Errorf("the name %q is not in the data", p.name)
+			}
+			for n := range p.arguments {
+				_, _ = p.argument(Argument{n + 1, formHex}, elf.EM_X86_64)
+			}
+		}
+	})
+}

@@ -1,0 +1,180 @@
+package functrace
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"strconv"
+	"strings"
+
+	"pg_stat_backtrace/ptrace/bpf/probebpf"
+	"pg_stat_backtrace/unwind/elfimage"
+)
+
+// staticProbe is a static probe of an image (SystemTap's sys/sdt.h): a nop, with a note that says where it is and where
+// its arguments are.
+type staticProbe struct {
+	provider, name string
+	addr           uint64 // of the nop, link-time
+	semaphore      uint64 // link-time address of a counter, 0: none
+	arguments      []string
+}
+
+// maxStatic bounds the static probes of one image that are read.
+const maxStatic = 65536
+
+// staticProbes reads the note of an image's static probes. What is damaged is left out.
+func staticProbes(img *elfimage.Image) []staticProbe {
+	data, _, err := img.Section(".note.stapsdt")
+	if err != nil {
+		return nil
+	}
+	_, base, err := img.Section(".stapsdt.base")
+	if err != nil {
+		base = 0
+	}
+	return parseStatic(data, img.Order(), base)
+}
+
+// parseStatic parses the notes. base is where the section .stapsdt.base is, 0 if that is not known: the addresses are
+// relative to it.
+func parseStatic(data []byte, order binary.ByteOrder, base uint64) (out []staticProbe) {
+	const (
+		header  = 12
+		typeSDT = 3
+		words   = 24 // bytes of three addresses
+	)
+	for len(data) >= header && len(out) < maxStatic {
+		nameSize, size := uint64(order.Uint32(data)), uint64(order.Uint32(data[4:]))
+		kind := order.Uint32(data[8:])
+		start := header + align(nameSize)
+		end := start + align(size)
+		if nameSize > uint64(len(data)) || size > uint64(len(data)) || start+size > uint64(len(data)) {
+			return out
+		}
+		name, desc := data[header:header+nameSize], data[start:start+size]
+		data = data[min(end, uint64(len(data))):]
+		if kind != typeSDT || string(bytes.TrimRight(name, "\x00")) != "stapsdt" || len(desc) < words {
+			continue
+		}
+		text := strings.SplitN(string(desc[words:]), "\x00", 4)
+		if len(text) < 3 {
+			continue
+		}
+		p := staticProbe{
+			provider: text[0], name: text[1], addr: order.Uint64(desc), semaphore: order.Uint64(desc[16:]),
+			arguments: splitArguments(text[2]),
+		}
+		if linked := order.Uint64(desc[8:]); base != 0 && linked != 0 {
+			p.addr += base - linked
+			if p.semaphore != 0 {
+				p.semaphore += base - linked
+			}
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+func align(n uint64) uint64 { return (n + 3) &^ 3 }
+
+// splitArguments splits at the spaces that are not in parentheses.
+func splitArguments(text string) (out []string) {
+	depth, start := 0, 0
+	for i := 0; i <= len(text); i++ {
+		switch {
+		case i == len(text) || text[i] == ' ' && depth == 0:
+			if i > start {
+				out = append(out, text[start:i])
+			}
+			start = i + 1
+		case text[i] == '(':
+			depth++
+		case text[i] == ')':
+			depth--
+		}
+	}
+	return out
+}
+
+// matches reports whether a probe has a name: "query__start", "query-start", each with "PROVIDER:" before it or not.
+func (p *staticProbe) matches(name string) bool {
+	if provider, rest, ok := strings.Cut(name, ":"); ok {
+		if provider != p.provider {
+			return false
+		}
+		name = rest
+	}
+	return strings.ReplaceAll(name, "-", "__") == p.name
+}
+
+// argument returns where an argument is; false if its description is of a kind that is not read.
+func (p *staticProbe) argument(a Argument, machine elf.Machine) (out probebpf.Argument, ok bool) {
+	if a.Number > len(p.arguments) || machine != elf.EM_X86_64 {
+		return out, false
+	}
+	out, ok = parsePlace(p.arguments[a.Number-1])
+	out.String = a.Form == formString
+	return out, ok
+}
+
+// parsePlace parses the description of an argument on x86-64: SIZE@OPERAND, in which an operand is %REGISTER, $CONSTANT
+// or DISPLACEMENT(%REGISTER). A negative size means that the value has a sign.
+func parsePlace(text string) (out probebpf.Argument, ok bool) {
+	size, operand, found := strings.Cut(text, "@")
+	n, err := strconv.Atoi(size)
+	if !found || err != nil {
+		return out, false
+	}
+	if n < 0 {
+		out.Signed, n = true, -n
+	}
+	if n != 1 && n != 2 && n != 4 && n != 8 {
+		return out, false
+	}
+	out.Size = n
+	switch {
+	case strings.HasPrefix(operand, "%"):
+		out.Register, ok = registerX86(operand[1:])
+		return out, ok
+	case strings.HasPrefix(operand, "$"):
+		v, err := strconv.ParseInt(operand[1:], 0, 64)
+		out.Kind, out.Offset = probebpf.Constant, v
+		return out, err == nil
+	}
+	displacement, register, found := strings.Cut(operand, "(%")
+	if !found || !strings.HasSuffix(register, ")") {
+		return out, false
+	}
+	if displacement != "" {
+		if out.Offset, err = strconv.ParseInt(displacement, 0, 64); err != nil {
+			return out, false
+		}
+	}
+	out.Kind = probebpf.Memory
+	out.Register, ok = registerX86(strings.TrimSuffix(register, ")"))
+	return out, ok
+}
+
+// registerX86 returns the index in NT_PRSTATUS of a register of any size.
+func registerX86(name string) (int, bool) {
+	whole := []string{"r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"}
+	for i, w := range whole {
+		short := w[1:] // "ax", "15"
+		switch {
+		case name == w:
+			return i, true
+		case short[0] >= '0' && short[0] <= '9':
+			if name == w+"d" || name == w+"w" || name == w+"b" {
+				return i, true
+			}
+		case name == "e"+short, name == short, name == short+"l",
+			len(short) == 2 && short[1] == 'x' && name == short[:1]+"l":
+			return i, true
+		}
+	}
+	if name == "rsp" || name == "esp" {
+		return stackPointer(elf.EM_X86_64), true
+	}
+	return 0, false
+}

@@ -1,0 +1,79 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/pgmemory"
+	"pg_stat_backtrace/worker/spool"
+)
+
+// TestMemoryWarning: rows that are missing or not of one moment come with a warning, and others without.
+func TestMemoryWarning(t *testing.T) {
+	contexts := func(n int, ident string) []pgmemory.Context {
+		list := make([]pgmemory.Context, n)
+		for i := range list {
+			list[i] = pgmemory.Context{Name: "some", Ident: ident, Parent: -1}
+		}
+		return list
+	}
+	for name, c := range map[string]struct {
+		tree pgmemory.Tree
+		want string
+	}{
+		"sound":   {pgmemory.Tree{Consistent: true}, ""},
+		"changed": {pgmemory.Tree{LeftOut: true}, "memory contexts of process 7 changed while they were read"},
+		"left out": {
+			pgmemory.Tree{Consistent: true, LeftOut: true},
+			"process 7 has too many memory contexts: some, or their free space, are left out",
+		},
+		"too long": {
+			pgmemory.Tree{Consistent: true, Contexts: contexts(7000, strings.Repeat("x", 1000))},
+			"process 7 has too many memory contexts: some, or their free space, are left out",
+		},
+		"assertions": {
+			pgmemory.Tree{Consistent: true, NoChecks: true},
+			"free space is not known in a server that was built with assertions",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			rows := memoryRows(&capture.MemoryContexts{Tree: &c.tree, Major: 18}, 7)
+			if got := rows[0][0]; got != c.want {
+				t.Errorf("the warning is %q, want %q", got, c.want)
+			}
+			if len(rows)-1 > len(c.tree.Contexts) || name == "too long" && len(rows)-1 >= len(c.tree.Contexts) {
+				t.Errorf("%d rows of %d contexts", len(rows)-1, len(c.tree.Contexts))
+			}
+		})
+	}
+}
+
+// TestMemoryFailure: each failure has its SQLSTATE and says what to do.
+func TestMemoryFailure(t *testing.T) {
+	for _, c := range []struct {
+		err  error
+		want spool.Answer
+	}{
+		{pgmemory.ErrNoContexts, spool.Answer{
+			Message: "process with PID 7 has no memory contexts",
+			Detail:  "It is starting or ending, or its memory cannot be read.",
+		}},
+		{capture.ErrNotPostgres, spool.Answer{
+			Message: "memory contexts of process with PID 7 are not known",
+			Detail:  "It runs no PostgreSQL server of version 14 to 18.",
+		}},
+		{context.DeadlineExceeded, spool.Answer{
+			Message: "memory contexts of process with PID 7 could not be read in time",
+			Hint:    "Increase pg_stat_backtrace.timeout.",
+		}},
+	} {
+		got := memoryFailure(7, fmt.Errorf("read: %w", c.err))
+		if got.Level != "ERROR" || got.SQLState != "55000" || got.Message != c.want.Message ||
+			got.Detail != c.want.Detail || got.Hint != c.want.Hint {
+			t.Errorf("%v: %+v", c.err, got)
+		}
+	}
+}

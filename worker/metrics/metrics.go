@@ -1,0 +1,164 @@
+package metrics
+
+import (
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Config says where figures come from. They are read at each scrape. A function that is nil gives nothing.
+type Config struct {
+	// Version is the program's version.
+	Version string
+	// Server reads what the server's processes do.
+	Server func() (Server, error)
+	// Waits reads the figures of wait events; false while they are not timed.
+	Waits func() (Waits, bool)
+	// Queue reads the length of the queue; false if it is not known.
+	Queue func() (Queue, bool)
+	// Export reads the figures of the export.
+	Export func() []Export
+}
+
+// Metrics counts what the worker does. All methods may be called concurrently, and on nil, which counts nothing.
+type Metrics struct {
+	text, protobuf prometheus.Gatherer
+
+	captures  *prometheus.CounterVec
+	pause     prometheus.Histogram
+	requests  *prometheus.CounterVec
+	failures  *prometheus.CounterVec
+	states    *stateNamesSeen
+	profiles  *prometheus.CounterVec
+	unmade    prometheus.Counter
+	profiling prometheus.Gauge
+	http      *prometheus.CounterVec
+}
+
+// pauseBuckets are the limits of the classic buckets of pauses, in seconds.
+var pauseBuckets = []float64{10e-6, 20e-6, 50e-6, 100e-6, 200e-6, 1e-3, 10e-3, 100e-3}
+
+// Native histograms of pauses: each bucket is a tenth wider than the one before, and there are at most so many.
+const (
+	bucketFactor = 1.1
+	maxBuckets   = 100
+)
+
+// New makes metrics.
+func New(cfg Config) *Metrics {
+	m := &Metrics{states: &stateNamesSeen{}}
+	vector := func(name, help string, labels ...string) *prometheus.CounterVec {
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: prefix + name, Help: help}, labels)
+	}
+	m.captures = vector("captures_total", "Captured stacks, by engine.", labelType)
+	m.requests = vector("requests_total", "Requests from SQL: waiting or queued.", labelType)
+	m.failures = vector("failures_total", "Failed requests and captures, by SQLSTATE.", labelState)
+	m.profiles = vector("profiles_total", "Finished profiles, by mode.", labelType)
+	m.http = vector("http_requests_total", "Answers of the listener, by outcome.", labelType)
+	m.unmade = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: prefix + "profile_failures_total", Help: "Profiles that failed.",
+	})
+	m.profiling = prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: prefix + "profiles_running", Help: "Profiles that run now.",
+	})
+	m.pause = prometheus.NewHistogram(prometheus.HistogramOpts{
+		Name: prefix + "pause_seconds", Help: "How long a capture stopped its process.", Buckets: pauseBuckets,
+		NativeHistogramBucketFactor: bucketFactor, NativeHistogramMaxBucketNumber: maxBuckets,
+	})
+	base, extra := prometheus.NewPedanticRegistry(), prometheus.NewPedanticRegistry()
+	base.MustRegister(m.captures, m.pause, m.requests, m.failures, m.profiles, m.http, m.unmade, m.profiling,
+		&own{cfg: &cfg, start: time.Now()})
+	if cfg.Server != nil {
+		base.MustRegister(newActivities(cfg.Server))
+	}
+	m.text, m.protobuf = base, base
+	if cfg.Waits != nil {
+		e := newEvents(cfg.Waits)
+		base.MustRegister(e)
+		extra.MustRegister(native{e})
+		m.protobuf = prometheus.Gatherers{base, extra} // in this order: extra gives what base has read
+	}
+	return m
+}
+
+// Handler answers scrapes. Scrapers that accept protocol buffers get the native histograms of single events as well.
+func (m *Metrics) Handler() http.Handler {
+	options := promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, EnableOpenMetrics: true}
+	text, protobuf := promhttp.HandlerFor(m.text, options), promhttp.HandlerFor(m.protobuf, options)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if strings.Contains(r.Header.Get("Accept"), "application/vnd.google.protobuf") {
+			protobuf.ServeHTTP(w, r)
+			return
+		}
+		text.ServeHTTP(w, r)
+	})
+}
+
+// Captured counts a captured stack.
+func (m *Metrics) Captured(engine string, pause time.Duration) {
+	if m == nil {
+		return
+	}
+	m.captures.WithLabelValues(engine).Inc()
+	if pause > 0 {
+		m.pause.Observe(pause.Seconds())
+	}
+}
+
+// Kinds of requests.
+const (
+	Waiting = "waiting"
+	Queued  = "queued"
+)
+
+// Requested counts a request from SQL.
+func (m *Metrics) Requested(kind string) {
+	if m != nil {
+		m.requests.WithLabelValues(kind).Inc()
+	}
+}
+
+// Failed counts a failed request or capture.
+func (m *Metrics) Failed(sqlState string) {
+	if m != nil {
+		m.failures.WithLabelValues(m.states.name(sqlState)).Inc()
+	}
+}
+
+// Profiling counts a profile that starts. The caller calls done with its error when it ends.
+func (m *Metrics) Profiling(mode string) (done func(error)) {
+	if m == nil {
+		return func(error) {}
+	}
+	m.profiling.Inc()
+	return func(err error) {
+		m.profiling.Dec()
+		if err != nil {
+			m.unmade.Inc()
+			return
+		}
+		m.profiles.WithLabelValues(mode).Inc()
+	}
+}
+
+// Answered counts an answer of the listener.
+func (m *Metrics) Answered(status int) {
+	if m == nil {
+		return
+	}
+	outcome := "ok"
+	switch {
+	case status == http.StatusTooManyRequests:
+		outcome = "busy"
+	case status == http.StatusUnauthorized || status == http.StatusForbidden:
+		outcome = "denied"
+	case status >= http.StatusInternalServerError:
+		outcome = "server_error"
+	case status >= http.StatusBadRequest:
+		outcome = "client_error"
+	}
+	m.http.WithLabelValues(outcome).Inc()
+}

@@ -1,0 +1,67 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+const prefix = "pg_stat_backtrace_"
+
+// Labels.
+const (
+	labelType    = "type"
+	labelEvent   = "event"
+	labelBackend = "backend_type"
+	labelState   = "sqlstate"
+	labelVersion = "version"
+	other        = "other" // the value that stands for all others
+)
+
+// desc describes a metric.
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(prefix+name, help, labels, nil)
+}
+
+// Metrics that are read at the scrape.
+var (
+	serverUp   = desc("server_up", "1 if the server runs and its memory was read, otherwise 0.")
+	serverInfo = desc("server_info", "Always 1. The label is the server's major version.", labelVersion)
+	active     = desc("active_sessions", "Active processes of the server by wait event.",
+		labelType, labelEvent, labelBackend)
+	sessions = desc("sessions", "Client backends by state.", labelType)
+
+	waitSeconds   = desc("wait_seconds_total", "Time that processes waited, by wait event.", labelType, labelEvent)
+	waitCount     = desc("waits_total", "Number of waits, by wait event.", labelType, labelEvent)
+	waitDuration  = desc("wait_duration_seconds", "Duration of waits, by type of wait event.", labelType)
+	eventDuration = desc("wait_event_duration_seconds", "Duration of waits, by wait event.", labelType, labelEvent)
+	waitLost      = desc("wait_lost_total", "Waits and processes that are missing in the figures of wait events.")
+	waitInfo      = desc("wait_timing_info", "Always 1. The type is the method by which wait events are timed.", labelType)
+
+	buildInfo = desc("build_info", "Always 1. The labels are the versions of the worker and of Go.",
+		labelVersion, "goversion")
+	cpuSeconds  = desc("cpu_seconds_total", "Processor time of the worker.")
+	residentMem = desc("resident_memory_bytes", "Resident memory of the worker.")
+	openFiles   = desc("open_files", "Open file descriptors of the worker.")
+	startTime   = desc("start_time_seconds", "Start of the worker, as a Unix time.")
+
+	queueWaiting = desc("queue_waiting", "Requests in the queue that the worker has not taken yet.")
+	queueClaimed = desc("queue_claimed", "Requests of the queue that the worker is working on.")
+	queueOldest  = desc("queue_oldest_seconds", "Age of the oldest request in the queue, 0 if it is empty.")
+
+	exportSent = desc("export_profiles_total", "Profiles that the receiver accepted.", labelType)
+	exportFail = desc("export_failures_total", "Requests to the receiver that failed and are tried again.", labelType)
+	exportDrop = desc("export_dropped_total", "Profiles given up: too old, refused by the receiver, or no room on disk.",
+		labelType)
+	exportPending = desc("export_pending", "Profiles that wait on disk.", labelType)
+	exportBytes   = desc("export_pending_bytes", "Size of the profiles that wait on disk.", labelType)
+)
+
+// Limits on the number of series. Events beyond them count as other.
+const (
+	// maxActive is the number of series of active_sessions. There is room in it for one series of each type for all
+	// other events.
+	maxActive = 55
+	// maxEvents is the number of wait events in each metric of their times, likewise.
+	maxEvents = 42
+	// maxTypes is the number of types of wait events, with CPU.
+	maxTypes = 11
+	// maxStates is the number of SQLSTATEs.
+	maxStates = 10
+)

@@ -1,0 +1,86 @@
+package metrics
+
+import (
+	"bytes"
+	"os"
+	"runtime"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+// own gives the figures of this process, the queue and the export.
+type own struct {
+	cfg   *Config
+	start time.Time
+}
+
+// Queue is the length of the queue in all databases.
+type Queue struct {
+	Waiting, Claimed int
+	Oldest           time.Duration
+}
+
+// Export is what became of the profiles for one receiver.
+type Export struct {
+	// Type is pyroscope or otlp.
+	Type string
+	// Sent, Failed and Dropped are counts since the start of the worker.
+	Sent, Failed, Dropped uint64
+	// Pending profiles wait on disk, PendingBytes in size.
+	Pending      int
+	PendingBytes int64
+}
+
+// Describe describes nothing: some metrics exist at times only.
+func (o *own) Describe(chan<- *prometheus.Desc) {}
+
+// Collect reads the figures.
+func (o *own) Collect(out chan<- prometheus.Metric) {
+	out <- gauge(buildInfo, 1, o.cfg.Version, runtime.Version())
+	out <- gauge(startTime, float64(o.start.UnixMilli())/1000)
+	var usage unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &usage) == nil {
+		used := time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+		out <- counter(cpuSeconds, used.Seconds())
+	}
+	if pages, ok := residentPages(); ok {
+		out <- gauge(residentMem, float64(pages)*float64(os.Getpagesize()))
+	}
+	if files, err := os.ReadDir("/proc/self/fd"); err == nil {
+		out <- gauge(openFiles, float64(len(files)-1)) // without the directory itself
+	}
+	if o.cfg.Queue != nil {
+		if q, ok := o.cfg.Queue(); ok {
+			out <- gauge(queueWaiting, float64(q.Waiting))
+			out <- gauge(queueClaimed, float64(q.Claimed))
+			out <- gauge(queueOldest, q.Oldest.Seconds())
+		}
+	}
+	if o.cfg.Export == nil {
+		return
+	}
+	for _, e := range o.cfg.Export() {
+		out <- counter(exportSent, float64(e.Sent), e.Type)
+		out <- counter(exportFail, float64(e.Failed), e.Type)
+		out <- counter(exportDrop, float64(e.Dropped), e.Type)
+		out <- gauge(exportPending, float64(e.Pending), e.Type)
+		out <- gauge(exportBytes, float64(e.PendingBytes), e.Type)
+	}
+}
+
+// residentPages returns the resident set of this process, in pages (proc_pid_statm(5)).
+func residentPages() (int, bool) {
+	text, err := os.ReadFile("/proc/self/statm")
+	if err != nil {
+		return 0, false
+	}
+	fields := bytes.Fields(text)
+	if len(fields) < 2 {
+		return 0, false
+	}
+	pages, err := strconv.Atoi(string(fields[1]))
+	return pages, err == nil
+}

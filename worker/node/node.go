@@ -1,0 +1,368 @@
+// Package node serves every PostgreSQL cluster of a host: it looks for postmasters in all containers and starts one
+// worker process for each. A worker has its own spool, key, limits, user id and memory. A worker that hangs or
+// dies affects no other.
+//
+// The package must not know what a worker does, and opens no connection to a server.
+package node
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/rs/zerolog"
+)
+
+// Config configures Run; the zero value of each field but Command is a default.
+type Config struct {
+	// Command returns the command that serves the cluster in a data directory. It ends when its standard input ends. No two
+	// workers that run at the same time have the same slot; slots are small numbers from 0.
+	Command func(dataDir string, slot int) *exec.Cmd
+	// Log receives what happens to the workers.
+	Log zerolog.Logger
+	// Max is the largest number of workers; 0 means DefaultMax.
+	Max int
+	// Interval is the time between two looks at the processes of the host; 0 means one second.
+	Interval time.Duration
+	// Grace is the time that a worker has to end after its cluster; 0 means ten seconds.
+	Grace time.Duration
+	// Proc is the directory with the processes; empty means /proc.
+	Proc string
+	// Below are directories, as the servers name them: only clusters in or below them are served. None means all.
+	Below []string
+}
+
+// DefaultMax is the largest number of workers of one host by default. Each needs some 20 to 60 MB.
+const DefaultMax = 64
+
+// The pauses between attempts to start the worker of a cluster. A worker that ran longer than maxPause starts anew at
+// once.
+const (
+	minPause = time.Second
+	maxPause = time.Minute
+)
+
+// Process is a process that may be a postmaster.
+type Process struct {
+	PID   int
+	Start uint64 // proc(5) starttime
+	// DataDir is its working directory: as the process names it, and once it is proved to be a postmaster, as this process
+	// reaches it.
+	DataDir string
+}
+
+// key is one incarnation of a process.
+type key struct {
+	pid   int
+	start uint64
+}
+
+// Run serves until ctx ends, and then waits for its workers. It returns an error only if it cannot look at processes.
+func Run(ctx context.Context, cfg Config) error {
+	s := &supervisor{Config: cfg.withDefaults(), clusters: map[key]*cluster{}, events: make(chan event)}
+	ticker := time.NewTicker(s.Interval)
+	defer ticker.Stop()
+	if err := s.look(ctx); err != nil {
+		return err
+	}
+	s.Log.Info().Int("clusters", len(s.clusters)).Msg("serving every cluster of this host")
+	for {
+		select {
+		case <-ctx.Done():
+			s.stopAll()
+			return nil
+		case e := <-s.events:
+			s.handle(ctx, e)
+		case <-ticker.C:
+			if err := s.look(ctx); err != nil {
+				s.Log.Error().Err(err).Msg("the processes of this host cannot be listed")
+			}
+		}
+	}
+}
+
+func (c Config) withDefaults() Config {
+	if c.Max == 0 {
+		c.Max = DefaultMax
+	}
+	if c.Interval == 0 {
+		c.Interval = time.Second
+	}
+	if c.Grace == 0 {
+		c.Grace = 10 * time.Second
+	}
+	if c.Proc == "" {
+		c.Proc = "/proc"
+	}
+	return c
+}
+
+// supervisor has the state of all clusters. Only the goroutine of Run changes it.
+type supervisor struct {
+	Config
+
+	clusters map[key]*cluster
+	events   chan event // from goroutines that wait for one cluster
+	beyond   int        // clusters that have no worker because of Max, as logged
+}
+
+// phase is what happens with a cluster.
+type phase int
+
+const (
+	proving  phase = iota // a goroutine looks at its files, which may take long
+	refused               // not a postmaster, or not accessible: looked at again after the pause
+	waiting               // to be started at the time next
+	running               // its worker runs
+	stopping              // its worker is ending
+)
+
+// cluster is one postmaster and its worker.
+type cluster struct {
+	Process
+
+	phase   phase
+	next    time.Time
+	pause   time.Duration
+	began   time.Time
+	reason  string // why it has no worker, as logged
+	command *exec.Cmd
+	slot    int
+	line    *os.File // the write end of the worker's standard input
+	gone    bool
+}
+
+// event is something that happened to one cluster.
+type event struct {
+	key     key
+	ended   bool // the worker ended; else the files were looked at
+	dataDir string
+	err     error
+}
+
+// look compares the processes of the host with the known clusters.
+func (s *supervisor) look(ctx context.Context) error {
+	found, err := postmasters(s.Proc, s.Below)
+	if err != nil {
+		return err
+	}
+	now := time.Now()
+	for k, c := range s.clusters {
+		if _, there := found[k]; !there {
+			s.leave(k, c)
+		}
+	}
+	for k, p := range found {
+		c := s.clusters[k]
+		switch {
+		case c == nil:
+			c = &cluster{Process: p, pause: minPause}
+			s.clusters[k] = c
+			s.prove(ctx, k, c)
+		case c.phase == refused && !now.Before(c.next):
+			s.prove(ctx, k, c)
+		}
+	}
+	s.startDue(ctx, now)
+	return nil
+}
+
+// prove looks at the files of a cluster, in a goroutine: a file system may hang.
+func (s *supervisor) prove(ctx context.Context, k key, c *cluster) {
+	c.phase = proving
+	p := c.Process
+	go func() {
+		dir, err := prove(s.Proc, p)
+		select {
+		case s.events <- event{key: k, dataDir: dir, err: err}:
+		case <-ctx.Done():
+		}
+	}()
+}
+
+// leave forgets a cluster whose postmaster has ended, after its worker.
+func (s *supervisor) leave(k key, c *cluster) {
+	switch c.phase {
+	case running:
+		s.Log.Info().Str("cluster", c.DataDir).Int("postmaster", c.PID).Msg("the server ended, ending its worker")
+		s.stop(c)
+	case stopping, proving:
+	case refused, waiting:
+		delete(s.clusters, k)
+	}
+	c.gone = true
+}
+
+// stop makes a worker end.
+func (s *supervisor) stop(c *cluster) {
+	c.phase = stopping
+	_ = c.line.Close()
+	process, log, dir := c.command.Process, s.Log, c.DataDir
+	time.AfterFunc(s.Grace, func() {
+		if err := process.Kill(); err == nil {
+			log.Warn().Str("cluster", dir).Int("worker", process.Pid).Msg("the worker did not end, killing it")
+		} else if !errors.Is(err, os.ErrProcessDone) {
+			log.Warn().Err(err).Str("cluster", dir).Int("worker", process.Pid).Msg("the worker does not end")
+		}
+	})
+}
+
+func (s *supervisor) handle(ctx context.Context, e event) {
+	c := s.clusters[e.key]
+	switch {
+	case c == nil:
+	case e.ended:
+		s.workerEnded(e.key, c, e.err)
+	case c.gone:
+		delete(s.clusters, e.key)
+	case e.err != nil:
+		c.phase, c.next = refused, time.Now().Add(c.pause)
+		c.pause = min(2*c.pause, maxPause)
+		s.explain(c, e.err.Error())
+	default:
+		c.phase, c.next, c.DataDir = waiting, time.Time{}, e.dataDir
+		s.startDue(ctx, time.Now())
+	}
+}
+
+// explain logs why a cluster has no worker, once for each reason.
+func (s *supervisor) explain(c *cluster, reason string) {
+	if c.reason == reason {
+		return
+	}
+	c.reason = reason
+	s.Log.Warn().Str("cluster", c.DataDir).Int("postmaster", c.PID).Str("reason", reason).Msg("no worker for this process")
+}
+
+func (s *supervisor) workerEnded(k key, c *cluster, err error) {
+	_ = c.line.Close()
+	c.command = nil
+	if c.gone {
+		delete(s.clusters, k)
+		return
+	}
+	if time.Since(c.began) > maxPause {
+		c.pause = minPause
+	}
+	// The next attempt proves the process again: the cluster may have got another worker.
+	c.phase, c.next = refused, time.Now().Add(c.pause)
+	reason := "it ended"
+	if err != nil {
+		reason = err.Error()
+	}
+	s.Log.Warn().Str("cluster", c.DataDir).Str("reason", reason).Dur("retry", c.pause).Msg("a worker ended")
+	c.pause = min(2*c.pause, maxPause)
+}
+
+// startDue starts the workers whose time has come, as far as Max goes.
+func (s *supervisor) startDue(ctx context.Context, now time.Time) {
+	active, beyond := 0, 0
+	for _, c := range s.clusters {
+		if c.phase == running || c.phase == stopping {
+			active++
+		}
+	}
+	for k, c := range s.clusters {
+		if c.phase != waiting || now.Before(c.next) {
+			continue
+		}
+		if active >= s.Max {
+			beyond++
+			continue
+		}
+		if s.start(ctx, k, c) {
+			active++
+		}
+	}
+	if beyond != s.beyond {
+		s.beyond = beyond
+		s.Log.Warn().Int("max_workers", s.Max).Int("clusters_without_worker", beyond).
+			Msg("there are more clusters than workers are allowed; raise --max-workers")
+	}
+}
+
+// start starts a worker and waits for its end in a goroutine.
+func (s *supervisor) start(ctx context.Context, k key, c *cluster) bool {
+	fail := func(err error) bool {
+		c.phase, c.next = refused, time.Now().Add(c.pause)
+		c.pause = min(2*c.pause, maxPause)
+		s.explain(c, "the worker cannot be started: "+err.Error())
+		return false
+	}
+	read, write, err := os.Pipe()
+	if err != nil {
+		return fail(err)
+	}
+	c.slot = s.freeSlot()
+	command := s.Command(c.DataDir, c.slot)
+	command.Stdin = read
+	err = command.Start()
+	_ = read.Close()
+	if err != nil {
+		_ = write.Close()
+		return fail(err)
+	}
+	c.phase, c.command, c.line, c.began, c.reason = running, command, write, time.Now(), ""
+	s.Log.Info().Str("cluster", c.DataDir).Int("postmaster", c.PID).Int("worker", command.Process.Pid).
+		Int("slot", c.slot).Msg("started a worker")
+	go func() {
+		err := command.Wait()
+		select {
+		case s.events <- event{key: k, ended: true, err: err}:
+		case <-ctx.Done():
+			s.ended(k, err)
+		}
+	}()
+	return true
+}
+
+// freeSlot returns the smallest slot that no worker has.
+func (s *supervisor) freeSlot() int {
+	taken := map[int]bool{}
+	for _, c := range s.clusters {
+		if c.phase == running || c.phase == stopping {
+			taken[c.slot] = true
+		}
+	}
+	slot := 0
+	for taken[slot] {
+		slot++
+	}
+	return slot
+}
+
+// ended reports the end of a worker while Run ends.
+func (s *supervisor) ended(k key, err error) {
+	select {
+	case s.events <- event{key: k, ended: true, err: err}:
+	case <-time.After(2 * s.Grace):
+	}
+}
+
+// stopAll ends every worker and waits, no longer than twice the grace.
+func (s *supervisor) stopAll() {
+	left := 0
+	for _, c := range s.clusters {
+		if c.phase == running {
+			s.stop(c)
+		}
+		if c.phase == stopping {
+			left++
+		}
+	}
+	timeout := time.After(2 * s.Grace)
+	for left > 0 {
+		select {
+		case e := <-s.events:
+			if e.ended {
+				left--
+			}
+		case <-timeout:
+			s.Log.Error().Int("workers", left).Msg("workers did not end")
+			return
+		}
+	}
+	s.Log.Info().Msg("stopped")
+}

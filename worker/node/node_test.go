@@ -1,0 +1,165 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/rs/zerolog"
+
+	"pg_stat_backtrace/internal/pgtest"
+)
+
+// journal is a log that a test reads.
+type journal struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func (j *journal) Write(p []byte) (int, error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return j.text.Write(p)
+}
+
+func (j *journal) count(part string) int {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	return strings.Count(j.text.String(), part)
+}
+
+// serve runs a supervisor with a command for each cluster, until the test ends or the function returned is called.
+func serve(t *testing.T, cfg Config, command ...string) (log *journal, end func()) {
+	t.Helper()
+	log = &journal{}
+	cfg.Log = zerolog.New(log)
+	cfg.Interval = 50 * time.Millisecond
+	cfg.Command = func(string, int) *exec.Cmd {
+		return exec.Command(command[0], command[1:]...) //nolint:noctx // ends with its input
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- Run(ctx, cfg) }()
+	end = sync.OnceFunc(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(end)
+	return log, end
+}
+
+// untilEOF is a worker that ends when its standard input does.
+var untilEOF = []string{"cat"}
+
+// visible skips a test whose server this user may not look at.
+func visible(t *testing.T, s *pgtest.Server) {
+	t.Helper()
+	if _, err := os.Readlink("/proc/self/cwd"); err != nil {
+		t.Skip(err)
+	}
+	if _, err := prove("/proc", Process{PID: s.PostmasterPID(), Start: 0, DataDir: s.DataDir}); err != nil &&
+		strings.Contains(err.Error(), "nor root") {
+		t.Skip("this user may not look at the server: ", err)
+	}
+}
+
+func TestLimit(t *testing.T) {
+	bin := pgtest.BinDir(t)
+	one, two := pgtest.Start(t, bin, pgtest.Options{}), pgtest.Start(t, bin, pgtest.Options{})
+	visible(t, one)
+	log, end := serve(t, Config{Max: 1, Below: []string{one.DataDir, two.DataDir}}, untilEOF...)
+	pgtest.Wait(t, "a worker, and a warning", func() bool {
+		return log.count("started a worker") == 1 && log.count(`"clusters_without_worker":1`) == 1
+	})
+	first, other := one, two
+	if log.count(two.DataDir) > 0 && log.count(one.DataDir) == 0 {
+		first, other = two, one
+	}
+	first.Stop("fast")
+	pgtest.Wait(t, "the other server's worker", func() bool { return log.count("started a worker") == 2 })
+	if log.count(other.DataDir) == 0 {
+		t.Error("the second worker is not for the second server")
+	}
+	end()
+	if log.count(`"message":"stopped"`) != 1 {
+		t.Error("the supervisor did not stop in order")
+	}
+}
+
+// TestStubborn: a worker that does not end with its server is killed after the grace.
+func TestStubborn(t *testing.T) {
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	visible(t, s)
+	log, _ := serve(t, Config{Below: []string{s.DataDir}, Grace: 100 * time.Millisecond}, "sleep", "600")
+	pgtest.Wait(t, "a worker", func() bool { return log.count("started a worker") == 1 })
+	s.Stop("fast")
+	pgtest.Wait(t, "its end", func() bool { return log.count("did not end, killing it") == 1 })
+}
+
+// TestFailing: a worker that fails at once is started again, with growing pauses.
+func TestFailing(t *testing.T) {
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	visible(t, s)
+	log, _ := serve(t, Config{Below: []string{s.DataDir}}, "false")
+	pgtest.Wait(t, "three attempts", func() bool { return log.count("a worker ended") >= 3 })
+	if n := log.count(`"retry":1000`); n != 1 {
+		t.Errorf("%d attempts have the shortest pause", n)
+	}
+}
+
+// TestMissingProgram: a worker that cannot be started is a reason in the log, once.
+func TestMissingProgram(t *testing.T) {
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	visible(t, s)
+	log, _ := serve(t, Config{Below: []string{s.DataDir}}, filepath.Join(t.TempDir(), "no-such-program"))
+	pgtest.Wait(t, "the reason", func() bool { return log.count("the worker cannot be started") == 1 })
+}
+
+// TestSlots: workers that run at the same time have different slots, and a free slot is used again.
+func TestSlots(t *testing.T) {
+	t.Parallel()
+	s := &supervisor{clusters: map[key]*cluster{
+		{1, 1}: {phase: running, slot: 0}, {2, 1}: {phase: waiting, slot: 1}, {3, 1}: {phase: stopping, slot: 2},
+	}}
+	if slot := s.freeSlot(); slot != 1 {
+		t.Errorf("slot %d", slot)
+	}
+	s.clusters[key{2, 1}].phase = running
+	if slot := s.freeSlot(); slot != 3 {
+		t.Errorf("slot %d", slot)
+	}
+}
+
+func TestIsBelow(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		path  string
+		below []string
+		want  bool
+	}{
+		{"/srv/pg", nil, true},
+		{"/srv/pg", []string{"/srv"}, true},
+		{"/srv/pg", []string{"/srv/pg/"}, true},
+		{"/srv/pg2", []string{"/srv/pg"}, false},
+		{"/srv", []string{"/srv/pg"}, false},
+	} {
+		if got := isBelow(c.path, c.below); got != c.want {
+			t.Errorf("isBelow(%q, %q) = %v", c.path, c.below, got)
+		}
+	}
+}
+
+func TestNoProc(t *testing.T) {
+	t.Parallel()
+	if err := Run(t.Context(), Config{Proc: filepath.Join(t.TempDir(), "none")}); err == nil {
+		t.Error("no error without /proc")
+	}
+}

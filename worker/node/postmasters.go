@@ -1,0 +1,97 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/worker/pgcluster"
+	"pg_stat_backtrace/worker/spool"
+)
+
+// postmasters returns the processes of the host that may be postmasters: their program is called postgres, and their
+// parent's is not. It reads links and small files of /proc only, so it does not wait for a file system. Processes that
+// this user may not look at are left out.
+func postmasters(proc string, below []string) (map[key]Process, error) {
+	entries, err := os.ReadDir(proc)
+	if err != nil {
+		return nil, fmt.Errorf("listing processes: %w", err)
+	}
+	found := map[key]Process{}
+	for _, entry := range entries {
+		pid, err := strconv.Atoi(entry.Name())
+		if err != nil || !isServer(proc, pid) {
+			continue
+		}
+		stat, err := procfs.ReadStat(pid)
+		if err != nil || isServer(proc, stat.PPID) {
+			continue
+		}
+		cwd, err := os.Readlink(filepath.Join(proc, entry.Name(), "cwd"))
+		if err != nil || !filepath.IsAbs(cwd) || strings.HasSuffix(cwd, " (deleted)") || !isBelow(cwd, below) {
+			continue
+		}
+		found[key{pid, stat.StartTime}] = Process{PID: pid, Start: stat.StartTime, DataDir: cwd}
+	}
+	return found, nil
+}
+
+// isServer reports whether a process runs a program called postgres, or a file of that name that was deleted since.
+func isServer(proc string, pid int) bool {
+	exe, err := os.Readlink(filepath.Join(proc, strconv.Itoa(pid), "exe"))
+	if err != nil {
+		return false
+	}
+	name := filepath.Base(strings.TrimSuffix(exe, " (deleted)"))
+	return name == "postgres" || name == "postmaster"
+}
+
+// isBelow reports whether a path is one of the directories or in one of them; without any, it is.
+func isBelow(path string, directories []string) bool {
+	return len(directories) == 0 || slices.ContainsFunc(directories, func(dir string) bool {
+		dir = strings.TrimSuffix(dir, "/")
+		return path == dir || strings.HasPrefix(path, dir+"/")
+	})
+}
+
+// reach returns the path of a directory that a process names: the same path if it has this process's root directory.
+func reach(proc string, pid int, path string) string {
+	root := filepath.Join(proc, strconv.Itoa(pid), "root")
+	own, err1 := os.Stat("/")
+	its, err2 := os.Stat(root + "/")
+	if err1 == nil && err2 == nil && os.SameFile(own, its) && sameFile(path, filepath.Join(proc, strconv.Itoa(pid), "cwd")) {
+		return path
+	}
+	return filepath.Clean(root) + path
+}
+
+func sameFile(a, b string) bool {
+	one, err1 := os.Stat(a)
+	two, err2 := os.Stat(b)
+	return err1 == nil && err2 == nil && os.SameFile(one, two)
+}
+
+// errServed says that a cluster has a worker already.
+var errServed = errors.New("another worker serves this cluster")
+
+// prove checks that a process is the postmaster of its data directory and has no worker, and returns that directory as
+// this process reaches it.
+func prove(proc string, p Process) (dataDir string, err error) {
+	dir := reach(proc, p.PID, p.DataDir)
+	c, err := pgcluster.ByDataDir(dir)
+	if err != nil {
+		return dir, err
+	}
+	if c.PostmasterPID != p.PID || c.PostmasterStart != p.Start {
+		return dir, fmt.Errorf("process %d is not the postmaster of %s: process %d is", p.PID, dir, c.PostmasterPID)
+	}
+	if info, err := spool.Find(c.DataDir); err == nil && info.Alive() {
+		return dir, fmt.Errorf("%w: process %d", errServed, info.PID)
+	}
+	return dir, nil
+}

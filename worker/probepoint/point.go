@@ -1,0 +1,85 @@
+// Package probepoint chooses the instruction of a function at which to probe its calls: one that every call passes
+// exactly once, and that the kernel emulates, because to single-step an instruction takes some ten times as long.
+//
+// It reads code as bytes and must not know processes or files.
+package probepoint
+
+import (
+	"debug/elf"
+	"errors"
+	"fmt"
+)
+
+// Point is an instruction of a function.
+type Point struct {
+	// Offset is the distance from the function's first instruction in bytes.
+	Offset uint64
+	// Emulated: the kernel emulates the instruction. Otherwise it single-steps it.
+	Emulated bool
+	// Pushed is how many bytes the stack pointer is below its value at the first instruction; -1: not known.
+	Pushed int64
+	// Arguments: the registers that pass arguments still have them.
+	Arguments bool
+	// Text is the instruction.
+	Text string
+}
+
+// Options say what the probe needs.
+type Options struct {
+	// Go: the function is Go's. Its first instructions may run twice in a call, if the stack has to grow.
+	Go bool
+	// Arguments: the arguments are read.
+	Arguments bool
+	// Return: the return is probed too. The stack pointer must point to the return address.
+	Return bool
+}
+
+// Errors of Choose.
+var (
+	// ErrArchitecture means that code of this architecture is not understood.
+	ErrArchitecture = errors.New("functions of this architecture cannot be traced")
+	// ErrCode means that the code was not understood.
+	ErrCode = errors.New("code not understood")
+	// ErrLoop means that no instruction is passed exactly once in each call.
+	ErrLoop = errors.New("the function begins with a loop")
+)
+
+// Choose chooses an instruction of a function, of which code has all bytes as far as they are known.
+func Choose(machine elf.Machine, code []byte, o Options) (Point, error) {
+	switch machine { //nolint:exhaustive // all others
+	case elf.EM_X86_64:
+		return chooseX86(code, o)
+	case elf.EM_AARCH64:
+		return chooseA64(code)
+	}
+	return Point{}, fmt.Errorf("%w (%s)", ErrArchitecture, machine)
+}
+
+// chooseA64 takes the first instruction: most functions begin with one that the kernel does not emulate.
+func chooseA64(code []byte) (Point, error) {
+	if len(code) < 4 {
+		return Point{}, ErrCode
+	}
+	nop := code[0] == 0x1f && code[1] == 0x20 && code[2] == 0x03 && code[3] == 0xd5
+	return Point{Emulated: nop, Arguments: true}, nil
+}
+
+// At returns the instruction at an offset of a function, if one begins there.
+func At(machine elf.Machine, code []byte, offset uint64) (Point, error) {
+	switch machine { //nolint:exhaustive // all others
+	case elf.EM_X86_64:
+		f := decodeX86(code)
+		for i := range f.list {
+			if x := &f.list[i]; uint64(x.at) == offset {
+				return Point{Offset: offset, Emulated: x.emulated(), Pushed: -1, Text: x.text()}, nil
+			}
+		}
+		return Point{}, fmt.Errorf("no instruction begins %d bytes behind the start of the function", offset)
+	case elf.EM_AARCH64:
+		if offset%4 == 0 && offset+4 <= uint64(len(code)) {
+			return Point{Offset: offset, Pushed: -1}, nil
+		}
+		return Point{}, fmt.Errorf("no instruction begins %d bytes behind the start of the function", offset)
+	}
+	return Point{}, fmt.Errorf("%w (%s)", ErrArchitecture, machine)
+}

@@ -1,0 +1,94 @@
+package probepoint
+
+import (
+	"debug/elf"
+	"encoding/hex"
+	"errors"
+	"strings"
+	"testing"
+)
+
+func code(t testing.TB, text string) []byte {
+	t.Helper()
+	p, err := hex.DecodeString(strings.ReplaceAll(text, " ", ""))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func TestChoose(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name, code string
+		options    Options
+		want       Point
+		err        error
+	}{
+		{"push first", "55 4889e5 c3", Options{}, Point{0, true, 0, true, "push %rbp"}, nil},
+		{"behind endbr64", "f30f1efa 55 c3", Options{}, Point{4, true, 0, true, "push %rbp"}, nil},
+		{"second push of r15", "488b07 4157 c3", Options{}, Point{3, true, 0, true, "push %r15"}, nil},
+		{"sub before push", "4883ec08 53 c3", Options{}, Point{4, true, 8, true, "push %rbx"}, nil},
+		{"nothing emulated", "8b0511223300 c3", Options{}, Point{0, false, 0, true, "mov 0x332211(%rip),%eax"}, nil},
+		{"arguments written before", "4889f7 55 c3", Options{Arguments: true}, Point{0, false, 0, true, "mov %rsi,%rdi"}, nil},
+		{"arguments not wanted", "4889f7 55 c3", Options{}, Point{3, true, 0, false, "push %rbp"}, nil},
+		{"return address moved", "4883ec08 53 c3", Options{Return: true}, Point{0, false, 0, true, "sub $0x8,%rsp"}, nil},
+		{"branch at the end of the first block", "85ff 7401 c3 53 c3", Options{}, Point{2, true, 0, true, "je .+0x1"}, nil},
+		{"push is only on one way", "85ff 0f1f00 90 7401 c3 53 c3", Options{}, Point{5, true, 0, true, "nop"}, nil},
+		{"jump back to the push", "488b07 55 4883c701 ebf9", Options{}, Point{0, false, 0, true, "mov (%rdi),%rax"}, nil},
+		{"loop from the first instruction", "4883c701 803f00 75f7 c3", Options{}, Point{}, ErrLoop},
+		{"tail call of itself", "55 5d ebfc", Options{}, Point{0, true, 0, true, "push %rbp"}, nil},
+		// cmp 0x10(%r14),%rsp; jbe 1f; push %rbp; mov %rsp,%rbp; pop %rbp; ret; 1: call; jmp 0
+		{"Go: behind the stack check", "493b6610 7607 55 4889e5 5d c3 90 e800000000 ebec", Options{Go: true},
+			Point{6, true, 0, true, "push %rbp"}, nil},
+		// lea -0x100(%rsp),%r12; cmp 0x10(%r14),%r12; jbe 1f; sub $0x180,%rsp; ret; 1: mov %rax,8(%rsp); call; mov; jmp 0
+		{"Go: a large frame without a frame pointer", "4c8da42400ffffff 4d3b6610 7608 4881ec80010000 c3 " +
+			"4889442408 e800000000 488b442408 ebd9", Options{Go: true},
+			Point{14, false, 0, true, "sub $0x180,%rsp"}, nil},
+		{"Go: no stack check", "55 4889e5 5d c3", Options{Go: true}, Point{0, true, 0, true, "push %rbp"}, nil},
+		{"empty", "", Options{}, Point{}, ErrCode},
+		{"no code", "ff ff", Options{}, Point{}, ErrCode},
+	} {
+		got, err := Choose(elf.EM_X86_64, code(t, c.code), c.options)
+		if !errors.Is(err, c.err) || c.err == nil && err != nil || got != c.want {
+			t.Errorf("%s: %+v, %v, not %+v, %v", c.name, got, err, c.want, c.err)
+		}
+	}
+}
+
+func TestAt(t *testing.T) {
+	t.Parallel()
+	p := code(t, "55 4889e5 c3")
+	if got, err := At(elf.EM_X86_64, p, 1); err != nil || got.Text != "mov %rsp,%rbp" || got.Emulated {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if got, err := At(elf.EM_X86_64, p, 2); err == nil {
+		t.Errorf("an instruction begins inside of another: %+v", got)
+	}
+}
+
+func TestOtherArchitectures(t *testing.T) {
+	t.Parallel()
+	if _, err := Choose(elf.EM_S390, []byte{0, 0}, Options{}); !errors.Is(err, ErrArchitecture) {
+		t.Error(err)
+	}
+	if p, err := Choose(elf.EM_AARCH64, code(t, "fd7bbfa9"), Options{}); err != nil || p.Offset != 0 || !p.Arguments {
+		t.Errorf("%+v, %v", p, err)
+	}
+}
+
+// FuzzChoose: an instruction that is chosen begins in the code, and At finds it.
+func FuzzChoose(f *testing.F) {
+	for _, text := range []string{"55 4889e5 c3", "493b6610 7607 55 4889e5 5d c3 90 e800000000 ebec", "c5f877", "ff"} {
+		f.Add(code(f, text), true, false)
+	}
+	f.Fuzz(func(t *testing.T, p []byte, golang, arguments bool) {
+		got, err := Choose(elf.EM_X86_64, p, Options{Go: golang, Arguments: arguments})
+		if err != nil {
+			return
+		}
+		if at, err := At(elf.EM_X86_64, p, got.Offset); err != nil || at.Text != got.Text {
+			t.Errorf("chosen %+v, but there is %+v (%v)", got, at, err)
+		}
+	})
+}

@@ -1,0 +1,158 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/pprof/profile"
+
+	"pg_stat_backtrace/worker/clusterprofile"
+	"pg_stat_backtrace/worker/debuginfod"
+	"pg_stat_backtrace/worker/export"
+	"pg_stat_backtrace/worker/metrics"
+)
+
+// ExportConfig says where the worker pushes profiles. The zero value: nowhere.
+type ExportConfig struct {
+	// Pyroscope, OTLP, HeaderFile, Interval and Mode are those of export.Config.
+	Pyroscope, OTLP, HeaderFile string
+	Interval                    time.Duration
+	Mode                        string
+	// Cluster names the server in the receiver; empty: host and data directory.
+	Cluster string
+	// SpoolDir is the folder for profiles that wait for the receiver; empty: in the user's cache.
+	SpoolDir string
+}
+
+// On reports whether there is a receiver.
+func (c ExportConfig) On() bool { return c.Pyroscope != "" || c.OTLP != "" }
+
+// Check returns an error for options that have no meaning. It reads no file.
+func (c ExportConfig) Check() error {
+	if !c.On() {
+		if c.HeaderFile != "" || c.SpoolDir != "" || c.Cluster != "" {
+			return errors.New("--export-header-file, --export-spool-dir and --export-cluster need --export-pyroscope " +
+				"or --export-otlp")
+		}
+		return nil
+	}
+	if !slices.Contains(clusterprofile.Modes(), cmp.Or(c.Mode, string(clusterprofile.CPU))) {
+		return fmt.Errorf("--export-mode must be cpu, offcpu or wall, not %q", c.Mode)
+	}
+	if c.SpoolDir != "" && !filepath.IsAbs(c.SpoolDir) {
+		return errors.New("--export-spool-dir must be an absolute path")
+	}
+	return c.export().Check()
+}
+
+// checkFiles reads the file with headers, as the user that the worker has become.
+func (c ExportConfig) checkFiles() error {
+	if c.HeaderFile == "" {
+		return nil
+	}
+	_, err := export.ReadHeaders(c.HeaderFile)
+	return err
+}
+
+func (c ExportConfig) export() *export.Config {
+	return &export.Config{
+		Pyroscope: c.Pyroscope, OTLP: c.OTLP, HeaderFile: c.HeaderFile, Interval: c.Interval,
+		Mode: cmp.Or(c.Mode, string(clusterprofile.CPU)), Cluster: c.Cluster,
+	}
+}
+
+// exportRate is the number of samples a second of profiles that are pushed all the time: a fifth of the usual rate, and
+// no divisor of the frequencies at which programs work.
+const exportRate = 19
+
+// push starts to push profiles.
+func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) error {
+	if !w.cfg.Export.On() {
+		return nil
+	}
+	cfg := w.cfg.Export.export()
+	host, err := os.Hostname()
+	if err != nil {
+		w.log.Warn().Err(err).Msg("profiles are pushed without the name of this host")
+	}
+	dir := w.server().DataDir
+	cfg.Host, cfg.Version, cfg.Cluster = host, w.cfg.Version, cmp.Or(cfg.Cluster, host+":"+dir)
+	cfg.SpoolDir, err = w.cfg.Export.spoolDir(dir, sameUser)
+	if err != nil {
+		w.log.Warn().Err(err).Msg("profiles wait in memory while the receiver is down; use --export-spool-dir")
+	}
+	cfg.OnEvent = w.reportExport
+	cfg.Collect = func(ctx context.Context, d time.Duration) (*profile.Profile, error) {
+		return w.profile(ctx, clusterprofile.Options{
+			Mode: clusterprofile.Mode(cfg.Mode), Duration: d, Rate: exportRate,
+		})
+	}
+	if cfg.InClearText() {
+		w.log.Warn().Msg("headers or a password for the receiver cross the network in clear text; use https")
+	}
+	if w.exporter, err = export.New(*cfg); err != nil {
+		return err
+	}
+	w.log.Info().Str("cluster", cfg.Cluster).Str("mode", cfg.Mode).Str("spool", cfg.SpoolDir).Msg("pushing profiles")
+	wg.Go(func() { w.exporter.Run(ctx) })
+	return nil
+}
+
+// spoolDir returns the folder for the profiles of one server that wait.
+func (c ExportConfig) spoolDir(dataDir string, sameUser bool) (string, error) {
+	base := c.SpoolDir
+	if base == "" {
+		getenv := func(name string) string {
+			if name == debuginfod.EnvCache {
+				return "" // for debug files
+			}
+			return os.Getenv(name)
+		}
+		cache, err := debuginfod.ServiceCacheDir(getenv, os.Geteuid(), sameUser)
+		if err != nil {
+			return "", errors.New("the worker's user has no folder for a cache")
+		}
+		base = filepath.Join(filepath.Dir(cache), "pg_stat_backtrace_export")
+	}
+	sum := sha256.Sum256([]byte(dataDir))
+	return filepath.Join(base, hex.EncodeToString(sum[:8])), nil
+}
+
+// reportExport logs what the exporter reports.
+func (w *Worker) reportExport(e export.Event) {
+	log := w.log.With().Str("receiver", e.Type).Logger()
+	switch e.Kind {
+	case export.CollectFailed:
+		w.log.Warn().Err(e.Err).Msg("cannot make profiles to push, trying again")
+	case export.SendFailed:
+		log.Warn().Err(e.Err).Msg("the receiver does not accept profiles, trying again")
+	case export.Recovered:
+		log.Info().Msg("the receiver accepts profiles again")
+	case export.Dropped:
+		log.Warn().Err(e.Err).Msg("profiles were given up")
+	case export.SpoolFailed:
+		w.log.Warn().Err(e.Err).Msg("profiles wait in memory while the receiver is down")
+	}
+}
+
+// exportFigures returns the figures of the export.
+func (w *Worker) exportFigures() []metrics.Export {
+	if w.exporter == nil {
+		return nil
+	}
+	figures := w.exporter.Figures()
+	all := make([]metrics.Export, len(figures))
+	for i, f := range figures {
+		all[i] = metrics.Export(f)
+	}
+	return all
+}

@@ -1,0 +1,96 @@
+package queue
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// Depths are the lengths of the queues of all databases. The zero value is ready, and so is nil, which keeps nothing.
+type Depths struct {
+	mu        sync.Mutex
+	databases map[string]*depth
+}
+
+// depth is the length of one queue.
+type depth struct {
+	measured time.Time
+	queued   int       // rows, the claimed ones included
+	oldest   time.Time // when the oldest of them was made; zero: there are none
+	claimed  int
+}
+
+const (
+	// measureEvery is how often a session measures the length of its queue.
+	measureEvery = 10 * time.Second
+	// measuredUntil is how long a length is valid: a session that has left its database measures no more.
+	measuredUntil = 10 * time.Minute
+)
+
+// Sum returns the number of requests that wait, the number that is being worked on, and the age of the oldest request.
+// It returns false if no database has a queue, or if the worker's role may not see the requests of others.
+func (d *Depths) Sum() (waiting, claimed int, oldest time.Duration, ok bool) {
+	if d == nil {
+		return 0, 0, 0, false
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	now := time.Now()
+	for name, of := range d.databases {
+		if now.Sub(of.measured) > measuredUntil {
+			delete(d.databases, name)
+			continue
+		}
+		ok = true
+		waiting += max(0, of.queued-of.claimed)
+		claimed += of.claimed
+		if !of.oldest.IsZero() {
+			oldest = max(oldest, now.Sub(of.oldest))
+		}
+	}
+	return waiting, claimed, oldest, ok
+}
+
+// set stores what a session has measured.
+func (d *Depths) set(database string, of depth) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.databases == nil {
+		d.databases = make(map[string]*depth)
+	}
+	d.databases[database] = &of
+}
+
+// due reports whether the length of a queue is to be measured again.
+func (d *Depths) due(database string) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	of := d.databases[database]
+	return of == nil || time.Since(of.measured) >= measureEvery
+}
+
+// depthSQL returns the number of queued requests, the time of the oldest one, and whether this role sees all of them.
+const depthSQL = `
+SELECT ARRAY[count(*)::float8, coalesce(extract(epoch FROM min(q.requested_at)), 0)::float8,
+             (NOT row_security_active('backtrace.request')
+              OR pg_has_role('pg_read_all_stats', 'USAGE'))::int::float8]
+FROM backtrace.request q WHERE q.state = 'queued'`
+
+// measure counts the requests of the database, now and then.
+func (s *session) measure(ctx context.Context) error {
+	d := s.cfg.Depths
+	if d == nil || !d.due(s.database) {
+		return nil
+	}
+	var figures []float64
+	err := s.bounded(ctx, func(ctx context.Context) error { return once(ctx, s.conn, &figures, depthSQL) })
+	if err != nil || len(figures) != 3 || figures[2] == 0 {
+		return err
+	}
+	of := depth{measured: time.Now(), queued: int(figures[0]), claimed: len(s.jobs)}
+	if of.queued > 0 {
+		of.oldest = time.UnixMicro(int64(figures[1] * 1e6))
+	}
+	d.set(s.database, of)
+	return nil
+}

@@ -1,0 +1,261 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"sync"
+	"time"
+
+	"github.com/google/pprof/profile"
+	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/waits"
+	"pg_stat_backtrace/worker/activity"
+	"pg_stat_backtrace/worker/clusterprofile"
+	"pg_stat_backtrace/worker/export"
+	"pg_stat_backtrace/worker/metrics"
+	"pg_stat_backtrace/worker/spool"
+	"pg_stat_backtrace/worker/web"
+)
+
+// ServeConfig says where the worker serves metrics and profiles. The zero value: nowhere.
+type ServeConfig struct {
+	// Listen is an address as web.ParseAddress reads it; empty: none.
+	Listen string
+	// TokenFile, CertFile and KeyFile are those of web.Config.
+	TokenFile, CertFile, KeyFile string
+}
+
+// Check returns an error for options that have no meaning together. It reads no file: the worker may become another
+// user, which reads them.
+func (c ServeConfig) Check() error {
+	if c.Listen == "" {
+		if c.TokenFile != "" || c.CertFile != "" || c.KeyFile != "" {
+			return errors.New("--listen-token-file, --listen-tls-cert and --listen-tls-key need --listen")
+		}
+		return nil
+	}
+	address, err := web.ParseAddress(c.Listen)
+	switch {
+	case err != nil:
+		return fmt.Errorf("--listen: %w", err)
+	case !address.Loopback() && c.TokenFile == "":
+		return fmt.Errorf("--listen %s: %w; give --listen-token-file", c.Listen, web.ErrNeedsToken)
+	case (c.CertFile == "") != (c.KeyFile == ""):
+		return errors.New("--listen-tls-cert and --listen-tls-key need each other")
+	}
+	return nil
+}
+
+// web returns the configuration of the listener; false if there is none.
+func (c ServeConfig) web() (web.Config, bool) {
+	address, err := web.ParseAddress(c.Listen)
+	return web.Config{
+		Address: address, TokenFile: c.TokenFile, CertFile: c.CertFile, KeyFile: c.KeyFile,
+	}, err == nil
+}
+
+// checkFiles reads the files of the listener, as the user that the worker has become.
+func (c ServeConfig) checkFiles() error {
+	cfg, ok := c.web()
+	if !ok {
+		return nil
+	}
+	return cfg.Check()
+}
+
+// profiles reports whether the worker makes profiles of the server.
+func (c *Config) profiles() bool { return c.Serve.Listen != "" || c.Export.On() }
+
+// capabilities are kept to load programs into the kernel.
+func (c *Config) capabilities() []int {
+	if c.Waits.Level == "" && !c.Functions.Allowed && !c.profiles() {
+		return nil
+	}
+	return []int{unix.CAP_BPF, unix.CAP_PERFMON}
+}
+
+// calls are the system calls that the worker keeps because of its options.
+func (c *Config) calls() (calls []uint32) {
+	if len(c.capabilities()) > 0 {
+		calls = append(calls, unix.SYS_BPF)
+	}
+	if c.Serve.Listen != "" {
+		calls = append(calls, unix.SYS_LISTEN)
+	}
+	return calls
+}
+
+// listen starts the listener. It runs as the server's user, so a Unix socket belongs to that user, and ports below 1024
+// are not available. An address in use does not stop the worker, which answers SQL without it.
+func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
+	cfg, ok := w.cfg.Serve.web()
+	if !ok {
+		return
+	}
+	cfg.Version, cfg.Metrics, cfg.Collect = w.cfg.Version, w.metrics.Handler(), w.collect
+	cfg.OnAnswer = w.metrics.Answered
+	cfg.Healthy = func() error {
+		if !w.serving.Load() {
+			return errNotServing
+		}
+		return nil
+	}
+	cfg.OnListen = func(address string) { w.log.Info().Str("address", address).Msg("listening") }
+	cfg.OnFailure = func(err error) {
+		w.log.Error().Err(err).Str("address", w.cfg.Serve.Listen).
+			Msg("cannot listen, trying again every 10 seconds; requests from SQL are answered")
+	}
+	if cfg.InClearText() {
+		w.log.Warn().Str("address", w.cfg.Serve.Listen).
+			Msg("tokens and profiles cross the network in clear text; use --listen-tls-cert and --listen-tls-key")
+	}
+	server := web.New(cfg)
+	wg.Go(func() { server.Run(ctx) })
+}
+
+var errNotServing = errors.New("the spool is not open")
+
+// newMetrics makes the metrics, if the worker shows them.
+func (w *Worker) newMetrics() *metrics.Metrics {
+	if w.cfg.Serve.Listen == "" {
+		return nil
+	}
+	reader := &processReader{worker: w}
+	return metrics.New(metrics.Config{
+		Version: w.cfg.Version, Server: reader.read,
+		Waits: func() (metrics.Waits, bool) {
+			report, err := w.waits.Report()
+			return metrics.Waits{Report: report, Since: report.Since}, err == nil
+		},
+		Queue: func() (q metrics.Queue, ok bool) {
+			q.Waiting, q.Claimed, q.Oldest, ok = w.depths.Sum()
+			return q, ok
+		},
+		Export: w.exportFigures,
+	})
+}
+
+// processReader reads what the processes of the server's present run do.
+type processReader struct {
+	worker *Worker
+
+	mu     sync.Mutex
+	reader *activity.Reader
+}
+
+func (p *processReader) read() (metrics.Server, error) {
+	c, err := p.worker.current()
+	if err != nil {
+		return metrics.Server{}, err
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.reader == nil || !p.reader.Cluster().Same(c) {
+		if p.reader, err = activity.Open(c); err != nil {
+			return metrics.Server{}, err
+		}
+	}
+	processes, err := p.reader.Read()
+	return metrics.Server{Version: c.Version, Processes: processes}, err
+}
+
+// answerCounted answers a request and counts it.
+func (w *Worker) answerCounted(ctx context.Context, req spool.Request) spool.Answer {
+	w.metrics.Requested(metrics.Waiting)
+	a := w.answer(ctx, req)
+	if a.SQLState != "" {
+		w.metrics.Failed(a.SQLState)
+	}
+	return a
+}
+
+// collect makes a profile for a client of the listener.
+func (w *Worker) collect(ctx context.Context, r web.ProfileRequest) (*profile.Profile, error) {
+	filter := clusterprofile.Filter{PIDs: r.PIDs}
+	if r.QueryID != nil {
+		filter.QueryIDs = []int64{*r.QueryID}
+	}
+	p, err := w.profile(ctx, clusterprofile.Options{
+		Mode: clusterprofile.Mode(r.Mode), Duration: r.Duration, Filter: filter,
+	})
+	if err == nil && ctx.Err() != nil {
+		return nil, ctx.Err() // no client waits for it
+	}
+	return p, err
+}
+
+// profile makes a profile of the server. One without samples is no error: scrapers come again.
+func (w *Worker) profile(ctx context.Context, o clusterprofile.Options) (p *profile.Profile, err error) {
+	done := w.metrics.Profiling(string(o.Mode))
+	defer func() { done(err) }()
+	c, err := w.current()
+	if err != nil {
+		return nil, fmt.Errorf("%w: the server is not running", web.ErrUnavailable)
+	}
+	o.Cluster, o.Capturer, o.Names = &c, w.capturer, w.names
+	p, summary, err := clusterprofile.Collect(ctx, o)
+	switch {
+	case errors.Is(err, clusterprofile.ErrNoSamples):
+		return emptyProfile(o.Mode, summary), nil
+	case errors.Is(err, fs.ErrPermission):
+		return nil, fmt.Errorf("%w: the worker has no right to load programs into the kernel; give it CAP_BPF and "+
+			"CAP_PERFMON (see doc/worker.md)", web.ErrUnavailable)
+	case errors.Is(err, clusterbpf.ErrUnsupported), errors.Is(err, waits.ErrUnsupported),
+		errors.Is(err, clusterprofile.ErrServerGone):
+		return nil, fmt.Errorf("%w: %w", web.ErrUnavailable, err)
+	}
+	return p, err
+}
+
+// emptyProfile is a profile of a server that did nothing.
+func emptyProfile(mode clusterprofile.Mode, s *clusterprofile.Summary) *profile.Profile {
+	p := &profile.Profile{SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}}}
+	for _, kind := range map[clusterprofile.Mode][]string{
+		clusterprofile.CPU: {"cpu"}, clusterprofile.OffCPU: {"offcpu"}, clusterprofile.Wall: {"cpu", "offcpu", "wall"},
+	}[mode] {
+		p.SampleType = append(p.SampleType, &profile.ValueType{Type: kind, Unit: "nanoseconds"})
+	}
+	if s != nil {
+		p.DurationNanos, p.TimeNanos = int64(s.Took), time.Now().Add(-s.Took).UnixNano()
+	}
+	return p
+}
+
+// namesTimeout bounds the queries for the names of databases and roles.
+const namesTimeout = 2 * time.Second
+
+// names returns the names of databases and roles, from the worker's session.
+func (w *Worker) names(ctx context.Context) (n clusterprofile.Names, err error) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), namesTimeout)
+	defer cancel()
+	n = clusterprofile.Names{Databases: make(map[uint32]string), Users: make(map[uint32]string)}
+	err = w.Query(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		for sql, into := range map[string]map[uint32]string{
+			"SELECT oid, datname FROM pg_catalog.pg_database": n.Databases,
+			"SELECT oid, rolname FROM pg_catalog.pg_roles":    n.Users,
+		} {
+			rows, err := conn.Query(ctx, sql)
+			if err != nil {
+				return err
+			}
+			var oid uint32
+			var name string
+			if _, err := pgx.ForEachRow(rows, []any{&oid, &name}, func() error { into[oid] = name; return nil }); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return n, err
+}
+
+// WrongOption reports whether an error of Run is about an option, which will be as wrong at the next start.
+func WrongOption(err error) bool {
+	return errors.Is(err, web.ErrTokenFile) || errors.Is(err, web.ErrCertificate) ||
+		errors.Is(err, export.ErrHeaderFile)
+}

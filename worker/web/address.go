@@ -1,0 +1,152 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Address is where the listener accepts connections. The zero value is no address.
+type Address struct {
+	// Network is tcp or unix.
+	Network string
+	// Path is the path of a Unix socket.
+	Path string
+	// Host and Port are the address of a TCP socket. Host is an IP address or localhost.
+	Host string
+	Port int
+}
+
+// ErrAddress means that a text is no address to listen on.
+var ErrAddress = errors.New("invalid address")
+
+const (
+	unixNetwork = "unix"
+	unixPrefix  = "unix:"
+	localhost   = "localhost"
+	maxPath     = 107 // bytes, of struct sockaddr_un without the final zero
+)
+
+// ParseAddress reads "IP:PORT", "localhost:PORT" or "unix:/PATH". The error wraps ErrAddress.
+func ParseAddress(text string) (Address, error) {
+	if path, ok := strings.CutPrefix(text, unixPrefix); ok {
+		switch {
+		case !filepath.IsAbs(path):
+			return Address{}, fmt.Errorf("%w %q: the path of a Unix socket must be absolute", ErrAddress, text)
+		case len(path) > maxPath:
+			return Address{}, fmt.Errorf("%w %q: the path of a Unix socket has at most %d bytes", ErrAddress, text, maxPath)
+		case strings.ContainsRune(path, 0):
+			return Address{}, fmt.Errorf("%w: the path has a zero byte", ErrAddress)
+		}
+		return Address{Network: unixNetwork, Path: filepath.Clean(path)}, nil
+	}
+	host, port, err := net.SplitHostPort(text)
+	if err != nil {
+		return Address{}, fmt.Errorf("%w %q: give IP:PORT or unix:/PATH", ErrAddress, text)
+	}
+	number, err := strconv.ParseUint(port, 10, 16)
+	if err != nil {
+		return Address{}, fmt.Errorf("%w %q: the port must be a number from 0 to 65535", ErrAddress, text)
+	}
+	if host != localhost {
+		if _, err := netip.ParseAddr(host); err != nil {
+			return Address{}, fmt.Errorf("%w %q: give an IP address, such as 127.0.0.1 or 0.0.0.0, before the port",
+				ErrAddress, text)
+		}
+	}
+	return Address{Network: "tcp", Host: host, Port: int(number)}, nil
+}
+
+// Loopback reports whether only programs on this host reach the address.
+func (a Address) Loopback() bool {
+	if a.Network == unixNetwork || a.Host == localhost {
+		return true
+	}
+	ip, err := netip.ParseAddr(a.Host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// String returns the address as ParseAddress reads it.
+func (a Address) String() string {
+	if a.Network == unixNetwork {
+		return unixPrefix + a.Path
+	}
+	return net.JoinHostPort(a.Host, strconv.Itoa(a.Port))
+}
+
+// Permissions of a Unix socket. A token protects the socket as well, so that other users may connect then.
+const (
+	ownerOnly = 0o600
+	everyUser = 0o666
+)
+
+// staleTimeout bounds the attempt to connect to a Unix socket that exists already.
+const staleTimeout = time.Second
+
+// listen opens the address. On a Unix socket only the user of this process can connect, unless open is set.
+func (a Address) listen(ctx context.Context, open bool) (net.Listener, error) {
+	if a.Network != unixNetwork {
+		var config net.ListenConfig
+		host := a.Host
+		if host == localhost {
+			host = "127.0.0.1" // no name is looked up
+		}
+		return config.Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(a.Port)))
+	}
+	if err := removeStale(ctx, a.Path); err != nil {
+		return nil, err
+	}
+	mode := uint32(ownerOnly)
+	if open {
+		mode = everyUser
+	}
+	// The kernel gives the file of the socket the mode that the socket has when it is bound, less the umask. So the file
+	// never exists with other permissions.
+	config := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
+		var failure error
+		err := c.Control(func(fd uintptr) { failure = unix.Fchmod(int(fd), mode) })
+		return errors.Join(err, failure)
+	}}
+	listener, err := config.Listen(ctx, unixNetwork, a.Path)
+	if err == nil && open {
+		err = os.Chmod(a.Path, everyUser) // the umask may be narrower
+		if err != nil {
+			_ = listener.Close()
+		}
+	}
+	return listener, err
+}
+
+// removeStale removes the socket of a listener that has ended without doing so.
+func removeStale(ctx context.Context, path string) error {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	case info.Mode().Type() != fs.ModeSocket:
+		return fmt.Errorf("%s exists and is not a socket", path)
+	}
+	dialer := net.Dialer{Timeout: staleTimeout}
+	conn, err := dialer.DialContext(ctx, unixNetwork, path)
+	if err == nil {
+		_ = conn.Close()
+		return fmt.Errorf("%s: %w", path, unix.EADDRINUSE)
+	}
+	if !errors.Is(err, unix.ECONNREFUSED) {
+		return err
+	}
+	return os.Remove(path)
+}

@@ -1,0 +1,252 @@
+package web
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"html"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Handler answers requests.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/{$}", s.index)
+	mux.HandleFunc("/debug/pprof/{$}", s.index)
+	mux.HandleFunc("/debug/pprof/profile", s.profile)
+	if s.cfg.Metrics != nil {
+		mux.Handle("/metrics", s.cfg.Metrics)
+	}
+	inner := s.protected(mux)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		defer working(r.Context())()
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cache-Control", "no-store")
+		h.Set("Content-Security-Policy", "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'")
+		h.Set("Referrer-Policy", "no-referrer")
+		answer := &statusWriter{ResponseWriter: w, status: http.StatusOK}
+		defer func() {
+			if s.cfg.OnAnswer != nil {
+				s.cfg.OnAnswer(answer.status)
+			}
+		}()
+		switch {
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			h.Set("Allow", "GET, HEAD")
+			failf(answer, http.StatusMethodNotAllowed, "only GET and HEAD are allowed")
+		case r.ContentLength != 0:
+			h.Set("Connection", "close")
+			failf(answer, http.StatusBadRequest, "the request must have no body")
+		case r.URL.Path == "/healthz":
+			s.health(answer)
+		default:
+			inner.ServeHTTP(answer, r)
+		}
+	})
+}
+
+// statusWriter remembers the status of an answer.
+type statusWriter struct {
+	http.ResponseWriter
+
+	status int
+}
+
+// WriteHeader sends the status.
+func (w *statusWriter) WriteHeader(status int) {
+	w.status = status
+	w.ResponseWriter.WriteHeader(status)
+}
+
+// Unwrap is for http.ResponseController.
+func (w *statusWriter) Unwrap() http.ResponseWriter { return w.ResponseWriter }
+
+// failf answers with an error.
+func failf(w http.ResponseWriter, status int, format string, args ...any) {
+	http.Error(w, fmt.Sprintf(format, args...), status)
+}
+
+// health answers whether the worker serves. It needs no token, so that the probes of an orchestrator can ask.
+func (s *Server) health(w http.ResponseWriter) {
+	if s.cfg.Healthy != nil {
+		if err := s.cfg.Healthy(); err != nil {
+			failf(w, http.StatusServiceUnavailable, "the worker does not serve")
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	_, _ = w.Write([]byte("ok\n"))
+}
+
+// protected refuses requests without a valid token. Without a token file, it refuses requests that a web page may have
+// caused. It bounds the requests that run at a time.
+func (s *Server) protected(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !s.permitted(w, r) {
+			return
+		}
+		turn, most := s.requests, s.limits.Wait
+		if strings.HasSuffix(r.URL.Path, "/profile") {
+			turn, most = s.profiles, 0
+		}
+		if !take(r.Context(), turn, most) {
+			w.Header().Set("Retry-After", "1")
+			failf(w, http.StatusTooManyRequests, "too many requests at a time")
+			return
+		}
+		defer func() { <-turn }()
+		next.ServeHTTP(w, r)
+	})
+}
+
+// permitted answers a request that is not permitted.
+func (s *Server) permitted(w http.ResponseWriter, r *http.Request) bool {
+	if s.tokens == nil {
+		if !s.ownHost(r.Host) {
+			failf(w, http.StatusForbidden, "the host %q is not allowed; ask for 127.0.0.1 or localhost, or use a token", r.Host)
+			return false
+		}
+		if site := r.Header.Get("Sec-Fetch-Site"); site == "cross-site" || site == "same-site" {
+			failf(w, http.StatusForbidden, "requests from another web site are not allowed")
+			return false
+		}
+		return true
+	}
+	allowed, err := s.tokens.allows(r)
+	switch {
+	case err != nil:
+		failf(w, http.StatusServiceUnavailable, "the worker cannot read its token file")
+		return false
+	case !allowed:
+		w.Header().Set("WWW-Authenticate", `Bearer realm="pg_stat_backtrace"`)
+		failf(w, http.StatusUnauthorized, "a valid token is needed")
+		return false
+	}
+	return true
+}
+
+// ownHost reports whether a name in a request is one of this host. A web page can resolve its own name to 127.0.0.1
+// (DNS rebinding), and then read answers as its own: its name is in the request.
+func (s *Server) ownHost(name string) bool {
+	if s.cfg.Address.Network == unixNetwork {
+		return true // no browser connects to a Unix socket
+	}
+	host, _, err := net.SplitHostPort(name)
+	if err != nil {
+		host = name
+	}
+	host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
+	if strings.EqualFold(host, localhost) {
+		return true
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+// take waits for a place; false if there is none in time.
+func take(ctx context.Context, places chan struct{}, most time.Duration) bool {
+	select {
+	case places <- struct{}{}:
+		return true
+	default:
+	}
+	if most <= 0 {
+		return false
+	}
+	late := time.NewTimer(most)
+	defer late.Stop()
+	select {
+	case places <- struct{}{}:
+		return true
+	case <-late.C:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+// profile answers with a profile.
+func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
+	if r.Method == http.MethodHead {
+		w.Header().Set("Content-Type", "application/octet-stream")
+		return
+	}
+	request, err := parseProfile(r.URL.Query())
+	if err != nil {
+		failf(w, http.StatusBadRequest, "%v", err)
+		return
+	}
+	if s.cfg.Collect == nil {
+		failf(w, http.StatusNotImplemented, "%v", ErrUnavailable)
+		return
+	}
+	control := http.NewResponseController(w)
+	// The read deadline would end the request: the server reads ahead, to notice that the client has gone.
+	err = errors.Join(control.SetReadDeadline(time.Time{}),
+		control.SetWriteDeadline(time.Now().Add(request.Duration+collectGrace+s.limits.Write)))
+	if err != nil {
+		failf(w, http.StatusInternalServerError, "the connection has no deadlines")
+		return
+	}
+	data, err := s.flights.get(r.Context(), request)
+	var busy busyError
+	switch {
+	case err == nil:
+	case errors.As(err, &busy):
+		seconds := int64((busy.after + time.Second - 1) / time.Second)
+		w.Header().Set("Retry-After", strconv.FormatInt(seconds, 10))
+		failf(w, http.StatusTooManyRequests, "another profile is running; retry in %d s", seconds)
+		return
+	case errors.Is(err, ErrUnavailable), errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		failf(w, http.StatusServiceUnavailable, "%v", err)
+		return
+	default:
+		failf(w, http.StatusInternalServerError, "%v", err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Disposition", `attachment; filename="profile.pb.gz"`)
+	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	_, _ = w.Write(data)
+}
+
+// index lists the pages.
+func (s *Server) index(w http.ResponseWriter, _ *http.Request) {
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	_, _ = fmt.Fprintf(w, indexPage, html.EscapeString(s.cfg.Version))
+}
+
+const indexPage = `<!DOCTYPE html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>pg_stat_backtrace worker</title>
+<style>
+body { font: 1rem/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 46rem; padding: 0 1rem; 
+ color-scheme: light dark }
+table { border-collapse: collapse } td, th { text-align: left; vertical-align: top; padding: .3rem 1rem .3rem 0 }
+code { font-family: ui-monospace, monospace }
+</style>
+<h1>pg_stat_backtrace worker</h1>
+<p>Version %s</p>
+<table>
+<tr><th>page</th><th>content</th></tr>
+<tr><td><a href="/metrics">/metrics</a></td><td>metrics for Prometheus</td></tr>
+<tr><td><a href="/debug/pprof/profile?seconds=10">/debug/pprof/profile</a></td>
+<td>a profile of the server for <code>go tool pprof</code>, Parca, Alloy and Pyroscope</td></tr>
+<tr><td><a href="/healthz">/healthz</a></td><td><code>ok</code> while the worker serves</td></tr>
+</table>
+<h2>Parameters of a profile</h2>
+<table>
+<tr><td><code>seconds</code></td><td>duration, default 30, at most 300</td></tr>
+<tr><td><code>mode</code></td><td><code>cpu</code> (default), <code>offcpu</code> or <code>wall</code></td></tr>
+<tr><td><code>query_id</code></td><td>only this query, by its number in <code>pg_stat_statements</code></td></tr>
+<tr><td><code>pid</code></td><td>only these processes, with commas between them</td></tr>
+</table>
+</html>
+`

@@ -1,0 +1,208 @@
+package web
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/pprof/profile"
+)
+
+// The modes of a profile.
+const (
+	ModeCPU    = "cpu"
+	ModeOffCPU = "offcpu"
+	ModeWall   = "wall"
+)
+
+// ProfileRequest says what to profile.
+type ProfileRequest struct {
+	Duration time.Duration
+	// Mode is one of the modes above.
+	Mode string
+	// QueryID limits the profile to samples of one query; nil: all samples. It is the number of pg_stat_statements.
+	QueryID *int64
+	// PIDs limits the profile to these processes, by the server's ids; empty: all processes.
+	PIDs []int
+}
+
+// ErrUnavailable means that profiles are impossible here and now. The text says why.
+var ErrUnavailable = errors.New("cannot make a profile")
+
+// Bounds of a request for a profile.
+const (
+	defaultSeconds = 30
+	maxSeconds     = 300
+	maxPIDs        = 64
+	// collectGrace is how long a profile may take beyond its duration, to name its frames.
+	collectGrace = 30 * time.Second
+)
+
+// parseProfile reads the parameters of a request. Parameters that other programs know and this one does not have no
+// effect.
+func parseProfile(q url.Values) (ProfileRequest, error) {
+	r := ProfileRequest{Duration: defaultSeconds * time.Second, Mode: ModeCPU}
+	if text := q.Get("seconds"); text != "" {
+		seconds, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(seconds > 0 && seconds <= maxSeconds) {
+			return r, fmt.Errorf("seconds must be above 0 and at most %d", maxSeconds)
+		}
+		r.Duration = time.Duration(seconds * float64(time.Second))
+	}
+	if text := q.Get("mode"); text != "" {
+		if !slices.Contains([]string{ModeCPU, ModeOffCPU, ModeWall}, text) {
+			return r, errors.New("mode must be cpu, offcpu or wall")
+		}
+		r.Mode = text
+	}
+	if text := q.Get("query_id"); text != "" {
+		id, err := queryID(text)
+		if err != nil {
+			return r, errors.New("query_id must be a query id of pg_stat_statements")
+		}
+		r.QueryID = &id
+	}
+	for _, list := range q["pid"] {
+		for text := range strings.SplitSeq(list, ",") {
+			pid, err := strconv.ParseInt(strings.TrimSpace(text), 10, 32)
+			if err != nil || pid <= 0 {
+				return r, errors.New("pid must be a process id, or several with commas between them")
+			}
+			r.PIDs = append(r.PIDs, int(pid))
+		}
+	}
+	slices.Sort(r.PIDs)
+	r.PIDs = slices.Compact(r.PIDs)
+	if len(r.PIDs) > maxPIDs {
+		return r, fmt.Errorf("pid must name at most %d processes", maxPIDs)
+	}
+	return r, nil
+}
+
+// queryID reads a query id with a sign, as SQL prints it, or without.
+func queryID(text string) (int64, error) {
+	id, err := strconv.ParseInt(text, 10, 64)
+	if err == nil {
+		return id, nil
+	}
+	unsigned, err := strconv.ParseUint(text, 10, 64)
+	return int64(unsigned), err
+}
+
+// key is equal for equal requests.
+func (r ProfileRequest) key() string {
+	query := "all"
+	if r.QueryID != nil {
+		query = strconv.FormatInt(*r.QueryID, 10)
+	}
+	return fmt.Sprintf("%d %s %s %v", r.Duration, r.Mode, query, r.PIDs)
+}
+
+// busyError means that another profile runs.
+type busyError struct{ after time.Duration }
+
+func (e busyError) Error() string { return "another profile is running" }
+
+// Collect makes a profile. It returns soon after its context ends. The error wraps ErrUnavailable if this host, or the
+// state of the server, permits no profile.
+type Collect func(ctx context.Context, r ProfileRequest) (*profile.Profile, error)
+
+// flights runs one profile at a time, for all clients that asked for the same.
+type flights struct {
+	collect Collect
+
+	mu      sync.Mutex
+	current *flight
+}
+
+// flight is a profile that runs.
+type flight struct {
+	key     string
+	ends    time.Time
+	waiting int // clients
+	cancel  context.CancelFunc
+	done    chan struct{}
+	data    []byte
+	err     error
+}
+
+// get returns a profile as a gzip-compressed protocol buffer. A profile that no client waits for any more stops.
+func (f *flights) get(ctx context.Context, r ProfileRequest) ([]byte, error) {
+	fl, err := f.join(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	select {
+	case <-fl.done:
+		return fl.data, fl.err
+	case <-ctx.Done():
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		if fl.waiting--; fl.waiting == 0 {
+			fl.key = "" // later requests start another one
+			fl.cancel()
+		}
+		return nil, ctx.Err()
+	}
+}
+
+// join returns the running profile if it equals r, or starts a profile.
+func (f *flights) join(ctx context.Context, r ProfileRequest) (*flight, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.current != nil {
+		if f.current.key != r.key() {
+			return nil, busyError{after: max(time.Second, time.Until(f.current.ends))}
+		}
+		f.current.waiting++
+		return f.current, nil
+	}
+	running, cancel := context.WithTimeout(context.WithoutCancel(ctx), r.Duration+collectGrace)
+	fl := &flight{
+		key: r.key(), ends: time.Now().Add(r.Duration), waiting: 1, cancel: cancel, done: make(chan struct{}),
+	}
+	f.current = fl
+	go func() {
+		defer cancel()
+		fl.data, fl.err = f.make(running, r)
+		f.mu.Lock()
+		f.current = nil
+		f.mu.Unlock()
+		close(fl.done)
+	}()
+	return fl, nil
+}
+
+// make collects and encodes a profile.
+func (f *flights) make(ctx context.Context, r ProfileRequest) (data []byte, err error) {
+	defer func() {
+		if failure := recover(); failure != nil {
+			err = fmt.Errorf("making a profile failed: %v", failure)
+		}
+	}()
+	p, err := f.collect(ctx, r)
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	if err := p.Write(&out); err != nil {
+		return nil, fmt.Errorf("encode the profile: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// stop ends the running profile.
+func (f *flights) stop() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.current != nil {
+		f.current.cancel()
+	}
+}

@@ -1,0 +1,182 @@
+package web
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"log"
+	"net"
+	"net/http"
+	"time"
+)
+
+// Config configures a Server. Address must be set.
+type Config struct {
+	Address Address
+	// TokenFile is a file with a token a line, of which a request must have one; empty: none is needed. An address that
+	// other hosts reach needs one.
+	TokenFile string
+	// CertFile and KeyFile turn TLS on.
+	CertFile, KeyFile string
+	// Version is the program's version, for the index page.
+	Version string
+	// Metrics answers /metrics.
+	Metrics http.Handler
+	// Collect makes profiles.
+	Collect Collect
+	// Healthy returns an error while the worker does not serve; nil: always healthy.
+	Healthy func() error
+	// OnListen is called with the address when the listener is open, and OnFailure with the error when it cannot be
+	// opened, once for each different error. It is tried again.
+	OnListen  func(address string)
+	OnFailure func(error)
+	// OnAnswer is called with the status of each answer; nil: nothing is called.
+	OnAnswer func(status int)
+	// Limits bound clients; the zero value is the default.
+	Limits Limits
+}
+
+// Limits bound what clients use. A field that is 0 has its default.
+type Limits struct {
+	// Connections is the number of open connections; default 128.
+	Connections int
+	// Requests is the number of requests that are answered at a time; default 16. More requests wait.
+	Requests int
+	// ProfileClients is the number of clients that wait for a profile; default 16.
+	ProfileClients int
+	// Wait is how long a request waits for its turn; default 10 s.
+	Wait time.Duration
+	// Header is how long a client may take to send a request; default 5 s.
+	Header time.Duration
+	// Idle is how long a connection may be without a request; default 60 s.
+	Idle time.Duration
+	// Write is how long an answer may take to be written; default 30 s.
+	Write time.Duration
+	// Retry is the pause before the listener is opened again; default 10 s.
+	Retry time.Duration
+}
+
+func (l Limits) withDefaults() Limits {
+	l.Connections = cmp.Or(l.Connections, 128)
+	l.Requests = cmp.Or(l.Requests, 16)
+	l.ProfileClients = cmp.Or(l.ProfileClients, 16)
+	l.Wait = cmp.Or(l.Wait, 10*time.Second)
+	l.Header = cmp.Or(l.Header, 5*time.Second)
+	l.Idle = cmp.Or(l.Idle, time.Minute)
+	l.Write = cmp.Or(l.Write, 30*time.Second)
+	l.Retry = cmp.Or(l.Retry, 10*time.Second)
+	return l
+}
+
+// maxHeader bounds the header of a request, in bytes.
+const maxHeader = 16 << 10
+
+// lastAnswers is how long requests in progress may take after the end of Run's context.
+const lastAnswers = time.Second
+
+// ErrNeedsToken means that other hosts reach the address and no token protects it.
+var ErrNeedsToken = errors.New("an address that other hosts reach needs a token")
+
+// Check returns an error if a Server cannot work as configured. It reads the files.
+func (c *Config) Check() error {
+	if !c.Address.Loopback() && c.TokenFile == "" {
+		return ErrNeedsToken
+	}
+	if c.TokenFile != "" {
+		if err := CheckTokenFile(c.TokenFile); err != nil {
+			return err
+		}
+	}
+	if c.CertFile != "" || c.KeyFile != "" {
+		return CheckCertificate(c.CertFile, c.KeyFile)
+	}
+	return nil
+}
+
+// InClearText reports whether tokens and profiles cross a network without TLS.
+func (c *Config) InClearText() bool { return !c.Address.Loopback() && c.CertFile == "" }
+
+// Server is an HTTP server; Run runs it.
+type Server struct {
+	cfg      Config
+	limits   Limits
+	tokens   *tokens
+	flights  *flights
+	requests chan struct{}
+	profiles chan struct{}
+}
+
+// New makes a server.
+func New(cfg Config) *Server {
+	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), flights: &flights{collect: cfg.Collect}}
+	if cfg.TokenFile != "" {
+		s.tokens = &tokens{path: cfg.TokenFile}
+	}
+	s.requests = make(chan struct{}, s.limits.Requests)
+	s.profiles = make(chan struct{}, s.limits.ProfileClients)
+	return s
+}
+
+// Run serves until ctx ends. While the address cannot be opened, it tries again and again.
+func (s *Server) Run(ctx context.Context) {
+	reported := ""
+	for ctx.Err() == nil {
+		err := s.serve(ctx)
+		if err != nil && ctx.Err() == nil && err.Error() != reported {
+			reported = err.Error()
+			if s.cfg.OnFailure != nil {
+				s.cfg.OnFailure(err)
+			}
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(s.limits.Retry):
+		}
+	}
+}
+
+// serve opens the address and serves until ctx ends or the listener fails.
+func (s *Server) serve(ctx context.Context) error {
+	listener, err := s.cfg.Address.listen(ctx, s.tokens != nil)
+	if err != nil {
+		return err
+	}
+	if s.cfg.OnListen != nil {
+		s.cfg.OnListen(address(listener))
+	}
+	var accepting net.Listener = &conns{Listener: listener, most: s.limits.Connections}
+	if s.cfg.CertFile != "" {
+		c := &certificates{cert: s.cfg.CertFile, key: s.cfg.KeyFile}
+		accepting = tls.NewListener(accepting, c.config())
+	}
+	server := &http.Server{
+		Handler: s.Handler(), ReadHeaderTimeout: s.limits.Header, ReadTimeout: s.limits.Header,
+		IdleTimeout: s.limits.Idle, WriteTimeout: s.limits.Wait + s.limits.Write, MaxHeaderBytes: maxHeader,
+		ConnContext: connContext, ErrorLog: log.New(io.Discard, "", 0),
+	}
+	failed := make(chan error, 1)
+	go func() { failed <- server.Serve(accepting) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	s.flights.stop()
+	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastAnswers)
+	defer cancel()
+	if server.Shutdown(last) != nil {
+		_ = server.Close()
+	}
+	<-failed
+	return nil
+}
+
+// address returns the address of a listener, as ParseAddress reads it.
+func address(l net.Listener) string {
+	if l.Addr().Network() == unixNetwork {
+		return unixPrefix + l.Addr().String()
+	}
+	return l.Addr().String()
+}

@@ -1,0 +1,151 @@
+package web
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Bounds of a token file.
+const (
+	minToken      = 16 // bytes: a shorter token can be guessed
+	maxTokenFile  = 64 << 10
+	tokenRecheck  = time.Second
+	othersMayRead = 0o077
+)
+
+// ErrTokenFile means that a token file cannot be used.
+var ErrTokenFile = errors.New("token file cannot be used")
+
+// tokens checks requests against a file with one token a line. It reads the file again after a change, so that a new
+// token needs no restart.
+type tokens struct {
+	path string
+
+	mu      sync.Mutex
+	checked time.Time
+	seen    stamp
+	sums    [][sha256.Size]byte
+	failure error
+}
+
+// stamp identifies a version of a file.
+type stamp struct {
+	inode       uint64
+	size        int64
+	changedSec  int64
+	changedNsec int64
+}
+
+// CheckTokenFile returns an error that wraps ErrTokenFile if a listener could not use the file.
+func CheckTokenFile(path string) error {
+	_, _, err := readTokens(path)
+	return err
+}
+
+// readTokens reads a file. It must belong to this process's user or to root, and no other user may have access.
+func readTokens(path string) ([][sha256.Size]byte, stamp, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // a pipe must not block
+	if err != nil {
+		return nil, stamp{}, fmt.Errorf("%w: %w", ErrTokenFile, err)
+	}
+	defer func() { _ = f.Close() }()
+	version, err := checkFile(f)
+	if err != nil {
+		return nil, stamp{}, fmt.Errorf("%w: %s %w", ErrTokenFile, path, err)
+	}
+	data, err := io.ReadAll(io.LimitReader(f, maxTokenFile))
+	if err != nil {
+		return nil, stamp{}, fmt.Errorf("%w: %w", ErrTokenFile, err)
+	}
+	sums := make([][sha256.Size]byte, 0, 1)
+	for line := range bytes.Lines(data) {
+		token := bytes.TrimSpace(line)
+		switch {
+		case len(token) == 0:
+			continue
+		case len(token) < minToken:
+			return nil, stamp{}, fmt.Errorf("%w: %s has a token of %d bytes; a token has at least %d", ErrTokenFile, path,
+				len(token), minToken)
+		}
+		sums = append(sums, sha256.Sum256(token))
+	}
+	if len(sums) == 0 {
+		return nil, stamp{}, fmt.Errorf("%w: %s has no token", ErrTokenFile, path)
+	}
+	return sums, version, nil
+}
+
+// checkFile checks the kind, the owner and the permissions of an open file.
+func checkFile(f *os.File) (stamp, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return stamp{}, err
+	}
+	stat, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !ok || !info.Mode().IsRegular():
+		return stamp{}, errors.New("is not a regular file")
+	case int(stat.Uid) != os.Geteuid() && stat.Uid != 0:
+		return stamp{}, fmt.Errorf("belongs to user %d; it must belong to the worker's user or to root", stat.Uid)
+	case info.Mode().Perm()&othersMayRead != 0:
+		return stamp{}, fmt.Errorf("has permissions %04o; the group and others must have no access (chmod 0600)",
+			info.Mode().Perm())
+	case info.Size() > maxTokenFile:
+		return stamp{}, fmt.Errorf("has more than %d bytes", maxTokenFile)
+	}
+	return stampOf(stat), nil
+}
+
+func stampOf(s *syscall.Stat_t) stamp {
+	return stamp{inode: s.Ino, size: s.Size, changedSec: s.Ctim.Sec, changedNsec: s.Ctim.Nsec}
+}
+
+// current returns the sums of the tokens that are valid now.
+func (t *tokens) current() ([][sha256.Size]byte, error) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	now := time.Now()
+	if !t.checked.IsZero() && now.Sub(t.checked) < tokenRecheck {
+		return t.sums, t.failure
+	}
+	t.checked = now
+	var stat syscall.Stat_t
+	if err := syscall.Stat(t.path, &stat); err == nil && t.failure == nil && t.sums != nil && stampOf(&stat) == t.seen {
+		return t.sums, nil
+	}
+	t.sums, t.seen, t.failure = readTokens(t.path)
+	return t.sums, t.failure
+}
+
+// allows reports whether a request has a valid token: as a bearer token, or as the password of basic authentication,
+// which is what a URL can hold. Its time does not depend on how much of a token is right.
+func (t *tokens) allows(r *http.Request) (bool, error) {
+	sums, err := t.current()
+	if err != nil {
+		return false, err
+	}
+	given := ""
+	scheme, rest, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	switch strings.ToLower(scheme) {
+	case "bearer":
+		given = strings.TrimSpace(rest)
+	case "basic":
+		_, given, _ = r.BasicAuth()
+	}
+	sum := sha256.Sum256([]byte(given))
+	equal := 0
+	for i := range sums {
+		equal |= subtle.ConstantTimeCompare(sum[:], sums[i][:])
+	}
+	return equal == 1, nil
+}
