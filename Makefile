@@ -49,7 +49,7 @@ release: ## Build dist/: an archive for each architecture, reproducible, and SHA
 check-release: ## Build the archives twice, the second time from scratch, and compare (RELEASE_ARCHS)
 	scripts/release.sh --check
 
-.PHONY: packages check-packages dist check-container
+.PHONY: packages check-packages dist check-container check-manifests fleet
 packages: ## Build deb, rpm and apk packages in dist/packages, reproducible (PACKAGE_ARCHS, PACKAGE_MAJORS)
 	packaging/nfpm/build.sh
 
@@ -58,6 +58,12 @@ check-packages: ## As root: build the packages twice, install, upgrade and remov
 
 dist: ## Build dist/pg_stat_backtrace-VERSION.zip for the PostgreSQL Extension Network
 	scripts/dist.sh
+
+check-manifests: ## Build the manifests for Kubernetes and decode them strictly into Kubernetes' types
+	cd packaging/tools && $(GO) test ./...
+
+fleet: ## Scrape the metrics of 500 simulated servers with one Prometheus (FLEET_SERVERS, FLEET_SECONDS, FLEET_STUCK)
+	scripts/fleet.sh
 
 check-container: ## As root: build the worker's image, and run it in a pod made of namespaces (needs buildah)
 	scripts/check-container.sh

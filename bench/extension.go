@@ -44,8 +44,8 @@ func installExtension(ctx context.Context, conn *pgx.Conn) (remove func() error,
 	return remove, nil
 }
 
-// place copies source to file, and tells whether file is new. A different file that is there already is an error: it is
-// an installed extension, which is not ours to replace, and its figures would not be those of this source.
+// place copies source to file, and reports whether file is new. A different existing file is an error. It belongs to
+// an installed extension that must not be replaced, and its figures would not be the figures of this source.
 func place(source, file string) (fresh bool, err error) {
 	want, err := os.ReadFile(source)
 	if err != nil {

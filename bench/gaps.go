@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// gaps reads what spin.c writes: every moment in which that target did not run, as it saw it itself. That is the pause
-// measured by the one who is paused, whatever a tool's own clock says.
+// gaps reads the output of spin.c: every moment in which the target itself noticed that it did not run. This measures
+// the pause from the side of the target, independent of the tool's own clock.
 type gaps struct{ file *os.File }
 
 const (
@@ -48,8 +48,8 @@ func (g *gaps) count() uint64 {
 	return binary.NativeEndian.Uint64(word[:])
 }
 
-// since returns the lengths in microseconds of all gaps after the first n, longest first; of a ring that went round,
-// what it still holds.
+// since returns the lengths in microseconds of all gaps after the first n, longest first. If the ring was
+// overwritten, it returns the remaining gaps.
 func (g *gaps) since(n uint64) ([]float64, error) {
 	data, err := os.ReadFile(g.file.Name())
 	if err != nil {

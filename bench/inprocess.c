@@ -2,8 +2,9 @@
 
 /*
  * inprocess.c: a function of the server that takes another process's backtrace inside the calling backend, with
- * libunwind over ptrace, as C extensions do: attached, unwound and named while the target stands still. It is there to
- * time the round trip from SQL beside ours. It checks no permission and must not be installed anywhere else.
+ * libunwind over ptrace, as C extensions do: it attaches, unwinds and names while the target is stopped. The
+ * benchmark compares its round trip from SQL with ours. It checks no permission and must not be installed anywhere
+ * else.
  *
  *     cc -O2 -Wall -Wextra -shared -fPIC -I$(pg_config --includedir-server) -o inprocess.so inprocess.c \
  *         -lunwind-ptrace -lunwind-generic -lunwind

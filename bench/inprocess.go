@@ -31,7 +31,7 @@ func headers(ctx context.Context, s *server) (string, error) {
 	return "", fmt.Errorf("no header files of PostgreSQL %s (postgresql-server-dev-%s)", major, major)
 }
 
-// inProcess compiles inprocess.c for the server and makes its function; the error says what is missing for that.
+// inProcess compiles inprocess.c for the server and creates its function. The error names missing prerequisites.
 func inProcess(ctx context.Context, o options, s *server, conn *pgx.Conn) error {
 	include, err := headers(ctx, s)
 	if err != nil {

@@ -41,10 +41,11 @@ const (
 	loadNothing = "nothing"
 )
 
-// load measures pgbench's select-only throughput beside each tool, and without one before and behind it, by turns of
-// half a second: what changes in seconds is not taken for what a tool costs. In a round one pgbench runs all the time,
-// and the tools take turns in an order that chance makes: neither is what changes between two of its runs (where its
-// tables and processes lie). One of the tools is none: what it seems to cost is what the machine makes of nothing.
+// load measures pgbench's select-only throughput beside each tool, and without a tool before and after it,
+// alternating every half a second. So changes over seconds do not count as the cost of a tool. In a round one pgbench
+// runs all the time, and the tools take turns in random order. So differences between two runs of pgbench (the places
+// of its tables and processes) do not count either. One of the tools does nothing: its apparent cost is the machine's
+// noise.
 func (r *report) load(ctx context.Context, o options, p programs, s *server) error {
 	path, err := findPgbench(s.binDir)
 	if err != nil {
@@ -158,7 +159,7 @@ func (t *loadTurn) take(ctx context.Context, slice time.Duration, pids []int) (e
 	return errors.Join(err, failed)
 }
 
-// pass lets so much time pass, and what it takes to end then.
+// pass waits for the slice, plus the time that the tool needs to end.
 func (t *loadTurn) pass(ctx context.Context, slice time.Duration, end func() error) error {
 	from := time.Now()
 	if err := sleep(ctx, slice); err != nil {
@@ -178,8 +179,8 @@ func sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// count adds what each span beside the tool has cost, against those before and behind it. The standard error is that of
-// the turns' means: spans that have one between them are not independent of each other.
+// count computes the cost of each span beside the tool, compared with the spans before and after it. The standard
+// error is the standard error of the turns' means, because neighbouring spans are not independent.
 func (t *loadTurn) count(done *transactions) error {
 	tps := make([]float64, len(t.spans))
 	for i, s := range t.spans {

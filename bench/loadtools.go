@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// loadTool is one of those that capture pgbench's backends.
+// loadTool is a tool that captures pgbench's backends.
 type loadTool struct {
 	loadFigure
 

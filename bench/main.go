@@ -119,7 +119,7 @@ func measure(ctx context.Context, o options, programs programs, server *server, 
 	return nil
 }
 
-// wants tells whether a part is to be measured.
+// wants reports whether a part is to be measured.
 func (o options) wants(part string) bool {
 	return slices.Contains(strings.Split(o.Parts, ","), part)
 }

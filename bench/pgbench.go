@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// pgbench is one that runs: select-only, a client for each processor, writing down the moment of each transaction.
+// pgbench is a running pgbench: select-only, a client for each processor, logging the time of each transaction.
 type pgbench struct {
 	cmd   *exec.Cmd
 	said  bytes.Buffer
@@ -24,7 +24,7 @@ type pgbench struct {
 	ended chan error
 }
 
-// startPgbench starts one that runs until its end is called, or for so long at the most.
+// startPgbench starts a pgbench that runs until its end is called, or until the maximum time is over.
 func startPgbench(ctx context.Context, s *server, path string, most time.Duration) (*pgbench, error) {
 	clients := strconv.Itoa(runtime.NumCPU())
 	b := &pgbench{log: filepath.Join(s.root, "transactions"), ended: make(chan error, 1)}
@@ -38,10 +38,10 @@ func startPgbench(ctx context.Context, s *server, path string, most time.Duratio
 	return b, nil
 }
 
-// logDelay bounds how long pgbench may take to write down what it did before.
+// logDelay limits the time that pgbench may take to write its log.
 const logDelay = 10 * time.Second
 
-// end ends it when its logs reach a moment, and returns what it has done.
+// end ends pgbench when its logs reach a moment, and returns its transactions.
 func (b *pgbench) end(until time.Time) (*transactions, error) {
 	logs := func() []string {
 		names, _ := filepath.Glob(b.log + ".*")
@@ -52,7 +52,7 @@ func (b *pgbench) end(until time.Time) (*transactions, error) {
 			_ = os.Remove(name)
 		}
 	}()
-	// What is in its buffers is lost with it.
+	// Data in its buffers is lost when it ends.
 	for deadline := until.Add(logDelay); !reach(logs(), until) && time.Now().Before(deadline); {
 		select {
 		case err := <-b.ended:

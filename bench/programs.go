@@ -62,8 +62,7 @@ func command(ctx context.Context, name string, arguments ...string) *exec.Cmd {
 	return c
 }
 
-// output runs c and returns what it wrote to standard output; an error holds the end of what it wrote to standard
-// error.
+// output runs c and returns its standard output. An error contains the end of its standard error.
 func output(c *exec.Cmd) ([]byte, error) {
 	var stdout, stderr bytes.Buffer
 	c.Stdout, c.Stderr = &stdout, &stderr
@@ -75,7 +74,7 @@ func output(c *exec.Cmd) ([]byte, error) {
 	return stdout.Bytes(), nil
 }
 
-// exited tells whether err says no more than that a program ended with the given exit status.
+// exited reports whether err only means that a program ended with the given exit status.
 func exited(err error, status int) bool {
 	var exit *exec.ExitError
 	return errors.As(err, &exit) && exit.ExitCode() == status

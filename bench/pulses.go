@@ -22,7 +22,7 @@ type starting func(ctx context.Context, pids []int) (pulses, error)
 // pulses is that tool.
 type pulses interface {
 	resume() error
-	pause() error // when it returns nothing of the tool goes on
+	pause() error // when it returns the tool does no work
 	// end is called while it pauses; rate is the number of captures in a second in which it did not.
 	end() (rate float64, err error)
 }
@@ -86,7 +86,7 @@ func (p *program) pause() error {
 	return err
 }
 
-// awaitStop waits until it stands still; it is an error if it has ended, which Wait is to hear of.
+// awaitStop waits until the program is stopped. If the program has ended, this is an error, and Wait reports it.
 func (p *program) awaitStop() error {
 	const stopped = 5 // CLD_STOPPED (asm-generic/siginfo.h)
 	var info unix.Siginfo
@@ -104,7 +104,7 @@ func (p *program) awaitStop() error {
 	}
 }
 
-// end interrupts it: it tells its figures then.
+// end interrupts the program, which then prints its figures.
 func (p *program) end() (float64, error) {
 	_ = p.cmd.Process.Signal(os.Interrupt)
 	_ = p.cmd.Process.Signal(syscall.SIGCONT)
@@ -112,7 +112,7 @@ func (p *program) end() (float64, error) {
 	t, err := measurements(p.cmd, p.stdout.Bytes())
 	seconds := p.worked.Seconds()
 	if t.Seconds > 0 {
-		seconds = t.Seconds // without what it took to begin
+		seconds = t.Seconds // without the start-up time
 	}
 	if err == nil && t.Count > 0 {
 		return float64(t.Count) / seconds, nil
@@ -143,7 +143,7 @@ func startAgain(capture func(context.Context, int) (int, error), interval time.D
 	}
 }
 
-// resume captures each process by a goroutine of its own, once in an interval if the tool is as fast as that.
+// resume captures each process in a separate goroutine, once in an interval if the tool is fast enough.
 func (r *repeated) resume() error {
 	ctx, cancel := context.WithCancel(r.ctx)
 	r.cancel, r.since = cancel, time.Now()
@@ -161,7 +161,7 @@ func (r *repeated) resume() error {
 	return nil
 }
 
-// once runs the tool, which is let end: one that is killed can leave its target stopped.
+// once runs the tool to its end, because a killed tool can leave its target stopped.
 func (r *repeated) once(ctx context.Context, pid int) bool {
 	n, err := r.capture(context.WithoutCancel(ctx), pid)
 	r.mu.Lock()

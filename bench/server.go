@@ -18,12 +18,12 @@ import (
 
 const serverTimeout = time.Minute
 
-// server is a throw-away PostgreSQL server on a socket in a directory of its own.
+// server is a throw-away PostgreSQL server on a socket in a private directory.
 type server struct {
 	Version string
 	root    string // holds data and socket
 	binDir  string
-	as      *syscall.Credential // nil: the user who runs this
+	as      *syscall.Credential // nil: the current user
 }
 
 // findBinDir is where PostgreSQL's programs are: what was asked for, else what PG_CONFIG says, else the newest of
@@ -51,7 +51,7 @@ func findBinDir(ctx context.Context, asked string) (string, error) {
 	return newest, nil
 }
 
-// credential is who runs the server when root runs this: PostgreSQL refuses root.
+// credential returns the user that runs the server when the benchmark runs as root, because PostgreSQL refuses root.
 func credential() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil //nolint:nilnil // nobody else
@@ -134,7 +134,7 @@ func (s *server) command(ctx context.Context, name string, arguments ...string) 
 func (s *server) commandAt(ctx context.Context, path string, arguments ...string) *exec.Cmd {
 	c := command(ctx, path, arguments...)
 	c.Dir = "/"
-	// a session of its own: an interrupt at the terminal is for us, and we end it
+	// a new session: an interrupt at the terminal is for the benchmark, which then ends the program
 	c.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Credential: s.as}
 	return c
 }

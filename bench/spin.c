@@ -1,9 +1,10 @@
 //go:build ignore
 
 /*
- * spin.c: a target that measures its own pauses: it reads CLOCK_MONOTONIC without end, below a few frames of stack, and
- * writes every gap between two readings that is longer than THRESHOLD_NS into a ring in a shared file. It must not know
- * who stops it. The gaps hold the machine's own noise (ticks, preemption) too; the reader takes that into account.
+ * spin.c: a target that measures its own pauses. It reads CLOCK_MONOTONIC without end, below a few frames of stack.
+ * It writes every gap between two readings that is longer than THRESHOLD_NS into a ring in a shared file. It must not
+ * depend on the tool that stops it. The gaps include the machine's own noise (ticks, preemption), which the reader
+ * takes into account.
  *
  * The file: uint64 number of gaps ever written, uint64 THRESHOLD_NS, then RING pairs of uint64 (clock when the gap
  * ended, its length), in nanoseconds. Ends by itself when its parent does, or after ten minutes.

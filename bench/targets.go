@@ -18,7 +18,7 @@ type target struct {
 	PID  int    `json:"-"`
 	Busy bool   `json:"busy"`
 	SQL  bool   `json:"-"` // a process of the server
-	gaps *gaps  // what it saw of its pauses itself; nil when it does not tell
+	gaps *gaps  // its own record of its pauses; nil if it keeps none
 }
 
 // wake lets a busy target run and rest stops it again: one target at a time may take a processor, or the targets would

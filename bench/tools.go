@@ -33,8 +33,8 @@ type tool struct {
 	run    func(ctx context.Context, pid int) (turn, error)
 }
 
-// firstCaptures is how many captures of ours do not count: the worker runs for months, and what a program's start costs
-// is a line of its own.
+// firstCaptures is how many of our first captures do not count. The worker runs for months, and the cost of a
+// program's start has a separate line.
 const firstCaptures = 50
 
 const (
@@ -136,7 +136,8 @@ func timed(calls, ok int, program func() *exec.Cmd) (turn, error) {
 	return turn{Count: calls, Call: summarize(spans)}, nil
 }
 
-// foreign is a program that knows nothing of us: ptracetime.so in front of its ptrace() tells the pause.
+// foreign is a program without support for this benchmark. ptracetime.so intercepts its ptrace() and measures the
+// pause.
 type foreign struct {
 	name       string
 	calls      int // per turn

@@ -1,8 +1,8 @@
 //go:build ignore
 
 /*
- * tracer.h: what the C programs beside us share: the clock, the samples and their percentiles, and the stop of a
- * process by SEIZE + INTERRUPT. It must not know what is done to the stopped process.
+ * tracer.h: common parts of the C programs in this directory: the clock, the samples and their percentiles, and the
+ * stop of a process by SEIZE + INTERRUPT. It must not depend on the work done during the stop.
  *
  * (The build line above keeps the Go tool from compiling C files of this directory.)
  *
@@ -59,10 +59,10 @@ fail(const char *what, pid_t pid)
 }
 
 /*
- * The target's next event. Asked for again and again without sleeping, for POLL_NS at most: a tracer that sleeps has to
- * be woken up while the target stands still, which makes the pause that the target sees twice as long (22 and 46 us on
- * the machine where this was written; see spin.c). Not for longer: on
- * the target's own processor that would keep the target from stopping.
+ * Waits for the target's next event. It polls without sleeping, for POLL_NS at most. A sleeping tracer has to be
+ * woken up while the target is stopped, which doubles the pause that the target sees (22 and 46 us on the machine
+ * where this was written; see spin.c). It does not poll for longer: on the target's own processor that would keep the
+ * target from stopping.
  */
 static int
 next_status(pid_t pid)

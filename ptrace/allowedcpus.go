@@ -9,8 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// allowedCPUs is the set of processors that threads of this program may be bound to: all of its control group's, though
-// the program itself may have been told to run on some of them only (taskset(1)). What runs elsewhere no clock sees.
+// allowedCPUs returns the processors to which threads of this program may be bound. These are all processors of its
+// control group, even if the program itself was started on some of them only (taskset(1)). The sampler cannot see
+// threads on other processors.
 func allowedCPUs() (set unix.CPUSet, err error) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -21,7 +22,7 @@ func allowedCPUs() (set unix.CPUSet, err error) {
 	for i := range all {
 		all[i] = ^all[i]
 	}
-	if unix.SchedSetaffinity(0, &all) != nil { // the kernel leaves out what there is not
+	if unix.SchedSetaffinity(0, &all) != nil { // the kernel ignores nonexistent processors
 		return own, nil
 	}
 	err = unix.SchedGetaffinity(0, &set)
@@ -34,7 +35,7 @@ func allowedCPUs() (set unix.CPUSet, err error) {
 	return set, nil
 }
 
-// online is how many processors the machine has switched on; 0 if it does not say.
+// online returns the number of the machine's online processors; 0 if unknown.
 func online() int {
 	text, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if err != nil {
@@ -43,7 +44,7 @@ func online() int {
 	return countOnline(strings.TrimSpace(string(text)))
 }
 
-// countOnline counts what a list such as 0-3,5 has; 0 if it is none.
+// countOnline counts the processors in a list such as 0-3,5; 0 if the list is invalid.
 func countOnline(list string) (n int) {
 	for part := range strings.SplitSeq(list, ",") {
 		first, last, several := strings.Cut(part, "-")

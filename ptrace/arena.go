@@ -8,9 +8,9 @@ const (
 	maxArena  = 64 << 20  // for all stacks of one capture
 )
 
-// arena is the memory that stacks are copied into while their threads stand still. It is address space for as much as
-// may come; of the memory, what stacks commonly need has been touched beforehand, so that the kernel need not find
-// pages then. It is not of the Go heap, where reserving it would mean clearing all of it.
+// arena is the memory into which stacks are copied while their threads are stopped. It reserves address space for the
+// largest copy. The part that stacks commonly need was touched in advance, so that the kernel need not allocate pages
+// during a stop. It is outside the Go heap, where a reservation would clear all of it.
 type arena struct {
 	memory  []byte
 	touched int
@@ -38,7 +38,7 @@ func (a *arena) reserve(maxStack, threads int) error {
 	return nil
 }
 
-// trim gives back what an unusual capture needed.
+// trim returns the memory of an unusually large capture.
 func (a *arena) trim() {
 	if a.touched > oneThread || a.used > oneThread {
 		_ = unix.Madvise(a.memory[oneThread:], unix.MADV_DONTNEED)

@@ -39,7 +39,7 @@ func checkPID(pid int) error {
 	return fmt.Errorf("process %d: %w: it is a thread of process %d", pid, ErrInvalidPID, status.TGID)
 }
 
-// readTarget reads what the process is, and finds the cases in which there is nothing to stop.
+// readTarget reads the process's state, and returns an error if the process cannot be stopped.
 func readTarget(pid int) (procfs.Stat, error) {
 	stat, err := procfs.ReadStat(pid)
 	switch {
@@ -70,8 +70,8 @@ func mainThreadRuns(stat *procfs.Stat, o *Options) error {
 //go:norace
 func isDead(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }
 
-// isEnding tells whether a thread that does not look dead yet is on its way there: the kernel gives the files of a
-// process without memory to root, and refuses what it would have allowed a moment before.
+// isEnding reports whether a thread that does not look dead yet is exiting. After a process has lost its memory, the
+// kernel gives its /proc files to root, and denies accesses that it would have allowed before.
 func isEnding(pid, tid int) bool {
 	stat, err := procfs.ReadTaskStat(pid, tid)
 	return errors.Is(err, procfs.ErrGone) || err == nil && stat.Flags&procfs.Exiting != 0
@@ -111,7 +111,7 @@ func (s *session) attach() error {
 	return s.attachThreads()
 }
 
-// attachThreads seizes threads until there are no new ones. Their stacks may be newer than the maps.
+// attachThreads seizes threads until it finds no new ones. Their stacks may be newer than the maps.
 func (s *session) attachThreads() error {
 	pid := s.call.target.PID
 	known := map[int]bool{pid: true}
@@ -149,7 +149,7 @@ func (s *session) attachThreads() error {
 	return s.arena.reserve(s.call.options.MaxStack, len(s.tracees)+s.pieces)
 }
 
-// attachThread seizes a thread, if that may be done, and reports whether it is held.
+// attachThread seizes a thread, if permitted, and reports whether it succeeded.
 func (s *session) attachThread(tid int) bool {
 	pid := s.call.target.PID
 	t := tracee{tid: tid}
@@ -157,7 +157,7 @@ func (s *session) attachThread(tid int) bool {
 		t.name, t.state = stat.Comm, stat.State
 		s.dumping = s.dumping || stat.Dumping()
 		if stat.Worker() {
-			t.err = ErrKernelWorker // a stop would end what it does for the process with an error
+			t.err = ErrKernelWorker // stopping it would fail the work that it does for the process
 			s.tracees = append(s.tracees, t)
 			return false
 		}
@@ -180,8 +180,8 @@ func (s *session) strike(buriedThreads []int) {
 	}
 }
 
-// refresh takes over what the layout is too old to know: name and state of the main thread. A thread that somebody had
-// stopped is in a tracing stop by now.
+// refresh updates the name and state of the main thread, which the maps snapshot may contain in an old version. If
+// the thread was stopped before, it is now in a tracing stop.
 func (s *session) refresh(now *procfs.Stat) {
 	main := &s.tracees[0]
 	main.name, main.state = now.Comm, now.State
@@ -205,8 +205,8 @@ func seize(pid, tid int) error {
 		default:
 			return systemError(tid, "PTRACE_SEIZE", errno)
 		}
-		// The reason may be gone already, as when another tracer was just as quick as we are, or when the thread was
-		// about to hand its number over to one that executed another program.
+		// The reason may be gone already: another tracer came and went, or the thread was about to pass its id to a
+		// thread that executed another program.
 		err = explain(pid, tid)
 		var denied *PermissionError
 		if !errors.As(err, &denied) || denied.Reason != ReasonUnknown {
@@ -217,9 +217,9 @@ func seize(pid, tid int) error {
 	return err
 }
 
-// identify compares the process with the one that is meant. A seized thread keeps its number, dead or alive, until
-// this thread takes notice of its end (which happens in release only), so it cannot become another process meanwhile;
-// at most it executes another program, which takes over number, parent and start time.
+// identify compares the process with the expected process. A seized thread keeps its id, dead or alive, until the
+// tracer reaps it, which only release does. So the id cannot pass to another process meanwhile. The process can only
+// execute another program, which keeps id, parent and start time.
 func (s *session) identify() error {
 	target := s.call.target
 	now, err := procfs.ReadStat(target.PID)
@@ -243,14 +243,14 @@ func (s *session) identify() error {
 	}
 	switch {
 	case target.Held != nil && !target.Held.Lives():
-		return exitedError(target.PID) // whoever this one is
+		return exitedError(target.PID) // even if the id now belongs to another process
 	case target.StartTime != 0 && now.StartTime != target.StartTime:
 		return mismatch("start time", target.StartTime, now.StartTime)
 	case target.PPID != 0 && now.PPID != target.PPID:
 		return mismatch("parent", uint64(target.PPID), uint64(now.PPID))
 	case now.StartTime != s.before.StartTime, now.StartCode != s.before.StartCode, now.StackStart != s.before.StackStart:
 		if isDead(now.State) {
-			return nil // its end will be seen
+			return nil // release will notice its end
 		}
 		return errAgain
 	case target.UID < 0:

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// BenchmarkCapture measures the whole call, the target's pause, and what of the call is not the reading of maps.
+// BenchmarkCapture measures the whole call, the target's pause, and the call without reading maps.
 func BenchmarkCapture(b *testing.B) {
 	for _, test := range []struct {
 		name string

@@ -10,14 +10,17 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// Why a sleeping thread can be read without a stop: the kernel answers /proc/PID/syscall only for a thread that is off
-// the CPU (task_current_syscall in lib/syscall.c waits for that), and counts every time a thread leaves the CPU. The
-// counts are read first and last. A thread that ran between the two looks at its system call was off the CPU at both of
-// them, so it left the CPU in between, so it was counted in between. Equal counts therefore mean that it did not run at
-// all, and what it alone writes, its registers and its stack, was the same all the time. That nobody else wrote to the
-// stack (a child that vfork lets run on it, a tracer) shows in copying it twice.
+// This is why a sleeping thread can be read without a stop. The kernel answers /proc/PID/syscall only for a thread
+// that is off the CPU (task_current_syscall in lib/syscall.c waits for that). It also counts every time a thread
+// leaves the CPU.
+//
+// The observer reads the counts first and last, and the system call twice in between. The thread was off the CPU at
+// both reads of the system call. If it ran in between, it left the CPU in between, and a count changed. Equal counts
+// therefore mean that it did not run at all. Its registers, and its stack as far as only the thread writes to it, did
+// not change. Other writers are a tracer, and a child of vfork that runs on the same stack. The observer detects them
+// by copying the stack twice.
 
-// look is what is known of a thread's state without stopping it.
+// look is the state of a thread as far as it is visible without a stop.
 type look struct {
 	call                   procfs.Syscall
 	voluntary, involuntary uint64
@@ -74,7 +77,7 @@ func (w *observer) blocked(tid int) (Thread, error) {
 	return thread, nil
 }
 
-// seeKernel looks where in the kernel the thread sleeps. What is not shown is left out.
+// seeKernel reads where in the kernel the thread sleeps. Files that the kernel does not show are skipped.
 func (t *Thread) seeKernel(pid int) {
 	t.WaitChannel, _ = procfs.WaitChannel(pid, t.TID)
 	t.KernelStack, _ = procfs.KernelStack(pid, t.TID)
@@ -101,7 +104,7 @@ func (w *observer) lookAgain(tid int, first *look) error {
 	return nil
 }
 
-// copyStack copies the stack at sp and what Options.Also asks for.
+// copyStack copies the stack at sp and the stacks in Options.Also.
 func (w *observer) copyStack(tid int, sp uint64) (stack Stack, also []Stack, err error) {
 	if stack, err = w.copyAround(tid, sp); err != nil {
 		return Stack{}, nil, err
@@ -118,7 +121,7 @@ func (w *observer) copyStack(tid int, sp uint64) (stack Stack, also []Stack, err
 	return stack, also, nil
 }
 
-// copyAround copies the memory that is the stack if sp is the stack pointer; nothing if there is none.
+// copyAround copies the stack to which sp points. It copies nothing if sp is in no stack.
 func (w *observer) copyAround(tid int, sp uint64) (Stack, error) {
 	start, end, ok := stackIn(w.maps, sp, uint64(w.options.RedZone))
 	if !ok {
@@ -157,7 +160,7 @@ func stackIn(maps []procfs.Mapping, sp, redZone uint64) (start, end uint64, ok b
 	if !grows {
 		start = max(start, m.Start)
 	}
-	// A part of the main stack that had its rights changed is a mapping of its own.
+	// If a part of the main stack has other rights, it is a separate mapping.
 	for _, next := range maps[i+1:] {
 		if !grows || next.Start != end || next.Path != m.Path || next.Perms&procfs.Read == 0 {
 			break

@@ -12,7 +12,7 @@ type Block struct {
 	Length  int
 }
 
-// Bounds of Options.Blocks; what is beyond is left out.
+// Limits of Options.Blocks. Blocks beyond them are left out.
 const (
 	maxCopied     = 1 << 18 // blocks
 	maxCopiedSize = 32 << 20
@@ -29,7 +29,7 @@ type blocks struct {
 	local   iovec
 }
 
-// prepare takes over what is asked for.
+// prepare copies the request.
 func (b *blocks) prepare(wanted []Block) {
 	*b = blocks{}
 	size := 0
@@ -55,8 +55,8 @@ func (b *blocks) prepare(wanted []Block) {
 	}
 }
 
-// copyBlocks copies the blocks by way of a thread that stands still: a thousand in a system call, which ends at the
-// first one that cannot be read; another one goes on behind it.
+// copyBlocks copies the blocks through a stopped thread, a thousand in a system call. The call ends at the first
+// unreadable block, and the next call continues behind it.
 //
 //go:nosplit
 //go:norace
@@ -84,7 +84,7 @@ func (s *session) copyBlocks(t *tracee) {
 	}
 }
 
-// found makes the result, in the order of Options.Blocks; those not read have no data.
+// found returns the blocks in the order of Options.Blocks. Unread blocks have no data.
 func (b *blocks) found() []Stack {
 	if len(b.wanted) == 0 {
 		return nil

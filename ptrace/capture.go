@@ -16,14 +16,14 @@ const (
 	EngineMixed   = "blocked+running"
 )
 
-// Target is the process that may be captured. Everything but the number guards against another process having taken
-// the number over; it is checked while the process cannot vanish.
+// Target is the process to capture. All fields except PID guard against a reuse of the id by another process. Capture
+// checks them while the process cannot end.
 type Target struct {
 	PID       int
 	StartTime uint64     // as procfs.Stat.StartTime; 0: any
 	PPID      int        // 0: any
 	UID       int        // real, effective and saved user; -1: any. Mind that the zero value is root.
-	Held      *PidHandle // this process and no other; nil: any. It must be held until the call has returned.
+	Held      *PidHandle // only this process; nil: any. The caller must not release it before the call returns.
 }
 
 // Options of a capture; the zero value is the default.
@@ -37,19 +37,22 @@ type Options struct {
 	// AllThreads captures every thread of the process, all of them stopped at the same time, instead of the main
 	// thread alone.
 	AllThreads bool
-	// Also are up to four addresses at which further stacks begin: where a signal handler runs on an alternate stack,
-	// what it interrupted is on another one. From each, as from a stack pointer, memory is copied in the same stop.
+	// Also are up to four addresses at which further stacks begin. If a signal handler runs on an alternate stack,
+	// the interrupted code is on another stack. Capture copies memory from each of them, as from a stack pointer, in
+	// the same stop.
 	Also []uint64
-	// MapsSnapshot is that of an earlier snapshot of the process, if the caller knows that what it uses of it still holds:
-	// it is taken instead of reading the mappings once more, which is most of the cost of a capture. It is left aside when
-	// the process runs another program now, and with AllThreads, because stacks of threads come and go.
+	// MapsSnapshot comes from an earlier snapshot of the process. Capture uses it instead of reading the mappings
+	// again, which is most of the cost of a capture. The caller must know that the mappings it needs are still valid.
+	// Capture ignores it if the process now runs another program, and with AllThreads, because threads' stacks come
+	// and go.
 	MapsSnapshot *MapsSnapshot
-	// Coroutines says how other stacks of the threads are found, to be copied in the same stop; nil: not at all.
+	// Coroutines describes how to find other stacks of the threads, to copy them in the same stop; nil disables this.
 	Coroutines *Coroutines
-	// ExtraReads is further memory to copy in the same stop, or while the main thread sleeps; nil: none.
+	// ExtraReads is further memory to copy in the same stop, or while the main thread sleeps; nil means no such
+	// memory.
 	ExtraReads *ExtraReads
-	// Blocks are further memory to copy in the same stop: 32 MiB and 262,144 blocks at most. It must not be changed
-	// before Capture returns.
+	// Blocks are further memory to copy in the same stop: at most 32 MiB and 262,144 blocks. The caller must not
+	// change them before Capture returns.
 	Blocks []Block
 
 	hook func(step) // for tests: called outside of the pause
@@ -68,24 +71,24 @@ const (
 type Snapshot struct {
 	PID    int
 	Engine string // how it was made
-	// Pause is how long the process stood still at most, from the last moment before a thread was seen stopped to the
-	// detach of the last one; see the package's description for what that leaves out.
+	// Pause is the longest possible time for which the process was stopped. It begins at the last moment before a
+	// thread was seen stopped, and ends with the last detach. See the package's description for its limits.
 	Pause time.Duration
-	// Held is the part of Pause that was ours: from the moment the stop was known to the detach of the last thread.
-	// Other tools call that their pause.
+	// Held is the part of Pause that this package caused: from the detection of the stop to the last detach. Other
+	// tools report only this part.
 	Held time.Duration
-	// Maps are in address order: read just before the stop, or before and after an observation, or those of
-	// Options.Layout. They must not be changed.
+	// Maps are in address order. They were read just before the stop, or before and after an observation, or come
+	// from Options.MapsSnapshot. They must not be changed.
 	Maps         []procfs.Mapping
-	MapsSnapshot *MapsSnapshot // for Options.Layout of a later capture
+	MapsSnapshot *MapsSnapshot // for Options.MapsSnapshot of a later capture
 	Threads      []Thread      // the main thread first, the others by id
-	Also         []Stack       // what Options.Also asked for, as far as it was readable
-	Found        []Stack       // what Options.ExtraReads led to, as far as it was readable
-	Blocks       []Stack       // Options.Blocks, in that order; those that were not readable have no Data
+	Also         []Stack       // the readable part of Options.Also
+	Found        []Stack       // the readable part of the memory that Options.ExtraReads led to
+	Blocks       []Stack       // Options.Blocks, in that order; unreadable blocks have no Data
 	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
 	ThreadsLeftOut int
 
-	lent *stackCopy // what Release gives back; nil: nothing
+	lent *stackCopy // buffer for Release to return; nil: none
 }
 
 // Thread is one thread of a Snapshot.
@@ -95,20 +98,22 @@ type Thread struct {
 	State     byte   // as procfs.Stat.State, before the stop
 	Registers []byte // NT_PRSTATUS general registers in the kernel's layout and byte order; nil: none
 	Floating  []byte // NT_FPREGSET, on s390x only, where general registers are kept in them
-	// Syscall is all that is known of the registers of a thread that was seen asleep (EngineBlocked); else nil.
+	// Syscall replaces the registers of a thread that was read asleep (EngineBlocked); else nil.
 	Syscall *procfs.Syscall
-	// Switches is how often such a thread had left the CPU: a thread that is seen asleep again, in the same call and with
-	// the same number (of both kinds in procfs.Status), has not run since.
+	// Switches is how often such a thread had left the CPU. If the thread is later asleep in the same call with the
+	// same number (of both kinds in procfs.Status), it has not run since.
 	Switches uint64
-	// WaitChannel and KernelStack say where in the kernel a thread in uninterruptible sleep (state D) was seen, as far as
-	// the kernel tells; see procfs.WaitChannel and procfs.KernelStack. EngineBlocked only, and ErrKernelWorker.
+	// WaitChannel and KernelStack are the place in the kernel where a thread was in uninterruptible sleep (state D),
+	// as far as the kernel shows it. See procfs.WaitChannel and procfs.KernelStack. They are set only by
+	// EngineBlocked, and with ErrKernelWorker.
 	WaitChannel string
 	KernelStack []string
 	Stack       Stack
 	// Others are structures and stacks that Options.Coroutines led to (Engine only).
 	Others []Stack
-	// Err says what is missing and why: ErrExited (it ended meanwhile), ErrDeadline (it did not stop while the others
-	// stood still), ErrTraced, ErrKernelWorker; with registers but no stack, ErrNoStack. Nil for a complete thread.
+	// Err is the reason why something is missing: ErrExited (the thread ended meanwhile), ErrDeadline (it did not
+	// stop while the others were stopped), ErrTraced, ErrKernelWorker. With registers but no stack it is ErrNoStack.
+	// It is nil for a complete thread.
 	Err error
 }
 
@@ -128,9 +133,9 @@ func (s *Stack) At(addr uint64, size int) []byte {
 	return s.Data[off:]
 }
 
-// Capture stops the process t, copies the registers and the stack of its main thread (or of all threads), and lets it
-// go. When Capture returns the target has been detached; only if the kernel itself does not answer (see
-// DeadlineError.During) does the cleaning up go on behind it. Safe for concurrent use; captures of the same process
+// Capture stops the process t, copies the registers and the stack of its main thread (or of all threads), and resumes
+// it. When Capture returns, the target is detached. Only if the kernel itself does not answer (see
+// DeadlineError.During), the detach happens later. Capture is safe for concurrent use. Captures of the same process
 // wait for each other.
 //
 // Errors: ErrInvalidPID, ErrSelf, ErrExited, ErrNotPermitted, ErrTraced, ErrDumping, ErrRecycled, ErrDeadline and,

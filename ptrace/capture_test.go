@@ -17,7 +17,7 @@ import (
 func TestCapture(t *testing.T) {
 	for _, test := range []struct {
 		args  []string
-		state string // what Thread.State may be
+		state string // allowed values of Thread.State
 	}{
 		{[]string{"sleep"}, "SR"},
 		{[]string{"busy"}, "R"},
@@ -48,7 +48,7 @@ func contains(states string, state byte) bool {
 	return false
 }
 
-// TestCaptureStopped: a process that somebody has stopped stays stopped, is captured, and can be continued.
+// TestCaptureStopped checks that a process stopped by a signal can be captured, stays stopped, and can be continued.
 func TestCaptureStopped(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU} {
 		t.Run(sig.String(), func(t *testing.T) {
@@ -202,7 +202,7 @@ func TestAllThreads(t *testing.T) {
 	}
 }
 
-// TestConcurrent: different processes side by side, the same process one after the other.
+// TestConcurrent captures different processes concurrently, and the same process one capture after the other.
 func TestConcurrent(t *testing.T) {
 	const processes, perProcess, rounds = 6, 3, 20
 	var group sync.WaitGroup

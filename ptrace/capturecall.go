@@ -28,15 +28,16 @@ type captureCall struct {
 
 	limit     time.Duration // how long the stop may take, from started; of this capture alone
 	abandoned atomic.Bool   // the caller has left
-	quit      uint32        // 1: the caller does not want it any more; read by isSet
+	quit      uint32        // 1: the caller has given up; read by isSet
 
 	done     chan struct{} // closed last; snapshot and err are valid then
 	snapshot *Snapshot
 	err      error
 }
 
-// activeCaptures are the captures under way by process id. A process can have one tracer only, so captures of the same
-// process wait for each other; and one whose thread hangs in the kernel keeps further ones from hanging there too.
+// activeCaptures are the running captures by process id. A process can have only one tracer, so captures of the same
+// process wait for each other. If the thread of one hangs in the kernel, this also keeps further captures from
+// hanging.
 //
 //nolint:gochecknoglobals // the kernel's limit is per process, however many users this package has
 var activeCaptures = struct {
@@ -133,8 +134,8 @@ func (f *captureCall) wait() (*Snapshot, error) {
 	return nil, f.deadlineError("the kernel did not come back")
 }
 
-// idleWorkers is where goroutines that have captured wait for further captures, up to maxIdle of them: their stacks
-// have grown to what is needed.
+// idleWorkers is where goroutines that have captured wait for further captures, up to maxIdle of them. Their stacks
+// already have the size that a capture needs.
 //
 //nolint:gochecknoglobals // it belongs to no caller
 var idleWorkers = make(chan *captureCall)
@@ -153,8 +154,8 @@ func (f *captureCall) start() {
 	}
 }
 
-// captureWorker is the goroutine that captures. Where a session could not detach, it ends with its thread locked: the
-// runtime ends such a thread, and with its tracer's end the kernel detaches the target.
+// captureWorker is the goroutine that captures. If a session could not detach, the goroutine ends with its thread
+// locked. The runtime then ends the thread, and the kernel detaches the target because its tracer has ended.
 func captureWorker(f *captureCall) {
 	for f.run() {
 		if idleCount.Add(1) > maxIdle {
@@ -166,11 +167,11 @@ func captureWorker(f *captureCall) {
 	}
 }
 
-// run captures, on a thread of its own; false: the goroutine must end as it is.
+// run captures on a locked thread. If it returns false, the goroutine must end without unlocking the thread.
 func (f *captureCall) run() (clean bool) {
 	runtime.LockOSThread()
 	if unix.Gettid() == unix.Getpid() {
-		// The runtime never ends the main thread. While this goroutine holds it, another one cannot get it.
+		// The runtime never ends the main thread. While this goroutine is locked to it, another one cannot get it.
 		go captureWorker(f)
 		<-f.done
 		runtime.UnlockOSThread()
@@ -178,7 +179,7 @@ func (f *captureCall) run() (clean bool) {
 	}
 	defer func() {
 		if clean {
-			runtime.UnlockOSThread() // first: who is waiting may be given this thread
+			runtime.UnlockOSThread() // first, because a waiting goroutine may be given this thread
 			f.finish()
 			return
 		}
@@ -207,8 +208,8 @@ func (f *captureCall) landAfter(tid int) {
 	f.finish()
 }
 
-// capture makes the snapshot; it reports whether nothing is attached to the thread any more. A panic becomes an error
-// after the target has been let go.
+// capture makes the snapshot. It reports whether no thread is attached any more. A panic becomes an error after the
+// target was detached.
 func (f *captureCall) capture() (clean bool) {
 	s := newSession(f)
 	defer func() {

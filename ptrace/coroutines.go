@@ -5,25 +5,25 @@ import (
 	"unsafe"
 )
 
-// Coroutines says how the other stacks of a thread are found whose program runs coroutines on stacks of their own: from
-// the structure of the coroutine that the thread runs to the thread's own structure, and from there to all coroutines
-// that belong to the thread. What does not look like such structures is left out: a coroutine's has to point at its
-// thread's, and the thread's at it.
+// Coroutines describes how to find the other stacks of a thread whose program runs coroutines on separate stacks. The
+// search leads from the structure of the current coroutine to the thread's structure, and from there to all
+// coroutines of the thread. Structures that do not match are ignored: a coroutine must point at its thread, and the
+// thread at it.
 type Coroutines struct {
-	// Roots are up to eight places of a pointer to the structure of the coroutine that a thread runs. The first one that
-	// leads to such a structure counts.
+	// Roots are up to eight places of a pointer to the structure of the coroutine that a thread runs. The first root
+	// that leads to such a structure counts.
 	Roots []Root
-	// Low, High, Saved and Owner are offsets in a coroutine's structure: of the limits of its stack, of its stack pointer
-	// when it was left, and of the pointer to its thread's structure.
+	// Low, High, Saved and Owner are offsets in a coroutine's structure: of the limits of its stack, of its saved
+	// stack pointer, and of the pointer to its thread's structure.
 	Low, High, Saved, Owner int
-	// Size is how much to copy of a coroutine's structure, OwnerSize how much of a thread's, 256 bytes at most. Any word
-	// of the latter may point at a coroutine; the first one points at that of the thread's own stack, which goes on beyond
-	// High unless it was allocated beside the structure.
+	// Size is how many bytes of a coroutine's structure to copy, OwnerSize how many of a thread's, each at most 256.
+	// Any word of a thread's structure may point to a coroutine. The first word points to the coroutine of the
+	// thread's own stack. This stack continues beyond High, except if it was allocated beside the structure.
 	Size, OwnerSize int
 }
 
-// Root is a word in memory, Offset bytes behind the address in a register, which stands Register bytes behind the
-// beginning of Thread.Registers.
+// Root is a word in memory, Offset bytes behind the address in a register. The register is at offset Register of
+// Thread.Registers.
 type Root struct {
 	Register int
 	Offset   int64
@@ -35,7 +35,7 @@ const (
 	maxStructure = 256 // bytes
 	maxStacks    = 4   // of one thread
 	maxStackSize = 1 << 30
-	nearWords    = 64 // words of a stack that are searched for where another one is in use
+	nearWords    = 64 // words of a stack that are searched for the used part of another one
 	farWords     = 4096
 )
 
@@ -46,19 +46,19 @@ type coroutines struct {
 	roots  [maxRoots]Root
 	nRoots int
 
-	// Those of the thread that is being copied.
+	// Coroutines of the thread that is being copied.
 	found  [maxStacks]coroutine
 	nFound int
 }
 
-// coroutine is what the stop needs of one: the limits of its stack, open if that goes on beyond high, and the stack
-// pointer that it was left with.
+// coroutine is a coroutine's data for the stop: the limits of its stack, and its saved stack pointer. open is set if
+// the stack continues beyond high.
 type coroutine struct {
 	low, high, saved uint64
 	open             bool
 }
 
-// part is memory that was copied besides a thread's stack.
+// part is memory that was copied in addition to a thread's stack.
 type part struct {
 	address    uint64
 	at, length int // in the arena
@@ -67,7 +67,7 @@ type part struct {
 // maxParts: a thread's structure, and structure and stack of each coroutine.
 const maxParts = 1 + 2*maxStacks
 
-// prepare takes over what is asked for.
+// prepare copies the request.
 func (c *coroutines) prepare(wanted *Coroutines) {
 	*c = coroutines{}
 	if wanted == nil {
@@ -82,8 +82,8 @@ func (c *coroutines) prepare(wanted *Coroutines) {
 	c.wanted = ok && c.nRoots > 0
 }
 
-// findCoroutines copies what may be the structures of those that a thread runs that stands still, and returns which
-// blocks these are. The trail is not begun yet: its blocks are what is read with.
+// findCoroutines copies the structures of the coroutines that a stopped thread may be running, and returns their
+// range of blocks. It uses the blocks of the extra reads, which begin later.
 //
 //go:nosplit
 //go:norace
@@ -147,7 +147,7 @@ func (s *session) takeOwner(t *tracee, i int) bool {
 	return true
 }
 
-// wantStructure wants what may be a coroutine's structure, unless it is among the blocks from number first on.
+// wantStructure adds a possible coroutine's structure, unless it is among the blocks from number first on.
 //
 //go:nosplit
 //go:norace
@@ -175,7 +175,7 @@ func (s *session) loadWord(i, off int) uint64 {
 	return 0
 }
 
-// together reports whether two addresses lie in one mapping, as far as the mappings are known.
+// together reports whether two addresses lie in the same mapping.
 //
 //go:nosplit
 //go:norace
@@ -208,7 +208,7 @@ func (t *tracee) keep(address uint64, at, length int) {
 	}
 }
 
-// current returns the number of the coroutine on whose stack an address is, or -1.
+// current returns the number of the coroutine whose stack contains an address, or -1.
 //
 //go:nosplit
 //go:norace
@@ -221,7 +221,7 @@ func (c *coroutines) current(sp uint64) int {
 	return -1
 }
 
-// stackOf is stackAround for a thread whose coroutines are known: a coroutine's stack is no longer than itself.
+// stackOf is stackAround with coroutines: it ends a coroutine's stack at its own limit.
 //
 //go:nosplit
 //go:norace
@@ -229,16 +229,17 @@ func (s *session) stackOf(sp uint64) (start, end uint64, ok bool) {
 	start, end, ok = s.stackAround(sp)
 	if i := s.coroutines.current(sp); i >= 0 && !s.coroutines.found[i].open {
 		if !ok {
-			start = sp - min(s.redZone, sp) // in memory that is newer than what is known of the mappings
+			start = sp - min(s.redZone, sp) // in memory that is newer than the mappings read
 		}
 		return start, s.coroutines.found[i].high, true
 	}
 	return start, end, ok
 }
 
-// copyCoroutines copies the stacks of the thread's coroutines but for the one that it is on, which has been copied:
-// from the saved stack pointer on, or, where that is not up to date, from the lowest address that the registers or the
-// beginning of the copied stack hold. What a signal interrupted the kernel has saved there, far from its beginning.
+// copyCoroutines copies the stacks of the thread's coroutines, except for the current one, which is already copied.
+// It copies from the saved stack pointer. If that is not up to date, it copies from the lowest address found in the
+// registers or at the beginning of the copied stack. After a signal, the kernel has saved the interrupted registers
+// on that stack, far from its beginning.
 //
 //go:nosplit
 //go:norace
@@ -284,8 +285,8 @@ func (s *session) copyFrom(t *tracee, f *coroutine, start uint64) bool {
 	return n > 0
 }
 
-// lowest returns the lowest aligned address of a coroutine's stack that is among the registers and the first words of
-// the copied stack; its end if there is none. Addresses from which a copy would not come to the end do not count.
+// lowest returns the lowest aligned address in a coroutine's stack among the registers and the first words of the
+// copied stack, or the stack's end. It ignores addresses from which the rest of the stack is too large to copy.
 //
 //go:nosplit
 //go:norace
@@ -307,7 +308,7 @@ func (s *session) lowest(t *tracee, f *coroutine, words int) uint64 {
 	return least
 }
 
-// others makes the result of what was copied of a thread's coroutines.
+// others returns the copied data of a thread's coroutines.
 func (s *session) others(t *tracee) []Stack {
 	if t.nParts == 0 {
 		return nil

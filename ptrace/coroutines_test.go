@@ -9,7 +9,8 @@ import (
 	"testing"
 )
 
-// coroutinesOf starts testdata/coroutines.c, and returns what to copy of it, and the limits of its coroutine's stack.
+// coroutinesOf starts testdata/coroutines.c. It returns the request for its coroutines, and the limits of their
+// stack.
 func coroutinesOf(t *testing.T, what string) (c *child, wanted *Coroutines, low, high uint64) {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
@@ -35,7 +36,7 @@ func coroutinesOf(t *testing.T, what string) (c *child, wanted *Coroutines, low,
 	}, low, high
 }
 
-// at returns what was copied from an address on.
+// at returns the copied data from an address on.
 func at(pieces []Stack, addr uint64) []byte {
 	for _, p := range pieces {
 		if addr >= p.Start && addr < p.Start+uint64(len(p.Data)) {
@@ -45,8 +46,8 @@ func at(pieces []Stack, addr uint64) []byte {
 	return nil
 }
 
-// TestCoroutines: the stack that the thread is not on is copied from where it is in use, and no stack beyond its end,
-// but for the thread's own.
+// TestCoroutines checks that the inactive stack is copied from its used part on. No stack is copied beyond its end,
+// except the thread's own.
 func TestCoroutines(t *testing.T) {
 	t.Parallel()
 	const left = 4096 // bytes in use of the coroutine's stack
@@ -94,8 +95,8 @@ func TestCoroutines(t *testing.T) {
 	})
 }
 
-// TestCoroutinesOfNonsense: from structures that do not belong together nothing is copied.
-func TestCoroutinesOfNonsense(t *testing.T) {
+// TestCoroutinesAtInvalidAddresses: from structures that do not belong together nothing is copied.
+func TestCoroutinesAtInvalidAddresses(t *testing.T) {
 	t.Parallel()
 	for what, most := range map[string]int{"stranger": 0, "empty": 1, "nowhere": 0, "odd": 0, "none": 0} {
 		t.Run(what, func(t *testing.T) {
@@ -125,9 +126,9 @@ func TestCoroutinesOfNonsense(t *testing.T) {
 	}
 }
 
-// TestCoroutinesOfAHostileProcess captures a process that lets its structures point anywhere all the time: what is
-// copied stays within bounds, and the process unharmed.
-func TestCoroutinesOfAHostileProcess(t *testing.T) {
+// TestCoroutinesOfHostileProcess captures a process whose structures constantly point to arbitrary addresses. The
+// copies must stay within the limits, and the process must stay unharmed.
+func TestCoroutinesOfHostileProcess(t *testing.T) {
 	t.Parallel()
 	c, wanted, _, _ := coroutinesOf(t, "churn")
 	const most = 256 << 10

@@ -1,38 +1,40 @@
-// Package ptrace stops a process for some microseconds, copies its registers and its stack, and lets it go; or, where
-// a stop is not wanted or not possible, observes it without one (Observe). It interprets nothing: what the registers
-// mean, whose functions the addresses are and whether somebody may look are matters of other packages. The positions
-// of the registers in the kernel's structures are all it knows of an architecture.
+// Package ptrace stops a process for some microseconds, copies its registers and its stack, and resumes it. If a stop
+// is not wanted or not possible, it observes the process without one (Observe). It interprets nothing: other packages
+// give meaning to registers, name functions, and check permissions. Its only knowledge of an architecture is the
+// positions of registers in the kernel's structures.
 //
-// # What it promises to the target
+// # Guarantees for the target
 //
-// The target is seized (PTRACE_SEIZE, never PTRACE_ATTACH) and interrupted. No signal is sent to it, none is lost and
-// none overtakes another: a stop that turns out to be a signal on its way serves as well as the interruption, and
-// the signal is handed on with the detach. Stops are looked at with WNOWAIT, which leaves the signal in the kernel's
-// hands, so even this process being killed between look and detach loses nothing. A process that somebody stopped
-// (SIGSTOP) stays stopped and can be continued. Whatever goes wrong, cancellation, deadline and panics included, the
-// target is detached: by PTRACE_DETACH where it stops within a tenth of a second, else (uninterruptible sleep) by the
-// end of the thread that traced it, at which the kernel lets go without any stop.
+// The target is seized (PTRACE_SEIZE, never PTRACE_ATTACH) and interrupted. The package sends no signal to it. It
+// loses no signal and does not change their order. If the target stops for a signal, this stop serves as well as the
+// interruption, and the detach delivers the signal. The package waits for stops with WNOWAIT, which leaves the signal
+// in the kernel. Even if this process is killed before the detach, no signal is lost.
 //
-// What ptrace itself changes, no tracer can avoid: a few system calls (epoll_wait, semop, semtimedop, sigtimedwait,
-// io_getevents, io_uring_enter) return EINTR after a stop although no handler ran; and a set-user-ID program started in
-// just these microseconds runs without its privilege. The kernel's own threads in a process (workers of io_uring) are
-// not touched: the request that one works on would fail.
+// A process that was stopped before (SIGSTOP) stays stopped and can be continued. The target is detached in all
+// cases, including cancellation, deadline and panics. If it stops within a tenth of a second, PTRACE_DETACH detaches
+// it. Otherwise (uninterruptible sleep) the tracing thread ends, and the kernel then detaches the target without a
+// stop.
 //
-// # While the target stands still
+// No tracer can avoid the effects of ptrace itself. A few system calls (epoll_wait, semop, semtimedop, sigtimedwait,
+// io_getevents, io_uring_enter) return EINTR after a stop although no handler ran. A set-user-ID program that is
+// started in just these microseconds runs without its privilege. The package does not stop the kernel's own threads
+// in a process (workers of io_uring), because their current request would fail.
 //
-// Between stop and detach run three system calls per thread (PTRACE_GETREGSET, process_vm_readv, PTRACE_DETACH) and
-// some clock reads, in functions that do not allocate, do not check their stack and run with all signals blocked. From
-// the stop on, or from a third of a millisecond without one, all of it is one system call to the Go scheduler: the
-// thread needs none of its processors, so no target stands still while its capture waits for its turn among the
-// goroutines, and neither the scheduler nor the garbage collector can step in between. The memory that receives the
-// copy exists and has been touched before. Maps and everything else from /proc are read before the interruption, or
-// were read for an earlier capture (Options.Layout).
+// # While the target is stopped
 //
-// So that no other thread of this process runs for the stop's sake, the first capture sets SA_NOCLDSTOP for SIGCHLD:
-// this process gets that signal only for children that have ended, which is what everybody wants of it.
+// Between stop and detach, three system calls run for each thread (PTRACE_GETREGSET, process_vm_readv,
+// PTRACE_DETACH), and some clock reads. They run in functions that do not allocate, do not check their stack, and
+// have all signals blocked. From the stop on, or after a third of a millisecond without one, all of this is one
+// system call to the Go scheduler. The thread then needs none of the scheduler's processors. So a stopped target
+// never waits until its capture gets a turn among the goroutines. Neither the scheduler nor the garbage collector can
+// interrupt. The memory for the copy is allocated and touched in advance. Maps and all other files in /proc are read
+// before the interruption, or were read for an earlier capture (Options.MapsSnapshot).
 //
-// Snapshot.Pause is an upper bound: from the last look that found a thread still running (at most half a microsecond
-// before the first stop was seen, unless the target took longer than the spinning phase to stop) to the return of the
-// last detach. A target with a signal on its way when it was seized, or stopped by somebody else before, stood still
-// longer, by the time from then to the interruption, which is not seen from here.
+// The stop must not cause other threads of this process to run. The first capture therefore sets SA_NOCLDSTOP for
+// SIGCHLD. This process then gets that signal only for children that have ended, as most programs expect.
+//
+// Snapshot.Pause is an upper bound of the pause. It begins at the last check that found a thread still running. This
+// is at most half a microsecond before the first stop was seen, unless the target took longer than the spinning phase
+// to stop. It ends with the return of the last detach. A target with a pending signal when it was seized, or stopped
+// before, was stopped for longer. The package cannot see the time before the interruption.
 package ptrace

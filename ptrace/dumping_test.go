@@ -13,9 +13,9 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestDumping captures a process that has crashed and is feeding its core file to a program, which takes its time: it
-// is not stopped, its stack is seen without that, and the core file is whole in the end. Since the kernel has one
-// setting for all core files, it has to be asked for.
+// TestDumping captures a crashed process while it writes its core file to a slow program. The process must not be
+// stopped, its stack must be read without a stop, and the core file must be complete. The test must be enabled
+// explicitly, because the kernel has one setting for all core files.
 func TestDumping(t *testing.T) {
 	if os.Getenv("PGSB_TEST_CORES") == "" {
 		t.Skip("PGSB_TEST_CORES is not set: it changes kernel.core_pattern while it runs")

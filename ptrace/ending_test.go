@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEnding: a process that has been killed and whose memory the kernel is taking back looks alive, but nobody may see
-// anything of it any more. It has exited, whoever asks, and is not said to be refused.
-func TestEnding(t *testing.T) {
+// TestEndingProcessHasExited checks a killed process whose memory the kernel is freeing. It looks alive, but the
+// kernel shows none of its data. The result must be ErrExited for every caller, not a permission error.
+func TestEndingProcessHasExited(t *testing.T) {
 	var as *syscall.SysProcAttr
 	if unix.Getuid() == 0 {
 		// With all capabilities nothing is refused.
@@ -43,7 +43,7 @@ func TestEnding(t *testing.T) {
 	}
 }
 
-// endingRole captures a process again and again, kills it at some moment of that, and goes on until it has exited.
+// endingRole captures a process repeatedly, kills it at a random moment, and continues until it has exited.
 func endingRole(args []string) int {
 	pid, _ := strconv.Atoi(args[1])
 	capture := Capture

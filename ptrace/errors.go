@@ -7,31 +7,32 @@ import (
 	"time"
 )
 
-// What can become of a capture. All errors of this package wrap one of these, the context's error, or the error of a
-// system call that should not have failed.
+// The possible errors of a capture. All errors of this package wrap one of these, the context's error, or the error
+// of a failed system call.
 var (
 	// ErrExited: there is no such process, or it ended before or during the capture.
 	ErrExited = errors.New("process does not exist or has exited")
-	// ErrNotPermitted: the kernel refuses; see PermissionError.
+	// ErrNotPermitted: the kernel denies access; see PermissionError.
 	ErrNotPermitted = errors.New("not permitted to trace")
-	// ErrTraced: somebody else traces the target; see TracedError.
+	// ErrTraced: another process traces the target; see TracedError.
 	ErrTraced = errors.New("already being traced")
-	// ErrDeadline: the target could not be stopped in time; see DeadlineError. It has been let go.
+	// ErrDeadline: the target could not be stopped in time; see DeadlineError. It has been detached.
 	ErrDeadline = errors.New("could not be stopped in time")
-	// ErrDumping: the target has crashed and is writing its core file, which a stop would end: it is not stopped.
+	// ErrDumping: the target has crashed and is writing its core file. It is not stopped, because a stop would end
+	// the file.
 	ErrDumping = errors.New("is writing its core file")
-	// ErrRecycled: the process is not the one that Target describes; see RecycledError.
+	// ErrRecycled: the process is not the process that Target describes; see RecycledError.
 	ErrRecycled = errors.New("not the expected process")
 	// ErrInvalidPID: the number cannot name a process: not positive, too large, or a thread of a process.
 	ErrInvalidPID = errors.New("not a process id")
 	// ErrSelf: a process cannot trace itself.
 	ErrSelf = errors.New("cannot trace the own process")
-	// ErrNotObserved: no consistent view of the target was to be had without stopping it; see ObserveError.
+	// ErrNotObserved: a consistent view of the target was not possible without a stop; see ObserveError.
 	ErrNotObserved = errors.New("could not be seen consistently without a stop")
-	// ErrNoStack: Thread.Err where the registers were read and the stack was not: the stack pointer leads nowhere.
+	// ErrNoStack: Thread.Err if the registers were read but not the stack: the stack pointer is invalid.
 	ErrNoStack = errors.New("no readable stack at the stack pointer")
-	// ErrKernelWorker: Thread.Err of a thread that the kernel has added to the process, see procfs.Stat.Worker. It is
-	// neither stopped nor sampled.
+	// ErrKernelWorker: Thread.Err of a thread that the kernel has added to the process, see procfs.Stat.Worker. Such
+	// threads are not stopped and not sampled.
 	ErrKernelWorker = errors.New("a thread of the kernel, which has no user stack")
 )
 
@@ -52,7 +53,7 @@ func (e *MainThreadError) Unwrap() error { return ErrExited }
 // Reason says which of its many checks let the kernel refuse to trace a process.
 type Reason string
 
-// The reasons that can be told apart.
+// The known reasons.
 const (
 	ReasonYama         Reason = "yama"          // kernel.yama.ptrace_scope
 	ReasonUID          Reason = "uid"           // other user, and no CAP_SYS_PTRACE
@@ -63,14 +64,14 @@ const (
 	ReasonHidden       Reason = "hidepid"       // /proc is mounted with hidepid, the process is another user's
 	ReasonSeccomp      Reason = "seccomp"       // this process runs under a seccomp filter, as in containers
 	ReasonPerf         Reason = "perf"          // kernel.perf_event_paranoid forbids to sample it
-	ReasonUnknown      Reason = "unknown"       // none of these: a security module such as SELinux or AppArmor
+	ReasonUnknown      Reason = "unknown"       // another reason: a security module such as SELinux or AppArmor
 )
 
 // PermissionError says why the kernel refuses to let a process be traced. It is an ErrNotPermitted.
 type PermissionError struct {
 	PID    int
 	Reason Reason
-	Detail string // for people: what was found, "kernel.yama.ptrace_scope is 2 and CAP_SYS_PTRACE is missing"
+	Detail string // for users, for example "kernel.yama.ptrace_scope is 2 and CAP_SYS_PTRACE is missing"
 }
 
 func (e *PermissionError) Error() string {
@@ -80,7 +81,7 @@ func (e *PermissionError) Error() string {
 // Unwrap makes errors.Is(err, ErrNotPermitted) hold.
 func (e *PermissionError) Unwrap() error { return ErrNotPermitted }
 
-// TracedError says who traces the target. It is an ErrTraced.
+// TracedError names the tracer of the target. It is an ErrTraced.
 type TracedError struct {
 	PID    int
 	Tracer int    // process id of the tracer; 0 when it is outside this PID namespace
@@ -97,7 +98,7 @@ func (e *TracedError) Error() string {
 // Unwrap makes errors.Is(err, ErrTraced) hold.
 func (e *TracedError) Unwrap() error { return ErrTraced }
 
-// RecycledError says what differs from the Target. It is an ErrRecycled.
+// RecycledError describes the difference from the Target. It is an ErrRecycled.
 type RecycledError struct {
 	PID       int
 	Property  string // "start time", "parent", "user", "program"
@@ -114,13 +115,13 @@ func (e *RecycledError) Error() string {
 // Unwrap makes errors.Is(err, ErrRecycled) hold.
 func (e *RecycledError) Unwrap() error { return ErrRecycled }
 
-// DeadlineError says what the target did instead of stopping. It is an ErrDeadline.
+// DeadlineError describes the state of a target that did not stop. It is an ErrDeadline.
 type DeadlineError struct {
 	PID     int
 	After   time.Duration
 	State   byte   // as procfs.Stat.State; 'D' is uninterruptible sleep; 0 if unknown
 	Channel string // the function of the kernel it sleeps in, "" if unknown
-	During  string // what did not end: "stop", or a step before it
+	During  string // the unfinished step: "stop", or a step before it
 }
 
 func (e *DeadlineError) Error() string {

@@ -8,11 +8,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// exitReaper takes notice of the ends of threads that are held while the thread that holds them seizes another one.
-// That waits while the process executes a program, which waits for the ends of all other threads; and the end of one
-// that is held is none before it has been taken notice of. Each would wait for the other until this program ends.
+// exitReaper reaps seized threads that end while their tracer seizes another thread. This prevents a deadlock. The
+// seize waits while the process executes a program. The execution waits for the ends of all other threads. And a
+// seized thread has ended only after its tracer's process has reaped it.
 //
-// To take notice any thread of this process will do. Only this one can: it is not waiting.
+// Any thread of this process can reap. The tracer waits in the seize, so another thread does it.
 type exitReaper struct {
 	mu     sync.Mutex
 	timer  *time.Timer
@@ -32,14 +32,14 @@ func newUndertaker() *exitReaper {
 	return u
 }
 
-// hold says that a thread is held now. It must not be a main thread, whose end is its parent's to know.
+// hold adds a seized thread. It must not be a main thread, whose parent has to reap it.
 func (u *exitReaper) hold(tid int) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	u.held = append(u.held, tid)
 }
 
-// call buries who has ended.
+// call reaps the threads that have ended.
 func (u *exitReaper) call() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -48,7 +48,8 @@ func (u *exitReaper) call() {
 	}
 	u.held = slices.DeleteFunc(u.held, func(tid int) bool {
 		var info unix.Siginfo
-		// A first look leaves what there is: it may be a stop, of which a tracer is told whether it asks or not.
+		// The first call does not consume the event. It may be a stop, which the kernel reports to a tracer in any
+		// case.
 		err := unix.Waitid(unix.P_PID, tid, &info, unix.WEXITED|unix.WNOHANG|unix.WALL|unix.WNOWAIT, nil)
 		if err == nil && (info.Signo == 0 || info.Code > cldDumped) {
 			return false
@@ -57,7 +58,7 @@ func (u *exitReaper) call() {
 			err = unix.Waitid(unix.P_PID, tid, nil, unix.WEXITED|unix.WNOHANG|unix.WALL, nil)
 		}
 		if err != nil {
-			return true // its number is not this thread's any more
+			return true // its id belongs to another thread now
 		}
 		u.reaped = append(u.reaped, tid) // from now on its number may be another thread's
 		return true
@@ -65,7 +66,7 @@ func (u *exitReaper) call() {
 	u.timer.Reset(callsAfter)
 }
 
-// leave says that nobody is seized any more. It returns who has been buried.
+// leave ends the reaping, when no threads are seized any more. It returns the reaped threads.
 func (u *exitReaper) leave() []int {
 	u.mu.Lock()
 	defer u.mu.Unlock()

@@ -10,9 +10,10 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestStopIsNoEnd: a tracee that stands still is neither taken for dead nor robbed of its stop, of which the kernel
-// tells once, and also who asks for ends only; one that ends is buried.
-func TestStopIsNoEnd(t *testing.T) {
+// TestStopNotMistakenForExit checks that the reaper does not take a stopped tracee for a dead one, and does not
+// consume its stop. The kernel reports a stop only once, even to a caller that waits only for ends. A tracee that
+// ends must be reaped.
+func TestStopNotMistakenForExit(t *testing.T) {
 	c := startTarget(t, "threads", "2")
 	tids, err := procfs.Threads(c.pid)
 	if err != nil || len(tids) < 3 {
@@ -34,9 +35,9 @@ func TestStopIsNoEnd(t *testing.T) {
 
 	u.hold(other.tid)
 	u.call()
-	one.phase = exited // as if it had looked dead
+	one.phase = exited // simulate a thread that looked dead
 	if one.reap(false); one.phase != exited {
-		t.Errorf("phase of a thread that stands still: %d", one.phase)
+		t.Errorf("phase of a stopped thread: %d", one.phase)
 	}
 	for _, held := range []*tracee{one, other} {
 		held.phase = seized
@@ -53,8 +54,8 @@ func TestStopIsNoEnd(t *testing.T) {
 	}
 }
 
-// endTracees kills a process and takes notice of the ends of threads of it that this thread traces; else whoever waits
-// for the process would wait for them.
+// endTracees kills a process and reaps the threads that this thread traces. Otherwise the process's parent would wait
+// for them.
 func endTracees(pid int, tids ...int) {
 	_ = unix.Kill(pid, unix.SIGKILL)
 	for _, tid := range tids {

@@ -45,14 +45,14 @@ func tracedError(tid, tracer int) error {
 	return e
 }
 
-// filtered tells whether a seccomp filter forbids to seize: the kernel itself finds nothing to seize at a PID that is
-// beyond all limits.
+// filtered reports whether a seccomp filter forbids PTRACE_SEIZE. For a PID beyond all limits the kernel itself
+// reports that there is no such process.
 func filtered() bool {
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, math.MaxInt32, 0, 0, 0, 0)
 	return errno != unix.ESRCH
 }
 
-// explainAccess compares who asks with who is asked for.
+// explainAccess compares the credentials of this process and of the target.
 func explainAccess(self, target *procfs.Status) (Reason, string) {
 	privileged := self.CapEff&capSysPtrace != 0
 	foreign := inOtherNamespace(target.PID)
@@ -92,13 +92,13 @@ func sameUser(self, target *procfs.Status) bool {
 	return true
 }
 
-// undumpable: the kernel gives the files in /proc of such a process to root.
+// undumpable reports whether the process is not dumpable. The kernel then gives its files in /proc to root.
 func undumpable(target *procfs.Status) bool {
 	owner, err := procfs.Owner(target.PID)
 	return err == nil && owner != target.UID[1]
 }
 
-// inOtherNamespace tells whether the process is known to be in another user namespace than this one.
+// inOtherNamespace reports whether the process is known to be in another user namespace than this process.
 func inOtherNamespace(pid int) bool {
 	theirs, err1 := procfs.Namespace(pid, "user")
 	ours, err2 := procfs.Namespace(unix.Getpid(), "user")

@@ -7,21 +7,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ExtraReads is memory to copy in the same stop as the stacks, where it cannot have changed since: a few variables,
-// what they point at, and what the nodes of a list on the main thread's stack point at. Whatever is not readable is
-// left out. The zero value asks for nothing.
+// ExtraReads is memory to copy in the same stop as the stacks, so that it matches them. It consists of a few
+// variables, the memory that they point at, and the memory at which the nodes of a list on the main thread's stack
+// point. Unreadable memory is left out. The zero value requests nothing.
 type ExtraReads struct {
 	// Variables are up to eight addresses of pointers.
 	Variables []Variable
 	// Head is the address of a pointer to the first node of a list, 0 for no list. A node is a pointer to the next
-	// one, a word that may tell its kind, and a pointer, its argument. The list is followed as long as its nodes lie on
-	// the copied stack of the main thread, each of them beyond the one before.
+	// node, a word that may identify its kind, and a pointer, its argument. The list is followed as long as its nodes
+	// lie on the copied stack of the main thread, each beyond the previous one.
 	Head uint64
-	// OnStack is what to copy for a node whose argument lies on the copied stack, unless it is of one of the Kinds.
+	// OnStack are the copies for a node of no known kind whose argument lies on the copied stack.
 	OnStack []Deref
-	// Kinds are up to four kinds of nodes of which more is known.
+	// Kinds are up to four known kinds of nodes.
 	Kinds []Kind
-	// Elsewhere is how many bytes to copy from where the argument of any other node points.
+	// Elsewhere is how many bytes to copy from the argument's target, for all other nodes.
 	Elsewhere int
 	// Ranges are up to 256 pieces of memory at known addresses, 512 KiB in all. They are copied last.
 	Ranges []Range
@@ -36,18 +36,19 @@ type Range struct {
 // Variable is a pointer in the target at a known address.
 type Variable struct {
 	Address uint64
-	Follow  int // bytes to copy from where it points; 0: none
-	// Expected is what it held last; 0: not known. If it still does, what it points at takes no system call of its own.
+	Follow  int // bytes to copy from its target; 0: none
+	// Expected is the last known value; 0 means unknown. If it has not changed, the data behind it needs no extra
+	// system call.
 	Expected uint64
 }
 
-// Kind is what to copy for nodes that have this word, if their argument lies on the copied stack.
+// Kind describes the copies for nodes with this word, if their argument lies on the copied stack.
 type Kind struct {
 	Word    uint64
 	OnStack []Deref
 }
 
-// Deref is a pointer that lies Offset bytes behind a node's argument, and how many bytes to copy from where it points.
+// Deref is a pointer Offset bytes behind a node's argument. Length bytes are copied from its target.
 type Deref struct {
 	Offset, Length int
 }
@@ -62,7 +63,7 @@ const (
 	maxRanged    = 512 << 10 // bytes of all ranges
 	maxBlocks    = 768       // below IOV_MAX
 	maxFollow    = 4096      // bytes from one pointer
-	maxRetries   = 16        // after a block that turned out not to be readable
+	maxRetries   = 16        // after an unreadable block
 )
 
 // block is memory to copy, at most a page long and not crossing a page.
@@ -85,7 +86,7 @@ type extraReads struct {
 	wanted     bool
 	variables  [maxVariables]Variable
 	nVariables int
-	near       [maxVariables + 1]span // where they lie, and head
+	near       [maxVariables + 1]span // their addresses, and head
 	nNear      int
 	head       uint64
 	kinds      [maxKinds + 1]kind // the first one is all others
@@ -96,13 +97,13 @@ type extraReads struct {
 
 	blocks [maxBlocks]block
 	n      int
-	// fetched is how many blocks were read with the stack: the variables, and what they were expected to point at.
+	// fetched is the number of blocks read together with the stack: the variables and their expected targets.
 	fetched int
 	vectors [maxBlocks]iovec
 	local   iovec
 }
 
-// prepare takes over what is asked for.
+// prepare copies the request.
 func (r *extraReads) prepare(t *ExtraReads) {
 	r.wanted, r.n, r.fetched = false, 0, 0
 	if t == nil {
@@ -133,7 +134,7 @@ func (r *extraReads) prepare(t *ExtraReads) {
 	}
 }
 
-// prepare takes over what is asked for.
+// prepare copies the request.
 func (k *kind) prepare(given *Kind) {
 	k.word, k.nDerefs = given.Word, copy(k.derefs[:], given.OnStack)
 	for i := range k.derefs[:k.nDerefs] {
@@ -141,8 +142,8 @@ func (k *kind) prepare(given *Kind) {
 	}
 }
 
-// copyExtraReads copies the trail by way of the main thread, if that stands still: first the variables, then all that
-// they and the list lead to.
+// copyExtraReads copies the extra reads through the main thread, if that is stopped. It copies first the variables,
+// then the data that they and the list point to.
 //
 //go:nosplit
 //go:norace
@@ -172,7 +173,7 @@ func (s *session) copyExtraReads(t *tracee) {
 	s.fetchBlocks(t, first)
 }
 
-// followList wants what the nodes of the list lead to.
+// followList adds the memory to which the nodes of the list lead.
 //
 //go:nosplit
 //go:norace
@@ -217,8 +218,8 @@ func (r *extraReads) kindOf(word uint64) *kind {
 	return &r.kinds[0]
 }
 
-// wantBytes wants memory that a pointer leads to. A pointer into nowhere is not followed: the call for all blocks ends
-// at the first one that cannot be read.
+// wantBytes adds memory that a pointer leads to. It does not follow a pointer to an unreadable address, because the
+// call for all blocks ends at the first unreadable block.
 //
 //go:nosplit
 //go:norace
@@ -243,8 +244,8 @@ func (s *session) wantBlock(address uint64, length int) {
 	}
 }
 
-// readable reports whether the address is in a readable mapping. The maps may be remembered ones (Options.Layout), and
-// the heap have grown since: then any address between the first mapping and the last will do.
+// readable reports whether the address is in a readable mapping. The maps may be older (Options.MapsSnapshot), and
+// the heap may have grown since. Then any address between the first and the last mapping counts as readable.
 //
 //go:nosplit
 //go:norace
@@ -266,8 +267,8 @@ func (s *session) readable(address uint64) bool {
 	return low < len(s.spans) && s.spans[low].start <= address
 }
 
-// fetchBlocks reads the blocks from number first on in one system call; should one of them be unreadable, in another
-// one for those behind it.
+// fetchBlocks reads the blocks from number first on in one system call. After an unreadable block, it reads the
+// blocks behind it in another call.
 //
 //go:nosplit
 //go:norace

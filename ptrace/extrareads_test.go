@@ -24,13 +24,13 @@ func trailOf(t *testing.T, c *child) *ExtraReads {
 	}
 }
 
-// TestTrail follows a variable to a text that crosses a page, and a list whose nodes lead to texts, one of them
-// directly and another one nowhere.
-func TestTrail(t *testing.T) {
+// TestExtraReads follows a variable to a text that crosses a page, and a list whose nodes lead to texts. One node
+// points directly to its text, and another one to an invalid address.
+func TestExtraReads(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
 	readable := trailOf(t, c)
-	readable.Variables = readable.Variables[:1] // the other one has to be left out, in further system calls
+	readable.Variables = readable.Variables[:1] // the other one must be left out, in further system calls
 	untilState(t, c.pid, 'S')
 	plain := mustCapture(t, c.pid, Options{})
 	for _, trail := range []*ExtraReads{trailOf(t, c), readable} {
@@ -59,7 +59,7 @@ func TestTrail(t *testing.T) {
 	}
 }
 
-// TestKinds has kinds of nodes, told by their words, lead to less than others, to more, and to too much.
+// TestKinds uses kinds of nodes, identified by their words, with fewer copies, with more, and with too many.
 func TestKinds(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
@@ -92,7 +92,7 @@ func TestKinds(t *testing.T) {
 		}
 		for _, s := range []*Snapshot{stopped, observed} {
 			text := texts(s)
-			for _, n := range "01256" { // that of 3 does not lie on the stack, that of 4 leads nowhere
+			for _, n := range "01256" { // the text of 3 does not lie on the stack, the pointer of 4 is invalid
 				if want := strings.ContainsRune(test.nodes, n); strings.Contains(text, "node "+string(n)) != want {
 					t.Errorf("%s, %s: node %c in %q is not %t", name, s.Engine, n, text, want)
 				}
@@ -105,7 +105,7 @@ func TestKinds(t *testing.T) {
 	checkUnharmed(t, c.pid)
 }
 
-// texts are those that were found by a trail.
+// texts returns the texts that extra reads found.
 func texts(s *Snapshot) string {
 	var all []string
 	for _, found := range s.Found {
@@ -130,9 +130,9 @@ func checkTexts(t *testing.T, s *Snapshot) {
 	}
 }
 
-// TestExpected expects of a variable what it holds, something else, and what is not there: all that a trail leads to is
-// there, what was expected too where it can be read, and nothing twice.
-func TestExpected(t *testing.T) {
+// TestExtraReadsExpected tries an Expected value that is right, wrong, or unreadable. The snapshot must contain all
+// data that the extra reads lead to, the expected data if readable, and nothing twice.
+func TestExtraReadsExpected(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
 	trail := trailOf(t, c)
@@ -181,9 +181,9 @@ func endBeforeHole(t *testing.T, maps []procfs.Mapping) uint64 {
 	return 0
 }
 
-// TestTrailOfABusyProcess captures a process that lets its variable, and then a node, point at another text all the
-// time: each text is the one that the pointer beside it, of the same moment, leads to.
-func TestTrailOfABusyProcess(t *testing.T) {
+// TestExtraReadsOfBusyProcess captures a process whose variable, and then a node, constantly points to another text.
+// Each text must belong to the pointer beside it, from the same moment.
+func TestExtraReadsOfBusyProcess(t *testing.T) {
 	t.Parallel()
 	for name, expecting := range map[string]bool{"": false, "expecting": true} {
 		t.Run(name, func(t *testing.T) { trailOfABusyProcess(t, expecting) })
@@ -216,8 +216,8 @@ func trailOfABusyProcess(t *testing.T, expecting bool) {
 	}
 }
 
-// TestTrailsOfNonsense asks for what is not there: nothing comes of it, and the target is unharmed.
-func TestTrailsOfNonsense(t *testing.T) {
+// TestExtraReadsAtInvalidAddresses reads invalid addresses. The result must be empty, and the target unharmed.
+func TestExtraReadsAtInvalidAddresses(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "sleep")
 	own := mustCapture(t, c.pid, Options{})

@@ -29,7 +29,7 @@ func full(few, many int) int {
 	return few
 }
 
-// counts is how often what happened.
+// counts counts events by name.
 type counts map[string]int
 
 func (c counts) String() string {
@@ -45,9 +45,9 @@ func randomTime(limit time.Duration) time.Duration {
 	return time.Duration(rand.Int64N(int64(limit))) //nolint:gosec // no secret
 }
 
-// TestFaultKilledCapturer kills what captures a process at random moments. Just before, it is stopped, so that it can
-// be seen what the kill comes upon: the target standing still, attached, or neither. Afterwards no thread of the target
-// is stopped, and none has a tracer.
+// TestFaultKilledCapturer kills a capturing process at random moments. It is stopped just before, to record the phase
+// of the capture: the target is stopped, attached, or neither. Afterwards no thread of the target may be stopped or
+// traced.
 func TestFaultKilledCapturer(t *testing.T) {
 	targets := map[string]*child{}
 	for _, what := range []string{"sleep", "busy", "threads", "busythreads"} {
@@ -60,7 +60,7 @@ func TestFaultKilledCapturer(t *testing.T) {
 		tracer := startChild(t, actor("capture", strconv.Itoa(pid)))
 		time.Sleep(randomTime(2 * time.Millisecond))
 		kill(t, tracer.pid, unix.SIGSTOP)
-		until(t, "the capturer stands still", func() bool { return stateOf(t, tracer.pid) == 'T' })
+		until(t, "the capturer is stopped", func() bool { return stateOf(t, tracer.pid) == 'T' })
 		found[momentOf(t, pid)]++
 		kill(t, tracer.pid, unix.SIGKILL)
 		_ = tracer.Wait()
@@ -72,7 +72,7 @@ func TestFaultKilledCapturer(t *testing.T) {
 	}
 }
 
-// momentOf says how far the capture of a process is, while nothing of it goes on.
+// momentOf returns the phase that a process's capture is in, while the capture is suspended.
 func momentOf(t *testing.T, pid int) string {
 	t.Helper()
 	tids, err := procfs.Threads(pid)
@@ -95,8 +95,8 @@ func momentOf(t *testing.T, pid int) string {
 	return moment
 }
 
-// TestFaultKilledTarget kills processes at random moments while they are captured all the time: each capture succeeds,
-// or says that the process has exited; and its parent sees its end.
+// TestFaultKilledTarget kills processes at random moments of continuous captures. Each capture must succeed, or
+// report that the process has exited. The process's parent must see its end.
 func TestFaultKilledTarget(t *testing.T) {
 	outcomes := counts{}
 	for i := range full(60, 2000) {
@@ -128,8 +128,8 @@ func TestFaultKilledTarget(t *testing.T) {
 	figure.Printf(t, "%v", outcomes)
 }
 
-// TestFaultGroupStop: a process that counts is stopped and continued at random moments of captures. A stop stays one,
-// however often the process is captured: it does not count until SIGCONT comes, and then it does.
+// TestFaultGroupStop stops and continues a counting process at random moments of captures. The process must stay
+// stopped during all captures. It must not count until SIGCONT comes, and must count afterwards.
 func TestFaultGroupStop(t *testing.T) {
 	c := startTarget(t, "counting")
 	var address uint64
@@ -161,7 +161,7 @@ func TestFaultGroupStop(t *testing.T) {
 	checkUnharmed(t, c.pid)
 }
 
-// held is what this process has that can leak.
+// held are the resources of this process that can leak.
 type held struct {
 	descriptors, threads int
 	resident             int // KiB
@@ -183,7 +183,7 @@ func holding(t *testing.T) (h held) {
 	return h
 }
 
-// TestFaultLeak captures a million times, in every way and with every outcome, and counts what is left of it.
+// TestFaultLeak captures up to a million times, in every way and with every outcome, and counts leaked resources.
 func TestFaultLeak(t *testing.T) {
 	sleeper, threads := startTarget(t, "sleep"), startTarget(t, "threads", "3")
 	traced, gone := startTarget(t, "sleep"), startTarget(t, "brief", "0")

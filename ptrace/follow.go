@@ -2,9 +2,9 @@ package ptrace
 
 import "encoding/binary"
 
-// follow copies a trail of a thread that sleeps, stack being a copy of its stack. It takes what session.copyTrail takes
-// in a stop; since there is no hurry here, block by block. What it copies is of one moment with the stack only if the
-// thread turns out to have slept all the time, and as far as nobody else writes to it.
+// follow copies the extra reads of a sleeping thread, with stack being a copy of its stack. It copies the same memory
+// as session.copyExtraReads does in a stop, but block by block, because there is no hurry. The data is from the same
+// moment as the stack only if the thread slept all the time, and no other thread wrote to the data.
 func (w *observer) follow(tid int, stack *Stack) []Stack {
 	t := w.options.ExtraReads
 	if t == nil {
@@ -39,7 +39,7 @@ func (f *follower) pointer(address uint64) uint64 {
 	return binary.NativeEndian.Uint64(data)
 }
 
-// list takes what the nodes of a list lead to; see ExtraReads.Head.
+// list copies the memory to which the nodes of a list lead; see ExtraReads.Head.
 func (f *follower) list(t *ExtraReads, node uint64) {
 	const word, argument = 8, 16
 	for range maxNodes {
@@ -66,7 +66,7 @@ func (f *follower) list(t *ExtraReads, node uint64) {
 	}
 }
 
-// derefsOf is what to copy for nodes that have a word.
+// derefsOf returns the copies for nodes with a word.
 func (t *ExtraReads) derefsOf(word uint64) []Deref {
 	for _, k := range t.Kinds[:min(len(t.Kinds), maxKinds)] {
 		if k.Word == word {
@@ -92,7 +92,7 @@ func (f *follower) take(address uint64, length int) []byte {
 		return nil
 	}
 	data := make([]byte, length)
-	n, _ := ReadMemory(f.tid, address, data) // what is not readable is left out
+	n, _ := ReadMemory(f.tid, address, data) // unreadable memory is left out
 	if data = data[:n]; n > 0 {
 		f.found = append(f.found, Stack{Start: address, Data: data})
 	}

@@ -58,7 +58,7 @@ func captureRole(args []string) int {
 	}
 }
 
-// onceRole captures a process once and writes what came of it.
+// onceRole captures a process once and prints the result.
 func onceRole(args []string) int {
 	pid, _ := strconv.Atoi(args[0])
 	_, err := Capture(context.Background(), anyTarget(pid), Options{})
@@ -116,7 +116,7 @@ func killCapturers(t *testing.T, pid int) func() int {
 	return func() int { close(quit); return <-result }
 }
 
-// TestKilledCapturer: the capturing process is killed at any moment; the target goes on.
+// TestKilledCapturer kills the capturing process at any moment. The target must continue to run.
 func TestKilledCapturer(t *testing.T) {
 	for _, what := range []string{"sleep", "busy", "busythreads"} {
 		t.Run(what, func(t *testing.T) {
@@ -135,8 +135,8 @@ func TestKilledCapturer(t *testing.T) {
 	}
 }
 
-// TestStormAndKilledCapturer: not even a capturer that is killed loses a signal.
-func TestStormAndKilledCapturer(t *testing.T) {
+// TestSignalStormAndKilledCapturer: not even a capturer that is killed loses a signal.
+func TestSignalStormAndKilledCapturer(t *testing.T) {
 	storm(t, "2000", func(pid int) func() int { return killCapturers(t, pid) })
 }
 
@@ -207,7 +207,7 @@ func TestUninterruptible(t *testing.T) {
 	})
 }
 
-// thaw lets a frozen process go on, and checks that it does.
+// thaw resumes a frozen process, and checks that it runs.
 func thaw(t *testing.T, c *child) {
 	t.Helper()
 	_ = c.stdin.Close()
@@ -233,7 +233,7 @@ func TestTraced(t *testing.T) {
 	mustCapture(t, c.pid, Options{})
 }
 
-// TestRefused: what the kernel refuses is explained.
+// TestRefused checks that errors explain why the kernel denies access.
 func TestRefused(t *testing.T) {
 	if unix.Getuid() != 0 {
 		t.Skip("needs root, to become another user")

@@ -67,12 +67,12 @@ type child struct {
 	*exec.Cmd
 
 	pid    int
-	first  string // the line that said it is ready
+	first  string // the line that reported that it is ready
 	stdin  io.WriteCloser
 	stdout *bufio.Reader
 }
 
-// startTarget starts one that has said it is ready. It is killed at the end of the test.
+// startTarget starts a target and waits until it is ready. It is killed at the end of the test.
 func startTarget(t testing.TB, args ...string) *child {
 	t.Helper()
 	if targetProgram == "" {
@@ -86,8 +86,8 @@ func startChild(t testing.TB, cmd *exec.Cmd) *child {
 	stdin, err1 := cmd.StdinPipe()
 	stdout, err2 := cmd.StdoutPipe()
 	cmd.Stderr = os.Stderr
-	// In a process group of its own, which has its parent in the session: the kernel does not let the terminal's stop
-	// signals stop a process of an orphaned group, as these tests' may be.
+	// Use a separate process group whose parent is in the session. The tests may run in an orphaned process group,
+	// whose processes the kernel does not stop by the terminal's stop signals.
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &syscall.SysProcAttr{}
 	}
@@ -116,7 +116,7 @@ func (c *child) line(t testing.TB) string {
 	return strings.TrimSuffix(line, "\n")
 }
 
-// anyTarget accepts whatever has the number.
+// anyTarget accepts any process with this id.
 func anyTarget(pid int) Target { return Target{PID: pid, UID: -1} }
 
 // until waits for a condition.
@@ -180,7 +180,7 @@ func traced(t testing.TB, pid int) bool {
 	return false
 }
 
-// checkDetached verifies that nobody traces a thread of the process.
+// checkDetached verifies that no thread of the process is traced.
 func checkDetached(t testing.TB, pid int) {
 	t.Helper()
 	tids, err := procfs.Threads(pid)
@@ -195,7 +195,7 @@ func checkDetached(t testing.TB, pid int) {
 	}
 }
 
-// checkSnapshot verifies what holds for every complete capture of a process with a sane stack.
+// checkSnapshot verifies conditions for every complete capture of a process with a valid stack.
 func checkSnapshot(t testing.TB, s *Snapshot) {
 	t.Helper()
 	if s.Engine != Engine || s.Pause <= 0 || s.Pause > time.Minute || len(s.Maps) == 0 || len(s.Threads) == 0 {

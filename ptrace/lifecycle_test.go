@@ -40,7 +40,7 @@ func TestLeaderless(t *testing.T) {
 	checkDetached(t, c.pid)
 }
 
-// TestMapsByThreads: a thread that has ended shows no mappings, which does not make those of the process go away.
+// TestMapsByThreads checks that an ended thread without mappings does not hide the mappings of its process.
 func TestMapsByThreads(t *testing.T) {
 	c := startTarget(t, "leaderless", "3")
 	untilState(t, c.pid, 'Z')
@@ -61,8 +61,8 @@ func TestMapsByThreads(t *testing.T) {
 	}
 }
 
-// TestChurn: threads that come and go are either captured or reported.
-func TestChurn(t *testing.T) {
+// TestThreadsComeAndGo: threads that come and go are either captured or reported.
+func TestThreadsComeAndGo(t *testing.T) {
 	c := startTarget(t, "churn")
 	for range 100 {
 		s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: true})
@@ -86,9 +86,10 @@ func TestChurn(t *testing.T) {
 	}
 }
 
-// TestPhoenix: a process that executes itself from other threads is captured or reported, and always let go. Where it
-// has further threads, which it waits for to end while they are held, that is not in the way of either.
-func TestPhoenix(t *testing.T) {
+// TestExecFromThread captures a process that executes itself from other threads. Each capture must succeed or report
+// an error, and the process must be detached afterwards. The execution waits for the ends of all other threads. This
+// must work even while they are seized.
+func TestExecFromThread(t *testing.T) {
 	for _, others := range []string{"0", "20"} {
 		t.Run(others, func(t *testing.T) { phoenix(t, others) })
 	}
@@ -109,8 +110,8 @@ func phoenix(t *testing.T, others string) {
 		case !errors.Is(err, ErrRecycled) && !errors.Is(err, ErrExited):
 			t.Error(err)
 		}
-		// A thread that executes a program in just this moment takes over the process's id, and is let go by the end
-		// of the thread that traced it.
+		// A thread that executes a program at this moment takes over the process's id. It is detached when the
+		// tracing thread ends.
 		for deadline := time.Now().Add(20 * time.Second); traced(t, c.pid); time.Sleep(time.Millisecond) {
 			if time.Now().After(deadline) {
 				t.Fatalf("capture %d (%v) left a thread traced:\n%s", i, err, whoTraces(c.pid))
@@ -123,7 +124,7 @@ func phoenix(t *testing.T, others string) {
 	}
 }
 
-// whoTraces shows the threads of a process, and what those of this one are at.
+// whoTraces shows the threads of a process, and the state of this process's threads.
 func whoTraces(pid int) string {
 	var b strings.Builder
 	for _, of := range []int{pid, os.Getpid()} {

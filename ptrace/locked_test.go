@@ -14,9 +14,9 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestLocked captures a process whose address space is locked by a thread that waits for a file system, while another
-// one waits to change it, so that nobody can read its memory: that ends with an error in time, in every way of
-// capturing; a program that has tried it can end; and once the file system answers all is as before.
+// TestLocked captures a process whose memory cannot be read. One thread locks the address space while it waits for a
+// file system, and another thread waits to change the address space. All ways of capturing must return an error in
+// time. The capturing program must be able to end. After the file system has answered, capturing must work again.
 func TestLocked(t *testing.T) {
 	c, answer := startLocked(t)
 	target := anyTarget(c.pid)
@@ -59,7 +59,7 @@ func TestLocked(t *testing.T) {
 	})
 }
 
-// startLocked starts such a process, which is so until answer is called.
+// startLocked starts such a process. Its memory is locked until answer is called.
 func startLocked(t *testing.T) (c *child, answer func()) {
 	t.Helper()
 	dir := t.TempDir()

@@ -2,8 +2,8 @@ package ptrace
 
 import "pg_stat_backtrace/ptrace/procfs"
 
-// MapsSnapshot is what does not change with every capture of a process: its mappings, and by what it is recognised. It
-// is immutable.
+// MapsSnapshot is the data of a process that does not change with every capture: its mappings, and the properties
+// that identify the process. It is immutable.
 type MapsSnapshot struct {
 	maps  []procfs.Mapping
 	spans []span
@@ -16,7 +16,7 @@ func (l *MapsSnapshot) WithMaps(maps []procfs.Mapping) *MapsSnapshot {
 	return &MapsSnapshot{maps: maps, spans: l.spans, stat: l.stat}
 }
 
-// of reports whether the layout is that of a process, as it is now: of the program that it executes.
+// of reports whether the snapshot belongs to a process and to the program that it executes now.
 func (l *MapsSnapshot) of(now *procfs.Stat) bool {
 	return l != nil && l.stat.PID == now.PID && l.stat.StartTime == now.StartTime && l.stat.StartCode == now.StartCode &&
 		l.stat.StackStart == now.StackStart
@@ -80,5 +80,5 @@ func (s *session) stackAround(sp uint64) (start, end uint64, ok bool) {
 	return start, found.end, true
 }
 
-// StartTime is that of the process, as procfs.Stat.StartTime.
+// StartTime is the start time of the process, as in procfs.Stat.StartTime.
 func (l *MapsSnapshot) StartTime() uint64 { return l.stat.StartTime }

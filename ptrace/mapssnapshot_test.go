@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestLayout: a capture by the layout of an earlier one says the same, of whatever state the process is in.
-func TestLayout(t *testing.T) {
+// TestMapsSnapshot checks that a capture with an earlier MapsSnapshot gives the same result, in any state of the
+// process.
+func TestMapsSnapshot(t *testing.T) {
 	target := startTarget(t, "sleep")
 	untilState(t, target.pid, 'S')
 	first := mustCapture(t, target.pid, Options{})
-	untilState(t, target.pid, 'S') // after a stop it goes back to sleep by itself
+	untilState(t, target.pid, 'S') // after a stop it falls asleep again
 	second := mustCapture(t, target.pid, Options{MapsSnapshot: first.MapsSnapshot})
 	if second.MapsSnapshot != first.MapsSnapshot || &second.Maps[0] != &first.Maps[0] {
 		t.Error("the mappings were read again")
@@ -46,8 +47,8 @@ func TestLayout(t *testing.T) {
 	checkUnharmed(t, target.pid)
 }
 
-// TestLayoutOfAnother: a layout of another process, or of another program in the same one, is left aside.
-func TestLayoutOfAnother(t *testing.T) {
+// TestMapsSnapshotOfOtherProcess checks that a MapsSnapshot of another process or program is ignored.
+func TestMapsSnapshotOfOtherProcess(t *testing.T) {
 	one, other := startTarget(t, "sleep"), startTarget(t, "sleep")
 	layout := mustCapture(t, one.pid, Options{}).MapsSnapshot
 	if s := mustCapture(t, other.pid, Options{MapsSnapshot: layout}); s.MapsSnapshot == layout {
@@ -60,8 +61,9 @@ func TestLayoutOfAnother(t *testing.T) {
 	}
 }
 
-// TestObserveByLayout: the same without a stop, of a thread asleep and one on the CPU; each engine takes the other's.
-func TestObserveByLayout(t *testing.T) {
+// TestObserveWithMapsSnapshot: the same without a stop, of a thread asleep and one on the CPU; each engine takes the
+// other's.
+func TestObserveWithMapsSnapshot(t *testing.T) {
 	target := startTarget(t, "sleep")
 	untilState(t, target.pid, 'S')
 	first := mustObserve(t, target.pid, Options{})
@@ -88,7 +90,7 @@ func TestObserveByLayout(t *testing.T) {
 	if s := mustObserve(t, target.pid, Options{MapsSnapshot: stale}); s.MapsSnapshot == stale {
 		t.Error("the layout of another program was taken")
 	}
-	// It executes another program in the middle: what the first look went by is void for the next.
+	// It executes another program in between: the data of the first look is invalid for the next.
 	w := &observer{
 		ctx: t.Context(), target: anyTarget(target.pid), options: Options{MapsSnapshot: stale}.withDefaults(),
 		started: time.Now(),
@@ -99,7 +101,7 @@ func TestObserveByLayout(t *testing.T) {
 	}
 }
 
-// TestStopsAreMuted: SIGCHLD comes for a child that has ended and not for one that stops, whoever listens to it.
+// TestStopsAreMuted checks that SIGCHLD comes for a child that has ended, and not for a child that stops.
 func TestStopsAreMuted(t *testing.T) {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGCHLD)

@@ -29,7 +29,7 @@ func ReadMemory(pid int, addr uint64, p []byte) (int, error) {
 			done += n
 		case errno == unix.EINTR:
 		case errno == unix.ESRCH:
-			// The memory of a process outlives its main thread, and is then reached by another one.
+			// The memory of a process outlives its main thread, and can then be reached through another thread.
 			if thread == pid {
 				thread = procfs.LiveThread(pid)
 			} else {
@@ -47,7 +47,7 @@ func ReadMemory(pid int, addr uint64, p []byte) (int, error) {
 	return done, nil
 }
 
-// readOnce is one process_vm_readv. The system call itself takes no more than INT_MAX bytes rounded down to pages.
+// readOnce makes one process_vm_readv call. The system call reads at most INT_MAX bytes, rounded down to pages.
 func readOnce(pid int, addr uint64, p []byte) (int, unix.Errno) {
 	local := unix.Iovec{Base: &p[0]}
 	local.SetLen(len(p))

@@ -12,10 +12,9 @@ import (
 	"testing"
 )
 
-// TestStopAndCopyIsNosplit looks through all functions that stopAndCopyNoSched and collect lead to, on each
-// architecture: they must be nosplit and kept from the race detector, store no pointers, and call nothing else but
-// system calls that the scheduler does not get to know of. Nothing else would notice a violation but a crash in the
-// middle of a capture.
+// TestStopAndCopyIsNosplit checks all functions that stopAndCopyNoSched and collect call, on each architecture. They
+// must be nosplit, exempt from the race detector, and store no pointers. They may call only system calls that bypass
+// the scheduler. Without this test, a violation would show only as a crash in the middle of a capture.
 func TestStopAndCopyIsNosplit(t *testing.T) {
 	w := &window{
 		T: t, fset: token.NewFileSet(), functions: map[string][]*ast.FuncDecl{}, seen: map[string]bool{},
@@ -53,7 +52,7 @@ func TestStopAndCopyIsNosplit(t *testing.T) {
 	}
 }
 
-// window is what TestStopAndCopyIsNosplit knows.
+// window is the state of TestStopAndCopyIsNosplit.
 type window struct {
 	*testing.T
 
@@ -63,7 +62,7 @@ type window struct {
 	barriers  map[string][]int
 }
 
-// look looks through a function, and through those that it calls.
+// look checks a function and the functions that it calls.
 func (w *window) look(name string) {
 	allowed := []string{"uintptr", "int", "int64", "int32", "uint64", "uint32", "uint", "byte", "min", "max", "len",
 		"a pointer type", "unsafe.Pointer", "unsafe.Sizeof", "unsafe.Add", "unix.RawSyscall", "unix.RawSyscall6",
@@ -103,8 +102,8 @@ func marked(f *ast.FuncDecl, directive string) bool {
 	return f.Doc != nil && slices.ContainsFunc(f.Doc.List, func(c *ast.Comment) bool { return c.Text == directive })
 }
 
-// called is the name of what is called: that of a method without its type, that of another package's function with the
-// package.
+// called returns the name of a called function: for a method without its type, for a function of another package with
+// the package.
 func called(fun ast.Expr) string {
 	switch f := fun.(type) {
 	case *ast.Ident:
@@ -122,7 +121,7 @@ func called(fun ast.Expr) string {
 	return "a function value"
 }
 
-// writeBarriers are the lines of each file at which the compiler stores a pointer that the collector gets to know of.
+// writeBarriers returns the lines of each file at which the compiler emits a write barrier for a pointer.
 func writeBarriers(t *testing.T) map[string][]int {
 	t.Helper()
 	out, err := exec.Command("go", "build", "-gcflags=-d=wb", ".", "./bpf/samplerbpf").CombinedOutput()
@@ -141,7 +140,7 @@ func writeBarriers(t *testing.T) map[string][]int {
 		}
 	}
 	if len(lines) == 0 {
-		t.Fatalf("the compiler tells of no write barriers:\n%s", out)
+		t.Fatalf("the compiler reports no write barriers:\n%s", out)
 	}
 	return lines
 }

@@ -16,12 +16,12 @@ import (
 	"pg_stat_backtrace/internal/figure"
 )
 
-// noticed are system calls that block, and what becomes of one during which its process is stopped: those that
-// signal(7) lists as returning EINTR although no handler ran do so, all others go on for what is left of their time.
+// noticed are blocking system calls, and their results if the process is stopped meanwhile. The calls that signal(7)
+// lists as returning EINTR without a handler do so. All other calls continue for the rest of their time.
 var noticed = []struct {
 	call      string
 	interrupt bool       // a stop ends it with EINTR
-	end       unix.Errno // how it ends by itself
+	end       unix.Errno // its result without a stop
 	helped    bool       // ended by another process, which does not wait for it to begin
 }{
 	{"epoll_wait", true, 0, false},
@@ -60,9 +60,9 @@ func noticeProgram(t *testing.T) string {
 	return program
 }
 
-// TestWhatTheTargetWrote: a call that has done a part of its work when its process is stopped ends with that, as
+// TestStopCutsLongCalls: a call that has done a part of its work when its process is stopped ends with that, as
 // doc/safety.md says below its table; without a stop it does all of it.
-func TestWhatTheTargetWrote(t *testing.T) {
+func TestStopCutsLongCalls(t *testing.T) {
 	program := noticeProgram(t)
 	const all = 1 << 20
 	for _, engine := range []string{"none", Engine, EngineBlocked} {
@@ -80,9 +80,9 @@ func TestWhatTheTargetWrote(t *testing.T) {
 	}
 }
 
-// TestWhatTheTargetNotices captures processes in the middle of system calls, with every engine, and asks them what they
-// saw.
-func TestWhatTheTargetNotices(t *testing.T) {
+// TestStopNoticedByTarget captures processes in the middle of system calls, with every engine, and checks the results
+// of these calls.
+func TestStopNoticedByTarget(t *testing.T) {
 	program := noticeProgram(t)
 	const lasting = 300 * time.Millisecond
 	for _, tt := range noticed {
@@ -152,7 +152,7 @@ func sampleFor(t *testing.T, pid int, span time.Duration) {
 	t.Helper()
 	s, err := NewSampler([]Target{anyTarget(pid)}, SamplerOptions{Interval: time.Millisecond})
 	if err != nil {
-		return // it may have ended; TestSampler says what else can be in the way
+		return // it may have ended; TestSampler reports other obstacles
 	}
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), span)
@@ -160,8 +160,8 @@ func sampleFor(t *testing.T, pid int, span time.Duration) {
 	_, _ = s.Run(ctx, func([]Sample) error { return nil })
 }
 
-// TestNoticedAsDocumented: doc/safety.md's table has each of these system calls, in the row that it belongs to, and no
-// others.
+// TestNoticedAsDocumented: doc/safety.md's table has each of these system calls, in the row that it belongs to, and
+// no others.
 func TestNoticedAsDocumented(t *testing.T) {
 	text, err := os.ReadFile("../doc/safety.md")
 	if err != nil {

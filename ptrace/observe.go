@@ -12,14 +12,16 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// Observe makes a snapshot of the process t without stopping it. A thread that sleeps, in whatever state and under
-// whatever tracer, is read with engine "blocked"; one on the CPU is sampled by the kernel, engine "running". Which of
-// them is found out anew at every attempt, until one of them is sure of what it saw. Options.AllThreads looks at the
-// threads one after another: each is consistent in itself, all together are not of one moment. Options.ExtraReads is
-// followed for a main thread that sleeps; a sample has nothing but the stack. By Options.Layout the mappings are not
-// read, which takes longer than all the rest, and may wait for the process where it changes them.
+// Observe makes a snapshot of the process t without stopping it. It reads a sleeping thread with engine "blocked",
+// whatever its state or tracer. The kernel samples a thread that is on the CPU, engine "running". Observe decides
+// between the engines at every attempt, until one of them gives a consistent result.
 //
-// Errors are those of Capture but ErrTraced, ErrDumping and ErrDeadline, and ErrNotObserved.
+// With Options.AllThreads it reads one thread after another. Each thread is consistent, but the threads are not from
+// the same moment. Options.ExtraReads works for a sleeping main thread only, because a sample contains only the
+// stack. With Options.MapsSnapshot, Observe does not read the mappings. Reading them takes longer than all other
+// steps. It may also wait for the process while the process changes its mappings.
+//
+// Errors are the errors of Capture except ErrTraced, ErrDumping and ErrDeadline, and ErrNotObserved.
 func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 	if err := checkPID(t.PID); err != nil {
 		return nil, err
@@ -42,7 +44,7 @@ func (w *observer) tryAll() (*Snapshot, error) {
 	return nil, &RecycledError{PID: w.target.PID, Property: "program"}
 }
 
-// ObserveError says why a thread was not seen consistently. It is an ErrNotObserved.
+// ObserveError describes why a thread could not be read consistently. It is an ErrNotObserved.
 type ObserveError struct {
 	PID      int
 	After    time.Duration
@@ -63,12 +65,12 @@ func (e *ObserveError) Error() string {
 	return text + ")"
 }
 
-// Unwrap makes errors.Is(err, ErrNotObserved) hold, and finds what kept the engines from working.
+// Unwrap makes errors.Is(err, ErrNotObserved) true, and returns the errors of the engines.
 func (e *ObserveError) Unwrap() []error {
 	return slices.DeleteFunc([]error{ErrNotObserved, e.Blocked, e.Running}, func(err error) bool { return err == nil })
 }
 
-// What an attempt can come to, besides the errors that end an observation.
+// The outcomes of an attempt, besides the errors that end an observation.
 var (
 	errAwake    = errors.New("it was awake")
 	errMoved    = errors.New("it moved while its stack was copied")
@@ -82,7 +84,7 @@ type observer struct {
 	options Options
 	started time.Time
 	before  procfs.Stat
-	layout  *MapsSnapshot // what the caller gave, if it can be taken; nil: maps are read
+	layout  *MapsSnapshot // from the caller, if usable; nil: maps are read
 	maps    []procfs.Mapping
 	also    []Stack
 	found   []Stack
@@ -156,7 +158,8 @@ func (w *observer) lay(snapshot *Snapshot) error {
 	return nil
 }
 
-// readMaps reads the mappings. A thread that has begun to end shows none; its process's others do, if they are wanted.
+// readMaps reads the mappings. An exiting thread shows none. Then other threads of the process show them, if
+// requested.
 func (w *observer) readMaps() ([]procfs.Mapping, error) {
 	pid := w.target.PID
 	tids := []int{pid}
@@ -177,7 +180,7 @@ func (w *observer) readMaps() ([]procfs.Mapping, error) {
 	return nil, exitedError(pid)
 }
 
-// identify compares the process with the one that is meant, and with the one that it was before.
+// identify compares the process with the expected process, and with the state at the beginning.
 func (w *observer) identify(now procfs.Stat) error {
 	t := w.target
 	mismatch := func(property string, want, got uint64) error {
@@ -250,13 +253,13 @@ const (
 	maxAttempts = 2000
 	firstPause  = 20 * time.Microsecond // between two attempts to find a thread asleep; doubles
 	lastPause   = 5 * time.Millisecond
-	// How long to wait for a sample before looking again whether the thread sleeps: one that runs gives it in a tenth of
-	// a millisecond, one that was only about to go to sleep never does. Doubles.
+	// How long to wait for a sample before checking again whether the thread sleeps. A running thread gives a sample
+	// within a tenth of a millisecond. A thread that was about to sleep never does. The wait doubles each time.
 	firstSlice = 2 * time.Millisecond
 	lastSlice  = 50 * time.Millisecond
 )
 
-// thread observes one thread, attempt by attempt. What became of it is in the result's Err.
+// thread observes one thread in repeated attempts. The result's Err contains the outcome.
 func (w *observer) thread(tid int) (thread Thread, engine string) {
 	thread.TID = tid // also without an attempt
 	if stat, err := procfs.ReadTaskStat(w.target.PID, tid); err == nil && tid != w.target.PID && stat.Worker() {
@@ -336,9 +339,8 @@ func (w *observer) denied(tid int) error {
 	return &PermissionError{tid, reason, detail}
 }
 
-// mapsBetween returns what was mapped at a moment between two readings of the maps, as far as that is certain: all of
-// the second reading, since what was loaded meanwhile may have been running, but for code that has taken the place of
-// other code.
+// mapsBetween returns the mappings that certainly existed at a moment between two readings. These are all mappings of
+// the second reading, because code loaded meanwhile may have been running. Code that replaced other code is left out.
 func mapsBetween(before, after []procfs.Mapping) []procfs.Mapping {
 	i := 0
 	return slices.DeleteFunc(after, func(m procfs.Mapping) bool {
@@ -354,8 +356,8 @@ func mapsBetween(before, after []procfs.Mapping) []procfs.Mapping {
 	})
 }
 
-// narrow tells whether all of the process lies in the first 4 GiB, as 32-bit programs do, whose registers are others.
-// The kernel's own page at the end of the address space does not count.
+// narrow reports whether all of the process lies in the first 4 GiB. This holds for 32-bit programs, which have other
+// registers. The kernel's own page at the end of the address space does not count.
 func narrow(maps []procfs.Mapping) bool {
 	for i := range maps {
 		if maps[i].End > 1<<32 && maps[i].Path != "[vsyscall]" {

@@ -32,7 +32,7 @@ func mustObserve(t testing.TB, pid int, o Options) *Snapshot {
 	return s
 }
 
-// checkAsleep holds what was seen of a sleeping thread against what a stop shows of it.
+// checkAsleep compares the observation of a sleeping thread with a stop.
 func checkAsleep(t testing.TB, seen, stopped *Thread) {
 	t.Helper()
 	if seen.Syscall == nil || seen.Registers != nil || seen.Err != nil {
@@ -90,7 +90,7 @@ func TestObserveRunning(t *testing.T) {
 	needSampling(t)
 	c := startTarget(t, "busy")
 	untilState(t, c.pid, 'R')
-	// Not right after a capture: until it has got its processor back it has not run since, and is seen as it was.
+	// Not right after a capture: until the thread is on a processor again, it shows its old state.
 	stopped := mustCapture(t, startTarget(t, "busy").pid, Options{})
 	for range 100 {
 		s := mustObserve(t, c.pid, Options{})
@@ -275,7 +275,7 @@ func TestObserveRefuses(t *testing.T) {
 	}
 }
 
-// TestObserveWithoutPermission plays somebody who may not look.
+// TestObserveWithoutPermission observes as a user without permission.
 func TestObserveWithoutPermission(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root to become somebody else")
@@ -291,7 +291,7 @@ func TestObserveWithoutPermission(t *testing.T) {
 	}
 }
 
-// observeRole prints what an observation ends with.
+// observeRole prints the result of an observation.
 func observeRole(args []string) int {
 	pid, err := strconv.Atoi(args[0])
 	if err != nil {
@@ -332,7 +332,7 @@ func TestParseRing(t *testing.T) {
 	}
 }
 
-// needSampling skips a test of running threads where they cannot be seen without a stop.
+// needSampling skips a test of running threads if they cannot be sampled.
 func needSampling(t testing.TB) {
 	t.Helper()
 	if perfRegisters == nil {

@@ -8,9 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PidHandle is a process by a descriptor (pidfd_open(2)). Its number may become another process's once it has ended,
-// and that of one started in the same hundredth of a second, which is all that /proc tells; a PidHandle is that one
-// process for good. Whoever holds the same process at the same time has the same PidHandle.
+// PidHandle refers to a process by a descriptor (pidfd_open(2)). After the process has ended, its id may pass to
+// another process. /proc cannot distinguish two processes with the same id that started in the same hundredth of a
+// second. A PidHandle always refers to the same process. Callers that hold the same process at the same time share
+// one PidHandle.
 type PidHandle struct {
 	pid, fd int
 	holders int // guarded by holds
@@ -23,14 +24,15 @@ var holds = struct {
 	byPID map[int]*PidHandle
 }{byPID: map[int]*PidHandle{}}
 
-// maxHolds bounds the processes that are held at a time: the program needs its descriptors for other things too.
+// maxHolds limits the number of processes held at a time, because the program needs descriptors for other purposes
+// too.
 const maxHolds = 512
 
 var errTooMany = errors.New("too many processes are held already")
 
-// Hold holds the process that has the number now. The error is ErrExited if there is none; what else may be wrong (the
-// number is a thread's, the kernel is older than Linux 5.3, 512 processes are held, no descriptor is left) keeps nobody
-// from capturing it.
+// Hold returns a handle for the process that has the id now. The error is ErrExited if there is none. Other errors do
+// not prevent a capture of the process. They are: the id belongs to a thread, the kernel is older than Linux 5.3, 512
+// processes are held, or no descriptor is left.
 func Hold(pid int) (*PidHandle, error) {
 	holds.Lock()
 	defer holds.Unlock()
@@ -56,8 +58,8 @@ func Hold(pid int) (*PidHandle, error) {
 // Lives reports whether the process has not ended yet. As long as it has not, its number is its own.
 func (h *PidHandle) Lives() bool { return !h.EndsWithin(0) }
 
-// EndsWithin waits until the process has ended, so long at most, and reports whether it has. Of a nil Held nothing is
-// known.
+// EndsWithin waits until the process has ended, for at most the given time, and reports whether it has. It is false
+// for a nil PidHandle.
 func (h *PidHandle) EndsWithin(wait time.Duration) bool {
 	if h == nil {
 		return false
@@ -66,12 +68,12 @@ func (h *PidHandle) EndsWithin(wait time.Duration) bool {
 	for until := time.Now().Add(wait); ; {
 		n, err := unix.Poll(fds, int(max(time.Until(until), 0).Milliseconds()))
 		if !errors.Is(err, unix.EINTR) {
-			return err == nil && n > 0 // a kernel before 5.3 cannot be asked; it has no such descriptors either
+			return err == nil && n > 0 // a kernel before 5.3 cannot poll; it has no such descriptors either
 		}
 	}
 }
 
-// Release must be called once by each holder. A nil Held holds nothing.
+// Release must be called once by each holder. A nil PidHandle needs no release.
 func (h *PidHandle) Release() {
 	if h == nil {
 		return

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestHold: whoever holds a process has the same of it, which knows when the process has ended, and leaves no
-// descriptor.
-func TestHold(t *testing.T) {
+// TestHoldersShareHandle checks that all holders of a process share one handle, that the handle notices the end of
+// the process, and that no descriptor is leaked.
+func TestHoldersShareHandle(t *testing.T) {
 	c := startTarget(t, "sleep")
 	first, err := Hold(c.pid)
 	if err != nil {

@@ -8,17 +8,19 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// prefault reads what the stop is going to copy, before anything is attached: a page that has to come from somewhere
-// else would keep the target standing still for as long as that takes, which is for ever where nobody answers. That is
-// done on a machine that has swapped; and of each process that is new, since another one may provide its memory as it
-// is asked for (userfaultfd(2), as where a checkpoint is restored lazily). What is read is not used. Nothing is certain
-// by that, but most of what is not in memory is what the process has not needed for long.
+// prefault reads the memory that the stop is going to copy, before it attaches to a thread. If a page first has to be
+// loaded, the target would stay stopped until the page is there. If the page's provider never answers, that is for
+// ever.
+//
+// prefault runs if the machine has swapped memory out. It also runs for each new process, because another process may
+// provide its memory on request (userfaultfd(2), as in a lazily restored checkpoint). The data read is discarded. A
+// missing page remains possible. But most missing pages are pages that the process has not used for a long time.
 func (s *session) prefault() {
 	swapping := swapping()
 	if !swapping && s.layout != nil {
 		return
 	}
-	s.extra.expectNothing() // what a variable does not point at any more may not be in memory
+	s.extra.expectNothing() // the old target of a variable may not be in memory
 	pid := s.call.target.PID
 	w := &observer{ctx: s.call.ctx, target: s.call.target, options: s.call.options, maps: s.maps}
 	i := slices.IndexFunc(s.maps, func(m procfs.Mapping) bool { return m.Path == stackPath })
@@ -27,7 +29,7 @@ func (s *session) prefault() {
 		m := &s.maps[i]
 		size := min(m.End-m.Start, s.maxStack, uint64(len(s.arena.memory)))
 		stack := Stack{Start: m.End - size, Data: s.arena.memory[:size]}
-		n, _ := ReadMemory(pid, stack.Start, stack.Data) // what cannot be read now cannot be later, or is not needed
+		n, _ := ReadMemory(pid, stack.Start, stack.Data) // unreadable memory will not be readable later, or is not needed
 		stack.Data = stack.Data[:n]
 		_ = w.follow(pid, &stack)
 	}
@@ -40,7 +42,7 @@ func (s *session) prefault() {
 	}
 	for _, tid := range tids {
 		if tid != pid {
-			_, _ = w.blocked(tid) // of one that runs, much of the stack is in memory
+			_, _ = w.blocked(tid) // a running thread has much of its stack in memory
 		}
 	}
 }

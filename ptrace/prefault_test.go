@@ -14,8 +14,8 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestSwappedStack: what a process's stack has swapped is back in memory before the process is attached to. Since this
-// machine swaps for it, it has to be asked for.
+// TestSwappedStack checks that swapped pages of a process's stack are back in memory before the process is attached.
+// The test must be enabled explicitly, because it makes this machine swap.
 func TestSwappedStack(t *testing.T) {
 	if os.Getenv("PGSB_TEST_SWAP") == "" {
 		t.Skip("PGSB_TEST_SWAP is not set: it adds swap space to this machine, and takes it away again")
@@ -29,7 +29,7 @@ func TestSwappedStack(t *testing.T) {
 	}
 	start, end := mainStack(t, c.pid)
 	for range 10 {
-		until(t, "a page of the stack is swapped", func() bool { // it does not take those that have just been used
+		until(t, "a page of the stack is swapped", func() bool { // the kernel does not swap out recently used pages
 			pageOut(t, c.pid, start, end)
 			return swappedPages(t, c.pid, call.SP, end) > 0
 		})
@@ -49,7 +49,7 @@ func TestSwappedStack(t *testing.T) {
 	}
 }
 
-// TestSwappedExpectation: what a variable is expected to point at, and does not, is not read from swap space.
+// TestSwappedExpectation checks that a wrong expected target of a variable is not read from swap space.
 func TestSwappedExpectation(t *testing.T) {
 	if os.Getenv("PGSB_TEST_SWAP") == "" {
 		t.Skip("PGSB_TEST_SWAP is not set: it adds swap space to this machine, and takes it away again")
@@ -131,7 +131,7 @@ func pageOut(t *testing.T, pid int, start, end uint64) {
 	}
 }
 
-// swappedPages counts those of a process that are in swap space (proc_pid_pagemap(5)).
+// swappedPages counts the pages of a process that are in swap space (proc_pid_pagemap(5)).
 func swappedPages(t *testing.T, pid int, start, end uint64) (n int) {
 	t.Helper()
 	f, err := os.Open(filepath.Join("/proc", strconv.Itoa(pid), "pagemap"))

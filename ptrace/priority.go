@@ -11,26 +11,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// On a machine with more to do than processors, whoever holds a process is taken off the processor like everybody else,
-// for some ten milliseconds, while the process stands still. So the thread runs with the lowest real-time priority from
-// the interrupt to the detach, where it may: with CAP_SYS_NICE, or RLIMIT_RTPRIO at 1 or more (sched(7)). It works for
-// some ten microseconds then, or sleeps.
+// If more threads are ready than there are processors, the kernel preempts the tracing thread like all others, for
+// some ten milliseconds, while the target is stopped. So the thread runs with the lowest real-time priority from the
+// interrupt to the detach, if permitted: with CAP_SYS_NICE, or RLIMIT_RTPRIO at 1 or more (sched(7)). In this time it
+// works for some ten microseconds, or sleeps.
 //
-// Only when there is more to run than there are processors: a target that sleeps and may not take this thread's place
-// to stop has to be woken on another, idle processor, which takes longer than all the rest.
+// The thread does this only if more threads are ready than there are processors. Otherwise it would be slower. A
+// sleeping target that cannot preempt this thread has to be woken on another, idle processor. That takes longer than
+// all other steps.
 
 // Of linux/sched.h and linux/sched/types.h.
 const (
 	schedFIFO        = 1
 	schedRR          = 2
 	schedDeadline    = 6
-	schedResetOnFork = 0x40000000 // threads that the runtime starts meanwhile are ordinary ones
+	schedResetOnFork = 0x40000000 // threads that the runtime starts meanwhile have ordinary priority
 	urgentPriority   = 1
 
 	maxSideBySide = 16 // captures of one program that are taken into account
 )
 
-// refusedUrgency is set when the kernel has said that it must not be. Who may does not change later on.
+// refusedUrgency is set after the kernel has denied the priority. The permission does not change later.
 //
 //nolint:gochecknoglobals // the right is the process's
 var refusedUrgency atomic.Bool
@@ -38,8 +39,8 @@ var refusedUrgency atomic.Bool
 // schedParam is struct sched_param.
 type schedParam struct{ priority int32 }
 
-// raisePriority puts the thread before all ordinary ones, if that is of use and allowed, and it is an ordinary one. It
-// reports whether there is a processor for the target.
+// raisePriority gives the thread a higher priority than all ordinary threads, if this is useful and permitted, and
+// the thread is an ordinary one. It reports whether a processor is free for the target.
 func (s *session) raisePriority() (room bool) {
 	crowd, room := cpuContended()
 	if !crowd || s.urgent || refusedUrgency.Load() {
@@ -68,9 +69,9 @@ var loadFile = sync.OnceValue(func() int {
 	return fd
 })
 
-// cpuContended reports whether more threads can run now than there are processors, this one included, and whether there
-// is room for another. If that cannot be found out there is a crowd. A program that uses several processors captures
-// several targets side by side: its other threads, and what they have just woken, do not make a crowd.
+// cpuContended reports whether more threads are ready than there are processors, this one included, and whether there
+// is room for another thread. If this is unknown, crowd is true. A program on several processors captures several
+// targets at the same time. Its other threads, and the threads that they have just woken, do not count.
 func cpuContended() (crowd, room bool) {
 	fd := loadFile()
 	if fd < 0 {
@@ -106,7 +107,8 @@ func parseRunnable(text []byte) (n int, ok bool) {
 	return n, err == nil
 }
 
-// relax makes it an ordinary thread again. The flag stays: who may not raise priorities may not take it off either.
+// relax makes the thread an ordinary thread again. The flag for children stays, because an unprivileged thread cannot
+// clear it.
 //
 //go:nosplit
 //go:norace
@@ -116,7 +118,7 @@ func (s *session) relax() {
 	}
 }
 
-// currentProcessor is the one on which this thread runs; -1 if the kernel does not say.
+// currentProcessor returns the processor of this thread, or -1 if the kernel does not report it.
 func currentProcessor() int {
 	var cpu uint32
 	if _, _, errno := unix.RawSyscall(unix.SYS_GETCPU, uintptr(unsafe.Pointer(&cpu)), 0, 0); errno != 0 {
@@ -134,7 +136,7 @@ func setScheduler(policy uintptr, priority int32) bool {
 	return errno == 0
 }
 
-// MayHurry reports whether this process may run with real-time priority while a target stands still.
+// MayHurry reports whether this process may use real-time priority while a target is stopped.
 func MayHurry() bool {
 	soft := unix.Rlimit{}
 	if err := unix.Getrlimit(unix.RLIMIT_RTPRIO, &soft); err == nil && soft.Cur >= urgentPriority {

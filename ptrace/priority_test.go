@@ -18,13 +18,13 @@ import (
 // crowd keeps more threads busy than there are processors.
 func crowd(t *testing.T) {
 	t.Helper()
-	for range 3*runtime.NumCPU() + 2 { // more than are taken for this program's own
+	for range 3*runtime.NumCPU() + 2 { // more than this program's threads could explain
 		startTarget(t, "busy")
 	}
 	until(t, "the machine is crowded", func() bool { crowd, _ := cpuContended(); return crowd })
 }
 
-// TestRunnable: what /proc/loadavg says, and what it does not.
+// TestRunnable parses valid and invalid contents of /proc/loadavg.
 func TestRunnable(t *testing.T) {
 	for text, want := range map[string]int{"0.83 7.63 13.78 2/162 9393\n": 2, "0 0 0 4100/5000 1": 4100, "7/1": 7} {
 		if got, ok := parseRunnable([]byte(text)); got != want || !ok {
@@ -42,18 +42,18 @@ func TestRunnable(t *testing.T) {
 	}
 }
 
-// TestThrong: who makes a crowd, and when a processor is left for the target.
-func TestThrong(t *testing.T) {
+// TestProcessorContention checks when the machine counts as contended, and when a processor is free for the target.
+func TestProcessorContention(t *testing.T) {
 	for _, tt := range []struct {
 		runnable, processors, used int
 		crowd, room                bool
 	}{
-		{1, 2, 1, false, true},   // nobody but this thread
+		{1, 2, 1, false, true},   // only this thread
 		{2, 2, 1, false, true},   // and the runtime's monitor, or the target
-		{3, 2, 1, true, false},   // somebody must wait
+		{3, 2, 1, true, false},   // one thread must wait
 		{2, 2, 2, false, false},  // two captures side by side
-		{4, 2, 2, false, false},  // and what they have woken
-		{5, 2, 2, true, false},   // and somebody else
+		{4, 2, 2, false, false},  // and the threads that they woke
+		{5, 2, 2, true, false},   // and another thread
 		{4, 64, 16, false, true}, // few on a large machine
 		{64, 64, 16, false, false},
 		{1, 1, 1, false, true},
@@ -81,10 +81,10 @@ func urgentThreads(t *testing.T) (n int) {
 	return n
 }
 
-// TestUrgency: while it waits for the stop the thread has real-time priority, where it may, and is an ordinary one
-// again before the Go scheduler has to do with it, whether the target stopped or not. The parent of a vfork child is
-// one that does not.
-func TestUrgency(t *testing.T) {
+// TestPriorityDuringStop checks that the thread has real-time priority while it waits for the stop, if permitted. It
+// must be an ordinary thread again before the Go scheduler regains control, whether the target stopped or not. The
+// parent of a vfork child is a target that does not stop.
+func TestPriorityDuringStop(t *testing.T) {
 	may := MayHurry()
 	crowd(t)
 	hook := func(at step) {
@@ -141,7 +141,7 @@ func TestUrgency(t *testing.T) {
 func urgencyElsewhere(t *testing.T, limit uint64) {
 	version, err := exec.CommandContext(t.Context(), "setpriv", "--version").Output()
 	if err != nil || !strings.Contains(string(version), "util-linux") {
-		t.Skip("no setpriv of util-linux here") // busybox has one that knows no bounding set
+		t.Skip("no setpriv of util-linux here") // busybox's setpriv does not support bounding sets
 	}
 	self, err := os.Executable()
 	if err != nil {
@@ -156,7 +156,7 @@ func urgencyElsewhere(t *testing.T, limit uint64) {
 	}
 	defer func() { _ = unix.Setrlimit(unix.RLIMIT_RTPRIO, &before) }()
 	cmd := exec.CommandContext(t.Context(), "setpriv", "--bounding-set=-sys_nice", "--inh-caps=-sys_nice", self,
-		"-test.run=^TestUrgency$", "-test.v")
+		"-test.run=^TestPriorityDuringStop$", "-test.v")
 	cmd.Env = append(os.Environ(), "PGSB_TEST_ORDINARY=1")
 	out, err := cmd.CombinedOutput()
 	if err != nil || !strings.Contains(string(out), fmt.Sprintf("may have real-time priority: %v", limit > 0)) {

@@ -11,16 +11,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ProbeReadable reads a byte of a process, or tries to. The kernel locks an address space for every look at it, and
-// while a thread has it locked that waits for a disk, and another one waits to change the mappings, nobody gets to see
-// it. Then process_vm_readv(2) waits in such a way that not even SIGKILL ends the wait, and a target that has been
-// stopped would stand still as long. A read of /proc/PID/mem waits too, but can be killed: it comes first.
+// ProbeReadable tries to read a byte of a process. The kernel locks an address space for every access to it. If one
+// thread holds the lock while it waits for a disk, and another thread waits to change the mappings, no other process
+// can read the memory. process_vm_readv(2) then waits in such a way that even SIGKILL does not end the wait. A
+// stopped target would stay stopped for as long. A read of /proc/PID/mem waits too, but can be killed, so it comes
+// first.
 //
-// It returns once the memory may be read, or when that is not permitted; which may be never.
+// ProbeReadable returns when the memory can be read, or when the read is not permitted. It may never return.
 func ProbeReadable(pid int) {
 	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/mem", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
-		return // whoever may not open it is told so later
+		return // the capture reports the missing permission later
 	}
 	defer func() { _ = unix.Close(fd) }()
 	var b [1]byte
@@ -29,26 +30,26 @@ func ProbeReadable(pid int) {
 
 const anyAddress = 1 << 16
 
-// mayHold says for which processes Reach is worth its time: those with a thread that may hold what others wait for. A
-// process with one thread, which is not in the middle of something, has none.
+// mayHold reports whether ProbeReadable is worth its time for a process: a thread may hold the lock for which others
+// wait. A process with a single thread that is not in uninterruptible sleep has no such thread.
 func (s *session) mayHold() bool { return s.before.Threads > 1 || s.before.State == 'D' }
 
-// ErrUnreachable is why a process is not seen that the kernel does not come back from reading. It does not say which of
-// the reasons it is.
-var ErrUnreachable = errors.New("the kernel does not come back from reading its memory: a thread keeps the address " +
-	"space locked, or a page has to come from where nobody answers")
+// ErrUnreachable means that the kernel does not return from reading the process's memory. It does not identify which
+// of the reasons applies.
+var ErrUnreachable = errors.New("the kernel does not return from reading its memory: a thread holds the lock of its " +
+	"address space, or the provider of a page does not answer")
 
-// unreturned are the observations that have not come back from the kernel, by process: who would wait with them is told
-// at once.
+// unreturned counts the observations that have not come back from the kernel, by process. Further callers for the
+// same process get an error at once.
 //
-//nolint:gochecknoglobals // what hangs is the process, however many users this package has
+// the process hangs, for all users of this package
 var unreturned = struct {
 	sync.Mutex
 
 	byPID map[int]int
 }{byPID: map[int]int{}}
 
-// bounded observes in a goroutine of its own, and leaves it behind if it does not come back in time.
+// bounded observes in a separate goroutine. It abandons the goroutine if that does not return in time.
 func (w *observer) bounded() (*Snapshot, error) {
 	unreturned.Lock()
 	others := unreturned.byPID[w.target.PID]

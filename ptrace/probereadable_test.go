@@ -11,11 +11,12 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestObserveBounded observes a process of whose stack a part is not there, so that the kernel does not come back from
-// reading it: the caller gets an error in time, whoever comes then at once, and when the process ends all is as before.
+// TestObserveBounded observes a process whose stack has a missing page, so that the kernel never returns from reading
+// it. The caller must get an error in time, and later callers must get it at once. After the process has ended,
+// observing must work again.
 func TestObserveBounded(t *testing.T) {
 	if unix.Geteuid() != 0 {
-		t.Skip("needs root, to have the kernel wait for a page that nobody provides")
+		t.Skip("needs root, to make the kernel wait for a page that no process provides")
 	}
 	c := startTarget(t, "missing")
 	untilState(t, c.pid, 'S')
@@ -40,10 +41,10 @@ func TestObserveBounded(t *testing.T) {
 	})
 }
 
-// TestObserveCanceled: so it is for a caller who does not want to wait any more.
+// TestObserveCanceled checks the same for a caller that cancels.
 func TestObserveCanceled(t *testing.T) {
 	if unix.Geteuid() != 0 {
-		t.Skip("needs root, to have the kernel wait for a page that nobody provides")
+		t.Skip("needs root, to make the kernel wait for a page that no process provides")
 	}
 	c := startTarget(t, "missing")
 	untilState(t, c.pid, 'S')
@@ -55,11 +56,11 @@ func TestObserveCanceled(t *testing.T) {
 	}
 }
 
-// TestCaptureRemoved captures a process of whose stack a part is not there and comes from nowhere: it is not stopped
-// for what cannot be had.
+// TestCaptureRemoved captures a process with a stack page that nothing provides. The capture must not stop the
+// process for unreadable memory.
 func TestCaptureRemoved(t *testing.T) {
 	if unix.Geteuid() != 0 {
-		t.Skip("needs root, to have the kernel wait for a page that nobody provides")
+		t.Skip("needs root, to make the kernel wait for a page that no process provides")
 	}
 	c := startTarget(t, "removed")
 	untilState(t, c.pid, 'S')

@@ -4,8 +4,8 @@ package ptrace
 
 import "sync/atomic"
 
-// isSet reports whether a flag is set that another goroutine sets by means of package atomic. The compiler makes a
-// plain load of it, so it needs no stack.
+// isSet reads a flag that another goroutine sets by means of package atomic. The compiler makes a plain load of it,
+// so it needs no stack.
 //
 //go:nosplit
 //go:norace

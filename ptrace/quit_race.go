@@ -2,8 +2,8 @@
 
 package ptrace
 
-// isSet is that of quit.go. With the race detector package atomic calls into the detector, which is not possible in the
-// midst of a system call.
+// isSet replaces isSet of quit.go in builds with the race detector. There, package atomic calls into the detector,
+// which is not possible in the midst of a system call.
 //
 //go:nosplit
 //go:norace

@@ -5,8 +5,8 @@ import "unsafe"
 // maxRegisters is larger than the general registers of any architecture.
 const maxRegisters = 512
 
-// stackPointer tells where the stack pointer is in a register set of the given length, which identifies the layout:
-// a 64-bit kernel gives the shorter set of its 32-bit sibling for a 32-bit process.
+// stackPointer is the position of the stack pointer in a register set of the given length. The length identifies the
+// layout: for a 32-bit process, a 64-bit kernel gives the shorter set of its 32-bit sibling.
 type stackPointer struct {
 	length, offset, size int
 }
@@ -21,8 +21,8 @@ func spOf(registers *[maxRegisters]byte, length int) (uint64, bool) {
 		if layout.length != length {
 			continue
 		}
-		// The offsets are those of the tables, all of them aligned and inside; package binary would need stack for its
-		// checks, of which functions that may not grow it have little.
+		// The offsets come from the tables, and are aligned and inside. Package binary would check this again, which
+		// needs stack. Functions that may not grow their stack have little of it.
 		at := unsafe.Add(unsafe.Pointer(registers), layout.offset)
 		if layout.size == 4 {
 			return uint64(*(*uint32)(at)), true

@@ -6,5 +6,5 @@ var stackPointers = [...]stackPointer{
 	{length: 17 * 4, offset: 15 * 4, size: 4}, // esp
 }
 
-// floatingSize: no ABI keeps general registers in floating point ones.
+// floatingSize is 0, because no ABI function saves general registers in floating point registers.
 const floatingSize = 0

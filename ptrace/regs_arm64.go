@@ -6,5 +6,5 @@ var stackPointers = [...]stackPointer{
 	{length: 18 * 4, offset: 13 * 4, size: 4}, // r13
 }
 
-// floatingSize: no ABI keeps general registers in floating point ones.
+// floatingSize is 0, because no ABI function saves general registers in floating point registers.
 const floatingSize = 0

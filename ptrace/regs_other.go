@@ -2,8 +2,8 @@
 
 package ptrace
 
-// stackPointers knows nothing of this architecture: captures hold registers and no stack.
+// stackPointers is empty for this architecture: captures contain registers and no stack.
 var stackPointers [0]stackPointer
 
-// floatingSize: no ABI keeps general registers in floating point ones.
+// floatingSize is 0, because no ABI function saves general registers in floating point registers.
 const floatingSize = 0

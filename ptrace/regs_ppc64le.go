@@ -6,5 +6,5 @@ var stackPointers = [...]stackPointer{
 	{length: 44 * 8, offset: 1 * 8, size: 8}, // r1, without the padding
 }
 
-// floatingSize: no ABI keeps general registers in floating point ones.
+// floatingSize is 0, because no ABI function saves general registers in floating point registers.
 const floatingSize = 0

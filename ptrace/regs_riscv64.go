@@ -5,5 +5,5 @@ var stackPointers = [...]stackPointer{
 	{length: 32 * 8, offset: 2 * 8, size: 8}, // sp
 }
 
-// floatingSize: no ABI keeps general registers in floating point ones.
+// floatingSize is 0, because no ABI function saves general registers in floating point registers.
 const floatingSize = 0

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// release detaches whatever is still attached, and puts the thread back to normal. It returns false if something
-// remains that only the end of the thread can detach.
+// release detaches all threads that are still attached, and restores the tracing thread's settings. It returns false
+// if a thread remains that only the end of the tracing thread can detach.
 func (s *session) release() bool {
 	if s.blocking {
 		s.unblock()
@@ -29,13 +29,13 @@ func (s *session) release() bool {
 	return !s.doubtful
 }
 
-// sleep is doze for when the scheduler may know of it.
+// sleep is doze for phases in which the scheduler may know of it.
 func (s *session) sleep(nap int64) {
 	t := unix.NsecToTimespec(nap)
 	_ = unix.Nanosleep(&t, nil)
 }
 
-// drain stops, detaches and reaps what it can, and returns how many threads are left.
+// drain stops, detaches and reaps as many threads as possible, and returns how many are left.
 func (s *session) drain() (left int) {
 	for i := range s.tracees {
 		t := &s.tracees[i]
@@ -48,11 +48,11 @@ func (s *session) drain() (left int) {
 			t.detach()
 		case exited:
 			if s.reapExit(t); t.phase == exited {
-				t.phase = seized // what looked dead may be another thread now, which has executed another program
+				t.phase = seized // a thread that looked dead may be another thread now, which has executed another program
 			}
 		case gone:
-			// A process that executed another program: the thread that did so has got the process's number, and may
-			// be one of ours.
+			// The process executed another program. The thread that did so has taken over the process's id, and may
+			// be one of our tracees.
 			s.doubtful = s.doubtful || len(s.tracees) > 1
 		default: // nothing to do
 		}
@@ -63,8 +63,8 @@ func (s *session) drain() (left int) {
 	return left
 }
 
-// reapExit takes notice of the end of a thread, except of a child of this very process: that one belongs to whoever
-// started it.
+// reapExit reaps a thread that has ended. It does not reap a child of this very process, because the code that
+// started the child waits for it.
 //
 //go:nosplit
 //go:norace
@@ -72,12 +72,12 @@ func (s *session) reapExit(t *tracee) {
 	t.reap(s.own && t.tid == s.call.target.PID)
 }
 
-// buryTheDead looks after the threads that do not stop because they have ended. The end of a main thread is not
-// reported before that of all others, and the ends of the others block it until they are taken notice of.
+// reapExited reaps the threads that do not stop because they have ended. The kernel reports the end of a main thread
+// after the ends of all other threads. Unreaped threads block it.
 //
 //go:nosplit
 //go:norace
-func (s *session) buryTheDead() {
+func (s *session) reapExited() {
 	for i := range s.tracees {
 		t := &s.tracees[i]
 		if t.phase == seized && isDead(s.file.state(s.call.target.PID, t.tid)) {

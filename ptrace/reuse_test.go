@@ -20,9 +20,9 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestFaultReusedPID: in a PID namespace of its own, in which the next process id can be chosen, the id of the process
-// that is meant passes to another process of the same program, user and parent, before or in the middle of a capture.
-// The other one is never taken for it, and is left alone.
+// TestFaultReusedPID runs in a PID namespace, in which the next process id can be chosen. The id of the expected
+// process passes to another process of the same program, user and parent, before or during a capture. The capture
+// must never return data of the other process, and must not touch it.
 func TestFaultReusedPID(t *testing.T) {
 	if unix.Geteuid() != 0 {
 		t.Skip("only root can make a PID namespace")
@@ -73,7 +73,7 @@ func reuseRole(args []string) int {
 	return 0
 }
 
-// reuse makes one id pass from a process to another one and returns what the capture of the first one said.
+// reuse makes one id pass from a process to another one, and returns the result of capturing the first one.
 func reuse(program string, i int) (string, error) {
 	first, err := rest(program)
 	if err != nil {
@@ -122,8 +122,8 @@ func reuse(program string, i int) (string, error) {
 	return "refused, " + when + fmt.Sprintf(" (%T)", captureErr), nil
 }
 
-// reuseAtOnce makes ids pass on until one does within a hundredth of a second: /proc shows the same of the second
-// process as of the first one. Only who holds the first one can tell.
+// reuseAtOnce repeats until an id passes on within a hundredth of a second. /proc then shows the same for both
+// processes. Only a handle of the first process can distinguish them.
 func reuseAtOnce(
 	program string, engine func(context.Context, Target, Options) (*Snapshot, error), outcomes counts,
 ) error {
@@ -182,8 +182,8 @@ func rest(program string) (*exec.Cmd, error) {
 	return cmd, nil
 }
 
-// replaced ends a process and starts others until one has its id. /proc tells processes of one id apart by when they
-// were started, in hundredths of a second: the second one comes at a given time or later.
+// replaced ends a process and starts others until one has the same id. /proc distinguishes them by their start times
+// in hundredths of a second. The second process starts at the given time or later.
 func replaced(first *exec.Cmd, program string, from uint64) (*exec.Cmd, error) {
 	_ = first.Process.Kill()
 	_ = first.Wait()

@@ -17,12 +17,12 @@ import (
 
 const (
 	samplePeriod = 100 * time.Microsecond // of CPU time until the sample is taken
-	// maxUserStack is the most that one sample holds (sample_stack_user is a 16-bit number, a multiple of 8); the kernel
-	// shortens it by what the rest of the record takes.
+	// maxUserStack is the largest stack in one sample (sample_stack_user is a 16-bit number, a multiple of 8). The
+	// kernel shortens it by the size of the rest of the record.
 	maxUserStack = 65528
-	ringPages    = 32 // a power of two; twice what one sample takes with pages of 4 KiB
-	// ringRoom is how much of that may be used: what one sample takes, and some more. The event goes on until we switch
-	// it off, and what it cannot write costs the thread next to nothing.
+	ringPages    = 32 // a power of two; twice the size of one sample with pages of 4 KiB
+	// ringRoom is the usable part of the ring: the size of one sample and a reserve. The event continues until we
+	// disable it. When the ring is full, the event costs the thread very little.
 	ringRoom = 96 << 10
 )
 
@@ -107,7 +107,7 @@ func openSampler(tid int) (*sampler, error) {
 		return nil, fmt.Errorf("map the memory for a sample: %w", err)
 	}
 	s := &sampler{fd, ring}
-	s.meta().Data_tail = ringRoom // what is before that, in a ring, may be written to
+	s.meta().Data_tail = ringRoom // the kernel may write to the part of the ring before the tail
 	return s, nil
 }
 
@@ -121,9 +121,9 @@ func (s *sampler) close() {
 	_ = unix.Close(s.fd)
 }
 
-// await lets one sample be taken, and returns it. The event must not be one that switches itself off after it
-// (PERF_EVENT_IOC_REFRESH): Linux 6.17 does that in the handler of the event's timer, waits there until the handler has
-// ended, and hangs ("perf/core: Fix system hang caused by cpu-clock usage").
+// await enables the event until one sample is taken, and returns the sample. The event must not disable itself after
+// a sample (PERF_EVENT_IOC_REFRESH). Linux 6.17 does that in the handler of the event's timer, waits there for the
+// end of the same handler, and hangs ("perf/core: Fix system hang caused by cpu-clock usage").
 func (s *sampler) await(limit time.Duration) (*sample, error) {
 	if err := s.enable(); err != nil {
 		return nil, err
@@ -154,7 +154,7 @@ func (s *sampler) enable() error {
 	return nil
 }
 
-// take returns the first sample in the ring; errNoSample if there is none yet.
+// take returns the first sample in the ring, or errNoSample.
 func (s *sampler) take() (*sample, error) {
 	head := atomic.LoadUint64(&s.meta().Data_head)
 	data := s.ring[os.Getpagesize():]

@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestEventGoesOn: the event that a running thread is sampled by does not switch itself off, which hangs Linux 6.17,
-// and yet takes one sample.
-func TestEventGoesOn(t *testing.T) {
+// TestEventStaysEnabled: the event that a running thread is sampled by does not switch itself off, which hangs Linux
+// 6.17, and yet takes one sample.
+func TestEventStaysEnabled(t *testing.T) {
 	needSampling(t)
 	s, err := openSampler(started(t, "sh", "-c", "while :; do :; done"))
 	if err != nil {

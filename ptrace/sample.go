@@ -8,9 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sample is what one PERF_RECORD_SAMPLE says of a thread.
+// sample is the content of one PERF_RECORD_SAMPLE of a thread.
 type sample struct {
-	registers []byte // as NT_PRSTATUS has them
+	registers []byte // in the layout of NT_PRSTATUS
 	sp        uint64
 	stack     []byte // from sp
 }
@@ -27,8 +27,8 @@ func perfMask() (mask uint64) {
 	return mask
 }
 
-// parseRing finds the sample among the records of a ring (perf_event_open(2), "MMAP layout"); errNoSample if there is
-// none.
+// parseRing finds the sample among the records of a ring (perf_event_open(2), "MMAP layout"). It returns errNoSample
+// if there is none.
 func parseRing(p []byte) (*sample, error) {
 	const header = 8
 	for len(p) >= header {
@@ -84,7 +84,7 @@ func parseSample(p []byte) (*sample, error) {
 	}
 	stack := p[:size]
 	p = p[size:]
-	copied, ok := next() // what follows it in the stack was not readable
+	copied, ok := next() // the rest of the stack was not readable
 	if !ok || copied > size {
 		return nil, short
 	}

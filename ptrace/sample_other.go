@@ -4,7 +4,7 @@ package ptrace
 
 const prStatusSize = 0
 
-// perfRegisters knows nothing of this architecture: a running thread is not sampled.
+// perfRegisters is empty for this architecture: a running thread is not sampled.
 //
 //nolint:gochecknoglobals // a table
 var perfRegisters []perfRegister

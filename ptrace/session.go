@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// errAgain says that the target executed another program in the middle: what was read before is void.
+// errAgain means that the target executed another program during the capture: the data read before is invalid.
 var errAgain = errors.New("the process has executed another program")
 
 // The note types of the general and of the floating point registers (elf.h).
@@ -38,7 +38,7 @@ type session struct {
 	before  procfs.Stat
 	maps    []procfs.Mapping
 	spans   []span        // of maps; shared with layouts
-	layout  *MapsSnapshot // what the caller gave; nil: maps are read
+	layout  *MapsSnapshot // from the caller; nil: maps are read
 	tracees []tracee
 	leftOut int
 	own     bool // the target is a child of this process
@@ -58,7 +58,7 @@ type session struct {
 
 	coroutines coroutines
 
-	// Times in ns: when all threads were last known to run, the first stop at the earliest, when it was seen, the last
+	// Times in ns: when all threads were last known to run, the earliest possible first stop, its detection, the last
 	// detach. 0: not yet.
 	lastRunning, firstStop, seen, end int64
 	now                               timespec
@@ -70,7 +70,7 @@ type session struct {
 	until         int64
 	pause         timespec
 
-	file fileText // of buryTheDead
+	file fileText // of reapExited
 
 	mask, oldMask uint64
 	blocking      bool    // signals are blocked
@@ -131,7 +131,7 @@ func (s *session) hook(at step) {
 	}
 }
 
-// capture does the whole work; what is attached when it returns, release has to detach.
+// capture does the whole work. Threads that are still attached when it returns must be detached by release.
 func (s *session) capture() (*Snapshot, error) {
 	s.reset()
 	if err := s.prepare(); err != nil {
@@ -163,7 +163,7 @@ func (s *session) capture() (*Snapshot, error) {
 	return s.snapshot()
 }
 
-// prepare reads what can be read before anything is attached.
+// prepare reads all data that can be read before a thread is attached.
 func (s *session) prepare() (err error) {
 	pid := s.call.target.PID
 	if l := s.call.options.MapsSnapshot; l != nil && l.stat.PID == pid && !s.call.options.AllThreads {
@@ -196,7 +196,7 @@ func (s *session) prepare() (err error) {
 // maxAlso bounds Options.Also.
 const maxAlso = 4
 
-// piece is memory to copy besides the threads' stacks.
+// piece is memory to copy in addition to the threads' stacks.
 type piece struct {
 	address    uint64
 	start      uint64
@@ -220,7 +220,7 @@ func (s *session) readMaps(tid int) error {
 	return nil
 }
 
-// readMapsBy reads the mappings as the first of the threads shows them that has not ended: one that has shows none.
+// readMapsBy reads the mappings through the first thread that has not ended. An ended thread shows no mappings.
 func (s *session) readMapsBy(tids []int) error {
 	before, spans := s.maps, s.spans
 	for _, tid := range tids {
@@ -234,7 +234,7 @@ func (s *session) readMapsBy(tids []int) error {
 	return nil
 }
 
-// snapshot makes the result of what was copied. The copies leave the arena, which the next capture will use.
+// snapshot builds the result from the copied data. It copies them out of the arena, which the next capture will use.
 func (s *session) snapshot() (*Snapshot, error) {
 	snap := &Snapshot{
 		PID: s.call.target.PID, Engine: Engine, Maps: s.maps, ThreadsLeftOut: s.leftOut, MapsSnapshot: s.layout,
@@ -292,7 +292,7 @@ func (s *session) thread(t *tracee, snap *Snapshot) Thread {
 		}
 	case t.phase == seized && t.errno == 0:
 		result.Err = &DeadlineError{PID: t.tid, After: time.Since(s.call.started), State: t.state,
-			During: "its process was not to stand still for longer"}
+			During: "the limit for the pause of its process was reached"}
 	case t.errno != 0 && t.errno != unix.ESRCH:
 		result.Err = systemError(t.tid, "read registers", t.errno)
 	default:

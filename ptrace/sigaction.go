@@ -7,7 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sigaction is the kernel's struct sigaction: the handler, the flags and, depending on the architecture, what follows.
+// sigaction is the kernel's struct sigaction: the handler, the flags and further fields that depend on the
+// architecture.
 type sigaction struct {
 	handler, flags uint64
 	rest           [4]uint64
@@ -27,10 +28,10 @@ func setAction(sig unix.Signal, action, before *sigaction) error {
 	return nil
 }
 
-// muteStops tells the kernel not to send this process SIGCHLD when a tracee or a child stops, only when a child ends:
-// the Go runtime's handler would run on some other thread and take the processor away from ours or the target's just
-// while that stands still. The handler itself stays. It is asked for again with each capture, because os/signal sets
-// the handler anew without the flag.
+// muteStops disables SIGCHLD for stops of tracees and children; SIGCHLD still comes when a child ends. Otherwise the
+// Go runtime's handler would run on another thread. It could take the processor away from the capture or the target
+// while the target is stopped. The handler itself stays. Each capture calls muteStops again, because os/signal sets
+// the handler again without the flag.
 func muteStops() {
 	var action sigaction
 	if err := setAction(unix.SIGCHLD, nil, &action); err != nil || action.flags&saNoCldStop != 0 {

@@ -5,14 +5,14 @@ import (
 	"sync"
 )
 
-// stackCopy is memory for a copy of a stack of common size. To allocate it anew costs more than to fill it.
+// stackCopy is memory for a copy of a stack of common size. Allocating it costs more than filling it.
 type stackCopy [32 << 10]byte
 
 //nolint:gochecknoglobals // a cache
 var stackCopies = sync.Pool{New: func() any { return new(stackCopy) }}
 
-// Release gives memory of the stacks back, for further captures to use: they must not be used any more. It need not be
-// called.
+// Release returns the memory of the stacks for use by further captures. The stacks must not be used any more. Calling
+// Release is optional.
 func (s *Snapshot) Release() {
 	if s.lent == nil {
 		return
@@ -26,7 +26,7 @@ func (s *Snapshot) Release() {
 	s.lent = nil
 }
 
-// copyOf returns a copy of a stack; that of the first one is lent.
+// copyOf returns a copy of a stack. The copy of the first stack comes from the pool.
 func (s *Snapshot) copyOf(stack []byte) []byte {
 	if s.lent != nil || len(stack) == 0 || len(stack) > len(stackCopy{}) {
 		return slices.Clone(stack)

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// TestRelease: what one capture has copied is not changed by others, and gone when it is given back.
+// TestRelease checks that other captures do not change a snapshot, and that a released snapshot has no stacks.
 func TestRelease(t *testing.T) {
 	c := startTarget(t, "threads", "4")
 	var kept []*Snapshot
@@ -30,7 +30,7 @@ func TestRelease(t *testing.T) {
 		// Where pages have 64 KB the main thread's stack is often too long to be lent.
 		lent := slices.IndexFunc(s.Threads, func(th Thread) bool { return len(th.Stack.Data) <= len(stackCopy{}) })
 		s.Release()
-		s.Release() // it has nothing to give any more
+		s.Release() // a second call has no effect
 		for i := range s.Threads {
 			if data := s.Threads[i].Stack.Data; (data == nil) != (i == lent) {
 				t.Errorf("thread %d of %d has %d bytes", i, len(s.Threads), len(data))

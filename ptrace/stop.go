@@ -8,15 +8,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file is what runs while the target stands still. To the Go scheduler it is one system call, once the target has
-// stopped or has been given a third of a millisecond for that: no other goroutine waits for it, however long the target
-// takes, and it waits for none. Else a target that has stopped would stand still until the goroutine gets one of the
-// scheduler's processors again, behind everybody else; and what may wait for the disk, or for ever (process_vm_readv of
-// a page that userfaultfd provides), would keep one.
+// This file contains the code that runs while the target is stopped. The Go scheduler sees it as one system call. The
+// call begins when the target has stopped, or after a third of a millisecond. No other goroutine then waits for this
+// thread, however long the target takes, and this thread waits for no goroutine.
 //
-// What is done in such a call must be nosplit, all of it: it has the stack that there is, and stores no pointers, which
-// the garbage collector would have to know of. It uses memory that exists, and system calls that the scheduler does not
-// get to know of. Signals are blocked meanwhile, except in naps in that system call.
+// Without this call, the goroutine would wait for a processor of the scheduler, behind all others, while the target
+// is stopped. And a wait for the disk would block one of the scheduler's processors. Such a wait may last for ever,
+// for example in process_vm_readv of a page that userfaultfd provides.
+//
+// All functions in such a call must be nosplit, because their stack cannot grow. They store no pointers, because the
+// garbage collector would not see them. They use preallocated memory, and system calls that bypass the scheduler.
+// Signals are blocked meanwhile, except during naps inside that system call.
 
 //go:linkname entersyscall runtime.entersyscall
 func entersyscall()
@@ -31,13 +33,13 @@ const (
 	firstNap  = int64(20 * time.Microsecond)  // then sleeps that double
 	lastNap   = int64(1 * time.Millisecond)   // until they are this long
 	maxStall  = int64(50 * time.Millisecond)  // how long stopped threads wait for others that do not stop
-	drainTime = int64(100 * time.Millisecond) // how long to try to stop what must be detached
+	drainTime = int64(100 * time.Millisecond) // how long to try to stop threads that must be detached
 
-	// The longest nap that the scheduler does not get to know of: 0.3 ms with those before it.
+	// The longest nap that bypasses the scheduler: 0.3 ms together with the naps before it.
 	lastHeldNap = int64(160 * time.Microsecond)
 )
 
-// blocked are the signals to block: all but those that the thread could raise itself.
+// blocked are the signals to block: all signals except those caused by the thread itself.
 const blocked = ^uint64(1<<(unix.SIGSEGV-1) | 1<<(unix.SIGBUS-1) | 1<<(unix.SIGFPE-1) | 1<<(unix.SIGILL-1) |
 	1<<(unix.SIGTRAP-1) | 1<<(unix.SIGSYS-1))
 
@@ -50,15 +52,15 @@ func (s *session) clock() int64 {
 	return s.now.sec*1e9 + s.now.nsec
 }
 
-// stopAndCopy interrupts all threads, waits until they stand still, copies what is wanted and detaches them. It returns
-// with an error if they did not stop in time; release detaches what is left.
+// stopAndCopy interrupts all threads, waits until they are stopped, copies the requested memory, and detaches them.
+// It returns an error if they did not stop in time. release then detaches the remaining threads.
 func (s *session) stopAndCopy() error {
 	s.patience, s.nap, s.tries = spinning, firstNap, 0
 	if s.raisePriority() && len(s.tracees) == 1 {
 		s.patience = idleSpin // several threads may need this processor too
 	}
 	if (s.urgent || runtime.NumCPU() == 1) && s.processor == currentProcessor() {
-		s.patience = retrySpin // it cannot stop while this thread is where it has to go on
+		s.patience = retrySpin // it cannot stop while this thread is on the processor that it needs
 	}
 	s.until = s.clock() + int64(s.call.limit-time.Since(s.call.started))
 	for !s.stopAndCopyNoSched() {
@@ -71,9 +73,10 @@ func (s *session) stopAndCopy() error {
 	return nil
 }
 
-// stopAndCopyNoSched does what stopAndCopy says. It returns false if it is time to think about going on. The first
-// looks are taken before the call that the scheduler knows of: most targets stop soon, and who is in a system call for
-// longer than 20 µs loses his processor; somebody else is woken up to have it, and he has to get one again afterwards.
+// stopAndCopyNoSched does the work of stopAndCopy. It returns false if the caller has to decide whether to continue.
+// The first checks come before entersyscall, because most targets stop soon. A thread that is in a system call for
+// longer than 20 µs loses its scheduler processor. The scheduler wakes another thread to use it. The first thread
+// then has to get one again afterwards.
 //
 //go:nosplit
 //go:norace
@@ -90,13 +93,13 @@ func (s *session) stopAndCopyNoSched() bool {
 	for ; ; first = false {
 		if !first {
 			if s.nap == lastNap {
-				s.buryTheDead()
+				s.reapExited()
 			}
 			stopped = s.lookLater()
 		}
 		if stopped {
 			s.copyAll()
-			s.letGo()
+			s.detachStopped()
 		}
 		s.unblock()
 		s.tries++
@@ -104,7 +107,7 @@ func (s *session) stopAndCopyNoSched() bool {
 			break
 		}
 	}
-	s.relax() // the scheduler may have to wait for a thread of its own, which an urgent one keeps off the processor
+	s.relax() // the scheduler may wait for one of its threads, which an urgent thread keeps off the processor
 	exitsyscall()
 	return stopped
 }
@@ -120,8 +123,8 @@ func (s *session) lookLater() bool {
 	return s.awaitStops()
 }
 
-// awaitStops interrupts the threads and looks for their stops for a short while. It returns false if some still run.
-// Once others have stood still for long, those are enough.
+// awaitStops interrupts the threads and checks for their stops for a short while. It returns false if some still run.
+// After a long wait, the threads that have stopped are enough.
 //
 //go:nosplit
 //go:norace
@@ -137,11 +140,11 @@ func (s *session) awaitStops() bool {
 	return s.spin(s.patience) || s.firstStop != 0 && s.clock()-s.firstStop > maxStall
 }
 
-// letGo detaches what stands still.
+// detachStopped detaches the stopped threads.
 //
 //go:nosplit
 //go:norace
-func (s *session) letGo() {
+func (s *session) detachStopped() {
 	for i := range s.tracees {
 		if t := &s.tracees[i]; t.phase == stopped {
 			t.detach()
@@ -150,7 +153,7 @@ func (s *session) letGo() {
 	s.end = s.clock()
 }
 
-// spin looks until no thread runs any more.
+// spin checks repeatedly until no thread runs any more.
 //
 //go:nosplit
 //go:norace
@@ -241,7 +244,7 @@ func (s *session) copyAll() {
 	}
 }
 
-// copyPiece reads further memory, by way of the main thread if that stands still.
+// copyPiece reads further memory through the main thread, if that is stopped.
 //
 //go:nosplit
 //go:norace
@@ -258,7 +261,7 @@ func (s *session) copyPiece(p *piece, t *tracee) {
 	t.stackAt = stackAt
 }
 
-// copyRegisters reads the registers of a thread that stands still, and returns its stack pointer.
+// copyRegisters reads the registers of a stopped thread, and returns its stack pointer.
 //
 //go:nosplit
 //go:norace
@@ -277,7 +280,7 @@ func (s *session) copyRegisters(t *tracee) (sp uint64, ok bool) {
 	return spOf(&t.registers, t.length)
 }
 
-// copyOwnStack reads the stack of a thread that stands still; false if there is none at its stack pointer.
+// copyOwnStack reads the stack of a stopped thread. It returns false if there is no stack at its stack pointer.
 //
 //go:nosplit
 //go:norace
@@ -315,7 +318,7 @@ func (t *tracee) copyFloating() {
 	t.hasFloat = errno == 0 && t.vector.length == floatingSize
 }
 
-// read copies memory of the target behind what the arena holds, as far as there is room and the memory is readable.
+// read appends memory of the target to the arena, as far as there is room and the memory is readable.
 //
 //go:nosplit
 //go:norace

@@ -15,16 +15,17 @@ var ErrBusy = errors.New("a capture does not end")
 // suspendWait is how long captures under way may take to end before the program is suspended.
 const suspendWait = 10 * time.Second
 
-// Suspend does what the terminal's stop signal (SIGTSTP) does to programs that do not handle it: this program stands
-// still until SIGCONT, or goes on at once if nobody could continue it (an orphaned process group). But it does so while
-// no process is held by a capture, which would stand still as long, or interrupted by an event or a sampler's clock,
-// again and again. What would capture or sample one meanwhile waits. The error is ErrBusy, or that of a system call:
-// the program has not stood still then.
+// Suspend does for this program what the terminal's stop signal (SIGTSTP) does by default. The program is stopped
+// until SIGCONT. If no process could continue it (an orphaned process group), it continues at once.
+//
+// Suspend waits for a moment without a stopped target, which would stay stopped as long. It also waits until no event
+// or sampler interrupts a process repeatedly. New captures and samples wait meanwhile. The error is ErrBusy, or the
+// error of a system call. The program was not stopped in these cases.
 func Suspend() error { return work.suspend(suspendWait, standStill) }
 
-// standStill stops the program by another of the terminal's signals, which does what SIGTSTP does by default. SIGTSTP
-// itself stays handled: a thread may be about to stop the program by its default action, because of one that came as
-// soon as the program was continued, when others have begun to capture again.
+// standStill stops the program by another stop signal of the terminal, which has the same default action as SIGTSTP.
+// The handler of SIGTSTP stays. A SIGTSTP may come as soon as the program is continued. Its default action would then
+// stop the program when captures have begun again.
 func standStill() error {
 	runtime.LockOSThread() // a signal to a thread itself is there when the call returns
 	defer runtime.UnlockOSThread()
@@ -39,18 +40,18 @@ func standStill() error {
 	return err
 }
 
-// work is what Suspend waits for.
+// work is the activity for which Suspend waits.
 //
 //nolint:gochecknoglobals // a program is suspended as a whole
 var work = activity{samplers: make(map[*Sampler]bool)}
 
-// activity counts what must not be under way while the program stands still.
+// activity counts the work that must end before the program is stopped.
 type activity struct {
 	mu       sync.Mutex
 	parties  int
-	samplers map[*Sampler]bool // those that run
+	samplers map[*Sampler]bool // the running samplers
 	resting  chan struct{}     // closed at the end of a rest that is asked for or under way; else nil
-	idle     chan struct{}     // closed when there are no parties any more; nil if nobody waits for that
+	idle     chan struct{}     // closed when there are no parties any more; nil without a waiting goroutine
 }
 
 // begin waits for the end of a rest, and begins something that puts off the next one until end.
@@ -82,7 +83,8 @@ func (a *activity) end() {
 	}
 }
 
-// know has a sampler rest when the others do, until the result is called. Each of its batches begins and ends.
+// know registers a sampler, which rests together with the others until the returned function is called. Each of its
+// batches begins and ends as activity.
 func (a *activity) know(s *Sampler) (forget func()) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -94,8 +96,7 @@ func (a *activity) know(s *Sampler) (forget func()) {
 	}
 }
 
-// suspend calls do when nothing is under way, and holds back what would begin. If another rest is asked for it does
-// nothing.
+// suspend calls do when no work is active, and delays new work. If another rest is requested, it does nothing.
 func (a *activity) suspend(most time.Duration, do func() error) error {
 	a.mu.Lock()
 	if a.resting != nil {

@@ -48,8 +48,8 @@ func suspendRole(args []string) int {
 	}
 }
 
-// TestSuspend: a program that captures all the time is suspended while it holds nobody, and interrupts nobody by an
-// event, and it goes on afterwards.
+// TestSuspend suspends a program that captures all the time. It must be suspended while no target is stopped or
+// interrupted by an event. It must continue afterwards.
 func TestSuspend(t *testing.T) {
 	for _, c := range []struct {
 		target string
@@ -96,8 +96,9 @@ func hasEvent(t *testing.T, pid int) bool {
 	})
 }
 
-// TestRest: what is under way is waited for, what would begin waits, and all goes on if it took too long.
-func TestRest(t *testing.T) {
+// TestRestWaitsForWork checks that a rest waits for current work, and that new work waits. If the rest takes too long
+// to begin, all work continues.
+func TestRestWaitsForWork(t *testing.T) {
 	a := activity{}
 	a.begin()
 	began := make(chan bool)
@@ -145,7 +146,8 @@ func TestRest(t *testing.T) {
 	<-began
 }
 
-// TestSamplerRests: a sampler takes no samples while it rests, which does not count, and goes on afterwards.
+// TestSamplerRests checks that a sampler takes no samples during a rest, does not count that time, and continues
+// afterwards.
 func TestSamplerRests(t *testing.T) {
 	const span, rest, rate = time.Second, 1500 * time.Millisecond, 100
 	s := newSampler(t, SamplerOptions{Interval: time.Second / rate, Duration: span, Batch: span / 10},

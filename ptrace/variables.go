@@ -7,14 +7,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This file reads the variables of a trail, and what they are expected to point at, by the system call that reads the
-// stack: most of a pause is system calls, and the pages that they look for.
+// This file reads the variables of ExtraReads, and their expected targets, in the system call that reads the stack.
+// Most of a pause is spent in system calls, and in their look-ups of pages.
 
-// maxNear is how many bytes are read for variables near each other.
+// maxNear is the maximum length of one read for neighbouring variables.
 const maxNear = 512
 
-// join finds the variables that are read as one piece of memory: those near each other, in one page. For each piece the
-// kernel looks for the page anew, which takes longer than to copy some words more.
+// join groups variables that are read as one piece of memory: neighbours in one page. The kernel looks up the page
+// for each piece, which takes longer than copying some more words.
 func (r *extraReads) join() {
 	const page = 4096 // or more
 	words := make([]uint64, 0, len(r.near))
@@ -39,7 +39,7 @@ func (r *extraReads) join() {
 	}
 }
 
-// wantVariables wants what copyTrail begins with.
+// wantVariables adds the variables, with which copyExtraReads begins.
 //
 //go:nosplit
 //go:norace
@@ -51,9 +51,9 @@ func (s *session) wantVariables() {
 	}
 }
 
-// wantWithStack wants what is read with the stack of a thread: with the main thread's, the variables and what they are
-// expected to point at; false if there is nothing to read. It is no part of readBehindVariables because of the stack
-// that there is for both, see stop.go: 800 bytes.
+// wantWithStack adds the memory that is read together with a thread's stack. For the main thread this is the
+// variables and the data that they are expected to point to. It returns false if there is nothing to read. It is
+// separate from readBehindVariables because of the small stack (800 bytes, see stop.go).
 //
 //go:nosplit
 //go:norace
@@ -71,15 +71,15 @@ func (s *session) wantWithStack(t *tracee) bool {
 	return r.n > 0 && r.n < maxBlocks
 }
 
-// expectNothing forgets what the variables are expected to hold.
+// expectNothing removes the expected values of the variables.
 func (r *extraReads) expectNothing() {
 	for i := range r.variables[:r.nVariables] {
 		r.variables[i].Expected = 0
 	}
 }
 
-// readBehindVariables is read for a stack, with what wantWithStack has wanted before it, in one system call; false if
-// not all of that is readable.
+// readBehindVariables is read for a stack, together with the memory that wantWithStack has added, in one system call.
+// It is false if not all of that memory is readable.
 //
 //go:nosplit
 //go:norace

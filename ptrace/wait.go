@@ -6,21 +6,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// phase is how far a thread has come.
+// phase is the state of a thread in a capture.
 type phase uint8
 
 const (
 	failed   phase = iota // was never seized
 	seized                // attached and running
-	stopped               // attached and standing still
-	detached              // let go
+	stopped               // attached and stopped
+	detached              // detached by this package
 	exited                // a zombie of which we have to take notice
 	reaped                // a zombie of which we have
-	gone                  // not ours any more, though we did not let it go
+	gone                  // not our tracee any more, without a detach by us
 )
 
-// tracee is one thread on its way through a capture. Everything that is written while it stands still has its place
-// here beforehand.
+// tracee is the state of one thread during a capture. Everything that is written while the thread is stopped has
+// space here in advance.
 type tracee struct {
 	tid   int
 	name  string
@@ -28,7 +28,7 @@ type tracee struct {
 	err   error
 
 	phase   phase
-	foreign bool    // turned out to be a thread of another process: let go untouched
+	foreign bool    // turned out to be a thread of another process: detached without changes
 	signal  uintptr // on its way to the thread, to be handed on with the detach
 
 	info   siginfo
@@ -51,8 +51,8 @@ type tracee struct {
 	nParts int
 }
 
-// iovec is struct iovec. Addresses are numbers here, lest storing them needs a write barrier: what they point to is
-// kept alive by the session, and the heap does not move.
+// iovec is struct iovec. Its addresses are numbers, so that storing them needs no write barrier. The session keeps
+// their targets alive, and the heap does not move.
 type iovec struct {
 	base, length uintptr
 }
@@ -93,8 +93,8 @@ func (t *tracee) look() {
 	}
 }
 
-// signalOf tells which signal a stop holds up: none in a PTRACE_EVENT_STOP, whatever its low byte says, for that is a
-// stop that we asked for or a group stop, which the kernel resumes by itself after the detach.
+// signalOf returns the signal that a stop is about to deliver. A PTRACE_EVENT_STOP has none, whatever its low byte
+// says. It is a stop that we requested, or a group stop, which the kernel restores after the detach.
 //
 //go:nosplit
 //go:norace
@@ -105,8 +105,8 @@ func signalOf(status int32) uintptr {
 	return uintptr(status & 0x7f)
 }
 
-// interrupt asks a running tracee to stop. Asking again does no harm, and is needed where the first time went to a
-// thread whose number another one has taken over by executing a program.
+// interrupt asks a running tracee to stop. A repeated call does no harm. It is needed if the first one went to a
+// thread whose id another thread has taken over by executing a program.
 //
 //go:nosplit
 //go:norace
@@ -114,8 +114,8 @@ func (t *tracee) interrupt() {
 	_, _, _ = unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_INTERRUPT, uintptr(t.tid), 0, 0, 0, 0)
 }
 
-// detach lets a stopped tracee go. If it was killed meanwhile it is not stopped any more: then it is ours until it has
-// ended.
+// detach resumes and detaches a stopped tracee. If the tracee was killed meanwhile, it is not stopped any more, and
+// remains our tracee until it has ended.
 //
 //go:nosplit
 //go:norace
@@ -128,11 +128,13 @@ func (t *tracee) detach() {
 	}
 }
 
-// reap takes notice of the end of a tracee, so that its parent gets to know of it; of this process's own child it only
-// looks for it. Nothing changes if there is none yet: a main thread, ended, waits for the others to end. That there is
-// no such tracee is no end, even if it looked dead: a thread that executes another program takes over the process's
-// number, and leaves its own to the dead main thread; it may still be ours. Nor is a stop of that one an end: the
-// kernel tells of a tracee's stops whether asked for them or not (wait_task_stopped in kernel/exit.c), and once only.
+// reap consumes the end of a tracee, so that its parent is notified. For this process's own child it only looks for
+// the end. Nothing changes if the tracee has not ended: an ended main thread waits for the other threads to end.
+//
+// ECHILD does not mean an end, even if the thread looked dead. A thread that executes another program takes over the
+// process's id, and leaves its own id to the dead main thread. The thread may still be our tracee. A stop of this
+// thread is not an end either. The kernel reports a tracee's stops whether requested or not (wait_task_stopped in
+// kernel/exit.c), and only once.
 //
 //go:nosplit
 //go:norace

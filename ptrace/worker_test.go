@@ -17,8 +17,8 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestKernelWorker captures all threads of a process for which a thread of the kernel works: that one is left alone,
-// and what it works on does not fail. It is shown with where in the kernel it is.
+// TestKernelWorker captures all threads of a process that has a worker thread of the kernel. The worker must not be
+// stopped, and its work must not fail. The snapshot shows where in the kernel it is.
 func TestKernelWorker(t *testing.T) {
 	t.Parallel()
 	for name, capture := range map[string]func(context.Context, Target, Options) (*Snapshot, error){
@@ -55,7 +55,7 @@ func TestKernelWorker(t *testing.T) {
 	}
 }
 
-// startUring starts a process whose request waits for somebody to open the pipe.
+// startUring starts a process with a request that waits for another process to open the pipe.
 func startUring(t *testing.T) (pipe string, c *child) {
 	t.Helper()
 	dir := t.TempDir()

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Tests of packages for the machines of scripts/check-arch.sh, which have no Go, no compiler and no source: those that
-# stop processes, those of probes, which other kernels set in other ways, wait events (Debian's kernels have trampolines
-# for programs), and stacks at each instruction. To be sourced
-# after stacks.sh.
+# Tests of packages for the machines of scripts/check-arch.sh, which have no Go, no compiler and no source. They are
+# the tests that stop processes, tests of probes (other kernels set them in other ways), tests of wait events
+# (Debian's kernels have trampolines for programs), and tests of stacks at each instruction. To be sourced after
+# stacks.sh.
 
 # need_libc MACHINE finds the C library that programs for another machine are linked with, or installs it.
 need_libc() {
@@ -24,8 +24,9 @@ test_program() {
 	quietly "${TRIPLE[$1]}-gcc" -g -O1 -pthread -static -o "$2" "$3" "${@:4}"
 }
 
-# arch_tests MACHINE OVERLAY puts tests and programs into a machine. What is called gcc there gives out the programs that
-# were compiled here, by the names of their sources, and of each the one whose functions keep a chain if a flag wants that.
+# arch_tests MACHINE OVERLAY puts tests and programs into a machine. There, a program named gcc returns the programs
+# that were compiled here, by the names of their sources. If a flag asks for frame pointers or a back chain, it
+# returns the variant whose functions keep a chain.
 arch_tests() {
 	local machine=$1 dir=$2/check goarch=${GOARCH_OF[$1]} package program chain=-fno-omit-frame-pointer
 	need_libc "$machine"

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# Virtual machines of other architectures: Debian's kernel, and a first file system made of Debian's packages of that
-# architecture, unpacked, with process 1 from internal/archcheck/init, under qemu's emulation. Nothing is installed and
-# no architecture is added to the machine's dpkg: apt has a configuration of its own for each, and checks signatures and
-# checksums. To be sourced after packages.sh.
+# Virtual machines of other architectures, under qemu's emulation. They run Debian's kernel, with an initial file
+# system made of Debian's unpacked packages of that architecture, and process 1 from internal/archcheck/init. Nothing
+# is installed and the machine's dpkg gets no new architecture: apt uses a separate configuration for each
+# architecture, and checks signatures and checksums. To be sourced after packages.sh.
 
 ARCH_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 
@@ -114,8 +114,8 @@ arch_overlay() {
 	printf 'root:x:0:\npostgres:x:70:\nnogroup:x:65534:\n' >"$dir/etc/group"
 }
 
-# arch_boot LOG FOLDER...: boot a machine whose files are those of the folders; 0 if its script ended with status 0. LOG
-# gets what it printed.
+# arch_boot LOG FOLDER...: boot a machine with the files of the folders; 0 if its script ended with status 0. LOG gets
+# its output.
 arch_boot() {
 	local log=$1 kernel status
 	shift

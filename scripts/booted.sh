@@ -63,10 +63,17 @@ exec env -i container=pg_stat_backtrace PATH=/usr/sbin:/usr/bin:/sbin:/bin chroo
 boot() {
 	unshare --mount --pid --fork --kill-child=KILL --uts --ipc --net --cgroup bash -c "$BOOT_SCRIPT" boot "$ROOT" >"$WORK/boot.log" 2>&1 &
 	BOOT_PARENT=$!
-	# SIGTERM would make systemd start anew.
-	trap 'code=$?; kill -KILL "$BOOTED"; (exit $code); cleanup' EXIT
+	trap end_boot EXIT
 	until_true 30 "systemd (see $WORK/boot.log)" booted_child
 	until_true 60 "systemd to be up" system_up
+}
+
+# end_boot ends systemd and all of its processes, with the namespace. SIGTERM would make systemd start anew.
+end_boot() {
+	local code=$?
+	kill -KILL "$BOOTED" 2>/dev/null
+	(exit "$code")
+	cleanup
 }
 
 booted_child() {

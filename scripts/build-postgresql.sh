@@ -30,7 +30,7 @@ compile() {
 	fi
 	# The programs find their libraries wherever the folder is copied to: no list of folders has musl's.
 	local options=(-s "LDFLAGS_EX=-Wl,-rpath,'\$\$ORIGIN/../lib'")
-	# Called by another make(1), PostgreSQL's takes itself for a part of a build that goes on, and leaves files out.
+	# If another make(1) calls PostgreSQL's make, that believes it is part of a larger build, and leaves files out.
 	quietly nice env -u MAKELEVEL -u MAKEFLAGS make "${options[@]}" -j2
 	quietly nice env -u MAKELEVEL -u MAKEFLAGS make "${options[@]}" install DESTDIR="$1"
 }
@@ -50,7 +50,7 @@ source_options() {
 		-o "Dir::Etc::sourceparts=$dir/sources" -o Debug::NoLocking=1 -o APT::Sandbox::User=root
 }
 
-# download_source DIR PACKAGE: the newest version that is to be had; an archive may list one that it has not got.
+# download_source DIR PACKAGE: the newest available version; an archive may list a version that it does not have.
 download_source() {
 	local dir=$1 package=$2 version options
 	mapfile -t options < <(source_options)

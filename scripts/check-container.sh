@@ -49,11 +49,17 @@ as_server "$PG_BIN/initdb" -D "$DATA" -A trust -N -U postgres >/dev/null
 mkdir -p "$WORK/socket" && chown "$uid" "$WORK/socket"
 # The pause container: it holds the namespaces, and a tmpfs that both containers see as /dev/shm.
 # shellcheck disable=SC2016
-unshare --pid --fork --ipc --mount --kill-child=KILL bash -c 'mount -t proc proc /proc; mount -t tmpfs -o mode=1777 tmpfs /dev/shm; echo ok; exec sleep 3600' >"$WORK/pause" &
+unshare --pid --fork --ipc --mount --kill-child=KILL bash -c 'mount -t proc proc /proc; mount -t tmpfs -o mode=1777 tmpfs /dev/shm; echo ok; exec sleep 3600' >"$WORK/pause" 2>/dev/null &
 PAUSE_PARENT=$!
 pause_up() { PAUSE=$(pgrep -P "$PAUSE_PARENT" | head -n 1) && [[ -n $PAUSE && $(cat "$WORK/pause") == ok ]]; }
 until_true 20 "the pod" pause_up
-trap 'code=$?; kill -KILL "$PAUSE"; (exit $code); cleanup' EXIT
+end_pod() {
+	local code=$?
+	kill -KILL "$PAUSE" 2>/dev/null
+	(exit "$code")
+	cleanup
+}
+trap end_pod EXIT
 pod() { nsenter --target "$PAUSE" --pid --ipc --mount "$@"; }
 pod setpriv --reuid="$uid" --regid="$gid" --clear-groups --inh-caps=-all --bounding-set=-all \
 	"$PG_BIN/postgres" -D "$DATA" -k "$WORK/socket" -h '' >"$WORK/server.log" 2>&1 &
@@ -86,5 +92,14 @@ stacks=$(sql "SELECT backend_type, pg_get_backtrace(pid) LIKE '#0%' FROM pg_stat
 checkpointer=$(sql "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'")
 refused=$(psql -XAtq -h "$WORK/socket" -U oncall postgres -c "SELECT pg_get_backtrace($checkpointer)" 2>&1) && die "a plain role got a stack of the checkpointer"
 [[ $refused == *denied* || $refused == *permission* ]] || die "another refusal: $refused"
+# doctor, as `kubectl exec` runs it.
+worker=$(pgrep -f "^/usr/bin/pg_stat_backtrace worker .*$DATA" | head -n 1)
+doctor=$(nsenter --target "$worker" --mount --pid --ipc --root --wd --setuid "$uid" \
+	--setgid "$gid" /usr/bin/pg_stat_backtrace doctor -D "$DATA" "host=$WORK/socket user=postgres" 2>&1) ||
+	die "doctor reports a failure: $doctor"
+for line in yama apparmor seccomp "user namespace" capability capture; do
+	grep -q "$line:" <<<"$doctor" || die "doctor has no line $line: $doctor"
+done
+note "doctor, inside: $(grep -E '^ok +capture' <<<"$doctor" | head -n 1)"
 note "$(wc -l <<<"$stacks") processes have stacks; without a capability, with a read-only root"
 say "Container: all checks passed"

@@ -26,7 +26,7 @@ build() {
 	# riscv64's static C library has no call frame information: gdb guesses there.
 	[[ $1 != riscv64 ]] || static=()
 	case $2 in
-	# riscv64's compiler makes no tables unless it is told to.
+	# riscv64's compiler creates no tables by default.
 	threads) "$triple-gcc" -O2 -pthread -no-pie -fasynchronous-unwind-tables -o "$2" "$source/threads.c" ;;
 	deep) "$triple-g++" -O2 "${static[@]}" -fasynchronous-unwind-tables -o "$2" "$source/deep.cc" ;;
 	nounwind)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# PostgreSQL with musl, Alpine's C library, which has neither call frame information nor frame pointers: every process of
-# a busy server is captured at random moments, with and without a stop, and each stack has to lead to main; and a backend
-# is held against the calls that it makes, at each instruction. Builds that server once (some minutes). Needs gcc, make
-# and musl-gcc, Debian's package musl-tools.
+# Tests PostgreSQL with musl, Alpine's C library, which has no call frame information and no frame pointers. Every
+# process of a busy server is captured at random moments, with and without a stop. Each stack must lead to main. A
+# backend's stacks are also compared with its calls at each instruction. Builds that server once (some minutes). Needs
+# gcc, make and musl-gcc, Debian's package musl-tools.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -83,6 +83,8 @@ until_answers $UNIT
 note "the unit runs, an extension of $(sql "SELECT extversion FROM pg_extension WHERE extname = 'pg_stat_backtrace'") answers"
 inside man -w pg_stat_backtrace >/dev/null 2>&1 || [[ -e $ROOT/usr/share/man/man1/pg_stat_backtrace.1.gz || -e $ROOT/etc/dpkg/dpkg.cfg.d/docker ]] || die "no manual page"
 inside bash -n /usr/share/bash-completion/completions/pg_stat_backtrace
+! have zsh || zsh -n "$ROOT/usr/share/zsh/vendor-completions/_pg_stat_backtrace"
+! have fish || fish --no-execute "$ROOT/usr/share/fish/vendor_completions.d/pg_stat_backtrace.fish"
 doctor=$(as_postgres pg_stat_backtrace doctor -D /var/lib/postgresql/15/main 2>&1) || die "doctor failed: $doctor"
 
 say "A second worker for the same cluster"

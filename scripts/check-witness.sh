@@ -16,7 +16,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 RATE=${WITNESS_RATE:-200} ENGINE=${WITNESS_ENGINE:-stop} ROUNDS=${WITNESS_ROUNDS:-3} KILLS=${WITNESS_KILLS:-1000}
 FAILED=0
 
-# problem says what is not as it should be; the script goes on.
+# problem reports a failed check; the script continues.
 problem() {
 	FAILED=1
 	printf 'PROBLEM: %s\n' "$*"
@@ -32,7 +32,7 @@ prepare() {
 	make_workdir
 	choose_server_user
 	AS_TRACER=("${AS_SERVER[@]}")
-	# What systemd/ gives the worker: it may hurry while a process stands still.
+	# The same capabilities as in systemd/: the witness may raise its priority while a process is stopped.
 	if is_root && setpriv --inh-caps=+sys_nice --ambient-caps=+sys_nice true 2>/dev/null; then
 		AS_TRACER=(setpriv "--inh-caps=+sys_nice,+sys_ptrace" "--ambient-caps=+sys_nice,+sys_ptrace" "${AS_SERVER[@]:1:3}" --)
 	else

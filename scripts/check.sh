@@ -3,7 +3,7 @@
 # server), go (with the race detector), soak (hours), faults and nonstop (minutes; they print figures), regress (pg_regress), tap, contract (the Go
 # tests of the SQL contract, on one server), support-table (writes doc/benchmarks.md's table of supported versions from the
 # end-to-end tests), names (every name and line compared with other tools, at length).
-# What is missing is fetched first. Ends with the number of tests of each stage; the exit status says whether all passed.
+# Missing programs are fetched first. Ends with the number of tests of each stage. The exit status is 0 if all passed.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -30,8 +30,8 @@ result() {
 	RESULTS+=("$(printf '%-8s %-7s %s' "$1" "$word" "$3")")
 }
 
-# stage_vet looks at the program as it is for each architecture, and links it: the linker knows whether what runs while a
-# process stands still has enough stack, which differs between architectures.
+# stage_vet checks and links the program for each architecture. The linker checks whether the code that runs while a
+# process is stopped has enough stack, which differs between architectures.
 stage_vet() {
 	local status=0 arch archs=(amd64 arm64 ppc64le riscv64 s390x)
 	cd "$TOP"
@@ -187,8 +187,8 @@ large_debug_file() {
 	echo "$WORK/large.debug:$compressed"
 }
 
-# supplemented_file prints the name of a library with debugging information of which dwz has moved a part to a supplementary
-# file: the one that Debian has made so.
+# supplemented_file prints the name of a library with debugging information of which dwz has moved a part to a
+# supplementary file. It uses a library that Debian ships in this form.
 supplemented_file() {
 	local root=$CACHE/debs/supplement library debug link=$WORK/altlink
 	deb_unpack supplement libkrb5-3 libkrb5-dbg >&2

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# What the scripts share: messages, the cache, the user who runs the server, a private directory, and cleaning up.
-# To be sourced; sets strict mode.
+# Common parts of the scripts: messages, the cache, the user that runs the server, a private directory, and cleaning
+# up. To be sourced; sets strict mode.
 
 set -euo pipefail
 

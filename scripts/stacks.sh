@@ -17,7 +17,7 @@ declare -A SCENARIO=(
 	[pie]="-O2 -fasynchronous-unwind-tables -fPIE -fvisibility=hidden -static-pie"
 	[chain]="-O2 -fno-asynchronous-unwind-tables -fno-unwind-tables -fno-omit-frame-pointer"
 )
-# Of the architectures whose instructions are followed: neither call frame information nor frame pointers.
+# For the architectures whose instructions are followed: without call frame information and frame pointers.
 BARE="-O2 -fno-asynchronous-unwind-tables -fno-unwind-tables -fomit-frame-pointer"
 declare -A FOLLOWED=([bare]="$BARE" [baredynamic]="$BARE -DDYNAMIC" [barealtstack]="$BARE -DALTSTACK")
 # Of one architecture only: return addresses that are signed.

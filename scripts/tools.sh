@@ -20,8 +20,8 @@ need_linters() {
 	fi
 }
 
-# postgresql_tests sets PG_TESTS to the folder of PostgreSQL's test programs and modules: the installation's own, or
-# that of Debian's client package, unpacked and not installed (installing may upgrade a server that is running).
+# postgresql_tests sets PG_TESTS to the folder of PostgreSQL's test programs and modules. It is the folder of the
+# installation, or of Debian's client package, unpacked and not installed. (Installing may upgrade a running server.)
 postgresql_tests() {
 	local major=${PG_VERSION%%[!0-9]*}
 	PG_TESTS=$PG_HOME_LIB/pgxs/src/test

@@ -11,8 +11,9 @@ import (
 	"pg_stat_backtrace/unwind/disasm/s390x"
 )
 
-// instructionSets tells for each how long a call is at most, in bytes, how one is recognised, and how a stub of the
-// procedure linkage table is, and the place that has the address that it goes to.
+// instructionSets defines for each instruction set the maximum length of a call in bytes and how to recognize a call.
+// It also defines how to recognize a stub of the procedure linkage table, and where the address of the stub's target
+// is.
 //
 //nolint:gochecknoglobals // a table
 var instructionSets = [...]struct {
@@ -27,9 +28,9 @@ var instructionSets = [...]struct {
 	arch.RV64:       {riscv64.Longest, plainCall(riscv64.Decode, riscv64.Longest, 2), relativeStub(riscv64.Decode)},
 }
 
-// calls judges whether the instruction before a return address can have called
-// the function at entry (0: any). Refuted: it is no call, or the call of
-// another function, which does not go on as this one.
+// calls checks whether the instruction before a return address can have called the function at entry (0: any
+// function). The result is refuted if it is not a call, or calls another function that does not continue as this
+// function.
 func (w *walk) calls(ra, entry uint64) trialResult {
 	module, ok := w.modules.Find(ra - 1)
 	if !ok {
@@ -56,14 +57,14 @@ func (w *walk) calls(ra, entry uint64) trialResult {
 	return refuted
 }
 
-// call is one within a function: where it returns to, and what it calls if it says so by itself.
+// call is a call within a function: the return address, and the called function if the call is direct.
 type call struct {
 	back, function uint64
 	direct         bool
 }
 
-// before reports whether a call is before an address, and what it calls if it says so by itself; ok is false if the
-// code there cannot be read.
+// before reports whether the instruction before an address is a call, and returns the called function if the call is
+// direct. ok is false if the code cannot be read.
 func (w *walk) before(module *Module, ra uint64) (called, direct bool, target uint64, ok bool) {
 	set := &instructionSets[w.arch.Instructions]
 	if set.before == nil {
@@ -77,7 +78,7 @@ func (w *walk) before(module *Module, ra uint64) (called, direct bool, target ui
 	return called, direct, target, true
 }
 
-// calledBefore returns what the instruction before an address calls, if that is a call that says so by itself.
+// calledBefore returns the function that the instruction before an address calls, if it is a direct call.
 func (w *walk) calledBefore(ra uint64) (function uint64, direct bool) {
 	const cost = 16 // as many instructions
 	module, ok := w.modules.Find(ra - 1)
@@ -112,7 +113,7 @@ func (w *walk) callsIn(start uint64) []call {
 	return found
 }
 
-// jumps reports whether a function has a jump to another one's beginning, as those have that do little else.
+// jumps reports whether a function jumps to the beginning of another function. Small wrapper functions do this.
 func (w *walk) jumps(start, to uint64) bool {
 	const jmp, length = 0xe9, 5 // Intel SDM, JMP rel32
 	const most = 1 << 10
@@ -129,7 +130,8 @@ func (w *walk) jumps(start, to uint64) bool {
 	return false
 }
 
-// body is the code of the function that begins at an address; nil if none is known to, or if it is longer than that.
+// body returns the code of the function that begins at an address. It is nil if no such function is known, or if the
+// function is longer than most.
 func (w *walk) body(start, most uint64) []byte {
 	const share = 4 // bytes to look at cost as much as an instruction to follow
 	module, ok := w.modules.Find(start)
@@ -148,7 +150,7 @@ func (w *walk) body(start, most uint64) []byte {
 	return code
 }
 
-// x86Call reports whether the code before an address ends with a call, and what it calls if it says so itself.
+// x86Call reports whether the code before an address ends with a call, and returns the target of a direct call.
 func x86Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	switch {
 	case endsIndirectCall(p):
@@ -159,7 +161,7 @@ func x86Call(p []byte, ra uint64) (called, direct bool, target uint64) {
 	return true, true, ra + uint64(int64(int32(binary.LittleEndian.Uint32(p[3:]))))
 }
 
-// plainCall does so for instructions that package disasm describes, whose calls have the given lengths in bytes.
+// plainCall is x86Call for instructions that package disasm describes, whose calls have the given lengths in bytes.
 func plainCall(
 	decode func(p []byte) (disasm.Instruction, error), lengths ...uint64,
 ) func(p []byte, ra uint64) (called, direct bool, target uint64) {
@@ -174,8 +176,8 @@ func plainCall(
 	}
 }
 
-// endsIndirectCall tells whether the bytes can end with a call through a
-// register or memory: FF /2 (Intel SDM, CALL).
+// endsIndirectCall reports whether the bytes can end with a call through a register or memory: FF /2 (Intel SDM,
+// CALL).
 func endsIndirectCall(p []byte) bool {
 	for at := 1; at < len(p); at++ {
 		opcode, modRM := p[at-1], p[at]
@@ -202,8 +204,8 @@ func endsIndirectCall(p []byte) bool {
 	return false
 }
 
-// goesOn reports whether the function at an address may go on as another one
-// without calling it, or cannot be seen not to.
+// goesOn reports whether the function at an address may continue as another function without a call. It is true also
+// if this cannot be excluded.
 func (w *walk) goesOn(addr uint64) bool {
 	module, ok := w.modules.Find(addr)
 	if !ok || module.Code == nil || module.CFI == nil || !w.arch.Decoded {

@@ -38,7 +38,7 @@ func TestEndsIndirectCall(t *testing.T) {
 	}
 }
 
-// code is bytes from an address on; its modules are those bytes, without call frame information.
+// code is a byte sequence at an address. As modules, it provides these bytes without call frame information.
 type code struct {
 	start uint64
 	bytes []byte
@@ -75,7 +75,7 @@ func TestCalls(t *testing.T) {
 	}{
 		{0x1009, 0, proven},
 		{0x1009, 0x1010, proven},
-		{0x1009, 0x1001, proven}, // nothing is known of the function that is called: it may go on there
+		{0x1009, 0x1001, proven}, // the called function is unknown: it may continue there
 		{0x100f, 0x1001, proven},
 		{0x1010, 0, refuted},
 		{0x100d, 0, refuted},
@@ -108,7 +108,7 @@ func TestPlainCalls(t *testing.T) {
 			0x00, 0x00, 0x00, 0x04, // 10 not followed
 		}, []call{
 			{0x1004, 0x100c, proven},
-			{0x1004, 0x1008, proven}, // what it calls may go on as that
+			{0x1004, 0x1008, proven}, // the called function may end with a jump to it
 			{0x1004, 0, proven},
 			{0x1008, 0x100c, proven},
 			{0x100c, 0, refuted},

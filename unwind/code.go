@@ -1,13 +1,13 @@
 package unwind
 
-// Code is what some Modules know of code beside its call frame information. A walk over Modules that lack it recognises
-// no signal trampoline by its instructions, and sees no caller that only the link register knows.
+// Code is implemented by Modules that can read code. Without it, a walk recognises no signal trampoline by its
+// instructions, and cannot use the link register.
 type Code interface {
 	// Code fills p with the code at addr; false if not all of it can be read.
 	Code(addr uint64, p []byte) bool
 	// Function returns the limits of the function that holds addr; false if they are not known.
 	Function(addr uint64) (start, end uint64, ok bool)
-	// Stub says whether addr lies in a stub of the procedure linkage table: a call on its way to another image's function,
-	// which has changed neither the stack nor a register that calls preserve.
+	// Stub reports whether addr lies in a stub of the procedure linkage table. A stub jumps to a function of another
+	// image. It does not change the stack or a callee-saved register.
 	Stub(addr uint64) bool
 }

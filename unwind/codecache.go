@@ -6,9 +6,8 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
-// CodeCache remembers what the instructions of one image have told, by address in
-// it. The zero value is empty, and it is safe for concurrent use; nil remembers
-// nothing.
+// CodeCache caches the results of decoding the instructions of one image, by address in the image. The zero value is
+// empty and safe for concurrent use. A nil CodeCache stores nothing.
 type CodeCache struct {
 	mu     sync.Mutex
 	byAddr map[uint64]distances
@@ -18,8 +17,8 @@ type CodeCache struct {
 	calls  map[uint64]trialResult
 }
 
-// distances are those of the stack pointer from the CFA that are possible at
-// an address, or why none is known.
+// distances are the possible distances from the stack pointer to the CFA at an address, or the reason why they are
+// unknown.
 type distances struct {
 	possible []int64
 	err      error
@@ -56,7 +55,8 @@ func (d *CodeCache) keepReturns(entry uint64, returns bool) {
 	}
 }
 
-// row is what the code from a place on does to a frame; nil: it is known that it is not the same for all frames.
+// row returns the cached effect of the code at a place. A nil row with known means that the effect differs between
+// frames.
 func (d *CodeCache) row(at epilogue.Place) (row *epilogue.Row, known bool) {
 	if d == nil {
 		return nil, false
@@ -88,7 +88,7 @@ func (d *CodeCache) called(addr uint64) (called trialResult, known bool) {
 	return recall(&d.mu, &d.calls, addr)
 }
 
-// keepCalled returns what is to be remembered: proven, or refuted.
+// keepCalled stores the result of a trial, proven or refuted, and returns it.
 func (d *CodeCache) keepCalled(addr uint64, called bool) trialResult {
 	v := refuted
 	if called {

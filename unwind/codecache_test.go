@@ -8,8 +8,8 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
-// TestTold: what is remembered is what was found, errors too, of a bounded number of addresses.
-func TestTold(t *testing.T) {
+// TestCodeCache checks that the cache returns the stored results, including errors, and that its size is bounded.
+func TestCodeCache(t *testing.T) {
 	one, two := epilogue.Place{Addr: 1}, epilogue.Place{Addr: 2}
 	var none *CodeCache
 	none.keep(1, distances{})

@@ -5,9 +5,9 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/depth"
 )
 
-// stepChain finds the caller where no call frame information covers the frame: by the chain of frame pointers, or the
-// back chain of the architecture's ABI. It believes only a record that looks like what a prologue wrote: it lies on the
-// stack beyond the stack pointer and its return address lies in code.
+// stepChain finds the caller of a frame without call frame information, by the chain of frame pointers or the back
+// chain of the architecture's ABI. It accepts only a record that a prologue can have written. The record must lie on
+// the stack beyond the stack pointer, and its return address must lie in code.
 func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	saved, ra, ok := w.record()
 	if frame.Exact {
@@ -26,7 +26,7 @@ func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	if c.InCaller {
 		base = saved
 	}
-	// What else the function has saved nobody knows, so no other register is the caller's.
+	// The other registers that the function saved are unknown, so no other register is valid in the caller.
 	var caller arch.Registers
 	cfa := base + uint64(c.SP)
 	caller.Set(w.arch.PC, ra)
@@ -38,9 +38,9 @@ func (w *walk) stepChain(frame *Frame) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByFramePointer)
 }
 
-// chainEnds reports whether a zero marks the outermost frame. Where functions need not keep a chain it is that of the
-// first one, in all of them, or is there by chance: it counts only in one that never returns, and where the chain has
-// led to it.
+// chainEnds reports whether a zero marks the outermost frame. If the ABI does not require a chain, the zero may come
+// from the thread's first function, or may be there by chance. Then it counts only in a function that never returns,
+// or in a frame that the chain itself has found.
 func (w *walk) chainEnds(frame *Frame) bool {
 	c := &w.arch.Chain
 	if !c.Mandatory && !w.settled && frame.Method != ByFramePointer {
@@ -53,11 +53,11 @@ func (w *walk) chainEnds(frame *Frame) bool {
 	return ok && base == 0 && c.ZeroEnds
 }
 
-// record reads the record that the frame's base points at; false if it cannot be one.
+// record reads the record at the frame's base. It is false if the record is invalid.
 func (w *walk) record() (saved, ra uint64, ok bool) {
 	c := &w.arch.Chain
 	base, ok := w.regs.Get(c.Base)
-	// The lowest byte of the record has to lie on the stack.
+	// The lowest byte of the record must lie on the stack.
 	if !ok || base%uint64(w.arch.AddrSize) != 0 || base+uint64(min(c.Saved, c.Return, 0)) < w.floor() {
 		return 0, 0, false
 	}
@@ -81,7 +81,7 @@ func (w *walk) record() (saved, ra uint64, ok bool) {
 	return saved, ra, w.isReturnAddress(ra)
 }
 
-// isReturnAddress reports whether an address may be one: the byte before it lies in code.
+// isReturnAddress reports whether an address can be a return address: the byte before it lies in code.
 func (w *walk) isReturnAddress(ra uint64) bool {
 	if ra == 0 {
 		return false
@@ -93,9 +93,9 @@ func (w *walk) isReturnAddress(ra uint64) bool {
 	return ok || w.probed(ra)
 }
 
-// stepStub finds the caller in the link register where a call is in a stub of the procedure linkage table, or in one
-// that stands among functions: some linkers make no call frame information for these. False if the frame is no such
-// stub.
+// stepStub finds the caller of a stub in the link register. The stub belongs to the procedure linkage table, or
+// stands among functions: some linkers create no call frame information for these. It is false if the frame is not in
+// such a stub.
 func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	reg, has := linkRegister(w.arch)
@@ -114,11 +114,11 @@ func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 // maxLeaf bounds the code that is looked at for changes of the stack pointer.
 const maxLeaf = 256
 
-// stepInner finds the caller of the innermost function, or of one that a signal interrupted, where that function has
-// not saved its return address: from the top of the stack where calls push it and nothing has moved the stack pointer
-// since; else from the link register, which after a call holds an address in the function itself. Where the frame's
-// record has the address that the link register has, the function has saved it, and the record serves. False if nothing
-// is to be learnt.
+// stepInner finds the caller of the innermost function, or of a function that a signal interrupted, if the function
+// has not saved its return address. If calls push the return address, it is on top of the stack until an instruction
+// moves the stack pointer. Otherwise it is in the link register. After a call, though, the link register contains an
+// address in the function itself. If the frame's record contains the link register's value, the function has saved
+// it, and the record is used. The result is false if stepInner finds no caller.
 func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, Stop, bool) {
 	code, ok := w.modules.(Code)
 	if !ok {
@@ -155,9 +155,9 @@ func (w *walk) stepInner(frame *Frame, recorded uint64, hasRecord bool) (Frame, 
 	return next, stop, true
 }
 
-// stepRestored leaves a function that has given back its frame, of an architecture with a back chain: SP is the
-// caller's. The return address is in the link register; or, if that is a call's of the function itself, still where the
-// function saved it in its caller's frame.
+// stepRestored finds the caller of a function that has already removed its frame, on an architecture with a back
+// chain. SP is the caller's. The return address is in the link register. If the link register belongs to a call of
+// the function itself, the return address is still where the function saved it, in its caller's frame.
 func (w *walk) stepRestored(frame *Frame, caller arch.Registers, link uint64, linked bool) (Frame, Stop, bool) {
 	method := ByReturnRegister
 	if !linked {
@@ -176,13 +176,14 @@ func (w *walk) stepRestored(frame *Frame, caller arch.Registers, link uint64, li
 	return next, stop, true
 }
 
-// still reports whether code leaves the stack pointer where it is. Either proof will do: bytes that cannot be an
-// instruction that moves it, or instructions that do not.
+// still reports whether code does not change the stack pointer. One of two proofs is enough. The bytes cannot contain
+// an instruction that moves it, or the decoded instructions do not move it.
 func (w *walk) still(code []byte) bool {
 	return !w.arch.MovesSP(code) || w.arch.Decoded && depth.Still(code)
 }
 
-// stackRegisters are those that a function without a frame leaves alone. It may have saved and changed any other.
+// stackRegisters returns the registers that a function without a frame preserves. It may have saved and changed any
+// other register.
 func (w *walk) stackRegisters() arch.Registers {
 	var r arch.Registers
 	for _, reg := range [...]int{w.arch.SP, w.arch.FP} {
@@ -206,9 +207,9 @@ func (w *walk) stepPushed(frame *Frame, caller arch.Registers, still bool) (Fram
 	return next, stop, true
 }
 
-// leaveLeaf sets the stack registers of a function's caller when only the link register is known and the function has
-// moved SP. Where the ABI chains frames by SP, the caller's is the first word of the frame; else it is lost, except
-// where such functions have a record of their own. False if there is no such word.
+// leaveLeaf sets the stack registers of a function's caller if only the link register is known and the function has
+// moved SP. If the ABI chains frames by SP, the caller's SP is the first word of the frame. Otherwise it is lost,
+// except in functions with a record. The result is false if there is no such word.
 func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 	c := &w.arch.Chain
 	base, ok := w.regs.Get(c.Base)
@@ -221,7 +222,7 @@ func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 	if !ok || c.LeafSaved == 0 || base+uint64(c.LeafSaved) < w.floor() {
 		return true
 	}
-	// Where the frame pointer is still the caller's, its return address stands there.
+	// If the frame pointer is still the caller's, this word is its return address.
 	saved, ok := w.mem.Word(base + uint64(c.LeafSaved))
 	if ok && saved > base && saved%uint64(w.arch.AddrSize) == 0 && !w.isReturnAddress(saved) {
 		caller.Set(c.Base, saved)

@@ -7,11 +7,11 @@ import (
 	"pg_stat_backtrace/unwind/gopclntab"
 )
 
-// goFrame is a frame of a Go function: what stepGo finds its caller by.
+// goFrame is a frame of a Go function, with the data to find its caller.
 //
-// The table says how far the stack pointer is from where it was at the function's entry, and that is all that compiled
-// functions need (runtime/traceback.go, unwinder.resolveInternal). A few functions of Go's run time that are written in
-// assembly move to another stack; golang_switch.go follows those.
+// The table gives the distance of the stack pointer from its value at the function's entry. Compiled functions need
+// nothing else (runtime/traceback.go, unwinder.resolveInternal). A few assembly functions of Go's run time switch to
+// another stack; golang_switch.go handles those.
 type goFrame struct {
 	w      *walk
 	frame  *Frame
@@ -22,8 +22,8 @@ type goFrame struct {
 	prologue  prologue
 }
 
-// stepGo finds the caller by a Go program's function table. False: the address is in no Go function, or its table does
-// not say.
+// stepGo finds the caller by a Go program's function table. It is false if the address is in no Go function, or the
+// table has no data for it.
 func (w *walk) stepGo(frame *Frame, module *Module) (Frame, Stop, bool) {
 	if next, stop, done := w.stepTrampoline(frame); done {
 		return next, stop, true // Go programs have their own; the byte before it is in another function
@@ -44,14 +44,14 @@ func (w *walk) stepGo(frame *Frame, module *Module) (Frame, Stop, bool) {
 	return next, stop, true
 }
 
-// schedules are functions that go on with another goroutine: what was on this thread before is not called by them.
+// schedules are functions that continue with another goroutine. They have no caller on the previous goroutine.
 var schedules = map[string]bool{
 	"runtime.schedule": true, "runtime.goschedImpl": true, "runtime.gopreempt_m": true, "runtime.preemptPark": true,
 	"runtime.execute": true, "runtime.goexit0": true,
 }
 
-// endsStack are functions that nothing has called, also where the table has no flags. What runtime.mcall calls does not
-// return: the goroutine that called it goes on elsewhere.
+// endsStack are functions without a caller, needed where the table has no flags. Functions that runtime.mcall calls
+// do not return: the goroutine that called it continues elsewhere.
 var endsStack = map[string]bool{
 	"runtime.goexit": true, "runtime.mstart": true, "runtime.mcall": true,
 }
@@ -61,8 +61,8 @@ var entered = map[string]bool{
 	"runtime.sigtramp": true, "runtime.cgoSigtramp": true, "runtime.sigprofNonGoWrapper": true,
 }
 
-// injected are functions whose call a signal handler has put where there is none: they return to the very instruction
-// that was interrupted.
+// injected are functions that a signal handler has made the interrupted code call. They return to the interrupted
+// instruction itself.
 var injected = map[string]bool{
 	"runtime.sigpanic": true, "runtime.asyncPreempt": true,
 	"runtime.debugCallV1": true, "runtime.debugCallV2": true,
@@ -76,7 +76,7 @@ func (g *goFrame) step() (Frame, Stop) {
 	case g.frame.Exact && g.switches():
 		return g.stepExact()
 	case g.w.scheduling && name == moreStack:
-		// It has asked for no more stack, but for the end of its time.
+		// The goroutine does not need more stack: it is preempted.
 		return Frame{}, Stop{Reason: EndOfStack}
 	case name == moreStack:
 		return g.stepMoreStack()
@@ -97,8 +97,8 @@ func (g *goFrame) stepPlain() (Frame, Stop) {
 	return g.leave(sp+g.delta+uint64(g.w.arch.AddrSize), false)
 }
 
-// leave moves to the caller of a function whose CFA is known, where calls push their return address. With switched, the
-// caller is on another stack.
+// leave moves to the caller of a function whose CFA is known, on architectures where calls push the return address.
+// With switched, the caller is on another stack.
 func (g *goFrame) leave(cfa uint64, switched bool) (Frame, Stop) {
 	w := g.w
 	word := uint64(w.arch.AddrSize)
@@ -118,7 +118,7 @@ func (g *goFrame) leave(cfa uint64, switched bool) (Frame, Stop) {
 	return g.accept(cfa, caller, switched)
 }
 
-// callerRegisters returns the registers that the function has left alone or saved, but for PC and SP.
+// callerRegisters returns the registers that the function has preserved or saved, except for PC and SP.
 func (g *goFrame) callerRegisters(cfa uint64) (arch.Registers, Stop) {
 	w := g.w
 	var caller arch.Registers
@@ -178,7 +178,7 @@ func (g *goFrame) stepLinked(sp uint64) (Frame, Stop) {
 	link, _ := linkRegister(w.arch)
 	ra, ok := w.regs.Get(link)
 	if g.delta > 0 {
-		// What assembly language does with its stack is its own matter: see crosscall2.
+		// The table does not describe the stack of this assembly function: see crosscall2.
 		if g.f.Flags&gopclntab.Assembly != 0 && g.f.Name == callsGo {
 			return Frame{}, Stop{Reason: StackSwitch, Address: g.frame.PC}
 		}

@@ -5,11 +5,11 @@ import (
 	"encoding/binary"
 )
 
-// prologue is what the beginning of a Go function's code says of the registers that it saves. Go's table does not say.
+// prologue describes the registers that a Go function saves, derived from its code. Go's table does not contain them.
 type prologue struct {
-	// saves are the saved registers; nil if it saves none, or it was not understood.
+	// saves are the saved registers; nil if it saves none, or if the code was not understood.
 	saves []save
-	// record is the address from which on the frame pointer points at the caller's, which lies at CFA-16; 0: never.
+	// record is the address from which the frame pointer points at the caller's, which lies at CFA-16; 0: never.
 	record uint64
 }
 
@@ -23,14 +23,15 @@ type save struct {
 // Registers of x86-64 by their number in instructions, as DWARF numbers them.
 var amd64Encoded = [16]int{0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15}
 
-// callsGo is the function by which C calls Go: it saves what C expects to be preserved.
+// callsGo is the function by which C calls Go. It saves the registers that C functions preserve.
 const callsGo = "crosscall2"
 
 // maxPrologue bounds the code that is looked at.
 const maxPrologue = 128
 
-// findPrologue looks for how x86-64 code saves the frame pointer: by a push, or, before Go 1.21, by a store at the top
-// of the frame. What looks like it counts only if the place is that of a saved frame pointer by the table.
+// findPrologue finds the instruction by which x86-64 code saves the frame pointer. It is a push or, before Go 1.21, a
+// store at the top of the frame. The instruction counts only if the table expects a saved frame pointer at that
+// place.
 func (g *goFrame) findPrologue() prologue {
 	if !g.w.arch.Go.Followed || g.module.Code == nil {
 		return prologue{}
@@ -114,9 +115,9 @@ func (p *prologue) has(register int) bool {
 	return false
 }
 
-// storeAt decodes an instruction of such a function: its length, 0 if it is another one, and, of a store on the stack,
-// the register and where from the stack pointer; the register is -1 for what changes the stack pointer, which the table
-// knows, or nothing.
+// storeAt decodes an instruction of such a function. n is its length, 0 for unknown instructions. For a store on the
+// stack it returns the register and the offset from the stack pointer. The register is -1 for an instruction that
+// stores nothing, or that changes the stack pointer, which the table describes.
 func storeAt(p []byte) (n, register int, disp int64) {
 	at := func(i int) byte {
 		if i < len(p) {
@@ -136,7 +137,7 @@ func storeAt(p []byte) (n, register int, disp int64) {
 	case wide && (op == 0x89 || op == 0x8d) && modRM&7 == 4 && sib == 0x24:
 		register = amd64Encoded[modRM>>3&7|rex&4<<1]
 		if op == 0x8d {
-			register = -1 // lea: of the stack pointer, or of what is saved already
+			register = -1 // lea: the stack pointer, or a value that is already saved
 		}
 		switch modRM >> 6 {
 		case 0:

@@ -7,9 +7,9 @@ import (
 	"pg_stat_backtrace/unwind/gopclntab"
 )
 
-// This file follows the functions of Go's run time that move to another stack (runtime/asm_*.s). The frame pointer
-// is theirs on either stack since Go 1.21; before, what they keep for their own return tells. On other architectures
-// than x86-64 a walk ends there, and says so.
+// This file follows the functions of Go's run time that switch to another stack (runtime/asm_*.s). Since Go 1.21 they
+// keep a frame pointer on both stacks. Before, the values that they save for their own return give the caller. On
+// architectures other than x86-64 a walk ends there and reports the reason.
 
 // asmCgoCall is the function by which Go calls C. When C has called Go again, that may have moved the goroutine's
 // stack, and the frame pointer that C has preserved leads to where it was before.
@@ -21,7 +21,8 @@ const (
 	cgoCallback = "runtime.cgocallback"
 )
 
-// moreStack is the function that gets a goroutine more stack; what it calls runs on the thread's system stack.
+// moreStack is the function that grows a goroutine's stack. The functions that it calls run on the thread's system
+// stack.
 const moreStack = "runtime.morestack"
 
 // byRecord are functions that leave the frame pointer alone from their prologue on, though not the stack pointer.
@@ -29,7 +30,7 @@ var byRecord = map[string]bool{
 	systemStack: true, asmCgoCall: true, "runtime.asmcgocall_no_g": true, cgoCallback: true,
 }
 
-// unflagged are functions that switch stacks, where the table has no flags to say so.
+// unflagged are functions that switch stacks, for versions of the table without flags for this.
 var unflagged = map[string]bool{
 	systemStack: true, asmCgoCall: true, cgoCallback: true, "runtime.mcall": true,
 	"runtime.gogo": true, moreStack: true, "runtime.nanotime1": true, "runtime.walltime1": true,
@@ -37,7 +38,7 @@ var unflagged = map[string]bool{
 	"runtime.callCgoMmap": true, "runtime.callCgoMunmap": true, "runtime.asmcgocall_no_g": true,
 }
 
-// switches reports whether the stack pointer may not be what the table says.
+// switches reports whether the stack pointer may differ from the table.
 func (g *goFrame) switches() bool {
 	return (g.f.Flags&gopclntab.SPWrite != 0 || unflagged[g.f.Name]) && !entered[g.f.Name]
 }
@@ -47,7 +48,7 @@ func (g *goFrame) lost() (Frame, Stop) {
 	return Frame{}, Stop{Reason: StackSwitch, Address: g.frame.PC}
 }
 
-// stepExact finds the caller of such a function where it was interrupted: as long as it has not switched.
+// stepExact finds the caller of an interrupted function of this kind, as long as it has not switched stacks.
 func (g *goFrame) stepExact() (Frame, Stop) {
 	n := g.at - g.f.Entry
 	if g.prologue.record != 0 && byRecord[g.f.Name] && g.delta > 0 && g.at >= g.prologue.record {
@@ -66,7 +67,7 @@ func (g *goFrame) stepExact() (Frame, Stop) {
 	return g.stepPlain()
 }
 
-// stepSwitch finds the caller of such a function that has called another.
+// stepSwitch finds the caller of a function of this kind that has called another function.
 func (g *goFrame) stepSwitch() (Frame, Stop) {
 	if !g.w.arch.Go.Followed || g.module.Code == nil {
 		return g.lost()
@@ -107,7 +108,7 @@ func (g *goFrame) after() []byte {
 	return nil
 }
 
-// leaveTo moves to the caller, sp being what the stack pointer was before the switch.
+// leaveTo moves to the caller. sp is the stack pointer before the switch.
 func (g *goFrame) leaveTo(sp uint64, stop Stop) (Frame, Stop) {
 	if stop.Reason != running {
 		return Frame{}, stop
@@ -132,8 +133,8 @@ func (g *goFrame) stepRecord() (Frame, Stop) {
 	return g.leave(fp+16, true)
 }
 
-// restored finds the first instruction behind the call that copies a register to the stack pointer, and returns that
-// register: it is one that C preserves.
+// restored finds the first instruction behind the call that copies a register to the stack pointer. It returns the
+// value of that register, which C functions preserve.
 func (g *goFrame) restored(after []byte) (uint64, bool) {
 	for i := range after {
 		p := after[i:]
@@ -156,23 +157,24 @@ const (
 	threadPointer = 32 // words of a thread's structure in which its current goroutine is looked for
 )
 
-// GoLayout has the offsets by which a walk goes from one stack of a Go thread to another: in runtime.g stack.lo,
-// stack.hi, sched.sp and m. Size and ThreadSize are how many bytes it reads of runtime.g and of runtime.m, any word of
-// which may point at a goroutine of the thread; the first one points at the one of the thread's system stack.
+// GoLayout contains the offsets that a walk needs to get from one stack of a Go thread to another: of stack.lo,
+// stack.hi, sched.sp and m in runtime.g. Size and ThreadSize are how many bytes it reads of runtime.g and of
+// runtime.m. Any word of runtime.m may point at a goroutine of the thread. The first word points at the goroutine of
+// the thread's system stack.
 type GoLayout struct {
 	StackLow, StackHigh, SavedSP, Thread, Size, ThreadSize int
 }
 
-// GoStructures returns these offsets, for whoever copies memory for a walk.
+// GoStructures returns these offsets, for callers that copy memory for a walk.
 func GoStructures() GoLayout {
 	return GoLayout{
 		StackHigh: offStackHigh, SavedSP: offSchedSP, Thread: offM, Size: offSchedG + 8, ThreadSize: 8 * threadPointer,
 	}
 }
 
-// stepMoreStack goes on with the function that needed more stack, as Go itself will: by what its goroutine has saved.
-// That goroutine is the one in the thread's structure that says that it is a goroutine, of that thread, and has saved a
-// stack pointer of its own stack.
+// stepMoreStack continues with the function that needed more stack, by the state that its goroutine has saved. Go
+// itself resumes in the same way. The thread's structure points to the goroutine. stepMoreStack verifies that it is a
+// goroutine of this thread, and that its saved stack pointer lies in its own stack.
 func (g *goFrame) stepMoreStack() (Frame, Stop) {
 	system, known := g.w.regs.Get(g.w.arch.Go.Goroutine)
 	if !known || !g.w.arch.Go.Followed || g.load(system+offSchedSP) != g.w.floor() {
@@ -274,8 +276,8 @@ func loadFromStack(code []byte, opcode, register byte) (disp uint64, at int, ok 
 	return 0, 0, false
 }
 
-// afterSystemStack finds the goroutine that called systemstack as its own code does when it returns: by the thread,
-// whose system goroutine is in a register. That it is one shows by the stack pointer that it has saved.
+// afterSystemStack finds the goroutine that called systemstack. It uses the thread like systemstack's own code when
+// it returns. The thread's system goroutine is in a register. Its saved stack pointer proves that it is a goroutine.
 func (g *goFrame) afterSystemStack(after []byte) (sp uint64, stop Stop, ok bool) {
 	system, known := g.w.regs.Get(g.w.arch.Go.Goroutine)
 	i := bytes.Index(after, []byte{0x48, 0x8b, 0x58, offM}) // mov g.m(%rax),%rbx

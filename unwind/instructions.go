@@ -14,17 +14,18 @@ type trialState uint8
 const (
 	untried trialState = iota
 	good               // it leads to the stack's base
-	bad                // it does not, or it cannot be told
+	bad                // it does not lead there, or this is unknown
 )
 
-// stepInstructions finds the caller of a frame in code without call frame information by what the code does until it
-// returns. What that finds counts only if it leads to the base of the stack, to where the program began, or to a
-// function that never returns, by call frame information and in this way alone, every return address behind a call:
-// behind a call that never returns the instructions may be another function's. False if nothing is to be learnt.
+// stepInstructions finds the caller of a frame in code without call frame information, by following the code until it
+// returns. Behind a call that never returns, the instructions may belong to another function. So the result counts
+// only if the walk from there reaches the base of the stack, the start of the program, or a function that never
+// returns. This walk may use only call frame information and instructions, and every return address must be behind a
+// call. stepInstructions is false if it finds no caller.
 func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	w.settled = false
 	if w.trialState == bad && !w.trial {
-		return Frame{}, Stop{}, false // perhaps for want of memory
+		return Frame{}, Stop{}, false // perhaps because memory is missing
 	}
 	w.wanting = 0
 	module, ok := w.modules.Find(frame.Lookup())
@@ -59,8 +60,8 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	return next, stop, true
 }
 
-// atStart reports whether a frame is that of the code in which its program began, up to the first call there, or its
-// dynamic linker. What follows a program's call may be anything: of one that ends within it, it is never executed.
+// atStart reports whether a frame belongs to the code where its program, or its dynamic linker, began. Only code up
+// to the first call counts. Code behind a call may never run, because the called function may not return.
 func (w *walk) atStart(frame *Frame, module *Module) bool {
 	const most = 1 << 10 // bytes; most addresses are farther away
 	start := module.Start + module.Bias
@@ -73,8 +74,8 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 	return epilogue.Straight(w.arch, &bareCode{module: *module, arch: w.arch}, start, frame.PC, module.Linker)
 }
 
-// maxFrame bounds the memory, in bytes from the stack pointer on, that is taken for a frame's. What is missing
-// elsewhere is not the frame's, and a return address in a register that is not known is not in memory.
+// maxFrame limits the size of a frame in bytes from the stack pointer. Missing memory elsewhere does not belong to
+// the frame. A return address in an unknown register is not in memory.
 const maxFrame = 1 << 20
 
 // followed is where the instructions of a frame's function have led.
@@ -85,8 +86,8 @@ type followed struct {
 	err    error
 }
 
-// follow finds the registers of a frame's caller by its function's instructions: by what is known to be their row, or,
-// where that does not tell it, by following them.
+// follow finds the registers of a frame's caller from the function's instructions. It uses the cached row, if there
+// is one, and follows the instructions only if the row does not suffice.
 func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 	row, known := module.CodeCache.row(placeIn(&module, frame))
 	if row != nil {
@@ -115,13 +116,13 @@ func (w *walk) follow(frame *Frame, module Module) (arch.Registers, error) {
 	return f.caller, f.err
 }
 
-// placeIn is where a frame stands, by link-time address.
+// placeIn returns the position of a frame by link-time address.
 func placeIn(m *Module, frame *Frame) epilogue.Place {
 	return epilogue.Place{Addr: frame.PC - m.Bias, Exact: frame.Exact}
 }
 
-// learn finds the row of a place that was followed, and remembers it. That takes twice as long as to follow, and
-// most addresses at which a function computes are met once: only one that is met again is worth it.
+// learn finds the row of a followed place, and stores it. Deriving a row takes twice as long as following the code.
+// Most addresses in computing code occur only once, so learn does this only for addresses that occur again.
 func (w *walk) learn(bare *bareCode, f *followed) {
 	told, at := bare.module.CodeCache, f.at
 	at.Addr -= bare.module.Bias
@@ -132,12 +133,12 @@ func (w *walk) learn(bare *bareCode, f *followed) {
 	if err != nil || !w.confirms(row, f) {
 		row = nil
 	}
-	if row != nil || w.instructions > 0 { // with more of them left there may be one
+	if row != nil || w.instructions > 0 { // with a larger budget there may be a row
 		told.keepRow(at, row)
 	}
 }
 
-// confirms reports whether a row says of a frame what the code does to it.
+// confirms reports whether a row gives the same result for a frame as following the code.
 func (w *walk) confirms(row *epilogue.Row, f *followed) bool {
 	got, err := row.Apply(w.arch, &w.regs, &w.mem)
 	if err != nil || f.err != nil {
@@ -152,7 +153,7 @@ func (w *walk) confirms(row *epilogue.Row, f *followed) bool {
 	return true
 }
 
-// maxFollowed bounds what is remembered of a trial.
+// maxFollowed limits the number of stored results of a trial.
 const maxFollowed = 32
 
 // leaveFor moves to a caller that instructions have led to.
@@ -161,8 +162,8 @@ func (w *walk) leaveFor(frame *Frame, caller arch.Registers) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByInstructions)
 }
 
-// lookOut goes the way from a caller of a frame before the walk does. It returns where the memory begins for want of
-// which it did not come to an end, 0 if that was not the reason.
+// lookOut continues the walk from a caller on trial. If the trial ended because memory is missing, wanting is the
+// beginning of the missing memory, otherwise 0.
 func (w *walk) lookOut(frame Frame, caller arch.Registers) (found trialState, wanting uint64) {
 	t := *w
 	t.trialState = good // not to look out again
@@ -176,7 +177,7 @@ func (w *walk) lookOut(frame Frame, caller arch.Registers) (found trialState, wa
 	return found, c.missing.Address
 }
 
-// bareCode is a module's code for package epilogue, which knows addresses in memory only.
+// bareCode is a module's code for package epilogue, which uses addresses in memory only.
 type bareCode struct {
 	module    Module
 	arch      *arch.Arch
@@ -215,7 +216,7 @@ func (c *bareCode) Ends(addr uint64) bool {
 // Stub implements epilogue.Code.
 func (c *bareCode) Stub(addr uint64) bool { return c.imported(addr) != "" }
 
-// Returns implements epilogue.Code. Of functions of other images it is their names that tell.
+// Returns implements epilogue.Code. For functions of other images it decides by their names.
 func (c *bareCode) Returns(entry uint64) (returns, known bool) {
 	if returns, known = c.module.CodeCache.returns(entry - c.module.Bias); known {
 		return returns, true
@@ -245,8 +246,8 @@ func (c *bareCode) Covered(addr uint64) (covered, entry bool) {
 	return true, err == nil && atEntry(c.arch, &row)
 }
 
-// atEntry reports whether a row is that of a function's entry: the return address is where a call leaves it, and the
-// stack pointer as it is then.
+// atEntry reports whether a row describes a function's entry. There, the return address and the stack pointer are as
+// the call left them.
 func atEntry(a *arch.Arch, row *cfi.Row) bool {
 	if row.CFA.Kind != cfi.RuleRegister || a.Index(uint64(row.CFA.Register)) != a.SP || row.Signal || row.RAUndefined {
 		return false

@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// bareImage is code from an address on that has nothing but its instructions.
+// bareImage is code at an address, without any information about it.
 type bareImage []byte
 
 func (m bareImage) Find(addr uint64) (unwind.Module, bool) {
@@ -23,8 +23,8 @@ func (m bareImage) Code(addr, n uint64) ([]byte, error) {
 	return m[addr-code : addr-code+n], nil
 }
 
-// TestInstructions: frames in code without call frame information are found by its instructions, and believed if that
-// leads to a function that never returns.
+// TestInstructions checks that frames in code without call frame information are found by its instructions. They are
+// accepted if the walk leads to a function that never returns.
 func TestInstructions(t *testing.T) {
 	t.Parallel()
 	const (
@@ -89,8 +89,9 @@ func (m begun) Find(addr uint64) (unwind.Module, bool) {
 	return module, ok
 }
 
-// TestProgramStart: the code in which a program began ends a stack, up to its first call and whatever is behind that,
-// and a dynamic linker's; code that begins elsewhere, or that is met behind another call, does not.
+// TestProgramStart checks that the code where a program or a dynamic linker began ends a stack. It counts up to its
+// first call, and behind that. Code that begins elsewhere, or that is reached behind another call, does not end a
+// stack.
 func TestProgramStart(t *testing.T) {
 	t.Parallel()
 	const (
@@ -136,7 +137,7 @@ func (m library) Find(addr uint64) (unwind.Module, bool) {
 
 func (m library) Code(addr, n uint64) ([]byte, error) { return m.bareImage.Code(addr+code, n) }
 
-// TestLibraryStart: the first bytes of an image are not taken for a program's start where none is known.
+// TestLibraryStart checks that the first bytes of an image do not count as a program's start if no start is known.
 func TestLibraryStart(t *testing.T) {
 	t.Parallel()
 	image := library{bareImage{0x90, 0x90, 0xff, 0xe0}} // nop; nop; jmp *rax
@@ -147,8 +148,8 @@ func TestLibraryStart(t *testing.T) {
 	}
 }
 
-// TestInstructionsWant: memory is asked for where the frame's is missing, and not where a register is.
-func TestInstructionsWant(t *testing.T) {
+// TestMissingFrameMemory: memory is asked for where the frame's is missing, and not where a register is.
+func TestMissingFrameMemory(t *testing.T) {
 	t.Parallel()
 	const (
 		leaf = code      // ret
@@ -181,8 +182,8 @@ func TestInstructionsWant(t *testing.T) {
 	}
 }
 
-// TestStackPointerWants: so is memory in which the stack pointer itself is, as functions of s390x save it.
-func TestStackPointerWants(t *testing.T) {
+// TestMissingStackPointerMemory: so is memory in which the stack pointer itself is, as functions of s390x save it.
+func TestMissingStackPointerMemory(t *testing.T) {
 	t.Parallel()
 	var regs arch.Registers
 	regs.Set(arch.S390X.PC, code)
@@ -199,8 +200,8 @@ func TestStackPointerWants(t *testing.T) {
 	}
 }
 
-// TestZeroFramePointer: where functions keep no frame pointer it is zero in all of them. It ends a stack only where the
-// chain has led to it, or in a function that never returns.
+// TestZeroFramePointer: where functions keep no frame pointer it is zero in all of them. It ends a stack only where
+// the chain has led to it, or in a function that never returns.
 func TestZeroFramePointer(t *testing.T) {
 	t.Parallel()
 	const (
@@ -230,8 +231,8 @@ func TestZeroFramePointer(t *testing.T) {
 	}
 }
 
-// TestZeroBackChain: where an ABI demands back chains of every function, a zero ends the stack; where compilers make
-// none unless they are told to, it does so behind such a chain only.
+// TestZeroBackChain checks where a zero back chain ends the stack. It always does where the ABI requires back chains
+// in every function. Where compilers create them only on request, it does so only behind such a chain.
 func TestZeroBackChain(t *testing.T) {
 	t.Parallel()
 	const words = 18

@@ -4,10 +4,11 @@ import (
 	"pg_stat_backtrace/unwind/cfi"
 )
 
-// stepUnlinked finds the caller of the innermost frame where that has its return address in the link register and the
-// registers are not known, as of a thread that was seen asleep: newer compilers put a system call before a function
-// saves anything. It is found as behind a return probe, by where its code calls the function, and taken if there is one
-// such place in the process's code that the stack fits. It reports false, and has changed nothing, if there is not.
+// stepUnlinked finds the caller of the innermost frame if the return address is in the link register and the
+// registers are unknown. An example is a thread that was read asleep: newer compilers put a system call before the
+// function saves registers. The caller is found as behind a return probe, by a call of the function in the code. It
+// is accepted if exactly one such call in the process's code matches the stack. Otherwise the result is false and
+// nothing has changed.
 func (w *walk) stepUnlinked(frame *Frame) (Frame, bool) {
 	link, ok := linkRegister(w.arch)
 	sp, known := w.regs.Get(w.arch.SP)

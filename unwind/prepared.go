@@ -4,9 +4,9 @@ package unwind
 // entries of functions are searched.
 const functionAlign = 16
 
-// prepared reports whether the frame is the base of a coroutine's stack that makecontext (or the like) has written:
-// its return address is the entry of a function, and no call precedes it. The C library's __start_context is such a
-// function. Nothing has called it, so the stack ends there.
+// prepared reports whether the frame is the base of a coroutine's stack that makecontext or a similar function has
+// written. Its return address is the entry of a function, for example the C library's __start_context, and no call
+// precedes it. This function has no caller, so the stack ends there.
 func (w *walk) prepared(frame *Frame) bool {
 	if frame.Exact || frame.PC%functionAlign != 0 {
 		return false

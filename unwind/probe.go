@@ -1,12 +1,12 @@
 package unwind
 
-// A return probe (uretprobe, as perf and bpftrace set them) lets the kernel put the address of code of its own, in the
-// mapping [uprobes], in the place of a function's return address when that is entered, and keeps the address itself:
-// where the function will return to stands nowhere in the process.
+// perf and bpftrace set return probes (uretprobes). At the entry of a probed function the kernel replaces the return
+// address by the address of kernel-provided code in the mapping [uprobes]. The kernel keeps the original return
+// address, so the process's memory does not contain it.
 
-// Probes is what some Modules know of return probes.
+// Probes is implemented by Modules that can detect return probes.
 type Probes interface {
-	// ReturnProbe reports whether addr is where functions return whose return is probed.
+	// ReturnProbe reports whether addr is the code to which probed functions return.
 	ReturnProbe(addr uint64) bool
 }
 
@@ -22,8 +22,8 @@ func (w *walk) probed(ra uint64) bool {
 	return ok && probes.ReturnProbe(ra)
 }
 
-// stepProbe finds what is behind a return probe: the caller of the probed function, if its code tells where it called
-// that; else that one's caller by the frame pointer, if the caller has set it.
+// stepProbe finds the caller of a probed function. It looks for a place on the stack whose code calls the probed
+// function. If it finds none, it uses the frame pointer, provided that the caller has set it.
 func (w *walk) stepProbe(frame *Frame) (Frame, Stop) {
 	lost := Stop{Reason: ReturnProbe, Address: frame.PC}
 	if w.trial {
@@ -54,15 +54,15 @@ func (w *walk) stepProbe(frame *Frame) (Frame, Stop) {
 	return next, stop
 }
 
-// behindProbe is a contest of the places at which a caller of a probed function may stand. A place counts if its
-// function calls the probed one there by itself, or one that jumps to it in the end; if a return address lies where
-// call frame information has it for that place, behind a call of the place's function; and if that leads to the base of
-// the stack.
+// behindProbe tries the places where a caller of a probed function may be. A place counts under three conditions. Its
+// function calls the probed function there directly, or calls a function that finally jumps to it. Call frame
+// information for the place leads to a return address behind a call of the place's function. The walk from there
+// reaches the base of the stack.
 type behindProbe struct {
 	trial
 
-	site  uint64 // of the first one that is proven
-	next  Frame  // and its caller, with what was known then
+	site  uint64 // of the first proven place
+	next  Frame  // and its caller, with the values known at that time
 	after walk
 	agree bool // all that are proven have the same caller
 }
@@ -118,7 +118,7 @@ func (p *behindProbe) enterSite(c call, ra, function, entry uint64) {
 	p.agree = p.agree && next == p.next && after.regs == p.after.regs
 }
 
-// returnsTo makes a step from a place at which the caller may stand; false if that does not lead to ra.
+// returnsTo makes a step from a place of a possible caller. It is false if that does not lead to ra.
 func (w *walk) returnsTo(site, ra uint64) (t walk, next Frame, ok bool) {
 	const cost = 8 // as many instructions
 	w.instructions -= cost
@@ -143,8 +143,9 @@ func (p *behindProbe) take(frame *Frame) (Frame, Stop) {
 	return p.next, Stop{}
 }
 
-// recordIsNext reports whether the record that the frame pointer points to is that of the probed function's caller, as
-// far as it can be seen: its return address is behind a call, or another probe's, and no frame can be between.
+// recordIsNext reports whether the record at the frame pointer belongs to the probed function's caller, as far as
+// this can be checked. The record's return address must be behind a call, or must be another probe. No frame may lie
+// in between.
 func (w *walk) recordIsNext() bool {
 	saved, ra, ok := w.record()
 	if !ok || !w.probed(ra) && w.calls(ra, 0) == refuted {
@@ -152,7 +153,7 @@ func (w *walk) recordIsNext() bool {
 	}
 	c := &w.arch.Chain
 	if c.Mandatory {
-		return true // who calls has made a record there
+		return true // the caller has made a record there
 	}
 	base, _ := w.regs.Get(c.Base)
 	if c.InCaller {
@@ -173,8 +174,8 @@ func (w *walk) recordIsNext() bool {
 	return true
 }
 
-// savedAbove is how far above a frame's stack pointer return addresses lie that its callees have saved: its own is
-// beyond that.
+// savedAbove is the distance from a frame's stack pointer up to the highest place where callees save return
+// addresses. The frame's own return address lies beyond it.
 func (w *walk) savedAbove() uint64 {
 	if c := &w.arch.Chain; c.InCaller {
 		return uint64(c.Return) + uint64(w.arch.AddrSize)
@@ -193,7 +194,7 @@ func (w *walk) mayReturn(ra, at uint64) bool {
 		return true // any function
 	}
 	if !w.knowsSP() {
-		return true // of any size
+		return true // a frame of any size
 	}
 	for _, c := range w.callsIn(function) {
 		if t, _, ok := w.returnsTo(c.back, ra); ok && t.floor()+w.savedAbove() > at || w.instructions <= 0 {

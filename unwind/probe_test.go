@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// probed is code without call frame information, and a page to which functions return whose return is probed.
+// probed is code without call frame information, and a page with the code to which probed functions return.
 type probed struct {
 	fakeModules
 
@@ -18,9 +18,9 @@ type probed struct {
 
 func (p probed) ReturnProbe(addr uint64) bool { return addr == p.trampoline }
 
-// TestReturnProbe: a stack goes on behind a return probe by the frame pointer, if that has a record above which nothing
-// can be missing, and says what has cut it otherwise. What call frame information tells is tested with real probes, in
-// package capture.
+// TestReturnProbe checks that a walk continues behind a return probe by the frame pointer, if no frame can be missing
+// before its record. Otherwise the walk reports the probe as the reason for its end. Package capture tests return
+// probes together with call frame information, with real probes.
 func TestReturnProbe(t *testing.T) {
 	t.Parallel()
 	const trampoline = 0x7fffffffe000
@@ -76,8 +76,8 @@ func TestReturnProbe(t *testing.T) {
 	}
 }
 
-// TestReturnProbeChains: so it does by the chain of each architecture. Only where the ABI has every function that calls
-// another one keep it, what else may be a return address before the next one does not count.
+// TestReturnProbeChains checks the same for the chain of each architecture. Other possible return addresses before
+// the next record do not count only if the ABI requires the chain in every function that makes calls.
 func TestReturnProbeChains(t *testing.T) {
 	t.Parallel()
 	const trampoline = 0x7fffffffe000
@@ -149,8 +149,8 @@ func (calling) Code(_, n uint64) ([]byte, error) {
 	return bytes.Repeat([]byte{0, 0, 0, 0x94}, int(n)/4), nil
 }
 
-// TestReturnProbeLoose: where a chain does not tell how large a frame is, a return address before the next record
-// counts, whatever is called before it.
+// TestReturnProbeLoose checks a chain that does not give the size of a frame. A return address before the next record
+// then counts, whatever the call before it calls.
 func TestReturnProbeLoose(t *testing.T) {
 	t.Parallel()
 	const trampoline = 0x7fffffffe000

@@ -22,7 +22,7 @@ const (
 	maxSearch     = 1 << 17 // words of the stack searched
 )
 
-// trialResult is what a trial finds of a value.
+// trialResult is the result of a trial for a value.
 type trialResult uint8
 
 const (
@@ -31,18 +31,16 @@ const (
 	proven                       // it leads to the stack's base, and nothing contradicts it
 )
 
-// recoverFramePointer finds the caller of a frame whose CFA is given by the
-// frame pointer while only the stack pointer is known, as where a thread was
-// seen asleep. The value is not guessed:
+// recoverFramePointer finds the caller of a frame whose CFA is defined by the frame pointer while only the stack
+// pointer is known. An example is a thread that was read asleep. The value is proven as follows:
 //
-//   - The function's own instructions tell how far the stack pointer is from
-//     the CFA at the frame's address, and so where the frame pointer points. If
-//     they do not, because the frame's size is not fixed, every word of the
-//     stack is tried.
+//   - The function's instructions give the distance of the stack pointer from
+//     the CFA at the frame's address, and so the target of the frame pointer.
+//     If the frame's size is not fixed, every word of the stack is tried.
 //   - A value counts only if it leads to the base of the stack by call frame
-//     information alone, every return address on the way following a call, and
-//     if the first of those calls can have called this function.
-//   - It is taken if it is the only one, and no other is in doubt.
+//     information alone. Every return address on the way must follow a call.
+//     The first of these calls must be able to call this function.
+//   - A value is accepted if it is the only one, and no other is in doubt.
 func (w *walk) recoverFramePointer(frame *Frame, cause error) (Frame, Stop) {
 	lost := Stop{Reason: UnknownRegister, Err: cause}
 	sp, ok := w.regs.Get(w.arch.SP)
@@ -133,7 +131,7 @@ type trial struct {
 
 	proven, undecided int
 	winner            uint64
-	missing           Stop // of a value in doubt for want of memory
+	missing           Stop // of a value in doubt because memory is missing
 }
 
 // enter tries a value.
@@ -148,8 +146,8 @@ func (c *trial) enter(fp uint64) {
 	}
 }
 
-// search tries every word of the stack from sp on that may be where the frame
-// pointer points: a return address lies where the caller's would.
+// search tries every word of the stack from sp as the target of the frame pointer. The place of the caller's return
+// address must contain a return address.
 func (c *trial) search(sp uint64) {
 	word := uint64(c.w.arch.AddrSize)
 	ra := uint64(c.w.row.CFA.Offset) - word
@@ -212,11 +210,11 @@ func (c *trial) follow(t *walk, frame, next Frame, stop Stop, entry uint64) tria
 	}
 }
 
-// judge says what a step of a trial means for its value.
+// judge derives the result for a trial's value from one step of the trial.
 func (c *trial) judge(t *walk, next Frame, stop Stop) trialResult {
 	c.budget--
 	if stop.Reason == running && next.Method == ByCFI && t.probed(next.PC) {
-		t.settled = true // farther than to another return probe no trial goes
+		t.settled = true // a trial ends at another return probe
 	}
 	if t.settled {
 		return proven
@@ -228,7 +226,7 @@ func (c *trial) judge(t *walk, next Frame, stop Stop) trialResult {
 		}
 		switch next.Method {
 		case ByCFI, BySignalFrame, ByInstructions, ByRecovery, ByReturnAddress:
-			return proven // the last one only behind a signal's frame, where it says what the instruction there did
+			return proven // ByReturnAddress occurs only behind a signal frame
 		default:
 			return undecided
 		}

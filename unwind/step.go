@@ -7,8 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/cfi"
 )
 
-// step finds the caller of frame, sets what it learns about frame itself (CFA,
-// Signal) and moves the registers outwards.
+// step finds the caller of frame. It also sets the fields CFA and Signal of frame, and moves the registers outwards.
 func (w *walk) step(frame *Frame) (Frame, Stop) {
 	if !frame.Exact && w.probed(frame.PC) {
 		return w.stepProbe(frame)
@@ -30,7 +29,7 @@ func (w *walk) step(frame *Frame) (Frame, Stop) {
 		return Frame{}, Stop{Reason: BadCFI, Address: frame.PC, Err: err}
 	}
 	if row.Signal {
-		// The instructions say more than the rules: see arch.Trampoline.
+		// The instructions give more than the rules: see arch.Trampoline.
 		if next, stop, done := w.stepTrampoline(frame); done {
 			return next, stop
 		}
@@ -85,7 +84,7 @@ func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 		return Frame{}, Stop{Reason: EndOfStack}
 	case errors.Is(err, cfi.ErrRegister):
 		if frame.Method == ByFramePointer && !w.trial {
-			// A chain has led here, and does not tell the registers that the rules need.
+			// A chain has led here, and does not give the registers that the rules need.
 			if next, stop := w.stepChain(frame); stop.Reason == running {
 				return next, stop
 			}
@@ -111,7 +110,7 @@ func (w *walk) advance(frame *Frame, cfa uint64, caller arch.Registers, method M
 	return w.accept(frame, cfa, sp, caller, method)
 }
 
-// advanceBeyond accepts a caller found by a chain, whose stack pointer may be unknown and is at least bound.
+// advanceBeyond accepts a caller found by a chain. Its stack pointer may be unknown, and is at least bound.
 func (w *walk) advanceBeyond(frame *Frame, bound uint64, caller arch.Registers) (Frame, Stop) {
 	if sp, ok := caller.Get(w.arch.SP); ok {
 		bound = sp
@@ -119,13 +118,12 @@ func (w *walk) advanceBeyond(frame *Frame, bound uint64, caller arch.Registers) 
 	return w.accept(frame, bound, bound, caller, ByFramePointer)
 }
 
-// accept moves to the caller, whose stack pointer is newSP, or lies beyond it.
+// accept moves to the caller. Its stack pointer is newSP, or lies beyond it.
 func (w *walk) accept(frame *Frame, cfa, newSP uint64, caller arch.Registers, method Method) (Frame, Stop) {
 	pc, ok := caller.Get(w.arch.PC)
 	if !ok || pc == 0 && !frame.Signal {
-		// The x86-64 psABI (3.4.1) and the start-up code of others mark the
-		// outermost frame with a zero where a return address would be. What a
-		// signal interrupted may well be a jump through NULL.
+		// The x86-64 psABI (3.4.1), and the start-up code of other architectures, mark the outermost frame by a zero
+		// in the place of a return address. But interrupted code may well be a jump through NULL.
 		return Frame{}, Stop{Reason: EndOfStack}
 	}
 	if oldSP := w.floor(); newSP <= oldSP && !w.mayStay(frame, pc, oldSP, newSP) {
@@ -136,7 +134,7 @@ func (w *walk) accept(frame *Frame, cfa, newSP uint64, caller arch.Registers, me
 	return Frame{PC: pc, Exact: frame.Signal, Method: method}, Stop{}
 }
 
-// floor is the frame's stack pointer, or, where a chain did not tell it, a lower bound.
+// floor is the frame's stack pointer, or a lower bound if a chain did not give it.
 func (w *walk) floor() uint64 {
 	if sp, ok := w.regs.Get(w.arch.SP); ok {
 		return sp
@@ -149,10 +147,9 @@ func (w *walk) knowsSP() bool {
 	return ok
 }
 
-// mayStay says whether a caller whose stack pointer is not beyond its callee's
-// may be believed: a signal handler on an alternate stack returns to another
-// stack, and a leaf that keeps its return address in a register has no stack
-// of its own: also on x86-64, where vfork of the GNU C library does so.
+// mayStay reports whether a caller's stack pointer may be not beyond its callee's. A signal handler on an alternate
+// stack returns to another stack. A leaf that keeps its return address in a register has no stack frame. On x86-64
+// too, vfork of the GNU C library does so.
 func (w *walk) mayStay(frame *Frame, pc, oldSP, newSP uint64) bool {
 	if frame.Signal {
 		w.switches++

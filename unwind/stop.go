@@ -5,8 +5,7 @@ import "fmt"
 // A Reason says why a walk ended.
 type Reason uint8
 
-// The reasons for which a walk ends. Only EndOfStack means that the stack was
-// seen whole.
+// The reasons for which a walk ends. Only EndOfStack means that the stack is complete.
 const (
 	running Reason = iota
 	// EndOfStack: the call frame information says that the frame has no
@@ -21,25 +20,22 @@ const (
 	// NoProgress: the caller's frame would not lie beyond this one's, so the
 	// stack is corrupt or the information wrong.
 	NoProgress
-	// BadCFI: the call frame information is damaged, or asks for what no
-	// compiler emits.
+	// BadCFI: the call frame information is damaged, or contains rules that no compiler emits.
 	BadCFI
 	// NoCFI: no call frame information covers the address and the frame
 	// pointer leads nowhere.
 	NoCFI
-	// NeverReturns: as NoCFI, in code that never returns: nothing in it tells
-	// of its caller.
+	// NeverReturns is like NoCFI, in code that never returns, so its instructions do not give the caller.
 	NeverReturns
 	// NoCode: the address lies in no executable mapping.
 	NoCode
-	// UnknownRegister: a rule needs a register whose value is not known. The
-	// Stop's Err says why the value could not be recovered.
+	// UnknownRegister: a rule needs a register with an unknown value. The Stop's Err is the reason why the value
+	// could not be recovered.
 	UnknownRegister
-	// StackSwitch: a function of Go's run time has moved to another stack, and
-	// it cannot be told from where.
+	// StackSwitch: a function of Go's run time has switched to another stack, and the previous stack is unknown.
 	StackSwitch
-	// ReturnProbe: the frame returns to a return probe, which has replaced its
-	// return address, and the caller cannot be told otherwise.
+	// ReturnProbe: the frame returns to a return probe, which has replaced its return address. The caller could not
+	// be found by other means.
 	ReturnProbe
 )
 
@@ -71,10 +67,9 @@ func (r Reason) String() string {
 // A Stop is the end of a walk.
 type Stop struct {
 	Reason Reason
-	// Address is the address the reason speaks of (of memory, or of code), 0
-	// if none.
+	// Address is the address to which the reason refers (memory or code), or 0.
 	Address uint64
-	// Err is the cause that package cfi gave, nil if none.
+	// Err is the cause from package cfi, or nil.
 	Err error
 }
 

@@ -8,15 +8,15 @@ import (
 	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
-// Imports is what some ImageCode knows of functions of other images.
+// Imports is implemented by ImageCode that can name functions of other images.
 type Imports interface {
-	// Imported returns the name of the function whose address the dynamic linker writes to a link-time address; empty if
-	// it writes none there.
+	// Imported returns the name of the function whose address the dynamic linker writes to a link-time address. It is
+	// empty if there is no such function.
 	Imported(slot uint64) string
 }
 
-// imported returns the name of the function of another image that the code at an address leads to and nothing else:
-// a stub of the procedure linkage table. Empty if it is none.
+// imported returns the name of a function of another image if the code at an address is its stub in the procedure
+// linkage table. Otherwise it is empty.
 func (c *bareCode) imported(addr uint64) string {
 	imports, ok := c.module.Code.(Imports)
 	if !ok {
@@ -29,7 +29,7 @@ func (c *bareCode) imported(addr uint64) string {
 	return imports.Imported(slot - c.module.Bias)
 }
 
-// x86Stub recognises an optional endbr64 and a jump to what a place relative to it holds.
+// x86Stub recognises an optional endbr64 and a jump through a word at a relative address.
 func x86Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	for range 2 {
 		x, err := x86.Decode(c.Bytes(addr))
@@ -48,8 +48,8 @@ func x86Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	return 0, false
 }
 
-// a64Stub recognises an optional marker and what loads X17 from a page and an offset, computes the place in X16 and
-// goes there.
+// a64Stub recognises an optional marker and the instructions of a stub. They load X17 from a page and an offset,
+// compute the slot's address in X16, and jump to X17.
 func a64Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	var page uint64
 	loaded := false
@@ -72,7 +72,7 @@ func a64Stub(c *bareCode, addr uint64) (slot uint64, ok bool) {
 	return 0, false
 }
 
-// endless are functions of C and C++ run-time libraries that never return, whose names nobody else gives to others.
+// endless are functions of C and C++ run-time libraries that never return. Other code does not use these names.
 //
 //nolint:gochecknoglobals // a table
 var endless = map[string]bool{
@@ -84,7 +84,8 @@ var endless = map[string]bool{
 	"_Unwind_Resume": true, "_ZSt9terminatev": true, "__cxa_call_unexpected": true, "__cxa_pure_virtual": true,
 }
 
-// relativeStub recognises what takes an address relative to its own, loads from an offset of that and goes there.
+// relativeStub recognises code that computes an address relative to itself, loads from an offset of it and jumps
+// there.
 func relativeStub(
 	decode func(p []byte) (disasm.Instruction, error),
 ) func(c *bareCode, addr uint64) (slot uint64, ok bool) {

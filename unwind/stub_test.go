@@ -102,12 +102,12 @@ func compareStubs(t *testing.T, file string) {
 	}
 }
 
-// disassemblers are those that know the names: LLVM's knows them in none of the tables that newer linkers make for
-// x86-64, and GNU's is built for one architecture.
+// disassemblers are the disassemblers that show the names. LLVM's shows no names in the tables that newer linkers
+// create for x86-64. GNU's is built for one architecture.
 var disassemblers = map[elf.Machine]string{elf.EM_X86_64: "objdump", elf.EM_AARCH64: "llvm-objdump"}
 
-// tables are the sizes of the head and of the stubs of a procedure linkage table where no disassembler knows the names
-// (RISC-V psABI and zSeries ELF ABI, "Procedure Linkage Table").
+// tables are the sizes of the head and of the stubs of a procedure linkage table, for machines whose disassemblers do
+// not show the names (RISC-V psABI and zSeries ELF ABI, "Procedure Linkage Table").
 var tables = map[elf.Machine]struct{ head, stub uint64 }{elf.EM_RISCV: {32, 16}, elf.EM_S390: {32, 32}}
 
 // relocations returns the names of the functions that the stubs of an image lead to.
@@ -163,7 +163,7 @@ func labels(t *testing.T, tool, file string) map[uint64]string {
 	return found
 }
 
-// TestNoStubs: an address that is loaded from elsewhere, or not gone to, is none of another image's functions.
+// TestNoStubs checks that similar code is not a stub: it loads the address from elsewhere, or does not jump to it.
 func TestNoStubs(t *testing.T) {
 	t.Parallel()
 	const at, here, load, jump = 0x1000, 0x00000e17, 0x010e3e03, 0x000e0367 // auipc t3; ld t3, 16(t3); jalr t1, t3

@@ -9,9 +9,9 @@ import (
 // maxTrampoline is the longest code of an arch.Trampoline.
 const maxTrampoline = 16
 
-// stepTrampoline recognises a signal trampoline by its instructions and takes the interrupted registers from its frame.
-// A handler returns to a trampoline's first instruction; the processor may stand at a later one, until it asks the
-// kernel for the registers. False if the frame is none.
+// stepTrampoline recognises a signal trampoline by its instructions and reads the interrupted registers from its
+// frame. A handler returns to a trampoline's first instruction. The processor may be at a later one, up to the system
+// call that restores the registers. It is false if the frame is not in a trampoline.
 func (w *walk) stepTrampoline(frame *Frame) (Frame, Stop, bool) {
 	next, stop, done := w.stepTrampolineAt(frame, frame.PC)
 	for back := uint64(1); !done && frame.Exact && back < maxTrampoline; back++ {
@@ -59,8 +59,9 @@ func (w *walk) interrupted(frame *Frame, t *arch.Trampoline) (Frame, Stop) {
 	return w.advance(frame, sp, caller, BySignalFrame)
 }
 
-// trampolineSP is the trampoline's stack pointer. A walk along frame pointers does not know it, but the kernel has made
-// a frame record of the interrupted registers, and where these are found at a fixed distance from it that is the place.
+// trampolineSP returns the trampoline's stack pointer. A walk along frame pointers does not know it. But the kernel
+// has created a frame record for the interrupted registers. If they lie at a fixed distance from the record, this
+// gives the stack pointer.
 func (w *walk) trampolineSP(t *arch.Trampoline) (uint64, bool) {
 	if sp, ok := w.regs.Get(w.arch.SP); ok {
 		return sp, true

@@ -23,8 +23,8 @@ func (m trampoline) Code(addr uint64, p []byte) bool {
 func (m trampoline) Function(uint64) (start, end uint64, ok bool) { return 0, 0, false }
 func (m trampoline) Stub(uint64) bool                             { return false }
 
-// TestTrampoline: what a signal interrupted is found from each instruction of what the handler returns to, where the
-// processor stands there, and from none behind it; a handler returns to the first.
+// TestTrampoline checks that the interrupted code is found from each instruction of the trampoline where the
+// processor is stopped, and not from instructions behind it. A handler returns to the first instruction.
 func TestTrampoline(t *testing.T) {
 	t.Parallel()
 	const begin, interrupted, words = code + 0x40, code + 0x200, 512
@@ -55,7 +55,7 @@ func TestTrampoline(t *testing.T) {
 			for offset := range uint64(len(form.Code)) + 1 {
 				want := !resumes && slices.Contains(tt.offsets, offset) || offset == 0
 				if !want && offset < uint64(len(form.Code)) && !resumes {
-					continue // no processor stands in the middle of an instruction
+					continue // a processor never stops in the middle of an instruction
 				}
 				var regs arch.Registers
 				regs.Set(tt.arch.PC, begin+offset)

@@ -1,9 +1,8 @@
 // Package unwind walks a call stack: registers and memory in, frames out.
 //
-// It is a pure function of its input. It knows no process, no clock, no file
-// and no log, so a snapshot of a live process and an ELF core file are
-// unwound by the same code, and every architecture is tested on any host.
-// What a frame is called is not its business either: that is package symbol.
+// It is a pure function of its input. It does not depend on processes, the clock, files or logs. So the same code
+// unwinds a snapshot of a live process and an ELF core file, and tests of every architecture run on any host. Package
+// symbol names the frames.
 package unwind
 
 import (
@@ -44,38 +43,34 @@ const (
 	// ByReturnAddress is the caller of a jump to an address that holds no
 	// code: the call has pushed its return address and nothing else.
 	ByReturnAddress
-	// ByReturnRegister is the caller of a function without call frame
-	// information that the link register still knows.
+	// ByReturnRegister frames are callers of a function without call frame information, found by the link register.
 	ByReturnRegister
-	// ByGoTable frames follow from the table that Go's linker makes for its own
-	// stack traces; they are as certain as those by call frame information.
+	// ByGoTable frames follow from the table that Go's linker creates for Go's stack traces. They are as certain as
+	// frames from call frame information.
 	ByGoTable
-	// BySignalFrame is what a signal interrupted, as the kernel saved it.
+	// BySignalFrame frames are interrupted by a signal. The kernel saved their registers.
 	BySignalFrame
-	// ByInstructions frames follow from what the callee's instructions do until
-	// it returns, where no call frame information covers it; and the walk from
-	// there leads to the stack's base.
+	// ByInstructions frames follow from the instructions of the callee up to its return, in code without call frame
+	// information. The walk from there leads to the stack's base.
 	ByInstructions
-	// ByReturnProbe frames are callers of a function whose return address a
-	// return probe has replaced, found by where their code calls it; or, where
-	// it does so at several places, the callers of these.
+	// ByReturnProbe frames are callers of a function whose return address a return probe has replaced. They are found
+	// by their call of the function. If they call it at several places, the frame is the caller of the caller.
 	ByReturnProbe
-	// ByCall is the caller of a function whose return address is in a register
-	// that is not known, found by where its code calls the function.
+	// ByCall frames are callers of a function whose return address is in an unknown register. They are found by their
+	// call of the function.
 	ByCall
 )
 
 // A Frame is one physical activation of a function.
 type Frame struct {
-	// PC is the address at which the frame will go on: the thread's program
-	// counter, the one a signal interrupted, or a return address.
+	// PC is the address at which the frame will continue: the thread's program counter, an interrupted address, or a
+	// return address.
 	PC uint64
 	// CFA is the canonical frame address, the value of the stack pointer in
 	// the caller before the call; 0 for the frame at which a walk stopped.
 	CFA uint64
-	// Exact is set when PC itself belongs to the function (the innermost
-	// frame, and one that a signal interrupted). A return address may
-	// already lie in the next function, when the call was the last
+	// Exact is set when PC itself belongs to the function. This holds for the innermost frame and for a frame that a
+	// signal interrupted. A return address may already lie in the next function, if the call was the last
 	// instruction.
 	Exact bool
 	// Signal is set when the frame is a signal trampoline.
@@ -94,32 +89,30 @@ func (f Frame) Lookup() uint64 {
 	return f.PC - 1
 }
 
-// A Module is what the unwinder must know of the image that holds an address.
+// Module is the unwinder's data about the image that contains an address.
 type Module struct {
 	// Bias is the load bias: address in memory minus address in the image.
 	Bias uint64
 	// CFI is the image's call frame information, nil if it has none.
 	CFI *cfi.Table
-	// Go is the function table of a Go program or library, nil if it is none.
-	// Where it covers an address it is preferred: it tells where stacks are
-	// switched, which Go's call frame information does not.
+	// Go is the function table of a Go program or library, else nil. The walk prefers it where it covers an address,
+	// because it marks stack switches, and Go's call frame information does not.
 	Go *gopclntab.Table
 	// Code reads the image's instructions, nil if it cannot. They are asked
 	// for only where a register that is needed is not known.
 	Code ImageCode
-	// Start is where a program begins, by link-time address; 0: unknown, or
-	// the image is a library. Nobody has called the code there.
+	// Start is the link-time address where a program begins. It is 0 if unknown, or if the image is a library. The
+	// code there has no caller.
 	Start uint64
-	// Linker says that it is a dynamic linker: what it calls at its Start
-	// returns, the libraries' constructors among that.
+	// Linker is set for a dynamic linker. The functions that it calls at its Start return, including the libraries'
+	// constructors.
 	Linker bool
-	// CodeCache remembers what the image's instructions have told; nil: they
-	// are decoded each time.
+	// CodeCache caches the results of decoding the image's instructions. If it is nil, they are decoded each time.
 	CodeCache *CodeCache
 }
 
-// ImageCode is the instructions of an image, by link-time address; Code is
-// those of an address space.
+// ImageCode gives access to the instructions of an image by link-time address. Code does the same for an address
+// space.
 type ImageCode interface {
 	// Code returns n bytes of code at a link-time address, or an error if not
 	// all of them are code.
@@ -128,8 +121,8 @@ type ImageCode interface {
 
 // Modules is the executable part of an address space.
 type Modules interface {
-	// Find returns the module whose executable mapping holds addr. A mapping
-	// of code that belongs to no readable image (JIT) is found with a nil CFI.
+	// Find returns the module whose executable mapping contains addr. For code without a readable image (JIT) it
+	// returns a Module with a nil CFI.
 	Find(addr uint64) (Module, bool)
 }
 
@@ -143,8 +136,8 @@ type Unwinder struct {
 	// Resumes is set for the registers of a coroutine at rest: its program
 	// counter is where a call returns to, as in every other frame.
 	Resumes bool
-	// Final is set if memory that is missing cannot be had. Without it a walk ends with NoMemory where instructions need
-	// more of it; with it the chain of frame pointers may lead on.
+	// Final is set if missing memory cannot be read later. Without it a walk ends with NoMemory where following
+	// instructions needs more memory. With it the chain of frame pointers may continue the walk.
 	Final bool
 }
 
@@ -192,28 +185,27 @@ type walk struct {
 	// calledBack is set when C has called Go further inwards.
 	calledBack bool
 
-	trial bool // the walk tries a value: what it finds is not believed yet
-	// trialState is what a trial of a frame found by instructions has come to.
-	// The walk goes the same way then, so it holds for the frames behind, too.
+	trial bool // the walk tries a value: its result is not proven yet
+	// trialState is the result of the trial of a frame found by instructions. The walk then takes the same path, so
+	// it holds for the frames behind, too.
 	trialState trialState
-	// followed is what instructions have led to, for the walk to go the way of
-	// its trial without following them again; nil until the first.
+	// followed are the results of following instructions. The walk repeats the path of its trial with them. It is nil
+	// until the first result.
 	followed *[]followed
-	// instructions is how many of them may still be followed.
+	// instructions is the remaining budget of instructions to follow.
 	instructions int
-	// functions are the calls in those of which they were wanted, by address.
+	// functions are the calls in functions that were searched for calls, by address.
 	functions map[uint64][]call
 	final     bool // as Unwinder.Final
-	// wanting is where memory begins that a frame's instructions need, or
-	// the way that its trial went; 0 if they lack none.
+	// wanting is the beginning of missing memory that a frame's instructions, or its trial, need. It is 0 if none is
+	// missing.
 	wanting uint64
-	// settled is set in a function without call frame information whose
-	// instructions never return: what called it does not matter to them, nor
-	// to a trial.
+	// settled is set in a function without call frame information whose instructions never return. These instructions
+	// and a trial do not depend on its caller.
 	settled bool
 }
 
-// recorder remembers the address that a rule asked for in vain.
+// recorder records the address of memory that a rule could not read.
 type recorder struct {
 	cfi.Memory
 

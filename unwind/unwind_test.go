@@ -204,7 +204,7 @@ func FuzzUnwind(f *testing.F) {
 	})
 }
 
-// linkage are modules all of whose code is a linkage table's stub up to an address.
+// linkage are modules whose code below an address consists of stubs of a linkage table.
 type linkage struct {
 	fakeModules
 

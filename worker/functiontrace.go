@@ -20,8 +20,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// The verbs of pg_trace_function: start a trace, and ask how it goes. The extension asks several times a second: a trace
-// of a caller that has gone ends.
+// The verbs of pg_trace_function: start a trace, and ask for its result. The extension asks several times a second. If it
+// asks no more, the trace ends.
 const (
 	verbTraceStart = "functrace"
 	verbTracePoll  = "functrace_poll"
@@ -248,8 +248,8 @@ func (w *Worker) pollFunctionTrace(req spool.Request) ([][]string, error) {
 	return functionTraceRows(t.result, render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: maxText}), nil
 }
 
-// functionTraceRows are the columns of pg_trace_function. The sum of all counts is the number of calls: the last row, with
-// an empty stack, has the calls whose stack is not known.
+// functionTraceRows are the columns of pg_trace_function. The sum of all counts is the number of calls: the last row,
+// with an empty stack, has the calls whose stack is not known.
 func functionTraceRows(r *functrace.Result, o render.Options) [][]string {
 	notes := append([]string{}, r.Notes...)
 	f := &r.Functions[0]

@@ -20,7 +20,7 @@ import (
 
 // WaitConfig says whether and how the worker times wait events.
 type WaitConfig struct {
-	// Level is off or stats. If it is empty, the worker gives up the right to load programs into the kernel, and only
+	// Level is off, stats or trace. If it is empty, the worker gives up the right to load programs into the kernel, and only
 	// the method sampled remains.
 	Level string
 	// Method is the best method that may be used; auto if empty.
@@ -37,8 +37,8 @@ func (c WaitConfig) Check() error {
 		return fmt.Errorf("--wait-event-method must be auto, exact, blocked or sampled, not %q", c.Method)
 	}
 	switch {
-	case !slices.Contains([]string{"", string(waitevent.Off), string(waitevent.Stats)}, c.Level):
-		return fmt.Errorf("--wait-event-capture must be off or stats, not %q", c.Level)
+	case !slices.Contains([]string{"", string(waitevent.Off), string(waitevent.Stats), string(waitevent.Trace)}, c.Level):
+		return fmt.Errorf("--wait-event-capture must be off, stats or trace, not %q", c.Level)
 	case !(c.BudgetPercent >= 0 && c.BudgetPercent <= 100):
 		return fmt.Errorf("--wait-event-budget must be from 0 to 100, not %v", c.BudgetPercent)
 	}
@@ -105,6 +105,9 @@ func (w *Worker) waitRows(ctx context.Context, req spool.Request) ([][]string, e
 		return nil, w.waits.SetLevel(waitevent.Off)
 	case verbStats:
 		return nil, w.waits.SetLevel(waitevent.Stats)
+	}
+	if req.Verb == verbTrace && len(req.Targets) == 0 {
+		return nil, w.waits.SetLevel(waitevent.Trace)
 	}
 	return nil, w.changeWaits(req)
 }
@@ -234,11 +237,14 @@ func (w *Worker) recordRows(ctx context.Context, req spool.Request) ([][]string,
 	if err != nil {
 		return nil, err
 	}
-	kinds := map[waits.Kind]string{waits.Wait: "wait", waits.QueryStart: "query start", waits.QueryEnd: "query end"}
+	kinds := map[waits.Kind]string{
+		waits.Wait: "wait", waits.QueryStart: "query start", waits.QueryEnd: "query end",
+		waits.ExecutorStart: "executor start", waits.ExecutorEnd: "executor end",
+	}
 	rows := make([][]string, len(records))
 	for i, r := range records {
 		took, query := "", ""
-		if r.Kind != waits.QueryStart {
+		if r.Kind != waits.QueryStart && r.Kind != waits.ExecutorStart && !(r.Kind == waits.ExecutorEnd && r.Took == 0) {
 			took = micro(r.Took)
 		}
 		if r.Query != 0 {

@@ -28,7 +28,7 @@ type load struct {
 
 	mu      sync.Mutex
 	told    map[int64]int           // notifications for each request
-	waiters map[int64]chan struct{} // who waits for one
+	waiters map[int64]chan struct{} // by request
 	ids     map[int64]bool          // of requests made
 	times   []time.Duration         // from asking to the answer in hand
 	faults  map[string]int          // answers that are no stack
@@ -75,7 +75,7 @@ func (l *load) close(ctx context.Context) {
 	l.sessions = nil
 }
 
-// listen counts notifications and wakes those who wait for them.
+// listen counts notifications and wakes the goroutines that wait for them.
 func (l *load) listen(ctx context.Context) {
 	defer close(l.heard)
 	for {

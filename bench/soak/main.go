@@ -66,7 +66,7 @@ func main() {
 	}
 }
 
-// soak makes the requests, first with a worker that is left alone, then with one that is killed.
+// soak makes the requests, first with an undisturbed worker, then with a worker that is killed repeatedly.
 func soak(ctx context.Context, o options) error {
 	var failed error
 	for _, kill := range []time.Duration{0, o.Kill} {

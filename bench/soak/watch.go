@@ -51,7 +51,7 @@ func watch(ctx context.Context, o options) error {
 	return errors.Join(err, endErr)
 }
 
-// served waits until the worker is ready: what is asked before that is no fault.
+// served waits until the worker is ready. Failures of earlier requests would not be faults.
 func served(ctx context.Context, c *pgx.Conn) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

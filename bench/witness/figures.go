@@ -19,7 +19,7 @@ type tally struct {
 	whole     int            // of them
 	cuts      map[string]int // the others, by reason
 	failures  map[string]int
-	missed    map[string]int // what was not seen consistently without a stop, by what is said of it
+	missed    map[string]int // failed observations without a stop, by reason
 	late      int            // captures left out because there was no time
 	lived     time.Duration
 }

@@ -1,11 +1,11 @@
-// Command witness captures every process of PostgreSQL servers, a fixed number of times a second each, while somebody
-// else makes the servers work: PostgreSQL's own tests, replication, a crash. When it is told to end (SIGTERM, SIGINT)
-// it prints how many captures there were, how long the processes stood still, and what failed and why, and looks
-// whether a process was left stopped or traced. Its exit status is 1 if one was, or if a capture failed for another
-// reason than that the process had ended.
+// Command witness captures every process of PostgreSQL servers, each at a fixed rate per second, while other programs
+// put load on the servers: PostgreSQL's own tests, replication, a crash. On SIGTERM or SIGINT it prints the number of
+// captures, the pauses of the processes, and all failures with their reasons. It also checks whether a process was
+// left stopped or traced. Its exit status is 1 if it finds such a process, or if a capture failed for another reason
+// than that the process had ended.
 //
-// It captures by package ptrace itself, and has each of some captures walked and named by worker/capture. It must not
-// know what the servers are used for, and asks them nothing.
+// It captures by package ptrace itself, and uses worker/capture to walk and name the stacks of some captures. It must
+// not know the purpose of the servers, and sends them no queries.
 package main
 
 import (

@@ -44,7 +44,7 @@ func (p *process) run(ctx context.Context) {
 			return
 		case <-timer.C:
 		}
-		if !p.capture(context.WithoutCancel(ctx), n) { // one that is under way is ended in order
+		if !p.capture(context.WithoutCancel(ctx), n) { // a running capture is completed
 			p.end(began)
 			return
 		}
@@ -149,8 +149,8 @@ func (p *process) end(began time.Time) {
 	p.watch.figures.add(p.kind, &p.tally, left)
 }
 
-// leftBehind tells which threads of a process are stopped or traced. A stop of somebody else's is none of ours, but
-// there should be none.
+// leftBehind returns the threads of a process that are stopped or traced. Other programs could have stopped them, but
+// should not do so here.
 func leftBehind(pid int) (left []string) {
 	tids, err := procfs.Threads(pid)
 	if err != nil {
@@ -173,7 +173,7 @@ var kinds = []string{
 	"walsender", "walwriter",
 }
 
-// kindOf says what a process is, as its title does; what it was before if that has no answer.
+// kindOf returns the kind of a process by its title, or the kind known before if the title cannot be read.
 func kindOf(pid, parent int, before string) string {
 	if parent == 0 {
 		return "postmaster"

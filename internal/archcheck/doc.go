@@ -1,10 +1,10 @@
-// Package archcheck holds the tests of other architectures that need a whole machine: a kernel, a PostgreSQL server, a
-// worker and sessions. They are built for the architecture and run in a virtual machine by scripts/check-arch.sh, whose
-// process 1 is the command init below; a test that needs no other kernel runs on this machine as well. It must not know
-// how the worker finds what it finds: it runs the program, and asks through SQL.
+// Package archcheck contains the tests of other architectures that need a whole machine: a kernel, a PostgreSQL
+// server, a worker and sessions. scripts/check-arch.sh builds them for the architecture and runs them in a virtual
+// machine. Process 1 of the machine is the command init below. A test that needs no other kernel runs on this machine
+// as well. The package must not know how the worker works inside: it runs the program, and asks through SQL.
 package archcheck
 
-// Result is what the test of one server on one kernel has found: a line of doc/benchmarks.md's table of architectures.
+// Result is the test result of one server on one kernel: a line of doc/benchmarks.md's table of architectures.
 type Result struct {
 	Machine    string  `json:"machine"`    // as uname -m says it
 	Kernel     string  `json:"kernel"`     // release

@@ -66,7 +66,7 @@ func report(t *testing.T, r Result) {
 	fmt.Printf("\n%s%s\n", Marker, line)
 }
 
-// text returns what is in a small file, "" if there is none.
+// text returns the content of a small file, or "" if the file does not exist.
 func text(t *testing.T, file string) string {
 	t.Helper()
 	data, err := os.ReadFile(file)

@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// output is what a process has written so far.
+// output is the text that a process has written so far.
 type output struct {
 	mu   sync.Mutex
 	text strings.Builder

@@ -20,8 +20,8 @@ var spinning = []string{
 	"leaf", "middle", "outer", "start_c", "_start",
 }
 
-// TestPrograms captures processes whose stacks are known, kept in every way that compilers know, with a signal's frame
-// of this kernel in the middle: at many moments of a loop in a function that calls nothing.
+// TestPrograms captures processes with known stacks, compiled in every supported way, with a signal frame of this
+// kernel in the middle. It captures them at many moments of a loop in a leaf function.
 func TestPrograms(t *testing.T) {
 	dir := os.Getenv(envPrograms)
 	if dir == "" {
@@ -96,8 +96,8 @@ func functions(t *testing.T, line string) (found []string) {
 		}
 		found = append(found, f.Function)
 	}
-	// Of functions that have neither call frame information nor frame pointers the outermost one is that which never
-	// returns: nothing in it tells of its caller.
+	// In code without call frame information and frame pointers, the outermost function never returns, so its code
+	// does not give its caller.
 	const base = "no call frame information, and no way to a return"
 	if reason := answer.Threads[0].StopReason; reason != "end of stack" && !strings.HasPrefix(reason, base) {
 		found = append(found, reason)

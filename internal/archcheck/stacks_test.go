@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// names are in the stacks of processes of a kind, whatever the architecture: functions that every server since 14
-// exports, stripped or not. "" is every process.
+// names are function names in the stacks of processes of a kind, on every architecture. Every server since 14 exports
+// them, stripped or not. "" stands for every process.
 var names = map[string][]string{
 	"":                             {"PostmasterMain", "main"},
 	"client backend":               {"PostgresMain"},
@@ -65,7 +65,7 @@ func TestStacks(t *testing.T) {
 	test(t, pgtest.BinDir(t)) // other tests have all versions on this machine
 }
 
-// build is the server's version, and who made it.
+// build returns the server's version, and its builder.
 func build(t *testing.T, binDir string) string {
 	t.Helper()
 	version := pgtest.Version(t, binDir)
@@ -107,7 +107,7 @@ func (f *field) populate(t *testing.T) {
 	})
 }
 
-// start runs a statement in a session of its own, until the server ends, and waits until it waits for that.
+// start runs a statement in a new session, until the server ends. It returns when the session waits for the event.
 func (f *field) start(t *testing.T, sql, event string) (pid uint32) {
 	t.Helper()
 	c := f.Connect(t, f.User, "postgres")
@@ -133,7 +133,7 @@ func (f *field) count(t *testing.T, condition string) (n int) {
 	return n
 }
 
-// everything captures all processes in one request, and then each by itself.
+// everything captures all processes in one request, and then each process in a separate request.
 func (f *field) everything(t *testing.T) {
 	t.Helper()
 	rows, err := f.asks.Query(t.Context(), `SELECT pid, backend_type, coalesce(engine, ''), coalesce(pause_us, 0),
@@ -169,7 +169,7 @@ func (f *field) everything(t *testing.T) {
 	}
 }
 
-// backtrace is what an administrator does.
+// backtrace captures a process as an administrator does.
 func (f *field) backtrace(t *testing.T, pid int) (stack string) {
 	t.Helper()
 	if err := f.asks.QueryRow(t.Context(), `SELECT pg_get_backtrace($1)`, pid).Scan(&stack); err != nil {
@@ -180,8 +180,9 @@ func (f *field) backtrace(t *testing.T, pid int) (stack string) {
 
 var (
 	line = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+`)
-	// outermost is where a process begins; on some servers _start has no size, and so no name is used. On ppc64le it
-	// jumps to the C library, without leaving a frame, and musl's goes on as the function that calls main.
+	// outermost is the first function of a process. On some servers _start has no size, and so its name is not used.
+	// On ppc64le, _start jumps to the C library without leaving a frame. In musl, that code becomes the function that
+	// calls main.
 	outermost = map[bool]*regexp.Regexp{
 		false: regexp.MustCompile(` in (_start|postgres|ld-musl-[a-z0-9_]+\.so\.1)\+0x[0-9a-f]+ `),
 		true:  regexp.MustCompile(` in __libc_start_main\+0x[0-9a-f]+ `),
@@ -195,7 +196,7 @@ func (f *field) judge(t *testing.T, kind, stack string) {
 	lines := strings.Split(strings.TrimSuffix(stack, "\n"), "\n")
 	f.result.Captures++
 	f.result.Frames += len(lines)
-	// musl's function that calls main has nothing that tells of its caller, and never returns.
+	// musl's function that calls main never returns, and its code does not give its caller.
 	whole := !strings.Contains(stack, "stack cut") || strings.Contains(lines[len(lines)-1], "no way to a return")
 	bad := !whole || !outermost.MatchString(lines[len(lines)-1]+" ")
 	if strings.Contains(stack, "[by frame pointer") && f.shown < 3 {

@@ -22,8 +22,9 @@ const scopeFile = "/proc/sys/kernel/yama/ptrace_scope"
 // envYama has to be set for TestYama: it leaves the machine with a scope of 3, from which there is no way back.
 const envYama = "PGSB_ARCH_YAMA"
 
-// TestYama tries every value of ptrace_scope with every capability that is of any use, and asks through SQL a worker
-// that has none, and one that was started as root: the table of capabilities in doc/worker.md, and what a refusal says.
+// TestYama tries every value of ptrace_scope with every useful capability. It also asks, through SQL, a worker
+// without capabilities and a worker that was started as root. It checks the table of capabilities in doc/worker.md,
+// and the text of refusals.
 func TestYama(t *testing.T) {
 	if os.Getenv(envYama) == "" {
 		t.Skip(envYama + " is not set: only for machines that end with the test")

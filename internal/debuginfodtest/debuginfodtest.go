@@ -1,5 +1,5 @@
-// Package debuginfodtest is what tests of debuginfod need: elfutils' real server on loopback, and a program whose debug
-// information was taken out of it.
+// Package debuginfodtest provides the parts for tests of debuginfod: elfutils' real server on loopback, and a program
+// with separate debug information.
 package debuginfodtest
 
 import (
@@ -22,7 +22,7 @@ const timeout = 30 * time.Second
 
 // Server is a running debuginfod.
 type Server struct {
-	// URL is what to put into DEBUGINFOD_URLS.
+	// URL is the value for DEBUGINFOD_URLS.
 	URL string
 	log string
 }
@@ -90,7 +90,7 @@ func (s *Server) has(ctx context.Context, id string) bool {
 	return resp.StatusCode == http.StatusOK
 }
 
-// Log returns what the server has written so far.
+// Log returns the server's log so far.
 func (s *Server) Log(t testing.TB) string {
 	t.Helper()
 	data, err := os.ReadFile(s.log)
@@ -100,7 +100,8 @@ func (s *Server) Log(t testing.TB) string {
 	return string(data)
 }
 
-// Requests counts the requests for a path in the server's log, from now on those of the test's own waiting too.
+// Requests counts the requests for a path in the server's log. This includes the requests of the test itself while it
+// waited for the server.
 func (s *Server) Requests(t testing.TB, path string) int {
 	t.Helper()
 	return strings.Count(s.Log(t), "GET "+path+" ")

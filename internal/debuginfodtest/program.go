@@ -11,7 +11,7 @@ import (
 
 // Program is a program and its debug file, apart.
 type Program struct {
-	// Exe is stripped, Debug is what was taken out of it, in a folder of its own; BuildID is that of both.
+	// Exe is the stripped program. Debug is its debug file in a separate folder. Both have the build-id BuildID.
 	Exe, Debug, BuildID string
 }
 
@@ -39,8 +39,9 @@ func Split(t testing.TB, exe string) Program {
 	return p
 }
 
-// Share moves what the debug files of two programs have in common to a third file, in a folder of its own, as dwz does
-// for a distribution. Both refer to a place where it is not. It returns the third file and its build-id.
+// Share moves common parts of two programs' debug files to a third file in a separate folder, as dwz does for a
+// distribution. Both debug files refer to a path where the third file does not exist. Share returns the file and its
+// build-id.
 func Share(t testing.TB, a, b Program) (file, id string) {
 	t.Helper()
 	if _, err := exec.LookPath("dwz"); err != nil {

@@ -12,8 +12,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// attacks: each failed when it was written, and a test fails when its attack succeeds. The roles are those of
-// permissions.
+// attacks runs attacks. Each test fails if its attack succeeds. The roles are the roles of permissions.
 func attacks(t *testing.T, s *site) {
 	boss := s.connect(t, s.User, "postgres")
 	boss.run(t, `GRANT CREATE ON SCHEMA public TO stranger, ungranted;
@@ -31,7 +30,7 @@ func attacks(t *testing.T, s *site) {
 	t.Run("a flood", s.flood)
 }
 
-// inner asks as nobody may: with an oid of one's choice.
+// inner is a forbidden call: with an arbitrary oid of the caller.
 const inner = "SELECT backtrace.call(%s, 'get', ARRAY[%d], '{}')::text"
 
 // impostor is a function that looks like backtrace.ask from its inside: it runs the same statement.
@@ -39,7 +38,8 @@ const impostor = `CREATE FUNCTION %s.ask(seal int, verb text, targets int[], wai
 	LANGUAGE plpgsql AS $$ DECLARE caller oid := 10; result text[]; BEGIN
 	SELECT backtrace.call(caller, verb, targets, waiting) AS answer INTO result; RETURN result; END $$`
 
-// denied runs what must be refused, behind functions that users do not call: the context has more than a line.
+// denied runs a forbidden statement behind functions that users do not call, so the error's context has more than one
+// line.
 func (c *session) denied(t *testing.T, kind, sql string) {
 	t.Helper()
 	got, e := c.try(t.Context(), sql)
@@ -80,7 +80,7 @@ func (s *site) forgery(t *testing.T) {
 	}
 }
 
-// replay: a session has the identity that the server says, whatever it had before.
+// replay checks that a session has the identity that the server reports, whatever identity it had before.
 func (s *site) replay(t *testing.T) {
 	super := s.idle(t, "boss")
 	boss := s.connect(t, "boss", "postgres")
@@ -96,8 +96,8 @@ func (s *site) replay(t *testing.T) {
 	stack(t, "a superuser again", boss.text(t, fmt.Sprintf("EXECUTE kept(%d)", super)))
 }
 
-// objects: only the owner and superusers change the extension's objects, whatever predefined roles others hold, and
-// no object of it holds a secret.
+// objects checks that only the owner and superusers can change the extension's objects, even against holders of
+// predefined roles. No object contains a secret.
 func (s *site) objects(t *testing.T) {
 	boss := s.connect(t, s.User, "postgres")
 	const fingerprint = `SELECT md5(string_agg(pg_get_functiondef(oid) || coalesce(proacl::text, ''), '' ORDER BY oid))
@@ -124,7 +124,7 @@ func (s *site) objects(t *testing.T) {
 			"ALTER EXTENSION pg_stat_backtrace UPDATE",
 			"DROP EXTENSION pg_stat_backtrace",
 		} {
-			// What returns without an error has changed nothing: monitor may read and write all tables.
+			// A statement without an error must have changed nothing: monitor may read and write all tables.
 			results, _ := c.PgConn().Exec(t.Context(), sql).ReadAll()
 			for _, r := range results {
 				for _, row := range r.Rows {
@@ -141,7 +141,8 @@ func (s *site) objects(t *testing.T) {
 	}
 }
 
-// printing: nothing that the server prints holds a key, or the way to the spool, whatever it is told to print.
+// printing checks that no output of the server contains a key or the path of the spool, whatever it is asked to
+// print.
 func (s *site) printing(t *testing.T) {
 	boss := s.connect(t, s.User, "postgres")
 	lines := s.pidFile()
@@ -208,7 +209,7 @@ func asConstant(t *testing.T, key string) string {
 	return strings.Join(decimal, " ")
 }
 
-// tricks: inside a definer's function nobody becomes another caller than the server says.
+// tricks checks that a SECURITY DEFINER function cannot change the caller that the server reports.
 func (s *site) tricks(t *testing.T) {
 	super := s.idle(t, "boss")
 	boss := s.connect(t, s.User, "postgres")
@@ -257,7 +258,7 @@ func (s *site) shadows(t *testing.T) {
 	c.run(t, `RESET search_path; DROP OPERATOR public.= (bytea, bytea); DROP FUNCTION public.bytea_any,
 		public.has_function_privilege, public.pg_has_role, public.to_regrole(text), public.quote_ident, public.starts_with`)
 
-	// An event trigger that stranger's code is in (a superuser's mistake) sees no call: calls run no DDL.
+	// An event trigger with stranger's code (a superuser's mistake) is not called, because calls run no DDL.
 	boss.run(t, `CREATE FUNCTION seen() RETURNS event_trigger LANGUAGE plpgsql AS
 			$$ BEGIN RAISE EXCEPTION 'an event trigger runs: %', tg_tag; END $$;
 		CREATE EVENT TRIGGER seen ON ddl_command_start EXECUTE FUNCTION seen()`)
@@ -266,8 +267,8 @@ func (s *site) shadows(t *testing.T) {
 	boss.run(t, "DROP EVENT TRIGGER seen; DROP FUNCTION seen")
 }
 
-// byHand: who may make the server write files, and has learned where, still cannot make a request; it can do no more
-// than fill the directory with rubbish.
+// byHand checks a role that can make the server write files, and knows the path of the spool. It must not be able to
+// make a request. It can only fill the directory with useless files.
 func (s *site) byHand(t *testing.T) {
 	super := s.idle(t, "boss")
 	spool := s.spool(t)
@@ -291,7 +292,7 @@ func (s *site) byHand(t *testing.T) {
 	}
 }
 
-// flood: a role that asks without end is told to stop, and others do not notice.
+// flood checks that a role that asks without end gets an error, and that other roles are not affected.
 func (s *site) flood(t *testing.T) {
 	calm := start(t, s.BinDir, pgtest.Options{Conf: []string{"max_connections = 60"}})
 	calm.record = s.record
@@ -299,7 +300,7 @@ func (s *site) flood(t *testing.T) {
 		GRANT EXECUTE ON FUNCTION pg_get_backtrace TO flooder, other`)
 	calm.work(t, "--rate", "0.02", "--burst", "20")
 	target, others := calm.idle(t, "flooder"), calm.idle(t, "other")
-	// Each call in a block of its own: an error does not end the flood.
+	// Each call has a separate block, so that an error does not end the flood.
 	calm.Exec(t, `CREATE FUNCTION flood(target int) RETURNS text LANGUAGE plpgsql AS $$ DECLARE n int := 0; BEGIN
 		FOR i IN 1..50 LOOP
 			BEGIN PERFORM pg_get_backtrace(target); n := n + 1;

@@ -9,9 +9,9 @@ import (
 // frame is a line of an answer, as the contract has it.
 var frame = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+`)
 
-// condition is one thing that a call can end with, in the words that the code has: with the verbs of format() in SQL
-// and of package fmt in Go. TestWords holds the code against this table; TestContract produces each of the conditions
-// on each version, except where elsewhere says who does.
+// condition is one possible outcome of a call, with the texts in the code. Texts contain the verbs of format() in SQL
+// and of package fmt in Go. TestWords compares the code with this table. TestContract produces each of the conditions
+// on each version, except where elsewhere names another test.
 type condition struct {
 	name, level, state    string
 	message, detail, hint string
@@ -24,7 +24,7 @@ const (
 	fault   = "ERROR"
 )
 
-// conditions are the words of the SQL script, then those of the worker.
+// conditions are the texts of the SQL script, then the texts of the worker.
 var conditions = []condition{
 	{name: "denied function", level: fault, state: "42501", message: "permission denied for function %s"},
 	{name: "denied view", level: fault, state: "42501", message: "permission denied for view pg_stat_backtrace"},
@@ -199,7 +199,7 @@ var conditions = []condition{
 	{
 		name: "too many", level: fault, state: "53400",
 		message:   "too many requests are waiting for the pg_stat_backtrace worker",
-		hint:      "Ask again later.",
+		hint:      "Retry later.",
 		elsewhere: "spool: TestBusy; it takes more callers than the machine can serve in time",
 	},
 
@@ -327,7 +327,7 @@ var conditions = []condition{
 	{
 		name: "hung handler", level: fault, state: "55000",
 		message:   "the pg_stat_backtrace worker could not finish the request in time",
-		hint:      "A process that was asked about may hang in the kernel. Ask about the others alone.",
+		hint:      "Retry without the process that may hang in the kernel.",
 		elsewhere: "spool: TestHandlerThatHangs",
 	},
 	{
@@ -398,7 +398,7 @@ var conditions = []condition{
 	},
 	{
 		name: "panic", level: fault, state: "XX000", message: "internal error of the pg_stat_backtrace worker",
-		hint: "Its log says more.", elsewhere: "spool: TestPanic",
+		hint: "See the log of the worker.", elsewhere: "spool: TestPanic",
 	},
 	{
 		name: "large answer", level: fault, state: "54000", message: "the answer is larger than %d bytes",
@@ -466,7 +466,7 @@ type record struct {
 	unknown []said
 }
 
-// name returns the condition that a message is, "" for none; two that match would be a mistake in the table.
+// name returns the condition of a message, or "". Two matches would be a mistake in the table.
 func (*record) name(m said) string {
 	var found []string
 	for _, c := range conditions {
@@ -486,7 +486,7 @@ func (r *record) note(m said) {
 	}
 	name := r.name(m)
 	r.met[name] = true
-	own := strings.Contains(m.message, " file \"") // PostgreSQL's, about a file; see unwritable
+	own := strings.Contains(m.message, " file \"") // PostgreSQL's own message about a file; see unwritable
 	if name == "" && !own && strings.Contains(m.message+m.detail+m.hint, "backtrace") {
 		r.unknown = append(r.unknown, m)
 	}

@@ -29,8 +29,8 @@ var groups = []struct {
 	{"errors word by word", words},
 }
 
-// TestContract is the contract on each version. The groups share a server, and those that would break it start one of
-// their own.
+// TestContract checks the contract on each version. The groups share a server. Groups that would damage it start a
+// separate server.
 func TestContract(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers; left out by -short")

@@ -29,7 +29,7 @@ func faulty(t *testing.T, shared *site, conf ...string) *site {
 	return s
 }
 
-// untouched checks that nothing was done to a process that could still be seen.
+// untouched checks that a process shows no traces of a capture.
 func untouched(t *testing.T, pid int) {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
@@ -147,7 +147,7 @@ func workers(t *testing.T, shared *site) {
 	})
 }
 
-// blind: a worker that cannot log in answers superusers, and tells others why it does not.
+// blind checks a worker that cannot log in. It answers superusers, and gives other roles the reason in an error.
 func (s *site) blind(t *testing.T, target int) {
 	arguments := []string{"worker", "-D", s.DataDir, s.DSN("nobody", "postgres")}
 	w := s.launch(t, s.AsServerUser(exec.Command(programs.worker, arguments...)))
@@ -160,7 +160,7 @@ func (s *site) blind(t *testing.T, target int) {
 	_ = w.end(syscall.SIGTERM)
 }
 
-// learned: a worker holds open what stacks are read by, though nobody has asked for one yet.
+// learned checks that a worker holds open the files for reading stacks before the first request.
 func (s *site) learned(t *testing.T) {
 	w := s.work(t)
 	program, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", s.PostmasterPID()))
@@ -178,7 +178,7 @@ func (s *site) learned(t *testing.T) {
 	_ = w.end(syscall.SIGTERM)
 }
 
-// recycled: the pid file of a killed worker names a process that is another one now.
+// recycled checks a killed worker whose pid file names a process that now is another one.
 func (s *site) recycled(t *testing.T, absent func(*testing.T)) {
 	w := s.work(t)
 	_ = w.end(syscall.SIGKILL)
@@ -240,9 +240,9 @@ func (s *site) stopped(t *testing.T, target int) {
 	}
 	handle := c.text(t, fmt.Sprintf("SELECT backtrace.ask(0, 'get', ARRAY[%d])::text", target))
 	w.signal(t, syscall.SIGCONT)
-	stack(t, "it goes on", c.text(t, ask1(target)))
+	stack(t, "it continues", c.text(t, ask1(target)))
 	s.useless(t, handle, c)
-	pgtest.Wait(t, "no request is left in the spool", func() bool { // (answers that nobody fetches go after 30 s)
+	pgtest.Wait(t, "no request is left in the spool", func() bool { // (lost answers go after 30 s)
 		left, _ := filepath.Glob(s.spool(t) + "/*.req")
 		return len(left) == 0
 	})
@@ -250,12 +250,12 @@ func (s *site) stopped(t *testing.T, target int) {
 	_ = w.end(syscall.SIGTERM)
 }
 
-// useless: what a call of the inner function waits for gets its answer in that statement of that session alone.
-// Anywhere else it is a request like any other, here about a process that is not the server's.
+// useless checks that a waiting call of the inner function gets its answer only in the same statement of the same
+// session. Anywhere else it is an ordinary request, here about a process that does not belong to the server.
 func (s *site) useless(t *testing.T, handle string, c *session) {
 	t.Helper()
 	if !strings.HasPrefix(handle, "{wait,") {
-		t.Fatalf("nobody has answered, and the call says %s", handle)
+		t.Fatalf("no worker has answered, and the call says %s", handle)
 	}
 	pgtest.Wait(t, "its answer is there", func() bool {
 		answers, _ := filepath.Glob(s.spool(t) + "/*.rep")
@@ -347,9 +347,9 @@ func spools(t *testing.T, shared *site) {
 	t.Run("read-only", func(t *testing.T) { s.readOnly(t, target) })
 }
 
-// unwritable: the directory's mode forbids writing. The worker, when it runs, notices at once. A request that finds out
-// first fails with PostgreSQL's own error, which names a link; from 17 on it says the same as later ones (before,
-// PL/pgSQL cannot catch an error in parallel mode).
+// unwritable checks a directory whose mode forbids writing. A running worker notices this at once. A request that
+// discovers it first fails with PostgreSQL's own error, which names a link. From 17 on, it gives the same error as
+// later requests. Before 17, PL/pgSQL cannot catch an error in parallel mode.
 func (s *site) unwritable(t *testing.T, plain *session, target int) {
 	path := s.spool(t)
 	s.worker.signal(t, syscall.SIGSTOP)
@@ -361,7 +361,7 @@ func (s *site) unwritable(t *testing.T, plain *session, target int) {
 		t.Errorf("%v %s", e, got)
 	}
 	if strings.Contains(e.String()+e.where, path) {
-		t.Errorf("the error tells the path: %v", e)
+		t.Errorf("the error contains the path: %v", e)
 	}
 	s.worker.signal(t, syscall.SIGCONT)
 	pgtest.Wait(t, "the worker makes a new directory", func() bool { return exists(s.pidPath()) && s.spool(t) != path })
@@ -392,7 +392,7 @@ func (s *site) full(t *testing.T, target int) {
 	w := s.work(t, "--spool-dir", fs)
 	c, plain := s.connect(t, s.User, "postgres"), s.connect(t, "plain", "postgres")
 	stack(t, "a small spool", c.text(t, ask1(target)))
-	w.signal(t, syscall.SIGSTOP) // fills up faster than anybody notices
+	w.signal(t, syscall.SIGSTOP) // fills up before the worker notices
 	fill, err := os.Create(fs + "/fill")
 	if err != nil {
 		t.Fatal(err)
@@ -401,7 +401,7 @@ func (s *site) full(t *testing.T, target int) {
 		_, err = fill.Write(make([]byte, 4096))
 	}
 	_ = fill.Close()
-	call := c.later(ask1(target)) // whatever becomes of it, it ends
+	call := c.later(ask1(target)) // whatever its result, it ends
 	w.signal(t, syscall.SIGCONT)
 	pgtest.Wait(t, "calls are told", func() bool {
 		_, e := plain.try(t.Context(), ask1(target))
@@ -424,9 +424,9 @@ func (s *site) readOnly(t *testing.T, target int) {
 	w := s.work(t, "--spool-dir", fs)
 	plain := s.connect(t, "plain", "postgres")
 	stack(t, "to begin with", plain.text(t, ask1(target)))
-	pgtest.Wait(t, "nobody is writing", func() bool {
+	pgtest.Wait(t, "no process is writing", func() bool {
 		err := unix.Mount("", fs, "", unix.MS_REMOUNT|unix.MS_RDONLY, "")
-		if err != nil && !errors.Is(err, unix.EBUSY) { // busy: somebody has a file open for writing
+		if err != nil && !errors.Is(err, unix.EBUSY) { // busy: a process has a file open for writing
 			t.Fatal(err)
 		}
 		return err == nil

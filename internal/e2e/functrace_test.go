@@ -43,7 +43,9 @@ func TestTraceFunction(t *testing.T) {
 	rows := make(chan [][2]string, 1)
 	go func() { rows <- traceRows(t, boss, "pg_backend_pid", pid, "3 s") }()
 	const n = 20
-	pgtest.Wait(t, "the start of the trace", func() bool { return strings.Contains(s.worker.text(), "tracing a function") })
+	pgtest.Wait(t, "the start of the trace", func() bool {
+		return strings.Contains(s.worker.text(), "tracing a function")
+	})
 	for range n {
 		target.run(t, "SELECT pg_backend_pid()")
 	}
@@ -75,11 +77,11 @@ func endAfterCancel(t *testing.T, s *site, pid int) {
 	c := s.connect(t, s.User, "postgres")
 	c.run(t, "SET statement_timeout = '1 s'")
 	refused(t, c, "57014", fmt.Sprintf("SELECT pg_trace_function('pg_sleep', %d, '10 min')", pid))
-	if got := c.text(t, "SELECT coalesce(nullif(current_setting('pg_stat_backtrace.trace', true), ''), 'none')"); got != "none" {
+	if got := c.text(t, "SELECT coalesce(current_setting('pg_stat_backtrace.trace', true), '')"); got != "" {
 		t.Errorf("the setting is left over: %q", got)
 	}
 	boss := s.connect(t, s.User, "postgres")
-	// There is room for four traces, and each of these takes the place of one that was canceled.
+	// There is room for four traces, and the canceled one gives its room back.
 	until := time.Now().Add(2 * time.Minute)
 	for range 5 {
 		for {
@@ -98,8 +100,8 @@ func endAfterCancel(t *testing.T, s *site, pid int) {
 // traceRows runs pg_trace_function.
 func traceRows(t *testing.T, c *session, name string, pid int, duration string) (list [][2]string) {
 	t.Helper()
-	rows, err := c.Query(t.Context(), "SELECT count::text, coalesce(stack, '') FROM pg_trace_function($1, $2, $3::text::interval)",
-		name, pid, duration)
+	rows, err := c.Query(t.Context(), `SELECT count::text, coalesce(stack, '')
+		FROM pg_trace_function($1, $2, $3::text::interval)`, name, pid, duration)
 	if err != nil {
 		t.Error(err)
 		return nil

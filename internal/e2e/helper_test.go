@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// This test program is also what some tests run beside the worker, as the server's user: the variable says what for.
+// Some tests also run this test program beside the worker, as the server's user. The variable selects its role.
 const (
 	envHelper    = "PGSB_E2E_HELPER"
 	helperTracer = "tracer" // trace the process given as argument until standard input ends

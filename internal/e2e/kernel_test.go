@@ -82,11 +82,12 @@ func unstopped(t *testing.T, reason, more, got string) {
 	stack(t, reason, got)
 	first, _, _ := strings.Cut(got, "\n")
 	if !strings.Contains(first, "[not stopped: "+reason) || !strings.Contains(first, more) {
-		t.Errorf("the first line tells neither %q nor %q: %s", reason, more, first)
+		t.Errorf("the first line contains neither %q nor %q: %s", reason, more, first)
 	}
 }
 
-// filtered: a worker that may neither trace nor sample. What sleeps, it sees without a stop; what runs, in no way.
+// filtered checks a worker that may not trace or sample. It reads sleeping processes without a stop, and cannot read
+// running processes.
 func (s *site) filtered(t *testing.T, c *session) {
 	arguments := append([]string{programs.worker}, s.workerArguments(nil)...)
 	command := s.AsServerUser(exec.Command(programs.self, arguments...))

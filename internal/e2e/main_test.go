@@ -78,7 +78,7 @@ func build(dir string) error {
 	}
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
-		return nil //nolint:nilerr // tests that need it say so
+		return nil //nolint:nilerr // tests that need it report its absence
 	}
 	library := filepath.Join(dir, "preload.so")
 	if err := compile(gcc, "-shared", "-fPIC", "-O1", "-o", library, "testdata/preload.c"); err != nil {
@@ -126,7 +126,7 @@ type site struct {
 
 	*record
 
-	worker *worker // the one that serves, nil for none
+	worker *worker // the worker that serves, nil for none
 }
 
 // start starts a server and creates the extension in database postgres.
@@ -188,8 +188,8 @@ func (s *site) launch(t *testing.T, command *exec.Cmd) *worker {
 	return w
 }
 
-// ready waits until the worker's pid file is in place and, so that callers who are no superusers are answered too, it
-// has a session.
+// ready waits until the worker's pid file is in place and the worker has a session. It needs the session to answer
+// callers that are not superusers.
 func (s *site) ready(t *testing.T, w *worker) {
 	t.Helper()
 	pgtest.Wait(t, "the worker is ready", func() bool {
@@ -258,7 +258,7 @@ func (s *site) spool(t *testing.T) string {
 	return lines[5]
 }
 
-// procStat returns the fields of /proc/PID/stat from the state on; empty when there is no such process.
+// procStat returns the fields of /proc/PID/stat from the state on. It is empty if there is no such process.
 func procStat(pid int) []string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {

@@ -39,7 +39,7 @@ const callers16 = `
 	CREATE ROLE heir16i LOGIN NOINHERIT; GRANT alice TO heir16i WITH INHERIT TRUE;
 	GRANT EXECUTE ON FUNCTION pg_get_backtrace, pg_log_backtrace(int) TO heir16, heir16i`
 
-// alices are the targets that run for alice, and who may see them beside superusers.
+// alices are the targets that run for alice. heirs are the roles that may see them, besides superusers.
 var (
 	alices = []string{"alice", "alice parallel", "alice walsender", "alice as stranger"}
 	heirs  = []string{"alice", "heir", "grandheir", "heir16i"}
@@ -110,7 +110,7 @@ func (s *site) judge(t *testing.T, c *session, caller string, x target) {
 		return // it has ended meanwhile
 	}
 	if x.name == "autovacuum worker" && s.name(e) == "no role's process" {
-		// It was about to end, and not listed any more.
+		// It was about to end, and no longer listed.
 		pgtest.Wait(t, "the end of the autovacuum worker", func() bool { return cmdline(x.pid) == "" })
 		return
 	}
@@ -186,7 +186,7 @@ func (s *site) parallel(t *testing.T, boss *session) int {
 	return pid
 }
 
-// unauthenticated makes a backend that waits for somebody to say who he is.
+// unauthenticated creates a backend that waits for the client's authentication.
 func (s *site) unauthenticated(t *testing.T) int {
 	t.Helper()
 	before := children(s.PostmasterPID())
@@ -212,7 +212,7 @@ func (s *site) unauthenticated(t *testing.T) int {
 	return pid
 }
 
-// identity: the caller is current_user at the call, whoever that is.
+// identity checks that the caller is current_user at the time of the call.
 func identity(t *testing.T, s *site) {
 	boss := s.connect(t, s.User, "postgres")
 	boss.run(t, wrappers)
@@ -265,7 +265,7 @@ func identity(t *testing.T, s *site) {
 			case q.want == "" && e.level == "":
 				stack(t, q.name, got)
 			case q.want == "denied function for the caller":
-				// A view's functions run as the one who reads it.
+				// A view's functions run as the role that reads the view.
 				if e.level != "" && s.name(e) != "other role" && e.state != "42501" || e.level == "" {
 					t.Errorf("%v %s", e, got)
 				}
@@ -301,13 +301,13 @@ func (s *site) meanwhile(t *testing.T, boss *session) {
 		CREATE ROLE owner2 LOGIN; GRANT owner2 TO brief; CREATE ROLE former SUPERUSER LOGIN`)
 	target := s.idle(t, "owner2")
 
-	// An old snapshot does not keep rights alive, neither of a member nor of a superuser; a new name does no harm.
+	// An old snapshot does not preserve the rights of a member or a superuser. A new name of the role does no harm.
 	c, super := s.connect(t, "brief", "postgres"), s.connect(t, "former", "postgres")
 	for _, x := range []*session{c, super} {
 		x.run(t, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_roles, pg_stat_activity")
 	}
-	// (A superuser who has asked before in the transaction may ask again: as everywhere in the server, it may go on
-	// with a right that it has used.)
+	// (A superuser that has asked before in the transaction may ask again. As everywhere in the server, it may
+	// continue to use a right that it has used.)
 	stack(t, "before", c.text(t, ask1(target)))
 	boss.run(t, `ALTER ROLE brief RENAME TO "brief 2"; ALTER ROLE owner2 RENAME TO brief`)
 	stack(t, "renamed", c.text(t, ask1(target)))
@@ -318,7 +318,7 @@ func (s *site) meanwhile(t *testing.T, boss *session) {
 	c.run(t, "ROLLBACK")
 	super.run(t, "ROLLBACK")
 
-	// The target's role is dropped: nobody has its privileges any more.
+	// The target's role is dropped: no role has its privileges any more.
 	boss.run(t, `GRANT brief TO "brief 2"`)
 	stack(t, "granted again", c.text(t, ask1(target)))
 	boss.run(t, "DROP ROLE brief")
@@ -332,8 +332,8 @@ func (s *site) meanwhile(t *testing.T, boss *session) {
 	s.waits(t, c.pid(), "PgSleep")
 	boss.run(t, `DROP OWNED BY "brief 2"; DROP ROLE "brief 2"`)
 	s.worker.signal(t, syscall.SIGCONT)
-	// If the call looks again before the answer is there, it ends with PostgreSQL's own error: there is no current_user
-	// for such a role. A block that catches this error is not possible in a parallel plan.
+	// If the call checks its caller again before the answer arrives, it ends with PostgreSQL's own error: such a role
+	// has no current_user. A block that catches this error is not possible in a parallel plan.
 	got := <-call
 	own := got.state == "42704" && strings.HasPrefix(got.message, "invalid role OID: ")
 	if !own && s.name(got.said) != "dropped role" {

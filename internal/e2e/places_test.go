@@ -30,7 +30,7 @@ func needPreload(t *testing.T) {
 	}
 }
 
-// encodings: databases of several encodings, each with the extension, and a function whose name is not ASCII.
+// encodings checks databases of several encodings, each with the extension, and a function with a non-ASCII name.
 func encodings(t *testing.T, s *site) {
 	needPreload(t)
 	target := s.idle(t, s.User)
@@ -67,7 +67,7 @@ func encodings(t *testing.T, s *site) {
 	})
 }
 
-// quoted: role, database and schema with names that nobody should have.
+// quoted checks role, database and schema with very unusual names.
 func (s *site) quoted(t *testing.T, boss *session) {
 	const role, database = `Ünder "cover" it's \1`, `Data "base"`
 	boss.run(t, `CREATE ROLE "Ünder ""cover"" it's \1" LOGIN`)
@@ -91,7 +91,7 @@ func (s *site) quoted(t *testing.T, boss *session) {
 	}
 }
 
-// standby: a hot standby with its own worker; what TAP tests show of streaming is in t/010.
+// standby checks a hot standby with its own worker. The TAP test t/010 checks streaming.
 func standby(t *testing.T, primary *site) {
 	s := start(t, primary.BinDir, pgtest.Options{Standby: true, Prepare: func(dsn string) {
 		c, err := pgxConnect(t, dsn)
@@ -209,7 +209,7 @@ func strained(t *testing.T, shared *site) {
 	})
 }
 
-// logging: one entry in the server log, nothing to the client, whatever the settings.
+// logging checks that a call creates one entry in the server log and sends nothing to the client, with any settings.
 func logging(t *testing.T, s *site) {
 	target := s.idle(t, s.User)
 	c := s.connect(t, s.User, "postgres")

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// readers are roles that may ask, and what they look at: a query, in a function, of a role.
+// readers are roles that may ask, and their target: a query, inside a function, of a role.
 const readers = `
 	CREATE ROLE asked LOGIN;
 	CREATE ROLE asked_heir LOGIN;        GRANT asked TO asked_heir;
@@ -18,8 +18,8 @@ const readers = `
 		TO asked, asked_heir, asked_stranger, asked_monitor;
 	CREATE FUNCTION asked_sleeps() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(600); RETURN 1; END $$`
 
-// queries: the text of a query is shown to nobody to whom pg_stat_activity would not show it; the setting leaves it
-// out, and the levels too. Of a server newer than all that are known nothing is told.
+// queries checks that the text of a query is visible only to roles that see it in pg_stat_activity. The setting and
+// the levels can omit it. For a server newer than all known versions, no text is shown.
 func queries(t *testing.T, s *site) {
 	boss := s.connect(t, s.User, "postgres")
 	boss.run(t, readers)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// hears runs a query that must succeed, and checks that the client is told the conditions, each with at most one line
-// of context.
+// hears runs a query that must succeed, and checks that the client receives the conditions, each with at most one
+// line of context.
 func (c *session) hears(t *testing.T, sql string, want ...string) {
 	t.Helper()
 	c.told()
@@ -16,7 +16,7 @@ func (c *session) hears(t *testing.T, sql string, want ...string) {
 	for _, n := range c.told() {
 		c.site.note(n)
 		oneLine(t, n)
-		if name := c.site.name(n); name != "progress" { // of which a summary on a slow machine tells
+		if name := c.site.name(n); name != "progress" { // a summary on a slow machine reports progress
 			heard = append(heard, name)
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// servers: what happens to the server while the worker goes on. (Promotion is in the group of hot standby.)
+// servers checks events of the server while the worker continues. (Promotion is in the group of hot standby.)
 //
 //nolint:funlen // one story
 func servers(t *testing.T, shared *site) {
@@ -154,7 +154,8 @@ func clocks(t *testing.T, shared *site) {
 		}
 		stack(t, "set by "+offset.String(), c.text(t, ask1(target)))
 	}
-	// During a call. pg_sleep() goes by the wall clock: the call may last longer by as much as that was set back.
+	// During a call. pg_sleep() uses the wall clock: the call may last longer by the amount by which the clock was
+	// set back.
 	w.signal(t, syscall.SIGSTOP)
 	c.run(t, "SET pg_stat_backtrace.timeout = 2000") // enough for a look at the caller from a new session
 	call := c.later(ask1(target))
@@ -171,7 +172,7 @@ func clocks(t *testing.T, shared *site) {
 // crowds keeps two versions from having a thousand sessions at the same time.
 var crowds sync.Mutex
 
-// crowd: a thousand callers at once. Each is answered, or told that there are too many.
+// crowd makes a thousand calls at the same time. Each gets an answer, or an error that there are too many.
 func crowd(t *testing.T, shared *site) {
 	crowds.Lock()
 	defer crowds.Unlock()
@@ -232,7 +233,7 @@ func crowd(t *testing.T, shared *site) {
 	}
 }
 
-// leave ends all sessions but the worker's.
+// leave ends all sessions except the worker's.
 func (s *site) leave(t *testing.T) {
 	t.Helper()
 	c, err := pgxConnect(t, s.DSN(s.User, "postgres"))

@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// said is a message of the server: an error, or a notice beside results.
+// said is a message of the server: an error, or a notice in addition to results.
 type said struct {
 	level, state, message, detail, hint, where string
 }
@@ -26,7 +26,7 @@ func (m said) String() string {
 	return strings.Join([]string{m.level, m.state, m.message, m.detail, m.hint}, "|")
 }
 
-// session is one of a server's sessions, with a record of what the server says in it.
+// session is one of a server's sessions, with a record of the server's messages in it.
 type session struct {
 	*pgx.Conn
 
@@ -62,7 +62,7 @@ func (s *site) connect(t *testing.T, user, database string) *session {
 // pid is the server process of the session.
 func (c *session) pid() int { return int(c.PgConn().PID()) }
 
-// told returns what the server has said beside results since the last call.
+// told returns the server's messages since the last call, without results.
 func (c *session) told() []said {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -78,7 +78,7 @@ func (c *session) run(t *testing.T, sql string) {
 	}
 }
 
-// try runs a query and returns its first value as text ("NULL" for none), and the error's message, which is zero for
+// try runs a query. It returns the first value as text ("NULL" for none), and the error's message, which is zero for
 // success.
 func (c *session) try(ctx context.Context, sql string, arguments ...any) (string, said) {
 	var got *string
@@ -154,7 +154,7 @@ func (c *session) later(sql string) <-chan outcome {
 	return done
 }
 
-// outcome is what became of a query in the background.
+// outcome is the result of a query in the background.
 type outcome struct {
 	said
 
@@ -183,7 +183,7 @@ func stack(t *testing.T, what, got string) {
 	level := 0
 	for line := range strings.SplitSeq(got, "\n") {
 		if !strings.HasPrefix(line, "#") {
-			continue // what the backend does, told beside the frames
+			continue // the backend's activity, which is shown beside the frames
 		}
 		if !frame.MatchString(line) || !strings.HasPrefix(line, fmt.Sprintf("#%d ", level)) {
 			t.Errorf("%s: line %d is no frame: %q", what, level, line)

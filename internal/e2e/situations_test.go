@@ -10,7 +10,7 @@ import (
 // ask is the call that situations make; PID is the target, a session that does nothing.
 const ask = "SELECT pg_get_backtrace(PID)"
 
-// situation is what a session may be in, and a call there.
+// situation is a state of a session, and a call in this state.
 type situation struct {
 	name, before string
 	call         string // "": ask
@@ -110,7 +110,7 @@ func (s *site) askIn(t *testing.T, q situation, target int) {
 		q.call = ask
 	}
 	c := s.connect(t, s.User, "postgres")
-	for before := range strings.SplitSeq(q.before, ";;") { // what is run together is one transaction
+	for before := range strings.SplitSeq(q.before, ";;") { // statements in one call are one transaction
 		c.run(t, fill(s, before, target))
 	}
 	got, e := c.try(t.Context(), fill(s, q.call, target))
@@ -135,7 +135,7 @@ func fill(s *site, sql string, target int) string {
 	return strings.NewReplacer("PID", strconv.Itoa(target), "FORCE_PARALLEL", force).Replace(sql)
 }
 
-// trapped is a schema whose every name is one that the extension uses; what is found there raises an error or lies.
+// trapped is a schema with objects of the names that the extension uses. They raise an error or return wrong values.
 const trapped = `
 	CREATE SCHEMA trap;
 	CREATE FUNCTION trap.leap(text, text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;

@@ -40,6 +40,7 @@ func TestWaitEvents(t *testing.T) {
 		t.Run("figures", func(t *testing.T) { waitFigures(t, s) })
 		t.Run("privileges", func(t *testing.T) { waitPrivileges(t, s) })
 		t.Run("trace", func(t *testing.T) { waitTrace(t, s) })
+		t.Run("trace of all", func(t *testing.T) { waitTraceOfAll(t, s) })
 		t.Run("off", func(t *testing.T) { waitsOff(t, s) })
 		t.Run("restart", func(t *testing.T) { waitsRestart(t, s) })
 	})
@@ -153,7 +154,8 @@ func waitTrace(t *testing.T, s *site) {
 	}
 	records := `SELECT string_agg(kind || coalesce(' ' || wait_event, ''), ', ' ORDER BY "timestamp", seq)
 		FROM pg_get_backend_wait_event_trace($1) WHERE kind <> 'wait' OR wait_event = 'PgSleep'`
-	want := strings.TrimSuffix(strings.Repeat("query start, wait PgSleep, query end, ", 3), ", ")
+	want := strings.TrimSuffix(strings.Repeat(
+		"query start, executor start, wait PgSleep, executor end, query end, ", 3), ", ")
 	var got string
 	defer func() { t.Log(got) }()
 	pgtest.Wait(t, "the trace", func() bool {
@@ -169,8 +171,34 @@ func waitTrace(t *testing.T, s *site) {
 	if again := c.text(t, records, sleeper.pid()); again != got {
 		t.Errorf("the trace goes on: %s", again)
 	}
-	refused(t, c, "22023", "SELECT pg_wait_event_capture('trace')")
 	refused(t, c, "22023", "SELECT pg_wait_event_capture('everything')")
+}
+
+// waitTraceOfAll traces all processes, and new ones as they start.
+func waitTraceOfAll(t *testing.T, s *site) {
+	c := s.connect(t, s.User, "postgres")
+	c.run(t, "SELECT pg_wait_event_capture('trace')")
+	for range 2 {
+		sleeper := s.connect(t, s.User, "postgres")
+		sleeper.run(t, "SELECT pg_sleep(0.003)")
+		s.waits(t, sleeper.pid(), "ClientRead")
+		sleeper.run(t, "SELECT pg_sleep(0.003)")
+		pgtest.Wait(t, "the trace of all", func() bool {
+			got := c.text(t, `SELECT coalesce(string_agg(DISTINCT kind, ','), '')
+				FROM pg_get_backend_wait_event_trace($1)`, sleeper.pid())
+			return got == "query end,query start,wait"
+		})
+	}
+	if n := c.text(t, `SELECT (count(DISTINCT a.pid) >= 3)::text FROM pg_stat_activity a,
+		LATERAL pg_get_backend_wait_event_trace(a.pid) t WHERE a.pid <> pg_backend_pid()`); n != "true" {
+		t.Errorf("records of at least three processes: %s", n)
+	}
+	c.run(t, "SELECT pg_wait_event_capture('stats')")
+	later := s.connect(t, s.User, "postgres")
+	later.run(t, "SELECT pg_sleep(0.003)")
+	if n := c.text(t, "SELECT count(*)::text FROM pg_get_backend_wait_event_trace($1)", later.pid()); n != "0" {
+		t.Errorf("%s records of a process after the end of the trace", n)
+	}
 }
 
 func waitsOff(t *testing.T, s *site) {
@@ -212,7 +240,7 @@ func waitsRestart(t *testing.T, s *site) {
 	}
 }
 
-// TestWaitEventBudget expects a worker whose timing costs more than it may to take a cheaper method.
+// TestWaitEventBudget expects a worker whose timing exceeds its cost limit to use a cheaper method.
 func TestWaitEventBudget(t *testing.T) {
 	s := start(t, pgtest.BinDir(t), pgtest.Options{})
 	w := s.workAsRoot(t, "--wait-event-capture", "stats", "--wait-event-budget", "0.000001")

@@ -28,8 +28,7 @@ var functions = regexp.MustCompile(
 		`@extschema@\.pg_log_backtrace\((?:pid|VARIADIC)|@extschema@\.pg_request_backtrace\(pids?|` +
 		`@extschema@\.pg_backtrace_(?:summary|result)\b|@extschema@\.pg_get_memory_contexts\b)`)
 
-// TestWords holds the code against the table of conditions: no words in the code that the table has not, and none in
-// the table that the code has not.
+// TestWords compares the code with the table of conditions. Both must contain the same texts.
 func TestWords(t *testing.T) {
 	t.Parallel()
 	words := append(goWords(t), sqlWords(t)...)
@@ -61,10 +60,10 @@ func inTable(words string) bool {
 	return false
 }
 
-// blank makes all verbs alike: what is an integer in one language is a text in the other.
+// blank replaces all verbs by the same one: an integer in one language can be a text in the other.
 func blank(template string) string { return verbs.ReplaceAllString(template, "%") }
 
-// madeOf says whether the template consists of words, with anything in the place of its verbs.
+// madeOf reports whether the template consists of words, with any text in the place of its verbs.
 func madeOf(template string, words []string) bool {
 	if template == "" || template == "." {
 		return true
@@ -203,8 +202,8 @@ func bodyWords(body string) []string {
 
 func letter(r rune) bool { return r >= 'a' && r <= 'z' }
 
-// internal are texts in the script that no user sees: the statement that writes a request, and the entry in the log,
-// which is no condition.
+// internal are texts in the script that no user sees: the statement that writes a request, and the log entry, which
+// is not a condition.
 func internal(w string) bool {
 	return strings.HasPrefix(w, "COPY (SELECT ") || w == "2 ms" || w == "1 second" || w == "backtrace of PID %s" ||
 		w == `%s\n%s` || strings.HasPrefix(w, "SELECT backtrace.") || strings.HasPrefix(w, `\nSQL statement `)

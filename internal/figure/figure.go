@@ -1,5 +1,5 @@
-// Package figure lets a test tell a figure that is to be seen although the test passed: how much it compared, or which
-// share was equal. internal/testreport prints it. It must not know what is measured.
+// Package figure lets a passing test print a figure: how much it compared, or which share was equal.
+// internal/testreport prints it. The package must not know the meaning of the figures.
 package figure
 
 import (
@@ -11,7 +11,7 @@ import (
 // Key is the attribute of a test that holds a figure.
 const Key = "figure"
 
-// Printf tells a figure of the test, in one line, and logs it.
+// Printf prints a figure of the test in one line, and logs it.
 func Printf(tb testing.TB, format string, arguments ...any) {
 	tb.Helper()
 	text := strings.Join(strings.Fields(fmt.Sprintf(format, arguments...)), " ")

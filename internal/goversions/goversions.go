@@ -1,5 +1,5 @@
-// Package goversions says with which versions of Go tests are to be run: scripts/check-go.sh tells it by the
-// environment. It knows nothing of what is tested.
+// Package goversions returns the versions of Go with which tests run. scripts/check-go.sh sets them in the
+// environment. The package does not depend on the tests.
 package goversions
 
 import (
@@ -13,8 +13,8 @@ const (
 	programsVariable   = "PGSB_GO_PROGRAMS"
 )
 
-// Wanted returns tool chains, such as go1.21.13, and files of programs, of esbuild or lefthook, as their names end.
-// Where there are neither, it skips the test.
+// Wanted returns tool chains, such as go1.21.13, and files of programs (esbuild or lefthook, by the end of their
+// names). It skips the test if there are none.
 func Wanted(t *testing.T) (toolchains, programs []string) {
 	t.Helper()
 	toolchains = strings.Fields(os.Getenv(toolchainsVariable))

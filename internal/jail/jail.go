@@ -1,6 +1,6 @@
-// Package jail starts processes in a mount namespace and a root directory of their own, for tests of how files of
-// containers are reached. It knows nothing of what is tested. A program that imports it plays such a process itself
-// when an environment variable tells it to.
+// Package jail starts processes in a separate mount namespace with a separate root directory, for tests of the access
+// to files of containers. It does not depend on the tests. A program that imports it becomes such a process itself if
+// an environment variable is set.
 package jail
 
 import (
@@ -19,8 +19,8 @@ import (
 
 const variable = "PGSB_TEST_JAIL"
 
-// Tree is what the root directory holds, by path: an empty text is a directory, "-> x" a symbolic link to x, "listen" a
-// unix socket on which the process listens, anything else the content of a file.
+// Tree is the content of the root directory, by path. An empty text is a directory, "-> x" is a symbolic link to x,
+// "listen" is a unix socket on which the process listens. Any other text is the content of a file.
 type Tree map[string]string
 
 type plan struct {

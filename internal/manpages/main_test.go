@@ -25,7 +25,7 @@ func TestPages(t *testing.T) {
 			}
 		}
 		cmd.NonInheritedFlags().VisitAll(func(f *pflag.Flag) {
-			if !strings.Contains(text, `\fB\-\-`+escape(f.Name)+`\fR`) {
+			if !f.Hidden && !strings.Contains(text, `\fB\-\-`+escape(f.Name)+`\fR`) {
 				t.Errorf("page of %q lacks --%s", cmd.CommandPath(), f.Name)
 			}
 		})

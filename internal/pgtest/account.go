@@ -40,8 +40,8 @@ func serverAccount(t testing.TB) account {
 	return account{uid: uid, gid: gid, other: true}
 }
 
-// apply gives command the account, a session of its own (a ^C at the terminal is for the test alone), a directory that
-// the account can enter, and an environment in which nothing redirects PostgreSQL's programs.
+// apply makes command run as the account, in a new session (a ^C at the terminal ends only the test). The account can
+// enter the working directory. The environment does not redirect PostgreSQL's programs.
 func (a account) apply(command *exec.Cmd) *exec.Cmd {
 	command.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if a.other {
@@ -86,8 +86,8 @@ func (s *Server) write(file, content string) {
 	}
 }
 
-// watchdogScript waits for a line; when its input ends without one, the test process has died, and it stops the server
-// and removes the files in its place.
+// watchdogScript waits for a line. If its input ends without one, the test process has died. The script then stops
+// the server and removes the files.
 const watchdogScript = `read -r line && exit 0; "$1"/pg_ctl stop -s -w -m immediate -D "$2"; rm -rf -- "$3"`
 
 func watchdog(t testing.TB, a account, binDir, dataDir, root string) (stop func()) {

@@ -21,9 +21,9 @@ const (
 
 var versionPattern = regexp.MustCompile(versionFields)
 
-// BinDirs returns the directories of the PostgreSQL programs to test with, in the order given by PGSB_TEST_BINDIRS or
-// sorted by name. A directory named in the environment that has no server in it fails the test; when the environment
-// names none and the machine has none, the test is skipped, and when PGSB_TEST_SERVERS is "none".
+// BinDirs returns the directories of the PostgreSQL programs to test with, in the order of PGSB_TEST_BINDIRS or
+// sorted by name. A directory in the environment without a server fails the test. If there is no directory, or if
+// PGSB_TEST_SERVERS is "none", the test is skipped.
 func BinDirs(t testing.TB) []string {
 	t.Helper()
 	if os.Getenv(envServers) == "none" {
@@ -49,7 +49,7 @@ func BinDirs(t testing.TB) []string {
 	return dirs
 }
 
-// BinDir returns one of BinDirs, the last: what a test takes that needs any one server.
+// BinDir returns the last of BinDirs, for tests that need any one server.
 func BinDir(t testing.TB) string {
 	t.Helper()
 	dirs := BinDirs(t)

@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// What a test waits for. Both are longer than it takes on a slow machine that does much else.
+// Time limits of tests. Both are longer than necessary on a slow and busy machine.
 const (
-	// Patience is how long something that must happen is waited for.
+	// Patience is how long to wait for something that must happen.
 	Patience = time.Minute
-	// Soon is the bound of what happens at once, or right after a deadline.
+	// Soon is the time limit for something that happens at once, or right after a deadline.
 	Soon = 15 * time.Second
 )
 
@@ -67,8 +67,8 @@ func connect(ctx context.Context, dsn string) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// Wait calls condition until it holds, with a pause that grows to 20 ms, and fails the test when it does not come true
-// in time. What names the condition in that message.
+// Wait calls condition until it is true, with a pause that grows to 20 ms. It fails the test if the condition does
+// not become true in time. what names the condition in the failure message.
 func Wait(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(Patience)

@@ -11,7 +11,7 @@ import (
 
 const envChild = "PGSB_TEST_CHILD"
 
-// TestEnvironmentOfCallerIgnored: a test program whose caller has PG* variables starts a server and connects to it.
+// TestEnvironmentOfCallerIgnored checks that a test program with PG* variables can start a server and connect to it.
 func TestEnvironmentOfCallerIgnored(t *testing.T) {
 	if os.Getenv(envChild) != "" {
 		s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})

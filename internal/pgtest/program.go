@@ -21,9 +21,9 @@ func BuildProgram(path string) error {
 	return nil
 }
 
-// RunWithProgram is what TestMain exits with: it runs the tests after having built the program, in a directory that the
-// servers' user can enter and that is removed afterwards. Program gets its path; if it has one already, as in a virtual
-// machine without Go, that one is taken.
+// RunWithProgram is for TestMain. It builds the program in a temporary directory that the servers' user can enter,
+// runs the tests, and returns the exit status. It sets program to the path. If program is already set, as in a
+// virtual machine without Go, it uses that path.
 func RunWithProgram(m *testing.M, program *string) int {
 	if *program != "" {
 		return m.Run()
@@ -44,8 +44,8 @@ func RunWithProgram(m *testing.M, program *string) int {
 	return m.Run()
 }
 
-// RunOr is what TestMain exits with in a test program that is its own worker, a process that runs as the server's user
-// and may be killed: where the environment has a value for name, other runs with that value instead of the tests.
+// RunOr is for TestMain of a test program that is its own worker: a process that runs as the server's user and may be
+// killed. If the environment has a value for name, RunOr calls other with this value instead of running the tests.
 func RunOr(m *testing.M, name string, other func(value string) error) int {
 	value := os.Getenv(name)
 	if value == "" {
@@ -80,14 +80,14 @@ func WriteProgram(path string, data []byte) error {
 	return os.WriteFile(path, data, 0o755)
 }
 
-// Suspend stops a process by SIGSTOP and returns when it stands still. Until the thread that the kernel chose has had
-// the processor, the others go on: on a busy machine long enough to answer.
+// Suspend stops a process by SIGSTOP and returns when all its threads are stopped. The other threads continue until
+// the thread that the kernel chose has run. On a busy machine this is long enough to answer.
 func Suspend(t testing.TB, p *os.Process) {
 	t.Helper()
 	if err := p.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	Wait(t, "the process stands still", func() bool {
+	Wait(t, "the process is stopped", func() bool {
 		stats, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", p.Pid))
 		running := slices.ContainsFunc(stats, func(path string) bool {
 			stat, err := os.ReadFile(path)

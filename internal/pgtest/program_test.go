@@ -11,7 +11,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// TestWriteProgram: what was written can be executed at once, whatever else is started meanwhile.
+// TestWriteProgram checks that a written program can be executed at once, even if other processes are started
+// meanwhile.
 func TestWriteProgram(t *testing.T) {
 	t.Parallel()
 	path, err := exec.LookPath("true")

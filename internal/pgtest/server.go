@@ -29,7 +29,7 @@ type Options struct {
 	InitDB []string
 	// Conf are lines added to postgresql.conf; they win over the defaults.
 	Conf []string
-	// HBA are lines that replace pg_hba.conf. None: trust for everybody over every way in.
+	// HBA are lines that replace pg_hba.conf. The default is trust for all users and connections.
 	HBA []string
 	// Env are further variables ("NAME=value") of the server's environment.
 	Env []string
@@ -217,7 +217,7 @@ func (s *Server) end(root string) {
 	if s.stop != nil {
 		s.stop()
 	}
-	// On a busy machine a process that was killed may still end what it is writing, beside the removal.
+	// On a busy machine a killed process may still finish a write during the removal.
 	err := os.RemoveAll(root)
 	for late := time.Now().Add(Soon); errors.Is(err, syscall.ENOTEMPTY) && time.Now().Before(late); {
 		time.Sleep(10 * time.Millisecond)

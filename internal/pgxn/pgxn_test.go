@@ -17,16 +17,16 @@ const top = "../.."
 
 // meta has the keys of the specification that are used here; another key is an error.
 type meta struct {
-	Name        string              `json:"name"`
-	Abstract    string              `json:"abstract"`
-	Description string              `json:"description"`
-	Version     string              `json:"version"`
-	Maintainer  string              `json:"maintainer"`
-	License     string              `json:"license"`
-	Provides    map[string]provided `json:"provides"`
-	Prereqs     map[string]map[string]map[string]any
-	GeneratedBy string   `json:"generated_by"` //nolint:tagliatelle // the specification's name
-	Tags        []string `json:"tags"`
+	Name        string                               `json:"name"`
+	Abstract    string                               `json:"abstract"`
+	Description string                               `json:"description"`
+	Version     string                               `json:"version"`
+	Maintainer  string                               `json:"maintainer"`
+	License     string                               `json:"license"`
+	Provides    map[string]provided                  `json:"provides"`
+	Prereqs     map[string]map[string]map[string]any `json:"prereqs"`
+	GeneratedBy string                               `json:"generated_by"`
+	Tags        []string                             `json:"tags"`
 	Spec        struct {
 		Version string `json:"version"`
 		URL     string `json:"url"`

@@ -13,13 +13,13 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// capabilities are those that are of any use, "" for none.
+// capabilities are the useful capabilities, "" for none.
 var capabilities = []string{"", "sys_ptrace", "perfmon", "checkpoint_restore", "sys_admin", bpfAndPerfmon}
 
-// bpfAndPerfmon are the two that are of use together only.
+// bpfAndPerfmon are two capabilities that are useful only together.
 const bpfAndPerfmon = "bpf,+perfmon"
 
-// with is the command that runs another as a user with one capability, and no way to gain more.
+// with is the command that runs another command as a user with one capability, without a way to gain more.
 func with(uid, gid int, capability string) []string {
 	set := "-all"
 	if capability != "" {
@@ -34,9 +34,9 @@ func with(uid, gid int, capability string) []string {
 // feature is a line of the table "Capabilities" in doc/worker.md.
 type feature struct {
 	name   string
-	uid    int      // who asks; the group is the server's
-	enough []string // each of these capabilities alone is enough; "": none is needed
-	// command is what is run, and works if it succeeds and prints the text.
+	uid    int      // user that asks; the group is the server's
+	enough []string // each of these capabilities alone is enough; "": works without capabilities
+	// command is the command to run. The feature works if it succeeds and prints the text.
 	command []string
 	prints  string
 }
@@ -79,7 +79,7 @@ func TestCapabilities(t *testing.T) {
 			[]string{program, "capture", "--nonstop", "--format", "json", busy}, `"engine":"running"`,
 		})
 	}
-	// As root it works where the kernel is new enough, and says so if not.
+	// As root it works if the kernel is new enough, and reports an error otherwise.
 	profile := []string{program, "profile", "--duration", "2s", "--stats", busy}
 	if out, err := exec.Command(profile[0], profile[1:]...).CombinedOutput(); err != nil {
 		t.Logf("the command profile is not tried: %v: %s", err, out)
@@ -137,7 +137,7 @@ func target(t *testing.T, s *pgtest.Server, command ...string) (pid string) {
 	return strconv.Itoa(c.Process.Pid)
 }
 
-// unreadable starts a process whose program its user may execute and not read: the kernel makes it undumpable.
+// unreadable starts a process whose program its user may execute but not read, which makes it undumpable.
 func unreadable(t *testing.T, s *pgtest.Server) (pid string) {
 	t.Helper()
 	sleep, err := exec.LookPath("sleep")

@@ -91,7 +91,8 @@ var containers = map[string]struct {
 	"shared PID namespace, other root": {pivot, withTime(), false},
 }
 
-// withTime adds a time namespace, where the kernel has them: processes were started a day later there, as they see it.
+// withTime adds a time namespace if the kernel supports it. In the namespace, processes appear to have started a day
+// later.
 func withTime(namespaces ...string) []string {
 	if _, err := os.Stat("/proc/self/ns/time"); err != nil {
 		return namespaces
@@ -142,7 +143,7 @@ func (s *elsewhere) answers(t *testing.T) {
 	if got := ask(t, boss, postmaster); !strings.Contains(got, "42501") {
 		t.Errorf("the postmaster, %d: %s", postmaster, got)
 	}
-	// Numbers that are processes here, and none there.
+	// Ids that are processes here, and not there.
 	if strangers := []int{s.postmaster, os.Getpid(), s.here(t, target)}; postmaster != s.postmaster {
 		for _, pid := range strangers {
 			if got := ask(t, boss, pid); got != "NULL" {
@@ -158,7 +159,7 @@ func (s *elsewhere) answers(t *testing.T) {
 	}
 }
 
-// killed makes sure that a worker which the server cannot see is missed when it has gone.
+// killed checks that the server notices the end of a worker that it cannot see.
 func (s *elsewhere) killed(t *testing.T, w *service) {
 	boss := s.Connect(t, s.User, "postgres")
 	served := func(want bool) {

@@ -1,6 +1,6 @@
-// Package places holds the tests of servers whose files, names or processes are not where the worker's own are: a
-// server whose package was replaced while it runs, one on an overlay, in another root directory, in another mount or
-// PID namespace, and workers with fewer capabilities. Real servers, real processes, real mounts; each in a mount
-// namespace of its own, so that nothing is left behind. It must not know how the worker finds what it finds: it runs
-// the program, and asks through SQL.
+// Package places contains the tests of servers whose files, names or processes are at other places than the worker's.
+// One server's package is replaced while it runs. Others run on an overlay, in another root directory, or in another
+// mount or PID namespace. Some workers have fewer capabilities. Servers, processes and mounts are real. Each test
+// runs in a new mount namespace, so that nothing is left behind. The package must not know how the worker works
+// inside: it runs the program, and asks through SQL.
 package places

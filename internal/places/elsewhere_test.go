@@ -16,23 +16,22 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// elsewhere is a server in namespaces of its own.
+// elsewhere is a server in separate namespaces.
 type elsewhere struct {
 	*pgtest.Server
 
-	postmaster int    // as this process sees it
+	postmaster int    // its id in this process's PID namespace
 	dataDir    string // as the server names it
 }
 
-// The ways to set a server apart. Each is a shell script that runs in a mount namespace of its own, as root, with the
-// installation in $TREE, the server's files in $FILES and an empty directory $ROOM; $RUN runs what follows as the
-// server's user.
+// The ways to set a server apart. Each is a shell script that runs in a new mount namespace, as root. $TREE is the
+// installation, $FILES the server's files and $ROOM an empty directory. $RUN runs a command as the server's user.
 const (
 	overlay = `mount -t tmpfs none "$ROOM"; mkdir "$ROOM/up" "$ROOM/work" "$ROOM/all"; chmod 755 "$ROOM"
 mount -t overlay none -o "lowerdir=$TREE,upperdir=$ROOM/up,workdir=$ROOM/work" "$ROOM/all"
 touch "$ROOM/all/bin/postgres"
 exec $RUN "$ROOM/all/bin/postgres" -D "$FILES/data"`
-	// A root directory with nothing in it but what a server needs, at other paths than outside.
+	// A root directory with only the files that a server needs, at other paths than outside.
 	room = `mount -t tmpfs none "$ROOM"; chmod 755 "$ROOM"; cd "$ROOM"
 mkdir opt opt/pg srv srv/pg tmp proc dev old etc
 for d in usr bin lib lib64; do [ -e /$d ] && { mkdir $d; mount --rbind /$d $d; }; done
@@ -45,7 +44,7 @@ exec $RUN /opt/pg/bin/postgres -D /srv/pg/data -k /srv/pg/socket`
 	jail = room + `exec chroot "$ROOM" $RUN /opt/pg/bin/postgres -D /srv/pg/data -k /srv/pg/socket`
 )
 
-// startElsewhere starts a server by one of the scripts, in new namespaces as the arguments of unshare(1) say.
+// startElsewhere starts a server by one of the scripts, in new namespaces given as arguments of unshare(1).
 func startElsewhere(t *testing.T, binDir, script string, namespaces ...string) *elsewhere {
 	t.Helper()
 	needRoot(t, "unshare", "setpriv")
@@ -95,7 +94,7 @@ func startElsewhere(t *testing.T, binDir, script string, namespaces ...string) *
 	return s
 }
 
-// findPostmaster finds the process that works in the data directory and is nobody's child there.
+// findPostmaster finds the process that works in the data directory and has no parent there.
 func (s *elsewhere) findPostmaster(t *testing.T) int {
 	t.Helper()
 	inside := func(pid int) bool {
@@ -142,7 +141,7 @@ func statusNumber(pid int, key string) int {
 	return 0
 }
 
-// here returns the number that this process knows a server process by.
+// here returns the id of a server process in this process's PID namespace.
 func (s *elsewhere) here(t *testing.T, pid int) int {
 	t.Helper()
 	for _, p := range processes(t) {

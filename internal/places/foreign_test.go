@@ -61,7 +61,7 @@ func TestForeign(t *testing.T) {
 // exported is a line with the name of a function of the server's program.
 var exported = regexp.MustCompile(`(?m) in (\w+)\+0x[0-9a-f]+ \(postgres\)`)
 
-// agree compares with what the folder's own program exports.
+// agree compares a stack with the exported symbols of the folder's own program.
 func (s *elsewhere) agree(t *testing.T, root, stack string) {
 	program, err := filepath.Glob(filepath.Join(root, "usr/lib/postgresql/*/bin/postgres"))
 	if err != nil || len(program) != 1 {

@@ -11,8 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// slowFile is a file system in user space (FUSE) with one file, whose contents do not come until they are told to: who
-// reads it sleeps uninterruptibly, as on a disk or a network file system that does not answer.
+// slowFile is a file system in user space (FUSE) with one file, whose content is withheld until answer is closed. A
+// process that reads the file sleeps uninterruptibly, as with a disk or a network file system that does not answer.
 type slowFile struct {
 	path   string
 	device int
@@ -105,7 +105,7 @@ func (s *slowFile) handle(request []byte) {
 	}
 }
 
-// attributes are those of the root directory or of the file.
+// attributes returns the attributes of the root directory or of the file.
 func attributes(node uint64) []byte {
 	out := make([]byte, fuseAttr)
 	binary.NativeEndian.PutUint64(out, node)
@@ -120,7 +120,7 @@ func attributes(node uint64) []byte {
 	return out
 }
 
-// reply answers one request; after the end nobody takes the answer.
+// reply answers one request. After the unmount the answer is lost.
 func (s *slowFile) reply(unique uint64, errno unix.Errno, data []byte) {
 	out := make([]byte, fuseOutHeader, fuseOutHeader+len(data))
 	binary.NativeEndian.PutUint32(out, uint32(fuseOutHeader+len(data)))

@@ -13,9 +13,9 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// TestHiddenProcesses: a server whose /proc hides other processes (the option hidepid, ProtectProc= of its unit) is
-// served all the same: by a worker that sees all, by one with the same /proc, and by one without a capability there.
-// Doctor asks the server whether it sees the worker.
+// TestHiddenProcesses checks a server whose /proc hides other processes (the option hidepid, ProtectProc= of its
+// unit). Workers can serve it with a full view, with the same /proc, and without a capability there. Doctor asks the
+// server whether it sees the worker.
 func TestHiddenProcesses(t *testing.T) {
 	for _, mode := range []string{"0", "1", "2", "4"} {
 		t.Run("hidepid="+mode, func(t *testing.T) {
@@ -40,7 +40,7 @@ func TestHiddenProcesses(t *testing.T) {
 	}
 }
 
-// TestServerWithoutProc: a server that has no /proc at all goes by the file that the worker touches.
+// TestServerWithoutProc checks that a server without /proc uses the file that the worker touches.
 func TestServerWithoutProc(t *testing.T) {
 	each(t, func(t *testing.T, binDir string) {
 		s := startElsewhere(t, binDir, "exec "+plainly)
@@ -94,7 +94,7 @@ func (s *elsewhere) hidden(t *testing.T, front []string, hides, kill bool) {
 	}
 }
 
-// queued asks without waiting, and returns what has become of the request.
+// queued makes a request without waiting, and returns its state.
 func (s *elsewhere) queued(t *testing.T, c *pgx.Conn, pid int) (state string) {
 	t.Helper()
 	var id int64
@@ -108,8 +108,8 @@ func (s *elsewhere) queued(t *testing.T, c *pgx.Conn, pid int) (state string) {
 	return state
 }
 
-// TestServerStartedAnewWithoutView: a worker notices that its server, started anew, has another /proc.
-func TestServerStartedAnewWithoutView(t *testing.T) {
+// TestRestartedServerHasOtherProc checks that a worker notices that its restarted server has another /proc.
+func TestRestartedServerHasOtherProc(t *testing.T) {
 	each(t, func(t *testing.T, binDir string) {
 		s := startElsewhere(t, binDir, plainly+`; mount -t proc -o hidepid=2 proc /proc; exec `+plainly)
 		s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")

@@ -80,7 +80,7 @@ func run(t *testing.T, name string, arguments ...string) string {
 	return string(out)
 }
 
-// frame is what the command line tells of a frame.
+// frame is a frame in the command line's output.
 type frame struct {
 	Address  string `json:"address"`
 	Function string `json:"function"`
@@ -129,8 +129,8 @@ func stack(t *testing.T, s *pgtest.Server, pid int, front ...string) []frame {
 	return answer.Threads[0].Frames
 }
 
-// same compares two stacks of one sleeping process. A library's names that only its symbol table has may be missing if
-// that is allowed; none may be another one.
+// same compares two stacks of one sleeping process. With missing, names may be missing that only a library's symbol
+// table contains. No name may differ.
 func same(t *testing.T, what string, got, want []frame, missing bool) {
 	t.Helper()
 	equal := len(got) == len(want)
@@ -160,8 +160,8 @@ func complete(t *testing.T, what string, frames []frame) {
 	}
 }
 
-// sleeper starts a backend that sleeps in a PL/pgSQL function until the server ends, and returns its pid as SQL knows
-// it.
+// sleeper starts a backend that sleeps in a PL/pgSQL function until the server ends. It returns the backend's pid in
+// SQL.
 func sleeper(t *testing.T, s *pgtest.Server) int {
 	t.Helper()
 	s.Exec(t, `CREATE OR REPLACE FUNCTION sleeps() RETURNS void LANGUAGE plpgsql AS 'BEGIN PERFORM pg_sleep(600); END'`)
@@ -183,8 +183,8 @@ func sleeper(t *testing.T, s *pgtest.Server) int {
 	return pid
 }
 
-// each runs test for the newest server, or for all of them if PGSB_TEST_PLACES is "all": what it is about is the same
-// for every version, and takes a while.
+// each runs test for the newest server, or for all servers if PGSB_TEST_PLACES is "all". The tested behaviour is the
+// same for every version, and the tests are slow.
 func each(t *testing.T, test func(t *testing.T, binDir string)) {
 	t.Helper()
 	if os.Getenv("PGSB_TEST_PLACES") == "all" {

@@ -47,7 +47,7 @@ func (w *service) says(t *testing.T, text string) {
 	pgtest.Wait(t, "the worker says "+text, func() bool { return strings.Contains(w.text(), text) })
 }
 
-// connectionsLogged are the settings of a server whose log names each client.
+// connectionsLogged are settings that make a server log the name of each client.
 var connectionsLogged = []string{"log_connections = on", "log_line_prefix = '%m [%p] %a '"}
 
 // forUpgrade starts and stops a server with the arguments of pg_upgrade.
@@ -122,7 +122,7 @@ func TestServersOfUpgrade(t *testing.T) {
 	}
 }
 
-// TestPgUpgrade: pg_upgrade itself, beside workers of both clusters.
+// TestPgUpgrade runs pg_upgrade beside workers of both clusters.
 func TestPgUpgrade(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers; left out by -short")

@@ -8,8 +8,9 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// A worker in a PID namespace in which the server's processes do not exist cannot serve it, and says what to do.
-func TestServerNotInSight(t *testing.T) {
+// TestServerInHiddenNamespace checks a worker in a PID namespace in which the server's processes do not exist. It
+// cannot serve the server, and its error says what to do.
+func TestServerInHiddenNamespace(t *testing.T) {
 	needRoot(t, "unshare")
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	for _, where := range [][]string{{"-D", s.DataDir}, {s.DSN(s.User, "postgres")}} {

@@ -8,8 +8,9 @@ import (
 	"testing"
 )
 
-// sidecar runs the program in a root directory of its own, which has the system's libraries, the program, a /proc and
-// the server's volume at another path: as the server's user, without a capability and without a way to gain one.
+// sidecar runs the program in a separate root directory. It has the system's libraries, the program, a /proc, and the
+// server's volume at another path. The program runs as the server's user, without capabilities and without a way to
+// gain one.
 const sidecar = `mount -t tmpfs none "$ROOM"; chmod 755 "$ROOM"; cd "$ROOM"
 mkdir proc volume old etc tmp; chmod 1777 tmp; cp /etc/passwd /etc/group etc
 for d in usr bin lib lib64; do [ -e /$d ] && { mkdir $d; mount --rbind /$d $d; }; done

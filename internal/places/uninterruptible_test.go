@@ -11,8 +11,9 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// A backend in uninterruptible sleep, because a file system does not answer, cannot be stopped. Its stack comes without
-// that, with what it does and where in the kernel it sleeps; and when the file system answers, the backend goes on.
+// TestUninterruptibleBackend checks a backend in uninterruptible sleep, which cannot be stopped because a file system
+// does not answer. The worker returns its stack without a stop, with its activity and its place in the kernel. When
+// the file system answers, the backend continues.
 func TestUninterruptibleBackend(t *testing.T) {
 	needRoot(t)
 	tree := copyTree(t, npm(t))
@@ -59,7 +60,7 @@ func TestUninterruptibleBackend(t *testing.T) {
 			}
 		}
 	}
-	// Root sees the kernel's whole stack, the innermost function first.
+	// Root sees the kernel's complete stack, the innermost function first.
 	if first, _, _ := strings.Cut(answers["root"], "\n"); !strings.Contains(answers["root"], "filemap_read") {
 		t.Errorf("by root: %s", first)
 	}

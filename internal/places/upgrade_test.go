@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// A package upgrade replaces the files of a server that runs, by renaming new ones over them, and a removal unlinks
-// them. The stack and its names stay those of the build that runs.
+// TestUpgraded replaces the files of a running server, as a package upgrade does by renaming new files over them, and
+// removes them. The stack and its names must stay those of the running build.
 func TestUpgraded(t *testing.T) {
 	each(t, func(t *testing.T, binDir string) {
 		tree := copyTree(t, binDir)
@@ -25,8 +25,8 @@ func TestUpgraded(t *testing.T) {
 		t.Logf("%d files replaced", n)
 		check := func(what string) {
 			t.Helper()
-			// Without CAP_CHECKPOINT_RESTORE a library that is gone is read from the process's memory, which has what it
-			// exports; the program itself can always be opened.
+			// Without CAP_CHECKPOINT_RESTORE the worker reads a deleted library from the process's memory, which
+			// contains its exported symbols. The program itself can always be opened.
 			same(t, what, stack(t, s, pid), before, true)
 			if os.Geteuid() == 0 {
 				same(t, what+", by root", stack(t, s, pid, "nice", "-n0"), before, false)
@@ -101,8 +101,8 @@ func otherTree(t *testing.T, binDir string) string {
 	return filepath.Dir(binDir)
 }
 
-// upgrade replaces the programs and libraries of a tree as dpkg does: the new file is written beside the old one and
-// renamed over it. It returns how many there were.
+// upgrade replaces the programs and libraries of a tree like dpkg: it writes the new file beside the old one and
+// renames it over the old one. It returns the number of replaced files.
 func upgrade(t *testing.T, tree, from string) (replaced int) {
 	for _, part := range []string{"bin", "lib"} {
 		err := filepath.WalkDir(filepath.Join(tree, part), func(path string, d fs.DirEntry, err error) error {

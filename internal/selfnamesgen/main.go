@@ -20,10 +20,10 @@ import (
 	"pg_stat_backtrace/unwind/selfnames"
 )
 
-// trees are the folders whose files are in the server or in PL/pgSQL.
+// trees are the folders whose files are linked into the server or PL/pgSQL.
 var trees = []string{"src/backend", "src/common", "src/port", "src/timezone", "src/pl/plpgsql/src"}
 
-// elsewhere are folders of these trees whose files are in libraries of their own, or in no server on Linux.
+// elsewhere are folders of these trees whose files are in separate libraries, or in no server on Linux.
 var elsewhere = []string{
 	"src/backend/snowball/", "src/backend/jit/llvm/", "src/backend/replication/libpqwalreceiver/",
 	"src/backend/replication/pgoutput/", "src/backend/utils/mb/conversion_procs/", "src/backend/port/win32/",

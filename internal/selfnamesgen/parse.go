@@ -22,7 +22,7 @@ var (
 	otherStyle = regexp.MustCompile(`(?m)^[A-Za-z_][^;{}=\n]*\)[ \t]*\{[ \t]*$`)
 )
 
-// templates are headers that define functions by what a file has defined before it includes them.
+// templates are headers that define functions depending on definitions of the including file.
 var templates = []string{"simplehash.h", "sort_template.h", "radixtree.h", ".c"}
 
 // clean blanks the comments and strings of C. All lines stay where they were.
@@ -74,8 +74,8 @@ func (m *macros) with(other *macros) *macros {
 	return all
 }
 
-// reporting returns the identifiers by which a function reports: the reporters and macros that come to one. surely: in
-// all their definitions.
+// reporting returns the identifiers by which a function reports: the reporters, and macros that expand to one. With
+// surely, this must hold for all definitions of the macro.
 func (m *macros) reporting(surely bool) set {
 	found := set{"errfinish": true, "errsave_finish": true, "s_lock": true}
 	for grown := true; grown; {
@@ -108,7 +108,7 @@ func overlap(a, b set) bool {
 	return false
 }
 
-// expand adds what the macros among identifiers stand for.
+// expand adds the expansions of the macros among identifiers.
 func (m *macros) expand(ids set) set {
 	out := make(set, len(ids))
 	todo := make([]string, 0, len(ids))
@@ -168,7 +168,7 @@ type parser struct {
 	body      string
 	sureLines []string
 	bodies    [][2]int            // where in body
-	again     map[string][][2]int // the other bodies of a function that has several
+	again     map[string][][2]int // further bodies of a function that has several
 }
 
 // parse lists the functions of a file.
@@ -202,14 +202,14 @@ func parse(name, raw string, headers *macros) selfnames.SourceFile {
 	return p.file
 }
 
-// sureText is what of body[from:to] no #if encloses.
+// sureText returns the part of body[from:to] outside of any #if.
 func (p *parser) sureText(from, to int) string {
 	first := strings.Count(p.body[:from], "\n")
 	last := strings.Count(p.body[:to], "\n")
 	return strings.Join(p.sureLines[first:min(last+1, len(p.sureLines))], "\n")
 }
 
-// function finds out what a function mentions, and whether it reports. Of several bodies, any may be compiled.
+// function records what a function mentions, and whether it reports. If it has several bodies, any may be compiled.
 func (p *parser) function(i int) {
 	f := &p.file.Functions[i]
 	f.Reports = !p.file.Generated
@@ -233,7 +233,7 @@ func (p *parser) function(i int) {
 
 var maybeCall = regexp.MustCompile(`[A-Za-z_]\w*\b[ \t\n]*\(?`)
 
-// pointersIn are the identifiers that are not called where they stand, and what macros make of others.
+// pointersIn returns the identifiers that are not called at their place, and the expansions of macros.
 func pointersIn(m *macros, text string) set {
 	found := make(set)
 	for _, w := range maybeCall.FindAllString(text, -1) {
@@ -250,7 +250,7 @@ func pointersIn(m *macros, text string) set {
 	return found
 }
 
-// addresses notes the functions whose address is taken outside of any #if.
+// addresses records the functions whose address is taken outside of any #if.
 func (p *parser) addresses() {
 	text := strings.Join(p.sureLines, "\n")
 	for _, w := range maybeCall.FindAllString(text, -1) {

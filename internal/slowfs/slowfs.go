@@ -1,5 +1,5 @@
-// Package slowfs mounts a file system, for tests, whose files can be found but not read until it is let: a disk, or a
-// server of files, that does not answer.
+// Package slowfs mounts a file system for tests. Its files can be found, but reads wait until the test allows them.
+// It simulates a disk or a file server that does not answer.
 package slowfs
 
 import (
@@ -18,8 +18,8 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// Environment is the variable by which a test program is told to be the file system's server, and to call Serve: a
-// program that served what it reads itself could wait for itself.
+// Environment is the variable that makes a test program the file system's server, which then calls Serve. A program
+// that reads from its own file system could wait for itself.
 const Environment = "PGSB_TEST_SLOWFS"
 
 // FS is a mounted file system.
@@ -92,7 +92,7 @@ func startHere(cmd *exec.Cmd) (release func(), err error) {
 	return release, nil
 }
 
-// Answer lets all reads be answered from now on, also those that wait.
+// Answer answers all reads from now on, including pending reads.
 func (f *FS) Answer() { f.once.Do(func() { _ = f.input.Close() }) }
 
 // Serve is the server of the files of source. Its first argument is where they are to be; when its input ends, it
@@ -147,7 +147,7 @@ func (n *node) Open(context.Context, uint32) (fs.FileHandle, uint32, syscall.Err
 func (n *node) Read(ctx context.Context, _ fs.FileHandle, p []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	select {
 	case <-n.answers:
-	case <-ctx.Done(): // who waits was killed
+	case <-ctx.Done(): // the waiting process was killed
 		return nil, syscall.EINTR
 	}
 	f, err := os.Open(n.source)

@@ -1,6 +1,6 @@
-// Command sqlscript makes the extension's scripts of the current version from
-// their sources in sql/src: the complete one, and the update from the version
-// before. It knows nothing of SQL but the words CREATE FUNCTION and CREATE VIEW.
+// Command sqlscript generates the extension's scripts of the current version from their sources in sql/src: the
+// complete script, and the update from the previous version. Of SQL it knows only the words CREATE FUNCTION and
+// CREATE VIEW.
 package main
 
 import (
@@ -15,8 +15,8 @@ import (
 const suffix = ".in"
 
 var (
-	// include is a line that another file replaces, indented like the line. After the name stand options:
-	// "replace" makes CREATE OR REPLACE of what creates a function or a view, "name=value" replaces @name@.
+	// include is a line that is replaced by another file, with the line's indentation. Options follow the name:
+	// "replace" changes CREATE to CREATE OR REPLACE for functions and views, "name=value" replaces @name@.
 	include = regexp.MustCompile(`^( *)-- @include (\S+)((?: \S+)*)$`)
 	create  = regexp.MustCompile(`(?m)^CREATE (FUNCTION|VIEW) `)
 )

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestScripts: the scripts in sql/ are what the sources make, and a new function is in both.
+// TestScripts checks that the scripts in sql/ match their sources, and that both contain a new function.
 func TestScripts(t *testing.T) {
 	t.Parallel()
 	scripts, err := scripts("../../sql/src")

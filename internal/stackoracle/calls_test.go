@@ -34,7 +34,7 @@ func (c code) before(address uint64) []byte {
 	return nil
 }
 
-// followsCall tells whether an instruction that calls ends at address. When it is a direct call, to is what it calls.
+// followsCall reports whether a call instruction ends at address. For a direct call, to is the called function.
 func (c code) followsCall(address uint64) (to uint64, ok bool) {
 	bytes := c.before(address)
 	n := len(bytes)
@@ -50,7 +50,7 @@ func (c code) followsCall(address uint64) (to uint64, ok bool) {
 	return 0, false
 }
 
-// indirectLength is the length of `ff /2` whose bytes after the ff are given.
+// indirectLength is the length of `ff /2` with the given bytes behind the ff.
 func indirectLength(rest []byte) int {
 	length := 2
 	mode, low := rest[0]>>6, rest[0]&7
@@ -92,9 +92,9 @@ func region(pid int, address uint64) string {
 	return ""
 }
 
-// callsFit checks our stacks without a reference: every return address follows a call, and a direct call to another
-// place than the generated code in which the frame above it runs shows that a frame between the two is missing. That
-// finds what no reference finds which has the same weakness.
+// callsFit checks our stacks without a reference. Every return address must follow a call. If a frame runs in
+// generated code, and the direct call of the frame below leads elsewhere, a frame is missing between the two. This
+// finds errors that a reference with the same weakness cannot find.
 func callsFit(t *testing.T, s subject, ours stacks) {
 	t.Helper()
 	c := openCode(t, s.pid)

@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/internal/figure"
 )
 
-// subject is a process that stands still.
+// subject is a stopped process.
 type subject struct {
 	name  string // the key into the table of differences
 	pid   int
@@ -98,7 +98,7 @@ func unharmed(t *testing.T, s subject, before string, ours stacks) {
 	}
 }
 
-// tally counts what has been compared in a test: one that says nothing of that could have compared nothing.
+// tally counts the comparisons of a test. A test without this count may have compared nothing.
 var tally = counts{}
 
 // counts are stacks and frames by reference.
@@ -113,7 +113,7 @@ func (c counts) of(reference string) *count {
 	return c[reference]
 }
 
-// tellTally counts anew, and tells the figures when the test ends.
+// tellTally resets the counts, and prints them when the test ends.
 func tellTally(t *testing.T) {
 	t.Helper()
 	clear(tally)

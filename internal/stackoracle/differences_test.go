@@ -9,12 +9,12 @@ import (
 type shape int
 
 const (
-	theyEnd    shape = iota // the reference's frames are all ours, and ours go on
-	weEnd                   // our frames are all the reference's, and the reference's go on
-	theyInvent              // both go on, with other frames
+	theyEnd    shape = iota // all frames of the reference are ours, and ours continue
+	weEnd                   // all our frames are the reference's, and the reference's continue
+	theyInvent              // both continue, with other frames
 )
 
-// difference says why our stack is another than a reference's, and who is right.
+// difference is a known reason why our stack differs from a reference's, and the side that is right.
 type difference struct {
 	subject   string // exact name, or a prefix with a star
 	reference string
@@ -85,7 +85,7 @@ func explained(subject, reference string, ours, theirs *stack, level int) (diffe
 	return difference{}, false
 }
 
-// expected tells whether every comparison of a subject with a reference should find a difference.
+// expected reports whether every comparison of a subject with a reference should find a difference.
 func expected(subject, reference string) bool {
 	return slices.ContainsFunc(differences, func(d difference) bool {
 		return d.subject == subject && d.reference == reference && !d.sometimes

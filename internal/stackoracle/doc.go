@@ -1,8 +1,8 @@
-// Package stackoracle holds no code, only tests: for stopped processes of many kinds the program's stacks must equal
-// those of gdb and of eu-stack, program counter by program counter, in every thread. Every difference has to be listed,
-// with the reason and with who is right; see differences_test.go.
+// Package stackoracle contains only tests. For stopped processes of many kinds, the program's stacks must equal the
+// stacks of gdb and of eu-stack, program counter by program counter, in every thread. Every difference has to be
+// listed, with the reason and the side that is right; see differences_test.go.
 //
-// It knows nothing of the unwinder: it builds the program, runs `capture --format json` and reads what that prints.
+// It does not depend on the unwinder: it builds the program, runs `capture --format json` and reads the output.
 //
 // Environment, besides what package pgtest reads:
 //

@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// Queries that LLVM compiles once and that take for ever: one busy in expressions that call back into the server, one
-// in taking tuples apart, and one with a function that has such a query itself.
+// Queries that LLVM compiles once and that never end. One is busy in expressions that call back into the server, and
+// one in deforming tuples. One contains a function that runs such a query itself.
 const (
 	generatedSchema = `
 	CREATE TABLE generated AS SELECT x, (x * 7919::bigint) % 1000003 AS y FROM generate_series(1, 10000) x;
@@ -29,8 +29,8 @@ const (
 	generatedNested = `SELECT sum(generated_inner(x)) FROM generated WHERE x < 3 AND y <> 1`
 )
 
-// TestGenerated stops a backend at random moments in code that LLVM has made for its query. Where LLVM has told
-// debuggers of it, gdb knows its frames and its names, and both must be equal.
+// TestGenerated stops a backend at random moments in code that LLVM generated for its query. If LLVM has registered
+// the code with debuggers, gdb knows its frames and names, and both must be equal.
 func TestGenerated(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long: not with -short")
@@ -80,7 +80,7 @@ func generatedCode(t *testing.T, server *pgtest.Server, options string, register
 		{"nested", generatedNested, "evalexpr"},
 	} {
 		if !registered && s.function == "evalexpr" && s.name != "nested" && randomStops(t) <= 10 {
-			continue // what is nested is an expression too
+			continue // a nested call is an expression too
 		}
 		t.Run(s.name, func(t *testing.T) {
 			if !registered {
@@ -140,7 +140,8 @@ func generatedMoments(t *testing.T, name string, backend int, function string, r
 	return seen
 }
 
-// generatedKinds are what the names of the frames in generated code begin with: evalexpr, deform; empty without names.
+// generatedKinds returns the prefixes of the names of frames in generated code: evalexpr, deform. It is empty without
+// names.
 func generatedKinds(t *testing.T, s *stack) (kinds []string) {
 	t.Helper()
 	for level, function := range s.names {

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestInterpreters compares big programs that know nothing of us, each asleep in a read of its standard input.
+// TestInterpreters compares big independent programs, each asleep in a read of its standard input.
 func TestInterpreters(t *testing.T) {
 	tellTally(t)
 	if testing.Short() {
@@ -22,7 +22,7 @@ func TestInterpreters(t *testing.T) {
 		t.Run(i.name, func(t *testing.T) {
 			need(t, i.name)
 			arguments := strings.Split(i.arguments, "|")
-			if i.name == "perl" { // its program has bars of its own
+			if i.name == "perl" { // its program contains bars
 				arguments = strings.SplitN(i.arguments, "|", 2)
 			}
 			pid := launch(t, false, i.name, arguments...)

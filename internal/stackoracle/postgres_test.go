@@ -136,7 +136,7 @@ func TestPostgresStandby(t *testing.T) {
 	})
 }
 
-// occupy starts the sessions and returns the process ids of those that are always on the CPU.
+// occupy starts the sessions and returns the process ids of the sessions that are always on the CPU.
 func occupy(t *testing.T, server *pgtest.Server) (busy []int) {
 	t.Helper()
 	holder := server.Connect(t, server.User, "postgres")
@@ -199,12 +199,12 @@ func compareFrozen(t *testing.T, kind string, pid int, quick bool) bool {
 	return ok
 }
 
-// unknown is the kind of a process that has no title, or none any more.
+// unknown is the kind of a process without a title.
 const unknown = "unknown"
 
 var titlePattern = regexp.MustCompile(`^postgres: (?:[^:]*: )?(.*)`)
 
-// kindOf is what a server process is, by its title.
+// kindOf returns the kind of a server process, by its title.
 func kindOf(pid int) string {
 	m := titlePattern.FindStringSubmatch(title(pid))
 	if m == nil {

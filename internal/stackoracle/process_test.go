@@ -42,7 +42,7 @@ func states(pid int) string {
 	return letters.String()
 }
 
-// tracer is the process that traces pid, "0" when there is none.
+// tracer returns the process that traces pid, "0" if there is none.
 func tracer(pid int) string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -57,13 +57,14 @@ func allIn(states, letters string) bool {
 	return states != "" && strings.Trim(states, letters) == ""
 }
 
-// asleep tells whether no thread of the process runs.
+// asleep reports whether no thread of the process runs.
 func asleep(pid int) bool { return allIn(states(pid), "SDI") }
 
-// freeze stops a process where it is, as anybody can, until thaw is called. It is not ok when the process has ended.
+// freeze stops a process by SIGSTOP at its current instruction, until thaw is called. ok is false when the process
+// has ended.
 func freeze(t *testing.T, pid int) (thaw func(), ok bool) {
 	t.Helper()
-	_ = syscall.Kill(pid, syscall.SIGSTOP) // that it is gone shows in its state
+	_ = syscall.Kill(pid, syscall.SIGSTOP) // the end of a process shows in its state
 	wait(t, fmt.Sprintf("process %d stopped", pid), func() bool {
 		now := states(pid)
 		return allIn(now, "T") || allIn(now, "ZX") || now == ""
@@ -81,8 +82,8 @@ func ran(pid int) (ns uint64) {
 	return ns
 }
 
-// runOn lets a frozen process run for a moment, of a length that nobody can tell beforehand. It may wait for one of the
-// others, which are frozen too: then those run on as well, until it has run.
+// runOn lets a frozen process run for a moment of unpredictable length. If it waits for one of the other processes,
+// which are frozen too, runOn lets them run until it has run.
 func runOn(t *testing.T, pid int, thaw func(), others ...int) {
 	t.Helper()
 	const least = 300_000 // ns
@@ -105,7 +106,7 @@ func runOn(t *testing.T, pid int, thaw func(), others ...int) {
 	}
 }
 
-// title is the command line of a process as it is now: PostgreSQL writes there what the process is.
+// title is the current command line of a process, where PostgreSQL writes the process's kind.
 func title(pid int) string {
 	data, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cmdline"))
 	if err != nil {

@@ -114,8 +114,8 @@ func (g *target) start(t *testing.T) int {
 	return pid
 }
 
-// launch starts a program that says "here" on a line of its own, and returns its process id, or the one that it printed
-// before. The program's standard input stays open, and the program ends with the test.
+// launch starts a program that prints a line "here". It returns the program's process id, or the id that the program
+// printed before. The program's standard input stays open, and the program ends with the test.
 func launch(t *testing.T, child bool, name string, arguments ...string) int {
 	t.Helper()
 	// the context of the test ends before the process is reaped below

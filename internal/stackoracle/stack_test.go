@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// stack is what one tool says of one thread: its physical frames, innermost first. A function that is inlined into its
-// caller has no frame of its own.
+// stack is one tool's output for one thread: its physical frames, innermost first. A function that is inlined into
+// its caller has no separate frame.
 type stack struct {
 	pcs   []uint64
 	names []string // as long as pcs
-	// modules are the files that the frames lie in, as long as pcs; our own capture only.
+	// modules are the files of the frames, as long as pcs; our own capture only.
 	modules []string
-	// trampolines are the levels of frames into which the kernel made a signal handler return; our own capture only.
+	// trampolines are the levels of frames to which signal handlers return; our own capture only.
 	trampolines map[int]bool
 	end         string // why it ends, in the tool's words
 }
 
-// stacks are those of all threads of a process, by thread id.
+// stacks are the stacks of all threads of a process, by thread id.
 type stacks map[int]*stack
 
 func (s *stack) add(pc uint64, name string) {
@@ -25,7 +25,8 @@ func (s *stack) add(pc uint64, name string) {
 	s.names = append(s.names, name)
 }
 
-// exact tells whether the address of a frame is the instruction that was interrupted, or one that nothing has called.
+// exact reports whether the address of a frame is an interrupted instruction, or the start of a stack without a
+// caller.
 func (s *stack) exact(level int) bool {
 	return level == 0 || s.trampolines[level] || s.trampolines[level-1] || s.pcs[level] == 0
 }
@@ -40,7 +41,7 @@ func differ(a, b *stack) int {
 	return -1
 }
 
-// has tells whether the functions named in chain follow one another somewhere in the stack.
+// has reports whether the functions named in chain follow one another somewhere in the stack.
 func (s *stack) has(chain []string) bool {
 	for i := range s.names {
 		if i+len(chain) <= len(s.names) && equal(s.names[i:i+len(chain)], chain) {
@@ -50,7 +51,7 @@ func (s *stack) has(chain []string) bool {
 	return len(chain) == 0
 }
 
-// equal compares names; what a compiler appends to a name (".constprop.0", ".part.0") does not count.
+// equal compares names, without suffixes of the compiler (".constprop.0", ".part.0").
 func equal(have, want []string) bool {
 	for i := range have {
 		name, _, _ := strings.Cut(have[i], ".")

@@ -16,7 +16,7 @@ import (
 	"time"
 )
 
-// References are the tools to compare with; the names are those of the table of differences.
+// The reference tools, by their names in the table of differences.
 const (
 	gdb     = "gdb"
 	euStack = "eu-stack"
@@ -24,7 +24,7 @@ const (
 
 const toolTimeout = 2 * time.Minute
 
-// output runs a tool; what it says on standard error is returned apart.
+// output runs a tool and returns its standard output and its standard error separately.
 func output(t *testing.T, name string, arguments ...string) (stdout, stderr string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), toolTimeout)

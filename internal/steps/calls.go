@@ -5,7 +5,7 @@ import "pg_stat_backtrace/unwind/arch"
 // place is a program counter and a stack pointer.
 type place struct{ pc, sp uint64 }
 
-// call is one that has not returned: where it will, and with which stack pointer.
+// call is a call that has not returned yet: its return address, and the stack pointer after the return.
 type call struct {
 	back place
 	// own is the highest stack pointer that is the called function's.
@@ -15,7 +15,7 @@ type call struct {
 	taken bool
 }
 
-// calls are those of a process that have not returned.
+// calls are the calls of a process that have not returned.
 type calls struct {
 	open   []call // outermost first
 	pushed uint64 // bytes that a call leaves on the stack; 0: the return address is in a register
@@ -36,7 +36,7 @@ func (c *calls) begin(back place) {
 // clear forgets them all, since another program runs.
 func (c *calls) clear() { c.open = nil }
 
-// step is what an instruction has done that was no call.
+// step is the effect of an instruction that is not a call.
 type step struct {
 	kind kind
 	at   uint64 // its address
@@ -44,8 +44,8 @@ type step struct {
 	link uint64 // the register for return addresses, if there is one
 }
 
-// settle drops the calls that are over: they have returned, or the stack pointer has left them behind, or a jump has.
-// It reports whether the innermost of those that are left was left by another way than a return.
+// settle drops the calls that are over, by a return, by the stack pointer, or by a jump. It reports whether the
+// outermost dropped call ended in another way than by a return.
 func (c *calls) settle(s *step) (left bool) {
 	n := len(c.open)
 	for n > 0 && c.over(&c.open[n-1], s) {
@@ -56,10 +56,10 @@ func (c *calls) settle(s *step) (left bool) {
 	return left
 }
 
-// over tells whether a call is. One that looks so because its function has taken the return address off the stack is
-// not, unless that then jumps: longjmp and the end of an exception do so, to where they have put the stack pointer.
-// With the return address in a register they do it with another one there, where a jump to another function has the
-// call's.
+// over reports whether a call is over. The function may only have taken the return address off the stack, and put it
+// back later. The call is then not over, unless the function jumps: longjmp and the end of an exception jump like
+// this, after they have set the stack pointer. Where calls put the return address in a register, these jumps change
+// the register. A jump to another function keeps the call's return address there.
 func (c *calls) over(one *call, s *step) bool {
 	switch {
 	case s.now == one.back:

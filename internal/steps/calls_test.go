@@ -9,7 +9,7 @@ import (
 
 const ret, top = 0x1005, 0x8000 // main's call returns to ret, with the stack pointer at top
 
-// event is a call, or another step, and what is known afterwards.
+// event is a call, or another step, and the expected state afterwards.
 type event struct {
 	call place // if there is one: where it returns to
 	step step
@@ -89,7 +89,7 @@ var processes = []struct {
 	}},
 }
 
-// TestCalls goes through what a process does, step by step, and looks at which of its calls are open.
+// TestCalls runs a process step by step, and checks the open calls after each step.
 func TestCalls(t *testing.T) {
 	for _, c := range processes {
 		t.Run(c.name, func(t *testing.T) {

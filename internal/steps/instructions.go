@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/unwind/disasm/aarch64"
 )
 
-// kind is what an instruction does to the stack of calls; its length in bytes, where it is a call.
+// kind is the effect of an instruction on the stack of calls; for a call, its length in bytes.
 type kind int8
 
 const (
@@ -23,8 +23,8 @@ const (
 // longest is how many bytes an instruction has at most.
 const longest = 15
 
-// classifiers tell the kind of an instruction; nil: such processes are not stepped. What is not decoded is newer than
-// the decoder, and no call.
+// classifiers return the kind of an instruction; nil: such processes are not stepped. An instruction that cannot be
+// decoded is newer than the decoder, and is not a call.
 var classifiers = [...]func(code []byte) kind{
 	arch.Unfollowed: nil,
 	arch.X86:        classifyX86,

@@ -22,12 +22,12 @@ var ErrEnded = errors.New("steps: the process has ended")
 // ErrArchitecture says that processes are not stepped on this machine.
 var ErrArchitecture = errors.New("steps: not on this architecture")
 
-// Process is a process that stands still between two instructions. Only the goroutine that has started or attached it
-// may use it: that one has an operating system thread of its own from then on.
+// Process is a process that is stopped between two instructions. Only the goroutine that has started or attached it
+// may use it. This goroutine is locked to its operating system thread from then on.
 type Process struct {
 	// PID is its process id.
 	PID int
-	// Registers are what the kernel tells of it: NT_PRSTATUS.
+	// Registers are its registers, as the kernel returns them: NT_PRSTATUS.
 	Registers []byte
 	// Called is set when its last step was a system call. Its mappings may be others then.
 	Called bool
@@ -45,7 +45,7 @@ type Process struct {
 	free     []affinity
 }
 
-// Frame is a frame of a process that is attached: where it goes on, and with which stack pointer.
+// Frame is a frame of an attached process: the address where it continues, and its stack pointer there.
 type Frame struct{ PC, SP uint64 }
 
 // newProcess returns one of this host's architecture.
@@ -67,8 +67,8 @@ type affinity struct {
 	set unix.CPUSet
 }
 
-// pin has the threads run on one processor, the first that the first of them may use: that another one has to be woken
-// up makes a step ten times as long.
+// pin binds the threads to one processor, the first one that the first thread may use. Waking another processor would
+// make a step ten times as long.
 func (p *Process) pin(tids ...int) error {
 	var one unix.CPUSet
 	for i, tid := range tids {
@@ -89,7 +89,7 @@ func (p *Process) pin(tids ...int) error {
 	return nil
 }
 
-// Start starts a program, which stands before its dynamic linker's first instruction.
+// Start starts a program and stops it before its dynamic linker's first instruction.
 func Start(command *exec.Cmd) (*Process, error) {
 	runtime.LockOSThread()
 	if command.SysProcAttr == nil {
@@ -153,7 +153,7 @@ func Attach(pid int, frames func(p *Process) ([]Frame, error)) (*Process, error)
 	return p, err
 }
 
-// End lets a process go that was attached, and ends one that was started.
+// End detaches an attached process, and kills a started process.
 func (p *Process) End() error {
 	p.unpin()
 	if p.command != nil {
@@ -174,7 +174,7 @@ func (p *Process) unpin() {
 	p.free = nil
 }
 
-// Stack is the process's call stack, innermost first: where it stands, and where each call returns to.
+// Stack returns the process's call stack, innermost first: the current address, and the return address of each call.
 func (p *Process) Stack(dst []uint64) []uint64 {
 	dst = append(dst, p.now.pc)
 	for _, c := range slices.Backward(p.calls.open) {
@@ -183,10 +183,11 @@ func (p *Process) Stack(dst []uint64) []uint64 {
 	return dst
 }
 
-// PC is where the process stands.
+// PC returns the address of the next instruction.
 func (p *Process) PC() uint64 { return p.now.pc }
 
-// Step has the process execute an instruction, or begin a signal handler. The error is ErrEnded when it has ended.
+// Step executes an instruction of the process, or begins a signal handler. The error is ErrEnded if the process has
+// ended.
 func (p *Process) Step() error {
 	before := p.now
 	what, err := p.kindAt(before.pc)
@@ -217,14 +218,14 @@ func (p *Process) Step() error {
 	return nil
 }
 
-// entered tells whether the kernel has called a signal handler: it is elsewhere, and the registers that it interrupted
-// are on the stack. A signal without a handler leaves the instruction to be executed.
+// entered reports whether the kernel has called a signal handler. Then the process is at another place, and the
+// interrupted registers are on the stack. A signal without a handler leaves the instruction to be executed.
 func (p *Process) entered(before place) bool {
 	const least = 256 // bytes, that no call takes
 	return p.now.pc-before.pc > longest && before.sp > p.now.sp && before.sp-p.now.sp >= least
 }
 
-// handled notes that a signal handler has begun, which returns to what makes the system call that ends it.
+// handled records that a signal handler has begun. It returns to the code whose system call ends it.
 func (p *Process) handled() error {
 	if p.calls.pushed == 0 {
 		p.calls.begin(place{p.link, p.now.sp})
@@ -238,8 +239,8 @@ func (p *Process) handled() error {
 	return nil
 }
 
-// resume has the process go one step, and waits for it. What signal has stopped it is delivered with the next one, but
-// for Wake. It is told whether another program has taken the process over.
+// resume lets the process run one step, and waits for it. A signal that stops the process is delivered with the next
+// step, except for Wake. The result reports whether the process executed another program.
 func (p *Process) resume() (executed bool, err error) {
 	signal := p.signal
 	p.signal = 0
@@ -331,10 +332,10 @@ func (p *Process) kindAt(pc uint64) (kind, error) {
 	return p.kinds[pc], nil
 }
 
-// Forget has instructions decoded anew, since other code may be mapped now.
+// Forget discards decoded instructions, because other code may be mapped now.
 func (p *Process) Forget() { clear(p.kinds) }
 
-// Read reads the process's memory up to where it has none.
+// Read reads the process's memory up to the first unreadable address.
 func (p *Process) Read(addr uint64, dst []byte) (int, error) {
 	local := unix.Iovec{Base: &dst[0]}
 	local.SetLen(len(dst))

@@ -1,11 +1,11 @@
-// Command supporttable makes doc/benchmarks.md's table of supported PostgreSQL versions from the output of `go test
-// -json`, read from standard input: what the end-to-end tests have proven on which version.
+// Command supporttable generates doc/benchmarks.md's table of supported PostgreSQL versions: the end-to-end tests
+// that passed on each version. It reads the output of `go test -json` from standard input.
 //
 //	supporttable doc/benchmarks.md         replace the table between the markers; not when a test has failed
-//	supporttable -check doc/benchmarks.md  exit with status 1 when the table says something else, or a test has failed
+//	supporttable -check doc/benchmarks.md  exit with status 1 when the table differs, or a test has failed
 //
-// A row is a group of TestContract, a column a version. It knows nothing of the tests but their names, which are
-// TestContract/VERSION/GROUP; where several servers of a version were tested, all of them count.
+// A row is a group of TestContract, a column a version. The command depends only on the names of the tests,
+// TestContract/VERSION/GROUP. If several servers of a version were tested, all of them count.
 package main
 
 import (
@@ -21,7 +21,7 @@ import (
 	"strings"
 )
 
-// The lines between which the table stands.
+// The lines around the table.
 const (
 	begin = "<!-- support table: begin (made by `make support-table`) -->"
 	end   = "<!-- support table: end -->"
@@ -29,7 +29,7 @@ const (
 
 const test = "TestContract/"
 
-// table is what the tests have shown.
+// table contains the results of the tests.
 type table struct {
 	versions []int    // majors, ascending
 	groups   []string // in the order in which they began
@@ -120,7 +120,7 @@ func (t *table) note(group string, major int, action string) {
 	}
 }
 
-// failed names what failed, by group and version.
+// failed returns the failed tests, by group and version.
 func (t *table) failed() []string {
 	var names []string
 	for _, g := range t.groups {

@@ -1,11 +1,11 @@
-// Command testreport makes the output of `go test -json`, read from standard input, fit for a person: a line for each
-// package as it ends, the figures that tests tell (internal/figure), the output of tests that failed, the reason of
-// tests that were skipped, and at the end the number of tests. It exits with status 1 if a test failed, a package did
-// not build, or no test ran.
+// Command testreport makes the output of `go test -json`, read from standard input, readable. It prints a line for
+// each package as it ends, the figures of tests (internal/figure), the output of failed tests, the reasons for
+// skipped tests, and at the end the number of tests. It exits with status 1 if a test failed, a package did not
+// build, or no test ran.
 //
-// With an argument, the beginnings of what the tests that failed said, and what ended a package without a test that
-// failed, are added to the file of that name as well: of a long run, whose output may have been cut, they can be read
-// at the end once more.
+// With an argument, it also appends a short form of the failures to the file of that name: the beginnings of the
+// messages of failed tests, and the reasons of packages that ended without a failed test. A long run, whose output
+// may be cut, can print this file at its end.
 package main
 
 import (
@@ -45,7 +45,7 @@ const (
 // key names a test, or with an empty test a package.
 type key struct{ pkg, test string }
 
-// report collects what the events say.
+// report collects the contents of the events.
 type report struct {
 	out                     io.Writer
 	output                  map[key][]string
@@ -91,7 +91,7 @@ func (r *report) read(in io.Reader) error {
 	}
 }
 
-// line takes one line; what is no event (a message of the go command) is passed on.
+// line processes one line. It copies lines that are not events (messages of the go command).
 func (r *report) line(line []byte) {
 	var e event
 	if json.Unmarshal(line, &e) != nil || e.Action == "" {
@@ -143,8 +143,9 @@ func (r *report) end(k key, e event) {
 	}
 }
 
-// packageFailed tells why: by tests that failed, which have been told of, or because its program ended amid a test, as
-// one does that panics, or that is killed for its memory. Then the tests that had not ended may have said the reason.
+// packageFailed reports why a package failed. Either tests failed, which are already reported, or the program ended
+// during a test, for example by a panic or because it used too much memory. Then the output of the unfinished tests
+// may contain the reason.
 func (r *report) packageFailed(k key, e event) {
 	r.broken = true
 	fmt.Fprintf(r.out, "FAIL  %-44s %6.1f s\n%s", k.pkg, e.Elapsed, r.text(k))
@@ -162,7 +163,7 @@ func (r *report) packageFailed(k key, e event) {
 	}
 }
 
-// text is the output of a test without the lines that only say that it began.
+// text is the output of a test without the lines that only report its start.
 func (r *report) text(k key) string {
 	var b strings.Builder
 	for _, line := range r.output[k] {
@@ -173,10 +174,11 @@ func (r *report) text(k key) string {
 	return b.String()
 }
 
-// message is how the first line of what a test says begins.
+// message matches the beginning of the first line of a test's message.
 var message = regexp.MustCompile(`^\s*\w+\.go:\d+: `)
 
-// beginnings are the first lines of each message of a test: a server's log, for one, is longer than all others.
+// beginnings are the first lines of each message of a test, because some messages, such as a server's log, are very
+// long.
 func beginnings(output []string) string {
 	const most = 6 // lines of a message
 	var b strings.Builder
@@ -197,7 +199,7 @@ func beginnings(output []string) string {
 	return b.String()
 }
 
-// writeFailures adds what the tests that failed said to a file.
+// writeFailures appends the messages of failed tests to a file.
 func (r *report) writeFailures(name string) error {
 	if r.failures.Len() == 0 {
 		return nil
@@ -210,7 +212,7 @@ func (r *report) writeFailures(name string) error {
 	return errors.Join(err, file.Close())
 }
 
-// reason is what a skipped test said: its output without the framework's lines.
+// reason is the message of a skipped test: its output without the framework's lines.
 func reason(output []string) string {
 	var said []string
 	for _, line := range output {

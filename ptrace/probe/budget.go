@@ -84,7 +84,7 @@ func (b *budget) check() (over bool, err error) {
 		return false, err
 	}
 	if b.session.options.MaxOverhead > 0 {
-		b.judge(figures, times)
+		b.apply(b.judge(figures, times))
 	}
 	b.before, b.times = figures, times
 	return !b.session.attached(), nil
@@ -127,39 +127,50 @@ func (b *budget) burdens(figures map[Key]Figures) map[int]*burden {
 	return out
 }
 
-// judge compares the burden of each process with its processor time.
-func (b *budget) judge(figures map[Key]Figures, times map[int]time.Duration) {
+// judge compares the burden of each process with its processor time. The result says how many hits get a stack from now
+// on, and which group is to be removed.
+func (b *budget) judge(figures map[Key]Figures, times map[int]time.Duration) Notice {
 	limit := b.session.options.MaxOverhead
 	var worst *burden
-	share, worstPID := 0.0, 0
+	n := Notice{Every: b.every}
 	for pid, p := range b.burdens(figures) {
 		before, known := b.times[pid]
 		ran := times[pid] - before
 		if !known || ran < least {
 			continue
 		}
-		if s := min(1, float64(p.all)/float64(ran)); s > share {
-			worst, share, worstPID = p, s, pid
+		if share := min(1, float64(p.all)/float64(ran)); share > n.Overhead {
+			worst, n.Overhead, n.PID = p, share, pid
 		}
 	}
 	switch {
-	case worst == nil || share <= limit/4:
-		b.every = max(1, b.every/2)
-	case share <= limit:
-	case float64(worst.counting) <= float64(worst.all)*limit/share && b.every < maxEvery:
-		// Fewer stacks suffice.
-		b.every = min(maxEvery, max(2, 2*b.every))
-		b.notify(Notice{Every: b.every, Overhead: share, PID: worstPID})
+	case worst == nil || n.Overhead <= limit/4:
+		n.Every = max(1, b.every/2)
+	case n.Overhead <= limit:
+	case float64(worst.counting) <= float64(worst.all)*limit/n.Overhead && b.every < maxEvery:
+		n.Every = min(maxEvery, 2*b.every) // fewer stacks suffice
 	default:
-		group, most := 0, time.Duration(-1)
-		for g, d := range worst.groups {
+		n.Removed = true
+		most := time.Duration(-1)
+		for group, d := range worst.groups {
 			if d > most {
-				group, most = g, d
+				n.Group, most = group, d
 			}
 		}
-		b.session.remove(group)
-		b.notify(Notice{Removed: true, Group: group, Overhead: share, PID: worstPID})
 	}
+	return n
+}
+
+// apply does what judge has decided.
+func (b *budget) apply(n Notice) {
+	switch {
+	case n.Removed:
+		b.session.remove(n.Group)
+		b.notify(n)
+	case n.Every > b.every:
+		b.notify(n)
+	}
+	b.every = n.Every
 	b.session.programs.SetBudget(max(0, b.session.programs.Budget()), b.every)
 }
 

@@ -23,8 +23,8 @@ func addressOfPasses() unsafe.Pointer
 // loopCode is push %rcx; pop %rcx; dec %rcx. The kernel emulates the first instruction and single-steps the last one.
 var loopCode = []byte{0x51, 0x59, 0x48, 0xff, 0xc9} //nolint:gochecknoglobals // a constant
 
-// Calibrate measures what a hit costs on this host, by probes of a loop in this program. It takes some milliseconds. The
-// error is that of attaching a probe.
+// Calibrate measures what a hit costs on this host, by probes of a loop in this program. It takes some milliseconds.
+// Errors are those of Open.
 func Calibrate() (c Cost, err error) {
 	const (
 		emulated = 2000 // passes

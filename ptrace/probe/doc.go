@@ -1,5 +1,5 @@
-// Package probe attaches probes to instructions of running processes, counts every hit, and hands on copies of registers
-// and stacks. It keeps what that costs the processes within a limit: it takes fewer stacks first, and then removes the
+// Package probe attaches probes to instructions of running processes, counts every hit, and hands on copies of
+// registers and stacks. It keeps what that costs the processes within a limit: it takes fewer stacks first, and then removes the
 // probe that costs most.
 //
 // It must not know functions, names or how stacks are walked. Its callers choose the instructions.

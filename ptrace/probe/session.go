@@ -69,7 +69,7 @@ type Options struct {
 // DefaultStacks is the default of Options.StacksPerSecond. Unwinding them takes about a tenth of a processor.
 const DefaultStacks = 2000
 
-// Notice reports that a session reduces what it does.
+// Notice reports that a session takes fewer stacks or removes probes.
 type Notice struct {
 	// Removed is set if the probes of Group were removed; otherwise one hit in Every gets a stack from now on.
 	Removed bool
@@ -144,8 +144,8 @@ func (s *Session) attach() error {
 }
 
 // Run hands hits to take until ctx ends, for a duration at most (0: no limit), or until all processes have ended, which
-// are no errors. tick is called after each look into the ring, about 50 times a second; nil: it is not. An error of take
-// or tick ends the session too. When Run returns, the probes are removed.
+// are no errors. tick is called after each look into the ring, about 50 times a second; nil: it is not. An error of
+// take or tick ends the session too. When Run returns, the probes are removed.
 func (s *Session) Run(ctx context.Context, duration time.Duration, take func(*Hit) error, tick func() error) error {
 	const look = 20 * time.Millisecond
 	defer s.Detach()

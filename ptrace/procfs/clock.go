@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// BootOffset returns by how much the clock since boot is ahead, for the children of a process, of that of the host:
-// not zero in a time namespace (time_namespaces(7)). Start times in /proc are of the clock of whoever reads them. On
+// BootOffset returns the difference between the boot time clock of a process's children and the host's clock. It is
+// not zero in a time namespace (time_namespaces(7)). Start times in /proc are in the clock of the reading process. On
 // kernels without time namespaces it is zero. The errors are ErrGone, ErrDenied and ErrFormat.
 func BootOffset(pid int) (time.Duration, error) {
 	text, err := readFile(path(pid, "timens_offsets"))

@@ -1,8 +1,8 @@
-// Package procfs reads what Linux tells about processes under /proc: mappings, states, credentials, threads.
+// Package procfs reads the information about processes under /proc: mappings, states, credentials, threads.
 //
-// It only reads and parses (proc(5)); it stops nothing, keeps nothing, and knows neither ptrace nor what the
-// processes are. Every byte it parses may have been chosen by the process it belongs to (names, paths), so the
-// parsers are bounded and return errors instead of guessing.
+// It only reads and parses (proc(5)). It stops no process and keeps no state. It does not depend on ptrace or on the
+// kind of program. The observed process may have chosen every byte that the package parses (names, paths). The
+// parsers are therefore bounded and return errors instead of guessing.
 package procfs
 
 import (
@@ -13,17 +13,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrGone says that there is no such process or thread (any more). A process hidden by the hidepid mount option
+// ErrGone means that there is no such process or thread (any more). A process hidden by the hidepid mount option
 // looks the same.
 var ErrGone = errors.New("no such process")
 
-// ErrDenied says that the kernel refuses to show the file to this user.
+// ErrDenied means that the kernel does not show the file to this user.
 var ErrDenied = errors.New("permission denied")
 
 // ErrFormat says that a file does not look as proc(5) describes it.
 var ErrFormat = errors.New("unexpected format")
 
-// maxFile bounds what is read of one file: maps of 65,530 mappings (vm.max_map_count) with long paths stay below.
+// maxFile limits the size of one file: maps with 65,530 mappings (vm.max_map_count) and long paths are smaller.
 const maxFile = 64 << 20
 
 // path names a file of a process.
@@ -49,7 +49,7 @@ func wrap(name string, err error) error {
 	return fmt.Errorf("%s: %w", name, err)
 }
 
-// formatError says what in a file is not as expected; the text of hostile files is quoted and shortened.
+// formatError describes the unexpected part of a file. The text of hostile files is quoted and shortened.
 func formatError(what string, text string) error {
 	const most = 60
 	if len(text) > most {

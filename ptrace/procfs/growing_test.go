@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMapsWhileTheHeapGrows reads the mappings of a process whose heap grows and shrinks all the time: what the kernel
-// writes then does not always fit together.
+// TestMapsWhileTheHeapGrows reads the mappings of a process whose heap constantly grows and shrinks. The kernel's
+// output is then sometimes inconsistent.
 func TestMapsWhileTheHeapGrows(t *testing.T) {
 	var done atomic.Bool
 	var group sync.WaitGroup

@@ -44,14 +44,14 @@ type Mapping struct {
 	Offset       uint64 // in the file, bytes
 	Major, Minor uint32 // device of the file
 	Inode        uint64 // 0: no file
-	// Path is the file as maps shows it, without " (deleted)": as seen from the process's root directory, a line
-	// feed as \012. "[stack]", "[vdso]" and the like name mappings without a file; "" is anonymous memory.
+	// Path is the file as maps shows it, without " (deleted)". It is relative to the process's root directory, with a
+	// line feed as \012. "[stack]", "[vdso]" and similar names are mappings without a file; "" is anonymous memory.
 	Path    string
 	Deleted bool // the path no longer leads to the mapped file
 }
 
 // Maps reads the mappings of a process in address order, without stopping it. A zombie and a kernel thread have none.
-// If the main thread has exited, another thread shows them.
+// If the main thread has exited, Maps reads them through another thread.
 func Maps(pid int) ([]Mapping, error) {
 	maps, err := readMaps(path(pid, "maps"))
 	if err != nil || len(maps) > 0 {
@@ -69,18 +69,18 @@ func TaskMaps(pid, tid int) ([]Mapping, error) {
 	return readMaps(taskPath(pid, tid, "maps"))
 }
 
-// errOrder says that mappings overlap or go backwards. From Linux 6.17 on the kernel does not hold a lock over them all
-// while it writes them: a mapping that grows meanwhile, as a heap does, can appear as it was and as it is.
+// errOrder means that mappings overlap or are not in order. From Linux 6.17 on, the kernel does not lock all mappings
+// while it writes them. A mapping that grows meanwhile, such as a heap, can appear in both its old and its new form.
 var errOrder = fmt.Errorf("%w: not in order", ErrFormat)
 
-// mapsAttempts is how often mappings that do not fit together are read; it takes one of some thousand a second time.
+// mapsAttempts is how often inconsistent mappings are read. About one reading in a thousand needs a second one.
 const mapsAttempts = 10
 
 func readMaps(name string) ([]Mapping, error) {
 	return parseAgain(name, func() (string, error) { return readFile(name) })
 }
 
-// parseAgain parses what read returns, and reads again where it does not fit together.
+// parseAgain parses the result of read, and reads again if it is inconsistent.
 func parseAgain(name string, read func() (string, error)) (maps []Mapping, err error) {
 	for range mapsAttempts {
 		var text string
@@ -120,7 +120,7 @@ func parseMaps(text string) ([]Mapping, error) {
 	return maps, nil
 }
 
-// mapsParser goes through the text of a maps file once, byte by byte, and copies nothing: servers have hundreds of
+// mapsParser parses the text of a maps file in one pass, byte by byte, without copying. Servers have hundreds of
 // lines, and the first capture of each process waits for them.
 type mapsParser struct {
 	text   string

@@ -58,7 +58,7 @@ func TestParseMapsRefuses(t *testing.T) {
 	}
 }
 
-// TestParseStatNames: the name may hold what ends it elsewhere.
+// TestParseStatNames checks names that contain the characters which usually end a name.
 func TestParseStatNames(t *testing.T) {
 	const rest = " S 17 4711 4711 0 -1 4194560 1 2 3 4 5 6 7 8 20 0 3 0 987654 " +
 		"1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 17 5 0 0 0"
@@ -76,7 +76,7 @@ func TestParseStatNames(t *testing.T) {
 	}
 }
 
-// TestWorker: flags as kernels 5.12 to 6.18 show them, and what older kernels mean by the same bits.
+// TestWorker checks the flags of kernels 5.12 to 6.18, and other meanings of the same bits in older kernels.
 func TestWorker(t *testing.T) {
 	for text, want := range map[string]bool{
 		"1 (iou-wrk-4711) S 1 1 1 0 -1 4210768": true, "1 (iou-sqp-4711) R 1 1 1 0 -1 4194384": true,
@@ -120,7 +120,7 @@ func TestParseKernelStack(t *testing.T) {
 	}
 }
 
-// TestOwnProcess holds what is read of this process against what the system says otherwise.
+// TestOwnProcess compares the parsed data of this process with the results of system calls.
 func TestOwnProcess(t *testing.T) {
 	pid := os.Getpid()
 	stat, err := ReadStat(pid)

@@ -15,9 +15,9 @@ var ErrUnsupported = errors.New("not supported by this kernel")
 // ErrUnmapped says that the process has nothing at the address.
 var ErrUnmapped = errors.New("nothing is mapped there")
 
-// MapsFile answers for single mappings what reading all of maps would, in about a microsecond instead of one for each
-// mapping of the process. It belongs to the program that the process ran when it was opened: once the process has
-// executed another one, everything is ErrGone. Not for concurrent use.
+// MapsFile answers queries about single mappings. A query takes about a microsecond, while reading maps takes one for
+// each mapping of the process. It belongs to the program that the process ran when the file was opened. After the
+// process has executed another program, all queries return ErrGone. It is not safe for concurrent use.
 type MapsFile struct {
 	name  string
 	fd    int
@@ -60,8 +60,8 @@ func (f *MapsFile) At(address uint64) (Mapping, error) {
 	return f.ask(mapQuery{address: address})
 }
 
-// ImageAt is At for a mapping of an ELF file, with the build-id that the file has now, in hexadecimal digits; "" if it
-// has none or the kernel cannot read it.
+// ImageAt is At for a mapping of an ELF file. It also returns the current build-id of the file in hexadecimal, or ""
+// if it has none or the kernel cannot read it.
 func (f *MapsFile) ImageAt(address uint64) (Mapping, string, error) {
 	// The address is a number to the kernel's structure; f, and with it the memory, is alive until ask has returned.
 	m, err := f.ask(mapQuery{address: address, buildIDSize: buildIDSize, buildID: uint64(uintptr(unsafe.Pointer(&f.id)))})
@@ -93,8 +93,8 @@ func (f *MapsFile) ask(question mapQuery) (Mapping, error) {
 	}
 }
 
-// SameMemory tells whether two mappings are the same part of the address space with the same rights and, where it is
-// a file's, the same part of the same file. The name of that file may have changed.
+// SameMemory reports whether two mappings are the same part of the address space with the same rights. Mappings of
+// files must also map the same part of the same file. The name of the file may have changed.
 func (m *Mapping) SameMemory(other *Mapping) bool {
 	return m.Start == other.Start && m.End == other.End && m.Perms == other.Perms && m.Inode == other.Inode &&
 		m.Major == other.Major && m.Minor == other.Minor && (m.Offset == other.Offset || m.Inode == 0)

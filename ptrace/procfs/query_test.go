@@ -24,7 +24,7 @@ func openOwnMaps(t testing.TB) *MapsFile {
 	return f
 }
 
-// startCat starts a process that has what it is going to map: its loader is done, and it answers.
+// startCat starts a process and waits until its mappings are complete: its loader is done, and it answers.
 func startCat(t *testing.T) *exec.Cmd {
 	t.Helper()
 	command := exec.CommandContext(t.Context(), "cat")
@@ -50,8 +50,8 @@ func startCat(t *testing.T) *exec.Cmd {
 	return command
 }
 
-// TestMapsFile: what the kernel answers for single mappings is what it writes for all, for every mapping and for the
-// hole behind it.
+// TestMapsFile compares the kernel's answers for single mappings with the complete list, for every mapping and for
+// the hole behind it.
 func TestMapsFile(t *testing.T) {
 	command := startCat(t)
 	openOwnMaps(t)

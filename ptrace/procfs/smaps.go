@@ -17,8 +17,8 @@ type Rollup struct {
 	SharedMemory uint64 `json:"shared_memory"` // resident pages that others may have, too
 }
 
-// ReadRollup reads what a process has in memory. The kernel walks all of its page tables for that, which takes some
-// milliseconds for each GB that it has touched.
+// ReadRollup reads how much memory a process uses. The kernel walks all of its page tables for this, which takes some
+// milliseconds for each GB in use.
 func ReadRollup(pid int) (Rollup, error) {
 	text, err := readFile(path(pid, "smaps_rollup"))
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 
 // Bits of Stat.Flags (include/linux/sched.h).
 const (
-	// Exiting (PF_EXITING): the thread has begun to end, for good. It has no memory and no stack any more, or is about to
-	// lose them, and looks alive until that is done.
+	// Exiting (PF_EXITING): the thread is ending. It has lost its memory and its stack, or is about to lose them, and
+	// looks alive until this is done.
 	Exiting = 0x00000004
 	// dumpsCore (PF_DUMPCORE): the thread has begun to write a core file.
 	dumpsCore = 0x00000200
@@ -22,7 +22,7 @@ const (
 // Stat is a part of /proc/PID/stat (proc_pid_stat(5)).
 type Stat struct {
 	PID     int
-	Comm    string // name of the executable or thread, at most 15 bytes (64 for kernel threads), of any bytes
+	Comm    string // name of the executable or thread, at most 15 arbitrary bytes (64 for kernel threads)
 	State   byte   // R, S, D, T (stopped), t (traced), Z (zombie), X (dead), I (idle kernel thread)
 	PPID    int
 	Flags   uint32 // PF_ flags of the kernel
@@ -36,8 +36,9 @@ type Stat struct {
 	Processor             int // on which the thread ran last
 }
 
-// Worker reports whether a thread is one of those that the kernel adds to a process to work for it, in io_uring or
-// vhost: it never runs the process's code. It is told by its name as well, since older kernels have other flags there.
+// Worker reports whether a thread is a worker that the kernel has added to a process, for io_uring or vhost. Such a
+// thread never runs the process's code. Worker checks the name as well, because older kernels use the flags
+// differently.
 func (s *Stat) Worker() bool {
 	named := strings.HasPrefix(s.Comm, "iou-") || strings.HasPrefix(s.Comm, "vhost-")
 	return named && s.Flags&(ioWorker|userWorker) != 0
@@ -65,8 +66,8 @@ func readStat(name string) (Stat, error) {
 	return s, wrap(name, err)
 }
 
-// ParseStat parses the contents of a stat file. The name in parentheses may hold anything, parentheses and blanks
-// included, so it ends at the last closing one.
+// ParseStat parses the contents of a stat file. The name in parentheses may contain any bytes, including parentheses
+// and blanks, so it ends at the last closing parenthesis.
 func ParseStat(text string) (Stat, error) {
 	first, last := strings.Index(text, " ("), strings.LastIndex(text, ") ")
 	if first < 0 || last < first+2 {

@@ -12,7 +12,7 @@ type Status struct {
 	TGID      int    // the process; differs from PID when PID is the id of another thread than the main one
 	PID       int
 	PPID      int
-	TracerPID int    // who traces it; 0: nobody, or somebody outside this PID namespace
+	TracerPID int    // process id of the tracer; 0: none, or a tracer outside this PID namespace
 	UID, GID  [4]int // real, effective, saved, file system
 	NSPID     []int  // ids in nested PID namespaces, outermost (the reader's) first
 	CapEff    uint64 // effective capabilities
@@ -23,7 +23,7 @@ type Status struct {
 	VoluntarySwitches, InvoluntarySwitches uint64
 }
 
-// ReadStatus reads the status file of a process. The id of any thread works as well; TGID then tells its process.
+// ReadStatus reads the status file of a process. The id of any thread works as well; TGID is then the process id.
 func ReadStatus(pid int) (Status, error) {
 	return readStatus(path(pid, "status"))
 }
@@ -42,7 +42,7 @@ func readStatus(name string) (Status, error) {
 	return s, wrap(name, err)
 }
 
-// ParseStatus parses the contents of a status file; lines that it does not know are skipped.
+// ParseStatus parses the contents of a status file. It skips unknown lines.
 func ParseStatus(text string) (Status, error) {
 	var s Status
 	seen := 0

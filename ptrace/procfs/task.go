@@ -10,16 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Syscall is what /proc/PID/task/TID/syscall shows (proc_pid_syscall(5)).
+// Syscall is the content of /proc/PID/task/TID/syscall (proc_pid_syscall(5)).
 type Syscall struct {
-	Running bool // on the CPU or waiting for it: nothing else is known
+	Running bool // on the CPU or waiting for it: the other fields are unset
 	Number  int  // system call, -1 when blocked outside of one (a page fault)
-	// Args are the call's arguments as the registers held them; all zero when Number is -1.
+	// Args are the call's arguments from the registers; all zero when Number is -1.
 	Args   [6]uint64
-	SP, PC uint64 // of the user mode, where it will go on
+	SP, PC uint64 // of the user mode, where it will resume
 }
 
-// ReadSyscall tells what a thread waits in. It needs the right to trace the process.
+// ReadSyscall returns the system call in which a thread waits. It needs the right to trace the process.
 func ReadSyscall(pid, tid int) (Syscall, error) {
 	name := taskPath(pid, tid, "syscall")
 	text, err := readFile(name)
@@ -56,8 +56,8 @@ func ParseSyscall(text string) (Syscall, error) {
 	return s, nil
 }
 
-// KernelStack tells where in the kernel a thread sleeps, innermost first, as symbol+offset/size. Only a process with
-// CAP_SYS_ADMIN is shown it.
+// KernelStack returns where in the kernel a thread sleeps, innermost first, as symbol+offset/size. Reading it
+// requires CAP_SYS_ADMIN.
 func KernelStack(pid, tid int) ([]string, error) {
 	text, err := readFile(taskPath(pid, tid, "stack"))
 	if err != nil {
@@ -66,7 +66,7 @@ func KernelStack(pid, tid int) ([]string, error) {
 	return ParseKernelStack(text), nil
 }
 
-// ParseKernelStack parses the contents of a stack file (proc_pid_stack(5)); lines that it does not know are skipped.
+// ParseKernelStack parses the contents of a stack file (proc_pid_stack(5)). It skips unknown lines.
 func ParseKernelStack(text string) []string {
 	const most = 64 // the kernel shows no more (MAX_STACK_TRACE_DEPTH in fs/proc/base.c)
 	var frames []string
@@ -79,8 +79,8 @@ func ParseKernelStack(text string) []string {
 	return frames
 }
 
-// WaitChannel names the function of the kernel that a thread sleeps in; "" when it does not sleep or the kernel does
-// not tell.
+// WaitChannel returns the function of the kernel in which a thread sleeps. It is "" if the thread does not sleep or
+// the kernel does not show it.
 func WaitChannel(pid, tid int) (string, error) {
 	text, err := readFile(taskPath(pid, tid, "wchan"))
 	if err != nil || text == "0" {
@@ -94,8 +94,9 @@ func Threads(pid int) ([]int, error) {
 	return numbers(path(pid, "task"))
 }
 
-// LiveThread returns a thread that shows the memory and the files of a process: the main thread, or another one if the
-// main thread has exited. /proc/PID/maps, exe, root and mem are those of the main thread, and empty after its end.
+// LiveThread returns a thread that shows the memory and the files of a process. It is the main thread, or another one
+// if the main thread has exited. /proc/PID/maps, exe, root and mem belong to the main thread, and are empty after its
+// end.
 func LiveThread(pid int) int {
 	main, err := ReadStat(pid)
 	if err != nil || main.Threads <= 1 || main.State != 'Z' && main.State != 'X' {
@@ -161,8 +162,8 @@ func Namespace(pid int, kind string) (uint64, error) {
 }
 
 // Children lists the child processes of all threads of a process in ascending order. The list of a running process
-// is a guess: a child that ends while the kernel walks the list can hide its successors. Who needs certainty about
-// one process reads that one's PPID.
+// may be incomplete. A child that ends while the kernel walks the list can hide its successors. To verify one child,
+// read its PPID.
 func Children(pid int) ([]int, error) {
 	threads, err := Threads(pid)
 	if err != nil {
@@ -192,7 +193,7 @@ func Children(pid int) ([]int, error) {
 	return children, nil
 }
 
-// childrenByScan stands in where the kernel has no children files (built without CONFIG_PROC_CHILDREN).
+// childrenByScan replaces the children files of kernels without them (built without CONFIG_PROC_CHILDREN).
 func childrenByScan(parent int) ([]int, error) {
 	if _, err := ReadStat(parent); err != nil {
 		return nil, err
@@ -210,8 +211,8 @@ func childrenByScan(parent int) ([]int, error) {
 	return children, nil
 }
 
-// Owner returns the user who owns the process's directory: the effective user, or root when the process may not be
-// dumped or traced by its own user (PR_SET_DUMPABLE in prctl(2)).
+// Owner returns the owner of the process's directory: the effective user, or root. It is root if the process may not
+// be dumped or traced by its own user (PR_SET_DUMPABLE in prctl(2)).
 func Owner(pid int) (int, error) {
 	var st unix.Stat_t
 	name := path(pid, "ns") // not the directory itself, which always belongs to the effective user

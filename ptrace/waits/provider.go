@@ -177,6 +177,11 @@ type Provider interface {
 type Tracer interface {
 	// SetTraced has every wait of a process reported, or ends that; false if the process is not known.
 	SetTraced(pid int, on bool) bool
+	// SetExecutorTraced adds the starts and ends of the executor to the records of a process, or ends that. It is for
+	// single processes: each start and end costs the process a microsecond.
+	SetExecutorTraced(pid int, on bool) error
+	// TraceAll has every wait of all processes reported, or ends that.
+	TraceAll(on bool) error
 	// Records returns what has been reported since the last call.
 	Records() []Record
 }
@@ -205,15 +210,18 @@ const (
 	Wait Kind = iota
 	QueryStart
 	QueryEnd
+	ExecutorStart
+	ExecutorEnd
 )
 
-// Record is a wait, or the start or end of a query, of a traced process.
+// Record is a wait, or the start or end of a query or of the executor, of a traced process.
 type Record struct {
 	PID  int
 	Kind Kind
 	// At is the start of a wait, and otherwise the moment of the start or end.
 	At time.Time
-	// Took is the duration of a wait, or of the query that ended.
+	// Took is the duration of a wait, or of the query or the executor that ended; of the executor 0 if its start was not
+	// seen.
 	Took time.Duration
 	// Event is the number of a wait's event.
 	Event uint32

@@ -17,7 +17,10 @@ type Server struct {
 	Postmaster int
 	// WaitPointer, ProcGlobal and Status are the addresses of my_wait_event_info, ProcGlobal and MyBEEntry.
 	WaitPointer, ProcGlobal, Status uint64
-	Layout                          Layout
+	// ExecutorStart and ExecutorEnd are the places of standard_ExecutorStart and standard_ExecutorEnd in the program's
+	// file; 0: unknown.
+	ExecutorStart, ExecutorEnd uint64
+	Layout                     Layout
 	// ServerPID returns the id by which the server knows a process, which differs in a container, and Local the reverse.
 	// nil: they are the same.
 	ServerPID, Local func(pid int) int
@@ -39,7 +42,7 @@ type procs struct {
 	start uint64 // of the postmaster, in ticks since boot
 	first uint64 // the address of the first
 	count int
-	// memory tells this shared memory from another one at the same address, as after a crash: the device and the inode of
+	// memory identifies this shared memory, as another one can have the same address after a crash: device and inode of
 	// its mapping.
 	memory [3]uint64
 }

@@ -19,6 +19,16 @@ func (k *kernel) SetTraced(pid int, on bool) bool {
 	return false
 }
 
+// SetExecutorTraced implements Tracer.
+func (k *kernel) SetExecutorTraced(pid int, on bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.programs.ProbeExecutor(pid, on)
+}
+
+// TraceAll implements Tracer.
+func (k *kernel) TraceAll(on bool) error { return k.programs.TraceAll(on) }
+
 // Records implements Tracer. Several callers would share the records.
 func (k *kernel) Records() []Record {
 	var records []Record
@@ -56,6 +66,10 @@ func translate(r waitsbpf.Record, boot time.Time) Record {
 	if r.Kind == waitsbpf.Wait {
 		out.Took = time.Duration(r.Took)
 		out.At = boot.Add(time.Duration(r.At) - out.Took)
+		return out
+	}
+	if r.Kind == waitsbpf.ExecutorStart || r.Kind == waitsbpf.ExecutorEnd {
+		out.At = boot.Add(time.Duration(r.At))
 		return out
 	}
 	epoch := time.Date(2000, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -11,7 +11,7 @@ FROM pg_proc p
 WHERE p.pronamespace = 'public'::regnamespace AND p.proname ~ 'backtrace'
 ORDER BY 1;
 
--- Nobody but superusers and the owner may call them; results are seen by those who asked.
+-- Only superusers and the owner may call them. Callers see their own results only.
 SELECT p.oid::regprocedure AS function, has_function_privilege('public', p.oid, 'EXECUTE') AS public
 FROM pg_proc p
 WHERE p.pronamespace = 'public'::regnamespace AND p.proname ~ 'backtrace'
@@ -36,7 +36,7 @@ FROM pg_attribute a WHERE a.attrelid = 'pg_stat_backtrace'::regclass ORDER BY a.
 -- STRICT.
 SELECT pg_get_backtrace(NULL) IS NULL AS get, pg_log_backtrace(NULL) IS NULL AS log;
 
--- A pid that cannot be one: a warning, and the query goes on.
+-- An invalid pid causes a warning, and the query continues.
 SELECT i, pg_get_backtrace(i), pg_log_backtrace(i) FROM (VALUES (0), (-1), (-2147483648)) v (i);
 
 -- The own backend.
@@ -45,7 +45,7 @@ SELECT pg_get_backtrace(pg_backend_pid());
 SELECT pg_log_backtrace(pg_backend_pid());
 \echo :LAST_ERROR_SQLSTATE
 
--- A role without the privilege, and what it may do with it.
+-- A role first without the privilege, then with it.
 CREATE ROLE regress_backtrace;
 SET ROLE regress_backtrace;
 SELECT pg_get_backtrace(1);

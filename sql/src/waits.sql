@@ -184,7 +184,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.pg_get_backend_wait_event_trace(int)
-    IS 'newest waits of a traced process, and starts and ends of its queries; an end shows at the next wait';
+    IS 'newest waits of a traced process, starts and ends of its queries and, if it is traced alone, of its executor';
 
 CREATE FUNCTION @extschema@.pg_stat_reset_wait_event_timing(pid int) RETURNS void
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL RESTRICTED SECURITY INVOKER
@@ -246,11 +246,9 @@ DECLARE
     targets int[] := coalesce(ARRAY[nullif(pid, 0)], '{}');
 BEGIN
     verb := CASE WHEN pid IS NULL AND level IN ('off', 'stats') THEN 'waits_' || level
-                 WHEN pid IS NOT NULL AND level = 'trace' THEN 'waits_trace'
+                 WHEN level = 'trace' THEN 'waits_trace'
                  WHEN pid IS NOT NULL AND level IN ('off', 'stats') THEN 'waits_untrace' END;
-    IF verb IS NULL AND level = 'trace' THEN
-        RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = 'level trace needs the PID of a process';
-    ELSIF verb IS NULL THEN
+    IF verb IS NULL THEN
         RAISE EXCEPTION USING ERRCODE = '22023', MESSAGE = format('invalid level %L', level),
             HINT = 'Use off, stats or trace.';
     ELSIF pid IS NULL THEN
@@ -272,4 +270,4 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.pg_wait_event_capture(text, int)
-    IS 'off and stats end or start the timing of wait events; with a PID, trace starts a trace and the others end it';
+    IS 'off, stats or trace for all processes; with a PID, trace starts a trace of one and the others end it';

@@ -1,7 +1,6 @@
-// Package arch describes processor architectures as data: which registers the
-// unwinder keeps, what DWARF calls them, and how the kernel lays them out in
-// its register notes. It knows nothing of processes, of call frame information
-// or of ELF images; adding an architecture means adding a table here.
+// Package arch describes processor architectures as data: the registers that the unwinder tracks, their DWARF
+// numbers, and their layout in the kernel's register notes. It does not depend on processes, call frame information
+// or ELF images. A new architecture needs a new table here.
 package arch
 
 import (
@@ -25,20 +24,20 @@ var (
 // supported ABIs give to registers an unwinder may meet are below it.
 const MaxColumns = 128
 
-// none marks a word of a register note, or a DWARF column, without a register here.
+// none marks a word of a register note, or a DWARF column, without a register in this package.
 const none = -1
 
-// Go is what programs of Go do on an architecture, beyond what its psABI says.
+// Go describes Go programs on an architecture, where they differ from its psABI.
 type Go struct {
-	// Followed: the assembler of the run-time system is known well enough to follow its switches of stacks.
+	// Followed is set if the unwinder can follow the stack switches in the assembly code of Go's run time.
 	Followed bool
 	// Goroutine is the number of the register that has the current goroutine in compiled code since Go 1.17, if Followed.
 	Goroutine int
-	// ThreadPointer is where the general registers of NT_PRSTATUS have the address that thread-local variables lie
-	// beside, in bytes, if Followed: the thread-local variable runtime.tlsg is the current goroutine.
+	// ThreadPointer is the offset in NT_PRSTATUS of the thread pointer, in bytes, if Followed is set. The
+	// thread-local variable runtime.tlsg is the current goroutine.
 	ThreadPointer int
-	// SavedFP is how many bytes below SP a function with a frame saves its caller's frame pointer; 0: it does not, or
-	// elsewhere (cmd/internal/obj).
+	// SavedFP is the distance in bytes below SP at which a function with a frame saves its caller's frame pointer. It
+	// is 0 if the function saves it elsewhere or not at all (cmd/internal/obj).
 	SavedFP uint64
 	// Injected is the size in bytes of the frame that a signal handler makes for a call of the run-time system: the
 	// smallest frame, aligned (runtime/signal_*.go, preparePanic and pushCall).
@@ -61,7 +60,7 @@ const (
 // it equals the DWARF column (the register number of the psABI) except where
 // the psABI numbers are sparse: Index translates.
 type Arch struct {
-	// Name is the architecture's name as Linux and Debian say it, for messages.
+	// Name is the name of the architecture in Linux and Debian, for messages.
 	Name string
 	// Machine is the ELF e_machine.
 	Machine elf.Machine
@@ -82,25 +81,26 @@ type Arch struct {
 	CFAToSP int64
 	// RedZone is the number of bytes below SP that a leaf function may use.
 	RedZone int
-	// CodeMask has the bits set that are no part of a code address in user space:
-	// the pointer authentication code of aarch64 (the kernel's NT_ARM_PAC_MASK
-	// tells those of one process).
+	// CodeMask has the bits set that do not belong to a code address in user space: the pointer authentication code
+	// of aarch64. The kernel reports the mask of one process as NT_ARM_PAC_MASK.
 	CodeMask uint64
 
 	// Chain is how frames without call frame information are chained.
 	Chain Chain
-	// Trampolines are what signal handlers return to.
+	// Trampolines are the code to which signal handlers return.
 	Trampolines []Trampoline
 
 	// SPWrites are the instructions that change SP, CodeAlign the alignment of instructions in bytes.
 	SPWrites  []Pattern
 	CodeAlign int
-	// Restored reports whether SP is the caller's again after the instructions from a function's beginning on: what gave
-	// the frame back is among them, and nothing but the next instruction follows each of those behind it. nil: not known.
+	// Restored reports whether SP is the caller's again after the given instructions from a function's beginning.
+	// They must contain the instruction that restored SP. Every instruction behind it must continue with the next
+	// one. nil means that this is unknown.
 	Restored func(code []byte) bool
 
-	// CallStubs are the stubs that linkers put among a file's functions for calls to other files, without call frame
-	// information: they leave the stack pointer and the link register alone. None where they have a section of their own.
+	// CallStubs are stubs for calls to other files. Linkers put them among a file's functions, without call frame
+	// information. They do not change the stack pointer and the link register. The list is empty if stubs have a
+	// separate section.
 	CallStubs [][]Pattern
 
 	// Decoded: package depth understands the instructions, so that a frame pointer can be recovered from them.
@@ -108,21 +108,21 @@ type Arch struct {
 	// Instructions are followed by package epilogue, to find the caller of a function without call frame information.
 	Instructions InstructionSet
 
-	// Go is what Go's compiler and run-time system do.
+	// Go describes the code of Go's compiler and run time.
 	Go Go
 
 	// RegisterNames are the psABI's names by register number.
 	RegisterNames []string
 
-	// columns maps DWARF columns to register numbers, none where there is none.
+	// columns maps DWARF columns to register numbers, or to none.
 	columns [MaxColumns]int8
 	// prstatus names the register of each word of NT_PRSTATUS's general registers.
 	prstatus []int8
 	// fpregs names the register of each word of NT_FPREGSET, where a psABI keeps
 	// general registers in floating point ones (s390x).
 	fpregs []int8
-	// syscallArgs names the registers that hold a system call's arguments, in
-	// their order; none where they may have changed or that was not looked into.
+	// syscallArgs names the registers with a system call's arguments, in order. It is empty if they may have changed,
+	// or if this is unknown.
 	syscallArgs []int8
 }
 
@@ -140,7 +140,7 @@ func (a *Arch) StripCode(addr uint64) uint64 {
 	return addr &^ a.CodeMask
 }
 
-// WithCodeMask returns the same architecture with another CodeMask: that of one process.
+// WithCodeMask returns the same architecture with another CodeMask, for example the mask of one process.
 func (a *Arch) WithCodeMask(mask uint64) *Arch {
 	if mask == a.CodeMask {
 		return a
@@ -153,9 +153,9 @@ func (a *Arch) WithCodeMask(mask uint64) *Arch {
 // The smallest and the largest address size that a kernel gives processes where return addresses are signed.
 const minAddressBits, maxAddressBits = 36, 52
 
-// ForAddresses returns the same architecture with the CodeMask of processes whose highest mapping ends at top: what
-// authenticates a return address begins where the addresses end (Documentation/arch/arm64/pointer-authentication.rst of
-// the kernel), and kernels differ in how long these are.
+// ForAddresses returns the same architecture with the CodeMask of processes whose highest mapping ends at top. The
+// authentication code of a return address begins above the highest address bit. Kernels differ in the number of
+// address bits (Documentation/arch/arm64/pointer-authentication.rst of the kernel).
 func (a *Arch) ForAddresses(top uint64) *Arch {
 	n := bits.Len64(top - 1)
 	if a.CodeMask == 0 || n < minAddressBits || n > maxAddressBits {

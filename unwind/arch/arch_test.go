@@ -102,7 +102,7 @@ func checkNamed(t *testing.T, a *Arch, regs *Registers, want map[string]uint64) 
 	}
 }
 
-// TestFPRegSet has s390x's floating point registers, whose DWARF order is its own.
+// TestFPRegSet checks s390x's floating point registers, which have an unusual order in DWARF.
 func TestFPRegSet(t *testing.T) {
 	raw := make([]byte, 17*8)
 	for i := range 16 {
@@ -176,7 +176,7 @@ func TestForAddresses(t *testing.T) {
 	}
 }
 
-// TestMovesSP has instructions that move the stack pointer, and others whose first bytes are alike.
+// TestMovesSP checks instructions that move the stack pointer, and other instructions with similar first bytes.
 func TestMovesSP(t *testing.T) {
 	for _, test := range []struct {
 		a    *Arch
@@ -218,13 +218,13 @@ func TestRestored(t *testing.T) {
 		{[]uint32{stdu48, addi48, nop, mtlr}, true},
 		{[]uint32{stdu48, ldBack}, true},
 		{[]uint32{stdu48, addi32}, false},             // part of it
-		{[]uint32{addi48}, false},                     // of what frame?
+		{[]uint32{addi48}, false},                     // no frame was created before
 		{[]uint32{stdu48, addi48, blr, nop}, false},   // reached from elsewhere
 		{[]uint32{stdu48, addi48, b, nop}, false},     // likewise
 		{[]uint32{stdu48, addi48, bl, nop}, true},     // that comes back
 		{[]uint32{stdu48, addi48, stdu48}, false},     // and taken again
 		{[]uint32{stdu48, addi48, mr, nop}, false},    // to an unknown place
-		{[]uint32{stdu48, addi48, bne, addi48}, true}, // and where it goes on
+		{[]uint32{stdu48, addi48, bne, addi48}, true}, // and continued behind
 	} {
 		var code []byte
 		for _, insn := range test.code {
@@ -248,7 +248,7 @@ func TestUnsupported(t *testing.T) {
 	}
 }
 
-// TestHost decodes nothing: it only has to agree with what this program was built for.
+// TestHost checks that Host agrees with the architecture for which this program was built.
 func TestHost(t *testing.T) {
 	a := Host()
 	if a == nil {

@@ -18,7 +18,7 @@ var ARM64 = &Arch{
 	ReturnColumn: 30,
 	Go:           Go{SavedFP: 8, Injected: 16},
 	NumRegisters: 33,
-	// Processes have 48-bit addresses unless they ask for more; bit 55 tells user space from the kernel.
+	// Processes have 48-bit addresses by default. Bit 55 distinguishes user space from the kernel.
 	CodeMask: 0xff7f_0000_0000_0000,
 	// A record may lie anywhere in its frame (AAPCS64, 6.4.6).
 	Chain: Chain{Base: 29, Saved: 0, Return: 8, SP: 16, Loose: true, ZeroEnds: true},

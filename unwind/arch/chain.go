@@ -8,24 +8,24 @@ import (
 // Chain says how frames are chained where no call frame information describes them: a frame pointer's pairs, or the
 // back chain of an ABI.
 type Chain struct {
-	// Base is the register that points at a frame's record: the frame pointer, or SP for a back chain; none if there is
-	// no chain.
+	// Base is the register that points at a frame's record: the frame pointer, or SP for a back chain. It is none if
+	// there is no chain.
 	Base int
-	// Saved is the offset from the base of the caller's base, Return that of the return address.
+	// Saved is the offset of the saved caller's base from the base. Return is the offset of the return address.
 	Saved, Return int64
-	// InCaller: the return address lies at Return from the caller's base, not from this frame's.
+	// InCaller is set if the return address lies at Return from the caller's base instead of this frame's.
 	InCaller bool
-	// SP is the offset of the caller's SP from the base (from the caller's, with InCaller). Where a record may lie
-	// anywhere in its frame, Loose is set, and it is a lower bound only.
+	// SP is the offset of the caller's SP from the base (from the caller's base, with InCaller). Loose is set if a
+	// record may lie anywhere in its frame. SP is then only a lower bound.
 	SP    int64
 	Loose bool
-	// LeafSaved is the offset from the base of the caller's base in a function that calls nothing and so saves no return
-	// address; 0 if such functions have no record of their own.
+	// LeafSaved is the offset of the saved caller's base in a leaf function, which saves no return address. It is 0
+	// if leaf functions have no record.
 	LeafSaved int64
-	// ZeroEnds: the ABI says that a base, or a back chain, of zero marks the outermost frame.
+	// ZeroEnds is set if the ABI marks the outermost frame by a base, or a back chain, of zero.
 	ZeroEnds bool
-	// Mandatory: the ABI has every function that calls another one keep the chain. Else a compiler need not, and the base,
-	// or the word where a back chain would be, is anything.
+	// Mandatory is set if the ABI requires every function that calls another one to keep the chain. Otherwise the
+	// base, or the word in the place of a back chain, may have any value.
 	Mandatory bool
 }
 
@@ -34,13 +34,14 @@ type Chain struct {
 type Trampoline struct {
 	// Code are the instructions at the address that the handler returns to.
 	Code []byte
-	// Registers is the offset from SP of the interrupted registers; Layout names them, nil if it is that of NT_PRSTATUS.
+	// Registers is the offset from SP of the interrupted registers. Layout names them; nil means the layout of
+	// NT_PRSTATUS.
 	Registers int64
 	Layout    []int8
-	// FPRegisters is the offset from SP of the floating point set, laid out as NT_FPREGSET; 0 if none is needed.
+	// FPRegisters is the offset from SP of the floating point set, laid out as NT_FPREGSET; 0 if it is not needed.
 	FPRegisters int64
-	// BelowRecord is how far the trampoline's SP lies below the frame record that the kernel makes for a walk along the
-	// frame pointers, where the frame has no part of varying size; 0 if it makes none.
+	// BelowRecord is the distance from the trampoline's SP up to the frame record that the kernel creates, if the
+	// frame has a fixed size. It is 0 if the kernel creates no record.
 	BelowRecord uint64
 }
 
@@ -68,7 +69,7 @@ func (a *Arch) places(layout []int8, addr uint64, yield func(int, uint64) bool) 
 	return true
 }
 
-// Pattern is an instruction, or the beginning of one, in memory order: the bits of Mask have those of Value.
+// Pattern is an instruction, or its beginning, in memory order. The bits in Mask must equal the bits of Value.
 type Pattern struct{ Mask, Value []byte }
 
 // at reports whether the code begins like that.
@@ -96,8 +97,8 @@ func pattern16(mask, value uint16) Pattern {
 	return Pattern{Mask: le.AppendUint16(nil, mask), Value: le.AppendUint16(nil, value)}
 }
 
-// MovesSP reports whether code may change the stack pointer. It looks at every place where an instruction may begin, so
-// it may say so wrongly, but it denies it only where no instruction does.
+// MovesSP reports whether code may change the stack pointer. It checks every position where an instruction may begin.
+// The result may be wrongly true, but never wrongly false.
 func (a *Arch) MovesSP(code []byte) bool {
 	for at := 0; at < len(code); at += max(a.CodeAlign, 1) {
 		if movesSP(a.SPWrites, code[at:]) {

@@ -11,17 +11,17 @@ import (
 	"testing"
 )
 
-// architectures are the names that Go and Linux have for them, and those of the tables here.
+// architectures are the names in Go, in Linux, and in the tables of this package.
 var architectures = []string{
 	"amd64", "arm64", "ppc64le", "s390x", "riscv64", "x86_64", "aarch64",
 	"AMD64", "ARM64", "PPC64LE", "S390X", "RISCV64", "GOARCH",
 	"EM_X86_64", "EM_AARCH64", "EM_PPC64", "EM_S390", "EM_RISCV",
 }
 
-// TestOnlyHere holds that what differs between architectures is data, and in this package: nowhere else does code
-// compare or switch by one. Files of one architecture, chosen by the compiler, are of package ptrace only: the kernel's
-// register sets, which that package hands on without knowing this one.
-func TestOnlyHere(t *testing.T) {
+// TestArchitecturesAreData checks that differences between architectures are data, and only in this package. Code
+// outside must not compare or switch by architecture. Only package ptrace has files for one architecture, chosen by
+// the compiler: they describe the kernel's register sets, which ptrace returns without using this package.
+func TestArchitecturesAreData(t *testing.T) {
 	const root = "../.."
 	files := 0
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
@@ -101,7 +101,7 @@ func names(n ast.Node) (found bool) {
 	return found
 }
 
-// TestComparisons has the test find what it looks for, in this package.
+// TestComparisons checks that the test detects comparisons in this package.
 func TestComparisons(t *testing.T) {
 	if found := comparisons(t, "arch.go"); len(found) != 6 {
 		t.Errorf("arch.go compares at %q", found)

@@ -54,8 +54,8 @@ var PPC64LE = &Arch{
 	},
 	Trampolines: []Trampoline{
 		{
-			// The vDSO's: addi r1, 128; li r0, 172; sc. The caller of the handler has 128 bytes of its own, then a
-			// ucontext: 168 up to struct sigcontext, whose registers lie 64 behind.
+			// The vDSO's: addi r1, 128; li r0, 172; sc. The frame begins with the 128 bytes of the handler's caller.
+			// A ucontext follows: 168 bytes up to struct sigcontext, with the registers 64 bytes behind its start.
 			Code:      []byte{0x80, 0x00, 0x21, 0x38, 0xac, 0x00, 0x00, 0x38, 0x02, 0x00, 0x00, 0x44},
 			Registers: 128 + 168 + 64,
 		},
@@ -71,8 +71,8 @@ var PPC64LE = &Arch{
 	prstatus: append(run(0, 32), ppc64PC, none, none, ppc64CTR, ppc64LR),
 }
 
-// ppc64Restored is Restored of 64-bit PowerPC: the size that stdu took has to be what addi gives back; ld through the
-// back chain gives back all. Behind a jump or a return stands code that is reached from elsewhere.
+// ppc64Restored is Restored of 64-bit PowerPC. addi must restore the size that stdu subtracted; ld through the back
+// chain restores all of it. The code behind a jump or a return is reached from elsewhere.
 func ppc64Restored(code []byte) bool {
 	const stdu, addi, ldBack, b, blr, bctr = 0xf8210001, 0x38200000, 0xe8210000, 0x48000000, 0x4e800020, 0x4e800420
 	size, restored := int64(0), false

@@ -5,8 +5,7 @@ import (
 	"encoding/binary"
 )
 
-// Register numbers of s390x: 16 to 31 are floating point registers, in which
-// leaf functions keep general ones.
+// Register numbers of s390x: 16 to 31 are floating point registers, in which leaf functions save general registers.
 const (
 	s390xPC    = 32 // PSW address, DWARF 65
 	s390xCount = 33

@@ -6,8 +6,8 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Memory is a process's memory, or what is known of it. Values are in the
-// target's byte order; false means that the address is not in the snapshot.
+// Memory reads a process's memory, or the part of it in a snapshot. Values are in the target's byte order. The result
+// is false if the snapshot does not contain the address.
 type Memory interface {
 	// Word reads an address-sized number.
 	Word(addr uint64) (uint64, bool)
@@ -15,8 +15,8 @@ type Memory interface {
 	Read(addr uint64, size int) (uint64, bool)
 }
 
-// word reads an address-sized number. The error is bare: most often it is not
-// an error to the caller, who makes a register unknown by it.
+// word reads an address-sized number. It returns the error without context, because most callers only mark a register
+// as unknown.
 func word(mem Memory, addr uint64) (uint64, error) {
 	if v, ok := mem.Word(addr); ok {
 		return v, nil
@@ -24,16 +24,14 @@ func word(mem Memory, addr uint64) (uint64, error) {
 	return 0, ErrMemory
 }
 
-// Apply finds the caller's registers from those of a frame, and the frame's
-// CFA. regs are the values at an address that the row covers; PC and SP of the
-// result are the caller's: the return address without authentication code, and
-// what SP is after the return.
+// Apply computes the caller's registers, and the CFA, from the registers of a frame. regs are the values at an
+// address that the row covers. PC and SP of the result are the caller's: the return address without authentication
+// code, and SP after the return.
 //
-// Registers without a rule keep their value. A register whose place is not
-// readable becomes unknown, which is an error only for the return address:
-// ErrMemory or ErrRegister, wrapped. ErrUndefinedRA says that there is no
-// caller; ErrBadCFI that an expression cannot be evaluated. The CFA is
-// returned with every error that arose behind it.
+// Registers without a rule keep their value. A register becomes unknown if its place cannot be read. This is an error
+// only for the return address: ErrMemory or ErrRegister, wrapped. ErrUndefinedRA means that there is no caller.
+// ErrBadCFI means that an expression cannot be evaluated. If an error occurs after the CFA was computed, Apply still
+// returns the CFA.
 func (r *Row) Apply(regs *arch.Registers, mem Memory) (cfa uint64, caller arch.Registers, err error) {
 	cfa, err = r.cfa(regs, mem)
 	if err != nil {
@@ -65,7 +63,7 @@ func (r *Row) cfa(regs *arch.Registers, mem Memory) (uint64, error) {
 	}
 }
 
-// step turns the registers of a frame, of which caller is a copy, into those of its caller.
+// step computes the caller's registers. caller is a copy of the frame's registers at first.
 func (r *Row) step(regs, caller *arch.Registers, cfa uint64, mem Memory) error {
 	a := r.table.arch
 	caller.Set(a.SP, cfa+uint64(a.CFAToSP))
@@ -100,7 +98,7 @@ func (r *Row) step(regs, caller *arch.Registers, cfa uint64, mem Memory) error {
 	return nil
 }
 
-// register reads a register by its DWARF column. The error is bare, as that of word.
+// register reads a register by its DWARF column. Like word, it returns the error without context.
 func (r *Row) register(column uint64, regs *arch.Registers) (uint64, error) {
 	if v, ok := regs.Get(r.table.arch.Index(column)); ok {
 		return v, nil

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// TestApply has every rule: what the caller's registers are, and which become unknown.
+// TestApply checks every rule: the values of the caller's registers, and which registers become unknown.
 func TestApply(t *testing.T) {
 	mem := sparseMemory{testRSP: 0x1111, testRSP + 8: 0x2222, testSlot: testValue}
 	for _, test := range []struct {
@@ -58,7 +58,7 @@ func TestApply(t *testing.T) {
 	}
 }
 
-// someRegisters knows rdi, rbp, rsp and rip.
+// someRegisters returns registers with values for rdi, rbp, rsp and rip.
 func someRegisters() arch.Registers {
 	var regs arch.Registers
 	regs.Set(5, 0x505)
@@ -121,7 +121,7 @@ func TestApplyNoRule(t *testing.T) {
 	}
 }
 
-// TestApplyArchitectures has what differs where a register holds the return address.
+// TestApplyArchitectures checks architectures that keep the return address in a register.
 func TestApplyArchitectures(t *testing.T) {
 	for _, test := range []struct {
 		name      string

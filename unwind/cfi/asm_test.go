@@ -103,7 +103,7 @@ func (b *builder) entry(id func(at uint64) uint64, body []byte) uint64 {
 	return start
 }
 
-// cie appends a CIE whose body, behind the id, is given.
+// cie appends a CIE with the given body behind the id.
 func (b *builder) cie(body ...any) uint64 {
 	return b.entry(func(uint64) uint64 {
 		switch {
@@ -136,8 +136,8 @@ const (
 	testFrame = uint64(0x50_0000) // address of .eh_frame
 )
 
-// absoluteCIE is a CIE whose FDEs have absolute addresses; CFA rsp+8, return
-// address at CFA-8; alignments 1 and -8.
+// absoluteCIE appends a CIE for FDEs with absolute addresses. The CFA is rsp+8, the return address is at CFA-8, and
+// the alignments are 1 and -8.
 func absoluteCIE(b *builder) uint64 {
 	return b.cie(1, "zR\x00", uleb(1), sleb(-8), 16, uleb(1), peAbsPtr,
 		cfaDefCFA, uleb(7), uleb(8), cfaOffset|16, uleb(1))

@@ -41,7 +41,7 @@ func BenchmarkFind(b *testing.B) {
 	}
 }
 
-// BenchmarkRowCold computes a row anew each time.
+// BenchmarkRowCold computes a new row each time.
 func BenchmarkRowCold(b *testing.B) {
 	t, pcs := benchTable(b)
 	b.ReportAllocs()
@@ -96,7 +96,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// fullRegisters knows every register of an architecture.
+// fullRegisters returns registers with a value for every register of an architecture.
 func fullRegisters(a *arch.Arch) arch.Registers {
 	var regs arch.Registers
 	for i := range a.NumRegisters {

@@ -30,7 +30,7 @@ const (
 	rowsPerFDE    = 4 // that many FDEs share a slot
 )
 
-// size sets the number of slots from that of FDEs.
+// size computes the number of slots from the number of FDEs.
 func (c *rowCache) size(fdes uint64) {
 	n := min(max(fdes/rowsPerFDE, minCachedRows), maxCachedRows)
 	order := bits.Len64(n - 1)
@@ -43,8 +43,8 @@ func (c *rowCache) slot(pc uint64) *atomic.Pointer[cachedRow] {
 	return &c.slots[pc*0x9e37_79b9_7f4a_7c15>>c.shift]
 }
 
-// Row returns the row for a link-time address. Errors are those of Find, and
-// ErrBadCFI where the instructions are malformed.
+// Row returns the row for a link-time address. The errors are the errors of Find, and ErrBadCFI if the instructions
+// are malformed.
 func (t *Table) Row(pc uint64) (Row, error) {
 	slot := t.rows.slot(pc)
 	if c := slot.Load(); c != nil && pc-c.row.Start < c.row.End-c.row.Start {

@@ -1,12 +1,10 @@
-// Package cfi finds, parses and evaluates DWARF call frame information: given
-// an address in an ELF image, where the caller's registers are. It reads
-// .eh_frame, through the search table of .eh_frame_hdr if there is one, and
-// .debug_frame (DWARF 5 §6.4; Linux Standard Base 5.0, "Exception Frames").
+// Package cfi finds, parses and evaluates DWARF call frame information. For an address in an ELF image it gives the
+// locations of the caller's registers. It reads .eh_frame, through the search table of .eh_frame_hdr if there is one,
+// and .debug_frame (DWARF 5 §6.4; Linux Standard Base 5.0, "Exception Frames").
 //
-// It must not know where an image comes from, where it is loaded, or what a
-// process is: addresses are the image's own (link-time) ones, and memory is an
-// interface. Every byte of the sections is treated as hostile: parsing and
-// evaluating are bounded in time and space and end in a value or an error.
+// The package does not depend on files, load addresses or processes. Addresses are the image's link-time addresses,
+// and memory is an interface. Every byte of the sections is treated as hostile. Parsing and evaluating are bounded in
+// time and space, and always return a value or an error.
 package cfi
 
 import (
@@ -22,15 +20,15 @@ import (
 var (
 	// ErrNoFDE says that no call frame information covers the address.
 	ErrNoFDE = errors.New("cfi: no call frame information")
-	// ErrBadCFI says that the call frame information is malformed, or uses
-	// what DWARF does not allow there.
+	// ErrBadCFI means that the call frame information is malformed, or contains something that DWARF does not allow
+	// there.
 	ErrBadCFI = errors.New("cfi: malformed call frame information")
-	// ErrUndefinedRA says that the return address is undefined: this frame is
-	// the outermost one. It is returned bare, since every stack ends with it.
+	// ErrUndefinedRA means that the return address is undefined: this frame is the outermost one. It is not wrapped,
+	// because every stack ends with it.
 	ErrUndefinedRA = errors.New("cfi: return address is undefined")
 	// ErrMemory says that a rule needs memory that is not in the snapshot.
 	ErrMemory = errors.New("cfi: memory not available")
-	// ErrRegister says that a rule needs a register whose value is not known.
+	// ErrRegister means that a rule needs a register with an unknown value.
 	ErrRegister = errors.New("cfi: register not known")
 )
 
@@ -46,7 +44,7 @@ type Section struct {
 type Sections struct {
 	EHFrameHdr, EHFrame, DebugFrame Section
 
-	// Order and AddrSize are the image's; the zero values mean those of Arch.
+	// Order and AddrSize belong to the image; the zero values mean the values of Arch.
 	Order    binary.ByteOrder
 	AddrSize int
 
@@ -54,7 +52,7 @@ type Sections struct {
 	// .eh_frame_hdr, of DW_EH_PE_datarel (the global offset table).
 	TextAddr, DataAddr uint64
 
-	// Arch is the image's architecture; nil means that of this program.
+	// Arch is the image's architecture; nil means the architecture of this program.
 	Arch *arch.Arch
 
 	// Deref reads a pointer of the image by its link-time address, for
@@ -62,7 +60,7 @@ type Sections struct {
 	Deref func(addr uint64) (uint64, bool)
 }
 
-// sectionID tells the two sections that hold FDEs apart.
+// sectionID identifies one of the two sections that contain FDEs.
 type sectionID uint8
 
 const (
@@ -121,14 +119,14 @@ func New(s Sections) (*Table, error) {
 	return t, nil
 }
 
-// typicalFDE is about what an FDE takes in bytes, to estimate their number.
+// typicalFDE is the approximate size of an FDE in bytes, to estimate the number of FDEs.
 const typicalFDE = 64
 
-// Searchable tells whether .eh_frame_hdr has a search table that is used in
-// place. If not, the first look-up builds an index.
+// Searchable reports whether .eh_frame_hdr has a search table that is used in place. If not, the first look-up builds
+// an index.
 func (t *Table) Searchable() bool { return t.header.count > 0 && !t.distrust.Load() }
 
-// Empty tells whether the image has no call frame information at all.
+// Empty reports whether the image has no call frame information.
 func (t *Table) Empty() bool {
 	return len(t.sections[ehFrame].Data) == 0 && len(t.sections[debugFrame].Data) == 0
 }

@@ -23,8 +23,8 @@ type cie struct {
 // cieSlots is the number of CIEs kept; images have a handful.
 const cieSlots = 64
 
-// cieCache keeps parsed CIEs by offset. A slot is overwritten by the next CIE
-// that falls into it, so its size is bounded whatever an image contains.
+// cieCache keeps parsed CIEs by offset. The next CIE for the same slot overwrites it, so the size is bounded for any
+// image.
 type cieCache [sectionCount][cieSlots]atomic.Pointer[cie]
 
 // cieAt returns the CIE at an offset of a section.
@@ -78,8 +78,8 @@ func (t *Table) parseCIE(s sectionID, off uint64) (*cie, error) {
 	return c, nil
 }
 
-// augment reads a CIE's augmentation data. Letters it does not know end the
-// reading: 'z' says how long the data is, and what they change is not the frame.
+// augment reads a CIE's augmentation data. It stops at an unknown letter: 'z' gives the length of the data, and
+// unknown letters do not change the frame.
 func (t *Table) augment(c *cie, r *reader, s sectionID, augmentation []byte) {
 	if len(augmentation) == 0 {
 		return

@@ -114,5 +114,5 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// full is an FDE's addresses, behind those of testStart.
+// full returns an FDE's addresses, behind the addresses of testStart.
 func full() []byte { return le(testEnd+testSize, testSize) }

@@ -13,9 +13,8 @@ const (
 	maxExprOps    = 1000    // operations executed: DW_OP_skip and DW_OP_bra may loop
 )
 
-// evaluator runs one DWARF expression (DWARF 5 §2.5.1, without what §6.4.2 and
-// the nature of call frame information exclude: no frame base, no objects, no
-// debugging entries, no composite locations).
+// evaluator runs one DWARF expression (DWARF 5 §2.5.1). Operations that §6.4.2 excludes, or that make no sense in
+// call frame information, are not supported: frame base, objects, debugging entries, composite locations.
 type evaluator struct {
 	row   *Row
 	regs  *arch.Registers
@@ -108,7 +107,7 @@ func (e *evaluator) register(column uint64, offset int64) {
 	e.push(v + uint64(offset))
 }
 
-// deref replaces an address by what memory holds there.
+// deref replaces an address by the value in memory there.
 func (e *evaluator) deref(size int) {
 	addr := e.pop()
 	var v uint64

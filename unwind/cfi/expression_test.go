@@ -161,7 +161,7 @@ func expressionRow(t testing.TB, code []byte) Row {
 	return row
 }
 
-// TestExpression32 has what differs where addresses have four bytes: values wrap at 32 bits.
+// TestExpression32 checks addresses of four bytes: values wrap at 32 bits.
 func TestExpression32(t *testing.T) {
 	for _, test := range []struct {
 		name string

@@ -20,14 +20,14 @@ type FDE struct {
 // errEmpty says that an FDE covers no address.
 var errEmpty = fmt.Errorf("%w: empty FDE", ErrBadCFI)
 
-// Offset is the FDE's offset in its section, for messages and comparisons.
+// Offset returns the FDE's offset in its section, for messages and comparisons.
 func (f *FDE) Offset() uint64 { return f.off }
 
-// InDebugFrame tells whether the FDE is one of .debug_frame.
+// InDebugFrame reports whether the FDE belongs to .debug_frame.
 func (f *FDE) InDebugFrame() bool { return f.section == debugFrame }
 
-// Find returns the FDE that covers a link-time address. The error is ErrNoFDE
-// if none does, ErrBadCFI if the one that should is malformed.
+// Find returns the FDE that covers a link-time address. The error is ErrNoFDE if no FDE covers it, and ErrBadCFI if
+// that FDE is malformed.
 func (t *Table) Find(pc uint64) (FDE, error) {
 	f, _, err := t.find(pc)
 	return f, err
@@ -52,11 +52,11 @@ func (t *Table) find(pc uint64) (FDE, *cie, error) {
 	if bad != nil {
 		return FDE{}, nil, fmt.Errorf("address %#x: %w", pc, bad)
 	}
-	return FDE{}, nil, ErrNoFDE // as it is: code without any is walked through often
+	return FDE{}, nil, ErrNoFDE // not wrapped: code without call frame information is common
 }
 
-// findIn looks an address up in one section. The header is believed as long as
-// its pairs name FDEs that start where it says; else the index replaces it.
+// findIn looks an address up in one section. It uses the header as long as its pairs point to FDEs with the right
+// start address. Otherwise the index replaces the header.
 func (t *Table) findIn(s sectionID, pc uint64) (f FDE, c *cie, ok bool, err error) {
 	if s == ehFrame && t.Searchable() {
 		start, addr, found := t.searchHeader(pc)

@@ -67,7 +67,7 @@ func checkFunctions(t *testing.T, table *Table, n uint64) {
 	}
 }
 
-// TestHeader searches tables of every encoding, sound and unusable ones.
+// TestHeader searches tables of every encoding, valid and unusable ones.
 func TestHeader(t *testing.T) {
 	const n = 37
 	b := &builder{order: binary.LittleEndian, addr: testFrame}
@@ -81,7 +81,7 @@ func TestHeader(t *testing.T) {
 	for _, test := range []struct {
 		name       string
 		header     []byte
-		searchable bool // still after the look-ups
+		searchable bool // also after the look-ups
 	}{
 		{"datarel sdata4", good, true},
 		{"absptr", headerOf(peAbsPtr, all[peAbsPtr], pairs), true},
@@ -116,7 +116,7 @@ func TestHeader(t *testing.T) {
 	}
 }
 
-// TestDebugFrame finds FDEs of .debug_frame, of 32 and 64 bits, and those of .eh_frame first.
+// TestDebugFrame finds FDEs of .debug_frame, 32 and 64 bits. FDEs of .eh_frame take precedence.
 func TestDebugFrame(t *testing.T) {
 	const n = 5
 	for _, wide := range []bool{false, true} {
@@ -151,8 +151,8 @@ func TestDebugFrame(t *testing.T) {
 	}
 }
 
-// checkFunctionsBut is checkFunctions for sections that hold something malformed
-// besides: there, an address that nothing covers may be one that it would have.
+// checkFunctionsBut is checkFunctions for sections that also contain malformed entries. There, an uncovered address
+// may belong to a malformed entry.
 func checkFunctionsBut(t *testing.T, table *Table, n uint64) {
 	t.Helper()
 	for i := range n {
@@ -166,7 +166,7 @@ func checkFunctionsBut(t *testing.T, table *Table, n uint64) {
 	}
 }
 
-// TestFDEs yields what is well-formed, and stops when it is told to.
+// TestFDEs checks that FDEs yields the well-formed entries, and stops when the caller stops.
 func TestFDEs(t *testing.T) {
 	eh := &builder{order: binary.LittleEndian, addr: testFrame}
 	functions(eh, 3)
@@ -201,7 +201,7 @@ func TestFDEs(t *testing.T) {
 	}
 }
 
-// TestOverlap finds an address behind an FDE that lies within another.
+// TestOverlap finds an address behind an FDE that lies within another FDE.
 func TestOverlap(t *testing.T) {
 	b := &builder{order: binary.LittleEndian, addr: testFrame}
 	cie := absoluteCIE(b)
@@ -215,7 +215,7 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// TestNew has what New refuses and assumes.
+// TestNew checks the errors and the defaults of New.
 func TestNew(t *testing.T) {
 	if _, err := New(Sections{Arch: arch.AMD64, AddrSize: 3}); !errors.Is(err, ErrBadCFI) {
 		t.Error(err)

@@ -66,7 +66,7 @@ func FuzzTable(f *testing.F) {
 	})
 }
 
-// checkLookUp looks an address up twice and applies what is found.
+// checkLookUp looks an address up twice and applies the row.
 func checkLookUp(t *testing.T, table *Table, pc uint64) {
 	t.Helper()
 	found, err := table.Find(pc)
@@ -100,7 +100,7 @@ func checkApply(t *testing.T, row *Row, a *arch.Arch) {
 			_, caller, err := row.Apply(&regs, mem)
 			_, pc := caller.Get(a.PC)
 			_, sp := caller.Get(a.SP)
-			// An SP that its rule cannot tell is unknown, without being an error.
+			// An SP that its rule cannot compute is unknown, which is not an error.
 			oneOf(t, pc && (sp || row.Rule(a.SP).Kind != RuleUnspecified), err,
 				ErrBadCFI, ErrMemory, ErrRegister, ErrUndefinedRA)
 		}

@@ -14,9 +14,8 @@ type header struct {
 	quick bool
 }
 
-// parseHeader validates .eh_frame_hdr. What cannot be searched in place has
-// count 0: absent, of another version, without a table, with pointers of
-// varying size, or cut short.
+// parseHeader validates .eh_frame_hdr. Its count is 0 if the header cannot be searched in place: it is absent, has
+// another version, has no table, has pointers of varying size, or is truncated.
 func (t *Table) parseHeader(s Section) header {
 	r := reader{data: s.Data, big: t.big}
 	b := bases{section: s.Addr, data: s.Addr}
@@ -38,8 +37,8 @@ func (t *Table) parseHeader(s Section) header {
 	}
 }
 
-// searchHeader finds the last pair whose function starts at or before pc and
-// returns that start and the FDE's address; false if there is none.
+// searchHeader finds the last pair whose function starts at or before pc. It returns this start and the FDE's
+// address, or false if there is no such pair.
 func (t *Table) searchHeader(pc uint64) (start, fde uint64, ok bool) {
 	h := &t.header
 	lo, hi := uint64(0), h.count

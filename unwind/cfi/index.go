@@ -56,24 +56,22 @@ func (t *Table) buildIndex(s sectionID, ix *index) {
 	ix.entries = slices.Clip(entries)
 }
 
-// FDEs yields every well-formed FDE, in the order of the sections, those of
-// .eh_frame first.
+// FDEs yields every well-formed FDE, in the order of the sections, first of .eh_frame.
 func (t *Table) FDEs(yield func(FDE) bool) {
 	stopped := false
 	for s := range sectionCount {
 		if stopped {
 			return
 		}
-		_ = t.walk(s, func(f FDE) bool { // what is malformed is not an FDE to yield
+		_ = t.walk(s, func(f FDE) bool { // a malformed entry yields no FDE
 			stopped = !yield(f)
 			return !stopped
 		})
 	}
 }
 
-// walk goes through a section's entries. Malformed ones whose length is sound
-// are passed over; the first error is returned after the walk, an error of a
-// length ends it.
+// walk iterates over a section's entries. It skips malformed entries with a valid length, and returns their first
+// error at the end. An invalid length ends the walk with an error.
 func (t *Table) walk(s sectionID, yield func(FDE) bool) error {
 	var bad error
 	for off := uint64(0); off < uint64(len(t.sections[s].Data)); {
@@ -91,7 +89,7 @@ func (t *Table) walk(s sectionID, yield func(FDE) bool) error {
 		f, _, err := t.fdeOf(s, &e)
 		switch {
 		case errors.Is(err, errEmpty) || s == debugFrame && f.Start == 0:
-			// What is left of a function that the linker dropped: no reason to doubt the rest.
+			// The FDE is a leftover of a function that the linker dropped. The other FDEs may still be right.
 		case err != nil:
 			bad = cmp.Or(bad, err)
 		case !yield(f):

@@ -16,11 +16,10 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// The second oracle, where it is installed: llvm-dwarfdump prints what readelf
-// does not, the operations of expressions and the difference between an
-// undefined register and one without a rule.
+// The second oracle is llvm-dwarfdump, if it is installed. It prints two things that readelf does not: the operations
+// of expressions, and the difference between an undefined register and a register without a rule.
 //
-// What it prints wrongly:
+// Its known errors:
 //
 //	CFA after DW_CFA_restore_state   LLVM 14 restores the registers' rules but not the CFA's,
 //	                                 against DWARF 5 §6.4.2.4: not compared in such FDEs.

@@ -57,7 +57,7 @@ func needFile(tb testing.TB, path string) {
 	}
 }
 
-// firstFile returns the first of the paths that exists, "" if none does.
+// firstFile returns the first path that exists, or "".
 func firstFile(paths ...string) string {
 	for _, p := range paths {
 		if _, err := os.Stat(p); err == nil {

@@ -52,7 +52,7 @@ func (m *machine) run(t *Table, f *FDE, c *cie, pc uint64) (start, end uint64, e
 	return m.until(pc, f.End, f.off)
 }
 
-// until executes instructions as long as they say something of pc.
+// until executes instructions as long as they apply to pc.
 func (m *machine) until(pc, limit, entryOff uint64) (start, end uint64, err error) {
 	for m.r.more() {
 		start = m.loc

@@ -38,7 +38,7 @@ const (
 	cfaOperand = 0x3f
 )
 
-// step executes one instruction; false, with m.what, if it is not a valid one.
+// step executes one instruction. It returns false, and sets m.what, if the instruction is invalid.
 func (m *machine) step() bool {
 	op := m.r.u8()
 	low := uint64(op & cfaOperand)
@@ -68,7 +68,7 @@ func (m *machine) step() bool {
 		return m.remember()
 	case cfaRestoreState:
 		return m.recall()
-	case cfaGNUArgsSize: // of interest to who throws, not to who looks
+	case cfaGNUArgsSize: // needed to throw exceptions, not to unwind
 		m.r.uleb()
 		return true
 	case cfaNegateRAState, cfaNegateRAStatePC:

@@ -12,7 +12,7 @@ import (
 // at an offset of the function there is this row.
 type rowCase struct {
 	offset uint64
-	want   string // as rowText prints it; "error: …" for what ErrBadCFI says
+	want   string // as rowText prints it; "error: …" for the text of ErrBadCFI
 }
 
 // base is the CIE's row.
@@ -143,8 +143,8 @@ func checkRow(t *testing.T, table *Table, pc uint64, want string) {
 	}
 }
 
-// TestInitialInstructions has what a CIE's own instructions may not do, and
-// that they are scaled by the CIE's alignments.
+// TestInitialInstructions checks that a CIE's own instructions must not do certain things, and that they are scaled
+// by the CIE's alignments.
 func TestInitialInstructions(t *testing.T) {
 	for _, test := range []struct {
 		name string

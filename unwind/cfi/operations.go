@@ -151,8 +151,7 @@ func (e *evaluator) other(op byte) {
 	}
 }
 
-// encoded pushes an encoded address; what an indirect one leads to is in the
-// process, relocated.
+// encoded pushes an encoded address. An indirect address is read from the process's memory, where it is relocated.
 func (e *evaluator) encoded(enc byte) {
 	t := e.row.table
 	b := bases{section: t.sections[e.row.section].Addr, data: t.data, fn: e.row.FDEStart, hasFn: true}

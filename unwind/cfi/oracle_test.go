@@ -12,23 +12,23 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// The oracle: for every FDE of real files, every row, every register, our rows
-// equal those that GNU readelf prints.
+// The oracle is GNU readelf. For every FDE of real files, the test compares our rules with the rules that readelf
+// prints, for every row and register.
 //
-// What readelf prints differently from what DWARF says, and how it is compared:
+// readelf differs from DWARF in these points:
 //
 //	"u"            also for a register without any rule: readelf starts every column that an
-//	               FDE mentions as undefined. Undefined and unspecified are told apart by the
-//	               second oracle, llvm-dwarfdump.
+//	               FDE mentions as undefined. The second oracle, llvm-dwarfdump, distinguishes
+//	               undefined from unspecified.
 //	"exp", "vexp"  without the expression. The second oracle compares the operations.
 //	no rows        for an FDE without instructions but padding: its one row is the CIE's.
 //	rows repeated  for one address, when it advances by zero: the last one holds.
-//	no end         of rows: the next row's address, at the end that of the FDE.
+//	no end         of a row: it is the address of the next row, or the end of the FDE.
 //
-// PGSB_ORACLE_FILES names more files, separated by colons; PGSB_ORACLE_SLOW=1
-// adds those that take long. -short keeps to small ones.
+// PGSB_ORACLE_FILES names more files, separated by colons. PGSB_ORACLE_SLOW=1 adds the slow files. -short uses only
+// small files.
 
-// oracleFiles returns the files to compare, those that exist.
+// oracleFiles returns the existing files among the files to compare.
 func oracleFiles(t *testing.T) []string {
 	t.Helper()
 	patterns := []string{
@@ -56,7 +56,7 @@ func oracleFiles(t *testing.T) []string {
 	return existing(t, append(patterns, filepath.SplitList(os.Getenv("PGSB_ORACLE_FILES"))...))
 }
 
-// npmFiles are the servers that the other tests run, and their PL/pgSQL.
+// npmFiles returns the servers that other tests run, and their PL/pgSQL.
 func npmFiles() []string {
 	var files []string
 	for _, dir := range filepath.SplitList(os.Getenv("PGSB_TEST_BINDIRS")) {
@@ -218,7 +218,7 @@ func (o *comparison) compareFDE(theirs *readelfFDE) {
 			end = theirs.rows[i+1].addr
 		}
 		if want.addr >= theirs.end {
-			continue // rows behind the function's end say nothing
+			continue // rows behind the function's end have no meaning
 		}
 		end = min(end, theirs.end)
 		o.rows++
@@ -236,7 +236,7 @@ func (o *comparison) compareFDE(theirs *readelfFDE) {
 	}
 }
 
-// compareRow compares the rules of all registers, also of those that only one side mentions.
+// compareRow compares the rules of all registers, including registers that only one side mentions.
 func (o *comparison) compareRow(theirs *readelfFDE, row *Row, want readelfRow) {
 	if got := readelfRule(row, row.CFA, true); got != want.cfa {
 		o.errorf("%#x: CFA %s, readelf %s", want.addr, got, want.cfa)

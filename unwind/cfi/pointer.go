@@ -1,7 +1,7 @@
 package cfi
 
-// Pointer encodings of .eh_frame and .eh_frame_hdr (Linux Standard Base 5.0,
-// "DWARF Exception Header Encoding"; GCC's dwarf2.h for those it leaves out).
+// Pointer encodings of .eh_frame and .eh_frame_hdr (Linux Standard Base 5.0, "DWARF Exception Header Encoding"; for
+// others GCC's dwarf2.h).
 const (
 	peAbsPtr  = 0x00
 	peULEB    = 0x01

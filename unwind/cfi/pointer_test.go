@@ -27,7 +27,7 @@ func formats(order binary.AppendByteOrder) map[byte]func(v uint64) []byte {
 	}
 }
 
-// TestEncodings has every pointer encoding, in both byte orders, as the one of an FDE's addresses.
+// TestEncodings checks every pointer encoding, in both byte orders, for an FDE's addresses.
 func TestEncodings(t *testing.T) {
 	for _, order := range []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian} {
 		for format, write := range formats(order) {
@@ -70,7 +70,7 @@ func testEncoding(t *testing.T, order binary.AppendByteOrder, enc byte, write fu
 	}
 }
 
-// TestPointer has what an FDE does not show: alignment, functions, indirection, errors.
+// TestPointer checks cases that do not occur in an FDE: alignment, functions, indirection, errors.
 func TestPointer(t *testing.T) {
 	frame := Section{Addr: testFrame, Data: le(0, 0, 0, uint64(0x1234_5678), testFrame+3, 0xff)}
 	deref := func(addr uint64) (uint64, bool) { return addr + 1, addr == 0x99 }

@@ -203,8 +203,7 @@ func (p *readelfParser) flush() {
 	p.now, p.isFDE = readelfFDE{}, false
 }
 
-// readelfNames are readelf's names of the x86-64 columns: those of the psABI's
-// figure 3.36 as far as they occur.
+// readelfNames are readelf's names of the x86-64 columns: the names in the psABI's figure 3.36 that occur.
 var readelfNames = func() []string {
 	names := slices.Clone(arch.AMD64.RegisterNames)
 	for i := len(names); i < maxColumns; i++ {

@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// PLT entries share one expression, which tells by the program counter whether
-// the entry's push has run: CFA = rsp + 8 + ((rip & 15) >= 11 ? 8 : 0).
+// TestPLT checks the expression that all PLT entries share. It computes from the program counter whether the entry's
+// push has run: CFA = rsp + 8 + ((rip & 15) >= 11 ? 8 : 0).
 func TestPLT(t *testing.T) {
 	const libc = "/lib/x86_64-linux-gnu/libc.so.6"
 	needFile(t, libc)
@@ -112,7 +112,7 @@ func TestOutermost(t *testing.T) {
 	}
 }
 
-// vdsoFile writes this process's vDSO to a file, for readers of files; "" where there is none.
+// vdsoFile writes this process's vDSO to a file. It returns "" if there is none.
 func vdsoFile(t *testing.T) string {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")

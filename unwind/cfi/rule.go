@@ -2,12 +2,12 @@ package cfi
 
 import "math/bits"
 
-// maxColumns bounds the register columns that rows keep rules for: beyond all
-// registers that the psABIs of the supported architectures number, but for
-// RISC-V's control registers and the like. Rules for others are read and dropped.
+// maxColumns limits the register columns for which rows keep rules. All registers in the psABIs of the supported
+// architectures are below it, except for example RISC-V's control registers. Rules for other columns are read and
+// dropped.
 const maxColumns = 128
 
-// RuleKind says how a register of the caller is found (DWARF 5 §6.4.1).
+// RuleKind is the way to find a register of the caller (DWARF 5 §6.4.1).
 type RuleKind uint8
 
 // The kinds of rules. The CFA's own rule is RuleRegister or RuleExpression.
@@ -27,7 +27,7 @@ const (
 	// RuleExpression: saved at the address that a DWARF expression yields. For
 	// the CFA: that address is the CFA.
 	RuleExpression
-	// RuleValExpression: the value is what a DWARF expression yields.
+	// RuleValExpression: the value is the result of a DWARF expression.
 	RuleValExpression
 )
 
@@ -41,7 +41,7 @@ type Rule struct {
 	Register uint16
 	// Column is the DWARF column that the rule is for; zero for the CFA's.
 	Column uint8
-	// Kind tells which of the other fields count.
+	// Kind determines which of the other fields are used.
 	Kind RuleKind
 }
 
@@ -72,8 +72,7 @@ func (c *cfaRule) rule() Rule {
 	return Rule{Kind: RuleRegister, Register: uint16(c.register), Offset: c.offset}
 }
 
-// state is a row while it is computed. Rules count only where set says so,
-// which makes copying a state cheap.
+// state is a row under construction. A rule is valid only if its column is in set. This makes copying a state cheap.
 type state struct {
 	cfa    cfaRule
 	signed bool // aarch64's RA_SIGN_STATE
@@ -103,7 +102,7 @@ func (s *state) put(column uint64, r Rule) {
 	}
 }
 
-// restore sets a column's rule to what it is in o.
+// restore copies a column's rule from o.
 func (s *state) restore(column uint64, o *state) {
 	switch {
 	case column >= maxColumns:

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Evidence says how well a file is known to be the one that was mapped.
+// Evidence is how reliably a file was verified to be the mapped file.
 type Evidence uint8
 
 // Kinds of evidence, the weakest first.
@@ -36,8 +36,8 @@ func (e Evidence) String() string {
 // compareBytes is how much of each read-only segment is compared at most.
 const compareBytes = 1 << 20
 
-// Check decides whether a file is the one that the process had mapped as m, and where: it returns the load bias and how
-// that is known, or ErrMismatch with the difference.
+// Check verifies that a file is the file that the process had mapped as m. It returns the load bias and the kind of
+// evidence, or ErrMismatch with the difference.
 func (c *Core) Check(m *Mapped, img *elfimage.Image) (bias uint64, how Evidence, err error) {
 	if img.Machine() != c.Arch.Machine || img.Order().String() != c.Arch.Order.String() {
 		return 0, 0, fmt.Errorf("%s: %w: it is for %s", img.Name(), ErrMismatch, img.Machine())
@@ -66,7 +66,7 @@ func (c *Core) checkSegments(img *elfimage.Image, bias uint64) error {
 	return nil
 }
 
-// bias finds the load bias and checks what the core says of the image's addresses.
+// bias finds the load bias and compares the core's information about addresses with the image.
 func (c *Core) bias(m *Mapped, img *elfimage.Image) (uint64, error) {
 	switch {
 	case m.HasBias:
@@ -80,7 +80,7 @@ func (c *Core) bias(m *Mapped, img *elfimage.Image) (uint64, error) {
 	return c.biasOfExe(img)
 }
 
-// biasOfFiles goes by the mapping that holds the ELF header.
+// biasOfFiles computes the bias from the mapping of the ELF header.
 func biasOfFiles(m *Mapped, img *elfimage.Image) (uint64, error) {
 	for _, s := range img.Segments() {
 		if s.Offset == 0 && s.Filesz > 0 {
@@ -92,7 +92,7 @@ func biasOfFiles(m *Mapped, img *elfimage.Image) (uint64, error) {
 	return 0, fmt.Errorf("%s: %w: its header is not mapped as the core says", img.Name(), ErrMismatch)
 }
 
-// biasOfExe compares the program with what the kernel told the process of it.
+// biasOfExe compares the program with the kernel's data in the auxiliary vector.
 func (c *Core) biasOfExe(img *elfimage.Image) (uint64, error) {
 	table, count, ok := img.ProgramTable()
 	phdr, ok2 := c.auxv[atPHDR]

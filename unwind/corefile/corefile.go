@@ -1,14 +1,14 @@
-// Package corefile reads ELF core files: what the kernel, gdb's gcore or qemu's user mode leave of a process, as memory
-// and threads that package unwind walks like a live snapshot. Every architecture that package arch describes is read on
-// any host, either byte order (gABI, chapter 5; the kernel's fs/binfmt_elf.c; core(5)).
+// Package corefile reads ELF core files that the kernel, gdb's gcore or qemu's user mode wrote. It provides memory
+// and threads that package unwind walks like a live snapshot. It reads core files of every architecture in package
+// arch on any host, in either byte order (gABI, chapter 5; the kernel's fs/binfmt_elf.c; core(5)).
 //
-// A core file holds what is not in files: pages of code are most often left out. Which images the process had mapped
-// is told by NT_FILE, or, where there is none, by the auxiliary vector and the dynamic linker's list in memory. The
-// package says which they were and checks a file that is offered for one of them (Mapped, Check); it opens none.
+// A core file usually omits memory that files contain, such as code. NT_FILE lists the images that the process had
+// mapped. Without NT_FILE, the package uses the auxiliary vector and the dynamic linker's list in memory. The package
+// lists the images and verifies files for them (Mapped, Check). It opens no files.
 //
-// Core files are foreign input: a damaged or truncated one gives what it still holds and an error, never a panic, and
-// takes no more memory than the file's size allows. The package must not know of live processes and of what a frame is
-// called.
+// Core files are foreign input. A damaged or truncated file gives its readable part and an error, never a panic. It
+// takes no more memory than the file's size allows. The package must not know of live processes or of the names of
+// frames.
 package corefile
 
 import (
@@ -28,21 +28,21 @@ var (
 	ErrNotCore = errors.New("not a core file")
 	// ErrNoThreads means that no thread's registers could be read.
 	ErrNoThreads = errors.New("core file without threads")
-	// ErrMismatch means that a file is not the one that the process had mapped.
+	// ErrMismatch means that a file is not the file that the process had mapped.
 	ErrMismatch = errors.New("not the file of this core")
 )
 
 // Core is a core file. It is safe for concurrent use as long as its reader is.
 type Core struct {
-	// Arch is the process's architecture; its code mask is the process's own where the core tells it (NT_ARM_PAC_MASK).
+	// Arch is the process's architecture. It has the process's code mask if the core contains it (NT_ARM_PAC_MASK).
 	Arch *arch.Arch
-	// Threads are in the file's order: the kernel puts the one that got the signal first.
+	// Threads are in the file's order. The kernel puts the thread that received the signal first.
 	Threads []Thread
-	// Process is what NT_PRPSINFO says; the zero value without one.
+	// Process is the content of NT_PRPSINFO; the zero value without one.
 	Process Process
-	// Files are the mappings that NT_FILE lists, by address; none without it.
+	// Files are the mappings in NT_FILE, by address; empty without it.
 	Files []File
-	// Segments are the memory ranges that the process had, by address, whether the core holds their content or not.
+	// Segments are the memory ranges of the process, by address, whether the core has their content or not.
 	Segments []elfimage.Segment
 	// Damage says why the file could not be read whole: it is truncated, or a note is malformed. Nil if it was.
 	Damage error
@@ -56,15 +56,15 @@ type Core struct {
 
 // Thread is a thread of the process.
 type Thread struct {
-	// TID is the thread's id, Signal the one that it was handling or ended by, 0 if none.
+	// TID is the thread's id. Signal is the signal that the thread was handling or that ended it, 0 if none.
 	TID, Signal int
-	// Registers are the general ones, and those of the floating point set that unwinding may need.
+	// Registers are the general registers, and the floating point registers that unwinding may need.
 	Registers arch.Registers
 
 	pacMask uint64
 }
 
-// Process is what the core says of the process.
+// Process is the core's description of the process.
 type Process struct {
 	PID int
 	// State is the letter of ps(1), 0 if unknown.
@@ -85,9 +85,9 @@ type File struct {
 // maxThreads bounds the threads of a core.
 const maxThreads = 1 << 17
 
-// Open reads the headers and notes of a core file. The reader is kept, see elfimage.Open. Errors are ErrNotCore,
-// ErrNoThreads, arch.ErrUnsupported and those of package elfimage; where at least one thread can be read, what is wrong
-// with the rest is in Damage.
+// Open reads the headers and notes of a core file. The Core keeps the reader, see elfimage.Open. The errors are
+// ErrNotCore, ErrNoThreads, arch.ErrUnsupported and the errors of package elfimage. If Open can read at least one
+// thread, it puts other errors into Damage.
 func Open(r io.ReaderAt, name string) (*Core, error) {
 	img, err := elfimage.Open(r, name)
 	if err != nil {
@@ -123,7 +123,7 @@ func (c *Core) Aux(tag uint64) (uint64, bool) {
 	return v, ok
 }
 
-// setSegments sorts the memory ranges and drops those that wrap around or begin inside another.
+// setSegments sorts the memory ranges. It drops ranges that wrap around or begin inside another range.
 func (c *Core) setSegments() {
 	all := slices.Clone(c.img.Segments())
 	slices.SortStableFunc(all, func(a, b elfimage.Segment) int {
@@ -165,7 +165,7 @@ func (c *Core) truncation() error {
 	return fmt.Errorf("%s: truncated: %d bytes of memory are missing", c.name, missing)
 }
 
-// sizeOf returns the size of what r reads; 0 if it does not tell.
+// sizeOf returns the size of the file that r reads, or 0 if unknown.
 func sizeOf(r io.ReaderAt) uint64 {
 	switch v := r.(type) {
 	case interface{ Size() int64 }:

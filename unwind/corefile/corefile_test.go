@@ -34,7 +34,7 @@ func note(order binary.ByteOrder, name string, typ uint32, desc []byte) []byte {
 	return append(b, make([]byte, -len(desc)&3)...)
 }
 
-// prstatus makes NT_PRSTATUS whose register words hold their number.
+// prstatus makes an NT_PRSTATUS. Each register word contains its number.
 func prstatus(order binary.ByteOrder, tid, words int) []byte {
 	p := make([]byte, 112+8*words+8)
 	order.PutUint16(p[12:], 11)

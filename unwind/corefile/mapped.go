@@ -29,12 +29,12 @@ const (
 
 // Mapped is an image that the process had mapped.
 type Mapped struct {
-	// Path is the file as the process knew it; "" if the core does not say (the executable, without NT_FILE) and
-	// "[vdso]" for what the kernel maps.
+	// Path is the file as the process named it. It is "" if the core does not name it (the executable, without
+	// NT_FILE), and "[vdso]" for the kernel's vDSO.
 	Path string
 	// Exe marks the program itself.
 	Exe bool
-	// Files are the file's mappings, if the core lists them; else Bias is what the dynamic linker says.
+	// Files are the file's mappings, if the core lists them. Otherwise Bias comes from the dynamic linker's list.
 	Files []File
 	// Bias is the load bias, run-time less link-time address, if HasBias.
 	Bias    uint64
@@ -64,8 +64,8 @@ func (c *Core) Image(m *Mapped) *elfimage.Image {
 	return img
 }
 
-// Mapped lists the images that the core names by itself, by address: those of NT_FILE and the vDSO. The program is
-// among them if NT_FILE is there; else it comes first, without a bias, and Linked finds the libraries.
+// Mapped lists the images that the core itself names, by address: the files in NT_FILE, and the vDSO. With NT_FILE
+// the list contains the program. Otherwise the program comes first, without a bias, and Linked finds the libraries.
 func (c *Core) Mapped() []Mapped {
 	list := c.mappedFiles()
 	if !slices.ContainsFunc(list, func(m Mapped) bool { return m.Exe }) {
@@ -109,8 +109,8 @@ func (c *Core) executable(m *Mapped) bool {
 	})
 }
 
-// Flags returns the access rights (PF_R, PF_W, PF_X) of the memory range that holds an address; false if the core lists
-// none there.
+// Flags returns the access rights (PF_R, PF_W, PF_X) of the memory range that contains an address. It is false if the
+// core lists no such range.
 func (c *Core) Flags(addr uint64) (elf.ProgFlag, bool) {
 	i := c.segmentAt(addr)
 	if i < 0 {
@@ -138,7 +138,7 @@ func (c *Core) execPath() string {
 	return c.cstring(addr)
 }
 
-// cstring reads a path; "" if there is none.
+// cstring reads a path. It returns "" if there is none.
 func (c *Core) cstring(addr uint64) string {
 	var buf [maxPath]byte
 	n, _ := c.ReadAt(addr, buf[:])
@@ -149,9 +149,9 @@ func (c *Core) cstring(addr uint64) string {
 	return string(buf[:i])
 }
 
-// Linked lists the libraries of the dynamic linker's list (struct r_debug, struct link_map of <link.h>), which it
-// leaves in the program's dynamic segment. exe is the program's image and bias its load bias. A core of a static
-// program, or one without the memory that is needed, has none.
+// Linked lists the libraries in the dynamic linker's list (struct r_debug, struct link_map of <link.h>). The
+// program's dynamic segment points to this list. exe is the program's image and bias its load bias. The list is empty
+// for a static program, or if the core lacks the memory.
 func (c *Core) Linked(exe *elfimage.Image, bias uint64) []Mapped {
 	dynamic, ok := exe.Program(elf.PT_DYNAMIC)
 	if !ok {

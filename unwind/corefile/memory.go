@@ -7,11 +7,11 @@ import (
 	"sort"
 )
 
-// ErrNoMemory means that neither the core nor a file behind it holds the address.
+// ErrNoMemory means that the address is missing in the core and in the mapped files.
 var ErrNoMemory = errors.New("memory not in the core")
 
-// ReadAt reads the core's own memory at an address; not what it left out because a file holds it. It returns how many
-// bytes it got, and ErrNoMemory if these are less than asked for.
+// ReadAt reads memory from the core itself, without memory that only mapped files contain. It returns the number of
+// bytes read, and ErrNoMemory if that is less than requested.
 func (c *Core) ReadAt(addr uint64, p []byte) (int, error) {
 	done := 0
 	for done < len(p) {
@@ -47,7 +47,7 @@ func (c *Core) segmentAt(addr uint64) int {
 	return i
 }
 
-// Backing is what a file holds of the process's memory.
+// Backing is a part of the process's memory that a file contains.
 type Backing struct {
 	// Start and End are addresses.
 	Start, End uint64
@@ -56,8 +56,8 @@ type Backing struct {
 	File   io.ReaderAt
 }
 
-// Memory is the process's memory: the core's, and behind it the files'. It implements cfi.Memory. It keeps the part
-// that was read last, so it is not safe for concurrent use.
+// Memory is the process's memory, from the core and otherwise from the files. It implements cfi.Memory. It caches the
+// part that was read last, so it is not safe for concurrent use.
 type Memory struct {
 	core    *Core
 	backing []Backing
@@ -66,10 +66,10 @@ type Memory struct {
 	valid   uint64 // bytes of page that are there
 }
 
-// memoryPage is how much is read at once, aligned: less than any page of any architecture, or as much.
+// memoryPage is the aligned size of one read. No architecture has smaller pages.
 const memoryPage = 4096
 
-// NewMemory returns the core's memory, with what files hold of it.
+// NewMemory returns the memory of the core and the files.
 func NewMemory(c *Core, files []Backing) *Memory {
 	m := &Memory{core: c, backing: slices.Clone(files)}
 	slices.SortFunc(m.backing, func(a, b Backing) int {

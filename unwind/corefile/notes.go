@@ -41,12 +41,12 @@ const (
 )
 
 const (
-	// maxAuxv bounds the entries of the auxiliary vector, maxFiles those of NT_FILE.
+	// maxAuxv limits the entries of the auxiliary vector, maxFiles the entries of NT_FILE.
 	maxAuxv  = 256
 	maxFiles = 1 << 17
 )
 
-// readNotes reads threads and what is known of the process.
+// readNotes reads the threads and the properties of the process.
 func (c *Core) readNotes() error {
 	notes, err := c.img.Notes()
 	c.Damage = err
@@ -70,7 +70,7 @@ func (c *Core) readNotes() error {
 	return nil
 }
 
-// readNote reads one note. Those of a thread follow its NT_PRSTATUS.
+// readNote reads one note. The notes of a thread follow its NT_PRSTATUS.
 func (c *Core) readNote(n *elfimage.Note) error {
 	var thread *Thread
 	if len(c.Threads) > 0 {

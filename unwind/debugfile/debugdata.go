@@ -34,7 +34,7 @@ func (s *search) debugData() (Result, bool) {
 	return Result{Image: m, Path: s.path, How: ByDebugData, Skipped: s.skipped}, true
 }
 
-// inside checks what was carried inside of the image: it may have left out its build-id.
+// inside checks debug information from inside the image, which may have no build-id.
 func (s *search) inside(m *elfimage.Image) error {
 	if m.BuildID() != "" && m.BuildID() != s.image.BuildID() || m.Machine() != s.image.Machine() {
 		return fmt.Errorf("%w: .gnu_debugdata for %v, build-id %q, not %q",

@@ -1,12 +1,12 @@
-// Package debugfile finds the separate debug information of an ELF image: the file that a distribution's debug package,
-// or objcopy, has put somewhere else.
+// Package debugfile finds the separate debug information of an ELF image: a file that a distribution's debug package,
+// or objcopy, has put elsewhere.
 //
-// The places and their order are GDB's ("Separate Debug Files" in its manual): by build-id under a list of folders, by
-// the name in .gnu_debuglink beside the file and under those folders, and last the small symbol table that
-// .gnu_debugdata carries inside the file itself. A file is used only if it is proved to belong to the image:
-// its build-id must be the image's, and a debug link's checksum must match. What does not match is reported.
+// The places and their order are GDB's ("Separate Debug Files" in its manual). First comes the build-id under a list
+// of folders. Then comes the name in .gnu_debuglink, beside the file and under those folders. Last comes the small
+// symbol table in .gnu_debugdata of the file itself. A file is used only if it is proved to belong to the image: the
+// build-id must be the image's, and a debug link's checksum must match. Files that do not match are reported.
 //
-// The package must not know of processes, DWARF or symbols, and it asks no network.
+// The package must not know of processes, DWARF or symbols. It does not use the network.
 package debugfile
 
 import (
@@ -20,24 +20,24 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Errors that callers branch on. They come wrapped with the image's name and, in ErrMismatch's case, with what was
-// found at which place.
+// Errors that callers branch on. They are wrapped with the image's name. ErrMismatch is also wrapped with the files
+// found.
 var (
-	// ErrNone means that there is no separate debug information at any place, or none that can be read.
+	// ErrNone means that no place has separate debug information that can be read.
 	ErrNone = errors.New("no separate debug file")
-	// ErrMismatch means that there is some, but all of it is of another build.
+	// ErrMismatch means that all debug information found is of another build.
 	ErrMismatch = errors.New("debug file is of another build")
 )
 
-// How tells by which way debug information was found.
+// How is the method by which debug information was found.
 type How string
 
-// The ways, in the order in which they are tried.
+// The methods, in the order in which they are tried.
 const (
 	ByBuildID   How = "build-id"
 	ByDebugLink How = "debuglink"
 	ByDebugData How = "debugdata"
-	// BySupplement is the link from a debug file to the one that dwz made of what several have in common.
+	// BySupplement is the link from a debug file to the file that dwz created for common data of several files.
 	BySupplement How = "supplement"
 	// BySplit is the name of a split file (.dwo).
 	BySplit How = "split"
@@ -52,16 +52,16 @@ type File interface {
 	io.Closer
 }
 
-// Options say where to look.
+// Options define where to search.
 type Options struct {
 	// Folders are searched in turn; nil means DefaultFolder.
 	Folders []string
 	// Root is put before every path, the image's own among them: the root directory of another mount namespace. ""
 	// is the caller's own.
 	Root string
-	// Open opens a file by its path, which Root has been put before; nil means the file system. An error that is
-	// fs.ErrNotExist means that nothing is there; any other one is reported. Who looks into a root that others write
-	// should give one that opens without waiting (O_NONBLOCK): this package can only ask first whether it is a pipe.
+	// Open opens a file by its path, which includes Root; nil means the file system. The error fs.ErrNotExist means
+	// that the file does not exist. All other errors are reported. If others can write to Root, Open should not block
+	// (O_NONBLOCK). The package itself can only check beforehand whether the file is a pipe.
 	Open func(path string) (File, error)
 }
 
@@ -69,7 +69,7 @@ type Options struct {
 type Result struct {
 	// Image stays usable until Close.
 	Image *elfimage.Image
-	// Path is the file's, below Root; that of the image itself for ByDebugData.
+	// Path is the file's path, below Root. For ByDebugData it is the path of the image itself.
 	Path string
 	// How it was found.
 	How How
@@ -87,8 +87,8 @@ func (r *Result) Close() error {
 	return r.file.Close()
 }
 
-// Find looks for the separate debug information of an image that is at path (below Options.Root; "" if it is at
-// none, like the vDSO). The error is ErrNone or ErrMismatch.
+// Find searches the separate debug information of an image. path is the image's path below Options.Root, or "" if it
+// has none, like the vDSO. The error is ErrNone or ErrMismatch.
 func Find(m *elfimage.Image, path string, o Options) (Result, error) {
 	s := search{options: o, image: m, path: path}
 	for _, c := range s.candidates() {
@@ -180,7 +180,7 @@ func (s *search) skip(path string, err error) (Result, bool) {
 	return Result{}, false
 }
 
-// failure says that nothing was found, and what was found instead.
+// failure returns the error if nothing was found, with the unsuitable files.
 func (s *search) failure() error {
 	if s.mismatched {
 		return fmt.Errorf("%s: %w", s.image.Name(), errors.Join(s.skipped...))

@@ -106,7 +106,8 @@ func compress(t testing.TB, p []byte, c xz.WriterConfig) []byte {
 	return b.Bytes()
 }
 
-// The places of the build-id, and files of the right build, of another one, of an unknown one, and none at all.
+// The places of the build-id, and files with the right build-id, with another one, with an unknown one, and without
+// one.
 const (
 	byID    = "/usr/lib/debug/.build-id/01/23456789abcdef.debug"
 	byOther = "/srv/debug/.build-id/01/23456789abcdef.debug"
@@ -119,7 +120,7 @@ var (
 	broken = []byte("\x7fELF")
 )
 
-// findCase is an image, what there is beside it, and what Find makes of it.
+// findCase is an image, the files beside it, and the expected result of Find.
 type findCase struct {
 	id       string
 	sections []imagetest.Section
@@ -243,7 +244,7 @@ func TestFindDebugData(t *testing.T) {
 	}
 }
 
-// TestReported finds what stands in the way in the error.
+// TestReported checks that the error names the obstacle.
 func TestReported(t *testing.T) {
 	const path = "/usr/lib/debug/.build-id/01/23456789abcdef.debug"
 	m := openBytes(t, "/usr/bin/p", makeELF(id))
@@ -259,7 +260,8 @@ func TestReported(t *testing.T) {
 	}
 }
 
-// TestFileSystem finds a debug file on the disk, and neither follows a link out of a root nor waits at a pipe.
+// TestFileSystem finds a debug file on the disk. It must not follow a link out of a root, and must not block on a
+// pipe.
 func TestFileSystem(t *testing.T) {
 	root := t.TempDir()
 	place := filepath.Join(root, "usr/lib/debug/.build-id/01")

@@ -19,13 +19,13 @@ func buildIDPath(folder, id string) (string, bool) {
 	return filepath.Join(folder, ".build-id", id[:2], id[2:]+".debug"), true
 }
 
-// plainName reports whether a debug link is what it should be: a base name.
+// plainName reports whether a debug link is a base name, as it should be.
 func plainName(name string) bool {
 	return name != "" && name != "." && name != ".." && !strings.ContainsAny(name, "/\x00")
 }
 
-// linkPaths returns the places where a debug link may lead: beside the file, in .debug there, and below each folder. On
-// systems where /lib is a link to /usr/lib, packages may still have the short path.
+// linkPaths returns the possible places of a debug link's file: beside the image, in .debug there, and below each
+// folder. Where /lib is a link to /usr/lib, packages may still use the short path.
 func linkPaths(path, name string, folders []string) []string {
 	if path == "" {
 		return nil

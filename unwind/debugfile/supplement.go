@@ -20,11 +20,12 @@ const maxLink = 64 << 10
 type Link struct {
 	// Name is the path of the file: absolute, or relative to the folder of the debug file.
 	Name string
-	// ID is what proves that the file is the right one, in hexadecimal: its build-id, or its checksum in DWARF 5.
+	// ID identifies the right file, in hexadecimal: its build-id, or its checksum in DWARF 5.
 	ID string
 }
 
-// SupplementLink returns the link of a debug file, from .gnu_debugaltlink or .debug_sup; false if it has none.
+// SupplementLink returns the link of a debug file, from .gnu_debugaltlink or .debug_sup. It is false if there is
+// none.
 func SupplementLink(debug *elfimage.Image) (Link, bool) {
 	if p, _, err := debug.Section(".gnu_debugaltlink"); err == nil && len(p) <= maxLink {
 		name, id, ok := bytes.Cut(p, []byte{0})
@@ -43,7 +44,7 @@ type sup struct {
 	name, checksum string
 }
 
-// readSup reads .debug_sup: version, whether this is the supplementary file, the other one's name, the checksum.
+// readSup reads .debug_sup: the version, whether this is the supplementary file, the other file's name, the checksum.
 func readSup(m *elfimage.Image) (sup, bool) {
 	p, _, err := m.Section(".debug_sup")
 	if err != nil || len(p) < 4 || len(p) > maxLink || m.Order().Uint16(p) != 5 {
@@ -61,8 +62,8 @@ func readSup(m *elfimage.Image) (sup, bool) {
 	return sup{supplementary: p[2] != 0, name: string(name), checksum: hex.EncodeToString(sum)}, true
 }
 
-// FindSupplement looks for the supplementary file of a debug file that is at path. The error is ErrNone, also if the
-// debug file needs none (see SupplementLink), or ErrMismatch.
+// FindSupplement searches the supplementary file of a debug file at path. The error is ErrNone or ErrMismatch. It is
+// also ErrNone if the debug file needs no supplementary file (see SupplementLink).
 func FindSupplement(debug *elfimage.Image, path string, o Options) (Result, error) {
 	link, ok := SupplementLink(debug)
 	if !ok {
@@ -77,8 +78,8 @@ func FindSupplement(debug *elfimage.Image, path string, o Options) (Result, erro
 	return Result{}, s.failure()
 }
 
-// OpenSupplement opens what may be the supplementary file of a debug file, wherever that is, and makes sure that it is
-// the one. The error is ErrNone, ErrMismatch or that of the file.
+// OpenSupplement opens a candidate for the supplementary file of a debug file at any path, and verifies it. The error
+// is ErrNone, ErrMismatch or an error of the file.
 func OpenSupplement(debug *elfimage.Image, path string, o Options) (Result, error) {
 	link, ok := SupplementLink(debug)
 	if !ok {
@@ -91,9 +92,9 @@ func OpenSupplement(debug *elfimage.Image, path string, o Options) (Result, erro
 	return Result{}, s.failure()
 }
 
-// FindSplit looks for a split file (.dwo) of an image or its debug file, which is at path: where the compiler put it,
-// by its name and the folder in which the compiler ran, then beside path. Whether it belongs to the image, the ids
-// of its units must tell. The error is ErrNone or ErrMismatch.
+// FindSplit searches a split file (.dwo) of an image or its debug file at path. It tries the place where the compiler
+// put it, by its name and the folder in which the compiler ran, and then the folder of path. Callers must verify by
+// the ids of its units that it belongs to the image. The error is ErrNone or ErrMismatch.
 func FindSplit(debug *elfimage.Image, path, dir, name string, o Options) (Result, error) {
 	s := search{options: o, image: debug, path: path}
 	at := name
@@ -107,9 +108,9 @@ func FindSplit(debug *elfimage.Image, path, dir, name string, o Options) (Result
 	return s.firstOf(all, ".dwo")
 }
 
-// FindPackage looks for the package of split files (.dwp) of an image or its debug file: beside one of the paths, which
-// are the image's and its debug file's. Whether it belongs to the image, the ids of its units must tell. The error is
-// ErrNone or ErrMismatch.
+// FindPackage searches the package of split files (.dwp) of an image or its debug file, beside one of the paths.
+// These are the paths of the image and its debug file. Callers must verify by the ids of its units that it belongs to
+// the image. The error is ErrNone or ErrMismatch.
 func FindPackage(debug *elfimage.Image, paths []string, o Options) (Result, error) {
 	s := search{options: o, image: debug}
 	all := make([]string, 0, 2*len(paths))
@@ -174,7 +175,7 @@ func (l Link) paths(path string, folders []string) []string {
 	return all
 }
 
-// trySupplement opens a candidate and proves that it is the one that the link means.
+// trySupplement opens a candidate and verifies that the link refers to it.
 func (s *search) trySupplement(path string, link Link) (Result, bool) {
 	f, err := s.options.open(path)
 	if errors.Is(err, os.ErrNotExist) {

@@ -74,7 +74,7 @@ func TestFindSupplement(t *testing.T) {
 	}
 }
 
-// TestOpenSupplement: a file whose place somebody else has told must be the right one, too.
+// TestOpenSupplement checks that a file at a given path is verified, too.
 func TestOpenSupplement(t *testing.T) {
 	link := section(".gnu_debugaltlink", []byte("/opt/common\x00"), unhex(t, id))
 	for name, c := range map[string]struct {
@@ -102,7 +102,8 @@ func TestOpenSupplement(t *testing.T) {
 	}
 }
 
-// TestFindSplit: where the compiler put the file, or beside the debug file; never a file of another kind.
+// TestFindSplit finds the file where the compiler put it, or beside the debug file. It never accepts a file of
+// another kind.
 func TestFindSplit(t *testing.T) {
 	m := openBytes(t, "debug", makeELF(id))
 	dwo := makeELF("", section(".debug_info.dwo"))
@@ -123,7 +124,8 @@ func TestFindSplit(t *testing.T) {
 	}
 }
 
-// TestFindPackage: beside the image or its debug file, by the name with ".dwp" behind it or instead of ".debug".
+// TestFindPackage finds the package beside the image or its debug file. The name has ".dwp" appended, or in place of
+// ".debug".
 func TestFindPackage(t *testing.T) {
 	m := openBytes(t, "debug", makeELF(id))
 	for at, want := range map[string]string{

@@ -97,7 +97,7 @@ func TestObjcopy(t *testing.T) {
 	expect(t, path, debugfile.Options{Folders: []string{filepath.Join(dir, "debug")}}, debugfile.ByBuildID)
 }
 
-// TestMiniDebugInfo makes .gnu_debugdata as the GDB manual tells.
+// TestMiniDebugInfo creates .gnu_debugdata as the GDB manual describes.
 func TestMiniDebugInfo(t *testing.T) {
 	for _, flags := range [][]string{
 		{}, {"-9", "--check=sha256"}, {"--check=crc32", "--block-size=4096"}, {"-T2", "--check=none"},

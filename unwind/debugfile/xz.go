@@ -24,9 +24,9 @@ const (
 	filterLZMA2   = 0x21
 )
 
-// unxz decompresses an xz file (The .xz File Format 1.2.0): one stream of any number of blocks, whose only filter is
-// LZMA2. The container is read here because the dictionary's size, up to 4 GiB, is to be refused before it is
-// allocated. limit bounds the result in bytes.
+// unxz decompresses an xz file (The .xz File Format 1.2.0): one stream of any number of blocks, with LZMA2 as the
+// only filter. limit is the maximum size of the result in bytes. unxz reads the container itself, so that it can
+// refuse a large dictionary (up to 4 GiB) before it is allocated.
 func unxz(p []byte, limit int) ([]byte, error) {
 	newCheck, err := streamHeader(p)
 	if err != nil {
@@ -39,7 +39,7 @@ func unxz(p []byte, limit int) ([]byte, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%w: no index", errXZ)
 		}
-		if size == 0 { // the index begins: it repeats what the blocks have said
+		if size == 0 { // the index begins: it repeats the data of the blocks
 			return out.Bytes(), nil
 		}
 		if err := block(r, size, newCheck(), &out, limit); err != nil {
@@ -48,7 +48,7 @@ func unxz(p []byte, limit int) ([]byte, error) {
 	}
 }
 
-// streamHeader checks section 2.1.1 of the format and returns what makes the hash of a block's content.
+// streamHeader checks section 2.1.1 of the format and returns the constructor of the hash for block contents.
 func streamHeader(p []byte) (func() hash.Hash, error) {
 	if len(p) < xzHeader || !bytes.HasPrefix(p, []byte("\xfd7zXZ\x00\x00")) ||
 		crc32.ChecksumIEEE(p[6:8]) != binary.LittleEndian.Uint32(p[8:]) {
@@ -67,7 +67,7 @@ func streamHeader(p []byte) (func() hash.Hash, error) {
 	return nil, fmt.Errorf("%w: check of type %d", errXZ, p[7])
 }
 
-// block decompresses a block (section 3) whose header's size byte has been read.
+// block decompresses a block (section 3). The size byte of its header is already read.
 func block(r *bytes.Reader, size byte, check hash.Hash, out *bytes.Buffer, limit int) error {
 	dictionary, err := blockHeader(r, size)
 	if err != nil {
@@ -90,7 +90,7 @@ func block(r *bytes.Reader, size byte, check hash.Hash, out *bytes.Buffer, limit
 	return compare(r, check, out.Bytes()[start:])
 }
 
-// blockHeader reads section 3.1 and returns the dictionary's size. The sizes that may stand there are not needed.
+// blockHeader reads section 3.1 and returns the dictionary's size. It skips the optional sizes.
 func blockHeader(r *bytes.Reader, size byte) (int, error) {
 	p := make([]byte, (int(size)+1)*4)
 	p[0] = size
@@ -121,7 +121,7 @@ func blockHeader(r *bytes.Reader, size byte) (int, error) {
 	return max(int(n), lzma.MinDictCap), nil
 }
 
-// compare reads the check of a block and compares it with that of its content.
+// compare reads the check of a block and compares it with the check of the content.
 func compare(r *bytes.Reader, check hash.Hash, content []byte) error {
 	if check == nil {
 		return nil

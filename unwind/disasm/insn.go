@@ -1,6 +1,7 @@
-// Package disasm is what an unwinder asks of an instruction, whichever architecture it is of: where it leads, which
-// general registers it writes, what it does to them if that is arithmetic by which frames are made and left, and what
-// it reads and writes of memory. Packages that decode code say it so. Registers have the numbers of package arch.
+// Package disasm describes machine instructions for an unwinder, independent of the architecture. It describes an
+// instruction's control flow, the general registers that it writes, and its memory accesses. It also describes the
+// arithmetic that creates and removes frames. The decoders of single architectures return these types. Registers have
+// the numbers of package arch.
 package disasm
 
 import "errors"
@@ -8,7 +9,7 @@ import "errors"
 // ErrCode says that an instruction could not be decoded.
 var ErrCode = errors.New("code not understood")
 
-// None is no general register: one that is always zero, or one of the others.
+// None stands for a register that is always zero, or that is not a general register.
 const None = -1
 
 // Registers bounds the numbers of general registers.
@@ -21,19 +22,19 @@ type Flow uint8
 const (
 	Next    Flow = iota // to the instruction behind it
 	Jump                // elsewhere
-	Branch              // to the one behind it, or elsewhere
-	Call                // elsewhere, and back behind it unless what is called never returns
+	Branch              // to the next one, or elsewhere
+	Call                // elsewhere, and back behind it unless the called function never returns
 	Return              // to the address in register Rn
 	Ends                // nowhere: it stops the program
 	Unknown             // to an address that a register has: another function, or a table's
 )
 
-// Op is what an instruction does to general registers beside what it loads.
+// Op is the operation of an instruction on general registers, apart from loads.
 type Op uint8
 
 // The operations. All are of 64 bits.
 const (
-	Other       Op = iota // what Writes has is written, with what nobody follows
+	Other       Op = iota // the registers in Writes get unknown values
 	Add                   // Rd = Rn + Imm; a move between registers adds 0
 	AddRegister           // Rd = Rn + Rm << Imm
 	SubRegister           // Rd = Rn - Rm << Imm
@@ -41,7 +42,7 @@ const (
 	Set                   // Rd = Imm
 	Page                  // Rd = the instruction's address, the low 12 bits clear, + Imm
 	Here                  // Rd = the instruction's address + Imm
-	Insert                // Rd has the 16 bits of Imm at bit Shift, and what it had elsewhere
+	Insert                // Rd gets the 16 bits of Imm at bit Shift, and keeps its other bits
 )
 
 // Index is when the base register of an access changes.
@@ -54,31 +55,32 @@ const (
 	Post                // the address is the base, which is base + Disp afterwards
 )
 
-// Access is what an instruction reads or writes of memory.
+// Access is the memory access of an instruction.
 type Access struct {
-	// Size is how many bytes each register takes; 0: there is no access, or no store that could matter.
+	// Size is the number of bytes for each register. It is 0 if there is no access, or no relevant store.
 	Size uint64
-	// Base is the general register that the address is relative to; None: it is relative to the code.
+	// Base is the general register to which the address is relative; None means relative to the code.
 	Base int
-	// Known: the address is Base and Disp. It is not with an index in a register.
+	// Known is set if the address is Base plus Disp. It is not set if the address uses an index register.
 	Known bool
 	Disp  int64
 	Index Index
-	// Load says that it reads, Store that it writes; atomic ones do both.
+	// Load is set if the instruction reads memory, Store if it writes. Atomic instructions do both.
 	Load, Store bool
-	// Whole are the general registers, in the order of memory, that are loaded or stored with all their 64 bits; Count of
-	// them, 0 if others are or parts of them. None is a register that is always zero.
+	// Whole are the general registers that are loaded or stored with all 64 bits, in the order of memory. Count is
+	// their number. It is 0 for partial registers and for registers of another kind. None is a register that is
+	// always zero.
 	Whole [16]int
 	Count int
 }
 
 // Instruction is one instruction.
 type Instruction struct {
-	// Length is that of its code in bytes.
+	// Length is the size of the instruction in bytes.
 	Length uint64
 
 	Flow Flow
-	// Target is where a jump, a branch or a call goes, relative to the instruction, if Direct.
+	// Target is the target of a jump, a branch or a call, relative to the instruction, if Direct is set.
 	Target int64
 	Direct bool
 
@@ -87,13 +89,13 @@ type Instruction struct {
 	Imm        uint64
 	Shift      uint8
 
-	// Writes are the registers that have another value afterwards than before, bit n for number n: the base of an access
-	// with write-back among them, those that are loaded, and Rd.
+	// Writes are the registers whose values the instruction changes, bit n for register n. They include the base of
+	// an access with write-back, loaded registers, and Rd.
 	Writes uint32
 	Access Access
 }
 
-// New is an instruction that goes on and does nothing.
+// New returns an instruction without effect that continues with the next one.
 func New(length uint64) Instruction {
 	x := Instruction{Length: length, Rd: None, Rn: None, Rm: None}
 	x.Access.Base = None
@@ -107,7 +109,7 @@ func (x *Instruction) Write(reg int) {
 	}
 }
 
-// To notes where a jump, a branch or a call goes.
+// To sets the target of a jump, a branch or a call.
 func (x *Instruction) To(target int64) bool {
 	x.Target, x.Direct = target, true
 	return true

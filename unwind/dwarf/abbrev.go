@@ -20,14 +20,14 @@ type attribute struct {
 
 // abbrevs is the table of one unit's abbreviations.
 type abbrevs struct {
-	// dense holds those with the codes 1, 2, 3 … as compilers write them; the others are in sparse.
+	// dense contains the declarations with the codes 1, 2, 3 … as compilers write them; sparse contains the others.
 	dense  []declaration
 	sparse map[uint64]*declaration
 	size   int
 }
 
 const (
-	// maxAttributes bounds those of one declaration.
+	// maxAttributes limits the attributes of one declaration.
 	maxAttributes = 4096
 	// maxAbbrevs bounds the attributes of one table, all declarations together.
 	maxAbbrevs = 1 << 20
@@ -37,7 +37,7 @@ const (
 	maxAbbrevBytes = 64 << 20
 )
 
-// find returns the declaration of a code, nil if there is none.
+// find returns the declaration of a code, or nil.
 func (a *abbrevs) find(code uint64) *declaration {
 	if code-1 < uint64(len(a.dense)) {
 		return &a.dense[code-1]
@@ -71,7 +71,7 @@ func (d *Data) readAbbrevs(u *unit) (*abbrevs, error) {
 	}
 }
 
-// parseAbbrevs reads declarations up to the one with code 0.
+// parseAbbrevs reads declarations up to the terminating code 0.
 func parseAbbrevs(c *cursor, u *unit) (*abbrevs, error) {
 	a := &abbrevs{}
 	total := 0
@@ -101,7 +101,7 @@ func parseAbbrevs(c *cursor, u *unit) (*abbrevs, error) {
 	return a, nil
 }
 
-// parseDeclaration reads what follows the code.
+// parseDeclaration reads a declaration behind its code.
 func parseDeclaration(c *cursor, u *unit) declaration {
 	decl := declaration{tag: tag(c.uleb()), children: c.u8() != 0}
 	for !c.bad {
@@ -125,7 +125,7 @@ func parseDeclaration(c *cursor, u *unit) declaration {
 	return decl
 }
 
-// skipDeclaration passes over what parseDeclaration reads.
+// skipDeclaration skips a declaration behind its code.
 func skipDeclaration(c *cursor) {
 	c.uleb()
 	c.u8()

@@ -5,11 +5,11 @@ import (
 	"sync"
 )
 
-// DefaultCacheSize is the budget of a Cache in bytes, unless told otherwise: about two hundred compilation units.
+// DefaultCacheSize is the default budget of a Cache in bytes: enough for about two hundred compilation units.
 const DefaultCacheSize = 12 << 20
 
-// Cache keeps what was decoded of compilation units, of any number of files, and forgets what was not used for longest
-// when that takes more than its budget. It is safe for concurrent use; each thing is decoded once.
+// Cache keeps decoded data of compilation units, of any number of files. If it exceeds its budget, it drops the least
+// recently used entries. It is safe for concurrent use, and decodes each entry once.
 type Cache struct {
 	mu     sync.Mutex
 	budget int
@@ -26,7 +26,7 @@ func NewCache(budget int) *Cache {
 	return &Cache{budget: budget, byKey: make(map[cacheKey]*cached), order: list.New()}
 }
 
-// cacheKind tells apart what may begin at one offset.
+// cacheKind distinguishes cached objects that begin at the same offset.
 type cacheKind uint8
 
 const (
@@ -38,7 +38,7 @@ const (
 	cachedUnit
 )
 
-// cacheKey says what of which file was decoded.
+// cacheKey identifies a decoded object of a file.
 type cacheKey struct {
 	owner *Data
 	kind  cacheKind
@@ -56,10 +56,10 @@ type cached struct {
 	err   error
 }
 
-// overhead is what an entry takes besides its value.
+// overhead is the memory of an entry besides its value.
 const overhead = 256
 
-// get returns what decode makes for the key: a value and its size in bytes.
+// get returns the value for the key. If it is missing, decode creates it and returns its size in bytes.
 func (c *Cache) get(key cacheKey, decode func() (any, int, error)) (any, error) {
 	e := c.entry(key)
 	e.once.Do(func() {
@@ -84,8 +84,8 @@ func (c *Cache) entry(key cacheKey) *cached {
 	return e
 }
 
-// account adds the size of an entry that has just been made and drops others until the budget holds. The entry itself
-// stays, however large it is, and so do those that are being made.
+// account adds the size of a new entry, and drops other entries until the budget is met. It keeps the new entry,
+// however large, and the entries that are still being decoded.
 func (c *Cache) account(made *cached, size int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

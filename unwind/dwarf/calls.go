@@ -7,7 +7,7 @@ import (
 
 // call is a function, or a call that was put inline in it, at an address.
 type call struct {
-	// offset is that of its entry.
+	// offset is the offset of the call's entry.
 	offset       uint64
 	entry, start uint64
 	// file and line are the place of the call; of the function itself they are 0.
@@ -36,14 +36,15 @@ func (d *Data) calls(u *unit, addr uint64) ([]call, error) {
 	return s.calls, s.err
 }
 
-// callSearch goes through a function's entry for the blocks and inlined calls that hold an address.
+// callSearch searches a function's entry for the blocks and inlined calls that contain an address.
 type callSearch struct {
 	d     *Data
 	w     *walker
 	addr  uint64
 	calls []call
 	spans []span
-	// depth is that of the entry that comes next, open the depth at which all that encloses it holds the address.
+	// depth is the depth of the next entry. open is the depth down to which all enclosing entries contain the
+	// address.
 	depth, open int
 	budget      int
 	err         error

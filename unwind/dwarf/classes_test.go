@@ -8,8 +8,8 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// A class of differences, with who is right. All differences must be of a known class, and none of them may
-// excuse a mistake: see mistakes.
+// class is a class of differences, with the reason and the side that is right. Every difference must belong to a
+// known class. No class may excuse a mistake: see mistakes.
 type class struct {
 	name, why string
 	is        func(c *comparison) bool
@@ -19,10 +19,10 @@ type class struct {
 type comparison struct {
 	tool              string
 	ours, want, other chain
-	// judge is what LLVM's addr2line says, nil if it is not installed. It decides where the one reference has a known
-	// fault and the other one is blind.
+	// judge is the answer of LLVM's addr2line, nil if it is not installed. It decides if one reference has a known
+	// fault and the other one has no answer.
 	judge chain
-	// symbols are the ELF symbols that cover the address, nearest those that begin last before it.
+	// symbols are the ELF symbols that cover the address. nearest are the last symbols that begin before it.
 	symbols, nearest []string
 	// arange is the unit's main source file if .debug_aranges has the address; ranged says whether it does.
 	arange string
@@ -134,10 +134,10 @@ var classes = []class{
 	},
 }
 
-// unknown reports whether a reference knows no line, or was not asked.
+// unknown reports whether a reference has no line, or was not asked.
 func unknown(c chain) bool { return len(c) == 0 || len(c) == 1 && c[0].file == "" }
 
-// isNearest reports whether a name is of one of the symbols before the address, or none.
+// isNearest reports whether a name belongs to one of the symbols before the address, or is empty.
 func (c *comparison) isNearest(name string) bool {
 	return name == "" || slices.Contains(c.nearest, name) || slices.Contains(c.symbols, name)
 }
@@ -149,7 +149,8 @@ func (c *comparison) same(with chain, excused func(a, b string) bool) bool {
 	})
 }
 
-// ends reports whether the chains have the same names but for the first and the last one, which may be the ELF symbol.
+// ends reports whether the chains have the same names, except for the first and the last one, which may be the ELF
+// symbol.
 func (c *comparison) ends(want chain) bool {
 	for i := range c.ours {
 		a, b := c.ours[i].function, want[i].function
@@ -160,7 +161,7 @@ func (c *comparison) ends(want chain) bool {
 	return len(c.ours) == len(want)
 }
 
-// otherHasOne reports whether the other reference has the innermost place only, and agrees in that.
+// otherHasOne reports whether the other reference has only the innermost place, and agrees on it.
 func (c *comparison) otherHasOne() bool {
 	return len(c.ours) > 0 && len(c.other) == 1 && c.other[0].file == c.ours[0].file && c.other[0].line == c.ours[0].line
 }
@@ -170,8 +171,8 @@ func (c *comparison) judged() bool {
 	return len(c.judge) > 0 && c.ours.samePlaces(c.judge) && c.same(c.judge, c.renamed)
 }
 
-// renamed reports whether b is the ELF symbol of what the source calls a: an alias, a mangled name, or a clone. Go's
-// linker writes a dot for its middle dot.
+// renamed reports whether b is the ELF symbol of the source name a: an alias, a mangled name, or a clone. Go's linker
+// writes a dot for its middle dot.
 func (c *comparison) renamed(a, b string) bool {
 	if a == "" || !slices.Contains(c.symbols, b) {
 		return false
@@ -184,7 +185,7 @@ func (c *comparison) renamed(a, b string) bool {
 	}), func(word string) bool { return word == a })
 }
 
-// primary reports whether the reference has the same lines, and where the file is another one it is the unit's own.
+// primary reports whether the reference has the same lines, and any different file is the unit's main file.
 func (c *comparison) primary() bool {
 	return slices.EqualFunc(c.ours, c.want, func(a, b place) bool {
 		return a.line == b.line && (a.file == b.file || c.isPrimary(b.file))

@@ -2,8 +2,8 @@ package dwarf
 
 import "math"
 
-// cursor reads values one after the other from a piece of a section. A read beyond the end gives zero and marks the
-// cursor as bad, for good; whoever uses the values asks for that once, at the end.
+// cursor reads values one after the other from a piece of a section. A read beyond the end returns zero and marks the
+// cursor as bad permanently. Callers check bad once, after the last read.
 type cursor struct {
 	data []byte
 	pos  int
@@ -73,7 +73,8 @@ func (c *cursor) sized(eight bool) uint64 {
 	return c.uint(4)
 }
 
-// initialLength reads the length that begins a unit, which also tells the size of offsets in it (DWARF 5 §7.4).
+// initialLength reads the length at the start of a unit. The length also defines the size of offsets in the unit
+// (DWARF 5 §7.4).
 func (c *cursor) initialLength() (length uint64, is64 bool) {
 	const escape, reserved = 0xffffffff, 0xfffffff0
 	switch n := c.u32(); {
@@ -139,7 +140,7 @@ func (c *cursor) skipStr() {
 	}
 }
 
-// seek goes to a section offset inside the piece, not backwards.
+// seek moves forward to a section offset inside the piece.
 func (c *cursor) seek(off uint64) {
 	n := off - c.base
 	if off < c.base || n > uint64(len(c.data)) || n > math.MaxInt || int(n) < c.pos {

@@ -1,16 +1,16 @@
-// Package dwarf reads what DWARF debugging information, version 2 to 5, says of a code address: the function, the
-// calls that the compiler put inline there, and the source lines.
+// Package dwarf reads DWARF debugging information, version 2 to 5. For a code address it gives the function, the
+// calls that the compiler inlined there, and the source lines.
 //
-// It reads lazily. The first look-up lists the units and the addresses that they cover; a look-up then decodes the one
-// unit that covers its address, and a Cache of bounded size keeps what was decoded. Sections that are not compressed
-// are read piece by piece from the file. Large compressed ones are expanded as far as they are needed, and for an
-// address that .debug_aranges has the units are not listed. What dwz moved to a supplementary file is found there, by
-// the GNU forms and those of DWARF 5. What split DWARF has left in .dwo files, or in a package of them (.dwp), is
-// found there.
+// It reads lazily. The first look-up lists the units and the addresses that they cover. A look-up then decodes the
+// one unit that covers its address, and a Cache of bounded size keeps the decoded data. Uncompressed sections are
+// read piece by piece from the file. Large compressed sections are expanded only as far as necessary. If
+// .debug_aranges contains the address, the units are not listed. Data that dwz moved to a supplementary file is read
+// from there, with the GNU forms and the forms of DWARF 5. Data of split DWARF is read from .dwo files, or from a
+// package of them (.dwp).
 //
 // Files are foreign input: reading is bounded in time and space, and damaged data gives fewer answers, never a panic.
 // The package must not know of processes, load addresses or where files are found; addresses are link-time addresses.
-// Section numbers in comments are those of the DWARF 5 standard.
+// Section numbers in comments refer to the DWARF 5 standard.
 package dwarf
 
 import (
@@ -28,25 +28,25 @@ var (
 	ErrNone = errors.New("dwarf: no debugging information")
 	// ErrMalformed means that the information contradicts itself or the size of a section.
 	ErrMalformed = errors.New("dwarf: malformed debugging information")
-	// ErrTooLarge means that a part exceeds what this package is willing to decode.
+	// ErrTooLarge means that a part exceeds the limits of this package.
 	ErrTooLarge = errors.New("dwarf: debugging information too large")
-	// ErrNoSupplement means that what was asked for is in a supplementary file that is not there.
+	// ErrNoSupplement means that the data is in a missing supplementary file.
 	ErrNoSupplement = errors.New("dwarf: supplementary file missing")
 )
 
-// Frame is a call at an address: of the function itself, or of one that the compiler put inline.
+// Frame is a call at an address: a function, or a call that the compiler inlined.
 type Frame struct {
-	// Function is the name that the linker knows if the information has it (mangled in C++ and Rust), else the name
-	// in the source; "" where only the line is known.
+	// Function is the linkage name if the information contains it (mangled in C++ and Rust). Otherwise it is the name
+	// in the source, or "" if only the line is known.
 	Function string
-	// Entry is the function's first address, or 0 if that is not known. Start is that of the piece of code that
-	// holds the address: a function, and the more so an inlined call, may consist of several.
+	// Entry is the function's first address, or 0 if unknown. Start is the first address of the piece of code that
+	// contains the address. A function or an inlined call may consist of several pieces.
 	Entry, Start uint64
-	// File and Line are the place in the source that the frame has come to: for the innermost frame by the line
-	// table, for the others that of the call. "" and 0 where they are not known.
+	// File and Line are the current place of the frame in the source. For the innermost frame they come from the line
+	// table, for other frames from the call. They are "" and 0 if unknown.
 	File string
 	Line int
-	// Inlined is set for a call that has no stack frame of its own, but is part of the next one.
+	// Inlined is set for an inlined call, which shares the stack frame of the next Frame.
 	Inlined bool
 }
 
@@ -97,19 +97,19 @@ func (s *sections) each(f func(i uint64, s *section, name string)) {
 
 // Options complete an image; the zero value is the default.
 type Options struct {
-	// Supplement is the file that dwz made of what several have in common; nil if there is none.
+	// Supplement is the file that dwz created for common data of several files, or nil.
 	Supplement *Data
-	// Cache keeps decoded units; nil means one of its own with the default budget.
+	// Cache keeps decoded units; nil means a new Cache with the default budget.
 	Cache *Cache
-	// Spill makes a file for the content of a large compressed section; nil means that such content is held in
-	// memory, by the cache.
+	// Spill creates a file for the content of a large compressed section. If it is nil, the cache keeps such content
+	// in memory.
 	Spill func() (SpillFile, error)
-	// Report is told, once, what could not be read when the units were listed; nil: nobody is.
+	// Report receives, once, the errors from listing the units; nil discards them.
 	Report func(error)
-	// Split opens the file that has the entries of a unit, when they are first needed; the image must stay readable. The
-	// unit that belongs to the image is recognised by its id. nil means that there are no such files.
+	// Split opens the split file of a unit when its entries are first needed. The image must stay readable. The unit
+	// in the file is identified by its id. nil means that there are no such files.
 	Split func(SplitFile) (*elfimage.Image, error)
-	// Package opens the package of all such files (.dwp), which is asked first; nil means that there is none.
+	// Package opens the package of all such files (.dwp), which is tried first; nil means that there is none.
 	Package func() (*elfimage.Image, error)
 }
 
@@ -126,7 +126,7 @@ func New(m *elfimage.Image, o Options) (*Data, error) {
 	return d, nil
 }
 
-// findSections looks the sections up, whose names end in suffix.
+// findSections finds the sections whose names end in suffix.
 func (d *Data) findSections(m *elfimage.Image, suffix string) error {
 	var err error
 	d.sections.each(func(i uint64, s *section, name string) {
@@ -165,8 +165,8 @@ func (d *Data) expand(m *elfimage.Image, i uint64, name string) ([]byte, error) 
 	})
 }
 
-// Load lists the units and the addresses that they cover, which the first look-up does otherwise. The error is about
-// what could not be read; the rest is usable.
+// Load lists the units and the addresses that they cover. Otherwise the first look-up does this. The error reports
+// unreadable parts. All other parts can be used.
 func (d *Data) Load() error {
 	d.once.Do(func() {
 		d.err = d.load()
@@ -178,9 +178,9 @@ func (d *Data) Load() error {
 	return d.err
 }
 
-// Frames returns the calls at an address, innermost first; the last one is the function's own, unless only the line is
-// known. It returns none where the information does not cover the address. An error says what could not be read, and
-// may come beside frames that lack it.
+// Frames returns the calls at an address, innermost first. The last one is the function itself, unless only the line
+// is known. It returns no frames if the information does not cover the address. An error reports unreadable parts.
+// Frames may then still return frames that lack these parts.
 func (d *Data) Frames(addr uint64) ([]Frame, error) {
 	if d.sections.info.spill != nil && !d.loaded.Load() {
 		if frames, err := d.earlyFrames(addr); len(frames) > 0 {

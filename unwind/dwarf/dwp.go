@@ -75,7 +75,7 @@ func (x *packageIndex) number(table int, i uint32, size int) uint64 {
 // part is where a unit's part of a section is.
 type part struct{ off, size uint64 }
 
-// find returns the parts of a unit by the numbers of sections; nil if the package has no such unit.
+// find returns the parts of a unit by the numbers of sections, or nil if the package does not contain the unit.
 func (x *packageIndex) find(id uint64) map[uint32]part {
 	if x.slots == 0 {
 		return nil
@@ -103,7 +103,7 @@ func (x *packageIndex) find(id uint64) map[uint32]part {
 	return nil
 }
 
-// openPackage opens the package, once; nil if there is none.
+// openPackage opens the package, once. It returns nil if there is none.
 func (d *Data) openPackage() (*dwp, error) {
 	d.packageOnce.Do(func() {
 		if d.options.Package == nil {

@@ -6,20 +6,20 @@ import (
 	"sync"
 )
 
-// To list the units of a large compressed file takes as long as to expand all its entries. Where .debug_aranges has an
-// address, it tells the unit, and to expand what is before that and the unit itself is enough to answer.
+// Listing the units of a large compressed file takes as long as expanding all its entries. If .debug_aranges contains
+// an address, it names the unit. Expanding the section up to the end of this unit is then enough to answer.
 
 // early finds units by .debug_aranges.
 type early struct {
 	once sync.Once
-	// index has the numbers of units in offsets, which are those of .debug_info.
+	// index contains numbers of units in offsets, which contains their offsets in .debug_info.
 	index   index
 	offsets []uint64
-	// starts are the same in ascending order.
+	// starts contains the same offsets in ascending order.
 	starts []uint64
 }
 
-// load reads .debug_aranges. What is damaged is missing: the list of units, when it is there, does without.
+// load reads .debug_aranges. It skips damaged parts: the list of units does not depend on them.
 func (e *early) load(d *Data) {
 	_ = d.eachArange(func(off uint64, size uint8, set *cursor) error {
 		e.offsets = append(e.offsets, off)
@@ -29,12 +29,11 @@ func (e *early) load(d *Data) {
 	e.starts = slices.Sorted(slices.Values(e.offsets))
 }
 
-// unitWith returns the unit that holds an offset of .debug_info, nil if none does. While the units of a large
-// compressed section are not listed, only those before it are looked at that have no addresses: after the last one
-// that has.
+// unitWith returns the unit that contains an offset of .debug_info, or nil. If the units of a large compressed
+// section are not listed yet, it searches from the last unit in .debug_aranges that begins at or before the offset.
 func (d *Data) unitWith(off uint64) *unit {
 	if d.sections.info.spill == nil || d.loaded.Load() {
-		_ = d.Load() // what cannot be read is missed
+		_ = d.Load() // unreadable units are missing
 		return d.unitAt(off)
 	}
 	d.early.once.Do(func() { d.early.load(d) })
@@ -59,7 +58,7 @@ func (d *Data) unitWith(off uint64) *unit {
 	return u
 }
 
-// earlyFrames is Frames while the units are not listed. It returns none if it cannot be known without that.
+// earlyFrames is Frames while the units are not listed. It returns no frames if it needs the list.
 func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 	d.early.once.Do(func() { d.early.load(d) })
 	for _, i := range d.early.index.find(addr) {
@@ -75,22 +74,22 @@ func (d *Data) earlyFrames(addr uint64) ([]Frame, error) {
 	return nil, nil
 }
 
-// readAhead has the other sections that a look-up needs expanded beside .debug_info, as far as they will be needed for
-// the unit at an offset.
+// readAhead starts to expand the other sections that a look-up needs, in parallel with .debug_info, as far as
+// necessary for the unit at an offset.
 func (d *Data) readAhead(off uint64) {
 	info := &d.sections.info
 	if s := info.expanding(); s == nil || s.have.Load() > off {
 		return
 	}
 	go func() {
-		// What is wrong with one is found, and told, when it is needed.
+		// The reader that needs a section later finds and reports its errors.
 		defer func() { _ = recover() }()
 		part := float64(off) / float64(info.size)
 		for _, s := range []*section{
 			&d.sections.abbrev, &d.sections.line, &d.sections.rnglists, &d.sections.ranges, &d.sections.str, &d.sections.lineStr,
 		} {
 			if s.expand != nil && s.size > 0 {
-				// What belongs to a unit stands about as far from the start in each of them.
+				// A unit's data is at about the same relative position in each section.
 				_, _ = s.bytes(uint64(part*float64(s.size-1)), 1)
 			}
 		}

@@ -14,10 +14,10 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// isShared tells whether shared has made a file.
+// isShared reports whether shared created a file.
 func isShared(name string) bool { return strings.HasPrefix(filepath.Base(name), "dwz-") }
 
-// shared makes of a debug file one in which dwz has moved what units have in common to units of their own.
+// shared makes a copy of a debug file, in which dwz has moved common entries to partial units.
 func shared(t *testing.T, name string) string {
 	t.Helper()
 	plain, out := filepath.Join(t.TempDir(), "plain"), filepath.Join(t.TempDir(), "dwz-"+filepath.Base(name))
@@ -32,7 +32,8 @@ func shared(t *testing.T, name string) string {
 	return out
 }
 
-// TestEarly compares what is known while the units of a large compressed file are being listed with what is known then.
+// TestEarly compares the answers while the units of a large compressed file are being listed with the answers
+// afterwards.
 func TestEarly(t *testing.T) {
 	found, _ := filepath.Glob("/usr/lib/debug/.build-id/*/*.debug")
 	tried := 0

@@ -1,6 +1,6 @@
 package dwarf
 
-// entry is what is read of a debugging information entry (§2.1): the attributes that look-ups need.
+// entry is a debugging information entry (§2.1), reduced to the attributes that look-ups need.
 type entry struct {
 	off      uint64
 	tag      tag
@@ -19,7 +19,7 @@ type entry struct {
 // maxDepth bounds how deep entries nest.
 const maxDepth = 512
 
-// walker goes through the entries of a unit.
+// walker iterates over the entries of a unit.
 type walker struct {
 	unit    *unit
 	abbrevs *abbrevs
@@ -27,12 +27,12 @@ type walker struct {
 	e       entry
 }
 
-// wanted reports whether an entry's attributes are read when walking: those of code.
+// wanted reports whether a walk reads an entry's attributes: only entries of code.
 func (t tag) wanted() bool {
 	return t == tagSubprogram || t == tagInlinedSubroutine || t == tagLexicalBlock
 }
 
-// next reads one entry into w.e; false at the end, or where the data makes no sense.
+// next reads one entry into w.e. It is false at the end, or if the data is invalid.
 func (w *walker) next() bool {
 	if w.c.left() == 0 || w.c.bad {
 		return false
@@ -68,7 +68,7 @@ func (w *walker) skip(decl *declaration) {
 	}
 }
 
-// read reads the attributes that are of use.
+// read reads the useful attributes.
 func (w *walker) read(decl *declaration) {
 	for i := range decl.attrs {
 		a := &decl.attrs[i]

@@ -36,7 +36,7 @@ func symbolsOf(t testing.TB, name string) elfSymbols {
 	return all
 }
 
-// at are the symbols that cover an address, and those that begin last before it.
+// at returns the symbols that cover an address, and the last symbols that begin before it.
 func (s elfSymbols) at(addr uint64) (covering, nearest []string) {
 	i, _ := slices.BinarySearchFunc(s, addr+1, func(s symbol.Symbol, a uint64) int { return cmp.Compare(s.Addr, a) })
 	first := i - 1
@@ -56,7 +56,7 @@ type arange struct {
 	low, high, unit uint64
 }
 
-// aranges is what readelf prints of .debug_aranges, and the units' main source files.
+// aranges is readelf's output for .debug_aranges, and the units' main source files.
 type aranges struct {
 	ranges []arange // by address
 	names  map[uint64]string
@@ -159,7 +159,7 @@ func (e *entries) at(addr uint64) bool {
 	return slices.ContainsFunc(ranges, func(r [2]uint64) bool { return addr >= r[0] && addr < r[1] })
 }
 
-// functions are the ranges of the functions of the unit that r stands in.
+// functions returns the ranges of the functions of the unit at the position of r.
 func (e *entries) functions(r *dwarf.Reader) [][2]uint64 {
 	var all [][2]uint64
 	for {

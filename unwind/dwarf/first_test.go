@@ -13,9 +13,9 @@ import (
 	"pg_stat_backtrace/internal/figure"
 )
 
-// What the first use of a debug file may cost, and a later one: of the processor's time, lest another process's work
-// count, too. A compressed one is expanded up to the unit that has the address; an answer that cannot wait for that
-// goes out without lines.
+// Limits on the processor time of the first and of a later use of a debug file. Processor time excludes the work of
+// other processes. A compressed file is expanded up to the unit that contains the address. An answer that cannot wait
+// for that has no lines.
 const (
 	firstTime       = 200 * time.Millisecond
 	firstCompressed = time.Second
@@ -23,10 +23,10 @@ const (
 	laterTime       = 100 * time.Microsecond
 )
 
-// envFirst makes the test program look up addresses in a file and tell what that has cost.
+// envFirst makes the test program look up addresses in a file and print the cost.
 const envFirst = "DWARF_TEST_FIRST"
 
-// cost is what a process of its own has measured.
+// cost is the measurement of one separate process.
 type cost struct {
 	first, later time.Duration
 	firstCPU     time.Duration
@@ -34,9 +34,9 @@ type cost struct {
 	memory       int // bytes that the process has had at most, more than before
 }
 
-// TestFirstUse measures the first look-up in a debug file, in a process of its own, whose memory is nobody else's: of
-// PostgreSQL, if there is one with debugging information, and of the files in PGSB_FIRST_FILES (make check-names). The
-// limits hold where those are given: not with the race detector, or beside other tests.
+// TestFirstUse measures the first look-up in a debug file, in a separate process so that its memory can be measured.
+// It measures PostgreSQL, if debugging information is available, and the files in PGSB_FIRST_FILES (make
+// check-names). The limits apply only if these files are given: not with the race detector, or beside other tests.
 func TestFirstUse(t *testing.T) {
 	if file := os.Getenv(envFirst); file != "" {
 		measureFirst(t, file)
@@ -78,7 +78,7 @@ func TestFirstUse(t *testing.T) {
 	}
 }
 
-// askFirst runs the measurement in a process of its own.
+// askFirst runs the measurement in a separate process.
 func askFirst(t *testing.T, file string) cost {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run", "^TestFirstUse$", "-test.v")
@@ -114,7 +114,7 @@ func number(t *testing.T, s string) int {
 	return n
 }
 
-// measureFirst looks up an address, then as many as a stack has, and those once more when the units are listed.
+// measureFirst looks up one address, then as many as a stack has. It repeats these when the units are listed.
 func measureFirst(t *testing.T, file string) {
 	const depth = 20
 	all := randomAddresses(t, file, 100*depth)

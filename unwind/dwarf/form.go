@@ -2,8 +2,8 @@ package dwarf
 
 import "fmt"
 
-// value is an attribute's value as it stands in the entry: a number, an offset or an index, as its form says. The zero
-// value means that the entry has no such attribute.
+// value is an attribute's value as stored in the entry: a number, an offset or an index, depending on its form. The
+// zero value means that the entry has no such attribute.
 type value struct {
 	form form
 	u    uint64
@@ -12,7 +12,7 @@ type value struct {
 
 func (v *value) ok() bool { return v.form != 0 }
 
-// Sizes that formSize cannot give as such.
+// Special results of formSize.
 const (
 	sizeVaries  = -1
 	sizeUnknown = -2
@@ -121,7 +121,7 @@ func (v *value) block() bool {
 	}
 }
 
-// isAddress reports whether the value stands for an address.
+// isAddress reports whether the value is an address.
 func (v *value) isAddress() bool {
 	switch v.form {
 	case formAddr, formAddrx, formAddrx1, formAddrx2, formAddrx3, formAddrx4, formGNUAddrIndex:
@@ -131,7 +131,7 @@ func (v *value) isAddress() bool {
 	}
 }
 
-// text returns the string that a value stands for.
+// text returns the string of a value.
 func (d *Data) text(u *unit, v value) (string, error) {
 	switch v.form {
 	case formString:
@@ -156,7 +156,7 @@ func (d *Data) text(u *unit, v value) (string, error) {
 	}
 }
 
-// address returns the address that a value stands for.
+// address returns the address of a value.
 func (d *Data) address(u *unit, v value) (uint64, error) {
 	switch v.form {
 	case formAddr:

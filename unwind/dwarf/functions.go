@@ -7,7 +7,7 @@ import (
 	"sort"
 )
 
-// functions are those of one unit that have code.
+// functions are the functions of one unit that have code.
 type functions struct {
 	all []function // by low address
 	// reach is the highest end of the functions up to each.
@@ -34,7 +34,7 @@ func (d *Data) functions(u *unit) (*functions, error) {
 	})
 }
 
-// readFunctions walks through the whole unit: functions also stand in namespaces, types and other functions.
+// readFunctions walks through the whole unit, because namespaces, types and other functions may contain functions.
 func (d *Data) readFunctions(u *unit) (*functions, error) {
 	if u.end-u.off > maxPiece {
 		return nil, fmt.Errorf("%w: unit of %#x bytes", ErrTooLarge, u.end-u.off)
@@ -85,7 +85,7 @@ func (d *Data) readFunctions(u *unit) (*functions, error) {
 	return f, nil
 }
 
-// opened is a function whose children are being walked through.
+// opened is a function whose children are being read.
 type opened struct {
 	depth       int
 	first, last int // in functions.all
@@ -118,7 +118,7 @@ func (f *functions) sort() {
 	}
 }
 
-// find returns the function that holds an address; of several the smallest, and of equal ones the first in the file.
+// find returns the function that contains an address: the smallest one, and among equal ones the first in the file.
 func (f *functions) find(addr uint64) (function, bool) {
 	i := sort.Search(len(f.all), func(i int) bool { return f.all[i].low > addr }) - 1
 	var best function

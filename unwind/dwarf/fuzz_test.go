@@ -24,7 +24,7 @@ func fromBytes(parts map[string][]byte, sup *Data) *Data {
 	return d
 }
 
-// everything asks for what there is to be asked: each unit's functions, and the frames at both ends of each.
+// everything reads each unit's functions, and the frames at both ends of each function.
 func everything(t *testing.T, d *Data) {
 	t.Helper()
 	_ = d.Load() // any error will do
@@ -101,7 +101,7 @@ func seeds(f *testing.F) []map[string][]byte {
 	return all
 }
 
-// FuzzEntries damages what describes functions.
+// FuzzEntries damages the descriptions of functions.
 func FuzzEntries(f *testing.F) {
 	for _, p := range seeds(f) {
 		f.Add(p[".debug_info"], p[".debug_abbrev"], p[".debug_ranges"], p[".debug_rnglists"], p[".debug_str"])
@@ -145,7 +145,7 @@ func FuzzLines(f *testing.F) {
 	plain := []byte{1, 1, 1, 251, 14, 10, 0, 1, 1, 1, 1, 0, 0, 0, 1, 'd', 0, 0, 'f', 0, 1, 0, 0, 0}
 	f.Add(lineTable(plain, []byte{0, 9, 2, 0, 16, 0, 0, 0, 0, 0, 0, 20, 255, 2, 1, 0, 1, 1}), []byte{})
 	f.Fuzz(func(t *testing.T, line, str []byte) {
-		// A unit that says nothing but where its line table is.
+		// A unit that contains only the offset of its line table.
 		info := []byte{12, 0, 0, 0, 4, 0, 0, 0, 0, 0, 8, 1, 0, 0, 0, 0}
 		abbrev := []byte{1, byte(tagCompileUnit), 0, byte(attrStmtList), byte(formSecOffset), 0, 0, 0}
 		d := fromBytes(map[string][]byte{

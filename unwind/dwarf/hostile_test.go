@@ -19,7 +19,7 @@ func (c *counted) ReadAt(p []byte, off int64) (int, error) {
 	return c.ReaderAt.ReadAt(p, off)
 }
 
-// zeros is a file of nothing else, as sparse as it is large.
+// zeros is a sparse file that contains only zeros.
 type zeros struct{}
 
 func (zeros) ReadAt(p []byte, _ int64) (int, error) {
@@ -27,7 +27,7 @@ func (zeros) ReadAt(p []byte, _ int64) (int, error) {
 	return len(p), nil
 }
 
-// TestSparseUnits: a section of zeros, which costs nobody anything on the disk, is not read to its end.
+// TestSparseUnits checks that a huge section of zeros, which takes no space on the disk, is not read to its end.
 func TestSparseUnits(t *testing.T) {
 	d := fromBytes(map[string][]byte{".debug_abbrev": {0}}, nil)
 	r := &counted{ReaderAt: zeros{}}
@@ -61,7 +61,8 @@ func TestLineRangeZero(t *testing.T) {
 	}
 }
 
-// TestIndexedRanges: addresses by their index are read one by one, so that a list of many takes longer than its bytes.
+// TestIndexedRanges: addresses by their index are read one by one, so that a list of many takes longer than its
+// bytes.
 func TestIndexedRanges(t *testing.T) {
 	list := bytes.Repeat([]byte{rleStartxLength, 0, 0}, 8<<20) // all of them empty
 	d := fromBytes(map[string][]byte{".debug_rnglists": list, ".debug_addr": make([]byte, 8)}, nil)
@@ -77,8 +78,8 @@ func TestIndexedRanges(t *testing.T) {
 	}
 }
 
-// TestNamesAgain: a format may ask for a name many times over, each of which is read.
-func TestNamesAgain(t *testing.T) {
+// TestRepeatedNames: a format may ask for a name many times over, each of which is read.
+func TestRepeatedNames(t *testing.T) {
 	table := []byte{255}
 	for range 255 {
 		table = append(table, lnctPath, byte(formStrp))

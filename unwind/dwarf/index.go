@@ -7,7 +7,7 @@ import (
 	"sort"
 )
 
-// index tells which units cover an address.
+// index finds the units that cover an address.
 type index struct {
 	spans []indexed // by low address
 	// reach is the highest end of the spans up to each.
@@ -59,7 +59,7 @@ func (x *index) sort() {
 	}
 }
 
-// find returns the units that cover an address, the one whose range begins last first.
+// find returns the units that cover an address, first the unit whose range begins last.
 func (x *index) find(addr uint64) []uint32 {
 	i := sort.Search(len(x.spans), func(i int) bool { return x.spans[i].low > addr }) - 1
 	var units []uint32
@@ -74,7 +74,7 @@ func (x *index) find(addr uint64) []uint32 {
 	return units
 }
 
-// indexUnit adds the addresses of a unit. One that does not tell them is noted as pending, by its offset.
+// indexUnit adds the addresses of a unit. It adds a unit without addresses to pending, by the unit's offset.
 func (d *Data) indexUnit(i uint32, r *root, pending map[uint64]uint32, budget *int) error {
 	u := &d.units[i]
 	if u.tag != tagCompileUnit && u.tag != tagSkeletonUnit {
@@ -91,7 +91,7 @@ func (d *Data) indexUnit(i uint32, r *root, pending map[uint64]uint32, budget *i
 	return d.index.add(i, spans)
 }
 
-// readAranges takes the addresses of units from .debug_aranges, which may have those of units that do not tell them.
+// readAranges reads addresses of units from .debug_aranges, which may list units that do not contain their addresses.
 func (d *Data) readAranges(pending map[uint64]uint32) error {
 	return d.eachArange(func(off uint64, size uint8, set *cursor) error {
 		i, ok := pending[off]

@@ -39,7 +39,7 @@ type file struct {
 	dir  uint64
 }
 
-// lines returns the line table of a unit, nil if it has none.
+// lines returns the line table of a unit, or nil if it has none.
 func (d *Data) lines(u *unit) (*lines, error) {
 	if !u.hasStmt {
 		return nil, nil //nolint:nilnil // a unit without lines is no error
@@ -89,7 +89,7 @@ func (t *lines) find(addr uint64) (row, bool) {
 	return rows[n-1], true
 }
 
-// path returns the name of a file by its number; "" if there is none.
+// path returns the name of a file by its number, or "".
 func (t *lines) path(number uint64) string {
 	if t.version < 5 {
 		number-- // before version 5 files are counted from 1
@@ -126,7 +126,7 @@ func (t *lines) folder(number uint64) string {
 	return dir
 }
 
-// add ends a sequence of the rows from first on. What the linker dropped, or what makes no sense, is dropped.
+// add ends a sequence of the rows from first on. It discards sequences of dropped code, and invalid sequences.
 func (t *lines) add(u *unit, first int, end uint64) {
 	rows := t.rows[first:]
 	if len(rows) == 0 {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// lineHeader is what the program of a line table needs of its header (§6.2.4).
+// lineHeader is the part of a line table's header that its program needs (§6.2.4).
 type lineHeader struct {
 	minLength  uint64
 	maxOps     uint64
@@ -19,10 +19,11 @@ type lineHeader struct {
 const (
 	// maxLineFiles bounds the files and folders of one table.
 	maxLineFiles = 1 << 17
-	// maxNameBytes bounds their names, which may be one and the same string; each counts as nameCost more.
+	// maxNameBytes limits the total length of their names, which may be the same string many times. Each name costs
+	// nameCost in addition.
 	maxNameBytes = 32 << 20
 	nameCost     = 32
-	// maxLineProgram bounds one table in bytes, maxRows what it may become.
+	// maxLineProgram limits the size of one table in bytes, maxRows the number of its rows.
 	maxLineProgram = 64 << 20
 	maxRows        = 8 << 20
 )

@@ -63,7 +63,7 @@ func (m *machine) step() {
 	}
 }
 
-// standard executes a standard opcode; one that is not known is passed over with its operands.
+// standard executes a standard opcode. It skips an unknown opcode and its operands.
 func (m *machine) standard(op uint8) {
 	switch op {
 	case lnsCopy:
@@ -79,14 +79,14 @@ func (m *machine) standard(op uint8) {
 	case lnsFixedAdvancePC:
 		m.addr += uint64(m.c.u16())
 		m.op = 0
-	default: // also those that only tell what is not used, such as the column
+	default: // also opcodes for unused registers, such as the column
 		for range m.h.operands[op-1] {
 			m.c.uleb()
 		}
 	}
 }
 
-// extended executes an extended opcode, which tells its length.
+// extended executes an extended opcode, which begins with its length.
 func (m *machine) extended() {
 	length := m.c.uleb()
 	if length == 0 {
@@ -128,8 +128,8 @@ func (m *machine) advance(n uint64) {
 	m.op = (m.op + n) % m.h.maxOps
 }
 
-// emit appends a row. Of several at one address the last one counts, and one that says the same as the row before says
-// nothing new.
+// emit appends a row. Of several rows at one address the last one counts. emit skips a row that repeats the previous
+// row.
 func (m *machine) emit() {
 	r := row{addr: m.addr, file: uint32(m.file), line: uint32(max(m.line, 0))}
 	if n := len(m.t.rows); n > m.first {

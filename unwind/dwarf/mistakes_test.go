@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// mistakes are wrong answers made from right ones; each gives nil where it cannot be made.
+// mistakes are wrong answers derived from right ones. Each returns nil if it is not possible for an answer.
 var mistakes = []struct {
 	name string
 	make func(c chain) chain
@@ -23,9 +23,9 @@ var mistakes = []struct {
 	{"only the line", func(c chain) chain { return chain{{"", c[0].file, c[0].line}} }},
 }
 
-// makeMistakes makes mistakes in the answers that a reference confirms, but for at most n of them: at least one of the
-// references must then contradict, and no class of differences may excuse it. Where the references contradict each
-// other, a mistake may be what one of them says. It returns how many were made and noticed, unless the test has failed.
+// makeMistakes makes at most n mistakes in answers that a reference confirms. At least one of the references must
+// then contradict, and no class of differences may excuse the mistake. If the references contradict each other, a
+// mistake may equal one of them. It returns the number of mistakes made and detected, unless the test has failed.
 func (a *answers) makeMistakes(t *testing.T, n int) (total int) {
 	t.Helper()
 	if len(a.theirs) < len(tools) || a.judge == nil {
@@ -38,7 +38,7 @@ func (a *answers) makeMistakes(t *testing.T, n int) (total int) {
 		for i := 0; i < len(a.addrs); i += step {
 			right := a.ours[i]
 			if len(right) == 0 || right[0].file == "" || !a.confirmed(i) {
-				continue // what is known by its symbol alone cannot be told from what is not known
+				continue // an address with only a symbol looks the same as an unknown address
 			}
 			a.ours[i] = m.make(slices.Clone(right))
 			if !slices.Equal(a.ours[i], right) {
@@ -69,7 +69,7 @@ func (a *answers) confirmed(i int) bool {
 	return false
 }
 
-// contradicted reports whether there is no explanation for what a reference says of the address i.
+// contradicted reports whether a reference's answer for address i has no explanation.
 func (a *answers) contradicted(i int) bool {
 	for tool := range a.theirs {
 		c := a.comparison(tool, i)

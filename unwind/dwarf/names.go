@@ -10,8 +10,8 @@ const (
 	maxEntry  = 64 << 10
 )
 
-// functionName returns the name of the function whose entry is at off: the linkage name if it or an entry that it
-// refers to has one, else the first name.
+// functionName returns the name of the function whose entry is at off. It is the linkage name if the entry, or an
+// entry that it refers to, has one. Otherwise it is the first name.
 func (d *Data) functionName(u *unit, off uint64) (string, error) {
 	name := ""
 	for range maxChain {

@@ -17,10 +17,10 @@ import (
 	"pg_stat_backtrace/internal/figure"
 )
 
-// The oracles are addr2line of binutils and of elfutils. They share no code with this package, nor with each other.
-// LLVM's is asked where they do not agree.
+// The oracles are addr2line of binutils and of elfutils. They share no code with this package or with each other.
+// LLVM's addr2line decides where they disagree.
 
-// place is one line of a stack: a function and where it has come to.
+// place is one line of a stack: a function and its current source line.
 type place struct {
 	function, file string
 	line           int
@@ -28,10 +28,10 @@ type place struct {
 
 func (p place) String() string { return fmt.Sprintf("%s %s:%d", p.function, p.file, p.line) }
 
-// chain is what is said of one address, innermost first.
+// chain is an answer for one address, innermost first.
 type chain []place
 
-// samePlaces reports whether two chains agree in all but the names of functions.
+// samePlaces reports whether two chains are equal except for the names of functions.
 func (c chain) samePlaces(other chain) bool {
 	return slices.EqualFunc(c, other, func(a, b place) bool { return a.file == b.file && a.line == b.line })
 }
@@ -56,7 +56,7 @@ func addr2line(t testing.TB, tool, name string, addrs []uint64) []chain {
 	}
 	cmd := exec.CommandContext(t.Context(), tool, "-f", "-i", "-a", "-e", name)
 	cmd.Stdin = &in
-	out, _ := cmd.Output() // eu-addr2line fails if it knows nothing of one of the addresses
+	out, _ := cmd.Output() // eu-addr2line fails if one of the addresses is unknown
 	all := parseAddr2line(t, out)
 	if len(all) != len(addrs) {
 		t.Fatalf("%s gave %d answers to %d addresses", tool, len(all), len(addrs))
@@ -86,7 +86,7 @@ func parseAddr2line(t testing.TB, out []byte) []chain {
 	return all
 }
 
-// parsePlace reads "function" and "file:line", as either tool writes them. Line 0 and "??" mean that it is not known.
+// parsePlace reads "function" and "file:line" in the format of either tool. Line 0 and "??" mean unknown.
 func parsePlace(function, at string) place {
 	p := place{}
 	if function != "??" {
@@ -108,13 +108,13 @@ type subject struct {
 	name string
 	// machine is set for files that are there, the others are made for this.
 	machine bool
-	// open returns the files; the error says why there are none.
+	// open returns the files, or an error with the reason why there are none.
 	open func() (files, error)
 }
 
-// files are those of a subject.
+// files are the files of a subject.
 type files struct {
-	// exe has the code, debug the debugging information (the same file, or the separate one).
+	// exe contains the code, debug the debugging information (the same file, or the separate one).
 	exe, debug string
 	// twin is a file with the same code that the oracles are asked about, where they cannot read this one.
 	twin string
@@ -134,7 +134,7 @@ type tally struct {
 	unexplained  int
 }
 
-// answers is what all say of the addresses of one file.
+// answers are all answers for the addresses of one file.
 type answers struct {
 	addrs   []uint64
 	ours    []chain
@@ -145,7 +145,7 @@ type answers struct {
 	entries entries
 }
 
-// tools are the references, and for each the other one.
+// tools maps each reference to the other one.
 var tools = map[string]string{binutils: elfutils, elfutils: binutils}
 
 // askAll asks everybody about n random addresses.
@@ -165,7 +165,7 @@ func askAll(t *testing.T, s *files, n int) *answers {
 	return a
 }
 
-// comparison puts together what is known of the address i, compared with a tool.
+// comparison collects the evidence about address i, compared with a tool.
 func (a *answers) comparison(tool string, i int) comparison {
 	c := comparison{tool: tool, ours: a.ours[i], want: a.theirs[tool][i]}
 	c.symbols, c.nearest = a.symbols.at(a.addrs[i])
@@ -180,7 +180,7 @@ func (a *answers) comparison(tool string, i int) comparison {
 	return c
 }
 
-// sum is what is told of several files.
+// sum is the summary of several files.
 type sum struct {
 	addresses, equal, answers, mistakes int
 	// shares is how much each of the references says the same.
@@ -212,7 +212,7 @@ func compare(t *testing.T, name string, s *files, n int) sum {
 	return total
 }
 
-// explained returns the class of a difference: -1 for none, false if there is no class for it.
+// explained returns the class of a difference: -1 if there is no difference, false if no class explains it.
 func (c *comparison) explained() (int, bool) {
 	if slices.Equal(c.ours, c.want) || len(c.ours) == 0 && len(c.want) == 1 && c.want[0] == (place{}) {
 		return -1, true
@@ -297,7 +297,7 @@ func TestOracle(t *testing.T) {
 		100*float64(total.equal)/float64(max(total.answers, 1)), total.mistakes)
 }
 
-// debugFileOf is where a distribution's package puts the debug file of an image, "" if there is none.
+// debugFileOf returns the place where a distribution's package puts the debug file of an image, or "".
 func debugFileOf(t testing.TB, exe string) string {
 	t.Helper()
 	id := openImage(t, exe).BuildID()

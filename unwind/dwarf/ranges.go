@@ -10,16 +10,16 @@ func (s span) holds(addr uint64) bool { return addr >= s.low && addr < s.high }
 const (
 	// maxRanges bounds the ranges of one entry.
 	maxRanges = 1 << 18
-	// maxRangeBytes bounds what is read of range lists for one unit, or for all units' own.
+	// maxRangeBytes limits the bytes read of range lists for one unit, or for the ranges of all units.
 	maxRangeBytes = 64 << 20
-	// indexCost is what an address that is read by its index counts of that.
+	// indexCost is the cost in bytes of an address that is read by its index.
 	indexCost = 16
-	// rangeStep is how much is read of a list at first.
+	// rangeStep is the size of the first read of a list.
 	rangeStep = 1 << 10
 )
 
-// alive reports whether the linker kept the code: of what it dropped, the addresses become 0 or 1 or, with newer
-// linkers, the largest or the one before.
+// alive reports whether the linker kept the code. For dropped code, linkers set the addresses to 0 or 1. Newer
+// linkers use the largest address or the address before it.
 func (s span) alive(u *unit) bool {
 	top := ^uint64(0)
 	if u.addrSize == 4 {
@@ -30,7 +30,8 @@ func (s span) alive(u *unit) bool {
 
 // spans appends the addresses that an entry covers: DW_AT_low_pc and DW_AT_high_pc, or DW_AT_ranges (§2.17).
 //
-// budget is how many bytes of range lists may still be read: many entries may name the same long list.
+// budget is the number of bytes of range lists that may still be read, because many entries may refer to the same
+// long list.
 func (d *Data) spans(dst []span, u *unit, low, high, ranges value, budget *int) ([]span, error) {
 	if ranges.ok() {
 		return d.rangeList(dst, u, ranges, budget)

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxPiece bounds what is read of a section at a time: a compilation unit, a line program.
+	// maxPiece limits how much of a section is read at a time: a compilation unit, a line program.
 	maxPiece = 256 << 20
 	// maxString bounds a string in bytes.
 	maxString = 16 << 10
@@ -17,8 +17,8 @@ const (
 	stringStep = 256
 )
 
-// section is one section of a file. What is not compressed is read piece by piece, where it is needed; what is
-// compressed is expanded as a whole.
+// section is one section of a file. An uncompressed section is read piece by piece, where it is needed. A compressed
+// section is expanded as a whole.
 type section struct {
 	name string
 	big  bool
@@ -33,7 +33,7 @@ type section struct {
 	expand func() ([]byte, error)
 }
 
-// reader returns what reads pieces of the section; nil if it is to be expanded in memory.
+// reader returns a reader for pieces of the section, or nil if it has to be expanded in memory.
 func (s *section) reader() io.ReaderAt {
 	if s.spill == nil {
 		return s.r
@@ -45,8 +45,8 @@ func (s *section) reader() io.ReaderAt {
 	return file
 }
 
-// expanding returns the file that the section is expanded into; nil if it is not, or if there is none to be had: memory
-// does then.
+// expanding returns the file into which the section is expanded. It is nil if the section is not spilled, or if
+// creating the file failed. The section is then expanded in memory.
 func (s *section) expanding() *spilled {
 	if s.spill == nil {
 		return nil

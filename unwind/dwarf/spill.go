@@ -20,14 +20,14 @@ type SpillFile interface {
 // minSpill is the size from which on a compressed section is large.
 const minSpill = 1 << 20
 
-// spilled is what a large compressed section expands to, in a file: as far as somebody has asked for it. The file is
-// closed when nobody has it any more.
+// spilled is the expanded content of a large compressed section, in a file. It is expanded only as far as readers
+// need. The file is closed when the last reference is gone.
 type spilled struct {
 	file SpillFile
 	// have is how much is there.
 	have atomic.Uint64
 
-	mu     sync.Mutex // held for one piece at a time: many may wait for different places
+	mu     sync.Mutex // locked for one piece at a time: several readers may wait for different places
 	pieces elfimage.Pieces
 	err    error
 }
@@ -71,7 +71,7 @@ func (s *spilled) more(n uint64) error {
 	}
 	if err != nil {
 		s.err, s.pieces = err, nil
-		// The disk is full, or the section is damaged: what came before is not to be trusted then.
+		// The disk is full, or the section is damaged. The previous data is not trusted then.
 		s.have.Store(0)
 		return err
 	}
@@ -79,7 +79,7 @@ func (s *spilled) more(n uint64) error {
 	return nil
 }
 
-// ReadAt expands what is to be read.
+// ReadAt expands the section as far as needed, then reads it.
 func (s *spilled) ReadAt(p []byte, off int64) (int, error) {
 	if err := s.reach(uint64(off) + uint64(len(p))); err != nil {
 		return 0, err

@@ -62,7 +62,7 @@ func fewFrames(d *Data, spans []indexed) [][]Frame {
 	return all
 }
 
-// TestSpillAsNeeded: an address in a unit near the start of the file costs no more than to expand that.
+// TestSpillAsNeeded checks that a look-up in a unit near the start of the file expands only that part.
 func TestSpillAsNeeded(t *testing.T) {
 	d := openBytes(t, largeCompressed(t), Options{Spill: tempFile(t)})
 	d.early.once.Do(func() { d.early.load(d) })
@@ -95,7 +95,7 @@ func (f *fullFile) Write(p []byte) (int, error) {
 	return f.SpillFile.Write(p)
 }
 
-// TestSpillDiskFull: where the disk is full, or there is no file to be had, the answers are the same.
+// TestSpillDiskFull checks that the answers are the same if the disk is full or the file cannot be created.
 func TestSpillDiskFull(t *testing.T) {
 	file := largeCompressed(t)
 	reference := openBytes(t, file, Options{Spill: tempFile(t)})
@@ -117,7 +117,7 @@ func TestSpillDiskFull(t *testing.T) {
 	}
 }
 
-// TestSpillDamaged: once damage has been seen nothing of the section is believed, and somebody is told.
+// TestSpillDamaged checks that a damaged section is not used after the damage was found, and that it is reported.
 func TestSpillDamaged(t *testing.T) {
 	file := largeCompressed(t)
 	reference := openBytes(t, file, Options{Spill: tempFile(t)})
@@ -147,7 +147,7 @@ func TestSpillDamaged(t *testing.T) {
 	}
 }
 
-// TestReadAhead: what a look-up needs beside .debug_info is expanded while that is.
+// TestReadAhead checks that the other sections of a look-up are expanded in parallel with .debug_info.
 func TestReadAhead(t *testing.T) {
 	d := openBytes(t, largeCompressed(t), Options{Spill: tempFile(t)})
 	d.early.once.Do(func() { d.early.load(d) })

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// Split DWARF (§7.3.2; before version 5 a GNU extension): the image has a skeleton of each unit, with its addresses and
-// lines; the entries are in a file of their own, or of all units together (see dwp.go).
+// Split DWARF (§7.3.2; before version 5 a GNU extension): the image contains a skeleton of each unit, with its
+// addresses and lines. The entries are in a separate file, or in one file for all units (see dwp.go).
 
-// ErrNoSplit means that the entries of a unit are in a file that is not there.
+// ErrNoSplit means that the entries of a unit are in a missing file.
 var ErrNoSplit = errors.New("dwarf: split file missing")
 
 // SplitFile says where the entries of a unit are.
@@ -26,13 +26,13 @@ type splitUnit struct {
 	unit *unit
 }
 
-// splitFile is what was opened, or why it could not be.
+// splitFile is an opened file, or the reason why it could not be opened.
 type splitFile struct {
 	data *Data
 	err  error
 }
 
-// entries returns what has the entries of a unit: the file itself, or for a skeleton its split file.
+// entries returns the data with the entries of a unit: the file itself, or for a skeleton its split file.
 func (d *Data) entries(u *unit) (*Data, *unit, error) {
 	if !u.split {
 		return d, u, nil
@@ -44,7 +44,7 @@ func (d *Data) entries(u *unit) (*Data, *unit, error) {
 	return s.data, s.unit, err
 }
 
-// findSplit looks for the unit that a skeleton stands for.
+// findSplit finds the split unit of a skeleton.
 func (d *Data) findSplit(u *unit) (splitUnit, error) {
 	s, notPackaged := d.packaged(u)
 	if notPackaged == nil {
@@ -71,7 +71,7 @@ func (d *Data) findSplit(u *unit) (splitUnit, error) {
 	return splitUnit{}, fmt.Errorf("%s: %s: %w: no unit %#x", d.name, name.Name, ErrNoSplit, u.dwoID)
 }
 
-// of completes a split unit by what its skeleton says.
+// of completes a split unit with data of its skeleton.
 func (u *unit) of(skeleton *unit) *unit {
 	s := *u
 	s.low, s.addrBase, s.split = skeleton.low, skeleton.addrBase, false
@@ -128,8 +128,8 @@ func (d *Data) oldRanges() *section {
 	return &d.sections.ranges
 }
 
-// setSplitBases sets where the tables of a split unit begin: behind the headers of their sections (§7.3.2.2), as far as
-// version 5 has those.
+// setSplitBases sets the start of the tables of a split unit: behind the headers of their sections (§7.3.2.2) in
+// version 5.
 func (u *unit) setSplitBases() {
 	if u.version < 5 {
 		return

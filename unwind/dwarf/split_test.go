@@ -62,8 +62,8 @@ func splitFrom(parts, dwo map[string][]byte) *Data {
 	return d
 }
 
-// TestSplitFiles: without its split file a unit has lines only, and the error says so; a file of another build, whose
-// unit has another id, is not used.
+// TestSplitFiles checks a unit without its split file: it has only lines, and an error reports this. A file of
+// another build is not used, because its unit has another id.
 func TestSplitFiles(t *testing.T) {
 	for _, version := range []string{"4", "5"} {
 		parts, dwo := splitParts(t, version)
@@ -133,7 +133,7 @@ func packageFrom(parts, dwo map[string][]byte, version uint16, id uint64) *Data 
 	return d
 }
 
-// TestPackage compares a package with the split file that it was made of.
+// TestPackage compares a package with the split file that it contains.
 func TestPackage(t *testing.T) {
 	for version, number := range map[string]uint16{"4": 2, "5": 5} {
 		parts, dwo := splitParts(t, version)

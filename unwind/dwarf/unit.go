@@ -6,9 +6,9 @@ import (
 	"sort"
 )
 
-// unit is a unit's header (§7.5.1) and what its first entry says for all the others.
+// unit is a unit's header (§7.5.1), and the attributes of its first entry that apply to all entries.
 type unit struct {
-	// off and end are the unit's place in .debug_info, first that of its first entry.
+	// off and end are the unit's range in .debug_info. first is the offset of its first entry.
 	off, end, first uint64
 	abbrev          uint64
 	stmt            uint64
@@ -16,7 +16,7 @@ type unit struct {
 	strBase         uint64
 	addrBase        uint64
 	rngBase         uint64
-	// dwoID is what a skeleton and its split unit have in common, gnuRanges where a split unit's range lists begin.
+	// dwoID identifies a skeleton and its split unit. gnuRanges is the start of a split unit's range lists.
 	dwoID, gnuRanges uint64
 	tag              tag
 	version          uint8
@@ -34,7 +34,7 @@ func (u *unit) offsetSize() int {
 	return 4
 }
 
-// layout is what the sizes of forms depend on, as a number below 16.
+// layout is a number below 16 for the properties on which the sizes of forms depend.
 func (u *unit) layout() uint64 {
 	n := uint64(0)
 	if u.is64 {
@@ -62,7 +62,7 @@ const (
 func (d *Data) load() error {
 	var errs error
 	info := &d.sections.info
-	headers := 0 // also those of unknown kinds, lest a section of zeros be read to its end
+	headers := 0 // also of unknown kinds, to stop in a section of zeros
 	for off := uint64(0); off < info.size; headers++ {
 		if headers == maxUnits {
 			errs = errors.Join(errs, fmt.Errorf("%s: %w: more than %d units", d.name, ErrTooLarge, maxUnits))
@@ -81,7 +81,7 @@ func (d *Data) load() error {
 	}
 	errs = errors.Join(errs, d.readRoots())
 	if info.spill != nil {
-		// Behind the end stands the checksum: what does not have it is not believed.
+		// The checksum is behind the end. A section without it is not trusted.
 		if _, err := info.bytes(info.size-1, 1); err != nil {
 			d.units, d.index = nil, index{}
 			errs = errors.Join(errs, err)
@@ -136,7 +136,7 @@ func (d *Data) unitHeader(off uint64) (unit, error) {
 	return u, nil
 }
 
-// unitAt returns the unit that holds an offset of .debug_info, nil if none does; the units must be listed.
+// unitAt returns the unit that contains an offset of .debug_info, or nil. The units must be listed.
 func (d *Data) unitAt(off uint64) *unit {
 	i := sort.Search(len(d.units), func(i int) bool { return d.units[i].end > off })
 	if i == len(d.units) || off < d.units[i].first {
@@ -145,8 +145,8 @@ func (d *Data) unitAt(off uint64) *unit {
 	return &d.units[i]
 }
 
-// readRoots reads the first entry of each unit. Most units have a table of abbreviations of their own, which is not
-// needed yet: only the one declaration is looked for.
+// readRoots reads the first entry of each unit. Most units have a separate table of abbreviations, of which readRoots
+// reads only one declaration.
 func (d *Data) readRoots() error {
 	abbrev, err := d.sections.abbrev.bytes(0, d.sections.abbrev.size)
 	if err != nil {
@@ -162,7 +162,7 @@ func (d *Data) readRoots() error {
 		if err == nil {
 			err = d.indexUnit(uint32(i), &r, pending, &budget)
 		}
-		if err != nil && len(d.units) < 1000 { // more are not read by anybody
+		if err != nil && len(d.units) < 1000 { // a file with more units reports no errors of single units
 			errs = errors.Join(errs, fmt.Errorf("%s: unit at %#x: %w", d.name, u.off, err))
 		}
 	}
@@ -172,7 +172,7 @@ func (d *Data) readRoots() error {
 	return errs
 }
 
-// root are the attributes of a unit's first entry that tell its addresses.
+// root are the attributes of a unit's first entry that define its addresses.
 type root struct {
 	low, high, ranges value
 }
@@ -185,7 +185,7 @@ type rootDeclaration struct {
 	read int
 }
 
-// maxRootSearch bounds how many declarations are read in search of those of first entries, over all units.
+// maxRootSearch limits the number of declarations read to find the declarations of first entries, over all units.
 const maxRootSearch = 32 << 20
 
 // find looks for the declaration of a code in the table that u uses.
@@ -212,7 +212,7 @@ func (k *rootDeclaration) find(abbrev []byte, u *unit, code uint64, big bool) *d
 	return nil
 }
 
-// readRoot reads the first entry of a unit, and fills in what it says of the unit.
+// readRoot reads the first entry of a unit, and copies its attributes to the unit.
 func (d *Data) readRoot(u *unit, abbrev []byte, known *rootDeclaration) (root, error) {
 	for n := uint64(headerStep); ; n *= 8 {
 		c, err := d.sections.info.cursor(u.first, min(n, u.end-u.first))
@@ -283,7 +283,7 @@ type source struct {
 	dir, dwo string
 }
 
-// source reads where the unit comes from. What could be read comes beside the error.
+// source reads the unit's source file and folder. With an error it returns the readable part.
 func (d *Data) source(u *unit) (source, error) {
 	var s source
 	abbrevs, err := d.abbrevs(u)

@@ -26,7 +26,8 @@ func (s *Segment) bias(mappingStart, mappingOffset uint64) (uint64, bool) {
 	return b, b&0xfff == 0
 }
 
-// segmentBy returns the first executable segment with content that holds, else the first of any kind, else nil.
+// segmentBy returns the first executable segment with content for which holds is true, else the first such segment of
+// any kind, else nil.
 func (m *Image) segmentBy(holds func(*Segment) bool) *Segment {
 	var other *Segment
 	for i := range m.segments {

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// Code returns a copy of n bytes of code at a link-time address. The error is ErrMalformed (also: not all of them lie
+// Code returns a copy of n bytes of code at a link-time address. The error is ErrMalformed (also if the bytes are not
 // in one executable segment), ErrTooLarge or the reader's.
 func (m *Image) Code(addr, n uint64) ([]byte, error) {
 	for _, s := range m.segments {

@@ -14,15 +14,16 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
-// Pieces expands a compressed section piece by piece: only as far as it is asked for.
+// Pieces expands a compressed section piece by piece, only as far as callers need.
 type Pieces interface {
-	// Next returns the next piece, which is valid until the next call. The error is io.EOF after the last one, which
-	// comes only if all have the size that was promised; else it is ErrMalformed or the reader's.
+	// Next returns the next piece, which is valid until the next call. It returns io.EOF after the last one, provided
+	// that the total size is the declared size. Otherwise the error is ErrMalformed or the reader's.
 	Next() ([]byte, error)
 }
 
-// Expand returns the content of a compressed section in pieces: neither the section nor its content is held in memory.
-// Nothing is expanded yet. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
+// Expand returns a reader of a compressed section that expands it in pieces, without keeping the section or its
+// content in memory. Expand itself expands nothing. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the
+// reader's.
 func (m *Image) Expand(name string) (Pieces, error) {
 	s := m.find(name)
 	if s == nil {
@@ -39,10 +40,10 @@ func (m *Image) Expand(name string) (Pieces, error) {
 	return p, nil
 }
 
-// compression is what the head of a compressed section says.
+// compression is the header of a compressed section.
 type compression struct {
 	kind elf.CompressionType
-	// size is that of the content, length that of the stream, as far as it is known to be there.
+	// size is the size of the content. length is the length of the stream, as far as the file contains it.
 	size, length uint64
 	stream       *io.SectionReader
 }
@@ -50,9 +51,9 @@ type compression struct {
 // stored is the kind of a section that is not compressed.
 const stored elf.CompressionType = 0
 
-// compression reads the head of a section: with SHF_COMPRESSED a Chdr (gABI, chapter 4, "Section Compression"), in a
-// .zdebug_ section "ZLIB" and the size as eight big-endian bytes. A .zdebug_ section that would have grown is stored
-// as it is.
+// compression reads the header of a section. With SHF_COMPRESSED it is a Chdr (gABI, chapter 4, "Section
+// Compression"). In a .zdebug_ section it is "ZLIB" and the size as eight big-endian bytes. A .zdebug_ section that
+// compression would enlarge is stored uncompressed.
 func (m *Image) compression(s *section) (compression, error) {
 	chdr, old := s.flags&elf.SHF_COMPRESSED != 0, strings.HasPrefix(s.name, ".zdebug_")
 	if !chdr && !old {
@@ -121,7 +122,7 @@ func (c compression) all() ([]byte, error) {
 	}
 }
 
-// streamSource keeps the error of the reader that a stream is in: a decoder may return another one in its place.
+// streamSource keeps the error of the stream's reader, because a decoder may return another error in its place.
 type streamSource struct {
 	r   io.Reader
 	err error
@@ -184,7 +185,7 @@ func (z *streamPieces) Next() ([]byte, error) {
 	return nil, z.err
 }
 
-// judge words what the decoder says of a piece.
+// judge describes the decoder's error for a piece.
 func (z *streamPieces) judge(n uint64, err error) error {
 	name := strings.ToLower(strings.TrimPrefix(z.kind.String(), "COMPRESS_"))
 	switch {

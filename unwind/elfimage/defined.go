@@ -7,9 +7,9 @@ import (
 	"strings"
 )
 
-// Defined returns the link-time addresses of those of the names that are dynamic symbols with a definition. Where the
-// image has a GNU hash table, as nearly all have, a few bytes are read for each name, else all of .dynsym.
-// The error is that of Symbols.
+// Defined returns the link-time addresses of the given names that are defined dynamic symbols. Nearly all images have
+// a GNU hash table, which limits the reads to a few bytes for each name. For other images Defined reads all of
+// .dynsym. The errors are the same as for Symbols.
 func (m *Image) Defined(names ...string) (map[string]uint64, error) {
 	found := make(map[string]uint64, len(names))
 	if t, ok := m.gnuHash(); ok {
@@ -52,7 +52,7 @@ type gnuHash struct {
 	bucketsAt, valuesAt uint64
 }
 
-// gnuHash reads the header of the table; false if there is none that can be used.
+// gnuHash reads the header of the table. It is false if there is no usable table.
 func (m *Image) gnuHash() (gnuHash, bool) {
 	t := gnuHash{m: m, hash: m.find(".gnu.hash")}
 	if t.hash == nil || t.hash.typ != elf.SHT_GNU_HASH {
@@ -81,7 +81,7 @@ func (m *Image) gnuHash() (gnuHash, bool) {
 	return t, t.buckets > 0
 }
 
-// find returns the address of a symbol, 0 if there is none of that name.
+// find returns the address of a symbol, or 0 if there is no symbol of that name.
 func (t *gnuHash) find(name string) (uint64, error) {
 	hash := uint32(5381)
 	for i := range len(name) {

@@ -5,8 +5,8 @@ import "debug/elf"
 // maxDynamic bounds the entries of a dynamic segment that are looked at.
 const maxDynamic = 4096
 
-// findDynamic makes .dynsym and .dynstr of what the dynamic segment of an image in memory says. How many symbols there
-// are follows from the hash table only.
+// findDynamic derives .dynsym and .dynstr from the dynamic segment of an image in memory. Only the hash table gives
+// the number of symbols.
 func (m *Image) findDynamic(bias uint64) {
 	s, ok := m.findProgram(elf.PT_DYNAMIC)
 	if !ok {
@@ -60,7 +60,7 @@ func (m *Image) unrelocate(addr, bias uint64) uint64 {
 	return addr - bias
 }
 
-// hashCount returns the number of symbols that DT_HASH tells (gABI, chapter 5, "Hash Table"): nchain.
+// hashCount returns the number of symbols from DT_HASH (gABI, chapter 5, "Hash Table"): nchain.
 func (m *Image) hashCount(addr uint64) uint64 {
 	if addr == 0 {
 		return 0
@@ -72,7 +72,7 @@ func (m *Image) hashCount(addr uint64) uint64 {
 	return uint64(m.layout.order.Uint32(p[4:]))
 }
 
-// gnuHashCount returns the number of symbols that DT_GNU_HASH tells: the end of the chain of the highest bucket.
+// gnuHashCount returns the number of symbols from DT_GNU_HASH: the end of the chain of the highest bucket.
 func (m *Image) gnuHashCount(addr uint64) uint64 {
 	if addr == 0 {
 		return 0
@@ -98,7 +98,7 @@ func (m *Image) gnuHashCount(addr uint64) uint64 {
 	return last + m.chainLength(addr+chain+(last-first)*4)
 }
 
-// chainLength counts the hash values from addr on up to the one with the lowest bit set, which ends the chain.
+// chainLength counts the hash values from addr up to the value with the lowest bit set, which ends the chain.
 func (m *Image) chainLength(addr uint64) uint64 {
 	const step = 256
 	for n := uint64(0); n < maxSymbols; {

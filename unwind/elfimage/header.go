@@ -14,7 +14,7 @@ const (
 	maxNames = 16 << 20
 )
 
-// layout is what differs between the ELF classes and byte orders.
+// layout contains the differences between the ELF classes and byte orders.
 type layout struct {
 	order binary.ByteOrder
 	is64  bool
@@ -32,7 +32,7 @@ type header struct {
 	shstrndx, shstrtab uint64
 }
 
-// section is a section header. Memory images have made-up ones for what their dynamic segment names.
+// section is a section header. Images in memory have derived headers for the parts that their dynamic segment names.
 type section struct {
 	name               string
 	nameOff            uint32
@@ -85,8 +85,8 @@ func (m *Image) readHeaders() error {
 	return nil
 }
 
-// isCore reports whether the image is a core file. Its section headers stand at its end and have nothing that its
-// segments lack, so a core that was cut does without them.
+// isCore reports whether the image is a core file. Its section headers are at its end, and repeat data of its
+// segments. A truncated core can be read without them.
 func (m *Image) isCore() bool { return m.header.typ == elf.ET_CORE }
 
 // readELFHeader reads Ehdr.
@@ -148,7 +148,8 @@ func (l layout) parseHeader(p []byte) header {
 	return h
 }
 
-// firstSection reads section header 0, which holds what the ELF header's fields are too small for; nil without one.
+// firstSection reads section header 0, which contains values too large for the ELF header. It returns nil if there is
+// none.
 func (m *Image) firstSection() (*section, error) {
 	h := &m.header
 	size := uint64(m.layout.pick(64, 40))

@@ -192,7 +192,7 @@ func TestCompressedBomb(t *testing.T) {
 	}
 }
 
-// failing is a file that cannot be read any more once fails is set.
+// failing is a file whose reads fail once fails is set.
 type failing struct {
 	io.ReaderAt
 
@@ -208,7 +208,7 @@ func (f *failing) ReadAt(p []byte, at int64) (int, error) {
 	return f.ReaderAt.ReadAt(p, at)
 }
 
-// TestCompressedReadError: the error of a file that cannot be read is handed on, and is not taken for damage.
+// TestCompressedReadError checks that a read error is returned as it is, and does not count as damage.
 func TestCompressedReadError(t *testing.T) {
 	plain := make([]byte, 300_000)
 	_, _ = rand.NewChaCha8([32]byte{}).Read(plain) // it has no error
@@ -265,7 +265,7 @@ func small(t testing.TB) []byte {
 	return f.Bytes()
 }
 
-// TestRefused gives Open and the readers headers that lie.
+// TestRefused gives Open and the readers false headers.
 func TestRefused(t *testing.T) {
 	le := binary.LittleEndian
 	shoff := le.Uint64(small(t)[40:])
@@ -312,7 +312,7 @@ func TestCut(t *testing.T) {
 	}
 }
 
-// TestNoGiantAllocation reads a section that claims 200 MB of a file whose size is not known.
+// TestNoGiantAllocation reads a section that claims 200 MB in a file of unknown size.
 func TestNoGiantAllocation(t *testing.T) {
 	p := small(t)
 	shoff := binary.LittleEndian.Uint64(p[40:])
@@ -332,8 +332,8 @@ func TestNoGiantAllocation(t *testing.T) {
 	}
 }
 
-// FuzzOpen reads everything there is of a foreign file. Either there is an image or an error, and what an image
-// returns fits into what the file holds.
+// FuzzOpen reads all data of a foreign file. The result is an image or an error. The image returns no more data than
+// the file contains.
 func FuzzOpen(f *testing.F) {
 	f.Add(small(f))
 	f.Add(small(f)[:64])
@@ -360,7 +360,7 @@ func FuzzOpen(f *testing.F) {
 	})
 }
 
-// exercise calls every method and checks what must hold for any input.
+// exercise calls every method and checks conditions that hold for any input.
 func exercise(t *testing.T, m *elfimage.Image, size int) {
 	t.Helper()
 	if lo, hi := m.AddrRange(); lo > hi {

@@ -1,10 +1,10 @@
-// Package elfimage reads ELF images: the executable, shared library, vDSO or debug file that a code address lies in.
+// Package elfimage reads ELF images: the executable, shared library, vDSO or debug file that contains a code address.
 //
-// It answers what an unwinder and a symbolizer ask of a file: which segments it has and where they are mapped, its
-// build-id, its call frame information, its symbols and any section by name. It reads lazily and keeps only headers
-// and, once asked for, the call frame sections. Files are foreign input: sizes are checked against the file before
-// anything is allocated, and a broken file gives an error, never a panic. The format is that of the System V ABI
-// (gABI, chapters 4 and 5), 32 and 64 bit, either byte order.
+// It provides data for unwinding and symbolization: segments and their addresses, the build-id, call frame
+// information, symbols, and any section by name. It reads lazily. It keeps only headers and, after the first use, the
+// call frame sections. Files are foreign input: the package checks sizes against the file before it allocates memory.
+// A broken file gives an error, never a panic. The format is the ELF format of the System V ABI (gABI, chapters 4 and
+// 5), 32 and 64 bit, either byte order.
 //
 // The package must not know of processes, paths on disk, unwinding or the meaning of a symbol's name.
 package elfimage
@@ -27,7 +27,7 @@ var (
 	ErrMalformed = errors.New("malformed ELF image")
 	// ErrNoSection means that the image has no section of that name, or one without content (SHT_NOBITS).
 	ErrNoSection = errors.New("no such section")
-	// ErrTooLarge means that a section exceeds what this package is willing to hold in memory.
+	// ErrTooLarge means that a section exceeds the memory limit of this package.
 	ErrTooLarge = errors.New("section too large")
 )
 
@@ -60,10 +60,10 @@ type Segment struct {
 	Flags elf.ProgFlag
 }
 
-// Open reads the headers of an ELF file. The reader is kept: it must stay usable as long as the image is, and whoever
-// opened it closes it. The name appears in errors only. A reader that has a Size or a Stat method (bytes.Reader,
-// io.SectionReader, os.File) lets Open refuse a header that promises more than the file holds. A file without section
-// headers gets those that FromMemory makes.
+// Open reads the headers of an ELF file. The image keeps the reader, which must stay usable as long as the image is
+// used. The caller closes it. The name appears only in errors. If the reader has a Size or a Stat method
+// (bytes.Reader, io.SectionReader, os.File), Open refuses headers that exceed the file's size. For a file without
+// section headers, Open derives sections as FromMemory does.
 func Open(r io.ReaderAt, name string) (*Image, error) {
 	m := &Image{name: name, src: newSource(r)}
 	if err := m.readHeaders(); err != nil {
@@ -98,8 +98,8 @@ func (m *Image) AddrSize() int { return m.layout.addrSize() }
 // Segments returns the loadable segments in the file's order. The slice must not be changed.
 func (m *Image) Segments() []Segment { return m.segments }
 
-// Content returns a reader of the bytes that the image has of a segment: of those in the file, or of those in memory.
-// It is nil for a segment that has none.
+// Content returns a reader for the bytes of a segment in the image: in the file or in memory. It is nil for a segment
+// without content.
 func (m *Image) Content(s Segment) *io.SectionReader {
 	off, ok := m.position(s.Vaddr)
 	n := m.room(s.Vaddr)

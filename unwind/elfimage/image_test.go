@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
-// realFiles are the ELF files that PGSB_ORACLE_FILES lists (separated by colons), else those of this machine.
+// realFiles are the ELF files in PGSB_ORACLE_FILES (separated by colons), or files of this machine by default.
 func realFiles(t testing.TB) []string {
 	t.Helper()
 	files := filepath.SplitList(os.Getenv("PGSB_ORACLE_FILES"))
@@ -121,7 +121,7 @@ func compareSections(t *testing.T, m *elfimage.Image, want *elf.File) {
 	}
 }
 
-// compareDefined looks up every name of the dynamic symbols, with a definition and without, and some that are none.
+// compareDefined looks up every name of the dynamic symbols, with and without a definition, and some unknown names.
 func compareDefined(t *testing.T, m *elfimage.Image, want *elf.File) {
 	t.Helper()
 	symbols, err := want.DynamicSymbols()
@@ -149,7 +149,7 @@ func compareDefined(t *testing.T, m *elfimage.Image, want *elf.File) {
 	}
 }
 
-// unhashed opens a file whose GNU hash table is not known as one.
+// unhashed opens a file whose GNU hash table has another section type.
 func unhashed(t *testing.T, path string) *elfimage.Image {
 	t.Helper()
 	p, err := os.ReadFile(path)
@@ -200,7 +200,8 @@ func compareSymbols(t *testing.T, m *elfimage.Image, want *elf.File) {
 	}
 }
 
-// mapped tells a file that is run from its separate debug file, whose segments' offsets mean nothing.
+// mapped reports whether a file can be mapped to run. A separate debug file cannot: its segments' offsets mean
+// nothing.
 func mapped(m *elfimage.Image) bool {
 	_, _, err := m.Section(".text")
 	return err == nil

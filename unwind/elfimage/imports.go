@@ -12,22 +12,23 @@ type imports struct {
 	byAddr map[uint64]string
 }
 
-// What is kept of an image is bounded: names, and bytes of each. Servers import some five hundred functions.
+// Limits on the number of names kept for an image, and on the bytes of each. Servers import some five hundred
+// functions.
 const (
 	maxImports    = 1 << 16
 	maxImportName = 128
 )
 
-// Imported returns the name of the symbol whose address the dynamic linker writes to a link-time address, as to a slot
-// of the global offset table, 128 bytes of it at most; empty if it writes none there, or that cannot be read. What is
-// read for the first question is kept: the names of 65,536 such functions at most.
+// Imported returns the name of the symbol whose address the dynamic linker writes to a link-time address, for example
+// to a slot of the global offset table. It returns at most 128 bytes of the name. It is empty if there is no such
+// symbol, or if the tables cannot be read. The first call reads and keeps the names of at most 65,536 functions.
 func (m *Image) Imported(slot uint64) string {
 	m.imports.once.Do(func() { m.imports.byAddr = m.readImports() })
 	return m.imports.byAddr[slot]
 }
 
-// readImports reads the relocations that name a symbol and have in themselves what is added to it (gABI, chapter 4,
-// "Relocation"). What cannot be read is left out.
+// readImports reads the relocations that name a symbol and contain their addend (gABI, chapter 4, "Relocation"). It
+// skips unreadable relocations.
 func (m *Image) readImports() map[uint64]string {
 	dynsym := m.find(".dynsym")
 	if dynsym == nil || dynsym.typ != elf.SHT_DYNSYM || !m.layout.is64 {

@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
-// relocation is an entry with what is to be added in itself.
+// relocation is an entry that contains its addend.
 type relocation struct{ offset, symbol, addend uint64 }
 
 // importing makes an image whose relocations name symbols.
@@ -36,8 +36,8 @@ func importing(t *testing.T, symbols []imagetest.Symbol, relocations ...relocati
 	return m
 }
 
-// TestImported: the name is that of a function's symbol, and of nothing else; the package unwind compares those of real
-// files with what disassemblers say.
+// TestImported checks that a name is returned only for a function's symbol. Package unwind compares the names in real
+// files with the output of disassemblers.
 func TestImported(t *testing.T) {
 	symbols := []imagetest.Symbol{
 		{Name: "exit", Type: elf.STT_FUNC, Bind: elf.STB_GLOBAL},
@@ -57,7 +57,7 @@ func TestImported(t *testing.T) {
 	}
 }
 
-// TestImportedBounds: what a file of foreign origin has kept of it is bounded.
+// TestImportedBounds checks that the data kept of a hostile file is limited.
 func TestImportedBounds(t *testing.T) {
 	all := make([]relocation, 200_000)
 	for i := range all {

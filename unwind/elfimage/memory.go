@@ -9,10 +9,10 @@ import (
 // ReadMemory reads bytes at a run-time address into p and says how many it got.
 type ReadMemory func(addr uint64, p []byte) (int, error)
 
-// FromMemory reads an ELF image as it is mapped in a process, with its ELF header at base: the vDSO, or a file that is
-// no longer there. Section headers are not mapped, a vDSO's excepted, so the sections are those that the program
-// headers and the dynamic segment name: .eh_frame_hdr, .eh_frame, .dynsym and .dynstr. The read function is kept and
-// asked lazily.
+// FromMemory reads an ELF image from the memory of a process, with its ELF header at base: the vDSO, or a deleted
+// file. Section headers are not mapped, except for a vDSO. The sections are therefore derived from the program
+// headers and the dynamic segment: .eh_frame_hdr, .eh_frame, .dynsym and .dynstr. The image keeps the read function
+// and reads lazily.
 func FromMemory(read ReadMemory, base uint64, name string) (*Image, error) {
 	m := &Image{name: name, memory: true, src: source{r: memoryReader{read: read, base: base}}}
 	h, err := m.readMemoryHeaders()
@@ -48,7 +48,7 @@ func (r memoryReader) ReadAt(p []byte, off int64) (int, error) {
 	return n, err //nolint:wrapcheck // source wraps it
 }
 
-// readMemoryHeaders reads the ELF header and the program headers. It returns the ELF header as it stands there.
+// readMemoryHeaders reads the ELF header and the program headers. It returns the unchanged ELF header.
 func (m *Image) readMemoryHeaders() (header, error) {
 	if err := m.readELFHeader(); err != nil {
 		return header{}, err
@@ -94,7 +94,7 @@ func (m *Image) at(addr, n uint64) ([]byte, error) {
 	return m.src.bytes(off, n)
 }
 
-// synthesize adds a made-up section header for [addr, addr+size), which has to lie in a segment.
+// synthesize adds a derived section header for [addr, addr+size), which must lie in a segment.
 func (m *Image) synthesize(s section) {
 	off, ok := m.position(s.addr)
 	if ok && s.size > 0 && s.size <= m.room(s.addr) {
@@ -131,8 +131,8 @@ func (m *Image) findProgram(typ elf.ProgType) (Segment, bool) {
 	return Segment{}, false
 }
 
-// findEHFrame makes .eh_frame_hdr of PT_GNU_EH_FRAME and .eh_frame of the pointer in it. How long .eh_frame is nobody
-// says: it ends with a terminator, at the latest with its segment.
+// findEHFrame derives .eh_frame_hdr from PT_GNU_EH_FRAME, and .eh_frame from the pointer in it. The length of
+// .eh_frame is not stored anywhere. It ends with a terminator, at the latest with its segment.
 func (m *Image) findEHFrame() {
 	const size = maxSection / 4
 	s, ok := m.findProgram(elf.PT_GNU_EH_FRAME)

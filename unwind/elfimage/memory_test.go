@@ -21,7 +21,7 @@ type loaded struct {
 	bytes []byte
 }
 
-// load maps the segments of a file at base, which is where its first page comes to lie.
+// load maps the segments of a file, with its first page at base.
 func load(t testing.TB, path string, base uint64) loaded {
 	t.Helper()
 	f, err := elf.Open(path)
@@ -50,7 +50,7 @@ func (l loaded) read(addr uint64, p []byte) (int, error) {
 	return copy(p, l.bytes[addr-l.base:]), nil
 }
 
-// relocate adds the base to the pointers of the dynamic segment, as ld.so does.
+// relocate adds the base to the pointers of the dynamic segment, like the dynamic linker.
 func (l loaded) relocate(t testing.TB, m *elfimage.Image, path string) {
 	t.Helper()
 	f, err := elf.Open(path)
@@ -141,7 +141,7 @@ func dynamicSymbols(t *testing.T, m *elfimage.Image) map[elfimage.Symbol]int {
 	return all
 }
 
-// TestNoSectionHeaders opens files whose section headers somebody cut off.
+// TestNoSectionHeaders opens files without section headers.
 func TestNoSectionHeaders(t *testing.T) {
 	for _, path := range realFiles(t) {
 		file := open(t, path)
@@ -194,9 +194,9 @@ func TestVDSO(t *testing.T) {
 	}
 }
 
-// TestVDSOWithoutTable reads a vDSO as that of s390x is: its PT_GNU_EH_FRAME is empty, and only its section headers,
-// which are in its last page, say where .eh_frame lies. Without them, and with others' bytes in their place, there is
-// none.
+// TestVDSOWithoutTable reads a vDSO like the vDSO of s390x. Its PT_GNU_EH_FRAME is empty, and only its section
+// headers in its last page give the address of .eh_frame. If the section headers are missing or overwritten, there is
+// no .eh_frame.
 func TestVDSOWithoutTable(t *testing.T) {
 	l := ownVDSO(t)
 	file, err := elf.NewFile(bytes.NewReader(l.bytes))

@@ -43,7 +43,7 @@ func (m *Image) findBuildID() string {
 	return ""
 }
 
-// buildIDAt reads notes at a position; unreadable ones hold no build-id.
+// buildIDAt reads the build-id from notes at a position. It is "" if they cannot be read.
 func (m *Image) buildIDAt(off, size uint64) string {
 	if size > maxNotes {
 		return ""
@@ -55,8 +55,8 @@ func (m *Image) buildIDAt(off, size uint64) string {
 	return hex.EncodeToString(m.layout.buildID(p))
 }
 
-// buildID returns the descriptor of the note of type NT_GNU_BUILD_ID, nil if there is none. Names and descriptors are
-// padded to four bytes, also in 64-bit files.
+// buildID returns the descriptor of the note of type NT_GNU_BUILD_ID, or nil. Names and descriptors are padded to
+// four bytes, also in 64-bit files.
 func (l layout) buildID(p []byte) []byte {
 	for len(p) >= 12 {
 		namesz, descsz := uint64(l.order.Uint32(p)), uint64(l.order.Uint32(p[4:]))
@@ -75,8 +75,8 @@ func (l layout) buildID(p []byte) []byte {
 	return nil
 }
 
-// DebugLink returns what .gnu_debuglink says (GDB manual, "Separate Debug Files"): the base name of the separate debug
-// file and the CRC-32 of its content. ok is false without a well-formed one.
+// DebugLink returns the content of .gnu_debuglink (GDB manual, "Separate Debug Files"): the base name of the separate
+// debug file and the CRC-32 of its content. ok is false if the section is missing or malformed.
 func (m *Image) DebugLink() (name string, crc uint32, ok bool) {
 	p, _, err := m.Section(".gnu_debuglink")
 	if err != nil {

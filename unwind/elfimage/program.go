@@ -11,7 +11,8 @@ func (m *Image) Program(typ elf.ProgType) (Segment, bool) { return m.findProgram
 // Entry returns e_entry: the link-time address at which the program starts; 0 for one without.
 func (m *Image) Entry() uint64 { return m.header.entry }
 
-// Start is Entry of a program; 0 for what may be a library, in which some linkers put the address of any code there.
+// Start returns the entry of a program. It returns 0 for a possible library, because some linkers put an arbitrary
+// address there.
 func (m *Image) Start() uint64 {
 	if m.header.interpreted || m.header.typ == elf.ET_EXEC {
 		return m.header.entry
@@ -19,9 +20,9 @@ func (m *Image) Start() uint64 {
 	return 0
 }
 
-// DynamicLinker reports whether the image is a dynamic linker in the manner of System V: it defines _r_debug, by which
-// debuggers find what it has loaded (link.h), and nothing interprets it. Entry is then where the kernel lets a process
-// begin that it interprets. What cannot be read is none.
+// DynamicLinker reports whether the image is a dynamic linker in the System V sense. It defines _r_debug, which
+// debuggers use to find the loaded libraries (link.h), and has no interpreter itself. A process with this interpreter
+// then begins at Entry. If the image cannot be read, the result is false.
 func (m *Image) DynamicLinker() bool {
 	if m.header.interpreted || m.header.typ != elf.ET_DYN || m.header.entry == 0 {
 		return false
@@ -43,7 +44,7 @@ func (m *Image) ProgramTable() (addr, count uint64, ok bool) {
 	return 0, 0, false
 }
 
-// Bytes reads what the file holds for n bytes at a link-time address. They must lie in one loadable segment.
+// Bytes reads n bytes of the file at a link-time address. They must lie in one loadable segment.
 func (m *Image) Bytes(addr, n uint64) ([]byte, error) { return m.at(addr, n) }
 
 const (
@@ -60,8 +61,8 @@ type Note struct {
 	Desc []byte
 }
 
-// Notes reads the entries of the image's note segments (PT_NOTE) in their order. What was read before the file ends, or
-// before an entry that does not fit, is returned beside the error.
+// Notes reads the entries of the image's note segments (PT_NOTE) in their order. If the file is truncated or an entry
+// is malformed, it returns the entries before that together with the error.
 func (m *Image) Notes() ([]Note, error) {
 	table, err := m.programHeaders()
 	if err != nil {

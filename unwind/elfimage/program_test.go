@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// TestStart: what can be run, position independent or not, has the start that debug/elf reads; libraries have none, and
-// the dynamic linker, which is known as such.
+// TestStart checks that programs, position independent or not, have the same start as in debug/elf. Libraries and the
+// dynamic linker have none. The dynamic linker is recognised.
 func TestStart(t *testing.T) {
 	t.Parallel()
 	self, err := os.Executable()

@@ -14,16 +14,16 @@ type SectionData struct {
 	Data []byte
 }
 
-// CFI is the call frame information of an image: each part empty where the image has none.
+// CFI is the call frame information of an image. A part is empty if the image does not have it.
 type CFI struct {
 	EHFrameHdr, EHFrame, DebugFrame SectionData
 	// TextAddr and DataAddr are the bases of text-relative and data-relative pointers: .text and the GOT.
 	TextAddr, DataAddr uint64
 }
 
-// Section returns the content of a section, decompressed, and its link-time address. Nothing is cached: each call reads
-// anew, and the caller owns the bytes. DWARF sections are also found by their old compressed name (.zdebug_…).
-// The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
+// Section returns the content of a section, decompressed, and its link-time address. Nothing is cached: each call
+// reads the section again, and the caller owns the bytes. DWARF sections are also found by their old compressed name
+// (.zdebug_…). The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
 func (m *Image) Section(name string) (data []byte, addr uint64, err error) {
 	s := m.find(name)
 	if s == nil {
@@ -42,8 +42,7 @@ func (m *Image) HasSection(name string) bool {
 	return s != nil && s.size > 0
 }
 
-// SectionOffset reports whether an address lies in a section of that name that holds code, and how far behind its
-// beginning.
+// SectionOffset reports whether an address lies in a code section of that name, and its offset in the section.
 func (m *Image) SectionOffset(name string, addr uint64) (offset uint64, ok bool) {
 	s := m.named(name)
 	if s == nil || s.flags&elf.SHF_EXECINSTR == 0 || addr-s.addr >= s.size {
@@ -52,15 +51,15 @@ func (m *Image) SectionOffset(name string, addr uint64) (offset uint64, ok bool)
 	return addr - s.addr, true
 }
 
-// CFISections returns .eh_frame_hdr, .eh_frame and .debug_frame. They are read once and kept; the bytes must not be
-// changed. A section that is absent is left empty; one that cannot be read is an error, beside which the others
-// are returned.
+// CFISections returns .eh_frame_hdr, .eh_frame and .debug_frame. The image reads them once and keeps them. Callers
+// must not change the bytes. An absent section is empty. An unreadable section causes an error, and the other
+// sections are still returned.
 func (m *Image) CFISections() (CFI, error) {
 	m.cfiOnce.Do(m.loadCFI)
 	return m.cfi, m.cfiErr
 }
 
-// loadCFI reads what CFISections returns.
+// loadCFI reads the sections for CFISections.
 func (m *Image) loadCFI() {
 	parts := []struct {
 		name string

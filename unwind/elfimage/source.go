@@ -8,19 +8,19 @@ import (
 )
 
 const (
-	// maxSection bounds what one section may take in memory, as stored and as decompressed.
+	// maxSection limits the memory of one section, stored and decompressed.
 	maxSection = 256 << 20
-	// readChunk is how much is allocated at a time when the size of the file is not known.
+	// readChunk is the size of one allocation when the size of the file is unknown.
 	readChunk = 1 << 20
 )
 
-// source reads byte ranges of an image and allocates no more than the file can fill.
+// source reads byte ranges of an image. It allocates no more than the file can fill.
 type source struct {
 	r    io.ReaderAt
 	size int64 // 0: not known
 }
 
-// newSource finds out the size of r if r tells it.
+// newSource gets the size of r if r provides it.
 func newSource(r io.ReaderAt) source {
 	switch v := r.(type) {
 	case interface{ Size() int64 }:
@@ -48,7 +48,7 @@ func (s source) bytes(off, n uint64) ([]byte, error) {
 	return s.large(off, n)
 }
 
-// check tells whether the file can have n bytes at off.
+// check returns an error if the file cannot contain n bytes at off.
 func (s source) check(off, n uint64) error {
 	if off > 1<<62 || n > 1<<62 {
 		return fmt.Errorf("%w: %#x bytes at offset %#x", ErrMalformed, n, off)

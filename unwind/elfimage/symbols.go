@@ -8,7 +8,7 @@ import (
 	"unsafe"
 )
 
-// Symbol is an entry of a symbol table (gABI, chapter 4, "Symbol Table"), as it stands there.
+// Symbol is an unchanged entry of a symbol table (gABI, chapter 4, "Symbol Table").
 type Symbol struct {
 	// Name shares memory with the whole string table: clone it to keep it.
 	Name string
@@ -28,9 +28,9 @@ const (
 	maxName = 16 << 10
 )
 
-// Symbols returns the entries of a symbol table, ".symtab" or ".dynsym", in its order and without the null entry. The
-// table is read now and held only as long as the iterator is. Entries whose name lies outside the string table or is
-// longer than 16 KiB are left out. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
+// Symbols returns the entries of a symbol table, ".symtab" or ".dynsym", in their order and without the null entry.
+// The table is read at once and kept as long as the iterator. Entries are left out if their name lies outside the
+// string table or is longer than 16 KiB. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
 func (m *Image) Symbols(table string) (iter.Seq[Symbol], error) {
 	s := m.find(table)
 	if s == nil || s.typ != elf.SHT_SYMTAB && s.typ != elf.SHT_DYNSYM {
@@ -51,7 +51,7 @@ func (m *Image) Symbols(table string) (iter.Seq[Symbol], error) {
 	}, nil
 }
 
-// SymbolCount returns how many entries a symbol table says to have, without those of an unreadable one.
+// SymbolCount returns the number of entries that a symbol table declares, 0 for an unreadable table.
 func (m *Image) SymbolCount(table string) int {
 	s := m.find(table)
 	if s == nil || m.src.check(s.offset, s.size) != nil {
@@ -129,14 +129,14 @@ func (m *Image) SameSection(a, b uint64) bool {
 	return false
 }
 
-// strtab is a string table: NUL-terminated strings one behind the other. It is a string, so that a name is a slice
-// of it and costs nothing.
+// strtab is a string table: NUL-terminated strings one after the other. It is a string, so that names are slices of
+// it without a copy.
 type strtab string
 
-// The bytes must not be changed any more.
+// stringTable converts bytes without a copy. The caller must not change them any more.
 func stringTable(p []byte) strtab { return strtab(unsafe.String(unsafe.SliceData(p), len(p))) }
 
-// at returns the string at off; false if off or the terminating NUL lies outside, or too far behind.
+// at returns the string at off. It is false if off is outside, or if the terminating NUL is outside or too far away.
 func (t strtab) at(off uint64) (string, bool) {
 	if off >= uint64(len(t)) {
 		return "", false

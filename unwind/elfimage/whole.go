@@ -6,11 +6,11 @@ import "debug/elf"
 // pages.
 const maxWholeHeaders = 1 << 20
 
-// findWholeEHFrame takes .eh_frame from the section headers of an image in memory whose program headers name no such
-// section. The kernel maps a vDSO whole, section headers included, and that of s390x needs them: in Linux 6.1 at least
-// it is linked with a PT_GNU_EH_FRAME that is empty. h is the ELF header as it stands there. Other memory may lie where
-// the section headers would be: they count when they begin with the null section and .eh_frame lies where the only
-// segment has it.
+// findWholeEHFrame finds .eh_frame by the section headers of an image in memory. It is for images whose program
+// headers do not name the section. The kernel maps a vDSO completely, including its section headers. The vDSO of
+// s390x needs them: in Linux 6.1 at least, it is linked with an empty PT_GNU_EH_FRAME. h is the ELF header in memory.
+// Other data may occupy the place of the section headers. They are valid only if they begin with the null section and
+// .eh_frame lies within the only segment.
 func (m *Image) findWholeEHFrame(h header) {
 	if m.named(".eh_frame") != nil || len(m.segments) != 1 || h.shoff == 0 || h.shoff > maxWholeHeaders ||
 		h.shentsize != uint64(m.layout.pick(64, 40)) || h.shnum == 0 {

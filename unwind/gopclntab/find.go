@@ -13,7 +13,7 @@ import (
 // tableSections are the sections that Go's linker makes for the table; the second one in position-independent programs.
 var tableSections = [...]string{".gopclntab", ".data.rel.ro.gopclntab"}
 
-// mergedSections are those that another linker puts the table into.
+// mergedSections are the sections into which other linkers put the table.
 var mergedSections = [...]string{".data.rel.ro", ".rodata"}
 
 // marks are sections that only Go's linker makes.
@@ -80,13 +80,13 @@ func search(m *elfimage.Image) (*Table, error) {
 	return nil, ErrNone
 }
 
-// Words of the module data, which package runtime finds everything by (moduledata in its symtab.go).
+// Words of the module data, from which package runtime finds all its tables (moduledata in its symtab.go).
 const (
 	wordHeader    = 0  // the table
 	wordList      = 16 // the list of functions
 	wordListSize  = 17
-	wordText      = 22 // what functions count from
-	wordBase118   = 38 // what functions' data count from, in Go 1.18 and 1.19
+	wordText      = 22 // base address of functions
+	wordBase118   = 38 // base address of functions' data, in Go 1.18 and 1.19
 	wordBase120   = 40 // since Go 1.20
 	moduleWords   = 46
 	maxCandidates = 64
@@ -95,8 +95,8 @@ const (
 // moduleSections may have the module data: the first one since Go 1.26.
 var moduleSections = [...]string{".go.module", ".noptrdata", ".data", ".data.rel.ro"}
 
-// locate finds the module data, and by it what functions and their data count from. Without it, as in a file that is
-// damaged, only a table with addresses of its own can be used.
+// locate finds the module data, which contains the base addresses of functions and their data. A damaged file may
+// have none. Then only a table that contains absolute addresses can be used.
 func (t *Table) locate(m *elfimage.Image) error {
 	if t.format == go116 {
 		if first, err := t.entry(0); err != nil || !m.Executable(first) {
@@ -182,14 +182,14 @@ var relativeTypes = map[elf.Machine]uint32{
 	elf.EM_RISCV: uint32(elf.R_RISCV_RELATIVE),
 }
 
-// relocations are what a position-independent image has instead of addresses.
+// relocations replace addresses in a position-independent image.
 type relocations struct {
 	data  []byte // of .rela.dyn
 	order binary.ByteOrder
 	typ   uint32
 }
 
-// relative reads the relocations of an image; those of 32-bit ones, which stand in place, are not needed.
+// relative reads the relocations of an image. 32-bit images need none, because their addends are in place.
 func relative(m *elfimage.Image) relocations {
 	typ, ok := relativeTypes[m.Machine()]
 	data, _, err := m.Section(".rela.dyn")

@@ -9,27 +9,28 @@ import (
 type Function struct {
 	// Name is the name as Go's stack traces have it.
 	Name string
-	// Entry is its first address, End the first behind it or behind what fills the gap to the next function.
+	// Entry is the first address of the function. End is the first address behind it, or behind the padding that
+	// follows.
 	Entry, End uint64
-	// Flags say what the table's distances cannot.
+	// Flags are properties that the table's distances do not show.
 	Flags Flags
 
 	table                        *Table
 	pcsp, pcfile, pcline, inline uint32 // offsets of tables; 0: none
 	unit                         uint32
-	tree                         uint64 // address of the inline tree; 0: none, or not known where
+	tree                         uint64 // address of the inline tree; 0: none or unknown
 }
 
-// Flags are a function's abi.FuncFlag (internal/abi/symtab.go). Go 1.16 has none, Go 1.17 not the last one.
+// Flags are a function's abi.FuncFlag (internal/abi/symtab.go). Go 1.16 has no flags, and Go 1.17 lacks the last one.
 type Flags uint8
 
 // The flags.
 const (
 	// TopFrame: the outermost function of a stack.
 	TopFrame Flags = 1 << iota
-	// SPWrite: it writes the stack pointer in a way that SPDelta does not know.
+	// SPWrite is set if the function changes the stack pointer in a way that SPDelta does not describe.
 	SPWrite
-	// Assembly: it is written in assembly language.
+	// Assembly is set if the function is written in assembly language.
 	Assembly
 )
 
@@ -56,7 +57,7 @@ func (t *Table) Function(i int) (*Function, error) {
 	return t.function(t.text+uint64(entry), uint64(off), t.text+uint64(end))
 }
 
-// function reads what the table has of a function, at an offset from the list of functions.
+// function reads the table's data of a function, at an offset from the list of functions.
 func (t *Table) function(entry, off, end uint64) (*Function, error) {
 	if t.format >= go118 && t.ptr == 4 {
 		entry, end = uint64(uint32(entry)), uint64(uint32(end))
@@ -141,8 +142,8 @@ func (t *Table) entry(i uint64) (uint64, error) {
 	return t.text + uint64(t.order.Uint32(p)), nil
 }
 
-// Find returns the function that holds an address, which must be one of its own code: what fills a gap behind it, or C
-// code there, is not. The error is ErrNotCovered or ErrMalformed.
+// Find returns the function that contains an address. The address must belong to the function's own code. Padding
+// behind it and C code there are not covered. The error is ErrNotCovered or ErrMalformed.
 func (t *Table) Find(addr uint64) (*Function, error) {
 	var failed error
 	n := sort.Search(int(t.functions)+1, func(i int) bool {

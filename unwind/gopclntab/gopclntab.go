@@ -1,13 +1,13 @@
-// Package gopclntab reads the table that Go's linker puts into every program for its own stack traces: the function at
-// a code address, its source line, the calls inlined there, and how far the stack pointer is from the caller's. It is
-// there in stripped programs too.
+// Package gopclntab reads the table that Go's linker adds to every program for stack traces. For a code address the
+// table gives the function, its source line, the inlined calls, and the distance from the stack pointer to the
+// caller's stack pointer. Stripped programs contain the table too.
 //
-// It reads the format of Go 1.16, that of 1.18 and that of 1.20, which is today's, of either byte order and address
-// size, as package runtime (symtab.go, symtabinl.go) and cmd/link (ld/pcln.go) of those versions describe it. Nothing
-// is read before it is needed but the header; a look-up reads a few pieces of some hundred bytes.
+// The package supports the formats of Go 1.16, 1.18 and 1.20, with either byte order and address size. The format of
+// 1.20 is the current one. Package runtime (symtab.go, symtabinl.go) and cmd/link (ld/pcln.go) of those versions
+// describe the formats. Only the header is read at first. A look-up reads a few pieces of some hundred bytes.
 //
 // Files are foreign input: reading is bounded, and damaged tables give fewer answers, never a panic. The package must
-// not know of processes, load addresses or where files are found; addresses are link-time addresses.
+// not know of processes, load addresses or where files are found. All addresses are link-time addresses.
 package gopclntab
 
 import (
@@ -18,7 +18,7 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrNone means that the image has no such table: it is no Go program.
+	// ErrNone means that the image has no such table: it is not a Go program.
 	ErrNone = errors.New("gopclntab: no Go function table")
 	// ErrMalformed means that the table contradicts itself.
 	ErrMalformed = errors.New("gopclntab: malformed Go function table")
@@ -29,22 +29,22 @@ var (
 	ErrNotCovered = errors.New("gopclntab: address in no Go function")
 )
 
-// Source reads an image's content by link-time address. What it returns is not written to.
+// Source reads an image's content by link-time address. Callers do not change the returned bytes.
 type Source interface {
 	Bytes(addr, n uint64) ([]byte, error)
 }
 
-// Frame is a call at an address: of the function itself, or of one that the compiler put inline.
+// Frame is a call at an address: a function, or a call that the compiler inlined.
 type Frame struct {
 	// Function is the name as Go's stack traces have it: with [...] for type arguments.
 	Function string
 	// Entry is the function's first address, 0 for an inlined call. Start is where the piece of code begins that holds
 	// the address.
 	Entry, Start uint64
-	// File and Line are the place in the source that the frame has come to. "" and 0 where they are not known.
+	// File and Line are the current place of the frame in the source. They are "" and 0 if unknown.
 	File string
 	Line int
-	// Inlined is set for a call that has no stack frame of its own, but is part of the next one.
+	// Inlined is set for an inlined call, which shares the stack frame of the next Frame.
 	Inlined bool
 }
 
@@ -53,7 +53,7 @@ type Table struct {
 	src    Source
 	order  binary.ByteOrder
 	addr   uint64 // of the header
-	size   uint64 // of what may belong to it
+	size   uint64 // limit of the table's size
 	format format
 	// quantum is the unit of code distances, ptr the size of addresses, both in bytes.
 	quantum, ptr uint64
@@ -61,11 +61,11 @@ type Table struct {
 	functions uint64
 	// Offsets of the parts from the header.
 	names, units, files, values, funcs uint64
-	// text is the address that functions count from, base that of their data; 0: not known.
+	// text is the base address of functions, base the base address of their data; 0 means unknown.
 	text, base uint64
 }
 
-// format is what differs between the versions.
+// format identifies the versions of the table.
 type format uint8
 
 const (

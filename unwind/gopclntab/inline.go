@@ -5,9 +5,9 @@ import (
 	"fmt"
 )
 
-// Frames returns the calls at an address, innermost first; the last one is the function's own. The error is
-// ErrNotCovered or ErrMalformed; beside the latter may stand the function's own frame, without a line. Where a place in
-// the source cannot be told there is none: that of another call is not put in its stead.
+// Frames returns the calls at an address, innermost first. The last call is the function itself. The error is
+// ErrNotCovered or ErrMalformed. With ErrMalformed, Frames may still return the function itself, without a line. If a
+// source line is unknown, it stays empty. Frames never uses the line of another call instead.
 func (t *Table) Frames(addr uint64) ([]Frame, error) {
 	f, err := t.Find(addr)
 	if err != nil {
@@ -65,7 +65,7 @@ func (f *Function) line(addr uint64) (string, int, error) {
 	return name, int(line.value), err
 }
 
-// inlinedAt returns the number of the innermost call inlined at an address, -1 if none is.
+// inlinedAt returns the number of the innermost call inlined at an address, or -1.
 func (f *Function) inlinedAt(addr uint64) (int32, error) {
 	if f.inline == 0 {
 		return -1, nil
@@ -126,7 +126,8 @@ func (f *Function) start(index int32, addr uint64) (uint64, error) {
 	return start, r.err
 }
 
-// within reports whether a call is one that inside says true of, or inlined into one, and remembers it there.
+// within reports whether a call is marked true in inside, or inlined into such a call. It stores the result in
+// inside.
 func (f *Function) within(index int32, inside map[int32]bool) (bool, error) {
 	if is, known := inside[index]; known {
 		return is, nil

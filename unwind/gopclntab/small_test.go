@@ -70,7 +70,7 @@ func (s small) entry(p []byte, units int) []byte {
 	return s.u32(p, units*s.quantum)
 }
 
-// function is what the table has of one.
+// function builds the table's data of one function.
 func (s small) function(units int, fields, tables, data []int) []byte {
 	p := s.u32(s.entry(nil, units), fields...)
 	p = s.u32(p, len(tables), 0)

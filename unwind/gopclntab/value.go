@@ -11,7 +11,7 @@ type run struct {
 // runs reads a function's table from its start.
 type runs struct {
 	f    *Function
-	at   uint64 // offset of what is read next
+	at   uint64 // offset of the next value
 	stop uint64
 	buf  []byte
 	run  run

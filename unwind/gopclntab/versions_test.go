@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/internal/goversions"
 )
 
-// TestVersions compares what other versions of Go have made: every function with debug/gosym, and inlined calls with
+// TestVersions compares programs of other versions of Go: every function with debug/gosym, and inlined calls with
 // debugging information.
 func TestVersions(t *testing.T) {
 	toolchains, programs := goversions.Wanted(t)
@@ -26,7 +26,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// buildWith builds testdata/program by another tool chain. The module is one of its own: this one's needs a newer Go.
+// buildWith builds testdata/program with another tool chain. It creates a separate module, because this module needs
+// a newer Go.
 func buildWith(t *testing.T, version string, flags ...string) string {
 	t.Helper()
 	dir := t.TempDir()

@@ -7,8 +7,8 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// LayoutFrom reads the offsets from a program's debugging information. The error is ErrVersion if it has none, or one
-// that does not describe the structures.
+// LayoutFrom reads the offsets from a program's debugging information. The error is ErrVersion if there is none, or
+// if it does not describe the structures.
 func LayoutFrom(m *elfimage.Image) (Layout, error) {
 	data, err := debugInfo(m)
 	if err != nil {
@@ -77,7 +77,7 @@ func layoutOf(fields map[string]int) (Layout, error) {
 	}, nil
 }
 
-// debugInfo opens what describes types.
+// debugInfo opens the debugging information about types.
 func debugInfo(m *elfimage.Image) (*dwarf.Data, error) {
 	section := func(name string) []byte {
 		data, _, err := m.Section(name)

@@ -11,7 +11,7 @@ type Segment struct {
 	Data []byte
 }
 
-// Program is what is known of a program.
+// Program is the description of a Go program.
 type Program struct {
 	Order  binary.ByteOrder
 	Layout Layout
@@ -37,10 +37,10 @@ func New(p *Program, read Read) (*Runtime, error) {
 	return r, nil
 }
 
-// find looks for runtime.allgs where there are no symbols: a slice of pointers all of which lead to a goroutine, that
-// is, to a structure that holds its own address where goroutines do. Its address stands in another variable too,
-// runtime.allgptr. The garbage collector has a copy of the slice at times, which is no longer than the slice itself
-// and has no room at its end.
+// find searches runtime.allgs in a program without symbols. It is a slice of pointers that all lead to a goroutine: a
+// structure that contains its own address where goroutines do. A second variable, runtime.allgptr, contains its
+// address too. At times the garbage collector has a copy of the slice, which is not longer than the slice and has no
+// spare capacity.
 func (p *Program) find(read Read) uint64 {
 	var best, length, room uint64
 	for _, s := range p.Writable {
@@ -135,7 +135,7 @@ func (p *Program) reasons(read Read) []string {
 	return nil
 }
 
-// readReasons reads the table from its start, up to what is no such text.
+// readReasons reads the table from its start, up to the first entry that is not such a text.
 func (p *Program) readReasons(data []byte, read Read) []string {
 	reasons := []string{""}
 	for i := 1; i < maxReasons && 16*i+16 <= len(data); i++ {
@@ -148,7 +148,7 @@ func (p *Program) readReasons(data []byte, read Read) []string {
 	return reasons
 }
 
-// text reads a short string of printable characters; "" if there is none.
+// text reads a short string of printable characters. It returns "" if the string is invalid.
 func (p *Program) text(addr, n uint64, read Read) string {
 	if addr == 0 || n == 0 || n > maxReason {
 		return ""

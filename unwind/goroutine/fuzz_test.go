@@ -82,7 +82,7 @@ func TestFind(t *testing.T) {
 	}
 }
 
-// TestVersions: of a version that is not known nothing is said.
+// TestVersions checks that an unknown version gives no layout.
 func TestVersions(t *testing.T) {
 	for version, want := range map[string]int{
 		"go1.16": 16, "go1.16.15": 16, "go1.20rc1": 20, "go1.26.8": 26, "go1.24.1 X:nocoverageredesign": 24,

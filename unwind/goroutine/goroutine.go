@@ -1,12 +1,12 @@
-// Package goroutine finds the goroutines of a Go program in its memory: which there are, what each one does or waits
-// for, and where its stack is to be walked from.
+// Package goroutine finds the goroutines of a Go program in its memory. For each goroutine it gives its status, what
+// it waits for, and the registers for walking its stack.
 //
-// Go's run time keeps all of them in one list, runtime.allgs (runtime/proc.go); what is in the structures that it lists
-// differs between versions of Go (runtime/runtime2.go), and the package knows that of Go 1.16 to 1.26 for 64-bit Linux.
-// Of another version it says nothing, unless the program's debugging information describes the structures.
+// Go's run time keeps all goroutines in one list, runtime.allgs (runtime/proc.go). The structures in this list differ
+// between versions of Go (runtime/runtime2.go). The package knows the structures of Go 1.16 to 1.26 for 64-bit Linux.
+// It supports other versions only if the program's debugging information describes the structures.
 //
-// The memory is foreign input: reading is bounded, and a goroutine counts only if it looks like one. The package must
-// not know of processes, of how memory is read or of how stacks are walked.
+// The memory is foreign input. Reading is bounded, and the package ignores goroutines that look invalid. The package
+// must not know of processes, of how memory is read or of how stacks are walked.
 package goroutine
 
 import (
@@ -21,7 +21,7 @@ var (
 	ErrVersion = errors.New("goroutine: unknown version of Go")
 	// ErrNotFound means that the list of goroutines was not found.
 	ErrNotFound = errors.New("goroutine: no list of goroutines")
-	// ErrDamaged means that memory does not hold what it should.
+	// ErrDamaged means that memory does not contain a valid goroutine.
 	ErrDamaged = errors.New("goroutine: not a goroutine")
 )
 
@@ -51,7 +51,7 @@ const ThreadSize = 256
 // Size returns how many bytes of a goroutine's structure Decode needs.
 func (r *Runtime) Size() int { return r.layout.size() }
 
-// All returns the addresses of all goroutines' structures. They never move, and none is ever taken away.
+// All returns the addresses of all goroutines' structures. They never move, and are never removed.
 func (r *Runtime) All(read Read) ([]uint64, error) {
 	var head [ListSize]byte
 	if !read(r.list, head[:]) {
@@ -83,21 +83,21 @@ type Goroutine struct {
 	Addr, ID uint64
 	// StackLow and StackHigh are the limits of its stack.
 	StackLow, StackHigh uint64
-	// Thread is the address of the structure of the thread that it runs on, 0 if on none.
+	// Thread is the address of the structure of the thread on which it runs, or 0.
 	Thread uint64
 	Status Status
-	// Reason is why it waits, in Go's words; empty if it does not, or that is not known.
+	// Reason is why it waits, in Go's words. It is empty if it does not wait, or if the reason is unknown.
 	Reason string
 	// Locked is set if it is bound to one thread.
 	Locked bool
-	// PC, SP, BP and LR are the registers that it goes on with; those of a goroutine that runs are out of date. BP is the
-	// frame pointer and LR the link register; 0: not known.
+	// PC, SP, BP and LR are the registers with which the goroutine resumes. They are out of date while it runs. BP is
+	// the frame pointer and LR the link register; 0 means unknown.
 	PC, SP, BP, LR uint64
 	// Parent is the number of the goroutine that made it, 0 if not known; MadeAt an address in the function that did.
 	Parent, MadeAt uint64
 }
 
-// Status is what a goroutine is at: _Gidle and so on in runtime/runtime2.go.
+// Status is the status of a goroutine: _Gidle and so on in runtime/runtime2.go.
 type Status uint32
 
 // The statuses.
@@ -117,10 +117,10 @@ const (
 // scanned is set while the garbage collector reads the stack.
 const scanned = 0x1000
 
-// Exists reports whether there is a goroutine: structures are kept for later ones.
+// Exists reports whether the goroutine exists. The run time keeps structures of ended goroutines for later ones.
 func (s Status) Exists() bool { return s != Idle && s != Dead && s != DeadExtra }
 
-// String returns what Go's own stack traces say.
+// String returns the text of Go's own stack traces.
 func (s Status) String() string {
 	switch s {
 	case Idle:
@@ -147,7 +147,7 @@ func (s Status) String() string {
 	return fmt.Sprintf("status %d", uint32(s))
 }
 
-// State is what a goroutine does, or waits for, as Go's own stack traces say it.
+// State returns the activity of a goroutine, or what it waits for, as in Go's own stack traces.
 func (g *Goroutine) State() string {
 	if g.Reason != "" {
 		return g.Reason
@@ -201,8 +201,8 @@ func (r *Runtime) Decode(addr uint64, p []byte) (Goroutine, error) {
 	return g, nil
 }
 
-// Thread reads the structure of a thread, of which p has ThreadSize bytes: its number, as the kernel knows it, and the
-// goroutine that it runs or has handed to a system call.
+// Thread reads the structure of a thread. p contains ThreadSize bytes of it. It returns the kernel's thread id, and
+// the goroutine that the thread runs or has handed to a system call.
 func (r *Runtime) Thread(p []byte) (tid int, current uint64) {
 	if len(p) < ThreadSize {
 		return 0, 0

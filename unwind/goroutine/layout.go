@@ -16,7 +16,8 @@ const (
 	offSelf      = 72
 )
 
-// Layout has the offsets that differ between versions. 0 means that there is no such field, or that it is not known.
+// Layout contains the offsets that differ between versions. 0 means that there is no such field, or that it is
+// unknown.
 type Layout struct {
 	// In runtime.g: sched.bp, sched.lr, syscallsp, syscallpc, syscallbp, atomicstatus, goid, waitreason, lockedm,
 	// parentGoid and gopc.
@@ -35,9 +36,8 @@ func (l *Layout) size() int {
 	return n
 }
 
-// layouts are those of 64-bit Linux, by the number behind the 1 of the first version that has them; the versions were
-// compared with the debugging information that the Go tool chain of each makes, or with what programs of that version
-// print of themselves.
+// layouts are the layouts on 64-bit Linux, by the minor number of the first version that has them. They were compared
+// with the debugging information of each version's Go tool chain, or with the output of programs of that version.
 var layouts = map[int]Layout{
 	16: {BP: 104, LR: 96, SyscallSP: 112, SyscallPC: 120, Status: 144, ID: 152, Reason: 176, Locked: 216, MadeAt: 280,
 		ThreadID: 72, Current: 192},
@@ -73,7 +73,7 @@ func LayoutOf(version string) (Layout, error) {
 	return layouts[oldest], nil
 }
 
-// Minor returns the number behind the 1 of a released version such as go1.26.8; false for any other.
+// Minor returns the minor number of a released version such as go1.26.8. It is false for any other version.
 func Minor(version string) (int, bool) {
 	rest, ok := strings.CutPrefix(version, "go1.")
 	if !ok {

@@ -5,15 +5,15 @@ import (
 	"encoding/binary"
 )
 
-// buildInfoMagic begins what the linker puts into .go.buildinfo (debug/buildinfo).
+// buildInfoMagic is the beginning of the linker's data in .go.buildinfo (debug/buildinfo).
 const buildInfoMagic = "\xff Go buildinf:"
 
 // maxVersion bounds the version's text.
 const maxVersion = 256
 
-// Version returns the version of Go that made a program, as runtime.Version gives it, from the section .go.buildinfo;
-// "" if it does not say. Read reads the program's memory, or its file by the same addresses: before Go 1.18 the section
-// has only a pointer to the text.
+// Version returns the version of Go that built a program, as runtime.Version does, from the section .go.buildinfo. It
+// returns "" if the version is unknown. Read reads the program's memory, or its file by the same addresses: before Go
+// 1.18 the section contains only a pointer to the text.
 func Version(section []byte, order binary.ByteOrder, read Read) string {
 	const header, inline = 32, 2
 	if len(section) < header || !bytes.HasPrefix(section, []byte(buildInfoMagic)) {

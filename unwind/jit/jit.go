@@ -1,11 +1,12 @@
-// Package jit reads what a program that makes code at run time tells debuggers of it: the list of GDB's JIT interface
-// ("Debugging with GDB", section "JIT Compilation Interface"), which LLVM keeps where it is asked to (in PostgreSQL:
-// jit_debugging_support = on), and the ELF object behind each entry: which addresses its code takes up, what its
-// functions are called, and where its call frame information lies in memory.
+// Package jit reads the data that a program with a JIT compiler provides for debuggers: the list of GDB's JIT
+// interface ("Debugging with GDB", section "JIT Compilation Interface"). LLVM maintains the list on request (in
+// PostgreSQL: jit_debugging_support = on). Each entry has an ELF object. The object gives the addresses of the code,
+// the names of its functions, and the address of its call frame information in memory.
 //
-// All of it is read through a function and bounded: the memory is another process's, which may hold anything there.
+// The package reads everything through a function and within limits, because the memory of another process may
+// contain anything.
 //
-// The package must not know how that memory was copied, nor what is done with names and frames.
+// The package must not know how that memory was copied or how callers use names and frames.
 package jit
 
 import (
@@ -31,7 +32,7 @@ const (
 	maxFile    = 16 << 20
 )
 
-// ErrMalformed means that the memory does not hold what the interface defines.
+// ErrMalformed means that the memory does not contain the structures of the interface.
 var ErrMalformed = errors.New("malformed JIT information")
 
 // Entry is a jit_code_entry: an object file in memory.
@@ -40,8 +41,8 @@ type Entry struct {
 	File, Size uint64
 }
 
-// Entries follows the list from the descriptor at an address, of a program with addresses of 64 bits. Those that were
-// found before an error are returned with it. A program that has registered nothing has none, and no error.
+// Entries reads the list from the descriptor at an address, in a program with 64-bit addresses. With an error it
+// returns the entries found before. A program without registered code has no entries, which is not an error.
 func Entries(m Memory, order binary.ByteOrder, descriptor uint64) ([]Entry, error) {
 	var head [DescriptorSize]byte
 	if !m(descriptor, head[:]) {

@@ -92,7 +92,8 @@ func TestEntries(t *testing.T) {
 	}
 }
 
-// compiled is an object file of the compiler, with the addresses in its section headers that a loader would enter.
+// compiled is an object file of the compiler. Its section headers contain load addresses as a loader would write
+// them.
 func compiled(t testing.TB) []byte {
 	t.Helper()
 	dir := t.TempDir()
@@ -177,8 +178,8 @@ func TestObject(t *testing.T) {
 	}
 }
 
-// TestObjectsOfNonsense: what is no object, or none of this machine, gives an error, and no names.
-func TestObjectsOfNonsense(t *testing.T) {
+// TestInvalidObjects checks that invalid objects, and objects for another machine, give an error and no names.
+func TestInvalidObjects(t *testing.T) {
 	data := compiled(t)
 	m := memory{objectAt: data}.read
 	for _, c := range []struct {
@@ -209,7 +210,7 @@ func TestObjectsOfNonsense(t *testing.T) {
 	}
 }
 
-// FuzzOpen reads damaged objects: what comes out lies in their code.
+// FuzzOpen reads damaged objects. The results must lie in their code.
 func FuzzOpen(f *testing.F) {
 	f.Add(compiled(f))
 	f.Add([]byte("\x7fELF\x02\x01\x01"))

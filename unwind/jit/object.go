@@ -36,13 +36,13 @@ type Function struct {
 type Object struct {
 	// Code are the addresses of its code.
 	Code []Span
-	// Frames is where its .eh_frame section lies in memory, relocated; empty if it has none.
+	// Frames is the address range of its .eh_frame section in memory, relocated. It is empty if there is none.
 	Frames    Span
 	functions []Function // by address
 }
 
-// Open reads the headers and the symbols of an entry's object, which is for that machine. It may be relocatable:
-// whoever made it has then entered into its section headers where each section was loaded.
+// Open reads the headers and the symbols of an entry's object for the given machine. The object may be relocatable.
+// The program has then written the load address of each section into the section headers.
 func Open(m Memory, e Entry, machine elf.Machine) (*Object, error) {
 	if e.File == 0 || e.Size == 0 || e.Size > maxFile || e.File+e.Size < e.File {
 		return nil, fmt.Errorf("%w: object of %d bytes at %#x", ErrMalformed, e.Size, e.File)
@@ -73,8 +73,8 @@ func Open(m Memory, e Entry, machine elf.Machine) (*Object, error) {
 	return o, o.readSymbols(f, e)
 }
 
-// modest looks, before anything is allocated, whether the header of an object of 64 bits promises no more than objects
-// have: each program header would be a read of its own.
+// modest reports whether the header of a 64-bit object declares no more headers than usual objects have. Open checks
+// this before it allocates memory, because each program header takes a separate read.
 func modest(m Memory, e Entry) bool {
 	const programs, sections = 56, 60
 	var h [64]byte
@@ -115,7 +115,7 @@ func (o *Object) readSymbols(f *elf.File, e Entry) error {
 	return nil
 }
 
-// function returns the function of a symbol that lies whole in a section of code.
+// function returns the function of a symbol that lies completely in a section of code.
 func function(f *elf.File, s *elf.Symbol) (Function, bool) {
 	if elf.ST_TYPE(s.Info) != elf.STT_FUNC || s.Size == 0 || !printable(s.Name) ||
 		s.Section == elf.SHN_UNDEF || int(s.Section) >= len(f.Sections) {
@@ -133,7 +133,7 @@ func function(f *elf.File, s *elf.Symbol) (Function, bool) {
 	return Function{Span{start, start + s.Size}, s.Name}, true
 }
 
-// printable tells the names that can be shown on one line.
+// printable reports whether a name can be shown on one line.
 func printable(name string) bool {
 	for i := range len(name) {
 		if name[i] <= ' ' || name[i] >= 0x7f {
@@ -148,7 +148,7 @@ func (o *Object) Holds(addr uint64) bool {
 	return slices.ContainsFunc(o.Code, func(s Span) bool { return s.holds(addr) })
 }
 
-// Function returns the function whose symbol covers an address; of functions one of which lies in the other, the
+// Function returns the function whose symbol covers an address. If one function lies in another, it returns the
 // innermost.
 func (o *Object) Function(addr uint64) (Function, bool) {
 	const maxOverlap = 8

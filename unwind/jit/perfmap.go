@@ -22,8 +22,8 @@ type perfFunction struct {
 	name       string
 }
 
-// ParsePerfMap reads such a map. Lines that are malformed are left out. A program adds lines only: where functions
-// begin at the same address, the later line counts.
+// ParsePerfMap reads such a map. It ignores malformed lines. Programs only append lines: if functions begin at the
+// same address, the later line counts.
 func ParsePerfMap(text string) *PerfMap {
 	var all []perfFunction
 	for line := range strings.Lines(text) {
@@ -45,7 +45,8 @@ func ParsePerfMap(text string) *PerfMap {
 	return &PerfMap{functions: all}
 }
 
-// Find returns the function that holds an address; none if two functions do, since only one of them can be there now.
+// Find returns the function that contains an address. If two functions do, it returns none, because only one of them
+// can exist now.
 func (m *PerfMap) Find(addr uint64) (name string, start uint64, ok bool) {
 	i := sort.Search(len(m.functions), func(i int) bool { return m.functions[i].start > addr }) - 1
 	if i < 0 || addr >= m.functions[i].end || i > 0 && addr < m.functions[i-1].end {

@@ -28,7 +28,7 @@ func newCandidate(s elfimage.Symbol) (candidate, bool) {
 	default:
 		return candidate{}, false
 	}
-	// No function has 4 GiB: whoever says so lies about everything behind it.
+	// No function has 4 GiB. Such a size would hide all functions behind it.
 	if s.Size == 0 || s.Size > math.MaxUint32 || s.Addr+s.Size < s.Addr {
 		return candidate{}, false
 	}
@@ -61,8 +61,8 @@ func unversioned(name string) string {
 	return name
 }
 
-// goodName reports whether a name can stand in a line of output: not empty, no local label of the assembler, no mapping
-// symbol ($x, $d), valid UTF-8 without white space and control characters.
+// goodName reports whether a name can be used in a line of output. It must not be empty, a local label of the
+// assembler or a mapping symbol ($x, $d). It must be valid UTF-8 without white space and control characters.
 func goodName(name string) bool {
 	if name == "" || strings.HasPrefix(name, ".L") || name[0] == '$' {
 		return false
@@ -78,8 +78,8 @@ func goodName(name string) bool {
 	return true
 }
 
-// compareCandidates sorts by address, then the larger size first, then the better name first. That is a total order of
-// different names, so the choice among aliases depends neither on the table's order nor on what was stripped.
+// compareCandidates sorts by address, then the larger size first, then the better name first. This is a total order
+// of different names. The choice among aliases therefore does not depend on the order of the table or on stripping.
 func compareCandidates(a, b *candidate) int {
 	switch {
 	case a.addr != b.addr:

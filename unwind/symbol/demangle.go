@@ -9,20 +9,21 @@ import (
 )
 
 const (
-	// maxMangled bounds the names that are demangled, maxDemangledShift the results: back references let a short name
-	// stand for a very long one.
+	// maxMangled limits the length of names that are demangled, maxDemangledShift the length of results: back
+	// references can expand a short name to a very long one.
 	maxMangled        = 8 << 10
 	maxDemangledShift = 14
 )
 
-// Demangle returns the source form of a C++ or Rust name (Itanium C++ ABI, chapter 5; Rust's legacy form and RFC 2603),
-// with the suffix of a clone (".cold", ".part.0") kept, and any other name as it is. The result may contain spaces.
+// Demangle returns the source form of a C++ or Rust name (Itanium C++ ABI, chapter 5; Rust's legacy form and RFC
+// 2603). It keeps the suffix of a clone (".cold", ".part.0"), and returns any other name unchanged. The result may
+// contain spaces.
 func Demangle(name string) (out string) {
 	if len(name) > maxMangled {
 		return name
 	}
 	defer func() {
-		// The names come from foreign files: should one break the parser, it stays as it is.
+		// The names come from foreign files. If a name makes the parser panic, it stays unchanged.
 		if recover() != nil {
 			out = name
 		}
@@ -44,7 +45,8 @@ func Demangle(name string) (out string) {
 // legacyRust matches Rust's legacy form: identifiers with their lengths, then a hash.
 var legacyRust = regexp.MustCompile(`^_ZN.*17h[0-9a-f]{16}E`)
 
-// cutRust cuts a Rust name into what the library knows and the suffix, which it would drop; false for other names.
+// cutRust splits a Rust name into the part that the library supports and the suffix, which the library would drop. It
+// is false for other names.
 func cutRust(name string) (base, suffix string, ok bool) {
 	at := strings.IndexByte(name, '.')
 	switch {
@@ -60,8 +62,8 @@ func cutRust(name string) (base, suffix string, ok bool) {
 	return name[:at], name[at:], name[at] == '.'
 }
 
-// keepUnderscores gives each identifier of the legacy form that begins with an underscore another one: the library
-// takes one away, which is right only before an escape ("_$LT$", which begins with a letter so).
+// keepUnderscores adds an underscore to each identifier of the legacy form that begins with one. The library removes
+// one underscore, which is right only before an escape ("_$LT$", which begins with a letter so).
 func keepUnderscores(name string) string {
 	rest, ok := strings.CutPrefix(name, "_ZN")
 	if !ok {

@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// abbreviations are the long forms that c++filt writes for the Itanium ABI's abbreviations, and the hashes that tell
-// crates and functions of one name apart and the types of constants: what is left out here.
+// abbreviations replaces the long forms that c++filt writes for the Itanium ABI's abbreviations. rustDetails are
+// parts that Demangle omits: types of constants, and hashes that distinguish crates and functions with the same name.
 var abbreviations = strings.NewReplacer(
 	"std::basic_string<char, std::char_traits<char>, std::allocator<char> >", "std::string",
 	"std::basic_istream<char, std::char_traits<char> >", "std::istream",
@@ -26,8 +26,8 @@ var abbreviations = strings.NewReplacer(
 
 var rustDetails = regexp.MustCompile(`\[[0-9a-f]{1,16}\]|::h[0-9a-f]{16}\b|: [iu](?:size|8|16|32|64|128)\b`)
 
-// TestDemangleRealSymbols compares with c++filt on what the C++ library exports, as it is and as a clone of it, and on
-// symbols of Rust programs in both manglings (testdata/rust-symbols.txt).
+// TestDemangleRealSymbols compares the results with c++filt. It uses the C++ library's exported names, unchanged and
+// as clones, and symbols of Rust programs in both manglings (testdata/rust-symbols.txt).
 func TestDemangleRealSymbols(t *testing.T) {
 	if _, err := exec.LookPath("c++filt"); err != nil {
 		t.Skipf("nothing to compare with: %v", err)

@@ -61,8 +61,8 @@ func checkOrder(t *testing.T, table *symbol.Table) {
 	}
 }
 
-// checkLookup compares with the last function of the table that holds addr: the order has the innermost last. Where
-// functions nest deeper than any real ones, there may be no answer.
+// checkLookup compares with the last function of the table that contains addr. In the table's order the innermost
+// function is last. If functions nest deeper than any real ones, there may be no answer.
 func checkLookup(t *testing.T, table *symbol.Table, addr uint64) {
 	t.Helper()
 	var want symbol.Symbol
@@ -111,7 +111,7 @@ func FuzzNewTable(f *testing.F) {
 	})
 }
 
-// FuzzDemangle checks that foreign names neither break the demangler nor blow up.
+// FuzzDemangle checks that foreign names cannot cause a panic or a huge result.
 func FuzzDemangle(f *testing.F) {
 	for _, name := range []string{
 		"_Z3fooi", "_ZN3foo3barEv.cold", "_RNvC6_123foo3bar", "_ZSt4moveIRiEONSt16remove_referenceIT_E4typeEOS2_",

@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// The oracle is readelf. It shares no code with this package; what it lists is taken for true.
+// The oracle is readelf, which shares no code with this package. Its list is taken as correct.
 
 // named is a symbol that readelf lists in an executable section.
 type named struct {
@@ -27,7 +27,7 @@ type named struct {
 // span is a range of the call frame information.
 type span struct{ start, end uint64 }
 
-// oracleFiles are the ELF files that PGSB_ORACLE_FILES lists (separated by colons), else those of this machine.
+// oracleFiles are the ELF files in PGSB_ORACLE_FILES (separated by colons), or files of this machine by default.
 func oracleFiles(t testing.TB) []string {
 	t.Helper()
 	if _, err := exec.LookPath("readelf"); err != nil {
@@ -106,7 +106,7 @@ func codeSections(t testing.TB, path string) map[string]bool {
 	return code
 }
 
-// withDebugFile adds the separate debug file that a distribution's package has put beside the file's.
+// withDebugFile adds the separate debug file from a distribution's package.
 func withDebugFile(t testing.TB, path string) []string {
 	t.Helper()
 	id := openImage(t, path).BuildID()
@@ -130,7 +130,7 @@ func oracleSymbols(t testing.TB, paths ...string) []named {
 	return all
 }
 
-// fileSymbols are those of one file.
+// fileSymbols returns the symbols of one file.
 func fileSymbols(t testing.TB, path string) []named {
 	t.Helper()
 	code := codeSections(t, path)
@@ -152,7 +152,7 @@ func fileSymbols(t testing.TB, path string) []named {
 	return all
 }
 
-// oracleFDEs are the ranges of the call frame information. A debug file has none of its own.
+// oracleFDEs returns the ranges of the call frame information. A debug file itself has none.
 func oracleFDEs(t testing.TB, path string) []span {
 	t.Helper()
 	var all []span
@@ -183,7 +183,7 @@ func newOracle(symbols []named) *oracle {
 	return o
 }
 
-// covering returns the symbols whose range holds addr.
+// covering returns the symbols whose range contains addr.
 func (o *oracle) covering(addr uint64) []named {
 	i, _ := slices.BinarySearchFunc(o.symbols, addr, func(s named, a uint64) int { return cmp.Compare(s.start, a+1) })
 	var all []named
@@ -195,7 +195,7 @@ func (o *oracle) covering(addr uint64) []named {
 	return all
 }
 
-// innermost keeps those that begin last.
+// innermost keeps the symbols with the highest start.
 func innermost(all []named) []named {
 	last := uint64(0)
 	for _, s := range all {
@@ -208,7 +208,7 @@ func hasName(all []named, name string) bool {
 	return slices.ContainsFunc(all, func(s named) bool { return s.name == name })
 }
 
-// eachOracle runs a test on every file by itself and, if it has one, together with its debug file.
+// eachOracle runs a test on every file alone and, if it has one, together with its debug file.
 func eachOracle(t *testing.T, test func(t *testing.T, paths ...string)) {
 	t.Helper()
 	for _, path := range oracleFiles(t) {
@@ -219,8 +219,9 @@ func eachOracle(t *testing.T, test func(t *testing.T, paths ...string)) {
 	}
 }
 
-// TestEverySymbol looks up the first, middle and last byte of every function, and the bytes beside it. The name has to
-// be one of the innermost functions that hold the address, and there is one exactly if there are such.
+// TestEverySymbol looks up the first, middle and last byte of every function, and the neighbouring bytes. The name
+// must be one of the innermost functions that contain the address. There must be a name if and only if there is such
+// a function.
 func TestEverySymbol(t *testing.T) {
 	eachOracle(t, func(t *testing.T, paths ...string) {
 		symbols := oracleSymbols(t, paths...)
@@ -242,7 +243,7 @@ func TestEverySymbol(t *testing.T) {
 	})
 }
 
-// TestEveryFDE looks up the first, middle and last byte of everything that the call frame information knows.
+// TestEveryFDE looks up the first, middle and last byte of every range in the call frame information.
 func TestEveryFDE(t *testing.T) {
 	eachOracle(t, func(t *testing.T, paths ...string) {
 		o, table, fdes, cut := newOracle(oracleSymbols(t, paths...)), openTable(t, paths...), oracleFDEs(t, paths[0]), 0
@@ -266,7 +267,7 @@ func TestEveryFDE(t *testing.T) {
 	})
 }
 
-// nobody names anything.
+// nobody never names an address.
 func nobody(uint64) bool { return false }
 
 // sequence makes an iterator of ranges.

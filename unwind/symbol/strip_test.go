@@ -71,7 +71,7 @@ func TestStrippedNamesAgree(t *testing.T) {
 	}
 }
 
-// nearest names the last function that begins at or before addr, which is what this package refuses to do.
+// nearest returns the last function that begins at or before addr. Package symbol must not do this.
 func nearest(t *symbol.Table, addr uint64) string {
 	name := ""
 	for s := range t.All() {

@@ -1,8 +1,8 @@
-// Package symbol turns code addresses into names that are true.
+// Package symbol finds the correct names of code addresses.
 //
-// A Table holds the functions of one image, from its own symbol tables and those of its separate debug file. A name is
-// given only for an address inside the symbol's size and inside the function that the call frame information knows
-// there; where no symbol covers the address there is no answer, never the nearest one.
+// A Table contains the functions of one image, from the image's own symbol tables and from its separate debug file.
+// It names an address only inside the symbol's size, and inside the function in the call frame information. If no
+// symbol covers the address, there is no answer. It never uses the nearest symbol instead.
 //
 // The package must not know of processes, load addresses or where files are found: addresses are link-time addresses.
 package symbol
@@ -19,7 +19,7 @@ import (
 
 // Symbol is a function.
 type Symbol struct {
-	// Name is the name as the linker knows it, without a symbol version; see Demangle.
+	// Name is the linker's name, without a symbol version; see Demangle.
 	Name string
 	// Addr is the link-time address of its first byte, Size its length in bytes.
 	Addr, Size uint64
@@ -30,10 +30,10 @@ type Symbol struct {
 type Table struct {
 	addrs []uint64 // ascending; among equal ones the larger size first
 	sizes []uint32
-	// enclosing is, for each function, one more than the index of the nearest one before it that ends later, 0 if
-	// there is none: where functions nest, the next candidate outwards.
+	// enclosing is, for each function, one more than the index of the nearest function before it that ends later, or
+	// 0. Where functions nest, this is the next candidate outwards.
 	enclosing []uint32
-	// nameEnds are offsets into names, where the names stand in the order of addrs.
+	// nameEnds are offsets into names, which contains the names in the order of addrs.
 	nameEnds []uint32
 	names    string
 }
@@ -50,9 +50,9 @@ const (
 // ErrTooLarge means that an image has more names than a table takes.
 var ErrTooLarge = errors.New("symbol table too large")
 
-// NewTable collects the functions of .symtab and .dynsym of the images, which must all be of one program: the file that
-// is mapped and its separate debug file. An image without a symbol table adds nothing; one that cannot be read is an
-// error, returned beside the table of what could be.
+// NewTable collects the functions of .symtab and .dynsym of the images. All images must belong to one program: the
+// mapped file and its separate debug file. An image without a symbol table adds nothing. If an image cannot be read,
+// NewTable returns an error, together with the table of the other images.
 func NewTable(images ...*elfimage.Image) (*Table, error) {
 	var b builder
 	var errs error
@@ -123,7 +123,7 @@ func (b *builder) table() *Table {
 func (b *builder) sorted() []*candidate {
 	order := b.byAddress()
 	all := make([]*candidate, len(order))
-	first := 0 // of those that have the same address
+	first := 0 // the first one at the same address
 	for i := range order {
 		all[i] = &b.all[order[i]]
 		if i+1 < len(order) && b.all[order[i+1]].addr == all[i].addr {
@@ -137,8 +137,8 @@ func (b *builder) sorted() []*candidate {
 	return slices.CompactFunc(all, func(a, b *candidate) bool { return a.addr == b.addr && a.size == b.size })
 }
 
-// byAddress returns the indexes of the candidates in the order of their addresses, sorted by one digit after the other,
-// from the lowest: a symbol table stands in no order, and is the first thing that a name waits for.
+// byAddress returns the indexes of the candidates in the order of their addresses. It is a radix sort, from the
+// lowest digit on. Symbol tables are not sorted, and the first look-up waits for this.
 func (b *builder) byAddress() []uint32 {
 	const digit = 11 // bits
 	order, other := make([]uint32, len(b.all)), make([]uint32, len(b.all))
@@ -165,7 +165,7 @@ func (b *builder) byAddress() []uint32 {
 	return order
 }
 
-// enclosingOf walks outwards from the entry before i to the first one that ends after i does.
+// enclosingOf walks outwards from the entry before i, to the first entry that ends after the end of i.
 func (t *Table) enclosingOf(i int) uint32 {
 	end := t.end(i)
 	j := uint32(i)
@@ -175,11 +175,12 @@ func (t *Table) enclosingOf(i int) uint32 {
 	return j
 }
 
-// end returns the address behind function i; newCandidate refused those whose end would overflow.
+// end returns the address behind function i. newCandidate has rejected functions whose end would overflow.
 func (t *Table) end(i int) uint64 { return t.addrs[i] + uint64(t.sizes[i]) }
 
-// Lookup names the function that holds addr, the innermost one where several do. fdeStart and fdeEnd are the range that
-// the call frame information has for addr: the function must begin inside it. fdeEnd 0 means that there is none.
+// Lookup returns the function that contains addr, the innermost one if there are several. fdeStart and fdeEnd are the
+// range of addr in the call frame information. The function must begin inside this range. fdeEnd is 0 if there is no
+// range.
 func (t *Table) Lookup(addr, fdeStart, fdeEnd uint64) (Symbol, bool) {
 	i, found := slices.BinarySearch(t.addrs, addr)
 	if found {
@@ -207,8 +208,8 @@ func (t *Table) Lookup(addr, fdeStart, fdeEnd uint64) (Symbol, bool) {
 	return s, true
 }
 
-// Neighbours returns the last function that ends before a range of addresses and the first one that begins behind it;
-// false if one of them does not exist.
+// Neighbours returns the last function that ends before a range of addresses, and the first function that begins
+// behind it. It returns false if one of them does not exist.
 func (t *Table) Neighbours(start, end uint64) (before, after Symbol, ok bool) {
 	i, _ := slices.BinarySearch(t.addrs, start)
 	j, _ := slices.BinarySearch(t.addrs, end)
@@ -244,8 +245,8 @@ func (t *Table) All() iter.Seq[Symbol] {
 	}
 }
 
-// Coverage counts the functions that the call frame information knows, given as ranges [start, end), and those of them
-// that have a name. other tells whether somebody else names what begins at an address and has no symbol.
+// Coverage counts the functions in the call frame information, given as ranges [start, end), and the named functions
+// among them. other reports whether another source names the function at an address without a symbol.
 func (t *Table) Coverage(fdes iter.Seq2[uint64, uint64], other func(addr uint64) bool) (named, total int) {
 	for start, end := range fdes {
 		total++

@@ -71,7 +71,7 @@ func TestAliases(t *testing.T) {
 		{"f.cold", []imagetest.Symbol{fn("f.cold", 0x1000, 16, local)}},
 		{"f.part.0.isra.1", []imagetest.Symbol{fn("f.part.0.isra.1", 0x1000, 16, local)}},
 	} {
-		for range 2 { // whatever their order
+		for range 2 { // in both orders
 			if s, ok := makeTable(t, c.symbols...).Lookup(0x100f, 0x1000, 0x1010); !ok || s.Name != c.want {
 				t.Errorf("%v: %+v, %v", c.symbols, s, ok)
 			}
@@ -80,8 +80,8 @@ func TestAliases(t *testing.T) {
 	}
 }
 
-// TestNeverNamed has every kind of symbol that must not name code.
-func TestNeverNamed(t *testing.T) {
+// TestSymbolsThatNameNoCode has every kind of symbol that must not name code.
+func TestSymbolsThatNameNoCode(t *testing.T) {
 	const none, local, global = elf.STT_NOTYPE, elf.STB_LOCAL, elf.STB_GLOBAL
 	for name, s := range map[string]imagetest.Symbol{
 		"no size":         fn("f", 0x1000, 0, global),
@@ -115,7 +115,7 @@ func TestNeverNamed(t *testing.T) {
 	}
 }
 
-// TestCode has the kinds beside a plain function that do name code.
+// TestCode checks other kinds of symbols that name code, in addition to plain functions.
 func TestCode(t *testing.T) {
 	for name, s := range map[string]imagetest.Symbol{
 		"assembler without a type": {Name: "f", Addr: 0x1000, Size: 16, Section: text},
@@ -143,10 +143,10 @@ func TestOverlaps(t *testing.T) {
 		{0xfff, 0, 0, ""}, {0x1000, 0, 0, "head"}, {0x1010, 0, 0, "outer"}, {0x1100, 0, 0, "inner"},
 		{0x1140, 0, 0, "core"}, {0x1180, 0, 0, "inner"}, {0x1200, 0, 0, "outer"}, {0x1fff, 0, 0, "outer"},
 		{0x2000, 0, 0, ""}, {0x30ff, 0, 0, "left"}, {0x3100, 0, 0, "right"}, {0x32ff, 0, 0, "right"}, {0x3300, 0, 0, ""},
-		// inside of what the call frame information has for the address
+		// inside the range of the call frame information
 		{0x1200, 0x1000, 0x2000, "outer"}, {0x1200, 0x1200, 0x2000, ""}, {0x1150, 0x1100, 0x1200, "core"},
 		{0x1190, 0x1140, 0x1200, ""}, {0x1500, 0x1500, 0x1600, ""}, {0x3100, 0x3000, 0x3300, "right"},
-		// a range that does not even hold the address
+		// a range that does not contain the address
 		{0x1000, 0x3000, 0x3100, ""}, {0x1000, 0x1000, 0x1000, ""}, {0x1100, 0x1000, 0x1100, ""},
 	} {
 		s, ok := table.Lookup(c.addr, c.start, c.end)
@@ -170,7 +170,7 @@ func TestDeepNesting(t *testing.T) {
 	}
 }
 
-// TestTwoImages adds the symbols of a debug file to those of the stripped file.
+// TestTwoImages adds the symbols of a debug file to the symbols of the stripped file.
 func TestTwoImages(t *testing.T) {
 	stripped := makeImage(t, fn("public", 0x1000, 16, elf.STB_GLOBAL))
 	debug := makeImage(t, fn("public", 0x1000, 16, elf.STB_GLOBAL), fn("static", 0x1010, 16, elf.STB_LOCAL))
@@ -187,7 +187,7 @@ func TestTwoImages(t *testing.T) {
 	}
 }
 
-// TestOverlappingNames has many long names that share their bytes: none is good, and reading them ends.
+// TestOverlappingNames reads many long names that share their bytes. All are invalid, and reading them must end.
 func TestOverlappingNames(t *testing.T) {
 	const n = 20_000
 	f := imagetest.File{}

@@ -1,5 +1,5 @@
-// Package admission shares what is bounded, such as bytes of memory or places to work at, among roles: a role gets its
-// share at most, and superusers have a part that nobody else can take. It must not know what is shared.
+// Package admission shares a bounded resource, such as bytes of memory or worker slots, among roles. A role gets at
+// most its share, and a part is reserved for superusers. The package does not know the resource.
 package admission
 
 import (
@@ -7,20 +7,20 @@ import (
 	"sync"
 )
 
-// Who uses a resource: a role, or a superuser. All superusers count as one.
+// Who is a user of the resource: a role, or a superuser. All superusers count as the same user.
 type Who struct {
 	Role      uint32
 	Superuser bool
 }
 
-// Limits say how much may be in use at a time. Values below 1 count as 1.
+// Limits bound the amounts in use at the same time. Values below 1 count as 1.
 type Limits struct {
-	Total    int64 // by everybody
+	Total    int64 // by all users
 	Ordinary int64 // by all roles that are not superusers; the rest of Total is for superusers
 	Role     int64 // by one such role
 }
 
-// Gate lets users of a resource in, as much as there is for them. Safe for concurrent use.
+// Gate grants amounts of a resource to users, within the limits. It is safe for concurrent use.
 type Gate struct {
 	limits Limits
 
@@ -32,11 +32,11 @@ type Gate struct {
 	arrivals uint64
 }
 
-// waiter waits for its turn.
+// waiter is a waiting request.
 type waiter struct {
 	amount int64
 	number uint64        // the lower, the earlier
-	turn   chan struct{} // closed when it has what it waits for
+	turn   chan struct{} // closed when the amount has been granted
 }
 
 // New makes a gate.
@@ -47,8 +47,8 @@ func New(l Limits) *Gate {
 	return &Gate{limits: l, used: map[Who]int64{}, waiting: map[Who][]*waiter{}}
 }
 
-// Acquire waits until the amount is free for this user, or ctx ends. An amount that exceeds what the user may have at
-// all is reduced to that. Release, to be called once, gives it back.
+// Acquire waits until the amount is free for this user, or ctx ends. A larger amount than the user may ever have is
+// reduced to that. The caller must call release once, to return the amount.
 func (g *Gate) Acquire(ctx context.Context, who Who, amount int64) (release func(), err error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -75,7 +75,7 @@ func (g *Gate) Acquire(ctx context.Context, who Who, amount int64) (release func
 	return func() { g.release(who, amount) }, nil
 }
 
-// Try takes the amount if it is free now, whoever waits. It is not reduced.
+// Try takes the amount if it is free now, even if others wait. It does not reduce the amount.
 func (g *Gate) Try(who Who, amount int64) (release func(), ok bool) {
 	normal, _ := g.normalize(who, amount)
 	g.mu.Lock()
@@ -94,7 +94,7 @@ func (g *Gate) normalize(who Who, amount int64) (Who, int64) {
 	return who, min(amount, g.limits.Role)
 }
 
-// fits says whether the amount is free for the user.
+// fits reports whether the amount is free for the user.
 func (g *Gate) fits(who Who, amount int64) bool {
 	return g.total+amount <= g.limits.Total && (who.Superuser ||
 		g.ordinary+amount <= g.limits.Ordinary && g.used[who]+amount <= g.limits.Role)
@@ -118,7 +118,7 @@ func (g *Gate) release(who Who, amount int64) {
 	g.admit()
 }
 
-// leave gives up waiting; false if the turn has come meanwhile.
+// leave removes a waiter. It returns false if its amount has been granted meanwhile.
 func (g *Gate) leave(who Who, w *waiter) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -141,8 +141,8 @@ func (g *Gate) setWaiting(who Who, list []*waiter) {
 	}
 }
 
-// admit lets in whoever can be let in: superusers first, then the role that uses least, then the first to come. Who
-// waits for what all roles share is not overtaken by others, so a large amount is not put off for ever.
+// admit grants waiting requests: superusers first, then the role that uses least, then the earliest. A request that
+// waits for the shared part is not overtaken, so large amounts are granted eventually.
 func (g *Gate) admit() {
 	for len(g.waiting) > 0 {
 		who, found := g.next()
@@ -159,7 +159,7 @@ func (g *Gate) admit() {
 	}
 }
 
-// next returns whose turn it is, among those who have not reached their own limit.
+// next returns the next user, among those below their own limit.
 func (g *Gate) next() (best Who, found bool) {
 	for who, list := range g.waiting {
 		if !who.Superuser && g.used[who]+list[0].amount > g.limits.Role {

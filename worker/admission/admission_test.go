@@ -43,7 +43,8 @@ func TestShares(t *testing.T) {
 	}
 }
 
-// TestTurns: superusers come first, then the role that uses least; whoever gives up makes room for those behind.
+// TestTurns checks that superusers come first, then the role that uses least. A cancelled request must make room for
+// those behind it.
 func TestTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Limits{Total: 2, Ordinary: 2, Role: 2})

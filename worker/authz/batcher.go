@@ -5,31 +5,31 @@ import (
 	"sync"
 )
 
-// most is how many pairs of a process and a caller one statement asks about at most.
+// most bounds the pairs of a process and a caller in one statement.
 const most = 256
 
-// A requestKey is about processes, on behalf of one caller.
+// A requestKey has the processes of one request, and its caller.
 type requestKey struct {
 	pids   []int
 	caller uint32
 }
 
-// batcher puts the questions that come while a statement runs into the next one. The worker has one session, and on a
-// server where a thousand callers wait that session gets a thousandth of the processors: one statement for each of
-// them would take longer than they wait.
+// batcher collects the requests that arrive while a statement runs, and sends them as one statement. The worker has
+// one session. On a server with a thousand waiting callers that session gets a thousandth of the processors, and one
+// statement for each caller would take longer than the callers wait.
 type batcher struct {
 	mu      sync.Mutex
 	waiting []*waiter
 	asking  bool // a goroutine sends statements
-	limit   int  // of pairs in a statement; less than most after one that was late
+	limit   int  // bound on the pairs in a statement; less than most after a late one
 }
 
 // A waiter is a request that has not been answered.
 type waiter struct {
 	requestKey
 
-	ctx   context.Context //nolint:containedctx // of him who waits: a question whose caller has gone is not asked
-	done  chan struct{}   // closed when the rest is valid
+	ctx   context.Context //nolint:containedctx // the caller's context: cancelled requests are not sent
+	done  chan struct{}   // closed when facts and err are valid
 	facts map[int]Facts
 	err   error
 }
@@ -52,7 +52,7 @@ func (t *batcher) ask(ctx context.Context, server Querier, q requestKey) (map[in
 	}
 }
 
-// serve answers those who wait, until nobody does.
+// serve answers waiting requests until there are none.
 func (t *batcher) serve(ctx context.Context, server Querier) {
 	for {
 		turn := t.next()
@@ -79,7 +79,7 @@ func (t *batcher) serve(ctx context.Context, server Querier) {
 	}
 }
 
-// next takes the questions for one statement from those that wait: always one, however long.
+// next takes waiting requests for one statement. It takes at least one, even if that exceeds the limit.
 func (t *batcher) next() []*waiter {
 	t.mu.Lock()
 	defer t.mu.Unlock()

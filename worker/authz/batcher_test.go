@@ -30,8 +30,9 @@ func (g *gate) Query(ctx context.Context, f func(context.Context, *pgx.Conn) err
 
 var errRefused = errors.New("refused")
 
-// TestTogether: who comes while a statement runs is answered by the next, all of them with their own answer; who has
-// given up is not asked for; a statement that was late makes the next ones smaller.
+// TestTogether checks that requests which arrive while a statement runs share the next statement, and each gets its
+// own answer. It also checks that cancelled requests are not sent, and that the statements get smaller after a late
+// one.
 func TestTogether(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		t.Parallel()

@@ -2,15 +2,15 @@ package authz
 
 import "fmt"
 
-// Caller is who asks: current_user at the time of the call, as the spool has established it.
+// Caller is the caller's role: current_user at the time of the call, as the spool has established it.
 type Caller struct {
 	OID       uint32
 	Superuser bool // at the time of the call
 }
 
-// Facts is what the server says about caller and target right now.
+// Facts has what the server says about caller and target right now.
 type Facts struct {
-	CallerExists    bool // the role may have been dropped since it asked
+	CallerExists    bool // the role may have been dropped since the call
 	CallerSuperuser bool
 	Found           bool   // the target has an entry in pg_stat_activity
 	Role            uint32 // oid of the role that the target runs for, pg_stat_activity.usesysid; 0: none
@@ -28,11 +28,11 @@ const (
 	autovacuumLauncher = "autovacuum launcher"
 )
 
-// Decide says whether the caller may have the backtrace of the process pid: nil, or a *Denied.
+// Decide returns nil if the caller may get the backtrace of the process pid, and a *Denied if not.
 //
-// Parallel workers run for the role of their leader, walsenders and other background workers for the role that they
-// were started with; all are treated as that role's backends. What runs for no role is a superuser's matter: auxiliary
-// processes, autovacuum, and a backend that has not logged in yet, which may or may not be listed.
+// Parallel workers run for the role of their leader, walsenders and other background workers for the role that
+// started them. All of them are treated as that role's backends. Processes that run for no role need a superuser:
+// auxiliary processes, autovacuum, and backends that have not logged in yet, which may or may not be listed.
 func Decide(caller Caller, pid int, facts Facts) error {
 	switch {
 	case caller.Superuser:

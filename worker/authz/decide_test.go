@@ -41,7 +41,7 @@ var (
 		"role dropped":         {Found: true, Role: 50, BackendType: "client backend"},
 		"role dropped, member": {Found: true, Role: 50, HasPrivileges: true, BackendType: "client backend"},
 	}
-	// What an ordinary role is told; absent: yes.
+	// The refusals for an ordinary role; a missing entry means that the role is allowed.
 	refusals = map[string]string{
 		"another's backend":    "privileges of the role whose process this is",
 		"superuser's backend":  "processes of roles with the SUPERUSER attribute",

@@ -8,16 +8,16 @@ const (
 	InternalError              = "XX000"
 )
 
-// Denied is a refusal, worded for the SQL user: it goes to the client as it is, so it tells nothing that the caller may
-// not know (no path, no name of a role, no text of a query).
+// Denied is a refusal with the text for the SQL user. The client gets it unchanged, so it contains nothing that the
+// caller may not know: no path, no name of a role, no text of a query.
 type Denied struct {
 	SQLState string
 	Message  string
 	Detail   string // may be empty
 	Hint     string // may be empty
-	// Unlisted: the process has no entry in pg_stat_activity, as one that is about to end.
+	// Unlisted means that the process has no entry in pg_stat_activity, for example because it is about to end.
 	Unlisted bool
-	// Cause is for the worker's log, nil in most cases; it never goes to the client.
+	// Cause is for the worker's log. It is usually nil, and the client never gets it.
 	Cause error
 }
 

@@ -9,12 +9,12 @@ import (
 
 // Limits configure a Limiter. The zero value is the default.
 type Limits struct {
-	// PerSecond is how many requests a role may make in the long run; default 50. A request costs a token for each
-	// process that it names, and for what its stacks have beyond the usual (see Charge).
+	// PerSecond is how many requests a role may make in the long run; default 50. A request costs one token for each
+	// process that it names, and more for stacks larger than usual (see Charge).
 	PerSecond float64
 	Burst     int // requests that it may make at once; default 200
-	// Roles is how many roles are told apart at a time; the rest share one allowance. Default 4096. Only roles that
-	// asked within the last Burst/PerSecond seconds count.
+	// Roles is how many roles get their own allowance at a time. All others share one. Default 4096. Only roles with
+	// requests in the last Burst/PerSecond seconds count.
 	Roles int
 	// Now is the clock; it should be monotonic. Default time.Now.
 	Now func() time.Time
@@ -126,8 +126,8 @@ func (l *Limiter) fill(b *bucket, now time.Time) {
 	b.at = now
 }
 
-// forgetIdle drops the roles whose buckets are full again: a new bucket would be the same. It goes through all of them,
-// so it is not done again before one more can have filled up.
+// forgetIdle drops the roles whose buckets are full, because a new bucket would be equal. It checks all roles, so it
+// does not run again before another bucket can be full.
 func (l *Limiter) forgetIdle(now time.Time) {
 	next := math.Inf(1)
 	for role, b := range l.roles {

@@ -46,8 +46,8 @@ func TestLimiter(t *testing.T) {
 	}
 }
 
-// TestLimiterCosts: a request costs as many tokens as it names processes, all or nothing. What is charged afterwards
-// has to be earned before the next request.
+// TestLimiterCosts checks that a request costs as many tokens as it names processes, all or nothing. A later charge
+// must be paid before the next request.
 func TestLimiterCosts(t *testing.T) {
 	clock := &fakeClock{time.Unix(1e9, 0)}
 	l := NewLimiter(Limits{PerSecond: 10, Burst: 100, Now: clock.read})

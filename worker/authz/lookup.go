@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Looker gets the facts for one decision. An error means that they could not be had, never that a role or a process
+// Looker reads the facts for one decision. An error means that the facts are unknown, never that a role or a process
 // does not exist.
 type Looker interface {
 	Look(ctx context.Context, pid int, caller uint32) (Facts, error)
@@ -17,26 +17,27 @@ type Looker interface {
 	LookAll(ctx context.Context, pids []int, caller uint32) (map[int]Facts, error)
 }
 
-// Querier runs a function in a session of the server, and again in the next one if that breaks; cluster.Conn is one.
+// Querier runs a function in a session of the server, and repeats it in the next session if that breaks.
+// pgcluster.Conn implements it.
 type Querier interface {
 	Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error
 }
 
-// Lookup is the Looker that asks the server. It is used concurrently, and not copied once it is in use.
+// Lookup is the Looker that asks the server. It is safe for concurrent use, and must not be copied after first use.
 //
-// Its role needs no privilege beyond logging in: pids and roles of pg_stat_get_activity, pg_roles and pg_has_role are
-// open to everybody on 14 and later. With the privileges of pg_read_all_stats (pg_monitor has them) it also sees
-// backend_type, which only makes a refusal name the kind of the process.
+// Its role needs only LOGIN: pids and roles of pg_stat_get_activity, pg_roles and pg_has_role are readable by every
+// role in version 14 and later. With the privileges of pg_read_all_stats (which pg_monitor has) it also sees
+// backend_type. That only makes a refusal name the kind of the process.
 type Lookup struct {
 	Server Querier
 
 	together batcher
 }
 
-// facts follows a FROM item asked (nr, pid, caller) and one called a, the activity of that pid; it returns one row for
-// each nr. As a statement of its own it sees the state of now. pg_has_role with USAGE is has_privs_of_role: it honors
-// NOINHERIT, and the option of each single grant since 16. It does not mind an oid without a role, so the existence of
-// both roles is asked for apart.
+// facts is the end of a query. Before it come two FROM items: asked (nr, pid, caller), and a, the activity of that
+// pid. It returns one row for each nr. As a separate statement it sees the current state. pg_has_role with USAGE is
+// has_privs_of_role, which respects NOINHERIT and, since 16, the option of each grant. It accepts an oid without a
+// role, so the query checks separately whether both roles exist.
 const facts = `
 SELECT asked.nr::pg_catalog.int4, c.oid IS NOT NULL,
        coalesce(c.rolsuper, false),

@@ -32,7 +32,7 @@ CREATE ROLE superheir LOGIN;         GRANT root2 TO superheir;
 CREATE ROLE plain LOGIN;
 CREATE ROLE gone LOGIN;`
 
-// server is what the tests of one version share.
+// server has what the tests of one version share.
 type server struct {
 	*pgtest.Server
 
@@ -94,7 +94,7 @@ func (s *server) matrix(t *testing.T, look *authz.Lookup, seesTypes bool) {
 			}
 			all := caller == "postgres" || caller == "root2"
 			want := all || slices.Contains(may[caller], name)
-			// The claim to be a superuser is left out: the look must find it out by itself.
+			// The caller's superuser flag is not set, so the lookup must find it out.
 			err = authz.Decide(authz.Caller{OID: s.oids[caller]}, pid, facts)
 			if (err == nil) != want {
 				t.Errorf("%s looks at %s: %v, facts %+v", caller, name, err, facts)
@@ -161,12 +161,12 @@ func setUp(t *testing.T, binDir string) *server {
 	return s
 }
 
-// sessions makes the targets that are somebody's.
+// sessions makes the targets that belong to a role.
 func (s *server) sessions(t *testing.T) {
 	for _, role := range []string{"alice", "bob", "root2"} {
 		s.targets[role] = int(s.Connect(t, role, "postgres").PgConn().PID())
 	}
-	// A role or a definer's rights taken on for a while change nothing: it stays the session of who logged in.
+	// SET ROLE and a definer's rights change nothing: the session belongs to the role that logged in.
 	for role, command := range map[string]string{
 		"root2 as alice": "SET ROLE alice", "root2 authorized alice": "SET SESSION AUTHORIZATION alice",
 	} {
@@ -224,7 +224,7 @@ func (s *server) background(t *testing.T) {
 	})
 }
 
-// unauthenticated makes a backend that waits for somebody to say who he is.
+// unauthenticated makes a backend that waits for authentication.
 func (s *server) unauthenticated(t *testing.T) {
 	c, err := pgcluster.ByDataDir(s.DataDir)
 	if err != nil {

@@ -8,16 +8,16 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// Policy answers requests: whether the role may ask for this process. Whether it may ask again so soon has been decided
-// before anything else (Limiter.TakeAll).
+// Policy decides whether a role may get the backtrace of a process. The rate limit for named processes is checked
+// before (Limiter.TakeAll).
 type Policy struct {
 	Looker  Looker
-	Limiter *Limiter // counts processes that were not named; nil: no limit
+	Limiter *Limiter // for processes that were not named; nil: no limit
 }
 
-// Allow says whether the caller may have the backtrace of the process pid: nil, or a *Denied. The process must have
-// been identified as one of the cluster's before (see the package comment). Superusers are answered without a look at
-// the server, which works also when the worker cannot connect.
+// Allow returns nil if the caller may get the backtrace of the process pid, and a *Denied if not. The process must
+// already be identified as one of the cluster's (see the package comment). For superusers it does not ask the server,
+// so it works even if the worker cannot connect.
 func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
 	if caller.Superuser {
 		return nil
@@ -29,9 +29,9 @@ func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
 	return Decide(caller, pid, facts)
 }
 
-// AllowAll decides for several processes with one look at the server, and returns the refusals by pid: those that are
-// not in it may be captured. So many processes have been counted by the limiter. Each one beyond them that is allowed
-// is counted here.
+// AllowAll decides for several processes with one query, and returns the refusals by pid. Processes without an entry
+// may be captured. The limiter has already counted the first counted processes. AllowAll counts each further one that
+// it allows.
 func (p *Policy) AllowAll(ctx context.Context, caller Caller, pids []int, counted int) map[int]error {
 	refused := make(map[int]error)
 	if caller.Superuser {
@@ -69,7 +69,7 @@ func (p *Policy) take(role uint32) error {
 	return p.Limiter.Take(role)
 }
 
-// unchecked is the answer when the facts could not be had.
+// unchecked returns the refusal for unknown facts.
 func unchecked(pid int, err error) *Denied {
 	d := &Denied{
 		SQLState: ObjectNotInPrerequisite,

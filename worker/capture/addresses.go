@@ -9,8 +9,8 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// forAddresses returns the architecture with what is no part of an address on this machine: the kernel's choice, the
-// same for this process as for others.
+// forAddresses returns the architecture with the address size of this machine. The kernel sets that size, and it is
+// the same for all processes.
 func forAddresses(host *arch.Arch) *arch.Arch {
 	maps, err := procfs.Maps(os.Getpid())
 	if err != nil || len(maps) == 0 {
@@ -23,10 +23,11 @@ func forAddresses(host *arch.Arch) *arch.Arch {
 	return host.ForAddresses(top)
 }
 
-// highest is the end of a page as high up as the kernel gives one. With addresses of 52 bits it gives such only to who
-// asks for them (Documentation/arch/arm64/memory.rst), and to the code of return probes; 0: none.
+// highest returns the end of the highest page that the kernel grants, or 0 if it grants none. With 52-bit addresses,
+// the kernel uses the highest ones only on request (Documentation/arch/arm64/memory.rst) and for the code of return
+// probes.
 func highest() uint64 {
-	const wish = 1 << 51 // a hint, which a kernel with shorter addresses leaves aside
+	const wish = 1 << 51 // a hint, which a kernel with shorter addresses ignores
 	size := uintptr(os.Getpagesize())
 	at, _, errno := unix.Syscall6(unix.SYS_MMAP, wish, size, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS,
 		^uintptr(0), 0)

@@ -7,16 +7,16 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// anticipate has what names the place where a process sleeps read, while its first capture is prepared: most processes
-// sleep, and are still there when they are stopped. To expand the lines of a C library takes most of the first capture
-// of a program that has seen no image yet.
+// anticipate reads the symbols and lines of the place at which a process sleeps, while its first capture is prepared.
+// Most processes sleep, and are still at that place when they are stopped. Without anticipate, expanding the lines of
+// the C library takes most of the worker's first capture.
 func (c *Capturer) anticipate(key procmap.ProcessKey) {
 	gomaxprocs.Begin()
 	defer gomaxprocs.End()
-	defer symbolize.Survive(c.images.Sources.Tell)
+	defer symbolize.Survive(c.images.Sources.Warn)
 	call, err := procfs.ReadSyscall(key.PID, key.PID)
 	if err != nil || call.PC == 0 {
-		return // the capture will say what is wrong
+		return // the capture will report the error
 	}
 	if !procmap.Guard.Begin(key.PID) {
 		return

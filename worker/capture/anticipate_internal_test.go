@@ -51,11 +51,11 @@ func TestAnticipate(t *testing.T) {
 		t.Errorf("%s is taken for one in which a frame was", m.Name)
 	}
 	begun := true
-	symbols, _ := m.Symbols.Get(nil, m.Tell, func() *symbol.Table { begun = false; return nil })
+	symbols, _ := m.Symbols.Get(nil, m.Warn, func() *symbol.Table { begun = false; return nil })
 	if !begun || symbols == nil {
 		t.Fatalf("the symbols of %s are not read", m.Name)
 	}
-	if addr := pc - where.Bias; !m.LinesAsked(addr) {
+	if addr := pc - where.Bias; !m.LinesRequested(addr) {
 		t.Errorf("nor is the line of %#x looked up", addr)
 	}
 }

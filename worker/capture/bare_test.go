@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 )
 
-// bareFlags have a compiler make neither call frame information nor frame pointers.
+// bareFlags are compiler flags for code without call frame information and frame pointers.
 func bareFlags() []string {
 	return []string{"-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"}
 }

@@ -7,8 +7,8 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// trail is what to copy of the process in the stop.
-func (r *run) trail() *ptrace.ExtraReads {
+// extraReads returns the memory of the process to copy in the stop, or nil if there is none.
+func (r *run) extraReads() *ptrace.ExtraReads {
 	t := &ptrace.ExtraReads{}
 	if !r.options.NoContext {
 		r.server.addTo(t)
@@ -20,7 +20,7 @@ func (r *run) trail() *ptrace.ExtraReads {
 	return t
 }
 
-// build unwinds and names a snapshot, with what is known of generated code at its moment.
+// build unwinds and names a snapshot, with the descriptions of generated code that are of the same moment.
 func (r *run) build(snap *ptrace.Snapshot) built {
 	c := r.capturer
 	open := func() *procmap.Space {
@@ -32,35 +32,35 @@ func (r *run) build(snap *ptrace.Snapshot) built {
 	if snap.Engine == ptrace.Engine {
 		copied := frozen(&ptrace.Stack{}, snap.Found)
 		memory := func(addr uint64, p []byte) (int, error) { return copied(addr, p), nil }
-		space.Generated.Learn(&r.generated, memory, c.arch)
+		space.Generated.AddFrom(&r.generated, memory, c.arch)
 		return c.build(snap, space, r.options, &r.server)
 	}
 	if snap.Engine == ptrace.EngineBlocked && len(snap.Threads) == 1 {
-		space.Generated.Steady = symbolize.ProcessMemory(snap.PID)
+		space.Generated.SameMoment = symbolize.ProcessMemory(snap.PID)
 	} else {
-		space.Generated.Off = true
+		space.Generated.Disabled = true
 	}
 	b := c.build(snap, space, r.options, &r.server)
 	if len(space.Generated.Unknown) > 0 && !asleep(snap) {
 		space = open()
-		space.Generated.Off = true
+		space.Generated.Disabled = true
 		b = c.build(snap, space, r.options, &r.server)
 	}
 	return b
 }
 
-// locate looks for where the code that was not known in a capture is described; false if another capture would not
-// learn more.
-func (r *run) locate(b *built) bool {
+// findGenerated searches for the descriptions of generated code that a capture did not find. It returns false if
+// another capture would find nothing new.
+func (r *run) findGenerated(b *built) bool {
 	g := &b.space.Generated
 	if b.trace.Engine != ptrace.Engine || len(g.Unknown) == 0 {
 		return false
 	}
-	return r.generated.Add(b.space.JIT().Whereabouts(symbolize.ProcessMemory(r.target.PID), g.Unknown))
+	return r.generated.Add(b.space.JIT().Locate(symbolize.ProcessMemory(r.target.PID), g.Unknown))
 }
 
-// asleep tells that the only thread of a process that was seen asleep has slept all the time since: it is off the CPU,
-// and has not left it in between.
+// asleep reports whether the only thread of a process has slept since the snapshot: it still sleeps in the same call,
+// and has not switched in between.
 func asleep(snap *ptrace.Snapshot) bool {
 	if len(snap.Threads) != 1 || snap.Threads[0].Syscall == nil {
 		return false

@@ -1,7 +1,5 @@
-// Package capture turns a process into a named stack: it has the process
-// stopped and copied (package ptrace), walks the copy (package unwind) and
-// names what it finds (package symbol). It decides nothing about who may ask
-// and prints nothing.
+// Package capture makes the named stack of a process. It stops and copies the process (package ptrace), walks the
+// copy (package unwind) and names the frames (package symbolize). It checks no privileges and prints nothing.
 package capture
 
 import (
@@ -29,79 +27,70 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// DefaultConcurrency bounds how many captures run side by side.
+// DefaultConcurrency bounds how many captures run at the same time.
 const DefaultConcurrency = 16
 
-// maxRecaptures bounds how often a capture is repeated because the stack went
-// on in memory that the first copy did not hold (an alternate signal stack).
+// maxRecaptures bounds how often a capture is repeated because the stack continues in memory outside the first copy
+// (an alternate signal stack).
 const maxRecaptures = 2
 
-// Config configures a Capturer; the zero value is the default.
+// Config configures a Capturer. The zero value is the default.
 type Config struct {
-	// Concurrency bounds how many captures run side by side; 0 means
-	// DefaultConcurrency.
+	// Concurrency bounds how many captures run at the same time; 0 means DefaultConcurrency.
 	Concurrency int
-	// Remote is where debug files come from that this host does not have; nil
-	// means nowhere.
+	// Remote provides debug files that this host does not have; nil means that none are downloaded.
 	Remote symbolize.Remote
-	// DebugDirs are the folders below which separate debug files are looked
-	// for; nil means debugfile.DefaultFolder.
+	// DebugDirs are the folders to search for separate debug files; nil means debugfile.DefaultFolder.
 	DebugDirs []string
-	// LinesWait bounds how long a capture waits for source lines and inlined
-	// calls that are not known yet; 0 means DefaultLinesWait. An answer that
-	// comes before has names from symbol tables only.
+	// LinesWait bounds how long a capture waits for source lines and inlined calls; 0 means
+	// symbolize.DefaultLinesWait. After that time the result has only names from symbol tables.
 	LinesWait time.Duration
-	// AwaitNames makes a capture wait, as long as for source lines, for the names that are derived from the code of a
-	// stripped server (package selfnames). Otherwise the first answers go out without them.
+	// AwaitNames makes a capture wait for the names that are derived from the code of a stripped server (package
+	// selfnames), within the same bound as source lines. Without it, the first captures do not have these names.
 	AwaitNames bool
-	// Report is told, once for each image, what keeps names or lines from being
-	// found: debug files of another build, damaged ones. It must not wait. Nil
-	// means that nobody is told.
+	// Report, if not nil, is called once for each image with the error that keeps names or lines from being found,
+	// such as a damaged debug file. It must not block.
 	Report func(error)
-	// Wanted is told of which image, by its file's base name, a debug file is
-	// about to be asked for, and by which build-id. It must not wait. Nil means
-	// that nobody is told.
+	// Wanted, if not nil, is called before a debug file is requested, with the base name of the image's file and the
+	// build-id. It must not block.
 	Wanted func(image, buildID string)
 }
 
-// Options says how one capture is done; the zero value is the default.
+// Options configures one capture. The zero value is the default.
 type Options struct {
-	// MaxFrames bounds each thread's frames, inlined calls included; 0 means
-	// unwind.DefaultMaxFrames.
+	// MaxFrames bounds each thread's frames, inlined calls included; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
 	// Deadline bounds the wait for the stop; 0 means ptrace's default.
 	Deadline time.Duration
 	// MaxStack bounds the bytes of stack copied; 0 means ptrace's default.
 	MaxStack int
-	// AllThreads captures every thread in one stop, not only the first.
+	// AllThreads captures every thread in one stop, instead of the first thread only.
 	AllThreads bool
-	// NoContext leaves out what a PostgreSQL process says of itself: the levels of its functions, the text of its
-	// query and its wait event. A caller to whom pg_stat_activity would not show the query must set it.
+	// NoContext leaves out what a PostgreSQL process says about itself: details of its functions, the text of its
+	// query and its wait event. The caller must set it for users who may not see the query in pg_stat_activity.
 	NoContext bool
-	// NonStop captures without stopping the process. Its threads are then
-	// seen one after another.
+	// NonStop captures without stopping the process. Its threads are then sampled one after another.
 	NonStop bool
 }
 
-// A Capturer captures processes and remembers the images they run. It is safe
-// for concurrent use.
+// A Capturer captures processes and caches the images they run. It is safe for concurrent use.
 type Capturer struct {
 	arch      *arch.Arch
 	images    *symbolize.Cache
 	processes *procmap.Cache
-	// serverFact and goFact are what the cache of processes keeps for this package.
+	// serverFact and goFact are this package's facts in the cache of processes.
 	serverFact procmap.Fact[serverProcess]
 	goFact     procmap.Fact[*gostack.Process]
 	programs   *programs
 
 	limit *semaphore.Weighted
 
-	// anticipating is set while the images of a process are read before its capture needs them.
+	// anticipating is set while anticipate runs.
 	anticipating atomic.Bool
 
 	linesWait time.Duration
 	sharing   sharing
-	walks     sync.Pool // *[]unwind.Frame, to be used again
+	walks     sync.Pool // *[]unwind.Frame, for reuse
 }
 
 // New returns a Capturer for processes of this host.
@@ -127,10 +116,9 @@ func New(cfg Config) (*Capturer, error) {
 	}, nil
 }
 
-// Capture returns the named stack of the target. Errors are those of package
-// ptrace, or ctx's. Callers that ask for the same process in the same way at
-// the same time share one stop; one that gives up leaves it to the others.
-// The trace is shared: it must not be changed.
+// Capture returns the named stack of the target. Errors are those of package ptrace, or ctx's. Concurrent calls with
+// the same target and options share one stop. If one of them is cancelled, the others still get the result. Callers
+// share the trace and must not change it.
 func (c *Capturer) Capture(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
@@ -141,7 +129,7 @@ func (c *Capturer) Capture(ctx context.Context, target ptrace.Target, o Options)
 }
 
 func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
-	release, err := c.place(ctx, 3*cmp.Or(o.Deadline, defaultDeadline))
+	release, err := c.acquire(ctx, 3*cmp.Or(o.Deadline, defaultDeadline))
 	if err != nil {
 		return nil, err
 	}
@@ -150,8 +138,7 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 	defer gomaxprocs.End()
 	start := time.Now()
 	if target.StartTime == 0 {
-		// The images are remembered by process, and a process is known by
-		// its start time.
+		// The caches need the start time, because it identifies the process.
 		st, err := procfs.ReadStat(target.PID)
 		if err == nil {
 			target.StartTime = st.StartTime
@@ -170,39 +157,39 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 			defer c.anticipating.Store(false)
 			c.anticipate(r.key)
 		}()
-		runtime.Gosched() // let it begin: there may be one processor
+		runtime.Gosched() // let it begin: there may be only one processor
 	}
 	r.golang, _ = c.goFact.Of(c.processes, r.key)
 	defer r.check.Close()
-	if l := c.processes.Maps(r.key); l != nil && !o.AllThreads && r.check.HoldsSoon(l, start) {
+	if l := c.processes.Maps(r.key); l != nil && !o.AllThreads && r.check.UnchangedWithTimeout(l, start) {
 		opts.MapsSnapshot = l.Snapshot
 	}
 	if !o.NoContext {
 		r.server = c.serverProcess(r.key, opts.MapsSnapshot != nil)
 	}
-	opts.ExtraReads, opts.Coroutines = r.trail(), r.golang.Trail()
+	opts.ExtraReads, opts.Coroutines = r.extraReads(), r.golang.Reads()
 	for attempt := 0; ; attempt++ {
-		b, err := r.once(ctx, opts)
+		b, err := r.captureOnce(ctx, opts)
 		if err != nil {
 			return nil, err
 		}
-		if b.stale { // as only a capture by a layout can be
+		if b.stale { // only a capture that used cached mappings can be
 			opts.MapsSnapshot = nil
 			attempt--
 			continue
 		}
 		b.trace.Total = time.Since(start)
 		more := r.learnGo(&b)
-		more = attempt < maxRecaptures && (r.locate(&b) || more)
+		more = attempt < maxRecaptures && (r.findGenerated(&b) || more)
 		if len(b.missing) == 0 && !more || attempt >= maxRecaptures {
 			return b.trace, nil
 		}
 		opts.Also = append(opts.Also, b.missing...)
-		opts.ExtraReads, opts.Coroutines = r.trail(), r.golang.Trail()
+		opts.ExtraReads, opts.Coroutines = r.extraReads(), r.golang.Reads()
 	}
 }
 
-// run is one call of Capturer.Capture, which may take several captures.
+// run is one call of Capturer.Capture, which may take several snapshots.
 type run struct {
 	capturer *Capturer
 	target   ptrace.Target
@@ -211,15 +198,15 @@ type run struct {
 	check    procmap.Check
 	server   serverProcess
 	began    time.Time
-	files    symbolize.Deadline // for what must be read from files
-	golang   *gostack.Process   // nil: no Go code was met
-	// generated says where code that the process has made is described, as far as that was found.
-	generated jitcode.Whereabouts
+	files    symbolize.Deadline // for reading files
+	golang   *gostack.Process   // nil: no frame in Go code so far
+	// generated has the places where the process keeps descriptions of its generated code, as far as they are known.
+	generated jitcode.Locations
 }
 
-// once captures and unwinds once. What it went by is compared with the process
-// afterwards, as far as it was not before.
-func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
+// captureOnce takes and unwinds one snapshot. It then compares the mappings that it used with the process, except
+// those that were compared before the stop.
+func (r *run) captureOnce(ctx context.Context, opts ptrace.Options) (built, error) {
 	c := r.capturer
 	snap, notStopped, err := snapshot(ctx, r.target, opts, r.options.NonStop)
 	if err != nil {
@@ -230,29 +217,29 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	if b.space.Unread != "" {
 		return built{}, &trace.ReadingError{File: b.space.Unread, After: time.Since(r.began)}
 	}
-	byLayout := opts.MapsSnapshot != nil && snap.MapsSnapshot == opts.MapsSnapshot
+	usedCache := opts.MapsSnapshot != nil && snap.MapsSnapshot == opts.MapsSnapshot
 	if snap.Engine != ptrace.Engine {
-		r.check.Before = nil // to observe it may have taken a while
+		r.check.Before = nil // observing may have taken long
 	}
-	sound := true
+	stillMapped := true
 	switch {
-	case byLayout:
-		if sound, err = r.check.Sound(snap.Maps, b.used, b.mapsTrusted); errors.Is(err, ptrace.ErrUnreachable) {
+	case usedCache:
+		if stillMapped, err = r.check.StillMapped(snap.Maps, b.used, b.mapsTrusted); errors.Is(err, ptrace.ErrUnreachable) {
 			return built{}, unreachable(r.target.PID, r.began)
 		} else if err != nil {
 			return built{}, fmt.Errorf("process %d: %w", r.target.PID, ptrace.ErrExited)
 		}
 	case r.check.File != nil:
-		// The mappings were read just before the stop. If the process has ended since, or cannot be asked, they are
-		// what counts.
+		// The mappings were read just before the stop. If the process has ended since, or cannot be checked, they
+		// count.
 		same, err := r.check.Unchanged(snap.Maps, b.used)
-		sound = same || err != nil
+		stillMapped = same || err != nil
 	}
 	switch {
-	case !sound:
+	case !stillMapped:
 		c.processes.ForgetMaps(r.key)
-		if b.stale = byLayout; !byLayout {
-			// Some image may have been taken for one that was at its place before: they are all looked at afresh.
+		if b.stale = usedCache; !usedCache {
+			// A cached image may belong to a file that was mapped here earlier. All images are looked up again.
 			b = r.build(snap)
 		}
 	case r.key.StartTime != 0 && !r.options.AllThreads && snap.MapsSnapshot != nil:
@@ -262,16 +249,15 @@ func (r *run) once(ctx context.Context, opts ptrace.Options) (built, error) {
 	return b, nil
 }
 
-// built is what becomes of a snapshot.
+// built is the result of unwinding a snapshot.
 type built struct {
 	trace *trace.Trace
-	// missing are the addresses at which walks left the copied memory though
-	// the process has memory there.
+	// missing has the addresses at which walks reached memory that was not copied but that the process has.
 	missing     []uint64
 	used        []procmap.Usage // the mappings in which frames lie, in order
-	mapsTrusted bool            // all walks have ended where other mappings would not have led them on, see settled
-	brokenWalk  bool            // a walk ended where a stack is left for another one, or where memory is missing
-	stale       bool            // the process has other mappings than the layout said
+	mapsTrusted bool            // all walks ended so that other mappings could not have continued them
+	brokenWalk  bool            // a walk ended at a switch of stacks, or at missing memory
+	stale       bool            // the process no longer has the cached mappings
 	space       *procmap.Space
 }
 
@@ -290,7 +276,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *procmap.Space, o Options,
 		stop := w.walk(th, snap.Also)
 		ended := time.Now()
 		t.Threads[i] = w.describe(th, stop)
-		b.note(w.frames, stop)
+		b.record(w.frames, stop)
 		named := time.Now()
 		if i == 0 && (snap.Engine == ptrace.Engine || th.Syscall != nil) {
 			server.read(t, snap, w.frames, space)
@@ -302,17 +288,17 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *procmap.Space, o Options,
 	return b
 }
 
-// note keeps what a walk has gone by, and what it lacked.
-func (b *built) note(frames []unwind.Frame, stop unwind.Stop) {
+// record keeps the mappings that a walk used, and the memory that it lacked.
+func (b *built) record(frames []unwind.Frame, stop unwind.Stop) {
 	b.used = b.space.UsedBy(frames, b.used)
-	b.mapsTrusted = b.mapsTrusted && settled(stop.Reason)
+	b.mapsTrusted = b.mapsTrusted && endsInsideFrames(stop.Reason)
 	b.brokenWalk = b.brokenWalk || stop.Reason == unwind.NoMemory || stop.Reason == unwind.StackSwitch
 	if stop.Reason == unwind.NoMemory && b.space.Mapped(stop.Address) {
 		b.missing = append(b.missing, stop.Address)
 	}
 }
 
-// settled reports whether a walk that ended so has believed nothing but the mappings in which its frames lie.
-func settled(r unwind.Reason) bool {
+// endsInsideFrames reports whether a walk with this end has used only the mappings in which its frames lie.
+func endsInsideFrames(r unwind.Reason) bool {
 	return r == unwind.EndOfStack || r == unwind.MaxFrames || r == unwind.NeverReturns
 }

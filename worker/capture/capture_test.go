@@ -241,8 +241,8 @@ func TestExecutableIsGone(t *testing.T) {
 	}
 }
 
-// copyFile copies a program beside itself, so that it can be renamed. Nobody forks meanwhile: what is open for writing
-// in a child that has not executed its program yet cannot be executed.
+// copyFile copies a program so that the copy can be renamed. It blocks forks meanwhile: a forked child could inherit
+// the open file, and a file that is open for writing cannot be executed.
 func copyFile(t *testing.T, file string) string {
 	t.Helper()
 	syscall.ForkLock.RLock()

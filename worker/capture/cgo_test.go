@@ -34,8 +34,8 @@ func needC(t *testing.T) {
 var between = regexp.MustCompile(
 	`^(runtime\.(asmcgocall|cgocallback|systemstack_switch|cgocallbackg1?)|crosscall2|_cgo.*|)$`)
 
-// TestCgo: a stack that goes from Go to C and back three times is followed to its end, and its Go frames are those that
-// the program prints itself.
+// TestCgo checks that the walk follows a stack which changes from Go to C and back three times. The Go frames must be
+// those that the program prints.
 func TestCgo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a build of Go's own library: not with -short")
@@ -56,7 +56,7 @@ func TestCgo(t *testing.T) {
 	}
 }
 
-// compareCgo compares the stack of testdata/cgo with what it prints.
+// compareCgo compares the stack of testdata/cgo with the program's output.
 func compareCgo(t *testing.T, exe string) {
 	t.Helper()
 	cmd, dump := startGo(t, exe)
@@ -92,7 +92,7 @@ func compareCgo(t *testing.T, exe string) {
 	figure.Printf(t, "%d frames, %d of Go", len(th.Frames), len(want))
 }
 
-// goOnly leaves out what is between Go and C, and C.
+// goOnly removes C functions, and the functions between Go and C.
 func goOnly(names []string) []string {
 	return slices.DeleteFunc(names, func(name string) bool {
 		return between.MatchString(name) || !strings.Contains(name, ".") || strings.HasPrefix(name, "_cgoexp")
@@ -207,7 +207,7 @@ func spinOf(t *testing.T, conn *pgx.Conn, c *capture.Capturer) {
 	<-done
 }
 
-// spinning matches the Go functions of a C program in testdata/golib, and the one that has called them.
+// spinning matches the Go functions of a C program in testdata/golib, and the function that calls them.
 func spinning(below string) *regexp.Regexp {
 	return regexp.MustCompile(`^((main\._Cfunc_cWork )?(main\.spin ){0,4}(main\.goSpin )?_cgoexp_\w+ )?` + below + " $")
 }

@@ -14,13 +14,13 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// ErrNotPostgres means that a process runs no PostgreSQL server of a version that is known.
+// ErrNotPostgres means that a process runs no PostgreSQL server of a known version.
 var ErrNotPostgres = errors.New("not a process of a known PostgreSQL server")
 
-// lastReads is how long a reading that is told to end may take until it is left behind.
+// lastReads is how long a cancelled read may take before it is abandoned.
 const lastReads = 500 * time.Millisecond
 
-// MemoryContexts is the memory contexts of a PostgreSQL process.
+// MemoryContexts has the memory contexts of a PostgreSQL process.
 type MemoryContexts struct {
 	*pgmemory.Tree
 
@@ -28,9 +28,9 @@ type MemoryContexts struct {
 	Major int
 }
 
-// MemoryContexts reads the memory contexts of a PostgreSQL process, without stopping it, until ctx ends. Errors are
-// those of ptrace.ReadMemory and of package pgmemory, ErrNotPostgres, ptrace.ErrRecycled, and ptrace.ErrUnreachable if
-// the kernel does not come back from reading the memory by then.
+// MemoryContexts reads the memory contexts of a PostgreSQL process, without stopping it, until ctx ends. It returns
+// the errors of ptrace.ReadMemory and of package pgmemory, ErrNotPostgres and ptrace.ErrRecycled. If the kernel still
+// blocks the read then, the error is ptrace.ErrUnreachable.
 func (c *Capturer) MemoryContexts(
 	ctx context.Context, target ptrace.Target, o pgmemory.Options,
 ) (*MemoryContexts, error) {
@@ -43,7 +43,7 @@ func (c *Capturer) MemoryContexts(
 	}
 	done := make(chan result, 1)
 	go func() {
-		defer c.limit.Release(1) // a reading that hangs keeps its place: they are bounded
+		defer c.limit.Release(1) // a read that blocks keeps its place, so that their number is bounded
 		contexts, err := c.memoryContexts(ctx, target, o)
 		done <- result{contexts, err}
 	}()
@@ -91,11 +91,11 @@ func (c *Capturer) memoryContexts(
 	return &MemoryContexts{Tree: tree, Major: server.Major}, nil
 }
 
-// memoryServer looks at the program of a process. The bias is the difference to its link-time addresses.
+// memoryServer identifies the program of a process. The bias is the difference to its link-time addresses.
 func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint64, error) {
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.PID))
 	if err != nil {
-		// What is wrong shows when its memory is read.
+		// Reading the memory gives the cause as an error.
 		_, err = ptrace.ReadMemory(key.PID, 0, make([]byte, 1))
 		return nil, 0, err
 	}
@@ -112,7 +112,7 @@ func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint6
 	case space.Unread != "":
 		return nil, 0, fmt.Errorf("process %d: %s has not been read in time", key.PID, space.Unread)
 	case known.process == nil:
-		// A program that cannot be read looks like another program.
+		// A program that cannot be read looks like a program other than PostgreSQL.
 		if _, err := ptrace.ReadMemory(key.PID, maps[0].Start, make([]byte, 1)); errors.Is(err, ptrace.ErrNotPermitted) {
 			return nil, 0, err
 		}
@@ -127,8 +127,8 @@ func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint6
 	return server, known.bias, err
 }
 
-// Level returns a context's level as the view pg_backend_memory_contexts of the server's version counts it: the first
-// context is on level 0, and since 18 on level 1.
+// Level returns a context's level as the view pg_backend_memory_contexts of the server's version counts it. The first
+// context has level 0, and since version 18 level 1.
 func (m *MemoryContexts) Level(i int) int {
 	const firstIsOne = 18
 	if m.Major >= firstIsOne {

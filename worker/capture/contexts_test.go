@@ -119,7 +119,7 @@ func ofTheQuery(row string) bool {
 			!strings.Contains(chain, "Sort")
 }
 
-// ofAnyQuery reports the same of those whose free space has changed when the query has ended.
+// ofAnyQuery also reports contexts whose free space has changed after the query.
 func ofAnyQuery(row string) bool {
 	chain, _, _ := strings.Cut(row, "|")
 	return ofTheQuery(row) || slices.Contains([]string{
@@ -150,8 +150,8 @@ SELECT pg_temp.f(10);
 PREPARE a AS SELECT 'ä', * FROM t WHERE n = $1;
 EXECUTE a(1)`
 
-// TestMemoryContexts compares every row that the view pg_backend_memory_contexts has for a backend with what is read
-// from outside: while the query of the view sleeps behind the view, and when the backend is idle.
+// TestMemoryContexts compares the contexts read from outside with all rows of pg_backend_memory_contexts. It does so
+// while the query on the view sleeps, and when the backend is idle.
 func TestMemoryContexts(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		server := pgtest.Start(t, binDir, pgtest.Options{})
@@ -178,7 +178,7 @@ func TestMemoryContexts(t *testing.T) {
 	})
 }
 
-// compareRows compares all rows but those that the function names.
+// compareRows compares all rows except those for which others returns true.
 func compareRows(
 	t *testing.T, state string, m *capture.MemoryContexts, want []string, major int, others func(string) bool,
 ) {
@@ -218,8 +218,8 @@ func loggedRows(log string, major int) (rows []string) {
 	return rows
 }
 
-// TestMemoryContextsOfWalsender compares what a process logs of itself, which decodes a transaction: it has contexts of
-// the kinds Slab and Generation.
+// TestMemoryContextsOfWalsender compares the contexts of a process that decodes a transaction with the contexts that
+// it logs. Such a process has contexts of the kinds Slab and Generation.
 func TestMemoryContextsOfWalsender(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		server := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{"wal_level = logical"}})
@@ -278,7 +278,7 @@ func decoding(t *testing.T, server *pgtest.Server) (*pgconn.PgConn, *pgx.Conn) {
 	query(t, conn, "BEGIN; INSERT INTO t SELECT g, repeat('x', 100) FROM generate_series(1, 3000) g")
 	other := server.Connect(t, server.User, "postgres")
 	query(t, other, "INSERT INTO t SELECT g, repeat('y', 50) FROM generate_series(1, 20) g")
-	for seen := false; !seen; { // what was committed later is decoded: what is open is queued
+	for seen := false; !seen; { // a later commit has been decoded, so the open transaction is queued
 		m, err := sender.ReceiveMessage(t.Context())
 		if err != nil {
 			t.Fatal(err)
@@ -289,7 +289,7 @@ func decoding(t *testing.T, server *pgtest.Server) (*pgconn.PgConn, *pgx.Conn) {
 	return sender, other
 }
 
-// lastTotal is what a log has since the last but one total.
+// lastTotal returns the part of a log after the last but one total.
 func lastTotal(log string) string {
 	parts := strings.Split(log, "Grand total")
 	if len(parts) < 2 {

@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// Copy is what somebody else has copied of a thread: registers, and the stack from the stack pointer on.
+// Copy is a copy of a thread's registers, and of its stack from the stack pointer on.
 type Copy struct {
 	// PID is the process, and StartTime when it started, in ticks as in procfs.Stat.
 	PID       int
@@ -38,7 +38,7 @@ type Copies struct {
 	key       []byte
 }
 
-// copied is what is known of one process.
+// copied is one process.
 type copied struct {
 	pid       int // whose memory is read
 	startTime uint64
@@ -70,7 +70,7 @@ func (c *Copies) Close() {
 	clear(c.processes)
 }
 
-// Meet reads the mappings of a process if that has not been done. The sooner it is called the better: a process may end.
+// Meet reads the mappings of a process if that has not been done. Call it early: a process may end.
 func (c *Copies) Meet(pid int, startTime uint64) error {
 	_, err := c.process(pid, startTime)
 	return err
@@ -147,15 +147,15 @@ func (p *copied) inherit(parent int) error {
 
 // sound reports whether the mappings by which a stack was unwound still are as they were, as far as can be asked.
 func (p *copied) sound(b *built) bool {
-	return p.check.File == nil || p.check.StillSound(p.maps, b.used, b.mapsTrusted)
+	return p.check.File == nil || p.check.StillMappedRetry(p.maps, b.used, b.mapsTrusted)
 }
 
-// build unwinds and names a copy. Of a stack that is known it does not return what it was built by.
+// build unwinds and names a copy. For a stack that is known already, the second result is nil.
 func (c *Copies) build(p *copied, of *Copy) (*trace.Trace, *built) {
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: c.capturer.linesWait}
 	defer files.Stop()
 	b := &built{mapsTrusted: true, space: c.capturer.processes.Open(p.pid, p.startTime, p.maps)}
-	b.space.Files, b.space.Generated.Off = &files, true
+	b.space.Files, b.space.Generated.Disabled = &files, true
 	w := c.capturer.walker(b.space, Options{MaxFrames: c.options.MaxFrames})
 	defer w.close()
 	th := &of.Thread
@@ -165,7 +165,7 @@ func (c *Copies) build(p *copied, of *Copy) (*trace.Trace, *built) {
 		return known, nil
 	}
 	t := &trace.Trace{PID: of.PID, Threads: []trace.Thread{w.describe(th, stop)}}
-	b.note(w.frames, stop)
+	b.record(w.frames, stop)
 	if len(p.stacks) >= maxStacks {
 		clear(p.stacks)
 	}

@@ -87,9 +87,9 @@ func TestCores(t *testing.T) {
 	}
 }
 
-// checkCoreStack compares the names with coreStack. Bare ones, of functions that have neither call frame information
-// nor frame pointers, end in start_c, which never returns: nothing in it tells of its caller. On aarch64 the frame
-// pointer is zero there.
+// checkCoreStack compares the names with coreStack. Stacks of bare functions, without call frame information and
+// frame pointers, end in start_c: it never returns, so its code has no return to follow. On aarch64 the frame pointer
+// is zero there.
 func checkCoreStack(t *testing.T, th *trace.Thread, bare bool) {
 	t.Helper()
 	want, whole := coreStack, th.Whole
@@ -180,7 +180,7 @@ func compareWithGDB(t *testing.T, name string, frames []trace.Frame) int {
 	n := 0
 	for lines := bufio.NewScanner(f); lines.Scan(); {
 		m := gdbFrame.FindStringSubmatch(lines.Text())
-		if m == nil || m[3] == "??" { // beyond what gdb can tell, it invents
+		if m == nil || m[3] == "??" { // gdb invents further frames
 			continue
 		}
 		var level int
@@ -197,7 +197,8 @@ func compareWithGDB(t *testing.T, name string, frames []trace.Frame) int {
 	return n
 }
 
-// TestCoreWrongExe offers programs that are not the core's: each is refused, told, and no name of it appears.
+// TestCoreWrongExe offers programs that are not the core's. Each must be refused and reported, and none of its names
+// may appear.
 func TestCoreWrongExe(t *testing.T) {
 	dir := t.TempDir()
 	core := unpack(t, dir, "aarch64-cfi.core")
@@ -224,8 +225,8 @@ func TestCoreWrongExe(t *testing.T) {
 	}
 }
 
-// TestCoreUnproved has a program of the same shape as the core's: qemu leaves out the program's only read-only segment.
-// Nothing refutes it, and the user is told that nothing confirms it.
+// TestCoreUnproved uses a program whose shape fits the core. The core does not have the program's only read-only
+// segment, because qemu leaves it out. So the program cannot be verified, and the user must see a warning.
 func TestCoreUnproved(t *testing.T) {
 	dir := t.TempDir()
 	for core, unproved := range map[string]int{"aarch64-cfi": 1, "x86_64-cfi": 0} {
@@ -239,7 +240,7 @@ func TestCoreUnproved(t *testing.T) {
 	}
 }
 
-// TestCoreCut cuts a core at many places: what is left gives frames or an error, and is called truncated.
+// TestCoreCut cuts a core at many places. The rest must give frames or an error, and must be reported as truncated.
 func TestCoreCut(t *testing.T) {
 	dir := t.TempDir()
 	exe := unpack(t, dir, "riscv64-cfi")

@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/worker/gostack"
 )
 
-// TestCoreGoroutines: the goroutines in the core file that the kernel writes of a program are those that the program
-// has printed just before.
+// TestCoreGoroutines compares the goroutines in a core file of the kernel with those that the program has just
+// printed.
 func TestCoreGoroutines(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(buildGoProgram(t, "goroutines", "0", "-ldflags=-s -w"), "spin")
@@ -47,7 +47,7 @@ func TestCoreGoroutines(t *testing.T) {
 	compareWithDump(t, c.Trace, dump)
 }
 
-// TestCoreWithoutGo: a core of a program in C has no goroutines, and says so.
+// TestCoreWithoutGo checks the error for the goroutines of a C program's core.
 func TestCoreWithoutGo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -41,8 +41,8 @@ func functionNames(th *trace.Thread) string {
 	return strings.Join(list, " ")
 }
 
-// TestCompressedCore reads a core in each format, whole and cut in its last third: the stack is the same, and a core
-// that was cut says so.
+// TestCompressedCore reads a core in each format, whole and truncated in its last third. The stack must be the same,
+// and the truncation must be reported.
 func TestCompressedCore(t *testing.T) {
 	dir := t.TempDir()
 	exe := unpack(t, dir, "riscv64-cfi")
@@ -144,8 +144,8 @@ func TestZeros(t *testing.T) {
 	}
 }
 
-// TestCoreOfGDB has cores that gcore wrote: whole; cut behind the stack, which loses the section headers; and of a
-// process whose data are executable (READ_IMPLIES_EXEC).
+// TestCoreOfGDB reads cores written by gcore: a whole one, one truncated after the stack, which loses the section
+// headers, and one of a process with executable data (READ_IMPLIES_EXEC).
 func TestCoreOfGDB(t *testing.T) {
 	for _, tool := range []string{"gdb", "setarch"} {
 		if _, err := exec.LookPath(tool); err != nil {

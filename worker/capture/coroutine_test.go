@@ -7,8 +7,8 @@ import (
 	"pg_stat_backtrace/worker/capture"
 )
 
-// TestCoroutineBase: the stack of a coroutine is whole, and ends with the function whose entry makecontext has put
-// where a return address would be.
+// TestCoroutineBase checks that the stack of a coroutine is complete. It must end with the function whose entry
+// makecontext has stored in place of a return address.
 func TestCoroutineBase(t *testing.T) {
 	t.Parallel()
 	pid := run(t, compile(t, "testdata/coroutine.c"))

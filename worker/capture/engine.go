@@ -11,28 +11,28 @@ import (
 
 const (
 	defaultDeadline = 3 * time.Second
-	// patience is how long a process in uninterruptible sleep, which does not
-	// stop before that ends, is given to end it: most such sleeps are short.
+	// patience is how long a capture waits for a process in uninterruptible sleep. Such a process stops only after
+	// the sleep, and most of these sleeps are short.
 	patience = 300 * time.Millisecond
-	// lookTime bounds the look at a thread without a stop where a stop was
-	// impossible; at all threads it may take as long again as the stop did.
+	// lookTime bounds the capture without a stop, after a stop was impossible. For all threads the bound is as long
+	// as for the stop.
 	lookTime = 500 * time.Millisecond
 )
 
-// NotStoppedError says that a process could be neither stopped nor seen without
-// that. Errors.Is and As find both reasons.
+// NotStoppedError means that a process could be neither stopped nor captured without a stop. errors.Is and errors.As
+// find both causes.
 type NotStoppedError struct {
-	Stop    error // why it could not be stopped
-	Observe error // why it could not be seen either
+	Stop    error // why the stop failed
+	Observe error // why the capture without a stop failed
 }
 
 func (e *NotStoppedError) Error() string { return fmt.Sprintf("%v; %v", e.Stop, e.Observe) }
 
-// Unwrap returns both reasons.
+// Unwrap returns both causes.
 func (e *NotStoppedError) Unwrap() []error { return []error{e.Stop, e.Observe} }
 
-// snapshot has the process copied: without a stop if that is asked for, or if
-// a stop is impossible; then notStopped says why.
+// snapshot copies the process. It does so without a stop if nonStop is set or if a stop is impossible. In the second
+// case notStopped has the reason.
 func snapshot(
 	ctx context.Context, target ptrace.Target, o ptrace.Options, nonStop bool,
 ) (snap *ptrace.Snapshot, notStopped string, err error) {
@@ -68,13 +68,13 @@ func snapshot(
 	}
 }
 
-// impossible tells the errors that stand for a process that cannot be stopped.
+// impossible reports whether an error means that the process cannot be stopped.
 func impossible(ctx context.Context, err error) bool {
 	return ctx.Err() == nil &&
 		(errors.Is(err, ptrace.ErrTraced) || errors.Is(err, ptrace.ErrDeadline) || errors.Is(err, ptrace.ErrDumping))
 }
 
-// reason words in short why a process was not stopped.
+// reason returns a short text with the reason for which a process was not stopped.
 func reason(err error) string {
 	var traced *ptrace.TracedError
 	var late *ptrace.DeadlineError
@@ -93,7 +93,7 @@ func reason(err error) string {
 	return err.Error()
 }
 
-// kernel is where in the kernel a thread was seen.
+// kernel returns the kernel functions in which a thread was, or its wait channel if the stack is unknown.
 func kernel(th *ptrace.Thread) []string {
 	if len(th.KernelStack) == 0 && th.WaitChannel != "" {
 		return []string{th.WaitChannel}

@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// TestSearchedFrames: what is found near generated code gives the stack that the registered object gives, in a stopped
-// process, and without a stop too.
+// TestSearchedFrames checks that call frame information found near generated code gives the same stack as the
+// registered object. It does so with a stop and without one.
 func TestSearchedFrames(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long: not with -short")
@@ -78,7 +78,7 @@ func TestSearchedFrames(t *testing.T) {
 	})
 }
 
-// stopped runs a function while a process, of nobody's concern otherwise, stands still; it runs on for a moment after.
+// stopped stops a process, runs f, and then lets the process run for a moment.
 func stopped(t *testing.T, pid int, f func()) {
 	t.Helper()
 	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
@@ -169,8 +169,8 @@ func TestMergedPieces(t *testing.T) {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
-	w := jitcode.Whereabouts{}
-	o := jitcode.Whereabouts{Frames: []jit.Span{{Start: 1, End: 2}}, Pieces: []ptrace.Range{{Address: 1, Length: 1}}}
+	w := jitcode.Locations{}
+	o := jitcode.Locations{Frames: []jit.Span{{Start: 1, End: 2}}, Pieces: []ptrace.Range{{Address: 1, Length: 1}}}
 	if !w.Add(&o) || w.Add(&o) {
 		t.Error("what is new is not told from what is known")
 	}

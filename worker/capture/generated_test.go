@@ -69,9 +69,9 @@ func work(t *testing.T, conn *pgx.Conn) {
 	}()
 }
 
-// generatedNonStop captures a backend at work without a stop: its generated code has no name then, and what is said of
-// the frames behind it, by the frame pointer and marked, are return addresses that the backend has in this order, some
-// perhaps left out. These are learnt by stopping it.
+// generatedNonStop captures a busy backend without a stop. Its generated code then has no names. The frames behind it
+// are marked as found by the frame pointer, and must be return addresses of the backend in this order, perhaps with
+// gaps. The test finds the backend's return addresses by stopping it.
 func generatedNonStop(t *testing.T, conn *pgx.Conn) {
 	t.Helper()
 	work(t, conn)

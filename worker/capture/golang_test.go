@@ -46,7 +46,7 @@ func goFrames(th *trace.Thread) []string {
 	return out
 }
 
-// dumpFrames are the same of what Go prints of the program's first goroutine when SIGQUIT ends it.
+// dumpFrames returns the frames in Go's dump of the program's first goroutine, which SIGQUIT makes it print.
 func dumpFrames(dump string) []string {
 	_, dump, _ = strings.Cut(dump, "\ngoroutine 1 ")
 	dump, _, _ = strings.Cut(dump, "\n\n")
@@ -63,8 +63,8 @@ func dumpFrames(dump string) []string {
 	return out
 }
 
-// TestGo: a Go program's frames, inlined calls and lines are those that its own stack trace has, whether the names come
-// from debugging information or from Go's own table.
+// TestGo checks that a Go program's frames, inlined calls and lines equal those in its own stack trace. It does so
+// with names from debugging information and from Go's table.
 func TestGo(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -85,7 +85,7 @@ func TestGo(t *testing.T) {
 	}
 }
 
-// checkGo compares a capture of the program with what SIGQUIT makes it print.
+// checkGo compares a capture of the program with its output after SIGQUIT.
 func checkGo(t *testing.T, exe string) {
 	t.Helper()
 	cmd := exec.Command(exe)

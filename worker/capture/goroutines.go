@@ -17,13 +17,13 @@ import (
 
 const (
 	threadStack = 64 << 10 // bytes of a thread's stack
-	maxTries    = 4        // stops, if goroutines were on their way in the first
+	maxTries    = 4        // stops, if the first one missed goroutines
 	tryAgain    = 10 * time.Millisecond
 )
 
-// Goroutines returns the goroutines of a Go program with their stacks, all of one moment. Where they are is read before
-// the stop; one that has got more stack, or was made, between the two is looked for again in another stop. Errors are
-// those of package ptrace, ErrNotGo and package goroutine's.
+// Goroutines returns the goroutines of a Go program with their stacks, all of one moment. The worker reads their
+// addresses before the stop. If a stack has grown in between, or goroutines were created, it stops the program again.
+// Errors are those of package ptrace, gostack.ErrNotGo and those of package goroutine.
 func (c *Capturer) Goroutines(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
 	if err := c.limit.Acquire(ctx, 1); err != nil {
 		return nil, err
@@ -36,7 +36,7 @@ func (c *Capturer) Goroutines(ctx context.Context, target ptrace.Target, o Optio
 		t, n, err := c.goroutines(ctx, target, o)
 		switch {
 		case errors.Is(err, goroutine.ErrNotFound) && (best != nil || try < maxTries):
-			// The list was being made longer, or the program begins.
+			// The list was being extended, or the program is starting.
 			if err := pauseFor(ctx, tryAgain); err != nil {
 				return nil, err
 			}
@@ -55,7 +55,7 @@ func (c *Capturer) Goroutines(ctx context.Context, target ptrace.Target, o Optio
 	return best, nil
 }
 
-// pauseFor waits.
+// pauseFor waits for a time, or until ctx ends.
 func pauseFor(ctx context.Context, d time.Duration) error {
 	select {
 	case <-ctx.Done():
@@ -65,7 +65,7 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// goroutines is one try. It returns also how many goroutines it could not see.
+// goroutines makes one stop. It also returns the number of goroutines that it missed.
 func (c *Capturer) goroutines(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, int, error) {
 	maps, err := procfs.Maps(target.PID)
 	switch {
@@ -99,7 +99,7 @@ func (c *Capturer) goroutines(ctx context.Context, target ptrace.Target, o Optio
 	return t, w.All(t, programs, &p), nil
 }
 
-// goThreads are the threads of a snapshot that have registers.
+// goThreads returns the threads of a snapshot that have registers.
 func (c *Capturer) goThreads(snap *ptrace.Snapshot) map[int]gostack.Thread {
 	out := make(map[int]gostack.Thread, len(snap.Threads))
 	for i := range snap.Threads {
@@ -114,8 +114,8 @@ func (c *Capturer) goThreads(snap *ptrace.Snapshot) map[int]gostack.Thread {
 	return out
 }
 
-// learnGo looks whether frames lie in Go code that was not known, and returns true if another capture would have more
-// of a stack that was not followed to its end.
+// learnGo records images of Go in which frames lie and that were not known before. It returns true if another capture
+// would continue a walk that ended too early.
 func (r *run) learnGo(b *built) bool {
 	if !r.capturer.arch.Go.Followed || b.trace.Engine != ptrace.Engine {
 		return false

@@ -145,7 +145,7 @@ func awaitAny(t *testing.T, pid int, want string) {
 	t.Fatalf("process %d does not get to system call %s", pid, want)
 }
 
-// TestGoroutines: the goroutines of a program are those that it prints itself, with the same stacks.
+// TestGoroutines checks that the goroutines of a program and their stacks equal those that the program prints.
 func TestGoroutines(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct {
@@ -169,9 +169,9 @@ func TestGoroutines(t *testing.T) {
 	}
 }
 
-// TestBusyGoroutines takes the goroutines of a busy program at moments that nobody chose. Every stack has to end with
-// the function that a goroutine returns to, but for those whose thread is at a switch of stacks, or which have got
-// another stack between being looked for and being copied; the shares are printed.
+// TestBusyGoroutines captures the goroutines of a busy program at random times. Every stack must end with the
+// function to which a goroutine returns. Exceptions are goroutines whose thread is switching stacks, and those that
+// got another stack between the lookup and the copy. The shares are printed.
 func TestBusyGoroutines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a build of Go's own library: not with -short")
@@ -257,14 +257,14 @@ func compareLayout(t *testing.T, exe, version string) {
 	}
 }
 
-// compareGoroutines compares a program's goroutines with what it prints.
+// compareGoroutines compares a program's goroutines with its output.
 func compareGoroutines(t *testing.T, exe string, args ...string) {
 	t.Helper()
 	cmd, dump := startGo(t, exe, args...)
 	compareRunning(t, cmd, dump)
 }
 
-// compareRunning compares the goroutines of a program that does not do anything with what it prints.
+// compareRunning compares the goroutines of an idle program with its output.
 func compareRunning(t *testing.T, cmd *exec.Cmd, dump *bytes.Buffer) {
 	t.Helper()
 	tr, err := patient(t, capture.Config{}).Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1},
@@ -279,7 +279,7 @@ func compareRunning(t *testing.T, cmd *exec.Cmd, dump *bytes.Buffer) {
 	compareWithDump(t, tr, dump)
 }
 
-// compareWithDump compares goroutines with what their program, which did not do anything, has printed at its end.
+// compareWithDump compares goroutines with the dump that their idle program has printed at its end.
 func compareWithDump(t *testing.T, tr *trace.Trace, dump *bytes.Buffer) {
 	t.Helper()
 	want := parseDump(t, dump.String())
@@ -324,7 +324,7 @@ func compareGoroutine(t *testing.T, g *trace.Goroutine, d *dumped) int {
 	}
 	names := goNames(&g.Thread)
 	ends := g.Whole && len(names) > 0 && names[len(names)-1] == "runtime.goexit"
-	if !ends && g.Status != "running" { // whose thread may be at the scheduler
+	if !ends && g.Status != "running" { // its thread may be in the scheduler
 		t.Errorf("goroutine %d [%s] ends with %s: %q", g.ID, g.Status, g.Stop, names)
 	}
 	if g.Status != state || state == "running" || state == "runnable" {

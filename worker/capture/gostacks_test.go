@@ -18,8 +18,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// goStacksVariable is how often each program is captured; goStacksDefault without it, of which some two hundred meet a
-// stack that grows: enough to tell one in twenty from one in a hundred.
+// goStacksVariable sets how often each program is captured, and goStacksDefault is the default. Some two hundred of
+// the default's captures meet a growing stack. That is enough to distinguish an error rate of 5 % from 1 %.
 const (
 	goStacksVariable = "PGSB_GO_STACKS"
 	goStacksDefault  = 500
@@ -34,9 +34,9 @@ var (
 		`(main\.descend )?main\.main $`)
 )
 
-// TestGoStacks captures programs whose threads are on one of Go's other stacks most of the time, at moments that nobody
-// chose. No stack may have a frame that the program's calls do not give; one that is where a stack grows has to go on
-// to the function that needs it. The shares are printed.
+// TestGoStacks captures programs whose threads are mostly on a special stack of Go's runtime, at random times. No
+// stack may have a frame that the program's calls exclude. A stack that is growing must continue to the function that
+// needs the space. The shares are printed.
 func TestGoStacks(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it takes a build of Go's own library")

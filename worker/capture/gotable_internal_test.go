@@ -24,9 +24,9 @@ func (w withoutTable) Find(addr uint64) (unwind.Module, bool) {
 	return m, ok
 }
 
-// TestOracleGoTable captures a busy Go program at moments that nobody chose. Its frames by Go's function table are
-// those by the call frame information that its debugging information has, up to where the run time switches stacks,
-// which only the former follows; and every stack ends where a stack of Go's does.
+// TestOracleGoTable captures a busy Go program at random times. The frames by Go's function table must equal those by
+// call frame information, up to a switch of stacks, which only the table follows. Every stack must end at the base of
+// a Go stack.
 func TestOracleGoTable(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a build of Go's own library: not with -short")
@@ -74,7 +74,7 @@ func TestOracleGoTable(t *testing.T) {
 
 type goTally struct {
 	stacks, same      int
-	signals, switches int // of those that go on behind
+	signals, switches int // of the stacks that continue after one
 	ends              map[string]int
 }
 

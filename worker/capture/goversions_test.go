@@ -57,8 +57,8 @@ func compareConfigured(t *testing.T, exe string) {
 	compareRunning(t, cmd, dump)
 }
 
-// buildWith compiles a program of testdata by another tool chain. The module is one of its own: this one's needs a
-// newer Go.
+// buildWith compiles a program of testdata with another toolchain. The program gets its own module, because this
+// module needs a newer Go.
 func buildWith(t *testing.T, version, name, cgo string, flags ...string) string {
 	t.Helper()
 	dir := t.TempDir()

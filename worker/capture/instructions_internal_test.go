@@ -27,9 +27,9 @@ func (m bareModules) Find(addr uint64) (unwind.Module, bool) {
 	return module, ok
 }
 
-// TestInstructionsAreNeverWrong stops busy backends at arbitrary moments, and unwinds each stack once as it is and once
-// as if the C library had no call frame information, as that of Alpine has none. What is found by instructions may be
-// less, but not something else.
+// TestInstructionsAreNeverWrong stops busy backends at random times and unwinds each stack twice. The second time,
+// the C library's call frame information is ignored, as if it were Alpine's. The frames found by instructions may be
+// fewer but must not differ.
 func TestInstructionsAreNeverWrong(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		if testing.Short() {

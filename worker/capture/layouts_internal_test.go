@@ -9,9 +9,9 @@ import (
 	"pg_stat_backtrace/worker/procmap"
 )
 
-// TestSettled: a walk by remembered mappings that came to the end of the stack, or to as many frames as were asked for,
-// is believed by the mappings of its frames; all mappings are read again for one that ended elsewhere.
-func TestSettled(t *testing.T) {
+// TestMapsTrusted checks when a walk with cached mappings counts as correct. If the walk reached the end of the stack
+// or the frame limit, unchanged mappings of its frames are enough. Otherwise all mappings are read again.
+func TestMapsTrusted(t *testing.T) {
 	t.Parallel()
 	c, snap, sp := snapshotOf(t, "40")
 	deep := snap.Threads[0]
@@ -21,7 +21,7 @@ func TestSettled(t *testing.T) {
 		what    string
 		limit   int
 		thread  ptrace.Thread
-		settled bool
+		trusted bool
 	}{
 		{"a whole stack", 0, deep, true},
 		{"one frame", 1, deep, true},
@@ -32,12 +32,12 @@ func TestSettled(t *testing.T) {
 		snap := *snap
 		snap.Threads = []ptrace.Thread{tt.thread}
 		b := c.build(&snap, sp, Options{MaxFrames: tt.limit}, &serverProcess{})
-		if b.mapsTrusted != tt.settled {
-			t.Errorf("%s: settled is %v; %s", tt.what, b.mapsTrusted, b.trace.Threads[0].Stop)
+		if b.mapsTrusted != tt.trusted {
+			t.Errorf("%s: maps trusted: %v; %s", tt.what, b.mapsTrusted, b.trace.Threads[0].Stop)
 		}
 		// Of a process that does not exist no mapping can be read.
-		nobody := procmap.Check{PID: 1 << 30, Before: slices.Clone(b.used)}
-		if ok, err := nobody.Sound(snap.Maps, b.used, b.mapsTrusted); ok != tt.settled || (err == nil) != tt.settled {
+		missing := procmap.Check{PID: 1 << 30, Before: slices.Clone(b.used)}
+		if ok, err := missing.StillMapped(snap.Maps, b.used, b.mapsTrusted); ok != tt.trusted || (err == nil) != tt.trusted {
 			t.Errorf("%s: its mappings hold: %v, %v", tt.what, ok, err)
 		}
 	}
@@ -48,7 +48,7 @@ func TestSettledReasons(t *testing.T) {
 	t.Parallel()
 	for reason := unwind.EndOfStack; reason <= unwind.StackSwitch; reason++ {
 		want := reason == unwind.EndOfStack || reason == unwind.MaxFrames || reason == unwind.NeverReturns
-		if got := settled(reason); got != want {
+		if got := endsInsideFrames(reason); got != want {
 			t.Errorf("%s: %t", reason, got)
 		}
 	}

@@ -81,8 +81,8 @@ func frameOf(t *testing.T, th *trace.Thread, name string) uint64 {
 	return th.Frames[i].Address
 }
 
-// TestAnotherLibraryAtTheSamePlace: names must not come from a library that was unloaded, though another one is mapped
-// where it was, and though what is remembered of the process says otherwise.
+// TestAnotherLibraryAtTheSamePlace checks that names never come from an unloaded library, even if another library has
+// its addresses and the cache still has the old one.
 func TestAnotherLibraryAtTheSamePlace(t *testing.T) {
 	dir := t.TempDir()
 	files := []string{filepath.Join(dir, "one.so"), filepath.Join(dir, "two.so")}
@@ -96,7 +96,7 @@ func TestAnotherLibraryAtTheSamePlace(t *testing.T) {
 			if i > 0 {
 				r.next(t)
 			}
-			for range 3 { // the later ones by what the first one remembers
+			for range 3 { // the later ones use the cache
 				th := take(t, c, r.pid, capture.Options{NonStop: nonStop})
 				at[i] = frameOf(t, &th, name)
 			}
@@ -123,7 +123,7 @@ func TestLibraryWrittenOver(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Both files are the same but for names and build-id, so that the program can go on in what it has mapped.
+	// Both files differ only in names and build-id, so the program can continue to run the mapped code.
 	f, err := os.OpenFile(file, os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -177,7 +177,7 @@ func TestLayoutOfAnotherProgram(t *testing.T) {
 	}
 }
 
-// TestLayoutOfAnEndedProcess: what is remembered of a process does not keep it alive.
+// TestLayoutOfAnEndedProcess checks that cached mappings do not make an ended process appear alive.
 func TestLayoutOfAnEndedProcess(t *testing.T) {
 	r := startReloader(t, func() string {
 		file := filepath.Join(t.TempDir(), "one.so")

@@ -21,42 +21,42 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// programs remembers which programs are PostgreSQL's.
+// programs caches which programs are PostgreSQL servers.
 type programs struct {
 	mu       sync.Mutex
 	byModule map[*symbolize.Module]*symbolize.Lazy[recognition]
 }
 
-// recognition is the result of a look at a program: server is nil if it is no PostgreSQL server, or if it is of an
-// unknown version. unknown then has the reason.
+// recognition is the result of examining a program. server is nil if it is not a PostgreSQL server of a known
+// version. For an unknown version, unknown has the reason.
 type recognition struct {
 	server  *pgcontext.Server
 	unknown string
 }
 
-// serverProcess is a process whose program was looked at; process is nil if that is no PostgreSQL server.
+// serverProcess is a process whose program was examined. process is nil if the program is not a PostgreSQL server.
 type serverProcess struct {
 	exe     string
 	process *pgcontext.Process
-	unknown string // why the program of a PostgreSQL server was not recognised
+	unknown string // why the version of a PostgreSQL server is unknown
 	module  *symbolize.Module
-	code    procfs.Mapping // of the program, to see that it still is there
-	bias    uint64         // of the program
+	code    procfs.Mapping // the program's code, to check that it is still mapped
+	bias    uint64         // load bias of the program
 
 	variables []ptrace.Variable // of one capture
 	last      *pointers         // shared by all captures of the process
 }
 
-// pointers are what the variables held that a capture copies, in the last one that had all that they point at; 0 where
-// that was not so. Most of them point at the same as long as the process lives.
+// pointers has the values of the copied variables in the last capture that could follow them, else 0. Most of these
+// pointers stay the same as long as the process lives.
 type pointers [8]atomic.Uint64
 
 func newPrograms() *programs {
 	return &programs{byModule: make(map[*symbolize.Module]*symbolize.Lazy[recognition])}
 }
 
-// serverProcess returns what is known of the process; its maps are read the first time. With same, its mappings have
-// just been compared: it runs the program that it ran before.
+// serverProcess returns the facts about the process. The first call reads its maps. same means that the mappings have
+// just been verified, so the process still runs the same program.
 func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProcess {
 	if key.StartTime == 0 {
 		return serverProcess{}
@@ -72,18 +72,18 @@ func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProces
 	if ok && known.exe == exe {
 		return known
 	}
-	var read atomic.Pointer[[]procfs.Mapping] // the look may write when it is no more waited for
+	var read atomic.Pointer[[]procfs.Mapping] // the goroutine may write it after the timeout
 	if !procmap.WithTimeout(key.PID, func() {
 		ptrace.ProbeReadable(key.PID)
 		if maps, err := procfs.Maps(key.PID); err == nil {
 			read.Store(&maps)
 		}
 	}, func() {}) || read.Load() == nil {
-		return serverProcess{} // the capture will say what is wrong
+		return serverProcess{} // the capture will report the error
 	}
 	maps := *read.Load()
 	space := c.processes.Open(key.PID, key.StartTime, maps)
-	space.Files = &symbolize.Deadline{After: c.linesWait} // the stack does not wait for what only adds to it
+	space.Files = &symbolize.Deadline{After: c.linesWait} // levels are optional, so the stack does not wait for them
 	defer space.Files.Stop()
 	if known = c.lookAtProgram(space, exe); space.Unread != "" {
 		return serverProcess{}
@@ -92,7 +92,7 @@ func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProces
 	return known
 }
 
-// lookAtProgram finds the program among the mappings and asks package pgcontext about it.
+// lookAtProgram finds the program among the mappings and identifies it by package pgcontext.
 func (c *Capturer) lookAtProgram(space *procmap.Space, exe string) serverProcess {
 	out := serverProcess{exe: exe}
 	file := strings.TrimSuffix(exe, " (deleted)")
@@ -114,7 +114,7 @@ func (c *Capturer) lookAtProgram(space *procmap.Space, exe string) serverProcess
 	return out
 }
 
-// of returns what is known of a program, nothing if it was not read in time.
+// of returns the recognition of a program. It is empty if the program was not read in time.
 func (s *programs) of(m *symbolize.Module, space *procmap.Space) recognition {
 	s.mu.Lock()
 	p := s.byModule[m]
@@ -126,14 +126,14 @@ func (s *programs) of(m *symbolize.Module, space *procmap.Space) recognition {
 		s.byModule[m] = p
 	}
 	s.mu.Unlock()
-	found, ok := p.Get(space.Files, m.Tell, func() recognition { return recognise(m) })
+	found, ok := p.Get(space.Files, m.Warn, func() recognition { return recognise(m) })
 	if !ok {
 		space.Unread = m.Name
 	}
 	return found
 }
 
-// recognise looks at a program.
+// recognise examines a program.
 func recognise(m *symbolize.Module) recognition {
 	variables, err := m.Image.Defined(pgcontext.Variables()...)
 	if err != nil || len(variables) == 0 {
@@ -153,7 +153,7 @@ func recognise(m *symbolize.Module) recognition {
 	return recognition{}
 }
 
-// contents reads the segments of an image one after the other: those with code, or the others.
+// contents reads the segments of an image one after the other: either those with code, or the others.
 func contents(image *elfimage.Image, code bool) io.Reader {
 	var readers []io.Reader
 	for _, s := range image.Segments() {
@@ -164,12 +164,12 @@ func contents(image *elfimage.Image, code bool) io.Reader {
 	return io.MultiReader(readers...)
 }
 
-// addTo adds what to copy of the process in the stop.
+// addTo adds the memory to copy in the stop.
 func (p *serverProcess) addTo(t *ptrace.ExtraReads) {
 	if p.process == nil {
 		return
 	}
-	wanted := p.process.Trail()
+	wanted := p.process.ExtraReads()
 	t.Head, t.Elsewhere = wanted.Head, wanted.Elsewhere
 	for i, v := range wanted.Variables {
 		expected := uint64(0)
@@ -193,7 +193,8 @@ func derefs(wanted []pgcontext.Deref) []ptrace.Deref {
 	return out
 }
 
-// read adds to a trace what PostgreSQL says of the process. Its first thread has just been walked and named.
+// read adds what PostgreSQL's memory says about the process to a trace. The first thread has just been walked and
+// named.
 func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unwind.Frame, space *procmap.Space) {
 	i := -1
 	t.Unrecognised = p.unknown
@@ -224,7 +225,7 @@ func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unw
 	t.QueryFrame = queryFrame(th.Frames)
 }
 
-// remember keeps what the variables held in a snapshot, for the next one.
+// remember stores the values of the copied variables for the next capture.
 func (p *serverProcess) remember(memory pgcontext.Memory) {
 	var word [8]byte
 	copied := func(addr uint64) bool { return memory(addr, word[:1]) == 1 }
@@ -234,13 +235,13 @@ func (p *serverProcess) remember(memory pgcontext.Memory) {
 			held = binary.NativeEndian.Uint64(word[:])
 		}
 		if held != 0 && (!copied(held) || !copied(held+uint64(v.Follow)-1)) {
-			held = 0 // to read it all at once would not work next time either
+			held = 0 // reading all at once would fail next time too
 		}
 		p.last[i].Store(held)
 	}
 }
 
-// describe says what lies at an address: of code, or of a file's constants.
+// describe returns the module, function and size of the code at an address, or the module of a file's constants.
 func (p *serverProcess) describe(space *procmap.Space, addr uint64) pgcontext.Code {
 	m, f, ok := space.Lookup(addr)
 	if !ok {
@@ -266,7 +267,7 @@ func (p *serverProcess) describe(space *procmap.Space, addr uint64) pgcontext.Co
 	return code
 }
 
-// frozen reads what was copied in the stop.
+// frozen returns a reader of the memory that was copied in the stop.
 func frozen(stack *ptrace.Stack, blocks []ptrace.Stack) pgcontext.Memory {
 	return func(addr uint64, b []byte) int {
 		best := 0
@@ -286,8 +287,8 @@ func frozen(stack *ptrace.Stack, blocks []ptrace.Stack) pgcontext.Memory {
 	}
 }
 
-// physical returns, for each frame of a walk, the number of the line that stands for it: behind those of the
-// functions inlined in it.
+// physical returns, for each frame of a walk, the index of its frame in the trace. The calls inlined in it come
+// before that index.
 func physical(walked []unwind.Frame, lines []trace.Frame) []int {
 	place := make([]int, len(walked))
 	at := 0
@@ -301,8 +302,8 @@ func physical(walked []unwind.Frame, lines []trace.Frame) []int {
 	return place
 }
 
-// spans gives the part of the stack that each frame takes up. Where the walk left the stack for another one, or
-// stopped, there is none.
+// spans returns the part of the stack that each frame takes. A frame at which the walk switched stacks or ended has
+// none.
 func spans(low uint64, walked []unwind.Frame, place []int, lines []trace.Frame) []pgcontext.Frame {
 	out := make([]pgcontext.Frame, 0, len(walked))
 	for i := range walked {
@@ -314,8 +315,8 @@ func spans(low uint64, walked []unwind.Frame, place []int, lines []trace.Frame) 
 	return out
 }
 
-// queryFrame finds the frame that a query's text stands at: that of the function that handles the client's message,
-// else the main loop that calls it, else the outermost one.
+// queryFrame returns the index of the frame that shows the query's text. This is the function that handles the
+// client's message, else the main loop that calls it, else the outermost frame.
 func queryFrame(frames []trace.Frame) int {
 	found := len(frames) - 1
 	for i := len(frames) - 1; i >= 0; i-- {

@@ -115,7 +115,7 @@ func TestInlinedCalls(t *testing.T) {
 	}
 }
 
-// checkLevels checks what is promised of levels and addresses.
+// checkLevels checks the promises about levels and addresses.
 func checkLevels(t *testing.T, th *trace.Thread) {
 	t.Helper()
 	for i := range th.Frames {
@@ -143,7 +143,7 @@ func TestInlinedCallsWithoutSymbols(t *testing.T) {
 	}
 }
 
-// TestMaxFramesCountsInlinedCalls: what is bounded is what is shown.
+// TestMaxFramesCountsInlinedCalls checks that the frame limit counts inlined calls too.
 func TestMaxFramesCountsInlinedCalls(t *testing.T) {
 	t.Parallel()
 	pid := start(t, buildInlined(t))
@@ -156,8 +156,8 @@ func TestMaxFramesCountsInlinedCalls(t *testing.T) {
 	}
 }
 
-// TestDebugDirs: a folder of debug files by build-id is searched, below which there is also one of another build; that
-// one is told, once, and not used.
+// TestDebugDirs searches a folder of debug files by build-id that also has a file of another build. That file must be
+// reported once and ignored.
 func TestDebugDirs(t *testing.T) {
 	t.Parallel()
 	exe, other := buildInlined(t, "-Wl,--build-id=sha1"), buildInlined(t, "-O0", "-Wl,--build-id=sha1")
@@ -251,7 +251,7 @@ func TestConcurrentLines(t *testing.T) {
 	wg.Wait()
 }
 
-// TestNeighbourhood: a function that nobody can name says which named ones are around it, as a note.
+// TestNeighbourhood checks that a function without a name gets a note with the named functions around it.
 func TestNeighbourhood(t *testing.T) {
 	t.Parallel()
 	exe := build(t, "-rdynamic", "-Dinner=inner", "-fno-toplevel-reorder")

@@ -16,8 +16,8 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestLockedProcessIsRemembered captures a process again and again whose address space is locked: each call ends with
-// an error in time. What they leave behind in the kernel is as much as one of them does.
+// TestLockedProcessIsRemembered captures a process with a locked address space many times. Each call must end with an
+// error in time. All calls together may block only as many threads as one of them.
 func TestLockedProcessIsRemembered(t *testing.T) {
 	pid, answer := startLocked(t)
 	c, err := New(Config{Concurrency: 4})
@@ -46,8 +46,8 @@ func TestLockedProcessIsRemembered(t *testing.T) {
 	}
 }
 
-// startLocked starts a process with a thread that waits for a file system, which answers when answer is called, and
-// another one that waits for the address space.
+// startLocked starts a process with one thread that waits for a file system and another that waits for the address
+// space. The file system responds when answer is called.
 func startLocked(t *testing.T) (pid int, answer func()) {
 	t.Helper()
 	if os.Getenv("PGSB_TEST_LOCKED") == "" {

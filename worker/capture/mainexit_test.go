@@ -12,8 +12,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// TestMainThreadExited captures a process whose main thread has exited before another one. Its files and its memory are
-// reached by that thread.
+// TestMainThreadExited captures a process whose main thread has exited before another thread. The worker must reach
+// its files and memory through the other thread.
 func TestMainThreadExited(t *testing.T) {
 	t.Parallel()
 	pid := run(t, compile(t, "testdata/mainexit.c"))

@@ -13,7 +13,7 @@ type memory struct {
 	word   int
 	stacks [1 + maxRecaptures]ptrace.Stack
 	n      int
-	others []ptrace.Stack // of the thread's goroutines
+	others []ptrace.Stack // stacks of the thread's goroutines
 }
 
 func newMemory(th *ptrace.Thread, also []ptrace.Stack, a *arch.Arch) *memory {

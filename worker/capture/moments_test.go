@@ -29,7 +29,7 @@ import (
 //go:embed testdata/load.sql
 var loadSQL string
 
-// commands are what the observed backend is sent: each runs for longer than a moment is waited for.
+// commands are the commands for the observed backend. Each runs longer than the longest random delay.
 func commands() []string {
 	return []string{
 		`SELECT loops(g) FROM generate_series(0, 1000) g`,
@@ -53,9 +53,9 @@ func commands() []string {
 	}
 }
 
-// TestMoments compares, at random moments, the levels, the wait event and the query of a snapshot with what PostgreSQL
-// says: the CONTEXT of the error when the backend is cancelled there, and pg_stat_activity. The backend is stopped with
-// SIGSTOP meanwhile. PGSB_TEST_MOMENTS sets how many moments there are on each server.
+// TestMoments compares snapshots at random times with PostgreSQL's own reports. The levels must equal the CONTEXT of
+// the error when the backend is cancelled there. The wait event and query must equal pg_stat_activity. SIGSTOP stops
+// the backend meanwhile. PGSB_TEST_MOMENTS sets the number of snapshots for each server.
 func TestMoments(t *testing.T) {
 	moments := 51
 	if s := os.Getenv("PGSB_TEST_MOMENTS"); s != "" {
@@ -160,7 +160,7 @@ func (o *observation) moment(t *testing.T, command string) {
 	o.compare(t, tr, pgErr.Where)
 }
 
-// start sends a command and returns what it ends with.
+// start sends a command. The channel gets the command's final error.
 func (o *observation) start(command string) <-chan error {
 	result := make(chan error, 1)
 	go func() {
@@ -204,12 +204,12 @@ func (o *observation) signal(t *testing.T, sig syscall.Signal) {
 	}
 }
 
-// maxAsking bounds the wait for pg_stat_activity: a backend that was stopped holding a lock of the server's own keeps
-// whoever needs that one waiting too.
+// maxAsking bounds the wait for pg_stat_activity. A backend that was stopped while it holds an LWLock also blocks
+// other backends that need the lock.
 const maxAsking = 3 * time.Second
 
-// compareActivity compares with pg_stat_activity, which reads the same shared memory. What it returns says how they
-// differ; it is to be called once, when the backend runs again.
+// compareActivity compares a snapshot with pg_stat_activity, which reads the same shared memory. The function that it
+// returns gives the differences. The caller must call it once, when the backend runs again.
 func (o *observation) compareActivity(t *testing.T, tr *trace.Trace, command string) func() string {
 	t.Helper()
 	differs := make(chan string, 1)
@@ -219,7 +219,7 @@ func (o *observation) compareActivity(t *testing.T, tr *trace.Trace, command str
 		return func() string { return d }
 	case <-time.After(maxAsking):
 		o.unasked++
-		return func() string { <-differs; return "" } // what it says now is of another moment
+		return func() string { <-differs; return "" } // it is of a later time
 	}
 }
 
@@ -238,11 +238,12 @@ func (o *observation) activityDiffers(ctx context.Context, tr *trace.Trace, comm
 	return ""
 }
 
-// interruptible are the classes of waits that end at a cancel request. A backend that waits for a file, for a lock of
-// the server's own or for its client (what that had sent meanwhile, as the next rows of a COPY, is read first) goes on.
+// interruptible are the wait classes that end at a cancel request. A backend that waits for a file or for an LWLock
+// continues. So does a wait for the client, because the backend first reads the data that the client has already
+// sent.
 var interruptible = []string{"Timeout", "Lock", "IPC", "BufferPin"}
 
-// workersEnd is a wait of one of these classes in which interrupts are held (DestroyParallelContext in
+// workersEnd is a wait in one of these classes during which interrupts are held (DestroyParallelContext in
 // access/transam/parallel.c).
 const workersEnd = "BgWorkerShutdown"
 
@@ -318,9 +319,8 @@ func sameLevel(level, line string) bool {
 		strings.HasPrefix(level, "COPY ") && strings.HasPrefix(line, level+": ")
 }
 
-// movedOn reports whether the difference can be one of time. Without the outer levels that are the same, what is left
-// must begin, seen from outside, in the same function, at another statement; or with a statement that one of the two
-// has not begun yet.
+// movedOn reports whether the backend may have moved on between the two reports. After the equal outer levels, both
+// must continue in the same function at different statements, or one of them must not have begun its statement.
 func movedOn(got, want []string) bool {
 	for len(got) > 0 && len(want) > 0 && sameLevel(got[len(got)-1], want[len(want)-1]) {
 		got, want = got[:len(got)-1], want[:len(want)-1]

@@ -8,8 +8,8 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// TestMovedCode: code that a program has moved to memory without a file is the image's, with names, as long as it is
-// the same, byte for byte; else it is nobody's. (Package stackoracle compares such stacks with gdb's.)
+// TestMovedCode checks code that a program has moved to memory without a file. It gets the image's names as long as
+// all bytes are equal, else none. (Package stackoracle compares such stacks with gdb's.)
 func TestMovedCode(t *testing.T) {
 	exe := compile(t, "../../internal/stackoracle/testdata/moved.c", "-O2", "-fcf-protection=none")
 	c := capturer(t)
@@ -19,7 +19,7 @@ func TestMovedCode(t *testing.T) {
 			args = []string{"altered"}
 		}
 		pid := start(t, exe, args...)
-		for range 2 { // the second time of what is remembered
+		for range 2 { // the second time uses the cache
 			th := take(t, c, pid, capture.Options{})
 			var in []string
 			for _, f := range th.Frames {

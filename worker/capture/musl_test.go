@@ -16,9 +16,9 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// TestMusl captures every process of a server that runs with musl, Alpine's C library, at moments that nobody chose,
-// with and without a stop. That library has neither call frame information nor frame pointers; each stack that waits
-// begins in it, and ends there, in the function that calls main and never returns, or in exit, which does not either.
+// TestMusl captures every process of a server built with musl, Alpine's C library, at random times, with and without
+// a stop. That library has neither call frame information nor frame pointers. Each waiting stack begins and ends in
+// it. The outermost function is the caller of main or exit, and neither returns.
 func TestMusl(t *testing.T) {
 	binDir := os.Getenv("PGSB_MUSL_BINDIR")
 	if binDir == "" {

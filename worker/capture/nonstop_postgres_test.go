@@ -19,7 +19,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// waiting are what backends do when they are looked at: each waits for what does not come. The empty one is idle.
+// waiting lists the states in which backends are captured. Each waits for an event that does not occur. The empty one
+// is idle.
 var waiting = []struct{ name, sql string }{
 	{"idle", ""},
 	{"idle in transaction", "BEGIN; SELECT 1"},
@@ -96,10 +97,10 @@ func b2i(b bool) int {
 	return 0
 }
 
-// engines is what a comparison of the engines found.
+// engines is the result of comparing the engines.
 type engines struct {
 	whole, equal, recovered bool
-	told                    bool // the same of PostgreSQL's own levels, query and wait event
+	sameFacts               bool // the same for PostgreSQL's own levels, query and wait event
 	without, with           time.Duration
 }
 
@@ -121,17 +122,17 @@ func compareEngines(t *testing.T, c *capture.Capturer, pid int, name string) eng
 		th := &seen.Threads[0]
 		r := engines{
 			whole: th.Whole, equal: addresses(seen) == addresses(before),
-			told:    told(before) == told(after) && told(seen) == told(before),
-			without: seen.Total, with: after.Total,
+			sameFacts: serverFacts(before) == serverFacts(after) && serverFacts(seen) == serverFacts(before),
+			without:   seen.Total, with: after.Total,
 		}
 		for i := range th.Frames {
 			r.recovered = r.recovered || strings.Contains(th.Frames[i].Note, "recovered")
 		}
-		if r.equal && r.told {
+		if r.equal && r.sameFacts {
 			return r
 		}
 		if r.equal {
-			last = fmt.Sprintf("%s\nwithout a stop:\n%sby a stop:\n%s", name, told(seen), told(before))
+			last = fmt.Sprintf("%s\nwithout a stop:\n%sby a stop:\n%s", name, serverFacts(seen), serverFacts(before))
 			continue
 		}
 		last = fmt.Sprintf("%s\nwithout a stop:\n%s%s\nby a stop:\n%s", name, addresses(seen), th.Stop, addresses(before))
@@ -162,8 +163,8 @@ func addresses(tr *trace.Trace) string {
 	return b.String()
 }
 
-// told is what PostgreSQL says of itself.
-func told(tr *trace.Trace) string {
+// serverFacts returns PostgreSQL's own facts in a trace: levels, query and wait event.
+func serverFacts(tr *trace.Trace) string {
 	var b strings.Builder
 	for i := range tr.Threads[0].Frames {
 		for _, l := range tr.Threads[0].Frames[i].Levels {
@@ -182,7 +183,7 @@ func processTitle(pid int) string {
 	return strings.TrimRight(strings.ReplaceAll(string(text), "\x00", " "), " ")
 }
 
-// waitInServer starts a backend for each of waiting and returns what the process ids are.
+// waitInServer starts a backend for each element of waiting. It returns their names by process id.
 func waitInServer(t *testing.T, server *pgtest.Server) map[int]string {
 	t.Helper()
 	holder := server.Connect(t, server.User, "postgres")

@@ -80,8 +80,8 @@ func TestNonStopKnownStacks(t *testing.T) {
 	}
 }
 
-// TestNoCallFrameInformation: a program without it, of which no frame pointer is to be had while it sleeps, has its
-// stack by its instructions, and nothing is guessed.
+// TestNoCallFrameInformation checks a sleeping program without call frame information, whose frame pointer is
+// unknown. The walk must find its stack by its instructions, without guesses.
 func TestNoCallFrameInformation(t *testing.T) {
 	t.Parallel()
 	exe := build(t, "-O2", "-fno-omit-frame-pointer", "-fno-asynchronous-unwind-tables")
@@ -177,7 +177,7 @@ func TestTracedAndBusy(t *testing.T) {
 		st, err := procfs.ReadStatus(pid)
 		return err == nil && st.TracerPID != 0
 	})
-	if err := syscall.Kill(pid, syscall.SIGWINCH); err != nil { // ignored, but strace is told, after its own first stop
+	if err := syscall.Kill(pid, syscall.SIGWINCH); err != nil { // only strace gets it
 		t.Fatal(err)
 	}
 	pgtest.Wait(t, "strace has told of the signal and waits; the process runs", func() bool {
@@ -215,7 +215,7 @@ func TestManyThreads(t *testing.T) {
 			switch {
 			case len(th.Frames) == 0 && th.Stop == "exited meanwhile":
 				ended++
-			case len(th.Frames) == 0 && strings.Contains(th.Stop, "was not to stand still for longer"):
+			case len(th.Frames) == 0 && strings.Contains(th.Stop, "the limit for the pause of its process was reached"):
 				late++ // on a busy machine: the pause is bounded
 			case len(th.Frames) == 1 && strings.Contains(th.Stop, "no call frame information"):
 				walked++ // in clone3, on its way to its first function

@@ -15,22 +15,22 @@ func TestForesee(t *testing.T) {
 	_, where, _ := sp.Lookup(frames[0].Lookup())
 	m := where.Module
 	begun := true
-	symbols, _ := m.Symbols.Get(nil, m.Tell, func() *symbol.Table { begun = false; return nil })
+	symbols, _ := m.Symbols.Get(nil, m.Warn, func() *symbol.Table { begun = false; return nil })
 	if !begun || symbols.Len() == 0 {
 		t.Errorf("the symbols of %s were not read while the stack was unwound: %d", m.Name, symbols.Len())
 	}
 	addr := frames[0].Lookup() - where.Bias
 	// Without debugging information it stays a wish.
-	if !m.LinesAsked(addr) {
+	if !m.LinesRequested(addr) {
 		t.Errorf("nor is the line of %#x looked up", addr)
 	}
-	if !sp.Unfamiliar {
+	if !sp.FirstInImage {
 		t.Error("the images of the other frames are not expected to be new")
 	}
-	if _, _ = sp.Name(frames, unwind.DefaultMaxFrames, nil); sp.Unfamiliar {
+	if _, _ = sp.Name(frames, unwind.DefaultMaxFrames, nil); sp.FirstInImage {
 		t.Error("nor when the stack has been named")
 	}
-	if _, _ = c.unwindThread(nil, &u, &snap.Threads[0], nil, sp); sp.Unfamiliar {
+	if _, _ = c.unwindThread(nil, &u, &snap.Threads[0], nil, sp); sp.FirstInImage {
 		t.Errorf("%s is new a second time", m.Name)
 	}
 	c, snap, sp = snapshotOf(t, "5")

@@ -20,9 +20,9 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// TestReturnProbes has the stacks of processes in functions whose return the kernel probes. The caller is where its
-// code says that it calls the function, if it calls that by itself; or is left out, where it does so in two places with
-// the same frame, or where a chain of frames leads on; or the stack ends there, and says why.
+// TestReturnProbes captures processes in functions whose returns the kernel probes. The caller of the function is
+// found by the call in its code. It is left out if two calls with equal frames are possible, or if frame pointers
+// continue the walk. Otherwise the stack ends there with a reason.
 func TestReturnProbes(t *testing.T) {
 	t.Parallel()
 	const trampoline = "[uprobes]"
@@ -101,7 +101,7 @@ func behindProbes(t *testing.T, way string, probes, want []string, whole bool, f
 	cut := strings.Contains(th.Stop, "return probe")
 	if runtime.GOARCH == "arm64" && cut && len(got) < len(want) &&
 		strings.HasSuffix(strings.Join(got, " "), trampoline+" "+trampoline) {
-		// A record may lie anywhere in a frame there: what is left behind below the next one may be a return address.
+		// Here a record may lie anywhere in a frame, so remains below the next frame may look like a return address.
 		want, whole = want[:len(got)], false
 	}
 	if !slices.Equal(got, want) || th.Whole != whole || !whole && !cut {
@@ -109,11 +109,11 @@ func behindProbes(t *testing.T, way string, probes, want []string, whole bool, f
 	}
 }
 
-// isStart tells the functions that call main().
+// isStart reports whether a function calls main().
 func isStart(name string) bool { return strings.Contains(name, "start") }
 
-// probe starts a program and has the kernel probe the returns of some of its functions as long as the test lasts. It
-// goes on when it is told to.
+// probe starts a program and lets the kernel probe the returns of some of its functions until the test ends. The
+// program waits until goOn is called.
 func probe(t *testing.T, exe, argument string, functions []string) (pid int, goOn func()) {
 	t.Helper()
 	cmd := exec.Command(exe, argument)
@@ -163,7 +163,7 @@ func probeReturnAt(t *testing.T, pid int, exe string, offset uint64) {
 	t.Cleanup(func() { _ = unix.Close(fd) })
 }
 
-// offset is where in a program's file a function begins for those that call it from there.
+// offset returns the offset in a program's file at which a function begins for local callers.
 func offset(t *testing.T, exe, function string) uint64 {
 	t.Helper()
 	f, err := elf.Open(filepath.Clean(exe))

@@ -99,7 +99,7 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 		p.checks[pid] = process
 	}
 	b, stacks := p.build(list)
-	if !process.StillSound(list[0].Maps, b.used, b.mapsTrusted) {
+	if !process.StillMappedRetry(list[0].Maps, b.used, b.mapsTrusted) {
 		maps, err := p.sampler.Refresh(pid, list[0].MapsSnapshot)
 		switch {
 		case err == nil:
@@ -141,7 +141,7 @@ func (p *profile) build(list []ptrace.Sample) (b built, stacks []counted) {
 	defer files.Stop()
 	first := list[0]
 	b = built{mapsTrusted: true, space: p.capturer.processes.Open(first.PID, first.MapsSnapshot.StartTime(), first.Maps)}
-	b.space.Files, b.space.Generated.Off = &files, true
+	b.space.Files, b.space.Generated.Disabled = &files, true
 	w := p.capturer.walker(b.space, Options{MaxFrames: p.options.MaxFrames})
 	defer w.close()
 	known := make(map[string]int)
@@ -161,7 +161,7 @@ func (p *profile) build(list []ptrace.Sample) (b built, stacks []counted) {
 		}
 		ended := time.Now()
 		t := &trace.Trace{PID: snap.PID, Engine: snap.Engine, Threads: []trace.Thread{w.describe(th, stop)}}
-		b.note(w.frames, stop)
+		b.record(w.frames, stop)
 		stacks = append(stacks, counted{trace: t, times: snap.Times})
 		p.stats.Unwind += ended.Sub(began)
 		p.stats.Symbolize += time.Since(ended)

@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/worker/render"
 )
 
-// TestServerWithoutSections recognises a server whose program has no section headers, as some linkers and packers leave
-// it: section names are no contract.
+// TestServerWithoutSections recognizes a server whose program has no section headers. Some linkers and packers omit
+// them.
 func TestServerWithoutSections(t *testing.T) {
 	objcopy, err := exec.LookPath("llvm-objcopy")
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// blindCode shows calls, but no functions: what a recovery then does without is how large frames are.
+// blindCode shows calls but no functions, so that the recovery does not know the sizes of frames.
 type blindCode struct{ code unwind.ImageCode }
 
 func (c blindCode) Code(addr, n uint64) ([]byte, error) {

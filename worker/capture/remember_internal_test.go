@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/worker/pgcontext"
 )
 
-// TestRemember: of a variable is remembered what it held, if all that it points at was copied.
+// TestRemember checks that the value of a variable is kept only if all the memory that it points to was copied.
 func TestRemember(t *testing.T) {
 	const at, follow = 0x1000, 100
 	for name, test := range map[string]struct {
@@ -17,11 +17,11 @@ func TestRemember(t *testing.T) {
 		follow  int
 		want    uint64
 	}{
-		"all":      {0x2000, follow, follow, 0x2000},
-		"less":     {0x2000, follow - 1, follow, 0},
-		"nothing":  {0x2000, 0, follow, 0},
-		"null":     {0, follow, follow, 0},
-		"no trail": {0x2000, follow, 0, 0},
+		"all":        {0x2000, follow, follow, 0x2000},
+		"less":       {0x2000, follow - 1, follow, 0},
+		"nothing":    {0x2000, 0, follow, 0},
+		"null":       {0, follow, follow, 0},
+		"no pointer": {0x2000, follow, 0, 0},
 	} {
 		word := binary.NativeEndian.AppendUint64(nil, test.pointer)
 		memory := frozen(&ptrace.Stack{Start: at, Data: word},

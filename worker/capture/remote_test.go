@@ -21,8 +21,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// announcer is a Remote that waits with requests until the test waits for a file, lest it comes before the first
-// answer, and tells the test when one has ended, after the capturer was told.
+// announcer is a Remote that starts a request only when the test waits for a file. So no file arrives before the
+// first capture. After the capturer has been informed, it also informs the test.
 type announcer struct {
 	*debuginfod.Client
 
@@ -125,8 +125,8 @@ func TestDebuginfod(t *testing.T) {
 	}
 }
 
-// TestDebuginfodSupplement: dwz has moved parts of the debug file to another one. Either comes from the server, or the
-// debug file is installed and only what it refers to comes from there; the next answer has all names.
+// TestDebuginfodSupplement uses a debug file from which dwz has moved parts to another file. In one case both come
+// from the server, in the other the debug file is installed. The next capture must have all names.
 func TestDebuginfodSupplement(t *testing.T) {
 	a := debuginfodtest.Build(t, "testdata/inlined.c", "-O2", "-gdwarf-4")
 	b := debuginfodtest.Build(t, "testdata/inlined.c", "-O3", "-gdwarf-4", "-DOTHER")
@@ -192,8 +192,8 @@ func announceAt(t *testing.T, dir string) *announcer {
 	return a
 }
 
-// TestDebuginfodOfDeletedProgram: the file of a running program is gone, and what is left in its memory is named by
-// what the server has.
+// TestDebuginfodOfDeletedProgram captures a running program whose file was deleted. Its names come from the
+// debuginfod server.
 func TestDebuginfodOfDeletedProgram(t *testing.T) {
 	program := debuginfodtest.Build(t, "testdata/nest.c")
 	server := debuginfodtest.Start(t, filepath.Dir(program.Debug), program.BuildID)
@@ -209,7 +209,7 @@ func TestDebuginfodOfDeletedProgram(t *testing.T) {
 	checkOrder(t, &after, "ready", "inner", "middle", "outer", "main")
 }
 
-// slow is a Remote whose file never comes.
+// slow is a Remote whose file never arrives.
 type slow struct{ asked chan string }
 
 func (slow) DebugFile(string) string { return "" }
@@ -221,8 +221,8 @@ func (s slow) RequestDebugFile(id string, _ func(bool, time.Time)) {
 	}
 }
 
-// TestDebuginfodNeverWaits: with a server that never answers, each stack comes as soon as without one, and each image
-// is asked for once.
+// TestDebuginfodNeverWaits checks that a server which does not respond delays no capture. Each image is requested
+// once.
 func TestDebuginfodNeverWaits(t *testing.T) {
 	program := debuginfodtest.Build(t, "testdata/nest.c")
 	pid := start(t, program.Exe)
@@ -245,7 +245,7 @@ func TestDebuginfodNeverWaits(t *testing.T) {
 	}
 }
 
-// flaky is a Remote whose requests fail until the test has the file come.
+// flaky is a Remote whose requests fail until the test provides the file.
 type flaky struct {
 	mu    sync.Mutex
 	path  string
@@ -320,7 +320,7 @@ func TestDebuginfodOtherBuild(t *testing.T) {
 	}
 }
 
-// TestDebuginfodPostgres: a server whose symbols are stripped, as distributions strip it, gets all its names back.
+// TestDebuginfodPostgres checks that a stripped server gets all its names from a debuginfod server.
 func TestDebuginfodPostgres(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		if testing.Short() && pgtest.Major(t, binDir) < 17 {
@@ -352,7 +352,7 @@ func TestDebuginfodPostgres(t *testing.T) {
 		c := remoteCapturer(t, remote)
 		// Not the postmaster: it is a child of this process, where Wait would take its stops.
 		pid := child(t, server.PostmasterPID())
-		watch := capturer(t) // which asks nobody for a file
+		watch := capturer(t) // it has no Remote
 		pgtest.Wait(t, "it to have nothing to do", func() bool {
 			tr, err := watch.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
 			return err == nil && tr.Wait.Class == "Activity"

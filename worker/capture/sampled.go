@@ -70,7 +70,7 @@ func (s *SampledStacks) Name(
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: s.capturer.linesWait}
 	defer files.Stop()
 	space := s.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
-	space.Files, space.Generated.Off = &files, true
+	space.Files, space.Generated.Disabled = &files, true
 	w := s.capturer.walker(space, s.options)
 	defer w.close()
 	w.late = symbolize.Deadline{} // Complete waits for lines and derived names
@@ -165,7 +165,7 @@ func (s *SampledStacks) Complete(spaces []*SampledSpace) {
 	defer late.Stop()
 	for _, sp := range spaces {
 		space := s.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
-		space.Files, space.Generated.Off = &files, true
+		space.Files, space.Generated.Disabled = &files, true
 		for i := range sp.named {
 			n := &sp.named[i]
 			frames, _ := space.Name(n.walked, procmap.FrameLimit(s.options.MaxFrames), &late)

@@ -10,26 +10,25 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// errUnfinished is what those get who shared a capture that ended in a panic.
+// errUnfinished is the error for callers that shared a capture which ended in a panic.
 var errUnfinished = errors.New("the capture did not end as it should")
 
-// sharing lets callers that ask for the same at the same time share one
-// capture. The first of them makes it, by itself: to hand it to a goroutine
-// would cost as much as unwinding does.
+// sharing lets concurrent callers with the same request share one capture. The first caller runs it in its own
+// goroutine, because another goroutine would cost as much time as unwinding.
 type sharing struct {
-	mu    sync.Mutex
-	under map[requestKey]*sharedCapture
+	mu     sync.Mutex
+	active map[requestKey]*sharedCapture
 }
 
-// requestKey is what callers must have in common to get the same answer.
+// requestKey has everything that callers must have in common to share a capture.
 type requestKey struct {
 	target  ptrace.Target
 	options Options
 }
 
-// sharedCapture is a capture under way.
+// sharedCapture is a capture in progress.
 type sharedCapture struct {
-	callers int    // that wait for it, its maker included; guarded by sharing.mu
+	callers int    // callers that wait for it, the first one included; guarded by sharing.mu
 	cancel  func() // ends it
 	done    chan struct{}
 
@@ -37,14 +36,14 @@ type sharedCapture struct {
 	err   error
 }
 
-// do returns what a call of capture for q gives that was under way or is begun
-// now. A caller that gives up leaves it to the others, and it ends with the
-// last of them; the one that makes it stays until then.
+// do joins the capture in progress for q, or runs capture if there is none. A cancelled caller leaves, and the
+// capture continues for the others. It is cancelled when the last caller has left. The first caller stays until the
+// capture ends.
 func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Context) (*trace.Trace, error)) (
 	*trace.Trace, error,
 ) {
 	s.mu.Lock()
-	if c := s.under[q]; c != nil {
+	if c := s.active[q]; c != nil {
 		c.callers++
 		s.mu.Unlock()
 		select {
@@ -55,14 +54,14 @@ func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Con
 			return nil, ctx.Err()
 		}
 	}
-	// Not this caller's context: the others wait for the capture too.
+	// This is not the caller's context, because other callers wait for the capture too.
 	during, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	defer cancel()
 	c := &sharedCapture{callers: 1, cancel: cancel, done: make(chan struct{}), err: errUnfinished}
-	if s.under == nil {
-		s.under = make(map[requestKey]*sharedCapture)
+	if s.active == nil {
+		s.active = make(map[requestKey]*sharedCapture)
 	}
-	s.under[q] = c
+	s.active[q] = c
 	s.mu.Unlock()
 	defer context.AfterFunc(ctx, func() { s.leave(q, c) })()
 	defer s.finish(q, c)
@@ -73,13 +72,13 @@ func (s *sharing) do(ctx context.Context, q requestKey, capture func(context.Con
 	return c.trace, c.err
 }
 
-// leave is for a caller that gives up. Who comes after the last of them begins anew.
+// leave removes a cancelled caller. After the last one has left, a new call starts a new capture.
 func (s *sharing) leave(q requestKey, c *sharedCapture) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if c.callers--; c.callers == 0 {
-		if s.under[q] == c {
-			delete(s.under, q)
+		if s.active[q] == c {
+			delete(s.active, q)
 		}
 		c.cancel()
 	}
@@ -87,21 +86,21 @@ func (s *sharing) leave(q requestKey, c *sharedCapture) {
 
 func (s *sharing) finish(q requestKey, c *sharedCapture) {
 	s.mu.Lock()
-	if s.under[q] == c {
-		delete(s.under, q)
+	if s.active[q] == c {
+		delete(s.active, q)
 	}
 	s.mu.Unlock()
 	close(c.done)
 }
 
-// unreachable is the error of a capture whose process cannot be looked at.
+// unreachable returns the error for a process that cannot be read.
 func unreachable(pid int, since time.Time) error {
 	return &ptrace.ObserveError{PID: pid, After: time.Since(since), Attempts: 1, Blocked: ptrace.ErrUnreachable}
 }
 
-// place waits for a place among the captures that run side by side. Release gives it to others. A capture that takes
-// longer than the limit is taken for one that the kernel does not come back from, and loses its place at once.
-func (c *Capturer) place(ctx context.Context, limit time.Duration) (release func(), err error) {
+// acquire waits for a place among the concurrent captures. release frees it. A capture that takes longer than limit is
+// assumed to block in the kernel, and loses its place.
+func (c *Capturer) acquire(ctx context.Context, limit time.Duration) (release func(), err error) {
 	if err := c.limit.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}

@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// TestSharing: callers with the same question share one capture, others do not; and whoever gives up leaves it to the
-// others, the maker included.
+// TestSharing checks that callers with equal requests share one capture and others do not. A cancelled caller, even
+// the first one, does not cancel the capture for the others.
 func TestSharing(t *testing.T) {
 	var s sharing
 	q := requestKey{target: ptrace.Target{PID: 1}}
@@ -29,7 +29,7 @@ func TestSharing(t *testing.T) {
 	waiting := func() int {
 		s.mu.Lock()
 		defer s.mu.Unlock()
-		if c := s.under[q]; c != nil {
+		if c := s.active[q]; c != nil {
 			return c.callers
 		}
 		return 0
@@ -69,13 +69,13 @@ func TestSharing(t *testing.T) {
 	if n := len(made); n != 0 {
 		t.Errorf("%d captures too many", n)
 	}
-	if waiting() != 0 || len(s.under) != 0 {
-		t.Errorf("%d captures are left behind", len(s.under))
+	if waiting() != 0 || len(s.active) != 0 {
+		t.Errorf("%d captures are left behind", len(s.active))
 	}
 	t.Run("alone", func(t *testing.T) { sharingAlone(t, &s, q) })
 }
 
-// sharingAlone: what nobody waits for any more is ended, and a panic is not an answer.
+// sharingAlone checks that a capture ends when its last caller leaves, and that a panic gives an error.
 func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 	ctx, leave := context.WithCancel(t.Context())
 	_, err := s.do(ctx, q, func(during context.Context) (*trace.Trace, error) {
@@ -103,7 +103,7 @@ func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 			pgtest.Wait(t, "somebody shares it", func() bool {
 				s.mu.Lock()
 				defer s.mu.Unlock()
-				return s.under[q].callers == 2
+				return s.active[q].callers == 2
 			})
 			panic("on purpose")
 		})
@@ -111,7 +111,7 @@ func sharingAlone(t *testing.T, s *sharing, q requestKey) {
 	if err := <-shared; !errors.Is(err, errUnfinished) {
 		t.Errorf("what was shared with a panic: %v", err)
 	}
-	if len(s.under) != 0 {
-		t.Errorf("%d captures are left behind", len(s.under))
+	if len(s.active) != 0 {
+		t.Errorf("%d captures are left behind", len(s.active))
 	}
 }

@@ -32,8 +32,7 @@ func split(t *testing.T, exe string) string {
 	return folder
 }
 
-// inTime captures a process whose debug files are on a disk that does not answer: there is an answer in time all the
-// same.
+// inTime captures a process whose debug files are on a disk that does not respond. The capture must end in time.
 func inTime(t *testing.T, c *capture.Capturer, pid int) (*trace.Trace, error) {
 	t.Helper()
 	const patience = 300 * time.Millisecond
@@ -46,7 +45,8 @@ func inTime(t *testing.T, c *capture.Capturer, pid int) (*trace.Trace, error) {
 	return tr, err
 }
 
-// TestSlowSymbols: frames whose names cannot be read in time have none, and say so; later they have.
+// TestSlowSymbols checks that frames whose names cannot be read in time have a note instead. Later captures have the
+// names.
 func TestSlowSymbols(t *testing.T) {
 	t.Parallel()
 	exe := build(t, "-Wl,--build-id")
@@ -93,7 +93,7 @@ func TestSlowUnwinding(t *testing.T) {
 		t.Fatal(err)
 	}
 	var unread *trace.ReadingError
-	for range 3 { // one that comes later has no more to wait with
+	for range 3 { // a later caller waits no longer
 		if _, err := inTime(t, c, pid); !errors.As(err, &unread) || unread.File != "nest" {
 			t.Fatal(err)
 		}

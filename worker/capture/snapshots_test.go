@@ -25,8 +25,8 @@ const (
 	snapshotsDefault  = 500
 )
 
-// loads are what the backends are at while they are captured. The first two are pgbench's scripts, select-only and
-// TPC-B-like. With a %d, it is a number from 1 to 20,000 that changes with each execution.
+// loads are the statements that the backends run while they are captured. The first two are pgbench's scripts
+// select-only and TPC-B-like. %d is replaced by a number from 1 to 20,000 that changes with each execution.
 var loads = []struct{ name, sql string }{
 	{"select-only", "SELECT abalance FROM accounts WHERE aid = %d"},
 	{"tpcb-like", `BEGIN;
@@ -74,8 +74,8 @@ type tally struct {
 	failures                                                          map[string]int
 }
 
-// TestRandomSnapshots captures every process of servers at work at moments that nobody chose: each stack has to end
-// where the program starts. The share that does is printed; each that does not is shown.
+// TestRandomSnapshots captures every process of busy servers at random times. Each stack must end at the start of the
+// program. The test prints the share of complete stacks, and shows each incomplete one.
 func TestRandomSnapshots(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long: not with -short")
@@ -146,16 +146,15 @@ func snapshots(t *testing.T, binDir string, captures int) tally {
 	return n
 }
 
-// starved says whether a process could not be stopped because it had no processor to stop on: it could run, and has
-// hardly run since. On a machine with much more to do than it has processors, one of many waits for seconds now and
-// then, when nobody captures, too.
+// starved reports whether a process could not be stopped because it got no processor. It was runnable but has hardly
+// run since. On an overloaded machine a process may wait for seconds even without a capture.
 func starved(err error, pid int, before time.Duration) bool {
 	const little = 100 * time.Millisecond
 	var late *ptrace.DeadlineError
 	return errors.As(err, &late) && late.State == 'R' && before >= 0 && timeRun(pid)-before < little
 }
 
-// timeRun is how long a process has run; -1 if nobody tells.
+// timeRun returns how long a process has run, or -1 if that is unknown.
 func timeRun(pid int) time.Duration {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/schedstat", pid))
 	if err != nil {
@@ -221,11 +220,11 @@ func hasEnded(pid int) bool {
 	return err != nil || stat.State == 'Z' || stat.State == 'X' || stat.Flags&procfs.Exiting != 0
 }
 
-// uncovered tells of a stack with frames that are not found by call frame information whether that is because the
-// innermost one, or the one above the first guess, runs in code that has none: the C run-time's start and end of each
-// library and of the program (.init, .fini, deregister_tm_clones), which runs when a parallel worker exits, and a few
-// functions of OpenSSL 1.1 in assembly. Where those have a frame pointer it leads on, and is marked; else the stack
-// ends there, or after a guess, marked too, by what else the register held.
+// uncovered examines a stack with frames not found by call frame information. It reports whether the innermost frame,
+// or the frame before the first guess, runs in code that has none. Such code is the C runtime's start and end of each
+// library and program (.init, .fini, deregister_tm_clones), which also runs when a parallel worker exits. Some
+// functions of OpenSSL 1.1 in assembly are the other case. If such code has a frame pointer, the walk follows and
+// marks it. Otherwise the stack ends there, or after a marked guess.
 func uncovered(th *trace.Thread) (bare bool, guesses int, guessed string) {
 	at := len(th.Frames) - 1
 	for i := range th.Frames {
@@ -244,7 +243,7 @@ func uncovered(th *trace.Thread) (bare bool, guesses int, guessed string) {
 	return (library || program) && (guesses <= 1 && th.Whole || len(th.Frames) <= 1+min(guesses, 1)), guesses, guessed
 }
 
-// keepBusy runs every load in a connection of its own, select-only in two, until the test ends.
+// keepBusy runs every load in its own connection, select-only in two, until the test ends.
 func keepBusy(t *testing.T, server *pgtest.Server) {
 	t.Helper()
 	for i := range len(loads) + 1 {

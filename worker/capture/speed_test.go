@@ -90,10 +90,11 @@ func familiar(tb testing.TB, c *Capturer, snap *ptrace.Snapshot, sp *procmap.Spa
 	where.Module.Prefetched.Store(true)
 }
 
-// bare has a compiler make neither call frame information nor frame pointers.
+// bare are compiler flags for code without call frame information and frame pointers.
 var bare = []string{"-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fomit-frame-pointer"}
 
-// TestUnwindingAllocates what the number of frames does not change, once it is known what their code does to them.
+// TestUnwindingAllocates checks that the allocations of a walk do not depend on the number of frames, once the
+// effects of their code are cached.
 func TestUnwindingAllocates(t *testing.T) {
 	for name, flags := range map[string][]string{"": nil, ", of code without call frame information": bare} {
 		allocations := map[string]float64{}
@@ -180,8 +181,8 @@ func BenchmarkThousand(b *testing.B) {
 	b.ReportMetric(heapMB(), "MB-heap")
 }
 
-// BenchmarkCold is the first capture of a server by a program that knows nothing yet. After all servers at hand it
-// says how much memory what is remembered of them takes.
+// BenchmarkCold measures the first capture of a server by a new worker. At the end it prints how much memory the
+// caches of all servers take.
 func BenchmarkCold(b *testing.B) {
 	together, err := New(Config{})
 	if err != nil {
@@ -222,7 +223,7 @@ func BenchmarkCold(b *testing.B) {
 	runtime.KeepAlive(together)
 }
 
-// heapMB is what the collector cannot free.
+// heapMB returns the size of the heap that the garbage collector cannot free.
 func heapMB() float64 {
 	var m runtime.MemStats
 	runtime.GC()

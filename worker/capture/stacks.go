@@ -22,7 +22,7 @@ func (c *Capturer) NameStacks(list []*ptrace.Snapshot, maxFrames int) []*trace.T
 				w.close()
 			}
 			space := c.processes.Open(snap.PID, snap.MapsSnapshot.StartTime(), snap.Maps)
-			space.Files, space.Generated.Off = &files, true
+			space.Files, space.Generated.Disabled = &files, true
 			w = c.walker(space, Options{MaxFrames: maxFrames})
 		}
 		th := &snap.Threads[0]

@@ -141,7 +141,7 @@ func TestLanguages(t *testing.T) {
 				!slices.EqualFunc(got[len(got)-len(want):], want, sameLevel) {
 				t.Errorf("%s: levels:\n%s\nbut CONTEXT:\n%s", c.command, strings.Join(got, "\n"), where)
 			}
-			// What the error does not say any more: slow() and what called it.
+			// The error no longer has these levels: slow() and its calls.
 			if inner := got[:max(0, len(got)-len(want))]; len(inner) < 2 || !strings.Contains(inner[0], "pg_sleep") {
 				t.Errorf("%s: levels within it:\n%s", c.command, strings.Join(inner, "\n"))
 			}

@@ -40,7 +40,7 @@ func TestEveryInstructionOfBackends(t *testing.T) {
 		conn := server.Connect(t, server.User, "postgres")
 		s := newStepped(t)
 		for _, sql := range stepsWork {
-			_ = conn.PgConn().Exec(t.Context(), sql).Close() // what is read from catalogues first is the same for all
+			_ = conn.PgConn().Exec(t.Context(), sql).Close() // so that no later run reads catalogs first
 		}
 		for _, sql := range stepsWork {
 			before := s.taken

@@ -119,15 +119,14 @@ type stepped struct {
 	doubts                       []doubt
 }
 
-// few counts stacks for which less is known than of a process that stands still, and those of them that end early.
+// few counts stacks for which less is known than for a stopped process, and those that end early.
 type few struct{ judged, cut int }
 
-// doubt is a stack without its innermost frame that is another one than the calls say, but may be the one that longjmp
-// is about to go back to: the C library's call frame information says so from where it has found that on. It counts as
-// wrong if the process is not there soon, or returns elsewhere before. What goes on with the handler of an exception
-// puts the handler's registers and address in the place of its own caller's, one after the other, where its call frame
-// information looks: what is behind it in the stack is of no moment then. It counts as wrong if no call is left soon
-// without a return.
+// doubt is a stack, without its innermost frame, that differs from the calls but may still be correct. One case is
+// the target of a longjmp that is about to happen, as the C library's call frame information says. It counts as wrong
+// if the process does not get there soon, or returns elsewhere before. The other case is the start of an exception
+// handler. The handler's registers and address replace those of the caller one by one, so the frames after it do not
+// matter. It counts as wrong if no call returns soon.
 type doubt struct {
 	callers  []uint64
 	shown    string
@@ -192,7 +191,7 @@ func (s *stepped) run(t *testing.T, enough int, done <-chan struct{}) {
 	}
 }
 
-// judge compares the stack with what the process has done.
+// judge compares the stack with the process's real calls.
 func (s *stepped) judge(t *testing.T) {
 	t.Helper()
 	p := s.process
@@ -265,14 +264,14 @@ func (n *few) add(s *stepped, t *testing.T, stop unwind.Stop) {
 	}
 }
 
-// inMusl tells whether code is in musl, which has no call frame information.
+// inMusl reports whether code is in musl, which has no call frame information.
 func (s *stepped) inMusl(addr uint64) bool {
 	_, f, ok := s.space.Lookup(addr)
 	return ok && f.Module != nil && f.Module.Name == "libc.so"
 }
 
-// reentered tells whether the stack differs only in that it has the caller of musl's sigsetjmp, to which longjmp has
-// gone back, and which is about to put its return address back onto the stack.
+// reentered reports whether the only difference is the extra caller of musl's sigsetjmp. longjmp has returned there,
+// and sigsetjmp is about to push its return address again.
 func (s *stepped) reentered() bool {
 	if len(s.frames) != len(s.want)+1 || !s.inMusl(s.process.PC()) {
 		return false
@@ -313,7 +312,7 @@ func (s *stepped) settle(t *testing.T) {
 	s.doubts = kept
 }
 
-// differs is at which frame the stack is not what it should be.
+// differs returns the index of the first wrong frame.
 func (s *stepped) differs() int {
 	for i, f := range s.frames {
 		if i == len(s.want) || f.PC != s.want[i] {
@@ -351,7 +350,7 @@ func (s *stepped) unwind(
 	return stop
 }
 
-// complain says what is wrong, unless it has said enough.
+// complain reports an error, up to a limit.
 func (s *stepped) complain(t *testing.T, what string) {
 	t.Helper()
 	const most = 20
@@ -360,7 +359,7 @@ func (s *stepped) complain(t *testing.T, what string) {
 	}
 }
 
-// beside shows a stack beside what it should have been.
+// beside prints a stack and the expected stack side by side.
 func (s *stepped) beside(stop unwind.Stop) string {
 	const longest = 30
 	var text strings.Builder

@@ -49,7 +49,7 @@ func TestTrampolineIsNotLookedUp(t *testing.T) {
 		if f.Module != "nest" {
 			continue
 		}
-		exactly, asCaller := m.LinesAsked(f.ModuleOffset), m.LinesAsked(f.ModuleOffset-1)
+		exactly, asCaller := m.LinesRequested(f.ModuleOffset), m.LinesRequested(f.ModuleOffset-1)
 		if f.Note != "signal handler called" {
 			others++
 			if !exactly && !asCaller {

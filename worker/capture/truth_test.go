@@ -81,7 +81,7 @@ func (e elfTruth) at(addr uint64) []string {
 	return names
 }
 
-// between reports whether what a note on the neighbourhood says of an address is true; there may be no such note.
+// between reports whether a note with the neighbours of an address is true. It returns true for other notes.
 func (e elfTruth) between(note string, addr uint64) bool {
 	names, ok := strings.CutPrefix(note, "static, between ")
 	if !ok {

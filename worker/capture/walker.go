@@ -11,18 +11,18 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// walker walks the stacks of threads of one process, one after the other, and names their frames.
+// walker walks the stacks of the threads of one process, one after another, and names their frames.
 type walker struct {
 	capturer *Capturer
 	space    *procmap.Space
 	unwinder unwind.Unwinder
-	limit    int // of a thread's frames, inlined calls included
+	limit    int // on a thread's frames, inlined calls included
 	late     symbolize.Deadline
 	frames   []unwind.Frame // of the last walk
 	lent     *[]unwind.Frame
 }
 
-// walker returns one for a process. It must be closed.
+// walker returns a walker for a process. The caller must close it.
 func (c *Capturer) walker(space *procmap.Space, o Options) *walker {
 	lent := c.walks.Get().(*[]unwind.Frame) //nolint:forcetypeassert // there is nothing else
 	return &walker{
@@ -38,7 +38,7 @@ func (w *walker) close() {
 	w.capturer.walks.Put(w.lent)
 }
 
-// walk walks a thread's stack, and says why it ended; the frames are there until the next walk.
+// walk walks a thread's stack, and returns why it ended. The frames are valid until the next walk.
 func (w *walker) walk(th *ptrace.Thread, also []ptrace.Stack) (stop unwind.Stop) {
 	w.frames, stop = w.capturer.unwindThread(w.frames[:0], &w.unwinder, th, also, w.space)
 	if stop.Reason == unwind.NoMemory && (len(also) >= maxRecaptures || !w.space.Mapped(stop.Address)) {
@@ -49,7 +49,7 @@ func (w *walker) walk(th *ptrace.Thread, also []ptrace.Stack) (stop unwind.Stop)
 	return stop
 }
 
-// describe names the frames of the walk, which was of this thread and ended so.
+// describe names the frames of the last walk, which must be of this thread.
 func (w *walker) describe(th *ptrace.Thread, stop unwind.Stop) trace.Thread {
 	out := trace.Thread{TID: th.TID, Name: th.Name, State: th.State, Kernel: kernel(th), Stop: stop.String(),
 		Whole: stop.Whole()}

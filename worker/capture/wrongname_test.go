@@ -83,8 +83,8 @@ BEGIN IF n > 0 THEN RETURN sleeps(n - 1); END IF; PERFORM pg_sleep(1000); RETURN
 CREATE FUNCTION fired() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN PERFORM pg_sleep(1000); RETURN NEW; END $$;
 CREATE TRIGGER t BEFORE INSERT ON fires FOR EACH ROW EXECUTE FUNCTION fired();`
 
-// sessions starts what sleeps and what runs, and returns the processes of either: with those that sleep also all of the
-// server's own.
+// sessions starts sleeping and busy sessions. It returns the processes of both kinds. asleep also has the server's
+// auxiliary processes.
 func sessions(t *testing.T, server *pgtest.Server) (asleep, busy []int) {
 	t.Helper()
 	control := server.Connect(t, server.User, "postgres")
@@ -141,9 +141,9 @@ func namedMoments(t *testing.T) int {
 	return n
 }
 
-// TestNoWrongName captures the processes of a stripped server, asleep and at random moments. The same files before they
-// were stripped say what each frame is called. The same stacks, of the process that stands still meanwhile, are named
-// by libunwind and by eu-stack. Of a server that came without symbols only the shares are printed.
+// TestNoWrongName captures the processes of a stripped server, asleep and at random times. The unstripped files give
+// the true name of each frame. libunwind and eu-stack name the same stacks while the process is stopped. For a server
+// that came without symbols, only the shares are printed.
 func TestNoWrongName(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers: not with -short")
@@ -303,7 +303,7 @@ func withoutSuffixes(names []string) []string {
 // outcome counts names of frames.
 type outcome struct{ named, unnamed, wrong, absent int }
 
-// add counts a name, given those that the address really has; false if it is wrong.
+// add counts a name. truth has the address's real names. It returns false if the name is wrong.
 func (o *outcome) add(name string, truth []string) bool {
 	switch {
 	case name == "":

@@ -26,6 +26,7 @@ type nodeFlags struct {
 	all        bool
 	max        int
 	below      []string
+	uids       []int
 	supervised bool
 }
 
@@ -34,6 +35,7 @@ const (
 	flagAll        = "all"
 	flagMaxWorkers = "max-workers"
 	flagBelow      = "below"
+	flagUIDs       = "uid"
 	flagSupervised = "supervised"
 	flagListen     = "listen"
 )
@@ -45,6 +47,7 @@ func (n *nodeFlags) add(cmd *cobra.Command) {
 	fs.StringSliceVar(&n.below, flagBelow, nil,
 		"with --all: only servers whose data directory is in `DIRECTORY`, as the server names it (may be given several times)")
 	fs.BoolVar(&n.supervised, flagSupervised, false, "end when the standard input ends")
+	fs.IntSliceVar(&n.uids, flagUIDs, nil, "with --all: only servers that run as user id `UID` (may be given several times)")
 	_ = fs.MarkHidden(flagSupervised)
 	_ = cmd.MarkFlagDirname(flagBelow)
 }
@@ -59,8 +62,8 @@ func (n *nodeFlags) check(cmd *cobra.Command) error {
 		return errors.New("--all and --supervised exclude each other")
 	case n.max <= 0:
 		return errors.New("--max-workers must be positive")
-	case !n.all && (changed(flagMaxWorkers) || changed(flagBelow)):
-		return errors.New("--max-workers and --below need --all")
+	case !n.all && (changed(flagMaxWorkers) || changed(flagBelow) || changed(flagUIDs)):
+		return errors.New("--max-workers, --below and --uid need --all")
 	}
 	return nil
 }
@@ -78,7 +81,7 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger) e
 		}
 	}
 	return node.Run(cmd.Context(), node.Config{
-		Log: log, Max: n.max, Below: n.below,
+		Log: log, Max: n.max, Below: n.below, UIDs: n.uids,
 		Command: func(dataDir string, slot int) *exec.Cmd {
 			words := append([]string{"worker", "--" + flagSupervised, "--pgdata=" + dataDir}, common...)
 			if listen != nil && listen.Value.String() != "" {
@@ -112,7 +115,7 @@ func nthAddress(address string, slot int) (string, error) {
 // passedOn returns the flags that were given and concern each worker.
 func passedOn(fs *pflag.FlagSet) (words []string) {
 	fs.Visit(func(f *pflag.Flag) {
-		if slices.Contains([]string{flagAll, flagMaxWorkers, flagBelow, flagListen}, f.Name) {
+		if slices.Contains([]string{flagAll, flagMaxWorkers, flagBelow, flagUIDs, flagListen}, f.Name) {
 			return
 		}
 		values := []string{f.Value.String()}

@@ -16,6 +16,7 @@ func TestNodeFlags(t *testing.T) {
 		{[]string{"worker", "--all", "-D", "/srv/pgdata"}, exitUsage},
 		{[]string{"worker", "--all", "--max-workers", "0"}, exitUsage},
 		{[]string{"worker", "--all", "--supervised"}, exitUsage},
+		{[]string{"worker", "--uid", "26", "-D", "/srv/pgdata"}, exitUsage},
 		{[]string{"worker", "--below", "/srv", "-D", "/srv/pgdata"}, exitUsage},
 	} {
 		if code, out, errOut := run(t, c.args...); code != c.want {

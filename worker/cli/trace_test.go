@@ -102,6 +102,10 @@ func TestTraceFormats(t *testing.T) {
 	if err != nil || len(p.Sample) == 0 || p.Sample[0].Label["pid"][0] != pid || p.Sample[0].Value[0] == 0 {
 		t.Errorf("pprof: %v, %v", p, err)
 	}
+	html := trace("--format", "html")
+	if !strings.HasPrefix(html, "<!DOCTYPE html>") || !strings.Contains(html, "libc:read") {
+		t.Errorf("html: %.200q", html)
+	}
 	checkTraceJSON(t, trace("--format", "json", "--when", "arg1:d!=-7", "--latency"), pid)
 	if count := trace("--count"); strings.Contains(count, "#0") || !strings.Contains(count, " hits in ") {
 		t.Errorf("count: %s", count)

@@ -167,7 +167,7 @@ const (
 // addWaitFlags adds the flags for the timing of wait events.
 func addWaitFlags(fs *pflag.FlagSet, c *worker.WaitConfig) {
 	fs.StringVar(&c.Level, "wait-event-capture", "",
-		"time wait events: `LEVEL` off or stats; keeps the rights to load programs into the kernel")
+		"time wait events: `LEVEL` off, stats or trace; keeps the rights to load programs into the kernel")
 	fs.StringVar(&c.Method, "wait-event-method", "auto", "`METHOD`: auto, exact, blocked or sampled")
 	fs.Float64Var(&c.BudgetPercent, "wait-event-budget", defaultBudget,
 		"timing may take `N` percent of the processors' busy time, else it takes a cheaper method; 0: no limit")

@@ -1,2 +1,3 @@
-// Package coredump names the stacks of a core file, by the files that the core names and by its own memory.
+// Package coredump reads and names the stacks of a core file. It uses the files that the core names, and the memory
+// in it.
 package coredump

@@ -9,10 +9,11 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// maxGoStructure bounds the structures of Go's that are copied from a core file; stacks stay in it.
+// maxGoStructure bounds the size of Go structures that are copied from a core file. Stacks are not copied.
 const maxGoStructure = 1 << 10
 
-// goroutines adds those of the core's Go programs. All of a core is of one moment, so none is looked for again.
+// goroutines appends the goroutines of the core's Go programs. The memory of a core is all of one moment, so one pass
+// is enough.
 func (r *reader) goroutines(t *trace.Trace, sp *procmap.Space, mem *corefile.Memory) error {
 	sp.Memory = coreBytes(mem)
 	programs, err := gostack.Programs(sp)
@@ -44,7 +45,8 @@ func (r *reader) goroutines(t *trace.Trace, sp *procmap.Space, mem *corefile.Mem
 	return nil
 }
 
-// coreBytes reads a core's memory, and what files hold of it, as far as it is there.
+// coreBytes returns a reader of the core's memory and of the files that it maps. The reader stops at the first
+// missing page.
 func coreBytes(mem *corefile.Memory) symbolize.MemoryReader {
 	const page = 4096
 	return func(addr uint64, p []byte) (int, error) {

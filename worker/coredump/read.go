@@ -20,42 +20,42 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// Engine is a trace's engine when it was read from a core file.
+// Engine is the engine of a trace that was read from a core file.
 const Engine = "core"
 
-// Options says how a core file is read; the zero value is the default.
+// Options configures the reading of a core file. The zero value is the default.
 type Options struct {
-	// Exe is the program's file, "" to look for it where the core says that it was.
+	// Exe is the program's file. If it is "", the path in the core is used.
 	Exe string
-	// Sysroot is put before every path that the core names: the root directory of the host that it comes from.
+	// Sysroot is put before every path in the core. It is a copy of the root directory of the core's host.
 	Sysroot string
 	// MaxFrames bounds each thread's frames; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
-	// Goroutines takes those of Go programs instead of threads.
+	// Goroutines returns the goroutines of Go programs instead of threads.
 	Goroutines bool
-	// Stdin is the standard input; nil: os.Stdin.
+	// Stdin is the standard input; nil means os.Stdin.
 	Stdin *os.File
 }
 
 // A Trace is the result of reading a core file.
 type Trace struct {
 	Trace *trace.Trace
-	// Name is the program's name as the core has it, Arch its architecture, Signal what ended it, 0 if nothing did.
+	// Name is the program's name as the core has it, and Arch its architecture. Signal is the signal that ended the
+	// program, or 0 if none did.
 	Name, Arch string
 	Signal     int
-	// Unproved names the files that fit the core's addresses, of which it holds nothing to compare: neither a build-id
-	// nor any of what is read-only.
+	// Unproved names the files that fit the core's addresses but cannot be verified. The core has neither their
+	// build-id nor any of their read-only memory.
 	Unproved []string
-	// Refused says why files were not used: Exe is not the program of this core, a library was replaced, is not
-	// there, or the core is damaged. WrongExe is set if it is Exe that was refused.
+	// Refused has the reasons for rejecting files: Exe is not the core's program, a library was replaced or is
+	// missing, or the core is damaged. WrongExe is set if Exe was rejected.
 	Refused  []error
 	WrongExe bool
 }
 
-// Read returns the named stacks of all threads of a core file, of any architecture. The file may be compressed by zstd,
-// gzip or lz4, and "-" is the standard input. The files of the images are kept
-// open until the trace is made. Errors are those of package corefile; of goroutines also ErrNotGo and package
-// goroutine's.
+// Read returns the named stacks of all threads in a core file of any architecture. The file may be compressed by
+// zstd, gzip or lz4, and "-" is the standard input. Errors are those of package corefile. With Options.Goroutines
+// they also are gostack.ErrNotGo and those of package goroutine.
 func Read(file string, o Options) (*Trace, error) {
 	start := time.Now()
 	f, damage, err := openCoreFile(file, o.Stdin)
@@ -88,7 +88,7 @@ func Read(file string, o Options) (*Trace, error) {
 	}, nil
 }
 
-// coreReader reads one core file.
+// reader reads one core file.
 type reader struct {
 	core     *corefile.Core
 	options  Options
@@ -100,12 +100,12 @@ type reader struct {
 	wrongExe bool
 }
 
-// coreImage is an image at its place.
+// loadedImage is an image at its address.
 type loadedImage struct {
 	path   string
 	module *symbolize.Module
 	bias   uint64
-	file   io.ReaderAt // nil: in the core itself
+	file   io.ReaderAt // nil: the image is in the core itself
 }
 
 func (r *reader) close() {
@@ -114,7 +114,8 @@ func (r *reader) close() {
 	}
 }
 
-// findImages opens what the core names, and, where it has no list of files, what the dynamic linker's list names.
+// findImages opens the files that the core names. If the core has no list of files, it opens those in the dynamic
+// linker's list.
 func (r *reader) findImages() {
 	mapped := r.core.Mapped()
 	for i := range mapped {
@@ -133,13 +134,13 @@ func (r *reader) findImages() {
 // exePath marks the program among the images.
 const exePath = "\x00exe"
 
-// load finds an image's file, or reads it from the core's own memory.
+// load opens an image's file, or reads the image from the core's memory.
 func (r *reader) load(m *corefile.Mapped) {
 	var wrong error
 	for _, file := range r.files(m) {
 		img, closer, err := openImage(file)
 		if errors.Is(err, elfimage.ErrNotELF) && !m.Exe {
-			return // a file of data
+			return // a data file
 		}
 		if err != nil {
 			wrong = errors.Join(wrong, err)
@@ -174,7 +175,7 @@ func (r *reader) load(m *corefile.Mapped) {
 	}
 }
 
-// add remembers an image.
+// add records an image.
 func (r *reader) add(m *corefile.Mapped, mod *symbolize.Module, bias uint64, file io.ReaderAt) {
 	c := loadedImage{path: m.Path, module: mod, bias: bias, file: file}
 	if m.Exe {
@@ -194,7 +195,7 @@ func (r *reader) files(m *corefile.Mapped) []string {
 	return []string{filepath.Join(r.options.Sysroot, filepath.FromSlash(m.Path))}
 }
 
-// openFile is an image's file.
+// openFile is the open file of an image.
 type openFile interface {
 	io.ReaderAt
 	io.Closer
@@ -234,7 +235,7 @@ func (r *reader) trace() (*trace.Trace, error) {
 		out := trace.Thread{TID: th.TID, Stop: stop.String(), Whole: stop.Whole()}
 		var cut bool
 		limit := procmap.FrameLimit(r.options.MaxFrames)
-		if out.Frames, cut = sp.Name(frames, limit, nil); cut { // nil: nobody waits behind a core file
+		if out.Frames, cut = sp.Name(frames, limit, nil); cut { // nil: no deadline for a core file
 			out.Stop, out.Whole = unwind.MaxFrames.String(), false
 		}
 		t.Threads[i] = out

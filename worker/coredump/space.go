@@ -11,33 +11,34 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// coreSpace is a space whose code can be read.
+// space is a Space whose code can be read.
 type space struct {
 	*procmap.Space
 
 	mem *corefile.Memory
 }
 
-// Code implements unwind.Code by the core and the files behind it.
+// Code implements unwind.Code by the core and its files.
 func (s space) Code(addr uint64, p []byte) bool { return s.mem.Bytes(addr, p) }
 
-// space makes the process's mappings of the images, of the files that the core lists and of its memory ranges, and says
-// what files hold of them. Each counts where none before it does: an image knows best what is code.
+// space combines three lists of mappings: of the images, of the files that the core lists, and of its memory ranges.
+// Where they overlap, the earlier list counts, because an image has the exact extent of its code. space also returns
+// the parts of memory that are in files.
 func (r *reader) space() (*procmap.Space, []corefile.Backing) {
 	maps, known, backing := r.imageMappings()
 	maps = overlay(maps, r.fileMappings())
 	maps = overlay(maps, r.memoryMappings())
 	for _, m := range maps {
 		if _, ok := known[m]; !ok {
-			known[m] = symbolize.Placed{} // known to hold no image: nobody is asked for one
+			known[m] = symbolize.Placed{} // no image: prevents a lookup
 		}
 	}
 	sp := procmap.NewCache(r.images).Open(r.core.Process.PID, 0, maps)
-	sp.Known, sp.Generated.Steady = known, r.core.ReadAt
+	sp.Known, sp.Generated.SameMoment = known, r.core.ReadAt
 	return sp, backing
 }
 
-// imageMappings lists the segments of the images that were found.
+// imageMappings lists the segments of the loaded images.
 func (r *reader) imageMappings() ([]procfs.Mapping, map[procfs.Mapping]symbolize.Placed, []corefile.Backing) {
 	var maps []procfs.Mapping
 	var backing []corefile.Backing
@@ -64,8 +65,8 @@ func (r *reader) imageMappings() ([]procfs.Mapping, map[procfs.Mapping]symbolize
 	return overlay(nil, maps), known, backing
 }
 
-// fileMappings lists the files of NT_FILE. It does not say which of them hold code; the memory ranges do, except for
-// those that gcore leaves out, and those may.
+// fileMappings lists the files of NT_FILE. It has no permissions, so they come from the core's memory ranges. A file
+// without a memory range, as with gcore, may have code.
 func (r *reader) fileMappings() []procfs.Mapping {
 	maps := make([]procfs.Mapping, 0, len(r.core.Files))
 	for _, f := range r.core.Files {
@@ -90,12 +91,12 @@ func (r *reader) memoryMappings() []procfs.Mapping {
 	return maps
 }
 
-// overlay adds to base, which is sorted and does not overlap, what of more lies outside it.
+// overlay adds to base the parts of more that lie outside it. base must be sorted and must not overlap.
 func overlay(base, more []procfs.Mapping) []procfs.Mapping {
 	more = slices.Clone(more)
 	slices.SortStableFunc(more, func(a, b procfs.Mapping) int { return cmp.Compare(a.Start, b.Start) })
 	out := make([]procfs.Mapping, 0, len(base)+len(more))
-	end := uint64(0) // of what is in out of more
+	end := uint64(0) // end of the parts of more in out
 	i := 0
 	for _, m := range more {
 		m = clip(m, end)
@@ -120,7 +121,7 @@ func overlay(base, more []procfs.Mapping) []procfs.Mapping {
 	return append(out, base[i:]...)
 }
 
-// clip makes a mapping begin at an address or behind it.
+// clip moves the start of a mapping up to an address.
 func clip(m procfs.Mapping, start uint64) procfs.Mapping {
 	if m.Start < start {
 		m.Offset += start - m.Start

@@ -16,15 +16,15 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// standardInput is the name of a core that is read from the standard input.
+// standardInput is the name of a core file on the standard input.
 const standardInput = "-"
 
-// maxWindow bounds the memory that expanding zstd takes: what `zstd --long=27` needs.
+// maxWindow bounds the memory for expanding zstd. It is enough for `zstd --long=27`.
 const maxWindow = 128 << 20
 
-// openCoreFile opens a core file. A core that is compressed, or that comes from a pipe, is first written to a nameless
-// temporary file: an unwinder reads here and there. If the stream ends early, the damage says so, and the file has what
-// came before.
+// openCoreFile opens a core file. It first writes a compressed core, or one from a pipe, to a temporary file without
+// a name, because the unwinder reads at random positions. If the stream ends early, damage has the reason, and the
+// file has the data before the end.
 func openCoreFile(name string, stdin *os.File) (core *os.File, damage, err error) {
 	f := stdin
 	if f == nil {
@@ -55,7 +55,7 @@ func openCoreFile(name string, stdin *os.File) (core *os.File, damage, err error
 	return spoolCore(name, expanded)
 }
 
-// peek reads the first bytes of a file, and returns a reader of all of it.
+// peek reads the first bytes of a file. It returns them and a reader of the whole file.
 func peek(f *os.File) (head []byte, all io.Reader, err error) {
 	head = make([]byte, 4)
 	if seekable(f) {
@@ -78,7 +78,8 @@ func seekable(f *os.File) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// expander returns a reader of what a stream has compressed, by its first bytes; nil if it is not compressed.
+// expander returns a reader of the expanded data, chosen by the stream's first bytes. It returns nil if the stream is
+// not compressed.
 func expander(head []byte, stream io.Reader) (io.Reader, error) {
 	switch {
 	case bytes.HasPrefix(head, []byte{0x28, 0xb5, 0x2f, 0xfd}): // RFC 8878, 3.1.1
@@ -99,8 +100,8 @@ func expander(head []byte, stream io.Reader) (io.Reader, error) {
 	return nil, nil //nolint:nilnil // a stream that is not compressed is not an error
 }
 
-// spoolCore writes a stream to a nameless file in $TMPDIR or /var/tmp. Blocks of zeros become holes. It takes at most
-// half of the space that is free there.
+// spoolCore writes a stream to a file without a name in $TMPDIR or /var/tmp. Blocks of zeros become holes. The file
+// takes at most half of the free space there.
 func spoolCore(name string, stream io.Reader) (f *os.File, damage, err error) {
 	folder := os.Getenv("TMPDIR")
 	if folder == "" {
@@ -128,10 +129,11 @@ func spoolCore(name string, stream io.Reader) (f *os.File, damage, err error) {
 	return f, damage, nil
 }
 
-// errNoRoom means that a core does not fit into the space that it may take.
+// errNoRoom means that the space for the core is too small.
 var errNoRoom = errors.New("no room for the core")
 
-// copySparse copies a stream until it ends or breaks. damage says why it broke, err why it could not be written.
+// copySparse copies a stream to its end. damage has the reason if the stream ended early, err the reason if it could
+// not be written.
 func copySparse(f *os.File, stream io.Reader, room int64) (size int64, damage, err error) {
 	block, zeros := make([]byte, 64<<10), make([]byte, 64<<10)
 	written := int64(0)
@@ -159,10 +161,10 @@ func copySparse(f *os.File, stream io.Reader, room int64) (size int64, damage, e
 	}
 }
 
-// maxCoreSize bounds a core with its holes: a small file may expand to zeros without end.
+// maxCoreSize bounds a core, holes included. A small compressed file may expand to zeros without end.
 const maxCoreSize = 1 << 42
 
-// atEnd reports whether a stream that gave less than was asked for has come to its end, and not broken off.
+// atEnd reports whether a stream has ended normally after a short read.
 func atEnd(stream io.Reader) bool {
 	n, err := stream.Read(make([]byte, 1))
 	return n == 0 && errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF)

@@ -13,7 +13,8 @@ import (
 	"pg_stat_backtrace/unwind/corefile"
 )
 
-// registers are those of a core file's first thread: all, and the two that are known of a thread that sleeps.
+// registers returns the registers of a core file's first thread: all of them, and only the two that are known for a
+// sleeping thread.
 func registers(core *corefile.Core) (full, few arch.Registers) {
 	full = core.Threads[0].Registers
 	for _, reg := range []int{core.Arch.PC, core.Arch.SP} {
@@ -23,9 +24,9 @@ func registers(core *corefile.Core) (full, few arch.Registers) {
 	return full, few
 }
 
-// TestUnlinked walks stacks whose innermost function has its return address in the link register, with the two
-// registers that are known of a thread that sleeps: its caller is found by its call. What is found is as with all
-// registers.
+// TestUnlinked walks stacks whose innermost function has its return address in the link register. The walk has only
+// the two registers that are known for a sleeping thread, and finds the caller by its call. The result must equal the
+// walk with all registers.
 func TestUnlinked(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob(filepath.Join(cores, "*.core.xz"))
@@ -64,7 +65,7 @@ func TestUnlinked(t *testing.T) {
 	}
 }
 
-// overlaid is memory of which some words are others.
+// overlaid is memory with some words replaced.
 type overlaid struct {
 	cfi.Memory
 
@@ -78,8 +79,8 @@ func (o overlaid) Word(addr uint64) (uint64, bool) {
 	return o.Memory.Word(addr)
 }
 
-// TestUnlinkedInDoubt gives a stack a second caller of the function whose return address is not known: the frames of
-// the other place that calls it, as they are elsewhere on the same stack. With both, none is taken.
+// TestUnlinkedInDoubt gives a stack a second possible caller of the function whose return address is unknown. The
+// caller comes from another place on the same stack. With two candidates, the unwinder must take neither.
 func TestUnlinkedInDoubt(t *testing.T) {
 	t.Parallel()
 	const name = "riscv64-cfi"

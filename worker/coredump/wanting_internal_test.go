@@ -62,8 +62,8 @@ func openCore(t *testing.T, name string) (*corefile.Core, *procmap.Space, *coref
 	return core, sp, corefile.NewMemory(core, backing)
 }
 
-// TestWanting walks stacks of functions that have nothing but instructions, in a signal handler on a stack of its own,
-// while the memory of the other stack is missing: it is asked for, before the walk goes on as it must if there is none.
+// TestWanting walks stacks of functions without unwind tables, in a signal handler on its own stack, while the other
+// stack's memory is missing. The walk must first report the missing memory. With Final it continues by other methods.
 func TestWanting(t *testing.T) {
 	t.Parallel()
 	cores, err := filepath.Glob(filepath.Join(cores, "*-barealtstack.core.xz"))
@@ -81,7 +81,7 @@ func TestWanting(t *testing.T) {
 			all, _ := u.Unwind(nil, regs, mem, space{Space: sp, mem: mem})
 			const alternate = 32768
 			_, stop := u.Unwind(nil, regs, partly{mem, at - 256, at + alternate}, space{Space: sp, mem: mem})
-			middle := all[len(all)-4] // what the signal has interrupted, and its caller
+			middle := all[len(all)-4] // the function that the signal interrupted, and its caller
 			if stop.Reason != unwind.NoMemory || stop.Address > middle.CFA || middle.CFA-stop.Address > 4096 {
 				t.Errorf("%s; the other stack is at %#x", stop, middle.CFA)
 			}

@@ -13,22 +13,22 @@ import (
 )
 
 const (
-	// defaultMiss is how long a miss is remembered where the cache has no file cache_miss_s that says otherwise.
+	// defaultMiss is how long a miss is remembered if the cache has no file cache_miss_s.
 	defaultMiss = 10 * time.Minute
 	missFile    = "cache_miss_s"
 	// tempPrefix begins the names of files that this client is downloading.
 	tempPrefix = ".pg_stat_backtrace-"
 )
 
-// cache is the folder of files: DIR/BUILDID/KIND. An empty file there is a remembered miss, as old as its modification
-// time; that is how elfutils' client has it.
+// cache is the folder of files: DIR/BUILDID/KIND. An empty file is a remembered miss, as old as its modification
+// time. elfutils' client uses the same format.
 type cache struct {
 	dir   string
-	limit int64 // in bytes, 0: none
+	limit int64 // in bytes; 0: no limit
 	mu    sync.Mutex
 }
 
-// prepare makes the folder and finds out whether it can be written to.
+// prepare makes the folder and checks that it is writable.
 func (c *cache) prepare() error {
 	if !filepath.IsAbs(c.dir) {
 		return fmt.Errorf("%q is not an absolute path", c.dir)
@@ -45,7 +45,8 @@ func (c *cache) prepare() error {
 
 func (c *cache) path(kind Kind, id string) string { return filepath.Join(c.dir, id, string(kind)) }
 
-// find returns the path of a file that is there, or the time until which its absence is remembered, or neither.
+// find returns the path of a cached file. For a remembered miss it returns the time until which the miss counts.
+// Otherwise it returns neither.
 func (c *cache) find(kind Kind, id string, now time.Time) (path string, missedUntil time.Time) {
 	path = c.path(kind, id)
 	info, err := os.Stat(path)
@@ -53,7 +54,7 @@ func (c *cache) find(kind Kind, id string, now time.Time) (path string, missedUn
 	case err != nil || !info.Mode().IsRegular():
 		return "", time.Time{}
 	case info.Size() > 0:
-		// Access times decide what goes first; many file systems do not keep them by themselves.
+		// Eviction uses access times, which many file systems do not update.
 		_ = os.Chtimes(path, now, time.Time{})
 		return path, time.Time{}
 	}
@@ -63,7 +64,7 @@ func (c *cache) find(kind Kind, id string, now time.Time) (path string, missedUn
 	return "", time.Time{}
 }
 
-// missTime is how long a miss is remembered: what the file cache_miss_s says, in seconds.
+// missTime returns how long a miss is remembered: the number of seconds in the file cache_miss_s.
 func (c *cache) missTime() time.Duration {
 	const longest = 365 * 24 * time.Hour
 	data, err := os.ReadFile(filepath.Join(c.dir, missFile))
@@ -77,7 +78,7 @@ func (c *cache) missTime() time.Duration {
 	return min(seconds(n), longest)
 }
 
-// miss remembers that no server has the file. A file that is there stays.
+// miss remembers that no server has the file. An existing file stays.
 func (c *cache) miss(kind Kind, id string, now time.Time) error {
 	path := c.path(kind, id)
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
@@ -96,7 +97,7 @@ func (c *cache) miss(kind Kind, id string, now time.Time) error {
 	return err
 }
 
-// temp makes the file that a download goes to, in the folder where it will be, so that it can be renamed.
+// temp makes the file for a download. It is in the final folder, so that it can be renamed.
 func (c *cache) temp(kind Kind, id string) (*os.File, error) {
 	dir := filepath.Join(c.dir, id)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
@@ -105,7 +106,7 @@ func (c *cache) temp(kind Kind, id string) (*os.File, error) {
 	return os.CreateTemp(dir, tempPrefix+string(kind)+"-*")
 }
 
-// deposit puts a verified file in its place, and makes room for it.
+// deposit moves a verified file to its place, and then evicts other files if the cache is full.
 func (c *cache) deposit(temp *os.File, kind Kind, id string, now time.Time) (string, error) {
 	path := c.path(kind, id)
 	if err := temp.Chmod(0o400); err != nil {
@@ -118,7 +119,7 @@ func (c *cache) deposit(temp *os.File, kind Kind, id string, now time.Time) (str
 	return path, nil
 }
 
-// discard removes a file that was not taken, and its folder if that held nothing else.
+// discard removes a rejected file, and its folder if that is empty.
 func (c *cache) discard(temp *os.File) {
 	_ = os.Remove(temp.Name())
 	_ = os.Remove(filepath.Dir(temp.Name()))

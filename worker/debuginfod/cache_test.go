@@ -42,8 +42,8 @@ func TestEvict(t *testing.T) {
 		{"bbbb/debuginfo", 1000, 4, false},
 		{"cccc/debuginfo", 1000, 3, true},
 		{"dddd/debuginfo", 0, 1, false},   // a miss that has expired
-		{"eeee/executable", 0, 0, true},   // one that has not
-		{"ffff/debuginfo", 1000, 9, true}, // the one that has just come
+		{"eeee/executable", 0, 0, true},   // a miss that counts
+		{"ffff/debuginfo", 1000, 9, true}, // the file that has just arrived
 		{"ffff/.pg_stat_backtrace-debuginfo-1", 9000, 30, false},
 		{"ffff/.pg_stat_backtrace-debuginfo-2", 9000, 1, true},
 		// All below is not of this cache's making.
@@ -128,7 +128,7 @@ func fixedServer() *httptest.Server {
 	}))
 }
 
-// TestDamaged: a file in the cache that is not what its place says is replaced, and given out by nobody before.
+// TestDamaged checks that a cached file with the wrong content is replaced, and never returned before.
 func TestDamaged(t *testing.T) {
 	server := fixedServer()
 	defer server.Close()
@@ -140,7 +140,8 @@ func TestDamaged(t *testing.T) {
 	}
 }
 
-// TestFull: a download that would leave too little space free is not begun, nor held against the server.
+// TestFull checks that a download which would leave too little free space is not started. It must not count as a
+// failure of the server.
 func TestFull(t *testing.T) {
 	server := fixedServer()
 	defer server.Close()

@@ -1,12 +1,12 @@
-// Package debuginfod gets debug files by their build-id from servers that speak elfutils' debuginfod protocol
-// (debuginfod(8), "WEBAPI"), into a cache that other clients use too (debuginfod-client-config(7)).
+// Package debuginfod downloads debug files by build-id from servers with elfutils' debuginfod protocol
+// (debuginfod(8), "WEBAPI"). It uses a cache that it shares with other clients (debuginfod-client-config(7)).
 //
-// It is made for a service: nobody waits for a download unless he wants to (Request returns at once), a build is asked
-// for once at a time, what the servers do not have is remembered, a server that fails again and again is left alone for
-// a while, and time, size and disk space are bounded. Servers are not trusted: a file is kept only if it is an ELF file
-// with the build-id that was asked for.
+// It is made for a service. Callers need not wait for a download: RequestDebugFile returns at once. Concurrent
+// requests for a build share one download, and misses are remembered. A server that fails repeatedly is not used for
+// a while. Time, size and disk space are limited. Servers are not trusted: a file is kept only if it is an ELF file
+// with the requested build-id.
 //
-// The package must not know of processes or symbols. It logs nothing: it tells what happens through Config.OnEvent.
+// The package does not know processes or symbols. It does not log. It reports events through Config.OnEvent.
 package debuginfod
 
 import (
@@ -21,7 +21,8 @@ import (
 	"golang.org/x/sync/singleflight"
 )
 
-// Kind is what is asked for: the last part of the path /buildid/BUILDID/KIND, and the file's name in the cache.
+// Kind is the kind of a requested file: the last part of the path /buildid/BUILDID/KIND, and the file's name in the
+// cache.
 type Kind string
 
 // The kinds of files.
@@ -30,15 +31,15 @@ const (
 	Executable Kind = "executable"
 )
 
-// Errors that callers branch on; each comes wrapped with what was asked of whom.
+// Errors for callers to branch on. Each is wrapped with the request and the server.
 var (
-	// ErrNotFound means that no server has the file, as they say now or said not long ago.
+	// ErrNotFound means that no server has the file, now or according to a remembered miss.
 	ErrNotFound = errors.New("no debuginfod server has it")
-	// ErrServers means that no server could be asked with success; it may be different later.
+	// ErrServers means that no server could be asked successfully. A later request may succeed.
 	ErrServers = errors.New("no debuginfod server gave it")
-	// ErrBuildID means that what was asked for is no build-id.
+	// ErrBuildID means that the requested id is not a build-id.
 	ErrBuildID = errors.New("not a build-id")
-	// ErrRefused means that a server sent something other than the file that was asked for.
+	// ErrRefused means that a server sent something other than the requested file.
 	ErrRefused = errors.New("refused")
 	// ErrTooLarge means that the file is larger than Config.MaxSize.
 	ErrTooLarge = errors.New("file too large")
@@ -61,41 +62,43 @@ const (
 	DefaultParallel       = 2
 )
 
-// None is a limit in Config that means that there is no such limit.
+// None as a limit in Config means no limit.
 const None = -1
 
-// Config configures a Client. In each limit, 0 means the default and None no limit.
+// Config configures a Client. In each limit, 0 means the default and None means no limit.
 type Config struct {
-	// URLs of the servers (http or https), asked in turn. Without one the client is off: see Off.
+	// URLs are the servers (http or https), which are asked in turn. Without a URL the client is off: see Off.
 	URLs []string
-	// CacheDir is where files are kept; it is made if it is missing. See DefaultCacheDir.
+	// CacheDir is the cache folder. It is made if it is missing. See DefaultCacheDir.
 	CacheDir string
-	// MaxSize bounds one file, CacheSize all files of the cache, in bytes: the least recently used ones go.
+	// MaxSize bounds one file, and CacheSize all files in the cache, in bytes. The least recently used files are
+	// removed.
 	MaxSize, CacheSize int64
 	// MinFree is how many bytes a download must leave free on the file system of the cache.
 	MinFree int64
-	// ConnectTimeout bounds the making of a connection.
+	// ConnectTimeout bounds the time to connect.
 	ConnectTimeout time.Duration
-	// Timeout is within which a server has to send each 100 KiB, or the rest, from the request on.
+	// Timeout is the time in which a server must send each 100 KiB, or the rest of the file. It begins with the
+	// request.
 	Timeout time.Duration
-	// MaxTime bounds one download as a whole.
+	// MaxTime bounds one whole download.
 	MaxTime time.Duration
-	// Parallel is how many downloads run side by side.
+	// Parallel is how many downloads run at the same time.
 	Parallel int
-	// OnEvent, if not nil, is told what happens, by several goroutines at once; it must not wait.
+	// OnEvent, if not nil, is called with each event, by several goroutines. It must not block.
 	OnEvent func(Event)
 }
 
 // Off reports whether no server is configured.
 func (c *Config) Off() bool { return len(c.URLs) == 0 }
 
-// Check reports whether the servers are URLs that can be asked.
+// Check returns an error if a server URL is invalid.
 func (c *Config) Check() error {
 	_, err := newServers(c.URLs)
 	return err
 }
 
-// setDefaults fills in what is 0, and turns None into 0, which means "no limit" inside of this package.
+// setDefaults replaces 0 by the default, and None by 0, which means "no limit" inside this package.
 func (c *Config) setDefaults() {
 	def(&c.MaxSize, DefaultMaxSize)
 	def(&c.CacheSize, DefaultCacheSize)
@@ -117,7 +120,7 @@ func def[T ~int64](v *T, value T) {
 	}
 }
 
-// Client asks debuginfod servers. It is safe for concurrent use.
+// Client downloads files from debuginfod servers. It is safe for concurrent use.
 type Client struct {
 	cfg     Config
 	cache   cache
@@ -125,7 +128,8 @@ type Client struct {
 	servers []*server
 	now     func() time.Time
 
-	// ctx ends with Close; it, and not a caller's, is that of the downloads: several may wait for one.
+	// ctx is the context of the downloads, and ends with Close. It is not a caller's, because several callers may
+	// wait for one download.
 	ctx    context.Context //nolint:containedctx // the client's own life
 	cancel context.CancelFunc
 	slots  *semaphore.Weighted
@@ -138,8 +142,8 @@ type Client struct {
 	running  sync.WaitGroup
 }
 
-// New makes a client and its cache folder, and removes from the cache what is over its limit. The error is that of the
-// configuration or of the folder.
+// New makes a client and its cache folder, and evicts files if the cache is over its limit. It returns an error for
+// an invalid configuration or an unusable folder.
 func New(cfg Config) (*Client, error) {
 	cfg.setDefaults()
 	servers, err := newServers(cfg.URLs)
@@ -162,7 +166,7 @@ func New(cfg Config) (*Client, error) {
 // Dir returns the folder of the cache.
 func (c *Client) Dir() string { return c.cache.dir }
 
-// Close ends the downloads that run and waits for their ends. What was half there is removed.
+// Close cancels the running downloads and waits for their end. Partial files are removed.
 func (c *Client) Close() {
 	c.mu.Lock()
 	c.closed = true
@@ -172,7 +176,7 @@ func (c *Client) Close() {
 	c.http.CloseIdleConnections()
 }
 
-// begin counts a goroutine in; false if the client is closed.
+// begin counts a goroutine. It returns false if the client is closed.
 func (c *Client) begin() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -183,10 +187,10 @@ func (c *Client) begin() bool {
 	return true
 }
 
-// maxIDBytes is the length of the longest build-id that is taken, in bytes; usual are 20 (SHA-1), 16 and 8.
+// maxIDBytes is the length of the longest accepted build-id, in bytes. Usual lengths are 20 (SHA-1), 16 and 8.
 const maxIDBytes = 64
 
-// ValidID reports whether id is a build-id as it may stand in a path or an URL: lower-case hexadecimal digits, two for
+// ValidID reports whether id is a build-id that may be used in a path or URL: lower-case hexadecimal digits, two for
 // each byte, of 2 to 64 bytes.
 func ValidID(id string) bool {
 	if len(id) < 4 || len(id) > 2*maxIDBytes || len(id)%2 != 0 {

@@ -14,22 +14,23 @@ import (
 )
 
 const (
-	// minChunk is what a server has to send within Config.Timeout (DEBUGINFOD_TIMEOUT speaks of 100K).
+	// minChunk is how many bytes a server must send within Config.Timeout. The manual of DEBUGINFOD_TIMEOUT says
+	// 100K.
 	minChunk = 100 << 10
-	// firstChunk is what it has to send in a third of that once it has begun: a server that searches an archive takes its
-	// time before, not then.
+	// firstChunk is how many bytes a server must send in a third of Config.Timeout after its first byte. A server
+	// that searches an archive needs time before the first byte, not after it.
 	firstChunk = 1 << 10
-	// spaceChunk is after how many bytes the free space is looked at again.
+	// spaceChunk is the number of bytes after which the free space is checked again.
 	spaceChunk = 32 << 20
-	// progressInterval is how often progress is told.
+	// progressInterval is the interval of progress events.
 	progressInterval = time.Second
 	userAgent        = "pg_stat_backtrace"
 )
 
-// errStatus is an answer that is neither the file nor "not found".
+// errStatus means an HTTP status other than OK and "not found".
 var errStatus = errors.New("HTTP status")
 
-// download gets one file from one server. It returns ErrNotFound if the server does not have it.
+// download downloads one file from one server. It returns ErrNotFound if the server does not have it.
 func (c *Client) download(ctx context.Context, s *server, kind Kind, id string) (string, error) {
 	d := transfer{client: c, event: Event{File: kind, ID: id, Server: s.name()}, began: time.Now()}
 	if c.cfg.MaxTime > 0 {
@@ -53,7 +54,7 @@ func (c *Client) download(ctx context.Context, s *server, kind Kind, id string) 
 	return path, err
 }
 
-// stallTimer cancels a download with the reason that less than so many bytes have come in the time.
+// stallTimer cancels a download after a time, with the error that fewer than least bytes arrived.
 func stallTimer(cancel context.CancelCauseFunc, after time.Duration, least int) *time.Timer {
 	return time.AfterFunc(after, func() {
 		cancel(fmt.Errorf("%w: less than %d KiB in %s", ErrStalled, least>>10, after))
@@ -66,11 +67,11 @@ type transfer struct {
 	event  Event
 	began  time.Time
 	watch  *time.Timer
-	drip   func() *time.Timer // starts the time for the first chunk; nil: there is none
+	drip   func() *time.Timer // starts the timer for the first chunk; nil: no limit
 	told   time.Time
 }
 
-// run asks for the file, writes it to the cache and verifies it.
+// run requests the file, writes it to the cache and verifies it.
 func (d *transfer) run(ctx context.Context, s *server) (path string, err error) {
 	c := d.client
 	resp, err := d.request(ctx, s)
@@ -109,7 +110,7 @@ func (d *transfer) run(ctx context.Context, s *server) (path string, err error) 
 	return path, nil
 }
 
-// request sends the request and looks at the head of the answer.
+// request sends the request and checks the status and header of the response.
 func (d *transfer) request(ctx context.Context, s *server) (*http.Response, error) {
 	u := s.url.JoinPath("buildid", d.event.ID, string(d.event.File))
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
@@ -141,7 +142,7 @@ func (d *transfer) request(ctx context.Context, s *server) (*http.Response, erro
 	return nil, err
 }
 
-// headerSize is the size of the file as debuginfod tells it beside a body of unknown length, 0 if it does not.
+// headerSize returns the size that debuginfod sends with a body of unknown length, or 0 if it does not.
 func headerSize(h http.Header) int64 {
 	n, err := strconv.ParseInt(h.Get("X-Debuginfod-Size"), 10, 64)
 	if err != nil {
@@ -157,7 +158,7 @@ func (d *transfer) copy(to *os.File, body io.Reader) error {
 		return err
 	}
 	buf := make([]byte, 64<<10)
-	first := time.NewTimer(0) // of the first chunk, from the first byte on
+	first := time.NewTimer(0) // for the first chunk, starting at the first byte
 	defer func() { first.Stop() }()
 	for chunk, unchecked := 0, 0; ; {
 		n, err := body.Read(buf)
@@ -195,8 +196,8 @@ func (d *transfer) copy(to *os.File, body io.Reader) error {
 	}
 }
 
-// space makes sure that enough stays free when n more bytes are written: the cache may share its file system with a
-// server's data.
+// space returns ErrNoSpace if too little would stay free after n more bytes. The cache may share its file system with
+// a server's data.
 func (d *transfer) space(f *os.File, n int64) error {
 	least := d.client.cfg.MinFree
 	var st unix.Statfs_t
@@ -214,14 +215,14 @@ func (d *transfer) space(f *os.File, n int64) error {
 	return nil
 }
 
-// tell tells an event of this download.
+// tell reports an event of this download.
 func (d *transfer) tell(kind EventKind) {
 	d.told = time.Now()
 	d.event.Kind, d.event.Took = kind, time.Since(d.began)
 	d.client.tell(d.event)
 }
 
-// localError is a failure of this side: it says nothing about the server.
+// localError is a failure on this host. It does not count as a failure of the server.
 type localError struct{ error }
 
 func (e localError) Unwrap() error { return e.error }

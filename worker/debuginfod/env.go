@@ -17,13 +17,13 @@ const (
 	EnvTimeout = "DEBUGINFOD_TIMEOUT"
 	EnvMaxTime = "DEBUGINFOD_MAXTIME"
 	EnvMaxSize = "DEBUGINFOD_MAXSIZE"
-	// EnvProgress, when set, asks programs that would be silent to tell of downloads on stderr.
+	// EnvProgress, if set, makes otherwise silent programs report downloads on stderr.
 	EnvProgress = "DEBUGINFOD_PROGRESS"
 )
 
-// FromEnv returns the configuration that the environment holds: servers, cache folder and limits, with the meanings of
-// elfutils' client: seconds and bytes, where 0 (for the timeout also less) means no limit. A variable that is not set
-// leaves the field 0, which means this package's default.
+// FromEnv returns the configuration from the environment: servers, cache folder and limits. The values have the same
+// meaning as in elfutils' client: seconds and bytes, and 0 (for the timeout also less) means no limit. An unset
+// variable leaves the field 0, which means this package's default.
 func FromEnv(getenv func(string) string) (Config, error) {
 	cfg := Config{URLs: SplitURLs(getenv(EnvURLs)), CacheDir: getenv(EnvCache)}
 	var err error
@@ -48,14 +48,14 @@ func FromEnv(getenv func(string) string) (Config, error) {
 	return cfg, err
 }
 
-// seconds turns a number of seconds into a duration, as far as one reaches.
+// seconds converts seconds to a duration, at most to the longest one.
 func seconds(n int64) time.Duration {
 	const most = int64(1<<63-1) / int64(time.Second)
 	return time.Duration(min(n, most)) * time.Second
 }
 
-// SplitURLs splits a list of URLs at white space. The words with which newer clients are told about signatures
-// ("ima:enforcing") are no URLs and are left out.
+// SplitURLs splits a list of URLs at white space. It leaves out words that configure signatures for newer clients
+// ("ima:enforcing").
 func SplitURLs(list string) []string {
 	var urls []string
 	for word := range strings.FieldsSeq(list) {
@@ -69,8 +69,8 @@ func SplitURLs(list string) []string {
 // folder is the name of the cache below a folder for caches.
 const folder = "debuginfod_client"
 
-// DefaultCacheDir returns the folder that the other clients of this user use: $DEBUGINFOD_CACHE_PATH, or
-// debuginfod_client in $XDG_CACHE_HOME or ~/.cache.
+// DefaultCacheDir returns the folder that this user's other clients use: $DEBUGINFOD_CACHE_PATH, or debuginfod_client
+// in $XDG_CACHE_HOME or ~/.cache.
 func DefaultCacheDir(getenv func(string) string) (string, error) {
 	if dir := getenv(EnvCache); dir != "" {
 		return dir, nil
@@ -85,9 +85,10 @@ func DefaultCacheDir(getenv func(string) string) (string, error) {
 	return filepath.Join(home, ".cache", folder), nil
 }
 
-// ServiceCacheDir returns the folder for a service that runs as user uid now: $DEBUGINFOD_CACHE_PATH, or
-// debuginfod_client in systemd's $CACHE_DIRECTORY (systemd.exec(5)) or in .cache of that user's home directory. $HOME
-// and $XDG_CACHE_HOME count only if the service has been that user from its start on: else they are another's.
+// ServiceCacheDir returns the folder for a service that now runs as user uid: $DEBUGINFOD_CACHE_PATH, or
+// debuginfod_client in systemd's $CACHE_DIRECTORY (systemd.exec(5)) or in .cache of that user's home directory.
+// sinceStart means that the service has always been that user. Otherwise $HOME and $XDG_CACHE_HOME belong to another
+// user and are ignored.
 func ServiceCacheDir(getenv func(string) string, uid int, sinceStart bool) (string, error) {
 	if dir := getenv(EnvCache); dir != "" {
 		return dir, nil
@@ -101,7 +102,7 @@ func ServiceCacheDir(getenv func(string) string, uid int, sinceStart bool) (stri
 	return homeCache(uid)
 }
 
-// homeCache returns the cache in the home directory that the user database has.
+// homeCache returns the cache in the home directory according to the user database.
 func homeCache(uid int) (string, error) {
 	u, err := user.LookupId(strconv.Itoa(uid))
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// maxTempAge is how old a file of a download must be to be one that a killed client left.
+// maxTempAge is the age at which a temporary file counts as left behind by a killed client.
 const maxTempAge = 24 * time.Hour
 
 // entry is a file of the cache.
@@ -21,10 +21,9 @@ type entry struct {
 	used time.Time
 }
 
-// evict removes the least recently used files while there are more bytes than the limit allows, but not the one named
-// keep; and remembered misses that have expired, and what killed clients of this program left. Nothing is touched but
-// files that this package would have made, at places where it would have made them: regular files named debuginfo or
-// executable in a folder whose name is a build-id.
+// evict removes the least recently used files, except keep, until the cache is within its limit. It also removes
+// expired misses, and the temporary files of killed clients. It touches only files that this package could have made:
+// regular files named debuginfo or executable in a folder whose name is a build-id.
 func (c *cache) evict(keep string, now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -43,9 +42,9 @@ func (c *cache) evict(keep string, now time.Time) {
 	}
 }
 
-// scan lists the files and removes what has no use any more.
+// scan lists the files, and removes expired ones.
 func (c *cache) scan(now time.Time) (entries []entry, total int64) {
-	folders, _ := os.ReadDir(c.dir) // what cannot be read cannot be removed either
+	folders, _ := os.ReadDir(c.dir) // a folder that cannot be read cannot be cleaned either
 	missed := now.Add(-c.missTime())
 	for _, d := range folders {
 		if !d.IsDir() || !ValidID(d.Name()) {
@@ -54,7 +53,7 @@ func (c *cache) scan(now time.Time) (entries []entry, total int64) {
 		dir := filepath.Join(c.dir, d.Name())
 		files, _ := os.ReadDir(dir)
 		for _, f := range files {
-			info, err := f.Info() // of a symbolic link itself
+			info, err := f.Info() // of a symbolic link, not of its target
 			if err != nil || !info.Mode().IsRegular() {
 				continue
 			}
@@ -73,7 +72,7 @@ func (c *cache) scan(now time.Time) (entries []entry, total int64) {
 	return entries, total
 }
 
-// remove removes a file, and its folder if that holds nothing else.
+// remove removes a file, and its folder if that is empty.
 func remove(path string) bool {
 	if os.Remove(path) != nil {
 		return false
@@ -82,7 +81,7 @@ func remove(path string) bool {
 	return true
 }
 
-// lastUse is when a file was last read, or written if that is later.
+// lastUse returns when a file was last read or written, whichever is later.
 func lastUse(info fs.FileInfo) time.Time {
 	used := info.ModTime()
 	if st, ok := info.Sys().(*syscall.Stat_t); ok {

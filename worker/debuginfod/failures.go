@@ -5,16 +5,16 @@ import "time"
 // maxFailed bounds how many failures are remembered.
 const maxFailed = 4096
 
-// failures are the files that could not be got, for another reason than that no server has them.
+// failures has the files that could not be downloaded, except those that no server has.
 type failures map[string]failure
 
-// failure is why, and until when the file is not asked for again.
+// failure has the error, and the time until which the file is not requested again.
 type failure struct {
 	err   error
 	until time.Time
 }
 
-// remember keeps a failure.
+// remember stores a failure.
 func (c *Client) remember(key string, err error, pause time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -24,7 +24,7 @@ func (c *Client) remember(key string, err error, pause time.Duration) {
 	c.failures[key] = failure{err, c.now().Add(pause)}
 }
 
-// remembered returns a failure that is not over yet, or nil.
+// remembered returns a failure that still counts, or nil.
 func (c *Client) remembered(key string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -36,7 +36,7 @@ func (c *Client) remembered(key string) error {
 	return f.err
 }
 
-// until is when a failure is over; the zero time if there is none.
+// until returns the time until which a failure counts, or the zero time if there is none.
 func (c *Client) until(key string) time.Time {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -12,16 +12,16 @@ import (
 )
 
 const (
-	// maxWaiting bounds the requests that wait for their turn.
+	// maxWaiting bounds the waiting requests.
 	maxWaiting = 1024
-	// retryPause is after what time a request that failed may be repeated.
+	// retryPause is the time before a failed request may be repeated.
 	retryPause = time.Minute
-	// refusedPause is the same for a file that was sent and not taken: it is likely to be sent again.
+	// refusedPause is the same for a rejected file, because the server is likely to send the same file again.
 	refusedPause = 10 * time.Minute
 )
 
-// Cached returns the path of a file that is in the cache, "" if it is not. It asks nobody. What is there may have been
-// put there by others: whoever reads it has to check its build-id.
+// Cached returns the path of a file in the cache, or "" if it is not there. It sends no request. Other clients may
+// have written the file, so the caller must check its build-id.
 func (c *Client) Cached(kind Kind, id string) string {
 	if !ValidID(id) {
 		return ""
@@ -30,12 +30,12 @@ func (c *Client) Cached(kind Kind, id string) string {
 	return path
 }
 
-// DebugFile returns the path of the debug file of a build if it is in the cache, "" if it is not.
+// DebugFile returns the path of the debug file of a build if it is in the cache, or "" if it is not.
 func (c *Client) DebugFile(id string) string { return c.Cached(DebugInfo, id) }
 
-// RequestDebugFile has the debug file of a build fetched, beside, and returns at once. When that has ended, done is
-// called once, by another goroutine: with true if the file is in the cache, else with the time before which there is
-// no use in asking again.
+// RequestDebugFile downloads the debug file of a build in the background, and returns at once. At the end another
+// goroutine calls done once. arrived reports whether the file is in the cache. If not, a request before the time
+// again is useless.
 func (c *Client) RequestDebugFile(id string, done func(arrived bool, again time.Time)) {
 	if !c.enter() {
 		go done(false, c.now().Add(retryPause))
@@ -58,7 +58,7 @@ func (c *Client) Waiting() int {
 	return c.waiting
 }
 
-// enter counts a request in, unless the client is closed or has too many.
+// enter counts a request, unless the client is closed or has too many.
 func (c *Client) enter() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -70,10 +70,10 @@ func (c *Client) enter() bool {
 	return true
 }
 
-// Fetch returns the path of a file in the cache, and gets it there first if need be; of a debug file, also the
-// supplementary file (dwz) that it names, unless this host has it: without that it is still of use. Who asks for the
-// same file at the same time shares one download; one who gives up (ctx) leaves it to the others. The error is
-// ErrBuildID, ErrNotFound, ErrClosed, ctx's, or ErrServers, wrapped together with what was wrong with each server.
+// Fetch returns the path of a file in the cache, and downloads it first if needed. For a debug file it also downloads
+// the supplementary file (dwz) if this host does not have it. A failure of that is not an error. Concurrent calls for
+// a file share one download, and a cancelled call (ctx) does not end it for the others. The error is ErrBuildID,
+// ErrNotFound, ErrClosed, ctx's, or ErrServers, which is wrapped with the error of each server.
 func (c *Client) Fetch(ctx context.Context, kind Kind, id string) (string, error) {
 	path, err := c.one(ctx, kind, id)
 	if err != nil || kind != DebugInfo {
@@ -85,7 +85,7 @@ func (c *Client) Fetch(ctx context.Context, kind Kind, id string) (string, error
 	return path, nil
 }
 
-// one gets one file.
+// one downloads one file.
 func (c *Client) one(ctx context.Context, kind Kind, id string) (string, error) {
 	if !ValidID(id) {
 		return "", fmt.Errorf("%w: %q", ErrBuildID, id)
@@ -109,7 +109,7 @@ func (c *Client) one(ctx context.Context, kind Kind, id string) (string, error) 
 	}
 }
 
-// fetch looks into the cache, then asks the servers.
+// fetch searches the cache, then asks the servers.
 func (c *Client) fetch(ctx context.Context, kind Kind, id string) (string, error) {
 	path, missed := c.cache.find(kind, id, c.now())
 	switch {
@@ -130,7 +130,7 @@ func (c *Client) fetch(ctx context.Context, kind Kind, id string) (string, error
 	return path, err
 }
 
-// ask asks one server after the other.
+// ask asks the servers in turn.
 func (c *Client) ask(ctx context.Context, kind Kind, id string) (string, error) {
 	key := string(kind) + " " + id
 	if err := c.remembered(key); err != nil {
@@ -154,17 +154,17 @@ func (c *Client) ask(ctx context.Context, kind Kind, id string) (string, error) 
 		}
 	}
 	if errs == nil {
-		_ = c.cache.miss(kind, id, c.now()) // then it is asked for once more
+		_ = c.cache.miss(kind, id, c.now()) // after an error the file is requested once more
 		return "", ErrNotFound
 	}
 	c.remember(key, errs, pause)
 	return "", fmt.Errorf("%w: %w", ErrServers, errs)
 }
 
-// errPaused says that a server is being left alone.
+// errPaused means that a server is not used for a while.
 var errPaused = errors.New("not asked, since it failed before")
 
-// askServer asks one server, through its breaker.
+// askServer asks one server, unless its breaker is open.
 func (c *Client) askServer(ctx context.Context, s *server, kind Kind, id string) (string, error) {
 	if !s.allow(c.now()) {
 		return "", errPaused
@@ -197,8 +197,7 @@ func (c *Client) askServer(ctx context.Context, s *server, kind Kind, id string)
 	return path, err
 }
 
-// missingSupplement returns the build-id of the supplementary file that a debug file names, unless it is on this host
-// already.
+// missingSupplement returns the build-id of the supplementary file that a debug file names, unless this host has it.
 func missingSupplement(path string) (string, bool) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -220,7 +219,7 @@ func missingSupplement(path string) (string, bool) {
 	return link.ID, true
 }
 
-// again is the time before which asking for a file once more is of no use.
+// again returns the time before which another request for a file is useless.
 func (c *Client) again(kind Kind, id string) time.Time {
 	now := c.now()
 	at := now.Add(retryPause)

@@ -47,7 +47,7 @@ func (r *recorder) count(kind EventKind) int {
 	return n
 }
 
-// newClient makes a client with a cache of its own and no regard for free space.
+// newClient makes a client with its own cache and without a limit on free space.
 func newClient(t testing.TB, cfg Config) (*Client, *recorder) {
 	t.Helper()
 	if cfg.CacheDir == "" {

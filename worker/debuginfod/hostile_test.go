@@ -28,7 +28,7 @@ func write(w http.ResponseWriter, p []byte) bool {
 	return err == nil
 }
 
-// zip compresses like a server that nobody asked to.
+// zip compresses like a server that sends compressed data without a request for it.
 func zip(p []byte) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
@@ -42,14 +42,14 @@ func status(code int) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(code) }
 }
 
-// What the servers of the table send.
+// The files that the servers of the table send.
 var (
 	good         = elfFile(buildID, 1, 2, 3)
 	big          = elfFile(buildID, make([]byte, 2<<20)...)
 	zipped, bomb = zip(good), zip(append(big, make([]byte, 30<<20)...))
 )
 
-// hostile are servers, and the error that each one's file ends with; "right" is the one that ends with none.
+// hostile are servers, with the error that each one's download must return. "right" is the one without an error.
 var hostile = map[string]struct {
 	handler http.HandlerFunc
 	err     error
@@ -203,8 +203,8 @@ func TestHostile(t *testing.T) {
 	}
 }
 
-// TestDripIsLeftAlone: a server that has begun to send and goes on with a byte now and then ends soon, and keeps the
-// next file waiting no more.
+// TestDripIsLeftAlone checks a server that sends single bytes after it has begun. Its download must end soon, and the
+// next request must not wait for it.
 func TestDripIsLeftAlone(t *testing.T) {
 	t.Parallel()
 	requests := atomic.Int32{}
@@ -285,7 +285,8 @@ func TestReachOf(t *testing.T) {
 	}
 }
 
-// TestMaxTime: a server that is just fast enough for each part comes to an end all the same.
+// TestMaxTime checks that a server which is just fast enough for each chunk still reaches the limit for the whole
+// download.
 func TestMaxTime(t *testing.T) {
 	t.Parallel()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -299,11 +300,11 @@ func TestMaxTime(t *testing.T) {
 	}
 }
 
-// TestDeadServers: a port that nobody listens at, and one that is accepted from and never answered. The next server is
-// asked, and the dead one is left alone after some failures, until it is tried again.
+// TestDeadServers uses a closed port, and a port that accepts connections but never responds. The next server must be
+// asked. After some failures the dead one must not be used until its pause ends.
 func TestDeadServers(t *testing.T) {
 	var listen net.ListenConfig
-	silent, err := listen.Listen(t.Context(), "tcp4", "127.0.0.1:0") // the kernel accepts, nobody answers
+	silent, err := listen.Listen(t.Context(), "tcp4", "127.0.0.1:0") // never calls accept
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -364,7 +365,7 @@ func TestAlone(t *testing.T) {
 	}
 }
 
-// TestCancel: who gives up does not end the download for the others; Close does, and leaves nothing behind.
+// TestCancel checks that a cancelled caller does not end the download for others. Close ends it and leaves no file.
 func TestCancel(t *testing.T) {
 	begun, release := make(chan struct{}, 8), make(chan struct{})
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -9,7 +9,7 @@ import (
 	"syscall"
 )
 
-// reach says from where an address can be reached.
+// reach is the part of the network from which an address is reachable.
 type reach int
 
 const (
@@ -18,7 +18,7 @@ const (
 	thisHost // and what only this host sees: other services here, and a cloud's metadata at a link-local address
 )
 
-// reachOf classifies an address. IPv6 addresses that stand for an IPv4 address count as that.
+// reachOf classifies an address. An IPv6 address that embeds an IPv4 address counts as the IPv4 address.
 func reachOf(addr netip.Addr) reach {
 	addr = embedded(addr.Unmap())
 	switch {
@@ -40,7 +40,7 @@ var (
 	compatible       = netip.MustParsePrefix("::/96")        // RFC 4291
 )
 
-// embedded returns the IPv4 address that an IPv6 address stands for, or the address itself.
+// embedded returns the IPv4 address that an IPv6 address embeds, or the address itself.
 func embedded(addr netip.Addr) netip.Addr {
 	if !addr.Is6() {
 		return addr
@@ -55,11 +55,11 @@ func embedded(addr netip.Addr) netip.Addr {
 	return addr
 }
 
-// origin is the key in a context of the server that a request was made to first.
+// origin is the context key of the server to which a request was first sent.
 type origin struct{}
 
-// guard decides which addresses are connected to. A server that was named may be anywhere. It must not lead this host
-// to places that the server itself could not reach, by redirects or by names that it gives addresses to.
+// guard decides to which addresses the client connects. A configured server may have any address. But redirects and
+// DNS answers must not lead the client to places that the server itself cannot reach.
 type guard struct {
 	dialer net.Dialer
 	named  map[string]*server // by host and port
@@ -81,7 +81,7 @@ func hostPort(u *url.URL) string {
 	return net.JoinHostPort(u.Hostname(), port)
 }
 
-// dial connects to host and port. The address is checked when it has been looked up, just before it is used.
+// dial connects to host and port. It checks the address after the lookup, just before the connection.
 func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, error) {
 	d := g.dialer
 	from, _ := ctx.Value(origin{}).(*server)

@@ -45,7 +45,7 @@ func find(t *testing.T, cacheDir, url string, args ...string) (string, error) {
 	return strings.TrimSpace(string(out)), err
 }
 
-// noServer is an URL at which nobody answers.
+// noServer is a URL without a server.
 const noServer = "http://127.0.0.1:1"
 
 // TestRealServer gets files from elfutils' server, many at once with one request, and has elfutils' client find them in
@@ -108,7 +108,7 @@ func same(t *testing.T, file, want string) {
 	}
 }
 
-// TestRealMisses: what the server does not have is remembered, for elfutils' client too, and by it for this one.
+// TestRealMisses checks that misses are remembered for elfutils' client too, and that elfutils' misses count here.
 func TestRealMisses(t *testing.T) {
 	server, _ := serve(t)
 	at := &clock{at: time.Now()}
@@ -143,7 +143,7 @@ func TestRealMisses(t *testing.T) {
 	}
 }
 
-// TestRequest: a request returns at once, and tells when the file has come, or when to ask again.
+// TestRequest checks that a request returns at once, and later reports that the file has arrived or when to retry.
 func TestRequest(t *testing.T) {
 	server, program := serve(t)
 	c, _ := newClient(t, Config{URLs: []string{server.URL}})

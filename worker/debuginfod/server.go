@@ -15,26 +15,26 @@ const (
 )
 
 const (
-	// maxFailures is how many failures in a row make a server be left alone.
+	// maxFailures is how many failures in a row open a server's breaker.
 	maxFailures = 3
-	// minPause is for how long at first; each further failure doubles it up to maxPause.
+	// minPause is the first pause. Each further failure doubles it, up to maxPause.
 	minPause = time.Minute
 	maxPause = 15 * time.Minute
 )
 
-// server is one server and the breaker that guards it.
+// server is one server with its breaker.
 type server struct {
 	url *url.URL
-	// inside is set if the server was found at an address of this host or of a private network.
+	// inside is set if the server has an address of this host or of a private network.
 	inside atomic.Bool
 
 	mu       sync.Mutex
 	failures int       // in a row
-	until    time.Time // not to be asked before
-	trying   bool      // one request finds out whether it is back
+	until    time.Time // end of the pause
+	trying   bool      // one request tests whether the server works again
 }
 
-// newServers checks the URLs.
+// newServers parses the URLs.
 func newServers(urls []string) ([]*server, error) {
 	servers := make([]*server, 0, len(urls))
 	for _, s := range urls {
@@ -52,11 +52,11 @@ func newServers(urls []string) ([]*server, error) {
 	return servers, nil
 }
 
-// name is the URL without a password.
+// name returns the URL without a password.
 func (s *server) name() string { return s.url.Redacted() }
 
-// allow reports whether the server may be asked now; if so, ok or failed must follow. After a pause one request is let
-// through to find out whether the server is back.
+// allow reports whether the server may be asked now. If so, the caller must call ok, undecided or failed. After a
+// pause, allow lets one request through to test the server.
 func (s *server) allow(now time.Time) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -70,22 +70,22 @@ func (s *server) allow(now time.Time) bool {
 	return true
 }
 
-// ok says that the server has answered.
+// ok records that the server has answered.
 func (s *server) ok() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.failures, s.trying = 0, false
 }
 
-// undecided says that the request ended without telling anything about the server.
+// undecided records that the request ended without a result about the server.
 func (s *server) undecided() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.trying = false
 }
 
-// failed says that the server has failed, and returns for how long it is left alone, if it is. A server that was slow
-// has kept others waiting for a long time already, so it is left alone at once.
+// failed records a failure of the server, and returns the pause if one begins. A slow server has already delayed
+// other requests, so its pause begins at once.
 func (s *server) failed(now time.Time, slow bool) (pause time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

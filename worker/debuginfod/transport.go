@@ -8,12 +8,12 @@ import (
 	"time"
 )
 
-// maxRedirects bounds how often a request is sent elsewhere.
+// maxRedirects bounds the redirects of a request.
 const maxRedirects = 5
 
-// newHTTP makes the HTTP client. It takes no proxy from the environment (a service should not send its requests where
-// some login shell's variables point), keeps no cookies, and asks for no compression: what arrives is what is kept.
-// Redirects lead to no address inside that the server could not reach (see guard).
+// newHTTP makes the HTTP client. It uses no proxy from the environment, because a service must not depend on the
+// variables of a login shell. It keeps no cookies and requests no compression, because the file is stored as it
+// arrives. guard limits redirects to addresses that the server itself can reach.
 func newHTTP(cfg Config, servers []*server) *http.Client {
 	const maxHeader = 64 << 10
 	dialer := net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 30 * time.Second}
@@ -33,7 +33,7 @@ func newHTTP(cfg Config, servers []*server) *http.Client {
 
 var errRedirect = errors.New("redirect not followed")
 
-// checkRedirect follows some redirects, to http and https only, and never from https to http.
+// checkRedirect follows a limited number of redirects, to http and https only, and never from https to http.
 func checkRedirect(next *http.Request, via []*http.Request) error {
 	switch scheme := next.URL.Scheme; {
 	case len(via) > maxRedirects:

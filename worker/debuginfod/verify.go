@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// verify makes sure that a file is an ELF file of the build that was asked for.
+// verify returns an error unless the file is an ELF file with the requested build-id.
 func verify(f *os.File, id string) error {
 	m, err := elfimage.Open(f, "the file")
 	if err != nil {
@@ -19,7 +19,7 @@ func verify(f *os.File, id string) error {
 	return nil
 }
 
-// intact reports whether a file of the cache is what its place says: others write there too.
+// intact reports whether a cached file has the build-id of its folder. Other clients also write to the cache.
 func intact(path, id string) bool {
 	f, err := os.Open(path)
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
+	"pg_stat_backtrace/ptrace/probe"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/waits"
 )
@@ -72,7 +73,21 @@ func rights() []finding {
 		word(ptrace.MayHurry()))
 	found = append(found, finding{good, "capability", text, ""}, finding{good, "capability", sampling(), ""},
 		finding{good, "capability", serverSampling(), ""})
-	return append(found, waitTiming()...)
+	return append(append(found, waitTiming()...), functionCalls())
+}
+
+// functionCalls says whether this process may trace functions here, and what a call costs.
+func functionCalls() finding {
+	cost, err := probe.Calibrate()
+	if err != nil {
+		return finding{good, "functions", "calls cannot be traced by this process: " + err.Error(), ""}
+	}
+	text := "calls can be traced"
+	if cost.Emulated > 0 {
+		text = fmt.Sprintf("calls can be traced (trace): a call costs %.1f µs, single-stepped %.1f µs",
+			cost.Emulated.Seconds()*1e6, cost.Stepped.Seconds()*1e6)
+	}
+	return finding{good, "functions", text, ""}
 }
 
 // waitTiming says which ways of timing wait events this process may use here.

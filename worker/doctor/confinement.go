@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// confinement reports what a container runtime or a distribution has put around this process: AppArmor, SELinux, seccomp
-// and a user namespace. Each may refuse a capture that capabilities would permit.
+// confinement reports how a container runtime or a distribution confines this process: AppArmor, SELinux, seccomp and a
+// user namespace. Each may refuse a capture that capabilities would permit.
 func confinement() []finding {
 	mode := 0
 	if own, err := procfs.ReadStatus(os.Getpid()); err == nil {
@@ -30,7 +30,7 @@ func confinement() []finding {
 	return found
 }
 
-// appArmor reports the profile. A profile that is enforced decides about ptrace by itself: apparmor.d(5), "Ptrace rules".
+// appArmor reports the profile. An enforced profile decides about ptrace by itself: apparmor.d(5), "Ptrace rules".
 func appArmor(enabled, profile string) finding {
 	const what = "apparmor"
 	switch {
@@ -43,7 +43,8 @@ func appArmor(enabled, profile string) finding {
 	}
 	return finding{
 		warn, what, "profile " + profile + " may refuse ptrace of processes in another profile",
-		"If captures fail, allow ptrace of the server's profile in it, or set appArmorProfile to Unconfined for this container.",
+		"If captures fail, allow ptrace of the server's profile in it, " +
+			"or set appArmorProfile to Unconfined for this container.",
 	}
 }
 
@@ -83,7 +84,7 @@ const (
 	callPerf   = "perf_event_open"
 )
 
-// deniedCalls makes each call with arguments for which the kernel has another error than a filter, and returns the calls
+// deniedCalls makes each call with arguments for which the kernel has another error than a filter. It returns the calls
 // that a filter refuses.
 func deniedCalls() (denied []string) {
 	const nobody = ^uintptr(0) // no process has this id
@@ -108,7 +109,8 @@ func userNamespace(uidMap string) finding {
 	case wholeHost:
 		return finding{good, what, "the host's", ""}
 	case "":
-		return finding{warn, what, "user ids of this process are not mapped", "Run the worker in the server's user namespace."}
+		const hint = "Run the worker in the server's user namespace."
+		return finding{warn, what, "user ids of this process are not mapped", hint}
 	default:
 		return finding{
 			good, what, "not the host's (uid_map " + ids + "): capabilities count for processes of this namespace only, " +

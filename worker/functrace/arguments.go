@@ -157,10 +157,10 @@ func (a Argument) size() int {
 }
 
 // errStackArgument means that an argument lies on the stack, at a distance that is not known.
-var errStackArgument = errors.New("the argument is on the stack, at a distance that is not known at the probed instruction")
+var errStackArgument = errors.New("its place on the stack is not known at the probed instruction")
 
-// place says where an argument is when the function begins, by the ABI: System V for C, ABIInternal for Go. pushed is how
-// far the stack pointer is down.
+// place says where an argument is when the function begins, by the ABI: System V for C, ABIInternal for Go. pushed is the
+// distance of the stack pointer from its first value.
 func (a Argument) place(machine elf.Machine, golang bool, pushed int64) (probebpf.Argument, error) {
 	out := probebpf.Argument{Size: a.size(), Signed: a.signed(), String: a.Form == formString}
 	registers, onStack := argumentRegisters(machine, golang)
@@ -200,8 +200,8 @@ func argumentRegisters(machine elf.Machine, golang bool) (registers []int, onSta
 	return []int{di, si, dx, cx, r8, r9}, 8 // behind the return address
 }
 
-// argumentPlaces returns what the kernel has to read of a function: the arguments that are wanted, and, behind them, the lengths
-// of Go's strings.
+// argumentPlaces returns the values that the kernel has to read: the arguments, and behind them the lengths of Go's
+// strings.
 func argumentPlaces(list []Argument, machine elf.Machine, golang bool, pushed int64) ([]probebpf.Argument, error) {
 	out := make([]probebpf.Argument, 0, len(list))
 	for _, a := range list {

@@ -92,6 +92,7 @@ type collector struct {
 	unread []uint64
 	left   uint64
 	notes  []string
+	looked time.Time // when the titles of processes were read last
 }
 
 func newCollector(t *Tracer) *collector {
@@ -108,6 +109,20 @@ func (c *collector) title(pid int) string {
 		c.titles[pid] = text
 	}
 	return text
+}
+
+// tick reads the titles of processes whose hits are only counted, as take does for the others.
+func (c *collector) tick() error {
+	const pause = 100 * time.Millisecond
+	if !c.tracer.options.CountOnly || time.Since(c.looked) < pause {
+		return nil
+	}
+	c.looked = time.Now()
+	figures, err := c.tracer.session.Figures()
+	for key := range figures {
+		c.title(key.Process.PID)
+	}
+	return err
 }
 
 // take counts a hit.

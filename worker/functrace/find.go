@@ -246,9 +246,9 @@ func (f *finder) modules() string {
 // notFound says why there is no function of a name.
 func (f *finder) notFound(name, function, library string) error {
 	var similar []string
-	inlined, any := "", false
+	inlined, readable := "", false
 	f.each(func(l *symbolize.Loaded, program bool) bool {
-		any = true
+		readable = true
 		if library != "" && !isModule(l, library) {
 			return true
 		}
@@ -265,7 +265,7 @@ func (f *finder) notFound(name, function, library string) error {
 		hint = "Similar names: " + strings.Join(similar, ", ") + "."
 	}
 	switch {
-	case !any:
+	case !readable:
 		return &FindError{name, "no process could be read: it has ended, or its memory may not be read", ""}
 	case inlined != "":
 		if hint == "" {

@@ -32,7 +32,7 @@ SELECT count(*) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid;
 DROP TABLE t_x;
 `
 
-// TestStacksEqualGDB: at the same hits of one backend, the stacks are those that gdb finds.
+// TestStacksEqualGDB: at the same hits of one backend, the stacks equal gdb's.
 func TestStacksEqualGDB(t *testing.T) {
 	needProbes(t)
 	if _, err := exec.LookPath("gdb"); err != nil {

@@ -202,7 +202,7 @@ func checkChain(t *testing.T, text string, pid int) {
 	}
 }
 
-// TestGoRefusals: what would crash a Go program, and what is inlined everywhere.
+// TestGoRefusals: probes of returns, which would crash a Go program, and functions that are inlined everywhere.
 func TestGoRefusals(t *testing.T) {
 	t.Parallel()
 	p := startCalls(t, buildCalls(t, ""))

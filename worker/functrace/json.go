@@ -32,8 +32,8 @@ func (e *Event) JSON() JSONEvent {
 }
 
 // stackTrace prints the callers of a traced function: "function (file:line)", and for a call that the compiler has put
-// inline "function (file:line) [inlined in function]". The frames in which Go's run time begins a goroutine are left out,
-// as in Go's own stack traces.
+// inline "function (file:line) [inlined in function]". The frames in which Go's run time begins a goroutine are left
+// out, as in Go's own stack traces.
 func stackTrace(th *trace.Thread, t *Traced) []string {
 	frames := th.Frames
 	if !t.Static {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync"
 	"testing"
 	"time"
 
@@ -35,14 +36,19 @@ func needProbes(t *testing.T) {
 	}
 }
 
+// newCapturer returns the capturer that all tests share: it keeps the names of a server's functions.
 func newCapturer(t *testing.T) *capture.Capturer {
 	t.Helper()
-	c, err := capture.New(capture.Config{AwaitNames: true, LinesWait: time.Minute})
+	c, err := shared()
 	if err != nil {
 		t.Fatal(err)
 	}
 	return c
 }
+
+var shared = sync.OnceValues(func() (*capture.Capturer, error) {
+	return capture.New(capture.Config{AwaitNames: true, LinesWait: time.Minute})
+})
 
 // open finds and attaches.
 func open(t *testing.T, o functrace.Options) *functrace.Tracer {

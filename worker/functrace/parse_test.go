@@ -36,7 +36,8 @@ func TestParseConditions(t *testing.T) {
 		"arg1>=1":                   {{Argument{1, 'x'}, probebpf.GreaterEqual, 1}},
 		"arg1<=1":                   {{Argument{1, 'x'}, probebpf.LessEqual, 1}},
 		"arg1=18446744073709551615": {{Argument{1, 'x'}, probebpf.Equal, ^uint64(0)}},
-		"arg":                       nil, "arg1": nil, "arg1>": nil, "arg1>x": nil, "arg1:s==1": nil, "x>1": nil, "": nil, "arg99>1": nil,
+		"arg":                       nil, "arg1": nil, "arg1>": nil, "arg1>x": nil, "arg1:s==1": nil, "x>1": nil, "": nil,
+		"arg99>1":                                nil,
 		"arg1>1&&arg1>2&&arg1>3&&arg1>4&&arg1>5": nil, "arg1!1": nil,
 	} {
 		got, err := ParseConditions(text)
@@ -44,6 +45,11 @@ func TestParseConditions(t *testing.T) {
 			t.Errorf("%q: %v, %v, not %v", text, got, err, want)
 		}
 	}
+}
+
+// memory is a value in memory.
+func memory(register int, offset int64, size int) probebpf.Argument {
+	return probebpf.Argument{Kind: probebpf.Memory, Register: register, Offset: offset, Size: size}
 }
 
 // TestPlacesOfArguments: the ABIs of C and Go on x86-64.
@@ -59,8 +65,8 @@ func TestPlacesOfArguments(t *testing.T) {
 	}{
 		{argument: Argument{1, 'd'}, want: probebpf.Argument{Register: di, Size: 4, Signed: true}},
 		{argument: Argument{1, 'x'}, golang: true, want: probebpf.Argument{Register: ax, Size: 8}},
-		{argument: Argument{7, 'x'}, pushed: 8, want: probebpf.Argument{Kind: probebpf.Memory, Register: sp, Offset: 16, Size: 8}},
-		{argument: Argument{8, 'b'}, want: probebpf.Argument{Kind: probebpf.Memory, Register: sp, Offset: 16, Size: 1}},
+		{argument: Argument{7, 'x'}, pushed: 8, want: memory(sp, 16, 8)},
+		{argument: Argument{8, 'b'}, want: memory(sp, 16, 1)},
 		{argument: Argument{7, 'x'}, pushed: -1, bad: true},
 		{argument: Argument{10, 'x'}, golang: true, bad: true},
 	} {
@@ -134,7 +140,7 @@ func TestParseStatic(t *testing.T) {
 		}
 	}
 	for i := range data {
-		parseStatic(data[:i], binary.LittleEndian, 0) // what is cut is left out
+		parseStatic(data[:i], binary.LittleEndian, 0) // a part of a note is left out
 	}
 }
 

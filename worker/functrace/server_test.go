@@ -24,7 +24,11 @@ import (
 // TestCallsOfServer: counts, stacks, arguments, conditions and durations of a server of each kind.
 func TestCallsOfServer(t *testing.T) {
 	needProbes(t)
-	for _, dir := range binDirs(t) {
+	dirs := binDirs(t)
+	if len(dirs) > 2 {
+		dirs = dirs[len(dirs)-2:] // the stripped one, and the newest one with symbols
+	}
+	for _, dir := range dirs {
 		s := pgtest.Start(t, dir, pgtest.Options{Conf: []string{"max_connections = 1200"}})
 		name := func(what string) string { return fmt.Sprintf("%s/%s", pgtest.Version(t, dir), what) }
 		if stripped(t, dir) {
@@ -37,6 +41,7 @@ func TestCallsOfServer(t *testing.T) {
 		t.Run(name("latency"), func(t *testing.T) { measureLatency(t, s) })
 		t.Run(name("static probes"), func(t *testing.T) { traceStatic(t, s) })
 		t.Run(name("two tracers"), func(t *testing.T) { traceTwice(t, s) })
+		t.Run(name("ten tracers"), func(t *testing.T) { traceTenTimes(t, s) })
 		t.Run(name("ended process"), func(t *testing.T) { seeEnd(t, s) })
 		t.Run(name("overhead"), func(t *testing.T) { limitOverhead(t, s) })
 		t.Run(name("kill -9"), func(t *testing.T) { leaveNoBreakpoint(t, s) })
@@ -138,7 +143,7 @@ func readArguments(t *testing.T, s *pgtest.Server) {
 // obeyConditions: only calls that meet the condition count.
 func obeyConditions(t *testing.T, s *pgtest.Server) {
 	pid, exec := backend(t, s)
-	exec("SELECT length(repeat('x', 100000))") // what is cached at the first time
+	exec("SELECT length(repeat('x', 100000))") // fills caches
 	conditions, err := functrace.ParseConditions("arg1>8192 && arg1<=100004")
 	if err != nil {
 		t.Fatal(err)
@@ -241,7 +246,9 @@ func traceStatic(t *testing.T, s *pgtest.Server) {
 	sorts := open(t, functrace.Options{
 		Static: []string{"sort__start"}, PIDs: []int{pid}, Arguments: []functrace.Argument{{Number: 3, Form: 'd'}},
 	})
-	r = during(t, sorts, nil, func() { exec("SELECT count(*) FROM (SELECT g FROM generate_series(1, 9) g ORDER BY -g) x") })
+	r = during(t, sorts, nil, func() {
+		exec("SELECT count(*) FROM (SELECT g FROM generate_series(1, 9) g ORDER BY -g) x")
+	})
 	if f := &r.Functions[0]; f.Total().Hits != 1 || f.Stacks[0].Arguments != "arg3=1" {
 		t.Errorf("one sort with one key: %s", stacks(f))
 	}
@@ -254,8 +261,8 @@ func traceStatic(t *testing.T, s *pgtest.Server) {
 	}
 }
 
-// traceTwice: two traces of the same function at once, one of which times its returns, see the same calls, and both have
-// whole stacks.
+// traceTwice: two traces of the same function at once see the same calls, though the second one times returns, and both
+// have whole stacks.
 func traceTwice(t *testing.T, s *pgtest.Server) {
 	pid, exec := backend(t, s)
 	o := functrace.Options{Functions: []string{"standard_ExecutorStart"}, PIDs: []int{pid}, StacksPerSecond: 100_000}
@@ -281,6 +288,27 @@ func traceTwice(t *testing.T, s *pgtest.Server) {
 			if text := frames(&f.Stacks[i]); !f.Stacks[i].Thread.Whole || !strings.Contains(text, " PostgresMain ") {
 				t.Errorf("a stack is not whole (%s): %s", f.Stacks[i].Thread.Stop, text)
 			}
+		}
+	}
+}
+
+// traceTenTimes: ten traces of one function at once see all calls.
+func traceTenTimes(t *testing.T, s *pgtest.Server) {
+	pid, exec := backend(t, s)
+	const n = 25
+	calls := func() { exec(fmt.Sprintf("SELECT random() FROM generate_series(1, %d)", n)) }
+	results := make([]*functrace.Result, 10)
+	work := calls
+	for i := range results {
+		tracer := open(t, functrace.Options{Functions: []string{"drandom"}, PIDs: []int{pid}, StacksPerSecond: 100_000})
+		inner := work
+		work = func() { results[i] = during(t, tracer, nil, inner) }
+	}
+	work()
+	for i, r := range results {
+		checkSums(t, r)
+		if sum := r.Functions[0].Total(); sum.Hits != n || sum.Stacks != n {
+			t.Errorf("trace %d of %d calls: %+v", i, n, sum)
 		}
 	}
 }
@@ -502,8 +530,8 @@ func refuseNames(t *testing.T, s *pgtest.Server) {
 	}
 }
 
-// TestHookedFunctionRefused: a function that only jumps to a module's hook is refused, with the name of the one that
-// does the work.
+// TestHookedFunctionRefused: a function that only jumps to a module's hook is refused, and the hint names the function
+// that does the work.
 func TestHookedFunctionRefused(t *testing.T) {
 	dir := pgtest.BinDir(t)
 	s := pgtest.Start(t, dir, pgtest.Options{Conf: []string{"shared_preload_libraries = 'pg_stat_statements'"}})

@@ -24,7 +24,7 @@ import (
 type Options struct {
 	// Functions are names: FUNCTION, LIBRARY:FUNCTION or MODULE+0xADDRESS. Static are names of static probes (USDT).
 	Functions, Static []string
-	// PIDs are the processes. Postmaster, if not 0, is traced with all its children, those that it makes later too.
+	// PIDs are the processes. Postmaster, if not 0, is traced with all its children, present and future.
 	PIDs       []int
 	Postmaster int
 	// Arguments are read at each hit that gets a stack. Conditions restrict what counts as a hit.
@@ -86,8 +86,8 @@ type site struct {
 	pushed int64
 }
 
-// New finds the functions and chooses what to probe. Nothing is attached yet. The error is a FindError, or says what the
-// options lack.
+// New finds the functions and chooses the instructions to probe. Nothing is attached yet. The error is a FindError, or
+// says what the options lack.
 func New(c *capture.Capturer, o Options) (*Tracer, error) {
 	pids := slices.Clone(o.PIDs)
 	if o.Postmaster != 0 {
@@ -118,7 +118,7 @@ func New(c *capture.Capturer, o Options) (*Tracer, error) {
 	return t, nil
 }
 
-// Traced returns what is traced.
+// Traced returns the functions and static probes.
 func (t *Tracer) Traced() []Traced { return t.traced }
 
 // addFunction chooses the instruction of a function.
@@ -410,7 +410,7 @@ func (t *Tracer) notice(n probe.Notice) {
 func (t *Tracer) Run(ctx context.Context, d time.Duration, each func(*Event) error) (*Result, error) {
 	began := time.Now()
 	c := t.collector()
-	err := t.session.Run(ctx, d, func(h *probe.Hit) error { return c.take(h, each) }, nil)
+	err := t.session.Run(ctx, d, func(h *probe.Hit) error { return c.take(h, each) }, c.tick)
 	if err != nil {
 		return nil, err
 	}

@@ -23,7 +23,7 @@ type staticProbe struct {
 // maxStatic bounds the static probes of one image that are read.
 const maxStatic = 65536
 
-// staticProbes reads the note of an image's static probes. What is damaged is left out.
+// staticProbes reads the note of an image's static probes. Damaged notes are left out.
 func staticProbes(img *elfimage.Image) []staticProbe {
 	data, _, err := img.Section(".note.stapsdt")
 	if err != nil {
@@ -158,7 +158,9 @@ func parsePlace(text string) (out probebpf.Argument, ok bool) {
 
 // registerX86 returns the index in NT_PRSTATUS of a register of any size.
 func registerX86(name string) (int, bool) {
-	whole := []string{"r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi"}
+	whole := []string{
+		"r15", "r14", "r13", "r12", "rbp", "rbx", "r11", "r10", "r9", "r8", "rax", "rcx", "rdx", "rsi", "rdi",
+	}
 	for i, w := range whole {
 		short := w[1:] // "ax", "15"
 		switch {

@@ -11,25 +11,25 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// Go's run time keeps the goroutine that a thread runs in a thread-local variable, also while it is in C code. What
-// else a walk needs at a switch of stacks follows from there, and is copied in the stop (ptrace.Coroutines). Which
-// programs and libraries of a process are Go's shows when a walk meets them; captures after that one know.
+// Go's runtime keeps a thread's current goroutine in a thread-local variable, also while the thread runs C code. From
+// there a walk finds all that it needs at a switch of stacks, so the stop copies that memory (ptrace.Coroutines). The
+// first walk with frames in Go code shows which images are Go's, and later captures use that.
 
-// Process is what is known of one process; immutable.
+// Process has the Go images of one process. It is immutable.
 type Process struct {
-	Images     []symbolize.Placed // of Go, in which frames were found
+	Images     []symbolize.Placed // Go images in which frames were found
 	Coroutines *ptrace.Coroutines
 }
 
-// Trail is what to copy in the stop for it; nil: nothing.
-func (p *Process) Trail() *ptrace.Coroutines {
+// Reads returns the memory to copy in the stop, or nil if there is none.
+func (p *Process) Reads() *ptrace.Coroutines {
 	if p == nil {
 		return nil
 	}
 	return p.Coroutines
 }
 
-// Coroutines says where the goroutines of a process's threads are.
+// Coroutines returns the places of the goroutines of a process's threads.
 func Coroutines(a *arch.Arch, sp *procmap.Space, images []symbolize.Placed) *ptrace.Coroutines {
 	g := unwind.GoStructures()
 	out := &ptrace.Coroutines{
@@ -52,9 +52,9 @@ func Coroutines(a *arch.Arch, sp *procmap.Space, images []symbolize.Placed) *ptr
 	return out
 }
 
-// goVariable returns the places, from the thread pointer, of which one is the goroutine's. A library asks the dynamic
-// linker for it; a program's thread-local variables are next to the thread pointer, and Go's is the only one unless C
-// code has others (ELF Handling For Thread-Local Storage, 3.4.6, variant II).
+// goVariable returns candidates for the offset of the goroutine variable from the thread pointer. For a library, the
+// dynamic linker has filled it in. A program's thread-local variables are next to the thread pointer, and Go's is the
+// only one unless C code has others (ELF Handling For Thread-Local Storage, 3.4.6, variant II).
 func goVariable(sp *procmap.Space, f symbolize.Placed) []int64 {
 	if places := fromLinker(sp, f); len(places) > 0 {
 		return places
@@ -69,7 +69,7 @@ func goVariable(sp *procmap.Space, f symbolize.Placed) []int64 {
 	return places
 }
 
-// fromLinker returns what the dynamic linker has filled in for thread-local variables of a library.
+// fromLinker returns the offsets that the dynamic linker has filled in for a library's thread-local variables.
 func fromLinker(sp *procmap.Space, f symbolize.Placed) []int64 {
 	const (
 		entry      = 24 // bytes: address, type, addend
@@ -98,5 +98,5 @@ func fromLinker(sp *procmap.Space, f symbolize.Placed) []int64 {
 	return places
 }
 
-// relocations is the section of what the dynamic linker has to fill in.
+// relocations is the section with the relocations for the dynamic linker.
 const relocations = ".rela.dyn"

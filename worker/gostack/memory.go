@@ -9,19 +9,20 @@ import (
 	"pg_stat_backtrace/unwind/cfi"
 )
 
-// goMemory is what a stop has copied, as the walk of one goroutine sees it: its stack first. It implements cfi.Memory.
+// memory is the copied memory for the walk of one goroutine: first its stack, then the other copies. It implements
+// cfi.Memory.
 type memory struct {
 	*Copies
 
 	stack ptrace.Stack
 }
 
-// Copies is all that a stop has copied, or a core file that has all.
+// Copies has all the memory that a stop has copied, or a core file.
 type Copies struct {
 	Order binary.ByteOrder
 	Snap  *ptrace.Snapshot
-	Core  cfi.Memory // nil: there is the snapshot
-	// sorted are the snapshot's blocks, made when they are first needed.
+	Core  cfi.Memory // nil: use the snapshot
+	// sorted has the snapshot's blocks by address. It is built when it is first needed.
 	sorted []ptrace.Stack
 }
 
@@ -46,7 +47,7 @@ func (m *memory) Read(addr uint64, size int) (uint64, bool) {
 	return arch.Integer(m.Order, p, size)
 }
 
-// block looks in the structures and stacks of the other goroutines.
+// block searches the structures and stacks of the other goroutines.
 func (m *Copies) block(addr uint64, size int) []byte {
 	if m.sorted == nil {
 		m.sorted = make([]ptrace.Stack, 0, len(m.Snap.Blocks))

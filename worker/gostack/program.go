@@ -15,15 +15,15 @@ import (
 type Program struct {
 	version string
 	runtime *goroutine.Runtime
-	// first is the number of the first of its blocks: the list's head, the list, and for each goroutine its structure and
-	// its stack; threads are behind. The stack's block may have no length.
+	// first is the number of the program's first block. Its blocks are the list's header, the list, and then, for
+	// each goroutine, its structure and its stack. Blocks of threads follow. A stack's block may have length 0.
 	first int
 	all   []uint64
-	// total is the length of the list, left how many goroutines are too many for one stop.
+	// total is the length of the list. left counts the goroutines beyond the limit of one stop.
 	total, left int
 }
 
-// Programs finds Go's run time in the images of a process. There may be several, of libraries.
+// Programs finds Go's runtime in the images of a process. A process may have several, because of Go libraries.
 func Programs(sp *procmap.Space) ([]Program, error) {
 	out := make([]Program, 0, 1)
 	var failed error
@@ -53,7 +53,7 @@ func Programs(sp *procmap.Space) ([]Program, error) {
 	return nil, ErrNotGo
 }
 
-// newGoProgram finds the run time of one image.
+// newProgram finds the runtime of one image.
 func newProgram(sp *procmap.Space, f symbolize.Placed) (Program, error) {
 	img := f.Module.Image
 	if img.AddrSize() != 8 {
@@ -62,7 +62,7 @@ func newProgram(sp *procmap.Space, f symbolize.Placed) (Program, error) {
 	read := sp.ReadAll
 	out := Program{}
 	if data, addr, err := img.Section(".go.buildinfo"); err == nil {
-		_ = read(addr+f.Bias, data) // relocated; if it cannot be read, as it is in the file
+		_ = read(addr+f.Bias, data) // as relocated in memory; if that fails, as in the file
 		out.version = goroutine.Version(data, img.Order(), read)
 	}
 	layout, err := goroutine.LayoutOf(out.version)
@@ -92,7 +92,7 @@ func newProgram(sp *procmap.Space, f symbolize.Placed) (Program, error) {
 	return out, err
 }
 
-// PermsOf returns the access rights of a segment.
+// PermsOf returns the permissions of a segment.
 func PermsOf(flags elf.ProgFlag) procfs.Perms {
 	var p procfs.Perms
 	if flags&elf.PF_R != 0 {

@@ -17,21 +17,21 @@ import (
 // ErrNotGo means that a process runs no Go code.
 var ErrNotGo = errors.New("no Go program or library")
 
-// Bounds of what one stop copies for goroutines.
+// Bounds of the copies that one stop makes for goroutines.
 const (
 	goroutineStack = 64 << 10 // bytes of a goroutine's stack
 	belowStack     = 256      // bytes below the stack pointer that was read before the stop
-	maxVariables   = 64 << 20 // bytes of a program's variables that are searched
-	maxGoroutines  = 16384    // more are counted
+	maxVariables   = 64 << 20 // bytes of a program's variables to search
+	maxGoroutines  = 16384    // further goroutines are only counted
 )
 
-// Plan is what a stop is to copy.
+// Plan lists the memory that a stop copies.
 type Plan struct {
 	Blocks  []ptrace.Block
 	threads map[uint64]int // the block of each thread's structure
 }
 
-// Add plans for one program.
+// Add plans the copies for one program.
 func (p *Plan) Add(sp *procmap.Space, g *Program) error {
 	r := g.runtime
 	all, err := r.All(sp.ReadAll)
@@ -46,7 +46,7 @@ func (p *Plan) Add(sp *procmap.Space, g *Program) error {
 	threads := make([]uint64, 0, 64)
 	buf := make([]byte, r.Size())
 	for _, addr := range all {
-		stack := ptrace.Block{Address: addr, Length: 8} // nothing to copy
+		stack := ptrace.Block{Address: addr, Length: 8} // addr, Length: 8}: no stack
 		exists := false
 		if sp.ReadAll(addr, buf) {
 			if one, err := r.Decode(addr, buf); err == nil && one.Status.Exists() {
@@ -72,7 +72,7 @@ func (p *Plan) Add(sp *procmap.Space, g *Program) error {
 	return nil
 }
 
-// stackOf is the part of a goroutine's stack that is in use, as far as can be told before the stop.
+// stackOf returns the used part of a goroutine's stack, as it is known before the stop.
 func stackOf(g *goroutine.Goroutine) ptrace.Block {
 	low, high := g.StackLow, g.StackHigh
 	switch {
@@ -85,27 +85,27 @@ func stackOf(g *goroutine.Goroutine) ptrace.Block {
 	return ptrace.Block{Address: low, Length: int(high - low)}
 }
 
-// Walk walks the stacks of goroutines in a snapshot, or in a core file.
+// Walk walks the stacks of goroutines in a snapshot or a core file.
 type Walk struct {
 	Arch      *arch.Arch
 	Space     *procmap.Space
-	Modules   unwind.Modules // the space, as a walk sees it
+	Modules   unwind.Modules // the space, as the unwinder reads it
 	MaxFrames int
-	Blocks    []ptrace.Stack // what the plan says
+	Blocks    []ptrace.Stack // the copies of the plan's blocks
 	Copies    *Copies
 	Threads   map[int]Thread
 
 	unwinding, naming time.Duration
 }
 
-// Thread is a thread whose registers are known.
+// Thread is a thread with known registers.
 type Thread struct {
 	Name      string
 	State     byte
 	Registers arch.Registers
 }
 
-// All adds the goroutines of all programs, and returns how many are missing or have no stack.
+// All appends the goroutines of all programs to t. It returns how many are missing or have no stack.
 func (w *Walk) All(t *trace.Trace, programs []Program, p *Plan) (missed int) {
 	for i := range programs {
 		t.Go = programs[i].version
@@ -116,11 +116,11 @@ func (w *Walk) All(t *trace.Trace, programs []Program, p *Plan) (missed int) {
 	return missed
 }
 
-// list appends the goroutines of one program, and returns how many are missing or have no stack.
+// list appends the goroutines of one program. It returns how many are missing or have no stack.
 func (w *Walk) list(t *trace.Trace, p *Program, plan *Plan) (missed int) {
 	t.GoroutinesLeftOut += p.left
 	if head := w.block(p.first).Data; head != nil {
-		// Those made since the list was read.
+		// Goroutines created after the list was read.
 		missed += int(w.Arch.Order.Uint64(head[8:])) - p.total
 	}
 	for i, addr := range p.all {
@@ -160,7 +160,7 @@ func (w *Walk) block(i int) ptrace.Stack {
 	return w.Blocks[i]
 }
 
-// function names the function at a return address.
+// function returns the name of the function at a return address.
 func (w *Walk) function(addr uint64) string {
 	f := unwind.Frame{PC: addr}
 	frames, _ := w.Space.Name([]unwind.Frame{f}, procmap.FrameLimit(w.MaxFrames), nil)
@@ -170,8 +170,9 @@ func (w *Walk) function(addr uint64) string {
 	return frames[len(frames)-1].Function
 }
 
-// stack walks a goroutine's stack: from its thread's registers where it has one and that leads to its end, else from
-// where it was left. False if memory is missing that another stop may have.
+// stack walks a goroutine's stack. It starts with the registers of the goroutine's thread if that walk reaches the
+// end of the stack, otherwise with the registers saved in the goroutine. It returns false if memory is missing that
+// another stop may copy.
 func (w *Walk) stack(out *trace.Goroutine, g *goroutine.Goroutine, mem *memory) bool {
 	u := unwind.Unwinder{Arch: w.Arch, MaxFrames: w.MaxFrames, Final: true}
 	began := time.Now()
@@ -197,7 +198,7 @@ func (w *Walk) stack(out *trace.Goroutine, g *goroutine.Goroutine, mem *memory) 
 	return stop.Reason != unwind.NoMemory && stop.Reason != unwind.NoRegisters
 }
 
-// on reports whether a walk has been on the goroutine's own stack.
+// on reports whether a walk had frames on the goroutine's own stack.
 func (w *Walk) on(frames []unwind.Frame, g *goroutine.Goroutine) bool {
 	return slices.ContainsFunc(frames, func(f unwind.Frame) bool { return f.CFA > g.StackLow && f.CFA <= g.StackHigh })
 }
@@ -216,7 +217,7 @@ func (w *Walk) begins(pc uint64) bool {
 	return err == nil && fn.Entry == pc-f.Bias
 }
 
-// goRegisters are the registers that a goroutine goes on with.
+// goRegisters returns the registers with which a goroutine will resume.
 func goRegisters(a *arch.Arch, g *goroutine.Goroutine) arch.Registers {
 	var regs arch.Registers
 	regs.Set(a.PC, g.PC)

@@ -1,3 +1,3 @@
-// Package jitcode finds call frame information and names for code that a process has made at run time: by GDB's JIT
-// interface, by a search near the code, and by perf's map files.
+// Package jitcode finds call frame information and names for code that a process has compiled at run time. It uses
+// GDB's JIT interface, a search near the code, and perf's map files.
 package jitcode

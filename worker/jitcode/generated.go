@@ -14,21 +14,21 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// Code that the process has made at run time comes and goes with its queries, so what describes it counts only if it is
-// of the same moment as the stack. The live process is asked, after the stop, no more than where that is; the process
-// is then captured again, and the pieces are copied in the same stop. A core file, and a process that sleeps, are of
-// one moment anyway.
+// A process compiles code for a query and frees it afterwards. So a description of generated code counts only if it
+// is of the same moment as the stack. After the stop, the worker finds out only where the live process keeps the
+// description. It then captures the process again and copies the description in the same stop. A core file and a
+// sleeping process need no second capture.
 
 const (
 	// GeneratedModule is the module of frames in generated code.
 	GeneratedModule = "[jit]"
-	maxUnknown      = 32        // addresses of one walk that are looked for
+	maxUnknown      = 32        // addresses of one walk that are looked up
 	maxDescribing   = 384 << 10 // bytes that are copied in a stop
-	maxPieces       = 200       // ptrace takes 256
+	maxPieces       = 200       // the limit of package ptrace is 256
 	maxObjects      = 128       // of a process, the newest
 )
 
-// Process is what the search for generated code must know of a process.
+// Process has the facts about a process that the search for generated code needs.
 type Process struct {
 	Arch *arch.Arch
 	Maps []procfs.Mapping
@@ -36,35 +36,35 @@ type Process struct {
 	Descriptors func() []uint64
 }
 
-// mapping returns the index of the mapping that holds addr, or -1.
+// mapping returns the index of the mapping that contains addr, or -1.
 func (p *Process) mapping(addr uint64) int { return procfs.IndexOf(p.Maps, addr) }
 
-// Code is what is known of generated code at the moment of a stack.
+// Code has the descriptions of generated code that are of the same moment as a stack.
 type Code struct {
 	images []image
-	// Unknown are addresses in memory without a file that no image covers.
+	// Unknown has the addresses in anonymous memory that no description covers.
 	Unknown []uint64
-	// Steady reads memory that is of the same moment as the stack; nil: there is none but what was copied.
-	Steady symbolize.MemoryReader
-	// Off is set where it cannot be told what is of that moment: nothing is known then.
-	Off bool
+	// SameMoment reads memory of the same moment as the stack. If it is nil, only copied memory is of that moment.
+	SameMoment symbolize.MemoryReader
+	// Disabled is set if no memory is certain to be of that moment. No generated code is then described.
+	Disabled bool
 }
 
-// generatedImage is the code of one object that was registered with debuggers, or of one .eh_frame section.
+// image describes the code of one object that was registered with debuggers, or of one .eh_frame section.
 type image struct {
-	object *jit.Object // nil: it was not registered
+	object *jit.Object // nil: not registered
 	table  *cfi.Table  // nil: no call frame information
 }
 
-// Whereabouts say where a process keeps what describes its generated code.
-type Whereabouts struct {
+// Locations has the addresses at which a process keeps the descriptions of its generated code.
+type Locations struct {
 	descriptors []uint64   // of GDB's JIT interface
 	Frames      []jit.Span // .eh_frame sections
 	Pieces      []ptrace.Range
 }
 
-// Add takes over what another look has found; false if that is nothing new.
-func (w *Whereabouts) Add(o *Whereabouts) bool {
+// Add merges the results of another search. It returns false if they have nothing new.
+func (w *Locations) Add(o *Locations) bool {
 	before := len(w.Pieces)
 	for _, d := range o.descriptors {
 		if !slices.Contains(w.descriptors, d) {
@@ -84,10 +84,9 @@ func (w *Whereabouts) Add(o *Whereabouts) bool {
 	return len(w.Pieces) > before
 }
 
-// TableAt returns the call frame information that covers an address in a mapping without a file, nil if there is
-// none.
+// TableAt returns the call frame information for an address in a mapping without a file, or nil if there is none.
 func (g *Code) TableAt(p *Process, code *procfs.Mapping, addr uint64) *cfi.Table {
-	if code.Inode != 0 || code.Path != "" || g.Off {
+	if code.Inode != 0 || code.Path != "" || g.Disabled {
 		return nil
 	}
 	if i := g.find(addr); i != nil {
@@ -97,17 +96,17 @@ func (g *Code) TableAt(p *Process, code *procfs.Mapping, addr uint64) *cfi.Table
 		return nil
 	}
 	g.Unknown = append(g.Unknown, addr)
-	if g.Steady == nil {
+	if g.SameMoment == nil {
 		return nil
 	}
-	g.Learn(p.Whereabouts(g.Steady, g.Unknown[len(g.Unknown)-1:]), g.Steady, p.Arch)
+	g.AddFrom(p.Locate(g.SameMoment, g.Unknown[len(g.Unknown)-1:]), g.SameMoment, p.Arch)
 	if i := g.find(addr); i != nil {
 		return i.table
 	}
 	return nil
 }
 
-// find returns the image that has an address.
+// find returns the description of the code at an address, or nil.
 func (g *Code) find(addr uint64) *image {
 	for i := range g.images {
 		m := &g.images[i]
@@ -123,7 +122,7 @@ func (g *Code) find(addr uint64) *image {
 	return nil
 }
 
-// Name names a frame by the image that has the address.
+// Name names a frame in generated code.
 func (g *Code) Name(out *trace.Frame, addr uint64) {
 	m := g.find(addr)
 	if m == nil {
@@ -135,8 +134,8 @@ func (g *Code) Name(out *trace.Frame, addr uint64) {
 	}
 }
 
-// function returns the function of a generated image that has an address; it must begin in what the call frame
-// information says of the address.
+// function returns the function at an address in generated code. If call frame information covers the address, the
+// function must begin inside its FDE.
 func (m *image) function(addr uint64) (jit.Function, bool) {
 	if m.object == nil {
 		return jit.Function{}, false
@@ -149,10 +148,10 @@ func (m *image) function(addr uint64) (jit.Function, bool) {
 	return f, err != nil || fde.Start <= f.Start && f.Start < fde.End
 }
 
-// Learn reads what describes generated code. The memory must be of the same moment as the stack.
-func (g *Code) Learn(w *Whereabouts, memory symbolize.MemoryReader, a *arch.Arch) {
+// AddFrom reads descriptions of generated code. The memory must be of the same moment as the stack.
+func (g *Code) AddFrom(w *Locations, memory symbolize.MemoryReader, a *arch.Arch) {
 	for _, d := range w.descriptors {
-		entries, _ := jit.Entries(memory.Exactly, a.Order, d) // as far as they were copied
+		entries, _ := jit.Entries(memory.Exactly, a.Order, d) // after an error, the entries before it
 		for _, e := range entries[:min(len(entries), maxObjects)] {
 			o, err := jit.Open(memory.Exactly, e, a.Machine)
 			if err == nil && len(o.Code) > 0 {
@@ -167,7 +166,7 @@ func (g *Code) Learn(w *Whereabouts, memory symbolize.MemoryReader, a *arch.Arch
 	}
 }
 
-// framesAt reads an .eh_frame section, nil if it cannot.
+// framesAt reads an .eh_frame section. It returns nil if it cannot.
 func framesAt(a *arch.Arch, memory symbolize.MemoryReader, at jit.Span) *cfi.Table {
 	if at.Start >= at.End || at.End-at.Start > maxSearched {
 		return nil
@@ -189,9 +188,10 @@ func frameTable(a *arch.Arch, addr uint64, data []byte) *cfi.Table {
 	return t
 }
 
-// Whereabouts looks for what describes the code at addresses: in what is registered with debuggers, else near it.
-func (p *Process) Whereabouts(memory symbolize.MemoryReader, addrs []uint64) *Whereabouts {
-	w := &Whereabouts{}
+// Locate finds the descriptions of the code at the addresses: first objects registered with debuggers, then
+// .eh_frame sections near the code.
+func (p *Process) Locate(memory symbolize.MemoryReader, addrs []uint64) *Locations {
+	w := &Locations{}
 	left := slices.Clone(addrs)
 	for _, d := range p.Descriptors() {
 		r := recorder{read: memory}
@@ -219,8 +219,9 @@ func (p *Process) Whereabouts(memory symbolize.MemoryReader, addrs []uint64) *Wh
 	return w
 }
 
-// registered adds the pieces of an entry's object, and tells which addresses are its.
-func (p *Process) registered(w *Whereabouts, memory symbolize.MemoryReader, e jit.Entry) func(uint64) bool {
+// registered adds the memory ranges of an entry's object to w. It returns a function that reports whether an address
+// belongs to the object.
+func (p *Process) registered(w *Locations, memory symbolize.MemoryReader, e jit.Entry) func(uint64) bool {
 	r := recorder{read: memory}
 	o, err := jit.Open(r.memory, e, p.Arch.Machine)
 	if err != nil || len(o.Code) == 0 {
@@ -235,7 +236,7 @@ func (p *Process) registered(w *Whereabouts, memory symbolize.MemoryReader, e ji
 	return o.Holds
 }
 
-// recorder remembers what was read.
+// recorder records the ranges that were read.
 type recorder struct {
 	read   symbolize.MemoryReader
 	pieces []ptrace.Range
@@ -249,7 +250,7 @@ func (r *recorder) memory(addr uint64, p []byte) bool {
 	return true
 }
 
-// Merge sorts pieces and joins those that touch, or nearly so.
+// Merge sorts ranges, and joins neighbours with small gaps.
 func Merge(pieces []ptrace.Range) []ptrace.Range {
 	const near = 256
 	slices.SortFunc(pieces, func(a, b ptrace.Range) int { return cmp.Compare(a.Address, b.Address) })

@@ -12,25 +12,25 @@ import (
 )
 
 const (
-	// maxPerfMap bounds a perf map that is read, in bytes; maxPerfMaps the maps that are remembered.
+	// maxPerfMap bounds the size of a perf map, in bytes. maxPerfMaps bounds the number of cached maps.
 	maxPerfMap  = 16 << 20
 	maxPerfMaps = 8
 )
 
-// PerfMaps remembers the perf maps of processes as long as their files do not change.
+// PerfMaps caches the perf maps of processes as long as their files do not change.
 type PerfMaps struct {
 	mu    sync.Mutex
 	byPID map[int]perfMap
 }
 
-// perfMap is a map as it was in a file of that identity and size.
+// perfMap is a parsed map, with the identity and size of its file.
 type perfMap struct {
 	file  symbolize.FileID
 	size  int64
 	table *jit.PerfMap
 }
 
-// Read returns the map of a process; nil if there is none that can be used.
+// Read returns the perf map of a process, or nil if it has none that can be used.
 func (p *PerfMaps) Read(pid int) *jit.PerfMap {
 	f, id, err := openPerfMap(pid)
 	if err != nil {
@@ -61,8 +61,8 @@ func (p *PerfMaps) Read(pid int) *jit.PerfMap {
 	return table
 }
 
-// openPerfMap opens the map that a process writes below its own root directory. Everyone may make files in that
-// directory, so a file of another user than the process's is refused.
+// openPerfMap opens the map that a process writes below its own root directory. All users may create files there, so
+// openPerfMap refuses a file of a user other than the process's.
 func openPerfMap(pid int) (*os.File, symbolize.FileID, error) {
 	status, err := procfs.ReadStatus(pid)
 	if err != nil {

@@ -9,17 +9,17 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// Bounds of the search for the call frame information of generated code that is registered nowhere.
+// Bounds of the search for the call frame information of unregistered code.
 const (
-	maxSearched = 4 << 20 // bytes that are searched
-	maxMappings = 64      // mappings that are searched: few other than LLVM's are of that kind
-	maxCIE      = 64      // bytes of a CIE; those of compilers have some 20
+	maxSearched = 4 << 20 // bytes to search
+	maxMappings = 64      // mappings to search: few mappings other than LLVM's are of that kind
+	maxCIE      = 64      // bytes of a CIE; compilers make some 20
 )
 
-// searchFrames looks for the .eh_frame section of an address in the mapping with that index, which has no file. LLVM,
-// with which PostgreSQL compiles queries, puts it into read-only memory, as near to the code as there is room, so the
-// nearest is searched first. That it is of this code shows by an entry that covers the address and lies in the same
-// mapping.
+// searchFrames searches for the .eh_frame section of an address in the mapping with the index code, which has no
+// file. PostgreSQL compiles queries with LLVM, which puts the section into read-only memory, as near to the code as
+// possible. So the nearest mappings are searched first. A section counts if one of its entries covers the address and
+// lies in the same mapping as the code.
 func (p *Process) searchFrames(memory symbolize.MemoryReader, code int, addr uint64) (jit.Span, bool) {
 	left, mappings := uint64(maxSearched), maxMappings
 	for d := 1; d < len(p.Maps) && mappings > 0; d++ {
@@ -39,10 +39,10 @@ func (p *Process) searchFrames(memory symbolize.MemoryReader, code int, addr uin
 	return jit.Span{}, false
 }
 
-// readOnly reports whether a mapping is memory without a file that can only be read.
+// readOnly reports whether a mapping is anonymous memory with only read permission.
 func readOnly(m *procfs.Mapping) bool { return m.Inode == 0 && m.Path == "" && m.Perms == procfs.Read }
 
-// searchMapping looks for the start of a section with an entry for the address.
+// searchMapping searches a mapping for the start of a section with an entry for the address.
 func (p *Process) searchMapping(start uint64, data []byte, code *procfs.Mapping, addr uint64) (jit.Span, bool) {
 	order := p.Arch.Order
 	for off := 0; off+maxCIE <= len(data); off += 8 {
@@ -60,7 +60,7 @@ func (p *Process) searchMapping(start uint64, data []byte, code *procfs.Mapping,
 	return jit.Span{}, false
 }
 
-// sectionLength is the length of the entries at the beginning of data, up to what cannot be one.
+// sectionLength returns the length of the valid entries at the beginning of data.
 func sectionLength(order binary.ByteOrder, data []byte) int {
 	const field, extended = 4, 0xfffffff0
 	at := 0
@@ -74,14 +74,14 @@ func sectionLength(order binary.ByteOrder, data []byte) int {
 	return at
 }
 
-// describes tells whether the section has an entry for the address.
+// describes reports whether the section has an entry for the address.
 func (p *Process) describes(memory symbolize.MemoryReader, section jit.Span, addr uint64) bool {
 	i := p.mapping(addr)
 	t := framesAt(p.Arch, memory, section)
 	return i >= 0 && t != nil && covers(t, &p.Maps[i], addr)
 }
 
-// covers tells whether a table has an entry for the address that lies in the code.
+// covers reports whether a table has an entry for the address, and the entry lies inside the code.
 func covers(t *cfi.Table, code *procfs.Mapping, addr uint64) bool {
 	f, err := t.Find(addr)
 	return err == nil && f.Start >= code.Start && f.End <= code.End

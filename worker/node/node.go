@@ -32,6 +32,9 @@ type Config struct {
 	Proc string
 	// Below are directories, as the servers name them: only clusters in or below them are served. None means all.
 	Below []string
+	// UIDs are the user ids of the servers to serve; none means all. Directories can be imitated in a mount namespace, user
+	// ids cannot.
+	UIDs []int
 }
 
 // DefaultMax is the largest number of workers of one host by default. Each needs some 20 to 60 MB.
@@ -144,7 +147,7 @@ type event struct {
 
 // look compares the processes of the host with the known clusters.
 func (s *supervisor) look(ctx context.Context) error {
-	found, err := postmasters(s.Proc, s.Below)
+	found, err := postmasters(s.Config)
 	if err != nil {
 		return err
 	}

@@ -123,6 +123,22 @@ func TestMissingProgram(t *testing.T) {
 	pgtest.Wait(t, "the reason", func() bool { return log.count("the worker cannot be started") == 1 })
 }
 
+// TestUsers: servers of other user ids get no worker.
+func TestUsers(t *testing.T) {
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	visible(t, s)
+	uid, _ := s.OSUser()
+	for _, c := range []struct {
+		uids []int
+		want int
+	}{{nil, 1}, {[]int{uid}, 1}, {[]int{uid + 1, uid}, 1}, {[]int{uid + 1}, 0}} {
+		found, err := postmasters(Config{Proc: "/proc", Below: []string{s.DataDir}, UIDs: c.uids})
+		if err != nil || len(found) != c.want {
+			t.Errorf("user ids %v: %v, %v", c.uids, found, err)
+		}
+	}
+}
+
 // TestSlots: workers that run at the same time have different slots, and a free slot is used again.
 func TestSlots(t *testing.T) {
 	t.Parallel()

@@ -17,7 +17,8 @@ import (
 // postmasters returns the processes of the host that may be postmasters: their program is called postgres, and their
 // parent's is not. It reads links and small files of /proc only, so it does not wait for a file system. Processes that
 // this user may not look at are left out.
-func postmasters(proc string, below []string) (map[key]Process, error) {
+func postmasters(cfg Config) (map[key]Process, error) {
+	proc := cfg.Proc
 	entries, err := os.ReadDir(proc)
 	if err != nil {
 		return nil, fmt.Errorf("listing processes: %w", err)
@@ -33,7 +34,8 @@ func postmasters(proc string, below []string) (map[key]Process, error) {
 			continue
 		}
 		cwd, err := os.Readlink(filepath.Join(proc, entry.Name(), "cwd"))
-		if err != nil || !filepath.IsAbs(cwd) || strings.HasSuffix(cwd, " (deleted)") || !isBelow(cwd, below) {
+		if err != nil || !filepath.IsAbs(cwd) || strings.HasSuffix(cwd, " (deleted)") || !isBelow(cwd, cfg.Below) ||
+			!isOwnedBy(pid, cfg.UIDs) {
 			continue
 		}
 		found[key{pid, stat.StartTime}] = Process{PID: pid, Start: stat.StartTime, DataDir: cwd}
@@ -59,12 +61,22 @@ func isBelow(path string, directories []string) bool {
 	})
 }
 
+// isOwnedBy reports whether a process has one of the effective user ids; without any, it has.
+func isOwnedBy(pid int, uids []int) bool {
+	if len(uids) == 0 {
+		return true
+	}
+	status, err := procfs.ReadStatus(pid)
+	return err == nil && slices.Contains(uids, status.UID[1])
+}
+
 // reach returns the path of a directory that a process names: the same path if it has this process's root directory.
 func reach(proc string, pid int, path string) string {
 	root := filepath.Join(proc, strconv.Itoa(pid), "root")
 	own, err1 := os.Stat("/")
 	its, err2 := os.Stat(root + "/")
-	if err1 == nil && err2 == nil && os.SameFile(own, its) && sameFile(path, filepath.Join(proc, strconv.Itoa(pid), "cwd")) {
+	cwd := filepath.Join(proc, strconv.Itoa(pid), "cwd")
+	if err1 == nil && err2 == nil && os.SameFile(own, its) && sameFile(path, cwd) {
 		return path
 	}
 	return filepath.Clean(root) + path

@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Capabilities belong to threads, and a Go program has many. The calls below that change them therefore go through
-// syscall.AllThreadsSyscall, which stops the program and repeats a system call on every thread. It does so only in
-// binaries without cgo.
+// Capabilities belong to threads, and a Go program has many. So the calls below use syscall.AllThreadsSyscall, which
+// stops the program and repeats a system call on every thread. It works only in binaries without cgo.
 
 const maxCapability = 63 // of the two words that capget(2) and capset(2) exchange
 
-// useful is what a worker can make use of: CAP_SYS_PTRACE, and, where the kernel lets nobody else sample a process of
-// his own (perf_event_paranoid above 2), CAP_PERFMON. A level that cannot be read counts as a high one.
+// useful returns the capabilities that a worker can use: CAP_SYS_PTRACE, and CAP_PERFMON if perf_event_paranoid is
+// above 2. Above 2, unprivileged users cannot sample even their own processes. An unreadable level counts as a high
+// one.
 func useful(perfEventParanoid string) uint64 {
 	var set uint64 = 1 << unix.CAP_SYS_PTRACE
 	const everybody = 2
@@ -28,8 +28,9 @@ func useful(perfEventParanoid string) uint64 {
 	return set
 }
 
-// NoNewPrivileges makes sure that nothing which this process executes gains rights (prctl(2), PR_SET_NO_NEW_PRIVS). It
-// holds for every thread, and for good. ErrNotStatic in a binary linked with cgo.
+// NoNewPrivileges ensures that no program which this process executes gains privileges (prctl(2),
+// PR_SET_NO_NEW_PRIVS). This is permanent and holds for all threads. It returns ErrNotStatic in a binary linked with
+// cgo.
 func NoNewPrivileges() error {
 	if err := prctlAll(unix.PR_SET_NO_NEW_PRIVS, 1); err != nil {
 		return fmt.Errorf("setting no_new_privs: %w", err)
@@ -37,8 +38,8 @@ func NoNewPrivileges() error {
 	return nil
 }
 
-// allowUrgency makes the lowest real-time priority available to whoever this process becomes, if it may: for that the
-// resource limit is enough, and no capability has to be kept.
+// allowUrgency raises the limit for real-time priorities to the lowest one, if it may. The limit survives the change
+// of user, so no capability has to be kept.
 func allowUrgency() {
 	const lowest = 1
 	var limit unix.Rlimit
@@ -46,7 +47,7 @@ func allowUrgency() {
 		return
 	}
 	limit.Cur, limit.Max = lowest, max(limit.Max, lowest)
-	_ = unix.Setrlimit(unix.RLIMIT_RTPRIO, &limit) // it works without
+	_ = unix.Setrlimit(unix.RLIMIT_RTPRIO, &limit) // an error is ignored: the priority is optional
 }
 
 type capabilitySets [2]unix.CapUserData // low and high word
@@ -60,8 +61,8 @@ func permitted() (uint64, error) {
 	return uint64(sets[1].Permitted)<<32 | uint64(sets[0].Permitted), nil
 }
 
-// setCapabilities makes keep the permitted and the effective set of every thread, and empties the inheritable set (and
-// with it the ambient one).
+// setCapabilities sets the permitted and the effective set of every thread to keep. It empties the inheritable set,
+// and with it the ambient set.
 func setCapabilities(keep uint64) error {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets capabilitySets
@@ -77,13 +78,13 @@ func setCapabilities(keep uint64) error {
 	return nil
 }
 
-// dropBounding empties the bounding set, so that no program executed later gains a capability. A container's root may
-// lack the right to do so; no_new_privs then does the same alone.
+// dropBounding empties the bounding set, so that no program executed later gains a capability. Root in a container
+// may lack the right to do so. no_new_privs then has the same effect.
 func dropBounding() error {
 	for capability := uintptr(0); capability <= maxCapability; capability++ {
 		err := prctlAll(unix.PR_CAPBSET_DROP, capability)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.EPERM) {
-			return nil // beyond the kernel's last one, or not allowed
+			return nil // after the kernel's last capability, or not permitted
 		}
 		if err != nil {
 			return fmt.Errorf("dropping capability %d from the bounding set: %w", capability, err)
@@ -97,7 +98,7 @@ func prctlAll(option, value uintptr) error {
 	return static(errno)
 }
 
-// static turns the error of AllThreadsSyscall into an error; ENOTSUP is its answer in binaries with cgo.
+// static converts the result of AllThreadsSyscall to an error. It is ENOTSUP in binaries with cgo.
 func static(errno syscall.Errno) error {
 	switch errno {
 	case 0:

@@ -120,7 +120,7 @@ func TestMoved(t *testing.T) {
 	}
 }
 
-// A file that a crash has left over, whose process id belongs to something else now.
+// TestStalePIDFile checks a file left over by a crash whose process id now belongs to another process.
 func TestStalePIDFile(t *testing.T) {
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	file := filepath.Join(s.DataDir, "postmaster.pid")

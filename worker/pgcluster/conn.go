@@ -14,28 +14,28 @@ import (
 	"github.com/jackc/pgx/v5/pgconn/ctxwatch"
 )
 
-// ConnOptions configure a Conn. The zero value connects as libpq would without arguments.
+// ConnOptions configures a Conn. The zero value connects as libpq does without arguments.
 type ConnOptions struct {
-	// ConnString is a libpq connection string (keyword/value or URI); what it leaves open comes from a service file,
-	// from the PG* environment and from the defaults. The database is postgres unless one is named.
+	// ConnString is a libpq connection string (keyword/value or URI). Missing settings come from a service file, the
+	// PG* environment and the defaults. The default database is postgres.
 	ConnString string
-	// Cluster, when not nil, gives host and port where nothing else does.
+	// Cluster, if not nil, is the source of host and port if no other source has them.
 	Cluster *Cluster
-	// Named says that a data directory names the server: PGHOST and PGPORT, also those of PGSERVICE, then do not say
-	// where it is.
+	// Named means that the user has named the server by its data directory. PGHOST and PGPORT, and those settings in
+	// the service PGSERVICE, are then ignored.
 	Named bool
-	// Check, when not nil, is called in each new session before it is used; an error from it closes the session and is
-	// treated like a failure to connect. Cluster.Verify belongs here.
+	// Check, if not nil, is called in each new session before the session is used. If it returns an error, the
+	// session is closed, as after a failure to connect. Cluster.Verify is a suitable function.
 	Check func(context.Context, *pgx.Conn) error
-	// OnChange, when not nil, is told when the state of the connection changes, and of every failed attempt. It is
-	// called by Run, one call at a time, and holds up the supervision as long as it runs.
+	// OnChange, if not nil, is called when the state of the connection changes and after every failed attempt. Run
+	// calls it, one call at a time, and waits for it.
 	OnChange func(ConnState)
 
-	// The timeouts are for a server that has died without a word. One that has a thousand sessions at work answers
-	// late, and a session given up for that would be hard to get again.
-	ConnectTimeout   time.Duration // an attempt, Check included; a ping; the answer to a cancel request; default 30 s
+	// The timeouts are for a server that has died silently. A server with a thousand active sessions responds late,
+	// and a session that is given up for that is hard to get again.
+	ConnectTimeout   time.Duration // an attempt, Check included; a ping; the reply to a cancel request; default 30 s
 	StatementTimeout time.Duration // one statement on the server; default 30 s
-	PingInterval     time.Duration // how often an idle session is tried; default 15 s
+	PingInterval     time.Duration // interval of pings to an idle session; default 15 s
 	MinBackoff       time.Duration // pause after the first failed attempt; default 100 ms
 	MaxBackoff       time.Duration // longest pause; default 10 s
 }
@@ -44,12 +44,12 @@ func (o *ConnOptions) origin() origin {
 	return origin{text: o.ConnString, cluster: o.Cluster, named: o.Named}
 }
 
-// ConnState is what OnChange is told.
+// ConnState is the argument of OnChange.
 type ConnState struct {
 	Connected bool
 	Version   int           // major version of the server; 0 when not connected
-	Err       error         // why there is no connection (any more)
-	Retry     time.Duration // when not connected: pause until the next attempt
+	Err       error         // why there is no connection
+	Retry     time.Duration // if not connected, the pause until the next attempt
 }
 
 func (o *ConnOptions) setDefaults() {
@@ -69,8 +69,8 @@ func (o *ConnOptions) setDefaults() {
 	}
 }
 
-// Conn is the worker's own session in the server. Run keeps it: it connects, notices at once when the server hangs up
-// and within PingInterval when it falls silent, and connects again.
+// Conn is the worker's main session in the server. Run keeps it connected. It detects at once that the server has
+// closed the connection, and within PingInterval that the server does not respond. Then it reconnects.
 type Conn struct {
 	options  ConnOptions
 	config   *pgx.ConnConfig
@@ -79,8 +79,8 @@ type Conn struct {
 	kick     chan struct{}
 }
 
-// NewConn parses the connection string and reads the files that it refers to (service, passwords, certificates), but
-// connects to nothing; Run does.
+// NewConn parses the connection string and reads the files that it refers to (service, passwords, certificates). It
+// does not connect. Run does.
 func NewConn(options ConnOptions) (*Conn, error) {
 	options.setDefaults()
 	config, notes, err := parseConnString(options.origin())
@@ -88,8 +88,8 @@ func NewConn(options ConnOptions) (*Conn, error) {
 		return nil, err
 	}
 	config.RuntimeParams["statement_timeout"] = strconv.FormatInt(options.StatementTimeout.Milliseconds(), 10)
-	// A context that ends cancels the statement. Closing the session instead, as pgx does by default, would let a
-	// caller who keeps cancelling keep everybody else waiting for a new one.
+	// When a context ends, the statement is cancelled. pgx's default is to close the session. One caller that cancels
+	// often would then make all others wait for new sessions.
 	config.BuildContextWatcherHandler = func(conn *pgconn.PgConn) ctxwatch.Handler {
 		return &pgconn.CancelRequestContextWatcherHandler{Conn: conn, DeadlineDelay: options.ConnectTimeout}
 	}
@@ -101,11 +101,11 @@ func NewConn(options ConnOptions) (*Conn, error) {
 // Notes returns warnings about the connection settings, such as a password file that others can read.
 func (c *Conn) Notes() []string { return c.notes }
 
-// Query calls f with the session, which f has for itself. The context that f is given ends with ctx, and some time
-// after the statement timeout at the latest. Query waits up to two seconds for the first session, and for the next one
-// when somebody has ended it; once an attempt to connect has failed, Query fails at once until one succeeds, with
-// ErrNoServer and the reason. When the session breaks in f, as one does that was ended unnoticed, f is called once more
-// with the next one: it must do no more than read.
+// Query calls f with the session. No other caller uses the session meanwhile. The context of f ends with ctx, and at
+// the latest some time after the statement timeout. Query waits up to two seconds for the first session, and for a
+// new one after the server has ended a session. After a failed attempt to connect, Query returns ErrNoServer with the
+// cause at once, until an attempt succeeds. If the session breaks in f, Query calls f again with the next session. So
+// f must only read.
 func (c *Conn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	broken, err := c.query(ctx, f)
 	if broken {
@@ -114,7 +114,7 @@ func (c *Conn) Query(ctx context.Context, f func(context.Context, *pgx.Conn) err
 	return err
 }
 
-// query calls f once. Broken says that the session had its end before f had the time that it may take.
+// query calls f once. broken means that the session ended before the time limit of f.
 func (c *Conn) query(ctx context.Context, f func(context.Context, *pgx.Conn) error) (broken bool, err error) {
 	s, err := c.acquire(ctx)
 	if err != nil {
@@ -143,8 +143,7 @@ func (c *Conn) Connected() (version int, ok bool) {
 	return s.version, true
 }
 
-// Retry ends the pause before the next attempt to connect, if there is one: for a caller who knows that the server is
-// back.
+// Retry ends the pause before the next attempt to connect. Callers use it when they know that the server is back.
 func (c *Conn) Retry() {
 	select {
 	case c.kick <- struct{}{}:
@@ -152,8 +151,9 @@ func (c *Conn) Retry() {
 	}
 }
 
-// jitter spreads a pause over its upper half, so that the workers of many clusters do not connect in step.
+// jitter returns a random pause in the upper half of the given one, so that the workers of many clusters do not
+// connect at the same time.
 func jitter(pause time.Duration) time.Duration {
 	half := pause / 2
-	return half + rand.N(half+1) //nolint:gosec // nobody gains by guessing it
+	return half + rand.N(half+1) //nolint:gosec // predictability is harmless
 }

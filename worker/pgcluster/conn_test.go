@@ -29,7 +29,7 @@ func connectTCP(t *testing.T, s *pgtest.Server) (*pgx.Conn, error) {
 	return conn, err
 }
 
-// supervised is a Conn whose Run runs, and the states it has told.
+// supervised is a Conn with a running Run, and the states that it has reported.
 type supervised struct {
 	*pgcluster.Conn
 
@@ -153,7 +153,8 @@ func TestConnRestart(t *testing.T) {
 	}
 }
 
-// A caller who comes before the first session, or right after somebody has ended one, is answered by the next.
+// TestConnAwaited checks callers before the first session and right after a session was ended. They get the next
+// session.
 func TestConnAwaited(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	s := supervise(t, pgcluster.ConnOptions{ConnString: server.DSN("postgres", "postgres")})
@@ -192,7 +193,7 @@ func TestConnBreaks(t *testing.T) {
 	}
 }
 
-// A caller does not wait for long where no session comes, nor at all once an attempt has failed.
+// TestConnUnavailable checks that a caller waits only briefly for a session, and not at all after a failed attempt.
 func TestConnUnavailable(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	p := newProxy(t, server)
@@ -213,7 +214,7 @@ func TestConnUnavailable(t *testing.T) {
 	if got, err := dead.query(t.Context(), "SELECT ''"); !errors.Is(err, pgcluster.ErrNoServer) {
 		t.Errorf("after a failed attempt: %q, %v", got, err)
 	}
-	if took := time.Since(began); took > 2*time.Second { // what a caller waits for an attempt that has not failed
+	if took := time.Since(began); took > 2*time.Second { // the longest wait for the first attempt
 		t.Errorf("being told so took %v", took)
 	}
 }
@@ -281,7 +282,7 @@ func TestConnCheck(t *testing.T) {
 	right.await(t, true)
 }
 
-// A caller who gives up does not cost the others the session.
+// TestConnCancel checks that a cancelled call does not end the session for others.
 func TestConnCancel(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	s := supervise(t, pgcluster.ConnOptions{
@@ -333,7 +334,8 @@ func TestConnStatementTimeout(t *testing.T) {
 	}
 }
 
-// A connection that is open and silent is found out by the pings, and one that breaks in a query by the query.
+// TestConnSilence checks that pings detect an open connection without responses. A query must detect a connection
+// that breaks during it.
 func TestConnSilence(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	p := newProxy(t, server)

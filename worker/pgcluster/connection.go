@@ -13,26 +13,27 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// startSlack is how far apart the two moments may be that a server calls its start: one goes to postmaster.pid, the
-// other, taken when shared memory stands, to pg_postmaster_start_time().
+// startSlack is the largest difference between the server's two start times: postmaster.pid has one, and
+// pg_postmaster_start_time() the other, which is taken after shared memory was made.
 const startSlack = 2 * time.Minute
 
 const sqlInsufficientPrivilege = "42501"
 
-// Options says where Find looks for the server.
+// Options configures the search for a server by Find.
 type Options struct {
-	// DataDir is the server's data directory; empty: go by ConnString alone.
+	// DataDir is the server's data directory. If it is empty, only ConnString counts.
 	DataDir string
-	// ConnString is a libpq connection string (keyword/value or URI); what it leaves open comes from a service file,
-	// from the PG* environment and from the defaults, in this order.
+	// ConnString is a libpq connection string (keyword/value or URI). Missing settings come from a service file, the
+	// PG* environment and the defaults, in this order.
 	ConnString string
-	// Cluster, when not nil, gives host and port where the connection string does not: the environment does not count.
+	// Cluster, if not nil, is the source of host and port if the connection string has none. The environment is then
+	// ignored.
 	Cluster *Cluster
 }
 
-// Find finds the server that Options describes, before there is a session in it where that is possible: by the data
-// directory, or else by the first unix socket of the connection string that a postmaster listens on. Only a connection
-// string that names TCP hosts alone makes it log in; see ByConnection.
+// Find finds the server that Options describes, if possible without a login. It uses the data directory, or else the
+// first unix socket of the connection string on which a postmaster listens. It logs in only if the connection string
+// has nothing but TCP hosts; see ByConnection.
 func Find(ctx context.Context, o Options) (Cluster, error) {
 	if o.DataDir != "" {
 		return ByDataDir(o.DataDir)
@@ -64,7 +65,7 @@ func Find(ctx context.Context, o Options) (Cluster, error) {
 	return ByConnection(ctx, conn)
 }
 
-// sockets lists the unix sockets that a connection string leads to, each once.
+// sockets lists the unix sockets of a connection string, each once.
 func sockets(config *pgx.ConnConfig) []string {
 	hosts := []*pgconn.FallbackConfig{{Host: config.Host, Port: config.Port}}
 	var paths []string
@@ -79,10 +80,10 @@ func sockets(config *pgx.ConnConfig) []string {
 	return paths
 }
 
-// ByConnection finds the server that conn is a session of. Over a unix socket the peer credentials say who it is; over
-// TCP, or when a proxy owns the socket, the server is asked for its data directory, which takes a role with the
-// privileges of pg_read_all_settings. Either way the session's own process must then be a child of the postmaster
-// found, or it is a server on another machine that merely has the same paths.
+// ByConnection finds the server of the session conn. Over a unix socket it uses the peer credentials. Over TCP, or if
+// a proxy owns the socket, it asks the server for its data directory, which needs the privileges of
+// pg_read_all_settings. The session's process must then be a child of the postmaster found. Otherwise the server is
+// on another machine with the same paths.
 func ByConnection(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
 	var c Cluster
 	err := ErrNotPostmaster
@@ -118,8 +119,9 @@ func bySetting(ctx context.Context, conn *pgx.Conn) (Cluster, error) {
 	return ByDataDir(dir)
 }
 
-// Verify makes sure that conn is a session of this server: its process is a child of the postmaster, and the server
-// was started when this one was. The error is a WrongClusterError, a PoolerError, or what went wrong in asking.
+// Verify returns an error unless conn is a session of this server. The session's process must be a child of the
+// postmaster, and the start times must agree. The error is a WrongClusterError, a PoolerError, or the error of a
+// query.
 func (c Cluster) Verify(ctx context.Context, conn *pgx.Conn) error {
 	pid := int(conn.PgConn().PID())
 	if err := checkPooler(ctx, conn, &c); err != nil {
@@ -139,7 +141,7 @@ func (c Cluster) Verify(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// describe names the server of a connection as well as can be, for a message.
+// describe names the server of a connection in a message, as precisely as possible.
 func describe(ctx context.Context, conn *pgx.Conn) string {
 	if c, err := byPeer(conn.PgConn().Conn()); err == nil {
 		return c.String()

@@ -15,8 +15,8 @@ const (
 	defaultDatabase = "postgres"
 )
 
-// sessionSettings keep whatever a database or a role has set for its sessions from changing what the worker's queries
-// mean, or from ending its session. They are sent when the session starts, which outranks ALTER ROLE … SET.
+// sessionSettings override settings of a database or role that could change the meaning of the worker's queries or
+// end its session. They are sent when the session starts, and so have priority over ALTER ROLE … SET.
 var sessionSettings = map[string]string{
 	"application_name":                    applicationName,
 	"search_path":                         "pg_catalog",
@@ -30,16 +30,17 @@ var sessionSettings = map[string]string{
 	"client_encoding":                     "UTF8",
 }
 
-// origin says where connection settings come from: a connection string, and the server that was found.
+// origin has the sources of connection settings: a connection string, and the server that was found.
 type origin struct {
 	text    string
-	cluster *Cluster // gives host and port where nothing else does; nil: not found yet
-	// named: a data directory names the server. The environment then gives no host and no port.
+	cluster *Cluster // source of host and port if no other source has them; nil: not found yet
+	// named means that the user has named the server by its data directory. The environment then gives no host and no
+	// port.
 	named bool
 }
 
-// CheckConnString reports what is wrong with a connection string or with the PG* variables of the environment, without
-// reading a file and without connecting. The error wraps ErrConnString.
+// CheckConnString returns an error if a connection string or the PG* environment variables are invalid. It reads no
+// file and does not connect. The error wraps ErrConnString.
 func CheckConnString(text string) error {
 	s, err := parseText(text)
 	if err != nil {
@@ -53,7 +54,7 @@ func CheckConnString(text string) error {
 	return err
 }
 
-// parseConnString turns connection settings into a configuration of the worker's connection, with warnings.
+// parseConnString converts connection settings to a configuration of the worker's connection, with warnings.
 func parseConnString(o origin) (config *pgx.ConnConfig, notes []string, err error) {
 	if config, err = parse(o); err != nil {
 		return nil, nil, err
@@ -67,8 +68,8 @@ func parseConnString(o origin) (config *pgx.ConnConfig, notes []string, err erro
 	return config, notes, nil
 }
 
-// parse turns connection settings into a configuration, in the way of libpq: the string first, then the service that it
-// or PGSERVICE names, then the environment, then the cluster. pgx parses only what it knows as libpq does.
+// parse converts connection settings to a configuration. As in libpq, the string has priority over its service or
+// PGSERVICE, then come the environment and the cluster. pgx parses only settings that it treats as libpq does.
 func parse(o origin) (*pgx.ConnConfig, error) {
 	s, service, err := gather(o)
 	if err == nil {
@@ -106,7 +107,7 @@ func parse(o origin) (*pgx.ConnConfig, error) {
 	return config, nil
 }
 
-// gather merges the sources of settings. Service is the file that defines the service, if there is one.
+// gather merges the sources of settings. service is the file that defines the service, or "".
 func gather(o origin) (s settings, service string, err error) {
 	if s, err = parseText(o.text); err != nil {
 		return nil, "", err
@@ -137,7 +138,7 @@ func gather(o origin) (s settings, service string, err error) {
 	return s, service, nil
 }
 
-// fillServer takes host and port from the cluster where no source gives a host.
+// fillServer takes host and port from the cluster if no other source has a host.
 func (s settings) fillServer(o origin) {
 	c := o.cluster
 	if c == nil || c.Port == 0 || s["host"] != "" || s["hostaddr"] != "" {
@@ -146,7 +147,7 @@ func (s settings) fillServer(o origin) {
 	switch {
 	case c.SocketDir != "":
 		s["host"] = c.SocketDir
-	case o.named: // it has no socket
+	case o.named: // the server has no socket
 		s["host"] = "localhost"
 	default:
 		return
@@ -156,7 +157,7 @@ func (s settings) fillServer(o origin) {
 	}
 }
 
-// fill takes the settings of a source of less weight.
+// fill adds the settings of a source with lower priority.
 func (s settings) fill(from settings) {
 	for name, value := range from {
 		if _, given := s[name]; !given {
@@ -165,7 +166,7 @@ func (s settings) fill(from settings) {
 	}
 }
 
-// leaveServer removes what says where the server is.
+// leaveServer removes the settings for host and port.
 func (s settings) leaveServer() {
 	for _, name := range []string{"host", "hostaddr", "port"} {
 		delete(s, name)
@@ -186,10 +187,10 @@ func environment() settings {
 	return s
 }
 
-// text makes a connection string for pgx. It names everything that pgx would otherwise take from the environment or
-// from the service, whose file pgx reads once more if PGSERVICE makes it.
+// text makes a connection string for pgx. It contains all settings that pgx would otherwise read from the environment
+// or the service. pgx reads the service file again if PGSERVICE is set.
 func (s settings) text(service string) string {
-	// The password file is looked up by passwordFor.
+	// passwordFor reads the password file.
 	values := map[string]string{"passfile": os.DevNull, "host": s["host"], "port": s["port"]}
 	if s["service"] != "" {
 		values["service"], values["servicefile"] = s["service"], service
@@ -214,8 +215,8 @@ func quoteValue(value string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(value) + "'"
 }
 
-// SessionConfig is the configuration of a session in the given database, for a job of its own beside the worker's main
-// session: it may write, and ends when it has not answered. The options are those of the main session.
+// SessionConfig returns the configuration of another session in the given database, beside the worker's main session.
+// That session may write, and its statements have a timeout. The options are those of the main session.
 func SessionConfig(o ConnOptions, database string) (*pgx.ConnConfig, error) {
 	source := o.origin()
 	config, _, err := parseConnString(source)
@@ -228,7 +229,8 @@ func SessionConfig(o ConnOptions, database string) (*pgx.ConnConfig, error) {
 		if err != nil {
 			return nil, err
 		}
-		// The password file may have another one for this database; see guardLogin for a server below another root.
+		// The password file may have another password for this database. For a server below another root, see
+		// guardLogin.
 		if s["password"] == "" && (o.Cluster == nil || o.Cluster.Root == "") {
 			config.Password = s.passwordFor(config, database)
 		}
@@ -238,13 +240,13 @@ func SessionConfig(o ConnOptions, database string) (*pgx.ConnConfig, error) {
 		"default_transaction_read_only":       "off",
 		"statement_timeout":                   "30s",
 		"idle_in_transaction_session_timeout": "30s",
-		"synchronous_commit":                  "local", // a standby that is gone holds up nobody
+		"synchronous_commit":                  "local", // do not wait for a standby
 		"client_min_messages":                 "warning",
 	})
 	return config, nil
 }
 
-// majorVersion is the major version in the server_version that the server reported, 0 when there is none.
+// majorVersion returns the major version in the reported server_version, or 0 if there is none.
 func majorVersion(conn *pgconn.PgConn) int {
 	version := conn.ParameterStatus("server_version")
 	end := strings.IndexFunc(version, func(r rune) bool { return r < '0' || r > '9' })

@@ -213,7 +213,8 @@ func TestTLSVersions(t *testing.T) {
 	}
 }
 
-// TestPasswordFile: libpq ignores one that others can read, and looks localhost up for its own socket directories only.
+// TestPasswordFile checks libpq's rules: it ignores a file that others can read, and uses entries for localhost only
+// with its default socket directories.
 func TestPasswordFile(t *testing.T) {
 	clearEnvironment(t)
 	path := filepath.Join(t.TempDir(), "passwords")

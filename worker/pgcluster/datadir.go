@@ -16,19 +16,19 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// ticksPerSecond is the unit of proc(5) starttime, USER_HZ: 100 on every architecture served here.
+// ticksPerSecond is the unit of starttime in proc(5), USER_HZ. It is 100 on all supported architectures.
 const ticksPerSecond = 100
 
-// clockSlack is how far the start times of postmaster.pid and of the kernel may be apart: the file is written after the
-// configuration was read, and clocks are slewed.
+// clockSlack is the largest difference between the start times in postmaster.pid and in the kernel. The file is
+// written after the configuration was read, and clocks are slewed.
 const clockSlack = 30 * time.Second
 
-// ByDataDir finds the server that runs on the data directory dir. The process that postmaster.pid names must prove that
-// it is the one: its working directory is dir, it runs as the owner of dir, and it maps the shared memory segment that
-// the file names (or, before the file names one, was started when the file says). So a file left over by a crash is
-// recognised even when its pid belongs to another process now. The pid may be one of a PID namespace below this one.
-// dir may lead through /proc/PID/root. A server that is not for clients, in single-user or in binary-upgrade mode, does
-// not count as running.
+// ByDataDir finds the server that runs on the data directory dir. It verifies the process named in postmaster.pid:
+// its working directory must be dir, and it must run as the owner of dir. It must also map the shared memory segment
+// that the file names. Before the file names one, its start time must be the one in the file. So ByDataDir recognizes
+// a file left over by a crash, even if its pid belongs to another process now. The pid may be one of a PID namespace
+// below this one. dir may lead through /proc/PID/root. A server in single-user or binary-upgrade mode does not count
+// as running.
 //
 // The errors are ErrNotDataDir, ErrNotRunning, ErrWrongUser, ErrNoAccess and ErrNamespace.
 func ByDataDir(dir string) (Cluster, error) {
@@ -74,8 +74,8 @@ func ByDataDir(dir string) (Cluster, error) {
 	return c, nil
 }
 
-// resolve makes a path absolute and free of symbolic links, except for those of /proc that lead to where their text
-// does not. What lies below the root directory of another process is left as it is: package rootfs follows it.
+// resolve makes a path absolute and resolves symbolic links, except links of /proc whose text is not their target. It
+// leaves a path below the root directory of another process unchanged, because package rootfs resolves it.
 func resolve(dir string) (string, error) {
 	path, err := filepath.Abs(dir)
 	if err != nil {
@@ -89,14 +89,13 @@ func resolve(dir string) (string, error) {
 		path = "/" + inside
 	}
 	resolved, err := filepath.EvalSymlinks(path)
-	if _, there := os.Stat(path); there == nil && !sameFile(path, resolved) { // also if resolved is nothing at all
+	if _, there := os.Stat(path); there == nil && !sameFile(path, resolved) { // also if resolved does not exist
 		err, resolved = nil, path
 	}
 	return resolved, err
 }
 
-// verifyAny finds the process that postmaster.pid means: the one with this id, or one that has it in a PID namespace
-// below.
+// verifyAny finds the process of postmaster.pid: the one with this id, or one with this id in a PID namespace below.
 func verifyAny(dir string, file pidFile) (Cluster, error) {
 	c, err := verify(dir, file, file.pid)
 	if err == nil || errors.Is(err, ErrNotDataDir) {
@@ -114,7 +113,7 @@ func verifyAny(dir string, file pidFile) (Cluster, error) {
 	return Cluster{}, err
 }
 
-// verify holds a process that postmaster.pid may mean against the file and the directory.
+// verify compares a process that postmaster.pid may name with the file and the directory.
 func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	stale := func(reason string, err error) error {
 		if err != nil {
@@ -166,9 +165,10 @@ func verify(dir string, file pidFile, pid int) (Cluster, error) {
 	}, nil
 }
 
-// provePostmaster tells the server's process from one that was given its id later. A postmaster works in its data
-// directory; but so may an administrator's shell. Every server also maps a small System V segment, made by it and named
-// in the file, and that holds whatever happened to the clock. A server that has no segment yet is known by its start.
+// provePostmaster returns an error unless the process is the server's, and not a later process with the same id. The
+// working directory of a postmaster is its data directory, but an administrator's shell may be there too. Every
+// server also maps a small System V segment that the file names, which is a proof independent of the clock. Before a
+// server has its segment, its start time must be the one in the file.
 func provePostmaster(file pidFile, stat procfs.Stat, dir fs.FileInfo) error {
 	cwd, err := os.Stat(procPath(stat.PID, "cwd"))
 	if err != nil {
@@ -200,7 +200,7 @@ func provePostmaster(file pidFile, stat procfs.Stat, dir fs.FileInfo) error {
 	return fmt.Errorf("which does not use the server's shared memory segment %d", file.shmID)
 }
 
-// startTime turns a start time of proc(5) into one of the wall clock as it stands now.
+// startTime converts a start time of proc(5) to the current wall clock.
 func startTime(ticks uint64) (time.Time, error) {
 	var boot unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &boot); err != nil {
@@ -233,7 +233,8 @@ func wrongUser(pid, uid int) error {
 		ErrWrongUser, pid, uid, os.Geteuid())
 }
 
-// noAccess says why the kernel keeps a postmaster from this process: by far most often it is another user's.
+// noAccess returns the error with the reason why the kernel denies access to a postmaster. The usual reason is
+// another user.
 func noAccess(pid int, postmaster procfs.Status) error {
 	self, err := procfs.ReadStatus(os.Getpid())
 	more := postmaster.CapPrm &^ self.CapPrm

@@ -20,10 +20,10 @@ import (
 
 const networkUnix = "unix"
 
-// hostaddrs are the numeric addresses that hostaddr gives to host names.
+// hostaddrs maps host names to the numeric addresses given by hostaddr.
 type hostaddrs map[string][]string
 
-// names lists the hosts, each named by host, or by hostaddr where host has no name for it.
+// names lists the hosts: by host, or by hostaddr if host has no name.
 func (s settings) names() []string {
 	names := strings.Split(s["host"], ",")
 	for i, address := range strings.Split(s["hostaddr"], ",") {
@@ -60,7 +60,7 @@ func (s settings) addresses() (hostaddrs, error) {
 	return found, nil
 }
 
-// lookup answers for the names that hostaddr has an address for, and asks other for the rest.
+// lookup returns the addresses given by hostaddr, and calls other for all other names.
 func (h hostaddrs) lookup(other pgconn.LookupFunc) pgconn.LookupFunc {
 	return func(ctx context.Context, host string) ([]string, error) {
 		if found, ok := h[host]; ok {
@@ -70,13 +70,13 @@ func (h hostaddrs) lookup(other pgconn.LookupFunc) pgconn.LookupFunc {
 	}
 }
 
-// setDial makes the connections of config honour keepalives, tcp_user_timeout, connect_timeout and requirepeer.
+// setDial makes connections of config use keepalives, tcp_user_timeout, connect_timeout and requirepeer.
 func (s settings) setDial(config *pgx.ConnConfig) {
 	dialer := &net.Dialer{Timeout: config.ConnectTimeout, KeepAliveConfig: s.keepAlive()}
 	if !dialer.KeepAliveConfig.Enable {
 		dialer.KeepAlive = -1
 	}
-	timeout, _ := s.integer("tcp_user_timeout", 0) // check has refused what is no number
+	timeout, _ := s.integer("tcp_user_timeout", 0) // check has refused invalid numbers
 	if timeout > 0 {
 		dialer.Control = func(network, _ string, raw syscall.RawConn) error {
 			if !strings.HasPrefix(network, "tcp") {
@@ -104,9 +104,9 @@ func (s settings) setDial(config *pgx.ConnConfig) {
 	}
 }
 
-// keepAlive is libpq's: on unless it is turned off, with the system's figures where none is given.
+// keepAlive returns libpq's settings: on by default, with the system's values if none are given.
 func (s settings) keepAlive() net.KeepAliveConfig {
-	on, _ := s.integer("keepalives", 1) // check has refused what is no number
+	on, _ := s.integer("keepalives", 1) // check has refused invalid numbers
 	k := net.KeepAliveConfig{Enable: on != 0, Idle: -1, Interval: -1, Count: -1}
 	if seconds, _ := s.integer("keepalives_idle", 0); seconds > 0 {
 		k.Idle = time.Duration(seconds) * time.Second
@@ -120,7 +120,7 @@ func (s settings) keepAlive() net.KeepAliveConfig {
 	return k
 }
 
-// integer is the number that a setting has, or what it is without it.
+// integer returns the number in a setting, or the given default if it is not set.
 func (s settings) integer(name string, without int) (int, error) {
 	if s[name] == "" {
 		return without, nil
@@ -132,7 +132,7 @@ func (s settings) integer(name string, without int) (int, error) {
 	return int(n), nil
 }
 
-// requirePeer makes sure that the server at a socket runs as the user.
+// requirePeer returns an error unless the server at a socket runs as the user.
 func requirePeer(conn net.Conn, name string) error {
 	peer, err := credentials(conn)
 	if err != nil {
@@ -148,7 +148,7 @@ func requirePeer(conn net.Conn, name string) error {
 	return nil
 }
 
-// limitTLS sets the protocol versions that may be used.
+// limitTLS sets the permitted protocol versions.
 func limitTLS(config *pgx.ConnConfig, s settings) {
 	versions := map[string]uint16{
 		"TLSv1": tls.VersionTLS10, "TLSv1.1": tls.VersionTLS11, "TLSv1.2": tls.VersionTLS12, "TLSv1.3": tls.VersionTLS13,

@@ -10,26 +10,25 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// maxTitle bounds a process title, bytes.
+// maxTitle bounds a process title, in bytes.
 const maxTitle = 4096
 
 // Member is a process of the server: a child of the postmaster.
 type Member struct {
-	PID       int    // as the server knows it
-	Local     int    // as this process knows it
+	PID       int    // in the server's view
+	Local     int    // in this process's view
 	StartTime uint64 // clock ticks since boot, proc(5)
-	// Title is what ps(1) shows, like "postgres: main: checkpointer". It is written by the process itself and may hold
-	// a user's or a database's name: show it, decide nothing by it.
+	// Title is the title that ps(1) shows, such as "postgres: main: checkpointer". The process writes it, and it may
+	// contain the name of a user or database. Use it only for display.
 	Title string
 }
 
-// Contains returns the identity of the process that the server knows as pid if it is one of the server's: a child of
-// the postmaster that runs the same executable as the same user. A capture is given this identity, so that neither
-// permission nor capture ever applies to another process that inherits the pid; to that end, ask Contains before asking
-// for permission. What the identity holds must be released.
+// Contains returns the identity of a process of the server, by its pid in the server's view. The process must be a
+// child of the postmaster, with the same executable and user. Call Contains before the permission check and give the
+// identity to the capture. Then neither applies to another process that gets the pid later. The caller must release
+// the identity.
 //
-// The errors are ErrPostmaster, and ErrNotMember for everything else: no such process, a thread, somebody else's child,
-// a number that can be no process id.
+// The error is ErrPostmaster or, for all other numbers, ErrNotMember.
 func (c Cluster) Contains(pid int) (ptrace.Target, error) {
 	local := c.Local(pid)
 	if local == c.PostmasterPID {
@@ -53,8 +52,8 @@ func (c Cluster) Contains(pid int) (ptrace.Target, error) {
 	}, nil
 }
 
-// Members lists the server's processes, the postmaster not among them, in ascending order of process id. Processes
-// come and go meanwhile.
+// Members lists the server's processes, without the postmaster, in ascending order of process id. Processes may start
+// and end meanwhile.
 func (c Cluster) Members() ([]Member, error) {
 	if !c.Alive() {
 		return nil, fmt.Errorf("%s: %w", c.DataDir, ErrNotRunning)
@@ -68,7 +67,7 @@ func (c Cluster) Members() ([]Member, error) {
 		local := c.Local(pid)
 		stat, err := c.child(local)
 		if err != nil {
-			continue // gone meanwhile, or a helper program
+			continue // it has ended, or is a helper program
 		}
 		members = append(members, Member{PID: pid, Local: local, StartTime: stat.StartTime, Title: Title(local)})
 	}
@@ -83,8 +82,8 @@ var (
 	errExited     = errors.New("it has exited")
 )
 
-// child reads the process and checks that the postmaster forked it. Being its child alone is not enough: where the
-// postmaster is a container's process 1, it inherits every orphan of the container.
+// child reads a process and verifies that the postmaster forked it. Being its child is not enough: in a container
+// whose process 1 is the postmaster, the postmaster inherits every orphan.
 func (c Cluster) child(pid int) (procfs.Stat, error) {
 	if pid <= 0 {
 		return procfs.Stat{}, procfs.ErrGone
@@ -111,15 +110,15 @@ func (c Cluster) child(pid int) (procfs.Stat, error) {
 	return stat, nil
 }
 
-// sameExecutable compares what two processes run. It goes by device and inode, so an upgrade of the package in between
-// makes no difference. What cannot be read does not count against the process: the capture itself will tell why.
+// sameExecutable reports whether two processes run the same file, by device and inode. An upgrade of the package
+// makes no difference. If a file cannot be read it returns true, and the capture will report the cause.
 func sameExecutable(a, b int) bool {
 	infoA, errA := os.Stat(procPath(a, "exe"))
 	infoB, errB := os.Stat(procPath(b, "exe"))
 	return errA != nil || errB != nil || os.SameFile(infoA, infoB)
 }
 
-// Title returns what ps(1) shows of the process, see Member.Title; empty when it has exited.
+// Title returns the process title as ps(1) shows it, see Member.Title. It is empty if the process has exited.
 func Title(pid int) string {
 	data, err := os.ReadFile(procPath(pid, "cmdline"))
 	if err != nil {

@@ -11,20 +11,19 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// A server in a container has process ids of its own: those in postmaster.pid and in SQL. The kernel shows a process's
-// ids in all namespaces from the reader's inwards, as NSpid in /proc/PID/status (proc_pid_status(5)), so they can be
-// translated without entering the namespace.
+// A server in a container has its own process ids, which postmaster.pid and SQL use. The kernel lists the ids of a
+// process in all namespaces from the reader's inwards, as NSpid in /proc/PID/status (proc_pid_status(5)). So the
+// worker can translate ids without entering the namespace.
 
-// translation remembers which of the postmaster's children has which id in the server's namespace. An entry is a
-// guess, which is looked at again each time that it is used.
+// translation caches the ids of the postmaster's children in the server's namespace. An entry is verified each time
+// it is used.
 type translation struct {
-	depth int // of the server's namespace, below that of this process
+	depth int // of the server's namespace below this process's
 	mu    sync.Mutex
 	here  map[int]int
 }
 
-// translate returns what it takes to translate the ids of a server whose postmaster has these ids; nil if there is
-// nothing to translate.
+// translate returns the translation for a server whose postmaster has these ids, or nil if none is needed.
 func translate(ids []int) *translation {
 	if len(ids) <= 1 {
 		return nil
@@ -32,7 +31,7 @@ func translate(ids []int) *translation {
 	return &translation{depth: len(ids) - 1, here: map[int]int{}}
 }
 
-// inside returns the id that a process has in the server's namespace, 0 if it is not there.
+// inside returns the id of a process in the server's namespace, or 0 if it has none.
 func (t *translation) inside(pid int) int {
 	status, err := procfs.ReadStatus(pid)
 	if err != nil || len(status.NSPID) <= t.depth {
@@ -41,8 +40,8 @@ func (t *translation) inside(pid int) int {
 	return status.NSPID[t.depth]
 }
 
-// Local returns the id by which this process knows the server's process pid, 0 if the postmaster has no such child. It
-// is pid itself unless the server is in another PID namespace. Identity is another matter: see Contains.
+// Local returns this process's id for the server's process pid, or 0 if the postmaster has no such child. It is pid
+// itself unless the server is in another PID namespace. It does not identify a process for long; see Contains.
 func (c Cluster) Local(pid int) int {
 	switch {
 	case c.ids == nil || pid <= 0:
@@ -66,7 +65,7 @@ func (c Cluster) Local(pid int) int {
 	return c.ids.here[pid]
 }
 
-// Children lists the ids, as the server knows them, of the postmaster's children: the server's processes, and helper
+// Children lists the ids of the postmaster's children in the server's view: the server's processes, and helper
 // programs such as a shell for archive_command.
 func (c Cluster) Children() ([]int, error) {
 	children, err := procfs.Children(c.PostmasterPID)
@@ -85,8 +84,9 @@ func (c Cluster) Children() ([]int, error) {
 	return pids, nil
 }
 
-// ServerStart is the postmaster's start time as the server's own processes read it: another one than PostmasterStart if
-// they are in another time namespace. An offset that is not whole ticks may make it one too low or too high.
+// ServerStart returns the postmaster's start time as the server's own processes read it. It differs from
+// PostmasterStart if they are in another time namespace. If the offset is not a whole number of ticks, the result may
+// be wrong by one.
 func (c Cluster) ServerStart() uint64 {
 	theirs, err1 := procfs.BootOffset(c.PostmasterPID)
 	ours, err2 := procfs.BootOffset(os.Getpid())
@@ -118,7 +118,7 @@ func namesakes(pid int) []int {
 	return found
 }
 
-// innermost is the id of a process in its own namespace.
+// innermost returns the id of a process in its own namespace.
 func innermost(status procfs.Status) int {
 	if len(status.NSPID) == 0 {
 		return status.PID
@@ -126,8 +126,8 @@ func innermost(status procfs.Status) int {
 	return status.NSPID[len(status.NSPID)-1]
 }
 
-// rootOf returns what stands before a path of the process in this process's view: nothing if their root directories are
-// the same, or if that cannot be told.
+// rootOf returns the prefix for a process's paths in this process. It is empty if both have the same root directory,
+// or if that is unknown.
 func rootOf(pid int) string {
 	root := procPath(pid, "root")
 	if _, err := os.Stat(root + "/"); err != nil || sameFile("/", root+"/") {
@@ -136,8 +136,8 @@ func rootOf(pid int) string {
 	return root
 }
 
-// hidden reports whether a server that no process here can be is there all the same: something listens on the socket
-// that postmaster.pid names, and the kernel has no id for it in this namespace.
+// hidden returns ErrNamespace if the server runs but has no process id here. In this case a process listens on the
+// socket that postmaster.pid names, and the kernel has no id for it in this namespace.
 func hidden(dir string, file pidFile) error {
 	socket := socketDir(dir, file.socketDir)
 	if socket == "" || file.port == 0 {

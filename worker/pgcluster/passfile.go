@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// defaultSocketDirs are where builds of libpq look for the server. The password file has entries for localhost, not for
-// these directories.
+// defaultSocketDirs are the default socket directories of libpq's builds. For these, the password file's entries have
+// localhost as the host.
 var defaultSocketDirs = []string{"/tmp", "/run/postgresql", "/var/run/postgresql"}
 
-// passfile returns the password file, if libpq would read it, or why it would not.
+// passfile returns the password file if libpq would read it, or a note with the reason if not.
 func (s settings) passfile() (path, note string) {
 	path = s["passfile"]
 	if path == "" {
@@ -35,7 +35,7 @@ func (s settings) passfile() (path, note string) {
 	return path, ""
 }
 
-// passwordFor looks the first host's password up.
+// passwordFor returns the password for the first host.
 func (s settings) passwordFor(config *pgx.ConnConfig, database string) string {
 	path, _ := s.passfile()
 	if path == "" {

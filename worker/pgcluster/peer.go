@@ -18,8 +18,8 @@ import (
 
 const dialTimeout = 5 * time.Second
 
-// BySocket finds the server that listens on the unix socket with the given path. It opens a connection and closes it
-// without a word, so it needs no database user: root can use it before it becomes the server's user.
+// BySocket finds the server that listens on a unix socket. It opens a connection and closes it without sending data,
+// so it needs no database user. Root can call it before BecomeServerUser.
 //
 // The errors are those of connecting, ErrNotPostmaster, ErrWrongUser, ErrNoAccess and ErrNamespace.
 func BySocket(ctx context.Context, path string) (Cluster, error) {
@@ -39,8 +39,8 @@ func BySocket(ctx context.Context, path string) (Cluster, error) {
 	return byPostmaster(pid)
 }
 
-// byPeer finds the server by the peer credentials of a connection to its unix socket. The kernel notes them when a
-// process calls listen(), so they name the postmaster whichever of its children serves the connection (unix(7)).
+// byPeer finds the server by the peer credentials of a connection to its unix socket. The kernel records them at
+// listen(), so they name the postmaster, whichever of its children serves the connection (unix(7)).
 func byPeer(conn net.Conn) (Cluster, error) {
 	pid, err := peerOf(conn)
 	if err != nil {
@@ -66,7 +66,7 @@ func peerless(path string) error {
 	return err
 }
 
-// peerOf returns the process that listens on the other end, as this process knows it.
+// peerOf returns this process's id of the process that listens on the other end.
 func peerOf(conn net.Conn) (int, error) {
 	peer, err := credentials(conn)
 	if err != nil {
@@ -79,7 +79,7 @@ func peerOf(conn net.Conn) (int, error) {
 	return int(peer.Pid), nil
 }
 
-// credentials returns what the kernel noted of the process that called listen() on the other end of a unix socket.
+// credentials returns the credentials of the process that called listen() on the other end of a unix socket.
 func credentials(conn net.Conn) (*unix.Ucred, error) {
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -100,7 +100,7 @@ func credentials(conn net.Conn) (*unix.Ucred, error) {
 	return peer, nil
 }
 
-// byPostmaster makes sure that the process is a postmaster, through the directory it works in.
+// byPostmaster verifies that the process is a postmaster, by its working directory.
 func byPostmaster(pid int) (Cluster, error) {
 	status, err := procfs.ReadStatus(pid)
 	if err != nil {
@@ -120,7 +120,7 @@ func byPostmaster(pid int) (Cluster, error) {
 	return ByDataDir(dir)
 }
 
-// postmasterDir returns the data directory that the process works in, if there is one that calls it its postmaster.
+// postmasterDir returns the process's working directory if its postmaster.pid names the process.
 func postmasterDir(pid int, status procfs.Status) (string, error) {
 	name := status.Name
 	cwd := procPath(pid, "cwd")

@@ -14,21 +14,21 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// Errors about who is at the other end of a socket, before anything is said.
+// Errors about the process at the other end of a socket, before any data is sent.
 var (
-	// ErrImpostor: a process of another user listens on the server's socket.
+	// ErrImpostor means that a process of another user listens on the server's socket.
 	ErrImpostor = errors.New("a process of another user listens on the server's socket")
-	// ErrUnsafeSocket: everybody may put a socket where the server's is looked for.
+	// ErrUnsafeSocket means that every user may create a socket in the directory of the server's socket.
 	ErrUnsafeSocket = errors.New("the socket's directory is writable by everybody")
 )
 
-// noCleartext are the methods by which a server is given the password, or what leads to it. By SCRAM it is not.
+// noCleartext excludes methods in which the server gets the password or a hash of it. With SCRAM it gets neither.
 const noCleartext = "!password,!md5"
 
-// guardLogin keeps a connection's password from all but the server, whose cluster is nil if it is not known yet. On a
-// unix socket the kernel says who listens: that is asked before a byte is sent. A server below another root is in a
-// container, and whoever owns that can have any program listen: it gets no password that was meant for another place.
-// Own says that the connection string, the service or the environment gives the password, not a password file.
+// guardLogin protects a connection's password from processes other than the server, whose cluster is nil if it is not
+// known yet. On a unix socket it checks the listening process before any data is sent. A server below another root is
+// in a container, whose owner can make any program listen. So such a server gets no password from a password file of
+// this host. own means that the connection string, the service or the environment has the password.
 func guardLogin(config *pgx.ConnConfig, own bool, c *Cluster) {
 	if c == nil {
 		return
@@ -55,7 +55,7 @@ func guardLogin(config *pgx.ConnConfig, own bool, c *Cluster) {
 	}
 }
 
-// checkPeer makes sure that the process at the other end of a unix socket belongs to the user, or to root.
+// checkPeer returns an error unless the process at the other end of a unix socket belongs to the user or to root.
 func checkPeer(conn net.Conn, uid int) error {
 	socket, ok := conn.(*net.UnixConn)
 	if !ok {
@@ -79,8 +79,9 @@ func checkPeer(conn net.Conn, uid int) error {
 	return nil
 }
 
-// trusted returns the sockets by which root may look for a server. Root becomes the user of the server that it finds,
-// so no other user may be able to put one there. A worker of any other user stays that user.
+// trusted returns the sockets by which root may search for a server. Root changes to the user of the server that it
+// finds, so no other user may be able to create a socket there. A worker of any other user keeps its user, and may
+// use all paths.
 func trusted(paths []string) (safe []string, err error) {
 	if os.Geteuid() != 0 {
 		return paths, nil

@@ -140,8 +140,8 @@ func root(t *testing.T) {
 	}
 }
 
-// TestImpostorHearsNothing: a process of another user that listens where the server's socket is looked for is told
-// nothing, not even the name of the user.
+// TestImpostorHearsNothing checks that a process of another user on the server's socket gets no data, not even the
+// user name.
 func TestImpostorHearsNothing(t *testing.T) {
 	root(t)
 	t.Setenv("PGPASSWORD", secret)

@@ -18,20 +18,20 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// poolers are the names of programs that stand between a client and a server.
+// poolers are the names of programs between a client and a server.
 var poolers = map[string]string{
 	"pgbouncer": "PgBouncer", "odyssey": "Odyssey", "pgpool": "Pgpool-II", "pgcat": "PgCat", "pgagroal": "pgagroal",
 	"haproxy": "HAProxy", "pgdog": "PgDog", "supavisor": "Supavisor",
 }
 
-// PoolerError says that a connection does not lead to a server but to a connection pooler or a proxy before it.
-// errors.Is(err, ErrPooler) holds.
+// PoolerError means that a connection leads to a connection pooler or proxy instead of a server. errors.Is(err,
+// ErrPooler) holds.
 type PoolerError struct {
-	At     string   // where the connection leads
-	Name   string   // the pooler's name, as far as it is known
-	PID    int      // its process; 0: not known
-	Server *Cluster // the server behind it, where that is known to run here
-	// Speaks tells that the pooler itself said what it is.
+	At     string   // the address of the connection
+	Name   string   // the pooler's name; "" if it is unknown
+	PID    int      // its process; 0: unknown
+	Server *Cluster // the server behind it, if it is known to run here
+	// Speaks is the pooler's own error, if that identified it.
 	Speaks error
 }
 
@@ -70,7 +70,8 @@ func place(config *pgx.ConnConfig) string {
 	return fmt.Sprintf("%s port %d", config.Host, config.Port)
 }
 
-// pooled makes a PoolerError of an error that only poolers give: PgBouncer refuses settings in the startup packet.
+// pooled converts an error that only poolers return to a PoolerError: PgBouncer refuses settings in the startup
+// packet.
 func pooled(ctx context.Context, config *pgx.ConnConfig, err error) error {
 	var refusal *pgconn.PgError
 	if errors.As(err, &refusal) && strings.HasPrefix(refusal.Message, "unsupported startup parameter") {
@@ -81,7 +82,8 @@ func pooled(ctx context.Context, config *pgx.ConnConfig, err error) error {
 	return err
 }
 
-// checkPooler returns a PoolerError if the process that the connection was told of is not the one that answers.
+// checkPooler returns a PoolerError if the backend pid of the startup differs from the pid of the process that
+// answers queries.
 func checkPooler(ctx context.Context, conn *pgx.Conn, server *Cluster) error {
 	var pid uint32
 	if err := ask(ctx, conn, "SELECT pg_catalog.pg_backend_pid()").Scan(&pid); err != nil {
@@ -95,13 +97,13 @@ func checkPooler(ctx context.Context, conn *pgx.Conn, server *Cluster) error {
 	return found
 }
 
-// ask runs a query as one message: behind a pooler, which may change the session between two, there are no prepared
+// ask runs a query as one message. A pooler may change the session between two messages, so ask cannot use prepared
 // statements.
 func ask(ctx context.Context, conn *pgx.Conn, sql string) pgx.Row {
 	return conn.QueryRow(ctx, sql, pgx.QueryExecModeSimpleProtocol)
 }
 
-// listener finds the process that listens where the configuration leads, if it is a pooler that this process may see.
+// listener finds the process that listens at the configured address, if it is a pooler and this process may see it.
 func listener(ctx context.Context, config *pgx.ConnConfig) (name string, pid int) {
 	network, address := pgconn.NetworkAddress(config.Host, config.Port)
 	if network == networkUnix {
@@ -134,7 +136,7 @@ func unixListener(ctx context.Context, path string) (name string, pid int) {
 	return "", 0
 }
 
-// poolerName says whether a process is a known pooler.
+// poolerName returns the name of the pooler if the process is a known one.
 func poolerName(pid int) (name string, ok bool) {
 	status, err := procfs.ReadStatus(pid)
 	if err != nil {
@@ -168,7 +170,7 @@ func listening(port int) []string {
 	return inodes
 }
 
-// holder finds a process that has the socket open; 0: none that this process may see.
+// holder finds a process that has the socket open. It returns 0 if this process may see none.
 func holder(inode string) int {
 	wanted := "socket:[" + inode + "]"
 	names, _ := filepath.Glob("/proc/[0-9]*/fd/*") // the pattern is well formed

@@ -12,7 +12,7 @@ import (
 	"pg_stat_backtrace/worker/pgcluster"
 )
 
-// TestHostileDataDir: what the owner of another root directory links to files of this host is not read.
+// TestHostileDataDir checks that links from another root directory to files of this host are not read.
 func TestHostileDataDir(t *testing.T) {
 	outside := t.TempDir()
 	for name, text := range map[string]string{

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// systemServiceDir is where Debian's and PGDG's builds of libpq look for the service file of the whole system.
+// systemServiceDir is the directory of the system-wide service file in Debian's and PGDG's builds of libpq.
 const systemServiceDir = "/etc/postgresql-common"
 
 // serviceFiles lists the files that may define a service, in the order in which libpq reads them.
@@ -32,7 +32,7 @@ func homeDir() string {
 	return home
 }
 
-// readService returns the settings of a service, and the file that has it.
+// readService returns the settings of a service, and the file that defines it.
 func readService(s settings, name string) (found settings, file string, err error) {
 	for _, file := range serviceFiles(s) {
 		data, err := os.ReadFile(file)
@@ -50,7 +50,7 @@ func readService(s settings, name string) (found settings, file string, err erro
 	return nil, "", connError("definition of service %q not found", name)
 }
 
-// parseService returns the settings of a service in the text of a service file; nil: it is not there.
+// parseService returns the settings of a service in the text of a service file, or nil if it is not defined there.
 func parseService(text, name, file string) (settings, error) {
 	var found settings
 	inside := false
@@ -73,7 +73,7 @@ func parseService(text, name, file string) (settings, error) {
 				return nil, connError("syntax error in service file %q, line %d", file, number)
 			}
 			if _, given := found[key]; given {
-				continue // libpq's first one counts
+				continue // as in libpq, the first value counts
 			}
 			if err := found.set(key, value, "service file "+file); err != nil {
 				return nil, err

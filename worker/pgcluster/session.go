@@ -20,10 +20,10 @@ var errHungUp = errors.New("the server closed the connection")
 type session struct {
 	conn    *pgx.Conn
 	version int
-	turn    chan struct{} // holds one token; who has it may use conn
+	turn    chan struct{} // holds one token; its holder may use conn
 	lost    chan struct{} // closed when the session has ended
 	once    sync.Once
-	err     error // why; valid when lost is closed
+	err     error // why it ended; valid once lost is closed
 }
 
 func newSession(conn *pgx.Conn) *session {
@@ -53,7 +53,7 @@ func (s *session) acquire(ctx context.Context) error {
 
 func (s *session) release() { s.turn <- struct{}{} }
 
-// lose ends the session; the first reason counts.
+// lose ends the session. Only the first reason is kept.
 func (s *session) lose(err error) {
 	s.once.Do(func() {
 		s.err = err
@@ -61,8 +61,8 @@ func (s *session) lose(err error) {
 	})
 }
 
-// watch returns when the session is lost or ctx ends, with the reason. The server has patience to answer a ping, sent
-// at intervals.
+// watch returns when the session is lost or ctx ends, with the reason. It pings the server at each interval, and
+// patience is the timeout of a ping.
 func (s *session) watch(ctx context.Context, interval, patience time.Duration) error {
 	stop := s.watchHangUp()
 	defer stop()
@@ -81,7 +81,7 @@ func (s *session) watch(ctx context.Context, interval, patience time.Duration) e
 	}
 }
 
-// ping tries whether the server still answers; a session in use shows it by itself.
+// ping checks whether the server still responds. It skips a session in use, because its user notices an error.
 func (s *session) ping(ctx context.Context, patience time.Duration) {
 	select {
 	case <-s.turn:
@@ -96,13 +96,13 @@ func (s *session) ping(ctx context.Context, patience time.Duration) {
 	}
 }
 
-// watchHangUp makes the session end as soon as the server closes its side, not only at the next use: after a restart
-// the first caller would otherwise be told that there is no server. A duplicate of the descriptor waits in the Go
-// runtime's poller, beside pgx's own reads, and takes no byte from them.
+// watchHangUp ends the session as soon as the server closes its side, not only at the next use. Otherwise, after a
+// restart, the first caller would get the error that there is no server. A duplicate of the descriptor waits in the
+// Go runtime's poller, beside pgx's reads, and consumes no data.
 func (s *session) watchHangUp() (stop func()) {
 	file, err := duplicate(s.conn.PgConn().Conn())
 	if err != nil {
-		return func() {} // then the pings have to notice
+		return func() {} // the pings detect it then
 	}
 	done := make(chan struct{})
 	go func() {
@@ -128,8 +128,8 @@ func duplicate(conn net.Conn) (*os.File, error) {
 	return socket.File()
 }
 
-// hungUp waits until the peer has closed the connection; it returns false when the file is closed first. Unread data
-// may stand before the end (the server's last words), so it is the state of the socket that tells, not a read.
+// hungUp waits until the peer has closed the connection. It returns false if file is closed first. The server's last
+// messages may be unread, so hungUp checks the socket's state and does not read.
 func hungUp(file *os.File) bool {
 	raw, err := file.SyscallConn()
 	if err != nil {
@@ -145,7 +145,7 @@ func hungUp(file *os.File) bool {
 	return err == nil && closed
 }
 
-// close ends the session when its current user is done with it, or hangs up on a user who takes too long.
+// close ends the session when its current user has finished, or after a timeout.
 func (s *session) close(ctx context.Context) {
 	s.lose(errStopping)
 	select {

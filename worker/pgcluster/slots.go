@@ -8,27 +8,27 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// ErrScarce says that a session would take a connection slot that others need. See CheckSlots.
+// ErrScarce means that a session would take a connection slot that other clients need. See CheckSlots.
 var ErrScarce = errors.New("no connection slot to spare")
 
-// Slots are the figures of a server's connection slots, as a session of it sees them. Backends that are still being
-// authenticated are not counted. A role without the privileges of pg_read_all_stats cannot tell parallel workers from
-// clients and counts both.
+// Slots has the figures of a server's connection slots, as one of its sessions sees them. Backends during
+// authentication do not count. A role without the privileges of pg_read_all_stats cannot distinguish parallel workers
+// from clients, so both count.
 type Slots struct {
 	Max      int // max_connections
 	Reserved int // superuser_reserved_connections and reserved_connections
-	Used     int // by sessions of clients, the asking one included
-	// Database is about the database of the asking session, Role about its role; a limit below 0 is none.
+	Used     int // by client sessions, this one included
+	// Database and Role are the limits of the session's database and role. A limit below 0 means none.
 	Database, Role Limited
 }
 
 // Limited is a connection limit, and how many sessions count against it.
 type Limited struct{ Limit, Used int }
 
-// full reports whether all sessions that the limit allows are there.
+// full reports whether the limit has been reached.
 func (l Limited) full() bool { return l.Limit >= 0 && l.Used >= l.Limit }
 
-// Ordinary is the number of slots that are not reserved.
+// Ordinary returns the number of slots that are not reserved.
 func (s Slots) Ordinary() int { return s.Max - s.Reserved }
 
 // The worker's share of the slots.
@@ -38,14 +38,14 @@ const (
 	manySessions = 8
 )
 
-// Sessions is how many sessions the worker may have by default, its main session included.
+// Sessions returns how many sessions the worker may have by default, its main session included.
 func (s Slots) Sessions() int { return max(fewSessions, min(s.Max/shareOfSlots, manySessions)) }
 
-// Spare is how many ordinary slots the worker leaves free when it opens a session for a queue.
+// Spare returns how many ordinary slots the worker leaves free when it opens a session for a queue.
 func (s Slots) Spare() int { return max(1, s.Ordinary()/shareOfSlots) }
 
-// slotsSQL counts a superuser's sessions against no limit of the role, as the server does. backend_type is hidden from
-// roles without the privileges of pg_read_all_stats.
+// slotsSQL counts no sessions against a superuser's role limit, as the server does. Roles without the privileges of
+// pg_read_all_stats cannot see backend_type.
 const slotsSQL = `
 WITH client AS MATERIALIZED (
     SELECT a.datid, a.usesysid, a.backend_type = 'walsender' AS sender
@@ -62,7 +62,7 @@ SELECT pg_catalog.current_setting('max_connections')::int,
 FROM pg_catalog.pg_database d, pg_catalog.pg_roles r
 WHERE d.datname = pg_catalog.current_database() AND r.rolname = session_user`
 
-// ReadSlots asks for the figures of the connection slots.
+// ReadSlots reads the figures of the connection slots.
 func ReadSlots(ctx context.Context, conn *pgx.Conn) (s Slots, err error) {
 	err = conn.QueryRow(ctx, slotsSQL).Scan(&s.Max, &s.Reserved, &s.Used,
 		&s.Database.Limit, &s.Database.Used, &s.Role.Limit, &s.Role.Used)
@@ -72,8 +72,8 @@ func ReadSlots(ctx context.Context, conn *pgx.Conn) (s Slots, err error) {
 	return s, nil
 }
 
-// CheckSlots returns an error that wraps ErrScarce if the session has a slot that it must leave to others: a reserved
-// one, or the last one of its database or role. The caller then closes the session.
+// CheckSlots returns an error that wraps ErrScarce if the session has a slot that it must leave to other clients.
+// This is a reserved slot, or the last slot of its database or role. The caller must then close the session.
 func CheckSlots(ctx context.Context, conn *pgx.Conn) error {
 	s, err := ReadSlots(ctx, conn)
 	if err != nil {
@@ -94,7 +94,7 @@ func CheckSlots(ctx context.Context, conn *pgx.Conn) error {
 	return nil
 }
 
-// Welcome verifies that conn is a session of this server, and leaves a slot that others need.
+// Welcome verifies that conn is a session of this server, and that it does not take a slot that other clients need.
 func (c Cluster) Welcome(ctx context.Context, conn *pgx.Conn) error {
 	if err := c.Verify(ctx, conn); err != nil {
 		return err

@@ -7,34 +7,34 @@ import (
 	"time"
 )
 
-// patience is how long a caller waits for a session that is being opened, from the moment the attempt became due. A
-// server at rest opens one in ten milliseconds, a crowded one in a second.
+// patience is how long a caller waits for a session that is being opened, from the time at which the attempt was due.
+// An idle server opens one in ten milliseconds, and a busy one in a second.
 const patience = 2 * time.Second
 
 var errNotYet = errors.New("not connected yet")
 
-// standing is what callers go by: the session, or why there is none.
+// standing is the state of the connection for callers: the session, or why there is none.
 type standing struct {
 	session *session
 	reason  error
-	// promising says that the next attempt to connect may well succeed: it is the first, or follows a session that
-	// somebody ended. Callers wait for its outcome, until then; zero: they do not.
+	// promising is set if the next attempt is likely to succeed, because it is the first one or the server ended the
+	// last session. It is the time until which callers wait for the attempt. If it is zero they do not wait.
 	promising time.Time
-	over      chan struct{} // closed when another standing has taken this one's place
+	over      chan struct{} // closed when another standing has replaced this one
 }
 
-// connected is the standing while there is a session.
+// connected returns the standing with a session.
 func connected(s *session) *standing { return &standing{session: s} }
 
-// apart is the standing without a session. After a failed attempt nobody waits.
+// apart returns the standing without a session after a failed attempt. Callers do not wait.
 func apart(reason error) *standing { return &standing{reason: reason} }
 
-// awaiting is the standing without a session while one may come soon.
+// awaiting returns the standing without a session while an attempt is likely to succeed soon.
 func awaiting(reason error) *standing {
 	return &standing{reason: reason, promising: time.Now().Add(patience)}
 }
 
-// stand makes s what callers go by. NewConn and Run call it, never at the same time.
+// stand replaces the current standing. NewConn and Run call it, never at the same time.
 func (c *Conn) stand(s *standing) {
 	s.over = make(chan struct{})
 	if old := c.standing.Swap(s); old != nil {
@@ -42,8 +42,8 @@ func (c *Conn) stand(s *standing) {
 	}
 }
 
-// acquire returns the session, for the caller alone, and waits for one that is about to be there; else ErrNoServer and
-// why, or the context's error when the session was in use all the time.
+// acquire returns the session for exclusive use. It waits for a session that is likely to come soon. Otherwise it
+// returns ErrNoServer with the reason, or the context's error if the session was in use all the time.
 func (c *Conn) acquire(ctx context.Context) (*session, error) {
 	for {
 		s := c.standing.Load()
@@ -62,11 +62,11 @@ func (c *Conn) acquire(ctx context.Context) (*session, error) {
 	}
 }
 
-// change waits until another standing has taken this one's place; false: that is not worth waiting for any longer.
+// change waits until another standing has replaced this one. It returns false if there is no reason to wait longer.
 func (s *standing) change(ctx context.Context) bool {
 	left := time.Until(s.promising)
 	if s.session != nil {
-		left = patience // it is lost, and Run about to say so
+		left = patience // the session is lost, and Run will soon report that
 	}
 	if left <= 0 {
 		return false

@@ -9,15 +9,15 @@ import (
 )
 
 const (
-	// stableAfter is how long a session must have lasted for the next attempt to come soon.
+	// stableAfter is how long a session must have lasted for a short pause before the next attempt.
 	stableAfter = 5 * time.Second
-	// closeTimeout bounds the farewell to a server that may not be there any more.
+	// closeTimeout bounds the closing of a connection to a server that may be gone.
 	closeTimeout = time.Second
 )
 
 var errStopping = errors.New("the worker is stopping")
 
-// Run keeps the connection until ctx ends, and returns the context's error then. It must be called once.
+// Run keeps the connection until ctx ends, and then returns the context's error. It must be called once.
 func (c *Conn) Run(ctx context.Context) error {
 	defer func() { c.stand(apart(errStopping)) }()
 	pause := c.options.MinBackoff
@@ -29,7 +29,7 @@ func (c *Conn) Run(ctx context.Context) error {
 		if lasted > stableAfter {
 			pause = c.options.MinBackoff
 		}
-		if errors.Is(err, ErrScarce) { // another attempt takes a slot again, for a moment
+		if errors.Is(err, ErrScarce) { // another attempt would briefly take a slot again
 			pause = c.options.MaxBackoff
 		}
 		wait := jitter(pause)
@@ -41,7 +41,8 @@ func (c *Conn) Run(ctx context.Context) error {
 	}
 }
 
-// attempt connects and returns when the session has ended: how long it lasted, and why it ended or never came about.
+// attempt connects, and returns when the session has ended. It returns how long the session lasted, and why it ended
+// or could not be opened.
 func (c *Conn) attempt(ctx context.Context) (lasted time.Duration, err error) {
 	conn, err := c.connect(ctx)
 	if err != nil {
@@ -74,7 +75,7 @@ func (c *Conn) connect(ctx context.Context) (*pgx.Conn, error) {
 	return conn, nil
 }
 
-// sleep waits, unless Retry is called; it returns false when ctx ends.
+// sleep waits, unless Retry is called. It returns false when ctx ends.
 func (c *Conn) sleep(ctx context.Context, pause time.Duration) bool {
 	timer := time.NewTimer(pause)
 	defer timer.Stop()
@@ -87,9 +88,9 @@ func (c *Conn) sleep(ctx context.Context, pause time.Duration) bool {
 	return true
 }
 
-// hangUp says goodbye, also when ctx has ended already.
+// hangUp closes the connection, even if ctx has ended already.
 func hangUp(ctx context.Context, conn *pgx.Conn) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 	defer cancel()
-	_ = conn.Close(ctx) // there is nothing left to lose
+	_ = conn.Close(ctx) // nothing is lost by an error
 }

@@ -6,12 +6,11 @@ import (
 	"strings"
 )
 
-// withArgument are the short options of postgres that take an argument, of all versions from 14 to 18.
+// withArgument are the short options of postgres that take an argument, in all versions from 14 to 18.
 const withArgument = "BCcDdfhkNoprStW-"
 
-// inBinaryUpgrade reports whether a postmaster runs for pg_upgrade alone: started with the option -b, it takes no
-// connections but that program's, which needs the objects and the numbers of the server left as they are. pg_upgrade
-// starts the old and the new server so.
+// inBinaryUpgrade reports whether a postmaster runs for pg_upgrade, which starts the old and the new server with the
+// option -b. Such a server accepts only pg_upgrade's connections, and its objects and counters must not change.
 func inBinaryUpgrade(pid int) (bool, error) {
 	data, err := os.ReadFile(procPath(pid, "cmdline"))
 	if err != nil {
@@ -20,7 +19,7 @@ func inBinaryUpgrade(pid int) (bool, error) {
 	return hasUpgradeOption(strings.Split(strings.TrimSuffix(string(data), "\x00"), "\x00")), nil
 }
 
-// hasUpgradeOption looks for -b as getopt(3) does, also among options that share a dash.
+// hasUpgradeOption searches for -b as getopt(3) does, also among options that share a dash.
 func hasUpgradeOption(arguments []string) bool {
 	for i := 1; i < len(arguments); i++ {
 		word := arguments[i]

@@ -5,7 +5,8 @@ import (
 	"strings"
 )
 
-// parseURI reads a connection URI behind its scheme: [user[:password]@][host[:port],...][/dbname][?keyword=value&...].
+// parseURI parses a connection URI without its scheme:
+// [user[:password]@][host[:port],...][/dbname][?keyword=value&...].
 func parseURI(text string) (settings, error) {
 	s := settings{}
 	text, query, _ := strings.Cut(text, "?")
@@ -27,7 +28,7 @@ func parseURI(text string) (settings, error) {
 	return s, s.parseQuery(query)
 }
 
-// decode takes the settings that are not empty, percent-decoded.
+// decode adds the settings that are not empty, percent-decoded.
 func (s settings) decode(parts map[string]string) error {
 	for name, part := range parts {
 		value, err := url.PathUnescape(part)
@@ -76,7 +77,7 @@ func (s settings) parseQuery(query string) error {
 		if !ok || err1 != nil || err2 != nil || strings.IndexByte(value, 0) >= 0 {
 			return connError("invalid query parameter %.40q in the connection URI", name)
 		}
-		if name == "ssl" && value == "true" { // JDBC's way to say it, which libpq accepts
+		if name == "ssl" && value == "true" { // JDBC's form, which libpq accepts
 			name, value = "sslmode", "require"
 		}
 		if err := s.set(name, value, "the connection URI"); err != nil {

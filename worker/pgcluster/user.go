@@ -14,33 +14,33 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// Privileges says as whom this process runs after BecomeServerUser.
+// Privileges describes the user and capabilities of this process after BecomeServerUser.
 type Privileges struct {
 	UID int `json:"uid"`
 	GID int `json:"gid"`
-	// Changed is set when the process was root and is the server's user now.
+	// Changed is set if the process was root and is the server's user now.
 	Changed bool `json:"changed"`
-	// Trace is set when the process holds CAP_SYS_PTRACE. It needs it only where the kernel asks for more than the same
-	// user: kernel.yama.ptrace_scope of 1 or 2, or a server that is not dumpable.
+	// Trace is set if the process has CAP_SYS_PTRACE. The process needs it if kernel.yama.ptrace_scope is 1 or 2, or
+	// if the server is not dumpable.
 	Trace bool `json:"trace"`
-	// Sample is set when the process holds CAP_PERFMON, which is kept only where kernel.perf_event_paranoid is above 2:
-	// the engine "running" needs it there.
+	// Sample is set if the process has CAP_PERFMON. It is kept only if kernel.perf_event_paranoid is above 2, because
+	// the engine "running" then needs it.
 	Sample bool `json:"sample"`
 }
 
-// BecomeServerUser gives up every right that serving c does not take. A process started as root becomes the server's
-// operating system user for good, with the group of the postmaster and no further ones; one that is that user already
-// stays it. Either way, of all capabilities only CAP_SYS_PTRACE is kept, and CAP_PERFMON where
-// kernel.perf_event_paranoid is above 2, if they were there; nothing that is executed
-// later gains any (empty bounding set, no_new_privs); and all of it holds for every thread.
+// BecomeServerUser gives up every privilege that the worker does not need to serve c. A process started as root
+// permanently becomes the server's operating system user, with only the postmaster's group. A process that already is
+// that user keeps it. Of all capabilities it keeps only CAP_SYS_PTRACE, and CAP_PERFMON if kernel.perf_event_paranoid
+// is above 2. Programs executed later gain none (empty bounding set, no_new_privs). All of this holds for every
+// thread.
 //
-// The capabilities in also are kept too, if they were there.
+// The capabilities in also are kept too, if the process has them.
 //
-// Call it once, early, before files are made and before a connection string is parsed: the defaults for user name,
-// password and service files follow the new user's home directory (environment variables that are set stay). When it
-// fails, some of the rights may be gone already, so the process should end.
+// Call it once and early, before files are created and before a connection string is parsed. The defaults for user
+// name, password file and service file then are in the new user's home directory, except for environment variables
+// that are set. After an error some privileges may already be gone, so the process should end.
 //
-// The errors are ErrWrongUser and ErrNotStatic, or what a system call refused.
+// The error is ErrWrongUser, ErrNotStatic, or the error of a system call.
 func BecomeServerUser(c Cluster, also ...int) (Privileges, error) {
 	if c.UID <= 0 {
 		return Privileges{}, fmt.Errorf("%s: %w: user id %d cannot be PostgreSQL's", c.DataDir, ErrWrongUser, c.UID)
@@ -54,7 +54,7 @@ func BecomeServerUser(c Cluster, also ...int) (Privileges, error) {
 		return Privileges{}, err
 	}
 	allowUrgency()
-	level, _ := os.ReadFile("/proc/sys/kernel/perf_event_paranoid") // useful knows what to make of none
+	level, _ := os.ReadFile("/proc/sys/kernel/perf_event_paranoid") // useful accepts an empty level
 	wanted := useful(string(level))
 	for _, capability := range also {
 		wanted |= 1 << capability
@@ -75,8 +75,8 @@ func BecomeServerUser(c Cluster, also ...int) (Privileges, error) {
 	return p, verifyThreads(c.UID, c.GID, keep)
 }
 
-// changeUser is the way from root to the user, in the only order that works: what takes a capability comes before the
-// change of user drops it, except for those that KEEPCAPS carries over.
+// changeUser changes from root to the user, in the only order that works. Steps that need a capability come before
+// the change of user drops it. KEEPCAPS preserves the capabilities in keep.
 func changeUser(uid, gid int, keep uint64) error {
 	if err := dropBounding(); err != nil {
 		return err
@@ -102,8 +102,8 @@ func changeUser(uid, gid int, keep uint64) error {
 	return setDumpable(keep != 0)
 }
 
-// reduce drops capabilities that came with a process which is the server's user already (a systemd unit with
-// AmbientCapabilities, say). In the usual case there is nothing to drop, and a binary linked with cgo will do.
+// reduce drops capabilities of a process that already is the server's user, for example from AmbientCapabilities in a
+// systemd unit. Usually there is nothing to drop, and then a binary linked with cgo works too.
 func reduce(keep uint64) error {
 	have, err := permitted()
 	if err != nil {
@@ -120,16 +120,15 @@ func reduce(keep uint64) error {
 	return nil
 }
 
-// setDumpable decides who may look into this process. The change of user has made it undumpable (fs.suid_dumpable is 0
-// nearly everywhere), which gives its files in /proc to root: nobody but root could then see its memory, and also not
-// its executable, its open files or a core dump of it, which an administrator wants who works as the server's user.
+// setDumpable makes this process dumpable again if guarded is set. The change of user has made it undumpable
+// (fs.suid_dumpable is 0 on most systems), which makes root the owner of its files in /proc. Then an administrator
+// who works as the server's user cannot see its executable or open files, or get a core dump.
 //
-// Dumpable again, any process of the same user could trace it, and that means every backend that a superuser makes run
-// code. A worker with CAP_SYS_PTRACE must not be open to that, as the tracer would gain the capability. It is not: the
-// kernel lets a process be traced only by those whose capabilities include all of its own (cap_ptrace_access_check in
-// security/commoncap.c). So with the capability kept the process can safely be dumpable. Without it there is no such
-// guard for what it still has from root, an inherited descriptor or a password in its environment, and it stays as the
-// kernel left it.
+// But any process of the same user could trace a dumpable process, and so could every backend in which a superuser
+// runs code. The tracer must not gain the worker's CAP_SYS_PTRACE. The kernel prevents that: only a process whose
+// capabilities include all of the target's may trace it (cap_ptrace_access_check in security/commoncap.c). So with
+// the capability the process can safely be dumpable. Without it, an inherited descriptor or a password in the
+// environment would be unprotected, and the process stays undumpable.
 func setDumpable(guarded bool) error {
 	if !guarded {
 		return nil
@@ -140,15 +139,15 @@ func setDumpable(guarded bool) error {
 	return nil
 }
 
-// adoptHome points the defaults of libpq connection strings to the new user, as su and runuser do. An error means that
-// the user has no entry in the user database; then there are no defaults to adopt.
+// adoptHome sets the environment for libpq's defaults to the new user, as su and runuser do. If the user has no entry
+// in the user database, it does nothing.
 func adoptHome(uid int) {
 	u, err := user.LookupId(strconv.Itoa(uid))
 	if err != nil {
 		return
 	}
 	for name, value := range map[string]string{"HOME": u.HomeDir, "USER": u.Username, "LOGNAME": u.Username} {
-		_ = os.Setenv(name, value) // fails for malformed names only
+		_ = os.Setenv(name, value) // fails only for malformed names
 	}
 	defaults := map[string]string{
 		"PGUSER":        u.Username,
@@ -162,7 +161,7 @@ func adoptHome(uid int) {
 	}
 }
 
-// verifyThreads makes sure that no thread has kept root's rights.
+// verifyThreads returns an error if a thread has kept root's privileges.
 func verifyThreads(uid, gid int, keep uint64) error {
 	pid := os.Getpid()
 	threads, err := procfs.Threads(pid)

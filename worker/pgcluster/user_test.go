@@ -22,14 +22,14 @@ import (
 	"pg_stat_backtrace/worker/pgcluster"
 )
 
-// report is what testdata/become tells.
+// report is the output of testdata/become.
 type report struct {
 	Privileges pgcluster.Privileges `json:"privileges"`
 	Threads    []map[string]string  `json:"threads"` // lines of /proc/self/task/*/status
 	Owner      uint32               `json:"owner"`   // of /proc/self/status
 	Stack      int                  `json:"stack"`   // bytes captured
 	Urgent     bool                 `json:"urgent"`  // may have real-time priority
-	Role       string               `json:"role"`    // who the server's peer authentication says this is
+	Role       string               `json:"role"`    // the role according to the server's peer authentication
 	Home       string               `json:"home"`
 	User       string               `json:"user"`
 	BackToRoot string               `json:"back_to_root"` // error of setuid(0)
@@ -55,7 +55,8 @@ func withSample(t *testing.T, caps string) string {
 	return fmt.Sprintf("%016x", set)
 }
 
-// The whole way from root to the server's user, in a program of its own: rights cannot be had back.
+// TestBecomeServerUser runs the whole change from root to the server's user in a separate process, because it is
+// permanent.
 func TestBecomeServerUser(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can become another user")
@@ -89,7 +90,7 @@ func TestBecomeServerUser(t *testing.T) {
 	}
 }
 
-// Somebody who is neither root nor the server's user is told so.
+// TestSomebodyElse checks the error for a user that is neither root nor the server's user.
 func TestSomebodyElse(t *testing.T) {
 	nobody, err := user.Lookup("nobody")
 	if os.Geteuid() != 0 || err != nil {
@@ -188,7 +189,7 @@ func become(t *testing.T, command []string) (r report, pid int) {
 	return r, program.Process.Pid
 }
 
-// privileges are what a process with these capabilities reports; CAP_PERFMON is bit 38.
+// privileges returns the report of a process with these capabilities. CAP_PERFMON is bit 38.
 func privileges(uid, gid int, caps string, trace bool) pgcluster.Privileges {
 	return pgcluster.Privileges{
 		UID: uid, GID: gid, Changed: true, Trace: trace, Sample: caps[6] == '4',
@@ -252,7 +253,7 @@ func TestBecomeServerUserRefused(t *testing.T) {
 	other := os.Geteuid() + 1
 	for name, uid := range map[string]int{"the server is root's": 0, "no user": -1, "another's": other} {
 		if uid == other && os.Geteuid() == 0 {
-			continue // root can become anybody, and this process is needed as it is
+			continue // root can become any user, and this process must stay root
 		}
 		if _, err := pgcluster.BecomeServerUser(pgcluster.Cluster{UID: uid}); !errors.Is(err, pgcluster.ErrWrongUser) {
 			t.Errorf("%s: %v", name, err)

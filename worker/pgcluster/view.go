@@ -6,17 +6,17 @@ import (
 	"strings"
 )
 
-// ProcView is what a server sees of other processes.
+// ProcView describes which processes a server sees in /proc.
 type ProcView struct {
-	// Hides says that the server may not see the worker: its /proc has the option hidepid (ProtectProc= of a systemd
-	// unit sets it), is missing, or cannot be looked at.
+	// Hides means that the server may not see the worker: its /proc has the option hidepid (which ProtectProc= of a
+	// systemd unit sets), is missing, or cannot be examined.
 	Hides bool
-	// Reason says why, for a message.
+	// Reason is the cause, for a message.
 	Reason string
 }
 
-// ProcView looks at the server's mount of /proc. With hidepid a process sees only those that it could trace: a worker
-// that has a capability, or that came from root, is not among them, while the postmaster is for its own children.
+// ProcView examines the server's mount of /proc. With hidepid a process sees only processes that it could trace. The
+// server's processes can trace the postmaster, but not a worker that has a capability or was started as root.
 func (c Cluster) ProcView() ProcView {
 	data, err := os.ReadFile(procPath(c.PostmasterPID, "mountinfo"))
 	if err != nil {
@@ -25,13 +25,13 @@ func (c Cluster) ProcView() ProcView {
 	return procView(string(data))
 }
 
-// SeesWorker reports whether the server sees this process as it is.
+// SeesWorker reports whether the server sees this process under its own pid and start time.
 func (c Cluster) SeesWorker() bool {
 	return !c.Outside() && c.ServerStart() == c.PostmasterStart && !c.ProcView().Hides
 }
 
-// procView reads mountinfo, see proc(5): fields, a dash, the type of the file system, its source, and its own options.
-// The last one of several mounts in one place covers the others.
+// procView parses mountinfo, see proc(5): fields, a dash, the file system's type, source and options. The last of
+// several mounts on one path covers the others.
 func procView(mountinfo string) ProcView {
 	view := ProcView{true, "it has no /proc"}
 	for line := range strings.Lines(mountinfo) {

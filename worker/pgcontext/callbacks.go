@@ -10,7 +10,7 @@ import (
 // maxName bounds an identifier, which is at most 63 bytes (NAMEDATALEN).
 const maxName = 64
 
-// vacuuming is what most phases of a VACUUM are called.
+// vacuuming is PostgreSQL's word for most phases of a VACUUM.
 const vacuuming = "vacuuming"
 
 // lastLinePointer is MaxOffsetNumber (off.h) with pages of 8 KiB.
@@ -19,8 +19,8 @@ const lastLinePointer = 2048
 // maxStatement bounds the text of an SQL statement or expression that a level shows.
 const maxStatement = reach
 
-// spi words a statement or expression that a function executes as _SPI_error_callback (spi.c) does. The argument is
-// an SPICallbackArg on the stack: the text and a RawParseMode (parser.h).
+// spi describes a statement or expression that a function executes, as _SPI_error_callback (spi.c) does. The argument
+// is an SPICallbackArg on the stack: the text and a RawParseMode (parser.h).
 func (r *reader) spi(arg uint64) (trace.Level, bool) {
 	const (
 		expression       = 2
@@ -56,8 +56,8 @@ func (r *reader) spi(arg uint64) (trace.Level, bool) {
 	return trace.Level{Kind: trace.SPI, Query: text, Cut: cut, Text: prefix + ` "` + text + quote}, true
 }
 
-// sqlFunction names an SQL function, and the number of its statement, as sql_exec_error_callback (functions.c) does.
-// Before 18 the number follows from a list that changes while the function runs, and is left out.
+// sqlFunction names an SQL function and the number of its statement, as sql_exec_error_callback (functions.c) does.
+// Before 18 the number comes from a list that changes while the function runs, so it is left out.
 func (r *reader) sqlFunction(arg uint64) (trace.Level, bool) {
 	const (
 		fnExtra        = 24  // FmgrInfo
@@ -89,7 +89,7 @@ func (r *reader) sqlFunction(arg uint64) (trace.Level, bool) {
 	return trace.Level{Kind: trace.SQL, Function: name, Text: `SQL function "` + name + `"`}, ok
 }
 
-// sqlInline names an SQL function that the planner looks into, as sql_inline_error_callback (clauses.c) does. The
+// sqlInline names an SQL function that the planner inlines, as sql_inline_error_callback (clauses.c) does. The
 // argument, on the stack, begins with the name.
 func (r *reader) sqlInline(arg uint64) (trace.Level, bool) {
 	p, ok := r.word(arg)
@@ -101,8 +101,7 @@ func (r *reader) sqlInline(arg uint64) (trace.Level, bool) {
 		name != "" && !cut
 }
 
-// copyFrom words the position of a COPY FROM as CopyFromErrorCallback (copyfrom.c) begins; the data themselves that
-// it goes on with are left out.
+// copyFrom describes the position of a COPY FROM as CopyFromErrorCallback (copyfrom.c) does, but without the data.
 func (r *reader) copyFrom(state uint64) (trace.Level, bool) {
 	l := &r.layout.copy
 	relation, ok1 := r.name(state+uint64(l.relname), state+uint64(l.relname))
@@ -129,7 +128,7 @@ func (r *reader) copyFrom(state uint64) (trace.Level, bool) {
 	return level, true
 }
 
-// vacuum words the position of a VACUUM as vacuum_error_callback (vacuumlazy.c) does.
+// vacuum describes the position of a VACUUM as vacuum_error_callback (vacuumlazy.c) does.
 func (r *reader) vacuum(state uint64) (trace.Level, bool) {
 	const ( // VacErrPhase
 		scanHeap = 1 + iota
@@ -170,7 +169,7 @@ func (r *reader) vacuum(state uint64) (trace.Level, bool) {
 	return level, true
 }
 
-// parallelVacuum words the position of one of the processes of a VACUUM as parallel_vacuum_error_callback
+// parallelVacuum describes the position of a process of a parallel VACUUM as parallel_vacuum_error_callback
 // (vacuumparallel.c) does.
 func (r *reader) parallelVacuum(state uint64) (trace.Level, bool) {
 	const ( // PVIndVacStatus
@@ -194,7 +193,7 @@ func (r *reader) parallelVacuum(state uint64) (trace.Level, bool) {
 	return level, ok1 && ok2 && ok3
 }
 
-// position words the block, and the line pointer in it, that a VACUUM is at.
+// position describes the block, and the line pointer in it, at which a VACUUM is.
 func (r *reader) position(state uint64, block uint32) string {
 	var b [2]byte
 	if block == ^uint32(0) {
@@ -208,8 +207,8 @@ func (r *reader) position(state uint64, block uint32) string {
 	return fmt.Sprintf(" block %d of ", block)
 }
 
-// name reads the identifier that the pointer at an address leads to, and then looks whether the word at another
-// address, on which it depends, still is what the copy has.
+// name reads the identifier to which the pointer at an address leads. It returns false if the word at another
+// address, on which the identifier depends, has changed since the copy.
 func (r *reader) name(at, depends uint64) (string, bool) {
 	p, ok := r.word(at)
 	if !ok {

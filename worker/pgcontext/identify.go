@@ -8,21 +8,21 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// Modules of languages beside PL/pgSQL; server stands for the server's own program.
+// Modules of languages other than PL/pgSQL; server means the server's own program.
 const (
 	server        = ""
 	plperlModule  = "plperl.so"
 	pythonModule  = "plpython3.so"
-	maxCallback   = 2048 // bytes of code that are looked at
+	maxCallback   = 2048 // bytes of code to examine
 	maxConstants  = 128
 	longestFormat = 96
 )
 
-// callback is a function that words a line of CONTEXT.
+// callback is a function that prints a line of CONTEXT.
 type callback struct {
 	name, module string
-	// formats are constants that the function, and no other one of its file, uses all of: where no symbol names it, it
-	// is known by them.
+	// formats are constants that only this function of its file uses all of. If no symbol names the function, they
+	// identify it.
 	formats []string
 	read    func(r *reader, arg uint64) (trace.Level, bool)
 }
@@ -41,7 +41,7 @@ var callbacks = []callback{
 			`while scanning block %u of relation "%s.%s"`, `while truncating relation "%s.%s" to %u blocks`,
 		}, (*reader).vacuum,
 	},
-	{ // its constants are some of those of the one before
+	{ // its constants are a subset of the previous one's
 		"parallel_vacuum_error_callback", server, []string{
 			`while vacuuming index "%s" of relation "%s.%s"`, `while cleaning up index "%s" of relation "%s.%s"`,
 		}, (*reader).parallelVacuum,
@@ -60,8 +60,8 @@ var callbacks = []callback{
 	{"plpython_inline_error_callback", pythonModule, []string{"PL/Python anonymous code block"}, (*reader).pythonBlock},
 }
 
-// identify returns what is known of a callback, by its name, else by the constants that its code uses; nil if nothing
-// is.
+// identify returns the callback by its name, or else by the constants that its code uses. It returns nil if it is
+// unknown.
 func (r *reader) identify(addr uint64, code *Code) *callback {
 	module := code.Module
 	if code.Server {
@@ -78,16 +78,16 @@ func (r *reader) identify(addr uint64, code *Code) *callback {
 	}).callback
 }
 
-// verdict is what a function without a name turned out to be by its code.
+// verdict is the result of examining the code of a function without a name.
 type verdict struct {
 	callback *callback // nil: none of them
 	plpgsql  bool      // plpgsql_exec_error_callback
 }
 
-// maxVerdicts bounds the functions that are remembered; a server has some dozens that are callbacks.
+// maxVerdicts bounds the cached functions; a server has some dozens of callbacks.
 const maxVerdicts = 512
 
-// verdicts remembers functions by their place in a file: the code that a process has of it is the same in all.
+// verdicts caches functions by their place in a file, because the code is the same in all processes.
 type verdicts struct {
 	mu      sync.Mutex
 	byPlace map[codePlace]verdict
@@ -98,7 +98,8 @@ type codePlace struct {
 	offset          uint64
 }
 
-// recognise looks at a function's code, unless that is known already. What could not be read is looked at again.
+// recognise examines a function's code, unless the result is cached. If the code could not be read, the next call
+// tries again.
 func (r *reader) recognise(code *Code, look func() verdict) verdict {
 	seen, place := &r.server.seen, codePlace{code.Image, code.Function, code.Offset}
 	seen.mu.Lock()
@@ -142,9 +143,8 @@ func byFormats(module string, used []string) *callback {
 	return nil
 }
 
-// constants returns the strings of its own file whose addresses a function's code takes: on x86-64, by lea with an
-// address relative to the next instruction. What looks like one and is none leads to some other string, which does no
-// harm.
+// constants returns the strings of the function's file whose addresses its code takes. On x86-64, code takes them by
+// lea with an address relative to the next instruction. A false match leads to some other string, which is harmless.
 func (r *reader) constants(addr uint64, code *Code) []string {
 	const lea = 7 // bytes
 	if code.Size < lea || code.Size > maxCallback {

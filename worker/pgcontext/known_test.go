@@ -5,8 +5,9 @@ import (
 	"testing"
 )
 
-// copied is the memory that a trail of the fake process leads to, as package ptrace copies it, and how much that is.
-func (f *fake) copied(t Trail) (Memory, int) {
+// copied is the memory that a extra reads of the fake process leads to, as package ptrace copies it, and how much
+// that is.
+func (f *fake) copied(t ExtraReads) (Memory, int) {
 	have := map[uint64]int{stackLow: stackHigh - stackLow}
 	total := 0
 	word := func(at uint64) uint64 {
@@ -69,7 +70,7 @@ func TestKnown(t *testing.T) {
 		p, code := f.server().Process(bias), f.code
 		read := func() (texts []string, size int) {
 			in := f.input()
-			in.Frozen, size = f.copied(p.Trail())
+			in.Frozen, size = f.copied(p.ExtraReads())
 			in.Code = func(addr uint64) Code { return code(addr) }
 			for _, l := range p.Read(in).Levels {
 				texts = append(texts, l.Level.Text)

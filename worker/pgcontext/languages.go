@@ -2,21 +2,21 @@ package pgcontext
 
 import "pg_stat_backtrace/worker/trace"
 
-// perl names a function in Perl as plperl_exec_callback (plperl.c) does. The argument is its name.
+// perl names a function in Perl as plperl_exec_callback (plperl.c) does. The argument is the function's name.
 func (r *reader) perl(arg uint64) (trace.Level, bool) {
 	name, cut := r.text(r.in.Frozen, arg, maxName)
 	return trace.Level{Kind: trace.PLPerl, Function: name, Text: `PL/Perl function "` + name + `"`},
 		name != "" && !cut
 }
 
-// perlBlock is a DO block in Perl (plperl_inline_callback).
+// perlBlock describes a DO block in Perl (plperl_inline_callback).
 func (*reader) perlBlock(arg uint64) (trace.Level, bool) {
 	return trace.Level{Kind: trace.PLPerl, Function: inlineBlock, Text: "PL/Perl anonymous code block"}, arg == 0
 }
 
 // python names a function in Python as plpython_error_callback (plpy_main.c) does. The argument is a
-// PLyExecutionContext (plpy_main.h), whose first word is a PLyProcedure (plpy_procedure.h); while the function is being
-// looked up there is none.
+// PLyExecutionContext (plpy_main.h), whose first word points to a PLyProcedure (plpy_procedure.h). The pointer is
+// null while the function is being looked up.
 func (r *reader) python(arg uint64) (trace.Level, bool) {
 	const (
 		procedureName = 8
@@ -42,7 +42,7 @@ func (r *reader) python(arg uint64) (trace.Level, bool) {
 	return trace.Level{Kind: trace.PLPython, Function: name, Text: "PL/Python " + kind + ` "` + name + `"`}, true
 }
 
-// pythonBlock is a DO block in Python (plpython_inline_error_callback).
+// pythonBlock describes a DO block in Python (plpython_inline_error_callback).
 func (*reader) pythonBlock(arg uint64) (trace.Level, bool) {
 	return trace.Level{Kind: trace.PLPython, Function: inlineBlock, Text: "PL/Python anonymous code block"}, arg != 0
 }

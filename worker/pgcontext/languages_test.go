@@ -67,7 +67,8 @@ func TestParallelVacuum(t *testing.T) {
 	})
 }
 
-// TestLanguages: functions and blocks in Perl and Python, whose levels count in frames of their own library only.
+// TestLanguages checks functions and blocks in Perl and Python. Their levels count only in frames of their own
+// library.
 func TestLanguages(t *testing.T) {
 	perl := func(f *fake) {
 		f.node(perlAt, f.text("hash"))

@@ -1,7 +1,7 @@
 package pgcontext
 
-// layout holds the offsets, in bytes, of what is read of PostgreSQL's structures on a 64-bit machine. An offset of 0
-// means that the version has no such field, except where the field comes first.
+// layout has the offsets, in bytes, of the fields that are read in PostgreSQL's structures on a 64-bit machine. An
+// offset of 0 means that the version has no such field, except for first fields.
 type layout struct {
 	// PLpgSQL_execstate (plpgsql.h); func comes first.
 	errStmt, errVar, errText int
@@ -59,6 +59,12 @@ var layouts = map[int]*layout{
 		sqlCacheIsArgument: true,
 		copy:               copyLayout{relname: 288, lineno: 296, attname: 304, nameOnly: 320},
 		vacuum:             laterVacuum, parallel: laterParallel,
+	},
+	19: {
+		errStmt: 208, errVar: 216, errText: 224, signature: 40, oid: 48, expression: "PL/pgSQL expression",
+		sqlCacheIsArgument: true,
+		copy:               copyLayout{relname: 296, lineno: 304, attname: 312, nameOnly: 328},
+		vacuum:             laterVacuum, // parallel: not compared with a server yet
 	},
 }
 

@@ -1,13 +1,13 @@
-// Package pgcontext reads what a PostgreSQL server process says of itself: the list error_context_stack (the functions
-// in PL/pgSQL, SQL, PL/Perl and PL/Python it is in, at which line and statement, a COPY's line, a VACUUM's block, the
-// row that it waits for), the text of the statement it was sent and the event it waits for.
+// Package pgcontext reads what a PostgreSQL server process says about itself. It reads the text of the statement, the
+// wait event, and the list error_context_stack. The list has the functions in PL/pgSQL, SQL, PL/Perl and PL/Python
+// with line and statement, a COPY's line, a VACUUM's block, and the row for which the process waits.
 //
-// Everything that may change while the process runs comes from a copy made in one stop together with the stack (see
-// Process.Trail); only what lives as long as a function or a relation that is in use, its name, is read afterwards,
-// and compared with the copy. The layouts of the structures are those of PostgreSQL 14 to 18 on 64-bit machines;
-// each is checked as far as it can be, and what does not pass, or is of another version, is left out without a word.
+// All data that may change while the process runs come from a copy made in the same stop as the stack (see
+// Process.ExtraReads). Only names of functions and relations in use, which do not change, are read afterwards. The
+// layouts of the structures are those of PostgreSQL 14 to 18 on 64-bit machines. The package checks data where it
+// can. It silently leaves out data that fail a check or belong to another version.
 //
-// The package must not know how a process is stopped and copied, of ELF files or of how a level is printed.
+// The package does not know how a process is stopped and copied, ELF files, or how a level is printed.
 package pgcontext
 
 import (
@@ -20,17 +20,17 @@ import (
 // Memory copies memory of the process from addr into p and returns how many bytes it got.
 type Memory func(addr uint64, p []byte) int
 
-// Code says what lies at a code address.
+// Code describes a code address.
 type Code struct {
-	// Module is the base name of the file, Server set if the address lies in code of the server's own program.
+	// Module is the base name of the file. Server is set if the address is in the server's own program.
 	Module string
 	Server bool
-	// Function is the name of the function that begins at the address, empty where no symbol says.
+	// Function is the name of the function that begins at the address, or "" if no symbol names it.
 	Function string
 	// Size is the length of the function in bytes, 0 if unknown.
 	Size int
-	// Image is the build-id of the file and Offset the address in it, which are the same in every process that has that
-	// file; empty if unknown.
+	// Image is the build-id of the file, and Offset the address in it. They are the same in all processes that have
+	// the file. Image is "" if it is unknown.
 	Image  string
 	Offset uint64
 }
@@ -39,47 +39,47 @@ type Code struct {
 type Frame struct {
 	// Index is the caller's number of the frame.
 	Index int
-	// Start and End are the addresses that the frame takes up: from the callee's canonical frame address to its own.
+	// Start and End are the bounds of the frame: from the callee's canonical frame address to its own.
 	Start, End uint64
-	// Module is the base name of the file that the frame's code lies in.
+	// Module is the base name of the file with the frame's code.
 	Module string
 }
 
 // Input is one snapshot of a process.
 type Input struct {
-	// Frozen is the memory that was copied in the stop: the stack and what the trail led to.
+	// Frozen is the memory that was copied in the stop: the stack and the extra reads.
 	Frozen Memory
-	// Live is the memory of the process as it is now.
+	// Live is the current memory of the process.
 	Live Memory
-	// Code names code addresses.
+	// Code describes code addresses.
 	Code func(addr uint64) Code
-	// Frames are the stack's, innermost first.
+	// Frames are the frames of the stack, innermost first.
 	Frames []Frame
 }
 
-// Result is what a snapshot says; what is not known is empty.
+// Result has the facts from a snapshot. Unknown facts are empty.
 type Result struct {
 	// Levels are innermost first.
 	Levels []Placed
-	// Query is the text of the statement, at most MaxQuery bytes of it; QueryCut is set if there was more.
+	// Query is at most MaxQuery bytes of the statement's text. QueryCut is set if it is truncated.
 	Query    string
 	QueryCut bool
 	Wait     trace.Wait
 }
 
-// Placed is a level and the number of the frame that it belongs to.
+// Placed is a level with the number of its frame.
 type Placed struct {
 	Frame int
 	Level trace.Level
 }
 
-// MaxQuery is how many bytes of a query's text are read.
+// MaxQuery bounds the bytes of a query's text that are read.
 const MaxQuery = 1024
 
 const (
-	// maxLevels bounds the list; of fewer nodes there is a copy.
+	// maxLevels bounds the levels that are read. The stop copies fewer nodes.
 	maxLevels = 256
-	// reach is how much is copied from where a pointer of a level's argument leads.
+	// reach is how many bytes are copied at the target of a pointer in a level's argument.
 	reach = 512
 )
 
@@ -88,19 +88,20 @@ type Process struct {
 	server *Server
 	layout *layout
 	bias   uint64
-	// plpgsqlAt and spiAt are where plpgsql_exec_error_callback and _SPI_error_callback lie; 0 until a level was theirs.
+	// plpgsqlAt and spiAt are the addresses of plpgsql_exec_error_callback and _SPI_error_callback. They are 0 before
+	// the first level with that callback.
 	plpgsqlAt, spiAt atomic.Uint64
 }
 
-// Process returns what is needed of a process in which the server's program has that load bias.
+// Process returns the Process for a process whose server program has that load bias.
 func (s *Server) Process(bias uint64) *Process {
 	return &Process{server: s, layout: s.layout, bias: bias}
 }
 
-// Trail is what is to be copied in the stop: variables and what they point at; and for each node of the list whose
-// head is a variable, if its argument lies on the stack, what pointers behind it point at, else the argument's target.
-// Which pointers is known by a node's callback, or else those for all of them.
-type Trail struct {
+// ExtraReads lists the memory to copy in the stop. It has variables and the targets of their pointers. It also has
+// reads for each node of the list at Head. If a node's argument is on the stack, the targets of pointers after it are
+// copied (OnStack), else Elsewhere bytes of the argument. Known has other pointers for known callbacks.
+type ExtraReads struct {
 	Variables []Variable
 	Head      uint64
 	OnStack   []Deref
@@ -108,28 +109,28 @@ type Trail struct {
 	Elsewhere int
 }
 
-// Known is what the arguments of a known callback lead to.
+// Known lists the pointers in the arguments of a known callback.
 type Known struct {
 	Callback uint64
 	OnStack  []Deref
 }
 
-// Variable is a pointer at an address, Follow the bytes to copy from where it points.
+// Variable is a pointer at an address. Follow is the number of bytes to copy at its target.
 type Variable struct {
 	Address uint64
 	Follow  int
 }
 
-// Deref is a pointer at an offset from an argument, Length the bytes to copy from where it points.
+// Deref is a pointer at an offset from an argument. Length is the number of bytes to copy at its target.
 type Deref struct {
 	Offset, Length int
 }
 
-// Trail returns what is to be copied of the process.
-func (p *Process) Trail() Trail {
+// ExtraReads returns the memory to copy of the process.
+func (p *Process) ExtraReads() ExtraReads {
 	l := p.layout
 	estate := l.estate()
-	t := Trail{
+	t := ExtraReads{
 		Variables: []Variable{
 			{Address: p.bias + p.server.query, Follow: MaxQuery},
 			{Address: p.bias + p.server.wait, Follow: 4},
@@ -137,7 +138,7 @@ func (p *Process) Trail() Trail {
 		Head: p.bias + p.server.list,
 		OnStack: append([]Deref{
 			{Offset: 0, Length: reach}, {Offset: lockRelation, Length: relationReach}, {Offset: lockTuple, Length: tupleReach},
-		}, estate[1:]...), // of the first, more is wanted for others
+		}, estate[1:]...), // the first one is needed in full for other callbacks
 		Elsewhere: reach,
 	}
 	if p.server.activities != 0 {
@@ -152,7 +153,7 @@ func (p *Process) Trail() Trail {
 	return t
 }
 
-// Read reads the levels, the query and the wait event of a snapshot that was taken with the process's trail.
+// Read reads the levels, the query and the wait event of a snapshot that was taken with the process's extra reads.
 func (p *Process) Read(in *Input) Result {
 	r := reader{Process: p, in: in}
 	var out Result
@@ -162,23 +163,23 @@ func (p *Process) Read(in *Input) Result {
 	return out
 }
 
-// reader is the work of one Read.
+// reader is the state of one Read.
 type reader struct {
 	*Process
 
 	in       *Input
-	encoding int  // the database's, or encodingUnknown; 0: nobody has looked
-	lacking  bool // memory that live was to read was not readable
+	encoding int  // the database's, or encodingUnknown; 0: not read yet
+	lacking  bool // a read of live memory failed
 }
 
-// live reads memory of the process as it is now.
+// live reads the current memory of the process.
 func (r *reader) live(addr uint64, p []byte) int {
 	n := r.in.Live(addr, p)
 	r.lacking = r.lacking || n < len(p)
 	return n
 }
 
-// word reads a pointer of the copy.
+// word reads a pointer in the copy.
 func (r *reader) word(addr uint64) (uint64, bool) {
 	var b [8]byte
 	if addr == 0 || r.in.Frozen(addr, b[:]) < len(b) {
@@ -187,7 +188,7 @@ func (r *reader) word(addr uint64) (uint64, bool) {
 	return binary.NativeEndian.Uint64(b[:]), true
 }
 
-// number reads a 32-bit integer of the copy.
+// number reads a 32-bit integer in the copy.
 func (r *reader) number(addr uint64) (int32, bool) {
 	var b [4]byte
 	if addr == 0 || r.in.Frozen(addr, b[:]) < len(b) {
@@ -196,7 +197,7 @@ func (r *reader) number(addr uint64) (int32, bool) {
 	return int32(binary.NativeEndian.Uint32(b[:])), true
 }
 
-// flag reads a C bool of the copy.
+// flag reads a C bool in the copy.
 func (r *reader) flag(addr uint64) (value, ok bool) {
 	var b [1]byte
 	if addr == 0 || r.in.Frozen(addr, b[:]) < 1 || b[0] > 1 {
@@ -205,7 +206,7 @@ func (r *reader) flag(addr uint64) (value, ok bool) {
 	return b == [1]byte{1}, true
 }
 
-// liveWord reads a pointer of the process as it is now.
+// liveWord reads a pointer in the current memory.
 func (r *reader) liveWord(addr uint64) (uint64, bool) {
 	var b [8]byte
 	if addr == 0 || r.live(addr, b[:]) < len(b) {
@@ -214,14 +215,15 @@ func (r *reader) liveWord(addr uint64) (uint64, bool) {
 	return binary.NativeEndian.Uint64(b[:]), true
 }
 
-// same reports whether a word still is what the copy has.
+// same reports whether a word in the current memory equals the copy.
 func (r *reader) same(addr uint64) bool {
 	a, ok1 := r.word(addr)
 	b, ok2 := r.liveWord(addr)
 	return ok1 && ok2 && a == b
 }
 
-// query reads debug_query_string, unless the session has track_activities off: then pg_stat_activity has none either.
+// query reads debug_query_string, unless the session has track_activities off. pg_stat_activity has no query then
+// either.
 func (r *reader) query() (string, bool) {
 	if at := r.server.activities; at != 0 {
 		if on, ok := r.flag(r.bias + at); !on || !ok {
@@ -235,7 +237,7 @@ func (r *reader) query() (string, bool) {
 	return r.text(r.in.Frozen, p, MaxQuery)
 }
 
-// levels follows error_context_stack. Each node lies in a live frame, and further out than the one before.
+// levels follows error_context_stack. Each node must be in a live frame, further out than the previous node.
 func (r *reader) levels() []Placed {
 	node, ok := r.word(r.bias + r.server.list)
 	var out []Placed
@@ -265,7 +267,7 @@ func (r *reader) levels() []Placed {
 	return out
 }
 
-// note remembers where the callbacks of most levels lie, as long as they are what they turned out to be.
+// note remembers the addresses of the callbacks of most levels, until a level shows that an address is wrong.
 func (p *Process) note(callback uint64, kind trace.Kind) {
 	for _, known := range []struct {
 		kind trace.Kind
@@ -279,7 +281,7 @@ func (p *Process) note(callback uint64, kind trace.Kind) {
 	}
 }
 
-// frameOf finds the frame that holds an address of the stack.
+// frameOf finds the frame with an address of the stack.
 func (r *reader) frameOf(addr uint64) (*Frame, bool) {
 	if addr%8 != 0 {
 		return nil, false
@@ -292,7 +294,7 @@ func (r *reader) frameOf(addr uint64) (*Frame, bool) {
 	return nil, false
 }
 
-// level reads one node by the function that is to print it.
+// level reads one node by its callback.
 func (r *reader) level(frame *Frame, callback, arg uint64) (trace.Level, bool) {
 	code := r.in.Code(callback)
 	if code.Module == plpgsqlModule && frame.Module == plpgsqlModule {

@@ -18,7 +18,7 @@ const (
 	tupleReach    = 8
 )
 
-// tupleLock words what a transaction that waits for another one does, as XactLockTableWaitErrorCb (lmgr.c) does. The
+// tupleLock describes a transaction that waits for another one, as XactLockTableWaitErrorCb (lmgr.c) does. The
 // argument, on the stack, has an XLTW_Oper (lmgr.h), a relation and the position of a tuple.
 func (r *reader) tupleLock(arg uint64) (trace.Level, bool) {
 	if _, onStack := r.frameOf(arg); !onStack {
@@ -43,7 +43,7 @@ func (r *reader) tupleLock(arg uint64) (trace.Level, bool) {
 	return trace.Level{Kind: trace.Tuple, Relation: name, Text: fmt.Sprintf(lockTexts[oper-1], block, offset, name)}, true
 }
 
-// lockTexts are by XLTW_Oper, from XLTW_Update on.
+// lockTexts are the texts by XLTW_Oper, beginning with XLTW_Update.
 //
 //nolint:gochecknoglobals // a table
 var lockTexts = [...]string{
@@ -57,7 +57,7 @@ var lockTexts = [...]string{
 	`while checking exclusion constraint on tuple (%d,%d) in relation "%s"`,
 }
 
-// relation reads the name of a relation that is in use: its row of pg_class has the relation's own number.
+// relation reads the name of a relation in use. Its row of pg_class must have the relation's number.
 func (r *reader) relation(relation uint64) (string, bool) {
 	class, ok1 := r.word(relation + relationClass)
 	id, ok2 := r.number(relation + relationID)

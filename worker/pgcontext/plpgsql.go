@@ -16,11 +16,11 @@ const (
 	maxLine = 1 << 28
 	// maxSignature bounds a signature: 100 arguments of long, quoted and qualified names.
 	maxSignature = 16 << 10
-	// maxPhrase bounds err_text, one of some phrases of pl_exec.c.
+	// maxPhrase bounds err_text, which is one of some phrases in pl_exec.c.
 	maxPhrase = 128
 )
 
-// estate is what of a PLpgSQL_execstate's pointers plpgsql reads: the function, the statement and the variable.
+// estate lists the pointers in a PLpgSQL_execstate that plpgsql reads: the function, the statement and the variable.
 func (l *layout) estate() []Deref {
 	derefs := []Deref{{Offset: 0, Length: max(l.signature+8, l.oid+4)}, {Offset: l.errStmt, Length: 56}}
 	if l.errVar != 0 {
@@ -29,7 +29,7 @@ func (l *layout) estate() []Deref {
 	return derefs
 }
 
-// plpgsql words a level as plpgsql_exec_error_callback (pl_exec.c) does.
+// plpgsql describes a level as plpgsql_exec_error_callback (pl_exec.c) does.
 func (r *reader) plpgsql(callback uint64, code *Code, estate uint64) (trace.Level, bool) {
 	none := trace.Level{}
 	if code.Function != "plpgsql_exec_error_callback" && (code.Function != "" || !r.recognise(code, func() verdict {
@@ -69,8 +69,8 @@ func (r *reader) plpgsql(callback uint64, code *Code, estate uint64) (trace.Leve
 	return level, true
 }
 
-// reports tells plpgsql_exec_error_callback, where no symbol names it, from other functions of its library: it alone
-// reads both err_stmt and err_text, whose distance from the argument its code holds. That confirms the layout too.
+// reports reports whether a function without a symbol is plpgsql_exec_error_callback. Only that function reads both
+// err_stmt and err_text, and its code has their distance from the argument. That also confirms the layout.
 func (r *reader) reports(callback uint64, size int) bool {
 	const most = 1024
 	if size <= 0 || size > most {
@@ -88,8 +88,8 @@ func (r *reader) reports(callback uint64, size int) bool {
 	return true
 }
 
-// signature reads func->fn_signature. The function is in use, so that neither goes away; that it still is the same
-// one is looked at again after its name has been read.
+// signature reads func->fn_signature. The function is in use, so the name stays valid. After reading it, signature
+// checks that the function is still the same.
 func (r *reader) signature(estate uint64) (string, bool) {
 	function, ok := r.word(estate)
 	if !ok {
@@ -111,7 +111,7 @@ func (r *reader) signature(estate uint64) (string, bool) {
 	return text, oid != 0 && len(text) >= len("f()") && text[len(text)-1] == ')'
 }
 
-// phrase reads err_text, a constant of the library; empty if there is none.
+// phrase reads err_text, a constant of the library, or "" if it is null.
 func (r *reader) phrase(estate uint64) (string, bool) {
 	p, ok := r.word(estate + uint64(r.layout.errText))
 	if !ok || p == 0 {
@@ -124,11 +124,11 @@ func (r *reader) phrase(estate uint64) (string, bool) {
 	return text, text != "" && !cut
 }
 
-// constant reports whether an address lies in the library's file.
+// constant reports whether an address is in the library's file.
 func (r *reader) constant(addr uint64) bool { return r.in.Code(addr).Module == plpgsqlModule }
 
-// line reads the line number: from 15 on that of the variable that is being initialised, if there is one; else the
-// statement's. 14 prints a statement's line 0 too.
+// line reads the line number. From version 15 on, this is the line of the variable that is being initialised, if any,
+// and else the statement's. Version 14 also prints line 0 of a statement.
 func (r *reader) line(estate, stmt uint64) (line int, has, ok bool) {
 	at := uint64(0)
 	if r.layout.errVar != 0 {
@@ -154,8 +154,8 @@ func (r *reader) line(estate, stmt uint64) (line int, has, ok bool) {
 	return int(n), n > 0 || r.layout.errVar == 0, true
 }
 
-// statement names a statement as plpgsql_stmt_typename (pl_funcs.c) does. The order is that of PLpgSQL_stmt_type
-// (plpgsql.h), the same from 14 to 18.
+// statement names a statement as plpgsql_stmt_typename (pl_funcs.c) does. The order is that in PLpgSQL_stmt_type
+// (plpgsql.h), which is the same from 14 to 18.
 func (r *reader) statement(stmt uint64) (string, bool) {
 	kind, ok := r.number(stmt)
 	if !ok || kind < 0 || int(kind) >= len(statements) {
@@ -172,7 +172,7 @@ func (r *reader) statement(stmt uint64) (string, bool) {
 	return s.other, ok
 }
 
-// statements are the names; where there are two, the first is that of a statement whose flag, at an offset, is set.
+// statements are the names. If there are two, the first is the name of a statement whose flag, at an offset, is set.
 //
 //nolint:gochecknoglobals // a table
 var statements = [...]struct {

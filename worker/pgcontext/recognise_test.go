@@ -2,8 +2,8 @@ package pgcontext
 
 import "testing"
 
-// TestRecognised has functions without names recognised by their code in one process: in the next one that code is not
-// read again. What could not be read is looked at again, and a function that has got a name since as well.
+// TestRecognised checks that functions without names are recognised once by their code, for all processes. Code that
+// could not be read is tried again, and so is a function that has a name now.
 func TestRecognised(t *testing.T) {
 	f := newFake(17)
 	f.stripped = true

@@ -9,27 +9,27 @@ import (
 	"sync/atomic"
 )
 
-// Server is what is known of a server's program: its version and where its variables lie, as link-time addresses.
+// Server describes a server's program: its version and the link-time addresses of its variables.
 type Server struct {
 	// Major is the major version.
 	Major int
 
 	layout *layout
 	waits  map[uint32]string
-	// error_context_stack, debug_query_string and my_wait_event_info; the function GetDatabaseEncoding, 0 if unknown; the
-	// setting track_activities, 0 if unknown.
+	// error_context_stack, debug_query_string and my_wait_event_info; the function GetDatabaseEncoding, 0 if unknown;
+	// the setting track_activities, 0 if unknown.
 	list, query, wait, getEncoding, activities uint64
-	// encoding is the variable DatabaseEncoding, 0 until a process was looked at.
+	// encoding is the address of the variable DatabaseEncoding, or 0 before the first read of a process.
 	encoding atomic.Uint64
-	// seen are functions that were recognised by their code.
+	// seen caches functions that were recognised by their code.
 	seen verdicts
 }
 
 // ErrNotServer means that a program is not a PostgreSQL server of a version that this package knows.
 var ErrNotServer = errors.New("not a known PostgreSQL server")
 
-// An UnknownVersionError means that a program has the variables of a PostgreSQL server, and not a version that this
-// package knows. It is an ErrNotServer.
+// An UnknownVersionError means that a program has the variables of a PostgreSQL server, but its version is unknown to
+// this package. It is an ErrNotServer.
 type UnknownVersionError struct {
 	Reason string // for example "its data contain no version"
 }
@@ -39,15 +39,15 @@ func (e *UnknownVersionError) Error() string { return "PostgreSQL server not rec
 // Unwrap implements the interface of package errors.
 func (e *UnknownVersionError) Unwrap() error { return ErrNotServer }
 
-// Variables are the symbols that NewServer asks for: exported by every server, stripped or not.
+// Variables returns the symbols that NewServer needs. Every server exports them, stripped or not.
 func Variables() []string {
 	return []string{"error_context_stack", "debug_query_string", "my_wait_event_info", "GetDatabaseEncoding",
 		"pgstat_track_activities"}
 }
 
-// NewServer identifies a program by its symbols and by the version in its data. The data are those of its segments,
-// since section names are no contract: a program may have none, or others. The error is ErrNotServer, an
-// UnknownVersionError or the reader's.
+// NewServer identifies a program by its symbols and by the version in its data. It searches the data of segments,
+// because a program may have no sections or rename them. The error is ErrNotServer, an UnknownVersionError or the
+// reader's.
 func NewServer(symbol func(name string) uint64, data io.Reader) (*Server, error) {
 	s := &Server{
 		list: symbol("error_context_stack"), query: symbol("debug_query_string"),
@@ -68,8 +68,8 @@ func NewServer(symbol func(name string) uint64, data io.Reader) (*Server, error)
 	return s, err
 }
 
-// major finds the version in what "postgres --version" prints (PG_BACKEND_VERSIONSTR). A program that has it twice
-// and differently is not believed. The data are some MB, read piece by piece.
+// major finds the version in the text that "postgres --version" prints (PG_BACKEND_VERSIONSTR). If a program has two
+// different versions, major returns an UnknownVersionError. The data are some MB, and are read in pieces.
 func major(data io.Reader) (int, error) {
 	buf := make([]byte, 64<<10)
 	found, kept := 0, 0
@@ -93,7 +93,8 @@ func major(data io.Reader) (int, error) {
 	}
 }
 
-// majorIn looks through one piece; found is what was found before. It returns the end that the next piece begins with.
+// majorIn searches one piece. found is the version found before. It returns the end of the piece, with which the next
+// piece begins.
 func majorIn(piece []byte, found int, last bool) (int, []byte, error) {
 	const mark, digits = "postgres (PostgreSQL) ", 4
 	for {
@@ -112,7 +113,8 @@ func majorIn(piece []byte, found int, last bool) (int, []byte, error) {
 	}
 }
 
-// number reads the decimal number that text begins with; 0 if it does not begin with one or does not end in text.
+// number reads the decimal number at the start of text. It returns 0 if there is none, or if the number is not
+// followed by text.
 func number(text []byte) int {
 	end := bytes.IndexFunc(text, func(r rune) bool { return r < '0' || r > '9' })
 	n, err := strconv.Atoi(string(text[:max(end, 0)]))

@@ -7,16 +7,16 @@ import (
 	"unicode/utf8"
 )
 
-// Encodings of databases (pg_wchar.h) that matter here.
+// The encodings of databases (pg_wchar.h) that are treated specially.
 const (
 	encodingUnknown = -1
 	encodingUTF8    = 6
 	lastEncoding    = 41
 )
 
-// text reads the string at an address, at most limit bytes of it, in the database's encoding: what is not ASCII is
-// shown as it is if that is UTF-8, and else escaped, for the server's encodings all have ASCII in them. cut says that
-// the string's end was not seen.
+// text reads the string at an address, at most limit bytes. Characters outside ASCII are shown if the database's
+// encoding is UTF-8, and are escaped otherwise, because all server encodings contain ASCII. cut means that the
+// string's end was not read.
 func (r *reader) text(memory Memory, addr uint64, limit int) (text string, cut bool) {
 	if addr == 0 {
 		return "", false
@@ -46,7 +46,7 @@ func ascii(raw []byte) bool {
 	return true
 }
 
-// bytes reads up to limit bytes, by pieces: few strings are long, and where the memory ends nothing can be read.
+// bytes reads up to limit bytes in pieces. Most strings are short, and a read beyond the end of the memory fails.
 func (r *reader) bytes(memory Memory, addr uint64, limit int) []byte {
 	const piece = 256
 	var raw []byte
@@ -64,7 +64,7 @@ func (r *reader) bytes(memory Memory, addr uint64, limit int) []byte {
 	return raw
 }
 
-// wholeRunes returns the length without a character that the end cut in two.
+// wholeRunes returns the length without a truncated last character.
 func wholeRunes(raw []byte) int {
 	for i := 1; i < utf8.UTFMax && i <= len(raw); i++ {
 		at := len(raw) - i
@@ -78,7 +78,7 @@ func wholeRunes(raw []byte) int {
 	return len(raw)
 }
 
-// escape writes what is not ASCII as \xNN.
+// escape writes bytes outside ASCII as \xNN.
 func escape(raw []byte) string {
 	const digits = "0123456789abcdef"
 	var b strings.Builder
@@ -94,10 +94,10 @@ func escape(raw []byte) string {
 	return b.String()
 }
 
-// encodingEntry is how much of an entry of pg_enc2name_tbl (encnames.c) is looked at: a name and the number.
+// encodingEntry is the part of an entry of pg_enc2name_tbl (encnames.c) that is read: a name and the number.
 const encodingEntry = 12
 
-// databaseEncoding reads the number that the variable DatabaseEncoding (mbutils.c) leads to. A process sets it once,
+// databaseEncoding reads the number to which the variable DatabaseEncoding (mbutils.c) leads. A process sets it once,
 // before it has a text.
 func (r *reader) databaseEncoding() int {
 	if r.encoding != 0 {
@@ -122,9 +122,9 @@ func (r *reader) databaseEncoding() int {
 	return r.encoding
 }
 
-// encodingVariable finds the variable DatabaseEncoding, which no symbol table of a stripped server names, in the code
-// of the function GetDatabaseEncoding: it loads that pointer and returns the number behind it. 0 if the code is of
-// another shape, as on other machines than x86-64.
+// encodingVariable finds the variable DatabaseEncoding, for which a stripped server has no symbol. It reads the code
+// of the function GetDatabaseEncoding, which loads that pointer and returns the number at its target. It returns 0 if
+// the code has another form, as on machines other than x86-64.
 func (r *reader) encodingVariable() uint64 {
 	var code [11]byte
 	at := r.server.getEncoding

@@ -8,8 +8,9 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// waits holds the names of the wait events of each version, in the order of their numbers: a line for each class, "-"
-// where a number has no name. They are what pgstat_get_wait_event_type and pgstat_get_wait_event return.
+// waits has the names of the wait events of each version, in the order of their numbers. There is one line for each
+// class, and "-" means that a number has no name. pgstat_get_wait_event_type and pgstat_get_wait_event return the
+// same names.
 //
 //go:embed waits/*.txt
 var waits embed.FS
@@ -57,7 +58,7 @@ func waitEvents(major int) (map[uint32]string, error) {
 	return names, nil
 }
 
-// wait reads the event that my_wait_event_info points at.
+// wait reads the event to which my_wait_event_info points.
 func (r *reader) wait() trace.Wait {
 	p, ok := r.word(r.bias + r.server.wait)
 	if !ok {
@@ -70,7 +71,7 @@ func (r *reader) wait() trace.Wait {
 	return r.server.waitEvent(uint32(n))
 }
 
-// waitEvent names an event. Events and lock tranches that extensions define have a number only.
+// waitEvent names an event. Events and lock tranches of extensions have only a number.
 func (s *Server) waitEvent(n uint32) trace.Wait {
 	const idMask, unused = 0x0000ffff, 0x00ff0000
 	class := waitClass(s.Major, n>>24)

@@ -98,6 +98,12 @@ var layouts = map[int]*layout{
 		generationHead: 112, generationHeader: 128, generationBlock: 24, generationOwner: true,
 		slabs: laterSlabs,
 	},
+	19: {
+		allocSet: 482, generation: 483, slab: 484, bump: 485,
+		chunkLink: 8, chunkHeader: 8,
+		generationHead: 112, generationHeader: 128, generationBlock: 24, generationOwner: true,
+		slabs: laterSlabs,
+	},
 }
 
 //nolint:gochecknoglobals // a table

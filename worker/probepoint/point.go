@@ -1,5 +1,5 @@
-// Package probepoint chooses the instruction of a function at which to probe its calls: one that every call passes
-// exactly once, and that the kernel emulates, because to single-step an instruction takes some ten times as long.
+// Package probepoint chooses the instruction of a function at which to probe its calls. Every call passes it exactly
+// once. If possible the kernel emulates it, because to single-step an instruction takes some ten times as long.
 //
 // It reads code as bytes and must not know processes or files.
 package probepoint
@@ -55,7 +55,7 @@ func Choose(machine elf.Machine, code []byte, o Options) (Point, error) {
 	return Point{}, fmt.Errorf("%w (%s)", ErrArchitecture, machine)
 }
 
-// chooseA64 takes the first instruction: most functions begin with one that the kernel does not emulate.
+// chooseA64 takes the first instruction: the kernel does not emulate the beginning of most functions.
 func chooseA64(code []byte) (Point, error) {
 	if len(code) < 4 {
 		return Point{}, ErrCode

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// maxCode bounds the bytes of a function that are searched for jumps, maxPrologue the instructions that are candidates.
+	// maxCode bounds the bytes of a function that are searched for jumps, maxPrologue the number of candidates.
 	maxCode     = 1 << 20
 	maxPrologue = 24
 	word        = 8
@@ -73,7 +73,7 @@ func chooseX86(code []byte, o Options) (Point, error) {
 	return *best, nil
 }
 
-// decodeX86 decodes a function up to what is not understood.
+// decodeX86 decodes a function up to the first bytes that are no known instruction.
 func decodeX86(code []byte) (f function) {
 	code = code[:min(len(code), maxCode)]
 	for at := 0; at < len(code); {
@@ -161,7 +161,7 @@ func (x *instruction) conditional() bool {
 	return x.code[0]&0xf0 == 0x70 || len(x.code) > 1 && x.code[0] == 0x0f && x.code[1]&0xf0 == 0x80
 }
 
-// ends reports whether what is behind the instruction is not reached by all calls, or not by its arguments.
+// ends reports whether some calls do not reach the next instruction, or have other values in the registers there.
 func (x *instruction) ends() bool {
 	switch x.Op { //nolint:exhaustive // all others
 	case x86asm.JMP, x86asm.RET, x86asm.CALL, x86asm.LOOP, x86asm.LOOPE, x86asm.LOOPNE, x86asm.JCXZ, x86asm.JECXZ,
@@ -194,8 +194,8 @@ func (x *instruction) text() string {
 	return x86asm.GNUSyntax(x.Inst, 0, nil)
 }
 
-// effect returns how far the stack pointer is down behind an instruction, -1 if that is not known, and whether registers
-// still have the arguments.
+// effect returns the distance of the stack pointer from its first value behind an instruction, -1 if that is not known,
+// and whether registers still have the arguments.
 func (x *instruction) effect(pushed int64, intact, golang bool) (int64, bool) {
 	switch x.Op { //nolint:exhaustive // all others
 	case x86asm.PUSH:

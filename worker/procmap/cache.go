@@ -13,23 +13,22 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// maxProcesses bounds the processes that a cache remembers, at about 12 kB each. Any of them makes room for a new one:
-// a caller that asks for more processes than that, one after the other, then still finds most of them.
+// maxProcesses bounds the processes in a cache, at about 12 kB each. When the cache is full, a random process is
+// dropped. So a caller that captures more processes than that in turn still finds most of them.
 const maxProcesses = 2048
 
-// maxSought bounds the images that are looked for at a time. Each takes a thread as long as its disk does not answer:
-// there are many processes that have the same file, and a program that may have no more threads ends.
-const maxSought = 64
+// maxLookups bounds the image lookups that run at the same time. Each blocks a thread as long as its disk does not
+// respond. Many processes may have the same file, and a Go program that exceeds its thread limit ends.
+const maxLookups = 64
 
-// ProcessKey knows a process for good: its pid may be used again, but not with
-// the same start time.
+// ProcessKey identifies a process. The kernel may reuse a pid, but not with the same start time.
 type ProcessKey struct {
 	PID       int
 	StartTime uint64
 }
 
-// A Cache remembers processes: their mappings, which image each mapping holds, and facts of other packages. A repeated
-// capture then asks the process nothing. It is safe for concurrent use.
+// A Cache keeps facts about processes: their mappings, the image of each mapping, and facts of other packages. A
+// repeated capture then reads none of this again. It is safe for concurrent use.
 type Cache struct {
 	images *symbolize.Cache
 	perf   jitcode.PerfMaps
@@ -37,32 +36,32 @@ type Cache struct {
 	mu    sync.Mutex
 	byKey map[ProcessKey]*process
 	paths map[string]string // one copy of each path of a mapping
-	// sought are the mappings whose images are being looked for.
-	sought map[mappingKey]*symbolize.Lazy[symbolize.Placed]
+	// lookups has the image lookups in progress, by mapping.
+	lookups map[mappingKey]*symbolize.Lazy[symbolize.Placed]
 }
 
-// process is what is known of one process.
+// process is the cache entry of one process.
 type process struct {
 	images map[procfs.Mapping]symbolize.Placed
-	maps   *KnownMaps  // nil: not known
-	facts  map[any]any // by the address of their Fact
+	maps   *KnownMaps  // nil: not read yet
+	facts  map[any]any // by the address of the Fact
 }
 
-// mappingKey is a mapping of a process.
+// mappingKey identifies a mapping of a process.
 type mappingKey struct {
 	process ProcessKey
 	mapping procfs.Mapping
 }
 
-// NewCache returns an empty cache of processes that run these images.
+// NewCache returns an empty cache of processes whose images come from the given cache.
 func NewCache(images *symbolize.Cache) *Cache {
 	return &Cache{
 		images: images, byKey: make(map[ProcessKey]*process), paths: make(map[string]string),
-		sought: make(map[mappingKey]*symbolize.Lazy[symbolize.Placed]),
+		lookups: make(map[mappingKey]*symbolize.Lazy[symbolize.Placed]),
 	}
 }
 
-// entry returns what is known of a process, which is nothing the first time. The caller has locked mu.
+// entry returns the entry of a process, and adds an empty one if there is none. The caller has locked mu.
 func (c *Cache) entry(key ProcessKey) *process {
 	p := c.byKey[key]
 	if p == nil {
@@ -78,8 +77,8 @@ func (c *Cache) entry(key ProcessKey) *process {
 	return p
 }
 
-// Open returns the address space that a snapshot's maps describe. A start time
-// of 0 means that the process is not known for sure: nothing is remembered.
+// Open returns the address space described by the mappings of a snapshot. With a start time of 0 the process is not
+// identified, and nothing is cached.
 func (c *Cache) Open(pid int, startTime uint64, maps []procfs.Mapping) *Space {
 	sp := &Space{cache: c, key: ProcessKey{pid, startTime}, pid: pid, Maps: maps}
 	if startTime == 0 {
@@ -101,18 +100,18 @@ func (c *Cache) ForgetMaps(key ProcessKey) {
 	}
 }
 
-// KnownMaps is the mappings of one process. All but kept is immutable once the cache has it.
+// KnownMaps has the mappings of one process. Everything except kept is immutable once it is in the cache.
 type KnownMaps struct {
 	Snapshot *ptrace.MapsSnapshot
 	maps     []procfs.Mapping
-	used     []Usage // the mappings that the last walk went through, in order
+	used     []Usage // the mappings in which the last walk had frames, in order
 
-	kept atomic.Int64 // when the last capture that it served began, Unix time in ns
+	kept atomic.Int64 // when the last capture that used them began, Unix time in ns
 }
 
-// Maps returns the mappings of a process, or nil. They take longer to read than everything else of a capture together.
-// What a capture uses of them is compared with the process every time (Check): the mappings that its last walk went
-// through before the process is stopped, others after it.
+// Maps returns the cached mappings of a process, or nil. Reading them takes longer than all other parts of a capture
+// together. A capture compares the mappings that it uses with the process (see Check). It compares the mappings of
+// the last walk before it stops the process, and others after the stop.
 func (c *Cache) Maps(key ProcessKey) *KnownMaps {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -122,7 +121,8 @@ func (c *Cache) Maps(key ProcessKey) *KnownMaps {
 	return nil
 }
 
-// KeepMaps remembers the mappings that a capture has read, which began then, and through which of them its walks went.
+// KeepMaps caches the mappings that a capture has read. used are the mappings in which its walks had frames, and
+// began is the time at which the capture began.
 func (c *Cache) KeepMaps(key ProcessKey, snap *ptrace.Snapshot, used []Usage, began time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -138,9 +138,10 @@ func (c *Cache) KeepMaps(key ProcessKey, snap *ptrace.Snapshot, used []Usage, be
 	p.maps.kept.Store(began.UnixNano())
 }
 
-// share copies mappings so that equal paths are the same string: those of a snapshot hold the whole text of its maps.
+// share copies mappings so that equal paths share one string. The strings of a snapshot refer to the whole text of
+// its maps file, which then cannot be freed.
 func (c *Cache) share(maps []procfs.Mapping) []procfs.Mapping {
-	const most = 8192 // paths; servers have some dozens
+	const most = 8192 // paths; a server has some dozens
 	if len(c.paths) > most {
 		clear(c.paths)
 	}
@@ -156,11 +157,11 @@ func (c *Cache) share(maps []procfs.Mapping) []procfs.Mapping {
 	return shared
 }
 
-// A Fact is a kind of knowledge about processes that another package keeps in a Cache. Its address identifies it. The
-// cache drops a fact together with all else that it knows of the process.
+// A Fact is a kind of fact about processes that another package keeps in a Cache. The address of the Fact identifies
+// it. The cache drops a process with all its facts.
 type Fact[T any] struct{ _ byte }
 
-// Of returns the fact about a process; false if there is none.
+// Of returns the fact about a process. It returns false if there is none.
 func (f *Fact[T]) Of(c *Cache, key ProcessKey) (fact T, ok bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -170,7 +171,7 @@ func (f *Fact[T]) Of(c *Cache, key ProcessKey) (fact T, ok bool) {
 	return fact, ok
 }
 
-// Keep remembers a fact about a process, unless its start time is 0.
+// Keep stores a fact about a process, unless its start time is 0.
 func (f *Fact[T]) Keep(c *Cache, key ProcessKey, fact T) {
 	if key.StartTime == 0 {
 		return

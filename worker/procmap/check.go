@@ -11,23 +11,23 @@ import (
 	"pg_stat_backtrace/unwind"
 )
 
-// Usage is a mapping that frames of a walk lie in.
+// Usage is a mapping in which a walk had frames.
 type Usage struct {
 	Mapping int    // its index
-	id      string // build-id of the image that it was taken for, "" if there is none
+	id      string // build-id of its image; "" if it has none
 }
 
 func byMapping(a, b Usage) int { return cmp.Compare(a.Mapping, b.Mapping) }
 
-// Check compares what a capture goes by with the live process.
+// Check compares the mappings that a capture uses with the live process.
 type Check struct {
 	PID  int
 	File *procfs.MapsFile // nil: the kernel cannot be asked
-	// Before are the mappings that were compared before the stop.
+	// Before has the mappings that were compared before the stop.
 	Before []Usage
 }
 
-// NewCheck opens the mappings of a process. The Check must be closed.
+// NewCheck opens the mappings of a process. The caller must close the Check.
 func NewCheck(pid int) Check {
 	if !Guard.Begin(pid) {
 		return Check{PID: pid}
@@ -35,7 +35,7 @@ func NewCheck(pid int) Check {
 	defer Guard.End(pid)
 	file, err := procfs.OpenMaps(pid)
 	if err != nil {
-		return Check{PID: pid} // why it cannot be opened is what the capture will say
+		return Check{PID: pid} // the capture will report the error
 	}
 	return Check{PID: pid, File: file}
 }
@@ -47,31 +47,31 @@ func (c *Check) Close() {
 	}
 }
 
-// HoldsSoon is holds for a process whose address space may be locked, by a thread that waits in the kernel: then
-// nothing is known, and nothing is asked any more.
-func (c *Check) HoldsSoon(l *KnownMaps, now time.Time) bool {
-	if now.UnixNano()-l.kept.Load() < int64(justNow) {
+// UnchangedWithTimeout is lastUsedUnchanged with a timeout. A thread in the kernel may keep the address space of the
+// process locked. UnchangedWithTimeout then returns false, and the Check does not query the process again.
+func (c *Check) UnchangedWithTimeout(l *KnownMaps, now time.Time) bool {
+	if now.UnixNano()-l.kept.Load() < int64(responsivePeriod) {
 		if !Guard.Begin(c.PID) {
 			return false
 		}
 		defer Guard.End(c.PID)
-		return c.holds(l)
+		return c.lastUsedUnchanged(l)
 	}
 	asking, ok := *c, false
-	if WithTimeout(c.PID, func() { ok = asking.holds(l) }, asking.Close) {
+	if WithTimeout(c.PID, func() { ok = asking.lastUsedUnchanged(l) }, asking.Close) {
 		*c = asking
 		return ok
 	}
-	c.File = nil // that goroutine has it
+	c.File = nil // the goroutine still uses it
 	return false
 }
 
-// justNow is for how long after a capture a process is taken for one that answers. To have a goroutine ask is slower,
-// and wakes others up, which makes the pause longer.
-const justNow = time.Second
+// responsivePeriod is how long a process counts as responsive after a capture. A query by another goroutine is
+// slower, and wakes further threads, which makes the pause longer.
+const responsivePeriod = time.Second
 
-// holds tells, before the stop, whether a layout still says what it did of the mappings that were used last.
-func (c *Check) holds(l *KnownMaps) bool {
+// lastUsedUnchanged reports, before the stop, whether the mappings that were used last are unchanged.
+func (c *Check) lastUsedUnchanged(l *KnownMaps) bool {
 	if c.File == nil {
 		return false
 	}
@@ -105,11 +105,11 @@ func (c *Check) unchangedNow(maps []procfs.Mapping, used []Usage) (bool, error) 
 	return true, nil
 }
 
-// same asks the process for one mapping. That it is of the same file is not enough: a file that was written over keeps
-// its inode, but gets another build-id.
+// same compares one mapping with the process's. The same file is not enough: a file that was overwritten keeps its
+// inode, but its build-id changes.
 func (c *Check) same(m *procfs.Mapping, id string) (bool, error) {
 	if m.Path == "[vsyscall]" {
-		return true, nil // is at its place in every process, and no mapping that could be asked for
+		return true, nil // it has the same address in every process, and the kernel has no mapping for it
 	}
 	var now procfs.Mapping
 	var idNow string
@@ -128,7 +128,7 @@ func (c *Check) same(m *procfs.Mapping, id string) (bool, error) {
 	return now.SameMemory(m) && (idNow == "" || idNow == id), nil
 }
 
-// UsedBy adds the mappings that frames lie in to a sorted set of them.
+// UsedBy adds the mappings in which the frames lie to used, which is sorted.
 func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 	for i := range frames {
 		m := sp.Mapping(frames[i].Lookup())
@@ -148,10 +148,10 @@ func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 	return used
 }
 
-// Sound tells, after the stop, whether walks that went by remembered mappings went right. All that a walk to the end
-// of a stack believes are the mappings that its frames lie in, and so does one that was long enough; one that ended
-// elsewhere may have ended because of what is not among the mappings.
-func (c *Check) Sound(maps []procfs.Mapping, used []Usage, trusted bool) (bool, error) {
+// StillMapped reports, after the stop, whether walks that used cached mappings are correct. If a walk reached the end
+// of the stack or its frame limit (trusted), only the mappings of its frames matter. Another walk may have ended
+// because of a missing mapping, so StillMapped then compares all mappings.
+func (c *Check) StillMapped(maps []procfs.Mapping, used []Usage, trusted bool) (bool, error) {
 	if !Guard.Begin(c.PID) {
 		return false, ptrace.ErrUnreachable
 	}
@@ -166,14 +166,15 @@ func (c *Check) Sound(maps []procfs.Mapping, used []Usage, trusted bool) (bool, 
 	return slices.EqualFunc(maps, now, func(a, b procfs.Mapping) bool { return a.SameMemory(&b) }), nil
 }
 
-// StillSound tells whether what walks went by still is as it was, for all that can be asked. Of a process that has just
-// ended nothing can; nor can one be asked by a descriptor for the mappings of the program that it executed before.
-func (c *Check) StillSound(maps []procfs.Mapping, used []Usage, trusted bool) bool {
+// StillMappedRetry is StillMapped for a process that may have ended or executed another program meanwhile. After an
+// error it opens the maps file again and repeats the check, because the old file is useless after an exec. If the
+// process still cannot be checked, it returns true only if its maps file could be opened.
+func (c *Check) StillMappedRetry(maps []procfs.Mapping, used []Usage, trusted bool) bool {
 	for range 2 {
 		if c.File == nil {
 			return false
 		}
-		ok, err := c.Sound(maps, used, trusted)
+		ok, err := c.StillMapped(maps, used, trusted)
 		if err == nil {
 			return ok
 		}

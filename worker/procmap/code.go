@@ -1,7 +1,7 @@
 package procmap
 
-// Code implements unwind.Code: instructions come from the image's file, or from the process's memory where the image
-// was read from there.
+// Code implements unwind.Code. Instructions come from the image's file, or from the process's memory if the image was
+// read from there.
 func (sp *Space) Code(addr uint64, p []byte) bool {
 	_, f, ok := sp.Lookup(addr)
 	if !ok || f.Module == nil {
@@ -11,8 +11,8 @@ func (sp *Space) Code(addr uint64, p []byte) bool {
 	return err == nil && copy(p, b) == len(p)
 }
 
-// Stub implements unwind.Code. The table's first entry is another thing, it leads to the dynamic linker; its size, on
-// aarch64, riscv64 and s390x, is 32 bytes.
+// Stub implements unwind.Code. The first entry of the table leads to the dynamic linker and is not a stub. Its size
+// is 32 bytes on aarch64, riscv64 and s390x.
 func (sp *Space) Stub(addr uint64) bool {
 	const first = 32
 	_, f, ok := sp.Lookup(addr)
@@ -23,7 +23,7 @@ func (sp *Space) Stub(addr uint64) bool {
 	return ok && offset >= first
 }
 
-// Function implements unwind.Code by the symbol that covers the address, or the table of a Go program.
+// Function implements unwind.Code, by the symbol that covers the address or by the table of a Go program.
 func (sp *Space) Function(addr uint64) (start, end uint64, ok bool) {
 	_, f, ok := sp.Lookup(addr)
 	if !ok || f.Module == nil {
@@ -33,7 +33,7 @@ func (sp *Space) Function(addr uint64) (start, end uint64, ok bool) {
 	return start + f.Bias, end + f.Bias, ok
 }
 
-// ReturnProbe implements unwind.Probes: the kernel's code for return probes is what its mapping begins with.
+// ReturnProbe implements unwind.Probes. The kernel's code for return probes is at the start of its mapping.
 func (sp *Space) ReturnProbe(addr uint64) bool {
 	i := sp.Mapping(addr)
 	return i >= 0 && sp.Maps[i].Start == addr && sp.Maps[i].Path == "[uprobes]"

@@ -5,39 +5,40 @@ import (
 	"time"
 )
 
-// SoonEnough is how long a look at a process may take that the kernel answers at once, if it does.
-const SoonEnough = 300 * time.Millisecond
+// ReadTimeout is the timeout for reading a process's state in /proc or its memory. The kernel normally responds at
+// once.
+const ReadTimeout = 300 * time.Millisecond
 
-// Guard are the looks at processes that are under way: at most one of each process at a time. While a process keeps its
-// address space locked the kernel does not come back from a look, and nothing ends that but the process. So a process
-// costs one thread, however many ask about it.
+// Guard serializes reads of each process: at most one runs for each process at a time. While the address space of a
+// process is locked, such a read blocks in the kernel, and nothing can end it except the process. So a process blocks
+// one thread, however many callers query it.
 //
 //nolint:gochecknoglobals // what hangs is the process, however many capturers there are
-var Guard = processLooks{ByPID: map[int]*look{}}
+var Guard = processReads{ByPID: map[int]*processRead{}}
 
-type processLooks struct {
+type processReads struct {
 	mu    sync.Mutex
-	ByPID map[int]*look
+	ByPID map[int]*processRead
 }
 
-// look is one that is under way.
-type look struct {
+// processRead is a read in progress.
+type processRead struct {
 	since time.Time
-	done  chan struct{} // closed when it has come back; nil until another one waits for that
+	done  chan struct{} // closed when the read has ended; nil until a caller waits for that
 }
 
-// Begin reports whether the process can be looked at now. If so, end must follow. It waits for a look that is under
-// way, but not for one that has not come back soon.
-func (p *processLooks) Begin(pid int) bool {
+// Begin reports whether the process can be read now. If so, the caller must call End. Begin waits for a read in
+// progress, but not if that has taken ReadTimeout already.
+func (p *processReads) Begin(pid int) bool {
 	for {
 		p.mu.Lock()
 		l := p.ByPID[pid]
 		if l == nil {
-			p.ByPID[pid] = &look{since: time.Now()}
+			p.ByPID[pid] = &processRead{since: time.Now()}
 			p.mu.Unlock()
 			return true
 		}
-		left := SoonEnough - time.Since(l.since)
+		left := ReadTimeout - time.Since(l.since)
 		if l.done == nil {
 			l.done = make(chan struct{})
 		}
@@ -49,7 +50,7 @@ func (p *processLooks) Begin(pid int) bool {
 	}
 }
 
-func (p *processLooks) End(pid int) {
+func (p *processReads) End(pid int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if l := p.ByPID[pid]; l.done != nil {
@@ -69,30 +70,30 @@ func closedWithin(done <-chan struct{}, limit time.Duration) bool {
 	}
 }
 
-// WithTimeout has a goroutine look at a process, and reports whether it has come back from the kernel. If not it is
-// left behind, and may come back at any time: what it writes to must not be read, and late is called then. While it has
-// not, nothing else looks at the process: then late is called at once, and look is not.
-func WithTimeout(pid int, look, late func()) bool {
+// WithTimeout runs read in a goroutine, and reports whether it ended in time. If not, the goroutine is left behind:
+// the caller must not read what read writes, and late runs when read ends. If an earlier read of the process still
+// blocks, WithTimeout does not run read. It then runs late at once.
+func WithTimeout(pid int, read, late func()) bool {
 	if !Guard.Begin(pid) {
 		late()
 		return false
 	}
 	done := make(chan struct{})
 	var mu sync.Mutex
-	settled := false
-	settle := func() (first bool) {
+	claimed := false
+	claim := func() (first bool) {
 		mu.Lock()
 		defer mu.Unlock()
-		first, settled = !settled, true
+		first, claimed = !claimed, true
 		return first
 	}
 	go func() {
-		look()
+		read()
 		Guard.End(pid)
-		if !settle() {
+		if !claim() {
 			late()
 		}
 		close(done)
 	}()
-	return closedWithin(done, SoonEnough) || !settle()
+	return closedWithin(done, ReadTimeout) || !claim()
 }

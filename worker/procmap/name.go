@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// FrameLimit is the bound on the frames of a thread, inlined calls included.
+// FrameLimit returns the bound on the frames of a thread, inlined calls included.
 func FrameLimit(maxFrames int) int {
 	if maxFrames > 0 {
 		return maxFrames
@@ -17,16 +17,15 @@ func FrameLimit(maxFrames int) int {
 	return unwind.DefaultMaxFrames
 }
 
-// Name turns the walk's frames into a trace's, at most limit: inlined calls
-// are frames too, as they are in gdb. It reports whether some were left out.
-// Source lines that are not there by the deadline are missing.
+// Name turns the frames of a walk into frames of a trace, at most limit. Inlined calls are frames of their own, as in
+// gdb. cut reports whether frames were left out. Source lines that are not known by the deadline are missing.
 func (sp *Space) Name(frames []unwind.Frame, limit int, late *symbolize.Deadline) (out []trace.Frame, cut bool) {
 	out = make([]trace.Frame, 0, len(frames))
 	if len(frames) > 0 {
-		sp.PrefetchInnermost(frames[0].Lookup()) // of a core file and of a goroutine nobody has
+		sp.PrefetchInnermost(frames[0].Lookup()) // for core files and goroutines, whose walks do not call it
 	}
-	if sp.Unfamiliar {
-		sp.Unfamiliar = false
+	if sp.FirstInImage {
+		sp.FirstInImage = false
 		sp.prefetch(frames)
 	}
 	for i := range frames {
@@ -41,21 +40,22 @@ func (sp *Space) Name(frames []unwind.Frame, limit int, late *symbolize.Deadline
 	return out, cut
 }
 
-// PrefetchInnermost has what names the innermost frame, by its look-up address, read while the stack is unwound, if
-// none in its image has been the innermost one yet: to expand the image's lines may take longer than all the rest.
+// PrefetchInnermost starts to read the symbols and lines for the innermost frame, while the stack is unwound. addr is
+// the frame's lookup address. It does so only for the first such frame in an image, because expanding the image's
+// lines may take longer than the rest of a capture.
 func (sp *Space) PrefetchInnermost(addr uint64) {
 	_, where, ok := sp.Lookup(addr)
 	m := where.Module
 	if !ok || m == nil || m.Prefetched.Load() || m.Prefetched.Swap(true) {
 		return
 	}
-	sp.Unfamiliar = true
+	sp.FirstInImage = true
 	m.ReadAhead(addr - where.Bias)
-	runtime.Gosched() // let it begin: there may be one processor
+	runtime.Gosched() // let it begin: there may be only one processor
 }
 
-// prefetch reads the symbols of all images that frames are in, while their lines are looked up: both may take their
-// time when they are needed for the first time.
+// prefetch reads the symbols of all images in which frames lie, and lets their lines be looked up meanwhile. Both may
+// take long when they are needed for the first time.
 func (sp *Space) prefetch(frames []unwind.Frame) {
 	modules := make([]*symbolize.Module, len(frames))
 	for i := range frames {
@@ -78,7 +78,7 @@ func (sp *Space) prefetch(frames []unwind.Frame) {
 	}
 }
 
-// nameFrame appends a frame, behind the calls that are inlined there.
+// nameFrame appends the calls that are inlined at a frame, and then the frame.
 func (sp *Space) nameFrame(dst []trace.Frame, f *unwind.Frame, late *symbolize.Deadline) []trace.Frame {
 	out := trace.Frame{Address: f.PC, Offset: f.PC, Module: "[unmapped]", Note: note(f)}
 	m, where, ok := sp.Lookup(f.Lookup())
@@ -92,7 +92,7 @@ func (sp *Space) nameFrame(dst []trace.Frame, f *unwind.Frame, late *symbolize.D
 	mod := where.Module
 	if mod == nil {
 		if m.Inode != 0 {
-			// The file's own offset says more than the distance in a mapping.
+			// The offset in the file is more useful than the distance from the mapping's start.
 			out.Offset += m.Offset
 		}
 		sp.Generated.Name(&out, f.Lookup())
@@ -108,8 +108,8 @@ func (sp *Space) nameFrame(dst []trace.Frame, f *unwind.Frame, late *symbolize.D
 	return mod.AppendFrames(dst, &out, f.Lookup()-where.Bias, sp.Files, late)
 }
 
-// namePerf names a frame in code that a program has compiled at run time by the program's perf map, if it has one.
-// The program writes the map itself and may be late, so the note says where the name comes from.
+// namePerf names a frame in code compiled at run time, by the program's perf map if it has one. The program writes
+// the map itself and may be late, so the note tells readers the source of the name.
 func (sp *Space) namePerf(out *trace.Frame, addr uint64) {
 	if sp.key.StartTime == 0 || sp.Memory != nil {
 		return // not a live process
@@ -117,7 +117,7 @@ func (sp *Space) namePerf(out *trace.Frame, addr uint64) {
 	if !sp.perfRead {
 		sp.perfRead = true
 		p := &symbolize.Lazy[*jit.PerfMap]{}
-		sp.perf, _ = p.Get(sp.Files, sp.cache.images.Sources.Tell,
+		sp.perf, _ = p.Get(sp.Files, sp.cache.images.Sources.Warn,
 			func() *jit.PerfMap { return sp.cache.perf.Read(sp.key.PID) })
 	}
 	if sp.perf == nil {

@@ -10,30 +10,30 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// Space is the executable part of one process's address space at the time of
-// a snapshot. It implements unwind.Modules, for one goroutine.
+// Space is the executable part of one process's address space at the time of a snapshot. It implements
+// unwind.Modules, for use by one goroutine.
 type Space struct {
 	cache  *Cache
 	key    ProcessKey
 	pid    int
 	Maps   []procfs.Mapping
-	Known  map[procfs.Mapping]symbolize.Placed // shared, under cache.mu
-	Memory symbolize.MemoryReader              // of a core file; nil: of the process as it is now
+	Known  map[procfs.Mapping]symbolize.Placed // images found so far; shared, guarded by cache.mu
+	Memory symbolize.MemoryReader              // of a core file; nil: read the live process
 
-	// Unfamiliar is set while a stack is unwound whose innermost frame is in an image in which none has been before.
-	Unfamiliar bool
+	// FirstInImage is set during a walk if no earlier walk had its innermost frame in this image.
+	FirstInImage bool
 
-	Files  *symbolize.Deadline // for what must be read from files; nil: never
-	Unread string              // an image that was not read by then, so that frames are missing
+	Files  *symbolize.Deadline // for reading files; nil: no deadline
+	Unread string              // an image that was not read by the deadline, so that frames are missing
 
 	Generated jitcode.Code
 	perf      *jit.PerfMap // of the process; nil: none, or not read yet
 	perfRead  bool
-	last      *procfs.Mapping // the mapping found last, and what it holds
+	last      *procfs.Mapping // the result of the last Lookup
 	lastFound symbolize.Placed
 }
 
-// Find returns the module whose executable mapping holds addr.
+// Find returns the module whose executable mapping contains addr.
 func (sp *Space) Find(addr uint64) (unwind.Module, bool) {
 	m, f, ok := sp.Lookup(addr)
 	if !ok {
@@ -53,7 +53,7 @@ func (sp *Space) Find(addr uint64) (unwind.Module, bool) {
 		Start: start, Linker: linker, CodeCache: &f.Module.CodeCache}, true
 }
 
-// Lookup returns the executable mapping that holds addr, and its image.
+// Lookup returns the executable mapping that contains addr, and its image.
 func (sp *Space) Lookup(addr uint64) (*procfs.Mapping, symbolize.Placed, bool) {
 	if m := sp.last; m != nil && addr >= m.Start && addr < m.End {
 		return m, sp.lastFound, true
@@ -66,10 +66,10 @@ func (sp *Space) Lookup(addr uint64) (*procfs.Mapping, symbolize.Placed, bool) {
 	return sp.last, sp.lastFound, true
 }
 
-// Mapping returns the index of the mapping that holds addr, or -1.
+// Mapping returns the index of the mapping that contains addr, or -1.
 func (sp *Space) Mapping(addr uint64) int { return procfs.IndexOf(sp.Maps, addr) }
 
-// JIT is what the search for generated code must know of the process.
+// JIT returns what the search for generated code needs to know about the process.
 func (sp *Space) JIT() *jitcode.Process {
 	return &jitcode.Process{Arch: sp.cache.images.Arch, Maps: sp.Maps, Descriptors: sp.Descriptors}
 }
@@ -93,9 +93,9 @@ func (sp *Space) Resolve(i int) symbolize.Placed {
 	if ok {
 		return f
 	}
-	f = sp.seek(i)
+	f = sp.lookUpImage(i)
 	if f.Module == nil {
-		// Not remembered: it may be readable next time.
+		// Not cached: it may be readable next time.
 		return f
 	}
 	sp.cache.mu.Lock()
@@ -104,27 +104,27 @@ func (sp *Space) Resolve(i int) symbolize.Placed {
 	return f
 }
 
-// seek looks for the image of a mapping; there is no module if there is none, or it was not found by the deadline, or
-// too many are being looked for.
-func (sp *Space) seek(i int) symbolize.Placed {
+// lookUpImage looks up the image of a mapping. Placed.Module is nil if the mapping has no image, if the image was not
+// found by the deadline, or if too many lookups are in progress.
+func (sp *Space) lookUpImage(i int) symbolize.Placed {
 	s, q := sp.cache, mappingKey{sp.key, sp.Maps[i]}
 	s.mu.Lock()
-	p := s.sought[q]
-	if p == nil && len(s.sought) >= maxSought {
+	p := s.lookups[q]
+	if p == nil && len(s.lookups) >= maxLookups {
 		s.mu.Unlock()
 		sp.Unread = symbolize.ModuleName(sp.Maps[i].Path)
 		return symbolize.Placed{}
 	}
 	if p == nil {
 		p = &symbolize.Lazy[symbolize.Placed]{}
-		s.sought[q] = p
+		s.lookups[q] = p
 	}
 	s.mu.Unlock()
-	f, ok := p.Get(sp.Files, s.images.Sources.Tell, func() symbolize.Placed {
+	f, ok := p.Get(sp.Files, s.images.Sources.Warn, func() symbolize.Placed {
 		defer func() {
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			delete(s.sought, q)
+			delete(s.lookups, q)
 		}()
 		return s.images.Mapped(sp.pid, sp.Maps, i)
 	})
@@ -134,7 +134,7 @@ func (sp *Space) seek(i int) symbolize.Placed {
 	return f
 }
 
-// IsGo says that an image has such a table.
+// IsGo reports whether an image has the table of a Go program.
 func (sp *Space) IsGo(m *symbolize.Module) bool {
 	t, _ := m.GoTable(sp.Files)
 	return t != nil
@@ -157,7 +157,7 @@ func (sp *Space) Descriptors() []uint64 {
 	return found
 }
 
-// Reader reads the process's memory as it is now, or as a core file has it.
+// Reader returns a reader of the process's current memory, or of the memory in a core file.
 func (sp *Space) Reader() symbolize.MemoryReader {
 	if sp.Memory != nil {
 		return sp.Memory
@@ -165,5 +165,5 @@ func (sp *Space) Reader() symbolize.MemoryReader {
 	return symbolize.ProcessMemory(sp.pid)
 }
 
-// ReadAll fills b with the process's memory.
+// ReadAll fills b with the process's memory. It returns false if it cannot read all of it.
 func (sp *Space) ReadAll(addr uint64, b []byte) bool { return sp.Reader().Exactly(addr, b) }

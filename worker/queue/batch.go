@@ -8,10 +8,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// job is a request that is being carried out, or has been and waits to be written.
+// job is a request that is running, or has finished and is not written yet.
 type job struct {
 	request Request
-	done    chan struct{} // closed when result is there
+	done    chan struct{} // closed when result is set
 	result  Result
 }
 
@@ -24,19 +24,19 @@ func (j *job) finished() bool {
 	}
 }
 
-// maxJobs bounds, in batches, what may be under way in one database.
+// maxJobs bounds the running requests of one database, in batches.
 const maxJobs = 4
 
-// roleJobs bounds, in batches, what may be under way of one role that is no superuser: its slow captures must not keep
-// others from being served.
+// roleJobs bounds the running requests of one role that is not a superuser, in batches. Slow captures of one role
+// must not delay other roles.
 const roleJobs = 1
 
 // later is how long the requests of a role beyond its rate stay in the queue.
 const later = 100 * time.Millisecond
 
-// batch claims requests, has them carried out and writes what is done within the grace time. Slow ones go on meanwhile,
-// unclaimed, and are claimed again when they are done: so a transaction is short however long a capture takes. More is
-// set when there is reason to call it again at once. The context of captures outlives the batch.
+// batch claims requests, runs them, and writes the results that are ready within the grace time. Slow requests
+// continue unclaimed, and are claimed again when they are done. So a transaction is short, however long a capture
+// takes. more reports whether to call batch again at once. The context captures outlives the batch.
 func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
 	slow := s.unfinished()
 	most := min(s.cfg.Batch, maxJobs*s.cfg.Batch-len(slow))
@@ -113,8 +113,8 @@ func (s *session) scan(row pgx.CollectableRow) (Request, error) {
 	return r, nil
 }
 
-// start returns the jobs of the requests claimed: those begun before, and new ones. A role that is over its rate has to
-// wait, and its requests stay where they are.
+// start returns the jobs of the claimed requests, and begins the new ones. Requests of a role over its rate stay in
+// the queue.
 func (s *session) start(ctx context.Context, requests []Request) []*job {
 	jobs := make([]*job, 0, len(requests))
 	for _, r := range requests {
@@ -132,7 +132,7 @@ func (s *session) start(ctx context.Context, requests []Request) []*job {
 	return jobs
 }
 
-// within counts the request against its caller's rate, and says whether it may begin now.
+// within counts the request against its caller's rate, and reports whether it may begin now.
 func (s *session) within(r Request) bool {
 	if r.Superuser {
 		return true
@@ -154,7 +154,7 @@ func (s *session) carryOut(ctx context.Context, j *job) {
 	s.wake()
 }
 
-// await waits for the jobs, within the grace time.
+// await waits for the jobs, at most for the grace time.
 func (s *session) await(ctx context.Context, jobs []*job) {
 	grace := time.NewTimer(s.cfg.Grace)
 	defer grace.Stop()
@@ -190,7 +190,7 @@ func (s *session) finish(ctx context.Context, jobs []*job) error {
 	return s.conn.SendBatch(ctx, b).Close()
 }
 
-// unfinished lists the requests that are under way: they are not to be claimed.
+// unfinished lists the running requests, which must not be claimed.
 func (s *session) unfinished() []int64 {
 	ids := make([]int64, 0, len(s.jobs))
 	for id, j := range s.jobs {
@@ -201,7 +201,7 @@ func (s *session) unfinished() []int64 {
 	return ids
 }
 
-// busy says whether a role has as much under way as it may.
+// busy reports whether a role has as many running requests as it may have.
 func (s *session) busy(role uint32) bool {
 	n := 0
 	for _, j := range s.jobs {
@@ -226,7 +226,8 @@ func (s *session) deferred() []uint32 {
 	return roles
 }
 
-// forget drops finished jobs whose request is gone: neither claimed, when all there is was claimed, nor passed over.
+// forget drops finished jobs whose request no longer exists. Such a request was neither claimed nor passed over,
+// although the claim reached the end of the queue.
 func (s *session) forget(requests []Request, passed []int64) {
 	if len(s.jobs) == 0 {
 		return
@@ -245,7 +246,7 @@ func (s *session) forget(requests []Request, passed []int64) {
 	}
 }
 
-// columns are the fields of many results, as arrays.
+// columns has the fields of many results, as arrays.
 type columns struct {
 	engines, states, messages, details, hints []*string
 	pauses                                    []*float64
@@ -280,7 +281,7 @@ func (c *columns) add(r Result) {
 	c.hints = append(c.hints, optional(r.Hint))
 }
 
-// optional is NULL for what is not there.
+// optional returns NULL for an empty string.
 func optional(s string) *string {
 	if s == "" {
 		return nil

@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// budget bounds the sessions of all queues together. Where there are more databases than sessions, it passes the
-// sessions round: a session that has stayed long enough gives way to the database that has waited longest.
+// budget bounds the sessions of all queues together. If there are more databases than sessions, the databases take
+// turns. A session that has run long enough gives way to the database that has waited longest.
 type budget struct {
-	// stay times the number of sessions is how long one stays while others wait, unless the budget shrinks: the server
-	// gets at most one new session in that time, however many databases there are.
+	// stay times the number of sessions is how long a session runs while other databases wait, unless the budget
+	// shrinks. So the server gets at most one new session in that time, however many databases there are.
 	stay time.Duration
 
 	mu      sync.Mutex
 	limit   int
 	leases  []*lease // the oldest first
-	waiting []*claim // who is next first
+	waiting []*claim // the next one first
 	timer   *time.Timer
 }
 
@@ -35,7 +35,7 @@ type claim struct {
 	granted  chan *lease
 }
 
-// wake makes the session look for something to do. It does not block.
+// wake makes the session check for work. It does not block.
 func (l *lease) wake() {
 	select {
 	case l.signal <- struct{}{}:
@@ -63,7 +63,7 @@ func (b *budget) acquire(ctx context.Context, database string, urgent bool) (*le
 	b.waiting = slices.DeleteFunc(b.waiting, func(other *claim) bool { return other == c })
 	b.mu.Unlock()
 	select {
-	case l := <-c.granted: // at the same moment
+	case l := <-c.granted: // granted at the same time
 		b.release(l)
 	default:
 	}
@@ -78,7 +78,7 @@ func (b *budget) release(l *lease) {
 	b.settle()
 }
 
-// promote lets a database that waits be the next.
+// promote puts a waiting database first in the line.
 func (b *budget) promote(database string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,7 +93,7 @@ func (b *budget) promote(database string) {
 	})
 }
 
-// resize sets how many sessions there may be. Above that number sessions are asked to leave at once.
+// resize sets the maximum number of sessions. If there are more, the excess sessions are asked to leave at once.
 func (b *budget) resize(limit int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,14 +101,14 @@ func (b *budget) resize(limit int) {
 	b.settle()
 }
 
-// used is the number of sessions that are open or being opened.
+// used returns the number of sessions that are open or being opened.
 func (b *budget) used() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return len(b.leases)
 }
 
-// settle grants what is free, and asks the oldest sessions to leave for those who wait.
+// settle grants free leases, and asks the oldest sessions to leave for waiting databases.
 func (b *budget) settle() {
 	now := time.Now()
 	for len(b.waiting) > 0 && len(b.leases) < b.limit {
@@ -142,7 +142,7 @@ func (b *budget) settle() {
 	}
 }
 
-// later calls settle again.
+// later calls settle after a pause.
 func (b *budget) later(pause time.Duration) {
 	if b.timer != nil {
 		b.timer.Stop()

@@ -14,15 +14,16 @@ import (
 	"pg_stat_backtrace/worker/pgcluster"
 )
 
-// maxVisits bounds the visits to databases, to see whether they have the extension, at a time.
+// maxVisits bounds the visits that check databases for the extension at the same time.
 const maxVisits = 4
 
-// Queue serves the databases of one run of a server.
+// Queue serves the databases of a server until the server stops.
 type Queue struct {
 	cfg    Config
 	visits chan struct{}
 	budget *budget
-	// told is the last message about scarce slots, and toldAt when: slots come and go, and the log must not grow with it.
+	// told is the last logged message about scarce slots, and toldAt its time. Slots change often, and the log must
+	// not grow with them.
 	told   string
 	toldAt time.Time
 
@@ -30,7 +31,7 @@ type Queue struct {
 	keepers map[uint32]*keeper
 }
 
-// New makes a queue; Run serves it.
+// New makes a queue. Run serves it.
 func New(cfg Config) *Queue {
 	cfg.setDefaults()
 	return &Queue{
@@ -38,20 +39,22 @@ func New(cfg Config) *Queue {
 	}
 }
 
-// database is one that can be connected to.
+// database is a database that accepts connections.
 type database struct {
 	oid  uint32
 	name string
-	// wanted: somebody has locked it against others (to drop, rename or copy it) and waits for sessions to go.
+	// wanted means that another session has locked the database to drop, rename or copy it, and waits for other
+	// sessions to end.
 	wanted bool
-	// limit is its CONNECTION LIMIT, below 0: none; others is how many sessions there are besides the worker's.
+	// limit is the database's CONNECTION LIMIT, below 0 if it has none. others counts the sessions other than the
+	// worker's.
 	limit, others int
 }
 
 // full reports whether a session of the worker would take the last slot of the database.
 func (d database) full() bool { return d.limit >= 0 && d.others+1 >= d.limit }
 
-// Run serves until ctx ends, and then ends its sessions; what they have not written stays queued.
+// Run serves until ctx ends, and then ends its sessions. Results that are not written stay queued.
 func (q *Queue) Run(ctx context.Context) {
 	q.cfg.Journal.onNewcomer(q.visit)
 	defer q.cfg.Journal.onNewcomer(nil)
@@ -61,7 +64,7 @@ func (q *Queue) Run(ctx context.Context) {
 		pause := q.cfg.Scan
 		if q.scan(ctx) {
 			retry = minScan
-		} else { // the main session comes up, or back
+		} else { // the main session is starting or reconnecting
 			pause = retry
 			retry = min(2*retry, q.cfg.Scan)
 		}
@@ -73,10 +76,10 @@ func (q *Queue) Run(ctx context.Context) {
 	}
 }
 
-// minScan is the first pause after a look at the databases that failed.
+// minScan is the first pause after a failed listing of the databases.
 const minScan = 10 * time.Millisecond
 
-// scan keeps the sessions in step with the databases. It returns false when it could not ask for them.
+// scan starts and ends sessions so that they match the databases. It returns false if it could not list them.
 func (q *Queue) scan(ctx context.Context) bool {
 	for database, n := range q.cfg.Journal.lost() {
 		q.cfg.Log.Warn().Str("database", database).Int("rows", n).
@@ -84,7 +87,7 @@ func (q *Queue) scan(ctx context.Context) bool {
 	}
 	found, slots, recovering, err := q.databases(ctx)
 	if err != nil {
-		return false // the worker's main session says why; what is served is served on
+		return false // the main session logs the error; existing sessions continue
 	}
 	if !recovering {
 		q.share(slots, found)
@@ -97,7 +100,7 @@ func (q *Queue) scan(ctx context.Context) bool {
 		names[d.name] = true
 		k := q.keepers[d.oid]
 		if d.wanted || d.full() || k != nil && k.name != d.name {
-			continue // comes back when that is over, under its new name
+			continue // it returns later, under its new name
 		}
 		there[d.oid] = true
 		if k == nil {
@@ -114,11 +117,11 @@ func (q *Queue) scan(ctx context.Context) bool {
 	return true
 }
 
-// tellEvery is the shortest pause between two messages about scarce slots.
+// tellEvery is the shortest interval of messages about scarce slots.
 const tellEvery = time.Minute
 
-// share sets how many sessions there may be now: the worker's budget without its main session, as long as slots are
-// left for others.
+// share sets how many sessions are allowed now: the worker's limit without its main session, as long as slots are
+// left for other clients.
 func (q *Queue) share(slots pgcluster.Slots, found []database) {
 	most := q.cfg.Sessions
 	if most <= 0 {
@@ -144,7 +147,7 @@ func (q *Queue) share(slots pgcluster.Slots, found []database) {
 	}
 }
 
-// fullDatabases names the databases that have no slot for the worker, some of them if there are many.
+// fullDatabases names the databases that have no slot for the worker, and only some of them if there are many.
 func fullDatabases(found []database) string {
 	const most = 10
 	var list []string
@@ -161,9 +164,10 @@ func fullDatabases(found []database) string {
 
 const recoverySQL = `SELECT pg_catalog.pg_is_in_recovery()`
 
-// databaseSQL lists what can be connected to. DROP DATABASE, RENAME and CREATE DATABASE … TEMPLATE lock a database and
-// then wait some seconds for its sessions to end: ours do. A datconnlimit of -2 marks a database whose dropping failed.
-// Sessions of the worker in a database are known by their processes, $1: their names are hidden from some roles.
+// databaseSQL lists the databases that accept connections. DROP DATABASE, RENAME and CREATE DATABASE … TEMPLATE lock
+// a database and wait some seconds for other sessions to end, so the worker ends its sessions. A datconnlimit of -2
+// marks a database whose DROP failed. $1 has the pids of the worker's sessions, because some roles cannot see session
+// names.
 const databaseSQL = `
 SELECT d.oid, d.datname,
        EXISTS (SELECT FROM pg_catalog.pg_locks l
@@ -178,7 +182,7 @@ WHERE d.datallowconn AND NOT d.datistemplate AND d.datconnlimit <> -2
   AND pg_catalog.has_database_privilege(d.oid, 'CONNECT')
 ORDER BY d.oid`
 
-// databases asks for the databases to serve: none during recovery; and for the connection slots.
+// databases lists the databases to serve, which are none during recovery, and reads the connection slots.
 func (q *Queue) databases(ctx context.Context) (found []database, slots pgcluster.Slots, recovering bool, err error) {
 	err = q.cfg.Server.Query(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		if err := conn.QueryRow(ctx, recoverySQL).Scan(&recovering); err != nil || recovering {
@@ -200,7 +204,7 @@ func (q *Queue) databases(ctx context.Context) (found []database, slots pgcluste
 	return found, slots, recovering, err
 }
 
-// processes lists the server's processes of the sessions for queues.
+// processes lists the server processes of the queue's sessions.
 func (q *Queue) processes() []int32 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -213,7 +217,7 @@ func (q *Queue) processes() []int32 {
 	return pids
 }
 
-// visit makes the keeper of a database look again soon: a call came from there, so it has the extension.
+// visit makes a database's keeper check again soon. A call came from that database, so it has the extension.
 func (q *Queue) visit(name string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -239,14 +243,14 @@ func (q *Queue) end() {
 	}
 }
 
-// keeper looks after one database.
+// keeper serves one database.
 type keeper struct {
 	name   string
 	cancel context.CancelFunc
 	done   chan struct{}
 	soon   chan struct{}
-	known  bool // it has been served, and the log says so
-	// backend is the server's process of the session; 0: there is none.
+	known  bool // it has been served, and the log has a message about that
+	// backend is the pid of the session's server process; 0 if there is no session.
 	backend atomic.Int32
 }
 
@@ -268,8 +272,8 @@ func (q *Queue) keep(ctx context.Context, d database) *keeper {
 	return k
 }
 
-// follow serves a database while ctx lasts. Where there is nothing to serve, or no session to be had, it looks again
-// after a pause that grows.
+// follow serves a database until ctx ends. If there is no queue or no free session, it checks again after growing
+// pauses.
 func (q *Queue) follow(ctx context.Context, k *keeper) {
 	log := q.cfg.Log.With().Str("database", k.name).Logger()
 	told := ""
@@ -297,7 +301,7 @@ func (q *Queue) follow(ctx context.Context, k *keeper) {
 			told = err.Error()
 		}
 		if served && err == nil {
-			continue // it has left for another database, and waits for its next turn
+			continue // it has given way to another database, and waits for its next turn
 		}
 		if !q.rest(ctx, k, pause) {
 			return
@@ -306,7 +310,7 @@ func (q *Queue) follow(ctx context.Context, k *keeper) {
 	}
 }
 
-// rest waits, a shorter while if the keeper is told to hurry.
+// rest waits. After hurry it waits only the shortest pause.
 func (q *Queue) rest(ctx context.Context, k *keeper, pause time.Duration) bool {
 	for _, step := range []struct {
 		time  time.Duration
@@ -323,15 +327,16 @@ func (q *Queue) rest(ctx context.Context, k *keeper, pause time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// longest is the longest pause between two visits to a database without the extension: so many databases must not cost
-// the server a new session all the time.
+// longest returns the longest interval of visits to a database without the extension. It grows with the number of
+// databases, so that the visits do not cost the server a new session all the time.
 func (q *Queue) longest() time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	return max(q.cfg.MaxLook, time.Duration(len(q.keepers))*time.Second)
 }
 
-// serve visits a database when there is a session to spare, and stays if it has a queue. Served is set if it had one.
+// serve visits a database when a session is free, and stays if the database has a queue. served reports whether it
+// has one.
 func (q *Queue) serve(ctx context.Context, k *keeper) (served bool, err error) {
 	lease, err := q.budget.acquire(ctx, k.name, q.cfg.Journal.waits(k.name))
 	if err != nil {

@@ -1,15 +1,14 @@
-// Package queue serves requests that nobody waits for, and keeps the journal of those that somebody does.
+// Package queue serves queued requests, whose callers do not wait, and writes the journal of waiting calls.
 //
-// In every database that has the extension it keeps one session, which listens, claims rows of backtrace.request, has
-// them carried out, and writes the results in the transaction that holds the claim. A worker that dies leaves its
-// claims to the next one; a row has one result however many workers, sessions and restarts there were. What is told of
-// waiting calls (Journal.Add) is written by the same sessions, in batches. Databases are found by looking at
-// pg_database; one without the extension gets a short visit now and then and no session. During recovery nothing is
-// done.
+// In every database that has the extension, the queue keeps one session. The session listens, claims rows of
+// backtrace.request, runs them, and writes the results in the transaction that claimed them. If a worker dies, the
+// next one claims its rows again. A row gets one result, however many workers, sessions and restarts there are. The
+// same sessions write the rows of waiting calls (Journal.Add) in batches. The queue finds databases in pg_database.
+// It visits a database without the extension briefly from time to time. During recovery it does nothing.
 //
-// Order matters: LISTEN first, then what is there already; a slow poll stands in for a notification that is late or
-// lost, and finds connections that are half open. Before it names anything of schema backtrace, each transaction makes
-// sure that it is the extension's (see guard).
+// The order matters: the session listens first, and then claims existing rows. A slow poll replaces late or lost
+// notifications and detects half-open connections. Before each transaction uses an object of the schema backtrace, it
+// verifies that the object belongs to the extension (see guard).
 //
-// It must not know how stacks are captured nor who may see them: that is what Config.Handle is for.
+// The package does not capture stacks and does not check privileges. Config.Handle does.
 package queue

@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// Row is what the journal keeps of a waiting call. It holds no stack: the call returned it.
+// Row is the journal's row about a waiting call. It has no stack, because the call returned the stack.
 type Row struct {
 	Verb       string
 	Caller     uint32
@@ -19,42 +19,43 @@ type Row struct {
 	Result     Result
 }
 
-// The journal's measures.
+// The limits of the journal.
 const (
-	journalBytes = 4 << 20                // what waits to be written in one database may take
-	journalTotal = 32 << 20               // ... and in all of them
-	journalText  = 1 << 10                // a text is cut to this length, in bytes
+	journalBytes = 4 << 20                // memory of the unwritten rows of one database
+	journalTotal = 32 << 20               // memory of the unwritten rows of all databases
+	journalText  = 1 << 10                // length to which a text is cut, in bytes
 	journalBatch = 500                    // rows written at once
-	journalPause = 200 * time.Millisecond // and that often
+	journalPause = 200 * time.Millisecond // interval of the writes
 )
 
-// Journal collects rows of waiting calls, by database, until a session writes them. It never delays a call. If the rows
-// of a database take too much memory, its newest rows are dropped and counted. Other databases keep theirs: a database
-// that cannot be reached must not cost the journal of the others. Safe for concurrent use; the zero value is ready.
+// Journal collects the rows of waiting calls, by database, until a session writes them. It never delays a call. If
+// the rows of a database take too much memory, its newest rows are dropped and counted. Other databases keep theirs.
+// So an unreachable database does not affect the others' journal. A Journal is safe for concurrent use, and its zero
+// value is ready.
 type Journal struct {
 	mu       sync.Mutex
 	off      bool // nothing can be written (recovery)
 	places   map[string]*place
 	bytes    int            // of all rows
-	dropped  map[string]int // rows, by database
+	dropped  map[string]int // dropped rows, by database
 	newcomer func(database string)
 }
 
-// place is a database's part of the journal.
+// place is the part of the journal for one database.
 type place struct {
 	rows  []Row
 	bytes int
-	owner *session // writes them; nil: no session does
+	owner *session // the session that writes them, or nil
 }
 
-// size is about what a row takes, in bytes.
+// size returns the approximate memory of a row, in bytes.
 func (r *Row) size() int {
 	const fixed = 256
 	return fixed + len(r.Verb) + len(r.CallerName) + len(r.Result.Engine) + len(r.Result.Message) + len(r.Result.Detail) +
 		len(r.Result.Hint)
 }
 
-// shorten cuts the texts of a row, between two characters.
+// shorten cuts the texts of a row between two characters.
 func (r *Row) shorten() {
 	for _, s := range []*string{&r.CallerName, &r.Result.Message, &r.Result.Detail, &r.Result.Hint} {
 		if len(*s) > journalText {
@@ -67,7 +68,7 @@ func (r *Row) shorten() {
 	}
 }
 
-// Add takes a row, without waiting for anything.
+// Add adds a row. It does not block.
 func (j *Journal) Add(database string, row Row) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -96,8 +97,8 @@ func (j *Journal) Add(database string, row Row) {
 	}
 }
 
-// room makes room for a row of p where all databases together have too much: the one with the most gives its newest
-// rows. It returns false if that is p.
+// room makes room for a row of p if all databases together have too many bytes. It drops the newest rows of the
+// database with the most bytes. It returns false if that is p.
 func (j *Journal) room(p *place, size int) bool {
 	for j.bytes+size > journalTotal {
 		name, largest := "", p
@@ -138,14 +139,14 @@ func (j *Journal) place(database string) *place {
 	return p
 }
 
-// attach names who writes the rows of a database from now on.
+// attach makes a session the writer of its database's rows.
 func (j *Journal) attach(s *session) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.place(s.database).owner = s
 }
 
-// detach ends that, unless another session has taken over.
+// detach ends that, unless another session has replaced it.
 func (j *Journal) detach(s *session) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -155,7 +156,7 @@ func (j *Journal) detach(s *session) {
 	}
 }
 
-// discard forgets the rows of a database that has no session: it has no table for them.
+// discard drops the rows of a database without a session, because it has no table for them.
 func (j *Journal) discard(database string) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -166,7 +167,7 @@ func (j *Journal) discard(database string) {
 	}
 }
 
-// waits reports whether rows of a database wait to be written.
+// waits reports whether a database has unwritten rows.
 func (j *Journal) waits(database string) bool {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -174,7 +175,7 @@ func (j *Journal) waits(database string) bool {
 	return p != nil && len(p.rows) > 0
 }
 
-// retain discards what belongs to databases that are none of these.
+// retain drops the rows of all databases other than these.
 func (j *Journal) retain(databases map[string]bool) {
 	j.mu.Lock()
 	var others []string
@@ -189,14 +190,14 @@ func (j *Journal) retain(databases map[string]bool) {
 	}
 }
 
-// tidy removes a place that is of no use.
+// tidy removes an unused place.
 func (j *Journal) tidy(database string) {
 	if p := j.places[database]; p.owner == nil && len(p.rows) == 0 {
 		delete(j.places, database)
 	}
 }
 
-// take returns rows to be written, the oldest first.
+// take returns rows to write, the oldest first.
 func (j *Journal) take(database string) []Row {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -237,7 +238,7 @@ func (j *Journal) putBack(database string, rows []Row) {
 	j.bytes += size
 }
 
-// suspend says whether anything can be written at all.
+// suspend sets whether rows cannot be written, as during recovery. If so, it drops all rows.
 func (j *Journal) suspend(off bool) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
@@ -250,7 +251,7 @@ func (j *Journal) suspend(off bool) {
 	}
 }
 
-// onNewcomer sets who is told of a row of a database without a session.
+// onNewcomer sets a function that is called for the first row of a database without a session.
 func (j *Journal) onNewcomer(f func(database string)) {
 	j.mu.Lock()
 	defer j.mu.Unlock()

@@ -42,7 +42,7 @@ func TestJournal(t *testing.T) {
 	}
 }
 
-// TestJournalBounds: a database whose rows cannot be written loses its newest ones, and costs no other database any.
+// TestJournalBounds checks that a database whose rows cannot be written loses only its own newest rows.
 func TestJournalBounds(t *testing.T) {
 	var j Journal
 	long := Row{Result: Result{Message: strings.Repeat("é", 31_000), SQLState: "22023"}}
@@ -141,7 +141,7 @@ func TestPrintable(t *testing.T) {
 	}
 }
 
-// FuzzPrintable holds what the database relies on.
+// FuzzPrintable checks the properties that the database relies on.
 func FuzzPrintable(f *testing.F) {
 	f.Add("#0 é\x00\xff", true)
 	f.Fuzz(func(t *testing.T, s string, ascii bool) {

@@ -113,7 +113,7 @@ func (s *site) testEarlyFailures(t *testing.T, worker *process) {
 	}
 }
 
-// testDeepStacks: deep stacks, many requests at a time and answers that nobody fetches.
+// testDeepStacks makes many requests at a time, with deep stacks, and does not fetch the answers.
 func (s *site) testDeepStacks(t *testing.T, worker *process) {
 	admin := s.Connect(t, s.User, "postgres")
 	var targets []string

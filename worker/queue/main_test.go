@@ -20,8 +20,8 @@ import (
 	"pg_stat_backtrace/worker"
 )
 
-// The worker must run as the server's operating system user, and is killed in some tests: it is a process of its own,
-// this test program, copied to where that user can execute it.
+// The worker must run as the server's operating system user, and some tests kill it. So it is a separate process:
+// this test program, copied to a place where that user can execute it.
 const workerEnv = "PGSB_QUEUE_WORKER"
 
 func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, workerEnv, serve)) }
@@ -48,7 +48,7 @@ type site struct {
 	program string // this test program, where the server's user can execute it
 }
 
-// eachSite runs test with a fresh server of every version; a test is a story told in subtests that share the server.
+// eachSite runs test with a fresh server of every version. The parts of a test are subtests that share the server.
 func eachSite(t *testing.T, o pgtest.Options, test func(t *testing.T, s *site)) {
 	t.Helper()
 	onSites(t, pgtest.Each, o, test)
@@ -154,7 +154,7 @@ func (p *process) end(sig syscall.Signal) error {
 	return p.err
 }
 
-// suspend stops the worker, and returns when it stands still.
+// suspend stops the worker, and returns when all its threads have stopped.
 func (p *process) suspend(t *testing.T) {
 	t.Helper()
 	pgtest.Suspend(t, p.Process)
@@ -228,7 +228,8 @@ func pid(c *pgx.Conn) int { return int(c.PgConn().PID()) }
 // stopSignal ends a worker in order.
 const stopSignal = syscall.SIGTERM
 
-// notices connects with a record of what the server sends beside results; reading it empties it.
+// notices connects and records the messages that the server sends in addition to results. Reading the record empties
+// it.
 func (s *site) notices(t *testing.T) (*pgx.Conn, func() []string) {
 	t.Helper()
 	config, err := pgx.ParseConfig(s.DSN(s.User, "postgres"))

@@ -39,7 +39,7 @@ func TestQueue(t *testing.T) {
 	})
 }
 
-// A request waits for a worker, and whoever makes it is told.
+// testNoWorker checks that a request without a worker stays queued, and that the requester gets a notice.
 func (s *site) testNoWorker(t *testing.T, admin *pgx.Conn, target int) {
 	c, notices := s.notices(t)
 	run(t, c, "SET pg_stat_backtrace.timeout = 60000") // the worker's first capture, beside other packages' tests
@@ -67,7 +67,7 @@ func (s *site) testNoWorker(t *testing.T, admin *pgx.Conn, target int) {
 func (s *site) testTable(t *testing.T, admin *pgx.Conn, target int) {
 	run(t, admin, "LISTEN backtrace_done")
 	id := request(t, admin, target)
-	// What another test asked for last may end only now.
+	// The last request of another test may end only now.
 	for done := ""; done != strconv.FormatInt(id, 10); {
 		n, err := admin.WaitForNotification(t.Context())
 		if err != nil {
@@ -211,7 +211,7 @@ func (s *site) testReadOnly(t *testing.T, _ *pgx.Conn, target int) {
 	run(t, c, "ROLLBACK")
 }
 
-// prune is what the worker does now and then.
+// testRetention calls prune, as the worker does from time to time.
 func (s *site) testRetention(t *testing.T, _ *pgx.Conn, _ int) {
 	c := s.Connect(t, s.User, "postgres")
 	run(t, c, "BEGIN; DELETE FROM backtrace.request")
@@ -255,12 +255,12 @@ func (s *site) testSettings(t *testing.T, _ *pgx.Conn, target int) {
 	}
 }
 
-// The worker passes over what another session has claimed, and takes it up when that one gives up; nobody writes a
-// second result.
+// testTwoSessions checks that the worker passes over rows claimed by another session, and claims them when that
+// session gives them up. A row must never get a second result.
 func (s *site) testTwoSessions(t *testing.T, worker *process, admin *pgx.Conn, target int) {
 	other := s.Connect(t, s.User, "postgres")
 	worker.suspend(t)
-	// What it had asked for just before must not claim what is requested now.
+	// A query that the worker sent just before must not claim the new request.
 	const asking = `SELECT count(*) FROM pg_stat_activity
 		WHERE application_name ~ '^pg_stat_backtrace' AND state = 'active'`
 	quiet := 0
@@ -301,7 +301,7 @@ func (s *site) testTwoSessions(t *testing.T, worker *process, admin *pgx.Conn, t
 	}
 }
 
-// Roles over their limit are told; the requests of others are not held up.
+// testLimit checks that roles over their limit get an error, and do not delay the requests of others.
 func (s *site) testLimit(t *testing.T, admin *pgx.Conn, _ int) {
 	c := s.Connect(t, "alice", "postgres")
 	run(t, c, "BEGIN")

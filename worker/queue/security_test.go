@@ -57,7 +57,7 @@ func (s *site) testRowSecurity(t *testing.T, admin *pgx.Conn, _ int) {
 	}
 }
 
-// testWriting: who may write to all tables writes nothing here.
+// testWriting checks that a role with write access to all tables cannot write here.
 func (s *site) testWriting(t *testing.T, id int64) {
 	c := s.Connect(t, "writer", "postgres")
 	for sql, want := range map[string]string{
@@ -76,7 +76,7 @@ func (s *site) testWriting(t *testing.T, id int64) {
 	}
 }
 
-// Who may ask, and for whom, is decided when the request is carried out.
+// testPrivileges checks that privileges are verified when the request runs.
 func (s *site) testPrivileges(t *testing.T, admin *pgx.Conn, target int) {
 	run(t, admin, `CREATE ROLE carol LOGIN; CREATE ROLE dave LOGIN; CREATE ROLE erin LOGIN;
 		CREATE ROLE boss LOGIN SUPERUSER; CREATE ROLE frank LOGIN; CREATE ROLE grace LOGIN; GRANT alice TO frank, grace;

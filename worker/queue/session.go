@@ -13,41 +13,40 @@ import (
 )
 
 const (
-	// operation bounds one transaction. A commit can hang behind another one's (NOTIFY takes its turn in a global
-	// lock); then the claim's transaction goes on or fails by itself, and a new session works beside it.
+	// operation bounds one transaction. A commit may wait for another one, because NOTIFY takes a global lock. The
+	// transaction then ends on the server without the worker, which opens a new session.
 	operation = 30 * time.Second
-	// overdue is how long a session may stay that has something under way and is to leave.
+	// overdue is how long a session with running requests may stay after it was asked to leave.
 	overdue = 15 * time.Second
-	// farewell is how long an operation may still take when the session is to end.
+	// farewell is how long an operation may still take when the session has to end.
 	farewell = time.Second
-	// pruneEvery and pruneAfter say when old rows are removed: after that time, or that many new rows.
+	// Old rows are removed after pruneEvery, or after pruneAfter new rows.
 	pruneEvery = time.Minute
-	// compareEvery says how often the extension's objects are compared with what its script makes.
+	// compareEvery is the interval at which the extension's objects are compared with those of its script.
 	compareEvery = 10 * time.Second
 	pruneAfter   = 1000
-	// pruneBatch is the number of rows removed at a time; larger than pruneAfter, so that it keeps up.
+	// pruneBatch is the number of rows removed at a time. It is larger than pruneAfter, so that the removal keeps up.
 	pruneBatch = 2000
 )
 
-// session is the worker's session in one database, from its start to its end. One goroutine has it; wake alone may be
-// called by others.
+// session is the worker's session in one database. One goroutine uses it. Only wake may be called by others.
 type session struct {
 	cfg      *Config
 	log      zerolog.Logger
 	database string
 	conn     *pgx.Conn
-	ascii    bool // the database takes no other characters
+	ascii    bool // the database accepts only ASCII
 
-	jobs     map[int64]*job       // under way, or done and not yet written
-	over     map[uint32]time.Time // roles over their rate, and until when they wait
+	jobs     map[int64]*job       // running, or done and not yet written
+	over     map[uint32]time.Time // roles over their rate, with the end of their pause
 	notified bool                 // a notification came since the last claim
-	lease    *lease               // the right to be there; its signal says that something else is to be done
+	lease    *lease               // the right to the session; its signal wakes the session
 	written  int                  // rows since the last prune
 	pruned   time.Time
-	compared time.Time // the extension's objects with what its script makes
+	compared time.Time // when the extension's objects were last compared
 }
 
-// open connects to a database, and looks for the extension. Without it the error wraps errAbsent.
+// open connects to a database and checks for the extension. Without it the error wraps errAbsent.
 func open(ctx context.Context, cfg *Config, database string, lease *lease) (*session, error) {
 	s := &session{
 		cfg: cfg, log: cfg.Log.With().Str("database", database).Logger(), database: database,
@@ -66,7 +65,7 @@ func open(ctx context.Context, cfg *Config, database string, lease *lease) (*ses
 	return s, nil
 }
 
-// look finds out whether there is anything to serve.
+// look checks whether the database has a queue to serve.
 func (s *session) look(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, operation)
 	defer cancel()
@@ -101,10 +100,10 @@ func (s *session) run(ctx context.Context) error {
 	return err
 }
 
-// serve listens first: what is notified from then on is not missed, what was there before is found by the first claim.
+// serve listens first. Later requests send a notification, and the first claim finds earlier ones.
 func (s *session) serve(ctx context.Context) error {
 	jobs, stop := context.WithCancel(context.WithoutCancel(ctx))
-	defer stop() // nobody waits for what is under way: it is claimed again
+	defer stop() // running requests are abandoned, and another session claims them again
 	err := s.bounded(ctx, func(ctx context.Context) error {
 		_, err := s.conn.Exec(ctx, "LISTEN "+channel)
 		return err
@@ -123,7 +122,7 @@ func (s *session) serve(ctx context.Context) error {
 	return err
 }
 
-// renew has the key of an extension of version 1.1 made anew, if it was made for another cluster.
+// renew makes a new key for an extension of version 1.1 if its key was made for another cluster.
 func (s *session) renew(ctx context.Context) error {
 	var keyed, renewed bool
 	if err := s.conn.QueryRow(ctx, keyedSQL).Scan(&keyed); err != nil || !keyed {
@@ -132,13 +131,13 @@ func (s *session) renew(ctx context.Context) error {
 	return once(ctx, s.conn, &renewed, renewSQL)
 }
 
-// leaves reports whether the session is to end because its place is needed. What is under way has some time to end: it
-// would be claimed again, and captured once more.
+// leaves reports whether the session has to end because another database needs it. Running requests get some time to
+// end, because another session would capture them again.
 func (s *session) leaves() bool {
 	return s.lease.leave.Load() && (len(s.jobs) == 0 || time.Since(s.lease.since) > overdue)
 }
 
-// round does all that is to be done.
+// round runs all pending work.
 func (s *session) round(ctx, jobs context.Context) error {
 	for more := true; more && ctx.Err() == nil; {
 		s.notified = false
@@ -157,12 +156,12 @@ func (s *session) round(ctx, jobs context.Context) error {
 		if err := s.measure(ctx); err != nil {
 			return err
 		}
-		more = more || s.notified // last: it may have come during any of these, and comes but once
+		more = more || s.notified // last, because a notification may arrive during any of these steps, and arrives once
 	}
 	return nil
 }
 
-// bounded gives f the time of an operation, and a second when ctx ends in it.
+// bounded limits f to the time of an operation, and to a second after ctx ends.
 func (s *session) bounded(ctx context.Context, f func(context.Context) error) error {
 	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), operation)
 	defer cancel()
@@ -171,7 +170,7 @@ func (s *session) bounded(ctx context.Context, f func(context.Context) error) er
 	return f(bound)
 }
 
-// wait returns when there is a notification, a call of wake, or nothing for the time of a poll.
+// wait returns after a notification, a call of wake, or the poll interval.
 func (s *session) wait(ctx context.Context) error {
 	waiting, cancel := context.WithTimeout(ctx, s.cfg.Poll)
 	defer cancel()
@@ -194,7 +193,7 @@ func (s *session) wait(ctx context.Context) error {
 	return err
 }
 
-// wake makes the session look for something to do. It does not block.
+// wake makes the session check for work. It does not block.
 func (s *session) wake() { s.lease.wake() }
 
 // flush writes the rows of waiting calls.
@@ -234,7 +233,7 @@ func (s *session) record(ctx context.Context, rows []Row) error {
 		c.engines, c.pauses, c.depths, c.states, c.messages, c.details, c.hints)
 }
 
-// prune removes old rows, and compares the objects, when it is time to.
+// prune removes old rows and compares the objects, each at its interval.
 func (s *session) prune(ctx context.Context) error {
 	if time.Since(s.compared) >= compareEvery {
 		if err := s.bounded(ctx, s.compare); err != nil {
@@ -255,7 +254,7 @@ func (s *session) prune(ctx context.Context) error {
 	return nil
 }
 
-// report logs what came of a request.
+// report logs the result of a request.
 func (s *session) report(j *job) {
 	r := &j.request
 	event := s.log.Info().Str("verb", r.Verb).Int("pid", r.PID).Str("role", r.CallerName).Int64("request", r.ID).
@@ -268,8 +267,8 @@ func (s *session) report(j *job) {
 		Msg("queued request")
 }
 
-// close ends the session. While the worker runs it waits until the server has given the slot back, which another
-// session of the worker may take then.
+// close ends the session. Unless the worker is ending, it waits until the server has freed the connection slot, which
+// another session of the worker may take.
 func (s *session) close(ctx context.Context) {
 	patience := operation
 	if ctx.Err() != nil {
@@ -278,16 +277,16 @@ func (s *session) close(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()
 	last, err := s.conn.PgConn().Hijack()
-	if err != nil { // it is closed, or in the middle of something
+	if err != nil { // the connection is closed or busy
 		_ = s.conn.Close(ctx)
 		return
 	}
-	defer func() { _ = last.Conn.Close() }() // there is nothing left to lose
+	defer func() { _ = last.Conn.Close() }() // the session has nothing unwritten
 	if deadline, ok := ctx.Deadline(); ok {
 		_ = last.Conn.SetDeadline(deadline)
 	}
 	last.Frontend.Send(&pgproto3.Terminate{})
 	if last.Frontend.Flush() == nil {
-		_, _ = io.Copy(io.Discard, last.Conn) // the server hangs up last
+		_, _ = io.Copy(io.Discard, last.Conn) // the server closes the connection last
 	}
 }

@@ -192,7 +192,7 @@ func TestStandby(t *testing.T) {
 	})
 }
 
-// A worker whose role is no superuser serves the queue once it was granted the functions, and all else without.
+// TestOrdinaryRole checks that a worker without superuser rights serves the queue once it was granted the functions.
 func TestOrdinaryRole(t *testing.T) {
 	eachSite(t, pgtest.Options{InitDB: []string{"--encoding=LATIN1"}}, func(t *testing.T, s *site) {
 		s.Exec(t, "CREATE ROLE backtracer LOGIN; CREATE ROLE alice LOGIN;"+
@@ -241,7 +241,7 @@ func quoted(name string) string {
 	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `\'`).Replace(strings.Trim(name, `"`)) + "'"
 }
 
-// slowResult is result for what may take a worker some time to find.
+// slowResult is result with a longer timeout.
 func slowResult(t *testing.T, c *pgx.Conn, id int64) outcome {
 	t.Helper()
 	waitLonger(t, "the request is served", func() bool {
@@ -250,7 +250,7 @@ func slowResult(t *testing.T, c *pgx.Conn, id int64) outcome {
 	return result(t, c, id)
 }
 
-// waitLonger waits for what may take one of the worker's longer pauses.
+// waitLonger waits as long as the worker's longer pauses.
 func waitLonger(t *testing.T, what string, condition func() bool) {
 	t.Helper()
 	for end := time.Now().Add(2 * pgtest.Patience); !condition(); time.Sleep(20 * time.Millisecond) {

@@ -133,7 +133,7 @@ func TestConnectionLimits(t *testing.T) {
 	})
 }
 
-// TestRoleLimit: so does the main session.
+// TestRoleLimit checks the same for the main session.
 func TestRoleLimit(t *testing.T) {
 	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		boss := s.Connect(t, s.User, "postgres")

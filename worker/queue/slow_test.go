@@ -78,7 +78,8 @@ func (s *site) serve(t *testing.T, h *handler, cfg queue.Config) (stop func()) {
 	return stop
 }
 
-// A slow capture holds up nobody and no transaction; it is made once, and its result written when it is there.
+// TestSlow checks that a slow capture delays no other request and no transaction. It runs once, and its result is
+// written when it is ready.
 func TestSlow(t *testing.T) {
 	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		h := &handler{calls: map[int]int{}, slow: make(chan struct{})}
@@ -102,7 +103,7 @@ func TestSlow(t *testing.T) {
 		if o := result(t, c, slow); o.State != "done" || h.called(1) != 1 {
 			t.Errorf("%+v after %d calls", o, h.called(1))
 		}
-		// What is under way when the worker ends is left to the next one.
+		// Requests that run when the worker ends are left to the next worker.
 		h.slow = make(chan struct{})
 		slow = request(t, c, 1)
 		pgtest.Wait(t, "another slow one has begun", func() bool { return h.called(1) == 2 })

@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// channel is what SQL notifies when there is a request.
+// channel is the channel that SQL notifies of a new request.
 const channel = "pg_stat_backtrace"
 
-// needed lists what must be the extension's. A worker may be newer or older than the extension, so it goes by what is
-// there, not by a version.
+// needed lists the objects that must belong to the extension. The worker may be newer or older than the extension, so
+// it checks objects and not the version.
 //
 //nolint:dupword // signatures
 const needed = `
@@ -34,7 +34,7 @@ WITH needed (class, object) AS (
       AND d.deptype = 'e' AND d.classid = n.class AND d.objid = n.object
 )`
 
-// probe says whether a database has what it takes, and whether this role may use it.
+// probe checks whether a database has these objects, and whether this role may use them.
 const probe = needed + `
 SELECT (SELECT extversion FROM pg_extension WHERE extname = 'pg_stat_backtrace'),
        (SELECT count(*) FROM owned) = (SELECT count(*) FROM needed),
@@ -42,17 +42,18 @@ SELECT (SELECT extversion FROM pg_extension WHERE extname = 'pg_stat_backtrace')
                    WHERE class = 'pg_proc'::regclass AND NOT has_function_privilege(object, 'EXECUTE'))
 `
 
-// hold keeps the extension from being dropped until the transaction ends; guard then fails unless the table that it
-// holds and the functions are the extension's. Without it the owner of a database could make functions of these names,
-// after somebody has dropped the extension, and have the worker run them with its rights, often a superuser's.
+// hold prevents a DROP of the extension until the transaction ends. guard then fails unless the locked table and the
+// functions belong to the extension. Without guard, a database owner could replace the functions after a DROP. The
+// worker would then run them with its privileges, which often are a superuser's.
 const (
 	begin = `BEGIN READ WRITE`
 	hold  = `LOCK TABLE backtrace.request IN ACCESS SHARE MODE`
 	guard = needed + `
 SELECT 1 / ((SELECT count(*) FROM owned) = (SELECT count(*) FROM needed))::int`
 	commit = `COMMIT`
-	// DROP EXTENSION takes the locks of its objects one after the other, and so do we. Who waits gives way before the
-	// server looks for a deadlock, and might end the other one. The commit, which waits for NOTIFY's turn, has time.
+	// DROP EXTENSION locks its objects one after another, and so does this transaction, so a deadlock is possible.
+	// The lock timeout is shorter than the server's deadlock timeout, so that the worker gives way. The commit waits
+	// for NOTIFY's lock without a timeout.
 	hasty   = `SET LOCAL lock_timeout = '300ms'`
 	patient = `SET LOCAL lock_timeout = 0`
 )
@@ -63,20 +64,21 @@ const (
 	$7::text[], $8::text[], $9::text[])`
 	journalSQL = `SELECT backtrace.journal($1::text[], $2::oid[], $3::text[], $4::int[], $5::int[], $6::timestamptz[],
 	$7::timestamptz[], $8::text[], $9::float8[], $10::int[], $11::text[], $12::text[], $13::text[], $14::text[])`
-	// Version 1.1 of the extension has a key, which pg_upgrade carries over with its table.
+	// Version 1.1 of the extension has a key, which pg_upgrade copies with its table.
 	keyedSQL = `SELECT to_regprocedure('backtrace.renew_secret()') IS NOT NULL`
 	renewSQL = `SELECT backtrace.renew_secret()`
 	pruneSQL = `SELECT backtrace.prune($1::interval, $2::bigint, $3::int)`
-	relaxed  = `SET LOCAL synchronous_commit = off` // the loss of the last such rows in a crash harms nobody
+	relaxed  = `SET LOCAL synchronous_commit = off` // a crash may lose the last of these rows without harm
 )
 
-// errAbsent: the database has not (or no more) the extension in a version with a queue, or this role may not use it.
+// errAbsent means that the database does not have the extension in a version with a queue, or that this role may not
+// use it.
 var errAbsent = errors.New("no queue here")
 
-// errNone is the plain case of that.
+// errNone is errAbsent for a database without the extension.
 var errNone = fmt.Errorf("%w: no extension", errAbsent)
 
-// guarded queues the start of a transaction that is sure to meet the extension's objects.
+// guarded queues the start of a transaction that can only use the extension's objects.
 func guarded() *pgx.Batch {
 	b := &pgx.Batch{}
 	b.Queue(begin)
@@ -86,7 +88,7 @@ func guarded() *pgx.Batch {
 	return b
 }
 
-// skip reads the results of what guarded has queued.
+// skip reads the results of the statements that guarded queued.
 func skip(results pgx.BatchResults) error {
 	for range 4 {
 		if _, err := results.Exec(); err != nil {
@@ -96,7 +98,8 @@ func skip(results pgx.BatchResults) error {
 	return nil
 }
 
-// absent makes errAbsent of the errors that say so: undefined schema or table, a privilege, guard's division by zero.
+// absent wraps errors that mean errAbsent: undefined schema or table, missing privilege, and guard's division by
+// zero.
 func absent(err error) error {
 	var e *pgconn.PgError
 	if errors.As(err, &e) {
@@ -108,7 +111,7 @@ func absent(err error) error {
 	return err
 }
 
-// once runs one guarded statement in a transaction of its own and scans its result, if there is somewhere to.
+// once runs one guarded statement in its own transaction. It scans the result into into, unless that is nil.
 func once(ctx context.Context, conn *pgx.Conn, into any, sql string, args ...any) error {
 	b := guarded()
 	b.Queue(relaxed)
@@ -130,5 +133,5 @@ func once(ctx context.Context, conn *pgx.Conn, into any, sql string, args ...any
 	} else if _, err := results.Exec(); err != nil {
 		return err
 	}
-	return results.Close() // the last two
+	return results.Close() // the last two statements
 }

@@ -10,9 +10,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// strangeSQL lists what the extension's scripts did not make: privileges on its objects, which default privileges may
-// have given, owners, and whatever else would have the owner's functions run code of others. It knows the objects of
-// versions 1.1 and 1.2. Users may be granted the functions and the view, the worker's role the functions it calls.
+// strangeSQL lists differences from the extension's scripts: privileges on its objects, owners, and everything else
+// by which the owner's functions could run other users' code. Default privileges may have caused them. It knows the
+// objects of versions 1.1 and 1.2. Users may be granted the functions and the view, and the worker's role the
+// functions that it calls.
 //
 //nolint:dupword // SQL
 const strangeSQL = `
@@ -77,15 +78,15 @@ SELECT format('table %s inherits from %s', i.inhrelid::regclass, r.oid::regclass
 FROM relation r JOIN pg_inherits i ON i.inhparent = r.oid
 ORDER BY 1`
 
-// maxStrange bounds what an error or a report lists.
+// maxStrange bounds the list in an error or a report.
 const maxStrange = 5
 
-// errStrange: the extension's objects are not as its scripts leave them, so the owner's functions may do more, or for
-// other roles, than they should.
+// errStrange means that the extension's objects differ from those of its scripts. The owner's functions might then do
+// too much, or do it for other roles.
 var errStrange = errors.New("objects of the extension are not as its script made them")
 
-// Strange returns what differs, in the database of the connection, from what the extension's scripts make: a sentence
-// each, the first few of them. The database must have the extension.
+// Strange returns the differences between the extension's objects in the connection's database and its scripts. Each
+// is one sentence, and only the first few are returned. The database must have the extension.
 func Strange(ctx context.Context, conn *pgx.Conn) ([]string, error) {
 	rows, err := conn.Query(ctx, strangeSQL)
 	if err != nil {

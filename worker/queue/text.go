@@ -9,9 +9,9 @@ import (
 	"pg_stat_backtrace/worker/visible"
 )
 
-// Printable is s without what a text of the database must not hold: NUL and other control characters but newline and
-// tab (they become \x1f), bytes that are no UTF-8, characters that change how the text around them is shown, and, for
-// ascii, what is not ASCII (\u00e9).
+// Printable returns s in a form that is safe as a text of the database. It escapes control characters other than
+// newline and tab (as \x1f), invalid UTF-8, and characters that change the display of the text around them. With
+// ascii, it also escapes all other characters outside ASCII (as \u00e9).
 func Printable(s string, ascii bool) string {
 	odd := func(r rune) bool { return r >= 0x7f || r < ' ' && r != '\n' && r != '\t' }
 	if strings.IndexFunc(s, odd) < 0 {
@@ -35,7 +35,7 @@ func Printable(s string, ascii bool) string {
 	return b.String()
 }
 
-// printable makes the texts of a result fit for the database.
+// printable makes the texts of a result safe for the database.
 func (r Result) printable(ascii bool) Result {
 	for _, field := range []*string{&r.Engine, &r.Text, &r.SQLState, &r.Message, &r.Detail, &r.Hint} {
 		*field = Printable(*field, ascii)

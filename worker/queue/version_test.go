@@ -101,7 +101,7 @@ func TestVersions(t *testing.T) {
 	})
 }
 
-// others matches what the owner has, in an explicit list or by default.
+// others matches the privileges of the owner, explicit or by default.
 var others = regexp.MustCompile(`(?m)^(privilege|initial) .* postgres [A-Z]+.*\n`)
 
 // testHardened: a role that default privileges have given everything has nothing.
@@ -213,7 +213,7 @@ func TestForeignTrigger(t *testing.T) {
 	})
 }
 
-// TestStrange: whatever differs from what the scripts make is found, and nothing where nothing does.
+// TestStrange checks that every difference from the scripts is found, and that no difference is reported without one.
 func TestStrange(t *testing.T) {
 	eachSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		c := s.Connect(t, s.User, "postgres")

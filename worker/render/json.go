@@ -19,13 +19,13 @@ type jsonTrace struct {
 	NotStop string  `json:"not_stopped,omitempty"`
 	Unknown string  `json:"server_not_recognised,omitempty"`
 	PauseUS float64 `json:"pause_us"`
-	// What a PostgreSQL process says of itself.
+	// What a PostgreSQL process says about itself.
 	WaitEventType  string       `json:"wait_event_type,omitempty"`
 	WaitEvent      string       `json:"wait_event,omitempty"`
 	Query          string       `json:"query,omitempty"`
 	QueryTruncated bool         `json:"query_truncated,omitempty"`
 	Threads        []jsonThread `json:"threads"`
-	// Of a Go program whose goroutines were asked for.
+	// Of a Go program, with goroutines requested.
 	GoVersion  string          `json:"go_version,omitempty"`
 	Goroutines []jsonGoroutine `json:"goroutines,omitempty"`
 	LeftOut    int             `json:"goroutines_left_out,omitempty"`
@@ -68,8 +68,8 @@ type jsonFrame struct {
 	Note         string      `json:"note,omitempty"`
 }
 
-// jsonLevel is a level of PostgreSQL's: what it is (plpgsql, sql, statement, copy, vacuum), in PostgreSQL's words, and
-// the parts of that.
+// jsonLevel is a PostgreSQL level: its kind (plpgsql, sql, statement, copy, vacuum), its text in PostgreSQL's words,
+// and the parts of the text.
 type jsonLevel struct {
 	Kind      string `json:"kind"`
 	Text      string `json:"text"`

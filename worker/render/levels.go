@@ -9,15 +9,15 @@ import (
 // maxNote bounds the text of a query or a level on a line, in bytes; JSON has more of it.
 const maxNote = 200
 
-// appendLevel appends a level of PostgreSQL's as a note.
+// appendLevel appends a PostgreSQL level as a note.
 func appendLevel(buf []byte, l *trace.Level, ascii bool) []byte {
 	buf = append(buf, " ["...)
 	buf = appendShortened(buf, l.Text, false, ascii)
 	return append(buf, ']')
 }
 
-// appendSession appends what stands at this frame of what the process says of itself: the wait event at the
-// innermost frame, the query at its own.
+// appendSession appends what the process says about itself at this frame: the wait event at the innermost frame, and
+// the query at its own frame.
 func appendSession(buf []byte, t *trace.Trace, frame int, ascii bool) []byte {
 	if frame == 0 && t.Wait.Class != "" {
 		buf = append(buf, " [waiting for "...)
@@ -34,7 +34,7 @@ func appendSession(buf []byte, t *trace.Trace, frame int, ascii bool) []byte {
 	return buf
 }
 
-// contextNote joins what stands at a frame of what the process says of itself, unescaped.
+// contextNote joins what the process says about itself at a frame, unescaped.
 func contextNote(t *trace.Trace, thread, frame int) string {
 	note := ""
 	for _, l := range t.Threads[thread].Frames[frame].Levels {

@@ -7,9 +7,8 @@ import (
 	"pg_stat_backtrace/worker/visible"
 )
 
-// appendWord appends a name as one word, which is what a line's form promises:
-// the spaces of demangled C++ and Rust names go where a comma makes them
-// superfluous and are underscores elsewhere.
+// appendWord appends a name as one word, as the format of a line requires. Demangled C++ and Rust names have spaces.
+// appendWord drops a space after a comma, and replaces other spaces by underscores.
 func appendWord(buf []byte, name string, ascii bool) []byte {
 	start := len(buf)
 	buf = appendName(buf, name, ascii)
@@ -28,9 +27,8 @@ func appendWord(buf []byte, name string, ascii bool) []byte {
 	return buf[:kept]
 }
 
-// appendName appends a text that came out of a foreign file or a process:
-// what could drive a terminal, change how the text around it is shown, or is
-// not UTF-8 is escaped.
+// appendName appends a text from a foreign file or process. It escapes invalid UTF-8, and characters that could
+// control a terminal or change the display of the text around them.
 func appendName(buf []byte, name string, ascii bool) []byte {
 	for i := 0; i < len(name); {
 		r, size := utf8.DecodeRuneInString(name[i:])
@@ -63,5 +61,5 @@ func appendHex(buf []byte, v uint64, width int) []byte {
 	return append(buf, s...)
 }
 
-// Word returns a name that came out of a foreign file as one word that drives no terminal.
+// Word returns a name from a foreign file as one word that is safe for a terminal.
 func Word(name string) string { return string(appendWord(nil, name, false)) }

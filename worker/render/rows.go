@@ -6,11 +6,10 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// Rows renders the trace as a table, a row for each frame: level, address,
-// function, offset, module, build-id, address in the module, source file,
-// line, whether inlined, thread, note. What is absent is an empty cell. The
-// reason for which a walk ended early stands in its last row's note; how a
-// process was seen that was not stopped, and where in the kernel, in the first's.
+// Rows renders the trace as a table with a row for each frame: level, address, function, offset, module, build-id,
+// address in the module, source file, line, whether inlined, thread, note. Missing values are empty cells. If a walk
+// ended early, the note of its last row has the reason. If a process was not stopped, the note of the first row says
+// how it was captured, and where in the kernel it was.
 func Rows(t *trace.Trace, o Options) [][]string {
 	rows := make([][]string, 0, t.Depth())
 	for i := range t.Threads {
@@ -52,10 +51,9 @@ func joinNotes(a, b string) string {
 	return a + "; " + b
 }
 
-// Names renders the functions alone, a line for each frame, innermost first:
-// equal stacks of different processes, or of one at different moments, are
-// equal texts. Where no symbol covers an address it is the module and the
-// offset, which is the same in each process.
+// Names renders only the functions, a line for each frame, innermost first. Equal stacks of different processes or
+// times give equal texts. If no symbol covers an address, the line has the module and the offset, which are the same
+// in each process.
 func Names(t *trace.Trace, o Options) string {
 	buf := make([]byte, 0, 1024)
 	for i := range t.Threads {

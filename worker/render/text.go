@@ -1,5 +1,5 @@
-// Package render prints traces: as pstack-like lines, as the one-line short
-// stack, and as JSON. It knows nothing of how a trace came about.
+// Package render prints traces: as pstack-like lines, as the one-line short stack, and as JSON. It does not know how
+// a trace was made.
 package render
 
 import (
@@ -9,12 +9,12 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// Options says what a rendering may hold.
+// Options configures a rendering.
 type Options struct {
 	// ASCII escapes every character outside ASCII as \uXXXX, for a reader
 	// whose encoding is not UTF-8.
 	ASCII bool
-	// MaxBytes cuts a text between two lines, and says so; 0 means no bound.
+	// MaxBytes cuts a text between two lines, with a remark; 0 means no bound.
 	MaxBytes int
 }
 
@@ -22,13 +22,12 @@ type Options struct {
 //
 //	#LEVEL  0xADDRESS in NAME+0xOFFSET (MODULE) FILE:LINE [NOTE]
 //
-// What a PostgreSQL process says of itself stands in further notes: its functions at the frames that they belong to,
-// what it waits for at the innermost, its query at the frame that received it.
+// Further notes show what a PostgreSQL process says about itself: its functions at their frames, the wait event at the
+// innermost frame, and the query at the frame that received it.
 //
-// A trace of several threads has a header line before each; one without frames
-// says why there. How a process was seen that was not stopped, and where in the
-// kernel a thread sleeps, are notes on the first frame, or in the header line.
-// There is no trailing newline.
+// A trace of several threads has a header line before each thread, with the reason if the thread has no frames. Notes on
+// the first frame, or in the header line, say how a process was captured without a stop, and where in the kernel a
+// thread sleeps. There is no trailing newline.
 func Text(t *trace.Trace, o Options) string {
 	buf := make([]byte, 0, 4096)
 	for i := range t.Threads {
@@ -51,7 +50,7 @@ func Text(t *trace.Trace, o Options) string {
 	return string(buf)
 }
 
-// appendGoroutine appends a goroutine below a line of its own, much as Go's own stack traces have it.
+// appendGoroutine appends a header line and a goroutine, in a form similar to Go's own stack traces.
 func appendGoroutine(buf []byte, t *trace.Trace, number int, o Options) []byte {
 	g := &t.Goroutines[number]
 	buf = append(buf, "Goroutine "...)
@@ -105,10 +104,9 @@ func appendHeader(buf []byte, t *trace.Trace, number int, o Options) []byte {
 	return append(buf, '\n')
 }
 
-// remarks are what is to be said with a thread's first frame: with that of the
-// first thread, how a process was captured that was not stopped; and where in
-// the kernel the thread sleeps, innermost function first, without the offsets,
-// which tell little there.
+// remarks returns the remarks on a thread's first frame: on the first thread, how a process was captured that was not
+// stopped, and on each thread, where in the kernel it sleeps. Kernel functions are innermost first and without
+// offsets.
 func remarks(t *trace.Trace, thread int) []string {
 	var list []string
 	switch {
@@ -131,13 +129,13 @@ func remarks(t *trace.Trace, thread int) []string {
 	return list
 }
 
-// appendThread appends a line for each frame. The reason for which a walk
-// ended early stands on the last line: every line begins with a frame.
+// appendThread appends a line for each frame. If a walk ended early, the last line has the reason, because every line
+// begins with a frame.
 func appendThread(buf []byte, t *trace.Trace, number int, o Options) []byte {
 	return appendFrames(buf, t, &t.Threads[number], number == 0, remarks(t, number), o)
 }
 
-// appendFrames appends the frames of a thread, with remarks at the innermost one.
+// appendFrames appends the frames of a thread, with remarks at the innermost frame.
 func appendFrames(buf []byte, t *trace.Trace, th *trace.Thread, first bool, remarks []string, o Options) []byte {
 	for i := range th.Frames {
 		last := i == len(th.Frames)-1

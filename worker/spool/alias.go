@@ -8,17 +8,18 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// The alias is a symbolic link in the data directory that leads to the spool directory. Requests are written through
-// it: when one cannot be, PostgreSQL's own error names the file, and before version 17 nothing can catch that error in
-// a parallel query; so it names no place of the host. It lies where base backups leave out what they find.
+// The alias is a symbolic link in the data directory that leads to the spool directory. The server writes requests
+// through it. If a write fails, PostgreSQL's own error names the file, and before version 17 a parallel query cannot
+// catch that error. With the alias, the error shows no path of the host. The link is in a directory that base backups
+// leave out.
 const (
 	aliasDir  = "pg_stat_tmp"
 	aliasLeaf = "pg_stat_backtrace"
 	aliasPath = "/proc/self/cwd/" + aliasDir + "/" + aliasLeaf // every server process works in the data directory
 )
 
-// alias makes the link if it is not there as it should be, and returns the path to write through; "" when that cannot
-// be, and requests go the direct way.
+// alias makes the link if it is missing or wrong, and returns the path through which requests are written. It returns
+// "" if it cannot make the link. Requests then use the path of the spool directory.
 func (s *Spool) alias() string {
 	dir, err := s.openAliasDir()
 	if err != nil {
@@ -39,8 +40,8 @@ func (s *Spool) alias() string {
 	return aliasPath
 }
 
-// openAliasDir opens the directory of the link. In another root directory it has to be one of the data directory: a
-// link there may lead elsewhere for the server than for this process.
+// openAliasDir opens the directory of the link. If the server has another root directory, the path must not leave the
+// data directory: a link there may lead to different places for the server and for this process.
 func (s *Spool) openAliasDir() (*rootfs.Dir, error) {
 	if s.cfg.Root == "" {
 		return rootfs.OpenDir(s.data.Join(aliasDir))
@@ -52,12 +53,12 @@ func (s *Spool) openAliasDir() (*rootfs.Dir, error) {
 func (s *Spool) dropAlias() error {
 	dir, err := s.openAliasDir()
 	if err != nil {
-		return nil // then there is no link either
+		return nil // without the directory there is no link
 	}
 	defer func() { _ = dir.Close() }()
 	present, err := os.Readlink(dir.Join(aliasLeaf))
 	if err != nil || present != s.dir.name {
-		return nil // not there, or somebody else's: nothing to remove
+		return nil // missing, or it belongs to another spool
 	}
 	return os.Remove(dir.Join(aliasLeaf))
 }

@@ -9,11 +9,11 @@ import (
 	"pg_stat_backtrace/worker/visible"
 )
 
-// Answer is what the call returns or raises.
+// Answer is the result of a call, or the warning or error that the call raises.
 type Answer struct {
-	// Level is "" when Text is the result, else "WARNING" or "ERROR".
+	// Level is "" if Text or Rows is the result, else "WARNING" or "ERROR".
 	Level string
-	// SQLState, Message, Detail and Hint are those of the warning or error; the last two may be empty.
+	// SQLState, Message, Detail and Hint belong to the warning or error. Detail and Hint may be empty.
 	SQLState string
 	Message  string
 	Detail   string
@@ -24,24 +24,24 @@ type Answer struct {
 	Rows [][]string
 }
 
-// separator ends each field of an answer but the last: US, the unit separator of ASCII. No field holds one.
+// separator ends each field of an answer except the last one. It is US, the unit separator of ASCII. No field
+// contains it.
 const separator = "\x1f"
 
-// The separators of a table: RS after each row, GS after each cell but the last. No cell holds one.
+// The separators of a table: RS after each row, GS after each cell except the last one. No cell contains them.
 const (
 	rowSeparator  = '\x1e'
 	cellSeparator = '\x1d'
 )
 
-// maxAnswer bounds an answer in bytes. It is read into the server's memory, and tmpfs is memory too.
+// maxAnswer bounds an answer, in bytes. The server reads the answer into its memory, and tmpfs takes memory too.
 const maxAnswer = 8 << 20
 
-// unicodeEncoding is the name of the encoding that has every character.
+// unicodeEncoding is the name of the server encoding for UTF-8.
 const unicodeEncoding = "UTF8"
 
-// encode makes the contents of an answer file, for a database of the given
-// encoding: UTF-8 where the database has that, else ASCII, which every server
-// encoding includes; other characters are then written as \u00e9 or \U0001f600.
+// encode makes the contents of an answer file for a database with the given encoding. It uses UTF-8 if the database
+// does, else ASCII, which every server encoding includes. Other characters then become \u00e9 or \U0001f600.
 func (a Answer) encode(encoding string) []byte {
 	a = a.checked()
 	var b strings.Builder
@@ -66,7 +66,7 @@ func (a Answer) encode(encoding string) []byte {
 	return []byte(b.String())
 }
 
-// checked replaces what SQL could not raise.
+// checked replaces an answer that SQL cannot raise.
 func (a Answer) checked() Answer {
 	switch {
 	case len(a.Message)+len(a.Detail)+len(a.Hint)+len(a.Text)+size(a.Rows) > maxAnswer:
@@ -92,7 +92,7 @@ func failure(state, message, hint string) Answer {
 	return Answer{Level: "ERROR", SQLState: state, Message: message, Hint: hint}
 }
 
-// isSQLState accepts the codes that RAISE does, without those of success.
+// isSQLState reports whether RAISE accepts the code. Codes of success are refused.
 func isSQLState(s string) bool {
 	if len(s) != 5 || strings.HasPrefix(s, "00") {
 		return false
@@ -100,9 +100,9 @@ func isSQLState(s string) bool {
 	return strings.IndexFunc(s, func(r rune) bool { return (r < '0' || r > '9') && (r < 'A' || r > 'Z') }) < 0
 }
 
-// clean writes s without what a text of the database must not hold: NUL and
-// other controls (as \x1f), bytes that are no UTF-8, characters that change how
-// the text around them is shown, and, for ascii, what is not ASCII.
+// clean writes s in a form that is safe as a text of the database. It escapes NUL and other control characters (as
+// \x1f), invalid UTF-8, and characters that change the display of the text around them. With ascii, it also escapes
+// all other characters outside ASCII.
 func clean(b *strings.Builder, s string, ascii bool) {
 	if plain(s) {
 		b.WriteString(s)
@@ -124,7 +124,7 @@ func clean(b *strings.Builder, s string, ascii bool) {
 	}
 }
 
-// plain is the common case: printable ASCII and line ends.
+// plain reports whether s is only printable ASCII, tabs and line ends, which is the common case.
 func plain(s string) bool {
 	for i := range len(s) {
 		if c := s[i]; c < ' ' && c != '\n' && c != '\t' || c >= 0x7f {

@@ -48,9 +48,9 @@ func BenchmarkRoundTrip(b *testing.B) {
 	}
 }
 
-// line makes a request as SQL does, of a caller who waits for as long as the tests do: a busy machine takes seconds for
-// thousands of requests, and one whose caller has gone is not answered.
-// The first digits of the id are the backend's number: each request comes from another one.
+// line makes a request as SQL does, for a caller that waits as long as the tests do. A busy machine takes seconds for
+// thousands of requests, and the worker does not answer a caller that has gone. The first digits of the id are the
+// backend's number, so that each request comes from another backend.
 func (s *Spool) line(id string) []byte {
 	n, _ := strconv.ParseUint(id[:8], 16, 32)
 	return s.lineOf(id, int(n)+1, true)

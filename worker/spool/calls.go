@@ -10,39 +10,39 @@ import (
 	"pg_stat_backtrace/worker/admission"
 )
 
-// call is a request from its arrival until its answer has been fetched, or will not be.
+// call is a request, from its arrival until its answer has been fetched or the call is abandoned.
 type call struct {
 	answer  string // name of the answer's file
 	backend int
 	who     admission.Who
-	written time.Time       // the request, by the clock of files
+	written time.Time       // the time of the request, by the clock of files
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	cancel  context.CancelFunc
 	ended   chan struct{}          // closed when the handler has returned
-	slot    atomic.Pointer[func()] // gives back the handler's slot; nil: it has none
+	slot    atomic.Pointer[func()] // releases the handler's slot; nil: it has none
 
 	// Guarded by calls.mu.
-	over      bool      // nobody will fetch the answer
-	delivered time.Time // zero: there is no answer yet
-	size      int64     // of the answer, as the file system counts
-	free      func()    // gives back the room of the answer; nil: it has none
+	over      bool      // the answer will not be fetched
+	delivered time.Time // zero: no answer yet
+	size      int64     // of the answer, in the units of the file system
+	free      func()    // releases the room of the answer; nil: it has none
 	place     *list.Element
 }
 
-// calls are the calls under way, and the answers that have not been fetched. A backend makes one call at a time. When
-// it has made another one, it waits no more for the one before: that is given up, and its answer removed.
+// calls has the calls in progress, and the answers that have not been fetched. A backend makes one call at a time.
+// When it makes another call, it no longer waits for the earlier one. That call is abandoned and its answer removed.
 type calls struct {
-	room   *admission.Gate // bytes of answers that have not been fetched
+	room   *admission.Gate // bytes of unfetched answers
 	remove func(name string)
 
 	mu        sync.Mutex
 	byBackend map[int]*call
-	answers   map[string]*call         // delivered, not yet fetched
-	classes   map[admission.Who]*class // and by who asked
+	answers   map[string]*call         // delivered, not fetched yet
+	classes   map[admission.Who]*class // and by role
 	dropped   int                      // answers that were removed to make room
 }
 
-// class are the answers for one role, the oldest first, or for all superusers.
+// class has the answers for one role, or for all superusers, the oldest first.
 type class struct {
 	answers list.List
 	size    int64
@@ -55,8 +55,9 @@ func newCalls(room *admission.Gate, remove func(name string)) *calls {
 	}
 }
 
-// begin takes a call in, and gives up the one that its backend made before. It returns nil for a call that its backend
-// has given up itself: a later one is known already. That is possible only if no event told of it in its turn.
+// begin adds a call, and abandons the earlier call of its backend. It returns nil if a later call of the backend is
+// known already, because the backend has then abandoned this one. That happens only for requests found without an
+// event.
 func (c *calls) begin(ctx context.Context, req *Request, written time.Time, event bool) *call {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -67,7 +68,7 @@ func (c *calls) begin(ctx context.Context, req *Request, written time.Time, even
 	case written.Before(old.written):
 		return nil
 	}
-	// A worker that is told to end finishes what runs.
+	// A worker that shuts down finishes running requests.
 	n := &call{
 		answer: req.ID + repSuffix, backend: req.Backend, who: who(req), written: written, ended: make(chan struct{}),
 	}
@@ -83,8 +84,9 @@ func who(req *Request) admission.Who {
 	return admission.Who{Role: req.Caller}
 }
 
-// deliver makes room for an answer of the given size, and tells whether somebody may fetch it. Answers that wait for
-// the longest time make room: first those of the same role, then those of the role that has most.
+// deliver makes room for an answer of the given size. wanted reports whether the caller may still fetch it, room
+// whether there is room. The oldest answers are removed first: those of the same role, then those of the role that
+// uses most room.
 func (c *calls) deliver(n *call, size int64, now time.Time) (wanted, room bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -115,13 +117,13 @@ func (c *calls) deliver(n *call, size int64, now time.Time) (wanted, room bool) 
 	}
 }
 
-// onDisk is what a file takes in a tmpfs: whole pages, and an inode.
+// onDisk returns the space that a file takes in a tmpfs: whole pages, and an inode.
 func onDisk(size int64) int64 {
 	const page, inode = 4096, 1024
 	return (size+page-1)/page*page + inode
 }
 
-// victim chooses the answer that makes room.
+// victim returns the answer to remove next, or nil if there is none.
 func (c *calls) victim(asker admission.Who) *call {
 	most := c.classes[asker]
 	if most == nil {
@@ -138,14 +140,14 @@ func (c *calls) victim(asker admission.Who) *call {
 	return oldest
 }
 
-// given reports whether the call was given up while its answer was written.
+// given reports whether the call was abandoned while its answer was written.
 func (c *calls) given(n *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return n.over
 }
 
-// giveUp ends a call that nobody waits for, and removes its answer.
+// giveUp abandons a call, and removes its answer.
 func (c *calls) giveUp(n *call) {
 	n.cancel()
 	if !n.delivered.IsZero() {
@@ -154,7 +156,7 @@ func (c *calls) giveUp(n *call) {
 	c.end(n)
 }
 
-// end forgets a call.
+// end removes a call from the lists and releases its room.
 func (c *calls) end(n *call) {
 	n.over = true
 	if n.free != nil {
@@ -172,7 +174,7 @@ func (c *calls) end(n *call) {
 	}
 }
 
-// fetched says that an answer has been read.
+// fetched records that an answer has been read.
 func (c *calls) fetched(name string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -188,8 +190,8 @@ func (c *calls) waits(name string) bool {
 	return c.answers[name] != nil
 }
 
-// expire removes answers that have waited for too long: their caller was cancelled, or ended. It returns how many
-// others had to make room since the last time.
+// expire removes answers that have waited too long because their caller was cancelled or ended. It returns how many
+// other answers were removed to make room since the last call.
 func (c *calls) expire(now time.Time) (dropped int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

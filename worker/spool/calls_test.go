@@ -22,8 +22,8 @@ func (s *service) files() []string {
 	return names
 }
 
-// TestCallGivenUp: a backend that asks again waits for nothing else. What it asked before ends, whether it runs or is
-// answered, and leaves no file.
+// TestCallGivenUp checks that a backend's new request ends its earlier one, running or answered, without leaving a
+// file.
 func TestCallGivenUp(t *testing.T) {
 	began, ended := make(chan string, 10), make(chan string, 10)
 	s := serve(t, Config{}, func(ctx context.Context, r Request) Answer {
@@ -65,7 +65,8 @@ func (s *service) answered(n int) {
 	wait(s.t, "answer "+id(n), func() bool { return exists(s.path(id(n) + repSuffix)) })
 }
 
-// TestCallsInAnyOrder: of two requests that no event told of, the older one is dropped, in whatever order they are met.
+// TestCallsInAnyOrder checks that the older one of two requests without events is dropped, in whatever order they are
+// found.
 func TestCallsInAnyOrder(t *testing.T) {
 	now := time.Now()
 	c := newCalls(admission.New(answerRoom(0)), func(string) {})
@@ -87,8 +88,8 @@ func TestCallsInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestUnfetchedAnswers: the answers that nobody fetches take a bounded room, for each role and in all, and the part of
-// superusers stays free. The oldest ones of the role that needs room go first.
+// TestUnfetchedAnswers checks that unfetched answers take a bounded room, for each role and in total. The superusers'
+// part stays free. The oldest answers of the role that needs room are removed first.
 func TestUnfetchedAnswers(t *testing.T) {
 	const megabyte = 1 << 20
 	removed := map[string]bool{}
@@ -217,8 +218,8 @@ func TestRequestMemory(t *testing.T) {
 	}
 }
 
-// TestHandlerThatHangs: a handler that does not return keeps neither its caller nor others from being answered, and the
-// spool can end.
+// TestHandlerThatHangs checks that a blocked handler does not prevent answers to its caller and others. The spool
+// must also be able to end.
 func TestHandlerThatHangs(t *testing.T) {
 	never := make(chan struct{})
 	defer close(never)

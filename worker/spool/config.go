@@ -7,47 +7,50 @@ import (
 	"pg_stat_backtrace/worker/admission"
 )
 
-// Sentinels; what is returned wraps one of them where a caller may want to branch.
+// Errors for callers to branch on. Returned errors wrap them.
 var (
-	// ErrLocked: another worker serves this data directory.
+	// ErrLocked means that another worker serves this data directory.
 	ErrLocked = errors.New("another worker serves this data directory")
-	// ErrUnsafe: a directory or file is not this user's alone.
+	// ErrUnsafe means that a directory or file is not private to this user.
 	ErrUnsafe = errors.New("not private to this user")
-	// ErrLost: the spool directory was removed, moved or cannot be written any more. A new Open makes a new one.
+	// ErrLost means that the spool directory was removed, moved or is no longer writable. A new Open makes a new
+	// directory.
 	ErrLost = errors.New("spool directory lost")
-	// ErrBadRequest: a file in the spool is not a request of this protocol.
+	// ErrBadRequest means that a file in the spool is not a request of this protocol.
 	ErrBadRequest = errors.New("bad request")
-	// ErrFull: the file system of the spool is full.
+	// ErrFull means that the file system of the spool is full.
 	ErrFull = errors.New("file system full")
-	// ErrNoWorker: no worker has left its pid file in the data directory.
+	// ErrNoWorker means that the data directory has no pid file of a worker.
 	ErrNoWorker = errors.New("no worker")
 )
 
-// Config configures a spool. The zero value of each field but DataDir is a default.
+// Config configures a spool. Every field except DataDir may have its zero value, which is the default.
 type Config struct {
-	// DataDir is the data directory of the server, as this process reaches it.
+	// DataDir is the server's data directory, as this process reaches it.
 	DataDir string
-	// Base is the directory to make the spool directory in. Empty: /dev/shm if that is a tmpfs with room, else
-	// os.TempDir.
+	// Base is the directory in which the spool directory is made. If it is empty, this is /dev/shm if that is a tmpfs
+	// with room, else os.TempDir.
 	Base string
-	// Root stands before a path of the server's in this process's view: /proc/PID/root if the server has another root
-	// directory. The spool directory is then made in there, so that the server sees it.
+	// Root is the prefix for the server's paths in this process: /proc/PID/root if the server has another root
+	// directory. The spool directory is made below it, so that the server sees it.
 	Root string
-	// Witness is asked again and again: the server may be started anew with another view of /proc. If the server may not
-	// see this process, it names, as the server knows it, a process that runs as long as the server does, and its start
-	// time in clock ticks since boot: the pid file names that process as the worker. Zero: the server sees this process.
+	// Witness is called repeatedly, because a restarted server may have another view of /proc. If the server cannot
+	// see this process, Witness returns a process that lives as long as the server. It returns the pid as the server
+	// sees it, and the start time in clock ticks since boot. The pid file then names that process as the worker. Zero
+	// means that the server sees this process.
 	Witness func() (pid int, start uint64)
-	// Version is the worker's version, for those who read the pid file.
+	// Version is the worker's version, for readers of the pid file.
 	Version string
-	// Verbs are what the worker can be asked, beside what every version can. The extension refuses the others itself.
+	// Verbs are the commands that the worker accepts, in addition to those of every version. The extension refuses
+	// others.
 	Verbs []string
-	// Concurrency bounds the handlers that run at a time; 0 is 128. Here and below a quarter is for superusers alone,
-	// and a role that is not a superuser gets half.
+	// Concurrency bounds the handlers that run at the same time; 0 means 128. Here and below, a quarter is reserved
+	// for superusers, and each other role gets at most half.
 	Concurrency int
-	// Pending bounds the requests that run or wait; those beyond it are answered with an error. 0 is 4096.
+	// Pending bounds the requests that run or wait; 0 means 4096. Further requests are answered with an error.
 	Pending int
-	// OnError is told of what went wrong and has no caller to be returned to: rubbish in the directory, an answer
-	// that could not be written. It is called from several goroutines and must not block. Nil: nobody is told.
+	// OnError, if not nil, is called with errors that no caller gets: invalid files in the directory, or answers that
+	// could not be written. Several goroutines call it, and it must not block.
 	OnError func(error)
 }
 
@@ -55,26 +58,26 @@ const (
 	defaultConcurrency = 128
 	defaultPending     = 4096
 
-	// unread is how long an answer waits for a reader. A call looks for it at most for its deadline and a second.
+	// unread is how long an answer is kept. A call waits for it at most for its deadline and a second.
 	unread = 30 * time.Second
-	// housekeeping is the pause between two looks at everything that no event tells of.
+	// housekeeping is the interval of the checks for which there are no events.
 	housekeeping = 2 * time.Second
-	// settle is the age from which a request that is not complete will not become so.
+	// settle is the age at which an incomplete request counts as invalid.
 	settle = 5 * time.Second
-	// reserve is the room, in bytes, without which the spool takes no requests.
+	// reserve is the free space, in bytes, without which the spool accepts no requests.
 	reserve = 64 << 10
-	// requestMemory bounds the requests that run or wait, in bytes of their files. In memory they are somewhat larger.
+	// requestMemory bounds the requests that run or wait, in bytes of their files. They take somewhat more in memory.
 	requestMemory = 16 << 20
-	// maxUnread bounds the answers that have not been fetched, in bytes. On a small file system they get a quarter.
+	// maxUnread bounds the unfetched answers, in bytes. On a small file system they may take a quarter of it.
 	maxUnread = 64 << 20
 )
 
-// shares divides a bound: a quarter is for superusers alone, and half is what one other role can get.
+// shares divides a bound: a quarter is reserved for superusers, and each other role gets at most half.
 func shares(total int64) admission.Limits {
 	return admission.Limits{Total: total, Ordinary: total - total/4, Role: (total + 1) / 2}
 }
 
-// answerRoom bounds the answers that have not been fetched, on a file system of the given size. 0 is a file system
+// answerRoom returns the limits of unfetched answers on a file system of the given size. Size 0 means a file system
 // without a size. A role has room for the largest answer.
 func answerRoom(size int64) admission.Limits {
 	total := int64(maxUnread)

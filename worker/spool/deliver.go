@@ -9,14 +9,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spares is the number of files kept with room for a short answer.
+// spares is the number of prepared files for short answers.
 const spares = 8
 
-// spareSize is that room; on tmpfs, writing to a page that is there needs no other.
+// spareSize is the size of such a file. On tmpfs, overwriting an existing page takes no further memory.
 const spareSize = 4096
 
-// deliver puts an answer where the call looks for it, unless nobody does any
-// more. When there is no room, a short one that says so takes its place.
+// deliver writes an answer where the caller finds it, unless the call was abandoned. If there is no room, it delivers
+// a short error instead.
 func (s *Spool) deliver(c *call, req Request, a Answer) {
 	data := a.encode(req.Encoding)
 	wanted, room := s.calls.deliver(c, int64(len(data)), time.Now())
@@ -42,7 +42,7 @@ func (s *Spool) writeIf(room bool, name string, data []byte) error {
 	return s.write(name, data)
 }
 
-// write writes a file in the work directory and renames it, so that nobody sees it before it is complete.
+// write writes a file in the work directory and renames it, so that readers see only complete files.
 func (s *Spool) write(name string, data []byte) error {
 	temporary := workName + "/" + name
 	if err := s.create(temporary, data); err != nil {
@@ -54,7 +54,7 @@ func (s *Spool) write(name string, data []byte) error {
 	return nil
 }
 
-// create makes a file with the given contents, or none.
+// create makes a file with the given contents. If it fails, it removes the file.
 func (s *Spool) create(name string, data []byte) error {
 	fd, err := unix.Openat(s.dir.fd(), name, newFile, 0o600)
 	if err != nil {
@@ -82,7 +82,7 @@ func writeAll(fd int, data []byte) error {
 	return nil
 }
 
-// substitute delivers a short answer in a file that is there already.
+// substitute delivers a short answer in a prepared file.
 func (s *Spool) substitute(name string, a Answer) error {
 	select {
 	case spare := <-s.spare:
@@ -103,7 +103,7 @@ func (s *Spool) overwrite(spare string, data []byte) error {
 	return errors.Join(writeAll(fd, data), unix.Ftruncate(fd, int64(len(data))), unix.Close(fd))
 }
 
-// refill makes the spares that are missing. Without room there are fewer, until there is.
+// refill makes missing spare files. If there is no room, it makes them later.
 func (s *Spool) refill() {
 	for len(s.spare) < cap(s.spare) {
 		s.made++

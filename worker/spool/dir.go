@@ -14,9 +14,8 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// Names in a spool directory. ready is there while requests are welcome: SQL
-// looks for it instead of running into a full or vanished file system. work
-// is where answers are written, so that only complete ones show.
+// Names in a spool directory. The file ready exists while requests are accepted: SQL checks it before it writes to a
+// file system that may be full or gone. Answers are written in work, so that only complete ones are visible.
 const (
 	dirPrefix = "pg_stat_backtrace."
 	readyName = "ready"
@@ -25,18 +24,19 @@ const (
 	repSuffix = ".rep"
 )
 
-// dir is a private directory; all access goes through its descriptor, so that
-// a directory put in its place is never used.
+// dir is a private directory. All access goes through its descriptor, so that a directory that replaced it is never
+// used.
 type dir struct {
-	name string // as the server calls it
-	path string // by which it is reached here
+	name string // as the server sees it
+	path string // as this process reaches it
 	f    *os.File
-	base *rootfs.Dir // in which it was made; nil: it was not made here
+	base *rootfs.Dir // the directory in which it was made; nil: this process did not make it
 }
 
 func (d *dir) fd() int { return int(d.f.Fd()) }
 
-// bases returns where a spool directory may be made, as the server calls it, best first.
+// bases returns the directories in which a spool directory may be made, as the server sees them, in order of
+// preference.
 func bases(cfg Config) []string {
 	switch {
 	case cfg.Base != "":
@@ -47,7 +47,7 @@ func bases(cfg Config) []string {
 	return []string{"/dev/shm", os.TempDir()}
 }
 
-// makeDir makes a spool directory in the first base that will do.
+// makeDir makes a spool directory in the first suitable base.
 func makeDir(cfg Config) (*dir, error) {
 	names := bases(cfg)
 	errs := make([]error, 0, len(names))
@@ -65,7 +65,7 @@ func makeDir(cfg Config) (*dir, error) {
 	return nil, errors.Join(errs...)
 }
 
-// openBase opens a place for spool directories if it will do.
+// openBase opens a directory for spool directories if it is suitable.
 func openBase(cfg Config, name string, wantTmpfs bool) (*rootfs.Dir, error) {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }
 	if strings.IndexFunc(name, odd) >= 0 || !filepath.IsAbs(name) {
@@ -81,7 +81,7 @@ func openBase(cfg Config, name string, wantTmpfs bool) (*rootfs.Dir, error) {
 	return base, nil
 }
 
-// checkBase refuses a place where others could replace the directory, and one without room.
+// checkBase refuses a directory in which other users could replace the spool directory, and one without room.
 func checkBase(path, base string, wantTmpfs bool) error {
 	var st unix.Stat_t
 	if err := unix.Stat(path, &st); err != nil {
@@ -108,16 +108,16 @@ func checkBase(path, base string, wantTmpfs bool) error {
 	return nil
 }
 
-// room says whether requests and answers fit. A file system without a size (ramfs) has room.
+// room reports whether requests and answers fit. A file system without a size (ramfs) has room.
 func room(fs *unix.Statfs_t) bool {
 	return fs.Blocks == 0 || fs.Bavail*uint64(fs.Bsize) >= reserve
 }
 
-// makeDirIn makes a spool directory in a base, which belongs to it then.
+// makeDirIn makes a spool directory in a base. If it succeeds, the result owns the base.
 func makeDirIn(base *rootfs.Dir, name string) (*dir, error) {
 	leaf := dirPrefix + strings.ToLower(rand.Text())
 	path := base.Join(leaf)
-	if err := os.Mkdir(path, 0o700); err != nil { // fails when there is something, a symbolic link too
+	if err := os.Mkdir(path, 0o700); err != nil { // fails if the path exists, even as a symbolic link
 		return nil, fmt.Errorf("spool directory in %s: %w", base.Name(), err)
 	}
 	d, err := openDir(path)
@@ -132,12 +132,12 @@ func makeDirIn(base *rootfs.Dir, name string) (*dir, error) {
 	return d, nil
 }
 
-// fill locks the directory, by which others see that it is in use, and makes its fixed contents.
+// fill locks the directory, which marks it as in use, and makes its fixed contents.
 func (d *dir) fill() error {
 	if err := unix.Flock(d.fd(), unix.LOCK_EX|unix.LOCK_NB); err != nil {
 		return fmt.Errorf("locking spool directory %s: %w", d.name, err)
 	}
-	if err := unix.Fchmod(d.fd(), 0o700); err != nil { // whatever the umask
+	if err := unix.Fchmod(d.fd(), 0o700); err != nil { // independent of the umask
 		return fmt.Errorf("spool directory %s: %w", d.name, err)
 	}
 	if err := unix.Mkdirat(d.fd(), workName, 0o700); err != nil {
@@ -146,7 +146,7 @@ func (d *dir) fill() error {
 	return nil
 }
 
-// openDir opens a directory and refuses one that is not this user's alone.
+// openDir opens a directory. It refuses one that is not private to this user.
 func openDir(path string) (*dir, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -163,17 +163,17 @@ func openDir(path string) (*dir, error) {
 	return &dir{name: path, path: path, f: f}, nil
 }
 
-// touch shows those who cannot see this process that it still runs: see line 10 of the pid file.
+// touch shows servers that cannot see this process that it still runs: see line 10 of the pid file.
 func (d *dir) touch() error {
 	now := []unix.Timespec{{Nsec: unix.UTIME_NOW}, {Nsec: unix.UTIME_NOW}}
 	err := unix.UtimesNanoAt(d.fd(), readyName, now, unix.AT_SYMLINK_NOFOLLOW)
-	if err != nil && !errors.Is(err, unix.ENOENT) { // no requests are welcome now
+	if err != nil && !errors.Is(err, unix.ENOENT) { // the file is missing while requests are not accepted
 		return fmt.Errorf("spool directory %s: %w", d.name, err)
 	}
 	return nil
 }
 
-// markReady makes or removes the file that says that requests are markReady.
+// markReady makes or removes the file that means that requests are accepted.
 func (d *dir) markReady(yes bool) error {
 	if !yes {
 		return d.unlink(readyName)
@@ -185,7 +185,7 @@ func (d *dir) markReady(yes bool) error {
 	return unix.Close(fd)
 }
 
-// unlink removes a file of the directory; that there is none is no error.
+// unlink removes a file of the directory. A missing file is not an error.
 func (d *dir) unlink(name string) error {
 	err := unix.Unlinkat(d.fd(), name, 0)
 	if err == nil || errors.Is(err, unix.ENOENT) {
@@ -194,8 +194,8 @@ func (d *dir) unlink(name string) error {
 	return fmt.Errorf("removing %s: %w", name, err)
 }
 
-// check says whether the directory is still where it was and can be written,
-// and whether there is room.
+// check reports whether the file system is full. It returns ErrLost if the directory was removed, moved or is not
+// writable.
 func (d *dir) check() (full bool, err error) {
 	if !still(d.f, d.path) {
 		return false, fmt.Errorf("%w: %s is gone", ErrLost, d.name)
@@ -210,7 +210,7 @@ func (d *dir) check() (full bool, err error) {
 	return !room(&fs), nil
 }
 
-// size is the size of the file system in bytes, 0 if it has none or is not known.
+// size returns the size of the file system in bytes, or 0 if it has none or is unknown.
 func (d *dir) size() int64 {
 	var fs unix.Statfs_t
 	if unix.Fstatfs(d.fd(), &fs) != nil {
@@ -219,12 +219,12 @@ func (d *dir) size() int64 {
 	return int64(fs.Blocks) * int64(fs.Bsize) //nolint:unconvert // Bsize is a uint32 on s390x
 }
 
-// remove removes the directory and what is in it, unless another has its name now.
+// remove removes the directory and its contents, unless its path leads to another directory now.
 func (d *dir) remove() error {
 	var err error
 	if still(d.f, d.path) {
 		err = os.RemoveAll(d.path)
-		if errors.Is(err, os.ErrPermission) { // somebody took the right to write from it, or from what is in it
+		if errors.Is(err, os.ErrPermission) { // write permission was removed from the directory or its contents
 			err = errors.Join(d.restoreModes(), os.RemoveAll(d.path))
 		}
 	}
@@ -235,7 +235,7 @@ func (d *dir) remove() error {
 	return err
 }
 
-// restoreModes gives the directories the modes that they were made with.
+// restoreModes restores the original modes of the directories.
 func (d *dir) restoreModes() error {
 	err := unix.Fchmod(d.fd(), 0o700)
 	work, openErr := unix.Openat(d.fd(), workName, unix.O_PATH|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
@@ -248,10 +248,9 @@ func (d *dir) restoreModes() error {
 	return nil
 }
 
-// removeStale removes the spool directory of this cluster's last worker if it
-// did not end in order, and those of other clusters' workers that did not and
-// were never followed by another. A directory whose lock is held is in use.
-// Both names are the server's.
+// removeStale removes spool directories of workers that were killed: of this cluster's last worker, and of other
+// clusters' workers that were not restarted. A locked directory is in use. name and own are paths as the server sees
+// them.
 func removeStale(name, root, own string) error {
 	base, err := rootfs.OpenDir(root + name)
 	if err != nil {
@@ -264,7 +263,7 @@ func removeStale(name, root, own string) error {
 	return errors.Join(err, base.Close())
 }
 
-// young is the age at which a directory without a lock may be about to get it.
+// young is the age below which an unlocked directory may be new and not locked yet.
 const young = time.Minute
 
 func removeUnused(path string, own bool) error {

@@ -1,14 +1,11 @@
-// Package spool is the way of a waiting SQL call to the worker and back: a
-// private directory on tmpfs in which the server writes requests (<uuid>.req)
-// and the worker renames answers into place (<uuid>.rep).
+// Package spool carries requests from waiting SQL calls to the worker, and answers back. It uses a private directory
+// on tmpfs. The server writes requests there (<uuid>.req), and the worker renames answers into place (<uuid>.rep).
 //
-// The SQL side is backtrace.call in sql/pg_stat_backtrace--1.0.sql; together
-// the two define the protocol, which this package numbers. The directory is
-// named, with the worker's identity and the key that signs requests, in
-// pg_stat_backtrace.pid in the server's data directory, a file that only the
-// server's operating system user can read or write (see pidfile.go).
+// The SQL side is backtrace.call in sql/pg_stat_backtrace--1.0.sql. Together they define the protocol, whose version
+// this package sets. The file pg_stat_backtrace.pid in the server's data directory names the spool directory, the
+// worker and the key that signs requests. Only the server's operating system user can read or write that file (see
+// pidfile.go).
 //
-// The package does not know what a request asks for: it checks that it is
-// genuine and well-formed, hands it to a function, and delivers what that
-// returns. It knows neither the server nor a process, and logs nothing.
+// The package does not interpret requests. It checks that a request is genuine and well-formed, passes it to a
+// function, and delivers the result. It does not know the server or its processes, and logs nothing.
 package spool

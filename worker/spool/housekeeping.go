@@ -12,8 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepHouse looks after what no event tells of. It returns an error when the
-// spool has to be made anew.
+// keepHouse does the checks for which there are no events. It returns an error if the spool must be made again.
 func (s *Spool) keepHouse(now time.Time) error {
 	if !still(s.lock, s.data.Join(lockName)) {
 		return fmt.Errorf("%w: the lock file of %s is gone", ErrLost, s.cfg.DataDir)
@@ -29,15 +28,15 @@ func (s *Spool) keepHouse(now time.Time) error {
 		s.complain(s.dir.touch())
 	}
 	s.complain(s.keys.renew(now))
-	s.complain(s.publish()) // it may have been removed, or replaced by a copy
+	s.complain(s.publish()) // the file may have been removed, or replaced by a copy
 	s.refill()
 	if n := s.calls.expire(now); n > 0 {
-		s.cfg.report(fmt.Errorf("%d answers that nobody had fetched made room for others", n))
+		s.cfg.report(fmt.Errorf("%d unfetched answers were removed to make room for others", n))
 	}
 	return nil
 }
 
-// look finds out whether there is room, and tells the callers.
+// look checks whether there is room, and updates the file ready.
 func (s *Spool) look() (full bool, err error) {
 	full, err = s.dir.check()
 	if err != nil {
@@ -56,11 +55,10 @@ func (s *Spool) look() (full bool, err error) {
 	return full, err
 }
 
-// notice looks for room at once, after something went wrong; housekeeping
-// meets whatever error there is again.
+// notice checks for room at once after an error. Housekeeping finds and reports a lasting error.
 func (s *Spool) notice() { _, _ = s.look() }
 
-// elsewhere says whether a new spool directory would be made on another file system.
+// elsewhere reports whether a new spool directory would be made on another file system.
 func (s *Spool) elsewhere() bool {
 	for i, name := range bases(s.cfg) {
 		base, err := openBase(s.cfg, name, s.cfg.Base == "" && i == 0)
@@ -72,14 +70,14 @@ func (s *Spool) elsewhere() bool {
 	return false
 }
 
-// complain reports an error once, until it changes.
+// complain reports an error, and does not repeat it until it changes.
 func (s *Spool) complain(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
 	}
-	if text != s.told {
-		s.told = text
+	if text != s.reported {
+		s.reported = text
 		s.cfg.report(err)
 	}
 }
@@ -93,11 +91,10 @@ func (s *Spool) consumed(name string) {
 	s.cfg.report(s.dir.unlink(name))
 }
 
-// sweep goes through the whole directory for requests that no event told of,
-// and answers that nobody asked for.
+// sweep searches the whole directory for requests without an event, and for answers that are not awaited.
 func (l *loop) sweep(ctx context.Context) {
 	d := l.s.dir
-	if _, err := d.f.Seek(0, 0); err != nil { // rewinds; opening it again would be an event
+	if _, err := d.f.Seek(0, 0); err != nil { // rewinds; opening it again would cause an event
 		l.s.complain(err)
 		return
 	}
@@ -117,7 +114,7 @@ func (l *loop) sweep(ctx context.Context) {
 	}
 }
 
-// stray removes an answer that this spool has not delivered, once it is old.
+// stray removes an old answer that this spool did not deliver.
 func (s *Spool) stray(name string) {
 	var st unix.Stat_t
 	if s.calls.waits(name) || unix.Fstatat(s.dir.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {

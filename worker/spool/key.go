@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// key signs requests: HMAC-SHA-256 (RFC 2104). Who may make the server write
-// files, but may not read the pid file, cannot write a request.
+// key signs requests with HMAC-SHA-256 (RFC 2104). A role that can make the server write files, but cannot read the
+// pid file, cannot forge a request.
 type key [32]byte
 
 func newKey() (k key, err error) {
@@ -18,21 +18,21 @@ func newKey() (k key, err error) {
 	return k, err
 }
 
-// keyLife is how long a key is used: a base backup of a running server has a copy of the pid file.
+// keyLife is how long a key is used. It is bounded because a base backup of a running server copies the pid file.
 const keyLife = 24 * time.Hour
 
-// keyGrace is how long the key before is accepted: requests that were signed with it may be on their way.
+// keyGrace is how long the previous key is accepted, for requests that were signed before the change.
 const keyGrace = time.Minute
 
-// keyring holds the present key, and for a while the one before.
+// keyring has the current key and, for some time, the previous one.
 type keyring struct {
 	mu            sync.Mutex
 	present, last key
-	made          time.Time // the present one
-	accept        bool      // the last one, too
+	made          time.Time // when the current key was made
+	accept        bool      // whether last is accepted too
 }
 
-// renew makes a new key if there is none, or if the present one has been used for its time.
+// renew makes a new key if there is none, or if the current one has reached keyLife.
 func (r *keyring) renew(now time.Time) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -57,7 +57,7 @@ func (r *keyring) signing() key {
 	return r.present
 }
 
-// accepted returns the keys that a request may be signed with.
+// accepted returns the keys with which a request may be signed.
 func (r *keyring) accepted() []key {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -67,8 +67,8 @@ func (r *keyring) accepted() []key {
 	return []key{r.present}
 }
 
-// blocks returns the key XOR ipad and XOR opad in hex: what SQL, which has
-// SHA-256 but no HMAC, computes with.
+// blocks returns the key XOR ipad and the key XOR opad in hex. SQL needs them to compute the HMAC, because it only
+// has SHA-256.
 func (k key) blocks() (inner, outer string) {
 	var i, o [sha256.BlockSize]byte
 	copy(i[:], k[:])
@@ -87,7 +87,7 @@ func (k key) sign(message []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// genuine compares in constant time.
+// genuine reports whether code signs message. It compares in constant time.
 func (k key) genuine(message []byte, code string) bool {
 	return hmac.Equal([]byte(k.sign(message)), []byte(code))
 }

@@ -9,19 +9,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// livenessThread returns a thread of this process that lives as long as the process, and when its directory in /proc
-// was made, as "TID SECONDS" (since the epoch), by which the server knows at one look that the worker runs.
+// livenessThread returns the TID of a thread that lives as long as this process, and the creation time of its
+// directory in /proc, as "TID SECONDS" (since the epoch). The server checks both to see that the worker runs.
 //
-// A read of /proc/PID/stat, the other way to know, fails when the process ends between the opening of the file and the
-// reading, and costs the kernel a walk through all threads. The thread is not the main one, whose directory is still
-// there when nobody has waited for the end of the process. The directory is held open: the kernel makes another one,
-// with another time, for one that it has forgotten.
+// The alternative, a read of /proc/PID/stat, fails if the process ends between open and read. It also makes the
+// kernel walk all threads. The thread is not the main thread, whose directory remains until the parent has waited for
+// the process. The directory stays open, because the kernel otherwise may recreate it with another time.
 var livenessThread = sync.OnceValues(func() (string, error) {
-	moored := make(chan int)
-	go pin(moored)
-	tid := <-moored
+	tids := make(chan int)
+	go pin(tids)
+	tid := <-tids
 	path := fmt.Sprintf("/proc/self/task/%d", tid)
-	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // until the end of the process
+	fd, err := unix.Open(path, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) // stays open until the process ends
 	if err != nil {
 		return "", &os.PathError{Op: "open", Path: path, Err: err}
 	}
@@ -32,15 +31,16 @@ var livenessThread = sync.OnceValues(func() (string, error) {
 	return fmt.Sprintf("%d %d", tid, st.Mtim.Sec), nil
 })
 
-// pin keeps the thread it runs on, tells its TID, and stays; on the main thread it looks for another one.
-func pin(moored chan<- int) {
+// pin locks its goroutine to a thread, sends the TID, and never returns. On the main thread it starts another pin
+// instead.
+func pin(tids chan<- int) {
 	runtime.LockOSThread()
 	if unix.Gettid() != os.Getpid() {
-		moored <- unix.Gettid()
+		tids <- unix.Gettid()
 		select {}
 	}
 	other := make(chan int)
 	go pin(other)
-	moored <- <-other
+	tids <- <-other
 	runtime.UnlockOSThread()
 }

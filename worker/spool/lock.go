@@ -11,12 +11,12 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// lockName is the file whose lock makes one worker of a cluster the only one.
-// It is not the pid file, which is replaced by renaming.
+// lockName is the file whose lock ensures that a cluster has only one worker. It is not the pid file, which is
+// replaced by renaming.
 const lockName = "pg_stat_backtrace.lock"
 
-// lock takes the lock of a data directory or returns ErrLocked. The kernel
-// releases it when the process ends, however it ends.
+// lock takes the lock of a data directory, or returns ErrLocked. The kernel releases the lock when the process ends
+// in any way.
 func lock(data *rootfs.Dir) (*os.File, error) {
 	path := data.Join(lockName)
 	for {
@@ -35,12 +35,12 @@ func lock(data *rootfs.Dir) (*os.File, error) {
 		if still(f, path) {
 			return f, nil
 		}
-		_ = f.Close() // removed by its last owner after it was opened here
+		_ = f.Close() // its last owner removed it after this process opened it
 	}
 }
 
-// unlock removes the file first: who opened it before that finds, having
-// locked it, that it is no longer there.
+// unlock removes the file before it releases the lock. A process that opened the file earlier locks it and then finds
+// it removed.
 func unlock(f *os.File) error {
 	var err error
 	if still(f, f.Name()) {
@@ -49,7 +49,7 @@ func unlock(f *os.File) error {
 	return errors.Join(err, f.Close())
 }
 
-// still says whether path is the open file.
+// still reports whether path leads to the open file.
 func still(f *os.File, path string) bool {
 	a, err1 := f.Stat()
 	b, err2 := os.Lstat(path)

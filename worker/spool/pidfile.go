@@ -14,26 +14,25 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// pidName is the file in the data directory that tells the server about the
-// worker. Its lines:
+// pidName is the file in the data directory by which the server finds the worker. Its lines:
 //
 //	1  protocol version
 //	2  PID of the worker
-//	3  its start time, clock ticks since boot (field 22 of /proc/PID/stat): PIDs are used again
-//	4  the data directory as the server names it: the file may come to a standby with a base backup
+//	3  its start time, clock ticks since boot (field 22 of /proc/PID/stat), because the kernel reuses PIDs
+//	4  the data directory as the server names it, because a base backup may copy the file to a standby
 //	5  version of the worker
 //	6  spool directory
 //	7  key XOR ipad, in hex
 //	8  key XOR opad, in hex
-//	9  what the worker can be asked, separated by spaces; absent in version 1.0, where it is "get log"
-//	10 "outside", PID and start time of the worker as it knows them itself; only if the server may not see it so: it is
-//	   in another PID or time namespace, or has a /proc that hides processes (hidepid). Lines 2
-//	   and 3 then name the postmaster, and the file "ready" in the spool directory is touched every two seconds: a worker
-//	   that has not done so for much longer does not run. (Version 1.0 of the extension does not look; there the call
-//	   of a worker that was killed runs into its timeout.) Else empty.
-//	11 path by which requests are to be written, which leads to the spool directory, see alias.go; empty if there is none
-//	12 TID of a thread of the worker, and the time of its directory in /proc, see beacon.go: where the server finds
-//	   another time, its /proc is another mount, and line 3 tells. Empty where line 10 is not; absent in version 1.0.
+//	9  the verbs that the worker accepts, separated by spaces; absent in version 1.0, whose verbs are "get log"
+//	10 "outside", then PID and start time of the worker in its own view. The line is empty if the server sees the worker
+//	   under the same numbers. It is used if the worker is in another PID or time namespace, or if /proc hides processes
+//	   (hidepid). Lines 2 and 3 then have the postmaster's numbers. The worker touches the file "ready" in the spool
+//	   directory every two seconds. If that file is much older, the worker does not run. (Version 1.0 of the extension
+//	   does not check this: there a call to a killed worker times out.)
+//	11 path through which the server writes requests, see alias.go; empty if there is none
+//	12 TID of a thread of the worker, and the time of its directory in /proc, see livenessthread.go. If the server finds
+//	   another time, its /proc is another mount, and line 3 decides. Empty if line 10 is used; absent in version 1.0.
 //
 // Lines 1 to 5 are the same in every protocol version.
 const (
@@ -41,21 +40,21 @@ const (
 	maxPID  = 16384
 )
 
-// Info is what a worker says about itself in its data directory.
+// Info is the content of a worker's pid file.
 type Info struct {
-	// Protocol is that of the worker, see Protocol.
+	// Protocol is the worker's protocol version, see the constant Protocol.
 	Protocol int
-	// PID and StartTime (clock ticks since boot) identify its process.
+	// PID and StartTime (clock ticks since boot) identify the worker's process.
 	PID       int
 	StartTime uint64
-	// DataDir is the data directory as the server names it; another one means that the file is a copy.
+	// DataDir is the data directory as the server names it. If it differs from the server's, the file is a copy.
 	DataDir string
 	// Version is the worker's version, Dir its spool directory.
 	Version string
 	Dir     string
 }
 
-// Find reads the pid file of a data directory; ErrNoWorker if there is none or it is unreadable.
+// Find reads the pid file of a data directory. It returns ErrNoWorker if the file is missing or unreadable.
 func Find(dataDir string) (Info, error) {
 	path := filepath.Join(dataDir, pidName)
 	data, err := rootfs.ReadFile(path, maxPID)
@@ -97,14 +96,14 @@ func parseInfo(data []byte) (Info, error) {
 	return info, nil
 }
 
-// Alive says whether the process that wrote the file still runs; a process
-// that has its PID now but another start time does not count.
+// Alive reports whether the process that wrote the file still runs. A process with the same PID but another start
+// time does not count.
 func (i Info) Alive() bool {
 	stat, err := procfs.ReadStat(i.PID)
 	return err == nil && stat.StartTime == i.StartTime && stat.State != 'Z' && stat.State != 'X'
 }
 
-// contents makes the pid file of this process.
+// contents returns the content of the pid file for this process.
 func (s *Spool) contents() ([]byte, error) {
 	stat, err := procfs.ReadStat(os.Getpid())
 	if err != nil {
@@ -129,8 +128,8 @@ func (s *Spool) contents() ([]byte, error) {
 	return b.Bytes(), nil
 }
 
-// publish writes the pid file unless it is there already as it should be.
-// It is made under another name and renamed, so nobody reads half of it.
+// publish writes the pid file unless it is already correct. It writes a temporary file and renames it, so that
+// readers see only complete files.
 func (s *Spool) publish() error {
 	contents, err := s.contents()
 	if err != nil {
@@ -158,12 +157,12 @@ func (s *Spool) publish() error {
 	return nil
 }
 
-// withdraw removes the pid file if it is this spool's.
+// withdraw removes the pid file if it belongs to this spool.
 func (s *Spool) withdraw() error {
 	path := s.data.Join(pidName)
 	info, err := Find(s.data.Path())
 	if err != nil || info.PID != os.Getpid() || info.Dir != s.dir.name {
-		return nil //nolint:nilerr // not there, or somebody else's: nothing to remove
+		return nil //nolint:nilerr // missing, or it belongs to another spool
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("pid file: %w", err)
@@ -171,9 +170,8 @@ func (s *Spool) withdraw() error {
 	return s.dropAlias()
 }
 
-// serverName returns a data directory as its server names it (GUC
-// data_directory): the second line of postmaster.pid, or, while no server
-// runs, the absolute path.
+// serverName returns the data directory as its server names it (GUC data_directory). This is the second line of
+// postmaster.pid, or the absolute path if no server runs.
 func serverName(data *rootfs.Dir) string {
 	if text, err := rootfs.ReadFile(data.Join("postmaster.pid"), maxPID); err == nil {
 		if lines := strings.SplitN(string(text), "\n", 3); len(lines) == 3 && filepath.IsAbs(lines[1]) {

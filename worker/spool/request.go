@@ -11,46 +11,44 @@ import (
 	"unicode/utf8"
 )
 
-// Protocol is the version of what SQL and worker say to each other.
+// Protocol is the version of the protocol between SQL and worker.
 const Protocol = 1
 
-// maxRequest bounds a request in bytes: two names of 63 bytes and a few settings make some 500, MaxTargets numbers of
-// up to 10 digits the rest.
+// maxRequest bounds a request, in bytes. Two names of 63 bytes and a few settings take some 500. MaxTargets numbers
+// of up to 10 digits take the rest.
 const maxRequest = 64 << 10
 
-// MaxTargets bounds the processes that one request asks for by number.
+// MaxTargets bounds the process ids in one request.
 const MaxTargets = 5000
 
-// Request is one waiting call.
+// Request is the request of one waiting call.
 type Request struct {
 	// ID is the name of the request, a UUID.
 	ID string
-	// Caller is the oid of the role that asks, CallerName its name then, Superuser whether it was one.
+	// Caller is the oid of the calling role, and CallerName its name at that time. Superuser reports whether it is a
+	// superuser.
 	Caller     uint32
 	CallerName string
 	Superuser  bool
-	// Backend is the process that waits for the answer.
+	// Backend is the pid of the backend that waits for the answer.
 	Backend int
-	// Database is where the caller asks, Encoding that database's encoding as getdatabaseencoding() names it.
+	// Database is the caller's database. Encoding is that database's encoding, as getdatabaseencoding() returns it.
 	Database string
 	Encoding string
-	// Targets are the processes asked about, as the caller gave them, perhaps numbers of no process. None means all
-	// processes of the cluster.
+	// Targets are the process ids that the caller gave, without any check. None means all processes of the cluster.
 	Targets []int
-	// Verb is what is asked: "get", "log" and so on; see Config.Verbs.
+	// Verb is the command: "get", "log" and so on; see Config.Verbs.
 	Verb string
-	// Deadline is when the caller wants to have been answered.
+	// Deadline is the time at which the caller stops waiting.
 	Deadline time.Time
-	// Settings are the caller's settings pg_stat_backtrace.*, without that prefix; unset ones are absent.
+	// Settings are the caller's settings pg_stat_backtrace.*, without that prefix. Unset ones are absent.
 	Settings map[string]string
 }
 
-// parse reads a request file. It consists of one line, words separated by one
-// space: protocol, id, verb, targets (numbers separated by commas, or a star for
-// all), milliseconds to the deadline, caller's
-// oid, t or f for superuser, backend, encoding, caller's name and database in
-// hex, any number of setting=hex, and the code that signs all before it. The
-// deadline is set as if the request had been written at the given time.
+// parse reads a request file. It is one line of words separated by single spaces: protocol, id, verb, targets
+// (numbers separated by commas, or a star for all), milliseconds to the deadline, caller's oid, t or f for superuser,
+// backend, encoding, caller's name and database in hex, any number of setting=hex, and the signature of all before
+// it. The deadline counts from written.
 func parse(id string, data []byte, k key, written time.Time) (Request, error) {
 	line, complete := bytes.CutSuffix(data, []byte{'\n'})
 	if !complete {
@@ -73,8 +71,7 @@ func parse(id string, data []byte, k key, written time.Time) (Request, error) {
 
 const fixedFields = 11
 
-// parseBody reads what is signed. Every number and name is checked, though
-// only the extension can have signed it.
+// parseBody reads the signed part. It checks every number and name, although only the extension can have signed them.
 func parseBody(body string) (Request, time.Duration, error) {
 	f := strings.Split(body, " ")
 	if len(f) < fixedFields || f[0] != strconv.Itoa(Protocol) {
@@ -126,7 +123,7 @@ func (p *fields) name(i int, valid func(string) bool) string {
 	return p.f[i]
 }
 
-// number takes 1 to high in plain decimal digits only, as PostgreSQL prints them.
+// number accepts 1 to high in plain decimal digits only, as PostgreSQL prints them.
 func (p *fields) number(i int, high uint64) uint64 {
 	n, err := strconv.ParseUint(p.f[i], 10, 64)
 	if err != nil || n == 0 || n > high || p.f[i] != strconv.FormatUint(n, 10) {
@@ -135,8 +132,7 @@ func (p *fields) number(i int, high uint64) uint64 {
 	return n
 }
 
-// targets takes a star, or what PostgreSQL prints as an array of integers
-// without the braces.
+// targets accepts a star, or an array of integers as PostgreSQL prints it, without the braces.
 func (p *fields) targets(i int) []int {
 	if p.f[i] == "*" {
 		return nil
@@ -160,8 +156,7 @@ func (p *fields) targets(i int) []int {
 
 func (p *fields) text(i int) string { return p.unhex(i, p.f[i]) }
 
-// unhex decodes a name; bytes that are no UTF-8 (a database may have another
-// encoding, or none) become \xNN.
+// unhex decodes a name. Bytes that are not UTF-8 become \xNN, because a database may have another encoding or none.
 func (p *fields) unhex(i int, s string) string {
 	b, err := hex.DecodeString(s)
 	if err != nil || bytes.IndexByte(b, 0) >= 0 {
@@ -184,7 +179,7 @@ func (p *fields) unhex(i int, s string) string {
 	return out.String()
 }
 
-// isUUID accepts a UUID as PostgreSQL prints it, and nothing that could be a path.
+// isUUID accepts a UUID as PostgreSQL prints it. Such a name cannot be a path.
 func isUUID(s string) bool {
 	if len(s) != 36 {
 		return false
@@ -204,19 +199,18 @@ func isVerb(s string) bool     { return word(s, 16, "_") }
 func isSetting(s string) bool  { return word(s, 32, "_0123456789") }
 func isEncoding(s string) bool { return word(strings.ToLower(s), 32, "_0123456789") }
 
-// word says whether s is made of 1 to limit small letters and the others given.
+// word reports whether s consists of 1 to limit lower-case letters and characters of others.
 func word(s string, limit int, others string) bool {
 	outside := func(r rune) bool { return (r < 'a' || r > 'z') && !strings.ContainsRune(others, r) }
 	return s != "" && len(s) <= limit && strings.IndexFunc(s, outside) < 0
 }
 
-// patience is how much longer than its deadline a request may take. The call
-// waits a second longer for an answer; a handler that has waited for something
-// until the deadline gets to say what it was.
+// patience is how much longer than its deadline a request may run. The call waits for an answer one second past the
+// deadline. So a handler that waited until the deadline can still report the cause.
 const patience = 500 * time.Millisecond
 
-// context gives a handler the request's deadline, and some patience. A worker
-// that is told to end finishes what runs, so the end of ctx is not passed on.
+// context returns a handler's context, which ends at the request's deadline plus patience. A worker that shuts down
+// finishes running requests, so the end of ctx does not end it.
 func (r Request) context(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithDeadline(context.WithoutCancel(ctx), r.Deadline.Add(patience))
 }

@@ -15,7 +15,7 @@ import (
 
 const testID = "0bd72d4f-fa03-4bde-9084-36943480125d"
 
-// body is what a request signs, with some of its fields replaced.
+// body returns the signed part of a request, with some of its fields replaced.
 func body(changes map[int]string, settings ...string) string {
 	f := []string{"1", testID, "get", "4711", "3000", "16384", "f", "4712", "LATIN1",
 		hex.EncodeToString([]byte("alice")), hex.EncodeToString([]byte("b\xe9ta"))}
@@ -95,8 +95,8 @@ func TestParseRefuses(t *testing.T) {
 	}
 }
 
-// FuzzParseRequest feeds what is signed, since nothing else gets so far. What
-// is accepted can be written again and then says the same.
+// FuzzParseRequest feeds signed parts only, because other input is refused earlier. An accepted request must be equal
+// after it has been written and parsed again.
 func FuzzParseRequest(f *testing.F) {
 	f.Add(body(nil))
 	f.Add(body(map[int]string{9: "ff00"}, "max_frames=3132"))

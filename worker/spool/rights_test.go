@@ -29,7 +29,7 @@ func asOwner(t *testing.T, f func() error) {
 	}
 }
 
-// TestRemoveWithoutRights: a spool directory goes away though somebody has taken the right to write from it.
+// TestRemoveWithoutRights checks that a spool directory can be removed after its write permission was removed.
 func TestRemoveWithoutRights(t *testing.T) {
 	for name, modes := range map[string]struct{ dir, work os.FileMode }{
 		"directory": {0o500, 0o700},

@@ -33,8 +33,8 @@ func TestOtherRoot(t *testing.T) {
 	if err != nil || link != info.Dir || !exists(inside+"/"+readyName) || !exists(root+"/srv/data/"+lockName) {
 		t.Errorf("the link leads to %s, %v", link, err)
 	}
-	if err := s.keepHouse(time.Now()); err != nil || s.told != "" {
-		t.Error(err, s.told)
+	if err := s.keepHouse(time.Now()); err != nil || s.reported != "" {
+		t.Error(err, s.reported)
 	}
 	if err := s.Close(); err != nil {
 		t.Error(err)
@@ -46,7 +46,7 @@ func TestOtherRoot(t *testing.T) {
 	}
 }
 
-// TestHostileRoot: what the owner of another root directory links to files of this host is neither read nor written.
+// TestHostileRoot checks that links from another root directory to files of this host are neither read nor written.
 func TestHostileRoot(t *testing.T) {
 	for name, test := range map[string]struct {
 		tree   jail.Tree // %s is a directory of this host
@@ -105,7 +105,7 @@ func TestHostileRoot(t *testing.T) {
 	}
 }
 
-// listing is what a directory holds, with sizes.
+// listing lists the files in a directory, with sizes.
 func listing(t *testing.T, dir string) string {
 	t.Helper()
 	var out []string

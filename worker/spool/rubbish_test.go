@@ -201,7 +201,7 @@ func TestPanic(t *testing.T) {
 	}
 }
 
-// On a file system that fills up, callers are told, and served again when there is room.
+// TestFull fills the file system. Callers must get an error, and be served again when there is room.
 func TestFull(t *testing.T) {
 	base := t.TempDir()
 	if err := unix.Mount("tmpfs", base, "tmpfs", 0, "size=256k,mode=0700"); err != nil {

@@ -18,7 +18,7 @@ type loop struct {
 	handle   func(context.Context, Request) Answer
 	overflow bool
 	lost     bool
-	due      time.Time // of the next housekeeping
+	due      time.Time // time of the next housekeeping
 }
 
 func (l *loop) event(ctx context.Context, e event) {
@@ -36,8 +36,8 @@ func (l *loop) event(ctx context.Context, e event) {
 	}
 }
 
-// request takes a request from the directory. Closed says that its writer has
-// closed it; otherwise one that is not complete is left alone for a while.
+// request takes a request from the directory. closed means that its writer has closed it. Otherwise an incomplete
+// request is left there until settle.
 func (l *loop) request(ctx context.Context, name string, closed bool) {
 	id := strings.TrimSuffix(name, reqSuffix)
 	data, written, err := l.s.take(name, closed)
@@ -45,8 +45,8 @@ func (l *loop) request(ctx context.Context, name string, closed bool) {
 		l.s.cfg.report(err)
 		return
 	}
-	// Counted back from now, so that the deadline is one of the monotonic clock. A clock that was set back makes an age
-	// negative, one set forward makes it large: then a call in flight is lost.
+	// The time is computed back from now, so that the deadline uses the monotonic clock. If the clock was set back,
+	// the age is negative and counts as 0. If it was set forward, the age is large and calls in progress are lost.
 	begun := time.Now().Add(-max(0, time.Since(written)))
 	var req Request
 	for _, k := range l.s.keys.accepted() {
@@ -57,7 +57,7 @@ func (l *loop) request(ctx context.Context, name string, closed bool) {
 	switch {
 	case err != nil:
 		l.s.cfg.report(err)
-	case time.Until(req.Deadline) <= 0: // the caller has gone
+	case time.Until(req.Deadline) <= 0: // the caller no longer waits
 	default:
 		if c := l.s.calls.begin(ctx, &req, written, closed); c != nil {
 			l.admit(c, req, int64(len(data)))
@@ -65,7 +65,7 @@ func (l *loop) request(ctx context.Context, name string, closed bool) {
 	}
 }
 
-// admit has a request answered, at once if there are too many.
+// admit runs a request. If there are too many, it answers with an error at once.
 func (l *loop) admit(c *call, req Request, size int64) {
 	place, ok := l.s.pending.Try(c.who, 1)
 	if ok {
@@ -80,11 +80,11 @@ func (l *loop) admit(c *call, req Request, size int64) {
 	l.s.deliver(c, req, Busy())
 }
 
-// overdue is how long after the end of its context a handler may take to return.
+// overdue is how long a handler may still run after its context has ended.
 const overdue = 300 * time.Millisecond
 
-// run has a request answered, and gives back what it holds. A handler can hang: the kernel does not come back from
-// every look at a process. Then the call is answered without it, and it keeps nothing from others.
+// run runs a request in a goroutine, and releases its room at the end. A handler may block, because the kernel may
+// not return from reading a process. The call then gets an error, and the request's room is released.
 func (l *loop) run(c *call, req Request, free func()) {
 	l.s.running.Add(1)
 	end := sync.OnceFunc(func() {
@@ -101,7 +101,7 @@ func (l *loop) run(c *call, req Request, free func()) {
 		case <-c.ended:
 		case <-timer.C:
 			l.s.deliver(c, req, failure("55000", "the pg_stat_backtrace worker could not finish the request in time",
-				"A process that was asked about may hang in the kernel. Ask about the others alone."))
+				"Retry without the process that may hang in the kernel."))
 			end()
 		}
 	})
@@ -114,7 +114,7 @@ func (l *loop) run(c *call, req Request, free func()) {
 	}()
 }
 
-// answer waits for its turn and has the handler answer.
+// answer waits for a slot and calls the handler.
 func (l *loop) answer(c *call, req Request) (a Answer) {
 	done, err := l.s.slots.Acquire(c.ctx, c.who, 1)
 	if err != nil {
@@ -126,20 +126,19 @@ func (l *loop) answer(c *call, req Request) (a Answer) {
 	defer func() {
 		if r := recover(); r != nil {
 			l.s.cfg.report(fmt.Errorf("request %s: panic: %v\n%s", req.ID, r, debug.Stack()))
-			a = failure("XX000", "internal error of the pg_stat_backtrace worker", "Its log says more.")
+			a = failure("XX000", "internal error of the pg_stat_backtrace worker", "See the log of the worker.")
 		}
 	}()
 	return l.handle(c.ctx, req)
 }
 
-// Busy is the answer to a request that waited for its turn in vain.
+// Busy returns the answer to a request for which there was no slot or no room.
 func Busy() Answer {
-	return failure("53400", "too many requests are waiting for the pg_stat_backtrace worker", "Ask again later.")
+	return failure("53400", "too many requests are waiting for the pg_stat_backtrace worker", "Retry later.")
 }
 
-// take reads and removes a request file, and returns when it was written. What is no
-// request is removed and reported; nil without an error is a file that is not
-// there (any more), or not complete yet.
+// take reads and removes a request file, and returns when it was written. Invalid files are removed and reported. If
+// the file is missing or not complete yet, data is nil without an error.
 func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, err error) {
 	if !isUUID(strings.TrimSuffix(name, reqSuffix)) {
 		return nil, written, s.reject(name, errors.New("not named after a UUID"))
@@ -159,7 +158,7 @@ func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, 
 		return nil, written, s.reject(name, fmt.Errorf("mode %o, %d bytes", st.Mode, st.Size))
 	}
 	written = time.Unix(st.Mtim.Unix())
-	buf := make([]byte, st.Size+1) // it may have grown; what is not whole is rejected below
+	buf := make([]byte, st.Size+1) // the file may have grown; an incomplete line is rejected below
 	n, err := unix.Read(fd, buf)
 	switch complete := n > 0 && buf[n-1] == '\n'; {
 	case err != nil:
@@ -167,13 +166,13 @@ func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, 
 	case !complete && !closed && time.Since(written) < settle:
 		return nil, written, nil
 	case !complete:
-		s.notice() // a full file system cuts requests short
+		s.notice() // a full file system truncates requests
 		return nil, written, s.reject(name, fmt.Errorf("%d bytes, not a whole line", n))
 	}
 	return buf[:n], written, s.dir.unlink(name)
 }
 
-// reject removes what is no request.
+// reject removes an invalid file.
 func (s *Spool) reject(name string, why error) error {
 	err := s.dir.unlink(name)
 	if errors.Is(err, unix.EISDIR) {

@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// Spool is an open spool directory. Serve takes its requests; Close removes it.
+// Spool is an open spool directory. Serve handles its requests, and Close removes it.
 type Spool struct {
 	cfg   Config
 	keys  keyring
@@ -21,24 +21,24 @@ type Spool struct {
 	lock  *os.File
 	dir   *dir
 	watch *watch
-	spare chan string // names of the files that stand in for an answer when there is no room
+	spare chan string // names of the prepared files for an error when there is no room
 	lost  bool        // Serve has found the directory unusable
-	made  int         // how many of them there have been
+	made  int         // how many spare files have been made
 
 	slots   *admission.Gate // handlers that may run
-	pending *admission.Gate // requests that run or wait,
-	memory  *admission.Gate // and their bytes
+	pending *admission.Gate // requests that run or wait
+	memory  *admission.Gate // bytes of these requests
 	calls   *calls
 	running sync.WaitGroup
 
-	mu   sync.Mutex
-	full bool   // found so by the last look
-	told string // the last complaint of housekeeping, which is not repeated
+	mu       sync.Mutex
+	full     bool   // the result of the last check
+	reported string // the last error that housekeeping reported, to avoid repeating it
 }
 
-// Open locks the data directory, makes a private directory and announces it to
-// the server by the pid file, which is the last thing to appear. What a worker
-// that did not end in order has left is removed. Another worker: ErrLocked.
+// Open locks the data directory and makes a private spool directory. Last it writes the pid file, by which the server
+// finds the spool. It also removes the spool directories of killed workers. It returns ErrLocked if another worker
+// has the lock.
 func Open(cfg Config) (*Spool, error) {
 	dataDir, err := filepath.Abs(cfg.DataDir)
 	if err != nil || cfg.DataDir == "" {
@@ -65,7 +65,7 @@ func Open(cfg Config) (*Spool, error) {
 }
 
 func (s *Spool) open() (err error) {
-	last, _ := Find(s.data.Path()) // none is as good as one without a directory
+	last, _ := Find(s.data.Path()) // without a pid file there is no old directory to remove
 	for _, name := range bases(s.cfg) {
 		s.cfg.report(removeStale(name, s.cfg.Root, last.Dir))
 	}
@@ -89,10 +89,9 @@ func (s *Spool) open() (err error) {
 // Dir returns the spool directory.
 func (s *Spool) Dir() string { return s.cfg.Root + s.dir.name }
 
-// Close removes the pid file, if it is this spool's, and the directory, and
-// gives the lock back. Serve must have returned, or not have been called. When
-// the directory is lost, the pid file stays for the next spool to replace:
-// until then, calls are told to try again and not that no worker runs.
+// Close removes the directory and, if it is this spool's, the pid file, and releases the lock. Serve must have
+// returned or not have been called. If the directory is lost, the pid file stays until the next spool replaces it.
+// Until then, calls get an error that asks the user to retry, instead of one that no worker runs.
 func (s *Spool) Close() error {
 	var errs []error
 	if s.dir != nil && !s.lost {
@@ -107,11 +106,10 @@ func (s *Spool) Close() error {
 	return errors.Join(append(errs, unlock(s.lock), s.data.Close())...)
 }
 
-// Serve calls handle for each request, each in a goroutine of its own, and
-// delivers what it returns. The context of a handler ends at the request's
-// deadline, and when its backend has made another request. When ctx ends, new
-// calls are told that no worker runs, requests that are there are answered,
-// and Serve returns nil. It returns an error that wraps ErrLost when the directory is not there or not usable any more.
+// Serve calls handle for each request in a new goroutine, and delivers the result. A handler's context ends at the
+// request's deadline, or when its backend makes another request. When ctx ends, new calls get the error that no
+// worker runs. Serve then answers the requests that are already there and returns nil. It returns an error that wraps
+// ErrLost if the directory is gone or unusable.
 func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request) Answer) error {
 	stop := context.AfterFunc(ctx, s.watch.wake)
 	defer stop()

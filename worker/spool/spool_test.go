@@ -348,7 +348,8 @@ func TestLost(t *testing.T) {
 	}
 }
 
-// What the worker was told to finish is finished, and what comes later is told at once that there is no worker.
+// TestShutdown checks that running requests are finished at a shutdown. Later callers must get the error that no
+// worker runs.
 func TestShutdown(t *testing.T) {
 	started, release := make(chan struct{}), make(chan struct{})
 	s := serve(t, Config{}, func(ctx context.Context, r Request) Answer {

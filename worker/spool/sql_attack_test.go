@@ -81,8 +81,8 @@ func (s *site) testForgery(t *testing.T) {
 func (s *site) testReplay(t *testing.T) {
 	granted, other := s.Connect(t, "granted", "postgres"), s.Connect(t, "granted", "postgres")
 	boss := s.Connect(t, s.User, "postgres")
-	// What a call waits with is worth nothing in another statement, session or role: the answer is not found, and the
-	// privilege is asked for.
+	// The handle of a waiting call is useless in another statement, session or role: the answer is not found, and the
+	// privilege is checked.
 	s.Exec(t, "CREATE ROLE waits LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace TO waits")
 	w := s.Connect(t, "waits", "postgres")
 	handle := text(t, w, "SELECT backtrace.ask(0, 'get', ARRAY["+strconv.Itoa(askSlow)+"])::text")
@@ -106,7 +106,8 @@ func (s *site) testReplay(t *testing.T) {
 	}
 }
 
-// testObjects: roles that may read or write every table learn nothing, change nothing, and hold up nobody.
+// testObjects checks that roles with read or write access to every table learn nothing, change nothing, and block no
+// other session.
 func (s *site) testObjects(t *testing.T) {
 	caller := s.Connect(t, s.User, "postgres")
 	run(t, caller, "SET statement_timeout = '20s'") // a call that waits for a lock
@@ -150,7 +151,7 @@ func (s *site) testObjects(t *testing.T) {
 	}
 }
 
-// Nothing that the server prints holds a key, whatever it is told to print.
+// testPrinting checks that no output of the server contains a key.
 func (s *site) testPrinting(t *testing.T) {
 	boss := s.Connect(t, s.User, "postgres")
 	info, err := os.ReadFile(s.DataDir + "/" + pidName)
@@ -196,7 +197,8 @@ func (s *site) testPrinting(t *testing.T) {
 	}
 }
 
-// Who may make the server write a file, and has learned where, still cannot make a request.
+// testRequestByHand checks that a role that can make the server write a file at a known path still cannot forge a
+// request.
 func (s *site) testRequestByHand(t *testing.T) {
 	info, err := Find(s.DataDir)
 	if err != nil {

@@ -28,7 +28,7 @@ func TestSQLContract(t *testing.T) {
 	})
 }
 
-// testOlder asks this worker, which like one of version 1.0 does not say what it can do, for what 1.1 has.
+// testOlder calls functions of version 1.1 with a worker that, as in version 1.0, lists no verbs.
 func (s *site) testOlder(t *testing.T) {
 	c := s.Connect(t, s.User, "postgres")
 	for _, call := range []string{
@@ -84,7 +84,7 @@ func (s *site) testAnswers(t *testing.T) {
 	warning := []string{"WARNING 01000 PID 6 is not a PostgreSQL server process"}
 	for _, q := range []struct {
 		argument any
-		get, log string // what the functions return or raise
+		get, log string // the functions' result or error
 		notices  []string
 	}{
 		{nil, "NULL", "NULL", nil},
@@ -190,7 +190,7 @@ func (s *site) testEncodings(t *testing.T) {
 	run(t, d, "RESET ROLE; DROP ROLE \"b\xe9ta\"")
 }
 
-// traps is a schema whose every name is one that the extension uses.
+// traps is a schema that has the same names as the functions that the extension calls.
 const traps = `
 	CREATE SCHEMA trap;
 	CREATE FUNCTION trap.leap(text, text) RETURNS boolean LANGUAGE plpgsql AS $$ BEGIN RAISE 'trapped'; END $$;
@@ -213,7 +213,7 @@ const traps = `
 	CREATE TEMP TABLE pg_database (oid integer, datname text);
 	SET search_path = trap, pg_temp, public, pg_catalog`
 
-// situations are what a session may be in, and a call there.
+// situations are states of a session, each with a call in that state.
 var situations = map[string]struct{ before, call string }{
 	"explicit transaction": {"BEGIN", call100},
 	"savepoint":            {"BEGIN; SAVEPOINT a; SAVEPOINT b", call100},
@@ -342,7 +342,7 @@ func (s *site) testIdentity(t *testing.T) {
 	run(t, c, "ALTER SCHEMA elsewhere RENAME TO public")
 }
 
-// A hot standby has the primary's extension and a worker of its own.
+// TestSQLStandby uses a hot standby, which has the primary's extension and its own worker.
 func TestSQLStandby(t *testing.T) {
 	prepare := func(dsn string) {
 		c, err := pgtestConnect(t, dsn)

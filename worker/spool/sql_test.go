@@ -21,9 +21,9 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// The tests in sql_*_test.go hold the extension's SQL against this package: real servers, and a worker whose answers
-// depend on the number asked for. The worker must run as the server's operating system user, so it is a process of its
-// own: this test program, copied to where that user can execute it.
+// The tests in sql_*_test.go run the extension's SQL with this package: real servers, and a worker whose answers
+// depend on the requested pid. The worker must run as the server's operating system user. So it is a separate
+// process: this test program, copied to a place where that user can execute it.
 const fakeEnv = "PGSB_FAKE_WORKER"
 
 func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, fakeEnv, fakeWorker)) }
@@ -41,7 +41,7 @@ func fakeWorker(dataDir string) error {
 	return errors.Join(s.Serve(ctx, fakeAnswer), s.Close())
 }
 
-// What the fake worker is asked for.
+// The answers of the fake worker.
 const (
 	askEcho = iota + 1 // the request as JSON
 	askError
@@ -105,8 +105,7 @@ type site struct {
 	program string // this test program, where the server's user can execute it
 }
 
-// eachSite runs test with a fresh server of every version. As one test runs for each server anyway, each is one story
-// told in subtests, which share the server.
+// eachSite runs test with a fresh server of every version. The parts of a test are subtests that share this server.
 func eachSite(t *testing.T, o pgtest.Options, test func(t *testing.T, s *site)) {
 	if testing.Short() {
 		t.Skip("starts servers; left out by -short")
@@ -235,7 +234,7 @@ func fails(t *testing.T, c *pgx.Conn, sql string) string {
 	return describe(err)
 }
 
-// notices connects with a record of what the server sends beside results.
+// notices connects, and records the messages that the server sends in addition to results.
 func (s *site) notices(t *testing.T, user, database string) (*pgx.Conn, func() []string) {
 	t.Helper()
 	config, err := pgx.ParseConfig(s.DSN(user, database))

@@ -12,16 +12,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// watch is an inotify(7) instance on one directory. Its descriptor is in Go's
-// poller: waiting costs no thread and no wake-up.
+// watch is an inotify(7) instance on one directory. Its descriptor is in Go's poller, so waiting needs no thread and
+// no wake-ups.
 type watch struct {
 	f   *os.File
 	buf [64 << 10]byte
 }
 
-// Closing after writing completes a request. Closing after reading consumes
-// an answer. Attributes of the directory are who may write in it. Renaming an
-// answer into place, and what happens to a file after its removal, make no event.
+// Closing after writing completes a request. Closing after reading consumes an answer. IN_ATTRIB reports a change of
+// the directory's permissions. Renaming an answer into place makes no event, and neither does a removed file.
 const watchMask = unix.IN_CLOSE_WRITE | unix.IN_CLOSE_NOWRITE | unix.IN_DELETE_SELF | unix.IN_MOVE_SELF |
 	unix.IN_ATTRIB | unix.IN_EXCL_UNLINK | unix.IN_ONLYDIR | unix.IN_DONT_FOLLOW
 
@@ -37,25 +36,24 @@ func newWatch(d *dir) (*watch, error) {
 	return &watch{f: f}, nil
 }
 
-// event is what happened to one name of the directory, or to the directory itself.
+// event is an event for one name in the directory, or for the directory itself.
 type event struct {
 	name     string
 	written  bool // closed after writing
 	read     bool // closed after reading
 	changed  bool // the directory has another owner or mode
-	overflow bool // the kernel dropped events: look at the whole directory
+	overflow bool // the kernel dropped events: the whole directory must be searched
 	lost     bool // the directory was removed or moved
 }
 
-// next waits for events until a time, and calls handle for each of them. It
-// returns nil also when there were none. The wait ends early when ctx has
-// ended and wake was called after that.
+// next waits for events until a time, and calls handle for each of them. It returns nil if there were none. If ctx
+// ends and wake is called, next returns early.
 func (w *watch) next(ctx context.Context, until time.Time, handle func(event)) error {
 	if err := w.f.SetReadDeadline(until); err != nil {
 		return err
 	}
 	select {
-	case <-ctx.Done(): // wake may have come before the deadline was set
+	case <-ctx.Done(): // wake may have been called before the deadline was set
 		return nil
 	default:
 	}
@@ -74,7 +72,7 @@ func (w *watch) wake() { _ = w.f.SetReadDeadline(time.Unix(1, 0)) }
 
 func (w *watch) close() error { return w.f.Close() }
 
-// eachEvent reads struct inotify_event, see inotify(7).
+// eachEvent parses struct inotify_event, see inotify(7).
 func eachEvent(b []byte, handle func(event)) {
 	for len(b) >= unix.SizeofInotifyEvent {
 		mask := binary.NativeEndian.Uint32(b[4:])

@@ -104,12 +104,12 @@ func unread() []faultTest {
 		},
 		{
 			"nobody can read it", &ptrace.ObserveError{PID: 4711, Blocked: ptrace.ErrUnreachable}, "55000",
-			[]string{"without stopping it", "The kernel does not come back from reading its memory", "/proc/4711/task/*/stack"},
+			[]string{"without stopping it", "The kernel does not return from reading its memory", "/proc/4711/task/*/stack"},
 		},
 		{
 			"nor stop it", errors.Join(&ptrace.DeadlineError{PID: 4711, After: time.Second, State: 'S'},
 				&ptrace.ObserveError{PID: 4711, Blocked: ptrace.ErrUnreachable}),
-			"55000", []string{"within 1s", "either: the kernel does not come back", "/proc/4711/task/*/stack"},
+			"55000", []string{"within 1s", "either: the kernel does not return", "/proc/4711/task/*/stack"},
 		},
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// Of turns the error of a capture of process pid into a fault. It never
-// returns nil: an error it does not know is an internal error, with its text.
+// Of converts the error of a capture of process pid to a fault. It never returns nil. An unknown error becomes an
+// internal error with its text.
 func Of(pid int, err error) *Fault {
 	var own *Fault
 	var unread *trace.ReadingError
@@ -74,7 +74,7 @@ func Of(pid int, err error) *Fault {
 	}
 }
 
-// reading is the fault of a stack that could not be read in time.
+// reading returns the fault for a stack that could not be read in time.
 func reading(pid int, unread *trace.ReadingError) *Fault {
 	return &Fault{
 		SQLState: NotInPrerequisiteState,
@@ -101,7 +101,7 @@ func traced(pid int, err error) *Fault {
 	return f
 }
 
-// permissionHints say what to do about each reason of the kernel.
+// permissionHints are the hints for each of the kernel's reasons.
 var permissionHints = map[ptrace.Reason]string{
 	ptrace.ReasonYama: "Give the worker CAP_SYS_PTRACE (its systemd unit does), " +
 		"or set kernel.yama.ptrace_scope to 0. At 3, only a reboot permits tracing again.",
@@ -164,8 +164,7 @@ func deadline(pid int, err error) *Fault {
 	return f
 }
 
-// withLook adds why a process that could not be stopped could not be seen
-// otherwise either.
+// withLook adds the reason for which a process that could not be stopped could not be captured without a stop either.
 func withLook(f *Fault, err error) *Fault {
 	var e *ptrace.ObserveError
 	if errors.As(err, &e) {
@@ -177,7 +176,7 @@ func withLook(f *Fault, err error) *Fault {
 	return f
 }
 
-// unreachable says what to do about a process whose memory nobody can read.
+// unreachable returns a hint about a process whose memory cannot be read.
 func unreachable(pid int) string {
 	return fmt.Sprintf("It can be read again when what it waits for answers; ps may wait too. "+
 		"/proc/%d/task/*/stack tells root where its threads wait.", pid)
@@ -218,11 +217,11 @@ func notObserved(pid int, err error) *Fault {
 	return f
 }
 
-// sentence makes an error text a detail.
+// sentence converts an error text to a detail.
 func sentence(err error) string { return capital(err.Error()) + "." }
 
-// capital makes the first letter a capital one, if it is an ASCII letter of a
-// word: names such as "kernel.yama.ptrace_scope" stay as they are.
+// capital makes the first letter a capital one, if it is an ASCII letter of a word. Names such as
+// "kernel.yama.ptrace_scope" stay unchanged.
 func capital(s string) string {
 	for i := range len(s) {
 		switch c := s[i]; {

@@ -9,40 +9,40 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// ReadAhead has what names an image address read by somebody else.
+// ReadAhead starts to read the symbols and the lines for an image address, in goroutines of their own.
 func (m *Module) ReadAhead(addr uint64) {
 	m.Lines.QueueLookup(addr)
-	m.Symbols.start(m.Tell, func() *symbol.Table {
+	m.Symbols.start(m.Warn, func() *symbol.Table {
 		gomaxprocs.Begin()
 		defer gomaxprocs.End()
 		return m.readSymbols()
 	})
 }
 
-// place is an image address with what the image itself says of it.
+// place is an image address with the facts that the image has about it.
 type place struct {
 	addr uint64
-	// start and end are those of the call frame information; end 0: none.
+	// start and end are the limits of the FDE that covers the address. If no FDE covers it, end is 0.
 	start, end uint64
-	trampoline bool          // it says that this is a signal trampoline
-	symbols    *symbol.Table // nil: there are none
+	trampoline bool          // the FDE says that this is a signal trampoline
+	symbols    *symbol.Table // nil if the image has no symbols
 	symbol     symbol.Symbol
 	named      bool
 }
 
-// maxAnnotations bounds the addresses of one module whose names are kept; servers' stacks have some hundreds of
-// different ones.
+// maxAnnotations bounds the addresses of one module whose names are cached. A server's stacks have some hundreds of
+// different addresses.
 const maxAnnotations = 2048
 
-// annotation is what an image address is called: all of a frame that is the same in every process.
+// annotation has the parts of a frame that are the same in every process.
 type annotation struct {
 	function, file, note string
-	base                 uint64 // from which the frame's offset counts, an image address
+	base                 uint64 // image address from which the frame's offset counts
 	line                 int
 	inlined, derived     bool
 }
 
-// annotations keeps them: of a stack that is captured again, every address is known.
+// annotations caches the names of a module's addresses, so that a repeated capture looks up none of them again.
 type annotations struct {
 	mu     sync.Mutex
 	byAddr map[uint64][]annotation
@@ -63,8 +63,8 @@ func (a *annotations) keep(addr uint64, known []annotation) {
 	a.byAddr[addr] = known
 }
 
-// AppendFrames appends the frame out, whose module and offset are set, behind
-// the calls inlined at addr. All have the address of the frame.
+// AppendFrames appends the calls inlined at addr and then the frame out, whose module and offset the caller has set.
+// All of them have the frame's address.
 func (m *Module) AppendFrames(
 	dst []trace.Frame, out *trace.Frame, addr uint64, files, late *Deadline,
 ) []trace.Frame {
@@ -92,15 +92,15 @@ func (m *Module) AppendFrames(
 	return dst
 }
 
-// annotate finds what an image address is called: the calls inlined there, and last the function that they are in. It
-// is not final if not all could be found before the deadlines, that for symbols and that for lines.
+// annotate returns the calls that are inlined at an image address, and last the function that contains them. If it is
+// not final, a part was missing at its deadline: files is the deadline for symbols, late the one for lines.
 func (m *Module) annotate(addr uint64, files, late *Deadline) (known []annotation, final bool) {
 	p, ok := m.locate(addr, files)
 	if !ok {
 		return []annotation{{note: SymbolsUnread}}, false
 	}
-	// A C library's trampoline is assembly that no unit of the debugging information describes: to learn that, all of
-	// them would have to be read.
+	// A C library's trampoline is assembly code, and no unit of the debugging information describes it. A lookup
+	// would read every unit to find that out.
 	var calls []dwarf.Frame
 	if final = true; !p.trampoline {
 		calls, final = m.calls(addr, late)
@@ -115,14 +115,13 @@ func (m *Module) annotate(addr uint64, files, late *Deadline) (known []annotatio
 		}
 		in := annotation{function: symbol.Demangle(c.Function), base: c.Start, file: c.File, line: c.Line, inlined: true}
 		if in.function == "" {
-			in.base = 0 // the compiler made it, as a part of another
+			in.base = 0 // the compiler made it as a part of another function
 		}
 		known = append(known, in)
 	}
 	switch {
 	case p.named:
-		// The linker's name says more than the source's: it tells a function
-		// from its clones and parts.
+		// The linker's name is more exact than the source's: it distinguishes a function from its clones and parts.
 		own.function, own.base = symbol.Demangle(p.symbol.Name), p.symbol.Addr
 	case own.function == "" && own.note == "":
 		final = m.nameByCode(&own, &p, late) && final
@@ -130,13 +129,12 @@ func (m *Module) annotate(addr uint64, files, late *Deadline) (known []annotatio
 	return append(known, own), final
 }
 
-// SymbolsUnread is the note on a frame whose name is not known for a reason that time mends.
+// SymbolsUnread is the note on a frame whose name will be known once the symbols have been read.
 const SymbolsUnread = "its symbols are being read"
 
-// locate finds the symbol of an image address; false if what that takes has
-// not been read by the deadline. It counts only inside its own size and inside
-// the FDE that covers the address: anything else would be the nearest symbol's
-// name, which is a wrong one.
+// locate finds the symbol of an image address. It returns false if symbols or call frame information were not read by
+// the deadline. A symbol counts only inside its own size and inside the FDE that covers the address. Otherwise the
+// result would be the name of the nearest symbol, which is wrong.
 func (m *Module) locate(addr uint64, files *Deadline) (p place, ok bool) {
 	p.addr = addr
 	table, ok1 := m.Table(files)
@@ -156,16 +154,14 @@ func (m *Module) locate(addr uint64, files *Deadline) (p place, ok bool) {
 	return p, true
 }
 
-// FunctionAt returns the demangled name and the start of the function at an
-// image address, as its symbol has them.
+// FunctionAt returns the demangled name and the start of the function at an image address, from its symbol.
 func (m *Module) FunctionAt(addr uint64, files *Deadline) (string, uint64, bool) {
 	p, _ := m.locate(addr, files)
 	return symbol.Demangle(p.symbol.Name), p.symbol.Addr, p.named
 }
 
-// nameByLines gives a frame that no symbol names the name that the debugging
-// information has for it. Of a function in several parts, only the one that
-// begins with its entry has an offset from there; another part is a note.
+// nameByLines names a frame without a symbol by the debugging information. If a function has several parts, only the
+// part with its entry gets the name and an offset. Another part gets a note.
 func (m *Module) nameByLines(own *annotation, p *place, c *dwarf.Frame) {
 	switch {
 	case p.named || c.Function == "":
@@ -176,9 +172,8 @@ func (m *Module) nameByLines(own *annotation, p *place, c *dwarf.Frame) {
 	}
 }
 
-// neighbourhood is a note on a function without a name: which functions that
-// have one are before and behind it. It must be known to be a function, and one
-// that no symbol table could name.
+// neighbourhood returns a note for a function without a name: the named functions before and after it. The function
+// must have call frame information, and the image must have no full symbol table.
 func (m *Module) neighbourhood(p *place) string {
 	if p.end == 0 || !m.stripped || p.symbols == nil {
 		return ""

@@ -12,12 +12,11 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// Candidate is a path under which the file of a mapping may be found.
+// Candidate is a path at which the file of a mapping may be.
 type Candidate string
 
-// candidates lists the paths, the one that needs least privilege first. All
-// are seen from the process's own root, so that one in a container or a
-// chroot has its own files named, not the host's.
+// candidates lists the paths, beginning with the one that needs the fewest privileges. All paths start at the
+// process's own root. For a process in a container or a chroot they lead to the container's files, not the host's.
 func candidates(pid int, base, m *procfs.Mapping) []Candidate {
 	proc := ProcFolder(pid)
 	var list []Candidate
@@ -31,8 +30,8 @@ func candidates(pid int, base, m *procfs.Mapping) []Candidate {
 	return append(list, Candidate(fmt.Sprintf("/proc/%d/map_files/%x-%x", pid, m.Start, m.End)))
 }
 
-// ProcFolder returns the folder of /proc that has exe and root of a process: its own, or the one of a thread if the
-// main thread has exited.
+// ProcFolder returns the folder in /proc with the links exe and root of a process. This is the process's folder, or a
+// live thread's folder if the main thread has exited.
 func ProcFolder(pid int) string {
 	own := fmt.Sprintf("/proc/%d", pid)
 	if _, err := os.Readlink(own + "/root"); err == nil {
@@ -44,8 +43,7 @@ func ProcFolder(pid int) string {
 	return own
 }
 
-// insideRoot returns the path that the process itself has for what its memory
-// map calls by the given one. The map has paths as they are outside a chroot.
+// insideRoot returns the path as the process itself sees it. The memory map has paths as they are outside a chroot.
 func insideRoot(pid int, path string) string {
 	root, err := os.Readlink(ProcFolder(pid) + "/root")
 	if err != nil || root == "/" {
@@ -57,8 +55,8 @@ func insideRoot(pid int, path string) string {
 	return path
 }
 
-// rootOf returns what to put before a path of the process: nothing if its root
-// directory is this process's too.
+// rootOf returns the prefix that makes a path of the process reachable from here. It is empty if both have the same
+// root directory.
 func rootOf(pid int) string {
 	root := ProcFolder(pid) + "/root"
 	own, err1 := os.Stat("/")
@@ -69,7 +67,7 @@ func rootOf(pid int) string {
 	return root
 }
 
-// openDebugFile opens a separate debug file, as carefully as an image.
+// openDebugFile opens a separate debug file with the same checks as an image.
 func openDebugFile(path string) (debugfile.File, error) {
 	f, _, err := Candidate(path).File()
 	if err != nil {
@@ -78,17 +76,16 @@ func openDebugFile(path string) (debugfile.File, error) {
 	return f, nil
 }
 
-// FileID says which file was opened.
+// FileID identifies an open file and its version.
 type FileID struct {
 	dev, ino uint64
 	mtime    syscall.Timespec
 	UID      int       // the owner
-	changed  time.Time // when something of it was changed last, at the latest when it was made
+	changed  time.Time // the inode's change time: never earlier than its creation
 }
 
-// File opens the candidate. The path comes from another process's maps, so
-// what is there now may be anything: only a regular file is opened, and
-// without waiting.
+// File opens the candidate. The path comes from another process's maps, and anything may be there now. So File opens
+// only a regular file, and never blocks.
 func (c Candidate) File() (*os.File, FileID, error) {
 	f, err := rootfs.Open(string(c))
 	if err != nil {
@@ -110,7 +107,7 @@ func (c Candidate) File() (*os.File, FileID, error) {
 	return f, id, nil
 }
 
-// identify says which file is open.
+// identify returns the identity of an open file.
 func identify(f *os.File) (FileID, error) {
 	var st syscall.Stat_t
 	if err := syscall.Fstat(int(f.Fd()), &st); err != nil {
@@ -119,8 +116,8 @@ func identify(f *os.File) (FileID, error) {
 	return FileID{dev: st.Dev, ino: st.Ino, mtime: st.Mtim, UID: int(st.Uid), changed: time.Unix(st.Ctim.Unix())}, nil
 }
 
-// is reports whether the file is the one that is mapped.
-func (id FileID) is(m *procfs.Mapping) bool {
+// matches reports whether the file is the mapped one.
+func (id FileID) matches(m *procfs.Mapping) bool {
 	return id.ino == m.Inode && devMajor(id.dev) == m.Major && devMinor(id.dev) == m.Minor
 }
 

@@ -7,14 +7,13 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Coverage is how much of an image has names.
+// Coverage counts the functions of an image that have names.
 type Coverage struct {
 	BuildID string
-	// Functions is the number of functions that the image's call frame
-	// information lists, Named the number of those that a symbol names.
+	// Functions counts the functions in the image's call frame information. Named counts the ones with a symbol.
 	Functions, Named int
-	// Derived is the number of functions without a symbol that get a name from the code of a stripped server. Noted is the
-	// number of others that get a note.
+	// Derived counts the functions without a symbol that get a name from the code of a stripped server. Noted counts
+	// the other functions without a symbol that get a note.
 	Derived, Noted int
 }
 

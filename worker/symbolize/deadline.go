@@ -2,11 +2,11 @@ package symbolize
 
 import "time"
 
-// Deadline is a time until which an answer waits for what is not known yet. It begins when it is first waited for,
-// since nearly every answer waits for nothing; a nil one never comes.
+// Deadline is a time limit for waiting. The timer starts with the first wait, because most captures wait for nothing.
+// A nil Deadline never expires.
 type Deadline struct {
-	At    time.Time     // not before
-	After time.Duration // nor so soon after the waiting has begun
+	At    time.Time     // it expires no earlier than this time
+	After time.Duration // and no earlier than this long after the first wait
 	done  chan struct{}
 	timer *time.Timer
 }
@@ -23,7 +23,7 @@ func (d *Deadline) passed() <-chan struct{} {
 	return d.done
 }
 
-// Stop is for when nobody waits any more.
+// Stop releases the timer when the caller has finished waiting.
 func (d *Deadline) Stop() {
 	if d.timer != nil {
 		d.timer.Stop()

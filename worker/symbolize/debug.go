@@ -11,9 +11,8 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// debugOptions say where separate debug files are looked for: below the root
-// directory of the process and, where that is another one, below this
-// process's too. A file is proved by its build-id, wherever it lies.
+// debugOptions lists the places to search for separate debug files: below the root directory of the process and, if
+// that is a different one, below this process's root. The build-id proves a file, so its place does not matter.
 func (m *Module) debugOptions() []debugfile.Options {
 	own := debugfile.Options{Folders: m.Sources.Folders, Open: openDebugFile}
 	if m.Root == "" {
@@ -24,37 +23,35 @@ func (m *Module) debugOptions() []debugfile.Options {
 	return []debugfile.Options{theirs, own}
 }
 
-// findDebugFile finds the separate debug file, and what is to be told about
-// those that were found and not used.
+// findDebugFile finds the separate debug file. It reports files that it found but rejected.
 func (m *Module) findDebugFile() (debugfile.Result, debugfile.Options, bool) {
 	for _, o := range m.debugOptions() {
 		r, err := debugfile.Find(m.Image, m.Path, o)
 		if err == nil {
-			m.Tell(r.Skipped...)
+			m.Warn(r.Skipped...)
 			return r, o, true
 		}
 		if errors.Is(err, debugfile.ErrMismatch) {
-			m.Tell(err)
+			m.Warn(err)
 		}
 	}
 	return debugfile.Result{}, debugfile.Options{}, false
 }
 
-// Tell reports what keeps names or lines of this module from being found.
-func (m *Module) Tell(errs ...error) {
+// Warn reports an error that keeps names or lines of this module from being found.
+func (m *Module) Warn(errs ...error) {
 	for _, err := range errs {
-		m.Sources.Tell(fmt.Errorf("%s: %w", m.Name, err))
+		m.Sources.Warn(fmt.Errorf("%s: %w", m.Name, err))
 	}
 }
 
-// SymbolTable returns the symbols of the image and of its separate debug file;
-// false if they have not been read by the deadline. Only when they are there
-// is it known where the debugging information is.
+// SymbolTable returns the symbols of the image and of its separate debug file. It returns false if they were not read
+// by the deadline. The place of the debugging information is known only after the symbols have been read.
 func (m *Module) SymbolTable(late *Deadline) (*symbol.Table, bool) {
-	if t, ok := m.Symbols.now(); ok {
+	if t, ok := m.Symbols.ifReady(); ok {
 		return t, true
 	}
-	return m.Symbols.Get(late, m.Tell, m.readSymbols)
+	return m.Symbols.Get(late, m.Warn, m.readSymbols)
 }
 
 func (m *Module) readSymbols() *symbol.Table {
@@ -73,14 +70,14 @@ func (m *Module) readSymbols() *symbol.Table {
 		}
 	}
 	kept := false
-	switch { // first, for lines take longer
+	switch { // before the symbols, because lines take longer
 	case ok && hasLines(debug.Image):
 		m.Lines.open(m, debug.Image, debug.Path, options)
 		kept = true // the file stays open
 	case hasLines(m.Image):
 		m.Lines.open(m, m.Image, m.Path, m.debugOptions()[0])
 	}
-	// What could be read of a damaged table comes beside the error.
+	// If a table is damaged, the readable symbols come with the error.
 	symbols, _ := symbol.NewTable(tables...)
 	if ok && !kept {
 		_ = debug.Close()
@@ -88,8 +85,8 @@ func (m *Module) readSymbols() *symbol.Table {
 	return symbols
 }
 
-// useFetched takes symbols and lines from a debug file that was fetched, if
-// there is one, beside the symbols of the images given; nil if there is none.
+// useFetched reads symbols and lines from the downloaded debug file, and adds the symbols of the given images. It
+// returns nil if no debug file was downloaded.
 func (m *Module) useFetched(tables []*elfimage.Image) *symbol.Table {
 	fetched, ok := m.fetched()
 	if !ok {
@@ -112,20 +109,19 @@ func hasLines(m *elfimage.Image) bool {
 	return m.HasSection(".debug_info")
 }
 
-// debugFrame returns .debug_frame of the separate debug file, for an image
-// that has no call frame information of its own.
+// debugFrame returns .debug_frame of the separate debug file, for an image without call frame information.
 func (m *Module) debugFrame() cfi.Section {
 	debug, _, ok := m.findDebugFile()
 	if !ok {
 		return cfi.Section{}
 	}
 	defer func() { _ = debug.Close() }()
-	s, _ := debug.Image.CFISections() // an unreadable part is an absent one
+	s, _ := debug.Image.CFISections() // an unreadable section counts as a missing one
 	return cfi.Section(s.DebugFrame)
 }
 
-// spill makes a file for what a compressed section expands to. It has no name
-// any more, and goes when it is closed.
+// spill creates a file for the expanded content of a compressed section. The file has no name, and the kernel deletes
+// it when it is closed.
 func spill() (*os.File, error) {
 	f, err := os.CreateTemp("", "pg_stat_backtrace-*")
 	if err != nil {

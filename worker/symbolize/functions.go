@@ -84,8 +84,7 @@ func boolRank(b bool) int {
 	return 0
 }
 
-// OpenFile opens the file that the process has mapped: also one that was deleted or replaced since. The caller closes
-// it.
+// OpenFile opens the file that the process has mapped, even if it was deleted or replaced since. The caller closes it.
 func (l *Loaded) OpenFile() (*os.File, error) {
 	if l.base.Inode == 0 {
 		return nil, fmt.Errorf("%s is not a file", l.Name())
@@ -99,7 +98,7 @@ func (l *Loaded) OpenFile() (*os.File, error) {
 		}
 		img, err := elfimage.Open(f, l.Name())
 		id := l.BuildID()
-		if err == nil && (id != "" && img.BuildID() == id || id == "" && st.is(&l.base)) {
+		if err == nil && (id != "" && img.BuildID() == id || id == "" && st.matches(&l.base)) {
 			return f, nil
 		}
 		_ = f.Close()
@@ -254,7 +253,7 @@ func (m *Image) eachSymbol(each func(s elfimage.Symbol, name string)) {
 			}
 			for s := range symbols {
 				code := s.Type == elf.STT_FUNC || s.Type == elf.STT_GNU_IFUNC || s.Type == elf.STT_NOTYPE
-				// A debug file has no code: the image itself says what is code.
+				// A debug file has no code: the image itself has the limits of code.
 				if code && s.Section != elf.SHN_UNDEF && m.Executable(s.Addr) {
 					name, _, _ := strings.Cut(s.Name, "@")
 					each(s, name)
@@ -284,5 +283,5 @@ func (m *Image) derivedNow() (*selfnames.Names, bool) {
 	if !m.module.stripped {
 		return nil, true
 	}
-	return m.module.derived.Get(nil, m.module.Tell, m.module.deriveNames)
+	return m.module.derived.Get(nil, m.module.Warn, m.module.deriveNames)
 }

@@ -19,20 +19,18 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// MaxImages bounds the images that are kept. A server has some dozens; the
-// bound is for a host where many trees are captured by one worker.
+// MaxImages bounds the images that are cached. One server has some dozens. The bound matters on a host where one
+// worker captures many servers with different builds.
 const MaxImages = 512
 
-// Module is an image with what is derived from it, each part made when it is
-// first needed. An image without a part has a nil there: a damaged file gives
-// fewer names, never an error.
+// Module is an image with the tables derived from it. Each table is read when it is first needed. A missing or
+// damaged table is nil: a damaged file gives fewer names and never an error.
 type Module struct {
 	Image *elfimage.Image
 	Name  string
 	Arch  *arch.Arch
-	// Path and root are where the file was found: its path as the process has
-	// it, and the process's root directory. Separate debug files are looked
-	// for there.
+	// Path is the path of the file as the process sees it, and Root is the process's root directory. Separate debug
+	// files are searched there.
 	Path, Root string
 
 	cfi     Lazy[*cfi.Table]
@@ -41,41 +39,41 @@ type Module struct {
 	linker  Lazy[bool]
 	derived Lazy[*selfnames.Names]
 	remote  remote
-	// stripped and lines are set by who makes symbols. stripped means that no
-	// symbol table has the functions that the image does not export.
+	// readSymbols sets stripped and Lines. stripped means that no symbol table has the functions that the image does
+	// not export.
 	stripped   bool
 	Lines      lines
-	Prefetched atomic.Bool // see space.prefetchInnermost
+	Prefetched atomic.Bool // see procmap.Space.PrefetchInnermost
 	known      annotations
-	// CodeCache is what walks have found out about the image's instructions.
+	// CodeCache keeps the results of the unwinder's instruction analysis.
 	CodeCache unwind.CodeCache
 
 	jitOnce sync.Once
-	JIT     uint64 // see jitDescriptor
+	JIT     uint64 // see JitDescriptor
 
 	Sources *Sources
 }
 
-// Sources is what all modules share.
+// Sources has the settings and caches that all modules share.
 type Sources struct {
 	// Cache holds decoded debugging information.
 	Cache *dwarf.Cache
 	// Folders are searched for debug files; nil means the default.
 	Folders []string
-	// Report is told what keeps names from being found; nil: nobody is.
+	// Report, if not nil, is called with each error that keeps names from being found.
 	Report func(error)
-	// Wanted is told which debug files are asked for; nil: nobody is.
+	// Wanted, if not nil, is called with each debug file that is requested from Remote.
 	Wanted func(image, buildID string)
-	// Remote is where debug files come from that this host does not have; nil:
-	// nowhere.
+	// Remote provides debug files that are not installed on this host. If it is nil, no files are downloaded.
 	Remote Remote
-	// AwaitNames is Config.AwaitNames. deriving lets one image at a time be scanned for names.
+	// AwaitNames is Config.AwaitNames. deriving is locked while an image is scanned for names, so that only one scan
+	// runs at a time.
 	AwaitNames bool
 	deriving   sync.Mutex
 }
 
-// Tell reports what keeps names from being found.
-func (s *Sources) Tell(errs ...error) {
+// Warn reports errors that keep names from being found.
+func (s *Sources) Warn(errs ...error) {
 	if s.Report == nil {
 		return
 	}
@@ -84,17 +82,17 @@ func (s *Sources) Tell(errs ...error) {
 	}
 }
 
-// Table returns the call frame information, nil if there is none; false if it
-// has not been read by the deadline.
+// Table returns the call frame information, or nil if the image has none. It returns false if it was not read by the
+// deadline.
 func (m *Module) Table(late *Deadline) (*cfi.Table, bool) {
-	if t, ok := m.cfi.now(); ok {
+	if t, ok := m.cfi.ifReady(); ok {
 		return t, true
 	}
-	return m.cfi.Get(late, m.Tell, m.readTable)
+	return m.cfi.Get(late, m.Warn, m.readTable)
 }
 
 func (m *Module) readTable() *cfi.Table {
-	s, _ := m.Image.CFISections() // an unreadable part is an absent one
+	s, _ := m.Image.CFISections() // an unreadable section counts as a missing one
 	if len(s.EHFrame.Data) == 0 && len(s.DebugFrame.Data) == 0 {
 		if s.DebugFrame = elfimage.SectionData(m.debugFrame()); len(s.DebugFrame.Data) == 0 {
 			return nil
@@ -111,15 +109,15 @@ func (m *Module) readTable() *cfi.Table {
 	return t
 }
 
-// Start returns where a program begins in the image, see unwind.Module; known
-// is false if it has not been read by the deadline whether that is one.
+// Start returns the address in the image where a program begins, see unwind.Module. known is false if the deadline
+// passed before the image was identified as a program or not.
 func (m *Module) Start(late *Deadline) (addr uint64, linker, known bool) {
 	if addr = m.Image.Start(); addr != 0 || m.Image.Entry() == 0 {
 		return addr, false, true
 	}
-	linker, known = m.linker.now()
+	linker, known = m.linker.ifReady()
 	if !known {
-		linker, known = m.linker.Get(late, m.Tell, m.Image.DynamicLinker)
+		linker, known = m.linker.Get(late, m.Warn, m.Image.DynamicLinker)
 	}
 	if linker {
 		addr = m.Image.Entry()
@@ -127,27 +125,27 @@ func (m *Module) Start(late *Deadline) (addr uint64, linker, known bool) {
 	return addr, linker, known
 }
 
-// Cache keeps modules over captures, one for each build-id. A file without a
-// build-id is known by its device, inode and modification time.
+// Cache keeps modules across captures, one for each build-id. A file without a build-id is identified by its device,
+// inode and modification time.
 type Cache struct {
 	Arch    *arch.Arch
 	Sources *Sources
 	mu      sync.Mutex
 	byID    map[string]*Module
-	held    heldFiles
-	// settled is how long a file must not have changed to be taken for the one
-	// that an ended process had mapped.
-	settled time.Duration
+	open    openFiles
+	// minUnchanged is the time for which a file must not have changed. Only then does it count as the file that an
+	// ended process had mapped.
+	minUnchanged time.Duration
 }
 
 // NewCache returns an empty cache of images for an architecture.
 func NewCache(a *arch.Arch, s *Sources) *Cache {
-	const settled = 10 * time.Minute // a capture looks for what it needs within seconds
-	return &Cache{Arch: a, Sources: s, byID: make(map[string]*Module), settled: settled}
+	const minUnchanged = 10 * time.Minute // a capture opens the files that it needs within seconds
+	return &Cache{Arch: a, Sources: s, byID: make(map[string]*Module), minUnchanged: minUnchanged}
 }
 
-// Mapped returns what the process has mapped at maps[i], and where; there is no module if find has none, and the
-// mapping is not in the place of one either.
+// Mapped returns the module that the process has mapped at maps[i], and its place. It also recognizes code that a
+// program has moved to memory without a file. Placed.Module is nil if the mapping has no image.
 func (c *Cache) Mapped(pid int, maps []procfs.Mapping, i int) Placed {
 	mod := c.find(pid, maps, i)
 	if mod == nil {
@@ -160,30 +158,29 @@ func (c *Cache) Mapped(pid int, maps []procfs.Mapping, i int) Placed {
 	return Placed{Module: mod, Bias: bias, Name: ModuleName(maps[i].Path)}
 }
 
-// find returns the module that the process has mapped at maps[i], nil if it is
-// not an ELF image or cannot be read. What is mapped is asked of the process:
-// a file counts only if it has the build-id that the process's memory has.
+// find returns the module that the process has mapped at maps[i]. It returns nil if that is not an ELF image or
+// cannot be read. A file counts only if it has the build-id found in the process's memory.
 func (c *Cache) find(pid int, maps []procfs.Mapping, i int) *Module {
 	base, ok := baseMapping(maps, i)
 	if !ok {
 		return nil
 	}
-	m := c.ask(pid, maps, i, base)
+	m := c.findLive(pid, maps, i, base)
 	if base.Inode == 0 || !hasEnded(pid, &base) {
 		return m
 	}
-	// What it answered may be half of it.
-	if held := c.held.mapped(&base); held != nil {
-		return held
+	// The process may have ended between two reads, so the module may be incomplete.
+	if found := c.open.mapped(&base); found != nil {
+		return found
 	}
-	if old := c.old(&base); old != nil {
-		return old
+	if found := c.openUnchanged(&base); found != nil {
+		return found
 	}
 	return m
 }
 
-// ask is find for a live process.
-func (c *Cache) ask(pid int, maps []procfs.Mapping, i int, base procfs.Mapping) *Module {
+// findLive is find for a live process.
+func (c *Cache) findLive(pid int, maps []procfs.Mapping, i int, base procfs.Mapping) *Module {
 	inMemory, err := elfimage.FromMemory(ProcessMemory(pid), base.Start, path.Base(base.Path))
 	if err != nil {
 		return nil
@@ -216,14 +213,14 @@ func (c *Cache) known(id string) *Module {
 	return m
 }
 
-// Empty reports whether no module is known yet.
+// Empty reports whether the cache has no module yet.
 func (c *Cache) Empty() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return len(c.byID) == 0
 }
 
-// keep remembers a module, or returns the one that came first.
+// keep adds a module to the cache. If the cache already has one for this id, keep returns the cached one.
 func (c *Cache) keep(id string, m *Module) *Module {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -240,16 +237,16 @@ func (c *Cache) keep(id string, m *Module) *Module {
 	return m
 }
 
-// fromFile opens one candidate and keeps it if it is the mapped file: by
-// build-id, or, where there is none, by device and inode.
+// fromFile opens one candidate and caches it if it is the mapped file. The build-id decides, or, without a build-id,
+// device and inode.
 func (c *Cache) fromFile(pid int, open Candidate, base *procfs.Mapping, id string) *Module {
 	f, st, err := open.File()
 	if err != nil {
 		return nil
 	}
 	img, err := elfimage.Open(f, path.Base(base.Path))
-	// A build-id that no segment has, as in what Go's own linker makes, is not in memory, and says nothing then.
-	if err != nil || id != "" && img.BuildID() != id || id == "" && !st.is(base) {
+	// Go's own linker puts the build-id outside all segments. It is then not in memory, and proves nothing.
+	if err != nil || id != "" && img.BuildID() != id || id == "" && !st.matches(base) {
 		_ = f.Close()
 		return nil
 	}
@@ -259,22 +256,21 @@ func (c *Cache) fromFile(pid int, open Candidate, base *procfs.Mapping, id strin
 	}, id)
 }
 
-// adopt keeps a module that was read from a file.
+// adopt caches a module that was read from a file.
 func (c *Cache) adopt(f *os.File, st FileID, read *Module, id string) *Module {
-	// The file stays open as long as the image is kept: its sections are read
-	// when they are needed, and a replaced file must not be read instead.
+	// The file stays open as long as the image is cached: its sections are read when they are needed, and a file that
+	// replaced it must not be read instead.
 	m := c.keep(cmp.Or(id, st.key()), read)
 	if m.Image != read.Image {
 		_ = f.Close()
 	} else {
-		c.held.add(f, st, m)
+		c.open.add(f, st, m)
 	}
 	return m
 }
 
-// fromMemory copies what is needed of the image out of the process: the vDSO,
-// and files that can no longer be opened. It is done now, since the process
-// may be gone when a section is needed.
+// fromMemory copies the image from the process's memory: the vDSO, and files that can no longer be opened. It reads
+// all tables now, because the process may have ended when they are needed.
 func (c *Cache) fromMemory(pid int, base procfs.Mapping, id string) *Module {
 	img, err := elfimage.FromMemory(ProcessMemory(pid), base.Start, ModuleName(base.Path))
 	if err != nil {
@@ -292,8 +288,7 @@ func (c *Cache) fromMemory(pid int, base procfs.Mapping, id string) *Module {
 	return c.keep(id, m)
 }
 
-// ModuleName is what a frame says of where it lies: a file's base name, or
-// "[vdso]" and the like as they are.
+// ModuleName returns the module name of a frame: the base name of a file, or a name such as "[vdso]" unchanged.
 func ModuleName(p string) string {
 	if p == "" {
 		return "[anon]"
@@ -301,8 +296,8 @@ func ModuleName(p string) string {
 	return path.Base(p)
 }
 
-// baseMapping finds the mapping that holds the ELF header of the image that
-// maps[i] is part of: the nearest one before it of the same file at offset 0.
+// baseMapping finds the mapping with the ELF header of the image that maps[i] is part of. This is the nearest mapping
+// at or before maps[i] with the same file and offset 0.
 func baseMapping(maps []procfs.Mapping, i int) (procfs.Mapping, bool) {
 	m := &maps[i]
 	if m.Inode == 0 {
@@ -317,9 +312,9 @@ func baseMapping(maps []procfs.Mapping, i int) (procfs.Mapping, bool) {
 	return procfs.Mapping{}, false
 }
 
-// Placed is what an executable mapping turned out to hold.
+// Placed is the image of an executable mapping, with its load bias.
 type Placed struct {
 	Module *Module
 	Bias   uint64
-	Name   string // what frames in it say of where they lie
+	Name   string // the module name of frames in it
 }

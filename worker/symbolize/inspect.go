@@ -18,22 +18,19 @@ import (
 type Image struct {
 	*elfimage.Image
 
-	// Path is where it is, as its process sees it ("[vdso]" is at no path).
+	// Path is the image's path as its process sees it. It is "[vdso]" for the vDSO.
 	Path string
-	// Deleted means that the file at Path is not this one any more: it was
-	// removed or replaced since.
+	// Deleted means that the file was removed or replaced after it was mapped.
 	Deleted bool
-	// InMemory means that the file cannot be read, only what the process has
-	// mapped of it.
+	// InMemory means that the file cannot be read, and the image was read from the process's memory.
 	InMemory bool
 
 	module *Module
 }
 
-// Images returns the images that a process has mapped to run, each once, in
-// the order of their addresses. What can neither be opened nor read from the
-// process's memory is left out. debugDirs are those of Config.DebugDirs. The
-// error is that of reading its maps.
+// Images returns the executable images of a process, each once, in the order of their addresses. It leaves out images
+// that can neither be opened nor read from memory. debugDirs has the meaning of Config.DebugDirs. It returns an error
+// if the process's maps cannot be read.
 func Images(pid int, debugDirs []string) ([]Image, error) {
 	host := arch.Host()
 	if host == nil {
@@ -57,7 +54,7 @@ func Images(pid int, debugDirs []string) ([]Image, error) {
 		}
 		seen[m] = true
 		if f.Name != ModuleName(at.Path) {
-			at = procfs.Mapping{Path: m.Path} // see images.moved
+			at = procfs.Mapping{Path: m.Path} // m.Path}: see Cache.moved
 		}
 		all = append(all, Image{
 			Image: m.Image, Path: at.Path, Deleted: at.Deleted, InMemory: m.Path == "" && at.Inode != 0,
@@ -67,8 +64,8 @@ func Images(pid int, debugDirs []string) ([]Image, error) {
 	return all, nil
 }
 
-// OpenImage opens an ELF file. debugDirs are those of Config.DebugDirs. The
-// caller closes it with the function that is returned.
+// OpenImage opens an ELF file. debugDirs has the meaning of Config.DebugDirs. The caller must call the returned
+// function to close the file.
 func OpenImage(file string, debugDirs []string) (Image, func() error, error) {
 	f, _, err := Candidate(file).File()
 	if err != nil {
@@ -88,7 +85,7 @@ func OpenImage(file string, debugDirs []string) (Image, func() error, error) {
 	}
 	at := file
 	if target, err := os.Readlink(file); err == nil && filepath.IsAbs(target) {
-		at = target // of /proc/PID/exe
+		at = target // the target of /proc/PID/exe
 	}
 	if abs, err := filepath.Abs(at); err == nil {
 		at = abs
@@ -97,15 +94,15 @@ func OpenImage(file string, debugDirs []string) (Image, func() error, error) {
 	return Image{Image: img, Path: at, module: m}, f.Close, nil
 }
 
-// Root is what to put before a path of the process to reach it from here.
+// Root returns the prefix that makes a path of the process reachable from here.
 func (m *Image) Root() string { return m.module.Root }
 
-// DebugOptions say where separate debug files are looked for, one place after
-// the other: below the root directory of the process, and below this one's.
+// DebugOptions lists the places to search for separate debug files: first below the root directory of the process,
+// then below this process's root.
 func (m *Image) DebugOptions() []debugfile.Options { return m.module.debugOptions() }
 
-// GoFunctions is the number of functions in the table that Go's linker puts into every program, 0 if there is none. It
-// has their names and lines.
+// GoFunctions returns the number of functions in the table that Go's linker adds to every program, or 0 if there is
+// no such table. The table has their names and lines.
 func (m *Image) GoFunctions() int {
 	if t, _ := m.module.GoTable(nil); t != nil {
 		return t.Functions()
@@ -113,8 +110,8 @@ func (m *Image) GoFunctions() int {
 	return 0
 }
 
-// Derived counts the functions without a symbol that get a name from the code of a stripped server, and the other
-// functions and parts that get a note. Both are 0 with a symbol table or a debug file.
+// Derived counts the functions without a symbol that get a name from the code of a stripped server. It also counts
+// the other functions and parts that get a note. Both are 0 if the image has a symbol table or a debug file.
 func (m *Image) Derived(debug ...*elfimage.Image) (named, noted int) {
 	if len(debug) > 0 || m.SymbolCount(".symtab") > 0 {
 		return 0, 0
@@ -124,10 +121,9 @@ func (m *Image) Derived(debug ...*elfimage.Image) (named, noted int) {
 	return names.Derived()
 }
 
-// Coverage counts the functions that the call frame information lists, and
-// those of them that the symbols of the image itself and of its debug files
-// name, or Go's table. A Go program without call frame information has the
-// functions of that table.
+// Coverage counts the functions in the call frame information, and the functions among them that have a name. Names
+// come from the image's symbols, its debug files, and Go's table. For a Go program without call frame information,
+// Coverage counts the functions in Go's table.
 func (m *Image) Coverage(debug ...*elfimage.Image) (named, total int, err error) {
 	table, _ := m.module.Table(nil)
 	golang, _ := m.module.GoTable(nil)
@@ -137,7 +133,7 @@ func (m *Image) Coverage(debug ...*elfimage.Image) (named, total int, err error)
 	if table == nil {
 		return 0, 0, fmt.Errorf("%s: no call frame information", m.Name())
 	}
-	// What could be read of a damaged table comes beside the error.
+	// If a table is damaged, the readable symbols come with the error.
 	symbols, _ := symbol.NewTable(append([]*elfimage.Image{m.Image}, debug...)...)
 	named, total = symbols.Coverage(func(yield func(start, end uint64) bool) {
 		for fde := range table.FDEs {

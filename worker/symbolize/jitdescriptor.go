@@ -7,7 +7,8 @@ import (
 	"pg_stat_backtrace/unwind/jit"
 )
 
-// JitDescriptor is the link-time address of the variable that GDB's JIT interface begins with, 0 if there is none.
+// JitDescriptor returns the link-time address of the first variable of GDB's JIT interface, or 0 if the image has
+// none.
 func (m *Module) JitDescriptor() uint64 {
 	m.jitOnce.Do(func() {
 		for _, table := range [...]string{".dynsym", ".symtab"} {

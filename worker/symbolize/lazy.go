@@ -6,9 +6,9 @@ import (
 	"sync/atomic"
 )
 
-// Lazy is a part of a module, made from files when it is first needed. The goroutine that makes it is not the one that
-// needs it: a file may be on a disk that takes its time, and who waits for it answers in time. Who comes later waits
-// for the same goroutine, so a disk that never answers holds up one and no more.
+// Lazy is a part of a module that is read from files when it is first needed. One goroutine reads it, because a file
+// may be on a slow disk and a caller must not wait longer than its deadline. Later callers wait for the same
+// goroutine. So a disk that does not respond blocks a single goroutine.
 type Lazy[T any] struct {
 	begin sync.Once
 	done  chan struct{} // made by begin, closed when value is final
@@ -16,31 +16,32 @@ type Lazy[T any] struct {
 	value T
 }
 
-// now returns the part if it is there; the caller need not say then how it is made.
-func (p *Lazy[T]) now() (value T, ok bool) {
+// ifReady returns the part if it has been read. Unlike Get, it does not need the function that reads it.
+func (p *Lazy[T]) ifReady() (value T, ok bool) {
 	if !p.ready.Load() {
 		return value, false
 	}
 	return p.value, true
 }
 
-// start has the part made, if nobody has yet, and does not wait for it. It tells if something has failed in a way in
-// which nothing should.
-func (p *Lazy[T]) start(tell func(...error), build func() T) {
+// start begins to read the part, unless that has begun already, and does not wait. If build panics, start calls tell
+// with the error.
+func (p *Lazy[T]) start(report func(...error), build func() T) {
 	p.begin.Do(func() {
 		p.done = make(chan struct{})
 		go func() {
 			defer close(p.done)
 			defer p.ready.Store(true)
-			defer Survive(tell)
+			defer Survive(report)
 			p.value = build()
 		}()
 	})
 }
 
-// Get has the part made, as start does, and waits for it until the deadline; false if it is not there by then.
-func (p *Lazy[T]) Get(late *Deadline, tell func(...error), build func() T) (value T, ok bool) {
-	p.start(tell, build)
+// Get reads the part, as start does, and waits for it until the deadline. It returns false if the deadline passed
+// first.
+func (p *Lazy[T]) Get(late *Deadline, report func(...error), build func() T) (value T, ok bool) {
+	p.start(report, build)
 	select {
 	case <-p.done:
 		return p.value, true
@@ -54,7 +55,7 @@ func (p *Lazy[T]) Get(late *Deadline, tell func(...error), build func() T) (valu
 	}
 }
 
-// set makes it what another module has already.
+// set stores a part that another module has read already.
 func (p *Lazy[T]) set(value T) {
 	p.begin.Do(func() {
 		p.done = make(chan struct{})
@@ -64,10 +65,9 @@ func (p *Lazy[T]) set(value T) {
 	})
 }
 
-// Survive is the net below a parser of foreign files, which should never panic: what is wrong with one file must not
-// end the worker.
-func Survive(tell func(...error)) {
+// Survive recovers from a panic in a parser of foreign files and reports it. A damaged file must not end the worker.
+func Survive(report func(...error)) {
 	if p := recover(); p != nil {
-		tell(fmt.Errorf("debugging information is not used: %v", p))
+		report(fmt.Errorf("debugging information is not used: %v", p))
 	}
 }

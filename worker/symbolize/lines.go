@@ -12,79 +12,76 @@ import (
 	"pg_stat_backtrace/worker/host/gomaxprocs"
 )
 
-// maxAnswers bounds the addresses of one module whose lines are remembered. A
-// server's stacks have some thousands of different ones.
+// maxAnswers bounds the addresses of one module whose lines are cached. A server's stacks have some thousands of
+// different addresses.
 const maxAnswers = 2048
 
-// DefaultLinesWait bounds how long an answer waits for source lines, all its
-// frames together. What takes longer is looked up all the same, for the next
-// answer.
+// DefaultLinesWait bounds how long a capture waits for the source lines of all its frames. Lookups that take longer
+// continue in the background, for the next capture.
 const DefaultLinesWait = 200 * time.Millisecond
 
-// lines are the functions, inlined calls and source lines of a module. One
-// goroutine looks them up, as long as there is something to look up: an answer
-// waits for it only so long.
+// lines looks up the functions, inlined calls and source lines of a module. One goroutine does the lookups, as long
+// as any are pending. A caller waits only until its deadline.
 type lines struct {
-	make func() *dwarf.Data // nil: the module has none
-	tell func(...error)
+	make func() *dwarf.Data // nil if the module has no debugging information
+	warn func(...error)
 
 	mu      sync.Mutex
-	wished  []uint64 // asked for before it is known whether there is anything
+	queued  []uint64 // addresses queued before the debugging information has been found
 	answers map[uint64]*answer
 	pending []uint64
 	busy    bool
-	made    bool        // make was called; of that goroutine
-	data    *dwarf.Data // of that goroutine
+	made    bool        // make was called; used only by that goroutine
+	data    *dwarf.Data // used only by that goroutine
 }
 
-// answer is what is known of an address, as soon as done is closed.
+// answer is the result of one lookup. It is valid once done is closed.
 type answer struct {
-	done   chan struct{}
-	frames []dwarf.Frame
-	left   bool // nobody has looked
+	done    chan struct{}
+	frames  []dwarf.Frame
+	skipped bool // the address was not looked up
 }
 
-// QueueLookup has an address looked up as soon as it is known where to look.
+// QueueLookup queues an address. StartLookups looks it up once the debugging information has been found.
 func (l *lines) QueueLookup(addr uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if len(l.wished) < maxAnswers {
-		l.wished = append(l.wished, addr)
+	if len(l.queued) < maxAnswers {
+		l.queued = append(l.queued, addr)
 	}
 }
 
-// LinesAsked reports whether the lines at an image address have been looked up, or will be when it is known where to
-// look.
-func (m *Module) LinesAsked(addr uint64) bool {
+// LinesRequested reports whether an image address is queued or has been looked up.
+func (m *Module) LinesRequested(addr uint64) bool {
 	m.Lines.mu.Lock()
 	defer m.Lines.mu.Unlock()
-	return m.Lines.answers[addr] != nil || slices.Contains(m.Lines.wished, addr)
+	return m.Lines.answers[addr] != nil || slices.Contains(m.Lines.queued, addr)
 }
 
-// StartLookups looks up what was wished for; nothing if there is nowhere to look.
+// StartLookups looks up the queued addresses. It does nothing if the module has no debugging information.
 func (l *lines) StartLookups() {
 	l.mu.Lock()
-	wished := l.wished
-	l.wished = nil
+	queued := l.queued
+	l.queued = nil
 	l.mu.Unlock()
-	if l.make == nil || len(wished) == 0 {
+	if l.make == nil || len(queued) == 0 {
 		return
 	}
-	for _, addr := range wished {
-		l.ask(addr)
+	for _, addr := range queued {
+		l.request(addr)
 	}
-	runtime.Gosched() // let it begin: what the caller goes on with may take long, and there may be one processor
+	runtime.Gosched() // let it begin: the caller's next step may take long, and there may be only one processor
 }
 
-// open says where the debugging information is: in an image, which must stay
-// open. Nothing is read yet but what was wished for.
+// open sets the image that has the debugging information. The image must stay open. Only queued addresses are looked
+// up now.
 func (l *lines) open(m *Module, from *elfimage.Image, path string, options debugfile.Options) {
-	l.answers, l.tell = make(map[uint64]*answer), m.Tell
+	l.answers, l.warn = make(map[uint64]*answer), m.Warn
 	defer l.StartLookups()
 	l.make = func() *dwarf.Data {
 		o := dwarf.Options{
 			Cache: m.Sources.Cache, Spill: func() (dwarf.SpillFile, error) { return spill() },
-			Report: func(err error) { m.Tell(err) },
+			Report: func(err error) { m.Warn(err) },
 		}
 		if _, linked := debugfile.SupplementLink(from); linked {
 			sup, err := m.supplement(from, path, options)
@@ -92,7 +89,7 @@ func (l *lines) open(m *Module, from *elfimage.Image, path string, options debug
 				o.Supplement, err = dwarf.New(sup.Image, o)
 			}
 			if err != nil {
-				m.Tell(err)
+				m.Warn(err)
 			}
 		}
 		o.Split = func(f dwarf.SplitFile) (*elfimage.Image, error) {
@@ -105,35 +102,35 @@ func (l *lines) open(m *Module, from *elfimage.Image, path string, options debug
 		}
 		data, err := dwarf.New(from, o)
 		if err != nil {
-			m.Tell(err)
+			m.Warn(err)
 			return nil
 		}
 		return data
 	}
 }
 
-// at returns the calls at an image address, innermost first; none if nothing
-// is known. It is not final if it was not known before the deadline.
+// at returns the calls at an image address, innermost first, or none if nothing is known. The result is not final if
+// the deadline passed first.
 func (l *lines) at(addr uint64, late *Deadline) (calls []dwarf.Frame, final bool) {
 	if l.make == nil {
 		return nil, true
 	}
-	a := l.ask(addr)
+	a := l.request(addr)
 	select {
 	case <-a.done:
-		return a.frames, !a.left
+		return a.frames, !a.skipped
 	default:
 	}
 	select {
 	case <-a.done:
-		return a.frames, !a.left
+		return a.frames, !a.skipped
 	case <-late.passed():
 		return nil, false
 	}
 }
 
-// ask returns the answer for an address, which may not be there yet.
-func (l *lines) ask(addr uint64) *answer {
+// request returns the answer for an address. Its lookup may still be pending.
+func (l *lines) request(addr uint64) *answer {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if a := l.answers[addr]; a != nil {
@@ -144,8 +141,8 @@ func (l *lines) ask(addr uint64) *answer {
 	}
 	a := &answer{done: make(chan struct{})}
 	if len(l.answers) >= maxAnswers {
-		a.left = true
-		close(a.done) // too many at once: this one goes without
+		a.skipped = true
+		close(a.done) // too many at a time: this address is not looked up
 		return a
 	}
 	l.answers[addr] = a
@@ -157,11 +154,11 @@ func (l *lines) ask(addr uint64) *answer {
 	return a
 }
 
-// work looks up what is pending.
+// work runs the pending lookups.
 func (l *lines) work() {
 	if !l.made {
-		l.made = true // once: what has failed would fail for each address
-		// To expand a debug file is work beside the capture that asks for it.
+		l.made = true // once: an error would occur again for each address
+		// Expanding a debug file takes processor time beside the capture that needs it.
 		gomaxprocs.Begin()
 		defer gomaxprocs.End()
 		l.data = l.make()
@@ -182,15 +179,15 @@ func (l *lines) work() {
 	}
 }
 
-// frames looks up an address. After a panic there are no more answers.
+// frames looks up an address. After a panic it returns no more frames.
 func (l *lines) frames(addr uint64) []dwarf.Frame {
 	data := l.data
 	if data == nil {
 		return nil
 	}
 	l.data = nil
-	defer Survive(l.tell)
-	frames, _ := data.Frames(addr) // what is missing is not known
+	defer Survive(l.warn)
+	frames, _ := data.Frames(addr) // an error means that the rest is unknown
 	l.data = data
 	return frames
 }

@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// breaking is a file that panics instead of being read, from a moment on.
+// breaking is a file whose reads panic once broken is set.
 type breaking struct {
 	*os.File
 	broken bool
@@ -23,7 +23,7 @@ func (b *breaking) ReadAt(p []byte, off int64) (int, error) {
 	return b.File.ReadAt(p, off)
 }
 
-// TestLinesSurvive: a panic while a debug file is read is told, and costs no more than that file's lines.
+// TestLinesSurvive checks that a panic while a debug file is read is reported, and loses only that file's lines.
 func TestLinesSurvive(t *testing.T) {
 	p := debuginfodtest.Build(t, "../debuginfod/testdata/program.c")
 	f, err := os.Open(p.Debug)
@@ -44,7 +44,7 @@ func TestLinesSurvive(t *testing.T) {
 	var told []string
 	l := lines{
 		data: data,
-		tell: func(errs ...error) {
+		warn: func(errs ...error) {
 			for _, err := range errs {
 				told = append(told, err.Error())
 			}
@@ -61,12 +61,12 @@ func TestLinesSurvive(t *testing.T) {
 	}
 }
 
-// TestLinesAreMadeOnce: a debug file that cannot be used is not opened again for each address.
+// TestLinesAreMadeOnce checks that an unusable debug file is opened only once.
 func TestLinesAreMadeOnce(t *testing.T) {
 	made := 0
 	l := lines{answers: map[uint64]*answer{}, make: func() *dwarf.Data { made++; return nil }}
 	for addr := range uint64(5) {
-		if a := l.ask(addr); a != nil {
+		if a := l.request(addr); a != nil {
 			<-a.done
 		}
 		for busy := true; busy; { // until that goroutine has ended

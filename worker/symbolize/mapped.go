@@ -6,8 +6,9 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// Frames names an address of the image: the calls that are inlined there, innermost first, and the function that they
-// are in. A return address belongs to the call before it. It waits until the image's symbols and lines have been read.
+// Frames names an address of the image. It returns the calls inlined there, innermost first, and then the function
+// that contains them. A return address belongs to the call before it. Frames waits until symbols and lines have been
+// read.
 func (m *Image) Frames(addr uint64, isReturn bool) []trace.Frame {
 	lookup := addr
 	if isReturn && addr > 0 {
@@ -19,7 +20,7 @@ func (m *Image) Frames(addr uint64, isReturn bool) []trace.Frame {
 	return m.module.AppendFrames(nil, &out, lookup, nil, nil)
 }
 
-// Mapped is the images of a process at their places.
+// Mapped has the images of a process at their addresses.
 type Mapped struct {
 	pid    int
 	maps   []procfs.Mapping
@@ -27,7 +28,7 @@ type Mapped struct {
 	known  map[int]Placed
 }
 
-// MappedImages reads the mappings of a process. debugDirs are those of Config.DebugDirs.
+// MappedImages reads the mappings of a process. debugDirs has the meaning of Config.DebugDirs.
 func MappedImages(pid int, debugDirs []string) (*Mapped, error) {
 	host := arch.Host()
 	if host == nil {
@@ -42,7 +43,8 @@ func MappedImages(pid int, debugDirs []string) (*Mapped, error) {
 	}, nil
 }
 
-// At returns the image that the process has at an address, and the address in the image; false if there is none.
+// At returns the image that the process has at an address, and the address in the image. It returns false if there is
+// none.
 func (p *Mapped) At(addr uint64) (Image, uint64, bool) {
 	for i := range p.maps {
 		m := &p.maps[i]
@@ -58,7 +60,7 @@ func (p *Mapped) At(addr uint64) (Image, uint64, bool) {
 	return Image{}, 0, false
 }
 
-// ByBuildID returns the image of that build-id; false if the process has none.
+// ByBuildID returns the image with that build-id. It returns false if the process has none.
 func (p *Mapped) ByBuildID(id string) (Image, bool) {
 	for i := range p.maps {
 		if p.maps[i].Perms&procfs.Exec == 0 {

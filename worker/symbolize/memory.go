@@ -9,14 +9,14 @@ import (
 // MemoryReader copies memory of the process from addr into p and returns how many bytes it got.
 type MemoryReader func(addr uint64, p []byte) (int, error)
 
-// Exactly makes it a reader of all or nothing.
+// Exactly fills p and reports whether all of it could be read.
 func (r MemoryReader) Exactly(addr uint64, p []byte) bool {
 	n, err := r(addr, p)
 	return err == nil && n == len(p)
 }
 
-// ProcessMemory reads a live process's memory without stopping it. What is
-// read this way is file content, which does not change under the process.
+// ProcessMemory reads a live process's memory without stopping the process. Use it only for file content, which does
+// not change while the process runs.
 func ProcessMemory(pid int) func(uint64, []byte) (int, error) {
 	reached := false
 	return func(addr uint64, p []byte) (int, error) {

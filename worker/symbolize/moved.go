@@ -8,20 +8,20 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// A program may move its code to huge pages, for which the processor looks up fewer addresses (Node.js with
-// --use-largepages, and what is linked or preloaded for that): the code is at the same place as before, in memory
-// without a file, or with one of hugetlbfs, between what is left of its own file's mappings.
+// A program may move its code to huge pages, to reduce TLB misses. Node.js does so with --use-largepages, and some
+// libraries do so when they are linked or preloaded. The code keeps its address. It is then in anonymous or hugetlbfs
+// memory, between the remaining mappings of its own file.
 
 const (
-	maxBetween    = 256     // mappings that such code is looked for between its file's
+	maxBetween    = 256     // mappings to search on each side for the file's own
 	comparedChunk = 1 << 20 // bytes that are compared at a time
 )
 
-// moved returns the image whose code the process has moved to maps[i]. It is that image's only if all of it is what
-// the image's file has there: anything else may lie there as well.
+// moved returns the image whose code the process has moved to maps[i]. All of the code must be equal to the image's
+// file, because the mapping may have different content.
 func (c *Cache) moved(pid int, maps []procfs.Mapping, i int) Placed {
 	if maps[i].Perms&procfs.Write != 0 {
-		return Placed{} // what was compared may be something else a moment later
+		return Placed{} // a writable mapping may change after the comparison
 	}
 	below, above := nearestFile(maps, i, -1), nearestFile(maps, i, +1)
 	if below < 0 || above < 0 || !sameFile(&maps[below], &maps[above]) {
@@ -32,7 +32,7 @@ func (c *Cache) moved(pid int, maps []procfs.Mapping, i int) Placed {
 		return Placed{}
 	}
 	mod := c.find(pid, maps, below)
-	if mod == nil || mod.Path == "" { // from the process's memory: that is the same anyway
+	if mod == nil || mod.Path == "" { // it was read from the process's memory, so a comparison proves nothing
 		return Placed{}
 	}
 	bias, ok := mod.Image.Bias(base.Start, base.Offset)
@@ -42,8 +42,8 @@ func (c *Cache) moved(pid int, maps []procfs.Mapping, i int) Placed {
 	return Placed{Module: mod, Bias: bias, Name: ModuleName(base.Path)}
 }
 
-// nearestFile returns the index of the nearest mapping below (step -1) or above (+1) maps[i] that has a file, and not
-// its; -1 if there is none nearby.
+// nearestFile returns the index of the nearest mapping below (step -1) or above (+1) maps[i] that belongs to another
+// file. It returns -1 if there is none nearby.
 func nearestFile(maps []procfs.Mapping, i, step int) int {
 	for j, n := i+step, 0; j >= 0 && j < len(maps) && n < maxBetween; j, n = j+step, n+1 {
 		if m := &maps[j]; m.Inode != 0 && !sameFile(m, &maps[i]) {
@@ -53,12 +53,12 @@ func nearestFile(maps []procfs.Mapping, i, step int) int {
 	return -1
 }
 
-// sameFile tells whether two mappings are of one file.
+// sameFile reports whether two mappings belong to the same file.
 func sameFile(a, b *procfs.Mapping) bool {
 	return a.Inode == b.Inode && a.Major == b.Major && a.Minor == b.Minor
 }
 
-// sameCode tells whether there is code of the image in a mapping, and memory has all of it as the image's file does.
+// sameCode reports whether the mapping has code of the image, and memory and file have the same bytes.
 func sameCode(memory MemoryReader, img *elfimage.Image, m *procfs.Mapping, bias uint64) bool {
 	some := false
 	for _, s := range img.Segments() {

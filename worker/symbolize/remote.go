@@ -13,33 +13,35 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Remote is where debug files come from that are not installed on this host (package debuginfod). Neither method waits:
-// an answer goes out with the names that are known now.
+// Remote provides debug files that are not installed on this host (package debuginfod). Its methods do not wait: a
+// capture returns the names that are known now.
 type Remote interface {
-	// DebugFile returns the path of the debug file of a build if it has been fetched, else "".
+	// DebugFile returns the path of the debug file of a build, or "" if it has not been downloaded.
 	DebugFile(buildID string) string
-	// RequestDebugFile has it fetched, beside, and calls done when that has ended: with true if it is there, else
-	// with the time before which asking again is of no use.
+	// RequestDebugFile downloads the file in the background and calls done at the end. If the file arrived, arrived
+	// is true. Otherwise a request before the time again is useless.
 	RequestDebugFile(buildID string, done func(arrived bool, again time.Time))
 }
 
-// remote is what a module has to do with a Remote.
+// remote is the state of a module's requests to a Remote.
 type remote struct {
 	source Remote
-	// next is the module that takes this one's place since the debug file has arrived.
+	// next is the module that replaces this one after the debug file has arrived.
 	next atomic.Pointer[Module]
-	// again is when to ask for the file next, in Unix nanoseconds; 0: not at all, or a request is on its way.
-	again atomic.Int64
-	// wanted is the build-id of the file that was asked for last: the module's own, or that of its supplementary file.
+	// retryAt is the time of the next request, in Unix nanoseconds. It is 0 if none is planned or a request is active.
+	retryAt atomic.Int64
+	// wanted is the build-id of the last requested file: the module's own, or the one of its supplementary file.
 	wanted atomic.Pointer[string]
-	// arrived are the builds whose files have arrived once already: should one be gone, it is not asked for at once.
+	// arrived lists the builds whose files have already arrived. If such a file disappears, the next request waits
+	// for renewPause.
 	arrived []string
 }
 
-// renewPause is after what time a file that was fetched and is gone is asked for once more.
+// renewPause is the delay before a downloaded file that has disappeared is requested again.
 const renewPause = time.Minute
 
-// fetched opens the module's debug file if it has been fetched, and has it fetched if not. The caller closes it.
+// fetched opens the module's debug file if it has been downloaded. Otherwise it requests the file. The caller closes
+// it.
 func (m *Module) fetched() (Fetched, bool) {
 	r, id := &m.remote, m.Image.BuildID()
 	if r.source == nil || id == "" || m.Image.HasSection(".debug_info") {
@@ -48,22 +50,22 @@ func (m *Module) fetched() (Fetched, bool) {
 	if f, err := OpenFetched(r.source.DebugFile(id), m.Image); err == nil {
 		return f, true
 	}
-	m.want(id)
+	m.requestOrDelay(id)
 	return Fetched{}, false
 }
 
-// want has a file fetched: now, or later if it had arrived before and is gone.
-func (m *Module) want(id string) {
+// requestOrDelay requests a file: now, or after renewPause if it arrived before and has disappeared.
+func (m *Module) requestOrDelay(id string) {
 	m.remote.wanted.Store(&id)
 	if slices.Contains(m.remote.arrived, id) {
-		m.remote.again.Store(time.Now().Add(renewPause).UnixNano())
+		m.remote.retryAt.Store(time.Now().Add(renewPause).UnixNano())
 	} else {
 		m.request(id)
 	}
 }
 
-// supplement opens the file that dwz has moved parts of a debug file to: as it is installed, else as it was fetched. It
-// is asked for if it is neither, and a later answer may have it.
+// supplement opens the file to which dwz has moved parts of a debug file: the installed one, or else the downloaded
+// one. If there is neither, supplement requests it for later captures.
 func (m *Module) supplement(debug *elfimage.Image, path string, o debugfile.Options) (debugfile.Result, error) {
 	r, err := debugfile.FindSupplement(debug, path, o)
 	link, _ := debugfile.SupplementLink(debug)
@@ -77,19 +79,19 @@ func (m *Module) supplement(debug *elfimage.Image, path string, o debugfile.Opti
 		}
 		err = e
 	}
-	m.want(link.ID)
+	m.requestOrDelay(link.ID)
 	return r, err
 }
 
-// request has a file fetched. When it has arrived, the module's successor is made, by the goroutine that brings the
-// news: no answer waits for its symbols to be read.
+// request downloads a file. When the file has arrived, the download's goroutine makes the module's successor and
+// reads its symbols. So no capture waits for that.
 func (m *Module) request(id string) {
 	if m.Sources.Wanted != nil {
 		m.Sources.Wanted(m.Name, id)
 	}
 	m.remote.source.RequestDebugFile(id, func(arrived bool, again time.Time) {
 		if !arrived {
-			m.remote.again.Store(again.UnixNano())
+			m.remote.retryAt.Store(again.UnixNano())
 			return
 		}
 		next := &Module{
@@ -103,21 +105,21 @@ func (m *Module) request(id string) {
 	})
 }
 
-// Latest returns the module, or what has taken its place since its debug file arrived. It also asks once more for a
-// file that could not be had before, when the time for that has come.
+// Latest returns the module, or its successor after the debug file has arrived. It also repeats a failed request when
+// its time has come.
 func (m *Module) Latest() *Module {
 	for next := m.remote.next.Load(); next != nil; next = m.remote.next.Load() {
 		m = next
 	}
-	if at := m.remote.again.Load(); at != 0 && time.Now().UnixNano() >= at && m.remote.again.CompareAndSwap(at, 0) {
+	if at := m.remote.retryAt.Load(); at != 0 && time.Now().UnixNano() >= at && m.remote.retryAt.CompareAndSwap(at, 0) {
 		m.request(*m.remote.wanted.Load())
 	}
 	return m
 }
 
-// Fetched is a debug file that a Remote has fetched.
+// Fetched is a debug file that a Remote has downloaded.
 type Fetched struct {
-	// Image stays usable until Close.
+	// Image is usable until Close.
 	Image *elfimage.Image
 	Path  string
 	file  io.Closer
@@ -126,11 +128,11 @@ type Fetched struct {
 // Close closes the file.
 func (f *Fetched) Close() error { return f.file.Close() }
 
-// errOtherBuild means that a fetched file does not belong to the image.
+// errOtherBuild means that a downloaded file does not belong to the image.
 var errOtherBuild = errors.New("file is of another build")
 
-// OpenFetched opens a debug file that was fetched for an image, and makes sure that it is of the same build: whoever
-// shares the cache may have put it there.
+// OpenFetched opens a downloaded debug file and verifies that it belongs to the same build as the image. Other users
+// of the cache may have put another file there.
 func OpenFetched(file string, m *elfimage.Image) (Fetched, error) {
 	f, _, err := Candidate(file).File()
 	if err != nil {

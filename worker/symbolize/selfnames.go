@@ -6,23 +6,24 @@ import (
 	"pg_stat_backtrace/worker/host/gomaxprocs"
 )
 
-// derivedNames returns the names and notes that follow from the code of a stripped image, nil if there are none. The
-// first call starts a goroutine that scans the code. An answer waits for it only with Config.AwaitNames.
+// derivedNames returns the names and notes that are derived from the code of a stripped image, or nil if there are
+// none. The first call starts a goroutine that scans the code. Callers wait for it only with Config.AwaitNames.
 func (m *Module) derivedNames(late *Deadline) (names *selfnames.Names, known bool) {
 	if !m.stripped {
 		return nil, true
 	}
-	if names, known = m.derived.now(); known {
+	if names, known = m.derived.ifReady(); known {
 		return names, true
 	}
 	if m.Sources.AwaitNames {
-		return m.derived.Get(late, m.Tell, m.deriveNames)
+		return m.derived.Get(late, m.Warn, m.deriveNames)
 	}
-	m.derived.start(m.Tell, m.deriveNames)
+	m.derived.start(m.Warn, m.deriveNames)
 	return nil, false
 }
 
-// deriveNames goes through the code of one image at a time: it takes some 60 ms of processor time for a server.
+// deriveNames scans the code of an image. It takes some 60 ms of processor time for a server, and only one image is
+// scanned at a time.
 func (m *Module) deriveNames() *selfnames.Names {
 	m.Sources.deriving.Lock()
 	defer m.Sources.deriving.Unlock()
@@ -32,13 +33,13 @@ func (m *Module) deriveNames() *selfnames.Names {
 	symbols, _ := m.SymbolTable(nil)
 	names, err := selfnames.Derive(m.Image, table, symbols, selfnames.Builtin())
 	if err != nil {
-		return nil // no image of PostgreSQL, or a damaged one: its symbols are all there is
+		return nil // not an image of PostgreSQL, or a damaged one: only its symbols are used
 	}
 	return names
 }
 
-// nameByCode gives a frame that no symbol names the name or the note that the image's own code has for it. It reports
-// whether that is known yet.
+// nameByCode names a frame without a symbol by the name or the note derived from the image's code. It returns false
+// if the derived names are not known yet.
 func (m *Module) nameByCode(own *annotation, p *place, late *Deadline) bool {
 	if p.end == 0 {
 		return true
@@ -60,7 +61,7 @@ func (m *Module) nameByCode(own *annotation, p *place, late *Deadline) bool {
 	return known
 }
 
-// entryName returns the name of the function with an entry: its symbol's, else the derived one.
+// entryName returns the name of the function that begins at entry: from its symbol, or else the derived name.
 func (m *Module) entryName(p *place, names *selfnames.Names, entry uint64) string {
 	if p.symbols != nil {
 		if s, ok := p.symbols.Lookup(entry, entry, 0); ok && s.Addr == entry {

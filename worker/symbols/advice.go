@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// Advice says what to do to get the names and lines that are missing, in lines to print; none if nothing is missing.
-// again is the command that has looked at these images, to be run once more; configured says whether a debuginfod
-// server is.
+// Advice returns lines that say how to get the missing names and lines, or none if nothing is missing. again is the
+// command that has examined these images, for another run. configured reports whether a debuginfod server is
+// configured.
 func Advice(images []Image, again string, configured bool) []string {
 	g := gaps{configured: configured}
 	for i := range images {
@@ -44,20 +44,21 @@ func Advice(images []Image, again string, configured bool) []string {
 	return lines
 }
 
-// gaps are the images that lack something, by what can be done about it.
+// gaps lists the images with missing names or lines, by the remedy.
 type gaps struct {
-	// server are the debug packages of the program, of PostgreSQL's modules and of the C library: nearly every frame is in
-	// those; libraries are those of the rest.
+	// server lists the debug packages of the program, of PostgreSQL's modules and of the C library, which have nearly
+	// every frame. libraries lists those of the other images.
 	server, libraries []string
-	// unknown are images of no package, replaced those whose file is gone.
+	// unknown lists images that belong to no package, and replaced those whose file was replaced or removed.
 	unknown, replaced []string
-	// byBuildID says that a debuginfod server may have something: one that is configured also what is of no package.
+	// byBuildID means that a debuginfod server may have a missing file. A configured server may also have files of
+	// images without a package.
 	byBuildID  bool
 	configured bool
 	system     *system
 }
 
-// add looks at one image. The images' order has the program first.
+// add examines one image. The images' order has the program first.
 func (g *gaps) add(m *Image) {
 	if m.Complete() || m.virtual() {
 		return
@@ -80,7 +81,7 @@ func (g *gaps) add(m *Image) {
 	}
 }
 
-// uniq returns each name once, in the order of their first ones.
+// uniq returns each name once, in the order of their first occurrence.
 func uniq(names []string) []string {
 	var all []string
 	for _, n := range names {
@@ -91,12 +92,12 @@ func uniq(names []string) []string {
 	return all
 }
 
-// install is the command that installs debug packages.
+// install returns the command that installs debug packages.
 func (s *system) install(packages []string) []string {
 	if !s.redHat() {
 		return command("apt install", packages)
 	}
-	names := make([]string, len(packages)) // the command takes the names of the packages that are debugged
+	names := make([]string, len(packages)) // the command takes the names of the packages to debug
 	for i, p := range packages {
 		names[i] = strings.TrimSuffix(p, debuginfoSuffix)
 	}
@@ -105,7 +106,7 @@ func (s *system) install(packages []string) []string {
 
 func (s *system) redHat() bool { return s.is("rhel", "fedora", "centos") }
 
-// archive says where the debug packages are, if that is not where all packages are.
+// archive says where the debug packages are, unless they are in the repository of the other packages.
 func (s *system) archive(packages []string) []string {
 	has := func(is func(string) bool) bool { return slices.ContainsFunc(packages, is) }
 	switch {
@@ -131,7 +132,7 @@ func (s *system) suite(suffix string) string {
 	return s.codename + suffix
 }
 
-// publicServers are the debuginfod servers that the distributions run.
+// publicServers are the debuginfod servers of the distributions.
 var publicServers = []struct{ id, url string }{
 	{"ubuntu", "https://debuginfod.ubuntu.com"},
 	{"debian", "https://debuginfod.debian.net"},
@@ -139,7 +140,7 @@ var publicServers = []struct{ id, url string }{
 	{"fedora", "https://debuginfod.fedoraproject.org"},
 }
 
-// debuginfod says how to get debug files without installing anything.
+// debuginfod says how to get debug files without an installation.
 func (s *system) debuginfod(again string, configured bool) []string {
 	if configured {
 		return []string{again + " --fetch", "    (a debuginfod server is configured)"}
@@ -163,7 +164,7 @@ func (s *system) debuginfod(again string, configured bool) []string {
 // width is the longest line of advice.
 const width = 92
 
-// command breaks a long command into lines that a shell takes as one.
+// command breaks a long command into lines that a shell joins again.
 func command(start string, words []string) []string {
 	var lines []string
 	line := start

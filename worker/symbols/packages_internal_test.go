@@ -117,7 +117,7 @@ func TestForeignRoot(t *testing.T) {
 	if advice := strings.Join(Advice(images, "again", true), "\n"); !strings.Contains(advice, "is configured") {
 		t.Error(advice)
 	}
-	own := []Image{{Name: "x", Path: "/x", BuildID: "abcd", Functions: 1}} // somebody's own server may have it
+	own := []Image{{Name: "x", Path: "/x", BuildID: "abcd", Functions: 1}} // a private server may have it
 	if advice := strings.Join(Advice(own, "again", true), "\n"); !strings.Contains(advice, "again --fetch") {
 		t.Error(advice)
 	}
@@ -179,7 +179,8 @@ esac`})
 	})
 }
 
-// FuzzRelease: whatever os-release and the file lists hold, what is printed of them is one line each.
+// FuzzRelease checks that the printed parts of os-release and the file lists are one line each, whatever these files
+// contain.
 func FuzzRelease(f *testing.F) {
 	f.Add("ID=debian\nVERSION_CODENAME=bookworm\n")
 	f.Add("# comment\nID='x'\nID_LIKE=\"a b\"\n\x00=\x1b")

@@ -1,9 +1,9 @@
-// Package symbols says where the names of a stack come from: for each image of a process, or a file, what symbols and
-// debug information there are, how many of its functions have a name with them, and what to install or to configure to
-// get the rest.
+// Package symbols reports the sources of a stack's names. For each image of a process, or for a file, it lists the
+// symbols and debug information. It counts the functions that have a name, and says what to install or to configure
+// for the rest.
 //
-// It looks as captures look (package capture), so that what it says is what a stack will show. It stops nothing, and
-// asks no network: debug files that were fetched are found through an interface.
+// It uses the same code as captures (package symbolize), so its report agrees with the stacks. It stops no process
+// and uses no network. It finds downloaded debug files through an interface.
 package symbols
 
 import (
@@ -17,67 +17,68 @@ import (
 	"pg_stat_backtrace/worker/symbolize"
 )
 
-// ErrNoImages means that a process runs nothing that could have names.
+// ErrNoImages means that a process runs no code that could have names.
 var ErrNoImages = errors.New("no image: a kernel thread, or a process that is ending")
 
-// Fetched is where debug files are that were fetched from a debuginfod server.
+// Fetched provides the debug files that were downloaded from a debuginfod server.
 type Fetched interface {
-	// DebugFile returns the path of the debug file of a build, "" if it has not been fetched.
+	// DebugFile returns the path of the debug file of a build, or "" if it has not been downloaded.
 	DebugFile(buildID string) string
 }
 
-// Image is what is known of one image.
+// Image describes one image.
 type Image struct {
 	Name    string `json:"name"`
 	Path    string `json:"path"`
 	BuildID string `json:"build_id,omitempty"`
-	// Functions is the number of functions that the call frame information lists (0: the image has none), Named that of
-	// those with a name.
+	// Functions counts the functions in the call frame information (0: the image has none), and Named those that have
+	// a name.
 	Functions int `json:"functions"`
 	Named     int `json:"named"`
 	// Derived is the number of functions without a symbol that get a name from the code of a stripped server. Noted is the
 	// number of other functions and parts that get a note.
 	Derived int `json:"derived,omitempty"`
 	Noted   int `json:"noted,omitempty"`
-	// Lines says whether there are source files and line numbers.
+	// Lines reports whether there are source files and line numbers.
 	Lines bool `json:"lines"`
-	// Symtab, DynSym and DebugData say which symbol tables the image itself has: the full one, that of exported
-	// functions, and the compressed .gnu_debugdata.
+	// Symtab, DynSym and DebugData report which symbol tables the image itself has: the full one, the one with
+	// exported functions, and the compressed .gnu_debugdata.
 	Symtab    bool `json:"symtab"`
 	DynSym    bool `json:"dynsym"`
 	DebugData bool `json:"debugdata"`
-	// GoTable says that there is the table of names and lines that Go's linker puts into every program.
+	// GoTable reports whether the image has the table of names and lines that Go's linker adds to every program.
 	GoTable bool `json:"gopclntab,omitempty"`
-	// DebugFile is the installed debug file, HowFound the way to it (build-id or debuglink), Supplement the file that dwz
-	// moved parts of it to, FetchedFile the one in the debuginfod cache; "" if there is none. MissingSupplement is the
-	// build-id of the supplementary file that one of them needs and that is nowhere.
+	// DebugFile is the installed debug file, and HowFound how it was found (build-id or debuglink). Supplement is the
+	// file to which dwz moved parts of it. FetchedFile is the file in the debuginfod cache. Each is "" if there is
+	// none. MissingSupplement is the build-id of a supplementary file that one of them needs and that was not found.
 	DebugFile   string `json:"debug_file,omitempty"`
 	HowFound    string `json:"how_found,omitempty"`
 	Supplement  string `json:"supplement,omitempty"`
 	FetchedFile string `json:"fetched_file,omitempty"`
 
 	MissingSupplement string `json:"missing_supplement,omitempty"`
-	// Deleted: the file was removed or replaced since the process mapped it. InMemory: it cannot be read, only what is
-	// mapped of it.
+	// Deleted means that the file was removed or replaced after the process mapped it. InMemory means that the file
+	// cannot be read, and only its mapped parts are known.
 	Deleted  bool `json:"deleted,omitempty"`
 	InMemory bool `json:"in_memory,omitempty"`
-	// Problems say why something that was found is not used.
+	// Problems has the reasons for which found files are not used.
 	Problems []string `json:"problems,omitempty"`
-	// Package is what the image was installed from, DebugPackage what its debug file is in; "" if that is not known.
+	// Package is the package of the image, and DebugPackage the package of its debug file. Each is "" if it is
+	// unknown.
 	Package      string `json:"package,omitempty"`
 	DebugPackage string `json:"debug_package,omitempty"`
 
 	root string
 }
 
-// Complete reports whether there is nothing more to get: there is full debug information, which has lines too.
-// Functions that have no name even so, as some written in assembler, never get one.
+// Complete reports whether there is nothing more to get: the image has full debug information with lines. Functions
+// that have no name even so, such as some in assembly, never get one.
 func (m *Image) Complete() bool {
 	return m.Lines && m.MissingSupplement == "" &&
 		(m.Symtab || m.DebugFile != "" || m.FetchedFile != "" || m.Named == m.Functions)
 }
 
-// Share is the part of the functions that has a name, in percent, and never 100 unless all have one.
+// Share returns the percentage of the functions that have a name. It is below 100 unless all have one.
 func (m *Image) Share() float64 {
 	const almost = 99.9
 	if m.Functions == 0 {
@@ -90,19 +91,19 @@ func (m *Image) Share() float64 {
 	return share
 }
 
-// virtual reports whether the image is at no path: the vDSO.
+// virtual reports whether the image has no file: the vDSO.
 func (m *Image) virtual() bool { return !strings.HasPrefix(m.Path, "/") }
 
-// Options say where to look for debug files; the zero value is the default.
+// Options configures the search for debug files. The zero value is the default.
 type Options struct {
-	// Fetched has the files that were fetched; nil if there is no such place.
+	// Fetched has the downloaded files, or is nil.
 	Fetched Fetched
-	// DebugDirs are the folders below which separate debug files are looked for; none means /usr/lib/debug.
+	// DebugDirs are the folders to search for separate debug files. None means /usr/lib/debug.
 	DebugDirs []string
 }
 
-// OfProcess returns the images of a process, in the order of their addresses. The error is
-// ErrNoImages, or that of looking at the process: it is gone, or another user's (procfs.ErrGone, procfs.ErrDenied).
+// OfProcess returns the images of a process, in the order of their addresses. The error is ErrNoImages, or the error
+// of reading the process: it is gone, or another user's (procfs.ErrGone, procfs.ErrDenied).
 func OfProcess(pid int, o Options) ([]Image, error) {
 	found, err := symbolize.Images(pid, o.DebugDirs)
 	if err != nil {
@@ -203,7 +204,7 @@ func (m *Image) fetched(img *symbolize.Image, from Fetched) (symbolize.Fetched, 
 	return d, true
 }
 
-// findSupplement finds the supplementary file of a debug file, on this host or among those that were fetched.
+// findSupplement finds the supplementary file of a debug file, on this host or among the downloaded files.
 func (m *Image) findSupplement(debug *elfimage.Image, at string, o debugfile.Options, from Fetched) {
 	link, ok := debugfile.SupplementLink(debug)
 	if !ok {

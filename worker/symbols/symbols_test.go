@@ -190,7 +190,7 @@ func TestSupplement(t *testing.T) {
 	}
 }
 
-// TestInstalled: a debug file beside the program, found by its debug link, and one that does not fit any more.
+// TestInstalled uses a debug file beside the program, found by its debug link, and a debug file of another build.
 func TestInstalled(t *testing.T) {
 	p := debuginfodtest.Build(t, source)
 	dir := filepath.Dir(p.Exe)
@@ -231,7 +231,8 @@ func TestInstalled(t *testing.T) {
 	}
 }
 
-// TestDeleted: a process whose program is gone still has its functions listed, and is said to be so.
+// TestDeleted checks that the functions of a deleted program are still counted, and that the report says it is
+// deleted.
 func TestDeleted(t *testing.T) {
 	p := debuginfodtest.Build(t, source)
 	before, err := symbols.OfFile(p.Exe, symbols.Options{})
@@ -275,7 +276,7 @@ func TestErrors(t *testing.T) {
 // envRefused makes the test program look at a process as another user.
 const envRefused = "SYMBOLS_TEST_PID"
 
-// TestRefused: another user's process is refused, and the error says so.
+// TestRefused checks that another user's process is refused with a clear error.
 func TestRefused(t *testing.T) {
 	if pid, err := strconv.Atoi(os.Getenv(envRefused)); err == nil {
 		if _, err := symbols.OfProcess(pid, symbols.Options{}); !errors.Is(err, procfs.ErrDenied) {

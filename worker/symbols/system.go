@@ -16,7 +16,7 @@ type system struct {
 	codename string
 }
 
-// maxRelease bounds what is read of os-release.
+// maxRelease bounds the part of os-release that is read.
 const maxRelease = 64 << 10
 
 // systemAt reads os-release(5).

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Table prints a line for each image, and below it where its names come from if that is a file of its own, and what is
-// wrong. With a build-id of 20 bytes a line has at most 100 columns, unless a name or a path is long.
+// Table prints a line for each image. Below it follow its debug file, if it has one, and its problems. With a
+// build-id of 20 bytes a line has at most 100 columns, unless a name or a path is long.
 func Table(w io.Writer, images []Image) error {
 	wide := len("IMAGE")
 	for i := range images {

@@ -6,10 +6,10 @@ type Wait struct {
 	Class, Event string
 }
 
-// A Level is what a PostgreSQL process does in a frame, by its own account.
+// A Level is one level of PostgreSQL's context in a frame: what the process was doing, in PostgreSQL's words.
 type Level struct {
 	Kind Kind
-	// Text is what PostgreSQL's CONTEXT would say, without the data of a COPY.
+	// Text is PostgreSQL's CONTEXT line, without the data of a COPY.
 	Text string
 	// Function is a PL/pgSQL function's signature, or the name of one in another language.
 	Function string
@@ -17,14 +17,14 @@ type Level struct {
 	Line int
 	// Statement is the kind of a PL/pgSQL statement, or a phrase in its place.
 	Statement string
-	// Relation is what is copied or vacuumed, or has the row that is waited for.
+	// Relation is the relation that is copied or vacuumed, or that has the awaited row.
 	Relation string
-	// Query is an SQL statement or expression in a function; Cut is set if there is more of it.
+	// Query is an SQL statement or expression in a function. Cut is set if the text is truncated.
 	Query string
 	Cut   bool
 }
 
-// A Kind says what a level is.
+// A Kind is the kind of a level.
 type Kind string
 
 // The kinds of levels.
@@ -34,7 +34,7 @@ const (
 	SPI     Kind = "statement"
 	Copy    Kind = "copy"
 	Vacuum  Kind = "vacuum"
-	// Tuple is a row whose last writer's end is waited for.
+	// Tuple is a row for whose last writer the process waits.
 	Tuple    Kind = "tuple"
 	PLPerl   Kind = "plperl"
 	PLPython Kind = "plpython"

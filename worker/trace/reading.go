@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A ReadingError means that there is no trace though a stack was copied: a file by which it is read has not been read
-// in time. That goes on, and what has been read is kept for the next capture.
+// A ReadingError means that a stack was copied, but a file needed to unwind it was not read in time. The reading
+// continues in the background, and the next capture uses its result.
 type ReadingError struct {
 	File  string // base name
 	After time.Duration

@@ -1,52 +1,48 @@
-// Package trace holds what a capture gives: threads, frames and figures, as
-// plain data. It is what package capture makes and package render prints; it
-// knows neither.
+// Package trace defines the result of a capture as plain data: threads, frames and figures. Package capture makes it
+// and package render prints it. It depends on neither.
 package trace
 
 import "time"
 
-// A Trace is the named stack of a process at one moment.
+// A Trace is the named stack of a process at one time.
 type Trace struct {
 	PID int
-	// Engine is how the process was captured: "stop"; or, without a stop,
-	// "blocked" (it slept), "running" (sampled on the CPU), "blocked+running"
-	// (some threads so, some so).
+	// Engine is how the process was captured: "stop" or, without a stop, "blocked" (it slept), "running" (sampled on
+	// the CPU), or "blocked+running" (some threads each way).
 	Engine string
-	// NotStopped says why a process that was to be stopped was captured by
-	// another engine; else it is empty.
+	// NotStopped is the reason for which a process could not be stopped and was captured by another engine. Otherwise
+	// it is empty.
 	NotStopped string
-	// Unrecognised is the reason why a PostgreSQL server's own state was not read: its program has the variables of one,
-	// and its version is not known. Else it is empty.
+	// Unrecognised is the reason for which a PostgreSQL server's own state was not read: its program has a server's
+	// variables, but its version is unknown. Otherwise it is empty.
 	Unrecognised string
-	// Pause is how long the process stood still at most, Held the part of it
-	// from the moment the stop was known; both are 0 without a stop.
+	// Pause is an upper bound on how long the process was stopped. Held is the part after the stop was noticed. Both
+	// are 0 without a stop.
 	Pause, Held time.Duration
-	// Unwind, Symbolize and Context are what the steps after the pause took: to walk the stacks, to name their frames,
-	// and to read what a PostgreSQL process says of itself.
+	// Unwind, Symbolize and Context are the times of the steps after the pause: walking the stacks, naming their
+	// frames, and reading what a PostgreSQL process says about itself.
 	Unwind    time.Duration
 	Symbolize time.Duration
 	Context   time.Duration
-	// Total is the whole capture, reading /proc and waiting for the stop
-	// included.
+	// Total is the time of the whole capture, including reading /proc and waiting for the stop.
 	Total   time.Duration
 	Threads []Thread
-	// Goroutines are those of a Go program, by number; Go is its version. They
-	// are there where they were asked for, and threads are not then.
+	// Goroutines are the goroutines of a Go program, by number, and Go is its version. If goroutines were requested,
+	// Threads is empty.
 	Goroutines []Goroutine
 	Go         string
-	// GoroutinesLeftOut counts those that are too many for one stop, or could
-	// not be read.
+	// GoroutinesLeftOut counts goroutines beyond the limit of one stop, and those that could not be read.
 	GoroutinesLeftOut int
-	// Query is the text of the statement that a PostgreSQL process was sent, as far as it was read; QueryCut is set if
-	// there is more of it. QueryFrame is the number of the frame of the first thread that it stands at.
+	// Query is the text of the statement that a PostgreSQL process runs, as far as it was read. QueryCut is set if it
+	// is truncated. QueryFrame is the index of the frame of the first thread that shows it.
 	Query      string
 	QueryCut   bool
 	QueryFrame int
-	// Wait is what a PostgreSQL process waits for.
+	// Wait is the wait event of a PostgreSQL process.
 	Wait Wait
 }
 
-// Depth is the number of frames, of all threads.
+// Depth returns the number of frames of all threads.
 func (t *Trace) Depth() (n int) {
 	for i := range t.Threads {
 		n += len(t.Threads[i].Frames)
@@ -58,14 +54,13 @@ func (t *Trace) Depth() (n int) {
 type Thread struct {
 	TID  int
 	Name string
-	// State is the letter of proc(5) that the thread had before the capture.
+	// State is the thread's state letter of proc(5) before the capture.
 	State byte
-	// Stop says why the walk ended; Whole is set if it saw the stack's end.
+	// Stop says why the walk ended. Whole is set if the walk reached the end of the stack.
 	Stop  string
 	Whole bool
-	// Kernel is where in the kernel a thread in uninterruptible sleep was seen,
-	// innermost first; only the innermost function where the kernel shows no
-	// more.
+	// Kernel lists the kernel functions of a thread in uninterruptible sleep, innermost first. If the kernel does not
+	// show the whole stack, it has only the innermost function.
 	Kernel []string
 	// Frames are innermost first.
 	Frames []Frame
@@ -73,16 +68,16 @@ type Thread struct {
 
 // A Goroutine is one goroutine of a Go program.
 type Goroutine struct {
-	// Thread has its stack, and the thread that it runs on, if any.
+	// Thread has its stack, and the thread that runs it, if any.
 	Thread
 
 	ID uint64
-	// Status is what it does or waits for, in Go's words.
+	// Status is its state or what it waits for, in Go's words.
 	Status string
 	// Locked is set if it is bound to one thread.
 	Locked bool
-	// Creator is the function that made it, Parent the number of the goroutine
-	// that did; empty and 0 where that is not known.
+	// Creator is the function that created it, and Parent the number of the goroutine that did. They are empty and 0
+	// if unknown.
 	Creator string
 	Parent  uint64
 }
@@ -90,35 +85,33 @@ type Goroutine struct {
 // A Frame is one line of a stack.
 type Frame struct {
 	Level int
-	// Address is the frame's program counter: a return address, except in
-	// the innermost frame and in one that a signal interrupted.
+	// Address is the frame's program counter. It is a return address, except in the innermost frame and in a frame
+	// that a signal interrupted.
 	Address uint64
-	// Function is empty where no symbol covers the address.
+	// Function is empty if no symbol covers the address.
 	Function string
-	// Offset is Address less the function's start, or less the module's load
-	// bias where Function is empty.
+	// Offset is the distance of Address from the function's start or, if Function is empty, from the module's load
+	// bias.
 	Offset uint64
-	// Module is the base name of the image, or a bracketed description such
-	// as "[anon]" of what is mapped there instead.
+	// Module is the base name of the image, or a description in brackets such as "[anon]" if the address is not in an
+	// image.
 	Module  string
 	BuildID string
-	// ModuleOffset is the address in the image, what addr2line(1) takes.
+	// ModuleOffset is the address in the image, as addr2line(1) expects it.
 	ModuleOffset uint64
 	File         string
 	Line         int
-	// Inlined is set for a function that the one below it contains.
+	// Inlined is set for a function that was inlined into the next frame's function.
 	Inlined bool
-	// Derived is set for a Function that no symbol names: it follows from the image's own code.
+	// Derived is set if Function comes from the image's own code instead of a symbol.
 	Derived bool
-	// Levels are those of PostgreSQL that belong to the frame, innermost first.
+	// Levels are the PostgreSQL levels that belong to the frame, innermost first.
 	Levels []Level
-	// Note is a remark for a reader: how the frame was found when not by
-	// call frame information, or that it is a signal trampoline.
+	// Note is a remark: how the frame was found if not by call frame information, or that it is a signal trampoline.
 	Note string
 }
 
-// Name is what stands for the frame in one word: the function, or the module
-// where no symbol covers the address.
+// Name returns the frame's function or, if no symbol covers the address, its module.
 func (f *Frame) Name() string {
 	if f.Function != "" {
 		return f.Function

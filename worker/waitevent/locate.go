@@ -1,6 +1,7 @@
 package waitevent
 
 import (
+	"debug/elf"
 	"errors"
 	"fmt"
 	"os"
@@ -26,6 +27,10 @@ var layouts = map[int]waits.Layout{
 	},
 	18: {
 		ProcSize: 832, WaitEvent: 712, PID: 60, ProcCount: 32,
+		QueryID: 424, State: 232, QueryStart: 32, StateStart: 40, Idle: 2, Running: 3,
+	},
+	19: {
+		ProcSize: 896, WaitEvent: 856, PID: 24, ProcCount: 32,
 		QueryID: 424, State: 232, QueryStart: 32, StateStart: 40, Idle: 2, Running: 3,
 	},
 }
@@ -86,7 +91,22 @@ func Locate(c pgcluster.Cluster) (*Server, error) {
 		Postmaster: c.PostmasterPID, Layout: layout, WaitPointer: bias + variables[waitVariable],
 		ProcGlobal: bias + variables[procsVariable], Status: bias + variables[statusVariable],
 		Local: c.Local, ServerPID: serverPID(c),
+		ExecutorStart: codeOffset(image, "standard_ExecutorStart"), ExecutorEnd: codeOffset(image, "standard_ExecutorEnd"),
 	}}, nil
+}
+
+// codeOffset returns the place in the file of an exported function; 0 if there is none.
+func codeOffset(image *elfimage.Image, name string) uint64 {
+	found, err := image.Defined(name)
+	if err != nil {
+		return 0
+	}
+	for _, s := range image.Segments() {
+		if addr := found[name]; s.Flags&elf.PF_X != 0 && addr >= s.Vaddr && addr-s.Vaddr < s.Filesz {
+			return addr - s.Vaddr + s.Offset
+		}
+	}
+	return 0
 }
 
 // serverPID returns the function that translates a process id into the server's.

@@ -52,6 +52,7 @@ func (r *SessionReport) Add(records []waits.Record) {
 			q.current = 0
 		case waits.Wait:
 			q.add(record)
+		case waits.ExecutorStart, waits.ExecutorEnd: // the report is about whole queries
 		}
 	}
 }

@@ -22,6 +22,8 @@ type Level string
 const (
 	Off   Level = "off"
 	Stats Level = "stats"
+	// Trace also keeps the newest records of every process.
+	Trace Level = "trace"
 )
 
 // Config says how a Timer works.
@@ -114,7 +116,22 @@ func (t *Timer) SetLevel(level Level) error {
 		return nil
 	}
 	t.check()
-	return t.failure
+	if t.failure != nil {
+		return t.failure
+	}
+	return t.traceAll()
+}
+
+// traceAll has all processes traced, or not, as the level says.
+func (t *Timer) traceAll() error {
+	tracer, ok := t.provider.(waits.Tracer)
+	if !ok && t.level == Trace {
+		return fmt.Errorf("%w: the method %s sees no single waits", waits.ErrUnsupported, t.provider.Info().Method)
+	}
+	if !ok {
+		return nil
+	}
+	return tracer.TraceAll(t.level == Trace)
 }
 
 // check opens what the level asks for, and notices a restart of the server.
@@ -152,6 +169,9 @@ func (t *Timer) open() error {
 		return err
 	}
 	t.server, t.provider, t.cost = server, provider, meter{}
+	if err := t.traceAll(); err != nil {
+		t.cfg.Log.Warn().Err(err).Msg("cannot trace wait events")
+	}
 	info := provider.Info()
 	t.cfg.Log.Info().Str("method", string(info.Method)).Str("mechanism", info.Mechanism).
 		Strs("not_used", info.Reasons).Msg("timing wait events")

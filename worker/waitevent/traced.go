@@ -3,17 +3,52 @@ package waitevent
 import (
 	"fmt"
 	"slices"
+	"time"
 
 	"pg_stat_backtrace/ptrace/waits"
 )
 
-// maxRecords is how many records of a traced process are kept.
-const maxRecords = 131072
+// Bounds of the records that are kept: of a process, and of all of them.
+const (
+	maxRecords    = 131072
+	maxAllRecords = 8 * maxRecords
+)
 
 // traced holds the newest records of a process.
 type traced struct {
 	records []waits.Record
-	first   uint64 // number of the first
+	first   uint64      // number of the first
+	starts  []time.Time // of the executor, of the runs that have not ended
+}
+
+// maxStarts bounds the nested runs of the executor that are followed.
+const maxStarts = 1000
+
+// add keeps a record. The end of the executor gets its duration.
+func (t *traced) add(r waits.Record) {
+	switch r.Kind {
+	case waits.ExecutorStart:
+		if len(t.starts) < maxStarts {
+			t.starts = append(t.starts, r.At)
+		}
+	case waits.ExecutorEnd:
+		if last := len(t.starts) - 1; last >= 0 {
+			r.Took = r.At.Sub(t.starts[last])
+			t.starts = t.starts[:last]
+		}
+	case waits.QueryStart:
+		t.starts = t.starts[:0] // an error ends the executor without a call
+	case waits.Wait, waits.QueryEnd:
+	}
+	t.records = append(t.records, r)
+}
+
+// cut forgets the oldest records beyond a number.
+func (t *traced) cut(most int) {
+	if surplus := len(t.records) - most; surplus > 0 {
+		t.records = slices.Delete(t.records, 0, surplus)
+		t.first += uint64(surplus)
+	}
 }
 
 // Trace starts or ends to record every wait of a process, known by the server's id of it. The records stay until the
@@ -31,6 +66,9 @@ func (t *Timer) Trace(pid int, on bool) error {
 		if on && t.traces[local] == nil {
 			t.traces[local] = &traced{first: 1}
 		}
+		if err := tracer.SetExecutorTraced(local, on); err != nil {
+			t.cfg.Log.Warn().Err(err).Int("pid", pid).Msg("the trace lacks the starts and ends of the executor")
+		}
 		return nil
 	})
 }
@@ -41,18 +79,33 @@ var ErrNoWaits = fmt.Errorf("%w: no wait of this process has been seen yet", wai
 // collect takes over new records.
 func (t *Timer) collect() {
 	tracer, ok := t.provider.(waits.Tracer)
-	if !ok || len(t.traces) == 0 {
+	if !ok || len(t.traces) == 0 && t.level != Trace {
 		return
 	}
 	for _, r := range tracer.Records() {
-		if trace := t.traces[r.PID]; trace != nil {
-			trace.records = append(trace.records, r)
+		trace := t.traces[r.PID]
+		if trace == nil && t.level == Trace {
+			trace = &traced{first: 1}
+			t.traces[r.PID] = trace
+		}
+		if trace != nil {
+			trace.add(r)
 		}
 	}
+	all := 0
 	for _, trace := range t.traces {
-		if surplus := len(trace.records) - maxRecords; surplus > 0 {
-			trace.records = slices.Delete(trace.records, 0, surplus)
-			trace.first += uint64(surplus)
+		trace.cut(maxRecords)
+		all += len(trace.records)
+	}
+	if all <= maxAllRecords {
+		return
+	}
+	// Of many processes each keeps its newest records. Processes without records of late have ended, or sleep.
+	each := maxAllRecords / 2 / len(t.traces)
+	for pid, trace := range t.traces {
+		trace.cut(each)
+		if len(trace.records) == 0 {
+			delete(t.traces, pid)
 		}
 	}
 }

@@ -1,6 +1,6 @@
-// Command init is process 1 of the virtual machines of scripts/check-arch.sh: it mounts what programs expect, runs the
-// script /check/run with the console as its output, says how that ended, and resets the machine, which ends qemu. It
-// knows nothing of what the script does.
+// Command init is process 1 of the virtual machines of scripts/check-arch.sh. It mounts the usual file systems, and
+// runs the script /check/run with the console as its output. Then it prints the exit status and resets the machine,
+// which ends qemu. It does not depend on the script.
 package main
 
 import (

@@ -1,11 +1,11 @@
-// Command initramfs packs folders into an archive that a Linux kernel takes as its first file system: cpio, "newc"
-// format (Documentation/driver-api/early-userspace/buffer-format.rst of the kernel). Of a Debian package's files it
-// leaves out what no test reads, and has /bin, /sbin, /lib and /lib64 below /usr, as installed systems have them. All
-// files are root's.
+// Command initramfs packs folders into an archive that a Linux kernel accepts as its first file system: cpio, "newc"
+// format (Documentation/driver-api/early-userspace/buffer-format.rst of the kernel). It omits files of Debian
+// packages that no test reads. It puts /bin, /sbin, /lib and /lib64 below /usr, as in installed systems. All files
+// belong to root.
 //
 //	initramfs FOLDER... >FILE
 //
-// Of a path that several folders have, the last one's file counts.
+// If several folders contain the same path, the file of the last one counts.
 package main
 
 import (
@@ -26,12 +26,13 @@ var unwanted = []string{
 	"usr/lib/postgresql/*/lib/llvmjit*", "usr/share/postgresql/*/man",
 }
 
-// merged are the folders that are links to those of the same name below /usr; packages may not yet know.
+// merged are the folders that are links to the folders of the same name below /usr. Some packages still use the old
+// paths.
 var merged = []string{"bin", "sbin", "lib", "lib64"}
 
 // entry is a file of the archive.
 type entry struct {
-	source string // "" for what is made here
+	source string // "" for generated files
 	mode   uint32 // type and permissions, as in stat(2)
 	link   string // target of a symbolic link
 	size   int64
@@ -72,7 +73,7 @@ func run(out io.Writer, folders []string) error {
 	for name := range entries {
 		names = append(names, name)
 	}
-	slices.Sort(names) // a folder comes before what is in it
+	slices.Sort(names) // a folder comes before its content
 	w := archive{out: out}
 	for _, name := range names {
 		if err := w.add(name, entries[name]); err != nil {

@@ -1,7 +1,7 @@
-// Command table prints what virtual machines of scripts/check-arch.sh have shown, as a table in Markdown, from what
-// they printed, on standard input; with a file's name it puts the rows into the table between the markers there, in
-// the place of the rows that the same machines had: each row says of which day it is. It knows nothing of the tests
-// but the lines that they mark.
+// Command table prints the results of virtual machines of scripts/check-arch.sh as a Markdown table. It reads the
+// machines' output from standard input. With a file name it replaces the rows of the same machines in the table
+// between the markers in the file. Each row contains its date. The command depends only on the marked lines of the
+// tests.
 //
 //	table [doc/benchmarks.md]
 package main
@@ -21,7 +21,7 @@ import (
 	"pg_stat_backtrace/internal/archcheck"
 )
 
-// The lines between which the table stands.
+// The lines around the table.
 const (
 	begin = "<!-- architectures: begin (made by `make check-arch`) -->"
 	end   = "<!-- architectures: end -->"
@@ -89,7 +89,7 @@ func replace(file string, lines map[string][]string) error {
 	return os.WriteFile(file, text, 0o644) //nolint:gosec // documentation
 }
 
-// read collects the marked lines: qemu's version begins a machine, Yama's line counts for all of its servers.
+// read collects the marked lines: qemu's version begins a machine, and Yama's line applies to all of its servers.
 func read(results io.Reader) ([]row, error) {
 	var rows []row
 	qemu, first := "", 0
@@ -120,7 +120,7 @@ func read(results io.Reader) ([]row, error) {
 	return rows, lines.Err()
 }
 
-// columns are those of the table.
+// columns are the columns of the table.
 var columns = []string{
 	"machine", "kernel", "PostgreSQL", "processes, kinds", "captures through SQL", "frames",
 	"by frame pointer or back chain", "by instructions", "of signal handlers", "in the vDSO",

@@ -31,7 +31,7 @@ func TestTable(t *testing.T) {
 	if text := text(t, file); strings.Contains(text, "old") || strings.Count(text, "\n") != 8 {
 		t.Errorf("the old table is still there:\n%s", text)
 	}
-	// Two servers of another machine, and a machine anew: the row of the third stays.
+	// Two servers of another machine, and a repeated machine: the row of the third machine stays.
 	put(t, file, `@@qemu 8.0
 @@result {"machine":"aarch64","kernel":"6.1","postgresql":"15.18"}
 @@result {"machine":"aarch64","kernel":"6.1","postgresql":"18.4 (npm)"}

@@ -49,8 +49,8 @@ type Link struct{ fd int }
 type Site struct {
 	// Probe is the index in Config.Probes.
 	Probe int
-	// Offset is the place in the file, in bytes. Counter is that of a counter that the kernel increments while the probe
-	// is attached (a semaphore of a static probe); 0: none.
+	// Offset is the place in the file, in bytes. Counter is the place of a counter that the kernel increments while the
+	// probe is attached (a semaphore of a static probe); 0: none.
 	Offset, Counter uint64
 }
 
@@ -60,6 +60,9 @@ const (
 	traceUprobeMulti   = 48
 	traceUprobeSession = 57
 )
+
+// errNotSupported is ENOTSUPP (linux/errno.h), which user space has no name for.
+const errNotSupported = unix.Errno(524)
 
 // Load loads the programs. The error wraps fs.ErrPermission or ErrUnsupported.
 func Load(c Config) (p *Programs, err error) {
@@ -180,8 +183,8 @@ type linkAttributes struct {
 	count, probeFlags, pid, _          uint32
 }
 
-// Attach puts breakpoints on instructions of a file: in all processes that have it mapped, or in one. The path may be of
-// an open descriptor (/proc/self/fd/N). A pid whose process has ended gives fs.ErrNotExist.
+// Attach puts breakpoints on instructions of a file: in all processes that have it mapped, or in one. The path may be
+// of an open descriptor (/proc/self/fd/N). A pid whose process has ended gives fs.ErrNotExist.
 func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 	name, err := unix.BytePtrFromString(path)
 	if err != nil {
@@ -218,8 +221,12 @@ func (p *Programs) Attach(path string, pid int, sites []Site) (*Link, error) {
 		return &Link{int(fd)}, nil
 	case unix.ESRCH:
 		return nil, fmt.Errorf("attach to process %d: %w", pid, fs.ErrNotExist)
-	default:
+	case unix.EPERM:
 		return nil, loadError("attach a program", p.attachType == traceUprobeSession, errno)
+	case errNotSupported:
+		return nil, errors.New("the kernel cannot put a breakpoint on this instruction")
+	default:
+		return nil, fmt.Errorf("the kernel refuses the breakpoint: %w", errno)
 	}
 }
 

@@ -393,7 +393,8 @@ static __noinline int fill(struct hit *h, void *ctx, u32 probe)
 STACK(2048)
 STACK(6144)
 STACK(16384)
-STACK(65536)
+STACK(40960)
+STACK(131072)
 STACK(262144)
 
 /* copy copies a hit into the ring. It returns whether there was room. */
@@ -416,8 +417,10 @@ static __always_inline bool copy(void *ctx, struct task_struct *task, u32 probe,
 		return copy_6144(ctx, probe, sp, length);
 	if (length <= 16384)
 		return copy_16384(ctx, probe, sp, length);
-	if (length <= 65536)
-		return copy_65536(ctx, probe, sp, length);
+	if (length <= 40960)
+		return copy_40960(ctx, probe, sp, length);
+	if (length <= 131072)
+		return copy_131072(ctx, probe, sp, length);
 	return copy_262144(ctx, probe, sp, length);
 }
 

@@ -12,7 +12,7 @@ import (
 
 // Figures count the hits of a probe in a process. Hits = Stacks + Lost + Skipped if stacks or arguments are copied.
 type Figures struct {
-	// Hits are those that met the conditions, Failed those that did not.
+	// Hits met the conditions, Failed did not.
 	Hits uint64
 	// Stacks were handed to user space; Lost found no room in the ring; Skipped were not in the sample.
 	Stacks, Lost, Skipped uint64

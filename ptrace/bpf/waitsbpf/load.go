@@ -53,6 +53,9 @@ type Server struct {
 	QueryID, State, QueryStart, StateStart int
 	// Idle and Running are the values of st_state.
 	Idle, Running int
+	// ExecutorStart and ExecutorEnd are the places of standard_ExecutorStart and standard_ExecutorEnd in the file of the
+	// program; 0: unknown.
+	ExecutorStart, ExecutorEnd uint64
 	// Stacks says of which waits the stacks are copied.
 	Stacks StackOptions
 }
@@ -73,6 +76,10 @@ type Programs struct {
 	gone    *ringbuf.Reader
 	trace   *ringbuf.Reader
 	stacks  *ringbuf.Reader
+
+	server   Server
+	executor *ebpf.Program     // nil: not loaded
+	probes   map[int]link.Link // of the executor of traced processes
 }
 
 // Load loads the programs, without attaching them: the caller may first tell them which processes wait already.
@@ -95,7 +102,7 @@ func Load(s Server, hooks Hooks) (p *Programs, err error) {
 	if err := configure(spec, s); err != nil {
 		return nil, err
 	}
-	p = &Programs{}
+	p = &Programs{server: s, probes: make(map[int]link.Link)}
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -292,6 +299,10 @@ func (p *Programs) Close() {
 	for _, l := range p.links {
 		_ = l.Close()
 	}
+	for _, l := range p.probes {
+		_ = l.Close()
+	}
+	_ = p.executor.Close() // nil has nothing to close
 	if p.gone != nil {
 		_ = p.gone.Close()
 	}

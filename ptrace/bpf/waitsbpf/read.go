@@ -18,13 +18,15 @@ const (
 	Wait Kind = iota
 	QueryStart
 	QueryEnd
+	ExecutorStart
+	ExecutorEnd
 )
 
-// Record is a wait, or the start or end of a statement, of a traced process.
+// Record is a wait, or the start or end of a statement or of its executor, of a traced process.
 type Record struct {
 	Kind Kind
 	PID  int
-	// At is the end of a wait, in nanoseconds of CLOCK_MONOTONIC; of a statement the time stamp that the server noted,
+	// At is the end of a wait, or the moment of the executor, in nanoseconds of CLOCK_MONOTONIC; of a statement the time stamp that the server noted,
 	// in microseconds since 2000-01-01 UTC.
 	At uint64
 	// Took is the duration of a wait in nanoseconds, of an ended statement in microseconds.
@@ -43,7 +45,7 @@ func (p *Programs) Record(deadline time.Time) (Record, bool) {
 	}
 	r := (*waitsRecord)(unsafe.Pointer(unsafe.SliceData(sample.RawSample)))
 	return Record{
-		Kind: Kind(r.PidKind & 3), PID: int(r.PidKind >> 2), At: r.At, Took: r.Took, Query: r.Query, Event: r.Event,
+		Kind: Kind(r.PidKind & 7), PID: int(r.PidKind >> 3), At: r.At, Took: r.Took, Query: r.Query, Event: r.Event,
 	}, true
 }
 

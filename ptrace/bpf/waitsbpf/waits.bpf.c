@@ -94,15 +94,23 @@ struct {
 	__uint(max_entries, 4 << 20);
 } gone SEC(".maps");
 
-/* A record of a traced process: a wait, or a statement's start or end. */
+/* A record of a traced process: a wait, or the start or end of a statement or of its executor. */
 struct record {
 	u64 at, took; /* ns; of a statement: us since 2000 */
 	u64 query;
 	u32 event;
-	u32 pid_kind; /* process id << 2 | kind */
+	u32 pid_kind; /* process id << 3 | kind */
 };
 
-enum { KIND_WAIT, KIND_START, KIND_END };
+enum { KIND_WAIT, KIND_START, KIND_END, KIND_EXECUTOR_START, KIND_EXECUTOR_END };
+
+/* Not 0: every process is traced. User space writes this. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__type(value, u32);
+} trace_all SEC(".maps");
 
 /* Without a variable of the type the compiler does not describe it, and bpf2go makes no Go type of it. */
 const struct record *record_type __attribute__((unused));
@@ -351,8 +359,18 @@ static __always_inline void emit(struct slot *s, u32 kind, u32 event, u64 at, u6
 	r->took = took;
 	r->query = query;
 	r->event = event;
-	r->pid_kind = s->pid << 2 | kind;
+	r->pid_kind = s->pid << 3 | kind;
 	bpf_ringbuf_submit(r, BPF_RB_NO_WAKEUP);
+}
+
+static __always_inline bool is_traced(struct slot *s)
+{
+	u32 zero = 0, *all;
+
+	if (s->traced)
+		return true;
+	all = bpf_map_lookup_elem(&trace_all, &zero);
+	return all && *all;
 }
 
 /* statement notices, at a wait, that a statement has begun or ended since the last wait, by the two time stamps that the
@@ -370,7 +388,7 @@ static __always_inline u64 statement(struct slot *s)
 	if (state == state_running) {
 		if (since != s->started) {
 			s->started = since;
-			if (s->traced)
+			if (is_traced(s))
 				emit(s, KIND_START, 0, since, 0, query);
 		}
 		return query;
@@ -379,7 +397,7 @@ static __always_inline u64 statement(struct slot *s)
 	if (state < state_idle || !since || changed < since || changed == s->ended)
 		return 0;
 	s->ended = changed;
-	if (s->traced) {
+	if (is_traced(s)) {
 		if (since != s->started)
 			emit(s, KIND_START, 0, since, 0, query);
 		emit(s, KIND_END, 0, changed, changed - since, query);
@@ -439,7 +457,7 @@ static __always_inline void end(struct slot *s, u64 now)
 	add(s, event, ns);
 	if (query)
 		add_query(query, event, ns);
-	if (s->traced)
+	if (is_traced(s))
 		emit(s, KIND_WAIT, event, now, ns, query);
 }
 
@@ -624,5 +642,18 @@ int ended(u64 *ctx)
 	index = bpf_map_lookup_elem(&slot_of_pid, &pid);
 	if (index)
 		*index = 0;
+	return 0;
+}
+
+/* executor is called at the start and the end of the executor, of a single traced process. The cookie is the kind. */
+SEC("uprobe.multi")
+int executor(void *ctx)
+{
+	u32 kind = bpf_get_attach_cookie(ctx), pid = bpf_get_current_pid_tgid() >> 32;
+	struct slot *s = slot_of(pid);
+	u64 status = user_u64(status_pointer);
+
+	if (s && status)
+		emit(s, kind & 7, 0, bpf_ktime_get_ns(), 0, user_u64(status + query_offset));
 	return 0;
 }

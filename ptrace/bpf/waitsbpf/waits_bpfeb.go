@@ -86,10 +86,12 @@ const (
 	waitsMapStackScratches = "stack_scratches"
 	waitsMapStacks         = "stacks"
 	waitsMapTrace          = "trace"
+	waitsMapTraceAll       = "trace_all"
 	waitsProgCallEntered   = "call_entered"
 	waitsProgCallLeft      = "call_left"
 	waitsProgEnded         = "ended"
 	waitsProgEntered       = "entered"
+	waitsProgExecutor      = "executor"
 	waitsProgLeft          = "left"
 	waitsProgReadEntered   = "read_entered"
 	waitsProgSwitched      = "switched"
@@ -160,6 +162,7 @@ type waitsProgramSpecs struct {
 	CallLeft    *ebpf.ProgramSpec `ebpf:"call_left"`
 	Ended       *ebpf.ProgramSpec `ebpf:"ended"`
 	Entered     *ebpf.ProgramSpec `ebpf:"entered"`
+	Executor    *ebpf.ProgramSpec `ebpf:"executor"`
 	Left        *ebpf.ProgramSpec `ebpf:"left"`
 	ReadEntered *ebpf.ProgramSpec `ebpf:"read_entered"`
 	Switched    *ebpf.ProgramSpec `ebpf:"switched"`
@@ -178,6 +181,7 @@ type waitsMapSpecs struct {
 	StackScratches *ebpf.MapSpec `ebpf:"stack_scratches"`
 	Stacks         *ebpf.MapSpec `ebpf:"stacks"`
 	Trace          *ebpf.MapSpec `ebpf:"trace"`
+	TraceAll       *ebpf.MapSpec `ebpf:"trace_all"`
 }
 
 // waitsVariableSpecs contains global variables before they are loaded into the kernel.
@@ -234,6 +238,7 @@ type waitsMaps struct {
 	StackScratches *ebpf.Map `ebpf:"stack_scratches"`
 	Stacks         *ebpf.Map `ebpf:"stacks"`
 	Trace          *ebpf.Map `ebpf:"trace"`
+	TraceAll       *ebpf.Map `ebpf:"trace_all"`
 }
 
 func (m *waitsMaps) Close() error {
@@ -247,6 +252,7 @@ func (m *waitsMaps) Close() error {
 		m.StackScratches,
 		m.Stacks,
 		m.Trace,
+		m.TraceAll,
 	)
 }
 
@@ -283,6 +289,7 @@ type waitsPrograms struct {
 	CallLeft    *ebpf.Program `ebpf:"call_left"`
 	Ended       *ebpf.Program `ebpf:"ended"`
 	Entered     *ebpf.Program `ebpf:"entered"`
+	Executor    *ebpf.Program `ebpf:"executor"`
 	Left        *ebpf.Program `ebpf:"left"`
 	ReadEntered *ebpf.Program `ebpf:"read_entered"`
 	Switched    *ebpf.Program `ebpf:"switched"`
@@ -294,6 +301,7 @@ func (p *waitsPrograms) Close() error {
 		p.CallLeft,
 		p.Ended,
 		p.Entered,
+		p.Executor,
 		p.Left,
 		p.ReadEntered,
 		p.Switched,

@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// Files returns the paths of x86-64 files with call frame information; the test is skipped if there are none.
+// Files returns the paths of x86-64 files with call frame information. It skips the test if there are none.
 func Files(t *testing.T) []string {
 	t.Helper()
 	files, err := filepath.Glob("/lib/x86_64-linux-gnu/libc.so.6")
@@ -31,8 +31,8 @@ func Files(t *testing.T) []string {
 	return files
 }
 
-// FilesOf returns those of another architecture: the C library of Debian's cross compilers, and what PGSB_OTHER_FILES
-// names of that architecture.
+// FilesOf returns the files of another architecture: the C library of Debian's cross compilers, and files in
+// PGSB_OTHER_FILES.
 func FilesOf(t *testing.T, a *arch.Arch) []string {
 	t.Helper()
 	files, err := filepath.Glob("/usr/" + a.Name + "-linux-gnu/lib/libc.so.6")

@@ -10,7 +10,7 @@ import (
 
 const start = 0x1000
 
-// anchors are what call frame information says from an offset on.
+// anchors are the call frame information from an offset on.
 type anchors []struct {
 	from uint64
 	a    depth.Anchor
@@ -30,7 +30,7 @@ func bySP(offset int64) depth.Anchor { return depth.Anchor{Base: depth.StackPoin
 
 func byFP() depth.Anchor { return depth.Anchor{Base: depth.FramePointer, Offset: 16} }
 
-// framed is a function's usual beginning, and what call frame information says of it.
+// framed is a function's usual beginning, with its call frame information.
 var (
 	prologue = []byte{
 		0x55,             // 0 push rbp
@@ -43,7 +43,7 @@ var (
 
 const framedDepth = 16 + 8 + 0x28
 
-// follow is a function that goes on after the prologue, looked at at an offset.
+// follow is a test case: code that continues after the prologue, and an offset at which the distances are checked.
 type follow struct {
 	name string
 	code []byte
@@ -131,7 +131,7 @@ func TestLeaves(t *testing.T) {
 	}
 }
 
-// FuzzAt: whatever the code is, there is an end, and exactly one of value and error.
+// FuzzAt checks that At ends for any code, and returns either a value or an error.
 func FuzzAt(f *testing.F) {
 	for _, tt := range follows() {
 		f.Add(slices.Concat(prologue, tt.code), uint64(len(prologue))+tt.at)
@@ -145,7 +145,7 @@ func FuzzAt(f *testing.F) {
 	})
 }
 
-// TestStill has code whose bytes look as if they moved the stack pointer, and code that does.
+// TestStill checks code whose bytes look as if they moved the stack pointer, and code that does move it.
 func TestStill(t *testing.T) {
 	for _, tt := range []struct {
 		name string

@@ -1,11 +1,11 @@
-// Package depth follows a function's instructions to find how far the stack
-// pointer is from the canonical frame address at one of them.
+// Package depth follows a function's instructions. It finds how far the stack pointer is from the canonical frame
+// address (CFA) at one instruction.
 //
-// Call frame information does not say so where it gives the canonical frame
-// address by the frame pointer. Where the stack pointer is known and the frame
-// pointer is not, the distance gives the frame pointer. The package knows
-// neither memory nor processes; code is bytes with an address. Only x86-64 is
-// followed; package x86 decodes its instructions.
+// Call frame information does not contain this distance where it defines the CFA by the frame pointer. Where the
+// stack pointer is known and the frame pointer is not, the distance gives the frame pointer.
+//
+// The package does not depend on memory or processes. Its input is bytes with an address. Only x86-64 is supported.
+// Package x86 decodes the instructions.
 package depth
 
 import (
@@ -16,19 +16,18 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrUnknown says that the distance is not fixed at the address: the
-	// function moves its stack pointer by amounts that its code does not tell.
+	// ErrUnknown means that the distance is not fixed at the address: the function moves its stack pointer by amounts
+	// that are unknown.
 	ErrUnknown = errors.New("depth: the frame's size is not fixed")
-	// ErrUnreached says that no path to the address was found.
+	// ErrUnreached means that no path to the address was found.
 	ErrUnreached = errors.New("depth: no path to the address")
 	// ErrCode says that an instruction could not be decoded, or that there is no code, or too much.
 	ErrCode = x86.ErrCode
 )
 
-// Anchor is what call frame information says of the canonical frame address
-// (CFA) at an instruction.
+// Anchor is the call frame information about the canonical frame address (CFA) at an instruction.
 type Anchor struct {
-	// Base says what the CFA is given by.
+	// Base is the register from which the CFA is computed.
 	Base Base
 	// Offset is the CFA less the base register.
 	Offset int64
@@ -53,8 +52,8 @@ type Function struct {
 	Anchor func(addr uint64) Anchor
 }
 
-// Bounds of what is followed.
+// Limits of the analysis.
 const (
 	MaxCode   = 256 << 10 // bytes of a function
-	maxValues = 4         // distances at one instruction; more are as good as none
+	maxValues = 4         // distances at one instruction; more are not useful
 )

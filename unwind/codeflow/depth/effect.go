@@ -8,7 +8,7 @@ import (
 
 const slot = 8 // bytes that a push takes
 
-// effectOf says what an instruction does. Jumps are relative to its end.
+// effectOf returns the effect of an instruction. Jumps are relative to its end.
 func effectOf(x *x86asm.Inst) (effect, int64) {
 	switch x.Op {
 	case x86asm.PUSH, x86asm.PUSHF, x86asm.PUSHFQ:
@@ -56,8 +56,7 @@ func effectOf(x *x86asm.Inst) (effect, int64) {
 	return nothing, 0
 }
 
-// setting is the effect of an instruction whose first operand is the stack
-// pointer: it writes to it.
+// setting returns the effect of an instruction that writes to its first operand, the stack pointer.
 func setting(x *x86asm.Inst) (effect, int64) {
 	amount, immediate := x.Args[1].(x86asm.Imm)
 	switch {

@@ -10,12 +10,12 @@ import (
 type follower struct {
 	f      *Function
 	insts  []inst  // ascending
-	index  []int32 // by offset in the code: which instruction starts there, plus 1; 0: none
-	todo   []int   // instructions to go on from
+	index  []int32 // by offset in the code: number of the instruction that starts there, plus 1; 0: none
+	todo   []int   // instructions to continue from
 	tables set     // the distances at jumps through tables
 }
 
-// inst is what matters of an instruction.
+// inst is the relevant part of an instruction.
 type inst struct {
 	offset int // in the code
 	length uint8
@@ -26,7 +26,7 @@ type inst struct {
 	depth   set
 }
 
-// effect is what an instruction does to the stack pointer, or to the flow.
+// effect is the effect of an instruction on the stack pointer, or on the control flow.
 type effect uint8
 
 const (
@@ -34,20 +34,18 @@ const (
 	calls           // and comes back with the same stack pointer, or not at all
 	grows           // the distance grows by the operand
 	byFrame         // the stack pointer becomes frame pointer + operand
-	lost            // the stack pointer becomes what is not known here
+	lost            // the stack pointer becomes unknown
 	jump            // to operand, always
 	branch          // to operand, or on
 	anywhere        // through a register or a table
 	ends            // return, trap
 )
 
-// At returns the distances CFA - SP, in ascending order, that are possible
-// right before the instruction that holds addr: those of all paths through the
-// code that its bytes allow. More than one means that some path is an illusion,
-// for example one that goes on behind a call that never returns.
+// At returns the possible distances CFA - SP right before the instruction that contains addr, in ascending order.
+// They come from all paths through the code that its bytes allow. If At returns several distances, some path never
+// runs. An example is a path that continues after a call that never returns.
 //
-// Instructions that are reached through a jump table only are taken to have
-// the distances of the function's indirect jumps.
+// At assumes that instructions reached only through a jump table have the distances of the function's indirect jumps.
 func (f *Function) At(addr uint64) ([]int64, error) {
 	w, err := f.follow()
 	if err != nil {
@@ -69,8 +67,8 @@ func (f *Function) At(addr uint64) ([]int64, error) {
 	return nil, ErrUnreached
 }
 
-// Still reports whether code, taken from its first instruction to its last, neither moves the stack pointer nor calls;
-// false also if it cannot be decoded, or does not end with an instruction.
+// Still reports whether code, run from its first instruction to its last, does not change the stack pointer and makes
+// no call. It is false also if the code cannot be decoded, or does not end at the end of an instruction.
 func Still(code []byte) bool {
 	for at := 0; at < len(code); {
 		i, err := decode(code, at)
@@ -80,16 +78,15 @@ func Still(code []byte) bool {
 		switch i.effect {
 		case calls, grows, byFrame, lost:
 			return false
-		default: // goes on, or elsewhere
+		default: // the path continues here or elsewhere
 		}
 		at += int(i.length)
 	}
 	return true
 }
 
-// Leaves reports whether the function may go on as another one without a
-// call: it jumps to where its code does not reach, or through a register. A
-// caller's call then need not name the function that runs.
+// Leaves reports whether the function may continue as another function without a call: it jumps outside its code, or
+// through a register. The caller's call instruction may then name another function than the running one.
 func (f *Function) Leaves() (bool, error) {
 	w := &follower{f: f}
 	if err := w.decode(); err != nil {
@@ -103,7 +100,7 @@ func (f *Function) Leaves() (bool, error) {
 			if i.operand < 0 || i.operand >= int64(len(f.Code)) {
 				return true, nil
 			}
-		default: // goes on
+		default: // the path continues
 		}
 	}
 	// Falling out at the end is a way, too.
@@ -132,10 +129,10 @@ func (f *Function) follow() (*follower, error) {
 	return w, nil
 }
 
-// enterTables goes on where a jump through a table may lead: wherever nothing
-// else does, and behind calls, since the path that leads on from there is an
-// illusion if the call does not return. It comes last, when it is known what is
-// not reached otherwise, and may reach further such jumps.
+// enterTables continues at the possible targets of jumps through tables. These are the instructions that no other
+// path reaches. Instructions behind calls count too, because the path from such a call is an illusion if the call
+// does not return. enterTables runs last, when the other paths are complete. It may reach further jumps through
+// tables.
 func (w *follower) enterTables() {
 	if !w.tables.reached() {
 		return
@@ -193,10 +190,9 @@ func (w *follower) run() {
 	}
 }
 
-// anchored is the set of an instruction, or the one value that call frame
-// information gives. Where it gives the CFA by the frame pointer, the stack
-// reaches at least to where that points: smaller distances are of paths that
-// are not taken, such as behind calls that do not return.
+// anchored returns the set of distances of an instruction, or the one distance from call frame information. If the
+// CFA is defined by the frame pointer, the stack reaches at least to the frame pointer's target. Smaller distances
+// belong to paths that never run, for example behind calls that do not return.
 func (i *inst) anchored() set {
 	switch {
 	case i.anchor.Base == StackPointer:

@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// TestAgainstCFI follows the functions of real files from their entry on, and holds the distances against those that
-// call frame information gives: they must be among those found. Only the entry is an anchor here.
+// TestAgainstCFI follows the functions of real files from their entry. It checks that the distances found include the
+// distance in call frame information. Only the entry is an anchor here.
 func TestAgainstCFI(t *testing.T) {
 	for _, file := range cfitest.Files(t) {
 		t.Run(file, func(t *testing.T) { holdAgainstCFI(t, file) })
@@ -26,7 +26,7 @@ func isNop(code []byte) bool {
 	return err == nil && (x.Op == x86asm.NOP || x.Op == x86asm.XCHG && x.Args[0] == x.Args[1])
 }
 
-// figures count functions, and instructions where call frame information goes by the stack pointer.
+// figures count functions, and instructions where call frame information defines the CFA by the stack pointer.
 type figures struct{ functions, undecodable, exact, ambiguous, unknown, unreached, wrong int }
 
 func holdAgainstCFI(t *testing.T, file string) {

@@ -2,8 +2,8 @@ package depth
 
 import "slices"
 
-// set is the distances that are possible at an instruction. The zero value is
-// that of an instruction not reached.
+// set is the set of distances that are possible at an instruction. The zero value means that no path reaches the
+// instruction.
 type set struct {
 	values  [maxValues]int64
 	n       int

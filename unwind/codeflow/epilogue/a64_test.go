@@ -62,14 +62,15 @@ func a64Code(words ...uint32) []byte {
 	return p
 }
 
-// Where a register of the caller's comes from, beside same and lost.
+// Sources of a caller's register, in addition to same and lost.
 const (
 	linked = -3 // from X30
 	zero   = -4 // it is 0
 )
 
-// followA64 is code that is followed from its beginning: pc is where the return address comes from, beside the place in
-// the stack relative to sp; cfa is where the caller's stack pointer is; fp and x19 are where these come from.
+// followA64 is code that is followed from its beginning. pc is the source of the return address: a register, or a
+// place in the stack relative to sp. cfa is the caller's stack pointer. fp and x19 are the sources of these
+// registers.
 type followA64 struct {
 	name             string
 	code             []uint32

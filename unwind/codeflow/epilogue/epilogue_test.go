@@ -36,12 +36,12 @@ func (s stack) Word(addr uint64) (uint64, bool) {
 	return addr | mark, addr >= sp-64 && addr < s.end && addr%8 == 0
 }
 
-// code is instructions from start on; what is behind them is covered by call frame information.
+// code is a sequence of instructions at the address start. Call frame information covers the code behind them.
 type code struct {
 	bytes []byte
 	entry bool   // the return address is on top of the stack there
 	end   uint64 // of a function, 0: not known
-	// stubs are those of functions of other images, and whether these return.
+	// stubs are the stubs of functions of other images. The value is true if the function returns.
 	stubs map[uint64]bool
 }
 
@@ -114,7 +114,7 @@ func call(by int32) []byte {
 	return []byte{0xe8, byte(by), byte(by >> 8), byte(by >> 16), byte(by >> 24)}
 }
 
-// Where a register of the caller's comes from, beside the place in the stack, relative to sp.
+// Sources of a caller's register, in addition to places in the stack relative to sp.
 const (
 	same = -1
 	lost = -2
@@ -207,7 +207,7 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// len16 is what a return takes beside the return address.
+// len16 returns the number of bytes that a return pops in addition to the return address.
 func len16(code []byte) int {
 	if code[0] == 0xc2 {
 		return int(code[1])
@@ -217,8 +217,9 @@ func len16(code []byte) int {
 
 func bytesOf(p []byte, times int) []byte { return slices.Repeat(p, times) }
 
-// TestGoesOn: a jump to where a function begins whose call frame information says so is a return.
-func TestGoesOn(t *testing.T) {
+// TestJumpToFunctionIsReturn checks that a jump to the start of a function counts as a return if call frame
+// information marks the start.
+func TestJumpToFunctionIsReturn(t *testing.T) {
 	var regs arch.Registers
 	regs.Set(rsp, sp)
 	for _, entry := range []bool{true, false} {
@@ -267,7 +268,7 @@ func TestFallsInto(t *testing.T) {
 	}
 }
 
-// TestEnds: a call at a function's end never returns, whatever it calls; behind it is another function.
+// TestEnds checks that a call at a function's end never returns, whatever it calls: another function is behind it.
 func TestEnds(t *testing.T) {
 	var regs arch.Registers
 	regs.Set(rsp, sp)
@@ -297,7 +298,7 @@ func TestEnds(t *testing.T) {
 	}
 }
 
-// TestStubs: what is known of functions of other images that are called, or gone on in.
+// TestStubs checks calls and jumps to functions of other images whose properties are known.
 func TestStubs(t *testing.T) {
 	var regs arch.Registers
 	regs.Set(rsp, sp)
@@ -401,7 +402,7 @@ func TestStraight(t *testing.T) {
 	}
 }
 
-// FuzzFollow: whatever the code is, there is an end, and a result has a program counter and a stack pointer.
+// FuzzFollow checks that following ends for any code, and that a result has a program counter and a stack pointer.
 func FuzzFollow(f *testing.F) {
 	for _, p := range [][]byte{ret, slices.Concat(pop, popFP, ret), slices.Concat(branch(1), pop, ret), jump(-2)} {
 		f.Add(p, uint64(sp), uint64(0x7f0100))

@@ -6,27 +6,30 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Place is where a frame stands.
+// Place is the position of a frame in the code.
 type Place struct {
 	Addr uint64
-	// Exact is set if the processor goes on at the address itself, as in the innermost frame and in one that a signal
-	// interrupted; else a call would return there, and may never.
+	// Exact is set if the processor continues at the address itself. This holds for the innermost frame and for a
+	// frame that a signal interrupted. Otherwise the address is a return address, and the call may never return.
 	Exact bool
 }
 
-// Follow returns the registers that the caller of a frame will have when the frame's function has returned: the program
-// counter, the stack pointer, and of those that calls preserve the ones that are known. regs are those of the frame
-// that stands at a place, its stack pointer must be among them; numbers are the architecture's.
+// Follow returns the registers that the caller of a frame will have after the frame's function has returned. They are
+// the program counter, the stack pointer, and the known callee-saved registers. regs are the registers of the frame
+// at the given place and must include its stack pointer. Register numbers belong to the architecture.
 //
-// All ways through the code are followed that its instructions allow, the nearest first, until it is long enough since
-// one has returned; those that return have to agree on the return address and the stack pointer. A jump to code that is
-// covered, where the return address is where a call leaves it, is a return, too, and so is to go on there from the
-// instruction before it, where no call is on the way: the GNU C library's checks before memcpy go on in memcpy so, over
-// instructions that are in no function. Any other way into covered code is none.
-// Errors are those of this package, and x86.ErrCode or insn.ErrCode if not even one way could be decoded to its end.
+// Follow takes all paths that the instructions allow, the nearest first. It stops a fixed number of instructions
+// after the first path that returned. The paths that return must agree on the return address and the stack pointer.
 //
-// budget is how many instructions may be looked at, for all frames that the caller has to follow; it is what is left of
-// that afterwards.
+// A jump to covered code also counts as a return if the return address is where a call leaves it. Falling through to
+// such code counts too, if no call is on the way. The GNU C library's checks before memcpy fall through to memcpy
+// like this, over instructions outside any function. Any other path into covered code does not count.
+//
+// The errors are the errors of this package. If no path can be decoded to its end, the error is x86.ErrCode or
+// insn.ErrCode.
+//
+// budget is the number of instructions that Follow may decode, over all frames of the caller. Follow subtracts the
+// number that it used.
 func Follow(
 	a *arch.Arch, code Code, at Place, regs arch.Registers, mem Memory, budget *int,
 ) (arch.Registers, error) {
@@ -70,23 +73,23 @@ type follower struct {
 
 	code Code
 	mem  Memory
-	from uint64            // where the frame stands
+	from uint64            // position of the frame
 	met  map[uint64]*state // by address of an instruction
-	todo []uint64          // addresses to go on from
+	todo []uint64          // addresses to continue from
 
-	now      instruction // the one that is being followed
+	now      instruction // the current instruction
 	budget   *int
 	returned bool
 	caller   arch.Registers
-	failed   error // why a way was left before its end
+	failed   error // why a path was abandoned before its end
 
 	back    map[uint64]bool // of functions: whether they return
-	looking map[uint64]bool // those of them that are being looked at
-	looked  int             // instructions that were looked at for it
-	cut     bool            // a function was taken to return because enough had been looked at
+	looking map[uint64]bool // the functions under analysis
+	looked  int             // instructions decoded for this
+	cut     bool            // a function was assumed to return because of a limit
 }
 
-// reach goes on at an address with a state.
+// reach continues at an address with a state.
 func (w *follower) reach(addr uint64, s state) error {
 	before := w.met[addr]
 	if before == nil {
@@ -119,7 +122,7 @@ func (w *follower) step(addr uint64) error {
 	case ends:
 		return nil
 	case away, lost:
-		return w.loseWay(&s, x, addr)
+		return w.leaveByStub(&s, x, addr)
 	case jump:
 		if w.code.Stub(x.to) {
 			return w.goOn(&s, x)
@@ -156,7 +159,8 @@ func (w *follower) step(addr uint64) error {
 	return nil
 }
 
-// fail notes why a way was left. That memory is missing is what the caller may do something about.
+// fail records why a path was abandoned. Missing memory takes precedence, because the caller may be able to provide
+// it.
 func (w *follower) fail(why error) {
 	if !errors.Is(w.failed, ErrMemory) {
 		w.failed = why
@@ -168,9 +172,9 @@ func (w *follower) decode(addr uint64, x *instruction) error {
 	return w.machine.decode(w.code.Bytes(addr), addr, x)
 }
 
-// loseWay notes a way that goes on where the instruction at an address does not say, as stubs do: some linkers make no
-// call frame information for them. A frame that stands in one has a caller even if what it leads to never returns.
-func (w *follower) loseWay(s *state, x *instruction, addr uint64) error {
+// leaveByStub handles a path whose next address is not in the instruction, as in stubs. Some linkers create no call
+// frame information for stubs. A frame inside a stub has a caller even if the target of the stub never returns.
+func (w *follower) leaveByStub(s *state, x *instruction, addr uint64) error {
 	stub := w.code.Stub(addr)
 	switch {
 	case !stub && x.flow == away:
@@ -185,7 +189,8 @@ func (w *follower) loseWay(s *state, x *instruction, addr uint64) error {
 	return w.goOn(s, x)
 }
 
-// goOn notes a way that goes on in another image: its function returns to this one's caller, or never.
+// goOn handles a path that continues in another image. The function there returns to this function's caller, or
+// never.
 func (w *follower) goOn(s *state, x *instruction) error {
 	if back, known := w.code.Returns(x.to); known && !back {
 		return nil
@@ -206,7 +211,7 @@ func (w *follower) enter(s *state, x *instruction) error {
 	return nil
 }
 
-// leave notes a way that returns, or goes on as another function.
+// leave handles a path that returns, or that continues as another function.
 func (w *follower) leave(s *state, x *instruction) error {
 	ra, sp, ok := w.machine.returnsTo(w.machine, s, w.mem, x)
 	if !ok {

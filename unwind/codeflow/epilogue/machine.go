@@ -8,18 +8,19 @@ import (
 	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
-// machine is what differs between architectures.
+// machine contains the differences between architectures.
 type machine struct {
 	pc, sp int
-	link   int // the register that a call leaves the return address in; none: it pushes it
+	link   int // register in which a call leaves the return address; none: the call pushes it
 	// scratch are the registers that a call may change.
 	scratch []int
 	// decode decodes the instruction at an address.
 	decode func(p []byte, addr uint64, x *instruction) error
-	// change makes the changes of an instruction that goes on; false if they cannot be followed.
+	// change applies the effect of an instruction that does not end the path. It is false if the effect is not
+	// supported.
 	change func(s *state, mem Memory, x *instruction) bool
-	// returnsTo is what the caller of a function has when an instruction returns, or jumps to where another function
-	// begins; false if the return address is not known.
+	// returnsTo returns the caller's program counter and stack pointer after a return, or after a jump to the
+	// beginning of another function. It is false if the return address is unknown.
 	returnsTo func(m *machine, s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool)
 }
 
@@ -46,23 +47,24 @@ const (
 	on      flow = iota // to the next one
 	jump                // elsewhere
 	branch              // to the next one or elsewhere
-	calls               // elsewhere, and back to the next one unless what is called never returns
+	calls               // elsewhere, and back to the next one unless the called function never returns
 	returns             // to the caller
 	ends                // nowhere
 	away                // to another function, it is not known which
 	lost                // it is not known where
 )
 
-// instruction is one of any architecture.
+// instruction is an instruction of any architecture.
 type instruction struct {
 	flow     flow
-	to, next uint64 // where a jump or a call goes, 0 if that is not known; the address behind the instruction
+	to, next uint64 // target of a jump or a call, 0 if unknown; the address behind the instruction
 	x86      x86asm.Inst
 	plain    disasm.Instruction // of an architecture that package disasm describes
 }
 
-// execute does what an instruction does that goes on or branches, as far as that is known. What it writes becomes
-// unknown unless it is one of those by which frames are made and left. False if the stack pointer is lost.
+// execute applies the effect of an instruction that falls through or branches. A register or word that it writes
+// becomes unknown, except for the instructions that create and remove frames. It is false if the stack pointer
+// becomes unknown.
 func (w *follower) execute(s *state, x *instruction) bool {
 	ok := w.machine.change(s, w.mem, x)
 	_, known := s.regs.Get(w.machine.sp)

@@ -61,8 +61,8 @@ var s390xMachine = machine{
 	scan: scanPlain(arch.S390X, s390x.Decode, "\x07\x07"),
 }
 
-// scanPlain scans what package disasm describes, where nop is what functions are aligned with. What is not decoded, as
-// vectors of a scalable length, is passed over.
+// scanPlain scans code that package disasm decodes. nop is the instruction that aligns functions. It skips
+// instructions that disasm does not decode, for example vectors of a scalable length.
 func scanPlain(
 	a *arch.Arch, decode func([]byte) (disasm.Instruction, error), nop string,
 ) func(start uint64, code []byte) []described {

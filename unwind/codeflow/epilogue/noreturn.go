@@ -1,7 +1,8 @@
 package epilogue
 
-// comesBack reports whether a function that begins at an address may return to its caller; nested is how many calls it
-// lies within those that are being looked at. What cannot be seen not to return does.
+// comesBack reports whether the function that begins at an address may return to its caller. nested is the depth of
+// the call within the calls being analyzed. The result is true if the analysis cannot prove that the function never
+// returns.
 func (w *follower) comesBack(entry uint64, nested int) bool {
 	if back, ok := w.back[entry]; ok {
 		w.cut = w.cut || w.looking[entry]
@@ -19,11 +20,11 @@ func (w *follower) comesBack(entry uint64, nested int) bool {
 	}
 	before := w.cut
 	w.cut = false
-	w.back[entry], w.looking[entry] = true, true // for those who ask meanwhile
+	w.back[entry], w.looking[entry] = true, true // the answer for recursive calls
 	back := w.hasReturn(entry, nested)
 	w.back[entry] = back
 	delete(w.looking, entry)
-	// With fewer calls around it, or more left of the budget, more might have been seen.
+	// With fewer calls around it, or more budget left, the analysis might have found more.
 	if !back || !w.cut || nested == 0 && *w.budget > 0 {
 		w.code.Remember(entry, back)
 	}

@@ -25,10 +25,10 @@ const (
 	instructionsSlow    = 60_000
 )
 
-// TestAgainstCFI follows the code of real files from every instruction of a function on, as if it had no call frame
-// information, and holds what is found against what that says: the return address, the stack pointer and every register
-// that is known. Where a return is reached without a call on the way, all has to be right. Behind a call that never
-// returns the instructions are those of something else: that is counted.
+// TestAgainstCFI follows the code of real files from every instruction of a function, without call frame information.
+// It compares the results with call frame information: the return address, the stack pointer and every known
+// register. A return that is reached without a call on the way must match completely. Instructions behind a call that
+// never returns belong to other code, so the test only counts these mismatches.
 func TestAgainstCFI(t *testing.T) {
 	if testing.Short() {
 		t.Skip("follows every function of libc, which takes half a minute")
@@ -59,34 +59,34 @@ func TestAgainstCFIOfOthers(t *testing.T) {
 	}
 }
 
-// machine is what the test must know of an architecture.
+// machine is the test's data about an architecture.
 type machine struct {
 	arch *arch.Arch
 	// preserved are the registers that calls preserve.
 	preserved []int
-	// pushed is what a call has put onto the stack where a function begins.
+	// pushed is the number of bytes that a call has pushed at a function's beginning.
 	pushed int64
-	// most is how many bytes of code the follower asks for.
+	// most is the number of bytes of code that the follower requests.
 	most uint64
-	// scan describes the instructions of a function; none if one is not decoded.
+	// scan describes the instructions of a function. It returns nil if an instruction cannot be decoded.
 	scan func(start uint64, code []byte) []described
 }
 
-// described is what the test must know of an instruction.
+// described is the test's data about an instruction.
 type described struct {
 	at, next uint64
 	nop      bool
-	leaves   bool   // what is behind it is come to from elsewhere, if at all
+	leaves   bool   // the instruction behind it is reached only from elsewhere, if at all
 	call     bool   // it calls
 	restores []int  // registers that it loads from the frame
-	breaks   bool   // it jumps: what was restored may not be
+	breaks   bool   // it jumps: restored registers may not be restored at the target
 	to       uint64 // where it jumps to, 0 if that does not matter
 }
 
-// figures count instructions, by what following the code from them on has come to. Illusions are results that are not
-// what call frame information says, wrong are those among them without a call on the way.
-// Rows are those results that the code gives for every frame, rowless those that it does not. Less and beyond count
-// what a row does not tell of this frame, or tells and following the code does not.
+// figures counts instructions by the result of following the code from each of them. illusions counts results that
+// differ from call frame information. wrong counts the illusions without a call on the way. rows counts the results
+// that hold for every frame, and rowless counts the others. less counts registers that only following the code gave,
+// and beyond counts registers that only the row gave.
 type figures struct {
 	instructions, right, ambiguous, noReturn, neverReturn, other, illusions, withoutCall, wrong int
 	rows, rowless, less, beyond                                                                 int
@@ -126,7 +126,7 @@ func holdAgainstCFI(t *testing.T, file string, m *machine) {
 	}
 	for _, fde := range all {
 		if s, _ := names.Lookup(fde.Start, fde.Start, fde.End); m.arch == arch.S390X && s.Name == "__clone" {
-			continue // assembly: its way out after an error comes from before it changes r6, which it has saved
+			continue // assembly: its error path comes from before it changes r6, which it has saved
 		}
 		if o.function(fde); o.sum.instructions >= limit {
 			break
@@ -139,12 +139,12 @@ func holdAgainstCFI(t *testing.T, file string, m *machine) {
 	}
 }
 
-// bare is the code of a function whose call frame information nobody has.
+// bare is the code of a function without its call frame information.
 type bare struct {
 	*oracle
 
 	fde cfi.FDE
-	// behind are the addresses behind calls, which nobody is to come to; nil: anybody may.
+	// behind are the addresses behind calls, which no path may enter; nil allows all addresses.
 	behind map[uint64]bool
 }
 
@@ -192,8 +192,8 @@ func (b bare) Remember(entry uint64, returns bool) { b.back[entry] = returns }
 
 const (
 	cfa     = 0x7f1000
-	caller  = 1 << 45 // marks what the caller has
-	nothing = 1 << 44 // marks what does not matter
+	caller  = 1 << 45 // marks a value of the caller
+	nothing = 1 << 44 // marks an irrelevant value
 )
 
 // frame is the registers and the stack of a function as call frame information describes them.
@@ -235,13 +235,13 @@ func (o *oracle) function(fde cfi.FDE) {
 		}
 	}
 	var padding bool
-	restored := map[int]bool{} // by a load, which call frame information does not tell
+	restored := map[int]bool{} // by a load, which call frame information does not contain
 	unchanged := func(reg int) bool {
 		// On s390x a function with variable arguments saves r6, which has one of them, and need not change it.
 		return restored[reg] || o.arch == arch.S390X && !loaded[reg]
 	}
 	saved := o.saved(fde)
-	arriving := map[uint64]map[int]bool{} // what has been restored, by jumps forward
+	arriving := map[uint64]map[int]bool{} // registers restored before a jump forward, by target
 	for _, x := range all {
 		padding = padding && x.nop || x.leaves
 		maps.Copy(restored, arriving[x.at])
@@ -260,8 +260,8 @@ func (o *oracle) function(fde cfi.FDE) {
 	}
 }
 
-// saved is where a function saves registers, anywhere in it: call frame information may tell it later than the
-// instructions do it.
+// saved returns the places where a function saves registers, anywhere in it. Call frame information may record a save
+// later than the instruction.
 func (o *oracle) saved(fde cfi.FDE) frame {
 	slots := frame{}
 	for at := fde.Start; at < fde.End; {
@@ -285,7 +285,8 @@ func (o *oracle) saved(fde cfi.FDE) frame {
 	return slots
 }
 
-// describe is the registers and the stack at an instruction; false if call frame information does not tell them.
+// describe returns the registers and the stack at an instruction. It is false if call frame information does not
+// define them.
 func (o *oracle) describe(row *cfi.Row, pc uint64, distances *depth.Function, saved frame, unchanged func(int) bool) (
 	regs arch.Registers, stack frame, ok bool,
 ) {
@@ -314,8 +315,7 @@ func (o *oracle) describe(row *cfi.Row, pc uint64, distances *depth.Function, sa
 	}
 	for _, reg := range o.preserved {
 		regs.Set(reg, caller|uint64(reg))
-		// Compilers do not tell that a register has been popped: what lies below the stack pointer is not needed any
-		// more.
+		// Compilers do not record that a register was popped: data below the stack pointer is not needed any more.
 		if rule := row.Rule(reg); rule.Kind == cfi.RuleOffset && rule.Offset >= -distance {
 			stack[uint64(cfa+rule.Offset)] = caller | uint64(reg)
 			if !unchanged(reg) {
@@ -367,7 +367,7 @@ func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 	}
 }
 
-// row compares what the code from an address on does to every frame with what it does to this one.
+// row compares the row of the code from an address with the result of following the code for one frame.
 func (o *oracle) row(
 	code bare, at epilogue.Place, regs *arch.Registers, stack frame, want *arch.Registers, wantErr error,
 ) {
@@ -384,7 +384,7 @@ func (o *oracle) row(
 	case err != nil && wantErr == nil:
 		o.sum.rowless++
 	case err == nil && wantErr != nil && o.differs(&got) < 0:
-		o.sum.beyond++ // this frame grows by what a register has, which is not its size here
+		o.sum.beyond++ // this frame grows by a register's value, which is not its size here
 	case (err == nil) != (wantErr == nil):
 		o.t.Errorf("%#x: %v, and the row says %v", at.Addr, wantErr, err)
 	case err == nil:
@@ -404,7 +404,7 @@ func (o *oracle) row(
 	}
 }
 
-// differs returns a register that is not the caller's, -1 if there is none.
+// differs returns a register with another value than the caller's, -1 if all are equal.
 func (o *oracle) differs(got *arch.Registers) int {
 	for reg := range o.arch.NumRegisters {
 		want := uint64(caller | reg)

@@ -2,7 +2,7 @@ package epilogue
 
 import "pg_stat_backtrace/unwind/disasm"
 
-// plainly decodes as a package does that has what an instruction does from package disasm.
+// plainly returns a decoder for machine that uses a decoder of package disasm.
 func plainly(decode func(p []byte) (disasm.Instruction, error)) func(p []byte, addr uint64, out *instruction) error {
 	return func(p []byte, addr uint64, out *instruction) error {
 		x, err := decode(p)
@@ -37,7 +37,8 @@ func linkedAddress(m *machine, s *state, _ Memory, x *instruction) (ra, sp uint6
 	return ra, sp, ok
 }
 
-// changePlain makes the changes of an instruction that goes on; false if they cannot be followed.
+// changePlain applies the effect of an instruction that does not end the path. It is false if the effect is not
+// supported.
 func changePlain(s *state, mem Memory, at *instruction) bool {
 	x := &at.plain
 	if x.Access.Size > 0 {
@@ -55,7 +56,7 @@ func changePlain(s *state, mem Memory, at *instruction) bool {
 	return true
 }
 
-// computed is what an instruction computes.
+// computed returns the result that an instruction computes.
 func (s *state) computed(x *disasm.Instruction) (uint64, bool) {
 	if x.Op == disasm.Set {
 		return x.Imm, true
@@ -117,7 +118,7 @@ func (s *state) access(mem Memory, x *disasm.Instruction) bool {
 	return true
 }
 
-// storeAll notes what is stored; false if that is more than can be remembered.
+// storeAll records the stored values. It is false if there are more than the state can hold.
 func (s *state) storeAll(m *disasm.Access, addr uint64) bool {
 	if m.Count == 0 {
 		return s.write(store{addr: addr, size: m.Size})

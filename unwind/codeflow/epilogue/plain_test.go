@@ -7,12 +7,12 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
-// TestCallsKeep: of a caller's registers those are known that its call keeps, as the ABIs say, and no others.
-func TestCallsKeep(t *testing.T) {
+// TestPreservedRegisters checks that exactly the callee-saved registers of the ABI are known after a call.
+func TestPreservedRegisters(t *testing.T) {
 	for _, tt := range []struct {
 		machine
 		code []byte
-		also []int // beside those that functions save
+		also []int // registers saved in addition to the usual ones
 	}{
 		{arm64, a64Code(a64Ret), nil},
 		{riscv64Machine, []byte{0x82, 0x80}, []int{3, 4}},                         // gp, tp
@@ -36,8 +36,8 @@ func TestCallsKeep(t *testing.T) {
 	}
 }
 
-// FuzzFollowOthers: whatever the code of another architecture than x86-64 is, there is an end, and a result has a
-// program counter and a stack pointer.
+// FuzzFollowOthers checks other architectures than x86-64: following ends for any code, and a result has a program
+// counter and a stack pointer.
 func FuzzFollowOthers(f *testing.F) {
 	for _, words := range [][]uint32{{a64Ret}, {a64Restore, a64Ret}, {a64Branch(2), a64Restore, a64Ret}, {a64Jump(0)}} {
 		f.Add(uint8(0), a64Code(words...), uint64(sp), uint64(0x7f0100))

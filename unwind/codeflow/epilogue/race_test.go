@@ -2,5 +2,6 @@
 
 package epilogue_test
 
-// raceEnabled: the race detector makes what runs in one goroutine ten times slower without finding anything there.
+// raceEnabled is set with the race detector. It makes single-threaded tests ten times slower and cannot find races
+// there.
 const raceEnabled = true

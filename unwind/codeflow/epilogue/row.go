@@ -8,12 +8,12 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Row is what the code from one place on does to a frame, whatever the frame's values are: as a row of call frame
-// information, it tells where the caller's registers are. To follow the code takes a thousand times as long as to apply
-// a row that is known. A row is not changed by being used.
+// Row is the effect of the code from one place on any frame, whatever values the frame has. Like a row of call frame
+// information, it gives the locations of the caller's registers. Following the code takes a thousand times as long as
+// applying a known row. Applying a row does not change it.
 type Row struct {
-	never  bool   // there is no way that returns
-	cells  []term // where the words of memory are that are read for the values, each after those before it
+	never  bool   // no path returns
+	cells  []term // the addresses of words of memory used by values, each after the words that it depends on
 	values []rule
 }
 
@@ -31,9 +31,9 @@ type term struct {
 
 const absolute = -1
 
-// Apply returns the caller's registers, by those of a frame and the memory; ErrNeverReturns if there is no caller. The
-// error is ErrMemory if the program counter or the stack pointer cannot be told from what is known: to follow the code
-// may tell them even so.
+// Apply returns the caller's registers, computed from a frame's registers and the memory. The error is
+// ErrNeverReturns if there is no caller. The error is ErrMemory if the program counter or the stack pointer depends
+// on an unknown value. Following the code may still find them.
 func (r *Row) Apply(a *arch.Arch, regs *arch.Registers, mem Memory) (arch.Registers, error) {
 	var caller arch.Registers
 	if r.never {
@@ -70,10 +70,10 @@ func (r *Row) Apply(a *arch.Arch, regs *arch.Registers, mem Memory) (arch.Regist
 	return caller, nil
 }
 
-// Derive finds the row of a place by following the code with symbols for values: numbers so far apart that each
-// value tells what it has come from. It does so twice, with other numbers, and there is no row if that gives another
-// one: where the code does more with a value than to add to it, as to align it. The error is one of Follow's then, or
-// ErrAmbiguous.
+// Derive finds the row of a place by following the code with symbols as values. Symbols are numbers so far apart that
+// each result identifies its symbol. Derive follows the code twice with different symbols. The place has no row if
+// the two results differ: the code then does more to a value than an addition, for example an alignment. The error is
+// an error of Follow, or ErrAmbiguous.
 func Derive(a *arch.Arch, code Code, at Place, budget *int) (*Row, error) {
 	m := machineOf(a)
 	if m == nil {
@@ -128,13 +128,13 @@ func derive(a *arch.Arch, m *machine, code Code, at Place, known *symbols, budge
 	return row, nil
 }
 
-// equal reports whether two rows say the same; the cells are in the order in which the code has come to them.
+// equal reports whether two rows are equal. The cells are in the order in which the code has read them.
 func (r *Row) equal(o *Row) bool {
 	return r.never == o.never && slices.Equal(r.cells, o.cells) && slices.Equal(r.values, o.values)
 }
 
 const (
-	// apart is how far symbols are from each other, less one for each bit: what is added to one stays nearer to it.
+	// apart is the distance between symbols, minus one for each bit. A number added to a symbol stays nearer to it.
 	apart = 48
 	// unaligned is added to the symbols of the second run: to align one to 8 bytes or more gives something else.
 	unaligned = 0x7c
@@ -142,8 +142,8 @@ const (
 	maxCells = 32
 )
 
-// symbols is the numbers that stand for what is not known, and the memory of a frame whose addresses and content are
-// such numbers.
+// symbols assigns numbers to unknown values. It is also the memory of a frame whose addresses and contents are such
+// numbers.
 type symbols struct {
 	skew   uint64
 	of     map[uint64]int // by their high bits: see term
@@ -155,8 +155,8 @@ func newSymbols(skew uint64) *symbols {
 	return &symbols{skew: skew, of: make(map[uint64]int), byAddr: make(map[uint64]uint64)}
 }
 
-// The high bits of symbols: those of the stack pointer are above all others but the frame pointer's, since a call may
-// have written to what lies below the stack pointer. What a frame pointer points at lies above.
+// The high bits of symbols. The symbol of the stack pointer is higher than all others except the frame pointer's,
+// because a call may have written to memory below the stack pointer. The frame pointer points above it.
 const (
 	highAny   = 1
 	highStack = 0xff00
@@ -164,7 +164,7 @@ const (
 	highEnd   = 0xfffe
 )
 
-// register makes a number that stands for a register.
+// register creates the symbol of a register.
 func (s *symbols) register(a *arch.Arch, reg int) uint64 {
 	switch reg {
 	case a.SP:
@@ -187,7 +187,7 @@ func (s *symbols) symbol(of int, low, end uint64) uint64 {
 	}
 }
 
-// term returns what a number stands for; false if for nothing that is known.
+// term returns the meaning of a number. It is false if the number is not derived from one symbol.
 func (s *symbols) term(v uint64) (term, bool) {
 	high := (v + 1<<(apart-1)) >> apart
 	offset := int64(v - high<<apart)

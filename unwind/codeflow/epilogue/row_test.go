@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
-// TestRow: what the code does to a frame is applied to frames of other values, and is what following it gives there.
+// TestRow applies rows to frames with other values, and compares the results with following the code there.
 func TestRow(t *testing.T) {
 	for _, tt := range follows() {
 		if tt.err != nil {
@@ -32,8 +32,8 @@ func TestRow(t *testing.T) {
 	}
 }
 
-// sameForAll derives the row of code and compares; found: there is to be one. The first register is the program
-// counter, the second the stack pointer.
+// sameForAll derives the row of code and compares its results. found is set if there must be a row. The first number
+// is the program counter, the second is the stack pointer.
 func sameForAll(t *testing.T, a *arch.Arch, p []byte, found bool, numbers ...int) {
 	t.Helper()
 	where := code{bytes: p, entry: true}
@@ -59,8 +59,8 @@ func sameForAll(t *testing.T, a *arch.Arch, p []byte, found bool, numbers ...int
 	}
 }
 
-// TestRowlessCode: there is no row of code that does more to an address than to add to it, or whose return address is
-// nowhere; and one that says so of code that never returns.
+// TestRowlessCode checks code that has no row: it does more to an address than an addition, or its return address has
+// no location. The row of code that never returns says that there is no caller.
 func TestRowlessCode(t *testing.T) {
 	for _, tt := range []struct {
 		name string
@@ -79,7 +79,7 @@ func TestRowlessCode(t *testing.T) {
 		}
 	}
 	if _, err := epilogue.Derive(arch.PPC64LE, code{bytes: ret}, begin, plenty()); !errors.Is(err, epilogue.ErrNoReturn) {
-		t.Errorf("instructions that nobody follows: %v", err)
+		t.Errorf("unsupported instructions: %v", err)
 	}
 	row, err := epilogue.Derive(arch.AMD64, code{bytes: halt}, begin, plenty())
 	if err != nil {
@@ -90,7 +90,7 @@ func TestRowlessCode(t *testing.T) {
 	}
 }
 
-// TestRowWithoutValues: a row tells no more than the frame's values and the memory do.
+// TestRowWithoutValues checks that a row gives only the values that the frame and the memory provide.
 func TestRowWithoutValues(t *testing.T) {
 	where := code{bytes: slices.Concat(pop, popFP, ret), entry: true}
 	row, err := epilogue.Derive(arch.AMD64, where, begin, plenty())

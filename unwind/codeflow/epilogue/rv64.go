@@ -10,8 +10,8 @@ import (
 //nolint:gochecknoglobals // a table
 var ofRV64 = machine{
 	pc: arch.RISCV64.PC, sp: riscv64.SP, link: riscv64.RA,
-	// RISC-V psABI, "Integer Register Convention": calls keep sp and s0 to s11, and nobody changes gp and tp. ra holds the
-	// return address while a function is entered, and is then the function's.
+	// RISC-V psABI, "Integer Register Convention": calls preserve sp and s0 to s11, and functions do not change gp
+	// and tp. ra holds the return address at the function's entry. Afterwards the function may use ra freely.
 	scratch:   []int{riscv64.RA, 5, 6, 7, 10, 11, 12, 13, 14, 15, 16, 17, 28, 29, 30, 31},
 	decode:    plainly(riscv64.Decode),
 	change:    changePlain,

@@ -5,8 +5,9 @@ import "pg_stat_backtrace/unwind/arch"
 // maxStart bounds the instructions that are looked at.
 const maxStart = 64
 
-// Straight reports whether the code at pc belongs to what begins at start: that goes on to pc in a straight line. What
-// it calls returns as far as it is said to; else there is no call on the way but one that returns to pc, if any.
+// Straight reports whether the function that begins at start contains pc: the code runs from start to pc in a
+// straight line. If returning is set, Straight assumes that the calls on the way return. Otherwise the only allowed
+// call is the one that returns to pc.
 func Straight(a *arch.Arch, code Code, start, pc uint64, returning bool) bool {
 	m := machineOf(a)
 	if m == nil {

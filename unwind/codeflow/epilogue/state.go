@@ -7,13 +7,13 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// state is what is known right before an instruction.
+// state is the known state right before an instruction.
 type state struct {
 	regs   arch.Registers
-	stores []store // what the way to here has written
-	// lost: what lies below it a call may have written to.
+	stores []store // stores on the path to here
+	// lost is an address below which a call may have written.
 	lost uint64
-	// behindCall is set if the processor comes here only if a call returns.
+	// behindCall is set if every path to here passes a call that must return.
 	behindCall bool
 	// missed is set when memory that is not known was asked for.
 	missed bool
@@ -55,7 +55,7 @@ func (s *state) write(w store) bool {
 		case old.addr >= w.addr && old.addr+old.size <= w.addr+w.size: // nothing is left of it
 		case old.overlaps(w.addr, w.size):
 			old.known = false
-			w.known = false // of neither is it clear what is left
+			w.known = false // the remaining bytes of both are unclear
 			kept = append(kept, old)
 		default:
 			kept = append(kept, old)
@@ -66,7 +66,7 @@ func (s *state) write(w store) bool {
 	return len(s.stores) <= maxStores
 }
 
-// called forgets what a call may have changed.
+// called removes the values that a call may have changed.
 func (s *state) called(m *machine) {
 	for _, reg := range m.scratch {
 		s.regs.Clear(reg)
@@ -77,8 +77,8 @@ func (s *state) called(m *machine) {
 	s.stores = slices.DeleteFunc(slices.Clone(s.stores), func(w store) bool { return w.addr < sp })
 }
 
-// join leaves of s what holds in o, too, which has come another way; it reports whether that is less than before, so
-// that there may be more ways on from here.
+// join reduces s to the values that are equal in o, the state of another path. It reports whether s became smaller.
+// There may then be more paths from here.
 func (s *state) join(mem Memory, o *state) (less bool) {
 	less = keepEqual(&s.regs, &o.regs)
 	if s.behindCall && !o.behindCall {
@@ -100,7 +100,7 @@ func (s *state) join(mem Memory, o *state) (less bool) {
 	return less
 }
 
-// keepEqual leaves those registers of r that o has with the same values; it reports whether some had to go.
+// keepEqual removes registers of r whose values differ in o. It reports whether it removed some.
 func keepEqual(r, o *arch.Registers) (less bool) {
 	for left := r.Known(); left != 0; left &= left - 1 {
 		reg := bits.TrailingZeros64(left)

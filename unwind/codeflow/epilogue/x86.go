@@ -45,7 +45,7 @@ func popsAddress(_ *machine, s *state, mem Memory, x *instruction) (ra, sp uint6
 	return ra, sp, true
 }
 
-// flowX86 is where an instruction leads; to is where a jump or a call goes, 0 if that is not known.
+// flowX86 returns the control flow of an instruction. to is the target of a jump or a call, 0 if unknown.
 func flowX86(x *x86asm.Inst, next uint64) (f flow, to uint64) {
 	target, relative := x.Args[0].(x86asm.Rel)
 	if relative {
@@ -56,8 +56,8 @@ func flowX86(x *x86asm.Inst, next uint64) (f flow, to uint64) {
 		if relative {
 			return jump, to
 		}
-		// The address that stands at a fixed place is a function's; what is indexed or in a register may be an entry of
-		// a table, and within this one.
+		// An address at a fixed place is the address of a function. An indexed address, or an address in a register,
+		// may be an entry of a jump table within this function.
 		if m, ok := x.Args[0].(x86asm.Mem); ok && m.Base == x86asm.RIP && m.Index == 0 {
 			return away, 0
 		}
@@ -83,7 +83,8 @@ func flowX86(x *x86asm.Inst, next uint64) (f flow, to uint64) {
 	return on, 0
 }
 
-// changeX86 makes the changes of an instruction that goes on; false if they cannot be followed.
+// changeX86 applies the effect of an instruction that does not end the path. It is false if the effect is not
+// supported.
 func changeX86(s *state, mem Memory, at *instruction) bool {
 	x := x86Instruction{&at.x86, at.next}
 	switch x.Op {
@@ -140,7 +141,7 @@ func (s *state) pop(mem Memory, x x86Instruction) bool {
 	return s.assign(x, value, known)
 }
 
-// result is what an instruction writes to its first operand.
+// result returns the value that an instruction writes to its first operand.
 func (s *state) result(mem Memory, x x86Instruction) (uint64, bool) {
 	if m, ok := x.Args[1].(x86asm.Mem); ok && x.Op == x86asm.LEA {
 		return s.address(x, m)
@@ -167,7 +168,7 @@ func (s *state) result(mem Memory, x x86Instruction) (uint64, bool) {
 func (s *state) assign(x x86Instruction, value uint64, known bool) bool {
 	if m, ok := x.Args[0].(x86asm.Mem); ok && x.MemBytes > 0 {
 		addr, found := s.address(x, m)
-		// Through a pointer that is not known nobody writes to this frame.
+		// By assumption, a store through an unknown pointer does not change this frame.
 		return !found || s.write(store{addr, uint64(x.MemBytes), value, known && x.MemBytes == slot})
 	}
 	if reg, ok := whole(x.Args[0]); ok {

@@ -23,7 +23,7 @@ const (
 	rip
 )
 
-// encoded is the registers in the order of their encoding, which is that of x86asm's blocks of names.
+// encoded is the registers in the order of their encoding, which is also the order of x86asm's blocks of names.
 //
 //nolint:gochecknoglobals // a table
 var encoded = [...]int{rax, rcx, rdx, rbx, rsp, rbp, rsi, rdi, r8, r9, r10, r11, r12, r13, r14, r15}
@@ -58,8 +58,8 @@ func whole(a x86asm.Arg) (int, bool) {
 	return 0, false
 }
 
-// hidden are the registers that an instruction writes to without naming them (Intel SDM, volume 2), as far as they may
-// hold what is needed later.
+// hidden are the registers that an instruction changes without naming them (Intel SDM, volume 2). It lists only
+// registers whose values may be needed later.
 //
 //nolint:gochecknoglobals // a table
 var hidden = map[x86asm.Op][]int{

@@ -1,6 +1,6 @@
-// Package aarch64 decodes A64 instructions as far as an unwinder asks, see package disasm. It follows the Arm
-// Architecture Reference Manual (DDI 0487), chapter C4, "A64 Instruction Set Encoding". Code is words; nothing here
-// knows a process or an image.
+// Package aarch64 decodes A64 instructions for an unwinder, see package disasm. It follows the Arm Architecture
+// Reference Manual (DDI 0487), chapter C4, "A64 Instruction Set Encoding". The input is words. The package does not
+// depend on processes or images.
 package aarch64
 
 import (
@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/unwind/disasm"
 )
 
-// Length is that of every instruction in bytes.
+// Length is the length of every instruction in bytes.
 const Length = 4
 
 // Numbers of registers that the architecture names; X0 to X30 have their own numbers.
@@ -48,7 +48,7 @@ func Decode(p []byte) (disasm.Instruction, error) {
 	return x.Instruction, nil
 }
 
-// instruction is one that is being decoded.
+// instruction is the instruction being decoded.
 type instruction struct{ disasm.Instruction }
 
 // word is an encoded instruction.
@@ -64,7 +64,7 @@ func (w word) signed(low, count uint) int64 {
 	return int64(uint64(w)<<(64-low-count)) >> (64 - count)
 }
 
-// is reports whether the bits of mask are those of value.
+// is reports whether the bits in mask equal the bits of value.
 func (w word) is(mask, value uint32) bool { return uint32(w)&mask == value }
 
 // reg returns the general register in five bits from bit low on, where 31 is the zero register.
@@ -75,10 +75,10 @@ func (w word) reg(low uint) int {
 	return disasm.None
 }
 
-// regSP returns the one where 31 is SP.
+// regSP is reg, except that 31 is SP.
 func (w word) regSP(low uint) int { return int(w.bits(low, 5)) }
 
-// reserved decodes op0 0000: UDF, and the Scalable Matrix Extension, which nobody follows.
+// reserved decodes op0 0000: UDF, and the Scalable Matrix Extension, which is not supported.
 func (x *instruction) reserved(w word) bool {
 	x.Flow = disasm.Ends
 	return w.is(0xffff0000, 0)

@@ -31,7 +31,7 @@ func (x *instruction) branch(w word) bool {
 	return false
 }
 
-// exception decodes SVC, after which Linux goes on behind it with the result in X0, and what ends a program.
+// exception decodes SVC, BRK and HLT. Linux resumes behind SVC with the result in X0. BRK and HLT end the program.
 func (x *instruction) exception(w word) bool {
 	switch {
 	case w.is(0xffe0001f, 0xd4000001): // SVC
@@ -55,7 +55,7 @@ func (x *instruction) system(w word) bool {
 	case w.is(0xfffff000, 0xd5031000): // WFET, WFIT
 		return true
 	}
-	// SYS, SYSL, MSR and MRS; those with bit 21 write a register. Rt, also of a pair (bit 22), is the last field.
+	// SYS, SYSL, MSR and MRS. With bit 21 set they write a register. Rt, also of a pair (bit 22), is the last field.
 	if w.is(0xffc00000, 0xd5000000) && w.bits(19, 2) != 0 {
 		if w.bit(21) {
 			x.Write(w.reg(0))
@@ -65,8 +65,7 @@ func (x *instruction) system(w word) bool {
 	return false
 }
 
-// hint notes which registers some hints write. Those that sign X30, or make it plain again, leave the address that it
-// has.
+// hint records the registers that some hints write. Hints that sign or authenticate X30 do not change its address.
 func (x *instruction) hint(number uint32) {
 	switch number {
 	case 8, 10, 12, 14: // PACIA1716, PACIB1716, AUTIA1716, AUTIB1716

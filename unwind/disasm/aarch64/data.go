@@ -30,7 +30,7 @@ func (x *instruction) immediate(w word) bool {
 
 func (x *instruction) addImmediate(w word) {
 	x.Rn = w.regSP(5)
-	if !w.bit(29) { // those that set flags write no SP
+	if !w.bit(29) { // instructions that set flags do not write SP
 		x.Rd = w.regSP(0)
 	}
 	imm := uint64(w.bits(10, 12))
@@ -126,7 +126,7 @@ func (x *instruction) register(w word) bool {
 	case w.is(0x1fe00000, 0x1a800000): // conditional select
 	case w.is(0x1fe00000, 0x1ac00000): // one or two sources
 		if w.bit(30) && w.bits(16, 5) == 1 && x.Rd == LR {
-			x.Rd = disasm.None // PACIA and the like of X30: see hint
+			x.Rd = disasm.None // PACIA and similar instructions on X30: see hint
 		}
 	case w.is(0x1f000000, 0x1b000000): // three sources
 	default:
@@ -157,8 +157,8 @@ func (x *instruction) addRegister(w word, shift uint64) {
 	}
 }
 
-// vector decodes what works on the registers of floating point and vectors (C4.1.96): of these, some conversions and
-// moves write a general register.
+// vector decodes instructions on floating point and vector registers (C4.1.96). Some conversions and moves among them
+// write a general register.
 func (x *instruction) vector(w word) bool {
 	switch {
 	case w.is(0x5f200000, 0x1e000000), w.is(0x5f20fc00, 0x1e200000): // conversions, FMOV

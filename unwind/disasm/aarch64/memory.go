@@ -31,7 +31,7 @@ func (x *instruction) structures(w word) bool {
 	x.access(w, 64)
 	x.Access.Known = true
 	if w.bit(23) {
-		x.Write(x.Access.Base) // by how much nobody follows
+		x.Write(x.Access.Base) // the increment is not decoded
 	}
 	return true
 }
@@ -73,8 +73,8 @@ func (x *instruction) literal(w word) bool {
 	return true
 }
 
-// special decodes ordered loads and stores with an offset, and the copying of memory. Memory tags and what has become
-// of this space since are not followed.
+// special decodes ordered loads and stores with an offset, and instructions that copy memory. Memory tags and newer
+// instructions in this space are not supported.
 func (x *instruction) special(w word) bool {
 	switch {
 	case w.bit(21):
@@ -84,7 +84,7 @@ func (x *instruction) special(w word) bool {
 		x.Access.Known, x.Access.Disp = true, w.signed(12, 9)
 		x.transfer(w, opc == 1)
 		return true
-	case w.bits(10, 2) == 0b01: // CPYP, SETP and the like: three registers change
+	case w.bits(10, 2) == 0b01: // CPYP, SETP and similar: three registers change
 		x.Access.Size, x.Access.Load, x.Access.Store = 16, true, true
 		x.Write(w.reg(0))
 		x.Write(w.reg(5))
@@ -104,7 +104,7 @@ func (x *instruction) transfer(w word, plain bool) {
 	}
 }
 
-// pair decodes LDP, STP and those that are like them.
+// pair decodes LDP, STP and similar instructions.
 func (x *instruction) pair(w word) bool {
 	opc, vector := w.bits(30, 2), w.bit(26)
 	size := uint64(4) << opc
@@ -150,7 +150,7 @@ func (x *instruction) index(i disasm.Index) {
 	x.Write(x.Access.Base)
 }
 
-// single decodes LDR, STR and those that are like them, prefetches and atomic operations.
+// single decodes LDR, STR and similar instructions, prefetches and atomic operations.
 func (x *instruction) single(w word) bool {
 	size, opc, vector := w.bits(30, 2), w.bits(22, 2), w.bit(26)
 	prefetch := !vector && size == 3 && opc == 2
@@ -191,8 +191,8 @@ func (x *instruction) single(w word) bool {
 	return true
 }
 
-// atomic decodes LDADD and the like, SWP and LDAPR. Transfers of 64 bytes and those of translation tables are not
-// followed.
+// atomic decodes LDADD and similar instructions, SWP and LDAPR. Transfers of 64 bytes and of translation tables are
+// not supported.
 func (x *instruction) atomic(w word) bool {
 	if other := w.bits(12, 4); other > 0b1000 && other != 0b1100 {
 		return false

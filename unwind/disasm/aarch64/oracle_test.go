@@ -14,9 +14,9 @@ import (
 	"pg_stat_backtrace/unwind/disasm/insntest"
 )
 
-// TestAgainstDisassembler decodes instructions of all kinds, 512 words at random for each value of the eleven highest
-// bits (32 with the race detector), and holds what they do against what LLVM's disassembler writes of them: the
-// registers that are written, where branches lead, what memory is accessed and how, and what arithmetic does.
+// TestAgainstDisassembler decodes instructions of all kinds: 512 random words for each value of the eleven highest
+// bits (32 with the race detector). It compares the results with LLVM's disassembler: written registers, targets of
+// branches, memory accesses, and the results of arithmetic.
 func TestAgainstDisassembler(t *testing.T) {
 	each := 512
 	if raceEnabled {
@@ -34,7 +34,7 @@ func TestAgainstDisassembler(t *testing.T) {
 	compare(t, words, len(words)/4)
 }
 
-// compare holds what is decoded against what the disassembler prints.
+// compare checks the decoder against the disassembler's output.
 func compare(t *testing.T, words []uint32, enough int) {
 	t.Helper()
 	var code []byte
@@ -54,11 +54,11 @@ func compare(t *testing.T, words []uint32, enough int) {
 // scalable reports whether an instruction is one of the scalable vector or matrix extension, which are not followed.
 func scalable(w uint32) bool { return w>>25&15 == 0b0010 || w>>25&15 == 0 && w>>31 != 0 }
 
-// notFollowed are others that are not decoded: memory tags, transactions, what calls those above an operating system,
-// and system registers of which there are none.
+// notFollowed are other instructions that are not decoded: memory tags, transactions, calls to layers above an
+// operating system, and nonexistent system registers.
 var notFollowed = regexp.MustCompile(`^(stz?2?g|ldg|st64bv0?|ld64b|tcancel|hvc|smc|dcps[123])\t|\bS0_`)
 
-// differs says in what an instruction is not what the disassembler says; empty: in nothing.
+// differs returns the difference between an instruction and the disassembler's text, or "".
 func differs(x *disasm.Instruction, text string, at uint64) string {
 	mnemonic, rest, _ := strings.Cut(text, "\t")
 	operands := split(rest)

@@ -53,7 +53,8 @@ func number(operand string) (n int, wide, ok bool) {
 	return n, operand[0] == 'x', err == nil && n >= 0 && n <= 30
 }
 
-// The mnemonics of which no operand, the first two, three, or the second is what is written; of others it is the first.
+// Mnemonics by their written operands: none, the first two, the first three, or the second. Other mnemonics write the
+// first operand.
 var (
 	writesNone = regexp.MustCompile(`^(` + strings.Join([]string{
 		`cm[pn]|tst|ccm[pn]|cmpp|fc?cmpe?|fcmp.*|fccmp.*`,
@@ -160,7 +161,7 @@ var (
 	suffixes = map[string]uint64{"b": 1, "h": 2, "w": 4}
 )
 
-// differsInMemory compares what is accessed, of the instructions that have an address of a register and a number.
+// differsInMemory compares the memory accesses of instructions whose address is a register plus a number.
 func differsInMemory(x *disasm.Instruction, mnemonic string, operands []string) string {
 	at := slices.IndexFunc(operands, func(o string) bool { return strings.HasPrefix(o, "[") })
 	if !general.MatchString(mnemonic) || at < 0 {
@@ -232,7 +233,7 @@ func immediate(s string) (int64, bool) {
 	return int64(v), err == nil
 }
 
-// values gives each register one that is its own.
+// values gives each register a different value.
 func values(reg int) uint64 { return 0x0123_4567_89ab_cdef * uint64(reg+2) }
 
 var (
@@ -240,7 +241,7 @@ var (
 	alike      = regexp.MustCompile(`^(adds|subs|cmp|cmn|negs|orr|movz|movn|ands|tst|adrp)$`)
 )
 
-// differsInValue computes what the arithmetic that is followed gives, by the decoder and by the text.
+// differsInValue compares the results of the supported arithmetic, computed by the decoder and from the text.
 func differsInValue(x *disasm.Instruction, mnemonic string, operands []string) string {
 	if !arithmetic.MatchString(mnemonic) {
 		if x.Op != disasm.Other && !alike.MatchString(mnemonic) {
@@ -261,14 +262,14 @@ func differsInValue(x *disasm.Instruction, mnemonic string, operands []string) s
 	return ""
 }
 
-// shifted: operands that nobody follows, or whose second one is the zero register.
+// shifted reports whether the operands are not supported, or the second operand is the zero register.
 func shifted(operands []string) bool {
 	last := operands[len(operands)-1]
 	return regexp.MustCompile(`^(lsr|asr|[us]xt[bhw])`).MatchString(last) || slices.Contains(operands, "xzr") ||
 		slices.ContainsFunc(operands[1:], func(o string) bool { return o[0] == 'w' })
 }
 
-// result is what an instruction computes.
+// result computes the result of a decoded instruction.
 func result(x *disasm.Instruction) uint64 {
 	switch x.Op {
 	case disasm.Add:
@@ -288,7 +289,7 @@ func result(x *disasm.Instruction) uint64 {
 	return 0
 }
 
-// evaluate is what the text says that it computes; false if that is not followed.
+// evaluate computes the result from the text. It is false if the instruction is not supported.
 func evaluate(mnemonic string, operands []string) (uint64, bool) {
 	if mnemonic == "neg" {
 		return 0, false

@@ -17,16 +17,16 @@ import (
 	"pg_stat_backtrace/unwind/elfimage/imagetest"
 )
 
-// Decoder is what is held against the disassembler.
+// Decoder is a decoder to compare with the disassembler.
 type Decoder struct {
 	Machine elf.Machine
 	Order   binary.ByteOrder // nil: little-endian
-	// Options are the disassembler's, such as the extensions that it is to know.
+	// Options are options of the disassembler, for example the extensions to enable.
 	Options []string
 	Decode  func(p []byte) (disasm.Instruction, error)
-	// Differs says in what an instruction is not what its text says; empty: in nothing.
+	// Differs returns the difference between an instruction and its text, or "".
 	Differs func(x *disasm.Instruction, text string, at uint64) string
-	// Unknown matches the texts of what is no instruction, NotDecoded those of instructions that need not be decoded.
+	// Unknown matches texts that are not instructions. NotDecoded matches instructions that the decoder may refuse.
 	Unknown, NotDecoded *regexp.Regexp
 }
 
@@ -36,8 +36,8 @@ type Line struct {
 	Text string
 }
 
-// Compare decodes the code and reports each instruction, by its mnemonic, in which that is not what the disassembler
-// says; it fails if fewer than enough were compared.
+// Compare decodes the code and reports every mnemonic whose decoded instruction differs from the disassembler's text.
+// It fails if it compared fewer than enough instructions.
 func (d *Decoder) Compare(t *testing.T, code []byte, enough int) {
 	t.Helper()
 	var decoded, unread, unknown int
@@ -86,7 +86,7 @@ var (
 	written   = regexp.MustCompile(`^\s*([0-9a-f]+):\s+(.*?)\s*(?:<\..*>|//.*)?$`)
 )
 
-// Disassemble returns what LLVM's disassembler prints of each instruction; order nil is little-endian.
+// Disassemble returns the output of LLVM's disassembler for each instruction. A nil order means little-endian.
 func Disassemble(
 	t *testing.T, code []byte, machine elf.Machine, order binary.ByteOrder, options ...string,
 ) []Line {

@@ -149,10 +149,10 @@ func (x *instruction) arithmetic(w word) bool {
 	return true
 }
 
-// upper decodes C.LUI, C.ADDI16SP, and what may be operations, Zcmop.
+// upper decodes C.LUI, C.ADDI16SP, and the may-be-operations of Zcmop.
 func (x *instruction) upper(w word, rd int, imm int64) bool {
 	switch {
-	case imm == 0: // with an odd number of at most 15 it is one that does nothing
+	case imm == 0: // with an odd number of at most 15 it has no effect
 		return w.bits(7, 5)&0b10001 == 1
 	case rd == SP:
 		x.set(SP, SP, w.signed(12, 1)<<9|int64(w.bits(3, 2)<<7|w.bits(5, 1)<<6|w.bits(2, 1)<<5|w.bits(6, 1)<<4))
@@ -162,7 +162,7 @@ func (x *instruction) upper(w word, rd int, imm int64) bool {
 	return true
 }
 
-// short decodes C.ANDI, C.SUB and the like, of registers x8 to x15.
+// short decodes C.ANDI, C.SUB and similar instructions on registers x8 to x15.
 func (x *instruction) short(w word, imm int64) bool {
 	rd, rm := w.short(7), w.short(2)
 	x.Write(rd)

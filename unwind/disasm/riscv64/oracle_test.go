@@ -15,9 +15,9 @@ import (
 	"pg_stat_backtrace/unwind/disasm/riscv64"
 )
 
-// TestAgainstDisassembler decodes all instructions of 16 bits, and words at random of each major opcode and kind, and
-// holds what they do against what LLVM's disassembler writes of them: the registers that are written, where branches
-// lead, what memory is accessed, and what arithmetic does.
+// TestAgainstDisassembler decodes all instructions of 16 bits, and random words of each major opcode and kind. It
+// compares the results with LLVM's disassembler: written registers, targets of branches, memory accesses, and the
+// results of arithmetic.
 func TestAgainstDisassembler(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same words each time
 	var code []byte
@@ -54,13 +54,14 @@ func TestAgainstDisassembler(t *testing.T) {
 			}
 			return differs(x, mnemonic, operands, at)
 		},
-		// C.LUI of 0 is reserved, or one of what may be operations since.
+		// C.LUI of 0 is reserved, or a newer may-be-operation.
 		Unknown: regexp.MustCompile(`^(<unknown>|(c\.)?unimp|c\.lui\t.* 0$)`), NotDecoded: kernels,
 	}
 	d.Compare(t, code, 60_000)
 }
 
-// TestMayBeOperations: of C.LUI of 0 those are nothing that may be operations since (Zcmop); the others are reserved.
+// TestMayBeOperations checks C.LUI of 0: the may-be-operations (Zcmop) have no effect, the other encodings are
+// reserved.
 func TestMayBeOperations(t *testing.T) {
 	for rd := range uint16(32) {
 		x, err := riscv64.Decode(binary.LittleEndian.AppendUint16(nil, 0x6001|rd<<7))
@@ -81,7 +82,7 @@ var (
 	relative = regexp.MustCompile(`^(-?[0-9]+)?\((x[0-9]+)\)$`)
 )
 
-// differs says in what an instruction is not what the disassembler says; empty: in nothing.
+// differs returns the difference between an instruction and the disassembler's text, or "".
 func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint64) string {
 	name := strings.TrimPrefix(mnemonic, "c.")
 	flow, direct, target, want := disasm.Next, false, uint64(0), uint32(0)
@@ -136,7 +137,7 @@ func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint6
 	return differsInValue(x, name, operands)
 }
 
-// differsInMemory compares what is accessed.
+// differsInMemory compares the memory accesses.
 func differsInMemory(x *disasm.Instruction, mnemonic string, operands []string) string {
 	m := relative.FindStringSubmatch(operands[len(operands)-1])
 	if vectors.MatchString(mnemonic) || strings.HasPrefix(mnemonic, "v") {
@@ -173,7 +174,7 @@ func differsInMemory(x *disasm.Instruction, mnemonic string, operands []string) 
 	return ""
 }
 
-// differsInValue compares what is computed.
+// differsInValue compares the computed values.
 func differsInValue(x *disasm.Instruction, name string, operands []string) string {
 	reg := func(i int) int {
 		if n := register(operands[i]); n > 0 {

@@ -1,7 +1,7 @@
-// Package riscv64 decodes the instructions of RV64 as far as an unwinder asks, see package disasm. It follows the
-// RISC-V Instruction Set Manual, volume I, chapter "RV32/64G Instruction Set Listings", and those on the extensions: of
-// compressed instructions, atomic operations, floating point, bits and vectors. Code is bytes; nothing here knows a
-// process or an image.
+// Package riscv64 decodes RV64 instructions for an unwinder, see package disasm. It follows the RISC-V Instruction
+// Set Manual, volume I, chapter "RV32/64G Instruction Set Listings". It also follows the chapters on extensions:
+// compressed instructions, atomic operations, floating point, bits and vectors. The input is bytes. The package does
+// not depend on processes or images.
 package riscv64
 
 import (
@@ -45,7 +45,7 @@ func Decode(p []byte) (disasm.Instruction, error) {
 	return x.Instruction, nil
 }
 
-// instruction is one that is being decoded.
+// instruction is the instruction being decoded.
 type instruction struct{ disasm.Instruction }
 
 // word is an encoded instruction.
@@ -92,7 +92,7 @@ func (x *instruction) decode(w word) bool {
 		return x.load(w)
 	case 0b00001, 0b01001: // floating point and vectors
 		return x.floating(w)
-	case 0b00011: // FENCE, and what caches are told
+	case 0b00011: // FENCE, and cache operations
 	case 0b00100:
 		x.immediate(w)
 	case 0b00101: // AUIPC
@@ -109,7 +109,7 @@ func (x *instruction) decode(w word) bool {
 		x.set(w.rd(), disasm.None, w.signed(12, 20)<<12)
 	case 0b00110, 0b01110: // of 32 bits
 		x.Write(w.rd())
-	case 0b10000, 0b10001, 0b10010, 0b10011: // FMADD and the like
+	case 0b10000, 0b10001, 0b10010, 0b10011: // FMADD and similar
 	case 0b10100:
 		x.calculate(w)
 	case 0b10101:
@@ -130,7 +130,7 @@ func (x *instruction) decode(w word) bool {
 	return true
 }
 
-// set notes that a register becomes another one and a number; disasm.None: the number alone.
+// set records that a register becomes the sum of another register and a number, or only the number for disasm.None.
 func (x *instruction) set(rd, rn int, imm int64) {
 	if rd == disasm.None {
 		return
@@ -176,7 +176,7 @@ func (x *instruction) store(w word) bool {
 	return true
 }
 
-// floating decodes loads and stores of floating point registers, and of vectors, whose length nobody follows.
+// floating decodes loads and stores of floating point registers and of vectors. The length of vectors is unknown.
 func (x *instruction) floating(w word) bool {
 	store := w.bits(5, 1) != 0
 	x.Access.Load, x.Access.Store = !store, store
@@ -203,7 +203,7 @@ func (x *instruction) atomic(w word) {
 	}
 }
 
-// immediate decodes ADDI and the like.
+// immediate decodes ADDI and similar instructions.
 func (x *instruction) immediate(w word) {
 	x.Write(w.rd())
 	switch w.kind() {
@@ -216,7 +216,7 @@ func (x *instruction) immediate(w word) {
 	}
 }
 
-// register decodes ADD and the like.
+// register decodes ADD and similar instructions.
 func (x *instruction) register(w word) {
 	x.Write(w.rd())
 	if w.kind() != 0 || w.bits(25, 7)&^0x20 != 0 {
@@ -251,7 +251,7 @@ func (x *instruction) calculate(w word) {
 	}
 }
 
-// vector decodes instructions of vectors, of which VSETVL and those of one element write general registers.
+// vector decodes vector instructions. VSETVL and the instructions on one element write general registers.
 func (x *instruction) vector(w word) {
 	const configure, integer, single = 7, 2, 0b010000
 	if w.kind() == configure || w.kind() == integer && w.bits(26, 6) == single {
@@ -288,8 +288,7 @@ func (x *instruction) jumpTo(rd, rn int, disp int64) bool {
 	return true
 }
 
-// system decodes ECALL, after which Linux goes on behind it with the result in a0, EBREAK, and accesses to control
-// registers.
+// system decodes ECALL, EBREAK, and accesses to control registers. Linux resumes behind ECALL with the result in a0.
 func (x *instruction) system(w word) bool {
 	switch {
 	case w == 0x00000073:

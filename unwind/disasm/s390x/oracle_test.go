@@ -16,9 +16,10 @@ import (
 	"pg_stat_backtrace/unwind/disasm/s390x"
 )
 
-// TestAgainstDisassembler decodes all instructions of two bytes, and longer ones at random of each opcode, and holds
-// what they do against what LLVM's disassembler writes of them: how long they are, where they lead, that what is
-// written is among what may be, and what those do exactly by which frames are made and left.
+// TestAgainstDisassembler decodes all instructions of two bytes, and random longer instructions of each opcode. It
+// compares the results with LLVM's disassembler. Length and control flow must match. The registers that the text
+// writes must be among the registers that may be written. Instructions that create and remove frames must match
+// exactly.
 func TestAgainstDisassembler(t *testing.T) {
 	each := 6
 	if raceEnabled {
@@ -67,7 +68,7 @@ func TestAgainstDisassembler(t *testing.T) {
 	d.Compare(t, code, each*50_000)
 }
 
-// kernels are the instructions that only a kernel may use, and those by which a program changes how it runs.
+// kernels are privileged instructions, and instructions by which a program changes its execution mode.
 var kernels = regexp.MustCompile(`^(lctlg?|stctg|stctl|lpswe?y?|ssm|sac[f]?|sigp|diag|lra[gy]?|lurag?|stura|sturg|` +
 	`stap|stidp|stpx?|spx|spt|spka|sckc?|stckc|stpt|stpq|stosm|stnsm|stfl|stsi|sske|iske|rrbe|ptlb|pc|pr|pt|ptf|ptff|` +
 	`pfpo|palb|pgin|pgout|mvcp|mvcs|mvck|mvcsk|mvcdk|mvpg|msch|stsch|stcrw|stcps|ssch|rsch|csch|hsch|xsch|tsch|tpi|tpei|` +
@@ -103,7 +104,7 @@ var (
 	returning = regexp.MustCompile(`^b` + conditions + `?r$`)
 	comparing = regexp.MustCompile(`^cl?g?[ir]b` + conditions + `?$`)
 	away      = regexp.MustCompile(`^(bi?|bi?` + conditions + `|bic|bc|bctg?|bctr|bctgr|bxl?[eh]g?|bxhg|bxleg|bal|bas)$`)
-	// reading are those of which the first operand is read.
+	// reading are instructions that read their first operand.
 	reading = regexp.MustCompile(`^(st.*|ntstg|c|c[ghly].*|cr|cdb|ceb|cxbr|cdbr|cebr|cer|cdr|cxr|cd|ce|k[xde]b?r?|` +
 		`cxtr|cdtr|cextr|cedtr|kxtr|kdtr|cvd[gy]?|cfi|cg?rl|cih|c[ir][bj].*|c[zp][dx]t|t[dmcp].*|` +
 		`mv.*|b.*|j.*|cp.*|vst.*|vsce.*|vupkz.*|pfd.*|ex|exrl|sar|spm|lam.*|ppa|` +
@@ -112,7 +113,7 @@ var (
 	places = regexp.MustCompile(`^(-?[0-9]+)?(?:\((%r[0-9]+)?(?:,(%r[0-9]+))?\))?$`)
 )
 
-// differs says in what an instruction is not what the disassembler says; empty: in nothing.
+// differs returns the difference between an instruction and the disassembler's text, or "".
 func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint64) string {
 	last := operands[len(operands)-1]
 	flow, direct, told := flowOf(mnemonic, operands)
@@ -135,7 +136,8 @@ func differs(x *disasm.Instruction, mnemonic string, operands []string, at uint6
 	return differsInFrames(x, mnemonic, operands, at)
 }
 
-// flowOf is where an instruction leads by its text, and whether it says where; told is false if it does not tell.
+// flowOf returns the control flow of an instruction's text, and whether its target is direct. told is false if the
+// text does not define the flow.
 func flowOf(mnemonic string, operands []string) (flow disasm.Flow, direct, told bool) {
 	last := operands[len(operands)-1]
 	switch {
@@ -185,7 +187,7 @@ func linking(operand string) disasm.Flow {
 	return disasm.Unknown
 }
 
-// differsInWrites compares the register that is named first with those that may be written.
+// differsInWrites checks that the first register in the text is among the registers that may be written.
 func differsInWrites(x *disasm.Instruction, mnemonic, first string) string {
 	if reading.MatchString(mnemonic) || first == "" {
 		return ""
@@ -208,7 +210,7 @@ func register(operand string) int {
 	return n
 }
 
-// differsInFrames compares what makes and leaves frames.
+// differsInFrames compares instructions that create and remove frames.
 func differsInFrames(x *disasm.Instruction, mnemonic string, operands []string, at uint64) string {
 	var want disasm.Instruction
 	rd, last := register(operands[0]), operands[len(operands)-1]
@@ -284,7 +286,7 @@ func differsInAddress(x *disasm.Instruction, rd int, operand string) string {
 	return ""
 }
 
-// differsInAccess compares what is loaded or stored as a whole.
+// differsInAccess compares loads and stores of whole registers.
 func differsInAccess(x *disasm.Instruction, mnemonic string, operands []string) string {
 	m := places.FindStringSubmatch(operands[len(operands)-1])
 	if m == nil {

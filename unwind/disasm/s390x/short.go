@@ -6,7 +6,7 @@ import "pg_stat_backtrace/unwind/disasm"
 func (x *instruction) two(w word) bool {
 	r1, r2 := w.r1(), w.r2()
 	switch op := w.op(); {
-	case op == 0x00: // what no instruction begins with
+	case op == 0x00: // no instruction begins with this byte
 		x.Flow = disasm.Ends
 		return w.bits(0, 16) <= 1
 	case op == 0x04: // SPM
@@ -19,7 +19,7 @@ func (x *instruction) two(w word) bool {
 	case op == 0x07: // BCR
 		x.branchTo(w.bits(8, 4), r2)
 		return true
-	case op == 0x0a: // SVC: Linux goes on behind it with the result in R2
+	case op == 0x0a: // SVC: Linux resumes behind it with the result in R2
 		return x.writes(2)
 	case op == 0x05, op == 0x0d: // BALR, BASR
 		if r2 == 0 {
@@ -123,7 +123,7 @@ func (x *instruction) address(rd, index, reg int, disp int64) bool {
 func (x *instruction) relative(w word) bool {
 	r1, imm := w.r1(), w.signed(16, 16)
 	switch w.bits(12, 4) {
-	case 0x0, 0x1, 0x2, 0x3, 0xe, 0xf: // TMLH and the like, CHI, CGHI
+	case 0x0, 0x1, 0x2, 0x3, 0xe, 0xf: // TMLH and similar, CHI, CGHI
 	case 0x4: // BRC
 		x.branch(w.bits(8, 4), w.target16())
 	case 0x5: // BRAS
@@ -214,7 +214,7 @@ func (x *instruction) control(w word) bool {
 	return false
 }
 
-// float decodes 0xb3, floating point with registers, of which conversions to integers write general ones.
+// float decodes 0xb3, floating point with registers. Conversions to integers write general registers.
 func (x *instruction) float(w word) bool {
 	r1, r2 := w.reg(24), w.reg(28)
 	switch op := w.bits(8, 8); {
@@ -259,10 +259,10 @@ func (x *instruction) registers(w word) bool {
 		return x.writes(r1)
 	case op == 0x0d, op == 0x1d, op == 0x83, op == 0x86, op == 0x87, op == 0x96, op == 0x97, op == 0xec:
 		return x.pair(r1) // DSGR, DSGFR, FLOGR, MLGR, DLGR, MLR, DLR, MGRK
-	case op >= 0x51 && op <= 0x5b: // CDFTR and the like
+	case op >= 0x51 && op <= 0x5b: // CDFTR and similar
 		return x.vector()
 	case op == 0x1e, op >= 0x28 && op <= 0x2f, op >= 0x38 && op <= 0x3f, op == 0x8d, op >= 0x8a && op <= 0x93,
-		op >= 0x9a && op <= 0xbf: // cryptography, translation, and what only a kernel may
+		op >= 0x9a && op <= 0xbf: // cryptography, translation, and privileged instructions
 		x.writes(0, 1)
 		x.pair(r1)
 		x.pair(r2)

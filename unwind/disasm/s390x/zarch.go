@@ -1,9 +1,10 @@
-// Package s390x decodes z/Architecture instructions as far as an unwinder asks, see package disasm. It follows the
-// z/Architecture Principles of Operation (SA22-7832), appendix B, "Lists of Instructions". Code is bytes; nothing here
-// knows a process or an image.
+// Package s390x decodes z/Architecture instructions for an unwinder, see package disasm. It follows the
+// z/Architecture Principles of Operation (SA22-7832), appendix B, "Lists of Instructions". The input is bytes. The
+// package does not depend on processes or images.
 //
-// There are some thousand instructions. Those by which frames are made and left, and those that lead elsewhere, are
-// told exactly; of the others it is told which registers they may write, and these can be more than they do.
+// The architecture has some thousand instructions. The decoder describes branches, and the instructions that create
+// and remove frames, exactly. For other instructions it lists the registers that they may write. This list can be too
+// long.
 package s390x
 
 import (
@@ -16,8 +17,8 @@ import (
 // Longest is the length of the longest instruction in bytes.
 const Longest = 6
 
-// Numbers of registers that the ABI names. Floating point registers have the numbers of package arch from 16 on:
-// functions that call nothing keep general ones there.
+// Numbers of registers that the ABI names. Floating point registers have the numbers of package arch, from 16 on.
+// Leaf functions save general registers there.
 const (
 	RA = 14 // where a call leaves its return address
 	SP = 15
@@ -57,7 +58,7 @@ func Decode(p []byte) (disasm.Instruction, error) {
 	return x.Instruction, nil
 }
 
-// instruction is one that is being decoded.
+// instruction is the instruction being decoded.
 type instruction struct{ disasm.Instruction }
 
 // word is an encoded instruction, its first byte highest. Bits are numbered as the manual does, from the left.
@@ -89,7 +90,7 @@ func (x *instruction) writes(regs ...int) bool {
 	return true
 }
 
-// pair notes a register and the one behind it.
+// pair records that a register and the next one are written.
 func (x *instruction) pair(reg int) bool { return x.writes(reg, reg|1) }
 
 // vector notes that floating point registers may be written.
@@ -98,7 +99,7 @@ func (x *instruction) vector() bool {
 	return true
 }
 
-// add notes that a register becomes another one and a number.
+// add records that a register becomes the sum of another register and a number.
 func (x *instruction) add(rd, rn int, imm int64) bool {
 	x.Op, x.Rd, x.Rn, x.Imm = disasm.Add, rd, rn, uint64(imm)
 	x.Write(rd)
@@ -119,7 +120,7 @@ func (x *instruction) sum(op disasm.Op, rd, rn, rm int) bool {
 	return true
 }
 
-// base is a base or index register: 0 is none.
+// base returns a base or index register; 0 means none.
 func base(reg int) int {
 	if reg == 0 {
 		return disasm.None
@@ -127,7 +128,7 @@ func base(reg int) int {
 	return reg
 }
 
-// place notes where memory is accessed, of the formats that have an index register or, with 0, none.
+// place records a memory access, for formats with an index register, or without one (0).
 func (x *instruction) place(index, reg int, disp int64, size uint64) {
 	if index != 0 && reg == 0 {
 		index, reg = 0, index
@@ -177,8 +178,8 @@ func (x *instruction) branch(mask uint64, target int64) bool {
 	return x.To(target)
 }
 
-// branchTo notes a branch to the address that a register has. To return on a condition is to return: what comes behind
-// it returns elsewhere.
+// branchTo records a branch to the address in a register. A conditional return counts as a return, because the code
+// behind it returns to the same caller.
 func (x *instruction) branchTo(mask uint64, reg int) bool {
 	switch {
 	case mask == 0 || reg == 0:
@@ -192,7 +193,7 @@ func (x *instruction) branchTo(mask uint64, reg int) bool {
 	return true
 }
 
-// call notes a call; one that leaves the return address elsewhere than in RA is not followed.
+// call records a call. If the call leaves the return address in another register than RA, its flow is unknown.
 func (x *instruction) call(link int) bool {
 	x.Flow = disasm.Call
 	if link != RA {

@@ -10,7 +10,8 @@ import (
 	"pg_stat_backtrace/unwind/disasm/s390x"
 )
 
-// TestFloatingNumbers: floating point registers, where general ones are kept, have the numbers of package arch.
+// TestFloatingNumbers checks that floating point registers, which can hold general ones, have the numbers of package
+// arch.
 func TestFloatingNumbers(t *testing.T) {
 	for f := range byte(16) {
 		want := slices.Index(arch.S390X.RegisterNames, fmt.Sprintf("f%d", f))

@@ -2,8 +2,8 @@ package x86
 
 import "golang.org/x/arch/x86/x86asm"
 
-// decodeLegacy decodes instructions without VEX and EVEX that golang.org/x/arch does not know; false if it is none of
-// those known here.
+// decodeLegacy decodes instructions without VEX and EVEX that golang.org/x/arch does not support. It is false for all
+// instructions outside its list.
 func decodeLegacy(p []byte) (x86asm.Inst, bool) {
 	x := x86asm.Inst{Op: Other, Mode: 64, AddrSize: 64, DataSize: 32}
 	v := instruction{encoding: inLegacy, table: table0F, prefix: plain}
@@ -46,8 +46,8 @@ func decodeLegacy(p []byte) (x86asm.Inst, bool) {
 	return x, true
 }
 
-// known reports whether an instruction is one that decodeLegacy is there for (Intel SDM, volume 2; AMD64 manual, volume
-// 3, for prefetch).
+// known reports whether decodeLegacy supports the instruction (Intel SDM, volume 2; AMD64 manual, volume 3, for
+// prefetch).
 func (v *instruction) known() bool {
 	switch v.table {
 	case table0F:

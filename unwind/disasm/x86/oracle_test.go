@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/unwind/disasm/x86"
 )
 
-// room is what each instruction has, with nothing behind it but NOPs: what LLVM does not know ends there.
+// room is the space for each instruction, filled with NOPs. An instruction that LLVM does not know ends there.
 const room = 16
 
 // vectors are instructions in all encodings of vector instructions, of each opcode some with operands at random.
@@ -45,7 +45,7 @@ func vectors(code []byte, random *rand.Rand) []byte {
 	return code
 }
 
-// older are instructions in older encodings that golang.org/x/arch does not know, with operands at random.
+// older are instructions in older encodings that golang.org/x/arch does not support, with random operands.
 func older(code []byte, random *rand.Rand) []byte {
 	for _, opcode := range [][]byte{
 		{0x0f, 0x0d}, {0x0f, 0xc7}, {0x0f, 0x38, 0xc8}, {0x0f, 0x38, 0xc9}, {0x0f, 0x38, 0xca}, {0x0f, 0x38, 0xcb},
@@ -82,11 +82,11 @@ func add(code []byte, random *rand.Rand, opcode byte, prefix ...byte) []byte {
 	return code
 }
 
-// TestOthersOfLLVM: of all instructions that are decoded here and that LLVM's disassembler knows, the length and what
-// they write of general registers and memory are what its text says.
+// TestOthersOfLLVM decodes all instructions that this package adds and that LLVM's disassembler knows. Their length,
+// and the general registers and memory that they write, must match LLVM's text.
 func TestOthersOfLLVM(t *testing.T) {
 	t.Parallel()
-	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same ones each time
+	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same values each time
 	rounds := 4
 	if raceEnabled {
 		rounds = 1
@@ -108,7 +108,7 @@ func TestOthersOfLLVM(t *testing.T) {
 		}
 		x, err := x86.Decode(code[l.At:])
 		if err != nil && !vector(code[l.At:]) || err == nil && x.Op != x86.Other {
-			continue // older ones of which nothing is promised
+			continue // unsupported older instructions
 		}
 		mnemonic, operands, _ := strings.Cut(strings.TrimSpace(strings.ReplaceAll(l.Text, "\t", " ")), " ")
 		want := writes(mnemonic, operands)
@@ -141,12 +141,12 @@ func TestOthersOfLLVM(t *testing.T) {
 var (
 	generalRegister = regexp.MustCompile(`^([re]?([a-d]x|[sd]i|[sb]p)|r\d+[dw]?)$`)
 	mask            = regexp.MustCompile(`\s*\{[^}]*\}| \+ (\d\*)?riz`) // and no index at all, which LLVM names
-	// What reads the memory that it names first, and what writes to places that package x86 leaves out.
+	// Instructions that read their first memory operand, and instructions whose targets package x86 omits.
 	reading = regexp.MustCompile(`^(prefetch|vldmxcsr|ldtilecfg|vptest|vtestp|vu?comis|k)`)
 	leftOut = regexp.MustCompile(`^(vp?scatter|v[gp]?p?gatherpf|vscatterpf|vp?compress|tilestored)`)
 )
 
-// writes says, by an instruction's text, what it writes to general registers and memory.
+// writes derives from an instruction's text the general registers and the memory that the instruction writes.
 func writes(mnemonic, operands string) string {
 	var all []string
 	for o := range strings.SplitSeq(mask.ReplaceAllString(operands, ""), ", ") {
@@ -176,7 +176,7 @@ func writes(mnemonic, operands string) string {
 	return strings.Join(written, ", ")
 }
 
-// vector reports whether the encoding is that of vector instructions.
+// vector reports whether the code is the encoding of a vector instruction.
 func vector(code []byte) bool {
 	if code[0] == 0x65 {
 		code = code[1:]
@@ -193,7 +193,7 @@ func wide(name string) string {
 	return "r" + name
 }
 
-// describe says what Decode has found to be written, as LLVM writes it.
+// describe returns the operands that Decode reports as written, in LLVM's syntax.
 func describe(x *x86asm.Inst) string {
 	var written []string
 	for _, a := range x.Args {

@@ -6,10 +6,11 @@ import (
 	"golang.org/x/arch/x86/x86asm"
 )
 
-// Other is the operation of all instructions that golang.org/x/arch does not know: those in the encodings VEX and EVEX
-// (Intel SDM, volume 2, 2.3 and 2.7), which are on vectors, opmasks and tiles and a few on general registers, and some
-// older ones. Their Args are not their operands but what they write of general registers and memory, as far as the
-// address is in such registers, memory first; MemBytes is how much of it.
+// Other is the operation of all instructions that golang.org/x/arch does not support. They are the instructions with
+// VEX and EVEX encodings (Intel SDM, volume 2, 2.3 and 2.7) and some older ones. Most work on vectors, opmasks and
+// tiles, a few on general registers. Their Args are not the operands. They are the general registers and the memory
+// that the instruction writes, memory first, as far as general registers define its address. MemBytes is the number
+// of bytes written.
 const Other x86asm.Op = 0xffff
 
 // The tables of opcodes, by their numbers in VEX and EVEX (mmm).
@@ -21,7 +22,7 @@ const (
 	tableFMA  = 6 // of half precision
 )
 
-// The prefixes that those encodings imply (pp), as bits.
+// The prefixes implied by those encodings (pp), as bits.
 const (
 	plain = 1 << iota
 	with66
@@ -38,14 +39,14 @@ type instruction struct {
 	prefix       byte // one of plain to withF2
 	w            bool // operands of 64 bits
 	bytes        int  // of a vector
-	r, x, b, v   int  // what registers' numbers begin with, and the register vvvv
+	r, x, b, v   int  // the high bits of register numbers, and the register vvvv
 	opcode       byte
 	mod, reg, rm int
 	memory       x86asm.Mem
 	short        bool // its displacement has one byte
 }
 
-// decodeVector decodes what begins with VEX or EVEX, behind prefixes that are legal there.
+// decodeVector decodes an instruction with VEX or EVEX, behind legal prefixes.
 func decodeVector(p []byte) (x86asm.Inst, error) {
 	x := x86asm.Inst{Op: Other, Mode: 64, AddrSize: 64, DataSize: 32}
 	var v instruction
@@ -113,9 +114,9 @@ func (r *reader) signed(n int) int64 {
 	return int64(int32(u))
 }
 
-// readPrefix reads VEX or EVEX, whose first byte is b; false if it is another encoding.
+// readPrefix reads VEX or EVEX with the first byte b. It is false for other encodings.
 func (v *instruction) readPrefix(r *reader, b byte) bool {
-	first := byte(0xe1) // as in the shorter form of VEX: nothing but R, which the second byte has, and the table 0F
+	first := byte(0xe1) // as in the shorter form of VEX: only R, which is in the second byte, and the table 0F
 	switch b {
 	case 0xc5:
 	case 0xc4, 0x62:
@@ -138,7 +139,7 @@ func (v *instruction) readPrefix(r *reader, b byte) bool {
 	if b == 0x62 {
 		v.encoding, v.table = inEVEX, first&7
 		third := r.next()
-		const rounding = 0x10 // in the place of the length, which is that of a whole register
+		const rounding = 0x10 // replaces the length; the instruction uses whole registers
 		if v.bytes = 16 << (third >> 5 & 3); third&rounding != 0 {
 			v.bytes = 64
 		}
@@ -156,7 +157,7 @@ func (v *instruction) readPrefix(r *reader, b byte) bool {
 	}
 }
 
-// readOperands reads ModRM and what belongs to it (Intel SDM, volume 2, 2.1.5 and 2.2.1).
+// readOperands reads ModRM and the bytes that it implies (Intel SDM, volume 2, 2.1.5 and 2.2.1).
 func (v *instruction) readOperands(r *reader) {
 	modrm := r.next()
 	v.mod, v.reg, v.rm = int(modrm>>6), int(modrm>>3&7)|v.r, int(modrm&7)

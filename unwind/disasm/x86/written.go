@@ -2,10 +2,10 @@ package x86
 
 import "golang.org/x/arch/x86/x86asm"
 
-// written is what an opcode writes that is no vector, opmask or tile.
+// written describes the writes of an opcode, without vectors, opmasks and tiles.
 type written struct {
-	prefixes byte   // with which of them
-	encoding byte   // in which of them
+	prefixes byte   // with these prefixes
+	encoding byte   // in these encodings
 	where    byte   // as below
 	bytes    amount // of memory
 }
@@ -20,13 +20,13 @@ const (
 
 const (
 	toReg    = 1 << iota // the general register of ModRM.reg
-	toMemory             // what ModRM.rm addresses
+	toMemory             // the memory addressed by ModRM.rm
 	toRM                 // the same, or the general register of ModRM.rm
 	toV                  // the general register vvvv
 	toRCX
 )
 
-// amount is a number of bytes: itself, or a part of a vector, or that of a general register.
+// amount is a number of bytes: a constant, a part of a vector, or the size of a general register.
 type amount byte
 
 const (
@@ -34,14 +34,14 @@ const (
 	half
 	quarter
 	eighth
-	opmask // what an opmask register is moved as
+	opmask // the size of an opmask register's move
 
-	word amount = 0 // what a general register is moved as
+	word amount = 0 // the size of a general register's move
 )
 
-// writers are the instructions that write to general registers or to memory (Intel SDM, volume 2), by table and opcode.
-// Left out is what writes to several places, or to as much of memory as a mask says (vscatter, vpcompress, tilestored),
-// and to an address that is not named (vmaskmovdqu).
+// writers are the instructions that write to general registers or to memory (Intel SDM, volume 2), by table and
+// opcode. It omits instructions that write to several places, or to memory selected by a mask (vscatter, vpcompress,
+// tilestored). It also omits instructions with an implicit address (vmaskmovdqu).
 //
 //nolint:gochecknoglobals // a table
 var writers = map[[2]byte][]written{
@@ -120,7 +120,7 @@ var writers = map[[2]byte][]written{
 //nolint:gochecknoglobals // as above
 var cmpccxadd = []written{{with66, inVEX, toMemory | toReg, word}}
 
-// setWritten gives an instruction what it writes for its arguments.
+// setWritten sets the arguments of an instruction to the operands that it writes.
 func (v *instruction) setWritten(x *x86asm.Inst) {
 	forms := writers[[2]byte{v.table, v.opcode}]
 	switch {

@@ -1,5 +1,5 @@
-// Package x86 decodes x86-64 instructions one at a time: golang.org/x/arch does so, and this package says what that one
-// does not know. Code is bytes; nothing here knows a process or an image.
+// Package x86 decodes x86-64 instructions one at a time. It uses golang.org/x/arch, and adds the instructions that
+// x/arch does not support. The input is bytes. The package does not depend on processes or images.
 package x86
 
 import (
@@ -37,7 +37,7 @@ func Decode(p []byte) (x86asm.Inst, error) {
 	switch {
 	case err != nil:
 		return x86asm.Inst{}, fmt.Errorf("%w: %w", ErrCode, err)
-	case x.Op == 0: // the decoder takes what is left for a prefix
+	case x.Op == 0: // the decoder takes the remaining bytes for a prefix
 		return x86asm.Inst{}, fmt.Errorf("%w: it ends within an instruction", ErrCode)
 	}
 	return x, nil

@@ -57,8 +57,8 @@ func TestDecode(t *testing.T) {
 	}
 }
 
-// FuzzDecode: an instruction is not longer than there are bytes nor than instructions are, and what is behind it does
-// not matter.
+// FuzzDecode checks that an instruction is within the input and within the maximum length. Bytes behind the
+// instruction must not change the result.
 func FuzzDecode(f *testing.F) {
 	for _, p := range [][]byte{
 		{0x55, 0x48, 0x89, 0xe5}, {0xf3, 0x0f, 0x1e, 0xfa}, {0x62, 0xf1, 0x7c, 0x48, 0x10, 0x40, 0x01},
@@ -81,7 +81,8 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-// TestWritten: what LLVM's disassembler does not know before 16, or what its text does not tell.
+// TestWritten checks instructions that LLVM's disassembler does not know before version 16, or whose text is
+// incomplete.
 func TestWritten(t *testing.T) {
 	for _, tt := range []struct {
 		name      string

@@ -1,5 +1,5 @@
-// Package imagetest builds small ELF files in memory, for the tests of the packages that read them. It knows the format
-// only as far as those tests need it, and shares no code with the reader.
+// Package imagetest builds small ELF files in memory, for the tests of the packages that read them. It supports only
+// the parts of the format that these tests need, and shares no code with the reader.
 package imagetest
 
 import (
@@ -76,7 +76,7 @@ func (w *writer) word(vs ...uint64) {
 	}
 }
 
-// order returns what reads and appends in the file's byte order.
+// order returns the file's byte order, for reading and appending.
 func (f *File) order() binary.AppendByteOrder {
 	if f.Order == binary.BigEndian {
 		return binary.BigEndian

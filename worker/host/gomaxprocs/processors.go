@@ -1,9 +1,9 @@
-// Package gomaxprocs keeps a program that mostly waits from using more of the machine than it has work for. The Go
-// scheduler looks for work on a second processor whenever something wakes up; while a process stands still and is
-// copied, that takes time from the copying (two logical processors often share one core), and makes the pause half as
-// long again. So there is one processor as long as there is one piece of work, and all of them for more.
+// Package gomaxprocs limits a program that mostly waits to one processor while it has only one task. Otherwise the Go
+// scheduler searches for work on a second processor at every wake-up. While a process is stopped and copied, that
+// slows the copy, because two logical processors often share one core. The pause is then half as long again. With two
+// or more tasks the program uses all processors.
 //
-// It knows nothing of what the work is. Without a call of Frugal it does nothing.
+// The package does not know the tasks. Without a call of Frugal it does nothing.
 package gomaxprocs
 
 import (
@@ -13,25 +13,25 @@ import (
 	"time"
 )
 
-// linger is for how long there must have been one piece of work at most until there is one processor again: changing
-// their number stops the program for some ten microseconds.
+// linger is how long there must have been at most one task before the program returns to one processor. Each change
+// stops the program for some ten microseconds.
 const linger = 20 * time.Millisecond
 
-// use is what there is to do, and what for.
+// use counts the active tasks, and has the mode of GOMAXPROCS.
 //
 //nolint:gochecknoglobals // the number of processors is the program's
 var use struct {
 	sync.Mutex
 
 	frugal bool
-	all    int // how many there are, for a frugal program
+	all    int // number of processors, for a frugal program
 	work   int
-	wide   bool // all processors are wanted
+	wide   bool // all processors should be used
 	since  *time.Timer
 }
 
-// Frugal makes the program use one processor while there is one piece of work at most, and look at its clocks less
-// often. It respects a GOMAXPROCS of the environment.
+// Frugal makes the program use one processor while it has at most one task, and check its timers less often. It does
+// nothing about processors if GOMAXPROCS is set in the environment.
 func Frugal() {
 	loosen()
 	if os.Getenv("GOMAXPROCS") != "" {
@@ -43,7 +43,7 @@ func Frugal() {
 	use.since = time.AfterFunc(0, narrow)
 }
 
-// All is how many processors there are for much work.
+// All returns how many processors the program uses for several tasks.
 func All() int {
 	use.Lock()
 	defer use.Unlock()
@@ -53,7 +53,7 @@ func All() int {
 	return runtime.GOMAXPROCS(0)
 }
 
-// Begin says that a piece of work begins, End that it has ended.
+// Begin records that a task begins. The caller must call End when it ends.
 func Begin() {
 	use.Lock()
 	use.work++
@@ -62,21 +62,21 @@ func Begin() {
 	use.Unlock()
 	if widen {
 		go apply()
-		runtime.Gosched() // else it would have its turn when one of the two pieces is done, or waits
+		runtime.Gosched() // otherwise apply would run only when a task ends or waits
 	}
 }
 
-// End ends a piece of work, see Begin.
+// End records that a task has ended, see Begin.
 func End() {
 	use.Lock()
 	defer use.Unlock()
 	use.work--
-	if use.wide && use.work == 1 { // the last time that there were two
+	if use.wide && use.work == 1 { // the number of tasks fell below two
 		use.since.Reset(linger)
 	}
 }
 
-// narrow goes back to one processor, if there was not more to do meanwhile.
+// narrow returns to one processor, unless there are several tasks again.
 func narrow() {
 	use.Lock()
 	if use.work <= 1 {
@@ -86,16 +86,17 @@ func narrow() {
 	apply()
 }
 
-// change orders the changes.
+// change serializes the changes.
 //
 //nolint:gochecknoglobals // as above
 var change struct {
 	sync.Mutex
 
-	narrow bool // one processor, as it is
+	narrow bool // whether the program uses one processor now
 }
 
-// apply does what is wanted now. It may take as long as a garbage collection, for which nobody must wait.
+// apply sets the wanted number of processors. It may take as long as a garbage collection, so it runs in its own
+// goroutine.
 func apply() {
 	change.Lock()
 	defer change.Unlock()

@@ -6,13 +6,14 @@ import (
 	"time"
 )
 
-// slack is by how much the kernel may delay the program's timers to serve several at once (PR_SET_TIMERSLACK in
-// prctl(2); 50 µs otherwise). The Go runtime has a thread that looks at a program that works every 20 µs and the slack:
-// a sixth of what a capture takes of a busy machine's processors. Nothing that this program waits for needs better.
+// slack is how long the kernel may delay the program's timers to handle several at once (PR_SET_TIMERSLACK in
+// prctl(2)). The default is 50 µs. A thread of the Go runtime checks a busy program every 20 µs plus the slack, which
+// takes a sixth of the processor time of a capture on a busy machine. The worker needs no higher precision than this
+// slack.
 const slack = time.Millisecond
 
-// loosen sets the slack of all threads that there are; those to come inherit it. It takes CAP_SYS_NICE
-// (proc_pid_timerslack_ns(5)), and is left without a word: systemd/ has it set for the worker from the start.
+// loosen sets the slack of all existing threads, and later ones inherit it. It needs CAP_SYS_NICE
+// (proc_pid_timerslack_ns(5)), and ignores errors. The unit in systemd/ sets the slack from the start.
 func loosen() {
 	threads, err := os.ReadDir("/proc/self/task")
 	if err != nil {

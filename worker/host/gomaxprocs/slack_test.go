@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestLoosen: the kernel may delay the timers of every thread, that of the runtime's monitor among them.
+// TestLoosen checks that the kernel may delay the timers of every thread, including the runtime's monitor thread.
 func TestLoosen(t *testing.T) {
 	status, err := procfs.ReadStatus(os.Getpid())
 	if err != nil {

@@ -12,18 +12,18 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// Allow lets the program lock what Lock wants to, whoever it becomes. It takes root (CAP_SYS_RESOURCE); without it the
-// limit that there is stays (RLIMIT_MEMLOCK in getrlimit(2): 8 MB, where nobody has set another one).
+// Allow raises the limit for Lock (RLIMIT_MEMLOCK in getrlimit(2)), which survives a change of user. It needs root
+// (CAP_SYS_RESOURCE). Without it the existing limit stays, 8 MB by default.
 func Allow() error {
 	return unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: limit, Max: limit})
 }
 
-// limit is for the program, and for one that will have grown.
+// limit is enough for the program, and for a larger one later.
 const limit = 64 << 20
 
-// Lock reads the program and locks it in memory: its instructions first, then its constants and tables, as far as the
-// limit goes. It returns how many bytes it has locked; an error is why that is not all. Data is not locked: pages of a
-// file are what a kernel without memory takes first.
+// Lock reads the program into memory and locks it: its instructions first, then its constants and tables, up to the
+// limit. It returns how many bytes it has locked, and an error if that is not all. It does not lock data, because a
+// kernel that is short of memory first drops pages of files.
 func Lock() (int, error) {
 	maps, err := procfs.Maps(os.Getpid())
 	if err != nil {

@@ -20,7 +20,7 @@ const other = "PGSB_TEST_RESIDENT"
 
 func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, other, lock)) }
 
-// lock is the program whose code is locked: as it is, or with a limit for somebody without rights.
+// lock runs the program whose code is locked: unchanged, or with a limit for a user without privileges.
 func lock(how string) error {
 	if bytes, err := strconv.ParseUint(how, 10, 64); err == nil {
 		if err := unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{Cur: bytes, Max: bytes}); err != nil {
@@ -36,7 +36,7 @@ func lock(how string) error {
 	return errors.Join(err, statusErr)
 }
 
-// TestLock compares what is said to be locked with what the kernel says, and the limit.
+// TestLock compares the reported size of locked memory with the kernel's figure and the limit.
 func TestLock(t *testing.T) {
 	code := size(t)
 	for _, c := range []struct {
@@ -73,7 +73,7 @@ func kilobytes(t *testing.T, text string) string {
 	return strconv.Itoa(n << 10)
 }
 
-// size is that of the test program's instructions.
+// size returns the size of the test program's instructions.
 func size(t *testing.T) int {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")

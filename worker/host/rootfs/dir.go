@@ -18,7 +18,7 @@ type Dir struct {
 	f    *os.File // nil: reached by its name
 }
 
-// OpenDir opens a directory. One that is not below the root directory of another process need not be there.
+// OpenDir opens a directory. A directory that is not below the root directory of another process need not exist.
 func OpenDir(path string) (*Dir, error) {
 	if _, _, ok := Split(path); !ok {
 		return &Dir{name: path}, nil
@@ -53,11 +53,11 @@ func (d *Dir) Path() string {
 	return fmt.Sprintf("/proc/self/fd/%d", d.f.Fd())
 }
 
-// Join returns such a path of an entry of the directory. Whether a symbolic link in its place is followed is up to who
-// opens it.
+// Join returns the path of an entry of the directory. The function that opens the path decides whether it follows a
+// symbolic link.
 func (d *Dir) Join(name string) string { return d.Path() + "/" + name }
 
-// Close closes the directory; its paths mean nothing afterwards.
+// Close closes the directory. Its paths are then invalid.
 func (d *Dir) Close() error {
 	if d.f == nil {
 		return nil

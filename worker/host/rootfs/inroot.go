@@ -1,7 +1,6 @@
-// Package rootfs opens what lies below another process's root directory, /proc/PID/root, as that process would: a
-// symbolic link there, absolute or with too many "..", leads to a place below that directory and never to a file of
-// this process's, whoever has made it. Any other path is opened as it is. The package does not know what is opened, or
-// why.
+// Package rootfs opens files below another process's root directory, /proc/PID/root, as that process would. A
+// symbolic link there, absolute or with too many "..", leads to a place below that directory and never to a file
+// outside, whoever made it. All other paths are opened unchanged. The package does not know what it opens, or why.
 package rootfs
 
 import (
@@ -16,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// readFlags open a file without waiting, whatever it is.
+// readFlags opens a file without blocking, whatever its type.
 const readFlags = os.O_RDONLY | syscall.O_NONBLOCK | syscall.O_NOCTTY | syscall.O_CLOEXEC
 
 // Open opens a file for reading. It does not wait for the other end of a pipe.
@@ -32,8 +31,7 @@ func Stat(path string) (fs.FileInfo, error) {
 	return f.Stat()
 }
 
-// ReadFile reads a regular file of at most limit bytes. The last element of the path may be no symbolic link: this is
-// for files that are known never to be one.
+// ReadFile reads a regular file of at most limit bytes. The last element of the path must not be a symbolic link.
 func ReadFile(path string, limit int64) ([]byte, error) {
 	f, err := open(path, readFlags|syscall.O_NOFOLLOW)
 	if err != nil {
@@ -50,7 +48,7 @@ func ReadFile(path string, limit int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, limit))
 }
 
-// Split takes a path apart that leads through the root directory of another process; false for any other.
+// Split splits a path that leads through the root directory of another process. It returns false for any other path.
 func Split(path string) (root, inside string, ok bool) {
 	rest, ok := strings.CutPrefix(path, "/proc/")
 	if !ok {
@@ -72,7 +70,7 @@ func Split(path string) (root, inside string, ok bool) {
 	return folder + "/root", inside, ok && inside != ""
 }
 
-// open opens a path with the flags of open(2), which do not make a file.
+// open opens a path with the flags of open(2). It creates no file.
 func open(path string, flags int) (*os.File, error) {
 	root, inside, ok := Split(path)
 	if !ok {
@@ -88,10 +86,11 @@ func open(path string, flags int) (*os.File, error) {
 	return f, nil
 }
 
-// errFiltered: the system call is refused, as filters of old container engines do with those they do not know.
+// errFiltered means that the system call is refused, as by filters of old container engines for calls that they do
+// not know.
 var errFiltered = errors.New("openat2 is not permitted")
 
-// openBelow opens a path that begins in a directory, with the rules of openat2(2).
+// openBelow opens a path below a directory, with the rules of openat2(2).
 func openBelow(dir, inside string, flags int, resolve uint64) (*os.File, error) {
 	fd, err := unix.Open(dir, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -99,7 +98,7 @@ func openBelow(dir, inside string, flags int, resolve uint64) (*os.File, error) 
 	}
 	defer func() { _ = unix.Close(fd) }()
 	how := unix.OpenHow{Flags: uint64(flags | unix.O_CLOEXEC), Resolve: resolve}
-	// The kernel gives up with EAGAIN when something is renamed meanwhile.
+	// The kernel returns EAGAIN if a file was renamed meanwhile.
 	const attempts = 16
 	for range attempts {
 		var opened int
@@ -116,7 +115,7 @@ func openBelow(dir, inside string, flags int, resolve uint64) (*os.File, error) 
 	return nil, err
 }
 
-// openOld is for kernels before 5.6, which have no such call. It follows no symbolic link at all.
+// openOld is for kernels before 5.6, which do not have openat2. It follows no symbolic links.
 func openOld(path, root, inside string, flags int) (*os.File, error) {
 	fail := func(err error) (*os.File, error) { return nil, &os.PathError{Op: "open", Path: path, Err: err} }
 	dir, err := unix.Open(root, unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)

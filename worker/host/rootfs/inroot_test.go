@@ -14,8 +14,8 @@ import (
 
 const up = "../../../../../../../../../../../.."
 
-// TestInRoot: files of a process in another root directory are those that the process itself would open; links there,
-// whether absolute or with as many ".." as one likes, lead to nothing outside.
+// TestInRoot checks that files of a process in another root directory are those that the process itself would open.
+// Links there, absolute or with any number of "..", must not lead outside.
 func TestInRoot(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("outside"), 0o600); err != nil {
@@ -65,7 +65,7 @@ func TestInRoot(t *testing.T) {
 	}
 }
 
-// TestDir: a directory is that of the other process, and stays so.
+// TestDir checks that a directory is the other process's, even after links have changed.
 func TestDir(t *testing.T) {
 	outside := t.TempDir()
 	pid := jail.Start(t, jail.Tree{

@@ -1,11 +1,11 @@
-// Package seccomp takes from this process, for good, the system calls by which an intruder in the worker could do harm:
-// changing or ending another process, running a program, entering a namespace, loading code into the kernel. What a
-// capture needs of ptrace is left, and nothing that writes. It is a seccomp filter (seccomp(2)) over all threads. A
+// Package seccomp permanently forbids this process the system calls with which an attacker could do harm: changing or
+// ending another process, running a program, entering a namespace, loading code into the kernel. It allows the ptrace
+// requests that a capture needs, none of which writes. It uses a seccomp filter (seccomp(2)) for all threads. A
 // refused call fails with EPERM.
 //
-// Landlock, the other fence of the kernel, is none for a tracer: it forbids to trace whatever is outside of it.
+// Landlock is unsuitable for a tracer, because it forbids tracing processes outside its domain.
 //
-// The package must not know what the worker is for.
+// The package does not know what the worker does.
 package seccomp
 
 import (

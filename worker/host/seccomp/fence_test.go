@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// behind raises the fence, and tries what is forbidden and what is not.
+// behind installs the filter, and tries forbidden and permitted calls.
 func behind(target int) error {
 	runtime.LockOSThread()
 	if err := Raise(); err != nil {
@@ -67,7 +67,8 @@ func signaled(target int) error {
 		unix.Prlimit(0, unix.RLIMIT_CORE, nil, &limit))
 }
 
-// killedAtExit: a target cannot be seized so that it dies with this process, nor detached with a signal that kills it.
+// killedAtExit checks that a target cannot be seized with an option that kills it at this process's exit. It also
+// checks that a target cannot be detached with a signal that kills it.
 func killedAtExit(target int) error {
 	for _, options := range []uintptr{unix.PTRACE_O_EXITKILL, unix.PTRACE_O_TRACEEXIT, 1 << 40} {
 		_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_SEIZE, uintptr(target), 0, options, 0, 0)
@@ -98,7 +99,7 @@ func everyThread() error {
 	return nil
 }
 
-// captured: what a capture needs is left.
+// captured checks that a capture still works.
 func captured(target int) error {
 	s, err := ptrace.Capture(context.Background(), ptrace.Target{PID: target, UID: -1}, ptrace.Options{})
 	if err == nil && (s.Engine != ptrace.Engine || len(s.Threads[0].Registers) == 0 || len(s.Threads[0].Stack.Data) == 0) {
@@ -107,7 +108,7 @@ func captured(target int) error {
 	return err
 }
 
-// changed: every request of ptrace is tried on a process that is held, and none but those that read go through.
+// changed tries every ptrace request on a traced process. Only requests that read may succeed.
 func changed(target int) error {
 	if err := unix.PtraceSeize(target); err != nil {
 		return err

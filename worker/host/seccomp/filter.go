@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// machine is what a filter must know of an architecture.
+// machine has the facts about an architecture that a filter needs.
 type machine struct {
-	audit     uint32 // AUDIT_ARCH_*, of linux/audit.h: other calling conventions have other numbers of calls
+	audit     uint32 // AUDIT_ARCH_*, of linux/audit.h: other calling conventions have other call numbers
 	low       uint32 // offset of the low half of a 64-bit argument
 	alternate uint32 // bit of the numbers of a second convention with the same audit value; 0 if there is none
 	// socketCall is the number of socketcall(2), which makes other calls for sockets; 0 if there is none.
@@ -43,22 +43,22 @@ var (
 	refuse = unix.SockFilter{Code: returning, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
 )
 
-// A check is what an argument of a call must be for the call to be allowed.
+// A check is a condition on an argument of a call.
 type check struct {
 	argument uint32 // its number, from 0
 	value    uint64
 	wide     bool // compare 64 bits; the kernel takes the other arguments as 32 bits, or refuses what exceeds them itself
-	not      bool // the argument must be something else
+	not      bool // the argument must have another value
 }
 
-// A rule allows a call if all checks of one of its cases hold.
+// A rule allows a call if all checks of one of its cases are true.
 type rule struct {
 	number uint32
 	cases  [][]check
 }
 
-// rules are the calls that are allowed with some arguments only. Own is the id of this process. A process of the same
-// user could otherwise be ended by a signal, or by a limit of its processor time.
+// rules are the calls that are allowed only with certain arguments. own is the id of this process. Otherwise the
+// worker could end a process of the same user by a signal or by a limit of processor time.
 func rules(own int) []rule {
 	request := func(number uint64) check { return check{argument: 0, value: number} }
 	self := check{argument: 0, value: uint64(own)}
@@ -68,7 +68,8 @@ func rules(own int) []rule {
 			{request(unix.PTRACE_SEIZE), {argument: 3, value: 0, wide: true}},
 			{request(unix.PTRACE_INTERRUPT)},
 			{request(unix.PTRACE_GETREGSET)},
-			// Data is the signal that the target gets in place of its own. A SIGKILL is never on its way there.
+			// The fourth argument is the signal that the target gets instead of its own. A pending signal is never
+			// SIGKILL there.
 			{request(unix.PTRACE_DETACH), {argument: 3, value: uint64(unix.SIGKILL), not: true}},
 		}},
 		{unix.SYS_KILL, [][]check{{self}, {{argument: 1, value: 0}}}},

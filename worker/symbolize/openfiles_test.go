@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// TestImagesOfAnEndedProcess: what was read for one process serves for another one that has ended, and for none whose
-// file has changed since. What was not read is, if its file has not changed for long.
+// TestImagesOfAnEndedProcess checks that a cached file serves an ended process, unless the file has changed. It also
+// checks that a file that was never cached serves if it has not changed for long.
 func TestImagesOfAnEndedProcess(t *testing.T) {
 	host := arch.Host()
 	if host == nil {
@@ -58,12 +58,12 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 	if dead := known.find(pid, other, code); dead != nil {
 		t.Errorf("of another file: %v", dead)
 	}
-	settled := NewCache(host, &Sources{})
-	settled.settled = 0
-	if dead := settled.find(pid, other, code); dead != nil {
+	older := NewCache(host, &Sources{})
+	older.minUnchanged = 0
+	if dead := older.find(pid, other, code); dead != nil {
 		t.Errorf("of another file, however old: %v", dead)
 	}
-	dead := settled.find(pid, maps, code)
+	dead := older.find(pid, maps, code)
 	if dead == nil || dead.Image.BuildID() != alive.Image.BuildID() {
 		t.Errorf("of a file that has not changed for long: %v", dead)
 	}
@@ -75,7 +75,7 @@ func TestImagesOfAnEndedProcess(t *testing.T) {
 	}
 }
 
-// mapped waits until a process has a file's code mapped, and returns its mappings and which of them that is.
+// mapped waits until a process has mapped a file's code. It returns the process's mappings and the index of the code.
 func mapped(t *testing.T, pid int, file string) (maps []procfs.Mapping, code int) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); {

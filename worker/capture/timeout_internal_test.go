@@ -10,9 +10,9 @@ import (
 	"pg_stat_backtrace/worker/procmap"
 )
 
-// TestSoon: a look that does not come back is left behind, and what it had to itself is given back when it does. Until
-// then no other look at the process is begun.
-func TestSoon(t *testing.T) {
+// TestWithTimeout checks that a read which blocks is left behind, and that its place is freed when it ends. Until
+// then no other read of the process begins.
+func TestWithTimeout(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pid, other = -1, -2
 		var looked, late atomic.Int32
@@ -63,7 +63,7 @@ func TestLooksTakeTurns(t *testing.T) {
 				if inside.Add(1) != 1 {
 					t.Error("two at a time")
 				}
-				time.Sleep(procmap.SoonEnough / 40)
+				time.Sleep(procmap.ReadTimeout / 40)
 				inside.Add(-1)
 				turns.Add(1)
 				procmap.Guard.End(pid)
@@ -83,11 +83,11 @@ func TestPlaceOfALateCapture(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		late, err := c.place(t.Context(), time.Second)
+		late, err := c.acquire(t.Context(), time.Second)
 		if err != nil {
 			t.Fatal(err)
 		}
-		next, err := c.place(t.Context(), time.Hour)
+		next, err := c.acquire(t.Context(), time.Hour)
 		if err != nil {
 			t.Fatal(err)
 		}
