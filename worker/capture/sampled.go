@@ -73,6 +73,7 @@ func (s *SampledStacks) Name(
 	space.Files, space.Generated.Disabled = &files, true
 	w := s.capturer.walker(space, s.options)
 	defer w.close()
+	w.late = symbolize.Deadline{} // Complete waits for lines and derived names
 	stop := w.walk(th, nil)
 	s.walked = append(s.walked[:0], w.frames...)
 	complete = stop.Whole() || stop.Reason == unwind.MaxFrames
@@ -155,32 +156,38 @@ func (s *SampledStacks) addLevels(
 // completeWait is how long Complete waits for source lines and derived names.
 const completeWait = 10 * time.Second
 
-// Complete names all stacks of an address space once more, in place. The first names may have been given while symbols
+// Complete names all stacks of address spaces once more, in place. The first names may have been given while symbols
 // were still being read, or names derived from code.
-func (s *SampledStacks) Complete(sp *SampledSpace) {
+func (s *SampledStacks) Complete(spaces []*SampledSpace) {
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: s.capturer.linesWait}
 	defer files.Stop()
-	space := s.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
-	space.Files, space.Generated.Disabled = &files, true
-	w := s.capturer.walker(space, s.options)
-	defer w.close()
-	w.late.After = completeWait
-	for i := range sp.named {
-		n := &sp.named[i]
-		frames, _ := space.Name(n.walked, w.limit, &w.late)
-		if len(frames) < len(n.thread.Frames) {
-			continue
+	late := symbolize.Deadline{After: completeWait}
+	defer late.Stop()
+	for _, sp := range spaces {
+		space := s.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
+		space.Files, space.Generated.Disabled = &files, true
+		for i := range sp.named {
+			n := &sp.named[i]
+			frames, _ := space.Name(n.walked, procmap.FrameLimit(s.options.MaxFrames), &late)
+			n.rename(frames)
 		}
-		levels := n.thread.Frames
-		if len(frames) == len(levels) {
-			for j := range levels {
-				frames[j].Levels = levels[j].Levels
-			}
-		} else if slices.ContainsFunc(levels, func(f trace.Frame) bool { return len(f.Levels) > 0 }) {
-			continue // inlined calls have been found since: the levels would be at other frames
-		}
-		n.thread.Frames = frames
 	}
+}
+
+// rename replaces the frames of a stack, and keeps their levels.
+func (n *sampledStack) rename(frames []trace.Frame) {
+	old := n.thread.Frames
+	switch {
+	case len(frames) == len(old):
+		for i := range old {
+			frames[i].Levels = old[i].Levels
+		}
+	case len(frames) < len(old):
+		return
+	case slices.ContainsFunc(old, func(f trace.Frame) bool { return len(f.Levels) > 0 }):
+		return // inlined calls have been found since: the levels would be at other frames
+	}
+	n.thread.Frames = frames
 }
 
 // constant reports whether an address lies in a mapping of a file that the process cannot write to.

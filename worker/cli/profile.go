@@ -65,11 +65,11 @@ no free connection. --mode says which time counts:
            switches. Total times are exact. Stacks are those of long waits, and
            of some of the short ones.
   wall     both
-Percentages of labelled samples, and what is missing, go to
-standard error. Formats are text, folded, pprof (go tool pprof, Parca,
-Pyroscope), speedscope and html. A file given with -o is there only if it is
-complete. The profile ends by itself if the programs in the kernel take more than
-5 % of all processors.`
+The share of labelled samples, and a note on what is missing, go to standard
+error. Formats are text, folded, pprof (go tool pprof, Parca, Pyroscope),
+speedscope and html. A file given with -o is there only if it is complete. The
+profile ends by itself if the programs in the kernel take more than 5 % of all
+processors.`
 
 func newProfile() *cobra.Command {
 	var f profileFlags

@@ -41,9 +41,7 @@ const noStack = "[no stack was taken]"
 // profile makes the profile of what was collected.
 func (c *collector) profile(ctx context.Context) *profile.Profile {
 	c.completeNames(ctx)
-	for _, space := range c.spaces {
-		c.stacks.Complete(space)
-	}
+	c.stacks.Complete(c.spaces)
 	b := &builder{
 		collector: c, mappings: make(map[procfs.Mapping]*profile.Mapping), functions: make(map[functionKey]*profile.Function),
 		locations: make(map[locationKey]*profile.Location), whole: make(map[*trace.Thread][]*profile.Location),

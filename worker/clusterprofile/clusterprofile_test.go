@@ -61,13 +61,14 @@ func TestLabelsAreThoseOfTheServer(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, bin string) {
 		server := pgtest.Start(t, bin, pgtest.Options{Conf: []string{
 			"compute_query_id = on", "logging_collector = on", "archive_mode = on", "archive_command = 'true'",
+			"autovacuum_naptime = '1h'",
 		}})
 		admin := server.Connect(t, "postgres", "postgres")
 		sleepAsOther(t, server, admin)
 		p, s := collect(context.Background(), t, Options{
 			DataDir: server.DataDir, Mode: Wall, Duration: 500 * time.Millisecond,
 		})
-		if s.LabelledShare() < 0.99 {
+		if s.Partial+s.Unlabelled > 1 { // there are few stacks, and the server's sessions sleep
 			t.Errorf("%.3f of the stacks have labels", s.LabelledShare())
 		}
 		if !slices.ContainsFunc(p.Sample, func(s *profile.Sample) bool { return label(s, LabelBackendType) == "logger" }) {
