@@ -15,7 +15,7 @@ var (
 	bob   = Who{Role: 30}
 )
 
-// TestShares: a role gets its share, all roles together theirs, and superusers the rest.
+// TestShares checks the shares of a role, of all roles together, and of superusers.
 func TestShares(t *testing.T) {
 	g := New(Limits{Total: 10, Ordinary: 6, Role: 4})
 	var releases []func()
@@ -88,7 +88,7 @@ func TestTurns(t *testing.T) {
 	})
 }
 
-// TestLargeIsNotPutOff: small amounts do not overtake a large one of a role that uses less.
+// TestLargeIsNotPutOff checks that small amounts do not overtake a large one of a role that uses less.
 func TestLargeIsNotPutOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := New(Limits{Total: 4, Ordinary: 4, Role: 3})
@@ -123,7 +123,7 @@ func TestLargeIsNotPutOff(t *testing.T) {
 	})
 }
 
-// TestConcurrent: whatever comes and goes at the same time, the limits hold and all is given back.
+// TestConcurrent checks that the limits hold under concurrent use, and that everything is released.
 func TestConcurrent(t *testing.T) {
 	g := New(Limits{Total: 8, Ordinary: 6, Role: 3})
 	var wg sync.WaitGroup

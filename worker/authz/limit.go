@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Limits configure a Limiter. The zero value is the default.
+// Limits configures a Limiter. The zero value is the default.
 type Limits struct {
 	// PerSecond is how many requests a role may make in the long run; default 50. A request costs one token for each
 	// process that it names, and more for stacks larger than usual (see Charge).
@@ -20,16 +20,17 @@ type Limits struct {
 	Now func() time.Time
 }
 
-// Limiter limits how often each role may ask: a token bucket per role, in bounded memory. Safe for concurrent use.
+// Limiter limits the requests of each role: a token bucket for each role, in bounded memory. It is safe for
+// concurrent use.
 type Limiter struct {
 	limits Limits
 	mu     sync.Mutex
 	roles  map[uint32]*bucket
-	shared bucket    // for the roles that found no place
-	sweep  time.Time // when it makes sense to look for idle roles again
+	shared bucket    // for roles without their own bucket
+	sweep  time.Time // time of the next search for idle roles
 }
 
-// bucket holds the tokens that a role had left at a time.
+// bucket has the tokens that a role had left at a time.
 type bucket struct {
 	tokens float64
 	at     time.Time
@@ -54,10 +55,10 @@ func NewLimiter(l Limits) *Limiter {
 	}
 }
 
-// Take counts a request of the role for one process. It returns nil, or a *Denied when the role has asked too often.
+// Take counts a request of the role for one process. It returns a *Denied if the role is over its limit.
 func (l *Limiter) Take(role uint32) error { return l.TakeAll(role, 1) }
 
-// TakeAll counts a request of the role for so many processes, all or nothing.
+// TakeAll counts a request of the role for several processes, all or nothing.
 func (l *Limiter) TakeAll(role uint32, processes int) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -69,14 +70,14 @@ func (l *Limiter) TakeAll(role uint32, processes int) error {
 	return l.denied(processes)
 }
 
-// Charge counts what turned out to be needed, after the fact: the role has so much less, perhaps less than nothing.
+// Charge subtracts tokens after a request whose cost was unknown before. The role's balance may become negative.
 func (l *Limiter) Charge(role uint32, tokens float64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.bucket(role, l.limits.Now()).tokens -= tokens
 }
 
-// Solvent returns nil, or a *Denied when the role was charged more than it had.
+// Solvent returns nil, or a *Denied if the role's balance is negative.
 func (l *Limiter) Solvent(role uint32) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -118,7 +119,7 @@ func (l *Limiter) bucket(role uint32, now time.Time) *bucket {
 	return b
 }
 
-// fill adds what has accrued. A clock that goes back adds nothing and takes nothing away.
+// fill adds the tokens earned since the last call. A clock that was set back changes nothing.
 func (l *Limiter) fill(b *bucket, now time.Time) {
 	if passed := now.Sub(b.at); passed > 0 {
 		b.tokens = min(float64(l.limits.Burst), b.tokens+passed.Seconds()*l.limits.PerSecond)

@@ -79,7 +79,8 @@ func (l *Lookup) LookAll(ctx context.Context, pids []int, caller uint32) (map[in
 	return all, nil
 }
 
-// look asks until there is an answer or ctx ends: the server may be too busy to answer one statement in its time.
+// look repeats the query until there is an answer or ctx ends, because the server may be too busy to answer within
+// the timeout.
 func (l *Lookup) look(ctx context.Context, pids []int, caller uint32) (map[int]Facts, error) {
 	for {
 		all, err := l.together.ask(ctx, l.Server, requestKey{pids: pids, caller: caller})
@@ -92,14 +93,15 @@ func (l *Lookup) look(ctx context.Context, pids []int, caller uint32) (map[int]F
 	}
 }
 
-// late says that a statement got no answer in its time; a cancel request that was meant for the one before counts too.
+// late reports whether a statement exceeded its timeout. A cancel request that was meant for the previous statement
+// counts too.
 func late(err error) bool {
 	var answer *pgconn.PgError
 	canceled := errors.As(err, &answer) && answer.Code == "57014"
 	return canceled || errors.Is(err, context.DeadlineExceeded)
 }
 
-// statement asks the server about all pairs of a process and a caller at once; the answers are in the pairs' order.
+// statement queries all pairs of a process and a caller at once. The answers are in the pairs' order.
 func statement(ctx context.Context, server Querier, pids []int32, callers []uint32) ([]Facts, error) {
 	query, args := queryMany, []any{pids, callers}
 	if len(pids) == 1 {

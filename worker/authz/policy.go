@@ -87,8 +87,8 @@ func unchecked(pid int, err error) *Denied {
 	return d
 }
 
-// transient reports whether an error of the server says something about the situation, not about the query: a lost
-// connection, a lack of resources, an intervention such as a shutdown or a timeout.
+// transient reports whether an error of the server comes from its situation and not from the query. Examples are a
+// lost connection, a lack of resources, a shutdown and a timeout.
 func transient(code string) bool {
 	if len(code) < 2 {
 		return false

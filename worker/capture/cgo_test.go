@@ -149,7 +149,7 @@ func checkLibrary(t *testing.T, th *trace.Thread, below string) {
 	}
 }
 
-// TestGoLibrary: a Go library in a C program.
+// TestGoLibrary checks a Go library in a C program.
 func TestGoLibrary(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it takes a build of Go's own library")
@@ -212,7 +212,7 @@ func spinning(below string) *regexp.Regexp {
 	return regexp.MustCompile(`^((main\._Cfunc_cWork )?(main\.spin ){0,4}(main\.goSpin )?_cgoexp_\w+ )?` + below + " $")
 }
 
-// TestGoInPostgres: a Go library in a backend.
+// TestGoInPostgres checks a Go library in a backend.
 func TestGoInPostgres(t *testing.T) {
 	if testing.Short() {
 		t.Skip("-short: it takes a build of Go's own library")

@@ -318,7 +318,7 @@ func logRows(m *capture.MemoryContexts) (rows []string) {
 	return rows
 }
 
-// TestMemoryContextsOfStuckProcesses: every process of the server is read, also when it is stopped.
+// TestMemoryContextsOfStuckProcesses checks that every process of the server can be read, even if it is stopped.
 func TestMemoryContextsOfStuckProcesses(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		server := pgtest.Start(t, binDir, pgtest.Options{})
@@ -368,8 +368,8 @@ func children(t *testing.T, pid int) (pids []int) {
 	return pids
 }
 
-// TestMemoryContextsOfBusyBackend: of a backend that makes and frees contexts all the time, a tree is consistent or
-// says that it is not, and a consistent one contradicts itself nowhere.
+// TestMemoryContextsOfBusyBackend reads a backend that constantly makes and frees contexts. A tree must be consistent
+// or be marked as not consistent, and a consistent one must have no contradictions.
 func TestMemoryContextsOfBusyBackend(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	conn := server.Connect(t, server.User, "postgres")
@@ -415,7 +415,8 @@ func TestMemoryContextsOfBusyBackend(t *testing.T) {
 	<-done
 }
 
-// TestMemoryContextsRefused: a process that is no server's, none at all, and another one of the same number.
+// TestMemoryContextsRefused checks the errors for a process of another program, for no process, and for a reused
+// process id.
 func TestMemoryContextsRefused(t *testing.T) {
 	c := contextCapturer(t)
 	pid := os.Getpid()

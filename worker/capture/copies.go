@@ -25,8 +25,9 @@ type Copy struct {
 type CopiesOptions struct {
 	// MaxFrames bounds a stack's frames, inlined calls included; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
-	// Parent is a process that was copied (fork) to make the others. If a process ends before its mappings are read, its
-	// stacks are unwound by those of Parent: what both share lies at the same addresses. 0: there is none.
+	// Parent is the process from which the others were forked. If a process ends before its mappings are read, its
+	// stacks are unwound with Parent's mappings, because the shared images have the same addresses. 0 means that
+	// there is none.
 	Parent int
 }
 
@@ -62,7 +63,7 @@ func (c *Capturer) NewCopies(o CopiesOptions) *Copies {
 	return &Copies{capturer: c, options: o, processes: make(map[procmap.ProcessKey]*copied)}
 }
 
-// Close forgets all processes.
+// Close drops all processes.
 func (c *Copies) Close() {
 	for _, p := range c.processes {
 		p.check.Close()
@@ -70,14 +71,14 @@ func (c *Copies) Close() {
 	clear(c.processes)
 }
 
-// Meet reads the mappings of a process if that has not been done. Call it early: a process may end.
+// Meet reads the mappings of a process if that has not been done. Call it early, because a process may end.
 func (c *Copies) Meet(pid int, startTime uint64) error {
 	_, err := c.process(pid, startTime)
 	return err
 }
 
-// Trace unwinds and names a copy. Equal stacks of a process give the same trace, which must not be changed.
-// The error is ErrNoMappings.
+// Trace unwinds and names a copy. Equal stacks of a process give the same trace, and callers must not change it. The
+// error is ErrNoMappings.
 func (c *Copies) Trace(of *Copy) (*trace.Trace, error) {
 	p, err := c.process(of.PID, of.StartTime)
 	if err != nil {
@@ -99,7 +100,7 @@ func (c *Copies) Trace(of *Copy) (*trace.Trace, error) {
 	return t, nil
 }
 
-// process finds a process, or reads its mappings.
+// process returns the state of a process. The first call reads its mappings.
 func (c *Copies) process(pid int, startTime uint64) (*copied, error) {
 	key := procmap.ProcessKey{PID: pid, StartTime: startTime}
 	if p := c.processes[key]; p != nil {
@@ -127,7 +128,7 @@ func (c *Copies) process(pid int, startTime uint64) (*copied, error) {
 	return p, nil
 }
 
-// inherit takes the mappings of the parent.
+// inherit uses the mappings of the parent.
 func (p *copied) inherit(parent int) error {
 	if parent == 0 {
 		return ErrNoMappings
@@ -145,7 +146,7 @@ func (p *copied) inherit(parent int) error {
 	return nil
 }
 
-// stillMapped reports whether the mappings by which a stack was unwound still are as they were, as far as can be asked.
+// stillMapped reports whether the mappings that were used for a stack are unchanged, as far as that can be checked.
 func (p *copied) stillMapped(b *built) bool {
 	return p.check.File == nil || p.check.StillMappedRetry(p.maps, b.used, b.mapsTrusted)
 }
@@ -179,5 +180,5 @@ func ProcessStarted(sinceBoot uint64) uint64 {
 	return sinceBoot / tick
 }
 
-// Loaded returns the images that a process has mapped to run, the program first.
+// Loaded returns the executable images of a process, the program first.
 func (c *Capturer) Loaded(pid int) ([]symbolize.Loaded, error) { return c.images.Loaded(pid) }

@@ -150,7 +150,7 @@ func samePCs(t *testing.T, a, b []trace.Frame) {
 	}
 }
 
-// TestMergedPieces: pieces to copy are joined where they touch, and no byte is lost.
+// TestMergedPieces checks that ranges which touch are joined, and that no byte is lost.
 func TestMergedPieces(t *testing.T) {
 	for _, c := range []struct {
 		name     string

@@ -22,8 +22,8 @@ const generatedLoad = `DO $$ BEGIN LOOP
 	PERFORM sum(length(md5(x::text)) + x * 2 + y % 7 + z) FROM generated WHERE x % 3 <> 1 AND y % 5 <> 2 AND x + y > 3;
 END LOOP; END $$`
 
-// TestGeneratedCode: a stack through code that LLVM made for a query is whole, with the caller of that code, though no
-// file has call frame information for it; and with names, where LLVM has registered it.
+// TestGeneratedCode checks a stack through code that LLVM compiled for a query. It must be complete although no file
+// has call frame information for that code, and must have names if LLVM has registered the code.
 func TestGeneratedCode(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes long: not with -short")

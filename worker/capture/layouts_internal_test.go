@@ -43,8 +43,9 @@ func TestMapsTrusted(t *testing.T) {
 	}
 }
 
-// TestSettledReasons: a walk that ends in code that never returns has ended by that code, in the mapping of a frame.
-func TestSettledReasons(t *testing.T) {
+// TestEndsInsideFrames checks that a walk which ends in code that never returns has used only the mappings of its
+// frames.
+func TestEndsInsideFrames(t *testing.T) {
 	t.Parallel()
 	for reason := unwind.EndOfStack; reason <= unwind.StackSwitch; reason++ {
 		want := reason == unwind.EndOfStack || reason == unwind.MaxFrames || reason == unwind.NeverReturns

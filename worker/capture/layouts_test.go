@@ -107,7 +107,7 @@ func TestAnotherLibraryAtTheSamePlace(t *testing.T) {
 	}
 }
 
-// TestLibraryWrittenOver: the same file, inode and place, with other contents.
+// TestLibraryWrittenOver checks the same file, inode and address with other contents.
 func TestLibraryWrittenOver(t *testing.T) {
 	dir := t.TempDir()
 	file, second := filepath.Join(dir, "one.so"), filepath.Join(dir, "two.so")
@@ -144,7 +144,7 @@ func TestLibraryWrittenOver(t *testing.T) {
 	}
 }
 
-// TestLayoutOfAnotherProgram: a process that has executed another program keeps number and start time.
+// TestLayoutOfAnotherProgram checks a process that has executed another program, with the same id and start time.
 func TestLayoutOfAnotherProgram(t *testing.T) {
 	exe := build(t)
 	cmd := exec.Command("sh", "-c", "read x; exec "+exe+" deep 5")

@@ -60,7 +60,7 @@ var inlinedStack = []string{
 	"inner inlined.c:12 [inlined]", "middle inlined.c:19 [inlined]", "outer inlined.c:27", "main inlined.c:34", "_start",
 }
 
-// TestInlinedCalls: the debugging information may have any version, be compressed, or be somewhere else.
+// TestInlinedCalls checks debugging information of all versions, compressed or not, and in separate files.
 func TestInlinedCalls(t *testing.T) {
 	t.Parallel()
 	split := func(t *testing.T, exe string) {
@@ -129,7 +129,8 @@ func checkLevels(t *testing.T, th *trace.Thread) {
 	}
 }
 
-// TestInlinedCallsWithoutSymbols: the debug file has no symbol table, so all names are the debugging information's.
+// TestInlinedCallsWithoutSymbols checks a debug file without a symbol table, so that all names come from debugging
+// information.
 func TestInlinedCallsWithoutSymbols(t *testing.T) {
 	t.Parallel()
 	exe := buildInlined(t)
@@ -207,7 +208,7 @@ func buildID(t *testing.T, exe string) string {
 	return strings.Fields(id)[0]
 }
 
-// TestLinesComeLater: an answer that cannot wait goes out without source lines, and with all other names.
+// TestLinesComeLater checks that a capture which cannot wait has no source lines, but all names.
 func TestLinesComeLater(t *testing.T) {
 	t.Parallel()
 	pid := start(t, buildInlined(t))
@@ -229,7 +230,7 @@ func TestLinesComeLater(t *testing.T) {
 	}
 }
 
-// TestConcurrentLines: many captures of different processes share the images' information.
+// TestConcurrentLines checks that many captures of different processes share the images' information.
 func TestConcurrentLines(t *testing.T) {
 	t.Parallel()
 	exe := buildInlined(t)

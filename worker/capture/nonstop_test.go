@@ -47,7 +47,7 @@ func seen(t *testing.T, pid int, o capture.Options, engine string) *trace.Trace 
 	return tr
 }
 
-// TestNonStopKnownStacks: the frames of programs with and without frame pointers, asleep and awake.
+// TestNonStopKnownStacks checks the frames of programs with and without frame pointers, asleep and running.
 func TestNonStopKnownStacks(t *testing.T) {
 	t.Parallel()
 	for _, flags := range [][]string{
@@ -159,7 +159,7 @@ func TestOtherTracers(t *testing.T) {
 	}
 }
 
-// TestTracedAndBusy: a process on the CPU that has another tracer is sampled.
+// TestTracedAndBusy checks that a process on the CPU with another tracer is sampled.
 func TestTracedAndBusy(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("strace")

@@ -7,8 +7,9 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// TestForesee: what names the innermost frame is read from the moment at which the stack is unwound, once.
-func TestForesee(t *testing.T) {
+// TestPrefetch checks that symbols and lines for the innermost frame are read as soon as the stack is unwound, and
+// once.
+func TestPrefetch(t *testing.T) {
 	c, snap, sp := snapshotOf(t, "5")
 	u := unwind.Unwinder{Arch: c.arch}
 	frames, _ := c.unwindThread(nil, &u, &snap.Threads[0], nil, sp)

@@ -86,9 +86,8 @@ func (a *announcer) arrival(t *testing.T) {
 	}
 }
 
-// TestDebuginfod: the first stack of a stripped program comes at once, without the names of its static functions; when
-// the server has sent the debug file, the next one has them. A capturer that starts with the file in the cache has them
-// at first, whether a server is there or not.
+// TestDebuginfod checks a stripped program. Its first stack comes at once, without the names of static functions.
+// After the debug file has arrived, the next stack has them.
 func TestDebuginfod(t *testing.T) {
 	program := debuginfodtest.Build(t, "testdata/nest.c")
 	server := debuginfodtest.Start(t, filepath.Dir(program.Debug), program.BuildID)
@@ -276,7 +275,7 @@ func (f *flaky) times() int {
 	return f.asked
 }
 
-// TestDebuginfodAsksAgain: not before the time that the client has said, and then once more.
+// TestDebuginfodAsksAgain checks that a failed request is repeated once, and not before the client's time for it.
 func TestDebuginfodAsksAgain(t *testing.T) {
 	program := debuginfodtest.Build(t, "testdata/nest.c", "-static")
 	pid := start(t, program.Exe)
@@ -296,7 +295,7 @@ func TestDebuginfodAsksAgain(t *testing.T) {
 	}
 }
 
-// TestDebuginfodOtherBuild: what lies in the cache under a build-id and is another build is not used.
+// TestDebuginfodOtherBuild checks that a cached file of another build is ignored.
 func TestDebuginfodOtherBuild(t *testing.T) {
 	program := debuginfodtest.Build(t, "testdata/nest.c")
 	other := debuginfodtest.Build(t, "testdata/nest.c", "-O2")

@@ -81,7 +81,8 @@ func TestSlowSymbols(t *testing.T) {
 	checkOrder(t, &tr.Threads[0], "ready", "inner", "middle", "outer", "main", "_start")
 }
 
-// TestSlowUnwinding: a stack that cannot be read in time is an error that names the file; later it can.
+// TestSlowUnwinding checks that a stack which cannot be read in time gives an error with the file's name. Later it
+// can be read.
 func TestSlowUnwinding(t *testing.T) {
 	t.Parallel()
 	exe := build(t, "-Wl,--build-id", "-g", "-fno-asynchronous-unwind-tables", "-fno-unwind-tables")

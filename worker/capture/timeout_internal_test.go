@@ -48,8 +48,8 @@ func TestWithTimeout(t *testing.T) {
 	})
 }
 
-// TestLooksTakeTurns: looks at a process wait for each other, for a while.
-func TestLooksTakeTurns(t *testing.T) {
+// TestReadsTakeTurns checks that reads of a process wait for each other, for a while.
+func TestReadsTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const pid = -3
 		var inside, turns atomic.Int32
@@ -76,7 +76,7 @@ func TestLooksTakeTurns(t *testing.T) {
 	})
 }
 
-// TestPlaceOfALateCapture: a capture that does not come back gives its place to others, once.
+// TestPlaceOfALateCapture checks that a blocked capture releases its place once.
 func TestPlaceOfALateCapture(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, err := New(Config{Concurrency: 1})

@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestTrampolineIsNotLookedUp: of the frames of one image, only the signal trampoline is not looked for in the
-// debugging information, which has nothing of it: to find that out takes reading all of it.
+// TestTrampolineIsNotLookedUp checks that a signal trampoline is not looked up in the debugging information, which
+// has nothing about it. A lookup would read all of it.
 func TestTrampolineIsNotLookedUp(t *testing.T) {
 	t.Parallel()
 	if runtime.GOARCH != "amd64" {

@@ -27,7 +27,7 @@ func put(t *testing.T, path string, size int, used time.Time) {
 	}
 }
 
-// TestEvict: the least recently used files go, and nothing else does.
+// TestEvict checks that only the least recently used files are removed.
 func TestEvict(t *testing.T) {
 	dir, now := t.TempDir(), time.Now()
 	hour := func(n int) time.Time { return now.Add(-time.Duration(n) * time.Hour) }
@@ -90,7 +90,8 @@ func TestEvict(t *testing.T) {
 	}
 }
 
-// TestSizeLimit: files that are used stay, others go; a file larger than the whole cache stays until the next comes.
+// TestSizeLimit checks that used files stay and others are removed. A file larger than the whole cache stays until
+// the next one arrives.
 func TestSizeLimit(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		id := strings.Split(r.URL.Path, "/")[2]
@@ -172,7 +173,7 @@ func TestMissTime(t *testing.T) {
 	}
 }
 
-// TestUnusable: a folder that cannot be one is an error at once.
+// TestUnusable checks that an unusable cache folder gives an error at once.
 func TestUnusable(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -23,7 +23,7 @@ func (a answer) RoundTrip(r *http.Request) (*http.Response, error) {
 	}, nil
 }
 
-// FuzzAnswer: whatever a server answers, there is a file of the right build, or an error and no file.
+// FuzzAnswer checks that any answer of a server gives a file of the right build, or an error and no file.
 func FuzzAnswer(f *testing.F) {
 	good := elfFile(buildID, 1, 2, 3)
 	f.Add(200, "", "", good)

@@ -167,7 +167,7 @@ var hostile = map[string]struct {
 	},
 }
 
-// TestHostile: whatever a server sends, the client takes the right file or nothing, and comes to an end soon.
+// TestHostile checks that the client accepts only the right file from any server, and ends soon.
 func TestHostile(t *testing.T) {
 	for name, tt := range hostile {
 		t.Run(name, func(t *testing.T) {

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/internal/debuginfodtest"
 )
 
-// TestSupplement: with a debug file that dwz has moved parts of to another one comes that other one too.
+// TestSupplement checks that the file to which dwz has moved parts of a debug file is downloaded too.
 func TestSupplement(t *testing.T) {
 	a := debuginfodtest.Build(t, "testdata/program.c", "-O1", "-gdwarf-4")
 	b := debuginfodtest.Build(t, "testdata/program.c", "-O2", "-gdwarf-4")

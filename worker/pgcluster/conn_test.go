@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/worker/pgcluster"
 )
 
-// Nothing that a Conn started may outlive it.
+// All goroutines of a Conn must have ended.
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func connectTCP(t *testing.T, s *pgtest.Server) (*pgx.Conn, error) {
@@ -232,7 +232,7 @@ func TestConnRetry(t *testing.T) {
 	s.await(t, true)
 }
 
-// TestConnUnreadStates: a test that has failed reads no states, and still ends.
+// TestConnUnreadStates checks that a test which has failed and reads no states still ends.
 func TestConnUnreadStates(t *testing.T) {
 	var s *supervised
 	t.Run("fails", func(t *testing.T) {
@@ -244,7 +244,8 @@ func TestConnUnreadStates(t *testing.T) {
 	}
 }
 
-// TestConnKeywords: every keyword of libpq that psql takes is taken, and hostaddr is used instead of a look-up.
+// TestConnKeywords checks that every keyword of libpq which psql accepts is accepted. hostaddr must replace the
+// lookup.
 func TestConnKeywords(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		t.Parallel()

@@ -110,7 +110,7 @@ func TestParseConnString(t *testing.T) {
 	}
 }
 
-// TestKeywordsNotSentToServer: what libpq keeps to itself is no setting of the server.
+// TestKeywordsNotSentToServer checks that libpq's own keywords are not sent as settings of the server.
 func TestKeywordsNotSentToServer(t *testing.T) {
 	clearEnvironment(t)
 	harmless := map[string]string{

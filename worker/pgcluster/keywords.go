@@ -6,10 +6,10 @@ import (
 	"strings"
 )
 
-// ErrConnString marks an error of a connection string, of its service file or of a PG* variable: a retry cannot help.
+// ErrConnString marks an error in a connection string, in its service file or in a PG* variable. A retry cannot help.
 var ErrConnString = errors.New("invalid connection settings")
 
-// connError makes an ErrConnString without a prefix: the message says enough.
+// connError makes an ErrConnString without a prefix, because the message is clear without one.
 func connError(format string, args ...any) error {
 	return &connStringError{fmt.Errorf(format, args...)}
 }
@@ -19,23 +19,23 @@ type connStringError struct{ error }
 func (e *connStringError) Is(target error) bool { return target == ErrConnString }
 func (e *connStringError) Unwrap() error        { return e.error }
 
-// use says what becomes of a libpq keyword.
+// use is the way in which a libpq keyword is handled.
 type use int
 
 const (
 	passed  use = iota // pgx knows it
 	ours               // handled in this package
-	ignored            // has no meaning here, and may safely be left out
-	refused            // libpq acts on it, this program cannot, and the connection would be less protected without it
+	ignored            // has no meaning here, and may be left out safely
+	refused            // libpq supports it, this program does not; without it the connection would be less protected
 )
 
-// keyword is a keyword of libpq: what becomes of it, and the environment variable that gives its default.
+// keyword is a libpq keyword: how it is handled, and the environment variable with its default.
 type keyword struct {
 	use use
 	env string
 }
 
-// keywords are libpq's, of all versions up to 18, and servicefile of 19.
+// keywords has libpq's keywords of all versions up to 18, and servicefile of 19.
 var keywords = map[string]keyword{
 	"host": {ours, "PGHOST"}, "hostaddr": {ours, "PGHOSTADDR"}, "port": {ours, "PGPORT"},
 	"dbname": {passed, "PGDATABASE"}, "user": {passed, "PGUSER"}, "password": {passed, "PGPASSWORD"},
@@ -73,7 +73,7 @@ var keywords = map[string]keyword{
 // settings are connection settings by keyword.
 type settings map[string]string
 
-// set takes a setting. Where names its source in the message about a keyword that libpq does not have.
+// set adds a setting. where names its source, for the error about an unknown keyword.
 func (s settings) set(name, value, where string) error {
 	if _, there := keywords[name]; !there {
 		return connError("invalid connection option %q in %s; the keywords are libpq's", name, where)
@@ -82,14 +82,14 @@ func (s settings) set(name, value, where string) error {
 	return nil
 }
 
-// words gives choices of values to a keyword; an empty value is libpq's default.
+// words lists the possible values of a keyword. An empty value means libpq's default.
 var words = map[string]string{
 	"load_balance_hosts": "disable random", "gssencmode": "disable prefer require",
 	"ssl_min_protocol_version": "TLSv1 TLSv1.1 TLSv1.2 TLSv1.3",
 	"ssl_max_protocol_version": "TLSv1 TLSv1.1 TLSv1.2 TLSv1.3",
 }
 
-// check refuses values that libpq refuses, and settings that this program cannot honour.
+// check refuses values that libpq refuses, and settings that this program does not support.
 func (s settings) check() error {
 	for name, choices := range words {
 		if value := s[name]; value != "" && !contains(choices, value) {
@@ -122,7 +122,7 @@ func contains(choices, value string) bool {
 
 func isNo(value string) bool { return contains("false off no 0", strings.ToLower(value)) }
 
-// quoteSecret quotes a value for a message; secrets stay out of it.
+// quoteSecret quotes a value for a message, but leaves out secrets.
 func quoteSecret(name, value string) string {
 	if strings.Contains(name, "secret") || strings.Contains(name, "key") || strings.Contains(name, "password") {
 		return "..."

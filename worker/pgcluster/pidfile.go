@@ -10,24 +10,24 @@ import (
 	"time"
 )
 
-// maxPIDFile bounds postmaster.pid: eight lines, two of them paths.
+// maxPIDFile bounds postmaster.pid, which has eight lines, two of them paths.
 const maxPIDFile = 3 * 4096
 
 var errBadPIDFile = errors.New("malformed postmaster.pid")
 
-// pidFile is the content of postmaster.pid; the lines are described in src/include/utils/pidfile.h.
+// pidFile is the content of postmaster.pid. src/include/utils/pidfile.h describes the lines.
 type pidFile struct {
-	pid       int       // negative: a stand-alone backend (single-user mode), which is no postmaster
-	dataDir   string    // as the server was told
+	pid       int       // negative: a stand-alone backend (single-user mode), which is not a postmaster
+	dataDir   string    // as the server was started
 	started   time.Time // whole seconds
-	port      int       // 0 when not written yet
+	port      int       // 0 if not written yet
 	socketDir string    // first one; may be empty or relative to the data directory
-	shmID     uint64    // System V segment that all processes of the server map; 0 when not written yet
-	stopping  bool      // the server has been told to stop, and may wait for its clients to leave
+	shmID     uint64    // System V segment that all processes of the server map; 0 if not written yet
+	stopping  bool      // the server is shutting down, and may wait for its clients
 }
 
-// parsePIDFile reads the content of postmaster.pid. The server writes the first three lines at once and the others
-// while it starts, so only the former must be there.
+// parsePIDFile parses the content of postmaster.pid. The server writes the first three lines at once and the others
+// later, so only the first three are required.
 func parsePIDFile(data []byte) (pidFile, error) {
 	if len(data) > maxPIDFile {
 		return pidFile{}, fmt.Errorf("%w: more than %d bytes", errBadPIDFile, maxPIDFile)

@@ -111,7 +111,8 @@ func TestSomebodyElse(t *testing.T) {
 	}
 }
 
-// The same user may be kept from a postmaster that was given a capability. The process that stands for one sleeps.
+// The kernel may deny the same user access to a postmaster with a capability. A sleeping process represents the
+// postmaster.
 func TestCapablePostmaster(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can give a process a capability")

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// TestBudgetRotation: many databases share few sessions, none is left out, and there are never more sessions.
+// TestBudgetRotation checks that many databases share few sessions. Each database must get its turn, and the limit
+// must hold.
 func TestBudgetRotation(t *testing.T) {
 	t.Parallel()
 	b := &budget{stay: time.Millisecond}
@@ -58,7 +59,7 @@ func waits(b *budget) bool {
 	return len(b.waiting) > 0
 }
 
-// TestBudgetShrinks: sessions are asked to leave at once when there may be fewer, and stay otherwise.
+// TestBudgetShrinks checks that sessions are asked to leave at once if the limit shrinks, and not otherwise.
 func TestBudgetShrinks(t *testing.T) {
 	t.Parallel()
 	b := &budget{stay: time.Hour}
@@ -86,7 +87,7 @@ func TestBudgetShrinks(t *testing.T) {
 	}
 }
 
-// TestBudgetPromotes: a database with rows to write is the next.
+// TestBudgetPromotes checks that a database with rows to write is the next one.
 func TestBudgetPromotes(t *testing.T) {
 	t.Parallel()
 	b := &budget{stay: time.Hour}

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Depths are the lengths of the queues of all databases. The zero value is ready, and so is nil, which keeps nothing.
+// Depths has the lengths of the queues of all databases. The zero value is ready. A nil Depths stores nothing.
 type Depths struct {
 	mu        sync.Mutex
 	databases map[string]*depth
@@ -23,12 +23,12 @@ type depth struct {
 const (
 	// measureEvery is how often a session measures the length of its queue.
 	measureEvery = 10 * time.Second
-	// measuredUntil is how long a length is valid: a session that has left its database measures no more.
+	// measuredUntil is how long a length is valid. A session that has left its database measures no longer.
 	measuredUntil = 10 * time.Minute
 )
 
-// Sum returns the number of requests that wait, the number that is being worked on, and the age of the oldest request.
-// It returns false if no database has a queue, or if the worker's role may not see the requests of others.
+// Sum returns the number of waiting requests, the number of running ones, and the age of the oldest request. It
+// returns false if no database has a queue, or if the worker's role may not see the requests of other roles.
 func (d *Depths) Sum() (waiting, claimed int, oldest time.Duration, ok bool) {
 	if d == nil {
 		return 0, 0, 0, false
@@ -76,7 +76,7 @@ SELECT ARRAY[count(*)::float8, coalesce(extract(epoch FROM min(q.requested_at)),
               OR pg_has_role('pg_read_all_stats', 'USAGE'))::int::float8]
 FROM backtrace.request q WHERE q.state = 'queued'`
 
-// measure counts the requests of the database, now and then.
+// measure counts the requests of the database at an interval.
 func (s *session) measure(ctx context.Context) error {
 	d := s.cfg.Depths
 	if d == nil || !d.due(s.database) {

@@ -9,7 +9,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// TestFairness: a role with thousands of requests delays no other role by more than its share of a batch.
+// TestFairness checks that a role with thousands of requests delays each other role by at most its share of a batch.
 func TestFairness(t *testing.T) {
 	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, `CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN; CREATE ROLE carol LOGIN; CREATE ROLE boss LOGIN SUPERUSER;
@@ -50,7 +50,7 @@ func TestFairness(t *testing.T) {
 	})
 }
 
-// TestCap: transactions that do not see each other's requests leave no more of them than a role may have.
+// TestCap checks the limit of a role's requests with transactions that cannot see each other's requests.
 func TestCap(t *testing.T) {
 	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, `CREATE ROLE alice LOGIN; CREATE ROLE boss LOGIN SUPERUSER;
@@ -82,7 +82,8 @@ func TestCap(t *testing.T) {
 	})
 }
 
-// TestSetval: a role that may write to all tables moves the sequence of ids, which row security does not protect.
+// TestSetval checks a role with write access to all tables that moves the sequence of ids, which row security does
+// not protect.
 func TestSetval(t *testing.T) {
 	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, "CREATE ROLE writer LOGIN; GRANT pg_write_all_data TO writer")
@@ -112,7 +113,7 @@ func TestSetval(t *testing.T) {
 	})
 }
 
-// TestSetvalStorm: that role moves the sequence all the time.
+// TestSetvalStorm checks a role that moves the sequence all the time.
 func TestSetvalStorm(t *testing.T) {
 	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, "CREATE ROLE writer LOGIN; GRANT pg_write_all_data TO writer")

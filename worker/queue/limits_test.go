@@ -46,8 +46,8 @@ CREATE FUNCTION flood(target int, times int, OUT failed int, OUT refused int) LA
 	END LOOP;
 END $$`
 
-// TestRoleLimits: what one role asks, however it asks, keeps no other role and no superuser from being answered, costs
-// the worker little memory, and removes no other role's result.
+// TestRoleLimits checks that one role cannot block other roles or superusers by any kind of request. The worker must
+// need little memory for them, and keep the results of other roles.
 func TestRoleLimits(t *testing.T) {
 	endSites(t, pgtest.Options{Conf: []string{"max_connections = 50"}}, func(t *testing.T, s *site) {
 		s.Exec(t, attackSQL)

@@ -9,8 +9,8 @@ import (
 // rowsOf counts the rows of a role that are left.
 const rowsOf = "SELECT count(*) FROM backtrace.request WHERE caller = $1::regrole"
 
-// TestPruneKeepsOtherRoles: a role that floods the table loses its own rows, in number and in size. The few rows of
-// others stay, however old they are.
+// TestPruneKeepsOtherRoles checks that a role that floods the table loses its own rows, in number and in size. Other
+// roles must keep their few rows.
 func TestPruneKeepsOtherRoles(t *testing.T) {
 	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		c := s.Connect(t, s.User, "postgres")

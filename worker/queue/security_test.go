@@ -127,7 +127,7 @@ func (s *site) testPrivileges(t *testing.T, admin *pgx.Conn, target int) {
 	}
 }
 
-// The inner functions are no way around it.
+// The inner functions must not circumvent the permission checks.
 func (s *site) testForged(t *testing.T, admin *pgx.Conn, _ int) {
 	run(t, admin, "CREATE ROLE mallory LOGIN")
 	c := s.Connect(t, "mallory", "postgres")

@@ -260,8 +260,8 @@ func waitLonger(t *testing.T, what string, condition func() bool) {
 	}
 }
 
-// TestNotifiedMeanwhile: a request that is committed while the worker waits to write its journal is served at once, and
-// not at the next poll: its notification comes with the answer to the journal's INSERT.
+// TestNotifiedMeanwhile commits a request while the worker waits to write its journal. The notification comes with
+// the answer to the journal's INSERT. The request must be served at once, not at the next poll.
 func TestNotifiedMeanwhile(t *testing.T) {
 	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.work(t)

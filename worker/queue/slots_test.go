@@ -13,7 +13,8 @@ import (
 
 const sessionsOfWorker = `SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'pg_stat_backtrace%'`
 
-// TestManyDatabases: with more databases than slots, each database's requests are answered, and clients find slots.
+// TestManyDatabases checks more databases than slots. Each database's requests must be served, and clients must find
+// slots.
 func TestManyDatabases(t *testing.T) {
 	endSites(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
 		const databases = 25
@@ -53,7 +54,8 @@ func TestManyDatabases(t *testing.T) {
 	})
 }
 
-// TestFewSlots: the worker's session for queues leaves when slots are scarce, takes no reserved slot, and comes back.
+// TestFewSlots checks that the worker's session for queues leaves if slots are scarce, takes no reserved slot, and
+// returns later.
 func TestFewSlots(t *testing.T) {
 	endSites(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
 		boss := s.Connect(t, s.User, "postgres")
@@ -98,7 +100,7 @@ func TestFewSlots(t *testing.T) {
 	})
 }
 
-// TestConnectionLimits: the worker leaves the last slot of a database and of a role to others.
+// TestConnectionLimits checks that the worker leaves the last slot of a database and of a role to other clients.
 func TestConnectionLimits(t *testing.T) {
 	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		boss := s.Connect(t, s.User, "postgres")

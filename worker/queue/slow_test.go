@@ -119,7 +119,7 @@ func TestSlow(t *testing.T) {
 	})
 }
 
-// Two workers for one queue (there should not be) do no request twice.
+// Two workers for one queue, which should not happen, must not run a request twice.
 func TestTwoQueues(t *testing.T) {
 	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		c := s.Connect(t, s.User, "postgres")

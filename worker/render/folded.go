@@ -34,10 +34,11 @@ func (f *Folded) Add(t *trace.Trace, times int) {
 	}
 }
 
-// Write prints a line for each stack, in alphabetical order: the name of the thread, the frames from the outermost to
-// the innermost, all separated by semicolons, and after a space how often the stack was seen. This is what Brendan
-// Gregg's flamegraph.pl and its kin read. As in the output of its stackcollapse programs, an inlined call ends in
-// "_[i]", and a module in brackets stands for a function without a name. "..." is the part that a cut stack lacks.
+// Write prints a line for each stack, in alphabetical order. A line has the name of the thread and the frames from
+// the outermost to the innermost, separated by semicolons, and then a space and the count. Brendan Gregg's
+// flamegraph.pl and similar programs read this format. As in the output of its stackcollapse programs, an inlined
+// call ends in "_[i]". A module in brackets replaces a function without a name. "..." is the missing part of a cut
+// stack.
 //
 // A function in one of PostgreSQL's procedural languages is a frame within the C frame that runs it.
 func (f *Folded) Write(w io.Writer) error {

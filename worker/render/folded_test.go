@@ -69,7 +69,7 @@ var errFull = errors.New("no space left on device")
 
 func (fullDisk) Write([]byte) (int, error) { return 0, errFull }
 
-// TestFoldedSaysWhatIsLost: an output that takes nothing more is an error, not a short file.
+// TestFoldedSaysWhatIsLost checks that a failed write gives an error, not a short file.
 func TestFoldedSaysWhatIsLost(t *testing.T) {
 	t.Parallel()
 	var f render.Folded
@@ -79,7 +79,7 @@ func TestFoldedSaysWhatIsLost(t *testing.T) {
 	}
 }
 
-// TestTop: the most frequent first, and how many more there are.
+// TestTop checks the order, and the number of stacks that were left out.
 func TestTop(t *testing.T) {
 	t.Parallel()
 	f := render.Folded{}

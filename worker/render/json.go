@@ -10,9 +10,8 @@ import (
 	"pg_stat_backtrace/worker/visible"
 )
 
-// jsonTrace, jsonThread and jsonFrame are the published form of a trace.
-// Addresses are strings, since 64 bits do not fit a JSON number everywhere;
-// absent values are left out.
+// jsonTrace, jsonThread and jsonFrame are the published form of a trace. Addresses are strings, because not every
+// JSON parser supports 64-bit numbers. Missing values are left out.
 type jsonTrace struct {
 	PID     int     `json:"pid"`
 	Engine  string  `json:"engine"`
@@ -31,7 +30,7 @@ type jsonTrace struct {
 	LeftOut    int             `json:"goroutines_left_out,omitempty"`
 }
 
-// jsonGoroutine is a goroutine; its tid is the thread that it runs on.
+// jsonGoroutine is a goroutine. Its tid is the id of the thread that runs it.
 type jsonGoroutine struct {
 	ID         uint64      `json:"id"`
 	State      string      `json:"state"`
@@ -81,8 +80,7 @@ type jsonLevel struct {
 	Truncated bool   `json:"query_truncated,omitempty"`
 }
 
-// JSON writes the trace as one line of JSON. Characters that change how the
-// text around them is shown are escaped.
+// JSON writes the trace as one line of JSON. It escapes characters that change the display of the text around them.
 func JSON(w io.Writer, t *trace.Trace) error {
 	out := jsonTrace{
 		PID: t.PID, Engine: t.Engine, NotStop: valid(t.NotStopped), Unknown: t.Unrecognised,
@@ -148,7 +146,7 @@ func newJSONLevels(levels []trace.Level) []jsonLevel {
 
 func hex(v uint64) string { return fmt.Sprintf("0x%x", v) }
 
-// valid escapes what JSON, which is UTF-8, cannot hold.
+// valid escapes bytes that are not UTF-8, which JSON requires.
 func valid(s string) string {
 	return strings.ToValidUTF8(s, "\ufffd")
 }

@@ -6,7 +6,7 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// maxNote bounds the text of a query or a level on a line, in bytes; JSON has more of it.
+// maxNote bounds the text of a query or a level on a line, in bytes. JSON is not bounded by it.
 const maxNote = 200
 
 // appendLevel appends a PostgreSQL level as a note.

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// TestAlias: requests come through the link in the data directory, which leads to no spool but the worker's, and ends
-// with it.
+// TestAlias checks that requests come through the link in the data directory. The link must lead only to the worker's
+// spool, and end with it.
 func TestAlias(t *testing.T) {
 	dataDir := t.TempDir()
 	link := filepath.Join(dataDir, aliasDir, aliasLeaf)
@@ -35,7 +35,7 @@ func TestAlias(t *testing.T) {
 	}
 }
 
-// TestNoAlias: where the link cannot be made, requests go the direct way.
+// TestNoAlias checks that requests use the path of the spool directory if the link cannot be made.
 func TestNoAlias(t *testing.T) {
 	s := serve(t, Config{}, echo)
 	file, err := os.ReadFile(filepath.Join(s.cfg.DataDir, pidName))

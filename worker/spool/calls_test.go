@@ -151,8 +151,8 @@ func TestUnfetchedAnswers(t *testing.T) {
 	}
 }
 
-// TestSuperuserAmongMany: while one role has all the handlers and places that it can get, a superuser and another role
-// are answered.
+// TestSuperuserAmongMany checks calls while one role uses all the handlers and room that it may have. A superuser and
+// another role must get their answers.
 func TestSuperuserAmongMany(t *testing.T) {
 	release := make(chan struct{})
 	s := serve(t, Config{Concurrency: 8, Pending: 40}, func(ctx context.Context, r Request) Answer {
@@ -191,7 +191,7 @@ func TestSuperuserAmongMany(t *testing.T) {
 	}
 }
 
-// TestRequestMemory: requests that wait are bounded in bytes too.
+// TestRequestMemory checks that waiting requests are bounded in bytes too.
 func TestRequestMemory(t *testing.T) {
 	release := make(chan struct{})
 	s := serve(t, Config{}, func(context.Context, Request) Answer {

@@ -14,7 +14,7 @@ const genuine = "SELECT backtrace.call(caller, verb, targets, waiting) AS answer
 // forger is the same statement with other arguments: for a superuser.
 const forger = "SELECT backtrace.call(10, 'get', '{100}', '{}')"
 
-// An impostor is code that looks to PG_CONTEXT like backtrace.ask, as far as a role can make it.
+// An impostor is code that imitates backtrace.ask in PG_CONTEXT, as far as a role can do that.
 type impostor struct {
 	name   string
 	create string // what makes it; an error means that it is no valid SQL, as it should be

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// TestKeyRenewed: a key serves for a day. The key before is accepted for a minute more, for requests on their way.
+// TestKeyRenewed checks that a key is used for a day, and that the previous key is accepted for another minute.
 func TestKeyRenewed(t *testing.T) {
 	t.Parallel()
 	var r keyring
@@ -39,7 +39,8 @@ func TestKeyRenewed(t *testing.T) {
 	}
 }
 
-// TestKeyInPidFile: housekeeping announces a new key, and requests that were signed with the one before are answered.
+// TestKeyInPidFile checks that housekeeping publishes a new key, and that requests signed with the previous one are
+// answered.
 func TestKeyInPidFile(t *testing.T) {
 	t.Parallel()
 	s, err := Open(Config{DataDir: t.TempDir(), Base: t.TempDir()})

@@ -11,7 +11,7 @@ import (
 	"pg_stat_backtrace/internal/jail"
 )
 
-// TestOtherRoot: a spool for a server in another root directory is there, also by that server's absolute links.
+// TestOtherRoot checks a spool for a server in another root directory, including that server's absolute links.
 func TestOtherRoot(t *testing.T) {
 	pid := jail.Start(t, jail.Tree{
 		"/srv/data/pg_stat_tmp": "", "/data": "-> /srv/data", "/spools": "-> /srv/spools", "/srv/spools": "",

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Each attack here failed when it was written; a test fails when it succeeds.
+// Each attack here failed when it was written. A test fails if its attack succeeds.
 func (s *site) testAttacks(t *testing.T) {
 	c := s.Connect(t, s.User, "postgres")
 	run(t, c, `CREATE ROLE eve LOGIN; CREATE ROLE reader LOGIN; GRANT pg_read_all_data, pg_monitor TO reader;

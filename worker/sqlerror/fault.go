@@ -1,10 +1,9 @@
-// Package sqlerror says what went wrong the way PostgreSQL says it: SQLSTATE,
-// message, detail and hint. It is the one place where an error of the layers
-// below becomes words, for SQL and for the command line alike. The words
-// follow the "Error Message Style Guide" of the PostgreSQL documentation.
+// Package sqlerror converts errors to PostgreSQL's form: SQLSTATE, message, detail and hint. It words all errors of
+// the layers below, for SQL and for the command line. The words follow the "Error Message Style Guide" of the
+// PostgreSQL documentation.
 package sqlerror
 
-// SQLSTATEs that a call can end with.
+// SQLSTATEs with which a call can end.
 const (
 	NotInPrerequisiteState = "55000"
 	InsufficientPrivilege  = "42501"

@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// Loaded is an image that a process has mapped to run.
+// Loaded is an executable image of a process.
 type Loaded struct {
 	Image
 
@@ -31,17 +31,18 @@ type Loaded struct {
 // Function is a function of an image.
 type Function struct {
 	Name string
-	// Addr is the link-time address of its first instruction, Size its length in bytes, 0 if that is not known.
+	// Addr is the link-time address of its first instruction. Size is its length in bytes, or 0 if that is unknown.
 	Addr, Size uint64
-	// Derived: no symbol has the name, it follows from the code of a stripped server.
+	// Derived is set if the name comes from the code of a stripped server instead of a symbol.
 	Derived bool
-	// Indirect: the symbol is of a resolver (IFUNC), which chooses a function when the program is loaded.
+	// Indirect is set if the symbol belongs to a resolver (IFUNC), which chooses a function when the program is
+	// loaded.
 	Indirect bool
-	// Go: it is in Go's own table.
+	// Go is set if the function is in Go's own table.
 	Go bool
 }
 
-// Loaded returns the images that a process has mapped to run, the program first.
+// Loaded returns the executable images of a process, the program first.
 func (c *Cache) Loaded(pid int) ([]Loaded, error) {
 	maps, err := procfs.Maps(pid)
 	if err != nil {
@@ -109,7 +110,7 @@ func (l *Loaded) OpenFile() (*os.File, error) {
 	return nil, fmt.Errorf("the file that process %d runs as %s cannot be opened: %w", l.PID, l.Name(), failed)
 }
 
-// Offset returns the place in the file of a link-time address; false if it is in no segment.
+// Offset returns the file offset of a link-time address. It returns false if no segment has the address.
 func (l *Loaded) Offset(addr uint64) (uint64, bool) {
 	for _, s := range l.Segments() {
 		if addr >= s.Vaddr && addr-s.Vaddr < s.Filesz {
@@ -119,8 +120,8 @@ func (l *Loaded) Offset(addr uint64) (uint64, bool) {
 	return 0, false
 }
 
-// Functions returns the functions with a name, in the order of their addresses: of symbol tables, Go's table, and names
-// derived from the code of a stripped server. Aliases have the same address as others.
+// Functions returns the functions with this name, in the order of their addresses. The names come from symbol tables,
+// Go's table, and the code of a stripped server. Aliases have equal addresses.
 func (m *Image) Functions(name string) []Function {
 	var found []Function
 	m.eachSymbol(func(s elfimage.Symbol, plain string) {
@@ -151,7 +152,7 @@ func (m *Image) Functions(name string) []Function {
 	return slices.CompactFunc(found, func(a, b Function) bool { return a.Addr == b.Addr })
 }
 
-// Similar returns some names of functions that differ from a name in case only, or by a suffix of the compiler.
+// Similar returns some names of functions that differ from a name only in case, or by a suffix of the compiler.
 func (m *Image) Similar(name string) []string {
 	const most = 5
 	var out []string
@@ -173,8 +174,8 @@ func (m *Image) Similar(name string) []string {
 	return out
 }
 
-// Mentions reports whether debugging information or Go's table has a name, of whatever. A function that it mentions and
-// that Functions lacks may be inlined at all its calls.
+// Mentions reports whether debugging information or Go's table contains a name of any kind. If Functions lacks it,
+// the function may be inlined at all its calls.
 func (m *Image) Mentions(name string) bool {
 	text := []byte("\x00" + name + "\x00")
 	qualified := []byte("\x00main." + name + "\x00")
@@ -192,8 +193,8 @@ func (m *Image) Mentions(name string) bool {
 	return found
 }
 
-// Contains returns the limits and the name of the function that holds a link-time address, as its call frame
-// information, Go's table or its symbol has them; false if nothing is known of it.
+// Contains returns the limits and the name of the function at a link-time address, from the call frame information,
+// Go's table or a symbol. It returns false if the function is unknown.
 func (m *Image) Contains(addr uint64) (f Function, ok bool) {
 	golang, _ := m.module.GoTable(nil)
 	if golang != nil {
@@ -228,7 +229,7 @@ func (m *Image) IsGo() bool { return m.GoFunctions() > 0 }
 // Arch returns the architecture of the image.
 func (m *Image) Arch() *arch.Arch { return m.module.Arch }
 
-// eachTable calls each for the image itself and its separate debug file.
+// eachTable calls each for the image itself and for its separate debug file.
 func (m *Image) eachTable(each func(*elfimage.Image)) {
 	each(m.Image)
 	if debug, _, ok := m.module.findDebugFile(); ok {
@@ -277,9 +278,9 @@ func (m *Image) eachDerived(each func(name string, start, end uint64)) {
 	}
 }
 
-// derivedNow returns the derived names, waiting for them.
+// derivedNow returns the derived names, and waits for them.
 func (m *Image) derivedNow() (*selfnames.Names, bool) {
-	_, _ = m.module.SymbolTable(nil) // it finds out whether the image is stripped
+	_, _ = m.module.SymbolTable(nil) // sets whether the image is stripped
 	if !m.module.stripped {
 		return nil, true
 	}

@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// FindPackages fills in which package each image was installed from, and which one its debug file is in: from dpkg's
-// file lists, by asking rpm, or, on a relative of RHEL without rpm, by the usual place of PostgreSQL's programs.
+// FindPackages sets the package of each image and of its debug file. It uses dpkg's file lists or rpm. On a relative
+// of RHEL without rpm, it uses the usual paths of PostgreSQL's programs.
 func FindPackages(ctx context.Context, images []Image) {
 	byRoot := make(map[string][]*Image)
 	for i := range images {
@@ -29,11 +29,11 @@ func FindPackages(ctx context.Context, images []Image) {
 
 const (
 	dpkgInfo = "var/lib/dpkg/info"
-	// maxListLine bounds a line of a file list; longer ones end the reading of that list.
+	// maxListLine bounds a line of a file list. The reading of a list ends at a longer line.
 	maxListLine = 64 << 10
 )
 
-// dpkg looks the images up in the file lists of the installed packages, as dpkg -S does.
+// dpkg searches the file lists of the installed packages for the images, as dpkg -S does.
 func (s *system) dpkg(images []*Image) {
 	wanted := make(map[string][]*Image)
 	for _, m := range images {
@@ -82,7 +82,7 @@ func eachLine(f io.Reader, use func(string)) {
 	}
 }
 
-// aliases returns the paths under which a package may have a file. Where /lib is a link to /usr/lib, packages may still
+// aliases returns the paths that a package may have for a file. If /lib is a link to /usr/lib, packages may still
 // have the short path.
 func aliases(p string) []string {
 	if short, ok := strings.CutPrefix(p, "/usr"); ok && strings.HasPrefix(short, "/") {
@@ -91,8 +91,8 @@ func aliases(p string) []string {
 	return []string{p}
 }
 
-// dpkgDebug names the debug package of a Debian package. Most are made by debhelper and end in -dbgsym; some have one
-// for all packages of their source.
+// dpkgDebug returns the debug package of a Debian package. Most are made by debhelper and end in -dbgsym. Some source
+// packages have one debug package for all of their packages.
 func dpkgDebug(pkg string) string {
 	switch {
 	case pkg == "libc6", pkg == "libc-bin":
@@ -104,18 +104,17 @@ func dpkgDebug(pkg string) string {
 	return pkg + dbgsymSuffix
 }
 
-// dbgsymSuffix ends the names of debug packages on Debian and Ubuntu, debuginfoSuffix those on relatives of
-// RHEL.
+// dbgsymSuffix ends the names of debug packages on Debian and Ubuntu, debuginfoSuffix on relatives of RHEL.
 const (
 	dbgsymSuffix    = "-dbgsym"
 	debuginfoSuffix = "-debuginfo"
 )
 
-// rpmTimeout bounds one question to rpm, which waits where its database is locked.
+// rpmTimeout bounds one call of rpm, which waits while its database is locked.
 const rpmTimeout = 10 * time.Second
 
-// rpm asks rpm for the owners; only of this root directory, since another one's rpm is another program. Without rpm
-// the package of a PostgreSQL program follows from its place.
+// rpm asks rpm for the owners. It does so only for this root directory, because another root's rpm is another
+// program. Without rpm it uses the paths of PostgreSQL's programs.
 func (s *system) rpm(ctx context.Context, images []*Image) {
 	if !s.redHat() {
 		return
@@ -136,7 +135,7 @@ func (s *system) rpm(ctx context.Context, images []*Image) {
 	}
 }
 
-// askRPM returns the package of a file, "" if rpm knows none.
+// askRPM returns the package of a file, or "" if rpm knows none.
 func askRPM(ctx context.Context, program, file string) string {
 	ctx, cancel := context.WithTimeout(ctx, rpmTimeout)
 	defer cancel()
@@ -153,7 +152,7 @@ func askRPM(ctx context.Context, program, file string) string {
 	return name
 }
 
-// usualRPM names the package of a file of PostgreSQL at its usual place, in the distribution's packages (/usr/bin,
+// usualRPM returns the package of a PostgreSQL file at its usual path, in the distribution's packages (/usr/bin,
 // /usr/lib64/pgsql) and in those of postgresql.org (/usr/pgsql-15).
 func usualRPM(file string) string {
 	const server = "-server"

@@ -126,7 +126,7 @@ func TestForeignRoot(t *testing.T) {
 	}
 }
 
-// TestRHEL: by rpm where there is one, else by PostgreSQL's usual places.
+// TestRHEL checks packages by rpm if it is installed, else by PostgreSQL's usual paths.
 func TestRHEL(t *testing.T) {
 	root := tree(t, map[string]string{
 		"usr/lib/os-release": "NAME='Rocky Linux'\nID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n",

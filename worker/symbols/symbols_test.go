@@ -112,7 +112,7 @@ func checkTable(t *testing.T, images []symbols.Image) {
 	}
 }
 
-// TestSources: with nothing, with the file in the cache, and with all symbols.
+// TestSources checks an image without a debug file, with a cached one, and with all symbols.
 func TestSources(t *testing.T) {
 	p := debuginfodtest.Build(t, source)
 	full := filepath.Join(t.TempDir(), "full")
@@ -151,7 +151,7 @@ func TestSources(t *testing.T) {
 	checkTable(t, []symbols.Image{bare, fetched, whole, wrong})
 }
 
-// TestGoProgram: this program itself has Go's table, which names all of its functions.
+// TestGoProgram checks that this program has Go's table with the names of all its functions.
 func TestGoProgram(t *testing.T) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -168,7 +168,8 @@ func TestGoProgram(t *testing.T) {
 	checkTable(t, []symbols.Image{m})
 }
 
-// TestSupplement: what dwz has moved parts to is found where it was fetched to, and missed where it is nowhere.
+// TestSupplement checks the file to which dwz has moved parts: it is found in the cache, and reported as missing if
+// it is nowhere.
 func TestSupplement(t *testing.T) {
 	a := debuginfodtest.Build(t, source, "-O1", "-gdwarf-4")
 	b := debuginfodtest.Build(t, source, "-O2", "-gdwarf-4")
@@ -257,7 +258,7 @@ func TestDeleted(t *testing.T) {
 	}
 }
 
-// TestErrors: what cannot be looked at is an error that says why.
+// TestErrors checks that images which cannot be examined give errors with the cause.
 func TestErrors(t *testing.T) {
 	text := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(text, []byte("no ELF file"), 0o600); err != nil {
@@ -311,7 +312,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestHostileNames: a path that another user chose does not write to the terminal.
+// TestHostileNames checks that a path chosen by another user cannot send control sequences to the terminal.
 func TestHostileNames(t *testing.T) {
 	var b bytes.Buffer
 	err := symbols.Table(&b, []symbols.Image{{

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// system is the distribution that a process's root directory holds.
+// system is the distribution in a process's root directory.
 type system struct {
 	root string
-	// family is how it is called in os-release: ID, then the words of ID_LIKE.
+	// family has its names in os-release: ID, then the words of ID_LIKE.
 	family   []string
 	codename string
 }
@@ -35,7 +35,7 @@ func systemAt(root string) system {
 	return s
 }
 
-// is reports whether the distribution is one of these, or made from one.
+// is reports whether the distribution is one of these, or derived from one.
 func (s *system) is(names ...string) bool {
 	for _, f := range s.family {
 		if slices.Contains(names, f) {
@@ -45,7 +45,8 @@ func (s *system) is(names ...string) bool {
 	return false
 }
 
-// parseRelease reads NAME=value lines; of quotes only those around a value are understood, which is all that is used.
+// parseRelease parses NAME=value lines. Of quotes, it supports only those around a value, which is enough in
+// practice.
 func parseRelease(data string) map[string]string {
 	values := make(map[string]string)
 	for line := range strings.Lines(data) {
@@ -62,7 +63,7 @@ func parseRelease(data string) map[string]string {
 	return values
 }
 
-// readBelow reads a file of another root directory, where a link must not lead out of.
+// readBelow reads a file of another root directory. Links cannot lead out of that directory.
 func readBelow(root, name string, limit int) (string, error) {
 	r, err := os.OpenRoot(orSlash(root))
 	if err != nil {

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// WithoutStatements returns the trace without the text of the statements that functions run: of "SQL statement" and
-// the like the words remain, not the text. Such a text may be dynamic SQL of a function's owner, with data that the
-// reader of the stack must not see. The text of the query that the client sent stays. The trace itself is not changed;
-// it is returned if there is no such text.
+// WithoutStatements returns the trace without the text of the statements that functions run. Only words such as "SQL
+// statement" remain. The text may be dynamic SQL of a function's owner, with data that the reader of the stack must
+// not see. The text of the client's query stays. The original trace is not changed. It is returned if it has no such
+// text.
 func (t *Trace) WithoutStatements() *Trace {
 	if !slices.ContainsFunc(t.Threads, func(th Thread) bool { return slices.ContainsFunc(th.Frames, hasStatement) }) {
 		return t

@@ -9,7 +9,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// TestFrugal: one processor for one piece of work, all of them for more, and one again afterwards.
+// TestFrugal checks that one task uses one processor and several tasks use all, and that one processor is used again
+// afterwards.
 func TestFrugal(t *testing.T) {
 	all := runtime.GOMAXPROCS(0)
 	if all == 1 {

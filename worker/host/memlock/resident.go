@@ -1,5 +1,5 @@
-// Package memlock keeps the program's own code in memory. A service that is asked once a month has lost its pages to
-// others by then, and reads them again from the disk that the server may be hanging on.
+// Package memlock keeps the program's own code in memory. A service that is rarely used loses its pages. It would
+// have to read them again from a disk that may be the cause of the server's trouble.
 package memlock
 
 import (

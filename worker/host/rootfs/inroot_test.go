@@ -107,7 +107,8 @@ func TestDir(t *testing.T) {
 	}
 }
 
-// TestDial: a socket of the other process is found by its absolute links, one of this host is not.
+// TestDial checks that a socket of the other process is found by its absolute links, and that one of this host is
+// not.
 func TestDial(t *testing.T) {
 	outside := filepath.Join(t.TempDir(), "socket")
 	host, err := net.Listen("unix", outside)

@@ -17,10 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsupported says that this kernel has no seccomp filters, or that this architecture's are unknown here.
+// ErrUnsupported means that this kernel has no seccomp filters, or that this package does not know the architecture.
 var ErrUnsupported = errors.New("no seccomp filters here")
 
-// forbidden are the calls that a worker never makes.
+// forbidden lists the calls that a worker never makes.
 var forbidden = []uint32{
 	unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_SEND_SIGNAL, // another process
 	unix.SYS_TKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PROCESS_MADVISE,
@@ -29,18 +29,18 @@ var forbidden = []uint32{
 	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_FSOPEN,
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD,
 	unix.SYS_BPF, unix.SYS_USERFAULTFD, unix.SYS_REBOOT, unix.SYS_ADD_KEY, unix.SYS_KEYCTL,
-	unix.SYS_IO_URING_SETUP, // would do other calls past the filter
+	unix.SYS_IO_URING_SETUP, // would bypass the filter
 	unix.SYS_LISTEN,         // a server on the network
 }
 
-// Raise sets the fence, and with it no_new_privs (prctl(2)), which it needs. A second one changes nothing.
-// The calls in allowed are left to this process although a worker usually does without them.
+// Raise installs the filter, and sets no_new_privs (prctl(2)), which the filter needs. A second call changes nothing.
+// The calls in allowed stay permitted although a worker usually does not need them.
 func Raise(allowed ...uint32) error {
 	machine, ok := machines[runtime.GOARCH]
 	if !ok {
 		return fmt.Errorf("%w: architecture %s", ErrUnsupported, runtime.GOARCH)
 	}
-	// The kernel gives both to all threads: what this one has, the others get.
+	// The kernel applies both to all threads, with the state of this thread.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
@@ -48,7 +48,7 @@ func Raise(allowed ...uint32) error {
 	}
 	filter := machine.filter(unix.Getpid(), allowed)
 	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
-	// SPEC_ALLOW: older kernels would take speculation from the process, and make it slow.
+	// SPEC_ALLOW: without it, older kernels disable speculation for the process, which makes it slow.
 	const flags = unix.SECCOMP_FILTER_FLAG_TSYNC | unix.SECCOMP_FILTER_FLAG_SPEC_ALLOW
 	thread, _, errno := unix.Syscall(unix.SYS_SECCOMP, unix.SECCOMP_SET_MODE_FILTER, flags,
 		uintptr(unsafe.Pointer(&program)))

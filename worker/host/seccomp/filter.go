@@ -11,7 +11,7 @@ type machine struct {
 	audit     uint32 // AUDIT_ARCH_*, of linux/audit.h: other calling conventions have other call numbers
 	low       uint32 // offset of the low half of a 64-bit argument
 	alternate uint32 // bit of the numbers of a second convention with the same audit value; 0 if there is none
-	// socketCall is the number of socketcall(2), which makes other calls for sockets; 0 if there is none.
+	// socketCall is the number of socketcall(2), which makes other calls for sockets. It is 0 if there is none.
 	socketCall uint32
 }
 
@@ -78,8 +78,8 @@ func rules(own int) []rule {
 	}
 }
 
-// filter is the program for a process with the given id. Each test jumps over the verdict that follows it when it does
-// not apply. The calls in allowed are not refused.
+// filter returns the BPF program for the process with the given id. Each test jumps over the following verdict if it
+// does not apply. The calls in allowed are not refused.
 func (m machine) filter(own int, allowed []uint32) []unix.SockFilter {
 	p := []unix.SockFilter{
 		{Code: load, K: auditAt},
@@ -134,7 +134,7 @@ func (m machine) block(cases [][]check) (p []unix.SockFilter) {
 	return append(p, refuse)
 }
 
-// next stands for a jump to the next case, until its distance is known.
+// next is a placeholder for a jump to the next case, until its distance is known.
 const next = 0xff
 
 // compare tests half of an argument.
