@@ -15,8 +15,8 @@ type requestKey struct {
 }
 
 // batcher collects the requests that arrive while a statement runs, and sends them as one statement. The worker has
-// one session. On a server with a thousand waiting callers that session gets a thousandth of the processors, and one
-// statement for each caller would take longer than the callers wait.
+// one session. On a server with a thousand waiting callers that session gets a thousandth of the processors. One
+// statement for each caller would then take longer than the callers wait.
 type batcher struct {
 	mu      sync.Mutex
 	waiting []*waiter

@@ -62,8 +62,8 @@ func TestBareSpin(t *testing.T) {
 	}
 }
 
-// TestConstructor has the whole stack of a process that does not get as far as its program: in a library's constructor,
-// with and without call frame information, the stack ends where the dynamic linker begins.
+// TestConstructor captures a process in a library's constructor, before its program starts, with and without call
+// frame information. The stack must be complete and end where the dynamic linker begins.
 func TestConstructor(t *testing.T) {
 	t.Parallel()
 	for name, flags := range map[string][]string{"described": nil, "bare": bareFlags()} {

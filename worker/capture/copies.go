@@ -26,8 +26,8 @@ type CopiesOptions struct {
 	// MaxFrames bounds a stack's frames, inlined calls included; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
 	// Parent is the process from which the others were forked. If a process ends before its mappings are read, its
-	// stacks are unwound with Parent's mappings, because the shared images have the same addresses. 0 means that
-	// there is none.
+	// stacks are unwound with Parent's mappings. That works because both have the shared images at the same
+	// addresses. 0 means that there is none.
 	Parent int
 }
 

@@ -53,9 +53,9 @@ func unpack(t *testing.T, dir, name string) string {
 	return f.Name()
 }
 
-// TestCores has every core of the five architectures: the whole stack is as the program's source has it, and each frame
-// that gdb-multiarch found has the same address and name. gdb gives up, or goes round in circles, at some trampolines
-// and signed addresses; how many of the frames it confirms is printed.
+// TestCores reads every core of the five architectures. The stack must equal the program's source, and each frame that
+// gdb-multiarch found must have the same address and name. At some trampolines and signed addresses gdb stops or loops.
+// The test prints how many frames gdb confirms.
 func TestCores(t *testing.T) {
 	cores, err := filepath.Glob(filepath.Join(coresDir, "*.core.xz"))
 	if err != nil || len(cores) < 30 {

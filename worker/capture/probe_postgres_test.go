@@ -28,9 +28,8 @@ var probedCommands = []string{
 	"DO $$ BEGIN UPDATE nonstop_row SET x = length(pg_sleep(3600)::text); END $$",
 }
 
-// TestReturnProbesPostgres probes the return of each function in the stack of a backend that waits, and of several at a
-// time, and lets it do the same once more. All that a stack has then is in the one without probes, in the same order:
-// at most the callers of probed functions are missing.
+// TestReturnProbesPostgres probes the return of each function in the stack of a waiting backend, and of several at a
+// time. The backend then runs the same statement again.
 func TestReturnProbesPostgres(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		if testing.Short() {

@@ -189,7 +189,7 @@ func offset(t *testing.T, exe, function string) uint64 {
 	return 0
 }
 
-// localEntry is how far behind a symbol the code begins that calls from the same image enter (Power Architecture 64-Bit
+// localEntry returns the distance from a symbol to the entry for calls from the same image (Power Architecture 64-Bit
 // ELF V2 ABI, 3.4.1 "Symbol Values": the three upper bits of st_other).
 func localEntry(f *elf.File, other uint8) uint64 {
 	if f.Machine != elf.EM_PPC64 || other>>5 < 2 {

@@ -17,8 +17,8 @@ import (
 
 func TestMain(m *testing.M) { os.Exit(pgtest.RunOr(m, slowfs.Environment, slowfs.Serve)) }
 
-// split moves the symbols, and call frame information that is not needed at run time, of a program into a debug file,
-// which is found below a folder that is returned.
+// split moves a program's symbols, and its call frame information that is not needed at run time, into a debug file.
+// It returns the folder below which the debug file is found.
 func split(t *testing.T, exe string) string {
 	t.Helper()
 	folder := t.TempDir()

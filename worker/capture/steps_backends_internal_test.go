@@ -32,8 +32,8 @@ var stepsWork = []string{
 		ANALYZE u; DROP TABLE u`,
 }
 
-// TestEveryInstructionOfBackends holds the stack of a backend at each instruction of its work against the calls that it
-// has made: prologues and epilogues, the procedure linkage table, errors (longjmp), signal handlers.
+// TestEveryInstructionOfBackends compares the stack of a backend at each instruction of its work with its real calls.
+// The work includes prologues and epilogues, the procedure linkage table, errors (longjmp), and signal handlers.
 func TestEveryInstructionOfBackends(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		server := pgtest.Start(t, binDir, pgtest.Options{})

@@ -259,8 +259,8 @@ func (n *naming) report(t *testing.T) {
 	}
 }
 
-// origins counts frames of the server's program: with a symbol's name, with a derived name, with a note that follows
-// from the program's code, with its neighbours only, with nothing.
+// origins counts frames of the server's program by the source of their name: a symbol, a derived name, a note from
+// the program's code, only the neighbours, or none.
 type origins struct{ total, symbol, derived, noted, between, nothing int }
 
 func (o *origins) add(f *trace.Frame) {

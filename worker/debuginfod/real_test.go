@@ -48,8 +48,8 @@ func find(t *testing.T, cacheDir, url string, args ...string) (string, error) {
 // noServer is a URL without a server.
 const noServer = "http://127.0.0.1:1"
 
-// TestRealServer gets files from elfutils' server, many at once with one request, and has elfutils' client find them in
-// the cache when no server is there any more; and the other way round.
+// TestRealServer gets files from elfutils' server, many requests at once. elfutils' client must find them in the
+// cache after the server has stopped, and the other way round.
 func TestRealServer(t *testing.T) {
 	server, program := serve(t)
 	c, events := newClient(t, Config{URLs: []string{server.URL}})

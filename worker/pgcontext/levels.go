@@ -1,11 +1,12 @@
 // Package pgcontext reads what a PostgreSQL server process says about itself. It reads the text of the statement, the
-// wait event, and the list error_context_stack. The list has the functions in PL/pgSQL, SQL, PL/Perl and PL/Python
-// with line and statement, a COPY's line, a VACUUM's block, and the row for which the process waits.
+// wait event, and the list error_context_stack. That list has the functions in PL/pgSQL, SQL, PL/Perl and PL/Python
+// with line and statement. It also has the line of a COPY, the block of a VACUUM, and the row for which the process
+// waits.
 //
 // All data that may change while the process runs come from a copy made in the same stop as the stack (see
-// Process.ExtraReads). Only names of functions and relations in use, which do not change, are read afterwards. The
-// layouts of the structures are those of PostgreSQL 14 to 18 on 64-bit machines. The package checks data where it
-// can. It silently leaves out data that fail a check or belong to another version.
+// Process.ExtraReads). Only names of functions and relations in use are read afterwards, and compared with the copy.
+// The layouts of the structures are those of the supported PostgreSQL versions on 64-bit machines. The package checks
+// data where it can. It silently leaves out data that fail a check or belong to another version.
 //
 // The package does not know how a process is stopped and copied, ELF files, or how a level is printed.
 package pgcontext

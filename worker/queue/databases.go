@@ -22,10 +22,10 @@ type Queue struct {
 	cfg    Config
 	visits chan struct{}
 	budget *budget
-	// told is the last logged message about scarce slots, and toldAt its time. Slots change often, and the log must
+	// warned is the last logged message about scarce slots, and warnedAt its time. Slots change often, and the log must
 	// not grow with them.
-	told   string
-	toldAt time.Time
+	warned   string
+	warnedAt time.Time
 
 	mu      sync.Mutex
 	keepers map[uint32]*keeper
@@ -117,8 +117,8 @@ func (q *Queue) scan(ctx context.Context) bool {
 	return true
 }
 
-// tellEvery is the shortest interval of messages about scarce slots.
-const tellEvery = time.Minute
+// warnEvery is the shortest interval of messages about scarce slots.
+const warnEvery = time.Minute
 
 // share sets how many sessions are allowed now: the worker's limit without its main session, as long as slots are
 // left for other clients.
@@ -133,14 +133,14 @@ func (q *Queue) share(slots pgcluster.Slots, found []database) {
 		free = min(free, slots.Role.Limit-(slots.Role.Used-q.budget.used())-1)
 	}
 	q.budget.resize(max(0, min(most, free)))
-	told := fullDatabases(found)
+	reason := fullDatabases(found)
 	if free < min(most, len(found)) {
-		told = "few connection slots are left"
+		reason = "few connection slots are left"
 	}
-	if told != q.told && time.Since(q.toldAt) > tellEvery {
-		q.told, q.toldAt = told, time.Now()
-		if told != "" {
-			q.cfg.Log.Warn().Str("reason", told).Int("max_connections", slots.Max).Int("reserved", slots.Reserved).
+	if reason != q.warned && time.Since(q.warnedAt) > warnEvery {
+		q.warned, q.warnedAt = reason, time.Now()
+		if reason != "" {
+			q.cfg.Log.Warn().Str("reason", reason).Int("max_connections", slots.Max).Int("reserved", slots.Reserved).
 				Int("used", slots.Used).Int("sessions", max(0, min(most, free))).Int("sessions_most", most).
 				Msg("queues are served less often, or not at all, to leave connection slots to others")
 		}
@@ -276,7 +276,7 @@ func (q *Queue) keep(ctx context.Context, d database) *keeper {
 // pauses.
 func (q *Queue) follow(ctx context.Context, k *keeper) {
 	log := q.cfg.Log.With().Str("database", k.name).Logger()
-	told := ""
+	logged := ""
 	pause := q.cfg.MinLook
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -288,17 +288,17 @@ func (q *Queue) follow(ctx context.Context, k *keeper) {
 			q.cfg.Journal.discard(k.name)
 		}
 		if served && time.Since(began) > q.cfg.MinLook {
-			pause, told = q.cfg.MinLook, ""
+			pause, logged = q.cfg.MinLook, ""
 		}
 		switch {
-		case err == nil || told == err.Error():
+		case err == nil || logged == err.Error():
 		case errors.Is(err, errNone):
 			log.Debug().Err(err).Msg("the queue is not served")
 		default:
 			log.Warn().Err(err).Msg("the queue is not served")
 		}
 		if err != nil {
-			told = err.Error()
+			logged = err.Error()
 		}
 		if served && err == nil {
 			continue // it has given way to another database, and waits for its next turn

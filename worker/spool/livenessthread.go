@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// livenessThread returns the TID of a thread that lives as long as this process, and the creation time of its
-// directory in /proc, as "TID SECONDS" (since the epoch). The server checks both to see that the worker runs.
+// livenessThread returns "TID SECONDS": the TID of a thread that lives as long as this process, and the creation time
+// of the thread's directory in /proc (since the epoch). The server checks both to see that the worker runs.
 //
 // The alternative, a read of /proc/PID/stat, fails if the process ends between open and read. It also makes the
 // kernel walk all threads. The thread is not the main thread, whose directory remains until the parent has waited for

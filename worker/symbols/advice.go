@@ -7,8 +7,7 @@ import (
 )
 
 // Advice returns lines that say how to get the missing names and lines, or none if nothing is missing. again is the
-// command that has examined these images, for another run. configured reports whether a debuginfod server is
-// configured.
+// command to repeat afterwards. configured reports whether a debuginfod server is configured.
 func Advice(images []Image, again string, configured bool) []string {
 	g := gaps{configured: configured}
 	for i := range images {

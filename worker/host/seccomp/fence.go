@@ -1,7 +1,7 @@
-// Package seccomp permanently forbids this process the system calls with which an attacker could do harm: changing or
-// ending another process, running a program, entering a namespace, loading code into the kernel. It allows the ptrace
-// requests that a capture needs, none of which writes. It uses a seccomp filter (seccomp(2)) for all threads. A
-// refused call fails with EPERM.
+// Package seccomp permanently forbids this process the system calls with which an attacker could do harm. These
+// change or end another process, run a program, enter a namespace, or load code into the kernel. The package allows
+// the ptrace requests that a capture needs, none of which writes. It uses a seccomp filter (seccomp(2)) for all
+// threads. A refused call fails with EPERM.
 //
 // Landlock is unsuitable for a tracer, because it forbids tracing processes outside its domain.
 //
