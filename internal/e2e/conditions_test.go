@@ -199,7 +199,7 @@ var conditions = []condition{
 	{
 		name: "too many", level: fault, state: "53400",
 		message:   "too many requests are waiting for the pg_stat_backtrace worker",
-		hint:      "Retry later.",
+		hint:      "Try again later.",
 		elsewhere: "spool: TestBusy; it takes more callers than the machine can serve in time",
 	},
 

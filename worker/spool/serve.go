@@ -134,7 +134,7 @@ func (l *loop) answer(c *call, req Request) (a Answer) {
 
 // Busy returns the answer to a request for which there was no slot or no room.
 func Busy() Answer {
-	return failure("53400", "too many requests are waiting for the pg_stat_backtrace worker", "Retry later.")
+	return failure("53400", "too many requests are waiting for the pg_stat_backtrace worker", "Try again later.")
 }
 
 // take reads and removes a request file, and returns when it was written. Invalid files are removed and reported. If
