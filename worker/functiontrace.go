@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -251,7 +252,7 @@ func (w *Worker) pollFunctionTrace(req spool.Request) ([][]string, error) {
 // functionTraceRows are the columns of pg_trace_function. The sum of all counts is the number of calls: the last row,
 // with an empty stack, has the calls whose stack is not known.
 func functionTraceRows(r *functrace.Result, o render.Options) [][]string {
-	notes := append([]string{}, r.Notes...)
+	notes := slices.Clone(r.Notes)
 	f := &r.Functions[0]
 	sum := f.Total()
 	counts := make(map[*trace.Thread]uint64)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -50,7 +51,7 @@ func TestTraceFunction(t *testing.T) {
 		target.run(t, "SELECT pg_backend_pid()")
 	}
 	got := <-rows
-	if len(got) != 1 || got[0][0] != fmt.Sprint(n) || !strings.HasPrefix(got[0][1], "pg_backend_pid\n") ||
+	if len(got) != 1 || got[0][0] != strconv.Itoa(n) || !strings.HasPrefix(got[0][1], "pg_backend_pid\n") ||
 		!strings.Contains(got[0][1], "\nPostgresMain\n") {
 		t.Errorf("rows of %d calls: %q", n, got)
 	}

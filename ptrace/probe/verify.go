@@ -1,6 +1,7 @@
 package probe
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"runtime"
@@ -34,9 +35,9 @@ func Verify(pid int, address uint64) error {
 func isBreakpoint(code []byte) bool {
 	switch runtime.GOARCH {
 	case "amd64":
-		return code[0] == 0xcc
+		return bytes.HasPrefix(code, []byte{0xcc})
 	case "arm64":
-		return code[0] == 0xa0 && code[1] == 0 && code[2] == 0x20 && code[3] == 0xd4
+		return bytes.HasPrefix(code, []byte{0xa0, 0, 0x20, 0xd4})
 	}
 	return false
 }

@@ -52,8 +52,9 @@ func ParseArguments(text string) ([]Argument, error) {
 		}
 		return list, nil
 	}
-	var list []Argument
-	for one := range strings.SplitSeq(text, ",") {
+	words := strings.Split(text, ",")
+	list := make([]Argument, 0, len(words))
+	for _, one := range words {
 		a, err := parseArgument(strings.TrimSpace(one))
 		if err != nil {
 			return nil, err
@@ -85,8 +86,9 @@ func parseArgument(text string) (a Argument, err error) {
 
 // ParseConditions reads conditions such as "arg1>8192 && arg2:d!=-1". All have to hold.
 func ParseConditions(text string) ([]Condition, error) {
-	var list []Condition
-	for one := range strings.SplitSeq(text, "&&") {
+	words := strings.Split(text, "&&")
+	list := make([]Condition, 0, len(words))
+	for _, one := range words {
 		c, err := parseCondition(strings.TrimSpace(one))
 		if err != nil {
 			return nil, err
@@ -100,19 +102,19 @@ func ParseConditions(text string) ([]Condition, error) {
 }
 
 func parseCondition(text string) (c Condition, err error) {
-	bad := func(why string) (Condition, error) {
-		return Condition{}, fmt.Errorf("condition %q: %s; a condition is like arg1>8192 or arg2:d!=-1", text, why)
+	bad := func(why string) error {
+		return fmt.Errorf("condition %q: %s; a condition is like arg1>8192 or arg2:d!=-1", text, why)
 	}
 	rest, ok := strings.CutPrefix(text, "arg")
 	at := strings.IndexAny(rest, "=!<>&")
 	if !ok || at < 0 {
-		return bad("no argument and operator")
+		return Condition{}, bad("no argument and operator")
 	}
 	if c.Argument, err = parseArgument(strings.TrimSpace(rest[:at])); err != nil {
-		return bad(err.Error())
+		return Condition{}, bad(err.Error())
 	}
 	if c.Argument.Form == formString {
-		return bad("strings cannot be compared")
+		return Condition{}, bad("strings cannot be compared")
 	}
 	rest = rest[at:]
 	for _, op := range []struct {
@@ -136,11 +138,11 @@ func parseCondition(text string) (c Condition, err error) {
 			return c, nil
 		}
 		if c.Value, err = strconv.ParseUint(value, 0, 64); err != nil {
-			return bad(fmt.Sprintf("%q is not a number", value))
+			return Condition{}, bad(fmt.Sprintf("%q is not a number", value))
 		}
 		return c, nil
 	}
-	return bad("no operator")
+	return Condition{}, bad("no operator")
 }
 
 // signed reports whether a form has a sign.
@@ -159,8 +161,8 @@ func (a Argument) size() int {
 // errStackArgument means that an argument lies on the stack, at a distance that is not known.
 var errStackArgument = errors.New("its place on the stack is not known at the probed instruction")
 
-// place says where an argument is when the function begins, by the ABI: System V for C, ABIInternal for Go. pushed is the
-// distance of the stack pointer from its first value.
+// place says where an argument is when the function begins, by the ABI: System V for C, ABIInternal for Go. pushed is
+// the distance of the stack pointer from its first value.
 func (a Argument) place(machine elf.Machine, golang bool, pushed int64) (probebpf.Argument, error) {
 	out := probebpf.Argument{Size: a.size(), Signed: a.signed(), String: a.Form == formString}
 	registers, onStack := argumentRegisters(machine, golang)

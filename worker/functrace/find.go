@@ -296,8 +296,8 @@ func (f *finder) refuse(name string, p *place, calls bool) error {
 		return &FindError{name, fmt.Sprintf("every process of the host uses %s, and a probe of all processes of a server "+
 			"would stop each of them", l.Name()), "Name the processes to trace."}
 	case p.function.Indirect:
-		return &FindError{name, fmt.Sprintf("%s chooses one of several functions for it when a program is loaded (IFUNC)",
-			l.Name()), "Trace the chosen function, such as " + name + "_avx2, by its own name or address."}
+		return &FindError{name, l.Name() + " chooses one of several functions for it when a program is loaded (IFUNC)",
+			"Trace the chosen function, such as " + name + "_avx2, by its own name or address."}
 	case calls && (p.function.Go || l.IsGo()):
 		return &FindError{name, "Go moves stacks, and a probe of a return would crash the program",
 			"Leave out --latency."}

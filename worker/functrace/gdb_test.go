@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -92,13 +93,13 @@ func compareWithGDB(t *testing.T, s *pgtest.Server, function string, hits int) (
 		var own []string
 		for _, f := range stacks[i].Frames {
 			if !f.Inlined {
-				own = append(own, fmt.Sprintf("%x", f.Address))
+				own = append(own, strconv.FormatUint(f.Address, 16))
 			}
 		}
 		different[strings.Join(pcs[1:], " ")] = true
 		compared++
 		// gdb stops one instruction later.
-		if len(own) == 0 || own[0] != fmt.Sprintf("%x", at) || strings.Join(own[1:], " ") != strings.Join(pcs[1:], " ") {
+		if len(own) == 0 || own[0] != strconv.FormatUint(at, 16) || strings.Join(own[1:], " ") != strings.Join(pcs[1:], " ") {
 			if wrong++; wrong <= 3 {
 				t.Errorf("%s, hit %d:\ntrace: %v\ngdb:   %v", function, i, own, pcs)
 			}
@@ -166,7 +167,7 @@ func startGDB(t *testing.T, pid int, address uint64, hits int) (ready string, ou
 	t.Helper()
 	dir := t.TempDir()
 	ready, output = filepath.Join(dir, "ready"), &gdbOutput{filepath.Join(dir, "stacks"), make(chan struct{})}
-	cmd := exec.Command("gdb", "-q", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-p", fmt.Sprint(pid), "-x",
+	cmd := exec.Command("gdb", "-q", "-nx", "-batch", "-iex", "set debuginfod enabled off", "-p", strconv.Itoa(pid), "-x",
 		filepath.Join("testdata", "hits.py"))
 	cmd.Env = append(os.Environ(), fmt.Sprintf("ADDRESS=%#x", address), fmt.Sprintf("HITS=%d", hits),
 		"OUTPUT="+output.file, "READY="+ready)

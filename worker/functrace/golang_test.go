@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -59,7 +60,7 @@ func buildCalls(t *testing.T, toolchain string, flags ...string) string {
 // startCalls starts the program.
 func startCalls(t *testing.T, exe string) goProgram {
 	t.Helper()
-	cmd := exec.Command(exe, fmt.Sprint(rounds), fmt.Sprint(depth))
+	cmd := exec.Command(exe, strconv.Itoa(rounds), strconv.Itoa(depth))
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -179,14 +180,14 @@ func checkChain(t *testing.T, text string, pid int) {
 		return 0
 	}
 	want := []string{
-		"main.inline_me_3 (%s:" + fmt.Sprint(lineOf("inline_me_3", "not_inlined")) +
+		"main.inline_me_3 (%s:" + strconv.Itoa(lineOf("inline_me_3", "not_inlined")) +
 			") [inlined in main.call_inlined_func_chain]",
-		"main.inline_me_2 (%s:" + fmt.Sprint(lineOf("inline_me_2", "inline_me_3")) +
+		"main.inline_me_2 (%s:" + strconv.Itoa(lineOf("inline_me_2", "inline_me_3")) +
 			") [inlined in main.call_inlined_func_chain]",
-		"main.inline_me_1 (%s:" + fmt.Sprint(lineOf("inline_me_1", "inline_me_2")) +
+		"main.inline_me_1 (%s:" + strconv.Itoa(lineOf("inline_me_1", "inline_me_2")) +
 			") [inlined in main.call_inlined_func_chain]",
-		"main.call_inlined_func_chain (%s:" + fmt.Sprint(lineOf("call_inlined_func_chain", "inline_me_1")) + ")",
-		"main.main (%s:" + fmt.Sprint(lineOf("main", "call_inlined_func_chain")) + ")",
+		"main.call_inlined_func_chain (%s:" + strconv.Itoa(lineOf("call_inlined_func_chain", "inline_me_1")) + ")",
+		"main.main (%s:" + strconv.Itoa(lineOf("main", "call_inlined_func_chain")) + ")",
 	}
 	var got []string
 	for _, frame := range e.StackTrace {

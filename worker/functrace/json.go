@@ -11,6 +11,8 @@ import (
 )
 
 // JSONEvent is the form in which a hit is printed as JSON. StackTrace begins with the caller of the traced function.
+//
+//nolint:tagliatelle // other tools for Go have these names
 type JSONEvent struct {
 	ProbeID    string   `json:"ProbeID"`
 	PID        int      `json:"PID"`
@@ -76,12 +78,16 @@ func stackTrace(th *trace.Thread, t *Traced) []string {
 }
 
 // JSONTotals are the figures at the end.
+//
+//nolint:tagliatelle // as in JSONEvent
 type JSONTotals struct {
 	Totals []JSONTotal `json:"Totals"`
 	Notes  []string    `json:"Notes"`
 }
 
 // JSONTotal are the figures of a function in a process.
+//
+//nolint:tagliatelle // as in JSONEvent
 type JSONTotal struct {
 	ProbeID    string
 	Function   string

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -448,7 +449,7 @@ func useTwoCapabilities(t *testing.T, s *pgtest.Server) {
 	}
 	uid, gid := s.OSUser()
 	pid, exec := backend(t, s)
-	cmd := command(t, s, "trace", "pg_backend_pid", fmt.Sprint(pid), "--duration", "1m", "--format", "json")
+	cmd := command(t, s, "trace", "pg_backend_pid", strconv.Itoa(pid), "--duration", "1m", "--format", "json")
 	const bpf, perfmon = 39, 38
 	cmd.SysProcAttr = &syscall.SysProcAttr{
 		Credential:  &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)},

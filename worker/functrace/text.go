@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"fmt"
 	"io"
+	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -47,7 +48,7 @@ func (f *FunctionResult) text(out *bufio.Writer, took time.Duration) {
 			break
 		}
 		p := &f.Processes[i]
-		pid, title := fmt.Sprint(p.PID), clean(p.Title)
+		pid, title := strconv.Itoa(p.PID), clean(p.Title)
 		if p.PID == 0 {
 			pid, title = "", "all other processes"
 		}

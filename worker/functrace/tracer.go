@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"strings"
@@ -282,11 +283,7 @@ func noStatic(name string, known map[string]bool) error {
 			"(--enable-dtrace)", "Trace functions instead."}
 	}
 	const most = 100
-	var list []string
-	for k := range known {
-		list = append(list, k)
-	}
-	slices.Sort(list)
+	list := slices.Sorted(maps.Keys(known))
 	return &FindError{name, "no static probe of that name", "Name one of: " +
 		strings.Join(list[:min(most, len(list))], ", ") + "."}
 }

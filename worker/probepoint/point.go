@@ -46,7 +46,7 @@ var (
 
 // Choose chooses an instruction of a function, of which code has all bytes as far as they are known.
 func Choose(machine elf.Machine, code []byte, o Options) (Point, error) {
-	switch machine { //nolint:exhaustive // all others
+	switch machine {
 	case elf.EM_X86_64:
 		return chooseX86(code, o)
 	case elf.EM_AARCH64:
@@ -66,7 +66,7 @@ func chooseA64(code []byte) (Point, error) {
 
 // At returns the instruction at an offset of a function, if one begins there.
 func At(machine elf.Machine, code []byte, offset uint64) (Point, error) {
-	switch machine { //nolint:exhaustive // all others
+	switch machine {
 	case elf.EM_X86_64:
 		f := decodeX86(code)
 		for i := range f.list {

@@ -2,6 +2,7 @@ package probepoint
 
 import (
 	"fmt"
+	"slices"
 
 	"golang.org/x/arch/x86/x86asm"
 
@@ -115,12 +116,7 @@ func (f *function) reentered(low, high int64) bool {
 }
 
 func (f *function) reenteredAt(at int64) bool {
-	for _, t := range f.targets {
-		if t == at {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(f.targets, at)
 }
 
 // behindStackCheck returns the index of the first instruction behind the check whether a Go function needs more stack.
