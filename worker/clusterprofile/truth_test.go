@@ -244,7 +244,7 @@ func TestTotalsAreWallClockTime(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	var churned, before, until atomic.Int64 // sessions in all, and when the profile began and had nearly ended
-	go func() { // a process that works, and others that come and go
+	go func() {                             // a process that works, and others that come and go
 		defer close(done)
 		whole := context.WithoutCancel(ctx)
 		for ctx.Err() == nil {
