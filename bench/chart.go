@@ -47,7 +47,7 @@ func (r *report) chart() []byte {
 	return b.Bytes()
 }
 
-// bars are those of all targets, one below the other, and where they end.
+// bars returns the bars of all targets, one below the other, and the position of their end.
 func (r *report) bars(x func(float64) float64) (body []byte, y int) {
 	var b bytes.Buffer
 	target := ""

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// installExtension puts the extension's files where the server looks for them, unless they are there already. The
-// returned function removes what was put there.
+// installExtension copies the extension's files to the server's folders, if they are not there already. The returned
+// function removes the copied files.
 func installExtension(ctx context.Context, conn *pgx.Conn) (remove func() error, err error) {
 	var share string
 	if err := conn.QueryRow(ctx, "SELECT setting FROM pg_config WHERE name = 'SHAREDIR'").Scan(&share); err != nil {

@@ -1,10 +1,10 @@
 //go:build ignore
 
 /*
- * floor.c: the least that a stop-and-copy capture can cost: SEIZE, INTERRUPT, wait, registers, stack, DETACH, in C.
- * Prints the spans of tracer.h and the size of the copy as JSON. It unwinds nothing.
+ * floor.c: the lowest possible cost of a stop-and-copy capture: SEIZE, INTERRUPT, wait, registers, stack, DETACH, in
+ * C. Prints the spans of tracer.h and the size of the copy as JSON. It unwinds nothing.
  *
- * The top of the [stack] mapping is read once, before the first stop; the copy goes to memory that is there already.
+ * The top of the [stack] mapping is read once, before the first stop. The copy goes to allocated memory.
  *
  *     cc -O2 -Wall -Wextra -o floor floor.c && ./floor REPEAT INTERVAL_US PID
  */

@@ -12,7 +12,7 @@ import (
 
 const inProcessStatement = "SELECT bench_backtrace($1)"
 
-// headers finds the header files of the server's major version: its own, or those of an installed one.
+// headers finds the header files of the server's major version: the server's own, or an installed server's.
 func headers(ctx context.Context, s *server) (string, error) {
 	major, _, _ := strings.Cut(s.Version, ".")
 	for _, config := range []string{

@@ -1,11 +1,11 @@
 //go:build ignore
 
 /*
- * libunwind.c: a backtrace as the C extension of this project's name takes it: libunwind reads the stopped target word
- * by word over ptrace, and names every frame, all between INTERRUPT and DETACH. Prints the spans of tracer.h, and the
- * depth of the last stack, as JSON. It must not be made faster or slower than that extension by a choice of ours:
- * the address space is new for every capture, as there. One exception, in its favour: the extension polls for the stop
- * with sleeps of 0.1 ms and more, this waits for it.
+ * libunwind.c: a backtrace as the C extension of this project's name takes it. libunwind reads the stopped target
+ * word by word over ptrace, and names every frame, all between INTERRUPT and DETACH. Prints the spans of tracer.h,
+ * and the depth of the last stack, as JSON. Its speed must equal that extension's: each capture uses a new address
+ * space, as there. One exception is in its favour: the extension polls for the stop with sleeps of 0.1 ms and more,
+ * this program waits for it.
  *
  *     cc -O2 -Wall -Wextra -o libunwind libunwind.c -lunwind-ptrace -lunwind-generic -lunwind
  */

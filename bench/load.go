@@ -15,7 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// loadFigure is how much of its throughput a server keeps while all its backends are captured again and again.
+// loadFigure is the share of a server's throughput that remains while all its backends are captured continuously.
 type loadFigure struct {
 	Tool   string  `json:"tool"`
 	Absent string  `json:"absent,omitempty"`
@@ -29,14 +29,14 @@ type loadFigure struct {
 	Spans  int     `json:"spans"`
 
 	tps, loss, rate []float64 // of the spans, the spans, the turns
-	turns           []float64 // the mean loss of each
+	turns           []float64 // the mean loss of each turn
 }
 
 const (
 	loadRate    = 100             // captures of each backend in a second that are tried
-	sampleRate  = 102             // by samples: some moments come to nothing
+	sampleRate  = 102             // for samplers: some moments give no sample
 	loadScale   = 10              // of pgbench's tables: 1,000,000 accounts, all in memory
-	loadPulses  = 10              // spans beside a tool in its turn
+	loadPulses  = 10              // spans beside a tool in one turn
 	loadWarmUp  = 2 * time.Second // of a pgbench
 	loadNothing = "nothing"
 )
@@ -81,16 +81,16 @@ func (r *report) load(ctx context.Context, o options, p programs, s *server) err
 // loadTurn is a tool's.
 type loadTurn struct {
 	tool  *loadTool
-	spans []span // one without it, one beside it, and so on; the last one is without it
+	spans []span // alternately without and with the tool; the last one is without it
 }
 
 // span is from one moment to another.
 type span struct{ from, to time.Time }
 
-// loadRound gives the tools their turns beside one pgbench.
+// loadRound runs the tools in turns beside one pgbench.
 func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path string, tools []*loadTool) error {
 	turns := turnsOf(tools)
-	const slowness = 3 // some take long to pause
+	const slowness = 3 // some tools take long to pause
 	longest := loadWarmUp + slowness*(pulseSettles+(2*loadPulses+1)*o.Slice)*time.Duration(len(turns))
 	bench, err := startPgbench(ctx, s, path, longest)
 	if err != nil {
@@ -117,7 +117,7 @@ func loadRound(ctx context.Context, o options, s *server, conn *pgx.Conn, path s
 	return nil
 }
 
-// turnsOf is the turns of a round, in an order that chance makes.
+// turnsOf returns the turns of a round in random order.
 func turnsOf(tools []*loadTool) []loadTurn {
 	var turns []loadTurn
 	for _, tool := range tools {
@@ -212,7 +212,7 @@ func findPgbench(binDir string) (string, error) {
 	return path, nil
 }
 
-// pgbenchBackends waits until all of pgbench's backends are at work.
+// pgbenchBackends waits until all of pgbench's backends are working.
 func pgbenchBackends(ctx context.Context, conn *pgx.Conn, wanted int) ([]int, error) {
 	for deadline := time.Now().Add(10 * time.Second); time.Now().Before(deadline); time.Sleep(10 * time.Millisecond) {
 		rows, err := conn.Query(ctx, "SELECT pid FROM pg_stat_activity WHERE application_name = 'pgbench'")

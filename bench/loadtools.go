@@ -12,7 +12,7 @@ import (
 type loadTool struct {
 	loadFigure
 
-	inRound int // turns: what costs little needs more of them to be told from nothing
+	inRound int // number of turns: a tool with a low cost needs more of them to measure it
 	start   starting
 }
 
@@ -42,7 +42,7 @@ func loadTools(ctx context.Context, o options, p programs) []*loadTool {
 	return append(tools, tool)
 }
 
-// withoutProfile says why processes cannot be sampled here, if they cannot.
+// withoutProfile returns the reason why processes cannot be sampled here, or "".
 func withoutProfile(ctx context.Context, o options) string {
 	c := command(ctx, o.Binary, "profile", "--stats", "--duration", "100ms", strconv.Itoa(os.Getpid()))
 	if _, err := output(c); err != nil {
@@ -51,7 +51,8 @@ func withoutProfile(ctx context.Context, o options) string {
 	return ""
 }
 
-// onAndOn captures with one of the C programs, a quarter of a second's worth at a time, for its count.
+// onAndOn captures with one of the C programs repeatedly, for a quarter of a second at a time, and counts the
+// captures.
 func onAndOn(p programs, name string) starting {
 	return startAgain(func(ctx context.Context, pid int) (int, error) {
 		t, err := decode(command(ctx, p.path[name], strconv.Itoa(loadRate/4), strconv.Itoa(1_000_000/loadRate),

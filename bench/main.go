@@ -1,10 +1,10 @@
-// Command bench measures what doc/benchmarks.md says about speed: how long a capture holds its target and how long a
-// call takes, beside the C floor, libunwind over ptrace, tbstack, eu-stack and gdb, on the same targets, in one run,
-// interleaved in rounds; what a call from SQL takes; what the worker needs to start and to live; and what a server's
-// throughput loses while it is captured.
+// Command bench measures the speed figures of doc/benchmarks.md. It measures how long a capture stops its target and
+// how long a call takes, beside the C floor, libunwind over ptrace, tbstack, eu-stack and gdb. All tools run on the
+// same targets, in one run, interleaved in rounds. It also measures calls from SQL, the worker's start and running
+// costs, and the loss of a server's throughput during captures.
 //
 // It starts a throw-away PostgreSQL server and ends everything that it started. It prints a table and writes the same
-// figures as JSON (latest.json in the output directory). It must not know how anything is captured: it runs programs.
+// figures as JSON (latest.json in the output directory). It must not know how captures work: it runs programs.
 package main
 
 import (
@@ -95,7 +95,7 @@ func run(ctx context.Context, o options) (err error) {
 	return report.write(filepath.Join(o.Out, "latest.json"))
 }
 
-// measure takes all figures: first the captures, while no worker runs, then the worker and the calls from SQL.
+// measure measures all figures: first the captures, while no worker runs, then the worker and the calls from SQL.
 func measure(ctx context.Context, o options, programs programs, server *server, report *report) error {
 	targets, err := openTargets(ctx, programs, server, o.Out)
 	if err != nil {
@@ -124,7 +124,7 @@ func (o options) wants(part string) bool {
 	return slices.Contains(strings.Split(o.Parts, ","), part)
 }
 
-// progressf says on standard error what comes next: a run takes minutes.
+// progressf prints the next step to standard error, because a run takes minutes.
 func progressf(format string, arguments ...any) {
 	fmt.Fprintf(os.Stderr, time.Now().Format("15:04:05 ")+format+"\n", arguments...)
 }

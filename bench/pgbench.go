@@ -71,7 +71,7 @@ func (b *pgbench) end(until time.Time) (*transactions, error) {
 	return t, nil
 }
 
-// reach reports whether all logs have been written to later than a moment.
+// reach reports whether all logs contain entries later than a moment.
 func reach(logs []string, moment time.Time) bool {
 	for _, name := range logs {
 		info, err := os.Stat(name)
@@ -82,14 +82,14 @@ func reach(logs []string, moment time.Time) bool {
 	return len(logs) > 0
 }
 
-// transactions are how many of them ended in each millisecond since 1970.
+// transactions are the numbers of transactions that ended in each millisecond since 1970.
 type transactions struct {
 	in   map[int64]int
 	last int64 // millisecond that a log is known for
 }
 
-// read adds a log of pgbench, but for its last line, which may be cut, and look whole: each line is client, number,
-// duration, script, and the end of the transaction as seconds and microseconds.
+// read adds a log of pgbench, except its last line, which may be truncated without looking so. A line is client,
+// number, duration, script, and the end of the transaction as seconds and microseconds.
 func (t *transactions) read(name string) error {
 	file, err := os.Open(name)
 	if err != nil {

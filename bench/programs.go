@@ -17,7 +17,7 @@ type programs struct {
 	absent map[string]string // why
 }
 
-// sources says how each C program is linked; its source is the name with ".c".
+// sources are the linker options of each C program; the name of its source is the program's name with ".c".
 var sources = []struct {
 	name     string
 	flags    []string

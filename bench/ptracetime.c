@@ -1,13 +1,13 @@
 //go:build ignore
 
 /*
- * ptracetime.c: measures from inside a foreign tool (eu-stack, gdb) how long it holds its target: a library for
- * LD_PRELOAD that stands in front of ptrace() and waitpid(). It changes nothing of what the tool does.
+ * ptracetime.c: measures from inside a foreign tool (eu-stack, gdb) how long it stops its target. It is a library for
+ * LD_PRELOAD that intercepts ptrace() and waitpid(). It does not change the work of the tool.
  *
- * With the spans of tracer.h: window from the call of ATTACH or SEIZE to the return of DETACH, pause from the moment
- * the tool knows of the stop: waitpid() has told it, or, where it finds out by other means (tbstack reads the state in
- * /proc), its first request or signal afterwards. Each detach of process BENCH_PID appends a line "PAUSE_NS WINDOW_NS" to the file
- * BENCH_PTRACE_LOG.
+ * The spans are those of tracer.h. window is from the call of ATTACH or SEIZE to the return of DETACH. pause is from
+ * the moment when the tool knows of the stop. That is the return of waitpid() or, for tools that find out by other
+ * means (tbstack reads the state in /proc), the first request or signal afterwards. Each detach of process BENCH_PID
+ * appends a line "PAUSE_NS WINDOW_NS" to the file BENCH_PTRACE_LOG.
  *
  *     cc -O2 -Wall -Wextra -shared -fPIC -o ptracetime.so ptracetime.c -ldl
  */

@@ -7,15 +7,15 @@ import (
 	"path/filepath"
 )
 
-// The published figures stand between these lines. publish replaces the text between them.
+// The published figures are between these lines. publish replaces the text between them.
 const (
 	publishBegin = "<!-- figures: make bench -->"
 	publishEnd   = "<!-- end of figures -->"
 	chartName    = "pause.svg"
 )
 
-// publish writes the table and the chart into the output directory and, if asked to, the table into doc/benchmarks.md
-// and the chart beside the sources.
+// publish writes the table and the chart into the output directory. If requested, it also writes the table into
+// doc/benchmarks.md and the chart beside the sources.
 func (r *report) publish(o options) error {
 	if !o.wants("captures") {
 		return nil

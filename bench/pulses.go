@@ -16,18 +16,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// starting starts a tool that captures the processes at loadRate while it does not pause, and has it pause.
+// starting starts a tool in paused state. While it is not paused, it captures the processes at loadRate.
 type starting func(ctx context.Context, pids []int) (pulses, error)
 
 // pulses is that tool.
 type pulses interface {
 	resume() error
 	pause() error // when it returns the tool does no work
-	// end is called while it pauses; rate is the number of captures in a second in which it did not.
+	// end is called while the tool is paused. rate is the number of captures per second of unpaused time.
 	end() (rate float64, err error)
 }
 
-// pulseSettles is how long a program runs before its first pause: it has begun by then.
+// pulseSettles is how long a program runs before its first pause, so that its start is over.
 const pulseSettles = 500 * time.Millisecond
 
 // nothing is the tool that does nothing.
@@ -55,7 +55,7 @@ func startOurs(o options, arguments ...string) starting {
 		}
 		p := &program{cmd: command(ctx, o.Binary, all...), since: time.Now()}
 		p.cmd.Stdout, p.cmd.Stderr = &p.stdout, &p.stderr
-		// A process of a group whose parents all belong to it, or to other sessions, is not suspended.
+		// The kernel does not suspend a process in an orphaned process group.
 		p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 		if err := p.cmd.Start(); err != nil {
 			return nil, fmt.Errorf("start: %w", err)
@@ -120,7 +120,7 @@ func (p *program) end() (float64, error) {
 	return 0, errors.Join(err, failed, errors.New(p.stderr.String()))
 }
 
-// repeated is a tool that a capture or some take a run of.
+// repeated is a tool that needs a separate run for each capture, or for a few.
 type repeated struct {
 	ctx      context.Context //nolint:containedctx // the tool's
 	pids     []int

@@ -14,7 +14,7 @@ import (
 // noiseFloor is the length in microseconds from which a gap that no tool made counts as the machine's noise.
 const noiseFloor = 10
 
-// report is the whole outcome; its JSON is the source of the figures in doc/benchmarks.md.
+// report contains all results; its JSON is the source of the figures in doc/benchmarks.md.
 type report struct {
 	Date       time.Time      `json:"date"`
 	Machine    machine        `json:"machine"`
@@ -40,7 +40,7 @@ type machine struct {
 	Load       string `json:"load_before"` // of the last 1, 5 and 15 minutes
 }
 
-// noise is what happens to the C loop when no tool is at work.
+// noise is the gaps of the C loop while no tool is running.
 type noise struct {
 	PerSecond int     `json:"gaps_over_10us_per_second"` // median of the rounds
 	Longest   summary `json:"longest_in_a_second_us"`
@@ -58,7 +58,7 @@ func newReport(o options, s *server) *report {
 	return r
 }
 
-// busy notes that the machine had other work when it had.
+// busy records whether the machine had other work.
 func (r *report) busy() {
 	var load float64
 	if _, err := fmt.Sscan(r.Machine.Load, &load); err == nil && load > float64(r.Machine.Processors)/4 {

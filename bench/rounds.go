@@ -28,7 +28,7 @@ type result struct {
 	parts                     map[string][]summary
 }
 
-// rounds gives every tool its turn at every target, in every round; the order of the tools rotates.
+// rounds gives every tool a turn at every target, in every round. The order of the tools rotates.
 func (r *report) rounds(ctx context.Context, o options, tools []tool, targets *targets) error {
 	if len(targets.List) == 0 || len(tools) == 0 {
 		return errors.New("nothing to measure")
@@ -118,7 +118,7 @@ func (r *result) combine() {
 	}
 }
 
-// noise lets the loop run with no tool at work and notes for how long the machine stopped it all the same.
+// noise runs the loop without a tool, and records how long the machine itself stopped it.
 func (r *report) noise(ctx context.Context, target target) error {
 	if target.gaps == nil {
 		return nil
@@ -144,7 +144,7 @@ func (r *report) noise(ctx context.Context, target target) error {
 	return nil
 }
 
-// depth notes how many frames our own capture has at each target.
+// depth records the number of frames that our own capture has at each target.
 func (r *report) depth(ctx context.Context, o options, targets *targets) error {
 	for _, target := range targets.List {
 		out, err := output(command(ctx, o.Binary, "capture", "--format", "json", strconv.Itoa(target.PID)))

@@ -26,8 +26,8 @@ type server struct {
 	as      *syscall.Credential // nil: the current user
 }
 
-// findBinDir is where PostgreSQL's programs are: what was asked for, else what PG_CONFIG says, else the newest of
-// Debian's.
+// findBinDir returns the folder of PostgreSQL's programs: the requested one, else the one from PG_CONFIG, else
+// Debian's newest.
 func findBinDir(ctx context.Context, asked string) (string, error) {
 	if asked != "" {
 		return asked, nil
@@ -54,7 +54,7 @@ func findBinDir(ctx context.Context, asked string) (string, error) {
 // credential returns the user that runs the server when the benchmark runs as root, because PostgreSQL refuses root.
 func credential() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
-		return nil, nil //nolint:nilnil // nobody else
+		return nil, nil //nolint:nilnil // the current user
 	}
 	u, err := user.Lookup("postgres")
 	if err != nil {
@@ -114,7 +114,7 @@ func (s *server) start(ctx context.Context) error {
 	return conn.QueryRow(ctx, "SHOW server_version").Scan(&s.Version)
 }
 
-// stop ends the server, which takes all its backends along, and removes its files; also after ctx has ended.
+// stop ends the server, which ends all its backends, and removes its files. It works also after ctx has ended.
 func (s *server) stop(ctx context.Context) error {
 	var err error
 	if _, missing := os.Stat(filepath.Join(s.data(), "postmaster.pid")); missing == nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// sqlFigure is the round trip of a statement, as the client sees it.
+// sqlFigure is the round trip time of a statement, measured by the client.
 type sqlFigure struct {
 	Statement string  `json:"statement"`
 	Target    string  `json:"target,omitempty"`

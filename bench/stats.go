@@ -14,8 +14,8 @@ type summary struct {
 	Max float64 `json:"max"`
 }
 
-// figure is what all rounds say of one span, in microseconds: the median over the rounds of each round's percentile,
-// the longest single sample, and between which limits the rounds' medians lay (the machine's noise).
+// figure summarizes one span over all rounds, in microseconds. It contains the median over the rounds of each round's
+// percentile, the longest single sample, and the range of the rounds' medians (the machine's noise).
 type figure struct {
 	summary
 
@@ -23,7 +23,7 @@ type figure struct {
 	High float64 `json:"p50_high"`
 }
 
-// percentile is the nearest-rank percentile of samples, which it sorts; 0 of none.
+// percentile returns the nearest-rank percentile of samples, or 0 without samples. It sorts the samples.
 func percentile[T cmp.Ordered](samples []T, p int) T {
 	if len(samples) == 0 {
 		var none T
@@ -33,7 +33,7 @@ func percentile[T cmp.Ordered](samples []T, p int) T {
 	return samples[max(0, (len(samples)*p+99)/100-1)]
 }
 
-// mean is the arithmetic mean and its standard error.
+// mean returns the arithmetic mean and its standard error.
 func mean(samples []float64) (mean, standardError float64) {
 	n := float64(len(samples))
 	if n == 0 {
@@ -76,7 +76,7 @@ func combine(rounds []summary) figure {
 	}
 }
 
-// micros prints microseconds with three digits or as many as there are before the point: "7.42 µs", "1.99 ms".
+// micros prints microseconds with three significant digits, or all digits before the point: "7.42 µs", "1.99 ms".
 func micros(us float64) string {
 	switch {
 	case us >= 1e6:
@@ -88,7 +88,7 @@ func micros(us float64) string {
 	}
 }
 
-// ratio prints how often b goes into a: "270x", "3.1x", "-" when there is nothing to compare.
+// ratio prints a divided by b: "270x", "3.1x", or "-" if one of them is 0.
 func ratio(a, b float64) string {
 	switch r := a / b; {
 	case a == 0 || b == 0:

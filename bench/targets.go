@@ -21,18 +21,18 @@ type target struct {
 	gaps *gaps  // its own record of its pauses; nil if it keeps none
 }
 
-// wake lets a busy target run and rest stops it again: one target at a time may take a processor, or the targets would
-// measure each other.
+// wake lets a busy target run, and rest stops it again. Only one target at a time may use a processor. Otherwise the
+// targets would measure each other.
 func (t target) wake() { t.signal(syscall.SIGCONT) }
 func (t target) rest() { t.signal(syscall.SIGSTOP) }
 
 func (t target) signal(s syscall.Signal) {
 	if t.Busy {
-		_ = syscall.Kill(t.PID, s) // that it is gone is what the tools will say
+		_ = syscall.Kill(t.PID, s) // if it is gone, the tools will report this
 	}
 }
 
-// targets are all of them, and what keeps them alive.
+// targets are all targets, and the connections that keep them alive.
 type targets struct {
 	List []target
 	gaps *gaps
@@ -42,7 +42,7 @@ type targets struct {
 	done   chan struct{} // closed when the busy session has ended
 }
 
-// schema makes the busy backend's work: sorts, two PL/pgSQL functions deep.
+// schema creates the busy backend's work: sorts inside two PL/pgSQL functions.
 const schema = `
 CREATE FUNCTION bench_sort() RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE total bigint;

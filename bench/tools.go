@@ -14,21 +14,21 @@ import (
 	"time"
 )
 
-// turn is what a tool measured in its turn at a target.
+// turn is the measurement of a tool in one turn at a target.
 type turn struct {
 	Count   int      // captures
-	Seconds float64  // in which they were made; 0 when the tool does not tell
-	Pause   summary  // the target held, from the moment the tool knows of the stop
-	Window  *summary // the same from the moment the stop was asked for; nil when the tool does not tell
+	Seconds float64  // their duration; 0 if the tool does not report it
+	Pause   summary  // time for which the target was stopped, from the moment when the tool knows of the stop
+	Window  *summary // the same from the request of the stop; nil if the tool does not report it
 	Call    summary  // the whole capture, or of a program that makes but one: start to exit
-	Depth   int      // frames; 0 when the tool does not tell
+	Depth   int      // frames; 0 if the tool does not report it
 	Parts   map[string]summary
 }
 
-// tool is one of those compared. It is run count times on pid in a turn.
+// tool is one of the compared tools. It is run count times on pid in a turn.
 type tool struct {
 	Name   string
-	Call   string // what the figure "call" spans
+	Call   string // meaning of the figure "call"
 	Absent string // why it cannot run here; then run is nil
 	run    func(ctx context.Context, pid int) (turn, error)
 }
@@ -63,7 +63,7 @@ func tools(o options, p programs) []tool {
 		{Name: ours + " capture", Call: callProgram, run: func(ctx context.Context, pid int) (turn, error) {
 			return timed(5, 0, func() *exec.Cmd { return command(ctx, o.Binary, "capture", strconv.Itoa(pid)) })
 		}},
-		// What the others do: they tell no lines.
+		// Like the other tools, without source lines.
 		{Name: "… no lines", Call: callProgram, run: func(ctx context.Context, pid int) (turn, error) {
 			return timed(5, 0, func() *exec.Cmd {
 				return command(ctx, o.Binary, "capture", "--debug-dir", os.DevNull, strconv.Itoa(pid))
@@ -107,8 +107,8 @@ func measurements(c *exec.Cmd, out []byte) (turn, error) {
 	t := turn{Count: printed.Count, Seconds: printed.Secs, Pause: printed.Pause, Window: printed.Wind,
 		Depth: printed.Depth}
 	if printed.Held != nil {
-		// What we call the pause is an upper bound, from the last moment before the stop was known; others begin when they
-		// know of it.
+		// Our pause is an upper bound, from the last moment before the stop was known. The pause of other tools
+		// begins when they know of the stop.
 		t.Pause, t.Window = *printed.Held, &printed.Pause
 	}
 	switch {
@@ -142,12 +142,12 @@ type foreign struct {
 	name       string
 	calls      int // per turn
 	arguments  []string
-	incomplete int // exit status that says that the stack may be incomplete, 0 when there is none
+	incomplete int // exit status for a possibly incomplete stack, 0 if there is none
 }
 
 func (f foreign) tool(preload string) tool {
 	t := tool{Name: f.name, Call: callProgram}
-	path := os.Getenv(strings.ToUpper(f.name)) // TBSTACK and the like: where it is if not in the path
+	path := os.Getenv(strings.ToUpper(f.name)) // TBSTACK and similar: the program's path if it is not in PATH
 	var err error
 	if path == "" {
 		path, err = exec.LookPath(f.name)

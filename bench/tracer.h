@@ -84,7 +84,7 @@ next_status(pid_t pid)
 	}
 }
 
-/* Wait for the stop that INTERRUPT asked for; signals on their way to the target are handed on. */
+/* Waits for the stop that INTERRUPT requested. Signals for the target are delivered. */
 static void
 wait_for_stop(pid_t pid)
 {

@@ -26,7 +26,7 @@ type worker struct {
 	ready   time.Duration // from its start to READY=1
 }
 
-// workerFigures is what the worker costs. Memory is in MiB.
+// workerFigures are the costs of the worker. Memory is in MiB.
 type workerFigures struct {
 	ReadyMS   figure  `json:"ready_ms"` // start to READY=1
 	StartRSS  float64 `json:"rss_start_mb"`
@@ -90,7 +90,8 @@ func (w *worker) stop() error {
 	return nil
 }
 
-// memory reads a line of /proc/PID/status that is in kB, as VmRSS or VmHWM; in MiB, 0 when there is none.
+// memory reads a value in kB from /proc/PID/status, such as VmRSS or VmHWM. It returns MiB, or 0 if there is no such
+// line.
 func (w *worker) memory(line string) float64 {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", w.command.Process.Pid))
 	if err != nil {
@@ -105,7 +106,7 @@ func (w *worker) memory(line string) float64 {
 	return kb / 1024
 }
 
-// startWorkers starts the worker several times, to see how long that takes, and leaves the last one running.
+// startWorkers starts the worker several times to measure the time, and leaves the last one running.
 func startWorkers(ctx context.Context, binary string, s *server) (*worker, figure, error) {
 	var ready []summary
 	for {

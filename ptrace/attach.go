@@ -17,7 +17,7 @@ const (
 	maxPID     = 1<<31 - 1
 )
 
-// checkPID refuses numbers that cannot be a process that this one may trace.
+// checkPID refuses numbers that cannot be the id of a process that this process may trace.
 func checkPID(pid int) error {
 	switch {
 	case pid <= 0 || pid > maxPID:
@@ -25,7 +25,7 @@ func checkPID(pid int) error {
 	case pid == unix.Getpid():
 		return fmt.Errorf("process %d: %w", pid, ErrSelf)
 	}
-	// Signal 0 is no signal, only a question: is pid the main thread of a process?
+	// Signal 0 only checks whether pid exists: is it the main thread of a process?
 	if err := unix.Tgkill(pid, pid, 0); !errors.Is(err, unix.ESRCH) {
 		return nil
 	}
@@ -58,7 +58,7 @@ func readTarget(pid int) (procfs.Stat, error) {
 	return stat, nil
 }
 
-// mainThreadRuns returns an error if only the main thread is wanted, and that has exited before others.
+// mainThreadRuns returns an error if only the main thread is requested, and it has exited before other threads.
 func mainThreadRuns(stat *procfs.Stat, o *Options) error {
 	if o.AllThreads || !isDead(stat.State) || stat.Threads <= 1 {
 		return nil
@@ -116,7 +116,7 @@ func (s *session) attachThreads() error {
 	pid := s.call.target.PID
 	known := map[int]bool{pid: true}
 	u := newUndertaker()
-	defer func() { s.strike(u.leave()) }()
+	defer func() { s.markReaped(u.leave()) }()
 	for round := range maxRounds {
 		tids, err := procfs.Threads(pid)
 		if err != nil {
@@ -171,10 +171,10 @@ func (s *session) attachThread(tid int) bool {
 	return t.phase == seized
 }
 
-// strike says of threads that notice of their ends has been taken.
-func (s *session) strike(buriedThreads []int) {
+// markReaped records that threads were reaped.
+func (s *session) markReaped(threads []int) {
 	for i := range s.tracees {
-		if t := &s.tracees[i]; slices.Contains(buriedThreads, t.tid) {
+		if t := &s.tracees[i]; slices.Contains(threads, t.tid) {
 			t.phase = reaped
 		}
 	}

@@ -26,7 +26,8 @@ type look struct {
 	voluntary, involuntary uint64
 }
 
-// blocked reads a thread that sleeps. errAwake: it does not; errMoved: it woke up, or its stack was written to.
+// blocked reads a sleeping thread. errAwake: the thread does not sleep. errMoved: it woke up, or its stack was
+// changed.
 func (w *observer) blocked(tid int) (Thread, error) {
 	pid := w.target.PID
 	thread := Thread{TID: tid}
@@ -140,7 +141,7 @@ func (w *observer) copyAround(tid int, sp uint64) (Stack, error) {
 	return Stack{Start: start, Data: data[:n], Cut: uint64(n) < end-start}, nil
 }
 
-// stackIn finds the part of memory that is the stack if sp is the stack pointer.
+// stackIn returns the part of memory that is the stack at a stack pointer sp.
 func stackIn(maps []procfs.Mapping, sp, redZone uint64) (start, end uint64, ok bool) {
 	i, _ := slices.BinarySearchFunc(maps, sp, func(m procfs.Mapping, sp uint64) int {
 		if m.End <= sp {

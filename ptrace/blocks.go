@@ -20,7 +20,7 @@ const (
 	maxUnreadable = 256
 )
 
-// blocks is the state of Options.Blocks in a session: all that the stop needs exists, and was touched, before.
+// blocks is the state of Options.Blocks in a session. All memory for the stop is allocated and touched before.
 type blocks struct {
 	wanted  []Block
 	vectors []iovec

@@ -7,7 +7,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestBlocks copies more blocks than one system call takes, some of them of memory that is not there.
+// TestBlocks copies more blocks than fit into one system call, some of them unreadable.
 func TestBlocks(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")

@@ -31,8 +31,8 @@ type Options struct {
 	MaxStack int           // bytes of stack per thread at most; 0: 1 MiB; more than 64 MiB are not given
 	RedZone  int           // bytes below the stack pointer that belong to the stack; 0: 128; negative: none
 	Deadline time.Duration // from the call to the stop of the target, or to its observation; 0: 3 s
-	// Patience is taken instead of Deadline, if shorter, for a target that is in uninterruptible sleep when it is
-	// attached to: it does not stop before that has ended. 0: Deadline. Capture only.
+	// Patience replaces Deadline, if shorter, for a target in uninterruptible sleep at the time of the attach. Such a
+	// target does not stop before the sleep has ended. 0 means Deadline. For Capture only.
 	Patience time.Duration
 	// AllThreads captures every thread of the process, all of them stopped at the same time, instead of the main
 	// thread alone.
@@ -109,7 +109,7 @@ type Thread struct {
 	WaitChannel string
 	KernelStack []string
 	Stack       Stack
-	// Others are structures and stacks that Options.Coroutines led to (Engine only).
+	// Others are structures and stacks found through Options.Coroutines (Engine only).
 	Others []Stack
 	// Err is the reason why something is missing: ErrExited (the thread ended meanwhile), ErrDeadline (it did not
 	// stop while the others were stopped), ErrTraced, ErrKernelWorker. With registers but no stack it is ErrNoStack.

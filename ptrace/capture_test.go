@@ -76,7 +76,7 @@ func TestCaptureStopped(t *testing.T) {
 	}
 }
 
-// TestStopDuringCapture: a SIGSTOP that comes while the process is captured all the time stops it, and a SIGCONT
+// TestStopDuringCapture checks that a SIGSTOP during continuous captures stops the process, and that a SIGCONT
 // continues it.
 func TestStopDuringCapture(t *testing.T) {
 	c := startTarget(t, "busy")
@@ -91,7 +91,7 @@ func TestStopDuringCapture(t *testing.T) {
 	checkUnharmed(t, c.pid)
 }
 
-// captureContinuously captures until the returned function is called, which returns how often it did.
+// captureContinuously captures until the returned function is called. That returns the number of captures.
 func captureContinuously(t testing.TB, pid, routines int) func() int {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
@@ -186,7 +186,7 @@ func TestAllThreads(t *testing.T) {
 				s := mustCapture(t, c.pid, Options{AllThreads: true})
 				names := map[string]bool{}
 				for i := range s.Threads {
-					// On a machine that is busy with other things a runnable thread may not get to stop in time.
+					// On a busy machine a runnable thread may not stop in time.
 					if err := s.Threads[i].Err; errors.Is(err, ErrDeadline) {
 						t.Log(err)
 					} else if err != nil {
@@ -244,7 +244,7 @@ func TestStackBounds(t *testing.T) {
 	}
 }
 
-// TestGrownStack: the stack grew after the maps were read.
+// TestGrownStack checks a stack that grew after the maps were read.
 func TestGrownStack(t *testing.T) {
 	c := startTarget(t, "grow")
 	s, err := Capture(context.Background(), anyTarget(c.pid), Options{MaxStack: 8 << 20, hook: func(s step) {

@@ -18,8 +18,8 @@ import (
 // grace is how long a call waits, after its deadline or cancellation, for its thread to detach and clean up.
 const grace = 300 * time.Millisecond
 
-// captureCall is one call of Capture. All ptrace requests are made by one goroutine on one locked thread; the caller's
-// goroutine only waits, so that a kernel that does not come back cannot hold it.
+// captureCall is one call of Capture. One goroutine on one locked thread makes all ptrace requests. The caller's
+// goroutine only waits, so that it does not hang if the kernel does not answer.
 type captureCall struct {
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	target  Target
@@ -46,7 +46,7 @@ var activeCaptures = struct {
 	byPID map[int]*captureCall
 }{byPID: map[int]*captureCall{}}
 
-// enter waits until no other capture of the process is under way.
+// enter waits until no other capture of the process is active.
 func (f *captureCall) enter() error {
 	for {
 		if err := f.canceled(); err != nil {
@@ -88,7 +88,7 @@ func (f *captureCall) canceled() error {
 	return fmt.Errorf("process %d: capture canceled: %w", f.target.PID, context.Cause(f.ctx))
 }
 
-// expired says that the capture must end: it is canceled or its deadline has passed.
+// expired reports whether the capture must end: it is canceled or its deadline has passed.
 func (f *captureCall) expired() error {
 	if err := f.canceled(); err != nil {
 		return err
@@ -183,12 +183,12 @@ func (f *captureCall) run() (clean bool) {
 			f.finish()
 			return
 		}
-		go f.landAfter(unix.Gettid())
+		go f.finishAfter(unix.Gettid())
 	}()
 	return f.capture()
 }
 
-// finish hands the result over and lets the next capture of the process begin.
+// finish returns the result and lets the next capture of the process begin.
 func (f *captureCall) finish() {
 	activeCaptures.Lock()
 	delete(activeCaptures.byPID, f.target.PID)
@@ -197,8 +197,8 @@ func (f *captureCall) finish() {
 	work.end()
 }
 
-// landAfter lands when a thread of this process has ended.
-func (f *captureCall) landAfter(tid int) {
+// finishAfter calls finish when a thread of this process has ended.
+func (f *captureCall) finishAfter(tid int) {
 	const most = 10 * time.Second
 	for begin := time.Now(); time.Since(begin) < most; time.Sleep(50 * time.Microsecond) {
 		if errors.Is(unix.Tgkill(unix.Getpid(), tid, 0), unix.ESRCH) {

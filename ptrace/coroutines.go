@@ -39,7 +39,7 @@ const (
 	farWords     = 4096
 )
 
-// coroutines is the state of Options.Coroutines in a session: all that the stop needs exists before.
+// coroutines is the state of Options.Coroutines in a session. All memory for the stop is allocated before.
 type coroutines struct {
 	wanted bool
 	given  Coroutines
@@ -197,7 +197,7 @@ func (t *tracee) register(at int) (uint64, bool) {
 	return *(*uint64)(unsafe.Pointer(&t.registers[at])), true
 }
 
-// keep notes that memory that was copied is the thread's.
+// keep records that copied memory belongs to the thread.
 //
 //go:nosplit
 //go:norace
@@ -267,7 +267,8 @@ func (s *session) copyCoroutines(t *tracee, sp uint64) {
 	t.stackAt = stackAt
 }
 
-// copyFrom copies the stack of a coroutine from an address on; false if that is beyond it, or not readable.
+// copyFrom copies the stack of a coroutine from an address on. It is false if the address is beyond the stack or
+// unreadable.
 //
 //go:nosplit
 //go:norace

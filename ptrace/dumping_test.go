@@ -55,8 +55,8 @@ func TestDumping(t *testing.T) {
 	checkCore(t, core)
 }
 
-// slowCores has the kernel feed core files, as long as the test lasts, to a program that does not read them before goOn
-// is called. Then they go to the file core.
+// slowCores makes the kernel write core files, for the duration of the test, to a program that reads them only after
+// goOn is called. They then go to the file core.
 func slowCores(t *testing.T) (core string, goOn func()) {
 	t.Helper()
 	const setting = "/proc/sys/kernel/core_pattern"
@@ -101,7 +101,7 @@ func slowCores(t *testing.T) (core string, goOn func()) {
 	return core, goOn
 }
 
-// checkCore verifies that a core file has all that its headers promise.
+// checkCore verifies that a core file contains everything that its headers declare.
 func checkCore(t *testing.T, name string) {
 	t.Helper()
 	f, err := elf.Open(name)

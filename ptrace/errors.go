@@ -50,7 +50,7 @@ func (e *MainThreadError) Error() string {
 // Unwrap implements the interface of package errors.
 func (e *MainThreadError) Unwrap() error { return ErrExited }
 
-// Reason says which of its many checks let the kernel refuse to trace a process.
+// Reason is the kernel's check that denied tracing a process.
 type Reason string
 
 // The known reasons.
@@ -67,7 +67,7 @@ const (
 	ReasonUnknown      Reason = "unknown"       // another reason: a security module such as SELinux or AppArmor
 )
 
-// PermissionError says why the kernel refuses to let a process be traced. It is an ErrNotPermitted.
+// PermissionError describes why the kernel denies tracing a process. It is an ErrNotPermitted.
 type PermissionError struct {
 	PID    int
 	Reason Reason

@@ -49,8 +49,8 @@ func TestStopNotMistakenForExit(t *testing.T) {
 	kill(t, c.pid, unix.SIGKILL)
 	until(t, "an end", func() bool { one.reap(false); return one.phase == reaped })
 	until(t, "another", func() bool { u.call(); u.mu.Lock(); defer u.mu.Unlock(); return len(u.reaped) > 0 })
-	if buried := u.leave(); len(buried) != 1 || buried[0] != other.tid {
-		t.Errorf("buried %v, not %d", buried, other.tid)
+	if reaped := u.leave(); len(reaped) != 1 || reaped[0] != other.tid {
+		t.Errorf("reaped %v, not %d", reaped, other.tid)
 	}
 }
 

@@ -15,8 +15,9 @@ import (
 
 const capSysPtrace = 1 << unix.CAP_SYS_PTRACE
 
-// explain finds out why the kernel refused to let a thread be traced, going through the checks of ptrace_attach and
-// __ptrace_may_access (kernel/ptrace.c), yama and the user namespaces in their order. It can only look afterwards.
+// explain finds the reason why the kernel denied tracing a thread. It repeats the checks of ptrace_attach,
+// __ptrace_may_access (kernel/ptrace.c), yama and the user namespaces in their order. It runs after the denial, so
+// the state may have changed.
 func explain(pid, tid int) error {
 	status, err := procfs.ReadTaskStatus(pid, tid)
 	switch {

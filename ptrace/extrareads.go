@@ -81,7 +81,7 @@ type kind struct {
 	nDerefs int
 }
 
-// extraReads is the state of a Trail in a session: all that the stop needs exists before.
+// extraReads is the state of ExtraReads in a session. All memory for the stop is allocated before.
 type extraReads struct {
 	wanted     bool
 	variables  [maxVariables]Variable
@@ -298,7 +298,7 @@ func (s *session) fetchBlocks(t *tracee, first int) {
 	}
 }
 
-// takeBlocks notes which blocks n bytes were the content of, and returns the number of the first that was not read.
+// takeBlocks records which blocks n copied bytes belong to, and returns the number of the first unread block.
 //
 //go:nosplit
 //go:norace
@@ -326,7 +326,7 @@ func (s *session) loadStack(t *tracee, address uint64) (uint64, bool) {
 	return *(*uint64)(unsafe.Pointer(&s.arena.memory[t.stackAt+int(off)])), true
 }
 
-// found makes the result of a trail; blocks that continue each other become one.
+// found returns the result of the extra reads. It joins adjacent blocks.
 func (s *session) found() []Stack {
 	if !s.extra.wanted {
 		return nil

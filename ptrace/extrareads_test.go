@@ -169,7 +169,7 @@ func TestExtraReadsExpected(t *testing.T) {
 	}
 }
 
-// endBeforeHole is where a readable mapping ends and nothing follows but further on.
+// endBeforeHole returns the end of a readable mapping that is followed by a hole.
 func endBeforeHole(t *testing.T, maps []procfs.Mapping) uint64 {
 	t.Helper()
 	for i := range maps[:len(maps)-1] {
@@ -239,7 +239,7 @@ func TestExtraReadsAtInvalidAddresses(t *testing.T) {
 	checkUnharmed(t, c.pid)
 }
 
-// TestRanges copies pieces of memory at known addresses, some of which are not there: the others are whole.
+// TestRanges copies ranges at known addresses, some of them unreadable. The others must be complete.
 func TestRanges(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "60") // the environment of a small machine adds little to its stack

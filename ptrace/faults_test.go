@@ -20,8 +20,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// full is the number of times that something is done: few, or with PGSB_FAULTS=full (make check-soak) as many as the
-// documentation says.
+// full is the number of repetitions: few, or with PGSB_FAULTS=full (make check-soak) the number in the documentation.
 func full(few, many int) int {
 	if os.Getenv("PGSB_FAULTS") == "full" {
 		return many

@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// storm queues real-time signals to a process while do works on it, and checks that all arrived in order.
+// storm queues real-time signals to a process while do runs, and checks that all arrived in order.
 func storm(t *testing.T, nap string, do func(pid int) (stop func() int)) {
 	t.Helper()
 	signals := strconv.Itoa(full(20_000, 100_000))
@@ -35,14 +35,14 @@ func storm(t *testing.T, nap string, do func(pid int) (stop func() int)) {
 	}
 }
 
-// TestSignalStorm: no signal is lost, doubled or overtaken by another.
+// TestSignalStorm checks that no signal is lost, doubled or reordered.
 func TestSignalStorm(t *testing.T) {
 	for _, nap := range []string{"0", "200"} { // after every 20 signals
 		storm(t, nap, func(pid int) func() int { return captureContinuously(t, pid, 2) })
 	}
 }
 
-// captureRole captures a process for ever, and writes a line for every ten times.
+// captureRole captures a process endlessly, and prints a line after every ten captures.
 func captureRole(args []string) int {
 	pid, _ := strconv.Atoi(args[0])
 	os.Stdout.WriteString("ready\n")
@@ -84,7 +84,7 @@ func actor(role string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// killCapturers starts capturing processes and kills them with SIGKILL, again and again, until stopped.
+// killCapturers repeatedly starts capturing processes and kills them with SIGKILL, until stopped.
 func killCapturers(t *testing.T, pid int) func() int {
 	t.Helper()
 	quit, result := make(chan struct{}), make(chan int)

@@ -22,7 +22,7 @@ import (
 // targetProgram is testdata/target.c, compiled; "" if there is no C compiler.
 var targetProgram string
 
-// roleVariable makes the test binary play another part in a child process: it names a key of roles.
+// roleVariable makes the test binary play another role in a child process: it is a key of roles.
 const roleVariable = "PTRACE_TEST_ROLE"
 
 var roles = map[string]func(args []string) int{

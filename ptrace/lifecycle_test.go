@@ -18,7 +18,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// TestLeaderless: the main thread has ended, the others live on.
+// TestLeaderless checks a process whose main thread has ended while other threads run.
 func TestLeaderless(t *testing.T) {
 	c := startTarget(t, "leaderless", "3")
 	untilState(t, c.pid, 'Z')
@@ -91,11 +91,11 @@ func TestThreadsComeAndGo(t *testing.T) {
 // must work even while they are seized.
 func TestExecFromThread(t *testing.T) {
 	for _, others := range []string{"0", "20"} {
-		t.Run(others, func(t *testing.T) { phoenix(t, others) })
+		t.Run(others, func(t *testing.T) { execFromThread(t, others) })
 	}
 }
 
-func phoenix(t *testing.T, others string) {
+func execFromThread(t *testing.T, others string) {
 	t.Helper()
 	c := startTarget(t, "phoenix", "0", others)
 	captured := 0
@@ -202,7 +202,7 @@ func TestCanceled(t *testing.T) {
 	}
 }
 
-// TestPanic: a panic ends as an error, with the target detached.
+// TestPanic checks that a panic becomes an error, with the target detached.
 func TestPanic(t *testing.T) {
 	c := startTarget(t, "sleep")
 	for _, at := range []step{stepMapped, stepSeized, stepDone} {

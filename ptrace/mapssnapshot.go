@@ -10,8 +10,8 @@ type MapsSnapshot struct {
 	stat  procfs.Stat
 }
 
-// WithMaps returns the layout with another copy of the same mappings: where many layouts are kept, their mappings may
-// share memory.
+// WithMaps returns the snapshot with another copy of the same mappings, so that many snapshots can share their
+// memory.
 func (l *MapsSnapshot) WithMaps(maps []procfs.Mapping) *MapsSnapshot {
 	return &MapsSnapshot{maps: maps, spans: l.spans, stat: l.stat}
 }
@@ -22,20 +22,20 @@ func (l *MapsSnapshot) of(now *procfs.Stat) bool {
 		l.stat.StackStart == now.StackStart
 }
 
-// span is a readable mapping, as much of it as is needed to find a stack.
+// span is the part of a readable mapping's data that is needed to find a stack.
 type span struct {
 	start, end uint64
 	grows      bool // the main thread's stack, which the kernel extends downwards on access
 }
 
-// maxGrowth is how far below its known start a stack can have grown since the maps were read.
+// maxGrowth is the distance by which a stack can have grown below its known start since the maps were read.
 const maxGrowth = 1 << 30
 
-// stackPath is how /proc/PID/maps names the main thread's stack.
+// stackPath is the name of the main thread's stack in /proc/PID/maps.
 const stackPath = "[stack]"
 
-// appendSpans takes the readable mappings in address order. Pieces of the main stack that touch each other (a part of
-// it had its rights changed) become one.
+// appendSpans appends the readable mappings in address order. It joins adjacent pieces of the main stack, which are
+// separate if a part has other rights.
 func appendSpans(spans []span, maps []procfs.Mapping) []span {
 	for i := range maps {
 		m := &maps[i]
@@ -52,7 +52,7 @@ func appendSpans(spans []span, maps []procfs.Mapping) []span {
 	return spans
 }
 
-// stackAround returns the part of memory that is the stack if sp is the stack pointer.
+// stackAround returns the part of memory that is the stack at a stack pointer sp.
 //
 //go:nosplit
 //go:norace

@@ -10,9 +10,9 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// ReadMemory copies memory of a process from addr into p, without stopping it (process_vm_readv(2)); it needs the same
-// rights as a capture. It returns how much could be read before the first unreadable page; an error says why that is
-// less than all: unix.EFAULT wrapped with the address, ErrExited, ErrNotPermitted.
+// ReadMemory copies memory of a process from addr into p, without stopping the process (process_vm_readv(2)). It
+// needs the same rights as a capture. It returns the number of bytes read before the first unreadable page. The error
+// is unix.EFAULT wrapped with the address, ErrExited, or ErrNotPermitted.
 func ReadMemory(pid int, addr uint64, p []byte) (int, error) {
 	if pid <= 0 || pid > maxPID {
 		return 0, fmt.Errorf("process %d: %w", pid, ErrInvalidPID)

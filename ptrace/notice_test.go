@@ -60,15 +60,15 @@ func noticeProgram(t *testing.T) string {
 	return program
 }
 
-// TestStopCutsLongCalls: a call that has done a part of its work when its process is stopped ends with that, as
-// doc/safety.md says below its table; without a stop it does all of it.
+// TestStopCutsLongCalls checks system calls that are stopped after a part of their work. They must return this part,
+// as doc/safety.md says below its table. Without a stop they must do all of the work.
 func TestStopCutsLongCalls(t *testing.T) {
 	program := noticeProgram(t)
 	const all = 1 << 20
 	for _, engine := range []string{"none", Engine, EngineBlocked} {
 		var result int
 		var errno unix.Errno
-		for range 20 { // on a busy machine a call can have ended before it is looked at
+		for range 20 { // on a busy machine a call can have ended before it is stopped
 			result, errno, _ = disturbed(t, exec.Command(program, "write"), engine, 300*time.Millisecond)
 			if engine != Engine || result < all {
 				break
@@ -95,7 +95,7 @@ func TestStopNoticedByTarget(t *testing.T) {
 				}
 				var result, ms int
 				var errno unix.Errno
-				for range 20 { // on a busy machine a call can have ended before it is looked at
+				for range 20 { // on a busy machine a call can have ended before it is stopped
 					result, errno, ms = disturbed(t, exec.Command(program, tt.call), engine, lasting)
 					if errno == want || errno != tt.end || ms < int(lasting.Milliseconds()) {
 						break
@@ -120,8 +120,8 @@ func TestStopNoticedByTarget(t *testing.T) {
 		strings.Join(interrupted, ", "), len(noticed)-len(interrupted))
 }
 
-// disturbed has a process make a system call, captures it in there, and returns how the call ended and after how many
-// milliseconds.
+// disturbed makes a process call a system call, captures it during the call, and returns the result and the duration
+// in milliseconds.
 func disturbed(t *testing.T, command *exec.Cmd, engine string, lasting time.Duration) (int, unix.Errno, int) {
 	c := startChild(t, command)
 	until(t, "the process sleeps, or has ended", func() bool { s := stateOf(t, c.pid); return s == 'S' || s == 'Z' })

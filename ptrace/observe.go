@@ -32,7 +32,7 @@ func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 	return w.bounded()
 }
 
-// tryAll observes, again if the process executes another program meanwhile.
+// tryAll observes, and repeats this if the process executes another program meanwhile.
 func (w *observer) tryAll() (*Snapshot, error) {
 	const tries = 3
 	for range tries {
@@ -90,7 +90,7 @@ type observer struct {
 	found   []Stack
 }
 
-// observe looks once; errAgain says that the process executed another program meanwhile.
+// observe makes one attempt. errAgain means that the process executed another program meanwhile.
 func (w *observer) observe() (*Snapshot, error) {
 	pid := w.target.PID
 	var err error
@@ -304,7 +304,7 @@ func (w *observer) thread(tid int) (thread Thread, engine string) {
 	return thread, ""
 }
 
-// left is the time until the deadline; not positive when the caller has gone.
+// left is the time until the deadline; not positive when the caller has canceled.
 func (w *observer) left() time.Duration {
 	if w.ctx.Err() != nil {
 		return 0
@@ -323,7 +323,7 @@ func (w *observer) procError(tid int, err error) error {
 	return err
 }
 
-// denied says why the kernel refuses to show a thread. Unlike for explain, a tracer is no reason.
+// denied returns the reason why the kernel does not show a thread. Unlike in explain, a tracer is not a reason.
 func (w *observer) denied(tid int) error {
 	status, err1 := procfs.ReadTaskStatus(w.target.PID, tid)
 	self, err2 := procfs.ReadTaskStatus(unix.Getpid(), unix.Gettid())

@@ -73,7 +73,7 @@ func TestObserveAsleep(t *testing.T) {
 	}
 }
 
-// TestObserveStopped: a group stop is a sleep as well.
+// TestObserveStopped checks that a group stop counts as a sleep.
 func TestObserveStopped(t *testing.T) {
 	c := startTarget(t, "busy")
 	kill(t, c.pid, unix.SIGSTOP)
@@ -104,7 +104,8 @@ func TestObserveRunning(t *testing.T) {
 	}
 }
 
-// TestObserveInKernel: a thread that hardly leaves the kernel has the registers with which it entered it.
+// TestObserveInKernel checks a thread that is almost always in the kernel. It has the registers of its entry into the
+// kernel.
 func TestObserveInKernel(t *testing.T) {
 	needSampling(t)
 	c := startTarget(t, "zero")
@@ -149,7 +150,7 @@ func TestObserveDeepStack(t *testing.T) {
 	}
 }
 
-// TestObserveUninterruptible looks at the parent of a vfork child, which no signal and no tracer can stop.
+// TestObserveUninterruptible observes the parent of a vfork child, which no signal and no tracer can stop.
 func TestObserveUninterruptible(t *testing.T) {
 	c := startTarget(t, "frozen")
 	untilState(t, c.pid, 'D')
@@ -173,7 +174,7 @@ func TestObserveUninterruptible(t *testing.T) {
 	}
 }
 
-// TestObserveTraced looks at processes that another tracer has, running and stopped by it.
+// TestObserveTraced observes processes of another tracer, running and stopped by it.
 func TestObserveTraced(t *testing.T) {
 	for _, name := range []string{"strace", "gdb"} {
 		program, err := exec.LookPath(name)
@@ -317,7 +318,7 @@ func TestMapsBetween(t *testing.T) {
 	}
 }
 
-// TestParseRing parses a sample that is made here, and all that is left when it is cut off.
+// TestParseRing parses a hand-made sample, and its beginnings after truncation.
 func TestParseRing(t *testing.T) {
 	record := makeSample(t, 16)
 	ring := slices.Concat([]byte{2, 0, 0, 0, 0, 0, 16, 0, 1, 1, 1, 1, 1, 1, 1, 1}, record)

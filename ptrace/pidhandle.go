@@ -55,7 +55,7 @@ func Hold(pid int) (*PidHandle, error) {
 	return h, nil
 }
 
-// Lives reports whether the process has not ended yet. As long as it has not, its number is its own.
+// Lives reports whether the process has not ended yet. Until then, no other process can get its id.
 func (h *PidHandle) Lives() bool { return !h.EndsWithin(0) }
 
 // EndsWithin waits until the process has ended, for at most the given time, and reports whether it has. It is false

@@ -25,7 +25,7 @@ func (s *session) prefault() {
 	w := &observer{ctx: s.call.ctx, target: s.call.target, options: s.call.options, maps: s.maps}
 	i := slices.IndexFunc(s.maps, func(m procfs.Mapping) bool { return m.Path == stackPath })
 	if i >= 0 {
-		// All of it: where in it the stack begins is not known of a process that runs.
+		// Read the whole stack: the start of its used part is unknown while the process runs.
 		m := &s.maps[i]
 		size := min(m.End-m.Start, s.maxStack, uint64(len(s.arena.memory)))
 		stack := Stack{Start: m.End - size, Data: s.arena.memory[:size]}
@@ -47,7 +47,7 @@ func (s *session) prefault() {
 	}
 }
 
-// swapping reports whether there is anything swapped on this machine.
+// swapping reports whether this machine has swapped memory out.
 func swapping() bool {
 	var info unix.Sysinfo_t
 	return unix.Sysinfo(&info) == nil && info.Freeswap < info.Totalswap

@@ -115,7 +115,7 @@ func mainStack(t *testing.T, pid int) (start, end uint64) {
 	return maps[i].Start, maps[i].End
 }
 
-// pageOut has the kernel swap memory of a process.
+// pageOut makes the kernel swap out memory of a process.
 func pageOut(t *testing.T, pid int, start, end uint64) {
 	t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)

@@ -58,7 +58,7 @@ func (s *session) raisePriority() (room bool) {
 	return room
 }
 
-// loadFile is /proc/loadavg, open for good; -1 if it cannot be read.
+// loadFile returns /proc/loadavg, opened once and kept open; -1 if it cannot be read.
 //
 //nolint:gochecknoglobals // it is always the same
 var loadFile = sync.OnceValue(func() int {
@@ -89,11 +89,12 @@ func cpuContended() (crowd, room bool) {
 	return judge(runnable, runtime.NumCPU(), runtime.GOMAXPROCS(0))
 }
 
-// judge is cpuContended for so many threads that can run, on so many processors, of which this program uses so many.
+// judge is cpuContended for a number of ready threads, a number of processors, and the processors used by this
+// program.
 func judge(runnable, processors, used int) (crowd, room bool) {
 	own := 2 * min(used-1, processors-1, maxSideBySide)
 	crowd = runnable-own > processors
-	// Without others of this program's own, one more may be its runtime's monitor, which is about to sleep.
+	// One more thread may be this program's runtime monitor, which is about to sleep.
 	return crowd, !crowd && (own == 0 || runnable < processors)
 }
 

@@ -65,7 +65,7 @@ func TestProcessorContention(t *testing.T) {
 	}
 }
 
-// urgentThreads is how many threads of this process have real-time priority just now.
+// urgentThreads returns how many threads of this process have real-time priority now.
 func urgentThreads(t *testing.T) (n int) {
 	t.Helper()
 	threads, err := procfs.Threads(os.Getpid())
@@ -133,12 +133,12 @@ func TestPriorityDuringStop(t *testing.T) {
 	if os.Getenv("PGSB_TEST_ORDINARY") != "" || !may || os.Geteuid() != 0 {
 		return
 	}
-	t.Run("where it may not", func(t *testing.T) { urgencyElsewhere(t, 0) })
-	t.Run("by the resource limit alone", func(t *testing.T) { urgencyElsewhere(t, urgentPriority) })
+	t.Run("where it may not", func(t *testing.T) { priorityWithLimit(t, 0) })
+	t.Run("by the resource limit alone", func(t *testing.T) { priorityWithLimit(t, urgentPriority) })
 }
 
-// urgencyElsewhere is the same test in a process that has the limit only.
-func urgencyElsewhere(t *testing.T, limit uint64) {
+// priorityWithLimit runs the same test in a process that has only the limit.
+func priorityWithLimit(t *testing.T, limit uint64) {
 	version, err := exec.CommandContext(t.Context(), "setpriv", "--version").Output()
 	if err != nil || !strings.Contains(string(version), "util-linux") {
 		t.Skip("no setpriv of util-linux here") // busybox's setpriv does not support bounding sets

@@ -97,7 +97,7 @@ func (w *observer) unreachable() error {
 	return &ObserveError{PID: w.target.PID, After: time.Since(w.started), Attempts: 1, Blocked: ErrUnreachable}
 }
 
-// leave counts an observation as not returned until it has.
+// leave counts an observation as unreturned until it returns.
 func leave(pid int, done <-chan struct{}) {
 	count := func(n int) {
 		unreturned.Lock()

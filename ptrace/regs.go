@@ -11,7 +11,7 @@ type stackPointer struct {
 	length, offset, size int
 }
 
-// spOf takes the stack pointer out of NT_PRSTATUS registers; false if the layout is unknown.
+// spOf returns the stack pointer in NT_PRSTATUS registers. It is false if the layout is unknown.
 //
 //go:nosplit
 //go:norace

@@ -5,5 +5,5 @@ var stackPointers = [...]stackPointer{
 	{length: 27 * 8, offset: 16 + 15*8, size: 8}, // r15
 }
 
-// floatingSize: s390_fp_regs, a control word and f0 to f15. Functions that call nothing keep general registers there.
+// floatingSize: s390_fp_regs, a control word and f0 to f15. Leaf functions save general registers there.
 const floatingSize = 17 * 8

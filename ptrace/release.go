@@ -89,14 +89,14 @@ func (s *session) reapExited() {
 	}
 }
 
-// fileText has room for the path of a thread's stat, and for as much of that as is needed.
+// fileText has room for the path of a thread's stat file, and for the needed part of its content.
 type fileText struct {
 	path [64]byte
 	text [256]byte
 }
 
-// state returns the state of a thread as procfs.ReadTaskStat does, which may not be called here; 0 if it cannot be
-// read.
+// state returns the state of a thread like procfs.ReadTaskStat, which may not be called here. It is 0 if the state
+// cannot be read.
 //
 //go:nosplit
 //go:norace

@@ -26,14 +26,15 @@ const (
 	ringRoom = 96 << 10
 )
 
-// samplers bounds how many samples are awaited at a time: an unprivileged user may have little memory for them
+// samplers limits the number of concurrent samples, because an unprivileged user may have little memory for them
 // (kernel.perf_event_mlock_kb, 516 by default).
 //
 //nolint:gochecknoglobals // the kernel's limit is per user, however many users this package has
 var samplers = make(chan struct{}, 3)
 
-// running waits until the kernel has taken one sample of a thread on the CPU: its registers and the top of its stack,
-// copied at one moment in an interrupt on its CPU. errNoSample: it did not run for long enough.
+// running waits until the kernel has taken one sample of a thread on the CPU: its registers and the top of its stack.
+// An interrupt on the thread's CPU copies both at one moment. The error is errNoSample if the thread did not run long
+// enough.
 func (w *observer) running(tid int, limit time.Duration) (Thread, error) {
 	thread := Thread{TID: tid}
 	if perfRegisters == nil {
@@ -81,9 +82,9 @@ type sampler struct {
 	ring []byte
 }
 
-// openSampler makes the event. It is asked for with the kernel's time included first, so that a thread that spends all
-// its time in system calls is sampled too: then the sample has the registers with which it entered the kernel. Without
-// CAP_PERFMON that needs kernel.perf_event_paranoid <= 1; the time in user mode alone, <= 2.
+// openSampler opens the event, at first including time in the kernel. A thread that spends all its time in system
+// calls is then sampled too, with the registers of its entry into the kernel. Without CAP_PERFMON this needs
+// kernel.perf_event_paranoid <= 1. Time in user mode alone needs <= 2.
 func openSampler(tid int) (*sampler, error) {
 	attr := unix.PerfEventAttr{
 		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK,
@@ -131,7 +132,7 @@ func (s *sampler) await(limit time.Duration) (*sample, error) {
 	defer func() { _ = unix.IoctlSetInt(s.fd, unix.PERF_EVENT_IOC_DISABLE, 0) }()
 	deadline := time.Now().Add(limit)
 	for {
-		// Poll reports POLLHUP for good once the thread has ended.
+		// After the thread has ended, Poll always reports POLLHUP.
 		fds := []unix.PollFd{{Fd: int32(s.fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, max(0, int(time.Until(deadline).Milliseconds())))
 		if err != nil && !errors.Is(err, unix.EINTR) {
@@ -162,7 +163,7 @@ func (s *sampler) take() (*sample, error) {
 	return parseRing(data[:min(head, uint64(len(data)))])
 }
 
-// sampleError says why the kernel refuses to sample a thread.
+// sampleError returns the reason why the kernel refuses to sample a thread.
 func (w *observer) sampleError(tid int, err error) error {
 	switch {
 	case errors.Is(err, unix.ESRCH):

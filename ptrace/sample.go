@@ -15,11 +15,11 @@ type sample struct {
 	stack     []byte // from sp
 }
 
-// perfRegister is a general register: its number in perf's masks (asm/perf_regs.h), and which word of NT_PRSTATUS it
-// is.
+// perfRegister is a general register: its number in perf's masks (asm/perf_regs.h), and the number of its word in
+// NT_PRSTATUS.
 type perfRegister struct{ number, word int }
 
-// perfMask is the set of registers to ask for.
+// perfMask is the set of requested registers.
 func perfMask() (mask uint64) {
 	for _, r := range perfRegisters {
 		mask |= 1 << r.number
@@ -44,8 +44,8 @@ func parseRing(p []byte) (*sample, error) {
 	return nil, errNoSample
 }
 
-// parseSample parses a record made with PERF_SAMPLE_TID, _REGS_USER and _STACK_USER, in this order. errNoSample: the
-// thread was nowhere in user mode, as when it is ending.
+// parseSample parses a record made with PERF_SAMPLE_TID, _REGS_USER and _STACK_USER, in this order. errNoSample means
+// that the thread had no user mode state, for example because it is ending.
 func parseSample(p []byte) (*sample, error) {
 	next := func() (value uint64, ok bool) {
 		if len(p) < 8 {

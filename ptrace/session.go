@@ -21,7 +21,7 @@ const (
 	ntFPRegSet = 2
 )
 
-// step names the moments at which tests can interfere.
+// step identifies the moments at which tests can interfere.
 type step string
 
 const (
@@ -31,8 +31,8 @@ const (
 	stepDone    step = "done"    // detached
 )
 
-// session is the work of one thread for one capture: whom it has attached to, and the memory for the copies. It is
-// used again for other captures, because fresh memory would have to be touched first.
+// session is the state of one capture on its thread: the attached threads, and the memory for the copies. It is
+// reused for other captures, because new memory would have to be touched first.
 type session struct {
 	call    *captureCall
 	before  procfs.Stat
@@ -44,7 +44,7 @@ type session struct {
 	own     bool // the target is a child of this process
 	// dumping: a thread writes the core file, and must not be interrupted.
 	dumping bool
-	// processor is that on which the main thread ran last.
+	// processor is the processor on which the main thread ran last.
 	processor int
 
 	maxStack, redZone, pageMask uint64
@@ -63,8 +63,8 @@ type session struct {
 	lastRunning, firstStop, seen, end int64
 	now                               timespec
 
-	// How long to look for the stop before the next nap, and how long that is; how often it was looked for; and until
-	// when, on the clock.
+	// How long to poll for the stop before the next nap, and the length of this nap; the number of polls; and the end
+	// of the current wait, on the clock.
 	patience, nap int64
 	tries         int
 	until         int64
@@ -100,7 +100,7 @@ func newSession(f *captureCall) *session {
 	return s
 }
 
-// recycle keeps the session for another capture, if there are not enough yet.
+// recycle keeps the session for another capture, up to a limit.
 func (s *session) recycle() {
 	s.reset()
 	s.call = nil
@@ -204,7 +204,7 @@ type piece struct {
 	cut        bool
 }
 
-// readMaps reads the mappings of the process, as one of its threads shows them.
+// readMaps reads the mappings of the process through one of its threads.
 func (s *session) readMaps(tid int) error {
 	maps, err := procfs.TaskMaps(s.call.target.PID, tid)
 	switch {

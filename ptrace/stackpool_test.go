@@ -27,7 +27,7 @@ func TestRelease(t *testing.T) {
 		}
 	}
 	for _, s := range kept {
-		// Where pages have 64 KB the main thread's stack is often too long to be lent.
+		// With pages of 64 KB the main thread's stack is often too long for the pool.
 		lent := slices.IndexFunc(s.Threads, func(th Thread) bool { return len(th.Stack.Data) <= len(stackCopy{}) })
 		s.Release()
 		s.Release() // a second call has no effect
@@ -37,7 +37,7 @@ func TestRelease(t *testing.T) {
 			}
 		}
 	}
-	// Memory that was given back serves again, for one capture at a time.
+	// Returned memory is used again, by one capture at a time.
 	first, second := mustCapture(t, c.pid, Options{}), mustCapture(t, c.pid, Options{})
 	if &first.Threads[0].Stack.Data[0] == &second.Threads[0].Stack.Data[0] {
 		t.Error("two captures have the same memory")

@@ -112,7 +112,7 @@ func (s *session) stopAndCopyNoSched() bool {
 	return stopped
 }
 
-// lookLater takes a nap and looks for the stops again, with signals blocked.
+// lookLater sleeps for a nap and checks for the stops again, with signals blocked.
 //
 //go:nosplit
 //go:norace
@@ -189,7 +189,7 @@ func (s *session) spin(patience int64) bool {
 	}
 }
 
-// block and unblock keep signals, and with them the preemption of goroutines, away from the thread.
+// block and unblock disable and enable signals, and with them the preemption of goroutines, for this thread.
 //
 //go:nosplit
 //go:norace
@@ -297,7 +297,7 @@ func (s *session) copyOwnStack(t *tracee, sp uint64) bool {
 		n = s.read(t, start, end)
 	}
 	if page := sp &^ s.pageMask; n == 0 && start < page {
-		// The red zone reaches into a page that is not there; the page of the stack pointer may be.
+		// The red zone reaches into an unmapped page; the page of the stack pointer may be readable.
 		start = page
 		n = s.read(t, start, end)
 	}
@@ -338,8 +338,8 @@ func (s *session) read(t *tracee, start, end uint64) int {
 	return int(n)
 }
 
-// doze lets others have the CPU, the target among them. The thread's timer slack, 50 µs by default, would come on top
-// of every nap.
+// doze gives up the CPU, perhaps to the target. It first reduces the thread's timer slack, whose default of 50 µs
+// would lengthen every nap.
 //
 //go:nosplit
 //go:norace

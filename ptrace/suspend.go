@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrBusy is Suspend's when a process is being captured that the kernel does not give back.
+// ErrBusy is Suspend's error if the kernel does not end a capture.
 var ErrBusy = errors.New("a capture does not end")
 
-// suspendWait is how long captures under way may take to end before the program is suspended.
+// suspendWait limits how long running captures may take to end before the program is suspended.
 const suspendWait = 10 * time.Second
 
 // Suspend does for this program what the terminal's stop signal (SIGTSTP) does by default. The program is stopped
@@ -21,12 +21,12 @@ const suspendWait = 10 * time.Second
 // Suspend waits for a moment without a stopped target, which would stay stopped as long. It also waits until no event
 // or sampler interrupts a process repeatedly. New captures and samples wait meanwhile. The error is ErrBusy, or the
 // error of a system call. The program was not stopped in these cases.
-func Suspend() error { return work.suspend(suspendWait, standStill) }
+func Suspend() error { return work.suspend(suspendWait, stopProgram) }
 
-// standStill stops the program by another stop signal of the terminal, which has the same default action as SIGTSTP.
+// stopProgram stops the program by another stop signal of the terminal, which has the same default action as SIGTSTP.
 // The handler of SIGTSTP stays. A SIGTSTP may come as soon as the program is continued. Its default action would then
 // stop the program when captures have begun again.
-func standStill() error {
+func stopProgram() error {
 	runtime.LockOSThread() // a signal to a thread itself is there when the call returns
 	defer runtime.UnlockOSThread()
 	var byDefault, before sigaction
@@ -50,11 +50,11 @@ type activity struct {
 	mu       sync.Mutex
 	parties  int
 	samplers map[*Sampler]bool // the running samplers
-	resting  chan struct{}     // closed at the end of a rest that is asked for or under way; else nil
+	resting  chan struct{}     // closed at the end of a requested or active rest; else nil
 	idle     chan struct{}     // closed when there are no parties any more; nil without a waiting goroutine
 }
 
-// begin waits for the end of a rest, and begins something that puts off the next one until end.
+// begin waits for the end of a rest. It then registers an activity that delays the next rest until end is called.
 func (a *activity) begin() {
 	a.mu.Lock()
 	for a.resting != nil {
@@ -67,7 +67,7 @@ func (a *activity) begin() {
 	a.mu.Unlock()
 }
 
-// join begins a part of something that has begun, and may outlast it.
+// join registers a part of a registered activity. The part may last longer than the activity.
 func (a *activity) join() {
 	a.mu.Lock()
 	defer a.mu.Unlock()

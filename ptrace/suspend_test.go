@@ -19,8 +19,8 @@ import (
 	"pg_stat_backtrace/internal/figure"
 )
 
-// suspendRole captures a process for ever, with a stop or without one, and is suspended by SIGTSTP. It writes a line
-// for every ten times.
+// suspendRole captures a process endlessly, with a stop or without one, and is suspended by SIGTSTP. It prints a line
+// after every ten captures.
 func suspendRole(args []string) int {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, unix.SIGTSTP)

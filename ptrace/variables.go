@@ -106,7 +106,7 @@ func (s *session) readBehindVariables(t *tracee, start, end uint64) (n int, ok b
 	return int(got) - variables, true
 }
 
-// loadVariable returns the word at an address that wantVariables has wanted, 0 if it was not read.
+// loadVariable returns the word at an address that wantVariables has added, 0 if it was not read.
 //
 //go:nosplit
 //go:norace

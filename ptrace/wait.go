@@ -69,8 +69,8 @@ type siginfo struct {
 // cldDumped is the highest si_code that means the end of a process (CLD_EXITED, CLD_KILLED, CLD_DUMPED).
 const cldDumped = 3
 
-// looking reports stops and ends of our tracees only (not of this process's other children) and leaves them to be
-// reported again: a signal in a stop that was only looked at is not lost if this process dies.
+// looking reports stops and ends of our tracees only, not of this process's other children. The kernel reports them
+// again later, so a signal in a stop is not lost if this process dies.
 const looking = unix.WEXITED | unix.WSTOPPED | unix.WNOHANG | unix.WNOWAIT | unix.WALL | unix.WNOTHREAD
 
 // look updates the phase of an attached thread.

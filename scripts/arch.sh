@@ -6,9 +6,10 @@
 
 ARCH_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 
-# arch_facts GOARCH sets what differs: Debian's name, the suite, the version of its PostgreSQL, the kernel's package,
-# qemu's program and package, its machine with its memory, and options for the kernel: pages that tests need. riscv64 is
-# in Debian since 13. ARCH_SUITE and ARCH_VERSION take another suite, with the version of PostgreSQL that it has.
+# arch_facts GOARCH sets the properties of an architecture. They are Debian's name, the suite, the version of its
+# PostgreSQL, the kernel's package, qemu's program and package, its machine with its memory, and kernel options (pages
+# that tests need). riscv64 is in Debian since 13. ARCH_SUITE and ARCH_VERSION select another suite, with its version
+# of PostgreSQL.
 arch_facts() {
 	SUITE=bookworm PG_MAJOR=15 MEMORY=3G BOOT=
 	case $1 in
@@ -40,7 +41,7 @@ arch_facts() {
 	ARCH_DIR=$CACHE/arch/$SUITE-$DEBIAN
 }
 
-# arch_apt prints the options that let apt know one suite of one architecture, as if nothing were installed.
+# arch_apt prints options with which apt sees one suite of one architecture, and no installed packages.
 arch_apt() {
 	mkdir -p "$ARCH_DIR/lists/partial" "$ARCH_DIR/archives/partial"
 	printf 'deb [signed-by=%s] http://deb.debian.org/debian %s main\n' "$ARCH_KEYRING" "$SUITE" >"$ARCH_DIR/sources.list"
@@ -50,8 +51,8 @@ arch_apt() {
 		-o Debug::NoLocking=1 -o APT::Sandbox::User=root -o Acquire::Languages=none
 }
 
-# arch_packages OPTION...: print the kernel's and the server's packages, and the libraries that they need. What they
-# need beside these is for installing them.
+# arch_packages OPTION...: print the kernel's and the server's packages, and the libraries that they need. Other
+# dependencies are only needed for the installation.
 arch_packages() {
 	apt-get "$@" -s install --no-install-recommends "$KERNEL" "postgresql-$PG_MAJOR" busybox-static |
 		awk '$1 == "Inst" {print $2}' |
@@ -149,8 +150,8 @@ exit 0
 SCRIPT
 }
 
-# arch_cores GOARCH DIR: run the programs in DIR in a virtual machine until they crash, and leave PROGRAM.core of each
-# beside it.
+# arch_cores GOARCH DIR: run the programs in DIR in a virtual machine until they crash, and store PROGRAM.core beside
+# each.
 arch_cores() {
 	local overlay=$WORK/cores-$1 log=$WORK/cores-$1.log dir=$2 program name
 	arch_facts "$1"

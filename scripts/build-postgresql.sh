@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # build-postgresql.sh [debug|musl|musl-arm64]: builds PostgreSQL from Debian's source package, once, and prints the
-# folder of its programs. debug: with debug information (-g -O2); no server that a package manager installs has it in it,
-# and tests of lines and inlined calls need one. musl: with musl, Alpine's C library, which nothing on Debian is built
-# with; musl-arm64: for aarch64, with that library beside it as lib/ld-musl-aarch64.so.1.
-# Takes some minutes; the result is kept in the cache. Needs gcc (musl-gcc, aarch64-linux-gnu-gcc), make and apt-get, and
-# no root.
+# folder of its programs. debug: with debug information (-g -O2), for tests of lines and inlined calls; packaged
+# servers do not contain it. musl: with musl, Alpine's C library, which no Debian package uses. musl-arm64: for
+# aarch64, with that library beside it as lib/ld-musl-aarch64.so.1. Takes some minutes; the result is kept in the
+# cache. Needs gcc (musl-gcc, aarch64-linux-gnu-gcc), make and apt-get, and no root.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -22,13 +21,13 @@ case $VARIANT in
 esac
 DEST=$CACHE/$VARIANT-postgresql
 
-# compile: what make(1) builds and installs below the folder $1. Without the kernel's headers, which musl-gcc does not
-# have, pg_upgrade is not built, and is not needed.
+# compile: build with make(1) and install below the folder $1. pg_upgrade needs the kernel's headers, which musl-gcc
+# does not have. It is not built, and not needed.
 compile() {
 	if [[ $VARIANT = musl* ]]; then
 		sed -i 's/^\tpg_upgrade \\$/\t\\/' src/bin/Makefile
 	fi
-	# The programs find their libraries wherever the folder is copied to: no list of folders has musl's.
+	# The programs find their libraries after the folder was copied. The system's library paths do not contain musl's.
 	local options=(-s "LDFLAGS_EX=-Wl,-rpath,'\$\$ORIGIN/../lib'")
 	# If another make(1) calls PostgreSQL's make, that believes it is part of a larger build, and leaves files out.
 	quietly nice env -u MAKELEVEL -u MAKEFLAGS make "${options[@]}" -j2
@@ -79,9 +78,9 @@ cross_musl() {
 	sed "s#/$lib#$dir/musl/$lib#g; s#/$include#$dir/musl/$include#g" "$dir/musl/$lib/musl-gcc.specs" >"$dir/musl/specs"
 	printf '#!/bin/sh\nexec aarch64-linux-gnu-gcc "$@" -specs "%s"\n' "$dir/musl/specs" >"$dir/musl/cc"
 	chmod +x "$dir/musl/cc"
-	# The functions for atomic operations of gcc's library know the GNU C library only.
+	# The atomic functions of gcc's library support the GNU C library only.
 	COMPILER+=('CFLAGS=-O2 -mno-outline-atomics')
-	# What PostgreSQL makes of the time zones takes a program that runs here.
+	# PostgreSQL's time zone compiler would have to run on this machine.
 	COMPILER+=("CC=$dir/musl/cc" --host=aarch64-linux-musl --with-system-tzdata=/usr/share/zoneinfo)
 }
 

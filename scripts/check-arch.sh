@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# check-arch.sh: boots Debian's kernel of each architecture under qemu's emulation and runs a real PostgreSQL, the worker
-# and internal/archcheck there: all processes captured through SQL, and what Yama (the kernel's restriction of ptrace)
-# makes of it; and the tests that stop processes (package ptrace). After a success, that machine's rows of doc/benchmarks.md's
-# table of architectures are written.
+# check-arch.sh: boots Debian's kernel of each architecture under qemu's emulation. It runs a real PostgreSQL, the
+# worker and internal/archcheck there. They capture all processes through SQL, and test Yama (the kernel's restriction
+# of ptrace). It also runs the tests that stop processes (package ptrace). After a success, it writes the machine's
+# rows of doc/benchmarks.md's table of architectures.
 #
-# Some minutes for each architecture; the first time 60 to 150 MB of packages each, kept in the cache. Needs apt-get, Go
-# and qemu-system (which root gets installed).
+# Some minutes for each architecture; the first time 60 to 150 MB of packages each, kept in the cache. Needs apt-get,
+# Go and qemu-system (installed automatically as root).
 #   ARCHS="arm64 s390x"  only these (default: all five)
 #   ARCH_CPUS=1          processors of a machine (default 2)
 #   ARCH_SUITE=forky ARCH_VERSION=18
@@ -29,8 +29,8 @@ read -ra CHOSEN <<<"${ARCHS:-$ALL}"
 declare -A MACHINE
 for machine in "${!GOARCH_OF[@]}"; do MACHINE[${GOARCH_OF[$machine]}]=$machine; done
 
-# The machine's script: the tests that stop processes first, then Yama, which cannot be set back. What Yama permits does
-# not differ between architectures: it is tried on one.
+# The machine's script: the tests that stop processes first, then Yama, whose setting cannot be undone. Yama's rules
+# do not differ between architectures, so they are tested on one.
 run_script() {
 	cat <<SCRIPT
 status=0

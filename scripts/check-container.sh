@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# check-container.sh: as root, with buildah. Builds the worker's image and plays a pod with namespaces of this machine: one
-# PID and one IPC namespace for both containers, a root directory for each, the server's user id for both. The worker has
-# no capability, no_new_privs, a read-only root that is the image, and nothing else of this machine but the server's data
-# volume. Then SQL asks it for stacks.
+# check-container.sh: as root, with buildah. Builds the worker's image and simulates a pod with namespaces of this
+# machine. Both containers share one PID and one IPC namespace and the server's user id, and have separate root
+# directories. The worker has no capabilities and no_new_privs. Its read-only root is the image, and it sees only the
+# server's data volume besides. Then the script requests stacks through SQL.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

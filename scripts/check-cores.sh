@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Compares `capture --core` with gdb-multiarch on cores that are too large to keep: C with threads and shared libraries,
-# C++ and Go, stripped or not, and C without call frame information. Cores of qemu's user mode for the architectures of
-# which it writes any, and of Debian's kernel in a virtual machine for riscv64, or for all of them with KERNEL=1. Every
-# address that gdb finds in a thread, up to where it loses itself (a frame in no file that it knows), has to be found too, in that order. Needs what
-# scripts/cores.sh needs, and the cross g++.
+# Compares `capture --core` with gdb-multiarch on cores that are too large to keep: C with threads and shared
+# libraries, C++ and Go, stripped or not, and C without call frame information. qemu's user mode writes the cores
+# where it can. Debian's kernel in a virtual machine writes them for riscv64, or for all with KERNEL=1. Our stacks
+# must contain every address that gdb finds in a thread, in the same order, up to gdb's first frame in no known file.
+# Needs the programs of scripts/cores.sh, and the cross g++.
 #
 #   MACHINES="s390x riscv64"  only these
 
@@ -38,7 +38,7 @@ build() {
 	esac
 }
 
-# compare OURS GDB: prints threads, frames of ours, addresses of gdb's, and those of them that are not found in order.
+# compare OURS GDB: prints threads, our frames, gdb's addresses, and the number of addresses not found in order.
 compare() {
 	awk '
 	FNR == NR {
@@ -65,7 +65,7 @@ user_core() {
 	find . -maxdepth 1 -name 'qemu_*.core' -exec mv {} "$2.core" \;
 }
 
-# merge SYSROOT: what packages of Debian 13 unpack to lacks /lib, by which gdb looks for libraries.
+# merge SYSROOT: unpacked packages of Debian 13 lack /lib, where gdb looks for libraries.
 merge() {
 	rm -rf "$WORK/merged"
 	mkdir "$WORK/merged"

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Another distribution's PostgreSQL in a folder made by debootstrap(8): the worker stays outside of the chroot, and the
-# stacks that SQL gets have the names of that distribution's build. As root, on Debian or a relative, with a network; some
-# minutes for the folder, which is kept for the next run in the cache directory.
-# FOREIGN_SUITE: the distribution's name (trixie). FOREIGN_VERSION: its PostgreSQL (17). FOREIGN_ROOT: a folder that exists.
+# Tests another distribution's PostgreSQL in a folder made by debootstrap(8). The worker stays outside of the chroot,
+# and the stacks in SQL must have the names of that distribution's build. Runs as root, on Debian or a relative, with
+# a network. It takes some minutes to create the folder, which is kept in the cache directory.
+#
+# FOREIGN_SUITE: the distribution's name (trixie). FOREIGN_VERSION: its PostgreSQL (17). FOREIGN_ROOT: an existing
+# folder.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/lib.sh
@@ -10,7 +12,7 @@ source scripts/lib.sh
 # shellcheck source=scripts/packages.sh
 source scripts/packages.sh
 
-# bootstrap SUITE FOLDER: debootstrap, which is unpacked into the cache if the machine has none.
+# bootstrap SUITE FOLDER: runs debootstrap, which is unpacked into the cache if the machine has none.
 bootstrap() {
 	local unpacked=$CACHE/debs/debootstrap
 	if ! have debootstrap; then

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# Runs the tests of Go programs with programs that other versions of Go have made: those of npm packages, of Go 1.16 to
-# 1.25, stripped; and what tool chains from 1.21 on make, which the go command downloads through the module proxy. First
-# their function tables, beside debug/gosym and debugging information; then goroutines and stacks, beside what they print.
+# Runs the tests of Go programs with programs built by other versions of Go. Some are from npm packages, built by Go
+# 1.16 to 1.25 and stripped. Others are built here by tool chains from 1.21 on, which the go command downloads through
+# the module proxy. The tests compare function tables with debug/gosym and debugging information, and then goroutines
+# and stacks with the programs' output.
 #
 #   GO_TOOLCHAINS="go1.21.13 …" scripts/check-go.sh     (GO_TOOLCHAINS= for none)
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# check-packages.sh: as root on Debian or a relative. Builds the packages twice and compares; runs lintian; installs,
-# upgrades, removes and purges the deb and rpm packages in a root directory with a real systemd, a real server and a
-# worker under load; and does it without systemd. /tmp and /dev/shm of that root are noexec, and the unit makes everything
-# but the data directory read-only. CHECK_SUITE: the distribution (bookworm).
+# check-packages.sh: as root on Debian or a relative. Builds the packages twice and compares them, and runs lintian.
+# Installs, upgrades, removes and purges the deb and rpm packages in a root directory with a real systemd, a real
+# server and a worker under load. Repeats this without systemd. /tmp and /dev/shm of that root are noexec, and the
+# unit makes everything except the data directory read-only. CHECK_SUITE: the distribution (bookworm).
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -44,7 +44,7 @@ else
 	note "lintian is not installed: not run"
 fi
 
-# apk has no tool in Debian: the three parts of an archive are looked at with tar.
+# Debian has no tool for apk: tar lists the three parts of the archive.
 apk=$WORK/a/pg-stat-backtrace_${VERSION}-r1_x86_64.apk
 tar -tzf "$apk" --ignore-zeros >"$WORK/apk.list" 2>/dev/null || die "the apk package is no archive of tar"
 for file in .PKGINFO .post-upgrade .pre-deinstall usr/bin/pg_stat_backtrace etc/init.d/pg_stat_backtrace etc/conf.d/pg_stat_backtrace; do

@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
-# check-witness.sh [PART...]: PostgreSQL's own tests on a server whose every process is captured 200 times a second, and
-# which must not notice. Parts (all of them by default):
+# check-witness.sh [PART...]: runs PostgreSQL's own tests on a server whose every process is captured 200 times a
+# second. The tests must not notice. Parts (all of them by default):
 #   tests        src/test/regress (its parallel schedule) and src/test/isolation, first without, then under the watch
 #   replication  streaming and logical replication, pg_basebackup, crashes and VACUUM under the watch; the data must be
 #                equal at the end
 #   kills        a worker killed with -9 a thousand times while it is asked for stacks of busy backends: none of the
 #                server's processes may be left stopped or traced
-# The server and the tests are those of scripts/build-postgresql.sh: of one source, Debian's. Figures in the output; the
-# exit status says whether all went well. WITNESS_RATE: captures a second (200). WITNESS_ENGINE: stop or nonstop (stop).
-# WITNESS_ROUNDS: crashes of the replicated primary, two for each round (3). WITNESS_KILLS: of the worker (1000).
+# The server and the tests come from scripts/build-postgresql.sh, from the same source (Debian's). The script prints
+# figures. The exit status is 0 if all went well. WITNESS_RATE: captures a second (200). WITNESS_ENGINE: stop or
+# nonstop (stop). WITNESS_ROUNDS: crashes of the replicated primary, two for each round (3). WITNESS_KILLS: kills of
+# the worker (1000).
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -136,7 +137,7 @@ part_tests() {
 
 TABLES=(pgbench_accounts pgbench_branches pgbench_tellers pgbench_history)
 
-# sums PORT: what the tables hold; the balances must add up.
+# sums PORT: prints the number of rows and sums of the tables; the balances must add up.
 sums() {
 	local table
 	for table in "${TABLES[@]}"; do
@@ -167,7 +168,7 @@ load() {
 	stop_at_end "$LOAD"
 }
 
-# quiet_round: VACUUM in its ways and another base backup, checked and read, while there is load.
+# quiet_round: VACUUM in its variants and another base backup, which is verified and read, under load.
 quiet_round() {
 	local table
 	load 15
@@ -180,7 +181,7 @@ quiet_round() {
 	wait "$LOAD" || problem "pgbench failed: $(tail -n 3 "$WORK/pgbench.log")"
 }
 
-# crash_round: a backend killed, then the whole server stopped as if the power had failed.
+# crash_round: kills a backend, then stops the whole server as in a power failure.
 crash_round() {
 	local backend
 	load 60

@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Makes the core files of unwind/corefile/testdata anew: a small program without a C library (testdata/src/stack.c), for
-# each architecture and each way of keeping a stack, run until it crashes; beside each core what gdb-multiarch says of it.
-# Those of ARCH-SCENARIO are written by qemu's user mode, or for x86_64 by this machine's kernel (whose core_pattern has to
-# be a file's name); those of ARCH-kernel-SCENARIO, and all of riscv64, by Debian's kernel of the architecture in a
-# virtual machine (see scripts/arch.sh). Needs the cross compilers gcc-{aarch64,s390x,powerpc64le,riscv64}-linux-gnu,
-# qemu-user-static, gdb-multiarch, xz, and what scripts/check-arch.sh needs.
+# Generates the core files of unwind/corefile/testdata. It runs a small program without a C library
+# (testdata/src/stack.c), for each architecture and each way of unwinding, until it crashes. Beside each core it
+# stores gdb-multiarch's output. For ARCH-SCENARIO, qemu's user mode writes the core, or for x86_64 this machine's
+# kernel (whose core_pattern must be a file name). For ARCH-kernel-SCENARIO, and for riscv64, Debian's kernel of the
+# architecture writes it in a virtual machine (see scripts/arch.sh). Needs the cross compilers
+# gcc-{aarch64,s390x,powerpc64le,riscv64}-linux-gnu, qemu-user-static, gdb-multiarch, xz, and the programs of
+# scripts/check-arch.sh.
 #
 #   scripts/cores.sh [DIR]      where they go (default: unwind/corefile/testdata)
 #   MACHINES="riscv64" ...      only these
@@ -35,9 +36,9 @@ run() {
 	[[ -s $program.core ]]
 }
 
-# pack PROGRAM: ask gdb about the program and its core in the current directory, and keep all three.
+# pack PROGRAM: get gdb's output for the program and its core in the current directory, and keep all three.
 pack() {
-	# gdb goes round in circles in the trampoline of some architectures: it is given ten seconds.
+	# gdb loops in the trampoline of some architectures, so it is stopped after ten seconds.
 	timeout 10 gdb-multiarch -q -nx -batch -ex 'set print frame-arguments none' -ex 'set backtrace past-main on' \
 		-ex bt "$1" "$1.core" </dev/null 2>/dev/null |
 		awk '/^#/ { if (seen[$1]++ == 0 || $1 != "#0") print }' | awk '!($0 in seen) { seen[$0]; print }' >"$1.gdb" || true

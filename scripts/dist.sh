@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# dist.sh [FOLDER]: the archive for the PostgreSQL Extension Network in FOLDER (default dist): a zip file of the files
-# that git knows, in a folder with the name and the version of META.json. The same source makes the same bytes.
+# dist.sh [FOLDER]: create the archive for the PostgreSQL Extension Network in FOLDER (default dist). It is a zip file
+# of the files in git, in a folder with the name and the version of META.json. The same source gives the same bytes.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# A release candidate of the next PostgreSQL from Debian's experimental suite, in a folder: nothing is installed, and it
-# runs with its own C library, whatever the machine has. To be sourced after packages.sh.
+# A release candidate of the next PostgreSQL from Debian's experimental suite, in a folder. Nothing is installed, and
+# it runs with the suite's C library. To be sourced after packages.sh.
 
 EXPERIMENTAL_MAJOR=19
 
-# experimental_apt prints the options for apt that know only Debian's unstable and experimental suites, as if nothing
-# were installed.
+# experimental_apt prints options with which apt sees only Debian's unstable and experimental suites, and no installed
+# packages.
 experimental_apt() {
 	local dir=$CACHE/experimental
 	mkdir -p "$dir/lists/partial" "$dir/archives/partial"

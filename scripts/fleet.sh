@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# fleet.sh: how far one Prometheus goes. Starts a real server under load and a worker, copies its metrics to
-# FLEET_SERVERS (500) endpoints on loopback, and lets one Prometheus scrape them for FLEET_SECONDS (180), at an interval of
-# FLEET_INTERVAL (15s): first all, then with FLEET_STUCK (5) that never answer. Prints scrape times, series, memory and disk.
+# fleet.sh: how far one Prometheus goes. Starts a real server under load and a worker, and copies the worker's metrics
+# to FLEET_SERVERS (500) endpoints on loopback. One Prometheus scrapes them for FLEET_SECONDS (180), at an interval of
+# FLEET_INTERVAL (15s): first all, then with FLEET_STUCK (5) endpoints that never answer. Prints scrape times, series,
+# memory and disk.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Runs every fuzz test of the module for FUZZTIME (default 30s), one after the other, and says at the end which failed.
+# Runs every fuzz test of the module for FUZZTIME (default 30s), one after the other, and lists the failed ones at the
+# end.
 
 # shellcheck source=scripts/lib.sh
 source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
@@ -13,8 +14,8 @@ while IFS=: read -r file name; do
 	count=$((count + 1))
 	say "$name in $package for ${FUZZTIME:-30s}"
 	"$GO" test -run '^$' -fuzz "^$name\$" -fuzztime "${FUZZTIME:-30s}" "$package" 2>&1 | tee "$WORK/fuzz.log" && continue
-	# The go command may report the end of the time as the failure of an input that was under way; a true failure
-	# comes with the input.
+	# The go command may report the end of the time as the failure of the current input. A true failure contains an
+	# input.
 	if grep -q 'context deadline exceeded' "$WORK/fuzz.log" && ! grep -q 'Failing input written' "$WORK/fuzz.log"; then
 		continue
 	fi

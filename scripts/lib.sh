@@ -13,7 +13,7 @@ export HOME
 # libpq's variables of the caller would lead programs and tests to another server.
 while read -r name; do unset "$name"; done < <(compgen -v | grep -E '^PG([A-Z]+|CONNECT_TIMEOUT)$')
 
-# say announces a step and why it is done; note adds to it; die ends the script.
+# say announces a step and its purpose; note adds to it; die ends the script.
 say() { printf '\n==> %s\n' "$*"; }
 note() { printf '    %s\n' "$*"; }
 die() {
@@ -36,7 +36,7 @@ quietly() {
 	fi
 }
 
-# until_true SECONDS WHAT COMMAND...: run COMMAND again and again until it succeeds; die when the time is up.
+# until_true SECONDS WHAT COMMAND...: repeat COMMAND until it succeeds; die when the time is over.
 until_true() {
 	local deadline=$((SECONDS + $1)) what=$2
 	shift 2
@@ -92,7 +92,7 @@ STOP_SERVERS=()
 # stop_at_end PID: end that process (ours) when the script ends.
 stop_at_end() { STOP_PIDS=("$1" "${STOP_PIDS[@]}"); }
 
-# cleanup ends what was started, newest first, each by its pid, and removes the private directory.
+# cleanup ends the started processes, newest first, each by its pid, and removes the private directory.
 cleanup() {
 	local status=$? pid data
 	trap '' INT TERM

@@ -79,7 +79,7 @@ apt_install() {
 	fi
 }
 
-# apt_query ARGUMENT...: apt-cache on the machine's package lists or, if they do not know the answer, on our own.
+# apt_query ARGUMENT...: apt-cache on the machine's package lists or, if these have no answer, on our own lists.
 apt_query() {
 	local options
 	apt-cache "$@" 2>/dev/null && return 0

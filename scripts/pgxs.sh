@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# pgxs.sh install|uninstall [DESTDIR=dir]: put the extension's files where PG_CONFIG's PostgreSQL looks for them, or
-# remove them. PGXS does it; where it is not installed (Debian has it in postgresql-server-dev-NN, with a compiler), the
-# files are copied: there is nothing to build.
+# pgxs.sh install|uninstall [DESTDIR=dir]: copy the extension's files to the folders of PG_CONFIG's PostgreSQL, or
+# remove them. PGXS does this if it is installed (Debian has it in postgresql-server-dev-NN, with a compiler).
+# Otherwise the script copies the files, because there is nothing to build.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -14,7 +14,7 @@ if ! command -v "$pg_config" >/dev/null || ! "$pg_config" --version >/dev/null 2
 	exit 1
 fi
 if [[ -f $("$pg_config" --pgxs) ]]; then
-	# Without srcdir, PGXS would look for the files beside the makefile.
+	# Without srcdir, PGXS would search the files beside the makefile.
 	exec make --no-print-directory -f scripts/pgxs.mk srcdir=. VPATH= PG_CONFIG="$pg_config" "$@"
 fi
 

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# Finding a PostgreSQL, making a private copy of it that the extension can be installed into, and running a throw-away
+# Finds a PostgreSQL, makes a private copy of it into which the extension can be installed, and runs a throw-away
 # server. To be sourced after lib.sh and packages.sh.
 
 # A PostgreSQL is described by PG_HOME_BIN, PG_HOME_SHARE and PG_HOME_LIB: its folders of programs, shared files and
@@ -90,10 +90,10 @@ need_psql() {
 	PSQL_LIBS=$(find "$CACHE/debs/psql" -type d -path '*/lib/*-linux-gnu*' | tr '\n' ':')
 }
 
-# make_private_tree [DIR] copies the PostgreSQL into a folder below WORK. A server finds its shared files relative to its own program, so
-# the extension's files can go into a copy of them, and the real installation stays as it is (and need not be
-# writable). Programs that look for their place are copied; the modules are a link, or a copy where the server's user
-# could not follow it.
+# make_private_tree [DIR] copies the PostgreSQL into a folder below WORK. A server finds its shared files relative to
+# its own program. So the extension's files can go into a copy of them, and the real installation stays unchanged (and
+# may be read-only). Programs that search relative to their own path are copied. The modules are a link, or a copy
+# where the server's user cannot follow the link.
 make_private_tree() {
 	local tree=${1:-$WORK/pg} program
 	PG_BIN=$tree$PG_HOME_BIN
@@ -138,7 +138,7 @@ make_version_trees() {
 # npm_versions prints the versions that are tested, oldest first.
 npm_versions() { awk '!/^#/ && NF {print $2}' "$TOP/scripts/npm-postgresql.sha512"; }
 
-# version_tree VERSION makes one such copy and prints its folder of programs.
+# version_tree VERSION creates such a copy and prints its folder of programs.
 version_tree() {
 	local PG_NPM_VERSION=$1 PG_VERSION=$1 PG_BIN PG_SHARE PG_LIB
 	use_npm_server >&2
@@ -152,7 +152,7 @@ link_or_copy() {
 	if as_server test -r "$1"; then ln -s "$1" "$2"; else cp -a "$1" "$2"; fi
 }
 
-# write_pg_config makes up the program that the npm binaries lack; PostgreSQL::Test asks it.
+# write_pg_config creates the program that the npm binaries lack and PostgreSQL::Test needs.
 write_pg_config() {
 	cat >"$PG_BIN/pg_config" <<-END
 		#!/bin/sh
@@ -207,8 +207,8 @@ start_server() {
 sql() { as_server "${SQL[@]}" "$@"; }
 sql_is_true() { [[ $(sql -c "$1") == t ]]; }
 
-# (A function in the background would be a shell that waits for the program; "${AS_SERVER[@]}" PROGRAM & is the program
-# itself, so that $! is its pid.)
+# (A function in the background would be a shell that waits for the program. With "${AS_SERVER[@]}" PROGRAM &, the
+# background process is the program itself, so that $! is its pid.)
 
 # start_worker starts the program's worker for the throw-away server and waits until it is ready; sets WORKER_PID.
 start_worker() {

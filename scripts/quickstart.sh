@@ -10,7 +10,7 @@ source "$TOP/scripts/packages.sh"
 # shellcheck source=scripts/postgresql.sh
 source "$TOP/scripts/postgresql.sh"
 
-# refuse_if_hopeless says at the start what would otherwise be a refusal by the kernel at the end.
+# refuse_if_hopeless ends the script at the start if the kernel would deny the capture at the end.
 refuse_if_hopeless() {
 	local scope
 	scope=$(yama_scope)

@@ -47,7 +47,7 @@ release() {
 	(cd "$folder" && for arch in "${ARCHS[@]}"; do sha256sum "$(name "$arch").tar.gz"; done >SHA256SUMS)
 }
 
-# machine ARCH: what readelf calls it, and the name of qemu's emulator.
+# machine ARCH: its name in readelf, and the name of qemu's emulator.
 machine() {
 	case $1 in
 	amd64) echo "X86-64 x86_64" ;;

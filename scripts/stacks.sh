@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The programs of unwind/corefile/testdata/src/stack.c: the same stack, kept in every way that compilers know, for each
+# The programs of unwind/corefile/testdata/src/stack.c: the same stack, compiled in every supported way, for each
 # architecture. To be sourced after lib.sh.
 
 STACK_SOURCE=$TOP/unwind/corefile/testdata/src/stack.c
@@ -20,7 +20,7 @@ declare -A SCENARIO=(
 # For the architectures whose instructions are followed: without call frame information and frame pointers.
 BARE="-O2 -fno-asynchronous-unwind-tables -fno-unwind-tables -fomit-frame-pointer"
 declare -A FOLLOWED=([bare]="$BARE" [baredynamic]="$BARE -DDYNAMIC" [barealtstack]="$BARE -DALTSTACK")
-# Of one architecture only: return addresses that are signed.
+# For one architecture only: signed return addresses.
 declare -A ONLY_AARCH64=(
 	[pac]="-O2 -fasynchronous-unwind-tables -mbranch-protection=standard"
 	[pacleaf]="-O2 -fasynchronous-unwind-tables -mbranch-protection=pac-ret+leaf"

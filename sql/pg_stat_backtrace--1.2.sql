@@ -242,7 +242,7 @@ $$;
 COMMENT ON FUNCTION backtrace.ask(backtrace.seal, text, int[], text[]) IS 'makes a request for the current user';
 
 
--- What comes of the capture of one of many processes.
+-- The result of capturing one of many processes.
 CREATE TYPE backtrace.answer AS (
     pid int, backend_type text, engine text, pause_us double precision, depth int, backtrace text,
     level text, sqlstate text, error text);
@@ -428,7 +428,7 @@ SELECT pid, leader_pid, backend_type, wait_event_type, wait_event, state, query_
 FROM backtrace.stat();
 COMMENT ON VIEW @extschema@.pg_stat_backtrace IS 'one row for each process of the cluster, with its call stack';
 COMMENT ON COLUMN @extschema@.pg_stat_backtrace.engine IS 'how the process was captured';
-COMMENT ON COLUMN @extschema@.pg_stat_backtrace.pause_us IS 'how long the process stood still, in microseconds';
+COMMENT ON COLUMN @extschema@.pg_stat_backtrace.pause_us IS 'how long the process was stopped, in microseconds';
 COMMENT ON COLUMN @extschema@.pg_stat_backtrace.depth IS 'number of frames, of all captured threads';
 COMMENT ON COLUMN @extschema@.pg_stat_backtrace.error IS 'why there is no backtrace';
 
@@ -566,7 +566,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.pg_get_blocking_backtraces(int)
-    IS 'call stacks of this process, of those that block it, and of their parallel groups';
+    IS 'call stacks of this process, of the processes that block it, and of their parallel groups';
 
 -- The pauses between samples last between half and one and a half of the interval, so that samples do not coincide with
 -- periodic activity of the server.
@@ -1176,10 +1176,10 @@ $$;
 COMMENT ON FUNCTION backtrace.journal(text[], oid[], text[], int[], int[], timestamptz[], timestamptz[], text[],
     double precision[], int[], text[], text[], text[], text[]) IS 'for the worker: writes rows of waiting calls';
 
--- Removes rows of ended requests, the oldest first, at most so many at a time: those of a certain age, and those beyond a
--- number.  A row counts once, and once more for each 8 kB of its stack.  Each role keeps its newest rows, up to the share
--- that all roles can have: depth is what a role's row and its newer ones count together, and the rows with the least depth
--- stay.  So a role that makes many requests loses its own rows, never the few of another role.
+-- Removes rows of ended requests, the oldest first: rows older than keep, and rows beyond keep_rows.  "most" bounds how
+-- many it removes at a time.  A row counts once, and once more for each 8 kB of its stack.  Each role keeps its newest
+-- rows, up to an equal share.  depth is the count of a row together with the role's newer rows, and the rows with the
+-- least depth stay.  So a role that makes many requests loses its own rows, never the few of another role.
 CREATE FUNCTION backtrace.prune(keep interval, keep_rows bigint, most int) RETURNS int
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp
@@ -1553,8 +1553,8 @@ COMMENT ON FUNCTION @extschema@.pg_get_memory_contexts(int)
 
 -- Calls of functions -------------------------------------------------------------------------------------------------------
 
--- The setting passes the function's name to the worker; the clause SET restores it.  A trace ends by itself when nothing
--- asks for it any more, as after a cancel.
+-- The setting passes the function's name to the worker, and the clause SET restores it.  A trace ends by itself when
+-- it is no longer queried, for example after a cancel.
 CREATE FUNCTION @extschema@.pg_trace_function(name text, pid int, duration interval DEFAULT '10 s',
     OUT count bigint, OUT stack text)
 RETURNS SETOF record
@@ -1658,12 +1658,11 @@ COMMENT ON FUNCTION backtrace.may_ask(oid, text) IS 'whether this role may make 
 
 -- Privileges -------------------------------------------------------------------------------------------------------------
 
--- Default privileges may have given anything on the new objects to anyone: with TRIGGER on backtrace.request, a role's
--- trigger would run as the extension's owner.  So every entry of every access control list that is not the owner's is
--- removed first.
--- An update keeps what the owner has granted on the functions and the view for users, and on the functions for the worker.
--- The objects about wait events and memory contexts are new in 1.2, so there is nothing to keep.  pg_get_backtrace_frames is
--- new, too: the update restores its grants.
+-- Default privileges may have given any role any privilege on the new objects.  With TRIGGER on backtrace.request, a
+-- role's trigger would run as the extension's owner.  So the script first removes every entry of every access control
+-- list except the owner's.  An update keeps the owner's grants on the functions and the view for users, and on the
+-- functions for the worker.  The objects about wait events and memory contexts are new in 1.2, so they have no grants
+-- to keep.  pg_get_backtrace_frames is new, too, and the update restores its grants.
 DO $$
 DECLARE
     keep      CONSTANT boolean := false;

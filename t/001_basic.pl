@@ -1,5 +1,5 @@
-# The functions as a catalog reader and a caller without special rights see them: signature, privileges, STRICT, bad
-# arguments, the caller itself, what is said when no worker runs, and DROP/CREATE EXTENSION.
+# The functions in the catalog and for a caller without special rights: signature, privileges, STRICT, invalid
+# arguments, the caller itself, the error when no worker runs, and DROP/CREATE EXTENSION.
 
 use strict;
 use warnings;
@@ -46,7 +46,7 @@ for my $function (qw(pg_get_backtrace pg_log_backtrace))
 	is($node->safe_psql('postgres', "SELECT $function(NULL) IS NULL"), 't', "$function: NULL in, NULL out");
 }
 
-# No worker: said at once, with a hint.
+# Without a worker the error comes at once, with a hint.
 my $start = time;
 my $other = $node->background_psql('postgres');
 my $pid   = Worker::backend_pid($other);
@@ -59,7 +59,7 @@ my $worker = Worker->start($node);
 my %status = proc_status($worker->pid);
 is("$status{NoNewPrivs} $status{Seccomp}", '1 2', 'the worker has given up what it does not need');
 
-# Arguments that name no process of the cluster: a warning, and the query goes on.
+# Arguments that name no process of the cluster give a warning, and the query continues.
 for my $bad (-1, 0, -2147483648, 2147483647, 1, $$)
 {
 	($out, $level, $state, $stderr) = call($node, "SELECT pg_get_backtrace($bad) IS NULL, 'next'");
@@ -79,7 +79,7 @@ for my $function (qw(pg_get_backtrace pg_log_backtrace))
 	is("$level $state", 'ERROR 42501', "$function: the postmaster");
 }
 
-# A stack, at last; also from inside transactions of every kind.
+# A stack, also in transactions of every kind.
 like($node->safe_psql('postgres', "SELECT pg_get_backtrace($pid)"), $FRAME, 'a stack');
 for my $mode ('ISOLATION LEVEL READ COMMITTED', 'ISOLATION LEVEL SERIALIZABLE', 'READ ONLY',
 	'ISOLATION LEVEL SERIALIZABLE READ ONLY')
@@ -88,7 +88,8 @@ for my $mode ('ISOLATION LEVEL READ COMMITTED', 'ISOLATION LEVEL SERIALIZABLE', 
 	like($out, $FRAME, "a stack in a transaction: $mode");
 }
 
-# It needs nothing but CREATE EXTENSION (PL/pgSQL is in every database unless somebody dropped it), and leaves nothing after DROP EXTENSION.
+# The extension needs only CREATE EXTENSION (every database has PL/pgSQL unless it was dropped). DROP EXTENSION leaves
+# nothing.
 is( $node->safe_psql('postgres', "SELECT DISTINCT requires FROM pg_available_extension_versions WHERE name = 'pg_stat_backtrace'"),
 	'{plpgsql}', 'no other extension is required but PL/pgSQL');
 my $objects = q{SELECT (SELECT count(*) FROM pg_proc), (SELECT count(*) FROM pg_class), (SELECT count(*) FROM pg_namespace)};

@@ -1,4 +1,4 @@
-# Who may look at whom: every caller of the permission table against every target of it.
+# Every caller of the permission table against every target in it.
 
 use strict;
 use warnings;
@@ -13,7 +13,7 @@ use Worker qw($FRAME call children backend_pid wait_until);
 
 my $node = PostgreSQL::Test::Cluster->new('permission');
 $node->init;
-# An autovacuum worker that takes its time, so that there is one to look at.
+# A slow autovacuum worker, so that there is one to capture.
 $node->append_conf(
 	'postgresql.conf', q{
 autovacuum_naptime = 1s
@@ -49,8 +49,8 @@ sub pid_of
 $target{"the $_"} = pid_of($_) for ('checkpointer', 'background writer', 'walwriter', 'autovacuum launcher',
 	'logical replication launcher');
 
-# A backend that has not authenticated: a connection that says nothing yet. It is a new child of the postmaster, seen
-# twice, and not an autovacuum worker that happens to start.
+# A backend that has not authenticated: a connection that has sent nothing. It is a new child of the postmaster, found
+# twice, and not an autovacuum worker that starts at the same time.
 my %seen   = map { $_ => 2 } children($node->{_pid});
 my $silent = $node->raw_connect;
 wait_until(
@@ -60,7 +60,7 @@ wait_until(
 		return ($target{'an unauthenticated backend'}) = @new;
 	});
 
-# title($pid) is the process's title, empty when it has ended.
+# title($pid) returns the process's title. It is empty if the process has ended.
 sub title
 {
 	my ($pid) = @_;
@@ -72,7 +72,7 @@ sub title
 $node->safe_psql('postgres', 'CREATE TABLE t AS SELECT g FROM generate_series(1, 200000) g; DELETE FROM t;');
 wait_until('an autovacuum worker', sub { $target{'an autovacuum worker'} = pid_of('autovacuum worker') });
 
-# Expected answer by caller; what is not listed is refused.
+# Expected result by caller. All combinations that are missing here are refused.
 my %allowed = (
 	stranger => { 'a backend of stranger' => 1 },
 	owner    => { 'a backend of owner'    => 1 },
@@ -82,7 +82,7 @@ my %allowed = (
 	boss     => { map { $_ => 1 } keys %target },
 );
 
-# ask lets a role ask for a target. Autovacuum workers come and go: one that has ended is replaced by the next one.
+# ask lets a role request a target. If an autovacuum worker has ended, the next one is the target.
 sub ask
 {
 	my ($caller, $name) = @_;
@@ -120,7 +120,7 @@ is($out, 't', 'pg_log_backtrace: heir may');
 (undef, $level, $state) = call($node, "SELECT pg_log_backtrace($target{'a backend of boss'})", role => 'heir');
 is("$level $state", 'ERROR 42501', 'pg_log_backtrace: heir may not log a superuser');
 
-# It is current_user at the call that counts.
+# The current_user at the time of the call counts.
 my $owners = $target{'a backend of owner'};
 ($out) = call($node, "SET ROLE owner; SELECT pg_get_backtrace($owners)", role => 'settable');
 like($out, $FRAME, 'SET ROLE to the owner: yes');
@@ -129,7 +129,7 @@ is("$level $state", 'ERROR 42501', 'a superuser who has SET ROLE stranger: no');
 (undef, $level, $state) = call($node, "SET ROLE ungranted; SELECT pg_get_backtrace($owners)", role => 'boss');
 is("$level $state", 'ERROR 42501', 'a superuser who has SET ROLE to a role without EXECUTE: no');
 
-# A wrapper lends its owner's rights, and only its owner's.
+# A SECURITY DEFINER function gives its callers its owner's rights, and no others.
 $node->safe_psql(
 	'postgres', q{
 CREATE FUNCTION wrapped(pid int) RETURNS text LANGUAGE sql SECURITY DEFINER AS 'SELECT pg_get_backtrace(pid)';
@@ -142,7 +142,7 @@ like($out, $FRAME, "a superuser's SECURITY DEFINER wrapper: yes");
 (undef, $level, $state) = call($node, "SELECT wrapped_stranger($owners)", role => 'boss');
 is("$level $state", 'ERROR 42501', "a stranger's SECURITY DEFINER wrapper, called by a superuser: no");
 
-# Rights are looked up afresh, not as of the caller's snapshot.
+# Rights are read from the current state, not from the caller's snapshot.
 (undef, $level, $state) = call(
 	$node,
 	"BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM pg_stat_activity;"
@@ -153,8 +153,8 @@ $node->safe_psql('postgres', 'REVOKE owner FROM heir');
 (undef, $level, $state) = call($node, "SELECT pg_get_backtrace($owners)", role => 'heir');
 is("$level $state", 'ERROR 42501', 'after REVOKE heir may no more');
 
-# A role that needs the check is answered as soon as a worker is there, whose own session in the server is not yet; and
-# so it is when somebody has ended that session, or the server was started again.
+# A role whose permission must be checked gets an answer soon after the worker's start, before the worker's session in
+# the server exists. It also does so after that session was ended, and after a restart of the server.
 sub checked
 {
 	my ($what) = @_;

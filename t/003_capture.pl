@@ -1,5 +1,5 @@
-# Stacks of real processes: a backend that waits, and each kind of auxiliary process, on a primary and on a standby.
-# Asserts on functions that PostgreSQL exports, since a stripped server names no others.
+# Stacks of real processes: a waiting backend, and each kind of auxiliary process, on a primary and on a standby. The
+# tests use only functions that PostgreSQL exports, because a stripped server has no other names.
 
 use strict;
 use warnings;
@@ -12,8 +12,8 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 use Worker qw($FRAME call proc_status wait_until backend_pid children cmdline);
 
-# backend_type => a function that must be in its stack. Where the process's main function is static in some of the
-# versions, its exported caller or callee stands in.
+# backend_type => a function that must be in its stack. If a process's main function is static in some versions, its
+# exported caller or callee is used.
 my %function = (
 	'archiver'                     => qr/PgArchiverMain/,
 	'autovacuum launcher'          => qr/AutoVacLauncher/,
@@ -41,7 +41,7 @@ sub every_frame_ok
 	return;
 }
 
-# check_auxiliaries($node, @types): each of these runs, and each process that is no client backend has a true stack.
+# check_auxiliaries($node, @types): each of these types runs, and the stack of each auxiliary process is correct.
 sub check_auxiliaries
 {
 	my ($node, @types) = @_;
@@ -125,12 +125,12 @@ my $log = substr slurp_file($primary->logfile), $offset;
 is(() = $log =~ /LOG:\s+backtrace of PID $pid\b/g, 1, 'one LOG entry with the pid');
 like($log, qr/DETAIL:\s+#0\s+0x[0-9a-f]{16}\s+in\s.*ProcSleep\+0x/s, 'the frames are in its DETAIL');
 
-# A client that wants to see no LOG messages, or all of them, changes nothing in the server's log.
+# A client's client_min_messages changes nothing in the server's log.
 $offset = -s $primary->logfile;
 $primary->safe_psql('postgres', "SET client_min_messages = error; SELECT pg_log_backtrace($pid)");
 like(substr(slurp_file($primary->logfile), $offset), qr/LOG:\s+backtrace of PID $pid$/m, 'whatever client_min_messages is');
 
-# The lock is still waited for: the capture has changed nothing.
+# The backend still waits for the lock, so the capture has changed nothing.
 is($primary->safe_psql('postgres', "SELECT wait_event_type FROM pg_stat_activity WHERE pid = $pid"), 'Lock',
 	'the backend still waits');
 $holder->query('COMMIT');
@@ -156,7 +156,7 @@ cmp_ok(length $stack, '<', 64 * 1024, 'a deep stack: less than 64 KiB');
 $guard->query('SELECT pg_advisory_unlock(42)');
 $guard->quit;
 
-# Every auxiliary process of a primary and of a standby, each by the worker of its own cluster.
+# Every auxiliary process of a primary and of a standby, each by its cluster's worker.
 $primary->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'")
   or die 'no standby';
 check_auxiliaries($primary, 'archiver', 'autovacuum launcher', 'background writer', 'checkpointer',
@@ -170,7 +170,7 @@ like($standby->safe_psql('postgres', 'SELECT pg_get_backtrace(' . backend_pid($r
 	qr/\bin\s+PostgresMain\+/, "a standby's backend");
 $reader->quit;
 
-# The logger is no row of pg_stat_activity, but a child of the postmaster like the others.
+# The logger has no row in pg_stat_activity, but is a child of the postmaster like the others.
 my $logging = PostgreSQL::Test::Cluster->new('logging');
 $logging->init;
 $logging->append_conf('postgresql.conf', 'logging_collector = on');

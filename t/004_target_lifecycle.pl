@@ -1,5 +1,5 @@
-# What a capture leaves behind, and targets that end, are stopped, are traced by somebody else, or get signals while
-# they are captured.
+# The state of targets after a capture, and targets that end, are stopped or traced by another process, or get signals
+# during the capture.
 
 use strict;
 use warnings;
@@ -21,7 +21,7 @@ $node->start;
 $node->safe_psql('postgres', 'CREATE EXTENSION pg_stat_backtrace');
 my $worker = Worker->start($node);
 
-# is_untouched($pid, $what): neither stopped nor traced.
+# is_untouched($pid, $what): the process is not stopped and not traced.
 sub is_untouched
 {
 	my ($pid, $what) = @_;
@@ -32,7 +32,7 @@ sub is_untouched
 	return;
 }
 
-# Twenty captures, one after the other, of a sleeping and of a computing backend.
+# Twenty captures of a sleeping and of a computing backend, one after another.
 my $sleeper = $node->background_psql('postgres');
 my $asleep  = backend_pid($sleeper);
 my $computer = $node->background_psql('postgres');
@@ -52,7 +52,7 @@ for my $target ([ 'a sleeping backend', $asleep ], [ 'a computing backend', $bus
 }
 is($node->safe_psql('postgres', "SELECT state FROM pg_stat_activity WHERE pid = $busy"), 'active', 'it still computes');
 
-# A target that somebody has stopped: it has a stack, and stays stopped.
+# A target in state T: it has a stack, and stays stopped.
 kill 'STOP', $asleep;
 wait_until('the backend to be stopped', sub { my %s = proc_status($asleep); $s{State} eq 'T' });
 my ($out, $level, $state, $stderr) = call($node, "SELECT pg_get_backtrace($asleep)");
@@ -63,7 +63,7 @@ kill 'CONT', $asleep;
 wait_until('the backend to go on', sub { my %s = proc_status($asleep); $s{State} ne 'T' });
 is($sleeper->query('SELECT 1'), '1', 'it answers after SIGCONT');
 
-# Signals are not lost: notifications reach a listener that is captured all the while.
+# Signals are not lost: notifications reach a listener during the captures.
 $sleeper->query('LISTEN bell');
 my $captures = IPC::Run::start(
 	[ 'psql', '-XAtq', '-d', $node->connstr('postgres'), '-c',
@@ -78,7 +78,7 @@ my %bells = map { $_ => 1 } $heard =~ /payload "(\d+)"/g;
 is(scalar keys %bells, 50, 'and all 50 notifications arrive');
 is_untouched($asleep, 'a signalled backend');
 
-# A target that another process traces: the answer names the tracer, or the stack is had without a stop.
+# A target that another process traces: the answer names the tracer, or has a stack captured without a stop.
 SKIP:
 {
 	my %seize = (x86_64 => 101, aarch64 => 117);
@@ -115,7 +115,7 @@ wait_until('the backend to be free', sub { my %s = proc_status($asleep); $s{Trac
 ($out) = call($node, "SELECT pg_get_backtrace($asleep)");
 like($out, $FRAME, 'when the tracer is gone there is a stack again');
 
-# A target that has ended is no process of the cluster.
+# A target that has ended is not a process of the cluster.
 my $brief = $node->background_psql('postgres');
 my $gone  = backend_pid($brief);
 $brief->quit;
@@ -123,7 +123,7 @@ wait_until('the backend to end', sub { !-e "/proc/$gone" });
 ($out, $level) = call($node, "SELECT pg_get_backtrace($gone) IS NULL");
 is("$out $level", 't WARNING', 'a backend that has ended: WARNING and NULL');
 
-# Targets that end while they are captured: a stack, or a warning, or ERROR 55000; and never another error.
+# Targets that end during the capture give a stack, a warning, or ERROR 55000, and never another error.
 my %seen;
 for my $round (1 .. 20)
 {
@@ -145,7 +145,7 @@ for my $round (1 .. 20)
 note explain \%seen;
 is_deeply([ grep { !/^(ERROR:\s+55000|WARNING)$/ } keys %seen ], [], 'a target that ends in a capture: 55000 or a warning only');
 
-# Cancelling the call: at once, and the target is as it was. The worker is stopped, so that the call has to wait.
+# Cancelling the call works at once, and the target is unchanged. The worker is stopped, so that the call has to wait.
 $worker->suspend;
 my $start = time;
 (undef, $level, $state) = call($node, "SET statement_timeout = '300ms'; SELECT pg_get_backtrace($asleep)");
@@ -153,13 +153,13 @@ is("$level $state", 'ERROR 57014', 'statement_timeout ends a call that waits');
 cmp_ok(time - $start, '<', 3, 'promptly');
 is_untouched($asleep, 'a cancelled call');
 
-# A worker that does not answer: an error, in the end, and not a call that hangs.
+# If the worker does not respond, the call ends with an error after its timeout.
 (undef, $level, $state) = call($node, "SELECT pg_get_backtrace($asleep)");
 is("$level $state", 'ERROR 55000', 'a worker that does not answer: ERROR 55000');
 kill 'CONT', $worker->pid;
 wait_until('the worker to answer again', sub { (call($node, "SELECT pg_get_backtrace($asleep)"))[0] =~ $FRAME });
 
-# The worker is killed in the middle of captures: the target goes on, and the next worker takes over.
+# The worker is killed during captures: the target continues, and the next worker takes over.
 $captures = IPC::Run::start(
 	[ 'psql', '-XAtq', '-v', 'VERBOSITY=verbose', '-d', $node->connstr('postgres'), '-c',
 		"SELECT count(pg_get_backtrace($busy)) FROM generate_series(1, 100000)" ],

@@ -1,4 +1,4 @@
-# Many callers at the same time: all on one process, each on another, and each other.
+# Many concurrent callers: all for one process, each for another process, and for each other.
 
 use strict;
 use warnings;
@@ -58,11 +58,11 @@ sub all_answered
 all_answered('one target', together((captures_of($pids[0])) x $callers));
 all_answered('distinct targets', together(map { captures_of($_) } @pids));
 
-# Everybody looks at everybody, the callers at one another too.
+# All callers capture all processes, one another included.
 my @all = together(
 	("SELECT count(pg_get_backtrace(pid)) > 0 FROM pg_stat_activity, generate_series(1, 5)
 	  WHERE pid <> pg_backend_pid()") x $callers);
-# A caller may end before another has its stack; that is a warning or 55000.
+# A caller may end before another one has its stack. That gives a warning or 55000.
 is(scalar(grep { $_->[0] eq "t\n" || $_->[1] =~ /ERROR:\s+55000/ } @all),
 	$callers, 'callers that look at one another all have answers')
   or diag(map { $_->[1] } @all);

@@ -1,6 +1,6 @@
-# Things that are wrong: another cluster's processes, threads and strangers as pids, a second worker, a worker for the
-# wrong cluster, a copied pid file, rubbish in the spool, and a spool that is full. Always an answer that says what
-# and why; nothing hangs; the next call works.
+# Bad input: pids of other clusters, threads and unrelated processes, a second worker, a worker for the wrong cluster,
+# a copied pid file, invalid files in the spool, and a full spool. Each error must say what is wrong and why. Nothing
+# may hang, and the next call must work.
 
 use strict;
 use warnings;
@@ -35,7 +35,7 @@ sub still_works
 }
 still_works('to begin with');
 
-# Processes that are none of this cluster.
+# Processes that do not belong to this cluster.
 my $foreign = $other->background_psql('postgres');
 my %strange = (
 	"another cluster's backend"    => backend_pid($foreign),
@@ -51,13 +51,14 @@ for my $name (sort keys %strange)
 	is("$out $level", 't WARNING', "$name: WARNING and NULL") or diag($stderr);
 }
 
-# One worker for one cluster.
+# One worker for each cluster.
 my $second = Worker->start($node, ready => 0);
 isnt($second->finish, 0, 'a second worker of the same cluster does not start');
 like($second->log, qr/another worker|already/i, 'and says why');
 still_works('a second worker');
 
-# A cluster without a worker, though its neighbour has one, and though it has a copy of the neighbour's pid file.
+# A cluster without a worker, although another cluster on the host has one, and although the first one has a copy of
+# the other's pid file.
 my $foreign_pid = backend_pid($foreign);
 my ($out, $level, $state, $stderr) = call($other, "SELECT pg_get_backtrace($foreign_pid)");
 is("$level $state", 'ERROR 55000', "a neighbour's worker does not count");
@@ -66,7 +67,7 @@ copy($worker->pidfile, $other->data_dir . '/pg_stat_backtrace.pid') or die $!;
 is("$level $state", 'ERROR 55000', "a copy of a neighbour's pid file is recognised");
 unlink $other->data_dir . '/pg_stat_backtrace.pid' or die $!;
 
-# A worker that is told of two different clusters, of none, or of a server that is not there.
+# A worker for two different clusters, for no cluster, or for a missing server.
 my $connection = $node->connstr('postgres') . ' user=' . Worker::superuser();
 for my $case (
 	[ 'a data directory that is none',         [ '-D', '/nonexistent/data' ] ],
@@ -80,8 +81,8 @@ for my $case (
 	like($wrong->log, qr/\S/, "$what: and says what is wrong");
 }
 
-# A data directory and a connection that lead to different clusters: the worker says so, whether it ends or serves the
-# directory (superusers need no connection); it never takes the word of the wrong server for who may see what.
+# A data directory and a connection that lead to different clusters. The worker must report that, whether it ends or
+# serves the directory (superusers need no connection). It must never use the wrong server for permission checks.
 {
 	my $torn = Worker->start($other, args => [ $connection, '-D', $other->data_dir ], ready => 0);
 	wait_until('the worker to say so', sub { $torn->log =~ /not to the server in|another cluster|different/ });
@@ -92,7 +93,7 @@ for my $case (
 }
 still_works('workers for the wrong cluster');
 
-# Rubbish in the spool: files that are no requests, and things that are no files.
+# Invalid entries in the spool: files that are not requests, and entries that are not files.
 my $spool = $worker->spool;
 is((stat $spool)[2] & 07777, 0700, 'the spool directory is private');
 my $uuid = sub { sprintf '%08x-0000-4000-8000-%012x', $_[0], $_[0] };
@@ -113,7 +114,8 @@ put($uuid->(++$n) . '.req', 'x' x 10_000_000);
 still_works('a request of 10 MB');
 ok($worker->running, 'the worker has outlived all of it');
 
-# Somebody takes the spool away: an error, or an answer through a new one, and no hanging; and soon it works again.
+# The spool is moved away. The call gets an error, or an answer through a new spool, and does not hang. Soon calls
+# work again.
 my $start = time;
 rename $spool, "$spool.away" or die $!;
 ($out, $level, $state, $stderr) = call($node, "SELECT pg_get_backtrace($pid)");
@@ -155,7 +157,7 @@ SKIP:
 	still_works('there is room again');
 }
 
-# A role that asks too often: 53400, and superusers are not limited.
+# A role with too many requests gets 53400. Superusers are not limited.
 $worker->stop;
 $worker = Worker->start($node, args => [ $connection, '--rate', '0.01', '--burst', '3' ]);
 $node->safe_psql('postgres', 'CREATE ROLE eager LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace(int) TO eager');

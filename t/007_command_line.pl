@@ -19,7 +19,7 @@ my $pid     = backend_pid($session);
 my $data    = $node->data_dir;
 my $where   = $node->connstr('postgres') . ' user=' . Worker::superuser();
 
-# program runs it and returns its exit status, what it printed and what it complained of.
+# program runs it. It returns its exit status, its output and its error output.
 sub program
 {
 	my ($out, $err) = ('', '');
@@ -43,7 +43,7 @@ is($out =~ tr/\n//, 1, 'on one line, since it waits');
 ($status, $out) = program('capture', '--stats', '--repeat', 50, $pid);
 like($out, qr/^\{"count":50,"pause_us":\{"p50":[\d.]+,"p99":[\d.]+,"max":[\d.]+\},.*"unwind_us"/, 'figures');
 
-# Interrupted, it tells what it has.
+# After SIGINT the program prints its results so far.
 sub interrupted
 {
 	my @args = @_;
@@ -62,7 +62,8 @@ sub interrupted
 like(interrupted('--stats'), qr/^\{"count":\d\d+,/, 'the figures until then');
 like(interrupted('--format', 'folded'), qr/^postgres;.*;PostgresMain;\S+ \d\d+$/, 'the stacks until then');
 
-# Suspended as by ^Z, in a process group of its own as a shell's job, it holds nobody; and it goes on afterwards.
+# A stopped capture (^Z), in its own process group as a shell's job, must not keep the backend stopped. It must work
+# after SIGCONT.
 {
 	my $told = '';
 	my $run = IPC::Run::start([ $program, 'capture', '--repeat', 1_000_000, '--stats', $pid ],

@@ -1,4 +1,4 @@
-# The queue and the journal with the real worker: requests that nobody waits for, on a primary and its standby.
+# The queue and the journal with the real worker: requests without a waiting caller, on a primary and its standby.
 
 use strict;
 use warnings;
@@ -27,7 +27,7 @@ my $where  = $node->connstr('postgres') . ' user=' . Worker::superuser();
 my $target = $node->background_psql('postgres', extra_params => [ '-U', 'alice' ]);
 my $pid    = backend_pid($target);
 
-# ask($sql, role, db): the id of a request.
+# ask($sql, role, db) returns the id of a request.
 sub ask
 {
 	my ($sql, %opts) = @_;
@@ -36,7 +36,7 @@ sub ask
 	return $out;
 }
 
-# result($id): state, SQLSTATE and text of a request when it is over.
+# result($id) returns state, SQLSTATE and text of a request that has finished.
 sub result
 {
 	my ($id, %opts) = @_;
@@ -61,12 +61,12 @@ my ($state, $text) = result($early, role => 'alice');
 is($state, 'done', 'and is served when there is one');
 like($text, $FRAME, 'with a stack');
 
-# The other role does not see it; who may read every table does not either; a superuser does.
+# Another role cannot see the request, and neither can a role with pg_read_all_data. A superuser can.
 $node->safe_psql('postgres', 'CREATE ROLE reader LOGIN; GRANT pg_read_all_data TO reader;');
 is((call($node, "SELECT count(*) FROM backtrace.request WHERE id = $early", role => $_->[0]))[0], $_->[1], "$_->[0] sees it: $_->[1]")
   for [ bob => 0 ], [ reader => 0 ], [ alice => 1 ], [ Worker::superuser() => 1 ];
 
-# Rolled back; of a process that the caller may not see; to the log.
+# A request that is rolled back; a request about a process that the caller may not see; a request for the log.
 my ($lost) = call($node, "BEGIN; SELECT pg_request_backtrace($pid); ROLLBACK;");
 ($state) = result(ask("SELECT pg_request_backtrace($pid)"));
 is($state, 'done', 'a superuser asks for anybody');
@@ -78,7 +78,7 @@ my $offset = -s $node->logfile;
 is($state, 'done', 'to the server log');
 like(slurp_file($node->logfile, $offset), qr/LOG:\s+backtrace of PID $pid\n.*DETAIL:\s+#0 /, 'it is there');
 
-# Many at once; the worker is killed meanwhile: one result each.
+# Many requests at once, while the worker is killed: each gets one result.
 for my $round (1 .. 3)
 {
 	my $ids = $node->safe_psql('postgres', "SELECT pg_request_backtrace(array_fill($pid, ARRAY[300]))");
@@ -90,21 +90,21 @@ for my $round (1 .. 3)
 		'300', "worker killed, round $round: a result for each of 300 requests");
 }
 
-# Waiting calls leave a row, and old rows go.
+# Waiting calls leave a row, and old rows are removed.
 call($node, "SELECT count(pg_get_backtrace($pid)) FROM generate_series(1, 1500)");
 wait_until('the journal',
 	sub { (call($node, q{SELECT count(*) > 100 FROM backtrace.request WHERE kind = 'waiting' AND state = 'done'}))[0] eq 't' });
 wait_until('the oldest rows to go', sub { (call($node, 'SELECT count(*) < 900 FROM backtrace.request'))[0] eq 't' });
 pass('rows of waiting calls are written, and old ones removed');
 
-# The extension comes to another database while the worker runs, and goes.
+# The extension is created in another database while the worker runs, and dropped.
 $node->safe_psql('second', 'CREATE EXTENSION pg_stat_backtrace');
 ($state) = result(ask("SELECT pg_request_backtrace($pid)", db => 'second'), db => 'second');
 is($state, 'done', 'a database that got the extension later');
 is((call($node, 'DROP DATABASE second'))[1], '', 'a database can be dropped: the worker leaves it');
 
-# A standby has no queue, says so, and is served when it is promoted. It is made from the files of the stopped server:
-# that needs no pg_basebackup of the server's own version.
+# A standby has no queue and reports that. After its promotion its queue is served. The standby is made from the files
+# of the stopped server, so the test does not need pg_basebackup of the server's version.
 $target->quit;
 $node->stop;
 $worker->cold_backup($node, 'cold');

@@ -1,4 +1,4 @@
-# Many processes in one call: the view, frames as rows, several log entries, who blocks whom, samples.
+# Many processes in one call: the view, frames as rows, several log entries, blockers, samples.
 
 use strict;
 use warnings;
@@ -42,8 +42,8 @@ GRANT ALL ON t TO owner, heir;
 my $worker = Worker->start($node);
 my ($out, $level, $state, $stderr);
 
-# The view has a row for each child of the postmaster, each of them with a stack but the one that asks. The server's
-# processes must not come and go in between: autovacuum is off.
+# The view has a row for each child of the postmaster. Each has a stack except the calling backend. Autovacuum is off,
+# so that no processes start or end meanwhile.
 my $owner = $node->background_psql('postgres', extra_params => [ '-U', 'owner' ]);
 my $owners = backend_pid($owner);
 my (%children, @rows);
@@ -57,7 +57,7 @@ wait_until(
 			  FROM pg_stat_backtrace ORDER BY pid});
 		my ($own) = map { /^(\d+)\|t\|/ } @rows;
 		%children = map { $_ => 1 } grep { $_ != $own } children($node->{_pid});
-		# One that begins and ends in between is in neither list of children, and may have been seen.
+		# A process that starts and ends in between is in neither list of children, but may be in the view.
 		my @seen = sort grep { $_ != $own } map { /^(\d+)/ } @rows;
 		return "@{[ sort keys %before ]}" eq "@{[ sort keys %children ]}" && "@seen" eq "@{[ sort keys %children ]}";
 	});
@@ -78,7 +78,7 @@ is_deeply([ sort keys %listed ], [ sort keys %children ], 'each process of the c
 ok((grep { $_ eq 'logger' } values %listed), 'the logger is among them');
 is(scalar(grep { $_ eq '' } values %listed), 0, 'each kind of process is known');
 
-# What is shown is the state of the moment, also in a transaction that has looked before.
+# The view shows the current state, also in a transaction with an older snapshot.
 my $watched = $node->background_psql('postgres', on_error_stop => 0);
 my $watched_pid = backend_pid($watched);
 $watched->query_until(qr/started/, "\\echo started\nSELECT pg_sleep(1000);\n");
@@ -93,7 +93,7 @@ is( $node->safe_psql(
 	"t\nt\nClientRead|idle",
 	'the wait event is of now');
 
-# A role sees the stacks that it may see, and the reason beside the others.
+# A role sees the stacks that it may see, and an error for the others.
 $out = (call($node, "SELECT pid FROM pg_stat_backtrace WHERE backtrace IS NOT NULL", role => 'heir'))[0];
 is($out, $owners, 'a member sees the stacks of the role alone');
 is((call($node, 'SELECT count(backtrace) FROM pg_stat_backtrace', role => 'watcher'))[0], 0, 'who is nobody sees none');
@@ -108,7 +108,7 @@ is("$level $state", 'ERROR 42501', 'and so does the function under it');
 ($out, $level, $state) = call($node, q{SELECT backtrace.ask(0, 'stat', '{}')}, role => 'owner');
 is("$level $state", 'ERROR 42501', 'and the call under that');
 
-# Frames as rows are the lines of the text.
+# The rows of frames equal the lines of the text.
 my $text = $node->safe_psql('postgres', "SELECT pg_get_backtrace($owners)");
 my $made = $node->safe_psql(
 	'postgres', qq{SELECT string_agg(format('#%s %s in %s+%s%s', level, address, coalesce(function, module), "offset",
@@ -145,7 +145,7 @@ is("$level $state", 'ERROR 54000', 'too many processes');
 $many = join ',', 1000001 .. 1005000;
 is((call($node, "SELECT pg_log_backtrace(VARIADIC '{$many}'::int[])"))[0], 'f', 'as many as may be');
 
-# Who blocks whom: a chain of two, and a prepared transaction at its end.
+# Blockers: a chain of two, and a prepared transaction at its end.
 $owner->query_safe('BEGIN; UPDATE t SET a = 2');
 $watched = $node->background_psql('postgres');
 $watched_pid = backend_pid($watched);

@@ -1,5 +1,5 @@
-# A streaming standby: its own worker, its recovery processes while replay runs and while it is paused, the primary's
-# pid file that came with the backup, a lost connection to the primary, promotion, and the former primary as a standby.
+# A streaming standby: its own worker, its recovery processes during replay and while replay is paused, a copy of the
+# primary's pid file, a lost connection to the primary, promotion, and the former primary as a standby.
 
 use strict;
 use warnings;
@@ -22,8 +22,8 @@ CREATE TABLE t (a int);
 CREATE ROLE plain LOGIN;
 GRANT EXECUTE ON FUNCTION pg_get_backtrace(int), pg_log_backtrace(int) TO plain});
 
-# The backup is made of the stopped server's files (which needs no pg_basebackup of its version) while the worker runs,
-# so the worker's pid file is among them.
+# The backup is a copy of the stopped server's files, so it needs no pg_basebackup of that version. The worker runs
+# meanwhile, so its pid file is among the files.
 my $worker = Worker->start($primary);
 $primary->stop;
 $worker->cold_backup($primary, 'cold');
@@ -35,7 +35,7 @@ $standby->start;
 $primary->poll_query_until('postgres', "SELECT count(*) = 1 FROM pg_stat_replication WHERE state = 'streaming'")
   or die 'no standby';
 
-# pid_of($node, $type): the process of that kind, waited for.
+# pid_of($node, $type) waits for a process of that kind and returns its pid.
 sub pid_of
 {
 	my ($node, $type) = @_;
@@ -45,7 +45,7 @@ sub pid_of
 	return $pid;
 }
 
-# stack_ok($node, $pid, $function, $what): the process is in that function, and is left as it was.
+# stack_ok($node, $pid, $function, $what): the process is in that function, and unchanged after the capture.
 sub stack_ok
 {
 	my ($node, $pid, $function, $what) = @_;
@@ -56,7 +56,7 @@ sub stack_ok
 	return;
 }
 
-# The primary's worker is no worker of the standby's.
+# The primary's worker does not serve the standby.
 my $reader = $standby->background_psql('postgres', extra_params => [ '-U', 'plain' ]);
 my $read   = backend_pid($reader);
 my (undef, $level, $state, $stderr) = call($standby, "SELECT pg_get_backtrace($read)");
@@ -75,7 +75,7 @@ like($out, $FRAME, 'on a standby: for its own role');
 is("$level $state", 'ERROR 42501', 'on a standby: not for others');
 is($standby->safe_psql('postgres', "SELECT pg_log_backtrace($read)"), 't', 'on a standby: to the log');
 
-# Recovery's processes, while replay runs, while it is paused with WAL to replay, and while it is resumed.
+# The recovery processes during replay, while replay is paused with WAL to replay, and after it is resumed.
 stack_ok($standby, pid_of($standby, 'startup'), 'StartupProcessMain', 'the startup process');
 stack_ok($standby, pid_of($standby, 'walreceiver'), 'WalReceiverMain', 'the walreceiver');
 stack_ok($primary, pid_of($primary, 'walsender'), 'exec_replication_command', 'the walsender');
@@ -89,7 +89,7 @@ $standby->safe_psql('postgres', 'SELECT pg_wal_replay_resume()');
 $primary->wait_for_catchup($standby);
 is($standby->safe_psql('postgres', 'SELECT count(*) FROM t'), '10000', 'and goes on');
 
-# Captured all the while, replay does not stop.
+# Replay continues during the captures.
 my $startup = pid_of($standby, 'startup');
 my $captures = IPC::Run::start(
 	[ 'psql', '-XAtq', '-d', $standby->connstr('postgres'), '-c',
@@ -101,7 +101,7 @@ is($counted, "300\n", '300 captures of the startup process while it replays') or
 $primary->wait_for_catchup($standby);
 is($standby->safe_psql('postgres', 'SELECT count(*) FROM t'), '20000', 'all is replayed');
 
-# The primary crashes; the standby, which has lost its walreceiver, is promoted. Its worker goes on.
+# The primary crashes, and the standby, which has lost its walreceiver, is promoted. Its worker continues.
 my $receiver = pid_of($standby, 'walreceiver');
 $primary->stop('immediate');
 wait_until('the walreceiver to end', sub { !-e "/proc/$receiver" });
@@ -117,7 +117,7 @@ $standby->safe_psql('postgres', 'INSERT INTO t VALUES (0)');
 like($out, $FRAME, 'after promotion the same worker answers');
 ok($own->running, 'the worker has outlived the promotion');
 
-# The former primary's worker has waited; when its server starts again, it serves.
+# The former primary's worker has waited. When its server starts again, the worker serves it.
 $primary->start;
 my $session = $primary->background_psql('postgres', extra_params => [ '-U', 'plain' ]);
 my $pid     = backend_pid($session);

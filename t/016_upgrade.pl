@@ -55,7 +55,7 @@ ORDER BY 1});
 	return join "\n", sort split /\n/, $text;
 }
 
-# 1.0, used and granted, brought up to date, has the catalog of a fresh installation.
+# After an update, version 1.0 with grants has the catalog of a fresh installation.
 $node->safe_psql('postgres', 'CREATE DATABASE old; CREATE DATABASE new; CREATE ROLE reader LOGIN');
 my $worker = Worker->start($node);
 $node->safe_psql('old', q{CREATE EXTENSION pg_stat_backtrace VERSION '1.0'});
@@ -76,7 +76,7 @@ cmp_ok(scalar(split /\n/, $fresh), '>', 100, 'and not nothing');
 is($node->safe_psql('new', 'SELECT extversion FROM pg_extension WHERE extname ~ $$backtrace$$'),
 	$node->safe_psql('old', 'SELECT extversion FROM pg_extension WHERE extname ~ $$backtrace$$'), 'of the same version');
 
-# In a schema of its own.
+# In a schema other than public.
 $node->safe_psql('new', 'DROP EXTENSION pg_stat_backtrace; CREATE SCHEMA "Odd one";
 	CREATE EXTENSION pg_stat_backtrace SCHEMA "Odd one"');
 is($node->safe_psql('new', 'SELECT count(*) > 3 FROM "Odd one".pg_stat_backtrace WHERE backtrace IS NOT NULL'), 't',
@@ -86,7 +86,7 @@ is($node->safe_psql('new', 'SELECT count(*) > 3 FROM "Odd one".pg_stat_backtrace
 SKIP:
 {
 	my $dump = $node->basedir . '/old.sql';
-	# (The machine's pg_dump, if the server brings none, refuses servers newer than itself.)
+	# (If the server has no pg_dump, the system's is used, which refuses servers newer than itself.)
 	skip 'there is no pg_dump for this server', 6
 	  unless $node->run_log([ 'pg_dump', '-f', $dump, '-d', $node->connstr('old') ]);
 	unlike(slurp_file($dump), qr/backtrace\.(secret|request)/, 'the dump has no data of the extension');
@@ -95,7 +95,7 @@ SKIP:
 		'restore');
 	is($node->safe_psql('restored', 'SELECT count(*) > 3 FROM pg_stat_backtrace WHERE backtrace IS NOT NULL'), 't',
 		'the restored database works');
-	# The data alone, into a database that has the extension already.
+	# Only the data, into a database that already has the extension.
 	my $data = $node->basedir . '/data.custom';
 	$node->command_ok([ 'pg_dump', '-Fc', '-f', $data, '-d', $node->connstr('old') ], 'a dump to restore the data of');
 	$node->command_ok([ 'pg_restore', '--data-only', '--exit-on-error', '-d', $node->connstr('restored'), $data ],
@@ -103,7 +103,7 @@ SKIP:
 	isnt($node->safe_psql('restored', $seal), $node->safe_psql('old', $seal), 'with a seal of its own');
 }
 
-# pg_upgrade copies the extension as it is.
+# pg_upgrade copies the extension unchanged.
 SKIP:
 {
 	skip 'there is no pg_upgrade beside this server', 5 unless pg_upgrade();
@@ -126,7 +126,7 @@ SKIP:
 	is($next->stop, 0, 'the worker ends');
 }
 
-# pg_upgrade is a client program: not in every server's folder.
+# pg_upgrade is a client program, which some servers' folders do not have.
 sub pg_upgrade
 {
 	my $program = $node->config_data('--bindir') . '/pg_upgrade';

@@ -133,7 +133,7 @@ func (w *walk) jumps(start, to uint64) bool {
 // body returns the code of the function that begins at an address. It is nil if no such function is known, or if the
 // function is longer than most.
 func (w *walk) body(start, most uint64) []byte {
-	const share = 4 // bytes to look at cost as much as an instruction to follow
+	const share = 4 // checking 4 bytes costs as much as following an instruction
 	module, ok := w.modules.Find(start)
 	if !ok || module.Code == nil || module.CFI == nil {
 		return nil

@@ -24,8 +24,8 @@ type distances struct {
 	err      error
 }
 
-// maxTold bounds the addresses that are remembered of an image; the calls in
-// which a server sleeps lead through some hundreds.
+// maxTold limits the number of cached addresses of an image. The calls in which a server sleeps pass through some
+// hundreds.
 const maxTold = 1024
 
 func (d *CodeCache) find(addr uint64) (found distances, known bool) {

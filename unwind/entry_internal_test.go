@@ -10,8 +10,9 @@ import (
 	"pg_stat_backtrace/unwind/cfi/cfitest"
 )
 
-// TestAtEntry: where the functions of real files begin, the return address is where a call leaves it; where they have a
-// frame it is not. Compilers move parts of functions elsewhere (.cold), and these begin with a frame.
+// TestAtEntry checks that functions of real files begin with the return address where a call leaves it, except
+// functions that begin with a frame. Compilers move parts of functions elsewhere (.cold), and these begin with a
+// frame.
 func TestAtEntry(t *testing.T) {
 	t.Parallel()
 	for _, a := range []*arch.Arch{arch.AMD64, arch.ARM64, arch.RISCV64, arch.S390X} {

@@ -111,7 +111,7 @@ func (w *walk) stepStub(frame *Frame) (Frame, Stop, bool) {
 	return next, stop, true
 }
 
-// maxLeaf bounds the code that is looked at for changes of the stack pointer.
+// maxLeaf limits the code that is searched for changes of the stack pointer.
 const maxLeaf = 256
 
 // stepInner finds the caller of the innermost function, or of a function that a signal interrupted, if the function
@@ -231,10 +231,9 @@ func (w *walk) leaveLeaf(caller *arch.Registers) bool {
 	return true
 }
 
-// stepNoCode handles an address that holds no code. In an exact frame that is
-// a call through a bad pointer: where calls push their return address it is
-// on top of the stack, and nothing else has changed since. Anywhere else the
-// stack is corrupt.
+// stepNoCode handles an address without code. In an exact frame this is a call through a bad pointer. Where calls
+// push the return address, it is on top of the stack, and nothing else has changed since. Anywhere else the stack is
+// corrupt.
 func (w *walk) stepNoCode(frame *Frame) (Frame, Stop) {
 	lost := Stop{Reason: NoCode, Address: frame.PC}
 	if !frame.Exact {

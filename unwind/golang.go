@@ -17,7 +17,7 @@ type goFrame struct {
 	frame  *Frame
 	module *Module
 	f      *gopclntab.Function
-	// at is the frame's address in the image, delta the distance of its stack pointer from that at the entry.
+	// at is the frame's address in the image. delta is the distance of its stack pointer from its value at the entry.
 	at, delta uint64
 	prologue  prologue
 }
@@ -56,7 +56,7 @@ var endsStack = map[string]bool{
 	"runtime.goexit": true, "runtime.mstart": true, "runtime.mcall": true,
 }
 
-// entered are functions that the kernel calls for a signal: the outermost of Go's, not of the stack.
+// entered are functions that the kernel calls for a signal: the outermost Go frame, but not the end of the stack.
 var entered = map[string]bool{
 	"runtime.sigtramp": true, "runtime.cgoSigtramp": true, "runtime.sigprofNonGoWrapper": true,
 }
@@ -171,7 +171,7 @@ func (g *goFrame) accept(cfa uint64, caller arch.Registers, switched bool) (Fram
 	return next, stop
 }
 
-// stepLinked finds the caller where calls leave the return address in a register: a function that has moved the stack
+// stepLinked finds the caller where calls leave the return address in a register. A function that has moved the stack
 // pointer has saved it at the top of its stack.
 func (g *goFrame) stepLinked(sp uint64) (Frame, Stop) {
 	w := g.w

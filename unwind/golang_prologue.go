@@ -26,7 +26,7 @@ var amd64Encoded = [16]int{0, 2, 1, 3, 7, 6, 4, 5, 8, 9, 10, 11, 12, 13, 14, 15}
 // callsGo is the function by which C calls Go. It saves the registers that C functions preserve.
 const callsGo = "crosscall2"
 
-// maxPrologue bounds the code that is looked at.
+// maxPrologue limits the code that is searched.
 const maxPrologue = 128
 
 // findPrologue finds the instruction by which x86-64 code saves the frame pointer. It is a push or, before Go 1.21, a

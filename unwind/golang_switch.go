@@ -11,8 +11,8 @@ import (
 // keep a frame pointer on both stacks. Before, the values that they save for their own return give the caller. On
 // architectures other than x86-64 a walk ends there and reports the reason.
 
-// asmCgoCall is the function by which Go calls C. When C has called Go again, that may have moved the goroutine's
-// stack, and the frame pointer that C has preserved leads to where it was before.
+// asmCgoCall is the function by which Go calls C. If C calls Go again, this may move the goroutine's stack. The frame
+// pointer that C has preserved then points to the old stack.
 const asmCgoCall = "runtime.asmcgocall"
 
 // systemStack calls a function on the thread's system stack, cgoCallback is how C calls Go.
@@ -25,7 +25,7 @@ const (
 // stack.
 const moreStack = "runtime.morestack"
 
-// byRecord are functions that leave the frame pointer alone from their prologue on, though not the stack pointer.
+// byRecord are functions that do not change the frame pointer after their prologue, but may change the stack pointer.
 var byRecord = map[string]bool{
 	systemStack: true, asmCgoCall: true, "runtime.asmcgocall_no_g": true, cgoCallback: true,
 }
@@ -95,7 +95,7 @@ func (g *goFrame) stepSwitch() (Frame, Stop) {
 	return g.lost()
 }
 
-// maxAfter bounds the code behind a call that is looked at for how the stack pointer is restored.
+// maxAfter limits the code behind a call that is searched for the restoring of the stack pointer.
 const maxAfter = 64
 
 // after returns the code that runs when the called function returns, nil if it cannot be read.
@@ -227,8 +227,9 @@ func (g *goFrame) word(addr uint64) (uint64, Stop) {
 	return v, Stop{}
 }
 
-// afterCgo undoes the switch of asmcgocall as its own code does: it has put the goroutine, and how far its stack
-// pointer was from the end of its stack, on the system stack; or the stack pointer, where there is no goroutine.
+// afterCgo reverses the stack switch of asmcgocall as asmcgocall itself does. It has saved on the system stack the
+// goroutine and the distance of its stack pointer from the end of its stack. Without a goroutine it has saved the
+// stack pointer.
 func (g *goFrame) afterCgo(after []byte) (sp uint64, stop Stop, ok bool) {
 	here := g.w.floor()
 	goroutine, _, found := loadFromStack(after, 0x8b, 7)  // mov …(%rsp),%rdi

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/epilogue"
 )
 
-// trialState is whether the way by instructions is to be gone.
+// trialState is whether the walk may use the result of following instructions.
 type trialState uint8
 
 const (
@@ -45,7 +45,7 @@ func (w *walk) stepInstructions(frame *Frame) (Frame, Stop, bool) {
 	caller, err := w.follow(frame, module)
 	w.settled = errors.Is(err, epilogue.ErrNeverReturns)
 	if errors.Is(err, epilogue.ErrMemory) && w.mem.missing-w.floor() < maxFrame {
-		w.wanting = w.floor() // which word they asked for first does not matter: they may need all from here on
+		w.wanting = w.floor() // they may need all memory from here on, whichever word was missing first
 	}
 	if err != nil {
 		return Frame{}, Stop{}, false
@@ -78,7 +78,7 @@ func (w *walk) atStart(frame *Frame, module *Module) bool {
 // the frame. A return address in an unknown register is not in memory.
 const maxFrame = 1 << 20
 
-// followed is where the instructions of a frame's function have led.
+// followed is the result of following the instructions of a frame's function.
 type followed struct {
 	at     epilogue.Place
 	sp     uint64
@@ -156,7 +156,7 @@ func (w *walk) confirms(row *epilogue.Row, f *followed) bool {
 // maxFollowed limits the number of stored results of a trial.
 const maxFollowed = 32
 
-// leaveFor moves to a caller that instructions have led to.
+// leaveFor moves to a caller found by instructions.
 func (w *walk) leaveFor(frame *Frame, caller arch.Registers) (Frame, Stop) {
 	cfa, _ := caller.Get(w.arch.SP)
 	return w.advance(frame, cfa, caller, ByInstructions)
@@ -196,7 +196,7 @@ func (c *bareCode) Bytes(addr uint64) []byte {
 	}
 	var size uint64
 	c.window, c.start = nil, addr
-	for more := uint64(windowSize); more > 0 && size < windowSize; more /= 2 { // all that is left at the end of the code
+	for more := uint64(windowSize); more > 0 && size < windowSize; more /= 2 { // the rest at the end of the code
 		if p, err := c.module.Code.Code(addr-c.module.Bias, size+more); err == nil {
 			c.window, size = p, size+more
 		}

@@ -148,7 +148,8 @@ func TestLibraryStart(t *testing.T) {
 	}
 }
 
-// TestMissingFrameMemory: memory is asked for where the frame's is missing, and not where a register is.
+// TestMissingFrameMemory checks that a walk requests the frame's missing memory, but not memory for a missing
+// register.
 func TestMissingFrameMemory(t *testing.T) {
 	t.Parallel()
 	const (

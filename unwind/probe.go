@@ -10,10 +10,10 @@ type Probes interface {
 	ReturnProbe(addr uint64) bool
 }
 
-// smallestPage is a divisor of all sizes of pages: the kernel's code begins with a page.
+// smallestPage divides all page sizes: the kernel's code begins at a page boundary.
 const smallestPage = 4096
 
-// probed reports whether a function that returns to an address returns to a return probe.
+// probed reports whether an address is the return address of a return probe.
 func (w *walk) probed(ra uint64) bool {
 	if ra%smallestPage != 0 || ra == 0 {
 		return false
@@ -130,7 +130,7 @@ func (w *walk) returnsTo(site, ra uint64) (t walk, next Frame, ok bool) {
 	return t, next, stop.Reason == running && next.PC == ra
 }
 
-// take moves to the place, if there is one only, else to its caller: they are in the same function then.
+// take moves to the place if there is only one. Otherwise it moves to the place's caller, which all places share.
 func (p *behindProbe) take(frame *Frame) (Frame, Stop) {
 	w := p.w
 	frame.CFA = w.floor()
@@ -183,8 +183,9 @@ func (w *walk) savedAbove() uint64 {
 	return 0
 }
 
-// mayReturn reports whether the word at an address can be the return address of a probed function's caller: that is
-// called before it, and has calls for which call frame information has the return address there.
+// mayReturn reports whether the word at an address can be the return address of a probed function's caller. There
+// must be a call before it. The called function must contain a call for which call frame information has the return
+// address there.
 func (w *walk) mayReturn(ra, at uint64) bool {
 	if w.calls(ra, 0) == refuted {
 		return false

@@ -8,7 +8,7 @@ import (
 	"pg_stat_backtrace/unwind/codeflow/depth"
 )
 
-// Why a frame pointer was not recovered; the Err of an UnknownRegister stop.
+// The reasons why a frame pointer was not recovered: the Err of an UnknownRegister stop.
 var (
 	errNoReader  = errors.New("frame pointer: the code cannot be read")
 	errNone      = errors.New("frame pointer: no value leads to the stack's base")
@@ -18,7 +18,7 @@ var (
 
 // Bounds of a recovery.
 const (
-	maxTrialSteps = 1 << 18 // frames looked at in all trials together
+	maxTrialSteps = 1 << 18 // frames walked in all trials together
 	maxSearch     = 1 << 17 // words of the stack searched
 )
 
@@ -188,8 +188,8 @@ func (c *trial) try(fp uint64) trialResult {
 	return found
 }
 
-// follow follows a trial to the stack's base from the step that has led from frame to next. entry is where the
-// function of frame begins, 0 if that is not known.
+// follow follows a trial to the stack's base, from the step that has led from frame to next. entry is the start of
+// the frame's function, 0 if unknown.
 func (c *trial) follow(t *walk, frame, next Frame, stop Stop, entry uint64) trialResult {
 	worst := proven
 	for {

@@ -30,8 +30,8 @@ func (m function) Function(addr uint64) (start, end uint64, ok bool) {
 }
 func (m function) Stub(uint64) bool { return false }
 
-// TestRestored has functions of 64-bit PowerPC without call frame information, interrupted before and after they gave
-// back their frame. Where they have, the back chain begins with their caller's frame, which must not be left out.
+// TestRestored checks functions of 64-bit PowerPC without call frame information, interrupted before and after they
+// removed their frame. Afterwards, the back chain begins with their caller's frame, which must not be left out.
 func TestRestored(t *testing.T) {
 	t.Parallel()
 	const (
@@ -41,7 +41,7 @@ func TestRestored(t *testing.T) {
 		inside              = code + 8
 	)
 	leaf, saves := []uint32{stdu, nop, nop, addi, nop}, []uint32{stdu, bl, nop, addi, nop}
-	// Of 48 bytes each, from the bottom: the function's frame, its caller's, that one's caller's and the first.
+	// Frames of 48 bytes each, from the bottom: the function's, its caller's, the next caller's, and the first.
 	stack := make([]uint64, 24)
 	for i, frame := range []uint64{0, 6, 12} {
 		stack[frame] = stackBase + (frame+6)*8
@@ -85,8 +85,8 @@ func TestRestored(t *testing.T) {
 	}
 }
 
-// TestCallStub has calls in stubs that ppc64le's linkers put among the functions of a file: the back chain begins with
-// the frame of the function that calls, which must not be left out.
+// TestCallStub checks calls in stubs that ppc64le's linkers put among the functions of a file. The back chain begins
+// with the frame of the calling function, which must not be left out.
 func TestCallStub(t *testing.T) {
 	t.Parallel()
 	const middle, outer = code + 0x200, code + 0x300

@@ -101,7 +101,7 @@ func (w *walk) stepRow(frame *Frame) (Frame, Stop) {
 	return w.advance(frame, cfa, caller, ByCFI)
 }
 
-// advance accepts the caller's registers if they are progress. They have to have the stack pointer.
+// advance accepts the caller's registers if the stack pointer makes progress. They must contain the stack pointer.
 func (w *walk) advance(frame *Frame, cfa uint64, caller arch.Registers, method Method) (Frame, Stop) {
 	sp, ok := caller.Get(w.arch.SP)
 	if _, hasPC := caller.Get(w.arch.PC); hasPC && !ok {
@@ -160,8 +160,8 @@ func (w *walk) mayStay(frame *Frame, pc, oldSP, newSP uint64) bool {
 	return leaf && frame.Exact && newSP == oldSP && pc != frame.PC
 }
 
-// linkRegister returns the register that a call leaves the return address in;
-// false where calls push it onto the stack.
+// linkRegister returns the register in which a call leaves the return address. It is false where calls push it onto
+// the stack.
 func linkRegister(a *arch.Arch) (int, bool) {
 	reg := a.Index(uint64(a.ReturnColumn))
 	return reg, reg >= 0 && reg != a.PC

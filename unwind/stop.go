@@ -8,8 +8,8 @@ type Reason uint8
 // The reasons for which a walk ends. Only EndOfStack means that the stack is complete.
 const (
 	running Reason = iota
-	// EndOfStack: the call frame information says that the frame has no
-	// caller, as _start's and a thread's first function do.
+	// EndOfStack: the frame has no caller according to its call frame information, as in _start and a thread's first
+	// function.
 	EndOfStack
 	// MaxFrames: the bound was reached, there are more.
 	MaxFrames
@@ -73,10 +73,10 @@ type Stop struct {
 	Err error
 }
 
-// Whole reports whether the stack was followed to its end.
+// Whole reports whether the walk reached the end of the stack.
 func (s Stop) Whole() bool { return s.Reason == EndOfStack }
 
-// String returns the reason with the address it speaks of.
+// String returns the reason and the address to which it refers.
 func (s Stop) String() string {
 	if s.Reason == UnknownRegister && s.Err != nil {
 		return fmt.Sprintf("%s: %v", s.Reason, s.Err)

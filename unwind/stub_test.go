@@ -20,8 +20,8 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// TestStubs holds the stubs of the procedure linkage tables of real files against the names that disassemblers have for
-// them, or that the relocations of these tables have in the same order: the C library, Perl, the servers of
+// TestStubs compares the stubs of the procedure linkage tables of real files with the names from disassemblers, or
+// from the relocations of these tables in the same order. The files are the C library, Perl, the servers of
 // PGSB_TEST_BINDIRS, and libraries of other architectures.
 func TestStubs(t *testing.T) {
 	t.Parallel()

@@ -14,34 +14,31 @@ import (
 // DefaultMaxFrames bounds a walk when Unwinder.MaxFrames is zero.
 const DefaultMaxFrames = 256
 
-// maxStackSwitches bounds how often a walk may move to another stack, which
-// only a signal frame may do, and Go's run time between C and Go: a cycle
-// through alternate stacks ends here.
+// maxStackSwitches limits how often a walk may move to another stack. Only a signal frame, and Go's run time between
+// C and Go, may do this. The limit ends a cycle through alternate stacks.
 const maxStackSwitches = 64
 
-// maxInstructions bounds how many instructions a walk follows where no call frame information covers a frame: half a
-// second's worth, while a frame takes some hundreds.
+// maxInstructions limits the instructions that a walk follows for frames without call frame information. The limit
+// takes half a second, while a frame takes some hundreds of instructions.
 const maxInstructions = 1 << 19
 
 // A Method says how a frame was found.
 type Method uint8
 
-// The ways to find a frame, most trustworthy first.
+// The ways to find a frame, the most reliable first.
 const (
-	// ByRegisters is the innermost frame: its PC is the thread's own.
+	// ByRegisters is the innermost frame: its PC comes from the thread's registers.
 	ByRegisters Method = iota
 	// ByCFI frames follow from call frame information.
 	ByCFI
-	// ByFramePointer frames follow from a saved frame pointer, or an ABI's
-	// back chain, where no call frame information covers the callee. A callee
-	// that had not yet saved the frame pointer hides its caller from this
-	// method.
+	// ByFramePointer frames follow from a saved frame pointer, or an ABI's back chain, if no call frame information
+	// covers the callee. If the callee has not yet saved the frame pointer, its caller is missing.
 	ByFramePointer
-	// ByRecovery frames follow from call frame information that needed the
-	// frame pointer, which was not known and was recovered by proof.
+	// ByRecovery frames follow from call frame information that needs the frame pointer. Its value was unknown, and
+	// was recovered with a proof.
 	ByRecovery
-	// ByReturnAddress is the caller of a jump to an address that holds no
-	// code: the call has pushed its return address and nothing else.
+	// ByReturnAddress is the caller of a jump to an address without code. The call has only pushed its return
+	// address.
 	ByReturnAddress
 	// ByReturnRegister frames are callers of a function without call frame information, found by the link register.
 	ByReturnRegister
@@ -61,7 +58,7 @@ const (
 	ByCall
 )
 
-// A Frame is one physical activation of a function.
+// Frame is one activation of a function on the stack.
 type Frame struct {
 	// PC is the address at which the frame will continue: the thread's program counter, an interrupted address, or a
 	// return address.
@@ -79,9 +76,8 @@ type Frame struct {
 	Method Method
 }
 
-// Lookup is the address by which the frame's function, line and call frame
-// information are looked up: PC, or PC-1 for a return address. A signal
-// trampoline was not called, its address is the trampoline's own first byte.
+// Lookup is the address for looking up the frame's function, line and call frame information: PC, or PC-1 for a
+// return address. A signal trampoline has no caller, so its address is its own first byte.
 func (f Frame) Lookup() uint64 {
 	if f.Exact || f.Signal {
 		return f.PC
@@ -98,8 +94,8 @@ type Module struct {
 	// Go is the function table of a Go program or library, else nil. The walk prefers it where it covers an address,
 	// because it marks stack switches, and Go's call frame information does not.
 	Go *gopclntab.Table
-	// Code reads the image's instructions, nil if it cannot. They are asked
-	// for only where a register that is needed is not known.
+	// Code reads the image's instructions, or is nil. The walk uses it only if it needs a register with an unknown
+	// value.
 	Code ImageCode
 	// Start is the link-time address where a program begins. It is 0 if unknown, or if the image is a library. The
 	// code there has no caller.
@@ -114,8 +110,7 @@ type Module struct {
 // ImageCode gives access to the instructions of an image by link-time address. Code does the same for an address
 // space.
 type ImageCode interface {
-	// Code returns n bytes of code at a link-time address, or an error if not
-	// all of them are code.
+	// Code returns n bytes of code at a link-time address, or an error if not all of them are code.
 	Code(addr, n uint64) ([]byte, error)
 }
 
@@ -126,24 +121,22 @@ type Modules interface {
 	Find(addr uint64) (Module, bool)
 }
 
-// An Unwinder walks stacks of one architecture. It holds no state between
-// walks and may be used concurrently.
+// Unwinder walks stacks of one architecture. It keeps no state between walks and may be used concurrently.
 type Unwinder struct {
 	// Arch describes the registers; nil is not allowed.
 	Arch *arch.Arch
 	// MaxFrames bounds a walk; 0 means DefaultMaxFrames.
 	MaxFrames int
-	// Resumes is set for the registers of a coroutine at rest: its program
-	// counter is where a call returns to, as in every other frame.
+	// Resumes is set for the registers of a coroutine at rest. Its program counter is a return address, as in every
+	// outer frame.
 	Resumes bool
 	// Final is set if missing memory cannot be read later. Without it a walk ends with NoMemory where following
 	// instructions needs more memory. With it the chain of frame pointers may continue the walk.
 	Final bool
 }
 
-// Unwind appends the frames of the thread that has these registers to dst,
-// innermost first, and says why it stopped. Frames already found are never
-// lost: there is at least one, if the registers have a PC.
+// Unwind appends the frames of the thread with these registers to dst, innermost first, and returns the reason why it
+// stopped. It always keeps the frames already found. If the registers have a PC, there is at least one frame.
 func (u *Unwinder) Unwind(dst []Frame, regs arch.Registers, mem cfi.Memory, modules Modules) ([]Frame, Stop) {
 	pc, ok := regs.Get(u.Arch.PC)
 	if !ok {
@@ -182,7 +175,7 @@ type walk struct {
 	switches int
 	// scheduling is set on a stack where Go's scheduler runs.
 	scheduling bool
-	// calledBack is set when C has called Go further inwards.
+	// calledBack is set after C has called Go on an inner frame.
 	calledBack bool
 
 	trial bool // the walk tries a value: its result is not proven yet

@@ -180,8 +180,7 @@ func TestMaxFrames(t *testing.T) {
 	}
 }
 
-// FuzzUnwind walks stacks of every content that a fuzzer likes; any of
-// them ends, with as many frames as were found.
+// FuzzUnwind walks stacks with arbitrary content. Every walk must end, and return the frames found.
 func FuzzUnwind(f *testing.F) {
 	pair := []byte("\x10\xf0\x7f\x00\x00\x00\x00\x00\x02\x00\x40\x00\x00\x00\x00\x00")
 	f.Add(uint64(code), uint64(stackBase), uint64(stackBase), pair)

@@ -20,8 +20,8 @@ import (
 
 // WaitConfig says whether and how the worker times wait events.
 type WaitConfig struct {
-	// Level is off, stats or trace. If it is empty, the worker gives up the right to load programs into the kernel, and only
-	// the method sampled remains.
+	// Level is off, stats or trace. If it is empty, the worker gives up the right to load programs into the kernel, and
+	// only the method sampled remains.
 	Level string
 	// Method is the best method that may be used; auto if empty.
 	Method string

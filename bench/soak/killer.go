@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// killer keeps a worker running, and kills it now and then.
+// killer keeps a worker running, and kills it at intervals.
 type killer struct {
 	stop   context.CancelFunc
 	done   chan struct{}
@@ -19,7 +19,8 @@ type killer struct {
 	hard   atomic.Bool // the last worker is killed as well
 }
 
-// startKiller starts a worker and, unless every is 0, kills it that often and starts another one at once.
+// startKiller starts a worker. Unless every is 0, it kills the worker at this interval and starts another one at
+// once.
 func startKiller(ctx context.Context, command func() *exec.Cmd, every time.Duration) *killer {
 	ctx, cancel := context.WithCancel(ctx)
 	k := &killer{stop: cancel, done: make(chan struct{})}
@@ -75,7 +76,7 @@ func (k *killer) kill() {
 	<-k.done
 }
 
-// end ends the worker in order and returns how often it was killed.
+// end stops the worker in an orderly way and returns how often it was killed.
 func (k *killer) end() (kills int, err error) {
 	k.stop()
 	<-k.done

@@ -17,7 +17,7 @@ import (
 // answerTime is how long a request may take, a killed worker included.
 const answerTime = 5 * time.Minute
 
-// load is sessions that ask for one another's stacks, and what came of it.
+// load is a set of sessions that request one another's stacks, with their results.
 type load struct {
 	o        options
 	total    int
@@ -135,7 +135,7 @@ func (l *load) wait(ctx context.Context) error {
 	return l.all(ctx, l.call)
 }
 
-// all lets every session ask until there have been enough, and notes how long each answer took.
+// all lets every session make requests until the total is reached, and records the time of each answer.
 func (l *load) all(ctx context.Context, ask func(context.Context, *pgx.Conn, uint32) (string, error)) error {
 	began := time.Now()
 	errs := make([]error, len(l.sessions))
@@ -159,7 +159,7 @@ func (l *load) all(ctx context.Context, ask func(context.Context, *pgx.Conn, uin
 	return errors.Join(errs...)
 }
 
-// target is another session's process, another one each time.
+// target returns another session's process, a different one each time.
 func (l *load) target(i int) uint32 {
 	step := 1 + int(l.next.Load())%(len(l.sessions)-1)
 	return l.sessions[(i+step)%len(l.sessions)].PgConn().PID()
@@ -211,9 +211,9 @@ func (l *load) call(ctx context.Context, c *pgx.Conn, pid uint32) (fault string,
 	return "", nil
 }
 
-// check holds that each request has ended exactly once: one row, one notification.
+// check verifies that each request has ended exactly once: one row, one notification.
 func (l *load) check(ctx context.Context) error {
-	// Notifications come in the order of commits: when this one is here, so are all before it.
+	// Notifications come in the order of commits. When this one has arrived, so have all before it.
 	if _, err := l.sessions[0].Exec(ctx, "NOTIFY backtrace_done, '-1'"); err != nil {
 		return fmt.Errorf("checking: %w", err)
 	}

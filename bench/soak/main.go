@@ -1,9 +1,9 @@
-// Command soak tries the queue under load: many sessions make requests while the worker is killed and started again and
-// again, and each request must have exactly one result. It prints rates and times to answer, beside the waiting call's.
-// With -duration it watches the table for that time instead: sizes, dead rows, autovacuum.
+// Command soak tests the queue under load. Many sessions make requests while the worker is repeatedly killed and
+// restarted, and each request must have exactly one result. It prints rates and times to answer, beside the figures
+// of the waiting call. With -duration it watches the table for that time instead: sizes, dead rows, autovacuum.
 //
-// It needs a server with the extension in the database of -dsn, and runs the worker itself (as root the worker becomes
-// the server's user). It must not know how the worker does its job.
+// It needs a server with the extension in the database of -dsn, and runs the worker itself (as root the worker
+// becomes the server's user). It must not know how the worker works inside.
 package main
 
 import (

@@ -18,7 +18,7 @@ SELECT (SELECT count(*) FROM backtrace.request), (SELECT count(*) FROM backtrace
 FROM pg_class c JOIN pg_stat_all_tables s ON s.relid = c.oid JOIN pg_stat_all_tables t ON t.relid = c.reltoastrelid
 WHERE c.oid = 'backtrace.request'::regclass`
 
-// watch makes requests and waiting calls at a steady rate, and prints the size of the table as time goes by.
+// watch makes requests and waiting calls at a steady rate, and prints the size of the table over time.
 func watch(ctx context.Context, o options) error {
 	ctx, cancel := context.WithTimeout(ctx, o.Duration)
 	defer cancel()
@@ -67,7 +67,7 @@ func served(ctx context.Context, c *pgx.Conn) error {
 	}
 }
 
-// steady asks at the rate of the options, the sessions in turn.
+// steady makes requests at the rate of the options, the sessions in turn.
 func (l *load) steady(ctx context.Context, ask func(context.Context, *pgx.Conn, uint32) (string, error)) {
 	tick := time.NewTicker(time.Second / time.Duration(max(1, l.o.Rate)))
 	defer tick.Stop()
@@ -132,7 +132,7 @@ func report(ctx context.Context, o options, queued, waiting *load) error {
 	}
 }
 
-// counts returns how many answers there were, and how many of them were no stack.
+// counts returns the number of answers, and the number of answers without a stack.
 func (l *load) counts() (answers, faults int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -150,7 +150,7 @@ func measure(ctx context.Context, o options, server *waitevent.Server, l *load, 
 	return r, nil
 }
 
-// sample is what happened in a slice.
+// sample is the measurement of one time slice.
 type sample struct {
 	done  int64
 	spent time.Duration

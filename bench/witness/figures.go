@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// tally is what became of the captures of one process, or of all of a kind.
+// tally counts the results of the captures of one process, or of all processes of a kind.
 type tally struct {
 	processes int
 	pauses    []time.Duration // of captures by a stop
@@ -63,7 +63,7 @@ func (t *tally) add(o *tally) {
 	t.walked, t.whole, t.late, t.lived = t.walked+o.walked, t.whole+o.whole, t.late+o.late, t.lived+o.lived
 }
 
-// figures are those of all processes.
+// figures are the figures of all processes.
 type figures struct {
 	began time.Time
 	took  time.Duration
@@ -89,7 +89,7 @@ func (f *figures) add(kind string, t *tally, left []string) {
 	f.left = append(f.left, left...)
 }
 
-// print prints a table; false: something is not as it should be.
+// print prints a table. It returns false if a result is wrong.
 func (f *figures) print(out io.Writer, o options) (ok bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -54,7 +54,7 @@ func main() {
 	}
 }
 
-// run watches until the context ends, and prints what came of it.
+// run watches until the context ends, and prints the results.
 func run(ctx context.Context, o options) (ok bool, err error) {
 	c, err := capture.New(capture.Config{})
 	if err != nil {

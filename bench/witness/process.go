@@ -14,7 +14,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 )
 
-// freshEvery is how many captures go by one reading of the mappings.
+// freshEvery is the number of captures that use one reading of the mappings.
 const freshEvery = 50
 
 // process is one process that is captured until it ends.
@@ -28,9 +28,9 @@ type process struct {
 	tally  tally
 }
 
-// run captures the process as often as it should be, at moments that are random within half of the interval so that
-// they do not keep step with anything. What could not be done in time is made up for if that takes less than a second;
-// beyond that it is left out, and counted.
+// run captures the process at the requested rate. The moments are random within half of the interval, so that they do
+// not synchronize with other events. Late captures are made up for if they take less than a second in total. Later
+// ones are left out, and counted.
 func (p *process) run(ctx context.Context) {
 	began := time.Now()
 	interval := time.Second / time.Duration(p.watch.options.Rate)
@@ -76,14 +76,14 @@ func (p *process) capture(ctx context.Context, n int) bool {
 	case errors.Is(err, ptrace.ErrRecycled) && !lives(p.id):
 		return false // its number belongs to another process already
 	case errors.Is(err, ptrace.ErrNotObserved):
-		p.tally.unseen(generic(err.Error())) // what the caller would be told, and may happen without a stop
+		p.tally.unseen(generic(err.Error())) // the caller would get this error, which may happen without a stop
 		return true
 	}
 	p.tally.failed(reason(err))
 	return true
 }
 
-// copy captures without looking at what there is.
+// copy captures without checking the result.
 func (p *process) copy(ctx context.Context, target ptrace.Target) error {
 	o := ptrace.Options{MapsSnapshot: p.layout}
 	engine := ptrace.Capture
@@ -116,12 +116,12 @@ func (p *process) walk(ctx context.Context, target ptrace.Target) error {
 	return nil
 }
 
-// generic leaves the numbers out of a text, so that equal reasons are counted as such.
+// generic removes the numbers from a text, so that equal reasons are counted together.
 func generic(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool { return r >= '0' && r <= '9' }), "N")
 }
 
-// reason words a failure so that equal ones are counted together.
+// reason describes a failure so that equal ones are counted together.
 func reason(err error) string {
 	var denied *ptrace.PermissionError
 	var traced *ptrace.TracedError
@@ -139,7 +139,7 @@ func reason(err error) string {
 	return generic(err.Error())
 }
 
-// end hands the figures over and looks at what the process was left as.
+// end returns the figures and checks whether the process was left stopped or traced.
 func (p *process) end(began time.Time) {
 	p.tally.lived = time.Since(began)
 	var left []string
@@ -166,7 +166,7 @@ func leftBehind(pid int) (left []string) {
 	return left
 }
 
-// kinds are the processes that a server has beside its backends, by what their titles begin with.
+// kinds are a server's processes other than backends, by the beginnings of their titles.
 var kinds = []string{
 	"archiver", "autovacuum launcher", "autovacuum worker", "background writer", "checkpointer",
 	"logger", "logical replication launcher", "logical replication worker", "parallel worker", "startup", "walreceiver",
@@ -185,7 +185,7 @@ func kindOf(pid, parent int, before string) string {
 	title := strings.TrimRight(string(text), "\x00 ")
 	_, role, ok := strings.Cut(title, "postgres: ")
 	if !ok {
-		return "starting" // its title is still the postmaster's
+		return "starting" // it still has the postmaster's title
 	}
 	for _, kind := range kinds {
 		if strings.HasPrefix(role, kind) {

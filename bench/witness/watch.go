@@ -14,10 +14,10 @@ import (
 	"pg_stat_backtrace/worker/capture"
 )
 
-// lookEvery is the pause between two looks for new processes: a process that lives shorter may be missed.
+// lookEvery is the interval of the search for new processes. A process with a shorter life may be missed.
 const lookEvery = 2 * time.Millisecond
 
-// watch knows the processes that are captured.
+// watch contains the captured processes.
 type watch struct {
 	options  options
 	capturer *capture.Capturer
@@ -28,7 +28,7 @@ type watch struct {
 	work  sync.WaitGroup
 }
 
-// identity knows a process for good.
+// identity identifies a process permanently.
 type identity struct {
 	pid   int
 	start uint64
@@ -48,7 +48,7 @@ func (w *watch) run(ctx context.Context) {
 	w.figures.took = time.Since(w.figures.began)
 }
 
-// server follows the server of a data directory: it may not run yet, end, and be started again.
+// server follows the server of a data directory. The server may start later, end, and be restarted.
 func (w *watch) server(ctx context.Context, dir string) {
 	ticker := time.NewTicker(lookEvery)
 	defer ticker.Stop()
@@ -98,7 +98,7 @@ func lives(id identity) bool {
 	return err == nil && stat.StartTime == id.start && stat.State != 'Z'
 }
 
-// findPostmaster reads the data directory's lock file; a stale one names a process that does not work there.
+// findPostmaster reads the data directory's lock file. A stale file names a process that does not work there.
 func findPostmaster(dir string) (identity, int) {
 	text, err := os.ReadFile(filepath.Join(dir, "postmaster.pid"))
 	if err != nil {

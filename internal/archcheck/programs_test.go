@@ -57,8 +57,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// stacks captures a process again and again and returns the names of the frames, and how a stack ended if not at its
-// end.
+// stacks captures a process repeatedly. It returns the names of the frames, and the reason for each incomplete stack.
 func stacks(t *testing.T, pid string, times int) (found [][]string) {
 	t.Helper()
 	out, err := exec.Command(program, "capture", "--format", "json", "--interval", "1ms",

@@ -32,8 +32,8 @@ var names = map[string][]string{
 // busy is a statement that is on the CPU, in the server, in the C library and in the vDSO, until it is cancelled.
 const busy = `DO 'DECLARE t timestamptz; BEGIN LOOP t := clock_timestamp(); PERFORM t::text; END LOOP; END'`
 
-// TestStacks captures every process of a server through SQL, stopped, asleep and running, again and again: each stack
-// has to end where the process began, with the functions in it that a process of its kind has.
+// TestStacks captures every process of a server through SQL, stopped, asleep and running, repeatedly. Each stack must
+// end at the process's start, and contain the functions expected for a process of its kind.
 func TestStacks(t *testing.T) {
 	test := func(t *testing.T, binDir string) {
 		s := pgtest.Start(t, binDir, pgtest.Options{Conf: []string{
@@ -89,8 +89,8 @@ type field struct {
 	shown  int // stacks with frames found by a frame pointer that were printed
 }
 
-// populate starts backends: one holds a lock, one waits for it, one sleeps in PL/pgSQL, one has a parallel worker, one
-// is on the CPU, and one is idle.
+// populate starts backends. One holds a lock and one waits for it. One sleeps in PL/pgSQL, and one has a parallel
+// worker. One is on the CPU, and one is idle.
 func (f *field) populate(t *testing.T) {
 	t.Helper()
 	f.start(t, `BEGIN; LOCK TABLE held; SELECT sleeps()`, "PgSleep")
@@ -226,8 +226,8 @@ func (f *field) judge(t *testing.T, kind, stack string) {
 	}
 }
 
-// asleep captures the processes that sleep twice: the addresses have to be the same. Without a stop, which shows few
-// registers, as many as there are have to be the same.
+// asleep captures the sleeping processes twice. The addresses must be the same. A capture without a stop shows fewer
+// registers. Its addresses must be the same, as far as it reaches.
 func (f *field) asleep(t *testing.T) {
 	t.Helper()
 	for pid, kind := range f.sleepers(t) {

@@ -19,7 +19,7 @@ import (
 // scopeFile is the setting of Yama (Documentation/admin-guide/LSM/Yama.rst of the kernel).
 const scopeFile = "/proc/sys/kernel/yama/ptrace_scope"
 
-// envYama has to be set for TestYama: it leaves the machine with a scope of 3, from which there is no way back.
+// envYama must be set for TestYama, because it leaves the machine with a scope of 3, which cannot be undone.
 const envYama = "PGSB_ARCH_YAMA"
 
 // TestYama tries every value of ptrace_scope with every useful capability. It also asks, through SQL, a worker
@@ -56,7 +56,7 @@ func rootCommand() *exec.Cmd {
 	return command
 }
 
-// yamaServer is a server, and a backend of it that sleeps.
+// yamaServer is a server with a sleeping backend.
 type yamaServer struct {
 	*pgtest.Server
 
@@ -104,7 +104,7 @@ func (s *yamaServer) try(t *testing.T, scope int) {
 	}
 }
 
-// ask asks for a stack through SQL: it comes, or the error says that it is Yama that refuses.
+// ask requests a stack through SQL. It must get the stack, or an error that names Yama.
 func (s *yamaServer) ask(t *testing.T, scope int, want bool) {
 	t.Helper()
 	var stack string

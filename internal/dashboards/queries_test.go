@@ -134,7 +134,7 @@ func mayBeAbsent(expr string) bool {
 	return false
 }
 
-// prober asks a Prometheus.
+// prober sends queries to a Prometheus.
 type prober struct {
 	t         *testing.T
 	base      string

@@ -33,7 +33,7 @@ func attacks(t *testing.T, s *site) {
 // inner is a forbidden call: with an arbitrary oid of the caller.
 const inner = "SELECT backtrace.call(%s, 'get', ARRAY[%d], '{}')::text"
 
-// impostor is a function that looks like backtrace.ask from its inside: it runs the same statement.
+// impostor is a function that looks like backtrace.ask from the inside: it runs the same statement.
 const impostor = `CREATE FUNCTION %s.ask(seal int, verb text, targets int[], waiting text[]) RETURNS text[]
 	LANGUAGE plpgsql AS $$ DECLARE caller oid := 10; result text[]; BEGIN
 	SELECT backtrace.call(caller, verb, targets, waiting) AS answer INTO result; RETURN result; END $$`
@@ -238,7 +238,7 @@ func (s *site) tricks(t *testing.T) {
 	boss.run(t, "DROP FUNCTION any_role; DROP FUNCTION set_role")
 }
 
-// shadows: functions, operators and event triggers in schemas that come first change nothing.
+// shadows checks that functions, operators and event triggers in earlier schemas of the search path change nothing.
 func (s *site) shadows(t *testing.T) {
 	super, own := s.idle(t, "boss"), s.idle(t, "stranger")
 	boss, c := s.connect(t, s.User, "postgres"), s.connect(t, "stranger", "postgres")

@@ -9,8 +9,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// TestBarrierBlockers: DROP DATABASE waits until all processes have absorbed a barrier. pg_get_blocking_backtraces
-// lists the late processes, each with its stack.
+// TestBarrierBlockers checks DROP DATABASE, which waits until all processes have absorbed a barrier.
+// pg_get_blocking_backtraces lists the late processes, each with its stack.
 func TestBarrierBlockers(t *testing.T) {
 	t.Parallel()
 	pgtest.Each(t, func(t *testing.T, binDir string) {
@@ -34,7 +34,7 @@ func TestBarrierBlockers(t *testing.T) {
 		s.waits(t, dropper.pid(), "ProcSignalBarrier")
 		const blockers = `SELECT coalesce(string_agg(distance || ' ' || blocking_pid || ' ' || (backtrace ~ '^#0 '), ', '
 			ORDER BY distance, blocking_pid), '') FROM pg_get_blocking_backtraces(%d)`
-		// A process that is between two of its waits has absorbed nothing yet either.
+		// A process between two waits has not absorbed the barrier yet, either.
 		want := fmt.Sprintf("0 %d true, 1 %d true, 1 %d true", dropper.pid(), late[0], late[1])
 		pgtest.Wait(t, want, func() bool { return boss.text(t, fmt.Sprintf(blockers, dropper.pid())) == want })
 		if err := syscall.Kill(late[0], syscall.SIGCONT); err != nil {

@@ -177,7 +177,7 @@ var conditions = []condition{
 	denial(only+"processes that are not authenticated yet.", "unauthenticated",
 		"policy: TestDecide; before 18 such a process is not listed"),
 	denial(only+"processes that do not run for a role.", "no role's process", ""),
-	denial("The role that asked does not exist any more.", "dropped role",
+	denial("The calling role no longer exists.", "dropped role",
 		"authz: TestDecide, and the queue; a waiting call of such a role ends with PostgreSQL's own error"),
 	{
 		name: "unchecked", level: fault, state: "55000",
@@ -216,25 +216,25 @@ var conditions = []condition{
 	{
 		name: "traced", level: fault, state: "42501", message: "process with PID %d is already being traced",
 		detail: "Its tracer is process %d (%s). It could not be captured without a stop either: %s.",
-		hint:   "A process can have one tracer only. Wait until the debugger has ended, or end it.",
+		hint:   "Wait until the debugger has ended, or end it; a process can have only one tracer.",
 	},
 	{
 		name: "traced, on the command line", level: fault, state: "42501",
 		message:   "process with PID %d is already being traced",
 		detail:    "Its tracer is process %d (%s).",
-		hint:      "A process can have one tracer only. Wait until the debugger has ended, or end it.",
+		hint:      "Wait until the debugger has ended, or end it; a process can have only one tracer.",
 		elsewhere: "fault: TestOf; SQL tries without a stop",
 	},
 	{
 		name: "traced by a stranger", level: fault, state: "42501", message: "process with PID %d is already being traced",
 		detail:    "Its tracer is process %d.",
-		hint:      "A process can have one tracer only. Wait until the debugger has ended, or end it.",
+		hint:      "Wait until the debugger has ended, or end it; a process can have only one tracer.",
 		elsewhere: "fault: TestOf; the tracer's name is unknown when it ends in that moment",
 	},
 	{
 		name: "writing its core file", level: fault, state: "55000",
 		message:   "process with PID %d has crashed and is writing its core file",
-		hint:      "A stop would end that. The core file will have its stack: pg_stat_backtrace capture --core.",
+		hint:      "Read the stack from the core file with pg_stat_backtrace capture --core.",
 		elsewhere: "fault: TestOf; ptrace: TestDumping; nearly always its stack is had without a stop",
 	},
 	refusal("no such capability", "Give the worker CAP_SYS_PTRACE.",
@@ -258,14 +258,14 @@ var conditions = []condition{
 		name: "not seen", level: fault, state: "55000",
 		message:   "process with PID %d could not be captured without stopping it",
 		detail:    "After %d attempts in %s: %s.",
-		hint:      "Try again, or let it be stopped: turn nonstop off.",
+		hint:      "Retry, or turn nonstop off to let the worker stop the process.",
 		elsewhere: "fault: TestOf; a process that neither sleeps nor runs for long enough comes by chance",
 	},
 	{
 		name: "not to be read", level: fault, state: "55000",
 		message: "process with PID %d could not be captured without stopping it",
-		hint: "It can be read again when what it waits for answers; ps may wait too. " +
-			"/proc/%d/task/*/stack tells root where its threads wait.",
+		hint: "Retry when its threads no longer wait in the kernel " +
+			"(as root, see /proc/%d/task/*/stack; ps may hang too).",
 		elsewhere: "fault: TestOf; ptrace: TestLocked, with a file system that does not answer",
 	},
 	{
@@ -349,9 +349,9 @@ var conditions = []condition{
 	},
 	{
 		name: "no processor", level: fault, state: "55000", message: "process with PID %d could not be stopped within %s",
-		detail: "It is ready to run, but has had no processor, or is at work in the kernel.",
+		detail: "It is runnable but got no processor, or it runs in the kernel.",
 		hint: "Retry. The process is unaffected. " +
-			"Where far more wants to run than there are processors (/proc/loadavg), one of many may wait for seconds.",
+			"On an overloaded machine (see /proc/loadavg) a process may wait seconds for a processor.",
 		elsewhere: "fault: TestOf; only on a machine with far too much to do",
 	},
 	{
@@ -367,8 +367,8 @@ var conditions = []condition{
 	},
 	{
 		name: "unread", level: fault, state: "55000", message: "the stack of process with PID %d could not be read within %s",
-		detail:    `It was copied, but file %q, which tells how to read it, is still being read.`,
-		hint:      "Its file system answers slowly or not at all. Retry. The worker keeps what it has read.",
+		detail:    `It was copied, but file %q, which is needed to unwind it, is still being read.`,
+		hint:      "Retry when the file system has responded; the worker then has the file.",
 		elsewhere: "fault: TestOf, and capture: TestSlowUnwinding, on a disk that does not answer",
 	},
 	{
@@ -424,8 +424,8 @@ const (
 	only      = "Only roles with the SUPERUSER attribute may see backtraces of "
 	inProfile = "Allow ptrace, process_vm_readv and perf_event_open in the worker's seccomp profile " +
 		"(in a container, its runtime's)."
-	inKernel = "The kernel waits for a device or a file system there, " +
-		"and the process cannot be stopped, or ended, before that answers."
+	inKernel = "Retry when the device or file system for which it waits has responded; " +
+		"until then, the process cannot be stopped or ended."
 )
 
 func denial(detail, name, elsewhere string) condition {
@@ -458,7 +458,7 @@ func matches(template, words string) bool {
 	return regexp.MustCompile("^" + pattern + "$").MatchString(words)
 }
 
-// record remembers which conditions a server's sessions have met.
+// record records the conditions that a server's sessions have met.
 type record struct {
 	mu  sync.Mutex
 	met map[string]bool

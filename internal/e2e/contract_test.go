@@ -69,5 +69,5 @@ func preloaded() []string {
 var shared = []string{
 	"autovacuum_naptime = 1s", "autovacuum_vacuum_threshold = 1", "autovacuum_vacuum_scale_factor = 0",
 	"autovacuum_vacuum_cost_delay = 100ms", "autovacuum_vacuum_cost_limit = 1", "max_connections = 100",
-	"authentication_timeout = 600", // one backend does not authenticate, and is to be looked at
+	"authentication_timeout = 600", // one backend does not authenticate, and is captured
 }

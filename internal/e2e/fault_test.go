@@ -51,7 +51,7 @@ func (c *session) quick(t *testing.T, want, sql string) {
 	}
 }
 
-// workers: absent, ended, restarted, killed, stopped, two of them, and one of another version.
+// workers checks workers that are absent, ended, restarted, killed, stopped, duplicated, or of another version.
 //
 //nolint:funlen // one story
 func workers(t *testing.T, shared *site) {
@@ -198,7 +198,7 @@ func (s *site) recycled(t *testing.T, absent func(*testing.T)) {
 	_ = next.end(syscall.SIGTERM)
 }
 
-// stopped: a worker under SIGSTOP. The call returns at its deadline, and at once when it is cancelled.
+// stopped checks a worker under SIGSTOP. The call must return at its deadline, and at once when it is cancelled.
 func (s *site) stopped(t *testing.T, target int) {
 	w := s.work(t)
 	w.signal(t, syscall.SIGSTOP)
@@ -290,7 +290,7 @@ func (s *site) useless(t *testing.T, handle string, c *session) {
 	}
 }
 
-// spools: the worker's directory is removed, moved, cannot be written, is full.
+// spools checks a worker whose directory is removed, moved, not writable, or full.
 func spools(t *testing.T, shared *site) {
 	s := faulty(t, shared)
 	boss, plain := s.connect(t, s.User, "postgres"), s.connect(t, "plain", "postgres")

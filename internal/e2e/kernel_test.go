@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// refusals: the kernel does not let the process be traced, or stopped; the answer says which of its rules it is.
+// refusals checks targets that the kernel does not allow to trace or to stop. The answer must name the kernel's rule.
 func refusals(t *testing.T, shared *site) {
 	s := start(t, shared.BinDir, pgtest.Options{Env: preloaded()})
 	s.record = shared.record
@@ -76,7 +76,7 @@ func refusals(t *testing.T, shared *site) {
 	t.Run("a filter of the worker's system calls", func(t *testing.T) { s.filtered(t, c) })
 }
 
-// unstopped checks an answer about a process that could not be stopped: its stack all the same, and why.
+// unstopped checks an answer about a process that could not be stopped. It must contain the stack and the reason.
 func unstopped(t *testing.T, reason, more, got string) {
 	t.Helper()
 	stack(t, reason, got)
@@ -133,7 +133,7 @@ func (s *site) filtered(t *testing.T, c *session) {
 	_ = w.end(syscall.SIGTERM)
 }
 
-// trace has another process trace one until end is called.
+// trace makes another process trace a process until end is called.
 func (s *site) trace(t *testing.T, pid int) (end func()) {
 	t.Helper()
 	command := s.AsServerUser(exec.Command(programs.self, strconv.Itoa(pid)))

@@ -88,7 +88,7 @@ func build(dir string) error {
 	return nil
 }
 
-// otherProtocol makes an overlay for the go command in which the worker speaks another protocol version.
+// otherProtocol makes an overlay for the go command with a worker of another protocol version.
 func otherProtocol(dir string) (string, error) {
 	const file, constant = "../../worker/spool/request.go", "const Protocol = "
 	path, err := filepath.Abs(file)

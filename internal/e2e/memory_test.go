@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// TestMemoryContexts: SQL has the memory contexts of every process, also of a stopped one, for superusers and roles
-// that read all statistics.
+// TestMemoryContexts checks that SQL shows the memory contexts of every process, even of a stopped one. Superusers
+// and roles that may read all statistics see them.
 func TestMemoryContexts(t *testing.T) {
 	t.Parallel()
 	pgtest.Each(t, func(t *testing.T, binDir string) {

@@ -53,7 +53,7 @@ type target struct {
 	refused []string
 }
 
-// permissions: every caller of the table with every target of it.
+// permissions checks every caller of the table with every target of the table.
 func permissions(t *testing.T, s *site) {
 	boss := s.connect(t, s.User, "postgres")
 	boss.run(t, callers)
@@ -102,7 +102,7 @@ func permissions(t *testing.T, s *site) {
 	})
 }
 
-// judge has one caller ask for one target.
+// judge makes one caller request one target.
 func (s *site) judge(t *testing.T, c *session, caller string, x target) {
 	t.Helper()
 	got, e := c.try(t.Context(), ask1(x.pid))
@@ -295,7 +295,7 @@ const wrappers = `
 	CREATE VIEW alice_view AS SELECT pg_get_backtrace(pid) AS f FROM pg_stat_activity WHERE usename = 'alice' LIMIT 1;
 	ALTER VIEW alice_view OWNER TO alice; GRANT SELECT ON alice_view TO stranger`
 
-// meanwhile: roles that change while they ask or are asked about.
+// meanwhile changes the roles of callers and targets during requests.
 func (s *site) meanwhile(t *testing.T, boss *session) {
 	boss.run(t, `CREATE ROLE brief LOGIN; GRANT EXECUTE ON FUNCTION pg_get_backtrace TO brief;
 		CREATE ROLE owner2 LOGIN; GRANT owner2 TO brief; CREATE ROLE former SUPERUSER LOGIN`)

@@ -138,7 +138,7 @@ func standby(t *testing.T, primary *site) {
 	boss.run(t, "SELECT pg_wal_replay_resume()")
 	boss.run(t, "SELECT pg_promote()")
 	stack(t, "promoted", plain.text(t, ask1(target)))
-	// (The server is promoted before the process that has done it ends.)
+	// (The server is promoted before the process that promoted it ends.)
 	pgtest.Wait(t, "the startup process has ended", func() bool { return syscall.Kill(startup, 0) == syscall.ESRCH })
 	boss.warns(t, "no process", "NULL", ask1(startup))
 	boss.run(t, "CREATE TABLE written ()")
@@ -156,7 +156,7 @@ func (s *site) process(t *testing.T, boss *session, kind string) int {
 	return pid
 }
 
-// strained: a server in which other ways of asking would not work.
+// strained checks a server on which other ways of asking would not work.
 func strained(t *testing.T, shared *site) {
 	s := start(t, shared.BinDir, pgtest.Options{Conf: []string{
 		"wal_level = minimal", "max_wal_senders = 0", "max_connections = 8", "superuser_reserved_connections = 1",

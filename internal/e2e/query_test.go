@@ -62,7 +62,8 @@ func queries(t *testing.T, s *site) {
 	}
 }
 
-// nestedText: the dynamic SQL of a SECURITY DEFINER function is shown to superusers, and stored nowhere.
+// nestedText checks that the dynamic SQL of a SECURITY DEFINER function is visible to superusers only, and stored
+// nowhere.
 func (s *site) nestedText(t *testing.T) {
 	const password = "hunter2"
 	boss := s.connect(t, s.User, "postgres")

@@ -25,7 +25,7 @@ func (c *session) hears(t *testing.T, sql string, want ...string) {
 	}
 }
 
-// requests: the words of the calls that do not wait, and of the summary.
+// requests checks the texts of the calls that do not wait, and of the summary.
 func requests(t *testing.T, s *site) {
 	s.Exec(t, `CREATE ROLE asker LOGIN;
 		GRANT EXECUTE ON FUNCTION pg_request_backtrace(int, boolean), pg_request_backtrace(int[], boolean) TO asker`)

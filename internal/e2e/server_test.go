@@ -110,7 +110,7 @@ func servers(t *testing.T, shared *site) {
 // fakeTime is where Debian has the library of package libfaketime.
 const fakeTime = "/usr/lib/*/faketime/libfaketime.so.1"
 
-// clocks: the server's clock is set back while the worker serves, between calls and during one.
+// clocks sets the server's clock back while the worker serves, between calls and during one.
 func clocks(t *testing.T, shared *site) {
 	found, _ := filepath.Glob(fakeTime)
 	if len(found) == 0 {

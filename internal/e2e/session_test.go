@@ -171,7 +171,7 @@ func (s *site) waits(t *testing.T, pid int, event string) {
 	})
 }
 
-// idle opens a session of a role that does nothing, to be looked at; it returns its process.
+// idle opens an idle session of a role, as a target, and returns its process.
 func (s *site) idle(t *testing.T, user string) int {
 	t.Helper()
 	return s.connect(t, user, "postgres").pid()

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// ask is the call that situations make; PID is the target, a session that does nothing.
+// ask is the call that situations make; PID is the target, an idle session.
 const ask = "SELECT pg_get_backtrace(PID)"
 
 // situation is a state of a session, and a call in this state.

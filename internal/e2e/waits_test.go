@@ -66,7 +66,7 @@ func warned(t *testing.T, c *session, state, message, sql string) {
 
 const sleeps = "DO $$ BEGIN FOR i IN 1..50 LOOP PERFORM pg_sleep(0.002); END LOOP; END $$"
 
-// sleepsOf is the number of sleeps that the view has of a process.
+// sleepsOf returns the number of sleeps of a process in the view.
 func sleepsOf(t *testing.T, c *session, pid int) string {
 	t.Helper()
 	return c.text(t, `SELECT coalesce(sum(calls), 0)::text FROM pg_stat_wait_event_timing
@@ -256,7 +256,7 @@ func TestWaitEventBudget(t *testing.T) {
 	}
 }
 
-// TestWaitEventsWithoutRight expects a worker that was started for no wait events to sample when it is asked to.
+// TestWaitEventsWithoutRight expects a worker that was started without wait events to sample them on request.
 func TestWaitEventsWithoutRight(t *testing.T) {
 	s := start(t, pgtest.BinDir(t), pgtest.Options{})
 	s.work(t)

@@ -12,8 +12,8 @@ import (
 	"testing"
 )
 
-// wordy are the packages that word answers for SQL users. They hold other texts too, which are errors for the worker's
-// log and made by fmt.Errorf and errors.New.
+// wordy are the packages with texts for SQL users. Their other texts are errors for the worker's log, made by
+// fmt.Errorf and errors.New.
 var wordy = []string{
 	"../../worker/answer*.go", "../../worker/barrier.go", "../../worker/memory.go",
 	"../../worker/settings*.go", "../../worker/sqlerror/*.go", "../../worker/authz/*.go",
@@ -133,7 +133,7 @@ func collect(text string, words *[]string) {
 	}
 }
 
-// called names the function that a call is of: fmt.Errorf, or a method's name.
+// called returns the name of the called function: fmt.Errorf, or a method's name.
 func called(call *ast.CallExpr) string {
 	selector, ok := call.Fun.(*ast.SelectorExpr)
 	if !ok {

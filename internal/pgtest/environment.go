@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// Tests must not depend on the shell that runs them: libpq's variables would lead their connections, and the programs
-// that they start, to another server.
+// Tests must not depend on the shell that runs them: libpq's variables would direct their connections, and those of
+// the programs that they start, to another server.
 func init() { //nolint:gochecknoinits // before any test, and before TestMain
 	for _, variable := range os.Environ() {
 		name, _, _ := strings.Cut(variable, "=")

@@ -72,8 +72,9 @@ func (s *Server) Self(t testing.TB) string {
 	return path
 }
 
-// WriteProgram writes a program that is to be executed. While the file is open for writing no other test starts a
-// process: that would have the file open, too, until it executes its own program, and this one were "busy" so long.
+// WriteProgram writes a program for execution. No other test may start a process while the file is open for writing.
+// The new process would inherit the open file until it executes its own program, and executing this file would fail
+// with "busy".
 func WriteProgram(path string, data []byte) error {
 	syscall.ForkLock.RLock()
 	defer syscall.ForkLock.RUnlock()

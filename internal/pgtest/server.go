@@ -35,7 +35,7 @@ type Options struct {
 	Env []string
 	// TCP lets the server listen on 127.0.0.1 besides the socket.
 	TCP bool
-	// Standby makes the server a hot standby that waits for ever for more WAL: the data directory is initialised,
+	// Standby makes the server a hot standby that waits for more WAL for ever. The data directory is initialised,
 	// started and stopped once, and then started in recovery.
 	Standby bool
 	// Prepare, when not nil, is called with a connection string of the primary before a Standby becomes one.
@@ -61,8 +61,8 @@ type Server struct {
 	stop    func()        // ends the watchdog
 }
 
-// Start makes a data directory with the programs in binDir and starts a server on it. Everything ends with the test:
-// the server is stopped at once and its files are removed; should the test process die first, a small watchdog does it.
+// Start makes a data directory with the programs in binDir and starts a server on it. At the end of the test it stops
+// the server at once and removes its files. If the test process dies first, a small watchdog does this.
 func Start(t testing.TB, binDir string, o Options) *Server {
 	t.Helper()
 	s := &Server{BinDir: binDir, Major: Major(t, binDir), User: "postgres", t: t, account: serverAccount(t), env: o.Env}

@@ -79,7 +79,7 @@ const (
 	plainly = `$RUN "$TREE/bin/postgres" -D "$FILES/data"`
 )
 
-// containers are how a server can be set apart from the worker.
+// containers are ways to separate a server from the worker.
 var containers = map[string]struct {
 	script     string
 	namespaces []string
@@ -119,7 +119,7 @@ func TestContainer(t *testing.T) {
 	}
 }
 
-// answers asks for processes one by one, as the server counts them, and for all.
+// answers requests processes one by one, by their ids in the server's namespace, and then all processes.
 func (s *elsewhere) answers(t *testing.T) {
 	boss := s.Connect(t, s.User, "postgres")
 	plain, other := s.Connect(t, "plain", "postgres"), s.Connect(t, "plain", "postgres")

@@ -153,7 +153,7 @@ func (s *elsewhere) here(t *testing.T, pid int) int {
 	return 0
 }
 
-// The command line captures processes whose files are at no path that this process could open.
+// TestFilesElsewhere captures processes from the command line. This process cannot open their files by any path.
 func TestFilesElsewhere(t *testing.T) {
 	for name, script := range map[string]string{"overlay": overlay, "pivot_root": pivot, "chroot": jail} {
 		t.Run(name, func(t *testing.T) {

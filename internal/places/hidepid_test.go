@@ -53,7 +53,7 @@ func TestServerWithoutProc(t *testing.T) {
 	})
 }
 
-// hidden serves with a worker that a command starts, asks it from SQL, asks doctor, and kills it.
+// hidden serves with a worker that a command starts, requests a stack from SQL, runs doctor, and kills the worker.
 func (s *elsewhere) hidden(t *testing.T, front []string, hides, kill bool) {
 	where := fmt.Sprintf("host=%s port=%d user=%s dbname=postgres sslmode=disable", s.SocketDir, s.Port, s.User)
 	command := func(arguments ...string) *exec.Cmd {

@@ -36,8 +36,8 @@ func needRoot(t *testing.T, tools ...string) {
 	}
 }
 
-// copyTree copies the server's installation, with the extension in it, and returns its new root. Only a tree that can
-// be moved as a whole will do: Debian's is spread over the file system.
+// copyTree copies the server's installation, with the extension in it, and returns its new root. The installation
+// must be one tree. Debian's is spread over the file system, and cannot be copied.
 func copyTree(t *testing.T, binDir string) string {
 	t.Helper()
 	from := filepath.Dir(binDir)

@@ -73,8 +73,8 @@ func alone(t *testing.T, what, log, client string) {
 	}
 }
 
-// TestServersOfUpgrade: workers stay away from both servers of a pg_upgrade, for each pair of versions, and serve them
-// when they run for clients. The servers have pg_upgrade's arguments.
+// TestServersOfUpgrade checks that workers do not connect to the two servers of a pg_upgrade, for each pair of
+// versions. They must serve them when they run for clients. The servers have pg_upgrade's arguments.
 func TestServersOfUpgrade(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers; left out by -short")
@@ -176,7 +176,7 @@ func upgradeBeside(t *testing.T, binDir string) {
 	}
 }
 
-// TestSingleUserMode: a worker waits while its server runs in single-user mode.
+// TestSingleUserMode checks that a worker waits while its server runs in single-user mode.
 func TestSingleUserMode(t *testing.T) {
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		s := pgtest.Start(t, binDir, pgtest.Options{Stopped: true})

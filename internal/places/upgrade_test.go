@@ -46,8 +46,8 @@ func TestUpgraded(t *testing.T) {
 	})
 }
 
-// TestUpgradedNewSessions: after a package upgrade without a restart new sessions cannot load plpgsql.so. Sessions that
-// have, and the command line, work; doctor explains it.
+// TestUpgradedNewSessions checks a package upgrade without a restart. New sessions cannot load plpgsql.so. Sessions
+// that have loaded it, and the command line, must work, and doctor must explain the problem.
 func TestUpgradedNewSessions(t *testing.T) {
 	each(t, func(t *testing.T, binDir string) {
 		other := otherTree(t, binDir)
@@ -90,7 +90,7 @@ func TestUpgradedNewSessions(t *testing.T) {
 	})
 }
 
-// otherTree is another version's installation, the same one if there is only one.
+// otherTree returns another version's installation, or the same one if there is only one.
 func otherTree(t *testing.T, binDir string) string {
 	for _, other := range pgtest.BinDirs(t) {
 		tree := filepath.Dir(other)

@@ -14,8 +14,8 @@ var (
 	define     = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*define[ \t]+(\w+)(?:\([^)]*\))?((?:[^\n\\]|\\\n|\\.)*)`)
 	condition  = regexp.MustCompile(`^[ \t]*#[ \t]*(if|ifdef|ifndef|endif)\b`)
 	includes   = regexp.MustCompile(`(?m)^[ \t]*#[ \t]*include[ \t]+["<]([^">]+)[">]`)
-	// definition is a function's: its type and attributes, which may be on lines of their own, its name and parameters,
-	// its body.
+	// definition is the definition of a function: its type and attributes, which may be on separate lines, its name
+	// and parameters, and its body.
 	definition = regexp.MustCompile(`(?m)^((?:[A-Za-z_][\w \t*(),]*\n){0,3}(?:[A-Za-z_][\w \t*]*[ \t*])?)` +
 		`([A-Za-z_]\w*)[ \t]*\([^;{}]*?\)[^;{}()]*?\n\{((?s:.*?))\n\}`)
 	// otherStyle begins a function that definition does not find.

@@ -72,7 +72,7 @@ func TestExport(t *testing.T) {
 	}
 }
 
-// receivers returns the program with real receivers. It is large, so the test builds it only if it is asked to.
+// receivers returns the program with real receivers. The program is large, so the test builds it only on request.
 func receivers(t *testing.T) string {
 	t.Helper()
 	value := os.Getenv("PGSB_TEST_RECEIVERS")

@@ -74,8 +74,8 @@ func Mount(t testing.TB, source string) *FS {
 	return f
 }
 
-// startHere starts a command from a thread that stays until release is called: it gets its signal when that thread
-// ends, and threads of captures do end.
+// startHere starts a command from a thread that lives until release is called. The command gets its parent-death
+// signal when that thread ends, and the threads of captures do end.
 func startHere(cmd *exec.Cmd) (release func(), err error) {
 	started, done := make(chan error), make(chan struct{})
 	go func() {
@@ -95,8 +95,7 @@ func startHere(cmd *exec.Cmd) (release func(), err error) {
 // Answer answers all reads from now on, including pending reads.
 func (f *FS) Answer() { f.once.Do(func() { _ = f.input.Close() }) }
 
-// Serve is the server of the files of source. Its first argument is where they are to be; when its input ends, it
-// answers.
+// Serve serves the files of source. Its first argument is the mount point. When its input ends, it answers the reads.
 func Serve(source string) error {
 	answers := make(chan struct{})
 	go func() {

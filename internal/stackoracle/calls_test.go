@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// code reads a process's memory: the instructions before a return address prove or disprove that it is one.
+// code reads a process's memory. The instructions before a return address show whether it is one.
 type code struct{ file *os.File }
 
 func openCode(t *testing.T, pid int) code {
@@ -23,7 +23,7 @@ func openCode(t *testing.T, pid int) code {
 
 const longestCall = 8 // bytes, a prefix included
 
-// before are the bytes before an address; fewer at the start of a mapping.
+// before returns the bytes before an address; fewer at the start of a mapping.
 func (c code) before(address uint64) []byte {
 	for n := longestCall; n > 1; n-- {
 		bytes := make([]byte, n)
@@ -72,7 +72,7 @@ func indirectLength(rest []byte) int {
 	return length
 }
 
-// region is the mapping of a process that holds an address.
+// region is the mapping of a process that contains an address.
 func region(pid int, address uint64) string {
 	data, err := os.ReadFile(fmt.Sprintf("/proc/%d/maps", pid))
 	if err != nil {

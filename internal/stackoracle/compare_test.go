@@ -82,7 +82,7 @@ func against(t *testing.T, name, reference string, ours, other stacks) {
 	}
 }
 
-// unharmed checks that the process is as it was, and that a second capture says the same.
+// unharmed checks that the process is unchanged, and that a second capture gives the same result.
 func unharmed(t *testing.T, s subject, before string, ours stacks) {
 	t.Helper()
 	wait(t, fmt.Sprintf("%s in state %s again", s.name, before), func() bool { return states(s.pid) == before })

@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// shape is how two stacks differ after the frames that they have in common.
+// shape is how two stacks differ behind their common frames.
 type shape int
 
 const (
@@ -21,11 +21,11 @@ type difference struct {
 	shape     shape
 	right     string // "ours", the reference's name, or "neither"
 	reason    string
-	// sometimes is set when it depends on the moment of the stop whether there is a difference.
+	// sometimes is set if the difference depends on the moment of the stop.
 	sometimes bool
 }
 
-// differences are all that are known, with elfutils 0.188 and gdb 13.1.
+// differences are all known differences, with elfutils 0.188 and gdb 13.1.
 var differences = []difference{
 	{"no CFI, frame pointer", gdb, theyInvent, "ours",
 		"gdb analyses the prologue, whose instructions the compiler has mixed with others, and misses the frame pointer; " +

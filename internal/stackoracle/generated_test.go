@@ -94,8 +94,8 @@ func generatedCode(t *testing.T, server *pgtest.Server, options string, register
 	figure.Printf(t, "frames in generated code, by kind: %v", seen)
 }
 
-// generatedMoments compares a backend's stack at moments at which it is in a generated function of a kind, and counts
-// the kinds of all frames in generated code.
+// generatedMoments compares a backend's stack at moments in a generated function of a kind. It counts the kinds of
+// all frames in generated code.
 func generatedMoments(t *testing.T, name string, backend int, function string, registered bool) map[string]int {
 	t.Helper()
 	const (
@@ -166,7 +166,7 @@ func sameNames(t *testing.T, ours, theirs *stack) {
 	}
 }
 
-// work makes a backend execute a statement that takes for ever, and returns its process id.
+// work makes a backend execute an endless statement, and returns its process id.
 func work(t *testing.T, server *pgtest.Server, options, statement string) int {
 	t.Helper()
 	conn := server.Connect(t, server.User, "postgres options='"+options+"'") // it is the end of a connection string

@@ -19,8 +19,8 @@ var conf = []string{
 	"max_parallel_workers = 4", "jit_debugging_support = on",
 }
 
-// sessions are statements that run when the server is looked at; with a slash before it, it is one of a replication
-// connection. Each is endless, or waits for something that does not come.
+// sessions are statements that run while the server is examined. A name with a slash before it is a replication
+// connection. Each statement is endless, or waits for an event that does not come.
 var sessions = []struct{ name, sql string }{
 	{"idle", ""},
 	{"lock wait", "SELECT oracle_outer(2)"},
@@ -80,7 +80,7 @@ func TestPostgres(t *testing.T) {
 	})
 }
 
-// compareBusy stops backends at arbitrary moments; one at a time runs.
+// compareBusy stops backends at arbitrary moments, while only one of them runs.
 func compareBusy(t *testing.T, busy []int) {
 	t.Helper()
 	thaws := map[int]func(){}
@@ -101,7 +101,7 @@ func compareBusy(t *testing.T, busy []int) {
 	}
 }
 
-// transientFirst puts the processes in front that will not be there for long.
+// transientFirst puts short-lived processes first.
 func transientFirst(pids []int) []int {
 	rank := func(pid int) int {
 		switch kindOf(pid) {
@@ -187,8 +187,8 @@ func occupy(t *testing.T, server *pgtest.Server) (busy []int) {
 	return busy
 }
 
-// compareFrozen stops a process where it is and compares its stacks; false when the process has ended meanwhile, as
-// parallel workers and autovacuum workers do.
+// compareFrozen stops a process at its current instruction and compares its stacks. It returns false if the process
+// has ended meanwhile, as parallel workers and autovacuum workers do.
 func compareFrozen(t *testing.T, kind string, pid int, quick bool) bool {
 	t.Helper()
 	thaw, ok := freeze(t, pid)

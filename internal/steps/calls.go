@@ -8,10 +8,10 @@ type place struct{ pc, sp uint64 }
 // call is a call that has not returned yet: its return address, and the stack pointer after the return.
 type call struct {
 	back place
-	// own is the highest stack pointer that is the called function's.
+	// own is the highest stack pointer that belongs to the called function.
 	own uint64
-	// taken is set while the function has its return address elsewhere, to put it back before it returns, as vfork of
-	// the GNU C library and sigsetjmp of musl do.
+	// taken is set while the function keeps its return address elsewhere. It puts the address back before it returns.
+	// vfork of the GNU C library and sigsetjmp of musl do this.
 	taken bool
 }
 

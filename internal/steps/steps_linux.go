@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/unwind/arch"
 )
 
-// Wake is a signal that ends a step which waits in a system call, and does nothing else.
+// Wake is a signal that only ends a step which waits in a system call.
 const Wake = unix.SIGCONT
 
 // ErrEnded says that the process has ended.
@@ -29,9 +29,9 @@ type Process struct {
 	PID int
 	// Registers are its registers, as the kernel returns them: NT_PRSTATUS.
 	Registers []byte
-	// Called is set when its last step was a system call. Its mappings may be others then.
+	// Called is set if its last step was a system call, which may have changed the mappings.
 	Called bool
-	// Left is set when its last step has ended calls that have not returned.
+	// Left is set if its last step ended calls without a return.
 	Left bool
 
 	arch     *arch.Arch
@@ -67,8 +67,8 @@ type affinity struct {
 	set unix.CPUSet
 }
 
-// pin binds the threads to one processor, the first one that the first thread may use. Waking another processor would
-// make a step ten times as long.
+// pin binds the threads to the first processor that the first thread may use. Waking another processor would make a
+// step ten times as long.
 func (p *Process) pin(tids ...int) error {
 	var one unix.CPUSet
 	for i, tid := range tids {
@@ -122,7 +122,7 @@ func Start(command *exec.Cmd) (*Process, error) {
 	return p, p.read()
 }
 
-// Attach stops a process, which has to have one thread, and asks for the frames that it has, innermost first.
+// Attach stops a process, which must have one thread, and calls frames for its frames, innermost first.
 func Attach(pid int, frames func(p *Process) ([]Frame, error)) (*Process, error) {
 	runtime.LockOSThread()
 	p, err := newProcess()
@@ -253,7 +253,7 @@ func (p *Process) resume() (executed bool, err error) {
 			return executed, err
 		}
 		signal = 0
-		// That Wake was sent, and that another program is executed, stops the process before the end of the step.
+		// Both the signal Wake and the execution of another program stop the process before the end of the step.
 		event := status >> 16
 		executed = executed || event == unix.PTRACE_EVENT_EXEC
 		stopped = event != unix.PTRACE_EVENT_STOP && event != unix.PTRACE_EVENT_EXEC

@@ -28,7 +28,7 @@ func TestParseBootOffset(t *testing.T) {
 	}
 }
 
-// TestBootOffset: the start time of a process in a time namespace is, as it reads it itself, later by the offset.
+// TestBootOffset checks that a process in a time namespace reads its own start time later by the offset.
 func TestBootOffset(t *testing.T) {
 	if _, err := BootOffset(1 << 22); !errors.Is(err, ErrGone) {
 		t.Errorf("no process: %v", err)

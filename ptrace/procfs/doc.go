@@ -20,7 +20,7 @@ var ErrGone = errors.New("no such process")
 // ErrDenied means that the kernel does not show the file to this user.
 var ErrDenied = errors.New("permission denied")
 
-// ErrFormat says that a file does not look as proc(5) describes it.
+// ErrFormat means that a file does not have the format in proc(5).
 var ErrFormat = errors.New("unexpected format")
 
 // maxFile limits the size of one file: maps with 65,530 mappings (vm.max_map_count) and long paths are smaller.
@@ -36,7 +36,7 @@ func taskPath(pid, tid int, file string) string {
 	return "/proc/" + strconv.Itoa(pid) + "/task/" + strconv.Itoa(tid) + "/" + file
 }
 
-// wrap turns a system error into this package's sentinels and names the file.
+// wrap turns a system error into this package's sentinel errors and adds the file's name.
 func wrap(name string, err error) error {
 	switch {
 	case err == nil:

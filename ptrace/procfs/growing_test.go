@@ -42,7 +42,7 @@ func TestMapsWhileTheHeapGrows(t *testing.T) {
 	t.Logf("%d of 3000 readings did not fit together", torn)
 }
 
-// TestParseAgain: mappings that do not fit together are read again, and reported if they never do.
+// TestParseAgain checks that inconsistent mappings are read again, and reported if they stay inconsistent.
 func TestParseAgain(t *testing.T) {
 	const torn = "1000-3000 rw-p 00000000 00:00 0 [heap]\n1000-2000 rw-p 00000000 00:00 0 [heap]\n"
 	const whole = "1000-3000 rw-p 00000000 00:00 0 [heap]\n"

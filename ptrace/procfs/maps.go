@@ -11,7 +11,7 @@ import (
 // Perms are the access rights of a mapping.
 type Perms uint8
 
-// The rights that the second column of maps shows.
+// The rights in the second column of maps.
 const (
 	Read Perms = 1 << iota
 	Write
@@ -63,8 +63,8 @@ func Maps(pid int) ([]Mapping, error) {
 	return maps, nil
 }
 
-// TaskMaps reads the mappings of a process by one of its threads: all share them, but once the main thread has ended
-// only the others show them.
+// TaskMaps reads the mappings of a process through one of its threads. All threads share them. After the main thread
+// has ended, only other threads show them.
 func TaskMaps(pid, tid int) ([]Mapping, error) {
 	return readMaps(taskPath(pid, tid, "maps"))
 }

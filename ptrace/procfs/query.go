@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrUnsupported says that the kernel cannot be asked for a single mapping: Linux can from 6.11 on.
+// ErrUnsupported means that the kernel has no query for a single mapping. Linux has it since 6.11.
 var ErrUnsupported = errors.New("not supported by this kernel")
 
-// ErrUnmapped says that the process has nothing at the address.
+// ErrUnmapped means that the process has no mapping at the address.
 var ErrUnmapped = errors.New("nothing is mapped there")
 
 // MapsFile answers queries about single mappings. A query takes about a microsecond, while reading maps takes one for
@@ -41,7 +41,7 @@ type mapQuery struct {
 // procmapQuery is PROCMAP_QUERY, _IOWR('f', 17, struct procmap_query).
 const procmapQuery = 3<<30 | uint(unsafe.Sizeof(mapQuery{}))<<16 | 'f'<<8 | 17
 
-// OpenMaps opens the mappings of a process for questions. It needs the same rights as reading them.
+// OpenMaps opens the mappings of a process for queries. It needs the same rights as reading them.
 func OpenMaps(pid int) (*MapsFile, error) {
 	name := path(pid, "maps")
 	fd, err := open(name)
@@ -63,7 +63,7 @@ func (f *MapsFile) At(address uint64) (Mapping, error) {
 // ImageAt is At for a mapping of an ELF file. It also returns the current build-id of the file in hexadecimal, or ""
 // if it has none or the kernel cannot read it.
 func (f *MapsFile) ImageAt(address uint64) (Mapping, string, error) {
-	// The address is a number to the kernel's structure; f, and with it the memory, is alive until ask has returned.
+	// The structure contains the address as a number. f, and with it the memory, is alive until ask has returned.
 	m, err := f.ask(mapQuery{address: address, buildIDSize: buildIDSize, buildID: uint64(uintptr(unsafe.Pointer(&f.id)))})
 	if err != nil || f.query.buildIDSize > buildIDSize {
 		return m, "", err

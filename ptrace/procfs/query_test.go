@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openOwnMaps skips the test, with the reason, on kernels that cannot be asked.
+// openOwnMaps skips the test, with the reason, on kernels without the query.
 func openOwnMaps(t testing.TB) *MapsFile {
 	t.Helper()
 	f, err := OpenMaps(os.Getpid())

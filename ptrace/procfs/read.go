@@ -16,14 +16,14 @@ var buffers = sync.Pool{New: func() any {
 	return &b
 }}
 
-// readFile returns the contents of a small /proc file as a string. It avoids package os: these files cannot be
+// readFile returns the contents of a small /proc file as a string. It does not use package os. These files cannot be
 // polled, and the runtime's attempt to do so costs as much as reading them.
 func readFile(name string) (string, error) { return read(name, readAll) }
 
-// readOnce is readFile for a file that the kernel writes as a whole.
+// readOnce is readFile for a file that the kernel writes in one piece.
 func readOnce(name string) (string, error) { return read(name, readWhole) }
 
-// read opens a file and has it read into memory that is kept.
+// read opens a file and reads it into reusable memory.
 func read(name string, from func(fd int, p []byte) ([]byte, error)) (string, error) {
 	fd, err := open(name)
 	if err != nil {

@@ -27,11 +27,11 @@ type Stat struct {
 	PPID    int
 	Flags   uint32 // PF_ flags of the kernel
 	Threads int
-	// StartTime is in clock ticks (sysconf(_SC_CLK_TCK), 100 per second) since boot; it survives execve(2). PID and
-	// start time together name a process for the time the machine is up.
+	// StartTime is in clock ticks (sysconf(_SC_CLK_TCK), 100 per second) since boot. It does not change with
+	// execve(2). PID and start time together identify a process until the machine is rebooted.
 	StartTime uint64
-	// StartCode and StackStart are addresses that change with execve(2) (under address space randomization); 0 or 1
-	// when the reader may not trace the process.
+	// StartCode and StackStart are addresses that change with execve(2) (under address space randomization). They are
+	// 0 or 1 if the reader may not trace the process.
 	StartCode, StackStart uint64
 	Processor             int // on which the thread ran last
 }
@@ -44,10 +44,10 @@ func (s *Stat) Worker() bool {
 	return named && s.Flags&(ioWorker|userWorker) != 0
 }
 
-// Dumping reports whether the thread is writing the core file of its process, or feeding it to a program.
+// Dumping reports whether the thread is writing the core file of its process, or piping it to a program.
 func (s *Stat) Dumping() bool { return s.Flags&dumpsCore != 0 && s.Flags&Exiting == 0 }
 
-// ReadStat reads the stat file of a process, or of its main thread as far as the values are per thread.
+// ReadStat reads the stat file of a process. Values that exist per thread belong to its main thread.
 func ReadStat(pid int) (Stat, error) {
 	return readStat(path(pid, "stat"))
 }

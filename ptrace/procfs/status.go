@@ -65,7 +65,7 @@ func ParseStatus(text string) (Status, error) {
 	return s, nil
 }
 
-// set takes one line; known says that it is one of the lines every status file has.
+// set processes one line. known reports whether every status file has this line.
 func (s *Status) set(key, value string) (known, ok bool) {
 	switch key {
 	case "Name":

@@ -1,10 +1,10 @@
--- What the extension is, as far as it is the same on every machine, version
--- and with or without a worker: signatures, privileges, and the calls that are
--- answered before a worker is asked.
+-- Properties of the extension that are the same on every machine and version,
+-- with or without a worker: signatures, privileges, and calls that end before
+-- a worker is needed.
 \set SHOW_CONTEXT never
 CREATE EXTENSION pg_stat_backtrace;
 
--- What users call.
+-- The functions for users.
 SELECT p.oid::regprocedure AS function, p.prorettype::regtype AS returns, p.pronargs AS args,
        p.provolatile AS volatile, p.proisstrict AS strict, p.proparallel AS parallel, p.prosecdef AS definer
 FROM pg_proc p

@@ -162,7 +162,7 @@ SELECT pid, leader_pid, backend_type, wait_event_type, wait_event, state, query_
 FROM backtrace.stat();
 COMMENT ON VIEW @extschema@.pg_stat_backtrace IS 'one row for each process of the cluster, with its call stack';
 COMMENT ON COLUMN @extschema@.pg_stat_backtrace.engine IS 'how the process was captured';
-COMMENT ON COLUMN @extschema@.pg_stat_backtrace.pause_us IS 'how long the process stood still, in microseconds';
+COMMENT ON COLUMN @extschema@.pg_stat_backtrace.pause_us IS 'how long the process was stopped, in microseconds';
 COMMENT ON COLUMN @extschema@.pg_stat_backtrace.depth IS 'number of frames, of all captured threads';
 COMMENT ON COLUMN @extschema@.pg_stat_backtrace.error IS 'why there is no backtrace';
 
@@ -292,7 +292,7 @@ BEGIN
 END
 $$;
 COMMENT ON FUNCTION @extschema@.pg_get_blocking_backtraces(int)
-    IS 'call stacks of this process, of those that block it, and of their parallel groups';
+    IS 'call stacks of this process, of the processes that block it, and of their parallel groups';
 
 -- The pauses between samples last between half and one and a half of the interval, so that samples do not coincide with
 -- periodic activity of the server.

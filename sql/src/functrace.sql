@@ -1,7 +1,7 @@
 -- Calls of functions -------------------------------------------------------------------------------------------------------
 
--- The setting passes the function's name to the worker; the clause SET restores it.  A trace ends by itself when nothing
--- asks for it any more, as after a cancel.
+-- The setting passes the function's name to the worker, and the clause SET restores it.  A trace ends by itself when
+-- it is no longer queried, for example after a cancel.
 CREATE FUNCTION @extschema@.pg_trace_function(name text, pid int, duration interval DEFAULT '10 s',
     OUT count bigint, OUT stack text)
 RETURNS SETOF record

@@ -1,11 +1,10 @@
 -- Privileges -------------------------------------------------------------------------------------------------------------
 
--- Default privileges may have given anything on the new objects to anyone: with TRIGGER on backtrace.request, a role's
--- trigger would run as the extension's owner.  So every entry of every access control list that is not the owner's is
--- removed first.
--- An update keeps what the owner has granted on the functions and the view for users, and on the functions for the worker.
--- The objects about wait events and memory contexts are new in 1.2, so there is nothing to keep.  pg_get_backtrace_frames is
--- new, too: the update restores its grants.
+-- Default privileges may have given any role any privilege on the new objects.  With TRIGGER on backtrace.request, a
+-- role's trigger would run as the extension's owner.  So the script first removes every entry of every access control
+-- list except the owner's.  An update keeps the owner's grants on the functions and the view for users, and on the
+-- functions for the worker.  The objects about wait events and memory contexts are new in 1.2, so they have no grants
+-- to keep.  pg_get_backtrace_frames is new, too, and the update restores its grants.
 DO $$
 DECLARE
     keep      CONSTANT boolean := @keep@;

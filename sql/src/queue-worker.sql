@@ -201,10 +201,10 @@ $$;
 COMMENT ON FUNCTION backtrace.journal(text[], oid[], text[], int[], int[], timestamptz[], timestamptz[], text[],
     double precision[], int[], text[], text[], text[], text[]) IS 'for the worker: writes rows of waiting calls';
 
--- Removes rows of ended requests, the oldest first, at most so many at a time: those of a certain age, and those beyond a
--- number.  A row counts once, and once more for each 8 kB of its stack.  Each role keeps its newest rows, up to the share
--- that all roles can have: depth is what a role's row and its newer ones count together, and the rows with the least depth
--- stay.  So a role that makes many requests loses its own rows, never the few of another role.
+-- Removes rows of ended requests, the oldest first: rows older than keep, and rows beyond keep_rows.  "most" bounds how
+-- many it removes at a time.  A row counts once, and once more for each 8 kB of its stack.  Each role keeps its newest
+-- rows, up to an equal share.  depth is the count of a row together with the role's newer rows, and the rows with the
+-- least depth stay.  So a role that makes many requests loses its own rows, never the few of another role.
 CREATE FUNCTION backtrace.prune(keep interval, keep_rows bigint, most int) RETURNS int
 LANGUAGE plpgsql VOLATILE STRICT PARALLEL UNSAFE SECURITY DEFINER
 SET search_path = pg_catalog, pg_temp

@@ -1,5 +1,5 @@
-# The worker of a test's server, and the questions that tests ask about it and about the processes it captures.
-# Nothing here sleeps for a fixed time: conditions are polled until a deadline.
+# The worker of a test's server, and functions that query it and the processes that it captures. Nothing here sleeps
+# for a fixed time: conditions are polled until a deadline.
 package Worker;
 
 use strict;
@@ -13,17 +13,17 @@ use Time::HiRes qw(time usleep);
 
 our @EXPORT_OK = qw($FRAME call proc_status wait_until backend_pid children cmdline);
 
-# One frame, as the functions' contract has it.
+# One frame, in the documented format.
 our $FRAME = qr/^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f]+/m;
 
-# The workers that run, by pid: a test that dies ends them all the same.
+# The running workers by pid, so that a test that dies also ends them.
 my %running;
 END { kill 'KILL', keys %running }
 
 my $deadline = $PostgreSQL::Test::Utils::timeout_default;
 
-# Worker->start($node, args => [...], ready => 0|1): starts the worker for a server, and by default waits until it is
-# ready. The program's path is in PGSB_PROGRAM.
+# Worker->start($node, args => [...], ready => 0|1) starts the worker for a server, and by default waits until it is
+# ready. PGSB_PROGRAM is the path of the program.
 sub start
 {
 	my ($class, $node, %opts) = @_;
@@ -40,20 +40,20 @@ sub start
 	return $self;
 }
 
-# superuser is the role that initdb made: the operating system's user.
+# superuser returns the role that initdb made: the operating system's user.
 sub superuser { return scalar getpwuid($<) }
 
 sub pid { return $_[0]{pid} }
 sub pidfile { return $_[0]{pidfile} }
 
-# log returns what this worker has logged.
+# log returns the text that this worker has logged.
 sub log
 {
 	my ($self) = @_;
 	return substr(slurp_file($self->{log}), $self->{log_start});
 }
 
-# wait_ready: the worker writes its pid file last.
+# wait_ready waits until the worker has written its pid file, which is its last step.
 sub wait_ready
 {
 	my ($self) = @_;
@@ -74,7 +74,7 @@ sub running
 	return defined $status{State} && $status{State} ne 'Z' ? 1 : 0;
 }
 
-# stop ends the worker as a service manager does and returns its exit status.
+# stop ends the worker as a service manager does, and returns its exit status.
 sub stop
 {
 	my ($self, $signal) = @_;
@@ -83,7 +83,7 @@ sub stop
 	return $self->finish;
 }
 
-# finish waits for the worker to end and returns its exit status, or -1 when a signal ended it.
+# finish waits for the worker to end. It returns its exit status, or -1 if a signal ended it.
 sub finish
 {
 	my ($self) = @_;
@@ -106,7 +106,7 @@ sub DESTROY
 	return;
 }
 
-# $worker->suspend stops it, and returns when it stands still: until then it could answer.
+# $worker->suspend stops the worker, and returns when it has stopped. Until then it might answer.
 sub suspend
 {
 	my ($self) = @_;
@@ -115,8 +115,8 @@ sub suspend
 	return;
 }
 
-# $worker->cold_backup($node, $name): copies the files of the server, which is stopped, while the worker runs.
-# PostgreSQL::Test copies no symbolic link, and the worker has one there.
+# $worker->cold_backup($node, $name) copies the files of the stopped server while the worker runs. PostgreSQL::Test
+# cannot copy the worker's symbolic link there.
 sub cold_backup
 {
 	my ($self, $node, $name) = @_;
@@ -127,8 +127,8 @@ sub cold_backup
 	return;
 }
 
-# spool returns the directory through which calls reach this worker: the one absolute path in the pid file that is
-# not the data directory.
+# spool returns the directory through which calls reach this worker: the absolute path in the pid file that is not the
+# data directory.
 sub spool
 {
 	my ($self) = @_;
@@ -155,7 +155,8 @@ sub call
 	return ($stdout // '', $level // '', $state // '', $stderr // '');
 }
 
-# proc_status($pid) returns fields of /proc/PID/status; State is the letter alone. Empty when there is no such process.
+# proc_status($pid) returns fields of /proc/PID/status. State is the letter alone. The result is empty if there is no
+# such process.
 sub proc_status
 {
 	my ($pid) = @_;

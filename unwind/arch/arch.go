@@ -14,14 +14,14 @@ import (
 
 // Errors of this package; callers branch on them with errors.Is.
 var (
-	// ErrUnsupported says that there is no table for the machine.
+	// ErrUnsupported means that there is no table for the machine.
 	ErrUnsupported = errors.New("arch: unsupported machine")
-	// ErrShortRegisters says that a register note is smaller than the architecture's layout.
+	// ErrShortRegisters means that a register note is smaller than the architecture's layout.
 	ErrShortRegisters = errors.New("arch: register set too short")
 )
 
-// MaxColumns bounds the DWARF register numbers that Index can map: all that the
-// supported ABIs give to registers an unwinder may meet are below it.
+// MaxColumns limits the DWARF register numbers that Index can map. The numbers of all registers that an unwinder
+// needs, in the supported ABIs, are below it.
 const MaxColumns = 128
 
 // none marks a word of a register note, or a DWARF column, without a register in this package.
@@ -31,7 +31,8 @@ const none = -1
 type Go struct {
 	// Followed is set if the unwinder can follow the stack switches in the assembly code of Go's run time.
 	Followed bool
-	// Goroutine is the number of the register that has the current goroutine in compiled code since Go 1.17, if Followed.
+	// Goroutine is the number of the register with the current goroutine in compiled code since Go 1.17, if Followed
+	// is set.
 	Goroutine int
 	// ThreadPointer is the offset in NT_PRSTATUS of the thread pointer, in bytes, if Followed is set. The
 	// thread-local variable runtime.tlsg is the current goroutine.
@@ -39,8 +40,8 @@ type Go struct {
 	// SavedFP is the distance in bytes below SP at which a function with a frame saves its caller's frame pointer. It
 	// is 0 if the function saves it elsewhere or not at all (cmd/internal/obj).
 	SavedFP uint64
-	// Injected is the size in bytes of the frame that a signal handler makes for a call of the run-time system: the
-	// smallest frame, aligned (runtime/signal_*.go, preparePanic and pushCall).
+	// Injected is the size in bytes of the frame that a signal handler creates for a call of the run-time system. It
+	// is the smallest frame, aligned (runtime/signal_*.go, preparePanic and pushCall).
 	Injected uint64
 }
 
@@ -56,9 +57,8 @@ const (
 	ZArch                     // package zarch
 )
 
-// Arch is one architecture. A "register number" is an index into Registers;
-// it equals the DWARF column (the register number of the psABI) except where
-// the psABI numbers are sparse: Index translates.
+// Arch is one architecture. A "register number" is an index into Registers. It equals the DWARF column (the register
+// number of the psABI), except where the psABI's numbers are sparse. Index translates them.
 type Arch struct {
 	// Name is the name of the architecture in Linux and Debian, for messages.
 	Name string
@@ -69,10 +69,9 @@ type Arch struct {
 	// AddrSize is the size of an address in bytes.
 	AddrSize int
 
-	// PC, SP and FP are register numbers. FP is the register that frame-pointer
-	// code chains frames with.
+	// PC, SP and FP are register numbers. FP is the frame pointer register in code with frame pointers.
 	PC, SP, FP int
-	// ReturnColumn is the DWARF column that holds the return address unless a CIE says otherwise.
+	// ReturnColumn is the DWARF column of the return address, unless a CIE defines another one.
 	ReturnColumn int
 	// NumRegisters is one more than the highest register number in use.
 	NumRegisters int
@@ -103,9 +102,10 @@ type Arch struct {
 	// separate section.
 	CallStubs [][]Pattern
 
-	// Decoded: package depth understands the instructions, so that a frame pointer can be recovered from them.
+	// Decoded is set if package depth supports the instructions, so that a frame pointer can be recovered from them.
 	Decoded bool
-	// Instructions are followed by package epilogue, to find the caller of a function without call frame information.
+	// Instructions is the instruction set for package epilogue, which finds the caller of a function without call
+	// frame information.
 	Instructions InstructionSet
 
 	// Go describes the code of Go's compiler and run time.
@@ -126,8 +126,8 @@ type Arch struct {
 	syscallArgs []int8
 }
 
-// Index returns the register number of a DWARF column, or -1 if the
-// architecture's table does not keep that register.
+// Index returns the register number of a DWARF column, or -1 if the architecture's table does not contain that
+// register.
 func (a *Arch) Index(column uint64) int {
 	if column >= MaxColumns {
 		return none
@@ -135,7 +135,7 @@ func (a *Arch) Index(column uint64) int {
 	return int(a.columns[column])
 }
 
-// StripCode removes from a code address the bits that authenticate it.
+// StripCode removes the authentication bits from a code address.
 func (a *Arch) StripCode(addr uint64) uint64 {
 	return addr &^ a.CodeMask
 }
@@ -164,7 +164,7 @@ func (a *Arch) ForAddresses(top uint64) *Arch {
 	return a.WithCodeMask((a.CodeMask | (1<<bits.TrailingZeros64(a.CodeMask) - 1)) &^ (1<<n - 1))
 }
 
-// RegisterName names a register number; the number itself where there is no name.
+// RegisterName returns the name of a register number, or the number itself if there is no name.
 func (a *Arch) RegisterName(reg int) string {
 	if reg >= 0 && reg < len(a.RegisterNames) && a.RegisterNames[reg] != "" {
 		return a.RegisterNames[reg]

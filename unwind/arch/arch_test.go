@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// TestTables holds the tables of every architecture against themselves: each
-// number in range, each register found, nothing mapped twice.
+// TestTables checks the tables of every architecture for consistency: each number is in range, each register is
+// found, and no register is mapped twice.
 func TestTables(t *testing.T) {
 	for _, a := range supported() {
 		t.Run(a.Name, func(t *testing.T) {
@@ -50,7 +50,7 @@ func TestTables(t *testing.T) {
 	}
 }
 
-// TestPRStatus has the words of each architecture's general registers: word n holds n.
+// TestPRStatus checks the words of each architecture's general registers: word n contains n.
 func TestPRStatus(t *testing.T) {
 	for _, test := range []struct {
 		arch  *Arch
@@ -153,7 +153,7 @@ func TestCodeMask(t *testing.T) {
 	}
 }
 
-// TestForAddresses has the masks of the address sizes that kernels for aarch64 are built with.
+// TestForAddresses checks the masks for the address sizes with which kernels for aarch64 are built.
 func TestForAddresses(t *testing.T) {
 	for _, test := range []struct{ top, want uint64 }{
 		{0x0000_ffff_e000_0000, 0xff7f_0000_0000_0000}, // 48 bits
@@ -200,8 +200,8 @@ func TestMovesSP(t *testing.T) {
 	}
 }
 
-// TestRestored has the instructions of functions of 64-bit PowerPC up to some place, and whether the frame is given
-// back.
+// TestRestored checks the instructions of functions of 64-bit PowerPC up to some place, before and after the frame is
+// removed.
 func TestRestored(t *testing.T) {
 	const (
 		stdu48, addi48, addi32, addiR31 = 0xf821ffd1, 0x38210030, 0x38210020, 0x383f0030

@@ -5,8 +5,8 @@ import (
 	"encoding/binary"
 )
 
-// ARM64 is aarch64, little endian ("DWARF for the Arm 64-bit Architecture"):
-// x0 to x30, SP 31, PC 32; 34 is RA_SIGN_STATE, which the CFI rows carry.
+// ARM64 is aarch64, little endian ("DWARF for the Arm 64-bit Architecture"). The registers are x0 to x30, SP 31 and
+// PC 32. 34 is RA_SIGN_STATE, which the CFI rows contain.
 var ARM64 = &Arch{
 	Name:         "aarch64",
 	Machine:      elf.EM_AARCH64,

@@ -1,9 +1,8 @@
 package arch
 
-// Blocked returns the registers of a thread that sleeps in the kernel, as far
-// as /proc/PID/syscall shows them: the program counter, the stack pointer and,
-// if it sleeps in a system call, the registers that hold its arguments, which
-// a system call leaves alone. All others are unknown.
+// Blocked returns the registers of a thread that sleeps in the kernel, as far as /proc/PID/syscall shows them. These
+// are the program counter and the stack pointer. In a system call they include the registers with its arguments,
+// which a system call preserves. All others are unknown.
 func (a *Arch) Blocked(pc, sp uint64, inSyscall bool, args [6]uint64) Registers {
 	var regs Registers
 	regs.Set(a.PC, pc)

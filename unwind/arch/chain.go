@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// Chain says how frames are chained where no call frame information describes them: a frame pointer's pairs, or the
+// Chain describes how frames without call frame information are chained: by pairs at the frame pointer, or by the
 // back chain of an ABI.
 type Chain struct {
 	// Base is the register that points at a frame's record: the frame pointer, or SP for a back chain. It is none if
@@ -29,8 +29,9 @@ type Chain struct {
 	Mandatory bool
 }
 
-// Trampoline is code that a signal handler returns to, and where it finds the registers that the signal interrupted.
-// CFI describes few of them, and some wrongly: aarch64's vDSO gives the interrupted function's caller instead of it.
+// Trampoline is code to which a signal handler returns, with the place of the interrupted registers. Call frame
+// information describes few trampolines, and some wrongly: aarch64's vDSO gives the caller of the interrupted
+// function.
 type Trampoline struct {
 	// Code are the instructions at the address that the handler returns to.
 	Code []byte

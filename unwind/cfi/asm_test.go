@@ -16,8 +16,8 @@ type (
 	sleb int64
 )
 
-// asm concatenates its parts: an int is one byte, sized numbers are in the given
-// byte order, uleb and sleb are encoded, slices and strings are taken as they are.
+// asm concatenates its parts. An int is one byte, sized numbers are in the given byte order, uleb and sleb are
+// encoded, and slices and strings are copied unchanged.
 func asm(order binary.AppendByteOrder, parts ...any) []byte {
 	var out []byte
 	for _, part := range parts {

@@ -52,7 +52,7 @@ func BenchmarkRowCold(b *testing.B) {
 	}
 }
 
-// BenchmarkRowWarm asks for the 30 addresses of a stack again and again.
+// BenchmarkRowWarm looks up the 30 addresses of a stack repeatedly.
 func BenchmarkRowWarm(b *testing.B) {
 	t, pcs := benchTable(b)
 	pcs = pcs[:30]

@@ -18,7 +18,7 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrNoFDE says that no call frame information covers the address.
+	// ErrNoFDE means that no call frame information covers the address.
 	ErrNoFDE = errors.New("cfi: no call frame information")
 	// ErrBadCFI means that the call frame information is malformed, or contains something that DWARF does not allow
 	// there.
@@ -26,7 +26,7 @@ var (
 	// ErrUndefinedRA means that the return address is undefined: this frame is the outermost one. It is not wrapped,
 	// because every stack ends with it.
 	ErrUndefinedRA = errors.New("cfi: return address is undefined")
-	// ErrMemory says that a rule needs memory that is not in the snapshot.
+	// ErrMemory means that a rule needs memory that is not in the snapshot.
 	ErrMemory = errors.New("cfi: memory not available")
 	// ErrRegister means that a rule needs a register with an unknown value.
 	ErrRegister = errors.New("cfi: register not known")
@@ -39,8 +39,7 @@ type Section struct {
 	Data []byte
 }
 
-// Sections is all that call frame information consists of in one image.
-// Absent sections have no data.
+// Sections are the parts of call frame information in one image. Absent sections have no data.
 type Sections struct {
 	EHFrameHdr, EHFrame, DebugFrame Section
 
@@ -69,8 +68,8 @@ const (
 	sectionCount
 )
 
-// Table is the call frame information of one image. It is safe for concurrent
-// use; looking up an address takes no lock once an index that had to be built is there.
+// Table is the call frame information of one image. It is safe for concurrent use. Look-ups take no lock, except
+// while the index is being built.
 type Table struct {
 	arch     *arch.Arch
 	big      bool
@@ -82,7 +81,7 @@ type Table struct {
 
 	sections [sectionCount]Section
 	header   header
-	// distrust is set once the header has been caught contradicting .eh_frame.
+	// distrust is set once the header was found to contradict .eh_frame.
 	distrust atomic.Bool
 	index    [sectionCount]index
 
@@ -90,9 +89,8 @@ type Table struct {
 	rows rowCache
 }
 
-// New makes a Table. It validates the header of .eh_frame_hdr and does nothing
-// more: without a usable header an index of .eh_frame is built by the first
-// look-up, and one of .debug_frame by the first that .eh_frame cannot answer.
+// New makes a Table. It only validates the header of .eh_frame_hdr. Without a usable header, the first look-up builds
+// an index of .eh_frame. The first look-up that .eh_frame cannot answer builds an index of .debug_frame.
 func New(s Sections) (*Table, error) {
 	t := &Table{arch: s.Arch, addrSize: s.AddrSize, text: s.TextAddr, data: s.DataAddr, deref: s.Deref}
 	if t.arch == nil {

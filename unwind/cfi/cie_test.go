@@ -17,7 +17,7 @@ var (
 	fdeFull   = le(testStart, testSize)
 )
 
-// cieCases have versions, augmentations and sizes of CIEs, sound and malformed.
+// cieCases are versions, augmentations and sizes of CIEs, valid and malformed.
 var cieCases = []struct {
 	name   string
 	cie    []byte

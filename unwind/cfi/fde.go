@@ -2,13 +2,12 @@ package cfi
 
 import "fmt"
 
-// FDE is a Frame Description Entry: the addresses [Start, End) of the image
-// have its rows.
+// FDE is a Frame Description Entry: it describes the addresses [Start, End) of the image.
 type FDE struct {
 	// Start and End are link-time addresses.
 	Start, End uint64
-	// Signal marks code that a signal handler returns to: the caller's PC is
-	// where the signal struck, not a return address.
+	// Signal marks code to which a signal handler returns. The caller's PC is then the interrupted address, not a
+	// return address.
 	Signal bool
 
 	section   sectionID

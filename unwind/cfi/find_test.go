@@ -44,7 +44,7 @@ func headerOf(enc byte, write func(uint64) []byte, pairs [][2]uint64) []byte {
 	return out
 }
 
-// checkFunctions looks for the functions and for the gaps between them.
+// checkFunctions looks up the functions and the gaps between them.
 func checkFunctions(t *testing.T, table *Table, n uint64) {
 	t.Helper()
 	for i := range n {

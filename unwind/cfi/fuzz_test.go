@@ -25,9 +25,8 @@ func oneOf(t *testing.T, value bool, err error, known ...error) {
 	t.Fatalf("unknown error %v", err)
 }
 
-// FuzzTable looks an address up in arbitrary sections. It terminates without
-// panic in an FDE and a row that cover the address, or in an error; the row can
-// be applied; and looking again says the same.
+// FuzzTable looks up an address in arbitrary sections. The look-up must end with an FDE and a row that cover the
+// address, or with an error. Applying the row must not panic, and a second look-up must give the same result.
 func FuzzTable(f *testing.F) {
 	eh := &builder{order: binary.LittleEndian, addr: testFrame}
 	pairs := functions(eh, 3)
@@ -86,7 +85,7 @@ func checkLookUp(t *testing.T, table *Table, pc uint64) {
 	}
 }
 
-// checkApply applies a row to a frame of which everything is known, and to one of which little is.
+// checkApply applies a row to a frame with all values known, and to a frame with few known values.
 func checkApply(t *testing.T, row *Row, a *arch.Arch) {
 	t.Helper()
 	full := fullRegisters(a)

@@ -1,8 +1,8 @@
 package cfi
 
-// header is .eh_frame_hdr's search table: count pairs of encoded pointers, the
-// start of a function and the address of its FDE, sorted by the first (Linux
-// Standard Base 5.0, "The .eh_frame_hdr section"). It is searched in place.
+// header is .eh_frame_hdr's search table. It contains count pairs of encoded pointers: the start of a function and
+// the address of its FDE, sorted by the start (Linux Standard Base 5.0, "The .eh_frame_hdr section"). It is searched
+// in place.
 type header struct {
 	addr  uint64
 	data  []byte

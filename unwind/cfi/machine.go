@@ -8,8 +8,7 @@ import (
 const (
 	// maxRemembered bounds DW_CFA_remember_state; compilers nest one or two.
 	maxRemembered = 32
-	// maxOps bounds the operations that one row may take, in CIE and FDE
-	// together; the most that any FDE of node or libLLVM takes is 2,236.
+	// maxOps limits the operations of one row, in CIE and FDE together. The largest FDE of node or libLLVM has 2,236.
 	maxOps = 1 << 16
 )
 
@@ -84,8 +83,8 @@ func (m *machine) bad(what string) bool {
 	return false
 }
 
-// advance moves the location by a number of code units. Beyond the end of the
-// address space it stays there, where no row is asked for.
+// advance moves the location by a number of code units. It stops at the end of the address space, where no look-up
+// happens.
 func (m *machine) advance(delta uint64) bool {
 	if m.inCIE {
 		return m.bad("location advanced in a CIE")

@@ -75,7 +75,7 @@ func isFile(path string) bool {
 	return err == nil && info.Mode().IsRegular()
 }
 
-// smallFiles have each kind of rule that is about.
+// smallFiles contain each kind of rule.
 func smallFiles() []string {
 	return []string{
 		"/usr/lib/postgresql/*/lib/plpgsql.so", "/lib/x86_64-linux-gnu/libc.so.6", "/lib64/ld-linux-x86-64.so.2",

@@ -59,8 +59,8 @@ func (t *Table) pointer(r *reader, enc byte, b bases) uint64 {
 	return t.indirect(r, enc, (base+t.pointerValue(r, enc))&t.addrMask)
 }
 
-// alignedPointer reads an absolute address at the next multiple of the address
-// size; multiple of an address, not of an offset.
+// alignedPointer reads an absolute address at the next multiple of the address size. Addresses are aligned, not
+// offsets.
 func (t *Table) alignedPointer(r *reader, enc byte, b bases) uint64 {
 	size := uint64(t.addrSize)
 	here := b.section + uint64(r.pos)

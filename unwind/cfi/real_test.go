@@ -53,9 +53,9 @@ func headed(t *testing.T, path, section string) uint64 {
 	return s.Addr
 }
 
-// The code that signal handlers return to has an expression for each register:
-// where the kernel put it in the ucontext, from rsp on (struct ucontext: rsp is
-// where its uc_flags are, 40 bytes before r8).
+// TestSignalFrame checks the code to which signal handlers return. It has an expression for each register: the place
+// in the ucontext where the kernel put it, relative to rsp (rsp points at uc_flags of struct ucontext, 40 bytes
+// before r8).
 func TestSignalFrame(t *testing.T) {
 	const libc = "/lib/x86_64-linux-gnu/libc.so.6"
 	needFile(t, libc)
@@ -148,8 +148,8 @@ func vdsoFile(t *testing.T) string {
 	return ""
 }
 
-// TestWholeFiles computes every row of a file three ways: by the header, by an
-// index, and for the last address of the row before; all are the same.
+// TestWholeFiles computes every row of a file in three ways: by the header, by an index, and for the last address of
+// the previous row. All results must be equal.
 func TestWholeFiles(t *testing.T) {
 	if arch.Host() != arch.AMD64 {
 		t.Skip("knows where x86-64 files are")

@@ -52,8 +52,8 @@ func (s *columnSet) has(c uint64) bool { return s[c/64]&(1<<(c%64)) != 0 }
 func (s *columnSet) add(c uint64)      { s[c/64] |= 1 << (c % 64) }
 func (s *columnSet) remove(c uint64)   { s[c/64] &^= 1 << (c % 64) }
 
-// cfaRule is the CFA's rule while a row is computed. Register and offset live
-// on under an expression, as the operations that set one of them expect.
+// cfaRule is the CFA's rule while a row is computed. Register and offset keep their values under an expression,
+// because operations that set one of them rely on it.
 type cfaRule struct {
 	set, isExpr bool
 	register    uint64

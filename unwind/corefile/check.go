@@ -13,9 +13,9 @@ type Evidence uint8
 
 // Kinds of evidence, the weakest first.
 const (
-	// ByLayout: the addresses of the core fit the file's headers; nothing of its content is in the core.
+	// ByLayout: the addresses in the core fit the file's headers. The core contains none of the file's content.
 	ByLayout Evidence = iota
-	// ByContent: read-only memory that the core holds equals the file's.
+	// ByContent: read-only memory in the core equals the file's.
 	ByContent
 	// ByBuildID: the build-id in the core's memory equals the file's.
 	ByBuildID
@@ -56,7 +56,7 @@ func (c *Core) Check(m *Mapped, img *elfimage.Image) (bias uint64, how Evidence,
 	return bias, how, err
 }
 
-// checkSegments looks whether the process had every segment of the file.
+// checkSegments checks that the process had mapped every segment of the file.
 func (c *Core) checkSegments(img *elfimage.Image, bias uint64) error {
 	for _, s := range img.Segments() {
 		if s.Filesz > 0 && !c.mapped(s.Vaddr+bias, s.Flags&elf.PF_X != 0) {
@@ -114,7 +114,7 @@ func (c *Core) biasOfExe(img *elfimage.Image) (uint64, error) {
 	return bias, nil
 }
 
-// compare holds the file's read-only segments against the core's memory.
+// compare compares the file's read-only segments with the core's memory.
 func (c *Core) compare(img *elfimage.Image, bias uint64) (Evidence, error) {
 	how := ByLayout
 	for _, s := range img.Segments() {
@@ -132,7 +132,7 @@ func (c *Core) compare(img *elfimage.Image, bias uint64) (Evidence, error) {
 	return how, nil
 }
 
-// sameContent compares one segment; some is false if the core holds nothing of it.
+// sameContent compares one segment. some is false if the core contains none of it.
 func (c *Core) sameContent(img *elfimage.Image, s elfimage.Segment, bias uint64) (same, some bool) {
 	n := min(s.Filesz, compareBytes)
 	buf := make([]byte, min(n, memoryPage))

@@ -24,7 +24,7 @@ import (
 
 // Errors that callers branch on; each comes wrapped with the file's name.
 var (
-	// ErrNotCore means that the file is an ELF image, but no core.
+	// ErrNotCore means that the file is an ELF image, but not a core.
 	ErrNotCore = errors.New("not a core file")
 	// ErrNoThreads means that no thread's registers could be read.
 	ErrNoThreads = errors.New("core file without threads")
@@ -44,7 +44,8 @@ type Core struct {
 	Files []File
 	// Segments are the memory ranges of the process, by address, whether the core has their content or not.
 	Segments []elfimage.Segment
-	// Damage says why the file could not be read whole: it is truncated, or a note is malformed. Nil if it was.
+	// Damage is the reason why the file could not be read completely: it is truncated, or a note is malformed. It is
+	// nil for a complete file.
 	Damage error
 
 	name   string

@@ -54,7 +54,7 @@ func words(order binary.ByteOrder, values ...uint64) []byte {
 	return p
 }
 
-// makeCore builds a core of two threads: a page of stack, and code that is left to a file.
+// makeCore builds a core of two threads: a page of stack, and code that only a file contains.
 func makeCore(order binary.ByteOrder, machine elf.Machine, registers int) []byte {
 	info := make([]byte, 136)
 	info[1] = 'S'

@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// FuzzOpen reads arbitrary cores: it ends in an error or in a core with threads, without panic, and then every question
-// has an answer.
+// FuzzOpen reads arbitrary cores. The result must be an error or a core with threads, without panic. All methods of
+// such a core must return.
 func FuzzOpen(f *testing.F) {
 	f.Add(makeCore(binary.LittleEndian, elf.EM_X86_64, 27))
 	f.Add(makeCore(binary.BigEndian, elf.EM_S390, 27))

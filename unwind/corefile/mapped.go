@@ -43,8 +43,8 @@ type Mapped struct {
 	Header uint64
 }
 
-// BuildID returns the build-id that the image has in the core's memory; "" if it is not there, as in cores that leave
-// out the first page of a file.
+// BuildID returns the image's build-id in the core's memory. It is "" if the core lacks it, for example because it
+// omits the first page of a file.
 func (c *Core) BuildID(m *Mapped) string {
 	if img := c.Image(m); img != nil {
 		return img.BuildID()
@@ -52,7 +52,7 @@ func (c *Core) BuildID(m *Mapped) string {
 	return ""
 }
 
-// Image reads the image out of the core's memory; nil if its header is not there.
+// Image reads the image from the core's memory. It returns nil if its header is missing.
 func (c *Core) Image(m *Mapped) *elfimage.Image {
 	if m.Header == 0 {
 		return nil
@@ -101,7 +101,7 @@ func (c *Core) mappedFiles() []Mapped {
 	return slices.DeleteFunc(list, func(m Mapped) bool { return !c.executable(&m) })
 }
 
-// executable reports whether any mapping of an image may have code: gcore does not list the ranges that it leaves out.
+// executable reports whether a mapping of an image may contain code: gcore does not list the ranges that it omits.
 func (c *Core) executable(m *Mapped) bool {
 	return slices.ContainsFunc(m.Files, func(f File) bool {
 		i := c.segmentAt(f.Start)
@@ -119,8 +119,8 @@ func (c *Core) Flags(addr uint64) (elf.ProgFlag, bool) {
 	return c.Segments[i].Flags, true
 }
 
-// mapped reports whether the process had a mapping at an address, and an executable one if that is wanted. Data may be
-// executable, too: a process with READ_IMPLIES_EXEC (personality(2)) has all that it can read mapped so.
+// mapped reports whether the process had a mapping at an address, and optionally whether it was executable. Data may
+// be executable, too: with READ_IMPLIES_EXEC (personality(2)) all readable memory of a process is.
 func (c *Core) mapped(addr uint64, code bool) bool {
 	if i := c.segmentAt(addr); i >= 0 {
 		return !code || c.Segments[i].Flags&elf.PF_X != 0

@@ -51,7 +51,7 @@ func (c *Core) segmentAt(addr uint64) int {
 type Backing struct {
 	// Start and End are addresses.
 	Start, End uint64
-	// Offset is where the file has the byte at Start.
+	// Offset is the file offset of the byte at Start.
 	Offset uint64
 	File   io.ReaderAt
 }
@@ -107,7 +107,7 @@ func (m *Memory) Read(addr uint64, size int) (uint64, bool) {
 	return 0, false
 }
 
-// Bytes fills p with the memory at addr; false if not all of it is there.
+// Bytes fills p with the memory at addr. It is false if a part is missing.
 func (m *Memory) Bytes(addr uint64, p []byte) bool {
 	for len(p) > 0 {
 		at := addr &^ (memoryPage - 1)

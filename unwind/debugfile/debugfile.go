@@ -56,8 +56,8 @@ type File interface {
 type Options struct {
 	// Folders are searched in turn; nil means DefaultFolder.
 	Folders []string
-	// Root is put before every path, the image's own among them: the root directory of another mount namespace. ""
-	// is the caller's own.
+	// Root is prepended to every path, including the image's own: the root directory of another mount namespace. ""
+	// is the caller's own root.
 	Root string
 	// Open opens a file by its path, which includes Root; nil means the file system. The error fs.ErrNotExist means
 	// that the file does not exist. All other errors are reported. If others can write to Root, Open should not block
@@ -106,7 +106,7 @@ func Find(m *elfimage.Image, path string, o Options) (Result, error) {
 type candidate struct {
 	path string
 	how  How
-	// check proves that the file belongs to the image; nil means that the build-ids' equality does.
+	// check verifies that the file belongs to the image; nil means that equal build-ids are enough.
 	check func(File, *elfimage.Image) error
 }
 
@@ -139,7 +139,7 @@ func (s *search) candidates() []candidate {
 	return all
 }
 
-// try opens a candidate and proves that it belongs to the image.
+// try opens a candidate and verifies that it belongs to the image.
 func (s *search) try(c candidate) (Result, bool) {
 	f, err := s.options.open(c.path)
 	if errors.Is(err, os.ErrNotExist) {
@@ -159,7 +159,7 @@ func (s *search) try(c candidate) (Result, bool) {
 	return Result{Image: m, Path: c.path, How: c.how, Skipped: s.skipped, file: f}, true
 }
 
-// belongs checks a candidate against the image: first its build-id, which is cheap.
+// belongs verifies that a candidate belongs to the image: first by its build-id, which is cheap.
 func (s *search) belongs(f File, m *elfimage.Image, c candidate) error {
 	if m.BuildID() != s.image.BuildID() {
 		return fmt.Errorf("%w: build-id %q, not %q", ErrMismatch, m.BuildID(), s.image.BuildID())
@@ -209,7 +209,7 @@ func (o *Options) open(path string) (File, error) {
 	return openRegular(path, os.Stat, os.Open)
 }
 
-// openBelow opens a file in another root directory. A symbolic link there must not lead into the caller's.
+// openBelow opens a file in another root directory. A symbolic link there must not lead into the caller's root.
 func openBelow(root, path string) (File, error) {
 	r, err := os.OpenRoot(root)
 	if err != nil {

@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// FuzzFind follows the links of a foreign file. It gets an image or an error of this package, and never asks for a
-// path that is not below the root.
+// FuzzFind follows the links of a foreign file. The result must be an image or an error of this package. All opened
+// paths must be below the root.
 func FuzzFind(f *testing.F) {
 	f.Add(makeELF(id, debugLink("p.debug", nil)), makeELF(id))
 	f.Add(makeELF(id, section(".gnu_debugaltlink", []byte("../x\x00"), unhex(f, id))), makeELF(id))

@@ -6,7 +6,7 @@ package disasm
 
 import "errors"
 
-// ErrCode says that an instruction could not be decoded.
+// ErrCode means that an instruction could not be decoded.
 var ErrCode = errors.New("code not understood")
 
 // None stands for a register that is always zero, or that is not a general register.

@@ -45,7 +45,7 @@ type cacheKey struct {
 	off   uint64
 }
 
-// cached is one thing: also the error that came instead, lest a damaged unit be decoded again and again.
+// cached is one entry. It also keeps an error, so that a damaged unit is not decoded repeatedly.
 type cached struct {
 	key  cacheKey
 	once sync.Once

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// call is a function, or a call that was put inline in it, at an address.
+// call is a function, or a call inlined in it, at an address.
 type call struct {
 	// offset is the offset of the call's entry.
 	offset       uint64

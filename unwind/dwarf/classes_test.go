@@ -27,7 +27,7 @@ type comparison struct {
 	// arange is the unit's main source file if .debug_aranges has the address; ranged says whether it does.
 	arange string
 	ranged bool
-	// entry asks another reader of DWARF whether an entry of a function covers the address.
+	// entry reports whether an entry of a function covers the address, by another DWARF reader.
 	entry func() bool
 }
 

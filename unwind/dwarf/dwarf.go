@@ -26,7 +26,7 @@ import (
 var (
 	// ErrNone means that the image has no debugging information.
 	ErrNone = errors.New("dwarf: no debugging information")
-	// ErrMalformed means that the information contradicts itself or the size of a section.
+	// ErrMalformed means that the information is inconsistent, or contradicts the size of a section.
 	ErrMalformed = errors.New("dwarf: malformed debugging information")
 	// ErrTooLarge means that a part exceeds the limits of this package.
 	ErrTooLarge = errors.New("dwarf: debugging information too large")
@@ -113,8 +113,8 @@ type Options struct {
 	Package func() (*elfimage.Image, error)
 }
 
-// New makes the debugging information of an image, which must stay readable. Nothing is read yet but section headers.
-// The error is ErrNone or the image's.
+// New creates the debugging information of an image, which must stay readable. It reads only section headers. The
+// error is ErrNone or the image's.
 func New(m *elfimage.Image, o Options) (*Data, error) {
 	d := &Data{name: m.Name(), sup: o.Supplement, cache: o.Cache, options: o}
 	if d.cache == nil {
@@ -198,7 +198,7 @@ func (d *Data) Frames(addr uint64) ([]Frame, error) {
 	return nil, err
 }
 
-// unitFrames asks one unit.
+// unitFrames returns the frames at an address from one unit.
 func (d *Data) unitFrames(u *unit, addr uint64) ([]Frame, error) {
 	owner, entries, err := d.entries(u)
 	var calls []call

@@ -62,7 +62,7 @@ type aranges struct {
 	names  map[uint64]string
 }
 
-// arangesOf asks readelf.
+// arangesOf reads .debug_aranges with readelf.
 func arangesOf(t testing.TB, file string) aranges {
 	t.Helper()
 	a := aranges{names: unitNames(t, file)}
@@ -120,7 +120,7 @@ func (a *aranges) at(addr uint64) (name string, ok bool) {
 type entries struct {
 	t    testing.TB
 	data func() *dwarf.Data
-	// units are the ranges of the functions of each unit that was asked for.
+	// units are the ranges of the functions of each unit read so far.
 	units map[dwarf.Offset][][2]uint64
 }
 
@@ -144,7 +144,7 @@ func entriesOf(t testing.TB, s *files) entries {
 	}), make(map[dwarf.Offset][][2]uint64)}
 }
 
-// at reports whether the entry of a function covers an address, also where that cannot be found out.
+// at reports whether the entry of a function covers an address. It is true also if this is unknown.
 func (e *entries) at(addr uint64) bool {
 	r := e.data().Reader()
 	unit, err := r.SeekPC(addr)

@@ -69,7 +69,7 @@ static __attribute__((noinline)) int worker(int n) { int s = 0; while (n-- > 0) 
 int main(int n, char **v) { (void)v; if (__builtin_expect(n > 7, 0)) __builtin_abort(); return worker(n) + twice(n); }
 `
 
-// seeds are the sections of a small program in each version of DWARF, if there is a compiler to ask.
+// seeds are the sections of a small program in each version of DWARF, if there is a compiler.
 func seeds(f *testing.F) []map[string][]byte {
 	f.Helper()
 	dir := f.TempDir()

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// counted is a reader that counts how often it is asked.
+// counted is a reader that counts its reads.
 type counted struct {
 	io.ReaderAt
 	reads int
@@ -78,7 +78,7 @@ func TestIndexedRanges(t *testing.T) {
 	}
 }
 
-// TestRepeatedNames: a format may ask for a name many times over, each of which is read.
+// TestRepeatedNames checks a format that contains a name many times, each of which is read.
 func TestRepeatedNames(t *testing.T) {
 	table := []byte{255}
 	for range 255 {

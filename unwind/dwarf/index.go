@@ -23,7 +23,7 @@ type indexed struct {
 const (
 	// maxIndexed bounds the ranges of a file.
 	maxIndexed = 4 << 20
-	// maxOverlap bounds how many units are asked for one address. They overlap only where a file is damaged.
+	// maxOverlap limits the number of units for one address. Units overlap only in damaged files.
 	maxOverlap = 8
 	// maxBack bounds how far the index is searched for them.
 	maxBack = 4096

@@ -29,7 +29,7 @@ type machine struct {
 	first int // row that begins the sequence
 }
 
-// run executes the program. A sequence that does not end is dropped.
+// run executes the program. It drops a sequence without an end.
 func (t *lines) run(c *cursor, h *lineHeader, u *unit) error {
 	m := machine{t: t, h: h, u: u, c: c}
 	m.reset()

@@ -43,7 +43,7 @@ const (
 	llvm     = "llvm-addr2line"
 )
 
-// addr2line asks a tool. It gives nil if the tool is not installed.
+// addr2line runs a tool. It returns nil if the tool is not installed.
 func addr2line(t testing.TB, tool, name string, addrs []uint64) []chain {
 	t.Helper()
 	if _, err := exec.LookPath(tool); err != nil {
@@ -116,7 +116,7 @@ type subject struct {
 type files struct {
 	// exe contains the code, debug the debugging information (the same file, or the separate one).
 	exe, debug string
-	// twin is a file with the same code that the oracles are asked about, where they cannot read this one.
+	// twin is a file with the same code, for oracles that cannot read this one.
 	twin string
 }
 
@@ -148,7 +148,7 @@ type answers struct {
 // tools maps each reference to the other one.
 var tools = map[string]string{binutils: elfutils, elfutils: binutils}
 
-// askAll asks everybody about n random addresses.
+// askAll collects all answers for n random addresses.
 func askAll(t *testing.T, s *files, n int) *answers {
 	t.Helper()
 	a := &answers{
@@ -187,8 +187,8 @@ type sum struct {
 	shares string
 }
 
-// compare asks all about the addresses. A difference that belongs to no class is an error, and so is a class that
-// excuses a mistake.
+// compare compares all answers for the addresses. A difference without a class is an error. A class that excuses a
+// mistake is an error, too.
 func compare(t *testing.T, name string, s *files, n int) sum {
 	t.Helper()
 	a := askAll(t, s, n)
@@ -246,8 +246,8 @@ func (n *tally) log(t *testing.T, name, tool string) {
 	}
 }
 
-// addresses is how many are asked about in each file of this machine: PGSB_ORACLE_ADDRESSES, else 300. Of the programs
-// that are made for this test, a tenth has to do, but 300.
+// addresses returns how many addresses of each file of this machine are compared: PGSB_ORACLE_ADDRESSES, or 300. For
+// the programs of this test it is a tenth of that, but at least 300.
 func addresses(t testing.TB) (machine, made int) {
 	t.Helper()
 	const few = 300

@@ -10,7 +10,7 @@ import (
 	"pg_stat_backtrace/unwind/elfimage"
 )
 
-// SpillFile is written from its start to its end, and read meanwhile and then.
+// SpillFile is written from its start to its end. It is read during this time and afterwards.
 type SpillFile interface {
 	io.Writer
 	io.ReaderAt
@@ -45,7 +45,7 @@ func spill(m *elfimage.Image, name string, create func() (SpillFile, error)) (*s
 	return &spilled{file: f, pieces: pieces}, nil
 }
 
-// errSpill means that a section could not be written to its file as far as it was asked for.
+// errSpill means that the requested part of a section could not be written to its file.
 var errSpill = errors.New("not expanded into a file")
 
 // reach expands the section until n bytes are there.

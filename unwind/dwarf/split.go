@@ -13,7 +13,7 @@ var ErrNoSplit = errors.New("dwarf: split file missing")
 
 // SplitFile says where the entries of a unit are.
 type SplitFile struct {
-	// Name is the path of the .dwo file as the compiler had it, Dir the folder in which the compiler ran.
+	// Name is the compiler's path of the .dwo file, Dir the folder in which the compiler ran.
 	Name, Dir string
 }
 

@@ -49,7 +49,7 @@ func splitParts(t testing.TB, version string) (parts, dwo map[string][]byte) {
 	return read(exe, ""), read(found[0], ".dwo")
 }
 
-// splitFrom makes debugging information of which the split file has the sections dwo.
+// splitFrom creates debugging information with a split file that has the sections dwo.
 func splitFrom(parts, dwo map[string][]byte) *Data {
 	d := fromBytes(parts, nil)
 	d.options.Split = func(SplitFile) (*elfimage.Image, error) {
@@ -91,8 +91,8 @@ func TestSplitFiles(t *testing.T) {
 	}
 }
 
-// packageFrom makes debugging information of which the package has the sections dwo, each behind some bytes that belong
-// to another unit.
+// packageFrom creates debugging information with a package that has the sections dwo, each behind some bytes of
+// another unit.
 func packageFrom(parts, dwo map[string][]byte, version uint16, id uint64) *Data {
 	const before = 64
 	numbers := map[string]uint32{

@@ -74,7 +74,7 @@ func newData(t testing.TB, name string) *dwarf.Data {
 	return d
 }
 
-// ours asks this package.
+// ours returns this package's answers.
 func ours(t testing.TB, d *dwarf.Data, addrs []uint64) []chain {
 	t.Helper()
 	all := make([]chain, len(addrs))
@@ -167,7 +167,7 @@ func subjects(t *testing.T) []subject {
 	return append(all, newBuilder(t).subjects()...)
 }
 
-// builder makes programs, each when it is first asked for.
+// builder builds programs, each when it is first needed.
 type builder struct {
 	t    *testing.T
 	dir  string

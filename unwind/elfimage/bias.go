@@ -2,9 +2,9 @@ package elfimage
 
 import "debug/elf"
 
-// Bias returns the load bias of the image, run-time minus link-time address, from a mapping of its file: the mapping's
-// start and its offset in the file, both in bytes. Ask with an executable mapping: where two segments share a page
-// of the file, only the executable one's address is meant. ok is false if no segment is mapped like that.
+// Bias returns the load bias of the image, run-time minus link-time address, from a mapping of its file. The
+// arguments are the mapping's start and its offset in the file, both in bytes. Use an executable mapping: if two
+// segments share a page of the file, Bias uses the executable one. ok is false if no segment is mapped like that.
 func (m *Image) Bias(mappingStart, mappingOffset uint64) (bias uint64, ok bool) {
 	// A mapping begins with the page that holds the segment's first byte. Page sizes are tried from the smallest.
 	for _, page := range []uint64{4 << 10, 16 << 10, 64 << 10} {

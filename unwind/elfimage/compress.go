@@ -107,7 +107,7 @@ func (c compression) all() ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	// Memory is reserved at once only for a size that the compressed bytes make plausible.
+	// Memory for the whole size is allocated at once only if the compressed size makes it plausible.
 	const plausible = 16
 	p := make([]byte, 0, min(c.size, c.length*plausible))
 	for {
@@ -136,8 +136,8 @@ func (s *streamSource) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// streamPieces reads a stream's content from its decoder, which works when it is read from and needs no Close. The
-// promised size bounds the content: a stream that has more is an error after at most one piece more.
+// streamPieces reads a stream's content from its decoder, which needs no Close. The declared size limits the content:
+// for a longer stream, an error follows after at most one more piece.
 type streamPieces struct {
 	kind elf.CompressionType
 	src  *streamSource

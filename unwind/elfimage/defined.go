@@ -40,9 +40,9 @@ func (m *Image) Defined(names ...string) (map[string]uint64, error) {
 	return found, nil
 }
 
-// gnuHash is a section of type SHT_GNU_HASH: a header of four words (buckets, first symbol, words of the Bloom filter,
-// its shift), the filter, for each bucket the index of its first symbol, and for each symbol from the first one on its
-// hash value, the lowest bit of which ends the bucket.
+// gnuHash is a section of type SHT_GNU_HASH. It has a header of four words (buckets, first symbol, words of the Bloom
+// filter, its shift) and the filter. Then follow the index of the first symbol of each bucket, and the hash values of
+// the symbols from the first one on. The lowest bit of a hash value marks the end of a bucket.
 type gnuHash struct {
 	m              *Image
 	hash           *section

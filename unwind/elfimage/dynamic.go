@@ -2,7 +2,7 @@ package elfimage
 
 import "debug/elf"
 
-// maxDynamic bounds the entries of a dynamic segment that are looked at.
+// maxDynamic limits the entries read of a dynamic segment.
 const maxDynamic = 4096
 
 // findDynamic derives .dynsym and .dynstr from the dynamic segment of an image in memory. Only the hash table gives
@@ -51,8 +51,8 @@ func (m *Image) dynamicTags(s Segment) map[elf.DynTag]uint64 {
 	return tags
 }
 
-// unrelocate makes a link-time address of a pointer in the dynamic segment. The dynamic linker adds the load bias to it
-// in place, except where that segment is read-only, as in the vDSO.
+// unrelocate computes the link-time address of a pointer in the dynamic segment. The dynamic linker adds the load
+// bias to it in place, except where that segment is read-only, as in the vDSO.
 func (m *Image) unrelocate(addr, bias uint64) uint64 {
 	if addr == 0 || addr >= m.lo && addr < m.hi {
 		return addr

@@ -131,8 +131,8 @@ func pieces(m *elfimage.Image, name string) ([]byte, error) {
 	}
 }
 
-// TestCompressedDamaged: each damaged byte of a zlib stream is an error, unless the standard library accepts it too.
-// Each stream that is cut is an error.
+// TestCompressedDamaged checks that each damaged byte of a zlib stream is an error, unless the standard library
+// accepts it too. Each truncated stream must be an error.
 func TestCompressedDamaged(t *testing.T) {
 	plain := bytes.Repeat([]byte("registers and memory in, frames out. "), 40)
 	stream := deflated(t, plain)
@@ -166,8 +166,8 @@ func TestCompressedDamaged(t *testing.T) {
 	}
 }
 
-// TestCompressedBomb: a stream that expands to much more than it promises costs no more memory than the promise, and a
-// promise that its length makes implausible is not reserved.
+// TestCompressedBomb checks a stream that expands to much more than its declared size: it must use no more memory
+// than declared. A declared size that is implausible for the stream's length must not be allocated.
 func TestCompressedBomb(t *testing.T) {
 	const large = 200 << 20
 	short := deflated(t, make([]byte, 1000))

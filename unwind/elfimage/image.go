@@ -23,7 +23,7 @@ import (
 var (
 	// ErrNotELF means that the bytes do not begin with an ELF header that this package reads.
 	ErrNotELF = errors.New("not an ELF image")
-	// ErrMalformed means that a header, table or compressed section contradicts itself or the file's size.
+	// ErrMalformed means that a header, table or compressed section is inconsistent, or contradicts the file's size.
 	ErrMalformed = errors.New("malformed ELF image")
 	// ErrNoSection means that the image has no section of that name, or one without content (SHT_NOBITS).
 	ErrNoSection = errors.New("no such section")
@@ -113,8 +113,8 @@ func (m *Image) Content(s Segment) *io.SectionReader {
 // are 0 without one.
 func (m *Image) AddrRange() (lo, hi uint64) { return m.lo, m.hi }
 
-// Executable reports whether addr, a link-time address, lies in a segment that is mapped executable. An image
-// without loadable segments has no such address.
+// Executable reports whether addr, a link-time address, lies in an executable segment. An image without loadable
+// segments has no such address.
 func (m *Image) Executable(addr uint64) bool {
 	for _, s := range m.segments {
 		if s.Flags&elf.PF_X != 0 && addr >= s.Vaddr && addr-s.Vaddr < s.Memsz {

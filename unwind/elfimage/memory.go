@@ -150,7 +150,7 @@ func (m *Image) findEHFrame() {
 }
 
 // ehFramePointer decodes eh_frame_ptr of .eh_frame_hdr (LSB, "Exception Frames"). Linkers write it as a 32- or 64-bit
-// offset from its own place; other encodings are left alone.
+// offset from its own address. Other encodings are not supported.
 func (l layout) ehFramePointer(p []byte, hdr uint64) (uint64, bool) {
 	const (
 		pcrelUdata4, pcrelUdata8 = 0x13, 0x14

@@ -36,7 +36,7 @@ func (m *Image) Section(name string) (data []byte, addr uint64, err error) {
 	return data, s.addr, nil
 }
 
-// HasSection reports whether the image has a section of that name with content (not SHT_NOBITS). Nothing is read.
+// HasSection reports whether the image has a section of that name with content (not SHT_NOBITS). It reads nothing.
 func (m *Image) HasSection(name string) bool {
 	s := m.find(name)
 	return s != nil && s.size > 0
@@ -125,7 +125,7 @@ func (m *Image) content(s *section) ([]byte, error) {
 }
 
 // SectionReader returns the size of a section's content, and a reader of it. For a compressed section the reader is
-// nil: ask Section or Expand. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
+// nil. Use Section or Expand instead. The error is ErrNoSection, ErrTooLarge, ErrMalformed or the reader's.
 func (m *Image) SectionReader(name string) (size uint64, r io.ReaderAt, err error) {
 	s := m.find(name)
 	if s == nil {

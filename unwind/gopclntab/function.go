@@ -169,8 +169,8 @@ func (t *Table) Find(addr uint64) (*Function, error) {
 	return f, nil
 }
 
-// SPDelta returns how many bytes the stack pointer is below where it was when the function's first instruction had not
-// run, at an address of the function.
+// SPDelta returns the distance in bytes of the stack pointer from its value before the function's first instruction,
+// at an address of the function.
 func (f *Function) SPDelta(addr uint64) (int, error) {
 	v, err := f.value(f.pcsp, addr)
 	return int(v.value), err

@@ -20,7 +20,7 @@ func (s flat) Bytes(addr, n uint64) ([]byte, error) {
 	return s[addr:][:n:n], nil
 }
 
-// FuzzTable looks everything up in damaged tables: it ends, does not panic, and there are frames or an error.
+// FuzzTable looks up addresses in damaged tables. Look-ups must end without panic, with frames or an error.
 func FuzzTable(f *testing.F) {
 	for _, s := range smalls {
 		data, base := s.build()

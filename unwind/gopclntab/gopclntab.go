@@ -22,8 +22,8 @@ var (
 	ErrNone = errors.New("gopclntab: no Go function table")
 	// ErrMalformed means that the table contradicts itself.
 	ErrMalformed = errors.New("gopclntab: malformed Go function table")
-	// ErrVersion means that the table has a format that is not read: one before Go 1.16, or addresses that follow from
-	// several sections of code.
+	// ErrVersion means that the format of the table is not supported: a format before Go 1.16, or addresses that
+	// depend on several code sections.
 	ErrVersion = errors.New("gopclntab: unknown format of the Go function table")
 	// ErrNotCovered means that an address is in no Go function.
 	ErrNotCovered = errors.New("gopclntab: address in no Go function")
@@ -38,8 +38,8 @@ type Source interface {
 type Frame struct {
 	// Function is the name as Go's stack traces have it: with [...] for type arguments.
 	Function string
-	// Entry is the function's first address, 0 for an inlined call. Start is where the piece of code begins that holds
-	// the address.
+	// Entry is the function's first address, 0 for an inlined call. Start is the first address of the piece of code
+	// that contains the address.
 	Entry, Start uint64
 	// File and Line are the current place of the frame in the source. They are "" and 0 if unknown.
 	File string

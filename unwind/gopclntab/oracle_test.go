@@ -218,8 +218,8 @@ type shares struct {
 	all, inlined, same, made, idles, wrong int
 }
 
-// compare compares the calls at an address. The names must be the same, and the lines, unless one of the two is known
-// not to have it.
+// compare compares the calls at an address. Names and lines must be equal, unless one of the two tables is known to
+// lack them.
 func (n *shares) compare(t *testing.T, addr uint64, got []gopclntab.Frame, want []dwarf.Frame) {
 	t.Helper()
 	n.all++

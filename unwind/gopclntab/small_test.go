@@ -14,8 +14,8 @@ type smallOrder interface {
 	binary.AppendByteOrder
 }
 
-// small is a made-up table: at 0x1000 main.outer, 16 units long, into which main.inner is inlined from 4 to 8; then
-// a gap of 8; at 24 units main.last, 8 long.
+// small is a hand-made table. main.outer is at 0x1000, 16 units long, with main.inner inlined from 4 to 8. A gap of 8
+// units follows, and then main.last at 24, 8 units long.
 type small struct {
 	name    string
 	order   smallOrder

@@ -95,7 +95,7 @@ func (p *Program) goroutines(head []byte, read Read) bool {
 	return exists
 }
 
-// isGoroutine reports whether there is a goroutine's structure at an address, and whether there is a goroutine in it.
+// isGoroutine reports whether a goroutine's structure is at an address, and whether it is in use.
 func (p *Program) isGoroutine(addr uint64, read Read) (is, exists bool) {
 	if addr == 0 || addr%8 != 0 {
 		return false, false

@@ -17,7 +17,7 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrVersion means that the structures of this version of Go are not known.
+	// ErrVersion means that the structures of this version of Go are unknown.
 	ErrVersion = errors.New("goroutine: unknown version of Go")
 	// ErrNotFound means that the list of goroutines was not found.
 	ErrNotFound = errors.New("goroutine: no list of goroutines")
@@ -93,7 +93,8 @@ type Goroutine struct {
 	// PC, SP, BP and LR are the registers with which the goroutine resumes. They are out of date while it runs. BP is
 	// the frame pointer and LR the link register; 0 means unknown.
 	PC, SP, BP, LR uint64
-	// Parent is the number of the goroutine that made it, 0 if not known; MadeAt an address in the function that did.
+	// Parent is the number of the goroutine that created it, 0 if unknown. MadeAt is an address in the creating
+	// function.
 	Parent, MadeAt uint64
 }
 
@@ -147,7 +148,7 @@ func (s Status) String() string {
 	return fmt.Sprintf("status %d", uint32(s))
 }
 
-// State returns the activity of a goroutine, or what it waits for, as in Go's own stack traces.
+// State returns the activity of a goroutine, or the reason why it waits, as in Go's own stack traces.
 func (g *Goroutine) State() string {
 	if g.Reason != "" {
 		return g.Reason

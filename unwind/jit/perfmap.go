@@ -11,8 +11,8 @@ import (
 // maxPerfEntries bounds the functions of a PerfMap.
 const maxPerfEntries = 1 << 19
 
-// PerfMap is a map of the functions that a program has compiled at run time, in the format of perf (Linux:
-// tools/perf/Documentation/jit-interface.txt): a line "START SIZE NAME" for each, with numbers in hexadecimal.
+// PerfMap is a map of functions that a program has compiled at run time, in the format of perf (Linux:
+// tools/perf/Documentation/jit-interface.txt). Each line is "START SIZE NAME", with hexadecimal numbers.
 type PerfMap struct {
 	functions []perfFunction // by start
 }

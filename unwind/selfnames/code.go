@@ -25,7 +25,7 @@ const (
 	maxFile       = 200
 )
 
-// function is what one entry of the call frame information covers: a function, or a part of one.
+// function is the range of one entry of the call frame information: a function, or a part of one.
 type function struct {
 	start, end uint64
 	// name is the name of an exported symbol at start, else empty.
@@ -79,7 +79,7 @@ type piece struct {
 	code bool
 }
 
-// code is an image while it is looked at.
+// code is an image during the analysis.
 type code struct {
 	image   *elfimage.Image
 	frames  *cfi.Table
@@ -92,14 +92,14 @@ type code struct {
 	refs  []reference
 	sites []site
 	jumps []jump
-	// data are the functions that have their address in the image's data, by the place where it stands.
+	// data are the functions whose addresses are in the image's data, by the place of the address.
 	data map[uint64]int32
-	// callees are the reporters that the image defines, and the targets of calls that are no function's start.
+	// callees are the reporters that the image defines, and targets of calls that are not the start of a function.
 	callees map[uint64]reporter
 	entries map[int32]bool // see plain
 }
 
-// openCode reads what the sweep needs.
+// openCode reads the data for the sweep.
 func openCode(m *elfimage.Image, frames *cfi.Table, exported *symbol.Table) (*code, error) {
 	c := &code{
 		image: m, frames: frames, machine: machines[m.Machine()],
@@ -162,7 +162,7 @@ func (c *code) reports(relocations [][]byte) bool {
 // relocation is the size of an entry that has the addend in itself.
 const relocation = 24
 
-// relocations reads what the dynamic linker writes to the image's data.
+// relocations reads the relocations that the dynamic linker applies to the image's data.
 func (c *code) relocations() (found [][]byte) {
 	for _, name := range []string{".rela.dyn", ".rela.plt"} {
 		if p, _, err := c.image.Section(name); err == nil && len(p) <= relocation*maxRefs {
@@ -172,7 +172,7 @@ func (c *code) relocations() (found [][]byte) {
 	return found
 }
 
-// functions lists what the call frame information covers.
+// functions lists the ranges of the call frame information.
 func (c *code) functions(exported *symbol.Table) error {
 	for fde := range c.frames.FDEs {
 		if len(c.fns) >= maxFunctions {
@@ -202,7 +202,7 @@ func (c *code) functions(exported *symbol.Table) error {
 	return nil
 }
 
-// apart leaves out what begins inside another.
+// apart drops functions that begin inside another one.
 func apart(fns []function) []function {
 	kept := fns[:0]
 	for i := range fns {
@@ -331,8 +331,8 @@ func (c *code) sourceFile(addr uint64) string {
 	return ""
 }
 
-// callee returns what kind of reporter a call calls. An image that imports it calls a stub, which jumps to the address
-// in a slot.
+// callee returns the kind of reporter that a call calls. If the image imports the reporter, the call goes to a stub,
+// which jumps to the address in a slot.
 func (c *code) callee(target uint64) reporter {
 	if fn := c.starting(target); fn >= 0 {
 		return c.fns[fn].kind

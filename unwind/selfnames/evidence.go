@@ -7,15 +7,15 @@ import (
 	"strings"
 )
 
-// subject is a group with what its code says.
+// subject is a group with the evidence from its code.
 type subject struct {
 	group
 	// exported is the name of its symbol.
 	exported string
-	// reports are the addresses of the names that it reports errors with; mentions also those to which it has a pointer
-	// and with which some function reports. Those of functions in headers are left out.
+	// reports are the addresses of the names with which it reports errors. mentions also contains names to which it
+	// has a pointer and with which some function reports. Names of functions in headers are left out.
 	reports, mentions []uint64
-	// own is the file that it reports with; file is that, or the file that both neighbours are in.
+	// own is the file with which it reports. file is the same, or the file of both neighbours.
 	own, file string
 	mixed     bool    // it reports with several files
 	takers    []int32 // the subjects that have its address in their code
@@ -24,10 +24,10 @@ type subject struct {
 	name      string  // derived
 }
 
-// called reports whether it is sure that the group is a function with its entry.
+// known reports whether the group certainly is a function with its entry.
 func (s *subject) known() bool { return s.root >= 0 }
 
-// evidence is what the code of an image says of all its functions.
+// evidence is the information from the code of an image about all its functions.
 type evidence struct {
 	*code
 	all    []subject // in the order of their roots
@@ -35,12 +35,12 @@ type evidence struct {
 	labels map[uint64]string
 	// owners counts the subjects that mention a name, by its address.
 	owners map[uint64]int
-	// contiguous: the functions of a source file stand together, as they do unless the linker has optimized.
+	// contiguous is set if the functions of each source file are adjacent. They are, unless the linker has optimized.
 	contiguous bool
 	exports    map[string]bool // see prove
 }
 
-// gather collects what the code says of each group.
+// gather collects the evidence from the code of each group.
 func (c *code) gather(groups []group) *evidence {
 	e := &evidence{
 		code: c, of: make([]int32, len(c.fns)), labels: make(map[uint64]string), owners: make(map[uint64]int),
@@ -140,8 +140,8 @@ func (e *evidence) referred() {
 	}
 }
 
-// neighbours finds the files of functions that stand between two of the same file. In an image in which files do not
-// stand together, and in which functions have code of several files, it finds none.
+// neighbours finds the files of functions that are between two functions of the same file. It finds none if files are
+// not contiguous, or if functions contain code of several files.
 func (e *evidence) neighbours() {
 	runs, mixed, owned := make(map[string]int), 0, 0
 	last := ""

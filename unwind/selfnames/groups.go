@@ -84,14 +84,13 @@ func amongParts(framed []bool, i int) bool {
 	return n >= enough
 }
 
-// arrivals are the functions that jump to the start of what may be an entry. plain: a jump may be a tail
-// call.
+// arrivals are the functions that jump to a possible entry. plain is set if a jump may be a tail call.
 type arrivals struct {
 	from  []int32
 	plain bool
 }
 
-// joinWeak joins what only one function jumps to, and conditionally. What several functions jump to is a function.
+// joinWeak joins parts to which only one function jumps, conditionally. A target of several functions is a function.
 func (c *code) joinWeak(trees forest, weak map[int32]arrivals) {
 	targets := slices.Sorted(maps.Keys(weak))
 	const rounds = 4 // a part may jump to another part
@@ -123,7 +122,7 @@ func (t forest) others(fns []int32, without int32) (found []int32) {
 	return found
 }
 
-// groups lists the trees. What has two entries is no function: its parts stay alone, and none is whole.
+// groups lists the trees. A tree with two entries is not a function: its parts stay separate, and none is complete.
 func (c *code) groups(trees forest) []group {
 	index := make([]int, len(trees)) // one more than the place in all
 	room := make([]int32, len(trees))

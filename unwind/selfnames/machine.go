@@ -6,11 +6,11 @@ import (
 	"pg_stat_backtrace/unwind/cfi"
 )
 
-// machine is what differs between architectures.
+// machine contains the differences between architectures.
 type machine struct {
 	// decode decodes one instruction. writes: the registers that it writes matter.
 	decode func(p []byte, pc uint64, e *effect, writes bool) bool
-	// stub returns where the address stands that the stub at addr jumps to, 0 if the code is no stub.
+	// stub returns the address of the slot from which the stub at addr jumps, 0 if the code is not a stub.
 	stub func(p []byte, addr uint64) uint64
 	// args are the registers of the first four arguments, clobber the registers that a call may change.
 	args    [4]uint8
@@ -24,7 +24,7 @@ type machine struct {
 	verified bool
 }
 
-// machines are the architectures that the package knows.
+// machines are the supported architectures.
 var machines = map[elf.Machine]*machine{
 	elf.EM_X86_64: {
 		decode: effectX86, stub: stubX86, args: [4]uint8{7, 6, 2, 1}, clobber: 0xfc7, // rdi, rsi, rdx, rcx

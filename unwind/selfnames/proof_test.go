@@ -34,7 +34,7 @@ func subjects() []string {
 	return files
 }
 
-// openImage opens an image with what names are derived from.
+// openImage opens an image with the data from which names are derived.
 func openImage(t testing.TB, file string) (*elfimage.Image, *cfi.Table, *symbol.Table) {
 	t.Helper()
 	f, err := os.Open(file)
@@ -130,8 +130,8 @@ func TestDerivedNamesAreTrue(t *testing.T) {
 	}
 }
 
-// TestMutatedTableIsNoticed uses tables in which no function mentions another one and all report. Rule N then takes the
-// only name that a function reports for its own. The comparison must find wrong names.
+// TestMutatedTableIsNoticed uses tables in which no function mentions another one and all report. Rule N then assigns
+// to a function the only name with which it reports. The comparison must find wrong names.
 func TestMutatedTableIsNoticed(t *testing.T) {
 	t.Parallel()
 	mutated := selfnames.Tables{Read: func(major int) []byte {

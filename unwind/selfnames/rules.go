@@ -8,8 +8,8 @@ import (
 // bytesString is p as a string that shares its memory.
 func bytesString(p []byte) string { return unsafe.String(unsafe.SliceData(p), len(p)) }
 
-// prove names functions by the table of the image's version, and returns the major version; 0 if there is none, or the
-// image is not what the table describes.
+// prove names functions by the table of the image's version, and returns the major version. It returns 0 if there is
+// no table, or if the image does not match it.
 func (e *evidence) prove(tables *Tables) int {
 	if tables == nil || !e.contiguous || !e.machine.verified {
 		return 0
@@ -112,15 +112,15 @@ func (p *prover) locate() {
 	}
 }
 
-// mayBeNamed reports whether a subject is a function without a symbol, all of whose code is known, in a file that the
-// table describes.
+// mayBeNamed reports whether a subject can be named. It must be a function without a symbol, with completely known
+// code, in a file of the table.
 func (p *prover) mayBeNamed(i int32) bool {
 	s := &p.all[i]
 	return s.known() && s.whole && s.exported == "" && p.files[i] >= 0 && p.source.usable[p.files[i]]
 }
 
-// functions are the numbers of the functions whose names are at addresses; false if the table lacks one, or one is
-// exported or found in more than one subject.
+// functions returns the numbers of the functions whose names are at the addresses. It is false if the table lacks
+// one, or if one is exported or found in more than one subject.
 func (p *prover) functions(file int, at []uint64) (found []int, ok bool) {
 	for _, addr := range at {
 		name := p.labels[addr]
@@ -243,7 +243,7 @@ func (p *prover) claim(subject int32, file, function int) {
 	}
 }
 
-// settle names what exactly one function was claimed for, if that was claimed for nothing else.
+// settle names a subject with exactly one claimed function, if no other subject claims this function.
 func (p *prover) settle() {
 	claimed := make(map[int32]int)
 	for _, subjects := range p.claims {

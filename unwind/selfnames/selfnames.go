@@ -23,17 +23,18 @@ import (
 var (
 	// ErrForeign means that the image reports no errors as PostgreSQL does: there is nothing to derive.
 	ErrForeign = errors.New("no code of PostgreSQL")
-	// ErrTooLarge means that the image has more code, functions or pointers than this package looks at.
+	// ErrTooLarge means that the image has more code, functions or pointers than the limits of this package.
 	ErrTooLarge = errors.New("too much code to derive names from")
 )
 
-// Fact is what the code of an image says of one of its functions, or of a part of a function.
+// Fact is the information from the code of an image about one of its functions, or about a part of a function.
 type Fact struct {
 	// Name is the function's name where the rules prove it, else empty.
 	Name string
-	// Part is the entry of the function of which this is a part that stands elsewhere, 0 for what begins with its entry.
+	// Part is the entry of the function to which this separate part belongs. It is 0 for a function that begins at
+	// its entry.
 	Part uint64
-	// Note says what else is known, as a remark for a reader; empty beside the others.
+	// Note is other information, as a remark for a reader. It is empty if Name or Part is set.
 	Note string
 }
 
@@ -56,7 +57,7 @@ type Names struct {
 
 const partBit = 1 << 15
 
-// record is a fact: a name, or what a note says. of are a name; or two functions.
+// record is a fact: a name or a note. of contains a name, or two functions.
 type record struct {
 	of   [2]uint16
 	file uint16
@@ -102,7 +103,7 @@ func (n *Names) Derived() (named, noted int) {
 	return n.named, len(n.facts) - n.named
 }
 
-// Major returns the major version whose table was used, 0 if none was.
+// Major returns the major version of the used table, or 0.
 func (n *Names) Major() int {
 	if n == nil {
 		return 0

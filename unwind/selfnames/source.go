@@ -27,13 +27,14 @@ type SourceFile struct {
 	Functions        []SourceFunction
 }
 
-// SourceFunction is a function. One without a name stands for all that macros and templates make in the file.
+// SourceFunction is a function. A function without a name stands for all functions from macros and templates in the
+// file.
 type SourceFunction struct {
 	Name   string
 	Static bool
-	// Reports: it reports errors itself, whatever the build's options. MayReport: it may report errors.
+	// Reports is set if it reports errors itself, with any build options. MayReport is set if it may report errors.
 	Reports, MayReport bool
-	// Taken: its address is taken somewhere in the file, whatever the build's options.
+	// Taken is set if its address is taken somewhere in the file, with any build options.
 	Taken bool
 	// Mentions are the other functions of the file that it could call or point to, Points those to which it may point, by
 	// their place in Functions.

@@ -8,13 +8,13 @@ import (
 	"pg_stat_backtrace/unwind/disasm/aarch64"
 )
 
-// effect is what an instruction does, as far as the sweep follows it.
+// effect is the effect of an instruction, as far as the sweep follows it.
 type effect struct {
-	// target is where a jump, a branch or a call leads, if direct. slot is where the address stands to which an indirect
-	// jump or call leads, if known.
+	// target is the target of a direct jump, branch or call. slot is the address of the word through which an
+	// indirect jump or call goes, if known.
 	target, slot uint64
-	// The register rd gets the address or number value (set), or what register rn has and value (copied); the registers
-	// of writes get something else.
+	// The register rd gets an address or a number, value (set), or the sum of register rn and value (copied). The
+	// registers in writes get unknown values.
 	value       uint64
 	writes      uint32
 	rd, rn      uint8
@@ -33,7 +33,7 @@ type state struct {
 
 const registers = 32
 
-// of returns what a register has, 0 if it is not known.
+// of returns the value of a register, 0 if unknown.
 func (s *state) of(reg uint8) uint64 {
 	if s.known>>(reg&31)&1 == 0 {
 		return 0
@@ -71,7 +71,7 @@ type pending struct {
 	args [4]uint64
 }
 
-// sweeper goes through all code once.
+// sweeper decodes all code once.
 type sweeper struct {
 	*code
 	args     [4]uint8
@@ -200,7 +200,7 @@ func (s *sweeper) report(fn int32, kind reporter, regs *state) {
 	}
 }
 
-// follow goes a few instructions on from where a jump leads, to the call that it was for.
+// follow follows a jump for a few instructions, to the call that may belong to it.
 func (s *sweeper) follow(p *pending) {
 	const steps = 24
 	var regs state
@@ -264,7 +264,7 @@ func decodeAArch64(p []byte, pc uint64, e *effect, _ bool) bool {
 	return true
 }
 
-// stubSlot returns where the address stands that a stub jumps to, 0 if the code is no stub.
+// stubSlot returns the address of the slot from which a stub jumps, 0 if the code is not a stub.
 func (c *code) stubSlot(addr uint64) uint64 {
 	const longest = 16
 	p := c.bytes(addr, longest)

@@ -74,8 +74,8 @@ func (e *evidence) around(i int) []byte {
 	return p[at:min(at+longest, len(p))]
 }
 
-// magic returns the major version that a loadable module says to be made for: Pg_magic_func returns the address of a
-// structure whose second number is it, with two digits more.
+// magic returns the major version for which a loadable module was built. Pg_magic_func returns the address of a
+// structure whose second number is this version with two more digits.
 func (e *evidence) magic() int {
 	const word, digits = 4, 100
 	for _, r := range e.refs {
@@ -100,7 +100,7 @@ type sourceOf struct {
 	files  map[string]int   // see file
 	index  []map[string]int // functions by name, of each file
 	reach  [][]functionSet  // see reachable
-	usable []bool           // the image does not contradict what the table says of the file
+	usable []bool           // the image does not contradict the table's data about the file
 }
 
 func newSourceOf(s *Source, module string) *sourceOf {
@@ -174,8 +174,8 @@ type functionSet []uint64
 func (b functionSet) has(i int) bool { return b[i>>6]>>(i&63)&1 != 0 }
 func (b functionSet) add(i int)      { b[i>>6] |= 1 << (i & 63) }
 
-// reachable returns, for each function of a file, the functions whose code it may contain: all that it mentions,
-// directly or through others.
+// reachable returns, for each function of a file, the functions whose code it may contain: all functions that it
+// mentions, directly or through others.
 func (o *sourceOf) reachable(file int) []functionSet {
 	if o.reach[file] != nil {
 		return o.reach[file]

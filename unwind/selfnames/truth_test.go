@@ -12,10 +12,10 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// clone is what compilers append to the names of clones and parts of functions; no code says which of them it is.
+// clone matches the suffixes that compilers append to clones and parts of functions. The code does not contain them.
 var clone = regexp.MustCompile(`\.(part|isra|constprop|cold|lto_priv|localalias|llvm)(\.\d+)?`)
 
-// truth is what the symbols and the debugging information of a file say of its functions, by their addresses.
+// truth is the data from the symbols and the debugging information of a file about its functions, by address.
 type truth struct {
 	names map[uint64][]string
 	files map[uint64]string
@@ -76,7 +76,7 @@ func (tr *truth) readInlined(t *testing.T, f *elf.File) {
 	}
 }
 
-// inlineReader goes through all debugging information.
+// inlineReader reads all debugging information.
 type inlineReader struct {
 	data    *dwarf.Data
 	names   map[dwarf.Offset]string

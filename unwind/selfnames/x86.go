@@ -26,7 +26,7 @@ const (
 	opImm16  // two bytes
 	opImmV   // two, four or eight bytes, by the operand size
 	opOffset // an address of eight bytes
-	opRel    // four bytes, whatever the operand size
+	opRel    // four bytes, with any operand size
 	opBad    // no instruction of 64-bit code
 )
 
@@ -132,7 +132,7 @@ func (r *x86Reader) byte() (uint8, bool) {
 	return r.p[r.at-1], true
 }
 
-// simple reads what most instructions begin with: an opcode of one byte, behind a REX prefix or none.
+// simple reads the common beginning of instructions: an opcode of one byte, with or without a REX prefix.
 func (r *x86Reader) simple() bool {
 	const enough = 2
 	if len(r.p) < enough {
@@ -278,7 +278,7 @@ func (r *x86Reader) operand() bool {
 	return true
 }
 
-// immediate reads what follows the operand.
+// immediate reads the immediate behind the operand.
 func (r *x86Reader) immediate() bool {
 	size := 0
 	word := 4

@@ -2,7 +2,7 @@ package selfnames
 
 import "pg_stat_backtrace/unwind/disasm"
 
-// Opcodes that the sweep knows.
+// Opcodes that the sweep supports.
 const (
 	opLea        = 0x8d
 	opMovLoad    = 0x8b // to reg
@@ -53,7 +53,7 @@ func effectX86(p []byte, pc uint64, e *effect, writes bool) bool {
 	return true
 }
 
-// moves finds the effect of an instruction on registers. writes asks for all registers that it writes.
+// moves finds the effect of an instruction on registers. If writes is set, it lists all registers that it writes.
 func (x *instruction) moves(e *effect, next uint64, writes bool) {
 	switch {
 	case x.op == opLea:

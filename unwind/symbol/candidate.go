@@ -21,7 +21,7 @@ type candidate struct {
 	name        string
 }
 
-// newCandidate decides from the symbol alone whether it may name code.
+// newCandidate decides by the symbol alone whether it may name code.
 func newCandidate(s elfimage.Symbol) (candidate, bool) {
 	switch s.Type {
 	case elf.STT_FUNC, elf.STT_GNU_IFUNC, elf.STT_NOTYPE: // NOTYPE: assembler that forgot its .type

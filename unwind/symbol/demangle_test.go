@@ -60,7 +60,7 @@ func TestDemangleRealSymbols(t *testing.T) {
 	compareDemangled(t, "auto", names, func(s string) string { return spaces.Replace(abbreviations.Replace(s)) })
 }
 
-// compareDemangled asks c++filt about all names.
+// compareDemangled compares all names with c++filt.
 func compareDemangled(t *testing.T, format string, names []string, normal func(string) string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "c++filt", "--format="+format)

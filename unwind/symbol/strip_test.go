@@ -10,8 +10,8 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// unstripped is the first of the files with a .symtab that names more than a distribution leaves in: of the oracle's,
-// and of make check-names the PostgreSQL with debugging information and the servers.
+// unstripped returns the first file whose .symtab has more names than a distribution keeps. It searches the oracle's
+// files and, for make check-names, the PostgreSQL with debugging information and the servers.
 func unstripped(t testing.TB) string {
 	t.Helper()
 	files := oracleFiles(t)

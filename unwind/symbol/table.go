@@ -39,7 +39,7 @@ type Table struct {
 }
 
 const (
-	// maxNesting bounds how many enclosing functions a look-up tries. Real code nests two deep.
+	// maxNesting limits the enclosing functions that a look-up tries. Real code nests two levels deep.
 	maxNesting = 32
 	// maxNames bounds the names of one table in bytes: a small file can hold very many that overlap.
 	maxNames = 128 << 20
@@ -47,7 +47,7 @@ const (
 	maxReserved = 1 << 16
 )
 
-// ErrTooLarge means that an image has more names than a table takes.
+// ErrTooLarge means that an image has more names than a table can contain.
 var ErrTooLarge = errors.New("symbol table too large")
 
 // NewTable collects the functions of .symtab and .dynsym of the images. All images must belong to one program: the

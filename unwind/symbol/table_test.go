@@ -156,7 +156,7 @@ func TestOverlaps(t *testing.T) {
 	}
 }
 
-// TestDeepNesting gives up rather than walk outwards for ever, and never answers wrongly.
+// TestDeepNesting checks that a look-up stops after a limited walk outwards, and never returns a wrong answer.
 func TestDeepNesting(t *testing.T) {
 	symbols := make([]imagetest.Symbol, 0, 1000)
 	for i := range uint64(1000) {

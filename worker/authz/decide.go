@@ -38,7 +38,7 @@ func Decide(caller Caller, pid int, facts Facts) error {
 	case caller.Superuser:
 		return nil
 	case !facts.CallerExists:
-		return denied(pid, "The role that asked does not exist any more.")
+		return denied(pid, "The calling role no longer exists.")
 	case facts.CallerSuperuser:
 		return nil
 	case !facts.Found || facts.Role == 0:

@@ -69,7 +69,7 @@ func TestDecide(t *testing.T) {
 				case "ordinary role":
 					want = refusals[targetName]
 				case "dropped since":
-					want = "does not exist any more"
+					want = "no longer exists"
 				}
 				check(t, Decide(c.caller, 4711, facts), want)
 			})

@@ -30,8 +30,8 @@ func (p *Policy) Allow(ctx context.Context, caller Caller, pid int) error {
 }
 
 // AllowAll decides for several processes with one query, and returns the refusals by pid. Processes without an entry
-// may be captured. The limiter has already counted the first counted processes. AllowAll counts each further one that
-// it allows.
+// may be captured. The limiter has already counted as many processes as counted says. AllowAll counts each further
+// process that it allows.
 func (p *Policy) AllowAll(ctx context.Context, caller Caller, pids []int, counted int) map[int]error {
 	refused := make(map[int]error)
 	if caller.Superuser {

@@ -34,8 +34,8 @@ func needC(t *testing.T) {
 var between = regexp.MustCompile(
 	`^(runtime\.(asmcgocall|cgocallback|systemstack_switch|cgocallbackg1?)|crosscall2|_cgo.*|)$`)
 
-// TestCgo checks that the walk follows a stack which changes from Go to C and back three times. The Go frames must be
-// those that the program prints.
+// TestCgo checks that the walk follows a stack which changes from Go to C and back three times. Its Go frames must
+// equal the program's output.
 func TestCgo(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a build of Go's own library: not with -short")

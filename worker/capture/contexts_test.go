@@ -163,15 +163,26 @@ func TestMemoryContexts(t *testing.T) {
 		query(t, conn, "BEGIN; DECLARE sorted CURSOR FOR SELECT n, txt FROM t ORDER BY txt, n; FETCH 5 FROM sorted")
 		query(t, conn, viewQuery(major, "")) // fills the caches
 
-		asleep := make(chan []string)
-		go func() {
-			asleep <- viewRows(t, query(t, conn, viewQuery(major, ", (SELECT pg_sleep(2))")), major)
-		}()
-		pgtest.Wait(t, "the query to sleep", func() bool {
-			return observe(t, pid, capture.Options{}).Wait.Event == "PgSleep"
-		})
-		m := contexts(t, pid)
-		compareRows(t, "asleep", m, <-asleep, major, ofTheQuery)
+		for seconds := 2; ; seconds *= 2 {
+			asleep := make(chan []string)
+			go func() {
+				sleep := fmt.Sprintf(", (SELECT pg_sleep(%d))", seconds)
+				asleep <- viewRows(t, query(t, conn, viewQuery(major, sleep)), major)
+			}()
+			pgtest.Wait(t, "the query to sleep", func() bool {
+				return observe(t, pid, capture.Options{}).Wait.Event == "PgSleep"
+			})
+			m := contexts(t, pid)
+			still := observe(t, pid, capture.Options{}).Wait.Event == "PgSleep"
+			rows := <-asleep
+			if still {
+				compareRows(t, "asleep", m, rows, major, ofTheQuery)
+				break
+			}
+			if seconds > 60 { // the machine is too slow
+				t.Fatalf("the contexts were not read while the query slept for %d s", seconds)
+			}
+		}
 
 		want := viewRows(t, query(t, conn, viewQuery(major, "")), major)
 		compareRows(t, "idle", contexts(t, pid), want, major, ofAnyQuery)

@@ -21,7 +21,7 @@ type Copy struct {
 	Thread ptrace.Thread
 }
 
-// CopiesOptions say how copies are unwound; the zero value is the default.
+// CopiesOptions configures how copies are unwound. The zero value is the default.
 type CopiesOptions struct {
 	// MaxFrames bounds a stack's frames, inlined calls included; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
@@ -40,7 +40,7 @@ type Copies struct {
 
 // copied is one process.
 type copied struct {
-	pid       int // whose memory is read
+	pid       int // the process whose memory is read
 	startTime uint64
 	maps      []procfs.Mapping
 	check     procmap.Check
@@ -48,7 +48,7 @@ type copied struct {
 	inherited bool // maps are those of the parent
 }
 
-// maxCopied bounds the processes that are remembered, maxStacks the different stacks of each.
+// maxCopied bounds the processes in the cache, and maxStacks the different stacks of each.
 const (
 	maxCopied = 4096
 	maxStacks = 16384
@@ -84,7 +84,7 @@ func (c *Copies) Trace(of *Copy) (*trace.Trace, error) {
 		return nil, err
 	}
 	t, b := c.build(p, of)
-	if b == nil || p.inherited || p.sound(b) {
+	if b == nil || p.inherited || p.stillMapped(b) {
 		return t, nil
 	}
 	// The process has other mappings than before: it has loaded a library since.
@@ -145,8 +145,8 @@ func (p *copied) inherit(parent int) error {
 	return nil
 }
 
-// sound reports whether the mappings by which a stack was unwound still are as they were, as far as can be asked.
-func (p *copied) sound(b *built) bool {
+// stillMapped reports whether the mappings by which a stack was unwound still are as they were, as far as can be asked.
+func (p *copied) stillMapped(b *built) bool {
 	return p.check.File == nil || p.check.StillMappedRetry(p.maps, b.used, b.mapsTrusted)
 }
 

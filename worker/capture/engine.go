@@ -19,8 +19,8 @@ const (
 	lookTime = 500 * time.Millisecond
 )
 
-// NotStoppedError means that a process could be neither stopped nor captured without a stop. errors.Is and errors.As
-// find both causes.
+// NotStoppedError means that a process could not be stopped, and could not be captured without a stop either.
+// errors.Is and errors.As find both causes.
 type NotStoppedError struct {
 	Stop    error // why the stop failed
 	Observe error // why the capture without a stop failed

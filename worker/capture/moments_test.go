@@ -239,8 +239,8 @@ func (o *observation) activityDiffers(ctx context.Context, tr *trace.Trace, comm
 }
 
 // interruptible are the wait classes that end at a cancel request. A backend that waits for a file or for an LWLock
-// continues. So does a wait for the client, because the backend first reads the data that the client has already
-// sent.
+// continues. A backend that waits for its client also continues, because it first reads the data that the client has
+// already sent.
 var interruptible = []string{"Timeout", "Lock", "IPC", "BufferPin"}
 
 // workersEnd is a wait in one of these classes during which interrupts are held (DestroyParallelContext in

@@ -26,9 +26,13 @@ func profile(t *testing.T, pids []int, span time.Duration, o capture.ProfileOpti
 	for i, pid := range pids {
 		targets[i] = ptrace.Target{PID: pid, UID: -1}
 	}
+	c := patient(t, capture.Config{AwaitNames: true})
+	for i := range targets { // reads what names the frames, before the time runs
+		_, _ = c.Capture(t.Context(), targets[i], capture.Options{NoContext: true})
+	}
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
-	_, err := patient(t, capture.Config{AwaitNames: true}).Profile(ctx, targets, o, func(tr *trace.Trace, times int) error {
+	_, err := c.Profile(ctx, targets, o, func(tr *trace.Trace, times int) error {
 		for range times {
 			each(tr)
 		}

@@ -13,7 +13,7 @@ func TestRemember(t *testing.T) {
 	const at, follow = 0x1000, 100
 	for name, test := range map[string]struct {
 		pointer uint64
-		copied  int // bytes of what it points at
+		copied  int // copied bytes of the variable's target
 		follow  int
 		want    uint64
 	}{

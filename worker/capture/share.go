@@ -11,7 +11,7 @@ import (
 )
 
 // errUnfinished is the error for callers that shared a capture which ended in a panic.
-var errUnfinished = errors.New("the capture did not end as it should")
+var errUnfinished = errors.New("the shared capture ended in a panic")
 
 // sharing lets concurrent callers with the same request share one capture. The first caller runs it in its own
 // goroutine, because another goroutine would cost as much time as unwinding.

@@ -8,9 +8,9 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// NameStacks unwinds and names stacks of one process that a program in the kernel has copied, at most maxFrames frames
-// of each (0: unwind.DefaultMaxFrames). The mappings are those of each snapshot. What a PostgreSQL process says of
-// itself is not in these traces: it would have to be read at the same moment.
+// NameStacks unwinds and names stacks of one process that a program in the kernel has copied. maxFrames bounds the
+// frames of each stack (0: unwind.DefaultMaxFrames). Each snapshot has its own mappings. The traces do not have what
+// a PostgreSQL process says about itself, because that would have to be copied at the same time.
 func (c *Capturer) NameStacks(list []*ptrace.Snapshot, maxFrames int) []*trace.Trace {
 	traces := make([]*trace.Trace, 0, len(list))
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: c.linesWait}

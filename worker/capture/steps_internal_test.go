@@ -22,7 +22,7 @@ import (
 
 const (
 	stepsVariable = "PGSB_STEPS" // instructions of each statement, and a fifth of those of each program
-	stepsDefault  = 20_000
+	stepsDefault  = 5_000
 )
 
 func stepsWanted(t *testing.T) int {

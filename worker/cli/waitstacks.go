@@ -38,6 +38,26 @@ func (f *waitsFlags) checkStacks() error {
 	return nil
 }
 
+// maxStackRate is how many stacks a second may be copied: at some microseconds each, they cost the server a twentieth of
+// a processor.
+const maxStackRate = 10_000
+
+// stackRate watches how many stacks are copied.
+type stackRate struct {
+	since time.Time
+	count int
+	over  bool // there were too many in a second
+}
+
+func (r *stackRate) add(n int, now time.Time) (over bool) {
+	if now.Sub(r.since) >= time.Second {
+		r.since, r.count = now, 0
+	}
+	r.count += n
+	r.over = r.over || r.count > maxStackRate
+	return r.over
+}
+
 // printStacks collects the stacks of waits, and prints them by wait event.
 func (f *waitsFlags) printStacks(
 	ctx context.Context, server *waitevent.Server, provider waits.Provider, o waits.Options, stdout, stderr io.Writer,
@@ -50,14 +70,17 @@ func (f *waitsFlags) printStacks(
 	if err != nil {
 		return err
 	}
-	collected, began, left := server.NewStackProfile(capturer, o.Stacks), time.Now(), 0
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	collected, began, rate := server.NewStackProfile(capturer, o.Stacks), time.Now(), stackRate{}
 	take := func() {
 		list, unnamed := stacker.Stacks()
-		all := len(list)
+		if rate.add(len(list)+unnamed, time.Now()) {
+			cancel()
+		}
 		if len(o.Keep) > 0 {
 			list = slices.DeleteFunc(list, func(s waits.Stack) bool { return !slices.Contains(o.Keep, s.PID) })
 		}
-		left += all - len(list)
 		collected.Add(list, unnamed)
 	}
 	f.wait(ctx, stderr, take)
@@ -68,6 +91,12 @@ func (f *waitsFlags) printStacks(
 		return err
 	}
 	var notes []string
+	if rate.over {
+		notes = append(notes, fmt.Sprintf("ended after %s: more than %d stacks a second cost too much",
+			took.Round(time.Millisecond), maxStackRate))
+		tellf(stderr, "the measurement ended after %s: there were more than %d stacks a second\n"+
+			"  Take the stacks of fewer waits with --stacks 1/N, or of longer ones.", took.Round(time.Millisecond), maxStackRate)
+	}
 	if n := snapshot.Lost.Stacks; n > 0 {
 		notes = append(notes, fmt.Sprintf("%d stacks were not copied: there was no room, or they were not readable", n))
 	}

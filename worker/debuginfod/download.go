@@ -134,7 +134,7 @@ func (d *transfer) request(ctx context.Context, s *server) (*http.Response, erro
 	case resp.StatusCode != http.StatusOK:
 		err = fmt.Errorf("%w %d", errStatus, resp.StatusCode)
 	case encoding != "" && encoding != "identity":
-		err = fmt.Errorf("%w: content encoding %q, which was not asked for", ErrRefused, encoding)
+		err = fmt.Errorf("%w: content encoding %q, which was not requested", ErrRefused, encoding)
 	default:
 		return resp, nil
 	}

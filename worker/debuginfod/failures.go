@@ -5,7 +5,7 @@ import "time"
 // maxFailed bounds how many failures are remembered.
 const maxFailed = 4096
 
-// failures has the files that could not be downloaded, except those that no server has.
+// failures has the files whose download failed. Files that no server has are not among them.
 type failures map[string]failure
 
 // failure has the error, and the time until which the file is not requested again.

@@ -116,7 +116,7 @@ func (c *Client) fetch(ctx context.Context, kind Kind, id string) (string, error
 	case path != "" && intact(path, id):
 		return path, nil
 	case !missed.IsZero():
-		return "", fmt.Errorf("%w (asked before; will be asked again in %s)",
+		return "", fmt.Errorf("%w (remembered; next request in %s)",
 			ErrNotFound, missed.Sub(c.now()).Round(time.Second))
 	}
 	if err := c.slots.Acquire(ctx, 1); err != nil {
@@ -134,7 +134,7 @@ func (c *Client) fetch(ctx context.Context, kind Kind, id string) (string, error
 func (c *Client) ask(ctx context.Context, kind Kind, id string) (string, error) {
 	key := string(kind) + " " + id
 	if err := c.remembered(key); err != nil {
-		return "", fmt.Errorf("%w (asked before): %w", ErrServers, err)
+		return "", fmt.Errorf("%w (remembered): %w", ErrServers, err)
 	}
 	var errs error
 	pause := retryPause
@@ -162,7 +162,7 @@ func (c *Client) ask(ctx context.Context, kind Kind, id string) (string, error) 
 }
 
 // errPaused means that a server is not used for a while.
-var errPaused = errors.New("not asked, since it failed before")
+var errPaused = errors.New("not used after repeated failures")
 
 // askServer asks one server, unless its breaker is open.
 func (c *Client) askServer(ctx context.Context, s *server, kind Kind, id string) (string, error) {

@@ -96,7 +96,7 @@ func (g *guard) dial(ctx context.Context, network, address string) (net.Conn, er
 		case to != nil:
 			to.inside.Store(r != everywhere)
 		case r == thisHost, r == insideNetwork && (from == nil || !from.inside.Load()):
-			return fmt.Errorf("%w: to %s, which the server cannot be meant to know", errRedirect, at.Addr())
+			return fmt.Errorf("%w: to %s, an address that the server itself cannot reach", errRedirect, at.Addr())
 		}
 		return nil
 	}

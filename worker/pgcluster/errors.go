@@ -21,7 +21,7 @@ var (
 	ErrWrongUser = errors.New("not the server's operating system user")
 	// ErrNoAccess means that the user is right, but the kernel denies access to the postmaster. See proc(5) and
 	// "Ptrace access mode checking" in ptrace(2).
-	ErrNoAccess = errors.New("the kernel does not let this process look at the postmaster")
+	ErrNoAccess = errors.New("the kernel denies this process access to the postmaster")
 	// ErrWrongCluster means that a connection leads to another server than the served one. See WrongClusterError.
 	ErrWrongCluster = errors.New("the connection leads to another server")
 	// ErrPooler means that a connection leads to a connection pooler. See PoolerError.

@@ -75,7 +75,7 @@ func (c Cluster) Members() ([]Member, error) {
 }
 
 var (
-	errThread     = errors.New("the number is a thread's")
+	errThread     = errors.New("the number is the id of a thread")
 	errOrphan     = errors.New("it is not a child of the postmaster")
 	errUser       = errors.New("it runs as another user")
 	errExecutable = errors.New("it runs another program")

@@ -109,7 +109,7 @@ func (sp *Space) nameFrame(dst []trace.Frame, f *unwind.Frame, late *symbolize.D
 }
 
 // namePerf names a frame in code compiled at run time, by the program's perf map if it has one. The program writes
-// the map itself and may be late, so the note tells readers the source of the name.
+// the map itself and may be late, so the note has the source of the name.
 func (sp *Space) namePerf(out *trace.Frame, addr uint64) {
 	if sp.key.StartTime == 0 || sp.Memory != nil {
 		return // not a live process

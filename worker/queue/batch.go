@@ -226,8 +226,8 @@ func (s *session) deferred() []uint32 {
 	return roles
 }
 
-// forget drops finished jobs whose request no longer exists. Such a request was neither claimed nor passed over,
-// although the claim reached the end of the queue.
+// forget drops finished jobs whose request no longer exists. The claim reached the end of the queue and did not
+// return such a request, and did not pass it over.
 func (s *session) forget(requests []Request, passed []int64) {
 	if len(s.jobs) == 0 {
 		return

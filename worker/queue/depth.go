@@ -51,7 +51,7 @@ func (d *Depths) Sum() (waiting, claimed int, oldest time.Duration, ok bool) {
 	return waiting, claimed, oldest, ok
 }
 
-// set stores what a session has measured.
+// set stores a measurement of a session.
 func (d *Depths) set(database string, of depth) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -61,7 +61,7 @@ func (d *Depths) set(database string, of depth) {
 	d.databases[database] = &of
 }
 
-// due reports whether the length of a queue is to be measured again.
+// due reports whether the length of a queue should be measured again.
 func (d *Depths) due(database string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -51,9 +51,9 @@ const (
 	guard = needed + `
 SELECT 1 / ((SELECT count(*) FROM owned) = (SELECT count(*) FROM needed))::int`
 	commit = `COMMIT`
-	// DROP EXTENSION locks its objects one after another, and so does this transaction, so a deadlock is possible.
-	// The lock timeout is shorter than the server's deadlock timeout, so that the worker gives way. The commit waits
-	// for NOTIFY's lock without a timeout.
+	// DROP EXTENSION and this transaction both lock the objects one after another, so a deadlock is possible. The
+	// lock timeout is shorter than the server's deadlock timeout, so that the worker gives way. The commit waits for
+	// NOTIFY's lock without a timeout.
 	hasty   = `SET LOCAL lock_timeout = '300ms'`
 	patient = `SET LOCAL lock_timeout = 0`
 )

@@ -69,7 +69,7 @@ func makeDir(cfg Config) (*dir, error) {
 func openBase(cfg Config, name string, wantTmpfs bool) (*rootfs.Dir, error) {
 	odd := func(r rune) bool { return r <= ' ' || r > '~' || r == '\\' }
 	if strings.IndexFunc(name, odd) >= 0 || !filepath.IsAbs(name) {
-		return nil, fmt.Errorf("spool base %q is no absolute path in plain ASCII", name)
+		return nil, fmt.Errorf("spool base %q is not an absolute path in plain ASCII", name)
 	}
 	base, err := rootfs.OpenDir(cfg.Root + name)
 	if err != nil {
@@ -89,11 +89,11 @@ func checkBase(path, base string, wantTmpfs bool) error {
 	}
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFDIR:
-		return fmt.Errorf("spool base %s is no directory", base)
+		return fmt.Errorf("spool base %s is not a directory", base)
 	case st.Uid != 0 && int(st.Uid) != os.Geteuid():
 		return fmt.Errorf("spool base %s belongs to UID %d: %w", base, st.Uid, ErrUnsafe)
 	case st.Mode&0o022 != 0 && st.Mode&unix.S_ISVTX == 0:
-		return fmt.Errorf("spool base %s: others may rename what is in it: %w", base, ErrUnsafe)
+		return fmt.Errorf("spool base %s: other users may rename its entries: %w", base, ErrUnsafe)
 	}
 	var fs unix.Statfs_t
 	if err := unix.Statfs(path, &fs); err != nil {
@@ -101,7 +101,7 @@ func checkBase(path, base string, wantTmpfs bool) error {
 	}
 	switch {
 	case wantTmpfs && fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.RAMFS_MAGIC:
-		return fmt.Errorf("spool base %s is no tmpfs", base)
+		return fmt.Errorf("spool base %s is not a tmpfs", base)
 	case !room(&fs):
 		return fmt.Errorf("spool base %s: %w", base, ErrFull)
 	}
@@ -146,7 +146,7 @@ func (d *dir) fill() error {
 	return nil
 }
 
-// openDir opens a directory. It refuses one that is not private to this user.
+// openDir opens a directory. It refuses a directory that is not private to this user.
 func openDir(path string) (*dir, error) {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if err != nil {

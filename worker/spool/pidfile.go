@@ -90,7 +90,7 @@ func parseInfo(data []byte) (Info, error) {
 	}
 	if len(lines) > 9 && strings.HasPrefix(lines[9], "outside ") {
 		if _, err := fmt.Sscanf(lines[9], "outside %d %d", &info.PID, &info.StartTime); err != nil || info.PID <= 0 {
-			return Info{}, errors.New("line 10 is no process")
+			return Info{}, errors.New("line 10 is not a process")
 		}
 	}
 	return info, nil

@@ -94,7 +94,7 @@ func parseBody(body string) (Request, time.Duration, error) {
 	for i, s := range f[fixedFields:] {
 		name, value, found := strings.Cut(s, "=")
 		if _, twice := req.Settings[name]; !found || twice || !isSetting(name) {
-			return Request{}, 0, fmt.Errorf("field %d is no setting", fixedFields+i)
+			return Request{}, 0, fmt.Errorf("field %d is not a setting", fixedFields+i)
 		}
 		req.Settings[name] = p.unhex(fixedFields+i, value)
 	}
@@ -112,7 +112,7 @@ type fields struct {
 
 func (p *fields) fail(i int, what string) {
 	if p.err == nil {
-		p.err = fmt.Errorf("field %d is no %s", i, what)
+		p.err = fmt.Errorf("field %d is not a valid %s", i, what)
 	}
 }
 

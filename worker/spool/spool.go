@@ -91,7 +91,7 @@ func (s *Spool) Dir() string { return s.cfg.Root + s.dir.name }
 
 // Close removes the directory and, if it is this spool's, the pid file, and releases the lock. Serve must have
 // returned or not have been called. If the directory is lost, the pid file stays until the next spool replaces it.
-// Until then, calls get an error that asks the user to retry, instead of one that no worker runs.
+// Until then, calls get an error that asks the user to retry, instead of the error that no worker runs.
 func (s *Spool) Close() error {
 	var errs []error
 	if s.dir != nil && !s.lost {

@@ -16,7 +16,7 @@ import (
 	"pg_stat_backtrace/worker/host/rootfs"
 )
 
-// service is a spool that is being served, and what it reported.
+// service is a spool with a running Serve, and its reported errors.
 type service struct {
 	*Spool
 

@@ -85,11 +85,11 @@ func late() []faultTest {
 		{"deadline", context.DeadlineExceeded, "55000", []string{"could not be stopped in time"}},
 		{
 			"D state", &ptrace.DeadlineError{PID: 4711, After: 3 * time.Second, State: 'D', Channel: "nfs_wait"}, "55000",
-			[]string{"within 3s", "uninterruptible sleep in the kernel, in nfs_wait", "device or a file system"},
+			[]string{"within 3s", "uninterruptible sleep in the kernel, in nfs_wait", "device or file system"},
 		},
 		{
 			"no processor", &ptrace.DeadlineError{PID: 4711, After: 3 * time.Second, State: 'R'}, "55000",
-			[]string{"within 3s", "ready to run, but has had no processor", "unaffected", "/proc/loadavg"},
+			[]string{"within 3s", "runnable but got no processor", "unaffected", "/proc/loadavg"},
 		},
 	}
 }

@@ -45,7 +45,7 @@ func Of(pid int, err error) *Fault {
 		return withLook(&Fault{
 			SQLState: NotInPrerequisiteState,
 			Message:  fmt.Sprintf("process with PID %d has crashed and is writing its core file", pid),
-			Hint:     "A stop would end that. The core file will have its stack: pg_stat_backtrace capture --core.",
+			Hint:     "Read the stack from the core file with pg_stat_backtrace capture --core.",
 		}, err)
 	case errors.Is(err, ptrace.ErrDeadline):
 		return withLook(deadline(pid, err), err)
@@ -80,8 +80,8 @@ func reading(pid int, unread *trace.ReadingError) *Fault {
 		SQLState: NotInPrerequisiteState,
 		Message: fmt.Sprintf("the stack of process with PID %d could not be read within %s", pid,
 			unread.After.Round(time.Millisecond)),
-		Detail: fmt.Sprintf("It was copied, but file %q, which tells how to read it, is still being read.", unread.File),
-		Hint:   "Its file system answers slowly or not at all. Retry. The worker keeps what it has read.",
+		Detail: fmt.Sprintf("It was copied, but file %q, which is needed to unwind it, is still being read.", unread.File),
+		Hint:   "Retry when the file system has responded; the worker then has the file.",
 	}
 }
 
@@ -89,7 +89,7 @@ func traced(pid int, err error) *Fault {
 	f := &Fault{
 		SQLState: InsufficientPrivilege,
 		Message:  fmt.Sprintf("process with PID %d is already being traced", pid),
-		Hint:     "A process can have one tracer only. Wait until the debugger has ended, or end it.",
+		Hint:     "Wait until the debugger has ended, or end it; a process can have only one tracer.",
 	}
 	var e *ptrace.TracedError
 	if errors.As(err, &e) && e.Tracer > 0 {
@@ -154,12 +154,12 @@ func deadline(pid int, err error) *Fault {
 		if e.Channel != "" {
 			f.Detail = fmt.Sprintf("It is in uninterruptible sleep in the kernel, in %s.", e.Channel)
 		}
-		f.Hint = "The kernel waits for a device or a file system there, " +
-			"and the process cannot be stopped, or ended, before that answers."
+		f.Hint = "Retry when the device or file system for which it waits has responded; " +
+			"until then, the process cannot be stopped or ended."
 	case 'R':
-		f.Detail = "It is ready to run, but has had no processor, or is at work in the kernel."
+		f.Detail = "It is runnable but got no processor, or it runs in the kernel."
 		f.Hint = "Retry. The process is unaffected. " +
-			"Where far more wants to run than there are processors (/proc/loadavg), one of many may wait for seconds."
+			"On an overloaded machine (see /proc/loadavg) a process may wait seconds for a processor."
 	}
 	return f
 }
@@ -178,8 +178,8 @@ func withLook(f *Fault, err error) *Fault {
 
 // unreachable returns a hint about a process whose memory cannot be read.
 func unreachable(pid int) string {
-	return fmt.Sprintf("It can be read again when what it waits for answers; ps may wait too. "+
-		"/proc/%d/task/*/stack tells root where its threads wait.", pid)
+	return fmt.Sprintf("Retry when its threads no longer wait in the kernel "+
+		"(as root, see /proc/%d/task/*/stack; ps may hang too).", pid)
 }
 
 func looks(e *ptrace.ObserveError) string {
@@ -201,7 +201,7 @@ func notObserved(pid int, err error) *Fault {
 	f := &Fault{
 		SQLState: NotInPrerequisiteState,
 		Message:  fmt.Sprintf("process with PID %d could not be captured without stopping it", pid),
-		Hint:     "Try again, or let it be stopped: turn nonstop off.",
+		Hint:     "Retry, or turn nonstop off to let the worker stop the process.",
 	}
 	var e *ptrace.ObserveError
 	if errors.As(err, &e) {

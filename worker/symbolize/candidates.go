@@ -15,7 +15,7 @@ import (
 // Candidate is a path at which the file of a mapping may be.
 type Candidate string
 
-// candidates lists the paths, beginning with the one that needs the fewest privileges. All paths start at the
+// candidates lists the paths, beginning with the path that needs the fewest privileges. All paths start at the
 // process's own root. For a process in a container or a chroot they lead to the container's files, not the host's.
 func candidates(pid int, base, m *procfs.Mapping) []Candidate {
 	proc := ProcFolder(pid)

@@ -68,6 +68,6 @@ func (p *Lazy[T]) set(value T) {
 // Survive recovers from a panic in a parser of foreign files and reports it. A damaged file must not end the worker.
 func Survive(report func(...error)) {
 	if p := recover(); p != nil {
-		report(fmt.Errorf("debugging information is not used: %v", p))
+		report(fmt.Errorf("debugging information is ignored: %v", p))
 	}
 }

@@ -55,7 +55,7 @@ func TestManyTranches(t *testing.T) {
 					}
 				}
 			}
-			// Something else can wake the session up, and it sleeps again. On a busy machine the time can be over before it sleeps.
+			// Something else can wake the session up, and it sleeps again. On a busy machine the time can be over before.
 			if n := calls + overflow; n < sleeps*95/100 || n > sleeps*11/10 || events < 50 || events > 64 {
 				t.Errorf("%d waits for %d events, and overflow of %d", calls, events, overflow)
 			}

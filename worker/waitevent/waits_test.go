@@ -364,6 +364,12 @@ func TestServerGone(t *testing.T) {
 					return false
 				}
 				defer again.Close()
+				// A server that is stopped at the end of its recovery can hang.
+				c, err := pgx.Connect(t.Context(), w.server.DSN("postgres", "postgres"))
+				if err != nil {
+					return false
+				}
+				_ = c.Close(t.Context())
 				return again.Check() == nil
 			})
 			if err := w.provider.Check(); !errors.Is(err, waits.ErrServerGone) {

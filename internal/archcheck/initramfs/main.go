@@ -19,7 +19,7 @@ import (
 	"strings"
 )
 
-// unwanted are folders that are left out, by their path in the archive.
+// unwanted are folders to leave out, by their path in the archive.
 var unwanted = []string{
 	"boot", "usr/lib/modules", "usr/share/bug", "usr/share/doc", "usr/share/gcc", "usr/share/icons", "usr/share/lintian",
 	"usr/share/locale", "usr/share/man", "usr/share/perl", "usr/share/perl5", "usr/lib/postgresql/*/lib/bitcode",

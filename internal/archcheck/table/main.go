@@ -128,7 +128,7 @@ var columns = []string{
 	"run, under",
 }
 
-// table is the whole of it, of the rows of each machine.
+// table returns the complete table with the rows of each machine.
 func table(lines map[string][]string) string {
 	var b strings.Builder
 	b.WriteString("| " + strings.Join(columns, " | ") + " |\n|" + strings.Repeat(" --- |", len(columns)) + "\n")

@@ -26,8 +26,8 @@ const (
 type Record struct {
 	Kind Kind
 	PID  int
-	// At is the end of a wait, or the moment of the executor, in nanoseconds of CLOCK_MONOTONIC; of a statement the time stamp that the server noted,
-	// in microseconds since 2000-01-01 UTC.
+	// At is the end of a wait, or the moment of the executor, in nanoseconds of CLOCK_MONOTONIC; of a statement the time
+	// stamp that the server noted, in microseconds since 2000-01-01 UTC.
 	At uint64
 	// Took is the duration of a wait in nanoseconds, of an ended statement in microseconds.
 	Took  uint64

@@ -1,5 +1,5 @@
-// Package cfitest has the files that tests hold instructions against: the machine's C library and the servers that
-// PGSB_TEST_BINDIRS names.
+// Package cfitest provides files for tests of instructions and call frame information: the machine's C library, and
+// the servers in PGSB_TEST_BINDIRS.
 package cfitest
 
 import (

@@ -21,7 +21,7 @@ var (
 	ErrUnknown = errors.New("depth: the frame's size is not fixed")
 	// ErrUnreached means that no path to the address was found.
 	ErrUnreached = errors.New("depth: no path to the address")
-	// ErrCode says that an instruction could not be decoded, or that there is no code, or too much.
+	// ErrCode means that an instruction could not be decoded, or that there is no code, or too much.
 	ErrCode = x86.ErrCode
 )
 
@@ -45,10 +45,10 @@ const (
 
 // Function is the code to follow.
 type Function struct {
-	// Start is the address of Code[0], which must be where calls enter.
+	// Start is the address of Code[0], which must be the function's entry.
 	Start uint64
 	Code  []byte
-	// Anchor is asked at each instruction once, in ascending order.
+	// Anchor is called once for each instruction, in ascending order.
 	Anchor func(addr uint64) Anchor
 }
 

@@ -103,7 +103,7 @@ func (f *Function) Leaves() (bool, error) {
 		default: // the path continues
 		}
 	}
-	// Falling out at the end is a way, too.
+	// Code that ends without a jump continues elsewhere, too.
 	last := w.insts[len(w.insts)-1].effect
 	return last != ends && last != jump, nil
 }

@@ -59,7 +59,8 @@ func holdFunction(t *testing.T, sum *figures, img *elfimage.Image, table *cfi.Ta
 	}}
 	if row, err := table.Row(fde.Start); err != nil || row.CFA.Offset != 8 || row.CFA.Register != 7 || fde.Signal ||
 		row.Start == fde.Start && row.End == fde.End {
-		// Not where calls enter; or one row for all, as in the GNU C library's mpn assembler, where it is wrong.
+		// Skip functions that calls do not enter, and functions with a single row for all code, as in the GNU C
+		// library's mpn assembler, where the row is wrong.
 		return
 	}
 	sum.functions++

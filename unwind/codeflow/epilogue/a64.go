@@ -10,8 +10,8 @@ import (
 //nolint:gochecknoglobals // a table
 var ofA64 = machine{
 	pc: arch.ARM64.PC, sp: aarch64.SP, link: aarch64.LR,
-	// AAPCS64, 6.1.1: calls keep X19 to X29 and SP. X30 holds the return address while a function is entered, and is then
-	// the function's.
+	// AAPCS64, 6.1.1: calls preserve X19 to X29 and SP. X30 holds the return address at the function's entry.
+	// Afterwards the function may use X30 freely.
 	scratch:   []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, aarch64.LR},
 	decode:    plainly(aarch64.Decode),
 	change:    changePlain,

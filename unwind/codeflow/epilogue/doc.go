@@ -27,15 +27,15 @@ import (
 
 // Errors that callers branch on with errors.Is.
 var (
-	// ErrAmbiguous says that two ways through the code do not agree.
+	// ErrAmbiguous means that two paths through the code do not agree.
 	ErrAmbiguous = errors.New("epilogue: the stack pointer depends on the way that is taken")
-	// ErrNoReturn says that no way was found that returns.
+	// ErrNoReturn means that no path that returns was found.
 	ErrNoReturn = errors.New("epilogue: no way to a return")
 	// ErrNeverReturns means that all paths were followed to their ends, and none returns. It is an ErrNoReturn.
 	ErrNeverReturns = fmt.Errorf("%w, nor can there be one", ErrNoReturn)
 	// ErrMemory means that the return address is not in the known memory.
 	ErrMemory = errors.New("epilogue: no return address")
-	// ErrTooLong says that the code was not followed to its end.
+	// ErrTooLong means that the code was not followed to its end.
 	ErrTooLong = errors.New("epilogue: too much code")
 )
 

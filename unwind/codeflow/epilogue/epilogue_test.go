@@ -120,8 +120,8 @@ const (
 	lost = -2
 )
 
-// follow is code that is followed from its beginning: cfa is where the caller's stack pointer is, relative to sp; fp
-// and bx are where RBP and RBX come from.
+// follow is code that is followed from its beginning. cfa is the caller's stack pointer, relative to sp. fp and bx
+// are the sources of RBP and RBX.
 type follow struct {
 	name        string
 	code        []byte
@@ -235,7 +235,7 @@ func TestJumpToFunctionIsReturn(t *testing.T) {
 	}
 }
 
-// TestFallsInto: the instruction before a function leads into it, if the processor comes there without a call that
+// TestFallsInto checks code that falls through into the next function. This counts if no call is on the way that
 // would have to return first.
 func TestFallsInto(t *testing.T) {
 	var regs arch.Registers
@@ -342,7 +342,7 @@ func TestStubs(t *testing.T) {
 	}
 }
 
-// TestBounds: code that leads on and on has an end.
+// TestBounds checks that following endless code ends.
 func TestBounds(t *testing.T) {
 	var regs, without arch.Registers
 	regs.Set(rsp, sp)
@@ -368,8 +368,8 @@ func TestBounds(t *testing.T) {
 	}
 }
 
-// TestStraight: a straight line has no jumps on it, no calls but one at its end unless they are known to return, and
-// not any length.
+// TestStraight checks the limits of a straight line. It has a limited length and no jumps. It has no calls except one
+// at its end, unless the calls are known to return.
 func TestStraight(t *testing.T) {
 	t.Parallel()
 	call := []byte{0xe8, 0, 0, 0, 0}

@@ -115,7 +115,7 @@ func (w *follower) step(addr uint64) error {
 		return nil // there may be other ways
 	}
 	s := *w.met[addr]
-	next := x.next // to look at a call is to decode others
+	next := x.next // the analysis of a call decodes other instructions
 	switch x.flow {
 	case returns:
 		return w.leave(&s, x)

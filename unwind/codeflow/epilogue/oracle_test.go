@@ -17,7 +17,7 @@ import (
 	"pg_stat_backtrace/unwind/symbol"
 )
 
-// slowVariable asks for more instructions of each file. Functions are taken at random.
+// slowVariable requests more instructions of each file. Functions are chosen at random.
 const (
 	slowVariable        = "PGSB_ORACLE_SLOW"
 	instructionsDefault = 3000
@@ -237,7 +237,7 @@ func (o *oracle) function(fde cfi.FDE) {
 	var padding bool
 	restored := map[int]bool{} // by a load, which call frame information does not contain
 	unchanged := func(reg int) bool {
-		// On s390x a function with variable arguments saves r6, which has one of them, and need not change it.
+		// On s390x a function with variable arguments saves r6, which holds an argument, and need not change it.
 		return restored[reg] || o.arch == arch.S390X && !loaded[reg]
 	}
 	saved := o.saved(fde)
@@ -337,7 +337,7 @@ func (o *oracle) describe(row *cfi.Row, pc uint64, distances *depth.Function, sa
 // instruction follows the code from one instruction on.
 func (o *oracle) instruction(code bare, regs arch.Registers, stack frame) {
 	pc, _ := regs.Get(o.arch.PC)
-	// At the end of functions of s390x there are instructions that no processor comes to: others execute them (EXRL).
+	// At the end of functions of s390x there are instructions that only EXRL executes.
 	at := epilogue.Place{Addr: pc, Exact: o.arch != arch.S390X}
 	o.sum.instructions++
 	if got, err := epilogue.Follow(o.arch, code, at, regs, stack, plenty()); err == nil && !code.behind[pc] {

@@ -25,8 +25,8 @@ var flows = [...]flow{
 	disasm.Ends: ends, disasm.Unknown: lost,
 }
 
-// linkedAddress returns from a function: the return address is in the register that the instruction names, and in that
-// for it where a jump leads to another function.
+// linkedAddress handles a return. The return address is in the register that the instruction names. After a jump to
+// another function it is in the link register.
 func linkedAddress(m *machine, s *state, _ Memory, x *instruction) (ra, sp uint64, ok bool) {
 	link := m.link
 	if x.flow == returns {
@@ -94,7 +94,7 @@ func (s *state) access(mem Memory, x *disasm.Instruction) bool {
 	var loaded [len(m.Whole)]uint64
 	var found [len(m.Whole)]bool
 	for i := range m.Count {
-		// Where the address is not known, it is no address of this frame's.
+		// By assumption, an unknown address is not in this frame.
 		if m.Load && known && m.Known {
 			loaded[i], found[i] = s.word(mem, addr+uint64(i)*slot)
 		}

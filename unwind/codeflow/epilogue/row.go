@@ -17,13 +17,13 @@ type Row struct {
 	values []rule
 }
 
-// rule is where one register of the caller's comes from.
+// rule is the source of one of the caller's registers.
 type rule struct {
 	reg  int
 	from term
 }
 
-// term is a known number of bytes beyond something: a register of the frame's, the content of a cell, or nothing.
+// term is a known number of bytes added to a base: a register of the frame, the content of a cell, or nothing.
 type term struct {
 	of     int // the register; or arch.MaxRegisters and the number of a cell; or absolute
 	offset int64
@@ -136,7 +136,8 @@ func (r *Row) equal(o *Row) bool {
 const (
 	// apart is the distance between symbols, minus one for each bit. A number added to a symbol stays nearer to it.
 	apart = 48
-	// unaligned is added to the symbols of the second run: to align one to 8 bytes or more gives something else.
+	// unaligned is added to the symbols of the second run, so that aligning one to 8 bytes or more changes the
+	// result.
 	unaligned = 0x7c
 	// maxCells bounds the words of memory that a row reads.
 	maxCells = 32

@@ -2,7 +2,7 @@ package epilogue
 
 import "pg_stat_backtrace/unwind/arch"
 
-// maxStart bounds the instructions that are looked at.
+// maxStart limits the number of decoded instructions.
 const maxStart = 64
 
 // Straight reports whether the function that begins at start contains pc: the code runs from start to pc in a

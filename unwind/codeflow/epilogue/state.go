@@ -15,7 +15,7 @@ type state struct {
 	lost uint64
 	// behindCall is set if every path to here passes a call that must return.
 	behindCall bool
-	// missed is set when memory that is not known was asked for.
+	// missed is set after a read of unknown memory.
 	missed bool
 }
 
@@ -52,7 +52,7 @@ func (s *state) write(w store) bool {
 	kept := make([]store, 0, len(s.stores)+1)
 	for _, old := range s.stores {
 		switch {
-		case old.addr >= w.addr && old.addr+old.size <= w.addr+w.size: // nothing is left of it
+		case old.addr >= w.addr && old.addr+old.size <= w.addr+w.size: // the new store covers it completely
 		case old.overlaps(w.addr, w.size):
 			old.known = false
 			w.known = false // the remaining bytes of both are unclear

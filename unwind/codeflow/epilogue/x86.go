@@ -31,8 +31,8 @@ func decodeX86(p []byte, addr uint64, out *instruction) error {
 	return nil
 }
 
-// popsAddress returns from a function: the return address is on top of the stack. A jump to where another function
-// begins leaves it there.
+// popsAddress handles a return. The return address is on top of the stack. A jump to the beginning of another
+// function leaves it there.
 func popsAddress(_ *machine, s *state, mem Memory, x *instruction) (ra, sp uint64, ok bool) {
 	sp, _ = s.regs.Get(rsp)
 	if ra, ok = s.word(mem, sp); !ok {
@@ -164,7 +164,7 @@ func (s *state) result(mem Memory, x x86Instruction) (uint64, bool) {
 	}
 }
 
-// assign gives an instruction's first operand its value; false if that is more than can be remembered.
+// assign sets an instruction's first operand to a value. It is false if the state cannot hold more.
 func (s *state) assign(x x86Instruction, value uint64, known bool) bool {
 	if m, ok := x.Args[0].(x86asm.Mem); ok && x.MemBytes > 0 {
 		addr, found := s.address(x, m)

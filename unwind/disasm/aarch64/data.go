@@ -136,7 +136,7 @@ func (x *instruction) register(w word) bool {
 	return true
 }
 
-// logical decodes AND, ORR and so on with a shifted register, of which ORR with the zero register is a move.
+// logical decodes AND, ORR and so on with a shifted register. ORR with the zero register is a move.
 func (x *instruction) logical(w word) {
 	if !w.is(0xffe0fc00, 0xaa000000) || x.Rn != disasm.None {
 		return

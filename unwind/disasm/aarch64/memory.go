@@ -94,7 +94,7 @@ func (x *instruction) special(w word) bool {
 	return false
 }
 
-// transfer notes the register of an access to one general register; plain: nothing is extended with signs.
+// transfer records the register of an access to one general register. plain means without sign extension.
 func (x *instruction) transfer(w word, plain bool) {
 	if x.Access.Load {
 		x.Write(w.reg(0))

@@ -1,4 +1,4 @@
-// Package insntest holds decoders of instructions against LLVM's disassembler.
+// Package insntest compares decoders of instructions with LLVM's disassembler.
 package insntest
 
 import (
@@ -30,7 +30,7 @@ type Decoder struct {
 	Unknown, NotDecoded *regexp.Regexp
 }
 
-// Line is one of the disassembler's: where an instruction is, and its text without comments.
+// Line is a line of the disassembler's output: the address of an instruction, and its text without comments.
 type Line struct {
 	At   uint64
 	Text string

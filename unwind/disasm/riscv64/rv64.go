@@ -259,7 +259,7 @@ func (x *instruction) vector(w word) {
 	}
 }
 
-// jump decodes JAL. With another register for the return address it is part of how a function is entered.
+// jump decodes JAL. With another register for the return address it is part of a function's entry code.
 func (x *instruction) jump(rd int, target int64) bool {
 	switch rd {
 	case disasm.None:

@@ -12,11 +12,12 @@ import (
 // Longest is the length of the longest instruction in bytes (Intel SDM, volume 2, 2.3.11).
 const Longest = 15
 
-// ErrCode says that an instruction could not be decoded.
+// ErrCode means that an instruction could not be decoded.
 var ErrCode = errors.New("code not understood")
 
-// Decode decodes the instruction at the beginning of p, which may hold more. The markers endbr64 and endbr32, unknown
-// to the decoder, are NOPs; other instructions unknown to it have Other for their operation. The error is an ErrCode.
+// Decode decodes the instruction at the beginning of p, which may be longer. endbr64 and endbr32, which x/arch does
+// not support, become NOPs. Other instructions that it does not support have the operation Other. The error is an
+// ErrCode.
 func Decode(p []byte) (x86asm.Inst, error) {
 	if len(p) >= 4 && p[0] == 0xf3 && p[1] == 0x0f && p[2] == 0x1e && (p[3] == 0xfa || p[3] == 0xfb) {
 		return x86asm.Inst{Op: x86asm.NOP, Len: 4}, nil

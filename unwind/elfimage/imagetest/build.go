@@ -127,7 +127,7 @@ func (f *File) Bytes() []byte {
 	return out.Bytes()
 }
 
-// withNames adds section 0 and the section name table, which are left out of a file without sections.
+// withNames adds section 0 and the section name table. A file without sections has neither.
 func (f *File) withNames() []Section {
 	if len(f.Sections) == 0 {
 		return nil

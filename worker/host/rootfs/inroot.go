@@ -1,6 +1,6 @@
 // Package rootfs opens files below another process's root directory, /proc/PID/root, as that process would. A
 // symbolic link there, absolute or with too many "..", leads to a place below that directory and never to a file
-// outside, whoever made it. All other paths are opened unchanged. The package does not know what it opens, or why.
+// outside. All other paths are opened unchanged. The package does not know the purpose of the files.
 package rootfs
 
 import (
