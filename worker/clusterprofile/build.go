@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"time"
@@ -145,8 +146,8 @@ func (b *builder) addOff() {
 		if len(w.stacks) > 0 && pools[key] == nil {
 			pools[key] = make(map[stackKey]*weight)
 		}
-		for stack, share := range w.stacks {
-			pools[key][stack] = share
+		if len(w.stacks) > 0 {
+			maps.Copy(pools[key], w.stacks)
 		}
 	}
 	for key, w := range b.collector.off {
