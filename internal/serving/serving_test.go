@@ -256,6 +256,26 @@ func TestScraperDisconnects(t *testing.T) {
 	}
 }
 
+// TestKilledDuringProfile: the server works after the worker was killed in the middle of a profile, and another worker
+// makes profiles.
+func TestKilledDuringProfile(t *testing.T) {
+	w, s := profiling(t)
+	busy(t, s)
+	go func() { _, _, _ = get(t.Context(), "http://"+w.address+"/debug/pprof/profile?seconds=60") }()
+	pgtest.Wait(t, "a profile runs", func() bool { n, _ := w.metric("profiles_running"); return n == 1 })
+	if err := w.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.done <- <-w.done
+	s.Exec(t, "SELECT count(*) FROM pg_class")
+	next := serve(t, s, true)
+	status, body, err := get(t.Context(), "http://"+next.address+"/debug/pprof/profile?seconds=1")
+	if p, parseErr := profile.ParseData([]byte(body)); err != nil || status != http.StatusOK || parseErr != nil ||
+		len(p.Sample) == 0 {
+		t.Errorf("%d, %v, %v: %q", status, err, parseErr, body[:min(len(body), 200)])
+	}
+}
+
 // TestWithoutRights: a worker that may not load programs into the kernel reports it, and serves everything else.
 func TestWithoutRights(t *testing.T) {
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
