@@ -377,3 +377,29 @@ func TestWrongOptions(t *testing.T) {
 		t.Errorf("%v: %s", err, out)
 	}
 }
+
+// TestQueueLength: a worker's role without pg_read_all_stats serves the queue, and its length is not shown.
+func TestQueueLength(t *testing.T) {
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	s.Exec(t, `CREATE EXTENSION pg_stat_backtrace; CREATE ROLE backtracer LOGIN;
+		GRANT EXECUTE ON FUNCTION backtrace.claim, backtrace.finish, backtrace.journal, backtrace.prune TO backtracer`)
+	w := serve(t, s, false, s.DSN("backtracer", "postgres"))
+	w.saying("serving the queue")
+	admin := s.Connect(t, s.User, "postgres")
+	var id int64
+	if err := admin.QueryRow(t.Context(), "SELECT pg_request_backtrace(pg_backend_pid())").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	w.saying("queued request")
+	if _, found := w.metric("queue_waiting"); found {
+		t.Error("a length is shown although it is not known")
+	}
+	s.Exec(t, "GRANT pg_read_all_stats TO backtracer")
+	pgtest.Wait(t, "the length of the queue", func() bool {
+		waiting, found := w.metric("queue_waiting")
+		return found && waiting == 0
+	})
+	if text := w.text(); strings.Contains(text, "the queue is not served") {
+		t.Error("the queue was not served for a while")
+	}
+}
