@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"pg_stat_backtrace/worker/clusterprofile"
 	"pg_stat_backtrace/worker/export"
 	"pg_stat_backtrace/worker/metrics"
+	"pg_stat_backtrace/worker/profilefmt"
 	"pg_stat_backtrace/worker/spool"
 	"pg_stat_backtrace/worker/web"
 )
@@ -98,6 +100,11 @@ func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 		return
 	}
 	cfg.Version, cfg.Metrics, cfg.Collect = w.cfg.Version, w.metrics.Handler(), w.collect
+	cfg.Render = func(to io.Writer, p *profile.Profile, format string) error {
+		return profilefmt.Write(to, p, profilefmt.Options{
+			Format: format, Title: "Profile of " + w.server().DataDir, Notes: p.Comments,
+		})
+	}
 	cfg.OnAnswer = w.metrics.Answered
 	cfg.Healthy = func() error {
 		if !w.serving.Load() {

@@ -231,8 +231,24 @@ func TestProfile(t *testing.T) {
 			t.Errorf("%s: %d samples", parameters, len(p.Sample))
 		}
 	}
+	checkFormats(t, w)
 	if n, _ := w.metric(`profiles_total{type="cpu"}`); n < 5 {
 		t.Errorf("%v profiles were counted", n)
+	}
+}
+
+// checkFormats reads profiles in other formats than pprof's.
+func checkFormats(t *testing.T, w *worker) {
+	t.Helper()
+	base := "http://" + w.address + "/debug/pprof/profile?seconds=1&format="
+	for format, want := range map[string]string{
+		"html": "<!doctype html>", "text": "postgresmain", "folded": ";postgresmain", "speedscope": `"postgresmain"`,
+		"html&pid=1": "<!doctype html>", // without samples
+	} {
+		status, body, err := get(t.Context(), base+format)
+		if err != nil || status != http.StatusOK || !strings.Contains(strings.ToLower(body), want) {
+			t.Errorf("%s: %d, %v: %q", format, status, err, body[:min(len(body), 500)])
+		}
 	}
 }
 

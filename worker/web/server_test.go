@@ -154,6 +154,8 @@ func TestPages(t *testing.T) {
 		{"/debug/pprof/heap", nil, 404, ""},
 		{"/debug/pprof/profile", nil, 501, "cannot make a profile"},
 		{"/debug/pprof/profile?seconds=0", nil, 400, "seconds must be"},
+		{"/debug/pprof/profile?format=xml", nil, 400, "format must be"},
+		{"/debug/pprof/profile?format=html", nil, 400, "format must be"},
 		{"/debug/pprof/profile?seconds=301", nil, 400, "at most 300"},
 		{"/debug/pprof/profile?seconds=NaN", nil, 400, "seconds must be"},
 		{"/debug/pprof/profile?mode=both", nil, 400, "cpu, offcpu or wall"},
