@@ -137,7 +137,7 @@ type flight struct {
 	profile  *profile.Profile
 }
 
-// encode returns the profile in a format: pprof's compressed protocol buffer, or another one that render knows.
+// encode returns the profile in a format: pprof's compressed protocol buffer, or a format of render.
 func (fl *flight) encode(render Render, format string) (data []byte, err error) {
 	fl.encoding.Lock()
 	defer fl.encoding.Unlock()
