@@ -70,9 +70,14 @@ func (c ExportConfig) export() *export.Config {
 	}
 }
 
-// exportRate is the number of samples a second of profiles that are pushed all the time: a fifth of the usual rate, and
-// no divisor of the frequencies at which programs work.
-const exportRate = 19
+// Profiles that are pushed are taken all the time, so they cost less than others.
+const (
+	// exportRate is the number of samples in a second: a fifth of the usual rate, and no divisor of the frequencies at
+	// which programs work.
+	exportRate = 19
+	// exportCost is the share of all processors' time after which a profile ends until the next interval.
+	exportCost = 0.01
+)
 
 // push starts to push profiles.
 func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) error {
@@ -91,10 +96,15 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 		w.log.Warn().Err(err).Msg("profiles wait in memory while the receiver is down; use --export-spool-dir")
 	}
 	cfg.OnEvent = w.reportExport
+	expensive := false
 	cfg.Collect = func(ctx context.Context, d time.Duration) (*profile.Profile, error) {
-		return w.profile(ctx, clusterprofile.Options{
-			Mode: clusterprofile.Mode(cfg.Mode), Duration: d, Rate: exportRate,
+		p, summary, err := w.profile(ctx, clusterprofile.Options{
+			Mode: clusterprofile.Mode(cfg.Mode), Duration: d, Rate: exportRate, CostLimit: exportCost,
 		})
+		if err == nil {
+			w.reportCost(summary, &expensive)
+		}
+		return p, err
 	}
 	if cfg.InClearText() {
 		w.log.Warn().Msg("headers or a password for the receiver cross the network in clear text; use https")
@@ -105,6 +115,20 @@ func (w *Worker) push(ctx context.Context, wg *sync.WaitGroup, sameUser bool) er
 	w.log.Info().Str("cluster", cfg.Cluster).Str("mode", cfg.Mode).Str("spool", cfg.SpoolDir).Msg("pushing profiles")
 	wg.Go(func() { w.exporter.Run(ctx) })
 	return nil
+}
+
+// reportCost logs that profiles to push end early because of their cost, and that they no longer do.
+func (w *Worker) reportCost(s *clusterprofile.Summary, expensive *bool) {
+	if s.StoppedByCost == *expensive {
+		return
+	}
+	*expensive = s.StoppedByCost
+	if s.StoppedByCost {
+		w.log.Warn().Dur("took_ms", s.Took).Float64("limit_percent", 100*exportCost).
+			Msg("profiles to push end early, because they cost too much; --export-mode cpu costs less")
+		return
+	}
+	w.log.Info().Msg("profiles to push last for the whole interval again")
 }
 
 // spoolDir returns the folder for the profiles of one server that wait.

@@ -45,8 +45,12 @@ func (w *Worker) queue(c pgcluster.Cluster, main *pgcluster.Conn) *queue.Queue {
 	}
 	limiter := authz.NewLimiter(w.cfg.Limits)
 	handle := func(ctx context.Context, req queue.Request) queue.Result { return w.carryOut(ctx, req, limiter) }
+	depths := &w.depths
+	if w.metrics == nil {
+		depths = nil // nothing shows them
+	}
 	return queue.New(queue.Config{
-		Server: main, Connect: connect, Handle: handle, Journal: &w.ledger, Depths: &w.depths, Limiter: limiter,
+		Server: main, Connect: connect, Handle: handle, Journal: &w.ledger, Depths: depths, Limiter: limiter,
 		Sessions: w.cfg.Sessions, Keep: w.cfg.Keep, KeepRows: w.cfg.KeepRows, Log: w.log,
 	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"pg_stat_backtrace/worker/clusterprofile"
 	"pg_stat_backtrace/worker/export"
 	"pg_stat_backtrace/worker/metrics"
+	"pg_stat_backtrace/worker/profilefmt"
 	"pg_stat_backtrace/worker/spool"
 	"pg_stat_backtrace/worker/web"
 )
@@ -98,6 +100,11 @@ func (w *Worker) listen(ctx context.Context, wg *sync.WaitGroup) {
 		return
 	}
 	cfg.Version, cfg.Metrics, cfg.Collect = w.cfg.Version, w.metrics.Handler(), w.collect
+	cfg.Render = func(to io.Writer, p *profile.Profile, format string) error {
+		return profilefmt.Write(to, p, profilefmt.Options{
+			Format: format, Title: "Profile of " + w.server().DataDir, Notes: p.Comments,
+		})
+	}
 	cfg.OnAnswer = w.metrics.Answered
 	cfg.Healthy = func() error {
 		if !w.serving.Load() {
@@ -180,7 +187,7 @@ func (w *Worker) collect(ctx context.Context, r web.ProfileRequest) (*profile.Pr
 	if r.QueryID != nil {
 		filter.QueryIDs = []int64{*r.QueryID}
 	}
-	p, err := w.profile(ctx, clusterprofile.Options{
+	p, _, err := w.profile(ctx, clusterprofile.Options{
 		Mode: clusterprofile.Mode(r.Mode), Duration: r.Duration, Filter: filter,
 	})
 	if err == nil && ctx.Err() != nil {
@@ -190,39 +197,41 @@ func (w *Worker) collect(ctx context.Context, r web.ProfileRequest) (*profile.Pr
 }
 
 // profile makes a profile of the server. One without samples is no error: scrapers come again.
-func (w *Worker) profile(ctx context.Context, o clusterprofile.Options) (p *profile.Profile, err error) {
+func (w *Worker) profile(
+	ctx context.Context, o clusterprofile.Options,
+) (p *profile.Profile, summary *clusterprofile.Summary, err error) {
 	done := w.metrics.Profiling(string(o.Mode))
 	defer func() { done(err) }()
 	c, err := w.current()
 	if err != nil {
-		return nil, fmt.Errorf("%w: the server is not running", web.ErrUnavailable)
+		return nil, nil, fmt.Errorf("%w: the server is not running", web.ErrUnavailable)
 	}
 	o.Cluster, o.Capturer, o.Names = &c, w.capturer, w.names
-	p, summary, err := clusterprofile.Collect(ctx, o)
+	p, summary, err = clusterprofile.Collect(ctx, o)
 	switch {
 	case errors.Is(err, clusterprofile.ErrNoSamples):
-		return emptyProfile(o.Mode, summary), nil
+		return emptyProfile(o.Mode, summary), summary, nil
 	case errors.Is(err, fs.ErrPermission):
-		return nil, fmt.Errorf("%w: the worker has no right to load programs into the kernel; give it CAP_BPF and "+
+		return nil, nil, fmt.Errorf("%w: the worker has no right to load programs into the kernel; give it CAP_BPF and "+
 			"CAP_PERFMON (see doc/worker.md)", web.ErrUnavailable)
 	case errors.Is(err, clusterbpf.ErrUnsupported), errors.Is(err, waits.ErrUnsupported),
 		errors.Is(err, clusterprofile.ErrServerGone):
-		return nil, fmt.Errorf("%w: %w", web.ErrUnavailable, err)
+		return nil, nil, fmt.Errorf("%w: %w", web.ErrUnavailable, err)
 	}
-	return p, err
+	return p, summary, err
 }
 
 // emptyProfile is a profile of a server that did nothing.
 func emptyProfile(mode clusterprofile.Mode, s *clusterprofile.Summary) *profile.Profile {
-	p := &profile.Profile{SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}}}
+	p := &profile.Profile{
+		SampleType: []*profile.ValueType{{Type: "samples", Unit: "count"}}, Comments: s.Notes(),
+	}
 	for _, kind := range map[clusterprofile.Mode][]string{
 		clusterprofile.CPU: {"cpu"}, clusterprofile.OffCPU: {"offcpu"}, clusterprofile.Wall: {"cpu", "offcpu", "wall"},
 	}[mode] {
 		p.SampleType = append(p.SampleType, &profile.ValueType{Type: kind, Unit: "nanoseconds"})
 	}
-	if s != nil {
-		p.DurationNanos, p.TimeNanos = int64(s.Took), time.Now().Add(-s.Took).UnixNano()
-	}
+	p.DurationNanos, p.TimeNanos = int64(s.Took), time.Now().Add(-s.Took).UnixNano()
 	return p
 }
 

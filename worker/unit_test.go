@@ -36,7 +36,7 @@ func TestUnitAllowsWhatTheWorkerNeeds(t *testing.T) {
 	}
 }
 
-// A port that the worker opens is one that a drop-in allows.
+// The worker opens a port only if a drop-in allows it.
 func TestUnitOpensNoPort(t *testing.T) {
 	if denied := unitSetting(t, "SocketBindDeny"); !slices.Contains(denied, "any") {
 		t.Errorf("the unit allows ports: SocketBindDeny=%v", denied)

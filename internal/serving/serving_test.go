@@ -231,8 +231,24 @@ func TestProfile(t *testing.T) {
 			t.Errorf("%s: %d samples", parameters, len(p.Sample))
 		}
 	}
+	checkFormats(t, w)
 	if n, _ := w.metric(`profiles_total{type="cpu"}`); n < 5 {
 		t.Errorf("%v profiles were counted", n)
+	}
+}
+
+// checkFormats reads profiles in other formats than pprof's.
+func checkFormats(t *testing.T, w *worker) {
+	t.Helper()
+	base := "http://" + w.address + "/debug/pprof/profile?seconds=1&format="
+	for format, want := range map[string]string{
+		"html": "<!doctype html>", "text": "postgresmain", "folded": ";postgresmain", "speedscope": `"postgresmain"`,
+		"html&pid=1": "<!doctype html>", // without samples
+	} {
+		status, body, err := get(t.Context(), base+format)
+		if err != nil || status != http.StatusOK || !strings.Contains(strings.ToLower(body), want) {
+			t.Errorf("%s: %d, %v: %q", format, status, err, body[:min(len(body), 500)])
+		}
 	}
 }
 
@@ -253,6 +269,26 @@ func TestScraperDisconnects(t *testing.T) {
 	status, body, err = get(t.Context(), "http://"+w.address+"/debug/pprof/profile?seconds=0.1")
 	if err != nil || status != http.StatusOK {
 		t.Errorf("a profile afterwards: %d, %v: %s", status, err, body)
+	}
+}
+
+// TestKilledDuringProfile: the server works after the worker was killed in the middle of a profile, and another worker
+// makes profiles.
+func TestKilledDuringProfile(t *testing.T) {
+	w, s := profiling(t)
+	busy(t, s)
+	go func() { _, _, _ = get(t.Context(), "http://"+w.address+"/debug/pprof/profile?seconds=60") }()
+	pgtest.Wait(t, "a profile runs", func() bool { n, _ := w.metric("profiles_running"); return n == 1 })
+	if err := w.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	w.done <- <-w.done
+	s.Exec(t, "SELECT count(*) FROM pg_class")
+	next := serve(t, s, true)
+	status, body, err := get(t.Context(), "http://"+next.address+"/debug/pprof/profile?seconds=1")
+	if p, parseErr := profile.ParseData([]byte(body)); err != nil || status != http.StatusOK || parseErr != nil ||
+		len(p.Sample) == 0 {
+		t.Errorf("%d, %v, %v: %q", status, err, parseErr, body[:min(len(body), 200)])
 	}
 }
 
@@ -355,5 +391,31 @@ func TestWrongOptions(t *testing.T) {
 	out, err := command.CombinedOutput()
 	if err == nil || command.ProcessState.ExitCode() != 2 || !strings.Contains(string(out), "must have no access") {
 		t.Errorf("%v: %s", err, out)
+	}
+}
+
+// TestQueueLength: a worker's role without pg_read_all_stats serves the queue, and its length is not shown.
+func TestQueueLength(t *testing.T) {
+	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	s.Exec(t, `CREATE EXTENSION pg_stat_backtrace; CREATE ROLE backtracer LOGIN;
+		GRANT EXECUTE ON FUNCTION backtrace.claim, backtrace.finish, backtrace.journal, backtrace.prune TO backtracer`)
+	w := serve(t, s, false, s.DSN("backtracer", "postgres"))
+	w.saying("serving the queue")
+	admin := s.Connect(t, s.User, "postgres")
+	var id int64
+	if err := admin.QueryRow(t.Context(), "SELECT pg_request_backtrace(pg_backend_pid())").Scan(&id); err != nil {
+		t.Fatal(err)
+	}
+	w.saying("queued request")
+	if _, found := w.metric("queue_waiting"); found {
+		t.Error("a length is shown although it is not known")
+	}
+	s.Exec(t, "GRANT pg_read_all_stats TO backtracer")
+	pgtest.Wait(t, "the length of the queue", func() bool {
+		waiting, found := w.metric("queue_waiting")
+		return found && waiting == 0
+	})
+	if text := w.text(); strings.Contains(text, "the queue is not served") {
+		t.Error("the queue was not served for a while")
 	}
 }

@@ -35,7 +35,11 @@ type worker struct {
 // launch starts a worker with arguments. With root it keeps what root gives it.
 func launch(t *testing.T, s *pgtest.Server, root bool, arguments ...string) *worker {
 	t.Helper()
-	all := append([]string{"worker", "-D", s.DataDir, s.DSN(s.User, "postgres")}, arguments...)
+	dsn := s.DSN(s.User, "postgres")
+	if len(arguments) > 0 && strings.HasPrefix(arguments[len(arguments)-1], "host=") {
+		dsn, arguments = arguments[len(arguments)-1], arguments[:len(arguments)-1]
+	}
+	all := append([]string{"worker", "-D", s.DataDir, dsn}, arguments...)
 	command := exec.Command(program, all...)
 	if !root {
 		command = s.AsServerUser(command)

@@ -37,6 +37,11 @@ With --all the program serves every server of the host, also those in containers
 whose processes it sees: it starts a worker for each, follows their start and
 end, and needs root to serve servers of several users.
 
+With --listen the worker serves metrics for Prometheus (/metrics) and profiles of
+the whole server (/debug/pprof/profile) by HTTP. An address that other hosts
+reach needs --listen-token-file. With --export-pyroscope or --export-otlp it
+pushes a profile every minute. Profiles need CAP_BPF and CAP_PERFMON.
+
 For the queue the worker keeps an idle session in each database that has the
 extension, as far as --sessions goes; beyond that the databases take turns. The
 worker never takes a reserved slot or the last one of a database or role. A role

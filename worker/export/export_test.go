@@ -314,12 +314,10 @@ func TestReceiverDown(t *testing.T) {
 	}
 	_ = os.WriteFile(filepath.Join(cfg.SpoolDir, "x"+batchSuffix+newSuffix), nil, 0o600) // a worker that was killed
 	_ = os.WriteFile(filepath.Join(cfg.SpoolDir, "other"), nil, 0o600)
-	r.set(func(w http.ResponseWriter, req *http.Request) {
+	r = receive(t, func(w http.ResponseWriter, req *http.Request) {
 		w.Header().Set("Content-Type", req.Header.Get("Content-Type"))
 	})
-	r.mu.Lock()
-	r.requests, r.bodies = nil, nil
-	r.mu.Unlock()
+	cfg.Pyroscope, cfg.OTLP = r.URL, r.URL
 	e, _, _, stop = export(t, cfg)
 	wait(t, "all profiles have arrived", func() bool {
 		f := e.Figures()

@@ -5,6 +5,7 @@ import (
 	"mime"
 	"net/http"
 	"net/url"
+	"slices"
 	"strings"
 	"time"
 
@@ -50,8 +51,8 @@ const (
 	anyString                    = 1
 )
 
-// otlpRequest encodes an ExportProfilesServiceRequest: a resource for each type of backend, with a profile for each type
-// of sample.
+// otlpRequest encodes an ExportProfilesServiceRequest: a resource for each type of backend. It has a profile for each
+// type of sample.
 func otlpRequest(c *Config, all []series) ([]byte, error) {
 	d := newDictionary()
 	var request []byte
@@ -70,7 +71,9 @@ func otlpRequest(c *Config, all []series) ([]byte, error) {
 		scope = appendString(scope, scopeVersion, c.Version)
 		scopes := appendBytes(nil, scopeScope, scope)
 		for i := range s.profile.SampleType {
-			scopes = appendBytes(scopes, scopeProfiles, d.profile(s.profile, i))
+			if has(s.profile, i) {
+				scopes = appendBytes(scopes, scopeProfiles, d.profile(s.profile, i))
+			}
 		}
 		message := appendBytes(nil, resourceResource, resource)
 		message = appendBytes(message, resourceScopes, scopes)
@@ -155,6 +158,11 @@ func (d *dictionary) valueType(t *profile.ValueType) []byte {
 		name = other
 	}
 	return appendNumber(appendNumber(nil, typeType, d.string(name)), typeUnit, d.string(t.Unit))
+}
+
+// has reports whether a profile has values of a type of sample.
+func has(p *profile.Profile, kind int) bool {
+	return slices.ContainsFunc(p.Sample, func(s *profile.Sample) bool { return s.Value[kind] != 0 })
 }
 
 // profile encodes the values of one type of sample. Samples without such a value are left out.

@@ -2,8 +2,11 @@ package queue
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Depths has the lengths of the queues of all databases. The zero value is ready. A nil Depths stores nothing.
@@ -18,6 +21,7 @@ type depth struct {
 	queued   int       // rows, the claimed ones included
 	oldest   time.Time // when the oldest of them was made; zero: there are none
 	claimed  int
+	unknown  bool // it cannot be measured
 }
 
 const (
@@ -41,6 +45,9 @@ func (d *Depths) Sum() (waiting, claimed int, oldest time.Duration, ok bool) {
 			delete(d.databases, name)
 			continue
 		}
+		if of.unknown {
+			continue
+		}
 		ok = true
 		waiting += max(0, of.queued-of.claimed)
 		claimed += of.claimed
@@ -61,7 +68,10 @@ func (d *Depths) set(database string, of depth) {
 	d.databases[database] = &of
 }
 
-// due reports whether the length of a queue should be measured again.
+// skip notes that the length of a queue is not known now.
+func (d *Depths) skip(database string) { d.set(database, depth{measured: time.Now(), unknown: true}) }
+
+// due reports whether the length of a queue is to be measured again.
 func (d *Depths) due(database string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -84,7 +94,18 @@ func (s *session) measure(ctx context.Context) error {
 	}
 	var figures []float64
 	err := s.bounded(ctx, func(ctx context.Context) error { return once(ctx, s.conn, &figures, depthSQL) })
+	var refused *pgconn.PgError
+	if errors.As(err, &refused) && !errors.Is(err, errAbsent) {
+		// The queue is served all the same, if another session has locked the table for longer than a moment.
+		s.log.Debug().Err(err).Msg("the length of the queue is not known")
+		d.skip(s.database)
+		return s.bounded(ctx, func(ctx context.Context) error {
+			_, err := s.conn.Exec(ctx, "ROLLBACK")
+			return err
+		})
+	}
 	if err != nil || len(figures) != 3 || figures[2] == 0 {
+		d.skip(s.database)
 		return err
 	}
 	of := depth{measured: time.Now(), queued: int(figures[0]), claimed: len(s.jobs)}

@@ -1,6 +1,7 @@
 package web
 
 import (
+	"net/http"
 	"net/http/httptest"
 	"net/url"
 	"testing"
@@ -30,7 +31,7 @@ func FuzzHost(f *testing.F) {
 	}
 	s := New(Config{Address: Address{Network: "tcp", Host: "127.0.0.1"}})
 	f.Fuzz(func(t *testing.T, host string) {
-		r := httptest.NewRequest("GET", "/metrics", nil)
+		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 		r.Host = host
 		w := httptest.NewRecorder()
 		s.Handler().ServeHTTP(w, r)

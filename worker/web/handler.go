@@ -1,6 +1,7 @@
 package web
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -181,6 +182,11 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 		failf(w, http.StatusBadRequest, "%v", err)
 		return
 	}
+	format := cmp.Or(r.URL.Query().Get("format"), formatPprof)
+	if contentTypes[format] == "" || format != formatPprof && s.cfg.Render == nil {
+		failf(w, http.StatusBadRequest, "format must be pprof, html, text, folded or speedscope")
+		return
+	}
 	if s.cfg.Collect == nil {
 		failf(w, http.StatusNotImplemented, "%v", ErrUnavailable)
 		return
@@ -193,7 +199,7 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 		failf(w, http.StatusInternalServerError, "the connection has no deadlines")
 		return
 	}
-	data, err := s.flights.get(r.Context(), request)
+	data, err := s.flights.get(r.Context(), request, format)
 	var busy busyError
 	switch {
 	case err == nil:
@@ -209,9 +215,17 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 		failf(w, http.StatusInternalServerError, "%v", err)
 		return
 	}
-	w.Header().Set("Content-Type", "application/octet-stream")
-	w.Header().Set("Content-Disposition", `attachment; filename="profile.pb.gz"`)
-	w.Header().Set("Content-Length", strconv.Itoa(len(data)))
+	h := w.Header()
+	h.Set("Content-Type", contentTypes[format])
+	switch format {
+	case formatPprof:
+		h.Set("Content-Disposition", `attachment; filename="profile.pb.gz"`)
+	case "html":
+		// The page has its own, narrower policy, which names the hash of its script.
+		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "+
+			"base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
+	}
+	h.Set("Content-Length", strconv.Itoa(len(data)))
 	_, _ = w.Write(data)
 }
 
@@ -246,6 +260,9 @@ code { font-family: ui-monospace, monospace }
 <tr><td><code>seconds</code></td><td>duration, default 30, at most 300</td></tr>
 <tr><td><code>mode</code></td><td><code>cpu</code> (default), <code>offcpu</code> or <code>wall</code></td></tr>
 <tr><td><code>query_id</code></td><td>only this query, by its number in <code>pg_stat_statements</code></td></tr>
+<tr><td><code>format</code></td><td><code>pprof</code> (default), <code>html</code> (a flame graph:
+<a href="/debug/pprof/profile?seconds=10&amp;format=html">10 s now</a>), <code>text</code>, <code>folded</code> or
+<code>speedscope</code></td></tr>
 <tr><td><code>pid</code></td><td>only these processes, with commas between them</td></tr>
 </table>
 </html>

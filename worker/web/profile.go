@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net/url"
 	"slices"
 	"strconv"
@@ -117,6 +118,7 @@ type Collect func(ctx context.Context, r ProfileRequest) (*profile.Profile, erro
 // flights runs one profile at a time, for all clients that asked for the same.
 type flights struct {
 	collect Collect
+	render  Render
 
 	mu      sync.Mutex
 	current *flight
@@ -129,19 +131,60 @@ type flight struct {
 	waiting int // clients
 	cancel  context.CancelFunc
 	done    chan struct{}
-	data    []byte
 	err     error
+
+	encoding sync.Mutex
+	profile  *profile.Profile
 }
 
-// get returns a profile as a gzip-compressed protocol buffer. A profile that no client waits for any more stops.
-func (f *flights) get(ctx context.Context, r ProfileRequest) ([]byte, error) {
+// encode returns the profile in a format: pprof's compressed protocol buffer, or a format of render.
+func (fl *flight) encode(render Render, format string) (data []byte, err error) {
+	fl.encoding.Lock()
+	defer fl.encoding.Unlock()
+	defer recovered(&err)
+	var out bytes.Buffer
+	if format == formatPprof {
+		err = fl.profile.Write(&out)
+	} else {
+		err = render(&out, fl.profile, format)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("encode the profile: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// recovered makes an error of a panic.
+func recovered(err *error) {
+	if failure := recover(); failure != nil {
+		*err = fmt.Errorf("making a profile failed: %v", failure)
+	}
+}
+
+// Render writes a profile in another format than pprof's.
+type Render func(w io.Writer, p *profile.Profile, format string) error
+
+// formatPprof is the format of "go tool pprof" and of scrapers.
+const formatPprof = "pprof"
+
+// contentTypes are the types of the formats.
+var contentTypes = map[string]string{
+	formatPprof: "application/octet-stream", "html": "text/html; charset=utf-8", "text": "text/plain; charset=utf-8",
+	"folded": "text/plain; charset=utf-8", "speedscope": "application/json",
+}
+
+// get returns a profile in a format. A profile that no client waits for any more stops.
+func (f *flights) get(ctx context.Context, r ProfileRequest, format string) ([]byte, error) {
 	fl, err := f.join(ctx, r)
 	if err != nil {
 		return nil, err
 	}
 	select {
 	case <-fl.done:
-		return fl.data, fl.err
+		if fl.err != nil {
+			return nil, fl.err
+		}
+		return fl.encode(f.render, format)
 	case <-ctx.Done():
 		f.mu.Lock()
 		defer f.mu.Unlock()
@@ -171,7 +214,7 @@ func (f *flights) join(ctx context.Context, r ProfileRequest) (*flight, error) {
 	f.current = fl
 	go func() {
 		defer cancel()
-		fl.data, fl.err = f.make(running, r)
+		fl.profile, fl.err = f.make(running, r)
 		f.mu.Lock()
 		f.current = nil
 		f.mu.Unlock()
@@ -180,22 +223,10 @@ func (f *flights) join(ctx context.Context, r ProfileRequest) (*flight, error) {
 	return fl, nil
 }
 
-// make collects and encodes a profile.
-func (f *flights) make(ctx context.Context, r ProfileRequest) (data []byte, err error) {
-	defer func() {
-		if failure := recover(); failure != nil {
-			err = fmt.Errorf("making a profile failed: %v", failure)
-		}
-	}()
-	p, err := f.collect(ctx, r)
-	if err != nil {
-		return nil, err
-	}
-	var out bytes.Buffer
-	if err := p.Write(&out); err != nil {
-		return nil, fmt.Errorf("encode the profile: %w", err)
-	}
-	return out.Bytes(), nil
+// make collects a profile.
+func (f *flights) make(ctx context.Context, r ProfileRequest) (p *profile.Profile, err error) {
+	defer recovered(&err)
+	return f.collect(ctx, r)
 }
 
 // stop ends the running profile.

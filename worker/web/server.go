@@ -26,6 +26,8 @@ type Config struct {
 	Metrics http.Handler
 	// Collect makes profiles.
 	Collect Collect
+	// Render prints profiles in the formats html, text, folded and speedscope; nil: there is only pprof's.
+	Render Render
 	// Healthy returns an error while the worker does not serve; nil: always healthy.
 	Healthy func() error
 	// OnListen is called with the address when the listener is open, and OnFailure with the error when it cannot be
@@ -110,7 +112,7 @@ type Server struct {
 
 // New makes a server.
 func New(cfg Config) *Server {
-	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), flights: &flights{collect: cfg.Collect}}
+	s := &Server{cfg: cfg, limits: cfg.Limits.withDefaults(), flights: &flights{collect: cfg.Collect, render: cfg.Render}}
 	if cfg.TokenFile != "" {
 		s.tokens = &tokens{path: cfg.TokenFile}
 	}

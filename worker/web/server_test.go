@@ -154,6 +154,8 @@ func TestPages(t *testing.T) {
 		{"/debug/pprof/heap", nil, 404, ""},
 		{"/debug/pprof/profile", nil, 501, "cannot make a profile"},
 		{"/debug/pprof/profile?seconds=0", nil, 400, "seconds must be"},
+		{"/debug/pprof/profile?format=xml", nil, 400, "format must be"},
+		{"/debug/pprof/profile?format=html", nil, 400, "format must be"},
 		{"/debug/pprof/profile?seconds=301", nil, 400, "at most 300"},
 		{"/debug/pprof/profile?seconds=NaN", nil, 400, "seconds must be"},
 		{"/debug/pprof/profile?mode=both", nil, 400, "cpu, offcpu or wall"},
@@ -629,15 +631,50 @@ func TestTLS(t *testing.T) {
 	if err := writePair(template.TLS.Certificates[0], cert, key); err != nil {
 		t.Fatal(err)
 	}
-	address, _ := run(t, Config{CertFile: cert, KeyFile: key})
-	answer, err := template.Client().Get("https://" + address + "/healthz")
+	p := newSlowProfiles()
+	address, s := run(t, Config{CertFile: cert, KeyFile: key, Collect: p.collect, Limits: Limits{Connections: 2}})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		answer, err := template.Client().Get("https://" + address + "/debug/pprof/profile")
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != http.StatusOK || answer.TLS == nil {
+			t.Errorf("status %d", answer.StatusCode)
+		}
+	})
+	waiting(t, s, 1)
+	for range 4 { // they take the place of each other, and not of the request
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+	}
+	if status := secureStatus(t, template.Client(), "https://"+address+"/healthz"); status != http.StatusOK {
+		t.Errorf("status %d", status)
+	}
+	waiting(t, s, 1)
+	close(p.release)
+	wg.Wait()
+}
+
+// secureStatus returns the status of an answer, over a new connection.
+func secureStatus(t *testing.T, client *http.Client, url string) int {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Close = true
+	answer, err := client.Do(r)
 	if err != nil {
 		t.Fatal(err)
 	}
 	_ = answer.Body.Close()
-	if answer.StatusCode != http.StatusOK || answer.TLS == nil {
-		t.Errorf("status %d", answer.StatusCode)
-	}
+	return answer.StatusCode
 }
 
 // TestPprofReads: go tool pprof gets a profile by its URL.
