@@ -26,7 +26,7 @@
 // PTRACE_DETACH), and some clock reads. They run in functions that do not allocate, do not check their stack, and
 // have all signals blocked. From the stop on, or after a third of a millisecond without one, all of this is one
 // system call to the Go scheduler. The thread then needs none of the scheduler's processors. So a stopped target
-// never waits until its capture gets a turn among the goroutines. Neither the scheduler nor the garbage collector can
+// never waits until its capture gets a turn among the goroutines. The scheduler and the garbage collector cannot
 // interrupt. The memory for the copy is allocated and touched in advance. Maps and all other files in /proc are read
 // before the interruption, or were read for an earlier capture (Options.MapsSnapshot).
 //

@@ -42,7 +42,7 @@ var ErrUnreachable = errors.New("the kernel does not return from reading its mem
 // unreturned counts the observations that have not come back from the kernel, by process. Further callers for the
 // same process get an error at once.
 //
-// the process hangs, for all users of this package
+//nolint:gochecknoglobals // the process hangs, for all users of this package
 var unreturned = struct {
 	sync.Mutex
 

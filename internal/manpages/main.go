@@ -1,4 +1,5 @@
-// Command manpages writes the manual pages and the shell completions of pg_stat_backtrace from the help of its commands:
+// Command manpages writes the manual pages and the shell completions of pg_stat_backtrace from the help of its
+// commands:
 //
 //	manpages -version 1.2.0 -date 2026-11-26 FOLDER
 //
@@ -65,8 +66,8 @@ func completions(root *cobra.Command) map[string]func(*bytes.Buffer) error {
 	}
 }
 
-// documented returns the command and every command below it that has a page: not the completion command, whose scripts
-// are installed, and not help.
+// documented returns the command and every command below it that has a page: not the completion command, whose
+// scripts are installed, and not help.
 func documented(cmd *cobra.Command) []*cobra.Command {
 	list := []*cobra.Command{cmd}
 	for _, sub := range cmd.Commands() {

@@ -261,14 +261,14 @@ func TestEveryFDE(t *testing.T) {
 				}
 			}
 		}
-		named, total := table.Coverage(sequence(fdes), nobody)
+		named, total := table.Coverage(sequence(fdes), noOtherName)
 		figure.Printf(t, "%d of %d functions have a name (%.1f %%); of %d addresses the symbol begins elsewhere",
 			named, total, 100*float64(named)/float64(max(total, 1)), cut)
 	})
 }
 
-// nobody never names an address.
-func nobody(uint64) bool { return false }
+// noOtherName is a source that names no address.
+func noOtherName(uint64) bool { return false }
 
 // sequence makes an iterator of ranges.
 func sequence(all []span) iter.Seq2[uint64, uint64] {

@@ -181,7 +181,7 @@ func TestTwoImages(t *testing.T) {
 	if s, ok := table.Lookup(0x101f, 0x1010, 0x1020); !ok || s.Name != "static" {
 		t.Errorf("%+v, %v", s, ok)
 	}
-	named, total := table.Coverage(sequence([]span{{0x1000, 0x1010}, {0x1010, 0x1020}, {0x1020, 0x1030}}), nobody)
+	named, total := table.Coverage(sequence([]span{{0x1000, 0x1010}, {0x1010, 0x1020}, {0x1020, 0x1030}}), noOtherName)
 	if named != 2 || total != 3 {
 		t.Errorf("%d of %d", named, total)
 	}

@@ -7,7 +7,7 @@ const maxStart = 64
 
 // Straight reports whether the function that begins at start contains pc: the code runs from start to pc in a
 // straight line. If returning is set, Straight assumes that the calls on the way return. Otherwise the only allowed
-// call is the one that returns to pc.
+// call returns to pc.
 func Straight(a *arch.Arch, code Code, start, pc uint64, returning bool) bool {
 	m := machineOf(a)
 	if m == nil {
