@@ -1,5 +1,5 @@
-// Command fleetsim serves the metrics of many servers that do not exist, each on its own port of the loopback interface.
-// It copies the answer of a real worker, and changes the numbers at each scrape:
+// Command fleetsim serves the metrics of many servers that do not exist, each on its own port of the loopback
+// interface. It copies the answer of a real worker, and changes the numbers at each scrape:
 //
 //	curl -s http://127.0.0.1:9188/metrics >metrics.txt
 //	fleetsim -servers 500 -port 20000 -stuck 1 metrics.txt
