@@ -77,15 +77,18 @@ install: ## Install the program and the extension (PG_CONFIG, DESTDIR, BINDIR)
 	scripts/pgxs.sh install DESTDIR="$(DESTDIR)"
 
 .PHONY: install-units
-install-units: ## Install the systemd unit pg_stat_backtrace@.service (UNITDIR, BINDIR)
+install-units: ## Install the systemd units pg_stat_backtrace@.service and pg_stat_backtrace-all.service (UNITDIR, BINDIR)
 	install -d "$(DESTDIR)$(UNITDIR)"
 	sed 's|/usr/local/bin/|$(BINDIR)/|' systemd/pg_stat_backtrace@.service \
 		>"$(DESTDIR)$(UNITDIR)/pg_stat_backtrace@.service"
-	chmod 0644 "$(DESTDIR)$(UNITDIR)/pg_stat_backtrace@.service"
+	sed 's|/usr/local/bin/|$(BINDIR)/|' systemd/pg_stat_backtrace-all.service \
+		>"$(DESTDIR)$(UNITDIR)/pg_stat_backtrace-all.service"
+	chmod 0644 "$(DESTDIR)$(UNITDIR)/pg_stat_backtrace@.service" "$(DESTDIR)$(UNITDIR)/pg_stat_backtrace-all.service"
 
 .PHONY: uninstall
 uninstall: ## Remove what `make install` and `make install-units` put there
-	rm -f "$(DESTDIR)$(BINDIR)/pg_stat_backtrace" "$(DESTDIR)$(UNITDIR)/pg_stat_backtrace@.service"
+	rm -f "$(DESTDIR)$(BINDIR)/pg_stat_backtrace" "$(DESTDIR)$(UNITDIR)/pg_stat_backtrace@.service" \
+		"$(DESTDIR)$(UNITDIR)/pg_stat_backtrace-all.service"
 	scripts/pgxs.sh uninstall DESTDIR="$(DESTDIR)"
 
 .PHONY: quickstart

@@ -148,6 +148,32 @@ quietly inside dpkg -i $(deb a "$VERSION")
 inside systemctl start $UNIT
 until_answers $UNIT
 
+say "One service for every cluster"
+inside systemctl disable -q --now $UNIT
+inside pg_createcluster $MAJOR other >/dev/null
+inside systemctl start postgresql@15-other
+sql_other() { as_postgres psql -XAtq -h /var/run/postgresql -p 5433 postgres -c "$1"; }
+sql_other "CREATE EXTENSION pg_stat_backtrace"
+other_answers() { sql_other "SELECT pg_get_backtrace(pid) LIKE '#0%' FROM pg_stat_activity WHERE backend_type = 'checkpointer'" 2>/dev/null | grep -qx t; }
+inside systemctl enable -q --now pg_stat_backtrace-all
+until_answers pg_stat_backtrace-all
+until_true 60 "an answer of the other cluster" other_answers
+before=$(main_pid pg_stat_backtrace-all)
+# shellcheck disable=SC2046
+quietly inside dpkg -i $(deb next 1.9.9)
+until_true 60 "the new worker" runs_version 1.9.9
+until_true 60 "an answer of the other cluster" other_answers
+[[ $(main_pid pg_stat_backtrace-all) != "$before" ]] || die "the upgrade did not restart pg_stat_backtrace-all"
+inside systemctl disable -q --now pg_stat_backtrace-all
+[[ ! -e $ROOT/var/lib/postgresql/15/main/pg_stat_backtrace.pid ]] || die "a worker is left"
+inside pg_dropcluster --stop $MAJOR other
+# shellcheck disable=SC2046
+quietly inside dpkg -i $(deb a "$VERSION")
+inside systemctl enable -q $UNIT
+inside systemctl start --no-block $UNIT
+until_answers $UNIT
+note "both clusters have answers; an upgrade restarts the service"
+
 say "Remove, and purge"
 quietly inside dpkg --remove pg-stat-backtrace
 [[ $(inside systemctl is-active $UNIT) != active ]] || die "the worker runs without its package"

@@ -24,9 +24,11 @@ var program string
 
 func TestMain(m *testing.M) { os.Exit(pgtest.RunWithProgram(m, &program)) }
 
-// absent are metrics that an idle worker on a host without BPF need not have: queries of them must be valid, but may have
-// no result.
-var absent = []string{"wait_", "waits_", "pause_seconds", "failures_total", "profiles_total", "captures_total", "requests_total", "queue_"}
+// absent are metrics that an idle worker on a host without BPF need not have. Queries of them must be valid, but may
+// have no result.
+var absent = []string{
+	"wait_", "waits_", "pause_seconds", "failures_total", "profiles_total", "captures_total", "requests_total", "queue_",
+}
 
 // TestQueries runs every query of the dashboards in a Prometheus that scrapes a worker.
 func TestQueries(t *testing.T) {
@@ -41,7 +43,8 @@ func TestQueries(t *testing.T) {
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
 	worker, prom := address(t), address(t)
-	start(t, s.AsServerUser(exec.Command(program, "worker", "-D", s.DataDir, s.DSN(s.User, "postgres"), //nolint:noctx // ends with the test
+	start(t, s.AsServerUser(exec.Command( //nolint:noctx // ends with the test
+		program, "worker", "-D", s.DataDir, s.DSN(s.User, "postgres"),
 		"--listen", worker, "--wait-event-capture", "stats", "--log-format", "json")))
 	pgtest.Wait(t, "the worker's metrics", func() bool { return get(t, "http://"+worker+"/metrics") != "" })
 
@@ -56,11 +59,14 @@ scrape_configs:
 `, absolute(t, folder+"/alerts.yaml"), worker), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start(t, exec.Command(prometheus, "--config.file", config, "--storage.tsdb.path", filepath.Join(dir, "data"), //nolint:noctx // ends with the test
+	start(t, exec.Command( //nolint:noctx // ends with the test
+		prometheus, "--config.file", config, "--storage.tsdb.path", filepath.Join(dir, "data"),
 		"--web.listen-address", prom, "--enable-feature", "native-histograms"))
 	q := prober{t, "http://" + prom, strings.NewReplacer("$__rate_interval", "10s", "$job", "pg_stat_backtrace",
 		"$instance", worker)}
-	pgtest.Wait(t, "three scrapes", func() bool { return q.number("count_over_time(pg_stat_backtrace_server_up[1m])") >= 3 })
+	pgtest.Wait(t, "three scrapes", func() bool {
+		return q.number("count_over_time(pg_stat_backtrace_server_up[1m])") >= 3
+	})
 	block(t, s)
 	s.Exec(t, "SELECT pg_get_backtrace(pid) FROM pg_stat_activity WHERE backend_type = 'checkpointer'")
 	pgtest.Wait(t, "a waiting backend is counted", func() bool {

@@ -19,7 +19,9 @@ func TestPages(t *testing.T) {
 	}
 	for _, cmd := range documented(cli.Commands("1.2.3")) {
 		text := read(t, filepath.Join(dir, "man1", name(cmd)+".1"))
-		for _, want := range []string{".TH ", "2026\\-11\\-26", "1.2.3", `.SH "NAME"`, `.SH "SYNOPSIS"`, `.SH "EXIT STATUS"`} {
+		for _, want := range []string{
+			".TH ", "2026\\-11\\-26", "1.2.3", `.SH "NAME"`, `.SH "SYNOPSIS"`, `.SH "EXIT STATUS"`,
+		} {
 			if !strings.Contains(text, want) {
 				t.Errorf("page of %q lacks %q", cmd.CommandPath(), want)
 			}

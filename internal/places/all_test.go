@@ -25,7 +25,8 @@ type all struct {
 func serveAll(t *testing.T, below ...string) all {
 	t.Helper()
 	words := []string{
-		"--no-new-privs", "--inh-caps=-all", "--bounding-set=" + least, "--", program, "worker", "--all", "--log-format", "json",
+		"--no-new-privs", "--inh-caps=-all", "--bounding-set=" + least, "--",
+		program, "worker", "--all", "--log-format", "json",
 	}
 	for _, dir := range below {
 		words = append(words, "--below", dir)
@@ -100,7 +101,8 @@ func answers(t *testing.T, s *pgtest.Server) bool {
 	c := s.Connect(t, s.User, "postgres")
 	defer func() { _ = c.Close(t.Context()) }()
 	var pid int
-	if err := c.QueryRow(t.Context(), "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'").Scan(&pid); err != nil {
+	const checkpointer = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'checkpointer'"
+	if err := c.QueryRow(t.Context(), checkpointer).Scan(&pid); err != nil {
 		t.Fatal(err)
 	}
 	return strings.HasPrefix(ask(t, c, pid), "#0 ")

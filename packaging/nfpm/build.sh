@@ -42,6 +42,7 @@ unit() {
 	mkdir -p "$BUILD/$1"
 	sed -e 's|/usr/local/bin/|/usr/bin/|' -e "s|/var/lib/postgresql/%I|$2|g" -e "s|^After=.*|After=$3|" -e "s|/etc/default/|$4/|" \
 		"$TOP/packaging/nfpm/$1/unit.head" <(sed '1,/^$/d' "$TOP/systemd/pg_stat_backtrace@.service") >"$BUILD/$1/unit"
+	sed -e 's|/usr/local/bin/|/usr/bin/|' -e "s|/etc/default/|$4/|" "$TOP/systemd/pg_stat_backtrace-all.service" >"$BUILD/$1/all"
 }
 
 # package CONFIG FORMAT: run nfpm in a copy of this folder.

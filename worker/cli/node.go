@@ -45,9 +45,10 @@ func (n *nodeFlags) add(cmd *cobra.Command) {
 	fs.BoolVar(&n.all, flagAll, false, "serve every server of this host: start a worker for each")
 	fs.IntVar(&n.max, flagMaxWorkers, node.DefaultMax, "with --all: start at most `N` workers")
 	fs.StringSliceVar(&n.below, flagBelow, nil,
-		"with --all: only servers whose data directory is in `DIRECTORY`, as the server names it (may be given several times)")
+		"with --all: only servers whose data directory is in `DIRECTORY`, as they name it (may be given several times)")
 	fs.BoolVar(&n.supervised, flagSupervised, false, "end when the standard input ends")
-	fs.IntSliceVar(&n.uids, flagUIDs, nil, "with --all: only servers that run as user id `UID` (may be given several times)")
+	fs.IntSliceVar(&n.uids, flagUIDs, nil,
+		"with --all: only servers that run as user id `UID` (may be given several times)")
 	_ = fs.MarkHidden(flagSupervised)
 	_ = cmd.MarkFlagDirname(flagBelow)
 }

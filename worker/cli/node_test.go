@@ -34,7 +34,8 @@ func TestPassedOn(t *testing.T) {
 	fs.StringSlice("debug-dir", nil, "")
 	fs.Float64("rate", 1, "")
 	fs.Int("burst", 1, "")
-	if err := fs.Parse([]string{"--all", "--listen", ":1", "--debug-dir", "/a,/b", "--debug-dir", "/c", "--rate", "5"}); err != nil {
+	given := []string{"--all", "--listen", ":1", "--debug-dir", "/a,/b", "--debug-dir", "/c", "--rate", "5"}
+	if err := fs.Parse(given); err != nil {
 		t.Fatal(err)
 	}
 	got := passedOn(fs)

@@ -17,8 +17,8 @@ import (
 
 // Config configures Run; the zero value of each field but Command is a default.
 type Config struct {
-	// Command returns the command that serves the cluster in a data directory. It ends when its standard input ends. No two
-	// workers that run at the same time have the same slot; slots are small numbers from 0.
+	// Command returns the command that serves the cluster in a data directory. It ends when its standard input ends. No
+	// two workers that run at the same time have the same slot; slots are small numbers from 0.
 	Command func(dataDir string, slot int) *exec.Cmd
 	// Log receives what happens to the workers.
 	Log zerolog.Logger
@@ -32,8 +32,8 @@ type Config struct {
 	Proc string
 	// Below are directories, as the servers name them: only clusters in or below them are served. None means all.
 	Below []string
-	// UIDs are the user ids of the servers to serve; none means all. Directories can be imitated in a mount namespace, user
-	// ids cannot.
+	// UIDs are the user ids of the servers to serve; none means all. Directories can be imitated in a mount namespace,
+	// user ids cannot.
 	UIDs []int
 }
 
