@@ -1,9 +1,4 @@
-<<<<<<< HEAD
-// Command manpages writes the manual pages and the shell completions of pg_stat_backtrace from the help of its
-// commands:
-=======
 // Command manpages writes the manual pages and shell completions of pg_stat_backtrace from the help of its commands:
->>>>>>> w/pack
 //
 //	manpages -version 1.2.0 -date 2026-11-26 FOLDER
 //
