@@ -19,6 +19,9 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
+// encodingUTF8 is the encoding whose answers have characters beyond ASCII.
+const encodingUTF8 = "UTF8"
+
 // maxText bounds an answer: the deepest stack that a caller may ask for, with
 // the longest names, should not become a problem of the server's memory.
 const maxText = 1 << 20
@@ -53,7 +56,7 @@ func (w *Worker) answer(ctx context.Context, req spool.Request) spool.Answer {
 		}
 		return w.answerMemory(ctx, req)
 	case req.Verb == verbTraceStart, req.Verb == verbTracePoll:
-		return w.answerFunctionTrace(req)
+		return w.answerFunctionTrace(req) //nolint:contextcheck // the trace outlives the request that starts it
 	case req.Verb == verbBarrier:
 		return w.answerBarrier(ctx, req)
 	case slices.Contains(verbs(), req.Verb):
@@ -98,7 +101,7 @@ func (w *Worker) answerOne(ctx context.Context, req spool.Request, options captu
 		return w.fail(req, began, err)
 	}
 	defer done()
-	text := render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: maxText}
+	text := render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: maxText}
 	o := outcome{pid: req.Targets[0]}
 	o.captured, o.err = w.capture(ctx, caller(req), o.pid, options, func(t *trace.Trace) {
 		if req.Verb == "frames" {

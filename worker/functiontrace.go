@@ -21,8 +21,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// The verbs of pg_trace_function: start a trace, and ask for its result. The extension asks several times a second. If it
-// asks no more, the trace ends.
+// The verbs of pg_trace_function: start a trace, and ask for its result. The extension asks several times a second.
+// If it asks no more, the trace ends.
 const (
 	verbTraceStart = "functrace"
 	verbTracePoll  = "functrace_poll"
@@ -246,7 +246,7 @@ func (w *Worker) pollFunctionTrace(req spool.Request) ([][]string, error) {
 	if t.err != nil {
 		return nil, t.err
 	}
-	return functionTraceRows(t.result, render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: maxText}), nil
+	return functionTraceRows(t.result, render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: maxText}), nil
 }
 
 // functionTraceRows are the columns of pg_trace_function. The sum of all counts is the number of calls: the last row,

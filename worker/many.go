@@ -157,7 +157,7 @@ func (w *Worker) captureMany(
 
 // manyText returns how the stacks of one of so many processes are printed.
 func manyText(req spool.Request, processes int) func(*trace.Trace) string {
-	o := render.Options{ASCII: req.Encoding != "UTF8", MaxBytes: min(maxText, maxTogether/max(1, processes))}
+	o := render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: min(maxText, maxTogether/max(1, processes))}
 	if req.Verb == "summary" {
 		return func(t *trace.Trace) string { return render.Names(t, o) }
 	}

@@ -244,7 +244,7 @@ func (w *Worker) recordRows(ctx context.Context, req spool.Request) ([][]string,
 	rows := make([][]string, len(records))
 	for i, r := range records {
 		took, query := "", ""
-		if r.Kind != waits.QueryStart && r.Kind != waits.ExecutorStart && !(r.Kind == waits.ExecutorEnd && r.Took == 0) {
+		if r.Kind != waits.QueryStart && r.Kind != waits.ExecutorStart && (r.Kind != waits.ExecutorEnd || r.Took != 0) {
 			took = micro(r.Took)
 		}
 		if r.Query != 0 {

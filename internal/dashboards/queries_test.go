@@ -31,7 +31,7 @@ var absent = []string{
 }
 
 // TestQueries runs every query of the dashboards in a Prometheus that scrapes a worker.
-func TestQueries(t *testing.T) {
+func TestQueries(t *testing.T) { //nolint:funlen // a story
 	prometheus, err := exec.LookPath("prometheus")
 	if err != nil {
 		t.Skip("prometheus is not installed: ", err)
@@ -43,7 +43,7 @@ func TestQueries(t *testing.T) {
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
 	worker, prom := address(t), address(t)
-	start(t, s.AsServerUser(exec.Command( //nolint:noctx // ends with the test
+	start(t, s.AsServerUser(exec.Command(
 		program, "worker", "-D", s.DataDir, s.DSN(s.User, "postgres"),
 		"--listen", worker, "--wait-event-capture", "stats", "--log-format", "json")))
 	pgtest.Wait(t, "the worker's metrics", func() bool { return get(t, "http://"+worker+"/metrics") != "" })
@@ -59,7 +59,7 @@ scrape_configs:
 `, absolute(t, folder+"/alerts.yaml"), worker), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	start(t, exec.Command( //nolint:noctx // ends with the test
+	start(t, exec.Command(
 		prometheus, "--config.file", config, "--storage.tsdb.path", filepath.Join(dir, "data"),
 		"--web.listen-address", prom, "--enable-feature", "native-histograms"))
 	q := prober{t, "http://" + prom, strings.NewReplacer("$__rate_interval", "10s", "$job", "pg_stat_backtrace",
@@ -184,7 +184,7 @@ func (p prober) number(expr string) (n float64) {
 func get(t *testing.T, address string) string {
 	t.Helper()
 	client := http.Client{Timeout: 10 * time.Second}
-	response, err := client.Get(address) //nolint:noctx // it has a timeout
+	response, err := client.Get(address)
 	if err != nil {
 		return ""
 	}
@@ -221,7 +221,7 @@ func start(t *testing.T, command *exec.Cmd) {
 // address returns a free address on loopback.
 func address(t *testing.T) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0") //nolint:noctx // immediate
+	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}

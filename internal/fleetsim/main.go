@@ -42,7 +42,7 @@ func main() {
 }
 
 func run(ctx context.Context, servers, port, stuck int, file string) error {
-	text, err := os.ReadFile(file) //nolint:gosec // the caller names the file
+	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func run(ctx context.Context, servers, port, stuck int, file string) error {
 		}
 		server := &http.Server{Handler: handler(lines, i < stuck), ReadHeaderTimeout: time.Minute}
 		go func() { _ = server.Serve(listener) }()
-		fmt.Println(address)
+		_, _ = fmt.Fprintln(os.Stdout, address)
 	}
 	<-ctx.Done()
 	return nil
@@ -74,7 +74,7 @@ func parse(text string) (lines []line) {
 	for l := range strings.Lines(text) {
 		l = strings.TrimSuffix(l, "\n")
 		m := sampleLine.FindStringSubmatch(l)
-		value := 0.0
+		var value float64
 		if m != nil {
 			value, _ = strconv.ParseFloat(m[2], 64)
 			name, _, _ := strings.Cut(m[1], "{")

@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -72,11 +73,11 @@ func TestMeta(t *testing.T) {
 		}
 	}
 	for phase, relations := range m.Prereqs {
-		if !strings.Contains("configure build test runtime develop", phase) {
+		if !slices.Contains([]string{"configure", "build", "test", "runtime", "develop"}, phase) {
 			t.Errorf("prereqs: no phase %q in the specification", phase)
 		}
 		for relation := range relations {
-			if !strings.Contains("requires recommends suggests conflicts", relation) {
+			if !slices.Contains([]string{"requires", "recommends", "suggests", "conflicts"}, relation) {
 				t.Errorf("prereqs: no relation %q in the specification", relation)
 			}
 		}

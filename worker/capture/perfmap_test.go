@@ -31,7 +31,8 @@ func TestPerfMap(t *testing.T) {
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); _ = os.Remove(file) })
 	c := capturer(t)
 	find := func() *trace.Frame {
-		tr, err := c.Capture(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{Deadline: time.Minute})
+		target := ptrace.Target{PID: cmd.Process.Pid, UID: -1}
+		tr, err := c.Capture(t.Context(), target, capture.Options{Deadline: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -86,7 +86,8 @@ name. The other commands serve the hour when the server takes no connection.`,
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
-	root.AddCommand(newWorker(version), newCapture(), newProfile(), newWaits(), newTrace(), newMemory(), newSymbols(), newDecode(),
+	root.AddCommand(newWorker(version), newCapture(), newProfile(), newWaits(), newTrace(), newMemory(), newSymbols(),
+		newDecode(),
 		newDoctor(version))
 	root.AddCommand(newReport())
 	return root

@@ -89,7 +89,7 @@ func (n *nodeFlags) run(cmd *cobra.Command, args []string, log zerolog.Logger) e
 				address, _ := nthAddress(listen.Value.String(), slot)
 				words = append(words, "--"+flagListen+"="+address)
 			}
-			command := exec.Command("/proc/self/exe", words...) //nolint:noctx // it ends by its standard input
+			command := exec.Command("/proc/self/exe", words...) //nolint:noctx,gosec // ends with its input
 			command.Args[0] = os.Args[0]
 			command.Env = slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, "NOTIFY_SOCKET=") })
 			command.Stdout, command.Stderr = cmd.OutOrStdout(), cmd.ErrOrStderr()

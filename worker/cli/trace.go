@@ -240,14 +240,14 @@ func (f *traceFlags) announce(t *functrace.Tracer, cost probe.Cost, stderr io.Wr
 
 // print prints the result.
 func (f *traceFlags) print(r *functrace.Result, out *json.Encoder, stdout io.Writer) error {
-	var names []string
+	names := make([]string, 0, len(r.Functions))
 	for i := range r.Functions {
 		names = append(names, r.Functions[i].Name)
 	}
-	switch {
-	case f.format == formatJSON:
-		return out.Encode(r.Totals())
-	case f.format == formatText:
+	switch f.format {
+	case formatJSON:
+		return out.Encode(r.Totals()) //nolint:musttag // its fields are the names that users read
+	case formatText:
 		if err := r.Text(stdout); err != nil || f.count {
 			return err
 		}

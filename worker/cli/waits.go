@@ -197,8 +197,8 @@ func (f *waitsFlags) run(ctx context.Context, pids []int, stdout, stderr io.Writ
 	return report.Text(stdout, !unicodeTerminal())
 }
 
-// measure times until the end. If the server restarts meanwhile, as after a crash, the figures begin again, and a notice
-// reports it.
+// measure times until the end. If the server restarts meanwhile, as after a crash, the figures begin again, and a
+// notice reports it.
 func (f *waitsFlags) measure(
 	ctx context.Context, server *waitevent.Server, provider waits.Provider, o waits.Options, pids []int, stderr io.Writer,
 ) (*waits.Snapshot, *waitevent.Server, error) {

@@ -38,8 +38,8 @@ func (f *waitsFlags) checkStacks() error {
 	return nil
 }
 
-// maxStackRate is how many stacks a second may be copied: at some microseconds each, they cost the server a twentieth of
-// a processor.
+// maxStackRate is how many stacks a second may be copied: at some microseconds each, they cost the server a twentieth
+// of a processor.
 const maxStackRate = 10_000
 
 // stackRate watches how many stacks are copied.

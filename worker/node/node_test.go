@@ -41,7 +41,7 @@ func serve(t *testing.T, cfg Config, command ...string) (log *journal, end func(
 	cfg.Log = zerolog.New(log)
 	cfg.Interval = 50 * time.Millisecond
 	cfg.Command = func(string, int) *exec.Cmd {
-		return exec.Command(command[0], command[1:]...) //nolint:noctx // ends with its input
+		return exec.Command(command[0], command[1:]...)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

@@ -69,7 +69,7 @@ func (r *reader) plpgsql(callback uint64, code *Code, estate uint64) (trace.Leve
 	return level, true
 }
 
-// reports reports whether a function without a symbol is plpgsql_exec_error_callback. Only that function reads both
+// reports is true if a function without a symbol is plpgsql_exec_error_callback. Only that function reads both
 // err_stmt and err_text, and its code has their distance from the argument. That also confirms the layout.
 func (r *reader) reports(callback uint64, size int) bool {
 	const most = 1024

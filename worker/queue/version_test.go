@@ -147,14 +147,16 @@ func TestUpdateKeepsGrants(t *testing.T) {
 			ALTER DEFAULT PRIVILEGES GRANT ALL ON TABLES TO webapp`)
 		run(t, c, `CREATE EXTENSION pg_stat_backtrace VERSION '1.0'; ALTER EXTENSION pg_stat_backtrace UPDATE TO '1.1';
 			GRANT EXECUTE ON FUNCTION pg_get_backtrace(int), pg_get_backtrace_frames(int) TO monitoring;
-			GRANT EXECUTE ON FUNCTION pg_get_backtrace_frames(int) TO backtracer WITH GRANT OPTION; GRANT SELECT ON pg_stat_backtrace TO monitoring;
+			GRANT EXECUTE ON FUNCTION pg_get_backtrace_frames(int) TO backtracer WITH GRANT OPTION;
+			GRANT SELECT ON pg_stat_backtrace TO monitoring;
 			CREATE VIEW dependent AS SELECT pid, backtrace FROM pg_stat_backtrace;
 			GRANT EXECUTE ON FUNCTION backtrace.claim, backtrace.finish, backtrace.journal, backtrace.prune TO backtracer`)
 		id := value[int64](t, c, "SELECT pg_request_backtrace(1)")
 		run(t, c, "ALTER EXTENSION pg_stat_backtrace UPDATE")
 		got := value[string](t, c, `SELECT string_agg(has_function_privilege(r, f, 'EXECUTE')::text, ' ' ORDER BY r, f)
 			FROM unnest('{webapp,monitoring,backtracer}'::name[]) r,
-			     unnest(ARRAY['pg_get_backtrace(int)', 'backtrace.claim(int, bigint[], oid[])', 'pg_get_backtrace_frames(int)']) f`)
+			     unnest(ARRAY['pg_get_backtrace(int)', 'backtrace.claim(int, bigint[], oid[])',
+			         'pg_get_backtrace_frames(int)']) f`)
 		// backtracer, monitoring, webapp: claim, pg_get_backtrace, pg_get_backtrace_frames
 		const want = "true false true false true true false false false"
 		if got != want {

@@ -50,8 +50,8 @@ func (f *Folded) Write(w io.Writer) error {
 	return out.Flush()
 }
 
-// WriteTop prints the most frequent stacks, at most so many: how often each was seen, and its lines as Write prints them,
-// but innermost first. samples is the total number, for the percentages.
+// WriteTop prints the most frequent stacks, at most so many: how often each was seen, and its lines as Write prints
+// them, but innermost first. samples is the total number, for the percentages.
 func (f *Folded) WriteTop(w io.Writer, most, samples int) error {
 	out := bufio.NewWriter(w)
 	stacks := slices.SortedFunc(maps.Keys(f.counts), func(a, b string) int {

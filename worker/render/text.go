@@ -25,8 +25,8 @@ type Options struct {
 // Further notes show what a PostgreSQL process says about itself: its functions at their frames, the wait event at the
 // innermost frame, and the query at the frame that received it.
 //
-// A trace of several threads has a header line before each thread, with the reason if the thread has no frames. Notes on
-// the first frame, or in the header line, say how a process was captured without a stop, and where in the kernel a
+// A trace of several threads has a header line before each thread, with the reason if the thread has no frames. Notes
+// on the first frame, or in the header line, say how a process was captured without a stop, and where in the kernel a
 // thread sleeps. There is no trailing newline.
 func Text(t *trace.Trace, o Options) string {
 	buf := make([]byte, 0, 4096)

@@ -63,7 +63,7 @@ func fakeAnswer(ctx context.Context, r Request) Answer {
 	switch r.Targets[0] {
 	case askEcho:
 		r.Deadline = time.Time{}
-		text, err := json.Marshal(r) //nolint:musttag // for these tests alone
+		text, err := json.Marshal(r)
 		if err != nil {
 			e.Message = err.Error()
 			return e
@@ -258,7 +258,7 @@ func (s *site) notices(t *testing.T, user, database string) (*pgx.Conn, func() [
 func asked(t *testing.T, c *pgx.Conn, sql string, args ...any) Request {
 	t.Helper()
 	var r Request
-	if err := json.Unmarshal([]byte(text(t, c, sql, args...)), &r); err != nil { //nolint:musttag // see fakeAnswer
+	if err := json.Unmarshal([]byte(text(t, c, sql, args...)), &r); err != nil {
 		t.Fatal(err)
 	}
 	return r

@@ -48,7 +48,7 @@ func (c *Cache) Loaded(pid int) ([]Loaded, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []Loaded
+	all := make([]Loaded, 0, len(maps)/4)
 	seen := make(map[*Module]bool)
 	for i := range maps {
 		if maps[i].Perms&procfs.Exec == 0 {
@@ -214,7 +214,7 @@ func (m *Image) Contains(addr uint64) (f Function, ok bool) {
 		}
 	}
 	if f.Name == "" && ok {
-		if names, _ := m.derivedNow(); names != nil {
+		if names := m.derivedNow(); names != nil {
 			if fact, known := names.At(f.Addr); known && fact.Name != "" {
 				f.Name, f.Derived = fact.Name, true
 			}
@@ -266,7 +266,7 @@ func (m *Image) eachSymbol(each func(s elfimage.Symbol, name string)) {
 
 // eachDerived calls each for every name that is derived from the code.
 func (m *Image) eachDerived(each func(name string, start, end uint64)) {
-	names, _ := m.derivedNow()
+	names := m.derivedNow()
 	table, _ := m.module.Table(nil)
 	if names == nil || table == nil {
 		return
@@ -279,10 +279,11 @@ func (m *Image) eachDerived(each func(name string, start, end uint64)) {
 }
 
 // derivedNow returns the derived names, and waits for them.
-func (m *Image) derivedNow() (*selfnames.Names, bool) {
+func (m *Image) derivedNow() *selfnames.Names {
 	_, _ = m.module.SymbolTable(nil) // sets whether the image is stripped
 	if !m.module.stripped {
-		return nil, true
+		return nil
 	}
-	return m.module.derived.Get(nil, m.module.Warn, m.module.deriveNames)
+	names, _ := m.module.derived.Get(nil, m.module.Warn, m.module.deriveNames)
+	return names
 }
