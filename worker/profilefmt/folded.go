@@ -15,7 +15,7 @@ import (
 // the outermost to the innermost, separated by semicolons, and after a space the sum of the values. A call that was
 // inlined ends in "_[i]". A module in brackets stands for code without a symbol. Stacks whose sum is 0 have no line.
 func writeFolded(w *bufio.Writer, p *profile.Profile, index int, o Options) error {
-	sums, err := foldStacks(p, index, o.Root)
+	sums, err := foldStacks(p, index, o.Root, foldedWords)
 	if err != nil {
 		return err
 	}
@@ -31,10 +31,23 @@ func writeFolded(w *bufio.Writer, p *profile.Profile, index int, o Options) erro
 	return nil
 }
 
+// wording says how names are written. None of them has a semicolon, which separates frames.
+type wording struct {
+	name    func(name string) string
+	inlined string // follows the name of an inlined call
+}
+
+//nolint:gochecknoglobals // tables
+var (
+	// foldedWords has no spaces in names: flame graph programs read them as one word.
+	foldedWords = wording{foldedName, "_[i]"}
+	plainWords  = wording{func(name string) string { return strings.ReplaceAll(shown(name), ";", ",") }, " [inlined]"}
+)
+
 // foldStacks adds up one value of the samples by stack.
-func foldStacks(p *profile.Profile, index int, root []string) (map[string]int64, error) {
+func foldStacks(p *profile.Profile, index int, root []string, words wording) (map[string]int64, error) {
 	sums := make(map[string]int64)
-	f := folder{root: root, names: make(map[*profile.Location][]string)}
+	f := folder{words: words, root: root, names: make(map[*profile.Location][]string)}
 	size := 0
 	for _, s := range p.Sample {
 		v := s.Value[index]
@@ -55,6 +68,7 @@ func foldStacks(p *profile.Profile, index int, root []string) (map[string]int64,
 
 // A folder writes stacks on one line.
 type folder struct {
+	words wording
 	root  []string
 	names map[*profile.Location][]string // of frames, innermost first
 	list  []string
@@ -73,7 +87,7 @@ func (f *folder) stack(s *profile.Sample) []byte {
 	}
 	f.buf = f.buf[:0]
 	for _, label := range f.root {
-		f.add(foldedName(cmp.Or(labelValue(s, label), "[no "+label+"]")))
+		f.add(f.words.name(cmp.Or(labelValue(s, label), "[no "+label+"]")))
 	}
 	for _, name := range slices.Backward(f.list) {
 		f.add(name)
@@ -96,9 +110,9 @@ func (f *folder) location(loc *profile.Location) []string {
 	names, ok := f.names[loc]
 	if !ok {
 		for _, frame := range locationFrames(nil, loc) {
-			name := foldedName(frame.merged())
+			name := f.words.name(frame.merged())
 			if frame.inlined {
-				name += "_[i]"
+				name += f.words.inlined
 			}
 			names = append(names, name)
 		}
