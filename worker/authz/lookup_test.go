@@ -114,7 +114,7 @@ func (s *server) matrix(t *testing.T, look *authz.Lookup, seesTypes bool) {
 func (s *server) wording(t *testing.T, target string, err error, seesTypes bool) {
 	t.Helper()
 	var d *authz.Denied
-	if !errors.As(err, &d) || !seesTypes || strings.Contains(d.Detail, "exist any more") {
+	if !errors.As(err, &d) || !seesTypes || strings.Contains(d.Detail, "no longer exists") {
 		return
 	}
 	for prefix, text := range map[string]string{

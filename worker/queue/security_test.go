@@ -95,7 +95,7 @@ func (s *site) testPrivileges(t *testing.T, admin *pgx.Conn, target int) {
 		"a member's":             {"frank", pid(alice), "", "", ""},
 		"a membership revoked":   {"grace", pid(alice), "REVOKE alice FROM grace", "42501", "privileges of the role"},
 		"EXECUTE revoked":        {"carol", pid(alice), revoke, "42501", "permission denied for"},
-		"the role dropped":       {"dave", pid(alice), "DROP OWNED BY dave; DROP ROLE dave", "42501", "not exist any more"},
+		"the role dropped":       {"dave", pid(alice), "DROP OWNED BY dave; DROP ROLE dave", "42501", "no longer exists"},
 		"no superuser any more":  {"boss", target, "ALTER ROLE boss NOSUPERUSER", "42501", ""},
 		"a superuser in between": {"erin", target, "ALTER ROLE erin SUPERUSER", "", ""},
 	} {
