@@ -100,7 +100,7 @@ func TestExitStatus(t *testing.T) {
 		{[]string{"doctor", "keepalives_idle=x"}, 2, "invalid integer value"},
 		{[]string{"profile"}, 2, "accepts between 1 and 64 arg"},
 		{[]string{"profile", "x"}, 2, `"x" is not a process id`},
-		{[]string{"profile", "--format", "json", "1"}, 2, "--format must be text or folded"},
+		{[]string{"profile", "--format", "json", "1"}, 2, "--format must be one of text, folded"},
 		{[]string{"profile", "--rate", "0", "1"}, 2, "--rate"},
 		{[]string{"profile", "--rate", "NaN", "1"}, 2, "--rate"},
 		{[]string{"profile", "--rate", "1001", "1"}, 2, "from 0.001 to 1000"},

@@ -36,7 +36,7 @@ func (m *processMemory) profile(w io.Writer, format string) error {
 		notes = append(notes, fmt.Sprintf("of %d contexts the figures could not be read", unknown))
 	}
 	return profilefmt.Write(w, m.contextProfile(), profilefmt.Options{
-		Format: format, Title: title, SampleType: totalBytes, Notes: notes,
+		Format: format, Title: title, SampleType: totalBytes, Notes: notes, Noun: "context",
 		Subtitle: fmt.Sprintf("%d contexts with %d bytes, %d of them free; heap and anonymous mappings: %d bytes",
 			len(m.contexts.Contexts), total, free, m.outside.Heap+m.outside.Anonymous),
 	})

@@ -121,10 +121,15 @@ func (f *reportFlags) run(args []string, stdin io.Reader, stdout io.Writer) erro
 			o.Title = filepath.Base(args[0])
 		}
 	}
-	if f.output == "" {
-		return profilefmt.Write(stdout, p, o)
+	out, err := createOutput(f.output, stdout)
+	if err != nil {
+		return err
 	}
-	return writeFile(f.output, func(w io.Writer) error { return profilefmt.Write(w, p, o) })
+	defer out.discard()
+	if err := profilefmt.Write(out, p, o); err != nil {
+		return err
+	}
+	return out.commit()
 }
 
 // readProfile reads one file.
@@ -146,28 +151,4 @@ func readProfile(name string, stdin io.Reader) (*pprof.Profile, error) {
 		return nil, fmt.Errorf("%s: %w", name, err)
 	}
 	return p, nil
-}
-
-// writeFile writes a file that appears under its name when it is complete. An error leaves the old file as it was.
-func writeFile(name string, write func(io.Writer) error) error {
-	if info, err := os.Stat(name); err == nil && !info.Mode().IsRegular() {
-		file, err := os.OpenFile(name, os.O_WRONLY, 0) // a device or a pipe
-		if err != nil {
-			return err
-		}
-		return errors.Join(write(file), file.Close())
-	}
-	temporary := filepath.Join(filepath.Dir(name), fmt.Sprintf(".%s.%d", filepath.Base(name), os.Getpid()))
-	const flags = os.O_WRONLY | os.O_CREATE | os.O_EXCL
-	file, err := os.OpenFile(temporary, flags, 0o666) //nolint:gosec // less the umask, as a shell makes files
-	if err != nil {
-		return err
-	}
-	if err = errors.Join(write(file), file.Close()); err == nil {
-		err = os.Rename(temporary, name)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(temporary))
-	}
-	return nil
 }

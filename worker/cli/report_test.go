@@ -65,8 +65,8 @@ func TestReportReadsGo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "heap.pb.gz")
-	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestExitStatus$", "-test.memprofilerate=1",
-		"-test.memprofile="+file)
+	command := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestReportErrors$",
+		"-test.memprofilerate=1", "-test.memprofile="+file)
 	if out, err := command.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
