@@ -26,7 +26,7 @@ const encodingUTF8 = "UTF8"
 // the longest names, should not become a problem of the server's memory.
 const maxText = 1 << 20
 
-// verbs are what the worker can be asked; see backtrace.verb in sql/.
+// verbs are what the worker can be asked; see verb_function in sql/src/names.sql.
 func verbs() []string {
 	return append([]string{"get", "log", "frames", "stat", "logs", "blocking", "summary", verbMemory, verbBarrier,
 		verbTraceStart, verbTracePoll},

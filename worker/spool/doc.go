@@ -1,7 +1,7 @@
 // Package spool carries requests from waiting SQL calls to the worker, and answers back. It uses a private directory
 // on tmpfs. The server writes requests there (<uuid>.req), and the worker renames answers into place (<uuid>.rep).
 //
-// The SQL side is backtrace.call in sql/pg_stat_backtrace--1.0.sql. Together they define the protocol, whose version
+// The SQL side is backtrace.call in sql/src/calls.sql. Together they define the protocol, whose version
 // this package sets. The file pg_stat_backtrace.pid in the server's data directory names the spool directory, the
 // worker and the key that signs requests. Only the server's operating system user can read or write that file (see
 // pidfile.go).
