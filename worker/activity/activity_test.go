@@ -1,6 +1,7 @@
 package activity
 
 import (
+	"context"
 	"fmt"
 	"testing"
 
@@ -136,7 +137,16 @@ func TestParallelWorkers(t *testing.T) {
 		t.Fatal(err)
 	}
 	conn := s.Connect(t, s.User, "postgres")
-	go func() { _ = conn.PgConn().Exec(t.Context(), "SELECT count(*) FROM many WHERE slow(i)").Close() }()
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		_ = conn.PgConn().Exec(ctx, "SELECT count(*) FROM many WHERE slow(i)").Close()
+	}()
+	t.Cleanup(func() { // before the connection is closed
+		cancel()
+		<-ended
+	})
 	pgtest.Wait(t, "parallel workers", func() bool {
 		processes, err := r.Read()
 		if err != nil {

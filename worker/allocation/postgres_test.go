@@ -109,13 +109,17 @@ func runUntilSleep(t *testing.T, server *pgtest.Server, conn *pgx.Conn, sql stri
 		_, err := conn.Exec(ctx, sql)
 		ended <- err
 	}()
-	t.Cleanup(cancel)
 	if !strings.Contains(sql, "pg_sleep") {
 		if err := <-ended; err != nil {
 			t.Error(err)
 		}
+		cancel()
 		return
 	}
+	t.Cleanup(func() { // before the connection is closed
+		cancel()
+		<-ended
+	})
 	look := server.Connect(t, server.User, "postgres")
 	pgtest.Wait(t, "the backend to sleep", func() bool {
 		var event *string

@@ -174,32 +174,48 @@ func (a Argument) place(machine elf.Machine, golang bool, pushed int64) (probebp
 		return out, fmt.Errorf("argument %d: %w", a.Number, errStackArgument)
 	}
 	const word = 8
-	out.Kind, out.Register = probebpf.Memory, stackPointer(machine)
+	out.Kind, out.Register = probebpf.Memory, conventions[machine].stackPointer
 	out.Offset = pushed + onStack + word*int64(a.Number-len(registers)-1)
 	return out, nil
 }
 
-// stackPointer is its index in NT_PRSTATUS.
-func stackPointer(machine elf.Machine) int {
-	if machine == elf.EM_AARCH64 {
-		return 31
-	}
-	return 19
+// convention says where the arguments of a function are: the registers that pass integers and pointers, as indexes in
+// NT_PRSTATUS, and how far above the stack pointer further arguments lie.
+type convention struct {
+	registers, golang []int
+	onStack           int64
+	stackPointer      int // its index
 }
 
-// argumentRegisters returns the registers that pass integers and pointers, as indexes in NT_PRSTATUS, and how far above
-// the stack pointer further arguments lie.
+// Indexes in NT_PRSTATUS of x86_64.
+const (
+	r11, r10, r9, r8, ax, cx, dx, si, di, bx = 6, 7, 8, 9, 10, 11, 12, 13, 14, 5
+)
+
+// conventions are those of the psABIs and of Go's ABIInternal.
+//
+//nolint:gochecknoglobals // a table
+var conventions = map[elf.Machine]convention{
+	elf.EM_AARCH64: {
+		registers:    []int{0, 1, 2, 3, 4, 5, 6, 7},
+		golang:       []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15},
+		stackPointer: 31,
+	},
+	elf.EM_X86_64: {
+		registers:    []int{di, si, dx, cx, r8, r9},
+		golang:       []int{ax, bx, cx, di, si, r8, r9, r10, r11},
+		onStack:      8, // behind the return address
+		stackPointer: 19,
+	},
+}
+
+// argumentRegisters returns the registers that pass arguments, and how far above the stack pointer further ones lie.
 func argumentRegisters(machine elf.Machine, golang bool) (registers []int, onStack int64) {
-	const r10, r9, r8, ax, cx, dx, si, di, bx, r11 = 7, 8, 9, 10, 11, 12, 13, 14, 5, 6
-	switch {
-	case machine == elf.EM_AARCH64 && golang:
-		return []int{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 0
-	case machine == elf.EM_AARCH64:
-		return []int{0, 1, 2, 3, 4, 5, 6, 7}, 0
-	case golang:
-		return []int{ax, bx, cx, di, si, r8, r9, r10, r11}, 0
+	c := conventions[machine]
+	if golang {
+		return c.golang, 0
 	}
-	return []int{di, si, dx, cx, r8, r9}, 8 // behind the return address
+	return c.registers, c.onStack
 }
 
 // argumentPlaces returns the values that the kernel has to read: the arguments, and behind them the lengths of Go's

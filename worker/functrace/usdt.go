@@ -110,13 +110,19 @@ func (p *staticProbe) matches(name string) bool {
 
 // argument returns where an argument is; false if its description is of a kind that is not read.
 func (p *staticProbe) argument(a Argument, machine elf.Machine) (out probebpf.Argument, ok bool) {
-	if a.Number > len(p.arguments) || machine != elf.EM_X86_64 {
+	parse := placeParsers[machine]
+	if a.Number > len(p.arguments) || parse == nil {
 		return out, false
 	}
-	out, ok = parsePlace(p.arguments[a.Number-1])
+	out, ok = parse(p.arguments[a.Number-1])
 	out.String = a.Form == formString
 	return out, ok
 }
+
+// placeParsers read the descriptions of arguments, by architecture.
+//
+//nolint:gochecknoglobals // a table
+var placeParsers = map[elf.Machine]func(text string) (probebpf.Argument, bool){elf.EM_X86_64: parsePlace}
 
 // parsePlace parses the description of an argument on x86-64: SIZE@OPERAND, in which an operand is %REGISTER, $CONSTANT
 // or DISPLACEMENT(%REGISTER). A negative size means that the value has a sign.
@@ -176,7 +182,7 @@ func registerX86(name string) (int, bool) {
 		}
 	}
 	if name == "rsp" || name == "esp" {
-		return stackPointer(elf.EM_X86_64), true
+		return conventions[elf.EM_X86_64].stackPointer, true
 	}
 	return 0, false
 }

@@ -73,6 +73,9 @@ func isOwnedBy(pid int, uids []int) bool {
 // reach returns the path of a directory that a process names: the same path if it has this process's root directory.
 func reach(proc string, pid int, path string) string {
 	root := filepath.Join(proc, strconv.Itoa(pid), "root")
+	if strings.HasPrefix(path, root+"/") {
+		return path // from an earlier call
+	}
 	own, err1 := os.Stat("/")
 	its, err2 := os.Stat(root + "/")
 	cwd := filepath.Join(proc, strconv.Itoa(pid), "cwd")

@@ -44,19 +44,41 @@ var (
 	ErrLoop = errors.New("the function begins with a loop")
 )
 
+// instructionSets has the functions that understand the code of each architecture.
+//
+//nolint:gochecknoglobals // a table
+var instructionSets = map[elf.Machine]struct {
+	choose func(code []byte, o Options) (Point, error)
+	at     func(code []byte, offset uint64) (p Point, found bool)
+}{
+	elf.EM_X86_64:  {chooseX86, atX86},
+	elf.EM_AARCH64: {chooseA64, atA64},
+}
+
 // Choose chooses an instruction of a function, of which code has all bytes as far as they are known.
 func Choose(machine elf.Machine, code []byte, o Options) (Point, error) {
-	switch machine {
-	case elf.EM_X86_64:
-		return chooseX86(code, o)
-	case elf.EM_AARCH64:
-		return chooseA64(code)
+	set, ok := instructionSets[machine]
+	if !ok {
+		return Point{}, fmt.Errorf("%w (%s)", ErrArchitecture, machine)
 	}
-	return Point{}, fmt.Errorf("%w (%s)", ErrArchitecture, machine)
+	return set.choose(code, o)
+}
+
+// At returns the instruction at an offset of a function, if one begins there.
+func At(machine elf.Machine, code []byte, offset uint64) (Point, error) {
+	set, ok := instructionSets[machine]
+	if !ok {
+		return Point{}, fmt.Errorf("%w (%s)", ErrArchitecture, machine)
+	}
+	p, found := set.at(code, offset)
+	if !found {
+		return Point{}, fmt.Errorf("no instruction begins %d bytes behind the start of the function", offset)
+	}
+	return p, nil
 }
 
 // chooseA64 takes the first instruction: the kernel does not emulate the beginning of most functions.
-func chooseA64(code []byte) (Point, error) {
+func chooseA64(code []byte, _ Options) (Point, error) {
 	if len(code) < 4 {
 		return Point{}, ErrCode
 	}
@@ -64,22 +86,16 @@ func chooseA64(code []byte) (Point, error) {
 	return Point{Emulated: nop, Arguments: true}, nil
 }
 
-// At returns the instruction at an offset of a function, if one begins there.
-func At(machine elf.Machine, code []byte, offset uint64) (Point, error) {
-	switch machine {
-	case elf.EM_X86_64:
-		f := decodeX86(code)
-		for i := range f.list {
-			if x := &f.list[i]; uint64(x.at) == offset {
-				return Point{Offset: offset, Emulated: x.emulated(), Pushed: -1, Text: x.text()}, nil
-			}
+func atX86(code []byte, offset uint64) (p Point, found bool) {
+	f := decodeX86(code)
+	for i := range f.list {
+		if x := &f.list[i]; uint64(x.at) == offset {
+			return Point{Offset: offset, Emulated: x.emulated(), Pushed: -1, Text: x.text()}, true
 		}
-		return Point{}, fmt.Errorf("no instruction begins %d bytes behind the start of the function", offset)
-	case elf.EM_AARCH64:
-		if offset%4 == 0 && offset+4 <= uint64(len(code)) {
-			return Point{Offset: offset, Pushed: -1}, nil
-		}
-		return Point{}, fmt.Errorf("no instruction begins %d bytes behind the start of the function", offset)
 	}
-	return Point{}, fmt.Errorf("%w (%s)", ErrArchitecture, machine)
+	return Point{}, false
+}
+
+func atA64(code []byte, offset uint64) (p Point, found bool) {
+	return Point{Offset: offset, Pushed: -1}, offset%4 == 0 && offset+4 <= uint64(len(code))
 }
