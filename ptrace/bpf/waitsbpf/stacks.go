@@ -28,12 +28,13 @@ var copiesStacks = map[string]bool{"amd64": true}
 
 // check returns why stacks cannot be copied; nil if they can.
 func (o StackOptions) check(hooks Hooks) error {
-	switch {
-	case !o.on():
+	if !o.on() {
 		return nil
-	case !copiesStacks[runtime.GOARCH]:
+	}
+	if !copiesStacks[runtime.GOARCH] {
 		return fmt.Errorf("%w: stacks of waits are copied on x86_64 only", ErrUnsupported)
-	case hooks == Switches:
+	}
+	if hooks == Switches {
 		return fmt.Errorf("%w: stacks are copied at system calls, and this method times sleeps", ErrUnsupported)
 	}
 	return nil
