@@ -194,6 +194,10 @@ BEGIN
                  FROM (SELECT n, nullif(current_setting('pg_stat_backtrace.' || n, true), '')
                        FROM unnest('{timeout,max_frames,nonstop,threads,context,trace}'::text[]) n) s (name, value)
                  WHERE s.value IS NOT NULL));
+            IF length(request) > 65000 THEN     -- the spool has little room, and the worker reads 64 kB
+                RETURN ARRAY['ERROR', '22023', 'the settings pg_stat_backtrace.* are too long', '',
+                    'They may have 1000 characters together.', ''];
+            END IF;
             request := format('COPY (SELECT %L) TO %L', request || ' ' || encode(sha256(decode(worker[8], 'hex')
                 || sha256(decode(worker[7], 'hex') || convert_to(request, 'SQL_ASCII'))), 'hex'),
                 format('%s/%s.req', CASE WHEN (pg_stat_file(worker[11] || '/ready', true)).size IS NULL

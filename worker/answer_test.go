@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
 	"pg_stat_backtrace/ptrace"
@@ -123,6 +125,37 @@ func startOf(t *testing.T, pid int) uint64 {
 		t.Fatal(err)
 	}
 	return stat.StartTime
+}
+
+// nobody is a server without sessions.
+type nobody struct{}
+
+func (nobody) Query(context.Context, func(context.Context, *pgx.Conn) error) error {
+	return errNoServer
+}
+
+// TestLogOfEachVerbIsBounded: no kind of request has lines beyond the limit, or long ones.
+func TestLogOfEachVerbIsBounded(t *testing.T) {
+	t.Parallel()
+	for _, verb := range verbs() {
+		var log bytes.Buffer
+		w := &Worker{
+			limiter: authz.NewLimiter(authz.Limits{PerSecond: 1e6, Burst: 1e6}), bounds: newBounds(0),
+			log: zerolog.New(zerolog.SyncWriter(&log)),
+		}
+		w.waits, w.looker = w.newWaits(), &authz.Lookup{Server: nobody{}}
+		w.cluster = pgcluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+		for range 300 {
+			w.answer(t.Context(), spool.Request{
+				Verb: verb, Targets: []int{1}, Caller: 16384, Deadline: time.Now().Add(time.Minute),
+				Settings: map[string]string{"trace": "1 " + strings.Repeat("x", 30_000)},
+			})
+		}
+		lines := strings.Split(strings.TrimSpace(log.String()), "\n")
+		if log.Len() == 0 || len(lines) > 150 || log.Len() > 100*1024 {
+			t.Errorf("%s: %d lines, %d bytes", verb, len(lines), log.Len())
+		}
+	}
 }
 
 // TestLogIsBounded: whatever a role asks, and how often, its lines in the log and its rows in the journal are few and

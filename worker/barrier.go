@@ -9,6 +9,8 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/barrier"
@@ -39,15 +41,20 @@ func (w *Worker) answerBarrier(ctx context.Context, req spool.Request) spool.Ans
 	case <-ctx.Done():
 		return spool.Busy()
 	}
-	event := w.event(req).Dur("took_ms", time.Since(began))
+	w.log1(req, func(e *zerolog.Event) {
+		e.Dur("took_ms", time.Since(began))
+		if err != nil {
+			e.AnErr("error", err).Msg("request failed")
+			return
+		}
+		e.Int("processes", len(pids)).Msg("request")
+	})
 	if err != nil {
-		event.AnErr("error", err).Msg("request failed")
 		return spool.Answer{
 			Level: "WARNING", SQLState: "01000",
 			Message: "the processes that have not absorbed the barrier are not known",
 		}
 	}
-	event.Int("processes", len(pids)).Msg("request")
 	rows := make([][]string, len(pids))
 	for i, pid := range pids {
 		rows[i] = []string{strconv.Itoa(pid)}

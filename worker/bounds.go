@@ -26,6 +26,9 @@ const (
 	captureMemory = 64 << 20 // captures under way: copied stacks, frames and their names
 	answerMemory  = 64 << 20 // texts of answers until they are delivered
 
+	// readTrees is how many processes have their memory contexts read at a time. Each reading keeps up to 64 MB.
+	readTrees = 3
+
 	// copiedStack is what a capture copies of a stack at most, frameSize what a frame takes with its name and levels,
 	// and lineSize its line or row in an answer.
 	copiedStack = 1 << 20
@@ -42,6 +45,7 @@ type bounds struct {
 	places   *admission.Gate // captures that run side by side
 	captures *admission.Gate // and their bytes
 	answers  *admission.Gate
+	trees    *admission.Gate // readings of memory contexts
 	refusals repeats
 	lines    *authz.Limiter // lines of the log that are about one role
 	unlogged counts
@@ -57,6 +61,7 @@ func newBounds(concurrency int) *bounds {
 	return &bounds{
 		places: admission.New(shares(int64(concurrency))), captures: admission.New(shares(captureMemory)),
 		answers: admission.New(shares(answerMemory)),
+		trees:   admission.New(admission.Limits{Total: readTrees, Ordinary: readTrees - 1, Role: 1}),
 		lines:   authz.NewLimiter(authz.Limits{PerSecond: 10, Burst: 100}),
 	}
 }

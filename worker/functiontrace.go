@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/probe"
@@ -90,7 +91,9 @@ func (w *Worker) answerFunctionTrace(req spool.Request) spool.Answer {
 		a = spool.Answer{Rows: rows}
 	}
 	if req.Verb == verbTraceStart || err != nil {
-		w.event(req).AnErr("error", err).Str("function", req.Settings["trace"]).Msg("trace of a function")
+		w.log1(req, func(e *zerolog.Event) {
+			e.AnErr("error", err).Str("function", shortened(req.Settings["trace"])).Msg("trace of a function")
+		})
 		w.ledger.Add(req.Database, journalRow(req, began, captured{}, a))
 	}
 	return a

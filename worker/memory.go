@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
+
 	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
@@ -30,16 +32,26 @@ const (
 // EXECUTE on the function is the privilege: it is granted as that on pg_backend_memory_contexts.
 func (w *Worker) answerMemory(ctx context.Context, req spool.Request) spool.Answer {
 	began := time.Now()
+	done, err := w.bounds.trees.Acquire(ctx, user(caller(req)), 1)
+	if err != nil {
+		return w.fail(req, began, errBusy)
+	}
+	defer done()
 	m, err := w.memoryContexts(ctx, req)
-	event := w.event(req).Int("pid", req.Targets[0]).Dur("took_ms", time.Since(began))
 	var a spool.Answer
 	if err != nil {
 		a = memoryFailure(req.Targets[0], err)
-		event.Str("sqlstate", a.SQLState).AnErr("error", err).Msg("request failed")
 	} else {
 		a = spool.Answer{Rows: memoryRows(m, req.Targets[0])}
-		event.Int("contexts", len(m.Contexts)).Bool("consistent", m.Consistent).Int("readings", m.Attempts).Msg("request")
 	}
+	w.log1(req, func(e *zerolog.Event) {
+		e.Int("pid", req.Targets[0]).Dur("took_ms", time.Since(began))
+		if err != nil {
+			e.Str("sqlstate", a.SQLState).AnErr("error", err).Msg("request failed")
+			return
+		}
+		e.Int("contexts", len(m.Contexts)).Bool("consistent", m.Consistent).Int("readings", m.Attempts).Msg("request")
+	})
 	w.ledger.Add(req.Database, journalRow(req, began, captured{}, a))
 	return a
 }
@@ -48,11 +60,6 @@ func (w *Worker) memoryContexts(ctx context.Context, req spool.Request) (*captur
 	c, err := w.current()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoServer, err)
-	}
-	if !req.Superuser {
-		if err := w.limiter.Take(req.Caller); err != nil {
-			return nil, err
-		}
 	}
 	target, err := c.Contains(req.Targets[0])
 	switch {

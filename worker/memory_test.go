@@ -3,10 +3,14 @@ package worker
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
+	"time"
 
+	"pg_stat_backtrace/worker/admission"
 	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/pgmemory"
 	"pg_stat_backtrace/worker/spool"
 )
@@ -75,5 +79,33 @@ func TestMemoryFailure(t *testing.T) {
 			got.Detail != c.want.Detail || got.Hint != c.want.Hint {
 			t.Errorf("%v: %+v", c.err, got)
 		}
+	}
+}
+
+// TestMemoryIsShared: a role has the memory contexts of one process read at a time. Others, and superusers, have room
+// meanwhile, and captures too.
+func TestMemoryIsShared(t *testing.T) {
+	t.Parallel()
+	w := idle()
+	w.cluster = pgcluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
+	ask := func(req spool.Request) string {
+		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+		defer cancel()
+		req.Verb, req.Targets, req.Deadline = verbMemory, []int{1}, time.Now().Add(time.Minute)
+		return w.answer(ctx, req).SQLState
+	}
+	const busy, unknown = "53400", "01000"
+	for _, role := range []uint32{16384, 16385} {
+		done, err := w.bounds.trees.Acquire(t.Context(), admission.Who{Role: role}, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer done()
+		if got := ask(spool.Request{Caller: role}); got != busy {
+			t.Errorf("two readings for role %d: %q", role, got)
+		}
+	}
+	if got := ask(spool.Request{Caller: 10, Superuser: true}); got != unknown {
+		t.Errorf("a superuser: %q", got)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/rs/zerolog"
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/waits"
@@ -80,8 +81,15 @@ func waitVerbs() []string {
 // answerWaits answers a request about wait events.
 func (w *Worker) answerWaits(ctx context.Context, req spool.Request) spool.Answer {
 	began := time.Now()
+	done, err := w.bounds.answers.Acquire(ctx, user(caller(req)), maxTogether)
+	if err != nil {
+		return w.fail(req, began, errBusy)
+	}
+	defer done()
 	rows, err := w.waitRows(ctx, req)
-	w.event(req).AnErr("error", err).Int("rows", len(rows)).Dur("took_ms", time.Since(began)).Msg("request")
+	w.log1(req, func(e *zerolog.Event) {
+		e.AnErr("error", err).Int("rows", len(rows)).Dur("took_ms", time.Since(began)).Msg("request")
+	})
 	if err != nil {
 		return waitFailure(err)
 	}

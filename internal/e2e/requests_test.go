@@ -41,6 +41,9 @@ func requests(t *testing.T, s *site) {
 	asker.fails(t, "read-only", many("1"))
 	asker.run(t, "ROLLBACK; SET pg_stat_backtrace.max_frames = '"+strings.Repeat("1", 1000)+"'")
 	asker.fails(t, "long settings", many("1"))
+	boss.run(t, "SET pg_stat_backtrace.context = '"+strings.Repeat("x", 50_000)+"'")
+	boss.fails(t, "long settings", "SELECT pg_get_backtrace(1)")
+	boss.run(t, "RESET pg_stat_backtrace.context")
 	asker.fails(t, "denied function",
 		"SELECT backtrace.enqueue(10, 'request', '{1}', false)::text")
 

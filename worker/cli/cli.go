@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"pg_stat_backtrace/worker/host/rlimits"
+	"pg_stat_backtrace/worker/visible"
 )
 
 // Exit statuses.
@@ -64,7 +65,8 @@ func Main(version string, args []string, stdout, stderr io.Writer) int {
 // tellf writes a message for the user. If even that fails, there is nobody left
 // to be told.
 func tellf(stderr io.Writer, format string, args ...any) {
-	_, _ = fmt.Fprintf(stderr, "pg_stat_backtrace: "+format+"\n", args...)
+	text := fmt.Sprintf(format, args...) // it may have names of other people's files and functions
+	_, _ = fmt.Fprintf(stderr, "pg_stat_backtrace: %s\n", visible.Text(text))
 }
 
 func newRoot(version string) *cobra.Command {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/visible"
 )
 
 // run runs the command line and returns its exit status and output.
@@ -214,5 +216,43 @@ func TestQuantiles(t *testing.T) {
 	}
 	if got := newQuantiles([]time.Duration{7000}); got != (quantiles{P50: 7, P99: 7, Max: 7}) {
 		t.Errorf("one value: %+v", got)
+	}
+}
+
+// TestHostileName: whatever a program is called, no command prints characters that drive a terminal or turn the order
+// of text.
+func TestHostileName(t *testing.T) {
+	t.Parallel()
+	program, err := os.ReadFile("/bin/sleep")
+	if err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(t.TempDir(), "a\u202e\x1b[31mb\x7f\u2066.so")
+	if err := os.WriteFile(path, program, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	cmd := exec.CommandContext(t.Context(), path, "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	}()
+	pid := strconv.Itoa(cmd.Process.Pid)
+	for _, arguments := range []string{
+		"capture", "capture --threads", "capture --format json", "capture --format folded",
+		"capture --format compressed", "symbols", "symbols --format json", "memory", "memory --format json",
+		"trace main", "trace nothing",
+		"trace libc:clock_nanosleep --duration 50ms", "trace libc:clock_nanosleep --duration 50ms --format json",
+		"trace x+0x10 --duration 50ms", "trace a\u202e\x1b[31mb\x7f\u2066.so:main",
+	} {
+		args := append(strings.Split(arguments, " "), pid)
+		_, stdout, stderr := run(t, args...)
+		if at := strings.IndexFunc(stdout+stderr, func(r rune) bool {
+			return r != '\n' && r != '\t' && !visible.Rune(r)
+		}); at >= 0 {
+			t.Errorf("%s: %q", arguments, stdout+stderr)
+		}
 	}
 }

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"strings"
 
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
@@ -47,21 +46,11 @@ func (r *rounds) print(t *trace.Trace) error {
 		}
 		title := ""
 		if s := r.titles[t.PID]; s != "" {
-			title = " (" + printable(s) + ")"
+			title = " (" + visible.Line(s) + ")"
 		}
 		_, err = fmt.Fprintf(w, "process %d%s, %s\n%s\n", t.PID, title, how, render.Text(t, render.Options{}))
 	}
 	return err
-}
-
-// printable returns a foreign text without the characters that could drive a terminal.
-func printable(s string) string {
-	return strings.Map(func(r rune) rune {
-		if visible.Rune(r) {
-			return r
-		}
-		return '?'
-	}, s)
 }
 
 // total prints what is told of all rounds together.

@@ -22,6 +22,7 @@ import (
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgmemory"
 	"pg_stat_backtrace/worker/profilefmt"
+	"pg_stat_backtrace/worker/visible"
 )
 
 // Bounds of a tree on the command line: a million contexts, and 512 MB while it is read.
@@ -429,7 +430,7 @@ func (m *processMemory) json(out io.Writer) error {
 			UsedBytes: known(c.Used()),
 		}
 	}
-	enc := json.NewEncoder(out)
+	enc := json.NewEncoder(visible.Writer{To: out})
 	enc.SetEscapeHTML(false)
 	return enc.Encode(doc)
 }

@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/symbols"
+	"pg_stat_backtrace/worker/visible"
 )
 
 // symbolsFlags are the flags of the command symbols.
@@ -168,7 +169,8 @@ func (f *symbolsFlags) one(
 	}
 	symbols.FindPackages(ctx, images)
 	if f.json {
-		return json.NewEncoder(stdout).Encode(symbolsReport{PID: s.pid, File: s.file, Images: images})
+		out := json.NewEncoder(visible.Writer{To: stdout})
+		return out.Encode(symbolsReport{PID: s.pid, File: s.file, Images: images})
 	}
 	if further {
 		if _, err := fmt.Fprintln(stdout); err != nil {

@@ -18,6 +18,7 @@ import (
 	"pg_stat_backtrace/worker/functrace"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/profilefmt"
+	"pg_stat_backtrace/worker/visible"
 )
 
 // traceFlags are the flags of the command trace.
@@ -202,7 +203,7 @@ func (f *traceFlags) run(ctx context.Context, o functrace.Options, stdout, stder
 		return traceRefusal(err)
 	}
 	tellf(stderr, "tracing for %s; press Ctrl-C to end it", f.duration)
-	out := json.NewEncoder(stdout)
+	out := json.NewEncoder(visible.Writer{To: stdout})
 	out.SetEscapeHTML(false)
 	var each func(*functrace.Event) error
 	if f.format == formatJSON {

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+
+	"pg_stat_backtrace/worker/visible"
 )
 
 // WindowMark begins a line that describes a window.
@@ -63,20 +65,10 @@ func (w *Windows) Header() []string {
 		}
 		start := uint64(n) << windowBits
 		lines = append(lines, fmt.Sprintf("%s0x%x-0x%x 0x%x %s %s",
-			WindowMark, start, start+1<<windowBits, p.Address, id, oneLine(p.Name)))
+			WindowMark, start, start+1<<windowBits, p.Address, id, visible.Line(p.Name)))
 	}
 	w.fresh = 0
 	return lines
-}
-
-// oneLine is a name that does not end the line.
-func oneLine(name string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return '?'
-		}
-		return r
-	}, name)
 }
 
 // Add reads a line that begins with WindowMark. A window replaces an older one at its place. The error is a

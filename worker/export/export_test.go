@@ -579,3 +579,50 @@ func TestReadHeaders(t *testing.T) {
 		t.Errorf("a file that others read: %v", err)
 	}
 }
+
+// TestFolderOfAnotherUser: a folder that another user could fill, or replace, is not used.
+func TestFolderOfAnotherUser(t *testing.T) {
+	base := t.TempDir()
+	make := func(mode os.FileMode, names ...string) string {
+		dir := filepath.Join(append([]string{base}, names...)...)
+		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, mode)); err != nil {
+			t.Fatal(err)
+		}
+		return dir
+	}
+	const sticky = os.ModeSticky | 0o777
+	target := make(0o700, "target")
+	for name, c := range map[string]struct {
+		parent, mode os.FileMode
+		link, public bool
+	}{
+		"private":         {0o700, 0o700, false, false},
+		"readable":        {0o755, 0o755, false, false},
+		"sticky parent":   {sticky, 0o700, false, false},
+		"writable":        {0o700, 0o777, false, true},
+		"sticky":          {0o700, sticky, false, true},
+		"writable parent": {0o777, 0o700, false, true},
+		"link":            {sticky, 0o700, true, true},
+		// The folder with the folder may be a link: what it leads to counts.
+		"link to private": {0o700, 0o700, false, false},
+	} {
+		parent := make(c.parent, name)
+		if name == "link to private" {
+			parent = filepath.Join(base, "to")
+			if err := os.Symlink(name, parent); err != nil {
+				t.Fatal(err)
+			}
+		}
+		dir := filepath.Join(parent, "profiles")
+		if !c.link {
+			make(c.mode, name, "profiles")
+		} else if err := os.Symlink(target, dir); err != nil {
+			t.Fatal(err)
+		}
+		s, err := openSpool(dir, 1000, time.Hour)
+		if errors.Is(err, errPublic) != c.public || c.public == (s.dir != "") {
+			t.Errorf("%s: %v, folder %q", name, err, s.dir)
+		}
+		s.close()
+	}
+}

@@ -63,6 +63,14 @@ func openSpool(dir string, limit int64, maxAge time.Duration) (*spool, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return s, fmt.Errorf("folder for profiles that wait: %w", err)
 	}
+	parent, err := filepath.EvalSymlinks(filepath.Dir(dir))
+	if err == nil {
+		dir = filepath.Join(parent, filepath.Base(dir))
+		err = private(dir)
+	}
+	if err != nil {
+		return s, fmt.Errorf("folder for profiles that wait: %w", err)
+	}
 	lock, err := os.OpenFile(filepath.Join(dir, lockFile), os.O_CREATE|os.O_RDWR|unix.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return s, fmt.Errorf("folder for profiles that wait: %w", err)
@@ -73,6 +81,25 @@ func openSpool(dir string, limit int64, maxAge time.Duration) (*spool, error) {
 	}
 	s.dir, s.lock = dir, lock
 	return s, s.scan()
+}
+
+// errPublic means that another user can change the folder. That user could have this one send files of its choice.
+var errPublic = errors.New("another user can write to it")
+
+// private returns an error if another user than this one and root can change a folder or replace it.
+func private(dir string) error {
+	const others = 0o022
+	for path, sticky := range map[string]uint32{dir: 0, filepath.Dir(dir): unix.S_ISVTX} {
+		var st unix.Stat_t
+		if err := unix.Lstat(path, &st); err != nil {
+			return &fs.PathError{Op: "stat", Path: path, Err: err}
+		}
+		own := st.Uid == uint32(os.Geteuid()) || st.Uid == 0
+		if path == dir && st.Mode&unix.S_IFMT != unix.S_IFDIR || !own || st.Mode&others != 0 && st.Mode&sticky == 0 {
+			return fmt.Errorf("%s: %w", path, errPublic)
+		}
+	}
+	return nil
 }
 
 // scan finds the batches of an earlier worker.

@@ -10,6 +10,7 @@ import (
 
 	"pg_stat_backtrace/worker/stackprofile"
 	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/visible"
 )
 
 // Profile returns the stacks as a profile. Its values are hits that have a stack. Labels are pid and process, and those
@@ -82,10 +83,10 @@ func (f *Traced) label() string {
 	if name == "" {
 		name = f.Name
 	}
-	if strings.Contains(name, "+0x") {
-		return name
+	if !strings.Contains(name, "+0x") {
+		name += " (" + f.Module + ")"
 	}
-	return name + " (" + f.Module + ")"
+	return visible.Line(name)
 }
 
 // frameName is the name of a frame: without an offset, except where no symbol covers the address.

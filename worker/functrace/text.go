@@ -7,9 +7,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/worker/visible"
 )
 
 // maxRows bounds the processes, and the values of arguments, that the text lists for a function.
@@ -25,7 +25,7 @@ func (r *Result) Text(w io.Writer) error {
 		r.Functions[i].text(out, r.Took)
 	}
 	for _, note := range r.Notes {
-		_, _ = fmt.Fprintf(out, "\nNote: %s.\n", note)
+		_, _ = fmt.Fprintf(out, "\nNote: %s.\n", visible.Line(note))
 	}
 	return out.Flush()
 }
@@ -48,7 +48,7 @@ func (f *FunctionResult) text(out *bufio.Writer, took time.Duration) {
 			break
 		}
 		p := &f.Processes[i]
-		pid, title := strconv.Itoa(p.PID), clean(p.Title)
+		pid, title := strconv.Itoa(p.PID), visible.Line(p.Title)
 		if p.PID == 0 {
 			pid, title = "", "all other processes"
 		}
@@ -76,7 +76,7 @@ func (f *FunctionResult) values(out *bufio.Writer) {
 			_, _ = fmt.Fprintf(out, "%10s  %d more\n", "", len(list)-maxRows)
 			break
 		}
-		_, _ = fmt.Fprintf(out, "%10d  %s\n", counts[text], text)
+		_, _ = fmt.Fprintf(out, "%10d  %s\n", counts[text], visible.Line(text))
 	}
 }
 
@@ -128,14 +128,4 @@ func plural(n uint64, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// clean makes a text that a process has chosen safe for a terminal.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, text)
 }

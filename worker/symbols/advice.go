@@ -31,7 +31,8 @@ func Advice(images []Image, again string, configured bool) []string {
 		lines = append(lines, g.system.debuginfod(again, configured)...)
 	}
 	if len(g.unknown) > 0 {
-		lines = append(lines, wrap("of no package: "+strings.Join(uniq(g.unknown), ", ")+". Only who built that has the "+
+		unknown := clean(strings.Join(uniq(g.unknown), ", "))
+		lines = append(lines, wrap("of no package: "+unknown+". Only who built that has the "+
 			"rest: build with -g, or put its debug files at /usr/lib/debug/.build-id/XX/YYYY.debug (XX and YYYY are "+
 			"the build-id)")...)
 	}

@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"io"
 	"strings"
+
+	"pg_stat_backtrace/worker/visible"
 )
 
 // Table prints a line for each image. Below it follow its debug file, if it has one, and its problems. With a
@@ -90,7 +92,7 @@ func (m *Image) below() []string {
 // clean makes a name printable: paths are other people's.
 func clean(s string) string {
 	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r == 0xfffd {
+		if !visible.Rune(r) || r == 0xfffd {
 			return '?'
 		}
 		return r

@@ -4,6 +4,7 @@ package visible
 
 import (
 	"io"
+	"strings"
 	"unicode"
 	"unicode/utf8"
 )
@@ -15,8 +16,28 @@ func Rune(r rune) bool {
 	return !unicode.In(r, unicode.Cc, unicode.Cf, unicode.Zl, unicode.Zp)
 }
 
-// JSON escapes, in encoded JSON that is UTF-8, the characters beyond ASCII that are not visible. It returns b itself if
-// there are none.
+// Line returns a foreign text with a question mark for each character that Rune refuses, line ends included.
+func Line(s string) string {
+	return strings.Map(func(r rune) rune {
+		if Rune(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}
+
+// Text is as Line, but keeps line ends and tabs.
+func Text(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' || Rune(r) {
+			return r
+		}
+		return '?'
+	}, s)
+}
+
+// JSON escapes, in encoded JSON that is UTF-8, the characters that are not visible and that encoders leave as they
+// are: DEL, and characters beyond ASCII. It returns b itself if there are none.
 func JSON(b []byte) []byte {
 	at := hidden(b)
 	if at < 0 {
@@ -25,7 +46,7 @@ func JSON(b []byte) []byte {
 	out := append(make([]byte, 0, len(b)+64), b[:at]...)
 	for b = b[at:]; len(b) > 0; {
 		r, size := utf8.DecodeRune(b)
-		if r < utf8.RuneSelf || r == utf8.RuneError && size == 1 || Rune(r) {
+		if r < utf8.RuneSelf && r != del || r == utf8.RuneError && size == 1 || Rune(r) {
 			out = append(out, b[:size]...)
 		} else {
 			out = appendEscape(out, r)
@@ -35,10 +56,13 @@ func JSON(b []byte) []byte {
 	return out
 }
 
+// del is the only control character that encoders of JSON do not escape.
+const del = 0x7f
+
 // hidden returns where the first of those characters is, -1 if there is none.
 func hidden(b []byte) int {
 	for i := 0; i < len(b); {
-		if b[i] < utf8.RuneSelf {
+		if b[i] < utf8.RuneSelf && b[i] != del {
 			i++
 			continue
 		}

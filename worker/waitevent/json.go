@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace/waits"
+	"pg_stat_backtrace/worker/visible"
 )
 
 type jsonReport struct {
@@ -54,7 +55,7 @@ func (r *Report) JSON(w io.Writer) error {
 	for _, p := range r.Processes {
 		out.Processes = append(out.Processes, jsonProcess{p.PID, p.Title, p.Ended, r.events(p.Rows)})
 	}
-	return json.NewEncoder(w).Encode(out)
+	return json.NewEncoder(visible.Writer{To: w}).Encode(out)
 }
 
 func (r *Report) events(rows []Row) []jsonEvent {

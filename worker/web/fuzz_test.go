@@ -18,7 +18,7 @@ func FuzzProfileRequest(f *testing.F) {
 			return
 		}
 		r, err := parseProfile(values)
-		if err == nil && (r.Duration < 0 || r.Duration.Seconds() > maxSeconds || len(r.PIDs) > maxPIDs || r.key() == "") {
+		if err == nil && (r.Duration <= 0 || r.Duration.Seconds() > maxSeconds || len(r.PIDs) > maxPIDs || r.key() == "") {
 			t.Errorf("%q: %+v", query, r)
 		}
 	})

@@ -55,7 +55,7 @@ func parseProfile(q url.Values) (ProfileRequest, error) {
 		if err != nil || !(seconds > 0 && seconds <= maxSeconds) {
 			return r, fmt.Errorf("seconds must be above 0 and at most %d", maxSeconds)
 		}
-		r.Duration = time.Duration(seconds * float64(time.Second))
+		r.Duration = max(time.Duration(seconds*float64(time.Second)), 1) // 0 would have no end
 	}
 	if text := q.Get("mode"); text != "" {
 		if !slices.Contains([]string{ModeCPU, ModeOffCPU, ModeWall}, text) {
