@@ -273,7 +273,8 @@ func TestNewServer(t *testing.T) {
 	all := func(string) uint64 { return 1 }
 	for rodata, want := range map[string]int{
 		"x\x00postgres (PostgreSQL) 15.18 (Debian)\n\x00": 15, "postgres (PostgreSQL) 18beta1\n": 18,
-		"postgres (PostgreSQL) 13.1\n": 0, "postgres (PostgreSQL) 19devel": 0, "": 0, "postgres (PostgreSQL) ": 0,
+		"postgres (PostgreSQL) 13.1\n": 0, "postgres (PostgreSQL) 20devel": 0, "": 0, "postgres (PostgreSQL) ": 0,
+		"postgres (PostgreSQL) 19rc1": 19,
 		"postgres (PostgreSQL) 15.1\npostgres (PostgreSQL) 16.1\n": 0, "postgres (PostgreSQL) 99999999999999999999": 0,
 	} {
 		s, err := NewServer(all, strings.NewReader(rodata))
