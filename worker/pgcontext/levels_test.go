@@ -274,7 +274,7 @@ func TestNewServer(t *testing.T) {
 	for rodata, want := range map[string]int{
 		"x\x00postgres (PostgreSQL) 15.18 (Debian)\n\x00": 15, "postgres (PostgreSQL) 18beta1\n": 18,
 		"postgres (PostgreSQL) 13.1\n": 0, "postgres (PostgreSQL) 20devel": 0, "": 0, "postgres (PostgreSQL) ": 0,
-		"postgres (PostgreSQL) 19rc1": 19,
+		"postgres (PostgreSQL) 19rc1":                              19,
 		"postgres (PostgreSQL) 15.1\npostgres (PostgreSQL) 16.1\n": 0, "postgres (PostgreSQL) 99999999999999999999": 0,
 	} {
 		s, err := NewServer(all, strings.NewReader(rodata))
