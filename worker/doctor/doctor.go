@@ -7,6 +7,8 @@ import (
 	"context"
 	"fmt"
 	"io"
+
+	"pg_stat_backtrace/worker/visible"
 )
 
 // Options says what to look at; the zero value is the server that libpq's
@@ -45,9 +47,10 @@ func (r *report) add(f finding) {
 	if f.mark == bad {
 		r.failed++
 	}
-	r.printf("%-5s %-14s %s\n", f.mark, f.what+":", f.text)
+	// Names of roles, databases and directories are in it, which other people have chosen.
+	r.printf("%-5s %-14s %s\n", f.mark, f.what+":", visible.Line(f.text))
 	if f.hint != "" && f.mark != good {
-		r.printf("%20s -> %s\n", "", f.hint)
+		r.printf("%20s -> %s\n", "", visible.Line(f.hint))
 	}
 }
 

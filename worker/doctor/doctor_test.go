@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -48,5 +50,22 @@ func TestUnwritable(t *testing.T) {
 	t.Parallel()
 	if _, err := doctor.Run(context.Background(), full{}, doctor.Options{DataDir: t.TempDir()}); !errors.Is(err, errFull) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestHostileNames: a name makes no line of its own, and no characters that drive a terminal are printed.
+func TestHostileNames(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "a\x1b[31m\u202e\x7f\nok    server:        all is well")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	if _, err := doctor.Run(t.Context(), &out, doctor.Options{DataDir: dir}); err != nil {
+		t.Fatal(err)
+	}
+	report := out.String()
+	if strings.Contains(report, "\nok    server:") || strings.ContainsAny(report, "\x1b\u202e\x7f") {
+		t.Errorf("%q", report)
 	}
 }
