@@ -109,6 +109,11 @@ type supervisor struct {
 	clusters map[key]*cluster
 	events   chan event // from goroutines that wait for one cluster
 	beyond   int        // clusters that have no worker because of Max, as logged
+
+	// Lines of explain, less those that the time since has made up for, and how many were not written.
+	lines    float64
+	lastLine time.Time
+	leftOut  int
 }
 
 // phase is what happens with a cluster.
@@ -230,13 +235,32 @@ func (s *supervisor) handle(ctx context.Context, e event) {
 	}
 }
 
+// Any user can start processes that are called postgres, any number of them: the log has few lines about them.
+const (
+	linesPerSecond = 10
+	linesAtOnce    = 100
+)
+
 // explain logs why a cluster has no worker, once for each reason.
 func (s *supervisor) explain(c *cluster, reason string) {
 	if c.reason == reason {
 		return
 	}
 	c.reason = reason
-	s.Log.Warn().Str("cluster", c.DataDir).Int("postmaster", c.PID).Str("reason", reason).Msg("no worker for this process")
+	now := time.Now()
+	s.lines = max(0, s.lines-now.Sub(s.lastLine).Seconds()*linesPerSecond)
+	s.lastLine = now
+	if s.lines+1 > linesAtOnce {
+		s.leftOut++
+		return
+	}
+	s.lines++
+	event := s.Log.Warn().Str("cluster", c.DataDir).Int("postmaster", c.PID).Str("reason", reason)
+	if s.leftOut > 0 {
+		event.Int("left_out", s.leftOut)
+		s.leftOut = 0
+	}
+	event.Msg("no worker for this process")
 }
 
 func (s *supervisor) workerEnded(k key, c *cluster, err error) {

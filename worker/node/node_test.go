@@ -9,6 +9,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/rs/zerolog"
@@ -178,4 +179,26 @@ func TestNoProc(t *testing.T) {
 	if err := Run(t.Context(), Config{Proc: filepath.Join(t.TempDir(), "none")}); err == nil {
 		t.Error("no error without /proc")
 	}
+}
+
+// TestManyImpostors: any number of processes that are called postgres make few lines.
+func TestManyImpostors(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		log := &journal{}
+		s := &supervisor{Config: Config{Log: zerolog.New(log)}}
+		const impostors = 5000
+		for pid := range impostors {
+			s.explain(&cluster{Process: Process{PID: pid}}, "it is none")
+			time.Sleep(time.Millisecond)
+		}
+		if n := log.count("\n"); n < linesAtOnce || n > linesAtOnce+6*linesPerSecond {
+			t.Errorf("%d lines", n)
+		}
+		time.Sleep(time.Second)
+		s.explain(&cluster{}, "it is none")
+		if log.count(`"left_out":`) == 0 {
+			t.Error("nothing is told of what was left out")
+		}
+	})
 }
