@@ -159,7 +159,7 @@ func TestLogOfEachVerbIsBounded(t *testing.T) {
 }
 
 // TestLogIsBounded: whatever a role asks, and how often, its lines in the log and its rows in the journal are few and
-// short, and what is left out is counted.
+// short, and omitted parts are counted.
 func TestLogIsBounded(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -53,7 +53,7 @@ func TestUnwritable(t *testing.T) {
 	}
 }
 
-// TestHostileNames: a name makes no line of its own, and no characters that drive a terminal are printed.
+// TestHostileNames: a name adds no line, and no characters that drive a terminal are printed.
 func TestHostileNames(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "a\x1b[31m\u202e\x7f\nok    server:        all is well")

@@ -583,7 +583,7 @@ func TestReadHeaders(t *testing.T) {
 // TestFolderOfAnotherUser: a folder that another user could fill, or replace, is not used.
 func TestFolderOfAnotherUser(t *testing.T) {
 	base := t.TempDir()
-	make := func(mode os.FileMode, names ...string) string {
+	folder := func(mode os.FileMode, names ...string) string {
 		dir := filepath.Join(append([]string{base}, names...)...)
 		if err := errors.Join(os.MkdirAll(dir, 0o700), os.Chmod(dir, mode)); err != nil {
 			t.Fatal(err)
@@ -591,7 +591,7 @@ func TestFolderOfAnotherUser(t *testing.T) {
 		return dir
 	}
 	const sticky = os.ModeSticky | 0o777
-	target := make(0o700, "target")
+	target := folder(0o700, "target")
 	for name, c := range map[string]struct {
 		parent, mode os.FileMode
 		link, public bool
@@ -603,10 +603,10 @@ func TestFolderOfAnotherUser(t *testing.T) {
 		"sticky":          {0o700, sticky, false, true},
 		"writable parent": {0o777, 0o700, false, true},
 		"link":            {sticky, 0o700, true, true},
-		// The folder with the folder may be a link: what it leads to counts.
+		// The folder with the folder may be a link: its target counts.
 		"link to private": {0o700, 0o700, false, false},
 	} {
-		parent := make(c.parent, name)
+		parent := folder(c.parent, name)
 		if name == "link to private" {
 			parent = filepath.Join(base, "to")
 			if err := os.Symlink(name, parent); err != nil {
@@ -615,7 +615,7 @@ func TestFolderOfAnotherUser(t *testing.T) {
 		}
 		dir := filepath.Join(parent, "profiles")
 		if !c.link {
-			make(c.mode, name, "profiles")
+			folder(c.mode, name, "profiles")
 		} else if err := os.Symlink(target, dir); err != nil {
 			t.Fatal(err)
 		}

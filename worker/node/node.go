@@ -110,7 +110,7 @@ type supervisor struct {
 	events   chan event // from goroutines that wait for one cluster
 	beyond   int        // clusters that have no worker because of Max, as logged
 
-	// Lines of explain, less those that the time since has made up for, and how many were not written.
+	// Lines of explain, less the lines that the time since has made up for, and how many were not written.
 	lines    float64
 	lastLine time.Time
 	leftOut  int
