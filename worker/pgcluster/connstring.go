@@ -28,6 +28,7 @@ var sessionSettings = map[string]string{
 	"lock_timeout":                        "0",
 	"jit":                                 "off",
 	"client_encoding":                     "UTF8",
+	"standard_conforming_strings":         "on", // pgx refuses simple queries without it
 }
 
 // origin has the sources of connection settings: a connection string, and the server that was found.
