@@ -17,6 +17,7 @@ import (
 	"pg_stat_backtrace/worker/compressed"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
+	"pg_stat_backtrace/worker/visible"
 )
 
 // Bounds of what decode reads and keeps.
@@ -230,7 +231,7 @@ func (d *decoder) decodeLine(line string) {
 
 func (d *decoder) echo(line string) {
 	if !d.flags.heapMap {
-		_, _ = fmt.Fprintln(d.out, line) // an error is kept until Flush
+		_, _ = fmt.Fprintln(d.out, visible.Text(line)) // an error is kept until Flush
 	}
 }
 

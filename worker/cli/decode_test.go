@@ -133,3 +133,20 @@ func deepTrace(frames int) *trace.Trace {
 	}
 	return &trace.Trace{PID: 7, Threads: []trace.Thread{th}}
 }
+
+// TestDecodeHostileLines: lines that are repeated drive no terminal.
+func TestDecodeHostileLines(t *testing.T) {
+	t.Parallel()
+	const tricks = "\x1b]0;x\a\u202e"
+	path := filepath.Join(t.TempDir(), "log")
+	text := "~i#0x0-0x1000000 0x0 abcd name" + tricks + "\n~t#pid=7 tid=7" + tricks +
+		"\n~m#IF0BmUQugNCkgCnkhdAYpQa6wAAV\n"
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	status, stdout, stderr := run(t, "decode", path)
+	hostile := strings.ContainsAny(stdout+stderr, "\x1b\a\u202e")
+	if status != exitOK || hostile || !strings.Contains(stdout, "~t#pid=7 tid=7") {
+		t.Errorf("status %d, %q, %q", status, stdout, stderr)
+	}
+}
