@@ -127,7 +127,7 @@ func startOf(t *testing.T, pid int) uint64 {
 	return stat.StartTime
 }
 
-// nobody is a server without sessions.
+// nobody imitates a server in which the worker has no session.
 type nobody struct{}
 
 func (nobody) Query(context.Context, func(context.Context, *pgx.Conn) error) error {

@@ -36,10 +36,6 @@ func TestQueries(t *testing.T) { //nolint:funlen // a story
 	if err != nil {
 		t.Skip("prometheus is not installed: ", err)
 	}
-	if help, err := exec.CommandContext(t.Context(), program, "worker", "--help").Output(); err != nil ||
-		!strings.Contains(string(help), "--listen") {
-		t.Skip("this worker serves no metrics: it has no option --listen")
-	}
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	s.Exec(t, "CREATE EXTENSION pg_stat_backtrace")
 	worker, prom := address(t), address(t)

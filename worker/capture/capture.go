@@ -205,7 +205,7 @@ type run struct {
 }
 
 // captureOnce takes and unwinds one snapshot. It then compares the mappings that it used with the process, except
-// those that were compared before the stop.
+// mappings that it has compared before the stop.
 func (r *run) captureOnce(ctx context.Context, opts ptrace.Options) (built, error) {
 	c := r.capturer
 	snap, notStopped, err := snapshot(ctx, r.target, opts, r.options.NonStop)

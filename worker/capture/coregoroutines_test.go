@@ -13,8 +13,8 @@ import (
 	"pg_stat_backtrace/worker/gostack"
 )
 
-// TestCoreGoroutines compares the goroutines in a core file of the kernel with those that the program has just
-// printed.
+// TestCoreGoroutines compares the goroutines in a core file of the kernel with the list that the program has printed
+// before.
 func TestCoreGoroutines(t *testing.T) {
 	t.Parallel()
 	cmd := exec.Command(buildGoProgram(t, "goroutines", "0", "-ldflags=-s -w"), "spin")

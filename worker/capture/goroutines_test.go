@@ -170,8 +170,8 @@ func TestGoroutines(t *testing.T) {
 }
 
 // TestBusyGoroutines captures the goroutines of a busy program at random times. Every stack must end with the
-// function to which a goroutine returns. Exceptions are goroutines whose thread is switching stacks, and those that
-// got another stack between the lookup and the copy. The shares are printed.
+// function to which a goroutine returns. Exceptions are goroutines whose thread is switching stacks, and goroutines
+// that got another stack between the lookup and the copy. The shares are printed.
 func TestBusyGoroutines(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes a build of Go's own library: not with -short")

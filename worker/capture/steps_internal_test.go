@@ -119,7 +119,7 @@ type stepped struct {
 	doubts                       []doubt
 }
 
-// few counts stacks for which less is known than for a stopped process, and those that end early.
+// few counts the stacks that were unwound by two registers only, and how many of them end early.
 type few struct{ judged, cut int }
 
 // doubt is a stack, without its innermost frame, that differs from the calls but may still be correct. One case is

@@ -55,11 +55,11 @@ flame graph of the contexts, pprof and speedscope are files for those tools.
 
 With --allocations the command traces the calls of malloc, calloc, realloc,
 memalign, mmap, munmap and free of one process, PostgreSQL or not. It prints
-which call paths have allocated, and what of that is live: allocated since the
+which call paths have allocated, and how much is live: allocated since the
 start, and not freed. Frees of older blocks are counted apart. The kernel counts
 each call, which costs the process some microseconds. If the trace costs more
-than --max-overhead, it ends, prints what it has, and the exit status is 1. It
-needs x86_64, Linux 6.6, and root or CAP_BPF and CAP_PERFMON.`
+than --max-overhead, it ends early, prints its figures until then, and exits
+with status 1. It needs x86_64, Linux 6.6, and root or CAP_BPF and CAP_PERFMON.`
 
 func newMemory() *cobra.Command {
 	var f memoryFlags

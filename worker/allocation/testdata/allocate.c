@@ -1,5 +1,5 @@
-/* Allocates as it is told: a command on each line of the standard input, and "ok" when it is done. What it prints with
- * and reads into is static, so that the commands are all that allocates. */
+/* Executes allocations: each line of the standard input is a command, and "ok" is the answer. Its buffers are static, so
+ * that only the commands allocate. */
 #define _GNU_SOURCE
 #include <malloc.h>
 #include <pthread.h>
