@@ -93,6 +93,26 @@ func TestAt(t *testing.T) {
 	}
 }
 
+// TestTargetBehindPadding has a table's target behind padding that follows a return. Call frame information goes on
+// with the return's row in the padding, whose distance is impossible at the target.
+func TestTargetBehindPadding(t *testing.T) {
+	t.Parallel()
+	code := slices.Concat(prologue, []byte{
+		0xff, 0xe0, // 10 jmp rax
+		0xc3, // 12 ret
+		0x90, // 13 nop
+		0x58, // 14 pop rax
+		0x90, // 15 nop
+	})
+	rows := append(slices.Clone(framed), anchors{{12, bySP(8)}, {14, byFP()}}...)
+	f := depth.Function{Start: start, Code: code, Anchor: rows.at}
+	for at, want := range map[uint64]int64{14: framedDepth, 15: framedDepth - 8} {
+		if got, err := f.At(start + at); err != nil || !slices.Equal(got, []int64{want}) {
+			t.Errorf("%d: %v instead of %d, %v", at, got, want, err)
+		}
+	}
+}
+
 func TestAtNeedsAnEntry(t *testing.T) {
 	t.Parallel()
 	f := depth.Function{Start: start, Code: []byte{0x90}, Anchor: func(uint64) depth.Anchor { return byFP() }}

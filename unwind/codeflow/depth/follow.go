@@ -140,7 +140,8 @@ func (w *follower) enterTables() {
 	behindCall := false
 	for i := range w.insts {
 		at := &w.insts[i]
-		if behindCall || !at.depth.reached() {
+		// Distances that call frame information excludes reach nothing: those of padding behind a return, for example.
+		if d := at.anchored(); behindCall || !d.reached() {
 			w.reach(at.offset, w.tables)
 			w.run()
 		}
