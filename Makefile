@@ -97,7 +97,7 @@ quickstart: ## See it work: a throw-away server, a blocked backend, its stack fr
 
 .PHONY: check
 check: ## Run every test: vet, lint, Go with the race detector, pg_regress, TAP
-	scripts/check.sh vet lint go regress tap
+	scripts/check.sh --beside vet,lint,pure sql race regress tap
 
 .PHONY: test test-pg
 test: ## Run the quick tests that need no PostgreSQL server (a minute)
@@ -155,7 +155,7 @@ check-arch: ## Boot arm64, ppc64le, s390x, riscv64 and amd64 under qemu, test th
 
 .PHONY: check-versions
 check-versions: ## Run the tests about SQL, pg_regress and TAP on every version of the npm binaries, 14 to 18
-	scripts/check.sh sql
+	scripts/check.sh versions
 	awk '!/^#/ {print $$2}' scripts/npm-postgresql.sha512 | \
 		while read -r version; do PG_NPM_VERSION=$$version scripts/check.sh regress tap </dev/null || exit 1; done
 

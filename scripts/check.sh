@@ -1,12 +1,17 @@
 #!/usr/bin/env bash
-# check.sh STAGE...: run tests. Missing programs are fetched first. Ends with the number of tests of each stage. The
-# exit status is 0 if all passed. Stages:
+# check.sh [--beside STAGE,...] STAGE...: run tests. Missing programs are fetched first. Ends with the number of tests
+# of each stage. The exit status is 0 if all passed. The stages of --beside compute, and run beside the others, which
+# wait for servers most of the time. Stages:
 #
 #   vet            also builds for each architecture
 #   lint
 #   test           no server
 #   test-pg        one server
-#   go             with the race detector
+#   sql            the Go tests of SQL on every version, with the race detector
+#   pure           the Go tests below unwind and internal
+#   race           the other Go tests, with the race detector
+#   go             sql, pure, race
+#   versions       the Go tests of SQL, also those that otherwise run on the oldest and the newest version alone
 #   soak           hours
 #   faults         minutes; prints figures
 #   nonstop        minutes; prints figures
@@ -82,13 +87,15 @@ stage_lint() {
 
 # go_tests STAGE OPTION...: run go test, show a line for each package, failures and skipped tests, and count.
 go_tests() {
-	local stage=$1 status=0 log=$WORK/go-test.log
+	local stage=$1 status=0 log=$WORK/$1.log
 	shift
 	cd "$TOP"
 	say "go test $* ${PACKAGES[*]}"
+	export PGSB_TEST_TEMPLATES=$WORK/templates
 	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
-	"$GO" build -o "$WORK/testreport" ./internal/testreport
-	"$GO" test -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/go-test.json" | "$WORK/testreport" "$WORK/failures" | tee "$log" || status=1
+	"$GO" build -o "$WORK/testreport-$stage" ./internal/testreport
+	"$GO" test -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
+		"$WORK/testreport-$stage" "$WORK/failures" | tee "$log" || status=1
 	result "$stage" $status "$(tail -n 1 "$log")"
 }
 
@@ -107,35 +114,63 @@ built_debug_postgresql() {
 CONTRACT=(./internal/e2e ./worker/authz ./worker/queue ./worker/spool)
 
 stage_go() {
-	local race=(-race) newest given=${PGSB_TEST_BINDIRS:-}
+	stage_sql
+	stage_pure
+	stage_race
+}
+
+stage_sql() {
 	need_server
 	make_version_trees
-	if ! need_race_detector; then
-		note "no C compiler here: the race detector needs one, so the tests run without it"
-		race=()
-	fi
+	choose_race
 	PACKAGES=("${CONTRACT[@]}")
-	go_tests sql "${race[@]}"
-	[[ -z ${VERSION_BINS:-} ]] || support_table -check
-	newest=${VERSION_BINS%:}
-	export PGSB_TEST_BINDIRS=${given:-${newest:+${newest##*:}:}$PG_BIN}
+	PGSB_TEST_BINDIRS=${GIVEN_BINDIRS:-$VERSION_BINS$PG_BIN} go_tests sql "${RACE[@]}"
+	[[ -z ${VERSION_BINS:-} ]] || support_table sql -check
+}
+
+# stage_pure runs the packages where the race detector would double the work and find nothing: those below unwind start
+# no goroutines, except dwarf.
+stage_pure() {
+	two_versions
 	built_debug_postgresql
-	# The race detector doubles the work. The packages below unwind start no goroutines, except dwarf.
 	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./... | grep -E '/unwind(/|$)|/internal/' |
 		grep -vE '/internal/e2e$|/unwind/dwarf')
 	go_tests pure
-	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./ptrace/... ./worker/... ./unwind/dwarf/... . |
-		grep -vE '/worker/(authz|queue|spool)$')
-	go_tests go "${race[@]}"
 }
 
-# stage_sql runs the packages about SQL, every test on every version.
-stage_sql() {
+stage_race() {
+	two_versions
+	choose_race
+	built_debug_postgresql
+	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./ptrace/... ./worker/... ./unwind/dwarf/... . |
+		grep -vE '/worker/(authz|queue|spool)$')
+	go_tests race "${RACE[@]}"
+}
+
+# two_versions lets the tests use the newest version and the native one, unless the caller has chosen.
+two_versions() {
+	local newest
+	need_server
+	make_version_trees
+	newest=${VERSION_BINS%:}
+	export PGSB_TEST_BINDIRS=${GIVEN_BINDIRS:-${newest:+${newest##*:}:}$PG_BIN}
+}
+
+# choose_race sets RACE, the options of go test.
+choose_race() {
+	RACE=(-race)
+	need_race_detector && return
+	note "no C compiler here: the race detector needs one, so the tests run without it"
+	RACE=()
+}
+
+# stage_versions runs the packages about SQL, every test on every version.
+stage_versions() {
 	need_server
 	make_version_trees
 	need_race_detector || true # testdata/preload.c needs the compiler
 	PACKAGES=("${CONTRACT[@]}")
-	PGSB_TEST_ALL_VERSIONS=1 go_tests sql
+	PGSB_TEST_ALL_VERSIONS=1 go_tests versions
 }
 
 # stage_support-table runs the end-to-end tests on every version and writes doc/benchmarks.md's table of supported versions.
@@ -145,13 +180,15 @@ stage_support-table() {
 	make_version_trees
 	need_race_detector || true # testdata/preload.c needs the compiler
 	go_tests support
-	support_table
+	support_table support
 }
 
-# support_table [-check] makes doc/benchmarks.md's table of supported versions from the results, or checks it.
+# support_table STAGE [-check] makes doc/benchmarks.md's table of supported versions from the results of a stage, or
+# checks it.
 support_table() {
-	local status=0
-	(cd "$TOP" && "$GO" run ./internal/supporttable "$@" doc/benchmarks.md) <"$WORK/go-test.json" || status=1
+	local status=0 results=$WORK/$1.json
+	shift
+	(cd "$TOP" && "$GO" run ./internal/supporttable "$@" doc/benchmarks.md) <"$results" || status=1
 	result table $status "doc/benchmarks.md, supported versions"
 }
 
@@ -326,14 +363,53 @@ mount_small_filesystem() {
 	fi
 }
 
+# start_beside STAGES: run stages, separated by commas, in the background. finish_beside waits for them, and prints what
+# they printed.
+start_beside() {
+	local stages stage
+	IFS=, read -ra stages <<<"$1"
+	say "Beside the following: ${stages[*]}"
+	set -m # its own group, to be ended as one
+	(
+		renice -n 10 -p "$BASHPID" >/dev/null # a server that waits for a processor costs its tests more
+		set +e # each stage remembers its failures
+		for stage in "${stages[@]}"; do "stage_$stage"; done
+		printf '%s\n' "${RESULTS[@]}" >"$WORK/beside.results"
+		exit "$FAILED"
+	) >"$WORK/beside.log" 2>&1 </dev/null &
+	BESIDE=$!
+	set +m
+	stop_at_end "-$BESIDE"
+}
+
+finish_beside() {
+	local results=()
+	wait "$BESIDE" || FAILED=1
+	cat "$WORK/beside.log"
+	[[ -e $WORK/beside.results ]] || die "the stages beside the others ended early"
+	mapfile -t results <"$WORK/beside.results"
+	RESULTS=("${results[@]}" "${RESULTS[@]}")
+}
+
 main() {
-	local stage
+	local stage beside=
+	if [[ ${1:-} == --beside ]]; then
+		beside=${2:?}
+		shift 2
+	fi
 	[[ $# -gt 0 ]] || die "no stage given" "see the comment in $0"
-	make_workdir
-	for stage; do
+	for stage in ${beside//,/ } "$@"; do
 		[[ $(type -t "stage_$stage") == function ]] || die "no such stage: $stage"
-		"stage_$stage"
 	done
+	make_workdir
+	GIVEN_BINDIRS=${PGSB_TEST_BINDIRS:-} # stages choose others
+	if [[ -n $beside ]]; then
+		need_server
+		make_version_trees
+		start_beside "$beside"
+	fi
+	for stage; do "stage_$stage"; done
+	[[ -z $beside ]] || finish_beside
 	say "Results ($SECONDS s)"
 	for stage in "${RESULTS[@]}"; do note "$stage"; done
 	[[ ! -e $WORK/failures ]] || cat "$WORK/failures"

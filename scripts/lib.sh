@@ -89,7 +89,7 @@ make_workdir() {
 STOP_PIDS=()
 STOP_SERVERS=()
 
-# stop_at_end PID: end that process (ours) when the script ends.
+# stop_at_end PID: end that process (ours) when the script ends, or with -PID its group.
 stop_at_end() { STOP_PIDS=("$1" "${STOP_PIDS[@]}"); }
 
 # cleanup ends the started processes, newest first, each by its pid, and removes the private directory.
@@ -98,7 +98,7 @@ cleanup() {
 	trap '' INT TERM
 	set +e
 	for pid in "${STOP_PIDS[@]}"; do
-		kill "$pid" 2>/dev/null && wait "$pid" 2>/dev/null
+		kill -- "$pid" 2>/dev/null && wait "${pid#-}" 2>/dev/null
 	done
 	for data in "${STOP_SERVERS[@]}"; do
 		[[ ! -e $data/postmaster.pid ]] || as_server "$PG_BIN/pg_ctl" -s -w -m immediate -D "$data" stop

@@ -121,10 +121,10 @@ make_private_tree() {
 }
 
 # make_version_trees makes a private copy of every version of the npm binaries that scripts/npm-postgresql.sha512 lists,
-# and sets VERSION_BINS to their folders of programs, colon-separated. To be called after prepare_postgresql.
+# and sets VERSION_BINS to their folders of programs, colon-separated, once. To be called after prepare_postgresql.
 make_version_trees() {
 	local version
-	VERSION_BINS=
+	[[ -z ${VERSION_BINS:-} ]] || return 0
 	if [[ $(uname -m) != x86_64 ]]; then
 		note "the npm binaries are used on x86_64 only: the tests run on PostgreSQL $PG_VERSION alone"
 		return 0

@@ -7,7 +7,8 @@
 //
 // Environment:
 //
-//	PGSB_TEST_BINDIRS  colon-separated directories with initdb and postgres; default /usr/lib/postgresql/*/bin
-//	PGSB_TEST_SERVERS  "none" skips every test that needs a server
-//	PGSB_TEST_USER     user that runs the servers when the test runs as root; default postgres
+//	PGSB_TEST_BINDIRS    colon-separated directories with initdb and postgres; default /usr/lib/postgresql/*/bin
+//	PGSB_TEST_TEMPLATES  directory where test programs share what initdb makes; default: none is shared
+//	PGSB_TEST_SERVERS    "none" skips every test that needs a server
+//	PGSB_TEST_USER       user that runs the servers when the test runs as root; default postgres
 package pgtest

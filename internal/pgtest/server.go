@@ -1,7 +1,6 @@
 package pgtest
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -40,7 +39,7 @@ type Options struct {
 	Standby bool
 	// Prepare, when not nil, is called with a connection string of the primary before a Standby becomes one.
 	Prepare func(dsn string)
-	// Stopped leaves the server down after initdb; the test calls Start.
+	// Stopped leaves the server down; the test calls Start.
 	Stopped bool
 }
 
@@ -249,16 +248,10 @@ func (s *Server) accepts() bool {
 
 func (s *Server) initDB(o Options) {
 	s.t.Helper()
-	arguments := []string{
-		"-D", s.DataDir, "-U", s.User, "-A", "trust", "--no-sync", "--no-locale", "--encoding=UTF8",
-	}
-	var out bytes.Buffer
-	initdb := s.account.apply(exec.CommandContext(s.t.Context(), filepath.Join(s.BinDir, "initdb"),
-		append(arguments, o.InitDB...)...))
-	initdb.Stdout, initdb.Stderr = &out, &out
-	if err := initdb.Run(); err != nil {
-		s.t.Fatalf("initdb: %v\n%s", err, out.String())
-	}
+	arguments := append([]string{
+		"-U", s.User, "-A", "trust", "--no-sync", "--no-locale", "--encoding=UTF8",
+	}, o.InitDB...)
+	copyTemplate(s.t, s.account, s.BinDir, s.DataDir, arguments)
 	s.configure(o)
 }
 
