@@ -81,6 +81,15 @@ func permissions(t *testing.T, s *site) {
 				ask1(s.PostmasterPID()))
 		})
 	}
+	t.Run("catalog", func(t *testing.T) { catalog(t, s) })
+	t.Run("log", func(t *testing.T) {
+		log := func(x target) string { return fmt.Sprintf("SELECT pg_log_backtrace(%d)::text", x.pid) }
+		if got := s.connect(t, "heir", "postgres").text(t, log(targets[0])); got != "true" {
+			t.Errorf("the heir's request: %s", got)
+		}
+		s.connect(t, "heir", "postgres").fails(t, "superuser's process", log(targets[1]))
+		s.connect(t, "stranger", "postgres").fails(t, "other role", log(targets[0]))
+	})
 	t.Run("queries", func(t *testing.T) { queries(t, s) })
 	t.Run("no such process", func(t *testing.T) {
 		c := s.connect(t, "stranger", "postgres")
