@@ -42,6 +42,7 @@ func (w *Worker) answerMemory(ctx context.Context, req spool.Request) spool.Answ
 	if err != nil {
 		a = memoryFailure(req.Targets[0], err)
 	} else {
+		w.hideStatements(m.Tree, req.Superuser)
 		a = spool.Answer{Rows: memoryRows(m, req.Targets[0])}
 	}
 	w.log1(req, func(e *zerolog.Event) {

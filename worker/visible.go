@@ -1,6 +1,11 @@
 package worker
 
-import "pg_stat_backtrace/worker/trace"
+import (
+	"slices"
+
+	"pg_stat_backtrace/worker/pgmemory"
+	"pg_stat_backtrace/worker/trace"
+)
 
 // The values of Config.Context. Such a text belongs to the owner of the function, often a SECURITY DEFINER one, and may
 // hold data that the role of the session must not see.
@@ -16,9 +21,29 @@ const (
 
 // visible returns what a caller may see of a trace; nil for none.
 func (w *Worker) visible(t *trace.Trace, superuser bool) *trace.Trace {
-	switch {
-	case t == nil, w.cfg.Context == ContextAll, w.cfg.Context != ContextOff && superuser:
+	if t == nil || w.showsStatements(superuser) {
 		return t
 	}
 	return t.WithoutStatements()
+}
+
+// showsStatements reports whether a caller may see the text of statements that functions run.
+func (w *Worker) showsStatements(superuser bool) bool {
+	return w.cfg.Context == ContextAll || w.cfg.Context != ContextOff && superuser
+}
+
+// statementContexts are the memory contexts of plans, whose identifier is the text of the statement. A function may have
+// prepared it.
+var statementContexts = []string{"CachedPlan", "CachedPlanSource"}
+
+// hideStatements removes these identifiers unless the caller may see them.
+func (w *Worker) hideStatements(tree *pgmemory.Tree, superuser bool) {
+	if w.showsStatements(superuser) {
+		return
+	}
+	for i := range tree.Contexts {
+		if c := &tree.Contexts[i]; slices.Contains(statementContexts, c.Name) {
+			c.Ident = ""
+		}
+	}
 }

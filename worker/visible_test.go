@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/worker/pgmemory"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -25,6 +26,26 @@ func TestVisible(t *testing.T) {
 		text := render.Text(w.visible(full, c.superuser), render.Options{})
 		if strings.Contains(text, "secret") != c.shown || !strings.Contains(text, "[SQL statement") {
 			t.Errorf("--context=%s, superuser %v: %s", c.context, c.superuser, text)
+		}
+	}
+	for _, c := range []struct {
+		context          string
+		superuser, shown bool
+	}{
+		{"", true, true}, {"", false, false}, {ContextSuperuser, false, false}, {ContextAll, false, true},
+		{ContextOff, true, false},
+	} {
+		tree := &pgmemory.Tree{Contexts: []pgmemory.Context{
+			{Name: "CachedPlanSource", Ident: "secret"}, {Name: "CachedPlan", Ident: "secret"},
+			{Name: "index info", Ident: "i"},
+		}}
+		(&Worker{cfg: Config{Context: c.context}}).hideStatements(tree, c.superuser)
+		want := ""
+		if c.shown {
+			want = "secret"
+		}
+		if l := tree.Contexts; l[0].Ident != want || l[1].Ident != want || l[2].Ident != "i" {
+			t.Errorf("--context=%s, superuser %v: %+v", c.context, c.superuser, l)
 		}
 	}
 	if (&Worker{}).visible(nil, false) != nil {

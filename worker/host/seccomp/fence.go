@@ -1,7 +1,8 @@
 // Package seccomp permanently forbids this process the system calls with which an attacker could do harm. These
-// change or end another process, run a program, enter a namespace, or load code into the kernel. The package allows
-// the ptrace requests that a capture needs, none of which writes. It uses a seccomp filter (seccomp(2)) for all
-// threads. A refused call fails with EPERM.
+// change, slow or end another process, start a process or a program, make code, enter a namespace, change the host, or
+// load code into the kernel. The package allows the ptrace requests that a capture needs, none of which writes. It uses a
+// seccomp filter (seccomp(2)) for all threads. A refused call fails with EPERM. A call that is newer than this package
+// fails with ENOSYS, as on an older kernel.
 //
 // Landlock is unsuitable for a tracer, because it forbids tracing processes outside its domain.
 //
@@ -12,6 +13,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -24,13 +26,37 @@ var ErrUnsupported = errors.New("no seccomp filters here")
 var forbidden = []uint32{
 	unix.SYS_PROCESS_VM_WRITEV, unix.SYS_PIDFD_GETFD, unix.SYS_PIDFD_SEND_SIGNAL, // another process
 	unix.SYS_TKILL, unix.SYS_RT_SIGQUEUEINFO, unix.SYS_RT_TGSIGQUEUEINFO, unix.SYS_PROCESS_MADVISE,
-	unix.SYS_EXECVE, unix.SYS_EXECVEAT, // another program
+	unix.SYS_PROCESS_MRELEASE, unix.SYS_KCMP, unix.SYS_MIGRATE_PAGES, unix.SYS_MOVE_PAGES,
+	unix.SYS_SETPRIORITY, unix.SYS_IOPRIO_SET, unix.SYS_SETPGID,
+	unix.SYS_SHMGET, unix.SYS_SHMAT, unix.SYS_SHMCTL, // what processes share
+	unix.SYS_SEMGET, unix.SYS_SEMTIMEDOP, unix.SYS_SEMCTL,
+	unix.SYS_MSGGET, unix.SYS_MSGSND, unix.SYS_MSGRCV, unix.SYS_MSGCTL,
+	unix.SYS_MQ_OPEN, unix.SYS_MQ_UNLINK, unix.SYS_MQ_NOTIFY,
+	unix.SYS_EXECVE, unix.SYS_EXECVEAT, // another program, or other code
+	unix.SYS_PERSONALITY, unix.SYS_PKEY_MPROTECT, unix.SYS_REMAP_FILE_PAGES,
 	unix.SYS_SETNS, unix.SYS_UNSHARE, unix.SYS_CHROOT, unix.SYS_PIVOT_ROOT, // another view of the system
-	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, unix.SYS_FSOPEN,
+	unix.SYS_MOUNT, unix.SYS_UMOUNT2, unix.SYS_MOVE_MOUNT, unix.SYS_OPEN_TREE, openTreeAttr, unix.SYS_MOUNT_SETATTR,
+	unix.SYS_FSOPEN, unix.SYS_FSCONFIG, unix.SYS_FSMOUNT, unix.SYS_FSPICK,
+	unix.SYS_NAME_TO_HANDLE_AT, unix.SYS_OPEN_BY_HANDLE_AT, unix.SYS_MKNODAT, unix.SYS_FANOTIFY_INIT,
 	unix.SYS_INIT_MODULE, unix.SYS_FINIT_MODULE, unix.SYS_DELETE_MODULE, unix.SYS_KEXEC_LOAD, unix.SYS_KEXEC_FILE_LOAD,
-	unix.SYS_BPF, unix.SYS_USERFAULTFD, unix.SYS_REBOOT, unix.SYS_ADD_KEY, unix.SYS_KEYCTL,
-	unix.SYS_IO_URING_SETUP, // would bypass the filter
-	unix.SYS_LISTEN,         // a server on the network
+	unix.SYS_BPF, unix.SYS_USERFAULTFD, unix.SYS_REBOOT, unix.SYS_ADD_KEY, unix.SYS_KEYCTL, unix.SYS_REQUEST_KEY,
+	unix.SYS_SWAPON, unix.SYS_SWAPOFF, unix.SYS_ACCT, unix.SYS_QUOTACTL, unix.SYS_QUOTACTL_FD, unix.SYS_SYSLOG,
+	unix.SYS_SETTIMEOFDAY, unix.SYS_CLOCK_SETTIME, unix.SYS_CLOCK_ADJTIME, unix.SYS_ADJTIMEX,
+	unix.SYS_SETHOSTNAME, unix.SYS_SETDOMAINNAME, unix.SYS_VHANGUP,
+	unix.SYS_LOOKUP_DCOOKIE, unix.SYS_LSM_SET_SELF_ATTR,
+	unix.SYS_IO_URING_SETUP, unix.SYS_IO_URING_ENTER, unix.SYS_IO_URING_REGISTER, // would bypass the filter
+	unix.SYS_SECCOMP, // another filter, with a supervisor
+	unix.SYS_LISTEN,  // a server on the network
+}
+
+// openTreeAttr is open_tree_attr(2), on every architecture.
+const openTreeAttr = 467
+
+// raised remembers that this process has the filter, which forbids another one.
+var raised struct {
+	sync.Mutex
+
+	done bool
 }
 
 // Raise installs the filter, and sets no_new_privs (prctl(2)), which the filter needs. A second call changes nothing.
@@ -39,6 +65,11 @@ func Raise(allowed ...uint32) error {
 	machine, ok := machines[runtime.GOARCH]
 	if !ok {
 		return fmt.Errorf("%w: architecture %s", ErrUnsupported, runtime.GOARCH)
+	}
+	raised.Lock()
+	defer raised.Unlock()
+	if raised.done {
+		return nil
 	}
 	// The kernel applies both to all threads, with the state of this thread.
 	runtime.LockOSThread()
@@ -61,5 +92,6 @@ func Raise(allowed ...uint32) error {
 	case thread != 0:
 		return fmt.Errorf("setting a seccomp filter: thread %d cannot take it", thread)
 	}
+	raised.done = true
 	return nil
 }

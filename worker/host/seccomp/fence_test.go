@@ -43,7 +43,8 @@ func behind(target int) error {
 			errs = append(errs, fmt.Errorf("system call %d: %w", number, errno))
 		}
 	}
-	errs = append(errs, everyThread(), captured(target), signaled(target), killedAtExit(target), changed(target))
+	errs = append(errs, everyThread(), captured(target), signaled(target), killedAtExit(target), changed(target),
+		signaledByFile(target), slowed(target), started(), mapped(), newer(), Raise())
 	return errors.Join(errs...)
 }
 
@@ -79,6 +80,90 @@ func killedAtExit(target int) error {
 	_, _, errno := unix.Syscall6(unix.SYS_PTRACE, unix.PTRACE_DETACH, uintptr(target), 0, uintptr(unix.SIGKILL), 0, 0)
 	if errno != unix.EPERM {
 		return fmt.Errorf("detach with SIGKILL: %w", errno)
+	}
+	return nil
+}
+
+// signaledByFile checks that this process cannot make the kernel send SIGKILL to the owner of a ready file.
+func signaledByFile(target int) error {
+	var pipe [2]int
+	if err := unix.Pipe2(pipe[:], unix.O_NONBLOCK); err != nil {
+		return err
+	}
+	for name, try := range map[string]func() error{
+		"F_SETSIG":  func() error { _, err := unix.FcntlInt(uintptr(pipe[0]), setSignal, int(unix.SIGKILL)); return err },
+		"F_SETOWN":  func() error { _, err := unix.FcntlInt(uintptr(pipe[0]), setOwner, target); return err },
+		"FIOSETOWN": func() error { return unix.IoctlSetPointerInt(pipe[0], fileOwner, target) },
+		"TIOCSTI":   func() error { return unix.IoctlSetPointerInt(pipe[0], terminalInput, 'x') },
+	} {
+		if err := try(); !errors.Is(err, unix.EPERM) {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	_, err := unix.FcntlInt(uintptr(pipe[0]), unix.F_GETFL, 0)
+	return err
+}
+
+// slowed checks that this process cannot change how another one is scheduled, and can do so for its own threads.
+func slowed(target int) error {
+	var all unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &all); err != nil {
+		return err
+	}
+	if err := unix.SchedSetaffinity(target, &all); !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("sched_setaffinity of another process: %w", err)
+	}
+	batch := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: unix.SCHED_BATCH}
+	if err := unix.SchedSetAttr(target, &batch, 0); !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("sched_setattr of another process: %w", err)
+	}
+	return errors.Join(unix.SchedSetaffinity(0, &all), unix.SchedSetAttr(0, &batch, 0))
+}
+
+// started checks that this process cannot make a process, also not in a new user namespace, and can make threads.
+func started() error {
+	for _, flags := range []uintptr{uintptr(unix.SIGCHLD), unix.CLONE_NEWUSER, unix.CLONE_VM | unix.CLONE_VFORK, 1 << 40} {
+		arguments := [2]uintptr{flags, 0}
+		if machines[runtime.GOARCH].cloneFlags == 1 {
+			arguments = [2]uintptr{0, flags}
+		}
+		pid, _, errno := unix.RawSyscall6(unix.SYS_CLONE, arguments[0], arguments[1], 0, 0, 0, 0)
+		if pid == 0 && errno == 0 {
+			unix.Exit(0) // the child
+		}
+		if errno != unix.EPERM {
+			return fmt.Errorf("clone with flags %#x: %w", flags, errno)
+		}
+	}
+	for range 4 { // each of the locked threads needs another one
+		done := make(chan struct{})
+		go func() {
+			runtime.LockOSThread()
+			close(done)
+		}()
+		<-done
+	}
+	return nil
+}
+
+// mapped checks that this process cannot map code, unless its C library needs that.
+func mapped() error {
+	memory, err := unix.Mmap(-1, 0, os.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil || loadsLibraries {
+		return err
+	}
+	if err := unix.Mprotect(memory, unix.PROT_READ|unix.PROT_EXEC); !errors.Is(err, unix.EPERM) {
+		return fmt.Errorf("mprotect with PROT_EXEC: %w", err)
+	}
+	return unix.Mprotect(memory, unix.PROT_READ)
+}
+
+// newer checks that calls newer than the filter, and calls of x32, look like missing ones.
+func newer() error {
+	for _, number := range []uintptr{endOfCalls, 521, 545, 1000, 1<<30 | 59, 1<<31 - 1} {
+		if _, _, errno := unix.RawSyscall6(number, 0, 0, 0, 0, 0, 0); errno != unix.ENOSYS {
+			return fmt.Errorf("system call %d: %w", number, errno)
+		}
 	}
 	return nil
 }
@@ -153,6 +238,12 @@ func TestFence(t *testing.T) {
 	}
 }
 
+// at returns arguments of which one is set.
+func at(argument uint32, value uint64) (arguments [4]uint64) {
+	arguments[argument] = value
+	return arguments
+}
+
 // TestFilters runs the program of each architecture as the kernel would.
 func TestFilters(t *testing.T) {
 	const own = 4711
@@ -202,12 +293,38 @@ func TestFilters(t *testing.T) {
 			{"signal to another's thread", m.audit, unix.SYS_TGKILL, [4]uint64{1, 5, 23}, false},
 			{"limit of its own", m.audit, unix.SYS_PRLIMIT64, [4]uint64{0, 7, 1, 1}, true},
 			{"limit of another", m.audit, unix.SYS_PRLIMIT64, [4]uint64{1, 0, 1, 0}, false},
-			{"x32", m.audit, unix.SYS_READ | 0x4000_0000, [4]uint64{}, m.alternate == 0},
+			{"x32", m.audit, unix.SYS_READ | 0x4000_0000, [4]uint64{}, false},
+			{"ptrace of x32", m.audit, 521, [4]uint64{}, false},
+			{"newer", m.audit, endOfCalls, [4]uint64{}, false},
+			{"thread", m.audit, unix.SYS_CLONE, at(m.cloneFlags, 0x50f00), true},
+			{"process", m.audit, unix.SYS_CLONE, at(m.cloneFlags, uint64(unix.SIGCHLD)), false},
+			{"namespace", m.audit, unix.SYS_CLONE, at(m.cloneFlags, 0x50f00|unix.CLONE_NEWUSER), false},
+			{"clone3", m.audit, unix.SYS_CLONE3, [4]uint64{}, false},
+			{"duplicate", m.audit, unix.SYS_FCNTL, [4]uint64{3, unix.F_DUPFD_CLOEXEC}, true},
+			{"owner of a file", m.audit, unix.SYS_FCNTL, [4]uint64{3, setOwner, 1}, false},
+			{"owner by a structure", m.audit, unix.SYS_FCNTL, [4]uint64{3, setOwnerEx, 1}, false},
+			{"signal of a file", m.audit, unix.SYS_FCNTL, [4]uint64{3, setSignal | 1<<32, 9}, false},
+			{"owner of a socket", m.audit, unix.SYS_IOCTL, [4]uint64{3, socketOwner, 1}, false},
+			{"input of a terminal", m.audit, unix.SYS_IOCTL, [4]uint64{0, terminalInput | 1<<32, 1}, false},
+			{"size of a terminal", m.audit, unix.SYS_IOCTL, [4]uint64{0, 0x5413, 1}, true},
+			{"no new privileges", m.audit, unix.SYS_PRCTL, [4]uint64{unix.PR_SET_NO_NEW_PRIVS, 1}, true},
+			{"tracer", m.audit, unix.SYS_PRCTL, [4]uint64{unix.PR_SET_PTRACER, 1}, false},
+			{"core scheduling", m.audit, unix.SYS_PRCTL, [4]uint64{unix.PR_SCHED_CORE, 1, 1}, false},
+			{"own priority", m.audit, unix.SYS_SCHED_SETSCHEDULER, [4]uint64{0, 1}, true},
+			{"priority of another", m.audit, unix.SYS_SCHED_SETSCHEDULER, [4]uint64{1, 1}, false},
+			{"processors of another", m.audit, unix.SYS_SCHED_SETAFFINITY, [4]uint64{1, 8, 1}, false},
+			{"socket", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_INET6, 1}, true},
+			{"packets", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_PACKET, 1}, false},
+			{"kernel cryptography", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_ALG, 1}, false},
+			{"virtual machine", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_VSOCK, 1}, false},
+			{"memory", m.audit, unix.SYS_MPROTECT, [4]uint64{0, 4096, unix.PROT_READ | unix.PROT_WRITE}, true},
+			{"code", m.audit, unix.SYS_MPROTECT, [4]uint64{0, 4096, unix.PROT_READ | unix.PROT_EXEC}, loadsLibraries},
+			{"map code", m.audit, unix.SYS_MMAP, [4]uint64{0, 4096, unix.PROT_EXEC}, loadsLibraries || m.mmapByPointer},
 		} {
 			data := map[uint32]uint32{numberAt: c.number, auditAt: c.audit}
 			for i, value := range c.arguments {
-				at := argumentAt + 8*uint32(i)
-				data[at+m.low], data[at+4-m.low] = uint32(value), uint32(value>>32)
+				offset := argumentAt + 8*uint32(i)
+				data[offset+m.low], data[offset+4-m.low] = uint32(value), uint32(value>>32)
 			}
 			if got := verdict(t, p, data); (got == unix.SECCOMP_RET_ALLOW) != c.allowed {
 				t.Errorf("%s, %s: %#x", name, c.what, got)
@@ -237,6 +354,8 @@ func verdict(t *testing.T, p []unix.SockFilter, data map[uint32]uint32) uint32 {
 			holds = accumulator == i.K
 		case ifAnyBit:
 			holds = accumulator&i.K != 0
+		case ifAtLeast:
+			holds = accumulator >= i.K
 		default:
 			t.Fatalf("instruction %d is %#x", at, i.Code)
 		}
