@@ -3,7 +3,6 @@ package web
 import (
 	"net/http"
 	"net/http/httptest"
-	"net/url"
 	"testing"
 )
 
@@ -12,12 +11,9 @@ func FuzzProfileRequest(f *testing.F) {
 	f.Add("seconds=30&mode=wall&query_id=-5&pid=1,2&pid=3")
 	f.Add("seconds=1e-300&query_id=18446744073709551615")
 	f.Add("seconds=Inf&mode=CPU&pid=,")
+	f.Add("seconds=1;mode=wall&pid=%")
 	f.Fuzz(func(t *testing.T, query string) {
-		values, err := url.ParseQuery(query)
-		if err != nil {
-			return
-		}
-		r, err := parseProfile(values)
+		r, _, err := parseProfile(query)
 		if err == nil && (r.Duration <= 0 || r.Duration.Seconds() > maxSeconds || len(r.PIDs) > maxPIDs || r.key() == "") {
 			t.Errorf("%q: %+v", query, r)
 		}

@@ -177,12 +177,12 @@ func (s *Server) profile(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "application/octet-stream")
 		return
 	}
-	request, err := parseProfile(r.URL.Query())
+	request, query, err := parseProfile(r.URL.RawQuery)
 	if err != nil {
 		failf(w, http.StatusBadRequest, "%v", err)
 		return
 	}
-	format := cmp.Or(r.URL.Query().Get("format"), formatPprof)
+	format := cmp.Or(query.Get("format"), formatPprof)
 	if contentTypes[format] == "" || format != formatPprof && s.cfg.Render == nil {
 		failf(w, http.StatusBadRequest, "format must be pprof, html, text, folded or speedscope")
 		return

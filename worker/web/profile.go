@@ -46,9 +46,18 @@ const (
 	collectGrace = 30 * time.Second
 )
 
-// parseProfile reads the parameters of a request. Parameters that other programs know and this one does not have no
-// effect.
-func parseProfile(q url.Values) (ProfileRequest, error) {
+// parseProfile reads the parameters of a request, which it also returns. Parameters that other programs know and this
+// one does not have no effect.
+func parseProfile(query string) (ProfileRequest, url.Values, error) {
+	q, err := url.ParseQuery(query)
+	if err != nil { // a parameter that cannot be read must not become a default
+		return ProfileRequest{}, nil, errors.New("the parameters cannot be read; separate them by &")
+	}
+	r, err := readProfile(q)
+	return r, q, err
+}
+
+func readProfile(q url.Values) (ProfileRequest, error) {
 	r := ProfileRequest{Duration: defaultSeconds * time.Second, Mode: ModeCPU}
 	if text := q.Get("seconds"); text != "" {
 		seconds, err := strconv.ParseFloat(text, 64)

@@ -158,6 +158,8 @@ func TestPages(t *testing.T) {
 		{"/debug/pprof/profile?format=html", nil, 400, "format must be"},
 		{"/debug/pprof/profile?seconds=301", nil, 400, "at most 300"},
 		{"/debug/pprof/profile?seconds=NaN", nil, 400, "seconds must be"},
+		{"/debug/pprof/profile?seconds=1;format=html", nil, 400, "cannot be read"},
+		{"/debug/pprof/profile?seconds=%zz", nil, 400, "cannot be read"},
 		{"/debug/pprof/profile?mode=both", nil, 400, "cpu, offcpu or wall"},
 		{"/debug/pprof/profile?pid=1,x", nil, 400, "process id"},
 		{"/debug/pprof/profile?query_id=1.5", nil, 400, "query id"},

@@ -1,8 +1,8 @@
 // Package seccomp permanently forbids this process the system calls with which an attacker could do harm. These
 // change, slow or end another process, start a process or a program, make code, enter a namespace, change the host, or
-// load code into the kernel. The package allows the ptrace requests that a capture needs, none of which writes. It uses a
-// seccomp filter (seccomp(2)) for all threads. A refused call fails with EPERM. A call that is newer than this package
-// fails with ENOSYS, as on an older kernel.
+// load code into the kernel. The package allows the ptrace requests that a capture needs, none of which writes. It uses
+// a seccomp filter (seccomp(2)) for all threads. A refused call fails with EPERM. A call that is newer than this
+// package fails with ENOSYS, as on an older kernel.
 //
 // Landlock is unsuitable for a tracer, because it forbids tracing processes outside its domain.
 //

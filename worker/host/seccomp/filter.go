@@ -21,8 +21,8 @@ type machine struct {
 }
 
 // endOfCalls is above the number of every system call that this package knows. The kernel gives the same numbers to new
-// calls on all architectures. On x86-64, numbers from 512 to 547 and numbers with bit 30 are calls of x32. Kernels before
-// 5.4 accept the former without that bit, among them ptrace and execve.
+// calls on all architectures. On x86-64, numbers from 512 to 547 and numbers with bit 30 are calls of x32. Kernels
+// before 5.4 accept the former without that bit, among them ptrace and execve.
 const endOfCalls = 470
 
 var machines = map[string]machine{
