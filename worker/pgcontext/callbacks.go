@@ -49,11 +49,15 @@ func (r *reader) spi(arg uint64) (trace.Level, bool) {
 	case mode >= firstAssign && mode <= lastAssign:
 		prefix = assignmentPrefix
 	}
+	return statementLevel(prefix, text, cut), true
+}
+
+func statementLevel(prefix, text string, cut bool) trace.Level {
 	quote := `"`
 	if cut {
 		quote = `..."`
 	}
-	return trace.Level{Kind: trace.SPI, Query: text, Cut: cut, Text: prefix + ` "` + text + quote}, true
+	return trace.Level{Kind: trace.SPI, Query: text, Cut: cut, Text: prefix + ` "` + text + quote}
 }
 
 // sqlFunction names an SQL function and the number of its statement, as sql_exec_error_callback (functions.c) does.

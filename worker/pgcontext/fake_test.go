@@ -16,7 +16,8 @@ const (
 	stackLow  = 0x7ffe_0000_0000
 	stackHigh = stackLow + 64*frameSize
 	frameSize = 0x400
-	plpgsqlAt = 0x77_0000_0000 // its code, with plpgsql_exec_error_callback at the beginning
+	plpgsqlAt = 0x77_0000_0000    // its code, with plpgsql_exec_error_callback at the beginning
+	execSQLAt = plpgsqlAt + 0x400 // plpgsql_execsql_error_callback
 	rodataAt  = plpgsqlAt + 0x10000
 	spiAt     = bias + 0x2000
 	sqlAt     = bias + 0x2100
@@ -63,6 +64,7 @@ func newFake(major int) *fake {
 	f.assemble(pythonAt+0x800, map[uint64]string{
 		pythonAt: "plpython_error_callback", pyDoAt: "plpython_inline_error_callback",
 	})
+	f.assemble(rodataAt+0x800, map[uint64]string{execSQLAt: "plpgsql_execsql_error_callback"})
 	f.put32(plpgsqlAt+0x10, uint32(f.layout.errStmt))
 	f.put32(plpgsqlAt+0x20, uint32(f.layout.errText))
 	// mov DatabaseEncoding(%rip),%rax; mov 8(%rax),%eax; ret
@@ -193,6 +195,7 @@ func (f *fake) code(addr uint64) Code {
 		copyAt: "CopyFromErrorCallback", vacuumAt: "vacuum_error_callback", workerAt: "parallel_vacuum_error_callback",
 		lockAt: "XactLockTableWaitErrorCb", perlAt: "plperl_exec_callback", perlDoAt: "plperl_inline_callback",
 		pythonAt: "plpython_error_callback", pyDoAt: "plpython_inline_error_callback",
+		execSQLAt: "plpgsql_execsql_error_callback",
 	}
 	name := names[addr]
 	if f.stripped && addr != copyAt {
@@ -207,6 +210,8 @@ func (f *fake) code(addr uint64) Code {
 		return Code{Module: plpgsqlModule, Function: "plpgsql_exec_error_callback", Size: 64}
 	case addr == plpgsqlAt:
 		return Code{Module: plpgsqlModule, Size: 64}
+	case addr == execSQLAt:
+		return Code{Module: plpgsqlModule, Function: name, Size: 64}
 	case addr > plpgsqlAt && addr < plpgsqlAt+0x20000:
 		return Code{Module: plpgsqlModule}
 	}

@@ -51,6 +51,8 @@ var callbacks = []callback{
 			`while updating tuple (%u,%u) in relation "%s"`, `while locking tuple (%u,%u) in relation "%s"`,
 		}, (*reader).tupleLock,
 	},
+	{execCallback, plpgsqlModule, nil, (*reader).plpgsql}, // recognised by what its code reads
+	{"plpgsql_execsql_error_callback", plpgsqlModule, []string{`SQL statement "%s"`}, (*reader).simpleStatement},
 	{"plperl_exec_callback", plperlModule, []string{`PL/Perl function "%s"`}, (*reader).perl},
 	{"plperl_inline_callback", plperlModule, []string{"PL/Perl anonymous code block"}, (*reader).perlBlock},
 	{
@@ -60,8 +62,8 @@ var callbacks = []callback{
 	{"plpython_inline_error_callback", pythonModule, []string{"PL/Python anonymous code block"}, (*reader).pythonBlock},
 }
 
-// identify returns the callback by its name, or else by the constants that its code uses. It returns nil if it is
-// unknown.
+// identify returns the callback by its name, or else by its code: the constants that it uses, or the fields that it
+// reads. It returns nil if it is unknown.
 func (r *reader) identify(addr uint64, code *Code) *callback {
 	module := code.Module
 	if code.Server {
@@ -73,24 +75,25 @@ func (r *reader) identify(addr uint64, code *Code) *callback {
 	if !slices.ContainsFunc(callbacks, func(c callback) bool { return c.module == module }) {
 		return nil
 	}
-	return r.recognise(code, func() verdict {
-		return verdict{callback: byFormats(module, r.constants(addr, code))}
-	}).callback
-}
-
-// verdict is the result of examining the code of a function without a name.
-type verdict struct {
-	callback *callback // nil: none of them
-	plpgsql  bool      // plpgsql_exec_error_callback
+	if code.Function != "" && module == plpgsqlModule {
+		return nil
+	}
+	return r.recognise(code, func() *callback {
+		if module == plpgsqlModule && r.reports(addr, code.Size) {
+			return byName(module, execCallback)
+		}
+		return byFormats(module, r.constants(addr, code))
+	})
 }
 
 // maxVerdicts bounds the cached functions; a server has some dozens of callbacks.
 const maxVerdicts = 512
 
-// verdicts caches functions by their place in a file, because the code is the same in all processes.
+// verdicts caches functions by their place in a file, because the code is the same in all processes. A function that
+// is none of the callbacks is nil.
 type verdicts struct {
 	mu      sync.Mutex
-	byPlace map[codePlace]verdict
+	byPlace map[codePlace]*callback
 }
 
 type codePlace struct {
@@ -100,7 +103,7 @@ type codePlace struct {
 
 // recognise examines a function's code, unless the result is cached. If the code could not be read, the next call
 // tries again.
-func (r *reader) recognise(code *Code, look func() verdict) verdict {
+func (r *reader) recognise(code *Code, look func() *callback) *callback {
 	seen, place := &r.server.seen, codePlace{code.Image, code.Function, code.Offset}
 	seen.mu.Lock()
 	v, known := seen.byPlace[place]
@@ -114,7 +117,7 @@ func (r *reader) recognise(code *Code, look func() verdict) verdict {
 	if code.Image != "" && !r.lacking {
 		seen.mu.Lock()
 		if len(seen.byPlace) >= maxVerdicts || seen.byPlace == nil {
-			seen.byPlace = make(map[codePlace]verdict)
+			seen.byPlace = make(map[codePlace]*callback)
 		}
 		seen.byPlace[place] = v
 		seen.mu.Unlock()

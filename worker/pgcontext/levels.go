@@ -4,7 +4,8 @@
 // waits.
 //
 // All data that may change while the process runs come from a copy made in the same stop as the stack (see
-// Process.ExtraReads). Only names of functions and relations in use are read afterwards, and compared with the copy.
+// Process.ExtraReads). Names of functions and relations in use, and some statements of PL/pgSQL functions in use, are read
+// afterwards, and compared with the copy.
 // The layouts of the structures are those of the supported PostgreSQL versions on 64-bit machines. The package checks
 // data where it can. It silently leaves out data that fail a check or belong to another version.
 //
@@ -257,6 +258,9 @@ func (r *reader) levels() []Placed {
 			if ok {
 				out = append(out, Placed{Frame: frame.Index, Level: level})
 			}
+			if _, onStack := r.frameOf(arg); !onStack {
+				level.Kind = ""
+			}
 			r.note(callback, level.Kind)
 		}
 		next, ok3 := r.word(node)
@@ -298,9 +302,6 @@ func (r *reader) frameOf(addr uint64) (*Frame, bool) {
 // level reads one node by its callback.
 func (r *reader) level(frame *Frame, callback, arg uint64) (trace.Level, bool) {
 	code := r.in.Code(callback)
-	if code.Module == plpgsqlModule && frame.Module == plpgsqlModule {
-		return r.plpgsql(callback, &code, arg)
-	}
 	if c := r.identify(callback, &code); c != nil && (c.module == server || c.module == frame.Module) {
 		return c.read(r, arg)
 	}

@@ -67,6 +67,43 @@ func TestStatementsWithTwoNames(t *testing.T) {
 	})
 }
 
+// TestSimpleStatement reads a statement that PL/pgSQL evaluates without SPI. A text that changed after the copy is left
+// out, and so is a text in a frame of another library.
+func TestSimpleStatement(t *testing.T) {
+	each(t, func(t *testing.T, f *fake) {
+		expr := f.alloc(make([]byte, 64))
+		f.put64(expr, f.text("SELECT 'ä' INTO x"))
+		f.node(execSQLAt, expr)
+		f.plpgsql("f()", 1, 16, 4)
+		outer := "PL/pgSQL function f() line 4 at SQL statement"
+		want := []string{`SQL statement "SELECT 'ä' INTO x"`, outer}
+		check(t, f.lines(), want...)
+		f.stripped = true
+		check(t, f.lines(), want...)
+
+		in := f.input()
+		in.Live = func(addr uint64, p []byte) int {
+			n := f.read(addr, p)
+			if addr == expr {
+				p[0]++
+			}
+			return n
+		}
+		if levels := f.server().Process(bias).Read(in).Levels; len(levels) != 1 || levels[0].Level.Text != outer {
+			t.Errorf("of a changed expression: %v", levels)
+		}
+		in = f.input()
+		in.Frames[0].Module = "other.so"
+		if levels := f.server().Process(bias).Read(in).Levels; len(levels) != 1 || levels[0].Level.Text != outer {
+			t.Errorf("in a frame of another library: %v", levels)
+		}
+		f.put64(expr, f.text(strings.Repeat("x", maxStatement+1)))
+		check(t, f.lines(), `SQL statement "`+strings.Repeat("x", maxStatement)+`..."`, outer)
+		f.put64(expr, 0)
+		check(t, f.lines(), outer)
+	})
+}
+
 // TestVariable is the initialisation of a variable: from 15 on, its line is given.
 func TestVariable(t *testing.T) {
 	each(t, func(t *testing.T, f *fake) {
@@ -265,6 +302,24 @@ func TestQueryAndWait(t *testing.T) {
 	} {
 		if got := read(6, "", event).Wait; got != want {
 			t.Errorf("event %#x: %v, want %v", event, got, want)
+		}
+	}
+}
+
+// TestEncodingOfMarkedCode reads the encoding of a server that was compiled with -fcf-protection, and of code that only
+// resembles GetDatabaseEncoding.
+func TestEncodingOfMarkedCode(t *testing.T) {
+	const mark = "\xf3\x0f\x1e\xfa"
+	for code, want := range map[string]string{
+		mark + "\x48\x8b\x05\xf5\x00\x00\x00\x8b\x40\x08\xc3": "'ä'",
+		mark + "\x48\x8b\x05\xf5\x00\x00\x00\x8b\x40\x04\xc3": `'\xc3\xa4'`,
+		mark + mark + "\x48\x8b\x05\xf1\x00\x00\x00\x8b\x40":  `'\xc3\xa4'`,
+	} {
+		f := newFake(19)
+		f.put(encodeAt, []byte(code))
+		f.put64(queryAt, f.text("'ä'"))
+		if got := f.server().Process(bias).Read(f.input()).Query; got != want {
+			t.Errorf("query %q, want %q", got, want)
 		}
 	}
 }

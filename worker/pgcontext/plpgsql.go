@@ -10,6 +10,7 @@ import (
 
 const (
 	plpgsqlModule = "plpgsql.so"
+	execCallback  = "plpgsql_exec_error_callback"
 	// inlineBlock is the signature of a DO block (plpgsql_compile_inline).
 	inlineBlock = "inline_code_block"
 	// maxLine bounds a line number; a function's source is at most 1 GB.
@@ -30,13 +31,8 @@ func (l *layout) estate() []Deref {
 }
 
 // plpgsql describes a level as plpgsql_exec_error_callback (pl_exec.c) does.
-func (r *reader) plpgsql(callback uint64, code *Code, estate uint64) (trace.Level, bool) {
+func (r *reader) plpgsql(estate uint64) (trace.Level, bool) {
 	none := trace.Level{}
-	if code.Function != "plpgsql_exec_error_callback" && (code.Function != "" || !r.recognise(code, func() verdict {
-		return verdict{plpgsql: r.reports(callback, code.Size)}
-	}).plpgsql) {
-		return none, false
-	}
 	if _, onStack := r.frameOf(estate); !onStack {
 		return none, false
 	}
@@ -67,6 +63,18 @@ func (r *reader) plpgsql(callback uint64, code *Code, estate uint64) (trace.Leve
 		level.Text += fmt.Sprintf(" line %d at %s", line, kind)
 	}
 	return level, true
+}
+
+// simpleStatement describes a statement that PL/pgSQL evaluates without SPI, as plpgsql_execsql_error_callback
+// (pl_exec.c) does from 19 on. The argument is a PLpgSQL_expr, which begins with the text. The function is in use, so
+// the text stays valid.
+func (r *reader) simpleStatement(expr uint64) (trace.Level, bool) {
+	query, ok := r.word(expr)
+	if !ok {
+		return trace.Level{}, false
+	}
+	text, cut := r.text(r.live, query, maxStatement)
+	return statementLevel("SQL statement", text, cut), text != "" && r.same(expr)
 }
 
 // reports is true if a function without a symbol is plpgsql_exec_error_callback. Only that function reads both
@@ -155,7 +163,7 @@ func (r *reader) line(estate, stmt uint64) (line int, has, ok bool) {
 }
 
 // statement names a statement as plpgsql_stmt_typename (pl_funcs.c) does. The order is that in PLpgSQL_stmt_type
-// (plpgsql.h), which is the same from 14 to 18.
+// (plpgsql.h), which is the same from 14 to 19.
 func (r *reader) statement(stmt uint64) (string, bool) {
 	kind, ok := r.number(stmt)
 	if !ok || kind < 0 || int(kind) >= len(statements) {

@@ -60,7 +60,7 @@ func TestVerdictsBounded(t *testing.T) {
 	f := newFake(17)
 	r := reader{Process: f.server().Process(bias), in: f.input()}
 	for i := range 3 * maxVerdicts {
-		r.recognise(&Code{Image: "image", Offset: uint64(i)}, func() verdict { return verdict{plpgsql: true} })
+		r.recognise(&Code{Image: "image", Offset: uint64(i)}, func() *callback { return &callbacks[0] })
 	}
 	if n := len(r.server.seen.byPlace); n == 0 || n > maxVerdicts {
 		t.Errorf("%d functions are kept", n)

@@ -123,16 +123,25 @@ func (r *reader) databaseEncoding() int {
 }
 
 // encodingVariable finds the variable DatabaseEncoding, for which a stripped server has no symbol. It reads the code
-// of the function GetDatabaseEncoding, which loads that pointer and returns the number at its target. It returns 0 if
-// the code has another form, as on machines other than x86-64.
+// of the function GetDatabaseEncoding, which loads that pointer and returns the number at its target. Servers that are
+// compiled with -fcf-protection have the instruction endbr64 before. It returns 0 if the code has another form, as on
+// machines other than x86-64.
 func (r *reader) encodingVariable() uint64 {
-	var code [11]byte
+	const (
+		mark = "\xf3\x0f\x1e\xfa" // endbr64
+		load = 7                  // bytes of mov disp(%rip),%rax
+		form = 11                 // bytes of the function without endbr64
+	)
 	at := r.server.getEncoding
-	if at == 0 || r.live(r.bias+at, code[:]) < len(code) {
+	if at == 0 {
 		return 0
 	}
-	const load = 7 // bytes of mov disp(%rip),%rax
-	if string(code[:3]) != "\x48\x8b\x05" || string(code[load:]) != "\x8b\x40\x08\xc3" {
+	var first [len(mark)]byte
+	if r.live(r.bias+at, first[:]) == len(mark) && string(first[:]) == mark {
+		at += uint64(len(mark))
+	}
+	var code [form]byte
+	if r.live(r.bias+at, code[:]) < len(code) || string(code[:3]) != "\x48\x8b\x05" || string(code[load:]) != "\x8b\x40\x08\xc3" {
 		return 0
 	}
 	return at + load + uint64(int64(int32(binary.LittleEndian.Uint32(code[3:]))))
