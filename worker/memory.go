@@ -130,7 +130,7 @@ func memoryFailure(pid int, err error) spool.Answer {
 		fault.Detail = "It is starting or ending, or its memory cannot be read."
 	case errors.Is(err, capture.ErrNotPostgres), errors.Is(err, pgmemory.ErrNotServer):
 		fault.Message = fmt.Sprintf("memory contexts of process with PID %d are not known", pid)
-		fault.Detail = "It runs no PostgreSQL server of version 14 to 18."
+		fault.Detail = "It runs no PostgreSQL server of version 14 to 19."
 	case errors.Is(err, context.DeadlineExceeded):
 		fault.Message = fmt.Sprintf("memory contexts of process with PID %d could not be read in time", pid)
 		fault.Hint = "Increase pg_stat_backtrace.timeout."

@@ -67,7 +67,7 @@ func TestMemoryFailure(t *testing.T) {
 		}},
 		{capture.ErrNotPostgres, spool.Answer{
 			Message: "memory contexts of process with PID 7 are not known",
-			Detail:  "It runs no PostgreSQL server of version 14 to 18.",
+			Detail:  "It runs no PostgreSQL server of version 14 to 19.",
 		}},
 		{context.DeadlineExceeded, spool.Answer{
 			Message: "memory contexts of process with PID 7 could not be read in time",

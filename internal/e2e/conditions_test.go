@@ -305,7 +305,7 @@ var conditions = []condition{
 	{
 		name: "memory of an unknown version", level: fault, state: "55000",
 		message:   "memory contexts of process with PID %d are not known",
-		detail:    "It runs no PostgreSQL server of version 14 to 18.",
+		detail:    "It runs no PostgreSQL server of version 14 to 19.",
 		elsewhere: "worker: TestMemoryFailure; the tests have no server of another version",
 	},
 	{

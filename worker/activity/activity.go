@@ -82,9 +82,14 @@ var backendTypes = map[int][]string{
 		"walsender", "slotsync worker", "standalone backend", "archiver", "background writer", "checkpointer",
 		"io worker", "startup", "walreceiver", "walsummarizer", "walwriter", "logger",
 	},
+	19: {
+		"", ClientBackend, "dead-end client backend", "autovacuum launcher", "autovacuum worker", backgroundWorker,
+		"walsender", "slotsync worker", "standalone backend", "archiver", "background writer", "checkpointer",
+		"io worker", "startup", "walreceiver", "walsummarizer", "walwriter", "syslogger",
+	},
 }
 
-// Offsets in PgBackendStatus (backend_status.h), alike in 14 to 18.
+// Offsets in PgBackendStatus (backend_status.h), alike in 14 to 19.
 const (
 	changeCount = 0
 	processID   = 4

@@ -153,7 +153,7 @@ func (f *memoryFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wri
 func explainMemory(pid int, err error) string {
 	switch {
 	case errors.Is(err, capture.ErrNotPostgres), errors.Is(err, pgmemory.ErrNotServer):
-		return fmt.Sprintf("process with PID %d runs no PostgreSQL server of version 14 to 18", pid)
+		return fmt.Sprintf("process with PID %d runs no PostgreSQL server of version 14 to 19", pid)
 	case errors.Is(err, pgmemory.ErrNoContexts):
 		return fmt.Sprintf("process with PID %d has no memory contexts, or they cannot be read: "+
 			"it is starting or ending", pid)

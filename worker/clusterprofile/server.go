@@ -38,7 +38,7 @@ type version struct {
 	statement, signature int
 }
 
-// Offsets in PgBackendStatus (backend_status.h) and BackgroundWorker (bgworker.h), the same from 14 to 18.
+// Offsets in PgBackendStatus (backend_status.h) and BackgroundWorker (bgworker.h), the same from 14 to 19.
 const (
 	statusType, statusDatabase, statusUser = 8, 48, 52
 	statusName                             = 240
@@ -94,6 +94,15 @@ var (
 				"", "client backend", "dead-end client backend", "autovacuum launcher", "autovacuum worker",
 				"background worker", "walsender", "slotsync worker", "standalone backend", "archiver", "background writer",
 				"checkpointer", "io worker", "startup", "walreceiver", "walsummarizer", "walwriter", "logger",
+			},
+			worker: 5, states: newStates, portDatabase: 384, portUser: 392,
+			statement: 208, signature: 40,
+		},
+		19: {
+			types: []string{
+				"", "client backend", "dead-end client backend", "autovacuum launcher", "autovacuum worker",
+				"background worker", "walsender", "slotsync worker", "standalone backend", "archiver", "background writer",
+				"checkpointer", "io worker", "startup", "walreceiver", "walsummarizer", "walwriter", "syslogger",
 			},
 			worker: 5, states: newStates, portDatabase: 384, portUser: 392,
 			statement: 208, signature: 40,

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// withArgument are the short options of postgres that take an argument, in all versions from 14 to 18.
+// withArgument are the short options of postgres that take an argument, in all versions from 14 to 19.
 const withArgument = "BCcDdfhkNoprStW-"
 
 // inBinaryUpgrade reports whether a postmaster runs for pg_upgrade, which starts the old and the new server with the

@@ -29,7 +29,7 @@ type slabLayout struct {
 	owner                                    int64  // SlabBlock.slab, from SlabBlock.node; 0: it has none
 }
 
-// Fields of MemoryContextData (memnodes.h), of 14 to 18.
+// Fields of MemoryContextData (memnodes.h), of 14 to 19.
 const (
 	contextAllocated  = 8
 	contextParent     = 24
@@ -41,7 +41,7 @@ const (
 	contextSize       = 80
 )
 
-// Fields of AllocSetContext and AllocBlockData (aset.c), of 14 to 18.
+// Fields of AllocSetContext and AllocBlockData (aset.c), of 14 to 19.
 const (
 	setBlocks    = contextSize
 	setFreeLists = 88
@@ -55,7 +55,7 @@ const (
 	blockEndPtr  = 32
 )
 
-// Fields of BumpContext and BumpBlock (bump.c), of 17 and 18.
+// Fields of BumpContext and BumpBlock (bump.c), of 17 to 19.
 const (
 	bumpHead    = 96
 	bumpHeader  = 112

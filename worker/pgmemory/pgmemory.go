@@ -3,7 +3,7 @@
 //
 // The process is not stopped, so it may change the tree meanwhile. Everything that was read is therefore read twice: a
 // tree is consistent if nothing had changed, and every link in it leads back. Else it is read again, and at last
-// returned with the remark that it is not consistent. The layouts are those of PostgreSQL 14 to 18 on 64-bit machines.
+// returned with the remark that it is not consistent. The layouts are those of PostgreSQL 14 to 19 on 64-bit machines.
 //
 // The package must not know how memory is read, of ELF files or of how a tree is printed.
 package pgmemory
