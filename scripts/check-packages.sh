@@ -44,13 +44,69 @@ else
 	note "lintian is not installed: not run"
 fi
 
-# Debian has no tool for apk: tar lists the three parts of the archive.
+say "apk"
 apk=$WORK/a/pg-stat-backtrace_${VERSION}-r1_x86_64.apk
 tar -tzf "$apk" --ignore-zeros >"$WORK/apk.list" 2>/dev/null || die "the apk package is no archive of tar"
 for file in .PKGINFO .post-upgrade .pre-deinstall usr/bin/pg_stat_backtrace etc/init.d/pg_stat_backtrace etc/conf.d/pg_stat_backtrace; do
 	grep -qx "$file" "$WORK/apk.list" || die "the apk package lacks $file"
 done
-note "apk: contents complete; not installed: Debian has no apk-tools"
+(cd "$TOP/packaging/tools" && "$GO" run ./apkheaders "$WORK"/a/*.apk) || die "apk would refuse a package"
+note "contents complete, numbers of the headers octal"
+
+# apk_root: an empty root with a shell, for the packages' scripts. Sets APK_ROOT.
+apk_root() {
+	local name
+	deb_unpack busybox-static busybox-static
+	APK_ROOT=$WORK/alpine
+	mkdir -p "$APK_ROOT/bin"
+	cp "$CACHE/debs/busybox-static/bin/busybox" "$APK_ROOT/bin/"
+	for name in sh echo; do ln -s busybox "$APK_ROOT/bin/$name"; done
+}
+
+# apk_ COMMAND...: apk on that root, without Alpine's repositories.
+apk_() { quietly "$APK" "$1" --root "$APK_ROOT" --arch x86_64 --no-network --allow-untrusted "${@:2}"; }
+
+# apk_version prints the version of the worker that is installed there.
+apk_version() { "$APK" list --root "$APK_ROOT" --installed pg-stat-backtrace 2>/dev/null | cut -d' ' -f1; }
+
+# check_apk installs, upgrades and removes the packages with apk itself. A package that stands for the server satisfies
+# the dependency of the SQL files.
+check_apk() {
+	local said sql=usr/share/postgresql$MAJOR/extension/pg_stat_backtrace.control
+	apk_root
+	apk_ add --initdb "$apk"
+	[[ $(apk_version) == "pg-stat-backtrace-$VERSION-r1" ]] || die "apk has not installed the package"
+	[[ $("$APK_ROOT/usr/bin/pg_stat_backtrace" --version) == *"$VERSION"* ]] || die "the installed program does not run"
+	! "$APK" add --root "$APK_ROOT" --arch x86_64 --no-network --allow-untrusted "$WORK/a/postgresql$MAJOR-"*.apk \
+		>/dev/null 2>&1 || die "the SQL files were installed without a server"
+	printf 'name: postgresql%s\narch: x86_64\nversion: %s.0\ndescription: stands for the server\n' $MAJOR $MAJOR >"$WORK/server.yaml"
+	(cd "$TOP/packaging/tools" && quietly "$GO" tool nfpm package -f "$WORK/server.yaml" -p apk -t "$WORK/server.apk")
+	apk_ add "$WORK/server.apk" "$WORK/a/postgresql$MAJOR-"*.apk
+	[[ -e $APK_ROOT/$sql ]] || die "the apk package has no extension files"
+	said=$("$APK" add --root "$APK_ROOT" --arch x86_64 --no-network --allow-untrusted \
+		"$WORK/next/pg-stat-backtrace_1.9.9-r1_x86_64.apk" 2>&1) || die "the upgrade failed: $said"
+	[[ $(apk_version) == pg-stat-backtrace-1.9.9-r1 ]] || die "apk has not upgraded the package"
+	[[ $said == *"no OpenRC here"* ]] || die "the upgrade does not mention running workers: $said"
+	apk_ del pg-stat-backtrace "postgresql$MAJOR-pg_stat_backtrace"
+	said=$(find "$APK_ROOT" -iname '*pg?stat?backtrace*')
+	[[ -z $said ]] || die "left after the removal: $said"
+	note "$("$APK" --version | cut -d, -f1): installed, upgraded and removed; nothing is left"
+}
+
+APK=${APK:-$(command -v apk || true)}
+if [[ -n $APK ]]; then
+	check_apk
+else
+	note "no apk here (Debian has no apk-tools; APK=PATH): not installed"
+fi
+
+say "AppArmor"
+if have apparmor_parser; then
+	apparmor_parser -Q -K "$TOP/packaging/apparmor/pg_stat_backtrace" 2>"$WORK/apparmor.log" || die "$(cat "$WORK/apparmor.log")"
+	note "the profile compiles (it is not loaded)"
+else
+	note "apparmor_parser is not installed: the profile is not compiled"
+fi
 
 deb() { echo "/packages/$1/pg-stat-backtrace_$2-1_amd64.deb /packages/$1/postgresql-$MAJOR-pg-stat-backtrace_$2-1_all.deb"; }
 sql() { as_postgres psql -XAtq -h /var/run/postgresql postgres -c "$1"; }

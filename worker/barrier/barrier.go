@@ -31,7 +31,7 @@ type layout struct{ size, generation uint64 }
 // layouts were read from servers of these versions on 64-bit machines. PostgreSQL 14 emits no barrier.
 //
 //nolint:gochecknoglobals // a table
-var layouts = map[int]layout{15: {80, 56}, 16: {88, 64}, 17: {88, 64}, 18: {128, 104}}
+var layouts = map[int]layout{15: {80, 56}, 16: {88, 64}, 17: {88, 64}, 18: {128, 104}, 19: {112, 88}}
 
 const (
 	magic      = 679834894 // PGShmemHeader.magic
