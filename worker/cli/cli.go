@@ -77,7 +77,7 @@ func newRoot(version string) *cobra.Command {
 
 The worker runs beside a PostgreSQL server and answers the SQL functions
 pg_get_backtrace(pid) and pg_log_backtrace(pid) of the extension of the same
-name. The other commands serve the hour when the server takes no connection.`,
+name. The other commands also work while the server takes no connections.`,
 		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
   pg_stat_backtrace capture 4711
   pg_stat_backtrace doctor`,

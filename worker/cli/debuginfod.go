@@ -27,13 +27,15 @@ func (f *debuginfodFlags) add(cmd *cobra.Command) {
 		"get missing debug files from the debuginfod server at `URL`; may be given several times; "+
 			"\"off\" for none (default $"+debuginfod.EnvURLs+")")
 	fs.StringVar(&f.cache, "debuginfod-cache", "",
-		"keep them in `DIRECTORY` (default $"+debuginfod.EnvCache+", else debuginfod_client in the user's cache)")
+		"keep downloaded debug files in `DIRECTORY` (default $"+debuginfod.EnvCache+
+			", else debuginfod_client in the user's cache)")
 	fs.StringVar(&f.maxSize, "debuginfod-max-size", "",
-		"take none larger than `SIZE`, such as 500MB; 0 for no limit (default $"+debuginfod.EnvMaxSize+", else 1GB)")
+		"download no debug file larger than `SIZE`, such as 500MB; 0 for no limit (default $"+debuginfod.EnvMaxSize+
+			", else 1GB)")
 	fs.StringVar(&f.cacheSize, "debuginfod-cache-size", "",
-		"remove the least recently used ones beyond `SIZE`; 0 for no limit (default 4GB)")
+		"remove the least recently used downloads beyond `SIZE`; 0 for no limit (default 4GB)")
 	fs.StringVar(&f.minSpace, "debuginfod-min-free", "",
-		"get none that would leave less than `SIZE` free on that file system (default 1GB)")
+		"download no file that would leave less than `SIZE` free in the cache's file system (default 1GB)")
 	_ = cmd.MarkFlagDirname("debuginfod-cache")
 }
 

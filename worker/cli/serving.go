@@ -16,7 +16,7 @@ func addServeFlags(cmd *cobra.Command, c *worker.ServeConfig) {
 	fs.StringVar(&c.TokenFile, "listen-token-file", "",
 		"answer only requests with a token of `FILE`, one a line; needed if other hosts reach the address")
 	fs.StringVar(&c.CertFile, "listen-tls-cert", "", "use TLS, with the certificate in `FILE` (PEM)")
-	fs.StringVar(&c.KeyFile, "listen-tls-key", "", "... and its key in `FILE` (PEM)")
+	fs.StringVar(&c.KeyFile, "listen-tls-key", "", "the key of --listen-tls-cert is in `FILE` (PEM)")
 	for _, name := range []string{"listen-token-file", "listen-tls-cert", "listen-tls-key"} {
 		_ = cmd.MarkFlagFilename(name)
 	}
@@ -28,12 +28,14 @@ func addExportFlags(cmd *cobra.Command, c *worker.ExportConfig) {
 	fs.StringVar(&c.Pyroscope, "export-pyroscope", "", "push profiles of the server to the Pyroscope at `URL`")
 	fs.StringVar(&c.OTLP, "export-otlp", "",
 		"push profiles by OTLP over HTTP to `URL` (default path /v1development/profiles)")
-	fs.DurationVar(&c.Interval, "export-interval", export.DefaultInterval, "... one every `DURATION`, from 5s to 15m")
-	fs.StringVar(&c.Mode, "export-mode", string(clusterprofile.CPU), "... of this `MODE`: cpu, offcpu or wall")
+	fs.DurationVar(&c.Interval, "export-interval", export.DefaultInterval,
+		"push a profile every `DURATION`, from 5s to 15m")
+	fs.StringVar(&c.Mode, "export-mode", string(clusterprofile.CPU),
+		"`MODE` of the pushed profiles: cpu, offcpu or wall")
 	fs.StringVar(&c.HeaderFile, "export-header-file", "",
-		"... with the headers in `FILE`, \"Name: value\" a line, such as Authorization and X-Scope-OrgID")
+		"send the headers in `FILE` with profiles, \"Name: value\" a line, such as Authorization and X-Scope-OrgID")
 	fs.StringVar(&c.Cluster, "export-cluster", "",
-		"... with `NAME` in the label cluster (default host and data directory)")
+		"`NAME` in the label cluster of pushed profiles (default host and data directory)")
 	fs.StringVar(&c.SpoolDir, "export-spool-dir", "",
 		"keep profiles in `DIRECTORY` while the receiver is down, at most an hour (default the user's cache)")
 	_ = cmd.MarkFlagFilename("export-header-file")

@@ -14,28 +14,31 @@ import (
 	"pg_stat_backtrace/worker/pgcluster"
 )
 
-const workerLong = `Serve pg_get_backtrace() and pg_log_backtrace(), and on a primary the queue of
+const workerLong = `Serve the SQL functions of the extension, and on a primary the queue of
 pg_request_backtrace(), for all databases of one server, primary or standby.
-There is one worker a server. It runs as the operating system user that the
-server runs as; started as root, it becomes that user and keeps CAP_SYS_PTRACE
-only, and CAP_PERFMON where kernel.perf_event_paranoid is above 2.
+Each server has one worker. It runs as the server's operating system user. A
+worker that is started as root becomes that user and keeps CAP_SYS_PTRACE. It
+also keeps CAP_PERFMON where kernel.perf_event_paranoid is above 2.
 
-CONNSTRING is a libpq connection string or URI; what it leaves open comes from
-a service file, the PG* environment variables and the defaults. The role needs
-no privilege but to log in: the connection serves to check what callers who are
-no superusers may see. With -D the worker starts, and answers superusers, also
-while the server takes no connections. PGHOST and PGPORT are ignored then. The
-connection must lead to the server itself, not to a connection pooler. As root
-without -D, the directory of the server's socket must not be writable by
-everybody.
+CONNSTRING is a libpq connection string or URI. A service file, the PG*
+environment variables and the defaults supply what it leaves out. The worker
+connects to check the permissions of callers who are not superusers. Its role
+needs only LOGIN. The connection must lead to the server itself, not to a
+connection pooler.
 
-With a debuginfod server, names that this host has no debug files for come with
-the second answer: the first one goes out as it is, and the file is fetched
-meanwhile. The server learns which builds run here, and nothing else.
+With -D the worker also starts, and answers superusers, while the server takes
+no connections. It ignores PGHOST and PGPORT then. As root without -D, the
+directory of the server's socket must not be writable by everybody.
 
-With --all the program serves every server of the host, also those in containers
-whose processes it sees: it starts a worker for each, follows their start and
-end, and needs root to serve servers of several users.
+With --all one command serves every server of the host, also in containers
+whose processes it sees. It starts a worker for each server, and ends it with
+the server. It needs root to serve servers of several users. The other flags
+apply to each worker. --listen gives the first worker this port, the second
+worker the next port, and so on.
+
+With a debuginfod server, missing debug files are downloaded in the background.
+The first answer lacks their names, later answers have them. The debuginfod
+server learns which builds run here, and nothing else.
 
 With --listen the worker serves metrics for Prometheus (/metrics) and profiles of
 the whole server (/debug/pprof/profile) by HTTP. An address that other hosts
@@ -43,10 +46,10 @@ reach needs --listen-token-file. With --export-pyroscope or --export-otlp it
 pushes a profile every minute. Profiles need CAP_BPF and CAP_PERFMON.
 
 For the queue the worker keeps an idle session in each database that has the
-extension, as far as --sessions goes; beyond that the databases take turns. The
-worker never takes a reserved slot or the last one of a database or role. A role
-that is not a superuser needs EXECUTE on backtrace.claim, finish, journal and
-prune there. Without it the queue waits, and everything else works.`
+extension, at most --sessions. Further databases take turns. The worker never
+takes a reserved slot or the last one of a database or role. A role that is not a
+superuser needs EXECUTE on backtrace.claim, finish, journal and prune there.
+Without it the queue waits, and everything else works.`
 
 func newWorker(version string) *cobra.Command {
 	var cfg worker.Config
@@ -141,14 +144,16 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 		"have at most `N` sessions in the server (default a tenth of max_connections, from 2 to 8)")
 	fs.IntVar(&cfg.Concurrency, "concurrency", 0, "at most `N` captures side by side (default 16)")
 	fs.Float64Var(&cfg.Limits.PerSecond, "rate", defaultRate, "a role that is not a superuser may ask `N` times a second")
-	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst, "... and `N` times at once")
+	fs.IntVar(&cfg.Limits.Burst, "burst", defaultBurst,
+		"a role that is not a superuser may ask `N` times at once (see --rate)")
 	addWaitFlags(fs, &cfg.Waits)
 	fs.BoolVar(&cfg.Functions.Allowed, "trace-functions", false,
 		"allow superusers pg_trace_function(); keeps the rights to load programs into the kernel")
 	addServeFlags(cmd, &cfg.Serve)
 	addExportFlags(cmd, &cfg.Export)
 	fs.DurationVar(&cfg.Keep, "keep", defaultKeep, "remove rows of backtrace.request that are `OLDER` than this")
-	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows, "... and the oldest beyond `N` in each database")
+	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows,
+		"remove the oldest rows of backtrace.request beyond `N` in each database")
 	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,
 		"`WHO` sees the text of statements that functions run: superuser, all (every caller), or off (no role)")
 	_ = cmd.RegisterFlagCompletionFunc("context", cobra.FixedCompletions(contexts, cobra.ShellCompDirectiveNoFileComp))

@@ -71,7 +71,11 @@ func TestLabelsAreThoseOfTheServer(t *testing.T) {
 		if s.Partial+s.Unlabelled > 1 { // there are few stacks, and the server's sessions sleep
 			t.Errorf("%.3f of the stacks have labels", s.LabelledShare())
 		}
-		if !slices.ContainsFunc(p.Sample, func(s *profile.Sample) bool { return label(s, LabelBackendType) == "logger" }) {
+		logger := "logger"
+		if server.Major >= 19 {
+			logger = "syslogger"
+		}
+		if !slices.ContainsFunc(p.Sample, func(s *profile.Sample) bool { return label(s, LabelBackendType) == logger }) {
 			t.Error("no sample of the logger, which has no entry in pg_stat_activity")
 		}
 		seen := 0
