@@ -69,7 +69,7 @@ const (
 var (
 	allow  = unix.SockFilter{Code: returning, K: unix.SECCOMP_RET_ALLOW}
 	refuse = unix.SockFilter{Code: returning, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)}
-	// unknown makes a call look like one that the kernel does not have, so that libraries use another one.
+	// unknown makes a call look missing, as on an older kernel. Libraries then use another call.
 	unknown = unix.SockFilter{Code: returning, K: unix.SECCOMP_RET_ERRNO | uint32(unix.ENOSYS)}
 )
 
