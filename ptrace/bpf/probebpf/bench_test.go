@@ -1,4 +1,4 @@
-//go:build amd64
+//go:build amd64 || arm64
 
 package probebpf
 
@@ -29,5 +29,5 @@ func BenchmarkCount(b *testing.B) { benchmark(b, Probe{}) }
 
 // BenchmarkCondition counts with a condition on an argument.
 func BenchmarkCondition(b *testing.B) {
-	benchmark(b, Probe{Conditions: []Condition{{What: Argument{Register: 10, Size: 8}, Op: Equal, Value: 1}}})
+	benchmark(b, Probe{Conditions: []Condition{{What: Argument{Register: registerArguments[0], Size: 8}, Op: Equal, Value: 1}}})
 }

@@ -106,6 +106,9 @@ func Load(c Config) (p *Programs, err error) {
 		return p, loadError("load a program", c.Calls, err)
 	}
 	p.program = p.collection.Programs[name]
+	if err := p.attachable(c.Calls); err != nil {
+		return p, err
+	}
 	return p, p.prepare(&c)
 }
 
@@ -174,6 +177,25 @@ func (p *Programs) prepare(c *Config) error {
 		return fmt.Errorf("open the ring of stacks: %w", err)
 	}
 	return nil
+}
+
+// attachable returns an error if the kernel does not know the way of attaching. It names more instructions than one call
+// may (MAX_UPROBE_MULTI_CNT): a kernel that knows the way answers E2BIG, and an older one EINVAL.
+func (p *Programs) attachable(calls bool) error {
+	const most = 1 << 20
+	var nothing uint64
+	var pin runtime.Pinner
+	defer pin.Unpin()
+	pin.Pin(&nothing)
+	a := linkAttributes{
+		program: uint32(p.program.FD()), attachType: p.attachType,
+		path: address(&nothing), offsets: address(&nothing), count: most + 1,
+	}
+	_, _, errno := unix.Syscall(unix.SYS_BPF, commandLinkCreate, uintptr(unsafe.Pointer(&a)), unsafe.Sizeof(a))
+	if errno == unix.E2BIG {
+		return nil
+	}
+	return loadError("attach a program", calls, errno)
 }
 
 // linkAttributes is what BPF_LINK_CREATE takes of union bpf_attr for uprobe_multi.

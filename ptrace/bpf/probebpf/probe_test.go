@@ -1,4 +1,4 @@
-//go:build amd64
+//go:build amd64 || arm64
 
 package probebpf
 
@@ -122,8 +122,7 @@ func TestStacksWithinBudgetAndExactSum(t *testing.T) {
 		if h.Process.PID != os.Getpid() || h.UID != os.Getuid() || uint64(len(h.Stack)) != h.Wanted || h.Wanted == 0 {
 			t.Fatalf("process %+v, user %d, %d of %d bytes of stack", h.Process, h.UID, len(h.Stack), h.Wanted)
 		}
-		const sp = 19
-		if at := binary.NativeEndian.Uint64(h.Registers[8*sp:]); at != h.StackStart {
+		if at := binary.NativeEndian.Uint64(h.Registers[8*registerSP:]); at != h.StackStart {
 			t.Fatalf("stack pointer %#x, but the stack starts at %#x", at, h.StackStart)
 		}
 	}
@@ -141,8 +140,7 @@ func TestFullRingCounted(t *testing.T) {
 }
 
 func TestConditionsAndArguments(t *testing.T) {
-	const ax, bx, cx = 10, 5, 11
-	number := Argument{Register: ax, Size: 8, Signed: true}
+	number := Argument{Register: registerArguments[0], Size: 8, Signed: true}
 	for _, c := range []struct {
 		op    Op
 		value int64
@@ -152,7 +150,8 @@ func TestConditionsAndArguments(t *testing.T) {
 		{And, 1, 50},
 	} {
 		p := attach(t, Probe{
-			Arguments:  []Argument{number, {Register: bx, Size: 8, String: true, Length: 3}, {Register: cx, Size: 8}},
+			Arguments: []Argument{number, {Register: registerArguments[1], Size: 8, String: true, Length: 3},
+				{Register: registerArguments[2], Size: 8}},
 			Conditions: []Condition{{What: number, Op: c.op, Signed: true, Value: uint64(c.value)}},
 		})
 		text := strings.Repeat("x", 100)
@@ -181,17 +180,16 @@ func TestNothingAfterClose(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	first := *(*byte)(reflect.ValueOf(passes).UnsafePointer())
+	first := instruction()
 	link, err := p.Attach("/proc/self/exe", os.Getpid(), []Site{siteOf(t)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	const breakpoint = 0xcc
-	if b := *(*byte)(reflect.ValueOf(passes).UnsafePointer()); b != breakpoint {
+	if b := instruction(); b != breakpoint {
 		t.Errorf("the instruction begins with %#x while the probe is attached", b)
 	}
 	link.Close()
-	if b := *(*byte)(reflect.ValueOf(passes).UnsafePointer()); b != first {
+	if b := instruction(); b != first {
 		t.Errorf("the instruction begins with %#x after the probe, and with %#x before", b, first)
 	}
 	passes(1, "")
