@@ -30,11 +30,17 @@ func TestMain(m *testing.M) {
 // work starts a worker for the server, by the command if it is not nil, and waits until it serves.
 func work(t *testing.T, s *pgtest.Server, command *exec.Cmd) {
 	t.Helper()
-	arguments := []string{"worker", "-D", s.DataDir, "--log-format", "json", s.DSN(s.User, "postgres")}
 	if command == nil {
 		command = s.AsServerUser(exec.Command(program))
 	}
-	command.Args = append(command.Args, arguments...)
+	workWith(t, s, command)
+}
+
+// workWith starts a worker with more options. The result returns its log.
+func workWith(t *testing.T, s *pgtest.Server, command *exec.Cmd, options ...string) func() string {
+	t.Helper()
+	command.Args = append(command.Args, "worker", "-D", s.DataDir, "--log-format", "json")
+	command.Args = append(append(command.Args, options...), s.DSN(s.User, "postgres"))
 	command.SysProcAttr.Pdeathsig = syscall.SIGKILL
 	var log output
 	command.Stdout, command.Stderr = &log, &log
@@ -49,6 +55,7 @@ func work(t *testing.T, s *pgtest.Server, command *exec.Cmd) {
 		}
 	})
 	wait(t, "the worker is connected", func() bool { return strings.Contains(log.String(), `"connected"`) })
+	return log.String
 }
 
 // report prints a result where scripts/check-arch.sh looks for it.

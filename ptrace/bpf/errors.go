@@ -3,16 +3,32 @@ package bpf
 import (
 	"errors"
 	"fmt"
+	"os"
 
 	"github.com/cilium/ebpf"
 	"golang.org/x/sys/unix"
 )
 
+// typesFile has the types of the running kernel (BTF). The programs are adapted to the kernel by them.
+const typesFile = "/sys/kernel/btf/vmlinux"
+
+// MissingTypes returns an error if this process cannot see the types of the kernel's data. No program for the kernel can
+// be loaded then.
+func MissingTypes() error {
+	if _, err := os.Stat(typesFile); err != nil {
+		return fmt.Errorf("Linux %s has no type information: %s is missing (CONFIG_DEBUG_INFO_BTF)", release(), typesFile)
+	}
+	return nil
+}
+
 // LoadError words the error of an attempt to do something in the kernel, such as "load a program". If the kernel cannot
-// do it, the result is unsupported, and names the running release and the first release with this feature. A missing
-// privilege is fs.ErrPermission.
+// do it, the result is unsupported, and names the running release and the first release with this feature, or the lack
+// of type information. A missing privilege is fs.ErrPermission.
 func LoadError(unsupported error, what, firstRelease string, err error) error {
+	noTypes := MissingTypes()
 	switch {
+	case errors.Is(err, ebpf.ErrNotSupported) && noTypes != nil:
+		return fmt.Errorf("%w: %w", unsupported, noTypes)
 	case errors.Is(err, unix.EPERM):
 		return fmt.Errorf("the kernel refuses to %s: CAP_BPF and CAP_PERFMON are missing, or a security module "+
 			"forbids it: %w", what, unix.EPERM)

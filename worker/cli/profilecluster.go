@@ -156,7 +156,10 @@ func (f *profileFlags) runCluster(ctx context.Context, stdout, stderr io.Writer)
 		_, _ = io.WriteString(stderr, "\r\x1b[K")
 	}
 	switch {
-	case errors.Is(err, clusterbpf.ErrUnsupported), errors.Is(err, fs.ErrPermission):
+	case errors.Is(err, clusterbpf.ErrUnsupported):
+		return fmt.Errorf("%w\nTake \"pg_stat_backtrace capture -D DIRECTORY --format folded --repeat N --interval TIME\" "+
+			"instead, which stops the processes", err)
+	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w\nRun it as root, or with CAP_BPF and CAP_PERFMON, on the server's host", err)
 	case errors.Is(err, clusterprofile.ErrNoSamples) && ctx.Err() != nil:
 		return ctx.Err()

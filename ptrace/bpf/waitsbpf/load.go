@@ -18,6 +18,8 @@ import (
 	"github.com/cilium/ebpf/ringbuf"
 	"github.com/cilium/ebpf/rlimit"
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/bpf"
 )
 
 // MaxSlots is the largest number of PGPROC structures of a server that can be watched.
@@ -330,6 +332,8 @@ func refusal(err error) error {
 		return fmt.Errorf("the kernel refuses the programs that time wait events: %w", unix.EPERM)
 	case errors.Is(err, ErrUnsupported):
 		return err
+	case bpf.MissingTypes() != nil:
+		return fmt.Errorf("%w: %w", ErrUnsupported, bpf.MissingTypes())
 	default:
 		return fmt.Errorf("%w (Linux %s): %w", ErrUnsupported, release(), err)
 	}
