@@ -31,8 +31,7 @@ arch_tests() {
 	local machine=$1 dir=$2/check goarch=${GOARCH_OF[$1]} package program chain=-fno-omit-frame-pointer
 	need_libc "$machine"
 	for package in ptrace ptrace/bpf/samplerbpf ptrace/bpf/waitsbpf worker/capture worker/waitevent; do
-		mkdir -p "$dir/$package/testdata"
-		(cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" test -c -trimpath -o "$dir/$package/tests" "./$package")
+		arch_test_binary "$goarch" "$dir" "$package"
 	done
 	mkdir "$dir/doc"
 	cp "$TOP/doc/safety.md" "$dir/doc/" # which a test reads
@@ -50,19 +49,79 @@ arch_tests() {
 	program=$TOP/worker/capture/testdata/probed.c
 	test_program "$machine" "$dir/compiled/probed" "$program" -O2 -fno-ipa-icf -fomit-frame-pointer
 	test_program "$machine" "$dir/compiled/probed$chain" "$program" -O2 -fno-ipa-icf "$chain"
-	cat >"$dir/gcc" <<'GCC'
+	arch_compiler "$dir"
+}
+
+# arch_compiler DIR makes the program named gcc.
+arch_compiler() {
+	cat >"$1/gcc" <<'GCC'
 #!/bin/sh
 while [ $# -gt 0 ]; do
 	case $1 in
 	-o) file=$2; shift ;;
-	-fno-omit-frame-pointer | -mbackchain) chain=$1 ;;
+	-fno-omit-frame-pointer | -mbackchain | -mbranch-protection=*) chain=$1 ;;
 	*.c) source=$(basename "$1" .c) ;;
 	esac
 	shift
 done
 exec cp "/check/compiled/$source$chain" "$file"
 GCC
-	chmod 755 "$dir/gcc"
+	chmod 755 "$1/gcc"
+}
+
+# arch_test_binary GOARCH DIR PACKAGE builds the tests of a package.
+arch_test_binary() {
+	mkdir -p "$2/$3/testdata"
+	(cd "$TOP" && CGO_ENABLED=0 GOARCH=$1 "$GO" test -c -trimpath -o "$2/$3/tests" "./$3")
+}
+
+# arch_calls MACHINE OVERLAY puts the tests of traced functions into a machine, with the program whose calls they trace.
+arch_calls() {
+	local machine=$1 dir=$2/check source=$TOP/worker/functrace/testdata/chain.c
+	need_libc "$machine"
+	arch_test_binary "${GOARCH_OF[$machine]}" "$dir" ptrace/bpf/probebpf
+	arch_test_binary "${GOARCH_OF[$machine]}" "$dir" worker/functrace
+	mkdir -p "$dir/compiled"
+	test_program "$machine" "$dir/compiled/chain" "$source" -O2 -fomit-frame-pointer
+	test_program "$machine" "$dir/compiled/chain-fno-omit-frame-pointer" "$source" -O2 -fno-omit-frame-pointer \
+		-fno-asynchronous-unwind-tables -fno-unwind-tables
+	[[ $machine != aarch64 ]] ||
+		test_program "$machine" "$dir/compiled/chain-mbranch-protection=standard" "$source" -O2 -fomit-frame-pointer \
+			-mbranch-protection=standard
+	arch_compiler "$dir"
+}
+
+# arch_calls_script BINDIRS prints the commands that run them there. The tests of Go programs and of gdb need both.
+arch_calls_script() {
+	cat <<SCRIPT
+busybox --install -s /usr/bin 2>/dev/null
+export PGSB_ARCH_PROGRAM=/check/pg_stat_backtrace PGSB_TEST_BINDIRS=$1 PGSB_TRACE_CONNECTIONS=10
+status=0
+(cd /check/ptrace/bpf/probebpf && ./tests -test.v -test.timeout 10m) || status=1
+(cd /check/worker/functrace && ./tests -test.v -test.timeout 10m -test.run '^TestKnownChains$') || status=1
+(cd /check/worker/functrace && ./tests -test.v -test.timeout 40m -test.run '^TestCallsOfServer$' \
+	-test.skip '/.*/(overhead|ended_process)$') || status=1
+exit \$status
+SCRIPT
+}
+
+# arch_instructions MACHINE OVERLAY puts the test that counts instructions into a machine.
+arch_instructions() {
+	local dir=$2/check
+	need_libc "$1"
+	arch_test_binary "${GOARCH_OF[$1]}" "$dir" worker/waitevent
+	mkdir -p "$dir/compiled"
+	test_program "$1" "$dir/compiled/instructions" "$TOP/worker/waitevent/testdata/instructions.c"
+	arch_compiler "$dir"
+}
+
+# arch_instructions_script BINDIR prints the commands that run it there.
+arch_instructions_script() {
+	cat <<SCRIPT
+busybox --install -s /usr/bin 2>/dev/null
+export PGSB_TEST_BINDIRS=$1 PGSB_ARCH_INSTRUCTIONS=1
+cd /check/worker/waitevent && exec ./tests -test.v -test.timeout 0 -test.run '^TestInstructions$'
+SCRIPT
 }
 
 # arch_tests_script prints the commands that run them there. TestStopAndCopyIsNosplit reads the source, and is the same everywhere.

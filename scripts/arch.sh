@@ -11,7 +11,7 @@ ARCH_KEYRING=/usr/share/keyrings/debian-archive-keyring.gpg
 # that tests need). riscv64 is in Debian since 13. ARCH_SUITE and ARCH_VERSION select another suite, with its version
 # of PostgreSQL.
 arch_facts() {
-	SUITE=bookworm PG_MAJOR=15 MEMORY=3G BOOT=
+	SUITE=bookworm PG_MAJOR=15 MEMORY=3G BOOT='' KERNEL_ROOT=''
 	case $1 in
 	amd64)
 		DEBIAN=amd64 KERNEL=linux-image-amd64 CONSOLE=ttyS0
@@ -69,7 +69,7 @@ arch_fetch() {
 }
 
 arch_fetch_locked() {
-	local options packages new deb kernel
+	local options packages new deb
 	[[ ! -e $ARCH_DIR/root/.complete ]] || return 0
 	say "Downloading Debian's kernel and PostgreSQL $PG_MAJOR for $DEBIAN (60 to 150 MB): kept in $ARCH_DIR"
 	mapfile -t options < <(arch_apt)
@@ -82,13 +82,48 @@ arch_fetch_locked() {
 		dpkg-deb -x "$deb" "$new"
 		rm "$deb"
 	done
-	for kernel in "$new"/usr/lib/modules/*/vmlinuz; do # where it is since Debian 14
-		[[ ! -e $kernel ]] || install -D "$kernel" "$new/boot/vmlinuz-$(basename "$(dirname "$kernel")")"
-	done
-	rm -rf "$new"/{,usr/}lib/modules
+	arch_keep_kernel "$new"
 	touch "$new/.complete"
 	rm -rf "$ARCH_DIR/root"
 	mv "$new" "$ARCH_DIR/root"
+}
+
+# arch_keep_kernel ROOT: put the kernel of unpacked packages into ROOT/boot, and remove its modules.
+arch_keep_kernel() {
+	local kernel
+	for kernel in "$1"/usr/lib/modules/*/vmlinuz; do # where it is since Debian 14
+		[[ ! -e $kernel ]] || install -D "$kernel" "$1/boot/vmlinuz-$(basename "$(dirname "$kernel")")"
+	done
+	rm -rf "$1"/{,usr/}lib/modules
+}
+
+# arch_kernel SUITE PACKAGE sets KERNEL_ROOT to a folder with the kernel of another suite. PACKAGE is a metapackage.
+arch_kernel() {
+	local SUITE=$1 ARCH_DIR=$CACHE/arch/$1-$DEBIAN
+	KERNEL_ROOT=$ARCH_DIR/$2
+	[[ -e $KERNEL_ROOT/.complete ]] || locked "arch-$DEBIAN" arch_kernel_locked "$2"
+}
+
+arch_kernel_locked() {
+	local options package new
+	[[ ! -e $KERNEL_ROOT/.complete ]] || return 0
+	say "Downloading $1 of Debian's $SUITE for $DEBIAN (40 to 80 MB): kept in $KERNEL_ROOT"
+	mapfile -t options < <(arch_apt)
+	quietly apt-get "${options[@]}" update
+	new=$(mktemp -d "$CACHE/unpack.XXXXXX")
+	for package in $(apt-get "${options[@]}" -s install --no-install-recommends "$1" |
+		awk '$1 == "Inst" && $2 ~ /^linux-(image|binary|modules)-[0-9]/ {print $2}'); do
+		(cd "$new" && quietly apt-get "${options[@]}" download "$package")
+	done
+	for package in "$new"/*.deb; do
+		dpkg-deb -x "$package" "$new"
+		rm "$package"
+	done
+	arch_keep_kernel "$new"
+	compgen -G "$new/boot/vmlinu[xz]-*" >/dev/null || die "$SUITE has no kernel $1 for $DEBIAN"
+	touch "$new/.complete"
+	rm -rf "$KERNEL_ROOT"
+	mv "$new" "$KERNEL_ROOT"
 }
 
 # fetch_npm_arm64 sets NPM_SERVER to the folder of npm's server for aarch64: all but four of its functions have no call
@@ -116,12 +151,12 @@ arch_overlay() {
 }
 
 # arch_boot LOG FOLDER...: boot a machine with the files of the folders; 0 if its script ended with status 0. LOG gets
-# its output.
+# its output. KERNEL_ROOT, if not empty, is a folder with another kernel; see arch_kernel.
 arch_boot() {
-	local log=$1 kernel status
+	local log=$1 kernel status boot=${KERNEL_ROOT:-$ARCH_DIR/root}/boot
 	shift
-	kernel=$(compgen -G "$ARCH_DIR/root/boot/vmlinu[xz]-*" | head -n 1)
-	[[ -n $kernel ]] || die "no kernel in $ARCH_DIR/root/boot"
+	kernel=$(compgen -G "$boot/vmlinu[xz]-*" | head -n 1)
+	[[ -n $kernel ]] || die "no kernel in $boot"
 	(cd "$TOP" && GOARCH='' "$GO" run ./internal/archcheck/initramfs "$@") >"$WORK/initramfs"
 	timeout "${ARCH_TIMEOUT:-3600}" "${QEMU[@]}" -smp "${ARCH_CPUS:-2}" -m "$MEMORY" -nographic -no-reboot -nic none \
 		-kernel "$kernel" -initrd "$WORK/initramfs" -append "console=$CONSOLE rdinit=/init panic=-1 quiet loglevel=1 $BOOT" \

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # check-arch.sh: boots Debian's kernel of each architecture under qemu's emulation. It runs a real PostgreSQL, the
 # worker and internal/archcheck there. They capture all processes through SQL, and test Yama (the kernel's restriction
-# of ptrace). It also runs the tests that stop processes (package ptrace). After a success, it writes the machine's
-# rows of doc/benchmarks.md's table of architectures.
+# of ptrace). It also runs the tests that stop processes (package ptrace). A second machine with aarch64 has a newer
+# kernel, which can trace functions. A second one with x86_64 counts the instructions that timing wait events adds.
+# After a success, the script writes the machine's rows of doc/benchmarks.md's table of architectures, and those counts.
 #
 # Some minutes for each architecture; the first time 60 to 150 MB of packages each, kept in the cache. Needs apt-get,
 # Go and qemu-system (installed automatically as root).
@@ -39,6 +40,7 @@ echo 0 >/proc/sys/kernel/yama/ptrace_scope
 export PGSB_ARCH_PROGRAM=/check/pg_stat_backtrace PGSB_ARCH_PROGRAMS=/check/programs PGSB_TEST_BINDIRS=$1
 /check/archcheck.test -test.v -test.timeout 25m -test.run '^TestPrograms$' || status=1
 /check/archcheck.test -test.v -test.timeout 40m -test.run '^TestStacks$' || status=1
+/check/archcheck.test -test.v -test.timeout 40m -test.run '^Test(OldKernel|.*TypeInformation)$' || status=1
 SCRIPT
 	arch_tests_script
 	[[ $2 != "$YAMA_ON" ]] ||
@@ -46,10 +48,66 @@ SCRIPT
 	echo "exit \$status"
 }
 
+# failed NAME LOG shows what went wrong in a machine, and ends.
+failed() {
+	tail -n 60 "$2" >&2
+	grep -E '^ +[a-z0-9_]+\.go:[0-9]+: |--- FAIL' "$2" | grep -B 8 -e '--- FAIL' >&2 || true
+	[[ -z ${KEEP_ON_FAILURE:-} ]] || cp "$2" "$KEEP_ON_FAILURE/"
+	die "$1 failed"
+}
+
+# summary LOG says how many tests passed and which were skipped, and keeps the log if that is asked for.
+summary() {
+	[[ -z ${ARCH_LOGS:-} ]] || cp "$1" "$ARCH_LOGS/"
+	grep -B 1 '^ *--- SKIP' "$1" || true
+}
+
+# extension OVERLAY puts the extension into the machine's server.
+extension() {
+	local share=$1/usr/share/postgresql/$PG_MAJOR/extension
+	mkdir -p "$share"
+	cp "$TOP/pg_stat_backtrace.control" "$TOP"/sql/pg_stat_backtrace--*.sql "$share/"
+}
+
+# check_calls ARCH: functions are traced, with the kernel of the next Debian: it takes Linux 6.6.
+check_calls() {
+	local goarch=$1 overlay=$WORK/overlay-calls log=$WORK/$1-calls.log start=$SECONDS
+	arch_facts "$goarch"
+	arch_kernel trixie "$KERNEL"
+	say "$goarch: functions are traced on the kernel of Debian 13"
+	arch_overlay "$goarch" "$overlay"
+	extension "$overlay"
+	GOARCH=$goarch make -s -C "$TOP" build OUT="$overlay/check/pg_stat_backtrace"
+	arch_calls "${MACHINE[$goarch]}" "$overlay"
+	arch_calls_script "/usr/lib/postgresql/$PG_MAJOR/bin" >"$overlay/check/run"
+	arch_boot "$log" "$ARCH_DIR/root" "$overlay" || failed "$goarch, calls" "$log"
+	summary "$log"
+	rm -rf "$overlay"
+	note "$(grep -c '^ *--- PASS' "$log") tests, $((SECONDS - start)) s"
+}
+
+# count_instructions ARCH: the instructions that timing wait events adds, on a processor whose clock counts them.
+count_instructions() {
+	local goarch=$1 overlay=$WORK/overlay-count log=$WORK/$1-count.log start=$SECONDS
+	arch_facts "$goarch"
+	say "$goarch: instructions of timing wait events"
+	arch_overlay "$goarch" "$overlay"
+	arch_instructions "${MACHINE[$goarch]}" "$overlay"
+	arch_instructions_script "/usr/lib/postgresql/$PG_MAJOR/bin" >"$overlay/check/run"
+	# String instructions would count once for any length.
+	QEMU=("${QEMU[0]}" -M q35 -accel tcg -icount "shift=0,sleep=off" -cpu "max,-erms,-fsrm")
+	MEMORY=3G BOOT='' ARCH_CPUS=1 arch_boot "$log" "$ARCH_DIR/root" "$overlay" || failed "$goarch, instructions" "$log"
+	summary "$log"
+	rm -rf "$overlay"
+	grep '^@@instructions' "$log" >>"$WORK/more"
+	note "$((SECONDS - start)) s"
+}
+
 # check ARCH: build, boot, collect.
 check() {
 	local goarch=$1 overlay=$WORK/overlay-$1 log=$WORK/$1.log bins start=$SECONDS
 	local share scenario
+	: >"$WORK/more"
 	arch_facts "$goarch"
 	need_qemu
 	need_cross "${MACHINE[$goarch]}"
@@ -58,8 +116,7 @@ check() {
 	arch_overlay "$goarch" "$overlay"
 	share=usr/share/postgresql/$PG_MAJOR/extension
 	bins=/usr/lib/postgresql/$PG_MAJOR/bin
-	mkdir -p "$overlay/$share"
-	cp "$TOP/pg_stat_backtrace.control" "$TOP"/sql/pg_stat_backtrace--*.sql "$overlay/$share/"
+	extension "$overlay"
 	GOARCH=$goarch make -s -C "$TOP" build OUT="$overlay/check/pg_stat_backtrace"
 	(cd "$TOP" && CGO_ENABLED=0 GOARCH=$goarch "$GO" test -c -trimpath -o "$overlay/check/archcheck.test" ./internal/archcheck)
 	if [[ $goarch == arm64 ]]; then
@@ -82,19 +139,16 @@ check() {
 		build_stack "${MACHINE[$goarch]}" "$scenario" "$overlay/check/programs/$scenario" -DSPIN
 	done
 	run_script "$bins" "$goarch" >"$overlay/check/run"
-	if ! arch_boot "$log" "$ARCH_DIR/root" "$overlay"; then
-		tail -n 60 "$log" >&2
-		grep -E '^ +[a-z0-9_]+\.go:[0-9]+: |--- FAIL' "$log" | grep -B 8 -e '--- FAIL' >&2 || true
-		[[ -z ${KEEP_ON_FAILURE:-} ]] || cp "$log" "$KEEP_ON_FAILURE/"
-		die "$goarch failed"
-	fi
-	[[ -z ${ARCH_LOGS:-} ]] || cp "$log" "$ARCH_LOGS/"
+	arch_boot "$log" "$ARCH_DIR/root" "$overlay" || failed "$goarch" "$log"
 	rm -rf "$overlay"
-	grep -B 1 '^ *--- SKIP' "$log" || true
+	summary "$log"
 	note "$(grep -c '^@@result' "$log") servers, $(grep -c '^--- PASS' "$log") tests, $((SECONDS - start)) s"
+	[[ $goarch != arm64 ]] || check_calls "$goarch"
+	[[ $goarch != amd64 ]] || count_instructions "$goarch"
 	{
 		echo "@@qemu $("${QEMU[0]}" --version | sed -n '1s/.*version \([0-9.]*\).*/\1/p')"
 		grep '^@@' "$log"
+		cat "$WORK/more"
 	} >"$WORK/results"
 	(cd "$TOP" && "$GO" run ./internal/archcheck/table doc/benchmarks.md <"$WORK/results")
 }

@@ -28,3 +28,16 @@ const Marker = "@@result "
 
 // YamaMarker begins the line that says which values of kernel.yama.ptrace_scope were tried.
 const YamaMarker = "@@yama "
+
+// Instructions are the instructions that timing wait events takes on one kernel: a section of doc/benchmarks.md.
+type Instructions struct {
+	Kernel     string `json:"kernel"`     // release
+	PostgreSQL string `json:"postgresql"` // version
+	// Transactions has the instructions of a transaction of pgbench, by its mode and the way of timing.
+	Transactions map[string]map[string]float64 `json:"transactions"`
+	// Calls has the instructions of a system call, by the way of timing and the call's name.
+	Calls map[string]map[string]float64 `json:"calls"`
+}
+
+// InstructionsMarker begins the line of a test's output that holds Instructions as JSON.
+const InstructionsMarker = "@@instructions "

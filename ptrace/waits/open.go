@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -16,6 +17,8 @@ import (
 type Options struct {
 	// Method is Auto if empty.
 	Method Method
+	// Mechanism, if not empty, is the only mechanism of the method that is tried: see Info.Mechanism.
+	Mechanism string
 	// Keep are processes that stay in Snapshot.Processes when they have ended.
 	Keep []int
 	// Queries attributes waits to queries, if the method can.
@@ -65,6 +68,12 @@ func Open(s Server, o Options) (Provider, error) {
 	if err != nil {
 		return nil, err
 	}
+	if o.Mechanism != "" {
+		candidates = slices.DeleteFunc(candidates, func(w way) bool { return w.info.Mechanism != o.Mechanism })
+	}
+	if len(candidates) == 0 {
+		return nil, fmt.Errorf("%w: method %q has no mechanism %q", ErrUnsupported, o.Method, o.Mechanism)
+	}
 	p, err := findProcs(&s)
 	if err != nil {
 		return nil, err
@@ -79,8 +88,10 @@ func Open(s Server, o Options) (Provider, error) {
 		reasons = append(reasons, w.info.Mechanism+": "+err.Error())
 		last = err
 	}
-	if len(reasons) > 1 {
-		last = fmt.Errorf("%w (before it, %s)", last, strings.Join(reasons[:len(reasons)-1], "; "))
+	// Several mechanisms may lack the same.
+	others := slices.DeleteFunc(slices.Clone(reasons), func(r string) bool { return strings.HasSuffix(r, ": "+last.Error()) })
+	if len(others) > 0 {
+		last = fmt.Errorf("%w (before it, %s)", last, strings.Join(others, "; "))
 	}
 	if !errors.Is(last, os.ErrPermission) && !errors.Is(last, ErrServerGone) {
 		last = fmt.Errorf("%w: %w", ErrUnsupported, last)

@@ -1,13 +1,14 @@
 // Command table prints the results of virtual machines of scripts/check-arch.sh as a Markdown table. It reads the
 // machines' output from standard input. With a file name it replaces the rows of the same machines in the table
-// between the markers in the file. Each row contains its date. The command depends only on the marked lines of the
-// tests.
+// between the markers in the file. Each row contains its date. If the output has counts of instructions, the command
+// replaces their tables too. It depends only on the marked lines of the tests.
 //
 //	table [doc/benchmarks.md]
 package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -47,7 +48,15 @@ func main() {
 }
 
 func run(results io.Reader, files []string, now time.Time) error {
-	rows, err := read(results)
+	output, err := io.ReadAll(results)
+	if err != nil {
+		return err
+	}
+	counts, err := instructions(string(output), now)
+	if err != nil {
+		return err
+	}
+	rows, err := read(bytes.NewReader(output))
 	if err != nil {
 		return err
 	}
@@ -56,10 +65,13 @@ func run(results io.Reader, files []string, now time.Time) error {
 		lines[r.Machine] = append(lines[r.Machine], r.format(now))
 	}
 	if len(files) == 0 {
-		fmt.Print(table(lines))
+		fmt.Print(table(lines) + counts)
 	}
 	for _, file := range files {
 		if err := replace(file, lines); err != nil {
+			return err
+		}
+		if err := replaceInstructions(file, counts); err != nil {
 			return err
 		}
 	}

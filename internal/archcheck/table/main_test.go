@@ -88,3 +88,27 @@ func text(t *testing.T, file string) string {
 	}
 	return string(data)
 }
+
+// TestInstructionTables: the figures of instructions replace the old ones, and stay if a run has none.
+func TestInstructionTables(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "README.md")
+	empty := begin + "\n" + end + "\n" + beginInstructions + "\nold\n" + endInstructions + "\nafter\n"
+	if err := os.WriteFile(file, []byte(empty), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const counts = `@@instructions {"kernel":"6.1.0","postgresql":"15.20","transactions":{"simple":{"off":100000,` +
+		`"fentry":100500,"fentry, by query":100750,"tracepoints":103000,"tracepoints, by query":103500}},` +
+		`"calls":{"off":{"getppid":300.4},"fentry":{"getppid":300.4},"tracepoints":{"getppid":700}}}` + "\n"
+	put(t, file, results+counts, 21)
+	want := []string{
+		"\nLinux 6.1.0, PostgreSQL 15.20, 21 November 2026, qemu 7.2.\n",
+		"\n| pgbench select-only, simple | 100000 | +0.50 % | +0.75 % | +3.00 % | +3.50 % |\n",
+		"\n| getppid | 300 | 300 | 700 |\n" + endInstructions + "\nafter\n",
+	}
+	holds(t, file, want...)
+	put(t, file, results, 22)
+	holds(t, file, want...)
+	if strings.Contains(text(t, file), "old") {
+		t.Errorf("the old text is still there:\n%s", text(t, file))
+	}
+}
