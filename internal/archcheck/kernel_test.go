@@ -26,7 +26,7 @@ func without(t *testing.T, arguments ...string) (out string, err error) {
 	return string(text), err
 }
 
-// hiding is a command in a mount namespace of its own, in which /sys/kernel/btf is empty.
+// hiding is a command in a private mount namespace, in which /sys/kernel/btf is empty.
 func hiding(name string, arguments ...string) *exec.Cmd {
 	const script = `mount -t tmpfs none /sys/kernel/btf && exec "$@"`
 	command := exec.Command("sh", append([]string{"-c", script, "sh", name}, arguments...)...)
@@ -46,7 +46,7 @@ func needTypes(t *testing.T) {
 }
 
 // TestNoTypeInformation: on a kernel without type information, commands that can do without programs in the kernel do,
-// and the others say what is missing.
+// and the others name the missing file.
 func TestNoTypeInformation(t *testing.T) {
 	needTypes(t)
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})

@@ -106,7 +106,7 @@ func during(t *testing.T, located *Server, o waits.Options, work func()) {
 	}
 }
 
-// pgbench runs pgbench and returns what it prints.
+// pgbench runs pgbench and returns its output.
 func pgbench(t *testing.T, s *pgtest.Server, arguments ...string) string {
 	t.Helper()
 	arguments = append(arguments, "-h", s.SocketDir, "-p", strconv.Itoa(s.Port), "-U", s.User, "postgres")
