@@ -63,7 +63,7 @@ func TestInstructions(t *testing.T) {
 	}
 	calls := make(map[string]map[string]float64)
 	fewest := map[string]map[string]float64{"simple": {}, "prepared": {}}
-	const rounds = 2
+	const rounds = 3
 	for round := range rounds {
 		for _, run := range runs {
 			during(t, located, run.options, func() {
@@ -124,7 +124,7 @@ func pgbench(t *testing.T, s *pgtest.Server, arguments ...string) string {
 // kernel.
 func transaction(t *testing.T, s *pgtest.Server, mode string) float64 {
 	t.Helper()
-	out := pgbench(t, s, "-n", "-S", "-M", mode, "-t", "600", "--random-seed", "1")
+	out := pgbench(t, s, "-n", "-S", "-M", mode, "-t", "5000", "--random-seed", "1")
 	_, text, _ := strings.Cut(out, "\ntps = ")
 	tps, err := strconv.ParseFloat(strings.SplitN(text, " ", 2)[0], 64)
 	if err != nil {
