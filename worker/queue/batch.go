@@ -31,8 +31,8 @@ const maxJobs = 4
 // must not delay other roles.
 const roleJobs = 1
 
-// later is how long the requests of a role beyond its rate stay in the queue.
-const later = 100 * time.Millisecond
+// ratePause is how long the requests of a role beyond its rate stay in the queue.
+const ratePause = 100 * time.Millisecond
 
 // batch claims requests, runs them, and writes the results that are ready within the grace time. Slow requests
 // continue unclaimed, and are claimed again when they are done. So a transaction is short, however long a capture
@@ -49,7 +49,7 @@ func (s *session) batch(ctx, captures context.Context) (more bool, err error) {
 		return false, err
 	}
 	if len(requests) < most && len(passed) == 0 {
-		s.forget(requests, slow)
+		s.dropDeleted(requests, slow)
 	}
 	jobs := s.start(captures, requests)
 	s.await(ctx, jobs)
@@ -76,16 +76,16 @@ func (s *session) claim(ctx context.Context, most int, but []int64, callers []ui
 	b.Queue(claimSQL, most, but, callers)
 	results := s.conn.SendBatch(ctx, b)
 	defer func() { _ = results.Close() }()
-	if err := skip(results); err != nil {
+	if err := readGuarded(results); err != nil {
 		return nil, err
 	}
 	rows, err := results.Query()
 	if err != nil {
-		return nil, absent(err)
+		return nil, asAbsent(err)
 	}
 	requests, err := pgx.CollectRows(rows, s.scan)
 	if err != nil {
-		return nil, absent(err)
+		return nil, asAbsent(err)
 	}
 	return requests, results.Close()
 }
@@ -120,7 +120,7 @@ func (s *session) start(ctx context.Context, requests []Request) []*job {
 	for _, r := range requests {
 		j := s.jobs[r.ID]
 		if j == nil {
-			if !s.within(r) {
+			if !s.withinRate(r) {
 				continue
 			}
 			j = &job{request: r, done: make(chan struct{})}
@@ -132,19 +132,19 @@ func (s *session) start(ctx context.Context, requests []Request) []*job {
 	return jobs
 }
 
-// within counts the request against its caller's rate, and reports whether it may begin now.
-func (s *session) within(r Request) bool {
+// withinRate counts the request against its caller's rate, and reports whether it may begin now.
+func (s *session) withinRate(r Request) bool {
 	if r.Superuser {
 		return true
 	}
-	if _, over := s.over[r.Caller]; over {
+	if _, over := s.overRate[r.Caller]; over {
 		return false
 	}
 	if !s.busy(r.Caller) && (s.cfg.Limiter == nil || s.cfg.Limiter.Take(r.Caller) == nil) {
 		return true
 	}
-	s.over[r.Caller] = time.Now().Add(later)
-	time.AfterFunc(later, s.wake)
+	s.overRate[r.Caller] = time.Now().Add(ratePause)
+	time.AfterFunc(ratePause, s.wake)
 	return false
 }
 
@@ -185,7 +185,7 @@ func (s *session) finish(ctx context.Context, jobs []*job) error {
 	}
 	b := &pgx.Batch{}
 	b.Queue(finishSQL, ids, c.engines, c.pauses, c.depths, texts, c.states, c.messages, c.details, c.hints)
-	b.Queue(patient)
+	b.Queue(noLockTimeout)
 	b.Queue(commit)
 	return s.conn.SendBatch(ctx, b).Close()
 }
@@ -214,21 +214,21 @@ func (s *session) busy(role uint32) bool {
 
 // deferred lists the roles that are over their rate.
 func (s *session) deferred() []uint32 {
-	roles := make([]uint32, 0, len(s.over))
+	roles := make([]uint32, 0, len(s.overRate))
 	now := time.Now()
-	for role, until := range s.over {
+	for role, until := range s.overRate {
 		if now.Before(until) {
 			roles = append(roles, role)
 		} else {
-			delete(s.over, role)
+			delete(s.overRate, role)
 		}
 	}
 	return roles
 }
 
-// forget drops finished jobs whose request no longer exists. The claim reached the end of the queue and did not
+// dropDeleted drops finished jobs whose request no longer exists. The claim reached the end of the queue and did not
 // return such a request, and did not pass it over.
-func (s *session) forget(requests []Request, passed []int64) {
+func (s *session) dropDeleted(requests []Request, passed []int64) {
 	if len(s.jobs) == 0 {
 		return
 	}

@@ -52,7 +52,7 @@ func (b *budget) acquire(ctx context.Context, database string, urgent bool) (*le
 	} else {
 		b.waiting = append(b.waiting, c)
 	}
-	b.settle()
+	b.reassign()
 	b.mu.Unlock()
 	select {
 	case l := <-c.granted:
@@ -75,7 +75,7 @@ func (b *budget) release(l *lease) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.leases = slices.DeleteFunc(b.leases, func(other *lease) bool { return other == l })
-	b.settle()
+	b.reassign()
 }
 
 // promote puts a waiting database first in the line.
@@ -98,7 +98,7 @@ func (b *budget) resize(limit int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.limit = limit
-	b.settle()
+	b.reassign()
 }
 
 // used returns the number of sessions that are open or being opened.
@@ -108,8 +108,8 @@ func (b *budget) used() int {
 	return len(b.leases)
 }
 
-// settle grants free leases, and asks the oldest sessions to leave for waiting databases.
-func (b *budget) settle() {
+// reassign grants free leases, and asks the oldest sessions to leave for waiting databases.
+func (b *budget) reassign() {
 	now := time.Now()
 	for len(b.waiting) > 0 && len(b.leases) < b.limit {
 		l := &lease{since: now, signal: make(chan struct{}, 1)}
@@ -133,7 +133,7 @@ func (b *budget) settle() {
 		case leaving >= over+len(b.waiting):
 			return
 		case leaving >= over && left > 0:
-			b.later(left)
+			b.reassignAfter(left)
 			return
 		}
 		l.leave.Store(true)
@@ -142,14 +142,14 @@ func (b *budget) settle() {
 	}
 }
 
-// later calls settle after a pause.
-func (b *budget) later(pause time.Duration) {
+// reassignAfter calls reassign after a pause.
+func (b *budget) reassignAfter(pause time.Duration) {
 	if b.timer != nil {
 		b.timer.Stop()
 	}
 	b.timer = time.AfterFunc(pause, func() {
 		b.mu.Lock()
 		defer b.mu.Unlock()
-		b.settle()
+		b.reassign()
 	})
 }

@@ -27,15 +27,15 @@ type Queue struct {
 	warned   string
 	warnedAt time.Time
 
-	mu      sync.Mutex
-	keepers map[uint32]*keeper
+	mu    sync.Mutex
+	loops map[uint32]*databaseLoop
 }
 
 // New makes a queue. Run serves it.
 func New(cfg Config) *Queue {
 	cfg.setDefaults()
 	return &Queue{
-		cfg: cfg, visits: make(chan struct{}, maxVisits), keepers: map[uint32]*keeper{}, budget: &budget{stay: cfg.Stay},
+		cfg: cfg, visits: make(chan struct{}, maxVisits), loops: map[uint32]*databaseLoop{}, budget: &budget{stay: cfg.Stay},
 	}
 }
 
@@ -98,20 +98,20 @@ func (q *Queue) scan(ctx context.Context) bool {
 	there, names := make(map[uint32]bool, len(found)), make(map[string]bool, len(found))
 	for _, d := range found {
 		names[d.name] = true
-		k := q.keepers[d.oid]
+		k := q.loops[d.oid]
 		if d.wanted || d.full() || k != nil && k.name != d.name {
 			continue // it returns later, under its new name
 		}
 		there[d.oid] = true
 		if k == nil {
-			q.keepers[d.oid] = q.keep(ctx, d)
+			q.loops[d.oid] = q.startLoop(ctx, d)
 		}
 	}
 	q.cfg.Journal.retain(names)
-	for oid, k := range q.keepers {
+	for oid, k := range q.loops {
 		if !there[oid] {
 			k.cancel()
-			delete(q.keepers, oid)
+			delete(q.loops, oid)
 		}
 	}
 	return true
@@ -208,8 +208,8 @@ func (q *Queue) databases(ctx context.Context) (found []database, slots pgcluste
 func (q *Queue) processes() []int32 {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	pids := make([]int32, 0, len(q.keepers))
-	for _, k := range q.keepers {
+	pids := make([]int32, 0, len(q.loops))
+	for _, k := range q.loops {
 		if pid := k.backend.Load(); pid != 0 {
 			pids = append(pids, pid)
 		}
@@ -217,13 +217,13 @@ func (q *Queue) processes() []int32 {
 	return pids
 }
 
-// visit makes a database's keeper check again soon. A call came from that database, so it has the extension.
+// visit makes the loop of a database check again soon. A call came from that database, so it has the extension.
 func (q *Queue) visit(name string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, k := range q.keepers {
+	for _, k := range q.loops {
 		if k.name == name {
-			k.hurry()
+			k.retrySoon()
 			q.budget.promote(name)
 		}
 	}
@@ -232,19 +232,19 @@ func (q *Queue) visit(name string) {
 // end ends all sessions and waits for them.
 func (q *Queue) end() {
 	q.mu.Lock()
-	keepers := q.keepers
-	q.keepers = map[uint32]*keeper{}
+	loops := q.loops
+	q.loops = map[uint32]*databaseLoop{}
 	q.mu.Unlock()
-	for _, k := range keepers {
+	for _, k := range loops {
 		k.cancel()
 	}
-	for _, k := range keepers {
+	for _, k := range loops {
 		<-k.done
 	}
 }
 
-// keeper serves one database.
-type keeper struct {
+// databaseLoop serves one database.
+type databaseLoop struct {
 	name   string
 	cancel context.CancelFunc
 	done   chan struct{}
@@ -254,27 +254,27 @@ type keeper struct {
 	backend atomic.Int32
 }
 
-func (k *keeper) hurry() {
+func (k *databaseLoop) retrySoon() {
 	select {
 	case k.soon <- struct{}{}:
 	default:
 	}
 }
 
-func (q *Queue) keep(ctx context.Context, d database) *keeper {
+func (q *Queue) startLoop(ctx context.Context, d database) *databaseLoop {
 	ctx, cancel := context.WithCancel(ctx)
-	k := &keeper{name: d.name, cancel: cancel, done: make(chan struct{}), soon: make(chan struct{}, 1)}
+	k := &databaseLoop{name: d.name, cancel: cancel, done: make(chan struct{}), soon: make(chan struct{}, 1)}
 	go func() {
 		defer close(k.done)
 		defer cancel()
-		q.follow(ctx, k)
+		q.runLoop(ctx, k)
 	}()
 	return k
 }
 
-// follow serves a database until ctx ends. If there is no queue or no free session, it checks again after growing
+// runLoop serves a database until ctx ends. If there is no queue or no free session, it checks again after growing
 // pauses.
-func (q *Queue) follow(ctx context.Context, k *keeper) {
+func (q *Queue) runLoop(ctx context.Context, k *databaseLoop) {
 	log := q.cfg.Log.With().Str("database", k.name).Logger()
 	logged := ""
 	pause := q.cfg.MinLook
@@ -303,15 +303,15 @@ func (q *Queue) follow(ctx context.Context, k *keeper) {
 		if served && err == nil {
 			continue // it has given way to another database, and waits for its next turn
 		}
-		if !q.rest(ctx, k, pause) {
+		if !q.pauseLoop(ctx, k, pause) {
 			return
 		}
-		pause = min(2*pause, q.longest())
+		pause = min(2*pause, q.maxPause())
 	}
 }
 
-// rest waits. After hurry it waits only the shortest pause.
-func (q *Queue) rest(ctx context.Context, k *keeper, pause time.Duration) bool {
+// pauseLoop waits. After retrySoon it waits only the shortest pause.
+func (q *Queue) pauseLoop(ctx context.Context, k *databaseLoop, pause time.Duration) bool {
 	for _, step := range []struct {
 		time  time.Duration
 		hurry chan struct{}
@@ -327,17 +327,17 @@ func (q *Queue) rest(ctx context.Context, k *keeper, pause time.Duration) bool {
 	return ctx.Err() == nil
 }
 
-// longest returns the longest interval of visits to a database without the extension. It grows with the number of
+// maxPause returns the longest interval of visits to a database without the extension. It grows with the number of
 // databases, so that the visits do not cost the server a new session all the time.
-func (q *Queue) longest() time.Duration {
+func (q *Queue) maxPause() time.Duration {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	return max(q.cfg.MaxLook, time.Duration(len(q.keepers))*time.Second)
+	return max(q.cfg.MaxLook, time.Duration(len(q.loops))*time.Second)
 }
 
 // serve visits a database when a session is free, and stays if the database has a queue. served reports whether it
 // has one.
-func (q *Queue) serve(ctx context.Context, k *keeper) (served bool, err error) {
+func (q *Queue) serve(ctx context.Context, k *databaseLoop) (served bool, err error) {
 	lease, err := q.budget.acquire(ctx, k.name, q.cfg.Journal.waits(k.name))
 	if err != nil {
 		return false, err

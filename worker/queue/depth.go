@@ -93,13 +93,13 @@ func (s *session) measure(ctx context.Context) error {
 		return nil
 	}
 	var figures []float64
-	err := s.bounded(ctx, func(ctx context.Context) error { return once(ctx, s.conn, &figures, depthSQL) })
+	err := s.withTimeout(ctx, func(ctx context.Context) error { return runGuarded(ctx, s.conn, &figures, depthSQL) })
 	var refused *pgconn.PgError
 	if errors.As(err, &refused) && !errors.Is(err, errAbsent) {
 		// The queue is served all the same, if another session has locked the table for longer than a moment.
 		s.log.Debug().Err(err).Msg("the length of the queue is not known")
 		d.skip(s.database)
-		return s.bounded(ctx, func(ctx context.Context) error {
+		return s.withTimeout(ctx, func(ctx context.Context) error {
 			_, err := s.conn.Exec(ctx, "ROLLBACK")
 			return err
 		})

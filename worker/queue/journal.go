@@ -77,9 +77,9 @@ func (j *Journal) Add(database string, row Row) {
 	}
 	row.shorten()
 	p := j.place(database)
-	if p.bytes+row.size() > journalBytes || !j.room(p, row.size()) {
+	if p.bytes+row.size() > journalBytes || !j.makeRoom(p, row.size()) {
 		j.drop(database, 1)
-		j.tidy(database)
+		j.removeUnused(database)
 		return
 	}
 	p.rows = append(p.rows, row)
@@ -97,9 +97,9 @@ func (j *Journal) Add(database string, row Row) {
 	}
 }
 
-// room makes room for a row of p if all databases together have too many bytes. It drops the newest rows of the
+// makeRoom makes room for a row of p if all databases together have too many bytes. It drops the newest rows of the
 // database with the most bytes. It returns false if that is p.
-func (j *Journal) room(p *place, size int) bool {
+func (j *Journal) makeRoom(p *place, size int) bool {
 	for j.bytes+size > journalTotal {
 		name, largest := "", p
 		for other, q := range j.places {
@@ -152,7 +152,7 @@ func (j *Journal) detach(s *session) {
 	defer j.mu.Unlock()
 	if p := j.places[s.database]; p != nil && p.owner == s {
 		p.owner = nil
-		j.tidy(s.database)
+		j.removeUnused(s.database)
 	}
 }
 
@@ -163,7 +163,7 @@ func (j *Journal) discard(database string) {
 	if p := j.places[database]; p != nil && p.owner == nil {
 		j.bytes -= p.bytes
 		p.rows, p.bytes = nil, 0
-		j.tidy(database)
+		j.removeUnused(database)
 	}
 }
 
@@ -190,8 +190,8 @@ func (j *Journal) retain(databases map[string]bool) {
 	}
 }
 
-// tidy removes an unused place.
-func (j *Journal) tidy(database string) {
+// removeUnused removes an unused place.
+func (j *Journal) removeUnused(database string) {
 	if p := j.places[database]; p.owner == nil && len(p.rows) == 0 {
 		delete(j.places, database)
 	}

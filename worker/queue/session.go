@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// operation bounds one transaction. A commit may wait for another one, because NOTIFY takes a global lock. The
+	// operationTimeout bounds one transaction. A commit may wait for another one, because NOTIFY takes a global lock. The
 	// transaction then ends on the server without the worker, which opens a new session.
-	operation = 30 * time.Second
-	// overdue is how long a session with running requests may stay after it was asked to leave.
-	overdue = 15 * time.Second
-	// farewell is how long an operation may still take when the session has to end.
-	farewell = time.Second
+	operationTimeout = 30 * time.Second
+	// leaveTimeout is how long a session with running requests may stay after it was asked to leave.
+	leaveTimeout = 15 * time.Second
+	// endTimeout is how long an operation may still take when the session has to end.
+	endTimeout = time.Second
 	// Old rows are removed after pruneEvery, or after pruneAfter new rows.
 	pruneEvery = time.Minute
 	// compareEvery is the interval at which the extension's objects are compared with those of its script.
@@ -38,7 +38,7 @@ type session struct {
 	ascii    bool // the database accepts only ASCII
 
 	jobs     map[int64]*job       // running, or done and not yet written
-	over     map[uint32]time.Time // roles over their rate, with the end of their pause
+	overRate map[uint32]time.Time // roles over their rate, with the end of their pause
 	notified bool                 // a notification came since the last claim
 	lease    *lease               // the right to the session; its signal wakes the session
 	written  int                  // rows since the last prune
@@ -50,14 +50,14 @@ type session struct {
 func open(ctx context.Context, cfg *Config, database string, lease *lease) (*session, error) {
 	s := &session{
 		cfg: cfg, log: cfg.Log.With().Str("database", database).Logger(), database: database,
-		jobs: map[int64]*job{}, over: map[uint32]time.Time{}, lease: lease,
+		jobs: map[int64]*job{}, overRate: map[uint32]time.Time{}, lease: lease,
 	}
 	conn, err := cfg.Connect(ctx, database, func(*pgconn.PgConn, *pgconn.Notification) { s.notified = true })
 	if err != nil {
 		return nil, err
 	}
 	s.conn = conn
-	if err := s.look(ctx); err != nil {
+	if err := s.checkExtension(ctx); err != nil {
 		s.close(ctx)
 		return nil, err
 	}
@@ -65,9 +65,9 @@ func open(ctx context.Context, cfg *Config, database string, lease *lease) (*ses
 	return s, nil
 }
 
-// look checks whether the database has a queue to serve.
-func (s *session) look(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, operation)
+// checkExtension checks whether the database has a queue to serve.
+func (s *session) checkExtension(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, operationTimeout)
 	defer cancel()
 	var version *string
 	var whole, granted bool
@@ -93,7 +93,7 @@ func (s *session) run(ctx context.Context) error {
 	defer s.cfg.Journal.detach(s)
 	err := s.serve(ctx)
 	if ctx.Err() != nil && !s.conn.IsClosed() {
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), endTimeout)
 		defer cancel()
 		err = s.flush(last)
 	}
@@ -104,15 +104,15 @@ func (s *session) run(ctx context.Context) error {
 func (s *session) serve(ctx context.Context) error {
 	jobs, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop() // running requests are abandoned, and another session claims them again
-	err := s.bounded(ctx, func(ctx context.Context) error {
+	err := s.withTimeout(ctx, func(ctx context.Context) error {
 		_, err := s.conn.Exec(ctx, "LISTEN "+channel)
 		return err
 	})
 	if err == nil {
-		err = s.bounded(ctx, s.renew)
+		err = s.withTimeout(ctx, s.renew)
 	}
 	for err == nil && ctx.Err() == nil {
-		if err = s.round(ctx, jobs); err != nil || s.leaves() {
+		if err = s.runPending(ctx, jobs); err != nil || s.mustLeave() {
 			break
 		}
 		if ctx.Err() == nil {
@@ -128,26 +128,26 @@ func (s *session) renew(ctx context.Context) error {
 	if err := s.conn.QueryRow(ctx, keyedSQL).Scan(&keyed); err != nil || !keyed {
 		return err
 	}
-	return once(ctx, s.conn, &renewed, renewSQL)
+	return runGuarded(ctx, s.conn, &renewed, renewSQL)
 }
 
-// leaves reports whether the session has to end because another database needs it. Running requests get some time to
+// mustLeave reports whether the session has to end because another database needs it. Running requests get some time to
 // end, because another session would capture them again.
-func (s *session) leaves() bool {
-	return s.lease.leave.Load() && (len(s.jobs) == 0 || time.Since(s.lease.since) > overdue)
+func (s *session) mustLeave() bool {
+	return s.lease.leave.Load() && (len(s.jobs) == 0 || time.Since(s.lease.since) > leaveTimeout)
 }
 
-// round runs all pending work.
-func (s *session) round(ctx, jobs context.Context) error {
+// runPending runs all pending work.
+func (s *session) runPending(ctx, jobs context.Context) error {
 	for more := true; more && ctx.Err() == nil; {
 		s.notified = false
-		if err := s.bounded(ctx, func(ctx context.Context) (err error) {
+		if err := s.withTimeout(ctx, func(ctx context.Context) (err error) {
 			more, err = s.batch(ctx, jobs)
 			return err
 		}); err != nil {
 			return err
 		}
-		if err := s.bounded(ctx, s.flush); err != nil {
+		if err := s.withTimeout(ctx, s.flush); err != nil {
 			return err
 		}
 		if err := s.prune(ctx); err != nil {
@@ -161,11 +161,11 @@ func (s *session) round(ctx, jobs context.Context) error {
 	return nil
 }
 
-// bounded limits f to the time of an operation, and to a second after ctx ends.
-func (s *session) bounded(ctx context.Context, f func(context.Context) error) error {
-	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), operation)
+// withTimeout limits f to the time of an operation, and to a second after ctx ends.
+func (s *session) withTimeout(ctx context.Context, f func(context.Context) error) error {
+	bound, cancel := context.WithTimeout(context.WithoutCancel(ctx), operationTimeout)
 	defer cancel()
-	stop := context.AfterFunc(ctx, func() { time.AfterFunc(farewell, cancel) })
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(endTimeout, cancel) })
 	defer stop()
 	return f(bound)
 }
@@ -229,14 +229,14 @@ func (s *session) record(ctx context.Context, rows []Row) error {
 		asked, finished = append(asked, r.Requested), append(finished, r.Finished)
 		c.add(r.Result.printable(s.ascii))
 	}
-	return once(ctx, s.conn, nil, journalSQL, verbs, callers, names, backends, pids, asked, finished,
+	return runGuarded(ctx, s.conn, nil, journalSQL, verbs, callers, names, backends, pids, asked, finished,
 		c.engines, c.pauses, c.depths, c.states, c.messages, c.details, c.hints)
 }
 
 // prune removes old rows and compares the objects, each at its interval.
 func (s *session) prune(ctx context.Context) error {
 	if time.Since(s.compared) >= compareEvery {
-		if err := s.bounded(ctx, s.compare); err != nil {
+		if err := s.withTimeout(ctx, s.compare); err != nil {
 			return err
 		}
 	}
@@ -245,8 +245,8 @@ func (s *session) prune(ctx context.Context) error {
 	}
 	s.written, s.pruned = 0, time.Now()
 	for gone := pruneBatch; gone == pruneBatch && ctx.Err() == nil; {
-		if err := s.bounded(ctx, func(ctx context.Context) error {
-			return once(ctx, s.conn, &gone, pruneSQL, s.cfg.Keep, int64(s.cfg.KeepRows), pruneBatch)
+		if err := s.withTimeout(ctx, func(ctx context.Context) error {
+			return runGuarded(ctx, s.conn, &gone, pruneSQL, s.cfg.Keep, int64(s.cfg.KeepRows), pruneBatch)
 		}); err != nil {
 			return fmt.Errorf("removing old requests: %w", err)
 		}
@@ -270,9 +270,9 @@ func (s *session) report(j *job) {
 // close ends the session. Unless the worker is ending, it waits until the server has freed the connection slot, which
 // another session of the worker may take.
 func (s *session) close(ctx context.Context) {
-	patience := operation
+	patience := operationTimeout
 	if ctx.Err() != nil {
-		patience = farewell
+		patience = endTimeout
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
 	defer cancel()

@@ -54,8 +54,8 @@ SELECT 1 / ((SELECT count(*) FROM owned) = (SELECT count(*) FROM needed))::int`
 	// DROP EXTENSION and this transaction both lock the objects one after another, so a deadlock is possible. The
 	// lock timeout is shorter than the server's deadlock timeout, so that the worker gives way. The commit waits for
 	// NOTIFY's lock without a timeout.
-	hasty   = `SET LOCAL lock_timeout = '300ms'`
-	patient = `SET LOCAL lock_timeout = 0`
+	shortLockTimeout = `SET LOCAL lock_timeout = '300ms'`
+	noLockTimeout    = `SET LOCAL lock_timeout = 0`
 )
 
 const (
@@ -65,10 +65,10 @@ const (
 	journalSQL = `SELECT backtrace.journal($1::text[], $2::oid[], $3::text[], $4::int[], $5::int[], $6::timestamptz[],
 	$7::timestamptz[], $8::text[], $9::float8[], $10::int[], $11::text[], $12::text[], $13::text[], $14::text[])`
 	// Version 1.1 of the extension has a key, which pg_upgrade copies with its table.
-	keyedSQL = `SELECT to_regprocedure('backtrace.renew_secret()') IS NOT NULL`
-	renewSQL = `SELECT backtrace.renew_secret()`
-	pruneSQL = `SELECT backtrace.prune($1::interval, $2::bigint, $3::int)`
-	relaxed  = `SET LOCAL synchronous_commit = off` // a crash may lose the last of these rows without harm
+	keyedSQL           = `SELECT to_regprocedure('backtrace.renew_secret()') IS NOT NULL`
+	renewSQL           = `SELECT backtrace.renew_secret()`
+	pruneSQL           = `SELECT backtrace.prune($1::interval, $2::bigint, $3::int)`
+	asynchronousCommit = `SET LOCAL synchronous_commit = off` // a crash may lose the last of these rows without harm
 )
 
 // errAbsent means that the database does not have the extension in a version with a queue, or that this role may not
@@ -82,25 +82,25 @@ var errNone = fmt.Errorf("%w: no extension", errAbsent)
 func guarded() *pgx.Batch {
 	b := &pgx.Batch{}
 	b.Queue(begin)
-	b.Queue(hasty)
+	b.Queue(shortLockTimeout)
 	b.Queue(hold)
 	b.Queue(guard)
 	return b
 }
 
-// skip reads the results of the statements that guarded queued.
-func skip(results pgx.BatchResults) error {
+// readGuarded reads the results of the statements that guarded queued.
+func readGuarded(results pgx.BatchResults) error {
 	for range 4 {
 		if _, err := results.Exec(); err != nil {
-			return absent(err)
+			return asAbsent(err)
 		}
 	}
 	return nil
 }
 
-// absent wraps errors that mean errAbsent: undefined schema or table, missing privilege, and guard's division by
+// asAbsent wraps errors that mean errAbsent: undefined schema or table, missing privilege, and guard's division by
 // zero.
-func absent(err error) error {
+func asAbsent(err error) error {
 	var e *pgconn.PgError
 	if errors.As(err, &e) {
 		switch e.Code {
@@ -111,16 +111,16 @@ func absent(err error) error {
 	return err
 }
 
-// once runs one guarded statement in its own transaction. It scans the result into into, unless that is nil.
-func once(ctx context.Context, conn *pgx.Conn, into any, sql string, args ...any) error {
+// runGuarded runs one guarded statement in its own transaction. It scans the result into into, unless that is nil.
+func runGuarded(ctx context.Context, conn *pgx.Conn, into any, sql string, args ...any) error {
 	b := guarded()
-	b.Queue(relaxed)
+	b.Queue(asynchronousCommit)
 	b.Queue(sql, args...)
-	b.Queue(patient)
+	b.Queue(noLockTimeout)
 	b.Queue(commit)
 	results := conn.SendBatch(ctx, b)
 	defer func() { _ = results.Close() }()
-	if err := skip(results); err != nil {
+	if err := readGuarded(results); err != nil {
 		return err
 	}
 	if _, err := results.Exec(); err != nil {

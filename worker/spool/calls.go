@@ -64,7 +64,7 @@ func (c *calls) begin(ctx context.Context, req *Request, written time.Time, even
 	switch old := c.byBackend[req.Backend]; {
 	case old == nil:
 	case event || old.written.Before(written):
-		c.giveUp(old)
+		c.abandon(old)
 	case written.Before(old.written):
 		return nil
 	}
@@ -107,12 +107,12 @@ func (c *calls) deliver(n *call, size int64, now time.Time) (wanted, room bool) 
 			of.size += n.size
 			return true, true
 		}
-		victim := c.victim(n.who)
+		victim := c.nextToDrop(n.who)
 		if victim == nil {
 			c.end(n)
 			return true, false
 		}
-		c.giveUp(victim)
+		c.abandon(victim)
 		c.dropped++
 	}
 }
@@ -123,8 +123,8 @@ func onDisk(size int64) int64 {
 	return (size+page-1)/page*page + inode
 }
 
-// victim returns the answer to remove next, or nil if there is none.
-func (c *calls) victim(asker admission.Who) *call {
+// nextToDrop returns the answer to remove next, or nil if there is none.
+func (c *calls) nextToDrop(asker admission.Who) *call {
 	most := c.classes[asker]
 	if most == nil {
 		for who, of := range c.classes {
@@ -140,15 +140,15 @@ func (c *calls) victim(asker admission.Who) *call {
 	return oldest
 }
 
-// given reports whether the call was abandoned while its answer was written.
-func (c *calls) given(n *call) bool {
+// abandoned reports whether the call was abandoned while its answer was written.
+func (c *calls) abandoned(n *call) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return n.over
 }
 
-// giveUp abandons a call, and removes its answer.
-func (c *calls) giveUp(n *call) {
+// abandon abandons a call, and removes its answer.
+func (c *calls) abandon(n *call) {
 	n.cancel()
 	if !n.delivered.IsZero() {
 		c.remove(n.answer)
@@ -196,8 +196,8 @@ func (c *calls) expire(now time.Time) (dropped int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range c.answers {
-		if now.Sub(n.delivered) > unread {
-			c.giveUp(n)
+		if now.Sub(n.delivered) > answerLifetime {
+			c.abandon(n)
 		}
 	}
 	dropped, c.dropped = c.dropped, 0

@@ -58,8 +58,8 @@ const (
 	defaultConcurrency = 128
 	defaultPending     = 4096
 
-	// unread is how long an answer is kept. A call waits for it at most for its deadline and a second.
-	unread = 30 * time.Second
+	// answerLifetime is how long an answer is kept. A call waits for it at most for its deadline and a second.
+	answerLifetime = 30 * time.Second
 	// housekeeping is the interval of the checks for which there are no events.
 	housekeeping = 2 * time.Second
 	// settle is the age at which an incomplete request counts as invalid.

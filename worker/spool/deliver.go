@@ -26,11 +26,11 @@ func (s *Spool) deliver(c *call, req Request, a Answer) {
 	err := s.writeIf(room, c.answer, data)
 	if err != nil {
 		s.cfg.report(fmt.Errorf("answer to %s: %w", req.ID, err))
-		s.notice()
-		s.cfg.report(s.substitute(c.answer, failure("53100", "no space left for the answer of the pg_stat_backtrace worker",
+		s.recheckRoom()
+		s.cfg.report(s.deliverSpare(c.answer, failure("53100", "no space left for the answer of the pg_stat_backtrace worker",
 			"The file system of its spool directory is full.")))
 	}
-	if room && s.calls.given(c) { // while it was written
+	if room && s.calls.abandoned(c) { // while it was written
 		s.cfg.report(s.dir.unlink(c.answer))
 	}
 }
@@ -82,8 +82,8 @@ func writeAll(fd int, data []byte) error {
 	return nil
 }
 
-// substitute delivers a short answer in a prepared file.
-func (s *Spool) substitute(name string, a Answer) error {
+// deliverSpare delivers a short answer in a prepared file.
+func (s *Spool) deliverSpare(name string, a Answer) error {
 	select {
 	case spare := <-s.spare:
 		if err := s.overwrite(spare, a.encode("")); err != nil {

@@ -35,9 +35,9 @@ type dir struct {
 
 func (d *dir) fd() int { return int(d.f.Fd()) }
 
-// bases returns the directories in which a spool directory may be made, as the server sees them, in order of
+// candidateBases returns the directories in which a spool directory may be made, as the server sees them, in order of
 // preference.
-func bases(cfg Config) []string {
+func candidateBases(cfg Config) []string {
 	switch {
 	case cfg.Base != "":
 		return []string{cfg.Base}
@@ -49,7 +49,7 @@ func bases(cfg Config) []string {
 
 // makeDir makes a spool directory in the first suitable base.
 func makeDir(cfg Config) (*dir, error) {
-	names := bases(cfg)
+	names := candidateBases(cfg)
 	errs := make([]error, 0, len(names))
 	for i, name := range names {
 		base, err := openBase(cfg, name, cfg.Base == "" && i == 0)
@@ -102,14 +102,14 @@ func checkBase(path, base string, wantTmpfs bool) error {
 	switch {
 	case wantTmpfs && fs.Type != unix.TMPFS_MAGIC && fs.Type != unix.RAMFS_MAGIC:
 		return fmt.Errorf("spool base %s is not a tmpfs", base)
-	case !room(&fs):
+	case !hasRoom(&fs):
 		return fmt.Errorf("spool base %s: %w", base, ErrFull)
 	}
 	return nil
 }
 
-// room reports whether requests and answers fit. A file system without a size (ramfs) has room.
-func room(fs *unix.Statfs_t) bool {
+// hasRoom reports whether requests and answers fit. A file system without a size (ramfs) has room.
+func hasRoom(fs *unix.Statfs_t) bool {
 	return fs.Blocks == 0 || fs.Bavail*uint64(fs.Bsize) >= reserve
 }
 
@@ -197,7 +197,7 @@ func (d *dir) unlink(name string) error {
 // check reports whether the file system is full. It returns ErrLost if the directory was removed, moved or is not
 // writable.
 func (d *dir) check() (full bool, err error) {
-	if !still(d.f, d.path) {
+	if !isSameFile(d.f, d.path) {
 		return false, fmt.Errorf("%w: %s is gone", ErrLost, d.name)
 	}
 	if err := unix.Faccessat(d.fd(), ".", unix.W_OK|unix.X_OK, unix.AT_EACCESS); err != nil {
@@ -207,7 +207,7 @@ func (d *dir) check() (full bool, err error) {
 	if err := unix.Fstatfs(d.fd(), &fs); err != nil {
 		return false, fmt.Errorf("%w: %s: %w", ErrLost, d.name, err)
 	}
-	return !room(&fs), nil
+	return !hasRoom(&fs), nil
 }
 
 // size returns the size of the file system in bytes, or 0 if it has none or is unknown.
@@ -222,7 +222,7 @@ func (d *dir) size() int64 {
 // remove removes the directory and its contents, unless its path leads to another directory now.
 func (d *dir) remove() error {
 	var err error
-	if still(d.f, d.path) {
+	if isSameFile(d.f, d.path) {
 		err = os.RemoveAll(d.path)
 		if errors.Is(err, os.ErrPermission) { // write permission was removed from the directory or its contents
 			err = errors.Join(d.restoreModes(), os.RemoveAll(d.path))

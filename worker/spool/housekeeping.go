@@ -12,23 +12,23 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// keepHouse does the checks for which there are no events. It returns an error if the spool must be made again.
-func (s *Spool) keepHouse(now time.Time) error {
-	if !still(s.lock, s.data.Join(lockName)) {
+// checkPeriodically does the checks for which there are no events. It returns an error if the spool must be made again.
+func (s *Spool) checkPeriodically(now time.Time) error {
+	if !isSameFile(s.lock, s.data.Join(lockName)) {
 		return fmt.Errorf("%w: the lock file of %s is gone", ErrLost, s.cfg.DataDir)
 	}
-	full, err := s.look()
+	full, err := s.checkRoom()
 	if err != nil {
 		return err
 	}
-	if full && s.elsewhere() {
+	if full && s.wouldMove() {
 		return fmt.Errorf("%w: %s: %w", ErrLost, s.Dir(), ErrFull)
 	}
 	if s.cfg.Witness != nil {
-		s.complain(s.dir.touch())
+		s.reportOnce(s.dir.touch())
 	}
-	s.complain(s.keys.renew(now))
-	s.complain(s.publish()) // the file may have been removed, or replaced by a copy
+	s.reportOnce(s.keys.renew(now))
+	s.reportOnce(s.publish()) // the file may have been removed, or replaced by a copy
 	s.refill()
 	if n := s.calls.expire(now); n > 0 {
 		s.cfg.report(fmt.Errorf("%d unfetched answers were removed to make room for others", n))
@@ -36,8 +36,8 @@ func (s *Spool) keepHouse(now time.Time) error {
 	return nil
 }
 
-// look checks whether there is room, and updates the file ready.
-func (s *Spool) look() (full bool, err error) {
+// checkRoom checks whether there is room, and updates the file ready.
+func (s *Spool) checkRoom() (full bool, err error) {
 	full, err = s.dir.check()
 	if err != nil {
 		return false, err
@@ -55,12 +55,12 @@ func (s *Spool) look() (full bool, err error) {
 	return full, err
 }
 
-// notice checks for room at once after an error. Housekeeping finds and reports a lasting error.
-func (s *Spool) notice() { _, _ = s.look() }
+// recheckRoom checks for room at once after an error. Housekeeping finds and reports a lasting error.
+func (s *Spool) recheckRoom() { _, _ = s.checkRoom() }
 
-// elsewhere reports whether a new spool directory would be made on another file system.
-func (s *Spool) elsewhere() bool {
-	for i, name := range bases(s.cfg) {
+// wouldMove reports whether a new spool directory would be made on another file system.
+func (s *Spool) wouldMove() bool {
+	for i, name := range candidateBases(s.cfg) {
 		base, err := openBase(s.cfg, name, s.cfg.Base == "" && i == 0)
 		if err == nil {
 			_ = base.Close()
@@ -70,8 +70,8 @@ func (s *Spool) elsewhere() bool {
 	return false
 }
 
-// complain reports an error, and does not repeat it until it changes.
-func (s *Spool) complain(err error) {
+// reportOnce reports an error, and does not repeat it until it changes.
+func (s *Spool) reportOnce(err error) {
 	text := ""
 	if err != nil {
 		text = err.Error()
@@ -82,8 +82,8 @@ func (s *Spool) complain(err error) {
 	}
 }
 
-// consumed removes an answer that has been read.
-func (s *Spool) consumed(name string) {
+// removeFetched removes an answer that has been read.
+func (s *Spool) removeFetched(name string) {
 	if !isUUID(strings.TrimSuffix(name, repSuffix)) {
 		return
 	}
@@ -95,7 +95,7 @@ func (s *Spool) consumed(name string) {
 func (l *loop) sweep(ctx context.Context) {
 	d := l.s.dir
 	if _, err := d.f.Seek(0, 0); err != nil { // rewinds; opening it again would cause an event
-		l.s.complain(err)
+		l.s.reportOnce(err)
 		return
 	}
 	for {
@@ -105,7 +105,7 @@ func (l *loop) sweep(ctx context.Context) {
 			case reqSuffix:
 				l.request(ctx, name, false)
 			case repSuffix:
-				l.s.stray(name)
+				l.s.removeStray(name)
 			}
 		}
 		if err != nil { // io.EOF at the end
@@ -114,15 +114,15 @@ func (l *loop) sweep(ctx context.Context) {
 	}
 }
 
-// stray removes an old answer that this spool did not deliver.
-func (s *Spool) stray(name string) {
+// removeStray removes an old answer that this spool did not deliver.
+func (s *Spool) removeStray(name string) {
 	var st unix.Stat_t
 	if s.calls.waits(name) || unix.Fstatat(s.dir.fd(), name, &st, unix.AT_SYMLINK_NOFOLLOW) != nil {
 		return
 	}
-	if time.Since(time.Unix(st.Ctim.Unix())) > unread {
+	if time.Since(time.Unix(st.Ctim.Unix())) > answerLifetime {
 		if err := s.dir.unlink(name); err != nil && !errors.Is(err, os.ErrPermission) {
-			s.complain(err)
+			s.reportOnce(err)
 		}
 	}
 }

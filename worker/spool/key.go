@@ -87,7 +87,7 @@ func (k key) sign(message []byte) string {
 	return hex.EncodeToString(h.Sum(nil))
 }
 
-// genuine reports whether code signs message. It compares in constant time.
-func (k key) genuine(message []byte, code string) bool {
+// verify reports whether code signs message. It compares in constant time.
+func (k key) verify(message []byte, code string) bool {
 	return hmac.Equal([]byte(k.sign(message)), []byte(code))
 }

@@ -52,7 +52,7 @@ func TestKeyInPidFile(t *testing.T) {
 	s.keys.mu.Lock()
 	s.keys.made = s.keys.made.Add(-keyLife)
 	s.keys.mu.Unlock()
-	if err := s.keepHouse(time.Now()); err != nil {
+	if err := s.checkPeriodically(time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	inner, _ := s.keys.signing().blocks()

@@ -28,11 +28,11 @@ func lock(data *rootfs.Dir) (*os.File, error) {
 			_ = f.Close()
 			if errors.Is(err, unix.EWOULDBLOCK) {
 				return nil, fmt.Errorf("%w: %s is locked%s", ErrLocked, filepath.Join(data.Name(), lockName),
-					holder(data.Path()))
+					lockHolder(data.Path()))
 			}
 			return nil, fmt.Errorf("locking %s: %w", filepath.Join(data.Name(), lockName), err)
 		}
-		if still(f, path) {
+		if isSameFile(f, path) {
 			return f, nil
 		}
 		_ = f.Close() // its last owner removed it after this process opened it
@@ -43,20 +43,20 @@ func lock(data *rootfs.Dir) (*os.File, error) {
 // it removed.
 func unlock(f *os.File) error {
 	var err error
-	if still(f, f.Name()) {
+	if isSameFile(f, f.Name()) {
 		err = os.Remove(f.Name())
 	}
 	return errors.Join(err, f.Close())
 }
 
-// still reports whether path leads to the open file.
-func still(f *os.File, path string) bool {
+// isSameFile reports whether path leads to the open file.
+func isSameFile(f *os.File, path string) bool {
 	a, err1 := f.Stat()
 	b, err2 := os.Lstat(path)
 	return err1 == nil && err2 == nil && os.SameFile(a, b)
 }
 
-func holder(dataDir string) string {
+func lockHolder(dataDir string) string {
 	info, err := Find(dataDir)
 	if err != nil {
 		return ""

@@ -55,7 +55,7 @@ func parse(id string, data []byte, k key, written time.Time) (Request, error) {
 		return Request{}, fmt.Errorf("%w %s: not a line", ErrBadRequest, id)
 	}
 	at := bytes.LastIndexByte(line, ' ')
-	if at < 0 || !k.genuine(line[:at], string(line[at+1:])) {
+	if at < 0 || !k.verify(line[:at], string(line[at+1:])) {
 		return Request{}, fmt.Errorf("%w %s: not signed by this cluster's extension", ErrBadRequest, id)
 	}
 	req, budget, err := parseBody(string(line[:at]))

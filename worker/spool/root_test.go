@@ -33,7 +33,7 @@ func TestOtherRoot(t *testing.T) {
 	if err != nil || link != info.Dir || !exists(inside+"/"+readyName) || !exists(root+"/srv/data/"+lockName) {
 		t.Errorf("the link leads to %s, %v", link, err)
 	}
-	if err := s.keepHouse(time.Now()); err != nil || s.reported != "" {
+	if err := s.checkPeriodically(time.Now()); err != nil || s.reported != "" {
 		t.Error(err, s.reported)
 	}
 	if err := s.Close(); err != nil {

@@ -127,11 +127,11 @@ func TestExpire(t *testing.T) {
 		t.Fatal("it is not among the answers that were delivered")
 	}
 	since := c.delivered
-	s.calls.expire(since.Add(unread))
+	s.calls.expire(since.Add(answerLifetime))
 	if !exists(s.path(id(1) + repSuffix)) {
 		t.Error("expired too early")
 	}
-	s.calls.expire(since.Add(unread + 1))
+	s.calls.expire(since.Add(answerLifetime + 1))
 	if exists(s.path(id(1) + repSuffix)) {
 		t.Error("not expired")
 	}

@@ -32,7 +32,7 @@ func (l *loop) event(ctx context.Context, e event) {
 	case e.written && strings.HasSuffix(e.name, reqSuffix):
 		l.request(ctx, e.name, true)
 	case e.read && strings.HasSuffix(e.name, repSuffix):
-		l.s.consumed(e.name)
+		l.s.removeFetched(e.name)
 	}
 }
 
@@ -166,7 +166,7 @@ func (s *Spool) take(name string, closed bool) (data []byte, written time.Time, 
 	case !complete && !closed && time.Since(written) < settle:
 		return nil, written, nil
 	case !complete:
-		s.notice() // a full file system truncates requests
+		s.recheckRoom() // a full file system truncates requests
 		return nil, written, s.reject(name, fmt.Errorf("%d bytes, not a whole line", n))
 	}
 	return buf[:n], written, s.dir.unlink(name)

@@ -66,7 +66,7 @@ func Open(cfg Config) (*Spool, error) {
 
 func (s *Spool) open() (err error) {
 	last, _ := Find(s.data.Path()) // without a pid file there is no old directory to remove
-	for _, name := range bases(s.cfg) {
+	for _, name := range candidateBases(s.cfg) {
 		s.cfg.report(removeStale(name, s.cfg.Root, last.Dir))
 	}
 	if err := s.keys.renew(time.Now()); err != nil {
@@ -129,7 +129,7 @@ func (s *Spool) Serve(ctx context.Context, handle func(context.Context, Request)
 			l.sweep(ctx)
 		}
 		if now := time.Now(); !now.Before(l.due) {
-			if err := s.keepHouse(now); err != nil {
+			if err := s.checkPeriodically(now); err != nil {
 				s.lost = errors.Is(err, ErrLost)
 				return err
 			}
