@@ -27,6 +27,19 @@ func startBouncer(t *testing.T, s *pgtest.Server, more string) bouncer {
 	if err != nil {
 		t.Skip(err)
 	}
+	for range 20 {
+		if b, ok := tryBouncer(t, program, s, more); ok {
+			return b
+		}
+	}
+	t.Fatal("PgBouncer finds each free port taken")
+	return bouncer{}
+}
+
+// tryBouncer starts a PgBouncer on a free port. ok is false if another program has taken the port meanwhile: PgBouncer
+// then serves only its Unix socket, and the other program would answer the test.
+func tryBouncer(t *testing.T, program string, s *pgtest.Server, more string) (b bouncer, ok bool) {
+	t.Helper()
 	dir, err := os.MkdirTemp("", "bouncer") //nolint:usetesting // a socket's path must be short
 	if err != nil {
 		t.Fatal(err)
@@ -39,15 +52,20 @@ func startBouncer(t *testing.T, s *pgtest.Server, more string) bouncer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	b := bouncer{port: listen.Addr().(*net.TCPAddr).Port, socketDir: dir}
+	b = bouncer{port: listen.Addr().(*net.TCPAddr).Port, socketDir: dir}
 	_ = listen.Close()
 	file := filepath.Join(dir, "pgbouncer.ini")
-	err = errors.Join(os.WriteFile(file, fmt.Appendf(nil, config, b.port), 0o644), os.Chown(dir, uid, gid))
+	log, err := os.Create(filepath.Join(dir, "log"))
+	err = errors.Join(err, os.WriteFile(file, fmt.Appendf(nil, config, b.port), 0o644), os.Chown(dir, uid, gid))
 	if err != nil {
 		t.Fatal(err)
 	}
+	defer func() { _ = log.Close() }()
+	text := func() string {
+		data, _ := os.ReadFile(log.Name())
+		return string(data)
+	}
 	command := s.AsServerUser(exec.Command(program, file))
-	log := &strings.Builder{}
 	command.Stdout, command.Stderr = log, log
 	if err := command.Start(); err != nil {
 		t.Fatal(err)
@@ -56,18 +74,16 @@ func startBouncer(t *testing.T, s *pgtest.Server, more string) bouncer {
 		_ = command.Process.Kill()
 		_ = command.Wait()
 		if t.Failed() {
-			t.Log(log.String())
+			t.Log(text())
 		}
 	})
 	b.pid = command.Process.Pid
+	taken := false
 	pgtest.Wait(t, "PgBouncer listens", func() bool {
-		conn, err := net.Dial("tcp4", fmt.Sprintf("127.0.0.1:%d", b.port))
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
+		taken = strings.Contains(text(), "in use")
+		return taken || strings.Contains(text(), "process up")
 	})
-	return b
+	return b, !taken
 }
 
 // TestPoolerNamed: a connection string that leads to PgBouncer is recognised, whatever PgBouncer lets through, and the
