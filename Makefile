@@ -11,7 +11,8 @@ VERSION  := 1.2.0
 
 # -trimpath, and no version-control stamp, make the same bytes from the same source wherever it lies (the stamp also
 # fails in a checkout that belongs to somebody else). -s -w drop the symbol table: Go's own stack traces do without.
-GOFLAGS_BUILD := -trimpath -buildvcs=false -ldflags "-s -w -X main.version=$(VERSION)"
+# -E names the entry point: worker/host/rlimits verifies the limits of the process before the Go runtime starts.
+GOFLAGS_BUILD := -trimpath -buildvcs=false -ldflags "-s -w -E=pg_stat_backtrace_start -X main.version=$(VERSION)"
 
 export GO PG_CONFIG ARCHS
 

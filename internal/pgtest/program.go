@@ -11,9 +11,9 @@ import (
 	"testing"
 )
 
-// BuildProgram builds the worker's program, static, at path.
+// BuildProgram builds the worker's program at path, static and with the entry point of `make build`.
 func BuildProgram(path string) error {
-	build := exec.Command("go", "build", "-o", path, "pg_stat_backtrace")
+	build := exec.Command("go", "build", "-ldflags=-E=pg_stat_backtrace_start", "-o", path, "pg_stat_backtrace")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("building the program: %w\n%s", err, out)

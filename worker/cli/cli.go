@@ -13,7 +13,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/worker/host/rlimits"
 	"pg_stat_backtrace/worker/visible"
 )
 
@@ -33,19 +32,24 @@ var errReported = errors.New("failed")
 // Main runs the command that args name and returns the process's exit status:
 // 0, 1 if the command failed, 2 if it was used wrongly.
 func Main(version string, args []string, stdout, stderr io.Writer) int {
-	if err := rlimits.Check(); err != nil { // before the Go runtime needs a descriptor, and ends the program without one
-		tellf(stderr, "%v", err)
-		return exitFailed
-	}
+	keepBelowMemoryLimits()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
+	ctx, stopLimit := withProcessorLimit(ctx, stderr)
+	defer stopLimit()
 	defer suspendable(stderr)()
+	out := &checkedWriter{w: stdout}
 	root := newRoot(version)
 	root.SetArgs(args)
-	root.SetOut(stdout)
+	root.SetOut(out)
 	root.SetErr(stderr)
 	err := root.ExecuteContext(ctx)
+	if err == nil {
+		err = out.err
+	}
 	switch {
+	case errors.Is(context.Cause(ctx), errProcessorTime):
+		return exitFailed
 	case err == nil:
 		return exitOK
 	case errors.Is(err, errReported):
@@ -86,6 +90,12 @@ name. The other commands also work while the server takes no connections.`,
 		SilenceErrors: true,
 		Args:          usageArgs(cobra.NoArgs),
 		RunE:          func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			if !readsProcesses(cmd) {
+				return nil
+			}
+			return procMounted()
+		},
 	}
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usage(err) })
 	root.AddCommand(newWorker(version), newCapture(), newProfile(), newWaits(), newTrace(), newMemory(), newSymbols(),

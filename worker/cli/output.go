@@ -77,3 +77,17 @@ func (o *output) discard() {
 	}
 	o.file = nil
 }
+
+// checkedWriter keeps the first error of the standard output. The help of a command is written without a check.
+type checkedWriter struct {
+	w   io.Writer
+	err error
+}
+
+func (c *checkedWriter) Write(b []byte) (int, error) {
+	n, err := c.w.Write(b)
+	if c.err == nil {
+		c.err = err
+	}
+	return n, err
+}

@@ -1,75 +1,108 @@
-// Package rlimits verifies, before a command begins, that the limits of this process leave enough to run. A program
-// that runs out of descriptors or memory later ends with an error of the Go runtime that does not name the limit.
+// Package rlimits verifies that the limits of this process leave enough to run. The Go runtime reports a limit that is
+// too low by a dump of its goroutines, without the name of the limit. This package prints one line and ends the process
+// with status 1.
+//
+// It verifies twice. With -ldflags=-E=pg_stat_backtrace_start, which `make build` sets, the kernel starts the program at
+// a function in assembly, before the Go runtime needs memory and threads (amd64 and arm64). After the start of the
+// runtime, init verifies again, and counts the descriptors that are left. Go runs init functions in the order of their
+// packages' import paths as soon as their imports are ready. So this package imports only syscall: package os, and
+// every package that opens a file in its init, follows later.
 package rlimits
 
-import (
-	"errors"
-	"fmt"
-	"runtime/debug"
-
-	"golang.org/x/sys/unix"
-)
+import "syscall"
 
 const (
 	// Descriptors is the number of file descriptors that a command needs.
 	Descriptors = 24
-	// Memory is the least limit of memory, in bytes, that a command runs with. The Go runtime reserves most of it as
-	// address space when it starts.
-	Memory = 1 << 30
+	// Memory is the least limit of the address space, in bytes, that a command runs with.
+	Memory = 1536 << 20
+	// Reserved is the part of the address space, in bytes, that the Go runtime reserves at its start and does not use.
+	// If less is left, the runtime reserves half of it, and then some programs start and others end with a dump.
+	Reserved = 1280 << 20
+	// Data is the least limit of writable private memory, in bytes.
+	Data = 256 << 20
+	// Threads is the number of threads that the user of a command must be able to start.
+	Threads = 32
+	// stack is the least limit of the first thread's stack, in bytes.
+	stack = 256 << 10
 )
 
-// ErrTooLow means that a limit of this process is too low.
-var ErrTooLow = errors.New("limit is too low")
+const (
+	tooLow = "pg_stat_backtrace: limit is too low: "
+	remedy = "; raise it with "
+)
 
-// Check returns an error that wraps ErrTooLow and names the limit and its remedy. If the address space is limited and
-// suffices, Check makes the garbage collector stay below the limit.
-func Check() error {
-	if err := descriptors(); err != nil {
-		return err
-	}
-	for _, r := range []struct {
-		resource    int
-		name, shell string
-		least       uint64
-	}{
-		{unix.RLIMIT_AS, "address space (RLIMIT_AS)", "ulimit -v unlimited", Memory},
-		{unix.RLIMIT_DATA, "data (RLIMIT_DATA)", "ulimit -d unlimited", Memory / 4},
-	} {
-		var l unix.Rlimit
-		if unix.Getrlimit(r.resource, &l) != nil || l.Cur == unix.RLIM_INFINITY {
-			continue
-		}
-		if l.Cur < r.least {
-			return fmt.Errorf("%w: %s allows %d MB, and %d MB are needed; raise it with \"%s\"",
-				ErrTooLow, r.name, l.Cur>>20, r.least>>20, r.shell)
-		}
-		debug.SetMemoryLimit(int64(l.Cur - r.least/2))
-	}
-	return nil
+// floor is the least value of one limit. The functions in assembly read it.
+type floor struct {
+	resource uint64
+	least    uint64
+	message  string
 }
 
-// descriptors opens as many as are needed, because others that this process inherited count too.
-func descriptors() error {
-	opened := make([]int, 0, Descriptors)
-	defer func() {
-		for _, fd := range opened {
-			_ = unix.Close(fd)
+const (
+	rlimitNproc    = 6
+	rlimitInfinity = 1<<64 - 1
+	floorCount     = 4
+)
+
+var floors = [floorCount]floor{
+	{syscall.RLIMIT_AS, Memory, tooLow +
+		"address space (RLIMIT_AS) is below 1536 MB" + remedy + "\"ulimit -v unlimited\"\n"},
+	{syscall.RLIMIT_DATA, Data, tooLow +
+		"data (RLIMIT_DATA) is below 256 MB" + remedy + "\"ulimit -d unlimited\"\n"},
+	{syscall.RLIMIT_STACK, stack, tooLow +
+		"stack (RLIMIT_STACK) is below 256 KB" + remedy + "\"ulimit -s 8192\"\n"},
+	{syscall.RLIMIT_NOFILE, Descriptors, tooLow +
+		"open files (RLIMIT_NOFILE) are below 24" + remedy + "\"ulimit -n 1024\"\n"},
+}
+
+// threads is the message if the user cannot start Threads more threads.
+var threads = tooLow + "this user or control group cannot start 32 more threads (RLIMIT_NPROC, TasksMax)" +
+	remedy + "\"ulimit -u unlimited\"\n"
+
+const (
+	fewDescriptors = tooLow + "this process cannot open 24 more files (RLIMIT_NOFILE)" + remedy + "\"ulimit -n 1024\"\n"
+	fullSystem     = tooLow + "the system cannot open more files; raise the kernel setting fs.file-max\n"
+)
+
+func init() { //nolint:gochecknoinits // the package comment gives the reason
+	for i := range floors {
+		f := &floors[i]
+		var l syscall.Rlimit
+		if syscall.Getrlimit(int(f.resource), &l) == nil && l.Cur < f.least {
+			fail(f.message)
 		}
-	}()
-	for range Descriptors {
-		fd, err := unix.Open("/", unix.O_PATH|unix.O_CLOEXEC, 0)
-		switch {
-		case errors.Is(err, unix.EMFILE):
-			var l unix.Rlimit
-			_ = unix.Getrlimit(unix.RLIMIT_NOFILE, &l)
-			return fmt.Errorf("%w: this process can open %d more files (RLIMIT_NOFILE allows %d), and %d are needed; "+
-				"raise it with \"ulimit -n 1024\"", ErrTooLow, len(opened), l.Cur, Descriptors)
-		case errors.Is(err, unix.ENFILE):
-			return fmt.Errorf("%w: the system cannot open more files; raise fs.file-max", ErrTooLow)
-		case err != nil:
-			return nil // something else is wrong, and the command reports it
-		}
-		opened = append(opened, fd)
 	}
-	return nil
+	descriptors()
+}
+
+// descriptors opens as many files as are needed. The limit alone does not suffice, because descriptors that this
+// process inherited count too.
+func descriptors() {
+	const path = 0x200000 // O_PATH
+	var opened [Descriptors]int
+	for i := range opened {
+		fd, err := syscall.Open("/", path|syscall.O_CLOEXEC, 0)
+		switch err {
+		case nil:
+			opened[i] = fd
+			continue
+		case syscall.EMFILE:
+			fail(fewDescriptors)
+		case syscall.ENFILE:
+			fail(fullSystem)
+		}
+		break // something else is wrong, and the command reports it
+	}
+	for _, fd := range opened {
+		if fd > 0 {
+			_ = syscall.Close(fd)
+		}
+	}
+}
+
+// fail prints message and ends the process. No package that could do more is initialised yet.
+func fail(message string) {
+	_, _ = syscall.Write(2, []byte(message))
+	syscall.Exit(1)
 }

@@ -1,53 +1,220 @@
 package rlimits_test
 
 import (
+	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/host/rlimits"
 )
 
-// TestMain runs Check in a separate process when the environment names a limit.
+// setting names a limit in the environment: this test sets it for itself and executes its arguments.
+const setting = "RLIMITS_TEST_SETTING"
+
 func TestMain(m *testing.M) {
-	if os.Getenv("RLIMITS_TEST_CHECK") == "" {
-		os.Exit(m.Run())
+	status := pgtest.RunOr(m, setting, executeWith)
+	if os.Getenv(setting) == "" {
+		removeProgram()
 	}
-	_, _ = fmt.Fprintln(os.Stdout, rlimits.Check())
+	os.Exit(status)
 }
 
-// under runs Check with limits that the shell sets.
-func under(t *testing.T, limits string) string {
+// removeProgram removes the program if a test has built it.
+func removeProgram() {
+	if wasBuilt.Load() {
+		dir, _ := built()
+		_ = os.RemoveAll(dir)
+	}
+}
+
+// executeWith sets the limit "RESOURCE=VALUE" and executes the arguments. The resource "free" is the number of
+// descriptors that are left below a limit of 64.
+func executeWith(limit string) error {
+	name, value, _ := strings.Cut(limit, "=")
+	n, err := strconv.ParseUint(value, 10, 64)
+	if err != nil {
+		return err
+	}
+	resource, found := map[string]int{
+		"as": unix.RLIMIT_AS, "data": unix.RLIMIT_DATA, "stack": unix.RLIMIT_STACK, "nofile": unix.RLIMIT_NOFILE,
+		"nproc": unix.RLIMIT_NPROC, "free": unix.RLIMIT_NOFILE, "fsize": unix.RLIMIT_FSIZE, "cpu": unix.RLIMIT_CPU,
+		"noproc": 0,
+	}[name]
+	if !found {
+		return fmt.Errorf("no limit %q", name)
+	}
+	environment := append(os.Environ(), setting+"=")
+	switch {
+	case name == "noproc":
+		if err := unix.Unmount("/proc", unix.MNT_DETACH); err != nil {
+			return err
+		}
+	case name == "free":
+		for fd := 3; fd < 64-int(n); fd++ {
+			if err := unix.Dup3(0, fd, 0); err != nil {
+				return err
+			}
+		}
+		n = 64
+	case name == "nproc" && os.Getuid() == 0: // the kernel does not limit root
+		if err := errors.Join(unix.Setgroups(nil), syscall.Setgid(54321), syscall.Setuid(54321)); err != nil {
+			return err
+		}
+	}
+	if name == "noproc" {
+		return unix.Exec(os.Args[1], os.Args[1:], environment) //nolint:gosec // the test's own arguments
+	}
+	if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: n, Max: n}); err != nil {
+		return err
+	}
+	return unix.Exec(os.Args[1], os.Args[1:], environment) //nolint:gosec // the test's own arguments
+}
+
+// result is what a program under a limit has printed.
+type result struct {
+	status         int
+	stdout, stderr string
+}
+
+// run executes a program under a limit.
+func run(t *testing.T, limit string, arguments ...string) result {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	cmd := exec.Command("/bin/sh", "-c", limits+` exec "$0"`, self)
-	cmd.Env = append(os.Environ(), "RLIMITS_TEST_CHECK=1")
-	out, _ := cmd.CombinedOutput() // the status is no matter
-	return string(out)
+	cmd := exec.CommandContext(t.Context(), self, arguments...)
+	cmd.Env = append(os.Environ(), setting+"="+limit)
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	finish(t, cmd)
+	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
 }
 
-func TestCheck(t *testing.T) {
-	t.Parallel()
-	for _, tt := range []struct{ name, limits, want string }{
-		{"enough", "ulimit -n 256;", "<nil>\n"},
-		{"few descriptors", "ulimit -n 12;", "RLIMIT_NOFILE allows 12), and 24 are needed"},
-		{"descriptors of the parent", "ulimit -n 30; exec 5>&1 6>&1 7>&1 8>&1 9>&1;", "RLIMIT_NOFILE allows 30)"},
-		{"little address space", "ulimit -v 950000;", "RLIMIT_AS"},
-		{"little data", "ulimit -d 200000;", "RLIMIT_DATA"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			if strings.HasPrefix(tt.name, "little") && raceDetector {
-				t.Skip("the race detector needs more memory than this test allows")
+// finish waits for the end of a command, whatever its status.
+func finish(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	if err := cmd.Run(); err != nil && cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+}
+
+// refused reports whether a program printed one line about a limit and nothing else.
+func (r result) refused() bool {
+	return r.status == 1 && r.stdout == "" && strings.Count(r.stderr, "\n") == 1 &&
+		strings.HasPrefix(r.stderr, "pg_stat_backtrace: limit is too low: ") && strings.Contains(r.stderr, "raise")
+}
+
+// limits are the tested values of each limit, and the least one with which the program works. With less address space
+// than the program itself has, the kernel ends it (SIGKILL) before its first instruction.
+var limits = []struct {
+	name              string
+	from, to, step    uint64
+	unit, works       uint64
+	anyValueMayRefuse bool
+}{
+	{"as", 64, 2048, 64, 1 << 20, 1536, false},
+	{"data", 64, 512, 32, 1 << 20, 256, false},
+	{"stack", 64, 512, 56, 1 << 10, 256, false},
+	{"nofile", 0, 32, 1, 1, 32, true},                     // the caller may leave descriptors to the program
+	{"free", 0, 32, 1, 1, rlimits.Descriptors + 4, false}, // the runtime keeps some open
+	{"nproc", 1, 48, 1, 1, 40, true},                      // the user may have other threads
+}
+
+// TestRefusedOrWorks runs the real program under each limit. It must work, or print one line that names the limit.
+func TestRefusedOrWorks(t *testing.T) {
+	program := builtProgram(t)
+	input := filepath.Join(filepath.Dir(program), "input")
+	if err := os.WriteFile(input, []byte("~m#CAUCgAAG\n"), 0o644); err != nil { //nolint:gosec // another user reads it
+		t.Fatal(err)
+	}
+	for _, l := range limits {
+		t.Run(l.name, func(t *testing.T) {
+			worked := 0
+			for value := l.from; value <= l.to; value += l.step {
+				limit := l.name + "=" + strconv.FormatUint(value*l.unit, 10)
+				for _, arguments := range [][]string{
+					{"--version"}, {"--help"}, {"decode", input}, {"capture", strconv.Itoa(os.Getpid())},
+				} {
+					r := run(t, limit, append([]string{program}, arguments...)...)
+					switch {
+					case r.refused() && (value < l.works || l.anyValueMayRefuse):
+					case r.stderr == "" && r.status == 0 || worksAsUser(l.name, r):
+						worked++
+					default:
+						t.Errorf("%s, %v: status %d\n%s%s", limit, arguments, r.status, r.stdout, first(r.stderr))
+					}
+				}
 			}
-			if got := under(t, tt.limits); !strings.Contains(got, tt.want) || strings.Contains(got, "goroutine") {
-				t.Errorf("%s got %s; want %s", tt.limits, got, tt.want)
+			if worked == 0 && l.to >= l.works && !l.anyValueMayRefuse {
+				t.Errorf("the program never worked")
 			}
 		})
+	}
+}
+
+// worksAsUser accepts that a user without privileges cannot capture the test.
+func worksAsUser(limit string, r result) bool {
+	return limit == "nproc" && r.status == 1 && strings.Contains(r.stderr, "refuses to let process")
+}
+
+// first shortens the dump of a program.
+func first(text string) string { return text[:min(len(text), 800)] }
+
+var wasBuilt atomic.Bool
+
+// built is the directory of the real program, with the entry point of `make build`.
+var built = sync.OnceValues(func() (string, error) {
+	dir, err := os.MkdirTemp("", "rlimits")
+	if err == nil {
+		err = os.Chmod(dir, 0o755) //nolint:gosec // another user executes the program
+	}
+	if err == nil {
+		err = pgtest.BuildProgram(filepath.Join(dir, "pg_stat_backtrace"))
+	}
+	return dir, err
+})
+
+// builtProgram builds the program once and returns its path.
+func builtProgram(t *testing.T) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("this test builds the program; run it without -short")
+	}
+	wasBuilt.Store(true)
+	dir, err := built()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return filepath.Join(dir, "pg_stat_backtrace")
+}
+
+// TestInitRefuses is about a program without the entry point: this test. Its init verifies the same limits.
+func TestInitRefuses(t *testing.T) {
+	t.Parallel()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for free := 4; free < rlimits.Descriptors; free++ { // the C library of a test needs some to load it
+		r := run(t, "free="+strconv.Itoa(free), self, "-test.list", "none")
+		if !r.refused() || !strings.Contains(r.stderr, "cannot open 24 more files") {
+			t.Errorf("%d descriptors left: status %d\n%s", free, r.status, first(r.stderr))
+		}
+	}
+	if r := run(t, "stack=200000", self, "-test.list", "none"); !r.refused() {
+		t.Errorf("stack of 200,000 bytes: status %d\n%s", r.status, first(r.stderr))
 	}
 }

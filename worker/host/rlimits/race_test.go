@@ -1,5 +1,0 @@
-//go:build race
-
-package rlimits_test
-
-const raceDetector = true

@@ -1,0 +1,5 @@
+#include "textflag.h"
+
+// pg_stat_backtrace_start is the program's entry point. On this architecture init verifies the limits.
+TEXT pg_stat_backtrace_start(SB),NOSPLIT|NOFRAME,$0
+	JMP	_rt0_riscv64_linux(SB)
