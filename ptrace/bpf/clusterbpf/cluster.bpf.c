@@ -26,7 +26,6 @@ enum {
 	PAGE = 4096,
 	LEVELS = 5,            /* functions of procedural languages whose names are copied */
 	CONTEXTS = 10,         /* entries of error_context_stack that are followed */
-	STATUS = 432,          /* bytes of PgBackendStatus that are read */
 	BEHIND_STACK = 64,     /* bytes behind start_stack that belong to the stack: argc and argv */
 };
 
@@ -119,7 +118,6 @@ struct record {
 struct sample {
 	struct record record;
 	char stack[MAX_STACK];
-	u8 status[STATUS]; /* the entry of the process in pg_stat_activity, for leave; not sent */
 };
 
 /* The state of a process. Only the processor that it runs on or leaves writes here. */
@@ -138,7 +136,10 @@ struct process {
 	u64 same_ns, same_waits; /* the last waits while the process did the same, not yet in wait_times */
 	u64 same_query;		 /* these: of the same waits */
 	u32 same_event, same_state;
-	u32 same_runnable, unused;
+	u32 same_runnable;
+	u32 entry_changes;	 /* st_changecount of the entry in pg_stat_activity when it was read; 0: not read yet */
+	u64 entry_query;	 /* what it was then */
+	u32 entry_state, unused;
 	u64 exec;		 /* processor time when it got the processor, by the scheduler; 0: not seen */
 };
 
@@ -555,13 +556,30 @@ static __always_inline void catch_up(struct process *p, struct task_struct *t, u
 	p->since = now - on;
 }
 
+/* read_entry brings entry_state and entry_query of the current process up to date. It returns false if the process has
+ * no entry in pg_stat_activity or is changing it. Most of the entry's cache lines are not touched: the process has
+ * many other things to keep in its cache. */
+static __always_inline bool read_entry(struct process *p)
+{
+	u64 status = fetch_u64(status_pointer, NULL);
+	u32 changes = 0;
+
+	if (!status || !fetch(&changes, sizeof(changes), status, NULL) || (changes & 1))
+		return false;
+	if (changes && changes == p->entry_changes)
+		return true;
+	p->entry_changes = changes;
+	p->entry_state = fetch_u32(status + state_offset, NULL);
+	p->entry_query = fetch_u64(status + query_offset, NULL);
+	return true;
+}
+
 /* leave notes that the current process leaves its processor. */
 static __always_inline void leave(struct task_struct *t, bool preempted, u64 now)
 {
 	struct process *p;
 	struct sample *s;
 	u32 index = bpf_get_smp_processor_id(), pid = t->tgid;
-	u64 status;
 
 	if (t->__state & TASK_DEAD) {
 		bpf_map_delete_elem(&processes, &pid);
@@ -580,19 +598,16 @@ static __always_inline void leave(struct task_struct *t, bool preempted, u64 now
 	p->query = p->state = p->event = 0;
 	if (!t->mm)
 		return;
-	s = bpf_map_lookup_elem(&scratch, &index);
-	if (!s || index >= processors)
-		return;
 	p->event = wait_event(NULL);
-	status = fetch_u64(status_pointer, NULL);
-	/* While the process changes the entry, the number at its beginning is odd. One call costs less than three. */
-	if (status && fetch(s->status, STATUS, status, NULL) && !(s->status[0] & 1) &&
-	    state_offset <= STATUS - sizeof(u32) && query_offset <= STATUS - sizeof(u64)) {
-		p->state = *(u32 *)&s->status[state_offset];
-		p->query = *(u64 *)&s->status[query_offset];
+	if (read_entry(p)) {
+		p->state = p->entry_state;
+		p->query = p->entry_query;
 	}
 	p->without++;
 	if (!stack_is_due(p, now))
+		return;
+	s = bpf_map_lookup_elem(&scratch, &index);
+	if (!s || index >= processors)
 		return;
 	describe(&s->record.head, t, KIND_OFF, now);
 	if (!copy_registers(&s->record, t))
