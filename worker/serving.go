@@ -211,14 +211,28 @@ func (w *Worker) profile(
 	switch {
 	case errors.Is(err, clusterprofile.ErrNoSamples):
 		return emptyProfile(o.Mode, summary), summary, nil
-	case errors.Is(err, fs.ErrPermission):
-		return nil, nil, fmt.Errorf("%w: the worker has no right to load programs into the kernel; give it CAP_BPF and "+
-			"CAP_PERFMON (see doc/worker.md)", web.ErrUnavailable)
-	case errors.Is(err, clusterbpf.ErrUnsupported), errors.Is(err, waits.ErrUnsupported),
-		errors.Is(err, clusterprofile.ErrServerGone):
-		return nil, nil, fmt.Errorf("%w: %w", web.ErrUnavailable, err)
+	case err != nil:
+		return nil, nil, unavailable(err)
 	}
 	return p, summary, err
+}
+
+// unavailable wraps web.ErrUnavailable around an error that concerns this host or the server's state, and adds what to
+// do. Other errors are returned as they are.
+func unavailable(err error) error {
+	const instead = "\nThe metrics work without programs in the kernel. For stacks run, as the server's user, " +
+		"pg_stat_backtrace capture -D DIRECTORY --nonstop --format folded --repeat 100 --interval 100ms"
+	switch {
+	case errors.Is(err, fs.ErrPermission):
+		return fmt.Errorf("%w: the worker has no right to load programs into the kernel; give it CAP_BPF and "+
+			"CAP_PERFMON (see doc/worker.md)%s", web.ErrUnavailable, instead)
+	case errors.Is(err, clusterbpf.ErrUnsupported):
+		return fmt.Errorf("%w: %w; run the worker on the server's host, on Linux 6.10 or later on x86_64%s",
+			web.ErrUnavailable, err, instead)
+	case errors.Is(err, waits.ErrUnsupported), errors.Is(err, clusterprofile.ErrServerGone):
+		return fmt.Errorf("%w: %w", web.ErrUnavailable, err)
+	}
+	return err
 }
 
 // emptyProfile is a profile of a server that did nothing.

@@ -297,8 +297,13 @@ func TestWithoutRights(t *testing.T) {
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
 	w := serve(t, s, false)
 	status, body, err := get(t.Context(), "http://"+w.address+"/debug/pprof/profile?seconds=1")
-	if err != nil || status != http.StatusServiceUnavailable || !strings.Contains(body, "cannot make a profile") {
+	if err != nil || status != http.StatusServiceUnavailable {
 		t.Errorf("%d, %v: %s", status, err, body)
+	}
+	for _, want := range []string{"cannot make a profile", "CAP_BPF and CAP_PERFMON", "capture -D DIRECTORY --nonstop"} {
+		if !strings.Contains(body, want) {
+			t.Errorf("no %q in %s", want, body)
+		}
 	}
 	if n, _ := w.metric("profile_failures_total"); n != 1 {
 		t.Errorf("%v failures", n)

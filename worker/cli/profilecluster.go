@@ -156,11 +156,8 @@ func (f *profileFlags) runCluster(ctx context.Context, stdout, stderr io.Writer)
 		_, _ = io.WriteString(stderr, "\r\x1b[K")
 	}
 	switch {
-	case errors.Is(err, clusterbpf.ErrUnsupported):
-		return fmt.Errorf("%w\nTake \"pg_stat_backtrace capture -D DIRECTORY --format folded --repeat N --interval TIME\" "+
-			"instead, which stops the processes", err)
-	case errors.Is(err, fs.ErrPermission):
-		return fmt.Errorf("%w\nRun it as root, or with CAP_BPF and CAP_PERFMON, on the server's host", err)
+	case errors.Is(err, clusterbpf.ErrUnsupported), errors.Is(err, fs.ErrPermission):
+		return noProfile(err, f.cluster.dataDir)
 	case errors.Is(err, clusterprofile.ErrNoSamples) && ctx.Err() != nil:
 		return ctx.Err()
 	case errors.Is(err, clusterprofile.ErrNoSamples):
@@ -195,6 +192,28 @@ func titleOf(mode clusterprofile.Mode) string {
 		return "Time on the processor"
 	}
 }
+
+// noProfile adds to an error of the kernel's programs what to do: where they would run, and what works without them.
+func noProfile(err error, dataDir string) error {
+	remedy := "Run it on the server's host, on Linux 6.10 or later on x86_64"
+	if errors.Is(err, fs.ErrPermission) {
+		remedy = "Run it as root, or with CAP_BPF and CAP_PERFMON"
+	}
+	return fmt.Errorf("%w\n%s.\nWithout programs in the kernel, sample at a low rate. This stops no process:\n"+
+		"  pg_stat_backtrace capture -D %s --nonstop --format folded --repeat 100 --interval 100ms |\n"+
+		"  pg_stat_backtrace report - -o profile.html", err, remedy, shellQuoted(dataDir))
+}
+
+// shellQuoted returns a word as a shell reads it.
+func shellQuoted(word string) string {
+	if word != "" && strings.Trim(word, wordCharacters) == "" {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
+}
+
+// wordCharacters need no quotes in a shell.
+const wordCharacters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-"
 
 // noSamples words that there is nothing to print.
 func noSamples(err error, mode clusterprofile.Mode, filter string) error {

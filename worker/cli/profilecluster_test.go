@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -182,6 +183,37 @@ func TestOutputKeepsOldFile(t *testing.T) {
 		if left, err := os.ReadDir(filepath.Dir(name)); err != nil || len(left) != 1 {
 			t.Errorf("%v, %v", left, err)
 		}
+	}
+}
+
+// TestProfileWithoutRights executes what the error of a profile suggests instead.
+func TestProfileWithoutRights(t *testing.T) {
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	text := noProfile(fs.ErrPermission, server.DataDir).Error()
+	if !strings.Contains(text, "with CAP_BPF and CAP_PERFMON.\n") {
+		t.Error(text)
+	}
+	if other := noProfile(clusterbpf.ErrUnsupported, "it's").Error(); !strings.Contains(other, "Linux 6.10") ||
+		!strings.Contains(other, `-D 'it'\''s' `) {
+		t.Error(other)
+	}
+	_, command, _ := strings.Cut(text, "\n  pg_stat_backtrace ")
+	capturing, reporting, _ := strings.Cut(command, "|\n  pg_stat_backtrace ")
+	capturing = strings.Replace(capturing, "--repeat 100", "--repeat 3", 1)
+	status, stdout, stderr := run(t, strings.Fields(capturing)...)
+	if status != 0 || !strings.Contains(stdout, "CheckpointerMain") {
+		t.Fatalf("%s: status %d, %q, %q", capturing, status, stdout, stderr)
+	}
+	folded, page := filepath.Join(t.TempDir(), "folded"), filepath.Join(t.TempDir(), "profile.html")
+	if err := os.WriteFile(folded, []byte(stdout), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	reporting = strings.Replace(strings.Replace(reporting, "profile.html", page, 1), " - ", " "+folded+" ", 1)
+	if status, _, stderr := run(t, strings.Fields(reporting)...); status != 0 {
+		t.Fatalf("%s: status %d, %q", reporting, status, stderr)
+	}
+	if data, err := os.ReadFile(page); err != nil || !bytes.Contains(data, []byte("CheckpointerMain")) {
+		t.Errorf("%v, %d bytes", err, len(data))
 	}
 }
 
