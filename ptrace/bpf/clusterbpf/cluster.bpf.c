@@ -138,7 +138,7 @@ struct process {
 	u32 same_event, same_state;
 	u32 same_runnable;
 	u32 entry_changes;	 /* st_changecount of the entry in pg_stat_activity when it was read; 0: not read yet */
-	u64 entry_query;	 /* what it was then */
+	u64 entry_query;	 /* these: of the entry then */
 	u32 entry_state, unused;
 	u64 exec;		 /* processor time when it got the processor, by the scheduler; 0: not seen */
 };
