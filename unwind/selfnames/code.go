@@ -33,14 +33,16 @@ type function struct {
 	kind reporter
 	// called: something calls it, or has its address.
 	called bool
-	// opaque: not all of its code could be decoded.
+	// opaque: not all of its code could be decoded, or it reports errors with an unknown name.
 	opaque bool
 }
 
 // reference is a pointer that a function makes.
 type reference struct {
 	fn int32
-	to uint64
+	// base: the function adds a number to the pointer, to make another one.
+	base bool
+	to   uint64
 }
 
 // jump is a jump that leaves a function.

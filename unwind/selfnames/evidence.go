@@ -126,7 +126,9 @@ func (e *evidence) referred() {
 	for _, r := range e.refs {
 		from := e.of[r.fn]
 		if r.to >= low && r.to <= high && e.labels[r.to] != "" {
-			e.all[from].mentions = append(e.all[from].mentions, r.to)
+			if !r.base {
+				e.all[from].mentions = append(e.all[from].mentions, r.to)
+			}
 			continue
 		}
 		fn := e.starting(r.to)

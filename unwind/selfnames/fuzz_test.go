@@ -24,8 +24,8 @@ const (
 	functionSize                      = 32
 )
 
-// frameInformation is .eh_frame for functions of equal sizes, one behind the other.
-func frameInformation(functions int, machine elf.Machine) []byte {
+// frameInformation is .eh_frame for functions with these addresses and sizes.
+func frameInformation(functions [][2]uint64, machine elf.Machine) []byte {
 	var b bytes.Buffer
 	word := func(v uint32) { _ = binary.Write(&b, binary.LittleEndian, v) }
 	// Version 1, no augmentation, factors 1 and -8, the return address in column 16 or 30, and the frame of an entry.
@@ -36,10 +36,10 @@ func frameInformation(functions int, machine elf.Machine) []byte {
 	word(uint32(4 + len(cie)))
 	word(0)
 	b.Write(cie)
-	for i := range functions {
+	for _, f := range functions {
 		word(4 + 16)
 		word(uint32(b.Len()))
-		_ = binary.Write(&b, binary.LittleEndian, [2]uint64{textAddr + uint64(i)*functionSize, functionSize})
+		_ = binary.Write(&b, binary.LittleEndian, f)
 	}
 	word(0)
 	return b.Bytes()
@@ -51,7 +51,11 @@ func smallImage(t testing.TB, machine elf.Machine, code, strs, relocations []byt
 ) {
 	t.Helper()
 	code = append(code, make([]byte, (functionSize-len(code)%functionSize)%functionSize)...)
-	frames := frameInformation(len(code)/functionSize, machine)
+	var functions [][2]uint64
+	for at := 0; at < len(code); at += functionSize {
+		functions = append(functions, [2]uint64{textAddr + uint64(at), functionSize})
+	}
+	frames := frameInformation(functions, machine)
 	f := imagetest.File{Type: elf.ET_DYN, Machine: machine}
 	f.Programs = []imagetest.Program{
 		{Type: elf.PT_LOAD, Flags: elf.PF_R | elf.PF_X, Vaddr: textAddr, Memsz: uint64(len(code)), Data: code},

@@ -10,7 +10,7 @@ type group struct {
 	// root is the part that begins with the entry, -1 if it is not known which that is.
 	root  int32
 	parts []int32
-	// whole: all of its code was decoded, and no jump leads to a place that cannot be part of it.
+	// whole: none of its parts is opaque.
 	whole bool
 }
 

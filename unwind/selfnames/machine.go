@@ -32,7 +32,7 @@ var machines = map[elf.Machine]*machine{
 	},
 	elf.EM_AARCH64: {
 		decode: decodeAArch64, stub: stubAArch64, args: [4]uint8{0, 1, 2, 3}, clobber: 0x4007ffff,
-		relative: uint64(elf.R_AARCH64_RELATIVE), frameRegister: 31,
+		relative: uint64(elf.R_AARCH64_RELATIVE), frameRegister: 31, verified: true,
 	},
 }
 

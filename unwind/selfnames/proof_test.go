@@ -1,9 +1,11 @@
 package selfnames_test
 
 import (
+	"debug/elf"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"pg_stat_backtrace/internal/figure"
@@ -68,6 +70,46 @@ func openImage(t testing.TB, file string) (*elfimage.Image, *cfi.Table, *symbol.
 	return m, table, symbols
 }
 
+func functions(table *cfi.Table) (n int) {
+	for range table.FDEs {
+		n++
+	}
+	return n
+}
+
+// framesOfSymbols makes call frame information of the places and sizes of the functions in .symtab, in which all code
+// has the frame of an entry. npm's builds for aarch64 have none of their own. It is nil without .symtab.
+func framesOfSymbols(t *testing.T, m *elfimage.Image, file string) *cfi.Table {
+	t.Helper()
+	f, err := elf.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = f.Close() }()
+	symbols, err := f.Symbols()
+	if err != nil {
+		return nil
+	}
+	var ranges [][2]uint64
+	for _, s := range symbols {
+		// The linker's detours around a fault of a processor are named e843419@. No call frame information has them.
+		if elf.ST_TYPE(s.Info) == elf.STT_FUNC && s.Size > 0 && !strings.Contains(s.Name, "@") {
+			ranges = append(ranges, [2]uint64{s.Value, s.Size})
+		}
+	}
+	a, err := arch.ByMachine(m.Machine(), m.Order())
+	if err != nil {
+		t.Fatal(err)
+	}
+	table, err := cfi.New(cfi.Sections{
+		EHFrame: cfi.Section{Data: frameInformation(ranges, m.Machine())}, Order: m.Order(), AddrSize: m.AddrSize(), Arch: a,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return table
+}
+
 // stripped makes a copy of a file without symbols.
 func stripped(t testing.TB, file string) string {
 	t.Helper()
@@ -81,10 +123,16 @@ func stripped(t testing.TB, file string) string {
 	return ""
 }
 
-// compare derives the facts of a stripped copy, and compares all of them with the symbols of the file.
+// compare derives the facts of a stripped copy, and compares all of them with the symbols of the file. Without tr it
+// only counts them.
 func compare(t *testing.T, file string, tr *truth, tables *selfnames.Tables) shares {
 	t.Helper()
 	m, table, symbols := openImage(t, stripped(t, file))
+	const few = 100
+	if made := framesOfSymbols(t, m, file); made != nil && functions(table) < few {
+		t.Logf("%s has no call frame information: its symbols stand for it", file)
+		table = made
+	}
 	names, err := selfnames.Derive(m, table, symbols, tables)
 	if err != nil {
 		t.Fatalf("%s: %v", file, err)
@@ -94,6 +142,10 @@ func compare(t *testing.T, file string, tr *truth, tables *selfnames.Tables) sha
 		s.total++
 		if _, ok := symbols.Lookup(fde.Start, fde.Start, fde.End); ok {
 			s.symbol++
+			continue
+		}
+		if fact, ok := names.At(fde.Start); tr == nil {
+			s.count(fact, ok)
 			continue
 		}
 		s.check(t, tr, names, symbols, fde.Start)
@@ -117,6 +169,7 @@ func TestDerivedNamesAreTrue(t *testing.T) {
 	for _, file := range subjects() {
 		tr, ok := readTruth(t, file)
 		if !ok {
+			compare(t, file, nil, selfnames.Builtin())
 			t.Logf("not compared, since it has no .symtab: %s", file)
 			continue
 		}

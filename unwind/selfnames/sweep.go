@@ -117,6 +117,9 @@ func (s *sweeper) function(fn int32) {
 		}
 		switch e.flow {
 		case disasm.Next:
+			if e.copied && e.value != 0 && regs.of(e.rn) != 0 {
+				s.based(fn, regs.of(e.rn))
+			}
 			regs.apply(&e)
 			if (e.set && !e.page || e.copied) && regs.of(e.rd) != 0 {
 				s.refer(fn, regs.of(e.rd))
@@ -141,7 +144,19 @@ func (s *sweeper) function(fn int32) {
 // refer notes a pointer into the image.
 func (s *sweeper) refer(fn int32, to uint64) {
 	if to >= s.low && to < s.high {
-		s.refs = append(s.refs, reference{fn, to})
+		s.refs = append(s.refs, reference{fn: fn, to: to})
+	}
+}
+
+// based notes that the newest pointer to an address serves to make another pointer. aarch64's compilers address the
+// constants of a source file from the first of them, which may be the name of a function.
+func (s *sweeper) based(fn int32, addr uint64) {
+	const near = 64
+	for i := len(s.refs) - 1; i >= max(0, len(s.refs)-near) && s.refs[i].fn == fn; i-- {
+		if s.refs[i].to == addr {
+			s.refs[i].base = true
+			return
+		}
 	}
 }
 
@@ -195,9 +210,11 @@ func (s *sweeper) report(fn int32, kind reporter, regs *state) {
 	case noReporter:
 		return
 	}
-	if at.name != 0 && s.identifier(at.name) != "" {
-		s.sites = append(s.sites, at)
+	if at.name == 0 || s.identifier(at.name) == "" {
+		s.fns[fn].opaque = true
+		return
 	}
+	s.sites = append(s.sites, at)
 }
 
 // follow follows a jump for a few instructions, to the call that may belong to it.

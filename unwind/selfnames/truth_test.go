@@ -161,25 +161,40 @@ type shares struct {
 	wrongPart, wrongName, wrongCode, wrongFile             int
 }
 
+// count counts a fact, and returns the parts of its note.
+func (s *shares) count(fact selfnames.Fact, ok bool) (what, file string) {
+	what, file, _ = strings.Cut(strings.TrimPrefix(fact.Note, "static, "), "; ")
+	switch {
+	case !ok:
+		s.nothing++
+	case fact.Name != "":
+		s.named++
+	case fact.Part != 0:
+		s.part++
+	case strings.HasPrefix(what, "has code of "):
+		s.code++
+	case strings.HasPrefix(what, "address taken in "):
+		s.taken++
+	default:
+		s.file++
+		return "", strings.TrimPrefix(what, "in ")
+	}
+	return what, file
+}
+
 // check compares the fact about a function with the truth.
 func (s *shares) check(t *testing.T, tr *truth, n *selfnames.Names, symbols *symbol.Table, start uint64) {
 	t.Helper()
 	fact, ok := n.At(start)
-	note := strings.TrimPrefix(fact.Note, "static, ")
-	what, file, _ := strings.Cut(note, "; ")
+	what, file := s.count(fact, ok)
 	switch {
-	case !ok:
-		s.nothing++
-		return
 	case fact.Name != "":
-		s.named++
 		if !slices.Contains(tr.names[start], fact.Name) {
 			s.wrongName++
 			t.Logf("%#x: derived name %s, is %v", start, fact.Name, tr.names[start])
 		}
 		return
 	case fact.Part != 0:
-		s.part++
 		of, found := symbols.Lookup(fact.Part, fact.Part, 0)
 		if !found {
 			root, _ := n.At(fact.Part)
@@ -191,13 +206,7 @@ func (s *shares) check(t *testing.T, tr *truth, n *selfnames.Names, symbols *sym
 		}
 		return
 	case strings.HasPrefix(what, "has code of "):
-		s.code++
 		s.checkCode(t, tr, start, strings.TrimPrefix(what, "has code of "))
-	case strings.HasPrefix(what, "address taken in "):
-		s.taken++
-	default:
-		s.file++
-		file = strings.TrimPrefix(what, "in ")
 	}
 	if truth := tr.files[start]; file != "" && truth != "" && !sameFile(file, truth) {
 		s.wrongFile++
