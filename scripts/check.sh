@@ -257,8 +257,19 @@ supplemented_file() {
 	echo "$WORK/spake.so"
 }
 
+# aarch64_files prints the servers and PL/pgSQL modules of npm's builds for aarch64, colon-separated. They run nowhere
+# here: the tests compare the names that their code gives with their symbols.
+aarch64_files() {
+	local version dest
+	while read -r version; do
+		dest=$CACHE/npm/linux-arm64-$version
+		[[ -e $dest/.complete ]] || locked npm fetch_npm_locked "$version" "$dest" linux-arm64 >&2
+		printf '%s:' "$dest/bin/postgres" "$dest/lib/postgresql/plpgsql.so"
+	done < <(awk '!/^#/ && NF {print $2}' "$TOP/scripts/npm-postgresql-linux-arm64.sha512")
+}
+
 # stage_names compares lines and inlined calls at some 300,000 addresses, and the names of stripped servers of every
-# version. The addresses include a PostgreSQL with debugging information, and a Debian library with a supplementary
+# version, also of aarch64. The addresses include a PostgreSQL with debugging information, and a Debian library with a supplementary
 # file.
 stage_names() {
 	need_server
@@ -267,7 +278,9 @@ stage_names() {
 	PGSB_FIRST_FILES=$(large_debug_file):$WORK/postgres-zlib
 	objcopy --compress-debug-sections=zlib "$PGSB_DEBUG_BINDIR/postgres" "$WORK/postgres-zlib"
 	PGSB_ORACLE_FILES=$(supplemented_file)
-	export PGSB_DEBUG_BINDIR PGSB_FIRST_FILES PGSB_ORACLE_FILES
+	PGSB_NAMES_TRUTH=${PGSB_NAMES_TRUTH:+$PGSB_NAMES_TRUTH:}$(aarch64_files)
+	PGSB_NAMES_TRUTH=${PGSB_NAMES_TRUTH%:}
+	export PGSB_DEBUG_BINDIR PGSB_FIRST_FILES PGSB_ORACLE_FILES PGSB_NAMES_TRUTH
 	export PGSB_ORACLE_ADDRESSES=${PGSB_ORACLE_ADDRESSES:-50000} PGSB_TEST_NAMES=${PGSB_TEST_NAMES:-100}
 	PACKAGES=(./unwind/dwarf ./unwind/symbol ./unwind/selfnames ./worker/capture)
 	local tests='TestOracle|TestGo$|TestFirstUse|TestStrippedNamesAgree|TestNoWrongName'

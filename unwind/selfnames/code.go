@@ -94,19 +94,18 @@ type code struct {
 	refs  []reference
 	sites []site
 	jumps []jump
-	// data are the functions whose addresses are in the image's data, by the place of the address.
-	data map[uint64]int32
+	// data are the functions whose addresses are in the image's data.
+	data []int32
 	// callees are the reporters that the image defines, and targets of calls that are not the start of a function.
 	callees map[uint64]reporter
-	entries map[int32]bool // see plain
+	entries []uint8 // see plain
 }
 
 // openCode reads the data for the sweep.
 func openCode(m *elfimage.Image, frames *cfi.Table, exported *symbol.Table) (*code, error) {
 	c := &code{
 		image: m, frames: frames, machine: machines[m.Machine()],
-		callees: make(map[uint64]reporter), data: make(map[uint64]int32),
-		entries: make(map[int32]bool),
+		callees: make(map[uint64]reporter),
 	}
 	relocations := c.relocations()
 	if !c.reports(relocations) {
@@ -176,6 +175,8 @@ func (c *code) relocations() (found [][]byte) {
 
 // functions lists the ranges of the call frame information.
 func (c *code) functions(exported *symbol.Table) error {
+	const typical = 1 << 14
+	c.fns = make([]function, 0, typical)
 	for fde := range c.frames.FDEs {
 		if len(c.fns) >= maxFunctions {
 			return fmt.Errorf("%w: more than %d functions", ErrTooLarge, maxFunctions)
@@ -184,7 +185,9 @@ func (c *code) functions(exported *symbol.Table) error {
 			c.fns = append(c.fns, function{start: fde.Start, end: fde.End})
 		}
 	}
-	slices.SortStableFunc(c.fns, func(a, b function) int { return cmp.Compare(a.start, b.start) })
+	if byStart := func(a, b function) int { return cmp.Compare(a.start, b.start) }; !slices.IsSortedFunc(c.fns, byStart) {
+		slices.SortStableFunc(c.fns, byStart)
+	}
 	c.fns = apart(c.fns)
 	if len(c.fns) == 0 {
 		return ErrForeign
@@ -195,6 +198,7 @@ func (c *code) functions(exported *symbol.Table) error {
 			f.name = s.Name
 		}
 	}
+	c.entries = make([]uint8, len(c.fns))
 	c.index()
 	for addr, kind := range c.callees {
 		if fn := c.starting(addr); fn >= 0 {
@@ -270,7 +274,7 @@ func (c *code) pointers(relocations [][]byte) {
 			}
 			if fn := c.starting(binary.LittleEndian.Uint64(p[16:])); fn >= 0 {
 				c.fns[fn].called = true
-				c.data[binary.LittleEndian.Uint64(p)] = fn
+				c.data = append(c.data, fn)
 			}
 		}
 	}
@@ -289,7 +293,8 @@ func (c *code) bytes(addr, n uint64) []byte {
 	return nil
 }
 
-// text returns the string at an address, of limit bytes at most; empty if there is none.
+// text returns the string at an address, of limit bytes at most; empty if there is none. It shares the memory of the
+// image's content.
 func (c *code) text(addr uint64, limit int) string {
 	for i := range c.pieces {
 		p := &c.pieces[i]
@@ -299,7 +304,7 @@ func (c *code) text(addr uint64, limit int) string {
 		s := p.data[addr-p.addr:]
 		s = s[:min(len(s), limit+1)]
 		if n := bytes.IndexByte(s, 0); n > 0 {
-			return string(s[:n])
+			return bytesString(s[:n])
 		}
 	}
 	return ""
@@ -356,11 +361,12 @@ func (c *code) callee(target uint64) reporter {
 // plain reports whether the frame at the start of function fn is the frame of an entry: the caller's return address is
 // on top of the stack, and nothing is saved. A part that was moved elsewhere mostly begins with a frame.
 func (c *code) plain(fn int32) bool {
-	plain, known := c.entries[fn]
-	if !known {
-		row, err := c.frames.Row(c.fns[fn].start)
-		plain = err == nil && c.machine.isEntry(&row)
-		c.entries[fn] = plain
+	const isPlain, isFramed = 1, 2
+	if c.entries[fn] == 0 {
+		c.entries[fn] = isFramed
+		if row, err := c.frames.Row(c.fns[fn].start); err == nil && c.machine.isEntry(&row) {
+			c.entries[fn] = isPlain
+		}
 	}
-	return plain
+	return c.entries[fn] == isPlain
 }

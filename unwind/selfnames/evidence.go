@@ -46,8 +46,15 @@ func (c *code) gather(groups []group) *evidence {
 		code: c, of: make([]int32, len(c.fns)), labels: make(map[uint64]string), owners: make(map[uint64]int),
 	}
 	e.all = make([]subject, 0, len(groups))
-	slices.SortFunc(groups, func(a, b group) int { return cmp.Compare(c.fns[a.first()].start, c.fns[b.first()].start) })
-	for _, g := range groups {
+	at := make([]int32, len(c.fns)) // of the group, plus one, by its first part
+	for i := range groups {
+		at[groups[i].first()] = int32(i) + 1
+	}
+	for _, i := range at {
+		if i == 0 {
+			continue
+		}
+		g := groups[i-1]
 		s := subject{group: g}
 		if s.root >= 0 {
 			s.exported = c.fns[s.root].name

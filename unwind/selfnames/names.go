@@ -1,6 +1,7 @@
 package selfnames
 
 import (
+	"math"
 	"path"
 	"slices"
 	"strings"
@@ -36,7 +37,7 @@ func (e *evidence) names(major int) *Names {
 	n.blocks = append(n.blocks, uint32(len(n.low)))
 	n.text = strings.Clone(b.text.String())
 	n.low, n.facts, n.parts = slices.Clip(n.low), slices.Clip(n.facts), slices.Clip(n.parts)
-	n.records, n.ends = slices.Clip(n.records), slices.Clip(n.ends)
+	n.records, n.starts = slices.Clip(n.records), slices.Clip(n.starts)
 	return n
 }
 
@@ -88,17 +89,20 @@ type builder struct {
 
 // string returns the number of a string, 0 if there is no room for it.
 func (b *builder) string(s string) uint16 {
-	if s == "" {
+	if s == "" || len(s) > math.MaxUint8 {
 		return 0
 	}
 	i, ok := b.strings[s]
 	if !ok {
-		if len(b.n.ends) >= maxStrings {
+		if len(b.strings) >= maxStrings {
 			return 0
 		}
+		if len(b.strings)%stride == 0 {
+			b.n.starts = append(b.n.starts, uint32(b.text.Len()))
+		}
+		b.text.WriteByte(byte(len(s)))
 		b.text.WriteString(s)
-		b.n.ends = append(b.n.ends, uint32(b.text.Len()))
-		i = uint16(len(b.n.ends))
+		i = uint16(len(b.strings) + 1)
 		b.strings[s] = i
 	}
 	return i

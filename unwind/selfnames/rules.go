@@ -75,7 +75,7 @@ func (p *prover) compare() bool {
 			continue
 		}
 		for _, at := range s.reports {
-			if _, known := p.source.index[file][p.labels[at]]; known {
+			if _, known := p.source.function(file, p.labels[at]); known {
 				right++
 			} else {
 				wrong++
@@ -124,7 +124,7 @@ func (p *prover) mayBeNamed(i int32) bool {
 func (p *prover) functions(file int, at []uint64) (found []int, ok bool) {
 	for _, addr := range at {
 		name := p.labels[addr]
-		i, known := p.source.index[file][name]
+		i, known := p.source.function(file, name)
 		if !known || p.exports[name] || p.owners[addr] != 1 {
 			return nil, false
 		}
@@ -175,7 +175,7 @@ func (p *prover) byAddress(i int32) {
 	file := p.files[i]
 	only := -1
 	for _, addr := range s.mentions {
-		x, known := p.source.index[file][p.labels[addr]]
+		x, known := p.source.function(file, p.labels[addr])
 		if !known {
 			return
 		}
@@ -215,7 +215,7 @@ func (p *prover) byPointer(i int32) {
 		return
 	}
 	fns, reach := p.source.Files[file].Functions, p.source.reachable(file)
-	own := p.source.index[file][s.exported]
+	own, _ := p.source.function(file, s.exported)
 	only := -1
 	for x := range fns {
 		if x != own && !reach[own].has(x) {

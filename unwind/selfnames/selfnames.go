@@ -47,15 +47,18 @@ type Names struct {
 	blocks []uint32
 	facts  []uint16 // index into records, or into parts if partBit is set
 	parts  []uint32 // entries of functions, from base
-	// records are the distinct facts. Strings are numbers in the order of ends, 0 for none.
+	// records are the distinct facts. Strings are numbers in the order of text, 0 for none.
 	records []record
-	ends    []uint32 // of the strings in text
-	text    string
+	text    string   // strings, each behind a byte with its length
+	starts  []uint32 // of every stride-th string
 	named   int
 	major   int
 }
 
-const partBit = 1 << 15
+const (
+	partBit = 1 << 15
+	stride  = 16
+)
 
 // record is a fact: a name or a note. of contains a name, or two functions.
 type record struct {
@@ -114,18 +117,18 @@ func (n *Names) Major() int {
 // Size returns about how many bytes the facts take in memory.
 func (n *Names) Size() int {
 	const record = 8
-	return 2*len(n.low) + 2*len(n.facts) + 4*len(n.parts) + record*len(n.records) + 4*len(n.ends) + len(n.text)
+	return 2*len(n.low) + 2*len(n.facts) + 4*len(n.parts) + record*len(n.records) + 4*len(n.starts) + len(n.text)
 }
 
 func (n *Names) string(i uint16) string {
 	if i == 0 {
 		return ""
 	}
-	from := uint32(0)
-	if i > 1 {
-		from = n.ends[i-2]
+	at := n.starts[(i-1)/stride]
+	for range (i - 1) % stride {
+		at += 1 + uint32(n.text[at])
 	}
-	return n.text[from:n.ends[i-1]]
+	return n.text[at+1 : at+1+uint32(n.text[at])]
 }
 
 // note words a fact that is no name.

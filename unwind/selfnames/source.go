@@ -141,6 +141,7 @@ func Unpack(table []byte) (*Source, error) {
 		kind := r.number()
 		f.Generated, f.Mixed = kind&1 != 0, kind&2 != 0
 		n := r.count()
+		f.Functions = make([]SourceFunction, 0, n)
 		for range n {
 			fn := SourceFunction{Name: r.string()}
 			kind := r.number()
@@ -164,6 +165,8 @@ func Unpack(table []byte) (*Source, error) {
 type unpacker struct {
 	p   string
 	bad bool
+	// lists is room for lists.
+	lists []int
 }
 
 func (r *unpacker) number() (n int) {
@@ -204,15 +207,23 @@ func (r *unpacker) string() string {
 }
 
 // list reads numbers below bound.
-func (r *unpacker) list(bound int) (of []int) {
-	last := 0
-	for range r.count() {
+func (r *unpacker) list(bound int) []int {
+	n := r.count()
+	if n == 0 {
+		return nil
+	}
+	if n > cap(r.lists)-len(r.lists) {
+		const room = 1 << 12
+		r.lists = make([]int, 0, max(n, room))
+	}
+	from, last := len(r.lists), 0
+	for range n {
 		last += r.number()
 		if last >= bound {
 			r.bad = true
 			return nil
 		}
-		of = append(of, last)
+		r.lists = append(r.lists, last)
 	}
-	return of
+	return r.lists[from:len(r.lists):len(r.lists)]
 }

@@ -61,8 +61,11 @@ func (s *state) apply(e *effect) {
 	}
 }
 
-// typicalRefs is how many pointers PostgreSQL makes.
-const typicalRefs = 1 << 17
+// typicalRefs is how many pointers PostgreSQL makes, typicalSites how many jumps and reports it has.
+const (
+	typicalRefs  = 1 << 17
+	typicalSites = 1 << 14
+)
 
 // pending is a jump that carries a function's name in the registers of arguments.
 type pending struct {
@@ -87,6 +90,7 @@ func (c *code) sweep() error {
 	s := sweeper{code: c, args: c.machine.args, clobber: c.machine.clobber, decode: c.machine.decode}
 	s.low, s.high = c.image.AddrRange()
 	c.refs = make([]reference, 0, typicalRefs)
+	c.sites, c.jumps = make([]site, 0, typicalSites), make([]jump, 0, typicalSites)
 	for fn := range c.fns {
 		s.function(int32(fn))
 		if len(c.refs) > maxRefs || len(c.jumps) > maxRefs || len(c.sites) > maxSites || len(s.pendings) > maxRefs {

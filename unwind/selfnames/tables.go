@@ -98,14 +98,17 @@ type sourceOf struct {
 	byBase map[string][]int
 	byName map[string]int
 	files  map[string]int   // see file
-	index  []map[string]int // functions by name, of each file
+	index  []map[string]int // see function
 	reach  [][]functionSet  // see reachable
 	usable []bool           // the image does not contradict the table's data about the file
 }
 
+// typicalExports is how many functions of PostgreSQL are not static.
+const typicalExports = 1 << 14
+
 func newSourceOf(s *Source, module string) *sourceOf {
 	o := &sourceOf{
-		Source: s, module: module, byBase: make(map[string][]int), byName: make(map[string]int),
+		Source: s, module: module, byBase: make(map[string][]int), byName: make(map[string]int, typicalExports),
 		files: make(map[string]int),
 		index: make([]map[string]int, len(s.Files)), reach: make([][]functionSet, len(s.Files)),
 		usable: make([]bool, len(s.Files)),
@@ -117,10 +120,8 @@ func newSourceOf(s *Source, module string) *sourceOf {
 		}
 		o.usable[i] = !f.Generated && !f.Mixed
 		o.byBase[path.Base(f.Path)] = append(o.byBase[path.Base(f.Path)], i)
-		o.index[i] = make(map[string]int, len(f.Functions))
 		for j := range f.Functions {
 			fn := &f.Functions[j]
-			o.index[i][fn.Name] = j
 			if fn.Static || fn.Name == "" {
 				continue
 			}
@@ -132,6 +133,19 @@ func newSourceOf(s *Source, module string) *sourceOf {
 		}
 	}
 	return o
+}
+
+// function returns the place of a file's function in the table; false if the table does not have it.
+func (o *sourceOf) function(file int, name string) (int, bool) {
+	if o.index[file] == nil {
+		fns := o.Files[file].Functions
+		o.index[file] = make(map[string]int, len(fns))
+		for i := range fns {
+			o.index[file][fns[i].Name] = i
+		}
+	}
+	i, known := o.index[file][name]
+	return i, known
 }
 
 // file returns the file that a report names, -1 if it is not in the table, or more than one is called so.

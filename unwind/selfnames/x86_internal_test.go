@@ -10,14 +10,14 @@ import (
 )
 
 // TestLengthsAgreeWithDisassembler decodes all code of the servers and of some libraries, and compares lengths with
-// package disasm/x86, which is itself compared with objdump.
+// package disasm/x86, which is itself compared with objdump. It also compares the two ways of decoding.
 func TestLengthsAgreeWithDisassembler(t *testing.T) {
 	t.Parallel()
 	files := []string{"/proc/self/exe", "/lib/x86_64-linux-gnu/libc.so.6"}
 	for dir := range strings.SplitSeq(os.Getenv("PGSB_TEST_BINDIRS"), ":") {
 		files = append(files, dir+"/postgres")
 	}
-	compared := 0
+	compared, alike := 0, 0
 	for _, file := range files {
 		f, err := os.Open(file)
 		if err != nil {
@@ -44,11 +44,21 @@ func TestLengthsAgreeWithDisassembler(t *testing.T) {
 			if !decodeX86(text[o:], &got) || got.length != want.Len {
 				t.Errorf("%s: % x: length %d, want %d (%v)", file, text[o:o+want.Len], got.length, want.Len, want)
 			}
+			for _, writes := range []bool{false, true} {
+				var quick, slow effect
+				got.effect(0, &slow, writes)
+				if quickX86(text[o:], 0, &quick, writes) {
+					alike++
+					if quick != slow {
+						t.Errorf("%s: % x: %+v, want %+v", file, text[o:o+want.Len], quick, slow)
+					}
+				}
+			}
 			o += want.Len
 		}
 	}
-	t.Logf("%d instructions", compared)
-	if compared == 0 {
+	t.Logf("%d instructions, %d by the quick way", compared, alike/2)
+	if compared == 0 || alike == 0 {
 		t.Error("nothing was compared")
 	}
 }

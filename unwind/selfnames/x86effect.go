@@ -17,16 +17,25 @@ const (
 
 // effectX86 decodes an x86-64 instruction at pc.
 func effectX86(p []byte, pc uint64, e *effect, writes bool) bool {
+	if quickX86(p, pc, e, writes) {
+		return true
+	}
 	var x instruction
 	if !decodeX86(p, &x) {
 		return false
 	}
+	x.effect(pc, e, writes)
+	return true
+}
+
+// effect finds the effect of an instruction at pc.
+func (x *instruction) effect(pc uint64, e *effect, writes bool) {
 	*e = effect{length: uint8(x.length)}
 	if x.vector {
 		if writes {
 			e.writes = x.written()
 		}
-		return true
+		return
 	}
 	next := pc + uint64(e.length)
 	switch {
@@ -50,7 +59,6 @@ func effectX86(p []byte, pc uint64, e *effect, writes bool) bool {
 	if x.op == opGroup5 && e.flow != disasm.Next && x.relative() {
 		e.slot = next + uint64(int64(x.disp))
 	}
-	return true
 }
 
 // moves finds the effect of an instruction on registers. If writes is set, it lists all registers that it writes.
@@ -76,17 +84,14 @@ func (x *instruction) moves(e *effect, next uint64, writes bool) {
 
 // written are the registers that an instruction may write, bit n for number n, as far as ModRM names them.
 func (x *instruction) written() uint32 {
-	const cmpTest = "\x38\x39\x3a\x3b\x3c\x3d\x84\x85"
 	if !x.modrm {
 		if x.op >= 0x58 && x.op <= 0x5f { // pop
 			return 1<<(x.op&7) | 1<<(x.op&7+8)
 		}
 		return 0
 	}
-	for i := range len(cmpTest) {
-		if !x.vector && x.op == uint16(cmpTest[i]) {
-			return 0
-		}
+	if !x.vector && (x.op >= 0x38 && x.op <= 0x3d || x.op == 0x84 || x.op == 0x85) { // cmp, test
+		return 0
 	}
 	w := uint32(0)
 	if x.mod == 3 {
