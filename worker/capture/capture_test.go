@@ -3,6 +3,7 @@ package capture_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"io"
 	"os"
 	"os/exec"
@@ -92,7 +93,11 @@ func capturer(t *testing.T) *capture.Capturer {
 
 func take(t *testing.T, c *capture.Capturer, pid int, o capture.Options) trace.Thread {
 	t.Helper()
+	var reading *trace.ReadingError
 	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+	for errors.As(err, &reading) { // a busy machine: the reading continues in the background
+		tr, err = c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
