@@ -73,11 +73,14 @@ func sleepsOf(t *testing.T, c *session, pid int) string {
 		WHERE pid = $1 AND wait_event = 'PgSleep'`, pid)
 }
 
-// counted expects the number of sleeps. The server sleeps again when something else has woken it up.
+// counted expects the number of sleeps. The server sleeps again when something else has woken it up. It does not sleep if
+// the time is over before: on a busy host the first pg_sleep of a session can wait so long for a page of the program.
 func counted(t *testing.T, c *session, pid int) {
 	t.Helper()
-	if n, err := strconv.Atoi(sleepsOf(t, c, pid)); err != nil || n < 50 || n > 55 {
-		t.Errorf("%d sleeps, %v", n, err)
+	if n, err := strconv.Atoi(sleepsOf(t, c, pid)); err != nil || n < 45 || n > 55 {
+		t.Errorf("%d sleeps, %v; the figures of the process:\n%s", n, err, c.text(t, `SELECT string_agg(wait_event || ' '
+			|| calls || ' ' || total_time_ms || ' ms ' || histogram::text, E'\n') FROM pg_stat_wait_event_timing
+			WHERE pid = $1`, pid))
 	}
 }
 
@@ -99,11 +102,11 @@ func waitFigures(t *testing.T, s *site) {
 		t.Errorf("too few processes in a read-only transaction: %s", n)
 	}
 	c.run(t, "COMMIT")
-	share := c.text(t, `SELECT (sum(calls) >= 50 AND max(share) BETWEEN 0.3 AND 1)::text
-		FROM pg_stat_wait_event_timing_by_query WHERE wait_event = 'PgSleep'`)
-	if share != "true" {
-		t.Errorf("by query: %s", share)
-	}
+	// The end of the query is noticed when the session waits for the next one.
+	pgtest.Wait(t, "the figures by query", func() bool {
+		return c.text(t, `SELECT (sum(calls) >= 45 AND max(share) BETWEEN 0.3 AND 1)::text
+			FROM pg_stat_wait_event_timing_by_query WHERE wait_event = 'PgSleep'`) == "true"
+	})
 	c.run(t, "SELECT pg_stat_reset_wait_event_timing("+strconv.Itoa(sleeper.pid())+")")
 	if n := sleepsOf(t, c, sleeper.pid()); n != "0" {
 		t.Errorf("%s sleeps after a reset", n)
@@ -189,10 +192,10 @@ func waitTraceOfAll(t *testing.T, s *site) {
 			return got == "query end,query start,wait"
 		})
 	}
-	if n := c.text(t, `SELECT (count(DISTINCT a.pid) >= 3)::text FROM pg_stat_activity a,
-		LATERAL pg_get_backend_wait_event_trace(a.pid) t WHERE a.pid <> pg_backend_pid()`); n != "true" {
-		t.Errorf("records of at least three processes: %s", n)
-	}
+	pgtest.Wait(t, "records of at least three processes", func() bool { // some wait for seconds
+		return c.text(t, `SELECT (count(DISTINCT a.pid) >= 3)::text FROM pg_stat_activity a,
+			LATERAL pg_get_backend_wait_event_trace(a.pid) t WHERE a.pid <> pg_backend_pid()`) == "true"
+	})
 	c.run(t, "SELECT pg_wait_event_capture('stats')")
 	later := s.connect(t, s.User, "postgres")
 	later.run(t, "SELECT pg_sleep(0.003)")

@@ -60,6 +60,9 @@ type Server struct {
 	ExecutorStart, ExecutorEnd uint64
 	// Stacks says of which waits the stacks are copied.
 	Stacks StackOptions
+
+	// unseen makes the programs ignore one in so many switches to a server process; 0: none. For tests.
+	unseen uint32
 }
 
 // Slot holds the figures of one process.
@@ -136,8 +139,8 @@ func configure(spec *ebpf.CollectionSpec, s Server) error {
 	}
 	for name, value := range map[string]any{
 		waitsVarSpWord: stackPointer, waitsVarStackEvery: uint32(s.Stacks.Every),
-		waitsVarStackLonger: uint64(s.Stacks.Longer),
-		waitsVarPostmaster:  uint32(s.Postmaster), waitsVarWaitPointer: s.WaitPointer, waitsVarFirstWait: s.FirstWait,
+		waitsVarStackLonger: uint64(s.Stacks.Longer), waitsVarUnseen: s.unseen,
+		waitsVarPostmaster: uint32(s.Postmaster), waitsVarWaitPointer: s.WaitPointer, waitsVarFirstWait: s.FirstWait,
 		waitsVarProcSize: uint32(s.ProcSize), waitsVarProcs: uint32(s.Procs), waitsVarStatusPointer: s.Status,
 		waitsVarQueryOffset: uint32(s.QueryID), waitsVarStateOffset: uint32(s.State),
 		waitsVarSinceOffset: uint32(s.QueryStart), waitsVarChangedOffset: uint32(s.StateStart),

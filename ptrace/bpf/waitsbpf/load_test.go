@@ -18,6 +18,10 @@ import (
 const helperVariable = "PGSB_TEST_WAITSBPF_HELPER"
 
 func TestMain(m *testing.M) {
+	if os.Getenv(childVariable) != "" {
+		serve()
+		return
+	}
 	if os.Getenv(helperVariable) != "" {
 		holdPrograms()
 	}

@@ -58,6 +58,8 @@ type Counters struct {
 	LostStacks uint64
 	// Outside are waits of processes that had no PGPROC yet, or no more.
 	Outside uint64
+	// CaughtUp are sleeps whose end was not seen. Their duration comes from the scheduler's own counters.
+	CaughtUp uint64
 	// Missed are events at which the kernel did not run a program, because it was interrupted on that processor.
 	Missed uint64
 	// Runs is how often the programs ran for a process of the server, and Time an estimate, from one run in 64, of how
@@ -68,7 +70,7 @@ type Counters struct {
 
 // Counters reads them.
 func (p *Programs) Counters() (Counters, error) {
-	var sums [7]uint64
+	var sums [8]uint64
 	for i := range sums {
 		var values []uint64
 		if err := p.objects.Counters.Lookup(uint32(i), &values); err != nil {
@@ -81,6 +83,7 @@ func (p *Programs) Counters() (Counters, error) {
 	c := Counters{
 		LostProcesses: sums[0], LostRecords: sums[1], LostQueries: sums[2], Outside: sums[3],
 		Runs: sums[4], Time: time.Duration(sums[5]), LostStacks: sums[6],
+		CaughtUp: sums[7],
 	}
 	for _, program := range p.extra {
 		if stats, err := program.Stats(); err == nil {

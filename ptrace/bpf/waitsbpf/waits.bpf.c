@@ -36,6 +36,8 @@ const volatile u32 sp_word = 0;         /* of struct pt_regs: the stack pointer 
 const volatile u32 stack_every = 0;     /* copy the stack of one in so many waits; 0: of none */
 const volatile u64 stack_longer = 0;    /* and of waits of at least so many ns; 0: of none */
 
+const volatile u32 unseen = 0; /* for tests: ignore one in so many switches to a server process; 0: none */
+
 /* EVENTS is how many events a slot can hold, BUCKETS how many ranges the histogram has. */
 enum { EVENTS = 64, BUCKETS = 32, CLASS_IO = 0x0a };
 
@@ -56,6 +58,7 @@ struct slot {
 	u32 wanted_generation; /* user space writes this, to reset */
 	u32 traced;            /* user space writes this */
 	u64 overflow;          /* waits for which there was no room */
+	u64 status;            /* the address of the process's entry in pg_stat_activity, 0: not known yet */
 	u64 started;           /* st_activity_start_timestamp of the last statement seen, and whether it was seen to end */
 	u64 ended;
 	u64 query;             /* that the wait in progress is attributed to */
@@ -169,7 +172,7 @@ struct {
 } stacks SEC(".maps");
 
 /* Counters, by processor. */
-enum { LOST_SLOTS, LOST_RECORDS, LOST_QUERIES, OUTSIDE, PROGRAM_RUNS, PROGRAM_TIME, LOST_STACKS, COUNTERS };
+enum { LOST_SLOTS, LOST_RECORDS, LOST_QUERIES, OUTSIDE, PROGRAM_RUNS, PROGRAM_TIME, LOST_STACKS, CAUGHT_UP, COUNTERS };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -200,9 +203,11 @@ static __always_inline void charge(u64 began)
 	count(PROGRAM_TIME, (bpf_ktime_get_ns() - began) * 64);
 }
 
+/* is_server_process reports whether a thread is the main thread of a server process. Threads of an extension are not:
+ * only one thread may write to a slot. */
 static __always_inline bool is_server_process(struct task_struct *t)
 {
-	return t->real_parent->tgid == (pid_t)postmaster;
+	return t->real_parent->tgid == (pid_t)postmaster && t->pid == t->tgid;
 }
 
 static __always_inline u64 user_u64(u64 address)
@@ -277,7 +282,7 @@ static __always_inline void clear(struct slot *s, u32 pid)
 	s->since = 0;
 	s->generation = s->wanted_generation;
 	if (s->pid != pid) {
-		s->started = s->ended = 0;
+		s->status = s->started = s->ended = 0;
 		s->traced = 0;
 	}
 	s->pid = pid;
@@ -377,15 +382,17 @@ static __always_inline bool is_traced(struct slot *s)
  * server keeps of each session. It returns the query id that the wait is to be attributed to. */
 static __always_inline u64 statement(struct slot *s)
 {
-	u64 status = user_u64(status_pointer), query, since, changed;
+	u64 status = s->status, query, since, changed;
 	u32 state;
 
 	if (!status)
+		status = s->status = user_u64(status_pointer);
+	if (!status)
 		return 0;
 	state = user_u32(status + state_offset);
-	query = user_u64(status + query_offset);
-	since = user_u64(status + since_offset);
 	if (state == state_running) {
+		query = user_u64(status + query_offset);
+		since = user_u64(status + since_offset);
 		if (since != s->started) {
 			s->started = since;
 			if (is_traced(s))
@@ -393,9 +400,15 @@ static __always_inline u64 statement(struct slot *s)
 		}
 		return query;
 	}
-	changed = user_u64(status + changed_offset);
-	if (state < state_idle || !since || changed < since || changed == s->ended)
+	if (state < state_idle)
 		return 0;
+	changed = user_u64(status + changed_offset);
+	if (changed == s->ended)
+		return 0;
+	since = user_u64(status + since_offset);
+	if (!since || changed < since)
+		return 0;
+	query = user_u64(status + query_offset);
 	s->ended = changed;
 	if (is_traced(s)) {
 		if (since != s->started)
@@ -515,6 +528,16 @@ static __noinline void keep_stack(u64 took, u64 query, u32 event, u32 pid)
 	s->busy = 0;
 }
 
+/* catch_up ends the wait of a process that leaves its processor and was not seen to get it. A kernel may run no program
+ * when certain other processes leave a processor. The scheduler has counted how long the process had the processor. */
+static __always_inline void catch_up(struct task_struct *t, struct slot *s, u64 now)
+{
+	u64 ran = t->se.sum_exec_runtime - t->se.prev_sum_exec_runtime;
+
+	count(CAUGHT_UP, 1);
+	end(s, now - ran);
+}
+
 SEC("tp_btf/sched_switch")
 int switched(u64 *ctx)
 {
@@ -523,14 +546,22 @@ int switched(u64 *ctx)
 	struct slot *s;
 	u64 now = 0;
 
-	/* A process that is preempted on its way to sleep has not slept yet: it comes back here. */
-	if (!preempted && prev->__state && is_server_process(prev)) {
-		now = bpf_ktime_get_ns();
-		begin(prev->tgid, now, false);
+	if (is_server_process(prev)) {
+		s = slot_of(prev->pid);
+		/* A process that is preempted on its way to sleep has not slept yet: it comes back here. */
+		if (!preempted && prev->__state) {
+			now = bpf_ktime_get_ns();
+			if (s && s->since)
+				catch_up(prev, s, now);
+			begin(prev->pid, now, false);
+		} else if (s && s->since) {
+			now = bpf_ktime_get_ns();
+			catch_up(prev, s, now);
+		}
 	}
 	if (is_server_process(next)) {
-		s = slot_of(next->tgid);
-		if (s && s->since) {
+		s = slot_of(next->pid);
+		if (s && s->since && !(unseen && bpf_get_prandom_u32() % unseen == 0)) {
 			now = now ? now : bpf_ktime_get_ns();
 			end(s, now);
 		}
@@ -544,7 +575,7 @@ static __always_inline void enter(struct task_struct *t, bool only_io)
 {
 	u64 now = bpf_ktime_get_ns();
 
-	begin(t->tgid, now, only_io);
+	begin(t->pid, now, only_io);
 	charge(now);
 }
 
@@ -570,7 +601,7 @@ int entered(u64 *ctx)
 static __always_inline void leave(void)
 {
 	struct task_struct *t = bpf_get_current_task_btf();
-	struct slot *s = slot_of(t->tgid);
+	struct slot *s = slot_of(t->pid);
 	u64 now, since, query;
 	u32 event;
 
@@ -582,7 +613,7 @@ static __always_inline void leave(void)
 	event = s->waiting;
 	end(s, now);
 	if (stack_every || stack_longer)
-		keep_stack(now - since, query, event, t->tgid);
+		keep_stack(now - since, query, event, t->pid);
 	charge(now);
 }
 
@@ -629,9 +660,9 @@ int ended(u64 *ctx)
 	u16 *index;
 	u32 pid;
 
-	if (t->pid != t->tgid || !is_server_process(t))
+	if (!is_server_process(t))
 		return 0;
-	pid = t->tgid;
+	pid = t->pid;
 	s = slot_of(pid);
 	if (s) {
 		if (s->since)

@@ -54,6 +54,7 @@ type waitsSlot struct {
 	WantedGeneration uint32
 	Traced           uint32
 	Overflow         uint64
+	Status           uint64
 	Started          uint64
 	Ended            uint64
 	Query            uint64
@@ -111,6 +112,7 @@ const (
 	waitsVarStateOffset    = "state_offset"
 	waitsVarStateRunning   = "state_running"
 	waitsVarStatusPointer  = "status_pointer"
+	waitsVarUnseen         = "unseen"
 	waitsVarWaitPointer    = "wait_pointer"
 	waitsVarWaitStackType  = "wait_stack_type"
 	waitsVarWanted         = "wanted"
@@ -204,6 +206,7 @@ type waitsVariableSpecs struct {
 	StateOffset   *ebpf.VariableSpec `ebpf:"state_offset"`
 	StateRunning  *ebpf.VariableSpec `ebpf:"state_running"`
 	StatusPointer *ebpf.VariableSpec `ebpf:"status_pointer"`
+	Unseen        *ebpf.VariableSpec `ebpf:"unseen"`
 	WaitPointer   *ebpf.VariableSpec `ebpf:"wait_pointer"`
 	WaitStackType *ebpf.VariableSpec `ebpf:"wait_stack_type"`
 	Wanted        *ebpf.VariableSpec `ebpf:"wanted"`
@@ -276,6 +279,7 @@ type waitsVariables struct {
 	StateOffset   *ebpf.Variable `ebpf:"state_offset"`
 	StateRunning  *ebpf.Variable `ebpf:"state_running"`
 	StatusPointer *ebpf.Variable `ebpf:"status_pointer"`
+	Unseen        *ebpf.Variable `ebpf:"unseen"`
 	WaitPointer   *ebpf.Variable `ebpf:"wait_pointer"`
 	WaitStackType *ebpf.Variable `ebpf:"wait_stack_type"`
 	Wanted        *ebpf.Variable `ebpf:"wanted"`
