@@ -378,6 +378,21 @@ static __always_inline bool is_traced(struct slot *s)
 	return all && *all;
 }
 
+/* times reads st_activity_start_timestamp and st_state_start_timestamp. One call costs less than two. */
+static __always_inline void times(u64 status, u64 *since, u64 *changed)
+{
+	u64 both[2] = {};
+
+	if (changed_offset == since_offset + sizeof(u64)) {
+		bpf_probe_read_user(both, sizeof(both), (void *)(status + since_offset));
+		*since = both[0];
+		*changed = both[1];
+		return;
+	}
+	*since = user_u64(status + since_offset);
+	*changed = user_u64(status + changed_offset);
+}
+
 /* statement notices, at a wait, that a statement has begun or ended since the last wait, by the two time stamps that the
  * server keeps of each session. It returns the query id that the wait is to be attributed to. */
 static __always_inline u64 statement(struct slot *s)
@@ -390,9 +405,11 @@ static __always_inline u64 statement(struct slot *s)
 	if (!status)
 		return 0;
 	state = user_u32(status + state_offset);
+	if (state < state_idle)
+		return 0;
+	times(status, &since, &changed);
 	if (state == state_running) {
 		query = user_u64(status + query_offset);
-		since = user_u64(status + since_offset);
 		if (since != s->started) {
 			s->started = since;
 			if (is_traced(s))
@@ -400,13 +417,7 @@ static __always_inline u64 statement(struct slot *s)
 		}
 		return query;
 	}
-	if (state < state_idle)
-		return 0;
-	changed = user_u64(status + changed_offset);
-	if (changed == s->ended)
-		return 0;
-	since = user_u64(status + since_offset);
-	if (!since || changed < since)
+	if (!since || changed < since || changed == s->ended)
 		return 0;
 	query = user_u64(status + query_offset);
 	s->ended = changed;
