@@ -1231,6 +1231,10 @@ BEGIN
     WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
         a := backtrace.ask(0, verb, '{}', a);
     END LOOP;
+    IF a[1] = 'NOTICE' THEN -- about the rows
+        RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
+        a[1] := '';
+    END IF;
     IF a[1] = '' THEN
         RETURN QUERY
             SELECT c[1]::int, CASE WHEN c[1] IS NULL THEN 'ended processes' ELSE p.backend_type END, c[2]::int, c[3],
@@ -1299,6 +1303,10 @@ BEGIN
     WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
         a := backtrace.ask(0, verb, '{}', a);
     END LOOP;
+    IF a[1] = 'NOTICE' THEN -- about the rows
+        RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
+        a[1] := '';
+    END IF;
     IF a[1] = '' THEN
         RETURN QUERY
             SELECT c[1]::int, c[2]::bigint, c[3]::bigint, c[4]::bigint
@@ -1348,6 +1356,10 @@ BEGIN
     WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
         a := backtrace.ask(0, 'waits_queries', '{}', a);
     END LOOP;
+    IF a[1] = 'NOTICE' THEN -- about the rows
+        RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
+        a[1] := '';
+    END IF;
     IF a[1] = '' THEN
         RETURN QUERY
             SELECT c[1]::bigint, c[2], c[3], c[4]::bigint, c[5]::double precision, c[6]::double precision, c[7]

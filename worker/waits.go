@@ -96,7 +96,24 @@ func (w *Worker) answerWaits(ctx context.Context, req spool.Request) spool.Answe
 	if rows == nil {
 		rows = [][]string{}
 	}
-	return spool.Answer{Rows: rows}
+	a := spool.Answer{Rows: rows}
+	switch req.Verb {
+	case verbWaits, verbWaitsOwn, verbOverflow, verbOverflowOwn, verbQueries:
+		w.noteRestart(&a)
+	}
+	return a
+}
+
+// noteRestart adds a notice to figures that began again without a request, as after a restart of the server.
+func (w *Worker) noteRestart(a *spool.Answer) {
+	reason, since := w.waits.Restarted()
+	if reason == "" {
+		return
+	}
+	a.Level = "NOTICE"
+	a.Message = fmt.Sprintf("wait events are counted from zero since %s, because %s",
+		since.UTC().Format("2006-01-02 15:04:05-07"), reason)
+	a.Hint = "To end this notice, call pg_stat_reset_wait_event_timing_all()."
 }
 
 func (w *Worker) waitRows(ctx context.Context, req spool.Request) ([][]string, error) {

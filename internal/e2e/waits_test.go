@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -239,9 +240,23 @@ func waitsRestart(t *testing.T, s *site) {
 		})
 		c = s.connect(t, s.User, "postgres")
 		c.run(t, sleeps)
+		c.told()
 		counted(t, c, c.pid())
+		if notices := c.told(); len(notices) != 1 || !restartNotice.MatchString(notices[0].message) {
+			t.Errorf("notices after a restart: %v", notices)
+		}
+	}
+	c := s.connect(t, s.User, "postgres")
+	c.run(t, "SELECT pg_stat_reset_wait_event_timing_all()")
+	c.run(t, "SELECT count(*) FROM pg_stat_wait_event_timing")
+	if notices := c.told(); len(notices) != 0 {
+		t.Errorf("notices after a reset: %v", notices)
 	}
 }
+
+//nolint:gochecknoglobals // a constant
+var restartNotice = regexp.MustCompile(
+	`^wait events are counted from zero since 20\d\d-[\d-]+ [\d:]+\+00, because the server restarted$`)
 
 // TestWaitEventBudget expects a worker whose timing exceeds its cost limit to use a cheaper method.
 func TestWaitEventBudget(t *testing.T) {

@@ -11,7 +11,8 @@ import (
 
 // Answer is the result of a call, or the warning or error that the call raises.
 type Answer struct {
-	// Level is "" if Text or Rows is the result, else "WARNING" or "ERROR".
+	// Level is "" if Text or Rows is the result, "NOTICE" if Rows is the result and Message and Hint are a notice about it,
+	// else "WARNING" or "ERROR".
 	Level string
 	// SQLState, Message, Detail and Hint belong to the warning or error. Detail and Hint may be empty.
 	SQLState string
@@ -73,6 +74,8 @@ func (a Answer) checked() Answer {
 		return failure("54000", fmt.Sprintf("the answer is larger than %d bytes", maxAnswer), "Ask for fewer frames.")
 	case a.Level == "":
 		return Answer{Text: a.Text, Rows: a.Rows}
+	case a.Level == "NOTICE" && a.Message != "" && a.Rows != nil:
+		return Answer{Level: a.Level, Message: a.Message, Hint: a.Hint, Rows: a.Rows}
 	case a.Level != "WARNING" && a.Level != "ERROR" || !isSQLState(a.SQLState) || a.Message == "":
 		return failure("XX000", fmt.Sprintf("unexpected answer %q %q: %s", a.Level, a.SQLState, a.Message), a.Hint)
 	}

@@ -51,6 +51,10 @@ type Timer struct {
 	server   *Server
 	provider waits.Provider
 	failure  error // why there is no provider although the level asks for it
+	// restarted says why the figures are from zero again without a request; empty: they are not. since is when
+	// they began.
+	restarted string
+	since     time.Time
 	traces   map[int]*traced
 	cost     meter
 }
@@ -109,6 +113,7 @@ func (t *Timer) SetLevel(level Level) error {
 	t.level = level
 	if level == Off {
 		t.close()
+		t.restarted = ""
 		t.method = t.cfg.Method
 		if t.method == "" {
 			t.method = waits.Auto
@@ -143,6 +148,7 @@ func (t *Timer) check() {
 		}
 		t.cfg.Log.Warn().Err(err).Msg("wait events are counted from zero again")
 		t.close()
+		t.restarted = "the server restarted"
 	}
 	if t.level == Off {
 		return
@@ -168,7 +174,7 @@ func (t *Timer) open() error {
 	if err != nil {
 		return err
 	}
-	t.server, t.provider, t.cost = server, provider, meter{}
+	t.server, t.provider, t.cost, t.since = server, provider, meter{}, time.Now()
 	if err := t.traceAll(); err != nil {
 		t.cfg.Log.Warn().Err(err).Msg("cannot trace wait events")
 	}
@@ -273,7 +279,18 @@ func (t *Timer) Reset(pid int) (known bool, err error) {
 
 // ResetAll forgets everything.
 func (t *Timer) ResetAll() error {
-	return t.use(func(_ *Server, p waits.Provider) error { return p.ResetAll() })
+	return t.use(func(_ *Server, p waits.Provider) error {
+		t.restarted = ""
+		return p.ResetAll()
+	})
+}
+
+// Restarted returns a reason if the figures began again without a request, and when; an empty reason otherwise. After
+// ResetAll it is empty.
+func (t *Timer) Restarted() (reason string, since time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.restarted, t.since
 }
 
 // serverPID returns the server's id of a process.
@@ -331,7 +348,7 @@ func (t *Timer) stepDown(share float64) {
 	}
 	event.Str("method", string(next)).Msg("timing wait events costs too much, taking a cheaper method from zero")
 	t.close()
-	t.method = next
+	t.method, t.restarted = next, "timing cost too much and the worker took a cheaper method"
 	t.check()
 }
 
