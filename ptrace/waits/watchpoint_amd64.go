@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -58,6 +59,9 @@ func openWatchpoint(p *procs, info Info, pid int) (Provider, error) {
 		events: make(table), code: make(map[uint64][]byte),
 	}
 	w.info.Counts = true
+	if err := tryWatchpoint(); err != nil {
+		return nil, err
+	}
 	w.fd, err = newWatchpoint(pid, p.first+uint64(slot*p.Layout.ProcSize+p.Layout.WaitEvent))
 	if err != nil {
 		return nil, err
@@ -91,14 +95,26 @@ func newWatchpoint(pid int, address uint64) (int, error) {
 	return fd, nil
 }
 
-// tryWatchpoint returns why this process can set no watchpoint, by an attempt on itself.
+// tryWatchpoint returns why this process can set no watchpoint, by an attempt on itself. Some virtual machines accept a
+// watchpoint and never report a store.
 func tryWatchpoint() error {
-	var watched uint32
-	fd, err := newWatchpoint(0, uint64(uintptr(unsafe.Pointer(&watched))))
-	if err == nil {
-		_ = unix.Close(fd)
+	runtime.LockOSThread() // the watchpoint is for this thread
+	defer runtime.UnlockOSThread()
+	watched := make([]atomic.Uint32, unix.Getpagesize()) // too long for the stack, which can move
+	fd, err := newWatchpoint(0, uint64(uintptr(unsafe.Pointer(&watched[0]))))
+	if err != nil {
+		return err
 	}
-	return err
+	defer func() { _ = unix.Close(fd) }()
+	watched[0].Store(1)
+	var count [8]byte
+	if _, err := unix.Read(fd, count[:]); err != nil {
+		return fmt.Errorf("%w: watchpoint: %w", ErrUnsupported, err)
+	}
+	if binary.NativeEndian.Uint64(count[:]) == 0 {
+		return fmt.Errorf("%w: the kernel accepts a watchpoint, and the processor reports no store", ErrUnsupported)
+	}
+	return nil
 }
 
 func (w *watchpoint) run() {

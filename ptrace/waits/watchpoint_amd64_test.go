@@ -1,6 +1,43 @@
 package waits
 
-import "testing"
+import (
+	"encoding/binary"
+	"errors"
+	"io/fs"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestWatchpointsReport expects that a watchpoint is possible exactly where the processor reports each of several stores.
+func TestWatchpointsReport(t *testing.T) {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	watched := make([]atomic.Uint32, unix.Getpagesize())
+	fd, err := newWatchpoint(0, uint64(uintptr(unsafe.Pointer(&watched[0]))))
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrUnsupported) {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = unix.Close(fd) }()
+	const stores = 5
+	for i := range stores {
+		watched[0].Store(uint32(i))
+	}
+	var count [8]byte
+	if _, err := unix.Read(fd, count[:]); err != nil {
+		t.Fatal(err)
+	}
+	n, possible := binary.NativeEndian.Uint64(count[:]), tryWatchpoint()
+	if (n == stores) != (possible == nil) || possible != nil && !errors.Is(possible, ErrUnsupported) {
+		t.Errorf("%d of %d stores were reported, and a watchpoint is said to be possible: %v", n, stores, possible)
+	}
+}
 
 // TestStored decodes stores as gcc and clang make them, and refuses everything else.
 func TestStored(t *testing.T) {
