@@ -55,8 +55,8 @@ type Timer struct {
 	// they began.
 	restarted string
 	since     time.Time
-	traces   map[int]*traced
-	cost     meter
+	traces    map[int]*traced
+	cost      meter
 }
 
 // Intervals of a Timer's work.

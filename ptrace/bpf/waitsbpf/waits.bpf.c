@@ -553,14 +553,14 @@ SEC("tp_btf/sched_switch")
 int switched(u64 *ctx)
 {
 	struct task_struct *prev = (void *)ctx[1], *next = (void *)ctx[2];
-	bool preempted = ctx[0];
 	struct slot *s;
 	u64 now = 0;
 
-	if (is_server_process(prev)) {
+	if (is_server_process(prev) && !(prev->flags & PF_EXITING)) {
 		s = slot_of(prev->pid);
-		/* A process that is preempted on its way to sleep has not slept yet: it comes back here. */
-		if (!preempted && prev->__state) {
+		/* A process that is preempted on its way to sleep waits, too. It may not sleep any more when it is back: what
+		 * it waits for can have happened. */
+		if (prev->__state) {
 			now = bpf_ktime_get_ns();
 			if (s && s->since)
 				catch_up(prev, s, now);
