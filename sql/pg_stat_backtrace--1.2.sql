@@ -1404,6 +1404,10 @@ BEGIN
     WHILE a[1] = 'wait' AND pg_sleep(a[2]::double precision) IS NOT NULL LOOP
         a := backtrace.ask(0, 'waits_records', ARRAY[pid], a);
     END LOOP;
+    IF a[1] = 'NOTICE' THEN -- about the rows
+        RAISE NOTICE USING MESSAGE = a[3], HINT = a[5];
+        a[1] := '';
+    END IF;
     IF a[1] = '' THEN
         RETURN QUERY
             SELECT c[1]::bigint, c[2]::timestamptz, c[3], c[4], c[5], c[6]::double precision, c[7]::bigint

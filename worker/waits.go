@@ -100,8 +100,34 @@ func (w *Worker) answerWaits(ctx context.Context, req spool.Request) spool.Answe
 	switch req.Verb {
 	case verbWaits, verbWaitsOwn, verbOverflow, verbOverflowOwn, verbQueries:
 		w.noteRestart(&a)
+	case verbRecords:
+		w.noteGap(&a, req.Targets[0])
 	}
 	return a
+}
+
+// noteGap adds a notice about what the records of a process lack.
+func (w *Worker) noteGap(a *spool.Answer, pid int) {
+	gap, err := w.waits.Gap(pid)
+	alone := fmt.Sprintf("SELECT pg_wait_event_capture('trace', %d).", pid)
+	switch {
+	case err != nil:
+		return
+	case gap.Untraced:
+		a.Message, a.Hint = fmt.Sprintf("process %d has no trace", pid), "To trace it, call "+alone
+	case gap.Lost > 0:
+		a.Message = fmt.Sprintf("%d records of traces are missing: they came faster than the worker could read them", gap.Lost)
+		a.Hint = "Trace fewer processes."
+	case gap.OfAll:
+		a.Message = "a trace of all processes has no starts and ends of the executor"
+		a.Hint = "To add them for this process, call " + alone
+	case gap.Executor != nil:
+		a.Message = fmt.Sprintf("the trace has no starts and ends of the executor: %v", gap.Executor)
+		a.Hint = "They need Linux 6.6."
+	default:
+		return
+	}
+	a.Level = "NOTICE"
 }
 
 // noteRestart adds a notice to figures that began again without a request, as after a restart of the server.

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"regexp"
@@ -148,6 +149,17 @@ func waitPrivileges(t *testing.T, s *site) {
 	refused(t, monitor, "42501", "SELECT pg_wait_event_capture('off')")
 }
 
+// noticed expects a notice about the trace of a process.
+func noticed(t *testing.T, c *session, message string, pid int) {
+	t.Helper()
+	c.told()
+	c.text(t, "SELECT count(*)::text FROM pg_get_backend_wait_event_trace($1)", pid)
+	notices := c.told()
+	if len(notices) != 1 || notices[0].level != "NOTICE" || notices[0].message != message || notices[0].hint == "" {
+		t.Errorf("notices %v, not %q", notices, message)
+	}
+}
+
 func waitTrace(t *testing.T, s *site) {
 	sleeper, c := s.connect(t, s.User, "postgres"), s.connect(t, s.User, "postgres")
 	sleeper.run(t, "SELECT pg_sleep(0.001)")
@@ -172,9 +184,14 @@ func waitTrace(t *testing.T, s *site) {
 	}
 	c.run(t, "SELECT pg_wait_event_capture('off', "+strconv.Itoa(sleeper.pid())+")")
 	sleeper.run(t, "SELECT pg_sleep(0.002)")
+	c.told()
 	if again := c.text(t, records, sleeper.pid()); again != got {
 		t.Errorf("the trace goes on: %s", again)
 	}
+	if notices := c.told(); len(notices) != 0 {
+		t.Errorf("notices about a whole trace: %v", notices)
+	}
+	noticed(t, c, fmt.Sprintf("process %d has no trace", c.pid()), c.pid())
 	refused(t, c, "22023", "SELECT pg_wait_event_capture('everything')")
 }
 
@@ -182,8 +199,10 @@ func waitTrace(t *testing.T, s *site) {
 func waitTraceOfAll(t *testing.T, s *site) {
 	c := s.connect(t, s.User, "postgres")
 	c.run(t, "SELECT pg_wait_event_capture('trace')")
+	traced := 0
 	for range 2 {
 		sleeper := s.connect(t, s.User, "postgres")
+		traced = sleeper.pid()
 		sleeper.run(t, "SELECT pg_sleep(0.003)")
 		s.waits(t, sleeper.pid(), "ClientRead")
 		sleeper.run(t, "SELECT pg_sleep(0.003)")
@@ -197,6 +216,7 @@ func waitTraceOfAll(t *testing.T, s *site) {
 		return c.text(t, `SELECT (count(DISTINCT a.pid) >= 3)::text FROM pg_stat_activity a,
 			LATERAL pg_get_backend_wait_event_trace(a.pid) t WHERE a.pid <> pg_backend_pid()`) == "true"
 	})
+	noticed(t, c, "a trace of all processes has no starts and ends of the executor", traced)
 	c.run(t, "SELECT pg_wait_event_capture('stats')")
 	later := s.connect(t, s.User, "postgres")
 	later.run(t, "SELECT pg_sleep(0.003)")

@@ -1,6 +1,7 @@
 package waitevent
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -19,7 +20,12 @@ type traced struct {
 	records []waits.Record
 	first   uint64      // number of the first
 	starts  []time.Time // of the executor, of the runs that have not ended
+	// withoutExecutor says why there are no starts and ends of the executor; nil: there are.
+	withoutExecutor error
 }
+
+// errTraceOfAll means that a process is traced with all others.
+var errTraceOfAll = errors.New("all processes are traced")
 
 // maxStarts bounds the nested runs of the executor that are followed.
 const maxStarts = 1000
@@ -66,7 +72,11 @@ func (t *Timer) Trace(pid int, on bool) error {
 		if on && t.traces[local] == nil {
 			t.traces[local] = &traced{first: 1}
 		}
-		if err := tracer.SetExecutorTraced(local, on); err != nil {
+		err := tracer.SetExecutorTraced(local, on)
+		if trace := t.traces[local]; on && trace != nil {
+			trace.withoutExecutor = err
+		}
+		if err != nil {
 			t.cfg.Log.Warn().Err(err).Int("pid", pid).Msg("the trace lacks the starts and ends of the executor")
 		}
 		return nil
@@ -85,7 +95,7 @@ func (t *Timer) collect() {
 	for _, r := range tracer.Records() {
 		trace := t.traces[r.PID]
 		if trace == nil && t.level == Trace {
-			trace = &traced{first: 1}
+			trace = &traced{first: 1, withoutExecutor: errTraceOfAll}
 			t.traces[r.PID] = trace
 		}
 		if trace != nil {
@@ -108,6 +118,38 @@ func (t *Timer) collect() {
 			delete(t.traces, pid)
 		}
 	}
+}
+
+// A Gap says what the records of a process lack.
+type Gap struct {
+	// Untraced means that the process has not been traced.
+	Untraced bool
+	// OfAll means that there are no starts and ends of the executor, because all processes are traced.
+	OfAll bool
+	// Executor says why there are none although this process is traced alone; nil: there are.
+	Executor error
+	// Lost is how many records of all processes were lost.
+	Lost uint64
+}
+
+// Gap returns what the records of a process lack, known by the server's id of it.
+func (t *Timer) Gap(pid int) (gap Gap, err error) {
+	err = t.use(func(s *Server, p waits.Provider) error {
+		trace := t.traces[s.Cluster.Local(pid)]
+		if trace == nil {
+			gap.Untraced = true
+			return nil
+		}
+		if gap.OfAll = errors.Is(trace.withoutExecutor, errTraceOfAll); !gap.OfAll {
+			gap.Executor = trace.withoutExecutor
+		}
+		snapshot, err := p.Snapshot()
+		if err == nil {
+			gap.Lost = snapshot.Lost.Records
+		}
+		return err
+	})
+	return gap, err
 }
 
 // TraceRow is a record with its names.
