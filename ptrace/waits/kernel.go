@@ -138,9 +138,10 @@ func (k *kernel) run() {
 	}
 }
 
-// drain takes over the figures of processes that have ended.
-func (k *kernel) drain() {
+// drain takes over the figures of processes that have ended, and returns their number.
+func (k *kernel) drain() (n int) {
 	for k.programs.Gone(time.Now(), &k.buffer) {
+		n++
 		t := k.take(&k.buffer)
 		p := Process{
 			PID: int(k.buffer.Pid), Slot: int(k.buffer.Index), Events: t.events.list(), Overflow: k.buffer.Overflow,
@@ -153,6 +154,7 @@ func (k *kernel) drain() {
 		delete(k.tallies, int(k.buffer.Index))
 		delete(k.resets, int(k.buffer.Pid))
 	}
+	return n
 }
 
 // refresh reads all slots.
@@ -201,18 +203,32 @@ func (k *kernel) Snapshot() (*Snapshot, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.drain()
-	s := &Snapshot{At: time.Now(), Since: k.since}
-	s.Lost.Overflow = k.overflow
-	for i := range k.programs.Slots() {
-		if !k.programs.Read(i, &k.buffer) || k.buffer.Pid == 0 {
-			continue
+	s := &Snapshot{Since: k.since}
+	// A process that ends meanwhile would be missing, or be there twice. So the slots are read again then.
+	const tries = 20
+	for range tries {
+		s.At, s.Lost.Overflow = time.Now(), k.overflow
+		s.Processes = k.processes(s.Processes[:0])
+		if k.drain() == 0 {
+			break
 		}
-		s.Processes = append(s.Processes, k.process(&k.buffer))
-		s.Lost.Overflow += s.Processes[len(s.Processes)-1].Overflow
+	}
+	for i := range s.Processes {
+		s.Lost.Overflow += s.Processes[i].Overflow
 	}
 	s.Processes = k.keep.addTo(s.Processes)
 	s.Ended = k.ended.list()
 	return s, k.losses(&s.Lost)
+}
+
+// processes appends the figures of all slots.
+func (k *kernel) processes(list []Process) []Process {
+	for i := range k.programs.Slots() {
+		if k.programs.Read(i, &k.buffer) && k.buffer.Pid != 0 {
+			list = append(list, k.process(&k.buffer))
+		}
+	}
+	return list
 }
 
 // process returns the figures of a slot, with the wait in progress.

@@ -11,6 +11,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -121,12 +122,12 @@ func contend(t *testing.T, server *pgtest.Server, file string) {
 		DO $$ BEGIN FOR i IN 1..30 LOOP
 			EXECUTE format('CREATE TABLE p%s PARTITION OF p FOR VALUES FROM (%s) TO (%s)', i, i, i + 1);
 		END LOOP; END $$`)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
+	stop, pids := make(chan struct{}), []uint32(nil)
 	var sessions sync.WaitGroup
 	for i := range 24 {
 		c := server.Connect(t, "postgres", "postgres")
-		sessions.Go(func() { contender(ctx, t, c, i) })
+		pids = append(pids, c.PgConn().PID())
+		sessions.Go(func() { contender(stop, t, c, i) })
 	}
 	pgtest.Wait(t, "waits for LWLocks", func() bool {
 		long := 0
@@ -137,14 +138,27 @@ func contend(t *testing.T, server *pgtest.Server, file string) {
 		}
 		return long >= 3
 	})
-	cancel()
-	sessions.Wait() // no wait is in progress then
+	close(stop)
+	sessions.Wait()
+	pgtest.Wait(t, "the end of the sessions", func() bool { // and of their waits
+		for _, pid := range pids {
+			if syscall.Kill(int(pid), 0) == nil {
+				return false
+			}
+		}
+		return true
+	})
 }
 
-// contender executes transactions until ctx ends.
-func contender(ctx context.Context, t *testing.T, c *pgx.Conn, i int) {
-	defer func() { _ = c.Close(context.WithoutCancel(ctx)) }()
-	for ctx.Err() == nil {
+// contender executes transactions until stop is closed.
+func contender(stop chan struct{}, t *testing.T, c *pgx.Conn, i int) {
+	defer func() { _ = c.Close(context.Background()) }()
+	for {
+		select {
+		case <-stop:
+			return
+		default:
+		}
 		sql := "INSERT INTO w SELECT 1, repeat('x', 2000)" // WALInsert, WALWrite, WALBufMapping
 		switch i % 3 {
 		case 1: // BufferMapping, BufferContent
@@ -152,7 +166,7 @@ func contender(ctx context.Context, t *testing.T, c *pgx.Conn, i int) {
 		case 2: // LockManager
 			sql = "SELECT count(*) FROM p"
 		}
-		if _, err := c.Exec(ctx, sql); err != nil && ctx.Err() == nil {
+		if _, err := c.Exec(context.Background(), sql); err != nil {
 			t.Error(err)
 			return
 		}

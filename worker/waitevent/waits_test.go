@@ -317,6 +317,55 @@ func TestConnects(t *testing.T) {
 	})
 }
 
+// TestTotalsGrow expects that no snapshot lacks the figures of a session that just ends.
+func TestTotalsGrow(t *testing.T) {
+	const sessions = 40
+	for _, method := range []waits.Method{waits.Blocked, waits.Exact} {
+		t.Run(string(method), func(t *testing.T) {
+			w := watch(t, pgtest.BinDir(t), pgtest.Options{}, waits.Options{Method: method})
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				for range sessions {
+					c, err := pgx.Connect(context.Background(), w.server.DSN("postgres", "postgres"))
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					_, _ = c.Exec(context.Background(), sleep20)
+					_ = c.Close(context.Background())
+				}
+			}()
+			var last uint64
+			for running := true; running; {
+				select {
+				case <-done:
+					running = false
+				default:
+				}
+				s, err := w.provider.Snapshot()
+				if err != nil {
+					t.Fatal(err)
+				}
+				var calls uint64
+				for _, e := range s.Totals() {
+					calls += e.Calls
+				}
+				// A wait in progress counts, and its end can be between two of the server's processes.
+				if calls+5 < last {
+					t.Errorf("%d waits after %d", calls, last)
+				}
+				last = calls
+			}
+			if last < 20*sessions*9/10 {
+				t.Errorf("only %d waits", last)
+			}
+		})
+	}
+}
+
+const sleep20 = "DO $$ BEGIN FOR i IN 1..20 LOOP PERFORM pg_sleep(0.001); END LOOP; END $$"
+
 // TestReset expects that a reset forgets what was, and nothing later.
 func TestReset(t *testing.T) {
 	eachMethod(t, func(t *testing.T, bin string, method waits.Options) {
