@@ -301,3 +301,39 @@ func attachEmpty(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkAttach measures how long the kernel takes to attach the programs, and to detach and free them.
+func BenchmarkAttach(b *testing.B) {
+	for _, one := range []struct {
+		name  string
+		hooks Hooks
+	}{{"switches", Switches}, {"calls", Calls}} {
+		b.Run(one.name, func(b *testing.B) {
+			attach, detach := time.Hour, time.Hour
+			for b.Loop() {
+				p, err := Load(noServer(), one.hooks)
+				if err != nil {
+					b.Skip(err)
+				}
+				began := time.Now()
+				if err := p.Attach(); err != nil {
+					b.Fatal(err)
+				}
+				attached := time.Now()
+				p.detach()
+				detach = min(detach, time.Since(attached))
+				attach = min(attach, attached.Sub(began))
+				p.Close()
+			}
+			b.ReportMetric(float64(attach.Nanoseconds())/1e6, "least-ms/attach")
+			b.ReportMetric(float64(detach.Nanoseconds())/1e6, "least-ms/detach")
+		})
+	}
+}
+
+// TestSlotSize bounds the memory for each process of a server.
+func TestSlotSize(t *testing.T) {
+	if size := unsafe.Sizeof(Slot{}); size > 10<<10 {
+		t.Errorf("%d bytes", size)
+	}
+}

@@ -301,9 +301,7 @@ func (p *Programs) Attach() error {
 
 // Close detaches the programs, and frees everything. The kernel does so itself when this process ends.
 func (p *Programs) Close() {
-	for _, l := range p.links {
-		_ = l.Close()
-	}
+	p.detach()
 	for _, l := range p.probes {
 		_ = l.Close()
 	}
@@ -325,6 +323,14 @@ func (p *Programs) Close() {
 		_ = unix.Munmap(p.memory)
 		p.memory, p.slots = nil, nil
 	}
+}
+
+// detach has the kernel no longer call the programs.
+func (p *Programs) detach() {
+	for _, l := range p.links {
+		_ = l.Close()
+	}
+	p.links = nil
 }
 
 // refusal words an error of the kernel's.
