@@ -11,7 +11,7 @@
 #   pure           the Go tests below unwind and internal
 #   race           the other Go tests, with the race detector
 #   go             sql, pure, race
-#   versions       the Go tests of SQL, also those that otherwise run on the oldest and the newest version alone
+#   versions       the Go tests of SQL, each on every version: long tests otherwise run on the oldest and the newest
 #   soak           hours
 #   faults         minutes; prints figures
 #   nonstop        minutes; prints figures

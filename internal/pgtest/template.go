@@ -15,8 +15,8 @@ import (
 
 const envTemplates = "PGSB_TEST_TEMPLATES"
 
-// templates is a directory of data directories that initdb has made and nobody has started. A copy takes a tenth of
-// the processor time of initdb. All copies have the same system identifier.
+// templates is a directory of data directories that initdb has made and no server has used. A copy takes a tenth of the
+// processor time of initdb. All copies have the same system identifier.
 var templates struct {
 	sync.Mutex
 

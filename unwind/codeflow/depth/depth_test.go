@@ -93,8 +93,8 @@ func TestAt(t *testing.T) {
 	}
 }
 
-// TestTargetBehindPadding has a table's target behind padding that follows a return. Call frame information goes on
-// with the return's row in the padding, whose distance is impossible at the target.
+// TestTargetBehindPadding has a table's target behind padding that follows a return. In call frame information the
+// return's row covers the padding too. Its distance is impossible at the target.
 func TestTargetBehindPadding(t *testing.T) {
 	t.Parallel()
 	code := slices.Concat(prologue, []byte{
