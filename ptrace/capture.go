@@ -54,8 +54,6 @@ type Options struct {
 	// Blocks are further memory to copy in the same stop: at most 32 MiB and 262,144 blocks. The caller must not
 	// change them before Capture returns.
 	Blocks []Block
-
-	hook func(step) // for tests: called outside of the pause
 }
 
 // Limits and defaults of Options.
@@ -141,6 +139,11 @@ func (s *Stack) At(addr uint64, size int) []byte {
 // Errors: ErrInvalidPID, ErrSelf, ErrExited, ErrNotPermitted, ErrTraced, ErrDumping, ErrRecycled, ErrDeadline and,
 // wrapped, the error of ctx.
 func Capture(ctx context.Context, t Target, o Options) (*Snapshot, error) {
+	return captureWith(ctx, t, o, nil)
+}
+
+// captureWith is Capture with a function for tests, which is called outside of the pause; nil: none.
+func captureWith(ctx context.Context, t Target, o Options, hook func(step)) (*Snapshot, error) {
 	o = o.withDefaults()
 	if err := checkPID(t.PID); err != nil {
 		return nil, err
@@ -150,7 +153,9 @@ func Capture(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 	started := time.Now()
 	const attempts = 3
 	for range attempts {
-		f := &captureCall{ctx: ctx, target: t, options: o, started: started, limit: o.Deadline, done: make(chan struct{})}
+		f := &captureCall{
+			ctx: ctx, target: t, options: o, hook: hook, started: started, limit: o.Deadline, done: make(chan struct{}),
+		}
 		if err := f.enter(); err != nil {
 			return nil, err
 		}

@@ -247,12 +247,12 @@ func TestStackBounds(t *testing.T) {
 // TestGrownStack checks a stack that grew after the maps were read.
 func TestGrownStack(t *testing.T) {
 	c := startTarget(t, "grow")
-	s, err := Capture(context.Background(), anyTarget(c.pid), Options{MaxStack: 8 << 20, hook: func(s step) {
+	s, err := captureWith(context.Background(), anyTarget(c.pid), Options{MaxStack: 8 << 20}, func(s step) {
 		if s == stepMapped {
 			c.line(t) // says that it has come down
 			untilState(t, c.pid, 'S')
 		}
-	}})
+	})
 	if err != nil {
 		t.Fatal(err)
 	}

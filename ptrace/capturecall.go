@@ -24,6 +24,7 @@ type captureCall struct {
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
 	target  Target
 	options Options
+	hook    func(step) // see captureWith
 	started time.Time
 
 	limit     time.Duration // how long the stop may take, from started; of this capture alone

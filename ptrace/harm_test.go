@@ -168,11 +168,11 @@ func TestUninterruptible(t *testing.T) {
 		c := frozen(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		_, err := Capture(ctx, anyTarget(c.pid), Options{hook: func(s step) {
+		_, err := captureWith(ctx, anyTarget(c.pid), Options{}, func(s step) {
 			if s == stepWaiting {
 				cancel()
 			}
-		}})
+		})
 		if !errors.Is(err, context.Canceled) {
 			t.Fatal(err)
 		}
@@ -181,11 +181,11 @@ func TestUninterruptible(t *testing.T) {
 	})
 	t.Run("panic", func(t *testing.T) {
 		c := frozen(t)
-		_, err := Capture(context.Background(), anyTarget(c.pid), Options{hook: func(s step) {
+		_, err := captureWith(context.Background(), anyTarget(c.pid), Options{}, func(s step) {
 			if s == stepWaiting {
 				panic("test")
 			}
-		}})
+		})
 		if err == nil {
 			t.Fatal("no error")
 		}
@@ -194,11 +194,11 @@ func TestUninterruptible(t *testing.T) {
 	})
 	t.Run("wakes up", func(t *testing.T) {
 		c := frozen(t)
-		s, err := Capture(context.Background(), anyTarget(c.pid), Options{hook: func(s step) {
+		s, err := captureWith(context.Background(), anyTarget(c.pid), Options{}, func(s step) {
 			if s == stepWaiting {
 				_ = c.stdin.Close()
 			}
-		}})
+		})
 		if err != nil {
 			t.Fatal(err)
 		}

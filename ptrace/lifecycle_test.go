@@ -151,12 +151,12 @@ func TestExitDuringCapture(t *testing.T) {
 			for i := range 20 {
 				c := startTarget(t, "threads", "3")
 				kills := 0
-				_, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: i%2 == 1, hook: func(s step) {
+				_, err := captureWith(context.Background(), anyTarget(c.pid), Options{AllThreads: i%2 == 1}, func(s step) {
 					if s == at {
 						kill(t, c.pid, unix.SIGKILL)
 						kills++
 					}
-				}})
+				})
 				if kills != 1 || (at != stepDone && !errors.Is(err, ErrExited)) || (at == stepDone && err != nil) {
 					t.Errorf("%d kills: %v", kills, err)
 				}
@@ -183,11 +183,11 @@ func TestCanceled(t *testing.T) {
 	}
 	for _, at := range []step{stepMapped, stepSeized} {
 		ctx, cancel := context.WithCancel(context.Background())
-		_, err := Capture(ctx, anyTarget(c.pid), Options{hook: func(s step) {
+		_, err := captureWith(ctx, anyTarget(c.pid), Options{}, func(s step) {
 			if s == at {
 				cancel()
 			}
-		}})
+		})
 		cancel()
 		if !errors.Is(err, context.Canceled) {
 			t.Error(at, err)
@@ -206,11 +206,11 @@ func TestCanceled(t *testing.T) {
 func TestPanic(t *testing.T) {
 	c := startTarget(t, "sleep")
 	for _, at := range []step{stepMapped, stepSeized, stepDone} {
-		s, err := Capture(context.Background(), anyTarget(c.pid), Options{hook: func(s step) {
+		s, err := captureWith(context.Background(), anyTarget(c.pid), Options{}, func(s step) {
 			if s == at {
 				panic("test")
 			}
-		}})
+		})
 		if s != nil || err == nil {
 			t.Error(at, err)
 		}

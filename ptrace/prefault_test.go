@@ -34,11 +34,11 @@ func TestSwappedStack(t *testing.T) {
 			return swappedPages(t, c.pid, call.SP, end) > 0
 		})
 		left := -1
-		snap, err := Capture(t.Context(), anyTarget(c.pid), Options{hook: func(at step) {
+		snap, err := captureWith(t.Context(), anyTarget(c.pid), Options{}, func(at step) {
 			if at == stepSeized {
 				left = swappedPages(t, c.pid, call.SP, end)
 			}
-		}})
+		})
 		if err != nil || left != 0 {
 			t.Fatalf("%d pages are not in memory when it is stopped, %v", left, err)
 		}

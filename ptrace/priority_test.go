@@ -95,7 +95,7 @@ func TestPriorityDuringStop(t *testing.T) {
 	}
 	quick := startTarget(t, "sleep")
 	for range 50 {
-		if _, err := Capture(t.Context(), anyTarget(quick.pid), Options{hook: hook}); err != nil {
+		if _, err := captureWith(t.Context(), anyTarget(quick.pid), Options{}, hook); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -125,7 +125,7 @@ func TestPriorityDuringStop(t *testing.T) {
 		t.Errorf("%d threads with real-time priority after the capture", n)
 	}
 	for range 50 { // by the same threads
-		if _, err := Capture(t.Context(), anyTarget(quick.pid), Options{hook: hook}); err != nil {
+		if _, err := captureWith(t.Context(), anyTarget(quick.pid), Options{}, hook); err != nil {
 			t.Fatal(err)
 		}
 	}

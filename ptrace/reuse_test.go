@@ -90,24 +90,25 @@ func reuse(program string, i int) (string, error) {
 			second = nil
 		}
 	}
-	engine, o, when := Capture, Options{}, "before"
+	engine, when := Capture, "before"
 	switch i % 3 {
 	case 0:
 		replace()
 	case 1:
 		when = "in the middle"
-		o.hook = func(s step) {
-			if s == stepMapped {
-				replace()
-			}
+		engine = func(ctx context.Context, t Target, o Options) (*Snapshot, error) {
+			return captureWith(ctx, t, o, func(s step) {
+				if s == stepMapped && second == nil { // the id passes on once
+					replace()
+				}
+			})
 		}
 	case 2:
 		replace()
 		engine = Observe
 	}
 	captureErr := untilSeen(func() error {
-		_, err := engine(context.Background(), target, o)
-		o.hook = nil // the id passes on once
+		_, err := engine(context.Background(), target, Options{})
 		return err
 	})
 	if err != nil {

@@ -126,7 +126,7 @@ func (s *session) reset() {
 }
 
 func (s *session) hook(at step) {
-	if h := s.call.options.hook; h != nil {
+	if h := s.call.hook; h != nil {
 		h(at)
 	}
 }

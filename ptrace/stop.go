@@ -103,7 +103,7 @@ func (s *session) stopAndCopyNoSched() bool {
 		}
 		s.unblock()
 		s.tries++
-		if stopped || isSet(&s.call.quit) || s.call.options.hook != nil || s.clock() >= s.until {
+		if stopped || isSet(&s.call.quit) || s.call.hook != nil || s.clock() >= s.until {
 			break
 		}
 	}
