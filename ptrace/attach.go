@@ -11,79 +11,8 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-const (
-	maxThreads = 4096 // of one capture
-	maxRounds  = 16   // of looking for new threads
-	maxPID     = 1<<31 - 1
-)
-
-// checkPID refuses numbers that cannot be the id of a process that this process may trace.
-func checkPID(pid int) error {
-	switch {
-	case pid <= 0 || pid > maxPID:
-		return fmt.Errorf("process %d: %w: must be between 1 and %d", pid, ErrInvalidPID, maxPID)
-	case pid == unix.Getpid():
-		return fmt.Errorf("process %d: %w", pid, ErrSelf)
-	}
-	// Signal 0 only checks whether pid exists: is it the main thread of a process?
-	if err := unix.Tgkill(pid, pid, 0); !errors.Is(err, unix.ESRCH) {
-		return nil
-	}
-	status, err := procfs.ReadStatus(pid)
-	if err != nil || status.TGID == pid {
-		return exitedError(pid)
-	}
-	if status.TGID == unix.Getpid() {
-		return fmt.Errorf("process %d: %w: it is one of its threads", pid, ErrSelf)
-	}
-	return fmt.Errorf("process %d: %w: it is a thread of process %d", pid, ErrInvalidPID, status.TGID)
-}
-
-// readTarget reads the process's state, and returns an error if the process cannot be stopped.
-func readTarget(pid int) (procfs.Stat, error) {
-	stat, err := procfs.ReadStat(pid)
-	switch {
-	case errors.Is(err, procfs.ErrGone):
-		if unix.Kill(pid, 0) == nil || errors.Is(unix.Kill(pid, 0), unix.EPERM) {
-			return stat, &PermissionError{pid, ReasonHidden, "it is not visible in /proc (mount option hidepid)"}
-		}
-		return stat, exitedError(pid)
-	case err != nil:
-		return stat, err
-	case stat.Flags&procfs.KernelThread != 0:
-		return stat, &PermissionError{pid, ReasonKernelThread, "it is a thread of the kernel and has no user stack"}
-	case isDead(stat.State) && stat.Threads <= 1:
-		return stat, exitedError(pid)
-	}
-	return stat, nil
-}
-
-// mainThreadRuns returns an error if only the main thread is requested, and it has exited before other threads.
-func mainThreadRuns(stat *procfs.Stat, o *Options) error {
-	if o.AllThreads || !isDead(stat.State) || stat.Threads <= 1 {
-		return nil
-	}
-	return &MainThreadError{PID: stat.PID, Threads: stat.Threads - 1}
-}
-
-//go:nosplit
-//go:norace
-func isDead(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }
-
-// isEnding reports whether a thread that does not look dead yet is exiting. After a process has lost its memory, the
-// kernel gives its /proc files to root, and denies accesses that it would have allowed before.
-func isEnding(pid, tid int) bool {
-	stat, err := procfs.ReadTaskStat(pid, tid)
-	return errors.Is(err, procfs.ErrGone) || err == nil && stat.Flags&procfs.Exiting != 0
-}
-
-func exitedError(pid int) error {
-	return fmt.Errorf("process %d: %w", pid, ErrExited)
-}
-
-func systemError(pid int, what string, err error) error {
-	return fmt.Errorf("process %d: %s: %w", pid, what, err)
-}
+// maxRounds limits how often new threads are looked for.
+const maxRounds = 16
 
 func noStackError(t *tracee) error {
 	sp, ok := spOf(&t.registers, t.length)
@@ -221,7 +150,7 @@ func seize(pid, tid int) error {
 // tracer reaps it, which only release does. So the id cannot pass to another process meanwhile. The process can only
 // execute another program, which keeps id, parent and start time.
 func (s *session) identify() error {
-	target := s.call.target
+	target := &s.call.target
 	now, err := procfs.ReadStat(target.PID)
 	if errors.Is(err, procfs.ErrGone) {
 		return exitedError(target.PID)
@@ -230,7 +159,7 @@ func (s *session) identify() error {
 		return err
 	}
 	s.own = now.PPID == unix.Getpid()
-	if s.layout != nil {
+	if s.known {
 		s.refresh(&now)
 	}
 	s.processor = now.Processor
@@ -238,32 +167,18 @@ func (s *session) identify() error {
 	if patience := s.call.options.Patience; now.State == 'D' && patience > 0 {
 		s.call.limit = min(s.call.limit, time.Since(s.call.started)+patience)
 	}
-	mismatch := func(property string, want, got uint64) error {
-		return &RecycledError{PID: target.PID, Property: property, Want: want, Got: got}
+	if target.Held != nil && !target.Held.Lives() {
+		return exitedError(target.PID) // even if the id now belongs to another process
+	}
+	if err := target.compare(&now); err != nil {
+		return err
 	}
 	switch {
-	case target.Held != nil && !target.Held.Lives():
-		return exitedError(target.PID) // even if the id now belongs to another process
-	case target.StartTime != 0 && now.StartTime != target.StartTime:
-		return mismatch("start time", target.StartTime, now.StartTime)
-	case target.PPID != 0 && now.PPID != target.PPID:
-		return mismatch("parent", uint64(target.PPID), uint64(now.PPID))
 	case now.StartTime != s.before.StartTime, now.StartCode != s.before.StartCode, now.StackStart != s.before.StackStart:
 		if isDead(now.State) {
 			return nil // release will notice its end
 		}
 		return errAgain
-	case target.UID < 0:
-		return nil
 	}
-	status, err := procfs.ReadStatus(target.PID)
-	if err != nil {
-		return exitedError(target.PID)
-	}
-	for _, uid := range status.UID[:3] {
-		if uid != target.UID {
-			return mismatch("user", uint64(target.UID), uint64(uid))
-		}
-	}
-	return nil
+	return target.compareUser()
 }

@@ -33,7 +33,7 @@ func (w *observer) blocked(tid int) (Thread, error) {
 	thread := Thread{TID: tid}
 	status, err := procfs.ReadTaskStatus(pid, tid)
 	if err != nil {
-		return thread, w.procError(tid, err)
+		return thread, readError(w.target.PID, tid, err)
 	}
 	thread.Name, thread.State = status.Name, status.State
 	if isDead(status.State) {
@@ -41,7 +41,7 @@ func (w *observer) blocked(tid int) (Thread, error) {
 	}
 	first := look{voluntary: status.VoluntarySwitches, involuntary: status.InvoluntarySwitches}
 	if first.call, err = procfs.ReadSyscall(pid, tid); err != nil {
-		return thread, w.procError(tid, err)
+		return thread, readError(w.target.PID, tid, err)
 	}
 	if first.call.Running {
 		return thread, errAwake
@@ -58,7 +58,7 @@ func (w *observer) blocked(tid int) (Thread, error) {
 		thread.Stack, also = stack, pieces
 	}
 	if thread.State == 'D' {
-		thread.seeKernel(pid)
+		thread.WaitChannel, thread.KernelStack = kernelPlace(pid, tid)
 	}
 	var found []Stack
 	if tid == pid {
@@ -78,24 +78,18 @@ func (w *observer) blocked(tid int) (Thread, error) {
 	return thread, nil
 }
 
-// seeKernel reads where in the kernel the thread sleeps. Files that the kernel does not show are skipped.
-func (t *Thread) seeKernel(pid int) {
-	t.WaitChannel, _ = procfs.WaitChannel(pid, t.TID)
-	t.KernelStack, _ = procfs.KernelStack(pid, t.TID)
-}
-
 func same(a, b Stack) bool { return a.Start == b.Start && bytes.Equal(a.Data, b.Data) }
 
 // lookAgain returns errMoved if the thread may have run since the first look.
 func (w *observer) lookAgain(tid int, first *look) error {
 	call, err := procfs.ReadSyscall(w.target.PID, tid)
 	if err != nil {
-		return w.procError(tid, err)
+		return readError(w.target.PID, tid, err)
 	}
 	status, err := procfs.ReadTaskStatus(w.target.PID, tid)
 	switch {
 	case err != nil:
-		return w.procError(tid, err)
+		return readError(w.target.PID, tid, err)
 	case isDead(status.State):
 		return exitedError(tid)
 	case call != first.call, status.VoluntarySwitches != first.voluntary,
@@ -134,39 +128,9 @@ func (w *observer) copyAround(tid int, sp uint64) (Stack, error) {
 	switch {
 	case err == nil, errors.Is(err, unix.EFAULT):
 	case errors.Is(err, ErrNotPermitted), errors.Is(err, ErrTraced):
-		return Stack{}, w.denied(tid)
+		return Stack{}, denied(w.target.PID, tid)
 	default:
 		return Stack{}, err
 	}
 	return Stack{Start: start, Data: data[:n], Cut: uint64(n) < end-start}, nil
-}
-
-// stackIn returns the part of memory that is the stack at a stack pointer sp.
-func stackIn(maps []procfs.Mapping, sp, redZone uint64) (start, end uint64, ok bool) {
-	i, _ := slices.BinarySearchFunc(maps, sp, func(m procfs.Mapping, sp uint64) int {
-		if m.End <= sp {
-			return -1
-		}
-		return 1
-	})
-	if i == len(maps) || maps[i].Perms&procfs.Read == 0 {
-		return 0, 0, false
-	}
-	m := &maps[i]
-	grows := m.Path == stackPath
-	if sp < m.Start && (!grows || m.Start-sp > maxGrowth) {
-		return 0, 0, false
-	}
-	start, end = sp-min(redZone, sp), m.End
-	if !grows {
-		start = max(start, m.Start)
-	}
-	// If a part of the main stack has other rights, it is a separate mapping.
-	for _, next := range maps[i+1:] {
-		if !grows || next.Start != end || next.Path != m.Path || next.Perms&procfs.Read == 0 {
-			break
-		}
-		end = next.End
-	}
-	return start, end, true
 }

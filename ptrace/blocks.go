@@ -6,12 +6,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Block is memory to copy in the same stop as the stacks: Length bytes from Address on.
-type Block struct {
-	Address uint64
-	Length  int
-}
-
 // Limits of Options.Blocks. Blocks beyond them are left out.
 const (
 	maxCopied     = 1 << 18 // blocks

@@ -15,8 +15,8 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
-// grace is how long a call waits, after its deadline or cancellation, for its thread to detach and clean up.
-const grace = 300 * time.Millisecond
+// stopGrace is how long a call waits, after its deadline or cancellation, for its thread to detach and clean up.
+const stopGrace = 300 * time.Millisecond
 
 // captureCall is one call of Capture. One goroutine on one locked thread makes all ptrace requests. The caller's
 // goroutine only waits, so that it does not hang if the kernel does not answer.
@@ -113,7 +113,7 @@ func (f *captureCall) deadlineError(during string) error {
 
 // wait is the caller's side.
 func (f *captureCall) wait() (*Snapshot, error) {
-	timer := time.NewTimer(time.Until(f.started.Add(f.options.Deadline)) + grace)
+	timer := time.NewTimer(time.Until(f.started.Add(f.options.Deadline)) + stopGrace)
 	defer timer.Stop()
 	select {
 	case <-f.done:
@@ -121,7 +121,7 @@ func (f *captureCall) wait() (*Snapshot, error) {
 	case <-timer.C:
 	case <-f.ctx.Done():
 		atomic.StoreUint32(&f.quit, 1)
-		timer.Reset(grace)
+		timer.Reset(stopGrace)
 		select {
 		case <-f.done:
 			return f.snapshot, f.err
@@ -147,7 +147,7 @@ var idleCount atomic.Int32 //nolint:gochecknoglobals // goroutines in idleWorker
 
 // start has a goroutine capture.
 func (f *captureCall) start() {
-	work.join()
+	joinWork()
 	select {
 	case idleWorkers <- f:
 	default:
@@ -195,7 +195,7 @@ func (f *captureCall) finish() {
 	delete(activeCaptures.byPID, f.target.PID)
 	activeCaptures.Unlock()
 	close(f.done)
-	work.end()
+	endWork()
 }
 
 // finishAfter calls finish when a thread of this process has ended.

@@ -38,7 +38,7 @@ func NewCopiedProcess(t Target) (*CopiedProcess, error) {
 func (p *CopiedProcess) StackEnd() uint64 { return p.process.end() }
 
 // Maps returns the mappings that were read last. They must not be changed.
-func (p *CopiedProcess) Maps() []procfs.Mapping { return p.process.layout.maps }
+func (p *CopiedProcess) Maps() []procfs.Mapping { return p.process.layout.Maps() }
 
 // Refresh reads the mappings again. The error is ErrExited, or Observe's. Snapshots that exist keep theirs.
 func (p *CopiedProcess) Refresh() error { return p.process.refresh() }
@@ -60,9 +60,9 @@ func (p *CopiedProcess) Snapshot(c *CopiedStack) *Snapshot {
 	}
 	l := p.process.layout
 	return &Snapshot{
-		PID: l.stat.PID, Engine: EngineCopied, Maps: l.maps, MapsSnapshot: l,
+		PID: l.Stat().PID, Engine: EngineCopied, Maps: l.Maps(), MapsSnapshot: l,
 		Threads: []Thread{{
-			TID: c.TID, Name: l.stat.Comm, State: 'R', Registers: registers,
+			TID: c.TID, Name: l.Stat().Comm, State: 'R', Registers: registers,
 			Stack: Stack{Start: c.SP, Data: c.Data, Cut: c.Cut},
 		}},
 	}

@@ -38,6 +38,33 @@ func explain(pid, tid int) error {
 	return &PermissionError{tid, reason, detail}
 }
 
+// denied returns the reason why the kernel does not show a thread. Unlike in explain, a tracer is not a reason.
+func denied(pid, tid int) error {
+	status, err1 := procfs.ReadTaskStatus(pid, tid)
+	self, err2 := procfs.ReadTaskStatus(unix.Getpid(), unix.Gettid())
+	switch {
+	case errors.Is(err1, procfs.ErrGone):
+		return exitedError(tid)
+	case err1 != nil || err2 != nil:
+		return &PermissionError{tid, ReasonUnknown, "its status cannot be read"}
+	case isDead(status.State), isEnding(pid, tid):
+		return exitedError(tid)
+	}
+	reason, detail := explainAccess(&self, &status)
+	return &PermissionError{tid, reason, detail}
+}
+
+// readError returns this package's error for an error of reading a thread's files.
+func readError(pid, tid int, err error) error {
+	switch {
+	case errors.Is(err, procfs.ErrGone):
+		return exitedError(tid)
+	case errors.Is(err, procfs.ErrDenied):
+		return denied(pid, tid)
+	}
+	return err
+}
+
 func tracedError(tid, tracer int) error {
 	e := &TracedError{PID: tid, Tracer: tracer}
 	if s, err := procfs.ReadStatus(tracer); err == nil {

@@ -49,7 +49,7 @@ func (f *follower) list(t *ExtraReads, node uint64) {
 		}
 		if _, ok := f.onStack(arg); ok {
 			told, _ := f.onStack(node + word)
-			derefs := t.derefsOf(told)
+			derefs := derefsOf(t, told)
 			for _, d := range derefs[:min(len(derefs), maxDerefs)] {
 				if p, ok := f.onStack(arg + uint64(d.Offset)); ok && p != 0 {
 					f.take(p, d.Length)
@@ -67,7 +67,7 @@ func (f *follower) list(t *ExtraReads, node uint64) {
 }
 
 // derefsOf returns the copies for nodes with a word.
-func (t *ExtraReads) derefsOf(word uint64) []Deref {
+func derefsOf(t *ExtraReads, word uint64) []Deref {
 	for _, k := range t.Kinds[:min(len(t.Kinds), maxKinds)] {
 		if k.Word == word {
 			return k.OnStack

@@ -3,6 +3,7 @@ package ptrace
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -51,8 +52,27 @@ func ReadMemory(pid int, addr uint64, p []byte) (int, error) {
 func readOnce(pid int, addr uint64, p []byte) (int, unix.Errno) {
 	local := unix.Iovec{Base: &p[0]}
 	local.SetLen(len(p))
-	remote := iovec{uintptr(addr), uintptr(len(p))}
+	remote := unix.RemoteIovec{Base: uintptr(addr), Len: len(p)}
 	n, _, errno := unix.Syscall6(unix.SYS_PROCESS_VM_READV, uintptr(pid), uintptr(unsafe.Pointer(&local)), 1,
 		uintptr(unsafe.Pointer(&remote)), 1, 0)
 	return int(n), errno
 }
+
+// ProbeReadable tries to read a byte of a process. The kernel locks an address space for every access to it. If one
+// thread holds the lock while it waits for a disk, and another thread waits to change the mappings, no other process
+// can read the memory. process_vm_readv(2) then waits in such a way that even SIGKILL does not end the wait. A
+// stopped target would stay stopped for as long. A read of /proc/PID/mem waits too, but can be killed, so it comes
+// first.
+//
+// ProbeReadable returns when the memory can be read, or when the read is not permitted. It may never return.
+func ProbeReadable(pid int) {
+	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/mem", unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return // the capture reports the missing permission later
+	}
+	defer func() { _ = unix.Close(fd) }()
+	var b [1]byte
+	_, _ = unix.Pread(fd, b[:], anyAddress) // it need not be mapped
+}
+
+const anyAddress = 1 << 16

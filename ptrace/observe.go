@@ -7,8 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -26,8 +24,8 @@ func Observe(ctx context.Context, t Target, o Options) (*Snapshot, error) {
 	if err := checkPID(t.PID); err != nil {
 		return nil, err
 	}
-	work.begin() // a sample's event interrupts the thread until it is closed
-	defer work.end()
+	beginWork() // a sample's event interrupts the thread until it is closed
+	defer endWork()
 	w := &observer{ctx: ctx, target: t, options: o.withDefaults(), started: time.Now()}
 	return w.bounded()
 }
@@ -37,12 +35,15 @@ func (w *observer) tryAll() (*Snapshot, error) {
 	const tries = 3
 	for range tries {
 		snapshot, err := w.observe()
-		if !errors.Is(err, errAgain) {
+		if !errors.Is(err, errExecuted) {
 			return snapshot, err
 		}
 	}
 	return nil, &RecycledError{PID: w.target.PID, Property: "program"}
 }
+
+// ErrNotObserved: a consistent view of the target was not possible without a stop; see ObserveError.
+var ErrNotObserved = errors.New("could not be seen consistently without a stop")
 
 // ObserveError describes why a thread could not be read consistently. It is an ErrNotObserved.
 type ObserveError struct {
@@ -75,6 +76,7 @@ var (
 	errAwake    = errors.New("it was awake")
 	errMoved    = errors.New("it moved while its stack was copied")
 	errNoSample = errors.New("it did not run for long enough")
+	errExecuted = errors.New("the process has executed another program")
 )
 
 // observer is one observation.
@@ -90,7 +92,7 @@ type observer struct {
 	found   []Stack
 }
 
-// observe makes one attempt. errAgain means that the process executed another program meanwhile.
+// observe makes one attempt. errExecuted means that the process executed another program meanwhile.
 func (w *observer) observe() (*Snapshot, error) {
 	pid := w.target.PID
 	var err error
@@ -101,19 +103,19 @@ func (w *observer) observe() (*Snapshot, error) {
 		}
 		defer held.Release() // nil on an old kernel, or behind a fence: its start time has to do
 	}
-	if w.before, err = readTarget(pid); err == nil {
-		err = mainThreadRuns(&w.before, &w.options)
+	if w.before, err = readTarget(pid); err == nil && !w.options.AllThreads {
+		err = mainThreadRuns(&w.before)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if err := w.identify(w.before); err != nil {
+	if err := w.target.identify(&w.before); err != nil {
 		return nil, err
 	}
 	w.layout = nil
 	if l := w.options.MapsSnapshot; l.of(&w.before) && !w.options.AllThreads {
-		w.layout, w.maps = l, l.maps
-	} else if w.maps, err = w.readMaps(); err != nil {
+		w.layout, w.maps = l, l.Maps()
+	} else if w.maps, err = readMaps(pid, w.options.AllThreads); err != nil {
 		return nil, err
 	}
 	if narrow(w.maps) {
@@ -134,11 +136,16 @@ func (w *observer) observe() (*Snapshot, error) {
 	if held != nil && !held.Lives() {
 		return nil, exitedError(pid)
 	}
-	if err := w.identify(after); err != nil {
+	if after.StartTime != w.before.StartTime {
+		return nil, &RecycledError{
+			PID: pid, Property: "start time", Want: w.before.StartTime, Got: after.StartTime,
+		}
+	}
+	if err := w.target.identify(&after); err != nil {
 		return nil, err
 	}
 	if after.StartCode != w.before.StartCode || after.StackStart != w.before.StackStart {
-		return nil, errAgain
+		return nil, errExecuted
 	}
 	return snapshot, nil
 }
@@ -149,62 +156,12 @@ func (w *observer) lay(snapshot *Snapshot) error {
 		snapshot.Maps, snapshot.MapsSnapshot = w.maps, w.layout
 		return nil
 	}
-	later, err := w.readMaps()
+	later, err := readMaps(w.target.PID, w.options.AllThreads)
 	if err != nil {
 		return err
 	}
 	snapshot.Maps = mapsBetween(w.maps, later)
-	snapshot.MapsSnapshot = &MapsSnapshot{maps: snapshot.Maps, spans: appendSpans(nil, snapshot.Maps), stat: w.before}
-	return nil
-}
-
-// readMaps reads the mappings. An exiting thread shows none. Then other threads of the process show them, if
-// requested.
-func (w *observer) readMaps() ([]procfs.Mapping, error) {
-	pid := w.target.PID
-	tids := []int{pid}
-	if w.options.AllThreads {
-		if all, err := procfs.Threads(pid); err == nil {
-			tids = append(tids, all...)
-		}
-	}
-	for _, tid := range tids {
-		maps, err := procfs.TaskMaps(pid, tid)
-		switch {
-		case err == nil && len(maps) > 0:
-			return maps, nil
-		case err != nil && !errors.Is(err, procfs.ErrGone):
-			return nil, w.procError(tid, err)
-		}
-	}
-	return nil, exitedError(pid)
-}
-
-// identify compares the process with the expected process, and with the state at the beginning.
-func (w *observer) identify(now procfs.Stat) error {
-	t := w.target
-	mismatch := func(property string, want, got uint64) error {
-		return &RecycledError{PID: t.PID, Property: property, Want: want, Got: got}
-	}
-	switch {
-	case now.StartTime != w.before.StartTime:
-		return mismatch("start time", w.before.StartTime, now.StartTime)
-	case t.StartTime != 0 && now.StartTime != t.StartTime:
-		return mismatch("start time", t.StartTime, now.StartTime)
-	case t.PPID != 0 && now.PPID != t.PPID:
-		return mismatch("parent", uint64(t.PPID), uint64(now.PPID))
-	case t.UID < 0:
-		return nil
-	}
-	status, err := procfs.ReadStatus(t.PID)
-	if err != nil {
-		return exitedError(t.PID)
-	}
-	for _, uid := range status.UID[:3] {
-		if uid != t.UID {
-			return mismatch("user", uint64(t.UID), uint64(uid))
-		}
-	}
+	snapshot.MapsSnapshot = newMapsSnapshot(snapshot.Maps, &w.before)
 	return nil
 }
 
@@ -216,7 +173,7 @@ func (w *observer) threads() (*Snapshot, error) {
 	if w.options.AllThreads {
 		all, err := procfs.Threads(pid)
 		if err != nil {
-			return nil, w.procError(pid, err)
+			return nil, readError(w.target.PID, pid, err)
 		}
 		all = slices.DeleteFunc(all, func(tid int) bool { return tid == pid })
 		if len(all) >= maxThreads {
@@ -264,7 +221,7 @@ func (w *observer) thread(tid int) (thread Thread, engine string) {
 	thread.TID = tid // also without an attempt
 	if stat, err := procfs.ReadTaskStat(w.target.PID, tid); err == nil && tid != w.target.PID && stat.Worker() {
 		thread = Thread{TID: tid, Name: stat.Comm, State: stat.State, Err: ErrKernelWorker}
-		thread.seeKernel(w.target.PID)
+		thread.WaitChannel, thread.KernelStack = kernelPlace(w.target.PID, tid)
 		return thread, ""
 	}
 	failure := &ObserveError{PID: tid}
@@ -310,59 +267,4 @@ func (w *observer) left() time.Duration {
 		return 0
 	}
 	return w.options.Deadline - time.Since(w.started)
-}
-
-// procError turns an error of reading a thread's files into this package's.
-func (w *observer) procError(tid int, err error) error {
-	switch {
-	case errors.Is(err, procfs.ErrGone):
-		return exitedError(tid)
-	case errors.Is(err, procfs.ErrDenied):
-		return w.denied(tid)
-	}
-	return err
-}
-
-// denied returns the reason why the kernel does not show a thread. Unlike in explain, a tracer is not a reason.
-func (w *observer) denied(tid int) error {
-	status, err1 := procfs.ReadTaskStatus(w.target.PID, tid)
-	self, err2 := procfs.ReadTaskStatus(unix.Getpid(), unix.Gettid())
-	switch {
-	case errors.Is(err1, procfs.ErrGone):
-		return exitedError(tid)
-	case err1 != nil || err2 != nil:
-		return &PermissionError{tid, ReasonUnknown, "its status cannot be read"}
-	case isDead(status.State), isEnding(w.target.PID, tid):
-		return exitedError(tid)
-	}
-	reason, detail := explainAccess(&self, &status)
-	return &PermissionError{tid, reason, detail}
-}
-
-// mapsBetween returns the mappings that certainly existed at a moment between two readings. These are all mappings of
-// the second reading, because code loaded meanwhile may have been running. Code that replaced other code is left out.
-func mapsBetween(before, after []procfs.Mapping) []procfs.Mapping {
-	i := 0
-	return slices.DeleteFunc(after, func(m procfs.Mapping) bool {
-		for i < len(before) && before[i].End <= m.Start {
-			i++
-		}
-		for j := i; m.Perms&procfs.Exec != 0 && j < len(before) && before[j].Start < m.End; j++ {
-			if before[j].Perms&procfs.Exec != 0 && before[j] != m {
-				return true
-			}
-		}
-		return false
-	})
-}
-
-// narrow reports whether all of the process lies in the first 4 GiB. This holds for 32-bit programs, which have other
-// registers. The kernel's own page at the end of the address space does not count.
-func narrow(maps []procfs.Mapping) bool {
-	for i := range maps {
-		if maps[i].End > 1<<32 && maps[i].Path != "[vsyscall]" {
-			return false
-		}
-	}
-	return true
 }

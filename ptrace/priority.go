@@ -20,24 +20,13 @@ import (
 // sleeping target that cannot preempt this thread has to be woken on another, idle processor. That takes longer than
 // all other steps.
 
-// Of linux/sched.h and linux/sched/types.h.
-const (
-	schedFIFO        = 1
-	schedRR          = 2
-	schedDeadline    = 6
-	schedResetOnFork = 0x40000000 // threads that the runtime starts meanwhile have ordinary priority
-	urgentPriority   = 1
-
-	maxSideBySide = 16 // captures of one program that are taken into account
-)
+// maxSideBySide limits the captures of one program that are taken into account.
+const maxSideBySide = 16
 
 // refusedUrgency is set after the kernel has denied the priority. The permission does not change later.
 //
 //nolint:gochecknoglobals // the right is the process's
 var refusedUrgency atomic.Bool
-
-// schedParam is struct sched_param.
-type schedParam struct{ priority int32 }
 
 // raisePriority gives the thread a higher priority than all ordinary threads, if this is useful and permitted, and
 // the thread is an ordinary one. It reports whether a processor is free for the target.
@@ -46,13 +35,12 @@ func (s *session) raisePriority() (room bool) {
 	if !crowd || s.urgent || refusedUrgency.Load() {
 		return room
 	}
-	policy, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
-	policy &^= schedResetOnFork
-	if errno != 0 || policy == schedFIFO || policy == schedRR || policy == schedDeadline {
+	policy, ordinary := ordinaryPolicy()
+	if !ordinary {
 		return room
 	}
 	s.policy = policy
-	if s.urgent = setScheduler(schedFIFO, urgentPriority); !s.urgent {
+	if s.urgent = raiseThread(); !s.urgent {
 		refusedUrgency.Store(true)
 	}
 	return room
@@ -115,7 +103,7 @@ func parseRunnable(text []byte) (n int, ok bool) {
 //go:norace
 func (s *session) relax() {
 	if s.urgent {
-		s.urgent = !setScheduler(s.policy, 0)
+		s.urgent = !relaxThread(s.policy)
 	}
 }
 
@@ -128,19 +116,10 @@ func currentProcessor() int {
 	return int(cpu)
 }
 
-//go:nosplit
-//go:norace
-func setScheduler(policy uintptr, priority int32) bool {
-	param := schedParam{priority}
-	_, _, errno := unix.RawSyscall(unix.SYS_SCHED_SETSCHEDULER, 0, policy|schedResetOnFork,
-		uintptr(unsafe.Pointer(&param)))
-	return errno == 0
-}
-
 // MayHurry reports whether this process may use real-time priority while a target is stopped.
 func MayHurry() bool {
 	soft := unix.Rlimit{}
-	if err := unix.Getrlimit(unix.RLIMIT_RTPRIO, &soft); err == nil && soft.Cur >= urgentPriority {
+	if err := unix.Getrlimit(unix.RLIMIT_RTPRIO, &soft); err == nil && soft.Cur >= 1 {
 		return true
 	}
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}

@@ -2,9 +2,12 @@ package ptrace
 
 // stackPointers: struct user_regs_struct of arch/x86/include/asm/user_64.h, and user_32.h for 32-bit programs.
 var stackPointers = [...]stackPointer{
-	{length: 27 * 8, offset: 19 * 8, size: 8}, // rsp
-	{length: 17 * 4, offset: 15 * 4, size: 4}, // esp
+	{length: prStatusSize, offset: 19 * 8, size: 8}, // rsp
+	{length: 17 * 4, offset: 15 * 4, size: 4},       // esp
 }
 
 // floatingSize is 0, because no ABI function saves general registers in floating point registers.
 const floatingSize = 0
+
+// prStatusSize is the length of the general registers (NT_PRSTATUS) of a 64-bit program.
+const prStatusSize = 27 * 8

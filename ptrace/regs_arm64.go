@@ -2,9 +2,12 @@ package ptrace
 
 // stackPointers: struct user_pt_regs of arch/arm64/include/uapi/asm/ptrace.h, and the 32-bit struct pt_regs.
 var stackPointers = [...]stackPointer{
-	{length: 34 * 8, offset: 31 * 8, size: 8}, // sp
-	{length: 18 * 4, offset: 13 * 4, size: 4}, // r13
+	{length: prStatusSize, offset: 31 * 8, size: 8}, // sp
+	{length: 18 * 4, offset: 13 * 4, size: 4},       // r13
 }
 
 // floatingSize is 0, because no ABI function saves general registers in floating point registers.
 const floatingSize = 0
+
+// prStatusSize is the length of the general registers (NT_PRSTATUS) of a 64-bit program.
+const prStatusSize = 34 * 8

@@ -7,3 +7,6 @@ var stackPointers [0]stackPointer
 
 // floatingSize is 0, because no ABI function saves general registers in floating point registers.
 const floatingSize = 0
+
+// prStatusSize is 0, because no layout is known.
+const prStatusSize = 0

@@ -2,8 +2,11 @@ package ptrace
 
 // stackPointers: s390_regs of arch/s390/include/uapi/asm/ptrace.h: the PSW of 16 bytes, then the general registers.
 var stackPointers = [...]stackPointer{
-	{length: 27 * 8, offset: 16 + 15*8, size: 8}, // r15
+	{length: prStatusSize, offset: 16 + 15*8, size: 8}, // r15
 }
 
 // floatingSize: s390_fp_regs, a control word and f0 to f15. Leaf functions save general registers there.
 const floatingSize = 17 * 8
+
+// prStatusSize is the length of the general registers (NT_PRSTATUS) of a 64-bit program.
+const prStatusSize = 27 * 8

@@ -42,7 +42,7 @@ func (w *observer) running(tid int, limit time.Duration) (Thread, error) {
 	}
 	stat, err := procfs.ReadTaskStat(w.target.PID, tid)
 	if err != nil {
-		return thread, w.procError(tid, err)
+		return thread, readError(w.target.PID, tid, err)
 	}
 	if stat.Flags&procfs.Exiting != 0 {
 		return thread, exitedError(tid)
@@ -172,8 +172,9 @@ func (w *observer) sampleError(tid int, err error) error {
 	default:
 		return systemError(tid, "perf_event_open", err)
 	}
-	var denied *PermissionError
-	if why := w.denied(tid); errors.As(why, &denied) && denied.Reason != ReasonUnknown && denied.Reason != ReasonYama {
+	why := denied(w.target.PID, tid)
+	var known *PermissionError
+	if errors.As(why, &known) && known.Reason != ReasonUnknown && known.Reason != ReasonYama {
 		return why
 	}
 	text, readErr := os.ReadFile("/proc/sys/kernel/perf_event_paranoid")

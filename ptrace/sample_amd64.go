@@ -1,8 +1,5 @@
 package ptrace
 
-// prStatusSize is the size of struct user_regs_struct (asm/user_64.h).
-const prStatusSize = 27 * 8
-
 // perfRegisters: enum perf_event_x86_regs, in ascending order, which is the order in a sample. The enum's segment
 // registers are left out, because unwinding does not need them.
 //

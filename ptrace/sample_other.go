@@ -2,8 +2,6 @@
 
 package ptrace
 
-const prStatusSize = 0
-
 // perfRegisters is empty for this architecture: a running thread is not sampled.
 //
 //nolint:gochecknoglobals // a table

@@ -173,9 +173,9 @@ func newSampled(t Target) (*sampled, error) {
 		return nil, err
 	}
 	p := &sampled{target: t, held: held}
-	w := observer{target: t}
-	if w.before, err = readTarget(t.PID); err == nil {
-		err = w.identify(w.before)
+	stat, err := readTarget(t.PID)
+	if err == nil {
+		err = t.identify(&stat)
 	}
 	if err == nil {
 		err = p.refresh()
@@ -189,20 +189,11 @@ func newSampled(t Target) (*sampled, error) {
 
 // refresh reads the mappings.
 func (p *sampled) refresh() error {
-	w := observer{target: p.target}
-	var err error
-	if w.before, err = readTarget(p.target.PID); err != nil {
-		return err
+	layout, err := Maps(p.target.PID)
+	if err == nil {
+		p.layout = layout
 	}
-	maps, err := w.readMaps()
-	if err != nil {
-		return err
-	}
-	if narrow(maps) {
-		return fmt.Errorf("process %d: %w: a 32-bit program", p.target.PID, ErrNotObserved)
-	}
-	p.layout = &MapsSnapshot{maps: maps, spans: appendSpans(nil, maps), stat: w.before}
-	return nil
+	return err
 }
 
 // end is that of the main thread's stack, 0 if it has none: where the kernel has put the arguments of the program,
@@ -210,8 +201,8 @@ func (p *sampled) refresh() error {
 // and before it there may be a page without memory, which a timer's program cannot read.
 func (p *sampled) end() (end uint64) {
 	const arguments = 64
-	for _, span := range p.layout.spans {
-		if begin := p.layout.stat.StackStart; span.grows {
+	for _, span := range p.layout.Spans() {
+		if begin := p.layout.Stat().StackStart; span.grows {
 			end = span.end
 			if span.start <= begin && begin < end {
 				end = min(end, begin+arguments)
@@ -225,7 +216,7 @@ func (p *sampled) end() (end uint64) {
 // processes have ended: ErrExited. Samples are handed on to take, which must not keep them; an error of take ends it,
 // too. The mappings of a snapshot are those that NewSampler or Refresh read, before its batch began.
 func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats SamplerStats, err error) {
-	defer work.know(s)()
+	defer registerWork(s.suspend, s.resume)()
 	defer s.begin()()
 	var group sync.WaitGroup
 	took := time.Duration(0)
@@ -354,11 +345,11 @@ func (s *Sampler) Refresh(pid int, by *MapsSnapshot) ([]procfs.Mapping, error) {
 		case err != nil:
 			return nil, err
 		}
-		if !by.of(&p.layout.stat) {
+		if !by.of(p.layout.Stat()) {
 			s.alert() // it is sampled by another layout from now on
 			return nil, nil
 		}
-		return mapsBetween(by.maps, slices.Clone(p.layout.maps)), nil
+		return mapsBetween(by.Maps(), slices.Clone(p.layout.Maps())), nil
 	}
 	return nil, fmt.Errorf("process %d is not sampled", pid)
 }

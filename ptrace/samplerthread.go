@@ -36,7 +36,7 @@ type samplerThread struct {
 	ordinary bool
 	policy   uintptr // sched(7)
 
-	left    timespec       // until the batch is to be handed on
+	left    unix.Timespec  // until the batch is to be handed on
 	awaited [2]unix.PollFd // processor, call
 }
 
@@ -74,13 +74,13 @@ func (t *samplerThread) run() {
 	batch := min(firstBatch, t.sampler.options.Batch)
 	for ; ; batch = t.sampler.options.Batch {
 		_, _ = unix.Read(t.call, make([]byte, 8)) // before: what it was called for is looked at now
-		work.begin()
+		beginWork()
 		quit := atomic.LoadUint32(&t.sampler.quit) != 0
 		var err error
 		if !quit {
 			err = t.batch(batch)
 		}
-		work.end()
+		endWork()
 		if quit {
 			return
 		}
@@ -100,7 +100,7 @@ func (t *samplerThread) run() {
 // batch takes samples for a while.
 func (t *samplerThread) batch(most time.Duration) error {
 	t.aim()
-	t.left = timespec{int64(most / time.Second), int64(most % time.Second)}
+	t.left = unix.Timespec{Sec: int64(most / time.Second), Nsec: int64(most % time.Second)}
 	if err := t.processor.Start(t.sampler.options.Interval, most+late); err != nil {
 		return err
 	}
@@ -123,10 +123,7 @@ func (t *samplerThread) settle() error {
 	if err := unix.SchedSetaffinity(0, &one); err != nil {
 		return fmt.Errorf("to run on processor %d: %w", t.number, err)
 	}
-	policy, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
-	t.policy = policy
-	policy &^= schedResetOnFork
-	t.ordinary = errno == 0 && policy != schedFIFO && policy != schedRR && policy != schedDeadline
+	t.policy, t.ordinary = ordinaryPolicy()
 	attributes := schedAttr{size: uint32(unsafe.Sizeof(schedAttr{})), runtime: slice}
 	_, _, _ = unix.RawSyscall(unix.SYS_SCHED_SETATTR, 0, uintptr(unsafe.Pointer(&attributes)), 0)
 	return nil // without that a sampler is less exact, and not wrong
@@ -157,7 +154,7 @@ func (t *samplerThread) aim() {
 //go:norace
 func (t *samplerThread) collect() {
 	entersyscall()
-	urgent := t.ordinary && setScheduler(schedFIFO, urgentPriority)
+	urgent := t.ordinary && raiseThread()
 	for t.rest() {
 		t.processor.Seen()
 		if t.errno = t.processor.ReadWanted(); t.errno != 0 || !t.processor.Room() || t.processor.AllGone() {
@@ -165,7 +162,7 @@ func (t *samplerThread) collect() {
 		}
 	}
 	if urgent {
-		setScheduler(t.policy, 0)
+		relaxThread(t.policy)
 	}
 	exitsyscall()
 }
@@ -234,7 +231,7 @@ func (m *memoryOfSample) fill(l *MapsSnapshot, x *samplerbpf.Sample, stacks []by
 		binary.NativeEndian.PutUint64(m.registers[8*i:], value)
 	}
 	th := &m.thread[0]
-	*th = Thread{TID: l.stat.PID, Name: l.stat.Comm, State: letterOf(x.State), Registers: m.registers[:]}
+	*th = Thread{TID: l.Stat().PID, Name: l.Stat().Comm, State: letterOf(x.State), Registers: m.registers[:]}
 	if x.Outcome == samplerbpf.NoStack || x.StackEnd == 0 {
 		th.Err = ErrNoStack
 	} else {
@@ -242,7 +239,7 @@ func (m *memoryOfSample) fill(l *MapsSnapshot, x *samplerbpf.Sample, stacks []by
 			Cut: x.StackStart+x.StackLength < x.StackEnd}
 	}
 	m.snapshot = Snapshot{
-		PID: l.stat.PID, Engine: EngineSampled, Maps: l.maps, MapsSnapshot: l, Threads: m.thread[:],
+		PID: l.Stat().PID, Engine: EngineSampled, Maps: l.Maps(), MapsSnapshot: l, Threads: m.thread[:],
 	}
 	return &m.snapshot
 }

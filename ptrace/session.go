@@ -37,8 +37,9 @@ type session struct {
 	call    *captureCall
 	before  procfs.Stat
 	maps    []procfs.Mapping
-	spans   []span        // of maps; shared with layouts
-	layout  *MapsSnapshot // from the caller; nil: maps are read
+	spans   []span        // of maps; shared with layout
+	layout  *MapsSnapshot // of maps
+	known   bool          // layout is from the caller: maps were not read
 	tracees []tracee
 	leftOut int
 	own     bool // the target is a child of this process
@@ -119,7 +120,8 @@ func (s *session) recycle() {
 func (s *session) reset() {
 	clear(s.tracees)
 	s.tracees = s.tracees[:0]
-	s.before, s.maps, s.spans, s.layout, s.leftOut = procfs.Stat{}, nil, nil, nil, 0
+	s.before, s.leftOut = procfs.Stat{}, 0
+	s.maps, s.spans, s.layout, s.known = nil, nil, nil, false
 	s.dumping = false
 	s.arena.used, s.blocks = 0, blocks{}
 	s.lastRunning, s.firstStop, s.seen, s.end = 0, 0, 0, 0
@@ -166,14 +168,17 @@ func (s *session) capture() (*Snapshot, error) {
 // prepare reads all data that can be read before a thread is attached.
 func (s *session) prepare() (err error) {
 	pid := s.call.target.PID
-	if l := s.call.options.MapsSnapshot; l != nil && l.stat.PID == pid && !s.call.options.AllThreads {
-		s.layout, s.before, s.maps, s.spans = l, l.stat, l.maps, l.spans
+	if l := s.call.options.MapsSnapshot; l != nil && l.Stat().PID == pid && !s.call.options.AllThreads {
+		s.before, s.known = *l.Stat(), true
+		s.use(l)
 	} else {
 		if s.before, err = readTarget(pid); err != nil {
 			return err
 		}
-		if err := mainThreadRuns(&s.before, &s.call.options); err != nil {
-			return err
+		if !s.call.options.AllThreads {
+			if err := mainThreadRuns(&s.before); err != nil {
+				return err
+			}
 		}
 		if err := s.readMaps(pid); err != nil {
 			return err
@@ -192,9 +197,6 @@ func (s *session) prepare() (err error) {
 	}
 	return s.arena.reserve(s.call.options.MaxStack, stacks)
 }
-
-// maxAlso bounds Options.Also.
-const maxAlso = 4
 
 // piece is memory to copy in addition to the threads' stacks.
 type piece struct {
@@ -215,14 +217,16 @@ func (s *session) readMaps(tid int) error {
 	case err != nil:
 		return err
 	}
-	s.maps = maps
-	s.spans = appendSpans(nil, maps)
+	s.use(newMapsSnapshot(maps, &s.before))
 	return nil
 }
 
+// use sets the mappings of the process.
+func (s *session) use(l *MapsSnapshot) { s.layout, s.maps, s.spans = l, l.Maps(), l.Spans() }
+
 // readMapsBy reads the mappings through the first thread that has not ended. An ended thread shows no mappings.
 func (s *session) readMapsBy(tids []int) error {
-	before, spans := s.maps, s.spans
+	layout, before, spans := s.layout, s.maps, s.spans
 	for _, tid := range tids {
 		if err := s.readMaps(tid); err != nil && !errors.Is(err, ErrExited) {
 			return err
@@ -230,7 +234,7 @@ func (s *session) readMapsBy(tids []int) error {
 			return nil
 		}
 	}
-	s.maps, s.spans = before, spans
+	s.layout, s.maps, s.spans = layout, before, spans
 	return nil
 }
 
@@ -238,9 +242,6 @@ func (s *session) readMapsBy(tids []int) error {
 func (s *session) snapshot() (*Snapshot, error) {
 	snap := &Snapshot{
 		PID: s.call.target.PID, Engine: Engine, Maps: s.maps, ThreadsLeftOut: s.leftOut, MapsSnapshot: s.layout,
-	}
-	if snap.MapsSnapshot == nil {
-		snap.MapsSnapshot = &MapsSnapshot{maps: s.maps, spans: s.spans, stat: s.before}
 	}
 	snap.Threads = make([]Thread, 0, len(s.tracees))
 	copied := false
@@ -276,7 +277,7 @@ func (s *session) thread(t *tracee, snap *Snapshot) Thread {
 	result := Thread{TID: t.tid, Name: t.name, State: t.state, Err: t.err}
 	switch {
 	case errors.Is(t.err, ErrKernelWorker):
-		result.seeKernel(s.call.target.PID)
+		result.WaitChannel, result.KernelStack = kernelPlace(s.call.target.PID, t.tid)
 	case t.err != nil:
 	case t.length > 0:
 		result.Registers = slices.Clone(t.registers[:t.length])
@@ -300,3 +301,7 @@ func (s *session) thread(t *tracee, snap *Snapshot) Thread {
 	}
 	return result
 }
+
+// mayHold reports whether ProbeReadable is worth its time for a process: a thread may hold the lock for which others
+// wait. A process with a single thread that is not in uninterruptible sleep has no such thread.
+func (s *session) mayHold() bool { return s.before.Threads > 1 || s.before.State == 'D' }

@@ -20,12 +20,6 @@ import (
 // garbage collector would not see them. They use preallocated memory, and system calls that bypass the scheduler.
 // Signals are blocked meanwhile, except during naps inside that system call.
 
-//go:linkname entersyscall runtime.entersyscall
-func entersyscall()
-
-//go:linkname exitsyscall runtime.exitsyscall
-func exitsyscall()
-
 const (
 	spinning  = int64(60 * time.Microsecond)  // how long to look for the stop without sleeping, the first time
 	idleSpin  = int64(200 * time.Microsecond) // the same if a processor sleeps: to wake it takes long

@@ -99,7 +99,7 @@ func hasEvent(t *testing.T, pid int) bool {
 // TestRestWaitsForWork checks that a rest waits for current work, and that new work waits. If the rest takes too long
 // to begin, all work continues.
 func TestRestWaitsForWork(t *testing.T) {
-	a := activity{}
+	var a activity
 	a.begin()
 	began := make(chan bool)
 	next := func() {
@@ -162,7 +162,7 @@ func TestSamplerRests(t *testing.T) {
 		if !resting && time.Since(began) > span/2 {
 			resting = true
 			go func() {
-				rests <- work.suspend(time.Minute, func() error { time.Sleep(rest); return nil })
+				rests <- pauseWork(time.Minute, func() error { time.Sleep(rest); return nil })
 			}()
 		}
 		return nil

@@ -4,35 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strconv"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
-
-// ProbeReadable tries to read a byte of a process. The kernel locks an address space for every access to it. If one
-// thread holds the lock while it waits for a disk, and another thread waits to change the mappings, no other process
-// can read the memory. process_vm_readv(2) then waits in such a way that even SIGKILL does not end the wait. A
-// stopped target would stay stopped for as long. A read of /proc/PID/mem waits too, but can be killed, so it comes
-// first.
-//
-// ProbeReadable returns when the memory can be read, or when the read is not permitted. It may never return.
-func ProbeReadable(pid int) {
-	fd, err := unix.Open("/proc/"+strconv.Itoa(pid)+"/mem", unix.O_RDONLY|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return // the capture reports the missing permission later
-	}
-	defer func() { _ = unix.Close(fd) }()
-	var b [1]byte
-	_, _ = unix.Pread(fd, b[:], anyAddress) // it need not be mapped
-}
-
-const anyAddress = 1 << 16
-
-// mayHold reports whether ProbeReadable is worth its time for a process: a thread may hold the lock for which others
-// wait. A process with a single thread that is not in uninterruptible sleep has no such thread.
-func (s *session) mayHold() bool { return s.before.Threads > 1 || s.before.State == 'D' }
 
 // ErrUnreachable means that the kernel does not return from reading the process's memory. It does not identify which
 // of the reasons applies.
@@ -48,6 +22,9 @@ var unreturned = struct {
 
 	byPID map[int]int
 }{byPID: map[int]int{}}
+
+// grace is how long a call waits, after its deadline or cancellation, for the observation to end.
+const grace = 300 * time.Millisecond
 
 // bounded observes in a separate goroutine. It abandons the goroutine if that does not return in time.
 func (w *observer) bounded() (*Snapshot, error) {

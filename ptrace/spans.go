@@ -1,0 +1,62 @@
+package ptrace
+
+// stackAround returns the part of memory that is the stack at a stack pointer sp.
+//
+//go:nosplit
+//go:norace
+func (s *session) stackAround(sp uint64) (start, end uint64, ok bool) {
+	low, high := 0, len(s.spans)
+	for low < high {
+		if middle := int(uint(low+high) >> 1); s.spans[middle].end > sp {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	if low == len(s.spans) {
+		return 0, 0, false
+	}
+	found := &s.spans[low]
+	start = sp - min(s.redZone, sp)
+	switch {
+	case found.start <= sp && !found.grows:
+		start = max(start, found.start)
+	case found.start <= sp:
+	case !found.grows || found.start-sp > maxGrowth:
+		return 0, 0, false
+	}
+	return start, found.end, true
+}
+
+// readable reports whether the address is in a readable mapping. The maps may be older (Options.MapsSnapshot), and
+// the heap may have grown since. Then any address between the first and the last mapping counts as readable.
+//
+//go:nosplit
+//go:norace
+func (s *session) readable(address uint64) bool {
+	low, high := 0, len(s.spans)
+	if high == 0 || address < s.spans[0].start || address >= s.spans[high-1].end {
+		return false
+	}
+	if s.call.options.MapsSnapshot != nil {
+		return true
+	}
+	for low < high {
+		if middle := int(uint(low+high) >> 1); s.spans[middle].end > address {
+			high = middle
+		} else {
+			low = middle + 1
+		}
+	}
+	return low < len(s.spans) && s.spans[low].start <= address
+}
+
+// together reports whether two addresses lie in the same mapping.
+//
+//go:nosplit
+//go:norace
+func (s *session) together(a, b uint64) bool {
+	_, end, ok := s.stackAround(a)
+	_, other, both := s.stackAround(b)
+	return ok && both && end == other
+}
