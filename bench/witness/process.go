@@ -17,8 +17,8 @@ import (
 // freshEvery is the number of captures that use one reading of the mappings.
 const freshEvery = 50
 
-// process is one process that is captured until it ends.
-type process struct {
+// watched is one process that is captured until it ends.
+type watched struct {
 	watch  *watch
 	id     identity
 	parent int // 0: any
@@ -31,7 +31,7 @@ type process struct {
 // run captures the process at the requested rate. The moments are random within half of the interval, so that they do
 // not synchronize with other events. Late captures are made up for if they take less than a second in total. Later
 // ones are left out, and counted.
-func (p *process) run(ctx context.Context) {
+func (p *watched) run(ctx context.Context) {
 	began := time.Now()
 	interval := time.Second / time.Duration(p.watch.options.Rate)
 	next := began
@@ -56,7 +56,7 @@ func (p *process) run(ctx context.Context) {
 }
 
 // capture captures once; false: the process has ended.
-func (p *process) capture(ctx context.Context, n int) bool {
+func (p *watched) capture(ctx context.Context, n int) bool {
 	if n%freshEvery == 0 {
 		p.layout = nil
 		p.kind = kindOf(p.id.pid, p.parent, p.kind)
@@ -84,23 +84,23 @@ func (p *process) capture(ctx context.Context, n int) bool {
 }
 
 // copy captures without checking the result.
-func (p *process) copy(ctx context.Context, target ptrace.Target) error {
+func (p *watched) copy(ctx context.Context, target ptrace.Target) error {
 	o := ptrace.Options{MapsSnapshot: p.layout}
 	engine := ptrace.Capture
 	if p.watch.options.Engine != ptrace.Engine {
 		engine = ptrace.Observe
 	}
-	snapshot, err := engine(ctx, target, o)
+	snap, err := engine(ctx, target, o)
 	if err != nil {
 		return err
 	}
-	p.layout = snapshot.MapsSnapshot
-	p.tally.captured(snapshot.Engine, snapshot.Pause)
+	p.layout = snap.MapsSnapshot
+	p.tally.captured(snap.Engine, snap.Pause)
 	return nil
 }
 
 // walk captures, unwinds and names.
-func (p *process) walk(ctx context.Context, target ptrace.Target) error {
+func (p *watched) walk(ctx context.Context, target ptrace.Target) error {
 	o := capture.Options{NonStop: p.watch.options.Engine != ptrace.Engine}
 	t, err := p.watch.capturer.Capture(ctx, target, o)
 	if err != nil {
@@ -140,7 +140,7 @@ func reason(err error) string {
 }
 
 // end returns the figures and checks whether the process was left stopped or traced.
-func (p *process) end(began time.Time) {
+func (p *watched) end(began time.Time) {
 	p.tally.lived = time.Since(began)
 	var left []string
 	if lives(p.id) {

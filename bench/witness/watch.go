@@ -86,7 +86,7 @@ func (w *watch) add(ctx context.Context, id identity, parent, user int) {
 	if old {
 		return
 	}
-	p := &process{watch: w, id: id, parent: parent, user: user}
+	p := &watched{watch: w, id: id, parent: parent, user: user}
 	w.work.Go(func() { p.run(ctx) })
 }
 

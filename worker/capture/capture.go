@@ -208,7 +208,7 @@ type run struct {
 // mappings that it has compared before the stop.
 func (r *run) captureOnce(ctx context.Context, opts ptrace.Options) (built, error) {
 	c := r.capturer
-	snap, notStopped, err := snapshot(ctx, r.target, opts, r.options.NonStop)
+	snap, notStopped, err := takeSnapshot(ctx, r.target, opts, r.options.NonStop)
 	if err != nil {
 		return built{}, err
 	}

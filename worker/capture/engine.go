@@ -31,9 +31,9 @@ func (e *NotStoppedError) Error() string { return fmt.Sprintf("%v; %v", e.Stop, 
 // Unwrap returns both causes.
 func (e *NotStoppedError) Unwrap() []error { return []error{e.Stop, e.Observe} }
 
-// snapshot copies the process. It does so without a stop if nonStop is set or if a stop is impossible. In the second
+// takeSnapshot copies the process. It does so without a stop if nonStop is set or if a stop is impossible. In the second
 // case notStopped has the reason.
-func snapshot(
+func takeSnapshot(
 	ctx context.Context, target ptrace.Target, o ptrace.Options, nonStop bool,
 ) (snap *ptrace.Snapshot, notStopped string, err error) {
 	if nonStop {

@@ -92,14 +92,14 @@ func (p *profile) take(list []ptrace.Sample) error {
 // takeOf does so for samples of one process.
 func (p *profile) takeOf(list []ptrace.Sample) error {
 	pid := list[0].PID
-	process := p.checks[pid]
-	if process == nil {
+	check := p.checks[pid]
+	if check == nil {
 		opened := procmap.NewCheck(pid)
-		process = &opened
+		check = &opened
 		p.checks[pid] = process
 	}
 	b, stacks := p.build(list)
-	if !process.StillMappedRetry(list[0].Maps, b.used, b.mapsTrusted) {
+	if !check.StillMappedRetry(list[0].Maps, b.used, b.mapsTrusted) {
 		maps, err := p.sampler.Refresh(pid, list[0].MapsSnapshot)
 		switch {
 		case err == nil:

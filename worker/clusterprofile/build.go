@@ -129,7 +129,7 @@ func (b *builder) addCPU() {
 }
 
 // fallback is the identity for time without a stack.
-func (p *process) fallback() identity {
+func (p *profiledProcess) fallback() identity {
 	if p.known {
 		return p.identity
 	}

@@ -77,8 +77,8 @@ type collector struct {
 
 	base       *capture.SampledSpace   // of the postmaster: its children have the same mappings and more
 	spaces     []*capture.SampledSpace // all
-	byPID      map[int]*process
-	processes  []*process
+	byPID      map[int]*profiledProcess
+	processes  []*profiledProcess
 	cpu        map[stackKey]int
 	off        map[waitKey]*waitTime
 	databases  map[uint32]string
@@ -110,7 +110,7 @@ func newCollector(o *Options) (*collector, error) {
 		}
 	}
 	c := &collector{
-		options: *o, server: s, stacks: o.Capturer.SampledStacks(o.MaxFrames), byPID: make(map[int]*process),
+		options: *o, server: s, stacks: o.Capturer.SampledStacks(o.MaxFrames), byPID: make(map[int]*profiledProcess),
 		cpu: make(map[stackKey]int), off: make(map[waitKey]*waitTime), databases: make(map[uint32]string),
 		users: make(map[uint32]string), serverPIDs: make(map[int]int),
 		summary: Summary{Mode: o.Mode, Rate: o.Rate, Server: cluster.String()},

@@ -11,8 +11,8 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// process is one process of the server.
-type process struct {
+// profiledProcess is one process of the server.
+type profiledProcess struct {
 	pid     int
 	started uint64 // ns since boot; 0: not known yet
 	// identity is the one seen last; known is false if none was seen.
@@ -40,7 +40,7 @@ type pendingWait struct {
 
 // stackKey is a named stack with its labels.
 type stackKey struct {
-	process *process
+	process *profiledProcess
 	space   *capture.SampledSpace
 	thread  *trace.Thread
 	labels  labels
@@ -48,7 +48,7 @@ type stackKey struct {
 
 // waitKey is what a process did while it was off the processor.
 type waitKey struct {
-	process *process
+	process *profiledProcess
 	query   uint64
 	event   uint32
 	state   uint32
@@ -68,13 +68,13 @@ type weight struct {
 }
 
 // processOf returns the process that a record is of.
-func (c *collector) processOf(pid int, started uint64) *process {
+func (c *collector) processOf(pid int, started uint64) *profiledProcess {
 	p := c.byPID[pid]
 	if p != nil && started != 0 && p.started == 0 {
 		p.started = started
 	}
 	if p == nil || started != 0 && p.started != started {
-		p = &process{pid: pid, started: started}
+		p = &profiledProcess{pid: pid, started: started}
 		c.byPID[pid] = p
 		c.processes = append(c.processes, p)
 	}
@@ -101,7 +101,7 @@ func (c *collector) add(r *clusterbpf.Record) {
 }
 
 // beginWait takes over the stack of a wait.
-func (c *collector) beginWait(p *process, r *clusterbpf.Record) {
+func (c *collector) beginWait(p *profiledProcess, r *clusterbpf.Record) {
 	key := c.name(p, r)
 	w := c.waitTime(p, &key.labels)
 	share := w.stacks[key]
@@ -115,7 +115,7 @@ func (c *collector) beginWait(p *process, r *clusterbpf.Record) {
 
 // endWait gives a wait's time to its stack. A short wait stands for those without a stack before it. A long one stands
 // for itself: a stack is taken of every long wait.
-func (c *collector) endWait(p *process, w *pendingWait, at uint64) {
+func (c *collector) endWait(p *profiledProcess, w *pendingWait, at uint64) {
 	p.pending = nil
 	if w == nil || at < w.began {
 		return
@@ -128,7 +128,7 @@ func (c *collector) endWait(p *process, w *pendingWait, at uint64) {
 }
 
 // waitTime returns the element for what a process does, by its labels.
-func (c *collector) waitTime(p *process, l *labels) *waitTime {
+func (c *collector) waitTime(p *profiledProcess, l *labels) *waitTime {
 	key := waitKey{process: p, query: l.query, event: l.event, state: l.state, offCPU: l.offCPU}
 	if key.state == absent {
 		key.state, key.query = 0, 0
@@ -146,7 +146,7 @@ func (c *collector) waitTimeOf(key waitKey) *waitTime {
 }
 
 // name names the stack of a record.
-func (c *collector) name(p *process, r *clusterbpf.Record) stackKey {
+func (c *collector) name(p *profiledProcess, r *clusterbpf.Record) stackKey {
 	l := c.labelsOf(r)
 	changing := r.Flags&(clusterbpf.HasEntry|clusterbpf.Consistent) == clusterbpf.HasEntry
 	switch {
@@ -215,10 +215,10 @@ func (c *collector) count(r *clusterbpf.Record, known bool) {
 }
 
 // refresh reports whether there are mappings of the process itself.
-func (c *collector) refresh(p *process) bool { return p.space != nil || c.readSpace(p) }
+func (c *collector) refresh(p *profiledProcess) bool { return p.space != nil || c.readSpace(p) }
 
 // readSpace reads the mappings of a process. It returns false if it has ended.
-func (c *collector) readSpace(p *process) bool {
+func (c *collector) readSpace(p *profiledProcess) bool {
 	if p.ended || p.space == nil && time.Since(p.read) < refreshAfter {
 		return false
 	}
@@ -255,7 +255,7 @@ func (c *collector) addWaits(w *clusterbpf.WaitTime) {
 }
 
 // keyOf is the key by what the kernel has read.
-func (c *collector) keyOf(p *process, query uint64, event, state uint32, isRunnable bool) waitKey {
+func (c *collector) keyOf(p *profiledProcess, query uint64, event, state uint32, isRunnable bool) waitKey {
 	key := waitKey{process: p, query: c.queryOf(query, state), event: event, state: state, offCPU: sleeping}
 	if isRunnable {
 		key.offCPU = runnable
@@ -316,7 +316,7 @@ func runs(pid int) bool {
 
 // addRests adds the time of waits that the kernel's table had no room for.
 func (c *collector) addRests() {
-	sums := make(map[*process]time.Duration)
+	sums := make(map[*profiledProcess]time.Duration)
 	for key, w := range c.off {
 		sums[key.process] += w.took
 	}
@@ -339,7 +339,7 @@ func (c *collector) finishClock() {
 	}
 }
 
-func (c *collector) countProcess(p *process) {
+func (c *collector) countProcess(p *profiledProcess) {
 	c.summary.Processes++
 	if p.ended {
 		c.summary.Ended++

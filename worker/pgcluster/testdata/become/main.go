@@ -124,11 +124,11 @@ func (r *Report) fill(c pgcluster.Cluster, pid int) error {
 		return err
 	}
 	defer target.Held.Release()
-	snapshot, err := ptrace.Capture(context.Background(), target, ptrace.Options{})
+	snap, err := ptrace.Capture(context.Background(), target, ptrace.Options{})
 	if err != nil {
 		return err
 	}
-	r.Stack, r.Urgent = len(snapshot.Threads[0].Stack.Data), ptrace.MayHurry()
+	r.Stack, r.Urgent = len(snap.Threads[0].Stack.Data), ptrace.MayHurry()
 	return r.login(c)
 }
 
