@@ -1,6 +1,10 @@
 package ptrace
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/process"
+)
 
 const (
 	perThread = 16 << 10  // bytes per thread that are touched beforehand: more than most threads use
@@ -25,7 +29,7 @@ func (a *arena) reserve(maxStack, threads int) error {
 		memory, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE,
 			unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
 		if err != nil {
-			return systemError(unix.Getpid(), "reserve memory for stacks", err)
+			return process.Failed(unix.Getpid(), "reserve memory for stacks", err)
 		}
 		// The kernel would take longer to clear one huge page than the whole capture lasts.
 		_ = unix.Madvise(memory, unix.MADV_NOHUGEPAGE)

@@ -8,18 +8,20 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // maxRounds limits how often new threads are looked for.
 const maxRounds = 16
 
 func noStackError(t *tracee) error {
-	sp, ok := spOf(&t.registers, t.length)
+	sp, ok := snapshot.StackPointer(&t.registers, t.length)
 	if !ok {
-		return fmt.Errorf("thread %d: %w: unknown register layout of %d bytes", t.tid, ErrNoStack, t.length)
+		return fmt.Errorf("thread %d: %w: unknown register layout of %d bytes", t.tid, snapshot.ErrNoStack, t.length)
 	}
-	return fmt.Errorf("thread %d: %w 0x%x", t.tid, ErrNoStack, sp)
+	return fmt.Errorf("thread %d: %w 0x%x", t.tid, snapshot.ErrNoStack, sp)
 }
 
 // attach seizes the main thread, or all threads. The process keeps running.
@@ -34,7 +36,7 @@ func (s *session) attach() error {
 	if !s.call.options.AllThreads {
 		return main.err
 	}
-	if main.err != nil && !errors.Is(main.err, ErrExited) {
+	if main.err != nil && !errors.Is(main.err, process.ErrExited) {
 		return main.err
 	}
 	return s.attachThreads()
@@ -49,14 +51,14 @@ func (s *session) attachThreads() error {
 	for round := range maxRounds {
 		tids, err := procfs.Threads(pid)
 		if err != nil {
-			return exitedError(pid)
+			return process.Exited(pid)
 		}
 		fresh := 0
 		s.leftOut = 0
 		for _, tid := range tids {
 			switch {
 			case known[tid]:
-			case len(s.tracees) >= maxThreads:
+			case len(s.tracees) >= snapshot.MaxThreads:
 				s.leftOut++
 			default:
 				known[tid] = true
@@ -86,7 +88,7 @@ func (s *session) attachThread(tid int) bool {
 		t.name, t.state = stat.Comm, stat.State
 		s.dumping = s.dumping || stat.Dumping()
 		if stat.Worker() {
-			t.err = ErrKernelWorker // stopping it would fail the work that it does for the process
+			t.err = snapshot.ErrKernelWorker // stopping it would fail the work that it does for the process
 			s.tracees = append(s.tracees, t)
 			return false
 		}
@@ -129,16 +131,16 @@ func seize(pid, tid int) error {
 		case 0:
 			return nil
 		case unix.ESRCH:
-			return exitedError(tid)
+			return process.Exited(tid)
 		case unix.EPERM, unix.EACCES:
 		default:
-			return systemError(tid, "PTRACE_SEIZE", errno)
+			return process.Failed(tid, "PTRACE_SEIZE", errno)
 		}
 		// The reason may be gone already: another tracer came and went, or the thread was about to pass its id to a
 		// thread that executed another program.
-		err = explain(pid, tid)
-		var denied *PermissionError
-		if !errors.As(err, &denied) || denied.Reason != ReasonUnknown {
+		err = process.Explain(pid, tid)
+		var denied *process.PermissionError
+		if !errors.As(err, &denied) || denied.Reason != process.ReasonUnknown {
 			return err
 		}
 		time.Sleep(500 * time.Microsecond)
@@ -153,7 +155,7 @@ func (s *session) identify() error {
 	target := &s.call.target
 	now, err := procfs.ReadStat(target.PID)
 	if errors.Is(err, procfs.ErrGone) {
-		return exitedError(target.PID)
+		return process.Exited(target.PID)
 	}
 	if err != nil {
 		return err
@@ -168,17 +170,17 @@ func (s *session) identify() error {
 		s.call.limit = min(s.call.limit, time.Since(s.call.started)+patience)
 	}
 	if target.Held != nil && !target.Held.Lives() {
-		return exitedError(target.PID) // even if the id now belongs to another process
+		return process.Exited(target.PID) // even if the id now belongs to another process
 	}
-	if err := target.compare(&now); err != nil {
+	if err := target.Compare(&now); err != nil {
 		return err
 	}
 	switch {
 	case now.StartTime != s.before.StartTime, now.StartCode != s.before.StartCode, now.StackStart != s.before.StackStart:
-		if isDead(now.State) {
+		if process.IsDead(now.State) {
 			return nil // release will notice its end
 		}
 		return errAgain
 	}
-	return target.compareUser()
+	return target.CompareUser()
 }

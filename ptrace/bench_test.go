@@ -5,6 +5,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // BenchmarkCapture measures the whole call, the target's pause, and the call without reading maps.
@@ -12,12 +14,12 @@ func BenchmarkCapture(b *testing.B) {
 	for _, test := range []struct {
 		name string
 		args []string
-		o    Options
+		o    snapshot.Options
 	}{
-		{"sleeping", []string{"sleep"}, Options{}},
-		{"busy", []string{"busy"}, Options{}},
-		{"stack128KiB", []string{"deep", "128"}, Options{}},
-		{"threads35", []string{"threads", "34"}, Options{AllThreads: true}},
+		{"sleeping", []string{"sleep"}, snapshot.Options{}},
+		{"busy", []string{"busy"}, snapshot.Options{}},
+		{"stack128KiB", []string{"deep", "128"}, snapshot.Options{}},
+		{"threads35", []string{"threads", "34"}, snapshot.Options{AllThreads: true}},
 	} {
 		b.Run(test.name, func(b *testing.B) {
 			benchmarkCapture(b, startTarget(b, test.args...).pid, test.o)
@@ -25,7 +27,7 @@ func BenchmarkCapture(b *testing.B) {
 	}
 }
 
-func benchmarkCapture(b *testing.B, pid int, o Options) {
+func benchmarkCapture(b *testing.B, pid int, o snapshot.Options) {
 	b.Helper()
 	pauses, calls := make([]time.Duration, 0, b.N), make([]time.Duration, 0, b.N)
 	b.ReportAllocs()

@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // Limits of Options.Blocks. Blocks beyond them are left out.
@@ -16,7 +18,7 @@ const (
 
 // blocks is the state of Options.Blocks in a session. All memory for the stop is allocated and touched before.
 type blocks struct {
-	wanted  []Block
+	wanted  []snapshot.Block
 	vectors []iovec
 	memory  []byte
 	copied  []bool
@@ -24,7 +26,7 @@ type blocks struct {
 }
 
 // prepare copies the request.
-func (b *blocks) prepare(wanted []Block) {
+func (b *blocks) prepare(wanted []snapshot.Block) {
 	*b = blocks{}
 	size := 0
 	for i := range wanted {
@@ -79,11 +81,11 @@ func (s *session) copyBlocks(t *tracee) {
 }
 
 // found returns the blocks in the order of Options.Blocks. Unread blocks have no data.
-func (b *blocks) found() []Stack {
+func (b *blocks) found() []snapshot.Stack {
 	if len(b.wanted) == 0 {
 		return nil
 	}
-	out := make([]Stack, len(b.wanted))
+	out := make([]snapshot.Stack, len(b.wanted))
 	at := 0
 	for i := range b.wanted {
 		n := b.wanted[i].Length

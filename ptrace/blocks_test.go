@@ -4,7 +4,9 @@ import (
 	"bytes"
 	"testing"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // TestBlocks copies more blocks than fit into one system call, some of them unreadable.
@@ -23,19 +25,19 @@ func TestBlocks(t *testing.T) {
 		}
 	}
 	want := make([]byte, 512)
-	if _, err := ReadMemory(c.pid, image.Start, want); err != nil {
+	if _, err := process.ReadMemory(c.pid, image.Start, want); err != nil {
 		t.Fatal(err)
 	}
 	const unreadable = 40
-	var blocks []Block
+	var blocks []snapshot.Block
 	for i := range 3*maxVectors + 7 {
-		b := Block{Address: image.Start + uint64(i%200), Length: 1 + i%300}
+		b := snapshot.Block{Address: image.Start + uint64(i%200), Length: 1 + i%300}
 		if i%100 == 5 {
 			b.Address = 8
 		}
 		blocks = append(blocks, b)
 	}
-	s := mustCapture(t, c.pid, Options{Blocks: blocks})
+	s := mustCapture(t, c.pid, snapshot.Options{Blocks: blocks})
 	if len(s.Blocks) != len(blocks) {
 		t.Fatalf("%d blocks, not %d", len(s.Blocks), len(blocks))
 	}
@@ -55,11 +57,12 @@ func TestBlocks(t *testing.T) {
 	if missing == 0 || missing > unreadable {
 		t.Errorf("%d blocks without memory", missing)
 	}
-	if s := mustCapture(t, c.pid, Options{}); s.Blocks != nil {
+	if s := mustCapture(t, c.pid, snapshot.Options{}); s.Blocks != nil {
 		t.Errorf("without blocks: %d", len(s.Blocks))
 	}
-	huge := []Block{{Address: image.Start, Length: 512}, {Address: image.Start, Length: maxCopiedSize}}
-	if s := mustCapture(t, c.pid, Options{Blocks: huge}); len(s.Blocks) != 1 || !bytes.Equal(s.Blocks[0].Data, want) {
+	huge := []snapshot.Block{{Address: image.Start, Length: 512}, {Address: image.Start, Length: maxCopiedSize}}
+	s = mustCapture(t, c.pid, snapshot.Options{Blocks: huge})
+	if len(s.Blocks) != 1 || !bytes.Equal(s.Blocks[0].Data, want) {
 		t.Errorf("%d blocks of more than may be copied", len(s.Blocks))
 	}
 }

@@ -4,6 +4,10 @@ import (
 	"context"
 	"errors"
 	"time"
+
+	"pg_stat_backtrace/ptrace/busy"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // Capture stops the process t, copies the registers and the stack of its main thread (or of all threads), and resumes
@@ -13,18 +17,20 @@ import (
 //
 // Errors: ErrInvalidPID, ErrSelf, ErrExited, ErrNotPermitted, ErrTraced, ErrDumping, ErrRecycled, ErrDeadline and,
 // wrapped, the error of ctx.
-func Capture(ctx context.Context, t Target, o Options) (*Snapshot, error) {
+func Capture(ctx context.Context, t process.Target, o snapshot.Options) (*snapshot.Snapshot, error) {
 	return captureWith(ctx, t, o, nil)
 }
 
 // captureWith is Capture with a function for tests, which is called outside of the pause; nil: none.
-func captureWith(ctx context.Context, t Target, o Options, hook func(step)) (*Snapshot, error) {
-	o = o.withDefaults()
-	if err := checkPID(t.PID); err != nil {
+func captureWith(
+	ctx context.Context, t process.Target, o snapshot.Options, hook func(step),
+) (*snapshot.Snapshot, error) {
+	o = o.WithDefaults()
+	if err := process.CheckPID(t.PID); err != nil {
 		return nil, err
 	}
-	beginWork()
-	defer endWork()
+	busy.Begin()
+	defer busy.End()
 	started := time.Now()
 	const attempts = 3
 	for range attempts {
@@ -41,5 +47,5 @@ func captureWith(ctx context.Context, t Target, o Options, hook func(step)) (*Sn
 		}
 		o.MapsSnapshot = nil
 	}
-	return nil, &RecycledError{PID: t.PID, Property: "program"}
+	return nil, &process.RecycledError{PID: t.PID, Property: "program"}
 }

@@ -11,7 +11,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 func TestCapture(t *testing.T) {
@@ -27,7 +29,7 @@ func TestCapture(t *testing.T) {
 		t.Run(test.args[0], func(t *testing.T) {
 			c := startTarget(t, test.args...)
 			for range 20 {
-				s := mustCapture(t, c.pid, Options{})
+				s := mustCapture(t, c.pid, snapshot.Options{})
 				thread := &s.Threads[0]
 				if thread.Err != nil || thread.TID != c.pid || thread.Name != "target" {
 					t.Fatalf("thread %d %q: %v", thread.TID, thread.Name, thread.Err)
@@ -57,7 +59,7 @@ func TestCaptureStopped(t *testing.T) {
 				kill(t, c.pid, sig)
 				untilState(t, c.pid, 'T')
 				for i := range 4 {
-					s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: i%2 == 1})
+					s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%2 == 1})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -100,11 +102,11 @@ func captureContinuously(t testing.TB, pid, routines int) func() int {
 	for i := range routines {
 		group.Go(func() {
 			for ctx.Err() == nil {
-				_, err := Capture(ctx, anyTarget(pid), Options{AllThreads: i%2 == 1})
+				_, err := Capture(ctx, anyTarget(pid), snapshot.Options{AllThreads: i%2 == 1})
 				switch {
 				case err == nil:
 					counts[i]++
-				case errors.Is(err, context.Canceled), errors.Is(err, ErrExited):
+				case errors.Is(err, context.Canceled), errors.Is(err, process.ErrExited):
 				default:
 					t.Error(err)
 				}
@@ -141,33 +143,33 @@ func TestBadTargets(t *testing.T) {
 	}
 	zombie := startTarget(t, "brief", "0")
 	untilState(t, zombie.pid, 'Z')
-	wrong := func(change func(*Target)) Target {
-		target := Target{PID: c.pid, StartTime: stat.StartTime, PPID: stat.PPID, UID: unix.Getuid()}
+	wrong := func(change func(*process.Target)) process.Target {
+		target := process.Target{PID: c.pid, StartTime: stat.StartTime, PPID: stat.PPID, UID: unix.Getuid()}
 		change(&target)
 		return target
 	}
 	for _, test := range []struct {
 		name   string
-		target Target
+		target process.Target
 		want   error
 	}{
-		{"zero", anyTarget(0), ErrInvalidPID},
-		{"negative", anyTarget(-1), ErrInvalidPID},
-		{"most negative", anyTarget(-1 << 63), ErrInvalidPID},
-		{"too large", anyTarget(1 << 40), ErrInvalidPID},
-		{"largest", anyTarget(1<<31 - 1), ErrExited},
-		{"thread", anyTarget(tids[1]), ErrInvalidPID},
-		{"self", anyTarget(unix.Getpid()), ErrSelf},
-		{"own thread", anyTarget(own[len(own)-1]), ErrSelf},
-		{"zombie", anyTarget(zombie.pid), ErrExited},
-		{"kernel thread", anyTarget(2), ErrNotPermitted},
-		{"right", wrong(func(*Target) {}), nil},
-		{"start time", wrong(func(t *Target) { t.StartTime++ }), ErrRecycled},
-		{"parent", wrong(func(t *Target) { t.PPID++ }), ErrRecycled},
-		{"user", wrong(func(t *Target) { t.UID++ }), ErrRecycled},
+		{"zero", anyTarget(0), process.ErrInvalidPID},
+		{"negative", anyTarget(-1), process.ErrInvalidPID},
+		{"most negative", anyTarget(-1 << 63), process.ErrInvalidPID},
+		{"too large", anyTarget(1 << 40), process.ErrInvalidPID},
+		{"largest", anyTarget(1<<31 - 1), process.ErrExited},
+		{"thread", anyTarget(tids[1]), process.ErrInvalidPID},
+		{"self", anyTarget(unix.Getpid()), process.ErrSelf},
+		{"own thread", anyTarget(own[len(own)-1]), process.ErrSelf},
+		{"zombie", anyTarget(zombie.pid), process.ErrExited},
+		{"kernel thread", anyTarget(2), process.ErrNotPermitted},
+		{"right", wrong(func(*process.Target) {}), nil},
+		{"start time", wrong(func(t *process.Target) { t.StartTime++ }), process.ErrRecycled},
+		{"parent", wrong(func(t *process.Target) { t.PPID++ }), process.ErrRecycled},
+		{"user", wrong(func(t *process.Target) { t.UID++ }), process.ErrRecycled},
 	} {
 		t.Run(test.name, func(t *testing.T) {
-			s, err := Capture(context.Background(), test.target, Options{})
+			s, err := Capture(context.Background(), test.target, snapshot.Options{})
 			if !errors.Is(err, test.want) || (err == nil) != (s != nil) {
 				t.Errorf("%v, want %v", err, test.want)
 			}
@@ -183,7 +185,7 @@ func TestAllThreads(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			c := startTarget(t, what, "30")
 			for range 10 {
-				s := mustCapture(t, c.pid, Options{AllThreads: true})
+				s := mustCapture(t, c.pid, snapshot.Options{AllThreads: true})
 				names := map[string]bool{}
 				for i := range s.Threads {
 					// On a busy machine a runnable thread may not stop in time.
@@ -213,7 +215,7 @@ func TestConcurrent(t *testing.T) {
 			group.Go(func() {
 				for round := range rounds {
 					s, err := Capture(context.Background(), anyTarget(children[i].pid),
-						Options{AllThreads: round%2 == 1, Deadline: time.Minute}) // an emulated machine may be busy for seconds
+						snapshot.Options{AllThreads: round%2 == 1, Deadline: time.Minute}) // an emulated machine may be busy for seconds
 					if err != nil {
 						t.Error(err)
 						return
@@ -231,15 +233,15 @@ func TestConcurrent(t *testing.T) {
 func TestStackBounds(t *testing.T) {
 	c := startTarget(t, "deep", "600")
 	untilState(t, c.pid, 'S')
-	whole := mustCapture(t, c.pid, Options{}).Threads[0].Stack
+	whole := mustCapture(t, c.pid, snapshot.Options{}).Threads[0].Stack
 	if whole.Cut || len(whole.Data) < 600<<10 {
 		t.Errorf("cut %v, %d bytes", whole.Cut, len(whole.Data))
 	}
-	part := mustCapture(t, c.pid, Options{MaxStack: 5000}).Threads[0].Stack
+	part := mustCapture(t, c.pid, snapshot.Options{MaxStack: 5000}).Threads[0].Stack
 	if !part.Cut || len(part.Data) != 5000 || part.Start != whole.Start {
 		t.Errorf("cut %v, %d bytes", part.Cut, len(part.Data))
 	}
-	if none := mustCapture(t, c.pid, Options{RedZone: -1}).Threads[0].Stack; none.Start != whole.Start+defaultRedZone {
+	if none := mustCapture(t, c.pid, snapshot.Options{RedZone: -1}).Threads[0].Stack; none.Start != whole.Start+redZone {
 		t.Errorf("stack starts at %x without a red zone and at %x with it", none.Start, whole.Start)
 	}
 }
@@ -247,7 +249,7 @@ func TestStackBounds(t *testing.T) {
 // TestGrownStack checks a stack that grew after the maps were read.
 func TestGrownStack(t *testing.T) {
 	c := startTarget(t, "grow")
-	s, err := captureWith(context.Background(), anyTarget(c.pid), Options{MaxStack: 8 << 20}, func(s step) {
+	s, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{MaxStack: 8 << 20}, func(s step) {
 		if s == stepMapped {
 			c.line(t) // says that it has come down
 			untilState(t, c.pid, 'S')
@@ -263,51 +265,51 @@ func TestGrownStack(t *testing.T) {
 }
 func TestUnusualStacks(t *testing.T) {
 	t.Run("sigaltstack in the heap", func(t *testing.T) {
-		if s := mustCapture(t, startTarget(t, "elsewhere").pid, Options{}); s.Threads[0].Err != nil {
+		if s := mustCapture(t, startTarget(t, "elsewhere").pid, snapshot.Options{}); s.Threads[0].Err != nil {
 			t.Error(s.Threads[0].Err)
 		}
 	})
 	t.Run("at the start of a mapping", func(t *testing.T) {
 		c := startTarget(t, "ragged")
 		until(t, "stack pointer", func() bool {
-			s := mustCapture(t, c.pid, Options{})
+			s := mustCapture(t, c.pid, snapshot.Options{})
 			return len(s.Threads[0].Stack.Data)%4096 == 0 && len(s.Threads[0].Stack.Data) > 0
 		})
 	})
 	t.Run("nowhere", func(t *testing.T) {
 		c := startTarget(t, "nowhere")
 		until(t, "stack pointer", func() bool {
-			s := mustCapture(t, c.pid, Options{})
+			s := mustCapture(t, c.pid, snapshot.Options{})
 			thread := &s.Threads[0]
-			return errors.Is(thread.Err, ErrNoStack) && len(thread.Registers) > 0 && thread.Stack.Data == nil
+			return errors.Is(thread.Err, snapshot.ErrNoStack) && len(thread.Registers) > 0 && thread.Stack.Data == nil
 		})
 	})
 }
 func TestReadMemory(t *testing.T) {
 	c := startTarget(t, "sleep")
 	untilState(t, c.pid, 'S')
-	s := mustCapture(t, c.pid, Options{})
+	s := mustCapture(t, c.pid, snapshot.Options{})
 	stack := s.Threads[0].Stack
 	p := make([]byte, len(stack.Data))
-	if n, err := ReadMemory(c.pid, stack.Start, p); n != len(p) || err != nil || string(p) != string(stack.Data) {
+	if n, err := process.ReadMemory(c.pid, stack.Start, p); n != len(p) || err != nil || string(p) != string(stack.Data) {
 		t.Errorf("%d of %d, %v", n, len(p), err)
 	}
 	beyond := make([]byte, len(p)+1<<16)
-	if n, err := ReadMemory(c.pid, stack.Start, beyond); n != len(p) || !errors.Is(err, unix.EFAULT) {
+	if n, err := process.ReadMemory(c.pid, stack.Start, beyond); n != len(p) || !errors.Is(err, unix.EFAULT) {
 		t.Errorf("beyond the stack: %d of %d, %v", n, len(p), err)
 	}
 	for _, addr := range []uint64{0, 1<<64 - 1, 1<<64 - 1<<12, 1 << 63} {
-		if n, err := ReadMemory(c.pid, addr, p); n != 0 || !errors.Is(err, unix.EFAULT) {
+		if n, err := process.ReadMemory(c.pid, addr, p); n != 0 || !errors.Is(err, unix.EFAULT) {
 			t.Errorf("at %x: %d, %v", addr, n, err)
 		}
 	}
-	if _, err := ReadMemory(1<<31-1, 0, p); !errors.Is(err, ErrExited) {
+	if _, err := process.ReadMemory(1<<31-1, 0, p); !errors.Is(err, process.ErrExited) {
 		t.Error(err)
 	}
-	if _, err := ReadMemory(-1, 0, p); !errors.Is(err, ErrInvalidPID) {
+	if _, err := process.ReadMemory(-1, 0, p); !errors.Is(err, process.ErrInvalidPID) {
 		t.Error(err)
 	}
-	if n, err := ReadMemory(c.pid, 0, nil); n != 0 || err != nil {
+	if n, err := process.ReadMemory(c.pid, 0, nil); n != 0 || err != nil {
 		t.Error(n, err)
 	}
 }

@@ -12,7 +12,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/busy"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // stopGrace is how long a call waits, after its deadline or cancellation, for its thread to detach and clean up.
@@ -22,17 +25,17 @@ const stopGrace = 300 * time.Millisecond
 // goroutine only waits, so that it does not hang if the kernel does not answer.
 type captureCall struct {
 	ctx     context.Context //nolint:containedctx // it lives as long as the call
-	target  Target
-	options Options
+	target  process.Target
+	options snapshot.Options
 	hook    func(step) // see captureWith
 	started time.Time
 
 	limit     time.Duration // how long the stop may take, from started; of this capture alone
 	abandoned atomic.Bool   // the caller has left
-	quit      uint32        // 1: the caller has given up; read by isSet
+	quit      uint32        // 1: the caller has given up; read by IsSet
 
 	done     chan struct{} // closed last; snapshot and err are valid then
-	snapshot *Snapshot
+	snapshot *snapshot.Snapshot
 	err      error
 }
 
@@ -112,7 +115,7 @@ func (f *captureCall) deadlineError(during string) error {
 }
 
 // wait is the caller's side.
-func (f *captureCall) wait() (*Snapshot, error) {
+func (f *captureCall) wait() (*snapshot.Snapshot, error) {
 	timer := time.NewTimer(time.Until(f.started.Add(f.options.Deadline)) + stopGrace)
 	defer timer.Stop()
 	select {
@@ -147,7 +150,7 @@ var idleCount atomic.Int32 //nolint:gochecknoglobals // goroutines in idleWorker
 
 // start has a goroutine capture.
 func (f *captureCall) start() {
-	joinWork()
+	busy.Join()
 	select {
 	case idleWorkers <- f:
 	default:
@@ -195,7 +198,7 @@ func (f *captureCall) finish() {
 	delete(activeCaptures.byPID, f.target.PID)
 	activeCaptures.Unlock()
 	close(f.done)
-	endWork()
+	busy.End()
 }
 
 // finishAfter calls finish when a thread of this process has ended.

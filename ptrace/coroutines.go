@@ -3,6 +3,8 @@ package ptrace
 import (
 	"slices"
 	"unsafe"
+
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // Bounds of Options.Coroutines.
@@ -18,8 +20,8 @@ const (
 // coroutines is the state of Options.Coroutines in a session. All memory for the stop is allocated before.
 type coroutines struct {
 	wanted bool
-	given  Coroutines
-	roots  [maxRoots]Root
+	given  snapshot.Coroutines
+	roots  [maxRoots]snapshot.Root
 	nRoots int
 
 	// Coroutines of the thread that is being copied.
@@ -44,7 +46,7 @@ type part struct {
 const maxParts = 1 + 2*maxStacks
 
 // prepare copies the request.
-func (c *coroutines) prepare(wanted *Coroutines) {
+func (c *coroutines) prepare(wanted *snapshot.Coroutines) {
 	*c = coroutines{}
 	if wanted == nil {
 		return
@@ -157,7 +159,7 @@ func (s *session) loadWord(i, off int) uint64 {
 //go:norace
 //go:nocheckptr
 func (t *tracee) register(at int) (uint64, bool) {
-	if at < 0 || at%8 != 0 || at+8 > t.length || at+8 > maxRegisters {
+	if at < 0 || at%8 != 0 || at+8 > t.length || at+8 > snapshot.MaxRegisters {
 		return 0, false
 	}
 	return *(*uint64)(unsafe.Pointer(&t.registers[at])), true
@@ -260,7 +262,7 @@ func (s *session) copyFrom(t *tracee, f *coroutine, start uint64) bool {
 //go:nocheckptr
 func (s *session) lowest(t *tracee, f *coroutine, words int) uint64 {
 	least, low := f.high, max(f.low, f.high-min(f.high, s.maxStack))
-	for at := 0; at+8 <= t.length && at+8 <= maxRegisters; at += 8 {
+	for at := 0; at+8 <= t.length && at+8 <= snapshot.MaxRegisters; at += 8 {
 		if v := *(*uint64)(unsafe.Pointer(&t.registers[at])); v >= low && v < least && v%8 == 0 {
 			least = v
 		}
@@ -276,13 +278,13 @@ func (s *session) lowest(t *tracee, f *coroutine, words int) uint64 {
 }
 
 // others returns the copied data of a thread's coroutines.
-func (s *session) others(t *tracee) []Stack {
+func (s *session) others(t *tracee) []snapshot.Stack {
 	if t.nParts == 0 {
 		return nil
 	}
-	out := make([]Stack, 0, t.nParts)
+	out := make([]snapshot.Stack, 0, t.nParts)
 	for _, p := range t.parts[:t.nParts] {
-		out = append(out, Stack{Start: p.address, Data: slices.Clone(s.arena.memory[p.at : p.at+p.length])})
+		out = append(out, snapshot.Stack{Start: p.address, Data: slices.Clone(s.arena.memory[p.at : p.at+p.length])})
 	}
 	return out
 }

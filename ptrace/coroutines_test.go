@@ -7,11 +7,13 @@ import (
 	"path/filepath"
 	"runtime"
 	"testing"
+
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // coroutinesOf starts testdata/coroutines.c. It returns the request for its coroutines, and the limits of their
 // stack.
-func coroutinesOf(t *testing.T, what string) (c *child, wanted *Coroutines, low, high uint64) {
+func coroutinesOf(t *testing.T, what string) (c *child, wanted *snapshot.Coroutines, low, high uint64) {
 	t.Helper()
 	if runtime.GOARCH != "amd64" {
 		t.Skip("the thread pointer is among the general registers on x86-64 only")
@@ -24,12 +26,12 @@ func coroutinesOf(t *testing.T, what string) (c *child, wanted *Coroutines, low,
 		t.Fatalf("%v: %s", err, out)
 	}
 	c = startChild(t, exec.Command(exe, what))
-	root := Root{Register: 21 * 8} // fs_base
+	root := snapshot.Root{Register: 21 * 8} // fs_base
 	if _, err := fmt.Sscanf(c.first, "ready %d 0x%x 0x%x", &root.Offset, &low, &high); err != nil {
 		t.Fatalf("%q: %v", c.first, err)
 	}
-	return c, &Coroutines{
-		Roots: []Root{
+	return c, &snapshot.Coroutines{
+		Roots: []snapshot.Root{
 			{Register: -8}, {Register: 21*8 + 4}, {Register: 20 * 8, Offset: 8}, {Register: 21 * 8, Offset: 1 << 40}, root,
 		},
 		Low: 0, High: 8, Owner: 48, Saved: 56, Size: 64, OwnerSize: 256,
@@ -37,7 +39,7 @@ func coroutinesOf(t *testing.T, what string) (c *child, wanted *Coroutines, low,
 }
 
 // at returns the copied data from an address on.
-func at(pieces []Stack, addr uint64) []byte {
+func at(pieces []snapshot.Stack, addr uint64) []byte {
 	for _, p := range pieces {
 		if addr >= p.Start && addr < p.Start+uint64(len(p.Data)) {
 			return p.Data[addr-p.Start:]
@@ -57,7 +59,7 @@ func TestCoroutines(t *testing.T) {
 			t.Parallel()
 			c, wanted, _, high := coroutinesOf(t, what)
 			untilState(t, c.pid, 'S')
-			s := mustCapture(t, c.pid, Options{Coroutines: wanted})
+			s := mustCapture(t, c.pid, snapshot.Options{Coroutines: wanted})
 			used := uint64(left)
 			if what == "lower" {
 				used *= 2
@@ -66,7 +68,7 @@ func TestCoroutines(t *testing.T) {
 			if got := at(th.Others, high-used); uint64(len(got)) != used || !bytes.HasPrefix(got[used-left:], text) {
 				t.Errorf("%d bytes from 0x%x on", len(got), high-used)
 			}
-			if plain := mustCapture(t, c.pid, Options{}); len(plain.Threads[0].Stack.Data) != len(th.Stack.Data) ||
+			if plain := mustCapture(t, c.pid, snapshot.Options{}); len(plain.Threads[0].Stack.Data) != len(th.Stack.Data) ||
 				plain.Threads[0].Others != nil {
 				t.Error("the thread's own stack does not go to the end of its mapping")
 			}
@@ -76,7 +78,7 @@ func TestCoroutines(t *testing.T) {
 		t.Parallel()
 		c, wanted, low, high := coroutinesOf(t, "other")
 		untilState(t, c.pid, 'S')
-		s, err := Capture(t.Context(), anyTarget(c.pid), Options{Coroutines: wanted})
+		s, err := Capture(t.Context(), anyTarget(c.pid), snapshot.Options{Coroutines: wanted})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +105,7 @@ func TestCoroutinesAtInvalidAddresses(t *testing.T) {
 			t.Parallel()
 			c, wanted, _, _ := coroutinesOf(t, what)
 			untilState(t, c.pid, 'S')
-			s := mustCapture(t, c.pid, Options{Coroutines: wanted})
+			s := mustCapture(t, c.pid, snapshot.Options{Coroutines: wanted})
 			if n := len(s.Threads[0].Others); n > most {
 				t.Errorf("%d pieces", n)
 			}
@@ -113,14 +115,15 @@ func TestCoroutinesAtInvalidAddresses(t *testing.T) {
 		})
 	}
 	c, wanted, _, _ := coroutinesOf(t, "own")
-	for _, change := range []func(*Coroutines){
-		func(c *Coroutines) { c.Size = maxStructure + 8 }, func(c *Coroutines) { c.OwnerSize = 1 << 20 },
-		func(c *Coroutines) { c.OwnerSize = 0 }, func(c *Coroutines) { c.High = 60 }, func(c *Coroutines) { c.Saved = -8 },
-		func(c *Coroutines) { c.Roots = nil },
+	for _, change := range []func(*snapshot.Coroutines){
+		func(c *snapshot.Coroutines) { c.Size = maxStructure + 8 }, func(c *snapshot.Coroutines) { c.OwnerSize = 1 << 20 },
+		func(c *snapshot.Coroutines) { c.OwnerSize = 0 }, func(c *snapshot.Coroutines) { c.High = 60 },
+		func(c *snapshot.Coroutines) { c.Saved = -8 },
+		func(c *snapshot.Coroutines) { c.Roots = nil },
 	} {
 		wrong := *wanted
 		change(&wrong)
-		if s := mustCapture(t, c.pid, Options{Coroutines: &wrong}); s.Threads[0].Others != nil {
+		if s := mustCapture(t, c.pid, snapshot.Options{Coroutines: &wrong}); s.Threads[0].Others != nil {
 			t.Errorf("%+v: %d pieces", wrong, len(s.Threads[0].Others))
 		}
 	}
@@ -134,7 +137,7 @@ func TestCoroutinesOfHostileProcess(t *testing.T) {
 	const most = 256 << 10
 	found := 0
 	for range 300 {
-		s, err := Capture(t.Context(), anyTarget(c.pid), Options{Coroutines: wanted, MaxStack: most})
+		s, err := Capture(t.Context(), anyTarget(c.pid), snapshot.Options{Coroutines: wanted, MaxStack: most})
 		if err != nil {
 			t.Fatal(err)
 		}

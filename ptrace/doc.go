@@ -1,7 +1,6 @@
 // Package ptrace stops a process for some microseconds, copies its registers and its stack, and resumes it. If a stop
-// is not wanted or not possible, it observes the process without one (Observe). It interprets nothing: other packages
-// give meaning to registers, name functions, and check permissions. Its only knowledge of an architecture is the
-// positions of registers in the kernel's structures.
+// is not wanted or not possible, package observe copies it without one. Package ptrace interprets nothing: other
+// packages give meaning to registers, name functions, and check permissions.
 //
 // # Guarantees for the target
 //

@@ -10,7 +10,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // TestDumping captures a crashed process while it writes its core file to a slow program. The process must not be
@@ -32,17 +35,17 @@ func TestDumping(t *testing.T) {
 	}
 	until(t, "it feeds its core file to the program", dumping)
 	target := anyTarget(cmd.Process.Pid)
-	for _, o := range []Options{{}, {AllThreads: true}} {
+	for _, o := range []snapshot.Options{{}, {AllThreads: true}} {
 		if _, err := Capture(t.Context(), target, o); !errors.Is(err, ErrDumping) {
 			t.Errorf("%+v: %v", o, err)
 		}
-		snap, err := Observe(t.Context(), target, o)
-		if err != nil || snap.Engine != EngineBlocked || len(snap.Threads[0].Stack.Data) == 0 {
+		snap, err := observe.Observe(t.Context(), target, o)
+		if err != nil || snap.Engine != snapshot.EngineBlocked || len(snap.Threads[0].Stack.Data) == 0 {
 			t.Errorf("%+v: %+v, %v", o, snap, err)
 		}
 	}
-	another := Target{PID: target.PID, StartTime: 1, UID: -1}
-	if _, err := Capture(t.Context(), another, Options{}); !errors.Is(err, ErrRecycled) {
+	another := process.Target{PID: target.PID, StartTime: 1, UID: -1}
+	if _, err := Capture(t.Context(), another, snapshot.Options{}); !errors.Is(err, process.ErrRecycled) {
 		t.Errorf("another process than that one: %v", err)
 	}
 	checkDetached(t, target.PID)

@@ -13,6 +13,10 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // TestEndingProcessHasExited checks a killed process whose memory the kernel is freeing. It looks alive, but the
@@ -48,13 +52,13 @@ func endingRole(args []string) int {
 	pid, _ := strconv.Atoi(args[1])
 	capture := Capture
 	if args[0] == "nonstop" {
-		capture = Observe
+		capture = observe.Observe
 	}
 	after := time.Duration(rand.IntN(2_000_000)) //nolint:gosec // no secret
 	time.AfterFunc(after, func() { _ = unix.Kill(pid, unix.SIGKILL) })
 	for {
-		switch _, err := capture(context.Background(), anyTarget(pid), Options{}); {
-		case errors.Is(err, ErrExited):
+		switch _, err := capture(context.Background(), anyTarget(pid), snapshot.Options{}); {
+		case errors.Is(err, process.ErrExited):
 			return 0
 		case err != nil:
 			fmt.Fprintln(os.Stdout, err)

@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // Bounds of a session's extra reads besides those of package snapshot.
@@ -25,49 +27,49 @@ type block struct {
 // kind is a Kind in a session.
 type kind struct {
 	word    uint64
-	derefs  [maxDerefs]Deref
+	derefs  [snapshot.MaxDerefs]snapshot.Deref
 	nDerefs int
 }
 
 // extraReads is the state of ExtraReads in a session. All memory for the stop is allocated before.
 type extraReads struct {
 	wanted     bool
-	variables  [maxVariables]Variable
+	variables  [snapshot.MaxVariables]snapshot.Variable
 	nVariables int
-	near       [maxVariables + 1]span // their addresses, and head
+	near       [snapshot.MaxVariables + 1]snapshot.Span // their addresses, and head
 	nNear      int
 	head       uint64
-	kinds      [maxKinds + 1]kind // the first one is all others
+	kinds      [snapshot.MaxKinds + 1]kind // the first one is all others
 	nKinds     int
 	elsewhere  int
-	ranges     [maxRanges]Range
+	ranges     [maxRanges]snapshot.Range
 	nRanges    int
 
-	blocks [maxBlocks]block
+	blocks [snapshot.MaxBlocks]block
 	n      int
 	// fetched is the number of blocks read together with the stack: the variables and their expected targets.
 	fetched int
-	vectors [maxBlocks]iovec
+	vectors [snapshot.MaxBlocks]iovec
 	local   iovec
 }
 
 // prepare copies the request.
-func (r *extraReads) prepare(t *ExtraReads) {
+func (r *extraReads) prepare(t *snapshot.ExtraReads) {
 	r.wanted, r.n, r.fetched = false, 0, 0
 	if t == nil {
 		return
 	}
 	r.wanted = len(t.Variables) > 0 || t.Head != 0 || len(t.Ranges) > 0
 	r.nVariables = copy(r.variables[:], t.Variables)
-	r.kinds[0].prepare(&Kind{OnStack: t.OnStack})
+	r.kinds[0].prepare(&snapshot.Kind{OnStack: t.OnStack})
 	r.nKinds = 1
-	for i := range t.Kinds[:min(len(t.Kinds), maxKinds)] {
+	for i := range t.Kinds[:min(len(t.Kinds), snapshot.MaxKinds)] {
 		r.kinds[r.nKinds].prepare(&t.Kinds[i])
 		r.nKinds++
 	}
-	r.head, r.elsewhere = t.Head, min(max(t.Elsewhere, 0), maxFollow)
+	r.head, r.elsewhere = t.Head, min(max(t.Elsewhere, 0), snapshot.MaxFollow)
 	for i := range r.variables[:r.nVariables] {
-		r.variables[i].Follow = min(max(r.variables[i].Follow, 0), maxFollow)
+		r.variables[i].Follow = min(max(r.variables[i].Follow, 0), snapshot.MaxFollow)
 	}
 	r.join()
 	r.nRanges = 0
@@ -83,10 +85,10 @@ func (r *extraReads) prepare(t *ExtraReads) {
 }
 
 // prepare copies the request.
-func (k *kind) prepare(given *Kind) {
+func (k *kind) prepare(given *snapshot.Kind) {
 	k.word, k.nDerefs = given.Word, copy(k.derefs[:], given.OnStack)
 	for i := range k.derefs[:k.nDerefs] {
-		k.derefs[i].Length = min(max(k.derefs[i].Length, 0), maxFollow)
+		k.derefs[i].Length = min(max(k.derefs[i].Length, 0), snapshot.MaxFollow)
 	}
 }
 
@@ -128,7 +130,7 @@ func (s *session) copyExtraReads(t *tracee) {
 func (s *session) followList(t *tracee, node uint64) {
 	r := &s.extra
 	const word, argument = 8, 16
-	for range maxNodes {
+	for range snapshot.MaxNodes {
 		arg, ok := s.loadStack(t, node+argument)
 		if !ok {
 			return
@@ -186,7 +188,7 @@ func (s *session) wantBytes(address uint64, length int) {
 //go:nosplit
 //go:norace
 func (s *session) wantBlock(address uint64, length int) {
-	if r := &s.extra; r.n < maxBlocks {
+	if r := &s.extra; r.n < snapshot.MaxBlocks {
 		r.blocks[r.n] = block{address: address, wanted: length}
 		r.n++
 	}
@@ -252,11 +254,11 @@ func (s *session) loadStack(t *tracee, address uint64) (uint64, bool) {
 }
 
 // found returns the result of the extra reads. It joins adjacent blocks.
-func (s *session) found() []Stack {
+func (s *session) found() []snapshot.Stack {
 	if !s.extra.wanted {
 		return nil
 	}
-	blocks := make([]Stack, 0, s.extra.n)
+	blocks := make([]snapshot.Stack, 0, s.extra.n)
 	for i := range s.extra.blocks[:s.extra.n] {
 		b := &s.extra.blocks[i]
 		if b.length == 0 {
@@ -267,7 +269,7 @@ func (s *session) found() []Stack {
 			blocks[last].Data = append(blocks[last].Data, data...)
 			continue
 		}
-		blocks = append(blocks, Stack{Start: b.address, Data: slices.Clone(data)})
+		blocks = append(blocks, snapshot.Stack{Start: b.address, Data: slices.Clone(data)})
 	}
 	return blocks
 }

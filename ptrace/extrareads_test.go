@@ -8,19 +8,21 @@ import (
 	"strings"
 	"testing"
 
+	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // trailOf reads the addresses that the target "listed" printed.
-func trailOf(t *testing.T, c *child) *ExtraReads {
+func trailOf(t *testing.T, c *child) *snapshot.ExtraReads {
 	t.Helper()
 	var head, variable uint64
 	if _, err := fmt.Sscanf(c.first, "ready 0x%x 0x%x", &head, &variable); err != nil {
 		t.Fatalf("%q: %v", c.first, err)
 	}
-	return &ExtraReads{
-		Variables: []Variable{{Address: variable, Follow: 64}, {Address: 8, Follow: 64}},
-		Head:      head, OnStack: []Deref{{Offset: 8, Length: 16}, {Offset: 0, Length: 16}}, Elsewhere: 16,
+	return &snapshot.ExtraReads{
+		Variables: []snapshot.Variable{{Address: variable, Follow: 64}, {Address: 8, Follow: 64}},
+		Head:      head, OnStack: []snapshot.Deref{{Offset: 8, Length: 16}, {Offset: 0, Length: 16}}, Elsewhere: 16,
 	}
 }
 
@@ -32,24 +34,24 @@ func TestExtraReads(t *testing.T) {
 	readable := trailOf(t, c)
 	readable.Variables = readable.Variables[:1] // the other one must be left out, in further system calls
 	untilState(t, c.pid, 'S')
-	plain := mustCapture(t, c.pid, Options{})
-	for _, trail := range []*ExtraReads{trailOf(t, c), readable} {
+	plain := mustCapture(t, c.pid, snapshot.Options{})
+	for _, trail := range []*snapshot.ExtraReads{trailOf(t, c), readable} {
 		for _, all := range []bool{false, true} {
-			s := mustCapture(t, c.pid, Options{ExtraReads: trail, AllThreads: all})
+			s := mustCapture(t, c.pid, snapshot.Options{ExtraReads: trail, AllThreads: all})
 			checkTexts(t, s)
 			if !bytes.Equal(s.Threads[0].Stack.Data, plain.Threads[0].Stack.Data) {
 				t.Errorf("with the trail %+v the stack is another one", trail)
 			}
 		}
 	}
-	if s := mustCapture(t, c.pid, Options{}); s.Found != nil {
+	if s := mustCapture(t, c.pid, snapshot.Options{}); s.Found != nil {
 		t.Errorf("without a trail: %d pieces", len(s.Found))
 	}
 	untilState(t, c.pid, 'S')
-	for _, trail := range []*ExtraReads{trailOf(t, c), nil} {
-		s, err := Observe(t.Context(), anyTarget(c.pid), Options{ExtraReads: trail})
+	for _, trail := range []*snapshot.ExtraReads{trailOf(t, c), nil} {
+		s, err := observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{ExtraReads: trail})
 		switch {
-		case err != nil || s.Engine != EngineBlocked:
+		case err != nil || s.Engine != snapshot.EngineBlocked:
 			t.Fatal(s, err)
 		case trail != nil:
 			checkTexts(t, s)
@@ -66,31 +68,31 @@ func TestKinds(t *testing.T) {
 	untilState(t, c.pid, 'S')
 	usual := trailOf(t, c).OnStack
 	const odd, even, none = 1, 2, 3
-	nonsense := []Deref{{Offset: 8, Length: -1}, {Offset: -1 << 60, Length: 1 << 60}}
+	nonsense := []snapshot.Deref{{Offset: 8, Length: -1}, {Offset: -1 << 60, Length: 1 << 60}}
 	for name, test := range map[string]struct {
-		others []Deref
-		kinds  []Kind
+		others []snapshot.Deref
+		kinds  []snapshot.Kind
 		nodes  string
 	}{
 		"none":     {usual, nil, "012 56"},
-		"another":  {usual, []Kind{{Word: none}}, "012 56"},
-		"less":     {usual, []Kind{{Word: odd}}, "0 2 6"},
-		"more":     {nil, []Kind{{Word: even, OnStack: usual}}, "0 2 6"},
-		"both":     {nil, []Kind{{Word: even, OnStack: usual}, {Word: odd, OnStack: usual}}, "012 56"},
-		"first":    {nil, []Kind{{Word: odd}, {Word: odd, OnStack: usual}}, ""},
-		"nonsense": {usual, []Kind{{Word: odd, OnStack: nonsense}}, "0 2 6"},
-		"four":     {usual, []Kind{{}, {}, {}, {Word: odd}}, "0 2 6"},
-		"too many": {usual, []Kind{{}, {}, {}, {}, {Word: odd}}, "012 56"},
+		"another":  {usual, []snapshot.Kind{{Word: none}}, "012 56"},
+		"less":     {usual, []snapshot.Kind{{Word: odd}}, "0 2 6"},
+		"more":     {nil, []snapshot.Kind{{Word: even, OnStack: usual}}, "0 2 6"},
+		"both":     {nil, []snapshot.Kind{{Word: even, OnStack: usual}, {Word: odd, OnStack: usual}}, "012 56"},
+		"first":    {nil, []snapshot.Kind{{Word: odd}, {Word: odd, OnStack: usual}}, ""},
+		"nonsense": {usual, []snapshot.Kind{{Word: odd, OnStack: nonsense}}, "0 2 6"},
+		"four":     {usual, []snapshot.Kind{{}, {}, {}, {Word: odd}}, "0 2 6"},
+		"too many": {usual, []snapshot.Kind{{}, {}, {}, {}, {Word: odd}}, "012 56"},
 	} {
 		trail := trailOf(t, c)
 		trail.OnStack, trail.Kinds = test.others, test.kinds
-		stopped := mustCapture(t, c.pid, Options{ExtraReads: trail})
+		stopped := mustCapture(t, c.pid, snapshot.Options{ExtraReads: trail})
 		untilState(t, c.pid, 'S')
-		observed, err := Observe(t.Context(), anyTarget(c.pid), Options{ExtraReads: trail})
+		observed, err := observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{ExtraReads: trail})
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, s := range []*Snapshot{stopped, observed} {
+		for _, s := range []*snapshot.Snapshot{stopped, observed} {
 			text := texts(s)
 			for _, n := range "01256" { // the text of 3 does not lie on the stack, the pointer of 4 is invalid
 				if want := strings.ContainsRune(test.nodes, n); strings.Contains(text, "node "+string(n)) != want {
@@ -106,7 +108,7 @@ func TestKinds(t *testing.T) {
 }
 
 // texts returns the texts that extra reads found.
-func texts(s *Snapshot) string {
+func texts(s *snapshot.Snapshot) string {
 	var all []string
 	for _, found := range s.Found {
 		if i := bytes.IndexByte(found.Data, 0); i > 0 {
@@ -117,7 +119,7 @@ func texts(s *Snapshot) string {
 }
 
 // checkTexts looks for the texts of the target "listed" with six nodes.
-func checkTexts(t *testing.T, s *Snapshot) {
+func checkTexts(t *testing.T, s *snapshot.Snapshot) {
 	t.Helper()
 	text := texts(s)
 	for _, want := range []string{"across", "node 0", "node 1", "node 2", "node 3", "node 5", "node 6"} {
@@ -136,9 +138,9 @@ func TestExtraReadsExpected(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "6")
 	trail := trailOf(t, c)
-	trail.Variables = []Variable{trail.Variables[0], {Address: trail.Variables[0].Address}} // near each other
+	trail.Variables = []snapshot.Variable{trail.Variables[0], {Address: trail.Variables[0].Address}} // near each other
 	untilState(t, c.pid, 'S')
-	plain := mustCapture(t, c.pid, Options{ExtraReads: trail})
+	plain := mustCapture(t, c.pid, snapshot.Options{ExtraReads: trail})
 	pointer, ok := wordAt(plain.Found, trail.Variables[0].Address)
 	if !ok || pointer == 0 {
 		t.Fatal("the variable was not copied")
@@ -152,7 +154,7 @@ func TestExtraReadsExpected(t *testing.T) {
 		"across an end": {endBeforeHole(t, plain.Maps) - 8, 0},
 	} {
 		trail.Variables[0].Expected = test.expected
-		s := mustCapture(t, c.pid, Options{ExtraReads: trail, MapsSnapshot: plain.MapsSnapshot})
+		s := mustCapture(t, c.pid, snapshot.Options{ExtraReads: trail, MapsSnapshot: plain.MapsSnapshot})
 		checkTexts(t, s)
 		if len(s.Found) != len(plain.Found)+test.more {
 			t.Errorf("%s: %d pieces of memory, %d without an expectation", name, len(s.Found), len(plain.Found))
@@ -161,7 +163,7 @@ func TestExtraReadsExpected(t *testing.T) {
 			t.Errorf("%s: the stack is another one", name)
 		}
 		want := stack.Data[1000:][:trail.Variables[0].Follow]
-		if test.more > 0 && !slices.ContainsFunc(s.Found, func(f Stack) bool {
+		if test.more > 0 && !slices.ContainsFunc(s.Found, func(f snapshot.Stack) bool {
 			return f.Start == test.expected && bytes.Equal(f.Data, want)
 		}) {
 			t.Errorf("%s: what was expected was not copied", name)
@@ -196,7 +198,7 @@ func trailOfABusyProcess(t *testing.T, expecting bool) {
 	trail := trailOf(t, c)
 	texts := make(map[string]int)
 	for range 200 {
-		s := mustCapture(t, c.pid, Options{ExtraReads: trail})
+		s := mustCapture(t, c.pid, snapshot.Options{ExtraReads: trail})
 		pointer, ok := wordAt(s.Found, trail.Variables[0].Address)
 		if !ok {
 			t.Fatal("the variable was not copied")
@@ -220,19 +222,20 @@ func trailOfABusyProcess(t *testing.T, expecting bool) {
 func TestExtraReadsAtInvalidAddresses(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "sleep")
-	own := mustCapture(t, c.pid, Options{})
+	own := mustCapture(t, c.pid, snapshot.Options{})
 	inStack := own.Threads[0].Stack.Start
-	many := make([]Variable, 100)
+	many := make([]snapshot.Variable, 100)
 	for i := range many {
-		many[i] = Variable{Address: inStack + uint64(8*i), Follow: 1 << 30}
+		many[i] = snapshot.Variable{Address: inStack + uint64(8*i), Follow: 1 << 30}
 	}
-	for _, trail := range []ExtraReads{
-		{Head: 8}, {Head: ^uint64(0)}, {Head: inStack, OnStack: []Deref{{Offset: -1 << 40, Length: -5}}, Elsewhere: 1 << 30},
-		{Variables: many}, {Variables: []Variable{{Address: ^uint64(3), Follow: -1}}}, {Elsewhere: 5},
+	for _, trail := range []snapshot.ExtraReads{
+		{Head: 8}, {Head: ^uint64(0)},
+		{Head: inStack, OnStack: []snapshot.Deref{{Offset: -1 << 40, Length: -5}}, Elsewhere: 1 << 30},
+		{Variables: many}, {Variables: []snapshot.Variable{{Address: ^uint64(3), Follow: -1}}}, {Elsewhere: 5},
 	} {
-		s := mustCapture(t, c.pid, Options{ExtraReads: &trail})
+		s := mustCapture(t, c.pid, snapshot.Options{ExtraReads: &trail})
 		checkSnapshot(t, s)
-		if total := len(s.Found); total > maxBlocks {
+		if total := len(s.Found); total > snapshot.MaxBlocks {
 			t.Errorf("%+v: %d pieces", trail, total)
 		}
 	}
@@ -243,21 +246,21 @@ func TestExtraReadsAtInvalidAddresses(t *testing.T) {
 func TestRanges(t *testing.T) {
 	t.Parallel()
 	c := startTarget(t, "listed", "60") // the environment of a small machine adds little to its stack
-	own := mustCapture(t, c.pid, Options{})
+	own := mustCapture(t, c.pid, snapshot.Options{})
 	stack := own.Threads[0].Stack
 	if len(stack.Data) < 3000 {
 		t.Fatalf("a stack of %d bytes", len(stack.Data))
 	}
 	end := stack.Start + uint64(len(stack.Data))
-	wanted := []Range{
+	wanted := []snapshot.Range{
 		{Address: end - 2900, Length: 400}, {Address: 8, Length: 100}, {Address: end - 2000, Length: 2000},
 		{Address: end - 500, Length: -1}, {Address: end - 1000, Length: maxRanged}, {Address: ^uint64(0) - 10, Length: 100},
 	}
-	s := mustCapture(t, c.pid, Options{ExtraReads: &ExtraReads{Ranges: wanted}})
+	s := mustCapture(t, c.pid, snapshot.Options{ExtraReads: &snapshot.ExtraReads{Ranges: wanted}})
 	stack = s.Threads[0].Stack // of the same moment
 	for _, i := range []int{0, 2} {
 		at := wanted[i].Address
-		if !slices.ContainsFunc(s.Found, func(f Stack) bool {
+		if !slices.ContainsFunc(s.Found, func(f snapshot.Stack) bool {
 			return f.Start == at && bytes.Equal(f.Data, stack.Data[at-stack.Start:][:wanted[i].Length])
 		}) {
 			t.Errorf("%+v was not copied", wanted[i])
@@ -266,11 +269,11 @@ func TestRanges(t *testing.T) {
 	if len(s.Found) != 2 {
 		t.Errorf("%d pieces", len(s.Found))
 	}
-	many := make([]Range, 2*maxRanges)
+	many := make([]snapshot.Range, 2*maxRanges)
 	for i := range many {
-		many[i] = Range{Address: end - 2900 + uint64(8*i%1000), Length: 8}
+		many[i] = snapshot.Range{Address: end - 2900 + uint64(8*i%1000), Length: 8}
 	}
-	s = mustCapture(t, c.pid, Options{ExtraReads: &ExtraReads{Ranges: many}})
+	s = mustCapture(t, c.pid, snapshot.Options{ExtraReads: &snapshot.ExtraReads{Ranges: many}})
 	total := 0
 	for _, f := range s.Found {
 		total += len(f.Data)
@@ -281,7 +284,7 @@ func TestRanges(t *testing.T) {
 	checkUnharmed(t, c.pid)
 }
 
-func wordAt(pieces []Stack, addr uint64) (uint64, bool) {
+func wordAt(pieces []snapshot.Stack, addr uint64) (uint64, bool) {
 	for _, p := range pieces {
 		if off := addr - p.Start; addr >= p.Start && off+8 <= uint64(len(p.Data)) {
 			return binary.NativeEndian.Uint64(p.Data[off:]), true

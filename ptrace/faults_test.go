@@ -17,7 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // full is the number of repetitions: few, or with PGSB_FAULTS=full (make check-soak) the number in the documentation.
@@ -67,7 +70,7 @@ func TestFaultKilledCapturer(t *testing.T) {
 	}
 	figure.Printf(t, "%d capturers killed: %v", full(40, 1000), found)
 	for _, c := range targets {
-		mustCapture(t, c.pid, Options{AllThreads: true})
+		mustCapture(t, c.pid, snapshot.Options{AllThreads: true})
 	}
 }
 
@@ -104,7 +107,7 @@ func TestFaultKilledTarget(t *testing.T) {
 		captured := 0
 		go func() {
 			for {
-				_, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: i%8 >= 4})
+				_, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%8 >= 4})
 				if err != nil {
 					ended <- err
 					return
@@ -114,7 +117,7 @@ func TestFaultKilledTarget(t *testing.T) {
 		}()
 		time.Sleep(randomTime(2 * time.Millisecond))
 		kill(t, c.pid, unix.SIGKILL)
-		if err := <-ended; !errors.Is(err, ErrExited) {
+		if err := <-ended; !errors.Is(err, process.ErrExited) {
 			t.Errorf("after %d captures: %v", captured, err)
 		}
 		state, err := c.Process.Wait()
@@ -137,7 +140,7 @@ func TestFaultGroupStop(t *testing.T) {
 	}
 	count := func() uint64 {
 		var word [8]byte
-		if _, err := ReadMemory(c.pid, address, word[:]); err != nil {
+		if _, err := process.ReadMemory(c.pid, address, word[:]); err != nil {
 			t.Fatal(err)
 		}
 		return binary.NativeEndian.Uint64(word[:])
@@ -192,22 +195,22 @@ func TestFaultLeak(t *testing.T) {
 	cancel()
 	n, outcomes := full(3000, 1_000_000), counts{}
 	var before held
-	var layout *MapsSnapshot
+	var layout *snapshot.MapsSnapshot
 	began := time.Now()
 	for i := range n {
 		if i == n/10 { // by then every cache is full
 			before = holding(t)
 		}
-		engine, ctx, pid, o := Capture, context.Background(), sleeper.pid, Options{MapsSnapshot: layout}
+		engine, ctx, pid, o := Capture, context.Background(), sleeper.pid, snapshot.Options{MapsSnapshot: layout}
 		switch i % 50 {
 		case 0:
 			o.MapsSnapshot = nil
 		case 10, 30:
-			pid, o = threads.pid, Options{AllThreads: true}
+			pid, o = threads.pid, snapshot.Options{AllThreads: true}
 		case 20:
 			pid = traced.pid
 		case 25:
-			engine, pid = Observe, traced.pid
+			engine, pid = observe.Observe, traced.pid
 		case 40:
 			pid = gone.pid
 		case 45:
@@ -222,7 +225,7 @@ func TestFaultLeak(t *testing.T) {
 			outcomes["captured with all threads"]++
 		case err == nil:
 			outcomes["observed"]++
-		case errors.Is(err, ErrTraced), errors.Is(err, ErrExited), errors.Is(err, context.Canceled):
+		case errors.Is(err, process.ErrTraced), errors.Is(err, process.ErrExited), errors.Is(err, context.Canceled):
 			outcomes["refused as they had to be"]++
 		default:
 			t.Fatal(err)

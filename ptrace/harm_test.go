@@ -14,7 +14,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // storm queues real-time signals to a process while do runs, and checks that all arrived in order.
@@ -48,8 +50,8 @@ func captureRole(args []string) int {
 	os.Stdout.WriteString("ready\n")
 	for {
 		for i := range 10 {
-			_, err := Capture(context.Background(), anyTarget(pid), Options{AllThreads: i%2 == 1})
-			if err != nil && !errors.Is(err, ErrTraced) && !errors.Is(err, ErrExited) {
+			_, err := Capture(context.Background(), anyTarget(pid), snapshot.Options{AllThreads: i%2 == 1})
+			if err != nil && !errors.Is(err, process.ErrTraced) && !errors.Is(err, process.ErrExited) {
 				os.Stdout.WriteString(err.Error() + "\n")
 				return 1
 			}
@@ -61,8 +63,8 @@ func captureRole(args []string) int {
 // onceRole captures a process once and prints the result.
 func onceRole(args []string) int {
 	pid, _ := strconv.Atoi(args[0])
-	_, err := Capture(context.Background(), anyTarget(pid), Options{})
-	var denied *PermissionError
+	_, err := Capture(context.Background(), anyTarget(pid), snapshot.Options{})
+	var denied *process.PermissionError
 	if errors.As(err, &denied) {
 		os.Stdout.WriteString(string(denied.Reason) + "\n")
 	}
@@ -130,7 +132,7 @@ func TestKilledCapturer(t *testing.T) {
 				_ = tracer.Wait()
 				checkUnharmed(t, c.pid)
 			}
-			mustCapture(t, c.pid, Options{})
+			mustCapture(t, c.pid, snapshot.Options{})
 		})
 	}
 }
@@ -152,7 +154,7 @@ func TestUninterruptible(t *testing.T) {
 	t.Run("deadline", func(t *testing.T) {
 		c := frozen(t)
 		begin := time.Now()
-		_, err := Capture(context.Background(), anyTarget(c.pid), Options{Deadline: 50 * time.Millisecond})
+		_, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{Deadline: 50 * time.Millisecond})
 		var late *DeadlineError
 		if !errors.As(err, &late) || late.State != 'D' {
 			t.Fatal(err)
@@ -168,7 +170,7 @@ func TestUninterruptible(t *testing.T) {
 		c := frozen(t)
 		ctx, cancel := context.WithCancel(context.Background())
 		defer cancel()
-		_, err := captureWith(ctx, anyTarget(c.pid), Options{}, func(s step) {
+		_, err := captureWith(ctx, anyTarget(c.pid), snapshot.Options{}, func(s step) {
 			if s == stepWaiting {
 				cancel()
 			}
@@ -181,7 +183,7 @@ func TestUninterruptible(t *testing.T) {
 	})
 	t.Run("panic", func(t *testing.T) {
 		c := frozen(t)
-		_, err := captureWith(context.Background(), anyTarget(c.pid), Options{}, func(s step) {
+		_, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{}, func(s step) {
 			if s == stepWaiting {
 				panic("test")
 			}
@@ -194,7 +196,7 @@ func TestUninterruptible(t *testing.T) {
 	})
 	t.Run("wakes up", func(t *testing.T) {
 		c := frozen(t)
-		s, err := captureWith(context.Background(), anyTarget(c.pid), Options{}, func(s step) {
+		s, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{}, func(s step) {
 			if s == stepWaiting {
 				_ = c.stdin.Close()
 			}
@@ -212,14 +214,14 @@ func thaw(t *testing.T, c *child) {
 	t.Helper()
 	_ = c.stdin.Close()
 	untilState(t, c.pid, 'S')
-	mustCapture(t, c.pid, Options{})
+	mustCapture(t, c.pid, snapshot.Options{})
 }
 
 func TestTraced(t *testing.T) {
 	c := startTarget(t, "sleep")
 	tracer := startTarget(t, "tracer", strconv.Itoa(c.pid))
-	_, err := Capture(context.Background(), anyTarget(c.pid), Options{})
-	var traced *TracedError
+	_, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{})
+	var traced *process.TracedError
 	if !errors.As(err, &traced) || traced.Tracer != tracer.pid || traced.Name != "target" {
 		t.Errorf("%v, tracer is %d", err, tracer.pid)
 	}
@@ -230,7 +232,7 @@ func TestTraced(t *testing.T) {
 	}
 	_ = tracer.Process.Kill()
 	_ = tracer.Wait()
-	mustCapture(t, c.pid, Options{})
+	mustCapture(t, c.pid, snapshot.Options{})
 }
 
 // TestRefused checks that errors explain why the kernel denies access.
@@ -243,10 +245,10 @@ func TestRefused(t *testing.T) {
 	for _, test := range []struct {
 		what   string
 		as     *syscall.SysProcAttr // the target's user
-		reason Reason
+		reason process.Reason
 	}{
-		{"sleep", nil, ReasonUID},
-		{"undumpable", ordinary, ReasonDumpable},
+		{"sleep", nil, process.ReasonUID},
+		{"undumpable", ordinary, process.ReasonDumpable},
 		{"sleep", ordinary, ""},
 	} {
 		t.Run(test.what+" "+string(test.reason), func(t *testing.T) {

@@ -16,8 +16,13 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
+
+// redZone is the default of snapshot.Options.RedZone.
+const redZone = 128
 
 // targetProgram is testdata/target.c, compiled; "" if there is no C compiler.
 var targetProgram string
@@ -117,7 +122,7 @@ func (c *child) line(t testing.TB) string {
 }
 
 // anyTarget accepts any process with this id.
-func anyTarget(pid int) Target { return Target{PID: pid, UID: -1} }
+func anyTarget(pid int) process.Target { return process.Target{PID: pid, UID: -1} }
 
 // until waits for a condition.
 func until(t testing.TB, what string, condition func() bool) {
@@ -196,9 +201,10 @@ func checkDetached(t testing.TB, pid int) {
 }
 
 // checkSnapshot verifies conditions for every complete capture of a process with a valid stack.
-func checkSnapshot(t testing.TB, s *Snapshot) {
+func checkSnapshot(t testing.TB, s *snapshot.Snapshot) {
 	t.Helper()
-	if s.Engine != Engine || s.Pause <= 0 || s.Pause > time.Minute || len(s.Maps) == 0 || len(s.Threads) == 0 {
+	if s.Engine != snapshot.EngineStop || s.Pause <= 0 || s.Pause > time.Minute || len(s.Maps) == 0 ||
+		len(s.Threads) == 0 {
 		t.Errorf("engine %q, pause %v, %d maps, %d threads", s.Engine, s.Pause, len(s.Maps), len(s.Threads))
 	}
 	for i := range s.Threads {
@@ -208,15 +214,15 @@ func checkSnapshot(t testing.TB, s *Snapshot) {
 	}
 }
 
-func checkThread(t testing.TB, thread *Thread, maps []procfs.Mapping) {
+func checkThread(t testing.TB, thread *snapshot.Thread, maps []procfs.Mapping) {
 	t.Helper()
-	var registers [maxRegisters]byte
-	sp, ok := spOf(&registers, copy(registers[:], thread.Registers))
+	var registers [snapshot.MaxRegisters]byte
+	sp, ok := snapshot.StackPointer(&registers, copy(registers[:], thread.Registers))
 	if !ok {
 		t.Fatalf("thread %d: no stack pointer in %d bytes of registers", thread.TID, len(thread.Registers))
 	}
 	end := thread.Stack.Start + uint64(len(thread.Stack.Data))
-	if sp < thread.Stack.Start || sp-thread.Stack.Start > defaultRedZone || end <= sp {
+	if sp < thread.Stack.Start || sp-thread.Stack.Start > redZone || end <= sp {
 		t.Errorf("thread %d: stack 0x%x to 0x%x does not hold the stack pointer 0x%x",
 			thread.TID, thread.Stack.Start, end, sp)
 	}
@@ -229,8 +235,11 @@ func checkThread(t testing.TB, thread *Thread, maps []procfs.Mapping) {
 	}
 }
 
+// engine is Capture or observe.Observe.
+type engine func(context.Context, process.Target, snapshot.Options) (*snapshot.Snapshot, error)
+
 // mustCapture captures a process that must be unharmed afterwards.
-func mustCapture(t testing.TB, pid int, o Options) *Snapshot {
+func mustCapture(t testing.TB, pid int, o snapshot.Options) *snapshot.Snapshot {
 	t.Helper()
 	s, err := Capture(context.Background(), anyTarget(pid), o)
 	if err != nil {

@@ -15,21 +15,23 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // TestLeaderless checks a process whose main thread has ended while other threads run.
 func TestLeaderless(t *testing.T) {
 	c := startTarget(t, "leaderless", "3")
 	untilState(t, c.pid, 'Z')
-	if _, err := Capture(context.Background(), anyTarget(c.pid), Options{}); !errors.Is(err, ErrExited) {
+	if _, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{}); !errors.Is(err, process.ErrExited) {
 		t.Error(err)
 	}
-	s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: true})
+	s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Threads) != 4 || !errors.Is(s.Threads[0].Err, ErrExited) {
+	if len(s.Threads) != 4 || !errors.Is(s.Threads[0].Err, process.ErrExited) {
 		t.Fatalf("%d threads, %v", len(s.Threads), s.Threads[0].Err)
 	}
 	for i := range s.Threads[1:] {
@@ -65,7 +67,7 @@ func TestMapsByThreads(t *testing.T) {
 func TestThreadsComeAndGo(t *testing.T) {
 	c := startTarget(t, "churn")
 	for range 100 {
-		s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: true})
+		s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +77,7 @@ func TestThreadsComeAndGo(t *testing.T) {
 				t.Errorf("thread %d: %v and %d bytes of stack", thread.TID, thread.Err, len(thread.Stack.Data))
 			}
 			switch err := thread.Err; {
-			case err == nil, errors.Is(err, ErrExited), errors.Is(err, ErrNoStack):
+			case err == nil, errors.Is(err, process.ErrExited), errors.Is(err, snapshot.ErrNoStack):
 			case errors.Is(err, ErrDeadline):
 				t.Log(err) // as in TestAllThreads
 			default:
@@ -100,14 +102,14 @@ func execFromThread(t *testing.T, others string) {
 	c := startTarget(t, "phoenix", "0", others)
 	captured := 0
 	for i := range 400 {
-		s, err := Capture(context.Background(), anyTarget(c.pid), Options{AllThreads: i%2 == 1})
+		s, err := Capture(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%2 == 1})
 		switch {
 		case err == nil:
 			captured++
 			if s.Threads[0].TID != c.pid {
 				t.Error(s.Threads[0].TID)
 			}
-		case !errors.Is(err, ErrRecycled) && !errors.Is(err, ErrExited):
+		case !errors.Is(err, process.ErrRecycled) && !errors.Is(err, process.ErrExited):
 			t.Error(err)
 		}
 		// A thread that executes a program at this moment takes over the process's id. It is detached when the
@@ -151,13 +153,13 @@ func TestExitDuringCapture(t *testing.T) {
 			for i := range 20 {
 				c := startTarget(t, "threads", "3")
 				kills := 0
-				_, err := captureWith(context.Background(), anyTarget(c.pid), Options{AllThreads: i%2 == 1}, func(s step) {
+				_, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{AllThreads: i%2 == 1}, func(s step) {
 					if s == at {
 						kill(t, c.pid, unix.SIGKILL)
 						kills++
 					}
 				})
-				if kills != 1 || (at != stepDone && !errors.Is(err, ErrExited)) || (at == stepDone && err != nil) {
+				if kills != 1 || (at != stepDone && !errors.Is(err, process.ErrExited)) || (at == stepDone && err != nil) {
 					t.Errorf("%d kills: %v", kills, err)
 				}
 				state, err := c.Process.Wait()
@@ -178,12 +180,12 @@ func TestCanceled(t *testing.T) {
 	c := startTarget(t, "sleep")
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := Capture(ctx, anyTarget(c.pid), Options{}); !errors.Is(err, context.Canceled) {
+	if _, err := Capture(ctx, anyTarget(c.pid), snapshot.Options{}); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	for _, at := range []step{stepMapped, stepSeized} {
 		ctx, cancel := context.WithCancel(context.Background())
-		_, err := captureWith(ctx, anyTarget(c.pid), Options{}, func(s step) {
+		_, err := captureWith(ctx, anyTarget(c.pid), snapshot.Options{}, func(s step) {
 			if s == at {
 				cancel()
 			}
@@ -196,7 +198,7 @@ func TestCanceled(t *testing.T) {
 	}
 	ctx, cancel = context.WithTimeout(context.Background(), time.Nanosecond)
 	defer cancel()
-	_, err := Capture(ctx, anyTarget(c.pid), Options{})
+	_, err := Capture(ctx, anyTarget(c.pid), snapshot.Options{})
 	if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, ErrDeadline) {
 		t.Error(err)
 	}
@@ -206,7 +208,7 @@ func TestCanceled(t *testing.T) {
 func TestPanic(t *testing.T) {
 	c := startTarget(t, "sleep")
 	for _, at := range []step{stepMapped, stepSeized, stepDone} {
-		s, err := captureWith(context.Background(), anyTarget(c.pid), Options{}, func(s step) {
+		s, err := captureWith(context.Background(), anyTarget(c.pid), snapshot.Options{}, func(s step) {
 			if s == at {
 				panic("test")
 			}
@@ -216,5 +218,5 @@ func TestPanic(t *testing.T) {
 		}
 		checkUnharmed(t, c.pid)
 	}
-	mustCapture(t, c.pid, Options{})
+	mustCapture(t, c.pid, snapshot.Options{})
 }

@@ -11,7 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // TestLocked captures a process whose memory cannot be read. One thread locks the address space while it waits for a
@@ -21,14 +24,15 @@ func TestLocked(t *testing.T) {
 	c, answer := startLocked(t)
 	target := anyTarget(c.pid)
 	const most = 20 * time.Second // with much to spare on a busy machine
-	for _, o := range []Options{{}, {AllThreads: true}} {
+	for _, o := range []snapshot.Options{{}, {AllThreads: true}} {
 		o.Deadline = 200 * time.Millisecond
 		began := time.Now()
 		if _, err := Capture(t.Context(), target, o); !errors.Is(err, ErrDeadline) || time.Since(began) > most {
 			t.Errorf("%+v: after %s: %v", o, time.Since(began), err)
 		}
 		checkDetached(t, c.pid)
-		if _, err := Observe(t.Context(), target, o); !errors.Is(err, ErrUnreachable) || time.Since(began) > most {
+		_, err := observe.Observe(t.Context(), target, o)
+		if !errors.Is(err, process.ErrUnreachable) || time.Since(began) > most {
 			t.Errorf("%+v, without a stop: after %s: %v", o, time.Since(began), err)
 		}
 	}
@@ -54,7 +58,7 @@ func TestLocked(t *testing.T) {
 		t.Errorf("it said %q", text)
 	}
 	until(t, "it can be captured again", func() bool {
-		s, err := Capture(t.Context(), target, Options{AllThreads: true})
+		s, err := Capture(t.Context(), target, snapshot.Options{AllThreads: true})
 		return err == nil && s.Threads[0].Err == nil
 	})
 }

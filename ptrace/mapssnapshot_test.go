@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // TestMapsSnapshot checks that a capture with an earlier MapsSnapshot gives the same result, in any state of the
@@ -16,9 +18,9 @@ import (
 func TestMapsSnapshot(t *testing.T) {
 	target := startTarget(t, "sleep")
 	untilState(t, target.pid, 'S')
-	first := mustCapture(t, target.pid, Options{})
+	first := mustCapture(t, target.pid, snapshot.Options{})
 	untilState(t, target.pid, 'S') // after a stop it falls asleep again
-	second := mustCapture(t, target.pid, Options{MapsSnapshot: first.MapsSnapshot})
+	second := mustCapture(t, target.pid, snapshot.Options{MapsSnapshot: first.MapsSnapshot})
 	if second.MapsSnapshot != first.MapsSnapshot || &second.Maps[0] != &first.Maps[0] {
 		t.Error("the mappings were read again")
 	}
@@ -28,13 +30,13 @@ func TestMapsSnapshot(t *testing.T) {
 		t.Errorf("%s in %c, stack 0x%x; by the layout %s in %c, stack 0x%x",
 			a.Name, a.State, a.Stack.Start, b.Name, b.State, b.Stack.Start)
 	}
-	all := Options{MapsSnapshot: first.MapsSnapshot, AllThreads: true}
+	all := snapshot.Options{MapsSnapshot: first.MapsSnapshot, AllThreads: true}
 	if s := mustCapture(t, target.pid, all); s.MapsSnapshot == first.MapsSnapshot {
 		t.Error("the layout was taken for all threads")
 	}
 	kill(t, target.pid, unix.SIGSTOP)
 	untilState(t, target.pid, 'T')
-	stopped, err := Capture(t.Context(), anyTarget(target.pid), Options{MapsSnapshot: first.MapsSnapshot})
+	stopped, err := Capture(t.Context(), anyTarget(target.pid), snapshot.Options{MapsSnapshot: first.MapsSnapshot})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,13 +52,15 @@ func TestMapsSnapshot(t *testing.T) {
 // TestMapsSnapshotOfOtherProcess checks that a MapsSnapshot of another process or program is ignored.
 func TestMapsSnapshotOfOtherProcess(t *testing.T) {
 	one, other := startTarget(t, "sleep"), startTarget(t, "sleep")
-	layout := mustCapture(t, one.pid, Options{}).MapsSnapshot
-	if s := mustCapture(t, other.pid, Options{MapsSnapshot: layout}); s.MapsSnapshot == layout {
+	layout := mustCapture(t, one.pid, snapshot.Options{}).MapsSnapshot
+	if s := mustCapture(t, other.pid, snapshot.Options{MapsSnapshot: layout}); s.MapsSnapshot == layout {
 		t.Error("the layout of another process was taken")
 	}
-	stale := layout.WithMaps(layout.maps)
-	stale.stat.StackStart++ // as execve(2) changes it
-	if s := mustCapture(t, one.pid, Options{MapsSnapshot: stale}); s.MapsSnapshot == stale || s.Maps[0] != layout.maps[0] {
+	stat := *layout.Stat()
+	stat.StackStart++ // as execve(2) changes it
+	stale := snapshot.NewMapsSnapshot(layout.Maps(), &stat)
+	s := mustCapture(t, one.pid, snapshot.Options{MapsSnapshot: stale})
+	if s.MapsSnapshot == stale || s.Maps[0] != layout.Maps()[0] {
 		t.Error("the layout of another program was taken")
 	}
 }
@@ -66,38 +70,31 @@ func TestMapsSnapshotOfOtherProcess(t *testing.T) {
 func TestObserveWithMapsSnapshot(t *testing.T) {
 	target := startTarget(t, "sleep")
 	untilState(t, target.pid, 'S')
-	first := mustObserve(t, target.pid, Options{})
-	second := mustObserve(t, target.pid, Options{MapsSnapshot: first.MapsSnapshot})
-	stopped := mustCapture(t, target.pid, Options{MapsSnapshot: second.MapsSnapshot})
+	first := mustObserve(t, target.pid, snapshot.Options{})
+	second := mustObserve(t, target.pid, snapshot.Options{MapsSnapshot: first.MapsSnapshot})
+	stopped := mustCapture(t, target.pid, snapshot.Options{MapsSnapshot: second.MapsSnapshot})
 	if second.MapsSnapshot != first.MapsSnapshot || stopped.MapsSnapshot != first.MapsSnapshot ||
 		&second.Maps[0] != &first.Maps[0] {
 		t.Error("the mappings were read again")
 	}
 	untilState(t, target.pid, 'S')
-	observed := mustObserve(t, target.pid, Options{MapsSnapshot: stopped.MapsSnapshot})
+	observed := mustObserve(t, target.pid, snapshot.Options{MapsSnapshot: stopped.MapsSnapshot})
 	checkAsleep(t, &observed.Threads[0], &stopped.Threads[0])
-	all := Options{MapsSnapshot: first.MapsSnapshot, AllThreads: true}
+	all := snapshot.Options{MapsSnapshot: first.MapsSnapshot, AllThreads: true}
 	if s := mustObserve(t, target.pid, all); s.MapsSnapshot == first.MapsSnapshot {
 		t.Error("the layout was taken for all threads")
 	}
 	other := startTarget(t, "sleep")
 	untilState(t, other.pid, 'S')
-	if s := mustObserve(t, other.pid, Options{MapsSnapshot: first.MapsSnapshot}); s.MapsSnapshot == first.MapsSnapshot {
+	byFirst := snapshot.Options{MapsSnapshot: first.MapsSnapshot}
+	if s := mustObserve(t, other.pid, byFirst); s.MapsSnapshot == first.MapsSnapshot {
 		t.Error("the layout of another process was taken")
 	}
-	stale := first.MapsSnapshot.WithMaps(first.MapsSnapshot.maps)
-	stale.stat.StackStart++
-	if s := mustObserve(t, target.pid, Options{MapsSnapshot: stale}); s.MapsSnapshot == stale {
+	stat := *first.MapsSnapshot.Stat()
+	stat.StackStart++
+	stale := snapshot.NewMapsSnapshot(first.Maps, &stat)
+	if s := mustObserve(t, target.pid, snapshot.Options{MapsSnapshot: stale}); s.MapsSnapshot == stale {
 		t.Error("the layout of another program was taken")
-	}
-	// It executes another program in between: the data of the first look is invalid for the next.
-	w := &observer{
-		ctx: t.Context(), target: anyTarget(target.pid), options: Options{MapsSnapshot: stale}.withDefaults(),
-		started: time.Now(),
-		layout:  stale, maps: stale.maps,
-	}
-	if s, err := w.observe(); err != nil || s.MapsSnapshot == stale {
-		t.Errorf("the layout of the program before was taken, or %v", err)
 	}
 }
 
@@ -107,7 +104,7 @@ func TestStopsAreMuted(t *testing.T) {
 	signal.Notify(signals, unix.SIGCHLD)
 	defer signal.Stop(signals)
 	target := startTarget(t, "sleep")
-	mustCapture(t, target.pid, Options{})
+	mustCapture(t, target.pid, snapshot.Options{})
 	var action sigaction
 	if _, _, errno := unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(unix.SIGCHLD), 0,
 		uintptr(unsafe.Pointer(&action)), maskSize, 0, 0); errno != 0 {

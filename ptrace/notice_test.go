@@ -10,10 +10,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/sampler"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // noticed are blocking system calls, and their results if the process is stopped meanwhile. The calls that signal(7)
@@ -65,16 +70,16 @@ func noticeProgram(t *testing.T) string {
 func TestStopCutsLongCalls(t *testing.T) {
 	program := noticeProgram(t)
 	const all = 1 << 20
-	for _, engine := range []string{"none", Engine, EngineBlocked} {
+	for _, engine := range []string{"none", snapshot.EngineStop, snapshot.EngineBlocked} {
 		var result int
 		var errno unix.Errno
 		for range 20 { // on a busy machine a call can have ended before it is stopped
 			result, errno, _ = disturbed(t, exec.Command(program, "write"), engine, 300*time.Millisecond)
-			if engine != Engine || result < all {
+			if engine != snapshot.EngineStop || result < all {
 				break
 			}
 		}
-		if errno != 0 || result <= 0 || (result < all) != (engine == Engine) {
+		if errno != 0 || result <= 0 || (result < all) != (engine == snapshot.EngineStop) {
 			t.Errorf("%s: %d of %d bytes written, %v", engine, result, all, errno)
 		}
 	}
@@ -86,11 +91,12 @@ func TestStopNoticedByTarget(t *testing.T) {
 	program := noticeProgram(t)
 	const lasting = 300 * time.Millisecond
 	for _, tt := range noticed {
-		for _, engine := range []string{"none", Engine, EngineBlocked, EngineRunning, EngineSampled} {
+		for _, engine := range []string{"none", snapshot.EngineStop, snapshot.EngineBlocked, snapshot.EngineRunning,
+			sampler.EngineSampled} {
 			t.Run(tt.call+" "+engine, func(t *testing.T) {
 				t.Parallel()
 				want := tt.end
-				if engine == Engine && tt.interrupt {
+				if engine == snapshot.EngineStop && tt.interrupt {
 					want = unix.EINTR
 				}
 				var result, ms int
@@ -128,14 +134,13 @@ func disturbed(t *testing.T, command *exec.Cmd, engine string, lasting time.Dura
 	begin := time.Now()
 	for i := 0; i < 3 && time.Since(begin) < lasting/3; i++ {
 		switch engine {
-		case Engine:
-			_, _ = Capture(t.Context(), anyTarget(c.pid), Options{}) // it may have ended
-		case EngineBlocked:
-			_, _ = Observe(t.Context(), anyTarget(c.pid), Options{Deadline: lasting / 5})
-		case EngineRunning:
-			w := &observer{ctx: t.Context(), target: anyTarget(c.pid), options: Options{}.withDefaults(), started: begin}
-			_, _ = w.running(c.pid, lasting/20) // it does not run
-		case EngineSampled:
+		case snapshot.EngineStop:
+			_, _ = Capture(t.Context(), anyTarget(c.pid), snapshot.Options{}) // it may have ended
+		case snapshot.EngineBlocked:
+			_, _ = observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{Deadline: lasting / 5})
+		case snapshot.EngineRunning:
+			eventFor(t, c.pid, lasting/20) // Observe would read the sleeping thread instead
+		case sampler.EngineSampled:
 			sampleFor(t, c.pid, lasting/10)
 		}
 	}
@@ -147,17 +152,32 @@ func disturbed(t *testing.T, command *exec.Cmd, engine string, lasting time.Dura
 	return result, unix.Errno(errno), ms
 }
 
+// eventFor has the kernel watch a thread as it does for a sample of a running thread.
+func eventFor(t *testing.T, tid int, span time.Duration) {
+	t.Helper()
+	attr := unix.PerfEventAttr{
+		Type: unix.PERF_TYPE_SOFTWARE, Config: unix.PERF_COUNT_SW_CPU_CLOCK, Sample: uint64(100 * time.Microsecond),
+		Size: uint32(unsafe.Sizeof(unix.PerfEventAttr{})), Bits: unix.PerfBitExcludeHv | unix.PerfBitExcludeKernel,
+	}
+	fd, err := unix.PerfEventOpen(&attr, tid, -1, -1, unix.PERF_FLAG_FD_CLOEXEC)
+	if err != nil {
+		return // it may have ended, or events are not permitted
+	}
+	time.Sleep(span)
+	_ = unix.Close(fd)
+}
+
 // sampleFor samples a process, where that is possible.
 func sampleFor(t *testing.T, pid int, span time.Duration) {
 	t.Helper()
-	s, err := NewSampler([]Target{anyTarget(pid)}, SamplerOptions{Interval: time.Millisecond})
+	s, err := sampler.New([]process.Target{anyTarget(pid)}, sampler.Options{Interval: time.Millisecond})
 	if err != nil {
 		return // it may have ended; TestSampler reports other obstacles
 	}
 	defer s.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), span)
 	defer cancel()
-	_, _ = s.Run(ctx, func([]Sample) error { return nil })
+	_, _ = s.Run(ctx, func([]sampler.Sample) error { return nil })
 }
 
 // TestNoticedAsDocumented: doc/safety.md's table has each of these system calls, in the row that it belongs to, and

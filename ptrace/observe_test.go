@@ -1,13 +1,13 @@
 package ptrace
 
 import (
+	"bytes"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
-	"slices"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -16,13 +16,19 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
+// sampled reports whether running threads are sampled on this architecture.
+const sampled = runtime.GOARCH == "amd64" || runtime.GOARCH == "arm64"
+
 // mustObserve observes a process, which must not notice.
-func mustObserve(t testing.TB, pid int, o Options) *Snapshot {
+func mustObserve(t testing.TB, pid int, o snapshot.Options) *snapshot.Snapshot {
 	t.Helper()
-	s, err := Observe(t.Context(), anyTarget(pid), o)
+	s, err := observe.Observe(t.Context(), anyTarget(pid), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,17 +39,17 @@ func mustObserve(t testing.TB, pid int, o Options) *Snapshot {
 }
 
 // checkAsleep compares the observation of a sleeping thread with a stop.
-func checkAsleep(t testing.TB, seen, stopped *Thread) {
+func checkAsleep(t testing.TB, seen, stopped *snapshot.Thread) {
 	t.Helper()
 	if seen.Syscall == nil || seen.Registers != nil || seen.Err != nil {
 		t.Fatalf("thread %+v", seen)
 	}
-	var registers [maxRegisters]byte
-	sp, _ := spOf(&registers, copy(registers[:], stopped.Registers))
+	var registers [snapshot.MaxRegisters]byte
+	sp, _ := snapshot.StackPointer(&registers, copy(registers[:], stopped.Registers))
 	if seen.Syscall.SP != sp {
 		t.Errorf("stack pointer 0x%x instead of 0x%x", seen.Syscall.SP, sp)
 	}
-	if !same(seen.Stack, stopped.Stack) {
+	if seen.Stack.Start != stopped.Stack.Start || !bytes.Equal(seen.Stack.Data, stopped.Stack.Data) {
 		t.Errorf("stack of %d bytes from 0x%x instead of %d from 0x%x",
 			len(seen.Stack.Data), seen.Stack.Start, len(stopped.Stack.Data), stopped.Stack.Start)
 	}
@@ -56,9 +62,9 @@ func TestObserveAsleep(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s *Snapshot
+	var s *snapshot.Snapshot
 	for range 300 {
-		if s = mustObserve(t, c.pid, Options{}); s.Engine != EngineBlocked {
+		if s = mustObserve(t, c.pid, snapshot.Options{}); s.Engine != snapshot.EngineBlocked {
 			t.Fatalf("engine %q", s.Engine)
 		}
 	}
@@ -67,7 +73,7 @@ func TestObserveAsleep(t *testing.T) {
 		after.InvoluntarySwitches != before.InvoluntarySwitches {
 		t.Errorf("the process noticed: %+v, then %+v, %v", before, after, err)
 	}
-	checkAsleep(t, &s.Threads[0], &mustCapture(t, c.pid, Options{}).Threads[0])
+	checkAsleep(t, &s.Threads[0], &mustCapture(t, c.pid, snapshot.Options{}).Threads[0])
 	if s.Threads[0].Syscall.Number != sysPause {
 		t.Errorf("system call %d", s.Threads[0].Syscall.Number)
 	}
@@ -78,8 +84,8 @@ func TestObserveStopped(t *testing.T) {
 	c := startTarget(t, "busy")
 	kill(t, c.pid, unix.SIGSTOP)
 	untilState(t, c.pid, 'T')
-	s := mustObserve(t, c.pid, Options{})
-	if s.Engine != EngineBlocked || s.Threads[0].Syscall == nil || len(s.Threads[0].Stack.Data) == 0 {
+	s := mustObserve(t, c.pid, snapshot.Options{})
+	if s.Engine != snapshot.EngineBlocked || s.Threads[0].Syscall == nil || len(s.Threads[0].Stack.Data) == 0 {
 		t.Errorf("engine %q, %+v", s.Engine, s.Threads[0].Syscall)
 	}
 	kill(t, c.pid, unix.SIGCONT)
@@ -91,10 +97,10 @@ func TestObserveRunning(t *testing.T) {
 	c := startTarget(t, "busy")
 	untilState(t, c.pid, 'R')
 	// Not right after a capture: until the thread is on a processor again, it shows its old state.
-	stopped := mustCapture(t, startTarget(t, "busy").pid, Options{})
+	stopped := mustCapture(t, startTarget(t, "busy").pid, snapshot.Options{})
 	for range 100 {
-		s := mustObserve(t, c.pid, Options{})
-		if s.Engine != EngineRunning {
+		s := mustObserve(t, c.pid, snapshot.Options{})
+		if s.Engine != snapshot.EngineRunning {
 			t.Fatalf("engine %q", s.Engine)
 		}
 		checkThread(t, &s.Threads[0], s.Maps)
@@ -111,7 +117,7 @@ func TestObserveInKernel(t *testing.T) {
 	c := startTarget(t, "zero")
 	untilState(t, c.pid, 'R')
 	for range 20 {
-		if s := mustObserve(t, c.pid, Options{}); s.Threads[0].Err != nil || len(s.Threads[0].Stack.Data) == 0 {
+		if s := mustObserve(t, c.pid, snapshot.Options{}); s.Threads[0].Err != nil || len(s.Threads[0].Stack.Data) == 0 {
 			t.Fatalf("engine %q, %v", s.Engine, s.Threads[0].Err)
 		}
 	}
@@ -122,10 +128,10 @@ func TestObserveRestless(t *testing.T) {
 	c := startTarget(t, "restless")
 	count := map[string]int{}
 	for range 300 {
-		count[mustObserve(t, c.pid, Options{}).Engine]++
+		count[mustObserve(t, c.pid, snapshot.Options{}).Engine]++
 	}
 	t.Logf("engines: %v", count)
-	if count[EngineBlocked]+count[EngineRunning] != 300 {
+	if count[snapshot.EngineBlocked]+count[snapshot.EngineRunning] != 300 {
 		t.Errorf("engines: %v", count)
 	}
 }
@@ -133,18 +139,18 @@ func TestObserveRestless(t *testing.T) {
 func TestObserveDeepStack(t *testing.T) {
 	c := startTarget(t, "deep", "4000")
 	untilState(t, c.pid, 'S')
-	s := mustObserve(t, c.pid, Options{MaxStack: 16 << 20})
+	s := mustObserve(t, c.pid, snapshot.Options{MaxStack: 16 << 20})
 	if n := len(s.Threads[0].Stack.Data); n < 4000<<10 || s.Threads[0].Stack.Cut {
 		t.Errorf("%d bytes, cut %v", n, s.Threads[0].Stack.Cut)
 	}
-	s = mustObserve(t, c.pid, Options{MaxStack: 1 << 20})
+	s = mustObserve(t, c.pid, snapshot.Options{MaxStack: 1 << 20})
 	if n := len(s.Threads[0].Stack.Data); n != 1<<20 || !s.Threads[0].Stack.Cut {
 		t.Errorf("%d bytes, cut %v", n, s.Threads[0].Stack.Cut)
 	}
 	needSampling(t)
 	c = startTarget(t, "deepbusy", "4000")
-	s = mustObserve(t, c.pid, Options{})
-	if n := len(s.Threads[0].Stack.Data); s.Engine != EngineRunning || n < 60<<10 || n > 64<<10 ||
+	s = mustObserve(t, c.pid, snapshot.Options{})
+	if n := len(s.Threads[0].Stack.Data); s.Engine != snapshot.EngineRunning || n < 60<<10 || n > 64<<10 ||
 		!s.Threads[0].Stack.Cut {
 		t.Errorf("engine %q, %d bytes, cut %v", s.Engine, n, s.Threads[0].Stack.Cut)
 	}
@@ -154,13 +160,13 @@ func TestObserveDeepStack(t *testing.T) {
 func TestObserveUninterruptible(t *testing.T) {
 	c := startTarget(t, "frozen")
 	untilState(t, c.pid, 'D')
-	_, err := Capture(t.Context(), anyTarget(c.pid), Options{Deadline: 50 * time.Millisecond})
+	_, err := Capture(t.Context(), anyTarget(c.pid), snapshot.Options{Deadline: 50 * time.Millisecond})
 	if !errors.Is(err, ErrDeadline) {
 		t.Errorf("stop: %v", err)
 	}
-	s := mustObserve(t, c.pid, Options{})
+	s := mustObserve(t, c.pid, snapshot.Options{})
 	th := &s.Threads[0]
-	if s.Engine != EngineBlocked || th.State != 'D' || len(th.Stack.Data) == 0 {
+	if s.Engine != snapshot.EngineBlocked || th.State != 'D' || len(th.Stack.Data) == 0 {
 		t.Errorf("engine %q, state %c, %d bytes of stack", s.Engine, th.State, len(th.Stack.Data))
 	}
 	t.Logf("in kernel: %s, %q", th.WaitChannel, th.KernelStack)
@@ -184,7 +190,7 @@ func TestObserveTraced(t *testing.T) {
 		}
 		c := startTarget(t, "sleep")
 		untilState(t, c.pid, 'S')
-		want := mustCapture(t, c.pid, Options{})
+		want := mustCapture(t, c.pid, snapshot.Options{})
 		args := []string{"-o", "/dev/null", "-p", strconv.Itoa(c.pid)}
 		if name == "gdb" {
 			args = []string{"-nx", "-q", "-p", strconv.Itoa(c.pid)}
@@ -195,11 +201,11 @@ func TestObserveTraced(t *testing.T) {
 			t.Fatal(err)
 		}
 		until(t, name+" traces", func() bool { return traced(t, c.pid) && stateOf(t, c.pid) != 'R' })
-		if _, err := Capture(t.Context(), anyTarget(c.pid), Options{}); !errors.Is(err, ErrTraced) {
+		if _, err := Capture(t.Context(), anyTarget(c.pid), snapshot.Options{}); !errors.Is(err, process.ErrTraced) {
 			t.Errorf("%s: stop: %v", name, err)
 		}
-		s := mustObserve(t, c.pid, Options{})
-		if s.Engine != EngineBlocked {
+		s := mustObserve(t, c.pid, snapshot.Options{})
+		if s.Engine != snapshot.EngineBlocked {
 			t.Errorf("%s: engine %q", name, s.Engine)
 		}
 		checkAsleep(t, &s.Threads[0], &want.Threads[0])
@@ -215,7 +221,7 @@ func TestObserveTraced(t *testing.T) {
 func TestObserveThreads(t *testing.T) {
 	const n = 20
 	c := startTarget(t, "threads", strconv.Itoa(n))
-	s := mustObserve(t, c.pid, Options{AllThreads: true})
+	s := mustObserve(t, c.pid, snapshot.Options{AllThreads: true})
 	if len(s.Threads) != n+1 || s.Threads[0].TID != c.pid {
 		t.Fatalf("%d threads", len(s.Threads))
 	}
@@ -224,16 +230,16 @@ func TestObserveThreads(t *testing.T) {
 			t.Errorf("thread %+v", s.Threads[i].Err)
 		}
 	}
-	if perfRegisters == nil {
+	if !sampled {
 		t.Log("no sampling on this architecture: threads that come and go, which may always be awake, are not tried")
 		return
 	}
 	c = startTarget(t, "churn")
 	ended := 0
 	for range 100 {
-		for _, th := range mustObserve(t, c.pid, Options{AllThreads: true}).Threads {
+		for _, th := range mustObserve(t, c.pid, snapshot.Options{AllThreads: true}).Threads {
 			switch {
-			case errors.Is(th.Err, ErrExited):
+			case errors.Is(th.Err, process.ErrExited):
 				ended++
 			case th.Err != nil:
 				t.Errorf("thread %d: %v", th.TID, th.Err)
@@ -253,25 +259,25 @@ func TestObserveRefuses(t *testing.T) {
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
 	for name, tt := range map[string]struct {
-		target Target
+		target process.Target
 		want   error
 	}{
-		"start time": {Target{PID: c.pid, StartTime: stat.StartTime + 1, UID: -1}, ErrRecycled},
-		"parent":     {Target{PID: c.pid, PPID: 1, UID: -1}, ErrRecycled},
-		"user":       {Target{PID: c.pid, UID: 4242}, ErrRecycled},
-		"itself":     {anyTarget(os.Getpid()), ErrSelf},
-		"nothing":    {anyTarget(0), ErrInvalidPID},
+		"start time": {process.Target{PID: c.pid, StartTime: stat.StartTime + 1, UID: -1}, process.ErrRecycled},
+		"parent":     {process.Target{PID: c.pid, PPID: 1, UID: -1}, process.ErrRecycled},
+		"user":       {process.Target{PID: c.pid, UID: 4242}, process.ErrRecycled},
+		"itself":     {anyTarget(os.Getpid()), process.ErrSelf},
+		"nothing":    {anyTarget(0), process.ErrInvalidPID},
 	} {
-		if _, err := Observe(t.Context(), tt.target, Options{}); !errors.Is(err, tt.want) {
+		if _, err := observe.Observe(t.Context(), tt.target, snapshot.Options{}); !errors.Is(err, tt.want) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := Observe(canceled, anyTarget(c.pid), Options{}); !errors.Is(err, context.Canceled) {
+	if _, err := observe.Observe(canceled, anyTarget(c.pid), snapshot.Options{}); !errors.Is(err, context.Canceled) {
 		t.Errorf("canceled: %v", err)
 	}
 	_ = c.Process.Kill()
 	_ = c.Wait()
-	if _, err := Observe(t.Context(), anyTarget(c.pid), Options{}); !errors.Is(err, ErrExited) {
+	if _, err := observe.Observe(t.Context(), anyTarget(c.pid), snapshot.Options{}); !errors.Is(err, process.ErrExited) {
 		t.Errorf("dead: %v", err)
 	}
 }
@@ -298,75 +304,17 @@ func observeRole(args []string) int {
 	if err != nil {
 		return 2
 	}
-	_, err = Observe(context.Background(), anyTarget(pid), Options{})
+	_, err = observe.Observe(context.Background(), anyTarget(pid), snapshot.Options{})
 	fmt.Fprintln(os.Stdout, err)
 	return 0
-}
-
-func TestMapsBetween(t *testing.T) {
-	code := func(start uint64, inode uint64) procfs.Mapping {
-		return procfs.Mapping{Start: start, End: start + 0x1000, Perms: procfs.Read | procfs.Exec, Inode: inode}
-	}
-	data := procfs.Mapping{Start: 0x9000, End: 0xa000, Perms: procfs.Read}
-	grown := data
-	grown.Start = 0x8000
-	before := []procfs.Mapping{code(0x1000, 1), code(0x2000, 2), code(0x4000, 4), data}
-	after := []procfs.Mapping{code(0x1000, 1), code(0x2000, 3), code(0x3000, 5), grown}
-	want := []procfs.Mapping{code(0x1000, 1), code(0x3000, 5), grown}
-	if got := mapsBetween(before, after); !slices.Equal(got, want) {
-		t.Errorf("%+v", got)
-	}
-}
-
-// TestParseRing parses a hand-made sample, and its beginnings after truncation.
-func TestParseRing(t *testing.T) {
-	record := makeSample(t, 16)
-	ring := slices.Concat([]byte{2, 0, 0, 0, 0, 0, 16, 0, 1, 1, 1, 1, 1, 1, 1, 1}, record)
-	s, err := parseRing(ring)
-	if err != nil || s == nil || len(s.stack) != 16 || len(s.registers) != prStatusSize {
-		t.Fatalf("%+v, %v", s, err)
-	}
-	for n := range ring {
-		if s, err := parseRing(ring[:n]); s != nil || err == nil {
-			t.Errorf("%d bytes: %+v, %v", n, s, err)
-		}
-	}
 }
 
 // needSampling skips a test of running threads if they cannot be sampled.
 func needSampling(t testing.TB) {
 	t.Helper()
-	if perfRegisters == nil {
+	if !sampled {
 		t.Skip("no sampling on this architecture")
 	}
-}
-
-// makeSample makes a record as the kernel does.
-func makeSample(t testing.TB, stack int) []byte {
-	t.Helper()
-	needSampling(t)
-	p := binary.NativeEndian.AppendUint32(nil, unix.PERF_RECORD_SAMPLE)
-	p = append(p, 0, 0, 0, 0)
-	p = binary.NativeEndian.AppendUint64(p, 0)
-	p = binary.NativeEndian.AppendUint64(p, unix.PERF_SAMPLE_REGS_ABI_64)
-	for i := range perfRegisters {
-		p = binary.NativeEndian.AppendUint64(p, uint64(i))
-	}
-	p = binary.NativeEndian.AppendUint64(p, uint64(stack+8))
-	p = append(p, make([]byte, stack+8)...)
-	p = binary.NativeEndian.AppendUint64(p, uint64(stack))
-	binary.NativeEndian.PutUint16(p[6:], uint16(len(p)))
-	return p
-}
-
-func FuzzParseRing(f *testing.F) {
-	f.Add(makeSample(f, 16))
-	f.Add([]byte{9, 0, 0, 0, 0, 0, 8, 0})
-	f.Fuzz(func(t *testing.T, p []byte) {
-		if s, err := parseRing(p); (s != nil) != (err == nil) {
-			t.Errorf("%v and %v", s, err)
-		}
-	})
 }
 
 func BenchmarkObserve(b *testing.B) {
@@ -374,7 +322,7 @@ func BenchmarkObserve(b *testing.B) {
 		b.Run(what, func(b *testing.B) {
 			c := startTarget(b, what)
 			for b.Loop() {
-				if _, err := Observe(b.Context(), anyTarget(c.pid), Options{}); err != nil {
+				if _, err := observe.Observe(b.Context(), anyTarget(c.pid), snapshot.Options{}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -1,6 +1,10 @@
 package ptrace
 
-import "golang.org/x/sys/unix"
+import (
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/observe"
+)
 
 // prefault reads the memory that the stop is going to copy, before it attaches to a thread. If a page first has to be
 // loaded, the target would stay stopped until the page is there. If the page's provider never answers, that is for
@@ -15,7 +19,7 @@ func (s *session) prefault() {
 		return
 	}
 	s.extra.expectNothing() // the old target of a variable may not be in memory
-	Prefault(s.call.target, s.call.options, s.maps, s.arena.memory, s.call.options.AllThreads && swapping)
+	observe.Prefault(s.call.target, s.call.options, s.maps, s.arena.memory, s.call.options.AllThreads && swapping)
 }
 
 // swapping reports whether this machine has swapped memory out.

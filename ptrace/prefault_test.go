@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // TestSwappedStack checks that swapped pages of a process's stack are back in memory before the process is attached.
@@ -34,7 +35,7 @@ func TestSwappedStack(t *testing.T) {
 			return swappedPages(t, c.pid, call.SP, end) > 0
 		})
 		left := -1
-		snap, err := captureWith(t.Context(), anyTarget(c.pid), Options{}, func(at step) {
+		snap, err := captureWith(t.Context(), anyTarget(c.pid), snapshot.Options{}, func(at step) {
 			if at == stepSeized {
 				left = swappedPages(t, c.pid, call.SP, end)
 			}
@@ -58,7 +59,7 @@ func TestSwappedExpectation(t *testing.T) {
 	c := startTarget(t, "listed", "6")
 	trail := trailOf(t, c)
 	untilState(t, c.pid, 'S')
-	plain := mustCapture(t, c.pid, Options{})
+	plain := mustCapture(t, c.pid, snapshot.Options{})
 	i := slices.IndexFunc(plain.Maps, func(m procfs.Mapping) bool { return m.Path == "[heap]" })
 	if i < 0 {
 		t.Fatal("no heap")
@@ -72,7 +73,7 @@ func TestSwappedExpectation(t *testing.T) {
 		pageOut(t, c.pid, heap.Start, heap.End)
 		return swappedPages(t, c.pid, heap.Start, first) > 0
 	})
-	mustCapture(t, c.pid, Options{ExtraReads: trail, MapsSnapshot: plain.MapsSnapshot})
+	mustCapture(t, c.pid, snapshot.Options{ExtraReads: trail, MapsSnapshot: plain.MapsSnapshot})
 	if swappedPages(t, c.pid, heap.Start, first) == 0 {
 		t.Error("it has been read")
 	}
@@ -108,7 +109,7 @@ func addSwap(t *testing.T) {
 func mainStack(t *testing.T, pid int) (start, end uint64) {
 	t.Helper()
 	maps, err := procfs.Maps(pid)
-	i := slices.IndexFunc(maps, func(m procfs.Mapping) bool { return m.Path == stackPath })
+	i := slices.IndexFunc(maps, func(m procfs.Mapping) bool { return m.Path == snapshot.StackPath })
 	if err != nil || i < 0 {
 		t.Fatal("no stack", err)
 	}

@@ -9,6 +9,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/nosched"
 )
 
 // If more threads are ready than there are processors, the kernel preempts the tracing thread like all others, for
@@ -35,12 +37,12 @@ func (s *session) raisePriority() (room bool) {
 	if !crowd || s.urgent || refusedUrgency.Load() {
 		return room
 	}
-	policy, ordinary := ordinaryPolicy()
+	policy, ordinary := nosched.OrdinaryPolicy()
 	if !ordinary {
 		return room
 	}
 	s.policy = policy
-	if s.urgent = raiseThread(); !s.urgent {
+	if s.urgent = nosched.RaisePriority(); !s.urgent {
 		refusedUrgency.Store(true)
 	}
 	return room
@@ -103,7 +105,7 @@ func parseRunnable(text []byte) (n int, ok bool) {
 //go:norace
 func (s *session) relax() {
 	if s.urgent {
-		s.urgent = !relaxThread(s.policy)
+		s.urgent = !nosched.RestorePriority(s.policy)
 	}
 }
 

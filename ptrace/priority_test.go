@@ -13,7 +13,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
+
+// resetOnFork is SCHED_RESET_ON_FORK (sched(7)).
+const resetOnFork = 0x40000000
 
 // crowd keeps more threads busy than there are processors.
 func crowd(t *testing.T) {
@@ -74,7 +78,7 @@ func urgentThreads(t *testing.T) (n int) {
 	}
 	for _, tid := range threads {
 		policy, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, uintptr(tid), 0, 0)
-		if errno == 0 && int(policy&^schedResetOnFork) == schedFIFO {
+		if errno == 0 && int(policy&^resetOnFork) == unix.SCHED_FIFO {
 			n++
 		}
 	}
@@ -89,13 +93,13 @@ func TestPriorityDuringStop(t *testing.T) {
 	crowd(t)
 	hook := func(at step) {
 		policy, _, errno := unix.RawSyscall(unix.SYS_SCHED_GETSCHEDULER, 0, 0, 0)
-		if got := policy &^ schedResetOnFork; errno != 0 || got != 0 {
+		if got := policy &^ resetOnFork; errno != 0 || got != 0 {
 			t.Errorf("%s with policy %d, %v", at, got, errno)
 		}
 	}
 	quick := startTarget(t, "sleep")
 	for range 50 {
-		if _, err := captureWith(t.Context(), anyTarget(quick.pid), Options{}, hook); err != nil {
+		if _, err := captureWith(t.Context(), anyTarget(quick.pid), snapshot.Options{}, hook); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -104,7 +108,7 @@ func TestPriorityDuringStop(t *testing.T) {
 	until(t, "real-time priority", func() bool { // where the crowd is not kept from running just then
 		done := make(chan error)
 		go func() {
-			_, err := Capture(t.Context(), anyTarget(never.pid), Options{Deadline: 50 * time.Millisecond})
+			_, err := Capture(t.Context(), anyTarget(never.pid), snapshot.Options{Deadline: 50 * time.Millisecond})
 			done <- err
 		}()
 		for urgent := 0; ; urgent = max(urgent, urgentThreads(t)) {
@@ -125,7 +129,7 @@ func TestPriorityDuringStop(t *testing.T) {
 		t.Errorf("%d threads with real-time priority after the capture", n)
 	}
 	for range 50 { // by the same threads
-		if _, err := captureWith(t.Context(), anyTarget(quick.pid), Options{}, hook); err != nil {
+		if _, err := captureWith(t.Context(), anyTarget(quick.pid), snapshot.Options{}, hook); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -134,7 +138,7 @@ func TestPriorityDuringStop(t *testing.T) {
 		return
 	}
 	t.Run("where it may not", func(t *testing.T) { priorityWithLimit(t, 0) })
-	t.Run("by the resource limit alone", func(t *testing.T) { priorityWithLimit(t, urgentPriority) })
+	t.Run("by the resource limit alone", func(t *testing.T) { priorityWithLimit(t, 1) })
 }
 
 // priorityWithLimit runs the same test in a process that has only the limit.

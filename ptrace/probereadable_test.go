@@ -8,7 +8,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // TestObserveBounded observes a process whose stack has a missing page, so that the kernel never returns from reading
@@ -22,22 +25,22 @@ func TestObserveBounded(t *testing.T) {
 	untilState(t, c.pid, 'S')
 	look := func(ctx context.Context) (time.Duration, error) {
 		began := time.Now()
-		_, err := Observe(ctx, anyTarget(c.pid), Options{Deadline: 200 * time.Millisecond})
+		_, err := observe.Observe(ctx, anyTarget(c.pid), snapshot.Options{Deadline: 200 * time.Millisecond})
 		return time.Since(began), err
 	}
 	const most = 10 * time.Second // with much to spare on a busy machine
-	if took, err := look(t.Context()); !errors.Is(err, ErrUnreachable) || !errors.Is(err, ErrNotObserved) || took > most {
+	took, err := look(t.Context())
+	if !errors.Is(err, process.ErrUnreachable) || !errors.Is(err, observe.ErrNotObserved) || took > most {
 		t.Fatalf("after %s: %v", took, err)
 	}
-	if took, err := look(t.Context()); !errors.Is(err, ErrUnreachable) || took > 200*time.Millisecond {
+	if took, err := look(t.Context()); !errors.Is(err, process.ErrUnreachable) || took > 200*time.Millisecond {
 		t.Errorf("the second after %s: %v", took, err)
 	}
 	checkDetached(t, c.pid)
 	kill(t, c.pid, unix.SIGKILL)
 	until(t, "the first look is over", func() bool {
-		unreturned.Lock()
-		defer unreturned.Unlock()
-		return unreturned.byPID[c.pid] == 0
+		_, err := look(t.Context())
+		return !errors.Is(err, process.ErrUnreachable)
 	})
 }
 
@@ -51,7 +54,8 @@ func TestObserveCanceled(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(10*time.Millisecond, cancel)
 	began := time.Now()
-	if _, err := Observe(ctx, anyTarget(c.pid), Options{Deadline: time.Hour}); !errors.Is(err, context.Canceled) {
+	_, err := observe.Observe(ctx, anyTarget(c.pid), snapshot.Options{Deadline: time.Hour})
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("after %s: %v", time.Since(began), err)
 	}
 }
@@ -65,7 +69,7 @@ func TestCaptureRemoved(t *testing.T) {
 	c := startTarget(t, "removed")
 	untilState(t, c.pid, 'S')
 	began := time.Now()
-	_, err := Capture(t.Context(), anyTarget(c.pid), Options{Deadline: 200 * time.Millisecond})
+	_, err := Capture(t.Context(), anyTarget(c.pid), snapshot.Options{Deadline: 200 * time.Millisecond})
 	if late := new(DeadlineError); !errors.As(err, &late) || time.Since(began) > 10*time.Second {
 		t.Errorf("after %s: %v", time.Since(began), err)
 	}

@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // release detaches all threads that are still attached, and restores the tracing thread's settings. It returns false
@@ -80,7 +82,7 @@ func (s *session) reapExit(t *tracee) {
 func (s *session) reapExited() {
 	for i := range s.tracees {
 		t := &s.tracees[i]
-		if t.phase == seized && isDead(s.file.state(s.call.target.PID, t.tid)) {
+		if t.phase == seized && process.IsDead(s.file.state(s.call.target.PID, t.tid)) {
 			t.phase = exited
 		}
 		if t.phase == exited {

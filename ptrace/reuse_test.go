@@ -17,7 +17,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // TestFaultReusedPID runs in a PID namespace, in which the next process id can be chosen. The id of the expected
@@ -55,7 +58,7 @@ func reuseRole(args []string) int {
 	}
 	n, _ := strconv.Atoi(args[1])
 	outcomes := counts{}
-	for _, engine := range []func(context.Context, Target, Options) (*Snapshot, error){Capture, Observe} {
+	for _, engine := range []engine{Capture, observe.Observe} {
 		if err := reuseAtOnce(args[0], engine, outcomes); err != nil {
 			fmt.Fprintln(os.Stdout, err)
 			return 1
@@ -83,20 +86,20 @@ func reuse(program string, i int) (string, error) {
 	if err != nil {
 		return "", fmt.Errorf("reading what is meant: %w", err)
 	}
-	target := Target{PID: stat.PID, StartTime: stat.StartTime, PPID: stat.PPID, UID: unix.Getuid()}
+	target := process.Target{PID: stat.PID, StartTime: stat.StartTime, PPID: stat.PPID, UID: unix.Getuid()}
 	var second *exec.Cmd
 	replace := func() {
 		if second, err = replaced(first, program, stat.StartTime+1); err != nil {
 			second = nil
 		}
 	}
-	engine, when := Capture, "before"
+	capture, when := engine(Capture), "before"
 	switch i % 3 {
 	case 0:
 		replace()
 	case 1:
 		when = "in the middle"
-		engine = func(ctx context.Context, t Target, o Options) (*Snapshot, error) {
+		capture = func(ctx context.Context, t process.Target, o snapshot.Options) (*snapshot.Snapshot, error) {
 			return captureWith(ctx, t, o, func(s step) {
 				if s == stepMapped && second == nil { // the id passes on once
 					replace()
@@ -105,16 +108,16 @@ func reuse(program string, i int) (string, error) {
 		}
 	case 2:
 		replace()
-		engine = Observe
+		capture = observe.Observe
 	}
 	captureErr := untilSeen(func() error {
-		_, err := engine(context.Background(), target, Options{})
+		_, err := capture(context.Background(), target, snapshot.Options{})
 		return err
 	})
 	if err != nil {
 		return "", err
 	}
-	if !errors.Is(captureErr, ErrRecycled) && !errors.Is(captureErr, ErrExited) {
+	if !errors.Is(captureErr, process.ErrRecycled) && !errors.Is(captureErr, process.ErrExited) {
 		return "", fmt.Errorf("the id was reused %s: %v", when, captureErr) //nolint:errorlint // it may be nil
 	}
 	status, err := procfs.ReadStatus(target.PID)
@@ -130,7 +133,7 @@ func reuse(program string, i int) (string, error) {
 // reuseAtOnce repeats until an id passes on within a hundredth of a second. /proc then shows the same for both
 // processes. Only a handle of the first process can distinguish them.
 func reuseAtOnce(
-	program string, engine func(context.Context, Target, Options) (*Snapshot, error), outcomes counts,
+	program string, engine engine, outcomes counts,
 ) error {
 	for begin := time.Now(); time.Since(begin) < 20*time.Second; {
 		for now := ticks(); ticks() == now; { // to begin at its beginning
@@ -140,7 +143,7 @@ func reuseAtOnce(
 			return err
 		}
 		pid := first.Process.Pid
-		held, err := Hold(pid)
+		held, err := process.Hold(pid)
 		if err != nil {
 			return err
 		}
@@ -151,18 +154,18 @@ func reuseAtOnce(
 			return fmt.Errorf("an id that passes on: %w", err)
 		}
 		same := before.StartTime == after.StartTime
-		target := Target{PID: pid, StartTime: after.StartTime, PPID: after.PPID, UID: unix.Getuid()}
+		target := process.Target{PID: pid, StartTime: after.StartTime, PPID: after.PPID, UID: unix.Getuid()}
 		mistaken := untilSeen(func() error {
-			_, err := engine(context.Background(), target, Options{})
+			_, err := engine(context.Background(), target, snapshot.Options{})
 			return err
 		})
 		target.Held = held
-		_, refused := engine(context.Background(), target, Options{})
+		_, refused := engine(context.Background(), target, snapshot.Options{})
 		held.Release()
 		_ = second.Process.Kill()
 		_ = second.Wait()
 		switch {
-		case mistaken != nil || !errors.Is(refused, ErrExited):
+		case mistaken != nil || !errors.Is(refused, process.ErrExited):
 			return fmt.Errorf("by its number: %v; held: %v", mistaken, refused) //nolint:errorlint // they may be nil
 		case same:
 			outcomes["refused, within a hundredth of a second"]++

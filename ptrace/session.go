@@ -9,7 +9,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // errAgain means that the target executed another program during the capture: the data read before is invalid.
@@ -37,9 +39,9 @@ type session struct {
 	call    *captureCall
 	before  procfs.Stat
 	maps    []procfs.Mapping
-	spans   []span        // of maps; shared with layout
-	layout  *MapsSnapshot // of maps
-	known   bool          // layout is from the caller: maps were not read
+	spans   []snapshot.Span        // of maps; shared with layout
+	layout  *snapshot.MapsSnapshot // of maps
+	known   bool                   // layout is from the caller: maps were not read
 	tracees []tracee
 	leftOut int
 	own     bool // the target is a child of this process
@@ -52,7 +54,7 @@ type session struct {
 
 	arena arena
 
-	also   [maxAlso]piece // further memory to copy
+	also   [snapshot.MaxAlso]piece // further memory to copy
 	pieces int
 	extra  extraReads
 	blocks blocks
@@ -134,13 +136,13 @@ func (s *session) hook(at step) {
 }
 
 // capture does the whole work. Threads that are still attached when it returns must be detached by release.
-func (s *session) capture() (*Snapshot, error) {
+func (s *session) capture() (*snapshot.Snapshot, error) {
 	s.reset()
 	if err := s.prepare(); err != nil {
 		return nil, err
 	}
 	if s.mayHold() {
-		ProbeReadable(s.call.target.PID)
+		process.ProbeReadable(s.call.target.PID)
 	}
 	s.prefault()
 	s.hook(stepMapped)
@@ -172,11 +174,11 @@ func (s *session) prepare() (err error) {
 		s.before, s.known = *l.Stat(), true
 		s.use(l)
 	} else {
-		if s.before, err = readTarget(pid); err != nil {
+		if s.before, err = process.ReadTarget(pid); err != nil {
 			return err
 		}
 		if !s.call.options.AllThreads {
-			if err := mainThreadRuns(&s.before); err != nil {
+			if err := process.CheckMainThread(&s.before); err != nil {
 				return err
 			}
 		}
@@ -185,7 +187,7 @@ func (s *session) prepare() (err error) {
 		}
 	}
 	also := s.call.options.Also
-	s.pieces = min(len(also), maxAlso)
+	s.pieces = min(len(also), snapshot.MaxAlso)
 	for i := range s.pieces {
 		s.also[i] = piece{address: also[i]}
 	}
@@ -211,24 +213,24 @@ func (s *session) readMaps(tid int) error {
 	maps, err := procfs.TaskMaps(s.call.target.PID, tid)
 	switch {
 	case errors.Is(err, procfs.ErrGone):
-		return exitedError(s.call.target.PID)
+		return process.Exited(s.call.target.PID)
 	case errors.Is(err, procfs.ErrDenied):
-		return explain(s.call.target.PID, s.call.target.PID)
+		return process.Explain(s.call.target.PID, s.call.target.PID)
 	case err != nil:
 		return err
 	}
-	s.use(newMapsSnapshot(maps, &s.before))
+	s.use(snapshot.NewMapsSnapshot(maps, &s.before))
 	return nil
 }
 
 // use sets the mappings of the process.
-func (s *session) use(l *MapsSnapshot) { s.layout, s.maps, s.spans = l, l.Maps(), l.Spans() }
+func (s *session) use(l *snapshot.MapsSnapshot) { s.layout, s.maps, s.spans = l, l.Maps(), l.Spans() }
 
 // readMapsBy reads the mappings through the first thread that has not ended. An ended thread shows no mappings.
 func (s *session) readMapsBy(tids []int) error {
 	layout, before, spans := s.layout, s.maps, s.spans
 	for _, tid := range tids {
-		if err := s.readMaps(tid); err != nil && !errors.Is(err, ErrExited) {
+		if err := s.readMaps(tid); err != nil && !errors.Is(err, process.ErrExited) {
 			return err
 		} else if err == nil && len(s.maps) > 0 {
 			return nil
@@ -239,11 +241,11 @@ func (s *session) readMapsBy(tids []int) error {
 }
 
 // snapshot builds the result from the copied data. It copies them out of the arena, which the next capture will use.
-func (s *session) snapshot() (*Snapshot, error) {
-	snap := &Snapshot{
-		PID: s.call.target.PID, Engine: Engine, Maps: s.maps, ThreadsLeftOut: s.leftOut, MapsSnapshot: s.layout,
+func (s *session) snapshot() (*snapshot.Snapshot, error) {
+	snap := &snapshot.Snapshot{
+		PID: s.call.target.PID, Engine: snapshot.EngineStop, Maps: s.maps, ThreadsLeftOut: s.leftOut, MapsSnapshot: s.layout,
 	}
-	snap.Threads = make([]Thread, 0, len(s.tracees))
+	snap.Threads = make([]snapshot.Thread, 0, len(s.tracees))
 	copied := false
 	for i := range s.tracees {
 		t := &s.tracees[i]
@@ -261,23 +263,23 @@ func (s *session) snapshot() (*Snapshot, error) {
 	for _, p := range s.also[:s.pieces] {
 		if p.length > 0 {
 			snap.Also = append(snap.Also,
-				Stack{Start: p.start, Data: slices.Clone(s.arena.memory[p.at : p.at+p.length]), Cut: p.cut})
+				snapshot.Stack{Start: p.start, Data: slices.Clone(s.arena.memory[p.at : p.at+p.length]), Cut: p.cut})
 		}
 	}
 	snap.Found = s.found()
 	snap.Blocks = s.blocks.found()
-	slices.SortFunc(snap.Threads[1:], func(a, b Thread) int { return a.TID - b.TID })
+	slices.SortFunc(snap.Threads[1:], func(a, b snapshot.Thread) int { return a.TID - b.TID })
 	snap.Pause = time.Duration(s.end - s.firstStop)
 	snap.Held = time.Duration(s.end - s.seen)
 	return snap, nil
 }
 
 // thread makes the result of one thread, for a snapshot.
-func (s *session) thread(t *tracee, snap *Snapshot) Thread {
-	result := Thread{TID: t.tid, Name: t.name, State: t.state, Err: t.err}
+func (s *session) thread(t *tracee, snap *snapshot.Snapshot) snapshot.Thread {
+	result := snapshot.Thread{TID: t.tid, Name: t.name, State: t.state, Err: t.err}
 	switch {
-	case errors.Is(t.err, ErrKernelWorker):
-		result.WaitChannel, result.KernelStack = kernelPlace(s.call.target.PID, t.tid)
+	case errors.Is(t.err, snapshot.ErrKernelWorker):
+		result.WaitChannel, result.KernelStack = process.KernelPlace(s.call.target.PID, t.tid)
 	case t.err != nil:
 	case t.length > 0:
 		result.Registers = slices.Clone(t.registers[:t.length])
@@ -285,19 +287,19 @@ func (s *session) thread(t *tracee, snap *Snapshot) Thread {
 			result.Floating = slices.Clone(t.floating[:])
 		}
 		copied := s.arena.memory[t.stackAt : t.stackAt+t.stackLen]
-		result.Stack = Stack{Start: t.stackStart, Data: snap.copyOf(copied), Cut: t.cut}
+		result.Stack = snapshot.Stack{Start: t.stackStart, Data: snap.CopyOf(copied), Cut: t.cut}
 		result.Others = s.others(t)
 		if t.stackLen == 0 {
-			result.Stack = Stack{}
+			result.Stack = snapshot.Stack{}
 			result.Err = noStackError(t)
 		}
 	case t.phase == seized && t.errno == 0:
 		result.Err = &DeadlineError{PID: t.tid, After: time.Since(s.call.started), State: t.state,
 			During: "the limit for the pause of its process was reached"}
 	case t.errno != 0 && t.errno != unix.ESRCH:
-		result.Err = systemError(t.tid, "read registers", t.errno)
+		result.Err = process.Failed(t.tid, "read registers", t.errno)
 	default:
-		result.Err = exitedError(t.tid)
+		result.Err = process.Exited(t.tid)
 	}
 	return result
 }

@@ -1,5 +1,7 @@
 package ptrace
 
+import "pg_stat_backtrace/ptrace/snapshot"
+
 // stackAround returns the part of memory that is the stack at a stack pointer sp.
 //
 //go:nosplit
@@ -7,7 +9,7 @@ package ptrace
 func (s *session) stackAround(sp uint64) (start, end uint64, ok bool) {
 	low, high := 0, len(s.spans)
 	for low < high {
-		if middle := int(uint(low+high) >> 1); s.spans[middle].end > sp {
+		if middle := int(uint(low+high) >> 1); s.spans[middle].End > sp {
 			high = middle
 		} else {
 			low = middle + 1
@@ -19,13 +21,13 @@ func (s *session) stackAround(sp uint64) (start, end uint64, ok bool) {
 	found := &s.spans[low]
 	start = sp - min(s.redZone, sp)
 	switch {
-	case found.start <= sp && !found.grows:
-		start = max(start, found.start)
-	case found.start <= sp:
-	case !found.grows || found.start-sp > maxGrowth:
+	case found.Start <= sp && !found.Grows:
+		start = max(start, found.Start)
+	case found.Start <= sp:
+	case !found.Grows || found.Start-sp > snapshot.MaxGrowth:
 		return 0, 0, false
 	}
-	return start, found.end, true
+	return start, found.End, true
 }
 
 // readable reports whether the address is in a readable mapping. The maps may be older (Options.MapsSnapshot), and
@@ -35,20 +37,20 @@ func (s *session) stackAround(sp uint64) (start, end uint64, ok bool) {
 //go:norace
 func (s *session) readable(address uint64) bool {
 	low, high := 0, len(s.spans)
-	if high == 0 || address < s.spans[0].start || address >= s.spans[high-1].end {
+	if high == 0 || address < s.spans[0].Start || address >= s.spans[high-1].End {
 		return false
 	}
 	if s.call.options.MapsSnapshot != nil {
 		return true
 	}
 	for low < high {
-		if middle := int(uint(low+high) >> 1); s.spans[middle].end > address {
+		if middle := int(uint(low+high) >> 1); s.spans[middle].End > address {
 			high = middle
 		} else {
 			low = middle + 1
 		}
 	}
-	return low < len(s.spans) && s.spans[low].start <= address
+	return low < len(s.spans) && s.spans[low].Start <= address
 }
 
 // together reports whether two addresses lie in the same mapping.

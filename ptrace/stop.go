@@ -6,6 +6,9 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/nosched"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // This file contains the code that runs while the target is stopped. The Go scheduler sees it as one system call. The
@@ -83,7 +86,7 @@ func (s *session) stopAndCopyNoSched() bool {
 			stopped = s.lookLater()
 		}
 	}
-	entersyscall()
+	nosched.EnterSyscall()
 	for ; ; first = false {
 		if !first {
 			if s.nap == lastNap {
@@ -97,12 +100,12 @@ func (s *session) stopAndCopyNoSched() bool {
 		}
 		s.unblock()
 		s.tries++
-		if stopped || isSet(&s.call.quit) || s.call.hook != nil || s.clock() >= s.until {
+		if stopped || nosched.IsSet(&s.call.quit) || s.call.hook != nil || s.clock() >= s.until {
 			break
 		}
 	}
 	s.relax() // the scheduler may wait for one of its threads, which an urgent thread keeps off the processor
-	exitsyscall()
+	nosched.ExitSyscall()
 	return stopped
 }
 
@@ -260,7 +263,7 @@ func (s *session) copyPiece(p *piece, t *tracee) {
 //go:nosplit
 //go:norace
 func (s *session) copyRegisters(t *tracee) (sp uint64, ok bool) {
-	t.vector = iovec{uintptr(unsafe.Pointer(&t.registers)), maxRegisters}
+	t.vector = iovec{uintptr(unsafe.Pointer(&t.registers)), snapshot.MaxRegisters}
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_GETREGSET, uintptr(t.tid), ntPRStatus,
 		uintptr(unsafe.Pointer(&t.vector)), 0, 0)
 	if errno != 0 {
@@ -268,10 +271,10 @@ func (s *session) copyRegisters(t *tracee) (sp uint64, ok bool) {
 		return 0, false
 	}
 	t.length = int(t.vector.length)
-	if floatingSize > 0 {
+	if snapshot.FloatingSize > 0 {
 		t.copyFloating()
 	}
-	return spOf(&t.registers, t.length)
+	return snapshot.StackPointer(&t.registers, t.length)
 }
 
 // copyOwnStack reads the stack of a stopped thread. It returns false if there is no stack at its stack pointer.
@@ -306,10 +309,10 @@ func (s *session) copyOwnStack(t *tracee, sp uint64) bool {
 //go:nosplit
 //go:norace
 func (t *tracee) copyFloating() {
-	t.vector = iovec{uintptr(unsafe.Pointer(&t.floating)), floatingSize}
+	t.vector = iovec{uintptr(unsafe.Pointer(&t.floating)), snapshot.FloatingSize}
 	_, _, errno := unix.RawSyscall6(unix.SYS_PTRACE, unix.PTRACE_GETREGSET, uintptr(t.tid), ntFPRegSet,
 		uintptr(unsafe.Pointer(&t.vector)), 0, 0)
-	t.hasFloat = errno == 0 && t.vector.length == floatingSize
+	t.hasFloat = errno == 0 && t.vector.length == snapshot.FloatingSize
 }
 
 // read appends memory of the target to the arena, as far as there is room and the memory is readable.

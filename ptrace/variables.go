@@ -5,6 +5,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // This file reads the variables of ExtraReads, and their expected targets, in the system call that reads the stack.
@@ -29,12 +31,12 @@ func (r *extraReads) join() {
 	for _, w := range words {
 		end := w + 8
 		if last := r.nNear - 1; last >= 0 && end > w {
-			if s := &r.near[last]; end-s.start <= maxNear && s.start/page == (end-1)/page {
-				s.end = end
+			if s := &r.near[last]; end-s.Start <= maxNear && s.Start/page == (end-1)/page {
+				s.End = end
 				continue
 			}
 		}
-		r.near[r.nNear] = span{start: w, end: end}
+		r.near[r.nNear] = snapshot.Span{Start: w, End: end}
 		r.nNear++
 	}
 }
@@ -47,7 +49,7 @@ func (s *session) wantVariables() {
 	r := &s.extra
 	r.n = 0
 	for i := range r.nNear {
-		s.wantBlock(r.near[i].start, int(r.near[i].end-r.near[i].start))
+		s.wantBlock(r.near[i].Start, int(r.near[i].End-r.near[i].Start))
 	}
 }
 
@@ -68,7 +70,7 @@ func (s *session) wantWithStack(t *tracee) bool {
 			s.wantBytes(v.Expected, v.Follow)
 		}
 	}
-	return r.n > 0 && r.n < maxBlocks
+	return r.n > 0 && r.n < snapshot.MaxBlocks
 }
 
 // expectNothing removes the expected values of the variables.
@@ -113,7 +115,7 @@ func (s *session) readBehindVariables(t *tracee, start, end uint64) (n int, ok b
 func (s *session) loadVariable(address uint64) uint64 {
 	r := &s.extra
 	for i := range r.nNear {
-		if off := address - r.near[i].start; address >= r.near[i].start && off < maxNear {
+		if off := address - r.near[i].Start; address >= r.near[i].Start && off < maxNear {
 			if word := s.loadWord(i, int(off)); word != 0 {
 				return word
 			}

@@ -4,6 +4,8 @@ import (
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // phase is the state of a thread in a capture.
@@ -43,8 +45,8 @@ type tracee struct {
 	stackAt    int // in the session's arena
 	stackLen   int
 
-	registers [maxRegisters]byte
-	floating  [floatingSize]byte
+	registers [snapshot.MaxRegisters]byte
+	floating  [snapshot.FloatingSize]byte
 	hasFloat  bool
 
 	parts  [maxParts]part // of its coroutines

@@ -1,7 +1,6 @@
 package ptrace
 
 import (
-	"context"
 	"errors"
 	"os"
 	"os/exec"
@@ -14,26 +13,28 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/observe"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // TestKernelWorker captures all threads of a process that has a worker thread of the kernel. The worker must not be
 // stopped, and its work must not fail. The snapshot shows where in the kernel it is.
 func TestKernelWorker(t *testing.T) {
 	t.Parallel()
-	for name, capture := range map[string]func(context.Context, Target, Options) (*Snapshot, error){
-		"stop": Capture, "nonstop": Observe,
+	for name, capture := range map[string]engine{
+		"stop": Capture, "nonstop": observe.Observe,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			pipe, c := startUring(t)
 			for range 20 {
-				snap, err := capture(t.Context(), anyTarget(c.pid), Options{AllThreads: true})
+				snap, err := capture(t.Context(), anyTarget(c.pid), snapshot.Options{AllThreads: true})
 				if err != nil {
 					t.Fatal(err)
 				}
-				i := slices.IndexFunc(snap.Threads, func(th Thread) bool { return strings.HasPrefix(th.Name, "iou-wrk") })
-				if i <= 0 || !errors.Is(snap.Threads[i].Err, ErrKernelWorker) || snap.Threads[0].Err != nil {
+				i := slices.IndexFunc(snap.Threads, func(th snapshot.Thread) bool { return strings.HasPrefix(th.Name, "iou-wrk") })
+				if i <= 0 || !errors.Is(snap.Threads[i].Err, snapshot.ErrKernelWorker) || snap.Threads[0].Err != nil {
 					t.Fatalf("%+v", snap.Threads)
 				}
 				w := &snap.Threads[i]

@@ -9,7 +9,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
@@ -197,10 +197,10 @@ const endsIn = 200 * time.Millisecond
 
 // refusal is why a process is not captured, as the caller is told: of one that has ended since it was identified that,
 // and not that it runs for no role.
-func refusal(err error, target ptrace.Target) error {
+func refusal(err error, target process.Target) error {
 	var denied *authz.Denied
 	if errors.As(err, &denied) && denied.Unlisted && target.Held.EndsWithin(endsIn) {
-		return fmt.Errorf("process %d: %w", target.PID, ptrace.ErrExited)
+		return fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
 	}
 	return err
 }
@@ -210,7 +210,7 @@ func (w *Worker) permit() *authz.Policy {
 }
 
 // member identifies a process of the cluster that may be asked about.
-func member(c pgcluster.Cluster, pid int) (ptrace.Target, error) {
+func member(c pgcluster.Cluster, pid int) (process.Target, error) {
 	target, err := c.Contains(pid)
 	switch {
 	case errors.Is(err, pgcluster.ErrPostmaster):

@@ -16,7 +16,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/pgcluster"
@@ -227,42 +227,42 @@ func TestRefusal(t *testing.T) {
 	t.Parallel()
 	unlisted := authz.Decide(authz.Caller{OID: 10}, 1, authz.Facts{CallerExists: true})
 	auxiliary := authz.Decide(authz.Caller{OID: 10}, 1, authz.Facts{CallerExists: true, Found: true})
-	start := func() (*exec.Cmd, ptrace.Target) {
+	start := func() (*exec.Cmd, process.Target) {
 		c := exec.CommandContext(t.Context(), "sleep", "100")
 		if err := c.Start(); err != nil {
 			t.Fatal(err)
 		}
-		held, err := ptrace.Hold(c.Process.Pid)
+		held, err := process.Hold(c.Process.Pid)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(held.Release)
-		return c, ptrace.Target{PID: c.Process.Pid, Held: held}
+		return c, process.Target{PID: c.Process.Pid, Held: held}
 	}
 	stays, living := start()
 	ends, ending := start()
 	for _, tt := range []struct {
 		name   string
 		err    error
-		target ptrace.Target
+		target process.Target
 	}{
 		{"allowed", nil, ending},
 		{"an auxiliary process", auxiliary, ending},
 		{"one that lives", unlisted, living},
-		{"one that is not held", unlisted, ptrace.Target{PID: ending.PID}},
+		{"one that is not held", unlisted, process.Target{PID: ending.PID}},
 	} {
-		if got := refusal(tt.err, tt.target); !errors.Is(got, tt.err) || errors.Is(got, ptrace.ErrExited) {
+		if got := refusal(tt.err, tt.target); !errors.Is(got, tt.err) || errors.Is(got, process.ErrExited) {
 			t.Errorf("%s: %v", tt.name, got)
 		}
 	}
 	answer := make(chan error)
 	go func() { answer <- refusal(unlisted, ending) }()
 	_ = ends.Process.Kill()
-	if err := <-answer; !errors.Is(err, ptrace.ErrExited) || failure(ending.PID, err).SQLState != "55000" {
+	if err := <-answer; !errors.Is(err, process.ErrExited) || failure(ending.PID, err).SQLState != "55000" {
 		t.Errorf("one that ends: %v", err)
 	}
 	_ = ends.Wait()
-	if err := refusal(auxiliary, ending); errors.Is(err, ptrace.ErrExited) {
+	if err := refusal(auxiliary, ending); errors.Is(err, process.ErrExited) {
 		t.Errorf("an auxiliary process that has ended: %v", err)
 	}
 	_ = stays.Process.Kill()
@@ -285,7 +285,7 @@ func TestFailure(t *testing.T) {
 			&authz.Denied{SQLState: "42501", Message: "permission denied", Detail: "D.", Hint: "H."}, "ERROR", "42501",
 			"permission denied", "D.",
 		},
-		{fmt.Errorf("x: %w", ptrace.ErrExited), "ERROR", "55000", "process with PID 4711 has exited", ""},
+		{fmt.Errorf("x: %w", process.ErrExited), "ERROR", "55000", "process with PID 4711 has exited", ""},
 		{errors.New("surprise in /a/file"), "ERROR", "XX000", "could not capture process with PID 4711", ""},
 		{fmt.Errorf("%w: %w", errNoServer, pgcluster.ErrNotRunning), "ERROR", "55000", "the server is shutting down", ""},
 	}

@@ -11,7 +11,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/barrier"
 	"pg_stat_backtrace/worker/pgcluster"
@@ -70,7 +70,7 @@ func pendingBarrier(c pgcluster.Cluster) ([]int, error) {
 		return nil, err
 	}
 	read := func(addr uint64, p []byte) error {
-		n, err := ptrace.ReadMemory(c.PostmasterPID, addr, p)
+		n, err := process.ReadMemory(c.PostmasterPID, addr, p)
 		if err == nil && n < len(p) {
 			err = io.ErrUnexpectedEOF
 		}

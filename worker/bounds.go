@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/admission"
 	"pg_stat_backtrace/worker/authz"
@@ -150,7 +151,7 @@ type captured struct {
 // take has a process captured when its turn comes, and hands the trace to render. The trace is freed then: its text is
 // a tenth of it, and other captures wait.
 func (w *Worker) take(
-	ctx context.Context, who authz.Caller, target ptrace.Target, o capture.Options, render func(*trace.Trace),
+	ctx context.Context, who authz.Caller, target process.Target, o capture.Options, render func(*trace.Trace),
 ) (captured, error) {
 	done, err := w.bounds.capturing(ctx, who, o)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/host/gomaxprocs"
@@ -126,7 +126,7 @@ func (w *Worker) captureMany(
 		outcomes[i].pid = pid
 	}
 	// First who each of them is, then whether the caller may, then the capture, which is held to that identity.
-	targets := make([]ptrace.Target, len(outcomes))
+	targets := make([]process.Target, len(outcomes))
 	each(outcomes, func(i int, o *outcome) { targets[i], o.err = target(c, o.pid, req.Backend) })
 	defer func() {
 		for i := range targets {
@@ -149,7 +149,7 @@ func (w *Worker) captureMany(
 		// Processes that have ended meanwhile, and what the postmaster has started that is no server process, such as a
 		// shell for archive_command.
 		outcomes = slices.DeleteFunc(outcomes, func(o outcome) bool {
-			return errors.Is(o.err, errNoProcess) || errors.Is(o.err, ptrace.ErrExited)
+			return errors.Is(o.err, errNoProcess) || errors.Is(o.err, process.ErrExited)
 		})
 	}
 	return outcomes
@@ -166,7 +166,7 @@ func manyText(req spool.Request, processes int) func(*trace.Trace) string {
 
 // captureNext captures one of many processes, unless the stacks before it have cost more than the role had.
 func (w *Worker) captureNext(
-	ctx context.Context, who authz.Caller, target ptrace.Target, options capture.Options, o *outcome,
+	ctx context.Context, who authz.Caller, target process.Target, options capture.Options, o *outcome,
 	text func(*trace.Trace) string,
 ) {
 	if !who.Superuser {
@@ -207,9 +207,9 @@ func identified(outcomes []outcome) []int {
 }
 
 // target identifies one of the processes; the caller's own backend is none that can be captured.
-func target(c pgcluster.Cluster, pid, backend int) (ptrace.Target, error) {
+func target(c pgcluster.Cluster, pid, backend int) (process.Target, error) {
 	if pid == backend {
-		return ptrace.Target{}, &sqlerror.Fault{
+		return process.Target{}, &sqlerror.Fault{
 			SQLState: sqlerror.NotInPrerequisiteState, Message: "cannot capture the backtrace of the current backend",
 		}
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/rs/zerolog"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/pgmemory"
@@ -65,7 +65,7 @@ func (w *Worker) memoryContexts(ctx context.Context, req spool.Request) (*captur
 	target, err := c.Contains(req.Targets[0])
 	switch {
 	case errors.Is(err, pgcluster.ErrPostmaster): // nothing is stopped
-		target = ptrace.Target{PID: c.PostmasterPID, UID: -1}
+		target = process.Target{PID: c.PostmasterPID, UID: -1}
 	case err != nil:
 		return nil, fmt.Errorf("%w: %w", errNoProcess, err)
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/metrics"
@@ -110,7 +110,7 @@ func (w *Worker) captureQueued(
 }
 
 // identify makes sure that the process is the server's, and the one that was asked about.
-func identify(c pgcluster.Cluster, req queue.Request) (ptrace.Target, error) {
+func identify(c pgcluster.Cluster, req queue.Request) (process.Target, error) {
 	target, err := c.Contains(req.PID)
 	if errors.Is(err, pgcluster.ErrPostmaster) {
 		return target, postmaster(req.PID)
@@ -121,9 +121,9 @@ func identify(c pgcluster.Cluster, req queue.Request) (ptrace.Target, error) {
 	stat, statErr := procfs.ReadStat(c.Local(req.PID))
 	switch {
 	case errors.Is(statErr, procfs.ErrGone), statErr == nil && stat.State == 'Z':
-		return target, ptrace.ErrExited
+		return target, process.ErrExited
 	case statErr == nil && stat.StartTime != req.Started, err == nil && target.StartTime != req.Started:
-		return target, ptrace.ErrRecycled
+		return target, process.ErrRecycled
 	case err != nil:
 		return target, fmt.Errorf("%w: %w", errNoProcess, err)
 	}

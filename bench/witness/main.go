@@ -16,7 +16,7 @@ import (
 	"os/signal"
 	"syscall"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 )
 
@@ -33,7 +33,7 @@ func main() {
 	defer stop()
 	var o options
 	flag.IntVar(&o.Rate, "rate", 200, "captures a second of each process")
-	flag.StringVar(&o.Engine, "engine", ptrace.Engine, "stop, or nonstop (blocked or running, as it comes)")
+	flag.StringVar(&o.Engine, "engine", snapshot.EngineStop, "stop, or nonstop (blocked or running, as it comes)")
 	flag.IntVar(&o.Walk, "walk", 10, "walk and name the stack of one in so many captures; 0: of none")
 	flag.Usage = func() {
 		fmt.Fprintln(flag.CommandLine.Output(), "usage: witness [OPTION]... DATA_DIRECTORY...")
@@ -41,7 +41,7 @@ func main() {
 	}
 	flag.Parse()
 	o.Dirs = flag.Args()
-	if len(o.Dirs) == 0 || o.Rate <= 0 || o.Rate > 10_000 || (o.Engine != ptrace.Engine && o.Engine != "nonstop") {
+	if len(o.Dirs) == 0 || o.Rate <= 0 || o.Rate > 10_000 || (o.Engine != snapshot.EngineStop && o.Engine != "nonstop") {
 		flag.Usage()
 		os.Exit(2) //nolint:gocritic // stop has nothing to undo yet
 	}

@@ -10,7 +10,10 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 )
 
@@ -23,7 +26,7 @@ type watched struct {
 	id     identity
 	parent int // 0: any
 	user   int
-	layout *ptrace.MapsSnapshot
+	layout *snapshot.MapsSnapshot
 	kind   string
 	tally  tally
 }
@@ -61,7 +64,7 @@ func (p *watched) capture(ctx context.Context, n int) bool {
 		p.layout = nil
 		p.kind = kindOf(p.id.pid, p.parent, p.kind)
 	}
-	target := ptrace.Target{PID: p.id.pid, StartTime: p.id.start, PPID: p.parent, UID: p.user}
+	target := process.Target{PID: p.id.pid, StartTime: p.id.start, PPID: p.parent, UID: p.user}
 	var err error
 	if walk := p.watch.options.Walk; walk > 0 && n%walk == walk-1 {
 		err = p.walk(ctx, target)
@@ -71,11 +74,11 @@ func (p *watched) capture(ctx context.Context, n int) bool {
 	switch {
 	case err == nil:
 		return true
-	case errors.Is(err, ptrace.ErrExited):
+	case errors.Is(err, process.ErrExited):
 		return false
-	case errors.Is(err, ptrace.ErrRecycled) && !lives(p.id):
+	case errors.Is(err, process.ErrRecycled) && !lives(p.id):
 		return false // its number belongs to another process already
-	case errors.Is(err, ptrace.ErrNotObserved):
+	case errors.Is(err, observe.ErrNotObserved):
 		p.tally.unseen(generic(err.Error())) // the caller would get this error, which may happen without a stop
 		return true
 	}
@@ -84,11 +87,11 @@ func (p *watched) capture(ctx context.Context, n int) bool {
 }
 
 // copy captures without checking the result.
-func (p *watched) copy(ctx context.Context, target ptrace.Target) error {
-	o := ptrace.Options{MapsSnapshot: p.layout}
+func (p *watched) copy(ctx context.Context, target process.Target) error {
+	o := snapshot.Options{MapsSnapshot: p.layout}
 	engine := ptrace.Capture
-	if p.watch.options.Engine != ptrace.Engine {
-		engine = ptrace.Observe
+	if p.watch.options.Engine != snapshot.EngineStop {
+		engine = observe.Observe
 	}
 	snap, err := engine(ctx, target, o)
 	if err != nil {
@@ -100,8 +103,8 @@ func (p *watched) copy(ctx context.Context, target ptrace.Target) error {
 }
 
 // walk captures, unwinds and names.
-func (p *watched) walk(ctx context.Context, target ptrace.Target) error {
-	o := capture.Options{NonStop: p.watch.options.Engine != ptrace.Engine}
+func (p *watched) walk(ctx context.Context, target process.Target) error {
+	o := capture.Options{NonStop: p.watch.options.Engine != snapshot.EngineStop}
 	t, err := p.watch.capturer.Capture(ctx, target, o)
 	if err != nil {
 		return err
@@ -123,8 +126,8 @@ func generic(text string) string {
 
 // reason describes a failure so that equal ones are counted together.
 func reason(err error) string {
-	var denied *ptrace.PermissionError
-	var traced *ptrace.TracedError
+	var denied *process.PermissionError
+	var traced *process.TracedError
 	var late *ptrace.DeadlineError
 	switch {
 	case errors.As(err, &denied):
@@ -133,7 +136,7 @@ func reason(err error) string {
 		return "traced by " + traced.Name
 	case errors.As(err, &late):
 		return fmt.Sprintf("deadline, state %c", late.State)
-	case errors.Is(err, ptrace.ErrRecycled):
+	case errors.Is(err, process.ErrRecycled):
 		return "taken for another process"
 	}
 	return generic(err.Error())

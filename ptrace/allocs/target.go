@@ -7,8 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -26,7 +26,7 @@ type Function struct {
 
 // Target is a process and its allocator.
 type Target struct {
-	Process ptrace.Target
+	Process process.Target
 	// File is the open file of the image that has the functions. The caller closes it when Open has returned.
 	File *os.File
 	// Functions are those to probe.
@@ -51,7 +51,7 @@ func (t *Target) verify(maps []procfs.Mapping) error {
 			continue
 		}
 		var code [1]byte
-		if _, err := ptrace.ReadMemory(t.Process.PID, m.Start+f.Offset-m.Offset, code[:]); err != nil {
+		if _, err := process.ReadMemory(t.Process.PID, m.Start+f.Offset-m.Offset, code[:]); err != nil {
 			return err
 		}
 		if code[0] == breakpoint {

@@ -11,8 +11,10 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/sampler"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // ErrUnsupported means that the kernel, or the process's allocator, does not allow a trace.
@@ -54,7 +56,7 @@ const interval = 50 * time.Millisecond
 // Stack is the stack of a call path when it occurred first. The same call path can have several numbers.
 type Stack struct {
 	Number   uint64
-	Snapshot *ptrace.Snapshot
+	Snapshot *snapshot.Snapshot
 }
 
 // Progress are the figures up to a moment.
@@ -92,7 +94,7 @@ type Result struct {
 type Tracer struct {
 	target  Target
 	options Options
-	process *ptrace.CopiedProcess
+	process *sampler.CopiedProcess
 	kernel  *allocsbpf.Tracer
 	clock   int32 // the process's processor time, for clock_gettime
 	began   time.Time
@@ -102,7 +104,7 @@ type Tracer struct {
 	stepped map[allocsbpf.Kind]bool
 }
 
-// Open attaches to a process. The error is ErrUnsupported, fs.ErrPermission, or one of ptrace.Observe.
+// Open attaches to a process. The error is ErrUnsupported, fs.ErrPermission, or one of observe.Observe.
 func Open(t Target, o Options) (tr *Tracer, err error) {
 	if o.MaxOverhead == 0 {
 		o.MaxOverhead = DefaultOverhead
@@ -128,7 +130,7 @@ func Open(t Target, o Options) (tr *Tracer, err error) {
 			tr = nil
 		}
 	}()
-	if tr.process, err = ptrace.NewCopiedProcess(t.Process); err != nil {
+	if tr.process, err = sampler.NewCopiedProcess(t.Process); err != nil {
 		return tr, err
 	}
 	tr.kernel, err = allocsbpf.New(allocsbpf.Config{
@@ -153,7 +155,7 @@ func (t *Tracer) attach() error {
 	t.began, t.cpu = time.Now(), t.cpuTime()
 	err := t.kernel.Attach(path, t.target.Process.PID, functions)
 	if errors.Is(err, fs.ErrNotExist) && !t.process.Lives() {
-		return fmt.Errorf("process %d: %w", t.target.Process.PID, ptrace.ErrExited)
+		return fmt.Errorf("process %d: %w", t.target.Process.PID, process.ErrExited)
 	}
 	if err != nil {
 		return err
@@ -302,12 +304,12 @@ func (t *Tracer) fetch(deadline time.Time) (stacks []Stack, err error) {
 		deadline = time.Now()
 		if s.CodePages != t.pages || len(stacks) == 0 {
 			// A failure leaves the mappings as they were read last: the process has ended.
-			if err := t.learnCode(); err != nil && !errors.Is(err, ptrace.ErrExited) && !errors.Is(err, os.ErrNotExist) {
+			if err := t.learnCode(); err != nil && !errors.Is(err, process.ErrExited) && !errors.Is(err, os.ErrNotExist) {
 				return nil, err
 			}
 		}
 		r := &s.Registers
-		stacks = append(stacks, Stack{s.Number, t.process.Snapshot(&ptrace.CopiedStack{
+		stacks = append(stacks, Stack{s.Number, t.process.Snapshot(&sampler.CopiedStack{
 			TID: s.TID, IP: r.IP, SP: r.SP, BP: r.BP, BX: r.BX, R12: r.R12, R13: r.R13, R14: r.R14, R15: r.R15,
 			Data: append([]byte(nil), s.Data...), Cut: s.Cut,
 		})})

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"runtime"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // ErrNotInPlace means that an instruction of a process is not the breakpoint that the kernel should have put there.
@@ -23,7 +23,7 @@ var breakpoints = map[string][]byte{"amd64": {0xcc}, "arm64": {0xa0, 0, 0x20, 0x
 func Verify(pid int, address uint64) error {
 	breakpoint := breakpoints[runtime.GOARCH]
 	code := make([]byte, len(breakpoint))
-	n, err := ptrace.ReadMemory(pid, address, code)
+	n, err := process.ReadMemory(pid, address, code)
 	if err != nil || n < len(code) {
 		return nil //nolint:nilerr // there is nothing to verify
 	}

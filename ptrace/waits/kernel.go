@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/sampler"
 )
 
 // kernel reads the figures of programs in the kernel.
@@ -29,7 +29,7 @@ type kernel struct {
 	buffer   waitsbpf.Slot     // for reading
 	base     waitsbpf.Counters // at the last reset
 	keep     keeper
-	copied   map[int]*ptrace.CopiedProcess // processes whose stacks were copied
+	copied   map[int]*sampler.CopiedProcess // processes whose stacks were copied
 }
 
 // tally is what was read of a slot's present process. The kernel's counters of a histogram are short, so differences

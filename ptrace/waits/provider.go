@@ -5,7 +5,7 @@ import (
 	"math/bits"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // Buckets is how many ranges the histogram of an event has. The first is for less than 1024 ns, each other for up to
@@ -192,7 +192,7 @@ type Stack struct {
 	Event    uint32
 	Query    uint64 // 0 if there is none
 	Took     time.Duration
-	Snapshot *ptrace.Snapshot
+	Snapshot *snapshot.Snapshot
 }
 
 // Stacker is a provider that copies stacks of waits: see Options.Stacks.

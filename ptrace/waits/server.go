@@ -7,7 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -216,7 +216,7 @@ func word(pid int, address uint64) (uint64, error) {
 }
 
 func readFull(pid int, address uint64, into []byte) error {
-	n, err := ptrace.ReadMemory(pid, address, into)
+	n, err := process.ReadMemory(pid, address, into)
 	if err == nil && n < len(into) {
 		err = io.ErrUnexpectedEOF
 	}

@@ -1,8 +1,9 @@
 package waits
 
 import (
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/sampler"
 )
 
 // maxCopied bounds the processes that are held for their stacks, maxStacks the stacks that are handed on at a time.
@@ -33,7 +34,7 @@ func (k *kernel) Stacks() (list []Stack, unnamed int) {
 		}
 		r := &s.Registers
 		list = append(list, Stack{PID: s.PID, Event: s.Event, Query: s.Query, Took: s.Took, Snapshot: p.Snapshot(
-			&ptrace.CopiedStack{
+			&sampler.CopiedStack{
 				TID: s.PID, IP: r[16], SP: r[19], BP: r[4], BX: r[5], R12: r[3], R13: r[2], R14: r[1], R15: r[0],
 				Data: s.Data, Cut: s.Cut,
 			})})
@@ -42,7 +43,7 @@ func (k *kernel) Stacks() (list []Stack, unnamed int) {
 }
 
 // copiedProcess returns a process with mappings that were read after the copy; nil if it has ended.
-func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *ptrace.CopiedProcess {
+func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *sampler.CopiedProcess {
 	p := k.copied[pid]
 	if p != nil && !p.Lives() {
 		p.Release()
@@ -58,12 +59,12 @@ func (k *kernel) copiedProcess(pid int, fresh map[int]bool) *ptrace.CopiedProces
 		}
 		fallthrough
 	case p == nil:
-		made, err := ptrace.NewCopiedProcess(ptrace.Target{PID: pid, UID: -1, PPID: k.procs.Postmaster})
+		made, err := sampler.NewCopiedProcess(process.Target{PID: pid, UID: -1, PPID: k.procs.Postmaster})
 		if err != nil {
 			return nil
 		}
 		if k.copied == nil {
-			k.copied = make(map[int]*ptrace.CopiedProcess)
+			k.copied = make(map[int]*sampler.CopiedProcess)
 		}
 		k.copied[pid], p = made, made
 	case !fresh[pid]:

@@ -19,9 +19,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/allocs"
 	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
@@ -134,7 +134,7 @@ func tryDuring(t testing.TB, pid int, o allocs.Options, work func()) (*Report, e
 	if o.MaxOverhead == 0 {
 		o.MaxOverhead = -1 // a loaded machine makes estimates high
 	}
-	target := ptrace.Target{PID: pid, UID: -1, StartTime: stat.StartTime}
+	target := process.Target{PID: pid, UID: -1, StartTime: stat.StartTime}
 	return Run(ctx, c, target, a, o, func(*allocs.Progress) {
 		if began {
 			return
@@ -392,7 +392,7 @@ func codeAtMalloc(t *testing.T, pid int) byte {
 	for _, m := range maps {
 		if m.Inode == st.Ino && m.Perms&procfs.Exec != 0 && offset >= m.Offset && offset-m.Offset < m.End-m.Start {
 			var code [1]byte
-			if _, err := ptrace.ReadMemory(pid, m.Start+offset-m.Offset, code[:]); err != nil {
+			if _, err := process.ReadMemory(pid, m.Start+offset-m.Offset, code[:]); err != nil {
 				t.Fatal(err)
 			}
 			return code[0]

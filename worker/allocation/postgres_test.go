@@ -11,8 +11,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/allocs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgmemory"
 )
@@ -20,7 +20,7 @@ import (
 // contextBytes is the sum of the memory contexts of a process.
 func contextBytes(t *testing.T, c *capture.Capturer, pid int) int64 {
 	t.Helper()
-	m, err := c.MemoryContexts(t.Context(), ptrace.Target{PID: pid, UID: -1},
+	m, err := c.MemoryContexts(t.Context(), process.Target{PID: pid, UID: -1},
 		pgmemory.Options{MaxContexts: 1 << 20, MaxPages: 1 << 17})
 	if err != nil {
 		t.Fatal(err)

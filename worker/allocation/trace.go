@@ -7,9 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/allocs"
 	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -39,7 +40,7 @@ type Report struct {
 // too much: see allocs.Tracer. It calls report several times a second. The error is one of allocs.Open, or one of
 // reading.
 func Run(
-	ctx context.Context, c *capture.Capturer, target ptrace.Target, a *Allocator, o allocs.Options,
+	ctx context.Context, c *capture.Capturer, target process.Target, a *Allocator, o allocs.Options,
 	report func(*allocs.Progress),
 ) (*Report, error) {
 	t := a.target
@@ -69,7 +70,7 @@ type namer struct {
 
 // take names new stacks.
 func (n *namer) take(list []allocs.Stack) error {
-	snapshots := make([]*ptrace.Snapshot, len(list))
+	snapshots := make([]*snapshot.Snapshot, len(list))
 	for i := range list {
 		snapshots[i] = list[i].Snapshot
 	}

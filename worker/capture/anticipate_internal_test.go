@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/symbol"
 	"pg_stat_backtrace/worker/procmap"
@@ -63,7 +63,7 @@ func TestAnticipate(t *testing.T) {
 // TestAnticipated: a stack is the same whether or not something was read before it was known.
 func TestAnticipated(t *testing.T) {
 	_, snap, _ := snapshotOf(t, "5")
-	target := ptrace.Target{PID: snap.PID, UID: -1}
+	target := process.Target{PID: snap.PID, UID: -1}
 	for range 5 {
 		c, err := New(Config{LinesWait: time.Minute})
 		if err != nil {

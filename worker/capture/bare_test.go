@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 )
 
@@ -41,7 +41,7 @@ func TestBareSpin(t *testing.T) {
 			}
 			t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
 			c := capturer(t)
-			target := ptrace.Target{PID: cmd.Process.Pid, UID: -1}
+			target := process.Target{PID: cmd.Process.Pid, UID: -1}
 			spins := false // at first it is on its way there
 			for deadline := time.Now().Add(time.Minute); !spins; {
 				tr, err := c.Capture(t.Context(), target, capture.Options{})

@@ -1,15 +1,15 @@
 package capture
 
 import (
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/symbolize"
 )
 
 // extraReads returns the memory of the process to copy in the stop, or nil if there is none.
-func (r *run) extraReads() *ptrace.ExtraReads {
-	t := &ptrace.ExtraReads{}
+func (r *run) extraReads() *snapshot.ExtraReads {
+	t := &snapshot.ExtraReads{}
 	if !r.options.NoContext {
 		r.server.addTo(t)
 	}
@@ -21,7 +21,7 @@ func (r *run) extraReads() *ptrace.ExtraReads {
 }
 
 // build unwinds and names a snapshot, with the descriptions of generated code that are of the same moment.
-func (r *run) build(snap *ptrace.Snapshot) built {
+func (r *run) build(snap *snapshot.Snapshot) built {
 	c := r.capturer
 	open := func() *procmap.Space {
 		sp := c.processes.Open(snap.PID, r.target.StartTime, snap.Maps)
@@ -29,13 +29,13 @@ func (r *run) build(snap *ptrace.Snapshot) built {
 		return sp
 	}
 	space := open()
-	if snap.Engine == ptrace.Engine {
-		copied := frozen(&ptrace.Stack{}, snap.Found)
+	if snap.Engine == snapshot.EngineStop {
+		copied := frozen(&snapshot.Stack{}, snap.Found)
 		memory := func(addr uint64, p []byte) (int, error) { return copied(addr, p), nil }
 		space.Generated.AddFrom(&r.generated, memory, c.arch)
 		return c.build(snap, space, r.options, &r.server)
 	}
-	if snap.Engine == ptrace.EngineBlocked && len(snap.Threads) == 1 {
+	if snap.Engine == snapshot.EngineBlocked && len(snap.Threads) == 1 {
 		space.Generated.SameMoment = symbolize.ProcessMemory(snap.PID)
 	} else {
 		space.Generated.Disabled = true
@@ -53,7 +53,7 @@ func (r *run) build(snap *ptrace.Snapshot) built {
 // another capture would find nothing new.
 func (r *run) findGenerated(b *built) bool {
 	g := &b.space.Generated
-	if b.trace.Engine != ptrace.Engine || len(g.Unknown) == 0 {
+	if b.trace.Engine != snapshot.EngineStop || len(g.Unknown) == 0 {
 		return false
 	}
 	return r.generated.Add(b.space.JIT().Locate(symbolize.ProcessMemory(r.target.PID), g.Unknown))
@@ -61,7 +61,7 @@ func (r *run) findGenerated(b *built) bool {
 
 // asleep reports whether the only thread of a process has slept since the snapshot: it still sleeps in the same call,
 // and has not switched in between.
-func asleep(snap *ptrace.Snapshot) bool {
+func asleep(snap *snapshot.Snapshot) bool {
 	if len(snap.Threads) != 1 || snap.Threads[0].Syscall == nil {
 		return false
 	}

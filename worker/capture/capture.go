@@ -14,8 +14,9 @@ import (
 
 	"golang.org/x/sync/semaphore"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/dwarf"
@@ -119,7 +120,7 @@ func New(cfg Config) (*Capturer, error) {
 // Capture returns the named stack of the target. Errors are those of package ptrace, or ctx's. Concurrent calls with
 // the same target and options share one stop. If one of them is cancelled, the others still get the result. Callers
 // share the trace and must not change it.
-func (c *Capturer) Capture(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
+func (c *Capturer) Capture(ctx context.Context, target process.Target, o Options) (*trace.Trace, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
@@ -128,7 +129,7 @@ func (c *Capturer) Capture(ctx context.Context, target ptrace.Target, o Options)
 	})
 }
 
-func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
+func (c *Capturer) capture(ctx context.Context, target process.Target, o Options) (*trace.Trace, error) {
 	release, err := c.acquire(ctx, 3*cmp.Or(o.Deadline, defaultDeadline))
 	if err != nil {
 		return nil, err
@@ -144,7 +145,7 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 			target.StartTime = st.StartTime
 		}
 	}
-	opts := ptrace.Options{
+	opts := snapshot.Options{
 		MaxStack: o.MaxStack, RedZone: c.arch.RedZone, Deadline: o.Deadline, AllThreads: o.AllThreads,
 	}
 	r := run{capturer: c, target: target, options: o,
@@ -192,7 +193,7 @@ func (c *Capturer) capture(ctx context.Context, target ptrace.Target, o Options)
 // run is one call of Capturer.Capture, which may take several snapshots.
 type run struct {
 	capturer *Capturer
-	target   ptrace.Target
+	target   process.Target
 	options  Options
 	key      procmap.ProcessKey
 	check    procmap.Check
@@ -206,7 +207,7 @@ type run struct {
 
 // captureOnce takes and unwinds one snapshot. It then compares the mappings that it used with the process, except
 // mappings that it has compared before the stop.
-func (r *run) captureOnce(ctx context.Context, opts ptrace.Options) (built, error) {
+func (r *run) captureOnce(ctx context.Context, opts snapshot.Options) (built, error) {
 	c := r.capturer
 	snap, notStopped, err := takeSnapshot(ctx, r.target, opts, r.options.NonStop)
 	if err != nil {
@@ -218,16 +219,16 @@ func (r *run) captureOnce(ctx context.Context, opts ptrace.Options) (built, erro
 		return built{}, &trace.ReadingError{File: b.space.Unread, After: time.Since(r.began)}
 	}
 	usedCache := opts.MapsSnapshot != nil && snap.MapsSnapshot == opts.MapsSnapshot
-	if snap.Engine != ptrace.Engine {
+	if snap.Engine != snapshot.EngineStop {
 		r.check.Before = nil // observing may have taken long
 	}
 	stillMapped := true
 	switch {
 	case usedCache:
-		if stillMapped, err = r.check.StillMapped(snap.Maps, b.used, b.mapsTrusted); errors.Is(err, ptrace.ErrUnreachable) {
+		if stillMapped, err = r.check.StillMapped(snap.Maps, b.used, b.mapsTrusted); errors.Is(err, process.ErrUnreachable) {
 			return built{}, unreachable(r.target.PID, r.began)
 		} else if err != nil {
-			return built{}, fmt.Errorf("process %d: %w", r.target.PID, ptrace.ErrExited)
+			return built{}, fmt.Errorf("process %d: %w", r.target.PID, process.ErrExited)
 		}
 	case r.check.File != nil:
 		// The mappings were read just before the stop. If the process has ended since, or cannot be checked, they
@@ -262,7 +263,7 @@ type built struct {
 }
 
 // build unwinds and names a snapshot.
-func (c *Capturer) build(snap *ptrace.Snapshot, space *procmap.Space, o Options, server *serverProcess) built {
+func (c *Capturer) build(snap *snapshot.Snapshot, space *procmap.Space, o Options, server *serverProcess) built {
 	t := &trace.Trace{
 		PID: snap.PID, Engine: snap.Engine, Pause: snap.Pause, Held: snap.Held,
 		Threads: make([]trace.Thread, len(snap.Threads)),
@@ -278,7 +279,7 @@ func (c *Capturer) build(snap *ptrace.Snapshot, space *procmap.Space, o Options,
 		t.Threads[i] = w.describe(th, stop)
 		b.record(w.frames, stop)
 		named := time.Now()
-		if i == 0 && (snap.Engine == ptrace.Engine || th.Syscall != nil) {
+		if i == 0 && (snap.Engine == snapshot.EngineStop || th.Syscall != nil) {
 			server.read(t, snap, w.frames, space)
 		}
 		t.Unwind += ended.Sub(began)

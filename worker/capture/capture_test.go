@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
@@ -94,9 +94,9 @@ func capturer(t *testing.T) *capture.Capturer {
 func take(t *testing.T, c *capture.Capturer, pid int, o capture.Options) trace.Thread {
 	t.Helper()
 	var reading *trace.ReadingError
-	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 	for errors.As(err, &reading) { // a busy machine: the reading continues in the background
-		tr, err = c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+		tr, err = c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 	}
 	if err != nil {
 		t.Fatal(err)
@@ -333,7 +333,7 @@ func TestConcurrentCallersShareAStop(t *testing.T) {
 	for range 50 {
 		wg.Go(func() {
 			for range 20 {
-				tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+				tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
 				if err != nil {
 					t.Errorf("capture: %v", err)
 					return
@@ -353,7 +353,7 @@ func TestCancelledBefore(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	c := capturer(t)
-	if _, err := c.Capture(ctx, ptrace.Target{PID: 1, UID: -1}, capture.Options{}); err == nil {
+	if _, err := c.Capture(ctx, process.Target{PID: 1, UID: -1}, capture.Options{}); err == nil {
 		t.Error("no error")
 	}
 }
@@ -386,7 +386,7 @@ func BenchmarkCapture(b *testing.B) {
 	b.ReportAllocs()
 	var pause, walk, name time.Duration
 	for b.Loop() {
-		tr, err := c.Capture(b.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+		tr, err := c.Capture(b.Context(), process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
 		if err != nil {
 			b.Fatal(err)
 		}

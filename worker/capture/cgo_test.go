@@ -17,7 +17,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -60,13 +60,13 @@ func TestCgo(t *testing.T) {
 func compareCgo(t *testing.T, exe string) {
 	t.Helper()
 	cmd, dump := startGo(t, exe)
-	tr, err := patient(t, capture.Config{}).Capture(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1},
+	tr, err := patient(t, capture.Config{}).Capture(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1},
 		capture.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
 	all, err := patient(t, capture.Config{}).Goroutines(t.Context(),
-		ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+		process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,7 +171,7 @@ func TestGoLibrary(t *testing.T) {
 		return slices.Contains(goNames(&th), "main._Cfunc_cSleep")
 	})
 	checkLibrary(t, &th, "enter")
-	tr, err := c.Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+	tr, err := c.Goroutines(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

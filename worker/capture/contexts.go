@@ -7,7 +7,7 @@ import (
 	"os"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/pgmemory"
 	"pg_stat_backtrace/worker/procmap"
@@ -29,10 +29,10 @@ type MemoryContexts struct {
 }
 
 // MemoryContexts reads the memory contexts of a PostgreSQL process, without stopping it, until ctx ends. It returns
-// the errors of ptrace.ReadMemory and of package pgmemory, ErrNotPostgres and ptrace.ErrRecycled. If the kernel still
-// blocks the read then, the error is ptrace.ErrUnreachable.
+// the errors of process.ReadMemory and of package pgmemory, ErrNotPostgres and process.ErrRecycled. If the kernel still
+// blocks the read then, the error is process.ErrUnreachable.
 func (c *Capturer) MemoryContexts(
-	ctx context.Context, target ptrace.Target, o pgmemory.Options,
+	ctx context.Context, target process.Target, o pgmemory.Options,
 ) (*MemoryContexts, error) {
 	if err := c.limit.Acquire(ctx, 1); err != nil {
 		return nil, err
@@ -56,35 +56,35 @@ func (c *Capturer) MemoryContexts(
 	case r := <-done:
 		return r.contexts, r.err
 	case <-time.After(lastReads):
-		return nil, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrUnreachable)
+		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrUnreachable)
 	}
 }
 
 func (c *Capturer) memoryContexts(
-	ctx context.Context, target ptrace.Target, o pgmemory.Options,
+	ctx context.Context, target process.Target, o pgmemory.Options,
 ) (*MemoryContexts, error) {
 	before, err := procfs.ReadStat(target.PID)
 	if err != nil {
-		return nil, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrExited)
+		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
 	}
 	if target.StartTime != 0 && target.StartTime != before.StartTime {
-		return nil, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrRecycled)
+		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrRecycled)
 	}
-	ptrace.ProbeReadable(target.PID)
+	process.ProbeReadable(target.PID)
 	server, bias, err := c.memoryServer(procmap.ProcessKey{PID: target.PID, StartTime: before.StartTime})
 	if err != nil {
 		return nil, err
 	}
 	tree, err := server.Read(ctx, func(addr uint64, p []byte) int {
-		n, _ := ptrace.ReadMemory(target.PID, addr, p)
+		n, _ := process.ReadMemory(target.PID, addr, p)
 		return n
 	}, bias, o)
 	after, gone := procfs.ReadStat(target.PID)
 	switch {
 	case gone != nil || after.State == 'Z' || after.State == 'X':
-		return nil, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrExited)
+		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
 	case after.StartTime != before.StartTime:
-		return nil, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrRecycled)
+		return nil, fmt.Errorf("process %d: %w", target.PID, process.ErrRecycled)
 	case err != nil:
 		return nil, fmt.Errorf("process %d: %w", target.PID, err)
 	}
@@ -96,12 +96,12 @@ func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint6
 	exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", key.PID))
 	if err != nil {
 		// Reading the memory gives the cause as an error.
-		_, err = ptrace.ReadMemory(key.PID, 0, make([]byte, 1))
+		_, err = process.ReadMemory(key.PID, 0, make([]byte, 1))
 		return nil, 0, err
 	}
 	maps, err := procfs.Maps(key.PID)
 	if err != nil || len(maps) == 0 {
-		_, err = ptrace.ReadMemory(key.PID, 0, make([]byte, 1))
+		_, err = process.ReadMemory(key.PID, 0, make([]byte, 1))
 		return nil, 0, err
 	}
 	space := c.processes.Open(key.PID, key.StartTime, maps)
@@ -113,7 +113,7 @@ func (c *Capturer) memoryServer(key procmap.ProcessKey) (*pgmemory.Server, uint6
 		return nil, 0, fmt.Errorf("process %d: %s has not been read in time", key.PID, space.Unread)
 	case known.process == nil:
 		// A program that cannot be read looks like a program other than PostgreSQL.
-		if _, err := ptrace.ReadMemory(key.PID, maps[0].Start, make([]byte, 1)); errors.Is(err, ptrace.ErrNotPermitted) {
+		if _, err := process.ReadMemory(key.PID, maps[0].Start, make([]byte, 1)); errors.Is(err, process.ErrNotPermitted) {
 			return nil, 0, err
 		}
 		return nil, 0, fmt.Errorf("process %d: %w", key.PID, ErrNotPostgres)

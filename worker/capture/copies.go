@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
@@ -18,7 +18,7 @@ type Copy struct {
 	PID       int
 	StartTime uint64
 	// Thread has at least Registers and Stack.
-	Thread ptrace.Thread
+	Thread snapshot.Thread
 }
 
 // CopiesOptions configures how copies are unwound. The zero value is the default.

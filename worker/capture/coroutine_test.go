@@ -3,7 +3,7 @@ package capture_test
 import (
 	"testing"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 )
 
@@ -14,7 +14,7 @@ func TestCoroutineBase(t *testing.T) {
 	pid := run(t, compile(t, "testdata/coroutine.c"))
 	awaitState(t, pid, 'S')
 	for _, nonStop := range []bool{false, true} {
-		tr, err := capturer(t).Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
+		tr, err := capturer(t).Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
 		if err != nil {
 			t.Fatal(err)
 		}

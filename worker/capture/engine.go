@@ -7,6 +7,9 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 const (
@@ -34,10 +37,10 @@ func (e *NotStoppedError) Unwrap() []error { return []error{e.Stop, e.Observe} }
 // takeSnapshot copies the process. It does so without a stop if nonStop is set or if a stop is impossible. In the second
 // case notStopped has the reason.
 func takeSnapshot(
-	ctx context.Context, target ptrace.Target, o ptrace.Options, nonStop bool,
-) (snap *ptrace.Snapshot, notStopped string, err error) {
+	ctx context.Context, target process.Target, o snapshot.Options, nonStop bool,
+) (snap *snapshot.Snapshot, notStopped string, err error) {
 	if nonStop {
-		snap, err = ptrace.Observe(ctx, target, o)
+		snap, err = observe.Observe(ctx, target, o)
 		return snap, "", err
 	}
 	started := time.Now()
@@ -56,7 +59,7 @@ func takeSnapshot(
 		if !o.AllThreads {
 			look.Deadline = min(deadline, lookTime)
 		}
-		seen, observeErr := ptrace.Observe(ctx, target, look)
+		seen, observeErr := observe.Observe(ctx, target, look)
 		if observeErr == nil {
 			return seen, reason(err), nil
 		}
@@ -71,12 +74,12 @@ func takeSnapshot(
 // impossible reports whether an error means that the process cannot be stopped.
 func impossible(ctx context.Context, err error) bool {
 	return ctx.Err() == nil &&
-		(errors.Is(err, ptrace.ErrTraced) || errors.Is(err, ptrace.ErrDeadline) || errors.Is(err, ptrace.ErrDumping))
+		(errors.Is(err, process.ErrTraced) || errors.Is(err, ptrace.ErrDeadline) || errors.Is(err, ptrace.ErrDumping))
 }
 
 // reason returns a short text with the reason for which a process was not stopped.
 func reason(err error) string {
-	var traced *ptrace.TracedError
+	var traced *process.TracedError
 	var late *ptrace.DeadlineError
 	switch {
 	case errors.As(err, &traced) && traced.Name != "":
@@ -94,7 +97,7 @@ func reason(err error) string {
 }
 
 // kernel returns the kernel functions in which a thread was, or its wait channel if the stack is unknown.
-func kernel(th *ptrace.Thread) []string {
+func kernel(th *snapshot.Thread) []string {
 	if len(th.KernelStack) == 0 && th.WaitChannel != "" {
 		return []string{th.WaitChannel}
 	}

@@ -8,8 +8,9 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/jit"
 	"pg_stat_backtrace/worker/jitcode"
 	"pg_stat_backtrace/worker/trace"
@@ -134,7 +135,7 @@ func forgetDescriptors(t *testing.T, c *Capturer, pid int) {
 
 func frames(t *testing.T, c *Capturer, pid int, o Options) []trace.Frame {
 	t.Helper()
-	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,23 +155,23 @@ func samePCs(t *testing.T, a, b []trace.Frame) {
 func TestMergedPieces(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		in, want []ptrace.Range
+		in, want []snapshot.Range
 	}{
 		{"none", nil, nil},
-		{"one", []ptrace.Range{{Address: 10, Length: 5}}, []ptrace.Range{{Address: 10, Length: 5}}},
-		{"touching, not in order", []ptrace.Range{{Address: 4000, Length: 96}, {Address: 3000, Length: 1000}},
-			[]ptrace.Range{{Address: 3000, Length: 1096}}},
-		{"one in another", []ptrace.Range{{Address: 0, Length: 900}, {Address: 10, Length: 5}},
-			[]ptrace.Range{{Address: 0, Length: 900}}},
-		{"far apart", []ptrace.Range{{Address: 9000, Length: 1}, {Address: 10, Length: 5}},
-			[]ptrace.Range{{Address: 10, Length: 5}, {Address: 9000, Length: 1}}},
+		{"one", []snapshot.Range{{Address: 10, Length: 5}}, []snapshot.Range{{Address: 10, Length: 5}}},
+		{"touching, not in order", []snapshot.Range{{Address: 4000, Length: 96}, {Address: 3000, Length: 1000}},
+			[]snapshot.Range{{Address: 3000, Length: 1096}}},
+		{"one in another", []snapshot.Range{{Address: 0, Length: 900}, {Address: 10, Length: 5}},
+			[]snapshot.Range{{Address: 0, Length: 900}}},
+		{"far apart", []snapshot.Range{{Address: 9000, Length: 1}, {Address: 10, Length: 5}},
+			[]snapshot.Range{{Address: 10, Length: 5}, {Address: 9000, Length: 1}}},
 	} {
 		if got := jitcode.Merge(c.in); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %v", c.name, got)
 		}
 	}
 	w := jitcode.Locations{}
-	o := jitcode.Locations{Frames: []jit.Span{{Start: 1, End: 2}}, Pieces: []ptrace.Range{{Address: 1, Length: 1}}}
+	o := jitcode.Locations{Frames: []jit.Span{{Start: 1, End: 2}}, Pieces: []snapshot.Range{{Address: 1, Length: 1}}}
 	if !w.Add(&o) || w.Add(&o) {
 		t.Error("what is new is not told from what is known")
 	}

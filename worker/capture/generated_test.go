@@ -12,7 +12,8 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -84,8 +85,8 @@ func generatedNonStop(t *testing.T, conn *pgx.Conn) {
 	const enough = 30
 	through, marked, whole := 0, 0, 0
 	for deadline := time.Now().Add(patience); through < enough && time.Now().Before(deadline); {
-		tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{NonStop: true})
-		if err != nil || tr.Engine != ptrace.EngineRunning {
+		tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NonStop: true})
+		if err != nil || tr.Engine != snapshot.EngineRunning {
 			continue // on a busy machine it may be neither asleep nor on the CPU for long enough
 		}
 		frames := tr.Threads[0].Frames

@@ -8,7 +8,9 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/goroutine"
 	"pg_stat_backtrace/worker/gostack"
 	"pg_stat_backtrace/worker/symbolize"
@@ -24,7 +26,7 @@ const (
 // Goroutines returns the goroutines of a Go program with their stacks, all of one moment. The worker reads their
 // addresses before the stop. If a stack has grown in between, or goroutines were created, it stops the program again.
 // Errors are those of package ptrace, gostack.ErrNotGo and those of package goroutine.
-func (c *Capturer) Goroutines(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, error) {
+func (c *Capturer) Goroutines(ctx context.Context, target process.Target, o Options) (*trace.Trace, error) {
 	if err := c.limit.Acquire(ctx, 1); err != nil {
 		return nil, err
 	}
@@ -66,11 +68,11 @@ func pauseFor(ctx context.Context, d time.Duration) error {
 }
 
 // goroutines makes one stop. It also returns the number of goroutines that it missed.
-func (c *Capturer) goroutines(ctx context.Context, target ptrace.Target, o Options) (*trace.Trace, int, error) {
+func (c *Capturer) goroutines(ctx context.Context, target process.Target, o Options) (*trace.Trace, int, error) {
 	maps, err := procfs.Maps(target.PID)
 	switch {
 	case errors.Is(err, procfs.ErrGone):
-		return nil, 0, fmt.Errorf("process %d: %w", target.PID, ptrace.ErrExited)
+		return nil, 0, fmt.Errorf("process %d: %w", target.PID, process.ErrExited)
 	case err != nil:
 		return nil, 0, err
 	}
@@ -85,7 +87,7 @@ func (c *Capturer) goroutines(ctx context.Context, target ptrace.Target, o Optio
 			return nil, 0, fmt.Errorf("process %d: %w", target.PID, err)
 		}
 	}
-	snap, err := ptrace.Capture(ctx, target, ptrace.Options{
+	snap, err := ptrace.Capture(ctx, target, snapshot.Options{
 		MaxStack: threadStack, RedZone: c.arch.RedZone, Deadline: o.Deadline, AllThreads: true, Blocks: p.Blocks,
 	})
 	if err != nil {
@@ -100,7 +102,7 @@ func (c *Capturer) goroutines(ctx context.Context, target ptrace.Target, o Optio
 }
 
 // goThreads returns the threads of a snapshot that have registers.
-func (c *Capturer) goThreads(snap *ptrace.Snapshot) map[int]gostack.Thread {
+func (c *Capturer) goThreads(snap *snapshot.Snapshot) map[int]gostack.Thread {
 	out := make(map[int]gostack.Thread, len(snap.Threads))
 	for i := range snap.Threads {
 		th := &snap.Threads[i]
@@ -117,7 +119,7 @@ func (c *Capturer) goThreads(snap *ptrace.Snapshot) map[int]gostack.Thread {
 // learnGo records images of Go in which frames lie and that were not known before. It returns true if another capture
 // would continue a walk that ended too early.
 func (r *run) learnGo(b *built) bool {
-	if !r.capturer.arch.Go.Followed || b.trace.Engine != ptrace.Engine {
+	if !r.capturer.arch.Go.Followed || b.trace.Engine != snapshot.EngineStop {
 		return false
 	}
 	var known []symbolize.Placed

@@ -17,7 +17,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/unwind/goroutine"
 	"pg_stat_backtrace/worker/capture"
@@ -193,11 +193,11 @@ func TestBusyGoroutines(t *testing.T) {
 	var all, whole int
 	var longest time.Duration
 	pgtest.Wait(t, "the program to begin", func() bool {
-		tr, err := c.Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+		tr, err := c.Goroutines(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
 		return err == nil && len(tr.Goroutines) > 10
 	})
 	for range rounds {
-		tr, err := c.Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
+		tr, err := c.Goroutines(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1}, capture.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -267,7 +267,7 @@ func compareGoroutines(t *testing.T, exe string, args ...string) {
 // compareRunning compares the goroutines of an idle program with its output.
 func compareRunning(t *testing.T, cmd *exec.Cmd, dump *bytes.Buffer) {
 	t.Helper()
-	tr, err := patient(t, capture.Config{}).Goroutines(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1},
+	tr, err := patient(t, capture.Config{}).Goroutines(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1},
 		capture.Options{MaxFrames: 5000})
 	if err != nil {
 		t.Fatal(err)

@@ -13,7 +13,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -107,7 +107,7 @@ func captureRunning(
 			t.Fatalf("%s is %q", goStacksVariable, text)
 		}
 	}
-	target := ptrace.Target{PID: pid, UID: -1}
+	target := process.Target{PID: pid, UID: -1}
 	begun := regexp.MustCompile(`^main\.(descend|round|spin)$`)
 	pgtest.Wait(t, "the program to begin", func() bool {
 		tr, err := c.Capture(t.Context(), target, o)

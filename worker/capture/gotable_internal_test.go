@@ -10,6 +10,8 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/gopclntab"
 	"pg_stat_backtrace/worker/procmap"
@@ -52,8 +54,8 @@ func TestOracleGoTable(t *testing.T) {
 		rounds = 5000
 	}
 	for range rounds {
-		snap, err := ptrace.Capture(t.Context(), ptrace.Target{PID: cmd.Process.Pid, UID: -1},
-			ptrace.Options{AllThreads: true, RedZone: c.arch.RedZone, MaxStack: 64 << 10})
+		snap, err := ptrace.Capture(t.Context(), process.Target{PID: cmd.Process.Pid, UID: -1},
+			snapshot.Options{AllThreads: true, RedZone: c.arch.RedZone, MaxStack: 64 << 10})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -78,7 +80,7 @@ type goTally struct {
 	ends              map[string]int
 }
 
-func (n *goTally) compare(t *testing.T, c *Capturer, th *ptrace.Thread, space *procmap.Space) {
+func (n *goTally) compare(t *testing.T, c *Capturer, th *snapshot.Thread, space *procmap.Space) {
 	t.Helper()
 	u := unwind.Unwinder{Arch: c.arch}
 	regs, err := c.arch.DecodePRStatus(th.Registers)

@@ -6,7 +6,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/worker/procmap"
@@ -42,7 +42,7 @@ func TestInstructionsAreNeverWrong(t *testing.T) {
 		}
 		var sum, blocked bareTally
 		for _, sql := range busy {
-			whileBusy(t, server, sql, func(s *ptrace.Snapshot) {
+			whileBusy(t, server, sql, func(s *snapshot.Snapshot) {
 				space := c.processes.Open(s.PID, 1, s.Maps)
 				sum.compare(t, c.arch, s, space, bareModules{space, "libc.so"}, false)
 				blocked.compare(t, c.arch, s, space, bareModules{space, "libc.so"}, true)
@@ -61,7 +61,7 @@ func TestInstructionsAreNeverWrong(t *testing.T) {
 // bareTally counts stacks, and frames by instructions.
 type bareTally struct{ all, whole, guessed, frames int }
 
-func (n *bareTally) compare(t *testing.T, a *arch.Arch, s *ptrace.Snapshot, space *procmap.Space,
+func (n *bareTally) compare(t *testing.T, a *arch.Arch, s *snapshot.Snapshot, space *procmap.Space,
 	bare unwind.Modules, few bool,
 ) {
 	t.Helper()

@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/procmap"
 )
@@ -20,7 +20,7 @@ func TestMapsTrusted(t *testing.T) {
 	for _, tt := range []struct {
 		what    string
 		limit   int
-		thread  ptrace.Thread
+		thread  snapshot.Thread
 		trusted bool
 	}{
 		{"a whole stack", 0, deep, true},
@@ -30,7 +30,7 @@ func TestMapsTrusted(t *testing.T) {
 		{"two frames of that", 2, cut, true},
 	} {
 		snap := *snap
-		snap.Threads = []ptrace.Thread{tt.thread}
+		snap.Threads = []snapshot.Thread{tt.thread}
 		b := c.build(&snap, sp, Options{MaxFrames: tt.limit}, &serverProcess{})
 		if b.mapsTrusted != tt.trusted {
 			t.Errorf("%s: maps trusted: %v; %s", tt.what, b.mapsTrusted, b.trace.Threads[0].Stop)

@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -190,8 +190,8 @@ func TestLayoutOfAnEndedProcess(t *testing.T) {
 		t.Fatal(err)
 	}
 	awaitState(t, r.pid, 'Z')
-	_, err := c.Capture(t.Context(), ptrace.Target{PID: r.pid, UID: -1}, capture.Options{})
-	if err == nil || !strings.Contains(err.Error(), ptrace.ErrExited.Error()) {
+	_, err := c.Capture(t.Context(), process.Target{PID: r.pid, UID: -1}, capture.Options{})
+	if err == nil || !strings.Contains(err.Error(), process.ErrExited.Error()) {
 		t.Errorf("of a dead process: %v", err)
 	}
 }

@@ -11,8 +11,9 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/pgcontext"
@@ -43,8 +44,8 @@ type serverProcess struct {
 	code    procfs.Mapping // the program's code, to check that it is still mapped
 	bias    uint64         // load bias of the program
 
-	variables []ptrace.Variable // of one capture
-	last      *pointers         // shared by all captures of the process
+	variables []snapshot.Variable // of one capture
+	last      *pointers           // shared by all captures of the process
 }
 
 // pointers has the values of the copied variables in the last capture that could follow them, else 0. Most of these
@@ -74,7 +75,7 @@ func (c *Capturer) serverProcess(key procmap.ProcessKey, same bool) serverProces
 	}
 	var read atomic.Pointer[[]procfs.Mapping] // the goroutine may write it after the timeout
 	if !procmap.WithTimeout(key.PID, func() {
-		ptrace.ProbeReadable(key.PID)
+		process.ProbeReadable(key.PID)
 		if maps, err := procfs.Maps(key.PID); err == nil {
 			read.Store(&maps)
 		}
@@ -165,7 +166,7 @@ func contents(image *elfimage.Image, code bool) io.Reader {
 }
 
 // addTo adds the memory to copy in the stop.
-func (p *serverProcess) addTo(t *ptrace.ExtraReads) {
+func (p *serverProcess) addTo(t *snapshot.ExtraReads) {
 	if p.process == nil {
 		return
 	}
@@ -176,26 +177,26 @@ func (p *serverProcess) addTo(t *ptrace.ExtraReads) {
 		if i < len(p.last) {
 			expected = p.last[i].Load()
 		}
-		t.Variables = append(t.Variables, ptrace.Variable{Address: v.Address, Follow: v.Follow, Expected: expected})
+		t.Variables = append(t.Variables, snapshot.Variable{Address: v.Address, Follow: v.Follow, Expected: expected})
 	}
 	p.variables = t.Variables
 	t.OnStack = derefs(wanted.OnStack)
 	for _, k := range wanted.Known {
-		t.Kinds = append(t.Kinds, ptrace.Kind{Word: k.Callback, OnStack: derefs(k.OnStack)})
+		t.Kinds = append(t.Kinds, snapshot.Kind{Word: k.Callback, OnStack: derefs(k.OnStack)})
 	}
 }
 
-func derefs(wanted []pgcontext.Deref) []ptrace.Deref {
-	out := make([]ptrace.Deref, len(wanted))
+func derefs(wanted []pgcontext.Deref) []snapshot.Deref {
+	out := make([]snapshot.Deref, len(wanted))
 	for i, d := range wanted {
-		out[i] = ptrace.Deref(d)
+		out[i] = snapshot.Deref(d)
 	}
 	return out
 }
 
 // read adds what PostgreSQL's memory says about the process to a trace. The first thread has just been walked and
 // named.
-func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unwind.Frame, space *procmap.Space) {
+func (p *serverProcess) read(t *trace.Trace, snap *snapshot.Snapshot, walked []unwind.Frame, space *procmap.Space) {
 	i := -1
 	t.Unrecognised = p.unknown
 	if p.process != nil {
@@ -209,7 +210,7 @@ func (p *serverProcess) read(t *trace.Trace, snap *ptrace.Snapshot, walked []unw
 	in := pgcontext.Input{
 		Frozen: frozen(&snap.Threads[0].Stack, snap.Found),
 		Live: func(addr uint64, b []byte) int {
-			n, _ := ptrace.ReadMemory(snap.PID, addr, b)
+			n, _ := process.ReadMemory(snap.PID, addr, b)
 			return n
 		},
 		Code:   func(addr uint64) pgcontext.Code { return p.describe(space, addr) },
@@ -268,10 +269,10 @@ func (p *serverProcess) describe(space *procmap.Space, addr uint64) pgcontext.Co
 }
 
 // frozen returns a reader of the memory that was copied in the stop.
-func frozen(stack *ptrace.Stack, blocks []ptrace.Stack) pgcontext.Memory {
+func frozen(stack *snapshot.Stack, blocks []snapshot.Stack) pgcontext.Memory {
 	return func(addr uint64, b []byte) int {
 		best := 0
-		look := func(s *ptrace.Stack) {
+		look := func(s *snapshot.Stack) {
 			if off := addr - s.Start; addr >= s.Start && off < uint64(len(s.Data)) {
 				best = max(best, copy(b, s.Data[off:]))
 			}

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -240,7 +240,7 @@ func TestConcurrentLines(t *testing.T) {
 		pid := start(t, exe)
 		wg.Go(func() {
 			for range 5 {
-				tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+				tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
 				if err != nil {
 					t.Errorf("capture: %v", err)
 				} else if got := places(&tr.Threads[0]); !slices.Equal(got, inlinedStack) {

@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -28,7 +28,7 @@ func TestLockedProcessIsRemembered(t *testing.T) {
 	for n := range 12 {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		o := Options{Deadline: 100 * time.Millisecond, MaxFrames: 100 + n, NonStop: n%2 == 0}
-		if _, err := c.Capture(ctx, ptrace.Target{PID: pid, UID: -1}, o); err == nil || ctx.Err() != nil {
+		if _, err := c.Capture(ctx, process.Target{PID: pid, UID: -1}, o); err == nil || ctx.Err() != nil {
 			t.Errorf("call %d: %v", n, err)
 		}
 		cancel()
@@ -38,7 +38,7 @@ func TestLockedProcessIsRemembered(t *testing.T) {
 	}
 	answer()
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
-		if _, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, Options{}); err == nil {
+		if _, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, Options{}); err == nil {
 			break
 		} else if time.Now().After(deadline) {
 			t.Fatalf("once it answers: %v", err)

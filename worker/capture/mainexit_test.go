@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/symbolize"
@@ -23,13 +23,13 @@ func TestMainThreadExited(t *testing.T) {
 	}
 	for _, nonStop := range []bool{false, true} {
 		o := capture.Options{NonStop: nonStop}
-		var exited *ptrace.MainThreadError
-		_, err := capturer(t).Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+		var exited *process.MainThreadError
+		_, err := capturer(t).Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 		if !errors.As(err, &exited) || exited.Threads != 1 {
 			t.Errorf("nonstop %t, main thread only: %v", nonStop, err)
 		}
 		o.AllThreads = true
-		tr, err := capturer(t).Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+		tr, err := capturer(t).Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -3,7 +3,7 @@ package capture
 import (
 	"encoding/binary"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/arch"
 )
 
@@ -11,12 +11,12 @@ import (
 type memory struct {
 	order  binary.ByteOrder
 	word   int
-	stacks [1 + maxRecaptures]ptrace.Stack
+	stacks [1 + maxRecaptures]snapshot.Stack
 	n      int
-	others []ptrace.Stack // stacks of the thread's goroutines
+	others []snapshot.Stack // stacks of the thread's goroutines
 }
 
-func newMemory(th *ptrace.Thread, also []ptrace.Stack, a *arch.Arch) *memory {
+func newMemory(th *snapshot.Thread, also []snapshot.Stack, a *arch.Arch) *memory {
 	m := &memory{order: a.Order, word: a.AddrSize, others: th.Others}
 	m.stacks[0] = th.Stack
 	m.n = 1 + copy(m.stacks[1:], also)

@@ -20,7 +20,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
@@ -134,7 +134,7 @@ func (o *observation) moment(t *testing.T, command string) {
 		st, err := procfs.ReadStat(o.pid)
 		return err == nil && st.State == 'T'
 	})
-	tr, err := o.capturer.Capture(t.Context(), ptrace.Target{PID: o.pid, UID: -1}, capture.Options{})
+	tr, err := o.capturer.Capture(t.Context(), process.Target{PID: o.pid, UID: -1}, capture.Options{})
 	compared := func() string { return "" }
 	if err == nil {
 		compared = o.compareActivity(t, tr, command)

@@ -10,7 +10,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
@@ -41,9 +41,9 @@ func TestMusl(t *testing.T) {
 			processes = append(processes, server.PostmasterPID())
 			rand.Shuffle(len(processes), func(i, j int) { processes[i], processes[j] = processes[j], processes[i] })
 			for _, pid := range processes {
-				tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
+				tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
 				switch {
-				case errors.Is(err, ptrace.ErrExited), errors.Is(err, ptrace.ErrRecycled):
+				case errors.Is(err, process.ErrExited), errors.Is(err, process.ErrRecycled):
 				case err != nil:
 					t.Fatalf("process %d: %v", pid, err)
 				default:

@@ -13,8 +13,9 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -115,7 +116,7 @@ func compareEngines(t *testing.T, c *capture.Capturer, pid int, name string) eng
 		if err1 != nil || err2 != nil || err3 != nil {
 			t.Fatalf("%s: %v, %v, %v", name, err1, err2, err3)
 		}
-		if addresses(before) != addresses(after) || seen.Engine != ptrace.EngineBlocked {
+		if addresses(before) != addresses(after) || seen.Engine != snapshot.EngineBlocked {
 			last = "it does not sleep for long enough"
 			continue
 		}
@@ -150,7 +151,7 @@ func isPrefix(a, b string) bool { return strings.HasPrefix(b, a) }
 
 func captureOnce(t *testing.T, c *capture.Capturer, pid int, nonStop bool) (*trace.Trace, error) {
 	t.Helper()
-	return c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
+	return c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NonStop: nonStop})
 }
 
 // addresses is a stack to compare and to print.

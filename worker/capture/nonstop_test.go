@@ -16,8 +16,9 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/render"
 	"pg_stat_backtrace/worker/trace"
@@ -28,7 +29,7 @@ var frameLine = regexp.MustCompile(`^#\d+\s+0x[0-9a-f]{16}\s+in\s+\S+\+0x[0-9a-f
 // seen captures a process, which is not to be stopped; engine is the one expected.
 func seen(t *testing.T, pid int, o capture.Options, engine string) *trace.Trace {
 	t.Helper()
-	tr, err := capturer(t).Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+	tr, err := capturer(t).Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +200,7 @@ func TestManyThreads(t *testing.T) {
 	var longest, sum time.Duration
 	ended, walked, stops, late := 0, 0, 0, 0
 	for range rounds {
-		tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{AllThreads: true})
+		tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{AllThreads: true})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -243,8 +244,8 @@ func TestManyThreads(t *testing.T) {
 	if longest > pgtest.Soon {
 		t.Errorf("a pause of %v", longest)
 	}
-	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{AllThreads: true, NonStop: true})
-	if err != nil || len(tr.Threads) < n/2 || tr.Pause != 0 || tr.Engine == ptrace.Engine {
+	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{AllThreads: true, NonStop: true})
+	if err != nil || len(tr.Threads) < n/2 || tr.Pause != 0 || tr.Engine == snapshot.EngineStop {
 		t.Errorf("without a stop: %v", err)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -31,7 +31,7 @@ func TestPerfMap(t *testing.T) {
 	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait(); _ = os.Remove(file) })
 	c := capturer(t)
 	find := func() *trace.Frame {
-		target := ptrace.Target{PID: cmd.Process.Pid, UID: -1}
+		target := process.Target{PID: cmd.Process.Pid, UID: -1}
 		tr, err := c.Capture(t.Context(), target, capture.Options{Deadline: time.Minute})
 		if err != nil {
 			t.Fatal(err)

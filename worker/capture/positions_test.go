@@ -12,7 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
@@ -134,7 +134,7 @@ func (o *observation) stopAt(t *testing.T, p *position, result <-chan error) (*t
 			st, err := procfs.ReadStat(o.pid)
 			return err == nil && st.State == 'T'
 		})
-		tr, err := o.capturer.Capture(t.Context(), ptrace.Target{PID: o.pid, UID: -1}, capture.Options{})
+		tr, err := o.capturer.Capture(t.Context(), process.Target{PID: o.pid, UID: -1}, capture.Options{})
 		if err != nil {
 			o.signal(t, syscall.SIGCONT)
 			t.Fatal(err)

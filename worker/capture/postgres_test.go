@@ -11,7 +11,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -22,7 +22,7 @@ func observe(t *testing.T, pid int, o capture.Options) *trace.Trace {
 	if err != nil {
 		t.Fatal(err)
 	}
-	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, o)
+	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,8 +112,8 @@ func TestEveryProcess(t *testing.T) {
 			before := read()
 			got := make(map[int]trace.Wait)
 			for pid := range before {
-				tr, err := capturer.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
-				if errors.Is(err, ptrace.ErrExited) {
+				tr, err := capturer.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
+				if errors.Is(err, process.ErrExited) {
 					continue // autovacuum looks round
 				}
 				if err != nil {

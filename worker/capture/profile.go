@@ -7,8 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/sampler"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/symbolize"
@@ -30,20 +32,20 @@ type ProfileOptions struct {
 
 // ProfileStats is what a profile took.
 type ProfileStats struct {
-	ptrace.SamplerStats
+	sampler.Stats
 
 	// Unwind and Symbolize are what it took to walk all stacks, and to name those that were different.
 	Unwind, Symbolize time.Duration
 }
 
 // Profile takes samples of the targets' main threads without stopping them, until ctx or Duration ends, which is no
-// error, or until all of them have ended, which is ptrace.ErrExited. Each stack is handed to each, with how many of
-// the last samples had it; an error of each ends it, too. Other errors are those of ptrace.NewSampler. What a
+// error, or until all of them have ended, which is process.ErrExited. Each stack is handed to each, with how many of
+// the last samples had it; an error of each ends it, too. Other errors are those of sampler.New. What a
 // PostgreSQL process says of itself is not in these traces: it would have to be read at the same moment.
 func (c *Capturer) Profile(
-	ctx context.Context, targets []ptrace.Target, o ProfileOptions, each func(t *trace.Trace, times int) error,
+	ctx context.Context, targets []process.Target, o ProfileOptions, each func(t *trace.Trace, times int) error,
 ) (ProfileStats, error) {
-	s, err := ptrace.NewSampler(targets, ptrace.SamplerOptions{
+	s, err := sampler.New(targets, sampler.Options{
 		Interval: o.Interval, Duration: o.Duration, Batch: o.Batch, RedZone: c.arch.RedZone,
 	})
 	if err != nil {
@@ -52,7 +54,7 @@ func (c *Capturer) Profile(
 	defer s.Close()
 	p := profile{capturer: c, options: o, sampler: s, each: each, checks: make(map[int]*procmap.Check)}
 	defer p.close()
-	p.stats.SamplerStats, err = s.Run(ctx, p.take)
+	p.stats.Stats, err = s.Run(ctx, p.take)
 	return p.stats, err
 }
 
@@ -60,7 +62,7 @@ func (c *Capturer) Profile(
 type profile struct {
 	capturer *Capturer
 	options  ProfileOptions
-	sampler  *ptrace.Sampler
+	sampler  *sampler.Sampler
 	each     func(*trace.Trace, int) error
 	checks   map[int]*procmap.Check // by process id
 	stats    ProfileStats
@@ -74,8 +76,8 @@ func (p *profile) close() {
 }
 
 // take unwinds and names samples, and compares what it went by with the processes afterwards.
-func (p *profile) take(list []ptrace.Sample) error {
-	slices.SortStableFunc(list, func(a, b ptrace.Sample) int { return a.PID - b.PID })
+func (p *profile) take(list []sampler.Sample) error {
+	slices.SortStableFunc(list, func(a, b sampler.Sample) int { return a.PID - b.PID })
 	for len(list) > 0 {
 		n := 1
 		for n < len(list) && list[n].PID == list[0].PID {
@@ -90,13 +92,13 @@ func (p *profile) take(list []ptrace.Sample) error {
 }
 
 // takeOf does so for samples of one process.
-func (p *profile) takeOf(list []ptrace.Sample) error {
+func (p *profile) takeOf(list []sampler.Sample) error {
 	pid := list[0].PID
 	check := p.checks[pid]
 	if check == nil {
 		opened := procmap.NewCheck(pid)
 		check = &opened
-		p.checks[pid] = process
+		p.checks[pid] = check
 	}
 	b, stacks := p.build(list)
 	if !check.StillMappedRetry(list[0].Maps, b.used, b.mapsTrusted) {
@@ -105,7 +107,7 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 		case err == nil:
 			p.capturer.processes.ForgetMaps(keyOf(list[0].Snapshot))
 			_, stacks = p.build(withMaps(list, maps))
-		case !errors.Is(err, ptrace.ErrExited): // of a process that has ended, what was known of it is what counts
+		case !errors.Is(err, process.ErrExited): // of a process that has ended, what was known of it is what counts
 			return err
 		}
 	}
@@ -117,12 +119,12 @@ func (p *profile) takeOf(list []ptrace.Sample) error {
 	return nil
 }
 
-func keyOf(snap *ptrace.Snapshot) procmap.ProcessKey {
+func keyOf(snap *snapshot.Snapshot) procmap.ProcessKey {
 	return procmap.ProcessKey{PID: snap.PID, StartTime: snap.MapsSnapshot.StartTime()}
 }
 
 // withMaps are samples with other mappings.
-func withMaps(list []ptrace.Sample, maps []procfs.Mapping) []ptrace.Sample {
+func withMaps(list []sampler.Sample, maps []procfs.Mapping) []sampler.Sample {
 	for _, snap := range list {
 		snap.Maps = maps
 	}
@@ -136,7 +138,7 @@ type counted struct {
 }
 
 // build unwinds samples of one process, and names those that differ.
-func (p *profile) build(list []ptrace.Sample) (b built, stacks []counted) {
+func (p *profile) build(list []sampler.Sample) (b built, stacks []counted) {
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: p.capturer.linesWait}
 	defer files.Stop()
 	first := list[0]

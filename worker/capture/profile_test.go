@@ -12,9 +12,10 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/sampler"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -22,9 +23,9 @@ import (
 // profile samples processes for a while.
 func profile(t *testing.T, pids []int, span time.Duration, o capture.ProfileOptions, each func(*trace.Trace)) {
 	t.Helper()
-	targets := make([]ptrace.Target, len(pids))
+	targets := make([]process.Target, len(pids))
 	for i, pid := range pids {
-		targets[i] = ptrace.Target{PID: pid, UID: -1}
+		targets[i] = process.Target{PID: pid, UID: -1}
 	}
 	c := patient(t, capture.Config{AwaitNames: true})
 	for i := range targets { // reads what names the frames, before the time runs
@@ -98,7 +99,7 @@ func TestProfileAsleep(t *testing.T) {
 		}
 		stacks := make(map[int]map[string][]trace.Frame)
 		profile(t, processes, 500*time.Millisecond, capture.ProfileOptions{}, func(tr *trace.Trace) {
-			if tr.Engine != ptrace.EngineSampled || tr.Pause != 0 {
+			if tr.Engine != sampler.EngineSampled || tr.Pause != 0 {
 				t.Errorf("engine %s, pause %v", tr.Engine, tr.Pause)
 			}
 			if stacks[tr.PID] == nil {
@@ -109,8 +110,8 @@ func TestProfileAsleep(t *testing.T) {
 		equal := 0
 		c := patient(t, capture.Config{AwaitNames: true})
 		for _, pid := range processes {
-			tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{NoContext: true})
-			if errors.Is(err, ptrace.ErrExited) {
+			tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{NoContext: true})
+			if errors.Is(err, process.ErrExited) {
 				continue
 			}
 			if err != nil {
@@ -201,7 +202,7 @@ func TestProfileDuration(t *testing.T) {
 	t.Cleanup(func() { _ = sleeper.Process.Kill(); _ = sleeper.Wait() })
 	samples := 0
 	for tries := 0; samples == 0 && tries < 20; tries++ { // on a busy machine nobody may have looked until then
-		stats, err := capturer(t).Profile(t.Context(), []ptrace.Target{{PID: sleeper.Process.Pid, UID: -1}},
+		stats, err := capturer(t).Profile(t.Context(), []process.Target{{PID: sleeper.Process.Pid, UID: -1}},
 			capture.ProfileOptions{Duration: 5 * time.Millisecond, Interval: time.Millisecond},
 			func(_ *trace.Trace, times int) error { samples += times; return nil })
 		if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
@@ -231,7 +232,7 @@ func TestProfileEnds(t *testing.T) {
 			t.Fatal(err)
 		}
 		go func() { _ = short.Wait() }()
-		_, err := c.Profile(t.Context(), []ptrace.Target{{PID: short.Process.Pid, UID: -1}}, capture.ProfileOptions{},
+		_, err := c.Profile(t.Context(), []process.Target{{PID: short.Process.Pid, UID: -1}}, capture.ProfileOptions{},
 			func(tr *trace.Trace, times int) error {
 				if slices.Contains(names(&tr.Threads[0]), "__libc_start_main") {
 					seen += times
@@ -241,7 +242,7 @@ func TestProfileEnds(t *testing.T) {
 		if errors.Is(err, samplerbpf.ErrUnsupported) || errors.Is(err, fs.ErrPermission) {
 			t.Skip(err)
 		}
-		if !errors.Is(err, ptrace.ErrExited) {
+		if !errors.Is(err, process.ErrExited) {
 			t.Errorf("a process of %d ms: %v", ms, err)
 		}
 	}

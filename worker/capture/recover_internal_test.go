@@ -10,6 +10,8 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 )
@@ -60,7 +62,7 @@ func TestRecoveryIsNeverWrong(t *testing.T) {
 		}
 		for _, sql := range busy {
 			var sum, blind tally
-			whileBusy(t, server, sql, func(s *ptrace.Snapshot) {
+			whileBusy(t, server, sql, func(s *snapshot.Snapshot) {
 				space := c.processes.Open(s.PID, 1, s.Maps)
 				sum.compare(t, c.arch, s, space)
 				blind.compare(t, c.arch, s, blindModules{space})
@@ -76,7 +78,7 @@ func TestRecoveryIsNeverWrong(t *testing.T) {
 }
 
 // whileBusy stops a backend that executes a statement again and again, for a second.
-func whileBusy(t *testing.T, server *pgtest.Server, sql string, judge func(*ptrace.Snapshot)) {
+func whileBusy(t *testing.T, server *pgtest.Server, sql string, judge func(*snapshot.Snapshot)) {
 	t.Helper()
 	conn := server.Connect(t, server.User, "postgres")
 	ctx, cancel := context.WithCancel(t.Context())
@@ -85,9 +87,9 @@ func whileBusy(t *testing.T, server *pgtest.Server, sql string, judge func(*ptra
 		defer close(done)
 		_ = conn.PgConn().Exec(ctx, sql).Close()
 	}()
-	target := ptrace.Target{PID: int(conn.PgConn().PID()), UID: -1}
+	target := process.Target{PID: int(conn.PgConn().PID()), UID: -1}
 	for begin := time.Now(); time.Since(begin) < time.Second; time.Sleep(200 * time.Microsecond) {
-		s, err := ptrace.Capture(ctx, target, ptrace.Options{})
+		s, err := ptrace.Capture(ctx, target, snapshot.Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -103,7 +105,7 @@ type tally struct {
 	reasons               map[string]int // of those not whole
 }
 
-func (c *tally) compare(t *testing.T, a *arch.Arch, s *ptrace.Snapshot, modules unwind.Modules) {
+func (c *tally) compare(t *testing.T, a *arch.Arch, s *snapshot.Snapshot, modules unwind.Modules) {
 	t.Helper()
 	th := &s.Threads[0]
 	full, err := a.DecodePRStatus(th.Registers)
@@ -171,7 +173,7 @@ func TestNonStopBusy(t *testing.T) {
 				_ = conn.PgConn().Exec(ctx, sql).Close()
 			}()
 			for range 100 {
-				tr, err := c.Capture(ctx, ptrace.Target{PID: pid, UID: -1}, Options{NonStop: true})
+				tr, err := c.Capture(ctx, process.Target{PID: pid, UID: -1}, Options{NonStop: true})
 				if err != nil {
 					t.Fatal(err)
 				}

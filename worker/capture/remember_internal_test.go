@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"testing"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/pgcontext"
 )
 
@@ -24,9 +24,9 @@ func TestRemember(t *testing.T) {
 		"no pointer": {0x2000, follow, 0, 0},
 	} {
 		word := binary.NativeEndian.AppendUint64(nil, test.pointer)
-		memory := frozen(&ptrace.Stack{Start: at, Data: word},
-			[]ptrace.Stack{{Start: 0x2000, Data: make([]byte, test.copied)}})
-		p := serverProcess{variables: []ptrace.Variable{{Address: at, Follow: test.follow}}, last: new(pointers)}
+		memory := frozen(&snapshot.Stack{Start: at, Data: word},
+			[]snapshot.Stack{{Start: 0x2000, Data: make([]byte, test.copied)}})
+		p := serverProcess{variables: []snapshot.Variable{{Address: at, Follow: test.follow}}, last: new(pointers)}
 		for range 2 { // when it is expected, too
 			p.remember(memory)
 			if got := p.last[0].Load(); got != test.want {
@@ -35,6 +35,6 @@ func TestRemember(t *testing.T) {
 			p.variables[0].Expected = test.pointer
 		}
 	}
-	p := serverProcess{variables: make([]ptrace.Variable, 2*len(pointers{})), last: new(pointers)}
+	p := serverProcess{variables: make([]snapshot.Variable, 2*len(pointers{})), last: new(pointers)}
 	p.remember(pgcontext.Memory(func(uint64, []byte) int { return 0 })) // more variables than are remembered
 }

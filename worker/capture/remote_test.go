@@ -13,7 +13,7 @@ import (
 	"pg_stat_backtrace/internal/debuginfodtest"
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/debuginfod"
@@ -353,7 +353,7 @@ func TestDebuginfodPostgres(t *testing.T) {
 		pid := child(t, server.PostmasterPID())
 		watch := capturer(t) // it has no Remote
 		pgtest.Wait(t, "it to have nothing to do", func() bool {
-			tr, err := watch.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+			tr, err := watch.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
 			return err == nil && tr.Wait.Class == "Activity"
 		})
 		before := postgresFrames(t, c, pid)
@@ -391,7 +391,7 @@ func child(t *testing.T, pid int) int {
 // postgresFrames captures a process and returns its frames in postgres.
 func postgresFrames(t *testing.T, c *capture.Capturer, pid int) []trace.Frame {
 	t.Helper()
-	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

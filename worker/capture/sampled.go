@@ -6,8 +6,9 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/pgcontext"
 	"pg_stat_backtrace/worker/procmap"
@@ -51,7 +52,7 @@ type sampledStack struct {
 
 // SampledMemory is memory of a process that was copied with a stack: variables of a PostgreSQL server, and what they
 // lead to.
-type SampledMemory []ptrace.Stack
+type SampledMemory []snapshot.Stack
 
 // maxSampledStacks bounds the stacks whose names are kept for one address space.
 const maxSampledStacks = 1 << 16
@@ -65,7 +66,7 @@ func NewSampledSpace(pid int, startTime uint64, maps []procfs.Mapping) *SampledS
 // false if the walk has left what the mappings describe: the process may have others by now. Functions of PL/pgSQL are
 // levels of the frames, as far as the memory proves them. Nothing else that PostgreSQL says of itself is read.
 func (s *SampledStacks) Name(
-	sp *SampledSpace, th *ptrace.Thread, memory SampledMemory,
+	sp *SampledSpace, th *snapshot.Thread, memory SampledMemory,
 ) (named *trace.Thread, complete bool) {
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: s.capturer.linesWait}
 	defer files.Stop()
@@ -103,7 +104,7 @@ func (sp *SampledSpace) keep(key []byte, t *trace.Thread, walked []unwind.Frame,
 
 // addLevels returns the stack of the last walk with the functions that the memory proves. It leaves named as it is.
 func (s *SampledStacks) addLevels(
-	sp *SampledSpace, space *procmap.Space, named *trace.Thread, th *ptrace.Thread, memory SampledMemory,
+	sp *SampledSpace, space *procmap.Space, named *trace.Thread, th *snapshot.Thread, memory SampledMemory,
 ) *trace.Thread {
 	if sp.server == nil {
 		known := serverProcess{}
@@ -127,7 +128,7 @@ func (s *SampledStacks) addLevels(
 			if n := copied(addr, b); n > 0 || !constant(space, addr) {
 				return n
 			}
-			n, _ := ptrace.ReadMemory(sp.pid, addr, b)
+			n, _ := process.ReadMemory(sp.pid, addr, b)
 			return n
 		},
 		Code:   func(addr uint64) pgcontext.Code { return sp.server.describe(space, addr) },

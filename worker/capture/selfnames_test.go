@@ -4,7 +4,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 )
 
@@ -22,7 +22,7 @@ func TestDerivedNamesComeLater(t *testing.T) {
 		server := pgtest.Start(t, strippedTree(t, binDir), pgtest.Options{})
 		c := capturer(t)
 		pgtest.Wait(t, "the derived name of the postmaster's loop", func() bool {
-			tr, err := c.Capture(t.Context(), ptrace.Target{PID: server.PostmasterPID(), UID: -1}, capture.Options{})
+			tr, err := c.Capture(t.Context(), process.Target{PID: server.PostmasterPID(), UID: -1}, capture.Options{})
 			if err != nil {
 				t.Fatal(err)
 			}

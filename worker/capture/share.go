@@ -6,7 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -22,7 +23,7 @@ type sharing struct {
 
 // requestKey has everything that callers must have in common to share a capture.
 type requestKey struct {
-	target  ptrace.Target
+	target  process.Target
 	options Options
 }
 
@@ -95,7 +96,7 @@ func (s *sharing) finish(q requestKey, c *sharedCapture) {
 
 // unreachable returns the error for a process that cannot be read.
 func unreachable(pid int, since time.Time) error {
-	return &ptrace.ObserveError{PID: pid, After: time.Since(since), Attempts: 1, Blocked: ptrace.ErrUnreachable}
+	return &observe.Error{PID: pid, After: time.Since(since), Attempts: 1, Blocked: process.ErrUnreachable}
 }
 
 // acquire waits for a place among the concurrent captures. release frees it. A capture that takes longer than limit is

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -15,7 +15,7 @@ import (
 // the first one, does not cancel the capture for the others.
 func TestSharing(t *testing.T) {
 	var s sharing
-	q := requestKey{target: ptrace.Target{PID: 1}}
+	q := requestKey{target: process.Target{PID: 1}}
 	release, made := make(chan struct{}), make(chan context.Context, 10)
 	work := func(ctx context.Context) (*trace.Trace, error) {
 		made <- ctx

@@ -10,7 +10,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/internal/slowfs"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -37,7 +37,7 @@ func inTime(t *testing.T, c *capture.Capturer, pid int) (*trace.Trace, error) {
 	t.Helper()
 	const patience = 300 * time.Millisecond
 	began := time.Now()
-	tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{Deadline: patience})
+	tr, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{Deadline: patience})
 	if took := time.Since(began); took < patience || took > pgtest.Soon {
 		t.Errorf("answered after %v", took)
 	}
@@ -75,7 +75,7 @@ func TestSlowSymbols(t *testing.T) {
 	checkOrder(t, &tr.Threads[0], "__libc_start_main") // of libc, which has its symbols elsewhere
 	disk.Answer()
 	pgtest.Wait(t, "names", func() bool {
-		tr, err = c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+		tr, err = c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
 		return err == nil && slices.Contains(names(&tr.Threads[0]), "ready")
 	})
 	checkOrder(t, &tr.Threads[0], "ready", "inner", "middle", "outer", "main", "_start")
@@ -103,7 +103,7 @@ func TestSlowUnwinding(t *testing.T) {
 	var tr *trace.Trace
 	pgtest.Wait(t, "the stack", func() bool {
 		var err error
-		tr, err = c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+		tr, err = c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
 		return err == nil
 	})
 	want := []string{"ready", "inner", "middle", "outer", "main"} // _start has no call frame information left

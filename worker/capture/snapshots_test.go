@@ -14,6 +14,7 @@ import (
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
@@ -119,10 +120,10 @@ func snapshots(t *testing.T, binDir string, captures int) tally {
 		rand.Shuffle(len(processes), func(i, j int) { processes[i], processes[j] = processes[j], processes[i] })
 		for _, pid := range processes {
 			before := timeRun(pid)
-			tr, err := c.Capture(t.Context(), ptrace.Target{PID: pid, PPID: server.PostmasterPID(), UID: -1},
+			tr, err := c.Capture(t.Context(), process.Target{PID: pid, PPID: server.PostmasterPID(), UID: -1},
 				capture.Options{})
 			switch {
-			case errors.Is(err, ptrace.ErrExited), errors.Is(err, ptrace.ErrRecycled):
+			case errors.Is(err, process.ErrExited), errors.Is(err, process.ErrRecycled):
 				n.ended++
 			case starved(err, pid, before) && n.starved < 2+captures/100:
 				n.starved++

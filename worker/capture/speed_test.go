@@ -14,7 +14,9 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/procmap"
 )
@@ -54,7 +56,7 @@ func startReady(tb testing.TB, exe string, args ...string) int {
 }
 
 // snapshotOf is what unwinding starts from: a stack of about that many frames, and where its code lies.
-func snapshotOf(tb testing.TB, depth string, flags ...string) (c *Capturer, snap *ptrace.Snapshot, sp *procmap.Space) {
+func snapshotOf(tb testing.TB, depth string, flags ...string) (c *Capturer, snap *snapshot.Snapshot, sp *procmap.Space) {
 	tb.Helper()
 	pid := deepProcesses(tb, 1, depth, flags...)[0]
 	c, err := New(Config{})
@@ -68,7 +70,7 @@ func snapshotOf(tb testing.TB, depth string, flags ...string) (c *Capturer, snap
 	if err != nil {
 		tb.Fatal(err)
 	}
-	snap, err = ptrace.Capture(tb.Context(), ptrace.Target{PID: pid, UID: -1}, ptrace.Options{})
+	snap, err = ptrace.Capture(tb.Context(), process.Target{PID: pid, UID: -1}, snapshot.Options{})
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -76,7 +78,7 @@ func snapshotOf(tb testing.TB, depth string, flags ...string) (c *Capturer, snap
 }
 
 // familiar keeps the names of a snapshot from being read while it is unwound.
-func familiar(tb testing.TB, c *Capturer, snap *ptrace.Snapshot, sp *procmap.Space) {
+func familiar(tb testing.TB, c *Capturer, snap *snapshot.Snapshot, sp *procmap.Space) {
 	tb.Helper()
 	regs, err := c.arch.DecodePRStatus(snap.Threads[0].Registers)
 	if err != nil {
@@ -161,7 +163,7 @@ func BenchmarkThousand(b *testing.B) {
 		for range runtime.GOMAXPROCS(0) {
 			group.Go(func() {
 				for i := next.Add(1) - 1; i < int64(len(pids)); i = next.Add(1) - 1 {
-					t, err := c.Capture(b.Context(), ptrace.Target{PID: pids[i], UID: -1}, Options{})
+					t, err := c.Capture(b.Context(), process.Target{PID: pids[i], UID: -1}, Options{})
 					if err != nil || !t.Threads[0].Whole {
 						failed.Add(1)
 					}
@@ -197,12 +199,12 @@ func BenchmarkCold(b *testing.B) {
 		}
 		stays := 0
 		for _, pid := range processes {
-			_, err := together.Capture(b.Context(), ptrace.Target{PID: pid, UID: -1}, Options{})
+			_, err := together.Capture(b.Context(), process.Target{PID: pid, UID: -1}, Options{})
 			switch {
 			case err == nil && stays == 0:
 				stays = pid // the oldest lives as long as the server
 			case err == nil:
-			case !errors.Is(err, ptrace.ErrExited):
+			case !errors.Is(err, process.ErrExited):
 				b.Fatal(err)
 			}
 		}
@@ -213,7 +215,7 @@ func BenchmarkCold(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				if _, err := c.Capture(b.Context(), ptrace.Target{PID: stays, UID: -1}, Options{}); err != nil {
+				if _, err := c.Capture(b.Context(), process.Target{PID: stays, UID: -1}, Options{}); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -3,7 +3,7 @@ package capture
 import (
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/symbolize"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -11,7 +11,7 @@ import (
 // NameStacks unwinds and names stacks of one process that a program in the kernel has copied. maxFrames bounds the
 // frames of each stack (0: unwind.DefaultMaxFrames). Each snapshot has its own mappings. The traces do not have what
 // a PostgreSQL process says about itself, because that would have to be copied at the same time.
-func (c *Capturer) NameStacks(list []*ptrace.Snapshot, maxFrames int) []*trace.Trace {
+func (c *Capturer) NameStacks(list []*snapshot.Snapshot, maxFrames int) []*trace.Trace {
 	traces := make([]*trace.Trace, 0, len(list))
 	files := symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: c.linesWait}
 	defer files.Stop()

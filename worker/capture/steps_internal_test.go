@@ -13,8 +13,8 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/steps"
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/worker/procmap"
@@ -343,7 +343,7 @@ func (s *stepped) unwind(
 	if err != nil {
 		t.Fatal(err)
 	}
-	th := ptrace.Thread{Stack: ptrace.Stack{Start: start, Data: s.stack[:n]}}
+	th := snapshot.Thread{Stack: snapshot.Stack{Start: start, Data: s.stack[:n]}}
 	u := unwind.Unwinder{Arch: a, MaxFrames: 1 << 14}
 	var stop unwind.Stop
 	s.frames, stop = u.Unwind(s.frames[:0], regs, newMemory(&th, nil, a), modules)

@@ -6,7 +6,7 @@ import (
 	"runtime"
 	"testing"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -27,7 +27,7 @@ func TestTrampolineIsNotLookedUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	pid := startReady(t, exe, "altstack")
-	trace, err := c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, Options{})
+	trace, err := c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

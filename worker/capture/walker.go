@@ -4,7 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/worker/procmap"
 	"pg_stat_backtrace/worker/symbolize"
@@ -39,7 +40,7 @@ func (w *walker) close() {
 }
 
 // walk walks a thread's stack, and returns why it ended. The frames are valid until the next walk.
-func (w *walker) walk(th *ptrace.Thread, also []ptrace.Stack) (stop unwind.Stop) {
+func (w *walker) walk(th *snapshot.Thread, also []snapshot.Stack) (stop unwind.Stop) {
 	w.frames, stop = w.capturer.unwindThread(w.frames[:0], &w.unwinder, th, also, w.space)
 	if stop.Reason == unwind.NoMemory && (len(also) >= maxRecaptures || !w.space.Mapped(stop.Address)) {
 		w.unwinder.Final = true
@@ -50,11 +51,11 @@ func (w *walker) walk(th *ptrace.Thread, also []ptrace.Stack) (stop unwind.Stop)
 }
 
 // describe names the frames of the last walk, which must be of this thread.
-func (w *walker) describe(th *ptrace.Thread, stop unwind.Stop) trace.Thread {
+func (w *walker) describe(th *snapshot.Thread, stop unwind.Stop) trace.Thread {
 	out := trace.Thread{TID: th.TID, Name: th.Name, State: th.State, Kernel: kernel(th), Stop: stop.String(),
 		Whole: stop.Whole()}
 	switch {
-	case errors.Is(th.Err, ptrace.ErrExited):
+	case errors.Is(th.Err, process.ErrExited):
 		out.Stop = "exited meanwhile"
 		if th.State == 'Z' {
 			out.Stop = "exited before"
@@ -73,7 +74,7 @@ func (w *walker) describe(th *ptrace.Thread, stop unwind.Stop) trace.Thread {
 }
 
 func (c *Capturer) unwindThread(
-	dst []unwind.Frame, u *unwind.Unwinder, th *ptrace.Thread, also []ptrace.Stack, space *procmap.Space,
+	dst []unwind.Frame, u *unwind.Unwinder, th *snapshot.Thread, also []snapshot.Stack, space *procmap.Space,
 ) ([]unwind.Frame, unwind.Stop) {
 	if call := th.Syscall; call != nil {
 		space.PrefetchInnermost(call.PC)

@@ -18,7 +18,7 @@ import (
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
@@ -209,7 +209,7 @@ func (n *naming) stopped(t *testing.T, pid int) {
 // look has all name the frames of a process.
 func (n *naming) look(t *testing.T, pid int) {
 	t.Helper()
-	tr, err := n.c.Capture(t.Context(), ptrace.Target{PID: pid, UID: -1}, capture.Options{})
+	tr, err := n.c.Capture(t.Context(), process.Target{PID: pid, UID: -1}, capture.Options{})
 	if err != nil {
 		t.Fatalf("process %d: %v", pid, err)
 	}

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/allocs"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/allocation"
 	"pg_stat_backtrace/worker/compressed"
@@ -167,11 +167,11 @@ func (f *allocationFlags) printBlocks(r *allocation.Report, w io.Writer) error {
 // explainAllocations words an error for a user.
 func explainAllocations(pid int, err error) error {
 	switch {
-	case errors.Is(err, ptrace.ErrExited), errors.Is(err, fs.ErrNotExist), errors.Is(err, procfs.ErrGone):
+	case errors.Is(err, process.ErrExited), errors.Is(err, fs.ErrNotExist), errors.Is(err, procfs.ErrGone):
 		return fmt.Errorf("process %d does not exist, or has just ended", pid)
 	case errors.Is(err, allocation.ErrNoAllocator):
 		return err
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, ptrace.ErrNotPermitted), errors.Is(err, procfs.ErrDenied):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, process.ErrNotPermitted), errors.Is(err, procfs.ErrDenied):
 		return fmt.Errorf("%w\nRun it as root, or as the user of the process with CAP_BPF and CAP_PERFMON", err)
 	}
 	return err

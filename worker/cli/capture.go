@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/debugfile"
 	"pg_stat_backtrace/worker/capture"
@@ -186,7 +186,7 @@ const maxFramesLimit = 65536
 
 // run captures round by round. A process that fails is told on stderr and
 // left out; the others go on.
-func (f *captureFlags) run(ctx context.Context, targets []ptrace.Target, stdout, stderr io.Writer) error {
+func (f *captureFlags) run(ctx context.Context, targets []process.Target, stdout, stderr io.Writer) error {
 	gomaxprocs.Frugal()
 	collectLate(f.warmUp + f.repeat)
 	capturer, closeRemote, err := f.remote.capturer(stderr, f.debugDirs)
@@ -239,7 +239,7 @@ func (f *captureFlags) runServer(ctx context.Context, stdout, stderr io.Writer) 
 		return err
 	}
 	f.titles = make(map[int]string, len(members))
-	targets := make([]ptrace.Target, 0, len(members))
+	targets := make([]process.Target, 0, len(members))
 	for _, m := range members {
 		target, err := cluster.Contains(m.PID)
 		if err != nil {
@@ -260,7 +260,7 @@ type rounds struct {
 
 	capturer       *capture.Capturer
 	options        capture.Options
-	targets        []ptrace.Target
+	targets        []process.Target
 	failed         map[int]bool // by process id
 	ended          int          // how many of the failed processes have ended, which is no error
 	taken          stats
@@ -281,11 +281,11 @@ func (r *rounds) round(ctx context.Context, counts bool) error {
 				return nil
 			}
 			r.failed[target.PID] = true
-			if r.titles != nil && errors.Is(err, ptrace.ErrExited) {
+			if r.titles != nil && errors.Is(err, process.ErrExited) {
 				r.ended++ // processes of a server come and go
 				continue
 			}
-			if target.StartTime == 0 && errors.Is(err, ptrace.ErrExited) {
+			if target.StartTime == 0 && errors.Is(err, process.ErrExited) {
 				tellf(r.stderr, "process with PID %d does not exist", target.PID)
 				continue
 			}
@@ -322,11 +322,11 @@ func later(a, b time.Time) time.Time {
 
 // identities are the processes as they are now: in a later round another one that has got the same number is not taken
 // for the one that was meant.
-func identities(pids []int) []ptrace.Target {
-	targets := make([]ptrace.Target, len(pids))
+func identities(pids []int) []process.Target {
+	targets := make([]process.Target, len(pids))
 	for i, pid := range pids {
-		targets[i] = ptrace.Target{PID: pid, UID: -1}
-		if held, err := ptrace.Hold(pid); err == nil {
+		targets[i] = process.Target{PID: pid, UID: -1}
+		if held, err := process.Hold(pid); err == nil {
 			targets[i].Held = held // as long as this program runs
 		}
 		if stat, err := procfs.ReadStat(pid); err == nil { // if not, the capture says why
@@ -338,7 +338,7 @@ func identities(pids []int) []ptrace.Target {
 
 // capture captures one process.
 func (f *captureFlags) capture(
-	ctx context.Context, capturer *capture.Capturer, target ptrace.Target, opts capture.Options,
+	ctx context.Context, capturer *capture.Capturer, target process.Target, opts capture.Options,
 ) (*trace.Trace, error) {
 	if f.goroutines {
 		return capturer.Goroutines(ctx, target, opts)

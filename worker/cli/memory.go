@@ -17,7 +17,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgmemory"
@@ -180,7 +180,7 @@ type outsideMemory struct {
 	Stack     uint64 `json:"stack"`
 }
 
-func (f *memoryFlags) read(ctx context.Context, c *capture.Capturer, target ptrace.Target) (*processMemory, error) {
+func (f *memoryFlags) read(ctx context.Context, c *capture.Capturer, target process.Target) (*processMemory, error) {
 	ctx, cancel := context.WithTimeout(ctx, f.timeout)
 	defer cancel()
 	contexts, err := c.MemoryContexts(ctx, target, pgmemory.Options{

@@ -14,8 +14,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/samplerbpf"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/clusterprofile"
@@ -195,13 +195,13 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 		tellf(stderr, "%d looks found a process and could not sample it; %d samples were taken", n, p.seen)
 	}
 	switch {
-	case errors.Is(err, ptrace.ErrExited) && p.seen > 0:
+	case errors.Is(err, process.ErrExited) && p.seen > 0:
 		tellf(stderr, "all processes have ended")
 	case errors.Is(err, samplerbpf.ErrUnsupported), errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w\nTake \"pg_stat_backtrace capture --format folded --repeat N --interval TIME PID\" instead, "+
 			"which stops the processes", err)
 	case err != nil && len(targets) == 1 && !errors.Is(err, context.Canceled):
-		if why := ended(targets[0]); why != "" && errors.Is(err, ptrace.ErrExited) {
+		if why := ended(targets[0]); why != "" && errors.Is(err, process.ErrExited) {
 			return errors.New(why)
 		}
 		return errors.New(explain(targets[0].PID, err))
@@ -218,7 +218,7 @@ func (f *profileFlags) run(ctx context.Context, pids []int, stdout, stderr io.Wr
 }
 
 // ended says of a process that has no main thread any more why no samples of it are to be had; of others "".
-func ended(target ptrace.Target) string {
+func ended(target process.Target) string {
 	stat, err := procfs.ReadStat(target.PID)
 	switch {
 	case target.StartTime == 0, errors.Is(err, fs.ErrNotExist):
@@ -228,7 +228,7 @@ func ended(target ptrace.Target) string {
 		return fmt.Sprintf("the main thread of process %d has ended, and only main threads are sampled\n"+
 			"  Take \"pg_stat_backtrace capture --threads %d\".", target.PID, target.PID)
 	}
-	return explain(target.PID, ptrace.ErrExited)
+	return explain(target.PID, process.ErrExited)
 }
 
 // profile is what one call collects.

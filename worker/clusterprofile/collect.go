@@ -4,9 +4,9 @@ import (
 	"encoding/binary"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -157,13 +157,13 @@ func (c *collector) name(p *profiledProcess, r *clusterbpf.Record) stackKey {
 		p.identity, p.known = l.identity, true
 	}
 	c.count(r, p.known)
-	th := ptrace.Thread{TID: r.PID, State: 'R', Registers: r.AppendRegisters(nil)}
+	th := snapshot.Thread{TID: r.PID, State: 'R', Registers: r.AppendRegisters(nil)}
 	if r.Kind != clusterbpf.Running && r.Flags&clusterbpf.Runnable == 0 {
 		th.State = 'S'
 	}
-	th.Stack = ptrace.Stack{Start: r.StackStart, Data: r.Stack, Cut: r.Flags&clusterbpf.CutStack != 0}
+	th.Stack = snapshot.Stack{Start: r.StackStart, Data: r.Stack, Cut: r.Flags&clusterbpf.CutStack != 0}
 	if r.Flags&clusterbpf.NoStack != 0 {
-		th.Err = ptrace.ErrNoStack
+		th.Err = snapshot.ErrNoStack
 	}
 	memory := c.memoryOf(r)
 	named, complete := c.stacks.Name(c.base, &th, memory)
@@ -188,7 +188,7 @@ func (c *collector) memoryOf(r *clusterbpf.Record) capture.SampledMemory {
 	list := binary.NativeEndian.AppendUint64(nil, r.Context)
 	memory := capture.SampledMemory{{Start: c.server.target.Context, Data: list}}
 	for _, p := range r.Pieces {
-		memory = append(memory, ptrace.Stack{Start: p.Start, Data: p.Data})
+		memory = append(memory, snapshot.Stack{Start: p.Start, Data: p.Data})
 	}
 	return memory
 }

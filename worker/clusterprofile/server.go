@@ -6,8 +6,8 @@ import (
 	"os"
 	"strconv"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/unwind/elfimage"
@@ -160,7 +160,7 @@ func (s *server) countProcs() error {
 		return fmt.Errorf("%w: %w", ErrServerGone, err)
 	}
 	var count [4]byte
-	if _, err := ptrace.ReadMemory(pid, header+uint64(s.waits.Target.Layout.ProcCount), count[:]); err != nil {
+	if _, err := process.ReadMemory(pid, header+uint64(s.waits.Target.Layout.ProcCount), count[:]); err != nil {
 		return fmt.Errorf("%w: %w", ErrServerGone, err)
 	}
 	s.procs = int(binary.NativeEndian.Uint32(count[:]))
@@ -170,7 +170,7 @@ func (s *server) countProcs() error {
 // readWord reads an aligned word of a process.
 func readWord(pid int, address uint64) (uint64, error) {
 	var p [8]byte
-	if _, err := ptrace.ReadMemory(pid, address, p[:]); err != nil {
+	if _, err := process.ReadMemory(pid, address, p[:]); err != nil {
 		return 0, err
 	}
 	return binary.NativeEndian.Uint64(p[:]), nil
@@ -186,7 +186,7 @@ func (s *server) seed(pid int) (clusterbpf.Process, bool) {
 	p := clusterbpf.Process{PID: pid, Running: ready, Runnable: ready}
 	var word [4]byte
 	if at, err := readWord(pid, s.target.WaitPointer); err == nil && at != 0 {
-		if _, err := ptrace.ReadMemory(pid, at, word[:]); err == nil {
+		if _, err := process.ReadMemory(pid, at, word[:]); err == nil {
 			p.Event = binary.NativeEndian.Uint32(word[:])
 		}
 	}
@@ -194,7 +194,7 @@ func (s *server) seed(pid int) (clusterbpf.Process, bool) {
 	if err != nil || at == 0 {
 		return p, true
 	}
-	if _, err := ptrace.ReadMemory(pid, at+uint64(s.target.State), word[:]); err == nil {
+	if _, err := process.ReadMemory(pid, at+uint64(s.target.State), word[:]); err == nil {
 		p.State = binary.NativeEndian.Uint32(word[:])
 	}
 	p.QueryID, _ = readWord(pid, at+uint64(s.target.QueryID))

@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
 )
@@ -314,7 +314,7 @@ func TestStacksEqualCaptures(t *testing.T) {
 	})
 	pids := []int{int(sleeper.PgConn().PID()), int(admin.PgConn().PID())}
 	for _, pid := range pids {
-		tr, err := capturer.Capture(context.Background(), ptrace.Target{PID: pid, UID: -1}, capture.Options{NoContext: true})
+		tr, err := capturer.Capture(context.Background(), process.Target{PID: pid, UID: -1}, capture.Options{NoContext: true})
 		if err != nil {
 			t.Fatal(err)
 		}

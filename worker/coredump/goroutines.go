@@ -1,7 +1,7 @@
 package coredump
 
 import (
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/corefile"
 	"pg_stat_backtrace/worker/gostack"
 	"pg_stat_backtrace/worker/procmap"
@@ -26,7 +26,7 @@ func (r *reader) goroutines(t *trace.Trace, sp *procmap.Space, mem *corefile.Mem
 			return err
 		}
 	}
-	blocks := make([]ptrace.Stack, len(p.Blocks))
+	blocks := make([]snapshot.Stack, len(p.Blocks))
 	for i, b := range p.Blocks {
 		blocks[i].Start = b.Address
 		if data := make([]byte, min(max(b.Length, 0), maxGoStructure)); len(data) == b.Length && mem.Bytes(b.Address, data) {

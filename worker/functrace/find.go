@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/unwind/elfimage"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/symbolize"
@@ -322,7 +322,7 @@ func (f *finder) hooked(name string, p *place) error {
 				continue
 			}
 			var hook [8]byte
-			n, err := ptrace.ReadMemory(pid, list[i].Bias+variables[function+"_hook"], hook[:])
+			n, err := process.ReadMemory(pid, list[i].Bias+variables[function+"_hook"], hook[:])
 			if err != nil || n < len(hook) {
 				continue
 			}

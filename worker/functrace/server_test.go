@@ -17,8 +17,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/functrace"
 )
 
@@ -405,7 +405,7 @@ func addressOf(t *testing.T, pid int, function string) uint64 {
 func codeAt(t *testing.T, pid int, address uint64) string {
 	t.Helper()
 	var code [32]byte
-	n, err := ptrace.ReadMemory(pid, address, code[:])
+	n, err := process.ReadMemory(pid, address, code[:])
 	if err != nil {
 		t.Fatal(err)
 	}

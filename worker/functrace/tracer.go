@@ -11,10 +11,10 @@ import (
 	"strings"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/probebpf"
 	"pg_stat_backtrace/ptrace/probe"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/probepoint"
 	"pg_stat_backtrace/worker/symbolize"
@@ -439,10 +439,10 @@ func (t *Tracer) Close() {
 }
 
 // threadOf makes the thread of a hit.
-func threadOf(h *probe.Hit) ptrace.Thread {
-	return ptrace.Thread{
+func threadOf(h *probe.Hit) snapshot.Thread {
+	return snapshot.Thread{
 		TID: h.TID, State: 'R', Registers: h.Registers,
-		Stack: ptrace.Stack{Start: h.StackStart, Data: h.Stack, Cut: uint64(len(h.Stack)) < h.Wanted},
+		Stack: snapshot.Stack{Start: h.StackStart, Data: h.Stack, Cut: uint64(len(h.Stack)) < h.Wanted},
 	}
 }
 

@@ -4,7 +4,7 @@ import (
 	"debug/elf"
 	"slices"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/worker/procmap"
@@ -12,17 +12,17 @@ import (
 )
 
 // Go's runtime keeps a thread's current goroutine in a thread-local variable, also while the thread runs C code. From
-// there a walk finds all that it needs at a switch of stacks, so the stop copies that memory (ptrace.Coroutines). The
+// there a walk finds all that it needs at a switch of stacks, so the stop copies that memory (snapshot.Coroutines). The
 // first walk with frames in Go code shows which images are Go's, and later captures use that.
 
 // Process has the Go images of one process. It is immutable.
 type Process struct {
 	Images     []symbolize.Placed // Go images in which frames were found
-	Coroutines *ptrace.Coroutines
+	Coroutines *snapshot.Coroutines
 }
 
 // Reads returns the memory to copy in the stop, or nil if there is none.
-func (p *Process) Reads() *ptrace.Coroutines {
+func (p *Process) Reads() *snapshot.Coroutines {
 	if p == nil {
 		return nil
 	}
@@ -30,9 +30,9 @@ func (p *Process) Reads() *ptrace.Coroutines {
 }
 
 // Coroutines returns the places of the goroutines of a process's threads.
-func Coroutines(a *arch.Arch, sp *procmap.Space, images []symbolize.Placed) *ptrace.Coroutines {
+func Coroutines(a *arch.Arch, sp *procmap.Space, images []symbolize.Placed) *snapshot.Coroutines {
 	g := unwind.GoStructures()
-	out := &ptrace.Coroutines{
+	out := &snapshot.Coroutines{
 		Low: g.StackLow, High: g.StackHigh, Saved: g.SavedSP, Owner: g.Thread, Size: g.Size, OwnerSize: g.ThreadSize,
 	}
 	for _, f := range images {
@@ -40,7 +40,7 @@ func Coroutines(a *arch.Arch, sp *procmap.Space, images []symbolize.Placed) *ptr
 			continue
 		}
 		for _, off := range goVariable(sp, f) {
-			root := ptrace.Root{Register: a.Go.ThreadPointer, Offset: off}
+			root := snapshot.Root{Register: a.Go.ThreadPointer, Offset: off}
 			if !slices.Contains(out.Roots, root) {
 				out.Roots = append(out.Roots, root)
 			}

@@ -4,7 +4,7 @@ import (
 	"encoding/binary"
 	"sort"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 )
@@ -14,16 +14,16 @@ import (
 type memory struct {
 	*Copies
 
-	stack ptrace.Stack
+	stack snapshot.Stack
 }
 
 // Copies has all the memory that a stop has copied, or a core file.
 type Copies struct {
 	Order binary.ByteOrder
-	Snap  *ptrace.Snapshot
+	Snap  *snapshot.Snapshot
 	Core  cfi.Memory // nil: use the snapshot
 	// sorted has the snapshot's blocks by address. It is built when it is first needed.
-	sorted []ptrace.Stack
+	sorted []snapshot.Stack
 }
 
 // Word returns the word at addr.
@@ -50,7 +50,7 @@ func (m *memory) Read(addr uint64, size int) (uint64, bool) {
 // block searches the structures and stacks of the other goroutines.
 func (m *Copies) block(addr uint64, size int) []byte {
 	if m.sorted == nil {
-		m.sorted = make([]ptrace.Stack, 0, len(m.Snap.Blocks))
+		m.sorted = make([]snapshot.Stack, 0, len(m.Snap.Blocks))
 		for _, b := range m.Snap.Blocks {
 			if b.Data != nil {
 				m.sorted = append(m.sorted, b)

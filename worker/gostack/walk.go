@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/goroutine"
@@ -27,7 +27,7 @@ const (
 
 // Plan lists the memory that a stop copies.
 type Plan struct {
-	Blocks  []ptrace.Block
+	Blocks  []snapshot.Block
 	threads map[uint64]int // the block of each thread's structure
 }
 
@@ -42,11 +42,11 @@ func (p *Plan) Add(sp *procmap.Space, g *Program) error {
 		p.threads = make(map[uint64]int)
 	}
 	g.total, g.first = len(all), len(p.Blocks)
-	p.Blocks = append(p.Blocks, ptrace.Block{Address: r.List(), Length: goroutine.ListSize})
+	p.Blocks = append(p.Blocks, snapshot.Block{Address: r.List(), Length: goroutine.ListSize})
 	threads := make([]uint64, 0, 64)
 	buf := make([]byte, r.Size())
 	for _, addr := range all {
-		stack := ptrace.Block{Address: addr, Length: 8} // addr, Length: 8}: no stack
+		stack := snapshot.Block{Address: addr, Length: 8} // addr, Length: 8}: no stack
 		exists := false
 		if sp.ReadAll(addr, buf) {
 			if one, err := r.Decode(addr, buf); err == nil && one.Status.Exists() {
@@ -61,19 +61,19 @@ func (p *Plan) Add(sp *procmap.Space, g *Program) error {
 			continue
 		}
 		g.all = append(g.all, addr)
-		p.Blocks = append(p.Blocks, ptrace.Block{Address: addr, Length: r.Size()}, stack)
+		p.Blocks = append(p.Blocks, snapshot.Block{Address: addr, Length: r.Size()}, stack)
 	}
 	for _, addr := range threads {
 		if _, known := p.threads[addr]; !known && addr != 0 {
 			p.threads[addr] = len(p.Blocks)
-			p.Blocks = append(p.Blocks, ptrace.Block{Address: addr, Length: goroutine.ThreadSize})
+			p.Blocks = append(p.Blocks, snapshot.Block{Address: addr, Length: goroutine.ThreadSize})
 		}
 	}
 	return nil
 }
 
 // stackOf returns the used part of a goroutine's stack, as it is known before the stop.
-func stackOf(g *goroutine.Goroutine) ptrace.Block {
+func stackOf(g *goroutine.Goroutine) snapshot.Block {
 	low, high := g.StackLow, g.StackHigh
 	switch {
 	case g.Status == goroutine.Running && high-low > goroutineStack:
@@ -82,7 +82,7 @@ func stackOf(g *goroutine.Goroutine) ptrace.Block {
 		low = max(low, g.SP-belowStack) &^ 7
 		high = min(high, low+goroutineStack)
 	}
-	return ptrace.Block{Address: low, Length: int(high - low)}
+	return snapshot.Block{Address: low, Length: int(high - low)}
 }
 
 // Walk walks the stacks of goroutines in a snapshot or a core file.
@@ -91,7 +91,7 @@ type Walk struct {
 	Space     *procmap.Space
 	Modules   unwind.Modules // the space, as the unwinder reads it
 	MaxFrames int
-	Blocks    []ptrace.Stack // the copies of the plan's blocks
+	Blocks    []snapshot.Stack // the copies of the plan's blocks
 	Copies    *Copies
 	Threads   map[int]Thread
 
@@ -153,9 +153,9 @@ func (w *Walk) list(t *trace.Trace, p *Program, plan *Plan) (missed int) {
 }
 
 // block returns a block of the snapshot.
-func (w *Walk) block(i int) ptrace.Stack {
+func (w *Walk) block(i int) snapshot.Stack {
 	if i >= len(w.Blocks) {
-		return ptrace.Stack{}
+		return snapshot.Stack{}
 	}
 	return w.Blocks[i]
 }

@@ -4,8 +4,8 @@ import (
 	"cmp"
 	"slices"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/unwind/arch"
 	"pg_stat_backtrace/unwind/cfi"
 	"pg_stat_backtrace/unwind/jit"
@@ -60,7 +60,7 @@ type image struct {
 type Locations struct {
 	descriptors []uint64   // of GDB's JIT interface
 	Frames      []jit.Span // .eh_frame sections
-	Pieces      []ptrace.Range
+	Pieces      []snapshot.Range
 }
 
 // Add merges the results of another search. It returns false if they have nothing new.
@@ -212,7 +212,7 @@ func (p *Process) Locate(memory symbolize.MemoryReader, addrs []uint64) *Locatio
 		}
 		if f, ok := p.searchFrames(memory, i, addr); ok {
 			w.Frames = append(w.Frames, f)
-			w.Pieces = append(w.Pieces, ptrace.Range{Address: f.Start, Length: int(f.End - f.Start)})
+			w.Pieces = append(w.Pieces, snapshot.Range{Address: f.Start, Length: int(f.End - f.Start)})
 		}
 	}
 	w.Pieces = Merge(w.Pieces)
@@ -228,7 +228,7 @@ func (p *Process) registered(w *Locations, memory symbolize.MemoryReader, e jit.
 		return func(uint64) bool { return false }
 	}
 	if n := o.Frames.End - o.Frames.Start; n > 0 {
-		r.pieces = append(r.pieces, ptrace.Range{Address: o.Frames.Start, Length: int(n)})
+		r.pieces = append(r.pieces, snapshot.Range{Address: o.Frames.Start, Length: int(n)})
 	}
 	if all := Merge(append(r.pieces, w.Pieces...)); size(all) <= maxDescribing && len(all) <= maxPieces {
 		w.Pieces = all
@@ -239,22 +239,22 @@ func (p *Process) registered(w *Locations, memory symbolize.MemoryReader, e jit.
 // recorder records the ranges that were read.
 type recorder struct {
 	read   symbolize.MemoryReader
-	pieces []ptrace.Range
+	pieces []snapshot.Range
 }
 
 func (r *recorder) memory(addr uint64, p []byte) bool {
 	if !r.read.Exactly(addr, p) {
 		return false
 	}
-	r.pieces = append(r.pieces, ptrace.Range{Address: addr, Length: len(p)})
+	r.pieces = append(r.pieces, snapshot.Range{Address: addr, Length: len(p)})
 	return true
 }
 
 // Merge sorts ranges, and joins neighbours with small gaps.
-func Merge(pieces []ptrace.Range) []ptrace.Range {
+func Merge(pieces []snapshot.Range) []snapshot.Range {
 	const near = 256
-	slices.SortFunc(pieces, func(a, b ptrace.Range) int { return cmp.Compare(a.Address, b.Address) })
-	out := make([]ptrace.Range, 0, len(pieces))
+	slices.SortFunc(pieces, func(a, b snapshot.Range) int { return cmp.Compare(a.Address, b.Address) })
+	out := make([]snapshot.Range, 0, len(pieces))
 	for _, p := range pieces {
 		if last := len(out) - 1; last >= 0 && p.Address <= out[last].Address+uint64(out[last].Length)+near {
 			end := max(p.Address+uint64(p.Length), out[last].Address+uint64(out[last].Length))
@@ -266,7 +266,7 @@ func Merge(pieces []ptrace.Range) []ptrace.Range {
 	return out
 }
 
-func size(pieces []ptrace.Range) (n int) {
+func size(pieces []snapshot.Range) (n int) {
 	for _, p := range pieces {
 		n += p.Length
 	}

@@ -6,7 +6,7 @@ import (
 	"os"
 	"strings"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -29,14 +29,14 @@ type Member struct {
 // the identity.
 //
 // The error is ErrPostmaster or, for all other numbers, ErrNotMember.
-func (c Cluster) Contains(pid int) (ptrace.Target, error) {
+func (c Cluster) Contains(pid int) (process.Target, error) {
 	local := c.Local(pid)
 	if local == c.PostmasterPID {
-		return ptrace.Target{}, fmt.Errorf("process %d: %w", pid, ErrPostmaster)
+		return process.Target{}, fmt.Errorf("process %d: %w", pid, ErrPostmaster)
 	}
-	held, err := ptrace.Hold(local)
-	if errors.Is(err, ptrace.ErrExited) {
-		return ptrace.Target{}, fmt.Errorf("process %d: %w: %w", pid, ErrNotMember, err)
+	held, err := process.Hold(local)
+	if errors.Is(err, process.ErrExited) {
+		return process.Target{}, fmt.Errorf("process %d: %w: %w", pid, ErrNotMember, err)
 	}
 	// Without a descriptor the start time has to do.
 	stat, err := c.child(local)
@@ -45,9 +45,9 @@ func (c Cluster) Contains(pid int) (ptrace.Target, error) {
 	}
 	if err != nil {
 		held.Release()
-		return ptrace.Target{}, fmt.Errorf("process %d: %w: %w", pid, ErrNotMember, err)
+		return process.Target{}, fmt.Errorf("process %d: %w: %w", pid, ErrNotMember, err)
 	}
-	return ptrace.Target{
+	return process.Target{
 		PID: local, StartTime: stat.StartTime, PPID: c.PostmasterPID, UID: c.UID, Held: held,
 	}, nil
 }

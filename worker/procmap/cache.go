@@ -7,8 +7,8 @@ import (
 	"sync/atomic"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/jitcode"
 	"pg_stat_backtrace/worker/symbolize"
 )
@@ -34,14 +34,14 @@ type Cache struct {
 	perf   jitcode.PerfMaps
 
 	mu    sync.Mutex
-	byKey map[ProcessKey]*process
+	byKey map[ProcessKey]*cacheEntry
 	paths map[string]string // one copy of each path of a mapping
 	// lookups has the image lookups in progress, by mapping.
 	lookups map[mappingKey]*symbolize.Lazy[symbolize.Placed]
 }
 
-// process is the cache entry of one process.
-type process struct {
+// cacheEntry is the data of one process.
+type cacheEntry struct {
 	images map[procfs.Mapping]symbolize.Placed
 	maps   *KnownMaps  // nil: not read yet
 	facts  map[any]any // by the address of the Fact
@@ -56,13 +56,13 @@ type mappingKey struct {
 // NewCache returns an empty cache of processes whose images come from the given cache.
 func NewCache(images *symbolize.Cache) *Cache {
 	return &Cache{
-		images: images, byKey: make(map[ProcessKey]*process), paths: make(map[string]string),
+		images: images, byKey: make(map[ProcessKey]*cacheEntry), paths: make(map[string]string),
 		lookups: make(map[mappingKey]*symbolize.Lazy[symbolize.Placed]),
 	}
 }
 
 // entry returns the entry of a process, and adds an empty one if there is none. The caller has locked mu.
-func (c *Cache) entry(key ProcessKey) *process {
+func (c *Cache) entry(key ProcessKey) *cacheEntry {
 	p := c.byKey[key]
 	if p == nil {
 		if len(c.byKey) >= maxProcesses {
@@ -71,7 +71,7 @@ func (c *Cache) entry(key ProcessKey) *process {
 				break
 			}
 		}
-		p = &process{images: make(map[procfs.Mapping]symbolize.Placed)}
+		p = &cacheEntry{images: make(map[procfs.Mapping]symbolize.Placed)}
 		c.byKey[key] = p
 	}
 	return p
@@ -102,7 +102,7 @@ func (c *Cache) ForgetMaps(key ProcessKey) {
 
 // KnownMaps has the mappings of one process. Everything except kept is immutable once it is in the cache.
 type KnownMaps struct {
-	Snapshot *ptrace.MapsSnapshot
+	Snapshot *snapshot.MapsSnapshot
 	maps     []procfs.Mapping
 	used     []Usage // the mappings in which the last walk had frames, in order
 
@@ -123,7 +123,7 @@ func (c *Cache) Maps(key ProcessKey) *KnownMaps {
 
 // KeepMaps caches the mappings that a capture has read. used are the mappings in which its walks had frames, and
 // began is the time at which the capture began.
-func (c *Cache) KeepMaps(key ProcessKey, snap *ptrace.Snapshot, used []Usage, began time.Time) {
+func (c *Cache) KeepMaps(key ProcessKey, snap *snapshot.Snapshot, used []Usage, began time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	p := c.entry(key)

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind"
 )
@@ -87,7 +87,7 @@ func (c *Check) lastUsedUnchanged(l *KnownMaps) bool {
 // Unchanged compares the mappings that were not compared before the stop.
 func (c *Check) Unchanged(maps []procfs.Mapping, used []Usage) (bool, error) {
 	if !Guard.Begin(c.PID) {
-		return false, ptrace.ErrUnreachable
+		return false, process.ErrUnreachable
 	}
 	defer Guard.End(c.PID)
 	return c.unchangedNow(maps, used)
@@ -153,7 +153,7 @@ func (sp *Space) UsedBy(frames []unwind.Frame, used []Usage) []Usage {
 // because of a missing mapping, so StillMapped then compares all mappings.
 func (c *Check) StillMapped(maps []procfs.Mapping, used []Usage, trusted bool) (bool, error) {
 	if !Guard.Begin(c.PID) {
-		return false, ptrace.ErrUnreachable
+		return false, process.ErrUnreachable
 	}
 	defer Guard.End(c.PID)
 	if ok, err := c.unchangedNow(maps, used); !ok || err != nil || trusted {

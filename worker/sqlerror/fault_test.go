@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/sqlerror"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -24,30 +26,30 @@ type faultTest struct {
 
 func faults() []faultTest {
 	return []faultTest{
-		{"exited", fmt.Errorf("x: %w", ptrace.ErrExited), "55000", []string{"process with PID 4711 has exited"}},
+		{"exited", fmt.Errorf("x: %w", process.ErrExited), "55000", []string{"process with PID 4711 has exited"}},
 		{
-			"recycled", &ptrace.RecycledError{PID: 4711, Property: "start time", Want: 1, Got: 2}, "42501",
+			"recycled", &process.RecycledError{PID: 4711, Property: "start time", Want: 1, Got: 2}, "42501",
 			[]string{"PID 4711 now belongs to another process"},
 		},
 		{
-			"traced", &ptrace.TracedError{PID: 4711, Tracer: 99, Name: "gdb"}, "42501",
+			"traced", &process.TracedError{PID: 4711, Tracer: 99, Name: "gdb"}, "42501",
 			[]string{"already being traced", "Its tracer is process 99 (gdb)."},
 		},
 		{
-			"traced from another namespace", &ptrace.TracedError{PID: 4711}, "42501",
+			"traced from another namespace", &process.TracedError{PID: 4711}, "42501",
 			[]string{"already being traced"},
 		},
 		{
 			"yama",
-			&ptrace.PermissionError{PID: 4711, Reason: ptrace.ReasonYama, Detail: "kernel.yama.ptrace_scope is 1"}, "42501",
+			&process.PermissionError{PID: 4711, Reason: process.ReasonYama, Detail: "kernel.yama.ptrace_scope is 1"}, "42501",
 			[]string{"the kernel refuses", "kernel.yama.ptrace_scope is 1.", "CAP_SYS_PTRACE"},
 		},
 		{
-			"seccomp", &ptrace.PermissionError{PID: 4711, Reason: ptrace.ReasonSeccomp, Detail: "a filter is set"}, "42501",
+			"seccomp", &process.PermissionError{PID: 4711, Reason: process.ReasonSeccomp, Detail: "a filter is set"}, "42501",
 			[]string{"A filter is set.", "seccomp profile"},
 		},
 		{
-			"security module", &ptrace.PermissionError{PID: 4711, Reason: ptrace.ReasonUnknown}, "42501",
+			"security module", &process.PermissionError{PID: 4711, Reason: process.ReasonUnknown}, "42501",
 			[]string{"SELinux"},
 		},
 		{
@@ -55,24 +57,24 @@ func faults() []faultTest {
 			[]string{"process with PID 4711 has crashed", "capture --core"},
 		},
 		{
-			"neither stopped nor seen", errors.Join(&ptrace.TracedError{PID: 4711, Tracer: 99, Name: "gdb"},
-				&ptrace.ObserveError{PID: 4711, Blocked: errors.New("it moved"), Running: errors.New("it did not run")}),
+			"neither stopped nor seen", errors.Join(&process.TracedError{PID: 4711, Tracer: 99, Name: "gdb"},
+				&observe.Error{PID: 4711, Blocked: errors.New("it moved"), Running: errors.New("it did not run")}),
 			"42501",
 			[]string{"Its tracer is process 99 (gdb). It could not be captured without a stop either: it moved; it did"},
 		},
 		{
-			"not seen", &ptrace.ObserveError{PID: 4711, After: time.Second, Attempts: 7, Blocked: errors.New("it moved")},
+			"not seen", &observe.Error{PID: 4711, After: time.Second, Attempts: 7, Blocked: errors.New("it moved")},
 			"55000", []string{"without stopping it", "After 7 attempts in 1s: it moved.", "turn nonstop off"},
 		},
 		{
-			"no sampling", &ptrace.ObserveError{PID: 4711, Blocked: errors.New("it was awake"), Running: &ptrace.PermissionError{
-				PID: 4711, Reason: ptrace.ReasonPerf, Detail: "kernel.perf_event_paranoid is 3 and CAP_PERFMON is missing",
+			"no sampling", &observe.Error{PID: 4711, Blocked: errors.New("it was awake"), Running: &process.PermissionError{
+				PID: 4711, Reason: process.ReasonPerf, Detail: "kernel.perf_event_paranoid is 3 and CAP_PERFMON is missing",
 			}},
 			"42501", []string{"without stopping it", "kernel.perf_event_paranoid is 3", "Give the worker CAP_PERFMON"},
 		},
 		{"canceled", context.Canceled, "57014", []string{"canceled"}},
 		{
-			"thread", fmt.Errorf("process 4711: %w: a thread of process 4700", ptrace.ErrInvalidPID), "22023",
+			"thread", fmt.Errorf("process 4711: %w: a thread of process 4700", process.ErrInvalidPID), "22023",
 			[]string{"thread of process 4700"},
 		},
 		{"unknown", errors.New("the moon is full"), "XX000", []string{"the moon is full"}},
@@ -103,12 +105,12 @@ func unread() []faultTest {
 			},
 		},
 		{
-			"nobody can read it", &ptrace.ObserveError{PID: 4711, Blocked: ptrace.ErrUnreachable}, "55000",
+			"nobody can read it", &observe.Error{PID: 4711, Blocked: process.ErrUnreachable}, "55000",
 			[]string{"without stopping it", "The kernel does not return from reading its memory", "/proc/4711/task/*/stack"},
 		},
 		{
 			"nor stop it", errors.Join(&ptrace.DeadlineError{PID: 4711, After: time.Second, State: 'S'},
-				&ptrace.ObserveError{PID: 4711, Blocked: ptrace.ErrUnreachable}),
+				&observe.Error{PID: 4711, Blocked: process.ErrUnreachable}),
 			"55000", []string{"within 1s", "either: the kernel does not return", "/proc/4711/task/*/stack"},
 		},
 	}

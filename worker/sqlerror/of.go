@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/observe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -16,7 +18,7 @@ import (
 func Of(pid int, err error) *Fault {
 	var own *Fault
 	var unread *trace.ReadingError
-	var main *ptrace.MainThreadError
+	var main *process.MainThreadError
 	switch {
 	case errors.As(err, &own):
 		return own
@@ -27,19 +29,19 @@ func Of(pid int, err error) *Fault {
 			Detail:   fmt.Sprintf("It still runs %d other threads.", main.Threads),
 			Hint:     "Capture all threads: set pg_stat_backtrace.threads to on, or use capture --threads.",
 		}
-	case errors.Is(err, ptrace.ErrExited):
+	case errors.Is(err, process.ErrExited):
 		return &Fault{
 			SQLState: NotInPrerequisiteState,
 			Message:  fmt.Sprintf("process with PID %d has exited", pid),
 			Detail:   "It ended before its stack was copied.",
 		}
-	case errors.Is(err, ptrace.ErrRecycled):
+	case errors.Is(err, process.ErrRecycled):
 		return &Fault{
 			SQLState: InsufficientPrivilege,
 			Message:  fmt.Sprintf("PID %d now belongs to another process", pid),
 			Detail:   "The process that it belonged to has exited.",
 		}
-	case errors.Is(err, ptrace.ErrTraced):
+	case errors.Is(err, process.ErrTraced):
 		return withLook(traced(pid, err), err)
 	case errors.Is(err, ptrace.ErrDumping):
 		return withLook(&Fault{
@@ -49,9 +51,9 @@ func Of(pid int, err error) *Fault {
 		}, err)
 	case errors.Is(err, ptrace.ErrDeadline):
 		return withLook(deadline(pid, err), err)
-	case errors.Is(err, ptrace.ErrNotObserved):
+	case errors.Is(err, observe.ErrNotObserved):
 		return notObserved(pid, err)
-	case errors.Is(err, ptrace.ErrNotPermitted):
+	case errors.Is(err, process.ErrNotPermitted):
 		return notPermitted(pid, err)
 	case errors.As(err, &unread):
 		return reading(pid, unread)
@@ -59,9 +61,9 @@ func Of(pid int, err error) *Fault {
 		return deadline(pid, err)
 	case errors.Is(err, context.Canceled):
 		return &Fault{SQLState: QueryCanceled, Message: fmt.Sprintf("capture of process with PID %d was canceled", pid)}
-	case errors.Is(err, ptrace.ErrSelf):
+	case errors.Is(err, process.ErrSelf):
 		return &Fault{SQLState: NotInPrerequisiteState, Message: "a process cannot capture its own stack"}
-	case errors.Is(err, ptrace.ErrInvalidPID):
+	case errors.Is(err, process.ErrInvalidPID):
 		return &Fault{
 			SQLState: InvalidParameterValue,
 			Message:  fmt.Sprintf("%d is not the ID of a process", pid),
@@ -91,7 +93,7 @@ func traced(pid int, err error) *Fault {
 		Message:  fmt.Sprintf("process with PID %d is already being traced", pid),
 		Hint:     "Wait until the debugger has ended, or end it; a process can have only one tracer.",
 	}
-	var e *ptrace.TracedError
+	var e *process.TracedError
 	if errors.As(err, &e) && e.Tracer > 0 {
 		f.Detail = fmt.Sprintf("Its tracer is process %d.", e.Tracer)
 		if e.Name != "" {
@@ -102,30 +104,30 @@ func traced(pid int, err error) *Fault {
 }
 
 // permissionHints are the hints for each of the kernel's reasons.
-var permissionHints = map[ptrace.Reason]string{
-	ptrace.ReasonYama: "Give the worker CAP_SYS_PTRACE (its systemd unit does), " +
+var permissionHints = map[process.Reason]string{
+	process.ReasonYama: "Give the worker CAP_SYS_PTRACE (its systemd unit does), " +
 		"or set kernel.yama.ptrace_scope to 0. At 3, only a reboot permits tracing again.",
-	ptrace.ReasonUID:          "Run the worker as the operating system user that the server runs as, or as root.",
-	ptrace.ReasonCapability:   "Give the worker CAP_SYS_PTRACE.",
-	ptrace.ReasonNamespace:    "Run the worker in the user namespace of the process.",
-	ptrace.ReasonDumpable:     "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.",
-	ptrace.ReasonKernelThread: "A kernel thread has no user stack; see /proc/PID/stack.",
-	ptrace.ReasonHidden: "Mount /proc without hidepid for the worker, " +
+	process.ReasonUID:          "Run the worker as the operating system user that the server runs as, or as root.",
+	process.ReasonCapability:   "Give the worker CAP_SYS_PTRACE.",
+	process.ReasonNamespace:    "Run the worker in the user namespace of the process.",
+	process.ReasonDumpable:     "The process has made itself untraceable. Give the worker CAP_SYS_PTRACE.",
+	process.ReasonKernelThread: "A kernel thread has no user stack; see /proc/PID/stack.",
+	process.ReasonHidden: "Mount /proc without hidepid for the worker, " +
 		"or run it as the server's operating system user.",
-	ptrace.ReasonSeccomp: "Allow ptrace, process_vm_readv and perf_event_open in the worker's seccomp profile " +
+	process.ReasonSeccomp: "Allow ptrace, process_vm_readv and perf_event_open in the worker's seccomp profile " +
 		"(in a container, its runtime's).",
-	ptrace.ReasonPerf: "Give the worker CAP_PERFMON, set kernel.perf_event_paranoid to 2 or less, " +
+	process.ReasonPerf: "Give the worker CAP_PERFMON, set kernel.perf_event_paranoid to 2 or less, " +
 		"or let the process be stopped.",
-	ptrace.ReasonUnknown: "A security module such as SELinux or AppArmor may forbid it; see the kernel's audit log.",
+	process.ReasonUnknown: "A security module such as SELinux or AppArmor may forbid it; see the kernel's audit log.",
 }
 
 func notPermitted(pid int, err error) *Fault {
 	f := &Fault{
 		SQLState: InsufficientPrivilege,
 		Message:  fmt.Sprintf("the kernel refuses to let process with PID %d be traced", pid),
-		Hint:     permissionHints[ptrace.ReasonUnknown],
+		Hint:     permissionHints[process.ReasonUnknown],
 	}
-	var e *ptrace.PermissionError
+	var e *process.PermissionError
 	if errors.As(err, &e) {
 		if e.Detail != "" {
 			f.Detail = capital(e.Detail) + "."
@@ -166,11 +168,11 @@ func deadline(pid int, err error) *Fault {
 
 // withLook adds the reason for which a process that could not be stopped could not be captured without a stop either.
 func withLook(f *Fault, err error) *Fault {
-	var e *ptrace.ObserveError
+	var e *observe.Error
 	if errors.As(err, &e) {
 		f.Detail = strings.TrimSpace(f.Detail + " It could not be captured without a stop either: " + looks(e) + ".")
 	}
-	if errors.Is(err, ptrace.ErrUnreachable) {
+	if errors.Is(err, process.ErrUnreachable) {
 		f.Hint = unreachable(e.PID)
 	}
 	return f
@@ -182,10 +184,10 @@ func unreachable(pid int) string {
 		"(as root, see /proc/%d/task/*/stack; ps may hang too).", pid)
 }
 
-func looks(e *ptrace.ObserveError) string {
+func looks(e *observe.Error) string {
 	var parts []string
 	for _, err := range []error{e.Blocked, e.Running} {
-		var denied *ptrace.PermissionError
+		var denied *process.PermissionError
 		switch {
 		case err == nil:
 		case errors.As(err, &denied):
@@ -203,14 +205,14 @@ func notObserved(pid int, err error) *Fault {
 		Message:  fmt.Sprintf("process with PID %d could not be captured without stopping it", pid),
 		Hint:     "Retry, or turn nonstop off to let the worker stop the process.",
 	}
-	var e *ptrace.ObserveError
+	var e *observe.Error
 	if errors.As(err, &e) {
 		f.Detail = fmt.Sprintf("After %d attempts in %s: %s.", e.Attempts, e.After.Round(time.Millisecond), looks(e))
 	}
-	if errors.Is(err, ptrace.ErrUnreachable) {
+	if errors.Is(err, process.ErrUnreachable) {
 		f.Detail, f.Hint = capital(looks(e))+".", unreachable(e.PID)
 	}
-	var denied *ptrace.PermissionError
+	var denied *process.PermissionError
 	if errors.As(err, &denied) {
 		f.SQLState, f.Hint = InsufficientPrivilege, permissionHints[denied.Reason]
 	}

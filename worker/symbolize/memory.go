@@ -3,7 +3,7 @@ package symbolize
 import (
 	"io"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 )
 
 // MemoryReader copies memory of the process from addr into p and returns how many bytes it got.
@@ -21,10 +21,10 @@ func ProcessMemory(pid int) func(uint64, []byte) (int, error) {
 	reached := false
 	return func(addr uint64, p []byte) (int, error) {
 		if !reached {
-			ptrace.ProbeReadable(pid)
+			process.ProbeReadable(pid)
 			reached = true
 		}
-		n, err := ptrace.ReadMemory(pid, addr, p)
+		n, err := process.ReadMemory(pid, addr, p)
 		if err == nil && n < len(p) {
 			err = io.ErrUnexpectedEOF
 		}

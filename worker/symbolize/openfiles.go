@@ -7,7 +7,7 @@ import (
 	"sync"
 	"time"
 
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/unwind/elfimage"
 )
@@ -45,8 +45,8 @@ func (o *openFiles) add(f *os.File, opened FileID, m *Module) {
 
 // hasEnded reports whether the process that had this mapping has ended.
 func hasEnded(pid int, m *procfs.Mapping) bool {
-	_, err := ptrace.ReadMemory(pid, m.Start, make([]byte, 1))
-	return errors.Is(err, ptrace.ErrExited)
+	_, err := process.ReadMemory(pid, m.Start, make([]byte, 1))
+	return errors.Is(err, process.ErrExited)
 }
 
 // mapped returns the module of a file that an ended process had mapped. It returns nil if the file is not among the

@@ -9,8 +9,8 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"pg_stat_backtrace/ptrace"
 	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/stackprofile"
@@ -72,7 +72,7 @@ func (s *Server) NewStackProfile(c *capture.Capturer, o waitsbpf.StackOptions) *
 // Add names stacks and adds them.
 func (p *StackProfile) Add(list []waits.Stack, unnamed int) {
 	p.Unnamed += unnamed
-	snapshots := make([]*ptrace.Snapshot, len(list))
+	snapshots := make([]*snapshot.Snapshot, len(list))
 	for i := range list {
 		snapshots[i] = list[i].Snapshot
 	}

@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
 )
 
 // inside says to a copy of the test binary, which process it has to do with.
@@ -186,8 +188,8 @@ func everyThread() error {
 
 // captured checks that a capture still works.
 func captured(target int) error {
-	s, err := ptrace.Capture(context.Background(), ptrace.Target{PID: target, UID: -1}, ptrace.Options{})
-	if err == nil && (s.Engine != ptrace.Engine || len(s.Threads[0].Registers) == 0 || len(s.Threads[0].Stack.Data) == 0) {
+	s, err := ptrace.Capture(context.Background(), process.Target{PID: target, UID: -1}, snapshot.Options{})
+	if err == nil && (s.Engine != snapshot.EngineStop || len(s.Threads[0].Registers) == 0 || len(s.Threads[0].Stack.Data) == 0) {
 		return fmt.Errorf("captured by %s: %+v", s.Engine, s.Threads)
 	}
 	return err

@@ -21,6 +21,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/pgcluster"
 )
 
@@ -51,7 +53,7 @@ func run() error {
 		return err
 	}
 	if os.Args[1] == "trace" {
-		_, err := ptrace.Capture(context.Background(), ptrace.Target{PID: pid, UID: -1}, ptrace.Options{})
+		_, err := ptrace.Capture(context.Background(), process.Target{PID: pid, UID: -1}, snapshot.Options{})
 		_, err = fmt.Fprintln(os.Stdout, err)
 		return err
 	}
@@ -124,7 +126,7 @@ func (r *Report) fill(c pgcluster.Cluster, pid int) error {
 		return err
 	}
 	defer target.Held.Release()
-	snap, err := ptrace.Capture(context.Background(), target, ptrace.Options{})
+	snap, err := ptrace.Capture(context.Background(), target, snapshot.Options{})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,127 @@
+package busy
+
+import (
+	"errors"
+	"slices"
+	"sync"
+	"time"
+)
+
+// ErrBusy means that the kernel does not end a capture.
+var ErrBusy = errors.New("a capture does not end")
+
+// work is the activity of this program.
+//
+//nolint:gochecknoglobals // a program is suspended as a whole
+var work activity
+
+// Begin waits for the end of a pause. It then registers work that delays the next pause until End is called.
+func Begin() { work.begin() }
+
+// Join registers a part of registered work. The part may last longer than the work. It ends with End.
+func Join() { work.join() }
+
+// End ends what Begin or Join registered.
+func End() { work.end() }
+
+// Register registers a sampler until the returned function is called. Each of its batches is work of its own. A
+// pause calls pause when it is requested, and resume at its end. pause must not wait for the end of a batch.
+func Register(pause, resume func()) (forget func()) { return work.know(pause, resume) }
+
+// Pause waits until no work is under way, for at most a duration, and calls do. New work waits meanwhile. If
+// another pause is requested already, Pause does nothing. The error is ErrBusy or the error of do.
+func Pause(most time.Duration, do func() error) error { return work.suspend(most, do) }
+
+// activity counts the work that must end before the program is stopped.
+type activity struct {
+	mu       sync.Mutex
+	parties  int
+	repeated []*repetition // the running samplers
+	resting  chan struct{} // closed at the end of a requested or active rest; else nil
+	idle     chan struct{} // closed when there are no parties any more; nil without a waiting goroutine
+}
+
+// repetition is work that registers each of its parts as activity.
+type repetition struct{ pause, resume func() }
+
+// begin waits for the end of a rest. It then registers an activity that delays the next rest until end is called.
+func (a *activity) begin() {
+	a.mu.Lock()
+	for a.resting != nil {
+		ended := a.resting
+		a.mu.Unlock()
+		<-ended
+		a.mu.Lock()
+	}
+	a.parties++
+	a.mu.Unlock()
+}
+
+// join registers a part of a registered activity. The part may last longer than the activity.
+func (a *activity) join() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.parties++
+}
+
+func (a *activity) end() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.parties--; a.parties == 0 && a.idle != nil {
+		close(a.idle)
+		a.idle = nil
+	}
+}
+
+// know registers a sampler, which rests together with the others until the returned function is called. Each of its
+// batches begins and ends as activity. pause must not wait for the end of a batch.
+func (a *activity) know(pause, resume func()) (forget func()) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	r := &repetition{pause, resume}
+	a.repeated = append(a.repeated, r)
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.repeated = slices.DeleteFunc(a.repeated, func(x *repetition) bool { return x == r })
+	}
+}
+
+// suspend calls do when no work is active, and delays new work. If another rest is requested, it does nothing.
+func (a *activity) suspend(most time.Duration, do func() error) error {
+	a.mu.Lock()
+	if a.resting != nil {
+		a.mu.Unlock()
+		return nil
+	}
+	a.resting = make(chan struct{})
+	idle := make(chan struct{})
+	if a.parties == 0 {
+		close(idle)
+	} else {
+		a.idle = idle
+	}
+	paused := slices.Clone(a.repeated)
+	for _, r := range paused {
+		r.pause()
+	}
+	a.mu.Unlock()
+
+	err := ErrBusy
+	timer := time.NewTimer(most)
+	defer timer.Stop()
+	select {
+	case <-idle:
+		err = do()
+	case <-timer.C:
+	}
+
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, r := range paused {
+		r.resume()
+	}
+	close(a.resting)
+	a.resting, a.idle = nil, nil
+	return err
+}

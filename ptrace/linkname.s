@@ -1,1 +1,0 @@
-// Without a file of assembly a package may not declare functions that have no body; see stop.go.

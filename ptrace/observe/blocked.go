@@ -1,0 +1,138 @@
+package observe
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
+)
+
+// This is why a sleeping thread can be read without a stop. The kernel answers /proc/PID/syscall only for a thread
+// that is off the CPU (task_current_syscall in lib/syscall.c waits for that). It also counts every time a thread
+// leaves the CPU.
+//
+// The observer reads the counts first and last, and the system call twice in between. The thread was off the CPU at
+// both reads of the system call. If it ran in between, it left the CPU in between, and a count changed. Equal counts
+// therefore mean that it did not run at all. Its registers, and its stack as far as only the thread writes to it, did
+// not change. Other writers are a tracer, and a child of vfork that runs on the same stack. The observer detects them
+// by copying the stack twice.
+
+// look is the state of a thread as far as it is visible without a stop.
+type look struct {
+	call                   procfs.Syscall
+	voluntary, involuntary uint64
+}
+
+// blocked reads a sleeping thread. errAwake: the thread does not sleep. errMoved: it woke up, or its stack was
+// changed.
+func (w *observer) blocked(tid int) (snapshot.Thread, error) {
+	pid := w.target.PID
+	thread := snapshot.Thread{TID: tid}
+	status, err := procfs.ReadTaskStatus(pid, tid)
+	if err != nil {
+		return thread, process.ReadError(w.target.PID, tid, err)
+	}
+	thread.Name, thread.State = status.Name, status.State
+	if process.IsDead(status.State) {
+		return thread, process.Exited(tid)
+	}
+	first := look{voluntary: status.VoluntarySwitches, involuntary: status.InvoluntarySwitches}
+	if first.call, err = procfs.ReadSyscall(pid, tid); err != nil {
+		return thread, process.ReadError(w.target.PID, tid, err)
+	}
+	if first.call.Running {
+		return thread, errAwake
+	}
+	var also []snapshot.Stack
+	for range 2 {
+		stack, pieces, err := w.copyStack(tid, first.call.SP)
+		if err != nil {
+			return thread, err
+		}
+		if thread.Stack.Data != nil && (!same(stack, thread.Stack) || !slices.EqualFunc(pieces, also, same)) {
+			return thread, errMoved
+		}
+		thread.Stack, also = stack, pieces
+	}
+	if thread.State == 'D' {
+		thread.WaitChannel, thread.KernelStack = process.KernelPlace(pid, tid)
+	}
+	var found []snapshot.Stack
+	if tid == pid {
+		found = w.follow(tid, &thread.Stack)
+	}
+	if err := w.lookAgain(tid, &first); err != nil {
+		return thread, err
+	}
+	thread.Syscall, thread.Switches = &first.call, first.voluntary+first.involuntary
+	if len(thread.Stack.Data) == 0 {
+		thread.Stack = snapshot.Stack{}
+		thread.Err = snapshot.ErrNoStack
+	}
+	if tid == pid {
+		w.also, w.found = also, found
+	}
+	return thread, nil
+}
+
+func same(a, b snapshot.Stack) bool { return a.Start == b.Start && bytes.Equal(a.Data, b.Data) }
+
+// lookAgain returns errMoved if the thread may have run since the first look.
+func (w *observer) lookAgain(tid int, first *look) error {
+	call, err := procfs.ReadSyscall(w.target.PID, tid)
+	if err != nil {
+		return process.ReadError(w.target.PID, tid, err)
+	}
+	status, err := procfs.ReadTaskStatus(w.target.PID, tid)
+	switch {
+	case err != nil:
+		return process.ReadError(w.target.PID, tid, err)
+	case process.IsDead(status.State):
+		return process.Exited(tid)
+	case call != first.call, status.VoluntarySwitches != first.voluntary,
+		status.InvoluntarySwitches != first.involuntary:
+		return errMoved
+	}
+	return nil
+}
+
+// copyStack copies the stack at sp and the stacks in Options.Also.
+func (w *observer) copyStack(tid int, sp uint64) (stack snapshot.Stack, also []snapshot.Stack, err error) {
+	if stack, err = w.copyAround(tid, sp); err != nil {
+		return snapshot.Stack{}, nil, err
+	}
+	for _, address := range w.options.Also[:min(len(w.options.Also), snapshot.MaxAlso)] {
+		piece, err := w.copyAround(tid, address)
+		if err != nil {
+			return snapshot.Stack{}, nil, err
+		}
+		if len(piece.Data) > 0 {
+			also = append(also, piece)
+		}
+	}
+	return stack, also, nil
+}
+
+// copyAround copies the stack to which sp points. It copies nothing if sp is in no stack.
+func (w *observer) copyAround(tid int, sp uint64) (snapshot.Stack, error) {
+	start, end, ok := snapshot.StackIn(w.maps, sp, uint64(w.options.RedZone))
+	if !ok {
+		return snapshot.Stack{}, nil
+	}
+	size := min(end-start, uint64(w.options.MaxStack))
+	data := make([]byte, size)
+	n, err := process.ReadMemory(tid, start, data)
+	switch {
+	case err == nil, errors.Is(err, unix.EFAULT):
+	case errors.Is(err, process.ErrNotPermitted), errors.Is(err, process.ErrTraced):
+		return snapshot.Stack{}, process.Denied(w.target.PID, tid)
+	default:
+		return snapshot.Stack{}, err
+	}
+	return snapshot.Stack{Start: start, Data: data[:n], Cut: uint64(n) < end-start}, nil
+}

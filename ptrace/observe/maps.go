@@ -1,0 +1,58 @@
+package observe
+
+import (
+	"errors"
+	"fmt"
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
+)
+
+// Maps reads the mappings of a process without stopping it. The errors are those of Observe. A 32-bit program is
+// ErrNotObserved.
+func Maps(pid int) (*snapshot.MapsSnapshot, error) {
+	stat, err := process.ReadTarget(pid)
+	if err != nil {
+		return nil, err
+	}
+	maps, err := readMaps(pid, false)
+	if err != nil {
+		return nil, err
+	}
+	if narrow(maps) {
+		return nil, fmt.Errorf("process %d: %w: a 32-bit program", pid, ErrNotObserved)
+	}
+	return snapshot.NewMapsSnapshot(maps, &stat), nil
+}
+
+// readMaps reads the mappings of a process. An exiting thread shows none. Then other threads of the process show them,
+// if allThreads is set.
+func readMaps(pid int, allThreads bool) ([]procfs.Mapping, error) {
+	tids := []int{pid}
+	if allThreads {
+		if all, err := procfs.Threads(pid); err == nil {
+			tids = append(tids, all...)
+		}
+	}
+	for _, tid := range tids {
+		maps, err := procfs.TaskMaps(pid, tid)
+		switch {
+		case err == nil && len(maps) > 0:
+			return maps, nil
+		case err != nil && !errors.Is(err, procfs.ErrGone):
+			return nil, process.ReadError(pid, tid, err)
+		}
+	}
+	return nil, process.Exited(pid)
+}
+
+// narrow reports whether all of the process lies in the first 4 GiB. This holds for 32-bit programs, which have other
+// registers. The kernel's own page at the end of the address space does not count.
+func narrow(maps []procfs.Mapping) bool {
+	for i := range maps {
+		if maps[i].End > 1<<32 && maps[i].Path != "[vsyscall]" {
+			return false
+		}
+	}
+	return true
+}

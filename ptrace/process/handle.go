@@ -1,0 +1,90 @@
+package process
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Handle refers to a process by a descriptor (pidfd_open(2)). After the process has ended, its id may pass to
+// another process. /proc cannot distinguish two processes with the same id that started in the same hundredth of a
+// second. A Handle always refers to the same process. Callers that hold the same process at the same time share
+// one Handle.
+type Handle struct {
+	pid, fd int
+	holders int // guarded by holds
+}
+
+//nolint:gochecknoglobals // a process is the same for all users of this package
+var holds = struct {
+	sync.Mutex
+
+	byPID map[int]*Handle
+}{byPID: map[int]*Handle{}}
+
+// maxHolds limits the number of processes held at a time, because the program needs descriptors for other purposes
+// too.
+const maxHolds = 512
+
+var errTooMany = errors.New("too many processes are held already")
+
+// Hold returns a handle for the process that has the id now. The error is ErrExited if there is none. Other errors do
+// not prevent a capture of the process. They are: the id belongs to a thread, the kernel is older than Linux 5.3, 512
+// processes are held, or no descriptor is left.
+func Hold(pid int) (*Handle, error) {
+	holds.Lock()
+	defer holds.Unlock()
+	if h := holds.byPID[pid]; h != nil && h.Lives() {
+		h.holders++
+		return h, nil
+	}
+	if len(holds.byPID) >= maxHolds {
+		return nil, Failed(pid, "hold", errTooMany)
+	}
+	fd, err := unix.PidfdOpen(pid, 0)
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		return nil, Exited(pid)
+	case err != nil:
+		return nil, Failed(pid, "pidfd_open", err)
+	}
+	h := &Handle{pid: pid, fd: fd, holders: 1}
+	holds.byPID[pid] = h
+	return h, nil
+}
+
+// Lives reports whether the process has not ended yet. Until then, no other process can get its id.
+func (h *Handle) Lives() bool { return !h.EndsWithin(0) }
+
+// EndsWithin waits until the process has ended, for at most the given time, and reports whether it has. It is false
+// for a nil Handle.
+func (h *Handle) EndsWithin(wait time.Duration) bool {
+	if h == nil {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
+	for until := time.Now().Add(wait); ; {
+		n, err := unix.Poll(fds, int(max(time.Until(until), 0).Milliseconds()))
+		if !errors.Is(err, unix.EINTR) {
+			return err == nil && n > 0 // a kernel before 5.3 cannot poll; it has no such descriptors either
+		}
+	}
+}
+
+// Release must be called once by each holder. A nil Handle needs no release.
+func (h *Handle) Release() {
+	if h == nil {
+		return
+	}
+	holds.Lock()
+	defer holds.Unlock()
+	if h.holders--; h.holders > 0 {
+		return
+	}
+	_ = unix.Close(h.fd)
+	if holds.byPID[h.pid] == h {
+		delete(holds.byPID, h.pid)
+	}
+}

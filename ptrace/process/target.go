@@ -1,0 +1,130 @@
+package process
+
+import (
+	"errors"
+	"fmt"
+	"pg_stat_backtrace/ptrace/procfs"
+
+	"golang.org/x/sys/unix"
+)
+
+// Target is the process to capture. All fields except PID guard against a reuse of the id by another process. Capture
+// checks them while the process cannot end.
+type Target struct {
+	PID       int
+	StartTime uint64  // as procfs.Stat.StartTime; 0: any
+	PPID      int     // 0: any
+	UID       int     // real, effective and saved user; -1: any. Mind that the zero value is root.
+	Held      *Handle // only this process; nil: any. The caller must not release it before the call returns.
+}
+
+const maxPID = 1<<31 - 1
+
+// CheckPID refuses numbers that cannot be the id of a process that this process may trace.
+func CheckPID(pid int) error {
+	switch {
+	case pid <= 0 || pid > maxPID:
+		return fmt.Errorf("process %d: %w: must be between 1 and %d", pid, ErrInvalidPID, maxPID)
+	case pid == unix.Getpid():
+		return fmt.Errorf("process %d: %w", pid, ErrSelf)
+	}
+	// Signal 0 only checks whether pid exists: is it the main thread of a process?
+	if err := unix.Tgkill(pid, pid, 0); !errors.Is(err, unix.ESRCH) {
+		return nil
+	}
+	status, err := procfs.ReadStatus(pid)
+	if err != nil || status.TGID == pid {
+		return Exited(pid)
+	}
+	if status.TGID == unix.Getpid() {
+		return fmt.Errorf("process %d: %w: it is one of its threads", pid, ErrSelf)
+	}
+	return fmt.Errorf("process %d: %w: it is a thread of process %d", pid, ErrInvalidPID, status.TGID)
+}
+
+// ReadTarget reads the process's state, and returns an error if the process cannot be stopped.
+func ReadTarget(pid int) (procfs.Stat, error) {
+	stat, err := procfs.ReadStat(pid)
+	switch {
+	case errors.Is(err, procfs.ErrGone):
+		if unix.Kill(pid, 0) == nil || errors.Is(unix.Kill(pid, 0), unix.EPERM) {
+			return stat, &PermissionError{pid, ReasonHidden, "it is not visible in /proc (mount option hidepid)"}
+		}
+		return stat, Exited(pid)
+	case err != nil:
+		return stat, err
+	case stat.Flags&procfs.KernelThread != 0:
+		return stat, &PermissionError{pid, ReasonKernelThread, "it is a thread of the kernel and has no user stack"}
+	case IsDead(stat.State) && stat.Threads <= 1:
+		return stat, Exited(pid)
+	}
+	return stat, nil
+}
+
+// CheckMainThread returns a MainThreadError if the main thread has exited before other threads.
+func CheckMainThread(stat *procfs.Stat) error {
+	if !IsDead(stat.State) || stat.Threads <= 1 {
+		return nil
+	}
+	return &MainThreadError{PID: stat.PID, Threads: stat.Threads - 1}
+}
+
+// IsDead reports whether a state (procfs.Stat.State) is that of an ended thread.
+//
+//go:nosplit
+//go:norace
+func IsDead(state byte) bool { return state == 'Z' || state == 'X' || state == 'x' }
+
+// IsEnding reports whether a thread that does not look dead yet is exiting. After a process has lost its memory, the
+// kernel gives its /proc files to root, and denies accesses that it would have allowed before.
+func IsEnding(pid, tid int) bool {
+	stat, err := procfs.ReadTaskStat(pid, tid)
+	return errors.Is(err, procfs.ErrGone) || err == nil && stat.Flags&procfs.Exiting != 0
+}
+
+// KernelPlace returns where in the kernel a thread sleeps. It is empty as far as the kernel does not show it.
+func KernelPlace(pid, tid int) (channel string, stack []string) {
+	channel, _ = procfs.WaitChannel(pid, tid)
+	stack, _ = procfs.KernelStack(pid, tid)
+	return channel, stack
+}
+
+// Identify returns a RecycledError if a process is not the target.
+func (t *Target) Identify(now *procfs.Stat) error {
+	if err := t.Compare(now); err != nil {
+		return err
+	}
+	return t.CompareUser()
+}
+
+// Compare returns a RecycledError if start time or parent differ from the target's.
+func (t *Target) Compare(now *procfs.Stat) error {
+	switch {
+	case t.StartTime != 0 && now.StartTime != t.StartTime:
+		return mismatch(t.PID, "start time", t.StartTime, now.StartTime)
+	case t.PPID != 0 && now.PPID != t.PPID:
+		return mismatch(t.PID, "parent", uint64(t.PPID), uint64(now.PPID))
+	}
+	return nil
+}
+
+// CompareUser returns a RecycledError if the process's user differs from the target's.
+func (t *Target) CompareUser() error {
+	if t.UID < 0 {
+		return nil
+	}
+	status, err := procfs.ReadStatus(t.PID)
+	if err != nil {
+		return Exited(t.PID)
+	}
+	for _, uid := range status.UID[:3] {
+		if uid != t.UID {
+			return mismatch(t.PID, "user", uint64(t.UID), uint64(uid))
+		}
+	}
+	return nil
+}
+
+func mismatch(pid int, property string, want, got uint64) error {
+	return &RecycledError{PID: pid, Property: property, Want: want, Got: got}
+}

@@ -1,8 +1,0 @@
-//go:build !amd64 && !arm64
-
-package ptrace
-
-// perfRegisters is empty for this architecture: a running thread is not sampled.
-//
-//nolint:gochecknoglobals // a table
-var perfRegisters []perfRegister

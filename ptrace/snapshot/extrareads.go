@@ -1,0 +1,57 @@
+package snapshot
+
+// ExtraReads is memory to copy in the same stop as the stacks, so that it matches them. It consists of a few
+// variables, the memory that they point at, and the memory at which the nodes of a list on the main thread's stack
+// point. Unreadable memory is left out. The zero value requests nothing.
+type ExtraReads struct {
+	// Variables are up to eight addresses of pointers.
+	Variables []Variable
+	// Head is the address of a pointer to the first node of a list, 0 for no list. A node is a pointer to the next
+	// node, a word that may identify its kind, and a pointer, its argument. The list is followed as long as its nodes
+	// lie on the copied stack of the main thread, each beyond the previous one.
+	Head uint64
+	// OnStack are the copies for a node of no known kind whose argument lies on the copied stack.
+	OnStack []Deref
+	// Kinds are up to four known kinds of nodes.
+	Kinds []Kind
+	// Elsewhere is how many bytes to copy from the argument's target, for all other nodes.
+	Elsewhere int
+	// Ranges are up to 256 pieces of memory at known addresses, 512 KiB in all. They are copied last.
+	Ranges []Range
+}
+
+// Range is Length bytes of the target's memory at an address.
+type Range struct {
+	Address uint64
+	Length  int
+}
+
+// Variable is a pointer in the target at a known address.
+type Variable struct {
+	Address uint64
+	Follow  int // bytes to copy from its target; 0: none
+	// Expected is the last known value; 0 means unknown. If it has not changed, the data behind it needs no extra
+	// system call.
+	Expected uint64
+}
+
+// Kind describes the copies for nodes with this word, if their argument lies on the copied stack.
+type Kind struct {
+	Word    uint64
+	OnStack []Deref
+}
+
+// Deref is a pointer Offset bytes behind a node's argument. Length bytes are copied from its target.
+type Deref struct {
+	Offset, Length int
+}
+
+// Bounds of ExtraReads.
+const (
+	MaxVariables = 8
+	MaxDerefs    = 8
+	MaxKinds     = 4
+	MaxNodes     = 128
+	MaxBlocks    = 768  // below IOV_MAX
+	MaxFollow    = 4096 // bytes from one pointer
+)

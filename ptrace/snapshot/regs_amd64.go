@@ -1,0 +1,13 @@
+package snapshot
+
+// stackPointers: struct user_regs_struct of arch/x86/include/asm/user_64.h, and user_32.h for 32-bit programs.
+var stackPointers = [...]stackPointer{
+	{length: PRStatusSize, offset: 19 * 8, size: 8}, // rsp
+	{length: 17 * 4, offset: 15 * 4, size: 4},       // esp
+}
+
+// FloatingSize is 0, because no ABI function saves general registers in floating point registers.
+const FloatingSize = 0
+
+// PRStatusSize is the length of the general registers (NT_PRSTATUS) of a 64-bit program.
+const PRStatusSize = 27 * 8

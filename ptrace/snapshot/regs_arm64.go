@@ -1,0 +1,13 @@
+package snapshot
+
+// stackPointers: struct user_pt_regs of arch/arm64/include/uapi/asm/ptrace.h, and the 32-bit struct pt_regs.
+var stackPointers = [...]stackPointer{
+	{length: PRStatusSize, offset: 31 * 8, size: 8}, // sp
+	{length: 18 * 4, offset: 13 * 4, size: 4},       // r13
+}
+
+// FloatingSize is 0, because no ABI function saves general registers in floating point registers.
+const FloatingSize = 0
+
+// PRStatusSize is the length of the general registers (NT_PRSTATUS) of a 64-bit program.
+const PRStatusSize = 34 * 8

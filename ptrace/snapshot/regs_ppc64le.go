@@ -1,0 +1,13 @@
+package snapshot
+
+// stackPointers: struct pt_regs of arch/powerpc/include/uapi/asm/ptrace.h, padded to ELF_NGREG words.
+var stackPointers = [...]stackPointer{
+	{length: PRStatusSize, offset: 1 * 8, size: 8}, // r1
+	{length: 44 * 8, offset: 1 * 8, size: 8},       // r1, without the padding
+}
+
+// FloatingSize is 0, because no ABI function saves general registers in floating point registers.
+const FloatingSize = 0
+
+// PRStatusSize is the length of the general registers (NT_PRSTATUS) of a 64-bit program.
+const PRStatusSize = 48 * 8

@@ -1,0 +1,12 @@
+package snapshot
+
+// stackPointers: s390_regs of arch/s390/include/uapi/asm/ptrace.h: the PSW of 16 bytes, then the general registers.
+var stackPointers = [...]stackPointer{
+	{length: PRStatusSize, offset: 16 + 15*8, size: 8}, // r15
+}
+
+// FloatingSize: s390_fp_regs, a control word and f0 to f15. Leaf functions save general registers there.
+const FloatingSize = 17 * 8
+
+// PRStatusSize is the length of the general registers (NT_PRSTATUS) of a 64-bit program.
+const PRStatusSize = 27 * 8

@@ -1,0 +1,80 @@
+package snapshot
+
+import (
+	"pg_stat_backtrace/ptrace/procfs"
+	"time"
+)
+
+// The values of Snapshot.Engine.
+const (
+	EngineStop    = "stop"    // Capture: the process was stopped
+	EngineBlocked = "blocked" // Observe: it slept, before and after its stack was copied
+	EngineRunning = "running" // Observe: it was on the CPU, and the kernel took a sample
+	EngineMixed   = "blocked+running"
+)
+
+// Snapshot is a process at one moment.
+type Snapshot struct {
+	PID    int
+	Engine string // how it was made
+	// Pause is the longest possible time for which the process was stopped. It begins at the last moment before a
+	// thread was seen stopped, and ends with the last detach. See the package's description for its limits.
+	Pause time.Duration
+	// Held is the part of Pause that this package caused: from the detection of the stop to the last detach. Other
+	// tools report only this part.
+	Held time.Duration
+	// Maps are in address order. They were read just before the stop, or before and after an observation, or come
+	// from Options.MapsSnapshot. They must not be changed.
+	Maps         []procfs.Mapping
+	MapsSnapshot *MapsSnapshot // for Options.MapsSnapshot of a later capture
+	Threads      []Thread      // the main thread first, the others by id
+	Also         []Stack       // the readable part of Options.Also
+	Found        []Stack       // the readable part of the memory that Options.ExtraReads led to
+	Blocks       []Stack       // Options.Blocks, in that order; unreadable blocks have no Data
+	// ThreadsLeftOut counts threads beyond the 4096 that one capture takes.
+	ThreadsLeftOut int
+
+	lent *stackCopy // buffer for Release to return; nil: none
+}
+
+// Thread is one thread of a Snapshot.
+type Thread struct {
+	TID       int
+	Name      string
+	State     byte   // as procfs.Stat.State, before the stop
+	Registers []byte // NT_PRSTATUS general registers in the kernel's layout and byte order; nil: none
+	Floating  []byte // NT_FPREGSET, on s390x only, where general registers are kept in them
+	// Syscall replaces the registers of a thread that was read asleep (EngineBlocked); else nil.
+	Syscall *procfs.Syscall
+	// Switches is how often such a thread had left the CPU. If the thread is later asleep in the same call with the
+	// same number (of both kinds in procfs.Status), it has not run since.
+	Switches uint64
+	// WaitChannel and KernelStack are the place in the kernel where a thread was in uninterruptible sleep (state D),
+	// as far as the kernel shows it. See procfs.WaitChannel and procfs.KernelStack. They are set only by
+	// EngineBlocked, and with ErrKernelWorker.
+	WaitChannel string
+	KernelStack []string
+	Stack       Stack
+	// Others are structures and stacks found through Options.Coroutines (Engine only).
+	Others []Stack
+	// Err is the reason why something is missing: ErrExited (the thread ended meanwhile), ErrDeadline (it did not
+	// stop while the others were stopped), ErrTraced, ErrKernelWorker. With registers but no stack it is ErrNoStack.
+	// It is nil for a complete thread.
+	Err error
+}
+
+// Stack is a copy of memory: from the red zone below the stack pointer to the end of its mapping.
+type Stack struct {
+	Start uint64 // address of Data[0]
+	Data  []byte
+	Cut   bool // Data ends before the mapping does, or a coroutine's stack (Options.MaxStack, or unreadable memory)
+}
+
+// At returns the copy from addr on, or nil unless it has size bytes there.
+func (s *Stack) At(addr uint64, size int) []byte {
+	off := addr - s.Start
+	if addr < s.Start || off > uint64(len(s.Data)) || uint64(len(s.Data))-off < uint64(size) {
+		return nil
+	}
+	return s.Data[off:]
+}

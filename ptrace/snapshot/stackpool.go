@@ -1,0 +1,40 @@
+package snapshot
+
+import (
+	"slices"
+	"sync"
+)
+
+// stackCopy is memory for a copy of a stack of common size. Allocating it costs more than filling it.
+type stackCopy [32 << 10]byte
+
+//nolint:gochecknoglobals // a cache
+var stackCopies = sync.Pool{New: func() any { return new(stackCopy) }}
+
+// Release returns the memory of the stacks for use by further captures. The stacks must not be used any more. Calling
+// Release is optional.
+func (s *Snapshot) Release() {
+	if s.lent == nil {
+		return
+	}
+	for i := range s.Threads {
+		if stack := &s.Threads[i].Stack; len(stack.Data) > 0 && &stack.Data[0] == &s.lent[0] {
+			stack.Data = nil
+		}
+	}
+	stackCopies.Put(s.lent)
+	s.lent = nil
+}
+
+// CopyOf returns a copy of a stack. The copy of the first stack comes from the pool.
+func (s *Snapshot) CopyOf(stack []byte) []byte {
+	if s.lent != nil || len(stack) == 0 || len(stack) > len(stackCopy{}) {
+		return slices.Clone(stack)
+	}
+	lent, ok := stackCopies.Get().(*stackCopy)
+	if !ok {
+		return slices.Clone(stack)
+	}
+	s.lent = lent
+	return lent[:copy(lent[:], stack)]
+}
