@@ -49,6 +49,7 @@ type clusterProcess struct {
 	SameState    uint32
 	SameRunnable uint32
 	Unused       uint32
+	Exec         uint64
 }
 
 type clusterRecord struct {
