@@ -180,7 +180,7 @@ func reuseAtOnce(
 func untilSeen(capture func() error) (err error) {
 	for begin := time.Now(); time.Since(begin) < time.Minute; {
 		err = capture()
-		if !errors.Is(err, ErrDeadline) && !errors.Is(err, ErrNotObserved) {
+		if !errors.Is(err, ErrDeadline) && !errors.Is(err, observe.ErrNotObserved) {
 			break
 		}
 	}

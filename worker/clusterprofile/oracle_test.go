@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"pg_stat_backtrace/internal/pgtest"
-	"pg_stat_backtrace/ptrace"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -125,7 +125,7 @@ func TestRunningStacksEqualCaptures(t *testing.T) {
 		var r comparison
 		for began := time.Now(); ; {
 			for range 100 {
-				tr, err := capturer.Capture(context.Background(), ptrace.Target{PID: pids[r.captures%2], UID: -1},
+				tr, err := capturer.Capture(context.Background(), process.Target{PID: pids[r.captures%2], UID: -1},
 					capture.Options{NoContext: true})
 				if err != nil {
 					t.Fatal(err)
