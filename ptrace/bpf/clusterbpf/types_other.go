@@ -48,6 +48,9 @@ type clusterProcess struct {
 	SameEvent    uint32
 	SameState    uint32
 	SameRunnable uint32
+	EntryChanges uint32
+	EntryQuery   uint64
+	EntryState   uint32
 	Unused       uint32
 	Exec         uint64
 }
