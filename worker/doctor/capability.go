@@ -107,11 +107,11 @@ func waitTiming() (found []finding) {
 func waitCost(mechanism string) string {
 	switch mechanism {
 	case "fentry":
-		return "estimated cost: up to 1 %"
-	case "tracepoints":
-		return "estimated cost: up to 10 %"
-	case "sched_switch":
 		return "estimated cost: up to 2 %"
+	case "tracepoints":
+		return "estimated cost: up to 15 %"
+	case "sched_switch":
+		return "estimated cost: up to 3 %"
 	case "watchpoint":
 		return "one process only, some microseconds for each wait"
 	}
