@@ -177,13 +177,12 @@ func (r *comparison) compare(sampled map[*trace.Thread]int, seen *places) {
 // work has two sessions execute spin until the end of the test.
 func work(t *testing.T, server *pgtest.Server) (pids []int) {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
 	var working sync.WaitGroup
 	for range 2 {
 		c := server.Connect(t, "postgres", "postgres")
-		t.Cleanup(func() { cancel(); working.Wait() }) // before the connection is closed
+		t.Cleanup(working.Wait) // before the connection is closed
 		pids = append(pids, int(c.PgConn().PID()))
-		working.Go(func() { _, _ = c.Exec(ctx, "SELECT spin(5)") }) // until ctx ends
+		working.Go(func() { _, _ = c.Exec(t.Context(), "SELECT spin(5)") }) // until the test ends
 	}
 	return pids
 }
