@@ -32,8 +32,8 @@ func (w *Worker) showsStatements(superuser bool) bool {
 	return w.cfg.Context == ContextAll || w.cfg.Context != ContextOff && superuser
 }
 
-// statementContexts are the memory contexts of plans, whose identifier is the text of the statement. A function may have
-// prepared it.
+// statementContexts are the memory contexts of plans, whose identifier is the text of the statement. A function may
+// have prepared it.
 var statementContexts = []string{"CachedPlan", "CachedPlanSource"}
 
 // hideStatements removes these identifiers unless the caller may see them.

@@ -116,7 +116,8 @@ func (w *Worker) noteGap(a *spool.Answer, pid int) {
 	case gap.Untraced:
 		a.Message, a.Hint = fmt.Sprintf("process %d has no trace", pid), "To trace it, call "+alone
 	case gap.Lost > 0:
-		a.Message = fmt.Sprintf("%d records of traces are missing: they came faster than the worker could read them", gap.Lost)
+		a.Message = fmt.Sprintf("%d records of traces are missing: they came faster than the worker could read them",
+			gap.Lost)
 		a.Hint = "Trace fewer processes."
 	case gap.OfAll:
 		a.Message = "a trace of all processes has no starts and ends of the executor"

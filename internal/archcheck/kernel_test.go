@@ -17,8 +17,8 @@ import (
 // missingTypes is the reason that every command gives on a kernel without type information.
 const missingTypes = "has no type information: /sys/kernel/btf/vmlinux is missing"
 
-// without runs the program where the kernel's type information is hidden, as if the kernel had been built without it. It
-// returns the output.
+// without runs the program where the kernel's type information is hidden, as if the kernel had been built without it.
+// It returns the output.
 func without(t *testing.T, arguments ...string) (out string, err error) {
 	t.Helper()
 	command := hiding(program, arguments...)
@@ -89,7 +89,7 @@ func firstWith(out, text string) string {
 	return "-"
 }
 
-// TestWorkerWithoutTypeInformation: a worker on a kernel without type information samples the wait events, and logs why.
+// TestWorkerWithoutTypeInformation: a worker on a kernel without type information samples wait events, and logs why.
 func TestWorkerWithoutTypeInformation(t *testing.T) {
 	needTypes(t)
 	s := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})

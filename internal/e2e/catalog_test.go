@@ -4,8 +4,8 @@ import (
 	"testing"
 )
 
-// catalog checks the objects that CREATE EXTENSION makes, in another database: the properties of the two functions about
-// one process, the required extensions, and that DROP EXTENSION leaves nothing.
+// catalog checks the objects that CREATE EXTENSION makes, in another database: the properties of the two functions
+// about one process, the required extensions, and that DROP EXTENSION leaves nothing.
 func catalog(t *testing.T, s *site) {
 	s.Exec(t, "CREATE DATABASE catalog")
 	boss := s.connect(t, s.User, "catalog")

@@ -44,7 +44,8 @@ func TestMemoryContexts(t *testing.T) {
 			if err := row.Scan(&all, &marked, &sound, &top, &level, &paths, &deep, &kind); err != nil {
 				t.Fatalf("%s: %v", role, err)
 			}
-			if all < 60 || (marked > 0) != (role == s.User) || !sound || top != "TopMemoryContext" || paths != all || !deep || kind != "AllocSet" {
+			if all < 60 || (marked > 0) != (role == s.User) || !sound || top != "TopMemoryContext" ||
+				paths != all || !deep || kind != "AllocSet" {
 				t.Errorf("%s: %d contexts, %d marked, sound %t, first %q at level %d, %d paths, deep %t, type %s",
 					role, all, marked, sound, top, level, paths, deep, kind)
 			}

@@ -12,11 +12,12 @@ import (
 // typesFile has the types of the running kernel (BTF). The programs are adapted to the kernel by them.
 const typesFile = "/sys/kernel/btf/vmlinux"
 
-// MissingTypes returns an error if this process cannot see the types of the kernel's data. No program for the kernel can
-// be loaded then.
+// MissingTypes returns an error if this process cannot see the types of the kernel's data. No program for the kernel
+// can be loaded then.
 func MissingTypes() error {
 	if _, err := os.Stat(typesFile); err != nil {
-		return fmt.Errorf("Linux %s has no type information: %s is missing (CONFIG_DEBUG_INFO_BTF)", release(), typesFile)
+		return fmt.Errorf("the kernel, Linux %s, has no type information: %s is missing (CONFIG_DEBUG_INFO_BTF)",
+			release(), typesFile)
 	}
 	return nil
 }

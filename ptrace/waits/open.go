@@ -89,7 +89,9 @@ func Open(s Server, o Options) (Provider, error) {
 		last = err
 	}
 	// Several mechanisms may lack the same.
-	others := slices.DeleteFunc(slices.Clone(reasons), func(r string) bool { return strings.HasSuffix(r, ": "+last.Error()) })
+	others := slices.DeleteFunc(slices.Clone(reasons), func(r string) bool {
+		return strings.HasSuffix(r, ": "+last.Error())
+	})
 	if len(others) > 0 {
 		last = fmt.Errorf("%w (before it, %s)", last, strings.Join(others, "; "))
 	}

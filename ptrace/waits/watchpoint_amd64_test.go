@@ -12,7 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestWatchpointsReport expects that a watchpoint is possible exactly where the processor reports each of several stores.
+// TestWatchpointsReport expects that a watchpoint is possible exactly where the processor reports each of several
+// stores.
 func TestWatchpointsReport(t *testing.T) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()

@@ -34,8 +34,8 @@ func (e *NotStoppedError) Error() string { return fmt.Sprintf("%v; %v", e.Stop, 
 // Unwrap returns both causes.
 func (e *NotStoppedError) Unwrap() []error { return []error{e.Stop, e.Observe} }
 
-// takeSnapshot copies the process. It does so without a stop if nonStop is set or if a stop is impossible. In the second
-// case notStopped has the reason.
+// takeSnapshot copies the process. It does so without a stop if nonStop is set or if a stop is impossible. In the
+// second case notStopped has the reason.
 func takeSnapshot(
 	ctx context.Context, target process.Target, o snapshot.Options, nonStop bool,
 ) (snap *snapshot.Snapshot, notStopped string, err error) {

@@ -56,7 +56,9 @@ func startReady(tb testing.TB, exe string, args ...string) int {
 }
 
 // snapshotOf is what unwinding starts from: a stack of about that many frames, and where its code lies.
-func snapshotOf(tb testing.TB, depth string, flags ...string) (c *Capturer, snap *snapshot.Snapshot, sp *procmap.Space) {
+func snapshotOf(tb testing.TB, depth string, flags ...string) (
+	c *Capturer, snap *snapshot.Snapshot, sp *procmap.Space,
+) {
 	tb.Helper()
 	pid := deepProcesses(tb, 1, depth, flags...)[0]
 	c, err := New(Config{})

@@ -103,8 +103,8 @@ func (p *places) contradiction(t *trace.Thread) (call string, known bool) {
 	return "", true
 }
 
-// TestRunningStacksEqualCaptures samples sessions that work, and stops the same sessions for captures. Each frame of each
-// sampled stack must have a caller that captures show. Wrong unwinding leaves out a frame, or invents one.
+// TestRunningStacksEqualCaptures samples sessions that work, and stops the same sessions for captures. Each frame of
+// each sampled stack must have a caller that captures show. Wrong unwinding leaves out a frame, or invents one.
 func TestRunningStacksEqualCaptures(t *testing.T) {
 	samples, most := 500, time.Minute
 	if os.Getenv("PGSB_PROFILE_SOAK") != "" {

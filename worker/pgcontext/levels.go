@@ -4,8 +4,8 @@
 // waits.
 //
 // All data that may change while the process runs come from a copy made in the same stop as the stack (see
-// Process.ExtraReads). Names of functions and relations in use, and some statements of PL/pgSQL functions in use, are read
-// afterwards, and compared with the copy.
+// Process.ExtraReads). Names of functions and relations in use, and some statements of PL/pgSQL functions in use, are
+// read afterwards, and compared with the copy.
 // The layouts of the structures are those of the supported PostgreSQL versions on 64-bit machines. The package checks
 // data where it can. It silently leaves out data that fail a check or belong to another version.
 //

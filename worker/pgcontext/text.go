@@ -141,7 +141,8 @@ func (r *reader) encodingVariable() uint64 {
 		at += uint64(len(mark))
 	}
 	var code [form]byte
-	if r.live(r.bias+at, code[:]) < len(code) || string(code[:3]) != "\x48\x8b\x05" || string(code[load:]) != "\x8b\x40\x08\xc3" {
+	if r.live(r.bias+at, code[:]) < len(code) || string(code[:3]) != "\x48\x8b\x05" ||
+		string(code[load:]) != "\x8b\x40\x08\xc3" {
 		return 0
 	}
 	return at + load + uint64(int64(int32(binary.LittleEndian.Uint32(code[3:]))))

@@ -11,8 +11,8 @@ import (
 
 // Answer is the result of a call, or the warning or error that the call raises.
 type Answer struct {
-	// Level is "" if Text or Rows is the result, "NOTICE" if Rows is the result and Message and Hint are a notice about it,
-	// else "WARNING" or "ERROR".
+	// Level is "" if Text or Rows is the result, "NOTICE" if Rows is the result and Message and Hint are a notice about
+	// it, else "WARNING" or "ERROR".
 	Level string
 	// SQLState, Message, Detail and Hint belong to the warning or error. Detail and Hint may be empty.
 	SQLState string

@@ -36,8 +36,8 @@ type pgbenchRun struct {
 	options waits.Options
 }
 
-// TestInstructions counts the instructions that timing wait events adds to a transaction of pgbench and to single system
-// calls, by trampolines and by tracepoints in the same boot.
+// TestInstructions counts the instructions that timing wait events adds to a transaction of pgbench and to single
+// system calls, by trampolines and by tracepoints in the same boot.
 func TestInstructions(t *testing.T) {
 	if os.Getenv(envInstructions) == "" {
 		t.Skip(envInstructions + " is not set: only for a processor that counts instructions (make check-arch)")
@@ -161,7 +161,8 @@ func systemCalls(t *testing.T) map[string]float64 {
 func checkTransactions(t *testing.T, mode string, n map[string]float64, limit float64) {
 	t.Helper()
 	added := func(name string) float64 { return n[name]/n["off"] - 1 }
-	t.Logf("%s: %.0f instructions; again %+.2f %%, fentry %+.2f %%, by query %+.2f %%, tracepoints %+.2f %%, by query %+.2f %%",
+	t.Logf("%s: %.0f instructions; again %+.2f %%, fentry %+.2f %%, by query %+.2f %%, "+
+		"tracepoints %+.2f %%, by query %+.2f %%",
 		mode, n["off"], 100*added("again"), 100*added("fentry"), 100*added("fentry, by query"), 100*added("tracepoints"),
 		100*added("tracepoints, by query"))
 	if noise := math.Abs(added("again")); noise > limit/4 {
@@ -203,5 +204,5 @@ func publishInstructions(t *testing.T, s *pgtest.Server, transactions, calls map
 	if err != nil {
 		t.Fatal(err)
 	}
-	fmt.Printf("\n%s%s\n", archcheck.InstructionsMarker, line)
+	fmt.Printf("\n%s%s\n", archcheck.InstructionsMarker, line) //nolint:forbidigo // to archcheck
 }

@@ -37,8 +37,8 @@ func semaphoreTimes(t *testing.T, path string) map[uint32]time.Duration {
 	return times
 }
 
-// TestLWLockTime compares the time of waits for LWLocks with what the server's own processes measure. In the kernel a wait
-// for an LWLock is part of the wait in the server: at least 90 percent of the time of each tranche that matters.
+// TestLWLockTime compares the time of waits for LWLocks with what the server's own processes measure. In the kernel a
+// wait for an LWLock is part of the wait in the server: at least 90 percent of the time of each tranche that matters.
 func TestLWLockTime(t *testing.T) {
 	dir := t.TempDir()
 	library, file := filepath.Join(dir, "semaphores.so"), filepath.Join(dir, "times")
@@ -162,7 +162,8 @@ func contender(stop chan struct{}, t *testing.T, c *pgx.Conn, i int) {
 		sql := "INSERT INTO w SELECT 1, repeat('x', 2000)" // WALInsert, WALWrite, WALBufMapping
 		switch i % 3 {
 		case 1: // BufferMapping, BufferContent
-			sql = fmt.Sprintf("SELECT count(s) FROM t WHERE n BETWEEN %d AND %[1]d + 20", rand.IntN(20000)) //nolint:gosec // no secret
+			from := rand.IntN(20000) //nolint:gosec // no secret
+			sql = fmt.Sprintf("SELECT count(s) FROM t WHERE n BETWEEN %d AND %[1]d + 20", from)
 		case 2: // LockManager
 			sql = "SELECT count(*) FROM p"
 		}

@@ -29,5 +29,6 @@ func BenchmarkCount(b *testing.B) { benchmark(b, Probe{}) }
 
 // BenchmarkCondition counts with a condition on an argument.
 func BenchmarkCondition(b *testing.B) {
-	benchmark(b, Probe{Conditions: []Condition{{What: Argument{Register: registerArguments[0], Size: 8}, Op: Equal, Value: 1}}})
+	first := Argument{Register: registerArguments[0], Size: 8}
+	benchmark(b, Probe{Conditions: []Condition{{What: first, Op: Equal, Value: 1}}})
 }

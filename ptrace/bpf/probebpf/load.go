@@ -179,8 +179,8 @@ func (p *Programs) prepare(c *Config) error {
 	return nil
 }
 
-// attachable returns an error if the kernel does not know the way of attaching. It names more instructions than one call
-// may (MAX_UPROBE_MULTI_CNT): a kernel that knows the way answers E2BIG, and an older one EINVAL.
+// attachable returns an error if the kernel does not know the way of attaching. It names more instructions than one
+// call may (MAX_UPROBE_MULTI_CNT): a kernel that knows the way answers E2BIG, and an older one EINVAL.
 func (p *Programs) attachable(calls bool) error {
 	const most = 1 << 20
 	var nothing uint64

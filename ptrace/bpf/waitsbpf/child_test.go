@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strconv"
 	"testing"
 	"time"
 	"unsafe"
@@ -202,7 +203,7 @@ func figures(tb testing.TB, p *Programs, key uint32) (n, total uint64) {
 func TestUnseenSwitches(t *testing.T) {
 	const times = 400
 	for _, unseen := range []uint32{0, 3} {
-		t.Run(fmt.Sprint(unseen), func(t *testing.T) {
+		t.Run(strconv.FormatUint(uint64(unseen), 10), func(t *testing.T) {
 			needPrograms(t, Switches)
 			s := childServer()
 			s.unseen = unseen
@@ -233,9 +234,9 @@ func TestUnseenSwitches(t *testing.T) {
 	}
 }
 
-// BenchmarkCall measures what the programs add to a system call that is no wait, to a wait inside a query, and to the first
-// wait after a query: without programs, with empty ones, in a process of another server, and in a process of the server.
-// The metric is the least of many rounds.
+// BenchmarkCall measures what the programs add to a system call that is no wait, to a wait inside a query, and to the
+// first wait after a query: without programs, with empty ones, in a process of another server, and in a process of the
+// server. The metric is the least of many rounds.
 func BenchmarkCall(b *testing.B) {
 	c := startChild(b)
 	lowest := func(what string) float64 {

@@ -2,8 +2,8 @@
 // too low by a dump of its goroutines, without the name of the limit. This package prints one line and ends the process
 // with status 1.
 //
-// It verifies twice. With -ldflags=-E=pg_stat_backtrace_start, which `make build` sets, the kernel starts the program at
-// a function in assembly, before the Go runtime needs memory and threads (amd64 and arm64). After the start of the
+// It verifies twice. With -ldflags=-E=pg_stat_backtrace_start, which `make build` sets, the kernel starts the program
+// at a function in assembly, before the Go runtime needs memory and threads (amd64 and arm64). After the start of the
 // runtime, init verifies again, and counts the descriptors that are left. Go runs init functions in the order of their
 // packages' import paths as soon as their imports are ready. So this package imports only syscall: package os, and
 // every package that opens a file in its init, follows later.

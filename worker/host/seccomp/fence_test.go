@@ -189,7 +189,8 @@ func everyThread() error {
 // captured checks that a capture still works.
 func captured(target int) error {
 	s, err := ptrace.Capture(context.Background(), process.Target{PID: target, UID: -1}, snapshot.Options{})
-	if err == nil && (s.Engine != snapshot.EngineStop || len(s.Threads[0].Registers) == 0 || len(s.Threads[0].Stack.Data) == 0) {
+	if err == nil && (s.Engine != snapshot.EngineStop || len(s.Threads[0].Registers) == 0 ||
+		len(s.Threads[0].Stack.Data) == 0) {
 		return fmt.Errorf("captured by %s: %+v", s.Engine, s.Threads)
 	}
 	return err

@@ -1,5 +1,5 @@
-// Command cgobusy goes from Go to C and back three times, over and over, on its first thread, and is busy at each level.
-// Which function calls which is fixed: descend, cDescend, goDescend in turn, then descend, cWork.
+// Command cgobusy goes from Go to C and back three times, over and over, on its first thread, and is busy at each
+// level. Which function calls which is fixed: descend, cDescend, goDescend in turn, then descend, cWork.
 package main
 
 /*

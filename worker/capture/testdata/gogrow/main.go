@@ -1,6 +1,6 @@
 // Command gogrow lets its first thread be on other stacks than a goroutine's most of the time: goroutines whose stacks
-// grow, signals, the clock, large allocations, stack traces. Which function calls which is fixed: round, then one of the
-// others, and below grow and trace left and right in turn.
+// grow, signals, the clock, large allocations, stack traces. Which function calls which is fixed: round, then one of
+// the others, and below grow and trace left and right in turn.
 package main
 
 import (
