@@ -75,7 +75,7 @@ func readsProcesses(cmd *cobra.Command) bool {
 // procMounted returns an error if /proc is not mounted. Without it every process looks hidden.
 func procMounted() error {
 	if _, err := os.Stat("/proc/self/stat"); errors.Is(err, fs.ErrNotExist) {
-		return errors.New("/proc is not mounted; mount it with \"mount -t proc proc /proc\"")
+		return errors.New("/proc is not mounted; mount it with \"mount -t proc none /proc\"")
 	}
 	return nil
 }

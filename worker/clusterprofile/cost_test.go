@@ -8,9 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/cilium/ebpf"
-	"golang.org/x/sys/unix"
-
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/worker/pgcluster"
@@ -63,11 +60,6 @@ func measureSwitch(b *testing.B, s *server, spacing time.Duration) {
 		b.Fatal(err)
 	}
 	defer sampler.Close()
-	stats, err := ebpf.EnableStats(uint32(unix.BPF_STATS_RUN_TIME))
-	if err != nil {
-		b.Skip(err)
-	}
-	defer stats.Close()
 	if err := sampler.Start(time.Minute); err != nil {
 		b.Fatal(err)
 	}

@@ -57,6 +57,8 @@ var floors = [floorCount]floor{
 }
 
 // threads is the message if the user cannot start Threads more threads.
+//
+//nolint:unused // the assembly uses it
 var threads = tooLow + "this user or control group cannot start 32 more threads (RLIMIT_NPROC, TasksMax)" +
 	remedy + "\"ulimit -u unlimited\"\n"
 

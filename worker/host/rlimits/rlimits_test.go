@@ -74,12 +74,12 @@ func executeWith(limit string) error {
 		}
 	}
 	if name == "noproc" {
-		return unix.Exec(os.Args[1], os.Args[1:], environment) //nolint:gosec // the test's own arguments
+		return unix.Exec(os.Args[1], os.Args[1:], environment)
 	}
 	if err := unix.Setrlimit(resource, &unix.Rlimit{Cur: n, Max: n}); err != nil {
 		return err
 	}
-	return unix.Exec(os.Args[1], os.Args[1:], environment) //nolint:gosec // the test's own arguments
+	return unix.Exec(os.Args[1], os.Args[1:], environment)
 }
 
 // result is what a program under a limit has printed.
@@ -137,7 +137,7 @@ var limits = []struct {
 func TestRefusedOrWorks(t *testing.T) {
 	program := builtProgram(t)
 	input := filepath.Join(filepath.Dir(program), "input")
-	if err := os.WriteFile(input, []byte("~m#CAUCgAAG\n"), 0o644); err != nil { //nolint:gosec // another user reads it
+	if err := os.WriteFile(input, []byte("~m#CAUCgAAG\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range limits {
@@ -179,7 +179,7 @@ var wasBuilt atomic.Bool
 var built = sync.OnceValues(func() (string, error) {
 	dir, err := os.MkdirTemp("", "rlimits")
 	if err == nil {
-		err = os.Chmod(dir, 0o755) //nolint:gosec // another user executes the program
+		err = os.Chmod(dir, 0o755)
 	}
 	if err == nil {
 		err = pgtest.BuildProgram(filepath.Join(dir, "pg_stat_backtrace"))

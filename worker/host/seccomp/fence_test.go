@@ -247,6 +247,70 @@ func at(argument uint32, value uint64) (arguments [4]uint64) {
 	return arguments
 }
 
+// filterCase is a system call, and whether the filter allows it.
+type filterCase struct {
+	what      string
+	audit     uint32
+	number    uint32
+	arguments [4]uint64
+	allowed   bool
+}
+
+// filterCases returns system calls of process own on a machine.
+func filterCases(own uint64, m machine) []filterCase {
+	return []filterCase{
+		{"read", m.audit, unix.SYS_READ, [4]uint64{}, true},
+		{"another convention", m.audit + 1, unix.SYS_READ, [4]uint64{}, false},
+		{"execve", m.audit, unix.SYS_EXECVE, [4]uint64{}, false},
+		{"the first", m.audit, forbidden[0], [4]uint64{}, false},
+		{"the last", m.audit, forbidden[len(forbidden)-1], [4]uint64{}, false},
+		{"seize", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1}, true},
+		{"seize with an option", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1, 0, 1 << 20}, false},
+		{"seize with a high option", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1, 0, 1 << 32}, false},
+		{"interrupt", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_INTERRUPT, 1}, true},
+		{"read registers", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_GETREGSET, 1, 1, 1 << 40}, true},
+		{"detach", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_DETACH, 1}, true},
+		{"detach with a signal", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_DETACH, 1, 0, 10}, true},
+		{"detach with SIGKILL", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_DETACH, 1, 0, 9}, false},
+		{"write a word", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_POKEDATA, 1}, false},
+		{"kill itself", m.audit, unix.SYS_KILL, [4]uint64{own, 9}, true},
+		{"kill another", m.audit, unix.SYS_KILL, [4]uint64{1, 9}, false},
+		{"kill all", m.audit, unix.SYS_KILL, [4]uint64{1<<64 - 1, 9}, false},
+		{"look for another", m.audit, unix.SYS_KILL, [4]uint64{1, 0}, true},
+		{"signal to an own thread", m.audit, unix.SYS_TGKILL, [4]uint64{own, 5, 23}, true},
+		{"signal to another's thread", m.audit, unix.SYS_TGKILL, [4]uint64{1, 5, 23}, false},
+		{"limit of its own", m.audit, unix.SYS_PRLIMIT64, [4]uint64{0, 7, 1, 1}, true},
+		{"limit of another", m.audit, unix.SYS_PRLIMIT64, [4]uint64{1, 0, 1, 0}, false},
+		{"x32", m.audit, unix.SYS_READ | 0x4000_0000, [4]uint64{}, false},
+		{"ptrace of x32", m.audit, 521, [4]uint64{}, false},
+		{"newer", m.audit, endOfCalls, [4]uint64{}, false},
+		{"thread", m.audit, unix.SYS_CLONE, at(m.cloneFlags, 0x50f00), true},
+		{"process", m.audit, unix.SYS_CLONE, at(m.cloneFlags, uint64(unix.SIGCHLD)), false},
+		{"namespace", m.audit, unix.SYS_CLONE, at(m.cloneFlags, 0x50f00|unix.CLONE_NEWUSER), false},
+		{"clone3", m.audit, unix.SYS_CLONE3, [4]uint64{}, false},
+		{"duplicate", m.audit, unix.SYS_FCNTL, [4]uint64{3, unix.F_DUPFD_CLOEXEC}, true},
+		{"owner of a file", m.audit, unix.SYS_FCNTL, [4]uint64{3, setOwner, 1}, false},
+		{"owner by a structure", m.audit, unix.SYS_FCNTL, [4]uint64{3, setOwnerEx, 1}, false},
+		{"signal of a file", m.audit, unix.SYS_FCNTL, [4]uint64{3, setSignal | 1<<32, 9}, false},
+		{"owner of a socket", m.audit, unix.SYS_IOCTL, [4]uint64{3, socketOwner, 1}, false},
+		{"input of a terminal", m.audit, unix.SYS_IOCTL, [4]uint64{0, terminalInput | 1<<32, 1}, false},
+		{"size of a terminal", m.audit, unix.SYS_IOCTL, [4]uint64{0, 0x5413, 1}, true},
+		{"no new privileges", m.audit, unix.SYS_PRCTL, [4]uint64{unix.PR_SET_NO_NEW_PRIVS, 1}, true},
+		{"tracer", m.audit, unix.SYS_PRCTL, [4]uint64{unix.PR_SET_PTRACER, 1}, false},
+		{"core scheduling", m.audit, unix.SYS_PRCTL, [4]uint64{unix.PR_SCHED_CORE, 1, 1}, false},
+		{"own priority", m.audit, unix.SYS_SCHED_SETSCHEDULER, [4]uint64{0, 1}, true},
+		{"priority of another", m.audit, unix.SYS_SCHED_SETSCHEDULER, [4]uint64{1, 1}, false},
+		{"processors of another", m.audit, unix.SYS_SCHED_SETAFFINITY, [4]uint64{1, 8, 1}, false},
+		{"socket", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_INET6, 1}, true},
+		{"packets", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_PACKET, 1}, false},
+		{"kernel cryptography", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_ALG, 1}, false},
+		{"virtual machine", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_VSOCK, 1}, false},
+		{"memory", m.audit, unix.SYS_MPROTECT, [4]uint64{0, 4096, unix.PROT_READ | unix.PROT_WRITE}, true},
+		{"code", m.audit, unix.SYS_MPROTECT, [4]uint64{0, 4096, unix.PROT_READ | unix.PROT_EXEC}, loadsLibraries},
+		{"map code", m.audit, unix.SYS_MMAP, [4]uint64{0, 4096, unix.PROT_EXEC}, loadsLibraries || m.mmapByPointer},
+	}
+}
+
 // TestFilters runs the program of each architecture as the kernel would.
 func TestFilters(t *testing.T) {
 	const own = 4711
@@ -267,63 +331,7 @@ func TestFilters(t *testing.T) {
 			}
 		}
 		p := m.filter(own, nil)
-		for _, c := range []struct {
-			what      string
-			audit     uint32
-			number    uint32
-			arguments [4]uint64
-			allowed   bool
-		}{
-			{"read", m.audit, unix.SYS_READ, [4]uint64{}, true},
-			{"another convention", m.audit + 1, unix.SYS_READ, [4]uint64{}, false},
-			{"execve", m.audit, unix.SYS_EXECVE, [4]uint64{}, false},
-			{"the first", m.audit, forbidden[0], [4]uint64{}, false},
-			{"the last", m.audit, forbidden[len(forbidden)-1], [4]uint64{}, false},
-			{"seize", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1}, true},
-			{"seize with an option", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1, 0, 1 << 20}, false},
-			{"seize with a high option", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_SEIZE, 1, 0, 1 << 32}, false},
-			{"interrupt", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_INTERRUPT, 1}, true},
-			{"read registers", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_GETREGSET, 1, 1, 1 << 40}, true},
-			{"detach", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_DETACH, 1}, true},
-			{"detach with a signal", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_DETACH, 1, 0, 10}, true},
-			{"detach with SIGKILL", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_DETACH, 1, 0, 9}, false},
-			{"write a word", m.audit, unix.SYS_PTRACE, [4]uint64{unix.PTRACE_POKEDATA, 1}, false},
-			{"kill itself", m.audit, unix.SYS_KILL, [4]uint64{own, 9}, true},
-			{"kill another", m.audit, unix.SYS_KILL, [4]uint64{1, 9}, false},
-			{"kill all", m.audit, unix.SYS_KILL, [4]uint64{1<<64 - 1, 9}, false},
-			{"look for another", m.audit, unix.SYS_KILL, [4]uint64{1, 0}, true},
-			{"signal to an own thread", m.audit, unix.SYS_TGKILL, [4]uint64{own, 5, 23}, true},
-			{"signal to another's thread", m.audit, unix.SYS_TGKILL, [4]uint64{1, 5, 23}, false},
-			{"limit of its own", m.audit, unix.SYS_PRLIMIT64, [4]uint64{0, 7, 1, 1}, true},
-			{"limit of another", m.audit, unix.SYS_PRLIMIT64, [4]uint64{1, 0, 1, 0}, false},
-			{"x32", m.audit, unix.SYS_READ | 0x4000_0000, [4]uint64{}, false},
-			{"ptrace of x32", m.audit, 521, [4]uint64{}, false},
-			{"newer", m.audit, endOfCalls, [4]uint64{}, false},
-			{"thread", m.audit, unix.SYS_CLONE, at(m.cloneFlags, 0x50f00), true},
-			{"process", m.audit, unix.SYS_CLONE, at(m.cloneFlags, uint64(unix.SIGCHLD)), false},
-			{"namespace", m.audit, unix.SYS_CLONE, at(m.cloneFlags, 0x50f00|unix.CLONE_NEWUSER), false},
-			{"clone3", m.audit, unix.SYS_CLONE3, [4]uint64{}, false},
-			{"duplicate", m.audit, unix.SYS_FCNTL, [4]uint64{3, unix.F_DUPFD_CLOEXEC}, true},
-			{"owner of a file", m.audit, unix.SYS_FCNTL, [4]uint64{3, setOwner, 1}, false},
-			{"owner by a structure", m.audit, unix.SYS_FCNTL, [4]uint64{3, setOwnerEx, 1}, false},
-			{"signal of a file", m.audit, unix.SYS_FCNTL, [4]uint64{3, setSignal | 1<<32, 9}, false},
-			{"owner of a socket", m.audit, unix.SYS_IOCTL, [4]uint64{3, socketOwner, 1}, false},
-			{"input of a terminal", m.audit, unix.SYS_IOCTL, [4]uint64{0, terminalInput | 1<<32, 1}, false},
-			{"size of a terminal", m.audit, unix.SYS_IOCTL, [4]uint64{0, 0x5413, 1}, true},
-			{"no new privileges", m.audit, unix.SYS_PRCTL, [4]uint64{unix.PR_SET_NO_NEW_PRIVS, 1}, true},
-			{"tracer", m.audit, unix.SYS_PRCTL, [4]uint64{unix.PR_SET_PTRACER, 1}, false},
-			{"core scheduling", m.audit, unix.SYS_PRCTL, [4]uint64{unix.PR_SCHED_CORE, 1, 1}, false},
-			{"own priority", m.audit, unix.SYS_SCHED_SETSCHEDULER, [4]uint64{0, 1}, true},
-			{"priority of another", m.audit, unix.SYS_SCHED_SETSCHEDULER, [4]uint64{1, 1}, false},
-			{"processors of another", m.audit, unix.SYS_SCHED_SETAFFINITY, [4]uint64{1, 8, 1}, false},
-			{"socket", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_INET6, 1}, true},
-			{"packets", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_PACKET, 1}, false},
-			{"kernel cryptography", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_ALG, 1}, false},
-			{"virtual machine", m.audit, unix.SYS_SOCKET, [4]uint64{unix.AF_VSOCK, 1}, false},
-			{"memory", m.audit, unix.SYS_MPROTECT, [4]uint64{0, 4096, unix.PROT_READ | unix.PROT_WRITE}, true},
-			{"code", m.audit, unix.SYS_MPROTECT, [4]uint64{0, 4096, unix.PROT_READ | unix.PROT_EXEC}, loadsLibraries},
-			{"map code", m.audit, unix.SYS_MMAP, [4]uint64{0, 4096, unix.PROT_EXEC}, loadsLibraries || m.mmapByPointer},
-		} {
+		for _, c := range filterCases(own, m) {
 			data := map[uint32]uint32{numberAt: c.number, auditAt: c.audit}
 			for i, value := range c.arguments {
 				offset := argumentAt + 8*uint32(i)
