@@ -118,6 +118,8 @@ func text(body string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, body) })
 }
 
+func addBody(r *http.Request) { r.Body, r.ContentLength = io.NopCloser(strings.NewReader("x")), 1 }
+
 func TestPages(t *testing.T) {
 	var healthy atomic.Bool
 	address, _ := run(t, Config{
@@ -164,9 +166,7 @@ func TestPages(t *testing.T) {
 		{"/debug/pprof/profile?pid=1,x", nil, 400, "process id"},
 		{"/debug/pprof/profile?query_id=1.5", nil, 400, "query id"},
 		{"/metrics", func(r *http.Request) { r.Method = http.MethodPost }, 405, "only GET"},
-		{"/metrics", func(r *http.Request) {
-			r.Body, r.ContentLength = io.NopCloser(strings.NewReader("x")), 1
-		}, 400, "no body"},
+		{"/metrics", addBody, 400, "no body"},
 	} {
 		var changes []func(*http.Request)
 		if c.change != nil {
