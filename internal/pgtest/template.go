@@ -3,7 +3,7 @@ package pgtest
 import (
 	"bytes"
 	"crypto/sha256"
-	"fmt"
+	"encoding/hex"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -33,7 +33,7 @@ func copyTemplate(t testing.TB, a account, binDir, to string, arguments []string
 		templates.dir = templateDir(t, a, binDir)
 	}
 	key := sha256.Sum256([]byte(binDir + "\x00" + strings.Join(arguments, "\x00")))
-	template := filepath.Join(templates.dir, fmt.Sprintf("%x", key[:8]))
+	template := filepath.Join(templates.dir, hex.EncodeToString(key[:8]))
 	lock, err := os.OpenFile(template+".lock", os.O_CREATE|os.O_RDWR, 0o600) // other test programs share the directory
 	if err != nil {
 		t.Fatal(err)
@@ -55,10 +55,11 @@ func copyTemplate(t testing.TB, a account, binDir, to string, arguments []string
 // program, which a watchdog removes when the program has ended.
 func templateDir(t testing.TB, a account, binDir string) string {
 	t.Helper()
-	dir, err := os.Getenv(envTemplates), error(nil)
+	var err error
+	dir := os.Getenv(envTemplates)
 	if dir != "" {
 		err = os.MkdirAll(dir, 0o755)
-	} else if dir, err = os.MkdirTemp("", "pgtest"); err == nil {
+	} else if dir, err = os.MkdirTemp("", "pgtest"); err == nil { //nolint:usetesting // other tests use it too
 		templates.keep = watchdog(t, a, binDir, filepath.Join(dir, "none"), dir)
 	}
 	if err == nil {

@@ -24,7 +24,7 @@ func Join() { work.join() }
 // End ends what Begin or Join registered.
 func End() { work.end() }
 
-// Register registers a sampler until the returned function is called. Each of its batches is work of its own. A
+// Register registers a sampler until the returned function is called. Each of its batches is separate work. A
 // pause calls pause when it is requested, and resume at its end. pause must not wait for the end of a batch.
 func Register(pause, resume func()) (forget func()) { return work.know(pause, resume) }
 

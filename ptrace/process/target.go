@@ -69,7 +69,7 @@ func CheckMainThread(stat *procfs.Stat) error {
 	return &MainThreadError{PID: stat.PID, Threads: stat.Threads - 1}
 }
 
-// IsDead reports whether a state (procfs.Stat.State) is that of an ended thread.
+// IsDead reports whether a thread with this state (procfs.Stat.State) has ended.
 //
 //go:nosplit
 //go:norace
