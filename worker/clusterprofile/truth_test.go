@@ -2,6 +2,7 @@ package clusterprofile
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -15,6 +16,7 @@ import (
 
 	"github.com/google/pprof/profile"
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
@@ -242,27 +244,46 @@ func TestTotalsAreWallClockTime(t *testing.T) {
 	}
 	busy := server.Connect(t, "postgres", "postgres")
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	done := make(chan struct{})
-	var churned, before, until atomic.Int64 // sessions in all, and when the profile began and had nearly ended
-	go func() {                             // a process that works, and others that come and go
+	var ended, before atomic.Int64 // sessions whose backend has ended: now, and when the profile began
+	go func() {                    // a process that works, and others that come and go
 		defer close(done)
 		whole := context.WithoutCancel(ctx)
 		for ctx.Err() == nil {
 			_, _ = busy.Exec(whole, "SELECT sum(n) FROM generate_series(1, 100000) n")
-			if c, err := pgx.Connect(whole, server.DSN("postgres", "postgres")); err == nil {
-				_ = c.Close(whole)
-				churned.Add(1)
+			c, err := pgx.Connect(whole, server.DSN("postgres", "postgres"))
+			if err != nil {
+				continue
+			}
+			pid := int(c.PgConn().PID())
+			_ = c.Close(whole)
+			for ctx.Err() == nil && !errors.Is(unix.Kill(pid, 0), unix.ESRCH) { // Close does not wait for the backend
+				time.Sleep(time.Millisecond)
+			}
+			if ctx.Err() == nil {
+				ended.Add(1)
 			}
 		}
 	}()
-	p, s := collect(context.Background(), t, Options{
-		DataDir: server.DataDir, Mode: Wall, Duration: 3 * time.Second,
-		Started:  func() { before.Store(churned.Load()) },
-		Progress: func(time.Duration, int) { until.Store(churned.Load()) },
+	// The profile ends when enough sessions have ended, however long that takes, so none of them outlives the profile.
+	const sessions = 10
+	profiling, end := context.WithCancel(context.Background())
+	defer end()
+	p, s := collect(profiling, t, Options{
+		DataDir: server.DataDir, Mode: Wall, Duration: 2 * time.Minute,
+		Started: func() { before.Store(ended.Load()) },
+		Progress: func(took time.Duration, _ int) {
+			if took >= 3*time.Second && ended.Load()-before.Load() >= sessions {
+				end()
+			}
+		},
 	})
-	sessions := int(until.Load() - before.Load())
 	cancel()
 	<-done
+	if profiling.Err() == nil {
+		t.Fatalf("%d sessions ended in %v", ended.Load()-before.Load(), s.Took)
+	}
 	compared := 0
 	for _, m := range append(members, pgcluster.Member{PID: int(busy.PgConn().PID())}) {
 		if _, err := cluster.Contains(m.PID); err != nil {
@@ -281,8 +302,7 @@ func TestTotalsAreWallClockTime(t *testing.T) {
 	if kernel := (s.CPU + s.OffCPU).Seconds(); math.Abs(total/kernel-1) > 0.001 {
 		t.Errorf("the samples add up to %.4f s, the kernel's times to %.4f s", total, kernel)
 	}
-	// The sessions of the loop ended before the profile did, but for the last ones.
-	if s.Processes < sessions-2 || s.Ended < sessions-5 || sessions < 3 {
+	if s.Processes < sessions+compared || s.Ended < sessions {
 		t.Errorf("%d processes, %d ended, of %d sessions", s.Processes, s.Ended, sessions)
 	}
 }
