@@ -142,7 +142,7 @@ func bind(t *testing.T, pid, number int) {
 	}
 }
 
-// awaitSleep waits until a process sleeps.
+// awaitSleep waits until a process sleeps. The call has another number when the kernel continues a sleep.
 func awaitSleep(t *testing.T, pid int) procfs.Syscall {
 	t.Helper()
 	for deadline := time.Now().Add(10 * time.Second); ; {
@@ -150,13 +150,14 @@ func awaitSleep(t *testing.T, pid int) procfs.Syscall {
 		if err != nil || time.Now().After(deadline) {
 			t.Fatalf("%+v, %v", call, err)
 		}
-		if !call.Running && call.Number == unix.SYS_CLOCK_NANOSLEEP {
+		if !call.Running && (call.Number == unix.SYS_CLOCK_NANOSLEEP || call.Number == unix.SYS_RESTART_SYSCALL) {
 			return call
 		}
 	}
 }
 
-// wake lets a sleeper run for a moment: the end of a stop ends the sleep, which the kernel then continues.
+// wake lets a sleeper run for a moment: the end of a stop ends the sleep, which the kernel then continues. On a loaded
+// machine, the sleeper can wait long for its processor: awaitSleep waits until it has run.
 func wake(t *testing.T, pid int) {
 	t.Helper()
 	for _, signal := range []unix.Signal{unix.SIGSTOP, unix.SIGCONT} {

@@ -93,6 +93,7 @@ func TestReadBounds(t *testing.T) {
 	p := open(t, 0)
 	bind(t, pid, 0)
 	wake(t, pid) // and belongs to that processor from then on
+	awaitSleep(t, pid)
 	end := stackEnd(t, pid)
 	again := func(want Target) (s Sample) {
 		t.Helper()

@@ -205,7 +205,7 @@ func TestTimerLooksWait(t *testing.T) {
 	pid := startSleep(t)
 	bind(t, pid, number)
 	wake(t, pid) // from then on it belongs to that processor
-	time.Sleep(10 * time.Millisecond)
+	awaitSleep(t, pid)
 	*p.Target(0) = whole(t, pid)
 	p.Aim(1)
 	wanted := func() bool { return p.Target(0).Wanted >= many }
