@@ -24,6 +24,7 @@ BEGIN
 	IF n > 0 THEN
 		RETURN spin(n - 1) + 1;
 	END IF;
+	PERFORM pg_advisory_lock_shared(1); -- it is at the bottom
 	LOOP
 		x := factorial(3000);
 		PERFORM sha512(b);
@@ -174,7 +175,8 @@ func (r *comparison) compare(sampled map[*trace.Thread]int, seen *places) {
 	}
 }
 
-// work has two sessions execute spin until the end of the test.
+// work has two sessions execute spin until the end of the test. It waits until both are at the bottom: no capture finds
+// the places before.
 func work(t *testing.T, server *pgtest.Server) (pids []int) {
 	t.Helper()
 	var working sync.WaitGroup
@@ -184,6 +186,12 @@ func work(t *testing.T, server *pgtest.Server) (pids []int) {
 		pids = append(pids, int(c.PgConn().PID()))
 		working.Go(func() { _, _ = c.Exec(t.Context(), "SELECT spin(5)") }) // until the test ends
 	}
+	admin := server.Connect(t, "postgres", "postgres")
+	pgtest.Wait(t, "both to work", func() bool {
+		var n int
+		err := admin.QueryRow(ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted").Scan(&n)
+		return err == nil && n == 2
+	})
 	return pids
 }
 
