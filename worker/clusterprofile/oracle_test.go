@@ -189,7 +189,7 @@ func work(t *testing.T, server *pgtest.Server) (pids []int) {
 	admin := server.Connect(t, "postgres", "postgres")
 	pgtest.Wait(t, "both to work", func() bool {
 		var n int
-		err := admin.QueryRow(ctx, "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted").Scan(&n)
+		err := admin.QueryRow(t.Context(), "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND granted").Scan(&n)
 		return err == nil && n == 2
 	})
 	return pids
