@@ -25,7 +25,7 @@ var groups = []struct {
 	{"server restarted, crashed, promoted, moved", servers},
 	{"the kernel refuses", refusals},
 	{"clock set back", clocks},
-	{"a thousand callers", crowd},
+	{"hundreds of callers at once", crowd},
 	{"errors word by word", words},
 }
 

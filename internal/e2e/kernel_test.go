@@ -43,7 +43,7 @@ func refusals(t *testing.T, shared *site) {
 		c.run(t, "SET pg_stat_backtrace.timeout = 300")
 		var got string
 		var took time.Duration
-		pgtest.Wait(t, "an answer in time", func() bool { // beside a thousand other callers it may take longer
+		pgtest.Wait(t, "an answer in time", func() bool { // beside hundreds of other callers it may take longer
 			began := time.Now()
 			answer, e := c.try(t.Context(), ask1(target.pid()))
 			got, took = answer, time.Since(began)
