@@ -384,7 +384,7 @@ start_beside() {
 	say "Beside the following: ${stages[*]}"
 	set -m # its own group, to be ended as one
 	(
-		renice -n 10 -p "$BASHPID" >/dev/null # a server that waits for a processor costs its tests more
+		renice -n 5 -p "$BASHPID" >/dev/null # a server that waits for a processor costs its tests more
 		set +e # each stage remembers its failures
 		for stage in "${stages[@]}"; do "stage_$stage"; done
 		printf '%s\n' "${RESULTS[@]}" >"$WORK/beside.results"
