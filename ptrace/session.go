@@ -168,23 +168,13 @@ func (s *session) capture() (*snapshot.Snapshot, error) {
 }
 
 // prepare reads all data that can be read before a thread is attached.
-func (s *session) prepare() (err error) {
+func (s *session) prepare() error {
 	pid := s.call.target.PID
 	if l := s.call.options.MapsSnapshot; l != nil && l.Stat().PID == pid && !s.call.options.AllThreads {
 		s.before, s.known = *l.Stat(), true
 		s.use(l)
-	} else {
-		if s.before, err = process.ReadTarget(pid); err != nil {
-			return err
-		}
-		if !s.call.options.AllThreads {
-			if err := process.CheckMainThread(&s.before); err != nil {
-				return err
-			}
-		}
-		if err := s.readMaps(pid); err != nil {
-			return err
-		}
+	} else if err := s.readTarget(pid); err != nil {
+		return err
 	}
 	also := s.call.options.Also
 	s.pieces = min(len(also), snapshot.MaxAlso)
@@ -198,6 +188,19 @@ func (s *session) prepare() (err error) {
 		stacks++
 	}
 	return s.arena.reserve(s.call.options.MaxStack, stacks)
+}
+
+// readTarget reads what /proc has of the target, and its mappings.
+func (s *session) readTarget(pid int) (err error) {
+	if s.before, err = process.ReadTarget(pid); err != nil {
+		return err
+	}
+	if !s.call.options.AllThreads {
+		if err := process.CheckMainThread(&s.before); err != nil {
+			return err
+		}
+	}
+	return s.readMaps(pid)
 }
 
 // piece is memory to copy in addition to the threads' stacks.

@@ -45,7 +45,7 @@ func (w *observer) tryAll() (*snapshot.Snapshot, error) {
 	return nil, &process.RecycledError{PID: w.target.PID, Property: "program"}
 }
 
-// ErrNotObserved: a consistent view of the target was not possible without a stop; see Error.
+// ErrNotObserved means that a consistent view of the target was not possible without a stop; see Error.
 var ErrNotObserved = errors.New("could not be seen consistently without a stop")
 
 // Error describes why a thread could not be read consistently. It is an ErrNotObserved.

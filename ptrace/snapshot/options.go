@@ -43,6 +43,7 @@ const (
 	defaultDeadline = 3 * time.Second
 )
 
+// WithDefaults returns the options with each zero value replaced by its default, and within the limits.
 func (o Options) WithDefaults() Options {
 	if o.MaxStack <= 0 {
 		o.MaxStack = defaultMaxStack

@@ -231,6 +231,26 @@ func TestSharesOfKnownWork(t *testing.T) {
 	}
 }
 
+// workAndConnect makes one process work, and others come and go, until ctx ends. It counts the others that have ended.
+func workAndConnect(ctx context.Context, busy *pgx.Conn, dsn string, ended *atomic.Int64) {
+	whole := context.WithoutCancel(ctx)
+	for ctx.Err() == nil {
+		_, _ = busy.Exec(whole, "SELECT sum(n) FROM generate_series(1, 100000) n")
+		c, err := pgx.Connect(whole, dsn)
+		if err != nil {
+			continue
+		}
+		pid := int(c.PgConn().PID())
+		_ = c.Close(whole)
+		for ctx.Err() == nil && !errors.Is(unix.Kill(pid, 0), unix.ESRCH) { // Close does not wait for the backend
+			time.Sleep(time.Millisecond)
+		}
+		if ctx.Err() == nil {
+			ended.Add(1)
+		}
+	}
+}
+
 // TestTotalsAreWallClockTime compares the time of each process with the time that it has lived.
 func TestTotalsAreWallClockTime(t *testing.T) {
 	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
@@ -247,24 +267,9 @@ func TestTotalsAreWallClockTime(t *testing.T) {
 	defer cancel()
 	done := make(chan struct{})
 	var ended, before atomic.Int64 // sessions whose backend has ended: now, and when the profile began
-	go func() {                    // a process that works, and others that come and go
+	go func() {
 		defer close(done)
-		whole := context.WithoutCancel(ctx)
-		for ctx.Err() == nil {
-			_, _ = busy.Exec(whole, "SELECT sum(n) FROM generate_series(1, 100000) n")
-			c, err := pgx.Connect(whole, server.DSN("postgres", "postgres"))
-			if err != nil {
-				continue
-			}
-			pid := int(c.PgConn().PID())
-			_ = c.Close(whole)
-			for ctx.Err() == nil && !errors.Is(unix.Kill(pid, 0), unix.ESRCH) { // Close does not wait for the backend
-				time.Sleep(time.Millisecond)
-			}
-			if ctx.Err() == nil {
-				ended.Add(1)
-			}
-		}
+		workAndConnect(ctx, busy, server.DSN("postgres", "postgres"), &ended)
 	}()
 	// The profile ends when enough sessions have ended, however long that takes, so none of them outlives the profile.
 	const sessions = 10

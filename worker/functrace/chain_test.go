@@ -56,16 +56,15 @@ func traceChains(t *testing.T, flags []string) {
 		if !e.Thread.Whole {
 			t.Errorf("a stack of %s ends early: %s", e.Traced.Function, e.Thread.Stop)
 		}
-		key, caller := e.Traced.Function, ""
+		key, caller := []string{e.Traced.Function}, ""
 		for _, f := range e.Thread.Frames[1:] {
-			if caller == "chains" { // main, which called it, and what comes above
-				key += " " + strconv.FormatUint(f.Address, 16)
+			key = append(key, strconv.FormatUint(f.Address, 16))
+			if caller == "chains" { // this is main, which called it
 				break
 			}
-			key += " " + strconv.FormatUint(f.Address, 16)
 			caller = f.Function
 		}
-		got[key]++
+		got[strings.Join(key, " ")]++
 		return nil
 	}, func() { next() })
 	checkSums(t, r)
