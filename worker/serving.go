@@ -13,6 +13,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/worker/activity"
@@ -226,6 +227,9 @@ func unavailable(err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w: the worker has no right to load programs into the kernel; give it CAP_BPF and "+
 			"CAP_PERFMON (see doc/worker.md)%s", web.ErrUnavailable, instead)
+	case errors.Is(err, clusterbpf.ErrUnsupported) && bpf.MissingTypes() != nil:
+		return fmt.Errorf("%w: %w; run the worker on the server's host, on a kernel with type information%s",
+			web.ErrUnavailable, err, instead)
 	case errors.Is(err, clusterbpf.ErrUnsupported):
 		return fmt.Errorf("%w: %w; run the worker on the server's host, on Linux 6.10 or later on x86_64%s",
 			web.ErrUnavailable, err, instead)

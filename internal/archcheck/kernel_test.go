@@ -62,7 +62,7 @@ func TestNoTypeInformation(t *testing.T) {
 		{"waits exact", []string{"waits", "-D", s.DataDir, "--duration", "1s", "--method", "exact"}, false, ""},
 		{"waits blocked", []string{"waits", "-D", s.DataDir, "--duration", "1s", "--method", "blocked"}, false, ""},
 		{"profile", []string{"profile", "--duration", "1s", pid}, false, "capture --format folded"},
-		{"profile of a server", []string{"profile", "-D", s.DataDir, "--duration", "1s"}, false, "capture -D DIRECTORY"},
+		{"profile of a server", []string{"profile", "-D", s.DataDir, "--duration", "1s"}, false, "capture -D " + s.DataDir},
 		{"trace", []string{"trace", "XLogFlush", "-D", s.DataDir, "--duration", "1s"}, false, ""},
 		{"allocations", []string{"memory", "--allocations", "--duration", "1s", pid}, false, ""},
 		{"doctor", []string{"doctor", "-D", s.DataDir}, true, "sampled by polling (no measurable cost)\n"},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/worker/clusterprofile"
 	"pg_stat_backtrace/worker/pgcluster"
@@ -196,8 +197,11 @@ func titleOf(mode clusterprofile.Mode) string {
 // noProfile adds to an error of the kernel's programs what to do: where they would run, and what works without them.
 func noProfile(err error, dataDir string) error {
 	remedy := "Run it on the server's host, on Linux 6.10 or later on x86_64"
-	if errors.Is(err, fs.ErrPermission) {
+	switch {
+	case errors.Is(err, fs.ErrPermission):
 		remedy = "Run it as root, or with CAP_BPF and CAP_PERFMON"
+	case bpf.MissingTypes() != nil:
+		remedy = "Run it on the server's host, on a kernel with type information"
 	}
 	return fmt.Errorf("%w\n%s.\nWithout programs in the kernel, sample at a low rate. This stops no process:\n"+
 		"  pg_stat_backtrace capture -D %s --nonstop --format folded --repeat 100 --interval 100ms |\n"+
