@@ -36,7 +36,7 @@ NOINLINE void outer(int depth)
 	calls++;
 }
 
-/* target is entered by a jump: its return address is that of the function which jumps, so that one has no frame. */
+/* target is entered by a jump: its return address is that of the function which jumps, so the jumping function has no frame. */
 NOINLINE void target(int depth)
 {
 	addresses[depth] = RETURN_ADDRESS;
