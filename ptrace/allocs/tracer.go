@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
+	"pg_stat_backtrace/ptrace/probe"
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/sampler"
 	"pg_stat_backtrace/ptrace/snapshot"
@@ -42,8 +43,7 @@ const (
 // time do not end it.
 const burst = 100 * time.Millisecond
 
-// Estimated costs of a probe beside the programs' own run time, which is measured. They are those of a virtual machine
-// (doc/benchmarks.md).
+// Least costs of a probe beside the programs' own run time, which is measured. Where traps are slower, Open measures it.
 const (
 	entryCost   = 500 * time.Nanosecond // a breakpoint at an instruction that the kernel emulates
 	steppedCost = 9 * time.Microsecond  // at another instruction
@@ -102,6 +102,7 @@ type Tracer struct {
 	last    time.Duration // processor time, the last time that it could be read
 	pages   uint64        // for which the kernel knows where code is
 	stepped map[allocsbpf.Kind]bool
+	trap    probe.Cost // of this machine
 }
 
 // Open attaches to a process. The error is ErrUnsupported, fs.ErrPermission, or one of observe.Observe.
@@ -119,6 +120,7 @@ func Open(t Target, o Options) (tr *Tracer, err error) {
 		return nil, fmt.Errorf("%w: no functions to probe", ErrUnsupported)
 	}
 	tr = &Tracer{target: t, options: o, stepped: make(map[allocsbpf.Kind]bool)}
+	tr.trap, _ = probe.Calibrate() // without it the least costs apply
 	// The bitwise form is the kernel's for a process's clock (CPUCLOCK_SCHED, include/linux/posix-timers.h).
 	tr.clock = ^int32(t.Process.PID)<<3 | 2
 	for i := range t.Functions {
@@ -331,9 +333,9 @@ func (t *Tracer) progress() (p Progress, err error) {
 func (t *Tracer) cost(c *allocsbpf.Counters) time.Duration {
 	cost := time.Duration(c.Time)
 	for kind, hits := range c.Hits {
-		each := entryCost
+		each := max(entryCost, t.trap.Emulated)
 		if t.stepped[allocsbpf.Kind(kind)] {
-			each = steppedCost
+			each = max(steppedCost, t.trap.Stepped)
 		}
 		if allocsbpf.Kind(kind).Returns() {
 			each += returnCost
