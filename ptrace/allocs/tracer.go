@@ -43,7 +43,7 @@ const (
 // time do not end it.
 const burst = 100 * time.Millisecond
 
-// Least costs of a probe beside the programs' own run time, which is measured. Where traps are slower, Open measures it.
+// The least costs of a probe, without the programs' run time, which is measured. Open measures slower traps.
 const (
 	entryCost   = 500 * time.Nanosecond // a breakpoint at an instruction that the kernel emulates
 	steppedCost = 9 * time.Microsecond  // at another instruction

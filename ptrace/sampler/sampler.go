@@ -92,7 +92,7 @@ type Stats struct {
 	Unseen int
 }
 
-// New prepares to sample up to samplerbpf.MaxTargets processes, and leaves out those that have ended. The error
+// New prepares to sample up to samplerbpf.MaxTargets processes. It ignores processes that have ended. The error
 // is ErrExited if all have. The other errors are those of package samplerbpf, and Observe's.
 func New(targets []process.Target, o Options) (*Sampler, error) {
 	if len(targets) == 0 || len(targets) > samplerbpf.MaxTargets {

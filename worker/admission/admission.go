@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Who identifies a user of the resource: a role, or all superusers together.
+// Who is a user of the resource: a role, or all superusers together.
 type Who struct {
 	Role      uint32
 	Superuser bool
