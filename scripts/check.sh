@@ -85,9 +85,10 @@ stage_lint() {
 	result lint $status ""
 }
 
-# go_tests STAGE OPTION...: run go test, show a line for each package, failures and skipped tests, and count.
+# go_tests STAGE OPTION...: run go test, show a line for each package, failures and skipped tests, and count. Up to
+# four failed tests are kept for run_again.
 go_tests() {
-	local stage=$1 status=0 log=$WORK/$1.log
+	local stage=$1 package name status=0 log=$WORK/$1.log again=$WORK/$1.again
 	shift
 	cd "$TOP"
 	say "go test $* ${PACKAGES[*]}"
@@ -95,8 +96,33 @@ go_tests() {
 	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -o "$WORK/testreport-$stage" ./internal/testreport
 	"$GO" test -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
-		"$WORK/testreport-$stage" "$WORK/failures" | tee "$log" || status=1
+		"$WORK/testreport-$stage" -again "$again" "$WORK/failures" | tee "$log" || status=1
+	if [[ $status -ne 0 && -s $again && $(wc -l <"$again") -le 4 ]]; then
+		status=0
+		while read -r package name; do
+			printf '%s\t%s\t%s\t%s\t%s\n' "$stage" "$package" "$name" "${PGSB_TEST_BINDIRS:-}" "$*" >>"$WORK/again"
+		done <"$again"
+	fi
 	result "$stage" $status "$(tail -n 1 "$log")"
+}
+
+# run_again runs failed tests alone. Tests compete for the processors with others, and some measure times of a server
+# that works. A test that fails once more has failed. One that passes is named in the results, with its messages.
+run_again() {
+	local stage package name servers options status
+	[[ -e $WORK/again ]] || return 0
+	cd "$TOP"
+	while IFS=$'\t' read -r stage package name servers options; do
+		status=0
+		say "Alone: go test $options -run ^$name\$ $package"
+		# shellcheck disable=SC2086 # options are words
+		PGSB_TEST_BINDIRS=$servers "$GO" test -count=1 -timeout 10m $options -run "^$name\$" "$package" </dev/null || status=1
+		if [[ $status -eq 0 ]]; then
+			result again 0 "$package $name FAILED beside other tests ($stage), and passed alone"
+		else
+			result again 1 "$package $name failed twice ($stage, and alone)"
+		fi
+	done <"$WORK/again"
 }
 
 # built_debug_postgresql lets the tests use the PostgreSQL with debugging information, if it has been built. The build
@@ -423,6 +449,7 @@ main() {
 	fi
 	for stage; do "stage_$stage"; done
 	[[ -z $beside ]] || finish_beside
+	run_again
 	say "Results ($SECONDS s)"
 	for stage in "${RESULTS[@]}"; do note "$stage"; done
 	[[ ! -e $WORK/failures ]] || cat "$WORK/failures"

@@ -6,6 +6,9 @@
 // With an argument, it also appends a short form of the failures to the file of that name: the beginnings of the
 // messages of failed tests, and the reasons of packages that ended without a failed test. A long run, whose output
 // may be cut, can print this file at its end.
+//
+// With -again FILE, it writes the failed tests to FILE, a line with package and test each, if running them again may
+// show a reason: if every failure is that of a test which ended.
 package main
 
 import (
@@ -13,6 +16,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -51,15 +55,22 @@ type report struct {
 	output                  map[key][]string
 	passed, failed, skipped int
 	broken                  bool            // a package failed
+	ended                   bool            // a package failed without a failed test, or did not build
+	again                   []key           // the failed tests, without subtests
 	told                    map[string]bool // the packages with a test that failed
 	failures                strings.Builder
 }
 
 func main() {
+	again := flag.String("again", "", "write the failed tests to `FILE`")
+	flag.Parse()
 	r := newReport(os.Stdout)
 	err := r.read(os.Stdin)
-	if err == nil && len(os.Args) > 1 {
-		err = r.writeFailures(os.Args[1])
+	if err == nil && flag.NArg() > 0 {
+		err = r.writeFailures(flag.Arg(0))
+	}
+	if err == nil && *again != "" {
+		err = r.writeAgain(*again)
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
@@ -135,6 +146,9 @@ func (r *report) end(k key, e event) {
 	case e.Action == failed:
 		r.failed++
 		r.told[k.pkg] = true
+		if !strings.Contains(k.test, "/") {
+			r.again = append(r.again, k)
+		}
 		_, _ = io.WriteString(r.out, r.text(k))
 		fmt.Fprintf(&r.failures, "%s %s\n%s", k.pkg, k.test, beginnings(r.output[k]))
 	default:
@@ -150,6 +164,7 @@ func (r *report) packageFailed(k key, e event) {
 	r.broken = true
 	fmt.Fprintf(r.out, "FAIL  %-44s %6.1f s\n%s", k.pkg, e.Elapsed, r.text(k))
 	if !r.told[k.pkg] {
+		r.ended = true
 		fmt.Fprintf(&r.failures, "%s\n%s", k.pkg, beginnings(r.output[k]))
 	}
 	byName := func(a, b key) int { return cmp.Compare(a.test, b.test) }
@@ -157,6 +172,7 @@ func (r *report) packageFailed(k key, e event) {
 		if open.pkg != k.pkg || open.test == "" {
 			continue
 		}
+		r.ended = true
 		fmt.Fprintf(r.out, "%s had not ended\n%s", open.test, r.text(open))
 		fmt.Fprintf(&r.failures, "%s %s had not ended\n%s", open.pkg, open.test, beginnings(r.output[open]))
 		delete(r.output, open)
@@ -210,6 +226,17 @@ func (r *report) writeFailures(name string) error {
 	}
 	_, err = file.WriteString(r.failures.String())
 	return errors.Join(err, file.Close())
+}
+
+// writeAgain writes the tests to be run again.
+func (r *report) writeAgain(name string) error {
+	var b strings.Builder
+	if !r.ended {
+		for _, k := range r.again {
+			fmt.Fprintln(&b, k.pkg, k.test)
+		}
+	}
+	return os.WriteFile(name, []byte(b.String()), 0o600)
 }
 
 // reason is the message of a skipped test: its output without the framework's lines.

@@ -115,3 +115,24 @@ panic: cut
 		t.Errorf("nothing failed, and nothing could be written: %v", err)
 	}
 }
+
+func TestAgain(t *testing.T) {
+	t.Parallel()
+	failed := `{"Action":"fail","Package":"a","Test":"TestBad/18","Elapsed":0}
+{"Action":"fail","Package":"a","Test":"TestBad","Elapsed":0}
+{"Action":"fail","Package":"a","Elapsed":1.25}
+`
+	for in, want := range map[string]string{"": "", failed: "a TestBad\n", stream: ""} {
+		r := newReport(io.Discard)
+		name := filepath.Join(t.TempDir(), "again")
+		if err := r.read(strings.NewReader(in)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.writeAgain(name); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := os.ReadFile(name); err != nil || string(got) != want {
+			t.Errorf("%q, %v, want %q, for\n%s", got, err, want, in)
+		}
+	}
+}

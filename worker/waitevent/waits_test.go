@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"strings"
 	"syscall"
+	"sync"
 	"testing"
 	"time"
 
@@ -297,16 +298,27 @@ func TestClientRead(t *testing.T) {
 
 // TestConnects expects that the figures of sessions that have ended are not lost.
 func TestConnects(t *testing.T) {
-	const sessions = 100
+	const sessions, together = 100, 10
 	eachMethod(t, func(t *testing.T, bin string, method waits.Options) {
 		w := watch(t, bin, pgtest.Options{}, method)
-		for range sessions {
-			c := w.server.Connect(t, "postgres", "postgres")
-			if _, err := c.Exec(context.Background(), "SELECT pg_sleep(0.001)"); err != nil {
-				t.Fatal(err)
-			}
-			_ = c.Close(context.Background())
+		var group sync.WaitGroup
+		for range together {
+			group.Go(func() {
+				for range sessions / together {
+					c, err := pgx.Connect(context.Background(), w.server.DSN("postgres", "postgres"))
+					if err == nil {
+						// Long enough that a process which waits for a processor before it sleeps still has to sleep.
+						_, err = c.Exec(context.Background(), "SELECT pg_sleep(0.2)")
+						_ = c.Close(context.Background())
+					}
+					if err != nil {
+						t.Error(err)
+						return
+					}
+				}
+			})
 		}
+		group.Wait()
 		pgtest.Wait(t, "the last session's figures", func() bool {
 			return w.totals(t)["Timeout/PgSleep"].Calls >= sessions
 		})
