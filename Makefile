@@ -96,9 +96,14 @@ uninstall: ## Remove what `make install` and `make install-units` put there
 quickstart: ## See it work: a throw-away server, a blocked backend, its stack from psql
 	scripts/quickstart.sh
 
-.PHONY: check
-check: ## Run every test: vet, lint, Go with the race detector, pg_regress, TAP
-	scripts/check.sh --beside vet,lint,pure sql race regress tap
+.PHONY: check check-full
+check: ## Run the tests: vet, format, Go, pg_regress, TAP (some 10 minutes)
+	scripts/check.sh --beside vet,format,pure sql worker regress tap
+
+check-full: ## Run every test to its full extent: also builds, linters, the race detector, every version (two hours)
+	PGSB_TEST_FULL=1 scripts/check.sh vet builds format lint pure race
+	$(GO) test -timeout 30m ./bench/...
+	$(MAKE) check-versions
 
 .PHONY: test test-pg
 test: ## Run the quick tests that need no PostgreSQL server (a minute)
@@ -111,9 +116,12 @@ test-pg: ## Run the quick tests on one version of PostgreSQL (PG_CONFIG, PG_NPM_
 check-prose: ## Fail on unclear words in new prose (internal/prosecheck lists them)
 	$(GO) run ./internal/prosecheck
 
-.PHONY: check-go check-regress check-tap
-check-go: ## Run the Go tests with the race detector
+.PHONY: check-go check-race check-regress check-tap
+check-go: ## Run the Go tests
 	scripts/check.sh go
+
+check-race: ## Run the Go tests with the race detector (half an hour)
+	scripts/check.sh race
 
 check-regress: ## Run the pg_regress tests
 	scripts/check.sh regress
@@ -169,8 +177,8 @@ support-table: ## Run the end-to-end tests on every version and write doc/benchm
 	scripts/check.sh support-table
 
 .PHONY: lint
-lint: ## Run gofmt, golangci-lint and shellcheck, at pinned versions
-	scripts/check.sh vet lint
+lint: ## Run go vet, golangci-lint and shellcheck, and build for every architecture
+	scripts/check.sh vet builds format lint
 
 .PHONY: fmt
 fmt: ## Format the Go code

@@ -3,15 +3,18 @@
 # of each stage. The exit status is 0 if all passed. The stages of --beside compute, and run beside the others, which
 # wait for servers most of the time. Stages:
 #
-#   vet            also builds for each architecture
-#   lint
+#   vet            on two architectures
+#   builds         for every architecture
+#   format         gofmt, go mod tidy, shellcheck, prose, and what is generated
+#   lint           golangci-lint
 #   test           no server
 #   test-pg        one server
-#   sql            the Go tests of SQL on every version, with the race detector
+#   sql            the Go tests of SQL, on the oldest and the newest version
 #   pure           the Go tests below unwind and internal
-#   race           the other Go tests, with the race detector
-#   go             sql, pure, race
-#   versions       the Go tests of SQL, each on every version: long tests otherwise run on the oldest and the newest
+#   worker         the other Go tests, on the newest and the native server
+#   go             sql, pure, worker
+#   race           sql and worker with the race detector
+#   versions       the Go tests of SQL to their full extent, on every version
 #   soak           hours
 #   faults         minutes; prints figures
 #   nonstop        minutes; prints figures
@@ -46,32 +49,49 @@ result() {
 	RESULTS+=("$(printf '%-8s %-7s %s' "$1" "$word" "$3")")
 }
 
-# stage_vet checks and links the program for each architecture. The linker checks whether the code that runs while a
-# process is stopped has enough stack, which differs between architectures.
+# stage_vet checks the code of two architectures with both byte orders. The others hardly differ.
 stage_vet() {
-	local status=0 arch archs=(amd64 arm64 ppc64le riscv64 s390x)
+	local status=0 arch archs=(amd64 s390x)
 	cd "$TOP"
 	for arch in "${archs[@]}"; do
-		say "go vet, go build for $arch"
-		# The tests of one architecture more are looked at, one of the other byte order: they hardly differ in the others.
-		case $arch in amd64 | s390x) GOARCH=$arch "$GO" vet ./... || status=1 ;; esac
-		GOARCH=$arch CGO_ENABLED=0 "$GO" build -o "$WORK/vetted" . || status=1
+		say "go vet for $arch"
+		GOARCH=$arch "$GO" vet ./... || status=1
 	done
-	rm -f "$WORK/vetted"
 	result vet $status "${archs[*]}"
 }
 
-stage_lint() {
-	local status=0 unformatted scripts log=$WORK/lint.log
-	need_linters
+# stage_builds links the program for each architecture. The linker checks whether the code that runs while a process is
+# stopped has enough stack, which differs between architectures.
+stage_builds() {
+	local status=0 arch archs=(amd64 arm64 ppc64le riscv64 s390x)
 	cd "$TOP"
-	say "gofmt, go mod tidy, golangci-lint $GOLANGCI_VERSION, shellcheck, prose"
+	for arch in "${archs[@]}"; do
+		say "go build for $arch"
+		GOARCH=$arch CGO_ENABLED=0 "$GO" build -o "$WORK/built" . || status=1
+	done
+	rm -f "$WORK/built"
+	result builds $status "${archs[*]}"
+}
+
+stage_lint() {
+	local status=0
+	need_golangci
+	cd "$TOP"
+	say "golangci-lint $GOLANGCI_VERSION"
+	"$GOLANGCI" run ./... || status=1
+	result lint $status ""
+}
+
+stage_format() {
+	local status=0 unformatted scripts log=$WORK/format.log
+	need_shellcheck
+	cd "$TOP"
+	say "gofmt, go mod tidy, shellcheck, prose, generated files"
 	mapfile -t scripts < <(ls scripts/*.sh packaging/*/*.sh .ci/run)
 	{
 		unformatted=$(gofmt -l .)
 		[[ -z $unformatted ]] || { printf 'not formatted by gofmt: %s\n' "$unformatted"; status=1; }
 		"$GO" mod tidy -diff || status=1
-		"$GOLANGCI" run ./... || status=1
 		"$SHELLCHECK" -x "${scripts[@]}" || status=1
 		"$GO" run ./internal/prosecheck || status=1
 		if have clang-19; then
@@ -82,7 +102,7 @@ stage_lint() {
 	} > >(tee "$log") 2>&1
 	wait $! # for tee
 	[[ $status -eq 0 ]] || head -n 40 "$log" >>"$WORK/failures" # to be read at the end once more
-	result lint $status ""
+	result format $status ""
 }
 
 # go_tests STAGE OPTION...: run go test, show a line for each package, failures and skipped tests, and count. Up to
@@ -135,27 +155,30 @@ built_debug_postgresql() {
 	fi
 }
 
-# The packages with tests of SQL run on every version. The others run on the native server and the newest version
-# (`make check-soak` runs all).
+# The packages with tests of SQL.
 CONTRACT=(./internal/e2e ./worker/authz ./worker/queue ./worker/spool)
 
 stage_go() {
 	stage_sql
 	stage_pure
-	stage_race
+	stage_worker
 }
 
 stage_sql() {
 	need_server
 	make_version_trees
-	choose_race
+	need_race_detector || true # testdata/preload.c needs the compiler
 	PACKAGES=("${CONTRACT[@]}")
-	PGSB_TEST_BINDIRS=${GIVEN_BINDIRS:-$VERSION_BINS$PG_BIN} go_tests sql "${RACE[@]}"
-	[[ -z ${VERSION_BINS:-} ]] || support_table sql -check
+	PGSB_TEST_BINDIRS=$(ends) go_tests sql "$@"
 }
 
-# stage_pure runs the packages where the race detector would double the work and find nothing: those below unwind start
-# no goroutines, except dwarf.
+# ends prints the oldest and the newest version, unless the caller has chosen. The native server is between them.
+ends() {
+	local oldest=${VERSION_BINS%%:*} newest=${VERSION_BINS%:}
+	echo "${GIVEN_BINDIRS:-${oldest:+$oldest:${newest##*:}:}$([[ -n $oldest ]] || echo "$PG_BIN")}"
+}
+
+# stage_pure runs the packages that compute most of the time. Those below unwind start no goroutines, except dwarf.
 stage_pure() {
 	two_versions
 	built_debug_postgresql
@@ -164,13 +187,18 @@ stage_pure() {
 	go_tests pure
 }
 
-stage_race() {
+stage_worker() {
 	two_versions
-	choose_race
 	built_debug_postgresql
 	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./ptrace/... ./worker/... ./unwind/dwarf/... . |
 		grep -vE '/worker/(authz|queue|spool)$')
-	go_tests race "${RACE[@]}"
+	go_tests worker "$@"
+}
+
+stage_race() {
+	need_race_detector || die "no C compiler here: the race detector needs one"
+	stage_sql -race
+	stage_worker -race
 }
 
 # two_versions lets the tests use the newest version and the native one, unless the caller has chosen.
@@ -182,21 +210,15 @@ two_versions() {
 	export PGSB_TEST_BINDIRS=${GIVEN_BINDIRS:-${newest:+${newest##*:}:}$PG_BIN}
 }
 
-# choose_race sets RACE, the options of go test.
-choose_race() {
-	RACE=(-race)
-	need_race_detector && return
-	note "no C compiler here: the race detector needs one, so the tests run without it"
-	RACE=()
-}
-
-# stage_versions runs the packages about SQL, every test on every version.
+# stage_versions runs the packages about SQL, every test on every version, and checks doc/benchmarks.md's table of
+# supported versions.
 stage_versions() {
 	need_server
 	make_version_trees
 	need_race_detector || true # testdata/preload.c needs the compiler
 	PACKAGES=("${CONTRACT[@]}")
-	PGSB_TEST_ALL_VERSIONS=1 go_tests versions
+	PGSB_TEST_FULL=1 go_tests versions
+	[[ -z ${VERSION_BINS:-} ]] || support_table versions -check
 }
 
 # stage_support-table runs the end-to-end tests on every version and writes doc/benchmarks.md's table of supported versions.

@@ -4,8 +4,8 @@
 
 GOLANGCI_VERSION=2.6.1
 
-# need_linters sets GOLANGCI and SHELLCHECK.
-need_linters() {
+# need_golangci sets GOLANGCI.
+need_golangci() {
 	local dir=$CACHE/golangci-lint-$GOLANGCI_VERSION
 	GOLANGCI=$dir/golangci-lint
 	if [[ ! -x $GOLANGCI ]]; then
@@ -13,6 +13,10 @@ need_linters() {
 		GOFLAGS='' GOBIN=$dir quietly "$GO" install \
 			"github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v$GOLANGCI_VERSION"
 	fi
+}
+
+# need_shellcheck sets SHELLCHECK.
+need_shellcheck() {
 	SHELLCHECK=$(command -v shellcheck || true)
 	if [[ -z $SHELLCHECK ]]; then
 		deb_unpack shellcheck shellcheck

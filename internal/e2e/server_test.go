@@ -176,8 +176,8 @@ var crowds sync.Mutex
 func crowd(t *testing.T, shared *site) {
 	crowds.Lock()
 	defer crowds.Unlock()
-	callers := 250
-	if os.Getenv("PGSB_TEST_ALL_VERSIONS") != "" {
+	callers := 100
+	if pgtest.Full() {
 		callers = 1000 // this takes a minute
 	}
 	s := faulty(t, shared, fmt.Sprint("max_connections = ", callers+20), "autovacuum = off")

@@ -14,7 +14,7 @@ import (
 const (
 	envBinDirs    = "PGSB_TEST_BINDIRS"
 	envServers    = "PGSB_TEST_SERVERS"
-	envAll        = "PGSB_TEST_ALL_VERSIONS"
+	envFull       = "PGSB_TEST_FULL"
 	defaultGlob   = "/usr/lib/postgresql/*/bin"
 	versionFields = `(\d+)(?:\.(\d+)|devel|beta\d+|rc\d+)`
 )
@@ -65,11 +65,11 @@ func Each(t *testing.T, test func(t *testing.T, binDir string)) {
 }
 
 // Ends runs test as Each does, for the oldest and the newest version of BinDirs only. It is for tests of the worker
-// that take long and do not depend on the version. PGSB_TEST_ALL_VERSIONS=1 makes it run for every server.
+// that take long and do not depend on the version. If Full, it runs for every server.
 func Ends(t *testing.T, test func(t *testing.T, binDir string)) {
 	t.Helper()
 	dirs := BinDirs(t)
-	if os.Getenv(envAll) == "" && len(dirs) > 2 {
+	if !Full() && len(dirs) > 2 {
 		byMajor := func(a, b string) int { return Major(t, a) - Major(t, b) }
 		dirs = []string{slices.MinFunc(dirs, byMajor), slices.MaxFunc(dirs, byMajor)}
 	}
@@ -77,6 +77,10 @@ func Ends(t *testing.T, test func(t *testing.T, binDir string)) {
 		t.Run(Version(t, dir), func(t *testing.T) { test(t, dir) })
 	}
 }
+
+// Full reports whether PGSB_TEST_FULL is set: tests then run to their full extent, which takes an hour or more for all
+// of them. Otherwise long tests take fewer servers, samples or callers.
+func Full() bool { return os.Getenv(envFull) != "" }
 
 // Version returns the version of the server in binDir as `postgres --version` prints it, like "15.18" or "19beta2".
 func Version(t testing.TB, binDir string) string {

@@ -102,8 +102,10 @@ func withTime(namespaces ...string) []string {
 
 // A worker outside of the server's namespaces serves it by the process ids of SQL.
 func TestContainer(t *testing.T) {
+	t.Parallel()
 	for name, container := range containers {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel() // they wait most of the time
 			each(t, func(t *testing.T, binDir string) {
 				s := startElsewhere(t, binDir, container.script, container.namespaces...)
 				s.Exec(t, "CREATE EXTENSION pg_stat_backtrace; CREATE ROLE plain LOGIN; "+

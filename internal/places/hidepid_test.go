@@ -17,8 +17,10 @@ import (
 // unit). Workers can serve it with a full view, with the same /proc, and without a capability there. Doctor asks the
 // server whether it sees the worker.
 func TestHiddenProcesses(t *testing.T) {
+	t.Parallel()
 	for _, mode := range []string{"0", "1", "2", "4"} {
 		t.Run("hidepid="+mode, func(t *testing.T) {
+			t.Parallel() // they wait most of the time
 			each(t, func(t *testing.T, binDir string) {
 				s := startElsewhere(t, binDir, "mount -t proc -o hidepid="+mode+" proc /proc; exec "+plainly)
 				s.Exec(t, "CREATE EXTENSION pg_stat_backtrace; CREATE ROLE plain LOGIN; "+
