@@ -111,4 +111,7 @@ func (w *Worker) Query(ctx context.Context, f func(context.Context, *pgx.Conn) e
 // answered.
 var errStopping = errors.New("the server is shutting down")
 
+// errOpening: what postmaster.pid says about sockets is not complete. No client can have connected yet.
+var errOpening = errors.New("the server is opening its sockets")
+
 var errUnnoticed = errors.New("the server was started, and its worker has not noticed it yet")

@@ -352,11 +352,11 @@ func (w *Worker) server() pgcluster.Cluster {
 	return w.cluster
 }
 
-// current returns the running cluster; after a restart of the server it finds
-// the new one by the data directory.
+// current returns the running cluster. After a restart of the server, and while the server opens its sockets, it reads
+// the data directory again.
 func (w *Worker) current() (pgcluster.Cluster, error) {
 	c := w.server()
-	if c.Alive() {
+	if !c.Opening && c.Alive() {
 		return c, nil
 	}
 	found, err := pgcluster.ByDataDir(c.DataDir)
@@ -365,8 +365,9 @@ func (w *Worker) current() (pgcluster.Cluster, error) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if !w.cluster.Same(found) {
-		w.cluster = found
+	restarted := !w.cluster.Same(found)
+	w.cluster = found
+	if restarted {
 		w.log.Info().Int("postmaster", found.PostmasterPID).Msg("the server was restarted")
 	}
 	return found, nil
@@ -385,6 +386,8 @@ func (w *Worker) follow(ctx context.Context) {
 		}
 		switch {
 		case err != nil:
+		case c.Opening: // where its sockets are is not known yet
+			err = errOpening
 		case c.Stopping():
 			err = errStopping
 		default:

@@ -202,3 +202,27 @@ func TestSingleUserMode(t *testing.T) {
 		w.says(t, `"connected"`)
 	})
 }
+
+// TestOpeningServer checks a worker that reads postmaster.pid before the server has written its socket directory, which
+// it does after it has opened its sockets.
+func TestOpeningServer(t *testing.T) {
+	each(t, func(t *testing.T, binDir string) {
+		s := pgtest.Start(t, binDir, pgtest.Options{})
+		path := filepath.Join(s.DataDir, "postmaster.pid")
+		complete, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lines := strings.SplitAfterN(string(complete), "\n", 5)
+		// The server only checks the first line. Writing keeps the owner of the file.
+		if err := os.WriteFile(path, []byte(strings.Join(lines[:4], "")+"\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w := attend(t, s)
+		w.says(t, `"ready"`)
+		if err := os.WriteFile(path, complete, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		w.says(t, `"connected"`)
+	})
+}

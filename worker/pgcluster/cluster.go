@@ -31,6 +31,8 @@ type Cluster struct {
 	// SocketDir is the first of the server's unix_socket_directories, as an absolute path for this process. It is
 	// empty if the server has none.
 	SocketDir string
+	// Opening reports whether the server was still opening its sockets, and SocketDir may be missing.
+	Opening bool
 	// Started is the start time of the server by the wall clock, in whole seconds.
 	Started time.Time
 

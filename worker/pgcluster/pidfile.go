@@ -23,6 +23,7 @@ type pidFile struct {
 	port      int       // 0 if not written yet
 	socketDir string    // first one; may be empty or relative to the data directory
 	shmID     uint64    // System V segment that all processes of the server map; 0 if not written yet
+	opening   bool      // the server has not written its state yet, which it does when all its sockets are open
 	stopping  bool      // the server is shutting down, and may wait for its clients
 }
 
@@ -63,6 +64,6 @@ func parsePIDFile(data []byte) (pidFile, error) {
 			f.shmID = id
 		}
 	}
-	f.stopping = line(8) == "stopping"
+	f.opening, f.stopping = line(8) == "", line(8) == "stopping"
 	return f, nil
 }

@@ -11,7 +11,7 @@ func TestParsePIDFile(t *testing.T) {
 	const full = "4711\n/var/lib/postgresql/15/main\n1700000000\n" +
 		"5433\n/run/postgresql\nlocalhost\n  5432001        12\nready   \n"
 	minimal := func(pid, port int) pidFile {
-		return pidFile{pid: pid, dataDir: "/d", started: time.Unix(5, 0), port: port}
+		return pidFile{pid: pid, dataDir: "/d", started: time.Unix(5, 0), port: port, opening: true}
 	}
 	for name, test := range map[string]struct {
 		data string

@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
-	"syscall"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
