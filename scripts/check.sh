@@ -5,7 +5,7 @@
 #
 #   vet            on two architectures
 #   builds         for every architecture
-#   format         gofmt, go mod tidy, shellcheck, prose, and what is generated
+#   format         gofmt, go mod tidy, shellcheck, prose, generated files
 #   lint           golangci-lint
 #   test           no server
 #   test-pg        one server
@@ -127,7 +127,7 @@ go_tests() {
 }
 
 # run_again runs failed tests alone. Tests compete for the processors with others, and some measure times of a server
-# that works. A test that fails once more has failed. One that passes is named in the results, with its messages.
+# that works. A test that fails once more has failed. The results name a test that passes.
 run_again() {
 	local stage package name servers options status
 	[[ -e $WORK/again ]] || return 0

@@ -7,8 +7,8 @@
 // messages of failed tests, and the reasons of packages that ended without a failed test. A long run, whose output
 // may be cut, can print this file at its end.
 //
-// With -again FILE, it writes the failed tests to FILE, a line with package and test each, if running them again may
-// show a reason: if every failure is that of a test which ended.
+// With -again FILE, it writes the failed tests to FILE, a line with package and test each. FILE is empty if a package
+// failed for another reason, such as a panic.
 package main
 
 import (

@@ -26,7 +26,7 @@ func profile(t *testing.T, pids []int, span time.Duration, o capture.ProfileOpti
 	profileUntil(t, pids, span, o, func() bool { return false }, each)
 }
 
-// profileUntil is profile that ends early when enough says so.
+// profileUntil is profile that ends early when enough returns true.
 func profileUntil(t *testing.T, pids []int, span time.Duration, o capture.ProfileOptions, enough func() bool,
 	each func(*trace.Trace),
 ) {
