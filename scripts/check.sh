@@ -227,7 +227,7 @@ stage_support-table() {
 	need_server
 	make_version_trees
 	need_race_detector || true # testdata/preload.c needs the compiler
-	go_tests support
+	PGSB_TEST_FULL=1 go_tests support
 	support_table support
 }
 

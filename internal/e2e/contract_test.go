@@ -6,28 +6,37 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 )
 
-// groups are the rows of doc/benchmarks.md's table of supported versions.
+// groups are the rows of doc/benchmarks.md's table of supported versions. A group about the worker and the host hardly
+// depends on the server, and runs on the newest version only, unless pgtest.Full.
 var groups = []struct {
-	name string
-	run  func(*testing.T, *site)
+	name  string
+	about subject
+	run   func(*testing.T, *site)
 }{
-	{"transactions, cursors, triggers, parallel plans", situations},
-	{"settings and search_path traps", traps},
-	{"encodings and names", encodings},
-	{"hot standby", standby},
-	{"no slot left, commits hanging, wal_level minimal", strained},
-	{"the server log", logging},
-	{"permissions", permissions},
-	{"identity: roles, wrappers, SET ROLE", identity},
-	{"attacks", attacks},
-	{"worker absent, killed, stopped, replaced", workers},
-	{"spool lost, full, read-only", spools},
-	{"server restarted, crashed, promoted, moved", servers},
-	{"the kernel refuses", refusals},
-	{"clock set back", clocks},
-	{"hundreds of callers at once", crowd},
-	{"errors word by word", words},
+	{"transactions, cursors, triggers, parallel plans", theSQL, situations},
+	{"settings and search_path traps", theSQL, traps},
+	{"encodings and names", theSQL, encodings},
+	{"hot standby", theSQL, standby},
+	{"no slot left, commits hanging, wal_level minimal", theSQL, strained},
+	{"the server log", theSQL, logging},
+	{"permissions", theSQL, permissions},
+	{"identity: roles, wrappers, SET ROLE", theSQL, identity},
+	{"attacks", theWorker, attacks},
+	{"worker absent, killed, stopped, replaced", theWorker, workers},
+	{"spool lost, full, read-only", theWorker, spools},
+	{"server restarted, crashed, promoted, moved", theWorker, servers},
+	{"the kernel refuses", theWorker, refusals},
+	{"clock set back", theWorker, clocks},
+	{"hundreds of callers at once", theWorker, crowd},
+	{"errors word by word", theWorker, words}, // of all groups
 }
+
+type subject int
+
+const (
+	theSQL subject = iota
+	theWorker
+)
 
 // TestContract checks the contract on each version. The groups share a server. Groups that would damage it start a
 // separate server.
@@ -35,11 +44,15 @@ func TestContract(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers; left out by -short")
 	}
+	newest := pgtest.Newest(t)
 	pgtest.Each(t, func(t *testing.T, binDir string) {
 		t.Parallel()
 		s := start(t, binDir, pgtest.Options{Conf: shared, Env: preloaded()})
 		s.work(t)
 		for _, g := range groups {
+			if g.about == theWorker && binDir != newest && !pgtest.Full() {
+				continue
+			}
 			t.Run(g.name, func(t *testing.T) { g.run(t, s) })
 		}
 	})

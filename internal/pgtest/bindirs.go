@@ -70,12 +70,30 @@ func Ends(t *testing.T, test func(t *testing.T, binDir string)) {
 	t.Helper()
 	dirs := BinDirs(t)
 	if !Full() && len(dirs) > 2 {
-		byMajor := func(a, b string) int { return Major(t, a) - Major(t, b) }
-		dirs = []string{slices.MinFunc(dirs, byMajor), slices.MaxFunc(dirs, byMajor)}
+		oldest := slices.MinFunc(dirs, func(a, b string) int { return Major(t, a) - Major(t, b) })
+		dirs = []string{oldest, Newest(t)}
 	}
 	for _, dir := range dirs {
 		t.Run(Version(t, dir), func(t *testing.T) { test(t, dir) })
 	}
+}
+
+// One runs test as Each does, for the newest version of BinDirs only. It is for long tests that do not depend on the
+// version at all. If Full, it runs for every server.
+func One(t *testing.T, test func(t *testing.T, binDir string)) {
+	t.Helper()
+	if Full() {
+		Each(t, test)
+		return
+	}
+	newest := Newest(t)
+	t.Run(Version(t, newest), func(t *testing.T) { test(t, newest) })
+}
+
+// Newest returns the one of BinDirs with the highest major version.
+func Newest(t testing.TB) string {
+	t.Helper()
+	return slices.MaxFunc(BinDirs(t), func(a, b string) int { return Major(t, a) - Major(t, b) })
 }
 
 // Full reports whether PGSB_TEST_FULL is set: tests then run to their full extent, which takes an hour or more for all
