@@ -64,20 +64,6 @@ func Each(t *testing.T, test func(t *testing.T, binDir string)) {
 	}
 }
 
-// Ends runs test as Each does, for the oldest and the newest version of BinDirs only. It is for tests of the worker
-// that take long and do not depend on the version. If Full, it runs for every server.
-func Ends(t *testing.T, test func(t *testing.T, binDir string)) {
-	t.Helper()
-	dirs := BinDirs(t)
-	if !Full() && len(dirs) > 2 {
-		oldest := slices.MinFunc(dirs, func(a, b string) int { return Major(t, a) - Major(t, b) })
-		dirs = []string{oldest, Newest(t)}
-	}
-	for _, dir := range dirs {
-		t.Run(Version(t, dir), func(t *testing.T) { test(t, dir) })
-	}
-}
-
 // One runs test as Each does, for the newest version of BinDirs only. It is for long tests that do not depend on the
 // version at all. If Full, it runs for every server.
 func One(t *testing.T, test func(t *testing.T, binDir string)) {

@@ -112,7 +112,7 @@ func TestRunningStacksEqualCaptures(t *testing.T) {
 	if os.Getenv("PGSB_PROFILE_SOAK") != "" {
 		samples, most, allowed = 10_000, 5*time.Minute, 0
 	}
-	pgtest.Ends(t, func(t *testing.T, bin string) {
+	pgtest.One(t, func(t *testing.T, bin string) {
 		server := pgtest.Start(t, bin, pgtest.Options{})
 		server.Exec(t, spin)
 		pids := work(t, server)

@@ -11,7 +11,7 @@ import (
 
 // TestFairness checks that a role with thousands of requests delays each other role by at most its share of a batch.
 func TestFairness(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, `CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN; CREATE ROLE carol LOGIN; CREATE ROLE boss LOGIN SUPERUSER;
 			GRANT EXECUTE ON FUNCTION pg_request_backtrace(int[], boolean) TO alice, bob, carol`)
 		ask := func(role string, n int) {
@@ -52,7 +52,7 @@ func TestFairness(t *testing.T) {
 
 // TestCap checks the limit of a role's requests with transactions that cannot see each other's requests.
 func TestCap(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, `CREATE ROLE alice LOGIN; CREATE ROLE boss LOGIN SUPERUSER;
 			GRANT EXECUTE ON FUNCTION pg_request_backtrace(int[], boolean) TO alice`)
 		sessions := make([]*pgx.Conn, 0, 4)
@@ -85,7 +85,7 @@ func TestCap(t *testing.T) {
 // TestSetval checks a role with write access to all tables that moves the sequence of ids, which row security does
 // not protect.
 func TestSetval(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, "CREATE ROLE writer LOGIN; GRANT pg_write_all_data TO writer")
 		s.work(t)
 		admin, writer := s.Connect(t, s.User, "postgres"), s.Connect(t, "writer", "postgres")
@@ -115,7 +115,7 @@ func TestSetval(t *testing.T) {
 
 // TestSetvalStorm checks a role that moves the sequence all the time.
 func TestSetvalStorm(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, "CREATE ROLE writer LOGIN; GRANT pg_write_all_data TO writer")
 		c, writer := s.Connect(t, s.User, "postgres"), s.Connect(t, "writer", "postgres")
 		storm := make(chan error, 1)
@@ -148,7 +148,7 @@ func TestSetvalStorm(t *testing.T) {
 // TestLockTable: a role that may write to all tables locks the table. Calls are answered meanwhile; queue and journal
 // continue afterwards.
 func TestLockTable(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, "CREATE ROLE writer LOGIN; GRANT pg_write_all_data TO writer")
 		s.work(t)
 		admin, writer := s.Connect(t, s.User, "postgres"), s.Connect(t, "writer", "postgres")

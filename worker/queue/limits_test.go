@@ -49,7 +49,7 @@ END $$`
 // TestRoleLimits checks that one role cannot block other roles or superusers by any kind of request. The worker must
 // need little memory for them, and keep the results of other roles.
 func TestRoleLimits(t *testing.T) {
-	endSites(t, pgtest.Options{Conf: []string{"max_connections = 50"}}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{Conf: []string{"max_connections = 50"}}, func(t *testing.T, s *site) {
 		s.Exec(t, attackSQL)
 		worker := s.work(t, "PGSB_KEEP_ROWS=300")
 		s.testVerbs(t)
@@ -130,11 +130,15 @@ func (s *site) testDeepStacks(t *testing.T, worker *process) {
 		return value[int](t, admin, "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'PgSleep'") == len(targets)
 	})
 	var wg sync.WaitGroup
+	rounds := 10
+	if pgtest.Full() {
+		rounds = 60
+	}
 	for range 6 {
 		c := s.Connect(t, "loud", "postgres")
 		run(t, c, "SET pg_stat_backtrace.max_frames = 65536; SET pg_stat_backtrace.timeout = 9000")
 		wg.Go(func() {
-			if _, err := c.Exec(t.Context(), "SELECT call('logs', ARRAY["+strings.Join(targets, ",")+"], 60)"); err != nil {
+			if _, err := c.Exec(t.Context(), "SELECT call('logs', $1::int[], $2)", "{"+strings.Join(targets, ",")+"}", rounds); err != nil {
 				t.Error(err)
 			}
 		})

@@ -54,10 +54,10 @@ func eachSite(t *testing.T, o pgtest.Options, test func(t *testing.T, s *site)) 
 	onSites(t, pgtest.Each, o, test)
 }
 
-// endSites is eachSite for the oldest and the newest version: the test takes long, and is about the worker.
-func endSites(t *testing.T, o pgtest.Options, test func(t *testing.T, s *site)) {
+// oneSite is eachSite for the newest version only, unless pgtest.Full: the test takes long, and is about the worker.
+func oneSite(t *testing.T, o pgtest.Options, test func(t *testing.T, s *site)) {
 	t.Helper()
-	onSites(t, pgtest.Ends, o, test)
+	onSites(t, pgtest.One, o, test)
 }
 
 func onSites(

@@ -12,7 +12,7 @@ const rowsOf = "SELECT count(*) FROM backtrace.request WHERE caller = $1::regrol
 // TestPruneKeepsOtherRoles checks that a role that floods the table loses its own rows, in number and in size. Other
 // roles must keep their few rows.
 func TestPruneKeepsOtherRoles(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		c := s.Connect(t, s.User, "postgres")
 		run(t, c, `CREATE ROLE quiet; CREATE ROLE large; CREATE ROLE loud; CREATE ROLE old;
 			CREATE FUNCTION pg_temp.add(who regrole, n int, kind text, stack text, age interval) RETURNS void

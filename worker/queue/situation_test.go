@@ -18,7 +18,7 @@ const workerSessions = `SELECT coalesce(string_agg(datname, ',' ORDER BY datname
 // Databases come, change and go.
 func TestDatabases(t *testing.T) {
 	// So many slots that each database has a session; TestManyDatabases has fewer.
-	endSites(t, pgtest.Options{Conf: []string{"max_connections = 100"}}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{Conf: []string{"max_connections = 100"}}, func(t *testing.T, s *site) {
 		worker := s.work(t)
 		admin := s.Connect(t, s.User, "postgres")
 		for _, name := range []string{"later", "doomed", "renamed", "copied", `"O'dd é"`} {
@@ -89,7 +89,7 @@ func (s *site) testImpostor(t *testing.T, worker *process, c *pgx.Conn) {
 
 // A worker that is killed, a server that crashes, restarts or takes sessions away: each request has one result.
 func TestLoss(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		worker := s.work(t)
 		for name, lose := range map[string]func(t *testing.T){
 			"worker killed": func(*testing.T) {
@@ -212,7 +212,7 @@ func TestOrdinaryRole(t *testing.T) {
 
 // A role that asks faster than it may gets its answers later; others do not wait for it.
 func TestRate(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.Exec(t, `CREATE ROLE alice LOGIN; CREATE ROLE bob LOGIN;
 			GRANT EXECUTE ON FUNCTION pg_request_backtrace(int, boolean), pg_request_backtrace(int[], boolean) TO alice, bob`)
 		s.work(t, "PGSB_RATE=5")
@@ -263,7 +263,7 @@ func waitLonger(t *testing.T, what string, condition func() bool) {
 // TestNotifiedMeanwhile commits a request while the worker waits to write its journal. The notification comes with
 // the answer to the journal's INSERT. The request must be served at once, not at the next poll.
 func TestNotifiedMeanwhile(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		s.work(t)
 		admin, caller := s.Connect(t, s.User, "postgres"), s.Connect(t, s.User, "postgres")
 		run(t, caller, "SET pg_stat_backtrace.timeout = 60000") // for a busy machine

@@ -16,7 +16,7 @@ const sessionsOfWorker = `SELECT count(*) FROM pg_stat_activity WHERE applicatio
 // TestManyDatabases checks more databases than slots. Each database's requests must be served, and clients must find
 // slots.
 func TestManyDatabases(t *testing.T) {
-	endSites(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
 		const databases = 25
 		s.extend(t, "template1")
 		boss := s.Connect(t, s.User, "postgres")
@@ -57,7 +57,7 @@ func TestManyDatabases(t *testing.T) {
 // TestFewSlots checks that the worker's session for queues leaves if slots are scarce, takes no reserved slot, and
 // returns later.
 func TestFewSlots(t *testing.T) {
-	endSites(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{Conf: []string{"max_connections = 20"}}, func(t *testing.T, s *site) {
 		boss := s.Connect(t, s.User, "postgres")
 		run(t, boss, "CREATE ROLE app LOGIN")
 		p := s.work(t)
@@ -102,7 +102,7 @@ func TestFewSlots(t *testing.T) {
 
 // TestConnectionLimits checks that the worker leaves the last slot of a database and of a role to other clients.
 func TestConnectionLimits(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		boss := s.Connect(t, s.User, "postgres")
 		run(t, boss, "CREATE ROLE app LOGIN")
 		for _, name := range []string{"onlyone", "two"} {
@@ -137,7 +137,7 @@ func TestConnectionLimits(t *testing.T) {
 
 // TestRoleLimit checks the same for the main session.
 func TestRoleLimit(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		boss := s.Connect(t, s.User, "postgres")
 		run(t, boss, `CREATE ROLE app LOGIN CONNECTION LIMIT 2`)
 		p := s.launch(t, workerEnv+"="+s.DSN("app", "postgres"))

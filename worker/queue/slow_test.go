@@ -81,7 +81,7 @@ func (s *site) serve(t *testing.T, h *handler, cfg queue.Config) (stop func()) {
 // TestSlow checks that a slow capture delays no other request and no transaction. It runs once, and its result is
 // written when it is ready.
 func TestSlow(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		h := &handler{calls: map[int]int{}, slow: make(chan struct{})}
 		stop := s.serve(t, h, queue.Config{Grace: 10 * time.Millisecond, Batch: 4})
 		c := s.Connect(t, s.User, "postgres")
@@ -121,7 +121,7 @@ func TestSlow(t *testing.T) {
 
 // Two workers for one queue, which should not happen, must not run a request twice.
 func TestTwoQueues(t *testing.T) {
-	endSites(t, pgtest.Options{}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{}, func(t *testing.T, s *site) {
 		c := s.Connect(t, s.User, "postgres")
 		listener := s.Connect(t, s.User, "postgres")
 		run(t, listener, "LISTEN backtrace_done")

@@ -258,7 +258,7 @@ func TestStrange(t *testing.T) {
 // TestPublication: a publication of all tables has none of the extension's, and a subscriber's extension works.
 func TestPublication(t *testing.T) {
 	conf := []string{"wal_level = logical", "max_wal_senders = 4"}
-	endSites(t, pgtest.Options{Conf: conf}, func(t *testing.T, s *site) {
+	oneSite(t, pgtest.Options{Conf: conf}, func(t *testing.T, s *site) {
 		admin := s.Connect(t, s.User, "postgres")
 		other := &site{Server: pgtest.Start(t, s.BinDir, pgtest.Options{Conf: conf}), program: s.program}
 		other.extend(t, "postgres")
