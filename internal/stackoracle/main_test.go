@@ -25,6 +25,8 @@ func randomStops(t *testing.T) int {
 	switch {
 	case text == "" && testing.Short():
 		return 3
+	case text == "" && !pgtest.Full():
+		return 5
 	case text == "":
 		return 10
 	}

@@ -57,7 +57,7 @@ CREATE TRIGGER t BEFORE UPDATE ON oracle_small FOR EACH ROW EXECUTE FUNCTION ora
 // TestPostgres stops every process of servers of all versions at hand, several times, and compares their stacks.
 func TestPostgres(t *testing.T) {
 	tellTally(t)
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
 		}
@@ -118,7 +118,7 @@ func transientFirst(pids []int) []int {
 // TestPostgresStandby compares the processes of a server in recovery.
 func TestPostgresStandby(t *testing.T) {
 	tellTally(t)
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
 		}

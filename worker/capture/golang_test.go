@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
@@ -77,8 +78,8 @@ func TestGo(t *testing.T) {
 		{"stripped, position-independent", []string{"-ldflags=-s -w", "-buildmode=pie"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if strings.Contains(tt.name, "position") && testing.Short() {
-				t.Skip("-short: it takes a build of Go's own library")
+			if strings.Contains(tt.name, "position") && !pgtest.Full() {
+				t.Skip("without PGSB_TEST_FULL=1: it takes a build of Go's own library")
 			}
 			checkGo(t, buildGo(t, tt.flags...))
 		})

@@ -157,8 +157,8 @@ func TestGoroutines(t *testing.T) {
 		{"stripped, position-independent", []string{"-ldflags=-s -w", "-buildmode=pie"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if strings.Contains(tt.name, "position") && testing.Short() {
-				t.Skip("-short: it takes a build of Go's own library")
+			if strings.Contains(tt.name, "position") && !pgtest.Full() {
+				t.Skip("without PGSB_TEST_FULL=1: it takes a build of Go's own library")
 			}
 			exe := buildGoProgram(t, "goroutines", "0", tt.flags...)
 			compareGoroutines(t, exe, "spin")

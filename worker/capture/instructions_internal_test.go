@@ -31,7 +31,7 @@ func (m bareModules) Find(addr uint64) (unwind.Module, bool) {
 // the C library's call frame information is ignored, as if it were Alpine's. The frames found by instructions may be
 // fewer but must not differ.
 func TestInstructionsAreNeverWrong(t *testing.T) {
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
 		}

@@ -57,7 +57,10 @@ func commands() []string {
 // the error when the backend is cancelled there. The wait event and query must equal pg_stat_activity. SIGSTOP stops
 // the backend meanwhile. PGSB_TEST_MOMENTS sets the number of snapshots for each server.
 func TestMoments(t *testing.T) {
-	moments := 51
+	moments := 15
+	if pgtest.Full() {
+		moments = 51
+	}
 	if s := os.Getenv("PGSB_TEST_MOMENTS"); s != "" {
 		var err error
 		if moments, err = strconv.Atoi(s); err != nil {

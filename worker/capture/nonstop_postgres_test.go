@@ -49,7 +49,7 @@ END $$`
 // TestNonStopPostgres captures all the processes of real servers without a stop while they sleep, and holds the
 // stacks against those of a stop.
 func TestNonStopPostgres(t *testing.T) {
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
 		}

@@ -31,7 +31,7 @@ var probedCommands = []string{
 // TestReturnProbesPostgres probes the return of each function in the stack of a waiting backend, and of several at a
 // time. The backend then runs the same statement again.
 func TestReturnProbesPostgres(t *testing.T) {
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
 		}

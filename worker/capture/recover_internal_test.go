@@ -51,7 +51,7 @@ var busy = []string{
 // TestRecoveryIsNeverWrong stops busy backends at arbitrary moments, and unwinds each stack once with all registers and
 // once with program counter and stack pointer alone. The second may be shorter, but not another one.
 func TestRecoveryIsNeverWrong(t *testing.T) {
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
 		}
@@ -152,7 +152,7 @@ func (c *tally) compare(t *testing.T, a *arch.Arch, s *snapshot.Snapshot, module
 // TestNonStopBusy captures backends that are busy, without a stop: every capture must come to something, asleep or
 // awake.
 func TestNonStopBusy(t *testing.T) {
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		if testing.Short() {
 			t.Skip("takes long: not with -short")
 		}

@@ -35,7 +35,7 @@ var stepsWork = []string{
 // TestEveryInstructionOfBackends compares the stack of a backend at each instruction of its work with its real calls.
 // The work includes prologues and epilogues, the procedure linkage table, errors (longjmp), and signal handlers.
 func TestEveryInstructionOfBackends(t *testing.T) {
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		server := pgtest.Start(t, binDir, pgtest.Options{})
 		conn := server.Connect(t, server.User, "postgres")
 		s := newStepped(t)

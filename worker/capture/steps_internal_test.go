@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"pg_stat_backtrace/internal/figure"
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/internal/steps"
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/snapshot"
@@ -22,7 +23,7 @@ import (
 
 const (
 	stepsVariable = "PGSB_STEPS" // instructions of each statement, and a fifth of those of each program
-	stepsDefault  = 5_000
+	stepsDefault  = 5_000        // if Full, otherwise a fifth
 )
 
 func stepsWanted(t *testing.T) int {
@@ -30,6 +31,9 @@ func stepsWanted(t *testing.T) int {
 	text := os.Getenv(stepsVariable)
 	if text == "" && testing.Short() {
 		return stepsDefault / 20
+	}
+	if text == "" && !pgtest.Full() {
+		return stepsDefault / 5
 	}
 	if text == "" {
 		return stepsDefault
@@ -60,10 +64,12 @@ func TestEveryInstruction(t *testing.T) {
 
 // TestEveryInstructionAround does so with signal handlers, longjmp, vfork and exceptions, from main to the end.
 func TestEveryInstructionAround(t *testing.T) {
-	for _, build := range []string{
-		"cc -O2 steps.c", "cc -O2 -static steps.c", "cc -O0 -static-pie steps.c", "cc -O2 -fno-plt -Wl,-z,lazy steps.c",
-		"g++ -O2 -static-pie throws.cc", "g++ -O1 -fno-omit-frame-pointer -static-pie throws.cc",
-	} {
+	builds := []string{"cc -O2 -static steps.c", "g++ -O2 -static-pie throws.cc"}
+	if pgtest.Full() {
+		builds = append(builds, "cc -O2 steps.c", "cc -O0 -static-pie steps.c", "cc -O2 -fno-plt -Wl,-z,lazy steps.c",
+			"g++ -O1 -fno-omit-frame-pointer -static-pie throws.cc")
+	}
+	for _, build := range builds {
 		t.Run(build, func(t *testing.T) {
 			words := strings.Fields(build)
 			if _, err := exec.LookPath(words[0]); err != nil {

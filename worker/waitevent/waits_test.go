@@ -84,9 +84,9 @@ func (w watched) totals(t *testing.T) map[string]Row {
 	return rows
 }
 
-// eachMethod runs a test with every server and counting method.
+// eachMethod runs a test with each counting method, on the newest version, unless pgtest.Full.
 func eachMethod(t *testing.T, test func(t *testing.T, bin string, method waits.Options)) {
-	pgtest.Each(t, func(t *testing.T, bin string) {
+	pgtest.One(t, func(t *testing.T, bin string) {
 		for _, method := range []waits.Method{waits.Blocked, waits.Exact} {
 			t.Run(string(method), func(t *testing.T) { test(t, bin, waits.Options{Method: method}) })
 		}
