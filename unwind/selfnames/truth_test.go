@@ -1,8 +1,10 @@
 package selfnames_test
 
 import (
+	"cmp"
 	"debug/dwarf"
 	"debug/elf"
+	"path"
 	"regexp"
 	"slices"
 	"strings"
@@ -73,6 +75,10 @@ func (tr *truth) readInlined(t *testing.T, f *elf.File) {
 		for _, at := range all {
 			tr.inlined[start] = append(tr.inlined[start], r.name(at))
 		}
+		// Link-time optimization leaves no names of source files in .symtab.
+		if file, local := tr.files[start]; local && !strings.HasSuffix(file, ".c") {
+			tr.files[start] = r.file(all[0])
+		}
 	}
 }
 
@@ -81,12 +87,21 @@ type inlineReader struct {
 	data    *dwarf.Data
 	names   map[dwarf.Offset]string
 	origins map[dwarf.Offset]dwarf.Offset
-	// inside are the entries of functions by the starts of the code that they are in.
+	// inside are the entries of functions by the starts of the code that they are in. A function precedes the functions
+	// that are inlined into it.
 	inside map[uint64][]dwarf.Offset
 	starts []uint64 // of the function that is being read
+	units  []unit   // ascending
 }
 
-func (r *inlineReader) name(at dwarf.Offset) string {
+// unit is a source file that the compiler was given.
+type unit struct {
+	at   dwarf.Offset
+	file string
+}
+
+// origin returns the entry that has the name of the function.
+func (r *inlineReader) origin(at dwarf.Offset) dwarf.Offset {
 	const chain = 4
 	for range chain {
 		if r.names[at] != "" || r.origins[at] == 0 {
@@ -94,7 +109,19 @@ func (r *inlineReader) name(at dwarf.Offset) string {
 		}
 		at = r.origins[at]
 	}
-	return r.names[at]
+	return at
+}
+
+func (r *inlineReader) name(at dwarf.Offset) string { return r.names[r.origin(at)] }
+
+// file returns the source file of a function.
+func (r *inlineReader) file(at dwarf.Offset) string {
+	at = r.origin(at)
+	i, _ := slices.BinarySearchFunc(r.units, at, func(u unit, at dwarf.Offset) int { return cmp.Compare(u.at, at) })
+	if i == 0 {
+		return ""
+	}
+	return r.units[i-1].file
 }
 
 func (r *inlineReader) readAll(t *testing.T) {
@@ -135,6 +162,9 @@ func (r *inlineReader) entry(e *dwarf.Entry) (function bool) {
 		}
 	}
 	switch e.Tag {
+	case dwarf.TagCompileUnit:
+		r.units = append(r.units, unit{e.Offset, path.Base(r.names[e.Offset])})
+		return false
 	case dwarf.TagSubprogram:
 		ranges, err := r.data.Ranges(e)
 		if err != nil || len(ranges) == 0 {
