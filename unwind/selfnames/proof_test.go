@@ -150,15 +150,16 @@ func compare(t *testing.T, file string, tr *truth, tables *selfnames.Tables) sha
 		}
 		s.check(t, tr, names, symbols, fde.Start)
 	}
-	const most = 100_000
-	if size := names.Size(); size > most {
+	const typical, each = 100_000, 6
+	if size, most := names.Size(), max(typical, each*s.total); size > most {
 		t.Errorf("%s: the facts take %d bytes, more than %d", file, size, most)
 	}
 	share := func(n int) float64 { return 100 * float64(n) / float64(s.total) }
 	figure.Printf(t, "%s: table of %d; %d functions and parts: symbol %.1f %%, derived name %.1f %%, part of %.1f %%, "+
-		"code of %.1f %%, address taken %.1f %%, file %.1f %%, nothing %.1f %%; wrong: names %d, parts %d, code %d, files %d",
+		"code of %.1f %%, address taken %.1f %%, file %.1f %%, nothing %.1f %%; wrong: names %d, parts %d, code %d, files %d; "+
+		"code unchecked %d",
 		file, names.Major(), s.total, share(s.symbol), share(s.named), share(s.part), share(s.code), share(s.taken),
-		share(s.file), share(s.nothing), s.wrongName, s.wrongPart, s.wrongCode, s.wrongFile)
+		share(s.file), share(s.nothing), s.wrongName, s.wrongPart, s.wrongCode, s.wrongFile, s.unchecked)
 	return s
 }
 

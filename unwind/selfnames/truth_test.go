@@ -189,6 +189,8 @@ func (r *inlineReader) entry(e *dwarf.Entry) (function bool) {
 type shares struct {
 	total, symbol, part, named, code, taken, file, nothing int
 	wrongPart, wrongName, wrongCode, wrongFile             int
+	// unchecked counts notes on functions that the debugging information does not have.
+	unchecked int
 }
 
 // count counts a fact, and returns the parts of its note.
@@ -248,6 +250,10 @@ func (s *shares) check(t *testing.T, tr *truth, n *selfnames.Names, symbols *sym
 func (s *shares) checkCode(t *testing.T, tr *truth, start uint64, list string) {
 	t.Helper()
 	if tr.inlined == nil {
+		return
+	}
+	if tr.inlined[start] == nil {
+		s.unchecked++ // gcc describes no copy that it makes of an equal function
 		return
 	}
 	for name := range strings.SplitSeq(strings.TrimSuffix(list, ", …"), ", ") {
