@@ -253,7 +253,7 @@ func (s *shares) checkCode(t *testing.T, tr *truth, start uint64, list string) {
 		return
 	}
 	if tr.inlined[start] == nil {
-		s.unchecked++ // gcc describes no copy that it makes of an equal function
+		s.unchecked++ // the debugging information has no function that begins here
 		return
 	}
 	for name := range strings.SplitSeq(strings.TrimSuffix(list, ", …"), ", ") {
