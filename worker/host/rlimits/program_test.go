@@ -43,10 +43,7 @@ func TestFileSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd, stderr := limited(t, "fsize=100", program, "report", "--format", "html", "-o", output, input)
-	finish(t, cmd)
-	if got := stderr.String(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(got, "file too large") {
-		t.Errorf("%v, and printed %s", cmd.ProcessState, first(got))
-	}
+	expect(t, cmd, stderr, "file too large")
 	if _, err := os.Stat(output); err == nil {
 		t.Error("there is half a file")
 	}
