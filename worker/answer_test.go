@@ -18,6 +18,7 @@ import (
 
 	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/worker/authz"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/spool"
@@ -127,10 +128,10 @@ func startOf(t *testing.T, pid int) uint64 {
 	return stat.StartTime
 }
 
-// nobody imitates a server in which the worker has no session.
-type nobody struct{}
+// noSession is a server to which the worker has no connection.
+type noSession struct{}
 
-func (nobody) Query(context.Context, func(context.Context, *pgx.Conn) error) error {
+func (noSession) Query(context.Context, func(context.Context, *pgx.Conn) error) error {
 	return errNoServer
 }
 
@@ -143,7 +144,7 @@ func TestLogOfEachVerbIsBounded(t *testing.T) {
 			limiter: authz.NewLimiter(authz.Limits{PerSecond: 1e6, Burst: 1e6}), bounds: newBounds(0),
 			log: zerolog.New(zerolog.SyncWriter(&log)),
 		}
-		w.waits, w.looker = w.newWaits(), &authz.Lookup{Server: nobody{}}
+		w.waits, w.looker = w.newWaits(), &authz.Lookup{Server: noSession{}}
 		w.cluster = pgcluster.Cluster{PostmasterPID: os.Getpid(), PostmasterStart: startOf(t, os.Getpid())}
 		for range 300 {
 			w.answer(t.Context(), spool.Request{
@@ -298,6 +299,15 @@ func TestFailure(t *testing.T) {
 		if strings.Contains(a.Message+a.Detail+a.Hint, "/a/file") {
 			t.Errorf("the answer tells of files: %+v", a)
 		}
+	}
+}
+
+// TestWaitFailure expects the reason once.
+func TestWaitFailure(t *testing.T) {
+	t.Parallel()
+	a := waitFailure(fmt.Errorf("%w: the kernel is too old", waits.ErrUnsupported))
+	if a.Message != "wait events cannot be timed" || a.Detail != "The kernel is too old." {
+		t.Errorf("%+v", a)
 	}
 }
 

@@ -345,7 +345,7 @@ func waitFailure(err error) spool.Answer {
 		fault.Message = "wait events are not being timed at the moment"
 		fault.Hint = "The server has restarted. Retry in a second."
 	case errors.Is(err, waits.ErrUnsupported), errors.Is(err, unix.EPERM):
-		fault.Detail = sentence(err.Error())
+		fault.Detail = sentence(strings.TrimPrefix(err.Error(), waits.ErrUnsupported.Error()+": "))
 		fault.Hint = "Run \"pg_stat_backtrace doctor\" on the server's host."
 	default:
 		return failure(0, err)

@@ -47,6 +47,12 @@ func (s *Stat) Worker() bool {
 // Dumping reports whether the thread is writing the core file of its process, or piping it to a program.
 func (s *Stat) Dumping() bool { return s.Flags&dumpsCore != 0 && s.Flags&Exiting == 0 }
 
+// StartTicks converts a start time of the kernel, in ns since boot, to Stat.StartTime.
+func StartTicks(sinceBoot uint64) uint64 {
+	const tick = 10_000_000 // ns: USER_HZ is 100 on all supported architectures
+	return sinceBoot / tick
+}
+
 // ReadStat reads the stat file of a process. Values that exist per thread belong to its main thread.
 func ReadStat(pid int) (Stat, error) {
 	return readStat(path(pid, "stat"))

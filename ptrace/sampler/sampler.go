@@ -218,7 +218,7 @@ func (p *sampled) end() (end uint64) {
 
 // Run takes samples until ctx ends, or for as long as the options say, neither of which is an error, or until all
 // processes have ended: ErrExited. Samples are handed on to take, which must not keep them; an error of take ends it,
-// too. The mappings of a snapshot are those that New or Refresh read, before its batch began.
+// too. New and Refresh read the mappings. The samples of a batch have the mappings that were read last before it began.
 func (s *Sampler) Run(ctx context.Context, take func([]Sample) error) (stats Stats, err error) {
 	defer busy.Register(s.suspend, s.resume)()
 	defer s.begin()()

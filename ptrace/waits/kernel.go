@@ -49,7 +49,7 @@ const (
 // openKernel loads and attaches the programs.
 func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, error) {
 	if p.count > waitsbpf.MaxSlots {
-		return nil, fmt.Errorf("%w: the server has room for more than %d processes", ErrUnsupported, waitsbpf.MaxSlots)
+		return nil, impossiblef("the server has room for more than %d processes", waitsbpf.MaxSlots)
 	}
 	server := waitsbpf.Server{
 		Postmaster: p.Postmaster, WaitPointer: p.WaitPointer, FirstWait: p.first + uint64(p.Layout.WaitEvent),

@@ -109,7 +109,7 @@ func (w way) open(p *procs, o Options, reasons []string) (Provider, error) {
 	}
 	if info.Mechanism == debugRegister.info.Mechanism {
 		if len(o.Keep) != 1 {
-			return nil, fmt.Errorf("%w: a watchpoint follows one process, and %d were given", ErrUnsupported, len(o.Keep))
+			return nil, impossiblef("a watchpoint follows one process, and %d were given", len(o.Keep))
 		}
 		return openWatchpoint(p, info, o.Keep[0])
 	}
@@ -123,11 +123,10 @@ func (w way) open(p *procs, o Options, reasons []string) (Provider, error) {
 func usable(hooks waitsbpf.Hooks) error {
 	const initialNamespace = 0xeffffffc // PROC_PID_INIT_INO of include/linux/proc_ns.h
 	if ns, err := procfs.Namespace(os.Getpid(), "pid"); err != nil || ns != initialNamespace {
-		return fmt.Errorf("%w: this process is in a PID namespace, and the kernel's programs know the host's process ids",
-			ErrUnsupported)
+		return impossiblef("this process is in a PID namespace, and the kernel's programs know the host's process ids")
 	}
 	if hooks == waitsbpf.Functions && fullyPreemptive() {
-		return fmt.Errorf("%w: the kernel is fully preemptive and would skip programs", ErrUnsupported)
+		return impossiblef("the kernel is fully preemptive and would skip programs")
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package waits
 
 import (
 	"errors"
+	"fmt"
 	"math/bits"
 	"time"
 
@@ -235,3 +236,15 @@ var ErrServerGone = errors.New("the server has ended or restarted")
 
 // ErrUnsupported means that a method is impossible on this host or for this server.
 var ErrUnsupported = errors.New("wait events cannot be timed")
+
+// impossible is the reason why a mechanism is impossible. It wraps ErrUnsupported. Its text is only the reason, because
+// Open joins the reasons of several mechanisms in one message.
+type impossible struct{ reason error }
+
+func (i *impossible) Error() string { return i.reason.Error() }
+
+// Unwrap returns both errors for errors.Is.
+func (i *impossible) Unwrap() []error { return []error{ErrUnsupported, i.reason} }
+
+// impossiblef makes an impossible error. Its arguments are those of fmt.Errorf.
+func impossiblef(format string, args ...any) error { return &impossible{fmt.Errorf(format, args...)} }

@@ -52,7 +52,7 @@ func openWatchpoint(p *procs, info Info, pid int) (Provider, error) {
 	slot, ok := p.slotOf(pid)
 	stat, err := procfs.ReadStat(pid)
 	if !ok || err != nil {
-		return nil, fmt.Errorf("%w: process %d is not a process of this server", ErrUnsupported, pid)
+		return nil, impossiblef("process %d is not a process of this server", pid)
 	}
 	w := &watchpoint{
 		procs: p, info: info, pid: pid, start: stat.StartTime, stop: make(chan struct{}), since: time.Now(),
@@ -69,7 +69,7 @@ func openWatchpoint(p *procs, info Info, pid int) (Provider, error) {
 	w.ring, err = unix.Mmap(w.fd, 0, (ringPages+1)*unix.Getpagesize(), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		_ = unix.Close(w.fd)
-		return nil, fmt.Errorf("%w: map the watchpoint's records: %w", ErrUnsupported, err)
+		return nil, impossiblef("map the watchpoint's records: %w", err)
 	}
 	w.waiting, w.began = p.eventAt(slot), monotonic()
 	w.done.Go(w.run)
@@ -90,7 +90,7 @@ func newWatchpoint(pid int, address uint64) (int, error) {
 	case errors.Is(err, fs.ErrPermission):
 		return -1, fmt.Errorf("the kernel refuses a watchpoint: %w", err)
 	case err != nil:
-		return -1, fmt.Errorf("%w: watchpoint: %w", ErrUnsupported, err)
+		return -1, impossiblef("watchpoint: %w", err)
 	}
 	return fd, nil
 }
@@ -109,10 +109,10 @@ func tryWatchpoint() error {
 	watched[0].Store(1)
 	var count [8]byte
 	if _, err := unix.Read(fd, count[:]); err != nil {
-		return fmt.Errorf("%w: watchpoint: %w", ErrUnsupported, err)
+		return impossiblef("watchpoint: %w", err)
 	}
 	if binary.NativeEndian.Uint64(count[:]) == 0 {
-		return fmt.Errorf("%w: the kernel accepts a watchpoint, and the processor reports no store", ErrUnsupported)
+		return impossiblef("the kernel accepts a watchpoint, and the processor reports no store")
 	}
 	return nil
 }

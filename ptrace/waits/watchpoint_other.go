@@ -2,11 +2,9 @@
 
 package waits
 
-import "fmt"
-
 // tryWatchpoint returns ErrUnsupported.
 func tryWatchpoint() error {
-	return fmt.Errorf("%w: watchpoints are used on x86_64 only", ErrUnsupported)
+	return impossiblef("watchpoints are used on x86_64 only")
 }
 
 // openWatchpoint returns ErrUnsupported: the instructions of this architecture are not decoded.

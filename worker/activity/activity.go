@@ -1,6 +1,10 @@
 // Package activity reads what each process of a server does now: its type, its state and its wait event. It reads them
 // from the server's memory, without a query and without stopping a process, so it also works while the server accepts
-// no connections.
+// no connections. It has the names of PostgreSQL's types and states of processes.
+//
+// This package reads the entries of all processes now and then, and repeats a read if the process changes its entry
+// meanwhile. Package clusterprofile does not use this reader: it needs the entry of one process at the moment of a
+// sample, and only a program in the kernel can read it then. Both take the names from here.
 //
 // The package must not know what the figures are for.
 package activity
@@ -43,50 +47,12 @@ type Process struct {
 	WaitType, WaitEvent string
 }
 
-// Names of types of processes that the package distinguishes.
-const (
-	ClientBackend    = "client backend"
-	ParallelWorker   = "parallel worker"
-	backgroundWorker = "background worker"
-)
-
 // Active reports whether a process works or waits for something that it needs for its work.
 func (p *Process) Active() bool {
 	if p.BackendType == ClientBackend {
 		return p.State == Active
 	}
 	return p.WaitType != "Activity" // the events in which idle background processes wait
-}
-
-// backendTypes are the types of each major version by number (enum BackendType, miscadmin.h).
-var backendTypes = map[int][]string{
-	14: {
-		"", "autovacuum launcher", "autovacuum worker", ClientBackend, backgroundWorker, "background writer",
-		"checkpointer", "startup", "walreceiver", "walsender", "walwriter", "archiver", "stats collector", "logger",
-	},
-	15: {
-		"", "autovacuum launcher", "autovacuum worker", ClientBackend, backgroundWorker, "background writer",
-		"checkpointer", "startup", "walreceiver", "walsender", "walwriter", "archiver", "logger",
-	},
-	16: {
-		"", "archiver", "autovacuum launcher", "autovacuum worker", ClientBackend, backgroundWorker, "background writer",
-		"checkpointer", "logger", "standalone backend", "startup", "walreceiver", "walsender", "walwriter",
-	},
-	17: {
-		"", ClientBackend, "autovacuum launcher", "autovacuum worker", backgroundWorker, "walsender", "slotsync worker",
-		"standalone backend", "archiver", "background writer", "checkpointer", "startup", "walreceiver",
-		"walsummarizer", "walwriter", "logger",
-	},
-	18: {
-		"", ClientBackend, "dead-end client backend", "autovacuum launcher", "autovacuum worker", backgroundWorker,
-		"walsender", "slotsync worker", "standalone backend", "archiver", "background writer", "checkpointer",
-		"io worker", "startup", "walreceiver", "walsummarizer", "walwriter", "logger",
-	},
-	19: {
-		"", ClientBackend, "dead-end client backend", "autovacuum launcher", "autovacuum worker", backgroundWorker,
-		"walsender", "slotsync worker", "standalone backend", "archiver", "background writer", "checkpointer",
-		"io worker", "startup", "walreceiver", "walsummarizer", "walwriter", "syslogger",
-	},
 }
 
 // Offsets in PgBackendStatus (backend_status.h), alike in 14 to 19.
@@ -102,21 +68,21 @@ const tries = 3
 
 // Reader reads the processes of one run of a server.
 type Reader struct {
-	server *waitevent.Server
-	types  []string
+	server        *waitevent.Server
+	types, states []string
 }
 
 // Open finds the variables of a running server. The error wraps waits.ErrUnsupported if its version is not known.
 func Open(c pgcluster.Cluster) (*Reader, error) {
-	types, ok := backendTypes[c.Version]
-	if !ok {
+	types := BackendTypes(c.Version)
+	if types == nil {
 		return nil, fmt.Errorf("%w: PostgreSQL %d is not known to this release", waits.ErrUnsupported, c.Version)
 	}
 	server, err := waitevent.Locate(c)
 	if err != nil {
 		return nil, err
 	}
-	return &Reader{server: server, types: types}, nil
+	return &Reader{server: server, types: types, states: States(c.Version)}, nil
 }
 
 // Cluster returns the run of the server that the reader is for.
@@ -182,7 +148,7 @@ func (r *Reader) process(pid int) (p Process, ok bool, err error) {
 	switch p.BackendType {
 	case ClientBackend:
 		p.State = r.state(number(t.Layout.State))
-	case backgroundWorker:
+	case BackgroundWorker:
 		if strings.Contains(pgcluster.Title(pid), ParallelWorker+" for PID ") {
 			p.BackendType = ParallelWorker
 		}
@@ -193,15 +159,22 @@ func (r *Reader) process(pid int) (p Process, ok bool, err error) {
 	return p, true, nil
 }
 
-// state translates a state of the server's version. The states after "idle" are in one order in all versions: active,
-// idle in transaction, fastpath function call, idle in transaction (aborted), disabled.
+// state translates a state of the server's version.
 func (r *Reader) state(number int) State {
-	states := []State{Idle, Active, IdleInTransaction, Active, Aborted}
-	at := number - r.server.Target.Layout.Idle
-	if at < 0 || at >= len(states) {
+	if number < 0 || number >= len(r.states) {
 		return Other
 	}
-	return states[at]
+	switch r.states[number] {
+	case "idle":
+		return Idle
+	case "active", "fastpath function call":
+		return Active
+	case "idle in transaction":
+		return IdleInTransaction
+	case "idle in transaction (aborted)":
+		return Aborted
+	}
+	return Other
 }
 
 func (r *Reader) serverPID(pid int) int {

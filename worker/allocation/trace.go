@@ -50,7 +50,10 @@ func Run(
 		return nil, err
 	}
 	defer tracer.Close()
-	n := namer{capturer: c, byNumber: make(map[uint64]*Path), byStack: make(map[string]*Path)}
+	n := namer{
+		stacks:   c.StackNamer(capture.StackNamerOptions{}),
+		byNumber: make(map[uint64]*Path), byStack: make(map[string]*Path),
+	}
 	r := &Report{PID: target.PID, Allocator: a, Started: time.Now()}
 	result, err := tracer.Run(ctx, n.take, report)
 	if err != nil {
@@ -63,7 +66,7 @@ func Run(
 
 // namer names the stacks of call paths, and merges equal ones.
 type namer struct {
-	capturer *capture.Capturer
+	stacks   *capture.StackNamer
 	byNumber map[uint64]*Path
 	byStack  map[string]*Path
 }
@@ -74,8 +77,7 @@ func (n *namer) take(list []allocs.Stack) error {
 	for i := range list {
 		snapshots[i] = list[i].Snapshot
 	}
-	for i, t := range n.capturer.NameStacks(snapshots, 0) {
-		stack := &t.Threads[0]
+	for i, stack := range n.stacks.NameSnapshots(snapshots) {
 		key := keyOf(stack)
 		p := n.byStack[key]
 		if p == nil {

@@ -303,3 +303,6 @@ func (b *built) record(frames []unwind.Frame, stop unwind.Stop) {
 func endsInsideFrames(r unwind.Reason) bool {
 	return r == unwind.EndOfStack || r == unwind.MaxFrames || r == unwind.NeverReturns
 }
+
+// Loaded returns the executable images of a process, the program first.
+func (c *Capturer) Loaded(pid int) ([]symbolize.Loaded, error) { return c.images.Loaded(pid) }

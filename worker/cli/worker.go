@@ -20,11 +20,11 @@ Each server has one worker. It runs as the server's operating system user. A
 worker that is started as root becomes that user and keeps CAP_SYS_PTRACE. It
 also keeps CAP_PERFMON where kernel.perf_event_paranoid is above 2.
 
-CONNSTRING is a libpq connection string or URI. A service file, the PG*
-environment variables and the defaults supply what it leaves out. The worker
-connects to check the permissions of callers who are not superusers. Its role
-needs only LOGIN. The connection must lead to the server itself, not to a
-connection pooler.
+CONNSTRING is a libpq connection string or URI. Parameters that it does not have
+come from a service file, from the PG* environment variables, or from libpq's
+defaults. The worker connects to check the permissions of callers who are not
+superusers. Its role needs only LOGIN. The connection must lead to the server
+itself, not to a connection pooler.
 
 With -D the worker also starts, and answers superusers, while the server takes
 no connections. It ignores PGHOST and PGPORT then. As root without -D, the

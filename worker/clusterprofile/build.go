@@ -193,7 +193,7 @@ func (b *builder) distribute(took time.Duration, stacks map[stackKey]*weight, ow
 }
 
 // add adds a sample, if it passes the filter. Without a thread there is no stack.
-func (b *builder) add(space *capture.SampledSpace, th *trace.Thread, l *labels, n int, on, off time.Duration) {
+func (b *builder) add(space *capture.StackSpace, th *trace.Thread, l *labels, n int, on, off time.Duration) {
 	c := b.collector
 	if !c.passes(l) {
 		return
@@ -218,7 +218,7 @@ func (b *builder) add(space *capture.SampledSpace, th *trace.Thread, l *labels, 
 }
 
 // stack returns the locations of a stack, innermost first.
-func (b *builder) stack(space *capture.SampledSpace, th *trace.Thread) []*profile.Location {
+func (b *builder) stack(space *capture.StackSpace, th *trace.Thread) []*profile.Location {
 	if list := b.whole[th]; list != nil {
 		return list
 	}
@@ -247,7 +247,7 @@ func (b *builder) stack(space *capture.SampledSpace, th *trace.Thread) []*profil
 }
 
 // location returns the location of a frame, which the calls that are inlined there precede.
-func (b *builder) location(space *capture.SampledSpace, frames []trace.Frame) *profile.Location {
+func (b *builder) location(space *capture.StackSpace, frames []trace.Frame) *profile.Location {
 	outer := &frames[len(frames)-1]
 	loc := &profile.Location{Address: outer.Address, Mapping: b.mapping(space, outer)}
 	key := locationKey{mapping: loc.Mapping, address: outer.Address}
@@ -325,7 +325,7 @@ func (b *builder) function(name, file string) *profile.Function {
 }
 
 // mapping returns the mapping that a frame lies in; nil if there is none.
-func (b *builder) mapping(space *capture.SampledSpace, f *trace.Frame) *profile.Mapping {
+func (b *builder) mapping(space *capture.StackSpace, f *trace.Frame) *profile.Mapping {
 	at := f.Address
 	i, ok := slices.BinarySearchFunc(space.Maps, at, func(m procfs.Mapping, at uint64) int {
 		switch {

@@ -71,12 +71,12 @@ type collector struct {
 	options Options
 	server  *server
 	sampler *clusterbpf.Sampler
-	stacks  *capture.SampledStacks
+	stacks  *capture.StackNamer
 	summary Summary
 	began   time.Time
 
-	base       *capture.SampledSpace   // of the postmaster: its children have the same mappings and more
-	spaces     []*capture.SampledSpace // all
+	base       *capture.StackSpace   // of the postmaster: its children have the same mappings and more
+	spaces     []*capture.StackSpace // all
 	byPID      map[int]*profiledProcess
 	processes  []*profiledProcess
 	cpu        map[stackKey]int
@@ -110,8 +110,9 @@ func newCollector(o *Options) (*collector, error) {
 		}
 	}
 	c := &collector{
-		options: *o, server: s, stacks: o.Capturer.SampledStacks(o.MaxFrames), byPID: make(map[int]*profiledProcess),
-		cpu: make(map[stackKey]int), off: make(map[waitKey]*waitTime), databases: make(map[uint32]string),
+		options: *o, server: s, byPID: make(map[int]*profiledProcess),
+		stacks: o.Capturer.StackNamer(capture.StackNamerOptions{MaxFrames: o.MaxFrames, CompleteLater: true}),
+		cpu:    make(map[stackKey]int), off: make(map[waitKey]*waitTime), databases: make(map[uint32]string),
 		users: make(map[uint32]string), serverPIDs: make(map[int]int),
 		summary: Summary{Mode: o.Mode, Rate: o.Rate, Server: cluster.String()},
 	}
@@ -119,7 +120,7 @@ func newCollector(o *Options) (*collector, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrServerGone, err)
 	}
-	c.base = capture.NewSampledSpace(cluster.PostmasterPID, cluster.PostmasterStart, maps)
+	c.base = capture.NewStackSpace(cluster.PostmasterPID, cluster.PostmasterStart, maps)
 	c.spaces = append(c.spaces, c.base)
 	period := time.Duration(float64(time.Second) / o.Rate)
 	c.sampler, err = clusterbpf.Load(s.target, clusterbpf.Options{

@@ -113,14 +113,14 @@ func sleepAsOther(t *testing.T, server *pgtest.Server, admin *pgx.Conn) {
 	})
 }
 
-// activity is a row of pg_stat_activity.
-type activity struct {
+// activityRow is a row of pg_stat_activity.
+type activityRow struct {
 	pid                                                          int
 	kind, database, user, app, state, query, waitType, waitEvent string
 }
 
 // activities reads pg_stat_activity, without the session itself.
-func activities(t *testing.T, admin *pgx.Conn) (list []activity) {
+func activities(t *testing.T, admin *pgx.Conn) (list []activityRow) {
 	t.Helper()
 	rows, err := admin.Query(context.Background(), `SELECT pid, coalesce(backend_type, ''), coalesce(datname, ''),
 		coalesce(usename, ''), application_name, coalesce(state, ''), coalesce(query_id, 0)::text,
@@ -129,7 +129,7 @@ func activities(t *testing.T, admin *pgx.Conn) (list []activity) {
 		t.Fatal(err)
 	}
 	for rows.Next() {
-		var a activity
+		var a activityRow
 		err := rows.Scan(&a.pid, &a.kind, &a.database, &a.user, &a.app, &a.state, &a.query, &a.waitType, &a.waitEvent)
 		if err != nil {
 			t.Fatal(err)
@@ -144,7 +144,7 @@ func activities(t *testing.T, admin *pgx.Conn) (list []activity) {
 
 // compare compares the labels of the process's samples with the row. A process that does several things has to have a
 // sample that is as in the row.
-func (a *activity) compare(t *testing.T, p *profile.Profile) {
+func (a *activityRow) compare(t *testing.T, p *profile.Profile) {
 	t.Helper()
 	found := false
 	var all []string

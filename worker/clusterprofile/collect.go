@@ -26,7 +26,7 @@ type profiledProcess struct {
 	// pending is the wait in progress of which a stack was taken.
 	pending *pendingWait
 	// space has the mappings of the process itself, if the postmaster's do not suffice. read is when they were read.
-	space *capture.SampledSpace
+	space *capture.StackSpace
 	read  time.Time
 }
 
@@ -41,7 +41,7 @@ type pendingWait struct {
 // stackKey is a named stack with its labels.
 type stackKey struct {
 	process *profiledProcess
-	space   *capture.SampledSpace
+	space   *capture.StackSpace
 	thread  *trace.Thread
 	labels  labels
 }
@@ -181,12 +181,12 @@ func (c *collector) name(p *profiledProcess, r *clusterbpf.Record) stackKey {
 }
 
 // memoryOf is what was copied with the stack.
-func (c *collector) memoryOf(r *clusterbpf.Record) capture.SampledMemory {
+func (c *collector) memoryOf(r *clusterbpf.Record) []snapshot.Stack {
 	if len(r.Pieces) == 0 {
 		return nil
 	}
 	list := binary.NativeEndian.AppendUint64(nil, r.Context)
-	memory := capture.SampledMemory{{Start: c.server.target.Context, Data: list}}
+	memory := []snapshot.Stack{{Start: c.server.target.Context, Data: list}}
 	for _, p := range r.Pieces {
 		memory = append(memory, snapshot.Stack{Start: p.Start, Data: p.Data})
 	}
@@ -224,15 +224,14 @@ func (c *collector) readSpace(p *profiledProcess) bool {
 	}
 	p.read = time.Now()
 	stat, err := procfs.ReadStat(p.pid)
-	const tick = uint64(10 * time.Millisecond) // proc(5) has the start in clock ticks
-	if err != nil || p.started != 0 && stat.StartTime != p.started/tick {
+	if err != nil || p.started != 0 && stat.StartTime != procfs.StartTicks(p.started) {
 		return false
 	}
 	maps, err := procfs.Maps(p.pid)
 	if err != nil || len(maps) == 0 {
 		return false
 	}
-	p.space = capture.NewSampledSpace(p.pid, stat.StartTime, maps)
+	p.space = capture.NewStackSpace(p.pid, stat.StartTime, maps)
 	c.spaces = append(c.spaces, p.space)
 	return true
 }

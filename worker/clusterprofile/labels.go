@@ -93,10 +93,10 @@ func clean(text []byte) string { return strings.ToValidUTF8(string(text), "\uFFF
 
 // backendType returns backend_type as in pg_stat_activity. Background workers have types of their own.
 func (c *collector) backendType(r *clusterbpf.Record) string {
-	if int(r.BackendType) == c.server.version.worker && len(r.WorkerType) > 0 {
+	if int(r.BackendType) == c.server.worker && len(r.WorkerType) > 0 {
 		return clean(r.WorkerType)
 	}
-	return nameOf(c.server.version.types, r.BackendType)
+	return nameOf(c.server.types, r.BackendType)
 }
 
 // queryOf returns the query id of the statement that runs: the server keeps the last one after its end.
@@ -128,7 +128,7 @@ func (c *collector) named(l *labels) map[string][]string {
 		set(LabelWaitEvent, event)
 	}
 	if l.state != absent {
-		set(LabelState, nameOf(c.server.version.states, l.state))
+		set(LabelState, nameOf(c.server.states, l.state))
 	}
 	set(LabelOffCPU, l.offCPU)
 	return m

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
@@ -11,6 +12,7 @@ import (
 	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/unwind/elfimage"
+	"pg_stat_backtrace/worker/activity"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/waitevent"
 )
@@ -19,19 +21,16 @@ import (
 type server struct {
 	cluster pgcluster.Cluster
 	waits   *waitevent.Server
-	version *version
-	target  clusterbpf.Server
-	procs   int // how many processes it can have
+	// types and states are the names of package activity. worker is the value for background workers, which
+	// pg_stat_activity shows by their own type.
+	types, states []string
+	worker        int
+	target        clusterbpf.Server
+	procs         int // how many processes it can have
 }
 
-// version holds the values of enumerations and offsets that depend on the major version, on 64-bit machines.
+// version holds the offsets that depend on the major version, on 64-bit machines.
 type version struct {
-	// types are the names of BackendType (miscadmin.h) as pg_stat_activity shows them, by value.
-	types []string
-	// worker is the value for background workers, which pg_stat_activity shows by their own type.
-	worker int
-	// states are the names of BackendState (backend_status.h), by value. Running is the first value with a statement.
-	states []string
 	// portDatabase and portUser are offsets in Port (libpq-be.h).
 	portDatabase, portUser int
 	// statement is the offset of err_stmt in PLpgSQL_execstate, signature of fn_signature in PLpgSQL_function (plpgsql.h).
@@ -45,70 +44,15 @@ const (
 	workerKind                             = 96
 )
 
-//nolint:gochecknoglobals // tables
-var (
-	oldStates = []string{
-		"", "idle", "active", "idle in transaction", "fastpath function call", "idle in transaction (aborted)", "disabled",
-	}
-	newStates = []string{
-		"", "starting", "idle", "active", "idle in transaction", "fastpath function call", "idle in transaction (aborted)",
-		"disabled",
-	}
-	versions = map[int]*version{
-		14: {
-			types: []string{
-				"", "autovacuum launcher", "autovacuum worker", "client backend", "background worker", "background writer",
-				"checkpointer", "startup", "walreceiver", "walsender", "walwriter", "archiver", "stats collector", "logger",
-			},
-			worker: 4, states: oldStates, portDatabase: 328, portUser: 336,
-			statement: 216, signature: 0,
-		},
-		15: {
-			types: []string{
-				"", "autovacuum launcher", "autovacuum worker", "client backend", "background worker", "background writer",
-				"checkpointer", "startup", "walreceiver", "walsender", "walwriter", "archiver", "logger",
-			},
-			worker: 4, states: oldStates, portDatabase: 328, portUser: 336,
-			statement: 216, signature: 0,
-		},
-		16: {
-			types: []string{
-				"", "archiver", "autovacuum launcher", "autovacuum worker", "client backend", "background worker",
-				"background writer", "checkpointer", "logger", "standalone backend", "startup", "walreceiver", "walsender",
-				"walwriter",
-			},
-			worker: 5, states: oldStates, portDatabase: 328, portUser: 336,
-			statement: 208, signature: 0,
-		},
-		17: {
-			types: []string{
-				"", "client backend", "autovacuum launcher", "autovacuum worker", "background worker", "walsender",
-				"slotsync worker", "standalone backend", "archiver", "background writer", "checkpointer", "startup",
-				"walreceiver", "walsummarizer", "walwriter", "logger",
-			},
-			worker: 4, states: oldStates, portDatabase: 320, portUser: 328,
-			statement: 208, signature: 0,
-		},
-		18: {
-			types: []string{
-				"", "client backend", "dead-end client backend", "autovacuum launcher", "autovacuum worker",
-				"background worker", "walsender", "slotsync worker", "standalone backend", "archiver", "background writer",
-				"checkpointer", "io worker", "startup", "walreceiver", "walsummarizer", "walwriter", "logger",
-			},
-			worker: 5, states: newStates, portDatabase: 384, portUser: 392,
-			statement: 208, signature: 40,
-		},
-		19: {
-			types: []string{
-				"", "client backend", "dead-end client backend", "autovacuum launcher", "autovacuum worker",
-				"background worker", "walsender", "slotsync worker", "standalone backend", "archiver", "background writer",
-				"checkpointer", "io worker", "startup", "walreceiver", "walsummarizer", "walwriter", "syslogger",
-			},
-			worker: 5, states: newStates, portDatabase: 384, portUser: 392,
-			statement: 208, signature: 40,
-		},
-	}
-)
+//nolint:gochecknoglobals // a table
+var versions = map[int]*version{
+	14: {portDatabase: 328, portUser: 336, statement: 216, signature: 0},
+	15: {portDatabase: 328, portUser: 336, statement: 216, signature: 0},
+	16: {portDatabase: 328, portUser: 336, statement: 208, signature: 0},
+	17: {portDatabase: 320, portUser: 328, statement: 208, signature: 0},
+	18: {portDatabase: 384, portUser: 392, statement: 208, signature: 40},
+	19: {portDatabase: 384, portUser: 392, statement: 208, signature: 40},
+}
 
 // locate finds the variables of a server.
 func locate(c pgcluster.Cluster) (*server, error) {
@@ -140,15 +84,17 @@ func locate(c pgcluster.Cluster) (*server, error) {
 		}
 		return bias + variables[name]
 	}
-	s := &server{cluster: c, waits: w, version: v, target: clusterbpf.Server{
+	s := &server{cluster: c, waits: w, types: activity.BackendTypes(c.Version), states: activity.States(c.Version)}
+	s.worker = slices.Index(s.types, activity.BackgroundWorker)
+	s.target = clusterbpf.Server{
 		Postmaster: c.PostmasterPID, WaitPointer: w.Target.WaitPointer, Status: w.Target.Status,
 		Port: address("MyProcPort"), PortDatabase: v.portDatabase, PortUser: v.portUser,
-		Worker: address("MyBgworkerEntry"), WorkerKind: workerKind, WorkerType: v.worker,
+		Worker: address("MyBgworkerEntry"), WorkerKind: workerKind, WorkerType: s.worker,
 		Context: address("error_context_stack"), Statement: v.statement, Signature: v.signature,
 		TypeVariable: address("MyBackendType"),
 		Type:         statusType, Database: statusDatabase, User: statusUser, Name: statusName,
 		State: w.Target.Layout.State, QueryID: w.Target.Layout.QueryID,
-	}}
+	}
 	return s, s.countProcs()
 }
 

@@ -2,13 +2,11 @@ package functrace
 
 import (
 	"cmp"
-	"errors"
 	"slices"
 	"strings"
 	"time"
 
 	"pg_stat_backtrace/ptrace/probe"
-	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/trace"
 )
 
@@ -77,7 +75,7 @@ type StackResult struct {
 type stackKey struct {
 	group     int
 	process   probe.Process
-	trace     *trace.Trace
+	thread    *trace.Thread
 	arguments string
 }
 
@@ -134,15 +132,12 @@ func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
 	key := stackKey{group: group, process: h.Process}
 	e := Event{Traced: traced, PID: h.Process.PID, TID: h.TID, UID: h.UID, At: h.At}
 	if !t.options.CountOnly {
-		stack, err := t.stackOf(h)
-		switch {
-		case errors.Is(err, capture.ErrNoMappings):
+		stack := t.stacks.of(h)
+		if stack == nil {
 			c.unread[group]++
 			return nil
-		case err != nil:
-			return err
 		}
-		key.trace, e.Thread = stack, &stack.Threads[0]
+		key.thread, e.Thread = stack, stack
 	}
 	if len(traced.arguments) > 0 {
 		e.Arguments = format(traced.arguments, h.Arguments[:], h.Unreadable, h.Strings)
@@ -191,11 +186,9 @@ func (c *collector) finish(took time.Duration) (*Result, error) {
 	}
 	for key, n := range c.counts {
 		f := &r.Functions[key.group]
-		s := StackResult{PID: key.process.PID, Title: c.titles[key.process.PID], Arguments: key.arguments, Count: n}
-		if key.trace != nil {
-			s.Thread = &key.trace.Threads[0]
-		}
-		f.Stacks = append(f.Stacks, s)
+		f.Stacks = append(f.Stacks, StackResult{
+			PID: key.process.PID, Title: c.titles[key.process.PID], Thread: key.thread, Arguments: key.arguments, Count: n,
+		})
 	}
 	for i := range r.Functions {
 		f := &r.Functions[i]

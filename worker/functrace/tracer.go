@@ -14,11 +14,9 @@ import (
 	"pg_stat_backtrace/ptrace/bpf/probebpf"
 	"pg_stat_backtrace/ptrace/probe"
 	"pg_stat_backtrace/ptrace/procfs"
-	"pg_stat_backtrace/ptrace/snapshot"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/probepoint"
 	"pg_stat_backtrace/worker/symbolize"
-	"pg_stat_backtrace/worker/trace"
 )
 
 // Options say what to trace.
@@ -75,7 +73,7 @@ type Tracer struct {
 	sites    []site // of points
 	files    map[string]*os.File
 	session  *probe.Session
-	copies   *capture.Copies
+	stacks   *stacks
 	result   *collector
 }
 
@@ -356,10 +354,10 @@ func (t *Tracer) Attach(cost probe.Cost) (err error) {
 		Points: t.points, PIDs: t.options.PIDs, Postmaster: t.options.Postmaster, Calls: t.options.Calls,
 		MaxOverhead: t.options.MaxOverhead, StacksPerSecond: t.options.StacksPerSecond, Cost: cost, Notice: t.notice,
 	}
-	t.copies = t.capturer.NewCopies(capture.CopiesOptions{MaxFrames: t.options.MaxFrames, Parent: t.options.Postmaster})
+	t.stacks = newStacks(t.capturer, &t.options)
 	for _, pid := range t.finder.pids {
 		if stat, err := procfs.ReadStat(pid); err == nil {
-			_ = t.copies.Meet(pid, stat.StartTime) // if it has ended, it has no hits
+			t.stacks.space(pid, stat.StartTime) // now, because the process may end
 		}
 	}
 	if t.session, err = probe.Open(o); err != nil {
@@ -428,27 +426,12 @@ func (t *Tracer) Close() {
 		t.session.Close()
 		t.session = nil
 	}
-	if t.copies != nil {
-		t.copies.Close()
-		t.copies = nil
+	if t.stacks != nil {
+		t.stacks.close()
+		t.stacks = nil
 	}
 	for _, file := range t.files {
 		_ = file.Close()
 	}
 	clear(t.files)
-}
-
-// threadOf makes the thread of a hit.
-func threadOf(h *probe.Hit) snapshot.Thread {
-	return snapshot.Thread{
-		TID: h.TID, State: 'R', Registers: h.Registers,
-		Stack: snapshot.Stack{Start: h.StackStart, Data: h.Stack, Cut: uint64(len(h.Stack)) < h.Wanted},
-	}
-}
-
-// stackOf unwinds and names the stack of a hit.
-func (t *Tracer) stackOf(h *probe.Hit) (*trace.Trace, error) {
-	return t.copies.Trace(&capture.Copy{
-		PID: h.Process.PID, StartTime: capture.ProcessStarted(h.Process.Started), Thread: threadOf(h),
-	})
 }

@@ -93,7 +93,10 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 	default:
 		err = fmt.Errorf("%w %q: want one of %s", ErrFormat, o.Format, strings.Join(Formats(), ", "))
 	}
-	return errors.Join(err, out.Flush())
+	if flushErr := out.Flush(); err == nil { // after a failed write it is the same error
+		err = flushErr
+	}
+	return err
 }
 
 // sampleIndex finds a sample type of the profile.

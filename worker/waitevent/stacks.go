@@ -46,12 +46,12 @@ type StackProfile struct {
 	// Count is the number of stacks, Unnamed of those of processes that had ended before they could be named.
 	Count, Unnamed int
 
-	server   *Server
-	capturer *capture.Capturer
-	scale    int64
-	profile  *profile.Profile
-	builder  *stackprofile.Builder
-	samples  map[string]*profile.Sample
+	server  *Server
+	namer   *capture.StackNamer
+	scale   int64
+	profile *profile.Profile
+	builder *stackprofile.Builder
+	samples map[string]*profile.Sample
 }
 
 // NewStackProfile returns an empty profile. If the stacks are those of one in N waits, each counts N times.
@@ -64,8 +64,8 @@ func (s *Server) NewStackProfile(c *capture.Capturer, o waitsbpf.StackOptions) *
 		PeriodType: &profile.ValueType{Type: WaitCount, Unit: "count"}, Period: int64(max(1, o.Every)),
 	}
 	return &StackProfile{
-		server: s, capturer: c, scale: p.Period, profile: p, builder: stackprofile.New(p),
-		samples: make(map[string]*profile.Sample),
+		server: s, namer: c.StackNamer(capture.StackNamerOptions{}), scale: p.Period, profile: p,
+		builder: stackprofile.New(p), samples: make(map[string]*profile.Sample),
 	}
 }
 
@@ -76,8 +76,8 @@ func (p *StackProfile) Add(list []waits.Stack, unnamed int) {
 	for i := range list {
 		snapshots[i] = list[i].Snapshot
 	}
-	for i, t := range p.capturer.NameStacks(snapshots, 0) {
-		p.add(&list[i], &t.Threads[0])
+	for i, t := range p.namer.NameSnapshots(snapshots) {
+		p.add(&list[i], t)
 	}
 	p.Count += len(list)
 }

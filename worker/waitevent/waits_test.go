@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"pg_stat_backtrace/internal/pgtest"
+	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 	"pg_stat_backtrace/ptrace/waits"
 	"pg_stat_backtrace/worker/pgcluster"
 )
@@ -473,6 +474,28 @@ func TestMethods(t *testing.T) {
 		}
 	default:
 		t.Errorf("%+v", info)
+	}
+}
+
+// TestImpossibleMethods expects one message with every reason for methods that cannot work.
+func TestImpossibleMethods(t *testing.T) {
+	w := watch(t, pgtest.BinDir(t), pgtest.Options{}, waits.Options{Method: waits.Sampled})
+	for name, o := range map[string]waits.Options{
+		"a watchpoint for no process": {Method: waits.Watchpoint},
+		"stacks of sleeps":            {Method: waits.Blocked, Stacks: waitsbpf.StackOptions{Every: 1}},
+		"an unknown mechanism":        {Method: waits.Exact, Mechanism: "other"},
+	} {
+		provider, err := waits.Open(w.Target, o)
+		if err == nil {
+			provider.Close()
+		}
+		if errors.Is(err, fs.ErrPermission) {
+			t.Logf("%s: skipped: %v", name, err)
+			continue
+		}
+		if !errors.Is(err, waits.ErrUnsupported) || strings.Count(err.Error(), waits.ErrUnsupported.Error()) != 1 {
+			t.Errorf("%s: %v", name, err)
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 const MaxSlots = 65534
 
 // ErrUnsupported means that this kernel cannot run the programs.
-var ErrUnsupported = errors.New("wait events cannot be timed by this kernel")
+var ErrUnsupported = errors.New("the kernel programs cannot run here")
 
 // Hooks selects where the kernel calls the programs.
 type Hooks int
@@ -218,7 +218,7 @@ func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
 func tryTrampoline() error {
 	err := tryProgram(ebpf.AttachTraceFEntry, callPrefix+"read")
 	if errors.Is(err, fs.ErrPermission) && tryProgram(ebpf.AttachTraceRawTp, "sys_enter") == nil {
-		return fmt.Errorf("%w: it refuses programs at trampolines", ErrUnsupported)
+		return fmt.Errorf("%w: the kernel refuses programs at trampolines", ErrUnsupported)
 	}
 	return err
 }

@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -43,10 +44,7 @@ func TestFileSize(t *testing.T) {
 		t.Fatal(err)
 	}
 	cmd, stderr := limited(t, "fsize=100", program, "report", "--format", "html", "-o", output, input)
-	finish(t, cmd)
-	if got := stderr.String(); cmd.ProcessState.ExitCode() != 1 || !strings.Contains(got, "file too large") {
-		t.Errorf("%v, and printed %s", cmd.ProcessState, first(got))
-	}
+	expect(t, cmd, stderr, "file too large")
 	if _, err := os.Stat(output); err == nil {
 		t.Error("there is half a file")
 	}
@@ -104,5 +102,32 @@ func TestHelpWithoutRoom(t *testing.T) {
 		cmd.Stdout = full
 		expect(t, cmd, stderr, "no space left on device")
 		_ = full.Close()
+	}
+}
+
+// TestClosedDescriptors closes each set of standard descriptors where there is no /dev/null. The only output is one line,
+// if there is a descriptor for it.
+func TestClosedDescriptors(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("only root can change the root directory")
+	}
+	program := builtProgram(t)
+	root := t.TempDir()
+	if err := os.Link(program, filepath.Join(root, "program")); err != nil {
+		t.Fatal(err)
+	}
+	const stdin, stdout, stderr = 1, 2, 4
+	for set := range uint64(stdin | stdout | stderr + 1) {
+		r := run(t, "closed="+strconv.FormatUint(set, 10), filepath.Join(root, "program"), "--version")
+		want := result{status: 1, stderr: "pg_stat_backtrace: a standard descriptor is closed, and /dev/null cannot be opened\n"}
+		if set&stderr != 0 {
+			want.stderr = ""
+		}
+		if set == 0 {
+			want = result{stdout: r.stdout}
+		}
+		if r != want || set == 0 && r.stdout == "" {
+			t.Errorf("without descriptors %03b: status %d, printed %s%s", set, r.status, r.stdout, first(r.stderr))
+		}
 	}
 }

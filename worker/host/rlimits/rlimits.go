@@ -2,6 +2,9 @@
 // too low by a dump of its goroutines, without the name of the limit. This package prints one line and ends the process
 // with status 1.
 //
+// The same holds for closed standard descriptors. The Go runtime opens /dev/null for them, and ends with a dump if there
+// is no /dev/null. The function in assembly opens it first.
+//
 // It verifies twice. With -ldflags=-E=pg_stat_backtrace_start, which `make build` sets, the kernel starts the program
 // at a function in assembly, before the Go runtime needs memory and threads (amd64 and arm64). After the start of the
 // runtime, init verifies again, and counts the descriptors that are left. Go runs init functions in the order of their
@@ -43,6 +46,8 @@ const (
 	rlimitNproc    = 6
 	rlimitInfinity = 1<<64 - 1
 	floorCount     = 4
+
+	standardDescriptors = 3
 )
 
 var floors = [floorCount]floor{
@@ -61,6 +66,14 @@ var floors = [floorCount]floor{
 //nolint:unused // the assembly uses it
 var threads = tooLow + "this user or control group cannot start 32 more threads (RLIMIT_NPROC, TasksMax)" +
 	remedy + "\"ulimit -u unlimited\"\n"
+
+// devNull and closed are for standard descriptors that are closed. The zero byte ends the path for the kernel.
+//
+//nolint:unused // the assembly uses them
+var (
+	devNull = "/dev/null\x00"
+	closed  = "pg_stat_backtrace: a standard descriptor is closed, and /dev/null cannot be opened\n"
+)
 
 const (
 	fewDescriptors = tooLow + "this process cannot open 24 more files (RLIMIT_NOFILE)" + remedy + "\"ulimit -n 1024\"\n"

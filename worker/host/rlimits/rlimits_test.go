@@ -40,7 +40,8 @@ func removeProgram() {
 }
 
 // executeWith sets the limit "RESOURCE=VALUE" and executes the arguments. The resource "free" is the number of
-// descriptors that are left below a limit of 64.
+// descriptors that are left below a limit of 64. "closed" is a set of standard descriptors to close, by their
+// bits, in a root directory that has only the program.
 func executeWith(limit string) error {
 	name, value, _ := strings.Cut(limit, "=")
 	n, err := strconv.ParseUint(value, 10, 64)
@@ -50,12 +51,15 @@ func executeWith(limit string) error {
 	resource, found := map[string]int{
 		"as": unix.RLIMIT_AS, "data": unix.RLIMIT_DATA, "stack": unix.RLIMIT_STACK, "nofile": unix.RLIMIT_NOFILE,
 		"nproc": unix.RLIMIT_NPROC, "free": unix.RLIMIT_NOFILE, "fsize": unix.RLIMIT_FSIZE, "cpu": unix.RLIMIT_CPU,
-		"noproc": 0,
+		"noproc": 0, "closed": 0, // not limits
 	}[name]
 	if !found {
 		return fmt.Errorf("no limit %q", name)
 	}
 	environment := append(os.Environ(), setting+"=")
+	if name == "closed" {
+		return executeClosed(n, environment)
+	}
 	switch {
 	case name == "noproc":
 		if err := unix.Unmount("/proc", unix.MNT_DETACH); err != nil {
@@ -80,6 +84,21 @@ func executeWith(limit string) error {
 		return err
 	}
 	return unix.Exec(os.Args[1], os.Args[1:], environment)
+}
+
+// executeClosed executes the program in the root directory that contains it, without the standard descriptors in set.
+func executeClosed(set uint64, environment []string) error {
+	if err := unix.Chroot(filepath.Dir(os.Args[1])); err != nil {
+		return err
+	}
+	for fd := range 3 {
+		if set&(1<<fd) != 0 {
+			if err := unix.Close(fd); err != nil {
+				return err
+			}
+		}
+	}
+	return unix.Exec("/"+filepath.Base(os.Args[1]), os.Args[1:], environment)
 }
 
 // result is what a program under a limit has printed.

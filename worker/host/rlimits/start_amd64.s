@@ -6,19 +6,50 @@
 #define SYS_clone 56
 #define SYS_exit 60
 #define SYS_wait4 61
+#define SYS_fcntl 72
 #define SYS_exit_group 231
+#define SYS_openat 257
 #define SYS_prlimit64 302
 
+#define EBADF 9
 #define EAGAIN 11
+#define F_GETFD 1
+#define AT_FDCWD -100
+#define O_RDWR 2
 #define CLONE 0x4111 // CLONE_VM | CLONE_VFORK | SIGCHLD
 
-// pg_stat_backtrace_start is the program's entry point. It runs before the Go runtime, without a Go stack. It verifies
-// the limits and jumps to the runtime's entry point, with the stack pointer of the kernel. The stack has:
+// pg_stat_backtrace_start is the program's entry point. It runs before the Go runtime, without a Go stack. It opens
+// /dev/null for standard descriptors that are closed, verifies the limits, and jumps to the runtime's entry point, with the stack pointer of the kernel. The stack has:
 //
 //	 0(SP)  a limit: its soft and its hard value
 //	16(SP)  the limit of threads, lowered by Threads
 TEXT pg_stat_backtrace_start(SB),NOSPLIT|NOFRAME|TOPFRAME,$0
 	SUBQ	$32, SP
+	MOVQ	$0, R13
+
+descriptor:
+	MOVQ	R13, DI
+	MOVQ	$F_GETFD, SI
+	MOVL	$SYS_fcntl, AX
+	SYSCALL
+	CMPQ	AX, $-EBADF
+	JNE	opened
+	MOVQ	$AT_FDCWD, DI
+	MOVQ	·devNull(SB), SI
+	MOVQ	$O_RDWR, DX
+	MOVQ	$0, R10
+	MOVL	$SYS_openat, AX
+	SYSCALL
+	MOVQ	·closed(SB), SI
+	MOVQ	·closed+8(SB), DX
+	TESTQ	AX, AX
+	JLT	fail
+
+opened:
+	INCQ	R13
+	CMPQ	R13, $const_standardDescriptors
+	JNE	descriptor
+
 	LEAQ	·floors(SB), R12
 	MOVQ	$const_floorCount, R13
 

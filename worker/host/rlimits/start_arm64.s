@@ -2,6 +2,8 @@
 #include "textflag.h"
 
 // The numbers of system calls.
+#define SYS_fcntl 25
+#define SYS_openat 56
 #define SYS_write 64
 #define SYS_exit 93
 #define SYS_exit_group 94
@@ -9,16 +11,44 @@
 #define SYS_wait4 260
 #define SYS_prlimit64 261
 
+#define EBADF 9
 #define EAGAIN 11
+#define F_GETFD 1
+#define AT_FDCWD -100
+#define O_RDWR 2
 #define CLONE 0x4111 // CLONE_VM | CLONE_VFORK | SIGCHLD
 
-// pg_stat_backtrace_start is the program's entry point. It runs before the Go runtime, without a Go stack. It verifies
-// the limits and jumps to the runtime's entry point, with the stack pointer of the kernel. The stack has:
+// pg_stat_backtrace_start is the program's entry point. It runs before the Go runtime, without a Go stack. It opens
+// /dev/null for standard descriptors that are closed, verifies the limits, and jumps to the runtime's entry point, with the stack pointer of the kernel. The stack has:
 //
 //	 0(RSP)  a limit: its soft and its hard value
 //	16(RSP)  the limit of threads, lowered by Threads
 TEXT pg_stat_backtrace_start(SB),NOSPLIT|NOFRAME|TOPFRAME,$0
 	SUB	$32, RSP
+	MOVD	$0, R20
+
+descriptor:
+	MOVD	R20, R0
+	MOVD	$F_GETFD, R1
+	MOVD	$SYS_fcntl, R8
+	SVC
+	CMN	$EBADF, R0
+	BNE	opened
+	MOVD	$AT_FDCWD, R0
+	MOVD	·devNull(SB), R1
+	MOVD	$O_RDWR, R2
+	MOVD	$0, R3
+	MOVD	$SYS_openat, R8
+	SVC
+	MOVD	·closed(SB), R1
+	MOVD	·closed+8(SB), R2
+	TBNZ	$63, R0, fail
+
+opened:
+	ADD	$1, R20
+	CMP	$const_standardDescriptors, R20
+	BNE	descriptor
+
 	MOVD	$·floors(SB), R19
 	MOVD	$const_floorCount, R20
 

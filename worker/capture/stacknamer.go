@@ -1,0 +1,226 @@
+package capture
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"time"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/pgcontext"
+	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/symbolize"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// StackNamer unwinds and names stacks that programs in the kernel have copied: the registers and the stack memory of a
+// thread at one moment. It is for one goroutine.
+type StackNamer struct {
+	capturer *Capturer
+	options  StackNamerOptions
+	key      []byte
+	last     lastWalk
+}
+
+// StackNamerOptions configures a StackNamer. The zero value is the default.
+type StackNamerOptions struct {
+	// MaxFrames bounds a stack's frames, inlined calls included; 0 means unwind.DefaultMaxFrames.
+	MaxFrames int
+	// CompleteLater makes Name return without source lines and derived names that are not known yet. Complete adds
+	// them. Without it, Name waits for them, up to Config.LinesWait.
+	CompleteLater bool
+}
+
+// lastWalk describes the last walk of a StackNamer.
+type lastWalk struct {
+	frames  []unwind.Frame
+	unknown bool // no equal walk was named before
+	// used are the mappings in which frames lie. trusted: other mappings could not have continued the walk. Both are
+	// set only if the walk was unknown and the space verifies its mappings.
+	used    []procmap.Usage
+	trusted bool
+}
+
+// StackNamer returns a StackNamer that uses the Capturer's caches of images and processes.
+func (c *Capturer) StackNamer(o StackNamerOptions) *StackNamer {
+	return &StackNamer{capturer: c, options: o}
+}
+
+// Name unwinds and names a stack of a process. Equal stacks of one StackSpace have the same result, and callers must
+// not change it. Complete is false if the walk has left the code that the mappings describe: the process may have
+// other mappings by now.
+//
+// Memory is further memory of the process, copied at the same moment as the stack: variables of a PostgreSQL server,
+// and the memory at which they point. Functions of PL/pgSQL that it proves become levels of the frames. Name reads no
+// other state of PostgreSQL.
+func (n *StackNamer) Name(
+	sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack,
+) (named *trace.Thread, complete bool) {
+	files := n.filesDeadline()
+	defer files.Stop()
+	named, complete = n.nameOne(sp, th, memory, &files)
+	if n.last.unknown && sp.check != nil && !sp.stillMapped(&n.last) && sp.reread(n.capturer) {
+		named, complete = n.nameOne(sp, th, memory, &files)
+	}
+	return named, complete
+}
+
+// NameSnapshots unwinds and names the first thread of each snapshot, with the snapshot's mappings. All snapshots
+// together wait for files once. Adjacent snapshots with the same mappings wait for source lines and derived names
+// once.
+func (n *StackNamer) NameSnapshots(list []*snapshot.Snapshot) []*trace.Thread {
+	files := n.filesDeadline()
+	defer files.Stop()
+	named := make([]*trace.Thread, 0, len(list))
+	for len(list) > 0 {
+		first := list[0]
+		sp := NewStackSpace(first.PID, first.MapsSnapshot.StartTime(), first.Maps)
+		w := n.walker(sp, &files)
+		for len(list) > 0 && list[0].MapsSnapshot == first.MapsSnapshot {
+			th, _ := n.name(w, sp, &list[0].Threads[0], nil)
+			named, list = append(named, th), list[1:]
+		}
+		w.close()
+	}
+	return named
+}
+
+// filesDeadline returns the deadline for reading files. The caller must stop it.
+func (n *StackNamer) filesDeadline() symbolize.Deadline {
+	return symbolize.Deadline{At: time.Now().Add(defaultDeadline), After: n.capturer.linesWait}
+}
+
+// walker returns a walker for a space. The caller must close it.
+func (n *StackNamer) walker(sp *StackSpace, files *symbolize.Deadline) *walker {
+	space := n.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
+	space.Files, space.Generated.Disabled = files, true
+	w := n.capturer.walker(space, Options{MaxFrames: n.options.MaxFrames})
+	if n.options.CompleteLater {
+		w.late = symbolize.Deadline{}
+	}
+	return w
+}
+
+func (n *StackNamer) nameOne(
+	sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack, files *symbolize.Deadline,
+) (named *trace.Thread, complete bool) {
+	w := n.walker(sp, files)
+	defer w.close()
+	return n.name(w, sp, th, memory)
+}
+
+// name walks a stack, and names it unless an equal one was named before.
+func (n *StackNamer) name(
+	w *walker, sp *StackSpace, th *snapshot.Thread, memory []snapshot.Stack,
+) (named *trace.Thread, complete bool) {
+	stop := w.walk(th, nil)
+	n.last.frames = append(n.last.frames[:0], w.frames...)
+	n.key = appendWalk(append(n.key[:0], th.State, byte(stop.Reason)), w.frames)
+	named = sp.known[string(n.key)]
+	if n.last.unknown = named == nil; n.last.unknown {
+		t := w.describe(th, stop)
+		named = &t
+		n.keep(sp, named, w.space)
+		if sp.check != nil {
+			n.last.used, n.last.trusted = w.space.UsedBy(w.frames, n.last.used[:0]), endsInsideFrames(stop.Reason)
+		}
+	}
+	if len(memory) > 0 {
+		named = n.addLevels(sp, w.space, named, th, memory)
+	}
+	return named, stop.Whole() || stop.Reason == unwind.MaxFrames
+}
+
+// keep remembers the stack of the last walk under the last key, unless an image was not read in time.
+func (n *StackNamer) keep(sp *StackSpace, t *trace.Thread, space *procmap.Space) {
+	if n.options.CompleteLater {
+		sp.named = append(sp.named, namedStack{t, slices.Clone(n.last.frames)})
+	}
+	if len(sp.known) >= maxKnownStacks {
+		clear(sp.known)
+	}
+	if space.Unread == "" {
+		sp.known[string(n.key)] = t
+	}
+}
+
+// addLevels returns the stack of the last walk with the functions that the memory proves. It leaves named as it is.
+func (n *StackNamer) addLevels(
+	sp *StackSpace, space *procmap.Space, named *trace.Thread, th *snapshot.Thread, memory []snapshot.Stack,
+) *trace.Thread {
+	if sp.server == nil {
+		known := serverProcess{}
+		if exe, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", sp.pid)); err == nil {
+			known = n.capturer.lookAtProgram(space, exe)
+		}
+		if space.Unread != "" {
+			return named
+		}
+		sp.server = &known
+	}
+	if sp.server.process == nil || len(named.Frames) == 0 {
+		return named
+	}
+	copied := frozen(&th.Stack, memory)
+	in := pgcontext.Input{
+		Frozen: copied,
+		// What was not copied with the stack does not count, except what cannot change: code and constants.
+		Live: func(addr uint64, b []byte) int {
+			if n := copied(addr, b); n > 0 || !constant(space, addr) {
+				return n
+			}
+			n, _ := process.ReadMemory(sp.pid, addr, b)
+			return n
+		},
+		Code:   func(addr uint64) pgcontext.Code { return sp.server.describe(space, addr) },
+		Frames: spans(th.Stack.Start, n.last.frames, physical(n.last.frames, named.Frames), named.Frames),
+	}
+	levels := sp.server.process.Read(&in).Levels
+	if len(levels) == 0 {
+		return named
+	}
+	for _, l := range levels {
+		n.key = fmt.Appendf(n.key, "\x00%d\x00%s\x00%d", l.Frame, l.Level.Function, l.Level.Line)
+	}
+	if known := sp.known[string(n.key)]; known != nil {
+		return known
+	}
+	with := *named
+	with.Frames = slices.Clone(named.Frames)
+	for _, l := range levels {
+		f := &with.Frames[l.Frame]
+		f.Levels = append(slices.Clip(f.Levels), l.Level)
+	}
+	n.keep(sp, &with, space)
+	return &with
+}
+
+// constant reports whether an address lies in a mapping of a file that the process cannot write to.
+func constant(space *procmap.Space, addr uint64) bool {
+	i := space.Mapping(addr)
+	return i >= 0 && space.Maps[i].Inode != 0 && space.Maps[i].Perms&procfs.Write == 0
+}
+
+// completeWait is how long Complete waits for source lines and derived names.
+const completeWait = 10 * time.Second
+
+// Complete adds the source lines and derived names that were not known when Name returned, in place. It is for
+// StackNamerOptions.CompleteLater.
+func (n *StackNamer) Complete(spaces []*StackSpace) {
+	files := n.filesDeadline()
+	defer files.Stop()
+	late := symbolize.Deadline{After: completeWait}
+	defer late.Stop()
+	for _, sp := range spaces {
+		space := n.capturer.processes.Open(sp.pid, sp.startTime, sp.Maps)
+		space.Files, space.Generated.Disabled = &files, true
+		for i := range sp.named {
+			s := &sp.named[i]
+			frames, _ := space.Name(s.walked, procmap.FrameLimit(n.options.MaxFrames), &late)
+			s.rename(frames)
+		}
+	}
+}

@@ -1,0 +1,96 @@
+package capture
+
+import (
+	"fmt"
+	"slices"
+
+	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/unwind"
+	"pg_stat_backtrace/worker/procmap"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// StackSpace is the address space of a process, with the stacks that a StackNamer has named there.
+type StackSpace struct {
+	// Maps are the mappings of the process, in address order. They must not be changed.
+	Maps []procfs.Mapping
+
+	pid       int
+	startTime uint64
+	check     *procmap.Check // nil: the mappings are not verified
+	known     map[string]*trace.Thread
+	named     []namedStack   // all stacks, to complete them later
+	server    *serverProcess // nil: not examined yet
+}
+
+// namedStack is a stack with the walk that it was named by.
+type namedStack struct {
+	thread *trace.Thread
+	walked []unwind.Frame
+}
+
+// maxKnownStacks bounds the different stacks that a StackSpace remembers.
+const maxKnownStacks = 1 << 16
+
+// NewStackSpace describes a process by its mappings. StartTime is as in procfs.Stat. The caller must know that the
+// mappings are valid for the stacks. It need not close the space.
+func NewStackSpace(pid int, startTime uint64, maps []procfs.Mapping) *StackSpace {
+	return &StackSpace{Maps: maps, pid: pid, startTime: startTime, known: make(map[string]*trace.Thread)}
+}
+
+// ReadStackSpace reads the mappings of a process. Later, StackNamer.Name compares the mappings of each new stack with
+// the process, and reads all of them again if they differ. The error wraps process.ErrExited if the process has ended.
+// The caller must close the space.
+func ReadStackSpace(pid int, startTime uint64) (*StackSpace, error) {
+	check := procmap.NewCheck(pid)
+	maps, err := procfs.Maps(pid)
+	if stat, e := procfs.ReadStat(pid); err != nil || e != nil || stat.StartTime != startTime || len(maps) == 0 {
+		check.Close()
+		return nil, fmt.Errorf("process %d: %w", pid, process.ErrExited)
+	}
+	sp := NewStackSpace(pid, startTime, maps)
+	sp.check = &check
+	return sp, nil
+}
+
+// Close closes the files of a space of ReadStackSpace.
+func (sp *StackSpace) Close() {
+	if sp.check != nil {
+		sp.check.Close()
+	}
+}
+
+// stillMapped reports whether the mappings of a walk are unchanged, as far as that can be checked.
+func (sp *StackSpace) stillMapped(w *lastWalk) bool {
+	return sp.check.File == nil || sp.check.StillMappedRetry(sp.Maps, w.used, w.trusted)
+}
+
+// reread reads the mappings again, and forgets the stacks. It returns false, and changes nothing, if the process has
+// ended.
+func (sp *StackSpace) reread(c *Capturer) bool {
+	maps, err := procfs.Maps(sp.pid)
+	if err != nil {
+		return false
+	}
+	c.processes.ForgetMaps(procmap.ProcessKey{PID: sp.pid, StartTime: sp.startTime})
+	sp.Maps = maps
+	clear(sp.known)
+	return true
+}
+
+// rename replaces the frames of a stack, and keeps their levels.
+func (s *namedStack) rename(frames []trace.Frame) {
+	old := s.thread.Frames
+	switch {
+	case len(frames) == len(old):
+		for i := range old {
+			frames[i].Levels = old[i].Levels
+		}
+	case len(frames) < len(old):
+		return
+	case slices.ContainsFunc(old, func(f trace.Frame) bool { return len(f.Levels) > 0 }):
+		return // inlined calls have been found since: the levels would be at other frames
+	}
+	s.thread.Frames = frames
+}

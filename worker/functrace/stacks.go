@@ -1,0 +1,101 @@
+package functrace
+
+import (
+	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/ptrace/procfs"
+	"pg_stat_backtrace/ptrace/snapshot"
+	"pg_stat_backtrace/worker/capture"
+	"pg_stat_backtrace/worker/trace"
+)
+
+// maxSpaces bounds the processes whose mappings and stacks are kept.
+const maxSpaces = 4096
+
+// stacks names the stacks of hits. It keeps the mappings of the traced processes.
+type stacks struct {
+	namer      *capture.StackNamer
+	postmaster int // 0: none
+	spaces     map[spaceKey]*capture.StackSpace
+}
+
+// spaceKey identifies a process.
+type spaceKey struct {
+	pid       int
+	startTime uint64 // as in procfs.Stat
+}
+
+func newStacks(c *capture.Capturer, o *Options) *stacks {
+	return &stacks{
+		namer:      c.StackNamer(capture.StackNamerOptions{MaxFrames: o.MaxFrames}),
+		postmaster: o.Postmaster, spaces: make(map[spaceKey]*capture.StackSpace),
+	}
+}
+
+func (s *stacks) close() {
+	for _, sp := range s.spaces {
+		sp.Close()
+	}
+	clear(s.spaces)
+}
+
+// space returns the address space of a process. The first call reads its mappings. If the process has ended before,
+// the postmaster's mappings are used. That works because both have the shared images at the same addresses. Without a
+// postmaster, space returns nil for such a process.
+func (s *stacks) space(pid int, startTime uint64) *capture.StackSpace {
+	key := spaceKey{pid, startTime}
+	if sp := s.spaces[key]; sp != nil {
+		return sp
+	}
+	sp, err := capture.ReadStackSpace(pid, startTime)
+	if err != nil {
+		sp = s.inherited()
+	}
+	if sp == nil {
+		return nil
+	}
+	if len(s.spaces) >= maxSpaces {
+		for k, other := range s.spaces {
+			other.Close()
+			delete(s.spaces, k)
+			break
+		}
+	}
+	s.spaces[key] = sp
+	return sp
+}
+
+// inherited returns a space with the mappings of the postmaster; nil if there are none.
+func (s *stacks) inherited() *capture.StackSpace {
+	if s.postmaster == 0 {
+		return nil
+	}
+	stat, err := procfs.ReadStat(s.postmaster)
+	if err != nil {
+		return nil
+	}
+	maps, err := procfs.Maps(s.postmaster)
+	if err != nil {
+		return nil
+	}
+	return capture.NewStackSpace(s.postmaster, stat.StartTime, maps)
+}
+
+// of unwinds and names the stack of a hit. Equal stacks of a process give the same result. It returns nil if the process
+// ended before its mappings were read.
+func (s *stacks) of(h *probe.Hit) *trace.Thread {
+	sp := s.space(h.Process.PID, procfs.StartTicks(h.Process.Started))
+	if sp == nil {
+		return nil
+	}
+	th := threadOf(h)
+	named, _ := s.namer.Name(sp, &th, nil)
+	return named
+}
+
+// threadOf makes the thread of a hit.
+func threadOf(h *probe.Hit) snapshot.Thread {
+	return snapshot.Thread{
+		TID: h.TID, State: 'R', Registers: h.Registers,
+		Stack: snapshot.Stack{Start: h.StackStart, Data: h.Stack, Cut: uint64(len(h.Stack)) < h.Wanted},
+	}
+}
