@@ -80,8 +80,8 @@ func (s *stacks) inherited() *capture.StackSpace {
 	return capture.NewStackSpace(s.postmaster, stat.StartTime, maps)
 }
 
-// of unwinds and names the stack of a hit. Equal stacks of a process give the same result. It returns nil if the process
-// ended before its mappings were read.
+// of unwinds and names the stack of a hit. Equal stacks of a process give the same result. It returns nil if the
+// process ended before its mappings were read.
 func (s *stacks) of(h *probe.Hit) *trace.Thread {
 	sp := s.space(h.Process.PID, procfs.StartTicks(h.Process.Started))
 	if sp == nil {

@@ -105,8 +105,8 @@ func TestHelpWithoutRoom(t *testing.T) {
 	}
 }
 
-// TestClosedDescriptors closes each set of standard descriptors where there is no /dev/null. The only output is one line,
-// if there is a descriptor for it.
+// TestClosedDescriptors closes each set of standard descriptors where there is no /dev/null. The only output is one
+// line, if there is a descriptor for it.
 func TestClosedDescriptors(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("only root can change the root directory")
@@ -119,7 +119,9 @@ func TestClosedDescriptors(t *testing.T) {
 	const stdin, stdout, stderr = 1, 2, 4
 	for set := range uint64(stdin | stdout | stderr + 1) {
 		r := run(t, "closed="+strconv.FormatUint(set, 10), filepath.Join(root, "program"), "--version")
-		want := result{status: 1, stderr: "pg_stat_backtrace: a standard descriptor is closed, and /dev/null cannot be opened\n"}
+		want := result{
+			status: 1, stderr: "pg_stat_backtrace: a standard descriptor is closed, and /dev/null cannot be opened\n",
+		}
 		if set&stderr != 0 {
 			want.stderr = ""
 		}

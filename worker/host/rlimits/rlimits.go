@@ -2,8 +2,8 @@
 // too low by a dump of its goroutines, without the name of the limit. This package prints one line and ends the process
 // with status 1.
 //
-// The same holds for closed standard descriptors. The Go runtime opens /dev/null for them, and ends with a dump if there
-// is no /dev/null. The function in assembly opens it first.
+// The same holds for closed standard descriptors. The Go runtime opens /dev/null for them, and ends with a dump if
+// there is no /dev/null. The function in assembly opens it first.
 //
 // It verifies twice. With -ldflags=-E=pg_stat_backtrace_start, which `make build` sets, the kernel starts the program
 // at a function in assembly, before the Go runtime needs memory and threads (amd64 and arm64). After the start of the
@@ -47,7 +47,7 @@ const (
 	rlimitInfinity = 1<<64 - 1
 	floorCount     = 4
 
-	standardDescriptors = 3
+	standardDescriptors = 3 //nolint:unused // the assembly uses it
 )
 
 var floors = [floorCount]floor{
