@@ -26,7 +26,7 @@ func randomStops(t *testing.T) int {
 	case text == "" && testing.Short():
 		return 3
 	case text == "" && !pgtest.Full():
-		return 5
+		return 2
 	case text == "":
 		return 10
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
 
+	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/worker/profilefmt"
 )
 
@@ -646,9 +647,7 @@ func TestLongNames(t *testing.T) {
 		t.Errorf("the table has %q", got)
 	}
 	p.click(long)
-	if got := p.text("#detail b"); got != long {
-		t.Errorf("the detail is %q", got)
-	}
+	pgtest.Wait(t, "the detail of "+long, func() bool { return p.text("#detail b") == long })
 	names := map[string]string{"a/b c.d": "a/b c.d", "operator/": "operator/", "x.y": "x.y", "a/b.c": "b.c"}
 	for name, want := range names {
 		if got := js[string](p, fmt.Sprintf(`shortName(%q)`, name)); got != want {
