@@ -97,7 +97,7 @@ quickstart: ## See it work: a throw-away server, a blocked backend, its stack fr
 	scripts/quickstart.sh
 
 .PHONY: check check-full
-check: ## Run the tests: vet, format, Go, pg_regress, TAP (some 10 minutes)
+check: ## Run the tests: vet, format, Go, pg_regress, TAP (some 20 minutes)
 	scripts/check.sh --beside vet,format,pure sql worker regress tap
 
 check-full: ## Run every test to its full extent: also builds, linters, the race detector, every version (two hours)
