@@ -119,7 +119,7 @@ go_tests() {
 	if [[ $status -ne 0 && -s $again && $(wc -l <"$again") -le 4 ]]; then
 		status=0
 		while read -r package name; do
-			printf '%s\t%s\t%s\t%s\t%s\n' "$stage" "$package" "$name" "${PGSB_TEST_BINDIRS:-}" "$*" >>"$WORK/again"
+			printf '%s|%s|%s|%s|%s\n' "$stage" "$package" "$name" "${PGSB_TEST_BINDIRS:-}" "$*" >>"$WORK/again"
 		done <"$again"
 	fi
 	result "$stage" $status "$(tail -n 1 "$log")"
@@ -131,7 +131,7 @@ run_again() {
 	local stage package name servers options status
 	[[ -e $WORK/again ]] || return 0
 	cd "$TOP"
-	while IFS=$'\t' read -r stage package name servers options; do
+	while IFS='|' read -r stage package name servers options; do
 		status=0
 		say "Alone: go test $options -run ^$name\$ $package"
 		# shellcheck disable=SC2086 # options are words
