@@ -156,8 +156,8 @@ func compare(t *testing.T, file string, tr *truth, tables *selfnames.Tables) sha
 	}
 	share := func(n int) float64 { return 100 * float64(n) / float64(s.total) }
 	figure.Printf(t, "%s: table of %d; %d functions and parts: symbol %.1f %%, derived name %.1f %%, part of %.1f %%, "+
-		"code of %.1f %%, address taken %.1f %%, file %.1f %%, nothing %.1f %%; wrong: names %d, parts %d, code %d, files %d; "+
-		"code unchecked %d",
+		"code of %.1f %%, address taken %.1f %%, file %.1f %%, nothing %.1f %%; wrong: names %d, parts %d, code %d, "+
+		"files %d; code unchecked %d",
 		file, names.Major(), s.total, share(s.symbol), share(s.named), share(s.part), share(s.code), share(s.taken),
 		share(s.file), share(s.nothing), s.wrongName, s.wrongPart, s.wrongCode, s.wrongFile, s.unchecked)
 	return s
