@@ -58,8 +58,8 @@ stage_vet() {
 }
 
 # stage_builds links the program for each architecture. The linker checks whether the code that runs while a process is
-# stopped has enough stack, which differs between architectures. The tests of one more are looked at, which has the other
-# byte order: they hardly differ in the others.
+# stopped has enough stack, which differs between architectures. go vet also checks the tests for s390x, which has the
+# other byte order.
 stage_builds() {
 	local status=0 arch archs=(amd64 arm64 ppc64le riscv64 s390x)
 	cd "$TOP"
@@ -107,7 +107,7 @@ stage_format() {
 # go_tests STAGE OPTION...: run go test, show a line for each package, failures and skipped tests, and count. Up to
 # four failed tests are kept for run_again.
 go_tests() {
-	local stage=$1 package name status=0 log=$WORK/$1.log again=$WORK/$1.again
+	local stage=$1 package name status=0 later='' log=$WORK/$1.log again=$WORK/$1.again
 	shift
 	cd "$TOP"
 	say "go test $* ${PACKAGES[*]}"
@@ -117,16 +117,16 @@ go_tests() {
 	"$GO" test -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
 		"$WORK/testreport-$stage" -again "$again" "$WORK/failures" | tee "$log" || status=1
 	if [[ $status -ne 0 && -s $again && $(wc -l <"$again") -le 4 ]]; then
-		status=0
+		status=0 later='; the failed ones run again, alone'
 		while read -r package name; do
 			printf '%s|%s|%s|%s|%s\n' "$stage" "$package" "$name" "${PGSB_TEST_BINDIRS:-}" "$*" >>"$WORK/again"
 		done <"$again"
 	fi
-	result "$stage" $status "$(tail -n 1 "$log")"
+	result "$stage" $status "$(tail -n 1 "$log")$later"
 }
 
-# run_again runs failed tests alone. Tests compete for the processors with others, and some measure times of a server
-# that works. A test that fails once more has failed. The results name a test that passes.
+# run_again runs failed tests alone, because other tests may have taken their processor time. A test that fails again
+# fails the run. The results name each of these tests.
 run_again() {
 	local stage package name servers options status
 	[[ -e $WORK/again ]] || return 0
@@ -171,7 +171,7 @@ stage_sql() {
 	PGSB_TEST_BINDIRS=$(ends) go_tests sql "$@"
 }
 
-# ends prints the oldest and the newest version, unless the caller has chosen. The native server is between them.
+# ends prints the directories of the oldest and the newest version. The caller may choose other directories.
 ends() {
 	local oldest=${VERSION_BINS%%:*} newest=${VERSION_BINS%:}
 	echo "${GIVEN_BINDIRS:-${oldest:+$oldest:${newest##*:}:}$([[ -n $oldest ]] || echo "$PG_BIN")}"

@@ -23,12 +23,10 @@ func randomStops(t *testing.T) int {
 	t.Helper()
 	text := os.Getenv("STACKORACLE_RANDOM")
 	switch {
-	case text == "" && testing.Short():
-		return 3
-	case text == "" && !pgtest.Full():
-		return 2
-	case text == "":
+	case text == "" && pgtest.Full():
 		return 10
+	case text == "":
+		return 2
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil || n < 1 {

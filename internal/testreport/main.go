@@ -8,7 +8,7 @@
 // may be cut, can print this file at its end.
 //
 // With -again FILE, it writes the failed tests to FILE, a line with package and test each. FILE is empty if a package
-// failed for another reason, such as a panic.
+// ended before all its tests had run, as by a panic, or did not build.
 package main
 
 import (
@@ -55,7 +55,7 @@ type report struct {
 	output                  map[key][]string
 	passed, failed, skipped int
 	broken                  bool            // a package failed
-	ended                   bool            // a package failed without a failed test, or did not build
+	ended                   bool            // a package ended before all its tests had run, or did not build
 	again                   []key           // the failed tests, without subtests
 	told                    map[string]bool // the packages with a test that failed
 	failures                strings.Builder
@@ -163,8 +163,11 @@ func (r *report) end(k key, e event) {
 func (r *report) packageFailed(k key, e event) {
 	r.broken = true
 	fmt.Fprintf(r.out, "FAIL  %-44s %6.1f s\n%s", k.pkg, e.Elapsed, r.text(k))
-	if !r.told[k.pkg] {
+	// After its last test a program prints a line FAIL. Without it, a panic or a limit of time has left out tests.
+	if !r.told[k.pkg] || !slices.Contains(r.output[k], "FAIL\n") {
 		r.ended = true
+	}
+	if !r.told[k.pkg] {
 		fmt.Fprintf(&r.failures, "%s\n%s", k.pkg, beginnings(r.output[k]))
 	}
 	byName := func(a, b key) int { return cmp.Compare(a.test, b.test) }

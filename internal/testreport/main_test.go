@@ -120,9 +120,12 @@ func TestAgain(t *testing.T) {
 	t.Parallel()
 	failed := `{"Action":"fail","Package":"a","Test":"TestBad/18","Elapsed":0}
 {"Action":"fail","Package":"a","Test":"TestBad","Elapsed":0}
-{"Action":"fail","Package":"a","Elapsed":1.25}
 `
-	for in, want := range map[string]string{"": "", failed: "a TestBad\n", stream: ""} {
+	const end = `{"Action":"fail","Package":"a","Elapsed":1.25}
+`
+	whole := failed + `{"Action":"output","Package":"a","Output":"FAIL\n"}
+` + end
+	for in, want := range map[string]string{"": "", whole: "a TestBad\n", failed + end: "", stream: ""} {
 		r := newReport(io.Discard)
 		name := filepath.Join(t.TempDir(), "again")
 		if err := r.read(strings.NewReader(in)); err != nil {

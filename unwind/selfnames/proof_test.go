@@ -154,6 +154,9 @@ func compare(t *testing.T, file string, tr *truth, tables *selfnames.Tables) sha
 	if size, most := names.Size(), max(typical, each*s.total); size > most {
 		t.Errorf("%s: the facts take %d bytes, more than %d", file, size, most)
 	}
+	if s.unchecked*1000 > s.total {
+		t.Errorf("%s: debugging information lacks %d functions with a note", file, s.unchecked)
+	}
 	share := func(n int) float64 { return 100 * float64(n) / float64(s.total) }
 	figure.Printf(t, "%s: table of %d; %d functions and parts: symbol %.1f %%, derived name %.1f %%, part of %.1f %%, "+
 		"code of %.1f %%, address taken %.1f %%, file %.1f %%, nothing %.1f %%; wrong: names %d, parts %d, code %d, "+

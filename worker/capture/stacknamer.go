@@ -29,6 +29,8 @@ type StackNamer struct {
 type StackNamerOptions struct {
 	// MaxFrames bounds a stack's frames, inlined calls included; 0 means unwind.DefaultMaxFrames.
 	MaxFrames int
+	// MaxStacks bounds the different stacks that are remembered for each StackSpace; 0 means 65,536.
+	MaxStacks int
 	// CompleteLater makes Name return without source lines and derived names that are not known yet. Complete adds
 	// them. Without it, Name waits for them, up to Config.LinesWait.
 	CompleteLater bool
@@ -46,6 +48,9 @@ type lastWalk struct {
 
 // StackNamer returns a StackNamer that uses the Capturer's caches of images and processes.
 func (c *Capturer) StackNamer(o StackNamerOptions) *StackNamer {
+	if o.MaxStacks == 0 {
+		o.MaxStacks = maxKnownStacks
+	}
 	return &StackNamer{capturer: c, options: o}
 }
 
@@ -139,7 +144,7 @@ func (n *StackNamer) keep(sp *StackSpace, t *trace.Thread, space *procmap.Space)
 	if n.options.CompleteLater {
 		sp.named = append(sp.named, namedStack{t, slices.Clone(n.last.frames)})
 	}
-	if len(sp.known) >= maxKnownStacks {
+	if len(sp.known) >= n.options.MaxStacks {
 		clear(sp.known)
 	}
 	if space.Unread == "" {

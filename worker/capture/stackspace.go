@@ -30,7 +30,7 @@ type namedStack struct {
 	walked []unwind.Frame
 }
 
-// maxKnownStacks bounds the different stacks that a StackSpace remembers.
+// maxKnownStacks is the default of StackNamerOptions.MaxStacks.
 const maxKnownStacks = 1 << 16
 
 // NewStackSpace describes a process by its mappings. StartTime is as in procfs.Stat. The caller must know that the

@@ -22,8 +22,8 @@ also keeps CAP_PERFMON where kernel.perf_event_paranoid is above 2.
 
 CONNSTRING is a libpq connection string or URI. Parameters that it does not have
 come from a service file, from the PG* environment variables, or from libpq's
-defaults. The worker connects to check the permissions of callers who are not
-superusers. Its role needs only LOGIN. The connection must lead to the server
+defaults. The worker connects to check the permissions of ordinary roles. Its own
+role needs only LOGIN. The connection must lead to the server
 itself, not to a connection pooler.
 
 With -D the worker also starts, and answers superusers, while the server takes

@@ -8,8 +8,11 @@ import (
 	"pg_stat_backtrace/worker/trace"
 )
 
-// maxSpaces bounds the processes whose mappings and stacks are kept.
-const maxSpaces = 4096
+// maxSpaces bounds the processes whose mappings and stacks are kept, and maxStacks the different stacks of each.
+const (
+	maxSpaces = 4096
+	maxStacks = 16384
+)
 
 // stacks names the stacks of hits. It keeps the mappings of the traced processes.
 type stacks struct {
@@ -26,7 +29,7 @@ type spaceKey struct {
 
 func newStacks(c *capture.Capturer, o *Options) *stacks {
 	return &stacks{
-		namer:      c.StackNamer(capture.StackNamerOptions{MaxFrames: o.MaxFrames}),
+		namer:      c.StackNamer(capture.StackNamerOptions{MaxFrames: o.MaxFrames, MaxStacks: maxStacks}),
 		postmaster: o.Postmaster, spaces: make(map[spaceKey]*capture.StackSpace),
 	}
 }

@@ -138,7 +138,8 @@ func (s *site) testDeepStacks(t *testing.T, worker *process) {
 		c := s.Connect(t, "loud", "postgres")
 		run(t, c, "SET pg_stat_backtrace.max_frames = 65536; SET pg_stat_backtrace.timeout = 9000")
 		wg.Go(func() {
-			if _, err := c.Exec(t.Context(), "SELECT call('logs', $1::int[], $2)", "{"+strings.Join(targets, ",")+"}", rounds); err != nil {
+			list := "{" + strings.Join(targets, ",") + "}"
+			if _, err := c.Exec(t.Context(), "SELECT call('logs', $1::int[], $2)", list, rounds); err != nil {
 				t.Error(err)
 			}
 		})

@@ -19,7 +19,8 @@
 #define CLONE 0x4111 // CLONE_VM | CLONE_VFORK | SIGCHLD
 
 // pg_stat_backtrace_start is the program's entry point. It runs before the Go runtime, without a Go stack. It opens
-// /dev/null for standard descriptors that are closed, verifies the limits, and jumps to the runtime's entry point, with the stack pointer of the kernel. The stack has:
+// /dev/null for standard descriptors that are closed, verifies the limits, and jumps to the runtime's entry point, with
+// the stack pointer of the kernel. The stack has:
 //
 //	 0(SP)  a limit: its soft and its hard value
 //	16(SP)  the limit of threads, lowered by Threads
