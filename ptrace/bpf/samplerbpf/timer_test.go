@@ -258,9 +258,16 @@ func compareAgain(t *testing.T, p *Processor, pid int) {
 		p.Samples()[0].Times < first.Times {
 		t.Errorf("of a process that was woken: %+v, before %+v", p.Samples(), first)
 	}
-	if reports(t, p, nil) || len(p.Samples()) > 3 {
-		t.Errorf("of a process that sleeps again: %+v", p.Samples())
+	for range 10 { // on a busy machine the process may have run after the call
+		known := len(p.Samples())
+		if !reports(t, p, nil) && len(p.Samples()) == known {
+			return
+		}
+		if errno := p.ReadWanted(); errno != 0 {
+			t.Fatal(errno)
+		}
 	}
+	t.Errorf("of a process that sleeps again: %+v", p.Samples())
 }
 
 // reports lets the timer run, once a millisecond, and reports whether the descriptor becomes readable within 0.3 s.
