@@ -431,7 +431,7 @@ start_beside() {
 	say "Beside the following: ${stages[*]}"
 	set -m # its own group, to be ended as one
 	(
-		renice -n 5 -p "$BASHPID" >/dev/null # a server that waits for a processor costs its tests more
+		renice -n 19 -p "$BASHPID" >/dev/null # some tests keep a dozen processes busy
 		set +e # each stage remembers its failures
 		for stage in "${stages[@]}"; do "stage_$stage"; done
 		printf '%s\n' "${RESULTS[@]}" >"$WORK/beside.results"
