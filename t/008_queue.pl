@@ -83,7 +83,7 @@ for my $round (1 .. 3)
 {
 	my $ids = $node->safe_psql('postgres', "SELECT pg_request_backtrace(array_fill($pid, ARRAY[300]))");
 	$worker->stop('KILL');
-	$worker = Worker->start($node, args => [ $where, '--keep-rows', 200 ]);
+	$worker = Worker->start($node, args => [ $where, '--keep-rows', 2000 ]); # no result is removed before it is counted
 	wait_until('an empty queue',
 		sub { (call($node, q{SELECT count(*) FROM backtrace.request WHERE state = 'queued'}))[0] eq '0' });
 	is( $node->safe_psql('postgres', "SELECT count(*) FROM backtrace.request WHERE id = ANY ('$ids') AND finished_at IS NOT NULL"),
@@ -91,6 +91,8 @@ for my $round (1 .. 3)
 }
 
 # Waiting calls leave a row, and old rows are removed.
+$worker->stop('KILL');
+$worker = Worker->start($node, args => [ $where, '--keep-rows', 200 ]);
 call($node, "SELECT count(pg_get_backtrace($pid)) FROM generate_series(1, 1500)");
 wait_until('the journal',
 	sub { (call($node, q{SELECT count(*) > 100 FROM backtrace.request WHERE kind = 'waiting' AND state = 'done'}))[0] eq 't' });

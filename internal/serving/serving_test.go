@@ -351,14 +351,14 @@ func TestUnixSocket(t *testing.T) {
 		return (&net.Dialer{}).DialContext(ctx, "unix", path)
 	}
 	client := http.Client{Transport: &http.Transport{DialContext: dial}}
-	answer, err := client.Get("http://worker/healthz")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_ = answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		t.Errorf("status %d", answer.StatusCode)
-	}
+	pgtest.Wait(t, "the worker is healthy", func() bool { // it is when it is connected
+		answer, err := client.Get("http://worker/healthz")
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		return answer.StatusCode == http.StatusOK
+	})
 	client.CloseIdleConnections()
 	_ = w.Process.Signal(os.Interrupt)
 	w.done <- <-w.done
