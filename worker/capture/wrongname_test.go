@@ -148,7 +148,7 @@ func TestNoWrongName(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts servers: not with -short")
 	}
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		n := newNaming(t, binDir)
 		if len(n.truth["postgres"].symbols) > 0 {
 			binDir = strippedTree(t, binDir)
