@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs the tests of Go programs with programs built by other versions of Go. Some are from npm packages, built by Go
-# 1.16 to 1.25 and stripped. Others are built here by tool chains from 1.21 on, which the go command downloads through
+# 1.16 to 1.25 and stripped. Others are built here by tool chains from 1.18 on, which the go command downloads through
 # the module proxy. The tests compare function tables with debug/gosym and debugging information, and then goroutines
 # and stacks with the programs' output.
 #
@@ -11,7 +11,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/lib.sh"
 # shellcheck source=scripts/packages.sh
 source "$TOP/scripts/packages.sh"
 
-GO_TOOLCHAINS=${GO_TOOLCHAINS-go1.21.13 go1.22.12 go1.23.12 go1.24.9 go1.25.3}
+GO_TOOLCHAINS=${GO_TOOLCHAINS-go1.18.10 go1.20.14 go1.21.13 go1.22.12 go1.23.12 go1.24.9 go1.25.3}
 
 # fetch_go_program DEST PACKAGE PROGRAM SUM: unpack the program of an npm package as DEST.
 fetch_go_program() {

@@ -83,6 +83,31 @@ func traceChains(t *testing.T, flags []string) {
 	}
 }
 
+// TestUntouchedFrame traces a function whose frame is not in memory yet, which a copy of the stack must leave out.
+func TestUntouchedFrame(t *testing.T) {
+	needProbes(t)
+	const rounds = 20
+	exe := filepath.Join(t.TempDir(), "room")
+	arguments := []string{
+		"-O2", "-static", "-fno-stack-clash-protection", "-fno-stack-protector", "-o", exe, "testdata/room.c",
+	}
+	if out, err := exec.Command("gcc", arguments...).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	pid, next := startChain(t, exe, rounds)
+	tracer := open(t, functrace.Options{Functions: []string{"reserve"}, PIDs: []int{pid}, StacksPerSecond: 1_000_000})
+	r := during(t, tracer, func(e *functrace.Event) error {
+		if frames := e.Thread.Frames; !e.Thread.Whole || len(frames) < 2 || frames[1].Function != "main" {
+			t.Errorf("a stack ends early (%s): %+v", e.Thread.Stop, frames)
+		}
+		return nil
+	}, func() { next() })
+	checkSums(t, r)
+	if sum := r.Functions[0].Total(); sum.Hits != rounds || sum.Stacks != rounds {
+		t.Errorf("%d calls, %+v", rounds, sum)
+	}
+}
+
 func listed(counts map[string]int) string {
 	var b strings.Builder
 	for _, key := range slices.Sorted(maps.Keys(counts)) {

@@ -26,6 +26,7 @@ enum {
 	PAGE = 4096,
 	LEVELS = 5,            /* functions of procedural languages whose names are copied */
 	CONTEXTS = 10,         /* entries of error_context_stack that are followed */
+	UNTOUCHED_PAGES = 80,  /* of a frame, before its first page in memory */
 	BEHIND_STACK = 64,     /* bytes behind start_stack that belong to the stack: argc and argv */
 };
 
@@ -383,14 +384,37 @@ static __always_inline void copy_levels(struct record *r, u64 stack_end, struct 
 	r->num_levels = n;
 }
 
-/* copy_stack copies as much of the stack as is readable: all of it, or what lies in the page of the stack pointer. It
- * returns the length. */
+/*
+ * first_present returns the lowest address from start on whose page is in memory. A function may have made room for
+ * variables and not have touched it yet: nothing of it is of use, and it may be some hundred KiB.
+ */
+static __always_inline u64 first_present(u64 start, struct task_struct *sleeper)
+{
+	char byte;
+
+	for (u32 i = 0; i < UNTOUCHED_PAGES; i++) {
+		if (fetch(&byte, sizeof(byte), start, sleeper))
+			break;
+		start = (start | (PAGE - 1)) + 1;
+	}
+	return start;
+}
+
+/*
+ * copy_stack copies as much of the stack as is readable: all of it that is in memory, or what lies in the page of the
+ * stack pointer. It returns the length.
+ */
 static __always_inline u64 copy_stack(struct sample *s, struct task_struct *task, struct task_struct *sleeper)
 {
 	u64 start = s->record.registers[19] - red_zone, end = task->mm->start_stack + BEHIND_STACK, length = end - start;
 
 	s->record.stack_start = start;
 	copy_levels(&s->record, end, sleeper);
+	if (length <= MAX_STACK && fetch(s->stack, length, start, sleeper))
+		return length;
+	start = first_present(start, sleeper);
+	s->record.stack_start = start;
+	length = end - start;
 	if (length > MAX_STACK) {
 		length = MAX_STACK; /* it is longer, or the stack pointer lies elsewhere */
 		s->record.labels.flags |= CUT_STACK;

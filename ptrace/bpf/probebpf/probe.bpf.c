@@ -32,6 +32,7 @@ enum {
 	STRING = 64,            /* bytes, with the null byte */
 	BUCKETS = 40,
 	PAGE = 4096,
+	UNTOUCHED_PAGES = 80,   /* of a frame, before its first page in memory */
 	TIMED = 64,             /* one hit in so many is timed */
 };
 
@@ -358,6 +359,22 @@ static __noinline int fill(struct hit *h, void *ctx, u32 probe)
 	return 0;
 }
 
+/*
+ * first_present returns the lowest address from sp on whose page is in memory. A function may have made room for
+ * variables and not have touched it yet: nothing of it is of use, and it may be some hundred KiB.
+ */
+static __noinline u64 first_present(u64 sp)
+{
+	char byte;
+
+	for (u32 i = 0; i < UNTOUCHED_PAGES; i++) {
+		if (!bpf_probe_read_user(&byte, sizeof(byte), (void *)sp))
+			break;
+		sp = (sp | (PAGE - 1)) + 1;
+	}
+	return sp;
+}
+
 /* STACK makes a function that copies registers and a stack of up to SIZE bytes into the ring. */
 #define STACK(SIZE)                                                                                                   \
 	struct hit_##SIZE {                                                                                           \
@@ -367,7 +384,7 @@ static __noinline int fill(struct hit *h, void *ctx, u32 probe)
 	static __noinline int copy_##SIZE(void *ctx, u32 probe, u64 sp, u64 length)                                   \
 	{                                                                                                             \
 		struct hit_##SIZE *h = bpf_ringbuf_reserve(&hits, sizeof(*h), 0);                                     \
-		u64 done = length, all = length;                                                                      \
+		u64 done = length, all = length, start = sp;                                                          \
                                                                                                                       \
 		if (!h)                                                                                               \
 			return 0;                                                                                     \
@@ -376,14 +393,21 @@ static __noinline int fill(struct hit *h, void *ctx, u32 probe)
 			done = SIZE;                                                                                  \
 		if (done > 0 && bpf_probe_read_user(h->stack, done, (void *)sp)) {                                    \
 			/* Some page of it is not in memory. */                                                       \
-			done = 0;                                                                                     \
-			for (u64 at = 0; at + 1024 <= SIZE && at + 1024 <= all; at += 1024) {                         \
-				if (bpf_probe_read_user(h->stack + at, 1024, (void *)(sp + at)))                      \
-					break;                                                                        \
-				done = at + 1024;                                                                     \
+			start = first_present(sp);                                                                    \
+			all = start - sp < length ? length - (start - sp) : 0;                                        \
+			done = all;                                                                                   \
+			if (done > SIZE)                                                                              \
+				done = SIZE;                                                                          \
+			if (done > 0 && bpf_probe_read_user(h->stack, done, (void *)start)) {                         \
+				done = 0;                                                                             \
+				for (u64 at = 0; at + 1024 <= SIZE && at + 1024 <= all; at += 1024) {                 \
+					if (bpf_probe_read_user(h->stack + at, 1024, (void *)(start + at)))           \
+						break;                                                                \
+					done = at + 1024;                                                             \
+				}                                                                                     \
 			}                                                                                             \
 		}                                                                                                     \
-		h->hit.stack_start = sp;                                                                              \
+		h->hit.stack_start = start;                                                                           \
 		h->hit.stack_length = done;                                                                           \
 		h->hit.stack_wanted = all;                                                                            \
 		bpf_ringbuf_submit(h, BPF_RB_NO_WAKEUP);                                                              \
