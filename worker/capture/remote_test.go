@@ -321,10 +321,7 @@ func TestDebuginfodOtherBuild(t *testing.T) {
 
 // TestDebuginfodPostgres checks that a stripped server gets all its names from a debuginfod server.
 func TestDebuginfodPostgres(t *testing.T) {
-	pgtest.Each(t, func(t *testing.T, binDir string) {
-		if testing.Short() && pgtest.Major(t, binDir) < 17 {
-			t.Skip("one server is enough for a short run")
-		}
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		full := filepath.Join(binDir, "postgres")
 		if out, err := exec.CommandContext(t.Context(), "readelf", "-SW", full).Output(); err != nil {
 			t.Fatal(err)

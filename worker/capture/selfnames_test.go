@@ -15,7 +15,7 @@ func TestDerivedNamesComeLater(t *testing.T) {
 		t.Skip("starts a server: not with -short")
 	}
 	tables := map[int]bool{15: true, 18: true}
-	pgtest.Each(t, func(t *testing.T, binDir string) {
+	pgtest.One(t, func(t *testing.T, binDir string) {
 		if !tables[pgtest.Major(t, binDir)] {
 			t.Skip("there is no table for this version")
 		}

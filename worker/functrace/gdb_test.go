@@ -39,7 +39,7 @@ func TestStacksEqualGDB(t *testing.T) {
 	if _, err := exec.LookPath("gdb"); err != nil {
 		t.Skip("gdb is not installed")
 	}
-	hits := number("PGSB_TRACE_HITS", 25)
+	hits := number("PGSB_TRACE_HITS", 15)
 	for _, dir := range binDirs(t) {
 		name := pgtest.Version(t, dir)
 		if stripped(t, dir) {

@@ -501,7 +501,10 @@ func TestLayout(t *testing.T) {
 
 // TestManyStacks opens 100,000 different stacks. It logs how long that and changes of the view take.
 func TestManyStacks(t *testing.T) {
-	const stacks = 100_000
+	stacks := 20_000
+	if pgtest.Full() {
+		stacks = 100_000
+	}
 	b := newBuilder("samples/count", "wall/nanoseconds")
 	random := rand.New(rand.NewPCG(1, 2)) //nolint:gosec // the same stacks in each run
 	for i := range stacks {

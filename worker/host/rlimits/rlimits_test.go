@@ -161,8 +161,11 @@ func TestRefusedOrWorks(t *testing.T) {
 	}
 	for _, l := range limits {
 		t.Run(l.name, func(t *testing.T) {
-			worked := 0
-			for value := l.from; value <= l.to; value += l.step {
+			worked, step := 0, l.step
+			if !pgtest.Full() && l.to > 100 {
+				step *= 3
+			}
+			for value := l.from; value <= l.to; value += step {
 				limit := l.name + "=" + strconv.FormatUint(value*l.unit, 10)
 				for _, arguments := range [][]string{
 					{"--version"}, {"--help"}, {"decode", input}, {"capture", strconv.Itoa(os.Getpid())},
