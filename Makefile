@@ -66,7 +66,7 @@ check-manifests: ## Build the manifests for Kubernetes and decode them strictly 
 fleet: ## Scrape the metrics of 500 simulated servers with one Prometheus (FLEET_SERVERS, FLEET_SECONDS, FLEET_STUCK)
 	scripts/fleet.sh
 
-check-container: ## As root: build the worker's image, and run it in a pod made of namespaces (needs buildah)
+check-container: ## As root: build the worker's image, and run it in a pod made of namespaces (with buildah)
 	scripts/check-container.sh
 
 .PHONY: install

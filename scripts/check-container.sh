@@ -14,8 +14,9 @@ source "$TOP/scripts/experimental.sh"
 source "$TOP/scripts/postgresql.sh"
 
 is_root || die "only root can make the namespaces of a pod"
-have buildah || die "buildah is not installed" "apt-get install buildah"
 make_workdir
+have buildah || ! have apt-get || apt_install "the images are built with buildah" buildah
+have buildah || die "buildah is not installed"
 prepare_postgresql
 chmod 755 "$WORK"
 [[ $SERVER_USER != root ]] || die "the server needs a user"
