@@ -104,16 +104,23 @@ func (f *waitsFlags) printStacks(
 		notes = append(notes, fmt.Sprintf("%d stacks are of processes that had ended", collected.Unnamed))
 	}
 	what := fmt.Sprintf("of waits of at least %s", o.Stacks.Longer)
-	if n := o.Stacks.Every; n > 0 {
+	switch n := o.Stacks.Every; {
+	case n == 1:
+		what = "of all waits"
+	case n > 1:
 		what = fmt.Sprintf("of one in %d waits, each counted %d times", n, n)
 	}
 	if collected.Count == 0 {
 		return fmt.Errorf("no stack %s in %s", what, took.Round(time.Millisecond))
 	}
+	stacks := fmt.Sprintf("%d stacks", collected.Count)
+	if collected.Count == 1 {
+		stacks = "1 stack"
+	}
 	info := provider.Info()
 	return profilefmt.Write(stdout, collected.Profile(took), profilefmt.Options{
 		Format: f.format, Title: "Waits of " + server.Cluster.String(), Top: f.top, Notes: notes,
-		Subtitle: fmt.Sprintf("%d stacks %s; method %s (%s). %s", collected.Count, what, info.Method, info.Mechanism,
+		Subtitle: fmt.Sprintf("%s %s; method %s (%s). %s", stacks, what, info.Method, info.Mechanism,
 			waitevent.Sees(info)),
 		Root: []string{"wait_event_type", "wait_event"},
 	})
