@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -200,7 +201,7 @@ func noProfile(err error, dataDir string) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		remedy = "Run it as root, or with CAP_BPF and CAP_PERFMON"
-	case bpf.MissingTypes() != nil:
+	case runtime.GOARCH == "amd64" && bpf.MissingTypes() != nil:
 		remedy = "Run it on the server's host, on a kernel with type information"
 	}
 	return fmt.Errorf("%w\n%s.\nWithout programs in the kernel, sample at a low rate. This stops no process:\n"+

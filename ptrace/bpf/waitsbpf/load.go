@@ -94,6 +94,9 @@ func Load(s Server, hooks Hooks) (p *Programs, err error) {
 		return nil, fmt.Errorf("%w: the server has room for %d processes, and at most %d can be watched",
 			ErrUnsupported, s.Procs, MaxSlots)
 	}
+	if calls, _ := waitCalls(); hooks != Switches && len(calls) == 0 {
+		return nil, fmt.Errorf("%w: system calls are timed on x86_64 and aarch64 only", ErrUnsupported)
+	}
 	if err := s.Stacks.check(hooks); err != nil {
 		return nil, err
 	}
