@@ -422,12 +422,20 @@ func (p *Programs) Gone(deadline time.Time, into *Slot) bool {
 	return true
 }
 
-// Try loads the programs for no server, to find out whether the kernel takes them. It attaches none that the kernel
-// would call for processes of the host.
+// Try loads the programs for no server, to find out whether the kernel takes them. It attaches one for a moment where
+// loading does not tell.
 func Try(hooks Hooks) error {
 	p, err := Load(Server{Postmaster: -1, ProcSize: 1, Procs: 1}, hooks)
-	if err == nil {
-		p.Close()
+	if err != nil {
+		return err
 	}
-	return err
+	defer p.Close()
+	if hooks == Functions { // some kernels load these programs and cannot attach them, such as Linux 6.1 on aarch64
+		l, err := link.AttachTracing(link.TracingOptions{Program: p.extra[0]})
+		if err != nil {
+			return refusal(fmt.Errorf("attach: %w", err))
+		}
+		_ = l.Close()
+	}
+	return nil
 }
