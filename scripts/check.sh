@@ -331,6 +331,7 @@ stage_names() {
 	export PGSB_DEBUG_BINDIR PGSB_FIRST_FILES PGSB_ORACLE_FILES PGSB_NAMES_TRUTH
 	export PGSB_ORACLE_ADDRESSES=${PGSB_ORACLE_ADDRESSES:-50000} PGSB_TEST_NAMES=${PGSB_TEST_NAMES:-100}
 	PACKAGES=(./unwind/dwarf ./unwind/symbol ./unwind/selfnames ./worker/capture)
+	export PGSB_TEST_FULL=1 # names of every version
 	local tests='TestOracle|TestGo$|TestFirstUse|TestStrippedNamesAgree|TestNoWrongName'
 	tests+='|TestDerivedNames|TestMutatedTable|TestLengths'
 	go_tests names -count=1 -timeout 1h -v -run "$tests"

@@ -4,6 +4,7 @@ import (
 	"debug/elf"
 	"encoding/binary"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 
@@ -96,10 +97,38 @@ func TestParsePlace(t *testing.T) {
 		"4@(%rsp)":       {Kind: probebpf.Memory, Register: sp, Size: 4},
 		"8@8(%rax,%rbx)": {}, "8@x(%rip)": {}, "3@%rdi": {}, "8%rdi": {}, "8@%xmm0": {}, "8@": {}, "": {}, "1@%ah": {},
 	} {
-		got, ok := parsePlace(text)
+		got, ok := parsePlaceX86(text)
 		if ok != (want != probebpf.Argument{}) || ok && got != want {
 			t.Errorf("%q: %+v, %t, not %+v", text, got, ok, want)
 		}
+	}
+}
+
+func TestParsePlaceAArch64(t *testing.T) {
+	t.Parallel()
+	const sp = 31
+	for text, want := range map[string]probebpf.Argument{
+		"8@x27":       {Register: 27, Size: 8},
+		"-4@x0":       {Register: 0, Size: 4, Signed: true},
+		"4@w30":       {Register: 30, Size: 4},
+		"8@sp":        {Register: sp, Size: 8},
+		"-4@8192":     {Kind: probebpf.Constant, Offset: 8192, Size: 4, Signed: true},
+		"-4@-1":       {Kind: probebpf.Constant, Offset: -1, Size: 4, Signed: true},
+		"4@[x19]":     {Kind: probebpf.Memory, Register: 19, Size: 4},
+		"4@[x20, 8]":  {Kind: probebpf.Memory, Register: 20, Offset: 8, Size: 4},
+		"1@[sp, 99]":  {Kind: probebpf.Memory, Register: sp, Offset: 99, Size: 1},
+		"8@[x29, -8]": {Kind: probebpf.Memory, Register: 29, Offset: -8, Size: 8},
+		"8@[x1, x2]":  {}, "8@[x1, 8": {}, "8@[x1], 8": {}, "8@x31": {}, "8@x": {}, "8@d0": {}, "8@[]": {}, "8@[w1]": {},
+		"3@x0": {}, "8x0": {}, "8@": {}, "": {}, "8@[,": {}, "8@x-1": {}, "8@[x1, ]": {}, "8@%rdi": {},
+	} {
+		got, ok := parsePlaceAArch64(text)
+		if ok != (want != probebpf.Argument{}) || ok && got != want {
+			t.Errorf("%q: %+v, %t, not %+v", text, got, ok, want)
+		}
+	}
+	text := "-4@x23 4@[x20, 4] 1@[sp, 64]"
+	if got := splitArguments(text); !slices.Equal(got, []string{"-4@x23", "4@[x20, 4]", "1@[sp, 64]"}) {
+		t.Errorf("%q: %q", text, got)
 	}
 }
 

@@ -78,7 +78,7 @@ func parseStatic(data []byte, order binary.ByteOrder, base uint64) (out []static
 
 func align(n uint64) uint64 { return (n + 3) &^ 3 }
 
-// splitArguments splits at the spaces that are not in parentheses.
+// splitArguments splits at the spaces that are not in parentheses or brackets.
 func splitArguments(text string) (out []string) {
 	depth, start := 0, 0
 	for i := 0; i <= len(text); i++ {
@@ -88,9 +88,9 @@ func splitArguments(text string) (out []string) {
 				out = append(out, text[start:i])
 			}
 			start = i + 1
-		case text[i] == '(':
+		case text[i] == '(' || text[i] == '[':
 			depth++
-		case text[i] == ')':
+		case text[i] == ')' || text[i] == ']':
 			depth--
 		}
 	}
@@ -122,23 +122,75 @@ func (p *staticProbe) argument(a Argument, machine elf.Machine) (out probebpf.Ar
 // placeParsers read the descriptions of arguments, by architecture.
 //
 //nolint:gochecknoglobals // a table
-var placeParsers = map[elf.Machine]func(text string) (probebpf.Argument, bool){elf.EM_X86_64: parsePlace}
+var placeParsers = map[elf.Machine]func(text string) (probebpf.Argument, bool){
+	elf.EM_AARCH64: parsePlaceAArch64, elf.EM_X86_64: parsePlaceX86,
+}
 
-// parsePlace parses the description of an argument on x86-64: SIZE@OPERAND, in which an operand is %REGISTER, $CONSTANT
-// or DISPLACEMENT(%REGISTER). A negative size means that the value has a sign.
-func parsePlace(text string) (out probebpf.Argument, ok bool) {
+// parseSize parses the size of an argument, SIZE@OPERAND, and returns the operand. A negative size means that the value
+// has a sign.
+func parseSize(text string) (out probebpf.Argument, operand string, ok bool) {
 	size, operand, found := strings.Cut(text, "@")
 	n, err := strconv.Atoi(size)
 	if !found || err != nil {
-		return out, false
+		return out, "", false
 	}
 	if n < 0 {
 		out.Signed, n = true, -n
 	}
-	if n != 1 && n != 2 && n != 4 && n != 8 {
+	out.Size = n
+	return out, operand, n == 1 || n == 2 || n == 4 || n == 8
+}
+
+// parsePlaceAArch64 parses the description of an argument on aarch64. An operand is a register, a constant, or
+// [REGISTER, DISPLACEMENT], where a displacement of 0 is left out.
+func parsePlaceAArch64(text string) (out probebpf.Argument, ok bool) {
+	out, operand, ok := parseSize(text)
+	if !ok {
 		return out, false
 	}
-	out.Size = n
+	inner, memory := strings.CutPrefix(operand, "[")
+	if !memory {
+		if out.Register, ok = registerAArch64(operand); ok {
+			return out, true
+		}
+		v, err := strconv.ParseInt(operand, 0, 64)
+		out.Kind, out.Offset = probebpf.Constant, v
+		return out, err == nil
+	}
+	inner, ok = strings.CutSuffix(inner, "]")
+	register, displacement, further := strings.Cut(inner, ",")
+	if further && ok {
+		v, err := strconv.ParseInt(strings.TrimSpace(displacement), 0, 64)
+		out.Offset, ok = v, err == nil
+	}
+	if !ok {
+		return out, false
+	}
+	out.Kind = probebpf.Memory
+	out.Register, ok = registerAArch64(register)
+	return out, ok && register[0] != 'w'
+}
+
+// registerAArch64 returns the index in NT_PRSTATUS of a general register or of the stack pointer.
+func registerAArch64(name string) (int, bool) {
+	const last = 30
+	if name == "sp" {
+		return conventions[elf.EM_AARCH64].stackPointer, true
+	}
+	if len(name) < 2 || name[0] != 'x' && name[0] != 'w' {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(name[1:], 10, 8)
+	return int(n), err == nil && n <= last
+}
+
+// parsePlaceX86 parses the description of an argument on x86-64. An operand is %REGISTER, $CONSTANT or
+// DISPLACEMENT(%REGISTER).
+func parsePlaceX86(text string) (out probebpf.Argument, ok bool) {
+	out, operand, ok := parseSize(text)
+	if !ok {
+		return out, false
+	}
 	switch {
 	case strings.HasPrefix(operand, "%"):
 		out.Register, ok = registerX86(operand[1:])
@@ -153,9 +205,11 @@ func parsePlace(text string) (out probebpf.Argument, ok bool) {
 		return out, false
 	}
 	if displacement != "" {
-		if out.Offset, err = strconv.ParseInt(displacement, 0, 64); err != nil {
+		v, err := strconv.ParseInt(displacement, 0, 64)
+		if err != nil {
 			return out, false
 		}
+		out.Offset = v
 	}
 	out.Kind = probebpf.Memory
 	out.Register, ok = registerX86(strings.TrimSuffix(register, ")"))
