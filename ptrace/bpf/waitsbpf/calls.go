@@ -8,27 +8,29 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A call is a system call in which a server waits.
-type call struct {
-	name   string
-	number int
-}
+// epollWait does the work of three system calls.
+const epollWait = "do_epoll_wait"
 
 // waitCalls returns the system calls that are timed, and the number of read(2), which is timed for IO events only: in a
 // latch's wait it empties a signalfd and does not wait. A timed futex or clock_nanosleep that a signal interrupted
 // continues in restart_syscall.
 func waitCalls() (calls []call, read int) {
 	return slices.Concat([]call{
-		{"read", unix.SYS_READ}, {"write", unix.SYS_WRITE}, {"ppoll", unix.SYS_PPOLL},
-		{"pread64", unix.SYS_PREAD64}, {"pwrite64", unix.SYS_PWRITE64}, {"preadv", unix.SYS_PREADV},
-		{"pwritev", unix.SYS_PWRITEV}, {"pwritev2", unix.SYS_PWRITEV2},
-		{"epoll_pwait", unix.SYS_EPOLL_PWAIT}, {"epoll_pwait2", unix.SYS_EPOLL_PWAIT2}, {"pselect6", unix.SYS_PSELECT6},
-		{"futex", unix.SYS_FUTEX}, {"fsync", unix.SYS_FSYNC}, {"fdatasync", unix.SYS_FDATASYNC},
-		{"sync_file_range", unix.SYS_SYNC_FILE_RANGE}, {"msync", unix.SYS_MSYNC},
-		{"ftruncate", unix.SYS_FTRUNCATE}, {"fallocate", unix.SYS_FALLOCATE}, {"copy_file_range", unix.SYS_COPY_FILE_RANGE},
-		{"nanosleep", unix.SYS_NANOSLEEP}, {"clock_nanosleep", unix.SYS_CLOCK_NANOSLEEP},
-		{"restart_syscall", unix.SYS_RESTART_SYSCALL}, {"wait4", unix.SYS_WAIT4},
-		{"semtimedop", unix.SYS_SEMTIMEDOP}, {"semop", unix.SYS_SEMOP},
-		{"io_uring_enter", unix.SYS_IO_URING_ENTER},
+		{name: "read", number: unix.SYS_READ}, {name: "write", number: unix.SYS_WRITE},
+		{name: "ppoll", number: unix.SYS_PPOLL}, {name: "pread64", number: unix.SYS_PREAD64},
+		{name: "pwrite64", number: unix.SYS_PWRITE64}, {name: "preadv", number: unix.SYS_PREADV},
+		{name: "pwritev", number: unix.SYS_PWRITEV}, {name: "pwritev2", number: unix.SYS_PWRITEV2},
+		{name: "epoll_pwait", number: unix.SYS_EPOLL_PWAIT, inner: epollWait},
+		{name: "epoll_pwait2", number: unix.SYS_EPOLL_PWAIT2, inner: epollWait},
+		{name: "pselect6", number: unix.SYS_PSELECT6}, {name: "futex", number: unix.SYS_FUTEX, inner: "do_futex"},
+		{name: "fsync", number: unix.SYS_FSYNC}, {name: "fdatasync", number: unix.SYS_FDATASYNC},
+		{name: "sync_file_range", number: unix.SYS_SYNC_FILE_RANGE}, {name: "msync", number: unix.SYS_MSYNC, rare: true},
+		{name: "ftruncate", number: unix.SYS_FTRUNCATE}, {name: "fallocate", number: unix.SYS_FALLOCATE},
+		{name: "copy_file_range", number: unix.SYS_COPY_FILE_RANGE, inner: "vfs_copy_file_range", rare: true},
+		{name: "nanosleep", number: unix.SYS_NANOSLEEP}, {name: "clock_nanosleep", number: unix.SYS_CLOCK_NANOSLEEP},
+		{name: "restart_syscall", number: unix.SYS_RESTART_SYSCALL}, {name: "wait4", number: unix.SYS_WAIT4},
+		{name: "semtimedop", number: unix.SYS_SEMTIMEDOP, inner: "do_semtimedop"},
+		{name: "semop", number: unix.SYS_SEMOP, inner: "do_semtimedop"},
+		{name: "io_uring_enter", number: unix.SYS_IO_URING_ENTER, inner: "__do_sys_io_uring_enter"},
 	}, olderCalls()), unix.SYS_READ
 }

@@ -7,5 +7,8 @@ const callPrefix = "__x64_sys_"
 
 // olderCalls returns system calls that newer architectures do not have.
 func olderCalls() []call {
-	return []call{{"poll", unix.SYS_POLL}, {"epoll_wait", unix.SYS_EPOLL_WAIT}, {"select", unix.SYS_SELECT}}
+	return []call{
+		{name: "poll", number: unix.SYS_POLL}, {name: "select", number: unix.SYS_SELECT},
+		{name: "epoll_wait", number: unix.SYS_EPOLL_WAIT, inner: epollWait},
+	}
 }

@@ -65,6 +65,15 @@ type Server struct {
 	unseen uint32
 }
 
+// A call is a system call in which a server waits. inner is a function of the kernel that does its work, see place. rare
+// means that a server without figures of it still shows nearly all waits.
+type call struct {
+	name   string
+	number int
+	inner  string
+	rare   bool
+}
+
 // Slot holds the figures of one process.
 type Slot = waitsSlot
 
@@ -196,7 +205,11 @@ func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
 		if err := tryTrampoline(); err != nil {
 			return err
 		}
-		keep = append(keep, copies(spec)...)
+		names, err := copies(spec)
+		if err != nil {
+			return err
+		}
+		keep = append(keep, names...)
 	}
 	for name := range spec.Programs {
 		if !slices.Contains(keep, name) {
@@ -238,36 +251,55 @@ func tryProgram(place ebpf.AttachType, name string) error {
 }
 
 // copies adds the programs for single system calls, and names them.
-func copies(spec *ebpf.CollectionSpec) (names []string) {
+func copies(spec *ebpf.CollectionSpec) (names []string, err error) {
+	kernel, err := btf.LoadKernelSpec()
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's types: %w", err)
+	}
 	calls, read := waitCalls()
-	for _, call := range calls {
+	for i := range calls {
+		place, err := calls[i].place(kernel)
+		if err != nil {
+			return nil, err
+		}
 		enter := waitsProgCallEntered
-		if call.number == read {
+		if calls[i].number == read {
 			enter = waitsProgReadEntered
 		}
 		for _, program := range []string{enter, waitsProgCallLeft} {
-			one := spec.Programs[program].Copy()
-			one.AttachTo = callPrefix + call.name
-			if !inKernel(one.AttachTo) {
+			name := program + "_" + place
+			if _, has := spec.Programs[name]; place == "" || has {
 				continue
 			}
-			one.Name = program
-			name := program + "_" + call.name
+			one := spec.Programs[program].Copy()
+			one.AttachTo, one.Name = place, program
 			spec.Programs[name] = one
 			names = append(names, name)
 		}
 	}
-	return names
+	return names, nil
 }
 
-// inKernel reports whether the running kernel describes a function.
-func inKernel(function string) bool {
-	kernel, err := btf.LoadKernelSpec()
-	if err != nil {
-		return true // the load will report the reason
-	}
+// place returns the kernel's function at which a system call is timed; empty if this kernel does not have the call.
+//
+// Some kernels describe the function of a call twice, the second time for kernels that are built without the call. No
+// program can be attached to such a function. The function that does the work is taken then. It is not taken otherwise,
+// because other parts of the kernel may call it too.
+func (c *call) place(kernel *btf.Spec) (string, error) {
 	var f *btf.Func
-	return kernel.TypeByName(function, &f) == nil
+	name := callPrefix + c.name
+	err := kernel.TypeByName(name, &f)
+	switch {
+	case err == nil:
+		return name, nil
+	case !errors.Is(err, btf.ErrMultipleMatches):
+		return "", nil
+	case c.inner != "" && kernel.TypeByName(c.inner, &f) == nil:
+		return c.inner, nil
+	case c.rare:
+		return "", nil
+	}
+	return "", fmt.Errorf("%w: the kernel describes %s twice", ErrUnsupported, name)
 }
 
 // open maps the slots and opens the rings.
@@ -431,7 +463,7 @@ func Try(hooks Hooks) error {
 	}
 	defer p.Close()
 	if hooks == Functions { // some kernels load these programs and cannot attach them, such as Linux 6.1 on aarch64
-		l, err := link.AttachTracing(link.TracingOptions{Program: p.extra[0]})
+		l, err := link.AttachTracing(link.TracingOptions{Program: p.extra[len(p.extra)-1]})
 		if err != nil {
 			return refusal(fmt.Errorf("attach: %w", err))
 		}
