@@ -55,7 +55,7 @@ func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, 
 		Postmaster: p.Postmaster, WaitPointer: p.WaitPointer, FirstWait: p.first + uint64(p.Layout.WaitEvent),
 		ProcSize: p.Layout.ProcSize, Procs: p.count,
 		QueryID: p.Layout.QueryID, State: p.Layout.State, QueryStart: p.Layout.QueryStart,
-		StateStart: p.Layout.StateStart, Idle: p.Layout.Idle, Running: p.Layout.Running,
+		StateStart: p.Layout.StateStart, Idle: p.Layout.Idle, Running: p.Layout.Running, Uring: p.Layout.Uring,
 	}
 	if o.Queries {
 		server.Status = p.Status

@@ -33,6 +33,8 @@ type Layout struct {
 	// QueryID, State, QueryStart and StateStart are offsets in PgBackendStatus, Idle and Running values of State.
 	QueryID, State, QueryStart, StateStart int
 	Idle, Running                          int
+	// Uring means that this version may read and write by io_uring.
+	Uring bool
 }
 
 // procs is a server's array of PGPROC structures.

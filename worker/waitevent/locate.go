@@ -27,11 +27,11 @@ var layouts = map[int]waits.Layout{
 	},
 	18: {
 		ProcSize: 832, WaitEvent: 712, PID: 60, ProcCount: 32,
-		QueryID: 424, State: 232, QueryStart: 32, StateStart: 40, Idle: 2, Running: 3,
+		QueryID: 424, State: 232, QueryStart: 32, StateStart: 40, Idle: 2, Running: 3, Uring: true,
 	},
 	19: {
 		ProcSize: 896, WaitEvent: 856, PID: 24, ProcCount: 32,
-		QueryID: 424, State: 232, QueryStart: 32, StateStart: 40, Idle: 2, Running: 3,
+		QueryID: 424, State: 232, QueryStart: 32, StateStart: 40, Idle: 2, Running: 3, Uring: true,
 	},
 }
 

@@ -31,6 +31,6 @@ func waitCalls() (calls []call, read int) {
 		{name: "restart_syscall", number: unix.SYS_RESTART_SYSCALL}, {name: "wait4", number: unix.SYS_WAIT4},
 		{name: "semtimedop", number: unix.SYS_SEMTIMEDOP, inner: "do_semtimedop"},
 		{name: "semop", number: unix.SYS_SEMOP, inner: "do_semtimedop"},
-		{name: "io_uring_enter", number: unix.SYS_IO_URING_ENTER, inner: "__do_sys_io_uring_enter"},
+		{name: uringEnter, number: unix.SYS_IO_URING_ENTER},
 	}, olderCalls()), unix.SYS_READ
 }

@@ -58,12 +58,17 @@ type Server struct {
 	// ExecutorStart and ExecutorEnd are the places of standard_ExecutorStart and standard_ExecutorEnd in the file of the
 	// program; 0: unknown.
 	ExecutorStart, ExecutorEnd uint64
+	// Uring means that the server may use io_uring.
+	Uring bool
 	// Stacks says of which waits the stacks are copied.
 	Stacks StackOptions
 
 	// unseen makes the programs ignore one in so many switches to a server process; 0: none. For tests.
 	unseen uint32
 }
+
+// uringEnter is the system call in which servers from 18 on may wait for reads and writes.
+const uringEnter = "io_uring_enter"
 
 // A call is a system call in which a server waits. inner is a function of the kernel that does its work, see place. rare
 // means that a server without figures of it still shows nearly all waits.
@@ -84,6 +89,7 @@ type Event = waitsEvent
 type Programs struct {
 	objects waitsObjects
 	extra   []*ebpf.Program // copies for single system calls
+	names   []string        // of extra
 	links   []link.Link
 	memory  []byte
 	slots   []Slot
@@ -126,7 +132,7 @@ func Load(s Server, hooks Hooks) (p *Programs, err error) {
 			p = nil
 		}
 	}()
-	if err := p.create(spec, hooks); err != nil {
+	if err := p.create(spec, hooks, s.Uring); err != nil {
 		return p, refusal(err)
 	}
 	if err := p.open(s.Procs); err != nil {
@@ -198,14 +204,14 @@ func programsOf(hooks Hooks) []string {
 }
 
 // create loads maps and programs.
-func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
+func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks, uring bool) error {
 	keep := programsOf(hooks)
 	if hooks == Functions {
 		// Many kernels refuse all trampolines. A small program shows it sooner.
 		if err := tryTrampoline(); err != nil {
 			return err
 		}
-		names, err := copies(spec)
+		names, err := copies(spec, uring)
 		if err != nil {
 			return err
 		}
@@ -227,6 +233,7 @@ func (p *Programs) create(spec *ebpf.CollectionSpec, hooks Hooks) error {
 	for _, name := range keep {
 		p.extra = append(p.extra, c.DetachProgram(name))
 	}
+	p.names = keep
 	return nil
 }
 
@@ -251,13 +258,16 @@ func tryProgram(place ebpf.AttachType, name string) error {
 }
 
 // copies adds the programs for single system calls, and names them.
-func copies(spec *ebpf.CollectionSpec) (names []string, err error) {
+func copies(spec *ebpf.CollectionSpec, uring bool) (names []string, err error) {
 	kernel, err := btf.LoadKernelSpec()
 	if err != nil {
 		return nil, fmt.Errorf("read the kernel's types: %w", err)
 	}
 	calls, read := waitCalls()
 	for i := range calls {
+		if calls[i].name == uringEnter && !uring {
+			continue
+		}
 		place, err := calls[i].place(kernel)
 		if err != nil {
 			return nil, err
@@ -324,10 +334,10 @@ func (p *Programs) open(procs int) (err error) {
 
 // Attach has the kernel call the programs from now on.
 func (p *Programs) Attach() error {
-	for _, program := range p.extra {
+	for i, program := range p.extra {
 		l, err := link.AttachTracing(link.TracingOptions{Program: program})
 		if err != nil {
-			return refusal(fmt.Errorf("attach: %w", err))
+			return refusal(fmt.Errorf("attach %s: %w", p.names[i], err))
 		}
 		p.links = append(p.links, l)
 	}
