@@ -105,8 +105,7 @@ stage_format() {
 }
 
 # go_tests STAGE OPTION...: run go test, show a line for each package, failures and skipped tests, and count. Up to
-# four failed tests are kept for run_again. Most tests wait for servers: one more package than there are processors is
-# tested at a time.
+# four failed tests are kept for run_again.
 go_tests() {
 	local stage=$1 package name status=0 later='' log=$WORK/$1.log again=$WORK/$1.again
 	shift
@@ -115,7 +114,7 @@ go_tests() {
 	export PGSB_TEST_TEMPLATES=$WORK/templates
 	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -o "$WORK/testreport-$stage" ./internal/testreport
-	"$GO" test -timeout 30m -p "$(($(nproc) + 1))" -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
+	"$GO" test -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
 		"$WORK/testreport-$stage" -again "$again" "$WORK/failures" | tee "$log" || status=1
 	if [[ $status -ne 0 && -s $again && $(wc -l <"$again") -le 4 ]]; then
 		status=0 later='; the failed ones run again, alone'
@@ -387,7 +386,7 @@ stage_tap() {
 	(cd "$WORK/src" && as_server env -u PGDATA -u PGHOST -u PGPORT -u PGUSER -u PGDATABASE \
 		PATH="$PG_BIN:$PATH" HOME="$WORK" TESTDIR="$WORK/tap" TESTLOGDIR="$WORK/tap/tmp_check/log" \
 		TESTDATADIR="$WORK/tap/tmp_check" PERL5LIB="$PERL_PATH" PG_REGRESS="$PG_REGRESS" \
-		PGSB_PROGRAM="$PROGRAM" PGSB_SMALL_FS="${MOUNTED:-}" "${PROVE[@]}" --jobs "$(nproc)" -I t/lib ${tests[@]}) 2>&1 |
+		PG_TEST_TIMEOUT_DEFAULT=600 PGSB_PROGRAM="$PROGRAM" PGSB_SMALL_FS="${MOUNTED:-}" "${PROVE[@]}" --jobs "$(nproc)" -I t/lib ${tests[@]}) 2>&1 |
 		tee "$log" || status=1
 	if [[ $status -ne 0 ]]; then save_tap_logs; fi
 	result tap $status "$(grep '^Files=' "$log" | sed 's/,  *[0-9.]* wallclock.*//')"
