@@ -223,7 +223,9 @@ func TestBusyGoroutines(t *testing.T) {
 				t.Errorf("goroutine %d [%s] ends with %s: %q", g.ID, g.Status, g.Stop, names)
 			}
 			ends[stop]++
-			if slices.Contains(names, "") {
+			if slices.ContainsFunc(g.Frames, func(f trace.Frame) bool {
+				return f.Function == "" && f.Module != "[vdso]" // whose static functions have no symbols
+			}) {
 				t.Errorf("goroutine %d has a frame without a name: %q", g.ID, names)
 			}
 		}
