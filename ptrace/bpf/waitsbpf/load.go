@@ -70,8 +70,8 @@ type Server struct {
 // uringEnter is the system call in which servers from 18 on may wait for reads and writes.
 const uringEnter = "io_uring_enter"
 
-// A call is a system call in which a server waits. inner is a function of the kernel that does its work, see place. rare
-// means that a server without figures of it still shows nearly all waits.
+// A call is a system call in which a server waits. inner is a function of the kernel that does its work, see place. A
+// server without figures of a rare one still shows nearly all waits.
 type call struct {
 	name   string
 	number int
