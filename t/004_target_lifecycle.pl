@@ -57,6 +57,8 @@ kill 'STOP', $asleep;
 wait_until('the backend to be stopped', sub { my %s = proc_status($asleep); $s{State} eq 'T' });
 my ($out, $level, $state, $stderr) = call($node, "SELECT pg_get_backtrace($asleep)");
 like($out, $FRAME, 'a stopped process has a stack') or diag($stderr);
+# After the detach, the kernel has it run to its stop again.
+wait_until('the backend to be in its stop again', sub { my %s = proc_status($asleep); $s{State} ne 'R' });
 my %status = proc_status($asleep);
 is("$status{State} $status{TracerPid}", 'T 0', 'and stays stopped, untraced');
 kill 'CONT', $asleep;
