@@ -290,26 +290,23 @@ func copies(spec *ebpf.CollectionSpec, uring bool) (names []string, err error) {
 	return names, nil
 }
 
-// place returns the kernel's function at which a system call is timed; empty if this kernel does not have the call.
+// place returns the kernel's function at which a system call is timed; empty for a rare call that cannot be timed.
 //
 // Some kernels describe the function of a call twice, the second time for kernels that are built without the call. No
-// program can be attached to such a function. The function that does the work is taken then. It is not taken otherwise,
+// program can be attached to such a function, or to one that is not described. The function that does the work is taken then. It is not taken otherwise,
 // because other parts of the kernel may call it too.
 func (c *call) place(kernel *btf.Spec) (string, error) {
 	var f *btf.Func
 	name := callPrefix + c.name
-	err := kernel.TypeByName(name, &f)
 	switch {
-	case err == nil:
+	case kernel.TypeByName(name, &f) == nil:
 		return name, nil
-	case !errors.Is(err, btf.ErrMultipleMatches):
-		return "", nil
 	case c.inner != "" && kernel.TypeByName(c.inner, &f) == nil:
 		return c.inner, nil
 	case c.rare:
 		return "", nil
 	}
-	return "", fmt.Errorf("%w: the kernel describes %s twice", ErrUnsupported, name)
+	return "", fmt.Errorf("%w: the kernel describes %s twice or not at all", ErrUnsupported, name)
 }
 
 // open maps the slots and opens the rings.

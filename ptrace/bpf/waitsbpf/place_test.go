@@ -48,7 +48,8 @@ func TestPlace(t *testing.T) {
 		{call: call{name: "three"}, bad: true},
 		{call: call{name: "three", inner: "do_three"}, bad: true},
 		{call: call{name: "four", rare: true}},
-		{call: call{name: "five", inner: "do_two"}},
+		{call: call{name: "five", inner: "do_two"}, want: "do_two"},
+		{call: call{name: "five"}, bad: true},
 	} {
 		got, err := c.place(kernel)
 		if got != c.want || (err != nil) != c.bad || c.bad && !errors.Is(err, ErrUnsupported) {
