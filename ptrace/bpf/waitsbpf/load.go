@@ -293,8 +293,8 @@ func copies(spec *ebpf.CollectionSpec, uring bool) (names []string, err error) {
 // place returns the kernel's function at which a system call is timed; empty for a rare call that cannot be timed.
 //
 // Some kernels describe the function of a call twice, the second time for kernels that are built without the call. No
-// program can be attached to such a function, or to a function without a description. The function that does the work is
-// taken then. It is not taken otherwise, because other parts of the kernel may call it too.
+// program can be attached to such a function, or to a function without a description. The function that does the work
+// is taken then. It is not taken otherwise, because other parts of the kernel may call it too.
 func (c *call) place(kernel *btf.Spec) (string, error) {
 	var f *btf.Func
 	name := callPrefix + c.name
