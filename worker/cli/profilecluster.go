@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
-	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -201,8 +200,8 @@ func noProfile(err error, dataDir string) error {
 	switch {
 	case errors.Is(err, fs.ErrPermission):
 		remedy = "Run it as root, or with CAP_BPF and CAP_PERFMON"
-	case runtime.GOARCH == "amd64" && bpf.MissingTypes() != nil:
-		remedy = "Run it on the server's host, on a kernel with type information"
+	case bpf.MissingTypes() != nil:
+		remedy = "Run it on the server's host, on x86_64 and on a kernel with type information"
 	}
 	return fmt.Errorf("%w\n%s.\nWithout programs in the kernel, sample at a low rate. This stops no process:\n"+
 		"  pg_stat_backtrace capture -D %s --nonstop --format folded --repeat 100 --interval 100ms |\n"+
