@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"pg_stat_backtrace/internal/figure"
 )
@@ -89,13 +90,30 @@ func unharmed(t *testing.T, s subject, before string, ours stacks) {
 	if by := tracer(s.pid); by != "0" {
 		t.Errorf("%s is traced by process %s", s.name, by)
 	}
-	again := takeOurs(t, s.pid)
-	for tid, one := range ours {
-		if other := again[tid]; other == nil || differ(one, other) >= 0 {
+	const tries = 3 // a thread may wake up for a moment, and a busy host may be too late for a stop
+	for left := tries; left > 0; left-- {
+		again := takeOurs(t, s.pid)
+		tid, equal := sameStacks(ours, again)
+		switch {
+		case equal:
+			return
+		case left == 1:
 			t.Errorf("%s: a second capture of thread %d says something else; has it moved?\n%s%s", s.name, tid,
 				dump(ours), dump(again))
+		default:
+			time.Sleep(100 * time.Millisecond)
 		}
 	}
+}
+
+// sameStacks returns a thread whose stacks differ, or true if there is none.
+func sameStacks(ours, again stacks) (tid int, equal bool) {
+	for tid, one := range ours {
+		if other := again[tid]; other == nil || differ(one, other) >= 0 {
+			return tid, false
+		}
+	}
+	return 0, true
 }
 
 // tally counts the comparisons of a test. A test without this count may have compared nothing.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"pg_stat_backtrace/internal/figure"
 	"pg_stat_backtrace/internal/pgtest"
@@ -100,14 +101,14 @@ func generatedMoments(t *testing.T, name string, backend int, function string, r
 	t.Helper()
 	const (
 		compiled = 1_000_000_000 // ns on the CPU
-		perRound = 30            // moments that are tried
+		perRound = time.Minute   // a busy host compiles for longer
 	)
 	wait(t, "the query to be compiled", func() bool { return ran(backend) > compiled })
 	rounds := (randomStops(t) + 9) / 10
 	seen := map[string]int{}
 	thaw := func() {}
 	t.Cleanup(func() { thaw() })
-	for left := perRound * rounds; left > 0 && rounds > 0; left-- {
+	for end := time.Now().Add(perRound * time.Duration(rounds)); rounds > 0 && time.Now().Before(end); {
 		runOn(t, backend, thaw)
 		var ok bool
 		if thaw, ok = freeze(t, backend); !ok {
