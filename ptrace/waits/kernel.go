@@ -22,7 +22,8 @@ type kernel struct {
 
 	mu       sync.Mutex
 	since    time.Time
-	tallies  map[int]*tally // by slot
+	tallies  map[int]*tally  // of the slots' present processes, by slot
+	parted   map[life]*tally // of processes that have ended, whose last figures are still to come
 	ended    table
 	overflow uint64            // of processes that have ended
 	resets   map[int]uint64    // by process
@@ -30,9 +31,17 @@ type kernel struct {
 	base     waitsbpf.Counters // at the last reset
 	keep     keeper
 	copied   map[int]*sampler.CopiedProcess // processes whose stacks were copied
+
+	// readSlot copies a slot of the kernel's table: Programs.Read.
+	readSlot func(i int, into *waitsbpf.Slot) bool
 }
 
-// tally is what was read of a slot's present process. The kernel's counters of a histogram are short, so differences
+// life identifies one use of a slot by one process.
+type life struct{ slot, number uint32 }
+
+func lifeOf(s *waitsbpf.Slot) life { return life{s.Index, s.Life} }
+
+// tally is what was read of a process. The kernel's counters of a histogram are short, so differences
 // are added up here.
 type tally struct {
 	last   waitsbpf.Slot
@@ -69,7 +78,8 @@ func openKernel(p *procs, hooks waitsbpf.Hooks, info Info, o Options) (*kernel, 
 	info.Counts, info.Queries = true, server.Status != 0
 	k := &kernel{
 		procs: p, info: info, programs: programs, stop: make(chan struct{}), since: time.Now(),
-		tallies: make(map[int]*tally), ended: make(table), resets: make(map[int]uint64), keep: keeper{pids: o.Keep},
+		tallies: make(map[int]*tally), parted: make(map[life]*tally), ended: make(table), resets: make(map[int]uint64),
+		keep: keeper{pids: o.Keep}, readSlot: programs.Read,
 	}
 	if err := k.attach(); err != nil {
 		programs.Close()
@@ -142,40 +152,81 @@ func (k *kernel) run() {
 func (k *kernel) drain() (n int) {
 	for k.programs.Gone(time.Now(), &k.buffer) {
 		n++
-		t := k.take(&k.buffer)
-		p := Process{
-			PID: int(k.buffer.Pid), Slot: int(k.buffer.Index), Events: t.events.list(), Overflow: k.buffer.Overflow,
-			Resets: k.resets[int(k.buffer.Pid)], Ended: true,
-		}
-		if !k.keep.add(p) {
-			k.ended.addAll(p.Events)
-			k.overflow += p.Overflow
-		}
-		delete(k.tallies, int(k.buffer.Index))
-		delete(k.resets, int(k.buffer.Pid))
+		k.end(&k.buffer)
+	}
+	// The kernel has counted a process as lost whose last figures did not come.
+	for l, t := range k.parted {
+		k.ended.addAll(t.events.list())
+		delete(k.parted, l)
 	}
 	return n
+}
+
+// end takes over the last figures of a process. Its slot may have a new process already.
+func (k *kernel) end(s *waitsbpf.Slot) {
+	t := k.parted[lifeOf(s)]
+	switch now := k.tallies[int(s.Index)]; {
+	case t != nil:
+		delete(k.parted, lifeOf(s))
+	case now != nil && now.last.Life == s.Life:
+		t = now
+		delete(k.tallies, int(s.Index))
+	default:
+		t = &tally{events: make(table)}
+	}
+	t.add(s)
+	p := Process{
+		PID: int(s.Pid), Slot: int(s.Index), Events: t.events.list(), Overflow: s.Overflow,
+		Resets: k.resets[int(s.Pid)], Ended: true,
+	}
+	if !k.keep.add(p) {
+		k.ended.addAll(p.Events)
+		k.overflow += p.Overflow
+	}
+	delete(k.resets, int(s.Pid))
 }
 
 // refresh reads all slots.
 func (k *kernel) refresh() {
 	for i := range k.programs.Slots() {
-		if k.programs.Read(i, &k.buffer) && k.buffer.Pid != 0 && waitsbpf.Holds(&k.buffer) {
+		if k.read(i) && k.buffer.Pid != 0 && waitsbpf.Holds(&k.buffer) {
 			k.take(&k.buffer)
 		}
 	}
 }
 
-// take adds a slot's new waits to its tally.
+// read copies a slot into the buffer. If a program is writing to the slot for long, because its processor does
+// something else, the buffer gets what was read before, without the wait in progress: a lower bound. It returns false
+// if there is nothing.
+func (k *kernel) read(i int) bool {
+	if k.readSlot(i, &k.buffer) {
+		return true
+	}
+	t := k.tallies[i]
+	if t == nil {
+		return false
+	}
+	k.buffer = t.last
+	k.buffer.Since = 0
+	return true
+}
+
+// take adds the new waits of a slot's present process to its tally.
 func (k *kernel) take(s *waitsbpf.Slot) *tally {
 	t := k.tallies[int(s.Index)]
 	if t == nil || t.last.Life != s.Life {
-		if t != nil && int(t.last.Pid) != int(s.Pid) {
-			k.ended.addAll(t.events.list()) // its last figures were lost, which the kernel has counted
+		if t != nil && t.last.Pid != s.Pid {
+			k.parted[lifeOf(&t.last)] = t
 		}
 		t = &tally{events: make(table)}
 		k.tallies[int(s.Index)] = t
 	}
+	t.add(s)
+	return t
+}
+
+// add adds the waits that are new in a slot.
+func (t *tally) add(s *waitsbpf.Slot) {
 	for i := range s.Events {
 		now, last := &s.Events[i], &t.last.Events[i]
 		if now.Key == 0 {
@@ -191,7 +242,6 @@ func (k *kernel) take(s *waitsbpf.Slot) *tally {
 		}
 	}
 	t.last = *s
-	return t
 }
 
 func (k *kernel) Info() Info { return k.info }
@@ -224,7 +274,7 @@ func (k *kernel) Snapshot() (*Snapshot, error) {
 // processes appends the figures of all slots.
 func (k *kernel) processes(list []Process) []Process {
 	for i := range k.programs.Slots() {
-		if k.programs.Read(i, &k.buffer) && k.buffer.Pid != 0 {
+		if k.read(i) && k.buffer.Pid != 0 {
 			list = append(list, k.process(&k.buffer))
 		}
 	}
@@ -283,7 +333,7 @@ func (k *kernel) Reset(pid int) bool {
 	k.drain()
 	known := false
 	for i := range k.programs.Slots() {
-		if k.programs.Read(i, &k.buffer) && int(k.buffer.Pid) == pid {
+		if k.read(i) && int(k.buffer.Pid) == pid {
 			k.reset(i)
 			known = true
 		}
@@ -302,7 +352,7 @@ func (k *kernel) ResetAll() error {
 	defer k.mu.Unlock()
 	k.drain()
 	for i := range k.programs.Slots() {
-		if k.programs.Read(i, &k.buffer) && k.buffer.Pid != 0 {
+		if k.read(i) && k.buffer.Pid != 0 {
 			k.reset(i)
 		}
 	}

@@ -11,7 +11,7 @@ func (k *kernel) SetTraced(pid int, on bool) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for i := range k.programs.Slots() {
-		if k.programs.Read(i, &k.buffer) && int(k.buffer.Pid) == pid {
+		if k.read(i) && int(k.buffer.Pid) == pid {
 			k.programs.SetTraced(i, on)
 			return true
 		}
