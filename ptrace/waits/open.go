@@ -148,6 +148,8 @@ type Possibility struct {
 	Info
 	// Err is why not, nil if it does.
 	Err error
+	// Uring is why not for servers that may use io_uring: PostgreSQL 18 and later. It is nil if Err is not.
+	Uring error
 }
 
 // Possibilities tries every mechanism that needs the kernel, for a moment and for no process.
@@ -155,11 +157,14 @@ func Possibilities() []Possibility {
 	ways := []way{fentry, tracepoints, switches}
 	all := make([]Possibility, 0, len(ways)+1)
 	for _, w := range ways {
-		err := usable(w.hooks)
-		if err == nil {
-			err = waitsbpf.Try(w.hooks)
+		p := Possibility{Info: w.info, Err: usable(w.hooks)}
+		if p.Err == nil {
+			p.Err = waitsbpf.Try(w.hooks, false)
 		}
-		all = append(all, Possibility{w.info, err})
+		if p.Err == nil {
+			p.Uring = waitsbpf.Try(w.hooks, true)
+		}
+		all = append(all, p)
 	}
-	return append(all, Possibility{debugRegister.info, tryWatchpoint()}, Possibility{polling.info, nil})
+	return append(all, Possibility{Info: debugRegister.info, Err: tryWatchpoint()}, Possibility{Info: polling.info})
 }

@@ -97,6 +97,9 @@ func waitTiming() (found []finding) {
 		if p.Err != nil {
 			text += fmt.Sprintf(": not available: %v", p.Err)
 		}
+		if p.Uring != nil {
+			text += fmt.Sprintf(": not available for PostgreSQL 18 and later: %v", p.Uring)
+		}
 		found = append(found, finding{good, "wait events", text, ""})
 	}
 	return found

@@ -462,9 +462,9 @@ func (p *Programs) Gone(deadline time.Time, into *Slot) bool {
 }
 
 // Try loads the programs for no server, to find out whether the kernel takes them. It attaches one for a moment where
-// loading does not tell.
-func Try(hooks Hooks) error {
-	p, err := Load(Server{Postmaster: -1, ProcSize: 1, Procs: 1}, hooks)
+// loading does not tell. uring: as in Server.
+func Try(hooks Hooks, uring bool) error {
+	p, err := Load(Server{Postmaster: -1, ProcSize: 1, Procs: 1, Uring: uring}, hooks)
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func programIDs(p *Programs) (ids []ebpf.ProgramID) {
 // needPrograms skips a test on a host that does not let this process load programs.
 func needPrograms(t *testing.T, hooks Hooks) {
 	t.Helper()
-	if err := Try(hooks); errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrUnsupported) {
+	if err := Try(hooks, false); errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrUnsupported) {
 		t.Skip(err)
 	}
 }
