@@ -90,16 +90,25 @@ func (p *tab) press(keys string) {
 // click clicks the frame with a name in the graph.
 func (p *tab) click(name string, modifiers ...chromedp.Modifier) {
 	p.Helper()
-	at := js[[]float64](p, fmt.Sprintf(`(() => {
-		const box = graph.canvas.getBoundingClientRect();
-		for (const [depth, row] of graph.rows.entries()) {
-			for (const r of row) {
-				if (r.node < 0 || nodeName(r.node) !== %q) continue;
-				const x = box.left + r.x + r.w / 2, y = box.top + graph.top(depth) - graph.box.scrollTop + rowHeight / 2;
-				return [x, y];
+	at := js[[]float64](p, fmt.Sprintf(`(async () => {
+		const where = () => {
+			const box = graph.canvas.getBoundingClientRect();
+			for (const [depth, row] of graph.rows.entries()) {
+				for (const r of row) {
+					if (r.node < 0 || nodeName(r.node) !== %q) continue;
+					const x = box.left + r.x + r.w / 2, y = box.top + graph.top(depth) - graph.box.scrollTop + rowHeight / 2;
+					return [x, y];
+				}
 			}
+			return [];
+		};
+		// A new page may still move: the second of two equal places counts.
+		for (let last = "";;) {
+			const now = where();
+			if (String(now) === last) return now;
+			last = String(now);
+			await new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)));
 		}
-		return [];
 	})()`, name))
 	if len(at) != 2 {
 		p.Fatalf("the graph has no frame %s", name)
