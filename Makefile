@@ -12,7 +12,8 @@ VERSION  := 1.2.0
 # -trimpath, and no version-control stamp, make the same bytes from the same source wherever it lies (the stamp also
 # fails in a checkout that belongs to somebody else). -s -w drop the symbol table: Go's own stack traces do without.
 # -E names the entry point: worker/host/rlimits verifies the limits of the process before the Go runtime starts.
-GOFLAGS_BUILD := -trimpath -buildvcs=false -ldflags "-s -w -E=pg_stat_backtrace_start -X main.version=$(VERSION)"
+TRIMPATH := -trimpath
+GOFLAGS_BUILD = $(TRIMPATH) -buildvcs=false -ldflags "-s -w -E=pg_stat_backtrace_start -X main.version=$(VERSION)"
 
 export GO PG_CONFIG ARCHS
 
@@ -187,6 +188,10 @@ fmt: ## Format the Go code
 .PHONY: sql
 sql: ## Make the extension's scripts of the current version from sql/src
 	$(GO) run ./internal/sqlscript
+
+.PHONY: options
+options: ## Make doc/options.md from the commands' help
+	$(GO) run ./internal/manpages -options doc/options.md
 
 .PHONY: generate check-generate
 generate: ## Compile the programs for the kernel anew (ptrace/bpf, needs clang-19); the result is committed

@@ -104,6 +104,9 @@ stage_format() {
 	result format $status ""
 }
 
+# The program is built without cgo. With it, the tests would compile all packages a second time.
+export CGO_ENABLED=0
+
 # go_tests STAGE OPTION...: run go test, show a line for each package, failures and skipped tests, and count. Up to
 # four failed tests are kept for run_again.
 go_tests() {
@@ -114,7 +117,7 @@ go_tests() {
 	export PGSB_TEST_TEMPLATES=$WORK/templates
 	[[ -z ${PG_BIN:-} ]] || export PGSB_TEST_BINDIRS=${PGSB_TEST_BINDIRS:-${VERSION_BINS:-}$PG_BIN} PGSB_TEST_USER=$SERVER_USER
 	"$GO" build -o "$WORK/testreport-$stage" ./internal/testreport
-	"$GO" test -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
+	"$GO" test -vet=off -timeout 30m -json "$@" "${PACKAGES[@]}" 2>&1 | tee "$WORK/$stage.json" |
 		"$WORK/testreport-$stage" -again "$again" "$WORK/failures" | tee "$log" || status=1
 	if [[ $status -ne 0 && -s $again && $(wc -l <"$again") -le 4 ]]; then
 		status=0 later='; the failed ones run again, alone'
@@ -128,14 +131,15 @@ go_tests() {
 # run_again runs failed tests alone, because other tests may have taken their processor time. A test that fails again
 # fails the run. The results name each of these tests.
 run_again() {
-	local stage package name servers options status
+	local stage package name servers options status cgo
 	[[ -e $WORK/again ]] || return 0
 	cd "$TOP"
 	while IFS='|' read -r stage package name servers options; do
 		status=0
 		say "Alone: go test $options -run ^$name\$ $package"
+		cgo=$([[ $options == *-race* ]] && echo 1 || echo 0)
 		# shellcheck disable=SC2086 # options are words
-		PGSB_TEST_BINDIRS=$servers "$GO" test -count=1 -timeout 10m $options -run "^$name\$" "$package" </dev/null || status=1
+		CGO_ENABLED=$cgo PGSB_TEST_BINDIRS=$servers "$GO" test -vet=off -count=1 -timeout 10m $options -run "^$name\$" "$package" </dev/null || status=1
 		if [[ $status -eq 0 ]]; then
 			result again 0 "$package $name FAILED beside other tests ($stage), and passed alone"
 		else
@@ -196,6 +200,7 @@ stage_worker() {
 
 stage_race() {
 	need_race_detector || die "no C compiler here: the race detector needs one"
+	local -x CGO_ENABLED=1
 	stage_sql -race
 	stage_worker -race
 }

@@ -116,7 +116,8 @@ cleanup() {
 # unreadable for that user); sets PROGRAM.
 build_program() {
 	have "$GO" || die "Go is not installed" "https://go.dev/dl/, or set GO=/path/to/go"
-	make -s -C "$TOP" build
+	# With the options of go test, the packages are compiled once for the program and for the tests.
+	make -s -C "$TOP" build TRIMPATH=
 	# shellcheck disable=SC2034 # for the callers
 	PROGRAM=$WORK/pg_stat_backtrace
 	install -m 0755 "$TOP/bin/pg_stat_backtrace" "$PROGRAM"
