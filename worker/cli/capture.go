@@ -45,35 +45,32 @@ type captureFlags struct {
 	titles     map[int]string // of the processes of a server, as ps(1) shows them
 }
 
-const captureLong = `Print the call stack of each process. It may be any process that you may trace
-(your own ones; with CAP_SYS_PTRACE, all), not only PostgreSQL's. The process
-stands still for some microseconds while its registers and its stack are
-copied; it is unwound and named afterwards.
+const captureLong = `Print the call stack of processes. You may capture any process that you may
+trace, not only PostgreSQL's: your own processes, or all with CAP_SYS_PTRACE. The
+process stops for some microseconds while its registers and its stack are copied.
+Unwinding and naming come afterwards.
 
-With --nonstop it does not stand still at all: a thread that sleeps is read as
-it sleeps, and it is proven that it did not wake up meanwhile; one on the CPU is
-sampled by the kernel, which needs CAP_PERFMON or kernel.perf_event_paranoid at
-2 or less. A process that cannot be stopped, because another program traces it
-or because it is in uninterruptible sleep, or that must not be, because it is
-writing its core file, is captured in this way without being asked to. The
-output says how a process was captured if not by a stop, and where in the kernel
-it is in uninterruptible sleep.
+With -D, all processes of a server are captured, one after another, except the
+postmaster. The server needs no free connection.
 
-With -D, all processes of a server are captured, one after another, also if it
-accepts no connection. The postmaster is left out.
+With --nonstop, no process stops. The memory of a sleeping thread is read, and the
+command checks that the thread did not wake up meanwhile. The kernel samples a
+running thread, which needs CAP_PERFMON, or kernel.perf_event_paranoid of at most
+2. Without the option, this way is taken only if a process cannot be stopped:
+because another program traces it, because it is in uninterruptible sleep, or
+because it is writing its core file. The output says so.
 
-No stack waits for a debuginfod server: what it sends names the stacks of later
-rounds (--repeat), and of later calls. "symbols --fetch" waits for it.
+No stack waits for a debuginfod server. What it sends names the stacks of later
+rounds (--repeat) and of later calls. "symbols --fetch" waits for the download.
 
 With --goroutines, the goroutines of a Go program, or of a Go library in another
-program, are printed with their stacks instead of its threads, all of one stop
-or of one core file. They are found with and without symbols, for Go 1.16 to
-1.26.
+program, are printed instead of the threads. All are of one stop or of one core
+file. Go 1.16 to 1.26 is supported, with and without symbols.
 
-With --core, all threads of a core file are printed instead: of this host or of
-another, of x86_64, aarch64, ppc64le, s390x or riscv64. The program and its
-libraries are taken from where the core says that they were, below --sysroot;
-one that is not the file that the process had is told and not used.`
+With --core, all threads of a core file are printed. It may be of another host, of
+x86_64, aarch64, ppc64le, s390x or riscv64. The program and its libraries are
+read from the paths in the core, below --sysroot. A file that is not the one of
+the core is reported, and not used.`
 
 func newCapture() *cobra.Command {
 	var f captureFlags
@@ -102,25 +99,25 @@ func newCapture() *cobra.Command {
 		RunE: f.execute,
 	}
 	fs := cmd.Flags()
-	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "all processes of the server with this data `DIRECTORY`")
+	fs.StringVarP(&f.dataDir, "pgdata", "D", "", "capture all processes of the server with this data `DIRECTORY`")
 	_ = cmd.MarkFlagDirname("pgdata")
 	fs.StringVarP(&f.format, "format", "f", formatText,
 		"`FORMAT` of a stack: text, json (a line each), short (f()+12<-g()+8), compressed (~m# lines, see decode), or "+
 			"folded (at the end, equal stacks counted, for a flame graph)")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames a thread, inlined calls included")
 	fs.IntVarP(&f.repeat, "repeat", "n", 1, "capture each process `N` times")
-	fs.IntVar(&f.warmUp, "warm-up", 0, "with --stats: capture each process `N` times before those that count")
+	fs.IntVar(&f.warmUp, "warm-up", 0, "with --stats: capture each process `N` times first, without counting")
 	fs.DurationVarP(&f.interval, "interval", "i", 0, "begin a round of --repeat every `TIME`, such as 100ms; 0: at once")
 	fs.DurationVar(&f.timeout, "timeout", 3*time.Second, "give up if the process cannot be stopped within `TIME`")
 	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
-	fs.BoolVar(&f.stats, "stats", false, "print no stacks but what the captures took, in microseconds, as JSON")
+	fs.BoolVar(&f.stats, "stats", false, "print the times of the captures in microseconds, as JSON, instead of stacks")
 	fs.BoolVar(&f.threads, "threads", false,
-		"all threads of each process, in one stop; with --nonstop, one after another")
+		"print all threads of each process, from one stop; with --nonstop, one after another")
 	fs.BoolVar(&f.goroutines, "goroutines", false,
-		"of a Go program, all goroutines instead of threads, in one stop or one core file")
+		"all goroutines of a Go program instead of its threads, in one stop or one core file")
 	fs.BoolVar(&f.nonStop, "nonstop", false, "do not stop the process")
 	fs.BoolVar(&f.noContext, "no-context", false,
-		"of a PostgreSQL process, leave out its functions, its query and its wait event")
+		"omit the functions, the query and the wait event of a PostgreSQL process")
 	f.remote.add(cmd)
 	f.core.add(cmd)
 	f.compressed.add(cmd)

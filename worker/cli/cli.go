@@ -77,14 +77,17 @@ func newRoot(version string) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "pg_stat_backtrace",
 		Short: "Show the call stack of any PostgreSQL process, without gdb and without harm",
-		Long: `pg_stat_backtrace shows what a process is doing at this moment: its call stack.
+		Long: `pg_stat_backtrace shows what PostgreSQL's processes are doing, what they wait for,
+and where their time and memory go. It needs no change of the server, and no
+debugger.
 
-The worker runs beside a PostgreSQL server and answers the SQL functions
-pg_get_backtrace(pid) and pg_log_backtrace(pid) of the extension of the same
-name. The other commands also work while the server takes no connections.`,
-		Example: `  pg_stat_backtrace worker -D /var/lib/postgresql/15/main
+The worker runs beside a server and answers the SQL functions of the extension
+with the same name, such as pg_get_backtrace(pid). The other commands need no
+worker and no extension, and work while the server takes no connections.`,
+		Example: `  pg_stat_backtrace doctor -D /var/lib/postgresql/15/main
   pg_stat_backtrace capture 4711
-  pg_stat_backtrace doctor`,
+  pg_stat_backtrace waits -D /var/lib/postgresql/15/main
+  pg_stat_backtrace worker -D /var/lib/postgresql/15/main`,
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,

@@ -35,22 +35,22 @@ type decodeFlags struct {
 	debugDirs []string
 }
 
-const decodeLong = `Decode libwebsockets' compressed backtraces: the ~m# lines of a log, or bare
-base64, from FILE or the standard input. A ~m# may stand anywhere in a line; a
-line of base64 must have nothing else. Other lines are skipped. Each backtrace
-becomes a ~b# line, as libwebsockets' own decoder prints it.
+const decodeLong = `Decode libwebsockets' compressed backtraces from FILE or from standard input. The
+input is a log with ~m# lines, or bare base64. ~m# may be anywhere in a line.
+A line of base64 must contain nothing else. Other lines are skipped. Each
+backtrace becomes a ~b# line, as libwebsockets' own decoder prints it.
 
-With --exe or --pid, the frames with their names and source lines follow. Lines
-~i# and ~t#, which "capture --format compressed" writes, say in which images the
-addresses are: an image is used only if its build-id is equal. Without them the
-addresses are the program's own (--exe), or the process's (--pid). Addresses are
-taken for return addresses, except where a ~t# line says that they are exact.
+With --exe or --pid, the frames follow, with names and source lines. The lines ~i#
+and ~t#, which "capture --format compressed" writes, say to which images the
+addresses belong. An image is used only if its build-id is equal. Without these
+lines, the addresses are those of the program (--exe) or of the process (--pid).
+They count as return addresses, unless a ~t# line says that they are exact.
 
 With --heapmap, equal stacks are added up: the bytes and the number of
 allocations of each, the largest first, and the total.
 
-A backtrace that cannot be decoded is reported with its line and position. The
-others are decoded, and the exit status is 1.`
+If a backtrace cannot be decoded, its line and position are reported. The others
+are decoded, and the exit status is 1.`
 
 func newDecode() *cobra.Command {
 	var f decodeFlags

@@ -39,37 +39,32 @@ type profileFlags struct {
 	cluster   clusterFlags
 }
 
-const profileLong = `Take samples of processes for a while, and print which stacks they had, the most
-frequent first. The processes are not stopped, and no system call of theirs is
-interrupted. Who has a processor loses some microseconds to a timer's interrupt
-for each sample. In that one who sleeps or waits there is read, too; one that has
-not run since is not read again. Suspended (^Z), it samples nobody until it goes
-on, and the time of that does not count.
+const profileLong = `Sample processes for a while, and print their stacks, the most frequent first. No
+process is stopped, and no system call is interrupted. A running process loses
+some microseconds to a timer's interrupt for each sample.
 
-Registers and stacks are read by two programs of some hundreds of instructions
-that are loaded into the kernel: that takes root, or CAP_BPF and CAP_PERFMON,
-Linux 6.10, x86_64, and the host's PID namespace.
-Elsewhere take "capture --format folded --repeat --interval", which stops the
-processes, with --nonstop or without.
-
-Samples are of main threads, as PostgreSQL's processes have no others.
-
-With -D, all processes of a server are sampled, also those that start or end
-meanwhile, however many there are. Each sample has labels, as in
-pg_stat_activity at that moment: pid, backend_type, database, user,
-application_name, query_id, wait_event_type, wait_event, state. The server needs
-no free connection. --mode says which time counts:
-  cpu      processes that have a processor, so many samples a second of each
-           processor
-  offcpu   processes that sleep or wait for a processor, by the kernel's context
-           switches. Total times are exact. Stacks are those of long waits, and
-           of some of the short ones.
+With -D, all processes of a server are sampled, whatever their number, also those
+that start or end meanwhile. The server needs no free connection. Each sample has
+labels, as in pg_stat_activity at that moment: pid, backend_type, database, user,
+application_name, query_id, wait_event_type, wait_event, state.
+--mode says which time counts:
+  cpu      time on a processor, sampled --rate times a second on each processor
+  offcpu   sleep, and waits for a processor, from the kernel's context switches.
+           Total times are exact. Stacks are those of long waits and of some
+           short ones.
   wall     both
-The share of labelled samples, and a note on what is missing, go to standard
-error. Formats are text, folded, pprof (go tool pprof, Parca, Pyroscope),
-speedscope and html. A file given with -o is there only if it is complete. The
-profile ends by itself if the programs in the kernel take more than 5 % of all
-processors.`
+Standard error gets the share of samples with all labels, and what is missing.
+Formats are text, folded, pprof (go tool pprof, Parca, Pyroscope), speedscope and
+html. A file given with -o appears when it is complete.
+
+With process ids, up to 64 processes are sampled, without labels, running or not.
+Only main threads are sampled: PostgreSQL's processes have no others. While the
+command is suspended (^Z), no sample is taken, and that time does not count.
+
+The command loads programs into the kernel. That needs root, or CAP_BPF and
+CAP_PERFMON, Linux 6.10, x86_64, and the host's PID namespace. With -D it ends
+early if the programs take more than 5 % of all processors. Elsewhere use
+"capture --nonstop --format folded --repeat N --interval TIME".`
 
 func newProfile() *cobra.Command {
 	var f profileFlags
@@ -111,13 +106,13 @@ func newProfile() *cobra.Command {
 		"`FORMAT` of the result: text, or folded (for a flame graph); with -D also pprof, speedscope or html")
 	fs.StringVarP(&f.output, "output", "o", "", "write the result to `FILE`; default: standard output")
 	fs.Float64VarP(&f.rate, "rate", "r", 100,
-		"`N` samples of each process in a second, 0.001 to 1000; with -D of each processor, 1 to 1000, default 99")
+		"`N` samples a second of each process, 0.001 to 1000; with -D of each processor, 1 to 1000, default 99")
 	fs.DurationVarP(&f.duration, "duration", "d", 10*time.Second,
-		"for how much `TIME` samples are taken; an interrupt ends it before")
+		"sample for this `TIME`; an interrupt ends it earlier")
 	fs.IntVar(&f.maxFrames, "max-frames", 256, "at most `N` frames, inlined calls included")
 	fs.IntVarP(&f.most, "top", "n", 20, "with text: the `N` most frequent stacks")
-	fs.BoolVar(&f.running, "running", false, "only samples of processes that ran or waited for a processor")
-	fs.BoolVar(&f.stats, "stats", false, "print no stacks but how many samples there were, and what they took, as JSON")
+	fs.BoolVar(&f.running, "running", false, "count only processes that ran or waited for a processor")
+	fs.BoolVar(&f.stats, "stats", false, "print the number of samples and their times as JSON, instead of stacks")
 	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
 	f.remote.add(cmd)
 	f.cluster.add(cmd)

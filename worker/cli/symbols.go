@@ -34,19 +34,19 @@ func newSymbols() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "symbols [PID|FILE]...",
 		Short: "Say where the names of a stack come from, and how to get the rest",
-		Long: `List the images of each process (or each ELF file): the share of its functions
-that has a name, whether source lines are known, its build-id, and what that is
-taken from; and say what to install or to configure to get the rest. Without
-arguments it looks at the postmaster of the server that -D or libpq's defaults
-lead to; a module that only backends load (plpgsql.so) is listed for such a
-backend's PID. Nothing is stopped.
+		Long: `List the images of each process, or each ELF file: the share of its functions that
+have a name, whether source lines are known, its build-id, and where the names
+come from. Then say what to install or to configure for the missing ones. Without
+arguments, the command looks at the postmaster of the server that -D or libpq's
+defaults lead to. A module that only backends load, such as plpgsql.so, is listed
+for the PID of such a backend. Nothing is stopped.
 
-FROM is .symtab (the image has all its symbols), "debug file" (an installed one),
-debuginfod (one that was fetched), "Go's table" (which every Go program has),
-.gnu_debugdata, .dynsym (exported functions only) or nothing. The functions
-counted are those that the image's call frame information lists. With --fetch,
-the debug files that are missing are fetched from the debuginfod servers first;
-captures of this user, and a worker with the same cache, then find them.`,
+FROM is .symtab (the image has all its symbols), "debug file" (an installed file),
+debuginfod (a downloaded file), "Go's table" (which every Go program has),
+.gnu_debugdata, .dynsym (exported functions only) or nothing. The functions are
+those in the image's call frame information. With --fetch, missing debug files
+are downloaded from the debuginfod servers first. Captures of this user, and a
+worker with the same cache, use them later.`,
 		Example: `  pg_stat_backtrace symbols -D /var/lib/postgresql/15/main
   pg_stat_backtrace symbols 4711
   pg_stat_backtrace symbols /usr/lib/postgresql/15/bin/postgres

@@ -155,7 +155,7 @@ func workerFlags(cmd *cobra.Command, cfg *worker.Config, level, format *string) 
 	fs.IntVar(&cfg.KeepRows, "keep-rows", defaultKeepRows,
 		"remove the oldest rows of backtrace.request beyond `N` in each database")
 	fs.StringVar(&cfg.Context, "context", worker.ContextSuperuser,
-		"`WHO` sees the text of statements that functions run: superuser, all (every caller), or off (no role)")
+		"`ROLES` may see the text of statements that functions run: superuser, all (every caller), or off (none)")
 	_ = cmd.RegisterFlagCompletionFunc("context", cobra.FixedCompletions(contexts, cobra.ShellCompDirectiveNoFileComp))
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.MarkFlagDirname("spool-dir")
