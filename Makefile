@@ -221,7 +221,7 @@ bench-waits: ## Measure the cost of timing wait events, switched on and off with
 
 .PHONY: bench-profile
 bench-profile: ## Measure the cost of profiles of a whole server, beside perf record, as bench-waits does (BENCHFLAGS)
-	scripts/bench-waits.sh -cases control,profile-cpu,profile-wall,perf -loads simple,prepared $(BENCHFLAGS)
+	scripts/bench-waits.sh -cases control,profile-cpu,profile-cpu@10,profile-wall,perf -loads simple,prepared $(BENCHFLAGS)
 
 .PHONY: soak-queue
 soak-queue: ## 100,000 queued requests while the worker is killed every second (SOAK=-duration 1h: watch the table)

@@ -43,7 +43,7 @@ func main() {
 	flag.DurationVar(&o.Slice, "slice", 300*time.Millisecond, "how long each state is measured")
 	flag.IntVar(&o.Sessions, "sessions", 2, "sessions that execute transactions")
 	flag.StringVar(&o.Cases, "cases", "control,sampled,blocked,exact,trace",
-		"what to measure: these, profile-cpu, profile-offcpu, profile-wall, perf")
+		"what to measure: these, profile-cpu, profile-offcpu, profile-wall, perf; profile-cpu@10 takes 10 samples a second")
 	flag.StringVar(&o.Loads, "loads", "simple,prepared,tpcb", "transactions to execute")
 	flag.DurationVar(&o.Profile, "profile", 20*time.Second, "how long a profile is taken whose own figures are printed")
 	flag.Parse()

@@ -13,17 +13,27 @@ import (
 	"pg_stat_backtrace/worker/waitevent"
 )
 
-// profileServer begins to take a profile of the server, with labels, 99 times a second. The result of stop is how many
-// stacks were taken.
+// modeAndRate splits the name of a profile, such as cpu or cpu@10, into its mode and samples a second (default 99).
+func modeAndRate(name string) (clusterprofile.Mode, float64) {
+	mode, text, _ := strings.Cut(name, "@")
+	rate, err := strconv.ParseFloat(text, 64)
+	if err != nil {
+		rate = clusterprofile.DefaultRate
+	}
+	return clusterprofile.Mode(mode), rate
+}
+
+// profileServer begins to take a profile of the server, with labels. The result of stop is how many stacks were taken.
 func profileServer(
 	ctx context.Context, server *waitevent.Server, _ *load, mode string, r *result,
 ) (stop func() uint64, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	started, ended := make(chan struct{}), make(chan error, 1)
 	var stacks uint64
+	kind, rate := modeAndRate(mode)
 	go func() {
 		_, summary, err := clusterprofile.Collect(ctx, clusterprofile.Options{
-			Cluster: &server.Cluster, Mode: clusterprofile.Mode(mode), Duration: time.Minute,
+			Cluster: &server.Cluster, Mode: kind, Rate: rate, Duration: time.Minute,
 			Started: func() { close(started) },
 		})
 		if summary != nil {
@@ -77,8 +87,9 @@ func perfRecord(
 
 // describeProfile takes one long profile, and prints its own figures.
 func describeProfile(ctx context.Context, o options, server *waitevent.Server, mode string) error {
+	kind, rate := modeAndRate(mode)
 	_, s, err := clusterprofile.Collect(ctx, clusterprofile.Options{
-		Cluster: &server.Cluster, Mode: clusterprofile.Mode(mode), Duration: o.Profile,
+		Cluster: &server.Cluster, Mode: kind, Rate: rate, Duration: o.Profile,
 	})
 	if err != nil {
 		return fmt.Errorf("profile: %w", err)
