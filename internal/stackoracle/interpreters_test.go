@@ -20,6 +20,9 @@ func TestInterpreters(t *testing.T) {
 		{"bash", "-c|echo here; f() { read -r x; }; f"},
 	} {
 		t.Run(i.name, func(t *testing.T) {
+			if strings.Contains(i.arguments, "largepages") && randomStops(t) < 10 {
+				t.Skip("without PGSB_TEST_FULL=1: gdb reads the files of node for long")
+			}
 			need(t, i.name)
 			arguments := strings.Split(i.arguments, "|")
 			if i.name == "perl" { // its program contains bars
