@@ -181,12 +181,15 @@ ends() {
 	echo "${GIVEN_BINDIRS:-${oldest:+$oldest:${newest##*:}:}$([[ -n $oldest ]] || echo "$PG_BIN")}"
 }
 
-# stage_pure runs the packages that compute most of the time. Those below unwind start no goroutines, except dwarf.
+# stage_pure runs the packages that compute most of the time. Those below unwind start no goroutines, except dwarf. The
+# longest ones come first, because they end last.
 stage_pure() {
+	# shellcheck disable=SC2016 # $0 is awk's
+	local order='{ print (/stackoracle$/ ? 0 : /(places|serving)$/ ? 1 : 2), $0 }'
 	two_versions
 	built_debug_postgresql
 	mapfile -t PACKAGES < <(cd "$TOP" && "$GO" list ./... | grep -E '/unwind(/|$)|/internal/' |
-		grep -vE '/internal/e2e$|/unwind/dwarf')
+		grep -vE '/internal/e2e$|/unwind/dwarf' | awk "$order" | sort | cut -d ' ' -f 2)
 	go_tests pure
 }
 
