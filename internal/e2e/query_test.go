@@ -27,7 +27,7 @@ func queries(t *testing.T, s *site) {
 	target := s.connect(t, "asked", "postgres")
 	done := target.later("SELECT asked_sleeps() /* " + secret + " */")
 	s.waits(t, target.pid(), "PgSleep")
-	const newestKnown = 18
+	const newestKnown = 19
 	const level = "PL/pgSQL function asked_sleeps() line 1 at PERFORM"
 	for _, reader := range []string{s.User, "asked", "asked_heir", "asked_stranger", "asked_monitor"} {
 		c := s.connect(t, reader, "postgres")
