@@ -98,7 +98,7 @@ quickstart: ## See it work: a throw-away server, a blocked backend, its stack fr
 	scripts/quickstart.sh
 
 .PHONY: check check-full
-check: ## Run the tests: vet, format, Go, pg_regress, TAP (some 20 minutes)
+check: ## Run the tests: vet, format, Go, pg_regress, TAP (20 to 30 minutes)
 	scripts/check.sh --beside vet,format,pure sql worker regress tap
 
 check-full: ## Run every test to its full extent: also builds, linters, the race detector, every version (two hours)
@@ -107,7 +107,7 @@ check-full: ## Run every test to its full extent: also builds, linters, the race
 	$(MAKE) check-versions
 
 .PHONY: test test-pg
-test: ## Run the quick tests that need no PostgreSQL server (a minute)
+test: ## Run the quick tests that need no PostgreSQL server (minutes; seconds if little has changed)
 	scripts/check.sh test
 
 test-pg: ## Run the quick tests on one version of PostgreSQL (PG_CONFIG, PG_NPM_VERSION)

@@ -23,6 +23,7 @@ func TestEnvironmentOfCallerIgnored(t *testing.T) {
 		}
 		return
 	}
+	_ = pgtest.BinDir(t) // skips where the child would
 	child := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$", "-test.v")
 	child.Env = append(os.Environ(), envChild+"=1", "PGHOST=/nonexistent", "PGPORT=1", "PGSERVICE=nowhere",
 		"PGOPTIONS=-c nonsense=1", "PGCONNECT_TIMEOUT=x", "PGSSLMODE=perhaps", "PGDATABASE=nowhere")

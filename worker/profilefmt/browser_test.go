@@ -39,6 +39,9 @@ func TestMain(m *testing.M) {
 // startBrowser starts Chromium, or skips the test with the reason.
 func startBrowser(t *testing.T) context.Context {
 	t.Helper()
+	if testing.Short() {
+		t.Skip("takes a browser a minute: not with -short")
+	}
 	browser.once.Do(func() {
 		browser.why = "no chromium in PATH"
 		for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
