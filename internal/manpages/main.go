@@ -3,8 +3,8 @@
 //	manpages -version 1.2.0 -date 2026-11-26 FOLDER
 //	manpages -options doc/options.md
 //
-// FOLDER gets man1/*.1 and completions/{bash,zsh,fish}. With -options, only the manual's page of all options is written.
-// The same commands make the same bytes.
+// FOLDER gets man1/*.1 and completions/{bash,zsh,fish}. With -options, only the manual's page of all options is
+// written. The same commands make the same bytes.
 package main
 
 import (

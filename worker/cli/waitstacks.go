@@ -103,13 +103,7 @@ func (f *waitsFlags) printStacks(
 	if collected.Unnamed > 0 {
 		notes = append(notes, fmt.Sprintf("%d stacks are of processes that had ended", collected.Unnamed))
 	}
-	what := fmt.Sprintf("of waits of at least %s", o.Stacks.Longer)
-	switch n := o.Stacks.Every; {
-	case n == 1:
-		what = "of all waits"
-	case n > 1:
-		what = fmt.Sprintf("of one in %d waits, each counted %d times", n, n)
-	}
+	what := whichWaits(o)
 	if collected.Count == 0 {
 		return fmt.Errorf("no stack %s in %s", what, took.Round(time.Millisecond))
 	}
@@ -124,4 +118,15 @@ func (f *waitsFlags) printStacks(
 			waitevent.Sees(info)),
 		Root: []string{"wait_event_type", "wait_event"},
 	})
+}
+
+// whichWaits says which stacks were taken.
+func whichWaits(o waits.Options) string {
+	switch n := o.Stacks.Every; {
+	case n == 1:
+		return "of all waits"
+	case n > 1:
+		return fmt.Sprintf("of one in %d waits, each counted %d times", n, n)
+	}
+	return fmt.Sprintf("of waits of at least %s", o.Stacks.Longer)
 }
