@@ -14,23 +14,28 @@ import (
 )
 
 // modeAndRate splits the name of a profile, such as cpu or cpu@10, into its mode and samples a second (default 99).
-func modeAndRate(name string) (clusterprofile.Mode, float64) {
-	mode, text, _ := strings.Cut(name, "@")
-	rate, err := strconv.ParseFloat(text, 64)
-	if err != nil {
-		rate = clusterprofile.DefaultRate
+func modeAndRate(name string) (mode clusterprofile.Mode, rate float64, err error) {
+	kind, text, given := strings.Cut(name, "@")
+	rate = clusterprofile.DefaultRate
+	if given {
+		if rate, err = strconv.ParseFloat(text, 64); err != nil {
+			return "", 0, fmt.Errorf("the rate of profile-%s: %w", name, err)
+		}
 	}
-	return clusterprofile.Mode(mode), rate
+	return clusterprofile.Mode(kind), rate, nil
 }
 
 // profileServer begins to take a profile of the server, with labels. The result of stop is how many stacks were taken.
 func profileServer(
 	ctx context.Context, server *waitevent.Server, _ *load, mode string, r *result,
 ) (stop func() uint64, err error) {
+	kind, rate, err := modeAndRate(mode)
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	started, ended := make(chan struct{}), make(chan error, 1)
 	var stacks uint64
-	kind, rate := modeAndRate(mode)
 	go func() {
 		_, summary, err := clusterprofile.Collect(ctx, clusterprofile.Options{
 			Cluster: &server.Cluster, Mode: kind, Rate: rate, Duration: time.Minute,
@@ -87,7 +92,10 @@ func perfRecord(
 
 // describeProfile takes one long profile, and prints its own figures.
 func describeProfile(ctx context.Context, o options, server *waitevent.Server, mode string) error {
-	kind, rate := modeAndRate(mode)
+	kind, rate, err := modeAndRate(mode)
+	if err != nil {
+		return err
+	}
 	_, s, err := clusterprofile.Collect(ctx, clusterprofile.Options{
 		Cluster: &server.Cluster, Mode: kind, Rate: rate, Duration: o.Profile,
 	})

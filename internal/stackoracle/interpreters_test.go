@@ -21,7 +21,7 @@ func TestInterpreters(t *testing.T) {
 	} {
 		t.Run(i.name, func(t *testing.T) {
 			if strings.Contains(i.arguments, "largepages") && randomStops(t) < 10 {
-				t.Skip("without PGSB_TEST_FULL=1: gdb reads the files of node for long")
+				t.Skip("without PGSB_TEST_FULL=1: gdb needs a minute for a second node")
 			}
 			need(t, i.name)
 			arguments := strings.Split(i.arguments, "|")

@@ -58,10 +58,11 @@ command checks that the thread did not wake up meanwhile. The kernel samples a
 running thread, which needs CAP_PERFMON, or kernel.perf_event_paranoid of at most
 2. Without the option, this way is taken only if a process cannot be stopped:
 because another program traces it, because it is in uninterruptible sleep, or
-because it is writing its core file. The output says so.
+because it is writing its core file. The output names the reason.
 
-No stack waits for a debuginfod server. What it sends names the stacks of later
-rounds (--repeat) and of later calls. "symbols --fetch" waits for the download.
+No stack waits for a debuginfod server. Downloads run in the background, and their
+names appear in later rounds (--repeat) and later calls. "symbols --fetch" waits
+for the download.
 
 With --goroutines, the goroutines of a Go program, or of a Go library in another
 program, are printed instead of the threads. All are of one stop or of one core
@@ -69,7 +70,7 @@ file. Go 1.16 to 1.26 is supported, with and without symbols.
 
 With --core, all threads of a core file are printed. It may be of another host, of
 x86_64, aarch64, ppc64le, s390x or riscv64. The program and its libraries are
-read from the paths in the core, below --sysroot. A file that is not the one of
+read from the paths in the core, below --sysroot. A file that does not match
 the core is reported, and not used.`
 
 func newCapture() *cobra.Command {
@@ -114,7 +115,7 @@ func newCapture() *cobra.Command {
 	fs.BoolVar(&f.threads, "threads", false,
 		"print all threads of each process, from one stop; with --nonstop, one after another")
 	fs.BoolVar(&f.goroutines, "goroutines", false,
-		"all goroutines of a Go program instead of its threads, in one stop or one core file")
+		"print all goroutines of a Go program instead of its threads, from one stop or one core file")
 	fs.BoolVar(&f.nonStop, "nonstop", false, "do not stop the process")
 	fs.BoolVar(&f.noContext, "no-context", false,
 		"omit the functions, the query and the wait event of a PostgreSQL process")

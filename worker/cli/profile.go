@@ -53,7 +53,8 @@ application_name, query_id, wait_event_type, wait_event, state.
            Total times are exact. Stacks are those of long waits and of some
            short ones.
   wall     both
-Standard error gets the share of samples with all labels, and what is missing.
+The command prints to standard error how many samples have all labels, and how
+many were lost.
 Formats are text, folded, pprof (go tool pprof, Parca, Pyroscope), speedscope and
 html. A file given with -o appears when it is complete.
 

@@ -40,7 +40,7 @@ func TestMain(m *testing.M) {
 func startBrowser(t *testing.T) context.Context {
 	t.Helper()
 	if testing.Short() {
-		t.Skip("takes a browser a minute: not with -short")
+		t.Skip("the browser needs a minute: not with -short")
 	}
 	browser.once.Do(func() {
 		browser.why = "no chromium in PATH"
