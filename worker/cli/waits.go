@@ -48,7 +48,7 @@ Methods (--method):
 
 With --stacks the stacks of waits are copied, named, and printed by wait event: of
 one in N waits (1/N), each of which then stands for N, or of the long ones
-(>10ms). That takes the method exact, and x86_64.
+(>10ms). This needs the method exact, on x86_64.
 
 exact and blocked load programs into the kernel. They need root, or CAP_BPF and
 CAP_PERFMON, and the host's PID namespace. sampled needs the right to read the

@@ -66,7 +66,7 @@ func (f *waitsFlags) printStacks(
 	if !ok {
 		return fmt.Errorf("the method %s copies no stacks", provider.Info().Method)
 	}
-	capturer, err := capture.New(capture.Config{LinesWait: linesWait})
+	capturer, err := capture.New(capture.Config{LinesWait: linesWait, AwaitNames: true})
 	if err != nil {
 		return err
 	}

@@ -260,7 +260,7 @@ func (b *builder) location(space *capture.StackSpace, frames []trace.Frame) *pro
 	}
 	for i := range frames {
 		f := &frames[i]
-		loc.Line = append(loc.Line, profile.Line{Function: b.function(frameName(f), f.File), Line: int64(f.Line)})
+		loc.Line = append(loc.Line, profile.Line{Function: b.function(f.Label(), f.File), Line: int64(f.Line)})
 	}
 	loc.ID = uint64(len(b.profile.Location) + 1)
 	b.profile.Location = append(b.profile.Location, loc)
@@ -297,18 +297,6 @@ func (b *builder) special(name string) *profile.Location {
 		loc.Line = []profile.Line{{Function: b.function(name, "")}}
 	}
 	return loc
-}
-
-// frameName is the function, or the module and the offset with what else is known.
-func frameName(f *trace.Frame) string {
-	if f.Function != "" {
-		return f.Function
-	}
-	name := fmt.Sprintf("%s+0x%x", f.Module, f.Offset)
-	if f.Note != "" {
-		name += " [" + f.Note + "]"
-	}
-	return name
 }
 
 func (b *builder) function(name, file string) *profile.Function {

@@ -343,7 +343,7 @@ func TestStacksEqualCaptures(t *testing.T) {
 		var want []string
 		for i := range tr.Threads[0].Frames {
 			f := &tr.Threads[0].Frames[i]
-			want = append(want, fmt.Sprintf("%s at 0x%x in %s", frameName(f), f.Address, f.BuildID))
+			want = append(want, fmt.Sprintf("%s at 0x%x in %s", f.Label(), f.Address, f.BuildID))
 		}
 		seen := false
 		for _, s := range p.Sample {

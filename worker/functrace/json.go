@@ -57,7 +57,7 @@ func stackTrace(th *trace.Thread, t *Traced) []string {
 	list := make([]string, len(frames))
 	for i := range frames {
 		f := &frames[i]
-		list[i] = frameName(f)
+		list[i] = f.Label()
 		switch {
 		case f.File != "":
 			list[i] += fmt.Sprintf(" (%s:%d)", f.File, f.Line)
@@ -69,7 +69,7 @@ func stackTrace(th *trace.Thread, t *Traced) []string {
 		}
 		for j := i + 1; j < len(frames); j++ {
 			if !frames[j].Inlined {
-				list[i] += " [inlined in " + frameName(&frames[j]) + "]"
+				list[i] += " [inlined in " + frames[j].Label() + "]"
 				break
 			}
 		}

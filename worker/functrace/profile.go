@@ -2,14 +2,12 @@ package functrace
 
 import (
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/google/pprof/profile"
 
 	"pg_stat_backtrace/worker/stackprofile"
-	"pg_stat_backtrace/worker/trace"
 	"pg_stat_backtrace/worker/visible"
 )
 
@@ -46,12 +44,7 @@ func (s *StackResult) sample(b *stackprofile.Builder, function string) *profile.
 		out.Location = []*profile.Location{b.Named(function)}
 		return out
 	}
-	th := *s.Thread
-	th.Frames = slices.Clone(th.Frames)
-	for i := range th.Frames {
-		th.Frames[i].Function = frameName(&th.Frames[i])
-	}
-	out.Location = b.Stack(&th)
+	out.Location = b.Stack(s.Thread)
 	return out
 }
 
@@ -87,15 +80,4 @@ func (f *Traced) label() string {
 		name += " (" + f.Module + ")"
 	}
 	return visible.Line(name)
-}
-
-// frameName is the name of a frame: without an offset, except where no symbol covers the address.
-func frameName(f *trace.Frame) string {
-	switch {
-	case f.Function != "":
-		return f.Function
-	case f.Note != "":
-		return fmt.Sprintf("%s+%#x [%s]", f.Module, f.Offset, f.Note)
-	}
-	return fmt.Sprintf("%s+%#x", f.Module, f.Offset)
 }

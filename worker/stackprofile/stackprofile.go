@@ -4,7 +4,6 @@
 package stackprofile
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -55,7 +54,7 @@ func (b *Builder) Stack(t *trace.Thread) []*profile.Location {
 func (b *Builder) location(frames []trace.Frame) *profile.Location {
 	words := make([]string, 0, 2*len(frames))
 	for i := range frames {
-		words = append(words, strconv.FormatUint(frames[i].Address, 16), nameOf(&frames[i]))
+		words = append(words, strconv.FormatUint(frames[i].Address, 16), frames[i].Label())
 	}
 	key := strings.Join(words, ";")
 	if l := b.locations[key]; l != nil {
@@ -73,16 +72,8 @@ func (b *Builder) location(frames []trace.Frame) *profile.Location {
 	return l
 }
 
-// nameOf is the name of a frame without its offset, except where no symbol covers the address.
-func nameOf(f *trace.Frame) string {
-	if f.Function != "" {
-		return f.Function
-	}
-	return fmt.Sprintf("%s+0x%x", f.Module, f.Offset)
-}
-
 func (b *Builder) function(f *trace.Frame) *profile.Function {
-	name := nameOf(f)
+	name := f.Label()
 	key := profile.Function{Name: name, Filename: f.File}
 	if known := b.functions[key]; known != nil {
 		return known

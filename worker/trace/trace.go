@@ -2,7 +2,10 @@
 // and package render prints it. It depends on neither.
 package trace
 
-import "time"
+import (
+	"fmt"
+	"time"
+)
 
 // A Trace is the named stack of a process at one time.
 type Trace struct {
@@ -109,6 +112,18 @@ type Frame struct {
 	Levels []Level
 	// Note is a remark: how the frame was found if not by call frame information, or that it is a signal trampoline.
 	Note string
+}
+
+// Label returns the frame's function. If no symbol covers the address, it returns the module and the offset, and the
+// note in brackets: "postgres+0x467a3d [static, in lock.c]". Profiles and lists of calls name frames so.
+func (f *Frame) Label() string {
+	switch {
+	case f.Function != "":
+		return f.Function
+	case f.Note != "":
+		return fmt.Sprintf("%s+%#x [%s]", f.Module, f.Offset, f.Note)
+	}
+	return fmt.Sprintf("%s+%#x", f.Module, f.Offset)
 }
 
 // Name returns the frame's function or, if no symbol covers the address, its module.

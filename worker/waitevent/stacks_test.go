@@ -3,6 +3,7 @@ package waitevent
 import (
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -52,7 +53,7 @@ func TestStacks(t *testing.T) {
 					defer provider.Close()
 					w := watched{w.Server, w.server, provider}
 					c := w.server.Connect(t, "postgres", "postgres")
-					capturer, err := capture.New(capture.Config{})
+					capturer, err := capture.New(capture.Config{AwaitNames: true, LinesWait: time.Minute})
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -86,7 +87,10 @@ func checkSleeps(t *testing.T, p *profile.Profile, name string, row Row) {
 		count, total = count+s.Value[0], total+s.Value[1]
 		var names []string
 		for _, l := range s.Location {
-			names = append(names, l.Line[len(l.Line)-1].Function.Name)
+			name := l.Line[len(l.Line)-1].Function.Name
+			if names = append(names, name); strings.HasPrefix(name, "postgres+0x") && !strings.HasSuffix(name, "]") {
+				t.Errorf("%s has no note, such as the file that it is in", name)
+			}
 		}
 		if !slices.Contains(names, "pg_sleep") || names[len(names)-1] != "_start" || len(s.Label["query_id"]) != 1 {
 			t.Errorf("%q, %v", names, s.Label)
