@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only OR PostgreSQL
 //go:build ignore
 
 /*
@@ -19,7 +20,7 @@
  */
 #include "helpers.h"
 
-char LICENSE[] SEC("license") = "Dual MIT/GPL";
+char LICENSE[] SEC("license") = "GPL";
 
 #define REG(c, field) (*(volatile unsigned long *)&(c)->field)
 

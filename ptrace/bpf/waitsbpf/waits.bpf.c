@@ -1,3 +1,4 @@
+// SPDX-License-Identifier: GPL-2.0-only OR PostgreSQL
 //go:build ignore
 
 /* Times the wait events of a PostgreSQL server, from the kernel.
@@ -14,7 +15,7 @@
  * These instructions may be used under the MIT License. */
 #include "helpers.h"
 
-char LICENSE[] SEC("license") = "Dual MIT/GPL";
+char LICENSE[] SEC("license") = "GPL";
 
 /* The server, set by user space before the programs are loaded. Addresses are those of a child of the postmaster. */
 const volatile u32 postmaster = 0;      /* its process id */
