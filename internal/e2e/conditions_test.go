@@ -153,8 +153,8 @@ var conditions = []condition{
 	{
 		name: "postmaster", level: fault, state: "42501",
 		message: "cannot capture the backtrace of the postmaster, process %d",
-		detail:  "No connection is accepted, and no process started or restarted, while the postmaster stands still.",
-		hint:    `On the server's host, "pg_stat_backtrace capture" captures any process.`,
+		detail:  "No connection is accepted, and no process started or restarted, while the postmaster is stopped.",
+		hint:    `On the server's host, "pg_stat_backtrace capture --nonstop" captures the postmaster without stopping it.`,
 	},
 	{
 		name: "bad setting", level: fault, state: "22023", message: `invalid value for parameter "pg_stat_backtrace.%s": %q`,

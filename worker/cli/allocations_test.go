@@ -107,7 +107,7 @@ func TestAllocations(t *testing.T) {
 	raw, blocks, bytes := trace("pprof")
 	checkHeapProfile(t, raw, blocks, bytes)
 
-	page, _, _ := trace("html", "--sample", "alloc_space")
+	page, _, _ := trace("html", "--sample-type", "alloc_space")
 	if !strings.Contains(page, "<html") || !strings.Contains(page, "PrepareQuery") {
 		t.Errorf("%.1000s", page)
 	}
@@ -199,7 +199,7 @@ func TestAllocationsMisused(t *testing.T) {
 		"two processes": {[]string{"1", "2"}, 2, "give one process id"},
 		"budget":        {[]string{"--max-overhead", "120%", "1"}, 2, "--max-overhead must be"},
 		"format":        {[]string{"-f", "json", "1"}, 2, "--format must be one of text, folded"},
-		"sample":        {[]string{"--sample", "cpu", "1"}, 2, "--sample must be one of"},
+		"sample type":   {[]string{"--sample-type", "cpu", "1"}, 2, "--sample-type must be one of"},
 		"snip":          {[]string{"--pre", "2", "1"}, 2, "require --format compressed"},
 		"no process":    {[]string{"4194305"}, 1, "process 4194305 does not exist"},
 	} {

@@ -14,8 +14,8 @@ func newDoctor(version string) *cobra.Command {
 		Short: "Say whether captures will work here, and what to do if not",
 		Long: `Check the kernel's settings, the rights of this user, the server, the worker, the
 extension, and the server's symbols. Capture one process of the server. Print a
-line for each finding, with its remedy. Run the command as the user that runs the
-worker. The exit status is 1 if captures will not work.`,
+line for each finding, with its remedy. Run the command as root, or as the user that
+runs the worker. The exit status is 1 if captures will not work.`,
 		Example: `  pg_stat_backtrace doctor -D /var/lib/postgresql/15/main
   pg_stat_backtrace doctor "host=/run/postgresql dbname=app"`,
 		Args: usageArgs(cobra.MaximumNArgs(1)),

@@ -34,7 +34,7 @@ type clusterFlags struct {
 // onlyWithDirectory are flags that need -D.
 //
 //nolint:gochecknoglobals // a table
-var onlyWithDirectory = []string{"mode", "query-id", "user", "database", "backend-type", "by"}
+var onlyWithDirectory = []string{"mode", "query-id", "user", "database", "backend-type", "group-by"}
 
 func (f *clusterFlags) add(cmd *cobra.Command) {
 	fs := cmd.Flags()
@@ -47,12 +47,12 @@ func (f *clusterFlags) add(cmd *cobra.Command) {
 	fs.StringSliceVar(&f.databases, "database", nil, "with -D: only processes in the database `NAME`")
 	fs.StringSliceVar(&f.backendTypes, "backend-type", nil,
 		"with -D: only processes of this `TYPE`, such as \"client backend\"")
-	fs.StringSliceVar(&f.by, "by", []string{clusterprofile.LabelBackendType},
+	fs.StringSliceVar(&f.by, "group-by", []string{clusterprofile.LabelBackendType},
 		"with -D, formats text and folded: `LABELS` to show as outermost frames, such as backend_type,query_id")
 	_ = cmd.MarkFlagDirname("pgdata")
 	_ = cmd.RegisterFlagCompletionFunc("mode",
 		cobra.FixedCompletions(clusterprofile.Modes(), cobra.ShellCompDirectiveNoFileComp))
-	_ = cmd.RegisterFlagCompletionFunc("by",
+	_ = cmd.RegisterFlagCompletionFunc("group-by",
 		cobra.FixedCompletions(clusterprofile.Labels(), cobra.ShellCompDirectiveNoFileComp))
 }
 
@@ -85,7 +85,7 @@ func (f *profileFlags) checkCluster(cmd *cobra.Command, args []string) error {
 	}
 	for _, name := range f.cluster.by {
 		if !slices.Contains(clusterprofile.Labels(), name) {
-			return fmt.Errorf("--by: no label %q: choose from %s", name, strings.Join(clusterprofile.Labels(), ", "))
+			return fmt.Errorf("--group-by: no label %q: choose from %s", name, strings.Join(clusterprofile.Labels(), ", "))
 		}
 	}
 	_, err := f.cluster.filter()

@@ -76,7 +76,7 @@ func TestProfileServer(t *testing.T) {
 		}
 	}
 	status, stdout, stderr = run(t, "profile", "-D", server.DataDir, "--duration", "2s", "--format", "folded",
-		"--by", "backend_type,state")
+		"--group-by", "backend_type,state")
 	if status != 0 || !regexp.MustCompile(`(?m)^client_backend;active;_start;.*PostgresMain;.* \d+$`).MatchString(stdout) {
 		t.Errorf("status %d, %q, %q", status, stdout, stderr)
 	}
@@ -104,7 +104,7 @@ func TestProfileServerUse(t *testing.T) {
 		{"-D . --query-id x", `"x" is not a query id`},
 		{"-D . --rate 0.5", "from 1 to 1000"},
 		{"-D . --running", "--mode cpu"},
-		{"-D . --by colour", `no label "colour"`},
+		{"-D . --group-by colour", `no label "colour"`},
 		{"-D . --duration 48h", "at most 24h"},
 	} {
 		status, stdout, stderr := run(t, append([]string{"profile"}, strings.Fields(c.args)...)...)

@@ -18,7 +18,8 @@ const workerLong = `Serve the SQL functions of the extension, and on a primary t
 pg_request_backtrace(), for all databases of one server, primary or standby.
 Each server has one worker. It runs as the server's operating system user. A
 worker that is started as root becomes that user and keeps CAP_SYS_PTRACE. It
-also keeps CAP_PERFMON where kernel.perf_event_paranoid is above 2.
+also keeps CAP_PERFMON where kernel.perf_event_paranoid is above 2, and CAP_BPF and
+CAP_PERFMON with options that load programs into the kernel.
 
 CONNSTRING is a libpq connection string or URI. Parameters that it does not have
 come from a service file, from the PG* environment variables, or from libpq's
