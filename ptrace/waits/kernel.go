@@ -290,9 +290,7 @@ func (k *kernel) process(slot *waitsbpf.Slot) Process {
 		p.Overflow = slot.Overflow
 	}
 	if slot.Since != 0 {
-		if took := monotonic() - slot.Since; int64(took) > 0 {
-			events.at(slot.Waiting).addWait(time.Duration(took))
-		}
+		p.wait(events, slot.Waiting, max(slot.Since, slot.ResetAt))
 	}
 	p.Events = events.list()
 	return p
@@ -342,7 +340,7 @@ func (k *kernel) Reset(pid int) bool {
 }
 
 func (k *kernel) reset(i int) {
-	k.programs.Reset(i)
+	k.programs.Reset(i, monotonic())
 	delete(k.tallies, i)
 	k.resets[int(k.buffer.Pid)]++
 }

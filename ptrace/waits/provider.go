@@ -91,7 +91,10 @@ func (e *Event) addWait(took time.Duration) {
 type Process struct {
 	// PID is the process id in this process's PID namespace, Slot the index of its PGPROC.
 	PID, Slot int
-	Events    []Event
+	// Events includes the wait in progress.
+	Events []Event
+	// InProgress is the wait in progress; Calls is 0 if there is none. Methods without Info.Counts do not set it.
+	InProgress Event
 	// Overflow counts waits that are missing because the process waited for more events than there is room for.
 	Overflow uint64
 	// Resets is how often the figures were reset.
@@ -126,6 +129,28 @@ type Snapshot struct {
 	// Ended are the figures of all processes that have ended and are not in Processes.
 	Ended []Event
 	Lost  Lost
+}
+
+// wait adds the wait in progress, which began at a time of CLOCK_MONOTONIC, to the process and its figures.
+func (p *Process) wait(figures table, event uint32, began uint64) {
+	took := monotonic() - began
+	if int64(took) <= 0 {
+		return
+	}
+	p.InProgress = Event{ID: event}
+	p.InProgress.addWait(time.Duration(took))
+	figures.at(event).add(&p.InProgress)
+}
+
+// InProgress adds up the waits in progress.
+func (s *Snapshot) InProgress() []Event {
+	sums := make(table)
+	for i := range s.Processes {
+		if e := &s.Processes[i].InProgress; e.Calls > 0 {
+			sums.at(e.ID).add(e)
+		}
+	}
+	return sums.list()
 }
 
 // Totals adds up the events of all processes.

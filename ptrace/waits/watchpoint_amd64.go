@@ -242,12 +242,13 @@ func (w *watchpoint) Snapshot() (*Snapshot, error) {
 	ended := err != nil || stat.StartTime != w.start
 	events := make(table)
 	events.addAll(w.events.list())
-	if took := monotonic() - w.began; w.waiting != 0 && !ended && int64(took) > 0 {
-		events.at(w.waiting).addWait(time.Duration(took))
+	p := Process{PID: w.pid, Resets: w.resets, Ended: ended}
+	if w.waiting != 0 && !ended {
+		p.wait(events, w.waiting, w.began)
 	}
+	p.Events = events.list()
 	return &Snapshot{
-		At: time.Now(), Since: w.since, Lost: Lost{Missed: w.lost + w.undecoded},
-		Processes: []Process{{PID: w.pid, Events: events.list(), Resets: w.resets, Ended: ended}},
+		At: time.Now(), Since: w.since, Lost: Lost{Missed: w.lost + w.undecoded}, Processes: []Process{p},
 	}, nil
 }
 
@@ -266,7 +267,7 @@ func (w *watchpoint) ResetAll() error {
 	w.drain()
 	w.events, w.lost, w.undecoded = make(table), 0, 0
 	w.resets++
-	w.since = time.Now()
+	w.since, w.began = time.Now(), monotonic()
 	return nil
 }
 

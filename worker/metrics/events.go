@@ -23,14 +23,32 @@ type event struct{ class, name string }
 
 // total is what a series has counted since the worker started.
 type total struct {
-	calls   uint64
+	// time includes the waits in progress. The other figures are those of the waits that have ended: a histogram cannot
+	// take back a wait that has moved to the next bucket.
 	time    time.Duration
+	calls   uint64
+	ended   time.Duration
 	buckets [waits.Buckets]uint64
+}
+
+// totalOf returns the figures of a row. Open are its waits in progress; nil: none.
+func totalOf(row *waitevent.Row, open *waits.Event) total {
+	t := total{time: row.Total, calls: row.Calls, ended: row.Total, buckets: row.Buckets}
+	if open == nil {
+		return t
+	}
+	t.calls -= open.Calls
+	t.ended -= open.Total
+	for i, n := range open.Buckets {
+		t.buckets[i] -= n
+	}
+	return t
 }
 
 func (t *total) add(o *total) {
 	t.calls += o.calls
 	t.time += o.time
+	t.ended += o.ended
 	for i, n := range o.buckets {
 		t.buckets[i] += n
 	}
@@ -44,6 +62,9 @@ func (t *total) growth(before *total) (g total) {
 	}
 	if t.time > before.time {
 		g.time = t.time - before.time
+	}
+	if t.ended > before.ended {
+		g.ended = t.ended - before.ended
 	}
 	for i, n := range t.buckets {
 		if n > before.buckets[i] {
@@ -89,9 +110,13 @@ func (e *events) update() {
 		clear(e.last)
 	}
 	e.method, e.counts = read.Report.Info.Method, read.Report.Info.Counts
+	open := make(map[uint32]*waits.Event)
+	for i := range read.Report.InProgress {
+		open[read.Report.InProgress[i].ID] = &read.Report.InProgress[i]
+	}
 	for i := range read.Report.Rows {
 		row := &read.Report.Rows[i]
-		now := total{calls: row.Calls, time: row.Total, buckets: row.Buckets}
+		now := totalOf(row, open[row.ID])
 		before := e.last[row.ID]
 		grown := now.growth(&before)
 		e.last[row.ID] = now
@@ -192,7 +217,7 @@ func (h histogram) Write(out *dto.Metric) error {
 			positive[i-secondBucket] = int64(n)
 		}
 	}
-	made, err := prometheus.NewConstNativeHistogram(h.desc, count, h.time.Seconds(), positive, nil, 0, 0, 0, time.Time{},
+	made, err := prometheus.NewConstNativeHistogram(h.desc, count, h.ended.Seconds(), positive, nil, 0, 0, 0, time.Time{},
 		h.labels...)
 	if err != nil {
 		return err

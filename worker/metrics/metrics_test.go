@@ -290,6 +290,43 @@ func TestWaitCountersOnlyGrow(t *testing.T) {
 	}
 }
 
+// TestWaitInProgressCountsOnce: a wait counts when it has ended, once, in the bucket of its whole duration. Its time
+// counts before.
+func TestWaitInProgressCountsOnce(t *testing.T) {
+	var now Waits
+	m := New(Config{Waits: func() (Waits, bool) { return now, true }})
+	figures := func(took time.Duration) waits.Event {
+		e := waits.Event{ID: 0x03000001, Calls: 1, Total: took}
+		e.Buckets[waits.Bucket(took)] = 1
+		return e
+	}
+	check := func(took time.Duration, ended bool) {
+		t.Helper()
+		e := figures(took)
+		now.Report = waitevent.Report{
+			Info: waits.Info{Method: waits.Exact, Counts: true},
+			Rows: []waitevent.Row{{Event: e, Type: "Lock", Name: "transactionid", Known: true}},
+		}
+		var calls uint64
+		if calls = 1; !ended {
+			calls, now.Report.InProgress = 0, []waits.Event{e}
+		}
+		const labels = `{event="transactionid",type="Lock"}`
+		got := series(t, m)
+		if got["waits_total"+labels] != float64(calls) || got["wait_seconds_total"+labels] != took.Seconds() {
+			t.Errorf("after %s: got %v", took, got)
+		}
+		h := families(t, m)["wait_event_duration_seconds"].GetMetric()[0].GetHistogram()
+		if h.GetSampleCount() != calls || h.GetSampleSum() != float64(calls)*took.Seconds() {
+			t.Errorf("after %s: histogram %v", took, h)
+		}
+	}
+	for took := time.Millisecond; took < time.Minute; took *= 2 {
+		check(took, false)
+	}
+	check(time.Minute, true)
+}
+
 // TestSessions: a series stays at 0 when no session belongs to it any more.
 func TestSessions(t *testing.T) {
 	var failure error

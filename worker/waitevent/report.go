@@ -15,6 +15,8 @@ type Report struct {
 	// Since is when the figures began.
 	Since time.Time
 	Rows  []Row
+	// InProgress are the waits in progress, which Rows includes.
+	InProgress []waits.Event
 	// Ended are the figures of ended processes; only Timer.Report sets it.
 	Ended []Row
 	// Processes are the figures of each process.
@@ -53,7 +55,7 @@ func (s *Server) NewReport(info waits.Info, snapshot *waits.Snapshot, title func
 			return !slices.Contains(pids, p.PID)
 		})
 	}
-	r.Rows = s.rows(some.Totals())
+	r.Rows, r.InProgress = s.rows(some.Totals()), some.InProgress()
 	for _, p := range some.Processes {
 		r.Processes = append(r.Processes, ProcessRows{
 			PID: p.PID, Title: title(p.PID), Ended: p.Ended, Rows: s.rows(p.Events), Slot: p.Slot,

@@ -404,6 +404,52 @@ func TestReset(t *testing.T) {
 	})
 }
 
+// TestResetDuringWait: of a wait that is in progress at a reset, only the part after it counts, before and after the
+// wait's end.
+func TestResetDuringWait(t *testing.T) {
+	eachMethod(t, func(t *testing.T, bin string, method waits.Options) {
+		w := watch(t, bin, pgtest.Options{}, method)
+		c := w.server.Connect(t, "postgres", "postgres")
+		ended := make(chan error, 1)
+		go func() {
+			_, err := c.Exec(t.Context(), "SELECT pg_sleep(1)")
+			ended <- err
+		}()
+		pgtest.Wait(t, "the sleep", func() bool { return w.totals(t)["Timeout/PgSleep"].Total > 500*time.Millisecond })
+		reset := time.Now()
+		if err := w.provider.ResetAll(); err != nil {
+			t.Fatal(err)
+		}
+		check := func(what string) time.Duration {
+			t.Helper()
+			s, err := w.provider.Snapshot()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var slept time.Duration
+			for i := range s.Processes {
+				for _, e := range s.Processes[i].Events {
+					if most := time.Since(reset); e.Total > most || e.Longest > most {
+						t.Errorf("%s: process %d waited %s for event %#x, longest %s, in %s since the reset", what,
+							s.Processes[i].PID, e.Total, e.ID, e.Longest, most)
+					}
+					if _, name, _ := w.Names.Name(e.ID); name == "PgSleep" {
+						slept = e.Total
+					}
+				}
+			}
+			return slept
+		}
+		check("during the wait")
+		if err := <-ended; err != nil {
+			t.Fatal(err)
+		}
+		if slept := check("after the wait"); slept == 0 {
+			t.Error("nothing of the wait counts")
+		}
+	})
+}
+
 // TestServerGone expects an error once the server has been restarted, or has ended.
 func TestServerGone(t *testing.T) {
 	for _, method := range []waits.Method{waits.Blocked, waits.Exact, waits.Sampled} {

@@ -421,7 +421,10 @@ func (p *Programs) Read(i int, into *Slot) bool {
 func Holds(s *Slot) bool { return s.Generation == s.WantedGeneration }
 
 // Reset clears a slot: the programs do so before they write to it again, and until then Holds is false.
-func (p *Programs) Reset(i int) { atomic.AddUint32(&p.slots[i].WantedGeneration, 1) }
+func (p *Programs) Reset(i int, now uint64) {
+	atomic.StoreUint64(&p.slots[i].ResetAt, now)
+	atomic.AddUint32(&p.slots[i].WantedGeneration, 1)
+}
 
 // SetTraced has the programs report every wait of a process, or ends that.
 func (p *Programs) SetTraced(i int, on bool) {

@@ -58,6 +58,7 @@ struct slot {
 	u32 generation;        /* of the figures; they are void if it is not the wanted one */
 	u32 wanted_generation; /* user space writes this, to reset */
 	u32 traced;            /* user space writes this */
+	u64 reset_at;          /* user space writes this: the part of a wait before it does not count */
 	u64 overflow;          /* waits for which there was no room */
 	u64 status;            /* the address of the process's entry in pg_stat_activity, 0: not known yet */
 	u64 started;           /* st_activity_start_timestamp of the last statement seen, and whether it was seen to end */
@@ -469,19 +470,19 @@ static __always_inline void begin(u32 pid, u64 now, bool only_io)
 	s->since = now;
 }
 
-/* end accounts for the wait in progress. */
+/* end accounts for the wait in progress. Its record has the whole duration, also if the figures were reset meanwhile. */
 static __always_inline void end(struct slot *s, u64 now)
 {
 	u64 query = s->query;
-	u64 ns = now - s->since;
+	u64 since = s->since, counted_from = since < s->reset_at ? s->reset_at : since;
+	u64 ns = now > since ? now - since : 0;
+	u64 counted = now > counted_from ? now - counted_from : 0;
 	u32 event = s->waiting;
 
-	if ((s64)ns < 0)
-		ns = 0;
 	s->since = 0;
-	add(s, event, ns);
+	add(s, event, counted);
 	if (query)
-		add_query(query, event, ns);
+		add_query(query, event, counted);
 	if (is_traced(s))
 		emit(s, KIND_WAIT, event, now, ns, query);
 }

@@ -53,6 +53,7 @@ type waitsSlot struct {
 	Generation       uint32
 	WantedGeneration uint32
 	Traced           uint32
+	ResetAt          uint64
 	Overflow         uint64
 	Status           uint64
 	Started          uint64
