@@ -51,7 +51,6 @@ func (c *collector) profile(ctx context.Context) *profile.Profile {
 			PeriodType: &profile.ValueType{Type: string(c.options.Mode), Unit: "nanoseconds"},
 			Period:     int64(float64(time.Second) / c.options.Rate), TimeNanos: c.began.UnixNano(),
 			DurationNanos: c.summary.Took.Nanoseconds(),
-			Comments:      append([]string{"pg_stat_backtrace: " + c.summary.Server}, c.summary.Notes()...),
 		},
 	}
 	if c.options.Mode != OffCPU {
@@ -60,6 +59,7 @@ func (c *collector) profile(ctx context.Context) *profile.Profile {
 	if c.options.Mode != CPU {
 		b.addOff()
 	}
+	b.profile.Comments = append([]string{"pg_stat_backtrace: " + c.summary.Server}, c.summary.Notes()...)
 	slices.SortStableFunc(b.profile.Sample, func(x, y *profile.Sample) int {
 		return cmp.Compare(y.Value[len(y.Value)-1], x.Value[len(x.Value)-1])
 	})
@@ -133,7 +133,7 @@ func (p *profiledProcess) fallback() identity {
 	if p.known {
 		return p.identity
 	}
-	return identity{pid: p.pid}
+	return identity{pid: p.serverPID}
 }
 
 // addOff adds time off the processor. The time of each kind of wait is the kernel's, and its stacks say how it is
@@ -214,6 +214,7 @@ func (b *builder) add(space *capture.StackSpace, th *trace.Thread, l *labels, n 
 		s.Location = b.stack(space, th)
 	}
 	c.summary.Samples += n
+	c.summary.Time += on + off
 	b.profile.Sample = append(b.profile.Sample, s)
 }
 

@@ -75,16 +75,15 @@ type collector struct {
 	summary Summary
 	began   time.Time
 
-	base       *capture.StackSpace   // of the postmaster: its children have the same mappings and more
-	spaces     []*capture.StackSpace // all
-	byPID      map[int]*profiledProcess
-	processes  []*profiledProcess
-	cpu        map[stackKey]int
-	off        map[waitKey]*waitTime
-	databases  map[uint32]string
-	users      map[uint32]string
-	serverPIDs map[int]int
-	err        error // of a record
+	base      *capture.StackSpace   // of the postmaster: its children have the same mappings and more
+	spaces    []*capture.StackSpace // all
+	byPID     map[int]*profiledProcess
+	processes []*profiledProcess
+	cpu       map[stackKey]int
+	off       map[waitKey]*waitTime
+	databases map[uint32]string
+	users     map[uint32]string
+	err       error // of a record
 }
 
 // newCollector finds the server and loads the programs.
@@ -113,7 +112,7 @@ func newCollector(o *Options) (*collector, error) {
 		options: *o, server: s, byPID: make(map[int]*profiledProcess),
 		stacks: o.Capturer.StackNamer(capture.StackNamerOptions{MaxFrames: o.MaxFrames, CompleteLater: true}),
 		cpu:    make(map[stackKey]int), off: make(map[waitKey]*waitTime), databases: make(map[uint32]string),
-		users: make(map[uint32]string), serverPIDs: make(map[int]int),
+		users:   make(map[uint32]string),
 		summary: Summary{Mode: o.Mode, Rate: o.Rate, Server: cluster.String()},
 	}
 	maps, err := procfs.Maps(cluster.PostmasterPID)
@@ -149,13 +148,13 @@ func (c *collector) run(ctx context.Context) error {
 	}
 	err := c.loop(ctx)
 	if err == nil {
-		err = c.lookAtSleepers(0) // each process that sleeps now has a stack
+		err = c.lookAtSleepers(0, time.Second) // each process that sleeps now has a stack
 	}
 	c.sampler.Stop()
 	end := clusterbpf.Now()
 	c.summary.Took = time.Since(c.began)
 	if err == nil {
-		err = c.fetch()
+		err = c.fetchUntil(time.Now().Add(time.Hour)) // the rest of the ring
 	}
 	if err == nil {
 		err = c.finish(end)
@@ -209,7 +208,7 @@ func (c *collector) loop(ctx context.Context) error {
 		if err := c.fetch(); err != nil {
 			return err
 		}
-		if err := c.lookAtSleepers(longWait); err != nil {
+		if err := c.lookAtSleepers(longWait, interval/2); err != nil {
 			return err
 		}
 		if n%int(time.Second/interval) != 0 {
@@ -244,14 +243,18 @@ func (c *collector) expensive() (bool, error) {
 	return err == nil && float64(n.Time) > limit, err
 }
 
-// fetch takes over the samples that are there.
-func (c *collector) fetch() error {
-	_, err := c.sampler.Read(c.add)
+// fetch takes over the samples that are there. Where samples come faster than they can be named, it leaves the rest for
+// the next time, so that the limits of a profile hold.
+func (c *collector) fetch() error { return c.fetchUntil(time.Now().Add(interval)) }
+
+func (c *collector) fetchUntil(end time.Time) error {
+	_, err := c.sampler.Read(end, c.add)
 	return errors.Join(err, c.err)
 }
 
-// lookAtSleepers takes stacks of waits that take so long already and of which there is none yet.
-func (c *collector) lookAtSleepers(least time.Duration) error {
+// lookAtSleepers takes stacks of waits that take so long already and of which there is none yet. After the time most it
+// leaves the rest for the next call.
+func (c *collector) lookAtSleepers(least, most time.Duration) error {
 	if c.options.Mode == CPU {
 		return nil
 	}
@@ -259,7 +262,7 @@ func (c *collector) lookAtSleepers(least time.Duration) error {
 	if err != nil {
 		return err
 	}
-	now, looked := clusterbpf.Now(), 0
+	now, looked, end := clusterbpf.Now(), 0, time.Now().Add(most)
 	for i := range list {
 		p := &list[i]
 		if p.Running || p.HasStack || p.Since+uint64(least) > now {
@@ -267,6 +270,9 @@ func (c *collector) lookAtSleepers(least time.Duration) error {
 		}
 		if err := c.sampler.ReadSleeper(p.PID); err != nil {
 			return err
+		}
+		if time.Now().After(end) {
+			break
 		}
 		if looked++; looked%sleepersAtOnce == 0 {
 			if err := c.fetch(); err != nil {

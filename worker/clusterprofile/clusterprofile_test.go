@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -16,6 +17,7 @@ import (
 
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
+	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // collect takes a profile. Where this host cannot do it the test is skipped.
@@ -31,6 +33,9 @@ func collect(ctx context.Context, t *testing.T, o Options) (*profile.Profile, *S
 	if err := p.CheckValid(); err != nil {
 		t.Fatal(err)
 	}
+	if notes := s.Notes(); len(p.Comments) == 0 || !slices.Equal(p.Comments[1:], notes) {
+		t.Errorf("the profile says %q, its summary %q", p.Comments, notes)
+	}
 	t.Logf("%+v", *s)
 	return p, s
 }
@@ -41,6 +46,28 @@ func label(s *profile.Sample, name string) string {
 		return ""
 	}
 	return s.Label[name][0]
+}
+
+// TestEndedProcessIsNoSleeper: a process that has ended, and that its parent has not reaped yet, is in no sample.
+func TestEndedProcessIsNoSleeper(t *testing.T) {
+	server := pgtest.Start(t, pgtest.BinDir(t), pgtest.Options{})
+	conn := server.Connect(t, "postgres", "postgres")
+	pid := int(conn.PgConn().PID())
+	if err := syscall.Kill(server.PostmasterPID(), syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = syscall.Kill(server.PostmasterPID(), syscall.SIGCONT) }()
+	_ = conn.Close(t.Context())
+	pgtest.Wait(t, "the session's end", func() bool {
+		stat, err := procfs.ReadStat(pid)
+		return err == nil && stat.State == 'Z'
+	})
+	p, _ := collect(context.Background(), t, Options{DataDir: server.DataDir, Mode: Wall, Duration: 300 * time.Millisecond})
+	for _, s := range p.Sample {
+		if label(s, LabelPID) == strconv.Itoa(pid) {
+			t.Errorf("a sample of process %d, which has ended: %v %v", pid, s.Label, s.Value)
+		}
+	}
 }
 
 // TestNamesAreUTF8 expects that names in another encoding do not make a profile invalid.

@@ -13,14 +13,17 @@ import (
 
 // profiledProcess is one process of the server.
 type profiledProcess struct {
-	pid     int
-	started uint64 // ns since boot; 0: not known yet
+	pid       int
+	serverPID int    // as the server knows it; 0: not known
+	started   uint64 // ns since boot; 0: not known yet
 	// identity is the one seen last; known is false if none was seen.
 	identity identity
 	known    bool
 	ended    bool
-	// on and off are its times, on only if switches are followed. samples is the number of stacks on the processor.
+	// on and off are its times, on only if switches are followed, and timed says that they are known. samples is the
+	// number of stacks on the processor.
 	on, off time.Duration
+	timed   bool
 	samples int
 
 	// pending is the wait in progress of which a stack was taken.
@@ -74,7 +77,7 @@ func (c *collector) processOf(pid int, started uint64) *profiledProcess {
 		p.started = started
 	}
 	if p == nil || started != 0 && p.started != started {
-		p = &profiledProcess{pid: pid, started: started}
+		p = &profiledProcess{pid: pid, serverPID: c.serverPID(pid), started: started}
 		c.byPID[pid] = p
 		c.processes = append(c.processes, p)
 	}
@@ -87,7 +90,7 @@ func (c *collector) add(r *clusterbpf.Record) {
 	switch r.Kind {
 	case clusterbpf.Exit:
 		c.endWait(p, p.pending, r.At)
-		p.ended, p.on, p.off = true, r.Took, r.Off
+		p.ended, p.timed, p.on, p.off = true, true, r.Took, r.Off
 	case clusterbpf.OffEnd:
 		if p.pending != nil && p.pending.number == r.Number {
 			c.endWait(p, p.pending, p.pending.began+uint64(r.Took))
@@ -147,7 +150,7 @@ func (c *collector) waitTimeOf(key waitKey) *waitTime {
 
 // name names the stack of a record.
 func (c *collector) name(p *profiledProcess, r *clusterbpf.Record) stackKey {
-	l := c.labelsOf(r)
+	l := c.labelsOf(p, r)
 	changing := r.Flags&(clusterbpf.HasEntry|clusterbpf.Consistent) == clusterbpf.HasEntry
 	switch {
 	case changing && p.known:
@@ -271,7 +274,7 @@ func (c *collector) finish(end uint64) error {
 	if err != nil {
 		return err
 	}
-	c.summary.Lost, c.summary.KernelTime = int(n.Lost), n.Time
+	c.summary.Lost, c.summary.Uncounted, c.summary.KernelTime = int(n.Lost), int(n.Uncounted), n.Time
 	c.summary.UnseenProcessors = c.sampler.Unseen()
 	if c.options.Mode == CPU {
 		c.finishClock()
@@ -283,8 +286,11 @@ func (c *collector) finish(end uint64) error {
 	}
 	for i := range list {
 		now := &list[i]
+		if now.Started == 0 && dead(now.PID) {
+			continue // it ended while it was noted
+		}
 		p := c.processOf(now.PID, now.Started)
-		p.on, p.off = now.On, now.Off
+		p.timed, p.on, p.off = true, now.On, now.Off
 		c.addWaits(&now.Last)
 		rest := time.Duration(max(end, now.Since) - now.Since)
 		if now.Running && (rest < longWait || runs(now.PID)) { // the kernel does not report every switch
@@ -313,13 +319,26 @@ func runs(pid int) bool {
 	return err == nil && stat.State == 'R'
 }
 
-// addRests adds the time of waits that the kernel's table had no room for.
+// dead reports whether a process has ended, also if its parent has not noticed yet.
+func dead(pid int) bool {
+	stat, err := procfs.ReadStat(pid)
+	return err != nil || hasEnded(stat.State)
+}
+
+// hasEnded reports whether a state of proc_pid_stat(5) is that of a process that has ended.
+func hasEnded(state byte) bool { return state == 'Z' || state == 'X' }
+
+// addRests adds the time of waits that the kernel's table had no room for. If the report of a process's end was lost,
+// its time on the processor is estimated by its samples.
 func (c *collector) addRests() {
 	sums := make(map[*profiledProcess]time.Duration)
 	for key, w := range c.off {
 		sums[key.process] += w.took
 	}
 	for _, p := range c.processes {
+		if !p.timed {
+			p.ended, p.on, p.off = true, c.period(p.samples), sums[p]
+		}
 		if rest := p.off - sums[p]; rest > 0 {
 			c.waitTimeOf(waitKey{process: p, offCPU: sleeping}).took += rest
 		}
@@ -328,14 +347,18 @@ func (c *collector) addRests() {
 
 // finishClock estimates times by the number of samples.
 func (c *collector) finishClock() {
-	period := time.Duration(float64(time.Second) / c.options.Rate)
 	for _, p := range c.processes {
-		p.on = time.Duration(p.samples) * period
+		p.on = c.period(p.samples)
 		c.summary.CPU += p.on
 		stat, err := procfs.ReadStat(p.pid)
-		p.ended = p.ended || err != nil || stat.State == 'Z' || stat.PPID != c.server.cluster.PostmasterPID
+		p.ended = p.ended || err != nil || hasEnded(stat.State) || stat.PPID != c.server.cluster.PostmasterPID
 		c.countProcess(p)
 	}
+}
+
+// period returns the time that a number of samples stands for.
+func (c *collector) period(samples int) time.Duration {
+	return time.Duration(float64(samples) * float64(time.Second) / c.options.Rate)
 }
 
 func (c *collector) countProcess(p *profiledProcess) {

@@ -66,7 +66,7 @@ func measureSwitch(b *testing.B, s *server, spacing time.Duration) {
 	stacks := 0
 	for range 10 {
 		time.Sleep(100 * time.Millisecond)
-		if _, err := sampler.Read(func(r *clusterbpf.Record) {
+		if _, err := sampler.Read(time.Now().Add(time.Minute), func(r *clusterbpf.Record) {
 			if r.Kind == clusterbpf.Off {
 				stacks++
 			}

@@ -33,7 +33,7 @@ func Labels() []string {
 
 // identity is what a process is: it seldom changes.
 type identity struct {
-	pid            int
+	pid            int // as the server knows it; 0: not known
 	backendType    string
 	database, user uint32 // oids
 	application    string
@@ -53,8 +53,8 @@ type labels struct {
 const absent = ^uint32(0)
 
 // labelsOf returns the labels of a record. It learns names of databases and users from it.
-func (c *collector) labelsOf(r *clusterbpf.Record) labels {
-	l := labels{identity: identity{pid: r.PID}, event: r.Event, state: absent}
+func (c *collector) labelsOf(p *profiledProcess, r *clusterbpf.Record) labels {
+	l := labels{identity: identity{pid: p.serverPID}, event: r.Event, state: absent}
 	if r.Flags&clusterbpf.Runnable != 0 {
 		l.offCPU = runnable
 	} else if r.Kind == clusterbpf.Off || r.Kind == clusterbpf.Sleeper {
@@ -109,11 +109,14 @@ func (c *collector) queryOf(query uint64, state uint32) uint64 {
 
 // named are the labels as a profile has them.
 func (c *collector) named(l *labels) map[string][]string {
-	m := map[string][]string{LabelPID: {strconv.Itoa(c.serverPID(l.pid))}}
+	m := make(map[string][]string)
 	set := func(name, value string) {
 		if value != "" {
 			m[name] = []string{value}
 		}
+	}
+	if l.pid != 0 {
+		set(LabelPID, strconv.Itoa(l.pid))
 	}
 	set(LabelBackendType, l.backendType)
 	set(LabelDatabase, nameOfOID(c.databases, l.database))
@@ -148,7 +151,7 @@ func nameOfOID(names map[uint32]string, oid uint32) string {
 func (c *collector) passes(l *labels) bool {
 	f := &c.options.Filter
 	return (len(f.QueryIDs) == 0 || l.query != 0 && slices.Contains(f.QueryIDs, int64(l.query))) &&
-		(len(f.PIDs) == 0 || slices.Contains(f.PIDs, c.serverPID(l.pid))) &&
+		(len(f.PIDs) == 0 || slices.Contains(f.PIDs, l.pid)) &&
 		(len(f.BackendTypes) == 0 || slices.Contains(f.BackendTypes, l.backendType)) &&
 		passesOID(f.Databases, c.databases, l.database) && passesOID(f.Users, c.users, l.user)
 }
@@ -162,19 +165,11 @@ func passesOID(wanted []string, names map[uint32]string, oid uint32) bool {
 		slices.Contains(wanted, strconv.FormatUint(uint64(oid), 10)))
 }
 
-// serverPID is the process id as the server knows it.
+// serverPID returns the process id as the server knows it. It returns 0 if the server is in another PID namespace and
+// the process has ended.
 func (c *collector) serverPID(pid int) int {
-	translate := c.server.waits.Target.ServerPID
-	if translate == nil {
-		return pid
+	if translate := c.server.waits.Target.ServerPID; translate != nil {
+		return translate(pid)
 	}
-	if known := c.serverPIDs[pid]; known != 0 {
-		return known
-	}
-	known := translate(pid)
-	if known == 0 {
-		return pid
-	}
-	c.serverPIDs[pid] = known
-	return known
+	return pid
 }

@@ -103,7 +103,8 @@ type Names struct {
 	Databases, Users map[uint32]string
 }
 
-// Summary says how complete a profile is. Counts are of all processes of the server, before the filter, except Samples.
+// Summary says how complete a profile is. Counts are of all processes of the server, before the filter, except Samples
+// and Time.
 type Summary struct {
 	// Mode, Rate and Took are how the samples were taken, and for how long.
 	Mode Mode
@@ -118,15 +119,17 @@ type Summary struct {
 	// labels, from an earlier stack of the process. NoEntry ones are of processes that have no entry: they start or
 	// end, or collect the log.
 	Taken, Labelled, Partial, Unlabelled, NoEntry int
-	// Lost counts samples that found no room, and NoStack samples whose stack was not readable.
-	Lost, NoStack int
+	// Lost counts samples that found no room, NoStack samples whose stack was not readable, and Uncounted waits and
+	// processes that found no room.
+	Lost, NoStack, Uncounted int
 	// Processes is the number of processes that were seen, and Ended how many of them ended meanwhile.
 	Processes, Ended int
 	// CPU and OffCPU are the times of the processes. OffCPU is 0 in mode CPU. In modes OffCPU and Wall they are the
 	// kernel's own, by its context switches. In mode CPU, CPU is an estimate: the samples times the period.
 	CPU, OffCPU time.Duration
-	// WithoutStack is the part of OffCPU and CPU for which no stack was taken. The profile shows it as one frame.
-	WithoutStack time.Duration
+	// Time is the time of the profile, after the filter, and WithoutStack the part of it for which no stack was taken. The
+	// profile shows that part as one frame.
+	Time, WithoutStack time.Duration
 	// KernelTime is the processor time that the programs in the kernel took, a part of the server's time.
 	KernelTime time.Duration
 	// StoppedByCost is set if the profile ended early because of Options.CostLimit.
@@ -164,6 +167,7 @@ func (s *Summary) Notes() []string {
 	add(s.Partial, "%d stacks lack state, query and application_name: the process was changing them.", s.Partial)
 	add(s.NoEntry, "%d stacks are of processes without an entry in pg_stat_activity.", s.NoEntry)
 	add(s.Lost, "%d samples were lost for lack of room.", s.Lost)
+	add(s.Uncounted, "%d waits or processes were not counted for lack of room.", s.Uncounted)
 	add(s.NoStack, "The stacks of %d samples were not readable.", s.NoStack)
 	add(s.UnseenProcessors, "%d processors were not sampled.", s.UnseenProcessors)
 	if s.StoppedByCost {
@@ -175,7 +179,7 @@ func (s *Summary) Notes() []string {
 	if s.ServerEnded {
 		notes = append(notes, "The server ended or restarted during the profile. Later samples are missing.")
 	}
-	if share := float64(s.WithoutStack) / float64(max(1, s.CPU+s.OffCPU)); s.WithoutStack > 0 {
+	if share := float64(s.WithoutStack) / float64(max(1, s.Time)); s.WithoutStack > 0 {
 		notes = append(notes, fmt.Sprintf("No stack was taken for %.1f %% of the time.", 100*share))
 	}
 	return notes

@@ -125,7 +125,7 @@ func readWord(pid int, address uint64) (uint64, error) {
 // seed describes a process that lives already, as far as its memory can be read.
 func (s *server) seed(pid int) (clusterbpf.Process, bool) {
 	stat, err := procfs.ReadStat(pid)
-	if err != nil {
+	if err != nil || hasEnded(stat.State) {
 		return clusterbpf.Process{}, false
 	}
 	ready := stat.State == 'R' // it has a processor, or waits for one

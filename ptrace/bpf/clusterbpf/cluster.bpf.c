@@ -431,14 +431,17 @@ static __always_inline u64 copy_stack(struct sample *s, struct task_struct *task
 	return 0;
 }
 
-static __always_inline void send(struct sample *s, u64 length)
+/* send hands a sample to user space. It returns false if there is no room. */
+static __always_inline bool send(struct sample *s, u64 length)
 {
 	s->record.stack_length = length;
 	length += sizeof(struct record);
 	if (length > sizeof(struct sample))
-		return;
-	if (bpf_ringbuf_output(&ring, s, length, BPF_RB_NO_WAKEUP))
-		count(LOST, 1);
+		return false;
+	if (!bpf_ringbuf_output(&ring, s, length, BPF_RB_NO_WAKEUP))
+		return true;
+	count(LOST, 1);
+	return false;
 }
 
 static __always_inline void describe(struct head *r, struct task_struct *t, u32 kind, u64 now)
@@ -641,9 +644,10 @@ static __always_inline void leave(struct task_struct *t, bool preempted, u64 now
 	read_labels(&s->record.labels, NULL);
 	if (p->runnable)
 		s->record.labels.flags |= RUNNABLE;
+	if (!send(s, copy_stack(s, t, NULL)))
+		return;
 	p->stack = p->number;
 	p->without = 0;
-	send(s, copy_stack(s, t, NULL));
 }
 
 /* enter notes that a process gets a processor. */
@@ -703,6 +707,8 @@ int on_exit(u64 *ctx)
 	p = process_of(t);
 	if (!p)
 		return 0;
+	if (!p->running)
+		catch_up(p, t, now);
 	describe(&h, t, KIND_EXIT, now);
 	h.first = p->on + (now - p->since);
 	h.second = p->off;
@@ -725,7 +731,7 @@ int read_sleeper(struct sleeper *which)
 	struct process *p = bpf_map_lookup_elem(&processes, &pid);
 	struct sample *s = bpf_map_lookup_elem(&scratch, &index);
 	struct task_struct *t;
-	u64 switches, number, length;
+	u64 switches, number, length, began = bpf_ktime_get_ns();
 
 	if (!p || !s || p->running)
 		return -ENOENT;
@@ -736,7 +742,7 @@ int read_sleeper(struct sleeper *which)
 	switches = count_switches(t);
 	if (!is_server_process(t) || !off_processor(t) || !t->mm || !copy_registers(&s->record, t))
 		goto out;
-	describe(&s->record.head, t, KIND_SLEEPER, bpf_ktime_get_ns());
+	describe(&s->record.head, t, KIND_SLEEPER, began);
 	s->record.head.number = number;
 	s->record.head.first = 1;
 	read_labels(&s->record.labels, t);
@@ -746,8 +752,10 @@ int read_sleeper(struct sleeper *which)
 	if (!off_processor(t) || count_switches(t) != switches || p->number != number)
 		goto out;
 	p->stack = number; /* its end is reported */
-	send(s, length);
+	if (!send(s, length))
+		p->stack = 0;
 out:
+	charge(began);
 	bpf_task_release(t);
 	return 0;
 }

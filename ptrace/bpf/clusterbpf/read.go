@@ -73,8 +73,9 @@ type Piece struct {
 	Data  []byte
 }
 
-// Read hands all records that are there to each. The result is how many there were.
-func (s *Sampler) Read(each func(*Record)) (int, error) {
+// Read hands the records that are there to each, until there are no more, or the time is over. The result is how many
+// there were.
+func (s *Sampler) Read(until time.Time, each func(*Record)) (int, error) {
 	s.reader.SetDeadline(time.Unix(1, 0))
 	var r Record
 	for n := 0; ; n++ {
@@ -86,6 +87,9 @@ func (s *Sampler) Read(each func(*Record)) (int, error) {
 			return n, err
 		}
 		each(&r)
+		if n%64 == 63 && time.Now().After(until) {
+			return n + 1, nil
+		}
 	}
 }
 
