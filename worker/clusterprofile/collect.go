@@ -325,7 +325,7 @@ func dead(pid int) bool {
 	return err != nil || hasEnded(stat.State)
 }
 
-// hasEnded reports whether a state of proc_pid_stat(5) is that of a process that has ended.
+// hasEnded reports whether a process in this state of proc_pid_stat(5) has ended.
 func hasEnded(state byte) bool { return state == 'Z' || state == 'X' }
 
 // addRests adds the time of waits that the kernel's table had no room for. If the report of a process's end was lost,
