@@ -40,8 +40,8 @@ func (f *allocationFlags) add(cmd *cobra.Command) {
 		"with --allocations: trace for this `TIME`; an interrupt ends it earlier")
 	fs.StringVar(&f.maxOverhead, "max-overhead", "50%",
 		"with --allocations: stop if the trace costs more than this `SHARE` of the process's processor time")
-	fs.StringVar(&f.sample, "sample-type", allocation.InuseSpace, "with --allocations: `TYPE` that folded prints and html "+
-		"shows first: "+strings.Join(allocation.SampleTypes(), ", "))
+	fs.StringVar(&f.sample, "sample-type", allocation.InuseSpace,
+		"with --allocations: `TYPE` that folded prints and html shows first: "+strings.Join(allocation.SampleTypes(), ", "))
 	fs.StringSliceVar(&f.debugDirs, "debug-dir", nil, debugDirUsage)
 	f.compressed.add(cmd)
 	f.remote.add(cmd)
@@ -71,7 +71,8 @@ func (f *allocationFlags) check(format string, args []string) (pid int, budget f
 	case f.duration <= 0:
 		return 0, 0, fmt.Errorf("--duration must be more than 0, not %s", f.duration)
 	case !slices.Contains(allocation.SampleTypes(), f.sample):
-		return 0, 0, fmt.Errorf("--sample-type must be one of %s, not %q", strings.Join(allocation.SampleTypes(), ", "), f.sample)
+		return 0, 0, fmt.Errorf("--sample-type must be one of %s, not %q",
+			strings.Join(allocation.SampleTypes(), ", "), f.sample)
 	case len(args) != 1:
 		return 0, 0, errors.New("--allocations traces one process: give one process id")
 	}

@@ -62,7 +62,8 @@ func TestEndedProcessIsNoSleeper(t *testing.T) {
 		stat, err := procfs.ReadStat(pid)
 		return err == nil && stat.State == 'Z'
 	})
-	p, _ := collect(context.Background(), t, Options{DataDir: server.DataDir, Mode: Wall, Duration: 300 * time.Millisecond})
+	const took = 300 * time.Millisecond
+	p, _ := collect(context.Background(), t, Options{DataDir: server.DataDir, Mode: Wall, Duration: took})
 	for _, s := range p.Sample {
 		if label(s, LabelPID) == strconv.Itoa(pid) {
 			t.Errorf("a sample of process %d, which has ended: %v %v", pid, s.Label, s.Value)
