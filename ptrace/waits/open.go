@@ -7,8 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
-
 	"pg_stat_backtrace/ptrace/bpf/waitsbpf"
 	"pg_stat_backtrace/ptrace/procfs"
 )
@@ -125,22 +123,11 @@ func usable(hooks waitsbpf.Hooks) error {
 	if ns, err := procfs.Namespace(os.Getpid(), "pid"); err != nil || ns != initialNamespace {
 		return impossiblef("this process is in a PID namespace, and the kernel's programs know the host's process ids")
 	}
-	if hooks == waitsbpf.Functions && fullyPreemptive() {
-		return impossiblef("the kernel is fully preemptive and would skip programs")
+	if hooks == waitsbpf.Functions {
+		facts := readPreemptFacts()
+		return facts.preemption().skipsPrograms()
 	}
 	return nil
-}
-
-// fullyPreemptive reports whether the kernel may take the processor from a thread inside a system call at any point.
-func fullyPreemptive() bool {
-	if mode, err := os.ReadFile("/sys/kernel/debug/sched/preempt"); err == nil {
-		return strings.Contains(string(mode), "(full)")
-	}
-	if line, err := os.ReadFile("/proc/cmdline"); err == nil && strings.Contains(string(line), "preempt=") {
-		return strings.Contains(string(line), "preempt=full")
-	}
-	var u unix.Utsname
-	return unix.Uname(&u) == nil && strings.Contains(unix.ByteSliceToString(u.Version[:]), " PREEMPT ")
 }
 
 // A Possibility says whether this host allows a mechanism.

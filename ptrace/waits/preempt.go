@@ -1,0 +1,180 @@
+package waits
+
+import (
+	"compress/gzip"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// A preemption is a value of the kernel's parameter preempt=
+// (https://docs.kernel.org/admin-guide/kernel-parameters.html). It says when the kernel may take the processor from a
+// thread inside a system call.
+type preemption string
+
+// The values.
+const (
+	// preemptNone and preemptVoluntary: only at places where the kernel's code allows it.
+	preemptNone      preemption = "none"
+	preemptVoluntary preemption = "voluntary"
+	// preemptLazy: at the end of the system call, and inside it only after a whole interval of the timer. That is much
+	// longer than a program runs.
+	preemptLazy preemption = "lazy"
+	// preemptFull: at once and nearly everywhere, also inside a program. The kernel then skips the program in other
+	// threads of the same processor.
+	preemptFull preemption = "full"
+	// preemptUnknown: this process cannot read enough to know it.
+	preemptUnknown preemption = ""
+)
+
+// preemptFacts holds texts of the kernel that say how it preempts threads.
+type preemptFacts struct {
+	// release and version are those of uname(2).
+	release, version string
+	// current is /sys/kernel/debug/sched/preempt, which only root can read. Empty: it cannot be read.
+	current string
+	// commandLine is /proc/cmdline.
+	commandLine string
+	// config is the configuration of the kernel's build. Empty: it cannot be read.
+	config string
+}
+
+// readPreemptFacts reads what this process may read.
+func readPreemptFacts() (f preemptFacts) {
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		f.release, f.version = unix.ByteSliceToString(u.Release[:]), unix.ByteSliceToString(u.Version[:])
+	}
+	f.current = readFirst("/sys/kernel/debug/sched/preempt")
+	f.commandLine = readFirst("/proc/cmdline")
+	name := "/boot/config-" + f.release
+	f.config = readFirst("/proc/config.gz", "/proc/1/root"+name, name, "/lib/modules/"+f.release+"/config")
+	return f
+}
+
+// readFirst returns the contents of the first file that can be read, decompressed if its name ends in .gz.
+func readFirst(names ...string) string {
+	for _, name := range names {
+		if text, err := readText(name); err == nil {
+			return text
+		}
+	}
+	return ""
+}
+
+// readText reads a file of at most a few megabytes.
+func readText(name string) (string, error) {
+	const most = 4 << 20
+	file, err := os.Open(name)
+	if err != nil {
+		return "", err
+	}
+	defer func() { _ = file.Close() }()
+	var from io.Reader = file
+	if strings.HasSuffix(name, ".gz") {
+		if from, err = gzip.NewReader(file); err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	text, err := io.ReadAll(io.LimitReader(from, most))
+	return string(text), err
+}
+
+// preemption decides how the kernel preempts threads. The version of uname(2) names the build: without any word it is
+// none or voluntary, PREEMPT is full or lazy, and PREEMPT_DYNAMIC can change at the start and later.
+func (f *preemptFacts) preemption() preemption {
+	build := ""
+	for word := range strings.FieldsSeq(f.version) {
+		if strings.HasPrefix(word, "PREEMPT") {
+			build = word
+		}
+	}
+	switch {
+	case f.version == "":
+		return preemptUnknown
+	case build == "":
+		return preemptNone
+	case strings.HasPrefix(build, "PREEMPT_RT"):
+		return preemptFull
+	case build != "PREEMPT_DYNAMIC":
+		return f.configured()
+	}
+	if mode := f.selected(); mode != preemptUnknown {
+		return mode
+	}
+	if mode := f.requested(); mode != preemptUnknown {
+		return mode
+	}
+	return f.configured()
+}
+
+// selected returns the mode in parentheses of a list such as "none voluntary (full) lazy".
+func (f *preemptFacts) selected() preemption {
+	_, rest, _ := strings.Cut(f.current, "(")
+	mode, _, _ := strings.Cut(rest, ")")
+	return preemption(mode)
+}
+
+// requested returns the mode of the command line. The last one counts. The kernel passes everything after "--" to the
+// first process.
+func (f *preemptFacts) requested() (mode preemption) {
+	for word := range strings.FieldsSeq(f.commandLine) {
+		if word == "--" {
+			break
+		}
+		value, found := strings.CutPrefix(strings.Trim(word, `"`), "preempt=")
+		if value := preemption(strings.Trim(value, `"`)); found && f.accepts(value) {
+			mode = value
+		}
+	}
+	return mode
+}
+
+// accepts reports whether the kernel certainly takes a mode from its command line. It ignores a mode that it does not
+// have. Linux 6.13 added lazy, and Linux 7.0 removed none and voluntary where there is lazy.
+func (f *preemptFacts) accepts(mode preemption) bool {
+	var major, minor int
+	if _, err := fmt.Sscanf(f.release, "%d.%d", &major, &minor); err != nil {
+		return mode == preemptFull
+	}
+	switch mode {
+	case preemptFull:
+		return true
+	case preemptLazy:
+		return major > 6 || major == 6 && minor >= 13
+	case preemptNone, preemptVoluntary:
+		return major < 7
+	case preemptUnknown:
+	}
+	return false
+}
+
+// configured returns the mode of the build.
+func (f *preemptFacts) configured() preemption {
+	options := map[string]preemption{
+		"CONFIG_PREEMPT_RT=y": preemptFull, "CONFIG_PREEMPT=y": preemptFull, "CONFIG_PREEMPT_LAZY=y": preemptLazy,
+		"CONFIG_PREEMPT_VOLUNTARY=y": preemptVoluntary, "CONFIG_PREEMPT_NONE=y": preemptNone,
+	}
+	for line := range strings.Lines(f.config) {
+		if mode, found := options[strings.TrimSpace(line)]; found {
+			return mode
+		}
+	}
+	return preemptUnknown
+}
+
+// skipsPrograms returns why the kernel would skip programs at trampolines; nil if it would not.
+func (p preemption) skipsPrograms() error {
+	switch p {
+	case preemptNone, preemptVoluntary, preemptLazy:
+		return nil
+	case preemptFull:
+		return impossiblef("the kernel is fully preemptive and would skip programs")
+	case preemptUnknown:
+	}
+	return impossiblef("the kernel may be fully preemptive, and would skip programs then: " +
+		"this process cannot read the kernel's preemption mode")
+}
