@@ -203,8 +203,8 @@ type Provider interface {
 type Tracer interface {
 	// SetTraced has every wait of a process reported, or ends that; false if the process is not known.
 	SetTraced(pid int, on bool) bool
-	// SetExecutorTraced adds the starts and ends of the executor to the records of a process, or ends that. It is for
-	// single processes: each start and end costs the process a microsecond.
+	// SetExecutorTraced adds the starts and ends of the executor to the records of a process, or ends that, also after
+	// the process has ended. It is for single processes: each start and end costs the process a microsecond.
 	SetExecutorTraced(pid int, on bool) error
 	// TraceAll has every wait of all processes reported, or ends that.
 	TraceAll(on bool) error

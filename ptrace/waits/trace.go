@@ -31,6 +31,7 @@ func (k *kernel) TraceAll(on bool) error { return k.programs.TraceAll(on) }
 
 // Records implements Tracer. Several callers would share the records.
 func (k *kernel) Records() []Record {
+	k.endProbes()
 	var records []Record
 	boot := bootTime()
 	for {
@@ -40,6 +41,13 @@ func (k *kernel) Records() []Record {
 		}
 		records = append(records, translate(r, boot))
 	}
+}
+
+// endProbes ends the probes of processes that have ended. An error of a probe that ends leaves nothing to do.
+func (k *kernel) endProbes() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	_ = k.programs.EndProbesOfEnded(time.Now())
 }
 
 // bootTime is when CLOCK_MONOTONIC was zero, by the wall clock. The process may lose its processor between two readings

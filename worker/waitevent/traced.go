@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/ptrace/waits"
 )
 
@@ -22,6 +23,10 @@ type traced struct {
 	starts  []time.Time // of the executor, of the runs that have not ended
 	// withoutExecutor says why there are no starts and ends of the executor; nil: there are.
 	withoutExecutor error
+	// alone means that Trace has the process traced, and not only a trace of all processes. started is the start time of
+	// the process then: Stat.StartTime.
+	alone   bool
+	started uint64
 }
 
 // errTraceOfAll means that a process is traced with all others.
@@ -58,29 +63,67 @@ func (t *traced) cut(most int) {
 }
 
 // Trace starts or ends to record every wait of a process, known by the server's id of it. The records stay until the
-// timing ends.
+// timing ends. A trace can also end after its process.
 func (t *Timer) Trace(pid int, on bool) error {
 	return t.use(func(s *Server, p waits.Provider) error {
 		tracer, ok := p.(waits.Tracer)
 		if !ok {
 			return fmt.Errorf("%w: the method %s sees no single waits", waits.ErrUnsupported, p.Info().Method)
 		}
-		local := s.Cluster.Local(pid)
-		if !tracer.SetTraced(local, on) {
+		local, known := s.Cluster.Local(pid), false
+		if on {
+			known = t.startTrace(tracer, local)
+		} else {
+			known = t.endTrace(tracer, local)
+		}
+		if !known {
 			return fmt.Errorf("%w: %d", ErrNoWaits, pid)
-		}
-		if on && t.traces[local] == nil {
-			t.traces[local] = &traced{first: 1}
-		}
-		err := tracer.SetExecutorTraced(local, on)
-		if trace := t.traces[local]; on && trace != nil {
-			trace.withoutExecutor = err
-		}
-		if err != nil {
-			t.cfg.Log.Warn().Err(err).Int("pid", pid).Msg("the trace lacks the starts and ends of the executor")
 		}
 		return nil
 	})
+}
+
+// startTrace has a process traced; false if no wait of it has been seen.
+func (t *Timer) startTrace(tracer waits.Tracer, pid int) bool {
+	if !tracer.SetTraced(pid, true) {
+		return false
+	}
+	started := startOf(pid)
+	trace := t.traces[pid]
+	if trace == nil || trace.started != 0 && trace.started != started {
+		trace = &traced{first: 1} // the records of an ended process with the same id make room
+		t.traces[pid] = trace
+	}
+	trace.alone, trace.started = true, started
+	trace.withoutExecutor = tracer.SetExecutorTraced(pid, true)
+	if trace.withoutExecutor != nil {
+		t.cfg.Log.Warn().Err(trace.withoutExecutor).Int("pid", pid).
+			Msg("the trace lacks the starts and ends of the executor")
+	}
+	return true
+}
+
+// endTrace ends the trace of a process; false if the process is not known. After the end of a process the provider has
+// no waits of it, and may still have its probe.
+func (t *Timer) endTrace(tracer waits.Tracer, pid int) (known bool) {
+	known = tracer.SetTraced(pid, false)
+	if err := tracer.SetExecutorTraced(pid, false); err != nil {
+		t.cfg.Log.Warn().Err(err).Int("pid", pid).Msg("cannot end the probe of the executor")
+	}
+	if trace := t.traces[pid]; trace != nil {
+		known = known || trace.alone
+		trace.alone = false
+	}
+	return known
+}
+
+// startOf returns the start time of a process: Stat.StartTime; 0 if the process has ended.
+func startOf(pid int) uint64 {
+	stat, err := procfs.ReadStat(pid)
+	if err != nil || stat.State == 'Z' || stat.State == 'X' {
+		return 0
+	}
+	return stat.StartTime
 }
 
 // ErrNoWaits means that no wait of a process has been seen.

@@ -1,12 +1,16 @@
 package waitsbpf
 
 import (
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/cilium/ebpf"
 	"github.com/cilium/ebpf/link"
+
+	"pg_stat_backtrace/ptrace/procfs"
 )
 
 // TraceAll has the programs report every wait of all processes, or ends that.
@@ -21,38 +25,99 @@ func (p *Programs) TraceAll(on bool) error {
 	return nil
 }
 
-// ProbeExecutor has the starts and ends of the executor of one process reported, or ends that. The error wraps
-// ErrUnsupported where that is impossible: it takes Linux 6.6, and a program whose executor was found.
+// probe has the executor of one process reported.
+type probe struct {
+	link    link.Link
+	started uint64 // start time of the process: Stat.StartTime
+}
+
+// ProbeExecutor has the starts and ends of the executor of one process reported, or ends that. The end also works for
+// a process that has ended. The error wraps ErrUnsupported where that is impossible: it takes Linux 6.6, and a program
+// whose executor was found.
 func (p *Programs) ProbeExecutor(pid int, on bool) error {
-	if l := p.probes[pid]; l != nil {
-		if on {
-			return nil
-		}
-		delete(p.probes, pid)
-		return l.Close()
-	}
 	if !on {
+		return p.endProbe(pid)
+	}
+	started, err := startOf(pid)
+	if err != nil {
+		return err
+	}
+	if old, has := p.probes[pid]; has && old.started == started {
 		return nil
 	}
+	// The kernel does not call the program for a later process with the same id.
+	if err := p.endProbe(pid); err != nil {
+		return err
+	}
+	l, err := p.attachExecutor(pid)
+	if err != nil {
+		return err
+	}
+	p.probes[pid] = probe{l, started}
+	if now, err := startOf(pid); err != nil || now != started {
+		return errors.Join(fmt.Errorf("%w: process %d has ended", procfs.ErrGone, pid), p.endProbe(pid))
+	}
+	return nil
+}
+
+// endProbe detaches the program from the executor of a process, if it is attached.
+func (p *Programs) endProbe(pid int) error {
+	old, has := p.probes[pid]
+	if !has {
+		return nil
+	}
+	delete(p.probes, pid)
+	return old.link.Close()
+}
+
+// probeInterval is the shortest time between two calls of EndProbesOfEnded that read the processes.
+const probeInterval = time.Second
+
+// EndProbesOfEnded detaches the program from the executor of processes that have ended. It may be called often.
+func (p *Programs) EndProbesOfEnded(now time.Time) error {
+	if now.Sub(p.checked) < probeInterval {
+		return nil
+	}
+	p.checked = now
+	var all error
+	for pid, one := range p.probes {
+		started, err := startOf(pid)
+		if errors.Is(err, procfs.ErrGone) || err == nil && started != one.started {
+			all = errors.Join(all, p.endProbe(pid))
+		}
+	}
+	return all
+}
+
+// startOf returns the start time of a process. The error wraps procfs.ErrGone if the process has ended.
+func startOf(pid int) (uint64, error) {
+	stat, err := procfs.ReadStat(pid)
+	if err == nil && (stat.State == 'Z' || stat.State == 'X') {
+		err = fmt.Errorf("%w: process %d", procfs.ErrGone, pid)
+	}
+	return stat.StartTime, err
+}
+
+// attachExecutor has the kernel call the program for the executor of one process.
+func (p *Programs) attachExecutor(pid int) (link.Link, error) {
 	if p.server.ExecutorStart == 0 || p.server.ExecutorEnd == 0 {
-		return fmt.Errorf("%w: the executor of the server's program is not known", ErrUnsupported)
+		return nil, fmt.Errorf("%w: the executor of the server's program is not known", ErrUnsupported)
 	}
 	if err := p.loadExecutor(); err != nil {
-		return err
+		return nil, err
 	}
 	program, err := link.OpenExecutable(fmt.Sprintf("/proc/%d/exe", pid))
 	if err != nil {
-		return fmt.Errorf("open the program of process %d: %w", pid, err)
+		return nil, fmt.Errorf("open the program of process %d: %w", pid, err)
 	}
 	l, err := program.UprobeMulti(nil, p.executor, &link.UprobeMultiOptions{
 		Addresses: []uint64{p.server.ExecutorStart, p.server.ExecutorEnd},
 		Cookies:   []uint64{uint64(ExecutorStart), uint64(ExecutorEnd)}, PID: uint32(pid),
 	})
 	if err != nil {
-		return refusal(fmt.Errorf("attach to the executor of process %d: %w", pid, err))
+		return nil, refusal(fmt.Errorf("attach to the executor of process %d: %w", pid, err))
 	}
-	p.probes[pid] = l
-	return nil
+	return l, nil
 }
 
 // loadExecutor loads the program for the executor, with the tables of the others.

@@ -98,8 +98,9 @@ type Programs struct {
 	stacks  *ringbuf.Reader
 
 	server   Server
-	executor *ebpf.Program     // nil: not loaded
-	probes   map[int]link.Link // of the executor of traced processes
+	executor *ebpf.Program // nil: not loaded
+	probes   map[int]probe // of the executor of traced processes, by process id
+	checked  time.Time     // when EndProbesOfEnded last read the processes
 }
 
 // Load loads the programs, without attaching them: the caller may first tell them which processes wait already.
@@ -125,7 +126,7 @@ func Load(s Server, hooks Hooks) (p *Programs, err error) {
 	if err := configure(spec, s); err != nil {
 		return nil, err
 	}
-	p = &Programs{server: s, probes: make(map[int]link.Link)}
+	p = &Programs{server: s, probes: make(map[int]probe)}
 	defer func() {
 		if err != nil {
 			p.Close()
@@ -344,8 +345,8 @@ func (p *Programs) Attach() error {
 // Close detaches the programs, and frees everything. The kernel does so itself when this process ends.
 func (p *Programs) Close() {
 	p.detach()
-	for _, l := range p.probes {
-		_ = l.Close()
+	for _, one := range p.probes {
+		_ = one.link.Close()
 	}
 	_ = p.executor.Close() // nil has nothing to close
 	if p.gone != nil {
