@@ -3,6 +3,7 @@ package waitevent
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -145,23 +146,56 @@ func (t *Timer) collect() {
 			trace.add(r)
 		}
 	}
-	all := 0
 	for _, trace := range t.traces {
 		trace.cut(maxRecords)
+	}
+	t.bound(maxAllRecords)
+}
+
+// bound forgets records if there are more of them in all than a number. Then each process keeps its newest ones.
+func (t *Timer) bound(most int) {
+	all := 0
+	for _, trace := range t.traces {
 		all += len(trace.records)
 	}
-	if all <= maxAllRecords {
+	if all <= most {
 		return
 	}
-	// Of many processes each keeps its newest records. Processes without records of late have ended, or sleep.
-	each := maxAllRecords / 2 / len(t.traces)
+	if len(t.traces) > most/2 {
+		t.forget(most / 4)
+	}
+	each := max(1, most/2/max(1, len(t.traces)))
 	for pid, trace := range t.traces {
 		trace.cut(each)
-		if len(trace.records) == 0 {
+		if len(trace.records) == 0 && !trace.active(pid) {
 			delete(t.traces, pid)
 		}
 	}
 }
+
+// forget deletes processes until a number is left: those whose newest records are the oldest have ended, or sleep.
+func (t *Timer) forget(left int) {
+	oldest := slices.SortedFunc(maps.Keys(t.traces), func(a, b int) int {
+		return t.traces[a].newest().Compare(t.traces[b].newest())
+	})
+	for _, pid := range oldest[:max(0, len(oldest)-left)] {
+		if !t.traces[pid].active(pid) {
+			delete(t.traces, pid)
+		}
+	}
+}
+
+// newest returns the time of the newest record; the zero time if there is none.
+func (t *traced) newest() time.Time {
+	if len(t.records) == 0 {
+		return time.Time{}
+	}
+	return t.records[len(t.records)-1].At
+}
+
+// active reports whether a process that Trace has started to trace can still have records. Without its entry they
+// would be thrown away.
+func (t *traced) active(pid int) bool { return t.alone && t.started != 0 && t.started == startOf(pid) }
 
 // A Gap says what the records of a process lack.
 type Gap struct {

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/rs/zerolog"
@@ -196,4 +197,100 @@ func endSession(t *testing.T, timer *Timer, c *pgx.Conn, pid int) {
 		}
 		return startOf(pid) == 0 && !known
 	})
+}
+
+// many returns a number of records of a process. The later the process, the newer they are.
+func many(pid, n int) []waits.Record {
+	records := make([]waits.Record, n)
+	for i := range records {
+		records[i] = waits.Record{PID: pid, Kind: waits.QueryEnd, At: time.Unix(int64(pid), int64(i))}
+	}
+	return records
+}
+
+// TestTracedProcessesStay traces processes without records, while others have more records than are kept. The entry of
+// a process stays while the process lives and its trace has not ended.
+func TestTracedProcessesStay(t *testing.T) {
+	quiet, _ := sleeper(t)
+	ended, end := sleeper(t)
+	off, _ := sleeper(t)
+	timer, f := fakeTimer(quiet, ended, off)
+	for pid := range f.waiting {
+		if err := timer.Trace(pid, true); err != nil {
+			t.Fatal(err)
+		}
+	}
+	end()
+	if err := timer.Trace(off, false); err != nil {
+		t.Fatal(err)
+	}
+	for pid := -1; pid >= -9; pid-- { // no process has such an id
+		timer.traces[pid] = &traced{first: 1, records: many(pid, maxRecords)}
+	}
+	timer.collect()
+	for pid, want := range map[int]bool{quiet: false, ended: true, off: true} {
+		if gap, err := timer.Gap(pid); err != nil || gap.Untraced != want {
+			t.Errorf("process %d of %d, %d, %d: %+v, %v", pid, quiet, ended, off, gap, err)
+		}
+	}
+	f.records = many(quiet, 3)
+	timer.collect()
+	if rows, err := timer.Records(quiet, 10); err != nil || len(rows) != 3 {
+		t.Errorf("%d records of the process that was quiet, %v", len(rows), err)
+	}
+}
+
+// TestRecordsBounded keeps the newest records of many processes, however many they are.
+func TestRecordsBounded(t *testing.T) {
+	const most = 64
+	for _, test := range []struct{ processes, of, left, each int }{
+		{1, 64, 1, 64},
+		{1, 65, 1, 16}, // a half, for two processes with the one without records
+		{7, 10, 7, 4},
+		{31, 3, 31, 1},
+		{33, 2, 16, 1}, // more than half as many processes as records: the newest stay
+		{1000, 1, 16, 1},
+	} {
+		live, _ := sleeper(t)
+		timer, _ := fakeTimer(live)
+		if err := timer.Trace(live, true); err != nil {
+			t.Fatal(err)
+		}
+		for pid := -test.processes; pid < 0; pid++ {
+			timer.traces[pid] = &traced{first: 1, records: many(pid, test.of)}
+		}
+		timer.bound(most)
+		if timer.traces[live] == nil {
+			t.Errorf("%+v: the traced process has no entry", test)
+		}
+		delete(timer.traces, live)
+		if n := len(timer.traces); n != test.left {
+			t.Errorf("%+v: %d processes are left", test, n)
+		}
+		for pid, trace := range timer.traces {
+			last := trace.records[len(trace.records)-1]
+			if len(trace.records) != test.each || last.At.Nanosecond() != test.of-1 || -pid > len(timer.traces) {
+				t.Errorf("%+v: process %d has %d records until %v", test, pid, len(trace.records), last.At)
+			}
+		}
+	}
+}
+
+// TestActiveTraceKeepsRecord bounds the records where there are more traced processes than records to keep.
+func TestActiveTraceKeepsRecord(t *testing.T) {
+	first, _ := sleeper(t)
+	second, _ := sleeper(t)
+	timer, f := fakeTimer(first, second)
+	for pid := range f.waiting {
+		if err := timer.Trace(pid, true); err != nil {
+			t.Fatal(err)
+		}
+		timer.traces[pid].records = many(pid, 3)
+	}
+	timer.bound(2)
+	for pid := range f.waiting {
+		if trace := timer.traces[pid]; trace == nil || len(trace.records) != 1 {
+			t.Errorf("process %d of %d and %d: %+v", pid, first, second, trace)
+		}
+	}
 }
