@@ -100,9 +100,15 @@ func (c *child) do(tb testing.TB, what string, times int) (took int64) {
 	return took
 }
 
-// serve is the child's side. It runs on the main thread, as a process of a server does.
+// init keeps the child on its main thread, as a process of a server is. Later it may have left that thread.
+func init() { //nolint:gochecknoinits // before the main function
+	if os.Getenv(childVariable) != "" {
+		runtime.LockOSThread()
+	}
+}
+
+// serve is the child's side. It runs on the main thread.
 func serve() {
-	runtime.LockOSThread()
 	in := bufio.NewReader(os.Stdin)
 	for {
 		var what string
