@@ -272,6 +272,39 @@ func TestFilter(t *testing.T) {
 	}
 }
 
+// TestWaitFilter: a click on a wait keeps only this wait, although the event of another type has the same name.
+func TestWaitFilter(t *testing.T) {
+	b := newBuilder("wall/nanoseconds")
+	const lock, io, replica = "LWLock: WALWrite", "IO: WALWrite", "LWLock: SyncRep"
+	for i, wait := range []string{lock, io, replica} {
+		kind, event, _ := strings.Cut(wait, ": ")
+		b.add("main", []int64{int64(i + 1)}, "wait_event_type="+kind, "wait_event="+event)
+	}
+	b.add("main", []int64{4})
+	p := open(t, b, profilefmt.Options{}, "tab=waits")
+	const clickRow = `[...document.querySelectorAll("#table-waits tbody button")].find((e) => e.textContent === %q).click()`
+	clicked := func(name string) string {
+		js[any](p, fmt.Sprintf(clickRow+" || true", name))
+		lit := js[[]string](p, `[...document.querySelectorAll("#table-waits tr.on")].map((e) => e.cells[0].textContent)`)
+		return fmt.Sprintf("%v %v %s", p.rows("waits"), lit, js[string](p, `location.hash`))
+	}
+	all := fmt.Sprintf("map[%s:2 %s:3 %s:1 no wait event:4] [] #tab=waits", io, replica, lock)
+	for _, c := range []struct{ name, want string }{
+		{lock, "map[" + lock + ":1] [" + lock + "] #tab=waits&is.wait_event_type=LWLock&is.wait_event=WALWrite"},
+		{lock, all},
+		{"no wait event", "map[no wait event:4] [no wait event] #tab=waits&is.wait_event_type=&is.wait_event="},
+		{"no wait event", all},
+	} {
+		if got := clicked(c.name); got != c.want {
+			t.Errorf("after a click on %s:\n%s\nwant:\n%s", c.name, got, c.want)
+		}
+	}
+	p.visit("tab=waits&is.wait_event=WALWrite")
+	if got := js[int](p, `document.querySelectorAll("#table-waits tr.on").length`); got != 0 {
+		t.Errorf("with a filter of the event only, %d rows are marked", got)
+	}
+}
+
 // TestKeyboard: everything works without a mouse, and a screen reader gets the selected frame.
 func TestKeyboard(t *testing.T) {
 	p := open(t, server(), profilefmt.Options{}, "view=icicle")

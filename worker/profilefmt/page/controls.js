@@ -7,11 +7,19 @@ function change(what) {
   remember(true);
 }
 
-function setFilter(key, texts) {
+// setFilters sets the filters of several labels in one step. Each is a pair of a label and a list of texts. An empty
+// list removes the filter.
+function setFilters(list) {
   const filters = new Map(state.filters);
-  if (texts.length) filters.set(key, new Set(texts));
-  else filters.delete(key);
+  for (const [key, texts] of list) {
+    if (texts.length) filters.set(key, new Set(texts));
+    else filters.delete(key);
+  }
   change({ filters, zoom: [] });
+}
+
+function setFilter(key, texts) {
+  setFilters([[key, texts]]);
 }
 
 function toggleFilter(key, text) {

@@ -176,16 +176,19 @@ function queryTable() {
   return [sumTable("queries", "Query", rows, `${count(rows.length, "query")}, in percent of ${whole()}`, [])];
 }
 
+// waitFilter makes a click on a wait filter by its event and by its type: events of different types share names, such
+// as LWLock: WALWrite and IO: WALWrite. A second click removes both filters.
+function waitFilter(set) {
+  const keys = ["wait_event_type", "wait_event"].map((name) => profile.keyIndex(name)).filter((key) => key >= 0);
+  const on = keys.every((key) => (state.filters.get(key) || new Set()).has(profile.labelString(set, key)));
+  const texts = (key) => (on ? [] : [profile.labelString(set, key)]);
+  return { on, onclick: () => setFilters(keys.map((key) => [key, texts(key)])) };
+}
+
 function waitTable() {
-  const event = profile.keyIndex("wait_event");
   const rows = labelSums(profile, now.selected.weights, now.tree.leaves, (set) => profile.wait[set]).map((r) => {
-    const set = profile.wait.indexOf(r.key);
-    const text = profile.labelString(set, event);
     const { colour } = graph.colours.wait(profile.waitClass[r.key]);
-    return {
-      ...r, colour, name: profile.waits[r.key].name, on: (state.filters.get(event) || new Set()).has(text),
-      onclick: event < 0 ? null : () => toggleFilter(event, text),
-    };
+    return { ...r, colour, name: profile.waits[r.key].name, ...waitFilter(profile.wait.indexOf(r.key)) };
   });
   const caption = `${count(rows.length, "wait event")}, in percent of ${whole()}`;
   return [sumTable("waits", "Wait event", rows, caption, apartRows())];
