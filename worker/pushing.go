@@ -165,6 +165,8 @@ func (w *Worker) reportExport(e export.Event) {
 		log.Warn().Err(e.Err).Msg("profiles were given up")
 	case export.SpoolFailed:
 		w.log.Warn().Err(e.Err).Msg("profiles wait in memory while the receiver is down")
+	case export.SpoolUnread:
+		log.Warn().Err(e.Err).Msg("cannot read a profile that waits on disk, trying again")
 	}
 }
 

@@ -93,6 +93,8 @@ const (
 	Dropped
 	// SpoolFailed: a profile cannot be kept on disk, and waits in memory.
 	SpoolFailed
+	// SpoolUnread: a profile on disk cannot be read now. It is reported once for each different error.
+	SpoolUnread
 )
 
 // Event is something for the log.

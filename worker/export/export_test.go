@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/google/pprof/profile"
+	"golang.org/x/sys/unix"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -439,14 +440,16 @@ func TestBounds(t *testing.T) {
 	if pending, size, dropped := s.figures(OTLP); pending != 6 || size != 900 || dropped != 14 {
 		t.Errorf("%d pending, %d bytes, %d dropped", pending, size, dropped)
 	}
-	if _, data, _ := s.next(OTLP); data[0] != 7 {
-		t.Errorf("the oldest is %d", data[0])
+	oldest, data, _, err := s.next(OTLP)
+	if err != nil || data[0] != 7 {
+		t.Fatalf("the oldest is %v, %v", data, err)
 	}
+	s.release(oldest)
 	if err := s.add(OTLP, make([]byte, 1001), 1); err == nil {
 		t.Error("a batch beyond the limit was kept")
 	}
 	s.maxAge = time.Nanosecond
-	if b, _, _ := s.next(OTLP); b != nil {
+	if b, _, _, _ := s.next(OTLP); b != nil {
 		t.Error("an old batch was returned")
 	}
 	if pending, size, dropped := s.figures(OTLP); pending != 0 || size != 0 || dropped != 21 {
@@ -454,6 +457,148 @@ func TestBounds(t *testing.T) {
 	}
 	if files, _ := filepath.Glob(filepath.Join(s.dir, "*"+batchSuffix)); len(files) > 0 {
 		t.Errorf("files are left: %v", files)
+	}
+}
+
+// TestBatchInFlight: a batch that is being sent stays, and its profiles count once.
+func TestBatchInFlight(t *testing.T) {
+	for name, dir := range map[string]string{"disk": t.TempDir(), "memory": ""} {
+		s, err := openSpool(dir, 1000, time.Hour)
+		if err != nil {
+			t.Fatal(err)
+		}
+		add := func(size int) error { return s.add(OTLP, bytes.Repeat([]byte{'x'}, size), 1) }
+		if err := errors.Join(add(500), add(400)); err != nil {
+			t.Fatal(err)
+		}
+		b, _, _, err := s.next(OTLP)
+		if err != nil || b == nil || b.size != 500 {
+			t.Fatalf("%s: %+v, %v", name, b, err)
+		}
+		if err := add(450); err != nil { // drops the second batch
+			t.Error(name, err)
+		}
+		if err := add(600); err == nil || !strings.Contains(err.Error(), "being sent") {
+			t.Errorf("%s: without room beside a batch in flight: %v", name, err)
+		}
+		s.maxAge = time.Nanosecond
+		if pending, size, dropped := s.figures(OTLP); pending != 1 || size != 500 || dropped != 3 {
+			t.Errorf("%s: %d pending, %d bytes, %d dropped", name, pending, size, dropped)
+		}
+		s.finish(b, 0)
+		if pending, size, dropped := s.figures(OTLP); pending != 0 || size != 0 || dropped != 3 || s.memory != 0 {
+			t.Errorf("%s: after the end: %d pending, %d bytes, %d dropped", name, pending, size, dropped)
+		}
+	}
+}
+
+// TestUnreadableBatch: a batch that cannot be read now waits, and does not delay others. A missing or short one is
+// dropped.
+func TestUnreadableBatch(t *testing.T) {
+	s, err := openSpool(t.TempDir(), 1000, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 4 {
+		if err := s.add(OTLP, bytes.Repeat([]byte{byte(i)}, 10), 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	missing, short, unreadable := s.batches[0].path, s.batches[1].path, s.batches[2].path
+	aside := filepath.Join(s.dir, "aside")
+	if err := errors.Join(os.Remove(missing), os.Truncate(short, 9), os.Rename(unreadable, aside),
+		os.Mkdir(unreadable, 0o700)); err != nil { // to read a directory is an error for root, too
+		t.Fatal(err)
+	}
+	b, data, _, err := s.next(OTLP)
+	if err != nil || b == nil || data[0] != 3 {
+		t.Fatalf("the batch that can be read: %+v, %v, %v", b, data, err)
+	}
+	s.finish(b, 0)
+	b, _, added, err := s.next(OTLP)
+	if b != nil || added == nil || err == nil || strings.Contains(err.Error(), filepath.Base(unreadable)) {
+		t.Errorf("a batch that cannot be read: %+v, %v", b, err)
+	}
+	if pending, _, dropped := s.figures(OTLP); pending != 1 || dropped != 2 {
+		t.Errorf("%d pending, %d dropped", pending, dropped)
+	}
+	if err := errors.Join(os.Remove(unreadable), os.Rename(aside, unreadable)); err != nil {
+		t.Fatal(err)
+	}
+	if b, data, _, err := s.next(OTLP); err != nil || b == nil || data[0] != 2 {
+		t.Errorf("the batch that can be read again: %+v, %v, %v", b, data, err)
+	}
+}
+
+// TestUnreadableBatchIsSentLater: the sender reports the error once, and sends the batch when it can be read.
+func TestUnreadableBatchIsSentLater(t *testing.T) {
+	cfg := Config{SpoolDir: filepath.Join(t.TempDir(), "spool")}
+	before, err := openSpool(cfg.SpoolDir, DefaultSpool, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := before.add(Pyroscope, []byte("profile"), 1); err != nil {
+		t.Fatal(err)
+	}
+	before.close()
+	path, aside := before.batches[0].path, filepath.Join(cfg.SpoolDir, "aside")
+	s, err := openSpool(cfg.SpoolDir, DefaultSpool, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(os.Rename(path, aside), os.Mkdir(path, 0o700)); err != nil {
+		t.Fatal(err)
+	}
+	r, told := receive(t, accept), &events{}
+	cfg.OnEvent, cfg.timing = told.add, fast
+	base, err := parseURL(r.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	sender := newSender(Pyroscope, base, pyroscope{}, &cfg, s)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() { sender.run(ctx) })
+	defer wg.Wait()
+	defer cancel()
+	wait(t, "an error", func() bool { return told.count(SpoolUnread, "is a directory") == 1 })
+	if err := unix.Renameat2(unix.AT_FDCWD, aside, unix.AT_FDCWD, path, unix.RENAME_EXCHANGE); err != nil {
+		t.Fatal(err)
+	}
+	wait(t, "the profile arrives", func() bool { return sender.sent.Load() == 1 })
+	if n := told.count(SpoolUnread, ""); n != 1 {
+		t.Errorf("reported %d times", n)
+	}
+}
+
+// TestPowerLoss: a file is on disk before it gets its name. An empty file from a power loss is dropped.
+func TestPowerLoss(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "batch")
+	if err := unix.Mkfifo(path+newSuffix, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pipe, err := os.OpenFile(path+newSuffix, os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = pipe.Close() }()
+	if err := writeFile(path, []byte("x")); !errors.Is(err, unix.EINVAL) { // a pipe can be written, but not synced
+		t.Errorf("a file that cannot be synced: %v", err)
+	}
+	empty := &batch{kind: OTLP, created: time.Now(), profiles: 3}
+	if err := os.WriteFile(filepath.Join(dir, empty.name()), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := openSpool(dir, 1000, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if pending, _, dropped := s.figures(OTLP); pending != 0 || dropped != 3 {
+		t.Errorf("%d pending, %d dropped", pending, dropped)
+	}
+	if _, err := os.Lstat(filepath.Join(dir, empty.name())); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the empty file is left: %v", err)
 	}
 }
 
@@ -490,7 +635,7 @@ func TestSecondWorker(t *testing.T) {
 	if !errors.Is(err, errLocked) {
 		t.Errorf("got %v", err)
 	}
-	if b, _, _ := second.next(OTLP); b != nil {
+	if b, _, _, _ := second.next(OTLP); b != nil {
 		t.Error("it has the other one's batch")
 	}
 	first.close()

@@ -65,45 +65,73 @@ func newSender(kind string, base *url.URL, p protocol, cfg *Config, s *spool) *s
 // run sends until ctx ends.
 func (s *sender) run(ctx context.Context) {
 	defer s.client.CloseIdleConnections()
-	pause, reported := time.Duration(0), ""
+	sending, reading := failures{sender: s}, failures{sender: s}
 	for ctx.Err() == nil {
-		b, data, added := s.spool.next(s.kind)
-		if b == nil {
+		b, data, added, err := s.spool.next(s.kind)
+		switch {
+		case b != nil:
+			s.attempt(ctx, b, data, &sending)
+		case err != nil:
+			reading.note(SpoolUnread, err)
+			s.rest(ctx, jitter(reading.pause), added)
+		default:
+			reading = failures{sender: s}
 			select {
 			case <-ctx.Done():
 			case <-added:
 			}
-			continue
 		}
-		refused, wait, err := s.send(ctx, data)
-		var final *refusedError
-		switch {
-		case ctx.Err() != nil:
-			return
-		case err == nil:
-			s.sent.Add(uint64(b.profiles) - min(refused, uint64(b.profiles)))
-			s.spool.finish(b, min(refused, uint64(b.profiles)))
-			if refused > 0 {
-				s.report(Dropped, fmt.Errorf("the receiver refused %d profiles", refused))
-			}
-			if reported != "" {
-				s.report(Recovered, nil)
-			}
-			pause, reported = 0, ""
-			continue
-		case errors.As(err, &final):
-			s.spool.finish(b, uint64(b.profiles))
-			s.report(Dropped, err)
-			continue
-		}
-		s.failed.Add(1)
-		if err.Error() != reported {
-			reported = err.Error()
-			s.report(SendFailed, err)
-		}
-		pause = min(max(2*pause, s.timing.minPause), s.timing.maxPause)
-		s.rest(ctx, max(min(wait, s.timing.maxPause), jitter(pause)))
 	}
+}
+
+// attempt sends a batch. If that fails for now, attempt waits before it returns.
+func (s *sender) attempt(ctx context.Context, b *batch, data []byte, f *failures) {
+	refused, wait, err := s.send(ctx, data)
+	var final *refusedError
+	switch {
+	case ctx.Err() != nil:
+		s.spool.release(b)
+	case err == nil:
+		refused = min(refused, uint64(b.profiles))
+		s.sent.Add(uint64(b.profiles) - refused)
+		s.spool.finish(b, refused)
+		if refused > 0 {
+			s.report(Dropped, fmt.Errorf("the receiver refused %d profiles", refused))
+		}
+		f.end()
+	case errors.As(err, &final):
+		s.spool.finish(b, uint64(b.profiles))
+		s.report(Dropped, err)
+	default:
+		s.spool.release(b)
+		s.failed.Add(1)
+		f.note(SendFailed, err)
+		s.rest(ctx, max(min(wait, s.timing.maxPause), jitter(f.pause)), nil)
+	}
+}
+
+// failures are the failed attempts since the last success.
+type failures struct {
+	sender   *sender
+	pause    time.Duration // grows with each failure
+	reported string        // the last error that was reported; empty for none
+}
+
+// note reports an error that differs from the last one, and makes the pause longer.
+func (f *failures) note(kind Kind, err error) {
+	if err.Error() != f.reported {
+		f.reported = err.Error()
+		f.sender.report(kind, err)
+	}
+	f.pause = min(max(2*f.pause, f.sender.timing.minPause), f.sender.timing.maxPause)
+}
+
+// end reports the first success after failures.
+func (f *failures) end() {
+	if f.reported != "" {
+		f.sender.report(Recovered, nil)
+	}
+	f.pause, f.reported = 0, ""
 }
 
 // jitter returns half to one and a half of a pause, so that many workers do not come back at the same time.
@@ -111,11 +139,13 @@ func jitter(d time.Duration) time.Duration {
 	return d/2 + time.Duration(rand.Int64N(int64(d)+1)) //nolint:gosec // chance, not a secret
 }
 
-func (s *sender) rest(ctx context.Context, d time.Duration) {
+// rest waits, no longer than until early is closed.
+func (s *sender) rest(ctx context.Context, d time.Duration, early <-chan struct{}) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
+	case <-early:
 	case <-timer.C:
 	}
 }

@@ -24,6 +24,7 @@ type batch struct {
 	size     int64
 	path     string // empty: data holds it
 	data     []byte
+	inFlight bool // a sender sends it, and no other call drops it
 }
 
 // maxMemory bounds the batches that wait in memory because no disk takes them.
@@ -120,6 +121,11 @@ func (s *spool) scan() error {
 			continue
 		}
 		b.path, b.size = path, info.Size()
+		if b.size == 0 { // the host lost power before the data was on disk
+			s.dropped[b.kind] += uint64(b.profiles)
+			_ = os.Remove(path)
+			continue
+		}
 		s.batches = append(s.batches, b)
 		s.bytes += b.size
 	}
@@ -142,34 +148,27 @@ func parseName(name string) (*batch, bool) {
 	return &batch{kind: parts[2], created: time.Unix(0, created), profiles: profiles}, err1 == nil && err2 == nil
 }
 
-// add keeps a batch. The error says why it is not on disk; it waits in memory then, unless there is no room.
+// add keeps a batch. The error says why it is not on disk; it waits in memory then, unless there is no room. One
+// goroutine at a time calls add.
 func (s *spool) add(kind string, data []byte, profiles int) error {
 	b := &batch{kind: kind, created: time.Now(), profiles: profiles, size: int64(len(data))}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if b.size > s.limit {
-		s.dropped[kind] += uint64(profiles)
-		return fmt.Errorf("a profile of %d bytes is larger than the room for all", b.size)
-	}
-	for s.bytes+b.size > s.limit {
-		s.drop(s.batches[0])
+	if err := s.makeRoom(b); err != nil {
+		return err
 	}
 	var err error
-	if s.dir != "" {
+	if s.dir != "" { // without the lock: a disk can be slow
 		path := filepath.Join(s.dir, b.name())
 		if err = writeFile(path, data); err == nil {
 			b.path = path
 		}
 	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	if b.path == "" {
 		b.data = data
-		for s.memory+b.size > maxMemory {
-			oldest := s.oldestInMemory()
-			if oldest == nil {
-				s.dropped[kind] += uint64(profiles)
-				return cmp.Or(err, errors.New("no room in memory for a profile"))
-			}
-			s.drop(oldest)
+		if !s.makeMemory(b.size) {
+			s.dropped[kind] += uint64(profiles)
+			return cmp.Or(err, errors.New("no room in memory for a profile"))
 		}
 		s.memory += b.size
 	}
@@ -180,18 +179,44 @@ func (s *spool) add(kind string, data []byte, profiles int) error {
 	return err
 }
 
-func (s *spool) oldestInMemory() *batch {
-	for _, b := range s.batches {
-		if b.path == "" {
-			return b
-		}
+// makeRoom drops the oldest batches until a new one is within the limit. If that fails, the new one counts as dropped.
+func (s *spool) makeRoom(b *batch) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var err error
+	switch {
+	case b.size > s.limit:
+		err = fmt.Errorf("a profile of %d bytes is larger than the room for all", b.size)
+	case !s.dropUntil(func() bool { return s.bytes+b.size <= s.limit }, func(*batch) bool { return true }):
+		err = errors.New("no room for a profile while older ones are being sent")
 	}
-	return nil
+	if err != nil {
+		s.dropped[b.kind] += uint64(b.profiles)
+	}
+	return err
 }
 
-// writeFile makes a file that is complete or absent.
+// makeMemory drops the oldest batches in memory until there is room for more.
+func (s *spool) makeMemory(size int64) bool {
+	return s.dropUntil(func() bool { return s.memory+size <= maxMemory }, func(b *batch) bool { return b.path == "" })
+}
+
+// dropUntil drops the oldest batches of a sort until a condition is true. It leaves batches that are being sent, and
+// reports whether it reached the condition.
+func (s *spool) dropUntil(done func() bool, sort func(*batch) bool) bool {
+	for !done() {
+		at := slices.IndexFunc(s.batches, func(b *batch) bool { return !b.inFlight && sort(b) })
+		if at < 0 {
+			return false
+		}
+		s.drop(s.batches[at])
+	}
+	return true
+}
+
+// writeFile makes a file that is complete or absent, also after a loss of power.
 func writeFile(path string, data []byte) error {
-	err := os.WriteFile(path+newSuffix, data, 0o600)
+	err := writeSynced(path+newSuffix, data)
 	if err == nil {
 		err = os.Rename(path+newSuffix, path)
 	}
@@ -199,11 +224,30 @@ func writeFile(path string, data []byte) error {
 		return nil
 	}
 	_ = os.Remove(path + newSuffix)
+	return fmt.Errorf("keep a profile in %s: %w", filepath.Dir(path), withoutName(err))
+}
+
+// writeSynced writes a file and waits until the disk has its data.
+func writeSynced(path string, data []byte) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err == nil {
+		err = f.Sync()
+	}
+	return cmp.Or(err, f.Close())
+}
+
+// withoutName returns an error without the name of the file, which is another one for each batch. Equal errors are
+// reported once.
+func withoutName(err error) error {
 	var named *fs.PathError
 	if errors.As(err, &named) {
-		err = named.Err // without the name, which is another one each time
+		return named.Err
 	}
-	return fmt.Errorf("keep a profile in %s: %w", filepath.Dir(path), err)
+	return err
 }
 
 // drop gives a batch up.
@@ -227,34 +271,56 @@ func (s *spool) remove(b *batch) {
 	_ = os.Remove(b.path) // if it stays, the next worker drops it as too old
 }
 
-// next returns the oldest batch for a type of receiver and its data. Without one it returns a channel that is closed
-// when there may be one.
-func (s *spool) next(kind string) (*batch, []byte, <-chan struct{}) {
+// next returns the oldest batch for a type of receiver that can be read, and its data. The batch is in flight until the
+// caller passes it to finish or release. Without a batch, next returns a channel that is closed when there may be one,
+// and the error of a batch that cannot be read now.
+func (s *spool) next(kind string) (b *batch, data []byte, added <-chan struct{}, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.expire()
-	for {
-		at := slices.IndexFunc(s.batches, func(b *batch) bool { return b.kind == kind })
-		if at < 0 {
-			return nil, nil, s.added
+	for _, b := range slices.Clone(s.batches) {
+		if b.kind != kind || b.inFlight {
+			continue
 		}
-		b := s.batches[at]
-		if b.path == "" {
-			return b, b.data, nil
+		data, readErr := b.read()
+		switch {
+		case readErr == nil:
+			b.inFlight = true
+			return b, data, nil, nil
+		case errors.Is(readErr, fs.ErrNotExist), errors.Is(readErr, errDamaged):
+			s.drop(b)
+		default: // such as too many open files: a later attempt may succeed
+			err = cmp.Or(err, fmt.Errorf("read a profile in %s: %w", s.dir, withoutName(readErr)))
 		}
-		data, err := os.ReadFile(b.path)
-		if err == nil {
-			return b, data, nil
-		}
-		s.drop(b)
 	}
+	return nil, nil, s.added, err
 }
 
-// expire drops batches that a receiver would refuse because of their age.
-func (s *spool) expire() {
-	for len(s.batches) > 0 && time.Since(s.batches[0].created) > s.maxAge {
-		s.drop(s.batches[0])
+// errDamaged means that a file has another size than its batch.
+var errDamaged = errors.New("file is damaged")
+
+// read returns the data of a batch.
+func (b *batch) read() ([]byte, error) {
+	if b.path == "" {
+		return b.data, nil
 	}
+	data, err := os.ReadFile(b.path)
+	if err == nil && int64(len(data)) != b.size {
+		err = errDamaged
+	}
+	return data, err
+}
+
+// expire drops batches that a receiver would refuse because of their age, except batches that are being sent.
+func (s *spool) expire() {
+	s.dropUntil(func() bool { return false }, func(b *batch) bool { return time.Since(b.created) > s.maxAge })
+}
+
+// release ends the flight of a batch that was not sent. It waits for another attempt.
+func (s *spool) release(b *batch) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	b.inFlight = false
 }
 
 // finish removes a batch. The profiles in it that the receiver refused count as dropped.
