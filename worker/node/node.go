@@ -64,7 +64,7 @@ type key struct {
 
 // Run serves until ctx ends, and then waits for its workers. It returns an error only if it cannot look at processes.
 func Run(ctx context.Context, cfg Config) error {
-	s := &supervisor{Config: cfg.withDefaults(), clusters: map[key]*cluster{}, events: make(chan event)}
+	s := newSupervisor(cfg)
 	ticker := time.NewTicker(s.Interval)
 	defer ticker.Stop()
 	if err := s.look(ctx); err != nil {
@@ -102,6 +102,12 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
+func newSupervisor(cfg Config) *supervisor {
+	return &supervisor{
+		Config: cfg.withDefaults(), clusters: map[key]*cluster{}, events: make(chan event), proof: prove, owner: ownerOf,
+	}
+}
+
 // supervisor has the state of all clusters. Only the goroutine of Run changes it.
 type supervisor struct {
 	Config
@@ -109,6 +115,10 @@ type supervisor struct {
 	clusters map[key]*cluster
 	events   chan event // from goroutines that wait for one cluster
 	beyond   int        // clusters that have no worker because of Max, as logged
+
+	// Tests replace these.
+	proof func(proc string, p Process) (dataDir string, err error)
+	owner func(pid int) int
 
 	// Lines of explain, less the lines that the time since has made up for, and how many were not written.
 	lines    float64
@@ -120,7 +130,8 @@ type supervisor struct {
 type phase int
 
 const (
-	proving  phase = iota // a goroutine looks at its files, which may take long
+	unproved phase = iota // to be looked at when there is a slot
+	proving               // a goroutine looks at its files, which may take long
 	refused               // not a postmaster, or not accessible: looked at again after the pause
 	waiting               // to be started at the time next
 	running               // its worker runs
@@ -132,6 +143,8 @@ type cluster struct {
 	Process
 
 	phase   phase
+	owner   int       // effective user id, -1 if it is unknown
+	since   time.Time // in the phase proving: the time at which it began
 	next    time.Time
 	pause   time.Duration
 	began   time.Time
@@ -156,38 +169,24 @@ func (s *supervisor) look(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	now := time.Now()
+	s.update(ctx, found, time.Now())
+	return nil
+}
+
+// update adds new processes, and forgets processes that ended.
+func (s *supervisor) update(ctx context.Context, found map[key]Process, now time.Time) {
 	for k, c := range s.clusters {
 		if _, there := found[k]; !there {
 			s.leave(k, c)
 		}
 	}
 	for k, p := range found {
-		c := s.clusters[k]
-		switch {
-		case c == nil:
-			c = &cluster{Process: p, pause: minPause}
-			s.clusters[k] = c
-			s.prove(ctx, k, c)
-		case c.phase == refused && !now.Before(c.next):
-			s.prove(ctx, k, c)
+		if s.clusters[k] == nil {
+			s.clusters[k] = &cluster{Process: p, owner: s.owner(p.PID), next: now, pause: minPause}
 		}
 	}
+	s.proveDue(ctx, now)
 	s.startDue(ctx, now)
-	return nil
-}
-
-// prove looks at the files of a cluster, in a goroutine: a file system may hang.
-func (s *supervisor) prove(ctx context.Context, k key, c *cluster) {
-	c.phase = proving
-	p := c.Process
-	go func() {
-		dir, err := prove(s.Proc, p)
-		select {
-		case s.events <- event{key: k, dataDir: dir, err: err}:
-		case <-ctx.Done():
-		}
-	}()
 }
 
 // leave forgets a cluster whose postmaster has ended, after its worker.
@@ -197,7 +196,7 @@ func (s *supervisor) leave(k key, c *cluster) {
 		s.Log.Info().Str("cluster", c.DataDir).Int("postmaster", c.PID).Msg("the server ended, ending its worker")
 		s.stop(c)
 	case stopping, proving:
-	case refused, waiting:
+	case unproved, refused, waiting:
 		delete(s.clusters, k)
 	}
 	c.gone = true
@@ -232,6 +231,9 @@ func (s *supervisor) handle(ctx context.Context, e event) {
 	default:
 		c.phase, c.next, c.DataDir = waiting, time.Time{}, e.dataDir
 		s.startDue(ctx, time.Now())
+	}
+	if !e.ended {
+		s.proveDue(ctx, time.Now()) // the proof freed a slot
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -179,6 +180,109 @@ func TestNoProc(t *testing.T) {
 	if err := Run(t.Context(), Config{Proc: filepath.Join(t.TempDir(), "none")}); err == nil {
 		t.Error("no error without /proc")
 	}
+}
+
+// TestProofsThatHang: proofs that wait for a file system have few threads, and delay a server of another user by one
+// proofTime at most.
+func TestProofsThatHang(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const impostors, server, impostor, postgres = 5000, 1_000_000, 1000, 26
+		ctx, cancel := context.WithCancel(t.Context())
+		var running atomic.Int64
+		var proved atomic.Bool
+		s := newSupervisor(Config{Max: -1, Log: zerolog.Nop()}) // -1: no worker starts
+		s.owner = func(pid int) int {
+			if pid == server {
+				return postgres
+			}
+			return impostor
+		}
+		s.proof = func(_ string, p Process) (string, error) {
+			if p.PID == server {
+				proved.Store(true)
+				return p.DataDir, nil
+			}
+			running.Add(1)
+			<-ctx.Done()
+			return "", ctx.Err()
+		}
+		found := map[key]Process{}
+		for pid := range impostors {
+			found[key{pid, 1}] = Process{PID: pid, Start: 1}
+		}
+		s.update(ctx, found, time.Now())
+		synctest.Wait()
+		if n := running.Load(); n != proofSlots {
+			t.Errorf("%d proofs at the same time", n)
+		}
+		found[key{server, 1}] = Process{PID: server, Start: 1}
+		s.update(ctx, found, time.Now())
+		time.Sleep(proofTime)
+		s.update(ctx, found, time.Now())
+		synctest.Wait()
+		if !proved.Load() {
+			t.Error("the server was not proved")
+		}
+		s.handle(ctx, <-s.events)
+		for range 20 {
+			time.Sleep(proofTime)
+			s.update(ctx, found, time.Now())
+		}
+		synctest.Wait()
+		if n := running.Load(); n != maxHangingOfUser {
+			t.Errorf("%d proofs of one user hang", n)
+		}
+		cancel()
+	})
+}
+
+// TestProofsAreFair: a server of another user does not wait for the proofs of many impostors.
+func TestProofsAreFair(t *testing.T) {
+	t.Parallel()
+	s := newSupervisor(Config{})
+	now := time.Now()
+	for pid := range 100 {
+		s.clusters[key{pid, 1}] = &cluster{owner: 1000, next: now.Add(-time.Hour)}
+	}
+	s.clusters[key{100, 1}] = &cluster{owner: 26, next: now}
+	n := proofs{ofUser: map[int]int{1000: 1}}
+	if k, c := s.nextProof(&n, now); c == nil || k.pid != 100 {
+		t.Errorf("process %d is first", k.pid)
+	}
+	n.ofUser = map[int]int{1000: 1, 26: 1}
+	if k, c := s.nextProof(&n, now); c == nil || k.pid == 100 {
+		t.Error("the process that came last is first")
+	}
+	n.ofUser = map[int]int{1000: maxHangingOfUser, 26: maxHangingOfUser}
+	if _, c := s.nextProof(&n, now); c != nil {
+		t.Error("a user has too many proofs")
+	}
+}
+
+// TestProofFreesSlot: the end of a proof starts the next one at once.
+func TestProofFreesSlot(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var running atomic.Int64
+		s := newSupervisor(Config{Log: zerolog.Nop()})
+		s.owner = func(int) int { return 26 }
+		s.proof = func(string, Process) (string, error) {
+			running.Add(1)
+			return "", errServed
+		}
+		found := map[key]Process{}
+		for pid := range proofSlots + 5 {
+			found[key{pid, 1}] = Process{PID: pid, Start: 1}
+		}
+		s.update(t.Context(), found, time.Now())
+		for range found {
+			s.handle(t.Context(), <-s.events)
+		}
+		if n := running.Load(); n != proofSlots+5 {
+			t.Errorf("%d proofs", n)
+		}
+	})
 }
 
 // TestManyImpostors: any number of processes that are called postgres make few lines.
