@@ -47,7 +47,7 @@ var (
 // foldStacks adds up one value of the samples by stack.
 func foldStacks(p *profile.Profile, index int, root []string, words wording) (map[string]int64, error) {
 	sums := make(map[string]int64)
-	f := folder{words: words, root: root, names: make(map[*profile.Location][]string)}
+	f := folder{words: words, root: root, frames: make(map[*profile.Location][]string)}
 	size := 0
 	for _, s := range p.Sample {
 		v := s.Value[index]
@@ -55,6 +55,9 @@ func foldStacks(p *profile.Profile, index int, root []string, words wording) (ma
 			continue
 		}
 		stack := f.stack(s)
+		if f.names.full {
+			return nil, errNames
+		}
 		old, ok := sums[string(stack)]
 		if !ok {
 			if size += len(stack); size > maxText {
@@ -68,14 +71,16 @@ func foldStacks(p *profile.Profile, index int, root []string, words wording) (ma
 
 // A folder writes stacks on one line.
 type folder struct {
-	words wording
-	root  []string
-	names map[*profile.Location][]string // of frames, innermost first
-	list  []string
-	buf   []byte
+	words  wording
+	root   []string
+	frames map[*profile.Location][]string // names, innermost first
+	names  names
+	list   []string
+	buf    []byte
 }
 
-// stack writes the stack of a sample. The next call overwrites the result.
+// stack writes the stack of a sample. The next call overwrites the result. The limits of frames and names bound it to
+// maxDepth times four times maxName.
 func (f *folder) stack(s *profile.Sample) []byte {
 	f.list = f.list[:0]
 	for _, loc := range s.Location {
@@ -107,35 +112,53 @@ func (f *folder) add(name string) {
 
 // location returns the names of the frames of a location.
 func (f *folder) location(loc *profile.Location) []string {
-	names, ok := f.names[loc]
+	list, ok := f.frames[loc]
 	if !ok {
 		for _, frame := range locationFrames(nil, loc) {
 			name := f.words.name(frame.merged())
 			if frame.inlined {
 				name += f.words.inlined
 			}
-			names = append(names, name)
+			list = append(list, f.names.keep(name))
 		}
-		f.names[loc] = names
+		f.frames[loc] = list
 	}
-	return names
+	return list
 }
 
 // foldedName is a name that separates nothing.
 func foldedName(name string) string { return strings.ReplaceAll(word(name), ";", ":") }
 
-// labelValue returns a label of a sample as text; "" if the sample does not have it. Several values are joined.
+// labelValue returns a label of a sample as text, cut to maxName; "" if the sample does not have it. Several values are
+// joined.
 func labelValue(s *profile.Sample, key string) string {
 	if values := s.Label[key]; len(values) > 0 {
-		return strings.Join(values, ",")
+		return join(len(values), func(i int) string { return values[i] })
 	}
-	numbers := s.NumLabel[key]
-	words := make([]string, len(numbers))
-	for i, n := range numbers {
-		words[i] = strconv.FormatInt(n, 10)
-		if units := s.NumUnit[key]; i < len(units) && units[i] != "" {
-			words[i] += " " + units[i]
+	numbers, units := s.NumLabel[key], s.NumUnit[key]
+	return join(len(numbers), func(i int) string {
+		text := strconv.FormatInt(numbers[i], 10)
+		if i < len(units) && units[i] != "" {
+			text += " " + units[i]
+		}
+		return text
+	})
+}
+
+// join joins n texts with commas, and cuts the result to maxName.
+func join(n int, text func(int) string) string {
+	if n == 1 {
+		return cut(text(0))
+	}
+	var list []byte
+	for i := range n {
+		if i > 0 {
+			list = append(list, ',')
+		}
+		list = append(list, cut(text(i))...)
+		if len(list) > maxName {
+			break
 		}
 	}
-	return strings.Join(words, ",")
+	return cut(string(list))
 }

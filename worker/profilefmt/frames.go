@@ -109,15 +109,15 @@ func unnamedNote(name, module string) (note string, unnamed bool) {
 	return note, ok
 }
 
-// word makes a name safe to print as one word of a line.
-func word(name string) string { return render.Word(name) }
+// word makes a name safe to print as one word of a line, and cuts it to maxName.
+func word(name string) string { return render.Word(cut(name)) }
 
-// shown makes a text safe to print. It escapes what could drive a terminal or turn the order of characters, and keeps
-// spaces.
+// shown makes a text safe to print, and cuts it to maxName. It escapes what could drive a terminal or turn the order of
+// characters, and keeps spaces.
 func shown(text string) string {
-	words := strings.Split(text, " ")
+	words := strings.Split(cut(text), " ")
 	for i := range words {
-		words[i] = word(words[i])
+		words[i] = render.Word(words[i])
 	}
 	return strings.Join(words, " ")
 }

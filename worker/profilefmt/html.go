@@ -123,6 +123,9 @@ func newPageData(p *profile.Profile, index int, o Options) (*pageData, error) {
 	if err != nil {
 		return nil, err
 	}
+	if labels.names.full {
+		return nil, errNames
+	}
 	tr, nodes, err := newTree(list)
 	if err != nil {
 		return nil, err

@@ -2,9 +2,9 @@ package profilefmt
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/google/pprof/profile"
 )
@@ -16,7 +16,9 @@ type labelSets struct {
 	sets  []int    // for each set, the number of a text for each key
 
 	text  *stringTable
+	names names // values, as in the profile and as shown
 	bySet map[string]int
+	key   []byte
 }
 
 // maxLabels is the number of labels of a page.
@@ -31,7 +33,7 @@ func newLabelSets(p *profile.Profile, text *stringTable) *labelSets {
 			values[key] = make(map[string]bool)
 		}
 		if len(values[key]) <= maxLabelValues {
-			values[key][labelValue(s, key)] = true
+			values[key][l.names.keep(labelValue(s, key))] = true
 		}
 	}
 	for _, s := range p.Sample {
@@ -78,18 +80,17 @@ func (l *labelSets) shownKeys() []string {
 
 // number returns the number of the sample's set of labels.
 func (l *labelSets) number(s *profile.Sample) int {
-	values := make([]string, len(l.keys))
+	values := make([]int, len(l.keys)) // numbers of texts
+	l.key = l.key[:0]
 	for i, key := range l.keys {
-		values[i] = shown(labelValue(s, key))
+		values[i] = l.text.number(l.names.keep(shown(labelValue(s, key))))
+		l.key = binary.AppendUvarint(l.key, uint64(values[i]))
 	}
-	joined := strings.Join(values, "\x00") // shown leaves no such byte in a value
-	n, ok := l.bySet[joined]
+	n, ok := l.bySet[string(l.key)]
 	if !ok {
 		n = len(l.bySet)
-		l.bySet[joined] = n
-		for _, value := range values {
-			l.sets = append(l.sets, l.text.number(value))
-		}
+		l.bySet[string(l.key)] = n
+		l.sets = append(l.sets, values...)
 	}
 	return n
 }

@@ -3,8 +3,10 @@ package profilefmt_test
 import (
 	"bytes"
 	"encoding/json"
+	"io"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -193,6 +195,99 @@ func TestTooLarge(t *testing.T) {
 		err := profilefmt.Write(&out, &b.Profile, profilefmt.Options{Format: format})
 		if err == nil || !strings.Contains(err.Error(), "too many different stacks") {
 			t.Errorf("%s: %v", format, err)
+		}
+	}
+	b = newBuilder("a", "b", "c", "d", "e")
+	b.add(strings.Repeat("f<", 4095)+"outer", []int64{1, 1, 1, 1, 1})
+	for range 30_000 {
+		b.Sample = append(b.Sample, b.Sample[0])
+	}
+	err := profilefmt.Write(io.Discard, &b.Profile, profilefmt.Options{Format: profilefmt.Speedscope})
+	if err == nil || !strings.Contains(err.Error(), "too many different stacks") {
+		t.Errorf("a stack for each of five sample types: %v", err)
+	}
+}
+
+// TestSpeedscopeMemory: a stack in many samples of many types is written many times, and kept once.
+func TestSpeedscopeMemory(t *testing.T) {
+	const types, samples, depth = 50, 100, 4096
+	b := newBuilder(slices.Repeat([]string{"x/count"}, types)...)
+	for i := range samples {
+		b.add(strings.Repeat("f<", depth-1)+"outer", slices.Repeat([]int64{1}, types), "n="+strconv.Itoa(i))
+	}
+	used := allocated(func() {
+		o := profilefmt.Options{Format: profilefmt.Speedscope, Root: []string{"n"}}
+		if err := profilefmt.Write(io.Discard, &b.Profile, o); err != nil {
+			t.Error(err)
+		}
+	})
+	if used > types*samples*depth {
+		t.Errorf("%d frames need %d bytes", types*samples*depth, used)
+	}
+}
+
+// TestNamesAreCut: a long name is cut between two characters, and has a mark.
+func TestNamesAreCut(t *testing.T) {
+	for name, want := range map[string]string{
+		strings.Repeat("x", 4096):       strings.Repeat("x", 4096),
+		strings.Repeat("x", 4097):       strings.Repeat("x", 4093) + "...",
+		strings.Repeat("é", 3000):       strings.Repeat("é", 2046) + "...",
+		strings.Repeat("\x9f", 5000):    strings.Repeat(`\x9f`, 4090) + "...",
+		"x" + strings.Repeat("中", 2000): "x" + strings.Repeat("中", 1364) + "...",
+	} {
+		b := newBuilder("samples/count")
+		b.add(name, []int64{1}, "label="+name)
+		got := b.write(t, profilefmt.Options{Format: profilefmt.Folded, Root: []string{"label"}})
+		if got != want+";"+want+" 1\n" {
+			t.Errorf("a name of %d bytes, %.10q, becomes %.20q, %d bytes", len(name), name, got, len(got))
+		}
+	}
+}
+
+// TestOneNameOfManyFunctions: functions with one long name do not have a copy each.
+func TestOneNameOfManyFunctions(t *testing.T) {
+	b := newBuilder("samples/count")
+	name := strings.Repeat("\x01", 1<<18)
+	for i := range 200 {
+		b.add(strconv.Itoa(i), []int64{1}, "label=x")
+		b.Function[i].Name, b.Function[i].Filename = name, strconv.Itoa(i)
+		b.Sample[i].Label["label"] = slices.Repeat([]string{name}, i%2+1)
+	}
+	for _, format := range []string{profilefmt.Text, profilefmt.Folded, profilefmt.Speedscope, profilefmt.HTML} {
+		used := allocated(func() {
+			o := profilefmt.Options{Format: format, Root: []string{"label"}}
+			if err := profilefmt.Write(io.Discard, &b.Profile, o); err != nil {
+				t.Errorf("%s: %v", format, err)
+			}
+		})
+		if used > 100<<20 {
+			t.Errorf("%s needs %d bytes", format, used)
+		}
+	}
+}
+
+// TestNamesTooLong: a profile whose names and labels are enormous all together is refused.
+func TestNamesTooLong(t *testing.T) {
+	if testing.Short() {
+		t.Skip("256 MB of names need ten seconds: not with -short")
+	}
+	escapes := strings.Repeat("\x01", 4000)
+	functions, labels := newBuilder("samples/count"), newBuilder("samples/count")
+	for i := range 18_000 { // 288 MB with the escapes
+		functions.add(strconv.Itoa(i)+escapes, []int64{1})
+		labels.add("main", []int64{1}, []string{"a", "b"}[i%2]+"="+strconv.Itoa(i)+escapes)
+	}
+	for _, c := range []struct {
+		format string
+		b      *builder
+	}{
+		{profilefmt.Folded, functions}, {profilefmt.Speedscope, functions}, {profilefmt.HTML, functions},
+		{profilefmt.HTML, labels}, {profilefmt.Speedscope, labels},
+	} {
+		o := profilefmt.Options{Format: c.format, Root: []string{"a", "b"}}
+		err := profilefmt.Write(io.Discard, &c.b.Profile, o)
+		if err == nil || !strings.Contains(err.Error(), "names in the profile are too long") {
+			t.Errorf("%s, %d functions: %v", c.format, len(c.b.Function), err)
 		}
 	}
 }

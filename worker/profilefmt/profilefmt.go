@@ -77,7 +77,7 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := checkWork(p); err != nil {
+	if err := checkWork(p, stackWriter(o.Format)); err != nil {
 		return err
 	}
 	out := bufio.NewWriterSize(w, 1<<16)
@@ -97,6 +97,14 @@ func Write(w io.Writer, p *profile.Profile, o Options) error {
 		err = flushErr
 	}
 	return err
+}
+
+// stackWriter returns what gives the number of times that a format prints the stack of a sample.
+func stackWriter(format string) func(*profile.Sample) int {
+	if format == Speedscope {
+		return speedscopeTimes
+	}
+	return func(*profile.Sample) int { return 1 }
 }
 
 // sampleIndex finds a sample type of the profile.

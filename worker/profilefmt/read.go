@@ -21,13 +21,18 @@ const (
 	maxInput = 64 << 20
 	// maxMessages is the number of samples, labels, locations, lines, functions and the like.
 	maxMessages = 8 << 20
+	// maxNumbers is the number of location ids and values of all samples, where they are packed. Ids above 127 take two
+	// bytes or more, so a file with many of these ids reaches maxInput first.
+	maxNumbers = 32 << 20
+	// maxTypes is the number of sample types.
+	maxTypes = 1000
 )
 
 // ErrInput is the error of Read for a file that is not a profile, or too large.
 var ErrInput = errors.New("cannot read profile")
 
 // Read reads a profile: a pprof file, compressed or not, or folded stacks as text. Input may be hostile. Read refuses a
-// profile of more than 64 MB, or with more than 8 million parts, with ErrInput.
+// profile of more than 64 MB, or with more than 8 million parts, with ErrInput. The other limits are in doc/profiles.md.
 func Read(r io.Reader) (*profile.Profile, error) {
 	in := bufio.NewReader(r)
 	magic, err := in.Peek(2)
@@ -66,7 +71,7 @@ func Read(r io.Reader) (*profile.Profile, error) {
 
 // parsePprof reads an uncompressed protocol buffer.
 func parsePprof(data []byte) (*profile.Profile, error) {
-	budget := maxMessages
+	budget := budget{messages: maxMessages, numbers: maxNumbers}
 	if err := countMessages(data, 0, &budget); err != nil {
 		return nil, err
 	}
@@ -74,8 +79,11 @@ func parsePprof(data []byte) (*profile.Profile, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(p.SampleType) == 0 {
+	switch n := len(p.SampleType); {
+	case n == 0:
 		return nil, errNoType
+	case n > maxTypes:
+		return nil, fmt.Errorf("it has more than %d sample types", maxTypes)
 	}
 	return p, p.CheckValid()
 }
@@ -88,9 +96,39 @@ var messageFields = [...]uint64{
 
 var errForm = errors.New("malformed protocol buffer")
 
-// countMessages checks the form of a message, and takes the messages in it off the budget. Each costs memory, although
-// it may have a byte or two in the file. A string costs as much as a message.
-func countMessages(data []byte, depth int, budget *int) error {
+// packedFields are the fields 1 and 2 of Sample: location ids and values. In the other messages of Profile, these fields
+// hold one number each.
+const packedFields = 1<<1 | 1<<2
+
+// budget has what a profile may still have.
+type budget struct{ messages, numbers int }
+
+// spend takes a field with a length off the budget. Such a field costs memory, although it may have a byte or two in the
+// file. A string costs as much as a message.
+func (b *budget) spend(data []byte, depth int, field uint64) error {
+	if b.messages--; b.messages < 0 {
+		return fmt.Errorf("it has more than %d parts", maxMessages)
+	}
+	if depth == 1 && field < 64 && packedFields&(1<<field) != 0 {
+		if b.numbers -= countVarints(data); b.numbers < 0 {
+			return fmt.Errorf("its samples have more than %d location ids and values", maxNumbers)
+		}
+	}
+	return nil
+}
+
+// countVarints returns the number of varints. The last byte of each is below 0x80.
+func countVarints(data []byte) (n int) {
+	for _, b := range data {
+		if b < 0x80 {
+			n++
+		}
+	}
+	return n
+}
+
+// countMessages checks the form of a message, and takes the messages and packed numbers in it off the budget.
+func countMessages(data []byte, depth int, budget *budget) error {
 	for len(data) > 0 {
 		tag, n := binary.Uvarint(data)
 		if n <= 0 {
@@ -122,11 +160,10 @@ func countMessages(data []byte, depth int, budget *int) error {
 			return errForm
 		}
 		if tag&7 == 2 {
-			*budget--
-			if *budget < 0 {
-				return fmt.Errorf("it has more than %d parts", maxMessages)
-			}
 			field := tag >> 3
+			if err := budget.spend(data[:size], depth, field); err != nil {
+				return err
+			}
 			if depth < len(messageFields) && field < 64 && messageFields[depth]&(1<<field) != 0 {
 				if err := countMessages(data[:size], depth+1, budget); err != nil && depth == 0 {
 					return err
@@ -164,10 +201,10 @@ func parseFolded(data []byte) (*profile.Profile, error) {
 		if err != nil {
 			return nil, fmt.Errorf("line %d has no count", number)
 		}
-		frames := strings.Split(line[:at], ";")
-		if parts += len(frames); parts > maxMessages {
+		if parts += 1 + strings.Count(line[:at], ";"); parts > maxMessages {
 			return nil, fmt.Errorf("it has more than %d frames", maxMessages)
 		}
+		frames := strings.Split(line[:at], ";")
 		s := &profile.Sample{Value: []int64{count}, Location: make([]*profile.Location, len(frames))}
 		for i, name := range frames {
 			s.Location[len(frames)-1-i] = foldedLocation(p, locations, name)

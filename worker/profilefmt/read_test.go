@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
+	"runtime"
 	"strings"
 	"testing"
 
@@ -67,7 +68,13 @@ func TestReadHostile(t *testing.T) {
 			}
 		}
 	}
+	packed := func(field byte) []byte { // a sample with 1,000 location ids or values
+		return append([]byte{0x12, 0xeb, 0x07, field<<3 | 2, 0xe8, 0x07}, make([]byte, 1000)...)
+	}
 	for name, c := range map[string]struct{ input, want string }{
+		"packed ids":      {bomb(repeat(packed(1), 33)), "more than 33554432 location ids and values"},
+		"packed values":   {bomb(repeat(packed(2), 33)), "more than 33554432 location ids and values"},
+		"sample types":    {strings.Repeat("\x0a\x00", 1001) + "\x32\x00", "more than 1000 sample types"},
 		"empty":           {"", "the file is empty"},
 		"text":            {"hello\n", "neither a pprof file nor folded stacks"},
 		"damaged gzip":    {"\x1f\x8b\x08\x00", "unexpected EOF"},
@@ -82,6 +89,50 @@ func TestReadHostile(t *testing.T) {
 		if !errors.Is(err, profilefmt.ErrInput) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
+	}
+}
+
+// TestReadLarge: a profile with more location ids than messages may have is within the limits.
+func TestReadLarge(t *testing.T) {
+	var file bytes.Buffer
+	file.WriteString("\x0a\x00\x32\x00\x22\x03\x08\xc8\x01") // a sample type, a string, location 200
+	const samples, depth = 20_000, 500
+	sample := append([]byte{0x12, 0xee, 0x07, 0x0a, 0xe8, 0x07}, bytes.Repeat([]byte{0xc8, 0x01}, depth)...)
+	file.Write(bytes.Repeat(append(sample, 0x12, 0x01, 0x01), samples))
+	p, err := profilefmt.Read(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(p.Sample) != samples || len(p.Sample[samples-1].Location) != depth {
+		t.Errorf("%d samples", len(p.Sample))
+	}
+	for _, format := range profilefmt.Formats() {
+		if err := profilefmt.Write(io.Discard, p, profilefmt.Options{Format: format}); err != nil {
+			t.Errorf("%s: %v", format, err)
+		}
+	}
+}
+
+// allocated returns the number of bytes that a function allocates.
+func allocated(f func()) uint64 {
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	f()
+	runtime.ReadMemStats(&after)
+	return after.TotalAlloc - before.TotalAlloc
+}
+
+// TestReadManyFrames: the frames of a line are counted before they are made.
+func TestReadManyFrames(t *testing.T) {
+	const size = 40 << 20
+	line := strings.Repeat(";", size) + " 1"
+	used := allocated(func() {
+		if _, err := profilefmt.Read(strings.NewReader(line)); !errors.Is(err, profilefmt.ErrInput) {
+			t.Error(err)
+		}
+	})
+	if used > 10*size { // a slice of all frames has 16 times the size
+		t.Errorf("a line of %d bytes needs %d", size, used)
 	}
 }
 

@@ -23,8 +23,9 @@ const (
 
 var errTooLarge = errors.New("profile has too many different stacks for a format other than pprof")
 
-// checkWork refuses a profile whose stacks are, all together, too long to be worked on.
-func checkWork(p *profile.Profile) error {
+// checkWork refuses a profile whose stacks are, all together, too long to be worked on. A format may print the stack of a
+// sample several times.
+func checkWork(p *profile.Profile, times func(*profile.Sample) int) error {
 	work := 0
 	for _, s := range p.Sample {
 		depth := 0
@@ -33,7 +34,7 @@ func checkWork(p *profile.Profile) error {
 				break
 			}
 		}
-		if work += depth; work > maxWork {
+		if work += depth * times(s); work > maxWork {
 			return errTooLarge
 		}
 	}
@@ -60,6 +61,7 @@ type table struct {
 	byFunction map[function]int
 	byModule   map[module]int
 	byLocation map[*profile.Location][]int32 // innermost first
+	names      names
 }
 
 func newTable() *table {
@@ -96,9 +98,11 @@ func (t *table) function(f function) int {
 func (t *table) frame(f *frame, m int) int32 {
 	merged := -1
 	if f.unnamed {
-		merged = t.function(function{name: f.merged(), module: m, merged: -1})
+		merged = t.function(function{name: t.names.keep(f.merged()), module: m, merged: -1})
 	}
-	n := 2 * t.function(function{name: shown(f.name), file: shown(f.file), module: m, merged: merged})
+	n := 2 * t.function(function{
+		name: t.names.keep(shown(f.name)), file: t.names.keep(shown(f.file)), module: m, merged: merged,
+	})
 	if f.inlined {
 		n++
 	}
@@ -112,7 +116,10 @@ func (t *table) location(loc *profile.Location) []int32 {
 	}
 	m := 0
 	if loc.Mapping != nil && loc.Mapping.File != "" {
-		m = t.module(module{base(loc.Mapping.File), shown(loc.Mapping.File), shown(loc.Mapping.BuildID)})
+		m = t.module(module{
+			t.names.keep(base(loc.Mapping.File)), t.names.keep(shown(loc.Mapping.File)),
+			t.names.keep(shown(loc.Mapping.BuildID)),
+		})
 	}
 	frames := locationFrames(nil, loc)
 	list := make([]int32, len(frames))
@@ -177,6 +184,9 @@ func (t *table) sum(p *profile.Profile, labels func(*profile.Sample) int) ([]wei
 			}
 		}
 		at := place{number, labels(s)}
+		if t.names.full {
+			return nil, errNames
+		}
 		i, ok := byPlace[at]
 		if !ok {
 			i = len(list)
