@@ -189,6 +189,7 @@ func TestProofsThatHang(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const impostors, server, impostor, postgres = 5000, 1_000_000, 1000, 26
 		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
 		var running atomic.Int64
 		var proved atomic.Bool
 		s := newSupervisor(Config{Max: -1, Log: zerolog.Nop()}) // -1: no worker starts
@@ -222,7 +223,7 @@ func TestProofsThatHang(t *testing.T) {
 		s.update(ctx, found, time.Now())
 		synctest.Wait()
 		if !proved.Load() {
-			t.Error("the server was not proved")
+			t.Fatal("the server was not proved")
 		}
 		s.handle(ctx, <-s.events)
 		for range 20 {
@@ -233,7 +234,6 @@ func TestProofsThatHang(t *testing.T) {
 		if n := running.Load(); n != maxHangingOfUser {
 			t.Errorf("%d proofs of one user hang", n)
 		}
-		cancel()
 	})
 }
 

@@ -11,12 +11,12 @@ import (
 // system, and nothing can end it. Any user can start processes that are called postgres, in a directory of a file
 // system that hangs.
 //
-//   - proofSlots proofs run at the same time. After proofTime the slot of a proof is free again, so proofs that hang delay
-//     others by that time at most.
-//   - A user id has at most maxHangingOfUser proofs, and all users have at most maxHanging, however long they take. This
-//     bounds the threads. At its limit, other processes of that user wait until a proof ends. A person with one user id
-//     cannot block the proofs of other users. A person with many, such as the owner of a user namespace, can. Workers
-//     that run are unaffected.
+//   - proofSlots proofs run at the same time. After proofTime the slot of a proof is free again, so that proofs that
+//     hang delay others by that time at most.
+//   - A user id has at most maxHangingOfUser proofs, and all users have at most maxHanging, however long they take.
+//     This bounds the threads. At its limit, other processes of that user wait until a proof ends. A person with one
+//     user id cannot block the proofs of other users. A person with many, such as the owner of a user namespace, can.
+//     Workers that run are unaffected.
 const (
 	proofSlots       = 16
 	proofTime        = 10 * time.Second

@@ -282,7 +282,8 @@ func TestWaitFilter(t *testing.T) {
 	}
 	b.add("main", []int64{4})
 	p := open(t, b, profilefmt.Options{}, "tab=waits")
-	const clickRow = `[...document.querySelectorAll("#table-waits tbody button")].find((e) => e.textContent === %q).click()`
+	const clickRow = `[...document.querySelectorAll("#table-waits tbody button")]
+		.find((e) => e.textContent === %q).click()`
 	clicked := func(name string) string {
 		js[any](p, fmt.Sprintf(clickRow+" || true", name))
 		lit := js[[]string](p, `[...document.querySelectorAll("#table-waits tr.on")].map((e) => e.cells[0].textContent)`)

@@ -32,7 +32,7 @@ const (
 var ErrInput = errors.New("cannot read profile")
 
 // Read reads a profile: a pprof file, compressed or not, or folded stacks as text. Input may be hostile. Read refuses a
-// profile of more than 64 MB, or with more than 8 million parts, with ErrInput. The other limits are in doc/profiles.md.
+// profile beyond one of the limits above with ErrInput.
 func Read(r io.Reader) (*profile.Profile, error) {
 	in := bufio.NewReader(r)
 	magic, err := in.Peek(2)
@@ -96,15 +96,15 @@ var messageFields = [...]uint64{
 
 var errForm = errors.New("malformed protocol buffer")
 
-// packedFields are the fields 1 and 2 of Sample: location ids and values. In the other messages of Profile, these fields
-// hold one number each.
+// packedFields are the fields 1 and 2 of Sample: location ids and values. In the other messages of Profile, these
+// fields hold one number each.
 const packedFields = 1<<1 | 1<<2
 
 // budget has what a profile may still have.
 type budget struct{ messages, numbers int }
 
-// spend takes a field with a length off the budget. Such a field costs memory, although it may have a byte or two in the
-// file. A string costs as much as a message.
+// spend takes a field with a length off the budget. Such a field costs memory, although it may have a byte or two in
+// the file. A string costs as much as a message.
 func (b *budget) spend(data []byte, depth int, field uint64) error {
 	if b.messages--; b.messages < 0 {
 		return fmt.Errorf("it has more than %d parts", maxMessages)

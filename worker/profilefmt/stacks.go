@@ -23,8 +23,8 @@ const (
 
 var errTooLarge = errors.New("profile has too many different stacks for a format other than pprof")
 
-// checkWork refuses a profile whose stacks are, all together, too long to be worked on. A format may print the stack of a
-// sample several times.
+// checkWork refuses a profile whose stacks are, all together, too long to be worked on. A format may print the stack of
+// a sample several times.
 func checkWork(p *profile.Profile, times func(*profile.Sample) int) error {
 	work := 0
 	for _, s := range p.Sample {
