@@ -71,13 +71,11 @@ func (t *Timer) Trace(pid int, on bool) error {
 		if !ok {
 			return fmt.Errorf("%w: the method %s sees no single waits", waits.ErrUnsupported, p.Info().Method)
 		}
-		local, known := s.Cluster.Local(pid), false
+		change := t.endTrace
 		if on {
-			known = t.startTrace(tracer, local)
-		} else {
-			known = t.endTrace(tracer, local)
+			change = t.startTrace
 		}
-		if !known {
+		if !change(tracer, s.Cluster.Local(pid)) {
 			return fmt.Errorf("%w: %d", ErrNoWaits, pid)
 		}
 		return nil
