@@ -74,6 +74,8 @@ type collector struct {
 	stacks  *capture.StackNamer
 	summary Summary
 	began   time.Time
+	// sleepers is how long looking at sleeping processes took.
+	sleepers time.Duration
 
 	base      *capture.StackSpace   // of the postmaster: its children have the same mappings and more
 	spaces    []*capture.StackSpace // all
@@ -235,12 +237,12 @@ func (c *collector) loop(ctx context.Context) error {
 	}
 }
 
-// expensive reports whether the programs in the kernel take more than their share.
+// expensive reports whether the programs in the kernel take more than their share, with those that this process runs.
 func (c *collector) expensive() (bool, error) {
 	n, err := c.sampler.Counters()
 	c.summary.KernelTime = n.Time
 	limit := c.options.CostLimit * float64(time.Since(c.began)) * float64(runtime.NumCPU())
-	return err == nil && float64(n.Time) > limit, err
+	return err == nil && float64(n.Time+c.sleepers) > limit, err
 }
 
 // fetch takes over the samples that are there. Where samples come faster than they can be named, it leaves the rest for
@@ -268,9 +270,11 @@ func (c *collector) lookAtSleepers(least, most time.Duration) error {
 		if p.Running || p.HasStack || p.Since+uint64(least) > now {
 			continue
 		}
+		began := time.Now()
 		if err := c.sampler.ReadSleeper(p.PID); err != nil {
 			return err
 		}
+		c.sleepers += time.Since(began)
 		if time.Now().After(end) {
 			break
 		}

@@ -731,7 +731,7 @@ int read_sleeper(struct sleeper *which)
 	struct process *p = bpf_map_lookup_elem(&processes, &pid);
 	struct sample *s = bpf_map_lookup_elem(&scratch, &index);
 	struct task_struct *t;
-	u64 switches, number, length, began = bpf_ktime_get_ns();
+	u64 switches, number, length;
 
 	if (!p || !s || p->running)
 		return -ENOENT;
@@ -742,7 +742,7 @@ int read_sleeper(struct sleeper *which)
 	switches = count_switches(t);
 	if (!is_server_process(t) || !off_processor(t) || !t->mm || !copy_registers(&s->record, t))
 		goto out;
-	describe(&s->record.head, t, KIND_SLEEPER, began);
+	describe(&s->record.head, t, KIND_SLEEPER, bpf_ktime_get_ns());
 	s->record.head.number = number;
 	s->record.head.first = 1;
 	read_labels(&s->record.labels, t);
@@ -755,7 +755,6 @@ int read_sleeper(struct sleeper *which)
 	if (!send(s, length))
 		p->stack = 0;
 out:
-	charge(began);
 	bpf_task_release(t);
 	return 0;
 }
