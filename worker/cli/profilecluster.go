@@ -230,13 +230,16 @@ func noSamples(err error, mode clusterprofile.Mode, filter string) error {
 	return err
 }
 
+// leastCPU is the processor time of a server from which on the share of the programs in the kernel says something.
+const leastCPU = 100 * time.Millisecond
+
 // tellSummary prints how complete the profile is.
 func tellSummary(stderr io.Writer, s *clusterprofile.Summary) {
 	tellf(stderr, "%d stacks of %d processes in %.1f s, %.1f %% of them labelled; %.3f s on the processor, %.3f s off it",
 		s.Taken, s.Processes, s.Took.Seconds(), 100*s.LabelledShare(), s.CPU.Seconds(), s.OffCPU.Seconds())
-	if s.CPU > 0 {
-		tellf(stderr, "the kernel's part took %.2f %% of the server's processor time",
-			100*s.KernelTime.Seconds()/s.CPU.Seconds())
+	if s.CPU >= leastCPU {
+		tellf(stderr, "programs in the kernel took about %s, %.2f %% of the server's processor time",
+			s.KernelTime.Round(10*time.Microsecond), 100*s.KernelTime.Seconds()/s.CPU.Seconds())
 	}
 	for i, note := range s.Notes() {
 		if i > 0 { // the first is the share of labels

@@ -130,7 +130,7 @@ type Summary struct {
 	// Time is the time of the profile, after the filter, and WithoutStack the part of it for which no stack was taken. The
 	// profile shows that part as one frame.
 	Time, WithoutStack time.Duration
-	// KernelTime is the processor time that the programs in the kernel took, a part of the server's time.
+	// KernelTime is an estimate of the processor time that the programs in the kernel took, a part of the server's time.
 	KernelTime time.Duration
 	// StoppedByCost is set if the profile ended early because of Options.CostLimit.
 	StoppedByCost bool
@@ -179,7 +179,7 @@ func (s *Summary) Notes() []string {
 	if s.ServerEnded {
 		notes = append(notes, "The server ended or restarted during the profile. Later samples are missing.")
 	}
-	if share := float64(s.WithoutStack) / float64(max(1, s.Time)); s.WithoutStack > 0 {
+	if share := float64(s.WithoutStack) / float64(max(1, s.Time)); share >= 0.0005 { // else it would print as 0.0
 		notes = append(notes, fmt.Sprintf("No stack was taken for %.1f %% of the time.", 100*share))
 	}
 	return notes

@@ -187,7 +187,7 @@ struct {
 } wait_times SEC(".maps");
 
 /* Counters, by processor. */
-enum { LOST, UNCOUNTED, RUNS, RUN_TIME, LAST_STACK, COUNTERS };
+enum { LOST, UNCOUNTED, RUNS, RUN_TIME, LAST_STACK, COUNTERS, MEASURED_RUNS = 256 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -209,7 +209,7 @@ static __always_inline void count(u32 which, u64 n)
 		*c += n;
 }
 
-/* charge counts a run of a program, and measures one in 16. */
+/* charge counts a run of a program. It measures the first runs on a processor, and later one in 16. */
 static __always_inline void charge(u64 began)
 {
 	u64 *c = counter(RUNS);
@@ -217,7 +217,9 @@ static __always_inline void charge(u64 began)
 	if (!c)
 		return;
 	*c += 1;
-	if ((*c & 15) == 0)
+	if (*c <= MEASURED_RUNS)
+		count(RUN_TIME, bpf_ktime_get_ns() - began);
+	else if ((*c & 15) == 0)
 		count(RUN_TIME, (bpf_ktime_get_ns() - began) * 16);
 }
 
