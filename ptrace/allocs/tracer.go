@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/bpf/allocsbpf"
 	"pg_stat_backtrace/ptrace/probe"
 	"pg_stat_backtrace/ptrace/process"
@@ -118,6 +119,9 @@ func Open(t Target, o Options) (tr *Tracer, err error) {
 	}
 	if len(t.Functions) == 0 {
 		return nil, fmt.Errorf("%w: no functions to probe", ErrUnsupported)
+	}
+	if err := bpf.ReturnProbes(t.Process.PID); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnsupported, err)
 	}
 	tr = &Tracer{target: t, options: o, stepped: make(map[allocsbpf.Kind]bool)}
 	tr.trap, _ = probe.Calibrate() // without it the least costs apply

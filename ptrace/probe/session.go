@@ -6,9 +6,12 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
+	"strconv"
 	"time"
 
+	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/bpf/probebpf"
 	"pg_stat_backtrace/ptrace/procfs"
 )
@@ -99,7 +102,10 @@ func Open(o Options) (*Session, error) {
 		config.Probes = append(config.Probes, o.Points[i].Probe)
 		groups = max(groups, o.Points[i].Group+1)
 	}
-	var err error
+	err := s.checkReturns()
+	if err != nil {
+		return nil, err
+	}
 	if s.programs, err = probebpf.Load(config); err != nil {
 		return nil, err
 	}
@@ -110,6 +116,38 @@ func Open(o Options) (*Session, error) {
 		return nil, err
 	}
 	return s, nil
+}
+
+// checkReturns returns an error if the kernel would crash processes at a return that is timed.
+func (s *Session) checkReturns() error {
+	if !s.options.Calls {
+		return nil
+	}
+	pids := s.options.PIDs
+	if s.options.Postmaster != 0 {
+		pids = sameProgram(s.options.Postmaster) // the kernel probes all of them
+	}
+	if err := bpf.ReturnProbes(pids...); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnsupported, err)
+	}
+	return nil
+}
+
+// sameProgram returns the processes of the host that run the same program file as a process.
+func sameProgram(pid int) (pids []int) {
+	const program = "/proc/%d/exe"
+	own, err := os.Stat(fmt.Sprintf(program, pid))
+	if err != nil {
+		return nil
+	}
+	all, _ := filepath.Glob("/proc/[1-9]*")
+	for _, dir := range all {
+		other, _ := strconv.Atoi(filepath.Base(dir))
+		if info, err := os.Stat(fmt.Sprintf(program, other)); err == nil && os.SameFile(own, info) {
+			pids = append(pids, other)
+		}
+	}
+	return pids
 }
 
 // attach attaches every point to every process.

@@ -1,0 +1,46 @@
+package bpf
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"pg_stat_backtrace/ptrace/procfs"
+)
+
+// ReturnProbes returns an error if probes of the returns of functions could crash one of these processes. Since Linux
+// 6.11, on x86_64, a probed return is a system call of the process, uretprobe. A seccomp filter that does not list it,
+// such as a container runtime's, refuses it, and the process crashes. Linux 6.14, 6.13.3 and 6.12.14 do not filter it.
+func ReturnProbes(pids ...int) error {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil || !filtersReturns(unix.ByteSliceToString(u.Machine[:]), release()) {
+		return nil
+	}
+	for _, pid := range pids {
+		const filtered = 2
+		if s, err := procfs.ReadStatus(pid); err == nil && s.Seccomp == filtered {
+			return fmt.Errorf("process %d has a seccomp filter, and Linux %s would crash it at a probed return: "+
+				"a later kernel is needed (6.12.14, 6.13.3, 6.14)", pid, release())
+		}
+	}
+	return nil
+}
+
+// filtersReturns reports whether a kernel passes the system call uretprobe to seccomp filters. It takes the machine and
+// the release of uname(2).
+func filtersReturns(machine, release string) bool {
+	var major, minor, patch int
+	n, _ := fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch)
+	if machine != "x86_64" || n < 2 || major != 6 {
+		return false
+	}
+	switch minor {
+	case 11:
+		return true
+	case 12:
+		return patch < 14
+	case 13:
+		return patch < 3
+	}
+	return false
+}
