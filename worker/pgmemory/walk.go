@@ -169,7 +169,7 @@ func (w *walk) add(addr uint64, h *header, parent int) {
 // label reads the name and the identifier. As in the view, a hash table has its identifier as its name.
 func (w *walk) label(h *header) (name, ident string) {
 	raw, _, ok := w.pages.text(h.name, maxName)
-	if !ok {
+	if !ok && !w.pages.full {
 		w.broken()
 	}
 	name = printable(raw)
@@ -177,7 +177,7 @@ func (w *walk) label(h *header) (name, ident string) {
 		return name, ""
 	}
 	raw, whole, ok := w.pages.text(h.ident, maxIdent)
-	if !ok {
+	if !ok && !w.pages.full {
 		w.broken()
 	}
 	if !whole {
