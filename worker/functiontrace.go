@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/probe"
+	"pg_stat_backtrace/ptrace/process"
 	"pg_stat_backtrace/worker/functrace"
 	"pg_stat_backtrace/worker/pgcluster"
 	"pg_stat_backtrace/worker/render"
@@ -133,6 +134,7 @@ func (w *Worker) startFunctionTrace(req spool.Request) error {
 	if static, is := strings.CutPrefix(name, "usdt:"); is {
 		o.Functions, o.Static = nil, []string{static}
 	}
+	var held *process.Handle // of the process, so that no other one gets its id before it has its probes
 	if pid := req.Targets[0]; pid == 0 {
 		o.Postmaster = c.PostmasterPID
 	} else {
@@ -144,16 +146,17 @@ func (w *Worker) startFunctionTrace(req spool.Request) error {
 			return fmt.Errorf("%w: %w", errNoProcess, err)
 		default:
 			o.PIDs = []int{target.PID}
-			target.Held.Release()
+			held = target.Held
 		}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	t := &functionTrace{caller: req.Caller, cancel: cancel, polled: time.Now()}
 	if err := w.functions.add(req.Backend, t); err != nil {
 		cancel()
+		held.Release()
 		return err
 	}
-	go w.runFunctionTrace(ctx, t, o, d)
+	go w.runFunctionTrace(ctx, t, o, held, d)
 	return nil
 }
 
@@ -185,8 +188,11 @@ func (t *functionTrace) abandoned() bool {
 }
 
 // runFunctionTrace traces, until the caller has gone at the latest.
-func (w *Worker) runFunctionTrace(ctx context.Context, t *functionTrace, o functrace.Options, d time.Duration) {
+func (w *Worker) runFunctionTrace(
+	ctx context.Context, t *functionTrace, o functrace.Options, held *process.Handle, d time.Duration,
+) {
 	defer t.cancel()
+	defer held.Release()
 	ended := make(chan struct{})
 	defer close(ended)
 	go func() {
@@ -203,14 +209,16 @@ func (w *Worker) runFunctionTrace(ctx context.Context, t *functionTrace, o funct
 			}
 		}
 	}()
-	result, err := w.traceFunction(ctx, o, d)
+	result, err := w.traceFunction(ctx, o, held, d)
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.done, t.result, t.err = true, result, err
 }
 
 // traceFunction is a whole trace.
-func (w *Worker) traceFunction(ctx context.Context, o functrace.Options, d time.Duration) (*functrace.Result, error) {
+func (w *Worker) traceFunction(
+	ctx context.Context, o functrace.Options, held *process.Handle, d time.Duration,
+) (*functrace.Result, error) {
 	cost, err := probe.Calibrate()
 	if err != nil {
 		return nil, err
@@ -222,6 +230,9 @@ func (w *Worker) traceFunction(ctx context.Context, o functrace.Options, d time.
 	defer t.Close()
 	if err := t.Attach(cost); err != nil {
 		return nil, err
+	}
+	if held != nil && !held.Lives() {
+		return nil, fmt.Errorf("process %d: %w", o.PIDs[0], process.ErrExited)
 	}
 	one := t.Traced()[0]
 	w.log.Info().Str("function", one.Name).Str("module", one.Module).Bool("single_step", one.Stepped).
@@ -237,19 +248,32 @@ func (w *Worker) pollFunctionTrace(req spool.Request) ([][]string, error) {
 	if t == nil || t.caller != req.Caller {
 		return nil, errTraceLost
 	}
+	done, result, err := t.poll()
+	if !done {
+		return [][]string{{"running", ""}}, nil
+	}
+	w.functions.remove(req.Backend, t)
+	if err != nil {
+		return nil, err
+	}
+	return functionTraceRows(result, render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: maxText}), nil
+}
+
+// poll notes that somebody asked, and returns the result if the trace is done.
+func (t *functionTrace) poll() (done bool, result *functrace.Result, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.polled = time.Now()
-	if !t.done {
-		return [][]string{{"running", ""}}, nil
+	return t.done, t.result, t.err
+}
+
+// remove forgets the trace of a backend, unless another one has taken its place.
+func (f *functionTraces) remove(backend int, t *functionTrace) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.byPID[backend] == t {
+		delete(f.byPID, backend)
 	}
-	w.functions.mu.Lock()
-	delete(w.functions.byPID, req.Backend)
-	w.functions.mu.Unlock()
-	if t.err != nil {
-		return nil, t.err
-	}
-	return functionTraceRows(t.result, render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: maxText}), nil
 }
 
 // functionTraceRows are the columns of pg_trace_function. The sum of all counts is the number of calls: the last row,
