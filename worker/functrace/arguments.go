@@ -53,13 +53,19 @@ func ParseArguments(text string) ([]Argument, error) {
 		return list, nil
 	}
 	words := strings.Split(text, ",")
-	list := make([]Argument, 0, len(words))
+	list, texts := make([]Argument, 0, len(words)), 0
 	for _, one := range words {
 		a, err := parseArgument(strings.TrimSpace(one))
 		if err != nil {
 			return nil, err
 		}
+		if a.Form == formString {
+			texts++
+		}
 		list = append(list, a)
+	}
+	if texts > probebpf.MaxStrings {
+		return nil, fmt.Errorf("%d strings: at most %d can be read", texts, probebpf.MaxStrings)
 	}
 	if len(list) > probebpf.MaxArguments {
 		return nil, fmt.Errorf("%d arguments: at most %d can be read", len(list), probebpf.MaxArguments)
@@ -130,19 +136,36 @@ func parseCondition(text string) (c Condition, err error) {
 		}
 		value = strings.TrimSpace(value)
 		c.Op = op.op
-		if signed, err := strconv.ParseInt(value, 0, 64); err == nil {
-			c.Value = uint64(signed)
-			if signed < 0 && c.Argument.Form == formHex {
-				c.Argument.Form = formLong
-			}
-			return c, nil
-		}
-		if c.Value, err = strconv.ParseUint(value, 0, 64); err != nil {
-			return Condition{}, bad(fmt.Sprintf("%q is not a number", value))
+		if c.Value, err = c.Argument.parse(value); err != nil {
+			return Condition{}, bad(err.Error())
 		}
 		return c, nil
 	}
 	return Condition{}, bad("no operator")
+}
+
+// parse reads a number that an argument of this form can be. A number that it can never be would silently count nothing.
+func (a Argument) parse(text string) (uint64, error) {
+	signed, err := strconv.ParseInt(text, 0, 64)
+	switch {
+	case err == nil && signed < 0 && a.Form == formHex:
+		return 0, fmt.Errorf("%s needs the form d (32 bits, such as an int) or l (64 bits)", text)
+	case err == nil && a.signed():
+		if bits := 8 * a.size(); signed<<(64-bits)>>(64-bits) != signed {
+			return 0, fmt.Errorf("%s does not fit into %d bits", text, bits)
+		}
+		return uint64(signed), nil
+	}
+	v, err := strconv.ParseUint(text, 0, 64)
+	switch bits := 8 * a.size(); {
+	case err != nil && (signed < 0 || errors.Is(err, strconv.ErrRange)):
+		return 0, fmt.Errorf("%s does not fit into %d bits without a sign", text, bits)
+	case err != nil:
+		return 0, fmt.Errorf("%q is not a number", text)
+	case a.signed() || v<<(64-bits)>>(64-bits) != v:
+		return 0, fmt.Errorf("%s does not fit into %d bits", text, bits)
+	}
+	return v, nil
 }
 
 // signed reports whether a form has a sign.

@@ -86,7 +86,7 @@ const maxKeys = 200_000
 type collector struct {
 	tracer *Tracer
 	counts map[stackKey]uint64
-	titles map[int]string
+	titles map[probe.Process]string
 	unread []uint64
 	left   uint64
 	notes  []string
@@ -95,16 +95,16 @@ type collector struct {
 
 func newCollector(t *Tracer) *collector {
 	return &collector{
-		tracer: t, counts: make(map[stackKey]uint64), titles: make(map[int]string), unread: make([]uint64, len(t.traced)),
+		tracer: t, counts: make(map[stackKey]uint64), titles: make(map[probe.Process]string), unread: make([]uint64, len(t.traced)),
 	}
 }
 
 // title is how a process is called. It is read at its first hit: it may end.
-func (c *collector) title(pid int) string {
-	text, known := c.titles[pid]
-	if !known && c.tracer.options.Title != nil && pid != 0 {
-		text = c.tracer.options.Title(pid)
-		c.titles[pid] = text
+func (c *collector) title(p probe.Process) string {
+	text, known := c.titles[p]
+	if !known && c.tracer.options.Title != nil && p.PID != 0 {
+		text = c.tracer.options.Title(p.PID)
+		c.titles[p] = text
 	}
 	return text
 }
@@ -118,7 +118,7 @@ func (c *collector) tick() error {
 	c.looked = time.Now()
 	figures, err := c.tracer.session.Figures()
 	for key := range figures {
-		c.title(key.Process.PID)
+		c.title(key.Process)
 	}
 	return err
 }
@@ -128,7 +128,7 @@ func (c *collector) take(h *probe.Hit, each func(*Event) error) error {
 	t := c.tracer
 	group := t.points[h.Probe].Group
 	traced := &t.traced[group]
-	c.title(h.Process.PID)
+	c.title(h.Process)
 	key := stackKey{group: group, process: h.Process}
 	e := Event{Traced: traced, PID: h.Process.PID, TID: h.TID, UID: h.UID, At: h.At}
 	if !t.options.CountOnly {
@@ -181,13 +181,13 @@ func (c *collector) finish(took time.Duration) (*Result, error) {
 	for key, sum := range figures {
 		f := &r.Functions[key.Group]
 		f.Processes = append(f.Processes, ProcessResult{
-			Figures: sum, PID: key.Process.PID, Title: c.title(key.Process.PID),
+			Figures: sum, PID: key.Process.PID, Title: c.title(key.Process),
 		})
 	}
 	for key, n := range c.counts {
 		f := &r.Functions[key.group]
 		f.Stacks = append(f.Stacks, StackResult{
-			PID: key.process.PID, Title: c.titles[key.process.PID], Thread: key.thread, Arguments: key.arguments, Count: n,
+			PID: key.process.PID, Title: c.titles[key.process], Thread: key.thread, Arguments: key.arguments, Count: n,
 		})
 	}
 	for i := range r.Functions {

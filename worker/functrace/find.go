@@ -288,13 +288,18 @@ func isSystemWide(l *symbolize.Loaded) bool {
 		strings.HasPrefix(name, "ld.so") || strings.HasPrefix(name, "libc.musl") || strings.HasPrefix(name, "libpthread")
 }
 
+// everyProcess is the error for a probe in such an image, in all processes of a server.
+func everyProcess(name string, l *symbolize.Loaded) error {
+	return &FindError{name, fmt.Sprintf("every process of the host uses %s, and a probe of all processes of a server "+
+		"would stop each of them", l.Name()), "Name the processes to trace."}
+}
+
 // refuse returns an error for what must not or cannot be traced.
 func (f *finder) refuse(name string, p *place, calls bool) error {
 	l := &p.image
 	switch {
 	case f.all && isSystemWide(l):
-		return &FindError{name, fmt.Sprintf("every process of the host uses %s, and a probe of all processes of a server "+
-			"would stop each of them", l.Name()), "Name the processes to trace."}
+		return everyProcess(name, l)
 	case p.function.Indirect:
 		return &FindError{name, l.Name() + " chooses one of several functions for it when a program is loaded (IFUNC)",
 			"Trace the chosen function, such as " + name + "_avx2, by its own name or address."}

@@ -19,6 +19,7 @@ func TestParseArguments(t *testing.T) {
 		"3, 1:d,2b": nil,
 		"4:u,12":    {{4, 'u'}, {12, 'x'}},
 		"0":         nil, "9": nil, "13,1": nil, "1:": nil, "1:z": nil, "x": nil, "": nil, "1,2,3,4,5,6,7,8,9": nil,
+		"1:s,2:s,3:s,4:s,5:s": nil,
 	} {
 		got, err := ParseArguments(text)
 		if (err == nil) != (want != nil) || err == nil && !reflect.DeepEqual(got, want) {
@@ -30,9 +31,13 @@ func TestParseArguments(t *testing.T) {
 func TestParseConditions(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string][]Condition{
-		"arg1>8192":                 {{Argument{1, 'x'}, probebpf.Greater, 8192}},
-		"arg2:d != -1":              {{Argument{2, 'd'}, probebpf.NotEqual, ^uint64(0)}},
-		"arg1<-5":                   {{Argument{1, 'l'}, probebpf.Less, ^uint64(4)}},
+		"arg1>8192":          {{Argument{1, 'x'}, probebpf.Greater, 8192}},
+		"arg2:d != -1":       {{Argument{2, 'd'}, probebpf.NotEqual, ^uint64(0)}},
+		"arg1:l<-5":          {{Argument{1, 'l'}, probebpf.Less, ^uint64(4)}},
+		"arg1:b==255":        {{Argument{1, 'b'}, probebpf.Equal, 255}},
+		"arg1:u==0xffffffff": {{Argument{1, 'u'}, probebpf.Equal, 0xffffffff}},
+		"arg1<-5":            nil, "arg1:u==-1": nil, "arg1:b==256": nil, "arg1:d==0xffffffff": nil,
+		"arg1:l==18446744073709551615": nil, "arg1:d==-2147483649": nil,
 		"arg1&0x10 && arg3==7":      {{Argument{1, 'x'}, probebpf.And, 16}, {Argument{3, 'x'}, probebpf.Equal, 7}},
 		"arg1>=1":                   {{Argument{1, 'x'}, probebpf.GreaterEqual, 1}},
 		"arg1<=1":                   {{Argument{1, 'x'}, probebpf.LessEqual, 1}},

@@ -251,6 +251,10 @@ func (t *Tracer) addStatic(name string) error {
 				failed = &FindError{name, "a static probe has no duration", "Leave out --latency."}
 				return false
 			}
+			if t.finder.all && isSystemWide(l) {
+				failed = everyProcess(name, l)
+				return false
+			}
 			made := probe.Point{Emulated: true, Group: group}
 			made.Stack = !t.options.CountOnly
 			if made.Arguments, made.Conditions, failed = t.staticArguments(name, &p, l); failed != nil {

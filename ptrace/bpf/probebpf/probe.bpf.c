@@ -339,7 +339,6 @@ static __noinline int fill(struct hit *h, void *ctx, u32 probe)
 		if (!p->arguments[i].is_string || h->unreadable & 1 << i)
 			continue;
 		into = h->strings[n];
-		h->num_strings = n + 1;
 		into[0] = 0;
 		if (length > 0 && length <= MAX_ARGUMENTS) {
 			u64 all = h->arguments[length - 1];
@@ -347,15 +346,16 @@ static __noinline int fill(struct hit *h, void *ctx, u32 probe)
 			if (all < room)
 				room = all;
 			room &= STRING - 1;
-			if (room == 0)
-				continue;
-			if (bpf_probe_read_user(into, room, (void *)h->arguments[i]))
+			if (room && bpf_probe_read_user(into, room, (void *)h->arguments[i])) {
 				h->unreadable |= 1 << i;
-			else
-				into[room] = 0;
+				continue;
+			}
+			into[room] = 0;
 		} else if (bpf_probe_read_user_str(into, STRING, (void *)h->arguments[i]) < 0) {
 			h->unreadable |= 1 << i;
+			continue;
 		}
+		h->num_strings = n + 1; /* strings that cannot be read take no room */
 	}
 	return 0;
 }
