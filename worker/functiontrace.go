@@ -259,7 +259,7 @@ func (w *Worker) pollFunctionTrace(req spool.Request) ([][]string, error) {
 	return functionTraceRows(result, render.Options{ASCII: req.Encoding != encodingUTF8, MaxBytes: maxText}), nil
 }
 
-// poll notes that somebody asked, and returns the result if the trace is done.
+// poll notes that the caller asked, and returns the result if the trace is done.
 func (t *functionTrace) poll() (done bool, result *functrace.Result, err error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -237,7 +237,7 @@ func (c *collector) loop(ctx context.Context) error {
 	}
 }
 
-// expensive reports whether the programs in the kernel take more than their share, with those that this process runs.
+// expensive reports whether the programs in the kernel take more than their share, reads of sleepers included.
 func (c *collector) expensive() (bool, error) {
 	n, err := c.sampler.Counters()
 	c.summary.KernelTime = n.Time
