@@ -226,7 +226,8 @@ func postmaster(pid int) error {
 		SQLState: sqlerror.InsufficientPrivilege,
 		Message:  fmt.Sprintf("cannot capture the backtrace of the postmaster, process %d", pid),
 		Detail:   "No connection is accepted, and no process started or restarted, while the postmaster is stopped.",
-		Hint:     "On the server's host, \"pg_stat_backtrace capture --nonstop\" captures the postmaster without stopping it.",
+		Hint: "On the server's host, \"pg_stat_backtrace capture --nonstop\" captures the postmaster " +
+			"without stopping it.",
 	}
 }
 

@@ -144,7 +144,7 @@ func parseCondition(text string) (c Condition, err error) {
 	return Condition{}, bad("no operator")
 }
 
-// parse reads a number that an argument of this form can be. A number that it can never be would silently count nothing.
+// parse reads a number that an argument of this form can be. A condition with any other number would count nothing.
 func (a Argument) parse(text string) (uint64, error) {
 	signed, err := strconv.ParseInt(text, 0, 64)
 	switch {

@@ -95,7 +95,8 @@ type collector struct {
 
 func newCollector(t *Tracer) *collector {
 	return &collector{
-		tracer: t, counts: make(map[stackKey]uint64), titles: make(map[probe.Process]string), unread: make([]uint64, len(t.traced)),
+		tracer: t, counts: make(map[stackKey]uint64), titles: make(map[probe.Process]string),
+		unread: make([]uint64, len(t.traced)),
 	}
 }
 
