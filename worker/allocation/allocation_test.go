@@ -279,6 +279,36 @@ func TestNoRoom(t *testing.T) {
 	}
 }
 
+// TestNoGrowthWithoutRoom: blocks of this time that found no room count as older when they are freed. So the report
+// names them, and has no growth.
+func TestNoGrowthWithoutRoom(t *testing.T) {
+	t.Parallel()
+	const growth = "; growth +400 bytes"
+	for _, c := range []struct {
+		name               string
+		untracked, lost    uint64
+		headers, hasGrowth bool
+	}{
+		{"all blocks kept", 0, 0, true, true},
+		{"no room for a block", 1, 0, true, false},
+		{"no room for a thread", 0, 1, true, false},
+		{"no headers", 1, 0, false, false},
+	} {
+		r := &Report{Allocator: &Allocator{}, Paths: []*Path{{Sums: allocsbpf.Sums{LiveBytes: 1000}}}}
+		r.Allocator.target.HasHeaders = c.headers
+		r.Counters = allocsbpf.Counters{Untracked: c.untracked, LostCalls: c.lost, Older: 3, OlderBytes: 600}
+		summary, notes := strings.Join(r.Summary(), "\n"), strings.Join(r.Notes(), "\n")
+		if strings.Contains(summary, growth) != c.hasGrowth || !c.hasGrowth && strings.Contains(summary, "growth") {
+			t.Errorf("%s: %s", c.name, summary)
+		}
+		included := strings.Contains(summary, "or allocated since without being kept: 3 blocks")
+		noted := strings.Contains(notes, "count, when they are freed, as freed from before the start")
+		if want := c.untracked+c.lost > 0; included != want || noted != want {
+			t.Errorf("%s: %s\n%s", c.name, summary, notes)
+		}
+	}
+}
+
 // TestEnds: the trace ends with the process, and reports what there was.
 func TestEnds(t *testing.T) {
 	needTracer(t)

@@ -19,10 +19,16 @@ func (r *Report) Title() string {
 // Summary has the sums: live since the start, allocated, older blocks that were freed, and the cost of the trace.
 func (r *Report) Summary() []string {
 	t, c := r.Total(), &r.Counters
-	older := "freed from before the start: " + countOf(c.Older, "block")
+	older := "freed from before the start: "
+	if !r.olderExact() {
+		older = "freed from before the start, or allocated since without being kept: "
+	}
+	older += countOf(c.Older, "block")
 	if r.Allocator.target.HasHeaders {
-		older += fmt.Sprintf(" with %d bytes (by malloc's own headers); growth %+d bytes", c.OlderBytes,
-			int64(t.LiveBytes-c.OlderBytes))
+		older += fmt.Sprintf(" with %d bytes (by malloc's own headers)", c.OlderBytes)
+		if r.olderExact() {
+			older += fmt.Sprintf("; growth %+d bytes", int64(t.LiveBytes-c.OlderBytes))
+		}
 	}
 	list := []string{
 		fmt.Sprintf("live since start: %s with %d bytes", countOf(t.LiveObjects, "block"), t.LiveBytes),
@@ -36,6 +42,10 @@ func (r *Report) Summary() []string {
 	}
 	return list
 }
+
+// olderExact reports whether all blocks that count as older are from before the start. It is false if the kernel has
+// not kept some blocks of this time: it does not know them at their free, and counts them as older.
+func (r *Report) olderExact() bool { return r.Counters.Untracked+r.Counters.LostCalls == 0 }
 
 func perSecond(n uint64, d time.Duration) float64 {
 	if d <= 0 {
@@ -72,6 +82,8 @@ func (r *Report) Notes() (list []string) {
 	add(c.Untracked, "%s with %d bytes are not among the live ones: only %d are kept apart. "+
 		"The live bytes are a lower bound", countOf(c.Untracked, "block"), c.UntrackedBytes, r.maxBlocks())
 	add(c.LostCalls, "%s of threads beyond 4096 are not counted", countOf(c.LostCalls, "call"))
+	add(c.Untracked+c.LostCalls, "blocks that are not kept count, when they are freed, as freed from before the start. "+
+		"So no growth is printed")
 	add(c.NoStack, "the stack of %s could not be read", countOf(c.NoStack, "allocation"))
 	add(c.OtherStacks, "%s are not kept apart by stack: there are too many call paths",
 		countOf(c.OtherStacks, "allocation"))
