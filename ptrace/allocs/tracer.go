@@ -197,7 +197,8 @@ func (t *Tracer) cpuTime() time.Duration {
 // stacks, whose memory take may keep, one call at a time, and report with the figures, several times a second. An error
 // of take ends the trace, too. Afterwards the process is not probed any more.
 func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(*Progress)) (*Result, error) {
-	// To name the first stacks can take a second. Meanwhile others are fetched, and the kernel learns of new code.
+	// To name the first stacks can take a second. Meanwhile others are fetched, the kernel learns of new code, and the
+	// cost is compared with the budget.
 	const waiting = 16
 	stacks, failed := make(chan []Stack, waiting), make(chan error, 1)
 	var taking sync.WaitGroup
@@ -215,10 +216,11 @@ func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(
 			}
 		}
 	})
-	r, err := t.run(ctx, stacks, failed, report)
+	q := &queue{to: stacks}
+	r, err := t.run(ctx, q, failed, report)
 	t.kernel.Detach()
 	if err == nil {
-		err = t.finish(stacks, r)
+		err = t.finish(q, r)
 	}
 	close(stacks)
 	taking.Wait()
@@ -234,18 +236,21 @@ func (t *Tracer) Run(ctx context.Context, take func([]Stack) error, report func(
 }
 
 // run fetches stacks and figures until the trace ends.
-func (t *Tracer) run(ctx context.Context, stacks chan<- []Stack, failed <-chan error, report func(*Progress)) (
-	*Result, error,
-) {
+func (t *Tracer) run(ctx context.Context, q *queue, failed <-chan error, report func(*Progress)) (*Result, error) {
 	r := &Result{}
 	for {
 		for next := time.Now().Add(interval); ctx.Err() == nil && time.Now().Before(next); {
+			q.send()
+			if q.full() {
+				q.wait(ctx, next)
+				continue
+			}
 			list, err := t.fetch(next)
 			if err != nil {
 				return nil, err
 			}
 			if len(list) > 0 {
-				stacks <- list
+				q.add(list)
 			}
 		}
 		p, err := t.progress()
@@ -272,8 +277,9 @@ func (t *Tracer) run(ctx context.Context, stacks chan<- []Stack, failed <-chan e
 }
 
 // finish reads the last stacks, and the sums. The programs are detached.
-func (t *Tracer) finish(stacks chan<- []Stack, r *Result) (err error) {
+func (t *Tracer) finish(q *queue, r *Result) (err error) {
 	for {
+		q.finish()
 		list, err := t.fetch(time.Now())
 		if err != nil {
 			return err
@@ -281,7 +287,7 @@ func (t *Tracer) finish(stacks chan<- []Stack, r *Result) (err error) {
 		if len(list) == 0 {
 			break
 		}
-		stacks <- list
+		q.add(list)
 	}
 	elapsed := r.Elapsed
 	if r.Progress, err = t.progress(); err != nil {

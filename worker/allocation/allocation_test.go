@@ -259,6 +259,66 @@ func TestBudget(t *testing.T) {
 	t.Logf("ended after %s", r.Elapsed)
 }
 
+// TestSlowNamesDoNotDelayChecks: while the stacks wait for their names, figures are reported, the end of the context
+// ends the trace, and no stack is lost.
+func TestSlowNamesDoNotDelayChecks(t *testing.T) {
+	needTracer(t)
+	t.Parallel()
+	p := start(t, build(t, "gcc"))
+	before := codeAtMalloc(t, p.pid())
+	a, err := Locate(p.pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer a.Close()
+	stat, err := procfs.ReadStat(p.pid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	target := a.target
+	target.Process = process.Target{PID: p.pid(), UID: -1, StartTime: stat.StartTime}
+	tracer, err := allocs.Open(target, allocs.Options{MaxOverhead: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tracer.Close()
+	const paths = 40 // one between two reports: more batches than may wait for their names
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	release, done := make(chan struct{}), make(chan error, 1)
+	reports, stacks := 0, 0
+	go func() {
+		_, err := tracer.Run(ctx, func(list []allocs.Stack) error {
+			<-release
+			stacks += len(list)
+			return nil
+		}, func(*allocs.Progress) {
+			if reports++; reports > paths {
+				cancel()
+			} else {
+				p.do(fmt.Sprintf("deep %d 10", reports))
+			}
+		})
+		done <- err
+	}()
+	deadline := time.Now().Add(20 * time.Second)
+	for ctx.Err() == nil || codeAtMalloc(t, p.pid()) != before {
+		if time.Now().After(deadline) {
+			t.Error("the process is still traced")
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	cancel()
+	close(release)
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if stacks < paths {
+		t.Errorf("%d stacks arrived of %d call paths", stacks, paths)
+	}
+}
+
 // TestNoRoom: what does not fit into the tables is counted.
 func TestNoRoom(t *testing.T) {
 	needTracer(t)

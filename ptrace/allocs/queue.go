@@ -1,0 +1,78 @@
+package allocs
+
+import (
+	"context"
+	"time"
+)
+
+// maxQueued bounds the bytes of the stacks that a queue keeps. Beyond it, stacks stay in the kernel's ring. When that
+// is full, the kernel counts each new one as lost (Counters.LostStacks) and sends it at a later call.
+const maxQueued = 64 << 20
+
+// queue hands batches of stacks to the goroutine that names them. It does not wait for that goroutine, and keeps what
+// the channel does not take.
+type queue struct {
+	to    chan<- []Stack
+	kept  [][]Stack
+	bytes int // of the stacks that are kept
+}
+
+// add keeps a batch, which the next send hands on.
+func (q *queue) add(list []Stack) {
+	q.kept = append(q.kept, list)
+	q.bytes += bytesOf(list)
+}
+
+// send hands on as many batches as the channel takes at once.
+func (q *queue) send() {
+	for len(q.kept) > 0 {
+		select {
+		case q.to <- q.kept[0]:
+			q.drop()
+		default:
+			return
+		}
+	}
+}
+
+// full reports whether the caller must wait for room before it adds a batch.
+func (q *queue) full() bool { return q.bytes >= maxQueued }
+
+// wait hands on one batch, if the channel takes it before a deadline and before ctx ends.
+func (q *queue) wait(ctx context.Context, deadline time.Time) {
+	timer := time.NewTimer(time.Until(deadline))
+	defer timer.Stop()
+	select {
+	case q.to <- q.kept[0]:
+		q.drop()
+	case <-ctx.Done():
+	case <-timer.C:
+	}
+}
+
+// finish hands on all kept batches, however long it takes.
+func (q *queue) finish() {
+	for len(q.kept) > 0 {
+		q.to <- q.kept[0]
+		q.drop()
+	}
+}
+
+// drop forgets the first batch.
+func (q *queue) drop() {
+	q.bytes -= bytesOf(q.kept[0])
+	q.kept[0] = nil
+	q.kept = q.kept[1:]
+}
+
+// bytesOf is about the memory that a batch needs.
+func bytesOf(list []Stack) (n int) {
+	const fixed = 1 << 10 // of a stack, without the copy
+	n = fixed * len(list)
+	for i := range list {
+		for j := range list[i].Snapshot.Threads {
+			n += len(list[i].Snapshot.Threads[j].Stack.Data)
+		}
+	}
+	return n
+}
