@@ -24,7 +24,17 @@ func (c Cost) withDefaults() Cost {
 	return c
 }
 
-// budget keeps the cost of a session within its limit.
+// budget keeps the cost of a session within its limit. It compares estimates, once in a window:
+//
+//   - A process that lives at the end of the window, and has run for at least least in it, is judged by itself. Its
+//     hits must not cost more than the limit's share of its processor time in the window.
+//   - The hits of three other kinds of processes are judged together: processes that have ended, processes that started
+//     in the window and have run for less than least, and processes without room in the kernel's table. Together these
+//     hits must not cost more than the limit's share of the time of one processor, which is the length of the window.
+//   - A process that started before the window and has run for less than least in it is not judged.
+//
+// The cost of a hit belongs to the window in which the hit occurred. Beyond the limit, fewer hits get a stack in the
+// next window. If counting alone exceeds the limit, a probe is removed.
 type budget struct {
 	session *Session
 	cost    Cost
@@ -74,17 +84,22 @@ func (b *budget) check() (over bool, err error) {
 	if now.Sub(b.judged) < window {
 		return false, nil
 	}
+	elapsed := now.Sub(b.judged)
 	b.judged = now
 	times, alive := b.processorTimes()
 	if !alive {
 		return true, nil
 	}
-	figures, err := b.session.Figures()
+	table, err := b.session.programs.Figures()
 	if err != nil {
 		return false, err
 	}
+	figures := b.session.sums(table)
 	if b.session.options.MaxOverhead > 0 {
-		b.apply(b.judge(figures, times))
+		b.apply(b.judge(figures, times, elapsed))
+	}
+	if err := b.session.removeEnded(table, figures); err != nil {
+		return false, err
 	}
 	b.before, b.times = figures, times
 	return !b.session.attached(), nil
@@ -94,6 +109,15 @@ func (b *budget) check() (over bool, err error) {
 type burden struct {
 	counting, all time.Duration
 	groups        map[int]time.Duration
+}
+
+// add adds what another process has paid.
+func (p *burden) add(o *burden) {
+	p.counting += o.counting
+	p.all += o.all
+	for group, d := range o.groups {
+		p.groups[group] += d
+	}
 }
 
 // burdens returns what each process has paid since the last window.
@@ -127,22 +151,41 @@ func (b *budget) burdens(figures map[Key]Figures) map[int]*burden {
 	return out
 }
 
-// judge compares the burden of each process with its processor time. The result says how many hits get a stack from now
-// on, and which group is to be removed.
-func (b *budget) judge(figures map[Key]Figures, times map[int]time.Duration) Notice {
-	limit := b.session.options.MaxOverhead
-	var worst *burden
-	n := Notice{Every: b.every}
-	for pid, p := range b.burdens(figures) {
-		before, known := b.times[pid]
-		ran := times[pid] - before
-		if !known || ran < least {
-			continue
-		}
-		if share := min(1, float64(p.all)/float64(ran)); share > n.Overhead {
-			worst, n.Overhead, n.PID = p, share, pid
+// heaviest returns the burden that is the largest share of a processor time, with the share and the process. PID 0
+// stands for all hits that are judged together. The result is nil if no hit is judged.
+func (b *budget) heaviest(figures map[Key]Figures, times map[int]time.Duration, elapsed time.Duration) (
+	worst *burden, share float64, of int,
+) {
+	compare := func(p *burden, pid int, ran time.Duration) {
+		if s := min(1, float64(p.all)/float64(ran)); s > share {
+			worst, share, of = p, s, pid
 		}
 	}
+	rest := &burden{groups: make(map[int]time.Duration)}
+	for pid, p := range b.burdens(figures) {
+		now, lives := times[pid]
+		before, known := b.times[pid]
+		if before > now {
+			before, known = 0, false // a new process has the PID
+		}
+		switch {
+		case lives && now-before >= least:
+			compare(p, pid, now-before)
+		case !lives || !known:
+			rest.add(p)
+		}
+	}
+	compare(rest, 0, elapsed)
+	return worst, share, of
+}
+
+// judge compares the burden of processes with their processor time. The result says how many hits get a stack from now
+// on, and which group is to be removed.
+func (b *budget) judge(figures map[Key]Figures, times map[int]time.Duration, elapsed time.Duration) Notice {
+	limit := b.session.options.MaxOverhead
+	n := Notice{Every: b.every}
+	var worst *burden
+	worst, n.Overhead, n.PID = b.heaviest(figures, times, elapsed)
 	switch {
 	case worst == nil || n.Overhead <= limit/4:
 		n.Every = max(1, b.every/2)

@@ -55,7 +55,58 @@ func TestJudge(t *testing.T) {
 		b := budget{
 			session: s, cost: Cost{}.withDefaults(), every: c.every, times: map[int]time.Duration{pid: time.Hour},
 		}
-		if got := b.judge(c.figures, map[int]time.Duration{pid: time.Hour + c.ran}); got != c.want {
+		if got := b.judge(c.figures, map[int]time.Duration{pid: time.Hour + c.ran}, window); got != c.want {
+			t.Errorf("%s: %+v, not %+v", c.name, got, c.want)
+		}
+	}
+}
+
+// TestJudgeTogether: the hits of processes that have ended, that are new and have hardly run, and that found no room
+// are judged together, by the time of one processor. A new process that has run is judged by itself.
+func TestJudgeTogether(t *testing.T) {
+	t.Parallel()
+	s := &Session{options: Options{MaxOverhead: 0.1, Points: []Point{{Emulated: true}, {Emulated: true, Group: 1}}}}
+	ended, lasting, other := Process{PID: 7, Started: 1}, Process{PID: 8, Started: 2}, Process{PID: 9, Started: 3}
+	for _, c := range []struct {
+		name    string
+		figures map[Key]Figures
+		times   map[int]time.Duration
+		want    Notice
+	}{
+		{"little in an ended process", map[Key]Figures{{0, ended}: {Hits: 90_000}}, nil, Notice{Every: 2, Overhead: 0.09}},
+		{
+			"counting in an ended process", map[Key]Figures{{0, ended}: {Hits: 10_000}, {1, ended}: {Hits: 150_000}}, nil,
+			Notice{Every: 2, Removed: true, Group: 1, Overhead: 0.16},
+		},
+		{
+			"stacks of many processes", map[Key]Figures{
+				{0, ended}: {Hits: 30_000, Timed: 40_000_000}, {0, other}: {Hits: 30_000, Timed: 40_000_000},
+				{0, Process{}}: {Hits: 10_000},
+			}, map[int]time.Duration{other.PID: least / 2}, Notice{Every: 4, Overhead: 0.15},
+		},
+		{
+			"no room", map[Key]Figures{{1, Process{}}: {Hits: 150_000}}, nil,
+			Notice{Every: 2, Removed: true, Group: 1, Overhead: 0.15},
+		},
+		{
+			"a new process that has run", map[Key]Figures{{0, other}: {Hits: 120_000}},
+			map[int]time.Duration{other.PID: 2 * time.Second}, Notice{Every: 2, Overhead: 0.06, PID: other.PID},
+		},
+		{
+			"a new process with an old PID", map[Key]Figures{{1, lasting}: {Hits: 50_000}},
+			map[int]time.Duration{lasting.PID: 100 * time.Millisecond},
+			Notice{Every: 2, Removed: true, Group: 1, Overhead: 0.5, PID: lasting.PID},
+		},
+		{
+			"an old process that hardly runs", map[Key]Figures{{0, lasting}: {Hits: 150_000}},
+			map[int]time.Duration{lasting.PID: time.Hour + least/2}, Notice{Every: 1},
+		},
+	} {
+		b := budget{
+			session: s, cost: Cost{}.withDefaults(), every: 2,
+			times: map[int]time.Duration{ended.PID: time.Hour, lasting.PID: time.Hour},
+		}
+		if got := b.judge(c.figures, c.times, time.Second); got != c.want {
 			t.Errorf("%s: %+v, not %+v", c.name, got, c.want)
 		}
 	}

@@ -5,11 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"pg_stat_backtrace/ptrace/bpf"
 	"pg_stat_backtrace/ptrace/bpf/probebpf"
@@ -60,6 +63,7 @@ type Options struct {
 	// Calls times each call from entry to return.
 	Calls bool
 	// MaxOverhead is the limit of the cost, as a share of the processor time of the process that pays most; 0: no limit.
+	// All processes that have ended pay together at most this share of one processor.
 	MaxOverhead float64
 	// StacksPerSecond is the limit of copied stacks; 0: DefaultStacks.
 	StacksPerSecond int
@@ -78,7 +82,8 @@ type Notice struct {
 	Removed bool
 	Group   int
 	Every   int
-	// Overhead is the share of the processor time of process PID that the probes took.
+	// Overhead is the share of the processor time of process PID that the probes took. If PID is 0, it is the share of one
+	// processor that the probes took in all processes that could not be judged by themselves, most of which have ended.
 	Overhead float64
 	PID      int
 }
@@ -90,12 +95,16 @@ type Session struct {
 	links    [][]*probebpf.Link // by group
 	budget   budget
 	ended    map[int]bool
+	past     map[Key]Figures // of ended processes, which are no longer in the kernel's table
 }
+
+// maxPast bounds the keys in Session.past. The figures of later processes count for Process{}.
+const maxPast = 8192
 
 // Open attaches the probes. Processes of Options.PIDs that have ended are left out; if all have, the error is ErrEnded.
 // Other errors wrap fs.ErrPermission or ErrUnsupported, or say which instruction the kernel refuses.
 func Open(o Options) (*Session, error) {
-	s := &Session{options: o, ended: make(map[int]bool)}
+	s := &Session{options: o, ended: make(map[int]bool), past: make(map[Key]Figures)}
 	config := probebpf.Config{Postmaster: o.Postmaster, Calls: o.Calls}
 	groups := 0
 	for i := range o.Points {
@@ -245,21 +254,62 @@ func (s *Session) attached() bool {
 
 // Figures returns the figures by group and process. Process{} stands for all processes that found no room.
 func (s *Session) Figures() (map[Key]Figures, error) {
-	all, err := s.programs.Figures()
+	table, err := s.programs.Figures()
 	if err != nil {
 		return nil, err
 	}
-	sums := make(map[Key]Figures, len(all))
-	for k, f := range all {
-		if f == (Figures{}) {
+	return s.sums(table), nil
+}
+
+// sums adds up the figures in the kernel's table and the figures that removeEnded has taken out of it.
+func (s *Session) sums(table map[probebpf.Key]Figures) map[Key]Figures {
+	sums := make(map[Key]Figures, len(table)+len(s.past))
+	maps.Copy(sums, s.past)
+	for k, f := range table {
+		if f != (Figures{}) {
+			addTo(sums, s.keyOf(k), f)
+		}
+	}
+	return sums
+}
+
+func (s *Session) keyOf(k probebpf.Key) Key { return Key{s.options.Points[k.Probe].Group, k.Process} }
+
+func addTo(sums map[Key]Figures, key Key, f Figures) {
+	sum := sums[key]
+	sum.Add(f)
+	sums[key] = sum
+}
+
+// removeEnded takes the figures of ended processes out of the kernel's table, so that it has room for others, and adds
+// them to past. sums are the sums of the table: removeEnded changes their keys as it changes those of later ones.
+//
+// A process has ended if no process has its PID. Then it cannot hit a probe any more: the figures are final. While
+// another process has the PID, they stay in the table.
+func (s *Session) removeEnded(table map[probebpf.Key]Figures, sums map[Key]Figures) error {
+	for k := range table {
+		if k.Process == (Process{}) || !errors.Is(unix.Kill(k.Process.PID, 0), unix.ESRCH) {
 			continue
 		}
-		key := Key{s.options.Points[k.Probe].Group, k.Process}
-		sum := sums[key]
-		sum.Add(f)
-		sums[key] = sum
+		f, err := s.programs.Remove(k)
+		if err != nil {
+			return err
+		}
+		s.addPast(s.keyOf(k), f, sums)
 	}
-	return sums, nil
+	return nil
+}
+
+// addPast keeps final figures of an ended process: for Process{} if there is no room.
+func (s *Session) addPast(key Key, f Figures, sums map[Key]Figures) {
+	_, kept := s.past[key]
+	if !kept && len(s.past) >= maxPast {
+		rest := Key{Group: key.Group}
+		addTo(sums, rest, sums[key])
+		delete(sums, key)
+		key = rest
+	}
+	addTo(s.past, key, f)
 }
 
 // Key is a group in a process.

@@ -62,6 +62,17 @@ func (p *Programs) Figures() (map[Key]Figures, error) {
 	return all, nil
 }
 
+// Remove takes the figures of a probe in a process out of the table, which has room for another process then. It
+// returns the removed figures, and the zero value if there are none. A later hit counts from zero.
+func (p *Programs) Remove(key Key) (f Figures, err error) {
+	k := figuresKey{Started: key.Process.Started, Probe: uint32(key.Probe), PID: uint32(key.Process.PID)}
+	err = p.collection.Maps["processes"].LookupAndDelete(&k, &f)
+	if err != nil && !errors.Is(err, ebpf.ErrKeyNotExist) {
+		return f, fmt.Errorf("remove from a table of the kernel programs: %w", err)
+	}
+	return f, nil
+}
+
 // Latency has the durations of the calls of a function. Bucket b counts those of 2^b to 2^(b+1)-1 ns.
 type Latency struct {
 	Returns, Total, Longest uint64

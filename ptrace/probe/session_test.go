@@ -1,0 +1,179 @@
+//go:build amd64 || arm64
+
+package probe
+
+import (
+	"debug/elf"
+	"errors"
+	"io/fs"
+	"maps"
+	"os"
+	"os/exec"
+	"reflect"
+	"strconv"
+	"testing"
+	"time"
+)
+
+// probed is what the tests probe. Its first instruction must not run twice for a call.
+//
+//go:noinline
+//go:nosplit
+//go:norace
+func probed(n int) { probedSum += n }
+
+var probedSum int
+
+// callsVariable has this program call probed so many times, and end.
+const callsVariable = "PGSB_TEST_PROBE_CALLS"
+
+func TestMain(m *testing.M) {
+	if n, err := strconv.Atoi(os.Getenv(callsVariable)); err == nil {
+		for i := range n {
+			probed(i)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// openSession counts the calls of probed in this process and its children.
+func openSession(t *testing.T, o Options) *Session {
+	t.Helper()
+	file, err := os.Open("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = file.Close() })
+	o.Postmaster = os.Getpid()
+	o.Points = []Point{{File: file, Offset: offsetOf(t, file)}, {File: file, Offset: offsetOf(t, file)}}
+	s, err := Open(o)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, ErrUnsupported) {
+		t.Skipf("this host cannot run the programs: %v", err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// offsetOf finds the first instruction of probed in the file of this program.
+func offsetOf(t *testing.T, file *os.File) uint64 {
+	t.Helper()
+	f, err := elf.NewFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := uint64(reflect.ValueOf(probed).Pointer())
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_LOAD && addr >= p.Vaddr && addr < p.Vaddr+p.Filesz {
+			return addr - p.Vaddr + p.Off
+		}
+	}
+	t.Skip("this program is position-independent")
+	return 0
+}
+
+// call has a child call probed so many times and end. It returns the child's PID.
+func call(t *testing.T, n int) int {
+	t.Helper()
+	c := exec.Command("/proc/self/exe")
+	c.Env = append(os.Environ(), callsVariable+"="+strconv.Itoa(n))
+	if err := c.Run(); err != nil {
+		t.Fatal(err)
+	}
+	return c.Process.Pid
+}
+
+// check ends a window.
+func check(t *testing.T, s *Session) (over bool) {
+	t.Helper()
+	s.budget.judged = s.budget.judged.Add(-window)
+	over, err := s.budget.check()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return over
+}
+
+// TestEndedProcessesLeaveTable: the figures of a process that has ended leave the kernel's table, and the session has
+// them unchanged. The entries for processes without room, and of a process that lives, stay.
+func TestEndedProcessesLeaveTable(t *testing.T) {
+	s := openSession(t, Options{})
+	want := map[int]uint64{os.Getpid(): 2 * 5} // two points at one instruction
+	for i := range 5 {
+		probed(i)
+	}
+	for range 2 {
+		for n := 1; n <= 3; n++ {
+			want[call(t, 100*n)] = 2 * 100 * uint64(n)
+		}
+		check(t, s)
+		table, err := s.programs.Figures()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for key := range table {
+			if pid := key.Process.PID; pid != 0 && pid != os.Getpid() {
+				t.Errorf("process %d has ended and is in the table", pid)
+			}
+		}
+		if len(table) != 4 {
+			t.Errorf("%d entries in the table, not two of this process and two for processes without room", len(table))
+		}
+		figures, err := s.Figures()
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := make(map[int]uint64)
+		for key, f := range figures {
+			got[key.Process.PID] += f.Hits
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("hits %v, not %v", got, want)
+		}
+	}
+}
+
+// TestLimitForShortProcesses: the probe is removed if processes that live for less than a window pay too much for it.
+func TestLimitForShortProcesses(t *testing.T) {
+	var notices []Notice
+	s := openSession(t, Options{MaxOverhead: 0.01, Notice: func(n Notice) { notices = append(notices, n) }})
+	for deadline := time.Now().Add(20 * time.Second); !check(t, s); call(t, 100_000) {
+		if time.Now().After(deadline) {
+			t.Fatal("the probe was not removed")
+		}
+	}
+	if len(notices) == 0 || !notices[0].Removed || notices[0].PID != 0 || notices[0].Overhead <= 0.01 {
+		t.Errorf("%+v", notices)
+	}
+}
+
+// TestPastIsBounded: beyond the bound the figures of ended processes count for Process{}, once.
+func TestPastIsBounded(t *testing.T) {
+	t.Parallel()
+	s := &Session{past: make(map[Key]Figures)}
+	sums := make(map[Key]Figures)
+	const more = 10
+	for pid := 1; pid <= maxPast+more; pid++ {
+		sums[Key{0, Process{PID: pid}}] = Figures{Hits: 3}
+	}
+	for pid := 1; pid <= maxPast+more; pid++ {
+		for probe := range 2 { // two probes of a group, with a hit since sums were read
+			s.addPast(Key{0, Process{PID: pid}}, Figures{Hits: 1 + 2*uint64(probe)}, sums)
+		}
+	}
+	rest := Key{}
+	if len(s.past) != maxPast+1 || s.past[rest].Hits != 4*more {
+		t.Errorf("%d processes are kept, and %d hits count for others", len(s.past), s.past[rest].Hits)
+	}
+	if len(sums) != maxPast+1 || sums[rest].Hits != 3*more {
+		t.Errorf("the sums have %d processes, and %d hits of others", len(sums), sums[rest].Hits)
+	}
+	for key, f := range s.past {
+		if key != rest && f.Hits != 4 {
+			t.Fatalf("%+v has %d hits", key, f.Hits)
+		}
+	}
+}
