@@ -394,6 +394,10 @@ func (t *Tracer) verify() error {
 // notice words what a session reports.
 func (t *Tracer) notice(n probe.Notice) {
 	share := fmt.Sprintf("the probes took %.0f %% of the processor time of process %d", 100*n.Overhead, n.PID)
+	if n.PID == 0 {
+		share = fmt.Sprintf("in processes that have ended, the probes took %.0f %% of the time of one processor",
+			100*n.Overhead)
+	}
 	text := fmt.Sprintf("%s: one hit in %d gets a stack from now on, every hit is counted", share, n.Every)
 	if n.Removed {
 		text = fmt.Sprintf("%s: the probe of %s was removed", share, t.traced[n.Group].Name)
