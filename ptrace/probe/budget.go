@@ -26,8 +26,8 @@ func (c Cost) withDefaults() Cost {
 
 // budget keeps the cost of a session within its limit. It compares estimates, once in a window:
 //
-//   - A process that lives at the end of the window, and has run for at least least in it, is judged by itself. Its
-//     hits must not cost more than the limit's share of its processor time in the window.
+//   - A process that lives at the end of the window, and has run for 20 ms (least) or more in it, is judged by itself.
+//     Its hits must not cost more than the limit's share of its processor time in the window.
 //   - The hits of three other kinds of processes are judged together: processes that have ended, processes that started
 //     in the window and have run for less than least, and processes without room in the kernel's table. Together these
 //     hits must not cost more than the limit's share of the time of one processor, which is the length of the window.
