@@ -21,6 +21,7 @@ import (
 	"pg_stat_backtrace/internal/pgtest"
 	"pg_stat_backtrace/ptrace/bpf/clusterbpf"
 	"pg_stat_backtrace/ptrace/process"
+	"pg_stat_backtrace/ptrace/procfs"
 	"pg_stat_backtrace/worker/capture"
 	"pg_stat_backtrace/worker/pgcluster"
 )
@@ -331,10 +332,16 @@ func TestStacksEqualCaptures(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	pids := []int{int(sleeper.PgConn().PID()), int(admin.PgConn().PID())}
+	for _, pid := range pids { // the answer to the last statement can still be on its way
+		pgtest.Wait(t, "a session at rest", func() bool {
+			stat, err := procfs.ReadStat(pid)
+			return err == nil && stat.State == 'S'
+		})
+	}
 	p, _ := collect(context.Background(), t, Options{
 		DataDir: server.DataDir, Mode: OffCPU, Duration: 500 * time.Millisecond, Capturer: capturer,
 	})
-	pids := []int{int(sleeper.PgConn().PID()), int(admin.PgConn().PID())}
 	for _, pid := range pids {
 		tr, err := capturer.Capture(context.Background(), process.Target{PID: pid, UID: -1}, capture.Options{NoContext: true})
 		if err != nil {
