@@ -3,8 +3,6 @@ package bpf
 import (
 	"fmt"
 
-	"golang.org/x/sys/unix"
-
 	"pg_stat_backtrace/ptrace/procfs"
 )
 
@@ -12,9 +10,7 @@ import (
 // 6.11, on x86_64, a probed return is a system call of the process, uretprobe. A seccomp filter that does not list it,
 // such as a container runtime's, refuses it, and the process crashes. Linux 6.14, 6.13.3 and 6.12.14 do not filter it.
 func ReturnProbes(pids ...int) error {
-	var u unix.Utsname
-	_ = unix.Uname(&u) // it cannot fail
-	if !filtersReturns(unix.ByteSliceToString(u.Machine[:]), release()) {
+	if !returnsAreCalls || !filtersReturns(release()) {
 		return nil
 	}
 	for _, pid := range pids {
@@ -27,12 +23,11 @@ func ReturnProbes(pids ...int) error {
 	return nil
 }
 
-// filtersReturns reports whether a kernel passes the system call uretprobe to seccomp filters. It takes the machine and
-// the release of uname(2).
-func filtersReturns(machine, release string) bool {
+// filtersReturns reports whether a release of the kernel passes the system call uretprobe to seccomp filters.
+func filtersReturns(release string) bool {
 	var major, minor, patch int
 	n, _ := fmt.Sscanf(release, "%d.%d.%d", &major, &minor, &patch)
-	if machine != "x86_64" || n < 2 || major != 6 {
+	if n < 2 || major != 6 {
 		return false
 	}
 	switch minor {

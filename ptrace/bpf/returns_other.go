@@ -1,0 +1,6 @@
+//go:build !amd64
+
+package bpf
+
+// returnsAreCalls is set where the kernel makes a probed return a system call.
+const returnsAreCalls = false
