@@ -412,7 +412,7 @@ func TestResetDuringWait(t *testing.T) {
 		c := w.server.Connect(t, "postgres", "postgres")
 		ended := make(chan error, 1)
 		go func() {
-			_, err := c.Exec(t.Context(), "SELECT pg_sleep(1)")
+			_, err := c.Exec(t.Context(), "SELECT pg_sleep(2)")
 			ended <- err
 		}()
 		pgtest.Wait(t, "the sleep", func() bool { return w.totals(t)["Timeout/PgSleep"].Total > 500*time.Millisecond })
