@@ -125,7 +125,7 @@ SCRIPT
 }
 
 # arch_tests_script prints the commands that run them there. TestStopAndCopyIsNosplit reads the source, and is the same
-# everywhere. The stack at an instruction of a server without call frame information takes a quarter of a second there.
+# everywhere. Stacks of a server without call frame information take seconds each there.
 arch_tests_script() {
 	cat <<'SCRIPT'
 (cd /check/ptrace && PGSB_TEST_CORES=1 ./tests -test.v -test.timeout 25m -test.skip '^TestStopAndCopyIsNosplit$') || status=1
@@ -133,6 +133,7 @@ arch_tests_script() {
 (cd /check/ptrace/bpf/waitsbpf && ./tests -test.v -test.timeout 10m) || status=1
 (cd /check/worker/waitevent && ./tests -test.v -test.timeout 40m) || status=1
 (cd /check/worker/capture && ./tests -test.v -test.timeout 25m -test.run '^TestReturnProbes$') || status=1
-(cd /check/worker/capture && PGSB_STEPS=150 ./tests -test.v -test.timeout 40m -test.run '^TestEveryInstruction') || status=1
+(cd /check/worker/capture && PGSB_STEPS=150 ./tests -test.v -test.timeout 40m -test.run '^TestEveryInstructionOfBackends$') || status=1
+(cd /check/worker/capture && PGSB_STEPS=1500 ./tests -test.v -test.timeout 40m -test.run '^TestEveryInstruction(Around)?$') || status=1
 SCRIPT
 }
